@@ -1,0 +1,38 @@
+/* base/base.h - what the inside of every layer uses: allocation by purpose, failure messages, logging, clock. */
+#ifndef LK__BASE_H
+#define LK__BASE_H
+
+#include <lockstep/base.h>
+#include <lockstep/context.h>
+#include <stdarg.h>
+
+#define LK__ALIGN 64 /* bytes: a cache line, and the widest vector */
+#define LK__MAX_THREADS 256
+
+static inline size_t lk__round_up(size_t n, size_t to) { return (n + to - 1) / to * to; }
+
+/* Zeroed memory aligned to LK__ALIGN, accounted under kind; NULL when there is none (and a message is set).
+ * bytes == 0 gives NULL, which is no failure: use lk__alloc only for bytes > 0 where NULL means failure. */
+void *lk__alloc(lk_context *context, lk_memory kind, size_t bytes);
+void  lk__free(lk_context *context, lk_memory kind, void *memory, size_t bytes); /* NULL is fine; bytes as allocated */
+char *lk__strdup(lk_context *context, const char *text);                         /* LK_MEMORY_OTHER */
+void  lk__strfree(lk_context *context, char *text);
+
+/* Grows an array of LK_MEMORY_OTHER to hold at least `need` elements; *capacity counts elements. New space is zeroed. */
+lk_status lk__grow(lk_context *context, void **array, size_t *capacity, size_t need, size_t element);
+
+/* Sets the context's message and returns status, so that `return lk__fail(…)` reads well. */
+lk_status lk__fail(lk_context *context, lk_status status, const char *format, ...) __attribute__((format(printf, 3, 4)));
+/* Adds to the front of the current message: "FILE: " and the like. Returns status. */
+lk_status lk__fail_prefix(lk_context *context, lk_status status, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+void lk__log(lk_context *context, lk_log_level level, const char *format, ...) __attribute__((format(printf, 3, 4)));
+
+double lk__now(void); /* seconds, monotonic */
+
+struct lk__pool *lk__context_pool(lk_context *context);
+
+/* The known name nearest to `name` (edit distance), or NULL when none is near enough to be meant. */
+const char *lk__nearest(const char *name, const char *const *known, size_t count);
+
+#endif

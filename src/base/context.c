@@ -1,0 +1,205 @@
+/* context.c - the context: allocation by purpose, the latest failure's message, the log sink, the pool. */
+#define _GNU_SOURCE
+#include "base/base.h"
+
+#include "base/isa.h"
+#include "base/pool.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum { MESSAGE_BYTES = 2048 };
+
+struct lk_context {
+    lk_allocator    allocator;
+    void          (*log)(void *user, lk_log_level level, const char *text);
+    void           *log_user;
+    const char     *isa;
+    lk__pool       *pool;
+    atomic_size_t   held[LK_MEMORY_COUNT];
+    atomic_uint_fast64_t allocations;
+    pthread_mutex_t lock; /* guards message; a leaf: nothing is locked while it is held */
+    char            message[MESSAGE_BYTES];
+};
+
+static void *default_alloc(void *user, size_t bytes, size_t alignment)
+{
+    (void)user;
+    return aligned_alloc(alignment, lk__round_up(bytes, alignment));
+}
+
+static void default_free(void *user, void *memory, size_t bytes)
+{
+    (void)user;
+    (void)bytes;
+    free(memory);
+}
+
+lk_status lk_context_create(const lk_context_config *config, lk_context **context)
+{
+    static const lk_context_config defaults = LK_CONTEXT_CONFIG_INIT;
+    if (!config) config = &defaults;
+    *context = NULL;
+    if (config->size != sizeof *config || config->threads < 0 || config->threads > LK__MAX_THREADS) return LK_EINVAL;
+
+    lk_allocator allocator = config->allocator;
+    if (!allocator.alloc || !allocator.free) allocator = (lk_allocator){default_alloc, default_free, NULL};
+    const char *isa = lk__isa_choose(config->isa);
+    if (!isa) return LK_EUNSUPPORTED;
+
+    lk_context *c = allocator.alloc(allocator.user, sizeof *c, LK__ALIGN);
+    if (!c) return LK_ENOMEM;
+    memset(c, 0, sizeof *c);
+    c->allocator = allocator;
+    c->log = config->log;
+    c->log_user = config->log_user;
+    c->isa = isa;
+    pthread_mutex_init(&c->lock, NULL);
+    lk_status status = lk__pool_create(c, config->threads ? config->threads : lk_default_threads(), &c->pool);
+    if (status < 0) {
+        lk_context_free(c);
+        return status;
+    }
+    *context = c;
+    return LK_OK;
+}
+
+void lk_context_free(lk_context *c)
+{
+    if (!c) return;
+    lk__pool_free(c->pool);
+    pthread_mutex_destroy(&c->lock);
+    lk_allocator allocator = c->allocator;
+    allocator.free(allocator.user, c, sizeof *c);
+}
+
+void *lk__alloc(lk_context *c, lk_memory kind, size_t bytes)
+{
+    if (bytes == 0) return NULL;
+    atomic_fetch_add_explicit(&c->allocations, 1, memory_order_relaxed);
+    void *memory = bytes <= SIZE_MAX / 2 ? c->allocator.alloc(c->allocator.user, bytes, LK__ALIGN) : NULL;
+    if (!memory) {
+        lk__fail(c, LK_ENOMEM, "no memory for %.1f MiB of %s", (double)bytes / 1048576.0, lk_memory_name(kind));
+        return NULL;
+    }
+    memset(memory, 0, bytes);
+    atomic_fetch_add_explicit(&c->held[kind], bytes, memory_order_relaxed);
+    return memory;
+}
+
+void lk__free(lk_context *c, lk_memory kind, void *memory, size_t bytes)
+{
+    if (!memory) return;
+    atomic_fetch_sub_explicit(&c->held[kind], bytes, memory_order_relaxed);
+    c->allocator.free(c->allocator.user, memory, bytes);
+}
+
+char *lk__strdup(lk_context *c, const char *text)
+{
+    size_t bytes = strlen(text) + 1;
+    char  *copy = lk__alloc(c, LK_MEMORY_OTHER, bytes);
+    if (copy) memcpy(copy, text, bytes);
+    return copy;
+}
+
+void lk__strfree(lk_context *c, char *text)
+{
+    if (text) lk__free(c, LK_MEMORY_OTHER, text, strlen(text) + 1);
+}
+
+lk_status lk__grow(lk_context *c, void **array, size_t *capacity, size_t need, size_t element)
+{
+    if (need <= *capacity) return LK_OK;
+    size_t grown = *capacity ? *capacity : 16;
+    while (grown < need) grown *= 2;
+    void *bigger = lk__alloc(c, LK_MEMORY_OTHER, grown * element);
+    if (!bigger) return LK_ENOMEM;
+    if (*array) memcpy(bigger, *array, *capacity * element);
+    lk__free(c, LK_MEMORY_OTHER, *array, *capacity * element);
+    *array = bigger;
+    *capacity = grown;
+    return LK_OK;
+}
+
+static lk_status set_message(lk_context *c, lk_status status, bool prefix, const char *format, va_list arguments)
+{
+    char text[MESSAGE_BYTES];
+    vsnprintf(text, sizeof text, format, arguments);
+    pthread_mutex_lock(&c->lock);
+    if (prefix) {
+        size_t used = strlen(text);
+        snprintf(text + used, sizeof text - used, "%s", c->message);
+    }
+    memcpy(c->message, text, sizeof text);
+    pthread_mutex_unlock(&c->lock);
+    return status;
+}
+
+lk_status lk__fail(lk_context *c, lk_status status, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    set_message(c, status, false, format, arguments);
+    va_end(arguments);
+    return status;
+}
+
+lk_status lk__fail_prefix(lk_context *c, lk_status status, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    set_message(c, status, true, format, arguments);
+    va_end(arguments);
+    return status;
+}
+
+const char *lk_context_error(lk_context *c)
+{
+    static _Thread_local char copy[MESSAGE_BYTES];
+    pthread_mutex_lock(&c->lock);
+    memcpy(copy, c->message, sizeof copy);
+    pthread_mutex_unlock(&c->lock);
+    return copy;
+}
+
+void lk__log(lk_context *c, lk_log_level level, const char *format, ...)
+{
+    if (!c->log) return;
+    char    text[MESSAGE_BYTES];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    c->log(c->log_user, level, text);
+}
+
+int          lk_context_threads(const lk_context *c) { return lk__pool_threads(c->pool); }
+const char  *lk_context_isa(const lk_context *c) { return c->isa; }
+lk__pool    *lk__context_pool(lk_context *c) { return c->pool; }
+uint64_t     lk_context_allocations(const lk_context *c) { return atomic_load(&((lk_context *)c)->allocations); }
+
+size_t lk_context_memory(const lk_context *c, lk_memory kind)
+{
+    return (unsigned)kind < LK_MEMORY_COUNT ? atomic_load(&((lk_context *)c)->held[kind]) : 0;
+}
+
+const char *lk_memory_name(lk_memory kind)
+{
+    static const char *const names[LK_MEMORY_COUNT] = {
+        "parameters", "gradients", "optimizer state", "buffers", "activations",
+        "workspace",  "loader",    "checkpoint",      "data",    "bookkeeping",
+    };
+    return (unsigned)kind < LK_MEMORY_COUNT ? names[kind] : "?";
+}
+
+double lk__now(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}

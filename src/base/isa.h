@@ -1,0 +1,15 @@
+/* base/isa.h - which instruction sets the kernels were built for and which of them this machine has. */
+#ifndef LK__ISA_H
+#define LK__ISA_H
+
+#include <stdbool.h>
+
+/* The name of the best set that this build and this machine share, or `wanted` itself when it is one of them; NULL when
+ * wanted is not to be had. Names: "neon" on arm64; "avx512", "avx2", "generic" on x86-64; "generic" elsewhere. */
+const char *lk__isa_choose(const char *wanted);
+
+/* All sets of this build, best first, NULL at the end; and whether the machine has one. */
+extern const char *const lk__isa_names[];
+bool                     lk__isa_available(const char *name);
+
+#endif

@@ -1,0 +1,194 @@
+/* pool.c - the thread pool. Workers spin for a moment, then sleep on a condition variable: a step is a burst of short
+ * sections, and a sleeping thread costs more to wake than most sections last. */
+#define _GNU_SOURCE
+#include "base/pool.h"
+
+#include "base/base.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { SPINS = 20000 }; /* about 20 µs to 60 µs */
+
+typedef struct worker {
+    lk__pool *pool;
+    pthread_t thread;
+    int       index;
+} worker;
+
+struct lk__pool {
+    lk_context *context;
+    int         threads;
+    int         spins;
+
+    /* One section. Written by the caller before `generation` moves on; read by workers after they see it move. */
+    lk__tile             function;
+    void                *argument;
+    int64_t              tiles;
+    atomic_int_fast64_t  next;
+    atomic_int           busy;       /* workers that have not finished this generation */
+    atomic_uint          generation; /* odd or even means nothing: each change is one section */
+    atomic_bool          stop;
+
+    pthread_mutex_t lock; /* guards sleeping; a leaf */
+    pthread_cond_t  wake;
+    atomic_int      sleeping;
+    worker          workers[];
+};
+
+static void cpu_relax(void)
+{
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("isb");
+#endif
+}
+
+static void work(lk__pool *p, int index)
+{
+    for (;;) {
+        int64_t tile = atomic_fetch_add_explicit(&p->next, 1, memory_order_relaxed);
+        if (tile >= p->tiles) return;
+        p->function(p->argument, tile, index);
+    }
+}
+
+/* Returns when the generation differs from `seen`. */
+static unsigned wait_for_work(lk__pool *p, unsigned seen)
+{
+    for (int i = 0; i < p->spins; i++) {
+        unsigned now = atomic_load_explicit(&p->generation, memory_order_acquire);
+        if (now != seen) return now;
+        cpu_relax();
+    }
+    pthread_mutex_lock(&p->lock);
+    atomic_fetch_add(&p->sleeping, 1);
+    unsigned now;
+    while ((now = atomic_load(&p->generation)) == seen) pthread_cond_wait(&p->wake, &p->lock);
+    atomic_fetch_sub(&p->sleeping, 1);
+    pthread_mutex_unlock(&p->lock);
+    return now;
+}
+
+static void *worker_main(void *argument)
+{
+    worker  *self = argument;
+    lk__pool *p = self->pool;
+    unsigned seen = 0;
+    for (;;) {
+        seen = wait_for_work(p, seen);
+        if (atomic_load(&p->stop)) return NULL;
+        work(p, self->index);
+        atomic_fetch_sub_explicit(&p->busy, 1, memory_order_release);
+    }
+}
+
+static void announce(lk__pool *p)
+{
+    atomic_fetch_add(&p->generation, 1);
+    if (atomic_load(&p->sleeping) > 0) {
+        pthread_mutex_lock(&p->lock);
+        pthread_cond_broadcast(&p->wake);
+        pthread_mutex_unlock(&p->lock);
+    }
+}
+
+void lk__pool_run(lk__pool *p, int64_t tiles, lk__tile function, void *argument)
+{
+    if (p->threads == 1 || tiles <= 1) {
+        for (int64_t tile = 0; tile < tiles; tile++) function(argument, tile, 0);
+        return;
+    }
+    p->function = function;
+    p->argument = argument;
+    p->tiles = tiles;
+    atomic_store_explicit(&p->next, 0, memory_order_relaxed);
+    atomic_store_explicit(&p->busy, p->threads - 1, memory_order_relaxed);
+    announce(p);
+    work(p, 0);
+    for (int spin = 0; atomic_load_explicit(&p->busy, memory_order_acquire) > 0; spin++) {
+        if (spin < p->spins)
+            cpu_relax();
+        else
+            sched_yield(); /* more threads than cores: let the one we wait for run */
+    }
+}
+
+lk_status lk__pool_create(lk_context *context, int threads, lk__pool **pool)
+{
+    size_t    bytes = sizeof(lk__pool) + (size_t)threads * sizeof(worker);
+    lk__pool *p = lk__alloc(context, LK_MEMORY_OTHER, bytes);
+    *pool = NULL;
+    if (!p) return LK_ENOMEM;
+    p->context = context;
+    p->threads = 1;
+    p->spins = threads <= lk_default_threads() ? SPINS : 100;
+    pthread_mutex_init(&p->lock, NULL);
+    pthread_cond_init(&p->wake, NULL);
+    for (int i = 1; i < threads; i++) {
+        worker *w = &p->workers[i];
+        *w = (worker){.pool = p, .index = i};
+        if (pthread_create(&w->thread, NULL, worker_main, w) != 0) {
+            p->workers[0].index = threads; /* what was allocated; lk__pool_free needs it */
+            lk__pool_free(p);
+            return lk__fail(context, LK_ENOMEM, "cannot start thread %d of %d", i + 1, threads);
+        }
+        p->threads = i + 1;
+    }
+    p->workers[0].index = threads;
+    *pool = p;
+    return LK_OK;
+}
+
+void lk__pool_free(lk__pool *p)
+{
+    if (!p) return;
+    atomic_store(&p->stop, true);
+    announce(p);
+    for (int i = 1; i < p->threads; i++) pthread_join(p->workers[i].thread, NULL);
+    pthread_cond_destroy(&p->wake);
+    pthread_mutex_destroy(&p->lock);
+    lk__free(p->context, LK_MEMORY_OTHER, p, sizeof *p + (size_t)p->workers[0].index * sizeof(worker));
+}
+
+int lk__pool_threads(const lk__pool *p) { return p->threads; }
+
+/* The cgroup's CPU quota in whole cores, rounded up, or `otherwise`. Version 2 then version 1, as the kernel mounts them. */
+static int cgroup_cores(int otherwise)
+{
+    long long quota = -1, period = 100000;
+    char      word[32];
+    FILE     *file = fopen("/sys/fs/cgroup/cpu.max", "re");
+    if (file) {
+        if (fscanf(file, "%31s %lld", word, &period) == 2 && strcmp(word, "max") != 0) quota = atoll(word);
+        fclose(file);
+    } else if ((file = fopen("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "re"))) {
+        if (fscanf(file, "%lld", &quota) != 1) quota = -1;
+        fclose(file);
+        if ((file = fopen("/sys/fs/cgroup/cpu/cpu.cfs_period_us", "re"))) {
+            if (fscanf(file, "%lld", &period) != 1) period = 100000;
+            fclose(file);
+        }
+    }
+    if (quota <= 0 || period <= 0) return otherwise;
+    long long cores = (quota + period - 1) / period;
+    return cores < otherwise ? (int)cores : otherwise;
+}
+
+int lk_default_threads(void)
+{
+    cpu_set_t set;
+    int       cores = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+    cores = cgroup_cores(cores);
+    const char *text = getenv("LOCAL_WORLD_SIZE");
+    int         ranks = text ? atoi(text) : 1;
+    if (ranks > 1) cores /= ranks;
+    if (cores < 1) cores = 1;
+    return cores < LK__MAX_THREADS ? cores : LK__MAX_THREADS;
+}

@@ -1,0 +1,19 @@
+/* base/pool.h - the thread pool: runs numbered tiles. Tiles are cut by shape alone, so threads never change bits. */
+#ifndef LK__POOL_H
+#define LK__POOL_H
+
+#include <lockstep/context.h>
+
+typedef struct lk__pool lk__pool; /* used by one thread at a time, the one that calls lk__pool_run */
+
+/* worker is 0 … threads-1, unique among the tiles that run at one moment: it picks scratch memory, never results. */
+typedef void (*lk__tile)(void *argument, int64_t tile, int worker);
+
+lk_status lk__pool_create(lk_context *context, int threads, lk__pool **pool);
+void      lk__pool_free(lk__pool *pool);
+int       lk__pool_threads(const lk__pool *pool);
+
+/* Runs tile 0 … tiles-1, each once, in any order, and returns when all are done. Allocates nothing. */
+void lk__pool_run(lk__pool *pool, int64_t tiles, lk__tile function, void *argument);
+
+#endif

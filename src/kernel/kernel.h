@@ -1,0 +1,57 @@
+/* kernel/kernel.h - how a kernel is called, and the table op × device that finds it. */
+#ifndef LK__KERNEL_H
+#define LK__KERNEL_H
+
+#include "base/base.h"
+#include "base/pool.h"
+#include "kernel/op.h"
+
+enum { LK__MAX_IN = 9, LK__MAX_OUT = 4 };
+
+/* The step block: all that changes from step to step. Kernels read it; nothing of it is baked into an instruction. */
+typedef struct lk__step {
+    int64_t        step;       /* updates so far, this one included: Adam's t, from 1 */
+    int64_t        epoch;      /* from 0 */
+    int64_t        count;      /* samples in the batch, at most the capacity */
+    uint64_t       seed;
+    double         rate;       /* learning rate of this step */
+    const int64_t *sample_ids; /* count of them; NULL: 0, 1, 2, … */
+} lk__step;
+
+typedef struct lk__operand {
+    void    *data; /* NULL: an optional operand that is not there */
+    lk_dtype dtype;
+    int      rank;
+    int64_t  dims[LK_MAX_RANK];
+} lk__operand;
+
+typedef struct lk__call {
+    const lk__attrs *attrs;
+    lk__operand      in[LK__MAX_IN];
+    lk__operand      out[LK__MAX_OUT];
+    int              inputs, outputs; /* operands named above, absent optional ones included up to the last present */
+    void            *workspace;       /* what the workspace function asked for, aligned to LK__ALIGN; undefined contents */
+    lk__pool        *pool;
+    const lk__step  *step;
+} lk__call;
+
+typedef void (*lk__kernel)(const lk__call *call);
+/* Bytes of scratch at the capacity's dims; operands have data == (void *)1 where present. threads is the pool's size. */
+typedef size_t (*lk__workspace)(const lk__call *call, int threads);
+
+typedef struct lk__kernel_entry {
+    lk__kernel    run;
+    lk__workspace workspace; /* NULL: none */
+} lk__kernel_entry;
+
+/* The CPU's table for one floating type and instruction set ("neon", …): LK__OP_COUNT entries; NULL if not built. */
+const lk__kernel_entry *lk__cpu_kernels(lk_dtype real, const char *isa);
+
+static inline int64_t lk__elements(const lk__operand *x)
+{
+    int64_t n = 1;
+    for (int i = 0; i < x->rank; i++) n *= x->dims[i];
+    return n;
+}
+
+#endif

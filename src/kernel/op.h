@@ -1,0 +1,116 @@
+/* kernel/op.h - the operations a program is made of: one list, and what each expects of its operands.
+ *
+ * Conventions for all kernels:
+ * - REAL is the program's floating type (f32 or f64). Operands are dense. `dims` are logical sizes with the run-time count
+ *   already applied, so a kernel sees only rows that exist and never reads padding.
+ * - "image" operands are logical (N, C, H, W), stored channels last: element (n, c, h, w) is at ((n*H + h)*W + w)*C + c.
+ *   All others are row-major in the order of their dims. Weights are always row-major (PyTorch's layouts).
+ * - [x] is optional: its operand has data == NULL. An output may alias an input only where it says "in place".
+ * - Outputs are written whole (never accumulated into), except where it says "updated".
+ */
+#ifndef LK__OP_H
+#define LK__OP_H
+
+#include <lockstep/base.h>
+
+/* X(name, inputs → outputs; attributes) */
+#define LK__OP_LIST(X)                                                                                               \
+    /* image x (N,C,H,W), w (O,C/groups,kh,kw), [b (O)] → image y [after activation and pool], [index u8 image]. */  \
+    /* pool = p > 1: y is the p×p max pool (stride p, floor) of activation(conv + b); index holds the winning */     \
+    /* window position (row*p+col), or 255 where relu makes the gradient zero. stride, padding, groups, activation, pool */ \
+    X(conv2d)                                                                                                        \
+    /* image dy (of y), w, [index] → image dx; attributes of the conv2d. Without pool, dy is the gradient before */  \
+    /* the activation (a unary_grad stands in front); with pool, index routes it. */                                 \
+    X(conv2d_grad_input)                                                                                             \
+    X(conv2d_grad_weight)    /* image x, image dy, [index] → dw (O,C/groups,kh,kw), [db (O)] */                      \
+    X(max_pool2d)            /* image x → image y, [index u8 image]; kernel, stride, padding; index = row*kernel+col */ \
+    X(max_pool2d_grad)       /* image dy, index → image dx; windows may overlap (then sum) */                        \
+    X(avg_pool2d)            /* image x → image y; kernel, stride, padding (counted in the divisor, as PyTorch) */   \
+    X(avg_pool2d_grad)       /* image dy → image dx */                                                               \
+    X(global_avg_pool2d)     /* image x → y (N,C) */                                                                 \
+    X(global_avg_pool2d_grad)/* dy (N,C) → image dx */                                                               \
+    X(linear)                /* x (…,I), w (O,I), [b (O)] → y (…,O) after activation; activation */                  \
+    X(linear_grad_input)     /* dy (…,O), w (O,I) → dx (…,I); dy is before the activation */                         \
+    X(linear_grad_weight)    /* x (…,I), dy (…,O) → dw (O,I), [db (O)] */                                            \
+    X(matmul)                /* a (B…,M,K), b (B…,K,N) → y (B…,M,N); B… equal, or either side has none; transpose_a and */ \
+                             /* transpose_b: that operand's last two dims are stored swapped. An output with no B… from */ \
+                             /* inputs with B… sums over the batch (the gradient of a shared side) */                \
+    X(add) X(sub) X(mul) X(div) /* a, b → y, broadcasting as PyTorch; in place on a or b when its shape is y's */    \
+    X(unary)                 /* x → y; unary; in place */                                                            \
+    X(unary_grad)            /* dy, saved → dx; unary; saved is y for relu, sigmoid, tanh, else x; in place on dy */ \
+    X(scale)                 /* x → y = x * scale; in place */                                                       \
+    X(softmax) X(log_softmax)/* x → y along axis; in place */                                                        \
+    X(softmax_grad) X(log_softmax_grad) /* dy, y → dx along axis; in place on dy */                                  \
+    X(layer_norm)            /* x, [w], [b] → y, mean (rows), rstd (rows); a row is the last `axis` dims; epsilon */ \
+    X(layer_norm_grad)       /* dy, x, [w], mean, rstd → dx, [dw], [db] */                                           \
+    X(rms_norm)              /* x, [w] → y, rstd (rows); a row is the last `axis` dims; epsilon */                   \
+    X(rms_norm_grad)         /* dy, x, [w], rstd → dx, [dw] */                                                       \
+    /* image or (N,C) x, [w], [b], [running_mean, running_var, num_batches_tracked i64: updated when attribute */    \
+    /* update is set] → y, mean (C), rstd (C); biased variance normalises, unbiased goes into running_var; */        \
+    /* epsilon, momentum, activation; statistics are accumulated in double or by a compensated two-pass method */    \
+    X(batch_norm)                                                                                                    \
+    X(batch_norm_eval)       /* image or (N,C) x, [w], [b], running_mean, running_var → y; activation; in place on x */ \
+    X(batch_norm_grad)       /* dy, x, [w], mean, rstd, [y: given when activation is relu] → dx, [dw], [db] */       \
+    X(batch_norm_eval_grad)  /* dy, x, [w], running_mean, running_var → dx, [dw], [db] */                            \
+    X(dropout)               /* x → y; probability, stream, axis 0 is the sample; in place. Its gradient is itself on dy */ \
+    X(embedding)             /* ids i32 (…), table (V,D) → y (…,D) */                                                \
+    X(embedding_grad)        /* ids, dy (…,D) → dtable (V,D); fixed order of addition */                             \
+    X(reshape)               /* x → y: the same bytes; the planner makes it an alias, else a copy */                 \
+    X(permute)               /* x → y; y's axis i is x's axis axes[i] */                                             \
+    X(slice)                 /* x → y = x[…, start : start + length, …] along axis */                                \
+    X(slice_grad)            /* dy → dx: zeros but for the slice */                                                  \
+    X(concat)                /* up to 8 x → y along axis */                                                          \
+    X(sum)                   /* x → y over axes where mask bit i is set; y has those dims 1 or dropped; mean: divided by */ \
+                             /* the number of elements that were added, the count included */                        \
+    X(expand)                /* dy → dx: the gradient of sum; dx's shape is the attribute's x; mean as in sum */     \
+    /* logits (rows,C), labels i32 (rows), [w (rows)] → sum f64 (), weight f64 (), correct f64 (), probs (rows,C); */ \
+    /* ignore_index, label_smoothing. sum and weight as PyTorch's numerator and denominator of the mean. A label out */ \
+    /* of range gives sum = NaN. */                                                                                  \
+    X(cross_entropy)                                                                                                 \
+    X(cross_entropy_grad)    /* probs, labels, [w], [dloss f64 ()] → dlogits; in place on probs */                   \
+    X(mse)                   /* x, target → sum f64 (), weight f64 () (number of elements) */                        \
+    X(mse_grad)              /* x, target, [dloss f64 ()] → dx */                                                    \
+    X(fill)                  /* → y = scale */                                                                       \
+    X(to_channels_last)      /* x row-major (N,C,H,W) → image y */                                                   \
+    X(to_channels_first)     /* image x → y row-major */                                                             \
+    X(square_sum)            /* x → y f64 (): sum of squares in double, fixed order */                               \
+    X(gradient_scale)        /* [weight f64 ()], up to 8 square sums f64 (): unused → scale f64 (), see optimizer.c */ \
+    X(sgd)                   /* grad, scale f64 () ; param, [momentum buffer]: updated */                            \
+    X(adam)                  /* grad, scale f64 () ; param, m, v: updated; decoupled: AdamW */
+
+typedef enum lk__op {
+#define LK__OP_ENUM(name) LK__OP_##name,
+    LK__OP_LIST(LK__OP_ENUM)
+#undef LK__OP_ENUM
+        LK__OP_COUNT
+} lk__op;
+
+typedef enum lk__unary { LK__IDENTITY, LK__RELU, LK__GELU, LK__GELU_TANH, LK__SILU, LK__SIGMOID, LK__TANH } lk__unary;
+
+/* One flat record for all ops: it prints, hashes and copies as it is. Unused fields are zero. */
+typedef struct lk__attrs {
+    int64_t   kernel, stride, padding, groups; /* conv2d, pools; square */
+    int64_t   pool;                            /* conv2d: fused max pool; 0 none */
+    lk__unary activation;                      /* fused: LK__IDENTITY or LK__RELU */
+    lk__unary unary;
+    bool      transpose_a, transpose_b;
+    bool      mean;                  /* sum, expand */
+    bool      update;                /* batch_norm: running statistics */
+    bool      nesterov, decoupled;   /* sgd; adam */
+    int       axis;                  /* softmax, slice, concat: which; norms: how many trailing dims */
+    int       axes[LK_MAX_RANK];     /* permute */
+    uint32_t  mask;                  /* sum, expand: which axes */
+    int64_t   start, length;         /* slice */
+    int64_t   ignore_index;          /* cross_entropy */
+    double    label_smoothing;
+    double    epsilon, momentum;     /* norms, optimizers */
+    double    probability;           /* dropout */
+    uint64_t  stream;                /* dropout: which op of the model */
+    double    scale;                 /* scale, fill */
+    double    beta1, beta2, weight_decay, dampening, clip;
+    double    lr_scale;              /* optimizers: this parameter group's factor on the step's rate */
+} lk__attrs;
+
+const char *lk__op_name(lk__op op);
+
+#endif
