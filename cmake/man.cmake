@@ -1,0 +1,10 @@
+# Writes the man pages of the command and of each of its commands into OUT; they come from its option tables.
+file(REMOVE_RECURSE ${OUT})
+file(MAKE_DIRECTORY ${OUT})
+execute_process(COMMAND ${COMMAND} help --names OUTPUT_VARIABLE names COMMAND_ERROR_IS_FATAL ANY)
+string(STRIP "${names}" names)
+string(REPLACE "\n" ";" names "${names}")
+foreach(name ${names})
+  execute_process(COMMAND ${COMMAND} help --man ${name} OUTPUT_FILE ${OUT}/lockstep-${name}.1 COMMAND_ERROR_IS_FATAL ANY)
+endforeach()
+execute_process(COMMAND ${COMMAND} help --man lockstep OUTPUT_FILE ${OUT}/lockstep.1 COMMAND_ERROR_IS_FATAL ANY)

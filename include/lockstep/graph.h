@@ -1,0 +1,218 @@
+/* graph.h - a model is a graph: calls record operations, nothing is computed until a program runs.
+ *
+ * A tensor is a value in a graph and is passed by value. Optional arguments are named: lk_max_pool2d(x, 3, .stride = 2).
+ * Errors stick to the graph: the first bad call is kept with its file and line, later calls do nothing, and lk_plan_create
+ * reports it. Every lk_name(...) is a macro over lk_name_at(site, ...), which other languages may call. */
+#ifndef LOCKSTEP_GRAPH_H
+#define LOCKSTEP_GRAPH_H
+
+#include <lockstep/context.h>
+
+LK_BEGIN_DECLS
+
+typedef struct lk_graph lk_graph; /* use from one thread */
+
+typedef struct lk_tensor {
+    lk_graph *graph;
+    int       id;
+} lk_tensor;
+
+/* real is the type of all floating-point values of the graph: LK_F32, or LK_F64 for proofs. */
+LK_API lk_status   lk_graph_create(lk_context *context, lk_dtype real, lk_graph **graph);
+LK_API void        lk_graph_free(lk_graph *graph);
+LK_API lk_status   lk_graph_status(const lk_graph *graph); /* LK_OK, or the first failure … */
+LK_API const char *lk_graph_error(const lk_graph *graph);  /* … and its sentence with file and line; "" when none */
+LK_API lk_context *lk_graph_context(const lk_graph *graph);
+LK_API lk_dtype    lk_graph_dtype(const lk_graph *graph);
+
+/* Writes a listing, one operation a line, or Graphviz's dot, to a sink. */
+typedef void (*lk_write)(void *user, const char *text, size_t bytes);
+LK_API void lk_graph_print(const lk_graph *graph, lk_write write, void *user);
+LK_API void lk_graph_dot(const lk_graph *graph, lk_write write, void *user);
+
+LK_API int      lk_tensor_rank(lk_tensor x);
+LK_API int64_t  lk_tensor_dim(lk_tensor x, int axis); /* capacity; axis may count from the end (-1) */
+LK_API lk_dtype lk_tensor_dtype(lk_tensor x);
+
+/* ---- what a graph starts from ---- */
+
+typedef struct lk_input_options {
+    int  reserved;
+    bool fixed; /* axis 0 is not the batch: it has no run-time count */
+} lk_input_options;
+
+/* A value that the caller binds before a run. Axis 0 is the batch: dims[0] is its capacity, each run says its count. */
+LK_API lk_tensor lk_input_at(lk_site site, lk_graph *graph, const char *name, lk_dtype type, int rank, const int64_t *dims,
+                             lk_input_options options);
+#define lk_input(graph, name, type, rank, dims, ...) \
+    lk_input_at(LK_HERE, graph, name, type, rank, dims, LK_OPTIONS(lk_input_options, ##__VA_ARGS__))
+
+typedef enum lk_init { LK_INIT_ZERO, LK_INIT_CONSTANT, LK_INIT_UNIFORM, LK_INIT_NORMAL } lk_init;
+
+typedef struct lk_parameter_options {
+    int     reserved;
+    lk_init init;
+    double  a;        /* the constant; the uniform's bound (-a … a); the normal's standard deviation */
+    bool    frozen;   /* no gradient, no update */
+    bool    no_decay; /* a bias or a norm: left out of weight decay unless the optimizer's decay_all is set */
+} lk_parameter_options;
+
+/* A trained value by global name, under the open blocks' names: "layer1.0.conv1.weight". */
+LK_API lk_tensor lk_parameter_at(lk_site site, lk_graph *graph, const char *name, int rank, const int64_t *dims,
+                                 lk_parameter_options options);
+#define lk_parameter(graph, name, rank, dims, ...) \
+    lk_parameter_at(LK_HERE, graph, name, rank, dims, LK_OPTIONS(lk_parameter_options, ##__VA_ARGS__))
+/* State that is saved but not trained (running statistics). type is the graph's or LK_I64. */
+LK_API lk_tensor lk_buffer_at(lk_site site, lk_graph *graph, const char *name, lk_dtype type, int rank, const int64_t *dims,
+                              double value);
+#define lk_buffer(...) lk_buffer_at(LK_HERE, __VA_ARGS__)
+/* Makes `name` (under the open blocks) a second name of a parameter: tied weights. Checkpoints hold both. */
+LK_API void lk_tie_at(lk_site site, lk_tensor parameter, const char *name);
+#define lk_tie(...) lk_tie_at(LK_HERE, __VA_ARGS__)
+
+typedef struct lk_block_options {
+    int  reserved;
+    bool recompute; /* keep only the block's inputs; run its forward again in backward */
+} lk_block_options;
+
+/* The one unit of name scope, recomputation, sharded gathering and pipeline cuts. Blocks nest; x names the graph. */
+LK_API void lk_block_begin_at(lk_site site, lk_tensor x, const char *name, lk_block_options options);
+#define lk_block_begin(x, name, ...) lk_block_begin_at(LK_HERE, x, name, LK_OPTIONS(lk_block_options, ##__VA_ARGS__))
+LK_API void lk_block_end_at(lk_site site, lk_tensor x);
+#define lk_block_end(x) lk_block_end_at(LK_HERE, x)
+
+/* ---- element by element ---- */
+
+LK_API lk_tensor lk_add_at(lk_site site, lk_tensor a, lk_tensor b); /* these four broadcast as PyTorch does */
+LK_API lk_tensor lk_sub_at(lk_site site, lk_tensor a, lk_tensor b);
+LK_API lk_tensor lk_mul_at(lk_site site, lk_tensor a, lk_tensor b);
+LK_API lk_tensor lk_div_at(lk_site site, lk_tensor a, lk_tensor b);
+LK_API lk_tensor lk_scale_at(lk_site site, lk_tensor x, double factor);
+LK_API lk_tensor lk_relu_at(lk_site site, lk_tensor x);
+LK_API lk_tensor lk_silu_at(lk_site site, lk_tensor x);
+LK_API lk_tensor lk_sigmoid_at(lk_site site, lk_tensor x);
+LK_API lk_tensor lk_tanh_at(lk_site site, lk_tensor x);
+#define lk_add(a, b) lk_add_at(LK_HERE, a, b)
+#define lk_sub(a, b) lk_sub_at(LK_HERE, a, b)
+#define lk_mul(a, b) lk_mul_at(LK_HERE, a, b)
+#define lk_div(a, b) lk_div_at(LK_HERE, a, b)
+#define lk_scale(x, factor) lk_scale_at(LK_HERE, x, factor)
+#define lk_relu(x) lk_relu_at(LK_HERE, x)
+#define lk_silu(x) lk_silu_at(LK_HERE, x)
+#define lk_sigmoid(x) lk_sigmoid_at(LK_HERE, x)
+#define lk_tanh(x) lk_tanh_at(LK_HERE, x)
+
+typedef struct lk_gelu_options {
+    int  reserved;
+    bool tanh; /* the tanh approximation (GPT-2's) instead of the exact erf */
+} lk_gelu_options;
+LK_API lk_tensor lk_gelu_at(lk_site site, lk_tensor x, lk_gelu_options options);
+#define lk_gelu(x, ...) lk_gelu_at(LK_HERE, x, LK_OPTIONS(lk_gelu_options, ##__VA_ARGS__))
+
+/* Zeroes elements with the given probability in training and scales the rest; nothing in evaluation. */
+LK_API lk_tensor lk_dropout_at(lk_site site, lk_tensor x, double probability);
+#define lk_dropout(x, probability) lk_dropout_at(LK_HERE, x, probability)
+
+/* ---- along an axis (which may count from the end) ---- */
+
+LK_API lk_tensor lk_softmax_at(lk_site site, lk_tensor x, int axis);
+LK_API lk_tensor lk_log_softmax_at(lk_site site, lk_tensor x, int axis);
+#define lk_softmax(x, axis) lk_softmax_at(LK_HERE, x, axis)
+#define lk_log_softmax(x, axis) lk_log_softmax_at(LK_HERE, x, axis)
+
+typedef struct lk_reduce_options {
+    int        reserved;
+    const int *axes; /* NULL: all */
+    int        axes_count;
+    bool       keepdim;
+} lk_reduce_options;
+LK_API lk_tensor lk_sum_at(lk_site site, lk_tensor x, lk_reduce_options options);
+LK_API lk_tensor lk_mean_at(lk_site site, lk_tensor x, lk_reduce_options options); /* over the count, not the capacity */
+#define lk_sum(x, ...) lk_sum_at(LK_HERE, x, LK_OPTIONS(lk_reduce_options, ##__VA_ARGS__))
+#define lk_mean(x, ...) lk_mean_at(LK_HERE, x, LK_OPTIONS(lk_reduce_options, ##__VA_ARGS__))
+
+/* ---- shape ---- */
+
+LK_API lk_tensor lk_reshape_at(lk_site site, lk_tensor x, int rank, const int64_t *dims); /* one dim may be -1 */
+LK_API lk_tensor lk_flatten_at(lk_site site, lk_tensor x);                                /* (N, …) → (N, product) */
+LK_API lk_tensor lk_transpose_at(lk_site site, lk_tensor x, int axis_a, int axis_b);
+LK_API lk_tensor lk_permute_at(lk_site site, lk_tensor x, const int *axes); /* rank of them */
+LK_API lk_tensor lk_slice_at(lk_site site, lk_tensor x, int axis, int64_t start, int64_t length);
+LK_API lk_tensor lk_concat_at(lk_site site, const lk_tensor *x, int count, int axis); /* 1 to 8 tensors */
+#define lk_reshape(x, rank, dims) lk_reshape_at(LK_HERE, x, rank, dims)
+#define lk_flatten(x) lk_flatten_at(LK_HERE, x)
+#define lk_transpose(x, axis_a, axis_b) lk_transpose_at(LK_HERE, x, axis_a, axis_b)
+#define lk_permute(x, axes) lk_permute_at(LK_HERE, x, axes)
+#define lk_slice(x, axis, start, length) lk_slice_at(LK_HERE, x, axis, start, length)
+#define lk_concat(x, count, axis) lk_concat_at(LK_HERE, x, count, axis)
+
+/* ---- products, convolution, pooling, norms over explicit weights (PyTorch's torch.nn.functional; layers that make their
+ * own weights are in nn.h). A missing tensor is (lk_tensor){0}. ---- */
+
+typedef struct lk_matmul_options {
+    int  reserved;
+    bool transpose_a, transpose_b; /* of the last two axes */
+} lk_matmul_options;
+/* (B…, M, K) × (B…, K, N); the B… are equal, or one side has none. */
+LK_API lk_tensor lk_matmul_at(lk_site site, lk_tensor a, lk_tensor b, lk_matmul_options options);
+#define lk_matmul(a, b, ...) lk_matmul_at(LK_HERE, a, b, LK_OPTIONS(lk_matmul_options, ##__VA_ARGS__))
+
+LK_API lk_tensor lk_f_linear_at(lk_site site, lk_tensor x, lk_tensor weight, lk_tensor bias);
+#define lk_f_linear(x, weight, bias) lk_f_linear_at(LK_HERE, x, weight, bias)
+
+typedef struct lk_window_options {
+    int     reserved;
+    int64_t stride;  /* 0: 1 for convolution, the kernel for pooling */
+    int64_t padding; /* on each side */
+    int64_t groups;  /* convolution only; 0: 1 */
+} lk_window_options;
+LK_API lk_tensor lk_f_conv2d_at(lk_site site, lk_tensor x, lk_tensor weight, lk_tensor bias, lk_window_options options);
+LK_API lk_tensor lk_max_pool2d_at(lk_site site, lk_tensor x, int64_t kernel, lk_window_options options);
+LK_API lk_tensor lk_avg_pool2d_at(lk_site site, lk_tensor x, int64_t kernel, lk_window_options options);
+LK_API lk_tensor lk_global_avg_pool2d_at(lk_site site, lk_tensor x); /* (N, C, H, W) → (N, C) */
+#define lk_f_conv2d(x, weight, bias, ...) \
+    lk_f_conv2d_at(LK_HERE, x, weight, bias, LK_OPTIONS(lk_window_options, ##__VA_ARGS__))
+#define lk_max_pool2d(x, kernel, ...) lk_max_pool2d_at(LK_HERE, x, kernel, LK_OPTIONS(lk_window_options, ##__VA_ARGS__))
+#define lk_avg_pool2d(x, kernel, ...) lk_avg_pool2d_at(LK_HERE, x, kernel, LK_OPTIONS(lk_window_options, ##__VA_ARGS__))
+#define lk_global_avg_pool2d(x) lk_global_avg_pool2d_at(LK_HERE, x)
+
+typedef struct lk_norm_options {
+    int    reserved;
+    double epsilon;  /* 0: 1e-5 (RMS norm: the type's own, as PyTorch) */
+    double momentum; /* batch norm; 0: 0.1 */
+} lk_norm_options;
+/* Over the last axes, as many as weight has (or the last one when there is none). weight and bias may be missing. */
+LK_API lk_tensor lk_f_layer_norm_at(lk_site site, lk_tensor x, lk_tensor weight, lk_tensor bias, lk_norm_options options);
+LK_API lk_tensor lk_f_rms_norm_at(lk_site site, lk_tensor x, lk_tensor weight, lk_norm_options options);
+/* (N, C) or (N, C, H, W). Training: the batch's statistics over its count, running ones updated; evaluation: the running
+ * ones. tracked is the i64 buffer num_batches_tracked, or missing. */
+LK_API lk_tensor lk_f_batch_norm_at(lk_site site, lk_tensor x, lk_tensor weight, lk_tensor bias, lk_tensor running_mean,
+                                    lk_tensor running_var, lk_tensor tracked, lk_norm_options options);
+#define lk_f_layer_norm(x, weight, bias, ...) \
+    lk_f_layer_norm_at(LK_HERE, x, weight, bias, LK_OPTIONS(lk_norm_options, ##__VA_ARGS__))
+#define lk_f_rms_norm(x, weight, ...) lk_f_rms_norm_at(LK_HERE, x, weight, LK_OPTIONS(lk_norm_options, ##__VA_ARGS__))
+#define lk_f_batch_norm(x, weight, bias, running_mean, running_var, tracked, ...)        \
+    lk_f_batch_norm_at(LK_HERE, x, weight, bias, running_mean, running_var, tracked, \
+                       LK_OPTIONS(lk_norm_options, ##__VA_ARGS__))
+
+LK_API lk_tensor lk_f_embedding_at(lk_site site, lk_tensor ids, lk_tensor table); /* i32 (…), (V, D) → (…, D) */
+#define lk_f_embedding(ids, table) lk_f_embedding_at(LK_HERE, ids, table)
+
+/* ---- losses: a sum over samples together with its weight. The program divides by the weight of the whole global batch,
+ * which gives PyTorch's mean however the batch is cut. ---- */
+
+typedef struct lk_cross_entropy_options {
+    int            reserved;
+    double         label_smoothing;
+    const int64_t *ignore_index; /* NULL: -100, as PyTorch */
+    lk_tensor      weight;       /* one per sample (…), missing: 1 */
+} lk_cross_entropy_options;
+/* logits (…, C), labels i32 (…). Also counts how many samples have their label on top (lk_program_metrics). */
+LK_API lk_tensor lk_cross_entropy_at(lk_site site, lk_tensor logits, lk_tensor labels, lk_cross_entropy_options options);
+#define lk_cross_entropy(logits, labels, ...) \
+    lk_cross_entropy_at(LK_HERE, logits, labels, LK_OPTIONS(lk_cross_entropy_options, ##__VA_ARGS__))
+LK_API lk_tensor lk_mse_at(lk_site site, lk_tensor x, lk_tensor target);
+#define lk_mse(x, target) lk_mse_at(LK_HERE, x, target)
+
+LK_END_DECLS
+#endif

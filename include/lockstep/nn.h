@@ -1,0 +1,68 @@
+/* nn.h - layers that make their own parameters under a name, with PyTorch's names, layouts and initial distributions; and the
+ * models that `lockstep train` knows. Built on graph.h alone: what is here, a user could write. */
+#ifndef LOCKSTEP_NN_H
+#define LOCKSTEP_NN_H
+
+#include <lockstep/graph.h>
+
+LK_BEGIN_DECLS
+
+typedef struct lk_layer_options {
+    int       reserved;
+    int64_t   stride, padding, groups; /* conv2d: 0 means 1, 0, 1 */
+    bool      no_bias;
+    bool      frozen;   /* its parameters get no gradient and no update */
+    lk_tensor weight;   /* tied: use this parameter instead of making one; name.weight becomes its second name */
+    double    epsilon;  /* norms; 0: PyTorch's default */
+    double    momentum; /* batch norm; 0: 0.1 */
+    double    std;      /* conv2d, linear, embedding: normal weights of this deviation instead of PyTorch's default */
+} lk_layer_options;
+
+/* (N, C, H, W) → (N, channels, …): name.weight (channels, C/groups, kernel, kernel), name.bias */
+LK_API lk_tensor lk_conv2d_at(lk_site site, lk_tensor x, const char *name, int64_t channels, int64_t kernel,
+                              lk_layer_options options);
+#define lk_conv2d(x, name, channels, kernel, ...) \
+    lk_conv2d_at(LK_HERE, x, name, channels, kernel, LK_OPTIONS(lk_layer_options, ##__VA_ARGS__))
+/* (…, I) → (…, features): name.weight (features, I), name.bias */
+LK_API lk_tensor lk_linear_at(lk_site site, lk_tensor x, const char *name, int64_t features, lk_layer_options options);
+#define lk_linear(x, name, features, ...) lk_linear_at(LK_HERE, x, name, features, LK_OPTIONS(lk_layer_options, ##__VA_ARGS__))
+/* i32 ids (…) → (…, width): name.weight (vocabulary, width) */
+LK_API lk_tensor lk_embedding_at(lk_site site, lk_tensor ids, const char *name, int64_t vocabulary, int64_t width,
+                                 lk_layer_options options);
+#define lk_embedding(ids, name, vocabulary, width, ...) \
+    lk_embedding_at(LK_HERE, ids, name, vocabulary, width, LK_OPTIONS(lk_layer_options, ##__VA_ARGS__))
+/* Over the last axis: name.weight, name.bias (RMS norm: weight alone) */
+LK_API lk_tensor lk_layer_norm_at(lk_site site, lk_tensor x, const char *name, lk_layer_options options);
+LK_API lk_tensor lk_rms_norm_at(lk_site site, lk_tensor x, const char *name, lk_layer_options options);
+/* (N, C) or (N, C, H, W): weight, bias, running_mean, running_var, num_batches_tracked */
+LK_API lk_tensor lk_batch_norm_at(lk_site site, lk_tensor x, const char *name, lk_layer_options options);
+#define lk_layer_norm(x, name, ...) lk_layer_norm_at(LK_HERE, x, name, LK_OPTIONS(lk_layer_options, ##__VA_ARGS__))
+#define lk_rms_norm(x, name, ...) lk_rms_norm_at(LK_HERE, x, name, LK_OPTIONS(lk_layer_options, ##__VA_ARGS__))
+#define lk_batch_norm(x, name, ...) lk_batch_norm_at(LK_HERE, x, name, LK_OPTIONS(lk_layer_options, ##__VA_ARGS__))
+
+/* ---- models: features in, logits (N, classes) out ---- */
+
+typedef struct lk_model_options {
+    int     reserved;
+    int64_t classes;     /* 0: 10 */
+    int64_t hidden;      /* mlp; 0: 128 */
+    bool    cifar_stem;  /* resnet18: 3×3 stride 1 and no max pool, for small images, instead of torchvision's 7×7 stem */
+    bool    recompute;   /* resnets: recompute each residual block in backward */
+} lk_model_options;
+
+/* fc1 (hidden), relu, fc2 (classes) */
+LK_API lk_tensor lk_model_mlp(lk_tensor x, lk_model_options options);
+/* SimpleCNN of the PyTorch tutorials: conv1 32, conv2 64, each 3×3 + relu + max pool 2; fc1 512; fc2. Any image size ≥ 4. */
+LK_API lk_tensor lk_model_cnn(lk_tensor x, lk_model_options options);
+/* torchvision's resnet18: its names, its 7×7 stride-2 stem with max pool (or cifar_stem). */
+LK_API lk_tensor lk_model_resnet18(lk_tensor x, lk_model_options options);
+/* ResNet-20 for small images (He et al. 2015, section 4.2): 3 × 3 basic blocks of 16, 32, 64 channels; 1×1 convolutions as
+ * projection shortcuts; names as torchvision's. */
+LK_API lk_tensor lk_model_resnet20(lk_tensor x, lk_model_options options);
+
+typedef lk_tensor (*lk_model_function)(lk_tensor x, lk_model_options options);
+LK_API lk_model_function  lk_model_find(const char *name); /* "mlp", "cnn", "resnet18", "resnet20"; NULL if unknown */
+LK_API const char *const *lk_model_names(void);            /* NULL at the end */
+
+LK_END_DECLS
+#endif

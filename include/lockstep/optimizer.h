@@ -1,0 +1,52 @@
+/* optimizer.h - which rule updates the parameters, and how its rate moves over the steps. PyTorch's semantics. */
+#ifndef LOCKSTEP_OPTIMIZER_H
+#define LOCKSTEP_OPTIMIZER_H
+
+#include <lockstep/base.h>
+
+LK_BEGIN_DECLS
+
+typedef enum lk_optimizer_kind { LK_SGD, LK_ADAM, LK_ADAMW } lk_optimizer_kind;
+
+/* Settings for the parameters whose names match. The first group that matches counts. */
+typedef struct lk_parameter_group {
+    const char *match;        /* a shell pattern: "*.bias", "layer1.*" */
+    double      lr_scale;     /* factor on the rate */
+    double      weight_decay; /* below 0: the optimizer's */
+    bool        frozen;       /* no gradient, no update */
+} lk_parameter_group;
+
+typedef struct lk_optimizer_config {
+    size_t                    size; /* sizeof this struct; set by LK_OPTIMIZER_CONFIG_INIT */
+    lk_optimizer_kind         kind;
+    double                    lr;
+    double                    momentum, dampening; /* SGD */
+    bool                      nesterov;            /* SGD */
+    double                    beta1, beta2, epsilon; /* Adam, AdamW */
+    double                    weight_decay;
+    bool                      decay_all; /* decay biases and norms too, as one PyTorch group over all parameters does */
+    double                    clip;      /* largest norm of the whole gradient; 0: no clipping */
+    const lk_parameter_group *groups;
+    int                       groups_count;
+} lk_optimizer_config;
+#define LK_OPTIMIZER_CONFIG_INIT \
+    {sizeof(lk_optimizer_config), LK_ADAM, 1e-3, 0.0, 0.0, false, 0.9, 0.999, 1e-8, 0.0, false, 0.0, NULL, 0}
+
+LK_API bool lk_optimizer_parse(const char *name, lk_optimizer_kind *kind); /* "sgd", "adam", "adamw" */
+
+typedef enum lk_schedule_kind { LK_CONSTANT, LK_STEP, LK_COSINE } lk_schedule_kind;
+
+typedef struct lk_schedule {
+    lk_schedule_kind kind;
+    int64_t          warmup;      /* steps of linear rise from lr/warmup to lr, in front of any kind */
+    int64_t          total;       /* cosine: all steps, the warm-up included */
+    int64_t          every;       /* step: the rate is multiplied by gamma each so many steps */
+    double           gamma;
+    double           minimum;     /* cosine: where it ends, as a fraction of lr */
+} lk_schedule;
+
+LK_API bool   lk_schedule_parse(const char *name, lk_schedule_kind *kind); /* "constant", "step", "cosine" */
+LK_API double lk_schedule_rate(const lk_schedule *schedule, double lr, int64_t step); /* step from 0: updates done before */
+
+LK_END_DECLS
+#endif

@@ -1,0 +1,34 @@
+/* plan.h - where everything lives, to the byte, before anything is allocated. */
+#ifndef LOCKSTEP_PLAN_H
+#define LOCKSTEP_PLAN_H
+
+#include <lockstep/graph.h>
+#include <lockstep/optimizer.h>
+
+LK_BEGIN_DECLS
+
+typedef struct lk_plan lk_plan; /* keeps what it needs of the graph, which may be freed; outlives its programs and stores */
+
+typedef struct lk_plan_config {
+    size_t                     size;      /* sizeof this struct; set by LK_PLAN_CONFIG_INIT */
+    lk_tensor                  loss;      /* a single number; missing for inference */
+    const lk_tensor           *outputs;   /* values to read after LK_EVALUATE, e.g. the logits */
+    int                        outputs_count;
+    const lk_optimizer_config *optimizer; /* NULL: evaluation only, no gradients, no optimizer state */
+    bool                       no_fusion; /* keep each operation by itself, as recorded: for checks */
+} lk_plan_config;
+#define LK_PLAN_CONFIG_INIT {sizeof(lk_plan_config), {NULL, 0}, NULL, 0, NULL, false}
+
+/* Fails with the graph's own first failure, or where no plan is possible; lk_context_error says why. */
+LK_API lk_status lk_plan_create(lk_graph *graph, const lk_plan_config *config, lk_plan **plan);
+LK_API void      lk_plan_free(lk_plan *plan);
+
+/* Bytes that a store and a program of this plan will hold under each kind: exact. */
+LK_API size_t lk_plan_memory(const lk_plan *plan, lk_memory kind);
+/* The fingerprint of what will run: equal plans, equal numbers. */
+LK_API uint64_t lk_plan_fingerprint(const lk_plan *plan);
+/* The sections as a listing: each instruction with its operands, shapes and place. */
+LK_API void lk_plan_print(const lk_plan *plan, lk_write write, void *user);
+
+LK_END_DECLS
+#endif

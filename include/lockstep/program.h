@@ -1,0 +1,59 @@
+/* program.h - what one rank runs: sections of instructions over a store. After creation nothing is allocated. */
+#ifndef LOCKSTEP_PROGRAM_H
+#define LOCKSTEP_PROGRAM_H
+
+#include <lockstep/store.h>
+
+LK_BEGIN_DECLS
+
+typedef struct lk_program lk_program; /* use from one thread */
+
+typedef enum lk_section {
+    LK_FORWARD,  /* training mode; loss and metrics */
+    LK_BACKWARD, /* gradients of the sum of the loss over the samples */
+    LK_UPDATE,   /* clipping and the optimizer's step, by the mean gradient */
+    LK_EVALUATE, /* evaluation mode; loss, metrics and outputs */
+    LK_SECTION_COUNT
+} lk_section;
+
+/* What changes from step to step. */
+typedef struct lk_step {
+    int64_t        step;       /* this update's number, from 1 */
+    int64_t        epoch;      /* from 0 */
+    int64_t        count;      /* samples in the batch: 0 … capacity */
+    uint64_t       seed;       /* of dropout */
+    double         rate;       /* learning rate */
+    const int64_t *sample_ids; /* of the batch, for dropout; borrowed while sections run; NULL: 0, 1, 2, … */
+} lk_step;
+
+typedef struct lk_metrics {
+    double loss;      /* mean: sum over weight */
+    double sum;       /* over samples */
+    double weight;    /* what the sum is divided by: the count, unless samples are weighted or ignored */
+    double correct;   /* samples whose label is on top; 0 for losses that know none */
+    double grad_norm; /* after LK_UPDATE with clipping; else 0 */
+} lk_metrics;
+
+/* The store must be of a plan with the same states. */
+LK_API lk_status lk_program_create(lk_plan *plan, lk_store *store, lk_program **program);
+LK_API void      lk_program_free(lk_program *program);
+
+/* The data of an input, borrowed until it is bound anew: dense, capacity rows of which the first count are read. */
+LK_API lk_status lk_program_bind(lk_program *program, const char *input, const void *data);
+LK_API lk_status lk_program_step(lk_program *program, const lk_step *step); /* sets the step block for the runs to come */
+LK_API lk_status lk_program_run(lk_program *program, lk_section section);
+/* FORWARD, BACKWARD and UPDATE in turn. */
+LK_API lk_status lk_program_train(lk_program *program, const lk_step *step);
+
+LK_API void lk_program_metrics(const lk_program *program, lk_metrics *metrics); /* of the latest FORWARD or EVALUATE */
+/* Output i of the plan after LK_EVALUATE, valid until the next run. Row-major. */
+LK_API const void *lk_program_output(const lk_program *program, int i);
+/* The gradient of the sum of the loss with respect to a parameter, after LK_BACKWARD; NULL: it has none. */
+LK_API const void *lk_program_gradient(const lk_program *program, const char *parameter);
+
+/* Time spent per instruction while enabled; the listing says where a step's time went. */
+LK_API void lk_program_profile(lk_program *program, bool enable);
+LK_API void lk_program_profile_print(const lk_program *program, lk_write write, void *user);
+
+LK_END_DECLS
+#endif

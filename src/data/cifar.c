@@ -1,0 +1,119 @@
+/* cifar.c - CIFAR-10's binary version: records of a label byte and 3 × 32 × 32 pixels, kept in memory as they are. */
+#include "data/dataset.h"
+
+enum { CLASSES = 10, FILES = 5 };
+
+static const char *const names[CLASSES] = {"airplane", "automobile", "bird",  "cat",  "deer",
+                                           "dog",      "frog",       "horse", "ship", "truck"};
+static const char *const train_files[FILES] = {"data_batch_1.bin", "data_batch_2.bin", "data_batch_3.bin",
+                                               "data_batch_4.bin", "data_batch_5.bin"};
+static const char *const test_files[1] = {"test_batch.bin"};
+
+lk_status lk__cifar_check(lk_context *context, const char *name, const unsigned char *bytes, size_t size, int64_t *count)
+{
+    *count = 0;
+    if (size == 0) return lk__fail(context, LK_EFORMAT, "%s is empty", name);
+    int64_t records = (int64_t)(size / LK__CIFAR_RECORD);
+    for (int64_t i = 0; i < records; i++) {
+        unsigned label = bytes[i * LK__CIFAR_RECORD];
+        if (label >= CLASSES)
+            return lk__fail(context, LK_EFORMAT,
+                            "%s: record %lld, at byte %lld, has label %u: CIFAR-10's are 0 to 9. The file is damaged or of another kind",
+                            name, (long long)i, (long long)i * LK__CIFAR_RECORD, label);
+    }
+    if (size % LK__CIFAR_RECORD != 0)
+        return lk__fail(context, LK_EFORMAT,
+                        "%s is truncated or of another kind: record %lld, at byte %lld, has %d bytes of %d", name,
+                        (long long)records, (long long)records * LK__CIFAR_RECORD, (int)(size % LK__CIFAR_RECORD),
+                        LK__CIFAR_RECORD);
+    *count = records;
+    return LK_OK;
+}
+
+/* Looks in the directory and in its cifar-10-batches-bin. *missing is the first file that is in neither. */
+static bool find(const char *directory, const char *const *files, int count, char found[LK__PATH], const char **missing)
+{
+    static const char *const places[] = {"", "/cifar-10-batches-bin"};
+    for (size_t p = 0; p < sizeof places / sizeof *places; p++) {
+        int n = 0;
+        for (; n < count; n++) {
+            char path[LK__PATH];
+            if (!lk__path(path, "%s%s/%s", directory, places[p], files[n]) || !lk__path_exists(path)) break;
+        }
+        if (n > 0 || p == 0) *missing = files[n < count ? n : 0];
+        if (n < count) continue;
+        return lk__path(found, "%s%s", directory, places[p]);
+    }
+    return false;
+}
+
+static lk_status absent(lk_context *context, const char *directory, bool train, const char *missing)
+{
+    char        path[LK__PATH];
+    bool        foreign = lk__path(path, "%s/cifar-10-batches-py", directory) && lk__path_exists(path);
+    const char *python = foreign ? " (cifar-10-batches-py is the Python version; the binary one is needed)" : "";
+    return lk__fail(context, LK_ENOENT,
+                    "no CIFAR-10 in %s: looked for %s there and in its cifar-10-batches-bin, and %s is not there%s. "
+                    "Get it with: lockstep data get cifar10",
+                    directory, train ? "data_batch_1.bin to data_batch_5.bin" : "test_batch.bin", missing, python);
+}
+
+/* Sizes are asked for first and files read after, so that there is one allocation and nothing is copied. */
+lk_status lk_dataset_cifar10(lk_context *context, const char *directory, lk_split split, lk_dataset **dataset)
+{
+    static const int64_t dims[3] = {3, 32, 32};
+    bool                 train = split == LK_SPLIT_TRAIN;
+    const char *const   *files = train ? train_files : test_files;
+    int                  count = train ? FILES : 1;
+    const char          *missing = NULL;
+    char                 found[LK__PATH];
+    lk__stream           streams[FILES];
+    uint64_t             total = 0;
+    lk_dataset          *d = NULL;
+    lk_status            status;
+    char                 paths[FILES][LK__PATH];
+
+    *dataset = NULL;
+    for (int i = 0; i < FILES; i++) streams[i] = (lk__stream){.context = context, .fd = -1};
+    if (!find(directory, files, count, found, &missing)) return absent(context, directory, train, missing);
+    for (int i = 0; i < count; i++) {
+        lk__path(paths[i], "%s/%s", found, files[i]); /* fits: find made it before */
+        if ((status = lk__stream_open(context, paths[i], &streams[i])) < 0) goto fail;
+        if (streams[i].gzip) {
+            status = lk__fail(context, LK_EFORMAT, "%s is gzip, not CIFAR-10's records: unpack it first", paths[i]);
+            goto fail;
+        }
+        if (streams[i].size < LK__CIFAR_RECORD) {
+            status = lk__fail(context, LK_EFORMAT, "%s is %s: it has %llu bytes, and one record of CIFAR-10 has %d", paths[i],
+                              streams[i].size ? "truncated" : "empty", (unsigned long long)streams[i].size, LK__CIFAR_RECORD);
+            goto fail;
+        }
+        total += streams[i].size;
+    }
+    if ((status = lk__dataset_make(context, "cifar10", (int64_t)(total / LK__CIFAR_RECORD), 3, dims, LK_U8, CLASSES, &d)) < 0)
+        goto fail;
+    d->class_names = names;
+    d->stride = LK__CIFAR_RECORD;
+    if ((status = lk__dataset_own(d, (size_t)total)) < 0) goto fail;
+    unsigned char *bytes = d->owned_features;
+    for (int i = 0; i < count; i++) {
+        size_t  got = 0;
+        int64_t records = 0;
+        if ((status = lk__stream_read(&streams[i], bytes, (size_t)streams[i].size, &got)) < 0) goto fail;
+        if ((status = lk__cifar_check(context, paths[i], bytes, got, &records)) < 0) goto fail;
+        if (got != streams[i].size) {
+            status = lk__fail(context, LK_EFORMAT, "%s became shorter while it was read", paths[i]);
+            goto fail;
+        }
+        bytes += got;
+    }
+    bytes = d->owned_features;
+    for (int64_t i = 0; i < d->count; i++) d->owned_labels[i] = bytes[i * LK__CIFAR_RECORD];
+    d->features = bytes + 1; /* past the first record's label */
+    *dataset = d;
+    d = NULL;
+fail:
+    for (int i = 0; i < FILES; i++) lk__stream_close(&streams[i]);
+    lk_dataset_free(d);
+    return status;
+}

@@ -1,0 +1,349 @@
+/* loader.c - batches, made by the caller or ahead of time by worker threads. Slots form a ring in the order of batches; what
+ * a slot holds is settled when it is handed out, under the lock, so who fills it and when changes nothing. */
+#define _GNU_SOURCE
+#include "data/dataset.h"
+#include "data/sampler.h"
+#include "data/transform.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+typedef struct slot {
+    void                *features;
+    int32_t             *labels;
+    int64_t             *indices;
+    int64_t              count, epoch, position;
+    bool                 ready; /* guarded by lock */
+    lk_status            status;
+    atomic_int_fast64_t  reading; /* the sample in hand, or -1 */
+    char                 message[LK__DATASET_MESSAGE];
+} slot;
+
+/* Where everything lies in the one block of LK_MEMORY_LOADER; all offsets are multiples of LK__ALIGN. */
+typedef struct layout {
+    int    slots, scratches;
+    size_t features, labels, indices, slot; /* bytes */
+    size_t order, table, scratch;
+    size_t total;
+} layout;
+
+struct lk_loader {
+    lk_context      *context;
+    lk_loader_config config;
+    layout           layout;
+    char            *memory;
+    size_t           own_bytes; /* of this struct with its slots and threads */
+    lk__transform    transform;
+    slot            *slots;
+    pthread_t       *threads;
+    int              started; /* threads */
+
+    /* The reader's side. */
+    int64_t epoch, position;
+
+    /* The makers' side. A leaf lock: nothing else is locked while it is held. */
+    pthread_mutex_t lock;
+    pthread_cond_t  work; /* a slot became free, or stop: workers wait */
+    pthread_cond_t  done; /* a slot became ready, or nobody fills any more: the reader waits */
+    lk__sampler     sampler;
+    int64_t         next_epoch, next_position; /* of the next batch to hand out */
+    uint64_t        handed, consumed;          /* batches since the last seek; batch n lives in slot n % slots */
+    bool            holding;                   /* batch `consumed` is in the caller's hands */
+    int             filling;                   /* workers at it */
+    bool            paused, stop;
+    atomic_bool     cancel; /* whoever fills gives up after the sample in hand */
+};
+
+static layout plan(const lk_loader_config *c)
+{
+    layout l = {.slots = 1, .scratches = 1};
+    if (c->workers > 0) {
+        l.slots = 1 + (c->prefetch ? c->prefetch : 2 * c->workers); /* one is in the caller's hands */
+        l.scratches = c->workers;
+    }
+    size_t batch = (size_t)c->batch, elements = (size_t)lk_dataset_elements(c->dataset);
+    l.features = lk__round_up(batch * elements * lk_dtype_size(c->dtype), LK__ALIGN);
+    l.labels = lk__round_up(batch * sizeof(int32_t), LK__ALIGN);
+    l.indices = lk__round_up(batch * sizeof(int64_t), LK__ALIGN);
+    l.slot = l.features + l.labels + l.indices;
+    l.order = lk__round_up(lk__sampler_bytes(lk_dataset_count(c->dataset), c->shuffle), LK__ALIGN);
+    l.table = lk__round_up(lk__transform_bytes(c), LK__ALIGN);
+    l.scratch = c->dataset->get ? lk__round_up(elements * sizeof(float), LK__ALIGN) : 0;
+    l.total = (size_t)l.slots * l.slot + l.order + l.table + (size_t)l.scratches * l.scratch;
+    return l;
+}
+
+/* context may be NULL: then there is no message. */
+static lk_status check(lk_context *context, const lk_loader_config *c)
+{
+#define REFUSE(...) return context ? lk__fail(context, LK_EINVAL, __VA_ARGS__) : LK_EINVAL
+    if (!c || c->size != sizeof *c) REFUSE("a loader's config must begin with LK_LOADER_CONFIG_INIT");
+    if (!c->dataset) REFUSE("a loader needs a data set");
+    if (c->batch < 1) REFUSE("a batch of %lld samples: 1 at least", (long long)c->batch);
+    if (c->dtype != LK_F32 && c->dtype != LK_F64) REFUSE("batches of %s: f32 or f64 can be", lk_dtype_name(c->dtype));
+    if (c->workers < 0 || c->workers > LK__MAX_THREADS)
+        REFUSE("a loader with %d workers: 0 to %d can be", c->workers, LK__MAX_THREADS);
+    if (c->prefetch < 0 || c->prefetch > 65536) REFUSE("a loader that prefetches %d batches: 0 to 65536 can be", c->prefetch);
+    if (c->prefetch && !c->workers) REFUSE("a loader that prefetches %d batches needs a worker to make them", c->prefetch);
+    if (c->timeout_ms < 1) REFUSE("a loader's timeout of %lld ms: 1 at least", (long long)c->timeout_ms);
+    if (c->drop_last && lk_dataset_count(c->dataset) < c->batch)
+        REFUSE("a data set of %lld samples has no full batch of %lld: take a smaller batch, or do not drop the last",
+               (long long)lk_dataset_count(c->dataset), (long long)c->batch);
+    size_t all;
+    int    slots = 1 + (c->prefetch ? c->prefetch : 2 * c->workers);
+    if (__builtin_mul_overflow((size_t)c->batch, (size_t)lk_dataset_elements(c->dataset) * sizeof(double) + 4 * LK__ALIGN, &all) ||
+        __builtin_mul_overflow(all, (size_t)slots, &all) || all > SIZE_MAX / 4)
+        REFUSE("%d batches of %lld samples are larger than any memory", slots, (long long)c->batch);
+#undef REFUSE
+    return lk__transform_check(c->dataset->context, c);
+}
+
+size_t lk_loader_bytes(const lk_loader_config *config) { return check(NULL, config) < 0 ? 0 : plan(config).total; }
+
+/* An epoch is over when nothing is left, or too little for a full batch when only those count. */
+static bool over(const lk_loader *l, int64_t position)
+{
+    int64_t left = lk_dataset_count(l->config.dataset) - position;
+    return left <= 0 || (l->config.drop_last && left < l->config.batch);
+}
+
+/* Settles what the next batch is. Under the lock where there are workers. */
+static void hand_out(lk_loader *l, slot *s)
+{
+    if (over(l, l->next_position)) {
+        l->next_epoch++;
+        l->next_position = 0;
+    }
+    lk__sampler_epoch(&l->sampler, l->next_epoch);
+    int64_t left = lk_dataset_count(l->config.dataset) - l->next_position;
+    s->count = left < l->config.batch ? left : l->config.batch;
+    s->epoch = l->next_epoch;
+    s->position = l->next_position;
+    for (int64_t i = 0; i < s->count; i++) s->indices[i] = lk__sampler_index(&l->sampler, s->position + i);
+    s->ready = false;
+    l->next_position += s->count;
+    l->handed++;
+}
+
+static void fill(lk_loader *l, slot *s, float *scratch)
+{
+    lk__random random = lk__transform_random(l->config.seed, s->epoch);
+    size_t     row_bytes = (size_t)lk_dataset_elements(l->config.dataset) * lk_dtype_size(l->config.dtype);
+    bool       copies = lk__transform_copies(&l->transform);
+    int64_t    i = 0;
+    s->status = LK_OK;
+    for (; i < s->count; i++) {
+        if (atomic_load_explicit(&l->cancel, memory_order_relaxed)) break;
+        char       *row = (char *)s->features + (size_t)i * row_bytes;
+        const void *sample = NULL;
+        atomic_store_explicit(&s->reading, s->indices[i], memory_order_relaxed);
+        s->status = lk__dataset_read(l->config.dataset, s->indices[i], copies ? (float *)row : scratch, &sample, &s->labels[i],
+                                     s->message);
+        if (s->status < 0) break;
+        lk__transform_apply(&l->transform, &random, s->indices[i], sample, row);
+    }
+    atomic_store_explicit(&s->reading, -1, memory_order_relaxed);
+    /* What is past the count is the same whatever the slot held before. */
+    memset((char *)s->features + (size_t)s->count * row_bytes, 0, (size_t)(l->config.batch - s->count) * row_bytes);
+    for (i = s->count; i < l->config.batch; i++) {
+        s->labels[i] = 0;
+        s->indices[i] = -1;
+    }
+}
+
+static float *scratch_of(lk_loader *l, int worker)
+{
+    if (l->layout.scratch == 0) return NULL;
+    return (float *)(l->memory + l->layout.total - (size_t)(worker + 1) * l->layout.scratch);
+}
+
+static void *worker_main(void *argument)
+{
+    lk_loader *l = argument;
+    pthread_mutex_lock(&l->lock);
+    float *scratch = scratch_of(l, l->started++);
+    for (;;) {
+        while (!l->stop && (l->paused || l->handed >= l->consumed + (uint64_t)l->layout.slots)) pthread_cond_wait(&l->work, &l->lock);
+        if (l->stop) break;
+        slot *s = &l->slots[l->handed % (uint64_t)l->layout.slots];
+        hand_out(l, s);
+        l->filling++;
+        pthread_mutex_unlock(&l->lock);
+        fill(l, s, scratch);
+        pthread_mutex_lock(&l->lock);
+        s->ready = true;
+        l->filling--;
+        pthread_cond_signal(&l->done);
+    }
+    pthread_mutex_unlock(&l->lock);
+    return NULL;
+}
+
+static bool ready(const lk_loader *l, const slot *s) { return l->handed > l->consumed && s->ready; }
+
+/* Waits until the slot is ready: false when the deadline passes first. Under the lock. */
+static bool await(lk_loader *l, const slot *s)
+{
+    struct timespec deadline;
+    clock_gettime(CLOCK_MONOTONIC, &deadline);
+    deadline.tv_sec += l->config.timeout_ms / 1000;
+    deadline.tv_nsec += l->config.timeout_ms % 1000 * 1000000;
+    if (deadline.tv_nsec >= 1000000000) {
+        deadline.tv_sec++;
+        deadline.tv_nsec -= 1000000000;
+    }
+    int error = 0;
+    while (!ready(l, s) && !error) error = pthread_cond_timedwait(&l->done, &l->lock, &deadline);
+    return ready(l, s);
+}
+
+static lk_status late(const lk_loader *l, const slot *s)
+{
+    char    where[48] = "";
+    int64_t reading = atomic_load_explicit(&s->reading, memory_order_relaxed);
+    if (reading >= 0) snprintf(where, sizeof where, "; sample %lld is being read", (long long)reading);
+    return lk__fail(l->context, LK_ETIMEOUT,
+                    "epoch %lld, batch at position %lld: the loader's workers have been silent for %.1f s%s",
+                    (long long)l->epoch, (long long)l->position, (double)l->config.timeout_ms / 1000.0, where);
+}
+
+lk_status lk_loader_next(lk_loader *l, lk_batch *batch)
+{
+    bool      threaded = l->config.workers > 0;
+    lk_status status = LK_OK;
+    *batch = (lk_batch){0};
+    if (threaded) pthread_mutex_lock(&l->lock);
+    if (l->holding) {
+        l->holding = false;
+        l->consumed++;
+        if (threaded) pthread_cond_signal(&l->work);
+    }
+    slot *s = &l->slots[l->consumed % (uint64_t)l->layout.slots];
+    if (over(l, l->position)) {
+        l->epoch++;
+        l->position = 0;
+        status = LK_END;
+    } else if (threaded) {
+        status = await(l, s) ? LK_OK : LK_ETIMEOUT;
+    } else if (l->handed == l->consumed) { /* else it was made before, and failed */
+        hand_out(l, s);
+        fill(l, s, scratch_of(l, 0));
+    }
+    if (threaded) pthread_mutex_unlock(&l->lock);
+    if (status != LK_OK) return status == LK_END ? status : late(l, s);
+    if (s->status < 0)
+        return lk__fail(l->context, s->status, "epoch %lld, batch at position %lld: %s", (long long)s->epoch,
+                        (long long)s->position, s->message);
+    *batch = (lk_batch){s->features, s->labels, s->indices, s->count, s->epoch, s->position};
+    l->holding = true;
+    l->position += s->count;
+    return LK_OK;
+}
+
+int64_t lk_loader_epoch(const lk_loader *l) { return l->epoch; }
+int64_t lk_loader_position(const lk_loader *l) { return l->position; }
+
+lk_status lk_loader_seek(lk_loader *l, int64_t epoch, int64_t position)
+{
+    int64_t count = lk_dataset_count(l->config.dataset);
+    if (epoch < 0 || position < 0 || position > count)
+        return lk__fail(l->context, LK_EINVAL, "seek to epoch %lld, position %lld of a data set of %lld samples", (long long)epoch,
+                        (long long)position, (long long)count);
+    pthread_mutex_lock(&l->lock);
+    l->paused = true;
+    atomic_store(&l->cancel, true);
+    while (l->filling > 0) pthread_cond_wait(&l->done, &l->lock); /* at most the sample in hand */
+    l->epoch = l->next_epoch = epoch;
+    l->position = l->next_position = position;
+    l->handed = l->consumed = 0;
+    l->holding = false;
+    l->paused = false;
+    atomic_store(&l->cancel, false);
+    pthread_cond_broadcast(&l->work);
+    pthread_mutex_unlock(&l->lock);
+    return LK_OK;
+}
+
+/* Signals are the program's: they go to its threads, never to these. */
+static lk_status start_workers(lk_loader *l)
+{
+    sigset_t all, before;
+    int      error = 0, i = 0;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    for (; i < l->config.workers && !error; i++) error = pthread_create(&l->threads[i], NULL, worker_main, l);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (!error) return LK_OK;
+    int wanted = l->config.workers;
+    l->config.workers = i - 1; /* those that lk_loader_free must join */
+    return lk__fail(l->context, LK_ENOMEM, "cannot start worker %d of %d: %s", i, wanted, strerror(error));
+}
+
+lk_status lk_loader_create(lk_context *context, const lk_loader_config *config, lk_loader **loader)
+{
+    *loader = NULL;
+    lk_status status = check(context, config);
+    if (status < 0) return status;
+    layout     place = plan(config);
+    size_t     slots_at = lk__round_up(sizeof(lk_loader), LK__ALIGN);
+    size_t     threads_at = slots_at + lk__round_up((size_t)place.slots * sizeof(slot), LK__ALIGN);
+    size_t     own_bytes = threads_at + (size_t)config->workers * sizeof(pthread_t);
+    lk_loader *l = lk__alloc(context, LK_MEMORY_OTHER, own_bytes);
+    if (!l) return LK_ENOMEM;
+    l->context = context;
+    l->config = *config;
+    l->layout = place;
+    l->own_bytes = own_bytes;
+    l->slots = (slot *)((char *)l + slots_at);
+    l->threads = (pthread_t *)((char *)l + threads_at);
+    pthread_condattr_t monotonic;
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_mutex_init(&l->lock, NULL);
+    pthread_cond_init(&l->work, NULL);
+    pthread_cond_init(&l->done, &monotonic);
+    pthread_condattr_destroy(&monotonic);
+    l->memory = lk__alloc(context, LK_MEMORY_LOADER, place.total);
+    if (!l->memory) {
+        l->config.workers = 0;
+        status = LK_ENOMEM;
+        goto fail;
+    }
+    char *at = l->memory;
+    for (int i = 0; i < place.slots; i++, at += place.slot) {
+        slot *s = &l->slots[i];
+        s->features = at;
+        s->labels = (int32_t *)(at + place.features);
+        s->indices = (int64_t *)(at + place.features + place.labels);
+        atomic_init(&s->reading, -1);
+    }
+    lk__sampler_init(&l->sampler, lk_dataset_count(config->dataset), config->seed, config->shuffle, (int64_t *)at);
+    lk__transform_init(&l->transform, config, place.table ? at + place.order : NULL);
+    if ((status = start_workers(l)) < 0) goto fail;
+    *loader = l;
+    return LK_OK;
+fail:
+    lk_loader_free(l);
+    return status;
+}
+
+void lk_loader_free(lk_loader *l)
+{
+    if (!l) return;
+    pthread_mutex_lock(&l->lock);
+    l->stop = true;
+    atomic_store(&l->cancel, true);
+    pthread_cond_broadcast(&l->work);
+    pthread_mutex_unlock(&l->lock);
+    for (int i = 0; i < l->config.workers; i++) pthread_join(l->threads[i], NULL);
+    pthread_cond_destroy(&l->done);
+    pthread_cond_destroy(&l->work);
+    pthread_mutex_destroy(&l->lock);
+    lk__free(l->context, LK_MEMORY_LOADER, l->memory, l->layout.total);
+    lk__free(l->context, LK_MEMORY_OTHER, l, l->own_bytes);
+}

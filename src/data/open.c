@@ -1,0 +1,175 @@
+/* open.c - data sets by name: where each is looked for, and what to do when it is not there. */
+#define _GNU_SOURCE
+#include "data/dataset.h"
+
+#include <errno.h>
+#include <pwd.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static const char *const fashion_names[10] = {"T-shirt/top", "Trouser", "Pullover", "Dress", "Coat",
+                                              "Sandal",      "Shirt",   "Sneaker",  "Bag",   "Ankle boot"};
+static const char *const digit_names[10] = {"0", "1", "2", "3", "4", "5", "6", "7", "8", "9"};
+static const char *const open_names[] = {"cifar10", "fashion-mnist", "mnist", "synthetic"};
+
+lk_status lk_data_directory(lk_context *context, const char *name, char *path, size_t bytes)
+{
+    const char *root = getenv("LOCKSTEP_DATA"), *home = getenv("HOME");
+    int         length;
+    if (bytes == 0) return lk__fail(context, LK_EINVAL, "no room for a path");
+    if (root && *root) {
+        length = snprintf(path, bytes, "%s/%s", root, name);
+    } else {
+        if (!home || !*home) {
+            struct passwd *user = getpwuid(getuid());
+            home = user && user->pw_dir ? user->pw_dir : "/";
+        }
+        length = snprintf(path, bytes, "%s/.cache/lockstep/%s", home, name);
+    }
+    if (length < 0 || (size_t)length >= bytes) return lk__fail(context, LK_EINVAL, "the path of %s is longer than %zu bytes", name, bytes);
+    return LK_OK;
+}
+
+enum { PLACES = 6 };
+
+/* Where to look for name, when no directory was given. */
+static lk_status places_of(lk_context *context, const char *name, const char *packaged, char places[PLACES][LK__PATH], int *count)
+{
+    *count = 0;
+    lk_status status = lk_data_directory(context, name, places[(*count)++], LK__PATH);
+    if (status < 0) return status;
+    const char *home = getenv("HOME");
+    if (getenv("LOCKSTEP_DATA") && home && *home) {
+        if (lk__path(places[*count], "%s/.cache/lockstep/%s", home, name) && strcmp(places[0], places[*count]) != 0) (*count)++;
+    }
+    if (packaged && lk__path(places[*count], "%s", packaged)) (*count)++;
+    return LK_OK;
+}
+
+/* Commas between, for a sentence. */
+static void list(char *text, size_t bytes, char places[PLACES][LK__PATH], int count)
+{
+    size_t used = 0;
+    text[0] = 0;
+    for (int i = 0; i < count && used < bytes; i++)
+        used += (size_t)snprintf(text + used, bytes - used, "%s%s", i ? ", " : "", places[i]);
+}
+
+static lk_status open_cifar(lk_context *context, const char *directory, lk_split split, lk_dataset **dataset)
+{
+    char places[PLACES][LK__PATH], tried[LK__PATH];
+    int  count = 0;
+    if (directory) return lk_dataset_cifar10(context, directory, split, dataset);
+    lk_status status = places_of(context, "cifar10", NULL, places, &count);
+    if (status < 0) return status;
+    for (int i = 0; i < count; i++)
+        if ((status = lk_dataset_cifar10(context, places[i], split, dataset)) != LK_ENOENT) return status;
+    list(tried, sizeof tried, places, count);
+    return lk__fail(context, LK_ENOENT,
+                    "no CIFAR-10 here: looked for %s in %s. Get it with: lockstep data get cifar10. Or name its directory: cifar10:DIR",
+                    split == LK_SPLIT_TRAIN ? "data_batch_1.bin to data_batch_5.bin" : "test_batch.bin", tried);
+}
+
+static lk_status open_mnist(lk_context *context, bool fashion, const char *directory, lk_split split, lk_dataset **dataset)
+{
+    const char *name = fashion ? "fashion-mnist" : "mnist", *set = split == LK_SPLIT_TRAIN ? "train" : "t10k";
+    /* The directory itself, and where PyTorch's downloads lie in theirs. */
+    const char *const layouts[] = {"", fashion ? "/FashionMNIST/raw" : "/MNIST/raw"};
+    char              places[PLACES][LK__PATH], tried[LK__PATH], images[LK__PATH], labels[LK__PATH], found[LK__PATH];
+    int               count = 1;
+    if (directory) {
+        if (!lk__path(places[0], "%s", directory)) return lk__fail(context, LK_EINVAL, "%s: a path of more than %d bytes", name, LK__PATH);
+    } else {
+        lk_status status = places_of(context, name, fashion ? "/usr/share/datasets/fashion-mnist" : NULL, places, &count);
+        if (status < 0) return status;
+    }
+    for (int i = 0; i < count; i++) {
+        for (int k = 0; k < 2; k++) {
+            if (lk__path(images, "%s%s/%s-images-idx3-ubyte", places[i], layouts[k], set) &&
+                lk__path(labels, "%s%s/%s-labels-idx1-ubyte", places[i], layouts[k], set) && lk__idx_find(images, found) &&
+                lk__idx_find(labels, found))
+                return lk__idx_open(context, name, images, labels, 10, fashion ? fashion_names : digit_names, dataset);
+        }
+    }
+    list(tried, sizeof tried, places, count);
+    return lk__fail(context, LK_ENOENT,
+                    "no %s here: looked for %s-images-idx3-ubyte and %s-labels-idx1-ubyte, plain and .gz, in %s. "
+                    "Get it with: lockstep data get %s%s. Or name its directory: %s:DIR",
+                    fashion ? "Fashion-MNIST" : "MNIST", set, set, tried, name,
+                    fashion ? ", or install the package dataset-fashion-mnist" : "", name);
+}
+
+/* A number at *text, which moves past it; false when there is none or it is above `most`. */
+static bool take_number(const char **text, int64_t most, int64_t *number)
+{
+    char *end;
+    errno = 0;
+    if (**text < '0' || **text > '9') return false;
+    long long value = strtoll(*text, &end, 10);
+    if (errno || value > most) return false;
+    *text = end;
+    *number = value;
+    return true;
+}
+
+/* "3x32x32,classes=10,count=5000,seed=1", every part optional. */
+static bool parse_synthetic(const char *text, lk_dataset_synthetic_config *config)
+{
+    int64_t number;
+    if (*text >= '0' && *text <= '9') {
+        config->rank = 0;
+        do {
+            if (config->rank > 0) text++; /* the x */
+            if (config->rank >= LK_MAX_RANK || !take_number(&text, INT32_MAX, &config->dims[config->rank++])) return false;
+        } while (*text == 'x');
+        if (*text == ',' && text[1]) text++;
+        else if (*text) return false;
+    }
+    while (*text) {
+        static const char *const keys[] = {"classes=", "count=", "seed="};
+        int                      key = 0;
+        while (key < 3 && strncmp(text, keys[key], strlen(keys[key])) != 0) key++;
+        if (key == 3) return false;
+        text += strlen(keys[key]);
+        if (!take_number(&text, key == 0 ? INT32_MAX : INT64_MAX, &number)) return false;
+        if (key == 0) config->classes = (int)number;
+        if (key == 1) config->count = number;
+        if (key == 2) config->seed = (uint64_t)number;
+        if (*text == ',' && text[1]) text++;
+        else if (*text) return false;
+    }
+    return true;
+}
+
+static lk_status open_synthetic(lk_context *context, const char *text, lk_split split, lk_dataset **dataset)
+{
+    lk_dataset_synthetic_config config = LK_DATASET_SYNTHETIC_CONFIG_INIT;
+    if (text && !parse_synthetic(text, &config))
+        return lk__fail(context, LK_EINVAL, "synthetic:%s cannot be: say for example synthetic:3x32x32,classes=10,count=5000,seed=1", text);
+    config.dtype = config.rank == 3 ? LK_U8 : LK_F32;
+    if (split == LK_SPLIT_TEST) { /* a quarter as many, from where the training set ends */
+        config.first = config.count;
+        config.count = (config.count + 3) / 4;
+    }
+    return lk_dataset_synthetic(context, &config, dataset);
+}
+
+lk_status lk_dataset_open(lk_context *context, const char *name, lk_split split, lk_dataset **dataset)
+{
+    char        key[64];
+    const char *colon = name ? strchr(name, ':') : NULL;
+    *dataset = NULL;
+    if (!name || !*name) return lk__fail(context, LK_EINVAL, "a data set needs a name: cifar10, fashion-mnist, mnist or synthetic");
+    size_t length = colon ? (size_t)(colon - name) : strlen(name);
+    snprintf(key, sizeof key, "%.*s", length < sizeof key ? (int)length : (int)sizeof key - 1, name);
+    const char *rest = colon && colon[1] ? colon + 1 : NULL;
+    if (strcmp(key, "cifar10") == 0) return open_cifar(context, rest, split, dataset);
+    if (strcmp(key, "fashion-mnist") == 0) return open_mnist(context, true, rest, split, dataset);
+    if (strcmp(key, "mnist") == 0) return open_mnist(context, false, rest, split, dataset);
+    if (strcmp(key, "synthetic") == 0) return open_synthetic(context, rest, split, dataset);
+    const char *near = lk__nearest(key, open_names, sizeof open_names / sizeof *open_names);
+    return lk__fail(context, LK_EINVAL, "no data set is called %s%s%s%s: there are cifar10, fashion-mnist, mnist and synthetic", key,
+                    near ? " (did you mean " : "", near ? near : "", near ? "?)" : "");
+}

@@ -1,0 +1,37 @@
+/* path.c - paths that fit or are refused, never cut short. */
+#define _GNU_SOURCE
+#include "data/path.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+bool lk__path(char path[LK__PATH], const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    int length = vsnprintf(path, LK__PATH, format, arguments);
+    va_end(arguments);
+    if (length >= 0 && length < LK__PATH) return true;
+    path[0] = 0;
+    return false;
+}
+
+bool lk__path_exists(const char *path) { return access(path, F_OK) == 0; }
+
+lk_status lk__path_make(lk_context *context, const char *directory)
+{
+    char path[LK__PATH];
+    if (!*directory || !lk__path(path, "%s", directory)) return lk__fail(context, LK_EINVAL, "no directory can be called \"%s\"", directory);
+    for (char *p = path + 1;; p++) {
+        if (*p && *p != '/') continue;
+        char end = *p;
+        *p = 0;
+        if (mkdir(path, 0777) != 0 && errno != EEXIST)
+            return lk__fail(context, LK_EIO, "cannot make the directory %s: %s", path, strerror(errno));
+        *p = end;
+        if (!end) return LK_OK;
+    }
+}

@@ -1,0 +1,33 @@
+/* data/stream.h - bytes of a file or of memory from front to back, unpacked on the way when they are gzip. */
+#ifndef LK__STREAM_H
+#define LK__STREAM_H
+
+#include "base/base.h"
+
+#include <zlib.h>
+
+typedef struct lk__stream {
+    lk_context          *context;
+    const char          *name; /* for messages; borrowed */
+    int                  fd;   /* -1: memory */
+    uint64_t             size; /* bytes as stored */
+    uint64_t             taken; /* of them, handed on so far */
+    unsigned char       *buffer; /* of a file */
+    const unsigned char *next;
+    size_t               available;
+    bool                 gzip, inflating, ended;
+    z_stream             z;
+} lk__stream;
+
+/* Both leave a stream that lk__stream_close accepts, also when they fail. */
+lk_status lk__stream_open(lk_context *context, const char *path, lk__stream *stream);
+lk_status lk__stream_memory(lk_context *context, const char *name, const void *bytes, size_t size, lk__stream *stream);
+void      lk__stream_close(lk__stream *stream);
+
+/* Reads up to `bytes`; *got is less only at the end. LK_EFORMAT for damaged or truncated gzip, or what follows it. */
+lk_status lk__stream_read(lk__stream *stream, void *out, size_t bytes, size_t *got);
+
+/* The most that the stream could ever give: a header that promises more lies, and nothing should be allocated for it. */
+uint64_t lk__stream_limit(const lk__stream *stream);
+
+#endif

@@ -1,0 +1,338 @@
+/* build.c - the recording calls of lockstep/graph.h. Each checks what a shape rule cannot see (types, owners, ranges), adds
+ * its node and gives the result; after a failure they do nothing. */
+#include "graph/graph.h"
+
+#include <string.h>
+
+/* The graph that all present tensors belong to and that has not failed; NULL otherwise, with the failure kept. */
+static lk_graph *owner(lk_site site, lk__op op, const lk_tensor *x, int count)
+{
+    lk_graph *g = NULL;
+    for (int i = 0; i < count && !g; i++) g = x[i].graph;
+    if (!g || g->status < 0) return NULL;
+    for (int i = 0; i < count; i++) {
+        if (!x[i].graph) continue;
+        if (x[i].graph != g || x[i].id < 0 || (size_t)x[i].id >= g->values_count) {
+            lk__graph_fail(g, site, "%s: argument %d is not a tensor of this graph", lk__op_name(op), i + 1);
+            return NULL;
+        }
+    }
+    return g;
+}
+
+static bool is_real(lk_graph *g, lk_site site, lk__op op, lk_tensor x)
+{
+    lk_dtype type = g->values[x.id].shape.dtype;
+    if (type == g->real) return true;
+    lk__graph_fail(g, site, "%s: takes %s values, not %s", lk__op_name(op), lk_dtype_name(g->real), lk_dtype_name(type));
+    return false;
+}
+
+/* The common case: all operands floating, missing ones allowed where graph is NULL (but never the first). */
+static lk_tensor record(lk_site site, lk__op op, const lk__attrs *attrs, const lk_tensor *x, int count)
+{
+    lk_graph *g = owner(site, op, x, count);
+    int       in[LK__MAX_IN];
+    if (!g) return (lk_tensor){x[0].graph, -1};
+    if (!x[0].graph) {
+        lk__graph_fail(g, site, "%s: its first argument is missing", lk__op_name(op));
+        return (lk_tensor){g, -1};
+    }
+    for (int i = 0; i < count; i++) {
+        in[i] = x[i].graph ? x[i].id : -1;
+        if (x[i].graph && !is_real(g, site, op, x[i])) return (lk_tensor){g, -1};
+    }
+    while (count > 0 && in[count - 1] < 0) count--;
+    int node = lk__emit(g, site, op, attrs, in, count, LK__ALL_OUTPUTS);
+    return (lk_tensor){g, node < 0 ? -1 : g->nodes[node].out[0]};
+}
+
+static lk_tensor record1(lk_site site, lk__op op, const lk__attrs *attrs, lk_tensor x)
+{
+    return record(site, op, attrs, &x, 1);
+}
+
+static lk_tensor record2(lk_site site, lk__op op, const lk__attrs *attrs, lk_tensor a, lk_tensor b)
+{
+    lk_graph *g = a.graph ? a.graph : b.graph;
+    if (g && (!a.graph || !b.graph)) {
+        lk__graph_fail(g, site, "%s: an argument is missing", lk__op_name(op));
+        return (lk_tensor){g, -1};
+    }
+    return record(site, op, attrs, (lk_tensor[]){a, b}, 2);
+}
+
+static int from_end(lk_tensor x, int axis) { return axis < 0 ? axis + lk_tensor_rank(x) : axis; }
+
+lk_tensor lk_add_at(lk_site site, lk_tensor a, lk_tensor b) { return record2(site, LK__OP_add, NULL, a, b); }
+lk_tensor lk_sub_at(lk_site site, lk_tensor a, lk_tensor b) { return record2(site, LK__OP_sub, NULL, a, b); }
+lk_tensor lk_mul_at(lk_site site, lk_tensor a, lk_tensor b) { return record2(site, LK__OP_mul, NULL, a, b); }
+lk_tensor lk_div_at(lk_site site, lk_tensor a, lk_tensor b) { return record2(site, LK__OP_div, NULL, a, b); }
+
+lk_tensor lk_scale_at(lk_site site, lk_tensor x, double factor)
+{
+    return record1(site, LK__OP_scale, &(lk__attrs){.scale = factor}, x);
+}
+
+static lk_tensor unary(lk_site site, lk_tensor x, lk__unary which)
+{
+    return record1(site, LK__OP_unary, &(lk__attrs){.unary = which}, x);
+}
+
+lk_tensor lk_relu_at(lk_site site, lk_tensor x) { return unary(site, x, LK__RELU); }
+lk_tensor lk_silu_at(lk_site site, lk_tensor x) { return unary(site, x, LK__SILU); }
+lk_tensor lk_sigmoid_at(lk_site site, lk_tensor x) { return unary(site, x, LK__SIGMOID); }
+lk_tensor lk_tanh_at(lk_site site, lk_tensor x) { return unary(site, x, LK__TANH); }
+
+lk_tensor lk_gelu_at(lk_site site, lk_tensor x, lk_gelu_options options)
+{
+    return unary(site, x, options.tanh ? LK__GELU_TANH : LK__GELU);
+}
+
+lk_tensor lk_dropout_at(lk_site site, lk_tensor x, double probability)
+{
+    lk_graph *g = owner(site, LK__OP_dropout, &x, 1);
+    if (!g) return (lk_tensor){x.graph, -1};
+    if (!(probability >= 0 && probability <= 1)) {
+        lk__graph_fail(g, site, "dropout: probability is %g; 0 to 1 is possible", probability);
+        return (lk_tensor){g, -1};
+    }
+    return record1(site, LK__OP_dropout, &(lk__attrs){.probability = probability, .stream = g->dropouts++}, x);
+}
+
+lk_tensor lk_softmax_at(lk_site site, lk_tensor x, int axis)
+{
+    return record1(site, LK__OP_softmax, &(lk__attrs){.axis = from_end(x, axis)}, x);
+}
+
+lk_tensor lk_log_softmax_at(lk_site site, lk_tensor x, int axis)
+{
+    return record1(site, LK__OP_log_softmax, &(lk__attrs){.axis = from_end(x, axis)}, x);
+}
+
+static lk_tensor reduce(lk_site site, lk_tensor x, lk_reduce_options options, bool mean)
+{
+    lk_graph *g = owner(site, LK__OP_sum, &x, 1);
+    if (!g) return (lk_tensor){x.graph, -1};
+    int       rank = lk_tensor_rank(x);
+    lk__attrs attrs = {.mask = (1u << rank) - 1, .mean = mean, .length = options.keepdim};
+    if (options.axes) {
+        attrs.mask = 0;
+        for (int i = 0; i < options.axes_count; i++) {
+            int axis = from_end(x, options.axes[i]);
+            if (axis < 0 || axis >= rank) {
+                lk__graph_fail(g, site, "%s: there is no axis %d among %d", mean ? "mean" : "sum", options.axes[i], rank);
+                return (lk_tensor){g, -1};
+            }
+            attrs.mask |= 1u << axis;
+        }
+    }
+    return record1(site, LK__OP_sum, &attrs, x);
+}
+
+lk_tensor lk_sum_at(lk_site site, lk_tensor x, lk_reduce_options options) { return reduce(site, x, options, false); }
+lk_tensor lk_mean_at(lk_site site, lk_tensor x, lk_reduce_options options) { return reduce(site, x, options, true); }
+
+/* The count's axis after a reshape: axes before it must stay, and one of the new axes must hold whole samples. */
+static bool reshape_count(const lk__shape *x, lk__shape *y)
+{
+    y->count_axis = -1;
+    y->count_unit = 1;
+    if (x->count_axis < 0) return true;
+    int axis = x->count_axis;
+    if (axis >= y->rank) return false;
+    for (int i = 0; i < axis; i++)
+        if (x->dims[i] != y->dims[i]) return false;
+    int64_t scaled = x->count_unit * y->dims[axis];
+    if (scaled % x->dims[axis] || scaled / x->dims[axis] < 1) return false;
+    y->count_axis = axis;
+    y->count_unit = scaled / x->dims[axis];
+    return true;
+}
+
+lk_tensor lk_reshape_at(lk_site site, lk_tensor x, int rank, const int64_t *dims)
+{
+    lk_graph *g = owner(site, LK__OP_reshape, &x, 1);
+    if (!g) return (lk_tensor){x.graph, -1};
+    lk_tensor failed = {g, -1};
+    lk__shape from = g->values[x.id].shape, to = {.dtype = from.dtype, .rank = rank};
+    char      text[128];
+    int64_t   known = 1, elements = lk__shape_elements(&from);
+    int       open = -1;
+    lk__shape_text(&from, text, sizeof text);
+    if (rank < 0 || rank > LK_MAX_RANK) {
+        lk__graph_fail(g, site, "reshape: %d axes; 0 to %d are possible", rank, LK_MAX_RANK);
+        return failed;
+    }
+    for (int i = 0; i < rank; i++) {
+        to.dims[i] = dims[i];
+        if (dims[i] == -1 && open < 0)
+            open = i;
+        else if (dims[i] < 1 || dims[i] > elements) {
+            lk__graph_fail(g, site, "reshape of %s: axis %d cannot have size %lld", text, i, (long long)dims[i]);
+            return failed;
+        } else
+            known *= dims[i];
+    }
+    if (open >= 0 && known > 0 && elements % known == 0) to.dims[open] = elements / known, known = elements;
+    if (known != elements) {
+        lk__graph_fail(g, site, "reshape: the new shape does not have the %lld elements of %s", (long long)elements, text);
+        return failed;
+    }
+    if (!reshape_count(&from, &to)) {
+        lk__graph_fail(g, site, "reshape of %s would tear the batch axis apart (marked *)", text);
+        return failed;
+    }
+    int node = lk__emit_shaped(g, site, LK__OP_reshape, NULL, &x.id, 1, &to, 1);
+    return (lk_tensor){g, node < 0 ? -1 : g->nodes[node].out[0]};
+}
+
+lk_tensor lk_flatten_at(lk_site site, lk_tensor x)
+{
+    return lk_reshape_at(site, x, 2, (int64_t[]){lk_tensor_rank(x) ? lk_tensor_dim(x, 0) : 1, -1});
+}
+
+lk_tensor lk_permute_at(lk_site site, lk_tensor x, const int *axes)
+{
+    lk__attrs attrs = {0};
+    for (int i = 0; i < lk_tensor_rank(x); i++) attrs.axes[i] = from_end(x, axes[i]);
+    return record1(site, LK__OP_permute, &attrs, x);
+}
+
+lk_tensor lk_transpose_at(lk_site site, lk_tensor x, int axis_a, int axis_b)
+{
+    lk_graph *g = owner(site, LK__OP_permute, &x, 1);
+    if (!g) return (lk_tensor){x.graph, -1};
+    int axes[LK_MAX_RANK], rank = lk_tensor_rank(x), a = from_end(x, axis_a), b = from_end(x, axis_b);
+    if (a < 0 || a >= rank || b < 0 || b >= rank) {
+        lk__graph_fail(g, site, "transpose: axes %d and %d of %d", axis_a, axis_b, rank);
+        return (lk_tensor){g, -1};
+    }
+    for (int i = 0; i < rank; i++) axes[i] = i == a ? b : i == b ? a : i;
+    return lk_permute_at(site, x, axes);
+}
+
+lk_tensor lk_slice_at(lk_site site, lk_tensor x, int axis, int64_t start, int64_t length)
+{
+    return record1(site, LK__OP_slice, &(lk__attrs){.axis = from_end(x, axis), .start = start, .length = length}, x);
+}
+
+lk_tensor lk_concat_at(lk_site site, const lk_tensor *x, int count, int axis)
+{
+    if (count < 1 || count > 8) {
+        if (count > 0 && x[0].graph) lk__graph_fail(x[0].graph, site, "concat: %d tensors; 1 to 8 are possible", count);
+        return (lk_tensor){count > 0 ? x[0].graph : NULL, -1};
+    }
+    for (int i = 1; i < count; i++)
+        if (x[0].graph && !x[i].graph) lk__graph_fail(x[0].graph, site, "concat: argument %d is missing", i + 1);
+    return record(site, LK__OP_concat, &(lk__attrs){.axis = from_end(x[0], axis)}, x, count);
+}
+
+lk_tensor lk_matmul_at(lk_site site, lk_tensor a, lk_tensor b, lk_matmul_options options)
+{
+    lk__attrs attrs = {.transpose_a = options.transpose_a, .transpose_b = options.transpose_b};
+    return record2(site, LK__OP_matmul, &attrs, a, b);
+}
+
+lk_tensor lk_f_linear_at(lk_site site, lk_tensor x, lk_tensor weight, lk_tensor bias)
+{
+    return record(site, LK__OP_linear, NULL, (lk_tensor[]){x, weight, bias}, 3);
+}
+
+static lk__attrs window(lk_window_options options, int64_t kernel, int64_t stride)
+{
+    return (lk__attrs){.kernel = kernel, .stride = options.stride ? options.stride : stride, .padding = options.padding,
+                       .groups = options.groups ? options.groups : 1};
+}
+
+lk_tensor lk_f_conv2d_at(lk_site site, lk_tensor x, lk_tensor weight, lk_tensor bias, lk_window_options options)
+{
+    lk__attrs attrs = window(options, 0, 1);
+    return record(site, LK__OP_conv2d, &attrs, (lk_tensor[]){x, weight, bias}, 3);
+}
+
+lk_tensor lk_max_pool2d_at(lk_site site, lk_tensor x, int64_t kernel, lk_window_options options)
+{
+    lk__attrs attrs = window(options, kernel, kernel);
+    return record1(site, LK__OP_max_pool2d, &attrs, x);
+}
+
+lk_tensor lk_avg_pool2d_at(lk_site site, lk_tensor x, int64_t kernel, lk_window_options options)
+{
+    lk__attrs attrs = window(options, kernel, kernel);
+    return record1(site, LK__OP_avg_pool2d, &attrs, x);
+}
+
+lk_tensor lk_global_avg_pool2d_at(lk_site site, lk_tensor x) { return record1(site, LK__OP_global_avg_pool2d, NULL, x); }
+
+lk_tensor lk_f_layer_norm_at(lk_site site, lk_tensor x, lk_tensor weight, lk_tensor bias, lk_norm_options options)
+{
+    lk__attrs attrs = {.axis = weight.graph ? lk_tensor_rank(weight) : 1, .epsilon = options.epsilon > 0 ? options.epsilon : 1e-5};
+    return record(site, LK__OP_layer_norm, &attrs, (lk_tensor[]){x, weight, bias}, 3);
+}
+
+lk_tensor lk_f_rms_norm_at(lk_site site, lk_tensor x, lk_tensor weight, lk_norm_options options)
+{
+    double    epsilon = lk_tensor_dtype(x) == LK_F64 ? 2.220446049250313e-16 : 1.1920928955078125e-07;
+    lk__attrs attrs = {.axis = weight.graph ? lk_tensor_rank(weight) : 1,
+                       .epsilon = options.epsilon > 0 ? options.epsilon : epsilon};
+    return record(site, LK__OP_rms_norm, &attrs, (lk_tensor[]){x, weight}, 2);
+}
+
+lk_tensor lk_f_batch_norm_at(lk_site site, lk_tensor x, lk_tensor weight, lk_tensor bias, lk_tensor running_mean,
+                             lk_tensor running_var, lk_tensor tracked, lk_norm_options options)
+{
+    lk_tensor all[] = {x, weight, bias, running_mean, running_var, tracked};
+    lk_graph *g = owner(site, LK__OP_batch_norm, all, 6);
+    int       in[6];
+    if (!g) return (lk_tensor){x.graph, -1};
+    if (!x.graph || !running_mean.graph || !running_var.graph) {
+        lk__graph_fail(g, site, "batch_norm: needs x, running_mean and running_var");
+        return (lk_tensor){g, -1};
+    }
+    for (int i = 0; i < 6; i++) {
+        in[i] = all[i].graph ? all[i].id : -1;
+        if (i < 5 && all[i].graph && !is_real(g, site, LK__OP_batch_norm, all[i])) return (lk_tensor){g, -1};
+    }
+    lk__attrs attrs = {.epsilon = options.epsilon > 0 ? options.epsilon : 1e-5,
+                       .momentum = options.momentum > 0 ? options.momentum : 0.1, .update = true};
+    int node = lk__emit(g, site, LK__OP_batch_norm, &attrs, in, 6, LK__ALL_OUTPUTS);
+    return (lk_tensor){g, node < 0 ? -1 : g->nodes[node].out[0]};
+}
+
+lk_tensor lk_f_embedding_at(lk_site site, lk_tensor ids, lk_tensor table)
+{
+    lk_graph *g = owner(site, LK__OP_embedding, (lk_tensor[]){ids, table}, 2);
+    if (!g) return (lk_tensor){ids.graph, -1};
+    if (!ids.graph || !table.graph) {
+        lk__graph_fail(g, site, "embedding: needs ids and a table");
+        return (lk_tensor){g, -1};
+    }
+    return (lk_tensor){g, lk__emit1(g, site, LK__OP_embedding, NULL, 2, ids.id, table.id)};
+}
+
+lk_tensor lk_cross_entropy_at(lk_site site, lk_tensor logits, lk_tensor labels, lk_cross_entropy_options options)
+{
+    lk_tensor all[] = {logits, labels, options.weight};
+    lk_graph *g = owner(site, LK__OP_cross_entropy, all, 3);
+    if (!g) return (lk_tensor){logits.graph, -1};
+    if (!logits.graph || !labels.graph || lk_tensor_rank(logits) < 1) {
+        lk__graph_fail(g, site, "cross_entropy: needs logits (…, classes) and labels");
+        return (lk_tensor){g, -1};
+    }
+    if (!is_real(g, site, LK__OP_cross_entropy, logits)) return (lk_tensor){g, -1};
+    if (lk_tensor_rank(logits) != 2) { /* rows of classes; the batch's count becomes a count of rows */
+        int64_t classes = lk_tensor_dim(logits, -1);
+        for (int i = 1; i < 3; i++)
+            if (all[i].graph) all[i] = lk_reshape_at(site, all[i], 1, (int64_t[]){-1});
+        all[0] = lk_reshape_at(site, logits, 2, (int64_t[]){-1, classes});
+        if (g->status < 0) return (lk_tensor){g, -1};
+    }
+    lk__attrs attrs = {.label_smoothing = options.label_smoothing,
+                       .ignore_index = options.ignore_index ? *options.ignore_index : -100};
+    int in[] = {all[0].id, all[1].id, all[2].graph ? all[2].id : -1};
+    int node = lk__emit(g, site, LK__OP_cross_entropy, &attrs, in, all[2].graph ? 3 : 2, LK__ALL_OUTPUTS);
+    return (lk_tensor){g, node < 0 ? -1 : g->nodes[node].out[0]};
+}
+
+lk_tensor lk_mse_at(lk_site site, lk_tensor x, lk_tensor target) { return record2(site, LK__OP_mse, NULL, x, target); }

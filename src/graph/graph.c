@@ -1,0 +1,360 @@
+/* graph.c - a graph's life: creating, failing, copying, and adding values, nodes, state and blocks. */
+#include "graph/graph.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+static int add_block(lk_graph *g, const char *name, int parent, bool recompute)
+{
+    if (lk__grow(g->context, (void **)&g->blocks, &g->blocks_capacity, g->blocks_count + 1, sizeof *g->blocks) < 0) return -1;
+    char *copy = lk__strdup(g->context, name);
+    if (!copy) return -1;
+    g->blocks[g->blocks_count] = (lk__block){copy, parent, recompute};
+    return (int)g->blocks_count++;
+}
+
+lk_status lk_graph_create(lk_context *context, lk_dtype real, lk_graph **graph)
+{
+    *graph = NULL;
+    if (real != LK_F32 && real != LK_F64)
+        return lk__fail(context, LK_EUNSUPPORTED, "a graph computes in f32 or f64, not %s", lk_dtype_name(real));
+    lk_graph *g = lk__alloc(context, LK_MEMORY_OTHER, sizeof *g);
+    if (!g) return LK_ENOMEM;
+    g->context = context;
+    g->real = real;
+    if (add_block(g, "", -1, false) < 0) {
+        lk_graph_free(g);
+        return LK_ENOMEM;
+    }
+    *graph = g;
+    return LK_OK;
+}
+
+void lk_graph_free(lk_graph *g)
+{
+    if (!g) return;
+    lk_context *c = g->context;
+    for (size_t i = 0; i < g->states_count; i++) {
+        lk__strfree(c, g->states[i].name);
+        for (size_t j = 0; j < g->states[i].aliases_count; j++) lk__strfree(c, g->states[i].aliases[j]);
+        lk__free(c, LK_MEMORY_OTHER, g->states[i].aliases, g->states[i].aliases_capacity * sizeof(char *));
+    }
+    for (size_t i = 0; i < g->blocks_count; i++) lk__strfree(c, g->blocks[i].name);
+    for (size_t i = 0; i < g->values_count; i++) lk__strfree(c, (char *)g->values[i].name);
+    lk__free(c, LK_MEMORY_OTHER, g->values, g->values_capacity * sizeof *g->values);
+    lk__free(c, LK_MEMORY_OTHER, g->nodes, g->nodes_capacity * sizeof *g->nodes);
+    lk__free(c, LK_MEMORY_OTHER, g->states, g->states_capacity * sizeof *g->states);
+    lk__free(c, LK_MEMORY_OTHER, g->blocks, g->blocks_capacity * sizeof *g->blocks);
+    lk__free(c, LK_MEMORY_OTHER, g, sizeof *g);
+}
+
+lk_status   lk_graph_status(const lk_graph *g) { return g->status; }
+const char *lk_graph_error(const lk_graph *g) { return g->error; }
+lk_context *lk_graph_context(const lk_graph *g) { return g->context; }
+lk_dtype    lk_graph_dtype(const lk_graph *g) { return g->real; }
+
+void lk__graph_fail(lk_graph *g, lk_site site, const char *format, ...)
+{
+    if (g->status < 0) return;
+    g->status = LK_EINVAL;
+    int used = snprintf(g->error, sizeof g->error, "%s:%d: ", site.file ? site.file : "?", site.line);
+    if (used < 0 || (size_t)used >= sizeof g->error) used = 0;
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(g->error + used, sizeof g->error - (size_t)used, format, arguments);
+    va_end(arguments);
+}
+
+static void out_of_memory(lk_graph *g)
+{
+    if (g->status < 0) return;
+    g->status = LK_ENOMEM;
+    snprintf(g->error, sizeof g->error, "no memory for the graph");
+}
+
+int lk__graph_value(lk_graph *g, const lk__value *value)
+{
+    if (lk__grow(g->context, (void **)&g->values, &g->values_capacity, g->values_count + 1, sizeof *g->values) < 0) {
+        out_of_memory(g);
+        return -1;
+    }
+    g->values[g->values_count] = *value;
+    return (int)g->values_count++;
+}
+
+/* "layer1.0" + "conv1" → "layer1.0.conv1" */
+static char *scoped(lk_graph *g, const char *name)
+{
+    char full[512];
+    const char *scope = g->blocks[g->block].name;
+    int n = snprintf(full, sizeof full, "%s%s%s", scope, *scope ? "." : "", name);
+    if (n < 0 || (size_t)n >= sizeof full) return NULL;
+    return lk__strdup(g->context, full);
+}
+
+static bool good_dims(lk_graph *g, lk_site site, const char *name, int rank, const int64_t *dims)
+{
+    if (rank < 0 || rank > LK_MAX_RANK) {
+        lk__graph_fail(g, site, "%s has %d axes; 0 to %d are possible", name, rank, LK_MAX_RANK);
+        return false;
+    }
+    int64_t elements = 1;
+    for (int i = 0; i < rank; i++) {
+        if (dims[i] < 1 || dims[i] > INT64_MAX / 16 / elements) {
+            lk__graph_fail(g, site, "axis %d of %s has size %lld", i, name, (long long)dims[i]);
+            return false;
+        }
+        elements *= dims[i];
+    }
+    return true;
+}
+
+static lk__shape make_shape(lk_dtype type, int rank, const int64_t *dims, int count_axis)
+{
+    lk__shape s = {.dtype = type, .rank = rank, .count_axis = count_axis, .count_unit = 1};
+    for (int i = 0; i < rank; i++) s.dims[i] = dims[i];
+    return s;
+}
+
+lk_tensor lk_input_at(lk_site site, lk_graph *g, const char *name, lk_dtype type, int rank, const int64_t *dims,
+                      lk_input_options options)
+{
+    lk_tensor none = {g, -1};
+    if (g->status < 0 || !good_dims(g, site, name, rank, dims)) return none;
+    if (type != g->real && type != LK_I32) {
+        lk__graph_fail(g, site, "input %s is %s; a graph of %s takes that or i32", name, lk_dtype_name(type),
+                       lk_dtype_name(g->real));
+        return none;
+    }
+    lk__value v = {.shape = make_shape(type, rank, dims, rank > 0 && !options.fixed ? 0 : -1),
+                   .kind = LK__VALUE_INPUT, .node = -1, .state = -1, .site = site};
+    if (!(v.name = lk__strdup(g->context, name))) {
+        out_of_memory(g);
+        return none;
+    }
+    return (lk_tensor){g, lk__graph_value(g, &v)};
+}
+
+static lk__state *find_state(lk_graph *g, const char *name)
+{
+    for (size_t i = 0; i < g->states_count; i++) {
+        if (strcmp(g->states[i].name, name) == 0) return &g->states[i];
+        for (size_t j = 0; j < g->states[i].aliases_count; j++)
+            if (strcmp(g->states[i].aliases[j], name) == 0) return &g->states[i];
+    }
+    return NULL;
+}
+
+static lk_tensor add_state(lk_graph *g, lk_site site, const char *name, lk_dtype type, int rank, const int64_t *dims,
+                           lk__state state)
+{
+    lk_tensor none = {g, -1};
+    if (g->status < 0 || !good_dims(g, site, name, rank, dims)) return none;
+    if (lk__grow(g->context, (void **)&g->states, &g->states_capacity, g->states_count + 1, sizeof *g->states) < 0 ||
+        !(state.name = scoped(g, name))) {
+        out_of_memory(g);
+        return none;
+    }
+    lk__state *other = find_state(g, state.name);
+    if (other) {
+        lk__graph_fail(g, site, "\"%s\" exists already, made at %s:%d; tie it with lk_tie or choose another name", state.name,
+                       other->site.file, other->site.line);
+        lk__strfree(g->context, state.name);
+        return none;
+    }
+    lk__value v = {.shape = make_shape(type, rank, dims, -1), .kind = LK__VALUE_STATE, .node = -1,
+                   .state = (int)g->states_count, .needs_gradient = !state.buffer && !state.frozen, .site = site};
+    state.site = site;
+    state.value = lk__graph_value(g, &v);
+    g->states[g->states_count++] = state;
+    return (lk_tensor){g, state.value};
+}
+
+lk_tensor lk_parameter_at(lk_site site, lk_graph *g, const char *name, int rank, const int64_t *dims,
+                          lk_parameter_options options)
+{
+    return add_state(g, site, name, g->real, rank, dims,
+                     (lk__state){.frozen = options.frozen, .no_decay = options.no_decay, .init = options.init, .a = options.a});
+}
+
+lk_tensor lk_buffer_at(lk_site site, lk_graph *g, const char *name, lk_dtype type, int rank, const int64_t *dims, double value)
+{
+    if (type != g->real && type != LK_I64) {
+        lk__graph_fail(g, site, "buffer %s is %s; a graph of %s takes that or i64", name, lk_dtype_name(type),
+                       lk_dtype_name(g->real));
+        return (lk_tensor){g, -1};
+    }
+    return add_state(g, site, name, type, rank, dims, (lk__state){.buffer = true, .init = LK_INIT_CONSTANT, .a = value});
+}
+
+void lk_tie_at(lk_site site, lk_tensor parameter, const char *name)
+{
+    lk_graph *g = parameter.graph;
+    if (g->status < 0) return;
+    if (parameter.id < 0 || g->values[parameter.id].kind != LK__VALUE_STATE) {
+        lk__graph_fail(g, site, "lk_tie(\"%s\") needs a parameter or buffer, not a computed value", name);
+        return;
+    }
+    lk__state *s = &g->states[g->values[parameter.id].state];
+    char *full = scoped(g, name);
+    if (!full || lk__grow(g->context, (void **)&s->aliases, &s->aliases_capacity, s->aliases_count + 1, sizeof(char *)) < 0) {
+        lk__strfree(g->context, full);
+        out_of_memory(g);
+        return;
+    }
+    lk__state *other = find_state(g, full);
+    if (other) {
+        lk__graph_fail(g, site, "\"%s\" exists already, made at %s:%d", full, other->site.file, other->site.line);
+        lk__strfree(g->context, full);
+        return;
+    }
+    s->aliases[s->aliases_count++] = full;
+}
+
+void lk_block_begin_at(lk_site site, lk_tensor x, const char *name, lk_block_options options)
+{
+    lk_graph *g = x.graph;
+    if (g->status < 0) return;
+    if (!name || !*name) {
+        lk__graph_fail(g, site, "a block needs a name");
+        return;
+    }
+    char *full = scoped(g, name);
+    int   block = full ? add_block(g, full, g->block, options.recompute) : -1;
+    lk__strfree(g->context, full);
+    if (block < 0)
+        out_of_memory(g);
+    else
+        g->block = block;
+}
+
+void lk_block_end_at(lk_site site, lk_tensor x)
+{
+    lk_graph *g = x.graph;
+    if (g->status < 0) return;
+    if (g->block == 0)
+        lk__graph_fail(g, site, "lk_block_end without lk_block_begin");
+    else
+        g->block = g->blocks[g->block].parent;
+}
+
+/* Adds the node alone; its outputs are the caller's to fill. */
+static lk__node *add_node(lk_graph *g, lk_site site, lk__op op, const lk__attrs *attrs, const int *in, int inputs, int outputs)
+{
+    if (lk__grow(g->context, (void **)&g->nodes, &g->nodes_capacity, g->nodes_count + 1, sizeof *g->nodes) < 0) {
+        out_of_memory(g);
+        return NULL;
+    }
+    lk__node *node = &g->nodes[g->nodes_count++];
+    *node = (lk__node){.op = op, .inputs = inputs, .outputs = outputs, .block = g->block, .site = site};
+    if (attrs) node->attrs = *attrs;
+    for (int i = 0; i < inputs; i++) node->in[i] = in[i];
+    for (int i = 0; i < outputs; i++) node->out[i] = -1;
+    return node;
+}
+
+static int emit_outputs(lk_graph *g, lk__node *node, const lk__shape *shapes, int wanted)
+{
+    bool needs_gradient = false;
+    int  index = (int)(node - g->nodes);
+    for (int i = 0; i < node->inputs; i++)
+        if (node->in[i] >= 0 && g->values[node->in[i]].needs_gradient) needs_gradient = true;
+    for (int i = 0; i < node->outputs; i++) {
+        if (!(wanted >> i & 1)) continue;
+        lk__value v = {.shape = shapes[i], .kind = LK__VALUE_RESULT, .node = index, .state = -1, .site = node->site,
+                       .needs_gradient = needs_gradient};
+        if ((node->out[i] = lk__graph_value(g, &v)) < 0) return -1;
+    }
+    return index;
+}
+
+int lk__emit(lk_graph *g, lk_site site, lk__op op, const lk__attrs *attrs, const int *in, int inputs, int wanted)
+{
+    static const lk__attrs none;
+    lk__shape              shapes[LK__MAX_OUT];
+    if (g->status < 0) return -1;
+    int       outputs = lk__shape_rule(g, site, op, attrs ? attrs : &none, in, inputs, shapes);
+    lk__node *node = outputs < 0 ? NULL : add_node(g, site, op, attrs, in, inputs, outputs);
+    return node ? emit_outputs(g, node, shapes, wanted) : -1;
+}
+
+int lk__emit_shaped(lk_graph *g, lk_site site, lk__op op, const lk__attrs *attrs, const int *in, int inputs,
+                    const lk__shape *shapes, int outputs)
+{
+    if (g->status < 0) return -1;
+    lk__node *node = add_node(g, site, op, attrs, in, inputs, outputs);
+    return node ? emit_outputs(g, node, shapes, LK__ALL_OUTPUTS) : -1;
+}
+
+int lk__emit_update(lk_graph *g, lk_site site, lk__op op, const lk__attrs *attrs, const int *in, int inputs, const int *out,
+                    int outputs)
+{
+    if (g->status < 0) return -1;
+    lk__node *node = add_node(g, site, op, attrs, in, inputs, outputs);
+    if (!node) return -1;
+    for (int i = 0; i < outputs; i++) node->out[i] = out[i];
+    return (int)(node - g->nodes);
+}
+
+int lk__emit1(lk_graph *g, lk_site site, lk__op op, const lk__attrs *attrs, int inputs, ...)
+{
+    int     in[LK__MAX_IN];
+    va_list arguments;
+    va_start(arguments, inputs);
+    for (int i = 0; i < inputs; i++) in[i] = va_arg(arguments, int);
+    va_end(arguments);
+    int node = lk__emit(g, site, op, attrs, in, inputs, LK__ALL_OUTPUTS);
+    return node < 0 ? -1 : g->nodes[node].out[0];
+}
+
+lk_status lk__graph_copy(const lk_graph *from, lk_graph **copy)
+{
+    lk_context *c = from->context;
+    lk_graph   *g = lk__alloc(c, LK_MEMORY_OTHER, sizeof *g);
+    *copy = NULL;
+    if (!g) return LK_ENOMEM;
+    g->context = c;
+    g->real = from->real;
+    g->dropouts = from->dropouts;
+#define COPY_ARRAY(name)                                                                                               \
+    if (lk__grow(c, (void **)&g->name, &g->name##_capacity, from->name##_count, sizeof *g->name) < 0) goto fail;       \
+    if (from->name##_count) memcpy(g->name, from->name, from->name##_count * sizeof *g->name)
+    COPY_ARRAY(nodes);
+    g->nodes_count = from->nodes_count;
+    COPY_ARRAY(values);
+    for (size_t i = 0; i < from->values_count; i++) {
+        g->values_count = i + 1;
+        if (from->values[i].name && !(g->values[i].name = lk__strdup(c, from->values[i].name))) goto fail;
+    }
+    COPY_ARRAY(blocks);
+    for (size_t i = 0; i < from->blocks_count; i++) {
+        g->blocks_count = i + 1;
+        if (!(g->blocks[i].name = lk__strdup(c, from->blocks[i].name))) goto fail;
+    }
+    COPY_ARRAY(states);
+    for (size_t i = 0; i < from->states_count; i++) {
+        lk__state *s = &g->states[i];
+        s->aliases = NULL;
+        s->aliases_count = s->aliases_capacity = 0; /* names of tied weights matter to the store alone */
+        g->states_count = i + 1;
+        if (!(s->name = lk__strdup(c, from->states[i].name))) goto fail;
+    }
+#undef COPY_ARRAY
+    *copy = g;
+    return LK_OK;
+fail:
+    lk_graph_free(g);
+    return LK_ENOMEM;
+}
+
+int      lk_tensor_rank(lk_tensor x) { return x.id < 0 ? 0 : x.graph->values[x.id].shape.rank; }
+lk_dtype lk_tensor_dtype(lk_tensor x) { return x.id < 0 ? LK_F32 : x.graph->values[x.id].shape.dtype; }
+
+int64_t lk_tensor_dim(lk_tensor x, int axis)
+{
+    if (x.id < 0) return 0;
+    const lk__shape *s = &x.graph->values[x.id].shape;
+    if (axis < 0) axis += s->rank;
+    return axis >= 0 && axis < s->rank ? s->dims[axis] : 0;
+}

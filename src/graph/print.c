@@ -1,0 +1,155 @@
+/* print.c - a graph as text: one operation a line, and as Graphviz's dot. */
+#include "graph/graph.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+typedef struct sink {
+    lk_write write;
+    void    *user;
+} sink;
+
+static void emit(const sink *s, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+static void emit(const sink *s, const char *format, ...)
+{
+    char    text[1024];
+    va_list arguments;
+    va_start(arguments, format);
+    int n = vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    if (n > 0) s->write(s->user, text, (size_t)n < sizeof text ? (size_t)n : sizeof text - 1);
+}
+
+static void value_name(const lk_graph *g, int id, char *text, size_t bytes)
+{
+    const lk__value *v = &g->values[id];
+    if (v->kind == LK__VALUE_STATE)
+        snprintf(text, bytes, "%s", g->states[v->state].name);
+    else if (v->kind == LK__VALUE_OPTIMIZER)
+        snprintf(text, bytes, "%s.m%d", g->states[v->state].name, v->slot);
+    else if (v->name)
+        snprintf(text, bytes, "%s", v->name);
+    else
+        snprintf(text, bytes, "%%%d", id);
+}
+
+static const char *unary_name(lk__unary u)
+{
+    static const char *const names[] = {"identity", "relu", "gelu", "gelu_tanh", "silu", "sigmoid", "tanh"};
+    return names[u];
+}
+
+/* "conv2d+relu+max_pool 2, padding 1": what a reader of a listing wants to know. */
+static void op_text(const lk__node *n, char *text, size_t bytes)
+{
+    const lk__attrs *a = &n->attrs;
+    size_t           used = (size_t)snprintf(text, bytes, "%s", lk__op_name(n->op));
+#define MORE(...)                                                                     \
+    do {                                                                              \
+        if (used < bytes) used += (size_t)snprintf(text + used, bytes - used, __VA_ARGS__); \
+    } while (0)
+    if (n->op == LK__OP_unary || n->op == LK__OP_unary_grad) MORE(" %s", unary_name(a->unary));
+    if (a->activation) MORE("+%s", unary_name(a->activation));
+    if (a->pool > 1) MORE("+max_pool %lld", (long long)a->pool);
+    if (a->kernel > 0) MORE(", kernel %lld", (long long)a->kernel);
+    if (a->stride > 1) MORE(", stride %lld", (long long)a->stride);
+    if (a->padding > 0) MORE(", padding %lld", (long long)a->padding);
+    if (a->groups > 1) MORE(", groups %lld", (long long)a->groups);
+    if (a->transpose_a) MORE(", aᵀ");
+    if (a->transpose_b) MORE(", bᵀ");
+    if (a->mean) MORE(", mean");
+    if (a->probability > 0) MORE(", p %g", a->probability);
+    if (n->op == LK__OP_scale || n->op == LK__OP_fill) MORE(" %g", a->scale);
+    if (a->label_smoothing > 0) MORE(", smoothing %g", a->label_smoothing);
+#undef MORE
+}
+
+void lk__node_text(const lk_graph *g, const lk__node *n, char *text, size_t bytes)
+{
+    char   name[256], op[160];
+    size_t used = 0;
+    op_text(n, op, sizeof op);
+#define MORE(...)                                                                     \
+    do {                                                                              \
+        if (used < bytes) used += (size_t)snprintf(text + used, bytes - used, __VA_ARGS__); \
+    } while (0)
+    bool first = true;
+    for (int i = 0; i < n->outputs; i++) {
+        if (n->out[i] < 0) continue;
+        value_name(g, n->out[i], name, sizeof name);
+        MORE("%s%s", first ? "" : ", ", name);
+        first = false;
+    }
+    MORE(" = %s(", op);
+    first = true;
+    for (int i = 0; i < n->inputs; i++) {
+        if (n->in[i] < 0) continue;
+        value_name(g, n->in[i], name, sizeof name);
+        MORE("%s%s", first ? "" : ", ", name);
+        first = false;
+    }
+    MORE(")");
+    if (n->outputs > 0 && n->out[0] >= 0) {
+        char shape[128];
+        lk__shape_text(&g->values[n->out[0]].shape, shape, sizeof shape);
+        MORE("  %s", shape);
+    }
+#undef MORE
+}
+
+void lk_graph_print(const lk_graph *g, lk_write write, void *user)
+{
+    sink s = {write, user};
+    char text[1024], shape[128];
+    for (size_t i = 0; i < g->values_count; i++) {
+        const lk__value *v = &g->values[i];
+        if (v->kind != LK__VALUE_INPUT && v->kind != LK__VALUE_STATE) continue;
+        value_name(g, (int)i, text, sizeof text);
+        lk__shape_text(&v->shape, shape, sizeof shape);
+        const lk__state *state = v->kind == LK__VALUE_STATE ? &g->states[v->state] : NULL;
+        emit(&s, "%-9s %-32s %s %s%s\n", !state ? "input" : state->buffer ? "buffer" : "parameter", text,
+             lk_dtype_name(v->shape.dtype), shape, state && state->frozen ? " frozen" : "");
+        for (size_t j = 0; state && j < state->aliases_count; j++)
+            emit(&s, "%-9s %-32s the same as %s\n", "tied", state->aliases[j], text);
+    }
+    int block = 0;
+    for (size_t i = 0; i < g->nodes_count; i++) {
+        if (g->nodes[i].dead) continue;
+        if (g->nodes[i].block != block) emit(&s, "block     %s\n", (block = g->nodes[i].block) ? g->blocks[block].name : "(model)");
+        lk__node_text(g, &g->nodes[i], text, sizeof text);
+        emit(&s, "  %s\n", text);
+    }
+}
+
+void lk_graph_dot(const lk_graph *g, lk_write write, void *user)
+{
+    sink s = {write, user};
+    char text[256], shape[128];
+    emit(&s, "digraph model {\n  rankdir=TB;\n  node [fontname=\"Helvetica\", fontsize=11];\n");
+    for (size_t i = 0; i < g->values_count; i++) {
+        const lk__value *v = &g->values[i];
+        if (v->kind != LK__VALUE_INPUT && v->kind != LK__VALUE_STATE) continue;
+        value_name(g, (int)i, text, sizeof text);
+        lk__shape_text(&v->shape, shape, sizeof shape);
+        emit(&s, "  v%zu [shape=%s, style=filled, fillcolor=\"%s\", label=\"%s\\n%s\"];\n", i,
+             v->kind == LK__VALUE_INPUT ? "oval" : "box", v->kind == LK__VALUE_INPUT ? "#d9ead3" : "#fff2cc", text, shape);
+    }
+    for (size_t i = 0; i < g->nodes_count; i++) {
+        const lk__node *n = &g->nodes[i];
+        if (n->dead) continue;
+        op_text(n, text, sizeof text);
+        emit(&s, "  n%zu [shape=box, style=\"rounded,filled\", fillcolor=\"#cfe2f3\", label=\"%s\"];\n", i, text);
+        for (int j = 0; j < n->inputs; j++) {
+            if (n->in[j] < 0) continue;
+            const lk__value *v = &g->values[n->in[j]];
+            lk__shape_text(&v->shape, shape, sizeof shape);
+            if (v->kind == LK__VALUE_RESULT)
+                emit(&s, "  n%d -> n%zu [label=\"%s\", fontsize=9];\n", v->node, i, shape);
+            else
+                emit(&s, "  v%d -> n%zu;\n", n->in[j], i);
+        }
+    }
+    emit(&s, "}\n");
+}

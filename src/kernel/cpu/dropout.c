@@ -1,0 +1,88 @@
+/* dropout.c - zeroes elements at random and scales the rest by 1 / (1 - p). Whether an element stays is a function of
+ * (seed, epoch, op, sample, element of the sample): the gradient draws the same numbers again. Philox bounds it. */
+#include "base/random.h"
+#include "kernel/cpu/lanes.h"
+
+enum { BATCH = 16 }; /* counters that advance together: what the compiler needs to vectorise the rounds */
+
+typedef struct dropping {
+    const REAL    *x;
+    REAL          *y;
+    const int64_t *ids;
+    int64_t        rows, columns, known, pieces, tiles; /* each row is cut into pieces */
+    uint64_t       threshold;                           /* a 32-bit draw below it drops */
+    REAL           scale;
+    lk__random     random;
+} dropping;
+
+enum { PIECE = 4096 }; /* elements; a multiple of 4 BATCH */
+
+/* lk__random4 for BATCH counters from index on: out[i][j] is number i of index + j. */
+static void draw(const lk__random *random, uint64_t item, uint32_t index, uint32_t out[4][BATCH])
+{
+    uint32_t k0 = random->key[0], k1 = random->key[1];
+    uint32_t c0[BATCH], c1[BATCH], c2[BATCH], c3[BATCH];
+    for (uint32_t j = 0; j < BATCH; j++) {
+        c0[j] = index + j;
+        c1[j] = (uint32_t)item;
+        c2[j] = (uint32_t)(item >> 32);
+        c3[j] = random->high;
+    }
+    for (int round = 0; round < 10; round++) {
+        for (int j = 0; j < BATCH; j++) {
+            uint64_t p0 = (uint64_t)0xD2511F53u * c0[j], p1 = (uint64_t)0xCD9E8D57u * c2[j];
+            c0[j] = (uint32_t)(p1 >> 32) ^ c1[j] ^ k0;
+            c2[j] = (uint32_t)(p0 >> 32) ^ c3[j] ^ k1;
+            c1[j] = (uint32_t)p1;
+            c3[j] = (uint32_t)p0;
+        }
+        k0 += 0x9E3779B9u;
+        k1 += 0xBB67AE85u;
+    }
+    memcpy(out[0], c0, sizeof c0);
+    memcpy(out[1], c1, sizeof c1);
+    memcpy(out[2], c2, sizeof c2);
+    memcpy(out[3], c3, sizeof c3);
+}
+
+static void drop_piece(const dropping *d, int64_t row, int64_t begin, int64_t end)
+{
+    uint64_t    item = (uint64_t)(d->ids && row < d->known ? d->ids[row] : row);
+    const REAL *x = d->x + row * d->columns;
+    REAL       *y = d->y + row * d->columns;
+    for (int64_t at = begin; at < end; at += 4 * BATCH) {
+        uint32_t bits[4][BATCH];
+        draw(&d->random, item, (uint32_t)(at / 4), bits);
+        int64_t n = min64(4 * BATCH, end - at);
+        for (int64_t i = 0; i < n; i++) y[at + i] = bits[i & 3][i >> 2] >= d->threshold ? x[at + i] * d->scale : 0;
+    }
+}
+
+static void dropout_tile(void *argument, int64_t tile, int worker)
+{
+    const dropping *d = argument;
+    int64_t         items = d->rows * d->pieces, end = tile_begin(items, d->tiles, tile + 1);
+    (void)worker;
+    for (int64_t item = tile_begin(items, d->tiles, tile); item < end; item++) {
+        int64_t begin = item % d->pieces * PIECE;
+        drop_piece(d, item / d->pieces, begin, min64(d->columns, begin + PIECE));
+    }
+}
+
+void KERNEL(dropout)(const lk__call *call)
+{
+    const lk__operand *x = &call->in[0];
+    double             p = call->attrs->probability;
+    uint64_t           mixed = (uint64_t)call->step->epoch * 0x9E3779B97F4A7C15u; /* far apart for neighbouring epochs */
+    dropping           d = {.x = x->data, .y = call->out[0].data, .ids = call->step->sample_ids};
+    d.known = call->step->count;
+    d.rows = x->rank ? x->dims[0] : 1;
+    d.columns = dims_product(x, 1, x->rank);
+    d.pieces = tiles_of(d.columns, PIECE);
+    /* lk__random_unit(bits) >= p, without the conversion of each draw. */
+    d.threshold = p > 0 ? (uint64_t)ceil(p * 4294967296.0 - 0.5) : 0;
+    d.scale = (REAL)(p < 1 ? 1 / (1 - p) : 0);
+    d.random = lk__random_make(call->step->seed, LK__FOR_DROPOUT, call->attrs->stream ^ mixed);
+    d.tiles = tile_count(d.rows * d.pieces, min64(d.columns, PIECE), 0);
+    lk__pool_run(call->pool, d.tiles, dropout_tile, &d);
+}

@@ -1,0 +1,230 @@
+/* gemm.c - the blocked matrix product: independent tiles of C, each of which packs what it needs into its worker's scratch.
+ *
+ * A needs no packing order when its k's are neighbours (micro_nn) and keeps them neighbours by row when they are not
+ * (micro_tn), so copies are by whole vectors; only a B whose k's are neighbours is transposed. Where both sides can be B,
+ * the product is turned over (C' = B' A') so that the smaller one is transposed. */
+#include "kernel/cpu/gemm.h"
+
+enum {
+    BLOCK_K = 256,      /* a panel of B is 16 KiB (NEON, f32): it stays in the first-level cache */
+    BLOCK_A = 32 << 10, /* elements: with B's and C's block about half of a second-level cache of 1 MiB */
+    BLOCK_B = 64 << 10,
+    BLOCK_C = 32 << 10,
+    LONGEST = 512,         /* rows or columns of a block */
+    MANY = 32,             /* tiles: enough for as many threads */
+    LEAST = 1 << 20        /* multiplications that are worth a tile of their own */
+};
+
+typedef REAL quad __attribute__((vector_size(16)));
+typedef REAL quad_unaligned __attribute__((vector_size(16), aligned(sizeof(REAL)), may_alias));
+enum { QL = 16 / sizeof(REAL) };
+
+static inline quad load_quad(const REAL *p) { return (quad) * (const quad_unaligned *)p; }
+static inline void store_quad(REAL *p, quad v) { *(quad_unaligned *)p = (quad_unaligned)v; }
+
+static inline void transpose_quads(REAL *to, int64_t to_row, const REAL *from, int64_t from_row)
+{
+#if LK_REAL_BITS == 32
+    quad a = load_quad(from), b = load_quad(from + from_row);
+    quad c = load_quad(from + 2 * from_row), d = load_quad(from + 3 * from_row);
+    quad ab_low = __builtin_shufflevector(a, b, 0, 4, 2, 6), ab_high = __builtin_shufflevector(a, b, 1, 5, 3, 7);
+    quad cd_low = __builtin_shufflevector(c, d, 0, 4, 2, 6), cd_high = __builtin_shufflevector(c, d, 1, 5, 3, 7);
+    store_quad(to, __builtin_shufflevector(ab_low, cd_low, 0, 1, 4, 5));
+    store_quad(to + to_row, __builtin_shufflevector(ab_high, cd_high, 0, 1, 4, 5));
+    store_quad(to + 2 * to_row, __builtin_shufflevector(ab_low, cd_low, 2, 3, 6, 7));
+    store_quad(to + 3 * to_row, __builtin_shufflevector(ab_high, cd_high, 2, 3, 6, 7));
+#else
+    quad a = load_quad(from), b = load_quad(from + from_row);
+    store_quad(to, __builtin_shufflevector(a, b, 0, 2));
+    store_quad(to + to_row, __builtin_shufflevector(a, b, 1, 3));
+#endif
+}
+
+void transpose(REAL *to, int64_t to_row, const REAL *from, int64_t from_row, int64_t rows, int64_t columns)
+{
+    int64_t i = 0;
+    for (; i + QL <= rows; i += QL) {
+        int64_t j = 0;
+        for (; j + QL <= columns; j += QL) transpose_quads(to + j * to_row + i, to_row, from + i * from_row + j, from_row);
+        for (; j < columns; j++)
+            for (int64_t q = i; q < i + QL; q++) to[j * to_row + q] = from[q * from_row + j];
+    }
+    for (; i < rows; i++)
+        for (int64_t j = 0; j < columns; j++) to[j * to_row + i] = from[i * from_row + j];
+}
+
+/* How C is cut: by shape alone. */
+typedef struct blocks {
+    int64_t m, n, k; /* largest extents of a block */
+    int64_t rows, columns;
+} blocks;
+
+static int64_t even_part(int64_t n, int64_t largest, int64_t unit) /* cuts n into equal parts of whole units */
+{
+    int64_t parts = max64(1, tiles_of(n, max64(unit, largest / unit * unit)));
+    return max64(unit, round_to(tiles_of(n, parts), unit));
+}
+
+static blocks cut(const gemm *g, bool through_scratch)
+{
+    blocks b;
+    b.k = even_part(g->k, BLOCK_K, 4);
+    b.m = even_part(g->m, min64(LONGEST, BLOCK_A / b.k), MR);
+    b.n = even_part(g->n, min64(LONGEST, BLOCK_B / b.k), NR);
+    double  products = (double)g->m * (double)g->n * (double)g->k * (g->sum ? (double)g->batch : 1);
+    int64_t outputs = g->sum ? 1 : g->batch;
+    for (;;) {
+        b.rows = tiles_of(g->m, b.m);
+        b.columns = tiles_of(g->n, b.n);
+        int64_t tiles = b.rows * b.columns;
+        bool    fits = !through_scratch || b.m * b.n <= BLOCK_C;
+        if (fits && (tiles * outputs >= MANY || products < 2.0 * LEAST * (double)tiles)) return b;
+        if (b.m >= 4 * MR && b.m >= b.n)
+            b.m = round_to(tiles_of(b.m, 2), MR);
+        else if (b.n >= 4 * NR)
+            b.n = round_to(tiles_of(b.n, 2), NR);
+        else
+            return b;
+    }
+}
+
+/* The product turned over: C' = B' A'. */
+static gemm turned(const gemm *g)
+{
+    gemm t = *g;
+    t.m = g->n, t.n = g->m;
+    t.a = g->b, t.a_row = g->b_column, t.a_k = g->b_k, t.a_batch = g->b_batch;
+    t.b = g->a, t.b_k = g->a_k, t.b_column = g->a_row, t.b_batch = g->a_batch;
+    t.c_row = g->c_column, t.c_column = g->c_row;
+    return t;
+}
+
+typedef struct job {
+    gemm    g;
+    blocks  cut;
+    bool    turned; /* bias goes along rows */
+    char   *workspace;
+    size_t  per_worker;
+} job;
+
+static int64_t longest_block(const gemm *g, int64_t unit) { return min64(LONGEST, round_to(max64(g->m, g->n), unit)); }
+static int64_t a_space(const gemm *g)
+{
+    return max64(min64(BLOCK_A, longest_block(g, MR) * round_to(g->k, 4)), (int64_t)MR * BLOCK_K) + MR;
+}
+static int64_t b_space(const gemm *g)
+{
+    return max64(min64(BLOCK_B, longest_block(g, NR) * round_to(g->k, 4)), (int64_t)NR * BLOCK_K);
+}
+static int64_t c_space(const gemm *g) { return min64(BLOCK_C, longest_block(g, NR) * longest_block(g, NR)); }
+
+size_t gemm_workspace(const gemm *g, int threads)
+{
+    return (size_t)threads * (space_of(a_space(g)) + space_of(b_space(g)) + space_of(c_space(g)));
+}
+
+/* Panels of NR columns, each k × NR. */
+static void pack_b(const gemm *g, const REAL *b, int64_t n, int64_t k, REAL *to)
+{
+    for (int64_t j = 0; j < n; j += NR, to += k * NR) {
+        int64_t columns = min64(NR, n - j);
+        if (columns < NR) memset(to, 0, (size_t)(k * NR) * sizeof(REAL));
+        if (g->b_column == 1)
+            for (int64_t q = 0; q < k; q++) memcpy(to + q * NR, b + q * g->b_k + j, (size_t)columns * sizeof(REAL));
+        else
+            transpose(to, NR, b + j * g->b_column, g->b_column, columns, k);
+    }
+}
+
+/* Rows of k (micro_nn), or panels of MR rows, each k × MR (micro_tn). */
+static void pack_a(const gemm *g, const REAL *a, int64_t m, int64_t k, REAL *to)
+{
+    if (g->a_k == 1) {
+        for (int64_t i = 0; i < m; i++) memcpy(to + i * k, a + i * g->a_row, (size_t)k * sizeof(REAL));
+        return;
+    }
+    for (int64_t i = 0; i < m; i += MR, to += k * MR) {
+        int64_t rows = min64(MR, m - i);
+        if (rows == MR)
+            for (int64_t q = 0; q < k; q++) memcpy(to + q * MR, a + q * g->a_k + i, MR * sizeof(REAL));
+        else
+            for (int64_t q = 0; q < k; q++)
+                for (int64_t p = 0; p < MR; p++) to[q * MR + p] = p < rows ? a[q * g->a_k + i + p] : 0;
+    }
+}
+
+/* C's block += (or =, with start) A's rows times B's panels. */
+static void multiply(bool rows_of_k, const REAL *a, int64_t a_row, const REAL *b, int64_t m, int64_t n, int64_t k,
+                     const REAL *bias, bool start, REAL *c, int64_t c_row)
+{
+    const REAL *rows[LONGEST];
+    REAL       *to[LONGEST];
+    runs        r = {.runs = 1, .length = k, .a_k = MR};
+    for (int64_t i = 0; rows_of_k && i < m; i++) {
+        rows[i] = a + i * a_row;
+        to[i] = c + i * c_row;
+    }
+    for (int64_t j = 0; j < n; j += NR, b += k * NR) {
+        int64_t     columns = min64(NR, n - j);
+        REAL        padded[NR] = {0};
+        const REAL *first = start ? zeros : NULL;
+        if (start && bias) first = memcpy(padded, bias + j, (size_t)columns * sizeof(REAL));
+        if (rows_of_k)
+            micro_nn(m, rows, &r, b, first, to, j, columns);
+        else
+            for (int64_t i = 0; i < m; i += MR)
+                micro_tn(min64(MR, m - i), a + i * k, &r, b, first, c + i * c_row + j, c_row, columns);
+    }
+}
+
+static void run_tile(void *argument, int64_t index, int worker)
+{
+    const job  *job = argument;
+    const gemm *g = &job->g;
+    int64_t     per = job->cut.rows * job->cut.columns, batch = index / per, tile = index % per;
+    int64_t     i = tile / job->cut.columns * job->cut.m, j = tile % job->cut.columns * job->cut.n;
+    int64_t     m = min64(job->cut.m, g->m - i), n = min64(job->cut.n, g->n - j);
+    char       *scratch = job->workspace + (size_t)worker * job->per_worker;
+    REAL       *a = (REAL *)scratch, *b = (REAL *)(scratch + space_of(a_space(g)));
+    REAL       *c = (REAL *)(scratch + space_of(a_space(g)) + space_of(b_space(g)));
+    REAL       *out = g->c + batch * g->c_batch + i * g->c_row + j * g->c_column;
+    bool        direct = g->c_column == 1;
+    REAL       *sum = direct ? out : c;
+    int64_t     sum_row = direct ? g->c_row : n;
+    const REAL *bias = g->bias ? g->bias + (job->turned ? i : j) : NULL;
+    bool        start = true;
+    /* Small A's whose rows do not fall on the same cache sets are used where they lie. */
+    bool in_place = g->a_k == 1 && (m * g->k <= 8192 || (n <= NR && g->a_row % 256 != 0));
+    for (int64_t part = 0; part < (g->sum ? g->batch : 1); part++) {
+        const REAL *a_from = g->a + (batch + part) * g->a_batch + i * g->a_row;
+        const REAL *b_from = g->b + (batch + part) * g->b_batch + j * g->b_column;
+        for (int64_t k = 0; k < g->k; k += job->cut.k, start = false) {
+            int64_t depth = min64(job->cut.k, g->k - k);
+            if (!in_place) pack_a(g, a_from + k * g->a_k, m, depth, a);
+            pack_b(g, b_from + k * g->b_k, n, depth, b);
+            multiply(g->a_k == 1, in_place ? a_from + k : a, in_place ? g->a_row : depth, b, m, n, depth,
+                     job->turned ? NULL : bias, start, sum, sum_row);
+        }
+    }
+    if (start) /* no k at all */
+        for (int64_t q = 0; q < m; q++)
+            for (int64_t p = 0; p < n; p++) sum[q * sum_row + p] = bias && !job->turned ? bias[p] : 0;
+    for (int64_t q = 0; bias && job->turned && q < m; q++)
+        for (int64_t p = 0; p < n; p++) sum[q * sum_row + p] += bias[q];
+    if (g->activation == LK__RELU)
+        for (int64_t q = 0; q < m; q++) relu_in_place(sum + q * sum_row, n);
+    if (!direct) transpose(out, g->c_column, sum, sum_row, m, n);
+}
+
+void gemm_run(const gemm *g, lk__pool *pool, void *workspace)
+{
+    job job = {.g = *g, .workspace = workspace};
+    if (g->m <= 0 || g->n <= 0 || (g->batch <= 0 && !g->sum)) return;
+    if (g->b_k == 1 && g->b_column != 1 && (g->a_k != 1 || g->n > g->m)) {
+        job.g = turned(g);
+        job.turned = true;
+    }
+    job.cut = cut(&job.g, job.turned);
+    job.per_worker = gemm_workspace(g, 1);
+    lk__pool_run(pool, job.cut.rows * job.cut.columns * (g->sum ? 1 : g->batch), run_tile, &job);
+}

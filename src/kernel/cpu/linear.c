@@ -1,0 +1,132 @@
+/* linear.c - y = x w' + b and its gradients: three products of one shape. */
+#include "kernel/cpu/gemm.h"
+
+static int64_t rows_of(const lk__operand *x)
+{
+    int64_t rows = 1;
+    for (int i = 0; i + 1 < x->rank; i++) rows *= x->dims[i];
+    return rows;
+}
+
+static gemm forward(const lk__call *call)
+{
+    const lk__operand *x = &call->in[0], *w = &call->in[1];
+    int64_t            inputs = w->dims[1], outputs = w->dims[0];
+    return (gemm){.m = rows_of(x),
+                  .n = outputs,
+                  .k = inputs,
+                  .batch = 1,
+                  .a = x->data,
+                  .a_row = inputs,
+                  .a_k = 1,
+                  .b = w->data,
+                  .b_k = 1,
+                  .b_column = inputs,
+                  .c = call->out[0].data,
+                  .c_row = outputs,
+                  .c_column = 1,
+                  .bias = optional_in(call, 2),
+                  .activation = call->attrs->activation};
+}
+
+void KERNEL(linear)(const lk__call *call)
+{
+    gemm g = forward(call);
+    gemm_run(&g, call->pool, call->workspace);
+}
+
+size_t KERNEL(linear_workspace)(const lk__call *call, int threads)
+{
+    gemm g = forward(call);
+    return gemm_workspace(&g, threads);
+}
+
+static gemm grad_input(const lk__call *call)
+{
+    const lk__operand *dy = &call->in[0], *w = &call->in[1];
+    int64_t            inputs = w->dims[1], outputs = w->dims[0];
+    return (gemm){.m = rows_of(dy),
+                  .n = inputs,
+                  .k = outputs,
+                  .batch = 1,
+                  .a = dy->data,
+                  .a_row = outputs,
+                  .a_k = 1,
+                  .b = w->data,
+                  .b_k = inputs,
+                  .b_column = 1,
+                  .c = call->out[0].data,
+                  .c_row = inputs,
+                  .c_column = 1};
+}
+
+void KERNEL(linear_grad_input)(const lk__call *call)
+{
+    gemm g = grad_input(call);
+    gemm_run(&g, call->pool, call->workspace);
+}
+
+size_t KERNEL(linear_grad_input_workspace)(const lk__call *call, int threads)
+{
+    gemm g = grad_input(call);
+    return gemm_workspace(&g, threads);
+}
+
+static gemm grad_weight(const lk__call *call)
+{
+    const lk__operand *x = &call->in[0], *dy = &call->in[1];
+    int64_t            inputs = x->dims[x->rank - 1], outputs = dy->dims[dy->rank - 1];
+    return (gemm){.m = outputs,
+                  .n = inputs,
+                  .k = rows_of(x),
+                  .batch = 1,
+                  .a = dy->data,
+                  .a_row = 1,
+                  .a_k = outputs,
+                  .b = x->data,
+                  .b_k = inputs,
+                  .b_column = 1,
+                  .c = call->out[0].data,
+                  .c_row = inputs,
+                  .c_column = 1};
+}
+
+enum { COLUMNS = 64, ROWS = 64 }; /* of a bias gradient's tile; of a partial sum: short sums of short sums round less */
+
+static void sum_columns(void *argument, int64_t tile, int worker)
+{
+    const lk__call    *call = argument;
+    const lk__operand *dy = &call->in[1];
+    int64_t            outputs = dy->dims[dy->rank - 1], rows = rows_of(dy);
+    int64_t            first = tile * COLUMNS, columns = min64(COLUMNS, outputs - first);
+    const REAL        *from = (const REAL *)dy->data + first;
+    REAL               total[COLUMNS] = {0};
+    (void)worker;
+    for (int64_t i = 0; i < rows; i += ROWS) {
+        REAL sum[COLUMNS] = {0};
+        for (int64_t q = i; q < min64(rows, i + ROWS); q++)
+            for (int64_t j = 0; j < columns; j++) sum[j] += from[q * outputs + j];
+        for (int64_t j = 0; j < columns; j++) total[j] += sum[j];
+    }
+    memcpy((REAL *)call->out[1].data + first, total, (size_t)columns * sizeof(REAL));
+}
+
+void KERNEL(linear_grad_weight)(const lk__call *call)
+{
+    gemm g = grad_weight(call);
+    gemm_run(&g, call->pool, call->workspace);
+    if (optional_out(call, 1)) {
+        /* One tile unless dy is large: a wake-up costs more than the sum. */
+        int64_t tiles = tiles_of(g.m, COLUMNS);
+        if (g.m * g.k >= 1 << 16)
+            lk__pool_run(call->pool, tiles, sum_columns, (void *)call);
+        else
+            for (int64_t tile = 0; tile < tiles; tile++) sum_columns((void *)call, tile, 0);
+    }
+}
+
+size_t KERNEL(linear_grad_weight_workspace)(const lk__call *call, int threads)
+{
+    gemm g = grad_weight(call);
+    return gemm_workspace(&g, threads);
+}

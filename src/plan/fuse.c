@@ -1,0 +1,92 @@
+/* fuse.c - joins an operation with what follows it where one kernel does both in one pass over memory. Runs before the
+ * gradients are made, so that the backward of a fused operation is fused too. */
+#include "plan/plan.h"
+
+typedef struct uses {
+    int *count; /* by value: readers, outputs of the plan included */
+    int *last;  /* by value: its (only, when count is 1) reading node */
+} uses;
+
+static void count_uses(const lk__timeline *t, uses *u)
+{
+    const lk_graph *g = t->graph;
+    for (size_t i = 0; i < g->nodes_count; i++) {
+        if (g->nodes[i].dead) continue;
+        for (int j = 0; j < g->nodes[i].inputs; j++) {
+            int v = g->nodes[i].in[j];
+            if (v < 0) continue;
+            u->count[v]++;
+            u->last[v] = (int)i;
+        }
+    }
+    for (int i = 0; i < t->outputs_count; i++) u->count[t->outputs[i]]++;
+    if (t->sum >= 0) u->count[t->sum]++;
+}
+
+/* The node that alone reads value v, in the same block for recomputation's sake; NULL if there are more, or none. */
+static lk__node *only_reader(lk_graph *g, const uses *u, int v)
+{
+    return v >= 0 && u->count[v] == 1 && !g->nodes[u->last[v]].dead ? &g->nodes[u->last[v]] : NULL;
+}
+
+static bool recompute_differs(const lk_graph *g, int a, int b)
+{
+    for (; a > 0 && !g->blocks[a].recompute; a = g->blocks[a].parent) {}
+    for (; b > 0 && !g->blocks[b].recompute; b = g->blocks[b].parent) {}
+    return a != b;
+}
+
+/* n takes over the outputs of the node that followed it. */
+static void absorb(lk_graph *g, lk__node *n, lk__node *next)
+{
+    n->outputs = next->outputs;
+    for (int i = 0; i < next->outputs; i++) {
+        n->out[i] = next->out[i];
+        g->values[n->out[i]].node = (int)(n - g->nodes);
+    }
+    next->dead = true;
+}
+
+static void fuse_relu(lk_graph *g, const uses *u, lk__node *n)
+{
+    lk__node *next = only_reader(g, u, n->out[0]);
+    if (!next || next->op != LK__OP_unary || next->attrs.unary != LK__RELU || recompute_differs(g, n->block, next->block)) return;
+    n->attrs.activation = LK__RELU;
+    int kept = n->outputs;
+    n->out[0] = next->out[0]; /* further outputs (saved statistics) stay n's own */
+    g->values[n->out[0]].node = (int)(n - g->nodes);
+    n->outputs = kept;
+    next->dead = true;
+}
+
+static void fuse_pool(lk_graph *g, const uses *u, lk__node *n)
+{
+    lk__node *next = only_reader(g, u, n->out[0]);
+    if (!next || next->op != LK__OP_max_pool2d || next->attrs.stride != next->attrs.kernel || next->attrs.padding ||
+        next->attrs.kernel < 2 || recompute_differs(g, n->block, next->block))
+        return;
+    n->attrs.pool = next->attrs.kernel;
+    absorb(g, n, next);
+}
+
+lk_status lk__pass_fuse(lk__timeline *t)
+{
+    lk_graph   *g = t->graph;
+    lk_context *c = g->context;
+    size_t      bytes = g->values_count * sizeof(int);
+    uses        u = {lk__alloc(c, LK_MEMORY_OTHER, bytes), lk__alloc(c, LK_MEMORY_OTHER, bytes)};
+    if (u.count && u.last) {
+        count_uses(t, &u);
+        for (size_t i = 0; i < g->nodes_count; i++) {
+            lk__node *n = &g->nodes[i];
+            if (n->dead) continue;
+            if (n->op == LK__OP_conv2d || n->op == LK__OP_linear || n->op == LK__OP_batch_norm || n->op == LK__OP_batch_norm_eval)
+                fuse_relu(g, &u, n);
+            if (n->op == LK__OP_conv2d) fuse_pool(g, &u, n);
+        }
+    }
+    bool failed = !u.count || !u.last;
+    lk__free(c, LK_MEMORY_OTHER, u.count, bytes);
+    lk__free(c, LK_MEMORY_OTHER, u.last, bytes);
+    return failed ? LK_ENOMEM : LK_OK;
+}

@@ -1,0 +1,169 @@
+/* layout.c - takes out what nothing reads, and decides how images are stored. Convolution, pooling and batch norm want
+ * channels last; element-wise operations take what they get; all else wants rows. Copies are put in where the two meet. */
+#include "plan/plan.h"
+
+#include <string.h>
+
+typedef enum want { ROWS, LAST, FOLLOW } want;
+
+/* What an op wants of input i, and gives for output i. FOLLOW: channels last if any followed input is. */
+static want input_want(const lk_graph *g, const lk__node *n, int i)
+{
+    bool image = n->in[i] >= 0 && g->values[n->in[i]].shape.rank == 4;
+    switch (n->op) {
+    case LK__OP_conv2d: return i == 0 ? LAST : ROWS;
+    case LK__OP_conv2d_grad_input: return i == 1 ? ROWS : LAST;
+    case LK__OP_conv2d_grad_weight:
+    case LK__OP_max_pool2d:
+    case LK__OP_max_pool2d_grad:
+    case LK__OP_avg_pool2d:
+    case LK__OP_avg_pool2d_grad:
+    case LK__OP_global_avg_pool2d: return LAST;
+    case LK__OP_batch_norm:
+    case LK__OP_batch_norm_eval: return image && i == 0 ? LAST : ROWS;
+    case LK__OP_batch_norm_grad: return image && (i < 2 || i == 5) ? LAST : ROWS;
+    case LK__OP_batch_norm_eval_grad: return image && i < 2 ? LAST : ROWS;
+    case LK__OP_unary:
+    case LK__OP_unary_grad:
+    case LK__OP_scale:
+    case LK__OP_dropout: return FOLLOW;
+    case LK__OP_add:
+    case LK__OP_sub:
+    case LK__OP_mul:
+    case LK__OP_div:
+        return lk__shape_equal(&g->values[n->in[0]].shape, &g->values[n->in[1]].shape) ? FOLLOW : ROWS;
+    default: return ROWS;
+    }
+}
+
+static want output_want(const lk_graph *g, const lk__node *n, int i)
+{
+    bool image = n->out[i] >= 0 && g->values[n->out[i]].shape.rank == 4;
+    switch (n->op) {
+    case LK__OP_conv2d:
+    case LK__OP_conv2d_grad_input:
+    case LK__OP_max_pool2d:
+    case LK__OP_max_pool2d_grad:
+    case LK__OP_avg_pool2d:
+    case LK__OP_avg_pool2d_grad:
+    case LK__OP_global_avg_pool2d_grad: return LAST;
+    case LK__OP_batch_norm:
+    case LK__OP_batch_norm_eval:
+    case LK__OP_batch_norm_grad:
+    case LK__OP_batch_norm_eval_grad: return image && i == 0 ? LAST : ROWS;
+    default: return input_want(g, n, 0) == FOLLOW ? FOLLOW : ROWS;
+    }
+}
+
+typedef struct layout {
+    lk__timeline *t;
+    bool         *needed;    /* by node */
+    int          *converted; /* by value: its twin in the other layout, or 0 */
+    size_t        values;    /* that exist before conversions are added */
+} layout;
+
+static void need_value(layout *l, int v)
+{
+    if (v >= 0 && l->t->graph->values[v].kind == LK__VALUE_RESULT) l->needed[l->t->graph->values[v].node] = true;
+}
+
+static bool has_effect(const lk__node *n)
+{
+    return n->op == LK__OP_sgd || n->op == LK__OP_adam || (n->op == LK__OP_batch_norm && n->attrs.update);
+}
+
+static void mark_needed(layout *l)
+{
+    lk__timeline *t = l->t;
+    lk_graph     *g = t->graph;
+    need_value(l, t->sum);
+    need_value(l, t->weight);
+    need_value(l, t->correct);
+    need_value(l, t->norm);
+    for (int i = 0; i < t->outputs_count; i++) need_value(l, t->outputs[i]);
+    if (t->gradients)
+        for (size_t i = 0; i < g->states_count; i++) need_value(l, t->gradients[i]);
+    for (size_t i = g->nodes_count; i-- > 0;) {
+        const lk__node *n = &g->nodes[i];
+        if (!n->dead && has_effect(n)) l->needed[i] = true;
+        if (n->dead || !l->needed[i]) continue;
+        for (int j = 0; j < n->inputs; j++) need_value(l, n->in[j]);
+    }
+}
+
+static lk_status push(lk__timeline *t, int node)
+{
+    if (lk__grow(t->graph->context, (void **)&t->order, &t->order_capacity, t->order_count + 1, sizeof(int)) < 0) return LK_ENOMEM;
+    t->order[t->order_count++] = node;
+    return LK_OK;
+}
+
+/* v in the wanted layout, through a copy made just before where it is first needed. */
+static int convert(layout *l, int v, bool last)
+{
+    lk_graph *g = l->t->graph;
+    if (v < 0 || g->values[v].channels_last == last || g->values[v].shape.rank != 4) return v;
+    if ((size_t)v < l->values && l->converted[v]) return l->converted[v];
+    const lk__shape shape = g->values[v].shape;
+    /* One channel, or one pixel: the same bytes either way. */
+    bool   same = shape.dims[1] == 1 || shape.dims[2] * shape.dims[3] == 1;
+    lk__op op = same ? LK__OP_reshape : last ? LK__OP_to_channels_last : LK__OP_to_channels_first;
+    int    node = lk__emit_shaped(g, g->values[v].site, op, NULL, &v, 1, &shape, 1);
+    if (node < 0 || push(l->t, node) < 0) return -1;
+    int twin = g->nodes[node].out[0];
+    g->values[twin].channels_last = last;
+    if ((size_t)v < l->values) l->converted[v] = twin;
+    return twin;
+}
+
+static lk_status place_node(layout *l, int index)
+{
+    lk_graph *g = l->t->graph;
+    bool      follow_last = false;
+    for (int i = 0; i < g->nodes[index].inputs; i++) {
+        int v = g->nodes[index].in[i];
+        if (v >= 0 && g->values[v].channels_last && input_want(g, &g->nodes[index], i) == FOLLOW) follow_last = true;
+    }
+    for (int i = 0; i < g->nodes[index].inputs; i++) {
+        want w = input_want(g, &g->nodes[index], i);
+        int  v = g->nodes[index].in[i];
+        if (v < 0) continue;
+        int converted = convert(l, v, w == LAST || (w == FOLLOW && follow_last)); /* nodes may move */
+        if (converted < 0) return LK_ENOMEM;
+        g->nodes[index].in[i] = converted;
+    }
+    for (int i = 0; i < g->nodes[index].outputs; i++) {
+        int v = g->nodes[index].out[i];
+        if (v < 0 || g->values[v].kind != LK__VALUE_RESULT) continue;
+        want w = output_want(g, &g->nodes[index], i);
+        g->values[v].channels_last = g->values[v].shape.rank == 4 && (w == LAST || (w == FOLLOW && follow_last));
+    }
+    return push(l->t, index);
+}
+
+lk_status lk__pass_layout(lk__timeline *t, size_t forward_nodes, size_t backward_nodes)
+{
+    lk_graph *g = t->graph;
+    size_t    nodes = g->nodes_count, node_bytes = nodes * sizeof(bool), value_bytes = g->values_count * sizeof(int);
+    layout    l = {.t = t, .values = g->values_count};
+    lk_status status = LK_ENOMEM;
+    l.needed = lk__alloc(g->context, LK_MEMORY_OTHER, node_bytes);
+    l.converted = lk__alloc(g->context, LK_MEMORY_OTHER, value_bytes);
+    if ((node_bytes && !l.needed) || (value_bytes && !l.converted)) goto done;
+    mark_needed(&l);
+    for (size_t i = 0; i < nodes; i++) {
+        if (i == forward_nodes) t->end[LK_FORWARD] = t->order_count;
+        if (i == backward_nodes) t->end[LK_BACKWARD] = t->order_count;
+        if (!g->nodes[i].dead && l.needed[i] && place_node(&l, (int)i) < 0) goto done;
+    }
+    for (int i = 0; i < t->outputs_count; i++)
+        if ((t->outputs[i] = convert(&l, t->outputs[i], false)) < 0) goto done;
+    if (forward_nodes >= nodes) t->end[LK_FORWARD] = t->order_count;
+    if (backward_nodes >= nodes) t->end[LK_BACKWARD] = t->order_count;
+    t->end[LK_UPDATE] = t->end[LK_EVALUATE] = t->order_count;
+    status = LK_OK;
+done:
+    lk__free(g->context, LK_MEMORY_OTHER, l.needed, node_bytes);
+    lk__free(g->context, LK_MEMORY_OTHER, l.converted, value_bytes);
+    return status;
+}

@@ -1,0 +1,217 @@
+/* plan.c - makes a plan: lays out the state, then runs the passes over a copy of the graph for each mode. */
+#include "plan/plan.h"
+
+#include "base/hash.h"
+
+#include <fnmatch.h>
+#include <string.h>
+
+static size_t state_bytes(const lk_graph *g, const lk__state *s)
+{
+    const lk__shape *shape = &g->values[s->value].shape;
+    return (size_t)lk__shape_elements(shape) * lk_dtype_size(shape->dtype);
+}
+
+/* Takes `bytes` from a region; each piece starts on a cache line. */
+static size_t take(lk_plan *p, lk_memory kind, size_t bytes)
+{
+    size_t offset = p->memory[kind];
+    p->memory[kind] += lk__round_up(bytes, LK__ALIGN);
+    return offset;
+}
+
+static void place_states(lk_plan *p)
+{
+    for (size_t i = 0; i < p->graph->states_count; i++) {
+        const lk__state *s = &p->graph->states[i];
+        lk__state_plan  *sp = &p->states[i];
+        sp->bytes = state_bytes(p->graph, s);
+        sp->place.region = s->buffer ? LK__IN_BUFFERS : LK__IN_PARAMETERS;
+        sp->place.offset = take(p, s->buffer ? LK_MEMORY_BUFFERS : LK_MEMORY_PARAMETERS, sp->bytes);
+    }
+}
+
+static void place_training(lk_plan *p)
+{
+    for (size_t i = 0; i < p->graph->states_count; i++) {
+        lk__state_plan *sp = &p->states[i];
+        if (p->train.gradients[i] < 0) continue;
+        sp->trained = true;
+        sp->gradient_offset = take(p, LK_MEMORY_GRADIENTS, sp->bytes);
+        for (int m = 0; m < sp->moments; m++) sp->moment_offset[m] = take(p, LK_MEMORY_OPTIMIZER, sp->bytes);
+    }
+}
+
+/* The metrics of the loss: its op's own sum, weight and correct, or any single number with weight 1. */
+static void find_metrics(lk__timeline *t, int loss)
+{
+    t->sum = t->weight = t->correct = t->norm = -1;
+    if (loss < 0) return;
+    t->sum = loss;
+    const lk__value *v = &t->graph->values[loss];
+    if (v->kind != LK__VALUE_RESULT) return;
+    const lk__node *n = &t->graph->nodes[v->node];
+    if ((n->op == LK__OP_cross_entropy || n->op == LK__OP_mse) && n->out[0] == loss) {
+        t->weight = n->out[1];
+        if (n->op == LK__OP_cross_entropy) t->correct = n->out[2];
+    }
+}
+
+static lk_status start_timeline(lk_plan *p, lk__timeline *t, const lk_plan_config *config, bool outputs)
+{
+    lk_status status = lk__graph_copy(p->graph, &t->graph);
+    if (status < 0) return status;
+    find_metrics(t, config->loss.graph ? config->loss.id : -1);
+    if (!outputs || config->outputs_count == 0) return LK_OK;
+    t->outputs = lk__alloc(p->context, LK_MEMORY_OTHER, (size_t)config->outputs_count * sizeof(int));
+    if (!t->outputs) return LK_ENOMEM;
+    t->outputs_count = config->outputs_count;
+    for (int i = 0; i < config->outputs_count; i++) t->outputs[i] = config->outputs[i].id;
+    return LK_OK;
+}
+
+static void freeze_groups(lk_graph *g, const lk_optimizer_config *o)
+{
+    for (size_t i = 0; i < g->states_count; i++)
+        for (int j = 0; j < o->groups_count; j++)
+            if (fnmatch(o->groups[j].match, g->states[i].name, 0) == 0) {
+                if (o->groups[j].frozen) g->states[i].frozen = true, g->values[g->states[i].value].needs_gradient = false;
+                break;
+            }
+    /* What needs a gradient follows from the parameters: settle it anew. */
+    for (size_t i = 0; i < g->nodes_count; i++) {
+        bool needs = false;
+        for (int j = 0; j < g->nodes[i].inputs; j++)
+            if (g->nodes[i].in[j] >= 0 && g->values[g->nodes[i].in[j]].needs_gradient) needs = true;
+        for (int j = 0; j < g->nodes[i].outputs; j++)
+            if (g->nodes[i].out[j] >= 0) g->values[g->nodes[i].out[j]].needs_gradient = needs;
+    }
+}
+
+static lk_status plan_training(lk_plan *p, const lk_plan_config *config)
+{
+    lk__timeline *t = &p->train;
+    lk_status     status = start_timeline(p, t, config, false);
+    size_t        states = p->graph->states_count;
+    if (status < 0) return status;
+    if (states && !(t->gradients = lk__alloc(p->context, LK_MEMORY_OTHER, states * sizeof(int)))) return LK_ENOMEM;
+    freeze_groups(t->graph, config->optimizer);
+    if (!config->no_fusion && (status = lk__pass_fuse(t)) < 0) return status;
+    size_t forward = t->graph->nodes_count;
+    if ((status = lk__graph_grad(t->graph, config->loss.id, t->gradients)) < 0) return status;
+    size_t backward = t->graph->nodes_count;
+    if ((status = lk__pass_update(t, config->optimizer, p->states)) < 0) return status;
+    if ((status = lk__pass_layout(t, forward, backward)) < 0) return status;
+    place_training(p);
+    return lk__pass_memory(t, p->states);
+}
+
+static lk_status plan_evaluation(lk_plan *p, const lk_plan_config *config)
+{
+    lk__timeline *t = &p->evaluate;
+    lk_status     status = start_timeline(p, t, config, true);
+    if (status < 0) return status;
+    lk__pass_evaluation(t);
+    if (!config->no_fusion && (status = lk__pass_fuse(t)) < 0) return status;
+    size_t nodes = t->graph->nodes_count;
+    if ((status = lk__pass_layout(t, nodes, nodes)) < 0) return status;
+    return lk__pass_memory(t, p->states);
+}
+
+static lk_status check(lk_graph *g, const lk_plan_config *config)
+{
+    lk_context *c = g->context;
+    if (config->size != sizeof *config) return lk__fail(c, LK_EINVAL, "lk_plan_config is of another version of Lockstep");
+    if (g->status < 0) return lk__fail(c, g->status, "%s", g->error);
+    if (g->block) return lk__fail(c, LK_EINVAL, "block \"%s\" is still open; lk_block_end is missing", g->blocks[g->block].name);
+    if (config->loss.graph && (config->loss.graph != g || config->loss.id < 0))
+        return lk__fail(c, LK_EINVAL, "the loss is not of this graph");
+    for (int i = 0; i < config->outputs_count; i++)
+        if (config->outputs[i].graph != g || config->outputs[i].id < 0)
+            return lk__fail(c, LK_EINVAL, "output %d is not of this graph", i);
+    const lk_optimizer_config *o = config->optimizer;
+    if (!o) return LK_OK;
+    if (o->size != sizeof *o) return lk__fail(c, LK_EINVAL, "lk_optimizer_config is of another version of Lockstep");
+    if (!config->loss.graph) return lk__fail(c, LK_EINVAL, "an optimizer needs a loss");
+    if (!(o->lr >= 0) || !(o->weight_decay >= 0) || !(o->clip >= 0) || !(o->momentum >= 0) || !(o->beta1 >= 0 && o->beta1 < 1) ||
+        !(o->beta2 >= 0 && o->beta2 < 1) || !(o->epsilon >= 0))
+        return lk__fail(c, LK_EINVAL, "an optimizer setting is out of range: lr, weight decay, clip, momentum and epsilon are at "
+                                      "least 0, betas from 0 to below 1");
+    if (o->nesterov && (o->momentum <= 0 || o->dampening != 0))
+        return lk__fail(c, LK_EINVAL, "nesterov needs a momentum above 0 and no dampening");
+    return LK_OK;
+}
+
+lk_status lk_plan_create(lk_graph *graph, const lk_plan_config *config, lk_plan **plan)
+{
+    lk_context *c = graph->context;
+    lk_status   status = check(graph, config);
+    *plan = NULL;
+    if (status < 0) return status;
+    lk_plan *p = lk__alloc(c, LK_MEMORY_OTHER, sizeof *p);
+    if (!p) return LK_ENOMEM;
+    p->context = c;
+    p->trains = config->optimizer != NULL;
+    if ((status = lk__graph_copy(graph, &p->graph)) < 0) goto fail;
+    for (size_t i = 0; i < graph->states_count; i++) { /* tied names, which copies for passes do without */
+        const lk__state *from = &graph->states[i];
+        lk__state       *to = &p->graph->states[i];
+        status = lk__grow(c, (void **)&to->aliases, &to->aliases_capacity, from->aliases_count, sizeof(char *));
+        if (status < 0) goto fail;
+        for (size_t j = 0; j < from->aliases_count; j++) {
+            if (!(to->aliases[j] = lk__strdup(c, from->aliases[j]))) goto no_memory;
+            to->aliases_count++;
+        }
+    }
+    if (graph->states_count && !(p->states = lk__alloc(c, LK_MEMORY_OTHER, graph->states_count * sizeof *p->states)))
+        goto no_memory;
+    place_states(p);
+    if (p->trains && (status = plan_training(p, config)) < 0) goto fail;
+    if ((status = plan_evaluation(p, config)) < 0) goto fail;
+    p->memory[LK_MEMORY_ACTIVATIONS] = p->train.arena > p->evaluate.arena ? p->train.arena : p->evaluate.arena;
+    p->memory[LK_MEMORY_WORKSPACE] = p->train.workspace > p->evaluate.workspace ? p->train.workspace : p->evaluate.workspace;
+    *plan = p;
+    return LK_OK;
+no_memory:
+    status = LK_ENOMEM;
+fail:
+    if (p->train.graph && p->train.graph->status == LK_EINVAL) lk__fail(c, status, "%s", p->train.graph->error);
+    lk_plan_free(p);
+    return status;
+}
+
+static void free_timeline(lk_context *c, lk__timeline *t, size_t states)
+{
+    lk_graph_free(t->graph);
+    lk__free(c, LK_MEMORY_OTHER, t->order, t->order_capacity * sizeof *t->order);
+    lk__free(c, LK_MEMORY_OTHER, t->places, t->places_count * sizeof *t->places);
+    lk__free(c, LK_MEMORY_OTHER, t->gradients, states * sizeof(int));
+    lk__free(c, LK_MEMORY_OTHER, t->outputs, (size_t)t->outputs_count * sizeof(int));
+}
+
+void lk_plan_free(lk_plan *p)
+{
+    if (!p) return;
+    lk_context *c = p->context;
+    size_t      states = p->graph ? p->graph->states_count : 0;
+    free_timeline(c, &p->train, states);
+    free_timeline(c, &p->evaluate, states);
+    lk__free(c, LK_MEMORY_OTHER, p->states, states * sizeof *p->states);
+    lk_graph_free(p->graph);
+    lk__free(c, LK_MEMORY_OTHER, p, sizeof *p);
+}
+
+size_t lk_plan_memory(const lk_plan *p, lk_memory kind) { return (unsigned)kind < LK_MEMORY_COUNT ? p->memory[kind] : 0; }
+
+static uint64_t hash_timeline(const lk__timeline *t, uint64_t hash)
+{
+    for (size_t i = 0; t->graph && i < t->order_count; i++) {
+        char text[1024];
+        lk__node_text(t->graph, &t->graph->nodes[t->order[i]], text, sizeof text);
+        hash = lk__hash64(text, strlen(text), hash);
+        hash = lk__hash64(&t->graph->nodes[t->order[i]].attrs, sizeof(lk__attrs), hash);
+    }
+    return hash;
+}
+
+uint64_t lk_plan_fingerprint(const lk_plan *p) { return hash_timeline(&p->evaluate, hash_timeline(&p->train, 1)); }

@@ -1,0 +1,77 @@
+/* update.c - the update section: the gradients' common scale (mean over the samples, clipping), then one optimizer node a
+ * parameter. */
+#include "plan/plan.h"
+
+#include <fnmatch.h>
+
+/* The group that a parameter belongs to, or NULL. */
+static const lk_parameter_group *group_of(const lk_optimizer_config *o, const lk__state *s)
+{
+    for (int i = 0; i < o->groups_count; i++)
+        if (fnmatch(o->groups[i].match, s->name, 0) == 0) return &o->groups[i];
+    return NULL;
+}
+
+static lk__attrs rule(const lk_optimizer_config *o, const lk__state *s)
+{
+    const lk_parameter_group *group = group_of(o, s);
+    lk__attrs a = {.momentum = o->momentum, .dampening = o->dampening, .nesterov = o->nesterov, .beta1 = o->beta1,
+                   .beta2 = o->beta2, .epsilon = o->epsilon, .decoupled = o->kind == LK_ADAMW, .lr_scale = 1};
+    a.weight_decay = s->no_decay && !o->decay_all ? 0 : o->weight_decay;
+    if (group) {
+        a.lr_scale = group->lr_scale;
+        if (group->weight_decay >= 0) a.weight_decay = group->weight_decay;
+    }
+    return a;
+}
+
+static int moments_of(const lk_optimizer_config *o)
+{
+    return o->kind == LK_SGD ? (o->momentum != 0) : 2;
+}
+
+/* The sum of all gradients' squares, as one value. */
+static int total_squares(lk__timeline *t)
+{
+    lk_graph *g = t->graph;
+    int       total = -1;
+    for (size_t i = 0; i < g->states_count; i++) {
+        if (t->gradients[i] < 0) continue;
+        int one = lk__emit1(g, g->states[i].site, LK__OP_square_sum, NULL, 1, t->gradients[i]);
+        total = total < 0 ? one : lk__emit1(g, g->states[i].site, LK__OP_add, NULL, 2, total, one);
+        if (total < 0) return -1;
+    }
+    return total;
+}
+
+static int moment_value(lk_graph *g, size_t state, int slot)
+{
+    lk__value v = g->values[g->states[state].value];
+    v.kind = LK__VALUE_OPTIMIZER;
+    v.slot = slot;
+    v.name = NULL;
+    return lk__graph_value(g, &v);
+}
+
+lk_status lk__pass_update(lk__timeline *t, const lk_optimizer_config *o, lk__state_plan *states)
+{
+    lk_graph *g = t->graph;
+    int       squares = o->clip > 0 ? total_squares(t) : -1;
+    int       in[2] = {t->weight, squares};
+    int node = lk__emit(g, LK_HERE, LK__OP_gradient_scale, &(lk__attrs){.clip = o->clip}, in, squares < 0 ? 1 : 2, LK__ALL_OUTPUTS);
+    if (node < 0) return g->status;
+    int scale = g->nodes[node].out[0];
+    t->norm = g->nodes[node].out[1];
+    for (size_t i = 0; i < g->states_count; i++) {
+        if (t->gradients[i] < 0) continue;
+        lk__attrs attrs = rule(o, &g->states[i]);
+        int       out[3] = {g->states[i].value}, moments = moments_of(o);
+        for (int m = 0; m < moments; m++)
+            if ((out[1 + m] = moment_value(g, i, m)) < 0) return g->status;
+        lk__op op = o->kind == LK_SGD ? LK__OP_sgd : LK__OP_adam;
+        if (lk__emit_update(g, g->states[i].site, op, &attrs, (int[]){t->gradients[i], scale}, 2, out, 1 + moments) < 0)
+            return g->status;
+        states[i].moments = moments;
+    }
+    return LK_OK;
+}

@@ -1,0 +1,151 @@
+/* store.c - allocates the state of a plan and gives it its first values. */
+#include "run/store.h"
+
+#include "base/hash.h"
+#include "base/random.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { TILE = 16384 }; /* elements; a multiple of 4, the numbers of one draw */
+
+typedef struct filling {
+    const lk__state *state;
+    lk_dtype         type;
+    void            *data;
+    int64_t          elements;
+    lk__random       random;
+} filling;
+
+/* Four values for elements 4i … 4i+3. Uniform in (-1, 1), or normal by Box–Muller on the draw's two pairs. */
+static void draw(const filling *f, int64_t i, double value[4])
+{
+    uint32_t bits[4];
+    lk__random4(&f->random, (uint64_t)i, 0, bits);
+    if (f->state->init == LK_INIT_UNIFORM) {
+        for (int k = 0; k < 4; k++) value[k] = f->state->a * (2 * lk__random_unit(bits[k]) - 1);
+        return;
+    }
+    for (int k = 0; k < 4; k += 2) {
+        double radius = f->state->a * sqrt(-2 * log(lk__random_unit(bits[k])));
+        double angle = 6.283185307179586 * lk__random_unit(bits[k + 1]);
+        value[k] = radius * cos(angle);
+        value[k + 1] = radius * sin(angle);
+    }
+}
+
+static void fill_tile(void *argument, int64_t tile, int worker)
+{
+    const filling *f = argument;
+    int64_t        end = (tile + 1) * TILE < f->elements ? (tile + 1) * TILE : f->elements;
+    bool           random = f->state->init == LK_INIT_UNIFORM || f->state->init == LK_INIT_NORMAL;
+    double         constant = f->state->init == LK_INIT_CONSTANT ? f->state->a : 0;
+    (void)worker;
+    for (int64_t i = tile * TILE; i < end; i += 4) {
+        double value[4] = {constant, constant, constant, constant};
+        if (random) draw(f, i / 4, value);
+        for (int64_t k = 0; k < 4 && i + k < end; k++) {
+            if (f->type == LK_F32)
+                ((float *)f->data)[i + k] = (float)value[k];
+            else if (f->type == LK_F64)
+                ((double *)f->data)[i + k] = value[k];
+            else
+                ((int64_t *)f->data)[i + k] = (int64_t)value[k];
+        }
+    }
+}
+
+static void initialise(lk_context *c, const lk__state *s, const lk__shape *shape, uint64_t seed, void *data)
+{
+    filling f = {s, shape->dtype, data, lk__shape_elements(shape),
+                 lk__random_make(seed, LK__FOR_INIT, lk__hash64(s->name, strlen(s->name), 0))};
+    lk__pool_run(lk__context_pool(c), (f.elements + TILE - 1) / TILE, fill_tile, &f);
+}
+
+lk_status lk_store_create(lk_plan *plan, uint64_t seed, lk_store **store)
+{
+    lk_context *c = plan->context;
+    lk_store   *s = lk__alloc(c, LK_MEMORY_OTHER, sizeof *s);
+    *store = NULL;
+    if (!s) return LK_ENOMEM;
+    s->context = c;
+    s->plan = plan;
+    s->parameters = lk__alloc(c, LK_MEMORY_PARAMETERS, plan->memory[LK_MEMORY_PARAMETERS]);
+    s->buffers = lk__alloc(c, LK_MEMORY_BUFFERS, plan->memory[LK_MEMORY_BUFFERS]);
+    s->optimizer = lk__alloc(c, LK_MEMORY_OPTIMIZER, plan->memory[LK_MEMORY_OPTIMIZER]);
+    if ((plan->memory[LK_MEMORY_PARAMETERS] && !s->parameters) || (plan->memory[LK_MEMORY_BUFFERS] && !s->buffers) ||
+        (plan->memory[LK_MEMORY_OPTIMIZER] && !s->optimizer)) {
+        lk_store_free(s);
+        return LK_ENOMEM;
+    }
+    for (size_t i = 0; i < plan->graph->states_count; i++) {
+        const lk__state *state = &plan->graph->states[i];
+        initialise(c, state, &plan->graph->values[state->value].shape, seed, lk_store_at(s, i).data);
+    }
+    *store = s;
+    return LK_OK;
+}
+
+void lk_store_free(lk_store *s)
+{
+    if (!s) return;
+    lk__free(s->context, LK_MEMORY_PARAMETERS, s->parameters, s->plan->memory[LK_MEMORY_PARAMETERS]);
+    lk__free(s->context, LK_MEMORY_BUFFERS, s->buffers, s->plan->memory[LK_MEMORY_BUFFERS]);
+    lk__free(s->context, LK_MEMORY_OPTIMIZER, s->optimizer, s->plan->memory[LK_MEMORY_OPTIMIZER]);
+    lk__free(s->context, LK_MEMORY_OTHER, s, sizeof *s);
+}
+
+size_t lk_store_count(const lk_store *s) { return s->plan->graph->states_count; }
+
+lk_state lk_store_at(const lk_store *s, size_t index)
+{
+    const lk__state      *state = &s->plan->graph->states[index];
+    const lk__state_plan *sp = &s->plan->states[index];
+    const lk__shape      *shape = &s->plan->graph->values[state->value].shape;
+    lk_state              out = {.name = state->name, .dtype = shape->dtype, .rank = shape->rank, .buffer = state->buffer,
+                                 .frozen = !state->buffer && s->plan->trains && !sp->trained, .moments = sp->moments};
+    memcpy(out.dims, shape->dims, sizeof out.dims);
+    out.data = (state->buffer ? s->buffers : s->parameters) + sp->place.offset;
+    for (int m = 0; m < sp->moments; m++) out.moment[m] = s->optimizer + sp->moment_offset[m];
+    return out;
+}
+
+bool lk_store_find(const lk_store *s, const char *name, lk_state *state)
+{
+    for (size_t i = 0; i < lk_store_count(s); i++) {
+        const lk__state *one = &s->plan->graph->states[i];
+        bool             found = strcmp(one->name, name) == 0;
+        for (size_t j = 0; j < one->aliases_count && !found; j++) found = strcmp(one->aliases[j], name) == 0;
+        if (!found) continue;
+        *state = lk_store_at(s, i);
+        return true;
+    }
+    return false;
+}
+
+const char *lk_store_alias(const lk_store *s, size_t index, size_t i)
+{
+    const lk__state *state = &s->plan->graph->states[index];
+    return i < state->aliases_count ? state->aliases[i] : NULL;
+}
+
+int64_t lk_store_parameters(const lk_store *s)
+{
+    int64_t total = 0;
+    for (size_t i = 0; i < lk_store_count(s); i++) {
+        const lk__state *state = &s->plan->graph->states[i];
+        if (!state->buffer) total += lk__shape_elements(&s->plan->graph->values[state->value].shape);
+    }
+    return total;
+}
+
+uint64_t lk_store_hash(const lk_store *s)
+{
+    uint64_t hash = 0;
+    for (size_t i = 0; i < lk_store_count(s); i++) {
+        lk_state state = lk_store_at(s, i);
+        hash = lk__hash64(state.name, strlen(state.name), hash);
+        hash = lk__hash64(state.data, s->plan->states[i].bytes, hash);
+    }
+    return hash;
+}

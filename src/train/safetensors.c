@@ -1,0 +1,219 @@
+/* safetensors.c - what reading and writing share (types, sizes, order), and the writer. */
+#include "train/safetensors.h"
+
+#include "train/file.h"
+#include "train/json.h"
+#include "train/safetensors_inside.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "safetensors data is little-endian and is written as it lies in memory"
+#endif
+
+/* The order in which the data lies: this list from its top. */
+const lk__safetensors_dtype lk__safetensors_dtypes[LK__SAFETENSORS_DTYPES] = {
+    {"I64", LK_I64, false}, {"F64", LK_F64, false}, {"F32", LK_F32, false}, {"I32", LK_I32, false},  {"BF16", LK_BF16, false},
+    {"F16", LK_F16, false}, {"I8", LK_I8, false},   {"U8", LK_U8, false},   {"BOOL", LK_U8, true},
+};
+
+static int type_rank(const lk__safetensor *t)
+{
+    for (int i = 0; i < LK__SAFETENSORS_DTYPES; i++)
+        if (lk__safetensors_dtypes[i].dtype == t->dtype && lk__safetensors_dtypes[i].boolean == t->boolean) return i;
+    return LK__SAFETENSORS_DTYPES;
+}
+
+const char *lk__safetensors_type(const lk__safetensor *t)
+{
+    int rank = type_rank(t);
+    return rank < LK__SAFETENSORS_DTYPES ? lk__safetensors_dtypes[rank].name : "?";
+}
+
+bool lk__safetensors_size(const lk__safetensor *t, uint64_t *bytes)
+{
+    uint64_t n = lk_dtype_size(t->dtype);
+    bool     zero = false;
+    for (int i = 0; i < t->rank; i++) {
+        if (t->dims[i] < 0) return false;
+        if (t->dims[i] == 0) zero = true;
+        else if (__builtin_mul_overflow(n, (uint64_t)t->dims[i], &n)) return false;
+    }
+    *bytes = zero ? 0 : n;
+    return *bytes <= INT64_MAX;
+}
+
+/* Heap sort: in place, no allocation (glibc's qsort takes some), and at worst n log n whatever a file holds. */
+void lk__safetensors_sort(void *array, size_t count, size_t size, int (*compare)(const void *a, const void *b))
+{
+    char *base = array;
+    char  hold[sizeof(lk__safetensor)];
+    for (size_t start = count / 2, end = count; end > 1;) {
+        if (start > 0) {
+            start--;
+        } else {
+            end--;
+            memcpy(hold, base, size);
+            memcpy(base, base + end * size, size);
+            memcpy(base + end * size, hold, size);
+        }
+        for (size_t root = start, child; (child = 2 * root + 1) < end; root = child) {
+            if (child + 1 < end && compare(base + child * size, base + (child + 1) * size) < 0) child++;
+            if (compare(base + root * size, base + child * size) >= 0) break;
+            memcpy(hold, base + root * size, size);
+            memcpy(base + root * size, base + child * size, size);
+            memcpy(base + child * size, hold, size);
+        }
+    }
+}
+
+static int compare_order(const void *a, const void *b)
+{
+    const lk__safetensor *x = a, *y = b;
+    int                   difference = type_rank(x) - type_rank(y);
+    return difference ? difference : strcmp(x->name, y->name);
+}
+
+static int compare_names(const void *a, const void *b)
+{
+    return strcmp(((const lk__safetensor *)a)->name, ((const lk__safetensor *)b)->name);
+}
+
+int lk__safetensors_compare_pairs(const void *a, const void *b)
+{
+    return strcmp(((const lk__safetensors_pair *)a)->key, ((const lk__safetensors_pair *)b)->key);
+}
+
+/* ---- the writer ---- */
+
+/* Where header text goes: counted when file is NULL, else written. The same code does both, so they agree. */
+typedef struct sink {
+    lk__file *file;
+    uint64_t  bytes;
+} sink;
+
+static void put(sink *s, const char *text, size_t bytes)
+{
+    s->bytes += bytes;
+    if (s->file) (void)lk__file_write(s->file, text, bytes); /* the failure sticks; commit reports it */
+}
+
+static void put_text(sink *s, const char *text) { put(s, text, strlen(text)); }
+
+static void put_string(sink *s, const char *text)
+{
+    put(s, "\"", 1);
+    for (; *text; text++) {
+        char   escaped[6];
+        size_t n = lk__json_escape((unsigned char)*text, escaped);
+        put(s, escaped, n);
+    }
+    put(s, "\"", 1);
+}
+
+static void put_number(sink *s, uint64_t n)
+{
+    char digits[24];
+    int  length = snprintf(digits, sizeof digits, "%" PRIu64, n);
+    put(s, digits, (size_t)length);
+}
+
+static void put_tensor(sink *s, const lk__safetensor *t)
+{
+    put_string(s, t->name);
+    put_text(s, ":{\"dtype\":\"");
+    put_text(s, lk__safetensors_type(t));
+    put_text(s, "\",\"shape\":[");
+    for (int i = 0; i < t->rank; i++) {
+        if (i) put_text(s, ",");
+        put_number(s, (uint64_t)t->dims[i]);
+    }
+    put_text(s, "],\"data_offsets\":[");
+    put_number(s, t->offset);
+    put_text(s, ",");
+    put_number(s, t->offset + t->bytes);
+    put_text(s, "]}");
+}
+
+static void put_header(sink *s, const lk__safetensor *tensors, size_t count, const lk__safetensors_pair *metadata, size_t pairs)
+{
+    put_text(s, "{");
+    if (pairs) {
+        put_text(s, "\"__metadata__\":{");
+        for (size_t i = 0; i < pairs; i++) {
+            if (i) put_text(s, ",");
+            put_string(s, metadata[i].key);
+            put_text(s, ":");
+            put_string(s, metadata[i].value);
+        }
+        put_text(s, count ? "}," : "}");
+    }
+    for (size_t i = 0; i < count; i++) {
+        if (i) put_text(s, ",");
+        put_tensor(s, &tensors[i]);
+    }
+    put_text(s, "}");
+    while (s->bytes % 8) put_text(s, " ");
+}
+
+/* A string that will stand in the header: JSON must be able to hold it. */
+static bool is_utf8(const char *text) { return lk__json_check_utf8(text, strlen(text)); }
+
+static lk_status prepare(lk_context *context, const char *path, lk__safetensor *tensors, size_t count,
+                         lk__safetensors_pair *metadata, size_t pairs)
+{
+    uint64_t total = 0;
+    for (size_t i = 0; i < count; i++) {
+        lk__safetensor *t = &tensors[i];
+        if (!is_utf8(t->name) || strcmp(t->name, "__metadata__") == 0)
+            return lk__fail(context, LK_EINVAL, "%s: '%s' cannot be a tensor's name", path, t->name);
+        if (type_rank(t) == LK__SAFETENSORS_DTYPES || t->rank < 0 || t->rank > LK_MAX_RANK || !lk__safetensors_size(t, &t->bytes) ||
+            (t->bytes && !t->data))
+            return lk__fail(context, LK_EINVAL, "%s: tensor '%s' has a type, shape or data that cannot be written", path, t->name);
+    }
+    lk__safetensors_sort(tensors, count, sizeof *tensors, compare_names);
+    for (size_t i = 1; i < count; i++)
+        if (strcmp(tensors[i - 1].name, tensors[i].name) == 0)
+            return lk__fail(context, LK_EINVAL, "%s: two tensors are named '%s'", path, tensors[i].name);
+    lk__safetensors_sort(tensors, count, sizeof *tensors, compare_order);
+    for (size_t i = 0; i < count; i++) {
+        tensors[i].offset = total;
+        if (__builtin_add_overflow(total, tensors[i].bytes, &total) || total > INT64_MAX)
+            return lk__fail(context, LK_EINVAL, "%s: the tensors are larger than a file can be", path);
+    }
+    lk__safetensors_sort(metadata, pairs, sizeof *metadata, lk__safetensors_compare_pairs);
+    for (size_t i = 0; i < pairs; i++)
+        if (!is_utf8(metadata[i].key) || !is_utf8(metadata[i].value) || (i && strcmp(metadata[i - 1].key, metadata[i].key) == 0))
+            return lk__fail(context, LK_EINVAL, "%s: metadata '%s' is not UTF-8 or is given twice", path, metadata[i].key);
+    return LK_OK;
+}
+
+size_t lk__safetensors_staging_bytes(void) { return LK__FILE_STAGING; }
+
+lk_status lk__safetensors_write(lk_context *context, const char *path, lk__safetensor *tensors, size_t count,
+                                lk__safetensors_pair *metadata, size_t pairs, void *staging, size_t staging_bytes,
+                                char sha256[65])
+{
+    lk_status status = prepare(context, path, tensors, count, metadata, pairs);
+    if (status < 0) return status;
+    sink counter = {NULL, 0};
+    put_header(&counter, tensors, count, metadata, pairs);
+    if (counter.bytes > LK__SAFETENSORS_HEADER_LIMIT)
+        return lk__fail(context, LK_EINVAL, "%s: a header of %" PRIu64 " bytes is more than the format's limit of %d", path,
+                        counter.bytes, LK__SAFETENSORS_HEADER_LIMIT);
+
+    lk__file file;
+    status = lk__file_create(&file, context, path, staging, staging_bytes);
+    if (status < 0) return status;
+    (void)lk__file_write(&file, &counter.bytes, 8);
+    sink writer = {&file, 0};
+    put_header(&writer, tensors, count, metadata, pairs);
+    uint64_t data = 8 + counter.bytes;
+    for (size_t i = 0; i < count && file.status == LK_OK; i++) {
+        (void)lk__file_write(&file, tensors[i].data, (size_t)tensors[i].bytes);
+        tensors[i].offset += data;
+    }
+    return lk__file_commit(&file, sha256);
+}

@@ -1,0 +1,21 @@
+/* train/safetensors_inside.h - what the safetensors reader and writer share and nobody else needs. */
+#ifndef LK__SAFETENSORS_INSIDE_H
+#define LK__SAFETENSORS_INSIDE_H
+
+#include "train/safetensors.h"
+
+enum { LK__SAFETENSORS_HEADER_LIMIT = 100000000, LK__SAFETENSORS_DTYPES = 9 }; /* the limit is the reference library's */
+
+typedef struct lk__safetensors_dtype {
+    const char *name;
+    lk_dtype    dtype;
+    bool        boolean;
+} lk__safetensors_dtype;
+extern const lk__safetensors_dtype lk__safetensors_dtypes[LK__SAFETENSORS_DTYPES];
+
+bool lk__safetensors_size(const lk__safetensor *tensor, uint64_t *bytes); /* false: negative dims or too large for a file */
+/* Elements of at most sizeof(lk__safetensor). */
+void lk__safetensors_sort(void *array, size_t count, size_t size, int (*compare)(const void *a, const void *b));
+int  lk__safetensors_compare_pairs(const void *a, const void *b);
+
+#endif

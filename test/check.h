@@ -1,0 +1,42 @@
+/* check.h - what C tests share: a check that says what failed and where, and the count that becomes the exit status. */
+#ifndef CHECK_H
+#define CHECK_H
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { SKIPPED = 77 }; /* the exit status that ctest takes for "not on this machine" */
+
+static int check_failures;
+
+/* CHECK(condition) or CHECK(condition, "format", …) where the values help. The test goes on: one run shows all that is wrong. */
+#define CHECK(condition, ...)                                                             \
+    do {                                                                                  \
+        if (!(condition)) {                                                               \
+            fprintf(stderr, "%s:%d: %s: not so: %s", __FILE__, __LINE__, __func__, #condition); \
+            fprintf(stderr, " " __VA_ARGS__);                                              \
+            fprintf(stderr, "\n");                                                        \
+            check_failures++;                                                             \
+        }                                                                                 \
+    } while (0)
+
+/* For what the rest of the test cannot do without. */
+#define REQUIRE(condition, ...)               \
+    do {                                      \
+        int before_ = check_failures;         \
+        CHECK(condition, ##__VA_ARGS__);      \
+        if (check_failures != before_) exit(1); \
+    } while (0)
+
+#define RUN(test)                                                     \
+    do {                                                              \
+        int before_ = check_failures;                                 \
+        test();                                                       \
+        printf("%s %s\n", check_failures == before_ ? "ok  " : "FAIL", #test); \
+        fflush(stdout);                                               \
+    } while (0)
+
+static inline int check_result(void) { return check_failures ? 1 : 0; }
+
+#endif

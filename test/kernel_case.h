@@ -1,0 +1,286 @@
+/* kernel_case.h - runs one kernel on exact-size buffers for every instruction set the machine has, for f32 and f64, with
+ * 1, 2 and 3 threads and in place where it may be, demands the same bits each time, and hands the results out as doubles. */
+#ifndef KERNEL_CASE_H
+#define KERNEL_CASE_H
+
+#include "base/base.h"
+#include "base/isa.h"
+#include "kernel/kernel.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { POOLS = 3, GUARD = 64 };
+
+typedef struct kernel_case {
+    const char *isa;
+    lk_dtype    real;
+    lk__op      op;
+    lk__attrs   attrs;
+    lk__step    step;
+    lk__operand in[LK__MAX_IN], out[LK__MAX_OUT];
+    int         inputs, outputs;
+    unsigned    in_place;            /* bit i: the first output may be input i */
+    double     *initial[LK__MAX_OUT]; /* of outputs that are updated; NULL: poison */
+    double     *x[LK__MAX_IN];       /* what the inputs hold */
+    double     *y[LK__MAX_OUT];      /* what came out */
+} kernel_case;
+
+static kernel_case t;
+static lk_context *contexts[POOLS];
+static int         failures, cases;
+static uint64_t    random_state = 88172645463325252u;
+
+static double uniform(double low, double high)
+{
+    random_state ^= random_state << 13;
+    random_state ^= random_state >> 7;
+    random_state ^= random_state << 17;
+    return low + (high - low) * ((double)(random_state >> 11) / 9007199254740992.0);
+}
+
+static void describe_case(const char *what)
+{
+    fprintf(stderr, "FAIL %s %s %s: %s;", lk__op_name(t.op), lk_dtype_name(t.real), t.isa, what);
+    for (int k = 0; k < t.inputs + t.outputs; k++) {
+        const lk__operand *o = k < t.inputs ? &t.in[k] : &t.out[k - t.inputs];
+        fprintf(stderr, " %s%s(", k == t.inputs ? "→ " : "", o->data ? "" : "no ");
+        for (int i = 0; i < o->rank; i++) fprintf(stderr, i ? ",%lld" : "%lld", (long long)o->dims[i]);
+        fprintf(stderr, ")");
+    }
+    fprintf(stderr, "\n");
+    failures++;
+}
+
+static void put(lk_dtype type, void *data, int64_t i, double value)
+{
+    switch (type) {
+    case LK_F32: ((float *)data)[i] = (float)value; break;
+    case LK_F64: ((double *)data)[i] = value; break;
+    case LK_I32: ((int32_t *)data)[i] = (int32_t)value; break;
+    case LK_I64: ((int64_t *)data)[i] = (int64_t)value; break;
+    case LK_U8: ((uint8_t *)data)[i] = (uint8_t)value; break;
+    default: abort();
+    }
+}
+
+static double get(lk_dtype type, const void *data, int64_t i)
+{
+    switch (type) {
+    case LK_F32: return (double)((const float *)data)[i];
+    case LK_F64: return ((const double *)data)[i];
+    case LK_I32: return ((const int32_t *)data)[i];
+    case LK_I64: return (double)((const int64_t *)data)[i];
+    case LK_U8: return ((const uint8_t *)data)[i];
+    default: abort();
+    }
+}
+
+/* Memory of exactly `bytes`, so that a checker sees the first byte beyond; 64-byte aligned, with a guard behind it. */
+static void *guarded(size_t bytes)
+{
+    unsigned char *p = aligned_alloc(64, (bytes + GUARD + 63) / 64 * 64);
+    if (!p) abort();
+    memset(p, 0xA5, bytes + GUARD);
+    return p;
+}
+
+static bool guard_holds(const void *data, size_t bytes)
+{
+    for (int i = 0; i < GUARD; i++)
+        if (((const unsigned char *)data)[bytes + (size_t)i] != 0xA5) return false;
+    return true;
+}
+
+static void begin(lk__op op)
+{
+    t.op = op;
+    t.attrs = (lk__attrs){0};
+    t.step = (lk__step){.step = 1, .seed = 7, .rate = 0.01};
+    t.inputs = t.outputs = 0;
+    t.in_place = 0;
+}
+
+static void set_dims(lk__operand *o, lk_dtype type, int rank, const int64_t *dims)
+{
+    *o = (lk__operand){.dtype = type, .rank = rank};
+    for (int i = 0; i < rank; i++) o->dims[i] = dims[i];
+}
+
+static size_t bytes_of(const lk__operand *o) { return (size_t)lk__elements(o) * lk_dtype_size(o->dtype); }
+
+/* An input whose values the caller fills in by x[]; returns them. They are rounded to the type by seal(). */
+static double *in(lk_dtype type, int rank, const int64_t *dims)
+{
+    int          k = t.inputs++;
+    lk__operand *o = &t.in[k];
+    set_dims(o, type, rank, dims);
+    o->data = guarded(bytes_of(o));
+    t.x[k] = malloc(((size_t)lk__elements(o) + 1) * sizeof(double));
+    for (int64_t i = 0, n = lk__elements(o); i < n; i++) t.x[k][i] = uniform(-2, 2);
+    return t.x[k];
+}
+
+static void no_in(void)
+{
+    set_dims(&t.in[t.inputs], t.real, 0, NULL);
+    t.x[t.inputs++] = NULL;
+}
+
+/* An output. initial != NULL: it is updated, and starts so; the values are copied. */
+static void out(lk_dtype type, int rank, const int64_t *dims, const double *initial)
+{
+    int          k = t.outputs++;
+    lk__operand *o = &t.out[k];
+    set_dims(o, type, rank, dims);
+    size_t n = (size_t)lk__elements(o);
+    o->data = guarded(bytes_of(o));
+    t.y[k] = malloc((n + 1) * sizeof(double));
+    t.initial[k] = initial ? malloc((n + 1) * sizeof(double)) : NULL;
+    if (initial) memcpy(t.initial[k], initial, n * sizeof(double));
+}
+
+static void no_out(void)
+{
+    set_dims(&t.out[t.outputs], t.real, 0, NULL);
+    t.initial[t.outputs] = t.y[t.outputs] = NULL;
+    t.outputs++;
+}
+
+static double scalar_in(double value) { return in(LK_F64, 0, NULL)[0] = value; }
+
+/* Rounds the inputs to their types: what the kernel sees and what a reference must start from. */
+static void seal(void)
+{
+    for (int k = 0; k < t.inputs; k++) {
+        for (int64_t i = 0, n = lk__elements(&t.in[k]); t.in[k].data && i < n; i++) {
+            put(t.in[k].dtype, t.in[k].data, i, t.x[k][i]);
+            t.x[k][i] = get(t.in[k].dtype, t.in[k].data, i);
+        }
+    }
+    for (int k = 0; k < t.outputs; k++) {
+        for (int64_t i = 0, n = lk__elements(&t.out[k]); t.initial[k] && i < n; i++) {
+            put(t.out[k].dtype, t.out[k].data, i, t.initial[k][i]);
+            t.initial[k][i] = get(t.out[k].dtype, t.out[k].data, i);
+        }
+    }
+}
+
+/* One run with fresh outputs; out[0] is alias when that is not NULL. */
+static void run_once(int threads, void *alias)
+{
+    const lk__kernel_entry *entry = &lk__cpu_kernels(t.real, t.isa)[t.op];
+    lk__call                call = {.attrs = &t.attrs, .inputs = t.inputs, .outputs = t.outputs, .step = &t.step};
+    memcpy(call.in, t.in, sizeof call.in);
+    memcpy(call.out, t.out, sizeof call.out);
+    call.pool = lk__context_pool(contexts[threads - 1]);
+    for (int k = 0; k < t.outputs; k++) {
+        if (!t.out[k].data) continue;
+        memset(t.out[k].data, 0xA5, bytes_of(&t.out[k]) + GUARD);
+        for (int64_t i = 0, n = lk__elements(&t.out[k]); t.initial[k] && i < n; i++)
+            put(t.out[k].dtype, t.out[k].data, i, t.initial[k][i]);
+    }
+    for (int k = 0; alias && k < t.inputs; k++)
+        if (t.in_place & 1u << k && call.in[k].data == t.in[k].data && alias != t.in[k].data) call.in[k].data = t.in[k].data;
+    size_t bytes = entry->workspace ? entry->workspace(&call, threads) : 0;
+    call.workspace = guarded(bytes);
+    if (alias) call.out[0].data = alias;
+    entry->run(&call);
+    if (!guard_holds(call.workspace, bytes)) describe_case("wrote past its workspace");
+    for (int k = 0; k < t.outputs; k++)
+        if (t.out[k].data && !guard_holds(t.out[k].data, bytes_of(&t.out[k]))) describe_case("wrote past an output");
+    free(call.workspace);
+}
+
+/* Runs with 1 thread, keeps the results in t.y, then demands the same bits of 2 and 3 threads and in place. */
+static void run_case(void)
+{
+    void *first[LK__MAX_OUT] = {0};
+    cases++;
+    seal();
+    run_once(1, NULL);
+    for (int k = 0; k < t.outputs; k++) {
+        size_t bytes = bytes_of(&t.out[k]);
+        if (!t.out[k].data) continue;
+        first[k] = malloc(bytes + 1);
+        memcpy(first[k], t.out[k].data, bytes);
+        for (int64_t i = 0, n = lk__elements(&t.out[k]); i < n; i++) t.y[k][i] = get(t.out[k].dtype, t.out[k].data, i);
+    }
+    for (int threads = 2; threads <= POOLS; threads++) {
+        run_once(threads, NULL);
+        for (int k = 0; k < t.outputs; k++)
+            if (t.out[k].data && memcmp(first[k], t.out[k].data, bytes_of(&t.out[k])) != 0)
+                describe_case("the number of threads changes bits");
+    }
+    for (int k = 0; k < t.inputs; k++) {
+        size_t bytes = bytes_of(&t.in[k]);
+        if (!(t.in_place & 1u << k) || bytes != bytes_of(&t.out[0])) continue;
+        void *kept = malloc(bytes + 1);
+        memcpy(kept, t.in[k].data, bytes);
+        run_once(2, t.in[k].data);
+        if (memcmp(first[0], t.in[k].data, bytes) != 0) describe_case("in place changes bits");
+        if (!guard_holds(t.in[k].data, bytes)) describe_case("in place wrote past the end");
+        memcpy(t.in[k].data, kept, bytes);
+        free(kept);
+    }
+    for (int k = 0; k < t.inputs; k++)
+        if (t.in[k].data && !guard_holds(t.in[k].data, bytes_of(&t.in[k]))) describe_case("wrote past an input");
+    for (int k = 0; k < t.outputs; k++) free(first[k]);
+}
+
+/* Output k is want to a relative tolerance, of each element or of the array's root mean square where that is larger. NaN
+ * and infinity must be the same. In f64 the tolerance is 1e-7 of what it is in f32. */
+static void expect(int k, const double *want, double tolerance)
+{
+    int64_t n = lk__elements(&t.out[k]);
+    double  squares = 0, limit = t.real == LK_F64 ? tolerance * 1e-7 : tolerance;
+    char    text[128];
+    for (int64_t i = 0; i < n; i++) squares += isfinite(want[i]) ? want[i] * want[i] : 0;
+    double scale = n ? sqrt(squares / (double)n) : 0;
+    for (int64_t i = 0; i < n; i++) {
+        double got = t.y[k][i], error = fabs(got - want[i]);
+        bool   same = isnan(want[i]) ? isnan(got) : isinf(want[i]) ? got == want[i] : error <= limit * fmax(fabs(want[i]), scale);
+        if (same) continue;
+        snprintf(text, sizeof text, "output %d [%lld] is %.9g, not %.9g", k, (long long)i, got, want[i]);
+        describe_case(text);
+        return;
+    }
+}
+
+static void end_case(void)
+{
+    for (int k = 0; k < t.inputs; k++) free(t.in[k].data), free(t.x[k]);
+    for (int k = 0; k < t.outputs; k++) free(t.out[k].data), free(t.y[k]), free(t.initial[k]);
+}
+
+static double *zeros(int64_t n)
+{
+    double *p = calloc((size_t)n + 1, sizeof(double));
+    if (!p) abort();
+    return p;
+}
+
+/* Runs `tests` for each instruction set and type; the program's exit status. */
+static int run_all(void (*tests)(void))
+{
+    for (int i = 0; i < POOLS; i++) {
+        lk_context_config config = LK_CONTEXT_CONFIG_INIT;
+        config.threads = i + 1;
+        if (lk_context_create(&config, &contexts[i]) != LK_OK) return 1;
+    }
+    for (int i = 0; lk__isa_names[i]; i++) {
+        t.isa = lk__isa_names[i];
+        if (!lk__isa_available(t.isa)) continue;
+        for (t.real = LK_F32; t.real <= LK_F64; t.real++) tests();
+    }
+    for (int i = 0; i < POOLS; i++) lk_context_free(contexts[i]);
+    printf("%d cases, %d failures\n", cases, failures);
+    return failures || !cases;
+}
+
+#define DIMS(...) (const int64_t[]){__VA_ARGS__}
+#define COUNT(array) (sizeof(array) / sizeof *(array))
+
+#endif

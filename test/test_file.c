@@ -1,0 +1,285 @@
+/* test_file.c - files and directories appear whole or not at all: under kills at random moments, stale temporaries, foreign
+ * contents and living writers. */
+#define _GNU_SOURCE
+#include "check.h"
+
+#include "base/base.h"
+#include "train/file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <signal.h>
+#include <stddef.h>
+#include <sys/file.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+static lk_context       *context;
+static char              folder[] = "/tmp/lockstep-file-XXXXXX";
+static char              staging[4096];
+static const char *const names[] = {"model", "state", "manifest"};
+enum { NAMES = 3 };
+
+static const char *in_folder(const char *name)
+{
+    static char paths[8][512];
+    static int  next;
+    char       *path = paths[next++ % 8];
+    snprintf(path, sizeof paths[0], "%s/%s", folder, name);
+    return path;
+}
+
+static bool exists(const char *name) { return access(in_folder(name), F_OK) == 0; }
+
+static void shell(const char *format, const char *argument)
+{
+    char command[1200];
+    snprintf(command, sizeof command, "cd %s && ", folder);
+    snprintf(command + strlen(command), sizeof command - strlen(command), format, argument);
+    REQUIRE(system(command) == 0, "%s", command);
+}
+
+static bool holds(const char *name, const char *expected)
+{
+    char  *text;
+    size_t length;
+    if (lk__read_text(context, in_folder(name), 1 << 20, &text, &length) < 0) return false;
+    bool same = length == strlen(expected) && strcmp(text, expected) == 0;
+    lk__text_free(context, text, length);
+    return same;
+}
+
+static lk_status write_text(const char *path, const char *text)
+{
+    lk__file  file;
+    lk_status status = lk__file_create(&file, context, path, staging, sizeof staging);
+    if (status < 0) return status;
+    (void)lk__file_write(&file, text, strlen(text));
+    return lk__file_commit(&file, NULL);
+}
+
+static void an_abandoned_file_leaves_the_old_one(void)
+{
+    lk__file file;
+    REQUIRE(write_text(in_folder("a"), "old") == LK_OK);
+    REQUIRE(lk__file_create(&file, context, in_folder("a"), staging, sizeof staging) == LK_OK);
+    CHECK(lk__file_write(&file, "new", 3) == LK_OK);
+    CHECK(holds("a", "old"), "until commit");
+    char temporary[64];
+    snprintf(temporary, sizeof temporary, "a.tmp.%ld", (long)getpid());
+    CHECK(exists(temporary));
+    lk__file_abandon(&file);
+    CHECK(holds("a", "old") && !exists(temporary));
+    CHECK(lk__file_write(&file, "x", 1) < 0 && lk__file_commit(&file, NULL) < 0, "after abandon");
+    lk__file_abandon(&file);
+    REQUIRE(write_text(in_folder("a"), "new") == LK_OK);
+    CHECK(holds("a", "new"));
+}
+
+static void small_and_large_writes_arrive_in_order(void)
+{
+    enum { TOTAL = 50000 };
+    static char expected[TOTAL + 1];
+    for (int i = 0; i < TOTAL; i++) expected[i] = (char)('a' + i % 26);
+    static const size_t sizes[] = {1, 0, 7, 4095, 4096, 4097, 13, 9000, 3, 1};
+    lk__file            file;
+    REQUIRE(lk__file_create(&file, context, in_folder("b"), staging, sizeof staging) == LK_OK);
+    for (size_t at = 0, i = 0; at < TOTAL; i++) {
+        size_t n = sizes[i % 10] < TOTAL - at ? sizes[i % 10] : TOTAL - at;
+        CHECK(lk__file_write(&file, expected + at, n) == LK_OK);
+        at += n;
+    }
+    CHECK(lk__file_commit(&file, NULL) == LK_OK);
+    CHECK(holds("b", expected));
+}
+
+static void text_files_are_read_with_care(void)
+{
+    char  *text;
+    size_t length;
+    shell("printf 'a\\0b' > nul; : > empty; printf %s > ten", "0123456789");
+    CHECK(lk__read_text(context, in_folder("nul"), 100, &text, &length) == LK_EFORMAT && !text);
+    CHECK(lk__read_text(context, in_folder("absent"), 100, &text, &length) == LK_ENOENT);
+    CHECK(lk__read_text(context, in_folder("ten/x"), 100, &text, &length) == LK_ENOENT);
+    CHECK(lk__read_text(context, folder, 100, &text, &length) == LK_EIO);
+    CHECK(lk__read_text(context, in_folder("ten"), 9, &text, &length) == LK_EFORMAT);
+    CHECK(lk__read_text(context, "/dev/zero", 100000, &text, &length) == LK_EFORMAT);
+    CHECK(holds("empty", "") && holds("ten", "0123456789"));
+    REQUIRE(lk__read_text(context, in_folder("ten"), 10, &text, &length) == LK_OK);
+    lk__text_free(context, text, length);
+}
+
+static lk_status save(const char *name, const char *contents, size_t files)
+{
+    lk__directory directory;
+    lk_status     status = lk__directory_create(&directory, context, in_folder(name), names, NAMES);
+    for (size_t i = 0; i < files && status == LK_OK; i++) {
+        char path[PATH_MAX + 64];
+        snprintf(path, sizeof path, "%s/%s", directory.temporary, names[i]);
+        status = write_text(path, contents);
+    }
+    if (status == LK_OK) return lk__directory_commit(&directory);
+    lk__directory_abandon(&directory);
+    return status;
+}
+
+static void a_directory_is_replaced_as_a_whole(void)
+{
+    REQUIRE(save("d", "one", 3) == LK_OK, "%s", lk_context_error(context));
+    CHECK(holds("d/model", "one") && holds("d/manifest", "one"));
+    REQUIRE(save("d/", "two", 2) == LK_OK, "%s", lk_context_error(context));
+    CHECK(holds("d/model", "two") && holds("d/state", "two") && !exists("d/manifest"), "no file of the old one among the new");
+    shell("test $(ls -d d* | wc -l) = 1 %s", "");
+
+    lk__directory directory;
+    REQUIRE(lk__directory_create(&directory, context, in_folder("d"), names, NAMES) == LK_OK);
+    lk__directory_abandon(&directory);
+    CHECK(holds("d/model", "two"));
+    shell("test $(ls -d d* | wc -l) = 1; mkdir made_empty %s", "");
+    CHECK(save("made_empty", "x", 1) == LK_OK && holds("made_empty/model", "x"));
+}
+
+static void a_directory_that_holds_something_else_is_refused(void)
+{
+    shell("mkdir -p home && echo precious > home/%s", "letter");
+    CHECK(save("home", "x", 3) == LK_EINVAL && strstr(lk_context_error(context), "'letter'"), "%s", lk_context_error(context));
+    CHECK(holds("home/letter", "precious\n") && !exists("home/model"));
+    CHECK(lk__directory_remove(context, in_folder("home"), names, NAMES) == LK_EINVAL && exists("home/letter"));
+    shell("mkdir -p nested/%s", "model"); /* the right name, but a directory */
+    CHECK(save("nested", "x", 1) == LK_EINVAL);
+    shell("echo > plain%s", "");
+    CHECK(save("plain", "x", 1) == LK_EINVAL, "a file where a directory should be");
+    CHECK(save("no/such/parent", "x", 1) == LK_EIO);
+    CHECK(save("", "x", 1) == LK_EINVAL, "the test's folder itself");
+    CHECK(lk__directory_remove(context, in_folder("absent"), names, NAMES) == LK_ENOENT);
+
+    lk__directory directory;
+    REQUIRE(save("late", "old", 1) == LK_OK);
+    REQUIRE(lk__directory_create(&directory, context, in_folder("late"), names, NAMES) == LK_OK);
+    shell("echo precious > late/%s", "note"); /* while the new one is being written */
+    CHECK(lk__directory_commit(&directory) == LK_EINVAL && holds("late/note", "precious\n") && holds("late/model", "old"));
+}
+
+static void leftovers_of_the_dead_go_and_those_of_the_living_stay(void)
+{
+    shell("mkdir r && cd r && mkdir s.tmp.1 t.tmp.2 u.old.3 v.old.4 v foreign.tmp.5 && echo x > s.tmp.1/model && echo x > "
+          "t.tmp.2/state.tmp.9 && echo saved > u.old.3/model && echo old > v.old.4/model && echo new > v/model && echo x > "
+          "foreign.tmp.5/letter && echo x > model.tmp.77 && echo x > letter.tmp.77 && echo x > model.tmp.x && mkdir live.tmp.6 && echo x "
+          "> state.tmp.88%s",
+          "");
+    int directory = open(in_folder("r/live.tmp.6"), O_RDONLY | O_DIRECTORY), file = open(in_folder("r/state.tmp.88"), O_RDONLY);
+    REQUIRE(directory >= 0 && file >= 0 && flock(directory, LOCK_EX) == 0 && flock(file, LOCK_EX) == 0);
+    CHECK(lk__directory_recover(context, in_folder("r"), names, NAMES) == LK_OK);
+    CHECK(!exists("r/s.tmp.1") && !exists("r/t.tmp.2") && !exists("r/model.tmp.77"), "dead writers");
+    CHECK(holds("r/u/model", "saved\n") && !exists("r/u.old.3"), "moved aside and never replaced: put back");
+    CHECK(holds("r/v/model", "new\n") && !exists("r/v.old.4"), "replaced: removed");
+    CHECK(exists("r/foreign.tmp.5/letter") && exists("r/letter.tmp.77") && exists("r/model.tmp.x"), "not ours");
+    CHECK(exists("r/live.tmp.6") && exists("r/state.tmp.88"), "living writers");
+    close(directory), close(file);
+    CHECK(lk__directory_recover(context, in_folder("r"), names, NAMES) == LK_OK);
+    CHECK(!exists("r/live.tmp.6") && !exists("r/state.tmp.88"));
+    CHECK(lk__directory_recover(context, in_folder("absent"), names, NAMES) == LK_OK);
+}
+
+static void a_kill_at_any_moment_leaves_a_whole_directory(void)
+{
+    REQUIRE(save("k", "0", 3) == LK_OK);
+    unsigned seed = 7;
+    int      saves_seen = 0;
+    for (int round = 0; round < 50; round++) {
+        pid_t child = fork();
+        if (child == 0) {
+            for (int i = 0;; i++) {
+                char text[16];
+                snprintf(text, sizeof text, "%d.%d", round, i);
+                if (save("k", text, 3) < 0) _exit(1);
+            }
+        }
+        struct timespec pause = {0, (long)(rand_r(&seed) % 6000) * 1000};
+        nanosleep(&pause, NULL);
+        kill(child, SIGKILL);
+        int result;
+        REQUIRE(waitpid(child, &result, 0) == child && WIFSIGNALED(result), "the saver failed by itself: %d", result);
+        REQUIRE(lk__directory_recover(context, folder, names, NAMES) == LK_OK);
+        char  *first;
+        size_t length;
+        REQUIRE(lk__read_text(context, in_folder("k/model"), 100, &first, &length) == LK_OK, "%s", lk_context_error(context));
+        CHECK(holds("k/state", first) && holds("k/manifest", first), "round %d: a mixture", round);
+        saves_seen += atoi(first) == round;
+        lk__text_free(context, first, length);
+    }
+    CHECK(saves_seen > 0, "no save ever came through, so nothing was tested");
+    shell("test $(ls -d k* | wc -l) = 1 %s", "");
+}
+
+/* From here on this process is on a filesystem that cannot exchange two names, as NFS. */
+static bool forbid_exchange(void)
+{
+    struct sock_filter filter[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_renameat2, 0, 3),
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, args[4])),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, RENAME_EXCHANGE, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EINVAL),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct sock_fprog program = {sizeof filter / sizeof *filter, filter};
+    return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
+}
+
+static void the_same_holds_where_names_cannot_be_exchanged(void)
+{
+    pid_t child = fork();
+    if (child == 0) {
+        if (!forbid_exchange()) _exit(SKIPPED);
+        shell("mkdir x y && rm -rf d k made_empty%s", "");
+        bool forbidden = renameat2(AT_FDCWD, in_folder("x"), AT_FDCWD, in_folder("y"), RENAME_EXCHANGE) < 0;
+        int  before = check_failures;
+        CHECK(forbidden);
+        a_directory_is_replaced_as_a_whole();
+        a_kill_at_any_moment_leaves_a_whole_directory();
+        _exit(check_failures != before);
+    }
+    int result;
+    REQUIRE(child > 0 && waitpid(child, &result, 0) == child && WIFEXITED(result));
+    if (WEXITSTATUS(result) == SKIPPED) printf("     (no seccomp here)\n");
+    else CHECK(WEXITSTATUS(result) == 0);
+}
+
+static void directories_are_made_with_their_parents(void)
+{
+    CHECK(lk__make_directories(context, in_folder("p/q//r/")) == LK_OK && exists("p/q/r"));
+    CHECK(lk__make_directories(context, in_folder("p/q")) == LK_OK);
+    shell("echo > p/%s", "file");
+    CHECK(lk__make_directories(context, in_folder("p/file/x")) == LK_EINVAL);
+    CHECK(lk__make_directories(context, in_folder("p/file")) == LK_EINVAL);
+    CHECK(lk__make_directories(context, "") == LK_EINVAL);
+    CHECK(lk__make_directories(context, "/proc/none") == LK_EIO);
+}
+
+int main(void)
+{
+    REQUIRE(mkdtemp(folder) && lk_context_create(NULL, &context) == LK_OK);
+    size_t held = lk_context_memory(context, LK_MEMORY_OTHER);
+    RUN(an_abandoned_file_leaves_the_old_one);
+    RUN(small_and_large_writes_arrive_in_order);
+    RUN(text_files_are_read_with_care);
+    RUN(a_directory_is_replaced_as_a_whole);
+    RUN(a_directory_that_holds_something_else_is_refused);
+    RUN(leftovers_of_the_dead_go_and_those_of_the_living_stay);
+    RUN(a_kill_at_any_moment_leaves_a_whole_directory);
+    RUN(the_same_holds_where_names_cannot_be_exchanged);
+    RUN(directories_are_made_with_their_parents);
+    CHECK(lk_context_memory(context, LK_MEMORY_OTHER) == held, "leaks");
+    lk_context_free(context);
+    char command[600];
+    snprintf(command, sizeof command, "rm -rf %s", folder);
+    CHECK(system(command) == 0);
+    return check_result();
+}
