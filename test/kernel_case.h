@@ -22,6 +22,7 @@ typedef struct kernel_case {
     lk__step    step;
     lk__operand in[LK__MAX_IN], out[LK__MAX_OUT];
     int         inputs, outputs;
+    double      scale;               /* errors are measured against at least this size of value */
     unsigned    in_place;            /* bit i: the first output may be input i */
     double     *initial[LK__MAX_OUT]; /* of outputs that are updated; NULL: poison */
     double     *x[LK__MAX_IN];       /* what the inputs hold */
@@ -101,6 +102,7 @@ static void begin(lk__op op)
     t.step = (lk__step){.step = 1, .seed = 7, .rate = 0.01};
     t.inputs = t.outputs = 0;
     t.in_place = 0;
+    t.scale = 0;
 }
 
 static void set_dims(lk__operand *o, lk_dtype type, int rank, const int64_t *dims)
@@ -123,7 +125,7 @@ static double *in(lk_dtype type, int rank, const int64_t *dims)
     return t.x[k];
 }
 
-static void no_in(void)
+static inline void no_in(void)
 {
     set_dims(&t.in[t.inputs], t.real, 0, NULL);
     t.x[t.inputs++] = NULL;
@@ -142,14 +144,14 @@ static void out(lk_dtype type, int rank, const int64_t *dims, const double *init
     if (initial) memcpy(t.initial[k], initial, n * sizeof(double));
 }
 
-static void no_out(void)
+static inline void no_out(void)
 {
     set_dims(&t.out[t.outputs], t.real, 0, NULL);
     t.initial[t.outputs] = t.y[t.outputs] = NULL;
     t.outputs++;
 }
 
-static double scalar_in(double value) { return in(LK_F64, 0, NULL)[0] = value; }
+static inline double scalar_in(double value) { return in(LK_F64, 0, NULL)[0] = value; }
 
 /* Rounds the inputs to their types: what the kernel sees and what a reference must start from. */
 static void seal(void)
@@ -182,8 +184,6 @@ static void run_once(int threads, void *alias)
         for (int64_t i = 0, n = lk__elements(&t.out[k]); t.initial[k] && i < n; i++)
             put(t.out[k].dtype, t.out[k].data, i, t.initial[k][i]);
     }
-    for (int k = 0; alias && k < t.inputs; k++)
-        if (t.in_place & 1u << k && call.in[k].data == t.in[k].data && alias != t.in[k].data) call.in[k].data = t.in[k].data;
     size_t bytes = entry->workspace ? entry->workspace(&call, threads) : 0;
     call.workspace = guarded(bytes);
     if (alias) call.out[0].data = alias;
@@ -230,7 +230,7 @@ static void run_case(void)
     for (int k = 0; k < t.outputs; k++) free(first[k]);
 }
 
-/* Output k is want to a relative tolerance, of each element or of the array's root mean square where that is larger. NaN
+/* Output k is want to a relative tolerance, of each element, of the array's root mean square or of t.scale. NaN
  * and infinity must be the same. In f64 the tolerance is 1e-7 of what it is in f32. */
 static void expect(int k, const double *want, double tolerance)
 {
@@ -238,7 +238,7 @@ static void expect(int k, const double *want, double tolerance)
     double  squares = 0, limit = t.real == LK_F64 ? tolerance * 1e-7 : tolerance;
     char    text[128];
     for (int64_t i = 0; i < n; i++) squares += isfinite(want[i]) ? want[i] * want[i] : 0;
-    double scale = n ? sqrt(squares / (double)n) : 0;
+    double scale = fmax(t.scale, n ? sqrt(squares / (double)n) : 0);
     for (int64_t i = 0; i < n; i++) {
         double got = t.y[k][i], error = fabs(got - want[i]);
         bool   same = isnan(want[i]) ? isnan(got) : isinf(want[i]) ? got == want[i] : error <= limit * fmax(fabs(want[i]), scale);

@@ -1,6 +1,10 @@
 /* conv.c - the movements of data around convolutions: windows of images, patches, the fused max pool and its way back. */
 #include "kernel/cpu/conv.h"
 
+#if defined(__aarch64__)
+#include <arm_neon.h>
+#endif
+
 static void zero(REAL *to, int64_t count) { memset(to, 0, (size_t)count * sizeof(REAL)); }
 
 void copy_window(REAL *to, window at, const REAL *image, int64_t h, int64_t w, int64_t c, int64_t first, int64_t width)
@@ -31,71 +35,150 @@ void copy_patches(REAL *to, int64_t row, const conv *v, const REAL *from, int64_
             const REAL *at = from + (r * columns + q) * v->stride * v->cg;
             REAL       *p = to;
             for (int64_t i = 0; i < v->kh; i++, at += columns * v->cg, p += run)
-                for (int64_t k = 0; k < run; k++) p[k] = at[k];
+                for (int64_t k = 0; k < run; k += VL) store(p + k, load(at + k)); /* the next run mends what is too much */
             to[deep] = 1;
             for (int64_t k = deep + 1; k < row; k++) to[k] = 0;
         }
 }
 
-/* Channels' worth of one pooled gradient to one pixel: dy where the winner is `position`, else zero. */
-static inline void route(REAL *to, const REAL *dy, const uint8_t *index, int position, int64_t channels)
+typedef uint8_t bytes __attribute__((vector_size(VL)));
+typedef uint8_t bytes_unaligned __attribute__((vector_size(VL), aligned(1), may_alias));
+
+static inline ivec load_winners(const uint8_t *p) { return __builtin_convertvector((bytes) * (const bytes_unaligned *)p, ivec); }
+static inline void store_winners(uint8_t *p, ivec v)
 {
-    for (int64_t c = 0; c < channels; c++) to[c] = index[c] == position ? dy[c] : 0;
+    *(bytes_unaligned *)p = (bytes_unaligned)__builtin_convertvector(v, bytes);
+}
+
+/* One pooled gradient to the pixels of its window: rows × columns of them from position `first` on, `row` elements apart. */
+static inline void route(REAL *to, int64_t pixel, int64_t row, const REAL *dy, const uint8_t *index, int64_t pool,
+                         int64_t first, int64_t rows, int64_t columns, int64_t channels)
+{
+    int64_t c = 0;
+    for (; c + VL <= channels; c += VL) {
+        vec  value = load(dy + c);
+        ivec winner = load_winners(index + c);
+        for (int64_t i = 0; i < rows; i++)
+            for (int64_t j = 0; j < columns; j++)
+                store(to + i * row + j * pixel + c, (vec)((winner == (INTEGER)(first + i * pool + j)) & (ivec)value));
+    }
+    for (; c < channels; c++)
+        for (int64_t i = 0; i < rows; i++)
+            for (int64_t j = 0; j < columns; j++)
+                to[i * row + j * pixel + c] = index[c] == first + i * pool + j ? dy[c] : 0;
+}
+
+/* The window's pixels from pooled row h, `count` channels of one block. */
+static void expand_row(REAL *to, window at, const conv *v, const REAL *dy, const uint8_t *index, int64_t h, int64_t count,
+                       int64_t width)
+{
+    int64_t p = v->pool, top = max64(h * p, at.row), rows = min64((h + 1) * p, at.row + at.rows) - top;
+    int64_t first = max64(0, at.column), end = min64(v->yw * p, at.column + at.columns), row = at.columns * width;
+    REAL   *line = to + (top - at.row) * row - at.column * width;
+    for (int64_t q = first; q < end;) {
+        int64_t w = q / p, columns = min64((w + 1) * p, end) - q, from = (h * v->yw + w) * v->o;
+        REAL   *pixel = line + q * width;
+        int64_t position = (top - h * p) * p + q - w * p;
+        if (p == 2 && rows == 2 && columns == 2) /* the loops are unrolled */
+            route(pixel, width, row, dy + from, index + from, 2, 0, 2, 2, count);
+        else
+            route(pixel, width, row, dy + from, index + from, p, position, rows, columns, count);
+        q += columns;
+    }
 }
 
 void expand_window(REAL *to, window at, const conv *v, const REAL *dy, const uint8_t *index, int64_t first,
                    int64_t channels, int64_t width, int64_t block)
 {
-    int64_t p = v->pool;
+    int64_t p = v->pool, h = v->yh * p, w = v->yw * p, row = at.columns * width;
+    int64_t left = min64(at.columns, max64(0, -at.column)), right = max64(left, min64(at.columns, w - at.column));
+    if (p == 1 && width == channels) {
+        copy_window(to, at, dy, h, w, v->o, first, width);
+        return;
+    }
     for (int64_t c = 0; c < channels; c += width, to += block) {
         int64_t count = min64(width, channels - c);
-        REAL   *pixel = to;
-        for (int64_t r = at.row; r < at.row + at.rows; r++)
-            for (int64_t q = at.column; q < at.column + at.columns; q++, pixel += width) {
-                if (r < 0 || r >= v->yh * p || q < 0 || q >= v->yw * p) {
-                    zero(pixel, width);
-                    continue;
-                }
-                int64_t from = ((r / p) * v->yw + q / p) * v->o + first + c;
-                if (p == 1)
-                    memcpy(pixel, dy + from, (size_t)count * sizeof(REAL));
-                else
-                    route(pixel, dy + from, index + from, (int)(r % p * p + q % p), count);
-                if (count < width) zero(pixel + count, width - count);
-            }
+        for (int64_t r = 0; r < at.rows; r++) {
+            bool outside = at.row + r < 0 || at.row + r >= h;
+            if (outside || count < width) zero(to + r * row, row);
+            if (outside) continue;
+            zero(to + r * row, left * width);
+            zero(to + r * row + right * width, (at.columns - right) * width);
+            if (p > 1) continue;
+            const REAL *from = dy + ((at.row + r) * w + at.column) * v->o + first + c;
+            REAL       *pixel = to + r * row;
+            if (count == NR && width == NR)
+                for (int64_t q = left; q < right; q++) memcpy(pixel + q * NR, from + q * v->o, NR * sizeof(REAL));
+            else
+                for (int64_t q = left; q < right; q++)
+                    memcpy(pixel + q * width, from + q * v->o, (size_t)count * sizeof(REAL));
+        }
+        if (p == 1) continue;
+        for (int64_t y = max64(0, at.row) / p; y < v->yh && y * p < at.row + at.rows; y++)
+            expand_row(to, at, v, dy + first + c, index + first + c, y, count, width);
     }
 }
 
-/* The first greatest of the p × p values wins, and a NaN beats all, as in PyTorch. */
-static inline void pool_pixel(const conv *v, const REAL *from, REAL *y, uint8_t *index)
+/* The greater, and NaN if either is. */
+static inline vec greater(vec a, vec b)
 {
-    int64_t p = v->pool;
-    for (int64_t c = 0; c < v->og; c++) {
-        REAL best = from[c];
-        int  winner = 0;
-        for (int64_t i = 0; i < p; i++)
-            for (int64_t j = 0; j < p; j++) {
-                REAL x = from[(i * v->ow + j) * v->og + c];
-                if (x > best || (x != x && best == best)) {
-                    best = x;
-                    winner = (int)(i * p + j);
-                }
-            }
-        if (v->relu && best <= 0) {
-            best = 0;
-            winner = 255;
-        }
-        y[c] = best;
-        if (index) index[c] = (uint8_t)winner;
+#if defined(__aarch64__) && LK_REAL_BITS == 32
+    return (vec)vmaxq_f32((float32x4_t)a, (float32x4_t)b);
+#elif defined(__aarch64__)
+    return (vec)vmaxq_f64((float64x2_t)a, (float64x2_t)b);
+#else
+    return choose((a > b) | (a != a), a, b);
+#endif
+}
+
+/* VL channels of one window: the first of the greatest values wins, as in PyTorch; with relu nobody wins at or below 0. */
+static inline void pool_vector(const REAL *from, int64_t p, int64_t row, int64_t pixel, bool relu, REAL *y, uint8_t *index)
+{
+    vec best = load(from);
+    for (int64_t i = 0; i < p; i++)
+        for (int64_t j = i == 0; j < p; j++) best = greater(best, load(from + i * row + j * pixel));
+    ivec dead = best <= splat(0);
+    store(y, relu ? (vec)(~dead & (ivec)best) : best);
+    if (!index) return;
+    ivec winner = (ivec){0} + (INTEGER)(p * p - 1);
+    for (int64_t i = p * p - 2; i >= 0; i--) {
+        ivec equal = load(from + i / p * row + i % p * pixel) == best;
+        winner = (equal & (INTEGER)i) | (~equal & winner);
     }
+    store_winners(index, relu ? winner | dead : winner);
+}
+
+static inline void pool_scalar(const REAL *from, int64_t p, int64_t row, int64_t pixel, bool relu, REAL *y, uint8_t *index)
+{
+    REAL    best = from[0];
+    int64_t winner = 0;
+    for (int64_t i = 0; i < p * p; i++) {
+        REAL x = from[i / p * row + i % p * pixel];
+        if (x > best || (x != x && best == best)) best = x, winner = i;
+    }
+    bool dead = relu && best <= 0;
+    *y = dead ? 0 : best;
+    if (index) *index = dead ? 255 : (uint8_t)winner;
+}
+
+static inline void pool_pixel(const conv *v, const REAL *from, int64_t p, REAL *y, uint8_t *index)
+{
+    int64_t row = v->ow * v->og, c = 0;
+    for (; c + VL <= v->og; c += VL) pool_vector(from + c, p, row, v->og, v->relu, y + c, index ? index + c : NULL);
+    for (; c < v->og; c++) pool_scalar(from + c, p, row, v->og, v->relu, y + c, index ? index + c : NULL);
 }
 
 void pool_rows(const conv *v, const REAL *from, int64_t rows, REAL *y, uint8_t *index)
 {
     for (int64_t r = 0; r < rows; r++)
         for (int64_t q = 0; q < v->yw; q++) {
-            int64_t at = (r * v->yw + q) * v->o;
-            pool_pixel(v, from + (r * v->pool * v->ow + q * v->pool) * v->og, y + at, index ? index + at : NULL);
+            int64_t     at = (r * v->yw + q) * v->o;
+            const REAL *window = from + (r * v->pool * v->ow + q * v->pool) * v->og;
+            uint8_t    *winners = index ? index + at : NULL;
+            if (v->pool == 2)
+                pool_pixel(v, window, 2, y + at, winners);
+            else
+                pool_pixel(v, window, v->pool, y + at, winners);
         }
 }
 

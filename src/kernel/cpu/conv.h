@@ -44,7 +44,7 @@ typedef struct window {
 void copy_window(REAL *to, window at, const REAL *image, int64_t h, int64_t w, int64_t c, int64_t first, int64_t width);
 
 /* to[pixel][0…row): the kh*kw*cg values under the kernel, in the order (row, column, channel), then one, then zeros.
- * from is a window of x with `columns` columns of cg channels. */
+ * from is a window of x with `columns` columns of cg channels. Reads and writes up to VL past the ends. */
 #define copy_patches KERNEL(copy_patches)
 void copy_patches(REAL *to, int64_t row, const conv *v, const REAL *from, int64_t columns, int64_t rows);
 

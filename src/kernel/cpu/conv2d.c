@@ -25,7 +25,7 @@ static plan plan_of(const lk__call *call)
     plan  p = {.v = conv_of(call->attrs, call->in[0].dims, call->in[1].dims)};
     conv *v = &p.v;
     p.patches = wants_patches(v);
-    p.copies = v->padding > 0 || v->groups > 1;
+    p.copies = v->padding > 0 || v->groups > 1 || p.patches;
     p.columns = p.copies ? v->w + 2 * v->padding : v->w;
     p.deep = p.patches ? patch_row(v) : v->kh * v->kw * v->cg;
     int64_t per_row = (p.copies ? v->stride * p.columns * v->cg : 0) + (p.patches ? v->ow * p.deep : 0) +
@@ -36,8 +36,8 @@ static plan plan_of(const lk__call *call)
     int64_t bands = max64(1, tiles_of(used, rows));
     p.band = round_to(tiles_of(used, bands), v->pool);
     p.bands = tiles_of(used, max64(1, p.band));
-    p.window = p.copies ? band_rows(&p, p.band) * p.columns * v->cg : 0;
-    p.patch = p.patches ? p.band * v->ow * p.deep : 0;
+    p.window = p.copies ? band_rows(&p, p.band) * p.columns * v->cg + VL : 0;
+    p.patch = p.patches ? p.band * v->ow * p.deep + VL : 0;
     p.result = v->pool > 1 ? p.band * v->ow * v->og : 0;
     return p;
 }

@@ -28,8 +28,8 @@ static plan plan_of(const lk__call *call)
     plan  p = {.v = conv_of(call->attrs, call->in[0].dims, call->out[0].dims)};
     conv *v = &p.v;
     p.patches = wants_patches(v);
-    /* micro_tn reads up to a multiple of MR: at the end of x that would be beyond it. */
-    p.copies = v->padding > 0 || v->groups > 1 || (!p.patches && v->kw * v->cg % MR != 0);
+    /* micro_tn reads up to a multiple of MR, copy_patches whole vectors: at the end of x that would be beyond it. */
+    p.copies = v->padding > 0 || v->groups > 1 || p.patches || v->kw * v->cg % MR != 0;
     p.columns = v->w + 2 * v->padding;
     p.deep = p.patches ? patch_row(v) : v->kh * v->kw * v->cg;
     int64_t whole = v->groups * v->panels * NR * p.deep;
@@ -42,8 +42,8 @@ static plan plan_of(const lk__call *call)
     int64_t bands = max64(1, tiles_of(v->oh, rows));
     p.band = tiles_of(v->oh, bands);
     p.bands = tiles_of(v->oh, max64(1, p.band));
-    p.window = p.copies ? band_rows(&p, p.band) * p.columns * v->cg + MR : 0;
-    p.patch = p.patches ? p.band * v->ow * p.deep : 0;
+    p.window = p.copies ? band_rows(&p, p.band) * p.columns * v->cg + max64(MR, VL) : 0;
+    p.patch = p.patches ? p.band * v->ow * p.deep + VL : 0;
     p.panel = p.band * v->ow * NR;
     return p;
 }

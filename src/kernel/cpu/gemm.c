@@ -10,6 +10,7 @@ enum {
     BLOCK_A = 32 << 10, /* elements: with B's and C's block about half of a second-level cache of 1 MiB */
     BLOCK_B = 64 << 10,
     BLOCK_C = 32 << 10,
+    SHARED = 1 << 20,
     LONGEST = 512,         /* rows or columns of a block */
     MANY = 32,             /* tiles: enough for as many threads */
     LEAST = 1 << 20        /* multiplications that are worth a tile of their own */
@@ -40,7 +41,9 @@ static inline void transpose_quads(REAL *to, int64_t to_row, const REAL *from, i
 #endif
 }
 
-void transpose(REAL *to, int64_t to_row, const REAL *from, int64_t from_row, int64_t rows, int64_t columns)
+/* Not inlined: with known rows GCC warns of an overflow that the loops exclude. */
+__attribute__((noinline)) void transpose(REAL *to, int64_t to_row, const REAL *from, int64_t from_row, int64_t rows,
+                                         int64_t columns)
 {
     int64_t i = 0;
     for (; i + QL <= rows; i += QL) {
@@ -100,11 +103,12 @@ static gemm turned(const gemm *g)
 }
 
 typedef struct job {
-    gemm    g;
-    blocks  cut;
-    bool    turned; /* bias goes along rows */
-    char   *workspace;
-    size_t  per_worker;
+    gemm   g;
+    blocks cut;
+    bool   turned; /* bias goes along rows */
+    REAL  *shared; /* all of B packed, [block of k][panel][k][NR]; NULL: each tile packs its own */
+    char  *workspace;
+    size_t per_worker;
 } job;
 
 static int64_t longest_block(const gemm *g, int64_t unit) { return min64(LONGEST, round_to(max64(g->m, g->n), unit)); }
@@ -118,22 +122,43 @@ static int64_t b_space(const gemm *g)
 }
 static int64_t c_space(const gemm *g) { return min64(BLOCK_C, longest_block(g, NR) * longest_block(g, NR)); }
 
+/* Transposing costs more than copying: a B that many tiles would transpose is packed once for all, if that is not too
+ * much memory. Such a B has the fewer columns. */
+static int64_t shared_columns(const gemm *g)
+{
+    bool transposed = g->b_k == 1 && g->b_column != 1 && g->a_k == 1;
+    return transposed && g->alone ? round_to(min64(g->m, g->n), NR) : 0;
+}
+static int64_t shared_space(const gemm *g) { return min64(SHARED, shared_columns(g) * g->k); }
+
+static size_t worker_space(const gemm *g) { return space_of(a_space(g)) + space_of(b_space(g)) + space_of(c_space(g)); }
+
 size_t gemm_workspace(const gemm *g, int threads)
 {
-    return (size_t)threads * (space_of(a_space(g)) + space_of(b_space(g)) + space_of(c_space(g)));
+    return space_of(shared_space(g)) + (size_t)threads * worker_space(g);
 }
 
-/* Panels of NR columns, each k × NR. */
-static void pack_b(const gemm *g, const REAL *b, int64_t n, int64_t k, REAL *to)
+/* Panels of NR columns, each k × NR, `panel` elements apart. */
+static void pack_b(const gemm *g, const REAL *b, int64_t n, int64_t k, REAL *to, int64_t panel)
 {
-    for (int64_t j = 0; j < n; j += NR, to += k * NR) {
-        int64_t columns = min64(NR, n - j);
-        if (columns < NR) memset(to, 0, (size_t)(k * NR) * sizeof(REAL));
-        if (g->b_column == 1)
-            for (int64_t q = 0; q < k; q++) memcpy(to + q * NR, b + q * g->b_k + j, (size_t)columns * sizeof(REAL));
-        else
-            transpose(to, NR, b + j * g->b_column, g->b_column, columns, k);
+    int64_t whole = n / NR;
+    if (g->b_column == 1) {
+        for (int64_t q = 0; q < k; q++) { /* along the rows, as memory likes it */
+            const REAL *from = b + q * g->b_k;
+            for (int64_t j = 0; j < whole; j++) memcpy(to + j * panel + q * NR, from + j * NR, NR * sizeof(REAL));
+        }
+    } else {
+        for (int64_t j = 0; j < whole; j++) transpose(to + j * panel, NR, b + j * NR * g->b_column, g->b_column, NR, k);
     }
+    int64_t rest = n - whole * NR;
+    if (rest == 0) return;
+    b += whole * NR * g->b_column;
+    to += whole * panel;
+    memset(to, 0, (size_t)(k * NR) * sizeof(REAL));
+    if (g->b_column == 1)
+        for (int64_t q = 0; q < k; q++) memcpy(to + q * NR, b + q * g->b_k, (size_t)rest * sizeof(REAL));
+    else
+        transpose(to, NR, b, g->b_column, rest, k);
 }
 
 /* Rows of k (micro_nn), or panels of MR rows, each k × MR (micro_tn). */
@@ -200,9 +225,10 @@ static void run_tile(void *argument, int64_t index, int worker)
         const REAL *b_from = g->b + (batch + part) * g->b_batch + j * g->b_column;
         for (int64_t k = 0; k < g->k; k += job->cut.k, start = false) {
             int64_t depth = min64(job->cut.k, g->k - k);
+            const REAL *panels = job->shared ? job->shared + k * round_to(g->n, NR) + j * depth : b;
             if (!in_place) pack_a(g, a_from + k * g->a_k, m, depth, a);
-            pack_b(g, b_from + k * g->b_k, n, depth, b);
-            multiply(g->a_k == 1, in_place ? a_from + k : a, in_place ? g->a_row : depth, b, m, n, depth,
+            if (!job->shared) pack_b(g, b_from + k * g->b_k, n, depth, b, depth * NR);
+            multiply(g->a_k == 1, in_place ? a_from + k : a, in_place ? g->a_row : depth, panels, m, n, depth,
                      job->turned ? NULL : bias, start, sum, sum_row);
         }
     }
@@ -216,15 +242,29 @@ static void run_tile(void *argument, int64_t index, int worker)
     if (!direct) transpose(out, g->c_column, sum, sum_row, m, n);
 }
 
+static void share(void *argument, int64_t block, int worker)
+{
+    const job *job = argument;
+    int64_t    k = block * job->cut.k, depth = min64(job->cut.k, job->g.k - k);
+    (void)worker;
+    pack_b(&job->g, job->g.b + k * job->g.b_k, job->g.n, depth, job->shared + k * round_to(job->g.n, NR), depth * NR);
+}
+
 void gemm_run(const gemm *g, lk__pool *pool, void *workspace)
 {
-    job job = {.g = *g, .workspace = workspace};
+    job job = {.g = *g};
     if (g->m <= 0 || g->n <= 0 || (g->batch <= 0 && !g->sum)) return;
     if (g->b_k == 1 && g->b_column != 1 && (g->a_k != 1 || g->n > g->m)) {
         job.g = turned(g);
         job.turned = true;
     }
     job.cut = cut(&job.g, job.turned);
-    job.per_worker = gemm_workspace(g, 1);
+    job.per_worker = worker_space(g);
+    int64_t columns = shared_columns(g);
+    if (columns > 0 && columns * g->k <= SHARED && job.cut.rows > 1) {
+        job.shared = workspace;
+        lk__pool_run(pool, tiles_of(job.g.k, job.cut.k), share, &job);
+    }
+    job.workspace = (char *)workspace + space_of(shared_space(g));
     lk__pool_run(pool, job.cut.rows * job.cut.columns * (g->sum ? 1 : g->batch), run_tile, &job);
 }

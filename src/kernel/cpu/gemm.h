@@ -56,6 +56,7 @@ typedef struct gemm {
     const REAL *bias; /* n of them, or NULL */
     lk__unary   activation;
     bool        sum;
+    bool        alone; /* never a batch: batch is 1 and will be */
 } gemm;
 
 #define gemm_run KERNEL(gemm_run)

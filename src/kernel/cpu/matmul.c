@@ -17,6 +17,7 @@ static gemm product(const lk__call *call)
     gemm               g = {.m = m, .n = n, .k = k, .a = a->data, .b = b->data, .c = y->data, .c_row = n, .c_column = 1};
     if ((a->rank > 2 && batch_of(a) == 0) || (b->rank > 2 && batch_of(b) == 0)) batch = 0;
     g.batch = batch;
+    g.alone = a->rank == 2 && b->rank == 2;
     g.sum = y->rank == 2 && (a->rank > 2 || b->rank > 2);
     g.a_row = ta ? 1 : k, g.a_k = ta ? m : 1;
     g.b_k = tb ? 1 : n, g.b_column = tb ? k : 1;

@@ -5,8 +5,9 @@
 
 #include "kernel/cpu/lanes.h"
 
-INLINE vec vabs(vec x) { return (vec)((ivec)x & ~(ivec)splat(R(-0.0))); }
-INLINE vec with_sign_of(vec magnitude, vec x) { return (vec)((ivec)magnitude | ((ivec)x & (ivec)splat(R(-0.0)))); }
+INLINE ivec sign_bits(void) { return (ivec){0} + (INTEGER)(UINT64_C(1) << (LK_REAL_BITS - 1)); }
+INLINE vec  vabs(vec x) { return (vec)((ivec)x & ~sign_bits()); }
+INLINE vec  with_sign_of(vec magnitude, vec x) { return (vec)((ivec)magnitude | ((ivec)x & sign_bits())); }
 
 INLINE vec vsqrt(vec x)
 {

@@ -1,0 +1,221 @@
+/* kernels.c - how fast the products and convolutions run: GFLOP/s of each, as a fraction of the FMA peak measured here.
+ *
+ *   kernels [threads [isa [part of a name]]]
+ *
+ * Each figure is the best of several runs over data that was touched before. The operations counted are those of the plain
+ * algorithm, so one that needs fewer (Winograd) may pass 100 %. */
+#include "base/base.h"
+#include "base/isa.h"
+#include "kernel/kernel.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct bench {
+    lk_context *context;
+    const char *isa;
+    int         threads;
+    const char *only;  /* lines whose name has this; NULL all */
+    double      peak;  /* FLOP/s, f32, all threads */
+    double      total; /* seconds of one SimpleCNN step's kernels */
+} bench;
+
+enum { CHAINS = 24, ROUNDS = 20000 };
+
+/* Independent chains of multiply-add in registers; the barrier keeps the compiler from taking the product out of the loop. */
+#define SPIN(name, bytes, target, registers)                                                                      \
+    target static void name(void *argument, int64_t tile, int worker)                                             \
+    {                                                                                                             \
+        typedef float   wide __attribute__((vector_size(bytes)));                                                 \
+        wide            a = (wide){0} + 0.999f, b = (wide){0} + (float)tile, c0 = a, c1 = a, c2 = a, c3 = a;      \
+        wide            c4 = a, c5 = a, c6 = a, c7 = a, c8 = a, c9 = a, c10 = a, c11 = a;                         \
+        volatile float *sink = argument;                                                                          \
+        (void)worker;                                                                                             \
+        for (int round = 0; round < ROUNDS * 2; round++) {                                                        \
+            __asm__ volatile("" : "+" registers(a), "+" registers(b));                                            \
+            c0 += a * b, c1 += a * b, c2 += a * b, c3 += a * b, c4 += a * b, c5 += a * b;                          \
+            c6 += a * b, c7 += a * b, c8 += a * b, c9 += a * b, c10 += a * b, c11 += a * b;                        \
+            __asm__ volatile("" : "+" registers(c0), "+" registers(c1), "+" registers(c2), "+" registers(c3),     \
+                             "+" registers(c4), "+" registers(c5));                                               \
+            __asm__ volatile("" : "+" registers(c6), "+" registers(c7), "+" registers(c8), "+" registers(c9),     \
+                             "+" registers(c10), "+" registers(c11));                                             \
+        }                                                                                                         \
+        wide sum = c0 + c1 + c2 + c3 + c4 + c5 + c6 + c7 + c8 + c9 + c10 + c11;                                   \
+        *sink = sum[0];                                                                                           \
+    }
+#if defined(__x86_64__)
+SPIN(spin_avx512, 64, __attribute__((target("avx512f"))), "v")
+SPIN(spin_avx2, 32, __attribute__((target("avx2,fma"))), "x")
+SPIN(spin_generic, 16, , "x")
+#else
+SPIN(spin_neon, 16, , "w")
+#endif
+
+static double measure_peak(bench *b)
+{
+    float    sink;
+    double   best = 1e9, lanes = 4;
+    lk__tile spin;
+#if defined(__x86_64__)
+    spin = strcmp(b->isa, "avx512") == 0 ? spin_avx512 : strcmp(b->isa, "avx2") == 0 ? spin_avx2 : spin_generic;
+    lanes = strcmp(b->isa, "avx512") == 0 ? 16 : strcmp(b->isa, "avx2") == 0 ? 8 : 4;
+#else
+    spin = spin_neon;
+#endif
+    for (int i = 0; i < 40; i++) {
+        double start = lk__now();
+        lk__pool_run(lk__context_pool(b->context), b->threads, spin, &sink);
+        double seconds = lk__now() - start;
+        if (seconds < best) best = seconds;
+    }
+    return 2.0 * CHAINS * ROUNDS * lanes * b->threads / best;
+}
+
+static void *fresh(bench *b, size_t bytes)
+{
+    void *memory = lk__alloc(b->context, LK_MEMORY_OTHER, bytes ? bytes : 1);
+    if (!memory) {
+        fprintf(stderr, "kernels: %s\n", lk_context_error(b->context));
+        exit(1);
+    }
+    return memory;
+}
+
+static lk__operand operand(bench *b, int rank, const int64_t *dims, bool index)
+{
+    lk__operand o = {.dtype = index ? LK_U8 : LK_F32, .rank = rank};
+    for (int i = 0; i < rank; i++) o.dims[i] = dims[i];
+    int64_t count = lk__elements(&o);
+    o.data = fresh(b, (size_t)count * lk_dtype_size(o.dtype));
+    for (int64_t i = 0; i < count; i++) {
+        uint32_t bits = (uint32_t)i * 2654435761u >> 8;
+        if (index)
+            ((uint8_t *)o.data)[i] = bits & 4 ? 255 : bits & 3;
+        else
+            ((float *)o.data)[i] = (float)bits / (1 << 23) - 1;
+    }
+    return o;
+}
+
+static void time_call(bench *b, const char *name, lk__op op, lk__call *call, double flops, bool counts)
+{
+    const lk__kernel_entry *entry = &lk__cpu_kernels(LK_F32, b->isa)[op];
+    size_t                  bytes = entry->workspace ? entry->workspace(call, b->threads) : 0;
+    if (b->only && !strstr(name, b->only)) goto done;
+    call->workspace = fresh(b, bytes);
+    call->pool = lk__context_pool(b->context);
+    double best = 1e9;
+    int    inner = flops < 1e7 ? 100 : 1;
+    for (int i = 0; i < 15; i++) {
+        double start = lk__now();
+        for (int j = 0; j < inner; j++) entry->run(call);
+        double seconds = (lk__now() - start) / inner;
+        if (seconds < best) best = seconds;
+    }
+    if (counts) b->total += best;
+    printf("%-30s %9.3f ms %8.1f GFLOP/s %6.1f %%  %8.1f KiB workspace\n", name, best * 1e3, flops / best * 1e-9,
+           100 * flops / best / b->peak, (double)bytes / 1024);
+    lk__free(b->context, LK_MEMORY_OTHER, call->workspace, bytes ? bytes : 1);
+done:
+    for (int i = 0; i < call->inputs; i++)
+        lk__free(b->context, LK_MEMORY_OTHER, call->in[i].data, (size_t)lk__elements(&call->in[i]) * lk_dtype_size(call->in[i].dtype));
+    for (int i = 0; i < call->outputs; i++)
+        lk__free(b->context, LK_MEMORY_OTHER, call->out[i].data,
+                 (size_t)lk__elements(&call->out[i]) * lk_dtype_size(call->out[i].dtype));
+}
+
+static void time_conv(bench *b, const char *name, int64_t n, int64_t c, int64_t size, int64_t o, int64_t kernel,
+                      int64_t stride, int64_t pool, bool input, bool counts)
+{
+    int64_t   padding = kernel / 2, out = (size + 2 * padding - kernel) / stride + 1, pooled = pool > 1 ? out / pool : out;
+    int64_t   x[] = {n, c, size, size}, w[] = {o, c, kernel, kernel}, y[] = {n, o, pooled, pooled};
+    lk__attrs attrs = {.kernel = kernel, .stride = stride, .padding = padding, .groups = 1, .pool = pool, .activation = LK__RELU};
+    double    flops = 2.0 * (double)(n * c * out * out * o * kernel * kernel);
+    char      text[64];
+    bool      has_index = pool > 1;
+    lk__call  forward = {.attrs = &attrs, .inputs = 3, .outputs = has_index ? 2 : 1};
+    forward.in[0] = operand(b, 4, x, false), forward.in[1] = operand(b, 4, w, false), forward.in[2] = operand(b, 1, w, false);
+    forward.out[0] = operand(b, 4, y, false);
+    if (has_index) forward.out[1] = operand(b, 4, y, true);
+    snprintf(text, sizeof text, "%s forward", name);
+    time_call(b, text, LK__OP_conv2d, &forward, flops, counts);
+    if (input) {
+        lk__call dx = {.attrs = &attrs, .inputs = has_index ? 3 : 2, .outputs = 1};
+        dx.in[0] = operand(b, 4, y, false), dx.in[1] = operand(b, 4, w, false), dx.out[0] = operand(b, 4, x, false);
+        if (has_index) dx.in[2] = operand(b, 4, y, true);
+        snprintf(text, sizeof text, "%s grad input", name);
+        time_call(b, text, LK__OP_conv2d_grad_input, &dx, flops, counts);
+    }
+    lk__call dw = {.attrs = &attrs, .inputs = has_index ? 3 : 2, .outputs = 2};
+    dw.in[0] = operand(b, 4, x, false), dw.in[1] = operand(b, 4, y, false);
+    if (has_index) dw.in[2] = operand(b, 4, y, true);
+    dw.out[0] = operand(b, 4, w, false), dw.out[1] = operand(b, 1, w, false);
+    snprintf(text, sizeof text, "%s grad weight", name);
+    time_call(b, text, LK__OP_conv2d_grad_weight, &dw, flops, counts);
+}
+
+static void time_linear(bench *b, const char *name, int64_t rows, int64_t inputs, int64_t outputs, bool counts)
+{
+    int64_t   x[] = {rows, inputs}, w[] = {outputs, inputs}, y[] = {rows, outputs};
+    lk__attrs attrs = {.activation = LK__RELU};
+    double    flops = 2.0 * (double)(rows * inputs * outputs);
+    char      text[64];
+    lk__call  forward = {.attrs = &attrs, .inputs = 3, .outputs = 1};
+    forward.in[0] = operand(b, 2, x, false), forward.in[1] = operand(b, 2, w, false), forward.in[2] = operand(b, 1, w, false);
+    forward.out[0] = operand(b, 2, y, false);
+    snprintf(text, sizeof text, "%s forward", name);
+    time_call(b, text, LK__OP_linear, &forward, flops, counts);
+    lk__call dx = {.attrs = &attrs, .inputs = 2, .outputs = 1};
+    dx.in[0] = operand(b, 2, y, false), dx.in[1] = operand(b, 2, w, false), dx.out[0] = operand(b, 2, x, false);
+    snprintf(text, sizeof text, "%s grad input", name);
+    time_call(b, text, LK__OP_linear_grad_input, &dx, flops, counts);
+    lk__call dw = {.attrs = &attrs, .inputs = 2, .outputs = 2};
+    dw.in[0] = operand(b, 2, x, false), dw.in[1] = operand(b, 2, y, false);
+    dw.out[0] = operand(b, 2, w, false), dw.out[1] = operand(b, 1, w, false);
+    snprintf(text, sizeof text, "%s grad weight", name);
+    time_call(b, text, LK__OP_linear_grad_weight, &dw, flops, counts);
+}
+
+static void time_matmul(bench *b, const char *name, int64_t batch, int64_t m, int64_t n, int64_t k, bool ta, bool tb)
+{
+    int64_t   x[] = {batch, ta ? k : m, ta ? m : k}, w[] = {batch, tb ? n : k, tb ? k : n}, y[] = {batch, m, n};
+    lk__attrs attrs = {.transpose_a = ta, .transpose_b = tb};
+    lk__call  call = {.attrs = &attrs, .inputs = 2, .outputs = 1};
+    call.in[0] = operand(b, 3, x, false), call.in[1] = operand(b, 3, w, false), call.out[0] = operand(b, 3, y, false);
+    time_call(b, name, LK__OP_matmul, &call, 2.0 * (double)(batch * m * n * k), false);
+}
+
+int main(int argc, char **argv)
+{
+    lk_context_config config = LK_CONTEXT_CONFIG_INIT;
+    bench             b = {0};
+    config.threads = argc > 1 ? atoi(argv[1]) : 1;
+    config.isa = argc > 2 ? argv[2] : NULL;
+    b.only = argc > 3 ? argv[3] : NULL;
+    if (lk_context_create(&config, &b.context) != LK_OK) {
+        fprintf(stderr, "kernels: no such number of threads or instruction set\n");
+        return 2;
+    }
+    b.threads = lk_context_threads(b.context);
+    b.isa = lk_context_isa(b.context);
+    b.peak = measure_peak(&b);
+    printf("%s, %d thread%s, FMA peak %.1f GFLOP/s\n", b.isa, b.threads, b.threads == 1 ? "" : "s", b.peak * 1e-9);
+    time_conv(&b, "conv1 3>32 32x32", 64, 3, 32, 32, 3, 1, 2, false, true);
+    time_conv(&b, "conv2 32>64 16x16", 64, 32, 16, 64, 3, 1, 2, true, true);
+    time_linear(&b, "fc1 64x4096>512", 64, 4096, 512, true);
+    time_linear(&b, "fc2 64x512>10", 64, 512, 10, true);
+    printf("%-30s %9.3f ms\n", "SimpleCNN, batch 64, together", b.total * 1e3);
+    time_linear(&b, "mlp 32x64>128", 32, 64, 128, false);
+    time_linear(&b, "mlp 32x128>10", 32, 128, 10, false);
+    time_conv(&b, "resnet20 16>16 32x32", 16, 16, 32, 16, 3, 1, 0, true, false);
+    time_conv(&b, "resnet20 64>64 8x8", 64, 64, 8, 64, 3, 1, 0, true, false);
+    time_conv(&b, "resnet18 64>128 28x28/2", 4, 64, 28, 128, 3, 2, 0, true, false);
+    time_conv(&b, "resnet18 256>256 7x7", 4, 256, 7, 256, 3, 1, 0, true, false);
+    time_conv(&b, "resnet18 64>128 1x1 28/2", 4, 64, 28, 128, 1, 2, 0, true, false);
+    time_matmul(&b, "matmul 512x512x512", 1, 512, 512, 512, false, false);
+    time_matmul(&b, "matmul 512x512x512 tb", 1, 512, 512, 512, false, true);
+    time_matmul(&b, "matmul 12 x 256x256x64 tb", 12, 256, 256, 64, false, true);
+    lk_context_free(b.context);
+    return 0;
+}

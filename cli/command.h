@@ -1,0 +1,44 @@
+/* command.h - what a command of `lockstep` is. To add one: a file cli/NAME.c that defines `const command command_NAME`, and one
+ * line in the list below. */
+#ifndef COMMAND_H
+#define COMMAND_H
+
+#include "options.h"
+
+#include <lockstep/context.h>
+
+typedef struct command {
+    const char   *name;
+    const char   *summary;     /* a few words, for the list of commands */
+    const char   *description; /* for --help and the man page; paragraphs are parted by an empty line */
+    const char   *operands;    /* "get NAME", as the synopsis shows them; NULL: takes none */
+    int           least, most; /* how many operands */
+    const option *options;     /* ends with an empty one; NULL: none */
+    int (*run)(const options *given); /* returns the process's exit status */
+} command;
+
+/* In the order of `lockstep help`. */
+#define COMMAND_LIST(X) \
+    X(info)             \
+    X(help)
+
+#define COMMAND_DECLARE(name) extern const command command_##name;
+COMMAND_LIST(COMMAND_DECLARE)
+#undef COMMAND_DECLARE
+
+extern const command *const commands[]; /* all of the list, NULL at the end */
+const command              *command_find(const char *name); /* NULL when there is none */
+
+enum { EXIT_FAILED = 1, EXIT_MISTAKE = 2 };
+
+/* "lockstep NAME: …" on standard error. */
+void complain(const char *command_name, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* Says what the context's latest failure said; returns 2 for what the user can mend (a value, a name, a file of another kind),
+ * 1 for what failed. context may be NULL. */
+int report(const char *command_name, lk_context *context, lk_status status);
+
+void command_print_help(const command *command, FILE *out);
+void command_print_man(const command *command, FILE *out); /* troff; NULL: the page of lockstep itself */
+void commands_print_help(FILE *out);
+
+#endif

@@ -1,0 +1,220 @@
+/* help.c - `lockstep help`: the list of commands, each one's help, and man pages, all from the option tables. */
+#include "command.h"
+
+#include <ctype.h>
+#include <lockstep/base.h>
+#include <string.h>
+
+enum { COLUMN = 26, WIDTH = 100 };
+
+/* Text from column `column` on, wrapped; `used` columns of the first line are taken. */
+static void wrap(FILE *out, const char *text, int used, int column)
+{
+    int at = used;
+    while (*text) {
+        int length = (int)strcspn(text, " ");
+        if (at > column && at + 1 + length > WIDTH) {
+            fprintf(out, "\n");
+            at = 0;
+        }
+        if (at < column) at += fprintf(out, "%*s", column - at, "");
+        else if (at > column) at += fprintf(out, " ");
+        at += fprintf(out, "%.*s", length, text);
+        text += length;
+        while (*text == ' ') text++;
+    }
+    fprintf(out, "\n");
+}
+
+/* The sentence beside an option: its doc, what it may be, its default. */
+static void describe(const option *o, char *out, size_t size)
+{
+    int n = snprintf(out, size, "%s", o->doc);
+    if (o->type == OPTION_CHOICE) {
+        n += snprintf(out + n, size - (size_t)n, ": ");
+        for (const char *c = o->choices; *c && n + 4 < (int)size; c++) {
+            if (*c == '|') n += snprintf(out + n, size - (size_t)n, strchr(c + 1, '|') ? ", " : " or ");
+            else out[n++] = *c, out[n] = 0;
+        }
+    }
+    if (o->value) snprintf(out + n, size - (size_t)n, " (%s)", o->value);
+}
+
+static void paragraphs(FILE *out, const char *text, void (*each)(FILE *out, const char *paragraph))
+{
+    char paragraph[2048];
+    while (*text) {
+        const char *end = strstr(text, "\n\n");
+        size_t      length = end ? (size_t)(end - text) : strlen(text);
+        snprintf(paragraph, sizeof paragraph, "%.*s", (int)length, text);
+        each(out, paragraph);
+        text += length + (end ? 2 : 0);
+    }
+}
+
+static void help_paragraph(FILE *out, const char *paragraph)
+{
+    fprintf(out, "\n");
+    wrap(out, paragraph, 0, 0);
+}
+
+void command_print_help(const command *c, FILE *out)
+{
+    fprintf(out, "Usage: lockstep %s%s%s%s\n", c->name, c->options ? " [OPTIONS]" : "", c->operands ? " " : "", c->operands ? c->operands : "");
+    paragraphs(out, c->description, help_paragraph);
+    fprintf(out, "\n");
+    for (const option *o = c->options; o && (o->name || o->doc); o++) {
+        if (!o->name) {
+            fprintf(out, "\n%s\n", o->doc);
+            continue;
+        }
+        char text[1024];
+        describe(o, text, sizeof text);
+        int used = fprintf(out, "  --%s%s%s", o->name, o->argument ? " " : "", o->argument ? o->argument : "");
+        if (used >= COLUMN) used = fprintf(out, "\n") - 1;
+        wrap(out, text, used, COLUMN);
+    }
+    int used = fprintf(out, "  --help");
+    wrap(out, "Show this and exit", used, COLUMN);
+}
+
+void commands_print_help(FILE *out)
+{
+    fprintf(out, "Usage: lockstep COMMAND [OPTIONS]\n       lockstep --version\n\nTrains neural networks. Commands:\n\n");
+    for (int i = 0; commands[i]; i++) {
+        int used = fprintf(out, "  %s", commands[i]->name);
+        wrap(out, commands[i]->summary, used, 12);
+    }
+    fprintf(out, "\n`lockstep COMMAND --help` says what a command takes.\n");
+}
+
+/* ---- man pages ---- */
+
+/* Text as troff takes it: hyphens that can be copied, no line that begins with a control character. */
+static void troff(FILE *out, const char *text)
+{
+    for (bool start = true; *text; text++) {
+        if (start && (*text == '.' || *text == '\'')) fputs("\\&", out);
+        if (*text == '\\') fputs("\\e", out);
+        else if (*text == '-') fputs("\\-", out);
+        else fputc(*text, out);
+        start = *text == '\n';
+    }
+}
+
+static void man_paragraph(FILE *out, const char *paragraph)
+{
+    fprintf(out, ".PP\n");
+    troff(out, paragraph);
+    fprintf(out, "\n");
+}
+
+static void man_title(FILE *out, const char *name)
+{
+    char title[64];
+    snprintf(title, sizeof title, "lockstep%s%s", name ? "-" : "", name ? name : "");
+    for (char *c = title; *c; c++) *c = (char)toupper((unsigned char)*c);
+    fprintf(out, ".TH %s 1 \"\" \"Lockstep %s\" \"User commands\"\n", title, LK_VERSION_STRING);
+}
+
+static void man_end(FILE *out)
+{
+    fprintf(out, ".SH EXIT STATUS\n.TP\n.B 0\nDone.\n.TP\n.B 1\nSomething failed: a full disk, no memory, a loss that is not a number.\n"
+                 ".TP\n.B 2\nA mistake in what was asked: an unknown option, a value out of range, a file that is not what it should be.\n");
+}
+
+static void man_command(const command *c, FILE *out)
+{
+    man_title(out, c->name);
+    fprintf(out, ".SH NAME\nlockstep\\-%s \\- ", c->name);
+    troff(out, c->summary);
+    fprintf(out, "\n.SH SYNOPSIS\n.B lockstep %s\n%s", c->name, c->options ? "[\\fIOPTIONS\\fR]\n" : "");
+    if (c->operands) {
+        troff(out, c->operands);
+        fprintf(out, "\n");
+    }
+    fprintf(out, ".SH DESCRIPTION\n");
+    paragraphs(out, c->description, man_paragraph);
+    fprintf(out, ".SH OPTIONS\n");
+    for (const option *o = c->options; o && (o->name || o->doc); o++) {
+        if (!o->name) {
+            fprintf(out, ".SS ");
+            troff(out, o->doc);
+            fprintf(out, "\n");
+            continue;
+        }
+        char text[1024];
+        describe(o, text, sizeof text);
+        fprintf(out, ".TP\n\\fB\\-\\-");
+        troff(out, o->name);
+        fprintf(out, "\\fR");
+        if (o->argument) {
+            fprintf(out, " \\fI");
+            troff(out, o->argument);
+            fprintf(out, "\\fR");
+        }
+        fprintf(out, "\n");
+        troff(out, text);
+        fprintf(out, "\n");
+    }
+    fprintf(out, ".TP\n\\fB\\-\\-help\\fR\nShow a summary and exit\n");
+    man_end(out);
+    fprintf(out, ".SH SEE ALSO\n.BR lockstep (1)\n");
+}
+
+void command_print_man(const command *c, FILE *out)
+{
+    if (c) {
+        man_command(c, out);
+        return;
+    }
+    man_title(out, NULL);
+    fprintf(out, ".SH NAME\nlockstep \\- trains neural networks\n.SH SYNOPSIS\n.B lockstep\n\\fICOMMAND\\fR [\\fIOPTIONS\\fR]\n.SH COMMANDS\n");
+    for (int i = 0; commands[i]; i++) {
+        fprintf(out, ".TP\n.BR lockstep\\-%s (1)\n", commands[i]->name);
+        troff(out, commands[i]->summary);
+        fprintf(out, "\n");
+    }
+    fprintf(out, ".SH OPTIONS\n.TP\n\\fB\\-\\-version\\fR\nShow the version and exit\n.TP\n\\fB\\-\\-help\\fR\nShow the commands and exit\n");
+    man_end(out);
+}
+
+/* ---- the command ---- */
+
+static const option help_options[] = {
+    TEXT("man", "COMMAND", NULL, "Print the man page of a command, or of `lockstep` itself, as troff"),
+    FLAG("names", "Print the names of all commands, one per line"),
+    OPTIONS_END,
+};
+
+static int run(const options *given)
+{
+    const char *wanted = options_text(given, "man");
+    if (options_flag(given, "names")) {
+        for (int i = 0; commands[i]; i++) printf("%s\n", commands[i]->name);
+        return 0;
+    }
+    if (!wanted && given->operand_count == 0) {
+        commands_print_help(stdout);
+        return 0;
+    }
+    const char    *name = wanted ? wanted : given->operands[0];
+    const command *found = command_find(name);
+    if (!found && !(wanted && strcmp(wanted, "lockstep") == 0)) {
+        complain("help", "there is no command '%s'; `lockstep help` lists them", name);
+        return EXIT_MISTAKE;
+    }
+    if (wanted) command_print_man(found, stdout);
+    else command_print_help(found, stdout);
+    return 0;
+}
+
+const command command_help = {
+    .name = "help",
+    .summary = "show how a command is used",
+    .description = "Lists the commands, or shows what one of them takes.",
+    .operands = "[COMMAND]",
+    .most = 1,
+    .options = help_options,
+    .run = run,
+};

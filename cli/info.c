@@ -1,0 +1,271 @@
+/* info.c - `lockstep info`: what was built in, and what the machine offers. */
+#define _GNU_SOURCE
+#include "command.h"
+#include "json.h"
+
+#include <ctype.h>
+#include <dlfcn.h>
+#include <lockstep/base.h>
+#include <lockstep/context.h>
+#include <math.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+#include <zlib.h>
+
+#ifdef __clang__
+#define COMPILER __VERSION__ /* names itself */
+#else
+#define COMPILER "gcc " __VERSION__
+#endif
+
+static const option info_options[] = {
+    FLAG("json", "Print one JSON object"),
+    OPTIONS_END,
+};
+
+/* ---- small facts from the system's files; each may be absent ---- */
+
+static bool read_line(const char *path, char *out, size_t size)
+{
+    FILE *file = fopen(path, "re");
+    if (!file) return false;
+    bool got = fgets(out, (int)size, file) != NULL;
+    fclose(file);
+    if (got) out[strcspn(out, "\n")] = 0;
+    return got;
+}
+
+/* The value after "key … :" in a file of such lines. */
+static bool read_field(const char *path, const char *key, char *out, size_t size)
+{
+    FILE *file = fopen(path, "re");
+    char  line[512];
+    bool  found = false;
+    if (!file) return false;
+    while (!found && fgets(line, sizeof line, file)) {
+        char *colon = strchr(line, ':');
+        if (!colon || strncmp(line, key, strlen(key)) != 0 || isalnum((unsigned char)line[strlen(key)])) continue;
+        const char *value = colon + 1 + strspn(colon + 1, " \t");
+        snprintf(out, size, "%.*s", (int)strcspn(value, "\n"), value);
+        found = true;
+    }
+    fclose(file);
+    return found;
+}
+
+static int64_t memory_field(const char *key)
+{
+    char text[64];
+    return read_field("/proc/meminfo", key, text, sizeof text) ? (int64_t)strtoll(text, NULL, 10) * 1024 : -1;
+}
+
+/* A cgroup's limit in bytes, or -1 for none; version 2, then version 1. */
+static int64_t memory_limit(void)
+{
+    char text[64];
+    if (!read_line("/sys/fs/cgroup/memory.max", text, sizeof text) &&
+        !read_line("/sys/fs/cgroup/memory/memory.limit_in_bytes", text, sizeof text))
+        return -1;
+    int64_t limit = strtoll(text, NULL, 10);
+    return isdigit((unsigned char)text[0]) && limit < INT64_C(1) << 60 ? limit : -1;
+}
+
+/* A cgroup's processor time in cores, or -1 for no quota. */
+static double core_quota(void)
+{
+    char      text[64];
+    long long quota = -1, period = 0;
+    if (read_line("/sys/fs/cgroup/cpu.max", text, sizeof text)) {
+        if (sscanf(text, "%lld %lld", &quota, &period) != 2) return -1;
+    } else {
+        if (!read_line("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", text, sizeof text)) return -1;
+        quota = atoll(text);
+        if (!read_line("/sys/fs/cgroup/cpu/cpu.cfs_period_us", text, sizeof text)) return -1;
+        period = atoll(text);
+    }
+    return quota > 0 && period > 0 ? (double)quota / (double)period : -1;
+}
+
+static int cores_allowed(void)
+{
+    cpu_set_t set;
+    return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : -1;
+}
+
+static const char *processor(char *out, size_t size)
+{
+    if (read_field("/proc/cpuinfo", "model name", out, size)) return out;
+    char implementer[32], part[32];
+    if (!read_field("/proc/cpuinfo", "CPU implementer", implementer, sizeof implementer) ||
+        !read_field("/proc/cpuinfo", "CPU part", part, sizeof part))
+        return NULL;
+    if (strcmp(implementer, "0x41") == 0 && strcmp(part, "0xd0c") == 0) return "Arm Neoverse-N1";
+    if (strcmp(implementer, "0x41") == 0 && strcmp(part, "0xd40") == 0) return "Arm Neoverse-V1";
+    if (strcmp(implementer, "0x41") == 0 && strcmp(part, "0xd4f") == 0) return "Arm Neoverse-V2";
+    snprintf(out, size, "implementer %s, part %s", implementer, part);
+    return out;
+}
+
+/* "L1d 64K, L1i 64K, L2 1024K", or NULL where the kernel does not say. */
+static const char *caches(char *out, size_t size)
+{
+    size_t used = 0;
+    for (int i = 0; i < 8; i++) {
+        char path[128], level[16], type[32], bytes[32];
+        const char *base = "/sys/devices/system/cpu/cpu0/cache/index%d/%s";
+        snprintf(path, sizeof path, base, i, "level");
+        if (!read_line(path, level, sizeof level)) break;
+        snprintf(path, sizeof path, base, i, "type");
+        if (!read_line(path, type, sizeof type)) break;
+        snprintf(path, sizeof path, base, i, "size");
+        if (!read_line(path, bytes, sizeof bytes)) break;
+        const char *kind = type[0] == 'D' ? "d" : type[0] == 'I' ? "i" : "";
+        int         n = snprintf(out + used, size - used, "%sL%s%s %s", used ? ", " : "", level, kind, bytes);
+        if (n < 0 || (size_t)n >= size - used) break;
+        used += (size_t)n;
+    }
+    return used ? out : NULL;
+}
+
+/* The version of libcurl, which `lockstep data get` loads when it is asked to download; NULL when it is not installed. */
+static const char *curl(char *out, size_t size)
+{
+    static const char *const names[] = {"libcurl.so.4", "libcurl-gnutls.so.4", NULL};
+    for (int i = 0; names[i]; i++) {
+        void *library = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
+        if (!library) continue;
+        void *symbol = dlsym(library, "curl_version");
+        char *(*version)(void);
+        memcpy(&version, &symbol, sizeof version); /* ISO C has no cast from data to function pointers */
+        snprintf(out, size, "%s", symbol ? version() : names[i]);
+        out[strcspn(out, " ")] = 0;
+        dlclose(library);
+        return out;
+    }
+    return NULL;
+}
+
+static bool isa_works(const char *name)
+{
+    lk_context       *context;
+    lk_context_config config = LK_CONTEXT_CONFIG_INIT;
+    config.threads = 1;
+    config.isa = name;
+    bool works = lk_context_create(&config, &context) == LK_OK;
+    lk_context_free(context);
+    return works;
+}
+
+static const char *isa_chosen(void)
+{
+    lk_context       *context;
+    lk_context_config config = LK_CONTEXT_CONFIG_INIT;
+    config.threads = 1;
+    const char *name = lk_context_create(&config, &context) == LK_OK ? lk_context_isa(context) : NULL;
+    lk_context_free(context);
+    return name;
+}
+
+/* Calls each(argument, name) for the sets of instructions that kernels were built for. */
+static void each_isa(void (*each)(void *argument, const char *name), void *argument)
+{
+    char names[] = LK_BUILT_ISAS, *rest = names;
+    for (char *name; (name = strsep(&rest, " "));) each(argument, name);
+}
+
+static void isa_line(void *argument, const char *name)
+{
+    const char *chosen = argument;
+    printf(" %s%s", name, chosen && strcmp(name, chosen) == 0 ? " (in use)" : isa_works(name) ? "" : " (not on this machine)");
+}
+
+static void isa_built(void *argument, const char *name) { json_text(argument, NULL, name); }
+
+static void isa_available(void *argument, const char *name)
+{
+    if (isa_works(name)) json_text(argument, NULL, name);
+}
+
+static void row(const char *name, const char *value) { printf("%-18s %s\n", name, value ? value : "unknown"); }
+
+static void bytes_row(const char *name, int64_t bytes, const char *otherwise)
+{
+    if (bytes < 0) row(name, otherwise);
+    else printf("%-18s %.1f GiB\n", name, (double)bytes / 1073741824.0);
+}
+
+static void print_text(const char *machine)
+{
+    char text[256];
+    printf("%-18s %s\n", "lockstep", lk_version());
+    printf("%-18s %s, %s\n", "compiler", COMPILER, LK_BUILD_TYPE);
+    printf("%-18s", "instruction sets");
+    each_isa(isa_line, (void *)isa_chosen());
+    printf("\n");
+    row("zlib", zlibVersion());
+    row("libcurl", curl(text, sizeof text) ? text : "not found: `lockstep data get` cannot download");
+    row("machine", machine);
+    row("processor", processor(text, sizeof text));
+    row("caches", caches(text, sizeof text));
+    printf("%-18s %ld online, %d allowed\n", "cores", sysconf(_SC_NPROCESSORS_ONLN), cores_allowed());
+    double quota = core_quota();
+    if (quota > 0) printf("%-18s %.2f cores\n", "cgroup quota", quota);
+    else row("cgroup quota", "none");
+    printf("%-18s %d\n", "default threads", lk_default_threads());
+    bytes_row("memory", memory_field("MemTotal"), NULL);
+    bytes_row("memory available", memory_field("MemAvailable"), NULL);
+    bytes_row("cgroup memory", memory_limit(), "no limit");
+}
+
+static void print_json(const char *machine)
+{
+    char text[256];
+    json j = json_to(stdout);
+    json_open(&j, NULL, '{');
+    json_text(&j, "version", lk_version());
+    json_text(&j, "compiler", COMPILER);
+    json_text(&j, "build_type", LK_BUILD_TYPE);
+    json_open(&j, "isas_built", '[');
+    each_isa(isa_built, &j);
+    json_close(&j, ']');
+    json_open(&j, "isas_available", '[');
+    each_isa(isa_available, &j);
+    json_close(&j, ']');
+    json_text(&j, "isa", isa_chosen());
+    json_text(&j, "zlib", zlibVersion());
+    json_text(&j, "libcurl", curl(text, sizeof text));
+    json_text(&j, "machine", machine);
+    json_text(&j, "processor", processor(text, sizeof text));
+    json_text(&j, "caches", caches(text, sizeof text));
+    json_integer(&j, "cores_online", sysconf(_SC_NPROCESSORS_ONLN));
+    json_integer(&j, "cores_allowed", cores_allowed());
+    json_number(&j, "cgroup_cores", core_quota() > 0 ? core_quota() : (double)NAN);
+    json_integer(&j, "threads", lk_default_threads());
+    json_integer(&j, "memory_bytes", memory_field("MemTotal"));
+    json_integer(&j, "memory_available_bytes", memory_field("MemAvailable"));
+    json_integer(&j, "cgroup_memory_bytes", memory_limit());
+    json_close(&j, '}');
+    json_line(&j);
+}
+
+static int run(const options *given)
+{
+    struct utsname name;
+    char           machine[sizeof name.sysname + sizeof name.release + sizeof name.machine + 4] = "unknown";
+    if (uname(&name) == 0) snprintf(machine, sizeof machine, "%s %s %s", name.sysname, name.release, name.machine);
+    if (options_flag(given, "json")) print_json(machine);
+    else print_text(machine);
+    return 0;
+}
+
+const command command_info = {
+    .name = "info",
+    .summary = "what was built in and what the machine offers",
+    .description = "Shows the version, how it was built, which instruction sets its kernels know and which of them this machine has, the "
+                   "libraries it finds, and the cores and memory that are there for it.",
+    .options = info_options,
+    .run = run,
+};

@@ -1,0 +1,80 @@
+/* json.c - the JSON writer of the command. */
+#include "json.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+
+static void put_string(json *j, const char *text)
+{
+    fputc('"', j->out);
+    for (; *text; text++) {
+        unsigned char c = (unsigned char)*text;
+        if (c == '"' || c == '\\') fprintf(j->out, "\\%c", c);
+        else if (c == '\n') fputs("\\n", j->out);
+        else if (c == '\t') fputs("\\t", j->out);
+        else if (c < 0x20) fprintf(j->out, "\\u%04x", c);
+        else fputc(c, j->out);
+    }
+    fputc('"', j->out);
+}
+
+static void begin(json *j, const char *key)
+{
+    if (j->comma) fputs(", ", j->out);
+    if (key) {
+        put_string(j, key);
+        fputs(": ", j->out);
+    }
+    j->comma = true;
+}
+
+void json_open(json *j, const char *key, char bracket)
+{
+    begin(j, key);
+    fputc(bracket, j->out);
+    j->comma = false;
+}
+
+void json_close(json *j, char bracket)
+{
+    fputc(bracket, j->out);
+    j->comma = true;
+}
+
+void json_text(json *j, const char *key, const char *value)
+{
+    begin(j, key);
+    if (value) put_string(j, value);
+    else fputs("null", j->out);
+}
+
+void json_integer(json *j, const char *key, int64_t value)
+{
+    begin(j, key);
+    fprintf(j->out, "%" PRId64, value);
+}
+
+void json_number(json *j, const char *key, double value)
+{
+    begin(j, key);
+    char text[40] = "null";
+    for (int digits = 6; isfinite(value) && digits <= 17; digits++) {
+        snprintf(text, sizeof text, "%.*g", digits, value);
+        if (strtod(text, NULL) == value) break;
+    }
+    fputs(text, j->out);
+}
+
+void json_bool(json *j, const char *key, bool value)
+{
+    begin(j, key);
+    fputs(value ? "true" : "false", j->out);
+}
+
+void json_line(json *j)
+{
+    fputc('\n', j->out);
+    fflush(j->out);
+    j->comma = false;
+}

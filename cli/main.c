@@ -1,0 +1,61 @@
+/* main.c - the lockstep command: finds which command is meant, parses its options, runs it. */
+#include "command.h"
+
+#include <errno.h>
+#include <lockstep/base.h>
+#include <string.h>
+
+static int run_command(const command *c, int argc, char **argv)
+{
+    static options given;
+    int            status = EXIT_MISTAKE;
+    if (!options_parse(&given, c->options, argc, argv)) {
+        complain(c->name, "%s", given.error);
+    } else if (given.help) {
+        command_print_help(c, stdout);
+        status = 0;
+    } else if (given.operand_count > c->most) {
+        complain(c->name, "unexpected argument '%s'", given.operands[c->most]);
+    } else if (given.operand_count < c->least) {
+        complain(c->name, "expected: lockstep %s %s", c->name, c->operands);
+    } else {
+        status = c->run(&given);
+    }
+    options_free(&given);
+    return status;
+}
+
+static int unknown_command(const char *name)
+{
+    const char *names[64];
+    int         count = 0;
+    for (; commands[count] && count < 63; count++) names[count] = commands[count]->name;
+    names[count] = NULL;
+    const char *near = nearest_word(name, names);
+    if (near) complain(NULL, "there is no command '%s'; did you mean '%s'?", name, near);
+    else complain(NULL, "there is no command '%s'; `lockstep help` lists them", name);
+    return EXIT_MISTAKE;
+}
+
+int main(int argc, char **argv)
+{
+    int status = 0;
+    if (argc < 2) {
+        commands_print_help(stderr);
+        return EXIT_MISTAKE;
+    }
+    const char *name = argv[1];
+    if (strcmp(name, "--version") == 0 || strcmp(name, "-V") == 0) {
+        printf("lockstep %s\n", lk_version());
+    } else if (strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0) {
+        commands_print_help(stdout);
+    } else {
+        const command *c = command_find(name);
+        status = c ? run_command(c, argc - 1, argv + 1) : unknown_command(name);
+    }
+    if ((fflush(stdout) != 0 || ferror(stdout)) && status == 0) { /* a result that nobody got is a failure */
+        complain(NULL, "cannot write to standard output: %s", strerror(errno));
+        status = EXIT_FAILED;
+    }
+    return status;
+}

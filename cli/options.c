@@ -1,0 +1,364 @@
+/* options.c - parses a command line and a configuration file by one table, and says what is wrong with them. */
+#include "options.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- which word was meant ---- */
+
+enum { LONGEST_WORD = 40 };
+
+/* Edits (insert, delete, replace, swap of neighbours) from a to b; both at most LONGEST_WORD long. */
+static int edits(const char *a, const char *b)
+{
+    int rows[3][LONGEST_WORD + 1], n = (int)strlen(a), m = (int)strlen(b);
+    for (int j = 0; j <= m; j++) rows[0][j] = j;
+    for (int i = 1; i <= n; i++) {
+        int *row = rows[i % 3], *above = rows[(i + 2) % 3], *before = rows[(i + 1) % 3];
+        row[0] = i;
+        for (int j = 1; j <= m; j++) {
+            int best = above[j - 1] + (a[i - 1] != b[j - 1]);
+            if (above[j] + 1 < best) best = above[j] + 1;
+            if (row[j - 1] + 1 < best) best = row[j - 1] + 1;
+            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] && before[j - 2] + 1 < best) best = before[j - 2] + 1;
+            row[j] = best;
+        }
+    }
+    return rows[n % 3][m];
+}
+
+const char *nearest_word(const char *word, const char *const *known)
+{
+    const char *best = NULL;
+    size_t      length = strlen(word);
+    int         least = (int)(length + 3) / 3; /* about a third of the letters may be wrong */
+    if (length == 0 || length > LONGEST_WORD) return NULL;
+    for (; *known; known++) {
+        if (strlen(*known) > LONGEST_WORD) continue;
+        int distance = length >= 3 && strncmp(word, *known, length) == 0 ? 1 : edits(word, *known);
+        if (distance > least || (best && distance == least)) continue;
+        least = distance;
+        best = *known;
+    }
+    return best;
+}
+
+/* ---- the table ---- */
+
+static int rows_of(const option *table)
+{
+    int rows = 0;
+    while (table && (table[rows].name || table[rows].doc)) rows++;
+    return rows;
+}
+
+static int find_row(const option *table, const char *name)
+{
+    for (int i = 0, rows = rows_of(table); i < rows; i++)
+        if (table[i].name && strcmp(table[i].name, name) == 0) return i;
+    return -1;
+}
+
+static const char *nearest_option(const option *table, const char *name)
+{
+    const char *known[OPTIONS_MOST + 2];
+    int         count = 0;
+    for (int i = 0, rows = rows_of(table); i < rows; i++)
+        if (table[i].name) known[count++] = table[i].name;
+    known[count++] = "help";
+    known[count] = NULL;
+    return nearest_word(name, known);
+}
+
+__attribute__((format(printf, 2, 3))) static bool fail(options *o, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(o->error, sizeof o->error, format, arguments);
+    va_end(arguments);
+    for (char *c = o->error; *c; c++)
+        if ((unsigned char)*c < 0x20 || *c == 0x7f) *c = '?'; /* what was typed may hold anything */
+    return false;
+}
+
+/* ---- values ---- */
+
+static bool parse_integer(const char *text, int64_t *out)
+{
+    char *end;
+    errno = 0;
+    long long n = strtoll(text, &end, 10);
+    if (end == text || *end || errno || isspace((unsigned char)text[0])) return false;
+    *out = n;
+    return true;
+}
+
+static bool parse_number(const char *text, char **end, double *out)
+{
+    if (isspace((unsigned char)text[0])) return false;
+    *out = strtod(text, end);
+    return *end != text && isfinite(*out);
+}
+
+static bool parse_flag(const char *text, bool *out)
+{
+    *out = strcmp(text, "true") == 0;
+    return *out || strcmp(text, "false") == 0;
+}
+
+static bool is_choice(const char *choices, const char *text)
+{
+    for (size_t n = strlen(text); *choices;) {
+        size_t length = strcspn(choices, "|");
+        if (length == n && memcmp(choices, text, n) == 0) return true;
+        choices += length + (choices[length] == '|');
+    }
+    return false;
+}
+
+static bool check_range(options *o, const char *where, const option *row, double value, const char *text)
+{
+    if (value >= row->low && value <= row->high) return true;
+    if (isinf(row->high)) return fail(o, "%s: %s is out of range: at least %.15g", where, text, row->low);
+    return fail(o, "%s: %s is out of range: %.15g to %.15g", where, text, row->low, row->high);
+}
+
+/* Whether text can be the value of row. `where` begins the sentence: "--batch" or "FILE:3: batch". */
+static bool check_value(options *o, const char *where, const option *row, const char *text)
+{
+    int64_t integer;
+    double  number;
+    bool    flag;
+    char   *end;
+    switch (row->type) {
+    case OPTION_FLAG: return parse_flag(text, &flag) ? true : fail(o, "%s: '%.80s' is neither true nor false", where, text);
+    case OPTION_INTEGER:
+        if (!parse_integer(text, &integer)) return fail(o, "%s: '%.80s' is not a whole number", where, text);
+        return check_range(o, where, row, (double)integer, text);
+    case OPTION_NUMBER:
+        if (!parse_number(text, &end, &number) || *end) return fail(o, "%s: '%.80s' is not a number", where, text);
+        return check_range(o, where, row, number, text);
+    case OPTION_NUMBERS:
+        for (const char *at = text;; at = end + 1) {
+            if (!parse_number(at, &end, &number) || (*end && *end != ','))
+                return fail(o, "%s: '%.80s' is not a list of numbers with commas between them", where, text);
+            if (!check_range(o, where, row, number, text)) return false;
+            if (!*end) return true;
+        }
+    case OPTION_CHOICE:
+        if (is_choice(row->choices, text)) return true;
+        return fail(o, "%s: '%.80s' is none of %s", where, text, row->choices);
+    case OPTION_TEXT:
+    case OPTION_CONFIG: return *text ? true : fail(o, "%s: the value is empty", where);
+    }
+    return fail(o, "%s: an option of no known type", where);
+}
+
+/* ---- the configuration file ---- */
+
+static char *trim(char *text)
+{
+    while (isspace((unsigned char)*text)) text++;
+    size_t length = strlen(text);
+    while (length && isspace((unsigned char)text[length - 1])) text[--length] = 0;
+    return text;
+}
+
+/* A # begins a comment at the start of a line and after a space; elsewhere it may be part of a name. */
+static void cut_comment(char *line)
+{
+    for (char *c = line; *c; c++)
+        if (*c == '#' && (c == line || isspace((unsigned char)c[-1]))) {
+            *c = 0;
+            return;
+        }
+}
+
+static bool parse_line(options *o, const char *path, int number, char *line)
+{
+    cut_comment(line);
+    char *key = trim(line);
+    if (!*key) return true;
+    char *equals = strchr(key, '=');
+    if (!equals) return fail(o, "%s:%d: expected `name = value`, found '%.80s'", path, number, key);
+    *equals = 0;
+    key = trim(key);
+    char *value = trim(equals + 1);
+    int   row = find_row(o->table, key);
+    if (row < 0) {
+        const char *near = nearest_option(o->table, key);
+        return fail(o, "%s:%d: no option is named '%.80s'%s%s%s", path, number, key, near ? "; did you mean '" : "", near ? near : "",
+                    near ? "'?" : "");
+    }
+    const option *option = &o->table[row];
+    if (option->type == OPTION_CONFIG) return fail(o, "%s:%d: a configuration file cannot name another", path, number);
+    if (o->lines[row] > 0) return fail(o, "%s:%d: %s was set in line %d already", path, number, key, o->lines[row]);
+    char where[512];
+    snprintf(where, sizeof where, "%.400s:%d: %s", path, number, option->name);
+    if (!check_value(o, where, option, value)) return false;
+    if (o->lines[row] < 0) return true; /* the command line wins, but the file must still be right */
+    o->values[row] = value;
+    o->lines[row] = number;
+    return true;
+}
+
+bool options_parse_config(options *o, const char *path, char *text, size_t length)
+{
+    if (memchr(text, 0, length)) return fail(o, "%s: holds a NUL byte, so it is no text file", path);
+    int number = 1;
+    for (char *line = text; line; number++) {
+        char *end = strchr(line, '\n');
+        if (end) *end = 0;
+        if (!parse_line(o, path, number, line)) return false;
+        line = end ? end + 1 : NULL;
+    }
+    return true;
+}
+
+static bool read_config(options *o, const char *path)
+{
+    FILE *file = fopen(path, "rb");
+    if (!file) return fail(o, "%s: cannot open: %s", path, strerror(errno));
+    o->config_text = malloc(OPTIONS_CONFIG_BYTES + 1);
+    size_t length = o->config_text ? fread(o->config_text, 1, OPTIONS_CONFIG_BYTES, file) : 0;
+    bool   broken = ferror(file), more = length == OPTIONS_CONFIG_BYTES;
+    int    why = errno;
+    fclose(file);
+    if (!o->config_text) return fail(o, "%s: no memory to read it", path);
+    if (broken) return fail(o, "%s: cannot read: %s", path, strerror(why));
+    if (more) return fail(o, "%s: too long for a configuration file", path);
+    o->config_text[length] = 0;
+    return options_parse_config(o, path, o->config_text, length);
+}
+
+/* ---- the command line ---- */
+
+void options_init(options *o, const option *table)
+{
+    memset(o, 0, sizeof *o);
+    o->table = table;
+    int rows = rows_of(table);
+    if (rows > OPTIONS_MOST) abort();
+    for (int i = 0; i < rows; i++) o->values[i] = table[i].type == OPTION_FLAG ? "false" : table[i].value;
+}
+
+/* One --name, --name=value or --name value; *next is where in argv the value would be, and moves past it when it is taken. */
+static bool parse_option(options *o, const char *word, int argc, char **argv, int *next)
+{
+    char        name[LONGEST_WORD + 1];
+    const char *equals = strchr(word, '=');
+    size_t      length = equals ? (size_t)(equals - word) : strlen(word);
+    snprintf(name, sizeof name, "%.*s", (int)(length < sizeof name ? length : sizeof name - 1), word);
+    int row = length < sizeof name ? find_row(o->table, name) : -1;
+    if (row < 0) {
+        const char *near = nearest_option(o->table, name);
+        return fail(o, "unknown option --%s%s%s%s", name, near ? "; did you mean --" : "", near ? near : "", near ? "?" : "");
+    }
+    const option *option = &o->table[row];
+    const char   *value = equals ? equals + 1 : NULL;
+    if (!value && option->type == OPTION_FLAG) value = "true";
+    if (!value) {
+        /* `--save --json` is a forgotten value, not a directory of that name (which --save=--json would be). */
+        if (*next >= argc || strncmp(argv[*next], "--", 2) == 0)
+            return fail(o, "--%s needs a value: --%s %s", name, name, option->argument);
+        value = argv[(*next)++];
+    }
+    char where[64];
+    snprintf(where, sizeof where, "--%s", option->name);
+    if (!check_value(o, where, option, value)) return false;
+    o->values[row] = value;
+    o->lines[row] = -1;
+    return true;
+}
+
+bool options_parse(options *o, const option *table, int argc, char **argv)
+{
+    options_init(o, table);
+    bool only_operands = false;
+    for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++) /* help first: it must work whatever else is wrong */
+        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) return o->help = true;
+    for (int i = 1; i < argc;) {
+        const char *word = argv[i++];
+        if (!only_operands && strcmp(word, "--") == 0) {
+            only_operands = true;
+        } else if (!only_operands && word[0] == '-' && word[1] == '-') {
+            if (!parse_option(o, word + 2, argc, argv, &i)) return false;
+        } else if (!only_operands && word[0] == '-' && word[1]) {
+            const char *near = nearest_option(table, word + 1);
+            return fail(o, "unknown option %.80s%s%s%s", word, near ? "; did you mean --" : "", near ? near : "", near ? "?" : "");
+        } else {
+            if (o->operand_count == OPTIONS_OPERANDS) return fail(o, "more than %d arguments", OPTIONS_OPERANDS);
+            o->operands[o->operand_count++] = word;
+        }
+    }
+    for (int i = 0, rows = rows_of(table); i < rows; i++)
+        if (table[i].name && table[i].type == OPTION_CONFIG && o->values[i] && !read_config(o, o->values[i])) return false;
+    return true;
+}
+
+void options_free(options *o)
+{
+    free(o->config_text);
+    o->config_text = NULL;
+}
+
+/* ---- what commands ask ---- */
+
+static int row_or_die(const options *o, const char *name, bool right_type)
+{
+    int row = find_row(o->table, name);
+    if (row >= 0 && right_type) return row;
+    fprintf(stderr, "lockstep: a command asks for option '%s', which its table does not have as such\n", name);
+    abort();
+}
+
+static bool has_type(const options *o, const char *name, option_type type)
+{
+    int row = find_row(o->table, name);
+    return row >= 0 && o->table[row].type == type;
+}
+
+bool options_flag(const options *o, const char *name)
+{
+    return strcmp(o->values[row_or_die(o, name, has_type(o, name, OPTION_FLAG))], "true") == 0;
+}
+
+int64_t options_integer(const options *o, const char *name)
+{
+    const char *text = o->values[row_or_die(o, name, has_type(o, name, OPTION_INTEGER))];
+    int64_t     value = 0;
+    if (text) (void)parse_integer(text, &value);
+    return value;
+}
+
+double options_number(const options *o, const char *name)
+{
+    const char *text = o->values[row_or_die(o, name, has_type(o, name, OPTION_NUMBER))];
+    return text ? strtod(text, NULL) : 0.0;
+}
+
+int options_numbers(const options *o, const char *name, double *out, int most)
+{
+    const char *text = o->values[row_or_die(o, name, has_type(o, name, OPTION_NUMBERS))];
+    int         count = 0;
+    while (text && *text) {
+        char  *end;
+        double value = strtod(text, &end);
+        if (count < most) out[count] = value;
+        count++;
+        text = *end ? end + 1 : end;
+    }
+    return count;
+}
+
+const char *options_text(const options *o, const char *name)
+{
+    bool text = has_type(o, name, OPTION_TEXT) || has_type(o, name, OPTION_CHOICE) || has_type(o, name, OPTION_CONFIG);
+    return o->values[row_or_die(o, name, text)];
+}
+
+bool options_given(const options *o, const char *name) { return o->lines[row_or_die(o, name, true)] != 0; }

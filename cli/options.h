@@ -1,0 +1,73 @@
+/* options.h - one table per command feeds parsing, --help, the man page and --config FILE. */
+#ifndef OPTIONS_H
+#define OPTIONS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+typedef enum option_type {
+    OPTION_FLAG,    /* --name, or --name=true|false */
+    OPTION_INTEGER, /* low … high */
+    OPTION_NUMBER,  /* low … high, finite */
+    OPTION_NUMBERS, /* numbers with commas between, each low … high */
+    OPTION_TEXT,
+    OPTION_CHOICE, /* one of `choices` */
+    OPTION_CONFIG  /* a file of `key = value` lines, the same options; what the command line says wins */
+} option_type;
+
+typedef struct option {
+    const char *name;     /* "weight-decay": --weight-decay, and weight-decay = … in a file. NULL with a doc: a heading */
+    const char *argument; /* "N" in the help; NULL for a flag */
+    const char *value;    /* the default as it would be typed; NULL: unset */
+    const char *doc;
+    option_type type;
+    double      low, high;
+    const char *choices; /* "sgd|adam|adamw" */
+} option;
+
+/* Rows are easier to read this way. */
+#define FLAG(name, doc) {name, NULL, NULL, doc, OPTION_FLAG, 0, 0, NULL}
+#define INTEGER(name, argument, value, low, high, doc) {name, argument, value, doc, OPTION_INTEGER, low, high, NULL}
+#define NUMBER(name, argument, value, low, high, doc) {name, argument, value, doc, OPTION_NUMBER, low, high, NULL}
+#define NUMBERS(name, argument, value, low, high, doc) {name, argument, value, doc, OPTION_NUMBERS, low, high, NULL}
+#define TEXT(name, argument, value, doc) {name, argument, value, doc, OPTION_TEXT, 0, 0, NULL}
+#define CHOICE(name, argument, value, choices, doc) {name, argument, value, doc, OPTION_CHOICE, 0, 0, choices}
+#define CONFIG {"config", "FILE", NULL, "Read options from FILE: lines of `name = value`, # for comments; the command line wins", OPTION_CONFIG, 0, 0, NULL}
+#define HEADING(text) {NULL, NULL, NULL, text, OPTION_FLAG, 0, 0, NULL}
+#define OPTIONS_END {NULL, NULL, NULL, NULL, OPTION_FLAG, 0, 0, NULL}
+
+enum { OPTIONS_MOST = 96, OPTIONS_OPERANDS = 256, OPTIONS_ERROR = 1024, OPTIONS_CONFIG_BYTES = 1 << 20 };
+
+typedef struct options {
+    const option *table;
+    const char   *values[OPTIONS_MOST]; /* by row of the table: as given, or the default */
+    int           lines[OPTIONS_MOST];  /* 0 default, -1 command line, else the line of the configuration file */
+    const char   *operands[OPTIONS_OPERANDS];
+    int           operand_count;
+    bool          help; /* --help or -h was given; nothing else was checked */
+    char         *config_text; /* what values from the file point into */
+    char          error[OPTIONS_ERROR]; /* why parsing failed: one sentence */
+} options;
+
+/* argv[0] is the command's name. False fills error; the mistake is the user's. The table has at most OPTIONS_MOST rows.
+ * Values point into argv and into memory that options_free releases. */
+bool options_parse(options *options, const option *table, int argc, char **argv);
+/* The same for the text of a configuration file (which it changes and keeps pointers into). */
+bool options_parse_config(options *options, const char *path, char *text, size_t length);
+void options_init(options *options, const option *table);
+void options_free(options *options);
+
+/* The name must be in the table and of that type: anything else is a mistake in the command and ends the process. */
+bool        options_flag(const options *options, const char *name);
+int64_t     options_integer(const options *options, const char *name);
+double      options_number(const options *options, const char *name);
+int         options_numbers(const options *options, const char *name, double *out, int most); /* how many there are */
+const char *options_text(const options *options, const char *name); /* texts, choices, config; NULL when unset */
+bool        options_given(const options *options, const char *name); /* by the user, in either way */
+
+/* The word among `known` (NULL at the end) that was probably meant, or NULL. */
+const char *nearest_word(const char *word, const char *const *known);
+
+#endif

@@ -1,0 +1,17 @@
+/* lockstep.h - all public headers. */
+#ifndef LOCKSTEP_H
+#define LOCKSTEP_H
+
+#include <lockstep/base.h>
+#include <lockstep/checkpoint.h>
+#include <lockstep/context.h>
+#include <lockstep/data.h>
+#include <lockstep/graph.h>
+#include <lockstep/nn.h>
+#include <lockstep/optimizer.h>
+#include <lockstep/plan.h>
+#include <lockstep/program.h>
+#include <lockstep/store.h>
+#include <lockstep/trainer.h>
+
+#endif

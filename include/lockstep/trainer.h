@@ -1,0 +1,80 @@
+/* trainer.h - program + data + optimizer + checkpoint + metrics: the loop that people would write. */
+#ifndef LOCKSTEP_TRAINER_H
+#define LOCKSTEP_TRAINER_H
+
+#include <lockstep/checkpoint.h>
+#include <lockstep/data.h>
+#include <lockstep/program.h>
+
+LK_BEGIN_DECLS
+
+typedef struct lk_trainer lk_trainer; /* use from one thread */
+
+typedef enum lk_event_kind { LK_EVENT_STEP, LK_EVENT_EVALUATED, LK_EVENT_SAVED, LK_EVENT_RESUMED } lk_event_kind;
+
+typedef struct lk_event {
+    lk_event_kind kind;
+    int64_t       step, steps; /* done, and in all (this run and what it resumed) */
+    int64_t       epoch;       /* from 0 */
+    int64_t       samples;     /* STEP: in this batch; EVALUATED: seen */
+    double        loss;        /* STEP: of this batch; EVALUATED: of the test set */
+    double        accuracy;    /* EVALUATED: a fraction */
+    double        rate;        /* STEP: learning rate */
+    double        grad_norm;   /* STEP, with clipping */
+    double        seconds;     /* STEP: since the previous one ended; others: what it took */
+    const char   *path;        /* SAVED, RESUMED: the checkpoint directory */
+} lk_event;
+
+typedef struct lk_trainer_config {
+    size_t size; /* sizeof this struct; set by LK_TRAINER_CONFIG_INIT */
+
+    lk_tensor (*model)(lk_tensor x);                   /* features (batch, dims…) → logits (batch, classes); or … */
+    lk_tensor (*model_with)(lk_tensor x, void *user);  /* … the same with a pointer of yours */
+    void             *model_user;
+    const lk_dataset *train, *test; /* borrowed; test may be NULL */
+    lk_dtype          dtype;        /* LK_F32, or LK_F64 for proofs */
+
+    int64_t             batch; /* the global batch */
+    int64_t             epochs;
+    int64_t             steps; /* above 0: stop after so many steps instead of epochs */
+    lk_optimizer_config optimizer;
+    lk_schedule         schedule; /* cosine with total 0 gets the run's own number of steps */
+    double              label_smoothing;
+    uint64_t            seed;
+    lk_transform        transform;  /* of the training data; the test data get its normalisation alone */
+    int                 workers;    /* loader threads */
+    int64_t             eval_every; /* steps; 0: after each epoch; below 0: never */
+
+    const char *save;       /* checkpoint directory; NULL: none */
+    int64_t     save_every; /* steps; 0: after each epoch. And always at the end */
+    int         keep;       /* checkpoints that stay */
+    bool        resume;     /* go on from `save` if it holds a checkpoint; without it, such a directory is refused */
+    const char *init;       /* weights to start from: a safetensors file or checkpoint directory; NULL: random */
+
+    int (*event)(void *user, const lk_event *event); /* NULL: none; other than 0 stops after this step, saved if save is set */
+    void *event_user;
+} lk_trainer_config;
+#define LK_TRAINER_CONFIG_INIT                                                                                     \
+    {sizeof(lk_trainer_config), NULL, NULL, NULL, NULL, NULL, LK_F32, 64, 1, 0, LK_OPTIMIZER_CONFIG_INIT,          \
+     {LK_CONSTANT, 0, 0, 0, 0.1, 0.0}, 0.0, 0, LK_TRANSFORM_INIT, 1, 0, NULL, 0, 2, false, NULL, NULL, NULL}
+
+/* Records the model, plans, allocates, and loads what resume and init say. */
+LK_API lk_status lk_trainer_create(lk_context *context, const lk_trainer_config *config, lk_trainer **trainer);
+LK_API void      lk_trainer_free(lk_trainer *trainer);
+
+/* Trains to the end. LK_ECANCELED: stopped by an event. LK_ENAN: the loss became NaN or infinite; the step and the samples are
+ * named, and the parameters are those before that step. */
+LK_API lk_status lk_trainer_run(lk_trainer *trainer);
+/* Mean loss and accuracy of the test set, each sample once. */
+LK_API lk_status lk_trainer_evaluate(lk_trainer *trainer, double *loss, double *accuracy, int64_t *samples);
+
+LK_API lk_store          *lk_trainer_store(lk_trainer *trainer);
+LK_API const lk_progress *lk_trainer_progress(const lk_trainer *trainer);
+
+/* The plan alone, nothing allocated: what lk_trainer_create would hold, by kind, loaders and checkpoint staging included.
+ * Free plan and graph. */
+LK_API lk_status lk_trainer_plan(lk_context *context, const lk_trainer_config *config, lk_graph **graph, lk_plan **plan,
+                                 size_t memory[LK_MEMORY_COUNT]);
+
+LK_END_DECLS
+#endif
