@@ -107,7 +107,7 @@ static void time_call(bench *b, const char *name, lk__op op, lk__call *call, dou
     call->pool = lk__context_pool(b->context);
     double best = 1e9;
     int    inner = flops < 1e7 ? 100 : 1;
-    for (int i = 0; i < 15; i++) {
+    for (int i = 0; i < (b->only ? 60 : 15); i++) {
         double start = lk__now();
         for (int j = 0; j < inner; j++) entry->run(call);
         double seconds = (lk__now() - start) / inner;

@@ -19,6 +19,12 @@ typedef struct command {
 
 /* In the order of `lockstep help`. */
 #define COMMAND_LIST(X) \
+    X(train)            \
+    X(eval)             \
+    X(predict)          \
+    X(plan)             \
+    X(data)             \
+    X(bench)            \
     X(info)             \
     X(help)
 

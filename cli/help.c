@@ -17,8 +17,10 @@ static void wrap(FILE *out, const char *text, int used, int column)
             fprintf(out, "\n");
             at = 0;
         }
-        if (at < column) at += fprintf(out, "%*s", column - at, "");
-        else if (at > column) at += fprintf(out, " ");
+        if (at < column)
+            at += fprintf(out, "%*s", column - at, "");
+        else if (at > column)
+            at += fprintf(out, " ");
         at += fprintf(out, "%.*s", length, text);
         text += length;
         while (*text == ' ') text++;
@@ -33,8 +35,10 @@ static void describe(const option *o, char *out, size_t size)
     if (o->type == OPTION_CHOICE) {
         n += snprintf(out + n, size - (size_t)n, ": ");
         for (const char *c = o->choices; *c && n + 4 < (int)size; c++) {
-            if (*c == '|') n += snprintf(out + n, size - (size_t)n, strchr(c + 1, '|') ? ", " : " or ");
-            else out[n++] = *c, out[n] = 0;
+            if (*c == '|')
+                n += snprintf(out + n, size - (size_t)n, strchr(c + 1, '|') ? ", " : " or ");
+            else
+                out[n++] = *c, out[n] = 0;
         }
     }
     if (o->value) snprintf(out + n, size - (size_t)n, " (%s)", o->value);
@@ -60,7 +64,8 @@ static void help_paragraph(FILE *out, const char *paragraph)
 
 void command_print_help(const command *c, FILE *out)
 {
-    fprintf(out, "Usage: lockstep %s%s%s%s\n", c->name, c->options ? " [OPTIONS]" : "", c->operands ? " " : "", c->operands ? c->operands : "");
+    fprintf(out, "Usage: lockstep %s%s%s%s\n", c->name, c->options ? " [OPTIONS]" : "", c->operands ? " " : "",
+            c->operands ? c->operands : "");
     paragraphs(out, c->description, help_paragraph);
     fprintf(out, "\n");
     for (const option *o = c->options; o && (o->name || o->doc); o++) {
@@ -80,7 +85,8 @@ void command_print_help(const command *c, FILE *out)
 
 void commands_print_help(FILE *out)
 {
-    fprintf(out, "Usage: lockstep COMMAND [OPTIONS]\n       lockstep --version\n\nTrains neural networks. Commands:\n\n");
+    fprintf(out,
+            "Usage: lockstep COMMAND [OPTIONS]\n       lockstep --version\n\nTrains neural networks. Commands:\n\n");
     for (int i = 0; commands[i]; i++) {
         int used = fprintf(out, "  %s", commands[i]->name);
         wrap(out, commands[i]->summary, used, 12);
@@ -95,9 +101,12 @@ static void troff(FILE *out, const char *text)
 {
     for (bool start = true; *text; text++) {
         if (start && (*text == '.' || *text == '\'')) fputs("\\&", out);
-        if (*text == '\\') fputs("\\e", out);
-        else if (*text == '-') fputs("\\-", out);
-        else fputc(*text, out);
+        if (*text == '\\')
+            fputs("\\e", out);
+        else if (*text == '-')
+            fputs("\\-", out);
+        else
+            fputc(*text, out);
         start = *text == '\n';
     }
 }
@@ -119,8 +128,10 @@ static void man_title(FILE *out, const char *name)
 
 static void man_end(FILE *out)
 {
-    fprintf(out, ".SH EXIT STATUS\n.TP\n.B 0\nDone.\n.TP\n.B 1\nSomething failed: a full disk, no memory, a loss that is not a number.\n"
-                 ".TP\n.B 2\nA mistake in what was asked: an unknown option, a value out of range, a file that is not what it should be.\n");
+    fprintf(out, ".SH EXIT STATUS\n.TP\n.B 0\nDone.\n.TP\n.B 1\nSomething failed: a full disk, no memory, a loss that "
+                 "is not a number.\n"
+                 ".TP\n.B 2\nA mistake in what was asked: an unknown option, a value out of range, a file that is not "
+                 "what it should be.\n");
 }
 
 static void man_command(const command *c, FILE *out)
@@ -169,13 +180,15 @@ void command_print_man(const command *c, FILE *out)
         return;
     }
     man_title(out, NULL);
-    fprintf(out, ".SH NAME\nlockstep \\- trains neural networks\n.SH SYNOPSIS\n.B lockstep\n\\fICOMMAND\\fR [\\fIOPTIONS\\fR]\n.SH COMMANDS\n");
+    fprintf(out, ".SH NAME\nlockstep \\- trains neural networks\n.SH SYNOPSIS\n.B lockstep\n\\fICOMMAND\\fR "
+                 "[\\fIOPTIONS\\fR]\n.SH COMMANDS\n");
     for (int i = 0; commands[i]; i++) {
         fprintf(out, ".TP\n.BR lockstep\\-%s (1)\n", commands[i]->name);
         troff(out, commands[i]->summary);
         fprintf(out, "\n");
     }
-    fprintf(out, ".SH OPTIONS\n.TP\n\\fB\\-\\-version\\fR\nShow the version and exit\n.TP\n\\fB\\-\\-help\\fR\nShow the commands and exit\n");
+    fprintf(out, ".SH OPTIONS\n.TP\n\\fB\\-\\-version\\fR\nShow the version and exit\n.TP\n\\fB\\-\\-help\\fR\nShow "
+                 "the commands and exit\n");
     man_end(out);
 }
 
@@ -204,8 +217,10 @@ static int run(const options *given)
         complain("help", "there is no command '%s'; `lockstep help` lists them", name);
         return EXIT_MISTAKE;
     }
-    if (wanted) command_print_man(found, stdout);
-    else command_print_help(found, stdout);
+    if (wanted)
+        command_print_man(found, stdout);
+    else
+        command_print_help(found, stdout);
     return 0;
 }
 

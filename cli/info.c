@@ -114,7 +114,7 @@ static const char *caches(char *out, size_t size)
 {
     size_t used = 0;
     for (int i = 0; i < 8; i++) {
-        char path[128], level[16], type[32], bytes[32];
+        char        path[128], level[16], type[32], bytes[32];
         const char *base = "/sys/devices/system/cpu/cpu0/cache/index%d/%s";
         snprintf(path, sizeof path, base, i, "level");
         if (!read_line(path, level, sizeof level)) break;
@@ -179,7 +179,10 @@ static void each_isa(void (*each)(void *argument, const char *name), void *argum
 static void isa_line(void *argument, const char *name)
 {
     const char *chosen = argument;
-    printf(" %s%s", name, chosen && strcmp(name, chosen) == 0 ? " (in use)" : isa_works(name) ? "" : " (not on this machine)");
+    printf(" %s%s", name,
+           chosen && strcmp(name, chosen) == 0 ? " (in use)"
+           : isa_works(name)                   ? ""
+                                               : " (not on this machine)");
 }
 
 static void isa_built(void *argument, const char *name) { json_text(argument, NULL, name); }
@@ -193,8 +196,10 @@ static void row(const char *name, const char *value) { printf("%-18s %s\n", name
 
 static void bytes_row(const char *name, int64_t bytes, const char *otherwise)
 {
-    if (bytes < 0) row(name, otherwise);
-    else printf("%-18s %.1f GiB\n", name, (double)bytes / 1073741824.0);
+    if (bytes < 0)
+        row(name, otherwise);
+    else
+        printf("%-18s %.1f GiB\n", name, (double)bytes / 1073741824.0);
 }
 
 static void print_text(const char *machine)
@@ -212,8 +217,10 @@ static void print_text(const char *machine)
     row("caches", caches(text, sizeof text));
     printf("%-18s %ld online, %d allowed\n", "cores", sysconf(_SC_NPROCESSORS_ONLN), cores_allowed());
     double quota = core_quota();
-    if (quota > 0) printf("%-18s %.2f cores\n", "cgroup quota", quota);
-    else row("cgroup quota", "none");
+    if (quota > 0)
+        printf("%-18s %.2f cores\n", "cgroup quota", quota);
+    else
+        row("cgroup quota", "none");
     printf("%-18s %d\n", "default threads", lk_default_threads());
     bytes_row("memory", memory_field("MemTotal"), NULL);
     bytes_row("memory available", memory_field("MemAvailable"), NULL);
@@ -256,15 +263,18 @@ static int run(const options *given)
     struct utsname name;
     char           machine[sizeof name.sysname + sizeof name.release + sizeof name.machine + 4] = "unknown";
     if (uname(&name) == 0) snprintf(machine, sizeof machine, "%s %s %s", name.sysname, name.release, name.machine);
-    if (options_flag(given, "json")) print_json(machine);
-    else print_text(machine);
+    if (options_flag(given, "json"))
+        print_json(machine);
+    else
+        print_text(machine);
     return 0;
 }
 
 const command command_info = {
     .name = "info",
     .summary = "what was built in and what the machine offers",
-    .description = "Shows the version, how it was built, which instruction sets its kernels know and which of them this machine has, the "
+    .description = "Shows the version, how it was built, which instruction sets its kernels know and which of them "
+                   "this machine has, the "
                    "libraries it finds, and the cores and memory that are there for it.",
     .options = info_options,
     .run = run,

@@ -10,11 +10,16 @@ static void put_string(json *j, const char *text)
     fputc('"', j->out);
     for (; *text; text++) {
         unsigned char c = (unsigned char)*text;
-        if (c == '"' || c == '\\') fprintf(j->out, "\\%c", c);
-        else if (c == '\n') fputs("\\n", j->out);
-        else if (c == '\t') fputs("\\t", j->out);
-        else if (c < 0x20) fprintf(j->out, "\\u%04x", c);
-        else fputc(c, j->out);
+        if (c == '"' || c == '\\')
+            fprintf(j->out, "\\%c", c);
+        else if (c == '\n')
+            fputs("\\n", j->out);
+        else if (c == '\t')
+            fputs("\\t", j->out);
+        else if (c < 0x20)
+            fprintf(j->out, "\\u%04x", c);
+        else
+            fputc(c, j->out);
     }
     fputc('"', j->out);
 }
@@ -45,8 +50,10 @@ void json_close(json *j, char bracket)
 void json_text(json *j, const char *key, const char *value)
 {
     begin(j, key);
-    if (value) put_string(j, value);
-    else fputs("null", j->out);
+    if (value)
+        put_string(j, value);
+    else
+        fputs("null", j->out);
 }
 
 void json_integer(json *j, const char *key, int64_t value)

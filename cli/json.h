@@ -14,11 +14,12 @@ typedef struct json {
 static inline json json_to(FILE *out) { return (json){out, false}; }
 
 /* key is NULL inside an array and for the outermost value. */
-void json_open(json *j, const char *key, char bracket); /* '{' or '[' */
-void json_close(json *j, char bracket);                 /* '}' or ']' */
+void json_open(json *j, const char *key, char bracket);      /* '{' or '[' */
+void json_close(json *j, char bracket);                      /* '}' or ']' */
 void json_text(json *j, const char *key, const char *value); /* NULL is null */
 void json_integer(json *j, const char *key, int64_t value);
-void json_number(json *j, const char *key, double value); /* the shortest digits that read back the same; null when not finite */
+void json_number(json *j, const char *key,
+                 double value); /* the shortest digits that read back the same; null when not finite */
 void json_bool(json *j, const char *key, bool value);
 void json_line(json *j); /* ends the line and flushes: one record of JSON lines is whole or absent */
 

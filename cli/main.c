@@ -32,8 +32,10 @@ static int unknown_command(const char *name)
     for (; commands[count] && count < 63; count++) names[count] = commands[count]->name;
     names[count] = NULL;
     const char *near = nearest_word(name, names);
-    if (near) complain(NULL, "there is no command '%s'; did you mean '%s'?", name, near);
-    else complain(NULL, "there is no command '%s'; `lockstep help` lists them", name);
+    if (near)
+        complain(NULL, "there is no command '%s'; did you mean '%s'?", name, near);
+    else
+        complain(NULL, "there is no command '%s'; `lockstep help` lists them", name);
     return EXIT_MISTAKE;
 }
 

@@ -24,7 +24,8 @@ static int edits(const char *a, const char *b)
             int best = above[j - 1] + (a[i - 1] != b[j - 1]);
             if (above[j] + 1 < best) best = above[j] + 1;
             if (row[j - 1] + 1 < best) best = row[j - 1] + 1;
-            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] && before[j - 2] + 1 < best) best = before[j - 2] + 1;
+            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] && before[j - 2] + 1 < best)
+                best = before[j - 2] + 1;
             row[j] = best;
         }
     }
@@ -135,7 +136,8 @@ static bool check_value(options *o, const char *where, const option *row, const 
     bool    flag;
     char   *end;
     switch (row->type) {
-    case OPTION_FLAG: return parse_flag(text, &flag) ? true : fail(o, "%s: '%.80s' is neither true nor false", where, text);
+    case OPTION_FLAG:
+        return parse_flag(text, &flag) ? true : fail(o, "%s: '%.80s' is neither true nor false", where, text);
     case OPTION_INTEGER:
         if (!parse_integer(text, &integer)) return fail(o, "%s: '%.80s' is not a whole number", where, text);
         return check_range(o, where, row, (double)integer, text);
@@ -191,8 +193,8 @@ static bool parse_line(options *o, const char *path, int number, char *line)
     int   row = find_row(o->table, key);
     if (row < 0) {
         const char *near = nearest_option(o->table, key);
-        return fail(o, "%s:%d: no option is named '%.80s'%s%s%s", path, number, key, near ? "; did you mean '" : "", near ? near : "",
-                    near ? "'?" : "");
+        return fail(o, "%s:%d: no option is named '%.80s'%s%s%s", path, number, key, near ? "; did you mean '" : "",
+                    near ? near : "", near ? "'?" : "");
     }
     const option *option = &o->table[row];
     if (option->type == OPTION_CONFIG) return fail(o, "%s:%d: a configuration file cannot name another", path, number);
@@ -256,7 +258,8 @@ static bool parse_option(options *o, const char *word, int argc, char **argv, in
     int row = length < sizeof name ? find_row(o->table, name) : -1;
     if (row < 0) {
         const char *near = nearest_option(o->table, name);
-        return fail(o, "unknown option --%s%s%s%s", name, near ? "; did you mean --" : "", near ? near : "", near ? "?" : "");
+        return fail(o, "unknown option --%s%s%s%s", name, near ? "; did you mean --" : "", near ? near : "",
+                    near ? "?" : "");
     }
     const option *option = &o->table[row];
     const char   *value = equals ? equals + 1 : NULL;
@@ -289,14 +292,16 @@ bool options_parse(options *o, const option *table, int argc, char **argv)
             if (!parse_option(o, word + 2, argc, argv, &i)) return false;
         } else if (!only_operands && word[0] == '-' && word[1]) {
             const char *near = nearest_option(table, word + 1);
-            return fail(o, "unknown option %.80s%s%s%s", word, near ? "; did you mean --" : "", near ? near : "", near ? "?" : "");
+            return fail(o, "unknown option %.80s%s%s%s", word, near ? "; did you mean --" : "", near ? near : "",
+                        near ? "?" : "");
         } else {
             if (o->operand_count == OPTIONS_OPERANDS) return fail(o, "more than %d arguments", OPTIONS_OPERANDS);
             o->operands[o->operand_count++] = word;
         }
     }
     for (int i = 0, rows = rows_of(table); i < rows; i++)
-        if (table[i].name && table[i].type == OPTION_CONFIG && o->values[i] && !read_config(o, o->values[i])) return false;
+        if (table[i].name && table[i].type == OPTION_CONFIG && o->values[i] && !read_config(o, o->values[i]))
+            return false;
     return true;
 }
 

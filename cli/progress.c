@@ -25,10 +25,12 @@ static int terminal_width(FILE *out)
     return 80;
 }
 
-void progress_start(progress *p, FILE *out, const char *what, const char *unit, int64_t first, int64_t total, int64_t every)
+void progress_start(progress *p, FILE *out, const char *what, const char *unit, int64_t first, int64_t total,
+                    int64_t every)
 {
     const char *term = getenv("TERM"), *no_color = getenv("NO_COLOR");
-    *p = (progress){.out = out, .what = what, .unit = unit, .first = first, .total = total, .every = every > 0 ? every : 1};
+    *p = (progress){
+        .out = out, .what = what, .unit = unit, .first = first, .total = total, .every = every > 0 ? every : 1};
     p->terminal = isatty(fileno(out)) && term && strcmp(term, "dumb") != 0;
     p->colour = p->terminal && !(no_color && *no_color);
     p->started = now();
@@ -38,9 +40,12 @@ void progress_start(progress *p, FILE *out, const char *what, const char *unit, 
 static void format_time(double seconds, char out[32])
 {
     long s = (long)(seconds + 0.5);
-    if (!(seconds < 360000)) snprintf(out, 32, "--:--");
-    else if (s >= 3600) snprintf(out, 32, "%ld:%02ld:%02ld", s / 3600, s / 60 % 60, s % 60);
-    else snprintf(out, 32, "%ld:%02ld", s / 60, s % 60);
+    if (!(seconds < 360000))
+        snprintf(out, 32, "--:--");
+    else if (s >= 3600)
+        snprintf(out, 32, "%ld:%02ld:%02ld", s / 3600, s / 60 % 60, s % 60);
+    else
+        snprintf(out, 32, "%ld:%02ld", s / 60, s % 60);
 }
 
 /* "step 120/2814  loss 0.4312  3480 images/s  left 0:49" */

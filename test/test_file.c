@@ -134,7 +134,8 @@ static void a_directory_is_replaced_as_a_whole(void)
     REQUIRE(save("d", "one", 3) == LK_OK, "%s", lk_context_error(context));
     CHECK(holds("d/model", "one") && holds("d/manifest", "one"));
     REQUIRE(save("d/", "two", 2) == LK_OK, "%s", lk_context_error(context));
-    CHECK(holds("d/model", "two") && holds("d/state", "two") && !exists("d/manifest"), "no file of the old one among the new");
+    CHECK(holds("d/model", "two") && holds("d/state", "two") && !exists("d/manifest"),
+          "no file of the old one among the new");
     shell("test $(ls -d d* | wc -l) = 1 %s", "");
 
     lk__directory directory;
@@ -148,7 +149,8 @@ static void a_directory_is_replaced_as_a_whole(void)
 static void a_directory_that_holds_something_else_is_refused(void)
 {
     shell("mkdir -p home && echo precious > home/%s", "letter");
-    CHECK(save("home", "x", 3) == LK_EINVAL && strstr(lk_context_error(context), "'letter'"), "%s", lk_context_error(context));
+    CHECK(save("home", "x", 3) == LK_EINVAL && strstr(lk_context_error(context), "'letter'"), "%s",
+          lk_context_error(context));
     CHECK(holds("home/letter", "precious\n") && !exists("home/model"));
     CHECK(lk__directory_remove(context, in_folder("home"), names, NAMES) == LK_EINVAL && exists("home/letter"));
     shell("mkdir -p nested/%s", "model"); /* the right name, but a directory */
@@ -163,17 +165,22 @@ static void a_directory_that_holds_something_else_is_refused(void)
     REQUIRE(save("late", "old", 1) == LK_OK);
     REQUIRE(lk__directory_create(&directory, context, in_folder("late"), names, NAMES) == LK_OK);
     shell("echo precious > late/%s", "note"); /* while the new one is being written */
-    CHECK(lk__directory_commit(&directory) == LK_EINVAL && holds("late/note", "precious\n") && holds("late/model", "old"));
+    CHECK(lk__directory_commit(&directory) == LK_EINVAL && holds("late/note", "precious\n") &&
+          holds("late/model", "old"));
 }
 
 static void leftovers_of_the_dead_go_and_those_of_the_living_stay(void)
 {
-    shell("mkdir r && cd r && mkdir s.tmp.1 t.tmp.2 u.old.3 v.old.4 v foreign.tmp.5 && echo x > s.tmp.1/model && echo x > "
-          "t.tmp.2/state.tmp.9 && echo saved > u.old.3/model && echo old > v.old.4/model && echo new > v/model && echo x > "
-          "foreign.tmp.5/letter && echo x > model.tmp.77 && echo x > letter.tmp.77 && echo x > model.tmp.x && mkdir live.tmp.6 && echo x "
+    shell("mkdir r && cd r && mkdir s.tmp.1 t.tmp.2 u.old.3 v.old.4 v foreign.tmp.5 && echo x > s.tmp.1/model && echo "
+          "x > "
+          "t.tmp.2/state.tmp.9 && echo saved > u.old.3/model && echo old > v.old.4/model && echo new > v/model && echo "
+          "x > "
+          "foreign.tmp.5/letter && echo x > model.tmp.77 && echo x > letter.tmp.77 && echo x > model.tmp.x && mkdir "
+          "live.tmp.6 && echo x "
           "> state.tmp.88%s",
           "");
-    int directory = open(in_folder("r/live.tmp.6"), O_RDONLY | O_DIRECTORY), file = open(in_folder("r/state.tmp.88"), O_RDONLY);
+    int directory = open(in_folder("r/live.tmp.6"), O_RDONLY | O_DIRECTORY),
+        file = open(in_folder("r/state.tmp.88"), O_RDONLY);
     REQUIRE(directory >= 0 && file >= 0 && flock(directory, LOCK_EX) == 0 && flock(file, LOCK_EX) == 0);
     CHECK(lk__directory_recover(context, in_folder("r"), names, NAMES) == LK_OK);
     CHECK(!exists("r/s.tmp.1") && !exists("r/t.tmp.2") && !exists("r/model.tmp.77"), "dead writers");
@@ -209,7 +216,8 @@ static void a_kill_at_any_moment_leaves_a_whole_directory(void)
         REQUIRE(lk__directory_recover(context, folder, names, NAMES) == LK_OK);
         char  *first;
         size_t length;
-        REQUIRE(lk__read_text(context, in_folder("k/model"), 100, &first, &length) == LK_OK, "%s", lk_context_error(context));
+        REQUIRE(lk__read_text(context, in_folder("k/model"), 100, &first, &length) == LK_OK, "%s",
+                lk_context_error(context));
         CHECK(holds("k/state", first) && holds("k/manifest", first), "round %d: a mixture", round);
         saves_seen += atoi(first) == round;
         lk__text_free(context, first, length);
@@ -248,8 +256,10 @@ static void the_same_holds_where_names_cannot_be_exchanged(void)
     }
     int result;
     REQUIRE(child > 0 && waitpid(child, &result, 0) == child && WIFEXITED(result));
-    if (WEXITSTATUS(result) == SKIPPED) printf("     (no seccomp here)\n");
-    else CHECK(WEXITSTATUS(result) == 0);
+    if (WEXITSTATUS(result) == SKIPPED)
+        printf("     (no seccomp here)\n");
+    else
+        CHECK(WEXITSTATUS(result) == 0);
 }
 
 static void directories_are_made_with_their_parents(void)

@@ -19,16 +19,19 @@ static bool refused(const char *text, size_t offset)
     lk__json       value;
     lk__json_error error = {"", 0};
     bool           ok = lk__json_parse(text, strlen(text), &value, &error);
-    if (!ok && error.offset != offset) printf("%s: refused at %zu, not %zu: %s\n", text, error.offset, offset, error.what);
+    if (!ok && error.offset != offset)
+        printf("%s: refused at %zu, not %zu: %s\n", text, error.offset, offset, error.what);
     return !ok && error.offset == offset;
 }
 
 static void members_are_walked_in_order(void)
 {
-    lk__json root = parse(" { \"a\" : [ 1 , [2,\"]}\"] ,{\"x\":{}}, true,null ] ,\"b\":-7,\"a\":3, \"\" : \"\" } "), a, b, item, key;
+    lk__json root = parse(" { \"a\" : [ 1 , [2,\"]}\"] ,{\"x\":{}}, true,null ] ,\"b\":-7,\"a\":3, \"\" : \"\" } "), a,
+             b, item, key;
     CHECK(root.kind == LK__JSON_OBJECT && lk__json_count(&root) == 4);
     CHECK(lk__json_get(&root, "a", &a) && a.kind == LK__JSON_ARRAY && lk__json_count(&a) == 5);
-    static const lk__json_kind kinds[] = {LK__JSON_NUMBER, LK__JSON_ARRAY, LK__JSON_OBJECT, LK__JSON_BOOL, LK__JSON_NULL};
+    static const lk__json_kind kinds[] = {LK__JSON_NUMBER, LK__JSON_ARRAY, LK__JSON_OBJECT, LK__JSON_BOOL,
+                                          LK__JSON_NULL};
     lk__json_walk              walk = lk__json_begin(&a);
     for (int i = 0; i < 5; i++) CHECK(lk__json_next(&walk, &key, &item) && item.kind == kinds[i], "%d", i);
     CHECK(!lk__json_next(&walk, &key, &item) && !lk__json_next(&walk, &key, &item));
@@ -47,11 +50,16 @@ static void numbers_are_exact_or_refused(void)
         bool        fits;
         int64_t     value;
     } integers[] = {
-        {"0", true, 0},        {"-0", true, 0},
-        {"9223372036854775807", true, INT64_MAX}, {"-9223372036854775808", true, INT64_MIN},
-        {"9223372036854775808", false, 0},        {"-9223372036854775809", false, 0},
-        {"99999999999999999999999", false, 0},    {"1.0", false, 0},
-        {"1e2", false, 0},                        {"true", false, 0},
+        {"0", true, 0},
+        {"-0", true, 0},
+        {"9223372036854775807", true, INT64_MAX},
+        {"-9223372036854775808", true, INT64_MIN},
+        {"9223372036854775808", false, 0},
+        {"-9223372036854775809", false, 0},
+        {"99999999999999999999999", false, 0},
+        {"1.0", false, 0},
+        {"1e2", false, 0},
+        {"true", false, 0},
     };
     for (size_t i = 0; i < sizeof integers / sizeof *integers; i++) {
         int64_t  n = 0;
@@ -78,8 +86,8 @@ static void numbers_are_exact_or_refused(void)
 
 static void strings_are_decoded(void)
 {
-    char     out[64];
-    lk__json v = parse("\"a\\\"\\\\\\/\\b\\f\\n\\r\\t\\u00e9\\u20AC\\ud83D\\uDE00\xc3\xa9z\"");
+    char        out[64];
+    lk__json    v = parse("\"a\\\"\\\\\\/\\b\\f\\n\\r\\t\\u00e9\\u20AC\\ud83D\\uDE00\xc3\xa9z\"");
     const char *expected = "a\"\\/\b\f\n\r\t\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80\xc3\xa9z";
     CHECK(lk__json_string(&v, out, sizeof out) == strlen(expected) && strcmp(out, expected) == 0);
     CHECK(lk__json_equals(&v, expected) && !lk__json_equals(&v, "a") && !lk__json_equals(&v, ""));
@@ -103,7 +111,8 @@ static void errors_name_the_byte(void)
     CHECK(refused("", 0) && refused("  ", 2) && refused("{\"a\" 1}", 5) && refused("[1,]", 3) && refused("[1 2]", 3));
     CHECK(refused("\"\\q\"", 1) && refused("\"ab", 3) && refused("+1", 0) && refused(".5", 0) && refused("1 1", 2));
     CHECK(refused("nul", 0) && refused("NaN", 0) && refused("[\x01]", 1) && refused("{a:1}", 1) && refused("'a'", 0));
-    CHECK(refused("\"\xc3\"", 1) && refused("\"\x80\"", 1) && refused("\"\xe2\x82\"", 1) && refused("[1}", 2) && refused("\xef\xbb\xbf{}", 0));
+    CHECK(refused("\"\xc3\"", 1) && refused("\"\x80\"", 1) && refused("\"\xe2\x82\"", 1) && refused("[1}", 2) &&
+          refused("\xef\xbb\xbf{}", 0));
     char deep[400];
     for (int depth = 63; depth <= 65; depth++) {
         memset(deep, '[', (size_t)depth);

@@ -116,7 +116,8 @@ static void bytes_depend_on_the_contents_alone(void)
     size_t         count = example(tensors);
     for (size_t i = 0; i < count; i++) reversed[i] = tensors[count - 1 - i];
     lk__safetensors_pair ab[] = {{"a", "1"}, {"b", "2"}}, ba[] = {{"b", "2"}, {"a", "1"}};
-    CHECK(lk__safetensors_write(context, in_folder("x"), tensors, count, ab, 2, staging, sizeof staging, digest[0]) == LK_OK);
+    CHECK(lk__safetensors_write(context, in_folder("x"), tensors, count, ab, 2, staging, sizeof staging, digest[0]) ==
+          LK_OK);
     CHECK(lk__safetensors_write(context, in_folder("y"), reversed, count, ba, 2, tiny, 1, digest[1]) == LK_OK);
     size_t n = slurp(in_folder("x"), first, sizeof first), m = slurp(in_folder("y"), second, sizeof second);
     CHECK(n == m && n > 0 && memcmp(first, second, n) == 0, "%zu %zu", n, m);
@@ -128,7 +129,8 @@ static void bytes_depend_on_the_contents_alone(void)
     REQUIRE(pipe && fgets(line, sizeof line, pipe));
     pclose(pipe);
     CHECK(strncmp(line, digest[0], 64) == 0, "%s %s", line, digest[0]);
-    CHECK(lk__file_digest(context, in_folder("x"), staging, 7, digest[1]) == LK_OK && strcmp(digest[0], digest[1]) == 0);
+    CHECK(lk__file_digest(context, in_folder("x"), staging, 7, digest[1]) == LK_OK &&
+          strcmp(digest[0], digest[1]) == 0);
 }
 
 static void what_is_written_is_read_again(void)
@@ -149,7 +151,9 @@ static void what_is_written_is_read_again(void)
         CHECK(t->bytes == 0 || memcmp(out, tensors[i].data, (size_t)t->bytes) == 0);
         CHECK(lk__safetensors_read(file, t, t->bytes, out, 1) == LK_EINVAL);
         CHECK(lk__safetensors_read(file, t, UINT64_MAX, out, 1) == LK_EINVAL);
-        if (t->bytes >= 3) CHECK(lk__safetensors_read(file, t, 1, out, 2) == LK_OK && memcmp(out, (const char *)tensors[i].data + 1, 2) == 0);
+        if (t->bytes >= 3)
+            CHECK(lk__safetensors_read(file, t, 1, out, 2) == LK_OK &&
+                  memcmp(out, (const char *)tensors[i].data + 1, 2) == 0);
     }
     uint64_t at = lk__safetensors_at(file, 0)->offset;
     for (size_t i = 0; i < count; i++) {
@@ -157,8 +161,10 @@ static void what_is_written_is_read_again(void)
         at += lk__safetensors_at(file, i)->bytes;
     }
     CHECK(lk__safetensors_at(file, count) == NULL);
-    CHECK(lk__safetensors_find(file, "c") == NULL && lk__safetensors_find(file, "") == NULL && lk__safetensors_find(file, "zzz") == NULL);
-    CHECK(strcmp(lk__safetensors_metadata(file, "format"), "pt") == 0 && lk__safetensors_metadata(file, "forma") == NULL);
+    CHECK(lk__safetensors_find(file, "c") == NULL && lk__safetensors_find(file, "") == NULL &&
+          lk__safetensors_find(file, "zzz") == NULL);
+    CHECK(strcmp(lk__safetensors_metadata(file, "format"), "pt") == 0 &&
+          lk__safetensors_metadata(file, "forma") == NULL);
     lk__safetensors_close(file);
     CHECK(lk_context_memory(context, LK_MEMORY_OTHER) == allocated);
 
@@ -192,30 +198,33 @@ static void many_tensors_are_sorted_and_found(void)
         snprintf(name, sizeof name, "t%d", i);
         const lk__safetensor *t = lk__safetensors_find(file, name);
         CHECK(t && lk__safetensors_read(file, t, 0, &value, 4) == LK_OK && value == i);
-        if (i) CHECK(strcmp(lk__safetensors_at(file, (size_t)i - 1)->name, lk__safetensors_at(file, (size_t)i)->name) < 0);
+        if (i)
+            CHECK(strcmp(lk__safetensors_at(file, (size_t)i - 1)->name, lk__safetensors_at(file, (size_t)i)->name) < 0);
     }
     lk__safetensors_close(file);
 }
 
 static void tensors_that_cannot_be_written_are_refused(void)
 {
-    float                one = 1;
-    lk__safetensor       twice[2] = {{.name = "a", .dtype = LK_F32, .data = &one}, {.name = "a", .dtype = LK_F64, .data = &one}};
-    lk__safetensor       bad[] = {
-              {.name = "\xff", .dtype = LK_F32, .data = &one},
-              {.name = "__metadata__", .dtype = LK_F32, .data = &one},
-              {.name = "a", .dtype = LK_DTYPE_COUNT, .data = &one},
-              {.name = "a", .dtype = LK_F32, .data = NULL},
-              {.name = "a", .dtype = LK_F32, .rank = 7, .data = &one},
-              {.name = "a", .dtype = LK_F32, .rank = 1, .dims = {-1}, .data = &one},
-              {.name = "a", .dtype = LK_F32, .rank = 2, .dims = {INT64_MAX / 2, 3}, .data = &one},
-              {.name = "a", .dtype = LK_F32, .boolean = true, .data = &one},
+    float          one = 1;
+    lk__safetensor twice[2] = {{.name = "a", .dtype = LK_F32, .data = &one},
+                               {.name = "a", .dtype = LK_F64, .data = &one}};
+    lk__safetensor bad[] = {
+        {.name = "\xff", .dtype = LK_F32, .data = &one},
+        {.name = "__metadata__", .dtype = LK_F32, .data = &one},
+        {.name = "a", .dtype = LK_DTYPE_COUNT, .data = &one},
+        {.name = "a", .dtype = LK_F32, .data = NULL},
+        {.name = "a", .dtype = LK_F32, .rank = 7, .data = &one},
+        {.name = "a", .dtype = LK_F32, .rank = 1, .dims = {-1}, .data = &one},
+        {.name = "a", .dtype = LK_F32, .rank = 2, .dims = {INT64_MAX / 2, 3}, .data = &one},
+        {.name = "a", .dtype = LK_F32, .boolean = true, .data = &one},
     };
     lk__safetensors_pair same[2] = {{"k", "1"}, {"k", "2"}}, not_utf8[1] = {{"k", "\xc3"}};
     const char          *path = in_folder("never");
     CHECK(lk__safetensors_write(context, path, twice, 2, NULL, 0, staging, sizeof staging, NULL) == LK_EINVAL);
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
-        CHECK(lk__safetensors_write(context, path, &bad[i], 1, NULL, 0, staging, sizeof staging, NULL) == LK_EINVAL, "%zu", i);
+        CHECK(lk__safetensors_write(context, path, &bad[i], 1, NULL, 0, staging, sizeof staging, NULL) == LK_EINVAL,
+              "%zu", i);
     CHECK(lk__safetensors_write(context, path, twice, 1, same, 2, staging, sizeof staging, NULL) == LK_EINVAL);
     CHECK(lk__safetensors_write(context, path, twice, 1, not_utf8, 1, staging, sizeof staging, NULL) == LK_EINVAL);
     CHECK(lk__safetensors_write(context, path, twice, 1, NULL, 0, staging, 0, NULL) == LK_EINVAL);
@@ -281,7 +290,8 @@ static void damaged_headers_get_a_clear_sentence(void)
         {T(GOOD ",\"stride\":1"), 8, "an unknown field"},
         {T("\"dtype\":\"F8_E4M3\",\"shape\":[2],\"data_offsets\":[0,2]"), 2, "type 'F8_E4M3', which is not known"},
         {T("\"dtype\":\"f32\",\"shape\":[2],\"data_offsets\":[0,8]"), 8, "type 'f32', which is not known"},
-        {T("\"dtype\":\"F32\\u001b[2J\",\"shape\":[2],\"data_offsets\":[0,8]"), 8, "type 'F32?[2J', which is not known"},
+        {T("\"dtype\":\"F32\\u001b[2J\",\"shape\":[2],\"data_offsets\":[0,8]"), 8,
+         "type 'F32?[2J', which is not known"},
         {T("\"dtype\":32,\"shape\":[2],\"data_offsets\":[0,8]"), 8, "not a string"},
         {T("\"dtype\":\"F32\",\"shape\":2,\"data_offsets\":[0,8]"), 8, "shape of tensor 't' is not an array"},
         {T("\"dtype\":\"F32\",\"shape\":[-2],\"data_offsets\":[0,8]"), 8, "no whole number"},
@@ -290,8 +300,10 @@ static void damaged_headers_get_a_clear_sentence(void)
         {T("\"dtype\":\"F32\",\"shape\":[\"2\"],\"data_offsets\":[0,8]"), 8, "no whole number"},
         {T("\"dtype\":\"F32\",\"shape\":[9223372036854775808],\"data_offsets\":[0,8]"), 8, "no whole number"},
         {T("\"dtype\":\"F32\",\"shape\":[1,1,1,1,1,1,2],\"data_offsets\":[0,8]"), 8, "more than 6 axes"},
-        {T("\"dtype\":\"F32\",\"shape\":[4294967296,4294967296],\"data_offsets\":[0,0]"), 0, "not what its type and shape need"},
-        {T("\"dtype\":\"F32\",\"shape\":[4611686018427387906],\"data_offsets\":[0,8]"), 8, "not what its type and shape need"},
+        {T("\"dtype\":\"F32\",\"shape\":[4294967296,4294967296],\"data_offsets\":[0,0]"), 0,
+         "not what its type and shape need"},
+        {T("\"dtype\":\"F32\",\"shape\":[4611686018427387906],\"data_offsets\":[0,8]"), 8,
+         "not what its type and shape need"},
         {T("\"dtype\":\"F32\",\"shape\":[3],\"data_offsets\":[0,8]"), 8, "not what its type and shape need"},
         {T("\"dtype\":\"F64\",\"shape\":[2],\"data_offsets\":[0,8]"), 8, "not what its type and shape need"},
         {T("\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[8,0]"), 8, "not [begin, end]"},
@@ -306,7 +318,8 @@ static void damaged_headers_get_a_clear_sentence(void)
         {T(GOOD), 9, "1 bytes follow the last"},
         {"{}", 3, "3 bytes follow the last"},
         {T("\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[4,12]"), 12, "a hole"},
-        {"{\"t\":{" GOOD "},\"t\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[8,9]}}", 9, "two tensors are named 't'"},
+        {"{\"t\":{" GOOD "},\"t\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[8,9]}}", 9,
+         "two tensors are named 't'"},
         {"{\"t\":{" GOOD "},\"u\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[4,12]}}", 12, "an overlap"},
         {"{\"t\":{" GOOD "},\"u\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}}", 8, "an overlap"},
         {"{\"t\":{" GOOD "},\"u\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[9,13]}}", 13, "a hole"},
@@ -327,7 +340,8 @@ static void damaged_headers_get_a_clear_sentence(void)
     CHECK(lk_context_memory(context, LK_MEMORY_OTHER) == held, "a refused file leaks");
     lk__safetensors *file;
     CHECK(open_text(T(GOOD), strlen(T(GOOD)), 8, &file) == LK_OK, "the good one among the bad is good");
-    CHECK(open_text("{\"\\u0074\\ud83d\\ude00\" :\t{" GOOD "} }", strlen("{\"\\u0074\\ud83d\\ude00\" :\t{" GOOD "} }"), 8, &file) == LK_OK);
+    CHECK(open_text("{\"\\u0074\\ud83d\\ude00\" :\t{" GOOD "} }", strlen("{\"\\u0074\\ud83d\\ude00\" :\t{" GOOD "} }"),
+                    8, &file) == LK_OK);
 }
 
 static void deep_nesting_is_refused_and_does_not_overflow_the_stack(void)
@@ -349,9 +363,14 @@ static void header_lengths_that_cannot_be_are_refused(void)
         size_t      length; /* of the whole file */
         const char *says;
     } cases[] = {
-        {0, 0, "too few"},       {0, 7, "too few"},           {0, 8, "a header of 0 bytes"},
-        {1, 9, "of 1 bytes"},    {3, 10, "truncated"},        {UINT64_MAX, 100, "no safetensors file"},
-        {100000001, 100, "no safetensors file"},              {100000000, 100, "truncated"},
+        {0, 0, "too few"},
+        {0, 7, "too few"},
+        {0, 8, "a header of 0 bytes"},
+        {1, 9, "of 1 bytes"},
+        {3, 10, "truncated"},
+        {UINT64_MAX, 100, "no safetensors file"},
+        {100000001, 100, "no safetensors file"},
+        {100000000, 100, "truncated"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         unsigned char   *bytes = calloc(cases[i].length + 1, 1);
@@ -384,7 +403,8 @@ static void every_truncation_is_noticed(void)
     lk__safetensors_close(file);
     CHECK(lk__safetensors_open(context, in_folder("absent"), &file) == LK_ENOENT);
     CHECK(lk__safetensors_open(context, folder, &file) == LK_EFORMAT && strstr(lk_context_error(context), "directory"));
-    CHECK(lk__safetensors_open(context, "/dev/null", &file) == LK_EFORMAT && strstr(lk_context_error(context), "device"));
+    CHECK(lk__safetensors_open(context, "/dev/null", &file) == LK_EFORMAT &&
+          strstr(lk_context_error(context), "device"));
 }
 
 /* ---- failures of the machine ---- */
@@ -472,8 +492,10 @@ static void a_full_disk_leaves_the_old_file(void)
     CHECK(slurp(path, after, sizeof after) == n && memcmp(before, after, n) == 0);
     CHECK(entries_of_folder() == entries, "a temporary was left behind");
 
-    CHECK(lk__safetensors_write(context, in_folder("no/such/folder"), &t, 1, NULL, 0, staging, sizeof staging, NULL) == LK_EIO);
-    CHECK(lk__safetensors_write(context, folder, &t, 1, NULL, 0, staging, sizeof staging, NULL) == LK_EINVAL, "over a directory");
+    CHECK(lk__safetensors_write(context, in_folder("no/such/folder"), &t, 1, NULL, 0, staging, sizeof staging, NULL) ==
+          LK_EIO);
+    CHECK(lk__safetensors_write(context, folder, &t, 1, NULL, 0, staging, sizeof staging, NULL) == LK_EINVAL,
+          "over a directory");
 }
 
 /* ---- the reference library, where it is installed ---- */
@@ -494,23 +516,25 @@ static void the_reference_library_agrees_in_both_directions(void)
         return;
     }
     REQUIRE(write_example(in_folder("ours"), NULL) == LK_OK);
-    CHECK(python("import numpy as np\n"
-                 "from safetensors import safe_open\n"
-                 "from safetensors.numpy import load_file, save_file\n"
-                 "f = np.array([0.0, -1.5, 3.25, 1e-30, -0.0, 7.0], np.float32)\n"
-                 "want = {'mask': np.array([1, 0, 1], np.bool_), 'b.weight': f.reshape(2, 3),\n"
-                 "        'bn.num_batches_tracked': np.array(-9000000000, np.int64), 'a.weight': f[1:5].reshape(1, 2, 2),\n"
-                 "        'd': np.array(0.1, np.float64), 'empty': np.zeros((0, 4), np.float32),\n"
-                 "        'q\"\\u00e9\\n\\x01/\\\\': np.array([-1, 1 << 30], np.int32), 'u': np.array([1], np.uint8)}\n"
-                 "got = load_file('ours')\n"
-                 "assert set(got) == set(want), (set(got), set(want))\n"
-                 "for k in want:\n"
-                 "    assert got[k].dtype == want[k].dtype and got[k].shape == want[k].shape, k\n"
-                 "    assert got[k].tobytes() == want[k].tobytes(), k\n"
-                 "assert safe_open('ours', 'numpy').metadata() == {'format': 'pt'}\n"
-                 "save_file({k: v.copy() for k, v in want.items()}, 'theirs', metadata={'format': 'pt'})\n"
-                 "assert open('ours', 'rb').read() == open('theirs', 'rb').read()\n"
-                 "save_file({'h': np.array([1.5, -2], np.float16), 'i': np.array([-3], np.int8)}, 'half')\n") == 0);
+    CHECK(
+        python(
+            "import numpy as np\n"
+            "from safetensors import safe_open\n"
+            "from safetensors.numpy import load_file, save_file\n"
+            "f = np.array([0.0, -1.5, 3.25, 1e-30, -0.0, 7.0], np.float32)\n"
+            "want = {'mask': np.array([1, 0, 1], np.bool_), 'b.weight': f.reshape(2, 3),\n"
+            "        'bn.num_batches_tracked': np.array(-9000000000, np.int64), 'a.weight': f[1:5].reshape(1, 2, 2),\n"
+            "        'd': np.array(0.1, np.float64), 'empty': np.zeros((0, 4), np.float32),\n"
+            "        'q\"\\u00e9\\n\\x01/\\\\': np.array([-1, 1 << 30], np.int32), 'u': np.array([1], np.uint8)}\n"
+            "got = load_file('ours')\n"
+            "assert set(got) == set(want), (set(got), set(want))\n"
+            "for k in want:\n"
+            "    assert got[k].dtype == want[k].dtype and got[k].shape == want[k].shape, k\n"
+            "    assert got[k].tobytes() == want[k].tobytes(), k\n"
+            "assert safe_open('ours', 'numpy').metadata() == {'format': 'pt'}\n"
+            "save_file({k: v.copy() for k, v in want.items()}, 'theirs', metadata={'format': 'pt'})\n"
+            "assert open('ours', 'rb').read() == open('theirs', 'rb').read()\n"
+            "save_file({'h': np.array([1.5, -2], np.float16), 'i': np.array([-3], np.int8)}, 'half')\n") == 0);
     lk__safetensors *file;
     REQUIRE(lk__safetensors_open(context, in_folder("theirs"), &file) == LK_OK, "%s", lk_context_error(context));
     CHECK(lk__safetensors_count(file) == 8);
@@ -518,7 +542,8 @@ static void the_reference_library_agrees_in_both_directions(void)
     REQUIRE(lk__safetensors_open(context, in_folder("half"), &file) == LK_OK, "%s", lk_context_error(context));
     const lk__safetensor *h = lk__safetensors_find(file, "h"), *i = lk__safetensors_find(file, "i");
     unsigned char         out[4];
-    CHECK(h && h->dtype == LK_F16 && lk__safetensors_read(file, h, 0, out, 4) == LK_OK && memcmp(out, "\x00\x3e\x00\xc0", 4) == 0);
+    CHECK(h && h->dtype == LK_F16 && lk__safetensors_read(file, h, 0, out, 4) == LK_OK &&
+          memcmp(out, "\x00\x3e\x00\xc0", 4) == 0);
     CHECK(i && i->dtype == LK_I8 && strcmp(lk__safetensors_type(i), "I8") == 0);
     lk__safetensors_close(file);
 }

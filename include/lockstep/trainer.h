@@ -49,6 +49,7 @@ typedef struct lk_trainer_config {
     int64_t     save_every; /* steps; 0: after each epoch. And always at the end */
     int         keep;       /* checkpoints that stay */
     bool        resume;     /* go on from `save` if it holds a checkpoint; without it, such a directory is refused */
+    const char *resume_from; /* go on from this checkpoint directory, which must hold one; may be `save` itself */
     const char *init;       /* weights to start from: a safetensors file or checkpoint directory; NULL: random */
 
     int (*event)(void *user, const lk_event *event); /* NULL: none; other than 0 stops after this step, saved if save is set */
@@ -56,7 +57,7 @@ typedef struct lk_trainer_config {
 } lk_trainer_config;
 #define LK_TRAINER_CONFIG_INIT                                                                                     \
     {sizeof(lk_trainer_config), NULL, NULL, NULL, NULL, NULL, LK_F32, 64, 1, 0, LK_OPTIMIZER_CONFIG_INIT,          \
-     {LK_CONSTANT, 0, 0, 0, 0.1, 0.0}, 0.0, 0, LK_TRANSFORM_INIT, 1, 0, NULL, 0, 2, false, NULL, NULL, NULL}
+     {LK_CONSTANT, 0, 0, 0, 0.1, 0.0}, 0.0, 0, LK_TRANSFORM_INIT, 1, 0, NULL, 0, 2, false, NULL, NULL, NULL, NULL}
 
 /* Records the model, plans, allocates, and loads what resume and init say. */
 LK_API lk_status lk_trainer_create(lk_context *context, const lk_trainer_config *config, lk_trainer **trainer);

@@ -17,6 +17,8 @@
 #include <time.h>
 #include <unistd.h>
 
+enum { STALL_RATE = 128 }; /* bytes a second: slower is no transfer at all */
+
 typedef struct transfer {
     lk__download         *download;
     const lk__known_file *file;
@@ -142,7 +144,7 @@ static lk_status attempt(transfer *t)
     c->easy_setopt(t->handle, LK__CURL_PROTOCOLS, (long)(LK__CURL_HTTP | LK__CURL_HTTPS));
     c->easy_setopt(t->handle, LK__CURL_REDIR_PROTOCOLS, (long)(LK__CURL_HTTP | LK__CURL_HTTPS));
     c->easy_setopt(t->handle, LK__CURL_CONNECTTIMEOUT_MS, (long)t->download->patience.connect_ms);
-    c->easy_setopt(t->handle, LK__CURL_LOW_SPEED_LIMIT, 1L);
+    c->easy_setopt(t->handle, LK__CURL_LOW_SPEED_LIMIT, (long)STALL_RATE);
     c->easy_setopt(t->handle, LK__CURL_LOW_SPEED_TIME, (long)t->download->patience.stall_s);
     c->easy_setopt(t->handle, LK__CURL_ERRORBUFFER, t->error);
     c->easy_setopt(t->handle, LK__CURL_WRITEFUNCTION, on_data);
@@ -254,11 +256,17 @@ static lk_status open_part(transfer *t)
     struct stat about, named;
     t->fd = open(t->part, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
     if (t->fd < 0) return lk__fail(context, LK_EIO, "cannot write %s: %s", t->part, strerror(errno));
-    if (flock(t->fd, LOCK_EX | LOCK_NB) != 0)
+    if (flock(t->fd, LOCK_EX | LOCK_NB) != 0) {
+        close(t->fd);
+        t->fd = -1;
         return lk__fail(context, LK_EIO, "another process is getting %s just now: wait for it, or take another directory", t->part);
+    }
     /* The other may have finished, and renamed the file that was opened here, a moment before the lock was ours. */
-    if (fstat(t->fd, &about) != 0 || stat(t->part, &named) != 0 || about.st_ino != named.st_ino)
+    if (fstat(t->fd, &about) != 0 || stat(t->part, &named) != 0 || about.st_ino != named.st_ino) {
+        close(t->fd);
+        t->fd = -1;
         return lk__fail(context, LK_EIO, "another process has just got %s: run the same command again", t->part);
+    }
     t->offset = about.st_size;
     if (t->offset > t->file->bytes) {
         if (ftruncate(t->fd, 0) != 0) return lk__fail(context, LK_EIO, "cannot write %s: %s", t->part, strerror(errno));

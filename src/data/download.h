@@ -30,7 +30,7 @@ typedef struct lk__patience {
     int attempts;   /* for each file */
     int backoff_ms; /* before the second attempt; twice that before the third, … */
     int connect_ms;
-    int stall_s; /* less than a byte a second for so long is a failure */
+    int stall_s; /* next to nothing for so long ends an attempt */
 } lk__patience;
 
 typedef struct lk__download {

@@ -3,10 +3,25 @@
 #include "base/random.h"
 #include "data/dataset.h"
 
-#include <string.h>
-
 enum { MEANS, LABELS, NOISE }; /* streams of random numbers */
 enum { BLOCK = 4 };
+
+/* 64 bits for (key, index): the finaliser of SplitMix64 (Steele, Lea and Flood, OOPSLA'14). A key comes from Philox, one for
+ * each class or sample; the values below it need speed more than quality. */
+static uint64_t word(uint64_t key, uint64_t index)
+{
+    uint64_t z = key + index * 0x9E3779B97F4A7C15u;
+    z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9u;
+    z = (z ^ z >> 27) * 0x94D049BB133111EBu;
+    return z ^ z >> 31;
+}
+
+static uint64_t key_of(const lk__random *random, uint64_t item)
+{
+    uint32_t bits[4];
+    lk__random4(random, item, 0, bits);
+    return (uint64_t)bits[0] << 32 | bits[1];
+}
 
 /* About normal, mean 0 and variance 1: the sum of four bytes (Irwin and Hall), quick and the same on every machine. */
 static float gauss(uint32_t bits)
@@ -15,46 +30,46 @@ static float gauss(uint32_t bits)
     return (float)(sum - 510) * (1.0f / 147.7983f); /* sqrt(4 (256² - 1) / 12) */
 }
 
-/* Means in -1 … 1, one for each class and element. */
-static void make_means(const lk_dataset *d, uint64_t seed, float *means)
+/* Means, one for each class and element: -1 … 1, or 24 … 104 for bytes. */
+static void make_means(const lk_dataset *d, uint64_t seed, void *means)
 {
     lk__random random = lk__random_make(seed, LK__FOR_SYNTHETIC, MEANS);
     int64_t    width = d->dims[d->rank - 1], height = d->rank >= 2 ? d->dims[d->rank - 2] : 1;
-    bool       image = d->rank == 3;
     for (int64_t c = 0; c < d->classes; c++) {
+        uint64_t key = key_of(&random, (uint64_t)c);
         for (int64_t i = 0; i < d->elements; i++) {
             int64_t x = i % width, y = i / width % height, plane = i / (width * height);
-            int64_t cell = image ? (plane * height + y / BLOCK) * width + x / BLOCK : i;
-            means[c * d->elements + i] = (float)(2 * lk__random_unit(lk__random_u32(&random, (uint64_t)c, (uint32_t)cell)) - 1);
+            int64_t cell = d->rank == 3 ? (plane * height + y / BLOCK) * width + x / BLOCK : i;
+            double  mean = 2 * lk__random_unit((uint32_t)word(key, (uint64_t)cell)) - 1;
+            if (d->dtype == LK_U8)
+                ((unsigned char *)means)[c * d->elements + i] = (unsigned char)(64 + 40 * mean);
+            else
+                ((float *)means)[c * d->elements + i] = (float)mean;
         }
     }
 }
 
-static void fill_floats(const lk_dataset *d, const lk__random *noise, uint64_t number, const float *mean, float *out)
+static void fill_floats(int64_t elements, uint64_t key, const float *mean, float *out)
 {
-    uint32_t bits[4];
-    for (int64_t i = 0; i < d->elements; i++) {
-        if (i % 4 == 0) lk__random4(noise, number, (uint32_t)(i / 4), bits);
-        out[i] = mean[i] + gauss(bits[i % 4]);
-    }
+    for (int64_t i = 0; i < elements; i++) out[i] = mean[i] + gauss((uint32_t)word(key, (uint64_t)i));
 }
 
-/* 128 ± 40 by class, ± 64 of noise: never out of a byte's range. */
-static void fill_bytes(const lk_dataset *d, const lk__random *noise, uint64_t number, const float *mean, unsigned char *out)
+/* The mean and 0 … 127 of noise: never out of a byte's range. */
+static void fill_bytes(int64_t elements, uint64_t key, const unsigned char *mean, unsigned char *out)
 {
-    uint32_t bits[4];
-    for (int64_t i = 0; i < d->elements; i++) {
-        if (i % 16 == 0) lk__random4(noise, number, (uint32_t)(i / 16), bits);
-        int wave = (int)(bits[i / 4 % 4] >> 8 * (i % 4) & 127) - 64;
-        out[i] = (unsigned char)(128 + (int)(40 * mean[i]) + wave);
+    int64_t i = 0;
+    for (; i + 8 <= elements; i += 8) {
+        uint64_t noise = word(key, (uint64_t)i);
+        for (int k = 0; k < 8; k++) out[i + k] = (unsigned char)(mean[i + k] + (noise >> 8 * k & 127));
     }
+    for (uint64_t noise = word(key, (uint64_t)i); i < elements; i++, noise >>= 8) out[i] = (unsigned char)(mean[i] + (noise & 127));
 }
 
 lk_status lk_dataset_synthetic(lk_context *context, const lk_dataset_synthetic_config *config, lk_dataset **dataset)
 {
     static const lk_dataset_synthetic_config defaults = LK_DATASET_SYNTHETIC_CONFIG_INIT;
     lk_dataset                              *d = NULL;
-    float                                   *means = NULL;
+    unsigned char                           *means = NULL;
     size_t                                   mean_bytes = 0;
     *dataset = NULL;
     if (!config) config = &defaults;
@@ -66,8 +81,8 @@ lk_status lk_dataset_synthetic(lk_context *context, const lk_dataset_synthetic_c
     lk_status status = lk__dataset_make(context, "synthetic", config->count, config->rank, config->dims, config->dtype,
                                         config->classes, &d);
     if (status < 0) return status;
-    if (d->elements > UINT32_MAX || __builtin_mul_overflow((size_t)d->elements * sizeof *means, (size_t)d->classes, &mean_bytes)) {
-        status = lk__fail(context, LK_EINVAL, "synthetic samples of %lld values: too large", (long long)d->elements);
+    if (__builtin_mul_overflow(d->stride, (size_t)d->classes, &mean_bytes)) {
+        status = lk__fail(context, LK_EINVAL, "synthetic data of %d classes of %lld values: too large", d->classes, (long long)d->elements);
         goto fail;
     }
     if ((status = lk__dataset_own(d, (size_t)d->count * d->stride)) < 0) goto fail;
@@ -80,15 +95,15 @@ lk_status lk_dataset_synthetic(lk_context *context, const lk_dataset_synthetic_c
     lk__random labels = lk__random_make(config->seed, LK__FOR_SYNTHETIC, LABELS);
     lk__random noise = lk__random_make(config->seed, LK__FOR_SYNTHETIC, NOISE);
     for (int64_t i = 0; i < d->count; i++) {
-        uint64_t       number = (uint64_t)(config->first + i);
+        uint64_t       number = (uint64_t)(config->first + i), key = key_of(&noise, number);
         uint32_t       index = 0;
-        int64_t        label = (int64_t)lk__random_below(&labels, number, &index, (uint64_t)d->classes);
+        size_t         label = (size_t)lk__random_below(&labels, number, &index, (uint64_t)d->classes);
         unsigned char *out = (unsigned char *)d->owned_features + (size_t)i * d->stride;
         d->owned_labels[i] = (int32_t)label;
         if (d->dtype == LK_U8)
-            fill_bytes(d, &noise, number, means + label * d->elements, out);
+            fill_bytes(d->elements, key, means + label * d->stride, out);
         else
-            fill_floats(d, &noise, number, means + label * d->elements, (float *)out);
+            fill_floats(d->elements, key, (const float *)(means + label * d->stride), (float *)out);
     }
     *dataset = d;
     d = NULL;

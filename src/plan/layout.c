@@ -25,8 +25,8 @@ static want input_want(const lk_graph *g, const lk__node *n, int i)
     case LK__OP_batch_norm_eval_grad: return image && i < 2 ? LAST : ROWS;
     case LK__OP_unary:
     case LK__OP_unary_grad:
-    case LK__OP_scale:
-    case LK__OP_dropout: return FOLLOW;
+    case LK__OP_scale: return FOLLOW;
+    case LK__OP_dropout: return ROWS; /* which elements go is a function of their place in the tensor, not in memory */
     case LK__OP_add:
     case LK__OP_sub:
     case LK__OP_mul:
@@ -141,6 +141,15 @@ static lk_status place_node(layout *l, int index)
     return push(l->t, index);
 }
 
+/* The caller reads gradients row by row, as he reads parameters. */
+static lk_status settle_gradients(layout *l)
+{
+    lk__timeline *t = l->t;
+    for (size_t i = 0; t->gradients && i < t->graph->states_count; i++)
+        if (t->gradients[i] >= 0 && (t->gradients[i] = convert(l, t->gradients[i], false)) < 0) return LK_ENOMEM;
+    return LK_OK;
+}
+
 lk_status lk__pass_layout(lk__timeline *t, size_t forward_nodes, size_t backward_nodes)
 {
     lk_graph *g = t->graph;
@@ -153,7 +162,10 @@ lk_status lk__pass_layout(lk__timeline *t, size_t forward_nodes, size_t backward
     mark_needed(&l);
     for (size_t i = 0; i < nodes; i++) {
         if (i == forward_nodes) t->end[LK_FORWARD] = t->order_count;
-        if (i == backward_nodes) t->end[LK_BACKWARD] = t->order_count;
+        if (i == backward_nodes) {
+            if (settle_gradients(&l) < 0) goto done;
+            t->end[LK_BACKWARD] = t->order_count;
+        }
         if (!g->nodes[i].dead && l.needed[i] && place_node(&l, (int)i) < 0) goto done;
     }
     for (int i = 0; i < t->outputs_count; i++)

@@ -22,7 +22,9 @@ static suffix suffix_of(const char *name, size_t *base)
     *base = n;
     while (n && name[n - 1] >= '0' && name[n - 1] <= '9') n--, digits++;
     if (!digits || n <= 5) return PLAIN;
-    suffix kind = memcmp(name + n - 5, ".tmp.", 5) == 0 ? TEMPORARY : memcmp(name + n - 5, ".old.", 5) == 0 ? OLD : PLAIN;
+    suffix kind = memcmp(name + n - 5, ".tmp.", 5) == 0   ? TEMPORARY
+                  : memcmp(name + n - 5, ".old.", 5) == 0 ? OLD
+                                                          : PLAIN;
     if (kind != PLAIN) *base = n - 5;
     return kind;
 }
@@ -67,7 +69,8 @@ static lk_status find_foreign(lk_context *context, const char *path, const char 
             if (known) close(fd);
         }
         struct stat info;
-        if (known) known = fstatat(dirfd(stream), entry->d_name, &info, AT_SYMLINK_NOFOLLOW) == 0 && !S_ISDIR(info.st_mode);
+        if (known)
+            known = fstatat(dirfd(stream), entry->d_name, &info, AT_SYMLINK_NOFOLLOW) == 0 && !S_ISDIR(info.st_mode);
         if (!known) snprintf(foreign, NAME_MAX + 1, "%s", entry->d_name);
     }
     closedir(stream);
@@ -79,7 +82,8 @@ static lk_status refuse_foreign(lk_context *context, const char *path, const cha
     char      foreign[NAME_MAX + 1];
     lk_status status = find_foreign(context, path, names, count, foreign);
     if (status < 0 || !foreign[0]) return status;
-    return lk__fail(context, LK_EINVAL, "%s: holds '%s', which is no part of a checkpoint; name another directory", path, foreign);
+    return lk__fail(context, LK_EINVAL, "%s: holds '%s', which is no part of a checkpoint; name another directory",
+                    path, foreign);
 }
 
 /* Deletes what find_foreign allowed. Subdirectories were refused, so one level is all. */
@@ -102,20 +106,23 @@ lk_status lk__directory_remove(lk_context *context, const char *path, const char
     return status < 0 ? status : empty_and_remove(context, path);
 }
 
-lk_status lk__directory_create(lk__directory *d, lk_context *context, const char *path, const char *const *names, size_t count)
+lk_status lk__directory_create(lk__directory *d, lk_context *context, const char *path, const char *const *names,
+                               size_t count)
 {
     *d = (lk__directory){.context = context, .fd = -1, .names = names, .count = count};
     size_t length = strlen(path);
     while (length > 1 && path[length - 1] == '/') length--;
     if (length == 0 || length > sizeof d->path - 32)
-        return lk__fail(context, LK_EINVAL, "'%.200s' cannot name a directory: it is %s", path, length ? "too long" : "empty");
+        return lk__fail(context, LK_EINVAL, "'%.200s' cannot name a directory: it is %s", path,
+                        length ? "too long" : "empty");
     snprintf(d->path, sizeof d->path, "%.*s", (int)length, path);
     snprintf(d->temporary, sizeof d->temporary, "%.*s.tmp.%ld", (int)length, path, (long)getpid());
 
     lk_status status = refuse_foreign(context, d->path, names, count);
     if (status == LK_ENOENT) status = LK_OK;
     if (status == LK_OK) {
-        status = lk__directory_remove(context, d->temporary, names, count); /* an earlier process of this number left it */
+        status =
+            lk__directory_remove(context, d->temporary, names, count); /* an earlier process of this number left it */
         if (status == LK_ENOENT) status = LK_OK;
     }
     if (status == LK_OK && mkdir(d->temporary, 0777) < 0)
@@ -171,7 +178,8 @@ lk_status lk__directory_commit(lk__directory *d)
         else if (errno == EINVAL || errno == ENOSYS || errno == ENOTSUP)
             status = swap_in_two_steps(d, aside);
         else
-            status = lk__fail(context, LK_EIO, "%s: cannot exchange with %s: %s", d->temporary, d->path, strerror(errno));
+            status =
+                lk__fail(context, LK_EIO, "%s: cannot exchange with %s: %s", d->temporary, d->path, strerror(errno));
     }
     if (status < 0) goto done;
     d->temporary[0] = 0;
@@ -193,13 +201,14 @@ void lk__directory_abandon(lk__directory *d)
 }
 
 /* One leftover: `name` of parent, whose plain name would be its first `base` bytes. */
-static void recover_entry(lk_context *context, int parent_fd, const char *parent, const char *name, size_t base, suffix kind,
-                          const char *const *names, size_t count)
+static void recover_entry(lk_context *context, int parent_fd, const char *parent, const char *name, size_t base,
+                          suffix kind, const char *const *names, size_t count)
 {
     char        full[PATH_MAX], plain[NAME_MAX + 1], foreign[NAME_MAX + 1];
     struct stat info = {0};
     int         fd;
-    if (snprintf(full, sizeof full, "%s/%s", parent, name) >= (int)sizeof full || !nobody_writes(parent_fd, name, &fd)) return;
+    if (snprintf(full, sizeof full, "%s/%s", parent, name) >= (int)sizeof full || !nobody_writes(parent_fd, name, &fd))
+        return;
     snprintf(plain, sizeof plain, "%.*s", (int)base, name);
     if (fstat(fd, &info) == 0 && S_ISDIR(info.st_mode)) {
         bool ours = find_foreign(context, full, names, count, foreign) == LK_OK && !foreign[0];
@@ -234,7 +243,8 @@ lk_status lk__make_directories(lk_context *context, const char *path)
     char   partial[PATH_MAX];
     size_t length = strlen(path);
     if (length == 0 || length >= sizeof partial)
-        return lk__fail(context, LK_EINVAL, "'%.200s' cannot name a directory: it is %s", path, length ? "too long" : "empty");
+        return lk__fail(context, LK_EINVAL, "'%.200s' cannot name a directory: it is %s", path,
+                        length ? "too long" : "empty");
     for (size_t i = 1; i <= length; i++) {
         if (i < length && path[i] != '/') continue;
         memcpy(partial, path, i);

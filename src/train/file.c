@@ -87,8 +87,10 @@ lk_status lk__file_sync_parent(lk_context *context, const char *path)
     char        parent[PATH_MAX];
     const char *slash = strrchr(path, '/');
     size_t      length = slash ? (size_t)(slash - path) : 0;
-    if (!slash) strcpy(parent, ".");
-    else if (length == 0) strcpy(parent, "/");
+    if (!slash)
+        strcpy(parent, ".");
+    else if (length == 0)
+        strcpy(parent, "/");
     else {
         memcpy(parent, path, length);
         parent[length] = 0;
@@ -159,7 +161,8 @@ lk_status lk__read_text(lk_context *context, const char *path, size_t limit, cha
     char     *buffer = NULL;
     lk_status status = LK_OK;
     for (;;) { /* by reading, not by its size: pipes and /proc have none */
-        if (used + 1 >= capacity && (status = lk__grow(context, (void **)&buffer, &capacity, used + 4096, 1)) < 0) break;
+        if (used + 1 >= capacity && (status = lk__grow(context, (void **)&buffer, &capacity, used + 4096, 1)) < 0)
+            break;
         ssize_t n = read(fd, buffer + used, capacity - used - 1);
         if (n < 0 && errno == EINTR) continue;
         if (n < 0) status = lk__fail(context, LK_EIO, "%s: cannot read: %s", path, strerror(errno));

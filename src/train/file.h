@@ -30,7 +30,7 @@ lk_status lk__file_write(lk__file *file, const void *data, size_t bytes);
  * when it fails, the file is closed and no temporary remains. */
 lk_status lk__file_commit(lk__file *file, char digest[65]);
 lk_status lk__file_sync_parent(lk_context *context, const char *path); /* makes the entry of a renamed path durable */
-void      lk__file_abandon(lk__file *file); /* gives up: the old file stays. Fine after commit and after a failed create */
+void lk__file_abandon(lk__file *file); /* gives up: the old file stays. Fine after commit and after a failed create */
 
 /* A directory being replaced as a whole: files are written into `temporary` (lk__file_create there), then commit puts it in
  * place of `path`, whose old contents stay until then. Only files named in `names` may be in either: a directory that holds
@@ -44,8 +44,8 @@ typedef struct lk__directory {
     char               temporary[PATH_MAX]; /* path.tmp.PID */
 } lk__directory;
 
-lk_status lk__directory_create(lk__directory *directory, lk_context *context, const char *path, const char *const *names,
-                               size_t count);
+lk_status lk__directory_create(lk__directory *directory, lk_context *context, const char *path,
+                               const char *const *names, size_t count);
 lk_status lk__directory_commit(lk__directory *directory);
 void      lk__directory_abandon(lk__directory *directory);
 

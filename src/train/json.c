@@ -36,7 +36,10 @@ static int hex4(const char *at, const char *end)
     if (end - at < 4) return -1;
     for (int i = 0; i < 4; i++) {
         char c = at[i];
-        int  digit = c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+        int  digit = c >= '0' && c <= '9'   ? c - '0'
+                     : c >= 'a' && c <= 'f' ? c - 'a' + 10
+                     : c >= 'A' && c <= 'F' ? c - 'A' + 10
+                                            : -1;
         if (digit < 0) return -1;
         value = value * 16 + digit;
     }
@@ -48,10 +51,14 @@ static int utf8_length(const unsigned char *at, const unsigned char *end)
 {
     unsigned char lead = at[0], low = 0x80, high = 0xbf;
     int           length;
-    if (lead >= 0xc2 && lead <= 0xdf) length = 2;
-    else if (lead >= 0xe0 && lead <= 0xef) length = 3;
-    else if (lead >= 0xf0 && lead <= 0xf4) length = 4;
-    else return 0;
+    if (lead >= 0xc2 && lead <= 0xdf)
+        length = 2;
+    else if (lead >= 0xe0 && lead <= 0xef)
+        length = 3;
+    else if (lead >= 0xf0 && lead <= 0xf4)
+        length = 4;
+    else
+        return 0;
     if (end - at < length) return 0;
     if (lead == 0xe0) low = 0xa0;
     if (lead == 0xed) high = 0x9f;
@@ -164,7 +171,8 @@ static bool check_members(reader *r, char close)
             r->at++, r->depth--;
             return true;
         }
-        if (r->at == r->end || *r->at != ',') return bad(r, close == '}' ? "expected ',' or '}'" : "expected ',' or ']'");
+        if (r->at == r->end || *r->at != ',')
+            return bad(r, close == '}' ? "expected ',' or '}'" : "expected ',' or ']'");
         r->at = skip_space(r->at + 1, r->end);
     }
 }
@@ -201,7 +209,7 @@ static lk__json_kind kind_of(char first)
 bool lk__json_parse(const char *text, size_t length, lk__json *value, lk__json_error *error)
 {
     lk__json_error ignored;
-    reader r = {.text = text, .at = text, .end = text + length, .error = error ? error : &ignored};
+    reader         r = {.text = text, .at = text, .end = text + length, .error = error ? error : &ignored};
     r.at = skip_space(r.at, r.end);
     const char *begin = r.at;
     if (!check_value(&r)) return false;
@@ -236,8 +244,10 @@ static const char *skip_value(const char *at, const char *end)
 
 lk__json_walk lk__json_begin(const lk__json *container)
 {
-    if (container->kind != LK__JSON_ARRAY && container->kind != LK__JSON_OBJECT) return (lk__json_walk){NULL, NULL, false};
-    return (lk__json_walk){container->text + 1, container->text + container->length - 1, container->kind == LK__JSON_OBJECT};
+    if (container->kind != LK__JSON_ARRAY && container->kind != LK__JSON_OBJECT)
+        return (lk__json_walk){NULL, NULL, false};
+    return (lk__json_walk){container->text + 1, container->text + container->length - 1,
+                           container->kind == LK__JSON_OBJECT};
 }
 
 bool lk__json_next(lk__json_walk *walk, lk__json *key, lk__json *value)

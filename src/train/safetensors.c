@@ -15,8 +15,9 @@
 
 /* The order in which the data lies: this list from its top. */
 const lk__safetensors_dtype lk__safetensors_dtypes[LK__SAFETENSORS_DTYPES] = {
-    {"I64", LK_I64, false}, {"F64", LK_F64, false}, {"F32", LK_F32, false}, {"I32", LK_I32, false},  {"BF16", LK_BF16, false},
-    {"F16", LK_F16, false}, {"I8", LK_I8, false},   {"U8", LK_U8, false},   {"BOOL", LK_U8, true},
+    {"I64", LK_I64, false}, {"F64", LK_F64, false},   {"F32", LK_F32, false},
+    {"I32", LK_I32, false}, {"BF16", LK_BF16, false}, {"F16", LK_F16, false},
+    {"I8", LK_I8, false},   {"U8", LK_U8, false},     {"BOOL", LK_U8, true},
 };
 
 static int type_rank(const lk__safetensor *t)
@@ -38,8 +39,10 @@ bool lk__safetensors_size(const lk__safetensor *t, uint64_t *bytes)
     bool     zero = false;
     for (int i = 0; i < t->rank; i++) {
         if (t->dims[i] < 0) return false;
-        if (t->dims[i] == 0) zero = true;
-        else if (__builtin_mul_overflow(n, (uint64_t)t->dims[i], &n)) return false;
+        if (t->dims[i] == 0)
+            zero = true;
+        else if (__builtin_mul_overflow(n, (uint64_t)t->dims[i], &n))
+            return false;
     }
     *bytes = zero ? 0 : n;
     return *bytes <= INT64_MAX;
@@ -137,7 +140,8 @@ static void put_tensor(sink *s, const lk__safetensor *t)
     put_text(s, "]}");
 }
 
-static void put_header(sink *s, const lk__safetensor *tensors, size_t count, const lk__safetensors_pair *metadata, size_t pairs)
+static void put_header(sink *s, const lk__safetensor *tensors, size_t count, const lk__safetensors_pair *metadata,
+                       size_t pairs)
 {
     put_text(s, "{");
     if (pairs) {
@@ -169,9 +173,10 @@ static lk_status prepare(lk_context *context, const char *path, lk__safetensor *
         lk__safetensor *t = &tensors[i];
         if (!is_utf8(t->name) || strcmp(t->name, "__metadata__") == 0)
             return lk__fail(context, LK_EINVAL, "%s: '%s' cannot be a tensor's name", path, t->name);
-        if (type_rank(t) == LK__SAFETENSORS_DTYPES || t->rank < 0 || t->rank > LK_MAX_RANK || !lk__safetensors_size(t, &t->bytes) ||
-            (t->bytes && !t->data))
-            return lk__fail(context, LK_EINVAL, "%s: tensor '%s' has a type, shape or data that cannot be written", path, t->name);
+        if (type_rank(t) == LK__SAFETENSORS_DTYPES || t->rank < 0 || t->rank > LK_MAX_RANK ||
+            !lk__safetensors_size(t, &t->bytes) || (t->bytes && !t->data))
+            return lk__fail(context, LK_EINVAL, "%s: tensor '%s' has a type, shape or data that cannot be written",
+                            path, t->name);
     }
     lk__safetensors_sort(tensors, count, sizeof *tensors, compare_names);
     for (size_t i = 1; i < count; i++)
@@ -185,8 +190,10 @@ static lk_status prepare(lk_context *context, const char *path, lk__safetensor *
     }
     lk__safetensors_sort(metadata, pairs, sizeof *metadata, lk__safetensors_compare_pairs);
     for (size_t i = 0; i < pairs; i++)
-        if (!is_utf8(metadata[i].key) || !is_utf8(metadata[i].value) || (i && strcmp(metadata[i - 1].key, metadata[i].key) == 0))
-            return lk__fail(context, LK_EINVAL, "%s: metadata '%s' is not UTF-8 or is given twice", path, metadata[i].key);
+        if (!is_utf8(metadata[i].key) || !is_utf8(metadata[i].value) ||
+            (i && strcmp(metadata[i - 1].key, metadata[i].key) == 0))
+            return lk__fail(context, LK_EINVAL, "%s: metadata '%s' is not UTF-8 or is given twice", path,
+                            metadata[i].key);
     return LK_OK;
 }
 
@@ -201,8 +208,8 @@ lk_status lk__safetensors_write(lk_context *context, const char *path, lk__safet
     sink counter = {NULL, 0};
     put_header(&counter, tensors, count, metadata, pairs);
     if (counter.bytes > LK__SAFETENSORS_HEADER_LIMIT)
-        return lk__fail(context, LK_EINVAL, "%s: a header of %" PRIu64 " bytes is more than the format's limit of %d", path,
-                        counter.bytes, LK__SAFETENSORS_HEADER_LIMIT);
+        return lk__fail(context, LK_EINVAL, "%s: a header of %" PRIu64 " bytes is more than the format's limit of %d",
+                        path, counter.bytes, LK__SAFETENSORS_HEADER_LIMIT);
 
     lk__file file;
     status = lk__file_create(&file, context, path, staging, staging_bytes);

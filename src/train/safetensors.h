@@ -43,12 +43,13 @@ void      lk__safetensors_close(lk__safetensors *file); /* NULL is fine */
 size_t                lk__safetensors_count(const lk__safetensors *file);
 const lk__safetensor *lk__safetensors_at(const lk__safetensors *file, size_t index); /* in the order of the data */
 const lk__safetensor *lk__safetensors_find(const lk__safetensors *file, const char *name); /* NULL when there is none */
-const char           *lk__safetensors_metadata(const lk__safetensors *file, const char *key); /* NULL when there is none */
+const char *lk__safetensors_metadata(const lk__safetensors *file, const char *key);        /* NULL when there is none */
 /* All metadata, sorted by key: *pairs of them. */
 const lk__safetensors_pair *lk__safetensors_pairs(const lk__safetensors *file, size_t *pairs);
 
 /* Copies bytes first … first + bytes of a tensor's data. LK_EFORMAT when the file has been cut short since it was opened. */
-lk_status lk__safetensors_read(lk__safetensors *file, const lk__safetensor *tensor, uint64_t first, void *out, size_t bytes);
+lk_status lk__safetensors_read(lk__safetensors *file, const lk__safetensor *tensor, uint64_t first, void *out,
+                               size_t bytes);
 
 /* "F32", "BOOL", …: the format's word for a tensor's type. */
 const char *lk__safetensors_type(const lk__safetensor *tensor);

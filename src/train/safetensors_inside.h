@@ -4,7 +4,10 @@
 
 #include "train/safetensors.h"
 
-enum { LK__SAFETENSORS_HEADER_LIMIT = 100000000, LK__SAFETENSORS_DTYPES = 9 }; /* the limit is the reference library's */
+enum {
+    LK__SAFETENSORS_HEADER_LIMIT = 100000000,
+    LK__SAFETENSORS_DTYPES = 9
+}; /* the limit is the reference library's */
 
 typedef struct lk__safetensors_dtype {
     const char *name;
@@ -13,7 +16,8 @@ typedef struct lk__safetensors_dtype {
 } lk__safetensors_dtype;
 extern const lk__safetensors_dtype lk__safetensors_dtypes[LK__SAFETENSORS_DTYPES];
 
-bool lk__safetensors_size(const lk__safetensor *tensor, uint64_t *bytes); /* false: negative dims or too large for a file */
+bool lk__safetensors_size(const lk__safetensor *tensor,
+                          uint64_t             *bytes); /* false: negative dims or too large for a file */
 /* Elements of at most sizeof(lk__safetensor). */
 void lk__safetensors_sort(void *array, size_t count, size_t size, int (*compare)(const void *a, const void *b));
 int  lk__safetensors_compare_pairs(const void *a, const void *b);

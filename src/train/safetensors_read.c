@@ -16,15 +16,15 @@
 struct lk__safetensors {
     lk_context            *context;
     char                  *label;
-    int                    fd;     /* -1: memory */
-    const unsigned char   *memory; /* NULL: fd */
-    uint64_t               length; /* of the file */
+    int                    fd;      /* -1: memory */
+    const unsigned char   *memory;  /* NULL: fd */
+    uint64_t               length;  /* of the file */
     lk__safetensor        *tensors; /* by offset */
     const lk__safetensor **by_name;
     lk__safetensors_pair  *pairs; /* by key */
     size_t                 count, pair_count;
     size_t                 capacity; /* of tensors and by_name */
-    char                  *names; /* decoded names, keys and values, each with its NUL */
+    char                  *names;    /* decoded names, keys and values, each with its NUL */
     size_t                 names_used, names_bytes;
 };
 
@@ -75,7 +75,8 @@ static lk_status read_metadata(header *h, const lk__json *object)
     lk__json      key, value;
     lk__json_walk walk = lk__json_begin(object);
     for (size_t i = 0; lk__json_next(&walk, &key, &value); i++) {
-        if (value.kind != LK__JSON_STRING) return FORMAT_ERROR(h, value.text, "a value of __metadata__ is not a string");
+        if (value.kind != LK__JSON_STRING)
+            return FORMAT_ERROR(h, value.text, "a value of __metadata__ is not a string");
         lk_status status = keep_string(h, &key, &f->pairs[i].key);
         if (status == LK_OK) status = keep_string(h, &value, &f->pairs[i].value);
         if (status < 0) return status;
@@ -100,9 +101,10 @@ static lk_status read_dtype(header *h, const lk__json *value, lk__safetensor *t)
     char name[SHOWN + 4], type[SHOWN + 4], text[SHOWN];
     if (lk__json_string(value, text, sizeof text) == SIZE_MAX)
         return FORMAT_ERROR(h, value->text, "the dtype of tensor '%s' is not a string", shown(t->name, name));
-    return FORMAT_ERROR(h, value->text,
-                        "tensor '%s' has type '%s', which is not known here (F32, F64, BF16, F16, I8, U8, I32, I64, BOOL are)",
-                        shown(t->name, name), shown(text, type));
+    return FORMAT_ERROR(
+        h, value->text,
+        "tensor '%s' has type '%s', which is not known here (F32, F64, BF16, F16, I8, U8, I32, I64, BOOL are)",
+        shown(t->name, name), shown(text, type));
 }
 
 static lk_status read_shape(header *h, const lk__json *value, lk__safetensor *t)
@@ -133,7 +135,8 @@ static lk_status read_offsets(header *h, const lk__json *value, lk__safetensor *
     while (lk__json_next(&walk, NULL, &item) && n < 2)
         if (!lk__json_integer(&item, &range[n++])) n = 3;
     if (value->kind != LK__JSON_ARRAY || n != 2 || lk__json_count(value) != 2 || range[0] < 0 || range[1] < range[0])
-        return FORMAT_ERROR(h, value->text, "the data_offsets of tensor '%s' are not [begin, end]", shown(t->name, name));
+        return FORMAT_ERROR(h, value->text, "the data_offsets of tensor '%s' are not [begin, end]",
+                            shown(t->name, name));
     if ((uint64_t)range[1] > data_bytes)
         return FORMAT_ERROR(h, value->text,
                             "tensor '%s' ends at byte %" PRId64 " of the data, but there are %" PRIu64
@@ -144,12 +147,14 @@ static lk_status read_offsets(header *h, const lk__json *value, lk__safetensor *
     return LK_OK;
 }
 
-static lk_status read_tensor(header *h, const lk__json *key, const lk__json *object, lk__safetensor *t, uint64_t data_bytes)
+static lk_status read_tensor(header *h, const lk__json *key, const lk__json *object, lk__safetensor *t,
+                             uint64_t data_bytes)
 {
     char      name[SHOWN + 4];
     lk_status status = keep_string(h, key, &t->name);
     if (status < 0) return status;
-    if (object->kind != LK__JSON_OBJECT) return FORMAT_ERROR(h, object->text, "tensor '%s' is not an object", shown(t->name, name));
+    if (object->kind != LK__JSON_OBJECT)
+        return FORMAT_ERROR(h, object->text, "tensor '%s' is not an object", shown(t->name, name));
     lk__json      field, value, dtype = {0}, shape = {0}, offsets = {0};
     lk__json_walk walk = lk__json_begin(object);
     while (lk__json_next(&walk, &field, &value)) {
@@ -158,18 +163,22 @@ static lk_status read_tensor(header *h, const lk__json *key, const lk__json *obj
                          : lk__json_equals(&field, "data_offsets") ? &offsets
                                                                    : NULL;
         if (!slot || slot->text)
-            return FORMAT_ERROR(h, field.text, "tensor '%s' has %s field", shown(t->name, name), slot ? "the same" : "an unknown");
+            return FORMAT_ERROR(h, field.text, "tensor '%s' has %s field", shown(t->name, name),
+                                slot ? "the same" : "an unknown");
         *slot = value;
     }
     if (!dtype.text || !shape.text || !offsets.text)
         return FORMAT_ERROR(h, object->text, "tensor '%s' has no %s", shown(t->name, name),
-                            !dtype.text ? "dtype" : !shape.text ? "shape" : "data_offsets");
+                            !dtype.text   ? "dtype"
+                            : !shape.text ? "shape"
+                                          : "data_offsets");
     if ((status = read_dtype(h, &dtype, t)) < 0 || (status = read_shape(h, &shape, t)) < 0 ||
         (status = read_offsets(h, &offsets, t, data_bytes)) < 0)
         return status;
     uint64_t bytes;
     if (!lk__safetensors_size(t, &bytes) || bytes != t->bytes)
-        return FORMAT_ERROR(h, object->text, "tensor '%s' has %" PRIu64 " bytes of data, which is not what its type and shape need",
+        return FORMAT_ERROR(h, object->text,
+                            "tensor '%s' has %" PRIu64 " bytes of data, which is not what its type and shape need",
                             shown(t->name, name), t->bytes);
     return LK_OK;
 }
@@ -198,19 +207,22 @@ static lk_status check_layout(header *h, uint64_t data_bytes)
     for (size_t i = 0; i < f->count; i++) {
         lk__safetensor *t = &f->tensors[i];
         if (t->offset != at)
-            return lk__fail(f->context, LK_EFORMAT, "%s: the data of tensor '%s' begins at byte %" PRIu64 ", which leaves %s before it",
-                            f->label, shown(t->name, name), t->offset + h->length + 8, t->offset > at ? "a hole" : "an overlap");
+            return lk__fail(f->context, LK_EFORMAT,
+                            "%s: the data of tensor '%s' begins at byte %" PRIu64 ", which leaves %s before it",
+                            f->label, shown(t->name, name), t->offset + h->length + 8,
+                            t->offset > at ? "a hole" : "an overlap");
         at += t->bytes;
         t->offset += h->length + 8;
         f->by_name[i] = t;
     }
     if (at != data_bytes)
-        return lk__fail(f->context, LK_EFORMAT, "%s: byte %" PRIu64 ": %" PRIu64 " bytes follow the last tensor's data", f->label,
-                        at + h->length + 8, data_bytes - at);
+        return lk__fail(f->context, LK_EFORMAT, "%s: byte %" PRIu64 ": %" PRIu64 " bytes follow the last tensor's data",
+                        f->label, at + h->length + 8, data_bytes - at);
     lk__safetensors_sort(f->by_name, f->count, sizeof *f->by_name, compare_names);
     for (size_t i = 1; i < f->count; i++)
         if (strcmp(f->by_name[i - 1]->name, f->by_name[i]->name) == 0)
-            return lk__fail(f->context, LK_EFORMAT, "%s: two tensors are named '%s'", f->label, shown(f->by_name[i]->name, name));
+            return lk__fail(f->context, LK_EFORMAT, "%s: two tensors are named '%s'", f->label,
+                            shown(f->by_name[i]->name, name));
     return LK_OK;
 }
 
@@ -220,7 +232,8 @@ static lk_status parse_header(header *h)
     lk__json         root, key, value;
     lk__json_error   error;
     uint64_t         data_bytes = f->length - 8 - h->length;
-    if (h->text[0] != '{') return FORMAT_ERROR(h, h->text, "the header does not begin with '{', so this is no safetensors file");
+    if (h->text[0] != '{')
+        return FORMAT_ERROR(h, h->text, "the header does not begin with '{', so this is no safetensors file");
     if (!lk__json_parse(h->text, h->length, &root, &error))
         return FORMAT_ERROR(h, h->text + error.offset, "the header is not JSON: %s", error.what);
 
@@ -237,9 +250,12 @@ static lk_status parse_header(header *h)
     lk__json_walk walk = lk__json_begin(&root);
     while (lk__json_next(&walk, &key, &value)) {
         lk_status status;
-        if (!lk__json_equals(&key, "__metadata__")) status = read_tensor(h, &key, &value, &f->tensors[f->count++], data_bytes);
-        else if (metadata++) status = FORMAT_ERROR(h, key.text, "a second __metadata__");
-        else status = read_metadata(h, &value);
+        if (!lk__json_equals(&key, "__metadata__"))
+            status = read_tensor(h, &key, &value, &f->tensors[f->count++], data_bytes);
+        else if (metadata++)
+            status = FORMAT_ERROR(h, key.text, "a second __metadata__");
+        else
+            status = read_metadata(h, &value);
         if (status < 0) return status;
     }
     return check_layout(h, data_bytes);
@@ -256,9 +272,12 @@ static lk_status read_at(lk__safetensors *f, uint64_t offset, void *out, size_t 
     for (char *to = out; bytes;) {
         ssize_t n = pread(f->fd, to, bytes < (size_t)1 << 30 ? bytes : (size_t)1 << 30, (off_t)offset);
         if (n < 0 && errno == EINTR) continue;
-        if (n < 0) return lk__fail(f->context, LK_EIO, "%s: cannot read at byte %" PRIu64 ": %s", f->label, offset, strerror(errno));
+        if (n < 0)
+            return lk__fail(f->context, LK_EIO, "%s: cannot read at byte %" PRIu64 ": %s", f->label, offset,
+                            strerror(errno));
         if (n == 0)
-            return lk__fail(f->context, LK_EFORMAT, "%s: ends at byte %" PRIu64 "; it was longer when it was opened", f->label, offset);
+            return lk__fail(f->context, LK_EFORMAT, "%s: ends at byte %" PRIu64 "; it was longer when it was opened",
+                            f->label, offset);
         to += n, bytes -= (size_t)n;
         offset += (uint64_t)n;
     }
@@ -273,17 +292,20 @@ static lk_status finish_open(lk__safetensors *f, lk__safetensors **out)
     char       *text = NULL;
     lk_status   status;
     if (f->length < 8) {
-        status = lk__fail(context, LK_EFORMAT, "%s: %" PRIu64 " bytes are too few for a safetensors file", f->label, f->length);
+        status = lk__fail(context, LK_EFORMAT, "%s: %" PRIu64 " bytes are too few for a safetensors file", f->label,
+                          f->length);
         goto done;
     }
     if ((status = read_at(f, 0, &length, 8)) < 0) goto done;
     if (length < 2 || length > LK__SAFETENSORS_HEADER_LIMIT) {
-        status = lk__fail(context, LK_EFORMAT, "%s: byte 0: a header of %" PRIu64 " bytes; this is no safetensors file", f->label, length);
+        status = lk__fail(context, LK_EFORMAT, "%s: byte 0: a header of %" PRIu64 " bytes; this is no safetensors file",
+                          f->label, length);
         goto done;
     }
     if (length > f->length - 8) {
         status = lk__fail(context, LK_EFORMAT,
-                          "%s: byte 0: a header of %" PRIu64 " bytes in a file of %" PRIu64 ": truncated, or no safetensors file",
+                          "%s: byte 0: a header of %" PRIu64 " bytes in a file of %" PRIu64
+                          ": truncated, or no safetensors file",
                           f->label, length, f->length);
         goto done;
     }
@@ -292,8 +314,10 @@ static lk_status finish_open(lk__safetensors *f, lk__safetensors **out)
     if (status == LK_OK) status = parse_header(&(header){f, text, (size_t)length});
 done:
     lk__free(context, LK_MEMORY_OTHER, text, (size_t)length);
-    if (status == LK_OK) *out = f;
-    else lk__safetensors_close(f);
+    if (status == LK_OK)
+        *out = f;
+    else
+        lk__safetensors_close(f);
     return status;
 }
 
@@ -316,12 +340,14 @@ lk_status lk__safetensors_open(lk_context *context, const char *path, lk__safete
     if (!f) return LK_ENOMEM;
     struct stat info;
     lk_status   status;
-    f->fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK); /* O_NONBLOCK: a pipe is refused, not waited for */
+    f->fd =
+        open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK); /* O_NONBLOCK: a pipe is refused, not waited for */
     if (f->fd < 0 || fstat(f->fd, &info) < 0) {
         status = errno == ENOENT || errno == ENOTDIR ? LK_ENOENT : LK_EIO;
         lk__fail(context, status, "%s: cannot open: %s", path, strerror(errno));
     } else if (!S_ISREG(info.st_mode)) {
-        status = lk__fail(context, LK_EFORMAT, "%s: is %s, not a file", path, S_ISDIR(info.st_mode) ? "a directory" : "a device or pipe");
+        status = lk__fail(context, LK_EFORMAT, "%s: is %s, not a file", path,
+                          S_ISDIR(info.st_mode) ? "a directory" : "a device or pipe");
     } else {
         f->length = (uint64_t)info.st_size;
         return finish_open(f, out);
@@ -330,7 +356,8 @@ lk_status lk__safetensors_open(lk_context *context, const char *path, lk__safete
     return status;
 }
 
-lk_status lk__safetensors_open_memory(lk_context *context, const char *label, const void *bytes, size_t length, lk__safetensors **out)
+lk_status lk__safetensors_open_memory(lk_context *context, const char *label, const void *bytes, size_t length,
+                                      lk__safetensors **out)
 {
     *out = NULL;
     lk__safetensors *f = new_file(context, label);
@@ -354,7 +381,10 @@ void lk__safetensors_close(lk__safetensors *f)
 }
 
 size_t                lk__safetensors_count(const lk__safetensors *f) { return f->count; }
-const lk__safetensor *lk__safetensors_at(const lk__safetensors *f, size_t index) { return index < f->count ? &f->tensors[index] : NULL; }
+const lk__safetensor *lk__safetensors_at(const lk__safetensors *f, size_t index)
+{
+    return index < f->count ? &f->tensors[index] : NULL;
+}
 
 const lk__safetensor *lk__safetensors_find(const lk__safetensors *f, const char *name)
 {
@@ -362,8 +392,10 @@ const lk__safetensor *lk__safetensors_find(const lk__safetensors *f, const char 
         size_t middle = low + (high - low) / 2;
         int    order = strcmp(name, f->by_name[middle]->name);
         if (order == 0) return f->by_name[middle];
-        if (order < 0) high = middle;
-        else low = middle + 1;
+        if (order < 0)
+            high = middle;
+        else
+            low = middle + 1;
     }
     return NULL;
 }
@@ -384,7 +416,8 @@ const char *lk__safetensors_metadata(const lk__safetensors *f, const char *key)
 lk_status lk__safetensors_read(lk__safetensors *f, const lk__safetensor *t, uint64_t first, void *out, size_t bytes)
 {
     if (first > t->bytes || bytes > t->bytes - first)
-        return lk__fail(f->context, LK_EINVAL, "%s: bytes %" PRIu64 " to %" PRIu64 " of tensor '%s', which has %" PRIu64, f->label, first,
+        return lk__fail(f->context, LK_EINVAL,
+                        "%s: bytes %" PRIu64 " to %" PRIu64 " of tensor '%s', which has %" PRIu64, f->label, first,
                         first + bytes, t->name, t->bytes);
     return read_at(f, t->offset + first, out, bytes);
 }

@@ -101,7 +101,23 @@ lk_status lk_trainer_plan(lk_context *c, const lk_trainer_config *f, lk_graph **
     return LK_OK;
 }
 
-/* What init and resume say, into the store and the progress. */
+static lk_status resume(lk_trainer *t, const char *directory)
+{
+    const lk_trainer_config *f = &t->config;
+    lk_status                status = lk_checkpoint_load(t->store, directory, &t->progress);
+    if (status < 0) return status;
+    if (t->progress.seed != f->seed)
+        lk__log(t->context, LK_LOG_INFO, "going on with the checkpoint's seed %llu, not %llu", (unsigned long long)t->progress.seed,
+                (unsigned long long)f->seed);
+    t->config.seed = t->progress.seed;
+    if (f->event)
+        f->event(f->event_user, &(lk_event){.kind = LK_EVENT_RESUMED, .step = t->progress.step, .steps = t->steps,
+                                            .epoch = t->progress.epoch, .path = directory});
+    return LK_OK;
+}
+
+/* What init and resume say, into the store and the progress. A directory that holds somebody's checkpoint is never written
+ * into unless it is the one that this run goes on from. */
 static lk_status load(lk_trainer *t)
 {
     const lk_trainer_config *f = &t->config;
@@ -110,24 +126,16 @@ static lk_status load(lk_trainer *t)
     t->progress = (lk_progress){.seed = f->seed};
     t->saved = -1;
     if (f->init && (status = lk_weights_load(t->store, f->init)) < 0) return status;
-    if (!f->save) return LK_OK;
-    status = lk_checkpoint_find(t->context, f->save, &step);
-    if (status == LK_ENOENT) return LK_OK;
-    if (status < 0) return status;
-    if (!f->resume)
+    bool same = f->resume_from && f->save && strcmp(f->resume_from, f->save) == 0;
+    bool taken = f->save && lk_checkpoint_find(t->context, f->save, &step) == LK_OK;
+    if (taken && !same && (!f->resume || f->resume_from))
         return lk__fail(t->context, LK_EINVAL,
                         "%s already holds a checkpoint (step %lld); resume it, or save into another directory", f->save,
                         (long long)step);
-    if ((status = lk_checkpoint_load(t->store, f->save, &t->progress)) < 0) return status;
-    t->saved = t->progress.step;
-    if (t->progress.seed != f->seed)
-        lk__log(t->context, LK_LOG_INFO, "going on with the checkpoint's seed %llu, not %llu", (unsigned long long)t->progress.seed,
-                (unsigned long long)f->seed);
-    t->config.seed = t->progress.seed;
-    if (f->event)
-        f->event(f->event_user, &(lk_event){.kind = LK_EVENT_RESUMED, .step = t->progress.step, .steps = t->steps,
-                                            .epoch = t->progress.epoch, .path = f->save});
-    return LK_OK;
+    if (f->resume_from) status = resume(t, f->resume_from);
+    else if (taken) status = resume(t, f->save);
+    if (status >= 0 && taken) t->saved = t->progress.step;
+    return status;
 }
 
 static lk_status open_loaders(lk_trainer *t)

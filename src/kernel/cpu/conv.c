@@ -27,28 +27,61 @@ void copy_window(REAL *to, window at, const REAL *image, int64_t h, int64_t w, i
     }
 }
 
+/* One kernel row of all patches of an output row: `run` values each, in `vectors` vectors, of which the last may write too
+ * much: the next kernel row, or the tail, mends it. */
+static inline void copy_runs(REAL *to, int64_t row, const REAL *from, int64_t step, int64_t count, int64_t vectors)
+{
+    for (int64_t q = 0; q < count; q++, to += row, from += step)
+        for (int64_t k = 0; k < vectors; k++) store(to + k * VL, load(from + k * VL));
+}
+
 void copy_patches(REAL *to, int64_t row, const conv *v, const REAL *from, int64_t columns, int64_t rows)
 {
-    int64_t run = v->kw * v->cg, deep = v->kh * run;
-    for (int64_t r = 0; r < rows; r++)
-        for (int64_t q = 0; q < v->ow; q++, to += row) {
-            const REAL *at = from + (r * columns + q) * v->stride * v->cg;
-            REAL       *p = to;
-            for (int64_t i = 0; i < v->kh; i++, at += columns * v->cg, p += run)
-                for (int64_t k = 0; k < run; k += VL) store(p + k, load(at + k)); /* the next run mends what is too much */
-            to[deep] = 1;
-            for (int64_t k = deep + 1; k < row; k++) to[k] = 0;
+    int64_t run = v->kw * v->cg, deep = v->kh * run, step = v->stride * v->cg, count = v->ow;
+    for (int64_t r = 0; r < rows; r++, to += count * row)
+        for (int64_t i = 0; i <= v->kh; i++) {
+            const REAL *at = from + (r * v->stride + i) * columns * v->cg;
+            if (i == v->kh)
+                for (int64_t q = 0; q < count; q++) {
+                    to[q * row + deep] = 1;
+                    for (int64_t k = deep + 1; k < row; k++) to[q * row + k] = 0;
+                }
+            else if (tiles_of(run, VL) == 3) /* unrolled */
+                copy_runs(to + i * run, row, at, step, count, 3);
+            else
+                copy_runs(to + i * run, row, at, step, count, tiles_of(run, VL));
         }
 }
 
+/* VL bytes to VL integers and back. */
+#if defined(__aarch64__)
+#if LK_REAL_BITS == 32
+static const uint8_t widen[16] = {0, 255, 255, 255, 1, 255, 255, 255, 2, 255, 255, 255, 3, 255, 255, 255};
+static const uint8_t narrow[16] = {0, 4, 8, 12, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255};
+#else
+static const uint8_t widen[16] = {0, 255, 255, 255, 255, 255, 255, 255, 1, 255, 255, 255, 255, 255, 255, 255};
+static const uint8_t narrow[16] = {0, 8, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255};
+#endif
+static inline ivec load_winners(const uint8_t *p)
+{
+    uint32_t word = 0;
+    memcpy(&word, p, VL);
+    return (ivec)vqtbl1q_u8(vreinterpretq_u8_u32(vdupq_n_u32(word)), vld1q_u8(widen));
+}
+static inline void store_winners(uint8_t *p, ivec v)
+{
+    uint32_t word = vgetq_lane_u32(vreinterpretq_u32_u8(vqtbl1q_u8((uint8x16_t)v, vld1q_u8(narrow))), 0);
+    memcpy(p, &word, VL);
+}
+#else
 typedef uint8_t bytes __attribute__((vector_size(VL)));
 typedef uint8_t bytes_unaligned __attribute__((vector_size(VL), aligned(1), may_alias));
-
 static inline ivec load_winners(const uint8_t *p) { return __builtin_convertvector((bytes) * (const bytes_unaligned *)p, ivec); }
 static inline void store_winners(uint8_t *p, ivec v)
 {
     *(bytes_unaligned *)p = (bytes_unaligned)__builtin_convertvector(v, bytes);
 }
+#endif
 
 /* One pooled gradient to the pixels of its window: rows × columns of them from position `first` on, `row` elements apart. */
 static inline void route(REAL *to, int64_t pixel, int64_t row, const REAL *dy, const uint8_t *index, int64_t pool,
@@ -132,28 +165,27 @@ static inline vec greater(vec a, vec b)
 }
 
 /* VL channels of one window: the first of the greatest values wins, as in PyTorch; with relu nobody wins at or below 0. */
-static inline void pool_vector(const REAL *from, int64_t p, int64_t row, int64_t pixel, bool relu, REAL *y, uint8_t *index)
+static inline void pool_vector(const REAL *from, int64_t p, int64_t pixel, bool relu, REAL *y, uint8_t *index)
 {
     vec best = load(from);
-    for (int64_t i = 0; i < p; i++)
-        for (int64_t j = i == 0; j < p; j++) best = greater(best, load(from + i * row + j * pixel));
+    for (int64_t i = 1; i < p * p; i++) best = greater(best, load(from + i * pixel));
     ivec dead = best <= splat(0);
     store(y, relu ? (vec)(~dead & (ivec)best) : best);
     if (!index) return;
     ivec winner = (ivec){0} + (INTEGER)(p * p - 1);
     for (int64_t i = p * p - 2; i >= 0; i--) {
-        ivec equal = load(from + i / p * row + i % p * pixel) == best;
+        ivec equal = load(from + i * pixel) == best;
         winner = (equal & (INTEGER)i) | (~equal & winner);
     }
     store_winners(index, relu ? winner | dead : winner);
 }
 
-static inline void pool_scalar(const REAL *from, int64_t p, int64_t row, int64_t pixel, bool relu, REAL *y, uint8_t *index)
+static inline void pool_scalar(const REAL *from, int64_t p, int64_t pixel, bool relu, REAL *y, uint8_t *index)
 {
     REAL    best = from[0];
     int64_t winner = 0;
-    for (int64_t i = 0; i < p * p; i++) {
-        REAL x = from[i / p * row + i % p * pixel];
+    for (int64_t i = 1; i < p * p; i++) {
+        REAL x = from[i * pixel];
         if (x > best || (x != x && best == best)) best = x, winner = i;
     }
     bool dead = relu && best <= 0;
@@ -161,25 +193,22 @@ static inline void pool_scalar(const REAL *from, int64_t p, int64_t row, int64_t
     if (index) *index = dead ? 255 : (uint8_t)winner;
 }
 
-static inline void pool_pixel(const conv *v, const REAL *from, int64_t p, REAL *y, uint8_t *index)
+static inline __attribute__((always_inline)) void pool_pixel(const REAL *from, int64_t p, int64_t channels, bool relu,
+                                                             REAL *y, uint8_t *index)
 {
-    int64_t row = v->ow * v->og, c = 0;
-    for (; c + VL <= v->og; c += VL) pool_vector(from + c, p, row, v->og, v->relu, y + c, index ? index + c : NULL);
-    for (; c < v->og; c++) pool_scalar(from + c, p, row, v->og, v->relu, y + c, index ? index + c : NULL);
+    int64_t c = 0;
+    for (; c + VL <= channels; c += VL) pool_vector(from + c, p, channels, relu, y + c, index ? index + c : NULL);
+    for (; c < channels; c++) pool_scalar(from + c, p, channels, relu, y + c, index ? index + c : NULL);
 }
 
-void pool_rows(const conv *v, const REAL *from, int64_t rows, REAL *y, uint8_t *index)
+void pool_windows(const REAL *from, int64_t count, int64_t pool, int64_t channels, bool relu, REAL *y, uint8_t *index,
+                  int64_t step)
 {
-    for (int64_t r = 0; r < rows; r++)
-        for (int64_t q = 0; q < v->yw; q++) {
-            int64_t     at = (r * v->yw + q) * v->o;
-            const REAL *window = from + (r * v->pool * v->ow + q * v->pool) * v->og;
-            uint8_t    *winners = index ? index + at : NULL;
-            if (v->pool == 2)
-                pool_pixel(v, window, 2, y + at, winners);
-            else
-                pool_pixel(v, window, v->pool, y + at, winners);
-        }
+    for (int64_t i = 0; i < count; i++, from += pool * pool * channels, y += step, index += index ? step : 0)
+        if (pool == 2 && relu && index) /* the common case unrolled */
+            pool_pixel(from, 2, channels, true, y, index);
+        else
+            pool_pixel(from, pool, channels, relu, y, index);
 }
 
 typedef struct weights {

@@ -54,9 +54,11 @@ void copy_patches(REAL *to, int64_t row, const conv *v, const REAL *from, int64_
 void expand_window(REAL *to, window at, const conv *v, const REAL *dy, const uint8_t *index, int64_t first,
                    int64_t channels, int64_t width, int64_t block);
 
-/* relu (if v->relu) and max pool of `rows` whole rows of windows: from[rows*pool][ow][og] → y[rows][yw][o] at channel first. */
-#define pool_rows KERNEL(pool_rows)
-void pool_rows(const conv *v, const REAL *from, int64_t rows, REAL *y, uint8_t *index);
+/* relu (if asked) and max pool of `count` windows that lie one after the other: from[window][position][channels] →
+ * y[window][0…channels), a window's y and index `step` elements after the one before. index may be NULL. */
+#define pool_windows KERNEL(pool_windows)
+void pool_windows(const REAL *from, int64_t count, int64_t pool, int64_t channels, bool relu, REAL *y, uint8_t *index,
+                  int64_t step);
 
 /* Weights as panels of og: to[g][panel][(row, column, channel)][NR]. K is given the length `deep` by zero rows. */
 #define pack_weights KERNEL(pack_weights)

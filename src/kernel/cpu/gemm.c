@@ -13,7 +13,7 @@ enum {
     SHARED = 1 << 20,
     LONGEST = 512,         /* rows or columns of a block */
     MANY = 32,             /* tiles: enough for as many threads */
-    LEAST = 1 << 20        /* multiplications that are worth a tile of their own */
+    LEAST = 1 << 23        /* multiplications that are worth a tile of their own */
 };
 
 typedef REAL quad __attribute__((vector_size(16)));
@@ -118,7 +118,7 @@ static int64_t a_space(const gemm *g)
 }
 static int64_t b_space(const gemm *g)
 {
-    return max64(min64(BLOCK_B, longest_block(g, NR) * round_to(g->k, 4)), (int64_t)NR * BLOCK_K);
+    return max64(min64(BLOCK_B, longest_block(g, NR) * round_to(g->k, 4)), (int64_t)NR * BLOCK_K) + longest_block(g, NR);
 }
 static int64_t c_space(const gemm *g) { return min64(BLOCK_C, longest_block(g, NR) * longest_block(g, NR)); }
 
@@ -178,9 +178,38 @@ static void pack_a(const gemm *g, const REAL *a, int64_t m, int64_t k, REAL *to)
     }
 }
 
+/* A block that will be packed next, asked for line by line while this one is multiplied. */
+typedef struct ahead {
+    const char *row;
+    int64_t     stride, bytes, rows; /* bytes from row to row; of a row that are wanted; rows left */
+    int64_t     at;                  /* in the row */
+    int64_t     lines;               /* at a time */
+} ahead;
+
+static ahead look_at(const REAL *from, int64_t stride, int64_t rows, int64_t columns, int64_t times)
+{
+    ahead a = {.row = (const char *)from, .stride = stride * (int64_t)sizeof(REAL), .rows = rows};
+    a.bytes = columns * (int64_t)sizeof(REAL);
+    a.lines = tiles_of(rows * tiles_of(a.bytes, LK__ALIGN), max64(1, times));
+    return a;
+}
+
+static inline void look_ahead(ahead *a)
+{
+    for (int64_t i = 0; i < a->lines && a->rows > 0; i++) {
+        __builtin_prefetch(a->row + a->at, 0, 2);
+        if ((a->at += LK__ALIGN) < a->bytes) continue;
+        a->at = 0;
+        a->row += a->stride;
+        a->rows--;
+    }
+}
+
+enum { STRIP = 4 * MR }; /* rows between two looks ahead */
+
 /* C's block += (or =, with start) A's rows times B's panels. */
-static void multiply(bool rows_of_k, const REAL *a, int64_t a_row, const REAL *b, int64_t m, int64_t n, int64_t k,
-                     const REAL *bias, bool start, REAL *c, int64_t c_row)
+static void multiply(bool rows_of_k, const REAL *a, int64_t a_row, const REAL *b, int64_t panel, int64_t m, int64_t n, int64_t k,
+                     const REAL *bias, bool start, REAL *c, int64_t c_row, ahead next)
 {
     const REAL *rows[LONGEST];
     REAL       *to[LONGEST];
@@ -189,57 +218,96 @@ static void multiply(bool rows_of_k, const REAL *a, int64_t a_row, const REAL *b
         rows[i] = a + i * a_row;
         to[i] = c + i * c_row;
     }
-    for (int64_t j = 0; j < n; j += NR, b += k * NR) {
+    for (int64_t j = 0; j < n; j += NR, b += panel) {
         int64_t     columns = min64(NR, n - j);
         REAL        padded[NR] = {0};
         const REAL *first = start ? zeros : NULL;
         if (start && bias) first = memcpy(padded, bias + j, (size_t)columns * sizeof(REAL));
-        if (rows_of_k)
-            micro_nn(m, rows, &r, b, first, to, j, columns);
-        else
-            for (int64_t i = 0; i < m; i += MR)
-                micro_tn(min64(MR, m - i), a + i * k, &r, b, first, c + i * c_row + j, c_row, columns);
+        for (int64_t i = 0; i < m; i += STRIP) {
+            int64_t end = min64(m, i + STRIP);
+            look_ahead(&next);
+            if (rows_of_k)
+                micro_nn(end - i, rows + i, &r, b, first, to + i, j, columns);
+            else
+                for (int64_t q = i; q < end; q += MR)
+                    micro_tn(min64(MR, end - q), a + q * k, &r, b, first, c + q * c_row + j, c_row, columns);
+        }
     }
+}
+
+typedef struct place { /* a tile: where in C, and how much of it */
+    int64_t batch, i, j, m, n;
+} place;
+
+static place place_of(const job *job, int64_t index)
+{
+    int64_t per = job->cut.rows * job->cut.columns, tile = index % per;
+    place   p = {index / per, tile / job->cut.columns * job->cut.m, tile % job->cut.columns * job->cut.n, 0, 0};
+    p.m = min64(job->cut.m, job->g.m - p.i);
+    p.n = min64(job->cut.n, job->g.n - p.j);
+    return p;
+}
+
+/* What will be packed after block k of this tile: the larger of A's and B's next block, if it is large. */
+static ahead next_block(const job *job, place p, int64_t part, int64_t k, bool packs_a)
+{
+    const gemm *g = &job->g;
+    int64_t     depth = min64(job->cut.k, g->k - k), times = tiles_of(p.n, NR) * tiles_of(p.m, STRIP);
+    const REAL *a = g->a + (p.batch + part) * g->a_batch + p.i * g->a_row + k * g->a_k;
+    const REAL *b = g->b + (p.batch + part) * g->b_batch + p.j * g->b_column + k * g->b_k;
+    if (depth <= 0) return (ahead){0};
+    if (!job->shared && (p.n >= p.m || !packs_a))
+        return g->b_column == 1 ? look_at(b, g->b_k, depth, p.n, times) : look_at(b, g->b_column, p.n, depth, times);
+    if (!packs_a) return (ahead){0};
+    return g->a_k == 1 ? look_at(a, g->a_row, p.m, depth, times) : look_at(a, g->a_k, depth, p.m, times);
+}
+
+static void finish_tile(const job *job, place p, bool empty, REAL *sum, int64_t row, REAL *out)
+{
+    const gemm *g = &job->g;
+    const REAL *bias = g->bias ? g->bias + (job->turned ? p.i : p.j) : NULL;
+    for (int64_t i = 0; i < p.m; i++) {
+        REAL *line = sum + i * row;
+        if (empty) /* no k at all */
+            for (int64_t j = 0; j < p.n; j++) line[j] = bias && !job->turned ? bias[j] : 0;
+        if (bias && job->turned)
+            for (int64_t j = 0; j < p.n; j++) line[j] += bias[i];
+        if (g->activation == LK__RELU) relu_in_place(line, p.n);
+    }
+    if (g->c_column != 1) transpose(out, g->c_column, sum, row, p.m, p.n);
 }
 
 static void run_tile(void *argument, int64_t index, int worker)
 {
     const job  *job = argument;
     const gemm *g = &job->g;
-    int64_t     per = job->cut.rows * job->cut.columns, batch = index / per, tile = index % per;
-    int64_t     i = tile / job->cut.columns * job->cut.m, j = tile % job->cut.columns * job->cut.n;
-    int64_t     m = min64(job->cut.m, g->m - i), n = min64(job->cut.n, g->n - j);
+    place       p = place_of(job, index);
     char       *scratch = job->workspace + (size_t)worker * job->per_worker;
     REAL       *a = (REAL *)scratch, *b = (REAL *)(scratch + space_of(a_space(g)));
     REAL       *c = (REAL *)(scratch + space_of(a_space(g)) + space_of(b_space(g)));
-    REAL       *out = g->c + batch * g->c_batch + i * g->c_row + j * g->c_column;
+    REAL       *out = g->c + p.batch * g->c_batch + p.i * g->c_row + p.j * g->c_column;
     bool        direct = g->c_column == 1;
     REAL       *sum = direct ? out : c;
-    int64_t     sum_row = direct ? g->c_row : n;
-    const REAL *bias = g->bias ? g->bias + (job->turned ? i : j) : NULL;
+    int64_t     sum_row = direct ? g->c_row : p.n;
+    const REAL *bias = g->bias && !job->turned ? g->bias + p.j : NULL;
     bool        start = true;
     /* Small A's whose rows do not fall on the same cache sets are used where they lie. */
-    bool in_place = g->a_k == 1 && (m * g->k <= 8192 || (n <= NR && g->a_row % 256 != 0));
+    bool in_place = g->a_k == 1 && (p.m * g->k <= 8192 || (p.n <= NR && g->a_row % 256 != 0));
     for (int64_t part = 0; part < (g->sum ? g->batch : 1); part++) {
-        const REAL *a_from = g->a + (batch + part) * g->a_batch + i * g->a_row;
-        const REAL *b_from = g->b + (batch + part) * g->b_batch + j * g->b_column;
+        const REAL *a_from = g->a + (p.batch + part) * g->a_batch + p.i * g->a_row;
+        const REAL *b_from = g->b + (p.batch + part) * g->b_batch + p.j * g->b_column;
         for (int64_t k = 0; k < g->k; k += job->cut.k, start = false) {
-            int64_t depth = min64(job->cut.k, g->k - k);
-            const REAL *panels = job->shared ? job->shared + k * round_to(g->n, NR) + j * depth : b;
-            if (!in_place) pack_a(g, a_from + k * g->a_k, m, depth, a);
-            if (!job->shared) pack_b(g, b_from + k * g->b_k, n, depth, b, depth * NR);
-            multiply(g->a_k == 1, in_place ? a_from + k : a, in_place ? g->a_row : depth, panels, m, n, depth,
-                     job->turned ? NULL : bias, start, sum, sum_row);
+            int64_t     depth = min64(job->cut.k, g->k - k);
+            const REAL *panels = job->shared ? job->shared + k * round_to(g->n, NR) + p.j * depth : b;
+            if (!in_place) pack_a(g, a_from + k * g->a_k, p.m, depth, a);
+            /* Panels of own scratch stand one row apart, lest a row's pieces all go to one set of the cache. */
+            int64_t panel = job->shared ? depth * NR : (depth + 1) * NR;
+            if (!job->shared) pack_b(g, b_from + k * g->b_k, p.n, depth, b, panel);
+            multiply(g->a_k == 1, in_place ? a_from + k : a, in_place ? g->a_row : depth, panels, panel, p.m, p.n, depth,
+                     bias, start, sum, sum_row, next_block(job, p, part, k + depth, !in_place));
         }
     }
-    if (start) /* no k at all */
-        for (int64_t q = 0; q < m; q++)
-            for (int64_t p = 0; p < n; p++) sum[q * sum_row + p] = bias && !job->turned ? bias[p] : 0;
-    for (int64_t q = 0; bias && job->turned && q < m; q++)
-        for (int64_t p = 0; p < n; p++) sum[q * sum_row + p] += bias[q];
-    if (g->activation == LK__RELU)
-        for (int64_t q = 0; q < m; q++) relu_in_place(sum + q * sum_row, n);
-    if (!direct) transpose(out, g->c_column, sum, sum_row, m, n);
+    finish_tile(job, p, start, sum, sum_row, out);
 }
 
 static void share(void *argument, int64_t block, int worker)

@@ -30,7 +30,7 @@ typedef struct runs {
 #define zeros KERNEL(zeros)
 extern const REAL zeros[NR];
 
-/* c[i][column + j] = start[j] + Σ a[i][k] b[k][j] for i < m, j < n <= NR; start == NULL: += instead. */
+/* c[i][column + j] = start[j] + Σ a[i][k] b[k][j] for i < m, j < n <= NR; start == NULL: += Σ instead. */
 #define micro_nn KERNEL(micro_nn)
 void micro_nn(int64_t m, const REAL *const *a, const runs *r, const REAL *b, const REAL *start, REAL *const *c,
               int64_t column, int64_t n);

@@ -46,7 +46,7 @@ INLINE vec zero_after(vec v, int64_t lanes)
     return v;
 }
 
-INLINE dvec to_double(vec v) { return __builtin_convertvector(v, dvec); }
+#define to_double(v) __builtin_convertvector((v), dvec) /* a macro: no register of x86 may return a dvec */
 
 INLINE double lanes_sum(vec v)
 {

@@ -75,21 +75,23 @@ INLINE void add_vectors(tile *t, const REAL *const *a, int64_t k, const REAL *b)
 }
 #endif
 
+/* C's lines are wanted at the end: asked for now, they come while the products are summed. */
 INLINE void start_tile(tile *t, const REAL *start, REAL *const *c)
 {
     UNROLL
     for (int i = 0; i < MR; i++) {
+        __builtin_prefetch(c[i], 1, 3);
         UNROLL
-        for (int j = 0; j < NV; j++) t->v[i][j] = load((start ? start : c[i]) + j * VL);
+        for (int j = 0; j < NV; j++) t->v[i][j] = load((start ? start : zeros) + j * VL);
     }
 }
 
-INLINE void store_tile(const tile *t, REAL *const *c)
+INLINE void store_tile(const tile *t, bool add, REAL *const *c)
 {
     UNROLL
     for (int i = 0; i < MR; i++) {
         UNROLL
-        for (int j = 0; j < NV; j++) store(c[i] + j * VL, t->v[i][j]);
+        for (int j = 0; j < NV; j++) store(c[i] + j * VL, add ? load(c[i] + j * VL) + t->v[i][j] : t->v[i][j]);
     }
 }
 
@@ -109,7 +111,7 @@ static void nn_tile(const REAL *const *a, const runs *r, const REAL *b, const RE
         UNROLL
         for (int i = 0; i < MR; i++) row[i] += r->a_run;
     }
-    store_tile(&t, c);
+    store_tile(&t, !start, c);
 }
 
 /* A tile of m rows and n columns that is not whole goes through a whole one on the stack. */
@@ -169,7 +171,7 @@ static void tn_tile(const REAL *a, const runs *r, const REAL *b, const REAL *sta
 #endif
         }
     }
-    store_tile(&t, to);
+    store_tile(&t, !start, to);
 }
 
 void micro_tn(int64_t m, const REAL *a, const runs *r, const REAL *b, const REAL *start, REAL *c, int64_t c_row,

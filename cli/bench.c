@@ -1,0 +1,212 @@
+/* bench.c - `lockstep bench train`: steady-state speed on data in memory, and the time from exec to the first step's end. */
+#define _GNU_SOURCE
+#include "json.h"
+#include "setup.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <time.h>
+#include <unistd.h>
+
+static const option bench_options[] = {
+    MODEL_OPTIONS,
+    DATA_OPTIONS,
+    HEADING("Running"),
+    INTEGER("steps", "N", "0", 0, 1e9, "Steps to measure; 0: about two seconds, 20 at least. The first quarter is warm-up"),
+    MACHINE_OPTIONS,
+    FLAG("profile", "Print where the time of a step goes"),
+    FLAG("json", "Print one line of JSON"),
+    CONFIG,
+    OPTIONS_END,
+};
+
+enum { SAMPLES = 10000 };
+
+typedef struct bench {
+    setup      *setup;
+    lk_graph   *graph;
+    lk_plan    *plan;
+    lk_store   *store;
+    lk_program *program;
+    char       *features;
+    int32_t    *labels;
+    int64_t     elements, samples;
+    double      first_step; /* seconds since exec */
+    double      median;     /* seconds a step */
+    int64_t     steps;
+} bench;
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* When this process was started: it starts itself once more, noting the time, so that loading the program counts too. */
+static double exec_time(const char *const *words)
+{
+    const char *noted = getenv("LOCKSTEP_BENCH_EXEC");
+    char        text[64];
+    (void)words;
+    if (noted) return atof(noted);
+    char *arguments[512], *line;
+    static char buffer[65536];
+    FILE       *file = fopen("/proc/self/cmdline", "re");
+    size_t      length = file ? fread(buffer, 1, sizeof buffer - 1, file) : 0;
+    int         count = 0;
+    if (file) fclose(file);
+    for (line = buffer; line < buffer + length && count < 511; line += strlen(line) + 1) arguments[count++] = line;
+    arguments[count] = NULL;
+    snprintf(text, sizeof text, "%.9f", now());
+    setenv("LOCKSTEP_BENCH_EXEC", text, 1);
+    if (count > 0) execv("/proc/self/exe", arguments);
+    return now();
+}
+
+/* Uniform numbers of no meaning: the speed of a step does not depend on what they are. */
+static void fill(bench *b)
+{
+    uint32_t state = 1;
+    bool     f64 = b->setup->config.dtype == LK_F64;
+    for (int64_t i = 0; i < b->samples * b->elements; i++) {
+        state = state * 1664525u + 1013904223u;
+        double value = (double)(int32_t)state / 2147483648.0;
+        if (f64) ((double *)b->features)[i] = value;
+        else ((float *)b->features)[i] = (float)value;
+    }
+    for (int64_t i = 0; i < b->samples; i++) b->labels[i] = (int32_t)(i % b->setup->model_options.classes);
+}
+
+static lk_status make(bench *b)
+{
+    setup    *s = b->setup;
+    int       rank = lk_dataset_rank(s->train) + 1;
+    int64_t   dims[LK_MAX_RANK] = {s->config.batch};
+    size_t    size = lk_dtype_size(s->config.dtype);
+    lk_status status = lk_graph_create(s->context, s->config.dtype, &b->graph);
+    if (status < 0) return status;
+    memcpy(dims + 1, lk_dataset_dims(s->train), (size_t)(rank - 1) * sizeof *dims);
+    b->elements = lk_dataset_elements(s->train);
+    b->samples = s->config.batch;
+    while (b->samples + s->config.batch <= SAMPLES && b->samples < 4 * s->config.batch) b->samples += s->config.batch;
+    b->features = aligned_alloc(64, ((size_t)(b->samples * b->elements) * size + 63) / 64 * 64);
+    b->labels = malloc((size_t)b->samples * sizeof *b->labels);
+    if (!b->features || !b->labels) return LK_ENOMEM;
+    fill(b);
+    lk_tensor      x = lk_input(b->graph, "features", s->config.dtype, rank, dims);
+    lk_tensor      labels = lk_input(b->graph, "labels", LK_I32, 1, dims);
+    lk_plan_config plan = LK_PLAN_CONFIG_INIT;
+    plan.loss = lk_cross_entropy(s->config.model_with(x, s->config.model_user), labels);
+    plan.optimizer = &s->config.optimizer;
+    if ((status = lk_plan_create(b->graph, &plan, &b->plan)) < 0 || (status = lk_store_create(b->plan, s->config.seed, &b->store)) < 0)
+        return status;
+    return lk_program_create(b->plan, b->store, &b->program);
+}
+
+static lk_status one_step(bench *b, int64_t i)
+{
+    setup  *s = b->setup;
+    int64_t at = i * s->config.batch % b->samples;
+    lk_step step = {.step = i + 1, .count = s->config.batch, .rate = s->config.optimizer.lr};
+    lk_program_bind(b->program, "features", b->features + (size_t)(at * b->elements) * lk_dtype_size(s->config.dtype));
+    lk_program_bind(b->program, "labels", b->labels + at);
+    return lk_program_train(b->program, &step);
+}
+
+static int ascending(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return x < y ? -1 : x > y;
+}
+
+static lk_status measure(bench *b, int64_t steps, double started, bool profile)
+{
+    lk_status status = one_step(b, 0);
+    double    end = now();
+    b->first_step = end - started;
+    if (status >= 0) status = one_step(b, 1);
+    double one = now() - end;
+    if (steps == 0) steps = (int64_t)fmin(fmax(2 / one, 20), 100000);
+    double *times = malloc((size_t)steps * sizeof *times);
+    if (!times) return LK_ENOMEM;
+    for (int64_t i = 0; i < steps && status >= 0; i++) {
+        if (profile && i == steps / 4) lk_program_profile(b->program, true);
+        double start = now();
+        status = one_step(b, i + 2);
+        times[i] = now() - start;
+    }
+    int64_t warm = steps / 4, count = steps - warm;
+    qsort(times + warm, (size_t)count, sizeof *times, ascending);
+    b->median = times[warm + count / 2];
+    b->steps = count;
+    free(times);
+    return status;
+}
+
+static void print(const bench *b, const options *given)
+{
+    struct rusage usage;
+    getrusage(RUSAGE_SELF, &usage);
+    double images = (double)b->setup->config.batch / b->median, rss = (double)usage.ru_maxrss / 1024;
+    if (!options_flag(given, "json")) {
+        printf("%s, batch %lld, %d threads, %s: %.1f images/s, %.1f steps/s, step %.3f ms (median of %lld)\n",
+               options_text(given, "model"), (long long)b->setup->config.batch, lk_context_threads(b->setup->context),
+               lk_context_isa(b->setup->context), images, 1 / b->median, 1e3 * b->median, (long long)b->steps);
+        printf("first step done %.1f ms after exec, peak memory %.1f MiB\n", 1e3 * b->first_step, rss);
+        return;
+    }
+    json j = json_to(stdout);
+    json_open(&j, NULL, '{');
+    json_text(&j, "model", options_text(given, "model"));
+    json_integer(&j, "batch", b->setup->config.batch);
+    json_integer(&j, "threads", lk_context_threads(b->setup->context));
+    json_text(&j, "isa", lk_context_isa(b->setup->context));
+    json_number(&j, "images_per_s", images);
+    json_number(&j, "steps_per_s", 1 / b->median);
+    json_number(&j, "first_step_s", b->first_step);
+    json_number(&j, "rss_mib", rss);
+    json_close(&j, '}');
+    json_line(&j);
+}
+
+static void write_out(void *user, const char *text, size_t bytes) { fwrite(text, 1, bytes, user); }
+
+static int run(const options *given)
+{
+    static const char *const whats[] = {"train", NULL};
+    setup                    s;
+    bench                    b = {.setup = &s};
+    if (strcmp(given->operands[0], "train") != 0) {
+        complain("bench", "there is no benchmark '%s'%s", given->operands[0],
+                 nearest_word(given->operands[0], whats) ? "; did you mean 'train'?" : "; `lockstep bench train` is there");
+        return EXIT_MISTAKE;
+    }
+    double started = exec_time(given->operands);
+    int    code = setup_make(&s, "bench", given, SETUP_SHAPES);
+    if (code == 0) {
+        lk_status status = make(&b);
+        if (status >= 0) status = measure(&b, options_integer(given, "steps"), started, options_flag(given, "profile"));
+        if (status < 0) code = report("bench", s.context, status);
+    }
+    if (code == 0) print(&b, given);
+    if (code == 0 && options_flag(given, "profile")) lk_program_profile_print(b.program, write_out, stdout);
+    lk_program_free(b.program);
+    lk_store_free(b.store);
+    lk_plan_free(b.plan);
+    lk_graph_free(b.graph);
+    free(b.features);
+    free(b.labels);
+    setup_free(&s);
+    return code;
+}
+
+const command command_bench = {
+    "bench",
+    "measure training speed",
+    "`lockstep bench train` trains on made-up data in memory and prints the median speed of a step, how long after exec the first step "
+    "was done, and the peak memory.\n\nExample: lockstep bench train --model cnn --batch 64 --threads 1 --json",
+    "train", 1, 1, bench_options, run,
+};

@@ -1,0 +1,62 @@
+/* data.c - `lockstep data get NAME`. */
+#include "command.h"
+#include "progress.h"
+
+#include <lockstep.h>
+#include <math.h>
+#include <string.h>
+
+static const option data_options[] = {
+    TEXT("dir", "D", NULL, "Where to put it; default $LOCKSTEP_DATA/NAME, else ~/.cache/lockstep/NAME"),
+    TEXT("url", "U", NULL, "Address of a directory that holds the files: a mirror"),
+    OPTIONS_END,
+};
+
+typedef struct download {
+    progress    bar;
+    const char *name;
+    bool        started;
+} download;
+
+static int on_progress(void *user, int64_t done, int64_t total)
+{
+    download *d = user;
+    if (!d->started) progress_start(&d->bar, stderr, d->name, "MiB", 0, total >> 20 ? total >> 20 : 1, 16);
+    d->started = true;
+    progress_step(&d->bar, done >> 20, NAN, (double)done / 1048576);
+    return 0;
+}
+
+static int run(const options *given)
+{
+    static const char *const verbs[] = {"get", NULL};
+    lk_context              *context;
+    const char              *verb = given->operands[0], *name = given->operands[1];
+    char                     path[4096];
+    if (strcmp(verb, "get") != 0) {
+        const char *near = nearest_word(verb, verbs);
+        complain("data", "there is no `data %s`%s", verb, near ? "; did you mean `data get`?" : "; `lockstep data get NAME` downloads");
+        return EXIT_MISTAKE;
+    }
+    lk_context_config config = LK_CONTEXT_CONFIG_INIT;
+    config.threads = 1;
+    lk_status status = lk_context_create(&config, &context);
+    if (status < 0) return report("data", NULL, status);
+    download    d = {.name = name};
+    const char *directory = options_text(given, "dir");
+    status = lk_data_get(context, name, directory, options_text(given, "url"), on_progress, &d);
+    if (d.started) progress_end(&d.bar);
+    int code = status < 0 ? report("data", context, status) : 0;
+    if (code == 0 && !directory && lk_data_directory(context, name, path, sizeof path) >= 0) directory = path;
+    if (code == 0) printf("%s is in %s\n", name, directory);
+    lk_context_free(context);
+    return code;
+}
+
+const command command_data = {
+    "data",
+    "get a known data set",
+    "Downloads cifar10, fashion-mnist or mnist, resumes a download that was cut short, and checks every file's SHA-256 before it gets "
+    "its name.\n\nExample: lockstep data get cifar10",
+    "get NAME", 2, 2, data_options, run,
+};

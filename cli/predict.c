@@ -1,0 +1,142 @@
+/* predict.c - `lockstep predict`: what saved weights say about samples of the test set. */
+#include "json.h"
+#include "setup.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static const option predict_options[] = {
+    TEXT("load", "DIR|FILE", NULL, "Weights: a checkpoint directory or a .safetensors file"),
+    INTEGER("first", "I", "0", 0, 9e15, "Number of the first sample"),
+    INTEGER("count", "N", "10", 1, 9e15, "How many samples"),
+    MODEL_OPTIONS,
+    DATA_OPTIONS,
+    HEADING("Running"),
+    MACHINE_OPTIONS,
+    FLAG("json", "Print a line of JSON for each sample: index, label, predicted, probabilities"),
+    CONFIG,
+    OPTIONS_END,
+};
+
+typedef struct predictor {
+    lk_graph   *graph;
+    lk_plan    *plan;
+    lk_store   *store;
+    lk_program *program;
+    lk_loader  *loader;
+    int64_t     classes;
+} predictor;
+
+static void free_predictor(predictor *p)
+{
+    lk_loader_free(p->loader);
+    lk_program_free(p->program);
+    lk_store_free(p->store);
+    lk_plan_free(p->plan);
+    lk_graph_free(p->graph);
+}
+
+/* The model's probabilities as the only output; no loss, no gradients. */
+static lk_status make(setup *s, const char *weights, predictor *p)
+{
+    int64_t   dims[LK_MAX_RANK] = {s->config.batch};
+    int       rank = lk_dataset_rank(s->test) + 1;
+    lk_status status = lk_graph_create(s->context, s->config.dtype, &p->graph);
+    if (status < 0) return status;
+    memcpy(dims + 1, lk_dataset_dims(s->test), (size_t)(rank - 1) * sizeof *dims);
+    lk_tensor      x = lk_input(p->graph, "features", s->config.dtype, rank, dims);
+    lk_tensor      y = lk_softmax(s->config.model_with(x, s->config.model_user), -1);
+    lk_plan_config plan = LK_PLAN_CONFIG_INIT;
+    plan.outputs = &y;
+    plan.outputs_count = 1;
+    p->classes = lk_tensor_dim(y, -1);
+    lk_loader_config loader = LK_LOADER_CONFIG_INIT;
+    loader.dataset = s->test;
+    loader.batch = s->config.batch;
+    loader.workers = s->config.workers;
+    loader.dtype = s->config.dtype;
+    loader.transform = s->config.transform;
+    if ((status = lk_plan_create(p->graph, &plan, &p->plan)) < 0 || (status = lk_store_create(p->plan, 0, &p->store)) < 0 ||
+        (status = lk_weights_load(p->store, weights)) < 0 || (status = lk_program_create(p->plan, p->store, &p->program)) < 0)
+        return status;
+    return lk_loader_create(s->context, &loader, &p->loader);
+}
+
+static void print_sample(const setup *s, const predictor *p, const lk_batch *b, int64_t row, bool as_json)
+{
+    const void *output = lk_program_output(p->program, 0);
+    int64_t     best = 0;
+    double      top = -1;
+#define PROBABILITY(i) \
+    (s->config.dtype == LK_F32 ? (double)((const float *)output)[row * p->classes + (i)] : ((const double *)output)[row * p->classes + (i)])
+    for (int64_t i = 0; i < p->classes; i++)
+        if (PROBABILITY(i) > top) top = PROBABILITY(i), best = i;
+    const char *said = lk_dataset_class_name(s->test, (int)best), *is = lk_dataset_class_name(s->test, b->labels[row]);
+    if (!as_json) {
+        printf("%6lld  %-14s %5.1f %%  %s%s%s\n", (long long)b->indices[row], said ? said : "", 100 * top,
+               best == b->labels[row] ? "right" : "wrong", best == b->labels[row] || !is ? "" : ": it is ",
+               best == b->labels[row] || !is ? "" : is);
+        return;
+    }
+    json j = json_to(stdout);
+    json_open(&j, NULL, '{');
+    json_integer(&j, "index", b->indices[row]);
+    json_integer(&j, "label", b->labels[row]);
+    json_integer(&j, "predicted", best);
+    if (said) json_text(&j, "name", said);
+    json_open(&j, "probabilities", '[');
+    for (int64_t i = 0; i < p->classes; i++) json_number(&j, NULL, PROBABILITY(i));
+#undef PROBABILITY
+    json_close(&j, ']');
+    json_close(&j, '}');
+    json_line(&j);
+}
+
+static lk_status predict(setup *s, predictor *p, int64_t first, int64_t count, bool as_json)
+{
+    lk_batch  b;
+    int64_t   end = first + count;
+    lk_status status = lk_loader_seek(p->loader, 0, first - first % s->config.batch);
+    while (status >= 0 && (status = lk_loader_next(p->loader, &b)) == LK_OK && b.position < end) {
+        lk_step step = {.step = 1, .count = b.count};
+        if ((status = lk_program_bind(p->program, "features", b.features)) < 0 || (status = lk_program_step(p->program, &step)) < 0 ||
+            (status = lk_program_run(p->program, LK_EVALUATE)) < 0)
+            return status;
+        for (int64_t row = 0; row < b.count; row++)
+            if (b.position + row >= first && b.position + row < end) print_sample(s, p, &b, row, as_json);
+    }
+    return status < 0 ? status : LK_OK;
+}
+
+static int run(const options *given)
+{
+    setup       s;
+    predictor   p = {0};
+    const char *weights = options_text(given, "load");
+    int64_t     first = options_integer(given, "first"), count = options_integer(given, "count");
+    if (!weights) {
+        complain("predict", "--load is missing: which weights? A checkpoint directory or a .safetensors file");
+        return EXIT_MISTAKE;
+    }
+    int code = setup_make(&s, "predict", given, SETUP_TEST);
+    if (code == 0 && first >= lk_dataset_count(s.test)) {
+        complain("predict", "--first %lld: the test set has %lld samples", (long long)first, (long long)lk_dataset_count(s.test));
+        code = EXIT_MISTAKE;
+    }
+    if (code == 0) {
+        lk_status status = make(&s, weights, &p);
+        if (status >= 0) status = predict(&s, &p, first, count, options_flag(given, "json"));
+        if (status < 0) code = report("predict", s.context, status);
+    }
+    free_predictor(&p);
+    setup_free(&s);
+    return code;
+}
+
+const command command_predict = {
+    "predict",
+    "say what saved weights see in samples of the test set",
+    "Prints for each sample its number, the most probable class and its probability.\n\n"
+    "Example: lockstep predict --load runs/first --model cnn --data fashion-mnist --count 5",
+    NULL, 0, 0, predict_options, run,
+};

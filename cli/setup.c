@@ -1,0 +1,130 @@
+/* setup.c - from options to a context, data and a model. */
+#include "setup.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static lk_tensor build(lk_tensor x, void *user)
+{
+    setup *s = user;
+    return s->model(x, s->model_options);
+}
+
+static void log_line(void *user, lk_log_level level, const char *text)
+{
+    const char *name = user;
+    if (level >= LK_LOG_WARNING) complain(name, "warning: %s", text);
+    else if (level == LK_LOG_INFO) complain(name, "%s", text);
+}
+
+/* The name that lk_dataset_open takes: defaults by model, and shapes for synthetic data. */
+static void data_name(setup *s, const options *given)
+{
+    const char *model = options_text(given, "model"), *data = options_text(given, "data");
+    bool        mlp = strcmp(model, "mlp") == 0;
+    if (!data) data = mlp ? "synthetic" : "cifar10";
+    if (strcmp(data, "synthetic") != 0)
+        snprintf(s->data, sizeof s->data, "%s", data);
+    else if (mlp)
+        snprintf(s->data, sizeof s->data, "synthetic:%lld,classes=%lld", (long long)options_integer(given, "features"),
+                 (long long)options_integer(given, "classes"));
+    else
+        snprintf(s->data, sizeof s->data, "synthetic:3x32x32,classes=%lld", (long long)options_integer(given, "classes"));
+}
+
+static lk_status no_sample(void *user, int64_t index, float *features, int32_t *label)
+{
+    (void)user;
+    (void)index;
+    (void)features;
+    (void)label;
+    return LK_EUNSUPPORTED; /* a data set of shapes alone is planned with, never read */
+}
+
+/* The shape and size of a known data set, without its files. */
+static lk_status open_shapes(setup *s)
+{
+    static const struct {
+        const char *name;
+        int64_t     count[2], channels, side;
+    } known[] = {{"cifar10", {50000, 10000}, 3, 32}, {"fashion-mnist", {60000, 10000}, 1, 28}, {"mnist", {60000, 10000}, 1, 28}};
+    size_t length = strcspn(s->data, ":");
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
+        if (strlen(known[i].name) != length || strncmp(s->data, known[i].name, length) != 0) continue;
+        lk_dataset_callbacks_config c = LK_DATASET_CALLBACKS_CONFIG_INIT;
+        c.rank = 3;
+        c.dims[0] = known[i].channels;
+        c.dims[1] = c.dims[2] = known[i].side;
+        c.classes = 10;
+        c.get = no_sample;
+        c.count = known[i].count[0];
+        lk_status status = lk_dataset_from_callbacks(s->context, &c, &s->train);
+        c.count = known[i].count[1];
+        return status < 0 ? status : lk_dataset_from_callbacks(s->context, &c, &s->test);
+    }
+    lk_status status = lk_dataset_open(s->context, s->data, LK_SPLIT_TRAIN, &s->train);
+    return status < 0 ? status : lk_dataset_open(s->context, s->data, LK_SPLIT_TEST, &s->test);
+}
+
+static lk_status open_data(setup *s, setup_data what)
+{
+    lk_status status = LK_OK;
+    if (what == SETUP_SHAPES) return open_shapes(s);
+    if (what == SETUP_BOTH) status = lk_dataset_open(s->context, s->data, LK_SPLIT_TRAIN, &s->train);
+    return status < 0 ? status : lk_dataset_open(s->context, s->data, LK_SPLIT_TEST, &s->test);
+}
+
+/* mean and std come together: one number for all channels or one each. */
+static int normalisation(setup *s, const char *name, const options *given)
+{
+    lk_transform *t = &s->config.transform;
+    if (!options_given(given, "mean") && !options_given(given, "std")) return 0;
+    int means = options_given(given, "mean") ? options_numbers(given, "mean", t->mean, LK_MAX_CHANNELS) : 0;
+    int stds = options_given(given, "std") ? options_numbers(given, "std", t->std, LK_MAX_CHANNELS) : 0;
+    if (means == 0) t->mean[0] = 0.5;
+    if (stds == 0) t->std[0] = 0.5;
+    t->channels = means > stds ? means : stds;
+    if (means > LK_MAX_CHANNELS || stds > LK_MAX_CHANNELS || (means > 1 && stds > 1 && means != stds)) {
+        complain(name, "--mean has %d numbers and --std %d; give one, or one for each channel", means, stds);
+        return EXIT_MISTAKE;
+    }
+    for (int i = means > 1 ? means : 1; i < t->channels; i++) t->mean[i] = t->mean[0];
+    for (int i = stds > 1 ? stds : 1; i < t->channels; i++) t->std[i] = t->std[0];
+    return 0;
+}
+
+int setup_make(setup *s, const char *name, const options *given, setup_data what)
+{
+    lk_context_config config = LK_CONTEXT_CONFIG_INIT;
+    *s = (setup){.config = LK_TRAINER_CONFIG_INIT};
+    config.threads = (int)options_integer(given, "threads");
+    config.log = log_line;
+    config.log_user = (void *)name;
+    lk_status status = lk_context_create(&config, &s->context);
+    if (status < 0) return report(name, NULL, status);
+
+    s->model = lk_model_find(options_text(given, "model"));
+    s->model_options = (lk_model_options){.hidden = options_integer(given, "hidden"),
+                                          .cifar_stem = strcmp(options_text(given, "stem"), "cifar") == 0,
+                                          .recompute = options_flag(given, "recompute")};
+    data_name(s, given);
+    if ((status = open_data(s, what)) < 0) return report(name, s->context, status);
+    s->model_options.classes = lk_dataset_classes(s->train ? s->train : s->test);
+    s->config.model_with = build;
+    s->config.model_user = s;
+    s->config.train = s->train;
+    s->config.test = s->test;
+    lk_dtype_parse(options_text(given, "dtype"), &s->config.dtype);
+    s->config.batch = options_integer(given, "batch");
+    s->config.workers = (int)options_integer(given, "workers");
+    s->config.seed = (uint64_t)options_integer(given, "seed");
+    return normalisation(s, name, given);
+}
+
+void setup_free(setup *s)
+{
+    lk_dataset_free(s->train);
+    lk_dataset_free(s->test);
+    lk_context_free(s->context);
+}

@@ -1,0 +1,51 @@
+/* setup.h - what train, eval, predict, plan and bench share: options that name a model and its data, and what they make. */
+#ifndef SETUP_H
+#define SETUP_H
+
+#include "command.h"
+
+#include <lockstep.h>
+
+/* Rows of an option table. */
+#define MODEL_OPTIONS                                                                                                            \
+    HEADING("Model"),                                                                                                            \
+        CHOICE("model", "NAME", "cnn", "mlp|cnn|resnet18|resnet20",                                                              \
+               "mlp: fc1, relu, fc2. cnn: SimpleCNN of the PyTorch tutorials. resnet18: torchvision's. resnet20: for small images"), \
+        INTEGER("hidden", "N", "128", 1, 1e6, "mlp: width of the hidden layer"),                                                 \
+        CHOICE("stem", "WHICH", "torchvision", "torchvision|cifar",                                                              \
+               "resnet18: torchvision's 7x7 stride-2 stem with max pool, or a 3x3 one for small images"),                        \
+        FLAG("recompute", "resnets: keep only the inputs of residual blocks and run them again in backward: less memory, more time"), \
+        CHOICE("dtype", "TYPE", "f32", "f32|f64", "Type of all floating-point numbers; f64 is for proofs")
+
+#define DATA_OPTIONS                                                                                                             \
+    HEADING("Data"),                                                                                                             \
+        TEXT("data", "NAME[:DIR]", NULL,                                                                                         \
+             "cifar10, fashion-mnist, mnist or synthetic; without DIR it is looked for where `lockstep data get` puts it. "      \
+             "Default: synthetic for mlp, else cifar10"),                                                                        \
+        INTEGER("features", "N", "64", 1, 1e6, "synthetic data for mlp: numbers a sample"),                                      \
+        INTEGER("classes", "N", "10", 1, 1e6, "synthetic data: classes"),                                                        \
+        INTEGER("batch", "N", "64", 1, 1e7, "Samples of a batch"),                                                               \
+        INTEGER("workers", "N", "1", 0, 64, "Threads that prepare batches; they never change the order"),                        \
+        NUMBERS("mean", "M[,M...]", NULL, -1e6, 1e6, "Normalisation: subtracted, one number or one a channel (default 0.5 for images)"), \
+        NUMBERS("std", "S[,S...]", NULL, 1e-6, 1e6, "Normalisation: divided by (default 0.5 for images)")
+
+#define MACHINE_OPTIONS                                                                                                 \
+    INTEGER("threads", "N", "0", 0, 256, "Threads that compute; 0: the cores this process may use. They never change results"), \
+        INTEGER("seed", "N", "0", 0, 9e15, "Of initial weights, order, augmentation and dropout")
+
+typedef struct setup {
+    lk_context       *context;
+    lk_dataset       *train, *test;
+    lk_trainer_config config; /* model, data and batch are filled in; the rest is as LK_TRAINER_CONFIG_INIT has it */
+    lk_model_function model;
+    lk_model_options  model_options;
+    char              data[4096]; /* the data's full name */
+} setup;
+
+typedef enum setup_data { SETUP_BOTH, SETUP_TEST, SETUP_SHAPES } setup_data; /* SHAPES: no files are read */
+
+/* 0, or the exit status after the mistake was reported. setup_free in either case. */
+int  setup_make(setup *s, const char *command_name, const options *given, setup_data what);
+void setup_free(setup *s);
+
+#endif

@@ -1,0 +1,39 @@
+/* training.h - the options of training itself, shared by `train` and `plan`. */
+#ifndef TRAINING_H
+#define TRAINING_H
+
+#include "setup.h"
+
+#define TRAINING_OPTIONS                                                                                                 \
+    HEADING("Training"),                                                                                                 \
+        INTEGER("epochs", "N", "3", 1, 1e9, "Passes over the training set"),                                             \
+        INTEGER("steps", "N", "0", 0, 1e15, "Stop after N steps instead; 0: by epochs"),                                 \
+        CHOICE("optimizer", "NAME", "adam", "sgd|adam|adamw", "Rule that updates the parameters, as PyTorch's"),         \
+        NUMBER("lr", "X", "0.001", 0, 1e6, "Learning rate"),                                                             \
+        NUMBER("momentum", "X", "0", 0, 1, "sgd: momentum"),                                                             \
+        NUMBER("dampening", "X", "0", 0, 1, "sgd: dampening of the momentum"),                                           \
+        FLAG("nesterov", "sgd: Nesterov's momentum"),                                                                    \
+        NUMBERS("betas", "B1,B2", "0.9,0.999", 0, 0.9999999, "adam, adamw: decay of the two moments"),                   \
+        NUMBER("epsilon", "X", "1e-8", 0, 1, "adam, adamw: added to the denominator"),                                   \
+        NUMBER("weight-decay", "X", "0", 0, 1e3, "Weight decay; biases and norms are left out unless --decay-all"),      \
+        FLAG("decay-all", "Decay biases and norms too"),                                                                 \
+        NUMBER("clip", "X", "0", 0, 1e12, "Largest norm of the whole gradient; 0: no clipping"),                         \
+        NUMBER("label-smoothing", "X", "0", 0, 0.999, "Share of each label spread over all classes"),                    \
+        CHOICE("schedule", "NAME", "constant", "constant|step|cosine", "How the learning rate moves"),                   \
+        INTEGER("warmup", "N", "0", 0, 1e12, "Steps of linear rise in front of any schedule"),                           \
+        INTEGER("step-size", "N", "1000", 1, 1e12, "schedule step: multiply by --gamma each N steps"),                   \
+        NUMBER("gamma", "X", "0.1", 0, 10, "schedule step: the factor"),                                                 \
+        INTEGER("crop-padding", "N", "0", 0, 64, "Augmentation: random crops of the image padded by N pixels"),          \
+        NUMBER("flip", "P", "0", 0, 1, "Augmentation: probability of a horizontal flip"),                                \
+        INTEGER("eval-every", "N", "0", -1, 1e12, "Evaluate each N steps; 0: after each epoch; -1: never"),              \
+        HEADING("Checkpoints"),                                                                                          \
+        TEXT("save", "DIR", NULL, "Keep checkpoints in DIR; DIR/model.safetensors is the newest, which PyTorch opens"),  \
+        INTEGER("save-every", "N", "0", 0, 1e12, "Save each N steps; 0: after each epoch. Always at the end"),           \
+        INTEGER("keep", "K", "2", 1, 200, "How many checkpoints stay"),                                                  \
+        TEXT("resume", "auto|DIR", NULL, "auto: go on from --save if it holds a checkpoint. DIR: go on from the one there"), \
+        TEXT("init", "FILE", NULL, "Start from these weights: a .safetensors file or a checkpoint directory")
+
+/* Fills the rest of s->config. 0, or the exit status after the mistake was reported. */
+int training_make(setup *s, const char *command_name, const options *given);
+
+#endif

@@ -1,0 +1,734 @@
+/* test_kernels_nn.c - pooling, norms, dropout, embedding, losses and optimizers against naive loops in double. */
+#include "base/random.h"
+#include "kernel_case.h"
+
+/* ---- pooling; images are channels last ---- */
+
+typedef struct shape {
+    int64_t n, c, h, w, kernel, stride, padding;
+} shape;
+
+static int64_t at(const shape *s, int64_t h, int64_t w, int64_t n, int64_t i, int64_t j, int64_t c)
+{
+    return ((n * h + i) * w + j) * s->c + c;
+}
+
+static int64_t pooled(int64_t size, const shape *s) { return (size + 2 * s->padding - s->kernel) / s->stride + 1; }
+
+static void set_window(const shape *s)
+{
+    t.attrs.kernel = s->kernel;
+    t.attrs.stride = s->stride;
+    t.attrs.padding = s->padding;
+}
+
+static void max_pool_case(shape s, bool with_index, double special)
+{
+    int64_t oh = pooled(s.h, &s), ow = pooled(s.w, &s), outs = s.n * oh * ow * s.c, ins = s.n * s.h * s.w * s.c;
+    double *want = zeros(outs), *index = zeros(outs), *dx = zeros(ins);
+    begin(LK__OP_max_pool2d);
+    set_window(&s);
+    double *x = in(t.real, 4, DIMS(s.n, s.c, s.h, s.w));
+    for (int64_t i = 0; i < ins; i++) x[i] = i % 7 == 3 && special != 0 ? special : floor(x[i] * 3); /* many equals */
+    out(t.real, 4, DIMS(s.n, s.c, oh, ow), NULL);
+    if (with_index) out(LK_U8, 4, DIMS(s.n, s.c, oh, ow), NULL);
+    run_case();
+    for (int64_t o = 0; o < outs; o++) {
+        int64_t c = o % s.c, j = o / s.c % ow, i = o / s.c / ow % oh, n = o / s.c / ow / oh;
+        want[o] = -INFINITY;
+        index[o] = -1;
+        for (int64_t a = 0; a < s.kernel; a++) {
+            for (int64_t b = 0; b < s.kernel; b++) {
+                int64_t row = i * s.stride - s.padding + a, column = j * s.stride - s.padding + b;
+                if (row < 0 || row >= s.h || column < 0 || column >= s.w) continue;
+                double v = t.x[0][at(&s, s.h, s.w, n, row, column, c)];
+                if (index[o] >= 0 && !(v > want[o]) && !isnan(v)) continue;
+                want[o] = v;
+                index[o] = (double)(a * s.kernel + b);
+            }
+        }
+    }
+    expect(0, want, 0);
+    if (with_index) expect(1, index, 0);
+    end_case();
+
+    begin(LK__OP_max_pool2d_grad);
+    set_window(&s);
+    in(t.real, 4, DIMS(s.n, s.c, oh, ow));
+    memcpy(in(LK_U8, 4, DIMS(s.n, s.c, oh, ow)), index, (size_t)outs * sizeof *index);
+    out(t.real, 4, DIMS(s.n, s.c, s.h, s.w), NULL);
+    run_case();
+    for (int64_t o = 0; o < outs; o++) {
+        int64_t c = o % s.c, j = o / s.c % ow, i = o / s.c / ow % oh, n = o / s.c / ow / oh;
+        int64_t row = i * s.stride - s.padding + (int64_t)index[o] / s.kernel;
+        int64_t column = j * s.stride - s.padding + (int64_t)index[o] % s.kernel;
+        dx[at(&s, s.h, s.w, n, row, column, c)] += t.x[0][o];
+    }
+    expect(0, dx, 5e-7);
+    end_case();
+    free(want);
+    free(index);
+    free(dx);
+}
+
+static void avg_pool_case(shape s)
+{
+    int64_t oh = pooled(s.h, &s), ow = pooled(s.w, &s), outs = s.n * oh * ow * s.c, ins = s.n * s.h * s.w * s.c;
+    for (int grad = 0; grad < 2; grad++) {
+        double *want = zeros(grad ? ins : outs);
+        begin(grad ? LK__OP_avg_pool2d_grad : LK__OP_avg_pool2d);
+        set_window(&s);
+        in(t.real, 4, grad ? DIMS(s.n, s.c, oh, ow) : DIMS(s.n, s.c, s.h, s.w));
+        out(t.real, 4, grad ? DIMS(s.n, s.c, s.h, s.w) : DIMS(s.n, s.c, oh, ow), NULL);
+        run_case();
+        for (int64_t o = 0; o < outs; o++) {
+            int64_t c = o % s.c, j = o / s.c % ow, i = o / s.c / ow % oh, n = o / s.c / ow / oh;
+            for (int64_t a = 0; a < s.kernel; a++) {
+                for (int64_t b = 0; b < s.kernel; b++) {
+                    int64_t row = i * s.stride - s.padding + a, column = j * s.stride - s.padding + b;
+                    if (row < 0 || row >= s.h || column < 0 || column >= s.w) continue;
+                    int64_t inside = at(&s, s.h, s.w, n, row, column, c);
+                    if (grad)
+                        want[inside] += t.x[0][o] / (double)(s.kernel * s.kernel);
+                    else
+                        want[o] += t.x[0][inside] / (double)(s.kernel * s.kernel);
+                }
+            }
+        }
+        expect(0, want, 1e-6);
+        free(want);
+        end_case();
+    }
+}
+
+static void global_pool_case(int64_t n, int64_t c, int64_t h, int64_t w)
+{
+    double *want = zeros(n * c), *dx = zeros(n * c * h * w);
+    begin(LK__OP_global_avg_pool2d);
+    in(t.real, 4, DIMS(n, c, h, w));
+    out(t.real, 2, DIMS(n, c), NULL);
+    run_case();
+    for (int64_t i = 0; i < n * h * w * c; i++) want[i / (h * w * c) * c + i % c] += t.x[0][i] / (double)(h * w);
+    expect(0, want, 1e-6);
+    end_case();
+    begin(LK__OP_global_avg_pool2d_grad);
+    in(t.real, 2, DIMS(n, c));
+    out(t.real, 4, DIMS(n, c, h, w), NULL);
+    run_case();
+    for (int64_t i = 0; i < n * h * w * c; i++) dx[i] = t.x[0][i / (h * w * c) * c + i % c] / (double)(h * w);
+    expect(0, dx, 2e-7);
+    end_case();
+    free(want);
+    free(dx);
+}
+
+static void pools_as_pytorch(void)
+{
+    static const shape shapes[] = {
+        {1, 1, 2, 2, 2, 2, 0},  {2, 3, 5, 7, 2, 2, 0},    {0, 3, 4, 4, 2, 2, 0},  {3, 5, 9, 8, 3, 2, 1},
+        {2, 17, 6, 6, 3, 1, 1}, {1, 4, 11, 11, 5, 3, 2},  {2, 8, 7, 9, 2, 3, 0},  {5, 33, 14, 14, 2, 2, 0},
+        {3, 64, 32, 32, 2, 2, 0}, {2, 13, 40, 40, 3, 2, 1}, {1, 9, 3, 3, 1, 1, 0}, {4, 6, 16, 16, 4, 4, 2},
+    };
+    for (size_t i = 0; i < COUNT(shapes); i++) {
+        max_pool_case(shapes[i], true, 0);
+        max_pool_case(shapes[i], false, 0);
+        max_pool_case(shapes[i], true, NAN);
+        max_pool_case(shapes[i], true, -INFINITY);
+        avg_pool_case(shapes[i]);
+        global_pool_case(shapes[i].n, shapes[i].c, shapes[i].h, shapes[i].w);
+    }
+    global_pool_case(3, 600, 5, 1);
+    global_pool_case(2, 3, 101, 97);
+}
+
+/* ---- layer norm, RMS norm ---- */
+
+static void row_norm_case(bool rms, int64_t rows, int64_t n, bool with_w, bool with_b, double offset)
+{
+    int64_t a = n % 3 == 0 ? 3 : 1, dims[3] = {rows, n / a, a}; /* two trailing dims make a row */
+    double *want = zeros(rows * n), *mean = zeros(rows), *rstd = zeros(rows), *dw = zeros(n), *db = zeros(n), eps = 1e-5;
+    begin(rms ? LK__OP_rms_norm : LK__OP_layer_norm);
+    t.attrs.axis = 2;
+    t.attrs.epsilon = eps;
+    double *x = in(t.real, 3, dims);
+    for (int64_t i = 0; i < rows * n; i++) x[i] += offset;
+    if (with_w) in(t.real, 2, dims + 1);
+    else no_in();
+    if (with_b) in(t.real, 2, dims + 1);
+    out(t.real, 3, dims, NULL);
+    if (!rms) out(t.real, 1, DIMS(rows), NULL);
+    out(t.real, 1, DIMS(rows), NULL);
+    run_case();
+    for (int64_t r = 0; r < rows; r++) {
+        const double *v = t.x[0] + r * n;
+        double        squares = 0;
+        for (int64_t i = 0; !rms && i < n; i++) mean[r] += v[i] / (double)n;
+        for (int64_t i = 0; i < n; i++) squares += (v[i] - mean[r]) * (v[i] - mean[r]) / (double)n;
+        rstd[r] = 1 / sqrt(squares + eps);
+        for (int64_t i = 0; i < n; i++)
+            want[r * n + i] = (v[i] - mean[r]) * rstd[r] * (with_w ? t.x[1][i] : 1) + (with_b ? t.x[2][i] : 0);
+    }
+    t.scale = 1;
+    expect(0, want, 2e-6 * (1 + fabs(offset)));
+    if (!rms) expect(1, mean, 1e-6);
+    expect(rms ? 1 : 2, rstd, 2e-6 * (1 + fabs(offset)));
+    double *kept = zeros(rows * n), *kept_w = zeros(n);
+    memcpy(kept, t.x[0], (size_t)(rows * n) * sizeof *kept);
+    if (with_w) memcpy(kept_w, t.x[1], (size_t)n * sizeof *kept_w);
+    end_case();
+
+    begin(rms ? LK__OP_rms_norm_grad : LK__OP_layer_norm_grad);
+    t.attrs.axis = 2;
+    t.attrs.epsilon = eps;
+    in(t.real, 3, dims);
+    memcpy(in(t.real, 3, dims), kept, (size_t)(rows * n) * sizeof *kept);
+    if (with_w) memcpy(in(t.real, 2, dims + 1), kept_w, (size_t)n * sizeof *kept_w);
+    else no_in();
+    if (!rms) memcpy(in(t.real, 1, DIMS(rows)), mean, (size_t)rows * sizeof *mean);
+    memcpy(in(t.real, 1, DIMS(rows)), rstd, (size_t)rows * sizeof *rstd);
+    out(t.real, 3, dims, NULL);
+    if (with_w) out(t.real, 2, dims + 1, NULL);
+    else no_out();
+    if (with_b) out(t.real, 2, dims + 1, NULL);
+    run_case();
+    const double *dy = t.x[0], *v = t.x[1], *m = rms ? mean : t.x[3], *s = t.x[rms ? 3 : 4];
+    for (int64_t r = 0; r < rows; r++) {
+        double level = 0, slope = 0;
+        for (int64_t i = 0; i < n; i++) {
+            double g = dy[r * n + i] * (with_w ? t.x[2][i] : 1), hat = (v[r * n + i] - m[r]) * s[r];
+            level += rms ? 0 : g / (double)n;
+            slope += g * hat / (double)n;
+            dw[i] += dy[r * n + i] * hat;
+            db[i] += dy[r * n + i];
+        }
+        for (int64_t i = 0; i < n; i++) {
+            double g = dy[r * n + i] * (with_w ? t.x[2][i] : 1), hat = (v[r * n + i] - m[r]) * s[r];
+            want[r * n + i] = s[r] * (g - level - hat * slope);
+        }
+    }
+    t.scale = 1;
+    expect(0, want, 5e-6 * (1 + fabs(offset)));
+    if (with_w) expect(1, dw, 5e-6);
+    if (with_b) expect(2, db, 5e-6);
+    end_case();
+    free(want), free(mean), free(rstd), free(dw), free(db), free(kept), free(kept_w);
+}
+
+static void row_norms_and_their_gradients(void)
+{
+    for (int rms = 0; rms < 2; rms++) {
+        for (int64_t n = 2; n < 20; n++) row_norm_case(rms, 3, n, true, !rms, 0);
+        row_norm_case(rms, 0, 6, true, !rms, 0);
+        row_norm_case(rms, 1, 6, false, false, 0);
+        row_norm_case(rms, 5, 9, true, false, 0);
+        row_norm_case(rms, 1009, 37, true, !rms, 3);
+        row_norm_case(rms, 70, 769, true, !rms, 0);
+        row_norm_case(rms, 2, 20011, true, !rms, 0);
+        row_norm_case(rms, 3001, 60, false, false, -1);
+    }
+}
+
+/* ---- batch norm ---- */
+
+typedef struct bn_case {
+    int     rank; /* 2: (N, C); 4: an image */
+    int64_t n, c, h, w;
+    bool    affine, relu, update;
+    double  offset;
+} bn_case;
+
+static void batch_norm_forward(const bn_case *b, double *mean, double *rstd, double *x_kept, double *y_kept)
+{
+    int64_t dims[4] = {b->n, b->c, b->h, b->w}, rows = b->n * (b->rank == 4 ? b->h * b->w : 1), c = b->c;
+    double *want = zeros(rows * c), *var = zeros(c), eps = 1e-5;
+    begin(LK__OP_batch_norm);
+    t.attrs.epsilon = eps;
+    t.attrs.momentum = 0.1;
+    t.attrs.activation = b->relu ? LK__RELU : LK__IDENTITY;
+    double *x = in(t.real, b->rank, dims);
+    for (int64_t i = 0; i < rows * c; i++) x[i] += b->offset;
+    if (b->affine) in(t.real, 1, &c), in(t.real, 1, &c);
+    else no_in(), no_in();
+    out(t.real, b->rank, dims, NULL);
+    out(t.real, 1, &c, NULL);
+    out(t.real, 1, &c, NULL);
+    /* Without running statistics first: the harness runs a case several times, and they move with each. */
+    run_case();
+    for (int64_t i = 0; i < rows * c; i++) mean[i % c] += t.x[0][i] / (double)rows;
+    for (int64_t i = 0; i < rows * c; i++)
+        var[i % c] += (t.x[0][i] - mean[i % c]) * (t.x[0][i] - mean[i % c]) / (double)rows;
+    for (int64_t k = 0; k < c; k++) rstd[k] = rows ? 1 / sqrt(var[k] + eps) : 0;
+    for (int64_t i = 0; i < rows * c; i++) {
+        int64_t k = i % c;
+        want[i] = (t.x[0][i] - mean[k]) * rstd[k] * (b->affine ? t.x[1][k] : 1) + (b->affine ? t.x[2][k] : 0);
+        if (b->relu && want[i] < 0) want[i] = 0;
+    }
+    double steepest = 1; /* x rstd and mean rstd cancel: their rounding is what is left */
+    for (int64_t k = 0; k < c; k++) steepest = fmax(steepest, rstd[k]);
+    t.scale = 1;
+    expect(0, want, 1e-6 * steepest * (1 + fabs(b->offset)));
+    expect(1, mean, 1e-6);
+    expect(2, rstd, 3e-6 * (1 + fabs(b->offset)));
+    memcpy(x_kept, t.x[0], (size_t)(rows * c) * sizeof *want);
+    memcpy(y_kept, t.y[0], (size_t)(rows * c) * sizeof *want);
+
+    /* Now with them, once. */
+    double *running_mean = in(t.real, 1, &c), *running_var = in(t.real, 1, &c);
+    for (int64_t k = 0; k < c; k++) running_var[k] = fabs(running_var[k]);
+    in(LK_I64, 0, NULL)[0] = 41;
+    seal();
+    t.attrs.update = b->update;
+    run_once(3, NULL);
+    bool moves = b->update && rows > 0;
+    for (int64_t k = 0; k < c; k++) {
+        double m = moves ? 0.9 * running_mean[k] + 0.1 * mean[k] : running_mean[k];
+        double v = moves ? 0.9 * running_var[k] + 0.1 * var[k] * (double)rows / (double)(rows > 1 ? rows - 1 : 1) : running_var[k];
+        double limit = t.real == LK_F64 ? 1e-13 : 1e-6 * (1 + fabs(b->offset));
+        if (fabs(get(t.real, t.in[3].data, k) - m) > limit * (1 + fabs(m))) describe_case("running_mean");
+        if (fabs(get(t.real, t.in[4].data, k) - v) > limit * (1 + fabs(v))) describe_case("running_var");
+    }
+    if (*(int64_t *)t.in[5].data != (moves ? 42 : 41)) describe_case("num_batches_tracked");
+    end_case();
+    free(want), free(var);
+}
+
+/* training: through the batch's statistics; otherwise dx = g w rstd. */
+static void batch_norm_backward(const bn_case *b, bool training, const double *mean, const double *second, const double *x_kept,
+                                const double *y_kept)
+{
+    int64_t dims[4] = {b->n, b->c, b->h, b->w}, rows = b->n * (b->rank == 4 ? b->h * b->w : 1), c = b->c;
+    double *want = zeros(rows * c), *dw = zeros(c), *db = zeros(c), eps = 1e-5;
+    begin(training ? LK__OP_batch_norm_grad : LK__OP_batch_norm_eval_grad);
+    t.attrs.epsilon = eps;
+    in(t.real, b->rank, dims);
+    memcpy(in(t.real, b->rank, dims), x_kept, (size_t)(rows * c) * sizeof(double));
+    if (b->affine) in(t.real, 1, &c);
+    else no_in();
+    memcpy(in(t.real, 1, &c), mean, (size_t)c * sizeof(double));
+    memcpy(in(t.real, 1, &c), second, (size_t)c * sizeof(double));
+    if (training && b->relu) {
+        t.attrs.activation = LK__RELU;
+        memcpy(in(t.real, b->rank, dims), y_kept, (size_t)(rows * c) * sizeof(double));
+    }
+    out(t.real, b->rank, dims, NULL);
+    if (b->affine) out(t.real, 1, &c, NULL), out(t.real, 1, &c, NULL);
+    run_case();
+    double *g = zeros(rows * c), *rstd = zeros(c);
+    for (int64_t k = 0; k < c; k++) rstd[k] = training ? t.x[4][k] : 1 / sqrt(t.x[4][k] + eps);
+    for (int64_t i = 0; i < rows * c; i++) {
+        g[i] = t.x[0][i] * (training && b->relu && t.x[5][i] <= 0 ? 0 : 1);
+        dw[i % c] += g[i] * (t.x[1][i] - t.x[3][i % c]) * rstd[i % c];
+        db[i % c] += g[i];
+    }
+    for (int64_t i = 0; i < rows * c; i++) {
+        int64_t k = i % c;
+        double  hat = (t.x[1][i] - t.x[3][k]) * rstd[k], w = b->affine ? t.x[2][k] : 1;
+        want[i] = w * rstd[k] * (training ? g[i] - db[k] / (double)rows - hat * dw[k] / (double)rows : g[i]);
+    }
+    double steepest = 1;
+    for (int64_t k = 0; k < c; k++) steepest = fmax(steepest, rstd[k]);
+    t.scale = 1;
+    expect(0, want, 2e-6 * steepest * (1 + fabs(b->offset)));
+    if (b->affine) {
+        t.scale = sqrt((double)rows); /* of sums whose terms cancel */
+        expect(1, dw, 3e-6 * (1 + fabs(b->offset)));
+        expect(2, db, 3e-6);
+    }
+    end_case();
+    free(want), free(dw), free(db), free(g), free(rstd);
+}
+
+static void batch_norm_eval_case(const bn_case *b, const double *mean, const double *var)
+{
+    int64_t dims[4] = {b->n, b->c, b->h, b->w}, rows = b->n * (b->rank == 4 ? b->h * b->w : 1), c = b->c;
+    double *want = zeros(rows * c);
+    begin(LK__OP_batch_norm_eval);
+    t.attrs.epsilon = 1e-5;
+    t.attrs.activation = b->relu ? LK__RELU : LK__IDENTITY;
+    t.in_place = 1;
+    in(t.real, b->rank, dims);
+    if (b->affine) in(t.real, 1, &c), in(t.real, 1, &c);
+    else no_in(), no_in();
+    memcpy(in(t.real, 1, &c), mean, (size_t)c * sizeof(double));
+    memcpy(in(t.real, 1, &c), var, (size_t)c * sizeof(double));
+    out(t.real, b->rank, dims, NULL);
+    run_case();
+    for (int64_t i = 0; i < rows * c; i++) {
+        int64_t k = i % c;
+        want[i] = (t.x[0][i] - t.x[3][k]) / sqrt(t.x[4][k] + 1e-5) * (b->affine ? t.x[1][k] : 1) + (b->affine ? t.x[2][k] : 0);
+        if (b->relu && want[i] < 0) want[i] = 0;
+    }
+    t.scale = 1;
+    expect(0, want, 3e-6 * (1 + fabs(b->offset)));
+    end_case();
+    free(want);
+}
+
+static void batch_norm_with_running_statistics(void)
+{
+    static const bn_case list[] = {
+        {4, 2, 3, 5, 7, true, false, true, 0},    {4, 2, 16, 3, 3, true, true, true, 0},
+        {2, 7, 5, 0, 0, true, true, true, 0},     {2, 5, 1, 0, 0, false, false, true, 0},
+        {2, 1, 4, 0, 0, true, false, true, 0},    {4, 0, 6, 4, 4, true, true, true, 0},
+        {2, 0, 6, 0, 0, false, false, true, 0},   {4, 8, 17, 16, 16, true, true, false, 2},
+        {4, 16, 32, 19, 23, true, true, true, 0}, {4, 3, 130, 15, 15, false, true, true, 0},
+        {2, 3001, 67, 0, 0, true, true, true, 1}, {4, 9, 64, 64, 64, true, false, true, 0.5},
+        {2, 257, 1, 0, 0, true, true, true, 0},   {2, 30011, 3, 0, 0, true, true, true, 10},
+    };
+    for (size_t i = 0; i < COUNT(list); i++) {
+        const bn_case *b = &list[i];
+        int64_t        n = b->n * b->c * (b->rank == 4 ? b->h * b->w : 1);
+        double        *mean = zeros(b->c), *rstd = zeros(b->c), *x = zeros(n), *y = zeros(n), *var = zeros(b->c);
+        batch_norm_forward(b, mean, rstd, x, y);
+        batch_norm_backward(b, true, mean, rstd, x, y);
+        for (int64_t k = 0; k < b->c; k++) var[k] = 0.5 + fabs(mean[k]);
+        batch_norm_eval_case(b, mean, var);
+        batch_norm_backward(b, false, mean, var, x, y);
+        free(mean), free(rstd), free(x), free(y), free(var);
+    }
+}
+
+/* ---- dropout ---- */
+
+static void dropout_case(int rank, const int64_t *dims, double p, bool with_ids)
+{
+    int64_t rows = dims[0], columns = 1, kept = 0;
+    for (int i = 1; i < rank; i++) columns *= dims[i];
+    int64_t *ids = malloc((size_t)(rows + 1) * sizeof *ids);
+    double  *want = zeros(rows * columns);
+    for (int64_t r = 0; r < rows; r++) ids[r] = 1000003 * r + ((int64_t)r << 33);
+    begin(LK__OP_dropout);
+    t.attrs.probability = p;
+    t.attrs.stream = 0xfeedface12345;
+    t.step.epoch = 3;
+    t.step.count = rows;
+    t.step.sample_ids = with_ids ? ids : NULL;
+    t.in_place = 1;
+    in(t.real, rank, dims);
+    out(t.real, rank, dims, NULL);
+    run_case();
+    lk__random random = lk__random_make(t.step.seed, LK__FOR_DROPOUT, t.attrs.stream ^ 3 * UINT64_C(0x9E3779B97F4A7C15));
+    for (int64_t i = 0; i < rows * columns; i++) {
+        uint64_t item = (uint64_t)(with_ids ? ids[i / columns] : i / columns);
+        bool     stays = lk__random_unit(lk__random_u32(&random, item, (uint32_t)(i % columns))) >= p;
+        want[i] = stays ? t.x[0][i] / (1 - p) : 0;
+        kept += stays;
+    }
+    expect(0, want, 2e-7);
+    double n = (double)(rows * columns), expected = n * (1 - p);
+    if (fabs((double)kept - expected) > 5 * sqrt(n * p * (1 - p)) + 1e-9) describe_case("keeps too many or too few");
+    end_case();
+    free(ids);
+    free(want);
+}
+
+static void dropout_draws_by_sample_and_element(void)
+{
+    static const double ps[] = {0, 0.1, 0.5, 1};
+    for (size_t i = 0; i < COUNT(ps); i++) {
+        dropout_case(1, DIMS(37), ps[i], false);
+        dropout_case(2, DIMS(3, 5), ps[i], true);
+        dropout_case(2, DIMS(0, 5), ps[i], true);
+        dropout_case(2, DIMS(5, 0), ps[i], true);
+        dropout_case(4, DIMS(7, 3, 41, 43), ps[i], true);
+        dropout_case(2, DIMS(2, 40009), ps[i], false);
+    }
+}
+
+/* ---- embedding ---- */
+
+static void embedding_case(int64_t count, int64_t rows, int64_t columns, int bad)
+{
+    double *want = zeros(count * columns), *table = zeros(rows * columns);
+    for (int grad = 0; grad < 2; grad++) {
+        begin(grad ? LK__OP_embedding_grad : LK__OP_embedding);
+        double *ids = in(LK_I32, 1, DIMS(count));
+        for (int64_t i = 0; i < count; i++) ids[i] = floor(uniform(0, 0.999) * (double)rows);
+        if (bad && count > 2) ids[0] = -1, ids[2] = (double)rows;
+        if (grad) in(t.real, 2, DIMS(count, columns));
+        else in(t.real, 2, DIMS(rows, columns));
+        out(t.real, 2, grad ? DIMS(rows, columns) : DIMS(count, columns), NULL);
+        run_case();
+        for (int64_t i = 0; i < count; i++) {
+            int64_t id = (int64_t)t.x[0][i];
+            bool    known = id >= 0 && id < rows;
+            for (int64_t c = 0; c < columns; c++) {
+                if (grad && known) table[id * columns + c] += t.x[1][i * columns + c];
+                if (!grad) want[i * columns + c] = known ? t.x[1][id * columns + c] : NAN;
+            }
+        }
+        expect(0, grad ? table : want, grad ? 3e-6 : 0);
+        end_case();
+    }
+    free(want), free(table);
+}
+
+static void embedding_looks_up_and_adds_in_order(void)
+{
+    embedding_case(5, 7, 3, 0);
+    embedding_case(5, 7, 4, 1);
+    embedding_case(0, 7, 4, 0);
+    embedding_case(3, 1, 1, 1);
+    embedding_case(3, 5, 0, 0);
+    embedding_case(1009, 300, 129, 1);
+    embedding_case(301, 10007, 17, 0);
+}
+
+/* ---- losses ---- */
+
+static void entropy_case(int64_t rows, int64_t classes, double smoothing, bool weighted, int bad)
+{
+    double  sum = 0, weight = 0, correct = 0, dloss = 0.37, *probs = zeros(rows * classes), *dx = zeros(rows * classes);
+    double *labels_kept = zeros(rows), *w_kept = zeros(rows);
+    begin(LK__OP_cross_entropy);
+    t.attrs.ignore_index = -100;
+    t.attrs.label_smoothing = smoothing;
+    double *x = in(t.real, 2, DIMS(rows, classes)), *labels = in(LK_I32, 1, DIMS(rows));
+    for (int64_t i = 0; i < rows * classes; i++) x[i] = rint(x[i] * 4); /* with equal maxima */
+    for (int64_t r = 0; r < rows; r++) labels[r] = r % 5 == 4 ? -100 : floor(uniform(0, 0.999) * (double)classes);
+    if (bad == 1) labels[rows / 2] = (double)classes;
+    if (bad == 2) labels[rows / 2] = -1;
+    if (weighted) {
+        double *w = in(t.real, 1, DIMS(rows));
+        for (int64_t r = 0; r < rows; r++) w[r] = fabs(w[r]);
+    }
+    for (int k = 0; k < 3; k++) out(LK_F64, 0, NULL, NULL);
+    out(t.real, 2, DIMS(rows, classes), NULL);
+    run_case();
+    for (int64_t r = 0; r < rows; r++) {
+        const double *v = t.x[0] + r * classes, w = weighted ? t.x[2][r] : 1;
+        int64_t       label = (int64_t)t.x[1][r], best = 0;
+        double        total = 0, nll, all = 0;
+        if (label == -100) continue;
+        if (label < 0 || label >= classes) {
+            sum = NAN;
+            continue;
+        }
+        for (int64_t c = 1; c < classes; c++) best = v[c] > v[best] ? c : best;
+        for (int64_t c = 0; c < classes; c++) total += exp(v[c] - v[best]);
+        for (int64_t c = 0; c < classes; c++) {
+            probs[r * classes + c] = exp(v[c] - v[best]) / total;
+            all += -(v[c] - v[best] - log(total));
+        }
+        nll = -(v[label] - v[best] - log(total));
+        sum += w * ((1 - smoothing) * nll + smoothing / (double)classes * all);
+        weight += w;
+        correct += best == label;
+    }
+    expect(0, &sum, 1e-6);
+    expect(1, &weight, t.real == LK_F64 ? 1e-6 : 1e-13); /* in double in both */
+    expect(2, &correct, 0);
+    expect(3, probs, 1e-6);
+    double *kept_sum = zeros(1);
+    kept_sum[0] = t.y[0][0];
+    memcpy(labels_kept, t.x[1], (size_t)rows * sizeof(double));
+    if (weighted) memcpy(w_kept, t.x[2], (size_t)rows * sizeof(double));
+    /* Evaluation asks for no probabilities; the sums are the same bits. */
+    free(t.out[3].data), free(t.y[3]);
+    t.y[3] = NULL;
+    t.out[3].data = NULL;
+    run_case();
+    if (memcmp(kept_sum, t.y[0], sizeof(double)) != 0) describe_case("probs change the sum");
+    end_case();
+
+    begin(LK__OP_cross_entropy_grad);
+    t.attrs.ignore_index = -100;
+    t.attrs.label_smoothing = smoothing;
+    t.in_place = 1;
+    memcpy(in(t.real, 2, DIMS(rows, classes)), probs, (size_t)(rows * classes) * sizeof(double));
+    memcpy(in(LK_I32, 1, DIMS(rows)), labels_kept, (size_t)rows * sizeof(double));
+    if (weighted) memcpy(in(t.real, 1, DIMS(rows)), w_kept, (size_t)rows * sizeof(double));
+    else no_in();
+    scalar_in(dloss);
+    out(t.real, 2, DIMS(rows, classes), NULL);
+    run_case();
+    for (int64_t i = 0; i < rows * classes; i++) {
+        int64_t r = i / classes, c = i % classes, label = (int64_t)labels_kept[r];
+        double  target = (1 - smoothing) * (c == label) + smoothing / (double)classes;
+        bool    counts = label >= 0 && label < classes;
+        dx[i] = counts ? dloss * (weighted ? w_kept[r] : 1) * (t.x[0][i] - target) : 0;
+    }
+    expect(0, dx, 1e-6);
+    end_case();
+    free(probs), free(dx), free(labels_kept), free(w_kept), free(kept_sum);
+}
+
+static void mse_case(int64_t n)
+{
+    double sum = 0, weight = (double)n, *dx = zeros(n);
+    begin(LK__OP_mse);
+    in(t.real, 1, DIMS(n));
+    in(t.real, 1, DIMS(n));
+    out(LK_F64, 0, NULL, NULL);
+    out(LK_F64, 0, NULL, NULL);
+    run_case();
+    for (int64_t i = 0; i < n; i++) sum += (t.x[0][i] - t.x[1][i]) * (t.x[0][i] - t.x[1][i]);
+    expect(0, &sum, 1e-6);
+    expect(1, &weight, 0);
+    end_case();
+    begin(LK__OP_mse_grad);
+    in(t.real, 1, DIMS(n));
+    in(t.real, 1, DIMS(n));
+    double dloss = scalar_in(-0.125);
+    out(t.real, 1, DIMS(n), NULL);
+    run_case();
+    for (int64_t i = 0; i < n; i++) dx[i] = 2 * dloss * (t.x[0][i] - t.x[1][i]);
+    expect(0, dx, 3e-7);
+    end_case();
+    free(dx);
+}
+
+static void losses_are_sums_and_weights(void)
+{
+    for (int weighted = 0; weighted < 2; weighted++) {
+        for (int smooth = 0; smooth < 2; smooth++) {
+            for (int64_t classes = 1; classes < 19; classes++) entropy_case(7, classes, 0.1 * smooth, weighted, 0);
+            entropy_case(0, 10, 0.1 * smooth, weighted, 0);
+            entropy_case(1, 10, 0.1 * smooth, weighted, 0);
+            entropy_case(5003, 11, 0.1 * smooth, weighted, 0);
+            entropy_case(3, 20011, 0.1 * smooth, weighted, 0);
+            entropy_case(64, 10, 0.1 * smooth, weighted, 1);
+            entropy_case(64, 10, 0.1 * smooth, weighted, 2);
+        }
+    }
+    mse_case(0);
+    mse_case(1);
+    mse_case(19);
+    mse_case(50021);
+}
+
+/* ---- optimizers ---- */
+
+static void scale_case(bool weighted, double weight, int squares, double clip)
+{
+    double total = 0, want[2];
+    begin(LK__OP_gradient_scale);
+    t.attrs.clip = clip;
+    if (weighted) scalar_in(weight);
+    else no_in();
+    for (int k = 0; k < squares; k++) total += scalar_in(1.5 + k);
+    out(LK_F64, 0, NULL, NULL);
+    out(LK_F64, 0, NULL, NULL);
+    run_case();
+    if (!weighted) weight = 1;
+    want[1] = weight == 0 ? 0 : sqrt(total) / weight;
+    want[0] = weight == 0 ? 0 : 1 / weight;
+    if (clip > 0) want[0] *= fmin(1, clip / (want[1] + 1e-6));
+    expect(0, &want[0], 1e-9);
+    expect(1, &want[1], 1e-9);
+    end_case();
+}
+
+/* Three steps in a row, each from what the one before left. */
+static void optimizer_case(lk__op op, int64_t n, double decay, double momentum, double dampening, bool flag)
+{
+    double *p = zeros(n), *a = zeros(n), *b = zeros(n), scale = 0.3;
+    for (int64_t i = 0; i < n; i++) p[i] = uniform(-1, 1);
+    for (int step = 1; step <= 3; step++) {
+        double rate = 0.02 / step, lr_scale = 0.5, lr = rate * lr_scale;
+        begin(op);
+        t.attrs.weight_decay = decay;
+        t.attrs.momentum = momentum;
+        t.attrs.dampening = dampening;
+        t.attrs.nesterov = t.attrs.decoupled = flag;
+        t.attrs.beta1 = 0.9;
+        t.attrs.beta2 = 0.99;
+        t.attrs.epsilon = 1e-8;
+        t.attrs.lr_scale = lr_scale;
+        t.step.step = step;
+        t.step.rate = rate;
+        double *gradient = in(t.real, 1, DIMS(n)); /* never near 0, where decay could cancel it: Adam divides by its size */
+        for (int64_t i = 0; i < n; i++) gradient[i] += gradient[i] < 0 ? -1 : 1;
+        scalar_in(scale);
+        t.scale = 1;
+        out(t.real, 1, DIMS(n), p);
+        if (op == LK__OP_adam || momentum != 0) out(t.real, 1, DIMS(n), a);
+        if (op == LK__OP_adam) out(t.real, 1, DIMS(n), b);
+        run_case();
+        memcpy(p, t.initial[0], (size_t)n * sizeof *p); /* as the type holds them */
+        if (t.outputs > 1) memcpy(a, t.initial[1], (size_t)n * sizeof *a);
+        if (t.outputs > 2) memcpy(b, t.initial[2], (size_t)n * sizeof *b);
+        for (int64_t i = 0; i < n; i++) {
+            double g = t.x[0][i] * scale;
+            if (op == LK__OP_sgd) {
+                g += decay * p[i];
+                if (momentum != 0) {
+                    a[i] = step == 1 ? g : momentum * a[i] + (1 - dampening) * g;
+                    g = flag ? g + momentum * a[i] : a[i];
+                }
+                p[i] -= lr * g;
+                continue;
+            }
+            if (flag)
+                p[i] *= 1 - lr * decay;
+            else
+                g += decay * p[i];
+            a[i] = 0.9 * a[i] + 0.1 * g;
+            b[i] = 0.99 * b[i] + 0.01 * g * g;
+            double m = a[i] / (1 - pow(0.9, step)), v = b[i] / (1 - pow(0.99, step));
+            p[i] -= lr * m / (sqrt(v) + 1e-8);
+        }
+        expect(0, p, 5e-7);
+        if (t.outputs > 1) expect(1, a, 5e-7);
+        if (t.outputs > 2) expect(2, b, 1e-6);
+        end_case();
+    }
+    free(p), free(a), free(b);
+}
+
+/* A gradient of 0 from the start must not move a parameter, nor make it NaN. */
+static void adam_leaves_what_has_no_gradient(void)
+{
+    enum { N = 21 };
+    double p[N], zero[N] = {0};
+    begin(LK__OP_adam);
+    t.attrs.beta1 = 0.9;
+    t.attrs.beta2 = 0.999;
+    t.attrs.epsilon = 1e-8;
+    t.attrs.lr_scale = 1;
+    memcpy(in(t.real, 1, DIMS(N)), zero, sizeof zero);
+    scalar_in(1);
+    for (int i = 0; i < N; i++) p[i] = i;
+    out(t.real, 1, DIMS(N), p);
+    out(t.real, 1, DIMS(N), zero);
+    out(t.real, 1, DIMS(N), zero);
+    run_case();
+    expect(0, p, 0);
+    expect(1, zero, 0);
+    expect(2, zero, 0);
+    end_case();
+}
+
+static void optimizers_as_pytorch(void)
+{
+    static const int64_t sizes[] = {0, 1, 3, 5, 17, 8192, 40009};
+    for (size_t s = 0; s < COUNT(sizes); s++) {
+        optimizer_case(LK__OP_sgd, sizes[s], 0, 0, 0, false);
+        optimizer_case(LK__OP_sgd, sizes[s], 0.1, 0.9, 0, false);
+        optimizer_case(LK__OP_sgd, sizes[s], 0.1, 0.9, 0.25, false);
+        optimizer_case(LK__OP_sgd, sizes[s], 0, 0.9, 0, true);
+        optimizer_case(LK__OP_adam, sizes[s], 0, 0, 0, false);
+        optimizer_case(LK__OP_adam, sizes[s], 0.1, 0, 0, false);
+        optimizer_case(LK__OP_adam, sizes[s], 0.1, 0, 0, true);
+    }
+    adam_leaves_what_has_no_gradient();
+    scale_case(false, 0, 0, 0);
+    scale_case(false, 0, 8, 0);
+    scale_case(true, 64, 3, 0);
+    scale_case(true, 64, 3, 0.01);
+    scale_case(true, 64, 3, 100);
+    scale_case(true, 0, 2, 1);
+}
+
+static void tests(void)
+{
+    pools_as_pytorch();
+    row_norms_and_their_gradients();
+    batch_norm_with_running_statistics();
+    dropout_draws_by_sample_and_element();
+    embedding_looks_up_and_adds_in_order();
+    losses_are_sums_and_weights();
+    optimizers_as_pytorch();
+}
+
+int main(void) { return run_all(tests); }
