@@ -272,7 +272,7 @@ static int run_all(void (*tests)(void))
     }
     for (int i = 0; lk__isa_names[i]; i++) {
         t.isa = lk__isa_names[i];
-        if (!lk__isa_available(t.isa)) continue;
+        if (!lk__isa_available(t.isa) || !lk__cpu_kernels(LK_F32, t.isa)) continue;
         for (t.real = LK_F32; t.real <= LK_F64; t.real++) tests();
     }
     for (int i = 0; i < POOLS; i++) lk_context_free(contexts[i]);

@@ -4,6 +4,7 @@
 #define SUPPORT_H
 
 #include "check.h"
+#include "train/safetensors.h"
 
 #include <lockstep/nn.h>
 #include <lockstep/program.h>
@@ -11,7 +12,7 @@
 
 #define SHARED __attribute__((unused)) static
 
-/* ---- numbers: splitmix64 of (seed, index), the same in test/golden/numbers.py ---- */
+/* ---- numbers: splitmix64 of (seed, index), the same in test/golden/draw.py ---- */
 
 SHARED uint64_t number_bits(uint64_t seed, uint64_t index)
 {
@@ -21,7 +22,10 @@ SHARED uint64_t number_bits(uint64_t seed, uint64_t index)
     return z ^ z >> 31;
 }
 
-SHARED double number(uint64_t seed, uint64_t index) { return (double)(number_bits(seed, index) >> 11) * 0x1p-53; } /* [0, 1) */
+SHARED double number(uint64_t seed, uint64_t index)
+{
+    return (double)(number_bits(seed, index) >> 11) * 0x1p-53;
+} /* [0, 1) */
 
 typedef enum values {
     PLAIN,    /* uniform in -1 … 1 */
@@ -36,7 +40,8 @@ static inline double value_of(values kind, uint64_t seed, int64_t i, int64_t cou
     if (kind == POSITIVE) return 1 + u;
     if (kind == WIDE) return 16 * u - 8;
     if (kind == PLAIN) return 2 * u - 1;
-    int64_t step = count > 2 ? (int64_t)((double)count * 0.6180339887) : 1; /* a permutation: a step coprime to the count */
+    int64_t step =
+        count > 2 ? (int64_t)((double)count * 0.6180339887) : 1; /* a permutation: a step coprime to the count */
     for (;; step++) {
         int64_t a = step, b = count;
         while (b) {
@@ -130,13 +135,14 @@ typedef struct cell {
     values    kinds[MOST_OPERANDS]; /* by state, in the order of recording */
     int       operands;
     struct {
-        char name[8];
+        char  name[8];
         void *data;
     } inputs[MOST_INPUTS];
     int inputs_count;
 } cell;
 
-#define DIMS(...) (int)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), (int64_t[]){__VA_ARGS__}
+#define DIMS(...) \
+    (int)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), (int64_t[]) { __VA_ARGS__ }
 #define OPERAND(c, kind, ...) operand(c, kind, DIMS(__VA_ARGS__))
 
 SHARED lk_tensor operand(cell *c, values kind, int rank, const int64_t *dims)
@@ -183,11 +189,13 @@ SHARED void cell_fill(cell *c, rig *r, uint64_t seed)
         if (s.buffer) continue;
         values  kind = operand_index < c->operands ? c->kinds[operand_index] : PLAIN;
         int64_t n = state_elements(&s);
-        for (int64_t j = 0; j < n; j++) set_real(s.data, s.dtype, j, value_of(kind, seed + (uint64_t)operand_index, j, n));
+        for (int64_t j = 0; j < n; j++)
+            set_real(s.data, s.dtype, j, value_of(kind, seed + (uint64_t)operand_index, j, n));
         operand_index++;
     }
     for (int i = 0; i < c->inputs_count; i++)
-        REQUIRE(lk_program_bind(r->program, c->inputs[i].name, c->inputs[i].data) == LK_OK, "%s", lk_context_error(r->context));
+        REQUIRE(lk_program_bind(r->program, c->inputs[i].name, c->inputs[i].data) == LK_OK, "%s",
+                lk_context_error(r->context));
 }
 
 SHARED void cell_close(cell *c)
@@ -202,6 +210,37 @@ SHARED lk_tensor weighed(cell *c, lk_tensor y)
     for (int i = 0; i < lk_tensor_rank(y); i++) dims[i] = lk_tensor_dim(y, i);
     lk_tensor k = lk_parameter(c->graph, "k", lk_tensor_rank(y), dims, .frozen = true);
     return lk_sum(lk_mul(y, k));
+}
+
+/* ---- values that PyTorch computed ---- */
+
+SHARED uint64_t seed_of(const char *name) /* FNV-1a */
+{
+    uint64_t h = 0xCBF29CE484222325u;
+    for (; *name; name++) h = (h ^ (unsigned char)*name) * 0x100000001B3u;
+    return h;
+}
+
+SHARED lk__safetensors *golden_open(lk_context *context, const char *name)
+{
+    char             path[512];
+    lk__safetensors *file = NULL;
+    snprintf(path, sizeof path, "%s/test/golden/%s", LK_SOURCE_DIR, name);
+    REQUIRE(lk__safetensors_open(context, path, &file) == LK_OK, "%s", lk_context_error(context));
+    return file;
+}
+
+/* A stored array of f64; the caller frees it. *count may be NULL. */
+SHARED double *golden(lk__safetensors *file, const char *prefix, const char *name, int64_t *count)
+{
+    char full[256];
+    snprintf(full, sizeof full, "%s%s", prefix, name);
+    const lk__safetensor *t = lk__safetensors_find(file, full);
+    REQUIRE(t && t->dtype == LK_F64, "no \"%s\"", full);
+    double *data = malloc(t->bytes ? t->bytes : 1);
+    REQUIRE(lk__safetensors_read(file, t, 0, data, t->bytes) == LK_OK);
+    if (count) *count = (int64_t)(t->bytes / sizeof *data);
+    return data;
 }
 
 #endif

@@ -17,41 +17,41 @@
 #define LK_SOURCE_DIR "."
 #endif
 
-#define CHECK(condition)                                                                        \
-    do {                                                                                        \
-        if (!(condition)) {                                                                     \
-            fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #condition);             \
-            exit(1);                                                                            \
-        }                                                                                       \
+#define CHECK(condition)                                                            \
+    do {                                                                            \
+        if (!(condition)) {                                                         \
+            fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #condition); \
+            exit(1);                                                                \
+        }                                                                           \
     } while (0)
 
 /* status is wanted, and the message holds every one of the words given. */
-#define CHECK_FAILS(context, call, wanted, ...)                                                               \
-    do {                                                                                                      \
-        lk_status   status_ = (call);                                                                         \
-        const char *text_ = lk_context_error(context), *words_[] = {__VA_ARGS__};                             \
-        for (size_t w_ = 0; w_ < sizeof words_ / sizeof *words_; w_++) {                                      \
-            if (status_ == (wanted) && strstr(text_, words_[w_])) continue;                                   \
+#define CHECK_FAILS(context, call, wanted, ...)                                                                   \
+    do {                                                                                                          \
+        lk_status   status_ = (call);                                                                             \
+        const char *text_ = lk_context_error(context), *words_[] = {__VA_ARGS__};                                 \
+        for (size_t w_ = 0; w_ < sizeof words_ / sizeof *words_; w_++) {                                          \
+            if (status_ == (wanted) && strstr(text_, words_[w_])) continue;                                       \
             fprintf(stderr, "%s:%d: %s gave %s, wanted %s with \"%s\", message: %s\n", __FILE__, __LINE__, #call, \
-                    lk_status_name(status_), #wanted, words_[w_], text_);                                     \
-            exit(1);                                                                                          \
-        }                                                                                                     \
+                    lk_status_name(status_), #wanted, words_[w_], text_);                                         \
+            exit(1);                                                                                              \
+        }                                                                                                         \
     } while (0)
 
-#define CHECK_OK(context, call)                                                                               \
-    do {                                                                                                      \
-        lk_status status_ = (call);                                                                           \
-        if (status_ == LK_OK) break;                                                                          \
-        fprintf(stderr, "%s:%d: %s gave %s: %s\n", __FILE__, __LINE__, #call, lk_status_name(status_),        \
-                lk_context_error(context));                                                                   \
-        exit(1);                                                                                              \
+#define CHECK_OK(context, call)                                                                        \
+    do {                                                                                               \
+        lk_status status_ = (call);                                                                    \
+        if (status_ == LK_OK) break;                                                                   \
+        fprintf(stderr, "%s:%d: %s gave %s: %s\n", __FILE__, __LINE__, #call, lk_status_name(status_), \
+                lk_context_error(context));                                                            \
+        exit(1);                                                                                       \
     } while (0)
 
-#define RUN(test)                \
-    do {                         \
-        printf("%s\n", #test);   \
-        fflush(stdout);          \
-        test();                  \
+#define RUN(test)              \
+    do {                       \
+        printf("%s\n", #test); \
+        fflush(stdout);        \
+        test();                \
     } while (0)
 
 static inline lk_context *make_context(void)

@@ -1,5 +1,5 @@
-/* test_data_download.c - getting data sets from a small HTTP server on 127.0.0.1 that can also stall, cut off, lie and refuse.
- * Skipped (77) where there is no libcurl. */
+/* test_data_download.c - getting data sets from a small HTTP server on 127.0.0.1 that can also stall, cut off, lie and
+ * refuse. Skipped (77) where there is no libcurl. */
 #define _GNU_SOURCE
 #include "test_data.h"
 
@@ -70,13 +70,13 @@ _Static_assert(CURL_GLOBAL_DEFAULT == 3 && sizeof(curl_off_t) == 8, "libcurl's t
 
 enum { LARGE = 100003, SMALL = 70001, TINY = 5 };
 static unsigned char  noise_bytes[LARGE + 16]; /* every file is a beginning of it */
-static unsigned char *archive;            /* of the unpacking tests */
+static unsigned char *archive;                 /* of the unpacking tests */
 static size_t         archive_bytes;
 static int            port;
-static atomic_int     requests;     /* since the test set it to 0 */
-static atomic_llong   last_range;   /* what the latest request asked for; -1 for all */
-static atomic_int     active;       /* connections */
-static atomic_int     hold;         /* a stalled answer goes on when this is 0 */
+static atomic_int     requests;   /* since the test set it to 0 */
+static atomic_llong   last_range; /* what the latest request asked for; -1 for all */
+static atomic_int     active;     /* connections */
+static atomic_int     hold;       /* a stalled answer goes on when this is 0 */
 
 static void send_all(int fd, const void *data, size_t bytes)
 {
@@ -97,14 +97,17 @@ static void answer(int fd, const char *status, const char *headers)
 /* The path is /MODE/FILE. */
 static void serve(int fd, char *request)
 {
-    char       mode[64] = "", name[128] = "", headers[256];
-    char      *line = strcasestr(request, "\r\nrange: bytes=");
-    long long  start = line ? atoll(line + 15) : -1;
-    int        number = atomic_fetch_add(&requests, 1);
+    char      mode[64] = "", name[128] = "", headers[256];
+    char     *line = strcasestr(request, "\r\nrange: bytes=");
+    long long start = line ? atoll(line + 15) : -1;
+    int       number = atomic_fetch_add(&requests, 1);
     sscanf(request, "GET /%63[^/ ]/%127[^ ]", mode, name);
     atomic_store(&last_range, start);
     const unsigned char *bytes = noise_bytes;
-    long long size = strcmp(name, "large") == 0 ? LARGE : strcmp(name, "small") == 0 ? SMALL : strcmp(name, "tiny") == 0 ? TINY : -1;
+    long long            size = strcmp(name, "large") == 0   ? LARGE
+                                : strcmp(name, "small") == 0 ? SMALL
+                                : strcmp(name, "tiny") == 0  ? TINY
+                                                             : -1;
     if (strcmp(name, "archive.tar.gz") == 0) bytes = archive, size = (long long)archive_bytes;
     unsigned char other[LARGE];
     bool          first = number == 0, cut = false, stall = false, length = true;
@@ -119,7 +122,8 @@ static void serve(int fd, char *request)
         answer(fd, "302 Found", headers);
         return send_all(fd, "moved", 5);
     }
-    if (strcmp(mode, "tofile") == 0) return answer(fd, "302 Found", "Location: file:///etc/passwd\r\nContent-Length: 0\r\n");
+    if (strcmp(mode, "tofile") == 0)
+        return answer(fd, "302 Found", "Location: file:///etc/passwd\r\nContent-Length: 0\r\n");
     if (strcmp(mode, "wrong") == 0) {
         memcpy(other, bytes, (size_t)size);
         other[size / 2] ^= 1;
@@ -136,8 +140,11 @@ static void serve(int fd, char *request)
     if (strcmp(mode, "badrange") == 0 && start > 0) from = start - 1;
     int n = 0;
     if (length) n += snprintf(headers, sizeof headers, "Content-Length: %lld\r\n", size - from);
-    if (start >= 0) snprintf(headers + n, sizeof headers - (size_t)n, "Content-Range: bytes %lld-%lld/%lld\r\n", from, size - 1, size);
-    else headers[n] = 0;
+    if (start >= 0)
+        snprintf(headers + n, sizeof headers - (size_t)n, "Content-Range: bytes %lld-%lld/%lld\r\n", from, size - 1,
+                 size);
+    else
+        headers[n] = 0;
     answer(fd, start >= 0 ? "206 Partial Content" : "200 OK", headers);
     long long part = cut ? (size - from) / 3 : stall ? 300 : size - from;
     send_all(fd, bytes + from, (size_t)part);
@@ -201,7 +208,8 @@ static const lk__known_file files[] = {
     {"small", SMALL, "6b75845d0d60df2e4c0a5ff4a3c2926a2ac358caaf3e485fe65c87a3eac7f226"},
     {"tiny", TINY, "16b1bff42ae6a3b4cf47df4bb14a2659d0ff87c341821c539d89eacfcb3c21d0"},
 };
-static const lk__known_set all_three = {"three", "http://127.0.0.1:1/usual", files, 3, "dataset-three", NULL, NULL, 0, 0};
+static const lk__known_set all_three = {"three", "http://127.0.0.1:1/usual", files, 3, "dataset-three", NULL, NULL, 0,
+                                        0};
 static const lk__known_set only_large = {"one", "http://127.0.0.1:1/usual", files, 1, NULL, NULL, NULL, 0, 0};
 static const lk__patience  patience = {.attempts = 3, .backoff_ms = 1, .connect_ms = 2000, .stall_s = 1};
 
@@ -345,8 +353,8 @@ static void cut_stalled_and_busy_servers_are_tried_again(void)
 static void refusals_are_final_and_say_what_to_do(void)
 {
     start_over();
-    CHECK_FAILS(context, get(&all_three, "missing"), LK_EIO, "404", "/missing/large", "--url", "https_proxy", "by hand", directory,
-                "package dataset-three", "tried 1 time");
+    CHECK_FAILS(context, get(&all_three, "missing"), LK_EIO, "404", "/missing/large", "--url", "https_proxy", "by hand",
+                directory, "package dataset-three", "tried 1 time");
     CHECK(atomic_load(&requests) == 1 && !there("large") && !there("large.part"));
     start_over();
     CHECK_FAILS(context, get(&only_large, "forbidden"), LK_EIO, "403", "tried 1 time");
@@ -386,14 +394,17 @@ static void offline_says_what_was_tried_and_what_to_do(void)
     char url[64];
     snprintf(url, sizeof url, "http://127.0.0.1:%d", closed_port);
     start_over();
-    CHECK_FAILS(context, lk__data_get(context, &all_three, directory, url, patience, NULL, NULL), LK_EIO, url, "tried 3 times", "https_proxy",
-                "--url", "large", directory, "install the package dataset-three");
+    CHECK_FAILS(context, lk__data_get(context, &all_three, directory, url, patience, NULL, NULL), LK_EIO, url,
+                "tried 3 times", "https_proxy", "--url", "large", directory, "install the package dataset-three");
     CHECK(!there("large.part"));
     start_over();
-    CHECK_FAILS(context, lk__data_get(context, &only_large, directory, "http://no-such-host.invalid", patience, NULL, NULL), LK_EIO,
-                "no-such-host.invalid", "--url");
-    CHECK_FAILS(context, lk__data_get(context, &only_large, directory, "ftp://127.0.0.1/x", patience, NULL, NULL), LK_EIO, "ftp://127.0.0.1/x");
-    CHECK_FAILS(context, lk__data_get(context, &only_large, directory, "not a url", patience, NULL, NULL), LK_EIO, "not a url");
+    CHECK_FAILS(context,
+                lk__data_get(context, &only_large, directory, "http://no-such-host.invalid", patience, NULL, NULL),
+                LK_EIO, "no-such-host.invalid", "--url");
+    CHECK_FAILS(context, lk__data_get(context, &only_large, directory, "ftp://127.0.0.1/x", patience, NULL, NULL),
+                LK_EIO, "ftp://127.0.0.1/x");
+    CHECK_FAILS(context, lk__data_get(context, &only_large, directory, "not a url", patience, NULL, NULL), LK_EIO,
+                "not a url");
 }
 
 static void the_user_can_stop_and_go_on(void)
@@ -401,7 +412,8 @@ static void the_user_can_stop_and_go_on(void)
     watched w = {.stop_at = 200};
     start_over();
     atomic_store(&hold, 1); /* 300 bytes come, then nothing */
-    CHECK_FAILS(context, lk__data_get(context, &only_large, directory, url_of("stall"), patience, watch, &w), LK_ECANCELED, "large.part");
+    CHECK_FAILS(context, lk__data_get(context, &only_large, directory, url_of("stall"), patience, watch, &w),
+                LK_ECANCELED, "large.part");
     atomic_store(&hold, 0);
     CHECK(!there("large") && there("large.part"));
     CHECK_OK(context, get(&only_large, "good"));
@@ -468,13 +480,15 @@ static void archives_of_tar_are_unpacked(void)
         char command[2048];
         start_over(), make_directory();
         snprintf(command, sizeof command,
-                 "cd '%s' && mkdir -p in/folder/sub && echo text >in/folder/readme.html && ln -s /etc/passwd in/folder/link && "
+                 "cd '%s' && mkdir -p in/folder/sub && echo text >in/folder/readme.html && ln -s /etc/passwd "
+                 "in/folder/link && "
                  "cp in/folder/readme.html in/folder/sub/one.bin && echo %0130d >in/folder/%090d",
                  directory, 1, 2);
         CHECK(system(command) == 0);
         write_file(in_directory("in/folder/one.bin"), noise_bytes, MEMBER_BYTES);
         write_file(in_directory("in/folder/two.bin"), noise_bytes + 9, MEMBER_BYTES);
-        snprintf(command, sizeof command, "cd '%s' && tar --format=%s -C in -czf packed.tar.gz %s", directory, formats[f], f % 2 ? "./folder" : "folder");
+        snprintf(command, sizeof command, "cd '%s' && tar --format=%s -C in -czf packed.tar.gz %s", directory,
+                 formats[f], f % 2 ? "./folder" : "folder");
         CHECK(system(command) == 0);
         serve_archive(in_directory("packed.tar.gz"));
         start_over();
@@ -526,8 +540,10 @@ static void evil_archive(const char *name, char kind, size_t bytes, size_t claim
 
 static void archives_cannot_write_elsewhere(void)
 {
-    static const char *const names[] = {"../escaped", "/tmp/lockstep-escaped", "folder/../../escaped", "folder/one.bin/../../escaped", "escaped", "folder/one.bin"};
-    static const char        kinds[] = {'0', '0', '0', '0', '0', '2'}; /* the last a symbolic link */
+    static const char *const names[] = {
+        "../escaped", "/tmp/lockstep-escaped", "folder/../../escaped", "folder/one.bin/../../escaped",
+        "escaped",    "folder/one.bin"};
+    static const char kinds[] = {'0', '0', '0', '0', '0', '2'}; /* the last a symbolic link */
     for (int i = 0; i < 6; i++) {
         lk__known_file file;
         evil_archive(names[i], kinds[i], kinds[i] == '2' ? 0 : 1000, kinds[i] == '2' ? 0 : 1000, true);
@@ -577,14 +593,16 @@ static void the_known_sets_are_well_formed(void)
         for (int f = 0; f < lk__known_sets[i].file_count; f++) {
             const lk__known_file *file = &lk__known_sets[i].files[f];
             CHECK(file->bytes > 4000 && strlen(file->sha256) == 64 && strspn(file->sha256, "0123456789abcdef") == 64);
-            CHECK(strncmp(lk__known_sets[i].url, "http", 4) == 0 && lk__known_sets[i].url[strlen(lk__known_sets[i].url) - 1] != '/');
+            CHECK(strncmp(lk__known_sets[i].url, "http", 4) == 0 &&
+                  lk__known_sets[i].url[strlen(lk__known_sets[i].url) - 1] != '/');
         }
     CHECK(lk__known_sets[0].member_bytes == 10000 * 3073 && lk__known_sets[0].member_count == 6);
 }
 
 int main(void)
 {
-    static const char *const proxies[] = {"http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"};
+    static const char *const proxies[] = {"http_proxy", "https_proxy", "all_proxy",
+                                          "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"};
     for (size_t i = 0; i < sizeof proxies / sizeof *proxies; i++) unsetenv(proxies[i]);
     for (uint64_t i = 0; i < sizeof noise_bytes; i++) noise_bytes[i] = (unsigned char)((i * 0x9E3779B97F4A7C15u) >> 56);
     make_scratch();

@@ -1,5 +1,5 @@
-/* test_data_files.c - data sets from files and arrays: the bytes that were written come back, and what is wrong with a file is
- * said with its name and the place in it. */
+/* test_data_files.c - data sets from files and arrays: the bytes that were written come back, and what is wrong with a
+ * file is said with its name and the place in it. */
 #define _GNU_SOURCE
 #include "test_data.h"
 
@@ -15,7 +15,8 @@ static unsigned char *cifar_records(int first, int records)
     CHECK(bytes);
     for (int i = 0; i < records; i++)
         for (int k = 0; k < RECORD; k++)
-            bytes[i * RECORD + k] = k == 0 ? (unsigned char)((first + i) % 10) : noise((uint64_t)(first + i) * RECORD + (uint64_t)k);
+            bytes[i * RECORD + k] =
+                k == 0 ? (unsigned char)((first + i) % 10) : noise((uint64_t)(first + i) * RECORD + (uint64_t)k);
     return bytes;
 }
 
@@ -39,7 +40,8 @@ static void cifar_files_of_any_length_come_back_in_order(void)
         CHECK(lk_dataset_count(d) == 24 && lk_dataset_rank(d) == 3 && lk_dataset_elements(d) == 3072);
         CHECK(lk_dataset_dims(d)[0] == 3 && lk_dataset_dims(d)[1] == 32 && lk_dataset_dims(d)[2] == 32);
         CHECK(lk_dataset_dtype(d) == LK_U8 && lk_dataset_classes(d) == 10);
-        CHECK(strcmp(lk_dataset_class_name(d, 9), "truck") == 0 && !lk_dataset_class_name(d, 10) && !lk_dataset_class_name(d, -1));
+        CHECK(strcmp(lk_dataset_class_name(d, 9), "truck") == 0 && !lk_dataset_class_name(d, 10) &&
+              !lk_dataset_class_name(d, -1));
         for (int i = 0; i < 24; i++) {
             unsigned char sample[3072];
             int32_t       label = -1;
@@ -74,16 +76,21 @@ static void bad_cifar_files_are_named_with_record_and_byte(void)
     const char *dir = "bad";
 
     write_file(scratch(file), bytes, 0);
-    CHECK_FAILS(context, lk_dataset_cifar10(context, scratch(dir), LK_SPLIT_TEST, &d), LK_EFORMAT, "test_batch.bin", "empty");
+    CHECK_FAILS(context, lk_dataset_cifar10(context, scratch(dir), LK_SPLIT_TEST, &d), LK_EFORMAT, "test_batch.bin",
+                "empty");
     write_file(scratch(file), bytes, 100);
-    CHECK_FAILS(context, lk_dataset_cifar10(context, scratch(dir), LK_SPLIT_TEST, &d), LK_EFORMAT, "truncated", "100 bytes");
+    CHECK_FAILS(context, lk_dataset_cifar10(context, scratch(dir), LK_SPLIT_TEST, &d), LK_EFORMAT, "truncated",
+                "100 bytes");
     write_file(scratch(file), bytes, 4 * RECORD + 17);
-    CHECK_FAILS(context, lk_dataset_cifar10(context, scratch(dir), LK_SPLIT_TEST, &d), LK_EFORMAT, "record 4", "byte 12292", "17 bytes of 3073");
+    CHECK_FAILS(context, lk_dataset_cifar10(context, scratch(dir), LK_SPLIT_TEST, &d), LK_EFORMAT, "record 4",
+                "byte 12292", "17 bytes of 3073");
     write_file(scratch(file), bytes, 5 * RECORD - 1);
-    CHECK_FAILS(context, lk_dataset_cifar10(context, scratch(dir), LK_SPLIT_TEST, &d), LK_EFORMAT, "record 4", "3072 bytes of 3073");
+    CHECK_FAILS(context, lk_dataset_cifar10(context, scratch(dir), LK_SPLIT_TEST, &d), LK_EFORMAT, "record 4",
+                "3072 bytes of 3073");
     bytes[3 * RECORD] = 10;
     write_file(scratch(file), bytes, 5 * RECORD);
-    CHECK_FAILS(context, lk_dataset_cifar10(context, scratch(dir), LK_SPLIT_TEST, &d), LK_EFORMAT, "record 3", "byte 9219", "label 10");
+    CHECK_FAILS(context, lk_dataset_cifar10(context, scratch(dir), LK_SPLIT_TEST, &d), LK_EFORMAT, "record 3",
+                "byte 9219", "label 10");
     write_gzip(scratch(file), bytes, 5 * RECORD);
     CHECK_FAILS(context, lk_dataset_cifar10(context, scratch(dir), LK_SPLIT_TEST, &d), LK_EFORMAT, "gzip");
     remove(scratch(file));
@@ -93,7 +100,8 @@ static void bad_cifar_files_are_named_with_record_and_byte(void)
     CHECK_FAILS(context, lk_dataset_cifar10(context, scratch(dir), LK_SPLIT_TRAIN, &d), LK_ENOENT, "data_batch_1.bin");
     mkdir(scratch("bad/cifar-10-batches-py"), 0777);
     CHECK_FAILS(context, lk_dataset_cifar10(context, scratch(dir), LK_SPLIT_TRAIN, &d), LK_ENOENT, "Python version");
-    CHECK_FAILS(context, lk_dataset_cifar10(context, scratch("nowhere"), LK_SPLIT_TRAIN, &d), LK_ENOENT, "nowhere", "data_batch_5.bin");
+    CHECK_FAILS(context, lk_dataset_cifar10(context, scratch("nowhere"), LK_SPLIT_TRAIN, &d), LK_ENOENT, "nowhere",
+                "data_batch_5.bin");
     CHECK(lk_context_memory(context, LK_MEMORY_DATA) == 0);
     free(bytes);
 }
@@ -120,10 +128,12 @@ static void idx_files_come_back_plain_and_gzip(void)
     static const int      ranks[] = {3, 3, 3, 4, 2};
     for (int s = 0; s < 5; s++) {
         size_t         image_size, label_size;
-        unsigned char *images = idx_bytes(ranks[s], shapes[s], &image_size), *labels = idx_bytes(1, shapes[s], &label_size);
-        size_t         sample = (image_size - 4 - 4 * (size_t)ranks[s]) / shapes[s][0];
+        unsigned char *images = idx_bytes(ranks[s], shapes[s], &image_size),
+                      *labels = idx_bytes(1, shapes[s], &label_size);
+        size_t sample = (image_size - 4 - 4 * (size_t)ranks[s]) / shapes[s][0];
         for (int packed = 0; packed < 2; packed++) {
-            remove(scratch("images.gz")), remove(scratch("images")), remove(scratch("labels")), remove(scratch("labels.gz"));
+            remove(scratch("images.gz")), remove(scratch("images")), remove(scratch("labels")),
+                remove(scratch("labels.gz"));
             (packed ? write_gzip : write_file)(scratch(packed ? "images.gz" : "images"), images, image_size);
             (packed ? write_file : write_gzip)(scratch(packed ? "labels" : "labels.gz"), labels, label_size);
             lk_dataset *d;
@@ -131,7 +141,8 @@ static void idx_files_come_back_plain_and_gzip(void)
             CHECK(lk_dataset_count(d) == shapes[s][0] && lk_dataset_elements(d) == (int64_t)sample);
             CHECK(lk_dataset_rank(d) == (ranks[s] == 2 ? 1 : 3));
             if (ranks[s] == 3)
-                CHECK(lk_dataset_dims(d)[0] == 1 && lk_dataset_dims(d)[1] == shapes[s][1] && lk_dataset_dims(d)[2] == shapes[s][2]);
+                CHECK(lk_dataset_dims(d)[0] == 1 && lk_dataset_dims(d)[1] == shapes[s][1] &&
+                      lk_dataset_dims(d)[2] == shapes[s][2]);
             CHECK(lk_dataset_classes(d) == (shapes[s][0] < 10 ? (int)shapes[s][0] : 10));
             unsigned char *got = malloc(sample);
             for (uint32_t i = 0; i < shapes[s][0]; i++) {
@@ -154,7 +165,8 @@ static void several_gzip_members_are_one_file(void)
     unsigned char *images = idx_bytes(3, shape, &image_size), *labels = idx_bytes(1, shape, &label_size);
     write_gzip(scratch("one.gz"), images, 1000);
     write_gzip(scratch("two.gz"), images + 1000, image_size - 1000);
-    unsigned char *first = read_whole(scratch("one.gz"), &first_size), *second = read_whole(scratch("two.gz"), &second_size);
+    unsigned char *first = read_whole(scratch("one.gz"), &first_size),
+                  *second = read_whole(scratch("two.gz"), &second_size);
     unsigned char *both = malloc(first_size + second_size);
     memcpy(both, first, first_size);
     memcpy(both + first_size, second, second_size);
@@ -272,10 +284,11 @@ static void names_lead_to_directories_or_to_advice(void)
                 scratch("home/.cache/lockstep/mnist"), "t10k-images-idx3-ubyte", "lockstep data get mnist");
     CHECK_FAILS(context, lk_dataset_open(context, "fashion-mnist:/nowhere", LK_SPLIT_TRAIN, &d), LK_ENOENT, "/nowhere",
                 "train-labels-idx1-ubyte", "dataset-fashion-mnist", "lockstep data get fashion-mnist");
-    CHECK_FAILS(context, lk_dataset_open(context, "cifar10", LK_SPLIT_TRAIN, &d), LK_ENOENT, scratch("data/cifar10"), "data_batch_1.bin",
-                "lockstep data get cifar10");
+    CHECK_FAILS(context, lk_dataset_open(context, "cifar10", LK_SPLIT_TRAIN, &d), LK_ENOENT, scratch("data/cifar10"),
+                "data_batch_1.bin", "lockstep data get cifar10");
     CHECK_FAILS(context, lk_dataset_open(context, "cifar", LK_SPLIT_TRAIN, &d), LK_EINVAL, "did you mean cifar10?");
-    CHECK_FAILS(context, lk_dataset_open(context, "imagenet-22k", LK_SPLIT_TRAIN, &d), LK_EINVAL, "imagenet-22k", "synthetic");
+    CHECK_FAILS(context, lk_dataset_open(context, "imagenet-22k", LK_SPLIT_TRAIN, &d), LK_EINVAL, "imagenet-22k",
+                "synthetic");
     CHECK_FAILS(context, lk_dataset_open(context, "", LK_SPLIT_TRAIN, &d), LK_EINVAL, "needs a name");
     unsetenv("LOCKSTEP_DATA");
     CHECK_OK(context, lk_data_directory(context, "mnist", path, sizeof path));
@@ -283,7 +296,8 @@ static void names_lead_to_directories_or_to_advice(void)
 
     mkdir(scratch("home"), 0777), mkdir(scratch("home/.cache"), 0777), mkdir(scratch("home/.cache/lockstep"), 0777);
     mkdir(scratch("home/.cache/lockstep/mnist"), 0777);
-    mkdir(scratch("home/.cache/lockstep/mnist/MNIST"), 0777), mkdir(scratch("home/.cache/lockstep/mnist/MNIST/raw"), 0777);
+    mkdir(scratch("home/.cache/lockstep/mnist/MNIST"), 0777),
+        mkdir(scratch("home/.cache/lockstep/mnist/MNIST/raw"), 0777);
     write_gzip(scratch("home/.cache/lockstep/mnist/t10k-images-idx3-ubyte.gz"), images, image_size);
     write_gzip(scratch("home/.cache/lockstep/mnist/t10k-labels-idx1-ubyte.gz"), labels, label_size);
     write_file(scratch("home/.cache/lockstep/mnist/MNIST/raw/train-images-idx3-ubyte"), images, image_size);
@@ -337,7 +351,8 @@ static void check_learnable(lk_dataset *train, lk_dataset *test)
         CHECK_OK(context, lk_dataset_get(train, i, sample, &label));
         CHECK(label >= 0 && label < classes);
         seen[label]++;
-        for (int64_t k = 0; k < n; k++) mean[label * n + k] += bytes ? ((unsigned char *)sample)[k] : ((float *)sample)[k];
+        for (int64_t k = 0; k < n; k++)
+            mean[label * n + k] += bytes ? ((unsigned char *)sample)[k] : ((float *)sample)[k];
     }
     for (int64_t c = 0; c < classes; c++) {
         CHECK(seen[c] > 0);
@@ -363,7 +378,8 @@ static void check_learnable(lk_dataset *train, lk_dataset *test)
 
 static void synthetic_data_can_be_learned(void)
 {
-    static const char *const names[] = {"synthetic", "synthetic:3x32x32,count=400", "synthetic:5x7,classes=3,count=200,seed=9", "synthetic:seed=4"};
+    static const char *const names[] = {"synthetic", "synthetic:3x32x32,count=400",
+                                        "synthetic:5x7,classes=3,count=200,seed=9", "synthetic:seed=4"};
     static const int64_t     counts[] = {4096, 400, 200, 4096};
     for (int i = 0; i < 4; i++) {
         lk_dataset *train, *test;
@@ -375,8 +391,15 @@ static void synthetic_data_can_be_learned(void)
         check_learnable(train, test);
         lk_dataset_free(train), lk_dataset_free(test);
     }
-    static const char *const bad[] = {"synthetic:3x", "synthetic:x3", "synthetic:3x32x32,", "synthetic:count=", "synthetic:count=5,,seed=1",
-                                      "synthetic:classes=99999999999", "synthetic:64 ", "synthetic:1x1x1x1x1x1x1", "synthetic:size=4"};
+    static const char *const bad[] = {"synthetic:3x",
+                                      "synthetic:x3",
+                                      "synthetic:3x32x32,",
+                                      "synthetic:count=",
+                                      "synthetic:count=5,,seed=1",
+                                      "synthetic:classes=99999999999",
+                                      "synthetic:64 ",
+                                      "synthetic:1x1x1x1x1x1x1",
+                                      "synthetic:size=4"};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         lk_dataset *d;
         CHECK_FAILS(context, lk_dataset_open(context, bad[i], LK_SPLIT_TRAIN, &d), LK_EINVAL, bad[i]);
@@ -385,7 +408,8 @@ static void synthetic_data_can_be_learned(void)
     CHECK_FAILS(context, lk_dataset_open(context, "synthetic:0", LK_SPLIT_TRAIN, &d), LK_EINVAL, "0 long");
     CHECK_FAILS(context, lk_dataset_open(context, "synthetic:count=0", LK_SPLIT_TRAIN, &d), LK_EINVAL, "0 samples");
     CHECK_FAILS(context, lk_dataset_open(context, "synthetic:classes=0", LK_SPLIT_TRAIN, &d), LK_EINVAL, "0 classes");
-    CHECK_FAILS(context, lk_dataset_open(context, "synthetic:2000000000x2000000000x2000000000", LK_SPLIT_TRAIN, &d), LK_EINVAL, "larger");
+    CHECK_FAILS(context, lk_dataset_open(context, "synthetic:2000000000x2000000000x2000000000", LK_SPLIT_TRAIN, &d),
+                LK_EINVAL, "larger");
 }
 
 static void arrays_are_copied_or_borrowed_and_labels_checked(void)
@@ -464,10 +488,10 @@ static void any_allocation_may_fail(void)
             CHECK(lk_context_create(&config, &c) == LK_OK);
             long before = living;
             countdown = n;
-            lk_status status = kind == 0   ? lk_dataset_idx(c, scratch("fi"), scratch("fl"), 10, &d)
-                               : kind == 1 ? lk_dataset_cifar10(c, scratch("cifar"), LK_SPLIT_TRAIN, &d)
-                               : kind == 2 ? lk_dataset_synthetic(c, NULL, &d)
-                                           : lk_dataset_open(c, "synthetic:3x8x8,count=40", LK_SPLIT_TEST, &d);
+            lk_status        status = kind == 0   ? lk_dataset_idx(c, scratch("fi"), scratch("fl"), 10, &d)
+                                      : kind == 1 ? lk_dataset_cifar10(c, scratch("cifar"), LK_SPLIT_TRAIN, &d)
+                                      : kind == 2 ? lk_dataset_synthetic(c, NULL, &d)
+                                                  : lk_dataset_open(c, "synthetic:3x8x8,count=40", LK_SPLIT_TEST, &d);
             lk_loader_config l = LK_LOADER_CONFIG_INIT;
             l.dataset = d, l.workers = 2, l.shuffle = true;
             if (status == LK_OK) status = lk_loader_create(c, &l, &loader);

@@ -1,5 +1,5 @@
-/* test_data_real.c - the real CIFAR-10 subset and Fashion-MNIST, compared with what plain file reading and zlib's own gzip
- * reader give. Skipped (77) where either is not at hand. */
+/* test_data_real.c - the real CIFAR-10 subset and Fashion-MNIST, compared with what plain file reading and zlib's own
+ * gzip reader give. Skipped (77) where either is not at hand. */
 #define _GNU_SOURCE
 #include "test_data.h"
 
@@ -14,10 +14,10 @@ static void cifar_is_read_as_its_files_say(const char *directory)
     CHECK(lk_dataset_count(d) % 5000 == 0);
     int64_t at = 0;
     for (int f = 1; f <= 5; f++) {
-        char           path[1200];
-        unsigned char  sample[3072];
-        int32_t        label;
-        size_t         size;
+        char          path[1200];
+        unsigned char sample[3072];
+        int32_t       label;
+        size_t        size;
         snprintf(path, sizeof path, "%s/data_batch_%d.bin", directory, f);
         unsigned char *bytes = read_whole(path, &size);
         for (size_t i = 0; i < size / 3073; i++, at++) {

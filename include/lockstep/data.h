@@ -15,9 +15,10 @@ typedef enum lk_split { LK_SPLIT_TRAIN, LK_SPLIT_TEST } lk_split;
 /* ---- Data sets. A sample is `elements` values of one dtype (u8 images or f32 features) and an i32 label. ---- */
 
 /* Opens by name: "cifar10", "fashion-mnist", "mnist", each with ":DIR" or, without, looked for in $LOCKSTEP_DATA/NAME,
- * ~/.cache/lockstep/NAME and where Debian's packages put it; "synthetic", or "synthetic:3x32x32,classes=10,count=5000,seed=1"
- * (any of these may be left out). LK_ENOENT names the files that were looked for and how to get them, LK_EFORMAT the file
- * and byte that are wrong, LK_EINVAL an unknown name and the nearest known one. */
+ * ~/.cache/lockstep/NAME and where Debian's packages put it; "synthetic", or
+ * "synthetic:3x32x32,classes=10,count=5000,seed=1" (any of these may be left out). LK_ENOENT names the files that were
+ * looked for and how to get them, LK_EFORMAT the file and byte that are wrong, LK_EINVAL an unknown name and the
+ * nearest known one. */
 LK_API lk_status lk_dataset_open(lk_context *context, const char *name, lk_split split, lk_dataset **dataset);
 
 /* The binary version of CIFAR-10: data_batch_1.bin … data_batch_5.bin or test_batch.bin in directory or in its
@@ -25,23 +26,27 @@ LK_API lk_status lk_dataset_open(lk_context *context, const char *name, lk_split
 LK_API lk_status lk_dataset_cifar10(lk_context *context, const char *directory, lk_split split, lk_dataset **dataset);
 
 /* A pair of IDX files of unsigned bytes, plain or gzip (each path is also tried with .gz added or left out). Images are
- * (count, height, width), (count, channels, height, width) or (count, features); labels are (count). classes 0 means the
- * largest label + 1. Held in memory, unpacked. */
+ * (count, height, width), (count, channels, height, width) or (count, features); labels are (count). classes 0 means
+ * the largest label + 1. Held in memory, unpacked. */
 LK_API lk_status lk_dataset_idx(lk_context *context, const char *images, const char *labels, int classes,
                                 lk_dataset **dataset);
 
-/* Made-up data that can be learned: a mean for each class, and noise. Sample i is a function of (seed, i, shape, classes). */
+/* Made-up data that can be learned: a mean for each class, and noise. Sample i is a function of (seed, i, shape,
+ * classes). */
 typedef struct lk_dataset_synthetic_config {
-    size_t   size;              /* sizeof this struct; set by LK_DATASET_SYNTHETIC_CONFIG_INIT */
-    int64_t  count;             /* samples */
-    int64_t  first;             /* number of the first: a test set that begins where the training set ends shares no sample */
-    int      rank;              /* axes of one sample */
+    size_t   size;  /* sizeof this struct; set by LK_DATASET_SYNTHETIC_CONFIG_INIT */
+    int64_t  count; /* samples */
+    int64_t  first; /* number of the first: a test set that begins where the training set ends shares no sample */
+    int      rank;  /* axes of one sample */
     int64_t  dims[LK_MAX_RANK]; /* for example 64, or 3, 32, 32 */
     lk_dtype dtype;             /* LK_F32, or LK_U8 for images */
     int      classes;
     uint64_t seed;
 } lk_dataset_synthetic_config;
-#define LK_DATASET_SYNTHETIC_CONFIG_INIT {sizeof(lk_dataset_synthetic_config), 4096, 0, 1, {64, 0, 0, 0, 0, 0}, LK_F32, 10, 0}
+#define LK_DATASET_SYNTHETIC_CONFIG_INIT                                                    \
+    {                                                                                       \
+        sizeof(lk_dataset_synthetic_config), 4096, 0, 1, {64, 0, 0, 0, 0, 0}, LK_F32, 10, 0 \
+    }
 
 /* config may be NULL for all defaults. Held in memory. */
 LK_API lk_status lk_dataset_synthetic(lk_context *context, const lk_dataset_synthetic_config *config,
@@ -58,8 +63,10 @@ typedef struct lk_dataset_arrays_config {
     const int32_t *labels;            /* count */
     bool           copy;              /* true: copied now (LK_MEMORY_DATA); false: borrowed until lk_dataset_free */
 } lk_dataset_arrays_config;
-#define LK_DATASET_ARRAYS_CONFIG_INIT \
-    {sizeof(lk_dataset_arrays_config), 0, 1, {0, 0, 0, 0, 0, 0}, LK_F32, 0, NULL, NULL, false}
+#define LK_DATASET_ARRAYS_CONFIG_INIT                                                            \
+    {                                                                                            \
+        sizeof(lk_dataset_arrays_config), 0, 1, {0, 0, 0, 0, 0, 0}, LK_F32, 0, NULL, NULL, false \
+    }
 
 LK_API lk_status lk_dataset_from_arrays(lk_context *context, const lk_dataset_arrays_config *config,
                                         lk_dataset **dataset);
@@ -78,8 +85,10 @@ typedef struct lk_dataset_callbacks_config {
     lk_dataset_get_callback get;
     void                   *user; /* handed to get; borrowed until lk_dataset_free */
 } lk_dataset_callbacks_config;
-#define LK_DATASET_CALLBACKS_CONFIG_INIT \
-    {sizeof(lk_dataset_callbacks_config), 0, 1, {0, 0, 0, 0, 0, 0}, 0, NULL, NULL}
+#define LK_DATASET_CALLBACKS_CONFIG_INIT                                             \
+    {                                                                                \
+        sizeof(lk_dataset_callbacks_config), 0, 1, {0, 0, 0, 0, 0, 0}, 0, NULL, NULL \
+    }
 
 LK_API lk_status lk_dataset_from_callbacks(lk_context *context, const lk_dataset_callbacks_config *config,
                                            lk_dataset **dataset);
@@ -88,11 +97,11 @@ LK_API void lk_dataset_free(lk_dataset *dataset); /* NULL is fine; its loaders m
 
 LK_API const char    *lk_dataset_name(const lk_dataset *dataset); /* "cifar10", "idx", "arrays", … */
 LK_API int64_t        lk_dataset_count(const lk_dataset *dataset);
-LK_API int            lk_dataset_rank(const lk_dataset *dataset);     /* axes of one sample */
-LK_API const int64_t *lk_dataset_dims(const lk_dataset *dataset);     /* lk_dataset_rank of them; lives as the dataset */
-LK_API int64_t        lk_dataset_elements(const lk_dataset *dataset); /* their product */
-LK_API lk_dtype       lk_dataset_dtype(const lk_dataset *dataset);    /* as stored: LK_U8 or LK_F32 */
-LK_API int            lk_dataset_classes(const lk_dataset *dataset);  /* 0: not class numbers */
+LK_API int            lk_dataset_rank(const lk_dataset *dataset); /* axes of one sample */
+LK_API const int64_t *lk_dataset_dims(const lk_dataset *dataset); /* lk_dataset_rank of them; lives as the dataset */
+LK_API int64_t        lk_dataset_elements(const lk_dataset *dataset);              /* their product */
+LK_API lk_dtype       lk_dataset_dtype(const lk_dataset *dataset);                 /* as stored: LK_U8 or LK_F32 */
+LK_API int            lk_dataset_classes(const lk_dataset *dataset);               /* 0: not class numbers */
 LK_API const char    *lk_dataset_class_name(const lk_dataset *dataset, int label); /* NULL when there is none */
 
 /* Copies sample `index` as stored: elements × lk_dtype_size(dtype) bytes. Any thread. */
@@ -102,39 +111,44 @@ LK_API lk_status lk_dataset_get(const lk_dataset *dataset, int64_t index, void *
 
 #define LK_MAX_CHANNELS 16
 
-/* u8 becomes v / 255; then (v - mean) / std per channel, rounded as PyTorch's ToTensor and Normalize round. Crop and flip
- * need (channels, height, width); what is drawn is a function of (seed, epoch, sample index) alone. */
+/* u8 becomes v / 255; then (v - mean) / std per channel, rounded as PyTorch's ToTensor and Normalize round. Crop and
+ * flip need (channels, height, width); what is drawn is a function of (seed, epoch, sample index) alone. */
 typedef struct lk_transform {
-    size_t size;                  /* sizeof this struct; set by LK_TRANSFORM_INIT */
-    int    channels;              /* entries of mean and std: 1 (for all), or dims[0] of (channels, height, width) samples;
-                                   * 0: mean 0.5 and std 0.5 for u8, f32 as it is */
+    size_t size;     /* sizeof this struct; set by LK_TRANSFORM_INIT */
+    int    channels; /* entries of mean and std: 1 (for all) or dims[0] of (channels, height, width) samples;
+                      * 0: mean 0.5 and std 0.5 for u8, f32 as it is */
     double mean[LK_MAX_CHANNELS];
     double std[LK_MAX_CHANNELS]; /* above 0 */
-    int    crop_padding; /* pixels of zeros (before normalising) on every side, then a crop of the old size anywhere; 0: none */
-    double flip;         /* probability that left and right change places; 0: never */
+    int    crop_padding;         /* zeros (before normalising) on every side, then a crop of the old size; 0: none */
+    double flip;                 /* probability that left and right change places; 0: never */
 } lk_transform;
-#define LK_TRANSFORM_INIT {sizeof(lk_transform), 0, {0}, {0}, 0, 0.0}
+#define LK_TRANSFORM_INIT                         \
+    {                                             \
+        sizeof(lk_transform), 0, {0}, {0}, 0, 0.0 \
+    }
 
 /* ---- Batches. ---- */
 
 typedef struct lk_loader_config {
     size_t            size; /* sizeof this struct; set by LK_LOADER_CONFIG_INIT */
     const lk_dataset *dataset;
-    int64_t           batch;   /* samples of a full batch: the capacity */
-    bool              shuffle; /* a new order each epoch, from (seed, epoch) */
-    uint64_t          seed;    /* of shuffling and augmentation */
-    bool              drop_last; /* leave out an uneven last batch */
-    int               workers;   /* threads that make batches; 0: lk_loader_next makes them itself */
-    int               prefetch;  /* batches made ahead, needs workers; 0: two for each worker */
-    lk_dtype          dtype;     /* of the features in a batch: LK_F32 or LK_F64 */
+    int64_t           batch;      /* samples of a full batch: the capacity */
+    bool              shuffle;    /* a new order each epoch, from (seed, epoch) */
+    uint64_t          seed;       /* of shuffling and augmentation */
+    bool              drop_last;  /* leave out an uneven last batch */
+    int               workers;    /* threads that make batches; 0: lk_loader_next makes them itself */
+    int               prefetch;   /* batches made ahead, needs workers; 0: two for each worker */
+    lk_dtype          dtype;      /* of the features in a batch: LK_F32 or LK_F64 */
     int64_t           timeout_ms; /* lk_loader_next fails when workers are silent this long */
     lk_transform      transform;
 } lk_loader_config;
-#define LK_LOADER_CONFIG_INIT \
-    {sizeof(lk_loader_config), NULL, 64, false, 0, false, 0, 0, LK_F32, 600000, LK_TRANSFORM_INIT}
+#define LK_LOADER_CONFIG_INIT                                                                        \
+    {                                                                                                \
+        sizeof(lk_loader_config), NULL, 64, false, 0, false, 0, 0, LK_F32, 600000, LK_TRANSFORM_INIT \
+    }
 
-/* Borrowed until the next lk_loader_next, lk_loader_seek or lk_loader_free. Arrays hold config.batch samples, aligned to
- * 64 bytes; those past count are padding: features 0, label 0, index -1. */
+/* Borrowed until the next lk_loader_next, lk_loader_seek or lk_loader_free. Arrays hold config.batch samples, aligned
+ * to 64 bytes; those past count are padding: features 0, label 0, index -1. */
 typedef struct lk_batch {
     const void    *features; /* (batch, dims…) of config.dtype */
     const int32_t *labels;   /* (batch) */
@@ -151,8 +165,9 @@ LK_API lk_status lk_loader_create(lk_context *context, const lk_loader_config *c
 LK_API void lk_loader_free(lk_loader *loader);
 
 /* The next batch; LK_END after the last of an epoch (the call after that begins the next epoch). The batches and their
- * order do not depend on workers or prefetch. A sample that cannot be had is a failure that names its index, and the same
- * failure again until lk_loader_seek. LK_ETIMEOUT when workers are silent for timeout_ms; calling again waits again. */
+ * order do not depend on workers or prefetch. A sample that cannot be had is a failure that names its index, and the
+ * same failure again until lk_loader_seek. LK_ETIMEOUT when workers are silent for timeout_ms; calling again waits
+ * again. */
 LK_API lk_status lk_loader_next(lk_loader *loader, lk_batch *batch);
 
 /* What the next lk_loader_next will give: save both, seek to them, and the run goes on as if it had not stopped. */
@@ -169,10 +184,10 @@ LK_API size_t lk_loader_bytes(const lk_loader_config *config);
 /* Called now and then with bytes done and in total over all files; other than 0 stops (LK_ECANCELED). */
 typedef int (*lk_data_progress)(void *user, int64_t done, int64_t total);
 
-/* Downloads "cifar10", "fashion-mnist" or "mnist" into directory (NULL: lk_data_directory), made if need be. url replaces
- * the usual address of the directory that holds the files (NULL: the usual one). What is there and right is kept, a part is
- * resumed, and a file gets its name only when its SHA-256 is right. LK_EUNSUPPORTED without libcurl, LK_EIO when offline,
- * with a message that says what to do. */
+/* Downloads "cifar10", "fashion-mnist" or "mnist" into directory (NULL: lk_data_directory), made if need be. url
+ * replaces the usual address of the directory that holds the files (NULL: the usual one). What is there and right is
+ * kept, a part is resumed, and a file gets its name only when its SHA-256 is right. LK_EUNSUPPORTED without libcurl,
+ * LK_EIO when offline, with a message that says what to do. */
 LK_API lk_status lk_data_get(lk_context *context, const char *name, const char *directory, const char *url,
                              lk_data_progress progress, void *user);
 

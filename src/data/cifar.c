@@ -9,7 +9,8 @@ static const char *const train_files[FILES] = {"data_batch_1.bin", "data_batch_2
                                                "data_batch_4.bin", "data_batch_5.bin"};
 static const char *const test_files[1] = {"test_batch.bin"};
 
-lk_status lk__cifar_check(lk_context *context, const char *name, const unsigned char *bytes, size_t size, int64_t *count)
+lk_status lk__cifar_check(lk_context *context, const char *name, const unsigned char *bytes, size_t size,
+                          int64_t *count)
 {
     *count = 0;
     if (size == 0) return lk__fail(context, LK_EFORMAT, "%s is empty", name);
@@ -18,7 +19,8 @@ lk_status lk__cifar_check(lk_context *context, const char *name, const unsigned 
         unsigned label = bytes[i * LK__CIFAR_RECORD];
         if (label >= CLASSES)
             return lk__fail(context, LK_EFORMAT,
-                            "%s: record %lld, at byte %lld, has label %u: CIFAR-10's are 0 to 9. The file is damaged or of another kind",
+                            "%s: record %lld, at byte %lld, has label %u: CIFAR-10's are 0 to 9. The file is damaged "
+                            "or of another kind",
                             name, (long long)i, (long long)i * LK__CIFAR_RECORD, label);
     }
     if (size % LK__CIFAR_RECORD != 0)
@@ -84,13 +86,15 @@ lk_status lk_dataset_cifar10(lk_context *context, const char *directory, lk_spli
             goto fail;
         }
         if (streams[i].size < LK__CIFAR_RECORD) {
-            status = lk__fail(context, LK_EFORMAT, "%s is %s: it has %llu bytes, and one record of CIFAR-10 has %d", paths[i],
-                              streams[i].size ? "truncated" : "empty", (unsigned long long)streams[i].size, LK__CIFAR_RECORD);
+            status = lk__fail(context, LK_EFORMAT, "%s is %s: it has %llu bytes, and one record of CIFAR-10 has %d",
+                              paths[i], streams[i].size ? "truncated" : "empty", (unsigned long long)streams[i].size,
+                              LK__CIFAR_RECORD);
             goto fail;
         }
         total += streams[i].size;
     }
-    if ((status = lk__dataset_make(context, "cifar10", (int64_t)(total / LK__CIFAR_RECORD), 3, dims, LK_U8, CLASSES, &d)) < 0)
+    if ((status = lk__dataset_make(context, "cifar10", (int64_t)(total / LK__CIFAR_RECORD), 3, dims, LK_U8, CLASSES,
+                                   &d)) < 0)
         goto fail;
     d->class_names = names;
     d->stride = LK__CIFAR_RECORD;

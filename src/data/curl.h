@@ -1,5 +1,6 @@
-/* data/curl.h - the little of libcurl that downloading needs, found at run time. The numbers are libcurl's ABI, which has not
- * changed since its version 4 (2006) and is promised not to; a test compares them with curl.h where that is installed. */
+/* data/curl.h - the little of libcurl that downloading needs, found at run time. The numbers are libcurl's ABI, which
+ * has not changed since its version 4 (2006) and is promised not to; a test compares them with curl.h where that is
+ * installed. */
 #ifndef LK__CURL_H
 #define LK__CURL_H
 
@@ -29,7 +30,7 @@ enum {
     LK__CURL_XFERINFOFUNCTION = 20219,
 };
 
-enum { LK__CURL_HTTP = 1, LK__CURL_HTTPS = 2 };                                   /* protocols */
+enum { LK__CURL_HTTP = 1, LK__CURL_HTTPS = 2 };                                       /* protocols */
 enum { LK__CURL_RESPONSE_CODE = 0x200000 + 2, LK__CURL_RETRY_AFTER = 0x600000 + 57 }; /* easy_getinfo: long, int64_t */
 enum { LK__CURL_ERROR_SIZE = 256 };
 

@@ -8,16 +8,20 @@ lk_status lk__dataset_make(lk_context *context, const char *name, int64_t count,
                            lk_dtype dtype, int classes, lk_dataset **dataset)
 {
     *dataset = NULL;
-    if (count < 1) return lk__fail(context, LK_EINVAL, "a data set (%s) of %lld samples: it needs one at least", name, (long long)count);
+    if (count < 1)
+        return lk__fail(context, LK_EINVAL, "a data set (%s) of %lld samples: it needs one at least", name,
+                        (long long)count);
     if (rank < 1 || rank >= LK_MAX_RANK) /* a batch has one axis more */
-        return lk__fail(context, LK_EINVAL, "a data set (%s) of rank %d: samples have 1 to %d axes", name, rank, LK_MAX_RANK - 1);
+        return lk__fail(context, LK_EINVAL, "a data set (%s) of rank %d: samples have 1 to %d axes", name, rank,
+                        LK_MAX_RANK - 1);
     if (dtype != LK_U8 && dtype != LK_F32)
         return lk__fail(context, LK_EINVAL, "a data set (%s) of %s: samples are u8 or f32", name, lk_dtype_name(dtype));
     if (classes < 0) return lk__fail(context, LK_EINVAL, "a data set (%s) of %d classes", name, classes);
     int64_t elements = 1, total;
     for (int i = 0; i < rank; i++) {
         if (dims[i] < 1)
-            return lk__fail(context, LK_EINVAL, "a data set (%s) whose axis %d is %lld long", name, i, (long long)dims[i]);
+            return lk__fail(context, LK_EINVAL, "a data set (%s) whose axis %d is %lld long", name, i,
+                            (long long)dims[i]);
         /* × 8: a batch may hold doubles */
         if (__builtin_mul_overflow(elements, dims[i], &elements) || __builtin_mul_overflow(elements, count, &total) ||
             __builtin_mul_overflow(total, (int64_t)8, &total))
@@ -25,8 +29,14 @@ lk_status lk__dataset_make(lk_context *context, const char *name, int64_t count,
     }
     lk_dataset *d = lk__alloc(context, LK_MEMORY_OTHER, sizeof *d);
     if (!d) return LK_ENOMEM;
-    *d = (lk_dataset){.context = context, .name = name, .count = count, .rank = rank, .elements = elements,
-                      .dtype = dtype, .classes = classes, .stride = (size_t)elements * lk_dtype_size(dtype)};
+    *d = (lk_dataset){.context = context,
+                      .name = name,
+                      .count = count,
+                      .rank = rank,
+                      .elements = elements,
+                      .dtype = dtype,
+                      .classes = classes,
+                      .stride = (size_t)elements * lk_dtype_size(dtype)};
     memcpy(d->dims, dims, (size_t)rank * sizeof *dims);
     *dataset = d;
     return LK_OK;
@@ -57,7 +67,8 @@ lk_status lk_dataset_from_arrays(lk_context *context, const lk_dataset_arrays_co
 {
     *dataset = NULL;
     if (!config || config->size != sizeof *config)
-        return lk__fail(context, LK_EINVAL, "a data set from arrays: begin its config with LK_DATASET_ARRAYS_CONFIG_INIT");
+        return lk__fail(context, LK_EINVAL,
+                        "a data set from arrays: begin its config with LK_DATASET_ARRAYS_CONFIG_INIT");
     if (!config->features || !config->labels)
         return lk__fail(context, LK_EINVAL, "a data set from arrays needs both features and labels");
     lk_dataset *d = NULL;
@@ -66,8 +77,8 @@ lk_status lk_dataset_from_arrays(lk_context *context, const lk_dataset_arrays_co
     if (status < 0) return status;
     for (int64_t i = 0; config->classes && i < config->count; i++) {
         if (config->labels[i] >= 0 && config->labels[i] < config->classes) continue;
-        status = lk__fail(context, LK_EINVAL, "sample %lld has label %d: labels of %d classes are 0 to %d", (long long)i,
-                          config->labels[i], config->classes, config->classes - 1);
+        status = lk__fail(context, LK_EINVAL, "sample %lld has label %d: labels of %d classes are 0 to %d",
+                          (long long)i, config->labels[i], config->classes, config->classes - 1);
         goto fail;
     }
     d->features = config->features;
@@ -84,11 +95,13 @@ fail:
     return status;
 }
 
-lk_status lk_dataset_from_callbacks(lk_context *context, const lk_dataset_callbacks_config *config, lk_dataset **dataset)
+lk_status lk_dataset_from_callbacks(lk_context *context, const lk_dataset_callbacks_config *config,
+                                    lk_dataset **dataset)
 {
     *dataset = NULL;
     if (!config || config->size != sizeof *config)
-        return lk__fail(context, LK_EINVAL, "a data set from callbacks: begin its config with LK_DATASET_CALLBACKS_CONFIG_INIT");
+        return lk__fail(context, LK_EINVAL,
+                        "a data set from callbacks: begin its config with LK_DATASET_CALLBACKS_CONFIG_INIT");
     if (!config->get) return lk__fail(context, LK_EINVAL, "a data set from callbacks needs a get function");
     lk_status status = lk__dataset_make(context, "callbacks", config->count, config->rank, config->dims, LK_F32,
                                         config->classes, dataset);
@@ -128,7 +141,8 @@ lk_status lk_dataset_get(const lk_dataset *d, int64_t index, void *features, int
     char        message[LK__DATASET_MESSAGE];
     const void *stored = NULL;
     if (index < 0 || index >= d->count)
-        return lk__fail(d->context, LK_EINVAL, "sample %lld of a data set of %lld", (long long)index, (long long)d->count);
+        return lk__fail(d->context, LK_EINVAL, "sample %lld of a data set of %lld", (long long)index,
+                        (long long)d->count);
     lk_status status = lk__dataset_read(d, index, features, &stored, label, message);
     if (status < 0) return lk__fail(d->context, status, "%s", message);
     if (stored != features) memcpy(features, stored, lk__dataset_sample_bytes(d));

@@ -11,27 +11,28 @@
 enum { LK__DATASET_MESSAGE = 512 };
 
 struct lk_dataset {
-    lk_context              *context;
-    const char              *name; /* static */
-    int64_t                  count;
-    int                      rank;
-    int64_t                  dims[LK_MAX_RANK];
-    int64_t                  elements;
-    lk_dtype                 dtype;
-    int                      classes;
-    const char *const       *class_names; /* static, `classes` of them, or NULL */
-    const unsigned char     *features;    /* sample i begins at i × stride; NULL with callbacks */
-    size_t                   stride;
-    const int32_t           *labels;
-    lk_dataset_get_callback  get;
-    void                    *user;
-    void                    *owned_features; /* LK_MEMORY_DATA */
-    size_t                   owned_feature_bytes;
-    int32_t                 *owned_labels;
-    size_t                   owned_label_bytes;
+    lk_context             *context;
+    const char             *name; /* static */
+    int64_t                 count;
+    int                     rank;
+    int64_t                 dims[LK_MAX_RANK];
+    int64_t                 elements;
+    lk_dtype                dtype;
+    int                     classes;
+    const char *const      *class_names; /* static, `classes` of them, or NULL */
+    const unsigned char    *features;    /* sample i begins at i × stride; NULL with callbacks */
+    size_t                  stride;
+    const int32_t          *labels;
+    lk_dataset_get_callback get;
+    void                   *user;
+    void                   *owned_features; /* LK_MEMORY_DATA */
+    size_t                  owned_feature_bytes;
+    int32_t                *owned_labels;
+    size_t                  owned_label_bytes;
 };
 
-/* A data set of that shape without its data; checks everything that every kind must keep. The caller fills in the rest. */
+/* A data set of that shape without its data; checks everything that every kind must keep. The caller fills in the
+ * rest. */
 lk_status lk__dataset_make(lk_context *context, const char *name, int64_t count, int rank, const int64_t *dims,
                            lk_dtype dtype, int classes, lk_dataset **dataset);
 lk_status lk__dataset_own(lk_dataset *dataset, size_t feature_bytes); /* allocates features and labels */
@@ -39,14 +40,15 @@ size_t    lk__dataset_sample_bytes(const lk_dataset *dataset);
 
 /* The sample in place, or in scratch (elements floats) when it comes from a callback. On failure writes a sentence to
  * message and leaves the context's alone, since it runs ahead of what the user asked for. */
-lk_status lk__dataset_read(const lk_dataset *dataset, int64_t index, float *scratch, const void **features, int32_t *label,
-                           char message[LK__DATASET_MESSAGE]);
+lk_status lk__dataset_read(const lk_dataset *dataset, int64_t index, float *scratch, const void **features,
+                           int32_t *label, char message[LK__DATASET_MESSAGE]);
 
 /* ---- Files: parsers that take bytes from anywhere. ---- */
 
 enum { LK__CIFAR_RECORD = 3073 };
 /* How many records `bytes` hold. LK_EFORMAT with record and byte when they are not CIFAR-10's. */
-lk_status lk__cifar_check(lk_context *context, const char *name, const unsigned char *bytes, size_t size, int64_t *count);
+lk_status lk__cifar_check(lk_context *context, const char *name, const unsigned char *bytes, size_t size,
+                          int64_t *count);
 
 enum { LK__IDX_RANK = 4 };
 typedef struct lk__idx {

@@ -1,5 +1,5 @@
-/* download.c - one file over HTTP: into NAME.part, resumed where it stopped, tried again politely, and given its name only when
- * its SHA-256 is right. */
+/* download.c - one file over HTTP: into NAME.part, resumed where it stopped, tried again politely, and given its name
+ * only when its SHA-256 is right. */
 #define _GNU_SOURCE
 #include "data/download.h"
 
@@ -45,7 +45,8 @@ lk_status lk__sha256_check(lk_context *context, const char *path, const char *sh
     ssize_t       n;
     hex[0] = 0;
     int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) return lk__fail(context, errno == ENOENT ? LK_ENOENT : LK_EIO, "cannot read %s: %s", path, strerror(errno));
+    if (fd < 0)
+        return lk__fail(context, errno == ENOENT ? LK_ENOENT : LK_EIO, "cannot read %s: %s", path, strerror(errno));
     lk__sha256_init(&sha);
     while ((n = read(fd, buffer, sizeof buffer)) > 0 || (n < 0 && errno == EINTR))
         if (n > 0) lk__sha256_update(&sha, buffer, (size_t)n);
@@ -79,13 +80,15 @@ static size_t on_header(char *line, size_t one, size_t bytes, void *user)
     if (bytes > 5 && strncasecmp(line, "http/", 5) == 0) t->range_start = -1;
     if (bytes > sizeof key && strncasecmp(line, key, sizeof key - 1) == 0) {
         t->range_start = 0;
-        for (size_t i = sizeof key - 1; i < bytes && line[i] >= '0' && line[i] <= '9' && t->range_start < INT64_MAX / 20; i++)
+        for (size_t i = sizeof key - 1;
+             i < bytes && line[i] >= '0' && line[i] <= '9' && t->range_start < INT64_MAX / 20; i++)
             t->range_start = t->range_start * 10 + (line[i] - '0');
     }
     return bytes;
 }
 
-/* Before the first byte is kept: a server may ignore the range and send the whole, or send another part than was asked for. */
+/* Before the first byte is kept: a server may ignore the range and send the whole, or send another part than was asked
+ * for. */
 static bool begin(transfer *t)
 {
     t->begun = true;
@@ -168,7 +171,8 @@ static lk_status attempt(transfer *t)
 /* The range asked for cannot be had, or another one came: the part is not of this file, or the server cannot count. */
 static bool wrong_range(const transfer *t)
 {
-    return t->response == 416 || (t->result == LK__CURL_WRITE_ERROR && t->response == 206 && !t->write_error && !t->too_long);
+    return t->response == 416 ||
+           (t->result == LK__CURL_WRITE_ERROR && t->response == 206 && !t->write_error && !t->too_long);
 }
 
 static bool worth_another(const transfer *t)
@@ -195,7 +199,8 @@ static bool worth_another(const transfer *t)
 static void wait_before(transfer *t, int number)
 {
     int64_t ms = (int64_t)t->download->patience.backoff_ms << (number - 1);
-    if (t->retry_after_s > 0 && t->retry_after_s * 1000 > ms) ms = t->retry_after_s < 60 ? t->retry_after_s * 1000 : 60000;
+    if (t->retry_after_s > 0 && t->retry_after_s * 1000 > ms)
+        ms = t->retry_after_s < 60 ? t->retry_after_s * 1000 : 60000;
     for (; ms > 0 && report(t); ms -= 100) {
         int64_t nap = ms < 100 ? ms : 100;
         nanosleep(&(struct timespec){0, (long)(nap * 1000000)}, NULL);
@@ -207,22 +212,25 @@ static lk_status refuse(transfer *t, int tries)
     lk__download *d = t->download;
     char          package[128] = "", what[LK__CURL_ERROR_SIZE + 64];
     if (t->write_error)
-        return lk__fail(d->context, LK_EIO, "cannot write %s: %s. What has come is kept; the same command goes on from there", t->part,
+        return lk__fail(d->context, LK_EIO,
+                        "cannot write %s: %s. What has come is kept; the same command goes on from there", t->part,
                         strerror(t->write_error));
     if (t->too_long) {
         unlink(t->part);
-        return lk__fail(d->context, LK_EFORMAT, "%s sends more than the %lld bytes that %s has: it is something else", t->url,
-                        (long long)t->file->bytes, t->file->name);
+        return lk__fail(d->context, LK_EFORMAT, "%s sends more than the %lld bytes that %s has: it is something else",
+                        t->url, (long long)t->file->bytes, t->file->name);
     }
     if (d->set->package) snprintf(package, sizeof package, ", or install the package %s", d->set->package);
     if (t->response >= 400)
         snprintf(what, sizeof what, "the server answers %ld%s", t->response, t->response == 404 ? " (not found)" : "");
     else if (t->result == LK__CURL_OK)
-        snprintf(what, sizeof what, "it ends after %lld of %lld bytes", (long long)t->offset, (long long)t->file->bytes);
+        snprintf(what, sizeof what, "it ends after %lld of %lld bytes", (long long)t->offset,
+                 (long long)t->file->bytes);
     else
         snprintf(what, sizeof what, "%s", t->error);
     return lk__fail(d->context, LK_EIO,
-                    "cannot get %s: %s (tried %d time%s). Without a way to that server: set https_proxy=http://HOST:PORT for a proxy, give "
+                    "cannot get %s: %s (tried %d time%s). Without a way to that server: set "
+                    "https_proxy=http://HOST:PORT for a proxy, give "
                     "the address of a mirror with --url, put %s into %s by hand%s",
                     t->url, what, tries, tries == 1 ? "" : "s", t->file->name, d->directory, package);
 }
@@ -244,7 +252,8 @@ static lk_status fetch(transfer *t)
             wait_before(t, tries);
         }
         if (t->canceled)
-            return lk__fail(t->download->context, LK_ECANCELED, "stopped; %s keeps what has come, and the same command goes on from there", t->part);
+            return lk__fail(t->download->context, LK_ECANCELED,
+                            "stopped; %s keeps what has come, and the same command goes on from there", t->part);
     }
     return LK_OK;
 }
@@ -259,7 +268,8 @@ static lk_status open_part(transfer *t)
     if (flock(t->fd, LOCK_EX | LOCK_NB) != 0) {
         close(t->fd);
         t->fd = -1;
-        return lk__fail(context, LK_EIO, "another process is getting %s just now: wait for it, or take another directory", t->part);
+        return lk__fail(context, LK_EIO,
+                        "another process is getting %s just now: wait for it, or take another directory", t->part);
     }
     /* The other may have finished, and renamed the file that was opened here, a moment before the lock was ours. */
     if (fstat(t->fd, &about) != 0 || stat(t->part, &named) != 0 || about.st_ino != named.st_ino) {
@@ -279,17 +289,20 @@ static lk_status open_part(transfer *t)
 static lk_status look(transfer *t)
 {
     char      hex[65];
-    lk_status status = lk__path_exists(t->path) ? lk__sha256_check(t->download->context, t->path, t->file->sha256, hex) : LK_ENOENT;
+    lk_status status =
+        lk__path_exists(t->path) ? lk__sha256_check(t->download->context, t->path, t->file->sha256, hex) : LK_ENOENT;
     if (status != LK_EMISMATCH) return status;
     return lk__fail(t->download->context, LK_EMISMATCH,
-                    "%s is there already, but its SHA-256 is %s and not %s: move it away, or take another directory", t->path, hex,
-                    t->file->sha256);
+                    "%s is there already, but its SHA-256 is %s and not %s: move it away, or take another directory",
+                    t->path, hex, t->file->sha256);
 }
 
 static lk_status finish(transfer *t)
 {
-    if (fsync(t->fd) != 0) return lk__fail(t->download->context, LK_EIO, "cannot write %s: %s", t->part, strerror(errno));
-    if (rename(t->part, t->path) != 0) return lk__fail(t->download->context, LK_EIO, "cannot name %s: %s", t->path, strerror(errno));
+    if (fsync(t->fd) != 0)
+        return lk__fail(t->download->context, LK_EIO, "cannot write %s: %s", t->part, strerror(errno));
+    if (rename(t->part, t->path) != 0)
+        return lk__fail(t->download->context, LK_EIO, "cannot name %s: %s", t->path, strerror(errno));
     return LK_OK;
 }
 
@@ -314,9 +327,10 @@ lk_status lk__download_file(lk__download *d, const lk__known_file *file, const c
     if (status == LK_OK) status = finish(&t);
     if (status == LK_EMISMATCH) {
         unlink(t.part);
-        status = lk__fail(d->context, LK_EFORMAT,
-                          "what %s gives is not %s: its SHA-256 is %s and not %s. Nothing is kept; try another mirror with --url", url,
-                          file->name, hex, file->sha256);
+        status = lk__fail(
+            d->context, LK_EFORMAT,
+            "what %s gives is not %s: its SHA-256 is %s and not %s. Nothing is kept; try another mirror with --url",
+            url, file->name, hex, file->sha256);
     }
 fail:
     if (t.fd >= 0) {

@@ -34,14 +34,14 @@ typedef struct lk__patience {
 } lk__patience;
 
 typedef struct lk__download {
-    lk_context         *context;
-    const lk__curl     *curl;
+    lk_context          *context;
+    const lk__curl      *curl;
     const lk__known_set *set; /* for advice */
-    const char         *directory;
-    lk__patience        patience;
-    lk_data_progress    progress; /* may be NULL */
-    void               *user;
-    int64_t             done, total; /* bytes of finished files; of all */
+    const char          *directory;
+    lk__patience         patience;
+    lk_data_progress     progress; /* may be NULL */
+    void                *user;
+    int64_t              done, total; /* bytes of finished files; of all */
 } lk__download;
 
 extern const lk__known_set lk__known_sets[];
@@ -54,8 +54,8 @@ lk_status lk__download_file(lk__download *download, const lk__known_file *file, 
 lk_status lk__sha256_check(lk_context *context, const char *path, const char *sha256, char hex[65]);
 
 /* lk_data_get for any set. url may be NULL. */
-lk_status lk__data_get(lk_context *context, const lk__known_set *set, const char *directory, const char *url, lk__patience patience,
-                       lk_data_progress progress, void *user);
+lk_status lk__data_get(lk_context *context, const lk__known_set *set, const char *directory, const char *url,
+                       lk__patience patience, lk_data_progress progress, void *user);
 
 /* Takes set's members out of a .tar.gz into directory/member_directory. Names and places come from set, never from the
  * archive, so nothing can be written elsewhere. */

@@ -17,8 +17,8 @@ static lk_status read_all(lk__stream *s, void *out, size_t bytes, const char *wh
     if (status < 0) return status;
     if (got == bytes) return LK_OK;
     if (got == 0 && s->size == 0) return lk__fail(s->context, LK_EFORMAT, "%s is empty", s->name);
-    return lk__fail(s->context, LK_EFORMAT, "%s is truncated: %zu of %zu bytes of its %s are there%s", s->name, got, bytes,
-                    what, s->gzip ? " (unpacked)" : "");
+    return lk__fail(s->context, LK_EFORMAT, "%s is truncated: %zu of %zu bytes of its %s are there%s", s->name, got,
+                    bytes, what, s->gzip ? " (unpacked)" : "");
 }
 
 static lk_status read_header(lk__stream *s, lk__idx *idx)
@@ -27,25 +27,30 @@ static lk_status read_header(lk__stream *s, lk__idx *idx)
     lk_status     status = read_all(s, magic, sizeof magic, "header");
     if (status < 0) return status;
     if (magic[0] != 0 || magic[1] != 0)
-        return lk__fail(s->context, LK_EFORMAT, "%s is not an IDX file: it begins with %02x %02x %02x %02x, not with 00 00",
-                        s->name, magic[0], magic[1], magic[2], magic[3]);
+        return lk__fail(s->context, LK_EFORMAT,
+                        "%s is not an IDX file: it begins with %02x %02x %02x %02x, not with 00 00", s->name, magic[0],
+                        magic[1], magic[2], magic[3]);
     if (magic[2] != 0x08)
-        return lk__fail(s->context, LK_EFORMAT, "%s: IDX values of type 0x%02x at byte 2: only unsigned bytes (0x08) are read",
-                        s->name, magic[2]);
+        return lk__fail(s->context, LK_EFORMAT,
+                        "%s: IDX values of type 0x%02x at byte 2: only unsigned bytes (0x08) are read", s->name,
+                        magic[2]);
     if (magic[3] < 1 || magic[3] > LK__IDX_RANK)
-        return lk__fail(s->context, LK_EFORMAT, "%s: %d axes at byte 3: 1 to %d can be", s->name, magic[3], LK__IDX_RANK);
+        return lk__fail(s->context, LK_EFORMAT, "%s: %d axes at byte 3: 1 to %d can be", s->name, magic[3],
+                        LK__IDX_RANK);
     idx->rank = magic[3];
     uint64_t total = 1, limit = lk__stream_limit(s);
     for (int i = 0; i < idx->rank; i++) {
         if ((status = read_all(s, length, sizeof length, "header")) < 0) return status;
         uint32_t n = (uint32_t)length[0] << 24 | (uint32_t)length[1] << 16 | (uint32_t)length[2] << 8 | length[3];
-        if (n == 0) return lk__fail(s->context, LK_EFORMAT, "%s: axis %d, at byte %d, is 0 long", s->name, i, 4 + 4 * i);
+        if (n == 0)
+            return lk__fail(s->context, LK_EFORMAT, "%s: axis %d, at byte %d, is 0 long", s->name, i, 4 + 4 * i);
         idx->dims[i] = n;
         if (__builtin_mul_overflow(total, (uint64_t)n, &total) || total > limit)
-            return lk__fail(s->context, LK_EFORMAT,
-                            "%s is truncated or damaged: its header promises more bytes (axis %d, at byte %d, is %u long) "
-                            "than a file of %llu bytes can hold",
-                            s->name, i, 4 + 4 * i, n, (unsigned long long)s->size);
+            return lk__fail(
+                s->context, LK_EFORMAT,
+                "%s is truncated or damaged: its header promises more bytes (axis %d, at byte %d, is %u long) "
+                "than a file of %llu bytes can hold",
+                s->name, i, 4 + 4 * i, n, (unsigned long long)s->size);
     }
     idx->size = (size_t)total;
     return LK_OK;
@@ -63,8 +68,9 @@ lk_status lk__idx_read(lk__stream *s, lk__idx *idx)
     size_t        got = 0;
     if ((status = lk__stream_read(s, &more, 1, &got)) < 0) goto fail;
     if (got == 0) return LK_OK;
-    status = lk__fail(s->context, LK_EFORMAT, "%s has more bytes than its header says: byte %llu%s is one too many", s->name,
-                      (unsigned long long)(4 + 4 * (size_t)idx->rank + idx->size), s->gzip ? " (unpacked)" : "");
+    status =
+        lk__fail(s->context, LK_EFORMAT, "%s has more bytes than its header says: byte %llu%s is one too many", s->name,
+                 (unsigned long long)(4 + 4 * (size_t)idx->rank + idx->size), s->gzip ? " (unpacked)" : "");
 fail:
     lk__idx_free(s->context, idx);
     return status;
@@ -96,8 +102,9 @@ lk_status lk__idx_dataset(lk_context *context, const char *name, lk__stream *ima
     }
     if ((status = lk__idx_read(image_stream, &images)) < 0) goto fail;
     if (images.rank < 2) {
-        status = lk__fail(context, LK_EFORMAT, "%s has one axis: images have two at least. Are images and labels exchanged?",
-                          image_stream->name);
+        status =
+            lk__fail(context, LK_EFORMAT, "%s has one axis: images have two at least. Are images and labels exchanged?",
+                     image_stream->name);
         goto fail;
     }
     if (images.dims[0] != labels.dims[0]) {
@@ -112,7 +119,8 @@ lk_status lk__idx_dataset(lk_context *context, const char *name, lk__stream *ima
     int64_t dims[LK__IDX_RANK] = {1};
     int     grey = images.rank == 3;
     for (int i = 1; i < images.rank; i++) dims[i - 1 + grey] = images.dims[i];
-    if ((status = lk__dataset_make(context, name, images.dims[0], images.rank - 1 + grey, dims, LK_U8, classes, &d)) < 0)
+    if ((status = lk__dataset_make(context, name, images.dims[0], images.rank - 1 + grey, dims, LK_U8, classes, &d)) <
+        0)
         goto fail;
     d->class_names = class_names;
     d->owned_features = images.bytes; /* handed over */
@@ -122,7 +130,8 @@ lk_status lk__idx_dataset(lk_context *context, const char *name, lk__stream *ima
     d->owned_label_bytes = (size_t)d->count * sizeof *d->owned_labels;
     d->owned_labels = lk__alloc(context, LK_MEMORY_DATA, d->owned_label_bytes);
     d->labels = d->owned_labels;
-    status = d->owned_labels ? convert_labels(context, label_stream->name, &labels, classes, d->owned_labels) : LK_ENOMEM;
+    status =
+        d->owned_labels ? convert_labels(context, label_stream->name, &labels, classes, d->owned_labels) : LK_ENOMEM;
     if (status < 0) goto fail;
     *dataset = d;
     d = NULL;
@@ -145,9 +154,9 @@ bool lk__idx_find(const char *path, char found[LK__PATH])
 lk_status lk__idx_open(lk_context *context, const char *name, const char *images, const char *labels, int classes,
                        const char *const *class_names, lk_dataset **dataset)
 {
-    lk__stream  image_stream = {.context = context, .fd = -1}, label_stream = {.context = context, .fd = -1};
-    char        image_path[LK__PATH], label_path[LK__PATH];
-    lk_status   status;
+    lk__stream image_stream = {.context = context, .fd = -1}, label_stream = {.context = context, .fd = -1};
+    char       image_path[LK__PATH], label_path[LK__PATH];
+    lk_status  status;
     *dataset = NULL;
     bool image_found = lk__idx_find(images, image_path), label_found = lk__idx_find(labels, label_path);
     if (!image_found || !label_found) {
@@ -167,6 +176,7 @@ lk_status lk_dataset_idx(lk_context *context, const char *images, const char *la
 {
     *dataset = NULL;
     if (classes < 0 || classes > 256)
-        return lk__fail(context, LK_EINVAL, "an IDX data set of %d classes: labels are bytes, so 1 to 256, or 0 to count them", classes);
+        return lk__fail(context, LK_EINVAL,
+                        "an IDX data set of %d classes: labels are bytes, so 1 to 256, or 0 to count them", classes);
     return lk__idx_open(context, "idx", images, labels, classes, NULL, dataset);
 }

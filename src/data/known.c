@@ -1,8 +1,9 @@
 /* known.c - the public data sets: where they are, how large, and their SHA-256.
  *
- * Sizes and sums are those that TensorFlow Datasets 4.9.4 publishes in its url_checksums (cifar10.txt, fashion_mnist.txt,
- * mnist.txt); the addresses too. Debian's package dataset-fashion-mnist holds the same images packed anew, so its .gz files
- * have other sums; it is read where it is and never fetched from here. */
+ * Sizes, sums and addresses are those that TensorFlow Datasets 4.9.4 publishes in its url_checksums (cifar10.txt,
+ * fashion_mnist.txt, mnist.txt). Debian's package dataset-fashion-mnist holds the same files with another gzip header,
+ * so its sums differ; with the name and time of the original header put back, all four give the sums below and the MD5
+ * sums of Fashion-MNIST's own README. The package is read where it lies and never fetched from here. */
 #include "data/download.h"
 #include "data/path.h"
 
@@ -16,8 +17,8 @@
 static const lk__known_file cifar10_files[] = {
     {"cifar-10-binary.tar.gz", 170052171, "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd"},
 };
-static const char *const cifar10_members[] = {"data_batch_1.bin", "data_batch_2.bin", "data_batch_3.bin",
-                                              "data_batch_4.bin", "data_batch_5.bin", "test_batch.bin"};
+static const char *const    cifar10_members[] = {"data_batch_1.bin", "data_batch_2.bin", "data_batch_3.bin",
+                                                 "data_batch_4.bin", "data_batch_5.bin", "test_batch.bin"};
 static const lk__known_file fashion_files[] = {
     {"train-images-idx3-ubyte.gz", 26421880, "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84"},
     {"train-labels-idx1-ubyte.gz", 29515, "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845"},
@@ -32,9 +33,10 @@ static const lk__known_file mnist_files[] = {
 };
 
 const lk__known_set lk__known_sets[] = {
-    {"cifar10", "https://www.cs.toronto.edu/~kriz", FILES(cifar10_files), NULL, "cifar-10-batches-bin", FILES(cifar10_members), 30730000},
-    {"fashion-mnist", "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com", FILES(fashion_files), "dataset-fashion-mnist", NULL,
-     NULL, 0, 0},
+    {"cifar10", "https://www.cs.toronto.edu/~kriz", FILES(cifar10_files), NULL, "cifar-10-batches-bin",
+     FILES(cifar10_members), 30730000},
+    {"fashion-mnist", "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com", FILES(fashion_files),
+     "dataset-fashion-mnist", NULL, NULL, 0, 0},
     {"mnist", "https://storage.googleapis.com/cvdf-datasets/mnist", FILES(mnist_files), NULL, NULL, NULL, 0, 0},
 };
 const int lk__known_set_count = sizeof lk__known_sets / sizeof *lk__known_sets;
@@ -56,17 +58,23 @@ static bool unpacked(const lk__known_set *set, const char *directory)
 static bool make_url(char url[LK__PATH], const char *base, const char *name)
 {
     size_t length = strlen(base), tail = strlen(name);
-    if (length > tail && base[length - tail - 1] == '/' && strcmp(base + length - tail, name) == 0) return lk__path(url, "%s", base);
+    if (length > tail && base[length - tail - 1] == '/' && strcmp(base + length - tail, name) == 0)
+        return lk__path(url, "%s", base);
     while (length > 0 && base[length - 1] == '/') length--;
     return lk__path(url, "%.*s/%s", (int)length, base, name);
 }
 
-lk_status lk__data_get(lk_context *context, const lk__known_set *set, const char *directory, const char *url, lk__patience patience,
-                       lk_data_progress progress, void *user)
+lk_status lk__data_get(lk_context *context, const lk__known_set *set, const char *directory, const char *url,
+                       lk__patience patience, lk_data_progress progress, void *user)
 {
     lk__curl     curl = {0};
-    lk__download d = {.context = context, .curl = &curl, .set = set, .directory = directory, .patience = patience,
-                      .progress = progress, .user = user};
+    lk__download d = {.context = context,
+                      .curl = &curl,
+                      .set = set,
+                      .directory = directory,
+                      .patience = patience,
+                      .progress = progress,
+                      .user = user};
     for (int i = 0; i < set->file_count; i++) d.total += set->files[i].bytes;
     if (unpacked(set, directory)) {
         if (progress) progress(user, d.total, d.total);
@@ -92,8 +100,8 @@ lk_status lk__data_get(lk_context *context, const lk__known_set *set, const char
     return LK_OK;
 }
 
-lk_status lk_data_get(lk_context *context, const char *name, const char *directory, const char *url, lk_data_progress progress,
-                      void *user)
+lk_status lk_data_get(lk_context *context, const char *name, const char *directory, const char *url,
+                      lk_data_progress progress, void *user)
 {
     static const lk__patience patience = {.attempts = 4, .backoff_ms = 1000, .connect_ms = 15000, .stall_s = 30};
     char                      usual[LK__PATH];
@@ -105,7 +113,8 @@ lk_status lk_data_get(lk_context *context, const char *name, const char *directo
     }
     if (!set) {
         const char *near = name ? lk__nearest(name, names, (size_t)lk__known_set_count) : NULL;
-        return lk__fail(context, LK_EINVAL, "no data set to get is called %s%s%s%s: there are cifar10, fashion-mnist and mnist",
+        return lk__fail(context, LK_EINVAL,
+                        "no data set to get is called %s%s%s%s: there are cifar10, fashion-mnist and mnist",
                         name ? name : "(nothing)", near ? " (did you mean " : "", near ? near : "", near ? "?)" : "");
     }
     if (!directory) {

@@ -1,5 +1,5 @@
-/* loader.c - batches, made by the caller or ahead of time by worker threads. Slots form a ring in the order of batches; what
- * a slot holds is settled when it is handed out, under the lock, so who fills it and when changes nothing. */
+/* loader.c - batches, made by the caller or ahead of time by worker threads. Slots form a ring in the order of batches;
+ * what a slot holds is settled when it is handed out, under the lock, so who fills it and when changes nothing. */
 #define _GNU_SOURCE
 #include "data/dataset.h"
 #include "data/sampler.h"
@@ -14,14 +14,14 @@
 #include <time.h>
 
 typedef struct slot {
-    void                *features;
-    int32_t             *labels;
-    int64_t             *indices;
-    int64_t              count, epoch, position;
-    bool                 ready; /* guarded by lock */
-    lk_status            status;
-    atomic_int_fast64_t  reading; /* the sample in hand, or -1 */
-    char                 message[LK__DATASET_MESSAGE];
+    void               *features;
+    int32_t            *labels;
+    int64_t            *indices;
+    int64_t             count, epoch, position;
+    bool                ready; /* guarded by lock */
+    lk_status           status;
+    atomic_int_fast64_t reading; /* the sample in hand, or -1 */
+    char                message[LK__DATASET_MESSAGE];
 } slot;
 
 /* Where everything lies in the one block of LK_MEMORY_LOADER; all offsets are multiples of LK__ALIGN. */
@@ -88,15 +88,18 @@ static lk_status check(lk_context *context, const lk_loader_config *c)
     if (c->dtype != LK_F32 && c->dtype != LK_F64) REFUSE("batches of %s: f32 or f64 can be", lk_dtype_name(c->dtype));
     if (c->workers < 0 || c->workers > LK__MAX_THREADS)
         REFUSE("a loader with %d workers: 0 to %d can be", c->workers, LK__MAX_THREADS);
-    if (c->prefetch < 0 || c->prefetch > 65536) REFUSE("a loader that prefetches %d batches: 0 to 65536 can be", c->prefetch);
-    if (c->prefetch && !c->workers) REFUSE("a loader that prefetches %d batches needs a worker to make them", c->prefetch);
+    if (c->prefetch < 0 || c->prefetch > 65536)
+        REFUSE("a loader that prefetches %d batches: 0 to 65536 can be", c->prefetch);
+    if (c->prefetch && !c->workers)
+        REFUSE("a loader that prefetches %d batches needs a worker to make them", c->prefetch);
     if (c->timeout_ms < 1) REFUSE("a loader's timeout of %lld ms: 1 at least", (long long)c->timeout_ms);
     if (c->drop_last && lk_dataset_count(c->dataset) < c->batch)
         REFUSE("a data set of %lld samples has no full batch of %lld: take a smaller batch, or do not drop the last",
                (long long)lk_dataset_count(c->dataset), (long long)c->batch);
     size_t all;
     int    slots = 1 + (c->prefetch ? c->prefetch : 2 * c->workers);
-    if (__builtin_mul_overflow((size_t)c->batch, (size_t)lk_dataset_elements(c->dataset) * sizeof(double) + 4 * LK__ALIGN, &all) ||
+    if (__builtin_mul_overflow((size_t)c->batch,
+                               (size_t)lk_dataset_elements(c->dataset) * sizeof(double) + 4 * LK__ALIGN, &all) ||
         __builtin_mul_overflow(all, (size_t)slots, &all) || all > SIZE_MAX / 4)
         REFUSE("%d batches of %lld samples are larger than any memory", slots, (long long)c->batch);
 #undef REFUSE
@@ -142,8 +145,8 @@ static void fill(lk_loader *l, slot *s, float *scratch)
         char       *row = (char *)s->features + (size_t)i * row_bytes;
         const void *sample = NULL;
         atomic_store_explicit(&s->reading, s->indices[i], memory_order_relaxed);
-        s->status = lk__dataset_read(l->config.dataset, s->indices[i], copies ? (float *)row : scratch, &sample, &s->labels[i],
-                                     s->message);
+        s->status = lk__dataset_read(l->config.dataset, s->indices[i], copies ? (float *)row : scratch, &sample,
+                                     &s->labels[i], s->message);
         if (s->status < 0) break;
         lk__transform_apply(&l->transform, &random, s->indices[i], sample, row);
     }
@@ -168,7 +171,8 @@ static void *worker_main(void *argument)
     pthread_mutex_lock(&l->lock);
     float *scratch = scratch_of(l, l->started++);
     for (;;) {
-        while (!l->stop && (l->paused || l->handed >= l->consumed + (uint64_t)l->layout.slots)) pthread_cond_wait(&l->work, &l->lock);
+        while (!l->stop && (l->paused || l->handed >= l->consumed + (uint64_t)l->layout.slots))
+            pthread_cond_wait(&l->work, &l->lock);
         if (l->stop) break;
         slot *s = &l->slots[l->handed % (uint64_t)l->layout.slots];
         hand_out(l, s);
@@ -252,8 +256,8 @@ lk_status lk_loader_seek(lk_loader *l, int64_t epoch, int64_t position)
 {
     int64_t count = lk_dataset_count(l->config.dataset);
     if (epoch < 0 || position < 0 || position > count)
-        return lk__fail(l->context, LK_EINVAL, "seek to epoch %lld, position %lld of a data set of %lld samples", (long long)epoch,
-                        (long long)position, (long long)count);
+        return lk__fail(l->context, LK_EINVAL, "seek to epoch %lld, position %lld of a data set of %lld samples",
+                        (long long)epoch, (long long)position, (long long)count);
     pthread_mutex_lock(&l->lock);
     l->paused = true;
     atomic_store(&l->cancel, true);

@@ -28,21 +28,24 @@ lk_status lk_data_directory(lk_context *context, const char *name, char *path, s
         }
         length = snprintf(path, bytes, "%s/.cache/lockstep/%s", home, name);
     }
-    if (length < 0 || (size_t)length >= bytes) return lk__fail(context, LK_EINVAL, "the path of %s is longer than %zu bytes", name, bytes);
+    if (length < 0 || (size_t)length >= bytes)
+        return lk__fail(context, LK_EINVAL, "the path of %s is longer than %zu bytes", name, bytes);
     return LK_OK;
 }
 
 enum { PLACES = 6 };
 
 /* Where to look for name, when no directory was given. */
-static lk_status places_of(lk_context *context, const char *name, const char *packaged, char places[PLACES][LK__PATH], int *count)
+static lk_status places_of(lk_context *context, const char *name, const char *packaged, char places[PLACES][LK__PATH],
+                           int *count)
 {
     *count = 0;
     lk_status status = lk_data_directory(context, name, places[(*count)++], LK__PATH);
     if (status < 0) return status;
     const char *home = getenv("HOME");
     if (getenv("LOCKSTEP_DATA") && home && *home) {
-        if (lk__path(places[*count], "%s/.cache/lockstep/%s", home, name) && strcmp(places[0], places[*count]) != 0) (*count)++;
+        if (lk__path(places[*count], "%s/.cache/lockstep/%s", home, name) && strcmp(places[0], places[*count]) != 0)
+            (*count)++;
     }
     if (packaged && lk__path(places[*count], "%s", packaged)) (*count)++;
     return LK_OK;
@@ -68,11 +71,13 @@ static lk_status open_cifar(lk_context *context, const char *directory, lk_split
         if ((status = lk_dataset_cifar10(context, places[i], split, dataset)) != LK_ENOENT) return status;
     list(tried, sizeof tried, places, count);
     return lk__fail(context, LK_ENOENT,
-                    "no CIFAR-10 here: looked for %s in %s. Get it with: lockstep data get cifar10. Or name its directory: cifar10:DIR",
+                    "no CIFAR-10 here: looked for %s in %s. Get it with: lockstep data get cifar10. Or name its "
+                    "directory: cifar10:DIR",
                     split == LK_SPLIT_TRAIN ? "data_batch_1.bin to data_batch_5.bin" : "test_batch.bin", tried);
 }
 
-static lk_status open_mnist(lk_context *context, bool fashion, const char *directory, lk_split split, lk_dataset **dataset)
+static lk_status open_mnist(lk_context *context, bool fashion, const char *directory, lk_split split,
+                            lk_dataset **dataset)
 {
     const char *name = fashion ? "fashion-mnist" : "mnist", *set = split == LK_SPLIT_TRAIN ? "train" : "t10k";
     /* The directory itself, and where PyTorch's downloads lie in theirs. */
@@ -80,16 +85,18 @@ static lk_status open_mnist(lk_context *context, bool fashion, const char *direc
     char              places[PLACES][LK__PATH], tried[LK__PATH], images[LK__PATH], labels[LK__PATH], found[LK__PATH];
     int               count = 1;
     if (directory) {
-        if (!lk__path(places[0], "%s", directory)) return lk__fail(context, LK_EINVAL, "%s: a path of more than %d bytes", name, LK__PATH);
+        if (!lk__path(places[0], "%s", directory))
+            return lk__fail(context, LK_EINVAL, "%s: a path of more than %d bytes", name, LK__PATH);
     } else {
-        lk_status status = places_of(context, name, fashion ? "/usr/share/datasets/fashion-mnist" : NULL, places, &count);
+        lk_status status =
+            places_of(context, name, fashion ? "/usr/share/datasets/fashion-mnist" : NULL, places, &count);
         if (status < 0) return status;
     }
     for (int i = 0; i < count; i++) {
         for (int k = 0; k < 2; k++) {
             if (lk__path(images, "%s%s/%s-images-idx3-ubyte", places[i], layouts[k], set) &&
-                lk__path(labels, "%s%s/%s-labels-idx1-ubyte", places[i], layouts[k], set) && lk__idx_find(images, found) &&
-                lk__idx_find(labels, found))
+                lk__path(labels, "%s%s/%s-labels-idx1-ubyte", places[i], layouts[k], set) &&
+                lk__idx_find(images, found) && lk__idx_find(labels, found))
                 return lk__idx_open(context, name, images, labels, 10, fashion ? fashion_names : digit_names, dataset);
         }
     }
@@ -122,10 +129,13 @@ static bool parse_synthetic(const char *text, lk_dataset_synthetic_config *confi
         config->rank = 0;
         do {
             if (config->rank > 0) text++; /* the x */
-            if (config->rank >= LK_MAX_RANK || !take_number(&text, INT32_MAX, &config->dims[config->rank++])) return false;
+            if (config->rank >= LK_MAX_RANK || !take_number(&text, INT32_MAX, &config->dims[config->rank++]))
+                return false;
         } while (*text == 'x');
-        if (*text == ',' && text[1]) text++;
-        else if (*text) return false;
+        if (*text == ',' && text[1])
+            text++;
+        else if (*text)
+            return false;
     }
     while (*text) {
         static const char *const keys[] = {"classes=", "count=", "seed="};
@@ -137,8 +147,10 @@ static bool parse_synthetic(const char *text, lk_dataset_synthetic_config *confi
         if (key == 0) config->classes = (int)number;
         if (key == 1) config->count = number;
         if (key == 2) config->seed = (uint64_t)number;
-        if (*text == ',' && text[1]) text++;
-        else if (*text) return false;
+        if (*text == ',' && text[1])
+            text++;
+        else if (*text)
+            return false;
     }
     return true;
 }
@@ -147,7 +159,8 @@ static lk_status open_synthetic(lk_context *context, const char *text, lk_split 
 {
     lk_dataset_synthetic_config config = LK_DATASET_SYNTHETIC_CONFIG_INIT;
     if (text && !parse_synthetic(text, &config))
-        return lk__fail(context, LK_EINVAL, "synthetic:%s cannot be: say for example synthetic:3x32x32,classes=10,count=5000,seed=1", text);
+        return lk__fail(context, LK_EINVAL,
+                        "synthetic:%s cannot be: say for example synthetic:3x32x32,classes=10,count=5000,seed=1", text);
     config.dtype = config.rank == 3 ? LK_U8 : LK_F32;
     if (split == LK_SPLIT_TEST) { /* a quarter as many, from where the training set ends */
         config.first = config.count;
@@ -161,7 +174,8 @@ lk_status lk_dataset_open(lk_context *context, const char *name, lk_split split,
     char        key[64];
     const char *colon = name ? strchr(name, ':') : NULL;
     *dataset = NULL;
-    if (!name || !*name) return lk__fail(context, LK_EINVAL, "a data set needs a name: cifar10, fashion-mnist, mnist or synthetic");
+    if (!name || !*name)
+        return lk__fail(context, LK_EINVAL, "a data set needs a name: cifar10, fashion-mnist, mnist or synthetic");
     size_t length = colon ? (size_t)(colon - name) : strlen(name);
     snprintf(key, sizeof key, "%.*s", length < sizeof key ? (int)length : (int)sizeof key - 1, name);
     const char *rest = colon && colon[1] ? colon + 1 : NULL;
@@ -170,6 +184,7 @@ lk_status lk_dataset_open(lk_context *context, const char *name, lk_split split,
     if (strcmp(key, "mnist") == 0) return open_mnist(context, false, rest, split, dataset);
     if (strcmp(key, "synthetic") == 0) return open_synthetic(context, rest, split, dataset);
     const char *near = lk__nearest(key, open_names, sizeof open_names / sizeof *open_names);
-    return lk__fail(context, LK_EINVAL, "no data set is called %s%s%s%s: there are cifar10, fashion-mnist, mnist and synthetic", key,
+    return lk__fail(context, LK_EINVAL,
+                    "no data set is called %s%s%s%s: there are cifar10, fashion-mnist, mnist and synthetic", key,
                     near ? " (did you mean " : "", near ? near : "", near ? "?)" : "");
 }

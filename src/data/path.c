@@ -24,7 +24,8 @@ bool lk__path_exists(const char *path) { return access(path, F_OK) == 0; }
 lk_status lk__path_make(lk_context *context, const char *directory)
 {
     char path[LK__PATH];
-    if (!*directory || !lk__path(path, "%s", directory)) return lk__fail(context, LK_EINVAL, "no directory can be called \"%s\"", directory);
+    if (!*directory || !lk__path(path, "%s", directory))
+        return lk__fail(context, LK_EINVAL, "no directory can be called \"%s\"", directory);
     for (char *p = path + 1;; p++) {
         if (*p && *p != '/') continue;
         char end = *p;

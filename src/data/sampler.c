@@ -1,4 +1,5 @@
-/* sampler.c - the order of an epoch: Fisher and Yates's shuffle by counter-based numbers, a function of (seed, epoch). */
+/* sampler.c - the order of an epoch: Fisher and Yates's shuffle by counter-based numbers, a function of (seed,
+ * epoch). */
 #include "data/sampler.h"
 
 #include "base/random.h"

@@ -99,7 +99,7 @@ static lk_status read_gzip(lk__stream *s, unsigned char *out, size_t bytes, size
         s->z.avail_in = (uInt)input;
         s->z.next_out = out + *got;
         s->z.avail_out = (uInt)space;
-        int result = inflate(&s->z, Z_NO_FLUSH);
+        int    result = inflate(&s->z, Z_NO_FLUSH);
         size_t used = input - s->z.avail_in;
         s->next += used;
         s->available -= used;
@@ -111,8 +111,8 @@ static lk_status read_gzip(lk__stream *s, unsigned char *out, size_t bytes, size
             if (s->available == 0)
                 s->ended = true;
             else if (s->next[0] != 0x1f || inflateReset(&s->z) != Z_OK)
-                return lk__fail(s->context, LK_EFORMAT, "%s has something else after its gzip data, from byte %llu on", s->name,
-                                (unsigned long long)s->taken);
+                return lk__fail(s->context, LK_EFORMAT, "%s has something else after its gzip data, from byte %llu on",
+                                s->name, (unsigned long long)s->taken);
         } else if (result == Z_MEM_ERROR) {
             return lk__fail(s->context, LK_ENOMEM, "no memory to unpack %s", s->name);
         } else if (result != Z_OK && result != Z_BUF_ERROR) {

@@ -8,10 +8,10 @@
 
 typedef struct lk__stream {
     lk_context          *context;
-    const char          *name; /* for messages; borrowed */
-    int                  fd;   /* -1: memory */
-    uint64_t             size; /* bytes as stored */
-    uint64_t             taken; /* of them, handed on so far */
+    const char          *name;   /* for messages; borrowed */
+    int                  fd;     /* -1: memory */
+    uint64_t             size;   /* bytes as stored */
+    uint64_t             taken;  /* of them, handed on so far */
     unsigned char       *buffer; /* of a file */
     const unsigned char *next;
     size_t               available;
@@ -27,7 +27,8 @@ void      lk__stream_close(lk__stream *stream);
 /* Reads up to `bytes`; *got is less only at the end. LK_EFORMAT for damaged or truncated gzip, or what follows it. */
 lk_status lk__stream_read(lk__stream *stream, void *out, size_t bytes, size_t *got);
 
-/* The most that the stream could ever give: a header that promises more lies, and nothing should be allocated for it. */
+/* The most that the stream could ever give: a header that promises more lies, and nothing should be allocated for
+ * it. */
 uint64_t lk__stream_limit(const lk__stream *stream);
 
 #endif

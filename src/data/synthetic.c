@@ -1,13 +1,13 @@
-/* synthetic.c - made-up data: each class has a mean, each sample is its class's mean and noise. Images have means that are
- * constant over blocks of 4 × 4 pixels, since convolution and pooling would average finer ones away. */
+/* synthetic.c - made-up data: each class has a mean, each sample is its class's mean and noise. Images have means that
+ * are constant over blocks of 4 × 4 pixels, since convolution and pooling would average finer ones away. */
 #include "base/random.h"
 #include "data/dataset.h"
 
 enum { MEANS, LABELS, NOISE }; /* streams of random numbers */
 enum { BLOCK = 4 };
 
-/* 64 bits for (key, index): the finaliser of SplitMix64 (Steele, Lea and Flood, OOPSLA'14). A key comes from Philox, one for
- * each class or sample; the values below it need speed more than quality. */
+/* 64 bits for (key, index): the finaliser of SplitMix64 (Steele, Lea and Flood, OOPSLA'14). A key comes from Philox,
+ * one for each class or sample; the values below it need speed more than quality. */
 static uint64_t word(uint64_t key, uint64_t index)
 {
     uint64_t z = key + index * 0x9E3779B97F4A7C15u;
@@ -62,7 +62,8 @@ static void fill_bytes(int64_t elements, uint64_t key, const unsigned char *mean
         uint64_t noise = word(key, (uint64_t)i);
         for (int k = 0; k < 8; k++) out[i + k] = (unsigned char)(mean[i + k] + (noise >> 8 * k & 127));
     }
-    for (uint64_t noise = word(key, (uint64_t)i); i < elements; i++, noise >>= 8) out[i] = (unsigned char)(mean[i] + (noise & 127));
+    for (uint64_t noise = word(key, (uint64_t)i); i < elements; i++, noise >>= 8)
+        out[i] = (unsigned char)(mean[i] + (noise & 127));
 }
 
 lk_status lk_dataset_synthetic(lk_context *context, const lk_dataset_synthetic_config *config, lk_dataset **dataset)
@@ -76,13 +77,15 @@ lk_status lk_dataset_synthetic(lk_context *context, const lk_dataset_synthetic_c
     if (config->size != sizeof *config)
         return lk__fail(context, LK_EINVAL, "synthetic data: begin its config with LK_DATASET_SYNTHETIC_CONFIG_INIT");
     if (config->classes < 1 || config->first < 0)
-        return lk__fail(context, LK_EINVAL, "synthetic data of %d classes from sample %lld on: at least 1 class and sample 0",
+        return lk__fail(context, LK_EINVAL,
+                        "synthetic data of %d classes from sample %lld on: at least 1 class and sample 0",
                         config->classes, (long long)config->first);
     lk_status status = lk__dataset_make(context, "synthetic", config->count, config->rank, config->dims, config->dtype,
                                         config->classes, &d);
     if (status < 0) return status;
     if (__builtin_mul_overflow(d->stride, (size_t)d->classes, &mean_bytes)) {
-        status = lk__fail(context, LK_EINVAL, "synthetic data of %d classes of %lld values: too large", d->classes, (long long)d->elements);
+        status = lk__fail(context, LK_EINVAL, "synthetic data of %d classes of %lld values: too large", d->classes,
+                          (long long)d->elements);
         goto fail;
     }
     if ((status = lk__dataset_own(d, (size_t)d->count * d->stride)) < 0) goto fail;

@@ -1,5 +1,5 @@
-/* tar.c - takes known members out of a .tar.gz (POSIX.1-1988 ustar, and what older tars wrote). Everything else in the archive
- * is passed over unread. */
+/* tar.c - takes known members out of a .tar.gz (POSIX.1-1988 ustar, and what older tars wrote). Everything else in the
+ * archive is passed over unread. */
 #define _GNU_SOURCE
 #include "data/download.h"
 #include "data/path.h"
@@ -88,14 +88,17 @@ static lk_status take(unpacker *u, int member, uint64_t bytes)
 {
     char path[LK__PATH], part[LK__PATH];
     if ((int64_t)bytes != u->set->member_bytes) return damaged(u, "a member has the wrong size");
-    if (!lk__path(path, "%s/%s/%s", u->directory, u->set->member_directory, u->set->members[member]) || !lk__path(part, "%s.part", path))
+    if (!lk__path(path, "%s/%s/%s", u->directory, u->set->member_directory, u->set->members[member]) ||
+        !lk__path(part, "%s.part", path))
         return lk__fail(u->context, LK_EINVAL, "the directory %s has too long a name", u->directory);
     int fd = open(part, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
     if (fd < 0) return lk__fail(u->context, LK_EIO, "cannot write %s: %s", part, strerror(errno));
     lk_status status = pass(u, bytes, fd, part);
-    if (status == LK_OK && fsync(fd) != 0) status = lk__fail(u->context, LK_EIO, "cannot write %s: %s", part, strerror(errno));
+    if (status == LK_OK && fsync(fd) != 0)
+        status = lk__fail(u->context, LK_EIO, "cannot write %s: %s", part, strerror(errno));
     close(fd);
-    if (status == LK_OK && rename(part, path) != 0) status = lk__fail(u->context, LK_EIO, "cannot name %s: %s", path, strerror(errno));
+    if (status == LK_OK && rename(part, path) != 0)
+        status = lk__fail(u->context, LK_EIO, "cannot name %s: %s", path, strerror(errno));
     if (status < 0) unlink(part);
     return status;
 }
@@ -119,9 +122,9 @@ static lk_status step(unpacker *u, unsigned *taken)
 
 lk_status lk__untar(lk_context *context, const char *archive, const lk__known_set *set, const char *directory)
 {
-    unpacker u = {.context = context, .set = set, .directory = directory};
-    unsigned taken = 0; /* a bit for each member */
-    char     folder[LK__PATH];
+    unpacker  u = {.context = context, .set = set, .directory = directory};
+    unsigned  taken = 0; /* a bit for each member */
+    char      folder[LK__PATH];
     lk_status status = lk__stream_open(context, archive, &u.stream);
     if (status < 0) goto fail;
     u.chunk = lk__alloc(context, LK_MEMORY_DATA, CHUNK);
@@ -138,7 +141,9 @@ lk_status lk__untar(lk_context *context, const char *archive, const lk__known_se
     if (status < 0) goto fail;
     status = LK_OK;
     for (int i = 0; i < set->member_count; i++)
-        if (!(taken >> i & 1)) status = lk__fail(context, LK_EFORMAT, "%s does not hold %s/%s", archive, set->member_directory, set->members[i]);
+        if (!(taken >> i & 1))
+            status = lk__fail(context, LK_EFORMAT, "%s does not hold %s/%s", archive, set->member_directory,
+                              set->members[i]);
 fail:
     lk__free(context, LK_MEMORY_DATA, u.chunk, CHUNK);
     lk__stream_close(&u.stream);

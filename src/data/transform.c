@@ -1,5 +1,5 @@
-/* transform.c - to float, normalise, crop, flip. Bytes go through a table of 256 values for each channel: a division for
- * each pixel would cost more than the look-up, and the table rounds once and for all as PyTorch rounds. */
+/* transform.c - to float, normalise, crop, flip. Bytes go through a table of 256 values for each channel: a division
+ * for each pixel would cost more than the look-up, and the table rounds once and for all as PyTorch rounds. */
 #include "data/transform.h"
 
 #include "base/base.h"
@@ -20,19 +20,22 @@ lk_status lk__transform_check(lk_context *context, const lk_loader_config *confi
     int                 rank = lk_dataset_rank(config->dataset);
     if (t->size != sizeof *t) return lk__fail(context, LK_EINVAL, "a transform must begin with LK_TRANSFORM_INIT");
     if (t->channels < 0 || t->channels > LK_MAX_CHANNELS || (t->channels > 1 && (rank != 3 || dims[0] != t->channels)))
-        return lk__fail(context, LK_EINVAL,
-                        "a transform with mean and std for %d channels: a sample has %lld (at most %d can be given, or 1 for all)",
-                        t->channels, rank == 3 ? (long long)dims[0] : 1LL, LK_MAX_CHANNELS);
+        return lk__fail(
+            context, LK_EINVAL,
+            "a transform with mean and std for %d channels: a sample has %lld (at most %d can be given, or 1 for all)",
+            t->channels, rank == 3 ? (long long)dims[0] : 1LL, LK_MAX_CHANNELS);
     for (int i = 0; i < t->channels; i++)
         if (!(t->std[i] > 0) || t->std[i] - t->std[i] != 0 || t->mean[i] - t->mean[i] != 0) /* infinite or NaN */
-            return lk__fail(context, LK_EINVAL, "a transform with mean %g and std %g for channel %d: std is above 0", t->mean[i],
-                            t->std[i], i);
+            return lk__fail(context, LK_EINVAL, "a transform with mean %g and std %g for channel %d: std is above 0",
+                            t->mean[i], t->std[i], i);
     if (!(t->flip >= 0 && t->flip <= 1))
         return lk__fail(context, LK_EINVAL, "a transform that flips with probability %g: 0 to 1 can be", t->flip);
     if (t->crop_padding < 0 || t->crop_padding > 4096)
-        return lk__fail(context, LK_EINVAL, "a transform that crops with a padding of %d pixels: 0 to 4096 can be", t->crop_padding);
+        return lk__fail(context, LK_EINVAL, "a transform that crops with a padding of %d pixels: 0 to 4096 can be",
+                        t->crop_padding);
     if ((t->crop_padding || t->flip > 0) && rank != 3)
-        return lk__fail(context, LK_EINVAL, "crop and flip need samples of (channels, height, width); these have %d axes", rank);
+        return lk__fail(context, LK_EINVAL,
+                        "crop and flip need samples of (channels, height, width); these have %d axes", rank);
     return LK_OK;
 }
 
@@ -53,8 +56,12 @@ void lk__transform_init(lk__transform *t, const lk_loader_config *config, void *
 {
     const lk_transform *from = &config->transform;
     const int64_t      *dims = lk_dataset_dims(config->dataset);
-    *t = (lk__transform){.in = lk_dataset_dtype(config->dataset), .out = config->dtype, .padding = from->crop_padding,
-                         .flip = from->flip, .augment = from->crop_padding || from->flip > 0, .table = table};
+    *t = (lk__transform){.in = lk_dataset_dtype(config->dataset),
+                         .out = config->dtype,
+                         .padding = from->crop_padding,
+                         .flip = from->flip,
+                         .augment = from->crop_padding || from->flip > 0,
+                         .table = table};
     t->normalize = from->channels > 0 || t->in == LK_U8;
     for (int i = 0; i < LK_MAX_CHANNELS; i++) {
         t->mean[i] = from->channels ? from->mean[from->channels > 1 ? i : 0] : 0.5;
@@ -77,38 +84,38 @@ typedef struct placing {
     bool    flip;
 } placing;
 
-/* For each type in and out: `value` maps one element, given table, mean and std of its channel. The three inner loops are
- * straight lines over a row; without augmentation a row is a whole channel. Bound by the bytes written. */
-#define DEFINE_APPLY(name, from, to, value)                                                                          \
-    static void name(const lk__transform *t, const placing *p, const from *sample, to *out)                          \
-    {                                                                                                                \
-        int64_t width = t->width, begin = p->right < 0 ? -p->right : 0;                                              \
-        int64_t end = p->right > 0 ? width - p->right : width;                                                       \
-        if (begin > width) begin = width;                                                                            \
-        if (end < begin) end = begin;                                                                                \
-        for (int64_t c = 0; c < t->channels; c++) {                                                                  \
-            int64_t   k = t->per_channel ? c : 0;                                                                    \
-            const to *table = t->table ? (const to *)t->table + k * 256 : NULL;                                      \
-            to        mean = t->normalize ? (to)t->mean[k] : 0, std = t->normalize ? (to)t->std[k] : 1;              \
-            (void)table, (void)mean, (void)std;                                                                      \
-            const from nothing = 0;                                                                                  \
-            const to   border = value(nothing);                                                                      \
-            for (int64_t y = 0; y < t->height; y++) {                                                                \
-                int64_t     source = y + p->down;                                                                    \
-                bool        outside = source < 0 || source >= t->height;                                             \
-                const from *line = sample + (c * t->height + (outside ? 0 : source)) * width;                        \
-                to         *row = out + (c * t->height + y) * width;                                                 \
-                int64_t     first = outside ? width : begin, last = outside ? width : end;                           \
-                for (int64_t x = 0; x < first; x++) row[x] = border;                                                 \
-                for (int64_t x = first; x < last; x++) row[x] = value(line[x + p->right]);                           \
-                for (int64_t x = last; x < width; x++) row[x] = border;                                              \
-                for (int64_t x = 0; p->flip && x < width / 2; x++) {                                                 \
-                    to swap = row[x];                                                                                \
-                    row[x] = row[width - 1 - x];                                                                     \
-                    row[width - 1 - x] = swap;                                                                       \
-                }                                                                                                    \
-            }                                                                                                        \
-        }                                                                                                            \
+/* For each type in and out: `value` maps one element, given table, mean and std of its channel. The three inner loops
+ * are straight lines over a row; without augmentation a row is a whole channel. Bound by the bytes written. */
+#define DEFINE_APPLY(name, from, to, value)                                                             \
+    static void name(const lk__transform *t, const placing *p, const from *sample, to *out)             \
+    {                                                                                                   \
+        int64_t width = t->width, begin = p->right < 0 ? -p->right : 0;                                 \
+        int64_t end = p->right > 0 ? width - p->right : width;                                          \
+        if (begin > width) begin = width;                                                               \
+        if (end < begin) end = begin;                                                                   \
+        for (int64_t c = 0; c < t->channels; c++) {                                                     \
+            int64_t   k = t->per_channel ? c : 0;                                                       \
+            const to *table = t->table ? (const to *)t->table + k * 256 : NULL;                         \
+            to        mean = t->normalize ? (to)t->mean[k] : 0, std = t->normalize ? (to)t->std[k] : 1; \
+            (void)table, (void)mean, (void)std;                                                         \
+            const from nothing = 0;                                                                     \
+            const to   border = value(nothing);                                                         \
+            for (int64_t y = 0; y < t->height; y++) {                                                   \
+                int64_t     source = y + p->down;                                                       \
+                bool        outside = source < 0 || source >= t->height;                                \
+                const from *line = sample + (c * t->height + (outside ? 0 : source)) * width;           \
+                to         *row = out + (c * t->height + y) * width;                                    \
+                int64_t     first = outside ? width : begin, last = outside ? width : end;              \
+                for (int64_t x = 0; x < first; x++) row[x] = border;                                    \
+                for (int64_t x = first; x < last; x++) row[x] = value(line[x + p->right]);              \
+                for (int64_t x = last; x < width; x++) row[x] = border;                                 \
+                for (int64_t x = 0; p->flip && x < width / 2; x++) {                                    \
+                    to swap = row[x];                                                                   \
+                    row[x] = row[width - 1 - x];                                                        \
+                    row[width - 1 - x] = swap;                                                          \
+                }                                                                                       \
+            }                                                                                           \
+        }                                                                                               \
     }
 #define LOOK_UP(v) table[v]
 #define ARITHMETIC(v) ((v)-mean) / std

@@ -31,7 +31,7 @@ static inline bool lk__transform_copies(const lk__transform *t)
 
 /* The random numbers of augmentation in this epoch. */
 lk__random lk__transform_random(uint64_t seed, int64_t epoch);
-void       lk__transform_apply(const lk__transform *transform, const lk__random *random, int64_t index, const void *sample,
-                               void *row);
+void lk__transform_apply(const lk__transform *transform, const lk__random *random, int64_t index, const void *sample,
+                         void *row);
 
 #endif

@@ -248,9 +248,12 @@ const void *lk_program_output(const lk_program *p, int i)
 const void *lk_program_gradient(const lk_program *p, const char *parameter)
 {
     const lk_graph *g = p->plan->graph;
-    for (size_t i = 0; i < g->states_count && p->plan->trains; i++)
-        if (strcmp(g->states[i].name, parameter) == 0)
-            return p->plan->states[i].trained ? p->gradients + p->plan->states[i].gradient_offset : NULL;
+    for (size_t i = 0; i < g->states_count && p->plan->trains; i++) {
+        const lk__state *s = &g->states[i];
+        bool             found = strcmp(s->name, parameter) == 0;
+        for (size_t j = 0; j < s->aliases_count && !found; j++) found = strcmp(s->aliases[j], parameter) == 0;
+        if (found) return p->plan->states[i].trained ? p->gradients + p->plan->states[i].gradient_offset : NULL;
+    }
     return NULL;
 }
 

@@ -1,4 +1,5 @@
-/* fuzz_cifar.c - the check of CIFAR-10's records: what it accepts is whole records with labels 0 to 9, and nothing else. */
+/* fuzz_cifar.c - the check of CIFAR-10's records: what it accepts is whole records with labels 0 to 9, and nothing
+ * else. */
 #include "data/dataset.h"
 
 #include <stdlib.h>

@@ -1,5 +1,5 @@
-/* fuzz_idx.c - the IDX parser, plain and gzip: any bytes are refused with a message or give a data set that can be read.
- * An input is two bytes (how long the labels' file is), the labels' file, the images' file. */
+/* fuzz_idx.c - the IDX parser, plain and gzip: any bytes are refused with a message or give a data set that can be
+ * read. An input is two bytes (how long the labels' file is), the labels' file, the images' file. */
 #include "data/dataset.h"
 
 #include <stdlib.h>
@@ -32,7 +32,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         unsigned sum = 0;
         for (int64_t i = 0; i < lk_dataset_count(dataset); i += 1 + lk_dataset_count(dataset) / 64) {
             int32_t label = -1;
-            if (lk_dataset_get(dataset, i, sample, &label) != LK_OK || label < 0 || label >= lk_dataset_classes(dataset)) abort();
+            if (lk_dataset_get(dataset, i, sample, &label) != LK_OK || label < 0 ||
+                label >= lk_dataset_classes(dataset))
+                abort();
             for (size_t k = 0; k < bytes; k++) sum += sample[k];
         }
         volatile unsigned sink = sum;

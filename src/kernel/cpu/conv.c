@@ -1,10 +1,6 @@
 /* conv.c - the movements of data around convolutions: windows of images, patches, the fused max pool and its way back. */
 #include "kernel/cpu/conv.h"
 
-#if defined(__aarch64__)
-#include <arm_neon.h>
-#endif
-
 static void zero(REAL *to, int64_t count) { memset(to, 0, (size_t)count * sizeof(REAL)); }
 
 void copy_window(REAL *to, window at, const REAL *image, int64_t h, int64_t w, int64_t c, int64_t first, int64_t width)
@@ -27,61 +23,30 @@ void copy_window(REAL *to, window at, const REAL *image, int64_t h, int64_t w, i
     }
 }
 
-/* One kernel row of all patches of an output row: `run` values each, in `vectors` vectors, of which the last may write too
- * much: the next kernel row, or the tail, mends it. */
-static inline void copy_runs(REAL *to, int64_t row, const REAL *from, int64_t step, int64_t count, int64_t vectors)
+/* One kernel row of all patches of an output row, in whole vectors: the next kernel row writes over what is too much. */
+static inline void copy_runs(REAL *to, int64_t to_step, const REAL *from, int64_t step, int64_t count, int64_t vectors)
 {
-    for (int64_t q = 0; q < count; q++, to += row, from += step)
+    for (int64_t q = 0; q < count; q++, to += to_step, from += step)
         for (int64_t k = 0; k < vectors; k++) store(to + k * VL, load(from + k * VL));
 }
 
-void copy_patches(REAL *to, int64_t row, const conv *v, const REAL *from, int64_t columns, int64_t rows)
+void copy_patches(REAL *to, const conv *v, const REAL *from, int64_t columns, int64_t rows)
 {
-    int64_t run = v->kw * v->cg, deep = v->kh * run, step = v->stride * v->cg, count = v->ow;
-    for (int64_t r = 0; r < rows; r++, to += count * row)
-        for (int64_t i = 0; i <= v->kh; i++) {
+    int64_t run = v->kw * v->cg, deep = v->kh * run, step = v->stride * v->cg, count = v->ow, to_step = patch_step(v);
+    for (int64_t r = 0; r < rows; r++, to += count * to_step) {
+        for (int64_t i = 0; i < v->kh; i++) {
             const REAL *at = from + (r * v->stride + i) * columns * v->cg;
-            if (i == v->kh)
-                for (int64_t q = 0; q < count; q++) {
-                    to[q * row + deep] = 1;
-                    for (int64_t k = deep + 1; k < row; k++) to[q * row + k] = 0;
-                }
-            else if (tiles_of(run, VL) == 3) /* unrolled */
-                copy_runs(to + i * run, row, at, step, count, 3);
+            if (tiles_of(run, VL) == 3) /* unrolled */
+                copy_runs(to + i * run, to_step, at, step, count, 3);
             else
-                copy_runs(to + i * run, row, at, step, count, tiles_of(run, VL));
+                copy_runs(to + i * run, to_step, at, step, count, tiles_of(run, VL));
         }
+        for (int64_t q = 0; q < count; q++) {
+            to[q * to_step + deep] = 1;
+            for (int64_t k = deep + 1; k < patch_deep(v); k++) to[q * to_step + k] = 0;
+        }
+    }
 }
-
-/* VL bytes to VL integers and back. */
-#if defined(__aarch64__)
-#if LK_REAL_BITS == 32
-static const uint8_t widen[16] = {0, 255, 255, 255, 1, 255, 255, 255, 2, 255, 255, 255, 3, 255, 255, 255};
-static const uint8_t narrow[16] = {0, 4, 8, 12, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255};
-#else
-static const uint8_t widen[16] = {0, 255, 255, 255, 255, 255, 255, 255, 1, 255, 255, 255, 255, 255, 255, 255};
-static const uint8_t narrow[16] = {0, 8, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255};
-#endif
-static inline ivec load_winners(const uint8_t *p)
-{
-    uint32_t word = 0;
-    memcpy(&word, p, VL);
-    return (ivec)vqtbl1q_u8(vreinterpretq_u8_u32(vdupq_n_u32(word)), vld1q_u8(widen));
-}
-static inline void store_winners(uint8_t *p, ivec v)
-{
-    uint32_t word = vgetq_lane_u32(vreinterpretq_u32_u8(vqtbl1q_u8((uint8x16_t)v, vld1q_u8(narrow))), 0);
-    memcpy(p, &word, VL);
-}
-#else
-typedef uint8_t bytes __attribute__((vector_size(VL)));
-typedef uint8_t bytes_unaligned __attribute__((vector_size(VL), aligned(1), may_alias));
-static inline ivec load_winners(const uint8_t *p) { return __builtin_convertvector((bytes) * (const bytes_unaligned *)p, ivec); }
-static inline void store_winners(uint8_t *p, ivec v)
-{
-    *(bytes_unaligned *)p = (bytes_unaligned)__builtin_convertvector(v, bytes);
-}
-#endif
 
 /* One pooled gradient to the pixels of its window: rows × columns of them from position `first` on, `row` elements apart. */
 static inline void route(REAL *to, int64_t pixel, int64_t row, const REAL *dy, const uint8_t *index, int64_t pool,
@@ -152,32 +117,14 @@ void expand_window(REAL *to, window at, const conv *v, const REAL *dy, const uin
     }
 }
 
-/* The greater, and NaN if either is. */
-static inline vec greater(vec a, vec b)
-{
-#if defined(__aarch64__) && LK_REAL_BITS == 32
-    return (vec)vmaxq_f32((float32x4_t)a, (float32x4_t)b);
-#elif defined(__aarch64__)
-    return (vec)vmaxq_f64((float64x2_t)a, (float64x2_t)b);
-#else
-    return choose((a > b) | (a != a), a, b);
-#endif
-}
-
-/* VL channels of one window: the first of the greatest values wins, as in PyTorch; with relu nobody wins at or below 0. */
+/* VL channels of one window. */
 static inline void pool_vector(const REAL *from, int64_t p, int64_t pixel, bool relu, REAL *y, uint8_t *index)
 {
     vec best = load(from);
     for (int64_t i = 1; i < p * p; i++) best = greater(best, load(from + i * pixel));
-    ivec dead = best <= splat(0);
-    store(y, relu ? (vec)(~dead & (ivec)best) : best);
-    if (!index) return;
     ivec winner = (ivec){0} + (INTEGER)(p * p - 1);
-    for (int64_t i = p * p - 2; i >= 0; i--) {
-        ivec equal = load(from + i * pixel) == best;
-        winner = (equal & (INTEGER)i) | (~equal & winner);
-    }
-    store_winners(index, relu ? winner | dead : winner);
+    for (int64_t i = p * p - 2; index && i >= 0; i--) winner = choose_winner(load(from + i * pixel) == best, i, winner);
+    store_pooled(best, winner, relu, y, index);
 }
 
 static inline void pool_scalar(const REAL *from, int64_t p, int64_t pixel, bool relu, REAL *y, uint8_t *index)
@@ -215,7 +162,6 @@ typedef struct weights {
     const conv *v;
     const REAL *from;
     REAL       *to;
-    int64_t     deep;
 } weights;
 
 static void pack_panel(void *argument, int64_t tile, int worker)
@@ -225,22 +171,19 @@ static void pack_panel(void *argument, int64_t tile, int worker)
     int64_t        group = tile / v->panels, panel = tile % v->panels, taps = v->kh * v->kw, deep = taps * v->cg;
     int64_t        columns = min64(NR, v->og - panel * NR);
     const REAL    *w = job->from + (group * v->og + panel * NR) * deep;
-    REAL          *to = job->to + tile * job->deep * NR;
+    REAL          *to = job->to + tile * deep * NR;
     (void)worker;
-    if (columns < NR)
-        zero(to, job->deep * NR);
-    else
-        zero(to + deep * NR, (job->deep - deep) * NR);
+    if (columns < NR) zero(to, deep * NR);
     for (int64_t j = 0; j < columns; j++)
         for (int64_t c = 0; c < v->cg; c++)
             for (int64_t t = 0; t < taps; t++) to[(t * v->cg + c) * NR + j] = w[j * deep + c * taps + t];
 }
 
-void pack_weights(const conv *v, const REAL *w, REAL *to, int64_t deep, lk__pool *pool)
+void pack_weights(const conv *v, const REAL *w, REAL *to, lk__pool *pool)
 {
-    weights job = {v, w, to, deep};
+    weights job = {v, w, to};
     int64_t tiles = v->groups * v->panels;
-    if (tiles * deep * NR >= 1 << 16)
+    if (v->o * v->cg * v->kh * v->kw >= 1 << 16)
         lk__pool_run(pool, tiles, pack_panel, &job);
     else /* a wake-up costs more */
         for (int64_t tile = 0; tile < tiles; tile++) pack_panel(&job, tile, 0);

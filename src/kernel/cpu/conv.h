@@ -5,6 +5,10 @@
 
 #include "kernel/cpu/gemm.h"
 
+#if defined(__aarch64__)
+#include <arm_neon.h>
+#endif
+
 typedef struct conv {
     int64_t n, c, h, w;         /* x */
     int64_t o, kh, kw;          /* w */
@@ -43,10 +47,17 @@ typedef struct window {
 #define copy_window KERNEL(copy_window)
 void copy_window(REAL *to, window at, const REAL *image, int64_t h, int64_t w, int64_t c, int64_t first, int64_t width);
 
-/* to[pixel][0…row): the kh*kw*cg values under the kernel, in the order (row, column, channel), then one, then zeros.
- * from is a window of x with `columns` columns of cg channels. Reads and writes up to VL past the ends. */
+/* to[pixel * patch_step + …]: the kh*kw*cg values under the kernel, in the order (row, column, channel), then one, then
+ * zeros up to patch_deep. from is a window of x with `columns` columns of cg channels; up to VL past its end is read. */
 #define copy_patches KERNEL(copy_patches)
-void copy_patches(REAL *to, int64_t row, const conv *v, const REAL *from, int64_t columns, int64_t rows);
+void copy_patches(REAL *to, const conv *v, const REAL *from, int64_t columns, int64_t rows);
+
+static inline int64_t patch_deep(const conv *v) { return round_to(v->kh * v->kw * v->cg + 1, MR); }
+static inline int64_t patch_step(const conv *v) /* a kernel row is copied by whole vectors */
+{
+    int64_t run = v->kw * v->cg;
+    return max64(patch_deep(v), (v->kh - 1) * run + round_to(run, VL));
+}
 
 /* The gradient before the pool, at the window's pixels and the channels first … first+channels of dy, zero outside:
  * to[channel / width * block + pixel * width + channel % width]. index may be NULL when there is no pool. */
@@ -54,18 +65,80 @@ void copy_patches(REAL *to, int64_t row, const conv *v, const REAL *from, int64_
 void expand_window(REAL *to, window at, const conv *v, const REAL *dy, const uint8_t *index, int64_t first,
                    int64_t channels, int64_t width, int64_t block);
 
+/* VL bytes to VL integers and back. */
+#if defined(__aarch64__)
+#if LK_REAL_BITS == 32
+static const uint8_t widen[16] = {0, 255, 255, 255, 1, 255, 255, 255, 2, 255, 255, 255, 3, 255, 255, 255};
+static const uint8_t narrow[16] = {0, 4, 8, 12, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255};
+#else
+static const uint8_t widen[16] = {0, 255, 255, 255, 255, 255, 255, 255, 1, 255, 255, 255, 255, 255, 255, 255};
+static const uint8_t narrow[16] = {0, 8, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255};
+#endif
+static inline ivec load_winners(const uint8_t *p)
+{
+    uint32_t word = 0;
+    memcpy(&word, p, VL);
+    return (ivec)vqtbl1q_u8(vreinterpretq_u8_u32(vdupq_n_u32(word)), vld1q_u8(widen));
+}
+static inline void store_winners(uint8_t *p, ivec v)
+{
+    uint32_t word = vgetq_lane_u32(vreinterpretq_u32_u8(vqtbl1q_u8((uint8x16_t)v, vld1q_u8(narrow))), 0);
+    memcpy(p, &word, VL);
+}
+#else
+typedef uint8_t bytes __attribute__((vector_size(VL)));
+typedef uint8_t bytes_unaligned __attribute__((vector_size(VL), aligned(1), may_alias));
+static inline ivec load_winners(const uint8_t *p) { return __builtin_convertvector((bytes) * (const bytes_unaligned *)p, ivec); }
+static inline void store_winners(uint8_t *p, ivec v)
+{
+    *(bytes_unaligned *)p = (bytes_unaligned)__builtin_convertvector(v, bytes);
+}
+#endif
+
+/* The greater, and NaN if either is. */
+static inline vec greater(vec a, vec b)
+{
+#if defined(__aarch64__) && LK_REAL_BITS == 32
+    return (vec)vmaxq_f32((float32x4_t)a, (float32x4_t)b);
+#elif defined(__aarch64__)
+    return (vec)vmaxq_f64((float64x2_t)a, (float64x2_t)b);
+#else
+    return choose((a > b) | (a != a), a, b);
+#endif
+}
+
+/* The first of the greatest values wins, as in PyTorch: ask from the last position to the first. */
+static inline ivec choose_winner(ivec equal, int64_t position, ivec winner)
+{
+    return (equal & (INTEGER)position) | (~equal & winner);
+}
+
+/* A pooled vector and its winners; with relu nobody wins at or below 0. index may be NULL. */
+static inline void store_pooled(vec best, ivec winner, bool relu, REAL *y, uint8_t *index)
+{
+    ivec dead = best <= splat(0);
+    store(y, relu ? (vec)(~dead & (ivec)best) : best);
+    if (index) store_winners(index, relu ? winner | dead : winner);
+}
+
 /* relu (if asked) and max pool of `count` windows that lie one after the other: from[window][position][channels] →
  * y[window][0…channels), a window's y and index `step` elements after the one before. index may be NULL. */
 #define pool_windows KERNEL(pool_windows)
 void pool_windows(const REAL *from, int64_t count, int64_t pool, int64_t channels, bool relu, REAL *y, uint8_t *index,
                   int64_t step);
 
-/* Weights as panels of og: to[g][panel][(row, column, channel)][NR]. K is given the length `deep` by zero rows. */
-#define pack_weights KERNEL(pack_weights)
-void pack_weights(const conv *v, const REAL *w, REAL *to, int64_t deep, lk__pool *pool);
+/* sum[0…NR) += (or =, to start) the sum of `rows` rows of NR: a bias gradient's part. */
+static inline void add_rows(REAL *sum, const REAL *from, int64_t rows, bool start)
+{
+    vec total[NV];
+    for (int j = 0; j < NV; j++) total[j] = splat(0);
+    for (int64_t i = 0; i < rows; i++)
+        for (int j = 0; j < NV; j++) total[j] += load(from + i * NR + j * VL);
+    for (int j = 0; j < NV; j++) store(sum + j * VL, start ? total[j] : load(sum + j * VL) + total[j]);
+}
 
-/* Below this a kernel row is too short for the vectors of micro_nn: patches are copied instead. */
-static inline bool wants_patches(const conv *v) { return v->kw * v->cg < 16 && v->kh * v->kw > 1; }
-static inline int64_t patch_row(const conv *v) { return round_to(v->kh * v->kw * v->cg + 1, MR > 4 ? MR : 4); }
+/* Weights as panels of og: to[g][panel][(row, column, channel)][NR]. */
+#define pack_weights KERNEL(pack_weights)
+void pack_weights(const conv *v, const REAL *w, REAL *to, lk__pool *pool);
 
 #endif

@@ -3,7 +3,7 @@
  * Row h of dx meets kernel row i and row q of dy where h + padding = i + stride*q. So the pixels with one remainder of
  * (h + padding, w + padding) by the stride form a phase, and each phase is a convolution of dy at stride 1 with every
  * stride-th tap, turned round. At stride 1 there is one phase. */
-#include "kernel/cpu/conv.h"
+#include "kernel/cpu/winograd.h"
 
 enum { BAND = 48 << 10, PIXELS = 512 }; /* elements of scratch and pixels that a band aims at */
 
@@ -47,6 +47,7 @@ static size_t  weights_of(const plan *p) { return space_of(p->v.groups * weights
 size_t KERNEL(conv2d_grad_input_workspace)(const lk__call *call, int threads)
 {
     plan p = plan_of(call);
+    if (winograd_fits(&p.v)) return winograd_workspace(&p.v, true, threads);
     return weights_of(&p) + (size_t)threads * scratch_of(&p);
 }
 
@@ -145,6 +146,10 @@ void KERNEL(conv2d_grad_input)(const lk__call *call)
     plan *p = &job.p;
     conv *v = &p->v;
     if (v->n * p->bands <= 0 || v->w <= 0) return;
+    if (winograd_fits(v)) {
+        winograd_run(call, v, true);
+        return;
+    }
     job.scratch = (char *)call->workspace + weights_of(p);
     job.per_worker = scratch_of(p);
     lk__pool_run(call->pool, v->groups, pack_group, &job);

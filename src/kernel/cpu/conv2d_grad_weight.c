@@ -2,7 +2,7 @@
  *
  * A tile sums over a chunk of images for a block of output channels, in the layout of packed weights; the chunks' sums are
  * then added in order. Chunks and blocks come from the shape alone. */
-#include "kernel/cpu/conv.h"
+#include "kernel/cpu/winograd.h"
 
 enum {
     PIXELS = 256,       /* of a band: a panel of dy stays in the first-level cache */
@@ -13,7 +13,7 @@ enum {
 
 typedef struct plan {
     conv    v;
-    bool    copies, patches;
+    bool    winograd, copies, patches;
     int64_t deep;           /* rows of a panel of dw; with patches the bias gradient is row kh*kw*cg */
     int64_t chunks, blocks; /* of images; of panels */
     int64_t block;          /* panels of a block */
@@ -27,23 +27,26 @@ static plan plan_of(const lk__call *call)
 {
     plan  p = {.v = conv_of(call->attrs, call->in[0].dims, call->out[0].dims)};
     conv *v = &p.v;
-    p.patches = wants_patches(v);
+    p.winograd = winograd_fits(v);
+    /* Kernel rows of few values waste much of a tile of MR rows. */
+    p.patches = v->kw * v->cg < 4 * MR && v->kw * v->cg % MR != 0;
     /* micro_tn reads up to a multiple of MR, copy_patches whole vectors: at the end of x that would be beyond it. */
     p.copies = v->padding > 0 || v->groups > 1 || p.patches || v->kw * v->cg % MR != 0;
     p.columns = v->w + 2 * v->padding;
-    p.deep = p.patches ? patch_row(v) : v->kh * v->kw * v->cg;
+    p.deep = p.patches ? patch_deep(v) : v->kh * v->kw * v->cg;
     int64_t whole = v->groups * v->panels * NR * p.deep;
     p.chunks = max64(1, min64(PARTIALS / max64(1, whole), min64(v->n, CHUNKS)));
     p.blocks = min64(v->panels, tiles_of(CHUNKS, p.chunks * v->groups));
     p.block = tiles_of(v->panels, p.blocks);
+    if (p.winograd) p.block = min64(p.block, winograd_weight_block(v));
     p.blocks = tiles_of(v->panels, p.block);
-    int64_t per_row = v->stride * p.columns * v->cg + (p.patches ? v->ow * p.deep : 0);
+    int64_t per_row = v->stride * p.columns * v->cg + (p.patches ? v->ow * patch_step(v) : 0);
     int64_t rows = max64(1, min64(BAND / max64(1, per_row), tiles_of(PIXELS, max64(1, v->ow))));
     int64_t bands = max64(1, tiles_of(v->oh, rows));
     p.band = tiles_of(v->oh, bands);
     p.bands = tiles_of(v->oh, max64(1, p.band));
     p.window = p.copies ? band_rows(&p, p.band) * p.columns * v->cg + max64(MR, VL) : 0;
-    p.patch = p.patches ? p.band * v->ow * p.deep + VL : 0;
+    p.patch = p.patches ? p.band * v->ow * patch_step(v) + VL : 0;
     p.panel = p.band * v->ow * NR;
     return p;
 }
@@ -51,6 +54,7 @@ static plan plan_of(const lk__call *call)
 static int64_t partial_of(const plan *p) { return p->v.groups * p->v.panels * (p->deep + 1) * NR; } /* dw, then db */
 static size_t  scratch_of(const plan *p)
 {
+    if (p->winograd) return winograd_weight_scratch(&p->v, p->block);
     return space_of(p->window) + space_of(p->patch) + space_of(p->panel * p->block);
 }
 
@@ -70,15 +74,6 @@ typedef struct job {
 static REAL *partial_at(const job *job, int64_t chunk, int64_t panel) /* panel counts through the groups */
 {
     return (REAL *)(job->partials + (size_t)chunk * space_of(partial_of(&job->p))) + panel * (job->p.deep + 1) * NR;
-}
-
-static void add_rows(REAL *sum, const REAL *from, int64_t rows, bool start)
-{
-    vec total[NV];
-    for (int j = 0; j < NV; j++) total[j] = splat(0);
-    for (int64_t i = 0; i < rows; i++)
-        for (int j = 0; j < NV; j++) total[j] += load(from + i * NR + j * VL);
-    for (int j = 0; j < NV; j++) store(sum + j * VL, start ? total[j] : load(sum + j * VL) + total[j]);
 }
 
 /* Adds one image's band of output rows. */
@@ -101,7 +96,7 @@ static void add_band(const job *job, int64_t n, int64_t band, int64_t group, int
         copy_window(window_copy, at, x, v->h, v->w, v->c, group * v->cg, v->cg);
         image = window_copy;
     }
-    if (p->patches) copy_patches(patches, p->deep, v, image, p->columns, rows);
+    if (p->patches) copy_patches(patches, v, image, p->columns, rows);
     window  at = {first, 0, rows, v->ow};
     int64_t channel = first_panel * NR, channels = min64(panels * NR, v->og - channel);
     expand_window(gradient, at, v, dy, index, group * v->og + channel, channels, NR, pixels * NR);
@@ -112,7 +107,7 @@ static void add_band(const job *job, int64_t n, int64_t band, int64_t group, int
         REAL       *sum = partial_at(job, chunk, group * v->panels + first_panel + panel);
         const REAL *from = start ? zeros : NULL;
         if (p->patches) {
-            runs flat = {1, pixels, 0, p->deep};
+            runs flat = {1, pixels, 0, patch_step(v)};
             micro_tn(p->deep, patches, &flat, gradient, from, sum, NR, NR);
             continue;
         }
@@ -131,6 +126,11 @@ static void sum_chunk(void *argument, int64_t tile, int worker)
     int64_t     panel = block * p->block, panels = min64(p->block, v->panels - panel);
     char       *scratch = job->scratch + (size_t)worker * job->per_worker;
     int64_t     first = chunk * v->n / p->chunks, end = (chunk + 1) * v->n / p->chunks;
+    if (p->winograd) {
+        REAL *to = partial_at(job, chunk, panel);
+        winograd_weight_sum(job->call, v, first, end, panel, panels, to, (p->deep + 1) * NR, scratch);
+        return;
+    }
     for (int64_t n = first; n < end; n++)
         for (int64_t band = 0; band < p->bands; band++)
             add_band(job, n, band, group, chunk, panel, panels, n == first && band == 0, scratch);

@@ -50,7 +50,7 @@ INLINE void add_scalars(tile *t, const REAL *const *a, int64_t k, const REAL *b)
     for (int j = 0; j < NV; j++) row[j] = load(b + j * VL);
     UNROLL
     for (int i = 0; i < MR; i++) {
-        vec x = splat(a[i][k]);
+        vec x = a[i][k] - (vec){0}; /* a broadcast: x - 0 is x for every x, also -0 */
         UNROLL
         for (int j = 0; j < NV; j++) t->v[i][j] += x * row[j];
     }
@@ -141,6 +141,29 @@ void micro_nn(int64_t m, const REAL *const *a, const runs *r, const REAL *b, con
             nn_tile(a + i, r, b, start, to);
         }
     for (; i < m; i += MR) nn_edge(min64(MR, m - i), a + i, r, b, start, c + i, column, n);
+}
+
+void micro_rows(int64_t m, const REAL *a, int64_t k, const REAL *b, REAL *c)
+{
+    for (int64_t i = 0; i < m; i += MR, a += MR * k, c += MR * NR) {
+        const REAL *row[MR];
+        REAL       *to[MR];
+        const REAL *panel = b;
+        tile        t;
+        UNROLL
+        for (int q = 0; q < MR; q++) {
+            row[q] = a + q * k;
+            to[q] = c + q * NR;
+            UNROLL
+            for (int j = 0; j < NV; j++) t.v[q][j] = (vec){0};
+        }
+        int64_t at = 0;
+#if defined(__aarch64__)
+        for (; at + VL <= k; at += VL, panel += VL * NR) add_vectors(&t, row, at, panel);
+#endif
+        for (; at < k; at++, panel += NR) add_scalars(&t, row, at, panel);
+        store_tile(&t, false, to);
+    }
 }
 
 static void tn_tile(const REAL *a, const runs *r, const REAL *b, const REAL *start, REAL *c, int64_t c_row)

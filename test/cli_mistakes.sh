@@ -1,0 +1,87 @@
+#!/usr/bin/env bash
+# Bad input gets a clear sentence and the right exit status, and nothing is overwritten.
+# ctest: timeout 240
+set -u
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+cd "$work" || exit 1
+wrong=0
+
+# expect STATUS WORDS COMMAND…: the status, and that standard error says WORDS (an extended regular expression).
+expect() {
+    local status=$1 words=$2 got
+    shift 2
+    "$@" > out.txt 2> err.txt
+    got=$?
+    if [ "$got" != "$status" ] || ! grep -Eq -- "$words" err.txt; then
+        echo "$*"
+        echo "   exit status $got, expected $status; expected to read '$words' in: $(cat err.txt)"
+        wrong=$((wrong + 1))
+    fi
+}
+
+small="--model cnn --data synthetic:3x32x32,count=64 --batch 32 --threads 1 --steps 1"
+lockstep=$LOCKSTEP
+
+expect 2 "did you mean '?--epochs" "$lockstep" train --epoch 3
+expect 2 "did you mean" "$lockstep" train --optimiser adam
+expect 2 "did you mean" "$lockstep" trian
+expect 2 "lr" "$lockstep" train --lr -1
+expect 2 "batch" "$lockstep" train --batch 0
+expect 2 "batch" "$lockstep" train --batch many
+expect 2 "model" "$lockstep" train --model resnet19
+expect 2 "betas" "$lockstep" train --betas 0.9
+expect 2 "momentum" "$lockstep" train $small --momentum 0.9
+expect 2 "did you mean|cifar10" "$lockstep" train --data cifar
+expect 2 "no-such|lockstep data get" "$lockstep" train --data cifar10:no-such-place
+expect 2 "resume auto needs" "$lockstep" train $small --resume auto
+expect 2 "missing" "$lockstep" eval --model cnn
+expect 2 "none.safetensors" "$lockstep" eval --load none.safetensors --model cnn --data synthetic
+expect 2 "holds no checkpoint" "$lockstep" train $small --resume no-such-run
+printf 'model = cnn\nepoch = 3\n' > bad.conf
+expect 2 "bad.conf:2.*epochs" "$lockstep" train --config bad.conf
+expect 2 "none.conf" "$lockstep" train --config none.conf
+
+# Data: cut short, of another kind, labels out of range.
+mkdir cut foreign label
+for i in 1 2 3 4 5; do head -c 6146 /dev/zero > "label/data_batch_$i.bin"; head -c 3072 /dev/zero > "cut/data_batch_$i.bin"; echo text > "foreign/data_batch_$i.bin"; done
+for d in cut foreign label; do head -c 3073 /dev/zero > $d/test_batch.bin; done
+{ head -c 3073 /dev/zero; printf '\013'; head -c 3072 /dev/zero; } > label/data_batch_3.bin
+expect 2 "data_batch_1.bin" "$lockstep" train --data cifar10:cut --steps 1
+expect 2 "data_batch_1.bin" "$lockstep" train --data cifar10:foreign --steps 1
+expect 2 "data_batch_3.bin.*(label|11)" "$lockstep" train --data cifar10:label --steps 1
+mkdir idx
+for f in train-images-idx3-ubyte train-labels-idx1-ubyte t10k-images-idx3-ubyte t10k-labels-idx1-ubyte; do echo "not an IDX file" > idx/$f; done
+expect 2 "idx/train" "$lockstep" train --data mnist:idx --steps 1
+
+# Checkpoints: of another model, damaged, in the way.
+expect 0 "" "$lockstep" train $small --save run
+before=$(cat run/model.safetensors run/optimizer.safetensors run/state.json | sha256sum)
+expect 2 "already holds a checkpoint" "$lockstep" train $small --save run
+expect 2 "another model" "$lockstep" train $small --model resnet20 --save run --resume auto
+expect 2 "another model|has no" "$lockstep" eval --load run --model mlp --features 3072 --data synthetic:3072
+expect 2 "optimizer" "$lockstep" train $small --save run --resume auto --optimizer sgd
+echo "junk" > junk.safetensors
+expect 2 "junk.safetensors" "$lockstep" train $small --init junk.safetensors
+head -c 100000 run/model.safetensors > cut.safetensors
+expect 2 "cut.safetensors" "$lockstep" eval --load cut.safetensors $(echo $small | sed 's/--steps 1//')
+mkdir somebodys
+echo "important" > somebodys/step-00000001
+expect 1 "somebodys" "$lockstep" train $small --save somebodys
+[ "$(cat somebodys/step-00000001)" = important ] || { echo "overwrote somebody's file"; wrong=$((wrong + 1)); }
+expect 1 "/proc" "$lockstep" train $small --save /proc/nothing
+
+# Failures: a NaN names the step and the samples; a full disk leaves the old checkpoint.
+expect 1 "loss became.*step [0-9]+.*samples [0-9]" "$lockstep" train --model cnn --data synthetic:3x32x32,count=64 --batch 32 --threads 1 --steps 50 --lr 1e6 --optimizer sgd
+expect 1 "run" bash -c "trap '' XFSZ; ulimit -f 2000; exec $lockstep train --model cnn --data synthetic:3x32x32,count=64 --batch 32 --threads 1 --steps 2 --save run --resume auto"
+after=$(cat run/model.safetensors run/optimizer.safetensors run/state.json | sha256sum)
+[ "$before" = "$after" ] || { echo "the checkpoint changed"; wrong=$((wrong + 1)); }
+[ -z "$(find run -name '*.tmp.*')" ] || { echo "left behind: $(find run)"; wrong=$((wrong + 1)); }
+expect 0 "" "$lockstep" train --model cnn --data synthetic:3x32x32,count=64 --batch 32 --threads 1 --steps 2 --save run --resume auto
+
+# A damaged newest checkpoint is passed over, with a word, for the one before it.
+printf 'X' | dd of=run/step-00000002/model.safetensors bs=1 seek=5000 conv=notrunc 2> /dev/null
+expect 0 "passed over.*damaged" "$lockstep" train --model cnn --data synthetic:3x32x32,count=64 --batch 32 --threads 1 --steps 3 --save run --resume auto
+expect 1 "standard output" bash -c "$lockstep plan --model cnn > /dev/full"
+[ "$wrong" = 0 ] && echo "ok"
+exit "$((wrong > 0))"

@@ -1,0 +1,74 @@
+#!/usr/bin/env bash
+# `lockstep train`, `eval`, `predict`, `plan` and `bench` do what their help says: results, logs, configuration, resuming.
+# ctest: timeout 240
+set -eu
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+cd "$work"
+fail() { echo "$*"; exit 1; }
+field() { sed -n "s/.*\"$1\": *\"\{0,1\}\([-0-9a-zA-Z.+]*\).*/\1/p"; }
+small="--model cnn --data synthetic:3x32x32,count=192 --batch 64 --threads 1"
+
+# The last line of standard output is JSON; what a person reads goes to standard error.
+"$LOCKSTEP" train $small --epochs 2 --save run --log log.jsonl --json > out.json 2> err.txt
+[ "$(wc -l < out.json)" = 1 ] || fail "standard output holds more than the results: $(cat out.json)"
+loss=$(field loss < out.json) accuracy=$(field accuracy < out.json) hash=$(field hash < out.json)
+[ -n "$loss" ] && [ -n "$accuracy" ] && [ -n "$hash" ] || fail "results: $(cat out.json)"
+grep -q 'accuracy' err.txt || fail "no word of accuracy: $(cat err.txt)"
+[ "$(grep -c '"event": *"step"' log.jsonl)" = 6 ] || fail "the log: $(cat log.jsonl)"
+[ "$(grep -c '"event": *"evaluated"' log.jsonl)" = 2 ] || fail "the log: $(cat log.jsonl)"
+if command -v python3 > /dev/null; then
+    python3 -c 'import json, sys; [json.loads(line) for f in sys.argv[1:] for line in open(f)]' out.json log.jsonl
+fi
+
+# eval of what was saved says the same as training did at its end.
+"$LOCKSTEP" eval --load run $small --json > eval.json
+[ "$(field loss < eval.json)" = "$loss" ] || fail "eval: $(cat eval.json), train: $(cat out.json)"
+[ "$(field accuracy < eval.json)" = "$accuracy" ] || fail "eval: $(cat eval.json), train: $(cat out.json)"
+"$LOCKSTEP" eval --load run/model.safetensors $small --json | cmp - eval.json
+[ "$("$LOCKSTEP" predict --load run $small --first 3 --count 5 --json | wc -l)" = 5 ] || fail "predict"
+
+# A configuration file says the same as options, and the command line wins.
+printf 'model = cnn  # the small one\ndata = synthetic:3x32x32,count=192\nepochs = 9\nthreads = 1\n' > run.conf
+"$LOCKSTEP" train --config run.conf --epochs 2 --json 2> /dev/null | field hash > conf.hash
+[ "$(cat conf.hash)" = "$hash" ] || fail "the configuration file changed the result"
+
+# Stopping half way and going on gives the same bits, in the middle of an epoch too.
+"$LOCKSTEP" train $small --steps 2 --save half 2> /dev/null
+"$LOCKSTEP" train $small --steps 4 --save half --resume auto 2> /dev/null
+"$LOCKSTEP" train $small --epochs 2 --save half --resume auto --json 2> /dev/null | field hash > half.hash
+[ "$(cat half.hash)" = "$hash" ] || fail "resumed: $(cat half.hash), whole: $hash"
+"$LOCKSTEP" train $small --epochs 2 --resume half --save elsewhere --json 2> /dev/null | field hash > again.hash
+[ "$(cat again.hash)" = "$hash" ] || fail "resumed at the end: $(cat again.hash)"
+[ -e elsewhere/model.safetensors ] || fail "--resume DIR --save OTHER saved nothing"
+
+# Threads, workers and where the checkpoints go never change bits.
+for more in "--threads 2" "--threads 3" "--workers 0" "--workers 3" "--save other --save-every 1 --keep 1"; do
+    got=$("$LOCKSTEP" train $small --epochs 2 $more --json 2> /dev/null | field hash)
+    [ "$got" = "$hash" ] || fail "$more: $got, not $hash"
+done
+[ "$(ls -d other/step-* | wc -l)" = 1 ] || fail "--keep 1 kept $(ls other)"
+cmp run/model.safetensors other/model.safetensors
+[ "$("$LOCKSTEP" train $small --epochs 2 --seed 1 --json 2> /dev/null | field hash)" != "$hash" ] || fail "the seed does nothing"
+
+# A signal: the step in hand is finished and saved.
+"$LOCKSTEP" train $small --epochs 100000 --save signalled --eval-every -1 2> err.txt &
+pid=$!
+for i in $(seq 100); do grep -q step err.txt && break; sleep 0.1; done
+sleep 0.5
+kill -TERM "$pid"
+code=0
+wait "$pid" || code=$?
+[ "$code" = 143 ] || fail "SIGTERM: exit status $code: $(cat err.txt)"
+"$LOCKSTEP" eval --load signalled $small > /dev/null
+
+# The other commands.
+"$LOCKSTEP" plan --model resnet18 --batch 8 | grep -q '^total' || fail "plan"
+"$LOCKSTEP" plan --model cnn --graph dot | grep -q 'digraph' || fail "plan --graph dot"
+"$LOCKSTEP" plan --model cnn --graph text | grep -q 'conv2.weight' || fail "plan --graph text"
+"$LOCKSTEP" plan --model cnn --sections | grep -q 'conv2d+relu+max_pool' || fail "plan --sections shows no fusion"
+"$LOCKSTEP" bench train --model mlp --batch 32 --threads 1 --steps 50 --json > bench.json
+for key in images_per_s steps_per_s first_step_s rss_mib; do [ -n "$(field $key < bench.json)" ] || fail "bench: $(cat bench.json)"; done
+"$LOCKSTEP" train --model mlp --hidden 7 --features 5 --classes 3 --steps 3 --dtype f64 --optimizer sgd --momentum 0.9 --nesterov \
+    --schedule cosine --warmup 1 --clip 1 --label-smoothing 0.1 --weight-decay 0.01 --json 2> /dev/null | grep -q '"parameters": *66' || fail "mlp sizes"
+echo "ok"

@@ -1,0 +1,550 @@
+/* gradient_cases.h - the cases of test_gradients.c: every operation at awkward shapes, as functions that record it. */
+#ifndef GRADIENT_CASES_H
+#define GRADIENT_CASES_H
+
+#include "support.h"
+
+typedef lk_tensor (*builder)(cell *c);
+
+typedef struct gradient_case {
+    const char *name;
+    builder     build;
+    int         variants;
+    bool        kinks; /* piecewise: a step of the differences must stay on one piece */
+    bool        loss;  /* build gives the loss itself */
+} gradient_case;
+
+#define PICK(array, n) ((array)[(n) % (int)(sizeof(array) / sizeof *(array))])
+
+typedef struct shape {
+    int     rank;
+    int64_t dims[LK_MAX_RANK];
+} shape;
+
+/* ---- element by element ---- */
+
+static const shape pairs[][2] = {
+    {{2, {3, 5}}, {2, {3, 5}}},
+    {{2, {3, 5}}, {1, {5}}},
+    {{1, {5}}, {2, {3, 5}}},
+    {{2, {3, 1}}, {2, {1, 5}}},
+    {{1, {1}}, {3, {3, 5, 7}}},
+    {{0, {0}}, {2, {3, 5}}},
+    {{2, {3, 5}}, {0, {0}}},
+    {{4, {2, 1, 3, 1}}, {4, {1, 5, 1, 7}}},
+    {{2, {1, 1}}, {2, {3, 5}}},
+    {{1, {17}}, {1, {17}}},
+    {{6, {2, 3, 1, 1, 5, 1}}, {6, {1, 3, 2, 7, 1, 2}}},
+    {{1, {1}}, {1, {1}}},
+    {{3, {7, 1, 3}}, {2, {1, 3}}},
+    {{4, {3, 3, 5, 5}}, {4, {1, 3, 1, 1}}},
+    {{4, {3, 1, 1, 5}}, {4, {3, 2, 7, 5}}},
+    {{0, {0}}, {0, {0}}},
+};
+enum { PAIRS = sizeof pairs / sizeof *pairs };
+
+static lk_tensor build_binary(cell *c)
+{
+    const shape *s = pairs[c->variant / 4];
+    lk_tensor    a = operand(c, PLAIN, s[0].rank, s[0].dims), b = operand(c, POSITIVE, s[1].rank, s[1].dims);
+    switch (c->variant % 4) {
+    case 0: return lk_add(a, b);
+    case 1: return lk_sub(a, b);
+    case 2: return lk_mul(a, b);
+    default: return lk_div(a, b);
+    }
+}
+
+/* One tensor on both sides. */
+static lk_tensor build_binary_self(cell *c)
+{
+    lk_tensor a = OPERAND(c, POSITIVE, 3, 7);
+    switch (c->variant) {
+    case 0: return lk_add(a, a);
+    case 1: return lk_mul(lk_sub(a, a), a);
+    case 2: return lk_mul(a, a);
+    default: return lk_mul(lk_div(a, a), a);
+    }
+}
+
+static const shape unary_shapes[] = {{1, {1}}, {1, {17}}, {3, {3, 5, 7}}, {4, {2, 3, 5, 5}}, {0, {0}}};
+
+static lk_tensor build_unary(cell *c)
+{
+    const shape *s = &PICK(unary_shapes, c->variant / 9);
+    int          which = c->variant % 9;
+    lk_tensor    x = operand(c, which == 0 ? SPREAD : which % 2 ? PLAIN : WIDE, s->rank, s->dims);
+    switch (which) {
+    case 0: return lk_relu(x);
+    case 1:
+    case 2: return lk_silu(x);
+    case 3:
+    case 4: return lk_sigmoid(x);
+    case 5: return lk_tanh(x);
+    case 6: return lk_gelu(x);
+    case 7: return lk_gelu(x, .tanh = true);
+    default: return lk_scale(lk_tanh(lk_scale(x, 0.5)), -3.25);
+    }
+}
+
+static lk_tensor build_dropout(cell *c)
+{
+    static const double p[] = {0, 0.3, 0.9, 1};
+    double              probability = p[c->variant % 4];
+    switch (c->variant / 4) {
+    case 0: return lk_dropout(OPERAND(c, PLAIN, 3, 17), probability);
+    case 1: return lk_dropout(lk_dropout(OPERAND(c, PLAIN, 5, 2, 3, 7), probability), 0.25);
+    case 2: { /* an image: its layout inside must not change which elements go */
+        lk_tensor x = OPERAND(c, PLAIN, 2, 3, 5, 5), w = OPERAND(c, PLAIN, 7, 3, 3, 3);
+        return lk_linear(lk_flatten(lk_dropout(lk_f_conv2d(x, w, (lk_tensor){0}), probability)), "fc", 3);
+    }
+    default: {
+        lk_tensor x = OPERAND(c, PLAIN, 2, 3, 5, 5), w = OPERAND(c, PLAIN, 7, 3, 3, 3),
+                  v = OPERAND(c, PLAIN, 1, 7, 2, 2);
+        lk_tensor y = lk_dropout(lk_tanh(lk_f_conv2d(x, w, (lk_tensor){0})), probability);
+        return lk_f_conv2d(lk_dropout(y, 0.5), v, (lk_tensor){0});
+    }
+    }
+}
+
+/* ---- along axes ---- */
+
+static const shape axis_shapes[] = {{1, {7}},       {2, {3, 5}},       {2, {5, 1}},
+                                    {3, {3, 7, 5}}, {4, {2, 3, 5, 3}}, {2, {3, 17}}};
+
+static lk_tensor build_softmax(cell *c)
+{
+    const shape *s = &axis_shapes[c->variant / 8];
+    int          axis = c->variant % 8 / 2;
+    lk_tensor    x = operand(c, c->variant % 3 ? PLAIN : WIDE, s->rank, s->dims);
+    axis %= s->rank;
+    if (c->variant % 4 == 1) axis -= s->rank;
+    return c->variant % 2 ? lk_log_softmax(x, axis) : lk_softmax(x, axis);
+}
+
+static const shape reduce_shapes[] = {
+    {1, {17}}, {2, {3, 5}}, {3, {5, 1, 7}}, {4, {2, 3, 5, 3}}, {6, {2, 3, 1, 2, 5, 2}}};
+enum { REDUCE_MASKS = 2 + 4 + 8 + 16 + 64 };
+
+static lk_tensor build_reduce(cell *c)
+{
+    int          mask = c->variant / 4, axes[LK_MAX_RANK], count = 0, k = 0;
+    const shape *s = reduce_shapes;
+    for (; mask >= 1 << s->rank; k++) mask -= 1 << s->rank, s++;
+    lk_tensor x = operand(c, PLAIN, s->rank, s->dims);
+    for (int i = 0; i < s->rank; i++)
+        if (mask >> i & 1) axes[count++] = i % 2 ? i - s->rank : i;
+    bool keepdim = c->variant & 1;
+    x = lk_tanh(x); /* so that the gradient is not a constant */
+    return c->variant & 2 ? lk_mean(x, .axes = axes, .axes_count = count, .keepdim = keepdim)
+                          : lk_sum(x, .axes = axes, .axes_count = count, .keepdim = keepdim);
+}
+
+static lk_tensor build_reduce_all(cell *c)
+{
+    lk_tensor x = OPERAND(c, PLAIN, 3, 5, 7);
+    return c->variant ? lk_mean(lk_mul(x, x)) : lk_sum(lk_mul(x, x));
+}
+
+/* ---- shape ---- */
+
+static lk_tensor build_reshape(cell *c)
+{
+    lk_tensor x = OPERAND(c, PLAIN, 3, 5, 7, 2), y;
+    switch (c->variant) {
+    case 0: y = lk_reshape(x, 2, ((int64_t[]){15, 14})); break;
+    case 1: y = lk_reshape(x, 6, ((int64_t[]){1, 3, 5, 1, 2, 7})); break;
+    case 2: y = lk_reshape(x, 3, ((int64_t[]){-1, 6, 5})); break;
+    case 3: y = lk_reshape(x, 1, ((int64_t[]){-1})); break;
+    case 4: y = lk_flatten(x); break;
+    case 5: y = lk_flatten(lk_flatten(lk_flatten(x))); break;
+    case 6: return x; /* a parameter straight into the loss */
+    case 7: return lk_flatten(x);
+    case 8: y = lk_add(lk_flatten(x), lk_reshape(x, 2, ((int64_t[]){3, 70}))); break;
+    default: y = lk_reshape(lk_reshape(OPERAND(c, PLAIN, 1), 0, NULL), 3, ((int64_t[]){1, 1, 1}));
+    }
+    return lk_mul(y, y);
+}
+
+static lk_tensor build_permute(cell *c)
+{
+    static const int five[][5] = {{4, 3, 2, 1, 0}, {1, 2, 3, 4, 0}, {0, 2, 1, 4, 3}};
+    static const int six[][6] = {
+        {5, 4, 3, 2, 1, 0}, {2, 0, 1, 5, 3, 4}, {0, 1, 2, 3, 5, 4}, {1, 0, 2, 3, 4, 5}, {-1, 0, -2, 2, 1, 3}};
+    int       n = c->variant;
+    lk_tensor y;
+    if (n < 24) { /* every order of four axes */
+        int left[4] = {0, 1, 2, 3}, axes[4], rest = n;
+        for (int i = 0; i < 4; i++) {
+            int j = rest % (4 - i);
+            rest /= 4 - i;
+            axes[i] = left[j];
+            for (; j < 3 - i; j++) left[j] = left[j + 1];
+        }
+        y = lk_permute(OPERAND(c, PLAIN, 3, 5, 2, 7), axes);
+    } else if (n < 27) {
+        y = lk_permute(OPERAND(c, PLAIN, 2, 3, 1, 5, 7), five[n - 24]);
+    } else if (n < 32) {
+        y = lk_permute(OPERAND(c, PLAIN, 2, 3, 1, 5, 2, 3), six[n - 27]);
+    } else if (n < 41) {
+        y = lk_transpose(OPERAND(c, PLAIN, 3, 5, 7), (n - 32) / 3, (n - 32) % 3 - 3);
+    } else {
+        y = lk_transpose(OPERAND(c, PLAIN, 17, 5), 0, 1);
+    }
+    return lk_mul(y, y);
+}
+
+static lk_tensor build_slice(cell *c)
+{
+    static const int64_t cuts[][4] = {/* axis, start, length */
+                                      {0, 0, 1}, {0, 1, 2}, {0, 0, 3},  {1, 2, 3},
+                                      {1, 4, 1}, {2, 0, 7}, {-1, 3, 2}, {-2, 0, 4}};
+    lk_tensor            x = OPERAND(c, PLAIN, 3, 5, 7);
+    lk_tensor            y = lk_slice(x, (int)cuts[c->variant][0], cuts[c->variant][1], cuts[c->variant][2]);
+    return lk_mul(y, y);
+}
+
+static lk_tensor build_slices_overlap(cell *c)
+{
+    lk_tensor x = OPERAND(c, PLAIN, 5, 7);
+    return lk_mul(lk_slice(x, 1, 0, 5), lk_slice(x, 1, 2, 5));
+}
+
+static lk_tensor build_concat(cell *c)
+{
+    int       count = c->variant / 3 + 1, axis = c->variant % 3;
+    lk_tensor x[8];
+    for (int i = 0; i < count; i++) {
+        int64_t dims[3] = {3, 2, 5};
+        dims[axis] = 1 + i % 4;
+        x[i] = operand(c, PLAIN, 3, dims);
+    }
+    lk_tensor y = lk_concat(x, count, axis - (count % 2 ? 3 : 0));
+    return lk_mul(y, y);
+}
+
+static lk_tensor build_concat_same(cell *c)
+{
+    lk_tensor x = OPERAND(c, PLAIN, 3, 5), y = lk_concat(((lk_tensor[]){x, lk_tanh(x), x}), 3, c->variant);
+    return lk_mul(y, y);
+}
+
+/* ---- products ---- */
+
+static lk_tensor build_matmul(cell *c)
+{
+    static const struct {
+        int     batch_a, batch_b; /* how many batch axes */
+        int64_t m, k, n;
+    } sizes[] = {{0, 0, 5, 7, 3},  {0, 0, 1, 1, 1}, {0, 0, 17, 5, 1}, {1, 1, 3, 5, 7},    {1, 0, 3, 5, 7},
+                 {0, 1, 3, 5, 7},  {2, 2, 5, 3, 1}, {2, 0, 2, 7, 5},  {0, 2, 2, 7, 5},    {0, 0, 33, 17, 19},
+                 {1, 1, 1, 17, 1}, {4, 4, 2, 3, 2}, {4, 0, 2, 3, 2},  {0, 0, 65, 64, 66}, {1, 0, 9, 130, 70}};
+    static const int64_t batch[] = {3, 2, 1, 2};
+    int                  n = c->variant / 4, ta = c->variant & 1, tb = c->variant >> 1 & 1;
+    int64_t              a[LK_MAX_RANK], b[LK_MAX_RANK];
+    int                  ra = sizes[n].batch_a, rb = sizes[n].batch_b;
+    memcpy(a, batch, sizeof batch);
+    memcpy(b, batch, sizeof batch);
+    a[ra + ta] = sizes[n].m, a[ra + 1 - ta] = sizes[n].k;
+    b[rb + tb] = sizes[n].k, b[rb + 1 - tb] = sizes[n].n;
+    return lk_matmul(operand(c, PLAIN, ra + 2, a), operand(c, PLAIN, rb + 2, b), .transpose_a = ta, .transpose_b = tb);
+}
+
+static lk_tensor build_matmul_self(cell *c)
+{
+    lk_tensor x = OPERAND(c, PLAIN, 3, 5, 5);
+    return lk_matmul(x, x, .transpose_a = c->variant & 1, .transpose_b = c->variant >> 1);
+}
+
+static lk_tensor build_linear(cell *c)
+{
+    static const shape   shapes[] = {{2, {3, 5}},       {2, {1, 1}},   {1, {7}},    {3, {2, 3, 5}},
+                                     {4, {2, 1, 3, 7}}, {2, {17, 33}}, {2, {5, 17}}};
+    static const int64_t features[] = {7, 1, 3, 17, 5, 19, 64};
+    int                  n = c->variant / 4;
+    lk_tensor            x = operand(c, PLAIN, shapes[n].rank, shapes[n].dims);
+    lk_tensor            w = OPERAND(c, PLAIN, features[n], shapes[n].dims[shapes[n].rank - 1]);
+    lk_tensor            b = c->variant & 1 ? OPERAND(c, PLAIN, features[n]) : (lk_tensor){0};
+    lk_tensor            y = lk_f_linear(x, w, b);
+    return c->variant & 2 ? lk_relu(y) : y;
+}
+
+/* ---- convolution and pooling ---- */
+
+static const struct convolution {
+    int64_t n, c, h, w, o, kh, kw, stride, padding, groups;
+} convolutions[] = {
+    {1, 1, 1, 1, 1, 1, 1, 1, 0, 1},   {1, 3, 5, 5, 7, 3, 3, 1, 1, 1},    {3, 3, 7, 5, 5, 3, 3, 1, 0, 1},
+    {2, 5, 7, 7, 3, 3, 3, 2, 1, 1},   {1, 2, 17, 5, 3, 5, 5, 3, 2, 1},   {3, 4, 5, 7, 6, 3, 3, 1, 1, 2},
+    {2, 6, 7, 5, 6, 3, 3, 2, 1, 6},   {2, 6, 5, 5, 3, 1, 1, 1, 0, 3},    {1, 3, 7, 7, 16, 1, 1, 2, 0, 1},
+    {2, 3, 5, 7, 5, 3, 5, 1, 2, 1},   {1, 1, 7, 7, 17, 7, 7, 1, 3, 1},   {2, 3, 6, 6, 5, 2, 2, 2, 0, 1},
+    {3, 16, 5, 5, 17, 3, 3, 1, 1, 1}, {1, 17, 3, 3, 8, 3, 3, 3, 1, 1},   {1, 2, 3, 3, 4, 1, 1, 1, 1, 2},
+    {5, 1, 3, 17, 1, 3, 1, 2, 1, 1},  {2, 4, 8, 8, 8, 3, 3, 1, 1, 1},    {1, 3, 11, 11, 4, 7, 7, 2, 3, 1},
+    {1, 2, 3, 3, 2, 3, 3, 1, 2, 1},   {2, 8, 12, 12, 16, 3, 3, 1, 1, 1}, {1, 32, 8, 8, 64, 3, 3, 1, 1, 1},
+    {2, 64, 4, 4, 9, 1, 1, 1, 0, 1},  {1, 16, 9, 16, 33, 3, 3, 2, 1, 1},
+};
+enum { CONVOLUTIONS = sizeof convolutions / sizeof *convolutions };
+
+static lk_tensor convolve(cell *c, const struct convolution *v, bool bias)
+{
+    lk_tensor x = OPERAND(c, PLAIN, v->n, v->c, v->h, v->w),
+              w = OPERAND(c, PLAIN, v->o, v->c / v->groups, v->kh, v->kw);
+    return lk_f_conv2d(x, w, bias ? OPERAND(c, PLAIN, v->o) : (lk_tensor){0}, .stride = v->stride,
+                       .padding = v->padding, .groups = v->groups);
+}
+
+static lk_tensor build_conv2d(cell *c) { return convolve(c, &convolutions[c->variant / 2], c->variant & 1); }
+static lk_tensor build_conv2d_relu(cell *c)
+{
+    return lk_relu(convolve(c, &convolutions[c->variant / 2], c->variant & 1));
+}
+
+/* Those of the table with room for a window of 2 or 3 after the convolution. */
+static lk_tensor build_conv2d_pool(cell *c)
+{
+    static const int with_room[] = {1, 2, 3, 5, 6, 7, 8, 9, 10, 11, 12, 16, 17, 18, 19, 20, 21, 22};
+    lk_tensor        y = convolve(c, &convolutions[with_room[c->variant / 8]], c->variant & 1);
+    if (c->variant & 2) y = lk_relu(y);
+    return lk_max_pool2d(y, c->variant & 4 ? 3 : 2);
+}
+
+static lk_tensor build_conv2d_shared(cell *c)
+{
+    lk_tensor x = OPERAND(c, PLAIN, 2, 3, 5, 5), w = OPERAND(c, PLAIN, 3, 3, 3, 3), b = OPERAND(c, PLAIN, 3);
+    lk_tensor y = lk_f_conv2d(x, w, b, .padding = 1);
+    if (c->variant) y = lk_relu(y);
+    return lk_add(lk_f_conv2d(y, w, b, .padding = 1), y);
+}
+
+static const struct pooling {
+    int64_t n, c, h, w, kernel, stride, padding;
+} poolings[] = {{1, 1, 2, 2, 2, 0, 0}, {3, 5, 7, 7, 2, 0, 0},  {2, 3, 7, 5, 3, 2, 1}, {1, 17, 5, 5, 3, 1, 1},
+                {1, 3, 9, 9, 3, 0, 0}, {2, 1, 17, 3, 3, 3, 0}, {1, 2, 5, 5, 5, 0, 0}, {1, 3, 5, 7, 2, 1, 1},
+                {2, 4, 3, 3, 1, 0, 0}, {1, 8, 6, 6, 2, 3, 0}};
+enum { POOLINGS = sizeof poolings / sizeof *poolings };
+
+static lk_tensor build_max_pool(cell *c)
+{
+    const struct pooling *p = &poolings[c->variant];
+    return lk_max_pool2d(OPERAND(c, SPREAD, p->n, p->c, p->h, p->w), p->kernel, .stride = p->stride,
+                         .padding = p->padding);
+}
+
+static lk_tensor build_avg_pool(cell *c)
+{
+    const struct pooling *p = &poolings[c->variant];
+    lk_tensor             y =
+        lk_avg_pool2d(OPERAND(c, PLAIN, p->n, p->c, p->h, p->w), p->kernel, .stride = p->stride, .padding = p->padding);
+    return lk_mul(y, y);
+}
+
+static lk_tensor build_global_avg_pool(cell *c)
+{
+    static const int64_t dims[][4] = {{1, 1, 1, 1}, {3, 5, 7, 3}, {2, 17, 1, 5}};
+    lk_tensor            y = lk_global_avg_pool2d(operand(c, PLAIN, 4, dims[c->variant]));
+    return lk_mul(y, y);
+}
+
+/* ---- norms ---- */
+
+static lk_tensor build_layer_norm(cell *c)
+{
+    static const shape shapes[] = {{2, {3, 5}}, {2, {1, 17}}, {3, {2, 3, 7}}, {4, {2, 3, 5, 3}}, {1, {7}}};
+    const shape       *s = &shapes[c->variant / 8];
+    int                trailing = c->variant % 8 / 4 + 1;
+    lk_tensor          x = operand(c, WIDE, s->rank, s->dims), w = {0}, b = {0};
+    if (trailing > s->rank) trailing = s->rank;
+    if (c->variant & 1) w = operand(c, POSITIVE, trailing, s->dims + s->rank - trailing);
+    if ((c->variant & 3) == 3) b = operand(c, PLAIN, trailing, s->dims + s->rank - trailing);
+    if ((c->variant & 3) == 2) b = operand(c, PLAIN, 1, s->dims + s->rank - 1); /* a bias alone */
+    return lk_f_layer_norm(x, w, b, .epsilon = c->variant & 4 ? 0.3 : 0);
+}
+
+static lk_tensor build_rms_norm(cell *c)
+{
+    static const shape shapes[] = {{2, {3, 5}}, {2, {1, 17}}, {3, {2, 3, 7}}, {4, {2, 3, 5, 3}}, {1, {7}}};
+    const shape       *s = &shapes[c->variant / 4];
+    int                trailing = c->variant % 4 / 2 + 1;
+    lk_tensor          x = operand(c, WIDE, s->rank, s->dims), w = {0};
+    if (trailing > s->rank) trailing = s->rank;
+    if (c->variant & 1) w = operand(c, POSITIVE, trailing, s->dims + s->rank - trailing);
+    return lk_f_rms_norm(x, w, .epsilon = c->variant & 2 ? 0.3 : 0);
+}
+
+static lk_tensor normed(cell *c, lk_tensor x, bool weight, bool bias)
+{
+    int64_t   channels = lk_tensor_dim(x, 1);
+    lk_tensor w = weight ? operand(c, POSITIVE, 1, &channels) : (lk_tensor){0};
+    lk_tensor b = bias ? operand(c, PLAIN, 1, &channels) : (lk_tensor){0};
+    lk_tensor mean = lk_buffer(c->graph, "mean", c->real, 1, &channels, 0);
+    lk_tensor var = lk_buffer(c->graph, "var", c->real, 1, &channels, 1);
+    return lk_f_batch_norm(x, w, b, mean, var, (lk_tensor){0});
+}
+
+static lk_tensor build_batch_norm(cell *c)
+{
+    static const shape shapes[] = {{2, {3, 5}},        {2, {17, 1}},      {4, {1, 3, 5, 3}},
+                                   {4, {3, 17, 2, 3}}, {4, {5, 1, 1, 1}}, {4, {2, 7, 5, 5}}};
+    const shape       *s = &shapes[c->variant / 4];
+    return normed(c, operand(c, PLAIN, s->rank, s->dims), c->variant & 1, c->variant & 2);
+}
+
+static lk_tensor build_batch_norm_relu(cell *c) { return lk_relu(build_batch_norm(c)); }
+
+/* ---- tables ---- */
+
+static const int ids[] = {2, 0, 2, 6, 2, 5, 0};
+
+static lk_tensor build_embedding(cell *c)
+{
+    static const shape shapes[] = {{1, {5}}, {2, {3, 7}}, {1, {1}}, {3, {2, 3, 5}}};
+    const shape       *s = &shapes[c->variant];
+    lk_tensor          table = OPERAND(c, PLAIN, 7, c->variant == 2 ? 1 : 5);
+    lk_tensor          y = lk_f_embedding(integers(c, ids, 7, s->rank, s->dims), table);
+    return lk_mul(y, y);
+}
+
+/* A table that is also the output's weight: tied as language models do. */
+static lk_tensor build_embedding_tied(cell *c)
+{
+    lk_tensor table = OPERAND(c, PLAIN, 7, 5);
+    lk_tensor y = lk_f_embedding(integers(c, ids, 7, 1, &(int64_t){7}), table);
+    return lk_log_softmax(lk_f_linear(lk_tanh(y), table, (lk_tensor){0}), 1);
+}
+
+/* ---- losses ---- */
+
+static const int    labels[2][9] = {{2, 0, 1, 4, -100, 2, 3, -100, 0}, {2, 0, 1, 4, 2, 2, 3, 1, 0}};
+static const double sample_weights[] = {0.5, 2, 0, 1.25, 3, 1, 0.75, 1, 0.125, 2, 1, 0.3, 1, 1, 1};
+
+static lk_tensor cross_entropy(cell *c)
+{
+    int     n = c->variant;
+    shape   s = n & 4 ? (shape){3, {3, 5, 5}} : (shape){2, {n & 8 ? 1 : 9, 5}};
+    int64_t rows = 1, ignored = 2;
+    for (int i = 0; i + 1 < s.rank; i++) rows *= s.dims[i];
+    lk_tensor logits = operand(c, n & 1 ? PLAIN : WIDE, s.rank, s.dims);
+    lk_tensor y = integers(c, labels[n >> 4 & 1], 9, s.rank - 1, s.dims), w = {0};
+    if (n & 2) {
+        w = reals(c, sample_weights, (int)rows);
+        if (s.rank == 3) w = lk_reshape(w, 2, s.dims);
+    }
+    return lk_cross_entropy(logits, y, .label_smoothing = n & 1 ? 0.1 : 0, .weight = w,
+                            .ignore_index = n & 16 ? &ignored : NULL);
+}
+
+static lk_tensor scaled_cross_entropy(cell *c) { return lk_scale(cross_entropy(c), -0.75); }
+
+static lk_tensor mean_square(cell *c)
+{
+    static const shape shapes[] = {{2, {3, 5}}, {1, {17}}, {4, {2, 3, 5, 3}}, {0, {0}}};
+    const shape       *s = &shapes[c->variant / 2];
+    lk_tensor          x = operand(c, PLAIN, s->rank, s->dims), target = operand(c, PLAIN, s->rank, s->dims);
+    lk_tensor          loss = lk_mse(x, target);
+    return c->variant & 1 ? lk_mul(loss, loss) : loss;
+}
+
+static lk_tensor mean_square_of_convolution(cell *c)
+{
+    return lk_mse(convolve(c, &convolutions[3], true), OPERAND(c, PLAIN, 2, 3, 4, 4));
+}
+
+/* ---- several at once ---- */
+
+static lk_tensor build_attention(cell *c)
+{
+    lk_tensor x = OPERAND(c, PLAIN, 3, 7, 5), q = lk_linear(x, "q", 5), k = lk_linear(x, "k", 5),
+              v = lk_linear(x, "v", 5);
+    c->operands += 6; /* the layers' weights and biases */
+    lk_tensor p = lk_softmax(lk_scale(lk_matmul(q, k, .transpose_b = true), 0.447), -1);
+    lk_tensor y = lk_add(x, lk_matmul(lk_dropout(p, 0.2), v));
+    return lk_layer_norm(lk_add(y, lk_gelu(y)), "norm");
+}
+
+static lk_tensor build_residual(cell *c)
+{
+    lk_tensor x = OPERAND(c, PLAIN, 3, 4, 5, 5), w1 = OPERAND(c, PLAIN, 4, 4, 3, 3);
+    lk_tensor y = lk_relu(normed(c, lk_f_conv2d(x, w1, (lk_tensor){0}, .padding = 1), true, true));
+    lk_tensor w2 = OPERAND(c, PLAIN, 4, 4, 3, 3);
+    y = lk_relu(lk_add(lk_f_conv2d(y, w2, (lk_tensor){0}, .padding = 1), x));
+    if (c->variant == 1) y = lk_max_pool2d(y, 2);
+    if (c->variant == 2) y = lk_mul(y, lk_reshape(lk_sigmoid(lk_global_avg_pool2d(y)), 4, ((int64_t[]){3, 4, 1, 1})));
+    if (c->variant == 3) y = lk_permute(y, ((int[]){0, 2, 3, 1}));
+    return y;
+}
+
+/* Images that are added to convolutions, and whose own gradient is an image. */
+static lk_tensor build_image_parameter(cell *c)
+{
+    lk_tensor x = OPERAND(c, PLAIN, 2, 3, 5, 5), w = OPERAND(c, PLAIN, 7, 3, 3, 3), p = OPERAND(c, PLAIN, 2, 7, 3, 3);
+    lk_tensor y = lk_f_conv2d(x, w, (lk_tensor){0});
+    switch (c->variant) {
+    case 0: return lk_add(y, p);
+    case 1: return lk_mul(p, lk_tanh(y));
+    case 2: return lk_avg_pool2d(lk_sub(y, p), 2);
+    case 3: return lk_add(lk_reshape(y, 3, ((int64_t[]){2, 7, 9})), lk_reshape(p, 3, ((int64_t[]){2, 7, 9})));
+    default: return lk_concat(((lk_tensor[]){y, p, y}), 3, 1);
+    }
+}
+
+/* A parameter read by many: gradients add up in one place. */
+static lk_tensor build_many_uses(cell *c)
+{
+    lk_tensor w = OPERAND(c, PLAIN, 5, 5), y = OPERAND(c, PLAIN, 3, 5);
+    for (int i = 0; i < 4; i++) y = lk_tanh(lk_f_linear(y, w, (lk_tensor){0}));
+    return lk_add(lk_matmul(y, w), lk_sum(w));
+}
+
+/* Two parameters whose gradients are the same value. */
+static lk_tensor build_equal_gradients(cell *c)
+{
+    lk_tensor a = OPERAND(c, PLAIN, 3, 5), b = OPERAND(c, PLAIN, 3, 5), d = OPERAND(c, PLAIN, 15);
+    return lk_add(lk_add(a, b), lk_reshape(d, 2, ((int64_t[]){3, 5})));
+}
+
+#define CASE(which, how_many, ...)                                                \
+    {                                                                             \
+        .name = #which, .build = build_##which, .variants = how_many, __VA_ARGS__ \
+    }
+static const gradient_case cases[] = {
+    CASE(binary, PAIRS * 4),
+    CASE(binary_self, 4),
+    CASE(unary, 45),
+    CASE(dropout, 16),
+    CASE(softmax, 48),
+    CASE(reduce, REDUCE_MASKS * 4),
+    CASE(reduce_all, 2),
+    CASE(reshape, 10),
+    CASE(permute, 42),
+    CASE(slice, 8),
+    CASE(slices_overlap, 1),
+    CASE(concat, 24),
+    CASE(concat_same, 2),
+    CASE(matmul, 15 * 4),
+    CASE(matmul_self, 4),
+    CASE(linear, 7 * 4, .kinks = true),
+    CASE(conv2d, CONVOLUTIONS * 2),
+    CASE(conv2d_relu, CONVOLUTIONS * 2, .kinks = true),
+    CASE(conv2d_pool, 18 * 8, .kinks = true),
+    CASE(conv2d_shared, 2, .kinks = true),
+    CASE(max_pool, POOLINGS, .kinks = true),
+    CASE(avg_pool, POOLINGS),
+    CASE(global_avg_pool, 3),
+    CASE(layer_norm, 40),
+    CASE(rms_norm, 20),
+    CASE(batch_norm, 24),
+    CASE(batch_norm_relu, 24, .kinks = true),
+    CASE(embedding, 4),
+    CASE(embedding_tied, 1),
+    {.name = "cross_entropy", .build = cross_entropy, .variants = 32, .loss = true},
+    {.name = "scaled_cross_entropy", .build = scaled_cross_entropy, .variants = 32, .loss = true},
+    {.name = "mse", .build = mean_square, .variants = 8, .loss = true},
+    {.name = "mse_of_convolution", .build = mean_square_of_convolution, .variants = 1, .loss = true},
+    CASE(attention, 1),
+    CASE(residual, 4, .kinks = true),
+    CASE(image_parameter, 5),
+    CASE(many_uses, 1),
+    CASE(equal_gradients, 1),
+};
+
+#endif

@@ -1,0 +1,58 @@
+#!/usr/bin/env bash
+# A run that is killed with SIGKILL again and again, and resumed each time, never loses its last checkpoint and ends with the
+# same bits as one that was never stopped.
+#
+#   kill_resume.sh [ROUNDS] [MODEL]
+# ctest: timeout 240
+set -eu
+rounds=${1:-12} model=${2:-mlp}
+work=$(mktemp -d)
+pid=
+trap 'if [ -n "$pid" ]; then kill -9 "$pid" 2>/dev/null || true; fi; rm -rf "$work"' EXIT
+case $model in
+mlp) options="--model mlp --data synthetic:64,count=2048 --batch 32 --steps 1500 --save-every 10" ;;
+cnn) options="--model cnn --data synthetic:3x32x32,count=256 --batch 8 --steps 150 --save-every 3" ;;
+*) echo "no such model: $model" >&2; exit 2 ;;
+esac
+options="$options --threads 1 --seed 7 --eval-every -1 --json"
+
+field() { sed -n "s/.*\"$1\": *\"\{0,1\}\([0-9a-f.]*\).*/\1/p" "$2"; }
+
+# shellcheck disable=SC2086
+"$LOCKSTEP" train $options --save "$work/whole" > "$work/whole.json" 2> /dev/null
+whole=$(field hash "$work/whole.json")
+
+best=0 kills=0 done=no
+for round in $(seq "$rounds"); do
+    # shellcheck disable=SC2086
+    "$LOCKSTEP" train $options --save "$work/killed" --resume auto > "$work/killed.json" 2> "$work/killed.err" &
+    pid=$!
+    sleep "0.$(printf '%03d' $((RANDOM % 250 + 15)))"
+    if kill -9 "$pid" 2> /dev/null; then kills=$((kills + 1)); fi
+    code=0
+    wait "$pid" 2> /dev/null || code=$?
+    pid=
+    if [ "$code" = 0 ]; then done=yes; break; fi
+    if [ "$code" != 137 ]; then echo "round $round: exit status $code: $(cat "$work/killed.err")"; exit 1; fi
+    # What is there opens, whole, and never goes back.
+    if [ -e "$work/killed/model.safetensors" ]; then
+        "$LOCKSTEP" eval --load "$work/killed" ${options%% --batch*} --threads 1 > /dev/null
+        step=$(field step "$work/killed/state.json")
+        if [ "$step" -lt "$best" ]; then echo "round $round: went back from step $best to $step"; exit 1; fi
+        best=$step
+    elif [ "$best" -gt 0 ]; then
+        echo "round $round: the checkpoint of step $best is gone"; exit 1
+    fi
+done
+if [ "$done" = no ]; then
+    # shellcheck disable=SC2086
+    "$LOCKSTEP" train $options --save "$work/killed" --resume auto > "$work/killed.json" 2> "$work/killed.err"
+fi
+killed=$(field hash "$work/killed.json")
+if [ -z "$whole" ] || [ "$whole" != "$killed" ]; then echo "never stopped: $whole; killed $kills times: $killed"; exit 1; fi
+cmp "$work/whole/model.safetensors" "$work/killed/model.safetensors"
+cmp "$work/whole/optimizer.safetensors" "$work/killed/optimizer.safetensors"
+left=$(find "$work/killed" -name '*.tmp.*' -o -name '*.old.*' -o -name '.link.*' | wc -l)
+if [ "$left" != 0 ]; then echo "left behind: $(find "$work/killed")"; exit 1; fi
+if [ "$kills" -lt 3 ]; then echo "only $kills kills hit: nothing was proved"; exit 1; fi
+echo "killed $kills times, last seen at step $best; the end is the same: $killed"

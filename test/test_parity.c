@@ -1,0 +1,206 @@
+/* test_parity.c - training beside PyTorch: from the same weights and batches, SimpleCNN's and ResNet-20's losses over 50 Adam
+ * steps in f64, their first gradients, and SimpleCNN in f32. The values come from golden/make_training.py.
+ *
+ * ctest: timeout 300 */
+#include "support.h"
+
+enum { STEPS = 50, PROJECTIONS = 8, PIXELS = 3 * 32 * 32, MOST = 16 };
+
+typedef struct student {
+    rig      rig;
+    lk_dtype real;
+    int      size; /* of a batch */
+    void    *images;
+    int32_t  labels[MOST];
+} student;
+
+/* make_training.py's initialise(). */
+static void initialise(lk_store *store)
+{
+    for (size_t i = 0; i < lk_store_count(store); i++) {
+        lk_state s = lk_store_at(store, i);
+        if (s.buffer) continue;
+        uint64_t seed = seed_of(s.name);
+        int64_t  n = state_elements(&s);
+        size_t   length = strlen(s.name);
+        bool     weight = length >= 6 && strcmp(s.name + length - 6, "weight") == 0;
+        double   root = sqrt((double)(n / s.dims[0]));
+        for (int64_t j = 0; j < n; j++) {
+            double u = 2 * number(seed, (uint64_t)j) - 1;
+            set_real(s.data, s.dtype, j, s.rank > 1 ? u / root : weight ? 1 + u / 4 : u / 10);
+        }
+    }
+}
+
+static void batch(student *s, int step)
+{
+    for (int i = 0; i < s->size * PIXELS; i++)
+        set_real(s->images, s->real, i, 2 * number(1000 + (uint64_t)step, (uint64_t)i) - 1);
+    for (int i = 0; i < s->size; i++) s->labels[i] = (int32_t)(number_bits(2000 + (uint64_t)step, (uint64_t)i) % 10);
+}
+
+static student enrol(const char *model, lk_dtype real, int size)
+{
+    student             s = {.rig = rig_open(real, 2), .real = real, .size = size};
+    lk_tensor           x = lk_input(s.rig.graph, "x", real, 4, ((int64_t[]){size, 3, 32, 32}));
+    lk_tensor           y = lk_input(s.rig.graph, "y", LK_I32, 1, ((int64_t[]){size}));
+    lk_tensor           logits = lk_model_find(model)(x, (lk_model_options){0});
+    lk_optimizer_config optimizer = LK_OPTIMIZER_CONFIG_INIT;
+    lk_plan_config      config = LK_PLAN_CONFIG_INIT;
+    config.loss = lk_cross_entropy(logits, y);
+    config.outputs = &logits;
+    config.outputs_count = 1;
+    config.optimizer = &optimizer;
+    rig_plan(&s.rig, &config, 1);
+    initialise(s.rig.store);
+    s.images = malloc((size_t)(size * PIXELS) * lk_dtype_size(real));
+    REQUIRE(lk_program_bind(s.rig.program, "x", s.images) == LK_OK);
+    return s;
+}
+
+static void dismiss(student *s)
+{
+    rig_close(&s->rig);
+    free(s->images);
+}
+
+static double train(student *s, int step)
+{
+    batch(s, step);
+    REQUIRE(lk_program_bind(s->rig.program, "y", s->labels) == LK_OK);
+    REQUIRE(lk_program_train(s->rig.program, &(lk_step){.step = step, .count = s->size, .rate = 1e-3}) == LK_OK);
+    return rig_metrics(&s->rig).loss;
+}
+
+/* Norm and projections of every parameter's mean gradient after step 1. A projection's error is set against the norm it could
+ * have: that of the gradient times that of the direction. */
+static void check_first_gradients(student *s, lk__safetensors *file, const char *prefix, double tolerance)
+{
+    for (size_t i = 0; i < lk_store_count(s->rig.store); i++) {
+        lk_state state = lk_store_at(s->rig.store, i);
+        if (state.buffer) continue;
+        double     *expected = golden(file, prefix, state.name, NULL), sum = 0;
+        const void *gradient = lk_program_gradient(s->rig.program, state.name);
+        int64_t     n = state_elements(&state);
+        for (int64_t j = 0; j < n; j++) sum += pow(real_at(gradient, s->real, j) / s->size, 2);
+        CHECK(fabs(sqrt(sum) - expected[0]) <= tolerance * expected[0], "%s: norm %.17g, PyTorch %.17g", state.name,
+              sqrt(sum), expected[0]);
+        for (int k = 0; k < PROJECTIONS; k++) {
+            double dot = 0, direction = 0;
+            for (int64_t j = 0; j < n; j++) {
+                double u = 2 * number(seed_of(state.name) + 1 + (uint64_t)k, (uint64_t)j) - 1;
+                dot += u * real_at(gradient, s->real, j) / s->size;
+                direction += u * u;
+            }
+            CHECK(fabs(dot - expected[1 + k]) <= tolerance * expected[0] * sqrt(direction),
+                  "%s: projection %d is %.17g, PyTorch %.17g", state.name, k, dot, expected[1 + k]);
+        }
+        free(expected);
+    }
+}
+
+static double worst_of(double worst, double a, double b, double scale)
+{
+    double off = fabs(a - b) / scale;
+    return isnan(off) || off > worst ? off : worst;
+}
+
+static void check_f64(const char *model, int size)
+{
+    student          s = enrol(model, LK_F64, size);
+    lk__safetensors *file = golden_open(s.rig.context, "training.safetensors");
+    char             prefix[64], gradients[64];
+    int64_t          count;
+    snprintf(prefix, sizeof prefix, "%s/", model);
+    snprintf(gradients, sizeof gradients, "%s/gradient/", model);
+    double *losses = golden(file, prefix, "losses", &count), *logits = golden(file, prefix, "logits", NULL);
+    double  worst = 0, largest = 0, off = 0;
+    REQUIRE(count == STEPS);
+    for (int step = 1; step <= STEPS; step++) {
+        double loss = train(&s, step);
+        worst = worst_of(worst, loss, losses[step - 1], losses[step - 1]);
+        CHECK(fabs(loss - losses[step - 1]) <= 1e-9 * losses[step - 1], "%s step %d: loss %.17g, PyTorch %.17g", model,
+              step, loss, losses[step - 1]);
+        if (step == 1) check_first_gradients(&s, file, gradients, 1e-12);
+    }
+    /* In evaluation the running statistics count too. */
+    batch(&s, 9999);
+    REQUIRE(lk_program_run(s.rig.program, LK_EVALUATE) == LK_OK);
+    const double *output = lk_program_output(s.rig.program, 0);
+    for (int i = 0; i < size * 10; i++) largest = fmax(largest, fabs(logits[i]));
+    for (int i = 0; i < size * 10; i++) off = worst_of(off, output[i], logits[i], largest);
+    CHECK(off <= 1e-8, "%s: logits after training differ by %g", model, off);
+    printf("     %s: losses within %.1e, logits after %d steps within %.1e\n", model, worst, STEPS, off);
+    free(losses);
+    free(logits);
+    lk__safetensors_close(file);
+    dismiss(&s);
+}
+
+static void simple_cnn_trains_as_in_pytorch_f64(void) { check_f64("cnn", 16); }
+static void resnet20_trains_as_in_pytorch_f64(void) { check_f64("resnet20", 8); }
+
+/* f32 against f64 over the whole gradient; the f64 one is PyTorch's, as checked above. */
+static void check_f32_gradients(const char *model, int size)
+{
+    student narrow = enrol(model, LK_F32, size), wide = enrol(model, LK_F64, size);
+    double  off = 0, all = 0, worst = 0;
+    train(&narrow, 1);
+    train(&wide, 1);
+    for (size_t i = 0; i < lk_store_count(wide.rig.store); i++) {
+        lk_state s = lk_store_at(wide.rig.store, i);
+        if (s.buffer) continue;
+        const float  *a = lk_program_gradient(narrow.rig.program, s.name);
+        const double *b = lk_program_gradient(wide.rig.program, s.name);
+        double        one_off = 0, one = 0;
+        for (int64_t j = 0; j < state_elements(&s); j++) {
+            one_off += pow(a[j] - b[j], 2);
+            one += b[j] * b[j];
+        }
+        worst = worst_of(worst, sqrt(one_off), 0, sqrt(one));
+        CHECK(sqrt(one_off) <= 1e-5 * sqrt(one), "%s: %s: the gradient is off by %g of its norm", model, s.name,
+              sqrt(one_off / one));
+        off += one_off;
+        all += one;
+    }
+    CHECK(sqrt(off) <= 1e-5 * sqrt(all), "%s: the gradient is off by %g of its norm", model, sqrt(off / all));
+    printf("     %s: f32 gradient within %.1e of its norm, single parameters within %.1e\n", model, sqrt(off / all),
+           worst);
+    dismiss(&narrow);
+    dismiss(&wide);
+}
+
+static void first_gradients_in_f32_agree_to_1e_5(void)
+{
+    check_f32_gradients("cnn", 16);
+    check_f32_gradients("resnet20", 8);
+}
+
+static void simple_cnn_in_f32_follows_pytorch_for_20_steps(void)
+{
+    student          s = enrol("cnn", LK_F32, 16);
+    lk__safetensors *file = golden_open(s.rig.context, "training.safetensors");
+    double *f32 = golden(file, "cnn/", "f32_losses", NULL), *f64 = golden(file, "cnn/", "losses", NULL), worst = 0;
+    for (int step = 1; step <= 20; step++) {
+        double loss = train(&s, step);
+        worst = worst_of(worst, loss, f32[step - 1], f32[step - 1]);
+        CHECK(fabs(loss - f32[step - 1]) <= 1e-4 * f32[step - 1], "step %d: loss %.9g, PyTorch %.9g in f32", step, loss,
+              f32[step - 1]);
+        CHECK(fabs(loss - f64[step - 1]) <= 1e-4 * f64[step - 1], "step %d: loss %.9g, PyTorch %.9g in f64", step, loss,
+              f64[step - 1]);
+    }
+    printf("     cnn: f32 losses within %.1e of PyTorch's f32\n", worst);
+    free(f32);
+    free(f64);
+    lk__safetensors_close(file);
+    dismiss(&s);
+}
+
+int main(void)
+{
+    RUN(simple_cnn_trains_as_in_pytorch_f64);
+    RUN(resnet20_trains_as_in_pytorch_f64);
+    RUN(first_gradients_in_f32_agree_to_1e_5);
+    RUN(simple_cnn_in_f32_follows_pytorch_for_20_steps);
+    return check_result();
+}
