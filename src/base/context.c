@@ -11,7 +11,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <time.h>
+#include <unistd.h>
 
 enum { MESSAGE_BYTES = 2048 };
 
@@ -27,17 +29,35 @@ struct lk_context {
     char            message[MESSAGE_BYTES];
 };
 
+/* Large pieces come as fresh pages, which are zero already and appear when first touched: a model's memory costs nothing until
+ * it is used. Huge pages where the kernel has them: arenas and weights are walked from end to end. */
+enum { FRESH_PAGES = 1 << 20, HUGE_PAGE = 2 << 20 };
+
+static void *fresh_pages(size_t bytes)
+{
+    size_t length = bytes < HUGE_PAGE ? bytes : bytes + HUGE_PAGE;
+    char  *start = mmap(NULL, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (start == MAP_FAILED) return NULL;
+    if (bytes < HUGE_PAGE) return start;
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    char  *aligned = (char *)lk__round_up((size_t)start, HUGE_PAGE), *end = aligned + lk__round_up(bytes, page);
+    if (aligned > start) munmap(start, (size_t)(aligned - start));
+    if (end < start + length) munmap(end, (size_t)(start + length - end));
+    madvise(aligned, bytes, MADV_HUGEPAGE); /* a wish; without it all works the same */
+    return aligned;
+}
+
 static void *default_alloc(void *user, size_t bytes, size_t alignment)
 {
     (void)user;
-    return aligned_alloc(alignment, lk__round_up(bytes, alignment));
+    return bytes >= FRESH_PAGES ? fresh_pages(bytes) : aligned_alloc(alignment, lk__round_up(bytes, alignment));
 }
 
 static void default_free(void *user, void *memory, size_t bytes)
 {
     (void)user;
-    (void)bytes;
-    free(memory);
+    if (bytes >= FRESH_PAGES) munmap(memory, bytes);
+    else free(memory);
 }
 
 lk_status lk_context_create(const lk_context_config *config, lk_context **context)
@@ -87,7 +107,7 @@ void *lk__alloc(lk_context *c, lk_memory kind, size_t bytes)
         lk__fail(c, LK_ENOMEM, "no memory for %.1f MiB of %s", (double)bytes / 1048576.0, lk_memory_name(kind));
         return NULL;
     }
-    memset(memory, 0, bytes);
+    if (c->allocator.alloc != default_alloc || bytes < FRESH_PAGES) memset(memory, 0, bytes);
     atomic_fetch_add_explicit(&c->held[kind], bytes, memory_order_relaxed);
     return memory;
 }

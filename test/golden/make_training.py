@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 import draw
 
-STEPS, PROJECTIONS = 50, 8
+STEPS, PROJECTIONS, SIGNAL = 50, 8, 0.25
 HERE = os.path.dirname(os.path.abspath(__file__))
 
 
@@ -74,9 +74,11 @@ def initialise(model):
 
 
 def batch(step, size, dtype):
-    x = torch.from_numpy(draw.plain(1000 + step, size, 3, 32, 32)).to(dtype)
-    y = torch.from_numpy((draw.bits(2000 + step, size) % np.uint64(10)).astype(np.int64))
-    return x, y
+    """A picture of each class under noise: something to learn, but not at once."""
+    y = (draw.bits(2000 + step, size) % np.uint64(10)).astype(np.int64)
+    x = draw.plain(1000 + step, size, 3, 32, 32)
+    x += SIGNAL * np.stack([draw.plain(3000 + int(label), 3, 32, 32) for label in y])
+    return torch.from_numpy(x).to(dtype), torch.from_numpy(y)
 
 
 def train(model, size, dtype, steps, out, prefix):

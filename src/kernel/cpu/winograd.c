@@ -1,5 +1,8 @@
 /* winograd.c - the transforms. Each is a matrix with rows for the points 0, a, -a, b, -b and infinity, applied along both
  * axes of a tile; the rows of a point and its opposite share their even and odd parts. */
+#if defined(__GNUC__) && !defined(__clang__) && defined(__aarch64__)
+#pragma GCC optimize("no-schedule-insns")
+#endif
 #include "kernel/cpu/winograd.h"
 
 #if defined(__clang__)

@@ -1,0 +1,29 @@
+#!/usr/bin/env bash
+# symbols.sh - the shared library exports what the public headers declare, all of it and nothing else; and no global name of the
+# static one can collide with a program's own.
+set -eu
+[ -z "${LK_SANITIZE:-}" ] || exit 77 # sanitizers add names of their own
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+# LK_API … name( in any header, over lines.
+cat "$SOURCE_DIR"/include/lockstep/*.h | sed 's,/\*.*\*/,,' | tr '\n' ' ' | grep -oE 'LK_API [^;(]*\(' |
+    sed 's/.*[ *]\(lk_[a-z0-9_]*\) *($/\1/' | sort -u > "$work/declared"
+nm -D --defined-only "$BUILD_DIR/liblockstep.so" | awk '$2 ~ /[A-Z]/ { print $3 }' | sort -u > "$work/exported"
+[ "$(wc -l < "$work/declared")" -gt 50 ] || { echo "the headers were not understood" >&2; exit 1; }
+
+status=0
+extra=$(comm -13 "$work/declared" "$work/exported")
+missing=$(comm -23 "$work/declared" "$work/exported")
+[ -z "$extra" ] || { echo "exported, but in no public header: $extra" >&2; status=1; }
+[ -z "$missing" ] || { echo "in a public header, but not exported: $missing" >&2; status=1; }
+inside=$(grep '^lk__' "$work/exported" || true)
+[ -z "$inside" ] || { echo "exported from the inside: $inside" >&2; status=1; }
+
+foreign=$(nm -g --defined-only "$BUILD_DIR/liblockstep.a" | awk 'NF == 3 && $3 !~ /^lk_/ { print $3 }' | sort -u)
+[ -z "$foreign" ] || { echo "global names without lk_ in the static library: $foreign" >&2; status=1; }
+
+readelf -d "$BUILD_DIR/liblockstep.so" | grep -q 'soname: \[liblockstep\.so\.[0-9]' || { echo "no soname" >&2; status=1; }
+needed=$(readelf -d "$BUILD_DIR/liblockstep.so" | sed -n 's/.*NEEDED.*\[\(.*\)\]/\1/p' | grep -vE '^(libc|libm|libz|libpthread|libdl|ld-linux.*|libgcc_s)\.so' || true)
+[ -z "$needed" ] || { echo "the library needs more than it should: $needed" >&2; status=1; }
+exit $status
