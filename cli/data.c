@@ -21,7 +21,7 @@ typedef struct download {
 static int on_progress(void *user, int64_t done, int64_t total)
 {
     download *d = user;
-    if (!d->started) progress_start(&d->bar, stderr, d->name, "MiB", 0, total >> 20 ? total >> 20 : 1, 16);
+    if (!d->started) progress_start(&d->bar, stderr, d->name, "MiB", total >> 20 ? total >> 20 : 1, 16);
     d->started = true;
     progress_step(&d->bar, done >> 20, NAN, (double)done / 1048576);
     return 0;

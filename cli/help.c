@@ -33,7 +33,7 @@ static void describe(const option *o, char *out, size_t size)
 {
     int n = snprintf(out, size, "%s", o->doc);
     if (o->type == OPTION_CHOICE) {
-        n += snprintf(out + n, size - (size_t)n, ": ");
+        n += snprintf(out + n, size - (size_t)n, strpbrk(o->doc, ":;") ? ". One of " : ": ");
         for (const char *c = o->choices; *c && n + 4 < (int)size; c++) {
             if (*c == '|')
                 n += snprintf(out + n, size - (size_t)n, strchr(c + 1, '|') ? ", " : " or ");
@@ -41,7 +41,7 @@ static void describe(const option *o, char *out, size_t size)
                 out[n++] = *c, out[n] = 0;
         }
     }
-    if (o->value) snprintf(out + n, size - (size_t)n, " (%s)", o->value);
+    if (o->value) snprintf(out + n, size - (size_t)n, " (default %s)", o->value);
 }
 
 static void paragraphs(FILE *out, const char *text, void (*each)(FILE *out, const char *paragraph))
@@ -96,7 +96,20 @@ void commands_print_help(FILE *out)
 
 /* ---- man pages ---- */
 
-/* Text as troff takes it: hyphens that can be copied, no line that begins with a control character. */
+/* The code point of the UTF-8 sequence at *text, which moves to its last byte. Our own texts are sound. */
+static unsigned code_point(const char **text)
+{
+    const unsigned char *at = (const unsigned char *)*text;
+    int                  more = at[0] >= 0xf0 ? 3 : at[0] >= 0xe0 ? 2 : 1;
+    unsigned             code = at[0] & (0x3fu >> more);
+    for (int i = 1; i <= more && at[i]; i++) {
+        code = code << 6 | (at[i] & 0x3f);
+        (*text)++;
+    }
+    return code;
+}
+
+/* Text as troff takes it: hyphens that can be copied, no line that begins with a control character, ASCII alone. */
 static void troff(FILE *out, const char *text)
 {
     for (bool start = true; *text; text++) {
@@ -105,6 +118,8 @@ static void troff(FILE *out, const char *text)
             fputs("\\e", out);
         else if (*text == '-')
             fputs("\\-", out);
+        else if ((unsigned char)*text >= 0x80)
+            fprintf(out, "\\[u%04X]", code_point(&text));
         else
             fputc(*text, out);
         start = *text == '\n';

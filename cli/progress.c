@@ -25,16 +25,13 @@ static int terminal_width(FILE *out)
     return 80;
 }
 
-void progress_start(progress *p, FILE *out, const char *what, const char *unit, int64_t first, int64_t total,
-                    int64_t every)
+void progress_start(progress *p, FILE *out, const char *what, const char *unit, int64_t total, int64_t every)
 {
     const char *term = getenv("TERM"), *no_color = getenv("NO_COLOR");
-    *p = (progress){
-        .out = out, .what = what, .unit = unit, .first = first, .total = total, .every = every > 0 ? every : 1};
+    *p = (progress){.out = out, .what = what, .unit = unit, .total = total, .every = every > 0 ? every : 1};
     p->terminal = isatty(fileno(out)) && term && strcmp(term, "dumb") != 0;
     p->colour = p->terminal && !(no_color && *no_color);
-    p->started = now();
-    p->shown = p->started - 1; /* the first step shows at once: it is the one people wait for */
+    p->shown = now() - 1; /* the first step shows at once: it is the one people wait for */
 }
 
 static void format_time(double seconds, char out[32])
@@ -49,18 +46,19 @@ static void format_time(double seconds, char out[32])
 }
 
 /* "step 120/2814  loss 0.4312  3480 images/s  left 0:49" */
-static int describe(const progress *p, int64_t step, double loss, double done, double elapsed, char *out, size_t size)
+static int describe(const progress *p, int64_t step, double loss, double done, double time, char *out, size_t size)
 {
-    int n = snprintf(out, size, "step %" PRId64, step);
+    double elapsed = time - p->first_time;
+    int    n = snprintf(out, size, "step %" PRId64, step);
     if (p->total) n += snprintf(out + n, size - (size_t)n, "/%" PRId64, p->total);
     if (!isnan(loss)) n += snprintf(out + n, size - (size_t)n, "  loss %.4f", loss);
-    if (elapsed > 0 && done > 0) {
-        double rate = done / elapsed;
+    if (elapsed > 0 && done > p->first_done) {
+        double rate = (done - p->first_done) / elapsed;
         n += snprintf(out + n, size - (size_t)n, "  %.*f %s/s", rate < 10 ? 2 : 0, rate, p->unit);
     }
-    if (p->total && step > p->first) {
+    if (p->total && step > p->first_step) {
         char left[32];
-        format_time(elapsed / (double)(step - p->first) * (double)(p->total - step), left);
+        format_time(elapsed / (double)(step - p->first_step) * (double)(p->total - step), left);
         n += snprintf(out + n, size - (size_t)n, "  left %s", left);
     }
     return n;
@@ -90,18 +88,19 @@ static void draw(progress *p, int64_t step, const char *text, int length)
 
 void progress_step(progress *p, int64_t step, double loss, double done)
 {
-    bool   last = p->total && step >= p->total;
-    double time = 0;
-    if (p->terminal) {
-        time = now();
-        if (time - p->shown < 0.1 && !last) return;
-    } else {
-        if (step % p->every != 0 && !last) return;
-        time = now();
+    bool last = p->total && step >= p->total;
+    if (!p->begun) {
+        p->begun = true;
+        p->first_step = step;
+        p->first_done = done;
+        p->first_time = now();
     }
-    char text[256];
-    int  length = describe(p, step, loss, done, time - p->started, text, sizeof text);
+    if (!p->terminal && step % p->every != 0 && !last) return;
+    double time = now();
+    if (p->terminal && time - p->shown < 0.1 && !last) return;
     p->shown = time;
+    char text[256];
+    int  length = describe(p, step, loss, done, time, text, sizeof text);
     if (p->terminal) {
         draw(p, step, text, length);
     } else {

@@ -11,17 +11,18 @@ typedef struct progress {
     const char *what; /* "train", "get cifar10" */
     const char *unit; /* "images", "MiB" */
     bool        terminal, colour;
-    int64_t     total;          /* steps; 0: unknown */
-    int64_t     every;          /* steps between plain lines */
-    double      started, shown; /* seconds of the monotonic clock */
-    int64_t     first;          /* step from which this run counts, when it was resumed */
-    bool        drawn;          /* a line stands that must be cleared before anything else is written */
+    int64_t     total; /* steps; 0: unknown */
+    int64_t     every; /* steps between plain lines */
+    double      shown; /* when, by the monotonic clock, in seconds */
+    bool        drawn; /* a line stands that must be cleared before anything else is written */
+    bool        begun; /* a step was reported. Rates count from there, so that the first, slow one does not: */
+    int64_t     first_step;
+    double      first_done, first_time;
 } progress;
 
 /* `every`: plain lines when out is no terminal, each so many steps and after the last. NO_COLOR in the environment is heeded. */
-void progress_start(progress *p, FILE *out, const char *what, const char *unit, int64_t first, int64_t total,
-                    int64_t every);
-/* After `step` steps. loss NaN leaves it out. done counts units (images, MiB) since progress_start. Cheap: draws ten times a
+void progress_start(progress *p, FILE *out, const char *what, const char *unit, int64_t total, int64_t every);
+/* After `step` steps. loss NaN leaves it out. done counts units (images, MiB) from wherever you like. Cheap: draws ten times a
  * second at most. */
 void progress_step(progress *p, int64_t step, double loss, double done);
 void progress_say(progress *p, const char *format, ...) __attribute__((format(printf, 2, 3))); /* a line that stays */

@@ -66,8 +66,7 @@ static int on_event(void *user, const lk_event *e)
 {
     watcher *w = user;
     if (!w->started) {
-        int64_t first = e->kind == LK_EVENT_STEP ? e->step - 1 : e->step;
-        progress_start(&w->bar, stderr, "train", "images", first, e->steps, e->steps / 20 > 0 ? e->steps / 20 : 1);
+        progress_start(&w->bar, stderr, "train", "images", e->steps, e->steps / 20 > 0 ? e->steps / 20 : 1);
         w->started = true;
     }
     if (w->log) log_event(w->log, e);

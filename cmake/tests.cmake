@@ -1,5 +1,5 @@
-# Every test/test_*.c, test/*.cpp and test/*.sh is a test of its own process. A C or C++ test, an example or a script may say
-# in one line near its top how it wants to run:
+# Every test/test_*.c, test/*.cpp and test/*.sh is a test of its own process. It may say in one line near its top how it wants
+# to run:
 #
 #   ctest: timeout 300, label threaded, args --steps 2        (each part is optional)
 #
@@ -73,18 +73,13 @@ if(CMAKE_CXX_COMPILER)
   endforeach()
 endif()
 
-# Examples are outsiders too. One that needs arguments or files to run has them in its test, test/example_NAME.sh.
+# Examples are outsiders too; test/examples.sh runs them.
 file(GLOB sources CONFIGURE_DEPENDS examples/*.c)
 foreach(source ${sources})
   get_filename_component(name ${source} NAME_WE)
   add_executable(example_${name} ${source})
   set_target_properties(example_${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/examples OUTPUT_NAME ${name})
   target_link_libraries(example_${name} PRIVATE lockstep m)
-  if(NOT EXISTS ${PROJECT_SOURCE_DIR}/test/example_${name}.sh)
-    read_wishes(${source})
-    add_test(NAME example_${name} COMMAND example_${name} ${wish_args})
-    grant_wishes(example_${name} example)
-  endif()
 endforeach()
 
 # Scripts, but for storms: those are long and belong to `./x check`.

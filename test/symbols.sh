@@ -7,7 +7,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
 # LK_API … name( in any header, over lines.
-cat "$SOURCE_DIR"/include/lockstep/*.h | sed 's,/\*.*\*/,,' | tr '\n' ' ' | grep -oE 'LK_API [^;(]*\(' |
+grep -hv '^#' "$SOURCE_DIR"/include/lockstep/*.h | sed 's,/\*.*\*/,,; s,__attribute__((.*)),,' | tr '\n' ' ' | grep -oE 'LK_API [^;(]*\(' |
     sed 's/.*[ *]\(lk_[a-z0-9_]*\) *($/\1/' | sort -u > "$work/declared"
 nm -D --defined-only "$BUILD_DIR/liblockstep.so" | awk '$2 ~ /[A-Z]/ { print $3 }' | sort -u > "$work/exported"
 [ "$(wc -l < "$work/declared")" -gt 50 ] || { echo "the headers were not understood" >&2; exit 1; }

@@ -32,11 +32,19 @@ static void initialise(lk_store *store)
     }
 }
 
+/* make_training.py's batch(): noise over a coarse picture of the class, and some labels drawn anew. */
 static void batch(student *s, int step)
 {
-    for (int i = 0; i < s->size * PIXELS; i++)
-        set_real(s->images, s->real, i, 2 * number(1000 + (uint64_t)step, (uint64_t)i) - 1);
-    for (int i = 0; i < s->size; i++) s->labels[i] = (int32_t)(number_bits(2000 + (uint64_t)step, (uint64_t)i) % 10);
+    for (int n = 0; n < s->size; n++) {
+        uint64_t bits = number_bits(2000 + (uint64_t)step, (uint64_t)n), kind = bits % 10;
+        s->labels[n] = (int32_t)(bits >> 62 == 0 ? (bits >> 32) % 10 : kind);
+        for (int i = 0; i < PIXELS; i++) {
+            int    channel = i / 1024, row = i / 32 % 32, column = i % 32, at = n * PIXELS + i;
+            double noise = 2 * number(1000 + (uint64_t)step, (uint64_t)at) - 1;
+            double picture = 2 * number(3000 + kind, (uint64_t)(channel * 16 + row / 8 * 4 + column / 8)) - 1;
+            set_real(s->images, s->real, at, noise / 2 + picture / 2);
+        }
+    }
 }
 
 static student enrol(const char *model, lk_dtype real, int size)

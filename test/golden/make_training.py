@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 import draw
 
-STEPS, PROJECTIONS, SIGNAL = 50, 8, 0.25
+STEPS, PROJECTIONS = 50, 8
 HERE = os.path.dirname(os.path.abspath(__file__))
 
 
@@ -74,10 +74,12 @@ def initialise(model):
 
 
 def batch(step, size, dtype):
-    """A picture of each class under noise: something to learn, but not at once."""
-    y = (draw.bits(2000 + step, size) % np.uint64(10)).astype(np.int64)
-    x = draw.plain(1000 + step, size, 3, 32, 32)
-    x += SIGNAL * np.stack([draw.plain(3000 + int(label), 3, 32, 32) for label in y])
+    """Noise over a coarse picture of the class; a quarter of the labels are drawn anew, so that there is no end to learning."""
+    bits = draw.bits(2000 + step, size)
+    kind = bits % np.uint64(10)
+    x = draw.plain(1000 + step, size, 3, 32, 32) / 2
+    x += np.stack([np.kron(draw.plain(3000 + int(k), 3, 4, 4), np.ones((8, 8))) / 2 for k in kind])
+    y = np.where(bits >> np.uint64(62) == 0, (bits >> np.uint64(32)) % np.uint64(10), kind).astype(np.int64)
     return torch.from_numpy(x).to(dtype), torch.from_numpy(y)
 
 

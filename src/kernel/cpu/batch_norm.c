@@ -14,6 +14,12 @@ typedef struct batch {
     REAL       *factor, *shift, *slope; /* (channels): y = x factor + shift; dx = dy factor + x slope + shift */
 } batch;
 
+/* A channel's weight or bias, or what stands for all where there is none. (Not a choice per channel: compilers turn that
+ * into masked loads from NULL.) */
+static const REAL one = 1, zero = 0;
+#define WEIGHT(s, c) ((double)((s)->w ? (s)->w : &one)[(s)->w ? (c) : 0])
+#define BIAS(s, c) ((double)((s)->b ? (s)->b : &zero)[(s)->b ? (c) : 0])
+
 static void measure(batch *s, const lk__operand *x, int64_t most)
 {
     s->channels = x->dims[1];
@@ -38,14 +44,14 @@ static void place(batch *s, void *memory, int threads)
     s->slope = s->shift + s->channels;
 }
 
-static void value_term(const void *data, int64_t row, int64_t column, int64_t lanes, vec *first, vec *second)
+INLINE void value_term(const void *data, int64_t row, int64_t column, int64_t lanes, vec *first, vec *second)
 {
     const batch *s = data;
     (void)second;
     *first = load_part(s->x + row * s->channels + column, lanes);
 }
 
-static void deviation_term(const void *data, int64_t row, int64_t column, int64_t lanes, vec *first, vec *second)
+INLINE void deviation_term(const void *data, int64_t row, int64_t column, int64_t lanes, vec *first, vec *second)
 {
     const batch *s = data;
     vec          d = load_part(s->x + row * s->channels + column, lanes) - load_part(s->mean + column, lanes);
@@ -91,15 +97,15 @@ static void statistics_tile(void *argument, int64_t tile, int worker)
 /* y = x factor + shift, then relu. */
 static void apply_tile(void *argument, int64_t tile, int worker)
 {
-    const batch *s = argument;
-    int64_t      channels = s->channels, end = tile_begin(s->rows, s->tiles, tile + 1);
+    const batch s = *(const batch *)argument;
+    int64_t      channels = s.channels, end = tile_begin(s.rows, s.tiles, tile + 1);
     (void)worker;
-    for (int64_t row = tile_begin(s->rows, s->tiles, tile); row < end; row++) {
-        const REAL *x = s->x + row * channels;
-        REAL       *y = s->y + row * channels;
+    for (int64_t row = tile_begin(s.rows, s.tiles, tile); row < end; row++) {
+        const REAL *x = s.x + row * channels;
+        REAL       *y = s.y + row * channels;
         EACH_VECTOR(c, channels, {
-            vec v = load_part(x + c, lanes) * load_part(s->factor + c, lanes) + load_part(s->shift + c, lanes);
-            if (s->relu) v = choose(v <= 0, splat(0), v);
+            vec v = load_part(x + c, lanes) * load_part(s.factor + c, lanes) + load_part(s.shift + c, lanes);
+            if (s.relu) v = choose(v <= 0, splat(0), v);
             store_part(y + c, v, lanes);
         });
     }
@@ -144,11 +150,11 @@ void KERNEL(batch_norm)(const lk__call *call)
     }
     for (int64_t c = 0; c < s.channels; c++) {
         double rstd = 1 / sqrt(squares[c] / (double)s.rows + call->attrs->epsilon);
-        double factor = rstd * (s.w ? (double)s.w[c] : 1);
+        double factor = rstd * WEIGHT(&s, c);
         mean_out[c] = (REAL)mean[c];
         rstd_out[c] = (REAL)rstd;
         s.factor[c] = (REAL)factor;
-        s.shift[c] = (REAL)((s.b ? (double)s.b[c] : 0) - mean[c] * factor);
+        s.shift[c] = (REAL)(BIAS(&s, c) - mean[c] * factor);
     }
     if (call->attrs->update) update_running(call, mean, squares, s.rows, s.channels);
     s.tiles = tile_count(s.rows, s.channels, 0);
@@ -170,9 +176,9 @@ void KERNEL(batch_norm_eval)(const lk__call *call)
     s.factor = call->workspace;
     s.shift = s.factor + s.channels;
     for (int64_t c = 0; c < s.channels; c++) {
-        double factor = (s.w ? (double)s.w[c] : 1) / sqrt((double)variance[c] + call->attrs->epsilon);
+        double factor = WEIGHT(&s, c) / sqrt((double)variance[c] + call->attrs->epsilon);
         s.factor[c] = (REAL)factor;
-        s.shift[c] = (REAL)((s.b ? (double)s.b[c] : 0) - (double)mean[c] * factor);
+        s.shift[c] = (REAL)(BIAS(&s, c) - (double)mean[c] * factor);
     }
     lk__pool_run(call->pool, s.tiles, apply_tile, &s);
 }
@@ -184,7 +190,7 @@ INLINE vec gradient(const batch *s, int64_t at, int64_t lanes)
 }
 
 /* g (x - mean) and g: dw / rstd and db. */
-static void gradient_terms(const void *data, int64_t row, int64_t column, int64_t lanes, vec *first, vec *second)
+INLINE void gradient_terms(const void *data, int64_t row, int64_t column, int64_t lanes, vec *first, vec *second)
 {
     const batch *s = data;
     int64_t      at = row * s->channels + column;
@@ -209,16 +215,16 @@ static void gradient_sums_tile(void *argument, int64_t tile, int worker)
 /* dx = g factor + x slope + shift; slope is NULL where the statistics are constants. */
 static void gradient_tile(void *argument, int64_t tile, int worker)
 {
-    const batch *s = argument;
-    int64_t      end = tile_begin(s->rows, s->tiles, tile + 1);
+    const batch s = *(const batch *)argument;
+    int64_t      end = tile_begin(s.rows, s.tiles, tile + 1);
     (void)worker;
-    for (int64_t row = tile_begin(s->rows, s->tiles, tile); row < end; row++) {
-        int64_t at = row * s->channels;
-        EACH_VECTOR(c, s->channels, {
-            vec g = gradient(s, at + c, lanes) * load_part(s->factor + c, lanes);
-            if (s->slope)
-                g = g + (load_part(s->x + at + c, lanes) * load_part(s->slope + c, lanes) + load_part(s->shift + c, lanes));
-            store_part(s->y + at + c, g, lanes);
+    for (int64_t row = tile_begin(s.rows, s.tiles, tile); row < end; row++) {
+        int64_t at = row * s.channels;
+        EACH_VECTOR(c, s.channels, {
+            vec g = gradient(&s, at + c, lanes) * load_part(s.factor + c, lanes);
+            if (s.slope)
+                g = g + (load_part(s.x + at + c, lanes) * load_part(s.slope + c, lanes) + load_part(s.shift + c, lanes));
+            store_part(s.y + at + c, g, lanes);
         });
     }
 }
@@ -232,7 +238,7 @@ static void batch_norm_gradient(const lk__call *call, batch *s, bool constant)
     if (!constant || dw || db) lk__pool_run(call->pool, s->tiles, gradient_sums_tile, s);
     add_parts(call->pool, s->partial, s->tiles, 2 * s->channels);
     for (int64_t c = 0; c < s->channels; c++) {
-        double rstd = (double)s->rstd[c], factor = rstd * (s->w ? (double)s->w[c] : 1), n = (double)max64(s->rows, 1);
+        double rstd = (double)s->rstd[c], factor = rstd * WEIGHT(s, c), n = (double)max64(s->rows, 1);
         double slope = -factor * rstd * rstd * product[c] / n;
         if (dw) dw[c] = (REAL)(product[c] * rstd);
         if (db) db[c] = (REAL)total[c];

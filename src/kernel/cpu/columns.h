@@ -5,7 +5,8 @@
 
 #include "kernel/cpu/lanes.h"
 
-/* What rows × columns are added: one or two terms for `lanes` columns from `column` on. */
+/* What rows × columns are added: one or two terms for `lanes` columns from `column` on. Written INLINE, so that it melts
+ * into the loop. */
 typedef void (*column_terms)(const void *data, int64_t row, int64_t column, int64_t lanes, vec *first, vec *second);
 
 /* A strip of `vectors` vectors of columns, `unroll` rows at a time: enough independent sums to hide an addition's
@@ -13,9 +14,9 @@ typedef void (*column_terms)(const void *data, int64_t row, int64_t column, int6
 INLINE void sum_strip(column_terms terms, const void *data, int64_t begin, int64_t end, int64_t column, int64_t lanes,
                       const int vectors, const int unroll, double *first, double *second)
 {
-    dvec total[2][4] = {{{0}}};
+    dvec total[2][4] = {0};
     for (int64_t row = begin; row < end;) {
-        vec     sum[2][4] = {{{0}}};
+        vec     sum[2][4] = {0};
         int64_t stop = min64(end, row + RUN * unroll);
         for (; row + unroll <= stop; row += unroll) {
             for (int k = 0; k < vectors * unroll; k++) {
@@ -34,15 +35,13 @@ INLINE void sum_strip(column_terms terms, const void *data, int64_t begin, int64
             }
         }
         for (int k = 0; k < vectors * unroll; k++) {
-            total[0][k % vectors] += to_double(sum[0][k]);
-            if (second) total[1][k % vectors] += to_double(sum[1][k]);
+            total[0][k % vectors] = dadd(total[0][k % vectors], to_double(sum[0][k]));
+            if (second) total[1][k % vectors] = dadd(total[1][k % vectors], to_double(sum[1][k]));
         }
     }
     for (int k = 0; k < vectors; k++) {
-        for (int64_t l = 0; l < lanes; l++) {
-            first[column + k * VL + l] += total[0][k][l];
-            if (second) second[column + k * VL + l] += total[1][k][l];
-        }
+        dadd_to(first + column + k * VL, total[0][k], lanes);
+        if (second) dadd_to(second + column + k * VL, total[1][k], lanes);
     }
 }
 

@@ -72,15 +72,17 @@ static void expand_row(REAL *to, window at, const conv *v, const REAL *dy, const
 {
     int64_t p = v->pool, top = max64(h * p, at.row), rows = min64((h + 1) * p, at.row + at.rows) - top;
     int64_t first = max64(0, at.column), end = min64(v->yw * p, at.column + at.columns), row = at.columns * width;
+    int64_t step = v->o, from = (h * v->yw + first / p) * step;
     REAL   *line = to + (top - at.row) * row - at.column * width;
-    for (int64_t q = first; q < end;) {
-        int64_t w = q / p, columns = min64((w + 1) * p, end) - q, from = (h * v->yw + w) * v->o;
+    for (int64_t q = first, w = first / p; q < end; w++, from += step) {
+        int64_t columns = min64((w + 1) * p, end) - q;
         REAL   *pixel = line + q * width;
-        int64_t position = (top - h * p) * p + q - w * p;
-        if (p == 2 && rows == 2 && columns == 2) /* the loops are unrolled */
+        if (p == 2 && rows == 2 && columns == 2 && count == NR) /* the loops are unrolled */
+            route(pixel, width, row, dy + from, index + from, 2, 0, 2, 2, NR);
+        else if (p == 2 && rows == 2 && columns == 2)
             route(pixel, width, row, dy + from, index + from, 2, 0, 2, 2, count);
         else
-            route(pixel, width, row, dy + from, index + from, p, position, rows, columns, count);
+            route(pixel, width, row, dy + from, index + from, p, (top - h * p) * p + q - w * p, rows, columns, count);
         q += columns;
     }
 }

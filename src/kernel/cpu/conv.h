@@ -56,8 +56,17 @@ static inline int64_t patch_deep(const conv *v) { return round_to(v->kh * v->kw 
 static inline int64_t patch_step(const conv *v) /* a kernel row is copied by whole vectors */
 {
     int64_t run = v->kw * v->cg;
-    return max64(patch_deep(v), (v->kh - 1) * run + round_to(run, VL));
+    return max64(round_to(patch_deep(v), VL), (v->kh - 1) * run + round_to(run, VL));
 }
+
+/* sums[channel][0 … winners_vectors * VL) += Σ over `rows` rows of pool windows of the winner's patch times its gradient,
+ * for dy's and index's channels from the pointers on. patches are those of the windows' pixels. */
+#define add_winners KERNEL(add_winners)
+void add_winners(const conv *v, const REAL *patches, int64_t rows, const REAL *dy, const uint8_t *index, int64_t channels,
+                 REAL *sums);
+static inline int64_t winners_vectors(const conv *v) { return tiles_of(v->kh * v->kw * v->cg + 1, VL); }
+#define winners_fit KERNEL(winners_fit)
+bool winners_fit(const conv *v);
 
 /* The gradient before the pool, at the window's pixels and the channels first … first+channels of dy, zero outside:
  * to[channel / width * block + pixel * width + channel % width]. index may be NULL when there is no pool. */

@@ -10,7 +10,7 @@ typedef struct dropping {
     REAL          *y;
     const int64_t *ids;
     int64_t        rows, columns, known, pieces, tiles; /* each row is cut into pieces */
-    uint64_t       threshold;                           /* a 32-bit draw below it drops */
+    uint32_t       threshold;                           /* a draw below it drops */
     REAL           scale;
     lk__random     random;
 } dropping;
@@ -47,15 +47,24 @@ static void draw(const lk__random *random, uint64_t item, uint32_t index, uint32
 
 static void drop_piece(const dropping *d, int64_t row, int64_t begin, int64_t end)
 {
-    uint64_t    item = (uint64_t)(d->ids && row < d->known ? d->ids[row] : row);
-    const REAL *x = d->x + row * d->columns;
-    REAL       *y = d->y + row * d->columns;
-    for (int64_t at = begin; at < end; at += 4 * BATCH) {
-        uint32_t bits[4][BATCH];
+    uint64_t       item = (uint64_t)(d->ids && row < d->known ? d->ids[row] : row);
+    const REAL    *x = d->x + row * d->columns;
+    REAL          *y = d->y + row * d->columns;
+    const uint32_t threshold = d->threshold;
+    const REAL     scale = d->scale;
+    uint32_t       bits[4][BATCH];
+    int64_t        at = begin;
+    for (; at + 4 * BATCH <= end; at += 4 * BATCH) {
         draw(&d->random, item, (uint32_t)(at / 4), bits);
-        int64_t n = min64(4 * BATCH, end - at);
-        for (int64_t i = 0; i < n; i++) y[at + i] = bits[i & 3][i >> 2] >= d->threshold ? x[at + i] * d->scale : 0;
+        for (int64_t j = 0; j < BATCH; j++)
+            for (int k = 0; k < 4; k++) {
+                REAL kept = x[at + 4 * j + k] * scale;
+                y[at + 4 * j + k] = bits[k][j] >= threshold ? kept : 0;
+            }
     }
+    if (at == end) return;
+    draw(&d->random, item, (uint32_t)(at / 4), bits);
+    for (int64_t i = 0; i < end - at; i++) y[at + i] = bits[i & 3][i >> 2] >= threshold ? x[at + i] * scale : 0;
 }
 
 static void dropout_tile(void *argument, int64_t tile, int worker)
@@ -80,8 +89,13 @@ void KERNEL(dropout)(const lk__call *call)
     d.columns = dims_product(x, 1, x->rank);
     d.pieces = tiles_of(d.columns, PIECE);
     /* lk__random_unit(bits) >= p, without the conversion of each draw. */
-    d.threshold = p > 0 ? (uint64_t)ceil(p * 4294967296.0 - 0.5) : 0;
-    d.scale = (REAL)(p < 1 ? 1 / (1 - p) : 0);
+    double threshold = ceil(p * 4294967296.0 - 0.5);
+    if (threshold > 4294967295.0) { /* nothing stays */
+        memset(d.y, 0, (size_t)(d.rows * d.columns) * sizeof *d.y);
+        return;
+    }
+    d.threshold = threshold > 0 ? (uint32_t)threshold : 0;
+    d.scale = (REAL)(1 / (1 - p));
     d.random = lk__random_make(call->step->seed, LK__FOR_DROPOUT, call->attrs->stream ^ mixed);
     d.tiles = tile_count(d.rows * d.pieces, min64(d.columns, PIECE), 0);
     lk__pool_run(call->pool, d.tiles, dropout_tile, &d);

@@ -1,19 +1,19 @@
 /* gemm.c - the blocked matrix product: independent tiles of C, each of which packs what it needs into its worker's scratch.
  *
- * A needs no packing order when its k's are neighbours (micro_nn) and keeps them neighbours by row when they are not
- * (micro_tn), so copies are by whole vectors; only a B whose k's are neighbours is transposed. Where both sides can be B,
- * the product is turned over (C' = B' A') so that the smaller one is transposed. */
+ * An A whose k's are neighbours is used where it lies (micro_nn); one whose rows are is packed by whole vectors (micro_tn).
+ * B is packed in panels; only a B whose k's are neighbours must be transposed for that, and where both sides could be B, the
+ * product is turned over (C' = B' A') so that it is the smaller one. */
 #include "kernel/cpu/gemm.h"
 
 enum {
     BLOCK_K = 256,      /* a panel of B is 16 KiB (NEON, f32): it stays in the first-level cache */
-    BLOCK_A = 32 << 10, /* elements: with B's and C's block about half of a second-level cache of 1 MiB */
+    BLOCK_A = 32 << 10, /* elements of A that a panel of B meets: with B's block about half of a second-level cache of 1 MiB */
     BLOCK_B = 64 << 10,
-    BLOCK_C = 32 << 10,
-    SHARED = 1 << 20,
-    LONGEST = 512,         /* rows or columns of a block */
-    MANY = 32,             /* tiles: enough for as many threads */
-    LEAST = 1 << 23        /* multiplications that are worth a tile of their own */
+    BLOCK_C = 32 << 10, /* elements, where C goes through scratch */
+    SHARED = 1 << 20,   /* elements of a B packed once for all tiles */
+    LONGEST = 512,      /* rows or columns of a block */
+    MANY = 32,          /* tiles: enough for as many threads */
+    LEAST = 8 << 20     /* multiplications that are worth a tile of their own */
 };
 
 typedef REAL quad __attribute__((vector_size(16)));
@@ -103,7 +103,7 @@ static gemm turned(const gemm *g)
 }
 
 typedef struct job {
-    gemm   g;
+    gemm   asked, g; /* g may be turned over */
     blocks cut;
     bool   turned; /* bias goes along rows */
     REAL  *shared; /* all of B packed, [block of k][panel][k][NR]; NULL: each tile packs its own */
@@ -112,15 +112,19 @@ typedef struct job {
 } job;
 
 static int64_t longest_block(const gemm *g, int64_t unit) { return min64(LONGEST, round_to(max64(g->m, g->n), unit)); }
-static int64_t a_space(const gemm *g)
+static int64_t a_space(const gemm *g) /* either side may become A: none when both lie well */
 {
-    return max64(min64(BLOCK_A, longest_block(g, MR) * round_to(g->k, 4)), (int64_t)MR * BLOCK_K) + MR;
+    bool lies_well = g->a_k == 1 && (g->b_k == 1 || g->b_column == 1);
+    return lies_well ? 0 : min64(BLOCK_A + MR * BLOCK_K, longest_block(g, MR) * round_to(g->k, 4));
 }
-static int64_t b_space(const gemm *g)
+static int64_t b_space(const gemm *g) /* one row of each panel is left free */
 {
-    return max64(min64(BLOCK_B, longest_block(g, NR) * round_to(g->k, 4)), (int64_t)NR * BLOCK_K) + longest_block(g, NR);
+    return min64(BLOCK_B + NR * BLOCK_K, longest_block(g, NR) * round_to(g->k, 4)) + longest_block(g, NR);
 }
-static int64_t c_space(const gemm *g) { return min64(BLOCK_C, longest_block(g, NR) * longest_block(g, NR)); }
+static int64_t c_space(const gemm *g) /* only a product that may be turned over goes through scratch */
+{
+    return g->b_k == 1 ? min64(BLOCK_C, longest_block(g, NR) * longest_block(g, NR)) : 0;
+}
 
 /* Transposing costs more than copying: a B that many tiles would transpose is packed once for all, if that is not too
  * much memory. Such a B has the fewer columns. */
@@ -141,16 +145,17 @@ size_t gemm_workspace(const gemm *g, int threads)
 /* Panels of NR columns, each k × NR, `panel` elements apart. */
 static void pack_b(const gemm *g, const REAL *b, int64_t n, int64_t k, REAL *to, int64_t panel)
 {
-    int64_t whole = n / NR;
-    if (g->b_column == 1) {
-        for (int64_t q = 0; q < k; q++) { /* along the rows, as memory likes it */
-            const REAL *from = b + q * g->b_k;
-            for (int64_t j = 0; j < whole; j++) memcpy(to + j * panel + q * NR, from + j * NR, NR * sizeof(REAL));
+    int64_t whole = n / NR, rest = n - whole * NR;
+    if (g->b_column == 1)
+        for (int64_t q = 0; q < k; q++) { /* along the rows, and the hardware does not guess the row after */
+            const REAL *from = b + q * g->b_k, *next = from + min64(4, k - 1 - q) * g->b_k;
+            for (int64_t j = 0; j < whole; j++) {
+                __builtin_prefetch(next + j * NR, 0, 2);
+                memcpy(to + j * panel + q * NR, from + j * NR, NR * sizeof(REAL));
+            }
         }
-    } else {
+    else
         for (int64_t j = 0; j < whole; j++) transpose(to + j * panel, NR, b + j * NR * g->b_column, g->b_column, NR, k);
-    }
-    int64_t rest = n - whole * NR;
     if (rest == 0) return;
     b += whole * NR * g->b_column;
     to += whole * panel;
@@ -161,13 +166,9 @@ static void pack_b(const gemm *g, const REAL *b, int64_t n, int64_t k, REAL *to,
         transpose(to, NR, b, g->b_column, rest, k);
 }
 
-/* Rows of k (micro_nn), or panels of MR rows, each k × MR (micro_tn). */
+/* Panels of MR rows, each k × MR. */
 static void pack_a(const gemm *g, const REAL *a, int64_t m, int64_t k, REAL *to)
 {
-    if (g->a_k == 1) {
-        for (int64_t i = 0; i < m; i++) memcpy(to + i * k, a + i * g->a_row, (size_t)k * sizeof(REAL));
-        return;
-    }
     for (int64_t i = 0; i < m; i += MR, to += k * MR) {
         int64_t rows = min64(MR, m - i);
         if (rows == MR)
@@ -175,63 +176,6 @@ static void pack_a(const gemm *g, const REAL *a, int64_t m, int64_t k, REAL *to)
         else
             for (int64_t q = 0; q < k; q++)
                 for (int64_t p = 0; p < MR; p++) to[q * MR + p] = p < rows ? a[q * g->a_k + i + p] : 0;
-    }
-}
-
-/* A block that will be packed next, asked for line by line while this one is multiplied. */
-typedef struct ahead {
-    const char *row;
-    int64_t     stride, bytes, rows; /* bytes from row to row; of a row that are wanted; rows left */
-    int64_t     at;                  /* in the row */
-    int64_t     lines;               /* at a time */
-} ahead;
-
-static ahead look_at(const REAL *from, int64_t stride, int64_t rows, int64_t columns, int64_t times)
-{
-    ahead a = {.row = (const char *)from, .stride = stride * (int64_t)sizeof(REAL), .rows = rows};
-    a.bytes = columns * (int64_t)sizeof(REAL);
-    a.lines = tiles_of(rows * tiles_of(a.bytes, LK__ALIGN), max64(1, times));
-    return a;
-}
-
-static inline void look_ahead(ahead *a)
-{
-    for (int64_t i = 0; i < a->lines && a->rows > 0; i++) {
-        __builtin_prefetch(a->row + a->at, 0, 2);
-        if ((a->at += LK__ALIGN) < a->bytes) continue;
-        a->at = 0;
-        a->row += a->stride;
-        a->rows--;
-    }
-}
-
-enum { STRIP = 4 * MR }; /* rows between two looks ahead */
-
-/* C's block += (or =, with start) A's rows times B's panels. */
-static void multiply(bool rows_of_k, const REAL *a, int64_t a_row, const REAL *b, int64_t panel, int64_t m, int64_t n, int64_t k,
-                     const REAL *bias, bool start, REAL *c, int64_t c_row, ahead next)
-{
-    const REAL *rows[LONGEST];
-    REAL       *to[LONGEST];
-    runs        r = {.runs = 1, .length = k, .a_k = MR};
-    for (int64_t i = 0; rows_of_k && i < m; i++) {
-        rows[i] = a + i * a_row;
-        to[i] = c + i * c_row;
-    }
-    for (int64_t j = 0; j < n; j += NR, b += panel) {
-        int64_t     columns = min64(NR, n - j);
-        REAL        padded[NR] = {0};
-        const REAL *first = start ? zeros : NULL;
-        if (start && bias) first = memcpy(padded, bias + j, (size_t)columns * sizeof(REAL));
-        for (int64_t i = 0; i < m; i += STRIP) {
-            int64_t end = min64(m, i + STRIP);
-            look_ahead(&next);
-            if (rows_of_k)
-                micro_nn(end - i, rows + i, &r, b, first, to + i, j, columns);
-            else
-                for (int64_t q = i; q < end; q += MR)
-                    micro_tn(min64(MR, end - q), a + q * k, &r, b, first, c + q * c_row + j, c_row, columns);
-        }
     }
 }
 
@@ -248,18 +192,40 @@ static place place_of(const job *job, int64_t index)
     return p;
 }
 
-/* What will be packed after block k of this tile: the larger of A's and B's next block, if it is large. */
-static ahead next_block(const job *job, place p, int64_t part, int64_t k, bool packs_a)
+/* One block of k. */
+typedef struct step {
+    const REAL *a; /* rows where they lie, or packed panels */
+    const REAL *b; /* panels, `panel` elements apart */
+    int64_t     panel, k;
+    bool        start;
+    const REAL *bias;
+    REAL       *c;
+    int64_t     c_row;
+} step;
+
+/* C's block += (or =, to start) A's rows times B's panels. */
+static void multiply(const gemm *g, int64_t m, int64_t n, const step *s)
 {
-    const gemm *g = &job->g;
-    int64_t     depth = min64(job->cut.k, g->k - k), times = tiles_of(p.n, NR) * tiles_of(p.m, STRIP);
-    const REAL *a = g->a + (p.batch + part) * g->a_batch + p.i * g->a_row + k * g->a_k;
-    const REAL *b = g->b + (p.batch + part) * g->b_batch + p.j * g->b_column + k * g->b_k;
-    if (depth <= 0) return (ahead){0};
-    if (!job->shared && (p.n >= p.m || !packs_a))
-        return g->b_column == 1 ? look_at(b, g->b_k, depth, p.n, times) : look_at(b, g->b_column, p.n, depth, times);
-    if (!packs_a) return (ahead){0};
-    return g->a_k == 1 ? look_at(a, g->a_row, p.m, depth, times) : look_at(a, g->a_k, depth, p.m, times);
+    const REAL *rows[LONGEST];
+    REAL       *to[LONGEST];
+    runs        r = {.runs = 1, .length = s->k, .a_k = MR};
+    bool        lies = g->a_k == 1;
+    for (int64_t i = 0; lies && i < m; i++) {
+        rows[i] = s->a + i * g->a_row;
+        to[i] = s->c + i * s->c_row;
+    }
+    const REAL *panel = s->b;
+    for (int64_t j = 0; j < n; j += NR, panel += s->panel) {
+        int64_t     columns = min64(NR, n - j);
+        REAL        padded[NR] = {0};
+        const REAL *first = s->start ? zeros : NULL;
+        if (s->start && s->bias) first = memcpy(padded, s->bias + j, (size_t)columns * sizeof(REAL));
+        if (lies)
+            micro_nn(m, rows, &r, panel, first, to, j, columns);
+        else
+            for (int64_t i = 0; i < m; i += MR)
+                micro_tn(min64(MR, m - i), s->a + i * s->k, &r, panel, first, s->c + i * s->c_row + j, s->c_row, columns);
+    }
 }
 
 static void finish_tile(const job *job, place p, bool empty, REAL *sum, int64_t row, REAL *out)
@@ -283,44 +249,41 @@ static void run_tile(void *argument, int64_t index, int worker)
     const gemm *g = &job->g;
     place       p = place_of(job, index);
     char       *scratch = job->workspace + (size_t)worker * job->per_worker;
-    REAL       *a = (REAL *)scratch, *b = (REAL *)(scratch + space_of(a_space(g)));
-    REAL       *c = (REAL *)(scratch + space_of(a_space(g)) + space_of(b_space(g)));
+    REAL       *a = (REAL *)scratch, *b = (REAL *)(scratch + space_of(a_space(&job->asked)));
+    REAL       *c = (REAL *)((char *)b + space_of(b_space(&job->asked)));
     REAL       *out = g->c + p.batch * g->c_batch + p.i * g->c_row + p.j * g->c_column;
     bool        direct = g->c_column == 1;
-    REAL       *sum = direct ? out : c;
-    int64_t     sum_row = direct ? g->c_row : p.n;
-    const REAL *bias = g->bias && !job->turned ? g->bias + p.j : NULL;
-    bool        start = true;
-    /* Small A's whose rows do not fall on the same cache sets are used where they lie. */
-    bool in_place = g->a_k == 1 && (p.m * g->k <= 8192 || (p.n <= NR && g->a_row % 256 != 0));
+    step        s = {.start = true, .c = direct ? out : c, .c_row = direct ? g->c_row : p.n};
+    s.bias = g->bias && !job->turned ? g->bias + p.j : NULL;
     for (int64_t part = 0; part < (g->sum ? g->batch : 1); part++) {
         const REAL *a_from = g->a + (p.batch + part) * g->a_batch + p.i * g->a_row;
         const REAL *b_from = g->b + (p.batch + part) * g->b_batch + p.j * g->b_column;
-        for (int64_t k = 0; k < g->k; k += job->cut.k, start = false) {
-            int64_t     depth = min64(job->cut.k, g->k - k);
-            const REAL *panels = job->shared ? job->shared + k * round_to(g->n, NR) + p.j * depth : b;
-            if (!in_place) pack_a(g, a_from + k * g->a_k, p.m, depth, a);
-            /* Panels of own scratch stand one row apart, lest a row's pieces all go to one set of the cache. */
-            int64_t panel = job->shared ? depth * NR : (depth + 1) * NR;
-            if (!job->shared) pack_b(g, b_from + k * g->b_k, p.n, depth, b, panel);
-            multiply(g->a_k == 1, in_place ? a_from + k : a, in_place ? g->a_row : depth, panels, panel, p.m, p.n, depth,
-                     bias, start, sum, sum_row, next_block(job, p, part, k + depth, !in_place));
+        for (int64_t k = 0; k < g->k; k += s.k, s.start = false) {
+            s.k = min64(job->cut.k, g->k - k);
+            s.a = g->a_k == 1 ? a_from + k : a;
+            if (g->a_k != 1) pack_a(g, a_from + k * g->a_k, p.m, s.k, a);
+            s.b = job->shared ? job->shared + k * round_to(g->n, NR) + p.j * s.k : b;
+            /* Panels of own scratch stand one row apart, lest the pieces of a row all go to one set of the cache. */
+            s.panel = job->shared ? s.k * NR : (s.k + 1) * NR;
+            if (!job->shared) pack_b(g, b_from + k * g->b_k, p.n, s.k, b, s.panel);
+            multiply(g, p.m, p.n, &s);
         }
     }
-    finish_tile(job, p, start, sum, sum_row, out);
+    finish_tile(job, p, s.start, s.c, s.c_row, out);
 }
 
 static void share(void *argument, int64_t block, int worker)
 {
-    const job *job = argument;
-    int64_t    k = block * job->cut.k, depth = min64(job->cut.k, job->g.k - k);
+    const job  *job = argument;
+    const gemm *g = &job->g;
+    int64_t     k = block * job->cut.k, depth = min64(job->cut.k, g->k - k);
     (void)worker;
-    pack_b(&job->g, job->g.b + k * job->g.b_k, job->g.n, depth, job->shared + k * round_to(job->g.n, NR), depth * NR);
+    pack_b(g, g->b + k * g->b_k, g->n, depth, job->shared + k * round_to(g->n, NR), depth * NR);
 }
 
 void gemm_run(const gemm *g, lk__pool *pool, void *workspace)
 {
-    job job = {.g = *g};
+    job job = {.asked = *g, .g = *g};
     if (g->m <= 0 || g->n <= 0 || (g->batch <= 0 && !g->sum)) return;
     if (g->b_k == 1 && g->b_column != 1 && (g->a_k != 1 || g->n > g->m)) {
         job.g = turned(g);

@@ -1,9 +1,15 @@
 /* kernel/cpu/lanes.h - loops over vectors with a tail, sums in a fixed order, and how work is cut into tiles. A tail runs
- * the same vector arithmetic as the rest, so an element's bits do not depend on where in a row it stands. */
+ * the same vector arithmetic as the rest, so an element's bits do not depend on where in a row it stands.
+ *
+ * A vector store may alias anything, so a tile copies its description: what stays in memory is read again after each. */
 #ifndef LK__LANES_H
 #define LK__LANES_H
 
 #include "kernel/cpu/cpu.h"
+
+#if defined(__aarch64__)
+#include <arm_neon.h>
+#endif
 
 enum {
     GRAIN = 16384, /* elements: less than this is one tile, and wakes no thread */
@@ -16,8 +22,6 @@ enum {
 #else
 #define REAL_DTYPE LK_F64
 #endif
-
-typedef double dvec __attribute__((vector_size(VL * sizeof(double)))); /* the doubles of one vec */
 
 #define INLINE static inline __attribute__((always_inline))
 
@@ -46,7 +50,71 @@ INLINE vec zero_after(vec v, int64_t lanes)
     return v;
 }
 
-#define to_double(v) __builtin_convertvector((v), dvec) /* a macro: no register of x86 may return a dvec */
+/* The doubles of one vec: as many registers as they need, since compilers keep wider vectors in memory. */
+typedef double wide __attribute__((vector_size(VECTOR_BYTES)));
+typedef double wide_unaligned __attribute__((vector_size(VECTOR_BYTES), aligned(sizeof(double)), may_alias));
+enum { WIDE = VECTOR_BYTES / sizeof(double), WIDES = VL / WIDE };
+typedef struct dvec {
+    wide part[WIDES];
+} dvec;
+
+#if LK_REAL_BITS == 64
+INLINE dvec to_double(vec v) { return (dvec){{v}}; }
+INLINE vec  to_real(dvec d) { return d.part[0]; }
+#else
+#if VECTOR_BYTES == 16
+#define LOW 0, 1
+#define HIGH 2, 3
+#define BOTH 0, 1, 2, 3
+#elif VECTOR_BYTES == 32
+#define LOW 0, 1, 2, 3
+#define HIGH 4, 5, 6, 7
+#define BOTH 0, 1, 2, 3, 4, 5, 6, 7
+#else
+#define LOW 0, 1, 2, 3, 4, 5, 6, 7
+#define HIGH 8, 9, 10, 11, 12, 13, 14, 15
+#define BOTH 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15
+#endif
+typedef REAL half __attribute__((vector_size(VECTOR_BYTES / 2)));
+INLINE dvec to_double(vec v)
+{
+#if defined(__aarch64__) /* where gcc converts a half vector one by one */
+    return (dvec){{(wide)vcvt_f64_f32(vget_low_f32((float32x4_t)v)), (wide)vcvt_high_f64_f32((float32x4_t)v)}};
+#else
+    return (dvec){{__builtin_convertvector(__builtin_shufflevector(v, v, LOW), wide),
+                   __builtin_convertvector(__builtin_shufflevector(v, v, HIGH), wide)}};
+#endif
+}
+INLINE vec to_real(dvec d)
+{
+    return __builtin_shufflevector(__builtin_convertvector(d.part[0], half), __builtin_convertvector(d.part[1], half), BOTH);
+}
+#undef LOW
+#undef HIGH
+#undef BOTH
+#endif
+
+/* a + b, and a + b² */
+INLINE dvec dadd(dvec a, dvec b)
+{
+    for (int i = 0; i < WIDES; i++) a.part[i] += b.part[i];
+    return a;
+}
+INLINE dvec dadd_square(dvec a, dvec b)
+{
+    for (int i = 0; i < WIDES; i++) a.part[i] += b.part[i] * b.part[i];
+    return a;
+}
+INLINE double dlane(dvec d, int64_t lane) { return d.part[lane / WIDE][lane % WIDE]; }
+
+/* Adds the first `lanes` to memory. */
+INLINE void dadd_to(double *p, dvec d, int64_t lanes)
+{
+    if (lanes == VL)
+        for (int i = 0; i < WIDES; i++) *(wide_unaligned *)(p + i * WIDE) += (wide_unaligned)d.part[i];
+    else
+        for (int64_t l = 0; l < lanes; l++) p[l] += dlane(d, l);
+}
 
 INLINE double lanes_sum(vec v)
 {

@@ -17,26 +17,27 @@ static void measure(layer *s, const lk__operand *x, int axis, int64_t most)
     s->tiles = tile_count(s->rows, s->n, most);
 }
 
-static void normalise_row(const layer *s, int64_t row)
+static void normalise_row(const layer *of, int64_t row)
 {
-    const REAL *x = s->x + row * s->n;
-    REAL       *y = s->y + row * s->n;
+    const layer s = *of;
+    const REAL *x = s.x + row * s.n;
+    REAL       *y = s.y + row * s.n;
     double      total = 0, squares = 0;
-    SUM_VECTORS(total, i, s->n, load_part(x + i, lanes));
-    REAL mean = (REAL)(total / (double)s->n);
-    SUM_VECTORS(squares, i, s->n, ({
+    SUM_VECTORS(total, i, s.n, load_part(x + i, lanes));
+    REAL mean = (REAL)(total / (double)s.n);
+    SUM_VECTORS(squares, i, s.n, ({
                     vec d = load_part(x + i, lanes) - mean;
                     d * d;
                 }));
-    REAL rstd = (REAL)(1 / sqrt(squares / (double)s->n + s->epsilon));
-    EACH_VECTOR(i, s->n, {
+    REAL rstd = (REAL)(1 / sqrt(squares / (double)s.n + s.epsilon));
+    EACH_VECTOR(i, s.n, {
         vec out = (load_part(x + i, lanes) - mean) * rstd;
-        if (s->w) out = out * load_part(s->w + i, lanes);
-        if (s->b) out = out + load_part(s->b + i, lanes);
+        if (s.w) out = out * load_part(s.w + i, lanes);
+        if (s.b) out = out + load_part(s.b + i, lanes);
         store_part(y + i, out, lanes);
     });
-    s->mean[row] = mean;
-    s->rstd[row] = rstd;
+    s.mean[row] = mean;
+    s.rstd[row] = rstd;
 }
 
 static void layer_tile(void *argument, int64_t tile, int worker)
@@ -58,29 +59,30 @@ void KERNEL(layer_norm)(const lk__call *call)
 }
 
 /* dx = rstd (g - mean(g) - xhat mean(g xhat)), with g = dy w and xhat = (x - mean) rstd. */
-static void grad_row(const layer *s, int64_t row)
+static void grad_row(const layer *of, int64_t row)
 {
-    const REAL *x = s->x + row * s->n, *dy = s->dy + row * s->n;
-    REAL       *dx = s->y + row * s->n, mean = s->saved_mean[row], rstd = s->saved_rstd[row];
+    const layer s = *of;
+    const REAL *x = s.x + row * s.n, *dy = s.dy + row * s.n;
+    REAL       *dx = s.y + row * s.n, mean = s.saved_mean[row], rstd = s.saved_rstd[row];
     double      total = 0, product = 0;
-    if (s->w) {
-        SUM_VECTORS(total, i, s->n, load_part(dy + i, lanes) * load_part(s->w + i, lanes));
-        SUM_VECTORS(product, i, s->n,
-                    load_part(dy + i, lanes) * load_part(s->w + i, lanes) * (load_part(x + i, lanes) - mean));
+    if (s.w) {
+        SUM_VECTORS(total, i, s.n, load_part(dy + i, lanes) * load_part(s.w + i, lanes));
+        SUM_VECTORS(product, i, s.n,
+                    load_part(dy + i, lanes) * load_part(s.w + i, lanes) * (load_part(x + i, lanes) - mean));
     } else {
-        SUM_VECTORS(total, i, s->n, load_part(dy + i, lanes));
-        SUM_VECTORS(product, i, s->n, load_part(dy + i, lanes) * (load_part(x + i, lanes) - mean));
+        SUM_VECTORS(total, i, s.n, load_part(dy + i, lanes));
+        SUM_VECTORS(product, i, s.n, load_part(dy + i, lanes) * (load_part(x + i, lanes) - mean));
     }
-    REAL level = (REAL)(total / (double)s->n);
-    REAL slope = (REAL)(product / (double)s->n * (double)rstd * (double)rstd); /* of x - mean */
-    EACH_VECTOR(i, s->n, {
+    REAL level = (REAL)(total / (double)s.n);
+    REAL slope = (REAL)(product / (double)s.n * (double)rstd * (double)rstd); /* of x - mean */
+    EACH_VECTOR(i, s.n, {
         vec g = load_part(dy + i, lanes);
-        if (s->w) g = g * load_part(s->w + i, lanes);
+        if (s.w) g = g * load_part(s.w + i, lanes);
         store_part(dx + i, (g - level - (load_part(x + i, lanes) - mean) * slope) * rstd, lanes);
     });
 }
 
-static void weight_terms(const void *data, int64_t row, int64_t column, int64_t lanes, vec *first, vec *second)
+INLINE void weight_terms(const void *data, int64_t row, int64_t column, int64_t lanes, vec *first, vec *second)
 {
     const layer *s = data;
     vec          d = load_part(s->dy + row * s->n + column, lanes);

@@ -1,21 +1,11 @@
 /* micro.c - the micro-kernels. Arithmetic bounds them: bench/kernels.c gives the fraction of the peak. */
-#if defined(__GNUC__) && !defined(__clang__) && defined(__aarch64__)
-/* Before register allocation GCC's scheduler lengthens the lives of B's vectors until accumulators are copied around:
- * 30 instead of 39 GFLOP/s where the peak is 39.8. The processor reorders well enough by itself. */
-#pragma GCC optimize("no-schedule-insns")
-#endif
+#include "kernel/cpu/unscheduled.h"
+
 #include "kernel/cpu/gemm.h"
 
 #if defined(__aarch64__)
 #include <arm_neon.h>
 #endif
-
-#if defined(__clang__)
-#define UNROLL _Pragma("clang loop unroll(full)")
-#else
-#define UNROLL _Pragma("GCC unroll 16")
-#endif
-#define INLINE static inline __attribute__((always_inline))
 
 const REAL zeros[NR];
 

@@ -31,21 +31,21 @@ void KERNEL(gradient_scale)(const lk__call *call)
 
 static void sgd_tile(void *argument, int64_t tile, int worker)
 {
-    const update *u = argument;
-    int64_t       begin = tile_begin(u->n, u->tiles, tile), n = tile_begin(u->n, u->tiles, tile + 1) - begin;
-    const REAL   *gradient = u->gradient + begin;
-    REAL         *parameter = u->parameter + begin, *momentum = u->momentum ? u->momentum + begin : NULL;
+    const update u = *(const update *)argument;
+    int64_t       begin = tile_begin(u.n, u.tiles, tile), n = tile_begin(u.n, u.tiles, tile + 1) - begin;
+    const REAL   *gradient = u.gradient + begin;
+    REAL         *parameter = u.parameter + begin, *momentum = u.momentum ? u.momentum + begin : NULL;
     (void)worker;
     EACH_VECTOR(i, n, {
         vec p = load_part(parameter + i, lanes);
-        vec g = load_part(gradient + i, lanes) * u->scale + p * u->decay;
+        vec g = load_part(gradient + i, lanes) * u.scale + p * u.decay;
         if (momentum) {
             vec buffer = g;
-            if (!u->first) buffer = load_part(momentum + i, lanes) * u->factor + g * u->dampening;
+            if (!u.first) buffer = load_part(momentum + i, lanes) * u.factor + g * u.dampening;
             store_part(momentum + i, buffer, lanes);
-            g = u->nesterov ? g + buffer * u->factor : buffer;
+            g = u.nesterov ? g + buffer * u.factor : buffer;
         }
-        store_part(parameter + i, p - g * u->rate, lanes);
+        store_part(parameter + i, p - g * u.rate, lanes);
     });
 }
 
@@ -66,11 +66,11 @@ void KERNEL(sgd)(const lk__call *call)
     lk__pool_run(call->pool, u.tiles, sgd_tile, &u);
 }
 
-/* The step of one vector. In f64 the divisions stand as PyTorch writes them; in f32 one of them is a multiplication. */
+/* The step of one vector. In f64 the divisions stand as PyTorch writes them; in f32 they are multiplications. */
 INLINE vec adam_step(const update *u, vec m, vec v)
 {
 #if LK_REAL_BITS == 32
-    return u->step_size * m / (vsqrt(v) * u->correction + u->epsilon);
+    return u->step_size * m * vreciprocal(vsqrt(v) * u->correction + u->epsilon);
 #else
     return u->step_size * (m / (vsqrt(v) / u->correction + u->epsilon));
 #endif
@@ -78,24 +78,24 @@ INLINE vec adam_step(const update *u, vec m, vec v)
 
 static void adam_tile(void *argument, int64_t tile, int worker)
 {
-    const update *u = argument;
-    int64_t       begin = tile_begin(u->n, u->tiles, tile), n = tile_begin(u->n, u->tiles, tile + 1) - begin;
-    const REAL   *gradient = u->gradient + begin;
-    REAL         *parameter = u->parameter + begin, *first = u->m + begin, *second = u->v + begin;
+    const update u = *(const update *)argument;
+    int64_t       begin = tile_begin(u.n, u.tiles, tile), n = tile_begin(u.n, u.tiles, tile + 1) - begin;
+    const REAL   *gradient = u.gradient + begin;
+    REAL         *parameter = u.parameter + begin, *first = u.m + begin, *second = u.v + begin;
     (void)worker;
     EACH_VECTOR(i, n, {
         vec p = load_part(parameter + i, lanes);
-        vec g = load_part(gradient + i, lanes) * u->scale;
-        if (u->decoupled)
-            p *= u->shrink;
+        vec g = load_part(gradient + i, lanes) * u.scale;
+        if (u.decoupled)
+            p *= u.shrink;
         else
-            g += p * u->decay;
+            g += p * u.decay;
         vec m = load_part(first + i, lanes);
-        vec v = load_part(second + i, lanes) * u->beta2 + g * g * u->beta2_rest;
-        m += (g - m) * u->beta1_rest;
+        vec v = load_part(second + i, lanes) * u.beta2 + g * g * u.beta2_rest;
+        m += (g - m) * u.beta1_rest;
         store_part(first + i, m, lanes);
         store_part(second + i, v, lanes);
-        store_part(parameter + i, p - adam_step(u, m, v), lanes);
+        store_part(parameter + i, p - adam_step(&u, m, v), lanes);
     });
 }
 

@@ -35,8 +35,15 @@ static span clip(int64_t out, int64_t size, const window *w)
     return (span){max64(0, -at), min64(w->kernel, size - at), at};
 }
 
+typedef uint8_t positions __attribute__((vector_size(VL)));
+
 INLINE ivec load_index(const uint8_t *p, int64_t lanes)
 {
+    if (lanes == VL) {
+        positions bytes;
+        memcpy(&bytes, p, sizeof bytes);
+        return __builtin_convertvector(bytes, ivec);
+    }
     ivec v = {0};
     for (int64_t l = 0; l < lanes; l++) v[l] = p[l];
     return v;
@@ -59,24 +66,27 @@ INLINE void max_window(const window *w, const REAL *image, span r, span s, int64
         }
     }
     store_part(y, best, lanes);
-    if (index)
-        for (int64_t l = 0; l < lanes; l++) index[l] = (uint8_t)where[l];
+    positions bytes = __builtin_convertvector(where, positions);
+    if (index && lanes == VL)
+        memcpy(index, &bytes, sizeof bytes);
+    else if (index)
+        for (int64_t l = 0; l < lanes; l++) index[l] = bytes[l];
 }
 
 static void max_tile(void *argument, int64_t tile, int worker)
 {
-    const window *w = argument;
-    int64_t       rows = w->images * w->out_height, end = tile_begin(rows, w->tiles, tile + 1);
+    const window w = *(const window *)argument;
+    int64_t       rows = w.images * w.out_height, end = tile_begin(rows, w.tiles, tile + 1);
     (void)worker;
-    for (int64_t item = tile_begin(rows, w->tiles, tile); item < end; item++) {
-        const REAL *image = w->x + item / w->out_height * w->height * w->width * w->channels;
-        span        r = clip(item % w->out_height, w->height, w);
-        for (int64_t out = 0; out < w->out_width; out++) {
-            span     s = clip(out, w->width, w);
-            int64_t  at = (item * w->out_width + out) * w->channels;
-            REAL    *y = w->y + at;
-            uint8_t *index = w->index ? w->index + at : NULL;
-            EACH_VECTOR(c, w->channels, max_window(w, image, r, s, c, lanes, y + c, index ? index + c : NULL););
+    for (int64_t item = tile_begin(rows, w.tiles, tile); item < end; item++) {
+        const REAL *image = w.x + item / w.out_height * w.height * w.width * w.channels;
+        span        r = clip(item % w.out_height, w.height, &w);
+        for (int64_t out = 0; out < w.out_width; out++) {
+            span     s = clip(out, w.width, &w);
+            int64_t  at = (item * w.out_width + out) * w.channels;
+            REAL    *y = w.y + at;
+            uint8_t *index = w.index ? w.index + at : NULL;
+            EACH_VECTOR(c, w.channels, max_window(&w, image, r, s, c, lanes, y + c, index ? index + c : NULL););
         }
     }
 }
@@ -147,21 +157,21 @@ void KERNEL(max_pool2d_grad)(const lk__call *call)
 
 static void avg_tile(void *argument, int64_t tile, int worker)
 {
-    const window *w = argument;
-    int64_t       rows = w->images * w->out_height, end = tile_begin(rows, w->tiles, tile + 1);
-    REAL          divisor = (REAL)(w->kernel * w->kernel);
+    const window w = *(const window *)argument;
+    int64_t       rows = w.images * w.out_height, end = tile_begin(rows, w.tiles, tile + 1);
+    REAL          divisor = (REAL)(w.kernel * w.kernel);
     (void)worker;
-    for (int64_t item = tile_begin(rows, w->tiles, tile); item < end; item++) {
-        const REAL *image = w->x + item / w->out_height * w->height * w->width * w->channels;
-        span        r = clip(item % w->out_height, w->height, w);
-        for (int64_t out = 0; out < w->out_width; out++) {
-            span  s = clip(out, w->width, w);
-            REAL *y = w->y + (item * w->out_width + out) * w->channels;
-            EACH_VECTOR(c, w->channels, {
+    for (int64_t item = tile_begin(rows, w.tiles, tile); item < end; item++) {
+        const REAL *image = w.x + item / w.out_height * w.height * w.width * w.channels;
+        span        r = clip(item % w.out_height, w.height, &w);
+        for (int64_t out = 0; out < w.out_width; out++) {
+            span  s = clip(out, w.width, &w);
+            REAL *y = w.y + (item * w.out_width + out) * w.channels;
+            EACH_VECTOR(c, w.channels, {
                 vec sum = {0};
                 for (int64_t i = r.from; i < r.to; i++)
                     for (int64_t j = s.from; j < s.to; j++)
-                        sum += load_part(image + ((r.at + i) * w->width + s.at + j) * w->channels + c, lanes);
+                        sum += load_part(image + ((r.at + i) * w.width + s.at + j) * w.channels + c, lanes);
                 store_part(y + c, sum / divisor, lanes);
             });
         }
@@ -178,23 +188,23 @@ void KERNEL(avg_pool2d)(const lk__call *call)
 
 static void avg_grad_tile(void *argument, int64_t tile, int worker)
 {
-    const window *w = argument;
-    int64_t       end = tile_begin(w->images, w->tiles, tile + 1), outs = w->out_height * w->out_width;
-    int64_t       size = w->height * w->width * w->channels;
-    REAL          divisor = (REAL)(w->kernel * w->kernel);
+    const window w = *(const window *)argument;
+    int64_t       end = tile_begin(w.images, w.tiles, tile + 1), outs = w.out_height * w.out_width;
+    int64_t       size = w.height * w.width * w.channels;
+    REAL          divisor = (REAL)(w.kernel * w.kernel);
     (void)worker;
-    for (int64_t image = tile_begin(w->images, w->tiles, tile); image < end; image++) {
-        REAL *dx = w->y + image * size;
+    for (int64_t image = tile_begin(w.images, w.tiles, tile); image < end; image++) {
+        REAL *dx = w.y + image * size;
         memset(dx, 0, (size_t)size * sizeof *dx);
         for (int64_t out = 0; out < outs; out++) {
-            const REAL *dy = w->x + (image * outs + out) * w->channels;
-            span        r = clip(out / w->out_width, w->height, w), s = clip(out % w->out_width, w->width, w);
-            EACH_VECTOR(c, w->channels, {
+            const REAL *dy = w.x + (image * outs + out) * w.channels;
+            span        r = clip(out / w.out_width, w.height, &w), s = clip(out % w.out_width, w.width, &w);
+            EACH_VECTOR(c, w.channels, {
                 vec d = load_part(dy + c, lanes) / divisor;
                 for (int64_t i = r.from; i < r.to; i++) {
-                    REAL *to = dx + ((r.at + i) * w->width + s.at) * w->channels + c;
+                    REAL *to = dx + ((r.at + i) * w.width + s.at) * w.channels + c;
                     for (int64_t j = s.from; j < s.to; j++)
-                        store_part(to + j * w->channels, load_part(to + j * w->channels, lanes) + d, lanes);
+                        store_part(to + j * w.channels, load_part(to + j * w.channels, lanes) + d, lanes);
                 }
             });
         }
@@ -208,7 +218,7 @@ void KERNEL(avg_pool2d_grad)(const lk__call *call)
     lk__pool_run(call->pool, w.tiles, avg_grad_tile, &w);
 }
 
-static void pixel_term(const void *data, int64_t row, int64_t column, int64_t lanes, vec *first, vec *second)
+INLINE void pixel_term(const void *data, int64_t row, int64_t column, int64_t lanes, vec *first, vec *second)
 {
     const window *w = data;
     (void)second;
@@ -245,15 +255,15 @@ void KERNEL(global_avg_pool2d)(const lk__call *call)
 
 static void global_grad_tile(void *argument, int64_t tile, int worker)
 {
-    const window *w = argument;
-    int64_t       pixels = w->height * w->width, end = tile_begin(w->images, w->tiles, tile + 1);
+    const window w = *(const window *)argument;
+    int64_t       pixels = w.height * w.width, end = tile_begin(w.images, w.tiles, tile + 1);
     REAL          divisor = (REAL)pixels;
     (void)worker;
-    for (int64_t image = tile_begin(w->images, w->tiles, tile); image < end; image++) {
-        const REAL *dy = w->x + image * w->channels;
+    for (int64_t image = tile_begin(w.images, w.tiles, tile); image < end; image++) {
+        const REAL *dy = w.x + image * w.channels;
         for (int64_t pixel = 0; pixel < pixels; pixel++) {
-            REAL *dx = w->y + (image * pixels + pixel) * w->channels;
-            EACH_VECTOR(c, w->channels, store_part(dx + c, load_part(dy + c, lanes) / divisor, lanes););
+            REAL *dx = w.y + (image * pixels + pixel) * w.channels;
+            EACH_VECTOR(c, w.channels, store_part(dx + c, load_part(dy + c, lanes) / divisor, lanes););
         }
     }
 }

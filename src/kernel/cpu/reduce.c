@@ -69,7 +69,7 @@ size_t KERNEL(sum_workspace)(const lk__call *call, int threads)
     return most > 1 ? (size_t)(min64(2 * PARTS, s.a * most) * s.c) * sizeof(double) : 0;
 }
 
-static void element_term(const void *data, int64_t row, int64_t column, int64_t lanes, vec *first, vec *second)
+INLINE void element_term(const void *data, int64_t row, int64_t column, int64_t lanes, vec *first, vec *second)
 {
     const sum *s = data;
     (void)second;
@@ -196,32 +196,32 @@ typedef struct spread {
 
 static void expand_tile(void *argument, int64_t tile, int worker)
 {
-    const spread *s = argument;
-    int64_t       begin = tile_begin(s->n, s->tiles, tile), end = tile_begin(s->n, s->tiles, tile + 1);
+    const spread s = *(const spread *)argument;
+    int64_t       begin = tile_begin(s.n, s.tiles, tile), end = tile_begin(s.n, s.tiles, tile + 1);
     int64_t       index[LK_MAX_RANK], at = 0, rest = begin;
-    int           last = s->rank - 1;
+    int           last = s.rank - 1;
     (void)worker;
-    for (int i = last; i >= 0; rest /= s->dims[i--]) {
-        index[i] = rest % s->dims[i];
-        at += index[i] * s->step[i];
+    for (int i = last; i >= 0; rest /= s.dims[i--]) {
+        index[i] = rest % s.dims[i];
+        at += index[i] * s.step[i];
     }
     while (begin < end) {
-        int64_t     n = min64(end - begin, s->dims[last] - index[last]);
-        REAL       *dx = s->dx + begin;
-        const REAL *dy = s->dy + at;
-        if (s->step[last]) {
-            EACH_VECTOR(i, n, store_part(dx + i, load_part(dy + i, lanes) * s->factor, lanes););
+        int64_t     n = min64(end - begin, s.dims[last] - index[last]);
+        REAL       *dx = s.dx + begin;
+        const REAL *dy = s.dy + at;
+        if (s.step[last]) {
+            EACH_VECTOR(i, n, store_part(dx + i, load_part(dy + i, lanes) * s.factor, lanes););
         } else {
-            vec value = splat(*dy * s->factor);
+            vec value = splat(*dy * s.factor);
             EACH_VECTOR(i, n, store_part(dx + i, value, lanes););
         }
         begin += n;
         index[last] += n;
-        at += n * s->step[last];
-        for (int i = last; i > 0 && index[i] == s->dims[i]; i--) {
+        at += n * s.step[last];
+        for (int i = last; i > 0 && index[i] == s.dims[i]; i--) {
             index[i] = 0;
             index[i - 1]++;
-            at += s->step[i - 1] - s->dims[i] * s->step[i];
+            at += s.step[i - 1] - s.dims[i] * s.step[i];
         }
     }
 }
@@ -254,17 +254,16 @@ static void square_tile(void *argument, int64_t tile, int worker)
     const squares *s = argument;
     int64_t        begin = tile_begin(s->n, s->tiles, tile), n = tile_begin(s->n, s->tiles, tile + 1) - begin;
     const REAL    *x = s->x + begin;
-    dvec           total[2] = {{0}};
+    dvec           even = {0}, odd = {0};
     double         sum = 0;
     int64_t        i = 0;
     (void)worker;
     for (; i + 2 * VL <= n; i += 2 * VL) {
-        dvec low = to_double(load(x + i)), high = to_double(load(x + i + VL));
-        total[0] += low * low;
-        total[1] += high * high;
+        even = dadd_square(even, to_double(load(x + i)));
+        odd = dadd_square(odd, to_double(load(x + i + VL)));
     }
     for (; i < n; i++) sum += (double)x[i] * (double)x[i];
-    for (int l = 0; l < VL; l++) sum += total[0][l] + total[1][l];
+    for (int l = 0; l < VL; l++) sum += dlane(even, l) + dlane(odd, l);
     s->partial[tile] = sum;
 }
 

@@ -16,19 +16,20 @@ static void measure(rms *s, const lk__operand *x, int axis, int64_t most)
     s->tiles = tile_count(s->rows, s->n, most);
 }
 
-static void normalise_row(const rms *s, int64_t row)
+static void normalise_row(const rms *of, int64_t row)
 {
-    const REAL *x = s->x + row * s->n;
-    REAL       *y = s->y + row * s->n;
+    const rms s = *of;
+    const REAL *x = s.x + row * s.n;
+    REAL       *y = s.y + row * s.n;
     double      squares = 0;
-    SUM_VECTORS(squares, i, s->n, load_part(x + i, lanes) * load_part(x + i, lanes));
-    REAL rstd = (REAL)(1 / sqrt(squares / (double)s->n + s->epsilon));
-    EACH_VECTOR(i, s->n, {
+    SUM_VECTORS(squares, i, s.n, load_part(x + i, lanes) * load_part(x + i, lanes));
+    REAL rstd = (REAL)(1 / sqrt(squares / (double)s.n + s.epsilon));
+    EACH_VECTOR(i, s.n, {
         vec out = load_part(x + i, lanes) * rstd;
-        if (s->w) out = out * load_part(s->w + i, lanes);
+        if (s.w) out = out * load_part(s.w + i, lanes);
         store_part(y + i, out, lanes);
     });
-    s->rstd[row] = rstd;
+    s.rstd[row] = rstd;
 }
 
 static void rms_tile(void *argument, int64_t tile, int worker)
@@ -48,24 +49,25 @@ void KERNEL(rms_norm)(const lk__call *call)
 }
 
 /* dx = rstd (g - x rstd² mean(g x)), with g = dy w. */
-static void grad_row(const rms *s, int64_t row)
+static void grad_row(const rms *of, int64_t row)
 {
-    const REAL *x = s->x + row * s->n, *dy = s->dy + row * s->n;
-    REAL       *dx = s->y + row * s->n, rstd = s->saved[row];
+    const rms s = *of;
+    const REAL *x = s.x + row * s.n, *dy = s.dy + row * s.n;
+    REAL       *dx = s.y + row * s.n, rstd = s.saved[row];
     double      product = 0;
-    if (s->w)
-        SUM_VECTORS(product, i, s->n, load_part(dy + i, lanes) * load_part(s->w + i, lanes) * load_part(x + i, lanes));
+    if (s.w)
+        SUM_VECTORS(product, i, s.n, load_part(dy + i, lanes) * load_part(s.w + i, lanes) * load_part(x + i, lanes));
     else
-        SUM_VECTORS(product, i, s->n, load_part(dy + i, lanes) * load_part(x + i, lanes));
-    REAL slope = (REAL)(product / (double)s->n * (double)rstd * (double)rstd);
-    EACH_VECTOR(i, s->n, {
+        SUM_VECTORS(product, i, s.n, load_part(dy + i, lanes) * load_part(x + i, lanes));
+    REAL slope = (REAL)(product / (double)s.n * (double)rstd * (double)rstd);
+    EACH_VECTOR(i, s.n, {
         vec g = load_part(dy + i, lanes);
-        if (s->w) g = g * load_part(s->w + i, lanes);
+        if (s.w) g = g * load_part(s.w + i, lanes);
         store_part(dx + i, (g - load_part(x + i, lanes) * slope) * rstd, lanes);
     });
 }
 
-static void weight_term(const void *data, int64_t row, int64_t column, int64_t lanes, vec *first, vec *second)
+INLINE void weight_term(const void *data, int64_t row, int64_t column, int64_t lanes, vec *first, vec *second)
 {
     const rms *s = data;
     (void)second;

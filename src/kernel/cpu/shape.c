@@ -32,6 +32,16 @@ static void transpose_quads(const uint32_t *from, int64_t from_step, uint32_t *t
     *(quad_unaligned *)(to + 3 * to_step) = __builtin_shufflevector(ac_high, bd_high, 2, 6, 3, 7);
 }
 
+static void interleave3(const uint32_t *restrict a, const uint32_t *restrict b, const uint32_t *restrict c,
+                        uint32_t *restrict to, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) {
+        to[3 * i] = a[i];
+        to[3 * i + 1] = b[i];
+        to[3 * i + 2] = c[i];
+    }
+}
+
 static void transpose(const void *from, int64_t from_step, void *to, int64_t to_step, int64_t rows, int64_t columns,
                       size_t size)
 {
@@ -42,6 +52,10 @@ static void transpose(const void *from, int64_t from_step, void *to, int64_t to_
     }
     const uint32_t *x = from;
     uint32_t       *y = to;
+    if (rows == 3 && to_step == 3) { /* images of three colours */
+        interleave3(x, x + from_step, x + 2 * from_step, y, columns);
+        return;
+    }
     int64_t         whole_rows = rows & ~3, whole_columns = columns & ~3;
     for (int64_t r = 0; r < whole_rows; r += 4)
         for (int64_t c = 0; c < whole_columns; c += 4)

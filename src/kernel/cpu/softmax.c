@@ -49,11 +49,11 @@ static void softmax_strip(const rows *r, const REAL *x, REAL *y, int64_t lanes)
     for (int64_t k = 0; k < r->n; k++) most = vmax(load_part(x + k * r->inner, lanes), most);
     for (int64_t k = 0; k < r->n; k++) {
         vec e = vexp(load_part(x + k * r->inner, lanes) - most);
-        total += to_double(e);
+        total = dadd(total, to_double(e));
         if (!r->log) store_part(y + k * r->inner, e, lanes);
     }
     vec by;
-    for (int l = 0; l < VL; l++) by[l] = (REAL)(r->log ? log(total[l]) : 1 / total[l]);
+    for (int l = 0; l < VL; l++) by[l] = (REAL)(r->log ? log(dlane(total, l)) : 1 / dlane(total, l));
     for (int64_t k = 0; k < r->n; k++) {
         if (r->log)
             store_part(y + k * r->inner, (load_part(x + k * r->inner, lanes) - most) - by, lanes);
@@ -81,9 +81,9 @@ static void grad_strip(const rows *r, const REAL *dy, const REAL *y, REAL *dx, i
     dvec total = {0};
     for (int64_t k = 0; k < r->n; k++) {
         vec d = load_part(dy + k * r->inner, lanes);
-        total += to_double(r->log ? d : d * load_part(y + k * r->inner, lanes));
+        total = dadd(total, to_double(r->log ? d : d * load_part(y + k * r->inner, lanes)));
     }
-    vec sum = __builtin_convertvector(total, vec);
+    vec sum = to_real(total);
     for (int64_t k = 0; k < r->n; k++) {
         vec d = load_part(dy + k * r->inner, lanes), out = load_part(y + k * r->inner, lanes);
         store_part(dx + k * r->inner, r->log ? d - vexp(out) * sum : (d - sum) * out, lanes);

@@ -1,22 +1,7 @@
 /* winograd.c - the transforms. Each is a matrix with rows for the points 0, a, -a, b, -b and infinity, applied along both
  * axes of a tile; the rows of a point and its opposite share their even and odd parts. */
-#if defined(__GNUC__) && !defined(__clang__) && defined(__aarch64__)
-#pragma GCC optimize("no-schedule-insns")
-#endif
+#include "kernel/cpu/unscheduled.h"
 #include "kernel/cpu/winograd.h"
-
-#if defined(__clang__)
-#define UNROLL _Pragma("clang loop unroll(full)")
-#else
-#define UNROLL _Pragma("GCC unroll 8")
-#endif
-#define INLINE static inline __attribute__((always_inline))
-
-static const REAL A1 = 0.75, A2 = 0.5625, A3 = 0.421875; /* a = 3/4 and its powers */
-static const REAL B1 = 1.5, B2 = 2.25, B3 = 3.375;       /* b = 3/2 */
-static const REAL AB = 1.265625, SUM = 2.8125;           /* a²b², a² + b² */
-/* The denominators of the interpolation, turned over: at 0; at ±a, 1 / 2a²(a² - b²); at ±b, 1 / 2b²(b² - a²). */
-static const double AT_0 = 64.0 / 81, AT_A = -128.0 / 243, AT_B = 32.0 / 243;
 
 bool winograd_fits(const conv *v)
 {
@@ -102,31 +87,6 @@ void transform_gradient(const REAL *from, int64_t row, int64_t channels, REAL *t
     }
 }
 
-INLINE void output_line(const vec m[6], vec out[4])
-{
-    vec even_a = m[1] + m[2], odd_a = m[1] - m[2], even_b = m[3] + m[4], odd_b = m[3] - m[4];
-    out[0] = (m[0] + even_a) + even_b;
-    out[1] = A1 * odd_a + B1 * odd_b;
-    out[2] = A2 * even_a + B2 * even_b;
-    out[3] = A3 * odd_a + (B3 * odd_b + m[5]);
-}
-
-void transform_output(const REAL *from, int64_t plane, vec out[16])
-{
-    vec t[4][6];
-    UNROLL
-    for (int j = 0; j < 6; j++) {
-        vec m[6], line[4];
-        UNROLL
-        for (int i = 0; i < 6; i++) m[i] = load(from + (i * 6 + j) * plane);
-        output_line(m, line);
-        UNROLL
-        for (int i = 0; i < 4; i++) t[i][j] = line[i];
-    }
-    UNROLL
-    for (int i = 0; i < 4; i++) output_line(t[i], out + 4 * i);
-}
-
 INLINE void weight_sum_line(const vec m[6], vec out[3])
 {
     vec even_a = m[1] + m[2], odd_a = m[1] - m[2], even_b = m[3] + m[4], odd_b = m[3] - m[4];
@@ -137,19 +97,24 @@ INLINE void weight_sum_line(const vec m[6], vec out[3])
 
 void transform_weight_sum(const REAL *from, int64_t plane, REAL *to, int64_t tap)
 {
-    static const double factor[6] = {AT_0, AT_A, AT_A, AT_B, AT_B, 1};
-    for (int64_t q = 0; q < NR; q += VL) {
+    static const REAL factor[6] = {(REAL)AT_0, (REAL)AT_A, (REAL)AT_A, (REAL)AT_B, (REAL)AT_B, 1};
+    for (int64_t q = 0; q < NR; q += VL, from += VL, to += VL) {
         vec t[3][6];
+        UNROLL
         for (int j = 0; j < 6; j++) {
             vec m[6], line[3];
-            for (int i = 0; i < 6; i++) m[i] = load(from + (i * 6 + j) * plane + q) * (REAL)(factor[i] * factor[j]);
+            UNROLL
+            for (int i = 0; i < 6; i++) m[i] = load(from + (i * 6 + j) * plane) * factor[i];
             weight_sum_line(m, line);
-            for (int i = 0; i < 3; i++) t[i][j] = line[i];
+            UNROLL
+            for (int i = 0; i < 3; i++) t[i][j] = line[i] * factor[j];
         }
+        UNROLL
         for (int i = 0; i < 3; i++) {
             vec out[3];
             weight_sum_line(t[i], out);
-            for (int j = 0; j < 3; j++) store(to + (i * 3 + j) * tap + q, out[j]);
+            UNROLL
+            for (int j = 0; j < 3; j++) store(to + (i * 3 + j) * tap, out[j]);
         }
     }
 }

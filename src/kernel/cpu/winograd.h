@@ -9,6 +9,19 @@
 
 #include "kernel/cpu/conv.h"
 
+#define A1 ((REAL)0.75) /* a = 3/4 and its powers */
+#define A2 ((REAL)0.5625)
+#define A3 ((REAL)0.421875)
+#define B1 ((REAL)1.5) /* b = 3/2 */
+#define B2 ((REAL)2.25)
+#define B3 ((REAL)3.375)
+#define AB ((REAL)1.265625) /* a²b² */
+#define SUM ((REAL)2.8125)  /* a² + b² */
+/* The denominators of the interpolation, turned over: at 0; at ±a, 1 / 2a²(a² - b²); at ±b, 1 / 2b²(b² - a²). */
+#define AT_0 (64.0 / 81)
+#define AT_A (-128.0 / 243)
+#define AT_B (32.0 / 243)
+
 enum { PLANES = 36, SKEW = 16 }; /* products of a tile; elements between planes, lest they share sets of the cache */
 
 /* Whether the three kernels go this way: by the shape of an image and the weights alone, never by the batch. */
@@ -53,10 +66,6 @@ void transform_weight_sum(const REAL *from, int64_t plane, REAL *to, int64_t tap
 /* Weights → to[panel][f][k][NR]. Forward: k is c, columns are o. Backward: turned round, k is o, columns are c. */
 #define transform_weights KERNEL(transform_weights)
 void transform_weights(const conv *v, const REAL *w, bool backward, REAL *to, lk__pool *pool);
-
-/* 36 planes of products at from → 4×4 vectors of results. */
-#define transform_output KERNEL(transform_output)
-void transform_output(const REAL *from, int64_t plane, vec out[16]);
 
 /* conv2d and conv2d_grad_input. */
 #define winograd_run KERNEL(winograd_run)

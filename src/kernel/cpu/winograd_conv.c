@@ -1,6 +1,8 @@
 /* winograd_conv.c - conv2d and conv2d_grad_input by Winograd's way: a block of tiles is transformed, multiplied plane by
  * plane with a panel of transformed weights, and transformed back while it is in cache. Arithmetic bounds the products,
  * the first-level cache the transforms. */
+#include "kernel/cpu/unscheduled.h"
+
 #include "kernel/cpu/winograd.h"
 
 enum { TILES = 16 }; /* of a block: a panel's products (36 × 16 × NR) stay in the first-level cache on NEON */
@@ -69,28 +71,69 @@ static void transform_unit(const job *job, unit u, int64_t first, REAL *copy, RE
             transform_input(copy + 4 * i * row + 4 * j * p->in, row, p->in, planes + first * p->in, p->v_plane);
 }
 
-/* VL channels of one tile into the result: rows × columns of its 4×4 pixels are there. */
-static inline void store_plain(const vec out[16], int64_t rows, int64_t columns, bool relu, REAL *y, int64_t row, int64_t pixel)
+/* bias may be NULL. */
+INLINE void output_line(const vec m[6], const vec *bias, vec out[4])
 {
-    for (int64_t i = 0; i < rows; i++)
-        for (int64_t j = 0; j < columns; j++) {
-            vec x = out[4 * i + j];
-            store(y + i * row + j * pixel, relu ? choose(x < splat(0), splat(0), x) : x);
-        }
+    vec even_a = m[1] + m[2], odd_a = m[1] - m[2], even_b = m[3] + m[4], odd_b = m[3] - m[4];
+    out[0] = (m[0] + even_a) + (bias ? even_b + *bias : even_b);
+    out[1] = A1 * odd_a + (bias ? B1 * odd_b + *bias : B1 * odd_b);
+    out[2] = A2 * even_a + (bias ? B2 * even_b + *bias : B2 * even_b);
+    out[3] = A3 * odd_a + (B3 * odd_b + (bias ? m[5] + *bias : m[5]));
 }
 
-static inline void store_pool(const vec out[16], int64_t rows, int64_t columns, bool relu, REAL *y, uint8_t *index,
-                              int64_t row, int64_t pixel)
+/* 36 planes of products → 4×4 vectors of results. */
+INLINE void transform_output(const REAL *from, int64_t plane, vec bias, vec out[16])
 {
-    for (int64_t i = 0; i < rows; i += 2)
+    vec t[4][6];
+    UNROLL
+    for (int j = 0; j < 6; j++) {
+        vec m[6], line[4];
+        UNROLL
+        for (int i = 0; i < 6; i++) m[i] = load(from + (i * 6 + j) * plane);
+        output_line(m, NULL, line);
+        UNROLL
+        for (int i = 0; i < 4; i++) t[i][j] = line[i];
+    }
+    UNROLL
+    for (int i = 0; i < 4; i++) output_line(t[i], &bias, out + 4 * i);
+}
+
+/* Where a tile's results go: rows × columns of its 4×4 pixels, or their pooled windows, are there. */
+typedef struct target {
+    REAL    *y;
+    uint8_t *index;
+    int64_t  row, pixel; /* elements from one to the next */
+    int64_t  rows, columns;
+    bool     relu;
+} target;
+
+/* VL channels of one tile. */
+INLINE void store_plain(const vec out[16], const target *to, int64_t q, int64_t rows, int64_t columns)
+{
+    UNROLL
+    for (int64_t i = 0; i < rows; i++) {
+        UNROLL
+        for (int64_t j = 0; j < columns; j++) {
+            vec x = out[4 * i + j];
+            store(to->y + i * to->row + j * to->pixel + q, to->relu ? choose(x < splat(0), splat(0), x) : x);
+        }
+    }
+}
+
+INLINE void store_pool(const vec out[16], const target *to, int64_t q, int64_t rows, int64_t columns)
+{
+    UNROLL
+    for (int64_t i = 0; i < rows; i += 2) {
+        UNROLL
         for (int64_t j = 0; j < columns; j += 2) {
             const vec *x = out + 4 * i + j;
             vec        best = greater(greater(x[0], x[1]), greater(x[4], x[5]));
             ivec       winner = choose_winner(x[4] == best, 2, (ivec){0} + 3);
             winner = choose_winner(x[0] == best, 0, choose_winner(x[1] == best, 1, winner));
-            int64_t at = i / 2 * row + j / 2 * pixel;
-            store_pooled(best, winner, relu, y + at, index ? index + at : NULL);
+            int64_t at = i / 2 * to->row + j / 2 * to->pixel + q;
+            store_pooled(best, winner, to->relu, to->y + at, to->index ? to->index + at : NULL);
         }
+    }
 }
 
 /* One tile of one panel: transforms the products back and stores the result. */
@@ -98,21 +141,26 @@ static void finish_tile(const job *job, int64_t n, int64_t ty, int64_t tx, int64
 {
     const plan *p = &job->p;
     const conv *v = p->v;
-    int64_t     rows = min64(4, p->h - 4 * ty), columns = min64(4, p->w - 4 * tx), pool = p->backward ? 1 : v->pool;
-    int64_t     row = p->w / pool * p->out, channels = min64(NR, p->out - panel * NR);
-    int64_t     at = (n * (p->h / pool) + 4 / pool * ty) * row + 4 / pool * tx * p->out + panel * NR;
-    REAL       *y = (REAL *)job->call->out[0].data + at;
-    uint8_t    *index = pool > 1 ? optional_out(job->call, 1) : NULL;
-    bool        relu = v->relu && !p->backward;
-    if (index) index += at;
+    int64_t     pool = p->backward ? 1 : v->pool, channels = min64(NR, p->out - panel * NR);
+    target      to = {.row = p->w / pool * p->out, .pixel = p->out, .relu = v->relu && !p->backward};
+    int64_t     at = (n * (p->h / pool) + 4 / pool * ty) * to.row + 4 / pool * tx * p->out + panel * NR;
+    to.y = (REAL *)job->call->out[0].data + at;
+    to.index = pool > 1 ? optional_out(job->call, 1) : NULL;
+    to.rows = min64(4, p->h - 4 * ty);
+    to.columns = min64(4, p->w - 4 * tx);
+    if (to.index) to.index += at;
+    bool whole = to.rows == 4 && to.columns == 4;
     for (int64_t q = 0; q < channels; q += VL) {
-        vec out[16], bias = load(job->bias + panel * NR + q);
-        transform_output(products + q, p->m_plane, out);
-        for (int i = 0; i < 16; i++) out[i] += bias;
-        if (pool == 1)
-            store_plain(out, rows, columns, relu, y + q, row, p->out);
+        vec out[16];
+        transform_output(products + q, p->m_plane, load(job->bias + panel * NR + q), out);
+        if (pool == 1 && whole)
+            store_plain(out, &to, q, 4, 4);
+        else if (pool == 1)
+            store_plain(out, &to, q, to.rows, to.columns);
+        else if (whole)
+            store_pool(out, &to, q, 4, 4);
         else
-            store_pool(out, rows, columns, relu, y + q, index ? index + q : NULL, row, p->out);
+            store_pool(out, &to, q, to.rows, to.columns);
     }
 }
 

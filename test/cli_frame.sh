@@ -1,0 +1,119 @@
+#!/usr/bin/env bash
+# cli_frame.sh - what all commands share: help and man pages from the tables, options in both spellings, configuration files,
+# exit statuses, output that cannot be written, colours only on a terminal.
+set -u
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+cd "$work" || exit 1
+wrong=0
+complain() { echo "$*" >&2; wrong=1; }
+
+# expect STATUS WORDS ARGS…: lockstep ARGS ends with STATUS and says WORDS on either stream.
+expect() {
+    local status=$1 words=$2 got
+    shift 2
+    "$LOCKSTEP" "$@" > out.txt 2> err.txt < /dev/null
+    got=$?
+    [ "$got" = "$status" ] || complain "lockstep $*: exit status $got, not $status: $(cat err.txt)"
+    cat out.txt err.txt | grep -Eq -- "$words" || complain "lockstep $*: does not say '$words': $(cat out.txt err.txt)"
+    if [ "$status" = 0 ]; then [ ! -s err.txt ] || complain "lockstep $*: done, but says on standard error: $(cat err.txt)"; fi
+    if [ "$status" = 2 ]; then
+        [ ! -s out.txt ] || complain "lockstep $*: a mistake, but standard output has: $(cat out.txt)"
+        [ $# = 0 ] || [ "$(wc -l < err.txt)" = 1 ] || complain "lockstep $*: more than one line: $(cat err.txt)"
+    fi
+}
+
+version=$(sed -n 's/#define LK_VERSION_STRING "\(.*\)"/\1/p' "$SOURCE_DIR/include/lockstep/base.h")
+expect 0 "^lockstep $version\$" --version
+expect 0 "Usage: lockstep COMMAND" --help
+expect 0 "Usage: lockstep COMMAND" help
+expect 2 "Usage: lockstep COMMAND"
+expect 0 "Usage: lockstep info" help info
+expect 2 "no command 'nothing'" help nothing
+expect 2 "no command 'inof'; did you mean 'info'" inof
+expect 2 "no command 'xyzzy'; .lockstep help. lists" xyzzy
+expect 2 "unknown option --jsn; did you mean --json" info --jsn
+expect 2 "unknown option --quite-another-thing$" info --quite-another-thing
+expect 2 "unknown option -j" info -j
+expect 2 "unexpected argument 'x'" info x
+expect 2 "json: 'maybe' is neither true nor false" info --json=maybe
+expect 2 "--man needs a value: --man COMMAND" help --man
+expect 2 "--man needs a value" help --man --names
+expect 2 "unknown option" info "--$(printf 'x%.0s' $(seq 5000))"
+expect 0 "^instruction sets" info --json=false
+expect 0 "^\{\"version\": \"$version\"" info --json
+
+# Every command: help and man page, each naming every option; groff finds nothing wrong.
+names=$("$LOCKSTEP" help --names)
+[ "$(echo "$names" | wc -l)" -ge 2 ] || complain "help --names lists: $names"
+for name in $names; do
+    expect 0 "Usage: lockstep $name" "$name" --help
+    cp out.txt help.txt
+    expect 0 "Usage: lockstep $name" "$name" -h --no-such-option # help comes first
+    expect 0 "SH OPTIONS" help --man "$name"
+    cp out.txt page.1
+    for option in $(grep -oE '^  --[a-z0-9-]+' help.txt); do
+        sed 's/\\//g' page.1 | grep -q -e "fB$option" || complain "the man page of $name lacks $option"
+    done
+    awk 'length($0) > 100' help.txt | grep -q . && complain "lockstep $name --help has lines of more than 100 columns"
+    "$LOCKSTEP" help | grep -q "^  $name " || complain "lockstep help lacks $name"
+    grep -q "lockstep-$name(1)" <("$LOCKSTEP" help --man lockstep | sed 's/\\//g; s/ (1)/(1)/') || complain "lockstep.1 lacks $name"
+    if command -v groff > /dev/null; then
+        warnings=$(groff -man -Tutf8 -ww -z page.1 2>&1)
+        [ -z "$warnings" ] || complain "groff about lockstep-$name.1: $warnings"
+    fi
+done
+
+# JSON that another program can read.
+if command -v python3 > /dev/null; then
+    "$LOCKSTEP" info --json | python3 -c '
+import json, os, sys
+info = json.load(sys.stdin)
+assert info["isa"] in info["isas_available"] and set(info["isas_available"]) <= set(info["isas_built"]), info
+assert info["cores_allowed"] == len(os.sched_getaffinity(0)), info
+assert info["memory_bytes"] == os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), info' || complain "info --json is not right"
+fi
+LOCAL_WORLD_SIZE=1000 "$LOCKSTEP" info --json | grep -q '"threads": 1,' || complain "LOCAL_WORLD_SIZE does not divide the threads"
+
+# A configuration file: the same keys, file and line in every complaint, and the command line wins.
+if echo "$names" | grep -qx train; then
+    conf() { printf "$1" > c.conf; }
+    conf 'batch = 0\n'; expect 2 "c.conf:1: batch: 0 is out of range" train --config c.conf
+    conf '# x\n\n  epoch = 3 # y\n'; expect 2 "c.conf:3: no option is named 'epoch'; did you mean 'epochs'" train --config c.conf
+    conf 'batch\n'; expect 2 "c.conf:1: expected .name = value., found 'batch'" train --config c.conf
+    conf 'batch = 8\nbatch = 9\n'; expect 2 "c.conf:2: batch was set in line 1 already" train --config c.conf
+    conf 'config = d.conf\n'; expect 2 "c.conf:1: a configuration file cannot name another" train --config c.conf
+    conf 'json = perhaps\n'; expect 2 "c.conf:1: json: 'perhaps' is neither true nor false" train --config c.conf
+    conf 'lr = fast\n'; expect 2 "c.conf:1: lr: 'fast' is not a number" train --config c.conf
+    conf 'lr = nan\n'; expect 2 "c.conf:1: lr: 'nan' is not a number" train --config c.conf
+    conf 'model = vgg\n'; expect 2 "c.conf:1: model: 'vgg' is none of" train --config c.conf
+    conf 'save =\n'; expect 2 "c.conf:1: save: the value is empty" train --config c.conf
+    printf 'lr = 1\0\n' > c.conf; expect 2 "c.conf: holds a NUL byte" train --config c.conf
+    head -c 2000000 /dev/zero | tr '\0' '#' > c.conf; expect 2 "c.conf: too long" train --config c.conf
+    expect 2 "absent.conf: cannot open: No such file" train --config absent.conf
+    expect 2 "cannot read: Is a directory" train --config .
+    conf 'batch = 0\n'; expect 2 "c.conf:1: batch" train --batch 8 --config c.conf # a file must be right even where it loses
+
+    conf 'model = mlp\r\ndata = synthetic:64,count=64\r\nbatch = 16\r\nsteps = 2\nthreads=1\neval-every = -1\njson = true\n'
+    "$LOCKSTEP" train --config c.conf 2> /dev/null | tail -1 | grep -q '"step": 2' || complain "steps = 2 of the file does not count"
+    "$LOCKSTEP" train --steps 3 --config c.conf 2> /dev/null | tail -1 | grep -q '"step": 3' || complain "--steps before --config does not win"
+    "$LOCKSTEP" train --config=c.conf --steps=3 2> /dev/null | tail -1 | grep -q '"step": 3' || complain "--steps=3 after --config does not win"
+    [ -z "$("$LOCKSTEP" train --config c.conf --json=false 2> /dev/null | grep '^{')" ] || complain "--json=false does not undo json = true"
+
+    # Plain lines in a pipe, a moving line on a terminal, colours there unless NO_COLOR is set.
+    "$LOCKSTEP" train --config c.conf > all.txt 2>&1
+    grep -q $'\033' all.txt && complain "escape sequences in a pipe"
+    grep -q $'\r' all.txt && complain "carriage returns in a pipe"
+    grep -Eq 'step [0-9]+/2 +loss [0-9.]+' all.txt || complain "no plain lines of progress in a pipe: $(cat all.txt)"
+    if command -v script > /dev/null; then
+        TERM=xterm script -qec "'$LOCKSTEP' train --config c.conf" /dev/null < /dev/null > tty.txt
+        grep -q $'\033\[32m' tty.txt || complain "no colours on a terminal"
+        NO_COLOR=1 TERM=xterm script -qec "'$LOCKSTEP' train --config c.conf" /dev/null < /dev/null > tty.txt
+        grep -q $'\033\[[0-9]*m' tty.txt && complain "colours in spite of NO_COLOR"
+    fi
+fi
+
+# Results that cannot be written are a failure.
+"$LOCKSTEP" info > /dev/full 2> err.txt
+[ $? = 1 ] && grep -q 'cannot write to standard output: No space' err.txt || complain "info > /dev/full: $(cat err.txt)"
+exit $wrong

@@ -1,0 +1,37 @@
+#!/usr/bin/env bash
+# examples.sh - every example runs and learns: on synthetic data, on its own arrays, and from weights that another one saved.
+# ctest: timeout 240
+set -eu
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+examples=$BUILD_DIR/examples
+cd "$work"
+
+# learned FILE: the last test accuracy in it is at least 95 %. The classes of synthetic data are easy to tell apart.
+learned() {
+    accuracy=$(grep -oE 'accuracy [0-9.]+' "$1" | tail -1 | cut -d' ' -f2)
+    awk -v a="${accuracy:-0}" 'BEGIN { exit !(a >= 95) }' || { echo "learned too little:" >&2; cat "$1" >&2; exit 1; }
+}
+
+data=synthetic:3x32x32,count=512
+"$examples/cnn" $data 2 run > cnn.txt
+learned cnn.txt
+[ -s run/model.safetensors ] || { echo "cnn saved nothing" >&2; exit 1; }
+"$examples/cnn" $data 3 run > more.txt # goes on where it was
+! grep -q 'epoch 1:' more.txt || { echo "cnn began anew instead of going on" >&2; exit 1; }
+learned more.txt
+
+"$examples/loop" $data 2 > loop.txt
+learned loop.txt
+
+"$examples/mlp" corners.safetensors > mlp.txt
+learned mlp.txt
+"$examples/infer" corners.safetensors > infer.txt
+[ "$(grep -c class infer.txt)" = 4 ]
+if "$examples/infer" run/model.safetensors > /dev/null 2> wrong.txt; then echo "infer took the weights of another model" >&2; exit 1; fi
+[ -s wrong.txt ] || { echo "infer said nothing about the weights of another model" >&2; exit 1; }
+
+for source in "$SOURCE_DIR"/examples/*.c; do
+    name=$(basename "$source" .c)
+    grep -q "examples/$name" "$0" || { echo "examples/$name.c is run by no line of this test" >&2; exit 1; }
+done

@@ -1,0 +1,197 @@
+"""Writes ops.safetensors: outputs and gradients that PyTorch computes in f64 for the cases of test_golden_ops.c. Operand i of a
+case is drawn with seed 100 + i; the loss is the sum of the output times a last operand of its shape. python3 make_ops.py."""
+import os
+
+import numpy as np
+import torch
+from safetensors.numpy import save_file
+from torch.nn import functional as F
+
+from draw import plain, positive, spread, wide
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+CASES = {}
+OUT = {}
+
+
+def case(name, operands, function, kind="value"):
+    CASES[name] = (operands, function, kind)
+
+
+class Statistics:
+    """Of the batch_norm case at hand."""
+
+
+def batch_norm(x, w, b):
+    return F.batch_norm(x, Statistics.mean, Statistics.var, w, b, training=Statistics.training, momentum=0.3)
+
+
+def both(name, operands, function, kind="value"):
+    """With and without a relu behind it."""
+    case(name, operands, function, kind)
+    case(name + "_relu", operands, lambda *x: F.relu(function(*x)), kind)
+
+
+# ---- element by element ----
+case("add", [(plain, 3, 1, 5), (plain, 2, 1)], lambda a, b: a + b)
+case("sub", [(plain, 5), (plain, 3, 7, 5)], lambda a, b: a - b)
+case("mul", [(plain, 2, 1, 3, 1), (plain, 5, 1, 7)], lambda a, b: a * b)
+case("div", [(plain, 3, 5), (positive, 3, 1)], lambda a, b: a / b)
+case("div_scalar", [(plain, 7), (positive,)], lambda a, b: a / b)
+case("scale", [(plain, 17)], lambda x: -2.5 * x)
+case("relu", [(spread, 3, 17)], F.relu)
+case("silu", [(wide, 3, 5, 7)], F.silu)
+case("sigmoid", [(wide, 17)], torch.sigmoid)
+case("tanh", [(wide, 3, 7)], torch.tanh)
+case("gelu", [(wide, 5, 7)], F.gelu)
+case("gelu_tanh", [(wide, 5, 7)], lambda x: F.gelu(x, approximate="tanh"))
+
+# ---- along axes ----
+case("softmax", [(wide, 3, 7)], lambda x: F.softmax(x, -1))
+case("softmax_first", [(wide, 5, 3)], lambda x: F.softmax(x, 0))
+case("softmax_middle", [(plain, 3, 5, 7)], lambda x: F.softmax(x, 1))
+case("log_softmax", [(wide, 5, 17)], lambda x: F.log_softmax(x, -1))
+case("log_softmax_middle", [(plain, 2, 3, 5)], lambda x: F.log_softmax(x, 1))
+case("sum", [(plain, 3, 5, 7)], lambda x: x.sum())
+case("sum_keepdim", [(plain, 3, 5, 7)], lambda x: x.sum(1, keepdim=True))
+case("sum_two", [(plain, 3, 5, 7)], lambda x: x.sum((0, 2)))
+case("mean", [(plain, 3, 5, 7)], lambda x: x.mean())
+case("mean_two", [(plain, 2, 3, 5, 3)], lambda x: x.mean((1, 3)))
+
+# ---- shape ----
+case("reshape", [(plain, 3, 5, 4)], lambda x: x.reshape(6, 10).square())
+case("flatten", [(plain, 3, 5, 2, 2)], lambda x: x.flatten(1).square())
+case("transpose", [(plain, 3, 5, 7)], lambda x: x.transpose(0, 2).square())
+case("permute", [(plain, 2, 3, 1, 5, 2, 3)], lambda x: x.permute(2, 0, 1, 5, 3, 4).square())
+case("slice", [(plain, 3, 7, 5)], lambda x: x[:, 2:6].square())
+case("concat", [(plain, 3, 1, 5), (plain, 3, 4, 5), (plain, 3, 2, 5)], lambda *x: torch.cat(x, 1).square())
+
+# ---- products ----
+case("matmul", [(plain, 5, 7), (plain, 7, 3)], torch.matmul)
+case("matmul_ta", [(plain, 7, 5), (plain, 7, 3)], lambda a, b: a.mT @ b)
+case("matmul_tb", [(plain, 5, 7), (plain, 3, 7)], lambda a, b: a @ b.mT)
+case("matmul_tatb", [(plain, 7, 5), (plain, 3, 7)], lambda a, b: a.mT @ b.mT)
+case("matmul_batched", [(plain, 3, 5, 7), (plain, 3, 2, 7)], lambda a, b: a @ b.mT)
+case("matmul_shared_right", [(plain, 3, 5, 7), (plain, 7, 2)], torch.matmul)
+case("matmul_shared_left", [(plain, 7, 5), (plain, 3, 7, 2)], lambda a, b: a.mT @ b)
+case("matmul_four_axes", [(plain, 2, 3, 5, 3), (plain, 2, 3, 3, 1)], torch.matmul)
+both("linear", [(plain, 3, 17), (plain, 7, 17), (plain, 7)], F.linear)
+case("linear_three_axes", [(plain, 2, 3, 5), (plain, 7, 5)], F.linear)
+
+# ---- convolution and pooling ----
+both("conv", [(plain, 2, 3, 7, 5), (plain, 5, 3, 3, 3), (plain, 5)], lambda x, w, b: F.conv2d(x, w, b, padding=1))
+case("conv_stride", [(plain, 2, 5, 7, 7), (plain, 3, 5, 3, 3)], lambda x, w: F.conv2d(x, w, stride=2, padding=1))
+case("conv_five", [(plain, 1, 2, 17, 5), (plain, 3, 2, 5, 5), (plain, 3)],
+     lambda x, w, b: F.conv2d(x, w, b, stride=3, padding=2))
+case("conv_groups", [(plain, 3, 4, 5, 7), (plain, 6, 2, 3, 3), (plain, 6)],
+     lambda x, w, b: F.conv2d(x, w, b, padding=1, groups=2))
+case("conv_depthwise", [(plain, 2, 6, 7, 5), (plain, 6, 1, 3, 3)], lambda x, w: F.conv2d(x, w, stride=2, padding=1, groups=6))
+case("conv_one", [(plain, 1, 3, 7, 7), (plain, 16, 3, 1, 1)], lambda x, w: F.conv2d(x, w, stride=2))
+case("conv_oblong", [(plain, 2, 3, 5, 7), (plain, 5, 3, 3, 5)], lambda x, w: F.conv2d(x, w, padding=2))
+case("conv_stem", [(plain, 1, 3, 11, 11), (plain, 4, 3, 7, 7)], lambda x, w: F.conv2d(x, w, stride=2, padding=3))
+case("conv_many", [(plain, 2, 16, 5, 5), (plain, 17, 16, 3, 3)], lambda x, w: F.conv2d(x, w, padding=1))
+case("conv_relu_pool", [(plain, 2, 3, 9, 8), (plain, 8, 3, 3, 3), (plain, 8)],
+     lambda x, w, b: F.max_pool2d(F.relu(F.conv2d(x, w, b, padding=1)), 2))
+case("conv_pool_three", [(plain, 1, 2, 9, 10), (plain, 5, 2, 3, 3)], lambda x, w: F.max_pool2d(F.conv2d(x, w, padding=1), 3))
+case("max_pool", [(spread, 3, 5, 7, 7)], lambda x: F.max_pool2d(x, 2))
+case("max_pool_overlap", [(spread, 2, 3, 7, 5)], lambda x: F.max_pool2d(x, 3, 2, 1))
+case("avg_pool", [(plain, 3, 5, 7, 7)], lambda x: F.avg_pool2d(x, 2).square())
+case("avg_pool_overlap", [(plain, 2, 3, 7, 5)], lambda x: F.avg_pool2d(x, 3, 2, 1).square())
+case("global_avg_pool", [(plain, 2, 5, 3, 7)], lambda x: x.mean((2, 3)).square())
+
+# ---- norms and tables ----
+case("layer_norm", [(wide, 3, 17), (positive, 17), (plain, 17)], lambda x, w, b: F.layer_norm(x, (17,), w, b))
+case("layer_norm_two", [(wide, 2, 3, 5, 3), (positive, 5, 3), (plain, 5, 3)],
+     lambda x, w, b: F.layer_norm(x, (5, 3), w, b, eps=0.25))
+case("layer_norm_alone", [(wide, 2, 3, 7)], lambda x: F.layer_norm(x, (7,)))
+case("rms_norm", [(wide, 3, 17), (positive, 17)], lambda x, w: F.rms_norm(x, (17,), w))
+case("rms_norm_alone", [(plain, 2, 3, 7)], lambda x: F.rms_norm(x, (7,), eps=0.25))
+both("batch_norm", [(wide, 3, 5, 2, 3), (positive, 5), (plain, 5)], lambda x, w, b: batch_norm(x, w, b), "batch_norm")
+case("batch_norm_rows", [(wide, 7, 3)], lambda x: batch_norm(x, None, None), "batch_norm")
+IDS = torch.tensor([2, 0, 2, 6, 2, 5, 0])
+case("embedding", [(plain, 7, 5)], lambda t: F.embedding(IDS, t).square())
+case("embedding_two_axes", [(plain, 7, 3)], lambda t: F.embedding(IDS.repeat(3).reshape(3, 7), t).square())
+
+# ---- losses ----
+LABELS = torch.tensor([2, 0, 1, 4, -100, 2, 3, -100, 0])
+SAMPLE = torch.tensor([0.5, 2, 0, 1.25, 3, 1, 0.75, 1, 0.125], dtype=torch.float64)
+
+
+def cross_entropy(smoothing=0.0, ignore=-100, weighted=False):
+    labels = LABELS if ignore == -100 else LABELS.clamp(min=1)
+
+    def function(x):
+        rows = x.reshape(-1, x.shape[-1])
+        w = SAMPLE if weighted else torch.ones(9, dtype=torch.float64)
+        each = F.cross_entropy(rows, labels, reduction="none", label_smoothing=smoothing, ignore_index=ignore)
+        if not weighted:  # our sum over our weight must be PyTorch's own mean
+            mean = F.cross_entropy(rows, labels, label_smoothing=smoothing, ignore_index=ignore)
+            assert abs(each.sum() / (labels != ignore).sum() - mean) < 1e-14
+        return (each * w).sum(), w[labels != ignore].sum()
+
+    return function
+
+
+case("cross_entropy", [(wide, 9, 5)], cross_entropy(), "loss")
+case("cross_entropy_smooth", [(wide, 9, 5)], cross_entropy(0.1), "loss")
+case("cross_entropy_ignore", [(plain, 9, 5)], cross_entropy(0, 2), "loss")
+case("cross_entropy_weight", [(wide, 9, 5)], cross_entropy(0, -100, True), "loss")
+case("cross_entropy_all", [(wide, 9, 5)], cross_entropy(0.3, 2, True), "loss")
+case("cross_entropy_three_axes", [(wide, 3, 3, 5)], cross_entropy(0.1), "loss")
+case("mse", [(plain, 3, 5), (plain, 3, 5)], lambda a, b: ((a - b).square().sum(), torch.tensor(15.0)), "loss")
+case("mse_image", [(plain, 2, 3, 5, 3), (plain, 2, 3, 5, 3)], lambda a, b: ((a - b).square().sum(), torch.tensor(90.0)), "loss")
+
+
+# ---- several at once ----
+def attention(x, wq, wk, wv):
+    p = F.softmax(F.linear(x, wq) @ F.linear(x, wk).mT / 2, -1)
+    return F.layer_norm(x + p @ F.linear(x, wv), (5,))
+
+
+def squeeze_and_excite(x, w1, w2):
+    y = F.relu(F.conv2d(x, w1, padding=1)) + x
+    return y * torch.sigmoid(F.linear(y.mean((2, 3)), w2))[:, :, None, None]
+
+
+case("attention", [(plain, 3, 7, 5), (plain, 5, 5), (plain, 5, 5), (plain, 5, 5)], attention)
+case("squeeze_and_excite", [(plain, 3, 4, 5, 5), (plain, 4, 4, 3, 3), (plain, 4, 4)], squeeze_and_excite)
+
+
+def draw_operand(index, kind, *shape):
+    return torch.from_numpy(np.asarray(kind(100 + index, *shape), dtype=np.float64)).requires_grad_()
+
+
+def put(name, value):
+    OUT[name] = value.detach().double().numpy().copy()
+
+
+def run(name, operands, function, kind):
+    x = [draw_operand(i, *o) for i, o in enumerate(operands)]
+    if kind == "loss":
+        loss, weight = function(*x)
+        put(name + "/weight", weight)
+    elif kind == "batch_norm":
+        Statistics.mean = torch.zeros(x[0].shape[1], dtype=torch.float64)
+        Statistics.var = torch.ones(x[0].shape[1], dtype=torch.float64)
+        Statistics.training = True
+        y = function(*x)
+        put(name + "/mean", Statistics.mean)
+        put(name + "/var", Statistics.var)
+        Statistics.training = False
+        put(name + "/y", function(*x))  # in evaluation, from the statistics of this one step
+        loss = (y * torch.from_numpy(plain(100 + len(x), *y.shape))).sum()
+    else:
+        y = function(*x)
+        put(name + "/y", y)
+        loss = (y * torch.from_numpy(np.asarray(plain(100 + len(x), *y.shape)))).sum()
+    loss.backward()
+    put(name + "/loss", loss)
+    for i, p in enumerate(x):
+        put(f"{name}/p{i}", p.grad)
+
+
+for key, value in CASES.items():
+    run(key, *value)
+save_file(OUT, os.path.join(HERE, "ops.safetensors"))
+os.chmod(os.path.join(HERE, "ops.safetensors"), 0o644)
+print(len(CASES), "cases,", sum(v.nbytes for v in OUT.values()), "bytes")

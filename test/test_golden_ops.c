@@ -1,0 +1,484 @@
+/* test_golden_ops.c - outputs and gradients of the operations beside PyTorch's, in f64 and in f32. The values, and what each
+ * case computes, are in golden/make_ops.py; operands are drawn by the same formula here. */
+#include "support.h"
+
+typedef lk_tensor (*builder)(cell *c);
+
+static const lk_tensor none;
+
+static lk_tensor square(lk_tensor x) { return lk_mul(x, x); }
+
+/* ---- element by element ---- */
+
+static lk_tensor add(cell *c)
+{
+    lk_tensor a = OPERAND(c, PLAIN, 3, 1, 5), b = OPERAND(c, PLAIN, 2, 1);
+    return lk_add(a, b);
+}
+static lk_tensor sub(cell *c)
+{
+    lk_tensor a = OPERAND(c, PLAIN, 5), b = OPERAND(c, PLAIN, 3, 7, 5);
+    return lk_sub(a, b);
+}
+static lk_tensor mul(cell *c)
+{
+    lk_tensor a = OPERAND(c, PLAIN, 2, 1, 3, 1), b = OPERAND(c, PLAIN, 5, 1, 7);
+    return lk_mul(a, b);
+}
+static lk_tensor of_div(cell *c)
+{
+    lk_tensor a = OPERAND(c, PLAIN, 3, 5), b = OPERAND(c, POSITIVE, 3, 1);
+    return lk_div(a, b);
+}
+static lk_tensor div_scalar(cell *c)
+{
+    lk_tensor a = OPERAND(c, PLAIN, 7), b = operand(c, POSITIVE, 0, NULL);
+    return lk_div(a, b);
+}
+static lk_tensor scale(cell *c) { return lk_scale(OPERAND(c, PLAIN, 17), -2.5); }
+static lk_tensor relu(cell *c) { return lk_relu(OPERAND(c, SPREAD, 3, 17)); }
+static lk_tensor silu(cell *c) { return lk_silu(OPERAND(c, WIDE, 3, 5, 7)); }
+static lk_tensor sigmoid(cell *c) { return lk_sigmoid(OPERAND(c, WIDE, 17)); }
+static lk_tensor of_tanh(cell *c) { return lk_tanh(OPERAND(c, WIDE, 3, 7)); }
+static lk_tensor gelu(cell *c) { return lk_gelu(OPERAND(c, WIDE, 5, 7)); }
+static lk_tensor gelu_tanh(cell *c) { return lk_gelu(OPERAND(c, WIDE, 5, 7), .tanh = true); }
+
+/* ---- along axes ---- */
+
+static lk_tensor softmax(cell *c) { return lk_softmax(OPERAND(c, WIDE, 3, 7), -1); }
+static lk_tensor softmax_first(cell *c) { return lk_softmax(OPERAND(c, WIDE, 5, 3), 0); }
+static lk_tensor softmax_middle(cell *c) { return lk_softmax(OPERAND(c, PLAIN, 3, 5, 7), 1); }
+static lk_tensor log_softmax(cell *c) { return lk_log_softmax(OPERAND(c, WIDE, 5, 17), -1); }
+static lk_tensor log_softmax_middle(cell *c) { return lk_log_softmax(OPERAND(c, PLAIN, 2, 3, 5), 1); }
+static lk_tensor sum(cell *c) { return lk_sum(OPERAND(c, PLAIN, 3, 5, 7)); }
+static lk_tensor sum_keepdim(cell *c)
+{
+    return lk_sum(OPERAND(c, PLAIN, 3, 5, 7), .axes = (int[]){1}, .axes_count = 1, .keepdim = true);
+}
+static lk_tensor sum_two(cell *c) { return lk_sum(OPERAND(c, PLAIN, 3, 5, 7), .axes = (int[]){0, 2}, .axes_count = 2); }
+static lk_tensor mean(cell *c) { return lk_mean(OPERAND(c, PLAIN, 3, 5, 7)); }
+static lk_tensor mean_two(cell *c)
+{
+    return lk_mean(OPERAND(c, PLAIN, 2, 3, 5, 3), .axes = (int[]){1, -1}, .axes_count = 2);
+}
+
+/* ---- shape ---- */
+
+static lk_tensor reshape(cell *c) { return square(lk_reshape(OPERAND(c, PLAIN, 3, 5, 4), 2, ((int64_t[]){6, 10}))); }
+static lk_tensor flatten(cell *c) { return square(lk_flatten(OPERAND(c, PLAIN, 3, 5, 2, 2))); }
+static lk_tensor transpose(cell *c) { return square(lk_transpose(OPERAND(c, PLAIN, 3, 5, 7), 0, 2)); }
+static lk_tensor permute(cell *c)
+{
+    return square(lk_permute(OPERAND(c, PLAIN, 2, 3, 1, 5, 2, 3), ((int[]){2, 0, 1, 5, 3, 4})));
+}
+static lk_tensor slice(cell *c) { return square(lk_slice(OPERAND(c, PLAIN, 3, 7, 5), 1, 2, 4)); }
+static lk_tensor concat(cell *c)
+{
+    lk_tensor a = OPERAND(c, PLAIN, 3, 1, 5), b = OPERAND(c, PLAIN, 3, 4, 5), d = OPERAND(c, PLAIN, 3, 2, 5);
+    return square(lk_concat(((lk_tensor[]){a, b, d}), 3, 1));
+}
+
+/* ---- products ---- */
+
+static lk_tensor matmul(cell *c)
+{
+    lk_tensor a = OPERAND(c, PLAIN, 5, 7), b = OPERAND(c, PLAIN, 7, 3);
+    return lk_matmul(a, b);
+}
+static lk_tensor matmul_ta(cell *c)
+{
+    lk_tensor a = OPERAND(c, PLAIN, 7, 5), b = OPERAND(c, PLAIN, 7, 3);
+    return lk_matmul(a, b, .transpose_a = true);
+}
+static lk_tensor matmul_tb(cell *c)
+{
+    lk_tensor a = OPERAND(c, PLAIN, 5, 7), b = OPERAND(c, PLAIN, 3, 7);
+    return lk_matmul(a, b, .transpose_b = true);
+}
+static lk_tensor matmul_tatb(cell *c)
+{
+    lk_tensor a = OPERAND(c, PLAIN, 7, 5), b = OPERAND(c, PLAIN, 3, 7);
+    return lk_matmul(a, b, .transpose_a = true, .transpose_b = true);
+}
+static lk_tensor matmul_batched(cell *c)
+{
+    lk_tensor a = OPERAND(c, PLAIN, 3, 5, 7), b = OPERAND(c, PLAIN, 3, 2, 7);
+    return lk_matmul(a, b, .transpose_b = true);
+}
+static lk_tensor matmul_shared_right(cell *c)
+{
+    lk_tensor a = OPERAND(c, PLAIN, 3, 5, 7), b = OPERAND(c, PLAIN, 7, 2);
+    return lk_matmul(a, b);
+}
+static lk_tensor matmul_shared_left(cell *c)
+{
+    lk_tensor a = OPERAND(c, PLAIN, 7, 5), b = OPERAND(c, PLAIN, 3, 7, 2);
+    return lk_matmul(a, b, .transpose_a = true);
+}
+static lk_tensor matmul_four_axes(cell *c)
+{
+    lk_tensor a = OPERAND(c, PLAIN, 2, 3, 5, 3), b = OPERAND(c, PLAIN, 2, 3, 3, 1);
+    return lk_matmul(a, b);
+}
+static lk_tensor linear(cell *c)
+{
+    lk_tensor a = OPERAND(c, PLAIN, 3, 17), b = OPERAND(c, PLAIN, 7, 17), d = OPERAND(c, PLAIN, 7);
+    return lk_f_linear(a, b, d);
+}
+static lk_tensor linear_relu(cell *c) { return lk_relu(linear(c)); }
+static lk_tensor linear_three_axes(cell *c)
+{
+    lk_tensor a = OPERAND(c, PLAIN, 2, 3, 5), b = OPERAND(c, PLAIN, 7, 5);
+    return lk_f_linear(a, b, none);
+}
+
+/* ---- convolution and pooling ---- */
+
+static lk_tensor conv(cell *c)
+{
+    lk_tensor a = OPERAND(c, PLAIN, 2, 3, 7, 5), b = OPERAND(c, PLAIN, 5, 3, 3, 3), d = OPERAND(c, PLAIN, 5);
+    return lk_f_conv2d(a, b, d, .padding = 1);
+}
+static lk_tensor conv_relu(cell *c) { return lk_relu(conv(c)); }
+static lk_tensor conv_stride(cell *c)
+{
+    lk_tensor a = OPERAND(c, PLAIN, 2, 5, 7, 7), b = OPERAND(c, PLAIN, 3, 5, 3, 3);
+    return lk_f_conv2d(a, b, none, .stride = 2, .padding = 1);
+}
+static lk_tensor conv_five(cell *c)
+{
+    lk_tensor a = OPERAND(c, PLAIN, 1, 2, 17, 5), b = OPERAND(c, PLAIN, 3, 2, 5, 5), d = OPERAND(c, PLAIN, 3);
+    return lk_f_conv2d(a, b, d, .stride = 3, .padding = 2);
+}
+static lk_tensor conv_groups(cell *c)
+{
+    lk_tensor a = OPERAND(c, PLAIN, 3, 4, 5, 7), b = OPERAND(c, PLAIN, 6, 2, 3, 3), d = OPERAND(c, PLAIN, 6);
+    return lk_f_conv2d(a, b, d, .padding = 1, .groups = 2);
+}
+static lk_tensor conv_depthwise(cell *c)
+{
+    lk_tensor a = OPERAND(c, PLAIN, 2, 6, 7, 5), b = OPERAND(c, PLAIN, 6, 1, 3, 3);
+    return lk_f_conv2d(a, b, none, .stride = 2, .padding = 1, .groups = 6);
+}
+static lk_tensor conv_one(cell *c)
+{
+    lk_tensor a = OPERAND(c, PLAIN, 1, 3, 7, 7), b = OPERAND(c, PLAIN, 16, 3, 1, 1);
+    return lk_f_conv2d(a, b, none, .stride = 2);
+}
+static lk_tensor conv_oblong(cell *c)
+{
+    lk_tensor a = OPERAND(c, PLAIN, 2, 3, 5, 7), b = OPERAND(c, PLAIN, 5, 3, 3, 5);
+    return lk_f_conv2d(a, b, none, .padding = 2);
+}
+static lk_tensor conv_stem(cell *c)
+{
+    lk_tensor a = OPERAND(c, PLAIN, 1, 3, 11, 11), b = OPERAND(c, PLAIN, 4, 3, 7, 7);
+    return lk_f_conv2d(a, b, none, .stride = 2, .padding = 3);
+}
+static lk_tensor conv_many(cell *c)
+{
+    lk_tensor a = OPERAND(c, PLAIN, 2, 16, 5, 5), b = OPERAND(c, PLAIN, 17, 16, 3, 3);
+    return lk_f_conv2d(a, b, none, .padding = 1);
+}
+static lk_tensor conv_relu_pool(cell *c)
+{
+    lk_tensor a = OPERAND(c, PLAIN, 2, 3, 9, 8), b = OPERAND(c, PLAIN, 8, 3, 3, 3), d = OPERAND(c, PLAIN, 8);
+    return lk_max_pool2d(lk_relu(lk_f_conv2d(a, b, d, .padding = 1)), 2);
+}
+static lk_tensor conv_pool_three(cell *c)
+{
+    lk_tensor a = OPERAND(c, PLAIN, 1, 2, 9, 10), b = OPERAND(c, PLAIN, 5, 2, 3, 3);
+    return lk_max_pool2d(lk_f_conv2d(a, b, none, .padding = 1), 3);
+}
+static lk_tensor max_pool(cell *c) { return lk_max_pool2d(OPERAND(c, SPREAD, 3, 5, 7, 7), 2); }
+static lk_tensor max_pool_overlap(cell *c)
+{
+    return lk_max_pool2d(OPERAND(c, SPREAD, 2, 3, 7, 5), 3, .stride = 2, .padding = 1);
+}
+static lk_tensor avg_pool(cell *c) { return square(lk_avg_pool2d(OPERAND(c, PLAIN, 3, 5, 7, 7), 2)); }
+static lk_tensor avg_pool_overlap(cell *c)
+{
+    return square(lk_avg_pool2d(OPERAND(c, PLAIN, 2, 3, 7, 5), 3, .stride = 2, .padding = 1));
+}
+static lk_tensor global_avg_pool(cell *c) { return square(lk_global_avg_pool2d(OPERAND(c, PLAIN, 2, 5, 3, 7))); }
+
+/* ---- norms and tables ---- */
+
+static lk_tensor layer_norm(cell *c)
+{
+    lk_tensor a = OPERAND(c, WIDE, 3, 17), b = OPERAND(c, POSITIVE, 17), d = OPERAND(c, PLAIN, 17);
+    return lk_f_layer_norm(a, b, d);
+}
+static lk_tensor layer_norm_two(cell *c)
+{
+    lk_tensor a = OPERAND(c, WIDE, 2, 3, 5, 3), b = OPERAND(c, POSITIVE, 5, 3), d = OPERAND(c, PLAIN, 5, 3);
+    return lk_f_layer_norm(a, b, d, .epsilon = 0.25);
+}
+static lk_tensor layer_norm_alone(cell *c) { return lk_f_layer_norm(OPERAND(c, WIDE, 2, 3, 7), none, none); }
+static lk_tensor rms_norm(cell *c)
+{
+    lk_tensor a = OPERAND(c, WIDE, 3, 17), b = OPERAND(c, POSITIVE, 17);
+    return lk_f_rms_norm(a, b);
+}
+static lk_tensor rms_norm_alone(cell *c) { return lk_f_rms_norm(OPERAND(c, PLAIN, 2, 3, 7), none, .epsilon = 0.25); }
+
+/* A buffer of each statistic, which the test reads back. */
+static lk_tensor normalised(cell *c, lk_tensor x, lk_tensor w, lk_tensor b)
+{
+    int64_t   channels = lk_tensor_dim(x, 1);
+    lk_tensor mean = lk_buffer(c->graph, "mean", c->real, 1, &channels, 0);
+    lk_tensor var = lk_buffer(c->graph, "var", c->real, 1, &channels, 1);
+    return lk_f_batch_norm(x, w, b, mean, var, none, .momentum = 0.3);
+}
+
+static lk_tensor batch_norm(cell *c)
+{
+    lk_tensor a = OPERAND(c, WIDE, 3, 5, 2, 3), b = OPERAND(c, POSITIVE, 5), d = OPERAND(c, PLAIN, 5);
+    return normalised(c, a, b, d);
+}
+
+static lk_tensor batch_norm_relu(cell *c) { return lk_relu(batch_norm(c)); }
+static lk_tensor batch_norm_rows(cell *c) { return normalised(c, OPERAND(c, WIDE, 7, 3), none, none); }
+
+static const int ids[] = {2, 0, 2, 6, 2, 5, 0};
+
+static lk_tensor embedding(cell *c)
+{
+    return square(lk_f_embedding(integers(c, ids, 7, DIMS(7)), OPERAND(c, PLAIN, 7, 5)));
+}
+
+static lk_tensor embedding_two_axes(cell *c)
+{
+    return square(lk_f_embedding(integers(c, ids, 7, DIMS(3, 7)), OPERAND(c, PLAIN, 7, 3)));
+}
+
+/* ---- losses ---- */
+
+static const double sample_weights[] = {0.5, 2, 0, 1.25, 3, 1, 0.75, 1, 0.125};
+
+static lk_tensor cross(cell *c, lk_tensor logits, double smoothing, int64_t ignore, bool weighted)
+{
+    int labels[] = {2, 0, 1, 4, -100, 2, 3, -100, 0};
+    for (int i = 0; i < 9 && ignore != -100; i++)
+        labels[i] = labels[i] < 1 ? 1 : labels[i]; /* so that none is out of range */
+    lk_tensor y = lk_tensor_rank(logits) == 2 ? integers(c, labels, 9, DIMS(9)) : integers(c, labels, 9, DIMS(3, 3));
+    lk_tensor w = weighted ? reals(c, sample_weights, 9) : none;
+    return lk_cross_entropy(logits, y, .label_smoothing = smoothing, .ignore_index = ignore == -100 ? NULL : &ignore,
+                            .weight = w);
+}
+
+static lk_tensor cross_entropy(cell *c) { return cross(c, OPERAND(c, WIDE, 9, 5), 0, -100, false); }
+static lk_tensor cross_entropy_smooth(cell *c) { return cross(c, OPERAND(c, WIDE, 9, 5), 0.1, -100, false); }
+static lk_tensor cross_entropy_ignore(cell *c) { return cross(c, OPERAND(c, PLAIN, 9, 5), 0, 2, false); }
+static lk_tensor cross_entropy_weight(cell *c) { return cross(c, OPERAND(c, WIDE, 9, 5), 0, -100, true); }
+static lk_tensor cross_entropy_all(cell *c) { return cross(c, OPERAND(c, WIDE, 9, 5), 0.3, 2, true); }
+static lk_tensor cross_entropy_three_axes(cell *c) { return cross(c, OPERAND(c, WIDE, 3, 3, 5), 0.1, -100, false); }
+
+static lk_tensor mse(cell *c)
+{
+    lk_tensor a = OPERAND(c, PLAIN, 3, 5), b = OPERAND(c, PLAIN, 3, 5);
+    return lk_mse(a, b);
+}
+
+static lk_tensor mse_image(cell *c)
+{
+    lk_tensor a = OPERAND(c, PLAIN, 2, 3, 5, 3), b = OPERAND(c, PLAIN, 2, 3, 5, 3);
+    return lk_mse(a, b);
+}
+
+/* ---- several at once ---- */
+
+static lk_tensor attention(cell *c)
+{
+    lk_tensor x = OPERAND(c, PLAIN, 3, 7, 5), q = OPERAND(c, PLAIN, 5, 5), k = OPERAND(c, PLAIN, 5, 5),
+              v = OPERAND(c, PLAIN, 5, 5);
+    lk_tensor score = lk_matmul(lk_f_linear(x, q, none), lk_f_linear(x, k, none), .transpose_b = true);
+    lk_tensor mixed = lk_matmul(lk_softmax(lk_scale(score, 0.5), -1), lk_f_linear(x, v, none));
+    return lk_f_layer_norm(lk_add(x, mixed), none, none);
+}
+
+static lk_tensor squeeze_and_excite(cell *c)
+{
+    lk_tensor x = OPERAND(c, PLAIN, 3, 4, 5, 5), w1 = OPERAND(c, PLAIN, 4, 4, 3, 3), w2 = OPERAND(c, PLAIN, 4, 4);
+    lk_tensor y = lk_add(lk_relu(lk_f_conv2d(x, w1, none, .padding = 1)), x);
+    lk_tensor gate = lk_sigmoid(lk_f_linear(lk_global_avg_pool2d(y), w2, none));
+    return lk_mul(y, lk_reshape(gate, 4, ((int64_t[]){3, 4, 1, 1})));
+}
+
+/* ---- the table ---- */
+
+static const struct golden_case {
+    const char *name;
+    builder     build;
+    bool        loss; /* build gives the loss itself */
+} cases[] = {
+    {"add", add, false},
+    {"sub", sub, false},
+    {"mul", mul, false},
+    {"div", of_div, false},
+    {"div_scalar", div_scalar, false},
+    {"scale", scale, false},
+    {"relu", relu, false},
+    {"silu", silu, false},
+    {"sigmoid", sigmoid, false},
+    {"tanh", of_tanh, false},
+    {"gelu", gelu, false},
+    {"gelu_tanh", gelu_tanh, false},
+    {"softmax", softmax, false},
+    {"softmax_first", softmax_first, false},
+    {"softmax_middle", softmax_middle, false},
+    {"log_softmax", log_softmax, false},
+    {"log_softmax_middle", log_softmax_middle, false},
+    {"sum", sum, false},
+    {"sum_keepdim", sum_keepdim, false},
+    {"sum_two", sum_two, false},
+    {"mean", mean, false},
+    {"mean_two", mean_two, false},
+    {"reshape", reshape, false},
+    {"flatten", flatten, false},
+    {"transpose", transpose, false},
+    {"permute", permute, false},
+    {"slice", slice, false},
+    {"concat", concat, false},
+    {"matmul", matmul, false},
+    {"matmul_ta", matmul_ta, false},
+    {"matmul_tb", matmul_tb, false},
+    {"matmul_tatb", matmul_tatb, false},
+    {"matmul_batched", matmul_batched, false},
+    {"matmul_shared_right", matmul_shared_right, false},
+    {"matmul_shared_left", matmul_shared_left, false},
+    {"matmul_four_axes", matmul_four_axes, false},
+    {"linear", linear, false},
+    {"linear_relu", linear_relu, false},
+    {"linear_three_axes", linear_three_axes, false},
+    {"conv", conv, false},
+    {"conv_relu", conv_relu, false},
+    {"conv_stride", conv_stride, false},
+    {"conv_five", conv_five, false},
+    {"conv_groups", conv_groups, false},
+    {"conv_depthwise", conv_depthwise, false},
+    {"conv_one", conv_one, false},
+    {"conv_oblong", conv_oblong, false},
+    {"conv_stem", conv_stem, false},
+    {"conv_many", conv_many, false},
+    {"conv_relu_pool", conv_relu_pool, false},
+    {"conv_pool_three", conv_pool_three, false},
+    {"max_pool", max_pool, false},
+    {"max_pool_overlap", max_pool_overlap, false},
+    {"avg_pool", avg_pool, false},
+    {"avg_pool_overlap", avg_pool_overlap, false},
+    {"global_avg_pool", global_avg_pool, false},
+    {"layer_norm", layer_norm, false},
+    {"layer_norm_two", layer_norm_two, false},
+    {"layer_norm_alone", layer_norm_alone, false},
+    {"rms_norm", rms_norm, false},
+    {"rms_norm_alone", rms_norm_alone, false},
+    {"batch_norm", batch_norm, false},
+    {"batch_norm_relu", batch_norm_relu, false},
+    {"batch_norm_rows", batch_norm_rows, false},
+    {"embedding", embedding, false},
+    {"embedding_two_axes", embedding_two_axes, false},
+    {"cross_entropy", cross_entropy, true},
+    {"cross_entropy_smooth", cross_entropy_smooth, true},
+    {"cross_entropy_ignore", cross_entropy_ignore, true},
+    {"cross_entropy_weight", cross_entropy_weight, true},
+    {"cross_entropy_all", cross_entropy_all, true},
+    {"cross_entropy_three_axes", cross_entropy_three_axes, true},
+    {"mse", mse, true},
+    {"mse_image", mse_image, true},
+    {"attention", attention, false},
+    {"squeeze_and_excite", squeeze_and_excite, false},
+};
+enum { CASES = sizeof cases / sizeof *cases };
+
+/* The difference of two arrays, as a part of the largest value. */
+static double distance(const void *a, lk_dtype real, const double *b, int64_t n)
+{
+    double worst = 0, largest = 1e-30;
+    for (int64_t i = 0; i < n; i++) {
+        double off = fabs(real_at(a, real, i) - b[i]);
+        if (isnan(off)) return INFINITY;
+        worst = fmax(worst, off);
+        largest = fmax(largest, fabs(b[i]));
+    }
+    return worst / largest;
+}
+
+static void check_array(lk__safetensors *file, const char *of, const char *name, const void *data, lk_dtype real,
+                        double tolerance)
+{
+    char    prefix[64];
+    int64_t n;
+    snprintf(prefix, sizeof prefix, "%s/", of);
+    double *expected = golden(file, prefix, name, &n), off = distance(data, real, expected, n);
+    CHECK(off <= tolerance, "%s: %s (%s) is off by %g", of, name, lk_dtype_name(real), off);
+    free(expected);
+}
+
+static void check_case(lk__safetensors *file, const struct golden_case *k, lk_dtype real, double tolerance)
+{
+    rig                 r = rig_open(real, 1);
+    cell                c = {.graph = r.graph, .real = real};
+    lk_tensor           y = k->build(&c);
+    lk_optimizer_config optimizer = LK_OPTIMIZER_CONFIG_INIT;
+    lk_plan_config      config = LK_PLAN_CONFIG_INIT;
+    config.loss = k->loss ? y : weighed(&c, y);
+    config.outputs = &y;
+    config.outputs_count = k->loss ? 0 : 1;
+    config.optimizer = &optimizer;
+    rig_plan(&r, &config, 1);
+    cell_fill(&c, &r, 100);
+    REQUIRE(lk_program_step(r.program, &(lk_step){.step = 1}) == LK_OK);
+    REQUIRE(lk_program_run(r.program, LK_FORWARD) == LK_OK && lk_program_run(r.program, LK_BACKWARD) == LK_OK);
+    lk_metrics m = rig_metrics(&r);
+    check_array(file, k->name, "loss", &m.sum, LK_F64, tolerance * 10); /* a sum of many: its terms may cancel */
+    if (k->loss) check_array(file, k->name, "weight", &m.weight, LK_F64, 1e-14);
+    for (size_t i = 0; i < lk_store_count(r.store); i++) {
+        lk_state s = lk_store_at(r.store, i);
+        if (s.buffer)
+            check_array(file, k->name, s.name, s.data, real, tolerance);
+        else if (!s.frozen)
+            check_array(file, k->name, s.name, lk_program_gradient(r.program, s.name), real, tolerance);
+    }
+    REQUIRE(lk_program_run(r.program, LK_EVALUATE) == LK_OK);
+    if (!k->loss) check_array(file, k->name, "y", lk_program_output(r.program, 0), real, tolerance);
+    rig_close(&r);
+    cell_close(&c);
+}
+
+static void check_all(lk_dtype real, double tolerance)
+{
+    rig              r = rig_open(real, 1);
+    lk__safetensors *file = golden_open(r.context, "ops.safetensors");
+    for (int i = 0; i < CASES; i++) check_case(file, &cases[i], real, tolerance);
+    lk__safetensors_close(file);
+    rig_close(&r);
+}
+
+static void outputs_and_gradients_are_pytorchs_in_f64(void) { check_all(LK_F64, 1e-13); }
+static void outputs_and_gradients_are_pytorchs_in_f32(void) { check_all(LK_F32, 1e-5); }
+
+static void every_stored_case_is_run(void)
+{
+    rig              r = rig_open(LK_F64, 1);
+    lk__safetensors *file = golden_open(r.context, "ops.safetensors");
+    for (size_t i = 0; i < lk__safetensors_count(file); i++) {
+        const char *name = lk__safetensors_at(file, i)->name, *slash = strchr(name, '/');
+        bool        found = false;
+        for (int j = 0; j < CASES && slash; j++)
+            if (strlen(cases[j].name) == (size_t)(slash - name) &&
+                strncmp(cases[j].name, name, (size_t)(slash - name)) == 0)
+                found = true;
+        CHECK(found, "%s", name);
+    }
+    lk__safetensors_close(file);
+    rig_close(&r);
+}
+
+int main(void)
+{
+    RUN(every_stored_case_is_run);
+    RUN(outputs_and_gradients_are_pytorchs_in_f64);
+    RUN(outputs_and_gradients_are_pytorchs_in_f32);
+    return check_result();
+}
