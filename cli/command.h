@@ -12,7 +12,7 @@ typedef struct command {
     const char   *summary;     /* a few words, for the list of commands */
     const char   *description; /* for --help and the man page; paragraphs are parted by an empty line */
     const char   *operands;    /* "get NAME", as the synopsis shows them; NULL: takes none */
-    int           least, most; /* how many operands */
+    int           least, most; /* how many operands; most PROGRAM_FOLLOWS: options end at the first, see options.program */
     const option *options;     /* ends with an empty one; NULL: none */
     int (*run)(const options *given); /* returns the process's exit status */
 } command;
@@ -35,7 +35,7 @@ COMMAND_LIST(COMMAND_DECLARE)
 extern const command *const commands[]; /* all of the list, NULL at the end */
 const command              *command_find(const char *name); /* NULL when there is none */
 
-enum { EXIT_FAILED = 1, EXIT_MISTAKE = 2 };
+enum { EXIT_FAILED = 1, EXIT_MISTAKE = 2, PROGRAM_FOLLOWS = -1 };
 
 /* "lockstep NAME: …" on standard error. */
 void complain(const char *command_name, const char *format, ...) __attribute__((format(printf, 2, 3)));

@@ -27,6 +27,12 @@ static int on_progress(void *user, int64_t done, int64_t total)
     return 0;
 }
 
+static void log_line(void *user, lk_log_level level, const char *text)
+{
+    (void)user;
+    if (level >= LK_LOG_INFO) complain("data", "%s", text);
+}
+
 static int run(const options *given)
 {
     static const char *const verbs[] = {"get", NULL};
@@ -40,6 +46,7 @@ static int run(const options *given)
     }
     lk_context_config config = LK_CONTEXT_CONFIG_INIT;
     config.threads = 1;
+    config.log = log_line;
     lk_status status = lk_context_create(&config, &context);
     if (status < 0) return report("data", NULL, status);
     download    d = {.name = name};

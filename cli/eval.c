@@ -15,14 +15,13 @@ static const option eval_options[] = {
 
 static int evaluate(setup *s, const options *given)
 {
-    lk_trainer *t;
+    lk_trainer *t = NULL;
     double      loss, accuracy;
     int64_t     samples;
-    s->config.train = s->test; /* the trainer wants a training set; nothing is trained */
     s->config.init = options_text(given, "load");
     lk_status status = lk_trainer_create(s->context, &s->config, &t);
     if (status >= 0) status = lk_trainer_evaluate(t, &loss, &accuracy, &samples);
-    lk_trainer_free(status >= 0 ? t : NULL);
+    lk_trainer_free(t);
     if (status < 0) return report("eval", s->context, status);
     if (!options_flag(given, "json")) {
         printf("loss %.6f, accuracy %.2f %% (%lld samples)\n", loss, 100 * accuracy, (long long)samples);

@@ -76,6 +76,7 @@ void command_print_help(const command *c, FILE *out)
         char text[1024];
         describe(o, text, sizeof text);
         int used = fprintf(out, "  --%s%s%s", o->name, o->argument ? " " : "", o->argument ? o->argument : "");
+        if (o->letter) used += fprintf(out, ", -%c", o->letter);
         if (used >= COLUMN) used = fprintf(out, "\n") - 1;
         wrap(out, text, used, COLUMN);
     }
@@ -179,6 +180,7 @@ static void man_command(const command *c, FILE *out)
             troff(out, o->argument);
             fprintf(out, "\\fR");
         }
+        if (o->letter) fprintf(out, ", \\fB\\-%c\\fR", o->letter);
         fprintf(out, "\n");
         troff(out, text);
         fprintf(out, "\n");

@@ -9,12 +9,13 @@ static int run_command(const command *c, int argc, char **argv)
 {
     static options given;
     int            status = EXIT_MISTAKE;
-    if (!options_parse(&given, c->options, argc, argv)) {
+    bool           starts = c->most == PROGRAM_FOLLOWS;
+    if (!(starts ? options_parse_program : options_parse)(&given, c->options, argc, argv)) {
         complain(c->name, "%s", given.error);
     } else if (given.help) {
         command_print_help(c, stdout);
         status = 0;
-    } else if (given.operand_count > c->most) {
+    } else if (!starts && given.operand_count > c->most) {
         complain(c->name, "unexpected argument '%s'", given.operands[c->most]);
     } else if (given.operand_count < c->least) {
         complain(c->name, "expected: lockstep %s %s", c->name, c->operands);

@@ -248,26 +248,16 @@ void options_init(options *o, const option *table)
     for (int i = 0; i < rows; i++) o->values[i] = table[i].type == OPTION_FLAG ? "false" : table[i].value;
 }
 
-/* One --name, --name=value or --name value; *next is where in argv the value would be, and moves past it when it is taken. */
-static bool parse_option(options *o, const char *word, int argc, char **argv, int *next)
+/* The value of a row: after its equals sign, `true` for a flag, else the next word; *next moves past what is taken. `name` is how
+ * the user wrote it, dashes and all. */
+static bool take_value(options *o, int row, const char *name, const char *value, int argc, char **argv, int *next)
 {
-    char        name[LONGEST_WORD + 1];
-    const char *equals = strchr(word, '=');
-    size_t      length = equals ? (size_t)(equals - word) : strlen(word);
-    snprintf(name, sizeof name, "%.*s", (int)(length < sizeof name ? length : sizeof name - 1), word);
-    int row = length < sizeof name ? find_row(o->table, name) : -1;
-    if (row < 0) {
-        const char *near = nearest_option(o->table, name);
-        return fail(o, "unknown option --%s%s%s%s", name, near ? "; did you mean --" : "", near ? near : "",
-                    near ? "?" : "");
-    }
     const option *option = &o->table[row];
-    const char   *value = equals ? equals + 1 : NULL;
     if (!value && option->type == OPTION_FLAG) value = "true";
     if (!value) {
         /* `--save --json` is a forgotten value, not a directory of that name (which --save=--json would be). */
         if (*next >= argc || strncmp(argv[*next], "--", 2) == 0)
-            return fail(o, "--%s needs a value: --%s %s", name, name, option->argument);
+            return fail(o, "%s needs a value: %s %s", name, name, option->argument);
         value = argv[(*next)++];
     }
     char where[64];
@@ -278,12 +268,52 @@ static bool parse_option(options *o, const char *word, int argc, char **argv, in
     return true;
 }
 
+/* One --name, --name=value or --name value. */
+static bool parse_option(options *o, const char *word, int argc, char **argv, int *next)
+{
+    char        name[LONGEST_WORD + 3] = "--";
+    const char *equals = strchr(word, '=');
+    size_t      length = equals ? (size_t)(equals - word) : strlen(word);
+    bool        fits = length <= LONGEST_WORD;
+    snprintf(name + 2, sizeof name - 2, "%.*s", (int)(fits ? length : LONGEST_WORD), word);
+    for (char *c = name; *c; c++)
+        if (*c == '_') *c = '-';
+    int row = fits ? find_row(o->table, name + 2) : -1;
+    if (row >= 0) return take_value(o, row, name, equals ? equals + 1 : NULL, argc, argv, next);
+    const char *near = nearest_option(o->table, name + 2);
+    return fail(o, "unknown option %s%s%s%s", name, near ? "; did you mean --" : "", near ? near : "", near ? "?" : "");
+}
+
+/* One -n VALUE, -nVALUE, or -m of a flag. */
+static bool parse_letter(options *o, const char *word, int argc, char **argv, int *next)
+{
+    for (int i = 0, rows = rows_of(o->table); i < rows; i++) {
+        if (!o->table[i].letter || o->table[i].letter != word[1]) continue;
+        if (word[2] && o->table[i].type == OPTION_FLAG) break;
+        char name[3] = {'-', word[1], 0};
+        return take_value(o, i, name, word[2] ? word + 2 + (word[2] == '=') : NULL, argc, argv, next);
+    }
+    const char *near = nearest_option(o->table, word + 1);
+    return fail(o, "unknown option %.80s%s%s%s", word, near ? "; did you mean --" : "", near ? near : "",
+                near ? "?" : "");
+}
+
+static bool is_help(const char *word) { return strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0; }
+
+static bool read_configs(options *o)
+{
+    for (int i = 0, rows = rows_of(o->table); i < rows; i++)
+        if (o->table[i].name && o->table[i].type == OPTION_CONFIG && o->values[i] && !read_config(o, o->values[i]))
+            return false;
+    return true;
+}
+
 bool options_parse(options *o, const option *table, int argc, char **argv)
 {
     options_init(o, table);
     bool only_operands = false;
     for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++) /* help first: it must work whatever else is wrong */
-        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) return o->help = true;
+        if (is_help(argv[i])) return o->help = true;
     for (int i = 1; i < argc;) {
         const char *word = argv[i++];
         if (!only_operands && strcmp(word, "--") == 0) {
@@ -291,18 +321,32 @@ bool options_parse(options *o, const option *table, int argc, char **argv)
         } else if (!only_operands && word[0] == '-' && word[1] == '-') {
             if (!parse_option(o, word + 2, argc, argv, &i)) return false;
         } else if (!only_operands && word[0] == '-' && word[1]) {
-            const char *near = nearest_option(table, word + 1);
-            return fail(o, "unknown option %.80s%s%s%s", word, near ? "; did you mean --" : "", near ? near : "",
-                        near ? "?" : "");
+            if (!parse_letter(o, word, argc, argv, &i)) return false;
         } else {
             if (o->operand_count == OPTIONS_OPERANDS) return fail(o, "more than %d arguments", OPTIONS_OPERANDS);
             o->operands[o->operand_count++] = word;
         }
     }
-    for (int i = 0, rows = rows_of(table); i < rows; i++)
-        if (table[i].name && table[i].type == OPTION_CONFIG && o->values[i] && !read_config(o, o->values[i]))
+    return read_configs(o);
+}
+
+bool options_parse_program(options *o, const option *table, int argc, char **argv)
+{
+    options_init(o, table);
+    int i = 1;
+    while (i < argc && argv[i][0] == '-' && argv[i][1]) {
+        const char *word = argv[i++];
+        if (strcmp(word, "--") == 0) break;
+        if (is_help(word)) return o->help = true;
+        if (word[1] == '-' ? !parse_option(o, word + 2, argc, argv, &i) : !parse_letter(o, word, argc, argv, &i)) {
+            for (; i < argc && argv[i][0] == '-'; i++) /* help works whatever else is wrong, but the program's is its own */
+                if (is_help(argv[i])) return o->help = true;
             return false;
-    return true;
+        }
+    }
+    o->program = argv + i;
+    o->program_count = argc - i;
+    return read_configs(o);
 }
 
 void options_free(options *o)

@@ -25,18 +25,21 @@ typedef struct option {
     option_type type;
     double      low, high;
     const char *choices; /* "sgd|adam|adamw" */
+    char        letter;  /* 'n': also -n; 0: none */
 } option;
 
 /* Rows are easier to read this way. */
-#define FLAG(name, doc) {name, NULL, NULL, doc, OPTION_FLAG, 0, 0, NULL}
-#define INTEGER(name, argument, value, low, high, doc) {name, argument, value, doc, OPTION_INTEGER, low, high, NULL}
-#define NUMBER(name, argument, value, low, high, doc) {name, argument, value, doc, OPTION_NUMBER, low, high, NULL}
-#define NUMBERS(name, argument, value, low, high, doc) {name, argument, value, doc, OPTION_NUMBERS, low, high, NULL}
-#define TEXT(name, argument, value, doc) {name, argument, value, doc, OPTION_TEXT, 0, 0, NULL}
-#define CHOICE(name, argument, value, choices, doc) {name, argument, value, doc, OPTION_CHOICE, 0, 0, choices}
-#define CONFIG {"config", "FILE", NULL, "Read options from FILE: lines of `name = value`, # for comments; the command line wins", OPTION_CONFIG, 0, 0, NULL}
-#define HEADING(text) {NULL, NULL, NULL, text, OPTION_FLAG, 0, 0, NULL}
-#define OPTIONS_END {NULL, NULL, NULL, NULL, OPTION_FLAG, 0, 0, NULL}
+#define FLAG(name, doc) {name, NULL, NULL, doc, OPTION_FLAG, 0, 0, NULL, 0}
+#define INTEGER(name, argument, value, low, high, doc) {name, argument, value, doc, OPTION_INTEGER, low, high, NULL, 0}
+#define NUMBER(name, argument, value, low, high, doc) {name, argument, value, doc, OPTION_NUMBER, low, high, NULL, 0}
+#define NUMBERS(name, argument, value, low, high, doc) {name, argument, value, doc, OPTION_NUMBERS, low, high, NULL, 0}
+#define TEXT(name, argument, value, doc) {name, argument, value, doc, OPTION_TEXT, 0, 0, NULL, 0}
+#define CHOICE(name, argument, value, choices, doc) {name, argument, value, doc, OPTION_CHOICE, 0, 0, choices, 0}
+#define FLAG_LETTER(letter, name, doc) {name, NULL, NULL, doc, OPTION_FLAG, 0, 0, NULL, letter}
+#define TEXT_LETTER(letter, name, argument, value, doc) {name, argument, value, doc, OPTION_TEXT, 0, 0, NULL, letter}
+#define CONFIG {"config", "FILE", NULL, "Read options from FILE: lines of `name = value`, # for comments; the command line wins", OPTION_CONFIG, 0, 0, NULL, 0}
+#define HEADING(text) {NULL, NULL, NULL, text, OPTION_FLAG, 0, 0, NULL, 0}
+#define OPTIONS_END {NULL, NULL, NULL, NULL, OPTION_FLAG, 0, 0, NULL, 0}
 
 enum { OPTIONS_MOST = 96, OPTIONS_OPERANDS = 256, OPTIONS_ERROR = 1024, OPTIONS_CONFIG_BYTES = 1 << 20 };
 
@@ -46,6 +49,8 @@ typedef struct options {
     int           lines[OPTIONS_MOST];  /* 0 default, -1 command line, else the line of the configuration file */
     const char   *operands[OPTIONS_OPERANDS];
     int           operand_count;
+    char        **program; /* after options_parse_program: from the first operand to the end of argv, NULL last */
+    int           program_count;
     bool          help; /* --help or -h was given; nothing else was checked */
     char         *config_text; /* what values from the file point into */
     char          error[OPTIONS_ERROR]; /* why parsing failed: one sentence */
@@ -54,6 +59,9 @@ typedef struct options {
 /* argv[0] is the command's name. False fills error; the mistake is the user's. The table has at most OPTIONS_MOST rows.
  * Values point into argv and into memory that options_free releases. */
 bool options_parse(options *options, const option *table, int argc, char **argv);
+/* For a command that starts another: options end at the first operand, and all from there on is the other's. In both,
+ * --weight_decay is --weight-decay. */
+bool options_parse_program(options *options, const option *table, int argc, char **argv);
 /* The same for the text of a configuration file (which it changes and keeps pointers into). */
 bool options_parse_config(options *options, const char *path, char *text, size_t length);
 void options_init(options *options, const option *table);

@@ -61,7 +61,7 @@ static int run(const options *given)
     lk_plan    *plan = NULL;
     size_t      memory[LK_MEMORY_COUNT];
     const char *form = options_text(given, "graph");
-    int         code = setup_make(&s, "plan", given, SETUP_SHAPES);
+    int         code = setup_make(&s, "plan", given, SETUP_SIZES);
     if (code == 0) code = training_make(&s, "plan", given);
     if (code == 0) {
         lk_status status = lk_trainer_plan(s.context, &s.config, &graph, &plan, memory);
@@ -84,7 +84,7 @@ const command command_plan = {
     "plan",
     "say what a run will hold, to the byte, before it starts",
     "Takes the options of `lockstep train` and prints the bytes of parameters, gradients, optimizer state, activations, workspace, "
-    "loader and checkpoint staging that the run will hold: exactly these. No data files are read for the known data sets.\n\n"
+    "loader and checkpoint staging that the run will hold: exactly these. A known data set need not be there yet: then its published size is taken.\n\n"
     "Example: lockstep plan --model resnet18 --batch 128",
     NULL, 0, 0, plan_options, run,
 };

@@ -42,7 +42,12 @@ typedef struct setup {
     char              data[4096]; /* the data's full name */
 } setup;
 
-typedef enum setup_data { SETUP_BOTH, SETUP_TEST, SETUP_SHAPES } setup_data; /* SHAPES: no files are read */
+typedef enum setup_data {
+    SETUP_BOTH,
+    SETUP_TEST,
+    SETUP_SIZES, /* the files need not be there: a known data set's published size will do */
+    SETUP_SHAPES /* no files are looked for */
+} setup_data;
 
 /* 0, or the exit status after the mistake was reported. setup_free in either case. */
 int  setup_make(setup *s, const char *command_name, const options *given, setup_data what);

@@ -62,7 +62,7 @@ static trained train_resnet(bool recompute, int frozen)
     rig                 r = rig_open(LK_F64, 1);
     lk_tensor           x = lk_input(r.graph, "x", LK_F64, 4, ((int64_t[]){3, 3, 12, 12}));
     lk_tensor           y = lk_input(r.graph, "y", LK_I32, 1, ((int64_t[]){3}));
-    lk_parameter_group  groups[] = {{.match = "layer2.*", .lr_scale = 1, .weight_decay = -1, .frozen = true}};
+    lk_parameter_group  groups[] = {{.match = "layer2.*", .frozen = true}};
     lk_optimizer_config optimizer = LK_OPTIMIZER_CONFIG_INIT;
     lk_plan_config      config = LK_PLAN_CONFIG_INIT;
     optimizer.groups = groups;

@@ -390,32 +390,36 @@ static void batch_norm_with_running_statistics(void)
 
 /* ---- dropout ---- */
 
-static void dropout_case(int rank, const int64_t *dims, double p, bool with_ids)
+/* A sample is `length` rows of axis 0, where a reshape merged axes. Without ids the step stands in for the epoch. */
+static void dropout_case(int rank, const int64_t *dims, int64_t length, double p, bool with_ids)
 {
-    int64_t rows = dims[0], columns = 1, kept = 0;
+    int64_t samples = dims[0] / length, columns = length, kept = 0;
     for (int i = 1; i < rank; i++) columns *= dims[i];
-    int64_t *ids = malloc((size_t)(rows + 1) * sizeof *ids);
-    double  *want = zeros(rows * columns);
-    for (int64_t r = 0; r < rows; r++) ids[r] = 1000003 * r + ((int64_t)r << 33);
+    int64_t *ids = malloc((size_t)(samples + 1) * sizeof *ids);
+    double  *want = zeros(samples * columns);
+    for (int64_t r = 0; r < samples; r++) ids[r] = 1000003 * r + ((int64_t)r << 33);
     begin(LK__OP_dropout);
     t.attrs.probability = p;
     t.attrs.stream = 0xfeedface12345;
+    t.attrs.length = length;
     t.step.epoch = 3;
-    t.step.count = rows;
+    t.step.step = 17;
+    t.step.count = samples;
     t.step.sample_ids = with_ids ? ids : NULL;
     t.in_place = 1;
     in(t.real, rank, dims);
     out(t.real, rank, dims, NULL);
     run_case();
-    lk__random random = lk__random_make(t.step.seed, LK__FOR_DROPOUT, t.attrs.stream ^ 3 * UINT64_C(0x9E3779B97F4A7C15));
-    for (int64_t i = 0; i < rows * columns; i++) {
+    uint64_t   turn = with_ids ? 3 : ~UINT64_C(17);
+    lk__random random = lk__random_make(t.step.seed, LK__FOR_DROPOUT, t.attrs.stream ^ turn * UINT64_C(0x9E3779B97F4A7C15));
+    for (int64_t i = 0; i < samples * columns; i++) {
         uint64_t item = (uint64_t)(with_ids ? ids[i / columns] : i / columns);
         bool     stays = lk__random_unit(lk__random_u32(&random, item, (uint32_t)(i % columns))) >= p;
         want[i] = stays ? t.x[0][i] / (1 - p) : 0;
         kept += stays;
     }
     expect(0, want, 2e-7);
-    double n = (double)(rows * columns), expected = n * (1 - p);
+    double n = (double)(samples * columns), expected = n * (1 - p);
     if (fabs((double)kept - expected) > 5 * sqrt(n * p * (1 - p)) + 1e-9) describe_case("keeps too many or too few");
     end_case();
     free(ids);
@@ -426,12 +430,13 @@ static void dropout_draws_by_sample_and_element(void)
 {
     static const double ps[] = {0, 0.1, 0.5, 1};
     for (size_t i = 0; i < COUNT(ps); i++) {
-        dropout_case(1, DIMS(37), ps[i], false);
-        dropout_case(2, DIMS(3, 5), ps[i], true);
-        dropout_case(2, DIMS(0, 5), ps[i], true);
-        dropout_case(2, DIMS(5, 0), ps[i], true);
-        dropout_case(4, DIMS(7, 3, 41, 43), ps[i], true);
-        dropout_case(2, DIMS(2, 40009), ps[i], false);
+        dropout_case(1, DIMS(37), 1, ps[i], false);
+        dropout_case(2, DIMS(3, 5), 1, ps[i], true);
+        dropout_case(2, DIMS(0, 5), 1, ps[i], true);
+        dropout_case(2, DIMS(5, 0), 1, ps[i], true);
+        dropout_case(2, DIMS(15, 7), 5, ps[i], true);
+        dropout_case(4, DIMS(7, 3, 41, 43), 1, ps[i], true);
+        dropout_case(2, DIMS(2, 40009), 1, ps[i], false);
     }
 }
 

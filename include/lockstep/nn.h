@@ -12,7 +12,7 @@ typedef struct lk_layer_options {
     int64_t   stride, padding, groups; /* conv2d: 0 means 1, 0, 1 */
     bool      no_bias;
     bool      frozen;   /* its parameters get no gradient and no update */
-    lk_tensor weight;   /* tied: use this parameter instead of making one; name.weight becomes its second name */
+    lk_tensor weight;   /* conv2d, linear, embedding; tied: use this parameter instead of making one; name.weight becomes its second name */
     double    epsilon;  /* norms; 0: PyTorch's default */
     double    momentum; /* batch norm; 0: 0.1 */
     double    std;      /* conv2d, linear, embedding: normal weights of this deviation instead of PyTorch's default */

@@ -11,8 +11,9 @@ typedef enum lk_optimizer_kind { LK_SGD, LK_ADAM, LK_ADAMW } lk_optimizer_kind;
 /* Settings for the parameters whose names match. The first group that matches counts. */
 typedef struct lk_parameter_group {
     const char *match;        /* a shell pattern: "*.bias", "layer1.*" */
-    double      lr_scale;     /* factor on the rate */
-    double      weight_decay; /* below 0: the optimizer's */
+    double      lr_scale;     /* factor on the rate; 0: 1 */
+    double      weight_decay; /* 0: as without a group */
+    bool        no_decay;     /* no weight decay at all */
     bool        frozen;       /* no gradient, no update */
 } lk_parameter_group;
 

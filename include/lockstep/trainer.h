@@ -31,7 +31,7 @@ typedef struct lk_trainer_config {
     lk_tensor (*model)(lk_tensor x);                   /* features (batch, dims…) → logits (batch, classes); or … */
     lk_tensor (*model_with)(lk_tensor x, void *user);  /* … the same with a pointer of yours */
     void             *model_user;
-    const lk_dataset *train, *test; /* borrowed; test may be NULL */
+    const lk_dataset *train, *test; /* borrowed; either may be NULL. Without train nothing is held for training: it evaluates */
     lk_dtype          dtype;        /* LK_F32, or LK_F64 for proofs */
 
     int64_t             batch; /* the global batch */
@@ -64,7 +64,7 @@ LK_API lk_status lk_trainer_create(lk_context *context, const lk_trainer_config 
 LK_API void      lk_trainer_free(lk_trainer *trainer);
 
 /* Trains to the end. LK_ECANCELED: stopped by an event. LK_ENAN: the loss became NaN or infinite; the step and the samples are
- * named, and the parameters are those before that step. */
+ * named. What is saved is always finite. */
 LK_API lk_status lk_trainer_run(lk_trainer *trainer);
 /* Mean loss and accuracy of the test set, each sample once. */
 LK_API lk_status lk_trainer_evaluate(lk_trainer *trainer, double *loss, double *accuracy, int64_t *samples);

@@ -97,7 +97,13 @@ lk_tensor lk_dropout_at(lk_site site, lk_tensor x, double probability)
         lk__graph_fail(g, site, "dropout: probability is %g; 0 to 1 is possible", probability);
         return (lk_tensor){g, -1};
     }
-    return record1(site, LK__OP_dropout, &(lk__attrs){.probability = probability, .stream = g->dropouts++}, x);
+    const lk__shape *shape = &g->values[x.id].shape;
+    if (shape->count_axis > 0) {
+        lk__graph_fail(g, site, "dropout: the batch must be axis 0");
+        return (lk_tensor){g, -1};
+    }
+    int64_t rows = shape->count_axis == 0 ? shape->count_unit : 1;
+    return record1(site, LK__OP_dropout, &(lk__attrs){.probability = probability, .stream = g->dropouts++, .length = rows}, x);
 }
 
 lk_tensor lk_softmax_at(lk_site site, lk_tensor x, int axis)

@@ -117,13 +117,13 @@ static void grad_matmul(backward *b, int dy)
 }
 
 /* dw and, where there is a bias that wants one, db: one node with up to two outputs. */
-static void grad_weight(backward *b, lk__op op, const int *operands, int inputs)
+static void grad_weight(backward *b, lk__op op, const lk__attrs *attrs, const int *operands, int inputs)
 {
     if (!wants(b, 1) && !wants(b, 2)) return;
     bool      bias = wants(b, 2);
     lk__shape shapes[2] = {shape_of(b, in(b, 1))};
     if (bias) shapes[1] = shape_of(b, in(b, 2));
-    int node = lk__emit_shaped(b->g, b->n.site, op, &b->n.attrs, operands, inputs, shapes, bias ? 2 : 1);
+    int node = lk__emit_shaped(b->g, b->n.site, op, attrs, operands, inputs, shapes, bias ? 2 : 1);
     if (node < 0) return;
     int dw = b->g->nodes[node].out[0], db = bias ? b->g->nodes[node].out[1] : -1;
     if (wants(b, 1)) give(b, 1, dw);
@@ -139,15 +139,19 @@ static int before_activation(backward *b, int dy)
 
 static void grad_conv2d(backward *b, int dy)
 {
-    bool pooled = b->n.attrs.pool > 1;
-    int  index = pooled ? out(b, 1) : -1;
-    if (!pooled) dy = before_activation(b, dy);
+    bool      pooled = b->n.attrs.pool > 1;
+    int       index = pooled ? out(b, 1) : -1;
+    lk__attrs attrs = b->n.attrs;
+    if (!pooled) { /* with a pool, the index knows what relu stopped */
+        dy = before_activation(b, dy);
+        attrs.activation = LK__IDENTITY;
+    }
     if (wants(b, 0)) {
         int operands[] = {dy, in(b, 1), index};
-        give(b, 0, emit_like(b, LK__OP_conv2d_grad_input, &b->n.attrs, operands, pooled ? 3 : 2, in(b, 0)));
+        give(b, 0, emit_like(b, LK__OP_conv2d_grad_input, &attrs, operands, pooled ? 3 : 2, in(b, 0)));
     }
     int operands[] = {in(b, 0), dy, index};
-    grad_weight(b, LK__OP_conv2d_grad_weight, operands, pooled ? 3 : 2);
+    grad_weight(b, LK__OP_conv2d_grad_weight, &attrs, operands, pooled ? 3 : 2);
 }
 
 static void grad_linear(backward *b, int dy)
@@ -155,10 +159,10 @@ static void grad_linear(backward *b, int dy)
     dy = before_activation(b, dy);
     if (wants(b, 0)) {
         int operands[] = {dy, in(b, 1)};
-        give(b, 0, emit_like(b, LK__OP_linear_grad_input, &b->n.attrs, operands, 2, in(b, 0)));
+        give(b, 0, emit_like(b, LK__OP_linear_grad_input, NULL, operands, 2, in(b, 0)));
     }
     int operands[] = {in(b, 0), dy};
-    grad_weight(b, LK__OP_linear_grad_weight, operands, 2);
+    grad_weight(b, LK__OP_linear_grad_weight, NULL, operands, 2);
 }
 
 /* Norms: one node gives dx, dw and db; `last` is its highest input that may want a gradient. */

@@ -127,13 +127,21 @@ lk_tensor lk_input_at(lk_site site, lk_graph *g, const char *name, lk_dtype type
                        lk_dtype_name(g->real));
         return none;
     }
+    for (size_t i = 0; i < g->values_count; i++)
+        if (g->values[i].kind == LK__VALUE_INPUT && strcmp(g->values[i].name, name) == 0) {
+            lk__graph_fail(g, site, "there is an input \"%s\" already, made at %s:%d", name, g->values[i].site.file,
+                           g->values[i].site.line);
+            return none;
+        }
     lk__value v = {.shape = make_shape(type, rank, dims, rank > 0 && !options.fixed ? 0 : -1),
                    .kind = LK__VALUE_INPUT, .node = -1, .state = -1, .site = site};
     if (!(v.name = lk__strdup(g->context, name))) {
         out_of_memory(g);
         return none;
     }
-    return (lk_tensor){g, lk__graph_value(g, &v)};
+    int id = lk__graph_value(g, &v);
+    if (id < 0) lk__strfree(g->context, (char *)v.name);
+    return (lk_tensor){g, id};
 }
 
 static lk__state *find_state(lk_graph *g, const char *name)

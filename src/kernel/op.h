@@ -52,7 +52,7 @@
     X(batch_norm_eval)       /* image or (N,C) x, [w], [b], running_mean, running_var → y; activation; in place on x */ \
     X(batch_norm_grad)       /* dy, x, [w], mean, rstd, [y: given when activation is relu] → dx, [dw], [db] */       \
     X(batch_norm_eval_grad)  /* dy, x, [w], running_mean, running_var → dx, [dw], [db] */                            \
-    X(dropout)               /* x → y; probability, stream, axis 0 is the sample; in place. Its gradient is itself on dy */ \
+    X(dropout)               /* x → y; probability, stream; axis 0: samples of `length` rows each; in place. Its gradient is itself on dy */ \
     X(embedding)             /* ids i32 (…), table (V,D) → y (…,D) */                                                \
     X(embedding_grad)        /* ids, dy (…,D) → dtable (V,D); fixed order of addition */                             \
     X(reshape)               /* x → y: the same bytes; the planner makes it an alias, else a copy */                 \

@@ -225,8 +225,8 @@ lk_status lk__pass_memory(lk__timeline *t, const lk__state_plan *states)
     m.last_use = lk__alloc(c, LK_MEMORY_OTHER, map);
     m.storages = lk__alloc(c, LK_MEMORY_OTHER, all);
     t->places = lk__alloc(c, LK_MEMORY_OTHER, values * sizeof *t->places);
-    if (values && (!m.storage_of || !m.last_use || !m.storages || !t->places)) goto done;
     t->places_count = values;
+    if (values && (!m.storage_of || !m.last_use || !m.storages || !t->places)) goto done;
     for (size_t i = 0; i < values; i++) m.storage_of[i] = -1;
     external_storages(&m);
     find_last_uses(&m);

@@ -203,15 +203,30 @@ void lk_plan_free(lk_plan *p)
 
 size_t lk_plan_memory(const lk_plan *p, lk_memory kind) { return (unsigned)kind < LK_MEMORY_COUNT ? p->memory[kind] : 0; }
 
+/* Field by field: a record's padding is nobody's. */
+static uint64_t hash_attrs(const lk__attrs *a, uint64_t hash)
+{
+    const int64_t integers[] = {a->kernel, a->stride, a->padding, a->groups, a->pool, a->activation, a->unary, a->transpose_a,
+                                a->transpose_b, a->mean, a->update, a->nesterov, a->decoupled, a->axis, a->mask, a->start,
+                                a->length, a->ignore_index, (int64_t)a->stream};
+    const double  reals[] = {a->label_smoothing, a->epsilon, a->momentum, a->probability, a->scale, a->beta1, a->beta2,
+                             a->weight_decay, a->dampening, a->clip, a->lr_scale};
+    hash = lk__hash64(integers, sizeof integers, hash);
+    hash = lk__hash64(reals, sizeof reals, hash);
+    return lk__hash64(a->axes, sizeof a->axes, hash);
+}
+
 static uint64_t hash_timeline(const lk__timeline *t, uint64_t hash)
 {
     for (size_t i = 0; t->graph && i < t->order_count; i++) {
         char text[1024];
         lk__node_text(t->graph, &t->graph->nodes[t->order[i]], text, sizeof text);
-        hash = lk__hash64(text, strlen(text), hash);
-        hash = lk__hash64(&t->graph->nodes[t->order[i]].attrs, sizeof(lk__attrs), hash);
+        hash = hash_attrs(&t->graph->nodes[t->order[i]].attrs, lk__hash64(text, strlen(text), hash));
     }
     return hash;
 }
 
-uint64_t lk_plan_fingerprint(const lk_plan *p) { return hash_timeline(&p->evaluate, hash_timeline(&p->train, 1)); }
+uint64_t lk_plan_fingerprint(const lk_plan *p)
+{
+    return hash_timeline(&p->evaluate, hash_timeline(&p->train, 1 + (uint64_t)p->graph->real));
+}

@@ -19,8 +19,9 @@ static lk__attrs rule(const lk_optimizer_config *o, const lk__state *s)
                    .beta2 = o->beta2, .epsilon = o->epsilon, .decoupled = o->kind == LK_ADAMW, .lr_scale = 1};
     a.weight_decay = s->no_decay && !o->decay_all ? 0 : o->weight_decay;
     if (group) {
-        a.lr_scale = group->lr_scale;
-        if (group->weight_decay >= 0) a.weight_decay = group->weight_decay;
+        if (group->lr_scale > 0) a.lr_scale = group->lr_scale;
+        if (group->weight_decay > 0) a.weight_decay = group->weight_decay;
+        if (group->no_decay) a.weight_decay = 0;
     }
     return a;
 }

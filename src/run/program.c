@@ -109,13 +109,35 @@ static lk_status patch(lk_program *p, line *l)
     return LK_OK;
 }
 
+/* A store outlives plans: any plan that lays out the same states the same way can run on it. */
+static lk_status check_states(const lk_plan *plan, const lk_store *store)
+{
+    const lk_plan *theirs = store->plan;
+    if (theirs == plan) return LK_OK;
+    if (theirs->graph->states_count != plan->graph->states_count)
+        return lk__fail(plan->context, LK_EMISMATCH, "the store holds %zu states, the plan has %zu", theirs->graph->states_count,
+                        plan->graph->states_count);
+    for (size_t i = 0; i < plan->graph->states_count; i++) {
+        const lk__state      *a = &plan->graph->states[i], *b = &theirs->graph->states[i];
+        const lk__state_plan *pa = &plan->states[i], *pb = &theirs->states[i];
+        const lk__shape      *sa = &plan->graph->values[a->value].shape, *sb = &theirs->graph->values[b->value].shape;
+        bool same = strcmp(a->name, b->name) == 0 && a->buffer == b->buffer && sa->dtype == sb->dtype && lk__shape_equal(sa, sb);
+        bool moments = pa->moments == 0 || (pa->moments == pb->moments && memcmp(pa->moment_offset, pb->moment_offset,
+                                                                                 (size_t)pa->moments * sizeof(size_t)) == 0);
+        if (!same || !moments)
+            return lk__fail(plan->context, LK_EMISMATCH, "the store was made for another plan: they first differ in \"%s\"%s", a->name,
+                            same ? ", in its optimizer state" : "");
+    }
+    return LK_OK;
+}
+
 lk_status lk_program_create(lk_plan *plan, lk_store *store, lk_program **program)
 {
     lk_context *c = plan->context;
     lk_status   status = LK_ENOMEM;
     *program = NULL;
-    if (store->plan != plan)
-        return lk__fail(c, LK_EMISMATCH, "the store was made for another plan");
+    if ((status = check_states(plan, store)) < 0) return status;
+    status = LK_ENOMEM;
     lk_program *p = lk__alloc(c, LK_MEMORY_OTHER, sizeof *p);
     if (!p) return LK_ENOMEM;
     p->context = c;
@@ -206,7 +228,8 @@ static void read_metrics(lk_program *p, const lk__timeline *t)
 lk_status lk_program_run(lk_program *p, lk_section section)
 {
     line *l = section == LK_EVALUATE ? &p->evaluate : &p->train;
-    if (!l->timeline || (unsigned)section >= LK_SECTION_COUNT)
+    if ((unsigned)section >= LK_SECTION_COUNT) return lk__fail(p->context, LK_EINVAL, "there is no section %d", (int)section);
+    if (!l->timeline)
         return lk__fail(p->context, LK_EINVAL, "this program was planned without an optimizer: it only evaluates");
     if (l->samples != p->step.count) {
         lk_status status = patch(p, l);

@@ -9,9 +9,11 @@
 #include <dirent.h>
 #include <errno.h>
 #include <inttypes.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 static const char *const file_names[] = {"model.safetensors", "optimizer.safetensors", "state.json"};
@@ -152,12 +154,15 @@ static size_t list_steps(const char *directory, int64_t *steps, size_t room)
 
 static void step_name(int64_t step, char name[64]) { snprintf(name, 64, "step-%08" PRId64, step); }
 
-static void remove_older(lk_context *c, const char *directory, int keep)
+/* Leaves `newest` and the keep - 1 before it. Later ones, if any, were passed over as damaged: they are replaced when the run
+ * gets there, and until then are nobody's business. */
+static void remove_older(lk_context *c, const char *directory, int64_t newest, int keep)
 {
     int64_t steps[256];
     size_t  count = list_steps(directory, steps, 256);
-    for (size_t i = (size_t)keep; i < count && i < 256; i++) {
+    for (size_t i = 0; i < count && i < 256; i++) {
         char name[64], path[PATH_MAX];
+        if (steps[i] > newest || keep-- > 0) continue;
         step_name(steps[i], name);
         if (join(c, path, directory, name) < 0 || lk__directory_remove(c, path, file_names, FILES) < 0)
             lk__log(c, LK_LOG_WARNING, "an old checkpoint stays: %s", lk_context_error(c));
@@ -184,7 +189,7 @@ lk_status lk__saver_save(lk__saver *s, const char *directory, const lk_progress 
     for (int i = 0; i < FILES; i++)
         if ((status = link_newest(c, directory, name, file_names[i])) < 0) return status;
     if ((status = lk__file_sync_parent(c, path)) < 0) return status;
-    remove_older(c, directory, keep > 0 ? keep : 1);
+    remove_older(c, directory, progress->step, keep > 0 ? keep : 1);
     return LK_OK;
 }
 
@@ -254,49 +259,77 @@ static lk_status verify(lk_context *c, const char *step, void *staging, found *f
     return LK_OK;
 }
 
+/* What a crash may have left: half-written directories, and links that were not yet moved into place. */
+static void clean_up(lk_context *c, const char *directory)
+{
+    struct dirent *entry;
+    DIR           *dir = opendir(directory);
+    lk__directory_recover(c, directory, file_names, FILES);
+    if (!dir) return;
+    while ((entry = readdir(dir))) {
+        long pid = strncmp(entry->d_name, ".link.", 6) == 0 ? atol(entry->d_name + 6) : 0;
+        if (pid > 0 && kill((pid_t)pid, 0) != 0 && errno == ESRCH) unlinkat(dirfd(dir), entry->d_name, 0);
+    }
+    closedir(dir);
+}
+
 lk_status lk_checkpoint_find(lk_context *c, const char *directory, int64_t *step)
 {
     int64_t steps[1];
-    lk__directory_recover(c, directory, file_names, FILES);
+    clean_up(c, directory);
     if (list_steps(directory, steps, 1) == 0) return lk__fail(c, LK_ENOENT, "%s holds no checkpoint", directory);
     *step = steps[0];
     return LK_OK;
 }
 
-static lk_status load_step(lk_store *store, const char *step, const found *f, lk_progress *progress)
+/* The newest step of a directory whose digests fit: its path and what its state says. */
+static lk_status newest_whole(lk_context *c, const char *directory, char path[PATH_MAX], found *f)
 {
-    char      path[PATH_MAX];
-    lk_status status;
-    if ((status = join(store->context, path, step, file_names[0])) < 0 ||
-        (status = lk__load_tensors(store, path, LK__LOAD_MODEL)) < 0 ||
-        (status = join(store->context, path, step, file_names[1])) < 0 ||
-        (status = lk__load_tensors(store, path, LK__LOAD_OPTIMIZER)) < 0)
-        return status;
-    *progress = f->progress;
-    return LK_OK;
-}
-
-lk_status lk_checkpoint_load(lk_store *store, const char *directory, lk_progress *progress)
-{
-    lk_context *c = store->context;
-    int64_t     steps[256];
-    found       f;
-    char        name[64], path[PATH_MAX];
-    void       *staging = lk__alloc(c, LK_MEMORY_OTHER, LK__FILE_STAGING);
+    int64_t steps[256];
+    char    name[64];
+    void   *staging = lk__alloc(c, LK_MEMORY_OTHER, LK__FILE_STAGING);
     if (!staging) return LK_ENOMEM;
-    lk__directory_recover(c, directory, file_names, FILES);
+    clean_up(c, directory);
     size_t    count = list_steps(directory, steps, 256);
     lk_status status = lk__fail(c, LK_ENOENT, "%s holds no checkpoint", directory);
     for (size_t i = 0; i < count && i < 256; i++) {
         step_name(steps[i], name);
         if ((status = join(c, path, directory, name)) < 0) break;
-        if ((status = verify(c, path, staging, &f)) < 0) {
-            lk__log(c, LK_LOG_WARNING, "passed over: %s", lk_context_error(c));
-            continue;
-        }
-        status = load_step(store, path, &f, progress);
-        break;
+        if ((status = verify(c, path, staging, f)) >= 0) break;
+        lk__log(c, LK_LOG_WARNING, "passed over: %s", lk_context_error(c));
     }
     lk__free(c, LK_MEMORY_OTHER, staging, LK__FILE_STAGING);
     return status;
+}
+
+lk_status lk_checkpoint_load(lk_store *store, const char *directory, lk_progress *progress)
+{
+    lk_context *c = store->context;
+    found       f;
+    char        path[PATH_MAX], model[PATH_MAX], optimizer[PATH_MAX];
+    lk_status   status = newest_whole(c, directory, path, &f);
+    /* Both are checked before either is copied: a mismatch leaves the store as it was. */
+    if (status < 0 || (status = join(c, model, path, file_names[0])) < 0 || (status = join(c, optimizer, path, file_names[1])) < 0 ||
+        (status = lk__load_check(store, model, LK__LOAD_MODEL)) < 0 ||
+        (status = lk__load_check(store, optimizer, LK__LOAD_OPTIMIZER)) < 0 ||
+        (status = lk__load_tensors(store, model, LK__LOAD_MODEL)) < 0 ||
+        (status = lk__load_tensors(store, optimizer, LK__LOAD_OPTIMIZER)) < 0)
+        return status;
+    *progress = f.progress;
+    return LK_OK;
+}
+
+lk_status lk_weights_load(lk_store *store, const char *path)
+{
+    char        step[PATH_MAX], file[PATH_MAX];
+    struct stat info;
+    found       f;
+    if (stat(path, &info) != 0 || !S_ISDIR(info.st_mode)) return lk__load_tensors(store, path, LK__LOAD_MODEL);
+    lk_status status = newest_whole(store->context, path, step, &f);
+    if (status == LK_ENOENT) { /* a plain directory with a model.safetensors in it, as people copy them */
+        snprintf(step, sizeof step, "%s", path);
+        status = LK_OK;
+    }
+    if (status < 0 || (status = join(store->context, file, step, file_names[0])) < 0) return status;
+    return lk__load_tensors(store, file, LK__LOAD_MODEL);
 }

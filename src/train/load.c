@@ -3,10 +3,8 @@
 
 #include "train/safetensors.h"
 
-#include <lockstep/checkpoint.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
 
 enum { CHUNK = 16384 }; /* bytes converted at a time */
 
@@ -143,7 +141,7 @@ static lk_status name_stranger(lk_store *s, const char *path, lk__safetensors *f
     return lk__fail(s->context, LK_EMISMATCH, "%s holds more tensors than the model's optimizer", path);
 }
 
-lk_status lk__load_tensors(lk_store *s, const char *path, lk__load_what what)
+static lk_status load(lk_store *s, const char *path, lk__load_what what, bool check_only)
 {
     lk__safetensors *file;
     size_t           count;
@@ -153,19 +151,10 @@ lk_status lk__load_tensors(lk_store *s, const char *path, lk__load_what what)
     if (status >= 0 && count != lk__safetensors_count(file)) status = name_stranger(s, path, file);
     if (status == LK_EMISMATCH && what == LK__LOAD_OPTIMIZER)
         lk__fail_prefix(s->context, status, "the saved optimizer state does not fit (was the optimizer another?): ");
-    if (status >= 0) status = each(s, path, file, what, visit_copy, &count);
+    if (status >= 0 && !check_only) status = each(s, path, file, what, visit_copy, &count);
     lk__safetensors_close(file);
     return status;
 }
 
-lk_status lk_weights_load(lk_store *store, const char *path)
-{
-    char        inside[4096];
-    struct stat info;
-    if (stat(path, &info) == 0 && S_ISDIR(info.st_mode)) {
-        int n = snprintf(inside, sizeof inside, "%s/model.safetensors", path);
-        if (n < 0 || (size_t)n >= sizeof inside) return lk__fail(store->context, LK_EINVAL, "the path %s is too long", path);
-        path = inside;
-    }
-    return lk__load_tensors(store, path, LK__LOAD_MODEL);
-}
+lk_status lk__load_check(lk_store *s, const char *path, lk__load_what what) { return load(s, path, what, true); }
+lk_status lk__load_tensors(lk_store *s, const char *path, lk__load_what what) { return load(s, path, what, false); }

@@ -21,18 +21,20 @@ struct lk_trainer {
     bool              stop;
 };
 
+static const lk_dataset *samples(const lk_trainer_config *f) { return f->train ? f->train : f->test; }
+
 static lk_status check(lk_context *c, const lk_trainer_config *f)
 {
     if (f->size != sizeof *f) return lk__fail(c, LK_EINVAL, "lk_trainer_config is of another version of Lockstep");
     if (!f->model && !f->model_with) return lk__fail(c, LK_EINVAL, "a trainer needs a model");
-    if (!f->train) return lk__fail(c, LK_EINVAL, "a trainer needs a training set");
-    if (lk_dataset_count(f->train) < 1) return lk__fail(c, LK_EINVAL, "the training set is empty");
-    if (lk_dataset_classes(f->train) < 1) return lk__fail(c, LK_EINVAL, "the training set has no classes to learn");
+    if (!f->train && !f->test) return lk__fail(c, LK_EINVAL, "a trainer needs a training set, or a test set to evaluate");
+    if (lk_dataset_count(samples(f)) < 1) return lk__fail(c, LK_EINVAL, "the data set is empty");
+    if (lk_dataset_classes(samples(f)) < 1) return lk__fail(c, LK_EINVAL, "the data set has no classes to learn");
     if (f->batch < 1) return lk__fail(c, LK_EINVAL, "a batch of %lld samples", (long long)f->batch);
     if (f->epochs < 0 || f->steps < 0 || (f->epochs == 0 && f->steps == 0))
         return lk__fail(c, LK_EINVAL, "say for how many epochs or steps to train");
     if (f->keep < 1) return lk__fail(c, LK_EINVAL, "keep is %d; at least one checkpoint must stay", f->keep);
-    if (f->test && (lk_dataset_rank(f->test) != lk_dataset_rank(f->train) ||
+    if (f->train && f->test && (lk_dataset_rank(f->test) != lk_dataset_rank(f->train) ||
                     memcmp(lk_dataset_dims(f->test), lk_dataset_dims(f->train),
                            (size_t)lk_dataset_rank(f->train) * sizeof(int64_t)) != 0 ||
                     lk_dataset_classes(f->test) > lk_dataset_classes(f->train)))
@@ -40,7 +42,7 @@ static lk_status check(lk_context *c, const lk_trainer_config *f)
     return LK_OK;
 }
 
-static int64_t steps_per_epoch(const lk_trainer_config *f) { return (lk_dataset_count(f->train) + f->batch - 1) / f->batch; }
+static int64_t steps_per_epoch(const lk_trainer_config *f) { return (lk_dataset_count(samples(f)) + f->batch - 1) / f->batch; }
 
 static int64_t total_steps(const lk_trainer_config *f) { return f->steps > 0 ? f->steps : f->epochs * steps_per_epoch(f); }
 
@@ -64,21 +66,21 @@ static void loader_configs(const lk_trainer_config *f, lk_loader_config *train, 
 static lk_status record(lk_context *c, const lk_trainer_config *f, lk_graph **graph, lk_plan **plan)
 {
     int64_t   dims[LK_MAX_RANK] = {f->batch};
-    int       rank = lk_dataset_rank(f->train) + 1;
+    int       rank = lk_dataset_rank(samples(f)) + 1;
     lk_status status = lk_graph_create(c, f->dtype, graph);
     if (status < 0) return status;
     if (rank > LK_MAX_RANK) return lk__fail(c, LK_EINVAL, "samples of %d axes; at most %d", rank - 1, LK_MAX_RANK - 1);
-    memcpy(dims + 1, lk_dataset_dims(f->train), (size_t)(rank - 1) * sizeof *dims);
+    memcpy(dims + 1, lk_dataset_dims(samples(f)), (size_t)(rank - 1) * sizeof *dims);
     lk_tensor x = lk_input(*graph, "features", f->dtype, rank, dims);
     lk_tensor labels = lk_input(*graph, "labels", LK_I32, 1, dims);
     lk_tensor logits = f->model ? f->model(x) : f->model_with(x, f->model_user);
-    if (lk_graph_status(*graph) == LK_OK && (lk_tensor_rank(logits) != 2 || lk_tensor_dim(logits, 1) < lk_dataset_classes(f->train)))
+    if (lk_graph_status(*graph) == LK_OK && (lk_tensor_rank(logits) != 2 || lk_tensor_dim(logits, 1) < lk_dataset_classes(samples(f))))
         return lk__fail(c, LK_EMISMATCH, "the model gives %lld logits a sample; the data has %d classes",
-                        (long long)lk_tensor_dim(logits, -1), lk_dataset_classes(f->train));
+                        (long long)lk_tensor_dim(logits, -1), lk_dataset_classes(samples(f)));
     lk_tensor      loss = lk_cross_entropy(logits, labels, .label_smoothing = f->label_smoothing);
     lk_plan_config config = LK_PLAN_CONFIG_INIT;
     config.loss = loss;
-    config.optimizer = &f->optimizer;
+    config.optimizer = f->train ? &f->optimizer : NULL;
     return lk_plan_create(*graph, &config, plan);
 }
 
@@ -96,9 +98,16 @@ lk_status lk_trainer_plan(lk_context *c, const lk_trainer_config *f, lk_graph **
     }
     for (int kind = 0; kind < LK_MEMORY_COUNT; kind++) memory[kind] = lk_plan_memory(*plan, (lk_memory)kind);
     loader_configs(f, &train, &test);
-    memory[LK_MEMORY_LOADER] = lk_loader_bytes(&train) + (f->test ? lk_loader_bytes(&test) : 0);
+    memory[LK_MEMORY_LOADER] = (f->train ? lk_loader_bytes(&train) : 0) + (f->test ? lk_loader_bytes(&test) : 0);
     memory[LK_MEMORY_CHECKPOINT] = f->save ? lk_checkpoint_bytes(*plan) : 0;
     return LK_OK;
+}
+
+static void tell(lk_trainer *t, lk_event event)
+{
+    event.step = t->progress.step;
+    event.steps = t->steps;
+    if (t->config.event && t->config.event(t->config.event_user, &event) != 0) t->stop = true;
 }
 
 static lk_status resume(lk_trainer *t, const char *directory)
@@ -110,9 +119,7 @@ static lk_status resume(lk_trainer *t, const char *directory)
         lk__log(t->context, LK_LOG_INFO, "going on with the checkpoint's seed %llu, not %llu", (unsigned long long)t->progress.seed,
                 (unsigned long long)f->seed);
     t->config.seed = t->progress.seed;
-    if (f->event)
-        f->event(f->event_user, &(lk_event){.kind = LK_EVENT_RESUMED, .step = t->progress.step, .steps = t->steps,
-                                            .epoch = t->progress.epoch, .path = directory});
+    tell(t, (lk_event){.kind = LK_EVENT_RESUMED, .epoch = t->progress.epoch, .path = directory});
     return LK_OK;
 }
 
@@ -142,9 +149,9 @@ static lk_status open_loaders(lk_trainer *t)
 {
     lk_loader_config train, test;
     loader_configs(&t->config, &train, &test);
-    lk_status status = lk_loader_create(t->context, &train, &t->train);
+    lk_status status = t->config.train ? lk_loader_create(t->context, &train, &t->train) : LK_OK;
     if (status >= 0 && t->config.test) status = lk_loader_create(t->context, &test, &t->test);
-    if (status >= 0 && (t->progress.epoch || t->progress.position))
+    if (status >= 0 && t->train && (t->progress.epoch || t->progress.position))
         status = lk_loader_seek(t->train, t->progress.epoch, t->progress.position);
     return status;
 }
@@ -185,13 +192,6 @@ void lk_trainer_free(lk_trainer *t)
 
 lk_store          *lk_trainer_store(lk_trainer *t) { return t->store; }
 const lk_progress *lk_trainer_progress(const lk_trainer *t) { return &t->progress; }
-
-static void tell(lk_trainer *t, lk_event event)
-{
-    event.step = t->progress.step;
-    event.steps = t->steps;
-    if (t->config.event && t->config.event(t->config.event_user, &event) != 0) t->stop = true;
-}
 
 static lk_status bind(lk_trainer *t, const lk_batch *b)
 {
@@ -236,10 +236,31 @@ static lk_status evaluate(lk_trainer *t)
     return LK_OK;
 }
 
+/* An update can overflow without the loss having shown it yet: such weights must not take a good checkpoint's place. */
+static lk_status check_finite(lk_trainer *t)
+{
+    for (size_t i = 0; i < lk_store_count(t->store); i++) {
+        lk_state state = lk_store_at(t->store, i);
+        int64_t  elements = 1;
+        bool     finite = true;
+        for (int k = 0; k < state.rank; k++) elements *= state.dims[k];
+        if (state.dtype == LK_F32)
+            for (int64_t k = 0; k < elements; k++) finite &= isfinite(((const float *)state.data)[k]) != 0;
+        else if (state.dtype == LK_F64)
+            for (int64_t k = 0; k < elements; k++) finite &= isfinite(((const double *)state.data)[k]) != 0;
+        if (!finite)
+            return lk__fail(t->context, LK_ENAN, "\"%s\" became infinite or NaN by step %lld, which was therefore not saved; a lower "
+                            "learning rate, a warm-up or clipping may help", state.name, (long long)t->progress.step);
+    }
+    return LK_OK;
+}
+
 static lk_status save(lk_trainer *t)
 {
     double start = lk__now();
     if (!t->config.save || t->saved == t->progress.step) return LK_OK;
+    lk_status finite = check_finite(t);
+    if (finite < 0) return finite;
     lk_status status = lk__saver_save(&t->saver, t->config.save, &t->progress, t->config.keep);
     if (status < 0) return status;
     t->saved = t->progress.step;
@@ -254,8 +275,8 @@ static lk_status not_finite(lk_trainer *t, const lk_batch *b, double loss)
     for (int64_t i = 0; i < b->count && used + 24 < sizeof samples; i++)
         used += (size_t)snprintf(samples + used, sizeof samples - used, "%s%lld", i ? ", " : "", (long long)b->indices[i]);
     return lk__fail(t->context, LK_ENAN,
-                    "the loss became %g at step %lld (epoch %lld); the batch held samples %s%s. The parameters are those before that "
-                    "step; a lower learning rate, a warm-up or clipping may help",
+                    "the loss became %g at step %lld (epoch %lld); the batch held samples %s%s. That step was not taken; a lower "
+                    "learning rate, a warm-up or clipping may help",
                     loss, (long long)t->progress.step + 1, (long long)b->epoch + 1, samples, used + 24 < sizeof samples ? "" : ", …");
 }
 
@@ -286,6 +307,7 @@ lk_status lk_trainer_run(lk_trainer *t)
     double                   last = lk__now();
     lk_status                status = LK_OK;
     int64_t                  evaluated = -1;
+    if (!t->train) return lk__fail(t->context, LK_EINVAL, "this trainer has no training set: it only evaluates");
     while (t->progress.step < t->steps && !t->stop) {
         lk_batch   b;
         lk_metrics m;

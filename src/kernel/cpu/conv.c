@@ -54,11 +54,11 @@ static inline void route(REAL *to, int64_t pixel, int64_t row, const REAL *dy, c
 {
     int64_t c = 0;
     for (; c + VL <= channels; c += VL) {
-        vec  value = load(dy + c);
-        ivec winner = load_winners(index + c);
+        vec value = load(dy + c);
+        vec winner = load_winners(index + c);
         for (int64_t i = 0; i < rows; i++)
             for (int64_t j = 0; j < columns; j++)
-                store(to + i * row + j * pixel + c, (vec)((winner == (INTEGER)(first + i * pool + j)) & (ivec)value));
+                store(to + i * row + j * pixel + c, choose(winner == splat((REAL)(first + i * pool + j)), value, splat(0)));
     }
     for (; c < channels; c++)
         for (int64_t i = 0; i < rows; i++)
@@ -124,7 +124,7 @@ static inline void pool_vector(const REAL *from, int64_t p, int64_t pixel, bool 
 {
     vec best = load(from);
     for (int64_t i = 1; i < p * p; i++) best = greater(best, load(from + i * pixel));
-    ivec winner = (ivec){0} + (INTEGER)(p * p - 1);
+    vec winner = splat((REAL)(p * p - 1));
     for (int64_t i = p * p - 2; index && i >= 0; i--) winner = choose_winner(load(from + i * pixel) == best, i, winner);
     store_pooled(best, winner, relu, y, index);
 }

@@ -74,7 +74,7 @@ bool winners_fit(const conv *v);
 void expand_window(REAL *to, window at, const conv *v, const REAL *dy, const uint8_t *index, int64_t first,
                    int64_t channels, int64_t width, int64_t block);
 
-/* VL bytes to VL integers and back. */
+/* Winners' positions, VL bytes in memory, as REALs: GCC 12 fails on blends of 64-bit integers for plain x86-64. */
 #if defined(__aarch64__)
 #if LK_REAL_BITS == 32
 static const uint8_t widen[16] = {0, 255, 255, 255, 1, 255, 255, 255, 2, 255, 255, 255, 3, 255, 255, 255};
@@ -83,24 +83,28 @@ static const uint8_t narrow[16] = {0, 4, 8, 12, 255, 255, 255, 255, 255, 255, 25
 static const uint8_t widen[16] = {0, 255, 255, 255, 255, 255, 255, 255, 1, 255, 255, 255, 255, 255, 255, 255};
 static const uint8_t narrow[16] = {0, 8, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255};
 #endif
-static inline ivec load_winners(const uint8_t *p)
+static inline vec load_winners(const uint8_t *p)
 {
     uint32_t word = 0;
     memcpy(&word, p, VL);
-    return (ivec)vqtbl1q_u8(vreinterpretq_u8_u32(vdupq_n_u32(word)), vld1q_u8(widen));
+    return __builtin_convertvector((ivec)vqtbl1q_u8(vreinterpretq_u8_u32(vdupq_n_u32(word)), vld1q_u8(widen)), vec);
 }
-static inline void store_winners(uint8_t *p, ivec v)
+static inline void store_winners(uint8_t *p, vec v)
 {
-    uint32_t word = vgetq_lane_u32(vreinterpretq_u32_u8(vqtbl1q_u8((uint8x16_t)v, vld1q_u8(narrow))), 0);
+    uint8x16_t integers = (uint8x16_t)__builtin_convertvector(v, ivec);
+    uint32_t   word = vgetq_lane_u32(vreinterpretq_u32_u8(vqtbl1q_u8(integers, vld1q_u8(narrow))), 0);
     memcpy(p, &word, VL);
 }
 #else
 typedef uint8_t bytes __attribute__((vector_size(VL)));
 typedef uint8_t bytes_unaligned __attribute__((vector_size(VL), aligned(1), may_alias));
-static inline ivec load_winners(const uint8_t *p) { return __builtin_convertvector((bytes) * (const bytes_unaligned *)p, ivec); }
-static inline void store_winners(uint8_t *p, ivec v)
+static inline vec load_winners(const uint8_t *p)
 {
-    *(bytes_unaligned *)p = (bytes_unaligned)__builtin_convertvector(v, bytes);
+    return __builtin_convertvector(__builtin_convertvector((bytes) * (const bytes_unaligned *)p, ivec), vec);
+}
+static inline void store_winners(uint8_t *p, vec v)
+{
+    *(bytes_unaligned *)p = (bytes_unaligned)__builtin_convertvector(__builtin_convertvector(v, ivec), bytes);
 }
 #endif
 
@@ -117,17 +121,17 @@ static inline vec greater(vec a, vec b)
 }
 
 /* The first of the greatest values wins, as in PyTorch: ask from the last position to the first. */
-static inline ivec choose_winner(ivec equal, int64_t position, ivec winner)
+static inline vec choose_winner(ivec equal, int64_t position, vec winner)
 {
-    return (equal & (INTEGER)position) | (~equal & winner);
+    return choose(equal, splat((REAL)position), winner);
 }
 
 /* A pooled vector and its winners; with relu nobody wins at or below 0. index may be NULL. */
-static inline void store_pooled(vec best, ivec winner, bool relu, REAL *y, uint8_t *index)
+static inline void store_pooled(vec best, vec winner, bool relu, REAL *y, uint8_t *index)
 {
     ivec dead = best <= splat(0);
-    store(y, relu ? (vec)(~dead & (ivec)best) : best);
-    if (index) store_winners(index, relu ? winner | dead : winner);
+    store(y, relu ? choose(dead, splat(0), best) : best);
+    if (index) store_winners(index, relu ? choose(dead, splat(255), winner) : winner);
 }
 
 /* relu (if asked) and max pool of `count` windows that lie one after the other: from[window][position][channels] →

@@ -3,7 +3,13 @@
 #include "base/random.h"
 #include "kernel/cpu/lanes.h"
 
-enum { BATCH = 16 }; /* counters that advance together: what the compiler needs to vectorise the rounds */
+enum { BATCH = 32 }; /* counters that advance together: what the compiler needs to vectorise the rounds */
+
+#if defined(__clang__)
+#define KEEP_LOOP
+#else
+#define KEEP_LOOP _Pragma("GCC unroll 1") /* gcc would unroll it whole and then find nothing to vectorise */
+#endif
 
 typedef struct dropping {
     const REAL    *x;
@@ -29,6 +35,7 @@ static void draw(const lk__random *random, uint64_t item, uint32_t index, uint32
         c3[j] = random->high;
     }
     for (int round = 0; round < 10; round++) {
+        KEEP_LOOP
         for (int j = 0; j < BATCH; j++) {
             uint64_t p0 = (uint64_t)0xD2511F53u * c0[j], p1 = (uint64_t)0xCD9E8D57u * c2[j];
             c0[j] = (uint32_t)(p1 >> 32) ^ c1[j] ^ k0;
@@ -82,11 +89,13 @@ void KERNEL(dropout)(const lk__call *call)
 {
     const lk__operand *x = &call->in[0];
     double             p = call->attrs->probability;
-    uint64_t           mixed = (uint64_t)call->step->epoch * 0x9E3779B97F4A7C15u; /* far apart for neighbouring epochs */
+    int64_t            rows = call->attrs->length > 1 ? call->attrs->length : 1; /* of a sample, where a reshape merged axes */
+    uint64_t           turn = call->step->sample_ids ? (uint64_t)call->step->epoch : ~(uint64_t)call->step->step;
+    uint64_t           mixed = turn * 0x9E3779B97F4A7C15u; /* far apart for neighbouring epochs */
     dropping           d = {.x = x->data, .y = call->out[0].data, .ids = call->step->sample_ids};
     d.known = call->step->count;
-    d.rows = x->rank ? x->dims[0] : 1;
-    d.columns = dims_product(x, 1, x->rank);
+    d.rows = (x->rank ? x->dims[0] : 1) / rows;
+    d.columns = dims_product(x, 1, x->rank) * rows;
     d.pieces = tiles_of(d.columns, PIECE);
     /* lk__random_unit(bits) >= p, without the conversion of each draw. */
     double threshold = ceil(p * 4294967296.0 - 0.5);

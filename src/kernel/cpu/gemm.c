@@ -11,6 +11,7 @@ enum {
     BLOCK_B = 64 << 10,
     BLOCK_C = 32 << 10, /* elements, where C goes through scratch */
     SHARED = 1 << 20,   /* elements of a B packed once for all tiles */
+    SMALL = 8 << 10,    /* elements of an A that is not worth packing */
     LONGEST = 512,      /* rows or columns of a block */
     MANY = 32,          /* tiles: enough for as many threads */
     LEAST = 8 << 20     /* multiplications that are worth a tile of their own */
@@ -111,27 +112,30 @@ typedef struct job {
     size_t per_worker;
 } job;
 
-static int64_t longest_block(const gemm *g, int64_t unit) { return min64(LONGEST, round_to(max64(g->m, g->n), unit)); }
-static int64_t a_space(const gemm *g) /* either side may become A: none when both lie well */
+/* Scratch for g and any smaller m, n, k. A B whose k's are neighbours is transposed, or else the product is turned over;
+ * unless A's rows are neighbours, B then has the fewer columns. */
+static bool    transposed(const gemm *g) { return g->b_k == 1 && g->b_column != 1; }
+static int64_t columns_of_b(const gemm *g)
 {
-    bool lies_well = g->a_k == 1 && (g->b_k == 1 || g->b_column == 1);
-    return lies_well ? 0 : min64(BLOCK_A + MR * BLOCK_K, longest_block(g, MR) * round_to(g->k, 4));
+    return !transposed(g) ? g->n : g->a_k == 1 ? min64(g->m, g->n) : g->m;
+}
+static int64_t a_space(const gemm *g)
+{
+    int64_t rows = round_to(min64(LONGEST, g->m), MR);
+    return g->a_k == 1 || transposed(g) ? 0 : min64(BLOCK_A + MR * BLOCK_K, rows * round_to(g->k, 4));
 }
 static int64_t b_space(const gemm *g) /* one row of each panel is left free */
 {
-    return min64(BLOCK_B + NR * BLOCK_K, longest_block(g, NR) * round_to(g->k, 4)) + longest_block(g, NR);
+    int64_t columns = round_to(min64(LONGEST, columns_of_b(g)), NR);
+    return min64(BLOCK_B + NR * BLOCK_K, columns * round_to(g->k, 4)) + columns;
 }
-static int64_t c_space(const gemm *g) /* only a product that may be turned over goes through scratch */
-{
-    return g->b_k == 1 ? min64(BLOCK_C, longest_block(g, NR) * longest_block(g, NR)) : 0;
-}
+static int64_t c_space(const gemm *g) { return transposed(g) ? min64(BLOCK_C, g->m * g->n) : 0; }
 
 /* Transposing costs more than copying: a B that many tiles would transpose is packed once for all, if that is not too
- * much memory. Such a B has the fewer columns. */
+ * much memory. */
 static int64_t shared_columns(const gemm *g)
 {
-    bool transposed = g->b_k == 1 && g->b_column != 1 && g->a_k == 1;
-    return transposed && g->alone ? round_to(min64(g->m, g->n), NR) : 0;
+    return transposed(g) && g->a_k == 1 && g->alone ? round_to(columns_of_b(g), NR) : 0;
 }
 static int64_t shared_space(const gemm *g) { return min64(SHARED, shared_columns(g) * g->k); }
 
@@ -194,7 +198,8 @@ static place place_of(const job *job, int64_t index)
 
 /* One block of k. */
 typedef struct step {
-    const REAL *a; /* rows where they lie, or packed panels */
+    const REAL *a; /* rows where they lie, or panels: (i, k) at a[i*a_panel + k*a_k] */
+    int64_t     a_panel, a_k;
     const REAL *b; /* panels, `panel` elements apart */
     int64_t     panel, k;
     bool        start;
@@ -208,7 +213,7 @@ static void multiply(const gemm *g, int64_t m, int64_t n, const step *s)
 {
     const REAL *rows[LONGEST];
     REAL       *to[LONGEST];
-    runs        r = {.runs = 1, .length = s->k, .a_k = MR};
+    runs        r = {.runs = 1, .length = s->k, .a_k = s->a_k};
     bool        lies = g->a_k == 1;
     for (int64_t i = 0; lies && i < m; i++) {
         rows[i] = s->a + i * g->a_row;
@@ -224,7 +229,24 @@ static void multiply(const gemm *g, int64_t m, int64_t n, const step *s)
             micro_nn(m, rows, &r, panel, first, to, j, columns);
         else
             for (int64_t i = 0; i < m; i += MR)
-                micro_tn(min64(MR, m - i), s->a + i * s->k, &r, panel, first, s->c + i * s->c_row + j, s->c_row, columns);
+                micro_tn(min64(MR, m - i), s->a + i * s->a_panel, &r, panel, first, s->c + i * s->c_row + j, s->c_row,
+                         columns);
+    }
+}
+
+/* line += bias (if not NULL), then the activation. */
+static void finish_line(REAL *line, int64_t n, const REAL *bias, lk__unary activation)
+{
+    int64_t j = 0;
+    bool    relu = activation == LK__RELU;
+    vec     b = bias ? *bias - (vec){0} : (vec){0};
+    for (; j + VL <= n; j += VL) {
+        vec x = bias ? load(line + j) + b : load(line + j);
+        store(line + j, relu ? choose(x < splat(0), splat(0), x) : x);
+    }
+    for (; j < n; j++) {
+        REAL x = bias ? line[j] + *bias : line[j];
+        line[j] = relu && x < 0 ? 0 : x;
     }
 }
 
@@ -232,14 +254,10 @@ static void finish_tile(const job *job, place p, bool empty, REAL *sum, int64_t 
 {
     const gemm *g = &job->g;
     const REAL *bias = g->bias ? g->bias + (job->turned ? p.i : p.j) : NULL;
-    for (int64_t i = 0; i < p.m; i++) {
-        REAL *line = sum + i * row;
-        if (empty) /* no k at all */
-            for (int64_t j = 0; j < p.n; j++) line[j] = bias && !job->turned ? bias[j] : 0;
-        if (bias && job->turned)
-            for (int64_t j = 0; j < p.n; j++) line[j] += bias[i];
-        if (g->activation == LK__RELU) relu_in_place(line, p.n);
-    }
+    for (int64_t i = 0; empty && i < p.m; i++) /* no k at all */
+        for (int64_t j = 0; j < p.n; j++) sum[i * row + j] = bias && !job->turned ? bias[j] : 0;
+    if ((bias && job->turned) || g->activation == LK__RELU)
+        for (int64_t i = 0; i < p.m; i++) finish_line(sum + i * row, p.n, bias && job->turned ? bias + i : NULL, g->activation);
     if (g->c_column != 1) transpose(out, g->c_column, sum, row, p.m, p.n);
 }
 
@@ -254,14 +272,17 @@ static void run_tile(void *argument, int64_t index, int worker)
     REAL       *out = g->c + p.batch * g->c_batch + p.i * g->c_row + p.j * g->c_column;
     bool        direct = g->c_column == 1;
     step        s = {.start = true, .c = direct ? out : c, .c_row = direct ? g->c_row : p.n};
+    bool        lies = g->a_k == 1 || (p.m % MR == 0 && p.m * g->k <= SMALL);
     s.bias = g->bias && !job->turned ? g->bias + p.j : NULL;
     for (int64_t part = 0; part < (g->sum ? g->batch : 1); part++) {
         const REAL *a_from = g->a + (p.batch + part) * g->a_batch + p.i * g->a_row;
         const REAL *b_from = g->b + (p.batch + part) * g->b_batch + p.j * g->b_column;
         for (int64_t k = 0; k < g->k; k += s.k, s.start = false) {
             s.k = min64(job->cut.k, g->k - k);
-            s.a = g->a_k == 1 ? a_from + k : a;
-            if (g->a_k != 1) pack_a(g, a_from + k * g->a_k, p.m, s.k, a);
+            s.a = lies ? a_from + k * g->a_k : a;
+            s.a_panel = lies ? 1 : s.k;
+            s.a_k = lies ? g->a_k : MR;
+            if (!lies) pack_a(g, a_from + k * g->a_k, p.m, s.k, a);
             s.b = job->shared ? job->shared + k * round_to(g->n, NR) + p.j * s.k : b;
             /* Panels of own scratch stand one row apart, lest the pieces of a row all go to one set of the cache. */
             s.panel = job->shared ? s.k * NR : (s.k + 1) * NR;
@@ -285,7 +306,7 @@ void gemm_run(const gemm *g, lk__pool *pool, void *workspace)
 {
     job job = {.asked = *g, .g = *g};
     if (g->m <= 0 || g->n <= 0 || (g->batch <= 0 && !g->sum)) return;
-    if (g->b_k == 1 && g->b_column != 1 && (g->a_k != 1 || g->n > g->m)) {
+    if (transposed(g) && (g->a_k != 1 || g->n > g->m)) {
         job.g = turned(g);
         job.turned = true;
     }

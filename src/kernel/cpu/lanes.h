@@ -25,12 +25,14 @@ enum {
 
 #define INLINE static inline __attribute__((always_inline))
 
-/* The first `lanes` of a vector; the rest is zero. A constant VL makes it a plain load. */
+/* The first `lanes` of a vector; the rest is zero. A constant VL makes it a plain load. (A loop up to `lanes` would become
+ * a call of memcpy.) */
 INLINE vec load_part(const REAL *p, int64_t lanes)
 {
     if (lanes == VL) return load(p);
     vec v = {0};
-    for (int64_t l = 0; l < lanes; l++) v[l] = p[l];
+    for (int l = 0; l < VL; l++)
+        if (l < lanes) v[l] = p[l];
     return v;
 }
 
@@ -40,13 +42,15 @@ INLINE void store_part(REAL *p, vec v, int64_t lanes)
         store(p, v);
         return;
     }
-    for (int64_t l = 0; l < lanes; l++) p[l] = v[l];
+    for (int l = 0; l < VL; l++)
+        if (l < lanes) p[l] = v[l];
 }
 
 INLINE vec zero_after(vec v, int64_t lanes)
 {
     if (lanes == VL) return v;
-    for (int64_t l = lanes; l < VL; l++) v[l] = 0;
+    for (int l = 0; l < VL; l++)
+        if (l >= lanes) v[l] = 0;
     return v;
 }
 
@@ -130,11 +134,18 @@ INLINE REAL lanes_max(vec v)
     return best;
 }
 
+#if defined(__clang__)
+#define UNROLL_2 _Pragma("clang loop unroll_count(2)")
+#else
+#define UNROLL_2 _Pragma("GCC unroll 2")
+#endif
+
 /* Runs the body for i = 0, VL, 2 VL, … below n; in it `lanes` says how many elements from i on exist. */
 #define EACH_VECTOR(i, n, ...)                     \
     do {                                           \
         const int64_t n_ = (n);                    \
         int64_t       i = 0;                       \
+        UNROLL_2                                   \
         for (; i + VL <= n_; i += VL) {            \
             enum { lanes = VL };                   \
             __VA_ARGS__                            \

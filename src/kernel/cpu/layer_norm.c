@@ -100,9 +100,8 @@ static void grad_tile(void *argument, int64_t tile, int worker)
     if (partial) memset(partial, 0, (size_t)(2 * s->n) * sizeof(double));
     for (; begin < end; begin = stop) {
         stop = min64(end, begin + block);
-        /* The sums first: dx may lie where dy does. */
-        if (partial) sum_columns(weight_terms, s, begin, stop, s->n, partial, partial + s->n);
         for (int64_t row = begin; row < stop; row++) grad_row(s, row);
+        if (partial) sum_columns(weight_terms, s, begin, stop, s->n, partial, partial + s->n);
     }
 }
 

@@ -13,10 +13,11 @@ typedef struct tile {
     vec v[MR][NV];
 } tile;
 
+#if defined(__aarch64__)
 /* c + a[lane] * b */
 INLINE vec add_product(vec c, vec a, int lane, vec b)
 {
-#if defined(__aarch64__) && LK_REAL_BITS == 32
+#if LK_REAL_BITS == 32
     float32x4_t x = (float32x4_t)c, y = (float32x4_t)b, z = (float32x4_t)a;
     switch (lane) {
     case 0: return (vec)vfmaq_laneq_f32(x, y, z, 0);
@@ -24,13 +25,12 @@ INLINE vec add_product(vec c, vec a, int lane, vec b)
     case 2: return (vec)vfmaq_laneq_f32(x, y, z, 2);
     default: return (vec)vfmaq_laneq_f32(x, y, z, 3);
     }
-#elif defined(__aarch64__)
+#else
     float64x2_t x = (float64x2_t)c, y = (float64x2_t)b, z = (float64x2_t)a;
     return lane == 0 ? (vec)vfmaq_laneq_f64(x, y, z, 0) : (vec)vfmaq_laneq_f64(x, y, z, 1);
-#else
-    return c + a[lane] * b;
 #endif
 }
+#endif
 
 /* One k: the MR scalars at a[i] each times the row b. */
 INLINE void add_scalars(tile *t, const REAL *const *a, int64_t k, const REAL *b)
@@ -105,14 +105,14 @@ static void nn_tile(const REAL *const *a, const runs *r, const REAL *b, const RE
 }
 
 /* A tile of m rows and n columns that is not whole goes through a whole one on the stack. */
-static void nn_edge(int64_t m, const REAL *const *a, const runs *r, const REAL *b, const REAL *start, REAL *const *c,
-                    int64_t column, int64_t n)
+static void nn_edge(int64_t m, const REAL *const *a, int64_t shift, const runs *r, const REAL *b, const REAL *start,
+                    REAL *const *c, int64_t column, int64_t n)
 {
     REAL        buffer[MR][NR];
     const REAL *rows[MR];
     REAL       *to[MR];
     for (int i = 0; i < MR; i++) {
-        rows[i] = a[min64(i, m - 1)];
+        rows[i] = a[min64(i, m - 1)] + shift;
         to[i] = buffer[i];
         for (int64_t j = 0; j < NR; j++) buffer[i][j] = !start && i < m && j < n ? c[i][column + j] : 0;
     }
@@ -120,17 +120,31 @@ static void nn_edge(int64_t m, const REAL *const *a, const runs *r, const REAL *
     for (int64_t i = 0; i < m; i++) memcpy(c[i] + column, buffer[i], (size_t)n * sizeof(REAL));
 }
 
+enum { PANEL = 32 << 10 }; /* bytes of B that stay in the first-level cache beside A */
+
 void micro_nn(int64_t m, const REAL *const *a, const runs *r, const REAL *b, const REAL *start, REAL *const *c,
               int64_t column, int64_t n)
 {
-    int64_t i = 0;
-    if (n == NR)
-        for (; i + MR <= m; i += MR) {
-            REAL *to[MR];
+    /* A panel larger than the cache is used in parts of whole runs, or all rows would stream it. */
+    int64_t bytes = max64(1, r->length * NR * (int64_t)sizeof(REAL)), part = max64(1, PANEL / bytes), first = 0;
+    if (part * 3 / 2 >= r->runs) part = max64(1, r->runs);
+    do {
+        runs now = {.runs = min64(part, r->runs - first), .length = r->length, .a_run = r->a_run};
+        int64_t i = 0;
+        for (; n == NR && i + MR <= m; i += MR) {
+            const REAL *from[MR];
+            REAL       *to[MR];
+            UNROLL
+            for (int q = 0; q < MR; q++) from[q] = a[i + q] + first * r->a_run;
+            UNROLL
             for (int q = 0; q < MR; q++) to[q] = c[i + q] + column;
-            nn_tile(a + i, r, b, start, to);
+            nn_tile(from, &now, b, start, to);
         }
-    for (; i < m; i += MR) nn_edge(min64(MR, m - i), a + i, r, b, start, c + i, column, n);
+        for (; i < m; i += MR) nn_edge(min64(MR, m - i), a + i, first * r->a_run, &now, b, start, c + i, column, n);
+        first += part;
+        b += part * r->length * NR;
+        start = NULL;
+    } while (first < r->runs);
 }
 
 void micro_rows(int64_t m, const REAL *a, int64_t k, const REAL *b, REAL *c)

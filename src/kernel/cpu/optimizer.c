@@ -66,11 +66,11 @@ void KERNEL(sgd)(const lk__call *call)
     lk__pool_run(call->pool, u.tiles, sgd_tile, &u);
 }
 
-/* The step of one vector. In f64 the divisions stand as PyTorch writes them; in f32 they are multiplications. */
+/* The step of one vector. In f64 the divisions stand as PyTorch writes them; in f32 one of them is a multiplication. */
 INLINE vec adam_step(const update *u, vec m, vec v)
 {
 #if LK_REAL_BITS == 32
-    return u->step_size * m * vreciprocal(vsqrt(v) * u->correction + u->epsilon);
+    return u->step_size * m / (vsqrt(v) * u->correction + u->epsilon);
 #else
     return u->step_size * (m / (vsqrt(v) / u->correction + u->epsilon));
 #endif

@@ -84,9 +84,8 @@ static void grad_tile(void *argument, int64_t tile, int worker)
     if (s->partial) memset(s->partial + tile * s->n, 0, (size_t)s->n * sizeof(double));
     for (; begin < end; begin = stop) {
         stop = min64(end, begin + block);
-        /* The sums first: dx may lie where dy does. */
-        if (s->partial) sum_columns(weight_term, s, begin, stop, s->n, s->partial + tile * s->n, NULL);
         for (int64_t row = begin; row < stop; row++) grad_row(s, row);
+        if (s->partial) sum_columns(weight_term, s, begin, stop, s->n, s->partial + tile * s->n, NULL);
     }
 }
 

@@ -21,7 +21,7 @@ INLINE vec gelu_tanh(vec x)
 {
     return R(0.5) * x * (R(1.0) + vtanh(SQRT_2_OVER_PI * (x + GELU_CUBIC * x * x * x)));
 }
-INLINE vec silu(vec x) { return x * vsigmoid(x); }
+INLINE vec silu(vec x) { return x / (R(1.0) + vexp(-x)); }
 
 INLINE vec gelu_slope(vec x)
 {

@@ -20,18 +20,6 @@ INLINE vec vsqrt(vec x)
     return y;
 }
 
-/* 1 / x. On NEON an estimate and two steps of Newton's rule (2 ulp): its divider is not pipelined. */
-INLINE vec vreciprocal(vec x)
-{
-#if LK_REAL_BITS == 32 && defined(__aarch64__)
-    float32x4_t d = (float32x4_t)x, r = vrecpeq_f32(d);
-    r = vmulq_f32(r, vrecpsq_f32(d, r));
-    return (vec)vmulq_f32(r, vrecpsq_f32(d, r));
-#else
-    return R(1.0) / x;
-#endif
-}
-
 #if LK_REAL_BITS == 32
 
 /* 2^k e^r with |r| <= ln 2 / 2. Beyond the ends it gives 0 and infinity as it should; NaN stays NaN. */
@@ -65,7 +53,7 @@ INLINE vec vtanh(vec x)
     q = q * z + 0.1333133095765637f;
     q = q * z - 0.333332780565261f;
     vec small = x + x * z * q;
-    vec large = 1.0f - 2.0f * vreciprocal(vexp(a + a) + 1.0f);
+    vec large = 1.0f - 2.0f / (vexp(a + a) + 1.0f);
     return choose(a < 0.625f, small, with_sign_of(large, x));
 }
 
@@ -115,6 +103,6 @@ INLINE vec verf(vec x)
 
 #endif
 
-INLINE vec vsigmoid(vec x) { return vreciprocal(R(1.0) + vexp(-x)); }
+INLINE vec vsigmoid(vec x) { return R(1.0) / (R(1.0) + vexp(-x)); }
 
 #endif

@@ -3,11 +3,13 @@
 #include "kernel/cpu/unscheduled.h"
 #include "kernel/cpu/winograd.h"
 
+enum { LARGEST = 32 << 10 }; /* filters: transformed ones are four times as large, and each block of tiles reads them all */
+
 bool winograd_fits(const conv *v)
 {
     int64_t tiles = tiles_of(v->oh, 4) * tiles_of(v->ow, 4);
     return LK_REAL_BITS == 32 && v->kh == 3 && v->kw == 3 && v->stride == 1 && v->groups == 1 && v->padding <= 2 &&
-           v->pool <= 2 && v->c % VL == 0 && v->o % VL == 0 && v->c >= 16 && v->o >= 16 && v->oh * v->ow >= 9 * tiles;
+           v->pool <= 2 && v->c % VL == 0 && v->o % VL == 0 && v->c >= 16 && v->o >= 16 && v->c * v->o <= LARGEST && v->oh * v->ow >= 9 * tiles;
 }
 
 tiling tiling_of(int64_t h, int64_t w, int64_t channels, int64_t wanted)

@@ -110,10 +110,8 @@ typedef struct target {
 /* VL channels of one tile. */
 INLINE void store_plain(const vec out[16], const target *to, int64_t q, int64_t rows, int64_t columns)
 {
-    UNROLL
     for (int64_t i = 0; i < rows; i++) {
-        UNROLL
-        for (int64_t j = 0; j < columns; j++) {
+            for (int64_t j = 0; j < columns; j++) {
             vec x = out[4 * i + j];
             store(to->y + i * to->row + j * to->pixel + q, to->relu ? choose(x < splat(0), splat(0), x) : x);
         }
@@ -122,13 +120,11 @@ INLINE void store_plain(const vec out[16], const target *to, int64_t q, int64_t 
 
 INLINE void store_pool(const vec out[16], const target *to, int64_t q, int64_t rows, int64_t columns)
 {
-    UNROLL
     for (int64_t i = 0; i < rows; i += 2) {
-        UNROLL
-        for (int64_t j = 0; j < columns; j += 2) {
+            for (int64_t j = 0; j < columns; j += 2) {
             const vec *x = out + 4 * i + j;
             vec        best = greater(greater(x[0], x[1]), greater(x[4], x[5]));
-            ivec       winner = choose_winner(x[4] == best, 2, (ivec){0} + 3);
+            vec        winner = choose_winner(x[4] == best, 2, splat(3));
             winner = choose_winner(x[0] == best, 0, choose_winner(x[1] == best, 1, winner));
             int64_t at = i / 2 * to->row + j / 2 * to->pixel + q;
             store_pooled(best, winner, to->relu, to->y + at, to->index ? to->index + at : NULL);

@@ -1,0 +1,83 @@
+/* environment.c - what a rank finds in its environment: the names that torchrun sets, and the job's id and token. */
+#include "launch/launch.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { OURS = 40, VALUE_BYTES = 16384 };
+
+__attribute__((format(printf, 3, 4))) static void set(lk__environment *e, const char *name, const char *format, ...)
+{
+    va_list arguments;
+    size_t  room = e->text_size - e->used;
+    char   *at = e->text + e->used;
+    int     lead = snprintf(at, room, "%s=", name);
+    va_start(arguments, format);
+    int length = vsnprintf(at + lead, room - (size_t)lead, format, arguments);
+    va_end(arguments);
+    e->list[e->count++] = at;
+    e->used += (size_t)(lead + length + 1);
+}
+
+static bool is_set(const lk__environment *e, const char *entry)
+{
+    size_t name = strcspn(entry, "=") + 1;
+    for (size_t i = 0; i < e->count; i++)
+        if (strncmp(e->list[i], entry, name) == 0) return true;
+    return false;
+}
+
+/* The job's id comes first, so that a look for it rarely needs more than the first page of /proc/PID/environ. */
+static void set_all(lk__job *job, const lk__child *child, lk__environment *e)
+{
+    const lk_launch_config *config = job->config;
+    set(e, "LOCKSTEP_JOB", "%s", job->id);
+    if (job->token[0]) set(e, "LOCKSTEP_TOKEN", "%s", job->token);
+    if (config->debug_rank >= 0) set(e, "LOCKSTEP_NO_DEADLINES", "1");
+    set(e, "RANK", "%d", child->rank);
+    set(e, "WORLD_SIZE", "%d", job->place.world);
+    set(e, "LOCAL_RANK", "%d", child->local_rank);
+    set(e, "LOCAL_WORLD_SIZE", "%d", job->count);
+    set(e, "GROUP_RANK", "%d", config->node);
+    set(e, "GROUP_WORLD_SIZE", "%d", config->nodes);
+    set(e, "ROLE_RANK", "%d", child->rank);
+    set(e, "ROLE_WORLD_SIZE", "%d", job->place.world);
+    set(e, "ROLE_NAME", "%s", config->role);
+    set(e, "MASTER_ADDR", "%s", job->address);
+    set(e, "MASTER_PORT", "%d", job->port);
+    set(e, "TORCHELASTIC_RUN_ID", "%s", job->run_id);
+    set(e, "TORCHELASTIC_RESTART_COUNT", "%d", job->generation);
+    set(e, "TORCHELASTIC_MAX_RESTARTS", "%d", config->max_restarts);
+    set(e, "TORCHELASTIC_ERROR_FILE", "%s", child->error_file);
+    set(e, "TORCHELASTIC_USE_AGENT_STORE", "False"); /* the ranks make their own store */
+    if (!getenv("TORCH_NCCL_ASYNC_ERROR_HANDLING")) set(e, "TORCH_NCCL_ASYNC_ERROR_HANDLING", "1");
+    if (!getenv("OMP_NUM_THREADS")) set(e, "OMP_NUM_THREADS", "%d", job->threads);
+}
+
+lk_status lk__environment_make(lk__job *job, const lk__child *child, lk__environment *e)
+{
+    size_t inherited = 0;
+    while (environ[inherited]) inherited++;
+    memset(e, 0, sizeof *e);
+    e->capacity = inherited + OURS;
+    e->text_size = VALUE_BYTES;
+    e->list = lk__alloc(job->context, LK_MEMORY_OTHER, e->capacity * sizeof *e->list);
+    e->text = lk__alloc(job->context, LK_MEMORY_OTHER, e->text_size);
+    if (!e->list || !e->text) {
+        lk__environment_free(job->context, e);
+        return LK_ENOMEM;
+    }
+    set_all(job, child, e);
+    for (size_t i = 0; i < inherited; i++)
+        if (!is_set(e, environ[i])) e->list[e->count++] = environ[i];
+    return LK_OK;
+}
+
+void lk__environment_free(lk_context *context, lk__environment *e)
+{
+    lk__free(context, LK_MEMORY_OTHER, e->list, e->capacity * sizeof *e->list);
+    lk__free(context, LK_MEMORY_OTHER, e->text, e->text_size);
+}

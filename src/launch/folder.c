@@ -1,0 +1,114 @@
+/* folder.c - where a job's files are: FOLDER/attempt_G/LOCAL_RANK/{stdout.log,stderr.log,error.json}, as torchrun lays them out. */
+#include "launch/launch.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static lk_status make(lk_context *context, const char *path)
+{
+    char part[LK__PATH];
+    for (const char *slash = path; slash;) {
+        slash = strchr(slash + 1, '/');
+        snprintf(part, sizeof part, "%.*s", slash ? (int)(slash - path) : (int)strlen(path), path);
+        if (mkdir(part, 0777) < 0 && errno != EEXIST)
+            return lk__fail(context, LK_EIO, "%s: cannot make this directory: %s", part, strerror(errno));
+    }
+    return LK_OK;
+}
+
+lk_status lk__folder_open(lk__job *job)
+{
+    const lk_launch_config *config = job->config;
+    const char             *temporary = getenv("TMPDIR");
+    char                    base[LK__PATH];
+    if (!temporary || !*temporary) temporary = "/tmp";
+    int length = config->log_dir ? snprintf(base, sizeof base, "%s/%s_XXXXXX", config->log_dir, job->run_id)
+                                 : snprintf(base, sizeof base, "%s/lockstep-XXXXXX", temporary);
+    if (length > LK__PATH - 100) return lk__fail(job->context, LK_EINVAL, "%.100s…: too long for a path of log files", base);
+    if (config->log_dir && make(job->context, config->log_dir) < 0) return LK_EIO;
+    if (!mkdtemp(base))
+        return lk__fail(job->context, LK_EIO, "%s: cannot make a directory for the job's files: %s", base, strerror(errno));
+    if (config->log_dir) chmod(base, 0755); /* logs are for others to read, as log_dir allows */
+    char *real = realpath(base, NULL);      /* ranks may change their directory */
+    snprintf(job->folder, sizeof job->folder, "%s", real ? real : base);
+    free(real);
+    job->keep_folder = config->log_dir || config->tee || config->redirects;
+    return LK_OK;
+}
+
+static lk_status open_log(lk__job *job, lk__child *child, int which, const char *name)
+{
+    char path[LK__PATH + 16];
+    snprintf(path, sizeof path, "%s/%s", child->folder, name);
+    child->streams[which].file = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    if (child->streams[which].file >= 0) return LK_OK;
+    return lk__fail(job->context, LK_EIO, "%s: cannot open for writing: %s", path, strerror(errno));
+}
+
+lk_status lk__folder_child(lk__job *job, lk__child *child)
+{
+    const lk_launch_config *config = job->config;
+    int length = snprintf(child->folder, sizeof child->folder, "%s/attempt_%d/%d", job->folder, job->generation, child->local_rank);
+    if (length > LK__PATH - 16) return lk__fail(job->context, LK_EINVAL, "%s: too long for a path", job->folder);
+    if (make(job->context, child->folder) < 0) return LK_EIO;
+    snprintf(child->error_file, sizeof child->error_file, "%.*s/error.json", LK__PATH - 16, child->folder);
+    int tee = config->tee ? lk__std_bits(config->tee, child->local_rank) : 0;
+    int only = config->redirects ? lk__std_bits(config->redirects, child->local_rank) : 0;
+    if (config->log_dir && !config->tee && !config->redirects) tee = 3;
+    static const char *const names[2] = {"stdout.log", "stderr.log"};
+    for (int i = 0; i < 2; i++) {
+        if (((tee | only) >> i & 1) && open_log(job, child, i, names[i]) < 0) return LK_EIO;
+        bool shown = (tee >> i & 1) || !(only >> i & 1);
+        if (config->local_ranks_filter && !lk__filter_has(config->local_ranks_filter, child->local_rank)) shown = false;
+        if (!shown) child->streams[i].sink = NULL;
+    }
+    return LK_OK;
+}
+
+void lk__folder_remove(const char *path)
+{
+    char           inside[2 * LK__PATH];
+    struct dirent *entry;
+    DIR           *directory = opendir(path);
+    if (!directory) return;
+    while ((entry = readdir(directory))) {
+        if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0) continue;
+        snprintf(inside, sizeof inside, "%s/%s", path, entry->d_name);
+        if (unlink(inside) < 0 && errno != ENOENT) lk__folder_remove(inside);
+    }
+    closedir(directory);
+    rmdir(path);
+}
+
+int lk__std_bits(const char *text, int local_rank)
+{
+    char *end;
+    long  first = strtol(text, &end, 10);
+    if (end == text) return -1;
+    if (!*end) return first >= 0 && first <= 3 ? (int)first : -1;
+    int bits = 0;
+    for (const char *at = text;; at = end + 1) {
+        long rank = strtol(at, &end, 10);
+        if (end == at || *end != ':' || rank < 0) return -1;
+        at = end + 1;
+        long value = strtol(at, &end, 10);
+        if (end == at || value < 0 || value > 3 || (*end && *end != ',')) return -1;
+        if (rank == local_rank) bits = (int)value;
+        if (!*end) return bits;
+    }
+}
+
+bool lk__filter_has(const char *text, int local_rank)
+{
+    char *end;
+    for (;; text = end + 1) {
+        if (strtol(text, &end, 10) == local_rank && end != text) return true;
+        if (end == text || !*end) return false;
+    }
+}

@@ -1,0 +1,228 @@
+/* keeper.c - a small process in a session of its own that holds a pipe to the launcher. When the launcher is gone, however it
+ * went, the keeper kills the ranks' process groups and whoever carries the job's id in its environment. */
+#include "launch/launch.h"
+
+#include <ctype.h>
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { GONE, ALIVE, THE_END, PROCESSES = 16384, MARK = LK__JOB_ID + 16 };
+
+typedef struct message {
+    int32_t pid, what;
+} message;
+
+static void pause_for(long milliseconds)
+{
+    nanosleep(&(struct timespec){milliseconds / 1000, milliseconds % 1000 * 1000000}, NULL);
+}
+
+/* ---- who belongs to the job ---- */
+
+/* Whether one of the NUL-parted strings of a process's environment is LOCKSTEP_JOB=id, or begins a part of that job (id.…). */
+static bool carries(pid_t pid, const char *id)
+{
+    static char text[1 << 16]; /* the launcher and the keeper have one thread each */
+    char        path[48], mark[MARK];
+    size_t      length = (size_t)snprintf(mark, sizeof mark, "LOCKSTEP_JOB=%s", id), held = 0;
+    bool        found = false, begins = true; /* begins: text starts at the beginning of a string */
+    snprintf(path, sizeof path, "/proc/%d/environ", (int)pid);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return false;
+    for (;;) {
+        ssize_t got = read(fd, text + held, sizeof text - 1 - held);
+        if (got <= 0 && held == 0) break;
+        size_t end = held + (got > 0 ? (size_t)got : 0);
+        text[end] = 0;
+        size_t at = 0;
+        while (at < end) {
+            size_t rest = strlen(text + at);
+            if (at + rest == end && got > 0 && at > 0) break; /* perhaps cut: look again with more behind it */
+            if (begins && strncmp(text + at, mark, length) == 0 && (!text[at + length] || text[at + length] == '.')) found = true;
+            begins = at + rest < end;
+            at += rest + 1;
+        }
+        if (at > end) at = end;
+        memmove(text, text + at, end - at);
+        held = end - at;
+        if (found || got <= 0) break;
+    }
+    close(fd);
+    return found;
+}
+
+/* Parent and state from /proc/PID/stat; the name in it may hold anything, so they stand after the last parenthesis. */
+static bool read_stat(pid_t pid, pid_t *parent, char *state)
+{
+    char    path[48], text[512];
+    snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return false;
+    ssize_t got = read(fd, text, sizeof text - 1);
+    close(fd);
+    if (got <= 0) return false;
+    text[got] = 0;
+    char *after = strrchr(text, ')');
+    if (!after || strlen(after) < 5) return false;
+    *state = after[2];
+    *parent = (pid_t)strtol(after + 4, NULL, 10);
+    return true;
+}
+
+typedef struct process {
+    pid_t pid, parent;
+    bool  ours;
+} process;
+
+static int list_processes(process *list, int most)
+{
+    DIR           *directory = opendir("/proc");
+    struct dirent *entry;
+    int            count = 0;
+    while (directory && count < most && (entry = readdir(directory))) {
+        char  state;
+        pid_t parent, pid = isdigit((unsigned char)entry->d_name[0]) ? (pid_t)strtol(entry->d_name, NULL, 10) : 0;
+        if (pid <= 1 || !read_stat(pid, &parent, &state) || state == 'Z' || state == 'X') continue;
+        list[count++] = (process){pid, parent, false};
+    }
+    if (directory) closedir(directory);
+    return count;
+}
+
+/* Descendants of `ancestor`, generation after generation until there are no more. */
+static void mark_descendants(process *list, int count, pid_t ancestor, pid_t except)
+{
+    for (bool more = true; more;) {
+        more = false;
+        for (int i = 0; i < count; i++) {
+            if (list[i].ours || list[i].pid == except) continue;
+            bool ours = list[i].parent == ancestor;
+            for (int j = 0; j < count && !ours; j++) ours = list[j].ours && list[j].pid == list[i].parent;
+            if (ours) list[i].ours = more = true;
+        }
+    }
+}
+
+int lk__processes_of(const char *id, pid_t ancestor, pid_t except, int signal)
+{
+    static process list[PROCESSES];
+    int            count = list_processes(list, PROCESSES), ours = 0;
+    pid_t          self = getpid();
+    if (ancestor > 0) mark_descendants(list, count, ancestor, except);
+    for (int i = 0; i < count; i++) {
+        if (list[i].pid == self || list[i].pid == except) continue;
+        if (!list[i].ours && !carries(list[i].pid, id)) continue;
+        ours++;
+        if (signal) kill(list[i].pid, signal);
+        if (signal == SIGTERM) kill(list[i].pid, SIGCONT); /* a stopped process would never see it */
+    }
+    return ours;
+}
+
+/* ---- the keeper ---- */
+
+typedef struct groups {
+    pid_t list[4096];
+    int   count;
+} groups;
+
+static void note(groups *g, const message *m)
+{
+    for (int i = 0; i < g->count; i++) {
+        if (g->list[i] != m->pid) continue;
+        if (m->what == GONE) g->list[i] = g->list[--g->count];
+        return;
+    }
+    if (m->what == ALIVE && g->count < (int)(sizeof g->list / sizeof *g->list)) g->list[g->count++] = m->pid;
+}
+
+/* Until a look finds nobody: what was forking when we looked is found the next time. */
+static void bury(const char *id, const groups *g)
+{
+    for (int i = 0; i < g->count; i++) kill(-g->list[i], SIGKILL);
+    for (int round = 0; round < 500 && lk__processes_of(id, 0, 0, SIGKILL) > 0; round++) pause_for(2);
+}
+
+static void keep(int pipe, const char *id, const char *folder)
+{
+    static groups g;
+    message       m;
+    for (;;) {
+        ssize_t got = read(pipe, &m, sizeof m);
+        if (got < 0 && errno == EINTR) continue;
+        if (got != (ssize_t)sizeof m) break;
+        if (m.what == THE_END) _exit(0);
+        note(&g, &m);
+    }
+    bury(id, &g);
+    if (*folder) lk__folder_remove(folder);
+    _exit(0);
+}
+
+lk_status lk__keeper_start(lk__job *job)
+{
+    int ends[2];
+    if (pipe2(ends, O_CLOEXEC) < 0) return lk__fail(job->context, LK_EIO, "cannot make a pipe: %s", strerror(errno));
+    job->keeper.pid = fork();
+    if (job->keeper.pid == 0) {
+        setsid();
+        prctl(PR_SET_NAME, "lk-keeper");
+        static const int ignored[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGPIPE};
+        for (size_t i = 0; i < sizeof ignored / sizeof *ignored; i++) signal(ignored[i], SIG_IGN);
+        /* Nothing of ours stays open in it: whoever reads our output must see its end when we are gone. */
+        dup2(ends[0], STDIN_FILENO);
+        close_range(1, ~0u, 0);
+        if (chdir("/") < 0) _exit(1);
+        keep(STDIN_FILENO, job->id, job->keep_folder ? "" : job->folder);
+    }
+    close(ends[0]);
+    if (job->keeper.pid < 0) {
+        close(ends[1]);
+        return lk__fail(job->context, LK_EIO, "cannot start the keeper process: %s", strerror(errno));
+    }
+    job->keeper.pipe = ends[1];
+    for (int i = 0; i < job->count; i++) /* another keeper died: this one must know who is there */
+        if (job->children[i].running) lk__keeper_tell(job, job->children[i].pid, true);
+    return LK_OK;
+}
+
+void lk__keeper_tell(lk__job *job, pid_t pid, bool alive)
+{
+    message m = {pid, alive ? ALIVE : GONE};
+    if (job->keeper.pipe >= 0 && write(job->keeper.pipe, &m, sizeof m) < 0) return; /* its death is heard by SIGCHLD */
+}
+
+void lk__keeper_end(lk__job *job)
+{
+    message m = {0, THE_END};
+    if (job->keeper.pid <= 0) return;
+    if (write(job->keeper.pipe, &m, sizeof m) < 0) kill(job->keeper.pid, SIGKILL);
+    close(job->keeper.pipe);
+    while (waitpid(job->keeper.pid, NULL, 0) < 0 && errno == EINTR) {}
+    job->keeper = (lk__keeper){0, -1};
+}
+
+void lk__sweep(lk__job *job, double grace)
+{
+    double until = lk__now() + grace;
+    int    left = lk__processes_of(job->id, getpid(), job->keeper.pid, SIGTERM);
+    while (left > 0 && lk__now() < until) {
+        pause_for(5);
+        while (waitpid(-1, NULL, WNOHANG) > 0) {} /* orphans come to us; the dead are not leftovers */
+        left = lk__processes_of(job->id, getpid(), job->keeper.pid, 0);
+    }
+    for (int round = 0; round < 1000 && left > 0; round++) {
+        left = lk__processes_of(job->id, getpid(), job->keeper.pid, SIGKILL);
+        while (waitpid(-1, NULL, WNOHANG) > 0) {}
+        if (left) pause_for(2);
+    }
+}

@@ -1,0 +1,141 @@
+/* launch/launch.h - the inside of the launcher: a job, its children, the lines they print, and the keeper that outlives it. */
+#ifndef LK__LAUNCH_H
+#define LK__LAUNCH_H
+
+#include "base/base.h"
+#include "launch/relay.h"
+
+#include <lockstep/launch.h>
+#include <sched.h>
+#include <sys/resource.h>
+#include <sys/types.h>
+
+enum { LK__PATH = 512, LK__JOB_ID = 128, LK__TOKEN = 33 };
+
+/* A rank, or in the launcher of `hosts` one ssh. */
+typedef struct lk__child {
+    char          name[80]; /* "rank 3", "host b" */
+    int           rank, local_rank;
+    pid_t         pid; /* also its process group */
+    bool          running, fresh; /* fresh: it ended since we last looked */
+    bool          asked;  /* to stop, before it ended */
+    bool          forced; /* it needed SIGKILL */
+    int           status; /* as wait gives it */
+    struct rusage usage;
+    double        began, ended; /* by lk__now */
+    lk__stream    streams[2];   /* stdout, stderr */
+    lk__tail      tail;
+    char          folder[LK__PATH];
+    char          error_file[LK__PATH];
+    int           input; /* write end of its standard input; -1: none */
+    int           asked_port; /* far end: what it says it can offer; -1: has not spoken */
+} lk__child;
+
+typedef struct lk__keeper {
+    pid_t pid;
+    int   pipe; /* the launcher's end; the keeper acts when all copies of it are gone */
+} lk__keeper;
+
+typedef enum lk__why { LK__RUNNING, LK__FAILED, LK__SIGNALLED, LK__INPUT_ENDED, LK__OUTPUT_CLOSED } lk__why;
+
+/* What a far end was told and a plain launch works out for itself. */
+typedef struct lk__place {
+    int         first_rank, world;
+    const char *token; /* NULL: made for each generation */
+    const char *parent; /* the id of the job that this is a part of; NULL: from the environment */
+    int         watch; /* its end means stop; -1: none */
+    int         colour; /* of prefixes; below 0: by the terminal */
+} lk__place;
+
+typedef struct lk__job {
+    lk_context             *context;
+    const lk_launch_config *config;
+    lk__place               place;
+    char                    id[LK__JOB_ID];
+    char                    token[LK__TOKEN];
+    char                    run_id[LK__PATH];
+    char                    host[80];
+    char                    folder[LK__PATH]; /* logs and error files */
+    bool                    keep_folder;
+    int                     generation;
+    const char             *address;
+    int                     port;
+    cpu_set_t              *cores; /* one set a rank; NULL: not pinned */
+    int                     threads; /* OMP_NUM_THREADS */
+    bool                    head;    /* children are ssh, not ranks */
+    bool                    in_order; /* far ends wait for the port */
+    lk__child              *children;
+    int                     count, alive;
+    lk__keeper              keeper;
+    lk__sink                sinks[2];
+    lk__sink               *out, *err; /* the same one where both are one file */
+    int                     signals;   /* a signalfd */
+    struct lk__poll        *polls;
+    lk__why                 why;
+    lk__child              *first; /* failure */
+    int                     signal, interrupts;
+    bool                    killing;
+    double                  deadline; /* for SIGKILL */
+    long                    oom_cgroup, oom_host; /* counters when the generation began */
+    double                  began;
+} lk__job;
+
+/* ---- job.c ---- */
+lk_status lk__launch_here(lk_context *context, const lk_launch_config *config, const lk__place *place, int *exit_code);
+void      lk__job_say(lk__job *job, const char *format, ...) __attribute__((format(printf, 2, 3)));
+lk_status lk__job_open(lk__job *job);  /* descriptors, signals, folder, keeper */
+void      lk__job_close(lk__job *job); /* waits for what is still to be written, unless interrupted */
+int       lk__exit_code(int status);   /* as a shell gives it */
+lk_status lk__random_hex(lk_context *context, char *out, size_t bytes); /* 2 × bytes digits and a NUL */
+
+/* ---- watch.c ---- */
+lk_status lk__watch(lk__job *job); /* until every child has ended and what they printed is in the queues */
+void      lk__job_stop(lk__job *job, lk__why why);
+void      lk__job_flush(lk__job *job);
+
+/* ---- start.c ---- */
+/* Forks; LK_EIO with a sentence when the program cannot be executed. terminal: the child gets ours. */
+lk_status lk__child_start(lk__job *job, lk__child *child, const char *const *argv, char *const *environment, bool terminal);
+lk_status lk__free_port(lk_context *context, int *port);
+
+/* ---- environment.c ---- */
+typedef struct lk__environment {
+    char **list; /* NULL at the end */
+    size_t capacity, count;
+    char  *text;
+    size_t text_size, used;
+} lk__environment;
+lk_status lk__environment_make(lk__job *job, const lk__child *child, lk__environment *environment);
+void      lk__environment_free(lk_context *context, lk__environment *environment);
+
+/* ---- topology.c ---- */
+lk_status lk__topology_split(lk_context *context, int ranks, cpu_set_t **cores, int *threads, char *words, size_t size);
+
+/* ---- keeper.c ---- */
+lk_status lk__keeper_start(lk__job *job);
+void      lk__keeper_tell(lk__job *job, pid_t pid, bool alive);
+void      lk__keeper_end(lk__job *job);
+/* Processes that carry the job's id or, where `ancestor` is above 0, descend from it; `except` is left out. Sends signal to
+ * each (0: none) and returns how many there are. */
+int  lk__processes_of(const char *id, pid_t ancestor, pid_t except, int signal);
+/* Asks the leftovers of a generation to go, waits up to `grace` seconds, then makes them. */
+void lk__sweep(lk__job *job, double grace);
+
+/* ---- oom.c ---- */
+/* How often the kernel killed for memory so far, in our cgroup and on the whole host; -1 where it does not say. `root` is put
+ * before every path: "". */
+void lk__oom_read(const char *root, long *in_cgroup, long *on_host);
+
+/* ---- verdict.c ---- */
+void lk__verdict(lk__job *job);
+void lk__describe_end(int status, char *out, size_t size); /* "exit code 3", "signal 11 (SIGSEGV: …)" */
+
+/* ---- folder.c ---- */
+lk_status lk__folder_open(lk__job *job);
+lk_status lk__folder_child(lk__job *job, lk__child *child); /* its directory, log files and error file of this generation */
+void      lk__folder_remove(const char *path);              /* with all that is in it; calls nothing that allocates from a context */
+/* Bits of "3" or "0:1,1:3" for one local rank; below 0: not understood. */
+int  lk__std_bits(const char *text, int local_rank);
+bool lk__filter_has(const char *text, int local_rank);
+
+#endif

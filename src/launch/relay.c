@@ -1,0 +1,205 @@
+/* relay.c - cuts what children print into lines and queues them whole, so that lines of different ranks never mix. */
+#include "launch/relay.h"
+
+#include "base/base.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <poll.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define CLEAR_LINE "\r\033[K"
+enum { READ_BYTES = 65536, TAIL_LINE = 400, TERMINAL_PIECE = 512 };
+
+/* ---- sinks ---- */
+
+void lk__sink_open(lk__sink *sink, lk_context *context, int fd)
+{
+    struct stat    about;
+    struct winsize window;
+    memset(sink, 0, sizeof *sink);
+    sink->context = context;
+    sink->fd = fd;
+    sink->terminal = isatty(fd);
+    bool file = fstat(fd, &about) == 0 && S_ISREG(about.st_mode);
+    sink->piece = sink->terminal ? TERMINAL_PIECE : file ? (size_t)INT_MAX : PIPE_BUF;
+    sink->columns = sink->terminal && ioctl(fd, TIOCGWINSZ, &window) == 0 && window.ws_col ? window.ws_col : 80;
+}
+
+void lk__sink_free(lk__sink *sink) { lk__free(sink->context, LK_MEMORY_OTHER, sink->queue, sink->capacity); }
+
+static bool reserve(lk__sink *sink, size_t bytes)
+{
+    if (sink->begin && sink->end + bytes > sink->capacity) {
+        memmove(sink->queue, sink->queue + sink->begin, sink->end - sink->begin);
+        sink->end -= sink->begin;
+        sink->begin = 0;
+    }
+    return lk__grow(sink->context, (void **)&sink->queue, &sink->capacity, sink->end + bytes, 1) == LK_OK;
+}
+
+static void put(lk__sink *sink, const char *text, size_t length)
+{
+    memcpy(sink->queue + sink->end, text, length);
+    sink->end += length;
+}
+
+void lk__sink_line(lk__sink *sink, const char *prefix, const char *text, size_t length)
+{
+    size_t lead = strlen(prefix);
+    if (sink->closed || !reserve(sink, sizeof CLEAR_LINE + lead + length + 1)) return;
+    if (sink->moving) put(sink, CLEAR_LINE, sizeof CLEAR_LINE - 1);
+    sink->moving = false;
+    put(sink, prefix, lead);
+    put(sink, text, length);
+    put(sink, "\n", 1);
+}
+
+void lk__sink_flush(lk__sink *sink)
+{
+    while (lk__sink_waiting(sink)) {
+        struct pollfd ready = {sink->fd, POLLOUT, 0};
+        if (poll(&ready, 1, 0) <= 0) return;
+        size_t  some = lk__sink_waiting(sink);
+        ssize_t wrote = write(sink->fd, sink->queue + sink->begin, some < sink->piece ? some : sink->piece);
+        if (wrote < 0 && (errno == EINTR || errno == EAGAIN)) return;
+        if (wrote < 0) {
+            sink->closed = true;
+            sink->begin = sink->end = 0;
+            return;
+        }
+        sink->begin += (size_t)wrote;
+    }
+    sink->begin = sink->end = 0;
+}
+
+/* ---- tails ---- */
+
+void lk__tail_add(lk__tail *tail, const char *text, size_t length)
+{
+    while (length && text[length - 1] == '\r') length--;
+    const char *shown = memrchr(text, '\r', length); /* of a progress bar the last state is enough */
+    if (shown) {
+        length -= (size_t)(shown + 1 - text);
+        text = shown + 1;
+    }
+    if (length > TAIL_LINE) length = TAIL_LINE;
+    while (tail->length + length + 1 > sizeof tail->text) {
+        char  *next = memchr(tail->text, '\n', tail->length);
+        size_t drop = next ? (size_t)(next + 1 - tail->text) : tail->length;
+        memmove(tail->text, tail->text + drop, tail->length - drop);
+        tail->length -= drop;
+    }
+    memcpy(tail->text + tail->length, text, length);
+    tail->length += length;
+    tail->text[tail->length++] = '\n';
+}
+
+/* ---- streams ---- */
+
+static void finish_line(lk__stream *stream, const char *text, size_t length)
+{
+    if (stream->consume && stream->consume(stream->user, text, length)) return;
+    if (stream->sink) lk__sink_line(stream->sink, stream->prefix, text, length);
+    if (stream->tail) lk__tail_add(stream->tail, text, length);
+}
+
+/* Adds to the unfinished line. One that grows beyond all measure is passed on in pieces, as lines of their own. */
+static void keep(lk__stream *stream, lk_context *context, const char *text, size_t length)
+{
+    while (length) {
+        size_t room = LK__LINE_MOST - stream->length, some = length < room ? length : room;
+        if (lk__grow(context, (void **)&stream->line, &stream->capacity, stream->length + some, 1) < 0) {
+            finish_line(stream, stream->line, stream->length);
+            finish_line(stream, text, length);
+            stream->length = 0;
+            return;
+        }
+        memcpy(stream->line + stream->length, text, some);
+        stream->length += some;
+        stream->unseen = true;
+        text += some;
+        length -= some;
+        if (stream->length < LK__LINE_MOST) return;
+        finish_line(stream, stream->line, stream->length);
+        stream->length = 0;
+    }
+}
+
+static void to_file(lk__stream *stream, const char *text, size_t length)
+{
+    while (stream->file >= 0 && length) {
+        ssize_t wrote = write(stream->file, text, length);
+        if (wrote < 0 && errno == EINTR) continue;
+        if (wrote < 0) {
+            stream->file_error = errno;
+            close(stream->file);
+            stream->file = -1;
+            return;
+        }
+        text += wrote;
+        length -= (size_t)wrote;
+    }
+}
+
+void lk__stream_read(lk__stream *stream, lk_context *context)
+{
+    char    bytes[READ_BYTES];
+    ssize_t got = read(stream->fd, bytes, sizeof bytes);
+    if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
+    if (got <= 0) {
+        lk__stream_end(stream, context);
+        return;
+    }
+    to_file(stream, bytes, (size_t)got);
+    const char *at = bytes, *end = bytes + got;
+    while (at < end) {
+        const char *newline = memchr(at, '\n', (size_t)(end - at));
+        size_t      length = (size_t)((newline ? newline : end) - at);
+        if (newline && stream->length == 0) {
+            finish_line(stream, at, length);
+        } else {
+            keep(stream, context, at, length);
+            if (newline) {
+                finish_line(stream, stream->line, stream->length);
+                stream->length = 0;
+            }
+        }
+        at += length + (newline ? 1 : 0);
+    }
+}
+
+void lk__stream_peek(lk__stream *stream)
+{
+    lk__sink *sink = stream->sink;
+    if (!stream->unseen || !sink || !sink->terminal || sink->closed || !stream->length) return;
+    stream->unseen = false;
+    size_t end = stream->length;
+    if (!memchr(stream->line, '\r', end)) return;
+    if (stream->line[end - 1] == '\r') end--;
+    const char *start = memrchr(stream->line, '\r', end);
+    const char *at = start ? start + 1 : stream->line, *stop = at;
+    /* No wider than the terminal: a wrapped line could not be cleared. Characters, not bytes: UTF-8 continues with 10xxxxxx. */
+    int room = sink->columns - 12;
+    for (; stop < stream->line + end && room > 0; stop++) room -= ((unsigned char)*stop & 0xc0) != 0x80;
+    size_t length = (size_t)(stop - at), lead = strlen(stream->prefix);
+    if (!reserve(sink, sizeof CLEAR_LINE + lead + length)) return;
+    put(sink, CLEAR_LINE, sizeof CLEAR_LINE - 1);
+    put(sink, stream->prefix, lead);
+    put(sink, at, length);
+    sink->moving = true;
+}
+
+void lk__stream_end(lk__stream *stream, lk_context *context)
+{
+    if (stream->length) finish_line(stream, stream->line, stream->length);
+    lk__free(context, LK_MEMORY_OTHER, stream->line, stream->capacity);
+    stream->line = NULL;
+    stream->length = stream->capacity = 0;
+    if (stream->fd >= 0) close(stream->fd);
+    if (stream->file >= 0) close(stream->file);
+    stream->fd = stream->file = -1;
+}

@@ -1,0 +1,56 @@
+/* launch/relay.h - lines from children to our own output: whole, prefixed, and never faster than they are read. */
+#ifndef LK__RELAY_H
+#define LK__RELAY_H
+
+#include <lockstep/context.h>
+
+enum { LK__TAIL_BYTES = 4096, LK__LINE_MOST = 1 << 20, LK__QUEUE_MOST = 1 << 20 };
+
+/* Where lines go. What is queued is written only as the descriptor takes it without blocking, so that the launcher always
+ * hears signals; the descriptor's flags stay as they are, since others share it. */
+typedef struct lk__sink {
+    lk_context *context;
+    int         fd;
+    bool        terminal, closed; /* closed: the reader is gone */
+    bool        moving;           /* an unfinished line stands on the terminal and must be cleared before the next */
+    size_t      piece;            /* bytes that a write takes without blocking once poll says so */
+    int         columns;          /* of the terminal */
+    char       *queue;
+    size_t      begin, end, capacity;
+} lk__sink;
+
+typedef struct lk__tail { /* the last lines, oldest first */
+    char   text[LK__TAIL_BYTES];
+    size_t length;
+} lk__tail;
+
+typedef struct lk__stream {
+    int       fd;   /* -1: ended */
+    int       file; /* gets every byte as it came; -1: none */
+    lk__sink *sink; /* NULL: not shown */
+    lk__tail *tail;
+    char      prefix[48];
+    bool    (*consume)(void *user, const char *line, size_t length); /* takes a line for itself; NULL: none */
+    void     *user;
+    char     *line; /* what came since the last newline */
+    size_t    length, capacity;
+    bool      unseen; /* there is something new in `line` */
+    int       file_error; /* errno of the first write to file that failed */
+} lk__stream;
+
+void lk__sink_open(lk__sink *sink, lk_context *context, int fd);
+void lk__sink_free(lk__sink *sink);
+/* Queues prefix, text and a newline. Without memory the line is dropped, and the context says so. */
+void lk__sink_line(lk__sink *sink, const char *prefix, const char *text, size_t length);
+void lk__sink_flush(lk__sink *sink); /* as much as goes without blocking */
+static inline size_t lk__sink_waiting(const lk__sink *sink) { return sink->end - sink->begin; }
+static inline bool   lk__sink_full(const lk__sink *sink) { return sink && lk__sink_waiting(sink) >= LK__QUEUE_MOST; }
+
+/* Reads once and passes on what is whole; ends the stream at its end, its last line with it. */
+void lk__stream_read(lk__stream *stream, lk_context *context);
+/* Shows the newest part of an unfinished line that holds a carriage return (a progress bar), on a terminal alone. */
+void lk__stream_peek(lk__stream *stream);
+void lk__stream_end(lk__stream *stream, lk_context *context); /* what is unfinished is passed on; NULLs are fine */
+void lk__tail_add(lk__tail *tail, const char *text, size_t length);
+
+#endif

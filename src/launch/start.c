@@ -1,0 +1,115 @@
+/* start.c - starts one child: its own process group, its pipes, its cores; and hears from it whether exec worked. */
+#include "launch/launch.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+lk_status lk__free_port(lk_context *context, int *port)
+{
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_ANY)};
+    socklen_t          length = sizeof address;
+    int                fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    bool               got = fd >= 0 && bind(fd, (struct sockaddr *)&address, sizeof address) == 0 &&
+               getsockname(fd, (struct sockaddr *)&address, &length) == 0;
+    int why = errno;
+    if (fd >= 0) close(fd);
+    if (!got) return lk__fail(context, LK_EIO, "cannot find a free port: %s", strerror(why));
+    *port = ntohs(address.sin_port);
+    return LK_OK;
+}
+
+typedef struct pipes {
+    int in[2], out[2], err[2], failed[2]; /* failed: errno from the child; closed by exec */
+} pipes;
+
+static void close_both(int ends[2])
+{
+    for (int i = 0; i < 2; i++)
+        if (ends[i] >= 0) close(ends[i]);
+}
+
+/* In the child, after fork: only calls that are safe there. Returns if something failed, with errno set. */
+static void become(lk__job *job, const lk__child *child, const pipes *p, pid_t parent, bool terminal)
+{
+    sigset_t none;
+    int      group = setpgid(0, 0);
+    lk__keeper_tell(job, getpid(), true); /* before exec: the keeper knows of us whatever happens to the launcher */
+    if (group < 0) return;
+    if (terminal) {
+        if (tcsetpgrp(STDIN_FILENO, getpid()) < 0) return; /* signals are blocked still, SIGTTOU among them */
+    } else {
+        int input = p->in[0] >= 0 ? p->in[0] : open("/dev/null", O_RDONLY | O_CLOEXEC);
+        bool keeps_input = !job->head && child->local_rank == 0 && child->rank == 0 && !isatty(STDIN_FILENO) && job->place.watch < 0;
+        if (!keeps_input && dup2(input, STDIN_FILENO) < 0) return;
+        if (dup2(p->out[1], STDOUT_FILENO) < 0 || dup2(p->err[1], STDERR_FILENO) < 0) return;
+    }
+    /* The keeper is what leaves nobody behind; this only makes it quicker, and holds when keeper and launcher die together. */
+    if (prctl(PR_SET_PDEATHSIG, SIGKILL) < 0) return;
+    if (getppid() != parent) _exit(137);
+    if (job->cores && !job->head && sched_setaffinity(0, sizeof *job->cores, &job->cores[child->local_rank]) < 0) return;
+    for (int signal = 1; signal < NSIG; signal++) sigaction(signal, &(struct sigaction){.sa_handler = SIG_DFL}, NULL);
+    sigemptyset(&none);
+    sigprocmask(SIG_SETMASK, &none, NULL);
+    errno = 0;
+}
+
+static void take_ends(lk__child *child, pipes *p)
+{
+    child->streams[0].fd = p->out[0];
+    child->streams[1].fd = p->err[0];
+    child->input = p->in[1];
+    p->out[0] = p->err[0] = p->in[1] = -1;
+}
+
+lk_status lk__child_start(lk__job *job, lk__child *child, const char *const *argv, char *const *environment, bool terminal)
+{
+    pipes     p = {{-1, -1}, {-1, -1}, {-1, -1}, {-1, -1}};
+    pid_t     parent = getpid();
+    int       why = 0;
+    lk_status status = LK_OK;
+    if (pipe2(p.failed, O_CLOEXEC) < 0) goto no_pipe;
+    if (!terminal && (pipe2(p.out, O_CLOEXEC) < 0 || pipe2(p.err, O_CLOEXEC) < 0)) goto no_pipe;
+    if (job->head && pipe2(p.in, O_CLOEXEC) < 0) goto no_pipe;
+
+    child->began = lk__now();
+    child->pid = fork();
+    if (child->pid == 0) {
+        errno = 0;
+        become(job, child, &p, parent, terminal);
+        if (!errno) execvpe(argv[0], (char *const *)argv, environment);
+        why = errno;
+        if (write(p.failed[1], &why, sizeof why) < 0) _exit(126);
+        _exit(127);
+    }
+    if (child->pid < 0) {
+        status = lk__fail(job->context, LK_EIO, "cannot start another process: %s", strerror(errno));
+        goto done;
+    }
+    child->running = true;
+    job->alive++;
+    setpgid(child->pid, child->pid); /* as the child does itself: whoever comes first */
+    close(p.failed[1]);
+    p.failed[1] = -1;
+    if (!terminal) take_ends(child, &p);
+    ssize_t got;
+    while ((got = read(p.failed[0], &why, sizeof why)) < 0 && errno == EINTR) {}
+    if (got == (ssize_t)sizeof why)
+        status = lk__fail(job->context, LK_EIO, "%s: cannot be started: %s", argv[0], strerror(why));
+    goto done;
+
+no_pipe:
+    status = lk__fail(job->context, LK_EIO, "cannot make a pipe: %s", strerror(errno));
+done:
+    close_both(p.in);
+    close_both(p.out);
+    close_both(p.err);
+    close_both(p.failed);
+    return status;
+}

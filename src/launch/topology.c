@@ -1,0 +1,128 @@
+/* topology.c - which cores each rank gets: equal runs of the cores we may use, in an order that keeps siblings together. */
+#include "launch/launch.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct place {
+    int cpu, package, core;
+} place;
+
+static int number_in(int cpu, const char *name)
+{
+    char  path[96];
+    int   value = 0;
+    snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu%d/topology/%s", cpu, name);
+    FILE *file = fopen(path, "re");
+    if (!file) return 0; /* no topology there: order by number */
+    if (fscanf(file, "%d", &value) != 1) value = 0; /* NOLINT: the kernel's own number */
+    fclose(file);
+    return value;
+}
+
+static int compare(const void *a, const void *b)
+{
+    const place *x = a, *y = b;
+    if (x->package != y->package) return x->package < y->package ? -1 : 1;
+    if (x->core != y->core) return x->core < y->core ? -1 : 1;
+    return x->cpu < y->cpu ? -1 : x->cpu > y->cpu;
+}
+
+/* "0-3,8" */
+static void write_set(const cpu_set_t *set, char *out, size_t size)
+{
+    size_t used = 0;
+    out[0] = 0;
+    for (int cpu = 0; cpu < CPU_SETSIZE; cpu++) {
+        if (!CPU_ISSET(cpu, set)) continue;
+        int last = cpu;
+        while (last + 1 < CPU_SETSIZE && CPU_ISSET(last + 1, set)) last++;
+        if (used + 24 > size) return;
+        used += (size_t)snprintf(out + used, size - used, last > cpu ? "%s%d-%d" : "%s%d", used ? "," : "", cpu, last);
+        cpu = last;
+    }
+}
+
+static void describe(const cpu_set_t *cores, int ranks, char *words, size_t size)
+{
+    size_t used = (size_t)snprintf(words, size, "pinned to cores ");
+    for (int i = 0; i < ranks && used + 80 < size; i++) {
+        char one[64];
+        write_set(&cores[i], one, sizeof one);
+        used += (size_t)snprintf(words + used, size - used, "%s%s", i ? " | " : "", one);
+    }
+}
+
+lk_status lk__topology_split(lk_context *context, int ranks, cpu_set_t **cores, int *threads, char *words, size_t size)
+{
+    static place places[CPU_SETSIZE]; /* the launcher has one thread */
+    cpu_set_t    allowed;
+    int          count = 0;
+    *cores = NULL;
+    if (sched_getaffinity(0, sizeof allowed, &allowed) < 0)
+        return lk__fail(context, LK_EIO, "cannot read which cores may be used: %s", strerror(errno));
+    for (int cpu = 0; cpu < CPU_SETSIZE; cpu++)
+        if (CPU_ISSET(cpu, &allowed)) places[count++] = (place){cpu, 0, 0};
+    *threads = count / ranks ? count / ranks : 1;
+    if (ranks > count) { /* some cores would have more ranks than others for ever; the scheduler shares better */
+        snprintf(words, size, "not pinned: only %d core%s", count, count == 1 ? "" : "s");
+        return LK_OK;
+    }
+    for (int i = 0; i < count; i++) {
+        places[i].package = number_in(places[i].cpu, "physical_package_id");
+        places[i].core = number_in(places[i].cpu, "core_id");
+    }
+    qsort(places, (size_t)count, sizeof *places, compare);
+    *cores = lk__alloc(context, LK_MEMORY_OTHER, (size_t)ranks * sizeof **cores);
+    if (!*cores) return LK_ENOMEM;
+    for (int i = 0; i < ranks; i++)
+        for (int j = i * *threads; j < (i + 1) * *threads; j++) CPU_SET(places[j].cpu, &(*cores)[i]);
+    describe(*cores, ranks, words, size);
+    return LK_OK;
+}
+
+/* ---- how many ranks ---- */
+
+/* What CUDA_VISIBLE_DEVICES leaves of /dev/nvidia0 …: the driver's own list, without the driver. */
+static int gpus(void)
+{
+    const char *visible = getenv("CUDA_VISIBLE_DEVICES");
+    int         count = 0;
+    if (visible) {
+        if (!*visible || strcmp(visible, "-1") == 0) return 0;
+        for (count = 1; (visible = strchr(visible, ',')); visible++) count++;
+        return count;
+    }
+    DIR           *directory = opendir("/dev");
+    struct dirent *entry;
+    while (directory && (entry = readdir(directory)))
+        count += strncmp(entry->d_name, "nvidia", 6) == 0 && entry->d_name[6] >= '0' && entry->d_name[6] <= '9';
+    if (directory) closedir(directory);
+    return count;
+}
+
+lk_status lk_launch_count(lk_context *context, const char *text, int *ranks)
+{
+    cpu_set_t allowed;
+    char     *end;
+    long      number = strtol(text, &end, 10);
+    if (end != text && !*end) {
+        if (number < 1 || number > 4096)
+            return lk__fail(context, LK_EINVAL, "%s ranks on one host: from 1 to 4096, or auto, gpu or cpu", text);
+        *ranks = (int)number;
+        return LK_OK;
+    }
+    bool automatic = strcmp(text, "auto") == 0;
+    if (!automatic && strcmp(text, "gpu") != 0 && strcmp(text, "cpu") != 0)
+        return lk__fail(context, LK_EINVAL, "'%.40s' ranks: give a number, auto, gpu or cpu", text);
+    *ranks = strcmp(text, "cpu") == 0 ? 0 : gpus();
+    if (*ranks) return LK_OK;
+    if (strcmp(text, "gpu") == 0) return lk__fail(context, LK_EINVAL, "one rank for each GPU was asked for, but this host shows none");
+    if (sched_getaffinity(0, sizeof allowed, &allowed) < 0)
+        return lk__fail(context, LK_EIO, "cannot read which cores may be used: %s", strerror(errno));
+    *ranks = CPU_COUNT(&allowed);
+    return LK_OK;
+}

@@ -1,0 +1,387 @@
+/* test_program.c - what a program promises: it uses exactly the memory that its plan states, allocates nothing while it runs,
+ * gives the same bits with any number of threads, survives every failing allocation, and says where a model is wrong.
+ *
+ * ctest: timeout 300, label threaded */
+#include "support.h"
+
+typedef struct setting {
+    const char *model;
+    int         capacity, size; /* of the batch; of the images */
+} setting;
+
+static const setting settings[] = {{"mlp", 32, 0}, {"cnn", 8, 28}, {"resnet18", 2, 16}, {"resnet20", 4, 32}};
+enum { SETTINGS = sizeof settings / sizeof *settings };
+
+typedef struct data {
+    float   *x;
+    int32_t *y;
+} data;
+
+static lk_tensor record(lk_graph *g, const setting *s, lk_tensor *logits)
+{
+    int64_t   n = s->capacity;
+    lk_tensor x = s->size ? lk_input(g, "x", LK_F32, 4, ((int64_t[]){n, 3, s->size, s->size}))
+                          : lk_input(g, "x", LK_F32, 2, ((int64_t[]){n, 64}));
+    lk_tensor y = lk_input(g, "y", LK_I32, 1, &n);
+    *logits = lk_model_find(s->model)(x, (lk_model_options){.cifar_stem = true});
+    return lk_cross_entropy(*logits, y);
+}
+
+static data make_data(const setting *s)
+{
+    int64_t each = s->size ? 3 * s->size * s->size : 64, n = s->capacity * each;
+    data    d = {malloc((size_t)n * sizeof *d.x), malloc((size_t)s->capacity * sizeof *d.y)};
+    for (int64_t i = 0; i < n; i++) d.x[i] = (float)(2 * number(1, (uint64_t)i) - 1);
+    for (int i = 0; i < s->capacity; i++) d.y[i] = (int32_t)(number_bits(2, (uint64_t)i) % 10);
+    return d;
+}
+
+static rig prepare(const setting *s, int threads, data *d)
+{
+    rig                 r = rig_open(LK_F32, threads);
+    lk_tensor           logits;
+    lk_optimizer_config optimizer = LK_OPTIMIZER_CONFIG_INIT;
+    lk_plan_config      config = LK_PLAN_CONFIG_INIT;
+    optimizer.clip = 1;
+    config.loss = record(r.graph, s, &logits);
+    config.outputs = &logits;
+    config.outputs_count = 1;
+    config.optimizer = &optimizer;
+    rig_plan(&r, &config, 11);
+    *d = make_data(s);
+    REQUIRE(lk_program_bind(r.program, "x", d->x) == LK_OK && lk_program_bind(r.program, "y", d->y) == LK_OK);
+    return r;
+}
+
+static void finish(rig *r, data *d)
+{
+    rig_close(r);
+    free(d->x);
+    free(d->y);
+}
+
+static void train(rig *r, int64_t step, int64_t count)
+{
+    REQUIRE(lk_program_train(r->program, &(lk_step){.step = step, .count = count, .rate = 1e-3}) == LK_OK, "%s",
+            lk_context_error(r->context));
+}
+
+static void a_plan_states_the_memory_to_the_byte(void)
+{
+    for (int i = 0; i < SETTINGS; i++)
+        for (int threads = 1; threads <= 2; threads++) {
+            data d;
+            rig  r = prepare(&settings[i], threads, &d);
+            for (int again = 0; again < 2; again++) { /* before and after a step */
+                for (int kind = 0; kind < LK_MEMORY_OTHER; kind++)
+                    CHECK(lk_context_memory(r.context, kind) == lk_plan_memory(r.plan, kind),
+                          "%s, %d threads: %s: %zu stated, %zu held", settings[i].model, threads, lk_memory_name(kind),
+                          lk_plan_memory(r.plan, kind), lk_context_memory(r.context, kind));
+                train(&r, 1, settings[i].capacity);
+            }
+            size_t parameters = 4 * (size_t)lk_store_parameters(r.store);
+            CHECK(lk_plan_memory(r.plan, LK_MEMORY_PARAMETERS) >= parameters);
+            CHECK(lk_plan_memory(r.plan, LK_MEMORY_GRADIENTS) >= parameters);
+            CHECK(lk_plan_memory(r.plan, LK_MEMORY_OPTIMIZER) >= 2 * parameters);
+            CHECK(lk_plan_memory(r.plan, LK_MEMORY_ACTIVATIONS) > 0);
+            finish(&r, &d);
+        }
+}
+
+static void a_step_allocates_nothing(void)
+{
+    for (int i = 0; i < SETTINGS; i++) {
+        data d;
+        rig  r = prepare(&settings[i], 2, &d);
+        train(&r, 1, settings[i].capacity);
+        REQUIRE(lk_program_run(r.program, LK_EVALUATE) == LK_OK);
+        uint64_t before = lk_context_allocations(r.context);
+        for (int step = 2; step <= 4; step++) {
+            train(&r, step, settings[i].capacity - step % 2);
+            REQUIRE(lk_program_run(r.program, LK_EVALUATE) == LK_OK);
+        }
+        CHECK(lk_context_allocations(r.context) == before, "%s: %llu allocations", settings[i].model,
+              (unsigned long long)(lk_context_allocations(r.context) - before));
+        finish(&r, &d);
+    }
+}
+
+static uint64_t bits_after_5_steps(const setting *s, int threads)
+{
+    data d;
+    rig  r = prepare(s, threads, &d);
+    REQUIRE(lk_context_threads(r.context) == threads);
+    for (int step = 1; step <= 5; step++) train(&r, step, s->capacity - (step == 3));
+    lk_metrics m = rig_metrics(&r);
+    uint64_t   hash = lk_store_hash(r.store);
+    CHECK(isfinite(m.loss) && m.loss > 0 && m.grad_norm > 0);
+    REQUIRE(lk_program_run(r.program, LK_EVALUATE) == LK_OK);
+    const float *logits = lk_program_output(r.program, 0);
+    for (int i = 0; i < s->capacity * 10; i++) {
+        uint32_t word;
+        memcpy(&word, &logits[i], sizeof word);
+        hash = hash * 31 + word;
+    }
+    finish(&r, &d);
+    return hash;
+}
+
+static void the_same_seed_gives_the_same_bits_with_1_2_and_3_threads(void)
+{
+    for (int i = 0; i < SETTINGS; i++) {
+        uint64_t one = bits_after_5_steps(&settings[i], 1);
+        CHECK(bits_after_5_steps(&settings[i], 1) == one, "%s, run again", settings[i].model);
+        for (int threads = 2; threads <= 3; threads++)
+            CHECK(bits_after_5_steps(&settings[i], threads) == one, "%s with %d threads", settings[i].model, threads);
+    }
+}
+
+/* ---- allocations that fail ---- */
+
+typedef struct meter {
+    int64_t left;     /* calls before one fails */
+    bool    for_good; /* all later ones fail too */
+    int64_t calls, outstanding;
+    bool    hit;
+} meter;
+
+static void *metered_alloc(void *user, size_t bytes, size_t alignment)
+{
+    meter *m = user;
+    m->calls++;
+    if (m->left == 0 || (m->left < 0 && m->for_good)) {
+        m->hit = true;
+        m->left--;
+        return NULL;
+    }
+    m->left--;
+    m->outstanding += (int64_t)bytes;
+    return aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment);
+}
+
+static void metered_free(void *user, void *memory, size_t bytes)
+{
+    ((meter *)user)->outstanding -= (int64_t)bytes;
+    free(memory);
+}
+
+/* Everything from the context to a step; the status of what failed first. */
+static lk_status attempt(const setting *s, meter *m, data *d)
+{
+    rig               r = {0};
+    lk_context_config cc = LK_CONTEXT_CONFIG_INIT;
+    lk_status         status;
+    cc.threads = 1;
+    cc.allocator = (lk_allocator){metered_alloc, metered_free, m};
+    if ((status = lk_context_create(&cc, &r.context)) < 0) return status;
+    if ((status = lk_graph_create(r.context, LK_F32, &r.graph)) < 0) goto done;
+    lk_tensor           logits, loss = record(r.graph, s, &logits);
+    lk_parameter_group  group = {.match = "*.bias", .lr_scale = 2, .no_decay = true};
+    lk_optimizer_config optimizer = LK_OPTIMIZER_CONFIG_INIT;
+    lk_plan_config      config = LK_PLAN_CONFIG_INIT;
+    optimizer.clip = 1;
+    optimizer.groups = &group;
+    optimizer.groups_count = 1;
+    config.loss = loss;
+    config.outputs = &logits;
+    config.outputs_count = 1;
+    config.optimizer = &optimizer;
+    if ((status = lk_plan_create(r.graph, &config, &r.plan)) < 0) goto done;
+    if ((status = lk_store_create(r.plan, 1, &r.store)) < 0) goto done;
+    if ((status = lk_program_create(r.plan, r.store, &r.program)) < 0) goto done;
+    if ((status = lk_program_bind(r.program, "x", d->x)) < 0 || (status = lk_program_bind(r.program, "y", d->y)) < 0)
+        goto done;
+    status = lk_program_train(r.program, &(lk_step){.step = 1, .count = s->capacity, .rate = 1e-3});
+done:
+    CHECK(status >= 0 || *lk_context_error(r.context), "%s fails without a word", lk_status_name(status));
+    lk_program_free(r.program);
+    lk_store_free(r.store);
+    lk_plan_free(r.plan);
+    lk_graph_free(r.graph);
+    lk_context_free(r.context);
+    return status;
+}
+
+static void storm(const setting *s)
+{
+    data    d = make_data(s);
+    int64_t n = 0, failures = 0;
+    for (bool hit = true; hit && n < 100000; n++) {
+        hit = false;
+        for (int for_good = 0; for_good < 2; for_good++) {
+            meter     m = {.left = n, .for_good = for_good};
+            lk_status status = attempt(s, &m, &d);
+            CHECK(status == LK_OK || status == LK_ENOMEM, "%s: allocation %lld: %s", s->model, (long long)n,
+                  lk_status_name(status));
+            CHECK(m.hit || status == LK_OK);
+            CHECK(m.outstanding == 0, "%s: allocation %lld: %lld bytes are lost", s->model, (long long)n,
+                  (long long)m.outstanding);
+            hit = hit || m.hit;
+            failures += status == LK_ENOMEM;
+        }
+    }
+    CHECK(n > 50 && failures > n, "%lld allocations, %lld failures", (long long)n, (long long)failures);
+    printf("     %s: each of %lld allocations failed once\n", s->model, (long long)n - 1);
+    free(d.x);
+    free(d.y);
+}
+
+static void a_failing_allocation_gives_enomem_and_loses_nothing(void)
+{
+    storm(&(setting){"mlp", 3, 0});
+    storm(&(setting){"resnet20", 2, 8});
+}
+
+/* ---- mistakes of the caller ---- */
+
+/* A fresh graph with x (4*, 6), image (4*, 3, 8, 8), ids (4*) and a vector of 5; then `call`, which must fail on this line. */
+#define WRONG(call, words)                                                                  \
+    do {                                                                                    \
+        rig       r = rig_open(LK_F32, 1);                                                  \
+        lk_tensor x = lk_input(r.graph, "x", LK_F32, 2, ((int64_t[]){4, 6})),               \
+                  v = lk_parameter(r.graph, "v", 1, ((int64_t[]){5}));                      \
+        lk_tensor image = lk_input(r.graph, "image", LK_F32, 4, ((int64_t[]){4, 3, 8, 8})); \
+        lk_tensor ids = lk_input(r.graph, "ids", LK_I32, 1, ((int64_t[]){4}));              \
+        (void)x, (void)v, (void)image, (void)ids;                                           \
+        REQUIRE(lk_graph_status(r.graph) == LK_OK);                                         \
+        (void)(call);                                                                       \
+        check_wrong(&r, x, __LINE__, words);                                                \
+        rig_close(&r);                                                                      \
+    } while (0)
+
+static void check_wrong(rig *r, lk_tensor x, int line, const char *words)
+{
+    char place[64], first[1024];
+    snprintf(place, sizeof place, "test_program.c:%d: ", line);
+    CHECK(lk_graph_status(r->graph) == LK_EINVAL, "line %d: %s", line, lk_status_name(lk_graph_status(r->graph)));
+    snprintf(first, sizeof first, "%s", lk_graph_error(r->graph));
+    CHECK(strstr(first, place) && strstr(first, words), "line %d, \"%s\": \"%s\"", line, words, first);
+    /* Later calls, good or bad, do nothing and keep the first message. */
+    CHECK(lk_relu(x).id < 0 && lk_softmax(x, 9).id < 0 && lk_linear(x, "fc", 3).id < 0 &&
+          lk_model_mlp(x, (lk_model_options){0}).id < 0);
+    CHECK(strcmp(lk_graph_error(r->graph), first) == 0);
+    lk_plan_config config = LK_PLAN_CONFIG_INIT;
+    config.loss = x;
+    CHECK(lk_plan_create(r->graph, &config, &r->plan) == LK_EINVAL && !r->plan);
+    CHECK(strstr(lk_context_error(r->context), first), "\"%s\"", lk_context_error(r->context));
+}
+
+static void shapes_that_do_not_fit_are_named_with_file_and_line(void)
+{
+    lk_tensor none = {0};
+    WRONG(lk_add(x, v), "do not broadcast");
+    WRONG(lk_mul(x, lk_parameter(r.graph, "w", 2, ((int64_t[]){4, 6}))), "batch axis");
+    WRONG(lk_add(x, none), "missing");
+    WRONG(lk_add(x, ids), "not i32");
+    WRONG(lk_matmul(x, x), "do not fit");
+    WRONG(lk_matmul(x, v), "two axes");
+    WRONG(lk_f_linear(x, lk_parameter(r.graph, "w", 2, ((int64_t[]){3, 5})), none), "ends in 6 features");
+    WRONG(lk_f_linear(x, lk_parameter(r.graph, "w", 2, ((int64_t[]){3, 6})), v), "bias");
+    WRONG(lk_conv2d(x, "conv", 8, 3), "(N, C, H, W) is needed");
+    WRONG(lk_conv2d(image, "conv", 8, 9), "does not fit into");
+    WRONG(lk_conv2d(image, "conv", 8, 3, .groups = 2), "groups");
+    WRONG(lk_f_conv2d(image, lk_parameter(r.graph, "w", 4, ((int64_t[]){2, 5, 3, 3})), none), "has 3 channels");
+    WRONG(lk_max_pool2d(image, 9), "does not fit into");
+    WRONG(lk_max_pool2d(image, 2, .padding = 2), "more than half");
+    WRONG(lk_max_pool2d(image, 0), "cannot be");
+    WRONG(lk_max_pool2d(image, 2, .stride = -1), "cannot be");
+    WRONG(lk_global_avg_pool2d(x), "4 axes");
+    WRONG(lk_softmax(x, 2), "no axis 2");
+    WRONG(lk_softmax(x, -3), "no axis");
+    WRONG(lk_sum(x, .axes = ((int[]){5}), .axes_count = 1), "no axis 5");
+    WRONG(lk_reshape(x, 2, ((int64_t[]){5, 5})), "24 elements");
+    WRONG(lk_reshape(x, 2, ((int64_t[]){6, 4})), "tear the batch axis apart");
+    WRONG(lk_reshape(x, 2, ((int64_t[]){-1, -1})), "cannot have size -1");
+    WRONG(lk_reshape(x, 7, ((int64_t[]){4, 1, 1, 1, 1, 1, 6})), "7 axes");
+    WRONG(lk_transpose(x, 0, 2), "axes 0 and 2");
+    WRONG(lk_permute(x, ((int[]){1, 1})), "each be named once");
+    WRONG(lk_slice(x, 1, 4, 3), "no [4, 7)");
+    WRONG(lk_slice(x, 0, 0, 2), "cannot cut the batch axis");
+    WRONG(lk_concat(((lk_tensor[]){x, v}), 2, 1), "differ in more than axis 1");
+    WRONG(lk_concat(((lk_tensor[]){x, x}), 2, 0), "cannot join along the batch axis");
+    WRONG(lk_concat(((lk_tensor[]){x, x, x, x, x, x, x, x, x}), 9, 1), "1 to 8");
+    WRONG(lk_f_layer_norm(x, v, none), "does not fit");
+    WRONG(lk_batch_norm(lk_reshape(x, 3, ((int64_t[]){4, 2, 3})), "bn"), "(N, C) or (N, C, H, W)");
+    WRONG(lk_dropout(x, 1.5), "0 to 1");
+    WRONG(lk_f_embedding(x, lk_parameter(r.graph, "w", 2, ((int64_t[]){3, 5}))), "must be i32");
+    WRONG(lk_cross_entropy(x, x), "labels");
+    WRONG(lk_cross_entropy(x, ids, .label_smoothing = 1.0), "label_smoothing");
+    WRONG(lk_mse(x, v), "differ");
+    WRONG((lk_block_end(x), x), "without lk_block_begin");
+    WRONG((lk_parameter(r.graph, "v", 1, ((int64_t[]){3}))), "exists already");
+    WRONG(lk_parameter(r.graph, "w", 1, ((int64_t[]){0})), "size 0");
+    WRONG(lk_input(r.graph, "z", LK_F64, 1, ((int64_t[]){3})), "f64");
+    WRONG(lk_add(x, ((lk_tensor){r.graph, 1000})), "not a tensor of this graph");
+}
+
+static void a_program_refuses_what_cannot_be_run(void)
+{
+    data           d;
+    rig            r = prepare(&settings[0], 1, &d), evaluation = rig_open(LK_F32, 1);
+    lk_plan_config config = LK_PLAN_CONFIG_INIT;
+    lk_tensor      logits;
+    config.loss = record(evaluation.graph, &settings[0], &logits);
+    rig_plan(&evaluation, &config, 1);
+    lk_program *p = evaluation.program, *other = NULL;
+    CHECK(lk_program_step(p, &(lk_step){.step = 1, .count = 33}) == LK_EINVAL &&
+          strstr(lk_context_error(evaluation.context), "32"));
+    CHECK(lk_program_step(p, &(lk_step){.step = 1, .count = -1}) == LK_EINVAL);
+    CHECK(lk_program_step(p, &(lk_step){.step = 0, .count = 1}) == LK_EINVAL);
+    CHECK(lk_program_bind(p, "z", d.x) == LK_ENOENT && strstr(lk_context_error(evaluation.context), "\"z\""));
+    CHECK(lk_program_step(p, &(lk_step){.step = 1, .count = 32}) == LK_OK);
+    CHECK(lk_program_run(p, LK_EVALUATE) == LK_EINVAL && strstr(lk_context_error(evaluation.context), "not bound"));
+    REQUIRE(lk_program_bind(p, "x", d.x) == LK_OK && lk_program_bind(p, "y", d.y) == LK_OK);
+    CHECK(lk_program_run(p, LK_EVALUATE) == LK_OK);
+    CHECK(lk_program_run(p, LK_FORWARD) == LK_EINVAL && strstr(lk_context_error(evaluation.context), "only evaluates"));
+    CHECK(lk_program_run(p, (lk_section)17) == LK_EINVAL);
+    CHECK(!lk_program_gradient(p, "fc1.weight") && !lk_program_output(p, 0));
+    CHECK(lk_program_create(evaluation.plan, r.store, &other) == LK_EMISMATCH && !other);
+    CHECK(lk_plan_memory(evaluation.plan, LK_MEMORY_GRADIENTS) == 0 &&
+          lk_plan_memory(evaluation.plan, LK_MEMORY_OPTIMIZER) == 0);
+    rig_close(&evaluation);
+    finish(&r, &d);
+}
+
+static void a_plan_refuses_settings_out_of_range(void)
+{
+    rig                 r = rig_open(LK_F32, 1);
+    lk_tensor           logits, loss = record(r.graph, &settings[0], &logits);
+    lk_optimizer_config bad[8], good = LK_OPTIMIZER_CONFIG_INIT;
+    for (int i = 0; i < 8; i++) bad[i] = good;
+    bad[0].lr = -1;
+    bad[1].beta1 = 1;
+    bad[2].beta2 = NAN;
+    bad[3].clip = -1;
+    bad[4].nesterov = true;
+    bad[5].weight_decay = -0.1;
+    bad[6].momentum = NAN;
+    bad[7].size = 1;
+    for (int i = 0; i < 8; i++) {
+        lk_plan_config config = LK_PLAN_CONFIG_INIT;
+        config.loss = loss;
+        config.optimizer = &bad[i];
+        CHECK(lk_plan_create(r.graph, &config, &r.plan) == LK_EINVAL && !r.plan && *lk_context_error(r.context), "%d",
+              i);
+    }
+    lk_plan_config config = LK_PLAN_CONFIG_INIT;
+    config.loss = logits;
+    config.optimizer = &good;
+    CHECK(lk_plan_create(r.graph, &config, &r.plan) == LK_EINVAL &&
+          strstr(lk_context_error(r.context), "single number"));
+    lk_block_begin(logits, "open");
+    config.loss = loss;
+    CHECK(lk_plan_create(r.graph, &config, &r.plan) == LK_EINVAL && strstr(lk_context_error(r.context), "\"open\""));
+    rig_close(&r);
+}
+
+int main(void)
+{
+    RUN(a_plan_states_the_memory_to_the_byte);
+    RUN(a_step_allocates_nothing);
+    RUN(the_same_seed_gives_the_same_bits_with_1_2_and_3_threads);
+    RUN(a_failing_allocation_gives_enomem_and_loses_nothing);
+    RUN(shapes_that_do_not_fit_are_named_with_file_and_line);
+    RUN(a_program_refuses_what_cannot_be_run);
+    RUN(a_plan_refuses_settings_out_of_range);
+    return check_result();
+}

@@ -1,0 +1,237 @@
+/* test_trainer.c - the trainer holds what its plan said, to the byte; never saves or deletes what it must not; and takes up
+ * where it stopped. */
+#include "check.h"
+
+#include <dirent.h>
+#include <lockstep.h>
+#include <math.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static char root[] = "/tmp/lockstep-trainer-XXXXXX";
+
+static lk_tensor tiny(lk_tensor x)
+{
+    x = lk_max_pool2d(lk_relu(lk_batch_norm(lk_conv2d(x, "conv", 4, 3, .padding = 1), "bn")), 2);
+    return lk_linear(lk_dropout(lk_flatten(x), 0.2), "fc", 10);
+}
+
+typedef struct bench {
+    lk_context       *context;
+    lk_dataset       *train, *test;
+    lk_trainer_config config;
+    char              save[128];
+} bench;
+
+static void start(bench *b, int threads, const char *directory)
+{
+    lk_context_config config = LK_CONTEXT_CONFIG_INIT;
+    config.threads = threads;
+    REQUIRE(lk_context_create(&config, &b->context) == LK_OK);
+    REQUIRE(lk_dataset_open(b->context, "synthetic:1x8x8,count=100", LK_SPLIT_TRAIN, &b->train) == LK_OK);
+    REQUIRE(lk_dataset_open(b->context, "synthetic:1x8x8,count=100", LK_SPLIT_TEST, &b->test) == LK_OK);
+    b->config = (lk_trainer_config)LK_TRAINER_CONFIG_INIT;
+    b->config.model = tiny;
+    b->config.train = b->train;
+    b->config.test = b->test;
+    b->config.batch = 16; /* the last batch of an epoch is uneven */
+    b->config.steps = 8;
+    if (directory) {
+        snprintf(b->save, sizeof b->save, "%s/%s", root, directory);
+        b->config.save = b->save;
+    }
+}
+
+static void stop(bench *b)
+{
+    lk_dataset_free(b->train);
+    lk_dataset_free(b->test);
+    lk_context_free(b->context);
+}
+
+/* Trains to `steps` and gives the hash of the weights. */
+static uint64_t train(bench *b, int64_t steps, lk_status expected)
+{
+    lk_trainer *t = NULL;
+    b->config.steps = steps;
+    lk_status status = lk_trainer_create(b->context, &b->config, &t);
+    if (status >= 0) status = lk_trainer_run(t);
+    CHECK(status == expected, "%s: %s", lk_status_name(status), lk_context_error(b->context));
+    uint64_t hash = t ? lk_store_hash(lk_trainer_store(t)) : 0;
+    lk_trainer_free(t);
+    return hash;
+}
+
+static void a_trainer_holds_what_its_plan_said(void)
+{
+    static const lk_memory kinds[] = {LK_MEMORY_PARAMETERS, LK_MEMORY_GRADIENTS, LK_MEMORY_OPTIMIZER, LK_MEMORY_BUFFERS,
+                                      LK_MEMORY_ACTIVATIONS, LK_MEMORY_WORKSPACE, LK_MEMORY_LOADER, LK_MEMORY_CHECKPOINT};
+    for (int threads = 1; threads <= 3; threads++) {
+        for (int workers = 0; workers <= 2; workers++) {
+            bench       b;
+            lk_graph   *graph;
+            lk_plan    *plan;
+            lk_trainer *t;
+            size_t      memory[LK_MEMORY_COUNT];
+            start(&b, threads, "plan");
+            b.config.workers = workers;
+            b.config.resume = true;
+            REQUIRE(lk_trainer_plan(b.context, &b.config, &graph, &plan, memory) == LK_OK, "%s", lk_context_error(b.context));
+            REQUIRE(lk_trainer_create(b.context, &b.config, &t) == LK_OK, "%s", lk_context_error(b.context));
+            for (int turn = 0; turn < 2; turn++) { /* before the first step and after the last */
+                for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+                    CHECK(lk_context_memory(b.context, kinds[i]) == memory[kinds[i]], "%s: held %zu, planned %zu",
+                          lk_memory_name(kinds[i]), lk_context_memory(b.context, kinds[i]), memory[kinds[i]]);
+                CHECK(memory[LK_MEMORY_CHECKPOINT] > 0 && memory[LK_MEMORY_LOADER] > 0);
+                if (turn == 0) CHECK(lk_trainer_run(t) == LK_OK, "%s", lk_context_error(b.context));
+            }
+            lk_trainer_free(t);
+            lk_plan_free(plan);
+            lk_graph_free(graph);
+            stop(&b);
+        }
+    }
+}
+
+static void resuming_gives_the_bits_of_a_run_that_never_stopped(void)
+{
+    bench a, b;
+    start(&a, 1, NULL);
+    uint64_t whole = train(&a, 20, LK_OK);
+    stop(&a);
+    start(&b, 1, "resumed");
+    b.config.resume = true;
+    for (int64_t steps = 3; steps < 20; steps += 4) train(&b, steps, LK_OK); /* stops within epochs of 7 steps */
+    uint64_t resumed = train(&b, 20, LK_OK);
+    CHECK(whole == resumed, "%016llx, %016llx", (unsigned long long)whole, (unsigned long long)resumed);
+    stop(&b);
+}
+
+static void spoil(const bench *b, int64_t step)
+{
+    char path[256];
+    snprintf(path, sizeof path, "%s/step-%08lld/model.safetensors", b->save, (long long)step);
+    FILE *file = fopen(path, "r+b");
+    REQUIRE(file != NULL, "%s", path);
+    fseek(file, -3, SEEK_END);
+    fputc('X', file);
+    fclose(file);
+}
+
+static void what_was_just_saved_is_never_removed(void)
+{
+    bench   b;
+    int64_t step = 0;
+    start(&b, 1, "damaged");
+    b.config.resume = true;
+    b.config.keep = 2;
+    b.config.save_every = 1000; /* at the end alone */
+    train(&b, 4, LK_OK);
+    train(&b, 8, LK_OK);
+    spoil(&b, 8);
+    b.config.keep = 1;
+    train(&b, 6, LK_OK); /* 8 is passed over, 4 is gone on from, 6 is saved: and stays */
+    lk_trainer *t;
+    REQUIRE(lk_trainer_create(b.context, &b.config, &t) == LK_OK, "%s", lk_context_error(b.context));
+    CHECK(lk_trainer_progress(t)->step == 6, "resumed at %lld", (long long)lk_trainer_progress(t)->step);
+    lk_trainer_free(t);
+    train(&b, 8, LK_OK); /* takes the damaged one's place */
+    CHECK(lk_checkpoint_find(b.context, b.save, &step) == LK_OK && step == 8);
+    REQUIRE(lk_trainer_create(b.context, &b.config, &t) == LK_OK, "%s", lk_context_error(b.context));
+    CHECK(lk_trainer_progress(t)->step == 8);
+    lk_trainer_free(t);
+    stop(&b);
+}
+
+static void somebody_elses_checkpoint_is_not_written_over(void)
+{
+    bench       b;
+    lk_trainer *t;
+    start(&b, 1, "taken");
+    train(&b, 2, LK_OK);
+    CHECK(lk_trainer_create(b.context, &b.config, &t) == LK_EINVAL && strstr(lk_context_error(b.context), "already holds"));
+    b.config.resume_from = "/tmp/lockstep-no-such-run";
+    b.config.save = NULL;
+    CHECK(lk_trainer_create(b.context, &b.config, &t) == LK_ENOENT, "%s", lk_context_error(b.context));
+    stop(&b);
+}
+
+static void weights_that_overflowed_are_not_saved(void)
+{
+    bench   b;
+    int64_t step;
+    start(&b, 1, "overflow");
+    b.config.optimizer.kind = LK_SGD;
+    b.config.optimizer.lr = 1e38;
+    b.config.save_every = 1;
+    train(&b, 8, LK_ENAN);
+    CHECK(strstr(lk_context_error(b.context), "step") != NULL, "%s", lk_context_error(b.context));
+    if (lk_checkpoint_find(b.context, b.save, &step) == LK_OK) { /* what is there is finite */
+        bench c;
+        double loss, accuracy;
+        int64_t seen;
+        lk_trainer *t;
+        start(&c, 1, NULL);
+        c.config.train = NULL;
+        c.config.init = b.save;
+        REQUIRE(lk_trainer_create(c.context, &c.config, &t) == LK_OK, "%s", lk_context_error(c.context));
+        for (size_t i = 0; i < lk_store_count(lk_trainer_store(t)); i++) {
+            lk_state s = lk_store_at(lk_trainer_store(t), i);
+            if (s.dtype == LK_F32) CHECK(isfinite(*(float *)s.data), "%s", s.name);
+        }
+        CHECK(lk_trainer_evaluate(t, &loss, &accuracy, &seen) == LK_OK);
+        lk_trainer_free(t);
+        stop(&c);
+    }
+    stop(&b);
+}
+
+static void evaluation_alone_holds_nothing_for_training(void)
+{
+    bench       b;
+    lk_trainer *t;
+    double      loss, accuracy;
+    int64_t     seen;
+    start(&b, 1, NULL);
+    b.config.train = NULL;
+    REQUIRE(lk_trainer_create(b.context, &b.config, &t) == LK_OK, "%s", lk_context_error(b.context));
+    CHECK(lk_context_memory(b.context, LK_MEMORY_GRADIENTS) == 0 && lk_context_memory(b.context, LK_MEMORY_OPTIMIZER) == 0);
+    CHECK(lk_trainer_evaluate(t, &loss, &accuracy, &seen) == LK_OK && seen == lk_dataset_count(b.test));
+    CHECK(loss > 0 && accuracy >= 0 && accuracy <= 1);
+    CHECK(lk_trainer_run(t) == LK_EINVAL);
+    lk_trainer_free(t);
+    stop(&b);
+}
+
+static int stop_at_three(void *user, const lk_event *e)
+{
+    (void)user;
+    return e->kind == LK_EVENT_STEP && e->step == 3;
+}
+
+static void an_event_can_stop_and_what_was_done_is_saved(void)
+{
+    bench   b;
+    int64_t step;
+    start(&b, 1, "stopped");
+    b.config.event = stop_at_three;
+    train(&b, 8, LK_ECANCELED);
+    CHECK(lk_checkpoint_find(b.context, b.save, &step) == LK_OK && step == 3);
+    stop(&b);
+}
+
+int main(void)
+{
+    REQUIRE(mkdtemp(root) != NULL);
+    RUN(a_trainer_holds_what_its_plan_said);
+    RUN(resuming_gives_the_bits_of_a_run_that_never_stopped);
+    RUN(what_was_just_saved_is_never_removed);
+    RUN(somebody_elses_checkpoint_is_not_written_over);
+    RUN(weights_that_overflowed_are_not_saved);
+    RUN(evaluation_alone_holds_nothing_for_training);
+    RUN(an_event_can_stop_and_what_was_done_is_saved);
+    char command[160];
+    snprintf(command, sizeof command, "rm -rf '%s'", root);
+    CHECK(system(command) == 0);
+    return check_result();
+}
