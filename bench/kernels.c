@@ -24,25 +24,27 @@ typedef struct bench {
 enum { CHAINS = 24, ROUNDS = 20000 };
 
 /* Independent chains of multiply-add in registers; the barrier keeps the compiler from taking the product out of the loop. */
-#define SPIN(name, bytes, target, registers)                                                                      \
-    target static void name(void *argument, int64_t tile, int worker)                                             \
-    {                                                                                                             \
-        typedef float   wide __attribute__((vector_size(bytes)));                                                 \
-        wide            a = (wide){0} + 0.999f, b = (wide){0} + (float)tile, c0 = a, c1 = a, c2 = a, c3 = a;      \
-        wide            c4 = a, c5 = a, c6 = a, c7 = a, c8 = a, c9 = a, c10 = a, c11 = a;                         \
-        volatile float *sink = argument;                                                                          \
-        (void)worker;                                                                                             \
-        for (int round = 0; round < ROUNDS * 2; round++) {                                                        \
-            __asm__ volatile("" : "+" registers(a), "+" registers(b));                                            \
-            c0 += a * b, c1 += a * b, c2 += a * b, c3 += a * b, c4 += a * b, c5 += a * b;                          \
-            c6 += a * b, c7 += a * b, c8 += a * b, c9 += a * b, c10 += a * b, c11 += a * b;                        \
-            __asm__ volatile("" : "+" registers(c0), "+" registers(c1), "+" registers(c2), "+" registers(c3),     \
-                             "+" registers(c4), "+" registers(c5));                                               \
-            __asm__ volatile("" : "+" registers(c6), "+" registers(c7), "+" registers(c8), "+" registers(c9),     \
-                             "+" registers(c10), "+" registers(c11));                                             \
-        }                                                                                                         \
-        wide sum = c0 + c1 + c2 + c3 + c4 + c5 + c6 + c7 + c8 + c9 + c10 + c11;                                   \
-        *sink = sum[0];                                                                                           \
+#define SPIN(name, bytes, target, registers)                                                                 \
+    target static void name(void *argument, int64_t tile, int worker)                                        \
+    {                                                                                                        \
+        typedef float   wide __attribute__((vector_size(bytes)));                                            \
+        wide            a = (wide){0} + 0.999f, b = (wide){0} + (float)tile, c0 = a, c1 = a, c2 = a, c3 = a; \
+        wide            c4 = a, c5 = a, c6 = a, c7 = a, c8 = a, c9 = a, c10 = a, c11 = a;                    \
+        volatile float *sink = argument;                                                                     \
+        (void)worker;                                                                                        \
+        for (int round = 0; round < ROUNDS * 2; round++) {                                                   \
+            __asm__ volatile("" : "+" registers(a), "+" registers(b));                                       \
+            c0 += a * b, c1 += a * b, c2 += a * b, c3 += a * b, c4 += a * b, c5 += a * b;                    \
+            c6 += a * b, c7 += a * b, c8 += a * b, c9 += a * b, c10 += a * b, c11 += a * b;                  \
+            __asm__ volatile(""                                                                              \
+                             : "+" registers(c0), "+" registers(c1), "+" registers(c2), "+" registers(c3),   \
+                               "+" registers(c4), "+" registers(c5));                                        \
+            __asm__ volatile(""                                                                              \
+                             : "+" registers(c6), "+" registers(c7), "+" registers(c8), "+" registers(c9),   \
+                               "+" registers(c10), "+" registers(c11));                                      \
+        }                                                                                                    \
+        wide sum = c0 + c1 + c2 + c3 + c4 + c5 + c6 + c7 + c8 + c9 + c10 + c11;                              \
+        *sink = sum[0];                                                                                      \
     }
 #if defined(__x86_64__)
 SPIN(spin_avx512, 64, __attribute__((target("avx512f"))), "v")
@@ -119,7 +121,8 @@ static void time_call(bench *b, const char *name, lk__op op, lk__call *call, dou
     lk__free(b->context, LK_MEMORY_OTHER, call->workspace, bytes ? bytes : 1);
 done:
     for (int i = 0; i < call->inputs; i++)
-        lk__free(b->context, LK_MEMORY_OTHER, call->in[i].data, (size_t)lk__elements(&call->in[i]) * lk_dtype_size(call->in[i].dtype));
+        lk__free(b->context, LK_MEMORY_OTHER, call->in[i].data,
+                 (size_t)lk__elements(&call->in[i]) * lk_dtype_size(call->in[i].dtype));
     for (int i = 0; i < call->outputs; i++)
         lk__free(b->context, LK_MEMORY_OTHER, call->out[i].data,
                  (size_t)lk__elements(&call->out[i]) * lk_dtype_size(call->out[i].dtype));
@@ -128,14 +131,17 @@ done:
 static void time_conv(bench *b, const char *name, int64_t n, int64_t c, int64_t size, int64_t o, int64_t kernel,
                       int64_t stride, int64_t pool, bool input, bool counts)
 {
-    int64_t   padding = kernel / 2, out = (size + 2 * padding - kernel) / stride + 1, pooled = pool > 1 ? out / pool : out;
+    int64_t padding = kernel / 2, out = (size + 2 * padding - kernel) / stride + 1,
+            pooled = pool > 1 ? out / pool : out;
     int64_t   x[] = {n, c, size, size}, w[] = {o, c, kernel, kernel}, y[] = {n, o, pooled, pooled};
-    lk__attrs attrs = {.kernel = kernel, .stride = stride, .padding = padding, .groups = 1, .pool = pool, .activation = LK__RELU};
-    double    flops = 2.0 * (double)(n * c * out * out * o * kernel * kernel);
-    char      text[64];
-    bool      has_index = pool > 1;
-    lk__call  forward = {.attrs = &attrs, .inputs = 3, .outputs = has_index ? 2 : 1};
-    forward.in[0] = operand(b, 4, x, false), forward.in[1] = operand(b, 4, w, false), forward.in[2] = operand(b, 1, w, false);
+    lk__attrs attrs = {
+        .kernel = kernel, .stride = stride, .padding = padding, .groups = 1, .pool = pool, .activation = LK__RELU};
+    double   flops = 2.0 * (double)(n * c * out * out * o * kernel * kernel);
+    char     text[64];
+    bool     has_index = pool > 1;
+    lk__call forward = {.attrs = &attrs, .inputs = 3, .outputs = has_index ? 2 : 1};
+    forward.in[0] = operand(b, 4, x, false), forward.in[1] = operand(b, 4, w, false),
+    forward.in[2] = operand(b, 1, w, false);
     forward.out[0] = operand(b, 4, y, false);
     if (has_index) forward.out[1] = operand(b, 4, y, true);
     snprintf(text, sizeof text, "%s forward", name);
@@ -162,7 +168,8 @@ static void time_linear(bench *b, const char *name, int64_t rows, int64_t inputs
     double    flops = 2.0 * (double)(rows * inputs * outputs);
     char      text[64];
     lk__call  forward = {.attrs = &attrs, .inputs = 3, .outputs = 1};
-    forward.in[0] = operand(b, 2, x, false), forward.in[1] = operand(b, 2, w, false), forward.in[2] = operand(b, 1, w, false);
+    forward.in[0] = operand(b, 2, x, false), forward.in[1] = operand(b, 2, w, false),
+    forward.in[2] = operand(b, 1, w, false);
     forward.out[0] = operand(b, 2, y, false);
     snprintf(text, sizeof text, "%s forward", name);
     time_call(b, text, LK__OP_linear, &forward, flops, counts);

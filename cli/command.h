@@ -20,6 +20,7 @@ typedef struct command {
 /* In the order of `lockstep help`. */
 #define COMMAND_LIST(X) \
     X(train)            \
+    X(run)              \
     X(eval)             \
     X(predict)          \
     X(plan)             \

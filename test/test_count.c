@@ -353,7 +353,8 @@ static void dropout_is_a_function_of_seed_epoch_sample_and_operation(void)
     session     s = begin(masks, ROWS, LK_F64, LK_SGD, 1);
     int64_t     ids[ROWS];
     int         dropped = 0;
-    draw_mask(&s, "a", 1, 0, 1, NULL, &first);
+    for (int i = 0; i < ROWS; i++) ids[i] = 1000 + i;
+    draw_mask(&s, "a", 1, 0, 1, ids, &first);
     for (int i = 0; i < ROWS; i++)
         for (int j = 0; j < COLUMNS; j++) {
             dropped += first[i][j] == 0;
@@ -363,19 +364,26 @@ static void dropout_is_a_function_of_seed_epoch_sample_and_operation(void)
           ROWS * COLUMNS); /* five standard deviations */
     /* Two independent masks agree in 1/16 + 9/16 of the elements, here within 5 deviations of 0.0054. */
 #define INDEPENDENT() CHECK(fabs(equal_part(&first, &other) - 0.625) < 0.027, "%g", equal_part(&first, &other))
-    draw_mask(&s, "b", 1, 0, 1, NULL, &other);
+    draw_mask(&s, "b", 1, 0, 1, ids, &other);
     INDEPENDENT();
-    draw_mask(&s, "a", 2, 0, 1, NULL, &other);
+    draw_mask(&s, "a", 2, 0, 1, ids, &other);
     INDEPENDENT();
-    draw_mask(&s, "a", 1, 1, 1, NULL, &other);
+    draw_mask(&s, "a", 1, 1, 1, ids, &other);
     INDEPENDENT();
-    draw_mask(&s, "a", 1, 0, 1, NULL, &other);
+    draw_mask(&s, "a", 1, 0, 2, ids,
+              &other); /* a sample keeps its mask within an epoch, whichever step it falls in … */
     CHECK(equal_part(&first, &other) == 1);
-    for (int i = 0; i < ROWS; i++) ids[i] = ROWS - 1 - i; /* rows go with their samples */
+    for (int i = 0; i < ROWS; i++) ids[i] = 1000 + ROWS - 1 - i; /* … and whichever row */
     draw_mask(&s, "a", 1, 0, 1, ids, &other);
     for (int i = 0; i < ROWS; i++) CHECK(memcmp(first[i], other[ROWS - 1 - i], sizeof first[i]) == 0, "row %d", i);
     for (int i = 0; i < ROWS; i++) ids[i] = 1000000007 + i;
     draw_mask(&s, "a", 1, 0, 1, ids, &other);
+    INDEPENDENT();
+    /* Nobody knows the samples: each step has masks of its own. */
+    draw_mask(&s, "a", 1, 0, 1, NULL, &first);
+    draw_mask(&s, "a", 1, 0, 1, NULL, &other);
+    CHECK(equal_part(&first, &other) == 1);
+    draw_mask(&s, "a", 1, 0, 2, NULL, &other);
     INDEPENDENT();
     REQUIRE(lk_program_run(s.rig.program, LK_EVALUATE) == LK_OK); /* nothing is dropped: 1 + 1 everywhere */
     const double *y = lk_program_output(s.rig.program, 0);

@@ -4,6 +4,7 @@
 #define LK__RANDOM_H
 
 #include <stdint.h>
+#include <string.h>
 
 typedef enum lk__purpose { LK__FOR_INIT = 1, LK__FOR_SHUFFLE, LK__FOR_AUGMENT, LK__FOR_DROPOUT, LK__FOR_SYNTHETIC } lk__purpose;
 
@@ -19,6 +20,44 @@ void     lk__random4(const lk__random *random, uint64_t item, uint32_t index, ui
 uint32_t lk__random_u32(const lk__random *random, uint64_t item, uint32_t index);
 /* Uniform in [0, n) without bias, n >= 1. Consumes numbers from (item, index…) on; index advances past them. */
 uint64_t lk__random_below(const lk__random *random, uint64_t item, uint32_t *index, uint64_t n);
+
+/* lk__random4 for LK__RANDOM_BATCH indices from `index` on: out[k][j] is number k of index + j. Counters that advance together
+ * are what a compiler needs to vectorise the rounds, so this is for loops over many numbers, and stands here to be compiled with
+ * its caller's instruction set. */
+enum { LK__RANDOM_BATCH = 32 };
+#if defined(__clang__)
+#define LK__KEEP_LOOP
+#else
+#define LK__KEEP_LOOP _Pragma("GCC unroll 1") /* gcc would unroll it whole and then find nothing to vectorise */
+#endif
+static inline void lk__random4_batch(const lk__random *random, uint64_t item, uint32_t index, uint32_t out[4][LK__RANDOM_BATCH])
+{
+    uint32_t k0 = random->key[0], k1 = random->key[1];
+    uint32_t c0[LK__RANDOM_BATCH], c1[LK__RANDOM_BATCH], c2[LK__RANDOM_BATCH], c3[LK__RANDOM_BATCH];
+    for (uint32_t j = 0; j < LK__RANDOM_BATCH; j++) {
+        c0[j] = index + j;
+        c1[j] = (uint32_t)item;
+        c2[j] = (uint32_t)(item >> 32);
+        c3[j] = random->high;
+    }
+    for (int round = 0; round < 10; round++) {
+        LK__KEEP_LOOP
+        for (int j = 0; j < LK__RANDOM_BATCH; j++) {
+            uint64_t p0 = (uint64_t)0xD2511F53u * c0[j], p1 = (uint64_t)0xCD9E8D57u * c2[j];
+            c0[j] = (uint32_t)(p1 >> 32) ^ c1[j] ^ k0;
+            c2[j] = (uint32_t)(p0 >> 32) ^ c3[j] ^ k1;
+            c1[j] = (uint32_t)p1;
+            c3[j] = (uint32_t)p0;
+        }
+        k0 += 0x9E3779B9u;
+        k1 += 0xBB67AE85u;
+    }
+    memcpy(out[0], c0, sizeof c0);
+    memcpy(out[1], c1, sizeof c1);
+    memcpy(out[2], c2, sizeof c2);
+    memcpy(out[3], c3, sizeof c3);
+}
+
 static inline double lk__random_unit(uint32_t bits) { return (bits + 0.5) * (1.0 / 4294967296.0); } /* (0, 1) */
 
 #endif

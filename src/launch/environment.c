@@ -1,4 +1,5 @@
 /* environment.c - what a rank finds in its environment: the names that torchrun sets, and the job's id and token. */
+#define _GNU_SOURCE
 #include "launch/launch.h"
 
 #include <stdarg.h>

@@ -1,4 +1,5 @@
 /* folder.c - where a job's files are: FOLDER/attempt_G/LOCAL_RANK/{stdout.log,stderr.log,error.json}, as torchrun lays them out. */
+#define _GNU_SOURCE
 #include "launch/launch.h"
 
 #include <dirent.h>

@@ -1,5 +1,6 @@
 /* keeper.c - a small process in a session of its own that holds a pipe to the launcher. When the launcher is gone, however it
  * went, the keeper kills the ranks' process groups and whoever carries the job's id in its environment. */
+#define _GNU_SOURCE
 #include "launch/launch.h"
 
 #include <ctype.h>
@@ -31,10 +32,9 @@ static void pause_for(long milliseconds)
 /* Whether one of the NUL-parted strings of a process's environment is LOCKSTEP_JOB=id, or begins a part of that job (id.…). */
 static bool carries(pid_t pid, const char *id)
 {
-    static char text[1 << 16]; /* the launcher and the keeper have one thread each */
-    char        path[48], mark[MARK];
-    size_t      length = (size_t)snprintf(mark, sizeof mark, "LOCKSTEP_JOB=%s", id), held = 0;
-    bool        found = false, begins = true; /* begins: text starts at the beginning of a string */
+    char   text[1 << 14], path[48], mark[MARK];
+    size_t length = (size_t)snprintf(mark, sizeof mark, "LOCKSTEP_JOB=%s", id), held = 0;
+    bool   found = false, begins = true; /* begins: text starts at the beginning of a string */
     snprintf(path, sizeof path, "/proc/%d/environ", (int)pid);
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0) return false;
@@ -46,7 +46,7 @@ static bool carries(pid_t pid, const char *id)
         size_t at = 0;
         while (at < end) {
             size_t rest = strlen(text + at);
-            if (at + rest == end && got > 0 && at > 0) break; /* perhaps cut: look again with more behind it */
+            if (at + rest == end && got > 0 && rest < sizeof mark) break; /* perhaps cut: look again with more behind it */
             if (begins && strncmp(text + at, mark, length) == 0 && (!text[at + length] || text[at + length] == '.')) found = true;
             begins = at + rest < end;
             at += rest + 1;
@@ -98,25 +98,31 @@ static int list_processes(process *list, int most)
     return count;
 }
 
+static int by_pid(const void *a, const void *b)
+{
+    const process *x = a, *y = b;
+    return x->pid < y->pid ? -1 : x->pid > y->pid;
+}
+
 /* Descendants of `ancestor`, generation after generation until there are no more. */
 static void mark_descendants(process *list, int count, pid_t ancestor, pid_t except)
 {
+    qsort(list, (size_t)count, sizeof *list, by_pid);
     for (bool more = true; more;) {
         more = false;
         for (int i = 0; i < count; i++) {
             if (list[i].ours || list[i].pid == except) continue;
-            bool ours = list[i].parent == ancestor;
-            for (int j = 0; j < count && !ours; j++) ours = list[j].ours && list[j].pid == list[i].parent;
-            if (ours) list[i].ours = more = true;
+            process *parent = bsearch(&(process){.pid = list[i].parent}, list, (size_t)count, sizeof *list, by_pid);
+            if (list[i].parent == ancestor || (parent && parent->ours)) list[i].ours = more = true;
         }
     }
 }
 
 int lk__processes_of(const char *id, pid_t ancestor, pid_t except, int signal)
 {
-    static process list[PROCESSES];
-    int            count = list_processes(list, PROCESSES), ours = 0;
-    pid_t          self = getpid();
+    process list[PROCESSES];
+    int     count = list_processes(list, PROCESSES), ours = 0;
+    pid_t   self = getpid();
     if (ancestor > 0) mark_descendants(list, count, ancestor, except);
     for (int i = 0; i < count; i++) {
         if (list[i].pid == self || list[i].pid == except) continue;
@@ -154,8 +160,8 @@ static void bury(const char *id, const groups *g)
 
 static void keep(int pipe, const char *id, const char *folder)
 {
-    static groups g;
-    message       m;
+    groups  g = {.count = 0};
+    message m;
     for (;;) {
         ssize_t got = read(pipe, &m, sizeof m);
         if (got < 0 && errno == EINTR) continue;
@@ -180,7 +186,8 @@ lk_status lk__keeper_start(lk__job *job)
         for (size_t i = 0; i < sizeof ignored / sizeof *ignored; i++) signal(ignored[i], SIG_IGN);
         /* Nothing of ours stays open in it: whoever reads our output must see its end when we are gone. */
         dup2(ends[0], STDIN_FILENO);
-        close_range(1, ~0u, 0);
+        if (close_range(1, ~0u, 0) < 0) /* a kernel before 5.9 */
+            for (int fd = 1; fd < 4096; fd++) close(fd);
         if (chdir("/") < 0) _exit(1);
         keep(STDIN_FILENO, job->id, job->keep_folder ? "" : job->folder);
     }
@@ -215,8 +222,9 @@ void lk__sweep(lk__job *job, double grace)
 {
     double until = lk__now() + grace;
     int    left = lk__processes_of(job->id, getpid(), job->keeper.pid, SIGTERM);
-    while (left > 0 && lk__now() < until) {
+    while (left > 0 && lk__now() < until && !job->killing) {
         pause_for(5);
+        lk__job_hear(job);
         while (waitpid(-1, NULL, WNOHANG) > 0) {} /* orphans come to us; the dead are not leftovers */
         left = lk__processes_of(job->id, getpid(), job->keeper.pid, 0);
     }

@@ -6,11 +6,19 @@
 #include "launch/relay.h"
 
 #include <lockstep/launch.h>
+#include <poll.h>
 #include <sched.h>
+#include <signal.h>
 #include <sys/resource.h>
 #include <sys/types.h>
 
 enum { LK__PATH = 512, LK__JOB_ID = 128, LK__TOKEN = 33 };
+
+#define LK__TRY(call)                    \
+    do {                                 \
+        lk_status status_ = (call);      \
+        if (status_ < 0) return status_; \
+    } while (0)
 
 /* A rank, or in the launcher of `hosts` one ssh. */
 typedef struct lk__child {
@@ -23,7 +31,7 @@ typedef struct lk__child {
     int           status; /* as wait gives it */
     struct rusage usage;
     double        began, ended; /* by lk__now */
-    lk__stream    streams[2];   /* stdout, stderr */
+    lk__line_stream    streams[2];   /* stdout, stderr */
     lk__tail      tail;
     char          folder[LK__PATH];
     char          error_file[LK__PATH];
@@ -63,14 +71,17 @@ typedef struct lk__job {
     cpu_set_t              *cores; /* one set a rank; NULL: not pinned */
     int                     threads; /* OMP_NUM_THREADS */
     bool                    head;    /* children are ssh, not ranks */
-    bool                    in_order; /* far ends wait for the port */
     lk__child              *children;
     int                     count, alive;
     lk__keeper              keeper;
     lk__sink                sinks[2];
     lk__sink               *out, *err; /* the same one where both are one file */
     int                     signals;   /* a signalfd */
-    struct lk__poll        *polls;
+    sigset_t                old_mask;
+    struct sigaction        old_pipe;
+    int                     was_reaper;
+    struct pollfd          *polls;
+    size_t                  poll_capacity;
     lk__why                 why;
     lk__child              *first; /* failure */
     int                     signal, interrupts;
@@ -83,15 +94,22 @@ typedef struct lk__job {
 /* ---- job.c ---- */
 lk_status lk__launch_here(lk_context *context, const lk_launch_config *config, const lk__place *place, int *exit_code);
 void      lk__job_say(lk__job *job, const char *format, ...) __attribute__((format(printf, 2, 3)));
-lk_status lk__job_open(lk__job *job);  /* descriptors, signals, folder, keeper */
+/* Descriptors, signals, folder, keeper, room for `count` children. Close it also when it fails. */
+lk_status lk__job_open(lk__job *job, lk_context *context, const lk_launch_config *config, const lk__place *place, int count);
 void      lk__job_close(lk__job *job); /* waits for what is still to be written, unless interrupted */
+void      lk__job_begin(lk__job *job); /* a generation: nobody has failed yet */
+int       lk__job_result(const lk__job *job); /* the exit code */
 int       lk__exit_code(int status);   /* as a shell gives it */
 lk_status lk__random_hex(lk_context *context, char *out, size_t bytes); /* 2 × bytes digits and a NUL */
+
+/* ---- hosts.c ---- */
+lk_status lk__launch_hosts(lk_context *context, const lk_launch_config *config, int *exit_code);
 
 /* ---- watch.c ---- */
 lk_status lk__watch(lk__job *job); /* until every child has ended and what they printed is in the queues */
 void      lk__job_stop(lk__job *job, lk__why why);
-void      lk__job_flush(lk__job *job);
+void      lk__job_hear(lk__job *job);  /* takes the signals that came; the second request to stop kills at once */
+void      lk__job_flush(lk__job *job); /* until the queues are empty, the readers gone or somebody loses patience */
 
 /* ---- start.c ---- */
 /* Forks; LK_EIO with a sentence when the program cannot be executed. terminal: the child gets ours. */

@@ -1,4 +1,5 @@
 /* oom.c - whether the kernel killed for memory: counters of our cgroup (version 2 or 1) and of the whole host. */
+#define _GNU_SOURCE
 #include "launch/launch.h"
 
 #include <stdio.h>

@@ -1,4 +1,5 @@
 /* relay.c - cuts what children print into lines and queues them whole, so that lines of different ranks never mix. */
+#define _GNU_SOURCE
 #include "launch/relay.h"
 
 #include "base/base.h"
@@ -100,7 +101,7 @@ void lk__tail_add(lk__tail *tail, const char *text, size_t length)
 
 /* ---- streams ---- */
 
-static void finish_line(lk__stream *stream, const char *text, size_t length)
+static void finish_line(lk__line_stream *stream, const char *text, size_t length)
 {
     if (stream->consume && stream->consume(stream->user, text, length)) return;
     if (stream->sink) lk__sink_line(stream->sink, stream->prefix, text, length);
@@ -108,7 +109,7 @@ static void finish_line(lk__stream *stream, const char *text, size_t length)
 }
 
 /* Adds to the unfinished line. One that grows beyond all measure is passed on in pieces, as lines of their own. */
-static void keep(lk__stream *stream, lk_context *context, const char *text, size_t length)
+static void keep(lk__line_stream *stream, lk_context *context, const char *text, size_t length)
 {
     while (length) {
         size_t room = LK__LINE_MOST - stream->length, some = length < room ? length : room;
@@ -129,7 +130,7 @@ static void keep(lk__stream *stream, lk_context *context, const char *text, size
     }
 }
 
-static void to_file(lk__stream *stream, const char *text, size_t length)
+static void to_file(lk__line_stream *stream, const char *text, size_t length)
 {
     while (stream->file >= 0 && length) {
         ssize_t wrote = write(stream->file, text, length);
@@ -145,13 +146,13 @@ static void to_file(lk__stream *stream, const char *text, size_t length)
     }
 }
 
-void lk__stream_read(lk__stream *stream, lk_context *context)
+void lk__line_stream_read(lk__line_stream *stream, lk_context *context)
 {
     char    bytes[READ_BYTES];
     ssize_t got = read(stream->fd, bytes, sizeof bytes);
     if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
     if (got <= 0) {
-        lk__stream_end(stream, context);
+        lk__line_stream_end(stream, context);
         return;
     }
     to_file(stream, bytes, (size_t)got);
@@ -172,7 +173,7 @@ void lk__stream_read(lk__stream *stream, lk_context *context)
     }
 }
 
-void lk__stream_peek(lk__stream *stream)
+void lk__line_stream_peek(lk__line_stream *stream)
 {
     lk__sink *sink = stream->sink;
     if (!stream->unseen || !sink || !sink->terminal || sink->closed || !stream->length) return;
@@ -193,7 +194,7 @@ void lk__stream_peek(lk__stream *stream)
     sink->moving = true;
 }
 
-void lk__stream_end(lk__stream *stream, lk_context *context)
+void lk__line_stream_end(lk__line_stream *stream, lk_context *context)
 {
     if (stream->length) finish_line(stream, stream->line, stream->length);
     lk__free(context, LK_MEMORY_OTHER, stream->line, stream->capacity);

@@ -24,7 +24,7 @@ typedef struct lk__tail { /* the last lines, oldest first */
     size_t length;
 } lk__tail;
 
-typedef struct lk__stream {
+typedef struct lk__line_stream {
     int       fd;   /* -1: ended */
     int       file; /* gets every byte as it came; -1: none */
     lk__sink *sink; /* NULL: not shown */
@@ -36,7 +36,7 @@ typedef struct lk__stream {
     size_t    length, capacity;
     bool      unseen; /* there is something new in `line` */
     int       file_error; /* errno of the first write to file that failed */
-} lk__stream;
+} lk__line_stream;
 
 void lk__sink_open(lk__sink *sink, lk_context *context, int fd);
 void lk__sink_free(lk__sink *sink);
@@ -47,10 +47,10 @@ static inline size_t lk__sink_waiting(const lk__sink *sink) { return sink->end -
 static inline bool   lk__sink_full(const lk__sink *sink) { return sink && lk__sink_waiting(sink) >= LK__QUEUE_MOST; }
 
 /* Reads once and passes on what is whole; ends the stream at its end, its last line with it. */
-void lk__stream_read(lk__stream *stream, lk_context *context);
+void lk__line_stream_read(lk__line_stream *stream, lk_context *context);
 /* Shows the newest part of an unfinished line that holds a carriage return (a progress bar), on a terminal alone. */
-void lk__stream_peek(lk__stream *stream);
-void lk__stream_end(lk__stream *stream, lk_context *context); /* what is unfinished is passed on; NULLs are fine */
+void lk__line_stream_peek(lk__line_stream *stream);
+void lk__line_stream_end(lk__line_stream *stream, lk_context *context); /* what is unfinished is passed on; NULLs are fine */
 void lk__tail_add(lk__tail *tail, const char *text, size_t length);
 
 #endif

@@ -1,4 +1,5 @@
 /* start.c - starts one child: its own process group, its pipes, its cores; and hears from it whether exec worked. */
+#define _GNU_SOURCE
 #include "launch/launch.h"
 
 #include <arpa/inet.h>
@@ -38,8 +39,7 @@ static void close_both(int ends[2])
 /* In the child, after fork: only calls that are safe there. Returns if something failed, with errno set. */
 static void become(lk__job *job, const lk__child *child, const pipes *p, pid_t parent, bool terminal)
 {
-    sigset_t none;
-    int      group = setpgid(0, 0);
+    int group = setpgid(0, 0);
     lk__keeper_tell(job, getpid(), true); /* before exec: the keeper knows of us whatever happens to the launcher */
     if (group < 0) return;
     if (terminal) {
@@ -54,9 +54,8 @@ static void become(lk__job *job, const lk__child *child, const pipes *p, pid_t p
     if (prctl(PR_SET_PDEATHSIG, SIGKILL) < 0) return;
     if (getppid() != parent) _exit(137);
     if (job->cores && !job->head && sched_setaffinity(0, sizeof *job->cores, &job->cores[child->local_rank]) < 0) return;
-    for (int signal = 1; signal < NSIG; signal++) sigaction(signal, &(struct sigaction){.sa_handler = SIG_DFL}, NULL);
-    sigemptyset(&none);
-    sigprocmask(SIG_SETMASK, &none, NULL);
+    sigaction(SIGPIPE, &job->old_pipe, NULL); /* others are as they were: what nohup ignores, ranks ignore too */
+    sigprocmask(SIG_SETMASK, &job->old_mask, NULL);
     errno = 0;
 }
 
@@ -101,7 +100,7 @@ lk_status lk__child_start(lk__job *job, lk__child *child, const char *const *arg
     ssize_t got;
     while ((got = read(p.failed[0], &why, sizeof why)) < 0 && errno == EINTR) {}
     if (got == (ssize_t)sizeof why)
-        status = lk__fail(job->context, LK_EIO, "%s: cannot be started: %s", argv[0], strerror(why));
+        status = lk__fail(job->context, why == ENOENT ? LK_ENOENT : LK_EIO, "%s: cannot be started: %s", argv[0], strerror(why));
     goto done;
 
 no_pipe:

@@ -1,4 +1,5 @@
 /* topology.c - which cores each rank gets: equal runs of the cores we may use, in an order that keeps siblings together. */
+#define _GNU_SOURCE
 #include "launch/launch.h"
 
 #include <dirent.h>
@@ -58,9 +59,9 @@ static void describe(const cpu_set_t *cores, int ranks, char *words, size_t size
 
 lk_status lk__topology_split(lk_context *context, int ranks, cpu_set_t **cores, int *threads, char *words, size_t size)
 {
-    static place places[CPU_SETSIZE]; /* the launcher has one thread */
-    cpu_set_t    allowed;
-    int          count = 0;
+    place     places[CPU_SETSIZE];
+    cpu_set_t allowed;
+    int       count = 0;
     *cores = NULL;
     if (sched_getaffinity(0, sizeof allowed, &allowed) < 0)
         return lk__fail(context, LK_EIO, "cannot read which cores may be used: %s", strerror(errno));

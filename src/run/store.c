@@ -7,7 +7,7 @@
 #include <math.h>
 #include <string.h>
 
-enum { TILE = 16384 }; /* elements; a multiple of 4, the numbers of one draw */
+enum { TILE = 16384, DRAW = 4 * LK__RANDOM_BATCH }; /* elements; a tile is a multiple of a draw */
 
 typedef struct filling {
     const lk__state *state;
@@ -17,20 +17,24 @@ typedef struct filling {
     lk__random       random;
 } filling;
 
-/* Four values for elements 4i … 4i+3. Uniform in (-1, 1), or normal by Box–Muller on the draw's two pairs. */
-static void draw(const filling *f, int64_t i, double value[4])
+/* Values of elements DRAW·i … DRAW·i + DRAW-1: uniform in (-a, a), or normal by Box–Muller on pairs. */
+static void draw(const filling *f, int64_t i, double value[DRAW])
 {
-    uint32_t bits[4];
-    lk__random4(&f->random, (uint64_t)i, 0, bits);
+    uint32_t bits[4][LK__RANDOM_BATCH];
+    double   a = f->state->a;
+    lk__random4_batch(&f->random, (uint64_t)i >> 27, (uint32_t)(i * LK__RANDOM_BATCH), bits);
     if (f->state->init == LK_INIT_UNIFORM) {
-        for (int k = 0; k < 4; k++) value[k] = f->state->a * (2 * lk__random_unit(bits[k]) - 1);
+        for (int j = 0; j < LK__RANDOM_BATCH; j++)
+            for (int k = 0; k < 4; k++) value[4 * j + k] = a * (2 * lk__random_unit(bits[k][j]) - 1);
         return;
     }
-    for (int k = 0; k < 4; k += 2) {
-        double radius = f->state->a * sqrt(-2 * log(lk__random_unit(bits[k])));
-        double angle = 6.283185307179586 * lk__random_unit(bits[k + 1]);
-        value[k] = radius * cos(angle);
-        value[k + 1] = radius * sin(angle);
+    for (int j = 0; j < LK__RANDOM_BATCH; j++) {
+        for (int k = 0; k < 4; k += 2) {
+            double radius = a * sqrt(-2 * log(lk__random_unit(bits[k][j])));
+            double angle = 6.283185307179586 * lk__random_unit(bits[k + 1][j]);
+            value[4 * j + k] = radius * cos(angle);
+            value[4 * j + k + 1] = radius * sin(angle);
+        }
     }
 }
 
@@ -39,19 +43,18 @@ static void fill_tile(void *argument, int64_t tile, int worker)
     const filling *f = argument;
     int64_t        end = (tile + 1) * TILE < f->elements ? (tile + 1) * TILE : f->elements;
     bool           random = f->state->init == LK_INIT_UNIFORM || f->state->init == LK_INIT_NORMAL;
-    double         constant = f->state->init == LK_INIT_CONSTANT ? f->state->a : 0;
+    double         value[DRAW];
     (void)worker;
-    for (int64_t i = tile * TILE; i < end; i += 4) {
-        double value[4] = {constant, constant, constant, constant};
-        if (random) draw(f, i / 4, value);
-        for (int64_t k = 0; k < 4 && i + k < end; k++) {
-            if (f->type == LK_F32)
-                ((float *)f->data)[i + k] = (float)value[k];
-            else if (f->type == LK_F64)
-                ((double *)f->data)[i + k] = value[k];
-            else
-                ((int64_t *)f->data)[i + k] = (int64_t)value[k];
-        }
+    for (int i = 0; i < DRAW; i++) value[i] = f->state->init == LK_INIT_CONSTANT ? f->state->a : 0;
+    for (int64_t at = tile * TILE; at < end; at += DRAW) {
+        int64_t count = end - at < DRAW ? end - at : DRAW;
+        if (random) draw(f, at / DRAW, value);
+        if (f->type == LK_F32)
+            for (int64_t i = 0; i < count; i++) ((float *)f->data)[at + i] = (float)value[i];
+        else if (f->type == LK_F64)
+            for (int64_t i = 0; i < count; i++) ((double *)f->data)[at + i] = value[i];
+        else
+            for (int64_t i = 0; i < count; i++) ((int64_t *)f->data)[at + i] = (int64_t)value[i];
     }
 }
 

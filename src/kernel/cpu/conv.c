@@ -58,7 +58,8 @@ static inline void route(REAL *to, int64_t pixel, int64_t row, const REAL *dy, c
         vec winner = load_winners(index + c);
         for (int64_t i = 0; i < rows; i++)
             for (int64_t j = 0; j < columns; j++)
-                store(to + i * row + j * pixel + c, choose(winner == splat((REAL)(first + i * pool + j)), value, splat(0)));
+                store(to + i * row + j * pixel + c,
+                      choose(winner == splat((REAL)(first + i * pool + j)), value, splat(0)));
     }
     for (; c < channels; c++)
         for (int64_t i = 0; i < rows; i++)
@@ -67,8 +68,8 @@ static inline void route(REAL *to, int64_t pixel, int64_t row, const REAL *dy, c
 }
 
 /* The window's pixels from pooled row h, `count` channels of one block. */
-static void expand_row(REAL *to, window at, const conv *v, const REAL *dy, const uint8_t *index, int64_t h, int64_t count,
-                       int64_t width)
+static void expand_row(REAL *to, window at, const conv *v, const REAL *dy, const uint8_t *index, int64_t h,
+                       int64_t count, int64_t width)
 {
     int64_t p = v->pool, top = max64(h * p, at.row), rows = min64((h + 1) * p, at.row + at.rows) - top;
     int64_t first = max64(0, at.column), end = min64(v->yw * p, at.column + at.columns), row = at.columns * width;
@@ -176,9 +177,12 @@ static void pack_panel(void *argument, int64_t tile, int worker)
     REAL          *to = job->to + tile * deep * NR;
     (void)worker;
     if (columns < NR) zero(to, deep * NR);
-    for (int64_t j = 0; j < columns; j++)
-        for (int64_t c = 0; c < v->cg; c++)
-            for (int64_t t = 0; t < taps; t++) to[(t * v->cg + c) * NR + j] = w[j * deep + c * taps + t];
+    for (int64_t c = 0; c < v->cg; c++)
+        for (int64_t t = 0; t < taps; t++) {
+            REAL       *row = to + (t * v->cg + c) * NR;
+            const REAL *from = w + c * taps + t;
+            for (int64_t j = 0; j < columns; j++) row[j] = from[j * deep];
+        }
 }
 
 void pack_weights(const conv *v, const REAL *w, REAL *to, lk__pool *pool)

@@ -10,13 +10,13 @@
 #endif
 
 typedef struct conv {
-    int64_t n, c, h, w;         /* x */
-    int64_t o, kh, kw;          /* w */
-    int64_t oh, ow;             /* of the convolution, before the pool */
-    int64_t yh, yw;             /* of y and dy */
+    int64_t n, c, h, w;                    /* x */
+    int64_t o, kh, kw;                     /* w */
+    int64_t oh, ow;                        /* of the convolution, before the pool */
+    int64_t yh, yw;                        /* of y and dy */
     int64_t stride, padding, groups, pool; /* pool >= 1 */
-    int64_t cg, og;             /* channels of a group, in and out */
-    int64_t panels;             /* of og */
+    int64_t cg, og;                        /* channels of a group, in and out */
+    int64_t panels;                        /* of og */
     bool    relu;
 } conv;
 
@@ -62,8 +62,8 @@ static inline int64_t patch_step(const conv *v) /* a kernel row is copied by who
 /* sums[channel][0 … winners_vectors * VL) += Σ over `rows` rows of pool windows of the winner's patch times its gradient,
  * for dy's and index's channels from the pointers on. patches are those of the windows' pixels. */
 #define add_winners KERNEL(add_winners)
-void add_winners(const conv *v, const REAL *patches, int64_t rows, const REAL *dy, const uint8_t *index, int64_t channels,
-                 REAL *sums);
+void add_winners(const conv *v, const REAL *patches, int64_t rows, const REAL *dy, const uint8_t *index,
+                 int64_t channels, REAL *sums);
 static inline int64_t winners_vectors(const conv *v) { return tiles_of(v->kh * v->kw * v->cg + 1, VL); }
 #define winners_fit KERNEL(winners_fit)
 bool winners_fit(const conv *v);
@@ -91,20 +91,20 @@ static inline vec load_winners(const uint8_t *p)
 }
 static inline void store_winners(uint8_t *p, vec v)
 {
-    uint8x16_t integers = (uint8x16_t)__builtin_convertvector(v, ivec);
+    uint8x16_t integers = (uint8x16_t) __builtin_convertvector(v, ivec);
     uint32_t   word = vgetq_lane_u32(vreinterpretq_u32_u8(vqtbl1q_u8(integers, vld1q_u8(narrow))), 0);
     memcpy(p, &word, VL);
 }
 #else
-typedef uint8_t bytes __attribute__((vector_size(VL)));
-typedef uint8_t bytes_unaligned __attribute__((vector_size(VL), aligned(1), may_alias));
+typedef uint8_t   bytes __attribute__((vector_size(VL)));
+typedef uint8_t   bytes_unaligned __attribute__((vector_size(VL), aligned(1), may_alias));
 static inline vec load_winners(const uint8_t *p)
 {
     return __builtin_convertvector(__builtin_convertvector((bytes) * (const bytes_unaligned *)p, ivec), vec);
 }
 static inline void store_winners(uint8_t *p, vec v)
 {
-    *(bytes_unaligned *)p = (bytes_unaligned)__builtin_convertvector(__builtin_convertvector(v, ivec), bytes);
+    *(bytes_unaligned *)p = (bytes_unaligned) __builtin_convertvector(__builtin_convertvector(v, ivec), bytes);
 }
 #endif
 

@@ -5,16 +5,20 @@
  * until it is pooled, and only pooled values and the winners' positions go to memory. */
 #include "kernel/cpu/winograd.h"
 
-enum { BAND = 32 << 10, PIXELS = 512, STRIP = 64 }; /* elements of x and pixels that a band aims at; pixels of a strip */
+enum {
+    BAND = 32 << 10,
+    PIXELS = 512,
+    STRIP = 64
+}; /* elements of x and pixels that a band aims at; pixels of a strip */
 
 typedef struct plan {
     conv    v;
-    bool    copies;  /* of x: padding or groups; otherwise x is used where it lies */
-    int64_t deep;    /* K of the product */
-    int64_t band;    /* rows of the convolution in a band, whole pool windows */
+    bool    copies; /* of x: padding or groups; otherwise x is used where it lies */
+    int64_t deep;   /* K of the product */
+    int64_t band;   /* rows of the convolution in a band, whole pool windows */
     int64_t bands;
-    int64_t columns; /* of the window */
-    int64_t strip;   /* pixels, whole pool windows */
+    int64_t columns;        /* of the window */
+    int64_t strip;          /* pixels, whole pool windows */
     int64_t window, result; /* elements of a worker's scratch */
 } plan;
 

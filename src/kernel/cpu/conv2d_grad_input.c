@@ -64,30 +64,29 @@ static int64_t taps(int64_t kernel, int64_t phase, int64_t stride)
     return phase < kernel ? (kernel - phase + stride - 1) / stride : 0;
 }
 
-static void pack_group(void *argument, int64_t group, int worker)
+static void pack_panel(void *argument, int64_t tile, int worker)
 {
     const job  *job = argument;
     const plan *p = &job->p;
     const conv *v = &p->v;
-    REAL       *to = job->weights + group * weights_per_group(p);
-    const REAL *w = (const REAL *)job->call->in[1].data + group * v->og * v->cg * v->kh * v->kw;
-    int64_t     area = v->kh * v->kw;
+    int64_t     group = tile / p->panels, panel = tile % p->panels, area = v->kh * v->kw, s = v->stride;
+    int64_t     columns = min64(NR, v->cg - panel * NR);
+    REAL       *phase = job->weights + group * weights_per_group(p);
+    const REAL *w = (const REAL *)job->call->in[1].data + (group * v->og * v->cg + panel * NR) * area;
     (void)worker;
-    for (int64_t a = 0; a < v->stride; a++)
-        for (int64_t b = 0; b < v->stride; b++) {
-            int64_t tall = taps(v->kh, a, v->stride), wide = taps(v->kw, b, v->stride);
-            for (int64_t panel = 0; panel < p->panels; panel++) {
-                int64_t columns = min64(NR, v->cg - panel * NR);
-                for (int64_t i = 0; i < tall; i++)
-                    for (int64_t j = 0; j < wide; j++) {
-                        int64_t     row = a + (tall - 1 - i) * v->stride, column = b + (wide - 1 - j) * v->stride;
-                        const REAL *tap = w + row * v->kw + column + panel * NR * area;
-                        for (int64_t o = 0; o < v->og; o++, to += NR, tap += v->cg * area) {
-                            for (int64_t c = 0; c < columns; c++) to[c] = tap[c * area];
-                            for (int64_t c = columns; c < NR; c++) to[c] = 0;
-                        }
+    for (int64_t a = 0; a < s; a++)
+        for (int64_t b = 0; b < s; b++) {
+            int64_t tall = taps(v->kh, a, s), wide = taps(v->kw, b, s), deep = tall * wide * v->og;
+            REAL   *to = phase + panel * deep * NR;
+            for (int64_t i = 0; i < tall; i++)
+                for (int64_t j = 0; j < wide; j++) {
+                    const REAL *tap = w + (a + (tall - 1 - i) * s) * v->kw + b + (wide - 1 - j) * s;
+                    for (int64_t o = 0; o < v->og; o++, to += NR, tap += v->cg * area) {
+                        for (int64_t c = 0; c < columns; c++) to[c] = tap[c * area];
+                        for (int64_t c = columns; c < NR; c++) to[c] = 0;
                     }
-            }
+                }
+            phase += p->panels * deep * NR;
         }
 }
 
@@ -112,16 +111,16 @@ static int64_t gather_phase(const plan *p, int64_t a, int64_t b, int64_t first, 
 
 static void run_tile(void *argument, int64_t tile, int worker)
 {
-    const job   *job = argument;
-    const plan  *p = &job->p;
-    const conv  *v = &p->v;
-    int64_t      group = tile % v->groups, band = tile / v->groups % p->bands, n = tile / v->groups / p->bands;
-    int64_t      first = band * p->band, rows = min64(p->band, v->h - first), s = v->stride;
-    char        *scratch = job->scratch + (size_t)worker * job->per_worker;
-    REAL        *window_copy = (REAL *)scratch;
-    const REAL **from = (const REAL **)(scratch + space_of(p->window));
-    REAL       **to = (REAL **)(from + p->band * v->w);
-    const REAL  *dy = (const REAL *)job->call->in[0].data + n * v->yh * v->yw * v->o;
+    const job     *job = argument;
+    const plan    *p = &job->p;
+    const conv    *v = &p->v;
+    int64_t        group = tile % v->groups, band = tile / v->groups % p->bands, n = tile / v->groups / p->bands;
+    int64_t        first = band * p->band, rows = min64(p->band, v->h - first), s = v->stride;
+    char          *scratch = job->scratch + (size_t)worker * job->per_worker;
+    REAL          *window_copy = (REAL *)scratch;
+    const REAL   **from = (const REAL **)(scratch + space_of(p->window));
+    REAL         **to = (REAL **)(from + p->band * v->w);
+    const REAL    *dy = (const REAL *)job->call->in[0].data + n * v->yh * v->yw * v->o;
     const uint8_t *index = optional_in(job->call, 2);
     REAL          *dx = (REAL *)job->call->out[0].data + n * v->h * v->w * v->c + group * v->cg;
     const REAL    *weights = job->weights + group * weights_per_group(p);
@@ -152,6 +151,6 @@ void KERNEL(conv2d_grad_input)(const lk__call *call)
     }
     job.scratch = (char *)call->workspace + weights_of(p);
     job.per_worker = scratch_of(p);
-    lk__pool_run(call->pool, v->groups, pack_group, &job);
+    lk__pool_run(call->pool, v->groups * p->panels, pack_panel, &job);
     lk__pool_run(call->pool, v->n * p->bands * v->groups, run_tile, &job);
 }

@@ -5,9 +5,9 @@
 #include "kernel/cpu/winograd.h"
 
 enum {
-    PIXELS = 256,       /* of a band: a panel of dy stays in the first-level cache */
-    BAND = 32 << 10,    /* elements of x that a band may copy */
-    CHUNKS = 16,        /* at most, and as many tiles as we want for threads */
+    PIXELS = 256,        /* of a band: a panel of dy stays in the first-level cache */
+    BAND = 32 << 10,     /* elements of x that a band may copy */
+    CHUNKS = 16,         /* at most, and as many tiles as we want for threads */
     PARTIALS = 512 << 10 /* elements of partial sums that we are ready to hold */
 };
 
@@ -168,9 +168,12 @@ static void finish_panel(void *argument, int64_t tile, int worker)
         const REAL *more = partial_at(job, chunk, tile);
         for (int64_t i = 0; i < count; i += VL) store(sum + i, load(sum + i) + load(more + i));
     }
-    for (int64_t j = 0; j < columns; j++)
-        for (int64_t c = 0; c < v->cg; c++)
-            for (int64_t t = 0; t < taps; t++) dw[j * deep + c * taps + t] = sum[(t * v->cg + c) * NR + j];
+    for (int64_t c = 0; c < v->cg; c++)
+        for (int64_t t = 0; t < taps; t++) {
+            const REAL *row = sum + (t * v->cg + c) * NR;
+            REAL       *to = dw + c * taps + t;
+            for (int64_t j = 0; j < columns; j++) to[j * deep] = row[j];
+        }
     /* With patches the row of ones comes right after the taps, else the bias has the last row: both are row `deep`. */
     if (db) memcpy(db + first, sum + deep * NR, (size_t)columns * sizeof(REAL));
 }

@@ -3,13 +3,7 @@
 #include "base/random.h"
 #include "kernel/cpu/lanes.h"
 
-enum { BATCH = 32 }; /* counters that advance together: what the compiler needs to vectorise the rounds */
-
-#if defined(__clang__)
-#define KEEP_LOOP
-#else
-#define KEEP_LOOP _Pragma("GCC unroll 1") /* gcc would unroll it whole and then find nothing to vectorise */
-#endif
+enum { BATCH = LK__RANDOM_BATCH };
 
 typedef struct dropping {
     const REAL    *x;
@@ -23,35 +17,6 @@ typedef struct dropping {
 
 enum { PIECE = 4096 }; /* elements; a multiple of 4 BATCH */
 
-/* lk__random4 for BATCH counters from index on: out[i][j] is number i of index + j. */
-static void draw(const lk__random *random, uint64_t item, uint32_t index, uint32_t out[4][BATCH])
-{
-    uint32_t k0 = random->key[0], k1 = random->key[1];
-    uint32_t c0[BATCH], c1[BATCH], c2[BATCH], c3[BATCH];
-    for (uint32_t j = 0; j < BATCH; j++) {
-        c0[j] = index + j;
-        c1[j] = (uint32_t)item;
-        c2[j] = (uint32_t)(item >> 32);
-        c3[j] = random->high;
-    }
-    for (int round = 0; round < 10; round++) {
-        KEEP_LOOP
-        for (int j = 0; j < BATCH; j++) {
-            uint64_t p0 = (uint64_t)0xD2511F53u * c0[j], p1 = (uint64_t)0xCD9E8D57u * c2[j];
-            c0[j] = (uint32_t)(p1 >> 32) ^ c1[j] ^ k0;
-            c2[j] = (uint32_t)(p0 >> 32) ^ c3[j] ^ k1;
-            c1[j] = (uint32_t)p1;
-            c3[j] = (uint32_t)p0;
-        }
-        k0 += 0x9E3779B9u;
-        k1 += 0xBB67AE85u;
-    }
-    memcpy(out[0], c0, sizeof c0);
-    memcpy(out[1], c1, sizeof c1);
-    memcpy(out[2], c2, sizeof c2);
-    memcpy(out[3], c3, sizeof c3);
-}
-
 static void drop_piece(const dropping *d, int64_t row, int64_t begin, int64_t end)
 {
     uint64_t       item = (uint64_t)(d->ids && row < d->known ? d->ids[row] : row);
@@ -62,7 +27,7 @@ static void drop_piece(const dropping *d, int64_t row, int64_t begin, int64_t en
     uint32_t       bits[4][BATCH];
     int64_t        at = begin;
     for (; at + 4 * BATCH <= end; at += 4 * BATCH) {
-        draw(&d->random, item, (uint32_t)(at / 4), bits);
+        lk__random4_batch(&d->random, item, (uint32_t)(at / 4), bits);
         for (int64_t j = 0; j < BATCH; j++)
             for (int k = 0; k < 4; k++) {
                 REAL kept = x[at + 4 * j + k] * scale;
@@ -70,7 +35,7 @@ static void drop_piece(const dropping *d, int64_t row, int64_t begin, int64_t en
             }
     }
     if (at == end) return;
-    draw(&d->random, item, (uint32_t)(at / 4), bits);
+    lk__random4_batch(&d->random, item, (uint32_t)(at / 4), bits);
     for (int64_t i = 0; i < end - at; i++) y[at + i] = bits[i & 3][i >> 2] >= threshold ? x[at + i] * scale : 0;
 }
 

@@ -6,8 +6,10 @@
 #include "kernel/cpu/gemm.h"
 
 enum {
-    BLOCK_K = 256,      /* a panel of B is 16 KiB (NEON, f32): it stays in the first-level cache */
-    BLOCK_A = 32 << 10, /* elements of A that a panel of B meets: with B's block about half of a second-level cache of 1 MiB */
+    BLOCK_K = 256, /* a panel of B is 16 KiB (NEON, f32): it stays in the first-level cache */
+    BLOCK_A =
+        32
+        << 10, /* elements of A that a panel of B meets: with B's block about half of a second-level cache of 1 MiB */
     BLOCK_B = 64 << 10,
     BLOCK_C = 32 << 10, /* elements, where C goes through scratch */
     SHARED = 1 << 20,   /* elements of a B packed once for all tiles */
@@ -49,7 +51,8 @@ __attribute__((noinline)) void transpose(REAL *to, int64_t to_row, const REAL *f
     int64_t i = 0;
     for (; i + QL <= rows; i += QL) {
         int64_t j = 0;
-        for (; j + QL <= columns; j += QL) transpose_quads(to + j * to_row + i, to_row, from + i * from_row + j, from_row);
+        for (; j + QL <= columns; j += QL)
+            transpose_quads(to + j * to_row + i, to_row, from + i * from_row + j, from_row);
         for (; j < columns; j++)
             for (int64_t q = i; q < i + QL; q++) to[j * to_row + q] = from[q * from_row + j];
     }
@@ -115,10 +118,7 @@ typedef struct job {
 /* Scratch for g and any smaller m, n, k. A B whose k's are neighbours is transposed, or else the product is turned over;
  * unless A's rows are neighbours, B then has the fewer columns. */
 static bool    transposed(const gemm *g) { return g->b_k == 1 && g->b_column != 1; }
-static int64_t columns_of_b(const gemm *g)
-{
-    return !transposed(g) ? g->n : g->a_k == 1 ? min64(g->m, g->n) : g->m;
-}
+static int64_t columns_of_b(const gemm *g) { return !transposed(g) ? g->n : g->a_k == 1 ? min64(g->m, g->n) : g->m; }
 static int64_t a_space(const gemm *g)
 {
     int64_t rows = round_to(min64(LONGEST, g->m), MR);
@@ -257,7 +257,8 @@ static void finish_tile(const job *job, place p, bool empty, REAL *sum, int64_t 
     for (int64_t i = 0; empty && i < p.m; i++) /* no k at all */
         for (int64_t j = 0; j < p.n; j++) sum[i * row + j] = bias && !job->turned ? bias[j] : 0;
     if ((bias && job->turned) || g->activation == LK__RELU)
-        for (int64_t i = 0; i < p.m; i++) finish_line(sum + i * row, p.n, bias && job->turned ? bias + i : NULL, g->activation);
+        for (int64_t i = 0; i < p.m; i++)
+            finish_line(sum + i * row, p.n, bias && job->turned ? bias + i : NULL, g->activation);
     if (g->c_column != 1) transpose(out, g->c_column, sum, row, p.m, p.n);
 }
 

@@ -70,7 +70,7 @@ void gemm_run(const gemm *g, lk__pool *pool, void *workspace);
 size_t gemm_workspace(const gemm *g, int threads);
 
 /* Bytes of `count` REALs, rounded up to a cache line. */
-static inline size_t space_of(int64_t count) { return lk__round_up((size_t)count * sizeof(REAL), LK__ALIGN); }
+static inline size_t  space_of(int64_t count) { return lk__round_up((size_t)count * sizeof(REAL), LK__ALIGN); }
 static inline int64_t round_to(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
 
 /* An optional operand's data, or NULL. */

@@ -129,7 +129,7 @@ void micro_nn(int64_t m, const REAL *const *a, const runs *r, const REAL *b, con
     int64_t bytes = max64(1, r->length * NR * (int64_t)sizeof(REAL)), part = max64(1, PANEL / bytes), first = 0;
     if (part * 3 / 2 >= r->runs) part = max64(1, r->runs);
     do {
-        runs now = {.runs = min64(part, r->runs - first), .length = r->length, .a_run = r->a_run};
+        runs    now = {.runs = min64(part, r->runs - first), .length = r->length, .a_run = r->a_run};
         int64_t i = 0;
         for (; n == NR && i + MR <= m; i += MR) {
             const REAL *from[MR];
@@ -213,7 +213,6 @@ void micro_tn(int64_t m, const REAL *a, const runs *r, const REAL *b, const REAL
         for (int64_t q = 0; !start && q < rows; q++)
             memcpy(buffer + q * NR, c + (i + q) * c_row, (size_t)n * sizeof(REAL));
         tn_tile(a + i, r, b, start, buffer, NR);
-        for (int64_t q = 0; q < rows; q++)
-            memcpy(c + (i + q) * c_row, buffer + q * NR, (size_t)n * sizeof(REAL));
+        for (int64_t q = 0; q < rows; q++) memcpy(c + (i + q) * c_row, buffer + q * NR, (size_t)n * sizeof(REAL));
     }
 }

@@ -30,15 +30,14 @@ INLINE void add_channel(const conv *v, const REAL *patches, int64_t rows, const 
     for (int k = 0; k < vectors; k++) store(sum + k * VL, total[k]);
 }
 
-void add_winners(const conv *v, const REAL *patches, int64_t rows, const REAL *dy, const uint8_t *index, int64_t channels,
-                 REAL *sums)
+void add_winners(const conv *v, const REAL *patches, int64_t rows, const REAL *dy, const uint8_t *index,
+                 int64_t channels, REAL *sums)
 {
     int64_t vectors = winners_vectors(v);
     int32_t offset[256] = {0}; /* of a position's patch from its window's first */
     for (int64_t i = 0; i < v->pool * v->pool; i++)
         offset[i] = (int32_t)((i / v->pool * v->ow + i % v->pool) * patch_step(v));
-    for (int64_t c = 0; c < channels; c++, dy++, index++, sums += vectors * VL)
-        switch (vectors) {
+    for (int64_t c = 0; c < channels; c++, dy++, index++, sums += vectors * VL) switch (vectors) {
         case 1: add_channel(v, patches, rows, dy, index, offset, 1, sums); break;
         case 2: add_channel(v, patches, rows, dy, index, offset, 2, sums); break;
         case 3: add_channel(v, patches, rows, dy, index, offset, 3, sums); break;

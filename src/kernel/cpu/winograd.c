@@ -1,20 +1,23 @@
 /* winograd.c - the transforms. Each is a matrix with rows for the points 0, a, -a, b, -b and infinity, applied along both
  * axes of a tile; the rows of a point and its opposite share their even and odd parts. */
-#include "kernel/cpu/unscheduled.h"
 #include "kernel/cpu/winograd.h"
+#include "kernel/cpu/unscheduled.h"
 
-enum { LARGEST = 32 << 10 }; /* filters: transformed ones are four times as large, and each block of tiles reads them all */
+enum {
+    LARGEST = 32 << 10
+}; /* filters: transformed ones are four times as large, and each block of tiles reads them all */
 
 bool winograd_fits(const conv *v)
 {
     int64_t tiles = tiles_of(v->oh, 4) * tiles_of(v->ow, 4);
     return LK_REAL_BITS == 32 && v->kh == 3 && v->kw == 3 && v->stride == 1 && v->groups == 1 && v->padding <= 2 &&
-           v->pool <= 2 && v->c % VL == 0 && v->o % VL == 0 && v->c >= 16 && v->o >= 16 && v->c * v->o <= LARGEST && v->oh * v->ow >= 9 * tiles;
+           v->pool <= 2 && v->c % VL == 0 && v->o % VL == 0 && v->c >= 16 && v->o >= 16 && v->c * v->o <= LARGEST &&
+           v->oh * v->ow >= 9 * tiles;
 }
 
 tiling tiling_of(int64_t h, int64_t w, int64_t channels, int64_t wanted)
 {
-    tiling t = {.tall = tiles_of(h, 4), .wide = tiles_of(w, 4)};
+    tiling  t = {.tall = tiles_of(h, 4), .wide = tiles_of(w, 4)};
     int64_t rows = max64(1, wanted / max64(1, t.wide));
     t.bands = max64(1, tiles_of(t.tall, rows));
     t.band = tiles_of(t.tall, t.bands);
@@ -45,7 +48,8 @@ void transform_input(const REAL *from, int64_t row, int64_t channels, REAL *to, 
         UNROLL
         for (int j = 0; j < 6; j++) {
             const REAL *d = from + j * channels;
-            input_line(load(d), load(d + row), load(d + 2 * row), load(d + 3 * row), load(d + 4 * row), load(d + 5 * row), t[j]);
+            input_line(load(d), load(d + row), load(d + 2 * row), load(d + 3 * row), load(d + 4 * row),
+                       load(d + 5 * row), t[j]);
         }
         UNROLL
         for (int i = 0; i < 6; i++) {
@@ -124,8 +128,8 @@ void transform_weight_sum(const REAL *from, int64_t plane, REAL *to, int64_t tap
 typedef struct weights {
     const REAL *w;
     REAL       *to;
-    int64_t     deep, columns;              /* k and all columns */
-    int64_t     deep_step, column_step;     /* elements of w from one to the next */
+    int64_t     deep, columns;          /* k and all columns */
+    int64_t     deep_step, column_step; /* elements of w from one to the next */
     bool        backward;
 } weights;
 

@@ -10,8 +10,8 @@ enum { TILES = 16 }; /* of a block: a panel's products (36 × 16 × NR) stay in 
 typedef struct plan {
     const conv *v;
     bool        backward;
-    int64_t     in, out;     /* channels */
-    int64_t     h, w;        /* of the result, before a pool */
+    int64_t     in, out; /* channels */
+    int64_t     h, w;    /* of the result, before a pool */
     int64_t     padding;
     int64_t     panels;
     int64_t     v_plane, m_plane;
@@ -54,11 +54,11 @@ typedef struct job {
 /* Fills the planes with the unit's tiles from `first` on. */
 static void transform_unit(const job *job, unit u, int64_t first, REAL *copy, REAL *planes)
 {
-    const plan  *p = &job->p;
-    const conv  *v = p->v;
-    const REAL  *from = (const REAL *)job->call->in[0].data;
-    window       at = {4 * u.row - p->padding, -p->padding, 4 * u.rows + 2, 4 * p->t.wide + 2};
-    int64_t      row = at.columns * p->in;
+    const plan *p = &job->p;
+    const conv *v = p->v;
+    const REAL *from = (const REAL *)job->call->in[0].data;
+    window      at = {4 * u.row - p->padding, -p->padding, 4 * u.rows + 2, 4 * p->t.wide + 2};
+    int64_t     row = at.columns * p->in;
     if (p->backward) {
         const uint8_t *index = optional_in(job->call, 2);
         int64_t        start = u.n * v->yh * v->yw * v->o;
@@ -111,7 +111,7 @@ typedef struct target {
 INLINE void store_plain(const vec out[16], const target *to, int64_t q, int64_t rows, int64_t columns)
 {
     for (int64_t i = 0; i < rows; i++) {
-            for (int64_t j = 0; j < columns; j++) {
+        for (int64_t j = 0; j < columns; j++) {
             vec x = out[4 * i + j];
             store(to->y + i * to->row + j * to->pixel + q, to->relu ? choose(x < splat(0), splat(0), x) : x);
         }
@@ -121,7 +121,7 @@ INLINE void store_plain(const vec out[16], const target *to, int64_t q, int64_t 
 INLINE void store_pool(const vec out[16], const target *to, int64_t q, int64_t rows, int64_t columns)
 {
     for (int64_t i = 0; i < rows; i += 2) {
-            for (int64_t j = 0; j < columns; j += 2) {
+        for (int64_t j = 0; j < columns; j += 2) {
             const vec *x = out + 4 * i + j;
             vec        best = greater(greater(x[0], x[1]), greater(x[4], x[5]));
             vec        winner = choose_winner(x[4] == best, 2, splat(3));

@@ -25,12 +25,13 @@ static plan plan_of(const conv *v)
 size_t winograd_weight_scratch(const conv *v, int64_t panels)
 {
     plan p = plan_of(v);
-    return space_of(p.t.window) + space_of(PLANES * p.v_plane + MR) + space_of(p.pixels * NR) + space_of(PLANES * p.g_plane) +
-           space_of(panels * PLANES * p.s_plane);
+    return space_of(p.t.window) + space_of(PLANES * p.v_plane + MR) + space_of(p.pixels * NR) +
+           space_of(PLANES * p.g_plane) + space_of(panels * PLANES * p.s_plane);
 }
 
 /* One band of tile rows of x: padded, transformed, as the block's tiles from `first` on. */
-static void transform_x(const lk__call *call, const conv *v, const plan *p, unit u, int64_t first, REAL *copy, REAL *planes)
+static void transform_x(const lk__call *call, const conv *v, const plan *p, unit u, int64_t first, REAL *copy,
+                        REAL *planes)
 {
     const REAL *x = (const REAL *)call->in[0].data + u.n * v->h * v->w * v->c;
     window      at = {4 * u.row - v->padding, -v->padding, 4 * u.rows + 2, 4 * p->t.wide + 2};
@@ -42,8 +43,8 @@ static void transform_x(const lk__call *call, const conv *v, const plan *p, unit
 }
 
 /* And of one panel of dy, whose pixels are also summed for the bias. */
-static void transform_dy(const lk__call *call, const conv *v, const plan *p, unit u, int64_t first, int64_t panel, REAL *copy,
-                         REAL *planes, REAL *bias, bool start)
+static void transform_dy(const lk__call *call, const conv *v, const plan *p, unit u, int64_t first, int64_t panel,
+                         REAL *copy, REAL *planes, REAL *bias, bool start)
 {
     int64_t        from = u.n * v->yh * v->yw * v->o, channel = panel * NR, row = 4 * p->t.wide * NR;
     const uint8_t *index = optional_in(call, 2);
@@ -59,9 +60,10 @@ static void transform_dy(const lk__call *call, const conv *v, const plan *p, uni
 void winograd_weight_sum(const lk__call *call, const conv *v, int64_t first, int64_t end, int64_t panel, int64_t panels,
                          REAL *to, int64_t step, char *scratch)
 {
-    plan    p = plan_of(v);
-    REAL   *x_copy = (REAL *)scratch, *x = x_copy + space_of(p.t.window) / sizeof(REAL);
-    REAL   *dy_copy = x + space_of(PLANES * p.v_plane + MR) / sizeof(REAL), *dy = dy_copy + space_of(p.pixels * NR) / sizeof(REAL);
+    plan  p = plan_of(v);
+    REAL *x_copy = (REAL *)scratch, *x = x_copy + space_of(p.t.window) / sizeof(REAL);
+    REAL *dy_copy = x + space_of(PLANES * p.v_plane + MR) / sizeof(REAL),
+         *dy = dy_copy + space_of(p.pixels * NR) / sizeof(REAL);
     REAL   *sums = dy + space_of(PLANES * p.g_plane) / sizeof(REAL);
     int64_t bands = p.t.bands, deep = 9 * v->c;
     for (int64_t block = first * bands; block < end * bands; block += p.t.units) {
@@ -77,7 +79,8 @@ void winograd_weight_sum(const lk__call *call, const conv *v, int64_t first, int
             int64_t at = 0;
             for (int64_t i = block; i < last; i++) {
                 unit u = unit_of(&p.t, i);
-                transform_dy(call, v, &p, u, at, panel + q, dy_copy, dy, to + q * step + deep * NR, start && i == block);
+                transform_dy(call, v, &p, u, at, panel + q, dy_copy, dy, to + q * step + deep * NR,
+                             start && i == block);
                 at += u.rows * p.t.wide;
             }
             for (int64_t f = 0; f < PLANES; f++)

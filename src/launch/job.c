@@ -1,0 +1,319 @@
+/* job.c - one job on one host, from its configuration to its exit code, generation after generation. */
+#define _GNU_SOURCE
+#include "launch/launch.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/random.h>
+#include <sys/signalfd.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { MOST_RANKS = 4096, ID_BYTES = 8, TOKEN_BYTES = 16 };
+
+void lk__job_say(lk__job *job, const char *format, ...)
+{
+    char    text[2048];
+    va_list arguments;
+    va_start(arguments, format);
+    int length = vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    if (length >= (int)sizeof text) length = (int)sizeof text - 1;
+    lk__sink_line(job->err, "lockstep run: ", text, (size_t)length);
+    lk__sink_flush(job->err);
+}
+
+int lk__exit_code(int status) { return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status); }
+
+lk_status lk__random_hex(lk_context *context, char *out, size_t bytes)
+{
+    unsigned char raw[64];
+    if (bytes > sizeof raw || getrandom(raw, bytes, 0) != (ssize_t)bytes)
+        return lk__fail(context, LK_EIO, "the system gives no random numbers: %s", strerror(errno));
+    for (size_t i = 0; i < bytes; i++) snprintf(out + 2 * i, 3, "%02x", raw[i]);
+    return LK_OK;
+}
+
+/* ---- a job's life ---- */
+
+static bool same_file(int a, int b)
+{
+    struct stat x, y;
+    return fstat(a, &x) == 0 && fstat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+}
+
+/* What the caller ignores (nohup, a shell's background) stays ignored. */
+static lk_status take_signals(lk__job *job)
+{
+    static const int wanted[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGCHLD, SIGUSR1, SIGUSR2};
+    sigset_t         heard, blocked;
+    sigemptyset(&heard);
+    for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
+        struct sigaction now;
+        if (sigaction(wanted[i], NULL, &now) < 0 || now.sa_handler != SIG_IGN || wanted[i] == SIGCHLD) sigaddset(&heard, wanted[i]);
+    }
+    blocked = heard;
+    sigaddset(&blocked, SIGTTOU); /* the terminal is handed to and taken back from --debug-rank */
+    sigprocmask(SIG_BLOCK, &blocked, &job->old_mask);
+    sigaction(SIGPIPE, &(struct sigaction){.sa_handler = SIG_IGN}, &job->old_pipe);
+    job->signals = signalfd(-1, &heard, SFD_NONBLOCK | SFD_CLOEXEC);
+    return job->signals >= 0 ? LK_OK : lk__fail(job->context, LK_EIO, "cannot listen for signals: %s", strerror(errno));
+}
+
+static lk_status make_names(lk__job *job)
+{
+    char        hex[2 * ID_BYTES + 1];
+    const char *parent = job->place.parent ? job->place.parent : getenv("LOCKSTEP_JOB");
+    if (lk__random_hex(job->context, hex, ID_BYTES) < 0) return LK_EIO;
+    /* A job inside a job carries both names, so that the end of the outer one is the end of both. */
+    if (parent && *parent && strlen(parent) + sizeof hex + 1 < sizeof job->id)
+        snprintf(job->id, sizeof job->id, "%s.%s", parent, hex);
+    else
+        snprintf(job->id, sizeof job->id, "%s", hex);
+    snprintf(job->run_id, sizeof job->run_id, "%s", job->config->run_id ? job->config->run_id : hex);
+    for (char *c = job->run_id; *c; c++)
+        if (*c == '/') *c = '_'; /* it names a directory */
+    if (gethostname(job->host, sizeof job->host - 1) < 0) snprintf(job->host, sizeof job->host, "this host");
+    return LK_OK;
+}
+
+lk_status lk__job_open(lk__job *job, lk_context *context, const lk_launch_config *config, const lk__place *place, int count)
+{
+    memset(job, 0, sizeof *job);
+    job->context = context;
+    job->config = config;
+    job->place = *place;
+    job->keeper = (lk__keeper){0, -1};
+    lk__sink_open(&job->sinks[0], context, config->out);
+    lk__sink_open(&job->sinks[1], context, config->err);
+    job->out = &job->sinks[0];
+    job->err = same_file(config->out, config->err) ? job->out : &job->sinks[1];
+    prctl(PR_GET_CHILD_SUBREAPER, &job->was_reaper);
+    prctl(PR_SET_CHILD_SUBREAPER, 1); /* orphaned grandchildren come to us, so that we find them */
+    LK__TRY(take_signals(job));
+    LK__TRY(make_names(job));
+    LK__TRY(lk__folder_open(job));
+    job->children = lk__alloc(context, LK_MEMORY_OTHER, (size_t)count * sizeof *job->children);
+    if (!job->children) return LK_ENOMEM;
+    job->count = count;
+    return lk__keeper_start(job);
+}
+
+void lk__job_close(lk__job *job)
+{
+    if (job->children) lk__job_flush(job);
+    lk__keeper_end(job);
+    if (job->folder[0] && !job->keep_folder) lk__folder_remove(job->folder);
+    if (job->signals > 0) close(job->signals);
+    prctl(PR_SET_CHILD_SUBREAPER, job->was_reaper);
+    sigaction(SIGPIPE, &job->old_pipe, NULL);
+    sigset_t pending; /* what we heard must not strike the caller now */
+    while (sigpending(&pending) == 0 && sigismember(&pending, SIGCHLD) == 1) {
+        sigset_t child;
+        sigemptyset(&child);
+        sigaddset(&child, SIGCHLD);
+        sigtimedwait(&child, NULL, &(struct timespec){0, 0});
+    }
+    sigprocmask(SIG_SETMASK, &job->old_mask, NULL);
+    lk__sink_free(&job->sinks[0]);
+    lk__sink_free(&job->sinks[1]);
+    lk__free(job->context, LK_MEMORY_OTHER, job->polls, job->poll_capacity * sizeof *job->polls);
+    lk__free(job->context, LK_MEMORY_OTHER, job->children, (size_t)job->count * sizeof *job->children);
+    lk__free(job->context, LK_MEMORY_OTHER, job->cores, (size_t)job->count * sizeof *job->cores);
+}
+
+void lk__job_begin(lk__job *job)
+{
+    job->why = LK__RUNNING;
+    job->first = NULL;
+    job->killing = false;
+    job->began = lk__now();
+    lk__oom_read("", &job->oom_cgroup, &job->oom_host);
+    memset(job->children, 0, (size_t)job->count * sizeof *job->children);
+    for (int i = 0; i < job->count; i++) {
+        lk__child *child = &job->children[i];
+        child->input = -1;
+        for (int j = 0; j < 2; j++) {
+            child->streams[j].fd = child->streams[j].file = -1;
+            child->streams[j].sink = j ? job->err : job->out;
+            child->streams[j].tail = &child->tail;
+        }
+    }
+}
+
+int lk__job_result(const lk__job *job)
+{
+    switch (job->why) {
+    case LK__RUNNING: return 0;
+    case LK__FAILED: return lk__exit_code(job->first->status);
+    case LK__SIGNALLED: return 128 + job->signal;
+    case LK__INPUT_ENDED: return 128 + SIGTERM;
+    case LK__OUTPUT_CLOSED: return 128 + SIGPIPE;
+    }
+    return 1;
+}
+
+/* ---- ranks on this host ---- */
+
+static lk_status check(lk_context *context, const lk_launch_config *config)
+{
+    if (config->size != sizeof *config) return lk__fail(context, LK_EINVAL, "the launch configuration is of another version");
+    if (!config->program || !config->program[0]) return lk__fail(context, LK_EINVAL, "no program to start");
+    if (config->ranks < 1 || config->ranks > MOST_RANKS)
+        return lk__fail(context, LK_EINVAL, "%d ranks on one host: from 1 to %d", config->ranks, MOST_RANKS);
+    if (config->nodes < 1 || config->node < 0 || config->node >= config->nodes)
+        return lk__fail(context, LK_EINVAL, "node %d of %d: from 0 to %d", config->node, config->nodes, config->nodes - 1);
+    if (config->nodes > 1 && (!config->master_address || !config->master_port))
+        return lk__fail(context, LK_EINVAL, "%d nodes need the address and the port of node 0", config->nodes);
+    if (config->nodes > 1 && config->max_restarts)
+        return lk__fail(context, LK_EINVAL, "a restart needs all nodes to agree, and each launcher knows only its own: no restarts with %d nodes",
+                        config->nodes);
+    if (config->grace < 0 || config->monitor_interval <= 0 || config->max_restarts < 0)
+        return lk__fail(context, LK_EINVAL, "the grace, the interval or the number of restarts is below 0");
+    const char *const texts[] = {config->tee, config->redirects};
+    for (int i = 0; i < 2; i++)
+        if (texts[i] && lk__std_bits(texts[i], 0) < 0)
+            return lk__fail(context, LK_EINVAL, "'%.40s': 0 nothing, 1 stdout, 2 stderr, 3 both, or LOCAL_RANK:WHICH with commas between", texts[i]);
+    const char *filter = config->local_ranks_filter;
+    if (filter && (filter[strspn(filter, "0123456789,")] || !*filter))
+        return lk__fail(context, LK_EINVAL, "'%.40s' is no list of local ranks with commas between", filter);
+    return LK_OK;
+}
+
+static lk_status check_debug(lk_context *context, const lk_launch_config *config, const lk__place *place)
+{
+    int rank = config->debug_rank;
+    if (rank < 0) return LK_OK;
+    if (rank < place->first_rank || rank >= place->first_rank + config->ranks)
+        return lk__fail(context, LK_EINVAL, "rank %d cannot be debugged here: this host has ranks %d to %d", rank, place->first_rank,
+                        place->first_rank + config->ranks - 1);
+    if (!isatty(STDIN_FILENO) || !isatty(STDOUT_FILENO))
+        return lk__fail(context, LK_EINVAL, "rank %d is to get the terminal, but standard input and output are none", rank);
+    return LK_OK;
+}
+
+static void name_child(lk__job *job, lk__child *child, int local_rank)
+{
+    static const char *const colours[] = {"36", "33", "32", "35", "34", "31"};
+    child->local_rank = local_rank;
+    child->rank = job->place.first_rank + local_rank;
+    snprintf(child->name, sizeof child->name, "rank %d", child->rank);
+    for (int i = 0; i < 2; i++) {
+        lk__line_stream *stream = &child->streams[i];
+        bool        colour = job->place.colour > 0 || (job->place.colour < 0 && stream->sink->terminal && !getenv("NO_COLOR"));
+        if (colour)
+            snprintf(stream->prefix, sizeof stream->prefix, "\033[%sm[rank %d]\033[0m ", colours[child->rank % 6], child->rank);
+        else
+            snprintf(stream->prefix, sizeof stream->prefix, "[rank %d] ", child->rank);
+    }
+}
+
+/* The debugger's words before the program's. */
+static lk_status start_under(lk__job *job, lk__child *child, char *const *environment)
+{
+    const lk_launch_config *config = job->config;
+    char                    words[LK__PATH];
+    const char             *argv[1024];
+    int                     count = 0;
+    snprintf(words, sizeof words, "%s", config->debugger);
+    char *rest = NULL;
+    for (char *word = strtok_r(words, " ", &rest); word && count < 64; word = strtok_r(NULL, " ", &rest)) argv[count++] = word;
+    for (int i = 0; config->program[i] && count < 1023; i++) argv[count++] = config->program[i];
+    argv[count] = NULL;
+    return lk__child_start(job, child, argv, environment, true);
+}
+
+static lk_status start_rank(lk__job *job, lk__child *child)
+{
+    lk__environment environment;
+    LK__TRY(lk__folder_child(job, child));
+    LK__TRY(lk__environment_make(job, child, &environment));
+    lk_status status = child->rank == job->config->debug_rank
+                           ? start_under(job, child, environment.list)
+                           : lk__child_start(job, child, job->config->program, environment.list, false);
+    lk__environment_free(job->context, &environment);
+    return status;
+}
+
+/* Each generation has its own token and, where we choose it, its own port: what is left of an old one cannot join. */
+static lk_status make_meeting(lk__job *job)
+{
+    const lk_launch_config *config = job->config;
+    job->address = config->master_address ? config->master_address : "127.0.0.1";
+    job->port = config->master_port;
+    if (!job->port) LK__TRY(lk__free_port(job->context, &job->port));
+    if (job->place.token)
+        snprintf(job->token, sizeof job->token, "%s", job->place.token);
+    else if (config->nodes == 1)
+        LK__TRY(lk__random_hex(job->context, job->token, TOKEN_BYTES));
+    return LK_OK;
+}
+
+static lk_status generation(lk__job *job)
+{
+    lk_status status = make_meeting(job);
+    lk__job_begin(job);
+    for (int i = 0; i < job->count; i++) name_child(job, &job->children[i], i);
+    for (int i = 0; i < job->count && status == LK_OK; i++) status = start_rank(job, &job->children[i]);
+    if (status < 0) { /* those that run already are of no use */
+        job->why = LK__FAILED;
+        job->deadline = 0;
+    }
+    lk_status watched = lk__watch(job);
+    if (job->config->debug_rank >= 0) tcsetpgrp(STDIN_FILENO, getpgrp());
+    return status < 0 ? status : watched;
+}
+
+static void introduce(lk__job *job, const char *pinned)
+{
+    const lk_launch_config *config = job->config;
+    const char             *threads = getenv("OMP_NUM_THREADS");
+    char                    where[96] = "", omp[32];
+    if (config->nodes > 1)
+        snprintf(where, sizeof where, " (%d to %d of %d, node %d of %d)", job->place.first_rank, job->place.first_rank + job->count - 1,
+                 job->place.world, config->node, config->nodes);
+    snprintf(omp, sizeof omp, "%d", job->threads);
+    lk__job_say(job, "%d rank%s%s on %s, %s, OMP_NUM_THREADS=%s%s%s", job->count, job->count == 1 ? "" : "s", where, job->host, pinned,
+                threads ? threads : omp, job->keep_folder ? ", logs in " : "", job->keep_folder ? job->folder : "");
+}
+
+lk_status lk__launch_here(lk_context *context, const lk_launch_config *config, const lk__place *place, int *exit_code)
+{
+    lk__job job;
+    char    pinned[512];
+    LK__TRY(check(context, config));
+    LK__TRY(check_debug(context, config, place));
+    lk_status status = lk__job_open(&job, context, config, place, config->ranks);
+    if (status == LK_OK) status = lk__topology_split(context, job.count, &job.cores, &job.threads, pinned, sizeof pinned);
+    if (status < 0) goto done;
+    if (config->no_pin) {
+        lk__free(context, LK_MEMORY_OTHER, job.cores, job.cores ? (size_t)job.count * sizeof *job.cores : 0);
+        job.cores = NULL;
+        snprintf(pinned, sizeof pinned, "not pinned");
+    }
+    introduce(&job, pinned);
+    for (;;) {
+        status = generation(&job);
+        if (status < 0) break;
+        lk__verdict(&job);
+        if (job.why != LK__FAILED || job.interrupts || job.generation == config->max_restarts) break;
+        job.generation++;
+        lk__job_say(&job, "starting all ranks again: restart %d of %d", job.generation, config->max_restarts);
+    }
+    if (status == LK_OK) *exit_code = lk__job_result(&job);
+done:
+    lk__job_close(&job);
+    return status;
+}
+
+lk_status lk_launch(lk_context *context, const lk_launch_config *config, int *exit_code)
+{
+    if (config->size == sizeof *config && config->hosts) return lk__launch_hosts(context, config, exit_code);
+    lk__place place = {config->node * config->ranks, config->nodes * config->ranks, NULL, NULL, -1, -1};
+    return lk__launch_here(context, config, &place, exit_code);
+}

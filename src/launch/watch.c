@@ -1,0 +1,223 @@
+/* watch.c - the launcher's one loop: signals, the children's lines, their ends, and the deadline of those asked to stop. */
+#define _GNU_SOURCE
+#include "launch/launch.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/signalfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+/* ---- stopping ---- */
+
+static void kill_all(lk__job *job)
+{
+    job->killing = true;
+    for (int i = 0; i < job->count; i++) {
+        lk__child *child = &job->children[i];
+        if (!child->running) continue;
+        child->asked = child->forced = true;
+        kill(-child->pid, SIGKILL);
+    }
+}
+
+/* Ranks are asked one by one, not by group: a rank that saves its state first needs its helpers until it is done. A far end is
+ * asked by the end of its input. */
+void lk__job_stop(lk__job *job, lk__why why)
+{
+    if (job->why != LK__RUNNING) return;
+    job->why = why;
+    job->deadline = lk__now() + job->config->grace + (job->head ? 5.0 : 0.0); /* far ends wait for their own ranks */
+    for (int i = 0; i < job->count; i++) {
+        lk__child *child = &job->children[i];
+        if (!child->running) continue;
+        child->asked = true;
+        if (child->input >= 0) {
+            close(child->input);
+            child->input = -1;
+        } else if (kill(child->pid, SIGTERM) == 0) {
+            kill(child->pid, SIGCONT); /* a stopped process would never see it */
+        }
+    }
+}
+
+void lk__job_hear(lk__job *job)
+{
+    struct signalfd_siginfo heard;
+    while (read(job->signals, &heard, sizeof heard) == (ssize_t)sizeof heard) {
+        int signal = (int)heard.ssi_signo;
+        if (signal == SIGCHLD) continue; /* whoever hears looks for the dead anyway */
+        if (signal == SIGUSR1 || signal == SIGUSR2) {
+            for (int i = 0; i < job->count; i++)
+                if (job->children[i].running) kill(job->children[i].pid, signal);
+            continue;
+        }
+        if (!job->signal) job->signal = signal;
+        if (job->interrupts++ == 0) {
+            if (job->alive && job->why == LK__RUNNING)
+                lk__job_say(job, "%s: asking %d %s to stop, %g s at most; once more kills at once", strsignal(signal), job->alive,
+                            job->head ? "hosts" : "ranks", job->config->grace);
+            lk__job_stop(job, LK__SIGNALLED);
+        } else {
+            kill_all(job);
+        }
+    }
+}
+
+/* ---- the dead ---- */
+
+static lk__child *child_of(lk__job *job, pid_t pid)
+{
+    for (int i = 0; i < job->count; i++)
+        if (job->children[i].running && job->children[i].pid == pid) return &job->children[i];
+    return NULL;
+}
+
+static void reap(lk__job *job)
+{
+    int           status;
+    struct rusage usage;
+    pid_t         pid;
+    while ((pid = wait4(-1, &status, WNOHANG, &usage)) > 0) {
+        if (pid == job->keeper.pid) { /* somebody killed it: the job must not go on without */
+            close(job->keeper.pipe);
+            job->keeper = (lk__keeper){0, -1};
+            if (lk__keeper_start(job) < 0) lk__job_say(job, "the keeper died: %s", lk_context_error(job->context));
+            continue;
+        }
+        lk__child *child = child_of(job, pid);
+        if (!child) continue; /* an orphan of a rank */
+        child->running = false;
+        child->fresh = true;
+        child->status = status;
+        child->usage = usage;
+        child->ended = lk__now();
+        job->alive--;
+        lk__keeper_tell(job, pid, false);
+        if (child->input >= 0) close(child->input);
+        child->input = -1;
+    }
+}
+
+/* Of those that ended at one look, a signal comes before an exit code: the peers of a crashed rank fail with codes. */
+static void find_failure(lk__job *job)
+{
+    lk__child *worst = NULL;
+    for (int i = 0; i < job->count; i++) {
+        lk__child *child = &job->children[i];
+        if (!child->fresh) continue;
+        child->fresh = false;
+        if (child->status == 0 || child->asked) continue;
+        if (!worst || (WIFSIGNALED(child->status) && !WIFSIGNALED(worst->status))) worst = child;
+    }
+    if (!worst || job->why != LK__RUNNING) return;
+    job->first = worst;
+    lk__job_stop(job, LK__FAILED);
+}
+
+/* ---- the loop ---- */
+
+static void add(lk__job *job, int *count, int fd, short events)
+{
+    if (fd >= 0) job->polls[(*count)++] = (struct pollfd){fd, events, 0};
+}
+
+/* Which streams may be read: those whose lines find room. */
+static bool may_read(const lk__line_stream *stream) { return stream->fd >= 0 && !lk__sink_full(stream->sink); }
+
+static int time_to_wait(const lk__job *job, double limit)
+{
+    double wait = limit, now = lk__now();
+    if (job->why != LK__RUNNING && !job->killing && job->deadline - now < wait) wait = job->deadline - now;
+    if ((job->out->terminal || job->err->terminal) && job->config->monitor_interval < wait) wait = job->config->monitor_interval;
+    return wait <= 0 ? 0 : (int)(wait * 1000.0) + 1;
+}
+
+static void end_of_watch(lk__job *job)
+{
+    char    bytes[256];
+    ssize_t got = read(job->place.watch, bytes, sizeof bytes);
+    if (got > 0 || (got < 0 && (errno == EINTR || errno == EAGAIN))) return;
+    job->place.watch = -1;
+    lk__job_stop(job, LK__INPUT_ENDED);
+}
+
+/* One wait, and whatever it brings. */
+static void turn(lk__job *job, double limit)
+{
+    int count = 0;
+    add(job, &count, job->signals, POLLIN);
+    add(job, &count, job->place.watch, POLLIN);
+    for (int i = 0; i < 2; i++)
+        if (lk__sink_waiting(&job->sinks[i])) add(job, &count, job->sinks[i].fd, POLLOUT);
+    for (int i = 0; i < job->count; i++)
+        for (int j = 0; j < 2; j++)
+            if (may_read(&job->children[i].streams[j])) add(job, &count, job->children[i].streams[j].fd, POLLIN);
+    if (poll(job->polls, (nfds_t)count, time_to_wait(job, limit)) < 0) return;
+
+    int at = 0;
+    lk__job_hear(job);
+    at++;
+    if (job->place.watch >= 0 && job->polls[at++].revents) end_of_watch(job);
+    for (int i = 0; i < 2; i++) lk__sink_flush(&job->sinks[i]);
+    for (; at < count; at++) {
+        if (!(job->polls[at].revents & (POLLIN | POLLHUP | POLLERR))) continue;
+        for (int i = 0; i < 2 * job->count; i++) {
+            lk__line_stream *stream = &job->children[i / 2].streams[i % 2];
+            if (stream->fd == job->polls[at].fd) lk__line_stream_read(stream, job->context);
+        }
+    }
+    if (job->out->terminal || job->err->terminal)
+        for (int i = 0; i < 2 * job->count; i++) lk__line_stream_peek(&job->children[i / 2].streams[i % 2]);
+    for (int i = 0; i < 2; i++) lk__sink_flush(&job->sinks[i]);
+    if (job->out->closed) lk__job_stop(job, LK__OUTPUT_CLOSED);
+}
+
+static bool any_stream(const lk__job *job)
+{
+    for (int i = 0; i < 2 * job->count; i++)
+        if (job->children[i / 2].streams[i % 2].fd >= 0) return true;
+    return false;
+}
+
+/* All writers are dead, so each stream ends; only a process that got away could hold one open, and it is not waited for. */
+static void drain(lk__job *job)
+{
+    double until = lk__now() + 1.0;
+    while (any_stream(job) && !job->killing) {
+        turn(job, 0.1);
+        bool slow = lk__sink_waiting(&job->sinks[0]) || lk__sink_waiting(&job->sinks[1]);
+        if (slow) until = lk__now() + 1.0;
+        if (lk__now() > until) break;
+    }
+    for (int i = 0; i < 2 * job->count; i++) lk__line_stream_end(&job->children[i / 2].streams[i % 2], job->context);
+}
+
+lk_status lk__watch(lk__job *job)
+{
+    size_t most = 4 + 2 * (size_t)job->count;
+    if (lk__grow(job->context, (void **)&job->polls, &job->poll_capacity, most, sizeof *job->polls) < 0) return LK_ENOMEM;
+    while (job->alive > 0) {
+        turn(job, 60.0);
+        reap(job);
+        find_failure(job);
+        if (job->why != LK__RUNNING && !job->killing && lk__now() >= job->deadline) kill_all(job);
+    }
+    lk__sweep(job, job->killing ? 0.0 : job->config->grace);
+    drain(job);
+    return LK_OK;
+}
+
+void lk__job_flush(lk__job *job)
+{
+    int interrupts = job->interrupts;
+    while (job->interrupts == interrupts && (lk__sink_waiting(&job->sinks[0]) || lk__sink_waiting(&job->sinks[1]))) {
+        struct pollfd polls[3] = {{job->signals, POLLIN, 0}, {-1, POLLOUT, 0}, {-1, POLLOUT, 0}};
+        for (int i = 0; i < 2; i++)
+            if (lk__sink_waiting(&job->sinks[i])) polls[1 + i].fd = job->sinks[i].fd;
+        poll(polls, 3, 1000);
+        lk__job_hear(job);
+        for (int i = 0; i < 2; i++) lk__sink_flush(&job->sinks[i]);
+    }
+}

@@ -1,0 +1,80 @@
+#!/usr/bin/env bash
+# run_output.sh - what ranks print arrives whole: lines never torn, no byte lost, also with a slow reader, long lines, binary
+# bytes and no newline at the end; files by --log-dir, --tee and --redirects; colours and progress bars on a terminal alone.
+# ctest: timeout 180
+set -u
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+cd "$work" || exit 1
+wrong=0
+complain() { echo "$*" >&2; wrong=1; }
+unset NO_COLOR LOCKSTEP_JOB
+
+# Four ranks print as fast as they can, in pieces that cut lines anywhere, on both streams.
+cat > noise.sh <<'S'
+awk -v rank="$RANK" 'BEGIN { for (i = 0; i < 3000; i++) { printf "%d:%d:", rank, i; for (j = 0; j < i % 97; j++) printf "x"; if (i % 7 == 0) fflush(); print "" } }' &
+awk -v rank="$RANK" 'BEGIN { for (i = 0; i < 3000; i++) { printf "E%d:%d", rank, i > "/dev/stderr"; print ":end" > "/dev/stderr" } }' &
+wait
+S
+"$LOCKSTEP" run -n 4 sh noise.sh > all.txt 2>&1 || complain "four ranks that print: exit status $?"
+for rank in 0 1 2 3; do
+    awk -v rank=$rank 'BEGIN { for (i = 0; i < 3000; i++) { s = "[rank " rank "] " rank ":" i ":"; for (j = 0; j < i % 97; j++) s = s "x"; print s } }' > want.txt
+    grep "^\[rank $rank\] $rank:" all.txt | cmp - want.txt || complain "rank $rank: lines are torn, lost or out of order"
+    [ "$(grep -cE "^\[rank $rank\] E$rank:[0-9]+:end\$" all.txt)" = 3000 ] || complain "rank $rank: standard error is torn or lost"
+done
+[ "$(grep -cv '^lockstep run: ' all.txt)" = 24000 ] || complain "lines of nobody: $(grep -vE '^(\[rank|lockstep)' all.txt | head -3)"
+
+# A slow reader: the ranks wait, nothing is dropped.
+"$LOCKSTEP" run -n 2 --local-ranks-filter 1 sh -c 'seq 1 400000' 2> /dev/null | { sleep 1; cat; } > slow.txt
+seq 1 400000 | sed 's/^/[rank 1] /' | cmp - slow.txt || complain "a slow reader loses lines"
+
+# A reader that goes away ends the job instead of leaving it to run for nobody.
+timeout 20 "$LOCKSTEP" run --grace 1 sh -c 'while :; do echo y; done' 2> err.txt | head -1 > /dev/null
+[ "${PIPESTATUS[0]}" = 141 ] && grep -q 'nobody reads standard output' err.txt || complain "a reader that goes away: $(cat err.txt)"
+
+# A long line stays one line; one beyond all measure keeps its bytes; so does what is no text; the last line needs no newline.
+"$LOCKSTEP" run sh -c 'head -c 900000 /dev/zero | tr "\0" a; echo; printf "the end"' 2> /dev/null > long.txt
+{ printf '[rank 0] '; head -c 900000 /dev/zero | tr '\0' a; printf '\n[rank 0] the end\n'; } | cmp - long.txt || complain "a line of 900000 bytes"
+"$LOCKSTEP" run sh -c 'head -c 5000000 /dev/zero | tr "\0" b' 2> /dev/null | tr -dc b | wc -c | grep -qx 5000000 || complain "a line of 5000000 bytes lost some"
+awk 'BEGIN { for (i = 0; i < 4096; i++) printf "%c%c%c", (i * 37) % 256, (i * 101 + i / 256) % 256, (i * 11) % 256 }' > binary
+"$LOCKSTEP" run --log-dir logs --rdzv-id bin cat "$work/binary" 2> /dev/null > shown
+sed 's/^\[rank 0\] //' shown > plain
+[ "$(tail -c1 binary | od -An -c)" = "$(printf '\n' | od -An -c)" ] || printf '\n' >> binary.nl
+cat binary binary.nl 2> /dev/null | cmp - plain || complain "bytes that are no text were changed"
+cmp binary logs/bin_*/attempt_0/0/stdout.log || complain "the log file is not what was printed"
+
+# Files.
+both='echo out $RANK; echo err $RANK >&2'
+check() { # check NAME WANTED-ON-SCREEN FILE=TEXT…
+    local name=$1 screen=$2 pair
+    shift 2
+    [ "$(grep -c '^\[rank' "$name.txt")" = "$screen" ] || complain "$name: not $screen lines on the screen: $(cat "$name.txt")"
+    for pair; do [ "$(cat "$name"/*/attempt_0/"${pair%%=*}" 2> /dev/null)" = "${pair#*=}" ] || complain "$name: ${pair%%=*} is not '${pair#*=}': $(find "$name" -type f)"; done
+}
+"$LOCKSTEP" run -n 2 --log-dir one/deep sh -c "$both" > one.txt 2>&1
+mv one/deep/* one/; check one 4 "0/stdout.log=out 0" "1/stderr.log=err 1"
+"$LOCKSTEP" run -n 2 --log-dir two --redirects 3 sh -c "$both" > two.txt 2>&1; check two 0 "0/stdout.log=out 0" "1/stderr.log=err 1"
+"$LOCKSTEP" run -n 2 --log-dir three --tee 0:1 -r 1:2 sh -c "$both" > three.txt 2>&1; check three 3 "0/stdout.log=out 0" "1/stderr.log=err 1"
+[ ! -e "$(echo three/*/attempt_0/1/stdout.log)" ] || complain "a file that nobody asked for"
+"$LOCKSTEP" run -n 2 --log-dir four --tee 3 --local_ranks_filter 1 sh -c "$both" > four.txt 2>&1; check four 2 "0/stdout.log=out 0"
+grep -q "logs in $work/four/" four.txt || complain "does not say where the logs are: $(cat four.txt)"
+: > file
+"$LOCKSTEP" run --log-dir file/x true > five.txt 2>&1; [ $? = 1 ] && grep -q "file/x: cannot make" five.txt || complain "--log-dir below a file: $(cat five.txt)"
+
+# On a terminal: colours unless NO_COLOR is set, and progress bars that move.
+if command -v script > /dev/null; then
+    run="'$LOCKSTEP' run -n 2 --monitor-interval 0.05 sh bar.sh"
+    cat > bar.sh <<'S'
+[ "$RANK" = 1 ] && exit 0
+for i in 1 2 3 4; do printf '\rat %s0%%' $i; sleep 0.3; done
+echo; echo hello
+S
+    TERM=xterm script -qec "$run" /dev/null < /dev/null > tty.txt
+    grep -q $'\033\[[0-9]*m\[rank 0\]\033\[0m hello' tty.txt || complain "no colours on a terminal: $(cat -v tty.txt)"
+    grep -q $'\r\033\[K[^\r]*at 20%' tty.txt || complain "no moving progress bar: $(cat -v tty.txt)"
+    NO_COLOR=1 TERM=xterm script -qec "$run" /dev/null < /dev/null > tty.txt
+    grep -q '^\[rank 0\] hello' tty.txt || complain "NO_COLOR: $(cat -v tty.txt)"
+    "$LOCKSTEP" run -n 2 sh bar.sh > pipe.txt 2>&1
+    grep -q $'\033' pipe.txt && complain "escape sequences in a pipe: $(cat -v pipe.txt)"
+fi
+exit $wrong

@@ -1,0 +1,117 @@
+#!/usr/bin/env bash
+# run_ranks.sh - `lockstep run` on one host: the environment that torchrun would give, how programs are started, cores, the command
+# line in torchrun's spellings, exit statuses of mistakes.
+# ctest: timeout 120
+set -u
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+cd "$work" || exit 1
+wrong=0
+complain() { echo "$*" >&2; wrong=1; }
+unset OMP_NUM_THREADS LOCKSTEP_JOB LOCKSTEP_TOKEN NO_COLOR
+
+# expect STATUS WORDS ARGS…: lockstep run ARGS ends with STATUS; its output on both streams matches WORDS. It is in out.txt.
+expect() {
+    local status=$1 words=$2 got
+    shift 2
+    "$LOCKSTEP" run "$@" > out.txt 2>&1 < /dev/null
+    got=$?
+    [ "$got" = "$status" ] || complain "run $*: exit status $got, not $status: $(cat out.txt)"
+    grep -Eq -- "$words" out.txt || complain "run $*: does not say '$words': $(cat out.txt)"
+}
+
+# What each rank sees, against what torchrun documents.
+cat > show.sh <<'S'
+for name in RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE GROUP_RANK GROUP_WORLD_SIZE ROLE_RANK ROLE_WORLD_SIZE ROLE_NAME MASTER_ADDR \
+    TORCHELASTIC_RUN_ID TORCHELASTIC_RESTART_COUNT TORCHELASTIC_MAX_RESTARTS TORCHELASTIC_USE_AGENT_STORE; do
+    eval "printf '%s=%s ' $name \"\$$name\""
+done
+echo
+echo "port=$MASTER_PORT token=$LOCKSTEP_TOKEN"
+[ -d "$(dirname "$TORCHELASTIC_ERROR_FILE")" ] && echo "error file can be written"
+S
+expect 0 "^lockstep run: 3 ranks on " -n 3 --rdzv-id my-job --role trainer --max-restarts 2 sh show.sh
+for rank in 0 1 2; do
+    line="[rank $rank] RANK=$rank WORLD_SIZE=3 LOCAL_RANK=$rank LOCAL_WORLD_SIZE=3 GROUP_RANK=0 GROUP_WORLD_SIZE=1 ROLE_RANK=$rank ROLE_WORLD_SIZE=3 ROLE_NAME=trainer MASTER_ADDR=127.0.0.1 TORCHELASTIC_RUN_ID=my-job TORCHELASTIC_RESTART_COUNT=0 TORCHELASTIC_MAX_RESTARTS=2 TORCHELASTIC_USE_AGENT_STORE=False "
+    grep -qxF -- "$line" out.txt || complain "rank $rank does not see: $line; but: $(cat out.txt)"
+done
+[ "$(grep -cE 'port=[0-9]+ token=[0-9a-f]{32}$' out.txt)" = 3 ] || complain "no port or no token of 128 bits: $(cat out.txt)"
+[ "$(grep -oE 'port=.*' out.txt | sort -u | wc -l)" = 1 ] || complain "ranks differ in port or token: $(cat out.txt)"
+[ "$(grep -c 'error file can be written' out.txt)" = 3 ] || complain "no directory for TORCHELASTIC_ERROR_FILE"
+first=$(grep -oE -m1 'token=.*' out.txt)
+expect 0 "token=" sh show.sh
+[ "$(grep -oE -m1 'token=.*' out.txt)" != "$first" ] || complain "two jobs have one token"
+
+# The token is in the environment alone.
+expect 0 "nowhere" sh -c 'for f in /proc/[0-9]*/cmdline; do tr "\0" " " < $f 2> /dev/null | grep -qF "$LOCKSTEP_TOKEN" && echo "in $f"; done; echo nowhere'
+grep -q "in /proc" out.txt && complain "the token stands on a command line"
+
+# Threads and cores.
+cores=$(nproc)
+OMP_NUM_THREADS=5 expect 0 "OMP_NUM_THREADS=5" sh -c 'echo OMP is $OMP_NUM_THREADS'
+grep -q 'OMP is 5' out.txt || complain "OMP_NUM_THREADS was set already: $(cat out.txt)"
+expect 0 "not pinned: only" -n $((cores + 1)) true
+expect 0 "OMP is 1\$" -n "$cores" sh -c 'echo OMP is $OMP_NUM_THREADS'
+show_cores='grep Cpus_allowed_list /proc/self/status'
+all=$(sed -n 's/^Cpus_allowed_list:[[:space:]]*//p' /proc/self/status)
+expect 0 "not pinned" -n 2 --no-pin sh -c "$show_cores"
+grep -q "Cpus_allowed_list:[[:space:]]$all\$" out.txt || complain "--no-pin: cores are not $all: $(cat out.txt)"
+if [ "$cores" -ge 2 ]; then
+    expect 0 "pinned to cores" -n 2 sh -c "$show_cores"
+    [ "$(grep -o 'Cpus_allowed_list:.*' out.txt | sort -u | wc -l)" = 2 ] || complain "two ranks have the same cores: $(cat out.txt)"
+    taskset -c "${all%%[-,]*}" "$LOCKSTEP" run -n 1 sh -c "$show_cores" > out.txt 2>&1
+    grep -q "pinned to cores ${all%%[-,]*}, " out.txt || complain "the launcher's own affinity does not count: $(cat out.txt)"
+fi
+
+# How programs are started.
+if command -v python3 > /dev/null; then
+    printf 'import os, sys\nprint("python", os.environ["RANK"], sys.argv[1:], __name__)\n' > script.py
+    expect 0 "^\[rank 1\] python 1 \['--nproc', '-m'\] __main__\$" --nproc-per-node 2 script.py --nproc -m
+    mkdir package && touch package/__init__.py && cp script.py package/tool.py
+    expect 0 "^\[rank 0\] python 0 \['x'\] __main__\$" -m package.tool x
+    printf '#!/bin/sh\necho a shell runs this\n' > shell.py && chmod +x shell.py
+    expect 0 "a shell runs this" --no-python ./shell.py
+fi
+expect 2 "absent.py: there is no such script" absent.py
+expect 2 "absent: cannot be started: No such file" -n 2 absent
+touch plain
+expect 1 "plain: cannot be started: Permission denied" ./plain
+
+# Spellings, and where our options end.
+expect 0 "^\[rank 1\] 2 -n 7\$" --nproc_per_node=2 --monitor_interval 5 --local_ranks_filter=1 sh -c 'echo $WORLD_SIZE "$@"' name -n 7
+grep -q '^\[rank 0\]' out.txt && complain "--local-ranks-filter 1 shows rank 0: $(cat out.txt)"
+expect 0 "^\[rank 2\] --help" -n3 -- printf '%s\n' --help
+expect 0 "Usage: lockstep run" --help
+expect 0 "WORLD 1\$" --standalone --nnodes 1 sh -c 'echo WORLD $WORLD_SIZE'
+expect 0 "^\[rank 0\] $cores\$" --nproc-per-node cpu sh -c 'echo $WORLD_SIZE'
+CUDA_VISIBLE_DEVICES=3,5 expect 0 "^\[rank 1\] 2\$" --nproc-per-node gpu sh -c 'echo $WORLD_SIZE'
+CUDA_VISIBLE_DEVICES='' expect 2 "shows none" --nproc-per-node gpu true
+CUDA_VISIBLE_DEVICES='' expect 0 "^\[rank 0\] $cores\$" --nproc-per-node auto sh -c 'echo $WORLD_SIZE'
+expect 2 "what shall run" -n 2
+expect 2 "from 1 to 4096" -n 0 true
+expect 2 "'many' ranks" -n many true
+expect 2 "did you mean --nproc-per-node" --nproc-per-nod 2 true
+expect 2 "unknown option -x" -x true
+expect 2 "'7': 0 nothing" --tee 7 true
+expect 2 "'0:4': 0 nothing" --redirects 0:4 true
+expect 2 "no list of local ranks" --local-ranks-filter one true
+
+# Several hosts: the ranks' numbers, and what is missing.
+expect 0 "^\[rank 5\] 6 1 2 3 h:1234\$" --nnodes 2 --node-rank 1 --master-addr h --master-port 1234 -n 3 \
+    sh -c 'echo $WORLD_SIZE $GROUP_RANK $LOCAL_RANK $LOCAL_WORLD_SIZE $MASTER_ADDR:$MASTER_PORT'
+expect 0 "^\[rank 1\] h:29400\$" --nnodes=2:2 --rdzv_backend=c10d --rdzv_endpoint=h --node_rank 1 sh -c 'echo $MASTER_ADDR:$MASTER_PORT'
+expect 0 "^\[rank 1\] ::1:77\$" --nnodes 2 --rdzv-endpoint '[::1]:77' --node-rank 1 sh -c 'echo $MASTER_ADDR:$MASTER_PORT'
+expect 0 "^\[rank 0\] 127.0.0.1:[0-9]{4,5}\$" --rdzv-backend c10d --rdzv-endpoint localhost:0 sh -c 'echo $MASTER_ADDR:$MASTER_PORT'
+expect 2 "need --node-rank on each" --nnodes 2 --rdzv-backend c10d --rdzv-endpoint h:1 true
+expect 2 "need --master-addr" --nnodes 2 --node-rank 0 true
+expect 2 "less than --nnodes" --nnodes 2 --node-rank 2 --master-addr h true
+expect 2 "cannot change while a job runs" --nnodes 1:4 true
+expect 2 "restart needs all hosts" --nnodes 2 --node-rank 0 --master-addr h --max-restarts 1 true
+expect 2 "expected HOST:PORT" --nnodes 2 --rdzv-endpoint h:port --node-rank 0 true
+
+# Standard input goes to rank 0.
+echo "from outside" | "$LOCKSTEP" run -n 2 cat > out.txt 2>&1
+[ "$(grep -c 'from outside' out.txt)" = 1 ] && grep -q '^\[rank 0\] from outside' out.txt || complain "standard input: $(cat out.txt)"
+left=$(ls -d "${TMPDIR:-/tmp}"/lockstep-?????? 2> /dev/null | head -3)
+[ -z "$left" ] || for folder in $left; do [ "$folder" -nt "$work/show.sh" ] && complain "left behind: $folder"; done
+exit $wrong

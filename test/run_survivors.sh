@@ -1,0 +1,93 @@
+#!/usr/bin/env bash
+# run_survivors.sh - nobody survives a job: not when a rank dies, ignores SIGTERM or leaves daemons behind, and not when the
+# launcher, its keeper or both are killed with SIGKILL.
+# ctest: timeout 180
+set -u
+work=$(mktemp -d)
+tag=lockstep-test-$$
+finish() { for pid in $(members); do kill -KILL "$pid"; done 2> /dev/null; rm -rf "$work"; }
+trap finish EXIT
+cd "$work" || exit 1
+wrong=0
+complain() { echo "$*" >&2; wrong=1; }
+unset LOCKSTEP_JOB
+export LAUNCH_TEST_TAG=$tag
+
+# Living processes that carry this test's own mark, but for this shell and what it runs itself. Independent of the launcher's mark:
+# every process of the job also runs a copy of sleep that bears the test's name.
+cp "$(command -v sleep)" "./$tag"
+members() { pgrep -f "$tag" | while read -r pid; do [ "$pid" = $$ ] || ! grep -qsv '^$' "/proc/$pid/cmdline" || [ "$(cut -d' ' -f3 "/proc/$pid/stat" 2> /dev/null)" = Z ] || echo "$pid"; done; }
+alone() { # alone WHAT: within 10 s
+    local i
+    for i in $(seq 200); do [ -z "$(members)" ] && return; sleep 0.05; done
+    complain "$1: still there: $(members | xargs ps -o pid,ppid,args -p)"
+    for pid in $(members); do kill -KILL "$pid"; done
+}
+# A rank with a daemon in a session of its own, one that was orphaned, a helper in its group, and no ear for SIGTERM.
+cat > rank.sh <<S
+trap '' TERM
+setsid ./$tag 6001 &
+(setsid ./$tag 6002 > /dev/null 2>&1 &)
+./$tag 6003 &
+: > up.\$RANK
+while :; do ./$tag 6004; done
+S
+start() {
+    rm -f up.*
+    "$LOCKSTEP" run -n 2 "$@" > out.txt 2>&1 < /dev/null &
+    job=$!
+    for i in $(seq 200); do [ -e up.0 ] && [ -e up.1 ] && [ "$(members | wc -l)" -ge 8 ] && return; sleep 0.05; done
+    complain "the ranks did not come up: $(cat out.txt)"
+}
+keeper_of() { ps -o pid=,comm= --ppid "$1" | awk '$2 == "lk-keeper" { print $1 }'; }
+
+start sh rank.sh
+[ -n "$(keeper_of $job)" ] || complain "there is no keeper"
+kill -KILL $job
+wait $job 2> /dev/null
+alone "after kill -9 of the launcher"
+
+start --grace 0.2 sh rank.sh
+kill -KILL "$(ps -o pid=,comm= --ppid $job | awk '$2 == "sh" { print $1; exit }')"
+wait $job
+[ $? = 137 ] || complain "kill -9 of a rank: $(cat out.txt)"
+[ -z "$(members)" ] || complain "after kill -9 of a rank: the launcher is gone, but not $(members | xargs ps -o pid,args -p)"
+alone "after kill -9 of a rank"
+
+start --grace 0.2 sh rank.sh
+kill -TERM $job
+wait $job
+[ $? = 143 ] || complain "SIGTERM: $(cat out.txt)"
+[ -z "$(members)" ] || complain "after SIGTERM: the launcher is gone, but not $(members | xargs ps -o pid,args -p)"
+alone "after SIGTERM"
+
+# A keeper that is killed is replaced, and the new one knows the ranks.
+start sh rank.sh
+old=$(keeper_of $job)
+kill -KILL "$old"
+for i in $(seq 200); do new=$(keeper_of $job); [ -n "$new" ] && [ "$new" != "$old" ] && break; sleep 0.05; done
+[ -n "$new" ] && [ "$new" != "$old" ] || complain "the keeper was not replaced"
+kill -KILL $job
+wait $job 2> /dev/null
+alone "after kill -9 of the keeper, then of the launcher"
+
+# A stopped rank is not spared, and a job that goes well takes its daemons with it, also those that gave up their environment.
+start sh rank.sh
+kill -STOP $(ps -o pid=,comm= --ppid $job | awk '$2 == "sh" { print $1 }')
+kill -KILL $job
+wait $job 2> /dev/null
+alone "after kill -9 of the launcher with stopped ranks"
+"$LOCKSTEP" run -n 2 --grace 0.2 sh -c "setsid ./$tag 6005 & env -i setsid ./$tag 6006 & (trap '' TERM; exec setsid ./$tag 6007) & sleep 0.3" > out.txt 2>&1 < /dev/null ||
+    complain "a job with daemons: $(cat out.txt)"
+[ -z "$(members)" ] || complain "after a job that went well: $(members | xargs ps -o pid,args -p)"
+alone "after a job that went well"
+
+# A job inside a job: the end of the outer one is the end of both.
+rm -f up.*
+"$LOCKSTEP" run "$LOCKSTEP" run -n 2 sh rank.sh > out.txt 2>&1 < /dev/null &
+job=$!
+for i in $(seq 200); do [ -e up.1 ] && [ "$(members | wc -l)" -ge 8 ] && break; sleep 0.05; done
+kill -KILL $job
+wait $job 2> /dev/null
+alone "after kill -9 of a launcher whose rank is a launcher"
+exit $wrong
