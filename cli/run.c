@@ -1,8 +1,10 @@
 /* run.c - `lockstep run`: starts the ranks of a job, as torchrun does, and says how they ended. */
 #include "command.h"
 
+#include <errno.h>
 #include <lockstep/context.h>
 #include <lockstep/launch.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -25,6 +27,12 @@ static const option run_options[] = {
     CHOICE("rdzv-backend", "NAME", "static", "static|c10d", "Both mean the same here: node 0 is at --rdzv-endpoint"),
     TEXT("rdzv-endpoint", "HOST:PORT", NULL, "The same as --master-addr and --master-port"),
     TEXT("rdzv-id", "ID", NULL, "TORCHELASTIC_RUN_ID, and the name of the directory below --log-dir"),
+    HEADING("Several hosts from one place"),
+    TEXT("hosts", "LIST", NULL, "Start ranks on these hosts over ssh: a:2,b:2, or a,b for --nproc-per-node each"),
+    TEXT("hostfile", "FILE", NULL, "The same from a file: lines of `NAME`, `NAME:RANKS` or `NAME slots=RANKS`, # for comments"),
+    TEXT("ssh", "COMMAND", "ssh -o BatchMode=yes", "What reaches a host: gets its name and a command line"),
+    TEXT("remote-command", "PATH", NULL, "Where lockstep is on those hosts (default: where it is here)"),
+    FLAG("far-end", "What --hosts starts there: reads what to run from standard input and stops with it"),
     HEADING("Output"),
     TEXT("log-dir", "DIR", NULL, "Also write each rank's output to DIR/ID_XXXXXX/attempt_N/LOCAL_RANK/stdout.log and stderr.log"),
     TEXT_LETTER('t', "tee", "WHICH", NULL, "Show and write to files: 0 nothing, 1 stdout, 2 stderr, 3 both; or by local rank: 0:3,1:1"),
@@ -129,13 +137,65 @@ static int place(const options *given, lk_launch_config *config, char *host)
     return 0;
 }
 
+/* The hosts of a file as --hosts would name them; NULL after saying what is wrong. */
+static char *read_hostfile(const char *path)
+{
+    FILE  *file = fopen(path, "re");
+    char  *list = NULL, line[512], name[256];
+    size_t used = 0;
+    int    number = 0;
+    if (!file) complain("run", "%s: cannot open: %s", path, strerror(errno));
+    while (file && fgets(line, sizeof line, file)) {
+        char slots[32] = "";
+        number++;
+        line[strcspn(line, "#\r\n")] = 0;
+        int words = sscanf(line, " %255s slots=%31[0-9]", name, slots);
+        if (words < 1) continue;
+        char *more = strchr(name, ',') ? NULL : realloc(list, used + strlen(name) + strlen(slots) + 3);
+        if (!more) {
+            complain("run", "%s:%d: expected NAME, NAME:RANKS or NAME slots=RANKS", path, number);
+            free(list);
+            fclose(file);
+            return NULL;
+        }
+        list = more;
+        used += (size_t)sprintf(list + used, "%s%s%s%s", used ? "," : "", name, *slots ? ":" : "", slots);
+    }
+    if (file) fclose(file);
+    if (file && !list) complain("run", "%s: names no host", path);
+    return list;
+}
+
+/* Where this command is: the far hosts are taken to have it in the same place. */
+static const char *own_path(char *path, size_t size)
+{
+    ssize_t length = readlink("/proc/self/exe", path, size - 1);
+    if (length <= 0) return "lockstep";
+    path[length] = 0;
+    return path;
+}
+
+static int run_far_end(void)
+{
+    lk_context_config settings = LK_CONTEXT_CONFIG_INIT;
+    lk_context       *context = NULL;
+    int               result = EXIT_FAILED;
+    settings.threads = 1;
+    lk_status status = lk_context_create(&settings, &context);
+    if (status == LK_OK) status = lk_launch_far_end(context, STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO, &result);
+    if (status < 0) result = report("run", context, status);
+    lk_context_free(context);
+    return result;
+}
+
 static int run(const options *given)
 {
     lk_launch_config  config = LK_LAUNCH_CONFIG_INIT;
     lk_context_config settings = LK_CONTEXT_CONFIG_INIT;
     lk_context       *context = NULL;
     const char      **program = NULL;
-    char             *host = NULL;
+    char             *host = NULL, *hosts = NULL, path[4096];
+    if (options_flag(given, "far-end")) return run_far_end();
     if (!given->program_count) return mistake("what shall run? expected: lockstep run [OPTIONS] PROGRAM [ARGUMENTS]");
     settings.threads = 1; /* it forks, so there must be no other thread */
     lk_status status = lk_context_create(&settings, &context);
@@ -148,7 +208,18 @@ static int run(const options *given)
         if (!result) result = EXIT_MISTAKE;
         goto done;
     }
+    if (options_given(given, "hosts") && options_given(given, "hostfile")) {
+        result = mistake("--hosts and --hostfile: one of them");
+        goto done;
+    }
+    if (options_given(given, "hostfile") && !(hosts = read_hostfile(options_text(given, "hostfile")))) {
+        result = EXIT_MISTAKE;
+        goto done;
+    }
     config.program = program;
+    config.hosts = hosts ? hosts : options_text(given, "hosts");
+    config.ssh = options_text(given, "ssh");
+    config.remote_command = options_given(given, "remote-command") ? options_text(given, "remote-command") : own_path(path, sizeof path);
     config.no_pin = options_flag(given, "no-pin");
     config.role = options_text(given, "role");
     config.run_id = options_text(given, "rdzv-id");
@@ -165,6 +236,7 @@ static int run(const options *given)
 done:
     free(program);
     free(host);
+    free(hosts);
     lk_context_free(context);
     return result;
 }

@@ -7,9 +7,11 @@
 typedef struct setting {
     const char *model;
     int         capacity, size; /* of the batch; of the images */
+    bool        recompute;
 } setting;
 
-static const setting settings[] = {{"mlp", 32, 0}, {"cnn", 8, 28}, {"resnet18", 2, 16}, {"resnet20", 4, 32}};
+static const setting settings[] = {
+    {"mlp", 32, 0, false}, {"cnn", 8, 28, false}, {"resnet18", 2, 16, false}, {"resnet20", 4, 32, true}};
 enum { SETTINGS = sizeof settings / sizeof *settings };
 
 typedef struct data {
@@ -23,7 +25,7 @@ static lk_tensor record(lk_graph *g, const setting *s, lk_tensor *logits)
     lk_tensor x = s->size ? lk_input(g, "x", LK_F32, 4, ((int64_t[]){n, 3, s->size, s->size}))
                           : lk_input(g, "x", LK_F32, 2, ((int64_t[]){n, 64}));
     lk_tensor y = lk_input(g, "y", LK_I32, 1, &n);
-    *logits = lk_model_find(s->model)(x, (lk_model_options){.cifar_stem = true});
+    *logits = lk_model_find(s->model)(x, (lk_model_options){.cifar_stem = true, .recompute = s->recompute});
     return lk_cross_entropy(*logits, y);
 }
 
@@ -228,8 +230,42 @@ static void storm(const setting *s)
 
 static void a_failing_allocation_gives_enomem_and_loses_nothing(void)
 {
-    storm(&(setting){"mlp", 3, 0});
-    storm(&(setting){"resnet20", 2, 8});
+    storm(&(setting){"mlp", 3, 0, false});
+    storm(&(setting){"resnet20", 2, 8, true});
+}
+
+/* A plan of another capacity takes over the store where the first one left it. */
+static void a_store_can_be_planned_anew(void)
+{
+    data                d, e;
+    rig                 r = prepare(&settings[0], 1, &d), same = prepare(&settings[0], 1, &e);
+    lk_graph           *graph = NULL;
+    lk_plan            *plan = NULL;
+    lk_program         *program = NULL;
+    lk_tensor           logits;
+    lk_optimizer_config optimizer = LK_OPTIMIZER_CONFIG_INIT;
+    lk_plan_config      config = LK_PLAN_CONFIG_INIT;
+    optimizer.clip = 1;
+    REQUIRE(lk_graph_create(r.context, LK_F32, &graph) == LK_OK);
+    config.loss = record(graph, &(setting){"mlp", 7, 0, false}, &logits);
+    config.optimizer = &optimizer;
+    REQUIRE(lk_plan_create(graph, &config, &plan) == LK_OK && lk_program_create(plan, r.store, &program) == LK_OK, "%s",
+            lk_context_error(r.context));
+    for (int step = 1; step <= 3; step++) {
+        train(&r, step, 32);
+        train(&same, step, 32);
+    }
+    REQUIRE(lk_program_bind(program, "x", d.x) == LK_OK && lk_program_bind(program, "y", d.y) == LK_OK);
+    for (int step = 4; step <= 6; step++) {
+        REQUIRE(lk_program_train(program, &(lk_step){.step = step, .count = 7, .rate = 1e-3}) == LK_OK);
+        train(&same, step, 7);
+    }
+    CHECK(lk_store_hash(r.store) == lk_store_hash(same.store));
+    lk_program_free(program);
+    lk_plan_free(plan);
+    lk_graph_free(graph);
+    finish(&r, &d);
+    finish(&same, &e);
 }
 
 /* ---- mistakes of the caller ---- */
@@ -310,6 +346,7 @@ static void shapes_that_do_not_fit_are_named_with_file_and_line(void)
     WRONG((lk_block_end(x), x), "without lk_block_begin");
     WRONG((lk_parameter(r.graph, "v", 1, ((int64_t[]){3}))), "exists already");
     WRONG(lk_parameter(r.graph, "w", 1, ((int64_t[]){0})), "size 0");
+    WRONG(lk_input(r.graph, "x", LK_F32, 1, ((int64_t[]){3})), "exists already");
     WRONG(lk_input(r.graph, "z", LK_F64, 1, ((int64_t[]){3})), "f64");
     WRONG(lk_add(x, ((lk_tensor){r.graph, 1000})), "not a tensor of this graph");
 }
@@ -335,7 +372,13 @@ static void a_program_refuses_what_cannot_be_run(void)
     CHECK(lk_program_run(p, LK_FORWARD) == LK_EINVAL && strstr(lk_context_error(evaluation.context), "only evaluates"));
     CHECK(lk_program_run(p, (lk_section)17) == LK_EINVAL);
     CHECK(!lk_program_gradient(p, "fc1.weight") && !lk_program_output(p, 0));
-    CHECK(lk_program_create(evaluation.plan, r.store, &other) == LK_EMISMATCH && !other);
+    CHECK(lk_program_create(r.plan, evaluation.store, &other) == LK_EMISMATCH &&
+          !other); /* it has no optimizer state */
+    data c;
+    rig  cnn = prepare(&settings[1], 1, &c);
+    CHECK(lk_program_create(r.plan, cnn.store, &other) == LK_EMISMATCH && !other);
+    CHECK(strstr(lk_context_error(r.context), "states"), "%s", lk_context_error(r.context));
+    finish(&cnn, &c);
     CHECK(lk_plan_memory(evaluation.plan, LK_MEMORY_GRADIENTS) == 0 &&
           lk_plan_memory(evaluation.plan, LK_MEMORY_OPTIMIZER) == 0);
     rig_close(&evaluation);
@@ -380,6 +423,7 @@ int main(void)
     RUN(a_step_allocates_nothing);
     RUN(the_same_seed_gives_the_same_bits_with_1_2_and_3_threads);
     RUN(a_failing_allocation_gives_enomem_and_loses_nothing);
+    RUN(a_store_can_be_planned_anew);
     RUN(shapes_that_do_not_fit_are_named_with_file_and_line);
     RUN(a_program_refuses_what_cannot_be_run);
     RUN(a_plan_refuses_settings_out_of_range);

@@ -39,7 +39,7 @@ typedef struct lk_launch_config {
 LK_API lk_status lk_launch(lk_context *context, const lk_launch_config *config, int *exit_code);
 
 /* The far end of `hosts`: reads what to run from descriptor `in` and stops everything when that ends. */
-LK_API lk_status lk_launch_remote_end(lk_context *context, int in, int out, int err, int *exit_code);
+LK_API lk_status lk_launch_far_end(lk_context *context, int in, int out, int err, int *exit_code);
 
 /* How many ranks "auto", "gpu", "cpu" or a number means on this host. */
 LK_API lk_status lk_launch_count(lk_context *context, const char *text, int *ranks);

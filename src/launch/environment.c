@@ -58,7 +58,7 @@ static void set_all(lk__job *job, const lk__child *child, lk__environment *e)
     if (!getenv("OMP_NUM_THREADS")) set(e, "OMP_NUM_THREADS", "%d", job->threads);
 }
 
-lk_status lk__environment_make(lk__job *job, const lk__child *child, lk__environment *e)
+static lk_status make(lk__job *job, const lk__child *child, lk__environment *e)
 {
     size_t inherited = 0;
     while (environ[inherited]) inherited++;
@@ -71,11 +71,17 @@ lk_status lk__environment_make(lk__job *job, const lk__child *child, lk__environ
         lk__environment_free(job->context, e);
         return LK_ENOMEM;
     }
-    set_all(job, child, e);
+    if (child)
+        set_all(job, child, e);
+    else
+        set(e, "LOCKSTEP_JOB", "%s", job->id);
     for (size_t i = 0; i < inherited; i++)
         if (!is_set(e, environ[i])) e->list[e->count++] = environ[i];
     return LK_OK;
 }
+
+lk_status lk__environment_make(lk__job *job, const lk__child *child, lk__environment *e) { return make(job, child, e); }
+lk_status lk__environment_mark(lk__job *job, lk__environment *e) { return make(job, NULL, e); }
 
 void lk__environment_free(lk_context *context, lk__environment *e)
 {

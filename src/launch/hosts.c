@@ -1,4 +1,252 @@
+/* hosts.c - a job on several hosts from one place: one ssh to each, a far end of ours behind it. Far ends say that they are ready,
+ * hear the port, start their ranks, and stop when their standard input ends: so they follow us whatever becomes of us. */
 #define _GNU_SOURCE
-#include "launch/launch.h"
+#include "launch/spec.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define READY "lockstep-far-end ready "
+enum { MOST_HOSTS = 1024, WORDS = 64, ANSWER_SECONDS = 30 };
+
+typedef struct far {
+    char name[256]; /* as ssh takes it */
+    int  ranks, first_rank;
+} far;
+
+typedef struct head {
+    lk__job    job;
+    far       *hosts;
+    int        count, world, ready;
+    lk__spec  *spec;
+    const lk_launch_config *config;
+} head;
+
+typedef struct ear { /* hears one far end's first word */
+    head *head;
+    int   index;
+} ear;
+
+/* "a:2,b:2"; a host without a number has config->ranks. */
+static lk_status parse_hosts(lk_context *context, const lk_launch_config *config, far *hosts, int *count, int *world)
+{
+    const char *at = config->hosts;
+    *count = *world = 0;
+    for (;;) {
+        size_t length = strcspn(at, ",");
+        const char *colon = memrchr(at, ':', length);
+        size_t      name = colon ? (size_t)(colon - at) : length;
+        char       *end = NULL;
+        long        ranks = colon ? strtol(colon + 1, &end, 10) : config->ranks;
+        if (!name || name >= sizeof hosts->name || at[0] == '-' || (colon && (end == colon + 1 || end != at + length)) || ranks < 1 || ranks > 4096)
+            return lk__fail(context, LK_EINVAL, "'%.*s' is no host: expected NAME or NAME:RANKS", (int)length, at);
+        if (*count == MOST_HOSTS) return lk__fail(context, LK_EINVAL, "more than %d hosts", MOST_HOSTS);
+        far *host = &hosts[(*count)++];
+        snprintf(host->name, sizeof host->name, "%.*s", (int)name, at);
+        host->ranks = (int)ranks;
+        host->first_rank = *world;
+        *world += host->ranks;
+        if (!at[length]) return LK_OK;
+        at += length + 1;
+    }
+}
+
+/* Variables that change what ranks do, and that ssh would lose. */
+static bool goes_along(const char *entry)
+{
+    static const char *const begins[] = {"LOCKSTEP_", "OMP_", "NCCL_", "GLOO_", "TORCH_", "PYTHONPATH=", "CUDA_VISIBLE_DEVICES="};
+    if (strncmp(entry, "LOCKSTEP_JOB=", 13) == 0 || strncmp(entry, "LOCKSTEP_TOKEN=", 15) == 0) return false;
+    for (size_t i = 0; i < sizeof begins / sizeof *begins; i++)
+        if (strncmp(entry, begins[i], strlen(begins[i])) == 0) return true;
+    return false;
+}
+
+static lk_status write_spec(head *h, const far *host, int node)
+{
+    const lk_launch_config *c = h->config;
+    lk__spec               *spec = h->spec;
+    char                    directory[4096];
+    const char             *first = strrchr(h->hosts[0].name, '@'); /* user@host */
+    if (!getcwd(directory, sizeof directory)) return lk__fail(h->job.context, LK_EIO, "cannot tell which directory this is: %s", strerror(errno));
+    spec->length = 0;
+    spec->full = false;
+    lk__spec_add(spec, "token", "%s", h->job.token);
+    lk__spec_add(spec, "job", "%s", h->job.id);
+    lk__spec_add(spec, "directory", "%s", directory);
+    lk__spec_add(spec, "address", "%s", c->master_address ? c->master_address : first ? first + 1 : h->hosts[0].name);
+    lk__spec_add(spec, "port", "%d", c->master_port);
+    lk__spec_add(spec, "world", "%d", h->world);
+    lk__spec_add(spec, "first-rank", "%d", host->first_rank);
+    lk__spec_add(spec, "ranks", "%d", host->ranks);
+    lk__spec_add(spec, "nodes", "%d", h->count);
+    lk__spec_add(spec, "node", "%d", node);
+    lk__spec_add(spec, "run-id", "%s", h->job.run_id);
+    lk__spec_add(spec, "role", "%s", c->role);
+    lk__spec_add(spec, "grace", "%.17g", c->grace);
+    lk__spec_add(spec, "no-pin", "%d", c->no_pin);
+    lk__spec_add(spec, "colour", "%d", h->job.out->terminal && !getenv("NO_COLOR"));
+    if (c->log_dir) lk__spec_add(spec, "log-dir", "%s", c->log_dir);
+    if (c->tee) lk__spec_add(spec, "tee", "%s", c->tee);
+    if (c->redirects) lk__spec_add(spec, "redirects", "%s", c->redirects);
+    if (c->local_ranks_filter) lk__spec_add(spec, "filter", "%s", c->local_ranks_filter);
+    for (char **entry = environ; *entry; entry++)
+        if (goes_along(*entry)) lk__spec_add(spec, "environment", "%s", *entry);
+    for (int i = 0; c->program[i]; i++) lk__spec_add(spec, "argument", "%s", c->program[i]);
+    if (spec->full) return lk__fail(h->job.context, LK_EINVAL, "the command line and the environment are too long to be sent to another host");
+    spec->text[spec->length++] = 0;
+    return LK_OK;
+}
+
+static void tell(lk__child *child, const void *text, size_t length)
+{
+    if (child->input >= 0 && write(child->input, text, length) < 0) return; /* its end explains itself */
+}
+
+/* A far end's first line; when the last one spoke, all hear the port, which node 0 found free where none was given. */
+static bool hear(void *user, const char *line, size_t length)
+{
+    ear       *e = user;
+    head      *h = e->head;
+    lk__child *child = &h->job.children[e->index];
+    size_t     lead = strlen(READY);
+    if (child->port > 0 || length <= lead || memcmp(line, READY, lead) != 0) return false;
+    char number[16];
+    snprintf(number, sizeof number, "%.*s", (int)(length - lead < 15 ? length - lead : 15), line + lead);
+    child->port = (int)strtol(number, NULL, 10);
+    if (++h->ready < h->count) return true;
+    h->job.answer_by = 0;
+    int size = snprintf(number, sizeof number, "%d", h->job.children[0].port);
+    for (int i = 0; i < h->count; i++) tell(&h->job.children[i], number, (size_t)size + 1);
+    return true;
+}
+
+/* ssh's own words, the host, and one command line for its shell. */
+static lk_status start_far(head *h, int index)
+{
+    const lk_launch_config *c = h->config;
+    char                    words[LK__PATH], command[LK__PATH];
+    const char             *argv[WORDS + 3];
+    int                     count = 0;
+    char                   *rest = NULL;
+    if (strchr(c->remote_command, '\'')) return lk__fail(h->job.context, LK_EINVAL, "%s: no quotes in the far command's name, please", c->remote_command);
+    LK__TRY(write_spec(h, &h->hosts[index], index));
+    snprintf(words, sizeof words, "%s", c->ssh);
+    for (char *word = strtok_r(words, " ", &rest); word && count < WORDS; word = strtok_r(NULL, " ", &rest)) argv[count++] = word;
+    if (!count) return lk__fail(h->job.context, LK_EINVAL, "the command that reaches other hosts is empty");
+    argv[count++] = h->hosts[index].name;
+    snprintf(command, sizeof command, "exec '%s' run --far-end", c->remote_command);
+    argv[count++] = command;
+    argv[count] = NULL;
+    lk__child      *child = &h->job.children[index];
+    lk__environment environment;
+    snprintf(child->name, sizeof child->name, "host %.70s", h->hosts[index].name);
+    LK__TRY(lk__environment_mark(&h->job, &environment));
+    lk_status status = lk__child_start(&h->job, child, argv, environment.list, false);
+    lk__environment_free(h->job.context, &environment);
+    if (status == LK_OK) tell(child, h->spec->text, h->spec->length);
+    return status;
+}
+
+static lk_status check(lk_context *context, const lk_launch_config *c)
+{
+    if (!c->program || !c->program[0]) return lk__fail(context, LK_EINVAL, "no program to start");
+    if (c->max_restarts) return lk__fail(context, LK_EINVAL, "no restarts on several hosts: a job that failed there is to be started again by hand");
+    if (c->debug_rank >= 0) return lk__fail(context, LK_EINVAL, "a rank gets the terminal on one host only");
+    if (c->nodes > 1) return lk__fail(context, LK_EINVAL, "either one launcher that reaches all hosts, or one on each of several nodes, not both");
+    return LK_OK;
+}
+
+static lk_status run_hosts(head *h, ear *ears, int *exit_code)
+{
+    lk_status status = lk__random_hex(h->job.context, h->job.token, (LK__TOKEN - 1) / 2);
+    if (status < 0) return status;
+    lk__job_begin(&h->job);
+    h->job.answer_by = lk__now() + ANSWER_SECONDS;
+    for (int i = 0; i < h->count && status == LK_OK; i++) {
+        ears[i] = (ear){h, i};
+        h->job.children[i].streams[0].consume = hear;
+        h->job.children[i].streams[0].user = &ears[i];
+        status = start_far(h, i);
+    }
+    if (status < 0) lk__job_stop(&h->job, LK__FAILED);
+    lk_status watched = lk__watch(&h->job);
+    if (status < 0 || watched < 0) return status < 0 ? status : watched;
+    lk__verdict(&h->job);
+    *exit_code = lk__job_result(&h->job);
+    return LK_OK;
+}
+
 lk_status lk__launch_hosts(lk_context *context, const lk_launch_config *config, int *exit_code)
-{ (void)config; (void)exit_code; return lk__fail(context, LK_EUNSUPPORTED, "no"); }
+{
+    lk_launch_config own = *config; /* files and their names are the far ends' */
+    own.log_dir = own.tee = own.redirects = NULL;
+    LK__TRY(check(context, config));
+    size_t far_bytes = MOST_HOSTS * sizeof(far), ear_bytes = MOST_HOSTS * sizeof(ear);
+    head  *h = lk__alloc(context, LK_MEMORY_OTHER, sizeof *h);
+    far   *hosts = lk__alloc(context, LK_MEMORY_OTHER, far_bytes);
+    ear   *ears = lk__alloc(context, LK_MEMORY_OTHER, ear_bytes);
+    lk__spec *spec = lk__alloc(context, LK_MEMORY_OTHER, sizeof *spec);
+    lk_status status = h && hosts && ears && spec ? LK_OK : LK_ENOMEM;
+    if (status == LK_OK) {
+        *h = (head){.hosts = hosts, .spec = spec, .config = config};
+        status = parse_hosts(context, config, hosts, &h->count, &h->world);
+    }
+    if (status == LK_OK) {
+        lk__place place = {0, h->world, NULL, NULL, -1, -1};
+        status = lk__job_open(&h->job, context, &own, &place, h->count);
+        h->job.head = true;
+        if (status == LK_OK) status = run_hosts(h, ears, exit_code);
+        lk__job_close(&h->job);
+    }
+    lk__free(context, LK_MEMORY_OTHER, spec, sizeof *spec);
+    lk__free(context, LK_MEMORY_OTHER, ears, ear_bytes);
+    lk__free(context, LK_MEMORY_OTHER, hosts, far_bytes);
+    lk__free(context, LK_MEMORY_OTHER, h, sizeof *h);
+    return status;
+}
+
+/* ---- the far end ---- */
+
+/* Reads up to and with an empty string (or, for one = true, one string). What follows comes only after our answer. */
+static lk_status read_strings(lk_context *context, int in, char *text, size_t size, size_t *length, bool one)
+{
+    *length = 0;
+    for (;;) {
+        ssize_t got = *length < size ? read(in, text + *length, size - *length) : 0;
+        if (got < 0 && errno == EINTR) continue;
+        if (got <= 0) return lk__fail(context, LK_EFORMAT, *length < size ? "the launcher went away before it had said what to run"
+                                                                            : "the launcher says more than there is room for");
+        *length += (size_t)got;
+        if (text[*length - 1]) continue;
+        if (one || *length == 1 || !text[*length - 2]) return LK_OK;
+    }
+}
+
+static lk_status far_end(lk_context *context, lk__spec *spec, int in, int out, int err, int *exit_code)
+{
+    LK__TRY(read_strings(context, in, spec->text, sizeof spec->text, &spec->length, false));
+    LK__TRY(lk__spec_parse(context, spec));
+    if (chdir(spec->directory) < 0) return lk__fail(context, LK_ENOENT, "%s: cannot change to this directory here: %s", spec->directory, strerror(errno));
+    if (!spec->config.master_port) LK__TRY(lk__free_port(context, &spec->config.master_port));
+    char   ready[64], number[16];
+    size_t length, size = (size_t)snprintf(ready, sizeof ready, READY "%d\n", spec->config.master_port);
+    if (write(out, ready, size) != (ssize_t)size) return lk__fail(context, LK_EIO, "cannot answer the launcher: %s", strerror(errno));
+    LK__TRY(read_strings(context, in, number, sizeof number, &length, true));
+    spec->config.master_port = (int)strtol(number, NULL, 10);
+    if (spec->config.master_port < 1 || spec->config.master_port > 65535) return lk__fail(context, LK_EFORMAT, "the launcher named no port");
+    spec->config.out = out;
+    spec->config.err = err;
+    lk__place place = {spec->first_rank, spec->world, spec->token, spec->job, in, spec->colour};
+    return lk__launch_here(context, &spec->config, &place, exit_code);
+}
+
+lk_status lk_launch_far_end(lk_context *context, int in, int out, int err, int *exit_code)
+{
+    lk__spec *spec = lk__alloc(context, LK_MEMORY_OTHER, sizeof *spec);
+    lk_status status = spec ? far_end(context, spec, in, out, err, exit_code) : LK_ENOMEM;
+    lk__free(context, LK_MEMORY_OTHER, spec, sizeof *spec);
+    return status;
+}

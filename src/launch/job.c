@@ -150,7 +150,7 @@ int lk__job_result(const lk__job *job)
 {
     switch (job->why) {
     case LK__RUNNING: return 0;
-    case LK__FAILED: return lk__exit_code(job->first->status);
+    case LK__FAILED: return job->first->status ? lk__exit_code(job->first->status) : 1; /* 0: a host that never answered */
     case LK__SIGNALLED: return 128 + job->signal;
     case LK__INPUT_ENDED: return 128 + SIGTERM;
     case LK__OUTPUT_CLOSED: return 128 + SIGPIPE;

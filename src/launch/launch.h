@@ -36,7 +36,7 @@ typedef struct lk__child {
     char          folder[LK__PATH];
     char          error_file[LK__PATH];
     int           input; /* write end of its standard input; -1: none */
-    int           asked_port; /* far end: what it says it can offer; -1: has not spoken */
+    int           port;  /* of a far end: the one that it found free; 0: it has not spoken yet */
 } lk__child;
 
 typedef struct lk__keeper {
@@ -87,6 +87,7 @@ typedef struct lk__job {
     int                     signal, interrupts;
     bool                    killing;
     double                  deadline; /* for SIGKILL */
+    double                  answer_by; /* for the first word of far ends; 0: all have spoken */
     long                    oom_cgroup, oom_host; /* counters when the generation began */
     double                  began;
 } lk__job;
@@ -124,6 +125,7 @@ typedef struct lk__environment {
     size_t text_size, used;
 } lk__environment;
 lk_status lk__environment_make(lk__job *job, const lk__child *child, lk__environment *environment);
+lk_status lk__environment_mark(lk__job *job, lk__environment *environment); /* ours, and the job's id */
 void      lk__environment_free(lk_context *context, lk__environment *environment);
 
 /* ---- topology.c ---- */

@@ -130,6 +130,7 @@ static int time_to_wait(const lk__job *job, double limit)
 {
     double wait = limit, now = lk__now();
     if (job->why != LK__RUNNING && !job->killing && job->deadline - now < wait) wait = job->deadline - now;
+    if (job->answer_by > 0 && job->why == LK__RUNNING && job->answer_by - now < wait) wait = job->answer_by - now;
     if ((job->out->terminal || job->err->terminal) && job->config->monitor_interval < wait) wait = job->config->monitor_interval;
     return wait <= 0 ? 0 : (int)(wait * 1000.0) + 1;
 }
@@ -194,6 +195,18 @@ static void drain(lk__job *job)
     for (int i = 0; i < 2 * job->count; i++) lk__line_stream_end(&job->children[i / 2].streams[i % 2], job->context);
 }
 
+/* A far end that does not speak in time failed, whatever it is doing. */
+static void check_answers(lk__job *job)
+{
+    if (job->answer_by <= 0 || job->why != LK__RUNNING || lk__now() < job->answer_by) return;
+    for (int i = 0; i < job->count && !job->first; i++) {
+        if (job->children[i].port > 0) continue;
+        job->first = &job->children[i];
+        lk__job_say(job, "%s did not answer in time", job->first->name);
+    }
+    lk__job_stop(job, LK__FAILED);
+}
+
 lk_status lk__watch(lk__job *job)
 {
     size_t most = 4 + 2 * (size_t)job->count;
@@ -202,6 +215,7 @@ lk_status lk__watch(lk__job *job)
         turn(job, 60.0);
         reap(job);
         find_failure(job);
+        check_answers(job);
         if (job->why != LK__RUNNING && !job->killing && lk__now() >= job->deadline) kill_all(job);
     }
     lk__sweep(job, job->killing ? 0.0 : job->config->grace);

@@ -1,0 +1,120 @@
+/* spec.c - writes and reads what a far end is told. */
+#define _GNU_SOURCE
+#include "launch/spec.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+void lk__spec_add(lk__spec *spec, const char *name, const char *format, ...)
+{
+    va_list arguments;
+    size_t  room = sizeof spec->text - spec->length;
+    int     lead = snprintf(spec->text + spec->length, room, "%s=", name);
+    if (lead < 0 || (size_t)lead >= room) {
+        spec->full = true;
+        return;
+    }
+    va_start(arguments, format);
+    int length = vsnprintf(spec->text + spec->length + lead, room - (size_t)lead, format, arguments);
+    va_end(arguments);
+    if (length < 0 || (size_t)(lead + length) + 2 > room) /* the empty string at the end must fit, too */
+        spec->full = true;
+    else
+        spec->length += (size_t)(lead + length) + 1;
+}
+
+typedef struct number {
+    const char *name;
+    int        *at, low, high;
+} number;
+typedef struct word {
+    const char  *name;
+    const char **at;
+} word;
+
+static bool take_number(const number *numbers, const char *name, size_t length, const char *value, bool *good)
+{
+    for (; numbers->name; numbers++) {
+        if (strlen(numbers->name) != length || memcmp(numbers->name, name, length) != 0) continue;
+        char *end;
+        long  n = strtol(value, &end, 10);
+        *good = end != value && !*end && n >= numbers->low && n <= numbers->high;
+        if (*good) *numbers->at = (int)n;
+        return true;
+    }
+    return false;
+}
+
+static bool take_word(const word *words, const char *name, size_t length, const char *value)
+{
+    for (; words->name; words++) {
+        if (strlen(words->name) != length || memcmp(words->name, name, length) != 0) continue;
+        *words->at = value;
+        return true;
+    }
+    return false;
+}
+
+/* One string; false when it is none that we know. */
+static bool take(lk__spec *spec, char *text)
+{
+    lk_launch_config *c = &spec->config;
+    const number      numbers[] = {{"world", &spec->world, 1, 1 << 24},
+                                   {"first-rank", &spec->first_rank, 0, 1 << 24},
+                                   {"ranks", &c->ranks, 1, 4096},
+                                   {"nodes", &c->nodes, 1, 100000},
+                                   {"node", &c->node, 0, 100000},
+                                   {"port", &c->master_port, 0, 65535},
+                                   {"colour", &spec->colour, 0, 1},
+                                   {"no-pin", &spec->no_pin, 0, 1},
+                                   {NULL, NULL, 0, 0}};
+    const word        words[] = {{"directory", &spec->directory}, {"token", &spec->token},       {"job", &spec->job},
+                                 {"address", &c->master_address}, {"run-id", &c->run_id},        {"role", &c->role},
+                                 {"log-dir", &c->log_dir},        {"tee", &c->tee},              {"redirects", &c->redirects},
+                                 {"filter", &c->local_ranks_filter}, {NULL, NULL}};
+    bool              good = true;
+    char             *value = strchr(text, '=');
+    if (!value) return false;
+    size_t length = (size_t)(value++ - text);
+    if (take_number(numbers, text, length, value, &good)) return good;
+    if (take_word(words, text, length, value)) return true;
+    if (strncmp(text, "argument=", 9) == 0) {
+        if (spec->words + 1 >= LK__SPEC_WORDS) return false;
+        spec->program[spec->words++] = value;
+        return true;
+    }
+    if (strncmp(text, "grace=", 6) == 0) {
+        char *end;
+        c->grace = strtod(value, &end);
+        return end != value && !*end && c->grace >= 0 && c->grace < 1e9;
+    }
+    if (strncmp(text, "environment=", 12) == 0) {
+        char *equals = strchr(value, '=');
+        if (!equals || equals == value) return false;
+        *equals = 0;
+        return setenv(value, equals + 1, 1) == 0;
+    }
+    return false;
+}
+
+lk_status lk__spec_parse(lk_context *context, lk__spec *spec)
+{
+    static const lk_launch_config defaults = LK_LAUNCH_CONFIG_INIT;
+    spec->config = defaults;
+    for (size_t at = 0; at < spec->length && spec->text[at];) {
+        size_t length = strnlen(spec->text + at, spec->length - at);
+        if (at + length == spec->length) return lk__fail(context, LK_EFORMAT, "what the launcher said ends in the middle");
+        if (!take(spec, spec->text + at))
+            return lk__fail(context, LK_EFORMAT, "the launcher said '%.40s', which this version of lockstep does not understand", spec->text + at);
+        at += length + 1;
+    }
+    bool whole = spec->words && spec->directory && spec->token && spec->job && spec->config.master_address && spec->world &&
+                 spec->config.node < spec->config.nodes && spec->first_rank + spec->config.ranks <= spec->world;
+    if (!whole) return lk__fail(context, LK_EFORMAT, "the launcher did not say all that is needed");
+    if (strlen(spec->token) != LK__TOKEN - 1) return lk__fail(context, LK_EFORMAT, "the launcher's token is not of this version's length");
+    spec->config.program = spec->program;
+    spec->config.no_pin = spec->no_pin;
+    return LK_OK;
+}

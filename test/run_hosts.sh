@@ -1,0 +1,99 @@
+#!/usr/bin/env bash
+# run_hosts.sh - one launcher, several hosts over ssh. The ssh here is a script that runs the far command on this machine, but in a
+# session and an environment of its own, and that passes on nothing but standard input, output and the exit status.
+# ctest: timeout 180
+set -u
+work=$(mktemp -d)
+tag=lockstep-hosts-$$
+finish() { for pid in $(members); do kill -KILL "$pid"; done 2> /dev/null; rm -rf "$work"; }
+trap finish EXIT
+cd "$work" || exit 1
+wrong=0
+complain() { echo "$*" >&2; wrong=1; }
+unset LOCKSTEP_JOB LOCKSTEP_TOKEN OMP_NUM_THREADS NO_COLOR
+cp "$(command -v sleep)" "./$tag"
+members() { pgrep -f "$tag" | while read -r pid; do [ "$pid" = $$ ] || ! grep -qsv '^$' "/proc/$pid/cmdline" || echo "$pid"; done; }
+
+cat > fake-ssh <<S
+#!/usr/bin/env bash
+echo "\$*" >> $work/ssh.log
+[ "\$1" = silent ] && exec sleep 100
+[ "\$1" = absent ] && { echo "ssh: Could not resolve hostname absent" >&2; exit 255; }
+folder=\$(mktemp -d $work/ssh.XXXXXX)
+mkfifo "\$folder/in"
+exec 3<&0
+export COMMAND=\$2 FOLDER=\$folder HOST=\$1
+setsid bash -c '{ env -i PATH="\$PATH" FAKE_HOST="\$HOST" \${LSAN:+LSAN_OPTIONS="\$LSAN"} sh -c "\$COMMAND" < "\$FOLDER/in" 3<&-; echo \$? > "\$FOLDER/part"; mv "\$FOLDER/part" "\$FOLDER/code"; } &' 3<&-
+cat <&3 > "\$folder/in" &
+feeder=\$!
+exec 3<&-
+while [ ! -e "\$folder/code" ]; do sleep 0.05; done
+kill \$feeder 2> /dev/null
+exit "\$(cat "\$folder/code")"
+S
+chmod +x fake-ssh
+ssh="--ssh $work/fake-ssh"
+
+# expect STATUS WORDS ARGS…
+expect() {
+    local status=$1 words=$2 got
+    shift 2
+    "$LOCKSTEP" run "$@" > out.txt 2>&1 < /dev/null
+    got=$?
+    [ "$got" = "$status" ] || complain "run $*: exit status $got, not $status: $(cat out.txt)"
+    grep -Eq -- "$words" out.txt || complain "run $*: does not say '$words': $(cat out.txt)"
+}
+
+show='echo $FAKE_HOST $RANK/$WORLD_SIZE $LOCAL_RANK/$LOCAL_WORLD_SIZE $GROUP_RANK/$GROUP_WORLD_SIZE $MASTER_ADDR:$MASTER_PORT $LOCKSTEP_TOKEN $LOCKSTEP_OPTION $PWD "$1"'
+LOCKSTEP_OPTION="two words" expect 0 "3 ranks \(2 to 4 of 5, node 1 of 2\)" "$ssh" --hosts me@one:2,two:3 sh -c "$show" name 'an argument; with $signs'
+for line in "0 me@one 0/5 0/2 0/2" "1 me@one 1/5 1/2 0/2" "2 two 2/5 0/3 1/2" "4 two 4/5 2/3 1/2"; do
+    grep -Eq "^\[rank ${line%% *}\] ${line#* } one:[0-9]+ [0-9a-f]{32} two words $work an argument; with \\\$signs\$" out.txt || complain "no line '$line': $(cat out.txt)"
+done
+[ "$(grep -oE 'one:[0-9]+ [0-9a-f]{32}' out.txt | sort -u | wc -l)" = 1 ] || complain "port or token differ: $(cat out.txt)"
+token=$(grep -oE -m1 '[0-9a-f]{32}' out.txt)
+grep -q "$token" ssh.log && complain "the token stood on ssh's command line"
+grep -q -- "run --far-end" ssh.log || complain "the stand-in for ssh was not asked: $(cat ssh.log)"
+
+printf '# hosts\none slots=1\n\ntwo:1 # the second\nthree\n' > hosts
+expect 0 "^\[rank 3\] three 3/4 1/2 2/3 10.0.0.1:4711 " "$ssh" --hostfile hosts -n 2 --master-addr 10.0.0.1 --master-port 4711 sh -c "$show"
+expect 7 "host two failed first: exit code 7" "$ssh" --hosts one:1,two:2 sh -c '[ $RANK = 2 ] && { echo "words of rank 2"; exit 7; }; exec sleep 600'
+grep -q 'rank 2 failed first: exit code 7' out.txt && grep -q '| words of rank 2' out.txt || complain "the far end does not explain: $(cat out.txt)"
+grep -q 'stopped because of host two: host one' out.txt || complain "the other host: $(cat out.txt)"
+expect 255 "255 is also what ssh gives" "$ssh" --hosts one:1,absent:1 true
+expect 2 "cannot be started: No such file" "$ssh" --hosts one no-such-program-at-all
+expect 0 "^\[rank 0\] file" "$ssh" --hosts one --log-dir logs echo file
+[ "$(cat logs/*/attempt_0/0/stdout.log)" = file ] || complain "--log-dir on a far host: $(find logs)"
+expect 2 "'x:y' is no host" "$ssh" --hosts x:y true
+expect 2 "'-oProxyCommand=x' is no host" "$ssh" --hosts -oProxyCommand=x true
+expect 2 "no restarts on several hosts" "$ssh" --hosts a --max-restarts 2 true
+expect 2 "hosts: cannot open|names no host" --hostfile /dev/null true
+
+# A far end that is fed garbage or nothing says so.
+for garbage in '' 'x' 'token=1\0\0' 'nonsense\0\0' 'ranks=many\0\0' 'argument\0\0'; do
+    printf "$garbage" | timeout 10 "$LOCKSTEP" run --far-end > out.txt 2>&1
+    got=$?
+    { [ $got = 1 ] || [ $got = 2 ]; } && grep -q launcher out.txt || complain "far end given '$garbage': exit status $got: $(cat out.txt)"
+done
+
+# Far ranks do not survive the launcher, nor their ssh.
+cat > rank.sh <<S
+trap '' TERM
+(setsid ./$tag 6001 > /dev/null 2>&1 &)
+: > up.\$RANK
+while :; do ./$tag 6002; done
+S
+alone() { for i in $(seq 200); do [ -z "$(members)" ] && return; sleep 0.05; done; complain "$1: still there: $(members | xargs ps -o pid,ppid,args -p)"; }
+start() {
+    rm -f up.*
+    "$LOCKSTEP" run "$ssh" --hosts one:1,two:1 --grace 0.3 sh rank.sh > out.txt 2>&1 < /dev/null &
+    job=$!
+    for i in $(seq 200); do [ -e up.0 ] && [ -e up.1 ] && [ "$(members | wc -l)" -ge 4 ] && return; sleep 0.05; done
+    complain "the far ranks did not come up: $(cat out.txt)"
+}
+start; kill -KILL $job; wait $job 2> /dev/null; alone "after kill -9 of the launcher"
+start; kill -TERM $job; wait $job; got=$?; [ $got = 143 ] || complain "SIGTERM: exit status $got: $(cat out.txt)"
+alone "after SIGTERM"
+start; kill -KILL "$(ps -o pid=,args= --ppid $job | awk '/fake-ssh two/ { print $1; exit }')"; wait $job; got=$?
+[ $got = 137 ] || complain "kill -9 of one ssh: exit status $got: $(cat out.txt)"
+alone "after kill -9 of one ssh"
+exit $wrong

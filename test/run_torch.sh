@@ -1,0 +1,48 @@
+#!/usr/bin/env bash
+# run_torch.sh - an unmodified PyTorch DDP script runs under `lockstep run` as under torchrun: two gloo ranks meet, all-reduce
+# and average gradients; after a failure, the second generation meets anew. Skipped where there is no PyTorch.
+# ctest: timeout 300
+set -u
+python3 -c 'import torch.distributed as d; assert d.is_available() and d.is_gloo_available()' 2> /dev/null || { echo "no PyTorch with gloo here"; exit 77; }
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+cd "$work" || exit 1
+wrong=0
+complain() { echo "$*" >&2; wrong=1; }
+unset LOCKSTEP_JOB OMP_NUM_THREADS
+cat > train.py <<'P'
+import os, sys, torch, torch.distributed as dist
+from torch.distributed.elastic.multiprocessing.errors import record
+from torch.nn.parallel import DistributedDataParallel
+
+
+@record
+def main():
+    dist.init_process_group("gloo")
+    rank, world = dist.get_rank(), dist.get_world_size()
+    if "--fail-once" in sys.argv and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0" and rank == 1:
+        raise ValueError("not this time")
+    total = torch.arange(4.0) * (rank + 1)
+    dist.all_reduce(total)
+    # One linear layer of ones, the loss is its output: the gradient is the mean of both ranks' inputs.
+    model = torch.nn.Linear(3, 1, bias=False)
+    torch.nn.init.ones_(model.weight)
+    ddp = DistributedDataParallel(model)
+    ddp(torch.tensor([[1.0, 2.0, 3.0]]) * (10 if rank else 1)).sum().backward()
+    print(f"sum {total.tolist()} gradient {model.weight.grad.tolist()} threads {torch.get_num_threads()} world {world}")
+    dist.destroy_process_group()
+
+
+main()
+P
+# By hand: (0, 1, 2, 3) × (1 + 2); ((1, 2, 3) + (10, 20, 30)) / 2.
+want="sum \[0.0, 3.0, 6.0, 9.0\] gradient \[\[5.5, 11.0, 16.5\]\] threads [0-9]+ world 2"
+"$LOCKSTEP" run --nproc-per-node 2 train.py > out.txt 2>&1 || complain "exit status $?"
+for rank in 0 1; do grep -Eq "^\[rank $rank\] $want\$" out.txt || complain "rank $rank: $(cat out.txt)"; done
+
+"$LOCKSTEP" run --nproc_per_node=2 --max_restarts=1 --rdzv_backend=c10d --rdzv_endpoint=localhost:0 train.py --fail-once > out.txt 2>&1 ||
+    complain "with one restart: exit status $?"
+for rank in 0 1; do grep -Eq "^\[rank $rank\] $want\$" out.txt || complain "after a restart, rank $rank: $(cat out.txt)"; done
+grep -q "rank 1 failed first: exit code 1" out.txt || complain "the first generation's end is not explained: $(cat out.txt)"
+grep -q "it said: ValueError: not this time" out.txt || complain "what record wrote is not told: $(cat out.txt)"
+exit $wrong
