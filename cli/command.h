@@ -8,12 +8,12 @@
 #include <lockstep/context.h>
 
 typedef struct command {
-    const char   *name;
-    const char   *summary;     /* a few words, for the list of commands */
-    const char   *description; /* for --help and the man page; paragraphs are parted by an empty line */
-    const char   *operands;    /* "get NAME", as the synopsis shows them; NULL: takes none */
-    int           least, most; /* how many operands; most PROGRAM_FOLLOWS: options end at the first, see options.program */
-    const option *options;     /* ends with an empty one; NULL: none */
+    const char *name;
+    const char *summary;     /* a few words, for the list of commands */
+    const char *description; /* for --help and the man page; paragraphs are parted by an empty line */
+    const char *operands;    /* "get NAME", as the synopsis shows them; NULL: takes none */
+    int least, most;       /* how many operands; most PROGRAM_FOLLOWS: options end at the first, see options.program */
+    const option *options; /* ends with an empty one; NULL: none */
     int (*run)(const options *given); /* returns the process's exit status */
 } command;
 
@@ -33,7 +33,7 @@ typedef struct command {
 COMMAND_LIST(COMMAND_DECLARE)
 #undef COMMAND_DECLARE
 
-extern const command *const commands[]; /* all of the list, NULL at the end */
+extern const command *const commands[];                     /* all of the list, NULL at the end */
 const command              *command_find(const char *name); /* NULL when there is none */
 
 enum { EXIT_FAILED = 1, EXIT_MISTAKE = 2, PROGRAM_FOLLOWS = -1 };

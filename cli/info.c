@@ -135,7 +135,7 @@ static const char *curl(char *out, size_t size)
 {
     static const char *const names[] = {"libcurl.so.4", "libcurl-gnutls.so.4", NULL};
     for (int i = 0; names[i]; i++) {
-        void *library = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
+        void *library = dlopen(names[i], RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
         if (!library) continue;
         void *symbol = dlsym(library, "curl_version");
         char *(*version)(void);

@@ -339,7 +339,8 @@ bool options_parse_program(options *o, const option *table, int argc, char **arg
         if (strcmp(word, "--") == 0) break;
         if (is_help(word)) return o->help = true;
         if (word[1] == '-' ? !parse_option(o, word + 2, argc, argv, &i) : !parse_letter(o, word, argc, argv, &i)) {
-            for (; i < argc && argv[i][0] == '-'; i++) /* help works whatever else is wrong, but the program's is its own */
+            for (; i < argc && argv[i][0] == '-';
+                 i++) /* help works whatever else is wrong, but the program's is its own */
                 if (is_help(argv[i])) return o->help = true;
             return false;
         }

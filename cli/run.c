@@ -13,7 +13,9 @@ enum { ARGUMENTS = 4, DEFAULT_PORT = 29500, DEFAULT_RENDEZVOUS_PORT = 29400 };
 
 static const option run_options[] = {
     HEADING("Ranks"),
-    TEXT_LETTER('n', "nproc-per-node", "N", "1", "Ranks on this host: a number, gpu (one a GPU), cpu (one a core), or auto (gpu where there are any, else cpu)"),
+    TEXT_LETTER(
+        'n', "nproc-per-node", "N", "1",
+        "Ranks on this host: a number, gpu (one a GPU), cpu (one a core), or auto (gpu where there are any, else cpu)"),
     FLAG("no-pin", "Do not pin ranks to cores; each gets its share of them otherwise"),
     TEXT("role", "NAME", "default", "ROLE_NAME of the ranks"),
     FLAG_LETTER('m', "module", "PROGRAM is a Python module: python3 -m PROGRAM"),
@@ -22,26 +24,35 @@ static const option run_options[] = {
     TEXT("nnodes", "N", "1", "How many hosts"),
     INTEGER("node-rank", "N", NULL, 0, 1e6, "Which of them this is; 0 is the one that the others meet at"),
     TEXT("master-addr", "ADDRESS", NULL, "Address of host 0 (default 127.0.0.1 for one host)"),
-    INTEGER("master-port", "PORT", NULL, 1, 65535, "Port that the ranks meet at (default 29500; for one host a free one, new for each restart)"),
+    INTEGER("master-port", "PORT", NULL, 1, 65535,
+            "Port that the ranks meet at (default 29500; for one host a free one, new for each restart)"),
     FLAG("standalone", "One host, whatever the options above say"),
     CHOICE("rdzv-backend", "NAME", "static", "static|c10d", "Both mean the same here: node 0 is at --rdzv-endpoint"),
     TEXT("rdzv-endpoint", "HOST:PORT", NULL, "The same as --master-addr and --master-port"),
     TEXT("rdzv-id", "ID", NULL, "TORCHELASTIC_RUN_ID, and the name of the directory below --log-dir"),
     HEADING("Several hosts from one place"),
     TEXT("hosts", "LIST", NULL, "Start ranks on these hosts over ssh: a:2,b:2, or a,b for --nproc-per-node each"),
-    TEXT("hostfile", "FILE", NULL, "The same from a file: lines of `NAME`, `NAME:RANKS` or `NAME slots=RANKS`, # for comments"),
+    TEXT("hostfile", "FILE", NULL,
+         "The same from a file: lines of `NAME`, `NAME:RANKS` or `NAME slots=RANKS`, # for comments"),
     TEXT("ssh", "COMMAND", "ssh -o BatchMode=yes", "What reaches a host: gets its name and a command line"),
     TEXT("remote-command", "PATH", NULL, "Where lockstep is on those hosts (default: where it is here)"),
     FLAG("far-end", "What --hosts starts there: reads what to run from standard input and stops with it"),
     HEADING("Output"),
-    TEXT("log-dir", "DIR", NULL, "Also write each rank's output to DIR/ID_XXXXXX/attempt_N/LOCAL_RANK/stdout.log and stderr.log"),
-    TEXT_LETTER('t', "tee", "WHICH", NULL, "Show and write to files: 0 nothing, 1 stdout, 2 stderr, 3 both; or by local rank: 0:3,1:1"),
+    TEXT("log-dir", "DIR", NULL,
+         "Also write each rank's output to DIR/ID_XXXXXX/attempt_N/LOCAL_RANK/stdout.log and stderr.log"),
+    TEXT_LETTER('t', "tee", "WHICH", NULL,
+                "Show and write to files: 0 nothing, 1 stdout, 2 stderr, 3 both; or by local rank: 0:3,1:1"),
     TEXT_LETTER('r', "redirects", "WHICH", NULL, "Write to files and do not show; as --tee"),
     TEXT("local-ranks-filter", "LIST", NULL, "Show only these local ranks: 0,2"),
     HEADING("When something fails"),
     INTEGER("max-restarts", "N", "0", 0, 1e6, "Start all ranks again after a failure, at most so often"),
     NUMBER("grace", "SECONDS", "10", 0, 1e6, "From SIGTERM to SIGKILL for ranks that must stop"),
-    NUMBER("monitor-interval", "SECONDS", "0.1", 0.001, 1e6, "Between looks at unfinished lines (progress bars) on a terminal; all else is noticed at once"),
+    NUMBER("monitor-interval", "SECONDS", "0.1", 0.001, 1e6,
+           "Between looks at unfinished lines (progress bars) on a terminal; all else is noticed at once"),
+    INTEGER("debug-rank", "N", NULL, 0, 1e6,
+            "Give this rank the terminal, under --debugger; the others' output goes on, and no rank gives up waiting"),
+    TEXT("debugger", "COMMAND", "gdb --args",
+         "What --debug-rank starts, with the program after it; none: the program alone"),
     OPTIONS_END,
 };
 
@@ -114,11 +125,14 @@ static int place(const options *given, lk_launch_config *config, char *host)
     long        count = strtol(nodes, &end, 10);
     if (*end == ':' && strtol(end + 1, NULL, 10) != count)
         return mistake("--nnodes MIN:MAX: the number of hosts cannot change while a job runs; give one number");
-    if (end == nodes || (*end && *end != ':') || count < 1 || count > 100000) return mistake("--nnodes: give the number of hosts");
+    if (end == nodes || (*end && *end != ':') || count < 1 || count > 100000)
+        return mistake("--nnodes: give the number of hosts");
     config->nodes = options_flag(given, "standalone") ? 1 : (int)count;
-    if (config->nodes == 1 && options_integer(given, "node-rank") != 0) return mistake("--node-rank: with one host it can only be 0");
+    if (config->nodes == 1 && options_integer(given, "node-rank") != 0)
+        return mistake("--node-rank: with one host it can only be 0");
     if (endpoint && !options_flag(given, "standalone")) {
-        if (!split_endpoint(endpoint, host, &config->master_port)) return mistake("--rdzv-endpoint: expected HOST:PORT");
+        if (!split_endpoint(endpoint, host, &config->master_port))
+            return mistake("--rdzv-endpoint: expected HOST:PORT");
         if (config->nodes > 1 || config->master_port) config->master_address = host;
         if (!config->master_port && config->nodes > 1) config->master_port = DEFAULT_RENDEZVOUS_PORT;
     }
@@ -127,13 +141,16 @@ static int place(const options *given, lk_launch_config *config, char *host)
     if (options_given(given, "master-port")) config->master_port = (int)options_integer(given, "master-port");
     if (config->nodes == 1) return 0;
     if (!options_given(given, "node-rank"))
-        return mistake("several hosts need --node-rank on each, with every --rdzv-backend: 0 on the one that --rdzv-endpoint or --master-addr names");
-    if (!config->master_address) return mistake("several hosts need --master-addr or --rdzv-endpoint: the address of node 0");
+        return mistake("several hosts need --node-rank on each, with every --rdzv-backend: 0 on the one that "
+                       "--rdzv-endpoint or --master-addr names");
+    if (!config->master_address)
+        return mistake("several hosts need --master-addr or --rdzv-endpoint: the address of node 0");
     if (!config->master_port) config->master_port = DEFAULT_PORT;
     config->node = (int)options_integer(given, "node-rank");
     if (config->node >= config->nodes) return mistake("--node-rank: counts from 0, so it must be less than --nnodes");
     if (options_integer(given, "max-restarts"))
-        return mistake("--max-restarts: a restart needs all hosts to agree, and each launcher knows only its own ranks; not with several --nnodes");
+        return mistake("--max-restarts: a restart needs all hosts to agree, and each launcher knows only its own "
+                       "ranks; not with several --nnodes");
     return 0;
 }
 
@@ -219,7 +236,8 @@ static int run(const options *given)
     config.program = program;
     config.hosts = hosts ? hosts : options_text(given, "hosts");
     config.ssh = options_text(given, "ssh");
-    config.remote_command = options_given(given, "remote-command") ? options_text(given, "remote-command") : own_path(path, sizeof path);
+    config.remote_command =
+        options_given(given, "remote-command") ? options_text(given, "remote-command") : own_path(path, sizeof path);
     config.no_pin = options_flag(given, "no-pin");
     config.role = options_text(given, "role");
     config.run_id = options_text(given, "rdzv-id");
@@ -229,6 +247,8 @@ static int run(const options *given)
     config.local_ranks_filter = options_text(given, "local-ranks-filter");
     config.max_restarts = (int)options_integer(given, "max-restarts");
     config.grace = options_number(given, "grace");
+    if (options_given(given, "debug-rank")) config.debug_rank = (int)options_integer(given, "debug-rank");
+    config.debugger = strcmp(options_text(given, "debugger"), "none") == 0 ? "" : options_text(given, "debugger");
     config.monitor_interval = options_number(given, "monitor-interval");
     status = lk_launch_count(context, options_text(given, "nproc-per-node"), &config.ranks);
     if (status == LK_OK) status = lk_launch(context, &config, &result);
@@ -244,10 +264,18 @@ done:
 const command command_run = {
     "run",
     "start a program on several ranks, watch them, explain how they ended",
-    "Starts PROGRAM once for each rank with torchrun's options and environment (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT and the rest). "
-    "It may be any program; one that ends in .py is started with python3. Lines are shown whole, with [rank N] before each.\n\n"
-    "When a rank fails, the others are stopped, and the exit status is that of the rank that failed first (128 + the signal's number where a "
-    "signal ended it). Ctrl-C asks the ranks to stop; a second one kills them. No process of the job survives it, also when "
+    "Starts PROGRAM once for each rank with torchrun's options and environment (RANK, WORLD_SIZE, LOCAL_RANK, "
+    "MASTER_ADDR, MASTER_PORT and the rest). "
+    "It may be any program; one that ends in .py is started with python3. Lines are shown whole, with [rank N] before "
+    "each.\n\n"
+    "When a rank fails, the others are stopped, and the exit status is that of the rank that failed first (128 + the "
+    "signal's number where a "
+    "signal ended it). Ctrl-C asks the ranks to stop; a second one kills them. No process of the job survives it, also "
+    "when "
     "the launcher itself is killed.\n\nExample: lockstep run -n 2 train.py --epochs 3",
-    "PROGRAM [ARGUMENTS]", 0, PROGRAM_FOLLOWS, run_options, run,
+    "PROGRAM [ARGUMENTS]",
+    0,
+    PROGRAM_FOLLOWS,
+    run_options,
+    run,
 };

@@ -7,6 +7,7 @@
 #include <lockstep/context.h>
 #include <lockstep/data.h>
 #include <lockstep/graph.h>
+#include <lockstep/launch.h>
 #include <lockstep/nn.h>
 #include <lockstep/optimizer.h>
 #include <lockstep/plan.h>

@@ -32,7 +32,7 @@ kill \$feeder 2> /dev/null
 exit "\$(cat "\$folder/code")"
 S
 chmod +x fake-ssh
-ssh="--ssh $work/fake-ssh"
+ssh="--ssh=$work/fake-ssh"
 
 # expect STATUS WORDS ARGS…
 expect() {

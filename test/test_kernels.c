@@ -241,6 +241,8 @@ static void softmax_case(bool log_of, int rank, const int64_t *dims, int axis, d
             for (int64_t k = 0; k < n; k++) {
                 int64_t at = (o * n + k) * inner + i;
                 want[at] = log_of ? t.x[0][at] - exp(t.x[1][at]) * sum : t.x[1][at] * (t.x[0][at] - sum);
+                /* It is a difference of products of this size, and no more exact than they are. */
+                t.scale = fmax(t.scale, log_of ? exp(t.x[1][at]) * fabs(sum) : t.x[1][at] * fmax(fabs(t.x[0][at]), fabs(sum)));
             }
         }
     }

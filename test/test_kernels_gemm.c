@@ -1,5 +1,7 @@
 /* test_kernels_gemm.c - convolution, linear and matmul kernels against plain loops in double: every instruction set of this
- * machine, f32 and f64, awkward shapes, and the same bits with 1, 2 and 3 threads. */
+ * machine, f32 and f64, awkward shapes, and the same bits with 1, 2 and 3 threads.
+ *
+ * ctest: timeout 300, label threaded */
 #include "check.h"
 
 #include "base/isa.h"

@@ -346,7 +346,7 @@ static void shapes_that_do_not_fit_are_named_with_file_and_line(void)
     WRONG((lk_block_end(x), x), "without lk_block_begin");
     WRONG((lk_parameter(r.graph, "v", 1, ((int64_t[]){3}))), "exists already");
     WRONG(lk_parameter(r.graph, "w", 1, ((int64_t[]){0})), "size 0");
-    WRONG(lk_input(r.graph, "x", LK_F32, 1, ((int64_t[]){3})), "exists already");
+    WRONG(lk_input(r.graph, "x", LK_F32, 1, ((int64_t[]){3})), "there is an input \"x\" already");
     WRONG(lk_input(r.graph, "z", LK_F64, 1, ((int64_t[]){3})), "f64");
     WRONG(lk_add(x, ((lk_tensor){r.graph, 1000})), "not a tensor of this graph");
 }

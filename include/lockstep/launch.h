@@ -7,27 +7,27 @@
 LK_BEGIN_DECLS
 
 typedef struct lk_launch_config {
-    size_t             size;    /* sizeof this struct; set by LK_LAUNCH_CONFIG_INIT */
-    const char *const *program; /* as execvp takes it, NULL at the end */
-    int                ranks;   /* on this host */
-    int                nodes, node;        /* several hosts, each with its own lk_launch: how many, and which this is */
-    const char        *master_address;     /* NULL: this host; needed when nodes > 1 */
-    int                master_port;        /* 0: a free one for each generation; needed when nodes > 1 */
-    const char        *run_id;             /* TORCHELASTIC_RUN_ID; NULL: made up */
-    const char        *role;               /* ROLE_NAME */
-    int                max_restarts;       /* of all ranks, after a failure; 0 when nodes > 1 */
-    double             grace;              /* seconds from SIGTERM to SIGKILL */
-    double             monitor_interval;   /* seconds between looks at unfinished lines (progress bars) on a terminal */
-    bool               no_pin;             /* leave the ranks' affinity alone */
-    const char        *log_dir;            /* NULL: no files unless tee or redirects asks for them */
-    const char        *tee, *redirects;    /* "0" … "3" or "0:1,1:3" by local rank: 1 stdout, 2 stderr; NULL: not given */
-    const char        *local_ranks_filter; /* "0,2": only these are shown; NULL: all */
-    int                debug_rank;         /* gets the terminal; below 0: none */
-    const char        *debugger;           /* put before debug_rank's program, split at blanks; "" for none */
-    const char        *hosts;              /* "a:2,b:2": over ssh; NULL: this host */
-    const char        *ssh;                /* the command that takes a host and a command line, split at blanks */
-    const char        *remote_command;     /* what `lockstep` is called on those hosts */
-    int                out, err;           /* descriptors for the ranks' output and for what the launcher says */
+    size_t             size;             /* sizeof this struct; set by LK_LAUNCH_CONFIG_INIT */
+    const char *const *program;          /* as execvp takes it, NULL at the end */
+    int                ranks;            /* on this host */
+    int                nodes, node;      /* several hosts, each with its own lk_launch: how many, and which this is */
+    const char        *master_address;   /* NULL: this host; needed when nodes > 1 */
+    int                master_port;      /* 0: a free one for each generation; needed when nodes > 1 */
+    const char        *run_id;           /* TORCHELASTIC_RUN_ID; NULL: made up */
+    const char        *role;             /* ROLE_NAME */
+    int                max_restarts;     /* of all ranks, after a failure; 0 when nodes > 1 */
+    double             grace;            /* seconds from SIGTERM to SIGKILL */
+    double             monitor_interval; /* seconds between looks at unfinished lines (progress bars) on a terminal */
+    bool               no_pin;           /* leave the ranks' affinity alone */
+    const char        *log_dir;          /* NULL: no files unless tee or redirects asks for them */
+    const char *tee, *redirects;    /* "0" … "3" or "0:1,1:3" by local rank: 1 stdout, 2 stderr; NULL: not given */
+    const char *local_ranks_filter; /* "0,2": only these are shown; NULL: all */
+    int         debug_rank;         /* gets the terminal; below 0: none */
+    const char *debugger;           /* put before debug_rank's program, split at blanks; "" for none */
+    const char *hosts;              /* "a:2,b:2": over ssh; NULL: this host */
+    const char *ssh;                /* the command that takes a host and a command line, split at blanks */
+    const char *remote_command;     /* what `lockstep` is called on those hosts */
+    int         out, err;           /* descriptors for the ranks' output and for what the launcher says */
 } lk_launch_config;
 #define LK_LAUNCH_CONFIG_INIT                                                                                       \
     {sizeof(lk_launch_config), NULL, 1, 1, 0, NULL, 0, NULL, "default", 0, 10.0, 0.1, false, NULL, NULL, NULL, NULL, -1, \

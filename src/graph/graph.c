@@ -133,11 +133,6 @@ lk_tensor lk_input_at(lk_site site, lk_graph *g, const char *name, lk_dtype type
                            g->values[i].site.line);
             return none;
         }
-    for (size_t i = 0; i < g->values_count; i++)
-        if (g->values[i].kind == LK__VALUE_INPUT && strcmp(g->values[i].name, name) == 0) {
-            lk__graph_fail(g, site, "input \"%s\" exists already, made at %s:%d", name, g->values[i].site.file, g->values[i].site.line);
-            return none;
-        }
     lk__value v = {.shape = make_shape(type, rank, dims, rank > 0 && !options.fixed ? 0 : -1),
                    .kind = LK__VALUE_INPUT, .node = -1, .state = -1, .site = site};
     if (!(v.name = lk__strdup(g->context, name))) {

@@ -31,10 +31,12 @@ lk_status lk__folder_open(lk__job *job)
     if (!temporary || !*temporary) temporary = "/tmp";
     int length = config->log_dir ? snprintf(base, sizeof base, "%s/%s_XXXXXX", config->log_dir, job->run_id)
                                  : snprintf(base, sizeof base, "%s/lockstep-XXXXXX", temporary);
-    if (length > LK__PATH - 100) return lk__fail(job->context, LK_EINVAL, "%.100s…: too long for a path of log files", base);
+    if (length > LK__PATH - 100)
+        return lk__fail(job->context, LK_EINVAL, "%.100s…: too long for a path of log files", base);
     if (config->log_dir && make(job->context, config->log_dir) < 0) return LK_EIO;
     if (!mkdtemp(base))
-        return lk__fail(job->context, LK_EIO, "%s: cannot make a directory for the job's files: %s", base, strerror(errno));
+        return lk__fail(job->context, LK_EIO, "%s: cannot make a directory for the job's files: %s", base,
+                        strerror(errno));
     if (config->log_dir) chmod(base, 0755); /* logs are for others to read, as log_dir allows */
     char *real = realpath(base, NULL);      /* ranks may change their directory */
     snprintf(job->folder, sizeof job->folder, "%s", real ? real : base);
@@ -55,7 +57,8 @@ static lk_status open_log(lk__job *job, lk__child *child, int which, const char 
 lk_status lk__folder_child(lk__job *job, lk__child *child)
 {
     const lk_launch_config *config = job->config;
-    int length = snprintf(child->folder, sizeof child->folder, "%s/attempt_%d/%d", job->folder, job->generation, child->local_rank);
+    int length = snprintf(child->folder, sizeof child->folder, "%s/attempt_%d/%d", job->folder, job->generation,
+                          child->local_rank);
     if (length > LK__PATH - 16) return lk__fail(job->context, LK_EINVAL, "%s: too long for a path", job->folder);
     if (make(job->context, child->folder) < 0) return LK_EIO;
     snprintf(child->error_file, sizeof child->error_file, "%.*s/error.json", LK__PATH - 16, child->folder);

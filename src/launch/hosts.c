@@ -18,10 +18,10 @@ typedef struct far {
 } far;
 
 typedef struct head {
-    lk__job    job;
-    far       *hosts;
-    int        count, world, ready;
-    lk__spec  *spec;
+    lk__job                 job;
+    far                    *hosts;
+    int                     count, world, ready;
+    lk__spec               *spec;
     const lk_launch_config *config;
 } head;
 
@@ -36,12 +36,13 @@ static lk_status parse_hosts(lk_context *context, const lk_launch_config *config
     const char *at = config->hosts;
     *count = *world = 0;
     for (;;) {
-        size_t length = strcspn(at, ",");
+        size_t      length = strcspn(at, ",");
         const char *colon = memrchr(at, ':', length);
         size_t      name = colon ? (size_t)(colon - at) : length;
         char       *end = NULL;
         long        ranks = colon ? strtol(colon + 1, &end, 10) : config->ranks;
-        if (!name || name >= sizeof hosts->name || at[0] == '-' || (colon && (end == colon + 1 || end != at + length)) || ranks < 1 || ranks > 4096)
+        if (!name || name >= sizeof hosts->name || at[0] == '-' ||
+            (colon && (end == colon + 1 || end != at + length)) || ranks < 1 || ranks > 4096)
             return lk__fail(context, LK_EINVAL, "'%.*s' is no host: expected NAME or NAME:RANKS", (int)length, at);
         if (*count == MOST_HOSTS) return lk__fail(context, LK_EINVAL, "more than %d hosts", MOST_HOSTS);
         far *host = &hosts[(*count)++];
@@ -57,7 +58,8 @@ static lk_status parse_hosts(lk_context *context, const lk_launch_config *config
 /* Variables that change what ranks do, and that ssh would lose. */
 static bool goes_along(const char *entry)
 {
-    static const char *const begins[] = {"LOCKSTEP_", "OMP_", "NCCL_", "GLOO_", "TORCH_", "PYTHONPATH=", "CUDA_VISIBLE_DEVICES="};
+    static const char *const begins[] = {
+        "LOCKSTEP_", "OMP_", "NCCL_", "GLOO_", "TORCH_", "PYTHONPATH=", "CUDA_VISIBLE_DEVICES="};
     if (strncmp(entry, "LOCKSTEP_JOB=", 13) == 0 || strncmp(entry, "LOCKSTEP_TOKEN=", 15) == 0) return false;
     for (size_t i = 0; i < sizeof begins / sizeof *begins; i++)
         if (strncmp(entry, begins[i], strlen(begins[i])) == 0) return true;
@@ -70,7 +72,8 @@ static lk_status write_spec(head *h, const far *host, int node)
     lk__spec               *spec = h->spec;
     char                    directory[4096];
     const char             *first = strrchr(h->hosts[0].name, '@'); /* user@host */
-    if (!getcwd(directory, sizeof directory)) return lk__fail(h->job.context, LK_EIO, "cannot tell which directory this is: %s", strerror(errno));
+    if (!getcwd(directory, sizeof directory))
+        return lk__fail(h->job.context, LK_EIO, "cannot tell which directory this is: %s", strerror(errno));
     spec->length = 0;
     spec->full = false;
     lk__spec_add(spec, "token", "%s", h->job.token);
@@ -95,7 +98,9 @@ static lk_status write_spec(head *h, const far *host, int node)
     for (char **entry = environ; *entry; entry++)
         if (goes_along(*entry)) lk__spec_add(spec, "environment", "%s", *entry);
     for (int i = 0; c->program[i]; i++) lk__spec_add(spec, "argument", "%s", c->program[i]);
-    if (spec->full) return lk__fail(h->job.context, LK_EINVAL, "the command line and the environment are too long to be sent to another host");
+    if (spec->full)
+        return lk__fail(h->job.context, LK_EINVAL,
+                        "the command line and the environment are too long to be sent to another host");
     spec->text[spec->length++] = 0;
     return LK_OK;
 }
@@ -131,10 +136,13 @@ static lk_status start_far(head *h, int index)
     const char             *argv[WORDS + 3];
     int                     count = 0;
     char                   *rest = NULL;
-    if (strchr(c->remote_command, '\'')) return lk__fail(h->job.context, LK_EINVAL, "%s: no quotes in the far command's name, please", c->remote_command);
+    if (strchr(c->remote_command, '\''))
+        return lk__fail(h->job.context, LK_EINVAL, "%s: no quotes in the far command's name, please",
+                        c->remote_command);
     LK__TRY(write_spec(h, &h->hosts[index], index));
     snprintf(words, sizeof words, "%s", c->ssh);
-    for (char *word = strtok_r(words, " ", &rest); word && count < WORDS; word = strtok_r(NULL, " ", &rest)) argv[count++] = word;
+    for (char *word = strtok_r(words, " ", &rest); word && count < WORDS; word = strtok_r(NULL, " ", &rest))
+        argv[count++] = word;
     if (!count) return lk__fail(h->job.context, LK_EINVAL, "the command that reaches other hosts is empty");
     argv[count++] = h->hosts[index].name;
     snprintf(command, sizeof command, "exec '%s' run --far-end", c->remote_command);
@@ -153,9 +161,13 @@ static lk_status start_far(head *h, int index)
 static lk_status check(lk_context *context, const lk_launch_config *c)
 {
     if (!c->program || !c->program[0]) return lk__fail(context, LK_EINVAL, "no program to start");
-    if (c->max_restarts) return lk__fail(context, LK_EINVAL, "no restarts on several hosts: a job that failed there is to be started again by hand");
+    if (c->max_restarts)
+        return lk__fail(context, LK_EINVAL,
+                        "no restarts on several hosts: a job that failed there is to be started again by hand");
     if (c->debug_rank >= 0) return lk__fail(context, LK_EINVAL, "a rank gets the terminal on one host only");
-    if (c->nodes > 1) return lk__fail(context, LK_EINVAL, "either one launcher that reaches all hosts, or one on each of several nodes, not both");
+    if (c->nodes > 1)
+        return lk__fail(context, LK_EINVAL,
+                        "either one launcher that reaches all hosts, or one on each of several nodes, not both");
     return LK_OK;
 }
 
@@ -184,10 +196,10 @@ lk_status lk__launch_hosts(lk_context *context, const lk_launch_config *config, 
     lk_launch_config own = *config; /* files and their names are the far ends' */
     own.log_dir = own.tee = own.redirects = NULL;
     LK__TRY(check(context, config));
-    size_t far_bytes = MOST_HOSTS * sizeof(far), ear_bytes = MOST_HOSTS * sizeof(ear);
-    head  *h = lk__alloc(context, LK_MEMORY_OTHER, sizeof *h);
-    far   *hosts = lk__alloc(context, LK_MEMORY_OTHER, far_bytes);
-    ear   *ears = lk__alloc(context, LK_MEMORY_OTHER, ear_bytes);
+    size_t    far_bytes = MOST_HOSTS * sizeof(far), ear_bytes = MOST_HOSTS * sizeof(ear);
+    head     *h = lk__alloc(context, LK_MEMORY_OTHER, sizeof *h);
+    far      *hosts = lk__alloc(context, LK_MEMORY_OTHER, far_bytes);
+    ear      *ears = lk__alloc(context, LK_MEMORY_OTHER, ear_bytes);
     lk__spec *spec = lk__alloc(context, LK_MEMORY_OTHER, sizeof *spec);
     lk_status status = h && hosts && ears && spec ? LK_OK : LK_ENOMEM;
     if (status == LK_OK) {
@@ -217,8 +229,10 @@ static lk_status read_strings(lk_context *context, int in, char *text, size_t si
     for (;;) {
         ssize_t got = *length < size ? read(in, text + *length, size - *length) : 0;
         if (got < 0 && errno == EINTR) continue;
-        if (got <= 0) return lk__fail(context, LK_EFORMAT, *length < size ? "the launcher went away before it had said what to run"
-                                                                            : "the launcher says more than there is room for");
+        if (got <= 0)
+            return lk__fail(context, LK_EFORMAT,
+                            *length < size ? "the launcher went away before it had said what to run"
+                                           : "the launcher says more than there is room for");
         *length += (size_t)got;
         if (text[*length - 1]) continue;
         if (one || *length == 1 || !text[*length - 2]) return LK_OK;
@@ -229,14 +243,18 @@ static lk_status far_end(lk_context *context, lk__spec *spec, int in, int out, i
 {
     LK__TRY(read_strings(context, in, spec->text, sizeof spec->text, &spec->length, false));
     LK__TRY(lk__spec_parse(context, spec));
-    if (chdir(spec->directory) < 0) return lk__fail(context, LK_ENOENT, "%s: cannot change to this directory here: %s", spec->directory, strerror(errno));
+    if (chdir(spec->directory) < 0)
+        return lk__fail(context, LK_ENOENT, "%s: cannot change to this directory here: %s", spec->directory,
+                        strerror(errno));
     if (!spec->config.master_port) LK__TRY(lk__free_port(context, &spec->config.master_port));
     char   ready[64], number[16];
     size_t length, size = (size_t)snprintf(ready, sizeof ready, READY "%d\n", spec->config.master_port);
-    if (write(out, ready, size) != (ssize_t)size) return lk__fail(context, LK_EIO, "cannot answer the launcher: %s", strerror(errno));
+    if (write(out, ready, size) != (ssize_t)size)
+        return lk__fail(context, LK_EIO, "cannot answer the launcher: %s", strerror(errno));
     LK__TRY(read_strings(context, in, number, sizeof number, &length, true));
     spec->config.master_port = (int)strtol(number, NULL, 10);
-    if (spec->config.master_port < 1 || spec->config.master_port > 65535) return lk__fail(context, LK_EFORMAT, "the launcher named no port");
+    if (spec->config.master_port < 1 || spec->config.master_port > 65535)
+        return lk__fail(context, LK_EFORMAT, "the launcher named no port");
     spec->config.out = out;
     spec->config.err = err;
     lk__place place = {spec->first_rank, spec->world, spec->token, spec->job, in, spec->colour};

@@ -55,7 +55,8 @@ static lk_status take_signals(lk__job *job)
     sigemptyset(&heard);
     for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
         struct sigaction now;
-        if (sigaction(wanted[i], NULL, &now) < 0 || now.sa_handler != SIG_IGN || wanted[i] == SIGCHLD) sigaddset(&heard, wanted[i]);
+        if (sigaction(wanted[i], NULL, &now) < 0 || now.sa_handler != SIG_IGN || wanted[i] == SIGCHLD)
+            sigaddset(&heard, wanted[i]);
     }
     blocked = heard;
     sigaddset(&blocked, SIGTTOU); /* the terminal is handed to and taken back from --debug-rank */
@@ -82,7 +83,8 @@ static lk_status make_names(lk__job *job)
     return LK_OK;
 }
 
-lk_status lk__job_open(lk__job *job, lk_context *context, const lk_launch_config *config, const lk__place *place, int count)
+lk_status lk__job_open(lk__job *job, lk_context *context, const lk_launch_config *config, const lk__place *place,
+                       int count)
 {
     memset(job, 0, sizeof *job);
     job->context = context;
@@ -150,7 +152,8 @@ int lk__job_result(const lk__job *job)
 {
     switch (job->why) {
     case LK__RUNNING: return 0;
-    case LK__FAILED: return job->first->status ? lk__exit_code(job->first->status) : 1; /* 0: a host that never answered */
+    case LK__FAILED:
+        return job->first->status ? lk__exit_code(job->first->status) : 1; /* 0: a host that never answered */
     case LK__SIGNALLED: return 128 + job->signal;
     case LK__INPUT_ENDED: return 128 + SIGTERM;
     case LK__OUTPUT_CLOSED: return 128 + SIGPIPE;
@@ -162,23 +165,29 @@ int lk__job_result(const lk__job *job)
 
 static lk_status check(lk_context *context, const lk_launch_config *config)
 {
-    if (config->size != sizeof *config) return lk__fail(context, LK_EINVAL, "the launch configuration is of another version");
+    if (config->size != sizeof *config)
+        return lk__fail(context, LK_EINVAL, "the launch configuration is of another version");
     if (!config->program || !config->program[0]) return lk__fail(context, LK_EINVAL, "no program to start");
     if (config->ranks < 1 || config->ranks > MOST_RANKS)
         return lk__fail(context, LK_EINVAL, "%d ranks on one host: from 1 to %d", config->ranks, MOST_RANKS);
     if (config->nodes < 1 || config->node < 0 || config->node >= config->nodes)
-        return lk__fail(context, LK_EINVAL, "node %d of %d: from 0 to %d", config->node, config->nodes, config->nodes - 1);
+        return lk__fail(context, LK_EINVAL, "node %d of %d: from 0 to %d", config->node, config->nodes,
+                        config->nodes - 1);
     if (config->nodes > 1 && (!config->master_address || !config->master_port))
         return lk__fail(context, LK_EINVAL, "%d nodes need the address and the port of node 0", config->nodes);
     if (config->nodes > 1 && config->max_restarts)
-        return lk__fail(context, LK_EINVAL, "a restart needs all nodes to agree, and each launcher knows only its own: no restarts with %d nodes",
-                        config->nodes);
+        return lk__fail(
+            context, LK_EINVAL,
+            "a restart needs all nodes to agree, and each launcher knows only its own: no restarts with %d nodes",
+            config->nodes);
     if (config->grace < 0 || config->monitor_interval <= 0 || config->max_restarts < 0)
         return lk__fail(context, LK_EINVAL, "the grace, the interval or the number of restarts is below 0");
     const char *const texts[] = {config->tee, config->redirects};
     for (int i = 0; i < 2; i++)
         if (texts[i] && lk__std_bits(texts[i], 0) < 0)
-            return lk__fail(context, LK_EINVAL, "'%.40s': 0 nothing, 1 stdout, 2 stderr, 3 both, or LOCAL_RANK:WHICH with commas between", texts[i]);
+            return lk__fail(context, LK_EINVAL,
+                            "'%.40s': 0 nothing, 1 stdout, 2 stderr, 3 both, or LOCAL_RANK:WHICH with commas between",
+                            texts[i]);
     const char *filter = config->local_ranks_filter;
     if (filter && (filter[strspn(filter, "0123456789,")] || !*filter))
         return lk__fail(context, LK_EINVAL, "'%.40s' is no list of local ranks with commas between", filter);
@@ -190,10 +199,11 @@ static lk_status check_debug(lk_context *context, const lk_launch_config *config
     int rank = config->debug_rank;
     if (rank < 0) return LK_OK;
     if (rank < place->first_rank || rank >= place->first_rank + config->ranks)
-        return lk__fail(context, LK_EINVAL, "rank %d cannot be debugged here: this host has ranks %d to %d", rank, place->first_rank,
-                        place->first_rank + config->ranks - 1);
+        return lk__fail(context, LK_EINVAL, "rank %d cannot be debugged here: this host has ranks %d to %d", rank,
+                        place->first_rank, place->first_rank + config->ranks - 1);
     if (!isatty(STDIN_FILENO) || !isatty(STDOUT_FILENO))
-        return lk__fail(context, LK_EINVAL, "rank %d is to get the terminal, but standard input and output are none", rank);
+        return lk__fail(context, LK_EINVAL, "rank %d is to get the terminal, but standard input and output are none",
+                        rank);
     return LK_OK;
 }
 
@@ -205,9 +215,10 @@ static void name_child(lk__job *job, lk__child *child, int local_rank)
     snprintf(child->name, sizeof child->name, "rank %d", child->rank);
     for (int i = 0; i < 2; i++) {
         lk__line_stream *stream = &child->streams[i];
-        bool        colour = job->place.colour > 0 || (job->place.colour < 0 && stream->sink->terminal && !getenv("NO_COLOR"));
+        bool colour = job->place.colour > 0 || (job->place.colour < 0 && stream->sink->terminal && !getenv("NO_COLOR"));
         if (colour)
-            snprintf(stream->prefix, sizeof stream->prefix, "\033[%sm[rank %d]\033[0m ", colours[child->rank % 6], child->rank);
+            snprintf(stream->prefix, sizeof stream->prefix, "\033[%sm[rank %d]\033[0m ", colours[child->rank % 6],
+                     child->rank);
         else
             snprintf(stream->prefix, sizeof stream->prefix, "[rank %d] ", child->rank);
     }
@@ -222,7 +233,8 @@ static lk_status start_under(lk__job *job, lk__child *child, char *const *enviro
     int                     count = 0;
     snprintf(words, sizeof words, "%s", config->debugger);
     char *rest = NULL;
-    for (char *word = strtok_r(words, " ", &rest); word && count < 64; word = strtok_r(NULL, " ", &rest)) argv[count++] = word;
+    for (char *word = strtok_r(words, " ", &rest); word && count < 64; word = strtok_r(NULL, " ", &rest))
+        argv[count++] = word;
     for (int i = 0; config->program[i] && count < 1023; i++) argv[count++] = config->program[i];
     argv[count] = NULL;
     return lk__child_start(job, child, argv, environment, true);
@@ -265,7 +277,6 @@ static lk_status generation(lk__job *job)
         job->deadline = 0;
     }
     lk_status watched = lk__watch(job);
-    if (job->config->debug_rank >= 0) tcsetpgrp(STDIN_FILENO, getpgrp());
     return status < 0 ? status : watched;
 }
 
@@ -275,11 +286,12 @@ static void introduce(lk__job *job, const char *pinned)
     const char             *threads = getenv("OMP_NUM_THREADS");
     char                    where[96] = "", omp[32];
     if (config->nodes > 1)
-        snprintf(where, sizeof where, " (%d to %d of %d, node %d of %d)", job->place.first_rank, job->place.first_rank + job->count - 1,
-                 job->place.world, config->node, config->nodes);
+        snprintf(where, sizeof where, " (%d to %d of %d, node %d of %d)", job->place.first_rank,
+                 job->place.first_rank + job->count - 1, job->place.world, config->node, config->nodes);
     snprintf(omp, sizeof omp, "%d", job->threads);
-    lk__job_say(job, "%d rank%s%s on %s, %s, OMP_NUM_THREADS=%s%s%s", job->count, job->count == 1 ? "" : "s", where, job->host, pinned,
-                threads ? threads : omp, job->keep_folder ? ", logs in " : "", job->keep_folder ? job->folder : "");
+    lk__job_say(job, "%d rank%s%s on %s, %s, OMP_NUM_THREADS=%s%s%s", job->count, job->count == 1 ? "" : "s", where,
+                job->host, pinned, threads ? threads : omp, job->keep_folder ? ", logs in " : "",
+                job->keep_folder ? job->folder : "");
 }
 
 lk_status lk__launch_here(lk_context *context, const lk_launch_config *config, const lk__place *place, int *exit_code)
@@ -289,7 +301,8 @@ lk_status lk__launch_here(lk_context *context, const lk_launch_config *config, c
     LK__TRY(check(context, config));
     LK__TRY(check_debug(context, config, place));
     lk_status status = lk__job_open(&job, context, config, place, config->ranks);
-    if (status == LK_OK) status = lk__topology_split(context, job.count, &job.cores, &job.threads, pinned, sizeof pinned);
+    if (status == LK_OK)
+        status = lk__topology_split(context, job.count, &job.cores, &job.threads, pinned, sizeof pinned);
     if (status < 0) goto done;
     if (config->no_pin) {
         lk__free(context, LK_MEMORY_OTHER, job.cores, job.cores ? (size_t)job.count * sizeof *job.cores : 0);

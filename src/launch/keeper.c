@@ -46,8 +46,10 @@ static bool carries(pid_t pid, const char *id)
         size_t at = 0;
         while (at < end) {
             size_t rest = strlen(text + at);
-            if (at + rest == end && got > 0 && rest < sizeof mark) break; /* perhaps cut: look again with more behind it */
-            if (begins && strncmp(text + at, mark, length) == 0 && (!text[at + length] || text[at + length] == '.')) found = true;
+            if (at + rest == end && got > 0 && rest < sizeof mark)
+                break; /* perhaps cut: look again with more behind it */
+            if (begins && strncmp(text + at, mark, length) == 0 && (!text[at + length] || text[at + length] == '.'))
+                found = true;
             begins = at + rest < end;
             at += rest + 1;
         }
@@ -63,7 +65,7 @@ static bool carries(pid_t pid, const char *id)
 /* Parent and state from /proc/PID/stat; the name in it may hold anything, so they stand after the last parenthesis. */
 static bool read_stat(pid_t pid, pid_t *parent, char *state)
 {
-    char    path[48], text[512];
+    char path[48], text[512];
     snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0) return false;

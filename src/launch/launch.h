@@ -22,21 +22,21 @@ enum { LK__PATH = 512, LK__JOB_ID = 128, LK__TOKEN = 33 };
 
 /* A rank, or in the launcher of `hosts` one ssh. */
 typedef struct lk__child {
-    char          name[80]; /* "rank 3", "host b" */
-    int           rank, local_rank;
-    pid_t         pid; /* also its process group */
-    bool          running, fresh; /* fresh: it ended since we last looked */
-    bool          asked;  /* to stop, before it ended */
-    bool          forced; /* it needed SIGKILL */
-    int           status; /* as wait gives it */
-    struct rusage usage;
-    double        began, ended; /* by lk__now */
-    lk__line_stream    streams[2];   /* stdout, stderr */
-    lk__tail      tail;
-    char          folder[LK__PATH];
-    char          error_file[LK__PATH];
-    int           input; /* write end of its standard input; -1: none */
-    int           port;  /* of a far end: the one that it found free; 0: it has not spoken yet */
+    char            name[80]; /* "rank 3", "host b" */
+    int             rank, local_rank;
+    pid_t           pid;            /* also its process group */
+    bool            running, fresh; /* fresh: it ended since we last looked */
+    bool            asked;          /* to stop, before it ended */
+    bool            forced;         /* it needed SIGKILL */
+    int             status;         /* as wait gives it */
+    struct rusage   usage;
+    double          began, ended; /* by lk__now */
+    lk__line_stream streams[2];   /* stdout, stderr */
+    lk__tail        tail;
+    char            folder[LK__PATH];
+    char            error_file[LK__PATH];
+    int             input; /* write end of its standard input; -1: none */
+    int             port;  /* of a far end: the one that it found free; 0: it has not spoken yet */
 } lk__child;
 
 typedef struct lk__keeper {
@@ -49,9 +49,9 @@ typedef enum lk__why { LK__RUNNING, LK__FAILED, LK__SIGNALLED, LK__INPUT_ENDED, 
 /* What a far end was told and a plain launch works out for itself. */
 typedef struct lk__place {
     int         first_rank, world;
-    const char *token; /* NULL: made for each generation */
+    const char *token;  /* NULL: made for each generation */
     const char *parent; /* the id of the job that this is a part of; NULL: from the environment */
-    int         watch; /* its end means stop; -1: none */
+    int         watch;  /* its end means stop; -1: none */
     int         colour; /* of prefixes; below 0: by the terminal */
 } lk__place;
 
@@ -68,7 +68,7 @@ typedef struct lk__job {
     int                     generation;
     const char             *address;
     int                     port;
-    cpu_set_t              *cores; /* one set a rank; NULL: not pinned */
+    cpu_set_t              *cores;   /* one set a rank; NULL: not pinned */
     int                     threads; /* OMP_NUM_THREADS */
     bool                    head;    /* children are ssh, not ranks */
     lk__child              *children;
@@ -86,8 +86,8 @@ typedef struct lk__job {
     lk__child              *first; /* failure */
     int                     signal, interrupts;
     bool                    killing;
-    double                  deadline; /* for SIGKILL */
-    double                  answer_by; /* for the first word of far ends; 0: all have spoken */
+    double                  deadline;             /* for SIGKILL */
+    double                  answer_by;            /* for the first word of far ends; 0: all have spoken */
     long                    oom_cgroup, oom_host; /* counters when the generation began */
     double                  began;
 } lk__job;
@@ -96,11 +96,12 @@ typedef struct lk__job {
 lk_status lk__launch_here(lk_context *context, const lk_launch_config *config, const lk__place *place, int *exit_code);
 void      lk__job_say(lk__job *job, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* Descriptors, signals, folder, keeper, room for `count` children. Close it also when it fails. */
-lk_status lk__job_open(lk__job *job, lk_context *context, const lk_launch_config *config, const lk__place *place, int count);
-void      lk__job_close(lk__job *job); /* waits for what is still to be written, unless interrupted */
-void      lk__job_begin(lk__job *job); /* a generation: nobody has failed yet */
+lk_status lk__job_open(lk__job *job, lk_context *context, const lk_launch_config *config, const lk__place *place,
+                       int count);
+void      lk__job_close(lk__job *job);        /* waits for what is still to be written, unless interrupted */
+void      lk__job_begin(lk__job *job);        /* a generation: nobody has failed yet */
 int       lk__job_result(const lk__job *job); /* the exit code */
-int       lk__exit_code(int status);   /* as a shell gives it */
+int       lk__exit_code(int status);          /* as a shell gives it */
 lk_status lk__random_hex(lk_context *context, char *out, size_t bytes); /* 2 × bytes digits and a NUL */
 
 /* ---- hosts.c ---- */
@@ -114,7 +115,8 @@ void      lk__job_flush(lk__job *job); /* until the queues are empty, the reader
 
 /* ---- start.c ---- */
 /* Forks; LK_EIO with a sentence when the program cannot be executed. terminal: the child gets ours. */
-lk_status lk__child_start(lk__job *job, lk__child *child, const char *const *argv, char *const *environment, bool terminal);
+lk_status lk__child_start(lk__job *job, lk__child *child, const char *const *argv, char *const *environment,
+                          bool terminal);
 lk_status lk__free_port(lk_context *context, int *port);
 
 /* ---- environment.c ---- */
@@ -137,7 +139,7 @@ void      lk__keeper_tell(lk__job *job, pid_t pid, bool alive);
 void      lk__keeper_end(lk__job *job);
 /* Processes that carry the job's id or, where `ancestor` is above 0, descend from it; `except` is left out. Sends signal to
  * each (0: none) and returns how many there are. */
-int  lk__processes_of(const char *id, pid_t ancestor, pid_t except, int signal);
+int lk__processes_of(const char *id, pid_t ancestor, pid_t except, int signal);
 /* Asks the leftovers of a generation to go, waits up to `grace` seconds, then makes them. */
 void lk__sweep(lk__job *job, double grace);
 
@@ -152,8 +154,9 @@ void lk__describe_end(int status, char *out, size_t size); /* "exit code 3", "si
 
 /* ---- folder.c ---- */
 lk_status lk__folder_open(lk__job *job);
-lk_status lk__folder_child(lk__job *job, lk__child *child); /* its directory, log files and error file of this generation */
-void      lk__folder_remove(const char *path);              /* with all that is in it; calls nothing that allocates from a context */
+lk_status lk__folder_child(lk__job   *job,
+                           lk__child *child);  /* its directory, log files and error file of this generation */
+void      lk__folder_remove(const char *path); /* with all that is in it; calls nothing that allocates from a context */
 /* Bits of "3" or "0:1,1:3" for one local rank; below 0: not understood. */
 int  lk__std_bits(const char *text, int local_rank);
 bool lk__filter_has(const char *text, int local_rank);

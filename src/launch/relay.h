@@ -30,19 +30,19 @@ typedef struct lk__line_stream {
     lk__sink *sink; /* NULL: not shown */
     lk__tail *tail;
     char      prefix[48];
-    bool    (*consume)(void *user, const char *line, size_t length); /* takes a line for itself; NULL: none */
-    void     *user;
-    char     *line; /* what came since the last newline */
-    size_t    length, capacity;
-    bool      unseen; /* there is something new in `line` */
-    int       file_error; /* errno of the first write to file that failed */
+    bool (*consume)(void *user, const char *line, size_t length); /* takes a line for itself; NULL: none */
+    void  *user;
+    char  *line; /* what came since the last newline */
+    size_t length, capacity;
+    bool   unseen;     /* there is something new in `line` */
+    int    file_error; /* errno of the first write to file that failed */
 } lk__line_stream;
 
 void lk__sink_open(lk__sink *sink, lk_context *context, int fd);
 void lk__sink_free(lk__sink *sink);
 /* Queues prefix, text and a newline. Without memory the line is dropped, and the context says so. */
-void lk__sink_line(lk__sink *sink, const char *prefix, const char *text, size_t length);
-void lk__sink_flush(lk__sink *sink); /* as much as goes without blocking */
+void                 lk__sink_line(lk__sink *sink, const char *prefix, const char *text, size_t length);
+void                 lk__sink_flush(lk__sink *sink); /* as much as goes without blocking */
 static inline size_t lk__sink_waiting(const lk__sink *sink) { return sink->end - sink->begin; }
 static inline bool   lk__sink_full(const lk__sink *sink) { return sink && lk__sink_waiting(sink) >= LK__QUEUE_MOST; }
 
@@ -50,7 +50,8 @@ static inline bool   lk__sink_full(const lk__sink *sink) { return sink && lk__si
 void lk__line_stream_read(lk__line_stream *stream, lk_context *context);
 /* Shows the newest part of an unfinished line that holds a carriage return (a progress bar), on a terminal alone. */
 void lk__line_stream_peek(lk__line_stream *stream);
-void lk__line_stream_end(lk__line_stream *stream, lk_context *context); /* what is unfinished is passed on; NULLs are fine */
+void lk__line_stream_end(lk__line_stream *stream,
+                         lk_context      *context); /* what is unfinished is passed on; NULLs are fine */
 void lk__tail_add(lk__tail *tail, const char *text, size_t length);
 
 #endif

@@ -70,10 +70,17 @@ static bool take(lk__spec *spec, char *text)
                                    {"colour", &spec->colour, 0, 1},
                                    {"no-pin", &spec->no_pin, 0, 1},
                                    {NULL, NULL, 0, 0}};
-    const word        words[] = {{"directory", &spec->directory}, {"token", &spec->token},       {"job", &spec->job},
-                                 {"address", &c->master_address}, {"run-id", &c->run_id},        {"role", &c->role},
-                                 {"log-dir", &c->log_dir},        {"tee", &c->tee},              {"redirects", &c->redirects},
-                                 {"filter", &c->local_ranks_filter}, {NULL, NULL}};
+    const word        words[] = {{"directory", &spec->directory},
+                                 {"token", &spec->token},
+                                 {"job", &spec->job},
+                                 {"address", &c->master_address},
+                                 {"run-id", &c->run_id},
+                                 {"role", &c->role},
+                                 {"log-dir", &c->log_dir},
+                                 {"tee", &c->tee},
+                                 {"redirects", &c->redirects},
+                                 {"filter", &c->local_ranks_filter},
+                                 {NULL, NULL}};
     bool              good = true;
     char             *value = strchr(text, '=');
     if (!value) return false;
@@ -105,15 +112,20 @@ lk_status lk__spec_parse(lk_context *context, lk__spec *spec)
     spec->config = defaults;
     for (size_t at = 0; at < spec->length && spec->text[at];) {
         size_t length = strnlen(spec->text + at, spec->length - at);
-        if (at + length == spec->length) return lk__fail(context, LK_EFORMAT, "what the launcher said ends in the middle");
+        if (at + length == spec->length)
+            return lk__fail(context, LK_EFORMAT, "what the launcher said ends in the middle");
         if (!take(spec, spec->text + at))
-            return lk__fail(context, LK_EFORMAT, "the launcher said '%.40s', which this version of lockstep does not understand", spec->text + at);
+            return lk__fail(context, LK_EFORMAT,
+                            "the launcher said '%.40s', which this version of lockstep does not understand",
+                            spec->text + at);
         at += length + 1;
     }
-    bool whole = spec->words && spec->directory && spec->token && spec->job && spec->config.master_address && spec->world &&
-                 spec->config.node < spec->config.nodes && spec->first_rank + spec->config.ranks <= spec->world;
+    bool whole = spec->words && spec->directory && spec->token && spec->job && spec->config.master_address &&
+                 spec->world && spec->config.node < spec->config.nodes &&
+                 spec->first_rank + spec->config.ranks <= spec->world;
     if (!whole) return lk__fail(context, LK_EFORMAT, "the launcher did not say all that is needed");
-    if (strlen(spec->token) != LK__TOKEN - 1) return lk__fail(context, LK_EFORMAT, "the launcher's token is not of this version's length");
+    if (strlen(spec->token) != LK__TOKEN - 1)
+        return lk__fail(context, LK_EFORMAT, "the launcher's token is not of this version's length");
     spec->config.program = spec->program;
     spec->config.no_pin = spec->no_pin;
     return LK_OK;

@@ -8,12 +8,12 @@
 enum { LK__SPEC_BYTES = 60000, LK__SPEC_WORDS = 2048 }; /* less than a pipe holds, so that telling never blocks */
 
 typedef struct lk__spec {
-    char        text[LK__SPEC_BYTES];
-    size_t      length;
-    bool        full;
-    const char *program[LK__SPEC_WORDS]; /* after reading: pointers into text */
-    const char *directory, *token, *job;
-    int         words, world, first_rank, colour, no_pin;
+    char             text[LK__SPEC_BYTES];
+    size_t           length;
+    bool             full;
+    const char      *program[LK__SPEC_WORDS]; /* after reading: pointers into text */
+    const char      *directory, *token, *job;
+    int              words, world, first_rank, colour, no_pin;
     lk_launch_config config;
 } lk__spec;
 

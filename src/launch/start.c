@@ -45,15 +45,17 @@ static void become(lk__job *job, const lk__child *child, const pipes *p, pid_t p
     if (terminal) {
         if (tcsetpgrp(STDIN_FILENO, getpid()) < 0) return; /* signals are blocked still, SIGTTOU among them */
     } else {
-        int input = p->in[0] >= 0 ? p->in[0] : open("/dev/null", O_RDONLY | O_CLOEXEC);
-        bool keeps_input = !job->head && child->local_rank == 0 && child->rank == 0 && !isatty(STDIN_FILENO) && job->place.watch < 0;
+        int  input = p->in[0] >= 0 ? p->in[0] : open("/dev/null", O_RDONLY | O_CLOEXEC);
+        bool keeps_input =
+            !job->head && child->local_rank == 0 && child->rank == 0 && !isatty(STDIN_FILENO) && job->place.watch < 0;
         if (!keeps_input && dup2(input, STDIN_FILENO) < 0) return;
         if (dup2(p->out[1], STDOUT_FILENO) < 0 || dup2(p->err[1], STDERR_FILENO) < 0) return;
     }
     /* The keeper is what leaves nobody behind; this only makes it quicker, and holds when keeper and launcher die together. */
     if (prctl(PR_SET_PDEATHSIG, SIGKILL) < 0) return;
     if (getppid() != parent) _exit(137);
-    if (job->cores && !job->head && sched_setaffinity(0, sizeof *job->cores, &job->cores[child->local_rank]) < 0) return;
+    if (job->cores && !job->head && sched_setaffinity(0, sizeof *job->cores, &job->cores[child->local_rank]) < 0)
+        return;
     sigaction(SIGPIPE, &job->old_pipe, NULL); /* others are as they were: what nohup ignores, ranks ignore too */
     sigprocmask(SIG_SETMASK, &job->old_mask, NULL);
     errno = 0;
@@ -67,7 +69,8 @@ static void take_ends(lk__child *child, pipes *p)
     p->out[0] = p->err[0] = p->in[1] = -1;
 }
 
-lk_status lk__child_start(lk__job *job, lk__child *child, const char *const *argv, char *const *environment, bool terminal)
+lk_status lk__child_start(lk__job *job, lk__child *child, const char *const *argv, char *const *environment,
+                          bool terminal)
 {
     pipes     p = {{-1, -1}, {-1, -1}, {-1, -1}, {-1, -1}};
     pid_t     parent = getpid();
@@ -100,7 +103,8 @@ lk_status lk__child_start(lk__job *job, lk__child *child, const char *const *arg
     ssize_t got;
     while ((got = read(p.failed[0], &why, sizeof why)) < 0 && errno == EINTR) {}
     if (got == (ssize_t)sizeof why)
-        status = lk__fail(job->context, why == ENOENT ? LK_ENOENT : LK_EIO, "%s: cannot be started: %s", argv[0], strerror(why));
+        status = lk__fail(job->context, why == ENOENT ? LK_ENOENT : LK_EIO, "%s: cannot be started: %s", argv[0],
+                          strerror(why));
     goto done;
 
 no_pipe:

@@ -14,11 +14,11 @@ typedef struct place {
 
 static int number_in(int cpu, const char *name)
 {
-    char  path[96];
-    int   value = 0;
+    char path[96];
+    int  value = 0;
     snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu%d/topology/%s", cpu, name);
     FILE *file = fopen(path, "re");
-    if (!file) return 0; /* no topology there: order by number */
+    if (!file) return 0;                            /* no topology there: order by number */
     if (fscanf(file, "%d", &value) != 1) value = 0; /* NOLINT: the kernel's own number */
     fclose(file);
     return value;
@@ -121,7 +121,8 @@ lk_status lk_launch_count(lk_context *context, const char *text, int *ranks)
         return lk__fail(context, LK_EINVAL, "'%.40s' ranks: give a number, auto, gpu or cpu", text);
     *ranks = strcmp(text, "cpu") == 0 ? 0 : gpus();
     if (*ranks) return LK_OK;
-    if (strcmp(text, "gpu") == 0) return lk__fail(context, LK_EINVAL, "one rank for each GPU was asked for, but this host shows none");
+    if (strcmp(text, "gpu") == 0)
+        return lk__fail(context, LK_EINVAL, "one rank for each GPU was asked for, but this host shows none");
     if (sched_getaffinity(0, sizeof allowed, &allowed) < 0)
         return lk__fail(context, LK_EIO, "cannot read which cores may be used: %s", strerror(errno));
     *ranks = CPU_COUNT(&allowed);

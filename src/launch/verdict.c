@@ -62,8 +62,8 @@ static void say_memory(lk__job *job, const lk__child *child)
     if (WIFSIGNALED(child->status) && WTERMSIG(child->status) == SIGKILL) {
         lk__oom_read("", &in_cgroup, &on_host);
         if (job->oom_cgroup >= 0 && in_cgroup > job->oom_cgroup)
-            lk__job_say(job, "  the kernel killed for memory: this cgroup's limit was reached (oom_kill %ld -> %ld)", job->oom_cgroup,
-                        in_cgroup);
+            lk__job_say(job, "  the kernel killed for memory: this cgroup's limit was reached (oom_kill %ld -> %ld)",
+                        job->oom_cgroup, in_cgroup);
         else if (job->oom_host >= 0 && on_host > job->oom_host)
             lk__job_say(job, "  the kernel killed a process of this host for memory in that time (oom_kill %ld -> %ld)",
                         job->oom_host, on_host);
@@ -100,15 +100,17 @@ static void say_first(lk__job *job, const lk__child *child)
     time_t now = time(NULL) - (time_t)(lk__now() - child->ended);
     lk__describe_end(child->status, how, sizeof how);
     strftime(clock, sizeof clock, "%H:%M:%S", localtime(&now));
-    lk__job_say(job, "%s failed first: %s, at %s after %.1f s, on %s, pid %d", child->name, how, clock, child->ended - child->began,
-                job->host, (int)child->pid);
-    char said[1024];
-    if (error_message(job->context, child->error_file, said, sizeof said)) lk__job_say(job, "  it said: %s", said);
     if (job->head) {
+        lk__job_say(job, "%s failed first: %s, at %s after %.1f s", child->name, how, clock,
+                    child->ended - child->began);
         if (WIFEXITED(child->status) && WEXITSTATUS(child->status) == 255)
             lk__job_say(job, "  255 is also what ssh gives when it cannot reach a host");
         return; /* the far end explained its own */
     }
+    lk__job_say(job, "%s failed first: %s, at %s after %.1f s, on %s, pid %d", child->name, how, clock,
+                child->ended - child->began, job->host, (int)child->pid);
+    char said[1024];
+    if (error_message(job->context, child->error_file, said, sizeof said)) lk__job_say(job, "  it said: %s", said);
     say_memory(job, child);
     say_last_lines(job, child);
 }

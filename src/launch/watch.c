@@ -56,8 +56,8 @@ void lk__job_hear(lk__job *job)
         if (!job->signal) job->signal = signal;
         if (job->interrupts++ == 0) {
             if (job->alive && job->why == LK__RUNNING)
-                lk__job_say(job, "%s: asking %d %s to stop, %g s at most; once more kills at once", strsignal(signal), job->alive,
-                            job->head ? "hosts" : "ranks", job->config->grace);
+                lk__job_say(job, "%s: asking %d %s to stop, %g s at most; once more kills at once", strsignal(signal),
+                            job->alive, job->head ? "hosts" : "ranks", job->config->grace);
             lk__job_stop(job, LK__SIGNALLED);
         } else {
             kill_all(job);
@@ -74,12 +74,17 @@ static lk__child *child_of(lk__job *job, pid_t pid)
     return NULL;
 }
 
+static bool is_debugged(const lk__job *job, const lk__child *child)
+{
+    return !job->head && child->rank == job->config->debug_rank;
+}
+
 static void reap(lk__job *job)
 {
     int           status;
     struct rusage usage;
     pid_t         pid;
-    while ((pid = wait4(-1, &status, WNOHANG, &usage)) > 0) {
+    while ((pid = wait4(-1, &status, WNOHANG | WUNTRACED, &usage)) > 0) {
         if (pid == job->keeper.pid) { /* somebody killed it: the job must not go on without */
             close(job->keeper.pipe);
             job->keeper = (lk__keeper){0, -1};
@@ -88,6 +93,12 @@ static void reap(lk__job *job)
         }
         lk__child *child = child_of(job, pid);
         if (!child) continue; /* an orphan of a rank */
+        if (WIFSTOPPED(status)) {
+            /* Ctrl-Z at the debugger: no shell waits for it that could wake it. */
+            if (is_debugged(job, child)) kill(-pid, SIGCONT);
+            continue;
+        }
+        if (is_debugged(job, child)) tcsetpgrp(STDIN_FILENO, getpgrp()); /* Ctrl-C is for us again */
         child->running = false;
         child->fresh = true;
         child->status = status;
@@ -131,7 +142,8 @@ static int time_to_wait(const lk__job *job, double limit)
     double wait = limit, now = lk__now();
     if (job->why != LK__RUNNING && !job->killing && job->deadline - now < wait) wait = job->deadline - now;
     if (job->answer_by > 0 && job->why == LK__RUNNING && job->answer_by - now < wait) wait = job->answer_by - now;
-    if ((job->out->terminal || job->err->terminal) && job->config->monitor_interval < wait) wait = job->config->monitor_interval;
+    if ((job->out->terminal || job->err->terminal) && job->config->monitor_interval < wait)
+        wait = job->config->monitor_interval;
     return wait <= 0 ? 0 : (int)(wait * 1000.0) + 1;
 }
 
@@ -210,7 +222,8 @@ static void check_answers(lk__job *job)
 lk_status lk__watch(lk__job *job)
 {
     size_t most = 4 + 2 * (size_t)job->count;
-    if (lk__grow(job->context, (void **)&job->polls, &job->poll_capacity, most, sizeof *job->polls) < 0) return LK_ENOMEM;
+    if (lk__grow(job->context, (void **)&job->polls, &job->poll_capacity, most, sizeof *job->polls) < 0)
+        return LK_ENOMEM;
     while (job->alive > 0) {
         turn(job, 60.0);
         reap(job);

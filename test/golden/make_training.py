@@ -112,6 +112,19 @@ def first_gradients(model, out, prefix):
         out[prefix + "gradient/" + name] = np.array([np.linalg.norm(g)] + dots)
 
 
+def margin(model, number, size):
+    """How near relu's kink the nearest of all its inputs lies, for one batch: a gradient can only be compared between f32 and f64
+    where rounding (about 1e-6 here) cannot carry an input across."""
+    model = model.double()
+    initialise(model)
+    nearest, plain = [], F.relu
+    F.relu = lambda x: nearest.append(x.abs().min().item()) or plain(x)
+    with torch.no_grad():
+        model(batch(number, size, torch.float64)[0])
+    F.relu = plain
+    return min(nearest)
+
+
 def main():
     torch.manual_seed(0)
     out = {}
@@ -120,7 +133,10 @@ def main():
     f32 = {}
     train(SimpleCNN(), 16, torch.float32, 20, f32, "")
     out["cnn/f32_losses"] = f32["losses"]
+    clear = max(range(1, 120), key=lambda number: margin(ResNet20(), number, 2))
+    out["resnet20/clear"] = np.array([clear, margin(ResNet20(), clear, 2)])
     save_file(out, os.path.join(HERE, "training.safetensors"))
 
 
-main()
+if __name__ == "__main__":
+    main()

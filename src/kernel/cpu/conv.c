@@ -154,11 +154,13 @@ static inline __attribute__((always_inline)) void pool_pixel(const REAL *from, i
 void pool_windows(const REAL *from, int64_t count, int64_t pool, int64_t channels, bool relu, REAL *y, uint8_t *index,
                   int64_t step)
 {
-    for (int64_t i = 0; i < count; i++, from += pool * pool * channels, y += step, index += index ? step : 0)
-        if (pool == 2 && relu && index) /* the common case unrolled */
-            pool_pixel(from, 2, channels, true, y, index);
+    for (int64_t i = 0; i < count; i++, from += pool * pool * channels, y += step) {
+        uint8_t *winners = index ? index + i * step : NULL;
+        if (pool == 2 && relu && winners) /* the common case unrolled */
+            pool_pixel(from, 2, channels, true, y, winners);
         else
-            pool_pixel(from, pool, channels, relu, y, index);
+            pool_pixel(from, pool, channels, relu, y, winners);
+    }
 }
 
 typedef struct weights {

@@ -8,8 +8,7 @@
 enum {
     BLOCK_K = 256, /* a panel of B is 16 KiB (NEON, f32): it stays in the first-level cache */
     BLOCK_A =
-        32
-        << 10, /* elements of A that a panel of B meets: with B's block about half of a second-level cache of 1 MiB */
+        32 << 10, /* elements of A that a panel of B meets: with B's block, 3/8 of a second-level cache of 1 MiB */
     BLOCK_B = 64 << 10,
     BLOCK_C = 32 << 10, /* elements, where C goes through scratch */
     SHARED = 1 << 20,   /* elements of a B packed once for all tiles */
@@ -115,27 +114,26 @@ typedef struct job {
     size_t per_worker;
 } job;
 
-/* Scratch for g and any smaller m, n, k. A B whose k's are neighbours is transposed, or else the product is turned over;
- * unless A's rows are neighbours, B then has the fewer columns. */
-static bool    transposed(const gemm *g) { return g->b_k == 1 && g->b_column != 1; }
-static int64_t columns_of_b(const gemm *g) { return !transposed(g) ? g->n : g->a_k == 1 ? min64(g->m, g->n) : g->m; }
+/* Scratch for g and any smaller m, n, k. A transposed B stays one when A's k's are neighbours, and then has the fewer columns;
+ * else the product is turned over. */
+static int64_t columns_of_b(const gemm *g) { return !g->b_transposed ? g->n : g->a_k == 1 ? min64(g->m, g->n) : g->m; }
 static int64_t a_space(const gemm *g)
 {
     int64_t rows = round_to(min64(LONGEST, g->m), MR);
-    return g->a_k == 1 || transposed(g) ? 0 : min64(BLOCK_A + MR * BLOCK_K, rows * round_to(g->k, 4));
+    return g->a_k == 1 || g->b_transposed ? 0 : min64(BLOCK_A + MR * BLOCK_K, rows * round_to(g->k, 4));
 }
 static int64_t b_space(const gemm *g) /* one row of each panel is left free */
 {
     int64_t columns = round_to(min64(LONGEST, columns_of_b(g)), NR);
     return min64(BLOCK_B + NR * BLOCK_K, columns * round_to(g->k, 4)) + columns;
 }
-static int64_t c_space(const gemm *g) { return transposed(g) ? min64(BLOCK_C, g->m * g->n) : 0; }
+static int64_t c_space(const gemm *g) { return g->b_transposed ? min64(BLOCK_C, g->m * g->n) : 0; }
 
 /* Transposing costs more than copying: a B that many tiles would transpose is packed once for all, if that is not too
  * much memory. */
 static int64_t shared_columns(const gemm *g)
 {
-    return transposed(g) && g->a_k == 1 && g->alone ? round_to(columns_of_b(g), NR) : 0;
+    return g->b_transposed && g->a_k == 1 && g->alone ? round_to(columns_of_b(g), NR) : 0;
 }
 static int64_t shared_space(const gemm *g) { return min64(SHARED, shared_columns(g) * g->k); }
 
@@ -307,7 +305,7 @@ void gemm_run(const gemm *g, lk__pool *pool, void *workspace)
 {
     job job = {.asked = *g, .g = *g};
     if (g->m <= 0 || g->n <= 0 || (g->batch <= 0 && !g->sum)) return;
-    if (transposed(g) && (g->a_k != 1 || g->n > g->m)) {
+    if (g->b_transposed && (g->a_k != 1 || g->n > g->m)) {
         job.g = turned(g);
         job.turned = true;
     }

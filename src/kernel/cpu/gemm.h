@@ -55,7 +55,8 @@ typedef struct gemm {
     int64_t     a_row, a_k, a_batch;
     const REAL *b; /* (k, j) at b[k*b_k + j*b_column]; one of the two is 1 */
     int64_t     b_k, b_column, b_batch;
-    REAL       *c; /* (i, j) at c[i*c_row + j*c_column] */
+    bool        b_transposed; /* b_k is 1 by the layout, not because there is but one column */
+    REAL       *c;            /* (i, j) at c[i*c_row + j*c_column] */
     int64_t     c_row, c_column, c_batch;
     const REAL *bias; /* n of them, or NULL */
     lk__unary   activation;

@@ -23,6 +23,7 @@ static gemm forward(const lk__call *call)
                   .b = w->data,
                   .b_k = 1,
                   .b_column = inputs,
+                  .b_transposed = true,
                   .c = call->out[0].data,
                   .c_row = outputs,
                   .c_column = 1,

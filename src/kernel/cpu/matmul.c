@@ -21,6 +21,7 @@ static gemm product(const lk__call *call)
     g.sum = y->rank == 2 && (a->rank > 2 || b->rank > 2);
     g.a_row = ta ? 1 : k, g.a_k = ta ? m : 1;
     g.b_k = tb ? 1 : n, g.b_column = tb ? k : 1;
+    g.b_transposed = tb;
     g.a_batch = a->rank > 2 ? m * k : 0;
     g.b_batch = b->rank > 2 ? k * n : 0;
     g.c_batch = g.sum ? 0 : m * n;

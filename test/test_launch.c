@@ -1,0 +1,240 @@
+/* test_launch.c - the launcher's parts by themselves: lines from pieces, counters of kills for memory, cores, what far ends are told. */
+/* ctest: timeout 120 */
+#define _GNU_SOURCE
+#include "check.h"
+#include "launch/spec.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static lk_context *context;
+static char        folder[] = "/tmp/test-launch-XXXXXX";
+static uint64_t    state = 88172645463325252u;
+
+static uint32_t dice(uint32_t n) /* xorshift64: the test's own, so that it repeats */
+{
+    state ^= state << 13;
+    state ^= state >> 7;
+    state ^= state << 17;
+    return (uint32_t)(state >> 33) % n;
+}
+
+static void put_file(const char *name, const char *text)
+{
+    char path[512];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    for (char *slash = strchr(path + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
+        *slash = 0;
+        REQUIRE(mkdir(path, 0777) == 0 || errno == EEXIST);
+        *slash = '/';
+    }
+    FILE *file = fopen(path, "w");
+    REQUIRE(file && fputs(text, file) >= 0 && fclose(file) == 0);
+}
+
+static void kills_for_memory_are_read_from_either_kind_of_cgroup(void)
+{
+    long in_cgroup, on_host;
+    lk__oom_read(folder, &in_cgroup, &on_host);
+    CHECK(in_cgroup == -1 && on_host == -1, "with no files: %ld %ld", in_cgroup, on_host);
+    put_file("proc/vmstat", "pgfault 5\noom_kill 12\nthp 1\n");
+    put_file("proc/self/cgroup", "9:name=systemd:/x\n4:memory:/jobs/one\n0::/\n");
+    put_file("sys/fs/cgroup/memory/jobs/one/memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 3\n");
+    lk__oom_read(folder, &in_cgroup, &on_host);
+    CHECK(in_cgroup == 3 && on_host == 12, "version 1: %ld %ld", in_cgroup, on_host);
+    put_file("proc/self/cgroup", "0::/slice/job\n");
+    put_file("sys/fs/cgroup/slice/job/memory.events", "low 0\noom 9\noom_kill 7\noom_group_kill 8\n");
+    lk__oom_read(folder, &in_cgroup, &on_host);
+    CHECK(in_cgroup == 7 && on_host == 12, "version 2: %ld %ld", in_cgroup, on_host);
+    put_file("proc/self/cgroup", "0::/not/seen/from/a/container\n");
+    put_file("sys/fs/cgroup/memory.events", "oom_kill 4\n");
+    lk__oom_read(folder, &in_cgroup, &on_host);
+    CHECK(in_cgroup == 4, "version 2 inside a container: %ld", in_cgroup);
+}
+
+static void which_streams_are_meant_is_read_as_torchrun_does(void)
+{
+    static const struct {
+        const char *text;
+        int         rank, bits;
+    } cases[] = {{"0", 5, 0},     {"3", 5, 3},     {"0:1,1:2", 0, 1}, {"0:1,1:2", 1, 2}, {"0:1,1:2", 2, 0},
+                 {"10:3", 10, 3}, {"10:3", 1, 0},  {"4", 0, -1},      {"", 0, -1},       {"x", 0, -1},
+                 {"0:", 0, -1},   {"0:1,", 0, -1}, {"0:9", 0, -1},    {"-1", 0, -1},     {"1,2", 0, -1}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        CHECK(lk__std_bits(cases[i].text, cases[i].rank) == cases[i].bits, "'%s' of %d: %d", cases[i].text,
+              cases[i].rank, lk__std_bits(cases[i].text, cases[i].rank));
+    CHECK(lk__filter_has("0,2,11", 11) && lk__filter_has("0,2,11", 0) && !lk__filter_has("0,2,11", 1));
+    CHECK(!lk__filter_has("12", 1) && !lk__filter_has("", 0));
+}
+
+/* The oracle: prefix before every line of the whole text, a newline at the end. */
+static size_t expected(const char *text, size_t length, const char *prefix, char *out)
+{
+    size_t used = 0;
+    for (size_t i = 0; i < length;) {
+        used += (size_t)sprintf(out + used, "%s", prefix);
+        while (i < length && text[i] != '\n') out[used++] = text[i++];
+        out[used++] = '\n';
+        i++;
+    }
+    return used;
+}
+
+static void lines_are_the_same_however_they_are_cut(void)
+{
+    static char text[20000], want[400000], got[400000];
+    size_t      held = lk_context_memory(context, LK_MEMORY_OTHER);
+    for (int round = 0; round < 200; round++) {
+        size_t length = dice(sizeof text), used = 0;
+        for (size_t i = 0; i < length; i++) text[i] = dice(20) ? (char)dice(256) : '\n';
+        size_t want_length = expected(text, length, "[rank 7] ", want);
+        int    in[2], out[2];
+        REQUIRE(pipe(in) == 0 && pipe2(out, O_NONBLOCK) == 0);
+        lk__sink        sink;
+        lk__tail        tail = {.length = 0};
+        lk__line_stream stream = {.fd = in[0], .file = -1, .sink = &sink, .tail = &tail, .prefix = "[rank 7] "};
+        lk__sink_open(&sink, context, out[1]);
+        for (size_t at = 0; at < length;) {
+            size_t some = 1 + dice(dice(4) ? 40 : 5000);
+            if (some > length - at) some = length - at;
+            REQUIRE(write(in[1], text + at, some) == (ssize_t)some);
+            at += some;
+            lk__line_stream_read(&stream, context);
+            if (dice(2)) lk__sink_flush(&sink);
+            for (ssize_t n; (n = read(out[0], got + used, sizeof got - used)) > 0;) used += (size_t)n;
+        }
+        close(in[1]);
+        lk__line_stream_read(&stream, context);
+        CHECK(stream.fd == -1);
+        while (lk__sink_waiting(&sink)) {
+            lk__sink_flush(&sink);
+            for (ssize_t n; (n = read(out[0], got + used, sizeof got - used)) > 0;) used += (size_t)n;
+        }
+        for (ssize_t n; (n = read(out[0], got + used, sizeof got - used)) > 0;) used += (size_t)n;
+        CHECK(used == want_length && memcmp(got, want, used) == 0, "round %d: %zu bytes became %zu, not %zu", round,
+              length, used, want_length);
+        lk__sink_free(&sink);
+        close(out[0]);
+        close(out[1]);
+    }
+    CHECK(lk_context_memory(context, LK_MEMORY_OTHER) == held, "%zu bytes, not %zu, are held",
+          lk_context_memory(context, LK_MEMORY_OTHER), held);
+}
+
+static void the_tail_keeps_the_newest_lines(void)
+{
+    lk__tail tail = {.length = 0};
+    char     line[1000];
+    for (int i = 0; i < 1000; i++)
+        lk__tail_add(&tail, line, (size_t)snprintf(line, sizeof line, "line %d %0*d", i, i % 300 + 1, 0));
+    CHECK(tail.length <= sizeof tail.text && tail.length > sizeof tail.text / 2);
+    CHECK(memmem(tail.text, tail.length, "line 999 ", 9) && !memmem(tail.text, tail.length, "line 900 ", 9));
+    CHECK(memcmp(tail.text, "line ", 5) == 0 && tail.text[tail.length - 1] == '\n');
+    lk__tail_add(&tail, "10%\r20%\r30%\r", 12);
+    CHECK(tail.length > 4 && memcmp(tail.text + tail.length - 5, "\n30%\n", 5) == 0);
+}
+
+static void cores_are_shared_out_once_each(void)
+{
+    cpu_set_t allowed, seen;
+    REQUIRE(sched_getaffinity(0, sizeof allowed, &allowed) == 0);
+    int count = CPU_COUNT(&allowed);
+    for (int ranks = 1; ranks <= count + 1; ranks++) {
+        cpu_set_t *cores;
+        int        threads;
+        char       words[512];
+        REQUIRE(lk__topology_split(context, ranks, &cores, &threads, words, sizeof words) == LK_OK);
+        CHECK(threads == (ranks > count ? 1 : count / ranks) && (cores != NULL) == (ranks <= count));
+        CPU_ZERO(&seen);
+        for (int i = 0; cores && i < ranks; i++) {
+            cpu_set_t both;
+            CPU_AND(&both, &seen, &cores[i]);
+            CHECK(CPU_COUNT(&both) == 0 && CPU_COUNT(&cores[i]) == threads);
+            CPU_OR(&seen, &seen, &cores[i]);
+        }
+        lk__free(context, LK_MEMORY_OTHER, cores, (size_t)ranks * sizeof *cores);
+    }
+}
+
+static void fill(lk__spec *spec)
+{
+    memset(spec, 0, sizeof *spec);
+    lk__spec_add(spec, "token", "0123456789abcdef0123456789abcdef");
+    lk__spec_add(spec, "job", "j");
+    lk__spec_add(spec, "directory", "/");
+    lk__spec_add(spec, "address", "h");
+    lk__spec_add(spec, "world", "%d", 5);
+    lk__spec_add(spec, "first-rank", "%d", 2);
+    lk__spec_add(spec, "ranks", "%d", 3);
+    lk__spec_add(spec, "nodes", "%d", 2);
+    lk__spec_add(spec, "node", "%d", 1);
+    lk__spec_add(spec, "grace", "%.17g", 0.1);
+    lk__spec_add(spec, "environment", "LAUNCH_TEST=a=b");
+    lk__spec_add(spec, "argument", "sh");
+    lk__spec_add(spec, "argument", "%s", "");
+    lk__spec_add(spec, "argument", "x=y\nz");
+    spec->text[spec->length++] = 0;
+}
+
+static void what_a_far_end_is_told_arrives(void)
+{
+    static lk__spec spec;
+    fill(&spec);
+    REQUIRE(!spec.full && lk__spec_parse(context, &spec) == LK_OK, "%s", lk_context_error(context));
+    CHECK(spec.world == 5 && spec.first_rank == 2 && spec.config.ranks == 3 && spec.config.node == 1 &&
+          spec.config.grace == 0.1);
+    CHECK(spec.words == 3 && strcmp(spec.program[0], "sh") == 0 && !*spec.program[1] &&
+          strcmp(spec.program[2], "x=y\nz") == 0 && !spec.program[3]);
+    CHECK(strcmp(getenv("LAUNCH_TEST"), "a=b") == 0);
+    memset(&spec, 0, sizeof spec);
+    for (int i = 0; i < 4000; i++) lk__spec_add(&spec, "argument", "%s", "twenty characters.");
+    CHECK(spec.full && spec.length < sizeof spec.text);
+}
+
+static void garbage_for_a_far_end_is_refused(void)
+{
+    static lk__spec spec;
+    int             refused = 0;
+    for (int round = 0; round < 20000; round++) {
+        fill(&spec);
+        if (round % 2) {
+            spec.length = dice((uint32_t)spec.length);
+        } else {
+            for (uint32_t i = 0, n = 1 + dice(4); i < n; i++) spec.text[dice((uint32_t)spec.length)] = (char)dice(256);
+        }
+        spec.words = 0;
+        lk_status status = lk__spec_parse(context, &spec);
+        CHECK(status == LK_OK || status == LK_EFORMAT);
+        if (status == LK_OK)
+            CHECK(spec.first_rank + spec.config.ranks <= spec.world && spec.words > 0 && strlen(spec.token) == 32);
+        refused += status != LK_OK;
+    }
+    CHECK(refused > 10000, "only %d of 20000 were refused", refused);
+    lk_launch_config config = LK_LAUNCH_CONFIG_INIT;
+    int              code;
+    CHECK(lk_launch(context, &config, &code) == LK_EINVAL); /* no program */
+    config.size--;
+    CHECK(lk_launch(context, &config, &code) == LK_EINVAL);
+}
+
+int main(void)
+{
+    lk_context_config config = LK_CONTEXT_CONFIG_INIT;
+    config.threads = 1;
+    REQUIRE(lk_context_create(&config, &context) == LK_OK && mkdtemp(folder));
+    size_t held = lk_context_memory(context, LK_MEMORY_OTHER);
+    RUN(kills_for_memory_are_read_from_either_kind_of_cgroup);
+    RUN(which_streams_are_meant_is_read_as_torchrun_does);
+    RUN(lines_are_the_same_however_they_are_cut);
+    RUN(the_tail_keeps_the_newest_lines);
+    RUN(cores_are_shared_out_once_each);
+    RUN(what_a_far_end_is_told_arrives);
+    RUN(garbage_for_a_far_end_is_refused);
+    lk__folder_remove(folder);
+    CHECK(access(folder, F_OK) != 0);
+    CHECK(lk_context_memory(context, LK_MEMORY_OTHER) == held);
+    lk_context_free(context);
+    return check_result();
+}
