@@ -1,5 +1,7 @@
-/* bench.c - `lockstep bench train`: steady-state speed on data in memory, and the time from exec to the first step's end. */
+/* bench.c - `lockstep bench train`: steady-state speed on data in memory, and the time from exec to the first step's end. The other
+ * benchmark is in bench_comm.c. */
 #define _GNU_SOURCE
+#include "bench_comm.h"
 #include "json.h"
 #include "setup.h"
 
@@ -17,7 +19,9 @@ static const option bench_options[] = {
     INTEGER("steps", "N", "0", 0, 1e9, "Steps to measure; 0: about two seconds, 20 at least. The first quarter is warm-up"),
     MACHINE_OPTIONS,
     FLAG("profile", "Print where the time of a step goes"),
-    FLAG("json", "Print one line of JSON"),
+    COMM_OPTIONS,
+    HEADING("Of both"),
+    FLAG("json", "Print JSON, one object a line"),
     CONFIG,
     OPTIONS_END,
 };
@@ -174,16 +178,36 @@ static void print(const bench *b, const options *given)
 
 static void write_out(void *user, const char *text, size_t bytes) { fwrite(text, 1, bytes, user); }
 
+/* An option of the other benchmark would be ignored: that is a mistake. */
+static bool check_options(const options *given, bool comm)
+{
+    static const option of_comm[] = {COMM_OPTIONS, OPTIONS_END};
+    for (int i = 0; given->table[i].name || given->table[i].doc; i++) {
+        const char *name = given->table[i].name;
+        bool        known = false;
+        if (!name || given->lines[i] == 0 || strcmp(name, "json") == 0 || strcmp(name, "config") == 0) continue;
+        for (const option *o = of_comm; o->name || o->doc; o++) known |= o->name && strcmp(o->name, name) == 0;
+        if (known == comm) continue;
+        complain("bench", "--%s is an option of `lockstep bench %s`", name, comm ? "train" : "comm");
+        return false;
+    }
+    return true;
+}
+
 static int run(const options *given)
 {
-    static const char *const whats[] = {"train", NULL};
+    static const char *const whats[] = {"train", "comm", NULL};
     setup                    s;
     bench                    b = {.setup = &s};
-    if (strcmp(given->operands[0], "train") != 0) {
-        complain("bench", "there is no benchmark '%s'%s", given->operands[0],
-                 nearest_word(given->operands[0], whats) ? "; did you mean 'train'?" : "; `lockstep bench train` is there");
+    bool                     comm = strcmp(given->operands[0], "comm") == 0;
+    if (!comm && strcmp(given->operands[0], "train") != 0) {
+        const char *near = nearest_word(given->operands[0], whats);
+        complain("bench", "there is no benchmark '%s'%s%s%s", given->operands[0], near ? "; did you mean '" : "; train and comm are there",
+                 near ? near : "", near ? "'?" : "");
         return EXIT_MISTAKE;
     }
+    if (!check_options(given, comm)) return EXIT_MISTAKE;
+    if (comm) return bench_comm(given);
     double started = exec_time(given->operands);
     int    code = setup_make(&s, "bench", given, SETUP_SHAPES);
     if (code == 0) {
@@ -205,8 +229,11 @@ static int run(const options *given)
 
 const command command_bench = {
     "bench",
-    "measure training speed",
+    "measure training speed, or collectives",
     "`lockstep bench train` trains on made-up data in memory and prints the median speed of a step, how long after exec the first step "
-    "was done, and the peak memory.\n\nExample: lockstep bench train --model cnn --batch 64 --threads 1 --json",
-    "train", 1, 1, bench_options, run,
+    "was done, and the peak memory.\n\n"
+    "`lockstep bench comm` starts ranks on this host and prints, for each size, the median time of a collective, its bandwidth, and what "
+    "the same processes get out of their own memory.\n\n"
+    "Examples: lockstep bench train --model cnn --batch 64 --threads 1 --json; lockstep bench comm --ranks 2 --sizes 8,1M,25M",
+    "train|comm", 1, 1, bench_options, run,
 };

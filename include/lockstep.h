@@ -4,6 +4,7 @@
 
 #include <lockstep/base.h>
 #include <lockstep/checkpoint.h>
+#include <lockstep/comm.h>
 #include <lockstep/context.h>
 #include <lockstep/data.h>
 #include <lockstep/graph.h>

@@ -542,6 +542,40 @@ static void matrix_products(void)
     }
 }
 
+/* Training must see a NaN as a NaN loss, so neither relu nor max pool may swallow one. */
+static void nan_passes(const char *isa, lk_dtype real, int64_t channels, int64_t pool)
+{
+    const lk__kernel_entry *entry = &lk__cpu_kernels(real, isa)[LK__OP_conv2d];
+    int64_t                 side = 8, out = pool ? side / pool : side;
+    int64_t   xd[] = {1, channels, side, side}, wd[] = {channels, channels, 3, 3}, yd[] = {1, channels, out, out};
+    lk__attrs attrs = {.kernel = 3, .stride = 1, .padding = 1, .groups = 1, .pool = pool, .activation = LK__RELU};
+    values    x = make_random(4, xd, true), w = make_random(4, wd, false), y = make(4, yd, true);
+    *at4(&x, 0, 0, 5, 6) = NAN;
+    lk__call call = {.attrs = &attrs, .inputs = 2, .outputs = 1, .pool = lk__context_pool(contexts[0])};
+    call.in[0] = operand(&x, real), call.in[1] = operand(&w, real), call.out[0] = operand(&y, real);
+    call.workspace = must(aligned_alloc(LK__ALIGN, lk__round_up(entry->workspace(&call, 1) + 1, LK__ALIGN)));
+    entry->run(&call);
+    int64_t p = pool ? pool : 1, missed = 0;
+    for (int64_t o = 0; o < channels; o++)
+        for (int64_t h = 4; h <= 6; h++)
+            for (int64_t q = 5; q <= 7; q++)
+                missed += !isnan(got(&call.out[0], place(&y, (o * out + h / p) * out + q / p)));
+    CHECK(missed == 0, "%s %s, %lld channels, pool %lld: %lld values hide a NaN", isa, lk_dtype_name(real),
+          (long long)channels, (long long)pool, (long long)missed);
+    free(call.workspace), free(call.in[0].data), free(call.in[1].data), free(call.out[0].data);
+    drop(&x), drop(&w), drop(&y);
+}
+
+static void nan_is_not_hidden_by_relu_and_pool(void)
+{
+    for (int i = 0; lk__isa_names[i]; i++)
+        for (int real = LK_F32; real <= LK_F64 && lk__isa_available(lk__isa_names[i]); real++)
+            for (int64_t pool = 0; pool <= 2; pool += 2) {
+                nan_passes(lk__isa_names[i], (lk_dtype)real, 3, pool);
+                nan_passes(lk__isa_names[i], (lk_dtype)real, 16, pool);
+            }
+}
+
 int main(void)
 {
     for (int t = 0; t < THREADS; t++) {
@@ -553,6 +587,7 @@ int main(void)
     RUN(convolutions_of_drawn_shapes);
     RUN(linear_layers);
     RUN(matrix_products);
+    RUN(nan_is_not_hidden_by_relu_and_pool);
     for (int t = 0; t < THREADS; t++) lk_context_free(contexts[t]);
     return check_result();
 }

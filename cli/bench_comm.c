@@ -1,0 +1,275 @@
+/* bench_comm.c - `lockstep bench comm`: time and bandwidth of a collective, beside what the machine's memory gives for
+ * the same bytes. */
+#define _GNU_SOURCE
+#include "bench_comm.h"
+
+#include "json.h"
+
+#include <lockstep/comm.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum { SIZES = 32, MOST_TIMES = 2000 };
+
+typedef struct bench {
+    const options *given;
+    size_t         sizes[SIZES];
+    int            size_count;
+    const char    *op;
+    bool           json;
+
+    int         rank;
+    lk_context *context;
+    lk_comm    *comm;
+    double      times[MOST_TIMES];
+} bench;
+
+typedef struct result {
+    size_t bytes;
+    double seconds, best;
+    double memcpy_rate, limit; /* bytes a second, of all ranks together */
+    bool   symmetric;
+    int    calls;
+} result;
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static int ascending(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return x < y ? -1 : x > y;
+}
+
+/* "8,4K,1M": bytes, with K, M or G for powers of 1024. */
+static bool parse_sizes(const char *text, bench *b)
+{
+    while (*text) {
+        char              *end;
+        unsigned long long n = strtoull(text, &end, 10);
+        int                shift = *end == 'K' ? 10 : *end == 'M' ? 20 : *end == 'G' ? 30 : 0;
+        if (shift) end++;
+        if (end == text || *text == '-' || (*end && *end != ',') || n == 0 || n > (1ull << 40) >> shift ||
+            b->size_count == SIZES)
+            return false;
+        b->sizes[b->size_count++] = (size_t)n << shift;
+        text = *end ? end + 1 : end;
+    }
+    return b->size_count > 0;
+}
+
+/* One call on `bytes` of buffer: of what is received where ranks gather, of what is sent where they scatter. */
+static lk_status call(bench *b, char *buffer, char *second, size_t bytes)
+{
+    int    ranks = lk_comm_size(b->comm);
+    size_t count = bytes / 4, each = count / (size_t)ranks;
+    char  *part = buffer + (size_t)b->rank * each * 4;
+    if (strcmp(b->op, "all_reduce") == 0)
+        return lk_comm_all_reduce(b->comm, buffer, buffer, count, LK_F32, LK_SUM, NULL);
+    if (strcmp(b->op, "reduce") == 0) return lk_comm_reduce(b->comm, buffer, buffer, count, LK_F32, LK_SUM, 0, NULL);
+    if (strcmp(b->op, "broadcast") == 0) return lk_comm_broadcast(b->comm, buffer, count, LK_F32, 0, NULL);
+    if (strcmp(b->op, "all_gather") == 0) return lk_comm_all_gather(b->comm, part, buffer, each, LK_F32, NULL);
+    if (strcmp(b->op, "reduce_scatter") == 0)
+        return lk_comm_reduce_scatter(b->comm, buffer, part, each, LK_F32, LK_SUM, NULL);
+    return lk_comm_all_to_all(b->comm, buffer, second, each, LK_F32, NULL);
+}
+
+/* What crosses the bus for each byte of the buffer, so that figures compare between numbers of ranks; as nccl-tests
+ * count it. */
+static double bus_factor(const char *op, int ranks)
+{
+    double share = (ranks - 1.0) / ranks;
+    if (strcmp(op, "all_reduce") == 0) return 2 * share;
+    return strcmp(op, "reduce") == 0 || strcmp(op, "broadcast") == 0 ? 1 : share;
+}
+
+static double median(double *times, int count)
+{
+    qsort(times, (size_t)count, sizeof *times, ascending);
+    return times[count / 2];
+}
+
+static void add_and_store(float *restrict x, float *restrict y, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        float sum = x[i] + y[i];
+        x[i] = sum;
+        y[i] = sum;
+    }
+}
+
+/* The machine's own limits with all ranks at work at once: memcpy, and two reads and two writes an element, which is
+ * what an all_reduce between two ranks cannot do without. */
+static lk_status measure_limits(bench *b, result *r)
+{
+    size_t each = r->bytes / (size_t)lk_comm_size(b->comm), count = each / 4;
+    float *x = malloc(each + 4), *y = malloc(each + 4);
+    if (!x || !y) {
+        free(x);
+        free(y);
+        return LK_ENOMEM;
+    }
+    memset(x, 1, each + 4); /* not 0: pages that were never written to would all be one */
+    memset(y, 1, each + 4);
+    int       calls = each < 65536 ? 200 : each < 8 << 20 ? 20 : 7;
+    lk_status status = LK_OK;
+    for (int kind = 0; kind < 2 && status >= 0; kind++) {
+        status = lk_comm_barrier(b->comm);
+        for (int i = 0; i < calls; i++) {
+            double start = now();
+            if (kind == 0)
+                memcpy(x, y, each);
+            else
+                add_and_store(x, y, count);
+            __asm__ volatile("" : : "r"(x), "r"(y) : "memory");
+            b->times[i] = now() - start;
+        }
+        *(kind == 0 ? &r->memcpy_rate : &r->limit) = (double)r->bytes / median(b->times, calls);
+    }
+    free(x);
+    free(y);
+    return status;
+}
+
+static lk_status measure(bench *b, result *r)
+{
+    void     *buffer = NULL, *second = NULL;
+    bool      two = strcmp(b->op, "all_to_all") == 0;
+    size_t    bytes = r->bytes + 64;
+    lk_status status = LK_OK;
+    if (r->symmetric) {
+        status = lk_comm_alloc(b->comm, bytes, &buffer);
+        if (status >= 0 && two) status = lk_comm_alloc(b->comm, bytes, &second);
+    } else {
+        buffer = aligned_alloc(64, (bytes + 63) / 64 * 64);
+        second = two ? aligned_alloc(64, (bytes + 63) / 64 * 64) : NULL;
+        if (!buffer || (two && !second)) status = LK_ENOMEM;
+        if (buffer) memset(buffer, 0, bytes);
+        if (second) memset(second, 0, bytes);
+    }
+    r->calls = r->bytes < 65536 ? 2000 : r->bytes < 2 << 20 ? 300 : r->bytes < 32 << 20 ? 40 : 10;
+    for (int i = 0; i < 3 && status >= 0; i++) status = call(b, buffer, second, r->bytes);
+    if (status >= 0) status = lk_comm_barrier(b->comm);
+    for (int i = 0; i < r->calls && status >= 0; i++) {
+        double start = now();
+        status = call(b, buffer, second, r->bytes);
+        b->times[i] = now() - start;
+    }
+    r->seconds = median(b->times, r->calls);
+    r->best = b->times[0];
+    if (r->symmetric) {
+        lk_comm_release(b->comm, buffer);
+        lk_comm_release(b->comm, second);
+    } else {
+        free(buffer);
+        free(second);
+    }
+    return status;
+}
+
+static void print(const bench *b, const result *r)
+{
+    double rate = (double)r->bytes / r->seconds, bus = rate * bus_factor(b->op, lk_comm_size(b->comm));
+    if (!b->json) {
+        printf("%11zu %12.2f %12.2f %9.2f %9.2f  %-9s %9.2f %9.2f\n", r->bytes, r->seconds * 1e6, r->best * 1e6,
+               rate / 1e9, bus / 1e9, r->symmetric ? "symmetric" : "ordinary", r->memcpy_rate / 1e9, r->limit / 1e9);
+        fflush(stdout);
+        return;
+    }
+    json j = json_to(stdout);
+    json_open(&j, NULL, '{');
+    json_text(&j, "op", b->op);
+    json_text(&j, "backend", lk_comm_backend(b->comm));
+    json_integer(&j, "ranks", lk_comm_size(b->comm));
+    json_integer(&j, "bytes", (int64_t)r->bytes);
+    json_number(&j, "time_us", r->seconds * 1e6);
+    json_number(&j, "best_us", r->best * 1e6);
+    json_number(&j, "algbw_gb_per_s", rate / 1e9);
+    json_number(&j, "busbw_gb_per_s", bus / 1e9);
+    json_text(&j, "memory", r->symmetric ? "symmetric" : "ordinary");
+    json_number(&j, "memcpy_gb_per_s", r->memcpy_rate / 1e9);
+    json_number(&j, "limit_gb_per_s", r->limit / 1e9);
+    json_close(&j, '}');
+    json_line(&j);
+}
+
+static lk_status measure_all(bench *b)
+{
+    const char *memory = options_text(b->given, "memory");
+    lk_status   status = LK_OK;
+    for (int i = 0; i < b->size_count && status >= 0; i++) {
+        result r = {.bytes = b->sizes[i] / 4 * 4};
+        if (r.bytes == 0) r.bytes = 4;
+        status = measure_limits(b, &r);
+        for (int kind = 0; kind < 2 && status >= 0; kind++) {
+            r.symmetric = kind == 0;
+            if (strcmp(memory, r.symmetric ? "ordinary" : "symmetric") == 0) continue;
+            status = measure(b, &r);
+            if (status >= 0 && b->rank == 0) print(b, &r);
+        }
+    }
+    return status;
+}
+
+/* Each rank on a core of its own where there are enough, as launchers place them. */
+static void pin(int rank, int ranks)
+{
+    cpu_set_t all, one;
+    if (sched_getaffinity(0, sizeof all, &all) != 0 || CPU_COUNT(&all) < ranks) return;
+    CPU_ZERO(&one);
+    for (int cpu = 0, nth = 0; cpu < CPU_SETSIZE; cpu++)
+        if (CPU_ISSET(cpu, &all) && nth++ == rank) CPU_SET(cpu, &one);
+    (void)sched_setaffinity(0, sizeof one, &one);
+}
+
+static int rank_main(int rank, void *user)
+{
+    bench            *b = user;
+    lk_context_config config = LK_CONTEXT_CONFIG_INIT;
+    lk_comm_config    comm = LK_COMM_CONFIG_INIT;
+    config.threads = 1;
+    comm.backend = options_text(b->given, "backend");
+    b->rank = rank;
+    pin(rank, (int)options_integer(b->given, "ranks"));
+    double    start = now();
+    lk_status status = lk_context_create(&config, &b->context);
+    if (status >= 0) status = lk_comm_create(b->context, &comm, &b->comm);
+    double joined = now() - start;
+    if (status >= 0 && rank == 0 && !b->json) {
+        printf("%s, %d ranks, %s; joined in %.1f ms\n\n", b->op, lk_comm_size(b->comm), lk_comm_backend(b->comm),
+               joined * 1e3);
+        printf("%11s %12s %12s %9s %9s  %-9s %9s %9s\n", "bytes", "time us", "best us", "algbw", "busbw", "memory",
+               "memcpy", "limit");
+    }
+    if (status >= 0) status = measure_all(b);
+    if (status < 0) (void)report("bench", b->context, status);
+    lk_comm_free(b->comm);
+    lk_context_free(b->context);
+    return status < 0 ? EXIT_FAILED : 0;
+}
+
+int bench_comm(const options *given)
+{
+    static bench    b;
+    lk_spawn_result result;
+    b = (bench){.given = given, .op = options_text(given, "op"), .json = options_flag(given, "json")};
+    if (!parse_sizes(options_text(given, "sizes"), &b)) {
+        complain("bench", "--sizes '%s' is no list like 8,4K,1M of at most %d sizes up to 1024G",
+                 options_text(given, "sizes"), SIZES);
+        return EXIT_MISTAKE;
+    }
+    lk_status status = lk_spawn((int)options_integer(given, "ranks"), rank_main, &b, &result);
+    if (status >= 0 && !b.json)
+        printf("\nGB/s. algbw: bytes over time (the median of rank 0's calls); busbw: what crosses the bus, as "
+               "nccl-tests count it;\n"
+               "memcpy and limit (two reads and two writes an element): what the ranks get out of their own memory for "
+               "as many bytes.\n");
+    if (status < 0) complain("bench", "%s", result.text);
+    return status < 0 ? EXIT_FAILED : 0;
+}

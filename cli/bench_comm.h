@@ -1,0 +1,20 @@
+/* bench_comm.h - `lockstep bench comm`, and its rows in the table of `lockstep bench`. */
+#ifndef CLI_BENCH_COMM_H
+#define CLI_BENCH_COMM_H
+
+#include "command.h"
+
+/* clang-format off */
+#define COMM_OPTIONS \
+    HEADING("Of `bench comm`"), \
+    INTEGER("ranks", "N", "2", 1, 256, "Ranks, each a process on this host"), \
+    CHOICE("backend", "NAME", NULL, "self|shm", "What carries the data; chosen by the number of ranks unless given"), \
+    CHOICE("op", "NAME", "all_reduce", "all_reduce|reduce|broadcast|all_gather|reduce_scatter|all_to_all", \
+           "The collective, in f32; reductions sum"), \
+    CHOICE("memory", "KIND", "both", "symmetric|ordinary|both", "What the buffers are"), \
+    TEXT("sizes", "LIST", "8,4K,64K,1M,4M,25M,100M", "Bytes of a buffer, with commas between")
+/* clang-format on */
+
+int bench_comm(const options *given);
+
+#endif

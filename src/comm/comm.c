@@ -1,0 +1,244 @@
+/* comm.c - a group's life: creating, splitting, its failure, its end. Operations are in collective.c, works in work.c.
+ */
+#define _GNU_SOURCE
+#include "comm/comm.h"
+
+#include "comm/place.h"
+#include "comm/reduce.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+
+const char *lk__kind_name(lk__kind kind)
+{
+    static const char *const names[] = {
+#define KIND_NAME(name, text) text,
+        LK__KIND_LIST(KIND_NAME)
+#undef KIND_NAME
+    };
+    return (unsigned)kind < LK__KIND_COUNT ? names[kind] : "?";
+}
+
+void lk__operation_describe(const lk__operation *o, uint64_t number, char *out, size_t bytes)
+{
+    static const char *const reductions[] = {"sum", "avg", "min", "max", "prod"};
+    char                     shape[64] = "", how[64] = "", name[32] = "";
+    bool reduces = o->kind == LK__ALL_REDUCE || o->kind == LK__REDUCE || o->kind == LK__REDUCE_SCATTER;
+    bool rooted = o->kind == LK__REDUCE || o->kind == LK__BROADCAST || o->kind == LK__GATHER ||
+                  o->kind == LK__SCATTER || o->kind == LK__GATHERV;
+    bool v = o->kind == LK__ALL_GATHERV || o->kind == LK__GATHERV || o->kind == LK__ALL_TO_ALLV;
+    if (o->kind == LK__ALLOC)
+        snprintf(shape, sizeof shape, " of %zu bytes", o->bytes);
+    else if (o->kind != LK__BARRIER && o->kind != LK__SPLIT)
+        snprintf(shape, sizeof shape, v ? " %s" : " %s × %zu", lk_dtype_name(o->type), o->count);
+    if (o->kind == LK__SEND || o->kind == LK__RECV)
+        snprintf(how, sizeof how, " %s rank %d, tag %d", o->kind == LK__SEND ? "to" : "from", o->root, o->tag);
+    else
+        snprintf(how, sizeof how, "%s%s", reduces ? " " : "", reduces ? reductions[o->reduce] : "");
+    if (number) snprintf(name, sizeof name, "#%llu ", (unsigned long long)number);
+    size_t used = (size_t)snprintf(out, bytes, "%s%s%s%s", name, lk__kind_name(o->kind), shape, how);
+    if (rooted && used < bytes) used += (size_t)snprintf(out + used, bytes - used, " root %d", o->root);
+    if (used < bytes) snprintf(out + used, bytes - used, " at %s:%d", o->site.file ? o->site.file : "?", o->site.line);
+}
+
+/* ---- failure ---- */
+
+lk_status lk__comm_note(lk_comm *c, lk_status status, const char *text)
+{
+    pthread_mutex_lock(&c->failing);
+    if (atomic_load(&c->failed) == LK_OK) {
+        snprintf(c->text, sizeof c->text, "%s", text);
+        atomic_store(&c->failed, status);
+    }
+    status = atomic_load(&c->failed);
+    pthread_mutex_unlock(&c->failing);
+    return status;
+}
+
+lk_status lk__comm_failed(lk_comm *c) { return lk__fail(c->context, atomic_load(&c->failed), "%s", c->text); }
+
+lk_status lk_comm_status(lk_comm *c)
+{
+    if (atomic_load(&c->failed) == LK_OK) (void)c->backend->failure(c);
+    return atomic_load(&c->failed);
+}
+
+const char *lk_comm_error(lk_comm *c) { return lk_comm_status(c) < 0 ? c->text : ""; }
+
+void lk_comm_abort(lk_comm *c, const char *why)
+{
+    char text[512];
+    snprintf(text, sizeof text, "rank %d of %d called the group off: %.400s", c->rank, c->size,
+             why ? why : "no reason given");
+    c->backend->raise(c, LK_ECANCELED, text);
+}
+
+void lk_comm_busy_begin(lk_comm *c, const char *what) { c->backend->busy(c, what ? what : "long work"); }
+void lk_comm_busy_end(lk_comm *c) { c->backend->busy(c, NULL); }
+
+/* ---- life ---- */
+
+lk_status lk__comm_make(lk_context *context, const lk_comm *like, const lk_comm_config *config, lk_comm **comm)
+{
+    lk_comm *c = *comm = lk__alloc(context, LK_MEMORY_OTHER, sizeof *c);
+    if (!c) return LK_ENOMEM;
+    c->context = context;
+    c->timeout_ms = like ? like->timeout_ms : config->timeout_ms;
+    c->stall_ms = like ? like->stall_ms : config->stall_ms;
+    c->join_ms = like ? like->join_ms : config->join_ms;
+    pthread_mutex_init(&c->failing, NULL);
+    pthread_mutex_init(&c->lock, NULL);
+    pthread_cond_init(&c->queued, NULL);
+    pthread_cond_init(&c->finished, NULL);
+    return LK_OK;
+}
+
+void lk__comm_drop(lk_comm *c)
+{
+    if (!c) return;
+    pthread_cond_destroy(&c->finished);
+    pthread_cond_destroy(&c->queued);
+    pthread_mutex_destroy(&c->lock);
+    pthread_mutex_destroy(&c->failing);
+    lk__free(c->context, LK_MEMORY_OTHER, c, sizeof *c);
+}
+
+static lk_status choose_backend(lk_context *context, const char *wanted, int world, const lk__backend **backend)
+{
+    static const lk__backend *const all[] = {&lk__backend_self, &lk__backend_shm};
+    static const char *const        names[] = {"self", "shm"};
+    *backend = world == 1 ? &lk__backend_self : &lk__backend_shm;
+    if (!wanted) return LK_OK;
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        if (strcmp(wanted, all[i]->name) != 0) continue;
+        *backend = all[i];
+        if (world > 1 && all[i] == &lk__backend_self)
+            return lk__fail(context, LK_EINVAL, "backend self carries one rank alone, and the world has %d", world);
+        return LK_OK;
+    }
+    const char *near = lk__nearest(wanted, names, 2);
+    return lk__fail(context, LK_EINVAL, "there is no backend '%s'%s%s%s; self and shm are there", wanted,
+                    near ? "; did you mean " : "", near ? near : "", near ? "?" : "");
+}
+
+enum { WEEK_MS = 7 * 24 * 3600 * 1000 };
+
+lk_status lk_comm_create(lk_context *context, const lk_comm_config *config, lk_comm **comm)
+{
+    static const lk_comm_config defaults = LK_COMM_CONFIG_INIT;
+    lk__place                   place;
+    lk_comm                    *c = NULL;
+    *comm = NULL;
+    if (!config) config = &defaults;
+    if (config->size != sizeof *config)
+        return lk__fail(context, LK_EINVAL, "lk_comm_config has another size: start from LK_COMM_CONFIG_INIT");
+    if (config->timeout_ms <= 0 || config->stall_ms <= 0 || config->join_ms <= 0)
+        return lk__fail(context, LK_EINVAL, "timeout_ms, stall_ms and join_ms are above 0: there is no \"for ever\"");
+    lk_status status = lk__place_find(context, config, &place);
+    if (status < 0) return status;
+    if (place.world > LK__REDUCE_MOST)
+        return lk__fail(context, LK_EUNSUPPORTED, "a world of %d on one host: %d ranks are the most", place.world,
+                        LK__REDUCE_MOST);
+    const lk__backend *backend;
+    if ((status = choose_backend(context, config->backend, place.world, &backend)) < 0) return status;
+    if ((status = lk__comm_make(context, NULL, config, &c)) < 0) return status;
+    c->backend = backend;
+    c->rank = place.rank;
+    c->size = place.world;
+    const char *thinking = getenv("LOCKSTEP_NO_DEADLINES"); /* a rank is in a debugger */
+    if (thinking && strcmp(thinking, "1") == 0) c->timeout_ms = c->join_ms = WEEK_MS;
+    const char *token = getenv("LOCKSTEP_TOKEN");
+    status = backend == &lk__backend_self ? lk__self_create(c) : lk__shm_create(c, place.key, token ? token : "");
+    if (status < 0) {
+        lk__comm_drop(c);
+        return status;
+    }
+    *comm = c;
+    return LK_OK;
+}
+
+void lk_comm_free(lk_comm *c)
+{
+    if (!c) return;
+    lk__work_close(c);
+    c->backend->free(c);
+    lk__comm_drop(c);
+}
+
+int         lk_comm_rank(const lk_comm *c) { return c->rank; }
+int         lk_comm_size(const lk_comm *c) { return c->size; }
+int         lk_comm_local_rank(const lk_comm *c) { return c->rank; }
+int         lk_comm_local_size(const lk_comm *c) { return c->size; }
+const char *lk_comm_backend(const lk_comm *c) { return c->backend->name; }
+uint64_t    lk__comm_sent(const lk_comm *c) { return c->backend->sent(c); }
+
+/* ---- splitting and symmetric memory: every rank says a few bytes, then those who belong together meet ---- */
+
+static lk_status draw_secret(lk_context *context, uint64_t *secret)
+{
+    if (getrandom(secret, sizeof *secret, 0) != sizeof *secret)
+        return lk__fail(context, LK_EIO, "the system gives no random numbers");
+    return LK_OK;
+}
+
+static lk_status gather_members(lk_comm *c, lk__kind kind, size_t bytes, lk_site site, const lk__member *mine,
+                                lk__member *all)
+{
+    lk__operation o = {
+        .kind = kind, .type = LK_U8, .count = sizeof *mine, .bytes = bytes, .send = mine, .recv = all, .site = site};
+    return lk__work_submit(c, &o, NULL);
+}
+
+lk_status lk_comm_split_at(lk_site site, lk_comm *c, int colour, int key, lk_comm **group)
+{
+    size_t      bytes = (size_t)c->size * sizeof(lk__member);
+    lk__member *all = lk__alloc(c->context, LK_MEMORY_OTHER, bytes), mine = {.colour = colour, .key = key};
+    lk_comm    *g = NULL;
+    char        name[64], token[24];
+    *group = NULL;
+    lk_status status = all ? draw_secret(c->context, &mine.secret) : LK_ENOMEM;
+    if (status >= 0) status = gather_members(c, LK__SPLIT, 0, site, &mine, all);
+    if (status < 0 || colour < 0) goto done;
+    if ((status = lk__comm_make(c->context, c, NULL, &g)) < 0) goto done;
+    int leader = -1;
+    for (int i = 0; i < c->size; i++) {
+        if (all[i].colour != colour) continue;
+        if (all[i].key < key || (all[i].key == key && i < c->rank)) g->rank++;
+        if (leader < 0 || all[i].key < all[leader].key) leader = i;
+        g->size++;
+    }
+    snprintf(name, sizeof name, "group-%016llx", (unsigned long long)all[leader].secret);
+    snprintf(token, sizeof token, "%016llx", (unsigned long long)all[0].secret);
+    g->backend = g->size == 1 ? &lk__backend_self : c->backend;
+    status = g->size == 1 ? lk__self_create(g) : lk__shm_create(g, name, token);
+    if (status < 0) goto done;
+    *group = g;
+    g = NULL;
+done:
+    lk__comm_drop(g);
+    lk__free(c->context, LK_MEMORY_OTHER, all, bytes);
+    return status;
+}
+
+lk_status lk_comm_alloc_at(lk_site site, lk_comm *c, size_t bytes, void **memory)
+{
+    size_t      length = (size_t)c->size * sizeof(lk__member);
+    lk__member *all = lk__alloc(c->context, LK_MEMORY_OTHER, length), mine = {0};
+    *memory = NULL;
+    lk_status status = all ? draw_secret(c->context, &mine.secret) : LK_ENOMEM;
+    if (status >= 0 && bytes > SIZE_MAX / 4 / (size_t)c->size)
+        status = lk__fail(c->context, LK_EINVAL,
+                          "%zu bytes of symmetric memory for each of %d ranks are more than can be addressed", bytes,
+                          c->size);
+    if (status >= 0) status = gather_members(c, LK__ALLOC, bytes, site, &mine, all);
+    if (status >= 0) status = c->backend->allocate(c, all[0].secret, bytes ? bytes : 1, memory);
+    lk__free(c->context, LK_MEMORY_OTHER, all, length);
+    return status;
+}
+
+void lk_comm_release(lk_comm *c, void *memory)
+{
+    if (memory) c->backend->release(c, memory);
+}

@@ -1,0 +1,134 @@
+/* comm/comm.h - the inside of a group: what an operation is, and the table of functions that a backend is. */
+#ifndef LK__COMM_H
+#define LK__COMM_H
+
+#include "base/base.h"
+
+#include <lockstep/comm.h>
+#include <pthread.h>
+#include <stdatomic.h>
+
+#define LK__KIND_LIST(X)                                                                                             \
+    X(BARRIER, "barrier") X(ALL_REDUCE, "all_reduce") X(REDUCE, "reduce") X(BROADCAST, "broadcast")                  \
+    X(ALL_GATHER, "all_gather") X(REDUCE_SCATTER, "reduce_scatter") X(GATHER, "gather") X(SCATTER, "scatter")        \
+    X(ALL_TO_ALL, "all_to_all") X(ALL_GATHERV, "all_gatherv") X(GATHERV, "gatherv") X(ALL_TO_ALLV, "all_to_allv")    \
+    X(SEND, "send") X(RECV, "recv") X(SPLIT, "split") X(ALLOC, "alloc")
+
+typedef enum lk__kind {
+#define LK__KIND_ENUM(name, text) LK__##name,
+    LK__KIND_LIST(LK__KIND_ENUM)
+#undef LK__KIND_ENUM
+        LK__KIND_COUNT
+} lk__kind;
+
+const char *lk__kind_name(lk__kind kind);
+
+/* One call, as its rank made it. Split and alloc are gatherings of a few bytes from every rank, and `bytes` is what
+ * they are for. */
+typedef struct lk__operation {
+    lk__kind      kind;
+    lk_dtype      type;
+    lk_reduce_op  reduce;
+    int           root; /* or the other rank of a send or receive */
+    int           tag;
+    size_t        count, bytes;
+    const void   *send;
+    void         *recv;
+    const size_t *send_counts, *send_displacements, *recv_counts,
+        *recv_displacements; /* NULL: `count` each, side by side */
+    lk_site site;
+} lk__operation;
+
+struct lk_work {
+    lk_comm      *comm;
+    lk__operation operation;
+    atomic_bool   done;
+    lk_status     status;
+    size_t        moved;         /* bytes, of a send or receive under way */
+    bool          queued;        /* on the heap, for the comm's thread; otherwise on a blocking caller's stack */
+    bool          complete;      /* a send or receive that only waits to be told so */
+    bool          announced;     /* a send: the header is out; a receive: it has its message */
+    lk_work      *next;          /* in the queue, or among the transfers under way */
+    lk_work      *older, *newer; /* among all works of the comm that are not waited for */
+};
+
+typedef struct lk__member {
+    int      colour, key;
+    uint64_t secret; /* names the meeting of a new group; random */
+} lk__member;
+
+/* What carries a group. Functions that can fail have raised the group's failure, or said it in the context, when they
+ * do. */
+typedef struct lk__backend {
+    const char *name;
+    lk_status (*collective)(lk_comm *comm, const lk__operation *operation); /* returns when this rank's part is done */
+    /* Carries `first` and whatever lk__work_next_transfer gives meanwhile, side by side, until all are done. */
+    void (*transfer)(lk_comm *comm, lk_work *first);
+    lk_status (*allocate)(lk_comm *comm, uint64_t secret, size_t bytes,
+                          void **memory); /* after the secrets were exchanged */
+    void (*release)(lk_comm *comm, void *memory);
+    lk_status (*failure)(lk_comm *comm); /* of the group, as far as any rank raised it; takes over its text */
+    void (*raise)(lk_comm *comm, lk_status status,
+                  const char *text);               /* on all ranks; from any thread; the first counts */
+    void (*busy)(lk_comm *comm, const char *what); /* NULL: no longer */
+    void (*nudge)(lk_comm *comm); /* wakes this rank's own waits, which then look at comm->closing and at the queue */
+    uint64_t (*sent)(const lk_comm *comm); /* bytes written where other ranks read them */
+    void (*free)(lk_comm *comm);
+} lk__backend;
+
+extern const lk__backend lk__backend_self, lk__backend_shm;
+
+enum { LK__COMM_TEXT = 8192 };
+
+struct lk_comm {
+    lk_context        *context;
+    const lk__backend *backend;
+    void              *state; /* the backend's */
+    int                rank, size;
+    int64_t            timeout_ms, stall_ms, join_ms;
+
+    atomic_int      failed;  /* status of the group's first failure, once this rank knows it; text is set before */
+    pthread_mutex_t failing; /* guards text while `failed` is set; a leaf */
+    char            text[LK__COMM_TEXT];
+
+    /* Works in flight: asked for in order, run in order by one thread that starts with the first of them. */
+    pthread_mutex_t lock; /* guards the queue and the list; a leaf */
+    pthread_cond_t  queued, finished;
+    lk_work        *first, *last; /* not yet begun */
+    lk_work        *newest;       /* of all that nobody waited for yet */
+    atomic_int      pending;      /* queued or running: while none is, blocking calls run where they are called */
+    atomic_bool     closing;      /* waits give up */
+    bool            running;
+    pthread_t       thread;
+};
+
+/* Takes `state` over on success; on failure the caller keeps it. */
+lk_status lk__comm_make(lk_context *context, const lk_comm *like, const lk_comm_config *config, lk_comm **comm);
+void      lk__comm_drop(lk_comm *comm); /* what lk__comm_make made, without its backend */
+
+/* Notes the group's failure here, the first alone, and returns the status that counts. */
+lk_status lk__comm_note(lk_comm *comm, lk_status status, const char *text);
+/* The failure once more, into the context. */
+lk_status lk__comm_failed(lk_comm *comm);
+
+/* "#17 all_reduce f32 × 1000 sum at train.c:55". */
+void lk__operation_describe(const lk__operation *operation, uint64_t number, char *out, size_t bytes);
+
+/* ---- works ---- */
+
+lk_status lk__work_submit(lk_comm *comm, const lk__operation *operation, lk_work **work); /* NULL: waits */
+lk_work  *lk__work_next_transfer(lk_comm *comm,
+                                 lk_work *inside); /* a send or receive that is next in the queue, else NULL */
+void      lk__work_finish(lk_work *work, lk_status status);
+void      lk__work_close(lk_comm *comm); /* gives up what is in flight */
+
+/* Bytes that this rank wrote where its peers read them, so far. */
+uint64_t lk__comm_sent(const lk_comm *comm);
+
+/* ---- the backends' beginnings ---- */
+
+lk_status lk__self_create(lk_comm *comm);
+/* Meets the ranks that know `key`. */
+lk_status lk__shm_create(lk_comm *comm, const char *key, const char *token);
+
+#endif

@@ -1,0 +1,31 @@
+/* hmac.c - HMAC-SHA-256 as in RFC 2104. */
+#include "base/hash.h"
+#include "comm/meet.h"
+
+#include <string.h>
+
+void lk__hmac(const char *key, const void *message, size_t bytes, unsigned char mac[32])
+{
+    unsigned char block[64] = {0}, inner[64], outer[64];
+    lk__sha256    sha;
+    size_t        length = strlen(key);
+    if (length > sizeof block) {
+        lk__sha256_init(&sha);
+        lk__sha256_update(&sha, key, length);
+        lk__sha256_final(&sha, block);
+    } else {
+        memcpy(block, key, length);
+    }
+    for (size_t i = 0; i < sizeof block; i++) {
+        inner[i] = block[i] ^ 0x36;
+        outer[i] = block[i] ^ 0x5c;
+    }
+    lk__sha256_init(&sha);
+    lk__sha256_update(&sha, inner, sizeof inner);
+    lk__sha256_update(&sha, message, bytes);
+    lk__sha256_final(&sha, mac);
+    lk__sha256_init(&sha);
+    lk__sha256_update(&sha, outer, sizeof outer);
+    lk__sha256_update(&sha, mac, 32);
+    lk__sha256_final(&sha, mac);
+}

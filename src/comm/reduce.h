@@ -1,0 +1,14 @@
+/* comm/reduce.h - the one canonical order in which ranks' values are combined. */
+#ifndef LK__REDUCE_H
+#define LK__REDUCE_H
+
+#include <lockstep/comm.h>
+
+enum { LK__REDUCE_MOST = 4096 }; /* inputs at once, so ranks of a group */
+
+/* out[i] = in[0][i] op … op in[n-1][i] for `count` elements, as a pairwise tree: ((0 1)(2 3))((4 5)(6 7)); where n is
+ * no power of two, the largest power of two below n stands left and the rest, in the same manner, right: 0…3 and 4…6
+ * for 7. out may be one of the inputs. No alignment is asked for. */
+void lk__reduce(void *out, const void *const *in, int n, size_t count, lk_dtype type, lk_reduce_op op);
+
+#endif

@@ -1,0 +1,179 @@
+/* comm/shm.h - ranks of one host over shared memory: what lies in that memory, and how one rank waits for another.
+ *
+ * Every rank has a seat. Only its owner writes to a seat, but for the few words that say so, and counts in it only
+ * grow:
+ *   slot.arrive    the number of the collective that the owner has come to, with the call's signature and up to SMALL
+ *                  bytes of its data; two slots in turn, because when a rank has seen all others come to number n + 1
+ *                  they have all left number n;
+ *   progress       steps of a large collective that the owner has made. Every rank makes the same steps for the same
+ *                  call.
+ * A waiting rank spins for a moment, then sleeps on the word that it waits for; whoever moves that word on wakes those
+ * who sleep. */
+#ifndef LK__SHM_H
+#define LK__SHM_H
+
+#include "comm/comm.h"
+
+#include <stdatomic.h>
+
+enum {
+    LK__SMALL = 16384 - 64, /* bytes that travel in a slot */
+    LK__CHUNK = 256 << 10,  /* bytes of a staging buffer */
+    LK__BUFFERS = 4,        /* three to publish in, one for results */
+    LK__FILES = 16,         /* names of source files remembered per seat */
+    LK__FILE_NAME = 112,
+    LK__HOST_NAME = 64,
+};
+
+typedef struct lk__slot {
+    _Alignas(128) _Atomic uint32_t arrive;
+    uint32_t reserved;
+    uint64_t signature;
+    uint64_t send, recv; /* where in symmetric memory the buffers are: allocation << 40 | offset; 0: elsewhere */
+    char     payload[LK__SMALL];
+} lk__slot;
+
+/* What a rank is doing, for tables. Read by others only when something is wrong, possibly while it changes: a line of
+ * the table may then be a mixture of two calls, which does no harm. */
+typedef struct lk__record {
+    uint64_t number; /* of the collective; 0: a send or receive */
+    int32_t  kind, type, reduce, root, tag, line, file;
+    uint64_t count, bytes;
+} lk__record;
+
+typedef struct lk__seat {
+    lk__slot slots[2];
+    _Alignas(128) _Atomic uint32_t progress;
+    _Alignas(128) _Atomic uint32_t sleepers; /* ranks that sleep on one of the words above; they write it */
+    _Atomic uint32_t ringers;                /* the owner sleeps on `bell` */
+    _Alignas(
+        128) _Atomic uint32_t bell; /* moves when something happens in a ring to or from the owner; others write it */
+    _Alignas(128) _Atomic uint64_t entered; /* operations begun, and ended: equal outside of any */
+    _Atomic uint64_t left;
+    _Atomic uint64_t since; /* ticks: of the latest change of the two */
+    lk__record       records[2];
+    _Atomic int32_t  gone; /* the rank freed its comm */
+    _Atomic int32_t  busy; /* declared long work */
+    char             busy_with[64];
+    int64_t          pid;
+    uint64_t         started; /* of the process, as the kernel counts it: a pid alone may come again */
+    uint64_t         cpus[16];
+    char             host[LK__HOST_NAME];
+    char             files[LK__FILES][LK__FILE_NAME];
+} lk__seat;
+
+/* One direction between two ranks. */
+typedef struct lk__ring {
+    _Alignas(128) _Atomic uint32_t head; /* bytes put in, by the sender */
+    _Alignas(128) _Atomic uint32_t tail; /* bytes taken out, by the receiver */
+} lk__ring;
+
+typedef struct lk__hall {
+    _Atomic int32_t failure; /* 0 none, 1 being written, 2 written */
+    int32_t         status;
+    char            text[LK__COMM_TEXT];
+} lk__hall;
+
+typedef struct lk__symmetric {
+    char                 *base; /* all ranks' parts, side by side */
+    size_t                stride, bytes;
+    uint64_t              id;
+    struct lk__symmetric *next;
+} lk__symmetric;
+
+struct lk__message; /* shm_transfer.c */
+
+typedef struct lk__shm {
+    lk_comm                    *comm;
+    lk__hall                   *hall;
+    lk__seat                   *seats, *me;
+    char                       *staging; /* size × BUFFERS × CHUNK */
+    char                       *rings;
+    size_t                      ring_bytes; /* of data; a power of two */
+    size_t                      mapped;
+    int                         rank, size;
+    int                         spins, yields;
+    uint32_t                    arrivals, progress; /* this rank's own counts */
+    uint64_t                    number, operations;
+    uint64_t                    sent;
+    uint64_t                    symmetric_ids;
+    lk__symmetric              *symmetric;
+    const void                **pointers; /* three a rank, for a collective's use */
+    const char                 *file_of[LK__FILES];
+    _Atomic(_Atomic uint32_t *) sleeping_on; /* for lk_comm_free from another thread than the one that waits */
+    uint64_t                    tick_start;
+    double                      time_start;
+    struct lk__message        **messages; /* by rank: the one being read, then those that nobody asked for yet */
+} lk__shm;
+
+/* A counter that runs at one speed on all cores; a few nanoseconds, where the clock takes tens. */
+static inline uint64_t lk__tick(void)
+{
+#if defined(__aarch64__)
+    uint64_t t;
+    __asm__ volatile("mrs %0, cntvct_el0" : "=r"(t));
+    return t;
+#elif defined(__x86_64__)
+    return __builtin_ia32_rdtsc();
+#else
+    return (uint64_t)(lk__now() * 1e9);
+#endif
+}
+
+/* ---- waiting (shm_wait.c) ---- */
+
+lk_status lk__shm_wait(lk__shm *s, int peer, _Atomic uint32_t *word, uint32_t target);
+
+/* Until `word`, in the seat of `peer`, has come to target. */
+static inline lk_status lk__shm_await(lk__shm *s, int peer, _Atomic uint32_t *word, uint32_t target)
+{
+    if ((int32_t)(atomic_load_explicit(word, memory_order_acquire) - target) >= 0) return LK_OK;
+    return lk__shm_wait(s, peer, word, target);
+}
+
+/* Moves one of this rank's own words on. */
+void               lk__shm_wake(_Atomic uint32_t *word);
+static inline void lk__shm_post(lk__shm *s, _Atomic uint32_t *word, uint32_t value)
+{
+    atomic_store(word, value);
+    if (atomic_load(&s->me->sleepers)) lk__shm_wake(word);
+}
+
+/* Sleeps until this rank's bell is no longer `heard`, or a slice of time is over; then looks round. `peer` is one it
+ * waits for. */
+typedef struct lk__patience {
+    double   begun, looked, checked;
+    bool     told;
+    unsigned tries;
+} lk__patience;
+lk_status lk__shm_listen(lk__shm *s, int peer, uint32_t heard, lk__patience *patience);
+void      lk__shm_ring(lk__shm *s, int peer);
+void      lk__shm_nudge(lk__shm *s);
+
+/* ---- failure (shm_verdict.c) ---- */
+
+void      lk__shm_enter(lk__shm *s, const lk__operation *operation, uint64_t number);
+lk_status lk__shm_leave(lk__shm *s, lk_status status);
+lk_status lk__shm_failure(lk__shm *s); /* LK_OK, or the group's failure, taken over */
+lk_status lk__shm_raise(lk__shm *s, lk_status status, const char *text);
+bool      lk__shm_dead(const lk__seat *seat, bool *stopped);
+uint64_t  lk__process_started(int64_t pid);
+bool      lk__shm_anyone_busy(const lk__shm *s);
+/* The sentence and the table. word: what is waited for in each seat, or NULL where only `peer` is. */
+lk_status lk__shm_mismatch(lk__shm *s, int peer);
+lk_status lk__shm_lost(lk__shm *s, int peer);
+lk_status lk__shm_late(lk__shm *s, int peer, _Atomic uint32_t *word, uint32_t target, double seconds);
+void      lk__shm_stalled(lk__shm *s, int peer, _Atomic uint32_t *word, uint32_t target, double seconds);
+
+/* ---- moving data ---- */
+
+lk_status lk__shm_collective(lk_comm *comm, const lk__operation *operation); /* shm_collective.c */
+void      lk__shm_transfer(lk_comm *comm, lk_work *first);                   /* shm_transfer.c */
+void      lk__shm_transfer_free(lk__shm *s);
+
+static inline char *lk__shm_buffer(const lk__shm *s, int rank, int buffer)
+{
+    return s->staging + ((size_t)rank * LK__BUFFERS + (size_t)buffer) * LK__CHUNK;
+}
+
+#endif

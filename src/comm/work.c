@@ -1,0 +1,150 @@
+/* work.c - operations in flight. A blocking call with nothing before it runs where it is called; all else goes through
+ * one thread per group, which starts with the first asynchronous call, so a program that never makes one never has it.
+ */
+#include "comm/comm.h"
+
+#include <string.h>
+
+static bool is_transfer(const lk__operation *o) { return o->kind == LK__SEND || o->kind == LK__RECV; }
+
+static lk_status run_here(lk_comm *c, const lk__operation *o)
+{
+    if (!is_transfer(o)) return c->backend->collective(c, o);
+    lk_work work = {.comm = c, .operation = *o};
+    c->backend->transfer(c, &work);
+    return work.status;
+}
+
+void lk__work_finish(lk_work *work, lk_status status)
+{
+    lk_comm *c = work->comm;
+    work->status = status;
+    if (!work->queued) {
+        atomic_store_explicit(&work->done, true, memory_order_relaxed);
+        return;
+    }
+    pthread_mutex_lock(&c->lock);
+    atomic_store(&work->done, true);
+    atomic_fetch_sub(&c->pending, 1);
+    pthread_cond_broadcast(&c->finished);
+    pthread_mutex_unlock(&c->lock);
+}
+
+static lk_work *take(lk_comm *c)
+{
+    lk_work *work = c->first;
+    if (work && !(c->first = work->next)) c->last = NULL;
+    if (work) work->next = NULL;
+    return work;
+}
+
+lk_work *lk__work_next_transfer(lk_comm *c, lk_work *inside)
+{
+    if (!inside->queued) return NULL;
+    pthread_mutex_lock(&c->lock);
+    lk_work *work = c->first && is_transfer(&c->first->operation) ? take(c) : NULL;
+    pthread_mutex_unlock(&c->lock);
+    return work;
+}
+
+static void *thread_main(void *argument)
+{
+    lk_comm *c = argument;
+    pthread_mutex_lock(&c->lock);
+    for (;;) {
+        while (!c->first && !atomic_load(&c->closing)) pthread_cond_wait(&c->queued, &c->lock);
+        lk_work *work = atomic_load(&c->closing) ? NULL : take(c);
+        if (!work) break;
+        pthread_mutex_unlock(&c->lock);
+        if (is_transfer(&work->operation))
+            c->backend->transfer(c, work);
+        else
+            lk__work_finish(work, c->backend->collective(c, &work->operation));
+        pthread_mutex_lock(&c->lock);
+    }
+    pthread_mutex_unlock(&c->lock);
+    return NULL;
+}
+
+static lk_status enqueue(lk_comm *c, const lk__operation *o, lk_work **made)
+{
+    lk_work *work = lk__alloc(c->context, LK_MEMORY_OTHER, sizeof *work);
+    if (!work) return LK_ENOMEM;
+    work->comm = c;
+    work->operation = *o;
+    work->queued = true;
+    pthread_mutex_lock(&c->lock);
+    if (!c->running && pthread_create(&c->thread, NULL, thread_main, c) != 0) {
+        pthread_mutex_unlock(&c->lock);
+        lk__free(c->context, LK_MEMORY_OTHER, work, sizeof *work);
+        return lk__fail(c->context, LK_ENOMEM, "cannot start the thread that asynchronous operations run in");
+    }
+    c->running = true;
+    if (c->last)
+        c->last->next = work;
+    else
+        c->first = work;
+    c->last = work;
+    if ((work->older = c->newest)) work->older->newer = work;
+    c->newest = work;
+    atomic_fetch_add(&c->pending, 1);
+    pthread_cond_signal(&c->queued);
+    pthread_mutex_unlock(&c->lock);
+    if (is_transfer(o)) c->backend->nudge(c); /* it may join those under way */
+    *made = work;
+    return LK_OK;
+}
+
+lk_status lk__work_submit(lk_comm *c, const lk__operation *o, lk_work **work)
+{
+    if (atomic_load_explicit(&c->failed, memory_order_relaxed) != LK_OK) return lk__comm_failed(c);
+    if (!work && atomic_load_explicit(&c->pending, memory_order_acquire) == 0) {
+        lk_status status = run_here(c, o);
+        return status < 0 && atomic_load(&c->failed) != LK_OK ? lk__comm_failed(c) : status;
+    }
+    lk_work  *made = NULL;
+    lk_status status = enqueue(c, o, &made);
+    if (status < 0 || work) {
+        if (work) *work = status < 0 ? NULL : made;
+        return status;
+    }
+    return lk_work_wait(made);
+}
+
+lk_status lk_work_test(lk_work *work)
+{
+    if (!atomic_load(&work->done)) return LK_END;
+    return work->status;
+}
+
+lk_status lk_work_wait(lk_work *work)
+{
+    if (!work) return LK_OK;
+    lk_comm *c = work->comm;
+    pthread_mutex_lock(&c->lock);
+    while (!atomic_load(&work->done)) pthread_cond_wait(&c->finished, &c->lock);
+    if (work->newer)
+        work->newer->older = work->older;
+    else
+        c->newest = work->older;
+    if (work->older) work->older->newer = work->newer;
+    pthread_mutex_unlock(&c->lock);
+    lk_status status = work->status;
+    lk__free(c->context, LK_MEMORY_OTHER, work, sizeof *work);
+    return status < 0 && atomic_load(&c->failed) != LK_OK ? lk__comm_failed(c) : status;
+}
+
+void lk__work_close(lk_comm *c)
+{
+    if (!c->running) return;
+    pthread_mutex_lock(&c->lock);
+    atomic_store(&c->closing, true);
+    pthread_cond_broadcast(&c->queued);
+    pthread_mutex_unlock(&c->lock);
+    c->backend->nudge(c);
+    pthread_join(c->thread, NULL);
+    for (lk_work *work = c->newest, *older; work; work = older) {
+        older = work->older;
+        lk__free(c->context, LK_MEMORY_OTHER, work, sizeof *work);
+    }
+}

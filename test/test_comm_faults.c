@@ -1,0 +1,665 @@
+/* test_comm_faults.c - what happens when ranks disagree, are late, die, are stopped, never come or are not ours: every
+ * survivor returns the right error with the culprit's name, and nothing stays behind. The argument is the number of
+ * rounds of killing and stopping.
+ *   ctest: timeout 300, label threaded */
+#define _GNU_SOURCE
+#include "comm_ranks.h"
+
+#include "comm/comm.h"
+#include "comm/meet.h"
+#include "comm/place.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+
+static int rounds = 4;
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define SANITIZED 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define SANITIZED 1
+#endif
+#endif
+#ifndef SANITIZED
+#define SANITIZED 0
+#endif
+
+/* ---- ranks that disagree ---- */
+
+static char texts[8][LK__COMM_TEXT];
+
+static void disagree(rank_test *t)
+{
+    float     x[100] = {0};
+    int       how = *(int *)t->user;
+    lk_status status;
+    REQUIRE(lk_comm_barrier(t->comm) == LK_OK);
+    if (t->rank == 1 && how == 0)
+        status = lk_comm_broadcast(t->comm, x, 10, LK_F32, 0, NULL);
+    else if (t->rank == 1 && how == 1)
+        status = lk_comm_all_reduce(t->comm, x, x, 11, LK_F32, LK_SUM, NULL);
+    else if (t->rank == 1 && how == 2)
+        status = lk_comm_all_reduce(t->comm, x, x, 10, LK_I32, LK_SUM, NULL);
+    else if (t->rank == 1 && how == 3)
+        status = lk_comm_all_reduce(t->comm, x, x, 10, LK_F32, LK_MAX, NULL);
+    else if (t->rank == 1 && how == 4)
+        status = lk_comm_barrier(t->comm);
+    else
+        status = lk_comm_all_reduce(t->comm, x, x, 10, LK_F32, LK_SUM, NULL);
+    CHECK(status == LK_EMISMATCH, "rank %d, way %d: %s", t->rank, how, lk_status_name(status));
+    snprintf(texts[t->rank], sizeof texts[0], "%s", lk_comm_error(t->comm));
+    CHECK(lk_comm_barrier(t->comm) == LK_EMISMATCH && lk_comm_status(t->comm) == LK_EMISMATCH);
+    lk_work *work = NULL;
+    CHECK(lk_comm_all_reduce(t->comm, x, x, 1, LK_F32, LK_SUM, &work) == LK_EMISMATCH && !work);
+    CHECK(strcmp(texts[t->rank], lk_comm_error(t->comm)) == 0);
+}
+
+static void a_mismatch_fails_on_every_rank_with_one_table(void)
+{
+    static const char *const theirs[] = {"broadcast f32 × 10 root 0", "all_reduce f32 × 11 sum",
+                                         "all_reduce i32 × 10 sum", "all_reduce f32 × 10 max", "barrier"};
+    for (int how = 0; how < 5; how++) {
+        run_ranks(2 + how % 3, NULL, disagree, &how);
+        CHECK(strstr(texts[0], theirs[how]) && strstr(texts[0], "all_reduce f32 × 10 sum") &&
+                  strstr(texts[0], "test_comm_faults.c:"),
+              "%s", texts[0]);
+        for (int r = 1; r < 2 + how % 3; r++) CHECK(strcmp(texts[0], texts[r]) == 0, "rank %d says: %s", r, texts[r]);
+    }
+}
+
+static void wrong_transfer(rank_test *t)
+{
+    float  x[10] = {0};
+    size_t counts[] = {1, 2}, at[] = {0, 4}, wrong[] = {1, 3};
+    if (t->user) { /* rank 0 expects more from rank 1 than it sends */
+        lk_status status = lk_comm_all_to_allv(t->comm, x, t->rank ? counts : counts, at, x,
+                                               t->rank ? (size_t[]){2, 2} : wrong, at, LK_F32, NULL);
+        CHECK(status == LK_EMISMATCH, "%s", lk_status_name(status));
+        CHECK(strstr(lk_comm_error(t->comm), "sends 1 elements to rank 0, which expects 3") ||
+                  strstr(lk_comm_error(t->comm), "expects"),
+              "%s", lk_comm_error(t->comm));
+        return;
+    }
+    lk_status status =
+        t->rank ? lk_comm_send(t->comm, x, 5, LK_F32, 0, 1, NULL) : lk_comm_recv(t->comm, x, 6, LK_F32, 1, 1, NULL);
+    if (t->rank == 0) {
+        CHECK(status == LK_EMISMATCH, "%s", lk_status_name(status));
+        CHECK(strstr(lk_comm_error(t->comm), "rank 1 sent f32 × 5 (tag 1)") &&
+                  strstr(lk_comm_error(t->comm), "recv f32 × 6"),
+              "%s", lk_comm_error(t->comm));
+    }
+}
+
+static void a_transfer_of_another_size_is_a_mismatch(void)
+{
+    int yes = 1;
+    run_ranks(2, NULL, wrong_transfer, NULL);
+    run_ranks(2, NULL, wrong_transfer, &yes);
+}
+
+/* ---- ranks that are late ---- */
+
+static void late(rank_test *t)
+{
+    int32_t x = 1;
+    REQUIRE(lk_comm_all_reduce(t->comm, &x, &x, 1, LK_I32, LK_SUM, NULL) == LK_OK);
+    if (t->rank == 1) usleep(1500000);
+    lk_status status = lk_comm_barrier(t->comm);
+    CHECK(status == LK_ETIMEOUT, "rank %d: %s", t->rank, lk_status_name(status));
+    const char *text = lk_comm_error(t->comm);
+    CHECK(strstr(text, "rank 1 of 3") && strstr(text, "<- missing") &&
+              strstr(text, "last finished #2 all_reduce i32 × 1 sum at ") && strstr(text, "outside any operation"),
+          "%s", text);
+    if (t->rank != 1)
+        CHECK(strstr(t->log, "is waited for since") && strstr(t->log, "rank 1"), "the log says: %s", t->log);
+    snprintf(texts[t->rank], sizeof texts[0], "%s", text);
+}
+
+static void who_misses_a_deadline_is_named_on_every_rank(void)
+{
+    lk_comm_config config = LK_COMM_CONFIG_INIT;
+    config.timeout_ms = 500;
+    config.stall_ms = 100;
+    run_ranks(3, &config, late, NULL);
+    CHECK(strcmp(texts[0], texts[1]) == 0 && strcmp(texts[0], texts[2]) == 0);
+}
+
+static void busy(rank_test *t)
+{
+    REQUIRE(lk_comm_barrier(t->comm) == LK_OK);
+    if (t->rank == 2) {
+        lk_comm_busy_begin(t->comm, "saving");
+        usleep(900000);
+        lk_comm_busy_end(t->comm);
+    }
+    CHECK(lk_comm_barrier(t->comm) == LK_OK, "%s", lk_comm_error(t->comm));
+    if (t->rank == 0) CHECK(strstr(t->log, "") && !strstr(t->log, "did not"), "%s", t->log);
+}
+
+static void declared_work_puts_the_deadline_off(void)
+{
+    lk_comm_config config = LK_COMM_CONFIG_INIT;
+    config.timeout_ms = 400;
+    run_ranks(3, &config, busy, NULL);
+}
+
+static void *abort_it(void *comm)
+{
+    usleep(100000);
+    lk_comm_abort(comm, "the disk is full");
+    return NULL;
+}
+
+static void aborted(rank_test *t)
+{
+    pthread_t thread;
+    lk_status status;
+    if (t->rank == 0) REQUIRE(pthread_create(&thread, NULL, abort_it, t->comm) == 0);
+    if (t->rank == 1) {
+        lk_work *work;
+        float    x;
+        status = lk_comm_recv(t->comm, &x, 1, LK_F32, 0, 0, &work);
+        if (status >= 0) status = lk_work_wait(work);
+    } else {
+        status = lk_comm_barrier(t->comm);
+    }
+    CHECK(status == LK_ECANCELED, "rank %d: %s", t->rank, lk_status_name(status));
+    CHECK(strstr(lk_comm_error(t->comm), "rank 0 of 3 called the group off: the disk is full"), "%s",
+          lk_comm_error(t->comm));
+    if (t->rank == 0) pthread_join(thread, NULL);
+}
+
+static void abort_from_any_thread_ends_every_wait(void) { run_ranks(3, NULL, aborted, NULL); }
+
+static void leaver(rank_test *t)
+{
+    lk_comm *group;
+    REQUIRE(lk_comm_split(t->comm, 0, 0, &group) == LK_OK);
+    if (t->rank == 1) {
+        lk_comm_free(group);
+    } else {
+        lk_status status = lk_comm_barrier(group);
+        CHECK(status == LK_EIO, "%s", lk_status_name(status));
+        CHECK(strstr(lk_comm_error(group), "rank 1 of 3") && strstr(lk_comm_error(group), "left the group"), "%s",
+              lk_comm_error(group));
+        lk_comm_free(group);
+    }
+    REQUIRE(lk_comm_barrier(t->comm) == LK_OK, "%s", lk_comm_error(t->comm)); /* the world goes on */
+}
+
+static void who_leaves_is_not_waited_for(void) { run_ranks(3, NULL, leaver, NULL); }
+
+/* ---- ranks that die or are stopped ---- */
+
+/* Collectives of all kinds and sizes, for ever. */
+static lk_status turmoil(lk_comm *comm, char *ordinary, char *symmetric, size_t bytes, uint64_t seed)
+{
+    int ranks = lk_comm_size(comm), rank = lk_comm_rank(comm);
+    for (uint64_t i = 0;; i++) {
+        uint64_t bits = number_bits(seed, i);
+        char    *buffer = bits >> 40 & 1 ? symmetric : ordinary,
+             *second = bits >> 40 & 1 ? symmetric + bytes : ordinary + bytes;
+        size_t    count = (bits >> 8 & 1 ? 100 : bytes / 4) / (size_t)ranks;
+        int       root = (int)((bits >> 20) % (uint64_t)ranks);
+        lk_work  *work = NULL;
+        lk_status status = LK_OK;
+        switch (bits % 8) {
+        case 0: status = lk_comm_all_reduce(comm, buffer, buffer, count * (size_t)ranks, LK_F32, LK_SUM, NULL); break;
+        case 1: status = lk_comm_broadcast(comm, buffer, count, LK_F32, root, NULL); break;
+        case 2: status = lk_comm_all_gather(comm, second, buffer, count, LK_F32, NULL); break;
+        case 3: status = lk_comm_reduce_scatter(comm, buffer, second, count, LK_F32, LK_SUM, NULL); break;
+        case 4: status = lk_comm_all_to_all(comm, buffer, second, count, LK_F32, NULL); break;
+        case 5: status = lk_comm_reduce(comm, buffer, second, count, LK_F32, LK_MAX, root, NULL); break;
+        case 6:
+            status = lk_comm_all_reduce(comm, buffer, buffer, count, LK_F32, LK_SUM, &work);
+            if (status >= 0) status = lk_work_wait(work);
+            break;
+        default:
+            status = lk_comm_send(comm, buffer, count, LK_F32, (rank + 1) % ranks, 5, &work);
+            if (status >= 0) status = lk_comm_recv(comm, second, count, LK_F32, (rank + ranks - 1) % ranks, 5, NULL);
+            if (work) {
+                lk_status sent = lk_work_wait(work);
+                if (status >= 0) status = sent;
+            }
+        }
+        if (status < 0) return status;
+    }
+}
+
+typedef struct storm {
+    int      ranks, victim, signal;
+    uint64_t seed;
+    char     job[64];
+} storm;
+
+/* A rank's process: 0 when it saw what it should have seen. */
+static int storm_rank(const storm *w, int rank, int ready)
+{
+    enum { BYTES = 1 << 20 };
+    lk_context_config config = LK_CONTEXT_CONFIG_INIT;
+    lk_comm_config    comm_config = LK_COMM_CONFIG_INIT;
+    lk_context       *context;
+    lk_comm          *comm;
+    void             *symmetric;
+    char             *ordinary = calloc(2, BYTES), named[64];
+    config.threads = 1;
+    comm_config.rank = rank;
+    comm_config.world = w->ranks;
+    comm_config.join_ms = 30000;
+    comm_config.timeout_ms = w->signal == SIGSTOP ? 1000 : 30000;
+    setenv("LOCKSTEP_JOB", w->job, 1);
+    if (lk_context_create(&config, &context) < 0 || lk_comm_create(context, &comm_config, &comm) < 0) return 10;
+    if (lk_comm_alloc(comm, 2 * BYTES, &symmetric) < 0) return 11;
+    if (write(ready, "r", 1) != 1) return 12;
+    lk_status status = turmoil(comm, ordinary, symmetric, BYTES, w->seed),
+              want = w->signal == SIGSTOP ? LK_ETIMEOUT : LK_EIO;
+    const char *text = lk_comm_error(comm);
+    snprintf(named, sizeof named, "rank %d of %d", w->victim, w->ranks);
+    /* A stopped rank may be inside an operation that the first to complain does not need it for; the table marks it
+     * all the same. */
+    bool right = status == want && strstr(text, w->signal == SIGSTOP ? "stopped by a signal" : "died") &&
+                 (w->signal == SIGSTOP || strstr(text, named));
+    if (right && lk_comm_barrier(comm) != want) right = false;
+    if (!right)
+        fprintf(stderr, "rank %d, where rank %d got signal %d: %s: %s\n", rank, w->victim, w->signal,
+                lk_status_name(status), text);
+    lk_comm_free(comm);
+    lk_context_free(context);
+    free(ordinary);
+    return right ? 0 : 13;
+}
+
+static void one_storm(const storm *w)
+{
+    pid_t pids[8];
+    int   pipes[2];
+    char  byte;
+    REQUIRE(pipe(pipes) == 0);
+    fflush(NULL);
+    for (int i = 0; i < w->ranks; i++) {
+        pids[i] = fork();
+        REQUIRE(pids[i] >= 0);
+        if (pids[i] == 0) {
+            alarm(100); /* nobody stays behind, whatever happens to this test */
+            _exit(storm_rank(w, i, pipes[1]));
+        }
+    }
+    close(pipes[1]);
+    for (int i = 0; i < w->ranks; i++) CHECK(read(pipes[0], &byte, 1) == 1, "a rank did not come so far");
+    usleep((useconds_t)(number_bits(w->seed, 77) % 60000));
+    kill(pids[w->victim], w->signal);
+    for (int i = 0; i < w->ranks; i++) {
+        int status = -1;
+        if (i == w->victim) continue;
+        waitpid(pids[i], &status, 0);
+        CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0,
+              "round %llu: rank %d of %d ended with %x after rank %d got signal %d", (unsigned long long)w->seed, i,
+              w->ranks, status, w->victim, w->signal);
+    }
+    kill(pids[w->victim], SIGKILL);
+    waitpid(pids[w->victim], NULL, 0);
+    close(pipes[0]);
+}
+
+static void survivors_of_a_killed_or_stopped_rank_name_it(void)
+{
+    for (int i = 0; i < rounds; i++) {
+        storm w = {.ranks = 2 + i % 4, .signal = i % 4 == 3 ? SIGSTOP : SIGKILL, .seed = (uint64_t)i + 1};
+        w.victim = (int)(number_bits(w.seed, 78) % (uint64_t)w.ranks);
+        snprintf(w.job, sizeof w.job, "storm-%ld-%d", (long)getpid(), i);
+        one_storm(&w);
+    }
+}
+
+/* ---- meeting ---- */
+
+/* Tries to join as `rank` of `world`, in this process. */
+static lk_status join(int rank, int world, int join_ms, char *text, size_t bytes)
+{
+    lk_context_config config = LK_CONTEXT_CONFIG_INIT;
+    lk_comm_config    comm_config = LK_COMM_CONFIG_INIT;
+    lk_context       *context;
+    lk_comm          *comm = NULL;
+    config.threads = 1;
+    comm_config.rank = rank;
+    comm_config.world = world;
+    comm_config.join_ms = join_ms;
+    REQUIRE(lk_context_create(&config, &context) == LK_OK);
+    lk_status status = lk_comm_create(context, &comm_config, &comm);
+    snprintf(text, bytes, "%s", lk_context_error(context));
+    CHECK((comm != NULL) == (status == LK_OK));
+    lk_comm_free(comm);
+    lk_context_free(context);
+    return status;
+}
+
+typedef struct joiner {
+    int       rank, world, join_ms;
+    lk_status status;
+    char      text[1024];
+} joiner;
+
+static void *join_thread(void *argument)
+{
+    joiner *j = argument;
+    j->status = join(j->rank, j->world, j->join_ms, j->text, sizeof j->text);
+    return NULL;
+}
+
+static void fresh_job(void)
+{
+    static int number;
+    char       job[64];
+    snprintf(job, sizeof job, "meeting-%ld-%d", (long)getpid(), number++);
+    setenv("LOCKSTEP_JOB", job, 1);
+}
+
+static void who_never_comes_is_named(void)
+{
+    joiner two[2] = {{.rank = 0, .world = 4, .join_ms = 400}, {.rank = 2, .world = 4, .join_ms = 400}},
+           alone = {.rank = 1, .world = 2, .join_ms = 200};
+    pthread_t threads[2];
+    fresh_job();
+    for (int i = 0; i < 2; i++) pthread_create(&threads[i], NULL, join_thread, &two[i]);
+    for (int i = 0; i < 2; i++) pthread_join(threads[i], NULL);
+    for (int i = 0; i < 2; i++)
+        CHECK(two[i].status == LK_ETIMEOUT && strstr(two[i].text, "ranks 1, 3 of 4 never came"), "%s", two[i].text);
+    join_thread(&alone);
+    CHECK(alone.status == LK_ETIMEOUT && strstr(alone.text, "rank 0 of 2 never came") &&
+              strstr(alone.text, "nobody listens"),
+          "%s", alone.text);
+}
+
+static void who_does_not_belong_is_turned_away(void)
+{
+    joiner    many[] = {{.rank = 0, .world = 3, .join_ms = 20000},
+                        {.rank = 1, .world = 3, .join_ms = 20000},
+                        {.rank = 1, .world = 3, .join_ms = 20000},
+                        {.rank = 1, .world = 2, .join_ms = 20000},
+                        {.rank = 2, .world = 3, .join_ms = 20000}};
+    pthread_t threads[5];
+    fresh_job();
+    for (int i = 0; i < 4; i++) pthread_create(&threads[i], NULL, join_thread, &many[i]);
+    for (int i = 3; i > 2; i--) pthread_join(threads[i], NULL);
+    CHECK(many[3].status == LK_EMISMATCH && strstr(many[3].text, "world of 3"), "%s", many[3].text);
+    usleep(100000); /* both who claim to be rank 1 have been heard */
+    pid_t stranger = fork();
+    if (stranger == 0) { /* another process, which does not know the token */
+        char text[1024];
+        setenv("LOCKSTEP_TOKEN", "not the token", 1);
+        _exit(join(2, 3, 5000, text, sizeof text) == LK_EINVAL && strstr(text, "wrong token") ? 0 : 1);
+    }
+    int status;
+    waitpid(stranger, &status, 0);
+    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0, "the wrong token was not refused as such");
+    pthread_create(&threads[4], NULL, join_thread, &many[4]);
+    for (int i = 0; i < 5; i++)
+        if (i != 3) pthread_join(threads[i], NULL);
+    CHECK(many[0].status == LK_OK && many[4].status == LK_OK, "%s %s", many[0].text, many[4].text);
+    int first = many[1].status == LK_OK ? 1 : 2, second = 3 - first;
+    CHECK(many[first].status == LK_OK && many[second].status == LK_EMISMATCH &&
+              strstr(many[second].text, "is there already"),
+          "%s", many[second].text);
+}
+
+/* Garbage, half a word, and nothing at all. */
+static void *strangers(void *argument)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    int  n = snprintf(address.sun_path + 1, sizeof address.sun_path - 1, "lockstep/%u/job-%s-0", (unsigned)geteuid(),
+                      getenv("LOCKSTEP_JOB"));
+    char garbage[4096];
+    int  fds[8], *reached = argument;
+    memset(garbage, 0xFF, sizeof garbage);
+    for (int i = 0; i < 8; i++) {
+        fds[i] = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        for (int try = 0;
+             try < 2000 && connect(fds[i], (struct sockaddr *)&address,
+                                   (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)n)) != 0;
+             try++)
+            usleep(1000);
+        ssize_t sent = i % 3 == 2 ? 0 : send(fds[i], garbage, i % 3 ? 10 : sizeof garbage, MSG_NOSIGNAL);
+        *reached += sent > 0;
+    }
+    usleep(100000);
+    for (int i = 0; i < 8; i++) close(fds[i]);
+    return NULL;
+}
+
+static void strangers_do_not_disturb_a_meeting(void)
+{
+    joiner    two[2] = {{.rank = 0, .world = 2, .join_ms = 20000}, {.rank = 1, .world = 2, .join_ms = 20000}};
+    pthread_t threads[2], other;
+    int       reached = 0;
+    fresh_job();
+    pthread_create(&threads[0], NULL, join_thread, &two[0]);
+    pthread_create(&other, NULL, strangers, &reached);
+    pthread_join(other, NULL);
+    pthread_create(&threads[1], NULL, join_thread, &two[1]);
+    for (int i = 0; i < 2; i++) pthread_join(threads[i], NULL);
+    CHECK(reached >= 5, "only %d reached it", reached);
+    CHECK(two[0].status == LK_OK && two[1].status == LK_OK, "%s / %s", two[0].text, two[1].text);
+}
+
+/* RFC 4231, test cases 1, 2 and 6. */
+static void hmac_gives_the_digests_of_the_rfc(void)
+{
+    unsigned char mac[32];
+    char          key[132];
+    memset(key, 0x0b, 20), key[20] = 0;
+    lk__hmac(key, "Hi There", 8, mac);
+    CHECK(memcmp(mac,
+                 "\xb0\x34\x4c\x61\xd8\xdb\x38\x53\x5c\xa8\xaf\xce\xaf\x0b\xf1\x2b\x88\x1d\xc2\x00\xc9\x83\x3d\xa7\x26"
+                 "\xe9\x37\x6c\x2e\x32\xcf\xf7",
+                 32) == 0);
+    lk__hmac("Jefe", "what do ya want for nothing?", 28, mac);
+    CHECK(memcmp(mac,
+                 "\x5b\xdc\xc1\x46\xbf\x60\x75\x4e\x6a\x04\x24\x26\x08\x95\x75\xc7\x5a\x00\x3f\x08\x9d\x27\x39\x83\x9d"
+                 "\xec\x58\xb9\x64\xec\x38\x43",
+                 32) == 0);
+    memset(key, 0xaa, 131), key[131] = 0;
+    lk__hmac(key, "Test Using Larger Than Block-Size Key - Hash Key First", 54, mac);
+    CHECK(memcmp(mac,
+                 "\x60\xe4\x31\x59\x1e\xe0\xb6\x7f\x0d\x8a\x26\xaa\xcb\xf5\xb7\x7f\x8e\x0b\xc6\x21\x37\x28\xc5\x14\x05"
+                 "\x46\x04\x0f\x0e\xe3\x7f\x54",
+                 32) == 0);
+}
+
+/* ---- the environment ---- */
+
+static lk_status place_from(const char *const *pairs, lk__place *place, char *text, size_t bytes)
+{
+    static const char *const names[] = {"RANK",
+                                        "WORLD_SIZE",
+                                        "LOCAL_WORLD_SIZE",
+                                        "OMPI_COMM_WORLD_RANK",
+                                        "OMPI_COMM_WORLD_SIZE",
+                                        "OMPI_COMM_WORLD_LOCAL_SIZE",
+                                        "PMI_RANK",
+                                        "PMI_SIZE",
+                                        "SLURM_PROCID",
+                                        "SLURM_STEP_NUM_TASKS",
+                                        "SLURM_STEP_TASKS_PER_NODE",
+                                        "MASTER_PORT",
+                                        "LOCKSTEP_JOB",
+                                        "TORCHELASTIC_RUN_ID",
+                                        "TORCHELASTIC_RESTART_COUNT"};
+    lk_comm_config           config = LK_COMM_CONFIG_INIT;
+    lk_context_config        context_config = LK_CONTEXT_CONFIG_INIT;
+    lk_context              *context;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) unsetenv(names[i]);
+    for (; *pairs; pairs += 2) setenv(pairs[0], pairs[1], 1);
+    context_config.threads = 1;
+    REQUIRE(lk_context_create(&context_config, &context) == LK_OK);
+    lk_status status = lk__place_find(context, &config, place);
+    snprintf(text, bytes, "%s", lk_context_error(context));
+    lk_context_free(context);
+    return status;
+}
+#define PLACE(...) place_from((const char *const[]){__VA_ARGS__, NULL}, &place, text, sizeof text)
+
+static void the_environment_says_who_this_is_or_what_is_wrong_with_it(void)
+{
+    lk__place place;
+    char      text[1024], key[192];
+    CHECK(PLACE(NULL) == LK_OK && place.rank == 0 && place.world == 1);
+    CHECK(PLACE("RANK", "2", "WORLD_SIZE", "4", "LOCAL_WORLD_SIZE", "4", "MASTER_PORT", "29501") == LK_OK &&
+          place.rank == 2 && place.world == 4);
+    memcpy(key, place.key, sizeof key);
+    CHECK(PLACE("RANK", "1", "WORLD_SIZE", "4", "MASTER_PORT", "29501", "TORCHELASTIC_RESTART_COUNT", "1") == LK_OK &&
+              strcmp(place.key, key) != 0,
+          "a restarted job met the old one");
+    CHECK(PLACE("RANK", "1", "WORLD_SIZE", "4", "MASTER_PORT", "29502") == LK_OK && strcmp(place.key, key) != 0);
+    CHECK(PLACE("OMPI_COMM_WORLD_RANK", "1", "OMPI_COMM_WORLD_SIZE", "3") == LK_OK && place.rank == 1 &&
+          place.world == 3);
+    CHECK(PLACE("PMI_RANK", "1", "PMI_SIZE", "2") == LK_OK && place.rank == 1 && place.world == 2);
+    CHECK(PLACE("SLURM_PROCID", "3", "SLURM_STEP_NUM_TASKS", "5", "SLURM_STEP_TASKS_PER_NODE", "5") == LK_OK &&
+          place.rank == 3 && place.world == 5);
+    CHECK(PLACE("RANK", "0", "WORLD_SIZE", "4", "LOCAL_WORLD_SIZE", "2") == LK_EUNSUPPORTED &&
+              strstr(text, "several hosts"),
+          "%s", text);
+    CHECK(PLACE("RANK", "4", "WORLD_SIZE", "4") == LK_EINVAL && strstr(text, "rank 4 does not exist"), "%s", text);
+    CHECK(PLACE("RANK", "two", "WORLD_SIZE", "4") == LK_EINVAL && strstr(text, "'two'"), "%s", text);
+    CHECK(PLACE("WORLD_SIZE", "4") == LK_EINVAL && strstr(text, "RANK is not"), "%s", text);
+    CHECK(PLACE("RANK", "1") == LK_EINVAL && strstr(text, "WORLD_SIZE is not"), "%s", text);
+    CHECK(PLACE("RANK", "0", "WORLD_SIZE", "0") == LK_EINVAL, "%s", text);
+    (void)PLACE(NULL);
+}
+
+/* ---- spawning ---- */
+
+static int spawned(int rank, void *user)
+{
+    lk_context_config config = LK_CONTEXT_CONFIG_INIT;
+    lk_context       *context;
+    lk_comm          *comm;
+    int32_t           sum = rank;
+    config.threads = 1;
+    if (lk_context_create(&config, &context) < 0 || lk_comm_create(context, NULL, &comm) < 0) return 3;
+    if (lk_comm_all_reduce(comm, &sum, &sum, 1, LK_I32, LK_SUM, NULL) < 0 || sum != 3 || lk_comm_size(comm) != 3)
+        return 4;
+    if (*(int *)user == rank) return 42;
+    if (*(int *)user == 10 + rank) raise(SIGKILL);
+    lk_status status = *(int *)user < 0 ? LK_OK : lk_comm_barrier(comm); /* whoever is left learns of it */
+    lk_comm_free(comm);
+    lk_context_free(context);
+    return status < 0 ? 5 : 0;
+}
+
+static void *spawn_in_thread(void *user)
+{
+    lk_spawn_result result;
+    lk_status       status = lk_spawn(2, spawned, user, &result);
+    CHECK(status == LK_EINVAL && strstr(result.text, "threads, and a forked rank would have one"), "%s", result.text);
+    return NULL;
+}
+
+static void spawn_starts_ranks_and_says_which_failed_first(void)
+{
+    lk_spawn_result result;
+    int             nobody = -1, one = 1, killed = 12;
+    CHECK(lk_spawn(3, spawned, &nobody, &result) == LK_OK && result.rank == -1, "%s", result.text);
+    CHECK(lk_spawn(3, spawned, &one, &result) == LK_ECANCELED && result.rank == 1 && result.exit_code == 42 &&
+              result.signal == 0,
+          "%s", result.text);
+    CHECK(lk_spawn(3, spawned, &killed, &result) == LK_ECANCELED && result.rank == 2 && result.signal == SIGKILL, "%s",
+          result.text);
+    CHECK(lk_spawn(0, spawned, &nobody, NULL) == LK_EINVAL);
+    pthread_t thread;
+    pthread_create(&thread, NULL, spawn_in_thread, &nobody);
+    pthread_join(thread, NULL);
+}
+
+/* ---- limits of the system ---- */
+
+static int without_memory(int rank, void *user)
+{
+    lk_context_config config = LK_CONTEXT_CONFIG_INIT;
+    lk_context       *context;
+    lk_comm          *comm;
+    void             *memory;
+    config.threads = 1;
+    if (lk_context_create(&config, &context) < 0 || lk_comm_create(context, NULL, &comm) < 0) return 3;
+    bool          files = *(int *)user == 1;
+    struct rlimit limit = {files ? 5 : 600 << 20, files ? 5 : 600 << 20};
+    if (rank == (files ? 0 : 1) && setrlimit(files ? RLIMIT_NOFILE : RLIMIT_AS, &limit) != 0) return 4;
+    for (int i = 0; i < 3 && files; i++) (void)!open("/dev/null", O_RDONLY | O_CLOEXEC);
+    lk_status status = lk_comm_alloc(comm, (size_t)(files ? 1 : 400) << 20, &memory);
+    if (status >= 0) return 5;
+    const char *text = lk_context_error(context);
+    bool        culprit = rank == (files ? 0 : 1);
+    bool        said = !culprit || (files ? strstr(text, "Too many open files") != NULL
+                                          : status == LK_ENOMEM && strstr(text, "no memory"));
+    if (!said) fprintf(stderr, "rank %d: %s\n", rank, text);
+    status = lk_comm_barrier(comm); /* the group is as it was */
+    lk_comm_free(comm);
+    lk_context_free(context);
+    return said && status == LK_OK ? 0 : 6;
+}
+
+static void no_memory_and_no_descriptors_are_said_and_survived(void)
+{
+    lk_spawn_result result;
+    int             memory = 0, files = 1;
+    if (SANITIZED) return; /* which need address space of their own */
+    CHECK(lk_spawn(3, without_memory, &memory, &result) == LK_OK, "%s", result.text);
+    CHECK(lk_spawn(2, without_memory, &files, &result) == LK_OK, "%s", result.text);
+}
+
+/* ---- nothing stays behind ---- */
+
+static int open_descriptors(void)
+{
+    DIR *folder = opendir("/proc/self/fd");
+    int  count = 0;
+    while (readdir(folder)) count++;
+    closedir(folder);
+    return count;
+}
+
+static int lines_with(const char *path, const char *word)
+{
+    char  line[1024];
+    int   count = 0;
+    FILE *file = fopen(path, "re");
+    while (file && fgets(line, sizeof line, file)) count += strstr(line, word) != NULL;
+    if (file) fclose(file);
+    return count;
+}
+
+int main(int argc, char **argv)
+{
+    if (argc > 1) rounds = atoi(argv[1]);
+    int before = open_descriptors();
+    if (argc <= 1) {
+        RUN(hmac_gives_the_digests_of_the_rfc);
+        RUN(the_environment_says_who_this_is_or_what_is_wrong_with_it);
+        RUN(spawn_starts_ranks_and_says_which_failed_first);
+        RUN(no_memory_and_no_descriptors_are_said_and_survived);
+    }
+    RUN(survivors_of_a_killed_or_stopped_rank_name_it);
+    if (argc <= 1) {
+        RUN(a_mismatch_fails_on_every_rank_with_one_table);
+        RUN(a_transfer_of_another_size_is_a_mismatch);
+        RUN(who_misses_a_deadline_is_named_on_every_rank);
+        RUN(declared_work_puts_the_deadline_off);
+        RUN(abort_from_any_thread_ends_every_wait);
+        RUN(who_leaves_is_not_waited_for);
+        RUN(who_never_comes_is_named);
+        RUN(who_does_not_belong_is_turned_away);
+        RUN(strangers_do_not_disturb_a_meeting);
+    }
+    CHECK(open_descriptors() == before, "%d descriptors are open, %d were", open_descriptors(), before);
+    CHECK(lines_with("/proc/self/maps", "memfd:lockstep") == 0, "shared memory is still mapped");
+    char mine[64];
+    snprintf(mine, sizeof mine, "-%ld-", (long)getpid());
+    CHECK(lines_with("/proc/net/unix", mine) == 0, "a socket is still there");
+    return check_result();
+}
