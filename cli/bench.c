@@ -16,7 +16,8 @@ static const option bench_options[] = {
     MODEL_OPTIONS,
     DATA_OPTIONS,
     HEADING("Running"),
-    INTEGER("steps", "N", "0", 0, 1e9, "Steps to measure; 0: about two seconds, 20 at least. The first quarter is warm-up"),
+    INTEGER("steps", "N", "0", 0, 1e9,
+            "Steps to measure; 0: about two seconds, 20 at least. The first quarter is warm-up"),
     MACHINE_OPTIONS,
     FLAG("profile", "Print where the time of a step goes"),
     COMM_OPTIONS,
@@ -56,7 +57,7 @@ static double exec_time(const char *const *words)
     char        text[64];
     (void)words;
     if (noted) return atof(noted);
-    char *arguments[512], *line;
+    char       *arguments[512], *line;
     static char buffer[65536];
     FILE       *file = fopen("/proc/self/cmdline", "re");
     size_t      length = file ? fread(buffer, 1, sizeof buffer - 1, file) : 0;
@@ -78,8 +79,10 @@ static void fill(bench *b)
     for (int64_t i = 0; i < b->samples * b->elements; i++) {
         state = state * 1664525u + 1013904223u;
         double value = (double)(int32_t)state / 2147483648.0;
-        if (f64) ((double *)b->features)[i] = value;
-        else ((float *)b->features)[i] = (float)value;
+        if (f64)
+            ((double *)b->features)[i] = value;
+        else
+            ((float *)b->features)[i] = (float)value;
     }
     for (int64_t i = 0; i < b->samples; i++) b->labels[i] = (int32_t)(i % b->setup->model_options.classes);
 }
@@ -105,7 +108,8 @@ static lk_status make(bench *b)
     lk_plan_config plan = LK_PLAN_CONFIG_INIT;
     plan.loss = lk_cross_entropy(s->config.model_with(x, s->config.model_user), labels);
     plan.optimizer = &s->config.optimizer;
-    if ((status = lk_plan_create(b->graph, &plan, &b->plan)) < 0 || (status = lk_store_create(b->plan, s->config.seed, &b->store)) < 0)
+    if ((status = lk_plan_create(b->graph, &plan, &b->plan)) < 0 ||
+        (status = lk_store_create(b->plan, s->config.seed, &b->store)) < 0)
         return status;
     return lk_program_create(b->plan, b->store, &b->program);
 }
@@ -202,8 +206,8 @@ static int run(const options *given)
     bool                     comm = strcmp(given->operands[0], "comm") == 0;
     if (!comm && strcmp(given->operands[0], "train") != 0) {
         const char *near = nearest_word(given->operands[0], whats);
-        complain("bench", "there is no benchmark '%s'%s%s%s", given->operands[0], near ? "; did you mean '" : "; train and comm are there",
-                 near ? near : "", near ? "'?" : "");
+        complain("bench", "there is no benchmark '%s'%s%s%s", given->operands[0],
+                 near ? "; did you mean '" : "; train and comm are there", near ? near : "", near ? "'?" : "");
         return EXIT_MISTAKE;
     }
     if (!check_options(given, comm)) return EXIT_MISTAKE;
@@ -230,10 +234,17 @@ static int run(const options *given)
 const command command_bench = {
     "bench",
     "measure training speed, or collectives",
-    "`lockstep bench train` trains on made-up data in memory and prints the median speed of a step, how long after exec the first step "
+    "`lockstep bench train` trains on made-up data in memory and prints the median speed of a step, how long after "
+    "exec the first step "
     "was done, and the peak memory.\n\n"
-    "`lockstep bench comm` starts ranks on this host and prints, for each size, the median time of a collective, its bandwidth, and what "
+    "`lockstep bench comm` starts ranks on this host and prints, for each size, the median time of a collective, its "
+    "bandwidth, and what "
     "the same processes get out of their own memory.\n\n"
-    "Examples: lockstep bench train --model cnn --batch 64 --threads 1 --json; lockstep bench comm --ranks 2 --sizes 8,1M,25M",
-    "train|comm", 1, 1, bench_options, run,
+    "Examples: lockstep bench train --model cnn --batch 64 --threads 1 --json; lockstep bench comm --ranks 2 --sizes "
+    "8,1M,25M",
+    "train|comm",
+    1,
+    1,
+    bench_options,
+    run,
 };

@@ -23,23 +23,23 @@ typedef struct option {
     const char *value;    /* the default as it would be typed; NULL: unset */
     const char *doc;
     option_type type;
+    char        letter; /* 'n': also -n; 0: none */
     double      low, high;
     const char *choices; /* "sgd|adam|adamw" */
-    char        letter;  /* 'n': also -n; 0: none */
 } option;
 
 /* Rows are easier to read this way. */
-#define FLAG(name, doc) {name, NULL, NULL, doc, OPTION_FLAG, 0, 0, NULL, 0}
-#define INTEGER(name, argument, value, low, high, doc) {name, argument, value, doc, OPTION_INTEGER, low, high, NULL, 0}
-#define NUMBER(name, argument, value, low, high, doc) {name, argument, value, doc, OPTION_NUMBER, low, high, NULL, 0}
-#define NUMBERS(name, argument, value, low, high, doc) {name, argument, value, doc, OPTION_NUMBERS, low, high, NULL, 0}
-#define TEXT(name, argument, value, doc) {name, argument, value, doc, OPTION_TEXT, 0, 0, NULL, 0}
-#define CHOICE(name, argument, value, choices, doc) {name, argument, value, doc, OPTION_CHOICE, 0, 0, choices, 0}
-#define FLAG_LETTER(letter, name, doc) {name, NULL, NULL, doc, OPTION_FLAG, 0, 0, NULL, letter}
-#define TEXT_LETTER(letter, name, argument, value, doc) {name, argument, value, doc, OPTION_TEXT, 0, 0, NULL, letter}
-#define CONFIG {"config", "FILE", NULL, "Read options from FILE: lines of `name = value`, # for comments; the command line wins", OPTION_CONFIG, 0, 0, NULL, 0}
-#define HEADING(text) {NULL, NULL, NULL, text, OPTION_FLAG, 0, 0, NULL, 0}
-#define OPTIONS_END {NULL, NULL, NULL, NULL, OPTION_FLAG, 0, 0, NULL, 0}
+#define FLAG(name, doc) {name, NULL, NULL, doc, OPTION_FLAG, 0, 0, 0, NULL}
+#define INTEGER(name, argument, value, low, high, doc) {name, argument, value, doc, OPTION_INTEGER, 0, low, high, NULL}
+#define NUMBER(name, argument, value, low, high, doc) {name, argument, value, doc, OPTION_NUMBER, 0, low, high, NULL}
+#define NUMBERS(name, argument, value, low, high, doc) {name, argument, value, doc, OPTION_NUMBERS, 0, low, high, NULL}
+#define TEXT(name, argument, value, doc) {name, argument, value, doc, OPTION_TEXT, 0, 0, 0, NULL}
+#define CHOICE(name, argument, value, choices, doc) {name, argument, value, doc, OPTION_CHOICE, 0, 0, 0, choices}
+#define FLAG_LETTER(letter, name, doc) {name, NULL, NULL, doc, OPTION_FLAG, letter, 0, 0, NULL}
+#define TEXT_LETTER(letter, name, argument, value, doc) {name, argument, value, doc, OPTION_TEXT, letter, 0, 0, NULL}
+#define CONFIG {"config", "FILE", NULL, "Read options from FILE: lines of `name = value`, # for comments; the command line wins", OPTION_CONFIG, 0, 0, 0, NULL}
+#define HEADING(text) {NULL, NULL, NULL, text, OPTION_FLAG, 0, 0, 0, NULL}
+#define OPTIONS_END {NULL, NULL, NULL, NULL, OPTION_FLAG, 0, 0, 0, NULL}
 
 enum { OPTIONS_MOST = 96, OPTIONS_OPERANDS = 256, OPTIONS_ERROR = 1024, OPTIONS_CONFIG_BYTES = 1 << 20 };
 

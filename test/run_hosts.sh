@@ -3,6 +3,8 @@
 # session and an environment of its own, and that passes on nothing but standard input, output and the exit status.
 # ctest: timeout 180
 set -u
+# Sanitizers look for leaks at every exit, which takes seconds on some machines; test_launch.c and run_ends.sh have that covered.
+export ASAN_OPTIONS=${ASAN_OPTIONS:+$ASAN_OPTIONS:}detect_leaks=0
 work=$(mktemp -d)
 tag=lockstep-hosts-$$
 finish() { for pid in $(members); do kill -KILL "$pid"; done 2> /dev/null; rm -rf "$work"; }
@@ -23,7 +25,7 @@ folder=\$(mktemp -d $work/ssh.XXXXXX)
 mkfifo "\$folder/in"
 exec 3<&0
 export COMMAND=\$2 FOLDER=\$folder HOST=\$1
-setsid bash -c '{ env -i PATH="\$PATH" FAKE_HOST="\$HOST" \${LSAN:+LSAN_OPTIONS="\$LSAN"} sh -c "\$COMMAND" < "\$FOLDER/in" 3<&-; echo \$? > "\$FOLDER/part"; mv "\$FOLDER/part" "\$FOLDER/code"; } &' 3<&-
+setsid bash -c '{ env -i PATH="\$PATH" FAKE_HOST="\$HOST" ASAN_OPTIONS="\$ASAN_OPTIONS" sh -c "\$COMMAND" < "\$FOLDER/in" 3<&-; echo \$? > "\$FOLDER/part"; mv "\$FOLDER/part" "\$FOLDER/code"; } &' 3<&-
 cat <&3 > "\$folder/in" &
 feeder=\$!
 exec 3<&-
@@ -82,12 +84,12 @@ trap '' TERM
 : > up.\$RANK
 while :; do ./$tag 6002; done
 S
-alone() { for i in $(seq 200); do [ -z "$(members)" ] && return; sleep 0.05; done; complain "$1: still there: $(members | xargs ps -o pid,ppid,args -p)"; }
+alone() { for _ in $(seq 200); do [ -z "$(members)" ] && return; sleep 0.05; done; complain "$1: still there: $(members | xargs ps -o pid,ppid,args -p)"; }
 start() {
     rm -f up.*
     "$LOCKSTEP" run "$ssh" --hosts one:1,two:1 --grace 0.3 sh rank.sh > out.txt 2>&1 < /dev/null &
     job=$!
-    for i in $(seq 200); do [ -e up.0 ] && [ -e up.1 ] && [ "$(members | wc -l)" -ge 4 ] && return; sleep 0.05; done
+    for _ in $(seq 200); do [ -e up.0 ] && [ -e up.1 ] && [ "$(members | wc -l)" -ge 4 ] && return; sleep 0.05; done
     complain "the far ranks did not come up: $(cat out.txt)"
 }
 start; kill -KILL $job; wait $job 2> /dev/null; alone "after kill -9 of the launcher"

@@ -9,7 +9,7 @@ static lk_status collective(lk_comm *c, const lk__operation *o)
     size_t      size = lk_dtype_size(o->type), count = o->recv_counts ? o->recv_counts[0] : o->count;
     const char *from = o->send;
     char       *to = o->recv;
-    if (o->kind == LK__ALL_TO_ALLV) {
+    if (o->send_counts && o->recv_counts) {
         if (o->send_counts[0] != o->recv_counts[0])
             return lk__fail(c->context, LK_EMISMATCH,
                             "%s:%d: all_to_allv: rank 0 sends %zu elements to itself and expects %zu", o->site.file,

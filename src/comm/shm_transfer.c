@@ -269,12 +269,12 @@ static bool all_complete(const lk_work *under_way)
 }
 
 /* Each in turn: whoever it waits for is looked at. */
-static const lk_work *one_of(const lk_work *under_way, unsigned turn)
+static const lk_work *one_of(const lk_work *under_way, unsigned *turn)
 {
-    unsigned count = 0;
-    for (const lk_work *w = under_way; w; w = w->next) count++;
-    for (turn %= count; turn > 0; turn--) under_way = under_way->next;
-    return under_way;
+    const lk_work *w = under_way;
+    for (unsigned i = 0; i < *turn && w; i++) w = w->next;
+    *turn = w ? *turn + 1 : 1;
+    return w ? w : under_way;
 }
 
 void lk__shm_transfer(lk_comm *comm, lk_work *first)
@@ -303,7 +303,7 @@ void lk__shm_transfer(lk_comm *comm, lk_work *first)
         if (moved)
             patience = (lk__patience){0};
         else
-            status = lk__shm_listen(s, one_of(under_way, turn++)->operation.root, heard, &patience);
+            status = lk__shm_listen(s, one_of(under_way, &turn)->operation.root, heard, &patience);
         if (status >= 0 && atomic_load_explicit(&s->hall->failure, memory_order_relaxed)) status = lk__shm_failure(s);
     }
     lk__shm_leave(s, status); /* before the last work is told done: then the group may be used from another thread */

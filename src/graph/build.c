@@ -327,6 +327,10 @@ lk_tensor lk_cross_entropy_at(lk_site site, lk_tensor logits, lk_tensor labels, 
         return (lk_tensor){g, -1};
     }
     if (!is_real(g, site, LK__OP_cross_entropy, logits)) return (lk_tensor){g, -1};
+    if (options.weight.graph && g->values[options.weight.id].needs_gradient) {
+        lk__graph_fail(g, site, "cross_entropy: the samples' weights cannot be trained");
+        return (lk_tensor){g, -1};
+    }
     if (lk_tensor_rank(logits) != 2) { /* rows of classes; the batch's count becomes a count of rows */
         int64_t classes = lk_tensor_dim(logits, -1);
         for (int i = 1; i < 3; i++)

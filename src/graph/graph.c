@@ -89,7 +89,13 @@ static char *scoped(lk_graph *g, const char *name)
     char full[512];
     const char *scope = g->blocks[g->block].name;
     int n = snprintf(full, sizeof full, "%s%s%s", scope, *scope ? "." : "", name);
-    if (n < 0 || (size_t)n >= sizeof full) return NULL;
+    if (n < 0 || (size_t)n >= sizeof full) {
+        if (g->status == LK_OK) {
+            g->status = LK_EINVAL;
+            snprintf(g->error, sizeof g->error, "the name \"%.60s…\" is too long: %zu characters are possible", name, sizeof full - 1);
+        }
+        return NULL;
+    }
     return lk__strdup(g->context, full);
 }
 

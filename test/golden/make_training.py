@@ -136,6 +136,7 @@ def main():
     clear = max(range(1, 120), key=lambda number: margin(ResNet20(), number, 2))
     out["resnet20/clear"] = np.array([clear, margin(ResNet20(), clear, 2)])
     save_file(out, os.path.join(HERE, "training.safetensors"))
+    os.chmod(os.path.join(HERE, "training.safetensors"), 0o644)
 
 
 if __name__ == "__main__":
