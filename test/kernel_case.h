@@ -22,11 +22,11 @@ typedef struct kernel_case {
     lk__step    step;
     lk__operand in[LK__MAX_IN], out[LK__MAX_OUT];
     int         inputs, outputs;
-    double      scale;               /* errors are measured against at least this size of value */
-    unsigned    in_place;            /* bit i: the first output may be input i */
+    double      scale;                /* errors are measured against at least this size of value */
+    unsigned    in_place;             /* bit i: the first output may be input i */
     double     *initial[LK__MAX_OUT]; /* of outputs that are updated; NULL: poison */
-    double     *x[LK__MAX_IN];       /* what the inputs hold */
-    double     *y[LK__MAX_OUT];      /* what came out */
+    double     *x[LK__MAX_IN];        /* what the inputs hold */
+    double     *y[LK__MAX_OUT];       /* what came out */
 } kernel_case;
 
 static kernel_case t;
@@ -241,7 +241,9 @@ static void expect(int k, const double *want, double tolerance)
     double scale = fmax(t.scale, n ? sqrt(squares / (double)n) : 0);
     for (int64_t i = 0; i < n; i++) {
         double got = t.y[k][i], error = fabs(got - want[i]);
-        bool   same = isnan(want[i]) ? isnan(got) : isinf(want[i]) ? got == want[i] : error <= limit * fmax(fabs(want[i]), scale);
+        bool   same = isnan(want[i])   ? isnan(got)
+                      : isinf(want[i]) ? got == want[i]
+                                       : error <= limit * fmax(fabs(want[i]), scale);
         if (same) continue;
         snprintf(text, sizeof text, "output %d [%lld] is %.9g, not %.9g", k, (long long)i, got, want[i]);
         describe_case(text);

@@ -13,7 +13,8 @@ cd "$work" || exit 1
 wrong=0
 complain() { echo "$*" >&2; wrong=1; }
 unset LOCKSTEP_JOB
-export LAUNCH_TEST_TAG=$tag
+mkdir tmp
+export TMPDIR=$work/tmp
 
 # Living processes that carry this test's own mark, but for this shell and what it runs itself. Independent of the launcher's mark:
 # every process of the job also runs a copy of sleep that bears the test's name.
@@ -92,4 +93,6 @@ for _ in $(seq 200); do [ -e up.1 ] && [ "$(members | wc -l)" -ge 8 ] && break; 
 kill -KILL $job
 wait $job 2> /dev/null
 alone "after kill -9 of a launcher whose rank is a launcher"
+for _ in $(seq 200); do [ -z "$(ls tmp)" ] && break; sleep 0.05; done
+[ -z "$(ls tmp)" ] || complain "files of jobs are left: $(find tmp)"
 exit $wrong

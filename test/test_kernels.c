@@ -32,7 +32,8 @@ static void binary_case(lk__op op, lk_dtype type, int a_rank, const int64_t *a_d
     int     rank = a_rank > b_rank ? a_rank : b_rank;
     int64_t dims[LK_MAX_RANK];
     for (int i = 0; i < rank; i++) {
-        int64_t a = i < rank - a_rank ? 1 : a_dims[i - (rank - a_rank)], b = i < rank - b_rank ? 1 : b_dims[i - (rank - b_rank)];
+        int64_t a = i < rank - a_rank ? 1 : a_dims[i - (rank - a_rank)],
+                b = i < rank - b_rank ? 1 : b_dims[i - (rank - b_rank)];
         dims[i] = a == 1 ? b : a;
     }
     begin(op);
@@ -143,7 +144,8 @@ static void unary_and_its_gradient_agree_with_libm(void)
 
 static void unary_keeps_nan_and_infinity(void)
 {
-    static const double inputs[] = {NAN, INFINITY, -INFINITY, 0.0, -0.0, 1e-40, -1e30, 1e30, 88.0, -88.0, 120.0, -120.0};
+    static const double inputs[] = {NAN,   INFINITY, -INFINITY, 0.0,   -0.0,  1e-40,
+                                    -1e30, 1e30,     88.0,      -88.0, 120.0, -120.0};
     enum { N = COUNT(inputs) };
     for (int unary = LK__IDENTITY; unary <= LK__TANH; unary++) {
         double want[N];
@@ -158,7 +160,8 @@ static void unary_keeps_nan_and_infinity(void)
             /* -inf * 0 is NaN in PyTorch too; only finite x must give the limit. */
             if (isinf(x) && isnan(t.y[0][i]) && (unary == LK__GELU || unary == LK__GELU_TANH || unary == LK__SILU))
                 want[i] = NAN;
-            if (t.real == LK_F32 && fabs(want[i]) < 1e-37) want[i] = t.y[0][i] = fabs(t.y[0][i]) < 1e-37 ? 0 : t.y[0][i];
+            if (t.real == LK_F32 && fabs(want[i]) < 1e-37)
+                want[i] = t.y[0][i] = fabs(t.y[0][i]) < 1e-37 ? 0 : t.y[0][i];
         }
         expect(0, want, 5e-7);
         end_case();
@@ -242,7 +245,8 @@ static void softmax_case(bool log_of, int rank, const int64_t *dims, int axis, d
                 int64_t at = (o * n + k) * inner + i;
                 want[at] = log_of ? t.x[0][at] - exp(t.x[1][at]) * sum : t.x[1][at] * (t.x[0][at] - sum);
                 /* It is a difference of products of this size, and no more exact than they are. */
-                t.scale = fmax(t.scale, log_of ? exp(t.x[1][at]) * fabs(sum) : t.x[1][at] * fmax(fabs(t.x[0][at]), fabs(sum)));
+                t.scale = fmax(t.scale,
+                               log_of ? exp(t.x[1][at]) * fabs(sum) : t.x[1][at] * fmax(fabs(t.x[0][at]), fabs(sum)));
             }
         }
     }
@@ -381,10 +385,10 @@ static void permute_case(lk_dtype type, int rank, const int64_t *dims, const int
 
 static void permute_moves_every_element(void)
 {
-    static const int orders[24][4] = {{0, 1, 2, 3}, {0, 1, 3, 2}, {0, 2, 1, 3}, {0, 2, 3, 1}, {0, 3, 1, 2}, {0, 3, 2, 1},
-                                      {1, 0, 2, 3}, {1, 0, 3, 2}, {1, 2, 0, 3}, {1, 2, 3, 0}, {1, 3, 0, 2}, {1, 3, 2, 0},
-                                      {2, 0, 1, 3}, {2, 0, 3, 1}, {2, 1, 0, 3}, {2, 1, 3, 0}, {2, 3, 0, 1}, {2, 3, 1, 0},
-                                      {3, 0, 1, 2}, {3, 0, 2, 1}, {3, 1, 0, 2}, {3, 1, 2, 0}, {3, 2, 0, 1}, {3, 2, 1, 0}};
+    static const int orders[24][4] = {
+        {0, 1, 2, 3}, {0, 1, 3, 2}, {0, 2, 1, 3}, {0, 2, 3, 1}, {0, 3, 1, 2}, {0, 3, 2, 1}, {1, 0, 2, 3}, {1, 0, 3, 2},
+        {1, 2, 0, 3}, {1, 2, 3, 0}, {1, 3, 0, 2}, {1, 3, 2, 0}, {2, 0, 1, 3}, {2, 0, 3, 1}, {2, 1, 0, 3}, {2, 1, 3, 0},
+        {2, 3, 0, 1}, {2, 3, 1, 0}, {3, 0, 1, 2}, {3, 0, 2, 1}, {3, 1, 0, 2}, {3, 1, 2, 0}, {3, 2, 0, 1}, {3, 2, 1, 0}};
     for (int k = 0; k < 24; k++) {
         permute_case(t.real, 4, DIMS(2, 3, 5, 7), orders[k]);
         permute_case(t.real, 4, DIMS(9, 8, 17, 40), orders[k]);
@@ -437,7 +441,8 @@ static void slice_and_concat_case(int rank, const int64_t *dims, int axis, int64
     out(t.real, rank, part, NULL);
     run_case();
     for (int64_t o = 0; o < outer; o++)
-        for (int64_t i = 0; i < length * inner; i++) want[o * length * inner + i] = t.x[0][(o * from + start) * inner + i];
+        for (int64_t i = 0; i < length * inner; i++)
+            want[o * length * inner + i] = t.x[0][(o * from + start) * inner + i];
     expect(0, want, 0);
     end_case();
 
@@ -450,7 +455,8 @@ static void slice_and_concat_case(int rank, const int64_t *dims, int axis, int64
     run_case();
     memset(want, 0, (size_t)(outer * from * inner) * sizeof *want);
     for (int64_t o = 0; o < outer; o++)
-        for (int64_t i = 0; i < length * inner; i++) want[(o * from + start) * inner + i] = t.x[0][o * length * inner + i];
+        for (int64_t i = 0; i < length * inner; i++)
+            want[(o * from + start) * inner + i] = t.x[0][o * length * inner + i];
     expect(0, want, 0);
     end_case();
 
@@ -536,7 +542,8 @@ static void vector_functions_are_within_3_ulp_everywhere(void)
     }
     for (int f = 0; f < 3; f++) {
         printf("%s: at most %.2f ulp (at %.9g)\n", names[f], worst[f], (double)where[f]);
-        if (worst[f] > 3) failures++, fprintf(stderr, "FAIL v%s: %.2f ulp at %.9g\n", names[f], worst[f], (double)where[f]);
+        if (worst[f] > 3)
+            failures++, fprintf(stderr, "FAIL v%s: %.2f ulp at %.9g\n", names[f], worst[f], (double)where[f]);
     }
 }
 

@@ -1,4 +1,4 @@
-/* test_kernels_nn.c - pooling, norms, dropout, embedding, losses and optimizers against naive loops in double. */
+/* test_kernels_nn.c - pooling, dropout, embedding, losses and optimizers against naive loops in double. */
 #include "base/random.h"
 #include "kernel_case.h"
 
@@ -125,8 +125,8 @@ static void global_pool_case(int64_t n, int64_t c, int64_t h, int64_t w)
 static void pools_as_pytorch(void)
 {
     static const shape shapes[] = {
-        {1, 1, 2, 2, 2, 2, 0},  {2, 3, 5, 7, 2, 2, 0},    {0, 3, 4, 4, 2, 2, 0},  {3, 5, 9, 8, 3, 2, 1},
-        {2, 17, 6, 6, 3, 1, 1}, {1, 4, 11, 11, 5, 3, 2},  {2, 8, 7, 9, 2, 3, 0},  {5, 33, 14, 14, 2, 2, 0},
+        {1, 1, 2, 2, 2, 2, 0},    {2, 3, 5, 7, 2, 2, 0},    {0, 3, 4, 4, 2, 2, 0}, {3, 5, 9, 8, 3, 2, 1},
+        {2, 17, 6, 6, 3, 1, 1},   {1, 4, 11, 11, 5, 3, 2},  {2, 8, 7, 9, 2, 3, 0}, {5, 33, 14, 14, 2, 2, 0},
         {3, 64, 32, 32, 2, 2, 0}, {2, 13, 40, 40, 3, 2, 1}, {1, 9, 3, 3, 1, 1, 0}, {4, 6, 16, 16, 4, 4, 2},
     };
     for (size_t i = 0; i < COUNT(shapes); i++) {
@@ -139,253 +139,6 @@ static void pools_as_pytorch(void)
     }
     global_pool_case(3, 600, 5, 1);
     global_pool_case(2, 3, 101, 97);
-}
-
-/* ---- layer norm, RMS norm ---- */
-
-static void row_norm_case(bool rms, int64_t rows, int64_t n, bool with_w, bool with_b, double offset)
-{
-    int64_t a = n % 3 == 0 ? 3 : 1, dims[3] = {rows, n / a, a}; /* two trailing dims make a row */
-    double *want = zeros(rows * n), *mean = zeros(rows), *rstd = zeros(rows), *dw = zeros(n), *db = zeros(n), eps = 1e-5;
-    begin(rms ? LK__OP_rms_norm : LK__OP_layer_norm);
-    t.attrs.axis = 2;
-    t.attrs.epsilon = eps;
-    double *x = in(t.real, 3, dims);
-    for (int64_t i = 0; i < rows * n; i++) x[i] += offset;
-    if (with_w) in(t.real, 2, dims + 1);
-    else no_in();
-    if (with_b) in(t.real, 2, dims + 1);
-    out(t.real, 3, dims, NULL);
-    if (!rms) out(t.real, 1, DIMS(rows), NULL);
-    out(t.real, 1, DIMS(rows), NULL);
-    run_case();
-    for (int64_t r = 0; r < rows; r++) {
-        const double *v = t.x[0] + r * n;
-        double        squares = 0;
-        for (int64_t i = 0; !rms && i < n; i++) mean[r] += v[i] / (double)n;
-        for (int64_t i = 0; i < n; i++) squares += (v[i] - mean[r]) * (v[i] - mean[r]) / (double)n;
-        rstd[r] = 1 / sqrt(squares + eps);
-        for (int64_t i = 0; i < n; i++)
-            want[r * n + i] = (v[i] - mean[r]) * rstd[r] * (with_w ? t.x[1][i] : 1) + (with_b ? t.x[2][i] : 0);
-    }
-    t.scale = 1;
-    expect(0, want, 2e-6 * (1 + fabs(offset)));
-    if (!rms) expect(1, mean, 1e-6);
-    expect(rms ? 1 : 2, rstd, 2e-6 * (1 + fabs(offset)));
-    double *kept = zeros(rows * n), *kept_w = zeros(n);
-    memcpy(kept, t.x[0], (size_t)(rows * n) * sizeof *kept);
-    if (with_w) memcpy(kept_w, t.x[1], (size_t)n * sizeof *kept_w);
-    end_case();
-
-    begin(rms ? LK__OP_rms_norm_grad : LK__OP_layer_norm_grad);
-    t.attrs.axis = 2;
-    t.attrs.epsilon = eps;
-    in(t.real, 3, dims);
-    memcpy(in(t.real, 3, dims), kept, (size_t)(rows * n) * sizeof *kept);
-    if (with_w) memcpy(in(t.real, 2, dims + 1), kept_w, (size_t)n * sizeof *kept_w);
-    else no_in();
-    if (!rms) memcpy(in(t.real, 1, DIMS(rows)), mean, (size_t)rows * sizeof *mean);
-    memcpy(in(t.real, 1, DIMS(rows)), rstd, (size_t)rows * sizeof *rstd);
-    out(t.real, 3, dims, NULL);
-    if (with_w) out(t.real, 2, dims + 1, NULL);
-    else no_out();
-    if (with_b) out(t.real, 2, dims + 1, NULL);
-    run_case();
-    const double *dy = t.x[0], *v = t.x[1], *m = rms ? mean : t.x[3], *s = t.x[rms ? 3 : 4];
-    for (int64_t r = 0; r < rows; r++) {
-        double level = 0, slope = 0;
-        for (int64_t i = 0; i < n; i++) {
-            double g = dy[r * n + i] * (with_w ? t.x[2][i] : 1), hat = (v[r * n + i] - m[r]) * s[r];
-            level += rms ? 0 : g / (double)n;
-            slope += g * hat / (double)n;
-            dw[i] += dy[r * n + i] * hat;
-            db[i] += dy[r * n + i];
-        }
-        for (int64_t i = 0; i < n; i++) {
-            double g = dy[r * n + i] * (with_w ? t.x[2][i] : 1), hat = (v[r * n + i] - m[r]) * s[r];
-            want[r * n + i] = s[r] * (g - level - hat * slope);
-        }
-    }
-    t.scale = 1;
-    expect(0, want, 5e-6 * (1 + fabs(offset)));
-    if (with_w) expect(1, dw, 5e-6);
-    if (with_b) expect(2, db, 5e-6);
-    end_case();
-    free(want), free(mean), free(rstd), free(dw), free(db), free(kept), free(kept_w);
-}
-
-static void row_norms_and_their_gradients(void)
-{
-    for (int rms = 0; rms < 2; rms++) {
-        for (int64_t n = 2; n < 20; n++) row_norm_case(rms, 3, n, true, !rms, 0);
-        row_norm_case(rms, 0, 6, true, !rms, 0);
-        row_norm_case(rms, 1, 6, false, false, 0);
-        row_norm_case(rms, 5, 9, true, false, 0);
-        row_norm_case(rms, 1009, 37, true, !rms, 3);
-        row_norm_case(rms, 70, 769, true, !rms, 0);
-        row_norm_case(rms, 2, 20011, true, !rms, 0);
-        row_norm_case(rms, 3001, 60, false, false, -1);
-    }
-}
-
-/* ---- batch norm ---- */
-
-typedef struct bn_case {
-    int     rank; /* 2: (N, C); 4: an image */
-    int64_t n, c, h, w;
-    bool    affine, relu, update;
-    double  offset;
-} bn_case;
-
-static void batch_norm_forward(const bn_case *b, double *mean, double *rstd, double *x_kept, double *y_kept)
-{
-    int64_t dims[4] = {b->n, b->c, b->h, b->w}, rows = b->n * (b->rank == 4 ? b->h * b->w : 1), c = b->c;
-    double *want = zeros(rows * c), *var = zeros(c), eps = 1e-5;
-    begin(LK__OP_batch_norm);
-    t.attrs.epsilon = eps;
-    t.attrs.momentum = 0.1;
-    t.attrs.activation = b->relu ? LK__RELU : LK__IDENTITY;
-    double *x = in(t.real, b->rank, dims);
-    for (int64_t i = 0; i < rows * c; i++) x[i] += b->offset;
-    if (b->affine) in(t.real, 1, &c), in(t.real, 1, &c);
-    else no_in(), no_in();
-    out(t.real, b->rank, dims, NULL);
-    out(t.real, 1, &c, NULL);
-    out(t.real, 1, &c, NULL);
-    /* Without running statistics first: the harness runs a case several times, and they move with each. */
-    run_case();
-    for (int64_t i = 0; i < rows * c; i++) mean[i % c] += t.x[0][i] / (double)rows;
-    for (int64_t i = 0; i < rows * c; i++)
-        var[i % c] += (t.x[0][i] - mean[i % c]) * (t.x[0][i] - mean[i % c]) / (double)rows;
-    for (int64_t k = 0; k < c; k++) rstd[k] = rows ? 1 / sqrt(var[k] + eps) : 0;
-    for (int64_t i = 0; i < rows * c; i++) {
-        int64_t k = i % c;
-        want[i] = (t.x[0][i] - mean[k]) * rstd[k] * (b->affine ? t.x[1][k] : 1) + (b->affine ? t.x[2][k] : 0);
-        if (b->relu && want[i] < 0) want[i] = 0;
-    }
-    double steepest = 1; /* x rstd and mean rstd cancel: their rounding is what is left */
-    for (int64_t k = 0; k < c; k++) steepest = fmax(steepest, rstd[k]);
-    t.scale = 1;
-    expect(0, want, 1e-6 * steepest * (1 + fabs(b->offset)));
-    expect(1, mean, 1e-6);
-    expect(2, rstd, 3e-6 * (1 + fabs(b->offset)));
-    memcpy(x_kept, t.x[0], (size_t)(rows * c) * sizeof *want);
-    memcpy(y_kept, t.y[0], (size_t)(rows * c) * sizeof *want);
-
-    /* Now with them, once. */
-    double *running_mean = in(t.real, 1, &c), *running_var = in(t.real, 1, &c);
-    for (int64_t k = 0; k < c; k++) running_var[k] = fabs(running_var[k]);
-    in(LK_I64, 0, NULL)[0] = 41;
-    seal();
-    t.attrs.update = b->update;
-    run_once(3, NULL);
-    bool moves = b->update && rows > 0;
-    for (int64_t k = 0; k < c; k++) {
-        double m = moves ? 0.9 * running_mean[k] + 0.1 * mean[k] : running_mean[k];
-        double v = moves ? 0.9 * running_var[k] + 0.1 * var[k] * (double)rows / (double)(rows > 1 ? rows - 1 : 1) : running_var[k];
-        double limit = t.real == LK_F64 ? 1e-13 : 1e-6 * (1 + fabs(b->offset));
-        if (fabs(get(t.real, t.in[3].data, k) - m) > limit * (1 + fabs(m))) describe_case("running_mean");
-        if (fabs(get(t.real, t.in[4].data, k) - v) > limit * (1 + fabs(v))) describe_case("running_var");
-    }
-    if (*(int64_t *)t.in[5].data != (moves ? 42 : 41)) describe_case("num_batches_tracked");
-    end_case();
-    free(want), free(var);
-}
-
-/* training: through the batch's statistics; otherwise dx = g w rstd. */
-static void batch_norm_backward(const bn_case *b, bool training, const double *mean, const double *second, const double *x_kept,
-                                const double *y_kept)
-{
-    int64_t dims[4] = {b->n, b->c, b->h, b->w}, rows = b->n * (b->rank == 4 ? b->h * b->w : 1), c = b->c;
-    double *want = zeros(rows * c), *dw = zeros(c), *db = zeros(c), eps = 1e-5;
-    begin(training ? LK__OP_batch_norm_grad : LK__OP_batch_norm_eval_grad);
-    t.attrs.epsilon = eps;
-    in(t.real, b->rank, dims);
-    memcpy(in(t.real, b->rank, dims), x_kept, (size_t)(rows * c) * sizeof(double));
-    if (b->affine) in(t.real, 1, &c);
-    else no_in();
-    memcpy(in(t.real, 1, &c), mean, (size_t)c * sizeof(double));
-    memcpy(in(t.real, 1, &c), second, (size_t)c * sizeof(double));
-    if (training && b->relu) {
-        t.attrs.activation = LK__RELU;
-        memcpy(in(t.real, b->rank, dims), y_kept, (size_t)(rows * c) * sizeof(double));
-    }
-    out(t.real, b->rank, dims, NULL);
-    if (b->affine) out(t.real, 1, &c, NULL), out(t.real, 1, &c, NULL);
-    run_case();
-    double *g = zeros(rows * c), *rstd = zeros(c);
-    for (int64_t k = 0; k < c; k++) rstd[k] = training ? t.x[4][k] : 1 / sqrt(t.x[4][k] + eps);
-    for (int64_t i = 0; i < rows * c; i++) {
-        g[i] = t.x[0][i] * (training && b->relu && t.x[5][i] <= 0 ? 0 : 1);
-        dw[i % c] += g[i] * (t.x[1][i] - t.x[3][i % c]) * rstd[i % c];
-        db[i % c] += g[i];
-    }
-    for (int64_t i = 0; i < rows * c; i++) {
-        int64_t k = i % c;
-        double  hat = (t.x[1][i] - t.x[3][k]) * rstd[k], w = b->affine ? t.x[2][k] : 1;
-        want[i] = w * rstd[k] * (training ? g[i] - db[k] / (double)rows - hat * dw[k] / (double)rows : g[i]);
-    }
-    double steepest = 1;
-    for (int64_t k = 0; k < c; k++) steepest = fmax(steepest, rstd[k]);
-    t.scale = 1;
-    expect(0, want, 2e-6 * steepest * (1 + fabs(b->offset)));
-    if (b->affine) {
-        t.scale = sqrt((double)rows); /* of sums whose terms cancel */
-        expect(1, dw, 3e-6 * (1 + fabs(b->offset)));
-        expect(2, db, 3e-6);
-    }
-    end_case();
-    free(want), free(dw), free(db), free(g), free(rstd);
-}
-
-static void batch_norm_eval_case(const bn_case *b, const double *mean, const double *var)
-{
-    int64_t dims[4] = {b->n, b->c, b->h, b->w}, rows = b->n * (b->rank == 4 ? b->h * b->w : 1), c = b->c;
-    double *want = zeros(rows * c);
-    begin(LK__OP_batch_norm_eval);
-    t.attrs.epsilon = 1e-5;
-    t.attrs.activation = b->relu ? LK__RELU : LK__IDENTITY;
-    t.in_place = 1;
-    in(t.real, b->rank, dims);
-    if (b->affine) in(t.real, 1, &c), in(t.real, 1, &c);
-    else no_in(), no_in();
-    memcpy(in(t.real, 1, &c), mean, (size_t)c * sizeof(double));
-    memcpy(in(t.real, 1, &c), var, (size_t)c * sizeof(double));
-    out(t.real, b->rank, dims, NULL);
-    run_case();
-    for (int64_t i = 0; i < rows * c; i++) {
-        int64_t k = i % c;
-        want[i] = (t.x[0][i] - t.x[3][k]) / sqrt(t.x[4][k] + 1e-5) * (b->affine ? t.x[1][k] : 1) + (b->affine ? t.x[2][k] : 0);
-        if (b->relu && want[i] < 0) want[i] = 0;
-    }
-    t.scale = 1;
-    expect(0, want, 3e-6 * (1 + fabs(b->offset)));
-    end_case();
-    free(want);
-}
-
-static void batch_norm_with_running_statistics(void)
-{
-    static const bn_case list[] = {
-        {4, 2, 3, 5, 7, true, false, true, 0},    {4, 2, 16, 3, 3, true, true, true, 0},
-        {2, 7, 5, 0, 0, true, true, true, 0},     {2, 5, 1, 0, 0, false, false, true, 0},
-        {2, 1, 4, 0, 0, true, false, true, 0},    {4, 0, 6, 4, 4, true, true, true, 0},
-        {2, 0, 6, 0, 0, false, false, true, 0},   {4, 8, 17, 16, 16, true, true, false, 2},
-        {4, 16, 32, 19, 23, true, true, true, 0}, {4, 3, 130, 15, 15, false, true, true, 0},
-        {2, 3001, 67, 0, 0, true, true, true, 1}, {4, 9, 64, 64, 64, true, false, true, 0.5},
-        {2, 257, 1, 0, 0, true, true, true, 0},   {2, 30011, 3, 0, 0, true, true, true, 10},
-    };
-    for (size_t i = 0; i < COUNT(list); i++) {
-        const bn_case *b = &list[i];
-        int64_t        n = b->n * b->c * (b->rank == 4 ? b->h * b->w : 1);
-        double        *mean = zeros(b->c), *rstd = zeros(b->c), *x = zeros(n), *y = zeros(n), *var = zeros(b->c);
-        batch_norm_forward(b, mean, rstd, x, y);
-        batch_norm_backward(b, true, mean, rstd, x, y);
-        for (int64_t k = 0; k < b->c; k++) var[k] = 0.5 + fabs(mean[k]);
-        batch_norm_eval_case(b, mean, var);
-        batch_norm_backward(b, false, mean, var, x, y);
-        free(mean), free(rstd), free(x), free(y), free(var);
-    }
 }
 
 /* ---- dropout ---- */
@@ -411,7 +164,8 @@ static void dropout_case(int rank, const int64_t *dims, int64_t length, double p
     out(t.real, rank, dims, NULL);
     run_case();
     uint64_t   turn = with_ids ? 3 : ~UINT64_C(17);
-    lk__random random = lk__random_make(t.step.seed, LK__FOR_DROPOUT, t.attrs.stream ^ turn * UINT64_C(0x9E3779B97F4A7C15));
+    lk__random random =
+        lk__random_make(t.step.seed, LK__FOR_DROPOUT, t.attrs.stream ^ turn * UINT64_C(0x9E3779B97F4A7C15));
     for (int64_t i = 0; i < samples * columns; i++) {
         uint64_t item = (uint64_t)(with_ids ? ids[i / columns] : i / columns);
         bool     stays = lk__random_unit(lk__random_u32(&random, item, (uint32_t)(i % columns))) >= p;
@@ -450,8 +204,10 @@ static void embedding_case(int64_t count, int64_t rows, int64_t columns, int bad
         double *ids = in(LK_I32, 1, DIMS(count));
         for (int64_t i = 0; i < count; i++) ids[i] = floor(uniform(0, 0.999) * (double)rows);
         if (bad && count > 2) ids[0] = -1, ids[2] = (double)rows;
-        if (grad) in(t.real, 2, DIMS(count, columns));
-        else in(t.real, 2, DIMS(rows, columns));
+        if (grad)
+            in(t.real, 2, DIMS(count, columns));
+        else
+            in(t.real, 2, DIMS(rows, columns));
         out(t.real, 2, grad ? DIMS(rows, columns) : DIMS(count, columns), NULL);
         run_case();
         for (int64_t i = 0; i < count; i++) {
@@ -542,8 +298,10 @@ static void entropy_case(int64_t rows, int64_t classes, double smoothing, bool w
     t.in_place = 1;
     memcpy(in(t.real, 2, DIMS(rows, classes)), probs, (size_t)(rows * classes) * sizeof(double));
     memcpy(in(LK_I32, 1, DIMS(rows)), labels_kept, (size_t)rows * sizeof(double));
-    if (weighted) memcpy(in(t.real, 1, DIMS(rows)), w_kept, (size_t)rows * sizeof(double));
-    else no_in();
+    if (weighted)
+        memcpy(in(t.real, 1, DIMS(rows)), w_kept, (size_t)rows * sizeof(double));
+    else
+        no_in();
     scalar_in(dloss);
     out(t.real, 2, DIMS(rows, classes), NULL);
     run_case();
@@ -609,8 +367,10 @@ static void scale_case(bool weighted, double weight, int squares, double clip)
     double total = 0, want[2];
     begin(LK__OP_gradient_scale);
     t.attrs.clip = clip;
-    if (weighted) scalar_in(weight);
-    else no_in();
+    if (weighted)
+        scalar_in(weight);
+    else
+        no_in();
     for (int k = 0; k < squares; k++) total += scalar_in(1.5 + k);
     out(LK_F64, 0, NULL, NULL);
     out(LK_F64, 0, NULL, NULL);
@@ -642,7 +402,8 @@ static void optimizer_case(lk__op op, int64_t n, double decay, double momentum, 
         t.attrs.lr_scale = lr_scale;
         t.step.step = step;
         t.step.rate = rate;
-        double *gradient = in(t.real, 1, DIMS(n)); /* never near 0, where decay could cancel it: Adam divides by its size */
+        double *gradient =
+            in(t.real, 1, DIMS(n)); /* never near 0, where decay could cancel it: Adam divides by its size */
         for (int64_t i = 0; i < n; i++) gradient[i] += gradient[i] < 0 ? -1 : 1;
         scalar_in(scale);
         t.scale = 1;
@@ -728,8 +489,6 @@ static void optimizers_as_pytorch(void)
 static void tests(void)
 {
     pools_as_pytorch();
-    row_norms_and_their_gradients();
-    batch_norm_with_running_statistics();
     dropout_draws_by_sample_and_element();
     embedding_looks_up_and_adds_in_order();
     losses_are_sums_and_weights();

@@ -16,6 +16,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#define KEEPER_NAME "lk-keeper"
 enum { GONE, ALIVE, THE_END, PROCESSES = 16384, MARK = LK__JOB_ID + 16 };
 
 typedef struct message {
@@ -75,6 +76,9 @@ static bool read_stat(pid_t pid, pid_t *parent, char *state)
     text[got] = 0;
     char *after = strrchr(text, ')');
     if (!after || strlen(after) < 5) return false;
+    /* The keeper of a job inside this one ends by itself, once it has buried its own and removed their files. */
+    char *name = strchr(text, '(');
+    if (name && strncmp(name, "(" KEEPER_NAME ")", sizeof "(" KEEPER_NAME ")" - 1) == 0) return false;
     *state = after[2];
     *parent = (pid_t)strtol(after + 4, NULL, 10);
     return true;
@@ -183,7 +187,7 @@ lk_status lk__keeper_start(lk__job *job)
     job->keeper.pid = fork();
     if (job->keeper.pid == 0) {
         setsid();
-        prctl(PR_SET_NAME, "lk-keeper");
+        prctl(PR_SET_NAME, KEEPER_NAME);
         static const int ignored[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGPIPE};
         for (size_t i = 0; i < sizeof ignored / sizeof *ignored; i++) signal(ignored[i], SIG_IGN);
         /* Nothing of ours stays open in it: whoever reads our output must see its end when we are gone. */

@@ -9,8 +9,8 @@ typedef struct batch {
     REAL       *y;
     int64_t     rows, channels, tiles;
     bool        relu;
-    double     *partial; /* (tiles, 2, channels) */
-    double     *scratch; /* (threads, 3, channels), then coefficients */
+    double     *partial;                /* (tiles, 2, channels) */
+    double     *scratch;                /* (threads, 3, channels), then coefficients */
     REAL       *factor, *shift, *slope; /* (channels): y = x factor + shift; dx = dy factor + x slope + shift */
 } batch;
 
@@ -60,8 +60,8 @@ INLINE void deviation_term(const void *data, int64_t row, int64_t column, int64_
 }
 
 /* Merges (more, mean, squares) into (count, total_mean, total_squares), channel by channel. */
-static void merge(int64_t channels, int64_t count, double *total_mean, double *total_squares, int64_t more, const double *mean,
-                  const double *squares)
+static void merge(int64_t channels, int64_t count, double *total_mean, double *total_squares, int64_t more,
+                  const double *mean, const double *squares)
 {
     double part = (double)more / (double)(count + more), both = (double)count * part;
     for (int64_t c = 0; c < channels; c++) {
@@ -98,7 +98,7 @@ static void statistics_tile(void *argument, int64_t tile, int worker)
 static void apply_tile(void *argument, int64_t tile, int worker)
 {
     const batch s = *(const batch *)argument;
-    int64_t      channels = s.channels, end = tile_begin(s.rows, s.tiles, tile + 1);
+    int64_t     channels = s.channels, end = tile_begin(s.rows, s.tiles, tile + 1);
     (void)worker;
     for (int64_t row = tile_begin(s.rows, s.tiles, tile); row < end; row++) {
         const REAL *x = s.x + row * channels;
@@ -112,11 +112,12 @@ static void apply_tile(void *argument, int64_t tile, int worker)
 }
 
 /* The running statistics move towards those of this batch; their variance is the unbiased one. */
-static void update_running(const lk__call *call, const double *mean, const double *squares, int64_t rows, int64_t channels)
+static void update_running(const lk__call *call, const double *mean, const double *squares, int64_t rows,
+                           int64_t channels)
 {
-    REAL   *running_mean = input(call, 3), *running_var = input(call, 4);
+    REAL    *running_mean = input(call, 3), *running_var = input(call, 4);
     int64_t *batches = input(call, 5);
-    double  momentum = call->attrs->momentum, divisor = (double)max64(rows - 1, 1);
+    double   momentum = call->attrs->momentum, divisor = (double)max64(rows - 1, 1);
     for (int64_t c = 0; running_mean && c < channels; c++)
         running_mean[c] = (REAL)((1 - momentum) * (double)running_mean[c] + momentum * mean[c]);
     for (int64_t c = 0; running_var && c < channels; c++)
@@ -216,14 +217,15 @@ static void gradient_sums_tile(void *argument, int64_t tile, int worker)
 static void gradient_tile(void *argument, int64_t tile, int worker)
 {
     const batch s = *(const batch *)argument;
-    int64_t      end = tile_begin(s.rows, s.tiles, tile + 1);
+    int64_t     end = tile_begin(s.rows, s.tiles, tile + 1);
     (void)worker;
     for (int64_t row = tile_begin(s.rows, s.tiles, tile); row < end; row++) {
         int64_t at = row * s.channels;
         EACH_VECTOR(c, s.channels, {
             vec g = gradient(&s, at + c, lanes) * load_part(s.factor + c, lanes);
             if (s.slope)
-                g = g + (load_part(s.x + at + c, lanes) * load_part(s.slope + c, lanes) + load_part(s.shift + c, lanes));
+                g = g +
+                    (load_part(s.x + at + c, lanes) * load_part(s.slope + c, lanes) + load_part(s.shift + c, lanes));
             store_part(s.y + at + c, g, lanes);
         });
     }

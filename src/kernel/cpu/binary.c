@@ -84,11 +84,11 @@ ROW(div_row, /)
 
 static void broadcast_tile(void *argument, int64_t tile, int worker)
 {
-    static void (*const rows[])(const REAL *, int64_t, const REAL *, int64_t, REAL *, int64_t) = {add_row, sub_row, mul_row,
-                                                                                                 div_row};
+    static void (*const rows[])(const REAL *, int64_t, const REAL *, int64_t, REAL *, int64_t) = {add_row, sub_row,
+                                                                                                  mul_row, div_row};
     const broadcast *p = argument;
-    int64_t begin = tile_begin(p->n, p->tiles, tile), end = tile_begin(p->n, p->tiles, tile + 1);
-    int64_t index[LK_MAX_RANK], a = 0, b = 0, rest = begin;
+    int64_t          begin = tile_begin(p->n, p->tiles, tile), end = tile_begin(p->n, p->tiles, tile + 1);
+    int64_t          index[LK_MAX_RANK], a = 0, b = 0, rest = begin;
     (void)worker;
     for (int i = p->rank - 1; i >= 0; i--) {
         index[i] = rest % p->dims[i];

@@ -48,8 +48,8 @@ INLINE void sum_strip(column_terms terms, const void *data, int64_t begin, int64
 }
 
 /* Many columns: four rows at a time, each read from left to right as the prefetcher expects, into sums in the cache. */
-INLINE void sum_wide(column_terms terms, const void *data, int64_t begin, int64_t end, int64_t column, const int vectors,
-                     double *first, double *second)
+INLINE void sum_wide(column_terms terms, const void *data, int64_t begin, int64_t end, int64_t column,
+                     const int vectors, double *first, double *second)
 {
     for (int64_t row = begin; row < end;) {
         vec     sum[2][SPAN];
@@ -81,8 +81,8 @@ INLINE void sum_wide(column_terms terms, const void *data, int64_t begin, int64_
 
 /* Adds to first[c] and, unless NULL, to second[c] the terms of rows begin … end-1, in an order that only their number
  * decides. */
-INLINE void sum_columns(column_terms terms, const void *data, int64_t begin, int64_t end, int64_t columns, double *first,
-                        double *second)
+INLINE void sum_columns(column_terms terms, const void *data, int64_t begin, int64_t end, int64_t columns,
+                        double *first, double *second)
 {
     int64_t c = 0;
     while (c + 5 * VL <= columns) {

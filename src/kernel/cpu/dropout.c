@@ -54,10 +54,10 @@ void KERNEL(dropout)(const lk__call *call)
 {
     const lk__operand *x = &call->in[0];
     double             p = call->attrs->probability;
-    int64_t            rows = call->attrs->length > 1 ? call->attrs->length : 1; /* of a sample, where a reshape merged axes */
-    uint64_t           turn = call->step->sample_ids ? (uint64_t)call->step->epoch : ~(uint64_t)call->step->step;
-    uint64_t           mixed = turn * 0x9E3779B97F4A7C15u; /* far apart for neighbouring epochs */
-    dropping           d = {.x = x->data, .y = call->out[0].data, .ids = call->step->sample_ids};
+    int64_t  rows = call->attrs->length > 1 ? call->attrs->length : 1; /* of a sample, where a reshape merged axes */
+    uint64_t turn = call->step->sample_ids ? (uint64_t)call->step->epoch : ~(uint64_t)call->step->step;
+    uint64_t mixed = turn * 0x9E3779B97F4A7C15u; /* far apart for neighbouring epochs */
+    dropping d = {.x = x->data, .y = call->out[0].data, .ids = call->step->sample_ids};
     d.known = call->step->count;
     d.rows = (x->rank ? x->dims[0] : 1) / rows;
     d.columns = dims_product(x, 1, x->rank) * rows;

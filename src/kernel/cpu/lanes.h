@@ -80,7 +80,7 @@ INLINE vec  to_real(dvec d) { return d.part[0]; }
 #define BOTH 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15
 #endif
 typedef REAL half __attribute__((vector_size(VECTOR_BYTES / 2)));
-INLINE dvec to_double(vec v)
+INLINE dvec  to_double(vec v)
 {
 #if defined(__aarch64__) /* where gcc converts a half vector one by one */
     return (dvec){{(wide)vcvt_f64_f32(vget_low_f32((float32x4_t)v)), (wide)vcvt_high_f64_f32((float32x4_t)v)}};
@@ -91,7 +91,8 @@ INLINE dvec to_double(vec v)
 }
 INLINE vec to_real(dvec d)
 {
-    return __builtin_shufflevector(__builtin_convertvector(d.part[0], half), __builtin_convertvector(d.part[1], half), BOTH);
+    return __builtin_shufflevector(__builtin_convertvector(d.part[0], half), __builtin_convertvector(d.part[1], half),
+                                   BOTH);
 }
 #undef LOW
 #undef HIGH

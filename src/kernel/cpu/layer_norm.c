@@ -27,7 +27,7 @@ static void normalise_row(const layer *of, int64_t row)
     REAL mean = (REAL)(total / (double)s.n);
     SUM_VECTORS(squares, i, s.n, ({
                     vec d = load_part(x + i, lanes) - mean;
-                    d * d;
+                    d  *d;
                 }));
     REAL rstd = (REAL)(1 / sqrt(squares / (double)s.n + s.epsilon));
     EACH_VECTOR(i, s.n, {
@@ -105,10 +105,7 @@ static void grad_tile(void *argument, int64_t tile, int worker)
     }
 }
 
-static bool wants_weights(const lk__call *call)
-{
-    return output(call, 1) || output(call, 2);
-}
+static bool wants_weights(const lk__call *call) { return output(call, 1) || output(call, 2); }
 
 size_t KERNEL(layer_norm_grad_workspace)(const lk__call *call, int threads)
 {

@@ -148,7 +148,7 @@ static void mse_tile(void *argument, int64_t tile, int worker)
     (void)worker;
     SUM_VECTORS(total, i, n, ({
                     vec d = load_part(x + i, lanes) - load_part(target + i, lanes);
-                    d * d;
+                    d  *d;
                 }));
     s->partial[tile] = total;
 }

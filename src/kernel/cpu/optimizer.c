@@ -9,9 +9,9 @@ typedef struct update {
     REAL       *parameter, *momentum, *m, *v;
     int64_t     n, tiles;
     bool        first, nesterov, decoupled;
-    REAL        scale, rate, decay, factor, dampening;   /* sgd; factor: momentum */
-    REAL        shrink;                                  /* adamw: 1 - rate * decay */
-    REAL        beta1_rest, beta2, beta2_rest;           /* adam; rest: 1 - beta */
+    REAL        scale, rate, decay, factor, dampening; /* sgd; factor: momentum */
+    REAL        shrink;                                /* adamw: 1 - rate * decay */
+    REAL        beta1_rest, beta2, beta2_rest;         /* adam; rest: 1 - beta */
     REAL        step_size, correction, epsilon;
 } update;
 
@@ -32,9 +32,9 @@ void KERNEL(gradient_scale)(const lk__call *call)
 static void sgd_tile(void *argument, int64_t tile, int worker)
 {
     const update u = *(const update *)argument;
-    int64_t       begin = tile_begin(u.n, u.tiles, tile), n = tile_begin(u.n, u.tiles, tile + 1) - begin;
-    const REAL   *gradient = u.gradient + begin;
-    REAL         *parameter = u.parameter + begin, *momentum = u.momentum ? u.momentum + begin : NULL;
+    int64_t      begin = tile_begin(u.n, u.tiles, tile), n = tile_begin(u.n, u.tiles, tile + 1) - begin;
+    const REAL  *gradient = u.gradient + begin;
+    REAL        *parameter = u.parameter + begin, *momentum = u.momentum ? u.momentum + begin : NULL;
     (void)worker;
     EACH_VECTOR(i, n, {
         vec p = load_part(parameter + i, lanes);
@@ -79,9 +79,9 @@ INLINE vec adam_step(const update *u, vec m, vec v)
 static void adam_tile(void *argument, int64_t tile, int worker)
 {
     const update u = *(const update *)argument;
-    int64_t       begin = tile_begin(u.n, u.tiles, tile), n = tile_begin(u.n, u.tiles, tile + 1) - begin;
-    const REAL   *gradient = u.gradient + begin;
-    REAL         *parameter = u.parameter + begin, *first = u.m + begin, *second = u.v + begin;
+    int64_t      begin = tile_begin(u.n, u.tiles, tile), n = tile_begin(u.n, u.tiles, tile + 1) - begin;
+    const REAL  *gradient = u.gradient + begin;
+    REAL        *parameter = u.parameter + begin, *first = u.m + begin, *second = u.v + begin;
     (void)worker;
     EACH_VECTOR(i, n, {
         vec p = load_part(parameter + i, lanes);

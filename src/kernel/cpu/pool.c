@@ -50,7 +50,8 @@ INLINE ivec load_index(const uint8_t *p, int64_t lanes)
 }
 
 /* The largest of a window; the first of equals wins, and NaN over all. */
-INLINE void max_window(const window *w, const REAL *image, span r, span s, int64_t c, int64_t lanes, REAL *y, uint8_t *index)
+INLINE void max_window(const window *w, const REAL *image, span r, span s, int64_t c, int64_t lanes, REAL *y,
+                       uint8_t *index)
 {
     vec  best = splat(-INFINITY);
     ivec where = {0};
@@ -76,7 +77,7 @@ INLINE void max_window(const window *w, const REAL *image, span r, span s, int64
 static void max_tile(void *argument, int64_t tile, int worker)
 {
     const window w = *(const window *)argument;
-    int64_t       rows = w.images * w.out_height, end = tile_begin(rows, w.tiles, tile + 1);
+    int64_t      rows = w.images * w.out_height, end = tile_begin(rows, w.tiles, tile + 1);
     (void)worker;
     for (int64_t item = tile_begin(rows, w.tiles, tile); item < end; item++) {
         const REAL *image = w.x + item / w.out_height * w.height * w.width * w.channels;
@@ -116,7 +117,8 @@ static void spread_apart(const window *w, const REAL *dy, const uint8_t *index, 
     }
 }
 
-static void spread_overlapping(const window *w, const REAL *dy, const uint8_t *index, REAL *dx, int64_t row, int64_t column)
+static void spread_overlapping(const window *w, const REAL *dy, const uint8_t *index, REAL *dx, int64_t row,
+                               int64_t column)
 {
     REAL *corner = dx + ((row * w->stride - w->padding) * w->width + column * w->stride - w->padding) * w->channels;
     for (int64_t c = 0; c < w->channels; c++) {
@@ -158,8 +160,8 @@ void KERNEL(max_pool2d_grad)(const lk__call *call)
 static void avg_tile(void *argument, int64_t tile, int worker)
 {
     const window w = *(const window *)argument;
-    int64_t       rows = w.images * w.out_height, end = tile_begin(rows, w.tiles, tile + 1);
-    REAL          divisor = (REAL)(w.kernel * w.kernel);
+    int64_t      rows = w.images * w.out_height, end = tile_begin(rows, w.tiles, tile + 1);
+    REAL         divisor = (REAL)(w.kernel * w.kernel);
     (void)worker;
     for (int64_t item = tile_begin(rows, w.tiles, tile); item < end; item++) {
         const REAL *image = w.x + item / w.out_height * w.height * w.width * w.channels;
@@ -189,9 +191,9 @@ void KERNEL(avg_pool2d)(const lk__call *call)
 static void avg_grad_tile(void *argument, int64_t tile, int worker)
 {
     const window w = *(const window *)argument;
-    int64_t       end = tile_begin(w.images, w.tiles, tile + 1), outs = w.out_height * w.out_width;
-    int64_t       size = w.height * w.width * w.channels;
-    REAL          divisor = (REAL)(w.kernel * w.kernel);
+    int64_t      end = tile_begin(w.images, w.tiles, tile + 1), outs = w.out_height * w.out_width;
+    int64_t      size = w.height * w.width * w.channels;
+    REAL         divisor = (REAL)(w.kernel * w.kernel);
     (void)worker;
     for (int64_t image = tile_begin(w.images, w.tiles, tile); image < end; image++) {
         REAL *dx = w.y + image * size;
@@ -247,7 +249,8 @@ static void global_tile(void *argument, int64_t tile, int worker)
 void KERNEL(global_avg_pool2d)(const lk__call *call)
 {
     const lk__operand *x = &call->in[0];
-    window w = {.x = x->data, .y = call->out[0].data, .images = x->dims[0], .channels = x->dims[1], .height = x->dims[2]};
+    window             w = {
+                    .x = x->data, .y = call->out[0].data, .images = x->dims[0], .channels = x->dims[1], .height = x->dims[2]};
     w.width = x->dims[3];
     w.tiles = tile_count(w.images, w.channels * w.height * w.width, 0);
     lk__pool_run(call->pool, w.tiles, global_tile, &w);
@@ -256,8 +259,8 @@ void KERNEL(global_avg_pool2d)(const lk__call *call)
 static void global_grad_tile(void *argument, int64_t tile, int worker)
 {
     const window w = *(const window *)argument;
-    int64_t       pixels = w.height * w.width, end = tile_begin(w.images, w.tiles, tile + 1);
-    REAL          divisor = (REAL)pixels;
+    int64_t      pixels = w.height * w.width, end = tile_begin(w.images, w.tiles, tile + 1);
+    REAL         divisor = (REAL)pixels;
     (void)worker;
     for (int64_t image = tile_begin(w.images, w.tiles, tile); image < end; image++) {
         const REAL *dy = w.x + image * w.channels;
@@ -271,7 +274,7 @@ static void global_grad_tile(void *argument, int64_t tile, int worker)
 void KERNEL(global_avg_pool2d_grad)(const lk__call *call)
 {
     const lk__operand *dx = &call->out[0];
-    window w = {.x = call->in[0].data, .y = dx->data, .images = dx->dims[0], .channels = dx->dims[1]};
+    window             w = {.x = call->in[0].data, .y = dx->data, .images = dx->dims[0], .channels = dx->dims[1]};
     w.height = dx->dims[2];
     w.width = dx->dims[3];
     w.tiles = tile_count(w.images, w.channels * w.height * w.width, 0);

@@ -197,9 +197,9 @@ typedef struct spread {
 static void expand_tile(void *argument, int64_t tile, int worker)
 {
     const spread s = *(const spread *)argument;
-    int64_t       begin = tile_begin(s.n, s.tiles, tile), end = tile_begin(s.n, s.tiles, tile + 1);
-    int64_t       index[LK_MAX_RANK], at = 0, rest = begin;
-    int           last = s.rank - 1;
+    int64_t      begin = tile_begin(s.n, s.tiles, tile), end = tile_begin(s.n, s.tiles, tile + 1);
+    int64_t      index[LK_MAX_RANK], at = 0, rest = begin;
+    int          last = s.rank - 1;
     (void)worker;
     for (int i = last; i >= 0; rest /= s.dims[i--]) {
         index[i] = rest % s.dims[i];

@@ -18,7 +18,7 @@ static void measure(rms *s, const lk__operand *x, int axis, int64_t most)
 
 static void normalise_row(const rms *of, int64_t row)
 {
-    const rms s = *of;
+    const rms   s = *of;
     const REAL *x = s.x + row * s.n;
     REAL       *y = s.y + row * s.n;
     double      squares = 0;
@@ -51,7 +51,7 @@ void KERNEL(rms_norm)(const lk__call *call)
 /* dx = rstd (g - x rstd² mean(g x)), with g = dy w. */
 static void grad_row(const rms *of, int64_t row)
 {
-    const rms s = *of;
+    const rms   s = *of;
     const REAL *x = s.x + row * s.n, *dy = s.dy + row * s.n;
     REAL       *dx = s.y + row * s.n, rstd = s.saved[row];
     double      product = 0;
@@ -71,8 +71,8 @@ INLINE void weight_term(const void *data, int64_t row, int64_t column, int64_t l
 {
     const rms *s = data;
     (void)second;
-    *first = load_part(s->dy + row * s->n + column, lanes) *
-             (load_part(s->x + row * s->n + column, lanes) * s->saved[row]);
+    *first =
+        load_part(s->dy + row * s->n + column, lanes) * (load_part(s->x + row * s->n + column, lanes) * s->saved[row]);
 }
 
 static void grad_tile(void *argument, int64_t tile, int worker)

@@ -56,11 +56,12 @@ static void transpose(const void *from, int64_t from_step, void *to, int64_t to_
         interleave3(x, x + from_step, x + 2 * from_step, y, columns);
         return;
     }
-    int64_t         whole_rows = rows & ~3, whole_columns = columns & ~3;
+    int64_t whole_rows = rows & ~3, whole_columns = columns & ~3;
     for (int64_t r = 0; r < whole_rows; r += 4)
         for (int64_t c = 0; c < whole_columns; c += 4)
             transpose_quads(x + r * from_step + c, from_step, y + c * to_step + r, to_step);
-    transpose32(x + whole_columns, from_step, y + whole_columns * to_step, to_step, whole_rows, columns - whole_columns);
+    transpose32(x + whole_columns, from_step, y + whole_columns * to_step, to_step, whole_rows,
+                columns - whole_columns);
     transpose32(x + whole_rows * from_step, from_step, y + whole_rows, to_step, rows - whole_rows, columns);
 }
 
@@ -71,8 +72,8 @@ typedef struct permutation {
     size_t      size;
     int         rank;
     int64_t     dims[LK_MAX_RANK], x_step[LK_MAX_RANK], y_step[LK_MAX_RANK]; /* in y's order */
-    int         other;   /* the axis along which x is contiguous; y is along the last */
-    int64_t     outer;   /* the product of the axes that are neither */
+    int         other;                  /* the axis along which x is contiguous; y is along the last */
+    int64_t     outer;                  /* the product of the axes that are neither */
     int64_t     columns, blocks, block; /* x's run is cut into blocks, so that one large matrix makes many tiles */
     int64_t     tiles;
 } permutation;
@@ -84,7 +85,8 @@ static void permute_tile(void *argument, int64_t tile, int worker)
     int64_t            items = p->outer * p->blocks, end = tile_begin(items, p->tiles, tile + 1);
     (void)worker;
     for (int64_t item = tile_begin(items, p->tiles, tile); item < end; item++) {
-        int64_t rest = item / p->blocks, begin = item % p->blocks * p->block, x = begin, y = begin * p->y_step[p->other];
+        int64_t rest = item / p->blocks, begin = item % p->blocks * p->block, x = begin,
+                y = begin * p->y_step[p->other];
         int64_t n = min64(p->block, p->columns - begin);
         for (int i = last; i >= 0; i--) {
             if (i == last || i == p->other) continue;

@@ -17,10 +17,7 @@ typedef struct elementwise {
 /* NaN passes relu, as in PyTorch. */
 INLINE vec relu(vec x) { return choose(x <= 0, splat(0), x); }
 INLINE vec gelu(vec x) { return R(0.5) * x * (R(1.0) + verf(x * SQRT_HALF)); }
-INLINE vec gelu_tanh(vec x)
-{
-    return R(0.5) * x * (R(1.0) + vtanh(SQRT_2_OVER_PI * (x + GELU_CUBIC * x * x * x)));
-}
+INLINE vec gelu_tanh(vec x) { return R(0.5) * x * (R(1.0) + vtanh(SQRT_2_OVER_PI * (x + GELU_CUBIC * x * x * x))); }
 INLINE vec silu(vec x) { return x / (R(1.0) + vexp(-x)); }
 
 INLINE vec gelu_slope(vec x)
@@ -108,7 +105,7 @@ void KERNEL(unary_grad)(const lk__call *call)
 static void scale_tile(void *argument, int64_t tile, int worker)
 {
     const elementwise e = *(const elementwise *)argument;
-    int64_t            begin = tile_begin(e.n, e.tiles, tile), n = tile_begin(e.n, e.tiles, tile + 1) - begin;
+    int64_t           begin = tile_begin(e.n, e.tiles, tile), n = tile_begin(e.n, e.tiles, tile + 1) - begin;
     (void)worker;
     EACH_VECTOR(i, n, store_part(e.y + begin + i, load_part(e.x + begin + i, lanes) * e.scale, lanes););
 }
@@ -130,7 +127,7 @@ void KERNEL(scale)(const lk__call *call)
 static void fill_tile(void *argument, int64_t tile, int worker)
 {
     const elementwise e = *(const elementwise *)argument;
-    int64_t            begin = tile_begin(e.n, e.tiles, tile), n = tile_begin(e.n, e.tiles, tile + 1) - begin;
+    int64_t           begin = tile_begin(e.n, e.tiles, tile), n = tile_begin(e.n, e.tiles, tile + 1) - begin;
     (void)worker;
     EACH_VECTOR(i, n, store_part(e.y + begin + i, splat(e.scale), lanes););
 }
