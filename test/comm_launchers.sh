@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # comm_launchers.sh - a C program that only wants an all_reduce, built as an outsider, finds its peers however it is started: by hand, by
-# `lockstep run`, by torchrun and by mpirun, as far as they are at hand.   ctest: timeout 180
+# `lockstep run`, by torchrun and by mpirun, as far as they are at hand; and `lockstep bench comm` prints what it says it prints.   ctest: timeout 180
 set -eu
 [ -z "${LK_SANITIZE:-}" ] || exit 77 # a sanitized library wants a sanitized program
 work=$(mktemp -d)
@@ -43,6 +43,13 @@ for rank in 0 1 2; do RANK=$rank WORLD_SIZE=3 MASTER_PORT=$$ "$work/sum" >> "$wo
 wait
 mv "$work/by-hand" "$work/out"
 expect 6 3 shm "by hand"
+
+"$LOCKSTEP" bench comm --ranks 3 --sizes 8,64K --json > "$work/out" || fail "bench comm: $(cat "$work/out")"
+for key in bytes time_us algbw_gb_per_s busbw_gb_per_s memory limit_gb_per_s; do
+    [ "$(grep -c "^{.*\"$key\": .*}$" "$work/out")" = 4 ] || fail "bench comm, $key: $(cat "$work/out")"
+done
+[ "$(grep -o '"memory": "[a-z]*"' "$work/out" | tr -d '\n')" = '"memory": "symmetric""memory": "ordinary""memory": "symmetric""memory": "ordinary"' ] ||
+    fail "bench comm: symmetric comes first: $(cat "$work/out")"
 
 if "$LOCKSTEP" help --names | grep -qx run; then
     "$LOCKSTEP" run --nproc-per-node 2 "$work/sum" > "$work/out" 2>&1 || fail "lockstep run: $(cat "$work/out")"
