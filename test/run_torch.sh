@@ -49,8 +49,8 @@ grep -q "it said: ValueError: not this time" out.txt || complain "what record wr
 # What a rank finds in its environment, against the real torchrun: every name, and every value that is not an address, a port or a path.
 if command -v torchrun > /dev/null; then
     printf 'import os\nopen(os.environ["WHO"] + os.environ["RANK"], "w").writelines(sorted(k + "=" + v + "\\n" for k, v in os.environ.items()))\n' > show.py
-    env WHO=theirs torchrun --nproc-per-node 2 --rdzv-id job --role trainer --max-restarts 3 --master-port 0 --rdzv-backend c10d --rdzv-endpoint localhost:0 show.py > out.txt 2>&1 || complain "torchrun: $(cat out.txt)"
-    env WHO=ours "$LOCKSTEP" run --nproc-per-node 2 --rdzv-id job --role trainer --max-restarts 3 --rdzv-backend c10d --rdzv-endpoint localhost:0 show.py > out.txt 2>&1 || complain "lockstep run: $(cat out.txt)"
+    env WHO=theirs OMP_NUM_THREADS=1 torchrun --nproc-per-node 2 --rdzv-id job --role trainer --max-restarts 3 --master-port 0 --rdzv-backend c10d --rdzv-endpoint localhost:0 show.py > out.txt 2>&1 || complain "torchrun: $(cat out.txt)"
+    env WHO=ours OMP_NUM_THREADS=1 "$LOCKSTEP" run --nproc-per-node 2 --rdzv-id job --role trainer --max-restarts 3 --rdzv-backend c10d --rdzv-endpoint localhost:0 show.py > out.txt 2>&1 || complain "lockstep run: $(cat out.txt)"
     # Ours alone: the job's id and token. Theirs alone: what torchrun's own processes tell each other.
     same() { grep -vE '^(WHO|LOCKSTEP_(JOB|TOKEN)|TORCHELASTIC_(SIGNALS_TO_HANDLE|USE_AGENT_STORE)|OLDPWD|_)=' "$1" | sed -E 's/^(MASTER_ADDR|MASTER_PORT|TORCHELASTIC_ERROR_FILE)=.*/\1/'; }
     for rank in 0 1; do

@@ -38,6 +38,18 @@ static void draw(const filling *f, int64_t i, double value[DRAW])
     }
 }
 
+/* The common case, in f32 throughout: a draw read as a signed integer, scaled to (-a, a). */
+static void fill_uniform_f32(const filling *f, int64_t at, int64_t count)
+{
+    uint32_t bits[4][LK__RANDOM_BATCH];
+    float    value[DRAW], scale = (float)(f->state->a / 2147483648.0);
+    int64_t  i = at / DRAW;
+    lk__random4_batch(&f->random, (uint64_t)i >> 27, (uint32_t)(i * LK__RANDOM_BATCH), bits);
+    for (int j = 0; j < LK__RANDOM_BATCH; j++)
+        for (int k = 0; k < 4; k++) value[4 * j + k] = scale * (float)(int32_t)(bits[k][j] ^ 0x80000000u);
+    memcpy((float *)f->data + at, value, (size_t)count * sizeof *value);
+}
+
 static void fill_tile(void *argument, int64_t tile, int worker)
 {
     const filling *f = argument;
@@ -48,6 +60,10 @@ static void fill_tile(void *argument, int64_t tile, int worker)
     for (int i = 0; i < DRAW; i++) value[i] = f->state->init == LK_INIT_CONSTANT ? f->state->a : 0;
     for (int64_t at = tile * TILE; at < end; at += DRAW) {
         int64_t count = end - at < DRAW ? end - at : DRAW;
+        if (f->type == LK_F32 && f->state->init == LK_INIT_UNIFORM) {
+            fill_uniform_f32(f, at, count);
+            continue;
+        }
         if (random) draw(f, at / DRAW, value);
         if (f->type == LK_F32)
             for (int64_t i = 0; i < count; i++) ((float *)f->data)[at + i] = (float)value[i];
