@@ -41,7 +41,8 @@ static int run(const options *given)
     char                     path[4096];
     if (strcmp(verb, "get") != 0) {
         const char *near = nearest_word(verb, verbs);
-        complain("data", "there is no `data %s`%s", verb, near ? "; did you mean `data get`?" : "; `lockstep data get NAME` downloads");
+        complain("data", "there is no `data %s`%s", verb,
+                 near ? "; did you mean `data get`?" : "; `lockstep data get NAME` downloads");
         return EXIT_MISTAKE;
     }
     lk_context_config config = LK_CONTEXT_CONFIG_INIT;
@@ -63,7 +64,12 @@ static int run(const options *given)
 const command command_data = {
     "data",
     "get a known data set",
-    "Downloads cifar10, fashion-mnist or mnist, resumes a download that was cut short, and checks every file's SHA-256 before it gets "
+    "Downloads cifar10, fashion-mnist or mnist, resumes a download that was cut short, and checks every file's SHA-256 "
+    "before it gets "
     "its name.\n\nExample: lockstep data get cifar10",
-    "get NAME", 2, 2, data_options, run,
+    "get NAME",
+    2,
+    2,
+    data_options,
+    run,
 };

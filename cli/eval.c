@@ -55,7 +55,12 @@ static int run(const options *given)
 const command command_eval = {
     "eval",
     "evaluate saved weights on the test set",
-    "Loads weights strictly (names and shapes must be the model's) and prints the mean loss and the accuracy over the whole test set, "
+    "Loads weights strictly (names and shapes must be the model's) and prints the mean loss and the accuracy over the "
+    "whole test set, "
     "each sample once.\n\nExample: lockstep eval --load runs/first --model cnn --data fashion-mnist",
-    NULL, 0, 0, eval_options, run,
+    NULL,
+    0,
+    0,
+    eval_options,
+    run,
 };

@@ -9,7 +9,8 @@ static const option plan_options[] = {
     DATA_OPTIONS,
     TRAINING_OPTIONS,
     HEADING("Printing"),
-    CHOICE("graph", "FORM", NULL, "text|dot", "Print the model's graph as a listing, or for Graphviz: `… --graph dot | dot -Tsvg`"),
+    CHOICE("graph", "FORM", NULL, "text|dot",
+           "Print the model's graph as a listing, or for Graphviz: `… --graph dot | dot -Tsvg`"),
     FLAG("sections", "Print every instruction of every section, and where its result lies"),
     MACHINE_OPTIONS,
     FLAG("json", "Print the memory as one JSON object"),
@@ -19,15 +20,17 @@ static const option plan_options[] = {
 
 static void write_out(void *user, const char *text, size_t bytes) { fwrite(text, 1, bytes, user); }
 
-static const lk_memory shown[] = {LK_MEMORY_PARAMETERS, LK_MEMORY_GRADIENTS, LK_MEMORY_OPTIMIZER, LK_MEMORY_BUFFERS,
-                                  LK_MEMORY_ACTIVATIONS, LK_MEMORY_WORKSPACE, LK_MEMORY_LOADER, LK_MEMORY_CHECKPOINT};
+static const lk_memory shown[] = {LK_MEMORY_PARAMETERS, LK_MEMORY_GRADIENTS,   LK_MEMORY_OPTIMIZER,
+                                  LK_MEMORY_BUFFERS,    LK_MEMORY_ACTIVATIONS, LK_MEMORY_WORKSPACE,
+                                  LK_MEMORY_LOADER,     LK_MEMORY_CHECKPOINT};
 enum { SHOWN = sizeof shown / sizeof *shown };
 
 static void print_memory(const size_t *memory)
 {
     size_t total = 0;
     for (int i = 0; i < SHOWN; i++) {
-        printf("%-16s %15zu bytes  %10.2f MiB\n", lk_memory_name(shown[i]), memory[shown[i]], (double)memory[shown[i]] / 1048576);
+        printf("%-16s %15zu bytes  %10.2f MiB\n", lk_memory_name(shown[i]), memory[shown[i]],
+               (double)memory[shown[i]] / 1048576);
         total += memory[shown[i]];
     }
     printf("%-16s %15zu bytes  %10.2f MiB\n", "total", total, (double)total / 1048576);
@@ -68,11 +71,15 @@ static int run(const options *given)
         if (status < 0) code = report("plan", s.context, status);
     }
     if (code == 0) {
-        if (form && strcmp(form, "dot") == 0) lk_graph_dot(graph, write_out, stdout);
-        else if (form) lk_graph_print(graph, write_out, stdout);
+        if (form && strcmp(form, "dot") == 0)
+            lk_graph_dot(graph, write_out, stdout);
+        else if (form)
+            lk_graph_print(graph, write_out, stdout);
         if (options_flag(given, "sections")) lk_plan_print(plan, write_out, stdout);
-        if (options_flag(given, "json")) print_json(memory, plan);
-        else if (!form) print_memory(memory);
+        if (options_flag(given, "json"))
+            print_json(memory, plan);
+        else if (!form)
+            print_memory(memory);
     }
     lk_plan_free(plan);
     lk_graph_free(graph);
@@ -83,8 +90,14 @@ static int run(const options *given)
 const command command_plan = {
     "plan",
     "say what a run will hold, to the byte, before it starts",
-    "Takes the options of `lockstep train` and prints the bytes of parameters, gradients, optimizer state, activations, workspace, "
-    "loader and checkpoint staging that the run will hold: exactly these. A known data set need not be there yet: then its published size is taken.\n\n"
+    "Takes the options of `lockstep train` and prints the bytes of parameters, gradients, optimizer state, "
+    "activations, workspace, "
+    "loader and checkpoint staging that the run will hold: exactly these. A known data set need not be there yet: then "
+    "its published size is taken.\n\n"
     "Example: lockstep plan --model resnet18 --batch 128",
-    NULL, 0, 0, plan_options, run,
+    NULL,
+    0,
+    0,
+    plan_options,
+    run,
 };

@@ -56,8 +56,9 @@ static lk_status make(setup *s, const char *weights, predictor *p)
     loader.workers = s->config.workers;
     loader.dtype = s->config.dtype;
     loader.transform = s->config.transform;
-    if ((status = lk_plan_create(p->graph, &plan, &p->plan)) < 0 || (status = lk_store_create(p->plan, 0, &p->store)) < 0 ||
-        (status = lk_weights_load(p->store, weights)) < 0 || (status = lk_program_create(p->plan, p->store, &p->program)) < 0)
+    if ((status = lk_plan_create(p->graph, &plan, &p->plan)) < 0 ||
+        (status = lk_store_create(p->plan, 0, &p->store)) < 0 || (status = lk_weights_load(p->store, weights)) < 0 ||
+        (status = lk_program_create(p->plan, p->store, &p->program)) < 0)
         return status;
     return lk_loader_create(s->context, &loader, &p->loader);
 }
@@ -99,8 +100,8 @@ static lk_status predict(setup *s, predictor *p, int64_t first, int64_t count, b
     lk_status status = lk_loader_seek(p->loader, 0, first - first % s->config.batch);
     while (status >= 0 && (status = lk_loader_next(p->loader, &b)) == LK_OK && b.position < end) {
         lk_step step = {.step = 1, .count = b.count};
-        if ((status = lk_program_bind(p->program, "features", b.features)) < 0 || (status = lk_program_step(p->program, &step)) < 0 ||
-            (status = lk_program_run(p->program, LK_EVALUATE)) < 0)
+        if ((status = lk_program_bind(p->program, "features", b.features)) < 0 ||
+            (status = lk_program_step(p->program, &step)) < 0 || (status = lk_program_run(p->program, LK_EVALUATE)) < 0)
             return status;
         for (int64_t row = 0; row < b.count; row++)
             if (b.position + row >= first && b.position + row < end) print_sample(s, p, &b, row, as_json);
@@ -120,7 +121,8 @@ static int run(const options *given)
     }
     int code = setup_make(&s, "predict", given, SETUP_TEST);
     if (code == 0 && first >= lk_dataset_count(s.test)) {
-        complain("predict", "--first %lld: the test set has %lld samples", (long long)first, (long long)lk_dataset_count(s.test));
+        complain("predict", "--first %lld: the test set has %lld samples", (long long)first,
+                 (long long)lk_dataset_count(s.test));
         code = EXIT_MISTAKE;
     }
     if (code == 0) {
@@ -138,5 +140,9 @@ const command command_predict = {
     "say what saved weights see in samples of the test set",
     "Prints for each sample its number, the most probable class and its probability.\n\n"
     "Example: lockstep predict --load runs/first --model cnn --data fashion-mnist --count 5",
-    NULL, 0, 0, predict_options, run,
+    NULL,
+    0,
+    0,
+    predict_options,
+    run,
 };

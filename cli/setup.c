@@ -16,8 +16,10 @@ static lk_tensor build(lk_tensor x, void *user)
 static void log_line(void *user, lk_log_level level, const char *text)
 {
     const char *name = user;
-    if (level >= LK_LOG_WARNING) complain(name, "warning: %s", text);
-    else if (level == LK_LOG_INFO) complain(name, "%s", text);
+    if (level >= LK_LOG_WARNING)
+        complain(name, "warning: %s", text);
+    else if (level == LK_LOG_INFO)
+        complain(name, "%s", text);
 }
 
 /* The name that lk_dataset_open takes: defaults by model, and shapes for synthetic data. */
@@ -32,7 +34,8 @@ static void data_name(setup *s, const options *given)
         snprintf(s->data, sizeof s->data, "synthetic:%lld,classes=%lld", (long long)options_integer(given, "features"),
                  (long long)options_integer(given, "classes"));
     else
-        snprintf(s->data, sizeof s->data, "synthetic:3x32x32,classes=%lld", (long long)options_integer(given, "classes"));
+        snprintf(s->data, sizeof s->data, "synthetic:3x32x32,classes=%lld",
+                 (long long)options_integer(given, "classes"));
 }
 
 static lk_status open_both(setup *s)
@@ -46,7 +49,8 @@ static lk_status stand_in(setup *s, int64_t count, int64_t channels, int64_t sid
 {
     lk_dataset_arrays_config c = LK_DATASET_ARRAYS_CONFIG_INIT;
     size_t                   bytes = (size_t)(count * (channels * side * side + (int64_t)sizeof(int32_t)));
-    char *pages = mmap(NULL, bytes, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0); /* until the process ends */
+    char                    *pages =
+        mmap(NULL, bytes, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0); /* until the process ends */
     if (pages == MAP_FAILED) return LK_ENOMEM;
     c.count = count;
     c.rank = 3;
@@ -65,7 +69,8 @@ static lk_status open_shapes(setup *s, bool look)
     static const struct {
         const char *name;
         int64_t     count[2], channels, side;
-    } known[] = {{"cifar10", {50000, 10000}, 3, 32}, {"fashion-mnist", {60000, 10000}, 1, 28}, {"mnist", {60000, 10000}, 1, 28}};
+    } known[] = {
+        {"cifar10", {50000, 10000}, 3, 32}, {"fashion-mnist", {60000, 10000}, 1, 28}, {"mnist", {60000, 10000}, 1, 28}};
     size_t length = strcspn(s->data, ":");
     if (look && open_both(s) >= 0) return LK_OK;
     lk_dataset_free(s->train);

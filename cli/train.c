@@ -81,11 +81,14 @@ static int on_event(void *user, const lk_event *e)
     case LK_EVENT_EVALUATED:
         w->loss = e->loss;
         w->accuracy = e->accuracy;
-        progress_say(&w->bar, "epoch %lld, step %lld: test loss %.4f, accuracy %.2f %% (%lld samples in %.1f s)", (long long)e->epoch + 1,
-                     (long long)e->step, e->loss, 100 * e->accuracy, (long long)e->samples, e->seconds);
+        progress_say(&w->bar, "epoch %lld, step %lld: test loss %.4f, accuracy %.2f %% (%lld samples in %.1f s)",
+                     (long long)e->epoch + 1, (long long)e->step, e->loss, 100 * e->accuracy, (long long)e->samples,
+                     e->seconds);
         break;
     case LK_EVENT_SAVED: progress_say(&w->bar, "saved step %lld in %s", (long long)e->step, e->path); break;
-    case LK_EVENT_RESUMED: progress_say(&w->bar, "resumed %s at step %lld of %lld", e->path, (long long)e->step, (long long)e->steps); break;
+    case LK_EVENT_RESUMED:
+        progress_say(&w->bar, "resumed %s at step %lld of %lld", e->path, (long long)e->step, (long long)e->steps);
+        break;
     }
     return stop_signal != 0;
 }
@@ -122,7 +125,8 @@ static int train(setup *s, watcher *w, const options *given)
     if (w->started) progress_end(&w->bar);
     int code = 0;
     if (status == LK_ECANCELED && stop_signal) {
-        complain("train", "signal %d: stopped after step %lld%s", (int)stop_signal, (long long)lk_trainer_progress(t)->step,
+        complain("train", "signal %d: stopped after step %lld%s", (int)stop_signal,
+                 (long long)lk_trainer_progress(t)->step,
                  s->config.save ? ", which was saved; --resume auto goes on" : "; without --save nothing was kept");
         code = 128 + (int)stop_signal;
     } else if (status < 0) {
@@ -165,10 +169,16 @@ static int run(const options *given)
 const command command_train = {
     "train",
     "train a model",
-    "Trains a model on one machine. A moving line on a terminal shows step, loss, images a second and time left; elsewhere plain "
+    "Trains a model on one machine. A moving line on a terminal shows step, loss, images a second and time left; "
+    "elsewhere plain "
     "lines are written to standard error.\n\n"
-    "The same seed gives the same bits, whatever the number of threads and loader workers. A run that was stopped and resumed ends "
+    "The same seed gives the same bits, whatever the number of threads and loader workers. A run that was stopped and "
+    "resumed ends "
     "with the same bits as one that was never stopped.\n\n"
     "Example: lockstep train --model cnn --data fashion-mnist --epochs 3 --save runs/first",
-    NULL, 0, 0, train_options, run,
+    NULL,
+    0,
+    0,
+    train_options,
+    run,
 };

@@ -21,8 +21,8 @@ int main(int argc, char **argv)
 
     lk_status status = lk_graph_create(context, LK_F32, &graph);
     if (status >= 0) {
-        lk_tensor x = lk_input(graph, "x", LK_F32, 2, ((int64_t[]){4, 2}));
-        lk_tensor y = lk_linear(lk_dropout(lk_gelu(lk_linear(x, "hidden", 32)), 0.1), "out", 4);
+        lk_tensor      x = lk_input(graph, "x", LK_F32, 2, ((int64_t[]){4, 2}));
+        lk_tensor      y = lk_linear(lk_dropout(lk_gelu(lk_linear(x, "hidden", 32)), 0.1), "out", 4);
         lk_tensor      probabilities = lk_softmax(y, -1);
         lk_plan_config config = LK_PLAN_CONFIG_INIT; /* no loss, no optimizer: nothing is held for training */
         config.outputs = &probabilities;
@@ -41,7 +41,8 @@ int main(int argc, char **argv)
         int          best = 0;
         for (int k = 1; k < 4; k++)
             if (p[k] > p[best]) best = k;
-        printf("(%+.0f, %+.0f): class %d, %.1f %%\n", (double)corners[i][0], (double)corners[i][1], best, 100 * (double)p[best]);
+        printf("(%+.0f, %+.0f): class %d, %.1f %%\n", (double)corners[i][0], (double)corners[i][1], best,
+               100 * (double)p[best]);
         right += best == i;
     }
 

@@ -75,7 +75,8 @@ int main(int argc, char **argv)
     for (int epoch = 0; epoch < epochs; epoch++) {
         double sum = 0, weight = 0;
         while ((status = lk_loader_next(batches, &batch)) == LK_OK) {
-            lk_step step = {.step = ++steps, .epoch = epoch, .count = batch.count, .rate = adam.lr, .sample_ids = batch.indices};
+            lk_step step = {
+                .step = ++steps, .epoch = epoch, .count = batch.count, .rate = adam.lr, .sample_ids = batch.indices};
             TRY(feed(program, &batch));
             TRY(lk_program_step(program, &step));
             TRY(lk_program_run(program, LK_FORWARD));
@@ -98,8 +99,8 @@ int main(int argc, char **argv)
             seen += (double)batch.count;
         }
         TRY(status);
-        printf("epoch %d: train loss %.4f, test accuracy %.2f %% (%.0f of %.0f)\n", epoch + 1, sum / weight, 100 * correct / seen,
-               correct, seen);
+        printf("epoch %d: train loss %.4f, test accuracy %.2f %% (%.0f of %.0f)\n", epoch + 1, sum / weight,
+               100 * correct / seen, correct, seen);
     }
 
     lk_program_free(program);

@@ -16,12 +16,12 @@
 
 int main()
 {
-    constexpr int   rows = 37;
-    lk_context     *context = nullptr;
-    lk_graph       *graph = nullptr;
-    lk_plan        *plan = nullptr;
-    lk_store       *store = nullptr;
-    lk_program     *program = nullptr;
+    constexpr int rows = 37;
+    lk_context   *context = nullptr;
+    lk_graph     *graph = nullptr;
+    lk_plan      *plan = nullptr;
+    lk_store     *store = nullptr;
+    lk_program   *program = nullptr;
     if (lk_context_create(nullptr, &context) < 0) return 1;
     TRY(lk_graph_create(context, LK_F64, &graph));
 

@@ -75,7 +75,8 @@ static void logits_agree(lk_dtype type, double tolerance)
     const void *y = lk_program_output(m.program, 0);
     for (int i = 0; i < 20; i++) {
         double got = type == LK_F64 ? ((const double *)y)[i] : (double)((const float *)y)[i];
-        CHECK(fabs(got - expected[i]) <= tolerance * (1 + fabs(expected[i])), "logit %d: %.12g, PyTorch %.12g", i, got, expected[i]);
+        CHECK(fabs(got - expected[i]) <= tolerance * (1 + fabs(expected[i])), "logit %d: %.12g, PyTorch %.12g", i, got,
+              expected[i]);
     }
     drop(&m);
 }

@@ -64,8 +64,9 @@ static uint64_t train(bench *b, int64_t steps, lk_status expected)
 
 static void a_trainer_holds_what_its_plan_said(void)
 {
-    static const lk_memory kinds[] = {LK_MEMORY_PARAMETERS, LK_MEMORY_GRADIENTS, LK_MEMORY_OPTIMIZER, LK_MEMORY_BUFFERS,
-                                      LK_MEMORY_ACTIVATIONS, LK_MEMORY_WORKSPACE, LK_MEMORY_LOADER, LK_MEMORY_CHECKPOINT};
+    static const lk_memory kinds[] = {LK_MEMORY_PARAMETERS, LK_MEMORY_GRADIENTS,   LK_MEMORY_OPTIMIZER,
+                                      LK_MEMORY_BUFFERS,    LK_MEMORY_ACTIVATIONS, LK_MEMORY_WORKSPACE,
+                                      LK_MEMORY_LOADER,     LK_MEMORY_CHECKPOINT};
     for (int threads = 1; threads <= 3; threads++) {
         for (int workers = 0; workers <= 2; workers++) {
             bench       b;
@@ -76,7 +77,8 @@ static void a_trainer_holds_what_its_plan_said(void)
             start(&b, threads, "plan");
             b.config.workers = workers;
             b.config.resume = true;
-            REQUIRE(lk_trainer_plan(b.context, &b.config, &graph, &plan, memory) == LK_OK, "%s", lk_context_error(b.context));
+            REQUIRE(lk_trainer_plan(b.context, &b.config, &graph, &plan, memory) == LK_OK, "%s",
+                    lk_context_error(b.context));
             REQUIRE(lk_trainer_create(b.context, &b.config, &t) == LK_OK, "%s", lk_context_error(b.context));
             for (int turn = 0; turn < 2; turn++) { /* before the first step and after the last */
                 for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
@@ -149,7 +151,8 @@ static void somebody_elses_checkpoint_is_not_written_over(void)
     lk_trainer *t;
     start(&b, 1, "taken");
     train(&b, 2, LK_OK);
-    CHECK(lk_trainer_create(b.context, &b.config, &t) == LK_EINVAL && strstr(lk_context_error(b.context), "already holds"));
+    CHECK(lk_trainer_create(b.context, &b.config, &t) == LK_EINVAL &&
+          strstr(lk_context_error(b.context), "already holds"));
     b.config.resume_from = "/tmp/lockstep-no-such-run";
     b.config.save = NULL;
     CHECK(lk_trainer_create(b.context, &b.config, &t) == LK_ENOENT, "%s", lk_context_error(b.context));
@@ -167,9 +170,9 @@ static void weights_that_overflowed_are_not_saved(void)
     train(&b, 8, LK_ENAN);
     CHECK(strstr(lk_context_error(b.context), "step") != NULL, "%s", lk_context_error(b.context));
     if (lk_checkpoint_find(b.context, b.save, &step) == LK_OK) { /* what is there is finite */
-        bench c;
-        double loss, accuracy;
-        int64_t seen;
+        bench       c;
+        double      loss, accuracy;
+        int64_t     seen;
         lk_trainer *t;
         start(&c, 1, NULL);
         c.config.train = NULL;
@@ -195,7 +198,8 @@ static void evaluation_alone_holds_nothing_for_training(void)
     start(&b, 1, NULL);
     b.config.train = NULL;
     REQUIRE(lk_trainer_create(b.context, &b.config, &t) == LK_OK, "%s", lk_context_error(b.context));
-    CHECK(lk_context_memory(b.context, LK_MEMORY_GRADIENTS) == 0 && lk_context_memory(b.context, LK_MEMORY_OPTIMIZER) == 0);
+    CHECK(lk_context_memory(b.context, LK_MEMORY_GRADIENTS) == 0 &&
+          lk_context_memory(b.context, LK_MEMORY_OPTIMIZER) == 0);
     CHECK(lk_trainer_evaluate(t, &loss, &accuracy, &seen) == LK_OK && seen == lk_dataset_count(b.test));
     CHECK(loss > 0 && accuracy >= 0 && accuracy <= 1);
     CHECK(lk_trainer_run(t) == LK_EINVAL);

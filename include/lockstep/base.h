@@ -50,17 +50,7 @@ typedef enum lk_status {
 LK_API const char *lk_status_name(lk_status status); /* "LK_EINVAL" */
 LK_API const char *lk_status_text(lk_status status); /* the sentence beside it above */
 
-typedef enum lk_dtype {
-    LK_F32,
-    LK_F64,
-    LK_BF16,
-    LK_F16,
-    LK_I8,
-    LK_U8,
-    LK_I32,
-    LK_I64,
-    LK_DTYPE_COUNT
-} lk_dtype;
+typedef enum lk_dtype { LK_F32, LK_F64, LK_BF16, LK_F16, LK_I8, LK_U8, LK_I32, LK_I64, LK_DTYPE_COUNT } lk_dtype;
 
 LK_API size_t      lk_dtype_size(lk_dtype type); /* bytes of one element; 0 for an unknown type */
 LK_API const char *lk_dtype_name(lk_dtype type); /* "f32" */

@@ -6,7 +6,8 @@
 
 LK_BEGIN_DECLS
 
-typedef struct lk_context lk_context; /* outlives all that is made from it; its functions may be called from any thread */
+typedef struct lk_context
+    lk_context; /* outlives all that is made from it; its functions may be called from any thread */
 
 typedef enum lk_log_level { LK_LOG_DEBUG, LK_LOG_INFO, LK_LOG_WARNING } lk_log_level;
 
@@ -35,9 +36,9 @@ typedef struct lk_allocator {
 } lk_allocator;
 
 typedef struct lk_context_config {
-    size_t       size;    /* sizeof this struct; set by LK_CONTEXT_CONFIG_INIT */
-    int          threads; /* of the pool, the caller's included; 0: affinity mask and cgroup quota over LOCAL_WORLD_SIZE */
-    const char  *isa;     /* "neon", "avx2", "avx512", "generic"; NULL: the best the machine has */
+    size_t size;      /* sizeof this struct; set by LK_CONTEXT_CONFIG_INIT */
+    int    threads;   /* of the pool, the caller's included; 0: affinity mask and cgroup quota over LOCAL_WORLD_SIZE */
+    const char  *isa; /* "neon", "avx2", "avx512", "generic"; NULL: the best the machine has */
     lk_allocator allocator;
     void (*log)(void *user, lk_log_level level, const char *text); /* NULL: silent. One line, no newline; any thread */
     void *log_user;
@@ -54,9 +55,9 @@ LK_API const char *lk_context_error(lk_context *context);
 
 LK_API int         lk_context_threads(const lk_context *context);
 LK_API const char *lk_context_isa(const lk_context *context);
-LK_API size_t      lk_context_memory(const lk_context *context, lk_memory kind);     /* bytes held now */
-LK_API uint64_t    lk_context_allocations(const lk_context *context);                /* calls of the allocator so far */
-LK_API int         lk_default_threads(void); /* what threads = 0 gives */
+LK_API size_t      lk_context_memory(const lk_context *context, lk_memory kind); /* bytes held now */
+LK_API uint64_t    lk_context_allocations(const lk_context *context);            /* calls of the allocator so far */
+LK_API int         lk_default_threads(void);                                     /* what threads = 0 gives */
 
 LK_END_DECLS
 #endif

@@ -42,8 +42,8 @@ typedef struct lk_input_options {
 } lk_input_options;
 
 /* A value that the caller binds before a run. Axis 0 is the batch: dims[0] is its capacity, each run says its count. */
-LK_API lk_tensor lk_input_at(lk_site site, lk_graph *graph, const char *name, lk_dtype type, int rank, const int64_t *dims,
-                             lk_input_options options);
+LK_API lk_tensor lk_input_at(lk_site site, lk_graph *graph, const char *name, lk_dtype type, int rank,
+                             const int64_t *dims, lk_input_options options);
 #define lk_input(graph, name, type, rank, dims, ...) \
     lk_input_at(LK_HERE, graph, name, type, rank, dims, LK_OPTIONS(lk_input_options, ##__VA_ARGS__))
 
@@ -63,8 +63,8 @@ LK_API lk_tensor lk_parameter_at(lk_site site, lk_graph *graph, const char *name
 #define lk_parameter(graph, name, rank, dims, ...) \
     lk_parameter_at(LK_HERE, graph, name, rank, dims, LK_OPTIONS(lk_parameter_options, ##__VA_ARGS__))
 /* State that is saved but not trained (running statistics). type is the graph's or LK_I64. */
-LK_API lk_tensor lk_buffer_at(lk_site site, lk_graph *graph, const char *name, lk_dtype type, int rank, const int64_t *dims,
-                              double value);
+LK_API lk_tensor lk_buffer_at(lk_site site, lk_graph *graph, const char *name, lk_dtype type, int rank,
+                              const int64_t *dims, double value);
 #define lk_buffer(...) lk_buffer_at(LK_HERE, __VA_ARGS__)
 /* Makes `name` (under the open blocks) a second name of a parameter: tied weights. Checkpoints hold both. */
 LK_API void lk_tie_at(lk_site site, lk_tensor parameter, const char *name);
@@ -127,14 +127,15 @@ typedef struct lk_reduce_options {
     bool       keepdim;
 } lk_reduce_options;
 LK_API lk_tensor lk_sum_at(lk_site site, lk_tensor x, lk_reduce_options options);
-LK_API lk_tensor lk_mean_at(lk_site site, lk_tensor x, lk_reduce_options options); /* over the count, not the capacity */
+LK_API lk_tensor lk_mean_at(lk_site site, lk_tensor x,
+                            lk_reduce_options options); /* over the count, not the capacity */
 #define lk_sum(x, ...) lk_sum_at(LK_HERE, x, LK_OPTIONS(lk_reduce_options, ##__VA_ARGS__))
 #define lk_mean(x, ...) lk_mean_at(LK_HERE, x, LK_OPTIONS(lk_reduce_options, ##__VA_ARGS__))
 
 /* ---- shape ---- */
 
 LK_API lk_tensor lk_reshape_at(lk_site site, lk_tensor x, int rank, const int64_t *dims); /* one dim may be -1 */
-LK_API lk_tensor lk_flatten_at(lk_site site, lk_tensor x);                                /* (N, …) → (N, product) */
+LK_API lk_tensor lk_flatten_at(lk_site site, lk_tensor x); /* (N, …) → (N, product) */
 LK_API lk_tensor lk_transpose_at(lk_site site, lk_tensor x, int axis_a, int axis_b);
 LK_API lk_tensor lk_permute_at(lk_site site, lk_tensor x, const int *axes); /* rank of them */
 LK_API lk_tensor lk_slice_at(lk_site site, lk_tensor x, int axis, int64_t start, int64_t length);
@@ -182,7 +183,8 @@ typedef struct lk_norm_options {
     double momentum; /* batch norm; 0: 0.1 */
 } lk_norm_options;
 /* Over the last axes, as many as weight has (or the last one when there is none). weight and bias may be missing. */
-LK_API lk_tensor lk_f_layer_norm_at(lk_site site, lk_tensor x, lk_tensor weight, lk_tensor bias, lk_norm_options options);
+LK_API lk_tensor lk_f_layer_norm_at(lk_site site, lk_tensor x, lk_tensor weight, lk_tensor bias,
+                                    lk_norm_options options);
 LK_API lk_tensor lk_f_rms_norm_at(lk_site site, lk_tensor x, lk_tensor weight, lk_norm_options options);
 /* (N, C) or (N, C, H, W). Training: the batch's statistics over its count, running ones updated; evaluation: the running
  * ones. tracked is the i64 buffer num_batches_tracked, or missing. */
@@ -208,7 +210,8 @@ typedef struct lk_cross_entropy_options {
     lk_tensor      weight;       /* one per sample (…), missing: 1 */
 } lk_cross_entropy_options;
 /* logits (…, C), labels i32 (…). Also counts how many samples have their label on top (lk_program_metrics). */
-LK_API lk_tensor lk_cross_entropy_at(lk_site site, lk_tensor logits, lk_tensor labels, lk_cross_entropy_options options);
+LK_API lk_tensor lk_cross_entropy_at(lk_site site, lk_tensor logits, lk_tensor labels,
+                                     lk_cross_entropy_options options);
 #define lk_cross_entropy(logits, labels, ...) \
     lk_cross_entropy_at(LK_HERE, logits, labels, LK_OPTIONS(lk_cross_entropy_options, ##__VA_ARGS__))
 LK_API lk_tensor lk_mse_at(lk_site site, lk_tensor x, lk_tensor target);

@@ -21,8 +21,8 @@ typedef struct lk_optimizer_config {
     size_t                    size; /* sizeof this struct; set by LK_OPTIMIZER_CONFIG_INIT */
     lk_optimizer_kind         kind;
     double                    lr;
-    double                    momentum, dampening; /* SGD */
-    bool                      nesterov;            /* SGD */
+    double                    momentum, dampening;   /* SGD */
+    bool                      nesterov;              /* SGD */
     double                    beta1, beta2, epsilon; /* Adam, AdamW */
     double                    weight_decay;
     bool                      decay_all; /* decay biases and norms too, as one PyTorch group over all parameters does */
@@ -39,15 +39,16 @@ typedef enum lk_schedule_kind { LK_CONSTANT, LK_STEP, LK_COSINE } lk_schedule_ki
 
 typedef struct lk_schedule {
     lk_schedule_kind kind;
-    int64_t          warmup;      /* steps of linear rise from lr/warmup to lr, in front of any kind */
-    int64_t          total;       /* cosine: all steps, the warm-up included */
-    int64_t          every;       /* step: the rate is multiplied by gamma each so many steps */
+    int64_t          warmup; /* steps of linear rise from lr/warmup to lr, in front of any kind */
+    int64_t          total;  /* cosine: all steps, the warm-up included */
+    int64_t          every;  /* step: the rate is multiplied by gamma each so many steps */
     double           gamma;
-    double           minimum;     /* cosine: where it ends, as a fraction of lr */
+    double           minimum; /* cosine: where it ends, as a fraction of lr */
 } lk_schedule;
 
 LK_API bool   lk_schedule_parse(const char *name, lk_schedule_kind *kind); /* "constant", "step", "cosine" */
-LK_API double lk_schedule_rate(const lk_schedule *schedule, double lr, int64_t step); /* step from 0: updates done before */
+LK_API double lk_schedule_rate(const lk_schedule *schedule, double lr,
+                               int64_t step); /* step from 0: updates done before */
 
 LK_END_DECLS
 #endif

@@ -7,12 +7,13 @@
 
 LK_BEGIN_DECLS
 
-typedef struct lk_plan lk_plan; /* keeps what it needs of the graph, which may be freed; outlives its programs and stores */
+typedef struct lk_plan
+    lk_plan; /* keeps what it needs of the graph, which may be freed; outlives its programs and stores */
 
 typedef struct lk_plan_config {
-    size_t                     size;      /* sizeof this struct; set by LK_PLAN_CONFIG_INIT */
-    lk_tensor                  loss;      /* a single number; missing for inference */
-    const lk_tensor           *outputs;   /* values to read after LK_EVALUATE, e.g. the logits */
+    size_t                     size;    /* sizeof this struct; set by LK_PLAN_CONFIG_INIT */
+    lk_tensor                  loss;    /* a single number; missing for inference */
+    const lk_tensor           *outputs; /* values to read after LK_EVALUATE, e.g. the logits */
     int                        outputs_count;
     const lk_optimizer_config *optimizer; /* NULL: evaluation only, no gradients, no optimizer state */
     bool                       no_fusion; /* keep each operation by itself, as recorded: for checks */

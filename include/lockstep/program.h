@@ -18,19 +18,21 @@ typedef enum lk_section {
 
 /* What changes from step to step. */
 typedef struct lk_step {
-    int64_t        step;       /* this update's number, from 1 */
-    int64_t        epoch;      /* from 0 */
-    int64_t        count;      /* samples in the batch: 0 … capacity */
-    uint64_t       seed;       /* of dropout */
-    double         rate;       /* learning rate */
-    const int64_t *sample_ids; /* of the batch, for dropout, whose numbers follow from (seed, epoch, id): borrowed while sections
+    int64_t  step;  /* this update's number, from 1 */
+    int64_t  epoch; /* from 0 */
+    int64_t  count; /* samples in the batch: 0 … capacity */
+    uint64_t seed;  /* of dropout */
+    double   rate;  /* learning rate */
+    const int64_t
+        *sample_ids; /* of the batch, for dropout, whose numbers follow from (seed, epoch, id): borrowed while sections
                                 * run. NULL: 0, 1, 2, …, and the step takes the epoch's place */
 } lk_step;
 
 typedef struct lk_metrics {
-    double loss;      /* mean: sum over weight */
-    double sum;       /* over samples */
-    double weight;    /* what the sum is divided by. cross_entropy: the count, less what is ignored, or the samples' weights;
+    double loss; /* mean: sum over weight */
+    double sum;  /* over samples */
+    double
+        weight; /* what the sum is divided by. cross_entropy: the count, less what is ignored, or the samples' weights;
                        * mse: elements; any other loss: 1 */
     double correct;   /* samples whose label is on top; 0 for losses that know none */
     double grad_norm; /* after LK_UPDATE with clipping; else 0 */
@@ -42,7 +44,8 @@ LK_API void      lk_program_free(lk_program *program);
 
 /* The data of an input, borrowed until it is bound anew: dense, capacity rows of which the first count are read. */
 LK_API lk_status lk_program_bind(lk_program *program, const char *input, const void *data);
-LK_API lk_status lk_program_step(lk_program *program, const lk_step *step); /* sets the step block for the runs to come */
+LK_API lk_status lk_program_step(lk_program    *program,
+                                 const lk_step *step); /* sets the step block for the runs to come */
 /* All sections share one arena: LK_EVALUATE between LK_FORWARD and LK_BACKWARD overwrites what backward needs. */
 LK_API lk_status lk_program_run(lk_program *program, lk_section section);
 /* FORWARD, BACKWARD and UPDATE in turn. */

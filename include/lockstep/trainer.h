@@ -28,11 +28,12 @@ typedef struct lk_event {
 typedef struct lk_trainer_config {
     size_t size; /* sizeof this struct; set by LK_TRAINER_CONFIG_INIT */
 
-    lk_tensor (*model)(lk_tensor x);                   /* features (batch, dims…) → logits (batch, classes); or … */
-    lk_tensor (*model_with)(lk_tensor x, void *user);  /* … the same with a pointer of yours */
+    lk_tensor (*model)(lk_tensor x); /* features (batch, dims…) → logits (batch, classes); or … */
+    lk_tensor (*model_with)(lk_tensor x, void *user); /* … the same with a pointer of yours */
     void             *model_user;
-    const lk_dataset *train, *test; /* borrowed; either may be NULL. Without train nothing is held for training: it evaluates */
-    lk_dtype          dtype;        /* LK_F32, or LK_F64 for proofs */
+    const lk_dataset *train,
+        *test;      /* borrowed; either may be NULL. Without train nothing is held for training: it evaluates */
+    lk_dtype dtype; /* LK_F32, or LK_F64 for proofs */
 
     int64_t             batch; /* the global batch */
     int64_t             epochs;
@@ -45,14 +46,15 @@ typedef struct lk_trainer_config {
     int                 workers;    /* loader threads */
     int64_t             eval_every; /* steps; 0: after each epoch; below 0: never */
 
-    const char *save;       /* checkpoint directory; NULL: none */
-    int64_t     save_every; /* steps; 0: after each epoch. And always at the end */
-    int         keep;       /* checkpoints that stay */
-    bool        resume;     /* go on from `save` if it holds a checkpoint; without it, such a directory is refused */
+    const char *save;        /* checkpoint directory; NULL: none */
+    int64_t     save_every;  /* steps; 0: after each epoch. And always at the end */
+    int         keep;        /* checkpoints that stay */
+    bool        resume;      /* go on from `save` if it holds a checkpoint; without it, such a directory is refused */
     const char *resume_from; /* go on from this checkpoint directory, which must hold one; may be `save` itself */
-    const char *init;       /* weights to start from: a safetensors file or checkpoint directory; NULL: random */
+    const char *init;        /* weights to start from: a safetensors file or checkpoint directory; NULL: random */
 
-    int (*event)(void *user, const lk_event *event); /* NULL: none; other than 0 stops after this step, saved if save is set */
+    int (*event)(void           *user,
+                 const lk_event *event); /* NULL: none; other than 0 stops after this step, saved if save is set */
     void *event_user;
 } lk_trainer_config;
 #define LK_TRAINER_CONFIG_INIT                                                                                     \

@@ -18,15 +18,15 @@
 enum { MESSAGE_BYTES = 2048 };
 
 struct lk_context {
-    lk_allocator    allocator;
-    void          (*log)(void *user, lk_log_level level, const char *text);
-    void           *log_user;
-    const char     *isa;
-    lk__pool       *pool;
-    atomic_size_t   held[LK_MEMORY_COUNT];
+    lk_allocator allocator;
+    void (*log)(void *user, lk_log_level level, const char *text);
+    void                *log_user;
+    const char          *isa;
+    lk__pool            *pool;
+    atomic_size_t        held[LK_MEMORY_COUNT];
     atomic_uint_fast64_t allocations;
-    pthread_mutex_t lock; /* guards message; a leaf: nothing is locked while it is held */
-    char            message[MESSAGE_BYTES];
+    pthread_mutex_t      lock; /* guards message; a leaf: nothing is locked while it is held */
+    char                 message[MESSAGE_BYTES];
 };
 
 /* Large pieces come as fresh pages, which are zero already and appear when first touched: a model's memory costs nothing until
@@ -56,8 +56,10 @@ static void *default_alloc(void *user, size_t bytes, size_t alignment)
 static void default_free(void *user, void *memory, size_t bytes)
 {
     (void)user;
-    if (bytes >= FRESH_PAGES) munmap(memory, bytes);
-    else free(memory);
+    if (bytes >= FRESH_PAGES)
+        munmap(memory, bytes);
+    else
+        free(memory);
 }
 
 lk_status lk_context_create(const lk_context_config *config, lk_context **context)
@@ -198,10 +200,10 @@ void lk__log(lk_context *c, lk_log_level level, const char *format, ...)
     c->log(c->log_user, level, text);
 }
 
-int          lk_context_threads(const lk_context *c) { return lk__pool_threads(c->pool); }
-const char  *lk_context_isa(const lk_context *c) { return c->isa; }
-lk__pool    *lk__context_pool(lk_context *c) { return c->pool; }
-uint64_t     lk_context_allocations(const lk_context *c) { return atomic_load(&((lk_context *)c)->allocations); }
+int         lk_context_threads(const lk_context *c) { return lk__pool_threads(c->pool); }
+const char *lk_context_isa(const lk_context *c) { return c->isa; }
+lk__pool   *lk__context_pool(lk_context *c) { return c->pool; }
+uint64_t    lk_context_allocations(const lk_context *c) { return atomic_load(&((lk_context *)c)->allocations); }
 
 size_t lk_context_memory(const lk_context *c, lk_memory kind)
 {

@@ -27,13 +27,13 @@ struct lk__pool {
     int         spins;
 
     /* One section. Written by the caller before `generation` moves on; read by workers after they see it move. */
-    lk__tile             function;
-    void                *argument;
-    int64_t              tiles;
-    atomic_int_fast64_t  next;
-    atomic_int           busy;       /* workers that have not finished this generation */
-    atomic_uint          generation; /* odd or even means nothing: each change is one section */
-    atomic_bool          stop;
+    lk__tile            function;
+    void               *argument;
+    int64_t             tiles;
+    atomic_int_fast64_t next;
+    atomic_int          busy;       /* workers that have not finished this generation */
+    atomic_uint         generation; /* odd or even means nothing: each change is one section */
+    atomic_bool         stop;
 
     pthread_mutex_t lock; /* guards sleeping; a leaf */
     pthread_cond_t  wake;
@@ -78,9 +78,9 @@ static unsigned wait_for_work(lk__pool *p, unsigned seen)
 
 static void *worker_main(void *argument)
 {
-    worker  *self = argument;
+    worker   *self = argument;
     lk__pool *p = self->pool;
-    unsigned seen = 0;
+    unsigned  seen = 0;
     for (;;) {
         seen = wait_for_work(p, seen);
         if (atomic_load(&p->stop)) return NULL;

@@ -6,7 +6,13 @@
 #include <stdint.h>
 #include <string.h>
 
-typedef enum lk__purpose { LK__FOR_INIT = 1, LK__FOR_SHUFFLE, LK__FOR_AUGMENT, LK__FOR_DROPOUT, LK__FOR_SYNTHETIC } lk__purpose;
+typedef enum lk__purpose {
+    LK__FOR_INIT = 1,
+    LK__FOR_SHUFFLE,
+    LK__FOR_AUGMENT,
+    LK__FOR_DROPOUT,
+    LK__FOR_SYNTHETIC
+} lk__purpose;
 
 /* (seed, purpose, stream) choose the key; what a stream is the purpose says: a parameter's name hash, an epoch. */
 typedef struct lk__random {
@@ -30,7 +36,8 @@ enum { LK__RANDOM_BATCH = 32 };
 #else
 #define LK__KEEP_LOOP _Pragma("GCC unroll 1") /* gcc would unroll it whole and then find nothing to vectorise */
 #endif
-static inline void lk__random4_batch(const lk__random *random, uint64_t item, uint32_t index, uint32_t out[4][LK__RANDOM_BATCH])
+static inline void lk__random4_batch(const lk__random *random, uint64_t item, uint32_t index,
+                                     uint32_t out[4][LK__RANDOM_BATCH])
 {
     uint32_t k0 = random->key[0], k1 = random->key[1];
     uint32_t c0[LK__RANDOM_BATCH], c1[LK__RANDOM_BATCH], c2[LK__RANDOM_BATCH], c3[LK__RANDOM_BATCH];

@@ -24,7 +24,8 @@ static bool is_real(lk_graph *g, lk_site site, lk__op op, lk_tensor x)
 {
     lk_dtype type = g->values[x.id].shape.dtype;
     if (type == g->real) return true;
-    lk__graph_fail(g, site, "%s: takes %s values, not %s", lk__op_name(op), lk_dtype_name(g->real), lk_dtype_name(type));
+    lk__graph_fail(g, site, "%s: takes %s values, not %s", lk__op_name(op), lk_dtype_name(g->real),
+                   lk_dtype_name(type));
     return false;
 }
 
@@ -103,7 +104,8 @@ lk_tensor lk_dropout_at(lk_site site, lk_tensor x, double probability)
         return (lk_tensor){g, -1};
     }
     int64_t rows = shape->count_axis == 0 ? shape->count_unit : 1;
-    return record1(site, LK__OP_dropout, &(lk__attrs){.probability = probability, .stream = g->dropouts++, .length = rows}, x);
+    return record1(site, LK__OP_dropout,
+                   &(lk__attrs){.probability = probability, .stream = g->dropouts++, .length = rows}, x);
 }
 
 lk_tensor lk_softmax_at(lk_site site, lk_tensor x, int axis)
@@ -127,7 +129,8 @@ static lk_tensor reduce(lk_site site, lk_tensor x, lk_reduce_options options, bo
         for (int i = 0; i < options.axes_count; i++) {
             int axis = from_end(x, options.axes[i]);
             if (axis < 0 || axis >= rank) {
-                lk__graph_fail(g, site, "%s: there is no axis %d among %d", mean ? "mean" : "sum", options.axes[i], rank);
+                lk__graph_fail(g, site, "%s: there is no axis %d among %d", mean ? "mean" : "sum", options.axes[i],
+                               rank);
                 return (lk_tensor){g, -1};
             }
             attrs.mask |= 1u << axis;
@@ -182,7 +185,8 @@ lk_tensor lk_reshape_at(lk_site site, lk_tensor x, int rank, const int64_t *dims
     }
     if (open >= 0 && known > 0 && elements % known == 0) to.dims[open] = elements / known, known = elements;
     if (known != elements) {
-        lk__graph_fail(g, site, "reshape: the new shape does not have the %lld elements of %s", (long long)elements, text);
+        lk__graph_fail(g, site, "reshape: the new shape does not have the %lld elements of %s", (long long)elements,
+                       text);
         return failed;
     }
     if (!reshape_count(&from, &to)) {
@@ -247,7 +251,9 @@ lk_tensor lk_f_linear_at(lk_site site, lk_tensor x, lk_tensor weight, lk_tensor 
 
 static lk__attrs window(lk_window_options options, int64_t kernel, int64_t stride)
 {
-    return (lk__attrs){.kernel = kernel, .stride = options.stride ? options.stride : stride, .padding = options.padding,
+    return (lk__attrs){.kernel = kernel,
+                       .stride = options.stride ? options.stride : stride,
+                       .padding = options.padding,
                        .groups = options.groups ? options.groups : 1};
 }
 
@@ -269,11 +275,15 @@ lk_tensor lk_avg_pool2d_at(lk_site site, lk_tensor x, int64_t kernel, lk_window_
     return record1(site, LK__OP_avg_pool2d, &attrs, x);
 }
 
-lk_tensor lk_global_avg_pool2d_at(lk_site site, lk_tensor x) { return record1(site, LK__OP_global_avg_pool2d, NULL, x); }
+lk_tensor lk_global_avg_pool2d_at(lk_site site, lk_tensor x)
+{
+    return record1(site, LK__OP_global_avg_pool2d, NULL, x);
+}
 
 lk_tensor lk_f_layer_norm_at(lk_site site, lk_tensor x, lk_tensor weight, lk_tensor bias, lk_norm_options options)
 {
-    lk__attrs attrs = {.axis = weight.graph ? lk_tensor_rank(weight) : 1, .epsilon = options.epsilon > 0 ? options.epsilon : 1e-5};
+    lk__attrs attrs = {.axis = weight.graph ? lk_tensor_rank(weight) : 1,
+                       .epsilon = options.epsilon > 0 ? options.epsilon : 1e-5};
     return record(site, LK__OP_layer_norm, &attrs, (lk_tensor[]){x, weight, bias}, 3);
 }
 
@@ -301,8 +311,9 @@ lk_tensor lk_f_batch_norm_at(lk_site site, lk_tensor x, lk_tensor weight, lk_ten
         if (i < 5 && all[i].graph && !is_real(g, site, LK__OP_batch_norm, all[i])) return (lk_tensor){g, -1};
     }
     lk__attrs attrs = {.epsilon = options.epsilon > 0 ? options.epsilon : 1e-5,
-                       .momentum = options.momentum > 0 ? options.momentum : 0.1, .update = true};
-    int node = lk__emit(g, site, LK__OP_batch_norm, &attrs, in, 6, LK__ALL_OUTPUTS);
+                       .momentum = options.momentum > 0 ? options.momentum : 0.1,
+                       .update = true};
+    int       node = lk__emit(g, site, LK__OP_batch_norm, &attrs, in, 6, LK__ALL_OUTPUTS);
     return (lk_tensor){g, node < 0 ? -1 : g->nodes[node].out[0]};
 }
 
@@ -340,8 +351,8 @@ lk_tensor lk_cross_entropy_at(lk_site site, lk_tensor logits, lk_tensor labels, 
     }
     lk__attrs attrs = {.label_smoothing = options.label_smoothing,
                        .ignore_index = options.ignore_index ? *options.ignore_index : -100};
-    int in[] = {all[0].id, all[1].id, all[2].graph ? all[2].id : -1};
-    int node = lk__emit(g, site, LK__OP_cross_entropy, &attrs, in, all[2].graph ? 3 : 2, LK__ALL_OUTPUTS);
+    int       in[] = {all[0].id, all[1].id, all[2].graph ? all[2].id : -1};
+    int       node = lk__emit(g, site, LK__OP_cross_entropy, &attrs, in, all[2].graph ? 3 : 2, LK__ALL_OUTPUTS);
     return (lk_tensor){g, node < 0 ? -1 : g->nodes[node].out[0]};
 }
 

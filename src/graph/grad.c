@@ -11,7 +11,7 @@ typedef struct backward {
     int      *gradient; /* by value id */
     int      *now;      /* by value id: what backward reads for it (its recomputed twin, or itself) */
     size_t    capacity, now_capacity;
-    lk__node  n;        /* the node whose gradient is being made: a copy, since nodes move as they grow */
+    lk__node  n; /* the node whose gradient is being made: a copy, since nodes move as they grow */
 } backward;
 
 /* Values appear while we walk: keep both maps as long as the graph. */
@@ -184,7 +184,9 @@ static void grad_concat(backward *b, int dy)
     for (int i = 0; i < b->n.inputs; i++) {
         int64_t length = shape_of(b, in(b, i)).dims[b->n.attrs.axis];
         if (wants(b, i))
-            give(b, i, EMIT1(b, LK__OP_slice, &(lk__attrs){.axis = b->n.attrs.axis, .start = start, .length = length}, 1, dy));
+            give(
+                b, i,
+                EMIT1(b, LK__OP_slice, &(lk__attrs){.axis = b->n.attrs.axis, .start = start, .length = length}, 1, dy));
         start += length;
     }
 }
@@ -231,7 +233,9 @@ static void grad_node(backward *b, int dy)
     case LK__OP_dropout: give(b, 0, EMIT1(b, LK__OP_dropout, a, 1, dy)); return;
     case LK__OP_softmax: give(b, 0, EMIT1(b, LK__OP_softmax_grad, a, 2, dy, out(b, 0))); return;
     case LK__OP_log_softmax: give(b, 0, EMIT1(b, LK__OP_log_softmax_grad, a, 2, dy, out(b, 0))); return;
-    case LK__OP_max_pool2d: give(b, 0, emit_like(b, LK__OP_max_pool2d_grad, a, (int[]){dy, out(b, 1)}, 2, in(b, 0))); return;
+    case LK__OP_max_pool2d:
+        give(b, 0, emit_like(b, LK__OP_max_pool2d_grad, a, (int[]){dy, out(b, 1)}, 2, in(b, 0)));
+        return;
     case LK__OP_avg_pool2d: give(b, 0, emit_like(b, LK__OP_avg_pool2d_grad, a, &dy, 1, in(b, 0))); return;
     case LK__OP_global_avg_pool2d: give(b, 0, emit_like(b, LK__OP_global_avg_pool2d_grad, a, &dy, 1, in(b, 0))); return;
     case LK__OP_layer_norm: {
@@ -301,7 +305,8 @@ static void recompute(backward *b, int block, size_t forward_nodes)
 /* The value that a chain of reshapes starts from: two parameters must not share one as their gradient. */
 static int root(const lk_graph *g, int value)
 {
-    while (value >= 0 && g->values[value].kind == LK__VALUE_RESULT && g->nodes[g->values[value].node].op == LK__OP_reshape)
+    while (value >= 0 && g->values[value].kind == LK__VALUE_RESULT &&
+           g->nodes[g->values[value].node].op == LK__OP_reshape)
         value = g->nodes[g->values[value].node].in[0];
     return value;
 }
@@ -315,7 +320,8 @@ static void collect(backward *b, int *gradients)
         if (s->buffer || s->frozen) continue;
         int  own = b->gradient[s->value];
         bool taken = own >= 0 && g->values[root(g, own)].kind != LK__VALUE_RESULT;
-        for (size_t j = 0; j < i && own >= 0; j++) taken = taken || (gradients[j] >= 0 && root(g, gradients[j]) == root(g, own));
+        for (size_t j = 0; j < i && own >= 0; j++)
+            taken = taken || (gradients[j] >= 0 && root(g, gradients[j]) == root(g, own));
         b->n.site = s->site;
         gradients[i] = taken ? EMIT1(b, LK__OP_scale, &(lk__attrs){.scale = 1}, 1, own) : own;
     }

@@ -7,7 +7,8 @@
 
 static int add_block(lk_graph *g, const char *name, int parent, bool recompute)
 {
-    if (lk__grow(g->context, (void **)&g->blocks, &g->blocks_capacity, g->blocks_count + 1, sizeof *g->blocks) < 0) return -1;
+    if (lk__grow(g->context, (void **)&g->blocks, &g->blocks_capacity, g->blocks_count + 1, sizeof *g->blocks) < 0)
+        return -1;
     char *copy = lk__strdup(g->context, name);
     if (!copy) return -1;
     g->blocks[g->blocks_count] = (lk__block){copy, parent, recompute};
@@ -86,13 +87,14 @@ int lk__graph_value(lk_graph *g, const lk__value *value)
 /* "layer1.0" + "conv1" → "layer1.0.conv1" */
 static char *scoped(lk_graph *g, const char *name)
 {
-    char full[512];
+    char        full[512];
     const char *scope = g->blocks[g->block].name;
-    int n = snprintf(full, sizeof full, "%s%s%s", scope, *scope ? "." : "", name);
+    int         n = snprintf(full, sizeof full, "%s%s%s", scope, *scope ? "." : "", name);
     if (n < 0 || (size_t)n >= sizeof full) {
         if (g->status == LK_OK) {
             g->status = LK_EINVAL;
-            snprintf(g->error, sizeof g->error, "the name \"%.60s…\" is too long: %zu characters are possible", name, sizeof full - 1);
+            snprintf(g->error, sizeof g->error, "the name \"%.60s…\" is too long: %zu characters are possible", name,
+                     sizeof full - 1);
         }
         return NULL;
     }
@@ -140,7 +142,10 @@ lk_tensor lk_input_at(lk_site site, lk_graph *g, const char *name, lk_dtype type
             return none;
         }
     lk__value v = {.shape = make_shape(type, rank, dims, rank > 0 && !options.fixed ? 0 : -1),
-                   .kind = LK__VALUE_INPUT, .node = -1, .state = -1, .site = site};
+                   .kind = LK__VALUE_INPUT,
+                   .node = -1,
+                   .state = -1,
+                   .site = site};
     if (!(v.name = lk__strdup(g->context, name))) {
         out_of_memory(g);
         return none;
@@ -172,13 +177,17 @@ static lk_tensor add_state(lk_graph *g, lk_site site, const char *name, lk_dtype
     }
     lk__state *other = find_state(g, state.name);
     if (other) {
-        lk__graph_fail(g, site, "\"%s\" exists already, made at %s:%d; tie it with lk_tie or choose another name", state.name,
-                       other->site.file, other->site.line);
+        lk__graph_fail(g, site, "\"%s\" exists already, made at %s:%d; tie it with lk_tie or choose another name",
+                       state.name, other->site.file, other->site.line);
         lk__strfree(g->context, state.name);
         return none;
     }
-    lk__value v = {.shape = make_shape(type, rank, dims, -1), .kind = LK__VALUE_STATE, .node = -1,
-                   .state = (int)g->states_count, .needs_gradient = !state.buffer && !state.frozen, .site = site};
+    lk__value v = {.shape = make_shape(type, rank, dims, -1),
+                   .kind = LK__VALUE_STATE,
+                   .node = -1,
+                   .state = (int)g->states_count,
+                   .needs_gradient = !state.buffer && !state.frozen,
+                   .site = site};
     state.site = site;
     state.value = lk__graph_value(g, &v);
     g->states[g->states_count++] = state;
@@ -188,18 +197,21 @@ static lk_tensor add_state(lk_graph *g, lk_site site, const char *name, lk_dtype
 lk_tensor lk_parameter_at(lk_site site, lk_graph *g, const char *name, int rank, const int64_t *dims,
                           lk_parameter_options options)
 {
-    return add_state(g, site, name, g->real, rank, dims,
-                     (lk__state){.frozen = options.frozen, .no_decay = options.no_decay, .init = options.init, .a = options.a});
+    return add_state(
+        g, site, name, g->real, rank, dims,
+        (lk__state){.frozen = options.frozen, .no_decay = options.no_decay, .init = options.init, .a = options.a});
 }
 
-lk_tensor lk_buffer_at(lk_site site, lk_graph *g, const char *name, lk_dtype type, int rank, const int64_t *dims, double value)
+lk_tensor lk_buffer_at(lk_site site, lk_graph *g, const char *name, lk_dtype type, int rank, const int64_t *dims,
+                       double value)
 {
     if (type != g->real && type != LK_I64) {
         lk__graph_fail(g, site, "buffer %s is %s; a graph of %s takes that or i64", name, lk_dtype_name(type),
                        lk_dtype_name(g->real));
         return (lk_tensor){g, -1};
     }
-    return add_state(g, site, name, type, rank, dims, (lk__state){.buffer = true, .init = LK_INIT_CONSTANT, .a = value});
+    return add_state(g, site, name, type, rank, dims,
+                     (lk__state){.buffer = true, .init = LK_INIT_CONSTANT, .a = value});
 }
 
 void lk_tie_at(lk_site site, lk_tensor parameter, const char *name)
@@ -211,8 +223,9 @@ void lk_tie_at(lk_site site, lk_tensor parameter, const char *name)
         return;
     }
     lk__state *s = &g->states[g->values[parameter.id].state];
-    char *full = scoped(g, name);
-    if (!full || lk__grow(g->context, (void **)&s->aliases, &s->aliases_capacity, s->aliases_count + 1, sizeof(char *)) < 0) {
+    char      *full = scoped(g, name);
+    if (!full ||
+        lk__grow(g->context, (void **)&s->aliases, &s->aliases_capacity, s->aliases_count + 1, sizeof(char *)) < 0) {
         lk__strfree(g->context, full);
         out_of_memory(g);
         return;
@@ -254,7 +267,8 @@ void lk_block_end_at(lk_site site, lk_tensor x)
 }
 
 /* Adds the node alone; its outputs are the caller's to fill. */
-static lk__node *add_node(lk_graph *g, lk_site site, lk__op op, const lk__attrs *attrs, const int *in, int inputs, int outputs)
+static lk__node *add_node(lk_graph *g, lk_site site, lk__op op, const lk__attrs *attrs, const int *in, int inputs,
+                          int outputs)
 {
     if (lk__grow(g->context, (void **)&g->nodes, &g->nodes_capacity, g->nodes_count + 1, sizeof *g->nodes) < 0) {
         out_of_memory(g);
@@ -276,7 +290,11 @@ static int emit_outputs(lk_graph *g, lk__node *node, const lk__shape *shapes, in
         if (node->in[i] >= 0 && g->values[node->in[i]].needs_gradient) needs_gradient = true;
     for (int i = 0; i < node->outputs; i++) {
         if (!(wanted >> i & 1)) continue;
-        lk__value v = {.shape = shapes[i], .kind = LK__VALUE_RESULT, .node = index, .state = -1, .site = node->site,
+        lk__value v = {.shape = shapes[i],
+                       .kind = LK__VALUE_RESULT,
+                       .node = index,
+                       .state = -1,
+                       .site = node->site,
                        .needs_gradient = needs_gradient};
         if ((node->out[i] = lk__graph_value(g, &v)) < 0) return -1;
     }
@@ -301,8 +319,8 @@ int lk__emit_shaped(lk_graph *g, lk_site site, lk__op op, const lk__attrs *attrs
     return node ? emit_outputs(g, node, shapes, LK__ALL_OUTPUTS) : -1;
 }
 
-int lk__emit_update(lk_graph *g, lk_site site, lk__op op, const lk__attrs *attrs, const int *in, int inputs, const int *out,
-                    int outputs)
+int lk__emit_update(lk_graph *g, lk_site site, lk__op op, const lk__attrs *attrs, const int *in, int inputs,
+                    const int *out, int outputs)
 {
     if (g->status < 0) return -1;
     lk__node *node = add_node(g, site, op, attrs, in, inputs, outputs);

@@ -93,14 +93,14 @@ int lk__emit1(lk_graph *graph, lk_site site, lk__op op, const lk__attrs *attrs, 
 int lk__emit_shaped(lk_graph *graph, lk_site site, lk__op op, const lk__attrs *attrs, const int *in, int inputs,
                     const lk__shape *shapes, int outputs);
 /* For ops that update state in place (optimizers): the outputs are values that exist. */
-int lk__emit_update(lk_graph *graph, lk_site site, lk__op op, const lk__attrs *attrs, const int *in, int inputs, const int *out,
-                    int outputs);
+int lk__emit_update(lk_graph *graph, lk_site site, lk__op op, const lk__attrs *attrs, const int *in, int inputs,
+                    const int *out, int outputs);
 
 /* shape.c: fills out[] (LK__MAX_OUT) for the op; count of outputs, or -1 with the failure kept. */
 int     lk__shape_rule(lk_graph *graph, lk_site site, lk__op op, const lk__attrs *attrs, const int *in, int inputs,
                        lk__shape *out);
 int64_t lk__shape_elements(const lk__shape *shape);
-bool    lk__shape_equal(const lk__shape *a, const lk__shape *b); /* dims and count; not type */
+bool    lk__shape_equal(const lk__shape *a, const lk__shape *b);          /* dims and count; not type */
 void    lk__shape_text(const lk__shape *shape, char *text, size_t bytes); /* "(64*, 3, 32, 32)": * marks the count */
 
 /* grad.c: appends the backward of `loss` to the graph. gradients[i] is the value of the gradient of state i, or -1. */

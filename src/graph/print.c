@@ -109,15 +109,19 @@ void lk_graph_print(const lk_graph *g, lk_write write, void *user)
         value_name(g, (int)i, text, sizeof text);
         lk__shape_text(&v->shape, shape, sizeof shape);
         const lk__state *state = v->kind == LK__VALUE_STATE ? &g->states[v->state] : NULL;
-        emit(&s, "%-9s %-32s %s %s%s\n", !state ? "input" : state->buffer ? "buffer" : "parameter", text,
-             lk_dtype_name(v->shape.dtype), shape, state && state->frozen ? " frozen" : "");
+        emit(&s, "%-9s %-32s %s %s%s\n",
+             !state          ? "input"
+             : state->buffer ? "buffer"
+                             : "parameter",
+             text, lk_dtype_name(v->shape.dtype), shape, state && state->frozen ? " frozen" : "");
         for (size_t j = 0; state && j < state->aliases_count; j++)
             emit(&s, "%-9s %-32s the same as %s\n", "tied", state->aliases[j], text);
     }
     int block = 0;
     for (size_t i = 0; i < g->nodes_count; i++) {
         if (g->nodes[i].dead) continue;
-        if (g->nodes[i].block != block) emit(&s, "block     %s\n", (block = g->nodes[i].block) ? g->blocks[block].name : "(model)");
+        if (g->nodes[i].block != block)
+            emit(&s, "block     %s\n", (block = g->nodes[i].block) ? g->blocks[block].name : "(model)");
         lk__node_text(g, &g->nodes[i], text, sizeof text);
         emit(&s, "  %s\n", text);
     }
@@ -134,7 +138,8 @@ void lk_graph_dot(const lk_graph *g, lk_write write, void *user)
         value_name(g, (int)i, text, sizeof text);
         lk__shape_text(&v->shape, shape, sizeof shape);
         emit(&s, "  v%zu [shape=%s, style=filled, fillcolor=\"%s\", label=\"%s\\n%s\"];\n", i,
-             v->kind == LK__VALUE_INPUT ? "oval" : "box", v->kind == LK__VALUE_INPUT ? "#d9ead3" : "#fff2cc", text, shape);
+             v->kind == LK__VALUE_INPUT ? "oval" : "box", v->kind == LK__VALUE_INPUT ? "#d9ead3" : "#fff2cc", text,
+             shape);
     }
     for (size_t i = 0; i < g->nodes_count; i++) {
         const lk__node *n = &g->nodes[i];

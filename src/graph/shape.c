@@ -88,15 +88,15 @@ static int image_window(const rule *r, const lk__shape *x, int64_t channels, int
 {
     const lk__attrs *a = r->attrs;
     if (a->stride < 1 || a->padding < 0 || kh < 1 || kw < 1)
-        return FAIL(r, "%s: stride %lld, padding %lld and kernel %lld×%lld cannot be", lk__op_name(r->op), (long long)a->stride,
-                    (long long)a->padding, (long long)kh, (long long)kw);
+        return FAIL(r, "%s: stride %lld, padding %lld and kernel %lld×%lld cannot be", lk__op_name(r->op),
+                    (long long)a->stride, (long long)a->padding, (long long)kh, (long long)kw);
     if (x->rank != 4) return FAIL(r, "%s: x has shape %s; (N, C, H, W) is needed", lk__op_name(r->op), show(x).text);
     if (x->count_axis > 0) return FAIL(r, "%s: the batch must be axis 0 of x %s", lk__op_name(r->op), show(x).text);
     int64_t dims[4] = {x->dims[0], channels, window_out(x->dims[2], kh, a->stride, a->padding),
                        window_out(x->dims[3], kw, a->stride, a->padding)};
     if (dims[2] < 1 || dims[3] < 1)
-        return FAIL(r, "%s: a %lld×%lld window does not fit into x %s with padding %lld", lk__op_name(r->op), (long long)kh,
-                    (long long)kw, show(x).text, (long long)a->padding);
+        return FAIL(r, "%s: a %lld×%lld window does not fit into x %s with padding %lld", lk__op_name(r->op),
+                    (long long)kh, (long long)kw, show(x).text, (long long)a->padding);
     *y = fixed(r->graph->real, 4, dims);
     carry_count(y, x, 0, 0);
     return 0;
@@ -130,10 +130,11 @@ static int rule_pool(rule *r)
     const lk__shape *x = r->in[0];
     if (x->rank != 4) return FAIL(r, "%s: x has shape %s; (N, C, H, W) is needed", lk__op_name(r->op), show(x).text);
     int64_t kernel = r->attrs->kernel;
-    if (kernel > 15) return FAIL(r, "%s: a kernel of %lld; at most 15 is possible", lk__op_name(r->op), (long long)kernel);
+    if (kernel > 15)
+        return FAIL(r, "%s: a kernel of %lld; at most 15 is possible", lk__op_name(r->op), (long long)kernel);
     if (2 * r->attrs->padding > kernel)
-        return FAIL(r, "%s: padding %lld is more than half the kernel %lld", lk__op_name(r->op), (long long)r->attrs->padding,
-                    (long long)kernel);
+        return FAIL(r, "%s: padding %lld is more than half the kernel %lld", lk__op_name(r->op),
+                    (long long)r->attrs->padding, (long long)kernel);
     if (image_window(r, x, x->dims[1], kernel, kernel, &r->out[0]) < 0) return -1;
     if (r->op != LK__OP_max_pool2d) return 1;
     r->out[1] = r->out[0];
@@ -162,13 +163,13 @@ static int rule_matmul(rule *r)
     const lk__shape *a = r->in[0], *b = r->in[1];
     if (a->rank < 2 || b->rank < 2)
         return FAIL(r, "matmul: %s × %s; each side needs two axes or more", show(a).text, show(b).text);
-    int     ma = a->rank - 2 + r->attrs->transpose_a, ka = a->rank - 1 - r->attrs->transpose_a;
-    int     kb = b->rank - 2 + r->attrs->transpose_b, nb = b->rank - 1 - r->attrs->transpose_b;
-    bool    same_count = (a->count_axis == ka) == (b->count_axis == kb);
+    int              ma = a->rank - 2 + r->attrs->transpose_a, ka = a->rank - 1 - r->attrs->transpose_a;
+    int              kb = b->rank - 2 + r->attrs->transpose_b, nb = b->rank - 1 - r->attrs->transpose_b;
+    bool             same_count = (a->count_axis == ka) == (b->count_axis == kb);
     const lk__shape *batch = a->rank >= b->rank ? a : b;
     if (a->dims[ka] != b->dims[kb] || !same_count)
-        return FAIL(r, "matmul: %s × %s do not fit: %lld against %lld", show(a).text, show(b).text, (long long)a->dims[ka],
-                    (long long)b->dims[kb]);
+        return FAIL(r, "matmul: %s × %s do not fit: %lld against %lld", show(a).text, show(b).text,
+                    (long long)a->dims[ka], (long long)b->dims[kb]);
     if (a->rank != b->rank && a->rank != 2 && b->rank != 2)
         return FAIL(r, "matmul: batch axes of %s and %s differ", show(a).text, show(b).text);
     if (a->rank == b->rank)
@@ -182,7 +183,7 @@ static int rule_matmul(rule *r)
     carry_count(&y, a, ma, y.rank - 2);
     carry_count(&y, b, nb, y.rank - 1);
     if (r->attrs->mask) { /* the gradient of a shared side: summed over the batch */
-        int64_t dims[2] = {y.dims[y.rank - 2], y.dims[y.rank - 1]};
+        int64_t   dims[2] = {y.dims[y.rank - 2], y.dims[y.rank - 1]};
         lk__shape shared = fixed(y.dtype, 2, dims);
         carry_count(&shared, &y, y.rank - 2, 0);
         carry_count(&shared, &y, y.rank - 1, 1);
@@ -195,12 +196,13 @@ static int rule_matmul(rule *r)
 static int rule_binary(rule *r)
 {
     const lk__shape *a = r->in[0], *b = r->in[1];
-    lk__shape        y = {.dtype = a->dtype, .rank = a->rank > b->rank ? a->rank : b->rank, .count_axis = -1, .count_unit = 1};
+    lk__shape y = {.dtype = a->dtype, .rank = a->rank > b->rank ? a->rank : b->rank, .count_axis = -1, .count_unit = 1};
     for (int i = 0; i < y.rank; i++) { /* i counts from the last axis */
         int     ia = a->rank - 1 - i, ib = b->rank - 1 - i, iy = y.rank - 1 - i;
         int64_t da = ia >= 0 ? a->dims[ia] : 1, db = ib >= 0 ? b->dims[ib] : 1;
         bool    ca = ia >= 0 && a->count_axis == ia, cb = ib >= 0 && b->count_axis == ib;
-        bool    fits = da == db ? ca == cb && (!ca || a->count_unit == b->count_unit) : (da == 1 && !ca) || (db == 1 && !cb);
+        bool    fits =
+            da == db ? ca == cb && (!ca || a->count_unit == b->count_unit) : (da == 1 && !ca) || (db == 1 && !cb);
         if (da == 1 && db == 1 && ca != cb) fits = true; /* a batch of capacity 1 against a constant */
         if (!fits)
             return FAIL(r, "%s: shapes %s and %s do not broadcast%s", lk__op_name(r->op), show(a).text, show(b).text,
@@ -241,7 +243,8 @@ static int rule_row_norm(rule *r)
         if (!w) continue;
         bool fits = w->rank == trailing;
         for (int i = 0; fits && i < trailing; i++) fits = w->dims[i] == x->dims[x->rank - trailing + i];
-        if (!fits) return FAIL(r, "%s: weight or bias %s does not fit x %s", lk__op_name(r->op), show(w).text, show(x).text);
+        if (!fits)
+            return FAIL(r, "%s: weight or bias %s does not fit x %s", lk__op_name(r->op), show(w).text, show(x).text);
     }
     lk__shape rows = fixed(r->graph->real, x->rank - trailing, x->dims);
     for (int i = 0; i < rows.rank; i++) carry_count(&rows, x, i, i);
@@ -268,8 +271,8 @@ static int rule_batch_norm(rule *r)
     int last = r->op == LK__OP_batch_norm ? 4 : r->inputs - 1;
     for (int i = 1; i <= last && i < r->inputs; i++)
         if (r->in[i] && (r->in[i]->rank != 1 || r->in[i]->dims[0] != x->dims[1]))
-            return FAIL(r, "batch_norm: %s does not fit the %lld channels of x %s", show(r->in[i]).text, (long long)x->dims[1],
-                        show(x).text);
+            return FAIL(r, "batch_norm: %s does not fit the %lld channels of x %s", show(r->in[i]).text,
+                        (long long)x->dims[1], show(x).text);
     r->out[0] = *x;
     r->out[1] = r->out[2] = vector(r, x->dims[1]);
     return r->op == LK__OP_batch_norm ? 3 : 1;
@@ -335,7 +338,8 @@ static int rule_concat(rule *r)
         int64_t   add = other.rank == y.rank ? other.dims[axis] : 0;
         if (add) other.dims[axis] = y.dims[axis];
         if (!add || !lk__shape_equal(&other, &y) || other.dtype != y.dtype)
-            return FAIL(r, "concat: %s and %s differ in more than axis %d", show(r->in[0]).text, show(r->in[i]).text, axis);
+            return FAIL(r, "concat: %s and %s differ in more than axis %d", show(r->in[0]).text, show(r->in[i]).text,
+                        axis);
         y.dims[axis] += add;
     }
     r->out[0] = y;
@@ -365,8 +369,8 @@ static int rule_cross_entropy(rule *r)
     lk__shape rows = fixed(labels->dtype, 1, x->dims);
     carry_count(&rows, x, 0, 0);
     if (labels->dtype != LK_I32 || !lk__shape_equal(&rows, labels))
-        return FAIL(r, "cross_entropy: labels %s (%s) do not fit logits %s; i32, one a row, is needed", show(labels).text,
-                    lk_dtype_name(labels->dtype), show(x).text);
+        return FAIL(r, "cross_entropy: labels %s (%s) do not fit logits %s; i32, one a row, is needed",
+                    show(labels).text, lk_dtype_name(labels->dtype), show(x).text);
     if (w && !lk__shape_equal(&rows, w))
         return FAIL(r, "cross_entropy: weight %s does not fit logits %s", show(w).text, show(x).text);
     if (!(r->attrs->label_smoothing >= 0 && r->attrs->label_smoothing < 1))
@@ -453,7 +457,8 @@ static int apply(rule *r)
     return FAIL(r, "%s: no shape follows from its inputs", lk__op_name(r->op));
 }
 
-int lk__shape_rule(lk_graph *graph, lk_site site, lk__op op, const lk__attrs *attrs, const int *in, int inputs, lk__shape *out)
+int lk__shape_rule(lk_graph *graph, lk_site site, lk__op op, const lk__attrs *attrs, const int *in, int inputs,
+                   lk__shape *out)
 {
     rule r = {.graph = graph, .site = site, .op = op, .attrs = attrs, .inputs = inputs, .out = out};
     for (int i = 0; i < inputs; i++) r.in[i] = in[i] >= 0 ? &graph->values[in[i]].shape : NULL;

@@ -3,7 +3,7 @@
 #include <lockstep/nn.h>
 #include <math.h>
 
-static bool usable(lk_tensor x) { return x.graph && x.id >= 0 && lk_graph_status(x.graph) == LK_OK; }
+static bool      usable(lk_tensor x) { return x.graph && x.id >= 0 && lk_graph_status(x.graph) == LK_OK; }
 static lk_tensor unusable(lk_tensor x) { return (lk_tensor){x.graph, -1}; }
 
 static lk_tensor weight(lk_site site, lk_tensor x, int rank, const int64_t *dims, double fan_in, lk_layer_options o)
@@ -12,7 +12,8 @@ static lk_tensor weight(lk_site site, lk_tensor x, int rank, const int64_t *dims
         lk_tie_at(site, o.weight, "weight");
         return o.weight;
     }
-    lk_parameter_options p = {.frozen = o.frozen, .init = o.std > 0 ? LK_INIT_NORMAL : LK_INIT_UNIFORM,
+    lk_parameter_options p = {.frozen = o.frozen,
+                              .init = o.std > 0 ? LK_INIT_NORMAL : LK_INIT_UNIFORM,
                               .a = o.std > 0 ? o.std : 1 / sqrt(fan_in)};
     return lk_parameter_at(site, x.graph, "weight", rank, dims, p);
 }
@@ -30,7 +31,8 @@ static lk_tensor constant(lk_site site, lk_tensor x, const char *name, int64_t s
     return lk_parameter_at(site, x.graph, name, 1, &size, p);
 }
 
-lk_tensor lk_conv2d_at(lk_site site, lk_tensor x, const char *name, int64_t channels, int64_t kernel, lk_layer_options o)
+lk_tensor lk_conv2d_at(lk_site site, lk_tensor x, const char *name, int64_t channels, int64_t kernel,
+                       lk_layer_options o)
 {
     if (!usable(x)) return unusable(x);
     int64_t groups = o.groups > 0 ? o.groups : 1, inside = lk_tensor_dim(x, 1) / groups;
@@ -56,7 +58,8 @@ lk_tensor lk_linear_at(lk_site site, lk_tensor x, const char *name, int64_t feat
     return y;
 }
 
-lk_tensor lk_embedding_at(lk_site site, lk_tensor ids, const char *name, int64_t vocabulary, int64_t width, lk_layer_options o)
+lk_tensor lk_embedding_at(lk_site site, lk_tensor ids, const char *name, int64_t vocabulary, int64_t width,
+                          lk_layer_options o)
 {
     if (!usable(ids)) return unusable(ids);
     if (!(o.std > 0)) o.std = 1;

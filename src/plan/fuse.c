@@ -50,7 +50,9 @@ static void absorb(lk_graph *g, lk__node *n, lk__node *next)
 static void fuse_relu(lk_graph *g, const uses *u, lk__node *n)
 {
     lk__node *next = only_reader(g, u, n->out[0]);
-    if (!next || next->op != LK__OP_unary || next->attrs.unary != LK__RELU || recompute_differs(g, n->block, next->block)) return;
+    if (!next || next->op != LK__OP_unary || next->attrs.unary != LK__RELU ||
+        recompute_differs(g, n->block, next->block))
+        return;
     n->attrs.activation = LK__RELU;
     int kept = n->outputs;
     n->out[0] = next->out[0]; /* further outputs (saved statistics) stay n's own */
@@ -80,7 +82,8 @@ lk_status lk__pass_fuse(lk__timeline *t)
         for (size_t i = 0; i < g->nodes_count; i++) {
             lk__node *n = &g->nodes[i];
             if (n->dead) continue;
-            if (n->op == LK__OP_conv2d || n->op == LK__OP_linear || n->op == LK__OP_batch_norm || n->op == LK__OP_batch_norm_eval)
+            if (n->op == LK__OP_conv2d || n->op == LK__OP_linear || n->op == LK__OP_batch_norm ||
+                n->op == LK__OP_batch_norm_eval)
                 fuse_relu(g, &u, n);
             if (n->op == LK__OP_conv2d) fuse_pool(g, &u, n);
         }

@@ -30,8 +30,7 @@ static want input_want(const lk_graph *g, const lk__node *n, int i)
     case LK__OP_add:
     case LK__OP_sub:
     case LK__OP_mul:
-    case LK__OP_div:
-        return lk__shape_equal(&g->values[n->in[0]].shape, &g->values[n->in[1]].shape) ? FOLLOW : ROWS;
+    case LK__OP_div: return lk__shape_equal(&g->values[n->in[0]].shape, &g->values[n->in[1]].shape) ? FOLLOW : ROWS;
     default: return ROWS;
     }
 }
@@ -93,7 +92,8 @@ static void mark_needed(layout *l)
 
 static lk_status push(lk__timeline *t, int node)
 {
-    if (lk__grow(t->graph->context, (void **)&t->order, &t->order_capacity, t->order_count + 1, sizeof(int)) < 0) return LK_ENOMEM;
+    if (lk__grow(t->graph->context, (void **)&t->order, &t->order_capacity, t->order_count + 1, sizeof(int)) < 0)
+        return LK_ENOMEM;
     t->order[t->order_count++] = node;
     return LK_OK;
 }

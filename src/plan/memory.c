@@ -9,9 +9,9 @@
 enum { FOR_EVER = 1 << 30 };
 
 typedef struct storage {
-    size_t bytes, offset;
-    int    first, last; /* positions in order */
-    bool   arena;       /* ours to place; else it lies in `place` */
+    size_t    bytes, offset;
+    int       first, last; /* positions in order */
+    bool      arena;       /* ours to place; else it lies in `place` */
     lk__place place;
 } storage;
 
@@ -114,8 +114,8 @@ static int in_place_storage(const memory *m, const lk__node *n, int position)
         if (!(in_place_inputs(n) >> i & 1) || n->in[i] < 0) continue;
         int            id = m->storage_of[n->in[i]];
         const storage *s = &m->storages[id];
-        if (!s->arena || s->last != position || !lk__shape_equal(&g->values[n->in[i]].shape, &g->values[n->out[0]].shape) ||
-            s->bytes != bytes)
+        if (!s->arena || s->last != position ||
+            !lk__shape_equal(&g->values[n->in[i]].shape, &g->values[n->out[0]].shape) || s->bytes != bytes)
             continue;
         bool shared = false; /* another operand in the same bytes would be overwritten while it is read */
         for (int j = 0; j < n->inputs; j++)
@@ -138,7 +138,9 @@ static void assign_storages(memory *m)
             if (i == 0 && n->op == LK__OP_reshape) id = m->storage_of[n->in[0]];
             if (i == 0 && id < 0) id = in_place_storage(m, n, (int)p);
             if (id < 0)
-                id = new_storage(m, &(storage){.bytes = bytes_of(&g->values[v].shape), .first = (int)p, .last = last, .arena = true});
+                id = new_storage(
+                    m,
+                    &(storage){.bytes = bytes_of(&g->values[v].shape), .first = (int)p, .last = last, .arena = true});
             m->storage_of[v] = id;
             if (m->storages[id].arena && last > m->storages[id].last) m->storages[id].last = last;
         }

@@ -75,7 +75,8 @@ static void freeze_groups(lk_graph *g, const lk_optimizer_config *o)
     for (size_t i = 0; i < g->states_count; i++)
         for (int j = 0; j < o->groups_count; j++)
             if (fnmatch(o->groups[j].match, g->states[i].name, 0) == 0) {
-                if (o->groups[j].frozen) g->states[i].frozen = true, g->values[g->states[i].value].needs_gradient = false;
+                if (o->groups[j].frozen)
+                    g->states[i].frozen = true, g->values[g->states[i].value].needs_gradient = false;
                 break;
             }
     /* What needs a gradient follows from the parameters: settle it anew. */
@@ -121,9 +122,11 @@ static lk_status plan_evaluation(lk_plan *p, const lk_plan_config *config)
 static lk_status check(lk_graph *g, const lk_plan_config *config)
 {
     lk_context *c = g->context;
-    if (config->size != sizeof *config) return lk__fail(c, LK_EINVAL, "lk_plan_config is of another version of Lockstep");
+    if (config->size != sizeof *config)
+        return lk__fail(c, LK_EINVAL, "lk_plan_config is of another version of Lockstep");
     if (g->status < 0) return lk__fail(c, g->status, "%s", g->error);
-    if (g->block) return lk__fail(c, LK_EINVAL, "block \"%s\" is still open; lk_block_end is missing", g->blocks[g->block].name);
+    if (g->block)
+        return lk__fail(c, LK_EINVAL, "block \"%s\" is still open; lk_block_end is missing", g->blocks[g->block].name);
     if (config->loss.graph && (config->loss.graph != g || config->loss.id < 0))
         return lk__fail(c, LK_EINVAL, "the loss is not of this graph");
     for (int i = 0; i < config->outputs_count; i++)
@@ -133,10 +136,11 @@ static lk_status check(lk_graph *g, const lk_plan_config *config)
     if (!o) return LK_OK;
     if (o->size != sizeof *o) return lk__fail(c, LK_EINVAL, "lk_optimizer_config is of another version of Lockstep");
     if (!config->loss.graph) return lk__fail(c, LK_EINVAL, "an optimizer needs a loss");
-    if (!(o->lr >= 0) || !(o->weight_decay >= 0) || !(o->clip >= 0) || !(o->momentum >= 0) || !(o->beta1 >= 0 && o->beta1 < 1) ||
-        !(o->beta2 >= 0 && o->beta2 < 1) || !(o->epsilon >= 0))
-        return lk__fail(c, LK_EINVAL, "an optimizer setting is out of range: lr, weight decay, clip, momentum and epsilon are at "
-                                      "least 0, betas from 0 to below 1");
+    if (!(o->lr >= 0) || !(o->weight_decay >= 0) || !(o->clip >= 0) || !(o->momentum >= 0) ||
+        !(o->beta1 >= 0 && o->beta1 < 1) || !(o->beta2 >= 0 && o->beta2 < 1) || !(o->epsilon >= 0))
+        return lk__fail(c, LK_EINVAL,
+                        "an optimizer setting is out of range: lr, weight decay, clip, momentum and epsilon are at "
+                        "least 0, betas from 0 to below 1");
     if (o->nesterov && (o->momentum <= 0 || o->dampening != 0))
         return lk__fail(c, LK_EINVAL, "nesterov needs a momentum above 0 and no dampening");
     return LK_OK;
@@ -169,7 +173,8 @@ lk_status lk_plan_create(lk_graph *graph, const lk_plan_config *config, lk_plan 
     if (p->trains && (status = plan_training(p, config)) < 0) goto fail;
     if ((status = plan_evaluation(p, config)) < 0) goto fail;
     p->memory[LK_MEMORY_ACTIVATIONS] = p->train.arena > p->evaluate.arena ? p->train.arena : p->evaluate.arena;
-    p->memory[LK_MEMORY_WORKSPACE] = p->train.workspace > p->evaluate.workspace ? p->train.workspace : p->evaluate.workspace;
+    p->memory[LK_MEMORY_WORKSPACE] =
+        p->train.workspace > p->evaluate.workspace ? p->train.workspace : p->evaluate.workspace;
     *plan = p;
     return LK_OK;
 no_memory:
@@ -201,16 +206,20 @@ void lk_plan_free(lk_plan *p)
     lk__free(c, LK_MEMORY_OTHER, p, sizeof *p);
 }
 
-size_t lk_plan_memory(const lk_plan *p, lk_memory kind) { return (unsigned)kind < LK_MEMORY_COUNT ? p->memory[kind] : 0; }
+size_t lk_plan_memory(const lk_plan *p, lk_memory kind)
+{
+    return (unsigned)kind < LK_MEMORY_COUNT ? p->memory[kind] : 0;
+}
 
 /* Field by field: a record's padding is nobody's. */
 static uint64_t hash_attrs(const lk__attrs *a, uint64_t hash)
 {
-    const int64_t integers[] = {a->kernel, a->stride, a->padding, a->groups, a->pool, a->activation, a->unary, a->transpose_a,
-                                a->transpose_b, a->mean, a->update, a->nesterov, a->decoupled, a->axis, a->mask, a->start,
-                                a->length, a->ignore_index, (int64_t)a->stream};
-    const double  reals[] = {a->label_smoothing, a->epsilon, a->momentum, a->probability, a->scale, a->beta1, a->beta2,
-                             a->weight_decay, a->dampening, a->clip, a->lr_scale};
+    const int64_t integers[] = {a->kernel,     a->stride,   a->padding,      a->groups,         a->pool,
+                                a->activation, a->unary,    a->transpose_a,  a->transpose_b,    a->mean,
+                                a->update,     a->nesterov, a->decoupled,    a->axis,           a->mask,
+                                a->start,      a->length,   a->ignore_index, (int64_t)a->stream};
+    const double  reals[] = {a->label_smoothing, a->epsilon,      a->momentum,  a->probability, a->scale,   a->beta1,
+                             a->beta2,           a->weight_decay, a->dampening, a->clip,        a->lr_scale};
     hash = lk__hash64(integers, sizeof integers, hash);
     hash = lk__hash64(reals, sizeof reals, hash);
     return lk__hash64(a->axes, sizeof a->axes, hash);

@@ -5,7 +5,8 @@
 #include <string.h>
 
 static const char *const section_names[LK_SECTION_COUNT] = {"forward", "backward", "update", "evaluate"};
-static const char *const region_names[LK__REGION_COUNT] = {"input", "parameters", "buffers", "optimizer", "gradients", "arena"};
+static const char *const region_names[LK__REGION_COUNT] = {"input",     "parameters", "buffers",
+                                                           "optimizer", "gradients",  "arena"};
 
 static void line(lk_write write, void *user, const char *text)
 {

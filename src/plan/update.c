@@ -15,8 +15,14 @@ static const lk_parameter_group *group_of(const lk_optimizer_config *o, const lk
 static lk__attrs rule(const lk_optimizer_config *o, const lk__state *s)
 {
     const lk_parameter_group *group = group_of(o, s);
-    lk__attrs a = {.momentum = o->momentum, .dampening = o->dampening, .nesterov = o->nesterov, .beta1 = o->beta1,
-                   .beta2 = o->beta2, .epsilon = o->epsilon, .decoupled = o->kind == LK_ADAMW, .lr_scale = 1};
+    lk__attrs                 a = {.momentum = o->momentum,
+                                   .dampening = o->dampening,
+                                   .nesterov = o->nesterov,
+                                   .beta1 = o->beta1,
+                                   .beta2 = o->beta2,
+                                   .epsilon = o->epsilon,
+                                   .decoupled = o->kind == LK_ADAMW,
+                                   .lr_scale = 1};
     a.weight_decay = s->no_decay && !o->decay_all ? 0 : o->weight_decay;
     if (group) {
         if (group->lr_scale > 0) a.lr_scale = group->lr_scale;
@@ -26,10 +32,7 @@ static lk__attrs rule(const lk_optimizer_config *o, const lk__state *s)
     return a;
 }
 
-static int moments_of(const lk_optimizer_config *o)
-{
-    return o->kind == LK_SGD ? (o->momentum != 0) : 2;
-}
+static int moments_of(const lk_optimizer_config *o) { return o->kind == LK_SGD ? (o->momentum != 0) : 2; }
 
 /* The sum of all gradients' squares, as one value. */
 static int total_squares(lk__timeline *t)
@@ -59,7 +62,8 @@ lk_status lk__pass_update(lk__timeline *t, const lk_optimizer_config *o, lk__sta
     lk_graph *g = t->graph;
     int       squares = o->clip > 0 ? total_squares(t) : -1;
     int       in[2] = {t->weight, squares};
-    int node = lk__emit(g, LK_HERE, LK__OP_gradient_scale, &(lk__attrs){.clip = o->clip}, in, squares < 0 ? 1 : 2, LK__ALL_OUTPUTS);
+    int       node = lk__emit(g, LK_HERE, LK__OP_gradient_scale, &(lk__attrs){.clip = o->clip}, in, squares < 0 ? 1 : 2,
+                              LK__ALL_OUTPUTS);
     if (node < 0) return g->status;
     int scale = g->nodes[node].out[0];
     t->norm = g->nodes[node].out[1];

@@ -23,16 +23,16 @@ typedef struct line {
 } line;
 
 struct lk_program {
-    lk_context *context;
-    lk_plan    *plan;
-    lk_store   *store;
-    char       *arena, *workspace, *gradients;
-    line        train, evaluate;
+    lk_context  *context;
+    lk_plan     *plan;
+    lk_store    *store;
+    char        *arena, *workspace, *gradients;
+    line         train, evaluate;
     const void **inputs; /* by value id of the plan's graph */
-    size_t      values;
-    lk__step    step;
-    lk_metrics  metrics;
-    bool        profile;
+    size_t       values;
+    lk__step     step;
+    lk_metrics   metrics;
+    bool         profile;
 };
 
 static void *resolve(const lk_program *p, lk__place place)
@@ -47,7 +47,7 @@ static void *resolve(const lk_program *p, lk__place place)
     }
 }
 
-static int         operand_value(const lk__node *n, int i) { return i < n->inputs ? n->in[i] : n->out[i - n->inputs]; }
+static int          operand_value(const lk__node *n, int i) { return i < n->inputs ? n->in[i] : n->out[i - n->inputs]; }
 static lk__operand *operand(lk__call *call, const lk__node *n, int i)
 {
     return i < n->inputs ? &call->in[i] : &call->out[i - n->inputs];
@@ -115,17 +115,20 @@ static lk_status check_states(const lk_plan *plan, const lk_store *store)
     const lk_plan *theirs = store->plan;
     if (theirs == plan) return LK_OK;
     if (theirs->graph->states_count != plan->graph->states_count)
-        return lk__fail(plan->context, LK_EMISMATCH, "the store holds %zu states, the plan has %zu", theirs->graph->states_count,
-                        plan->graph->states_count);
+        return lk__fail(plan->context, LK_EMISMATCH, "the store holds %zu states, the plan has %zu",
+                        theirs->graph->states_count, plan->graph->states_count);
     for (size_t i = 0; i < plan->graph->states_count; i++) {
         const lk__state      *a = &plan->graph->states[i], *b = &theirs->graph->states[i];
         const lk__state_plan *pa = &plan->states[i], *pb = &theirs->states[i];
         const lk__shape      *sa = &plan->graph->values[a->value].shape, *sb = &theirs->graph->values[b->value].shape;
-        bool same = strcmp(a->name, b->name) == 0 && a->buffer == b->buffer && sa->dtype == sb->dtype && lk__shape_equal(sa, sb);
-        bool moments = pa->moments == 0 || (pa->moments == pb->moments && memcmp(pa->moment_offset, pb->moment_offset,
-                                                                                 (size_t)pa->moments * sizeof(size_t)) == 0);
+        bool same = strcmp(a->name, b->name) == 0 && a->buffer == b->buffer && sa->dtype == sb->dtype &&
+                    lk__shape_equal(sa, sb);
+        bool moments = pa->moments == 0 ||
+                       (pa->moments == pb->moments &&
+                        memcmp(pa->moment_offset, pb->moment_offset, (size_t)pa->moments * sizeof(size_t)) == 0);
         if (!same || !moments)
-            return lk__fail(plan->context, LK_EMISMATCH, "the store was made for another plan: they first differ in \"%s\"%s", a->name,
+            return lk__fail(plan->context, LK_EMISMATCH,
+                            "the store was made for another plan: they first differ in \"%s\"%s", a->name,
                             same ? ", in its optimizer state" : "");
     }
     return LK_OK;
@@ -193,7 +196,8 @@ static int64_t capacity(const lk_program *p)
     const lk_graph *g = p->plan->graph;
     int64_t         least = INT64_MAX;
     for (size_t i = 0; i < p->values; i++)
-        if (g->values[i].kind == LK__VALUE_INPUT && g->values[i].shape.count_axis >= 0 && g->values[i].shape.dims[0] < least)
+        if (g->values[i].kind == LK__VALUE_INPUT && g->values[i].shape.count_axis >= 0 &&
+            g->values[i].shape.dims[0] < least)
             least = g->values[i].shape.dims[0];
     return least;
 }
@@ -201,9 +205,10 @@ static int64_t capacity(const lk_program *p)
 lk_status lk_program_step(lk_program *p, const lk_step *step)
 {
     if (step->count < 0 || step->count > capacity(p))
-        return lk__fail(p->context, LK_EINVAL, "a batch of %lld samples; the plan's capacity is %lld", (long long)step->count,
-                        (long long)capacity(p));
-    if (step->step < 1) return lk__fail(p->context, LK_EINVAL, "steps are counted from 1, not %lld", (long long)step->step);
+        return lk__fail(p->context, LK_EINVAL, "a batch of %lld samples; the plan's capacity is %lld",
+                        (long long)step->count, (long long)capacity(p));
+    if (step->step < 1)
+        return lk__fail(p->context, LK_EINVAL, "steps are counted from 1, not %lld", (long long)step->step);
     p->step = (lk__step){step->step, step->epoch, step->count, step->seed, step->rate, step->sample_ids};
     return LK_OK;
 }
@@ -228,7 +233,8 @@ static void read_metrics(lk_program *p, const lk__timeline *t)
 lk_status lk_program_run(lk_program *p, lk_section section)
 {
     line *l = section == LK_EVALUATE ? &p->evaluate : &p->train;
-    if ((unsigned)section >= LK_SECTION_COUNT) return lk__fail(p->context, LK_EINVAL, "there is no section %d", (int)section);
+    if ((unsigned)section >= LK_SECTION_COUNT)
+        return lk__fail(p->context, LK_EINVAL, "there is no section %d", (int)section);
     if (!l->timeline)
         return lk__fail(p->context, LK_EINVAL, "this program was planned without an optimizer: it only evaluates");
     if (l->samples != p->step.count) {
@@ -254,7 +260,8 @@ lk_status lk_program_run(lk_program *p, lk_section section)
 lk_status lk_program_train(lk_program *p, const lk_step *step)
 {
     lk_status status = lk_program_step(p, step);
-    for (int section = LK_FORWARD; section <= LK_UPDATE && status >= 0; section++) status = lk_program_run(p, (lk_section)section);
+    for (int section = LK_FORWARD; section <= LK_UPDATE && status >= 0; section++)
+        status = lk_program_run(p, (lk_section)section);
     return status;
 }
 
@@ -285,7 +292,8 @@ void lk_program_profile(lk_program *p, bool enable)
     p->profile = enable;
     line *lines[] = {&p->train, &p->evaluate};
     for (int i = 0; i < 2 && enable; i++)
-        for (size_t j = 0; j < lines[i]->count; j++) lines[i]->instructions[j].seconds = 0, lines[i]->instructions[j].runs = 0;
+        for (size_t j = 0; j < lines[i]->count; j++)
+            lines[i]->instructions[j].seconds = 0, lines[i]->instructions[j].runs = 0;
 }
 
 void lk_program_profile_print(const lk_program *p, lk_write write, void *user)

@@ -121,8 +121,12 @@ lk_state lk_store_at(const lk_store *s, size_t index)
     const lk__state      *state = &s->plan->graph->states[index];
     const lk__state_plan *sp = &s->plan->states[index];
     const lk__shape      *shape = &s->plan->graph->values[state->value].shape;
-    lk_state              out = {.name = state->name, .dtype = shape->dtype, .rank = shape->rank, .buffer = state->buffer,
-                                 .frozen = !state->buffer && s->plan->trains && !sp->trained, .moments = sp->moments};
+    lk_state              out = {.name = state->name,
+                                 .dtype = shape->dtype,
+                                 .rank = shape->rank,
+                                 .buffer = state->buffer,
+                                 .frozen = !state->buffer && s->plan->trains && !sp->trained,
+                                 .moments = sp->moments};
     memcpy(out.dims, shape->dims, sizeof out.dims);
     out.data = (state->buffer ? s->buffers : s->parameters) + sp->place.offset;
     for (int m = 0; m < sp->moments; m++) out.moment[m] = s->optimizer + sp->moment_offset[m];

@@ -75,7 +75,8 @@ static lk_status write_model(lk__saver *s, const char *path, char sha[65])
         for (size_t j = 0; (alias = lk_store_alias(s->store, i, j)); j++)
             s->tensors[count++] = tensor_of(&state, alias, state.data);
     }
-    return lk__safetensors_write(s->context, path, s->tensors, count, NULL, 0, s->staging, lk__safetensors_staging_bytes(), sha);
+    return lk__safetensors_write(s->context, path, s->tensors, count, NULL, 0, s->staging,
+                                 lk__safetensors_staging_bytes(), sha);
 }
 
 static lk_status write_optimizer(lk__saver *s, const char *path, char sha[65])
@@ -84,23 +85,27 @@ static lk_status write_optimizer(lk__saver *s, const char *path, char sha[65])
     for (size_t i = 0; i < lk_store_count(s->store); i++) {
         lk_state state = lk_store_at(s->store, i);
         for (int m = 0; m < state.moments; m++, count++) {
-            int n = snprintf(s->names[count], sizeof s->names[count], "%s.%s", state.name, lk__moment_name(state.moments, m));
+            int n = snprintf(s->names[count], sizeof s->names[count], "%s.%s", state.name,
+                             lk__moment_name(state.moments, m));
             if (n < 0 || (size_t)n >= sizeof s->names[count])
                 return lk__fail(s->context, LK_EINVAL, "parameter name \"%s\" is too long to save", state.name);
             s->tensors[count] = tensor_of(&state, s->names[count], state.moment[m]);
         }
     }
-    return lk__safetensors_write(s->context, path, s->tensors, count, NULL, 0, s->staging, lk__safetensors_staging_bytes(), sha);
+    return lk__safetensors_write(s->context, path, s->tensors, count, NULL, 0, s->staging,
+                                 lk__safetensors_staging_bytes(), sha);
 }
 
-static lk_status write_state(lk__saver *s, const char *path, const lk_progress *p, const char *model, const char *optimizer)
+static lk_status write_state(lk__saver *s, const char *path, const lk_progress *p, const char *model,
+                             const char *optimizer)
 {
-    char     text[1024];
-    lk__file file;
-    int      n = snprintf(text, sizeof text,
-                          "{\"lockstep\":\"%s\",\"step\":%" PRId64 ",\"epoch\":%" PRId64 ",\"position\":%" PRId64 ",\"seed\":\"%" PRIu64
-                          "\",\"sha256\":{\"model.safetensors\":\"%s\",\"optimizer.safetensors\":\"%s\"}}\n",
-                          LK_VERSION_STRING, p->step, p->epoch, p->position, p->seed, model, optimizer);
+    char      text[1024];
+    lk__file  file;
+    int       n = snprintf(text, sizeof text,
+                           "{\"lockstep\":\"%s\",\"step\":%" PRId64 ",\"epoch\":%" PRId64 ",\"position\":%" PRId64
+                           ",\"seed\":\"%" PRIu64
+                           "\",\"sha256\":{\"model.safetensors\":\"%s\",\"optimizer.safetensors\":\"%s\"}}\n",
+                           LK_VERSION_STRING, p->step, p->epoch, p->position, p->seed, model, optimizer);
     lk_status status = lk__file_create(&file, s->context, path, s->staging, lk__safetensors_staging_bytes());
     if (status >= 0) lk__file_write(&file, text, (size_t)n);
     return status < 0 ? status : lk__file_commit(&file, NULL);
@@ -117,7 +122,8 @@ static lk_status link_newest(lk_context *c, const char *directory, const char *s
 {
     char link[PATH_MAX], aside[PATH_MAX], target[PATH_MAX], temporary[64];
     snprintf(temporary, sizeof temporary, ".link.%ld", (long)getpid());
-    if (join(c, link, directory, name) < 0 || join(c, aside, directory, temporary) < 0 || join(c, target, step, name) < 0)
+    if (join(c, link, directory, name) < 0 || join(c, aside, directory, temporary) < 0 ||
+        join(c, target, step, name) < 0)
         return LK_EINVAL;
     unlink(aside);
     if (symlink(target, aside) != 0 || rename(aside, link) != 0) {
@@ -138,7 +144,7 @@ static size_t list_steps(const char *directory, int64_t *steps, size_t room)
     DIR           *dir = opendir(directory);
     if (!dir) return 0;
     while ((entry = readdir(dir))) {
-        char   *end;
+        char *end;
         if (strncmp(entry->d_name, "step-", 5) != 0 || entry->d_name[5] < '0' || entry->d_name[5] > '9') continue;
         int64_t step = strtoll(entry->d_name + 5, &end, 10);
         if (*end) continue;
@@ -179,7 +185,8 @@ lk_status lk__saver_save(lk__saver *s, const char *directory, const lk_progress 
     if (status < 0 || (status = join(c, path, directory, name)) < 0) return status;
     if ((status = lk__directory_create(&d, c, path, file_names, FILES)) < 0) return status;
     if ((status = join(c, file, d.temporary, file_names[0])) < 0 || (status = write_model(s, file, model)) < 0 ||
-        (status = join(c, file, d.temporary, file_names[1])) < 0 || (status = write_optimizer(s, file, optimizer)) < 0 ||
+        (status = join(c, file, d.temporary, file_names[1])) < 0 ||
+        (status = write_optimizer(s, file, optimizer)) < 0 ||
         (status = join(c, file, d.temporary, file_names[2])) < 0 ||
         (status = write_state(s, file, progress, model, optimizer)) < 0) {
         lk__directory_abandon(&d);
@@ -309,7 +316,8 @@ lk_status lk_checkpoint_load(lk_store *store, const char *directory, lk_progress
     char        path[PATH_MAX], model[PATH_MAX], optimizer[PATH_MAX];
     lk_status   status = newest_whole(c, directory, path, &f);
     /* Both are checked before either is copied: a mismatch leaves the store as it was. */
-    if (status < 0 || (status = join(c, model, path, file_names[0])) < 0 || (status = join(c, optimizer, path, file_names[1])) < 0 ||
+    if (status < 0 || (status = join(c, model, path, file_names[0])) < 0 ||
+        (status = join(c, optimizer, path, file_names[1])) < 0 ||
         (status = lk__load_check(store, model, LK__LOAD_MODEL)) < 0 ||
         (status = lk__load_check(store, optimizer, LK__LOAD_OPTIMIZER)) < 0 ||
         (status = lk__load_tensors(store, model, LK__LOAD_MODEL)) < 0 ||

@@ -12,8 +12,8 @@ typedef struct lk__saver {
     lk_store       *store;
     void           *staging; /* lk__safetensors_staging_bytes */
     lk__safetensor *tensors; /* room for the larger of the two files' tables */
-    char          (*names)[256]; /* of optimizer tensors */
-    size_t          bytes;       /* of all three */
+    char (*names)[256];      /* of optimizer tensors */
+    size_t bytes;            /* of all three */
 } lk__saver;
 
 lk_status lk__saver_init(lk__saver *saver, lk_store *store);

@@ -42,7 +42,8 @@ static double element(lk_dtype type, const void *data, size_t i)
 
 static bool real(lk_dtype type) { return type == LK_F32 || type == LK_F64 || type == LK_BF16 || type == LK_F16; }
 
-static lk_status check(lk_context *c, const char *path, const lk__safetensor *t, const lk_state *state, const char *name)
+static lk_status check(lk_context *c, const char *path, const lk__safetensor *t, const lk_state *state,
+                       const char *name)
 {
     if (!t)
         return lk__fail(c, LK_EMISMATCH, "%s has no \"%s\", which the model needs: it is of another model", path, name);
@@ -55,10 +56,11 @@ static lk_status check(lk_context *c, const char *path, const lk__safetensor *t,
             const int64_t *dims = k ? state->dims : t->dims;
             text[k][0] = 0;
             for (int i = 0; i < (k ? state->rank : t->rank) && used[k] < sizeof text[k]; i++)
-                used[k] += (size_t)snprintf(text[k] + used[k], sizeof text[k] - used[k], "%s%lld", i ? "×" : "", (long long)dims[i]);
+                used[k] += (size_t)snprintf(text[k] + used[k], sizeof text[k] - used[k], "%s%lld", i ? "×" : "",
+                                            (long long)dims[i]);
         }
-        return lk__fail(c, LK_EMISMATCH, "\"%s\" is (%s) in %s and (%s) in the model: it is of another model", name, text[0], path,
-                        text[1]);
+        return lk__fail(c, LK_EMISMATCH, "\"%s\" is (%s) in %s and (%s) in the model: it is of another model", name,
+                        text[0], path, text[1]);
     }
     if (t->dtype != state->dtype && !(real(t->dtype) && real(state->dtype)))
         return lk__fail(c, LK_EMISMATCH, "\"%s\" is %s in %s and %s in the model", name, lk__safetensors_type(t), path,
@@ -87,18 +89,18 @@ static lk_status copy(lk__safetensors *file, const lk__safetensor *t, lk_dtype t
     return LK_OK;
 }
 
-typedef lk_status (*visit)(lk_context *c, const char *path, lk__safetensors *file, const lk_state *state, const char *name,
-                           void *data);
+typedef lk_status (*visit)(lk_context *c, const char *path, lk__safetensors *file, const lk_state *state,
+                           const char *name, void *data);
 
-static lk_status visit_check(lk_context *c, const char *path, lk__safetensors *file, const lk_state *state, const char *name,
-                             void *data)
+static lk_status visit_check(lk_context *c, const char *path, lk__safetensors *file, const lk_state *state,
+                             const char *name, void *data)
 {
     (void)data;
     return check(c, path, lk__safetensors_find(file, name), state, name);
 }
 
-static lk_status visit_copy(lk_context *c, const char *path, lk__safetensors *file, const lk_state *state, const char *name,
-                            void *data)
+static lk_status visit_copy(lk_context *c, const char *path, lk__safetensors *file, const lk_state *state,
+                            const char *name, void *data)
 {
     (void)c;
     (void)path;
@@ -136,7 +138,8 @@ static lk_status name_stranger(lk_store *s, const char *path, lk__safetensors *f
     for (size_t i = 0; i < lk__safetensors_count(file); i++) {
         const char *name = lk__safetensors_at(file, i)->name;
         if (!lk_store_find(s, name, &state))
-            return lk__fail(s->context, LK_EMISMATCH, "%s holds \"%s\", which the model does not have: it is of another model", path, name);
+            return lk__fail(s->context, LK_EMISMATCH,
+                            "%s holds \"%s\", which the model does not have: it is of another model", path, name);
     }
     return lk__fail(s->context, LK_EMISMATCH, "%s holds more tensors than the model's optimizer", path);
 }

@@ -27,24 +27,33 @@ static lk_status check(lk_context *c, const lk_trainer_config *f)
 {
     if (f->size != sizeof *f) return lk__fail(c, LK_EINVAL, "lk_trainer_config is of another version of Lockstep");
     if (!f->model && !f->model_with) return lk__fail(c, LK_EINVAL, "a trainer needs a model");
-    if (!f->train && !f->test) return lk__fail(c, LK_EINVAL, "a trainer needs a training set, or a test set to evaluate");
+    if (!f->train && !f->test)
+        return lk__fail(c, LK_EINVAL, "a trainer needs a training set, or a test set to evaluate");
     if (lk_dataset_count(samples(f)) < 1) return lk__fail(c, LK_EINVAL, "the data set is empty");
     if (lk_dataset_classes(samples(f)) < 1) return lk__fail(c, LK_EINVAL, "the data set has no classes to learn");
     if (f->batch < 1) return lk__fail(c, LK_EINVAL, "a batch of %lld samples", (long long)f->batch);
     if (f->epochs < 0 || f->steps < 0 || (f->epochs == 0 && f->steps == 0))
         return lk__fail(c, LK_EINVAL, "say for how many epochs or steps to train");
     if (f->keep < 1) return lk__fail(c, LK_EINVAL, "keep is %d; at least one checkpoint must stay", f->keep);
-    if (f->train && f->test && (lk_dataset_rank(f->test) != lk_dataset_rank(f->train) ||
-                    memcmp(lk_dataset_dims(f->test), lk_dataset_dims(f->train),
-                           (size_t)lk_dataset_rank(f->train) * sizeof(int64_t)) != 0 ||
-                    lk_dataset_classes(f->test) > lk_dataset_classes(f->train)))
-        return lk__fail(c, LK_EMISMATCH, "the test set's samples have another shape or more classes than the training set's");
+    if (f->train && f->test &&
+        (lk_dataset_rank(f->test) != lk_dataset_rank(f->train) ||
+         memcmp(lk_dataset_dims(f->test), lk_dataset_dims(f->train),
+                (size_t)lk_dataset_rank(f->train) * sizeof(int64_t)) != 0 ||
+         lk_dataset_classes(f->test) > lk_dataset_classes(f->train)))
+        return lk__fail(c, LK_EMISMATCH,
+                        "the test set's samples have another shape or more classes than the training set's");
     return LK_OK;
 }
 
-static int64_t steps_per_epoch(const lk_trainer_config *f) { return (lk_dataset_count(samples(f)) + f->batch - 1) / f->batch; }
+static int64_t steps_per_epoch(const lk_trainer_config *f)
+{
+    return (lk_dataset_count(samples(f)) + f->batch - 1) / f->batch;
+}
 
-static int64_t total_steps(const lk_trainer_config *f) { return f->steps > 0 ? f->steps : f->epochs * steps_per_epoch(f); }
+static int64_t total_steps(const lk_trainer_config *f)
+{
+    return f->steps > 0 ? f->steps : f->epochs * steps_per_epoch(f);
+}
 
 static void loader_configs(const lk_trainer_config *f, lk_loader_config *train, lk_loader_config *test)
 {
@@ -74,7 +83,8 @@ static lk_status record(lk_context *c, const lk_trainer_config *f, lk_graph **gr
     lk_tensor x = lk_input(*graph, "features", f->dtype, rank, dims);
     lk_tensor labels = lk_input(*graph, "labels", LK_I32, 1, dims);
     lk_tensor logits = f->model ? f->model(x) : f->model_with(x, f->model_user);
-    if (lk_graph_status(*graph) == LK_OK && (lk_tensor_rank(logits) != 2 || lk_tensor_dim(logits, 1) < lk_dataset_classes(samples(f))))
+    if (lk_graph_status(*graph) == LK_OK &&
+        (lk_tensor_rank(logits) != 2 || lk_tensor_dim(logits, 1) < lk_dataset_classes(samples(f))))
         return lk__fail(c, LK_EMISMATCH, "the model gives %lld logits a sample; the data has %d classes",
                         (long long)lk_tensor_dim(logits, -1), lk_dataset_classes(samples(f)));
     lk_tensor      loss = lk_cross_entropy(logits, labels, .label_smoothing = f->label_smoothing);
@@ -116,8 +126,8 @@ static lk_status resume(lk_trainer *t, const char *directory)
     lk_status                status = lk_checkpoint_load(t->store, directory, &t->progress);
     if (status < 0) return status;
     if (t->progress.seed != f->seed)
-        lk__log(t->context, LK_LOG_INFO, "going on with the checkpoint's seed %llu, not %llu", (unsigned long long)t->progress.seed,
-                (unsigned long long)f->seed);
+        lk__log(t->context, LK_LOG_INFO, "going on with the checkpoint's seed %llu, not %llu",
+                (unsigned long long)t->progress.seed, (unsigned long long)f->seed);
     t->config.seed = t->progress.seed;
     tell(t, (lk_event){.kind = LK_EVENT_RESUMED, .epoch = t->progress.epoch, .path = directory});
     return LK_OK;
@@ -139,8 +149,10 @@ static lk_status load(lk_trainer *t)
         return lk__fail(t->context, LK_EINVAL,
                         "%s already holds a checkpoint (step %lld); resume it, or save into another directory", f->save,
                         (long long)step);
-    if (f->resume_from) status = resume(t, f->resume_from);
-    else if (taken) status = resume(t, f->save);
+    if (f->resume_from)
+        status = resume(t, f->resume_from);
+    else if (taken)
+        status = resume(t, f->save);
     if (status >= 0 && taken) t->saved = t->progress.step;
     return status;
 }
@@ -167,7 +179,8 @@ lk_status lk_trainer_create(lk_context *c, const lk_trainer_config *config, lk_t
     t->config = *config;
     t->steps = total_steps(config);
     if (t->config.schedule.kind == LK_COSINE && t->config.schedule.total == 0) t->config.schedule.total = t->steps;
-    if ((status = record(c, config, &t->graph, &t->plan)) < 0 || (status = lk_store_create(t->plan, config->seed, &t->store)) < 0 ||
+    if ((status = record(c, config, &t->graph, &t->plan)) < 0 ||
+        (status = lk_store_create(t->plan, config->seed, &t->store)) < 0 ||
         (status = lk_program_create(t->plan, t->store, &t->program)) < 0 || (status = load(t)) < 0 ||
         (config->save && (status = lk__saver_init(&t->saver, t->store)) < 0) || (status = open_loaders(t)) < 0) {
         lk_trainer_free(t);
@@ -249,8 +262,10 @@ static lk_status check_finite(lk_trainer *t)
         else if (state.dtype == LK_F64)
             for (int64_t k = 0; k < elements; k++) finite &= isfinite(((const double *)state.data)[k]) != 0;
         if (!finite)
-            return lk__fail(t->context, LK_ENAN, "\"%s\" became infinite or NaN by step %lld, which was therefore not saved; a lower "
-                            "learning rate, a warm-up or clipping may help", state.name, (long long)t->progress.step);
+            return lk__fail(t->context, LK_ENAN,
+                            "\"%s\" became infinite or NaN by step %lld, which was therefore not saved; a lower "
+                            "learning rate, a warm-up or clipping may help",
+                            state.name, (long long)t->progress.step);
     }
     return LK_OK;
 }
@@ -264,7 +279,9 @@ static lk_status save(lk_trainer *t)
     lk_status status = lk__saver_save(&t->saver, t->config.save, &t->progress, t->config.keep);
     if (status < 0) return status;
     t->saved = t->progress.step;
-    tell(t, (lk_event){.kind = LK_EVENT_SAVED, .epoch = t->progress.epoch, .seconds = lk__now() - start, .path = t->config.save});
+    tell(t,
+         (lk_event){
+             .kind = LK_EVENT_SAVED, .epoch = t->progress.epoch, .seconds = lk__now() - start, .path = t->config.save});
     return LK_OK;
 }
 
@@ -273,17 +290,24 @@ static lk_status not_finite(lk_trainer *t, const lk_batch *b, double loss)
     char   samples[256] = "";
     size_t used = 0;
     for (int64_t i = 0; i < b->count && used + 24 < sizeof samples; i++)
-        used += (size_t)snprintf(samples + used, sizeof samples - used, "%s%lld", i ? ", " : "", (long long)b->indices[i]);
-    return lk__fail(t->context, LK_ENAN,
-                    "the loss became %g at step %lld (epoch %lld); the batch held samples %s%s. That step was not taken; a lower "
-                    "learning rate, a warm-up or clipping may help",
-                    loss, (long long)t->progress.step + 1, (long long)b->epoch + 1, samples, used + 24 < sizeof samples ? "" : ", …");
+        used +=
+            (size_t)snprintf(samples + used, sizeof samples - used, "%s%lld", i ? ", " : "", (long long)b->indices[i]);
+    return lk__fail(
+        t->context, LK_ENAN,
+        "the loss became %g at step %lld (epoch %lld); the batch held samples %s%s. That step was not taken; a lower "
+        "learning rate, a warm-up or clipping may help",
+        loss, (long long)t->progress.step + 1, (long long)b->epoch + 1, samples,
+        used + 24 < sizeof samples ? "" : ", …");
 }
 
 static lk_status train_batch(lk_trainer *t, const lk_batch *b, lk_metrics *m, double *rate)
 {
     *rate = lk_schedule_rate(&t->config.schedule, t->config.optimizer.lr, t->progress.step);
-    lk_step   step = {.step = t->progress.step + 1, .epoch = b->epoch, .count = b->count, .seed = t->config.seed, .rate = *rate,
+    lk_step   step = {.step = t->progress.step + 1,
+                      .epoch = b->epoch,
+                      .count = b->count,
+                      .seed = t->config.seed,
+                      .rate = *rate,
                       .sample_ids = b->indices};
     lk_status status = bind(t, b);
     if (status < 0 || (status = lk_program_step(t->program, &step)) < 0 ||
@@ -291,7 +315,8 @@ static lk_status train_batch(lk_trainer *t, const lk_batch *b, lk_metrics *m, do
         return status;
     lk_program_metrics(t->program, m);
     if (!isfinite(m->loss)) return not_finite(t, b, m->loss);
-    if ((status = lk_program_run(t->program, LK_BACKWARD)) < 0 || (status = lk_program_run(t->program, LK_UPDATE)) < 0) return status;
+    if ((status = lk_program_run(t->program, LK_BACKWARD)) < 0 || (status = lk_program_run(t->program, LK_UPDATE)) < 0)
+        return status;
     lk_program_metrics(t->program, m);
     t->progress.step++;
     t->progress.epoch = b->epoch;
@@ -299,7 +324,10 @@ static lk_status train_batch(lk_trainer *t, const lk_batch *b, lk_metrics *m, do
     return LK_OK;
 }
 
-static bool due(int64_t every, int64_t step, bool epoch_end) { return every > 0 ? step % every == 0 : every == 0 && epoch_end; }
+static bool due(int64_t every, int64_t step, bool epoch_end)
+{
+    return every > 0 ? step % every == 0 : every == 0 && epoch_end;
+}
 
 lk_status lk_trainer_run(lk_trainer *t)
 {
@@ -316,8 +344,13 @@ lk_status lk_trainer_run(lk_trainer *t)
         if (status == LK_END) continue; /* the next call begins the next epoch */
         if (status < 0 || (status = train_batch(t, &b, &m, &rate)) < 0) return status;
         double now = lk__now();
-        tell(t, (lk_event){.kind = LK_EVENT_STEP, .epoch = b.epoch, .samples = b.count, .loss = m.loss, .rate = rate,
-                           .grad_norm = m.grad_norm, .seconds = now - last});
+        tell(t, (lk_event){.kind = LK_EVENT_STEP,
+                           .epoch = b.epoch,
+                           .samples = b.count,
+                           .loss = m.loss,
+                           .rate = rate,
+                           .grad_norm = m.grad_norm,
+                           .seconds = now - last});
         last = now;
         bool epoch_end = b.position + b.count >= lk_dataset_count(f->train);
         if (f->test && due(f->eval_every, t->progress.step, epoch_end)) {
@@ -330,9 +363,10 @@ lk_status lk_trainer_run(lk_trainer *t)
             last = lk__now();
         }
     }
-    if (!t->stop && f->test && f->eval_every >= 0 && evaluated != t->progress.step && (status = evaluate(t)) < 0) return status;
+    if (!t->stop && f->test && f->eval_every >= 0 && evaluated != t->progress.step && (status = evaluate(t)) < 0)
+        return status;
     if ((status = save(t)) < 0) return status;
-    return t->stop && t->progress.step < t->steps ? lk__fail(t->context, LK_ECANCELED, "stopped on request after step %lld",
-                                                             (long long)t->progress.step)
-                                                  : LK_OK;
+    return t->stop && t->progress.step < t->steps
+               ? lk__fail(t->context, LK_ECANCELED, "stopped on request after step %lld", (long long)t->progress.step)
+               : LK_OK;
 }

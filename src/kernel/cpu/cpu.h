@@ -37,10 +37,13 @@ typedef INTEGER ivec __attribute__((vector_size(VECTOR_BYTES)));
 
 static inline vec  load(const REAL *p) { return (vec) * (const vec_unaligned *)p; }
 static inline void store(REAL *p, vec v) { *(vec_unaligned *)p = (vec_unaligned)v; }
-static inline vec  splat(REAL x) { return x - (vec){0}; } /* not 0 + x: that would turn -0 into 0, so compilers keep the addition */
+static inline vec  splat(REAL x)
+{
+    return x - (vec){0};
+} /* not 0 + x: that would turn -0 into 0, so compilers keep the addition */
 /* mask lanes are 0 or -1, as comparisons give them. */
-static inline vec  choose(ivec mask, vec yes, vec no) { return (vec)((mask & (ivec)yes) | (~mask & (ivec)no)); }
-static inline vec  vmax(vec a, vec b) { return choose(a > b, a, b); }
+static inline vec choose(ivec mask, vec yes, vec no) { return (vec)((mask & (ivec)yes) | (~mask & (ivec)no)); }
+static inline vec vmax(vec a, vec b) { return choose(a > b, a, b); }
 
 /* The symbol of a kernel in this build of its file: lk__conv2d_f32_neon. */
 #define PASTE_(a, bits, isa) lk__##a##_f##bits##_##isa
