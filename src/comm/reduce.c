@@ -15,11 +15,12 @@ enum { BLOCK = 512 }; /* elements of a partial result; a tree's live ones stay i
 
 typedef float    f32 __attribute__((aligned(1), may_alias));
 typedef double   f64 __attribute__((aligned(1), may_alias));
-typedef uint16_t b16 __attribute__((aligned(1), may_alias)); /* bf16's bits */
-typedef int8_t   i8 __attribute__((may_alias));
-typedef uint8_t  u8 __attribute__((may_alias));
-typedef int32_t  i32 __attribute__((aligned(1), may_alias));
-typedef int64_t  i64 __attribute__((aligned(1), may_alias));
+typedef uint16_t b16
+    __attribute__((aligned(1), may_alias)); /* bf16's bits. In memory alone: gcc 14 fails on such parameters */
+typedef int8_t  i8 __attribute__((may_alias));
+typedef uint8_t u8 __attribute__((may_alias));
+typedef int32_t i32 __attribute__((aligned(1), may_alias));
+typedef int64_t i64 __attribute__((aligned(1), may_alias));
 
 static inline uint32_t bits_of(float x)
 {
@@ -35,23 +36,23 @@ static inline float float_of(uint32_t bits)
     return x;
 }
 
-static inline float bf16_load(b16 x) { return float_of((uint32_t)x << 16); }
+static inline float bf16_load(uint16_t x) { return float_of((uint32_t)x << 16); }
 
 /* To the nearest, ties to even; a NaN stays one, quiet. */
-static inline b16 bf16_store(float x)
+static inline uint16_t bf16_store(float x)
 {
     uint32_t bits = bits_of(x), rounded = (bits + 0x7fffu + (bits >> 16 & 1)) >> 16, nan = bits >> 16 | 0x40;
-    return (b16)((bits & 0x7fffffffu) > 0x7f800000u ? nan : rounded);
+    return (uint16_t)((bits & 0x7fffffffu) > 0x7f800000u ? nan : rounded);
 }
 
 #if defined(__aarch64__)
-typedef __fp16      h16 __attribute__((aligned(1), may_alias));
-static inline float f16_load(h16 x) { return (float)x; }
-static inline h16   f16_store(float x) { return (h16)x; }
+typedef __fp16       h16 __attribute__((aligned(1), may_alias));
+static inline float  f16_load(__fp16 x) { return (float)x; }
+static inline __fp16 f16_store(float x) { return (__fp16)x; }
 #else
 typedef uint16_t h16 __attribute__((aligned(1), may_alias));
 
-static inline float f16_load(h16 x)
+static inline float f16_load(uint16_t x)
 {
     uint32_t sign = (uint32_t)(x & 0x8000) << 16, rest = x & 0x7fff;
     float    normal = float_of((rest << 13) + 0x38000000u), small = (float)rest * 0x1p-24f;
@@ -62,14 +63,14 @@ static inline float f16_load(h16 x)
 
 /* To the nearest, ties to even. What is below the normal numbers is rounded by the addition of 0.5, whose last place
  * is 2^-24. */
-static inline h16 f16_store(float x)
+static inline uint16_t f16_store(float x)
 {
     uint32_t bits = bits_of(x), sign = bits >> 16 & 0x8000, rest = bits & 0x7fffffffu;
     uint32_t normal = (rest + 0xfffu + (rest >> 13 & 1) - 0x38000000u) >> 13;
     uint32_t small = bits_of(float_of(rest) + 0.5f) - 0x3f000000u;
     uint32_t large = rest > 0x7f800000u ? 0x7e00 | (rest >> 13 & 0x1ff) : 0x7c00;
     uint32_t out = rest >= 0x47800000u ? large : rest < 0x38800000u ? small : normal;
-    return (h16)(out | sign);
+    return (uint16_t)(out | sign);
 }
 #endif
 
