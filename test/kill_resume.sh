@@ -10,8 +10,8 @@ work=$(mktemp -d)
 pid=
 trap 'if [ -n "$pid" ]; then kill -9 "$pid" 2>/dev/null || true; fi; rm -rf "$work"' EXIT
 case $model in
-mlp) options="--model mlp --data synthetic:64,count=2048 --batch 32 --steps 1500 --save-every 10" ;;
-cnn) options="--model cnn --data synthetic:3x32x32,count=256 --batch 8 --steps 150 --save-every 3" ;;
+mlp) options="--model mlp --data synthetic:64,count=2048 --batch 32 --steps $((rounds * 125)) --save-every 10" window=250 ;;
+cnn) options="--model cnn --data synthetic:3x32x32,count=256 --batch 8 --steps $((rounds * 6)) --save-every 3" window=2500 ;;
 *) echo "no such model: $model" >&2; exit 2 ;;
 esac
 options="$options --threads 1 --seed 7 --eval-every -1 --json"
@@ -27,7 +27,8 @@ for round in $(seq "$rounds"); do
     # shellcheck disable=SC2086
     "$LOCKSTEP" train $options --save "$work/killed" --resume auto > "$work/killed.json" 2> "$work/killed.err" &
     pid=$!
-    sleep "0.$(printf '%03d' $((RANDOM % 250 + 15)))"
+    delay=$((RANDOM % window + 15)) # milliseconds
+    sleep "$((delay / 1000)).$(printf '%03d' $((delay % 1000)))"
     if kill -9 "$pid" 2> /dev/null; then kills=$((kills + 1)); fi
     code=0
     wait "$pid" 2> /dev/null || code=$?
@@ -54,5 +55,5 @@ cmp "$work/whole/model.safetensors" "$work/killed/model.safetensors"
 cmp "$work/whole/optimizer.safetensors" "$work/killed/optimizer.safetensors"
 left=$(find "$work/killed" -name '*.tmp.*' -o -name '*.old.*' -o -name '.link.*' | wc -l)
 if [ "$left" != 0 ]; then echo "left behind: $(find "$work/killed")"; exit 1; fi
-if [ "$kills" -lt 3 ]; then echo "only $kills kills hit: nothing was proved"; exit 1; fi
+if [ "$kills" -lt 3 ] || [ "$best" = 0 ]; then echo "only $kills kills hit, at step $best: nothing was proved"; exit 1; fi
 echo "killed $kills times, last seen at step $best; the end is the same: $killed"

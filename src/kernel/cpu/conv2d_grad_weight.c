@@ -149,7 +149,7 @@ static void sum_chunk(void *argument, int64_t tile, int worker)
     int64_t     length = winners_vectors(v) * VL;
     for (int64_t q = 0; q < panels; q++)
         transpose(partial_at(job, chunk, group * v->panels + panel + q), NR, sums + q * p->panel, length,
-                  min64(NR, v->og - (panel + q) * NR), p->deep);
+                  min64(NR, v->og - (panel + q) * NR), min64(p->deep, length)); /* past length lies another worker's */
 }
 
 /* Adds the chunks' sums of one panel and writes it in the weights' layout. */
