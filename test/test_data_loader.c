@@ -1,5 +1,7 @@
 /* test_data_loader.c - batches: the same whatever the workers, resumed anywhere, transformed as a naive loop says,
- * without an allocation, and failures that name the sample. */
+ * without an allocation, and failures that name the sample.
+ *
+ * ctest: label threaded */
 #define _GNU_SOURCE
 #include "test_data.h"
 

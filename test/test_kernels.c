@@ -1,5 +1,7 @@
 /* test_kernels.c - elementwise kernels, softmax, reductions and moves of elements against naive loops in double, and the
- * vector functions of vmath.h against the C library over the whole range of floats. */
+ * vector functions of vmath.h against the C library over the whole range of floats.
+ *
+ * ctest: label threaded */
 #define LK_REAL_BITS 32
 #define LK_ISA test
 #include "kernel/cpu/vmath.h"

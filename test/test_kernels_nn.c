@@ -1,4 +1,6 @@
-/* test_kernels_nn.c - pooling, dropout, embedding, losses and optimizers against naive loops in double. */
+/* test_kernels_nn.c - pooling, dropout, embedding, losses and optimizers against naive loops in double.
+ *
+ * ctest: label threaded */
 #include "base/random.h"
 #include "kernel_case.h"
 

@@ -1,4 +1,6 @@
-/* test_kernels_norm.c - layer, RMS and batch norm and their gradients against naive loops in double. */
+/* test_kernels_norm.c - layer, RMS and batch norm and their gradients against naive loops in double.
+ *
+ * ctest: label threaded */
 #include "kernel_case.h"
 
 /* ---- layer norm, RMS norm ---- */

@@ -1,5 +1,7 @@
 /* test_trainer.c - the trainer holds what its plan said, to the byte; never saves or deletes what it must not; and takes up
- * where it stopped. */
+ * where it stopped.
+ *
+ * ctest: label threaded */
 #include "check.h"
 
 #include <dirent.h>
