@@ -51,11 +51,10 @@ static double now(void)
 }
 
 /* When this process was started: it starts itself once more, noting the time, so that loading the program counts too. */
-static double exec_time(const char *const *words)
+static double exec_time(void)
 {
     const char *noted = getenv("LOCKSTEP_BENCH_EXEC");
     char        text[64];
-    (void)words;
     if (noted) return atof(noted);
     char       *arguments[512], *line;
     static char buffer[65536];
@@ -212,7 +211,7 @@ static int run(const options *given)
     }
     if (!check_options(given, comm)) return EXIT_MISTAKE;
     if (comm) return bench_comm(given);
-    double started = exec_time(given->operands);
+    double started = exec_time();
     int    code = setup_make(&s, "bench", given, SETUP_SHAPES);
     if (code == 0) {
         lk_status status = make(&b);

@@ -14,7 +14,7 @@ typedef enum lk__region {
     LK__IN_BUFFERS,
     LK__IN_OPTIMIZER,
     LK__IN_GRADIENTS,
-    LK__IN_ACTIVATIONS, /* the arena, by micro-batch slot */
+    LK__IN_ACTIVATIONS, /* the arena */
     LK__REGION_COUNT
 } lk__region;
 
