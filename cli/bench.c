@@ -110,7 +110,7 @@ static lk_status make(bench *b)
     if ((status = lk_plan_create(b->graph, &plan, &b->plan)) < 0 ||
         (status = lk_store_create(b->plan, s->config.seed, &b->store)) < 0)
         return status;
-    return lk_program_create(b->plan, b->store, &b->program);
+    return lk_program_create(b->plan, b->store, NULL, &b->program);
 }
 
 static lk_status one_step(bench *b, int64_t i)
@@ -200,7 +200,7 @@ static bool check_options(const options *given, bool comm)
 static int run(const options *given)
 {
     static const char *const whats[] = {"train", "comm", NULL};
-    setup                    s;
+    setup                    s = {0};
     bench                    b = {.setup = &s};
     bool                     comm = strcmp(given->operands[0], "comm") == 0;
     if (!comm && strcmp(given->operands[0], "train") != 0) {

@@ -41,7 +41,7 @@ static int evaluate(setup *s, const options *given)
 
 static int run(const options *given)
 {
-    setup s;
+    setup s = {0};
     if (!options_text(given, "load")) {
         complain("eval", "--load is missing: which weights? A checkpoint directory or a .safetensors file");
         return EXIT_MISTAKE;

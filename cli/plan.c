@@ -1,5 +1,6 @@
 /* plan.c - `lockstep plan`: what a training run will hold, to the byte, and what it will run; nothing is allocated. */
 #include "json.h"
+#include "ranks.h"
 #include "training.h"
 
 #include <string.h>
@@ -8,6 +9,9 @@ static const option plan_options[] = {
     MODEL_OPTIONS,
     DATA_OPTIONS,
     TRAINING_OPTIONS,
+    HEADING("Ranks"),
+    INTEGER_LETTER('n', "ranks", "N", "1", 1, 4096, "Plan for rank 0 of so many"),
+    PARALLEL_OPTIONS,
     HEADING("Printing"),
     CHOICE("graph", "FORM", NULL, "text|dot",
            "Print the model's graph as a listing, or for Graphviz: `… --graph dot | dot -Tsvg`"),
@@ -59,13 +63,15 @@ static void print_json(const size_t *memory, const lk_plan *plan)
 
 static int run(const options *given)
 {
-    setup       s;
+    setup       s = {0};
     lk_graph   *graph = NULL;
     lk_plan    *plan = NULL;
     size_t      memory[LK_MEMORY_COUNT];
     const char *form = options_text(given, "graph");
     int         code = setup_make(&s, "plan", given, SETUP_SIZES);
     if (code == 0) code = training_make(&s, "plan", given);
+    if (code == 0) code = ranks_make(&s, "plan", given);
+    s.config.plan_world = (int)options_integer(given, "ranks");
     if (code == 0) {
         lk_status status = lk_trainer_plan(s.context, &s.config, &graph, &plan, memory);
         if (status < 0) code = report("plan", s.context, status);

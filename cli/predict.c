@@ -58,7 +58,7 @@ static lk_status make(setup *s, const char *weights, predictor *p)
     loader.transform = s->config.transform;
     if ((status = lk_plan_create(p->graph, &plan, &p->plan)) < 0 ||
         (status = lk_store_create(p->plan, 0, &p->store)) < 0 || (status = lk_weights_load(p->store, weights)) < 0 ||
-        (status = lk_program_create(p->plan, p->store, &p->program)) < 0)
+        (status = lk_program_create(p->plan, p->store, NULL, &p->program)) < 0)
         return status;
     return lk_loader_create(s->context, &loader, &p->loader);
 }
@@ -111,7 +111,7 @@ static lk_status predict(setup *s, predictor *p, int64_t first, int64_t count, b
 
 static int run(const options *given)
 {
-    setup       s;
+    setup       s = {0};
     predictor   p = {0};
     const char *weights = options_text(given, "load");
     int64_t     first = options_integer(given, "first"), count = options_integer(given, "count");

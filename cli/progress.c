@@ -22,14 +22,16 @@ static int terminal_width(FILE *out)
 {
     struct winsize size;
     if (ioctl(fileno(out), TIOCGWINSZ, &size) == 0 && size.ws_col >= 20) return size.ws_col;
-    return 80;
+    const char *shown = getenv("LOCKSTEP_TERMINAL"); /* the launcher's, which passes our lines on with a prefix */
+    int         width = shown ? atoi(shown) - 12 : 0;
+    return width >= 20 ? width : 80;
 }
 
 void progress_start(progress *p, FILE *out, const char *what, const char *unit, int64_t total, int64_t every)
 {
     const char *term = getenv("TERM"), *no_color = getenv("NO_COLOR");
     *p = (progress){.out = out, .what = what, .unit = unit, .total = total, .every = every > 0 ? every : 1};
-    p->terminal = isatty(fileno(out)) && term && strcmp(term, "dumb") != 0;
+    p->terminal = (isatty(fileno(out)) || getenv("LOCKSTEP_TERMINAL")) && term && strcmp(term, "dumb") != 0;
     p->colour = p->terminal && !(no_color && *no_color);
     p->shown = now() - 1; /* the first step shows at once: it is the one people wait for */
 }
@@ -61,6 +63,7 @@ static int describe(const progress *p, int64_t step, double loss, double done, d
         format_time(elapsed / (double)(step - p->first_step) * (double)(p->total - step), left);
         n += snprintf(out + n, size - (size_t)n, "  left %s", left);
     }
+    if (p->note[0]) n += snprintf(out + n, size - (size_t)n, "  %s", p->note);
     return n;
 }
 

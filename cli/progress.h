@@ -18,6 +18,7 @@ typedef struct progress {
     bool        begun; /* a step was reported. Rates count from there, so that the first, slow one does not: */
     int64_t     first_step;
     double      first_done, first_time;
+    char        note[64]; /* shown at the end of the line */
 } progress;
 
 /* `every`: plain lines when out is no terminal, each so many steps and after the last. NO_COLOR in the environment is heeded. */

@@ -108,7 +108,7 @@ static int normalisation(setup *s, const char *name, const options *given)
     return 0;
 }
 
-int setup_make(setup *s, const char *name, const options *given, setup_data what)
+int setup_begin(setup *s, const char *name, const options *given)
 {
     lk_context_config config = LK_CONTEXT_CONFIG_INIT;
     *s = (setup){.config = LK_TRAINER_CONFIG_INIT};
@@ -116,8 +116,14 @@ int setup_make(setup *s, const char *name, const options *given, setup_data what
     config.log = log_line;
     config.log_user = (void *)name;
     lk_status status = lk_context_create(&config, &s->context);
-    if (status < 0) return report(name, NULL, status);
+    return status < 0 ? report(name, NULL, status) : 0;
+}
 
+int setup_make(setup *s, const char *name, const options *given, setup_data what)
+{
+    lk_status status;
+    int       code = s->context ? 0 : setup_begin(s, name, given);
+    if (code != 0) return code;
     s->model = lk_model_find(options_text(given, "model"));
     s->model_options = (lk_model_options){.hidden = options_integer(given, "hidden"),
                                           .cifar_stem = strcmp(options_text(given, "stem"), "cifar") == 0,

@@ -2,12 +2,14 @@
 #define _GNU_SOURCE
 #include "json.h"
 #include "progress.h"
+#include "ranks.h"
 #include "training.h"
 
 #include <errno.h>
 #include <math.h>
 #include <signal.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -15,8 +17,20 @@ static const option train_options[] = {
     MODEL_OPTIONS,
     DATA_OPTIONS,
     TRAINING_OPTIONS,
+    HEADING("Ranks"),
+    RANKS_OPTION("Start so many ranks on this host: a number, or auto. `lockstep run`, torchrun, mpirun and srun start ranks too"),
+    PARALLEL_OPTIONS,
+    CHOICE("backend", "NAME", "auto", "auto|shm|tcp|mpi|mixed", "What carries data between ranks; auto: shared memory on one host"),
+    CHOICE("lr-scale", "HOW", "none", "none|linear|sqrt", "Multiply --lr by batch / base-batch, or by its square root"),
+    INTEGER("base-batch", "N", "64", 1, 1e7, "With --lr-scale: the batch that --lr was found for"),
+    INTEGER("check-every", "N", "1000", 0, 1e12, "Compare the ranks' weights each N steps, and at the end; 0: never"),
+    NUMBER("timeout", "SECONDS", "600", 0.1, 1e7, "A rank that does not come to a collective within this long is given up"),
+    CHOICE("on-signal", "HOW", "save-stop", "save-exit|save-stop",
+           "On SIGTERM, SIGINT or SIGUSR1 of any rank all save at one step; then exit 0, or as the signal would"),
+    FLAG("verbose-ranks", "Every rank says what it has, and its own mean loss after each epoch"),
     HEADING("Running"),
     MACHINE_OPTIONS,
+    TEXT("log-dir", "DIR", NULL, "Like --log for every rank: DIR/rank-N.jsonl"),
     TEXT("log", "FILE.jsonl", NULL, "Append a line of JSON for each step, evaluation and save"),
     FLAG("json", "Print a last line of JSON with the results on standard output"),
     CONFIG,
@@ -32,6 +46,10 @@ typedef struct watcher {
     double   seconds;        /* in steps alone */
     double   train_loss;     /* of the latest step */
     double   loss, accuracy; /* of the latest evaluation; NaN: none */
+    int64_t  samples;        /* of it */
+    int      rank, world;
+    bool     verbose;
+    double   late_told; /* how late a rank was when it was last named */
 } watcher;
 
 static volatile sig_atomic_t stop_signal;
@@ -40,13 +58,22 @@ static void on_signal(int number) { stop_signal = number; }
 
 static void log_event(FILE *log, const lk_event *e)
 {
-    static const char *const kinds[] = {"step", "evaluated", "saved", "resumed"};
+    static const char *const kinds[] = {"step", "evaluated", "saved", "resumed", "epoch"};
     json                     j = json_to(log);
     json_open(&j, NULL, '{');
     json_text(&j, "event", kinds[e->kind]);
     json_integer(&j, "step", e->step);
     json_integer(&j, "epoch", e->epoch + 1);
-    if (e->kind == LK_EVENT_STEP || e->kind == LK_EVENT_EVALUATED) json_number(&j, "loss", e->loss);
+    if (e->kind != LK_EVENT_SAVED && e->kind != LK_EVENT_RESUMED) json_number(&j, "loss", e->loss);
+    if (e->kind == LK_EVENT_EPOCH) {
+        json_number(&j, "own_loss", e->own_loss);
+        json_integer(&j, "samples", e->samples);
+    }
+    if (e->kind == LK_EVENT_STEP && e->late_rank >= 0) {
+        json_integer(&j, "late_rank", e->late_rank);
+        json_number(&j, "late_s", e->late);
+        json_text(&j, "late_in", e->late_in);
+    }
     if (e->kind == LK_EVENT_STEP) {
         json_number(&j, "lr", e->rate);
         if (e->grad_norm > 0) json_number(&j, "grad_norm", e->grad_norm);
@@ -62,34 +89,47 @@ static void log_event(FILE *log, const lk_event *e)
     json_line(&j);
 }
 
+/* Who waits for whom, where it costs something. */
+static void name_late(watcher *w, const lk_event *e)
+{
+    w->bar.note[0] = 0;
+    if (e->late_rank < 0 || e->late < 0.0005 || e->late < 0.05 * e->seconds) return;
+    snprintf(w->bar.note, sizeof w->bar.note, "rank %d late %.*f ms, in %s", e->late_rank, e->late < 0.01 ? 1 : 0,
+             1e3 * e->late, e->late_in);
+}
+
 static int on_event(void *user, const lk_event *e)
 {
     watcher *w = user;
-    if (!w->started) {
+    if (!w->started && w->rank == 0) {
         progress_start(&w->bar, stderr, "train", "images", e->steps, e->steps / 20 > 0 ? e->steps / 20 : 1);
         w->started = true;
     }
     if (w->log) log_event(w->log, e);
-    switch (e->kind) {
-    case LK_EVENT_STEP:
+    if (e->kind == LK_EVENT_STEP) {
         w->images += e->samples;
         w->steps++;
         w->seconds += e->seconds;
         w->train_loss = e->loss;
-        progress_step(&w->bar, e->step, e->loss, (double)w->images);
-        break;
-    case LK_EVENT_EVALUATED:
+        name_late(w, e);
+        if (w->rank == 0) progress_step(&w->bar, e->step, e->loss, (double)w->images);
+    }
+    if (e->kind == LK_EVENT_EPOCH && w->verbose)
+        fprintf(stderr, "rank %d: epoch %lld: mean loss %.4f over its own %lld samples, %.4f over all\n", w->rank,
+                (long long)e->epoch + 1, e->own_loss, (long long)e->samples, e->loss);
+    if (e->kind == LK_EVENT_EVALUATED) {
         w->loss = e->loss;
         w->accuracy = e->accuracy;
-        progress_say(&w->bar, "epoch %lld, step %lld: test loss %.4f, accuracy %.2f %% (%lld samples in %.1f s)",
-                     (long long)e->epoch + 1, (long long)e->step, e->loss, 100 * e->accuracy, (long long)e->samples,
-                     e->seconds);
-        break;
-    case LK_EVENT_SAVED: progress_say(&w->bar, "saved step %lld in %s", (long long)e->step, e->path); break;
-    case LK_EVENT_RESUMED:
-        progress_say(&w->bar, "resumed %s at step %lld of %lld", e->path, (long long)e->step, (long long)e->steps);
-        break;
+        w->samples = e->samples;
     }
+    if (w->rank != 0) return stop_signal != 0;
+    if (e->kind == LK_EVENT_EVALUATED)
+        progress_say(&w->bar, "epoch %lld, step %lld: test loss %.4f, accuracy %.2f %% (%lld/%lld samples in %.1f s)",
+                     (long long)e->epoch + 1, (long long)e->step, e->loss, 100 * e->accuracy, (long long)e->samples,
+                     (long long)lk_dataset_count(w->setup->test), e->seconds);
+    if (e->kind == LK_EVENT_SAVED) progress_say(&w->bar, "saved step %lld in %s", (long long)e->step, e->path);
+    if (e->kind == LK_EVENT_RESUMED)
+        progress_say(&w->bar, "resumed %s at step %lld of %lld", e->path, (long long)e->step, (long long)e->steps);
     return stop_signal != 0;
 }
 
@@ -110,10 +150,24 @@ static void print_results(const watcher *w, lk_trainer *t, const options *given)
     json_number(&j, "accuracy", w->accuracy);
     json_number(&j, "images_per_s", w->seconds > 0 ? (double)w->images / w->seconds : 0);
     json_number(&j, "steps_per_s", w->seconds > 0 ? (double)w->steps / w->seconds : 0);
+    json_integer(&j, "ranks", w->world);
     json_text(&j, "hash", hash);
     json_text(&j, "save", w->setup->config.save);
     json_close(&j, '}');
     json_line(&j);
+}
+
+/* A signal that any rank got stopped all of them, at one step. */
+static int stopped(const setup *s, lk_trainer *t, const options *given)
+{
+    bool leave = strcmp(options_text(given, "on-signal"), "save-exit") == 0;
+    int  number = (int)stop_signal;
+    bool first = !s->config.comm || lk_comm_rank(s->config.comm) == 0;
+    if (first || number)
+        complain("train", "%s: stopped after step %lld%s", number ? strsignal(number) : "another rank got a signal",
+                 (long long)lk_trainer_progress(t)->step,
+                 s->config.save ? ", which was saved; --resume auto goes on" : "; without --save nothing was kept");
+    return leave ? 0 : 128 + (number ? number : SIGTERM);
 }
 
 static int train(setup *s, watcher *w, const options *given)
@@ -124,44 +178,88 @@ static int train(setup *s, watcher *w, const options *given)
     status = lk_trainer_run(t);
     if (w->started) progress_end(&w->bar);
     int code = 0;
-    if (status == LK_ECANCELED && stop_signal) {
-        complain("train", "signal %d: stopped after step %lld%s", (int)stop_signal,
-                 (long long)lk_trainer_progress(t)->step,
-                 s->config.save ? ", which was saved; --resume auto goes on" : "; without --save nothing was kept");
-        code = 128 + (int)stop_signal;
-    } else if (status < 0) {
+    if (status == LK_ECANCELED && (!s->config.comm || lk_comm_status(s->config.comm) == LK_OK))
+        code = stopped(s, t, given);
+    else if (status < 0)
         code = report("train", s->context, status);
-    }
-    if (code == 0 && w->started && w->seconds > 0)
+    if (status >= 0 && w->started && w->seconds > 0)
         fprintf(stderr, "%lld steps, %.0f images/s%s%s\n", (long long)w->steps, (double)w->images / w->seconds,
                 s->config.save ? "; the model is in " : "", s->config.save ? s->config.save : "");
-    if (code == 0 && options_flag(given, "json")) print_results(w, t, given);
+    if (status >= 0 && w->rank == 0 && options_flag(given, "json")) print_results(w, t, given);
     lk_trainer_free(t);
     return code;
 }
 
+static int open_log(watcher *w, const options *given)
+{
+    const char *path = options_text(given, "log"), *directory = options_text(given, "log-dir");
+    char        own[4096];
+    if (path && directory) {
+        complain("train", "--log and --log-dir: one of them");
+        return EXIT_MISTAKE;
+    }
+    if (directory) {
+        snprintf(own, sizeof own, "%s/rank-%d.jsonl", directory, w->rank);
+        path = own;
+        if (mkdir(directory, 0777) != 0 && errno != EEXIST) {
+            complain("train", "cannot make the directory %s: %s", directory, strerror(errno));
+            return EXIT_MISTAKE;
+        }
+    }
+    if (!path || (!directory && w->rank != 0) || (w->log = fopen(path, "ae"))) return 0;
+    complain("train", "cannot open the log %s: %s", path, strerror(errno));
+    return EXIT_MISTAKE;
+}
+
+static void scale_rate(setup *s, const options *given)
+{
+    const char *how = options_text(given, "lr-scale");
+    double      times = (double)s->config.batch / (double)options_integer(given, "base-batch");
+    if (strcmp(how, "none") != 0) s->config.optimizer.lr *= strcmp(how, "sqrt") == 0 ? sqrt(times) : times;
+}
+
+static int prepare(setup *s, watcher *w, const options *given)
+{
+    int code = setup_begin(s, "train", given);
+    if (code == 0) code = ranks_join(s, "train", options_text(given, "backend"), options_number(given, "timeout"));
+    if (code != 0) return code;
+    lk_comm *comm = s->config.comm;
+    w->rank = comm ? lk_comm_rank(comm) : 0;
+    w->world = comm ? lk_comm_size(comm) : 1;
+    w->verbose = options_flag(given, "verbose-ranks");
+    if ((code = setup_make(s, "train", given, SETUP_BOTH)) != 0 || (code = training_make(s, "train", given)) != 0 ||
+        (code = ranks_make(s, "train", given)) != 0 || (code = open_log(w, given)) != 0)
+        return code;
+    s->config.check_every = options_integer(given, "check-every");
+    scale_rate(s, given);
+    if (w->verbose) {
+        char text[512];
+        ranks_describe(s, text, sizeof text);
+        fprintf(stderr, "%s\n", text);
+    }
+    return 0;
+}
+
 static int run(const options *given)
 {
-    setup            s;
+    setup            s = {0};
     watcher          w = {.setup = &s, .loss = NAN, .accuracy = NAN, .train_loss = NAN};
-    const char      *path = options_text(given, "log");
     struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESETHAND}; /* a second signal ends at once */
+    int              code;
+    if (ranks_start("train", given, &code)) return code;
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
+    sigaction(SIGUSR1, &action, NULL);
     signal(SIGPIPE, SIG_IGN);
-    int code = setup_make(&s, "train", given, SETUP_BOTH);
-    if (code == 0) code = training_make(&s, "train", given);
-    if (code == 0 && path && !(w.log = fopen(path, "ae"))) {
-        complain("train", "cannot open the log %s: %s", path, strerror(errno));
-        code = EXIT_MISTAKE;
-    }
+    code = prepare(&s, &w, given);
     s.config.event = on_event;
     s.config.event_user = &w;
     if (code == 0) code = train(&s, &w, given);
     if (w.log && (ferror(w.log) | fclose(w.log)) && code == 0) {
-        complain("train", "cannot write the log %s: %s", path, strerror(errno));
+        complain("train", "cannot write the log: %s", strerror(errno));
         code = EXIT_FAILED;
     }
+    ranks_leave(&s);
     setup_free(&s);
     return code;
 }
@@ -169,13 +267,14 @@ static int run(const options *given)
 const command command_train = {
     "train",
     "train a model",
-    "Trains a model on one machine. A moving line on a terminal shows step, loss, images a second and time left; "
+    "Trains a model, alone or with several ranks that each take their share of every batch (-n, or any launcher). A moving line on a terminal shows step, loss, images a second and time left; "
     "elsewhere plain "
     "lines are written to standard error.\n\n"
     "The same seed gives the same bits, whatever the number of threads and loader workers. A run that was stopped and "
     "resumed ends "
     "with the same bits as one that was never stopped.\n\n"
-    "Example: lockstep train --model cnn --data fashion-mnist --epochs 3 --save runs/first",
+    "Examples: lockstep train --model cnn --data fashion-mnist --epochs 3 --save runs/first; the same with -n 2; "
+    "lockstep run --hosts a:2,b:2 -- lockstep train --model resnet20 --sync-batchnorm --reproducible",
     NULL,
     0,
     0,

@@ -31,7 +31,7 @@ int main(int argc, char **argv)
     }
     if (status >= 0) status = lk_store_create(plan, 0, &store);
     if (status >= 0) status = lk_weights_load(store, argv[1]);
-    if (status >= 0) status = lk_program_create(plan, store, &program);
+    if (status >= 0) status = lk_program_create(plan, store, NULL, &program);
     if (status >= 0) status = lk_program_bind(program, "x", corners);
     if (status >= 0) status = lk_program_step(program, &(lk_step){.step = 1, .count = 4});
     if (status >= 0) status = lk_program_run(program, LK_EVALUATE);

@@ -64,7 +64,7 @@ int main(int argc, char **argv)
     planning.optimizer = &adam;
     TRY(lk_plan_create(graph, &planning, &plan));
     TRY(lk_store_create(plan, 0, &store));
-    TRY(lk_program_create(plan, store, &program));
+    TRY(lk_program_create(plan, store, NULL, &program));
     printf("%lld parameters, %.1f MiB of activations\n", (long long)lk_store_parameters(store),
            (double)lk_plan_memory(plan, LK_MEMORY_ACTIVATIONS) / 1048576);
 

@@ -13,7 +13,9 @@
 #include <lockstep/optimizer.h>
 #include <lockstep/plan.h>
 #include <lockstep/program.h>
+#include <lockstep/sampler.h>
 #include <lockstep/store.h>
+#include <lockstep/tensorboard.h>
 #include <lockstep/trainer.h>
 
 #endif

@@ -38,7 +38,7 @@ int main()
     config.optimizer = &sgd;
     TRY(lk_plan_create(graph, &config, &plan));
     TRY(lk_store_create(plan, 1, &store));
-    TRY(lk_program_create(plan, store, &program));
+    TRY(lk_program_create(plan, store, NULL, &program));
 
     std::vector<double> points(2 * rows), heights(rows); /* height = 2 a - 3 b + 1 */
     for (int i = 0; i < rows; i++) {

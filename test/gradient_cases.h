@@ -12,6 +12,7 @@ typedef struct gradient_case {
     int         variants;
     bool        kinks; /* piecewise: a step of the differences must stay on one piece */
     bool        loss;  /* build gives the loss itself */
+    bool        sync;  /* has a batch norm, which is tried synchronised too */
 } gradient_case;
 
 #define PICK(array, n) ((array)[(n) % (int)(sizeof(array) / sizeof *(array))])
@@ -532,8 +533,8 @@ static const gradient_case cases[] = {
     CASE(global_avg_pool, 3),
     CASE(layer_norm, 40),
     CASE(rms_norm, 20),
-    CASE(batch_norm, 24),
-    CASE(batch_norm_relu, 24, .kinks = true),
+    CASE(batch_norm, 24, .sync = true),
+    CASE(batch_norm_relu, 24, .kinks = true, .sync = true),
     CASE(embedding, 4),
     CASE(embedding_tied, 1),
     {.name = "cross_entropy", .build = cross_entropy, .variants = 32, .loss = true},
@@ -541,7 +542,7 @@ static const gradient_case cases[] = {
     {.name = "mse", .build = mean_square, .variants = 8, .loss = true},
     {.name = "mse_of_convolution", .build = mean_square_of_convolution, .variants = 1, .loss = true},
     CASE(attention, 1),
-    CASE(residual, 4, .kinks = true),
+    CASE(residual, 4, .kinks = true, .sync = true),
     CASE(image_parameter, 5),
     CASE(many_uses, 1),
     CASE(equal_gradients, 1),

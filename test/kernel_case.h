@@ -99,7 +99,7 @@ static void begin(lk__op op)
 {
     t.op = op;
     t.attrs = (lk__attrs){0};
-    t.step = (lk__step){.step = 1, .seed = 7, .rate = 0.01};
+    t.step = (lk__step){.step = 1, .seed = 7, .rate = 0.01, .updates_buffers = true};
     t.inputs = t.outputs = 0;
     t.in_place = 0;
     t.scale = 0;

@@ -71,6 +71,46 @@ static inline void free_context(lk_context *context)
     lk_context_free(context);
 }
 
+/* Calls `attempt` on contexts whose first, second, … allocation fails, until none does: each time it must say LK_ENOMEM and
+ * give everything back. */
+static int   starving_countdown;
+static long  starving_living;
+static void *starving_alloc(void *user, size_t bytes, size_t alignment)
+{
+    (void)user;
+    if (--starving_countdown == 0) return NULL;
+    starving_living++;
+    return aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment);
+}
+static void starving_free(void *user, void *memory, size_t bytes)
+{
+    (void)user, (void)bytes;
+    starving_living--;
+    free(memory);
+}
+
+static inline int starve(lk_status (*attempt)(lk_context *context))
+{
+    lk_context_config config = LK_CONTEXT_CONFIG_INIT;
+    config.threads = 1;
+    config.allocator = (lk_allocator){starving_alloc, starving_free, NULL};
+    for (int failures = 0;; failures++) {
+        lk_context *context = NULL;
+        starving_countdown = 0;
+        CHECK(lk_context_create(&config, &context) == LK_OK);
+        long before = starving_living;
+        starving_countdown = failures + 1;
+        lk_status status = attempt(context);
+        bool      failed = starving_countdown <= 0;
+        starving_countdown = 0;
+        CHECK(starving_living == before);
+        if (failed) CHECK_FAILS(context, status, LK_ENOMEM, "no memory");
+        if (!failed) CHECK_OK(context, status);
+        lk_context_free(context);
+        if (!failed) return failures;
+    }
+}
+
 static char scratch_directory[256];
 
 static int remove_one(const char *path, const struct stat *about, int kind, struct FTW *where)

@@ -451,21 +451,23 @@ static void arrays_are_copied_or_borrowed_and_labels_checked(void)
     lk_dataset_free(copied), lk_dataset_free(borrowed), lk_dataset_free(NULL);
 }
 
-/* An allocator that fails at the n-th request. */
-static int   countdown;
-static long  living;
-static void *failing_alloc(void *user, size_t bytes, size_t alignment)
+static int opening; /* which way of opening is starved */
+
+static lk_status attempt(lk_context *c)
 {
-    (void)user;
-    if (--countdown == 0) return NULL;
-    living++;
-    return aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment);
-}
-static void failing_free(void *user, void *memory, size_t bytes)
-{
-    (void)user, (void)bytes;
-    living--;
-    free(memory);
+    lk_dataset      *d = NULL;
+    lk_loader       *loader = NULL;
+    lk_status        status = opening == 0   ? lk_dataset_idx(c, scratch("fi"), scratch("fl"), 10, &d)
+                              : opening == 1 ? lk_dataset_cifar10(c, scratch("cifar"), LK_SPLIT_TRAIN, &d)
+                              : opening == 2 ? lk_dataset_synthetic(c, NULL, &d)
+                                             : lk_dataset_open(c, "synthetic:3x8x8,count=40", LK_SPLIT_TEST, &d);
+    lk_loader_config l = LK_LOADER_CONFIG_INIT;
+    l.dataset = d, l.workers = 2, l.shuffle = true;
+    if (status == LK_OK) status = lk_loader_create(c, &l, &loader);
+    CHECK((status == LK_OK) == (loader != NULL));
+    lk_loader_free(loader);
+    lk_dataset_free(d);
+    return status;
 }
 
 static void any_allocation_may_fail(void)
@@ -475,41 +477,7 @@ static void any_allocation_may_fail(void)
     unsigned char *images = idx_bytes(3, shape, &image_size), *labels = idx_bytes(1, shape, &label_size);
     write_gzip(scratch("fi.gz"), images, image_size);
     write_file(scratch("fl"), labels, label_size);
-    lk_context_config config = LK_CONTEXT_CONFIG_INIT;
-    config.threads = 1;
-    config.allocator = (lk_allocator){failing_alloc, failing_free, NULL};
-    for (int kind = 0; kind < 4; kind++) {
-        int n = 1, failures = 0;
-        for (;; n++) {
-            lk_context *c = NULL;
-            lk_dataset *d = NULL;
-            lk_loader  *loader = NULL;
-            countdown = 0;
-            CHECK(lk_context_create(&config, &c) == LK_OK);
-            long before = living;
-            countdown = n;
-            lk_status        status = kind == 0   ? lk_dataset_idx(c, scratch("fi"), scratch("fl"), 10, &d)
-                                      : kind == 1 ? lk_dataset_cifar10(c, scratch("cifar"), LK_SPLIT_TRAIN, &d)
-                                      : kind == 2 ? lk_dataset_synthetic(c, NULL, &d)
-                                                  : lk_dataset_open(c, "synthetic:3x8x8,count=40", LK_SPLIT_TEST, &d);
-            lk_loader_config l = LK_LOADER_CONFIG_INIT;
-            l.dataset = d, l.workers = 2, l.shuffle = true;
-            if (status == LK_OK) status = lk_loader_create(c, &l, &loader);
-            bool failed = countdown <= 0;
-            countdown = 0;
-            if (failed) {
-                CHECK_FAILS(c, status, LK_ENOMEM, "no memory");
-                CHECK(!loader);
-                failures++;
-            }
-            lk_loader_free(loader);
-            lk_dataset_free(d);
-            CHECK(living == before);
-            lk_context_free(c);
-            if (!failed) break;
-        }
-        CHECK(failures >= 4);
-    }
+    for (opening = 0; opening < 4; opening++) CHECK(starve(attempt) >= 4);
     free(images), free(labels);
 }
 

@@ -5,6 +5,7 @@
 #define _GNU_SOURCE
 #include "test_data.h"
 
+#include <limits.h>
 #include <math.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -144,6 +145,79 @@ static void every_sample_comes_once_and_the_last_batch_is_padded(void)
                 lk_loader_free(loader);
                 lk_dataset_free(d);
             }
+}
+
+/* Ranks that hold runs of parts must see, together, each whole batch: same rows, same bits, same positions, at any
+ * worker count, also after a seek into the middle of a batch. */
+static void shares_cut_each_batch_and_change_nothing_else(void)
+{
+    static const struct {
+        int64_t count, batch;
+        int     parts, cuts[5]; /* where one rank's parts end and the next one's begin */
+    } cases[] = {
+        {41, 16, 2, {0, 1, 2}},   {41, 16, 3, {0, 1, 2, 3}},   {41, 16, 8, {0, 2, 5, 8}},
+        {41, 16, 8, {0, 8}},      {41, 3, 5, {0, 1, 2, 3, 5}}, {7, 1, 4, {0, 1, 2, 3, 4}},
+        {23, 7, 3, {0, 1, 2, 3}}, {5, 64, 3, {0, 1, 3}},       {23, 8, 5, {0, 2, 3, 5}},
+    };
+    for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
+        lk_dataset      *d = images(3, 6, 5, cases[k].count, LK_U8);
+        lk_loader_config c = LK_LOADER_CONFIG_INIT;
+        lk_loader       *whole, *share[4] = {0};
+        int              ranks = 0, last = 0;
+        int64_t          capacity[4], batches = 0, empty = 0;
+        size_t           row = (size_t)lk_dataset_elements(d) * sizeof(float);
+        c.dataset = d, c.batch = cases[k].batch, c.shuffle = true, c.seed = 5;
+        c.transform.crop_padding = 2, c.transform.flip = 0.5;
+        CHECK(lk_loader_capacity(&c) == c.batch);
+        CHECK_OK(context, lk_loader_create(context, &c, &whole));
+        for (; last < cases[k].parts; ranks++) {
+            lk_loader_config part = c;
+            part.parts = cases[k].parts, part.first_part = last, part.last_part = last = cases[k].cuts[ranks + 1];
+            part.workers = ranks % 3, part.prefetch = part.workers ? 1 + ranks : 0;
+            int64_t most = 1; /* by trying all */
+            for (int64_t n = 1; n <= c.batch; n++) {
+                int64_t rows = n * part.last_part / part.parts - n * part.first_part / part.parts;
+                most = rows > most ? rows : most;
+            }
+            capacity[ranks] = lk_loader_capacity(&part);
+            CHECK(capacity[ranks] == most);
+            CHECK_OK(context, lk_loader_create(context, &part, &share[ranks]));
+        }
+        for (int epoch = 0; epoch < 3;) {
+            lk_batch  w, b;
+            lk_status status = lk_loader_next(whole, &w);
+            int64_t   next = 0;
+            if (status == LK_OK) CHECK(w.total == w.count && w.offset == 0);
+            for (int r = 0; r < ranks; r++) {
+                CHECK(lk_loader_next(share[r], &b) == status);
+                CHECK(lk_loader_epoch(share[r]) == lk_loader_epoch(whole));
+                CHECK(lk_loader_position(share[r]) == lk_loader_position(whole));
+                if (status == LK_END) continue;
+                CHECK(b.epoch == w.epoch && b.position == w.position && b.total == w.total);
+                CHECK(b.offset == next && b.offset == w.count * cases[k].cuts[r] / cases[k].parts);
+                CHECK(b.count == w.count * cases[k].cuts[r + 1] / cases[k].parts - b.offset);
+                CHECK(!memcmp(b.features, (const char *)w.features + (size_t)next * row, (size_t)b.count * row));
+                CHECK(!memcmp(b.labels, w.labels + next, (size_t)b.count * sizeof *b.labels));
+                CHECK(!memcmp(b.indices, w.indices + next, (size_t)b.count * sizeof *b.indices));
+                for (int64_t i = b.count; i < capacity[r]; i++) CHECK(b.indices[i] == -1 && b.labels[i] == 0);
+                for (size_t i = (size_t)b.count * row; i < (size_t)capacity[r] * row; i++)
+                    CHECK(((const char *)b.features)[i] == 0);
+                next += b.count;
+                empty += b.count == 0;
+            }
+            if (status == LK_END && ++epoch == 2) { /* the last one from an odd place */
+                CHECK_OK(context, lk_loader_seek(whole, 7, cases[k].count / 3));
+                for (int r = 0; r < ranks; r++) CHECK_OK(context, lk_loader_seek(share[r], 7, cases[k].count / 3));
+            }
+            if (status == LK_END) continue;
+            CHECK(next == w.count);
+            batches++;
+        }
+        CHECK(batches >= 3 && (empty > 0 || cases[k].batch >= cases[k].parts));
+        for (int r = 0; r < ranks; r++) lk_loader_free(share[r]);
+        lk_loader_free(whole);
+        lk_dataset_free(d);
+    }
 }
 
 /* With five samples all 120 orders are about equally frequent over 12000 epochs: chi-squared with 119 degrees of
@@ -338,11 +412,13 @@ static void memory_is_as_predicted_and_next_allocates_nothing(void)
         c.dtype = way % 5 ? LK_F32 : LK_F64;
         c.prefetch = c.workers ? way % 6 : 0;
         if (way % 3 == 0) c.transform.channels = 3, c.transform.std[0] = c.transform.std[1] = c.transform.std[2] = 1;
+        if (way % 4 == 1) c.parts = 3, c.first_part = 1, c.last_part = 2;
         size_t predicted = lk_loader_bytes(&c);
         /* By hand: the slots, each part to a multiple of 64. */
         size_t slots = c.workers ? 1 + (size_t)(c.prefetch ? c.prefetch : 2 * c.workers) : 1,
                real = lk_dtype_size(c.dtype);
         size_t elements = (size_t)lk_dataset_elements(d), batch = (size_t)c.batch;
+        if (c.parts) batch = c.batch == 7 ? 2 : 21; /* rows 2, 3 of 7 and 21 … 41 of 64 */
         size_t by_hand = slots * ((batch * elements * real + 63) / 64 * 64 + (batch * 4 + 63) / 64 * 64 +
                                   (batch * 8 + 63) / 64 * 64);
         by_hand += c.shuffle ? (101 * 8 + 63) / 64 * 64 : 0;
@@ -509,7 +585,7 @@ static void configs_that_cannot_be_are_refused(void)
         c = good;                                                                             \
         change;                                                                               \
         CHECK_FAILS(context, lk_loader_create(context, &c, &loader), LK_EINVAL, __VA_ARGS__); \
-        CHECK(!loader && lk_loader_bytes(&c) == 0);                                           \
+        CHECK(!loader && lk_loader_bytes(&c) == 0 && lk_loader_capacity(&c) == 0);            \
     } while (0)
     REFUSED(c.size = 3, "LK_LOADER_CONFIG_INIT");
     REFUSED(c.dataset = NULL, "data set");
@@ -522,6 +598,12 @@ static void configs_that_cannot_be_are_refused(void)
     REFUSED(c.prefetch = 3, "needs a worker");
     REFUSED(c.timeout_ms = 0, "timeout");
     REFUSED((c.drop_last = true, c.batch = 11), "no full batch of 11");
+    REFUSED(c.parts = -1, "-1 parts");
+    REFUSED((c.parts = INT_MAX, c.last_part = 1), "2147483647 parts");
+    REFUSED(c.parts = 2, "parts 0 to 0", "in 2");
+    REFUSED((c.parts = 2, c.first_part = 1, c.last_part = 3), "parts 1 to 3");
+    REFUSED((c.parts = 2, c.first_part = -1, c.last_part = 1), "parts -1 to 1");
+    REFUSED(c.last_part = 1, "parts 0 to 1");
     REFUSED(c.transform.size = 0, "LK_TRANSFORM_INIT");
     REFUSED(c.transform.channels = 3, "3 channels");
     REFUSED(c.transform.channels = 1, "std 0");
@@ -543,6 +625,7 @@ int main(void)
     context = make_context();
     RUN(batches_do_not_depend_on_workers_or_prefetch);
     RUN(every_sample_comes_once_and_the_last_batch_is_padded);
+    RUN(shares_cut_each_batch_and_change_nothing_else);
     RUN(shuffles_are_uniform);
     RUN(seeking_resumes_anywhere);
     RUN(pixels_become_what_a_naive_loop_says);

@@ -1,5 +1,5 @@
 /* test_gradients.c - every operation's gradient against finite differences in f64, at awkward shapes; the same gradients with
- * and without fusion, and bit for bit the same inside a block that is recomputed.
+ * and without fusion, and bit for bit the same inside a block that is recomputed. Batch norm is tried synchronised as well.
  *
  * ctest: timeout 300 */
 #include "gradient_cases.h"
@@ -9,7 +9,7 @@ typedef struct run {
     cell cell;
 } run;
 
-static run start(const gradient_case *k, int variant, bool no_fusion, bool recompute)
+static run start(const gradient_case *k, int variant, bool sync, bool no_fusion, bool recompute)
 {
     run r = {.rig = rig_open(LK_F64, 1)};
     r.cell = (cell){.graph = r.rig.graph, .real = LK_F64, .variant = variant};
@@ -22,6 +22,7 @@ static run start(const gradient_case *k, int variant, bool no_fusion, bool recom
     config.loss = k->loss ? y : weighed(&r.cell, y);
     config.optimizer = &optimizer;
     config.no_fusion = no_fusion;
+    config.sync_batch_norm = sync;
     rig_plan(&r.rig, &config, 1);
     cell_fill(&r.cell, &r.rig, 100);
     REQUIRE(lk_program_step(r.rig.program, &(lk_step){.step = 1, .seed = 7}) == LK_OK);
@@ -97,12 +98,14 @@ static void check_parameter(run *r, const gradient_case *k, int variant, const l
 }
 
 /* The other plan of the same case gives the same loss and gradients, within a relative tolerance (0: the same bits). */
-static void check_same(run *r, const gradient_case *k, int variant, bool no_fusion, bool recompute, double tolerance)
+static void check_same(run *r, const gradient_case *k, int variant, bool sync, bool no_fusion, bool recompute,
+                       double tolerance)
 {
-    run    other = start(k, variant, no_fusion, recompute);
-    double loss = backward(r), again = backward(&other);
+    run         other = start(k, variant, sync, no_fusion, recompute);
+    double      loss = backward(r), again = backward(&other);
+    const char *how = recompute ? "recomputed" : no_fusion ? "without fusion" : "not synchronised";
     CHECK(fabs(loss - again) <= tolerance * (1 + fabs(loss)), "%s#%d: loss %.17g, %s %.17g", k->name, variant, loss,
-          recompute ? "recomputed" : "without fusion", again);
+          how, again);
     for (size_t i = 0; i < lk_store_count(r->rig.store); i++) {
         lk_state      s = lk_store_at(r->rig.store, i);
         const double *a = lk_program_gradient(r->rig.program, s.name);
@@ -115,15 +118,14 @@ static void check_same(run *r, const gradient_case *k, int variant, bool no_fusi
             worst = fmax(worst, fabs(a[j] - b[j]));
             if (isnan(a[j]) || isnan(b[j])) worst = INFINITY;
         }
-        CHECK(worst <= tolerance * scale, "%s#%d: %s: gradients differ by %g %s", k->name, variant, s.name, worst,
-              recompute ? "recomputed" : "without fusion");
+        CHECK(worst <= tolerance * scale, "%s#%d: %s: gradients differ by %g %s", k->name, variant, s.name, worst, how);
     }
     stop(&other);
 }
 
-static void check_case(const gradient_case *k, int variant)
+static void check_case(const gradient_case *k, int variant, bool sync)
 {
-    run r = start(k, variant, false, false);
+    run r = start(k, variant, sync, false, false);
     backward(&r);
     for (size_t i = 0; i < lk_store_count(r.rig.store); i++) {
         lk_state s = lk_store_at(r.rig.store, i);
@@ -134,8 +136,10 @@ static void check_case(const gradient_case *k, int variant)
         check_parameter(&r, k, variant, &s);
         backward(&r);
     }
-    check_same(&r, k, variant, true, false, 1e-12);
-    check_same(&r, k, variant, false, true, 0);
+    check_same(&r, k, variant, sync, true, false, 1e-12);
+    /* Synchronised statistics are taken about the running mean, which the many forwards above have moved. */
+    check_same(&r, k, variant, sync, false, true, sync ? 1e-12 : 0);
+    if (sync) check_same(&r, k, variant, false, false, false, 1e-12);
     stop(&r);
 }
 
@@ -145,7 +149,8 @@ int main(int argc, char **argv)
         if (argc > 1 && strcmp(argv[1], cases[i].name) != 0) continue;
         int before = check_failures;
         for (int v = 0; v < cases[i].variants; v++)
-            if (argc < 3 || atoi(argv[2]) == v) check_case(&cases[i], v);
+            for (int sync = 0; sync <= cases[i].sync; sync++)
+                if (argc < 3 || atoi(argv[2]) == v) check_case(&cases[i], v, sync);
         printf("%s %s: %d variants\n", check_failures == before ? "ok  " : "FAIL", cases[i].name, cases[i].variants);
         fflush(stdout);
     }

@@ -30,7 +30,7 @@ static void make(model *m, lk_dtype type)
     config.outputs_count = 1;
     REQUIRE(lk_plan_create(m->graph, &config, &m->plan) == LK_OK, "%s", lk_context_error(m->context));
     REQUIRE(lk_store_create(m->plan, 0, &m->store) == LK_OK);
-    REQUIRE(lk_program_create(m->plan, m->store, &m->program) == LK_OK);
+    REQUIRE(lk_program_create(m->plan, m->store, NULL, &m->program) == LK_OK);
     REQUIRE(lk_weights_load(m->store, GOLDEN "resnet20.safetensors") == LK_OK, "%s", lk_context_error(m->context));
 }
 

@@ -190,7 +190,7 @@ static lk_status attempt(const setting *s, meter *m, data *d)
     config.optimizer = &optimizer;
     if ((status = lk_plan_create(r.graph, &config, &r.plan)) < 0) goto done;
     if ((status = lk_store_create(r.plan, 1, &r.store)) < 0) goto done;
-    if ((status = lk_program_create(r.plan, r.store, &r.program)) < 0) goto done;
+    if ((status = lk_program_create(r.plan, r.store, NULL, &r.program)) < 0) goto done;
     if ((status = lk_program_bind(r.program, "x", d->x)) < 0 || (status = lk_program_bind(r.program, "y", d->y)) < 0)
         goto done;
     status = lk_program_train(r.program, &(lk_step){.step = 1, .count = s->capacity, .rate = 1e-3});
@@ -249,7 +249,7 @@ static void a_store_can_be_planned_anew(void)
     REQUIRE(lk_graph_create(r.context, LK_F32, &graph) == LK_OK);
     config.loss = record(graph, &(setting){"mlp", 7, 0, false}, &logits);
     config.optimizer = &optimizer;
-    REQUIRE(lk_plan_create(graph, &config, &plan) == LK_OK && lk_program_create(plan, r.store, &program) == LK_OK, "%s",
+    REQUIRE(lk_plan_create(graph, &config, &plan) == LK_OK && lk_program_create(plan, r.store, NULL, &program) == LK_OK, "%s",
             lk_context_error(r.context));
     for (int step = 1; step <= 3; step++) {
         train(&r, step, 32);
@@ -372,11 +372,11 @@ static void a_program_refuses_what_cannot_be_run(void)
     CHECK(lk_program_run(p, LK_FORWARD) == LK_EINVAL && strstr(lk_context_error(evaluation.context), "only evaluates"));
     CHECK(lk_program_run(p, (lk_section)17) == LK_EINVAL);
     CHECK(!lk_program_gradient(p, "fc1.weight") && !lk_program_output(p, 0));
-    CHECK(lk_program_create(r.plan, evaluation.store, &other) == LK_EMISMATCH &&
+    CHECK(lk_program_create(r.plan, evaluation.store, NULL, &other) == LK_EMISMATCH &&
           !other); /* it has no optimizer state */
     data c;
     rig  cnn = prepare(&settings[1], 1, &c);
-    CHECK(lk_program_create(r.plan, cnn.store, &other) == LK_EMISMATCH && !other);
+    CHECK(lk_program_create(r.plan, cnn.store, NULL, &other) == LK_EMISMATCH && !other);
     CHECK(strstr(lk_context_error(r.context), "states"), "%s", lk_context_error(r.context));
     finish(&cnn, &c);
     CHECK(lk_plan_memory(evaluation.plan, LK_MEMORY_GRADIENTS) == 0 &&

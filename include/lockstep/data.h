@@ -132,7 +132,7 @@ typedef struct lk_transform {
 typedef struct lk_loader_config {
     size_t            size; /* sizeof this struct; set by LK_LOADER_CONFIG_INIT */
     const lk_dataset *dataset;
-    int64_t           batch;      /* samples of a full batch: the capacity */
+    int64_t           batch;      /* samples of a full batch, over all ranks */
     bool              shuffle;    /* a new order each epoch, from (seed, epoch) */
     uint64_t          seed;       /* of shuffling and augmentation */
     bool              drop_last;  /* leave out an uneven last batch */
@@ -141,22 +141,32 @@ typedef struct lk_loader_config {
     lk_dtype          dtype;      /* of the features in a batch: LK_F32 or LK_F64 */
     int64_t           timeout_ms; /* lk_loader_next fails when workers are silent this long */
     lk_transform      transform;
+    /* A share of each batch: a batch of n samples is cut into `parts`, part q being its rows n*q/parts … n*(q+1)/parts
+     * (rounded down), and this loader makes parts first_part … last_part-1 alone. 0, 0, 0: the whole batch. */
+    int parts, first_part, last_part;
 } lk_loader_config;
-#define LK_LOADER_CONFIG_INIT                                                                        \
-    {                                                                                                \
-        sizeof(lk_loader_config), NULL, 64, false, 0, false, 0, 0, LK_F32, 600000, LK_TRANSFORM_INIT \
+#define LK_LOADER_CONFIG_INIT                                                                                 \
+    {                                                                                                         \
+        sizeof(lk_loader_config), NULL, 64, false, 0, false, 0, 0, LK_F32, 600000, LK_TRANSFORM_INIT, 0, 0, 0 \
     }
 
-/* Borrowed until the next lk_loader_next, lk_loader_seek or lk_loader_free. Arrays hold config.batch samples, aligned
- * to 64 bytes; those past count are padding: features 0, label 0, index -1. */
+/* Borrowed until the next lk_loader_next, lk_loader_seek or lk_loader_free. Arrays hold `capacity` samples
+ * (lk_loader_capacity: config.batch of them unless it makes a share), aligned to 64 bytes; those past count are
+ * padding: features 0, label 0, index -1. What a sample is, and when its turn comes, does not depend on the share. */
 typedef struct lk_batch {
-    const void    *features; /* (batch, dims…) of config.dtype */
-    const int32_t *labels;   /* (batch) */
-    const int64_t *indices;  /* (batch): which samples of the data set these are */
-    int64_t        count;    /* samples, 1 … batch */
+    const void    *features; /* (capacity, dims…) of config.dtype */
+    const int32_t *labels;   /* (capacity) */
+    const int64_t *indices;  /* (capacity): which samples of the data set these are */
+    int64_t        count;    /* samples here: 1 … capacity, or of a share also 0 */
     int64_t        epoch;
-    int64_t        position; /* of the first sample in the epoch's order */
+    int64_t        position; /* of the whole batch's first sample in the epoch's order */
+    int64_t        total;    /* samples of the whole batch, 1 … config.batch */
+    int64_t        offset;   /* of the first sample here in the whole batch */
 } lk_batch;
+
+/* The most samples that a batch of this config can have here, for a seek may shift where batches begin; at least 1; 0
+ * for a config that cannot be. */
+LK_API int64_t lk_loader_capacity(const lk_loader_config *config);
 
 /* Copies config; borrows its dataset. All memory is taken here. */
 LK_API lk_status lk_loader_create(lk_context *context, const lk_loader_config *config, lk_loader **loader);
@@ -170,7 +180,8 @@ LK_API void lk_loader_free(lk_loader *loader);
  * again. */
 LK_API lk_status lk_loader_next(lk_loader *loader, lk_batch *batch);
 
-/* What the next lk_loader_next will give: save both, seek to them, and the run goes on as if it had not stopped. */
+/* What the next lk_loader_next will give: save both, seek to them, and the run goes on as if it had not stopped. Both
+ * are of whole batches, so they mean the same to every share. */
 LK_API int64_t lk_loader_epoch(const lk_loader *loader);
 LK_API int64_t lk_loader_position(const lk_loader *loader); /* samples of this epoch already given, 0 … count */
 /* Waits, like lk_loader_free, for workers to finish the sample in hand. */

@@ -27,11 +27,12 @@ typedef struct lk_launch_config {
     const char *hosts;              /* "a:2,b:2": over ssh; NULL: this host */
     const char *ssh;                /* the command that takes a host and a command line, split at blanks */
     const char *remote_command;     /* what `lockstep` is called on those hosts */
+    bool        plain;              /* passes lines on as they are, without the rank's name, and says nothing of threads and cores */
     int         out, err;           /* descriptors for the ranks' output and for what the launcher says */
 } lk_launch_config;
 #define LK_LAUNCH_CONFIG_INIT                                                                                       \
     {sizeof(lk_launch_config), NULL, 1, 1, 0, NULL, 0, NULL, "default", 0, 10.0, 0.1, false, NULL, NULL, NULL, NULL, -1, \
-     "gdb --args", NULL, "ssh", "lockstep", 1, 2}
+     "gdb --args", NULL, "ssh", "lockstep", false, 1, 2}
 
 /* Runs the job to its end. LK_OK: it ran, and *exit_code is 0 or the first failure's (128 + signal where a signal ended it); why
  * stands on config->err. Anything else: it was not started. Takes the process over while it lasts: its signals, and every child,

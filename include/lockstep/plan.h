@@ -10,6 +10,17 @@ LK_BEGIN_DECLS
 typedef struct lk_plan
     lk_plan; /* keeps what it needs of the graph, which may be freed; outlives its programs and stores */
 
+/* How the ranks of a group share every step. The graph's capacity is that of one micro-batch of one rank. */
+typedef struct lk_parallel {
+    int world, rank; /* 0 and 0: one rank alone */
+    /* Backward runs that may be added up before an update: above 1 gradients are held twice. 0: 1. */
+    int micro_batches;
+    /* Above 0: reproducible. The global batch is cut into so many shards, and what they give is added in one fixed tree, so
+     * that any number of ranks up to it gives the same bits. Each shard of a rank has gradients of its own. */
+    int    shards;
+    size_t bucket_bytes; /* of gradients that travel together; 0: 25 MiB, the first 1 MiB */
+} lk_parallel;
+
 typedef struct lk_plan_config {
     size_t                     size;    /* sizeof this struct; set by LK_PLAN_CONFIG_INIT */
     lk_tensor                  loss;    /* a single number; missing for inference */
@@ -17,8 +28,10 @@ typedef struct lk_plan_config {
     int                        outputs_count;
     const lk_optimizer_config *optimizer; /* NULL: evaluation only, no gradients, no optimizer state */
     bool                       no_fusion; /* keep each operation by itself, as recorded: for checks */
+    lk_parallel                parallel;
+    bool                       sync_batch_norm; /* batch norm by the statistics of the whole global batch */
 } lk_plan_config;
-#define LK_PLAN_CONFIG_INIT {sizeof(lk_plan_config), {NULL, 0}, NULL, 0, NULL, false}
+#define LK_PLAN_CONFIG_INIT {sizeof(lk_plan_config), {NULL, 0}, NULL, 0, NULL, false, {0, 0, 0, 0, 0}, false}
 
 /* Fails with the graph's own first failure, or where no plan is possible; lk_context_error says why. */
 LK_API lk_status lk_plan_create(lk_graph *graph, const lk_plan_config *config, lk_plan **plan);

@@ -2,6 +2,7 @@
 #ifndef LOCKSTEP_PROGRAM_H
 #define LOCKSTEP_PROGRAM_H
 
+#include <lockstep/comm.h>
 #include <lockstep/store.h>
 
 LK_BEGIN_DECLS
@@ -10,8 +11,10 @@ typedef struct lk_program lk_program; /* use from one thread */
 
 typedef enum lk_section {
     LK_FORWARD,  /* training mode; loss and metrics */
-    LK_BACKWARD, /* gradients of the sum of the loss over the samples */
-    LK_UPDATE,   /* clipping and the optimizer's step, by the mean gradient */
+    LK_BACKWARD, /* gradients of the sum of the loss over the samples; with micro_batches a second one adds to the first, until an
+                  * update or a LK_SYNC; else it replaces it */
+    LK_SYNC,     /* gradients and metrics become those of all ranks and of every backward since the last update */
+    LK_UPDATE,   /* clipping and the optimizer's step, by the mean gradient; synchronises first if nobody did */
     LK_EVALUATE, /* evaluation mode; loss, metrics and outputs */
     LK_SECTION_COUNT
 } lk_section;
@@ -20,7 +23,8 @@ typedef enum lk_section {
 typedef struct lk_step {
     int64_t  step;  /* this update's number, from 1 */
     int64_t  epoch; /* from 0 */
-    int64_t  count; /* samples in the batch: 0 … capacity */
+    int64_t  count; /* samples of this rank: 0 … capacity (times the micro-batches or shards, for lk_program_compute) */
+    int64_t  total; /* samples of the global batch: asked for with shards, which are cut by it; else 0 will do */
     uint64_t seed;  /* of dropout */
     double   rate;  /* learning rate */
     const int64_t
@@ -38,8 +42,10 @@ typedef struct lk_metrics {
     double grad_norm; /* after LK_UPDATE with clipping; else 0 */
 } lk_metrics;
 
-/* The store may be of another plan, if that has the same states, laid out alike. */
-LK_API lk_status lk_program_create(lk_plan *plan, lk_store *store, lk_program **program);
+/* The store may be of another plan, if that has the same states, laid out alike. comm is the group whose ranks share every
+ * step, NULL where the plan is for one rank; borrowed. The ranks compare what they are about to run and what they start from:
+ * LK_EMISMATCH names the first line or tensor in which two differ. */
+LK_API lk_status lk_program_create(lk_plan *plan, lk_store *store, lk_comm *comm, lk_program **program);
 LK_API void      lk_program_free(lk_program *program);
 
 /* The data of an input, borrowed until it is bound anew: dense, capacity rows of which the first count are read. */
@@ -48,10 +54,16 @@ LK_API lk_status lk_program_step(lk_program    *program,
                                  const lk_step *step); /* sets the step block for the runs to come */
 /* All sections share one arena: LK_EVALUATE between LK_FORWARD and LK_BACKWARD overwrites what backward needs. */
 LK_API lk_status lk_program_run(lk_program *program, lk_section section);
-/* FORWARD, BACKWARD and UPDATE in turn. */
-LK_API lk_status lk_program_train(lk_program *program, const lk_step *step);
+/* FORWARD, BACKWARD and SYNC of all that this rank has of the global batch: one micro-batch or shard after the other, cut from
+ * the inputs, which hold the samples of all of them. */
+LK_API lk_status lk_program_compute(lk_program *program, const lk_step *step);
+LK_API lk_status lk_program_train(lk_program *program, const lk_step *step); /* the same, and UPDATE */
 
-LK_API void lk_program_metrics(const lk_program *program, lk_metrics *metrics); /* of the latest FORWARD or EVALUATE */
+/* While true, LK_BACKWARD adds up gradients and starts no communication: the next one after it, or LK_SYNC, does it all. */
+LK_API void lk_no_sync(lk_program *program, bool enable);
+
+/* Of the latest FORWARD or EVALUATE here; after SYNC, of all ranks. */
+LK_API void lk_program_metrics(const lk_program *program, lk_metrics *metrics);
 /* Output i of the plan after LK_EVALUATE, valid until the next run. Row-major. */
 LK_API const void *lk_program_output(const lk_program *program, int i);
 /* The gradient of the sum of the loss with respect to a parameter, after LK_BACKWARD; NULL: it has none. */

@@ -15,6 +15,7 @@ static inline size_t lk__round_up(size_t n, size_t to) { return (n + to - 1) / t
  * bytes == 0 gives NULL, which is no failure: use lk__alloc only for bytes > 0 where NULL means failure. */
 void *lk__alloc(lk_context *context, lk_memory kind, size_t bytes);
 void  lk__free(lk_context *context, lk_memory kind, void *memory, size_t bytes); /* NULL is fine; bytes as allocated */
+void  lk__account(lk_context *context, lk_memory kind, ptrdiff_t bytes); /* held, or given back, elsewhere */
 char *lk__strdup(lk_context *context, const char *text);                         /* LK_MEMORY_OTHER */
 void  lk__strfree(lk_context *context, char *text);
 

@@ -121,6 +121,11 @@ void lk__free(lk_context *c, lk_memory kind, void *memory, size_t bytes)
     c->allocator.free(c->allocator.user, memory, bytes);
 }
 
+void lk__account(lk_context *c, lk_memory kind, ptrdiff_t bytes)
+{
+    atomic_fetch_add_explicit(&c->held[kind], (size_t)bytes, memory_order_relaxed);
+}
+
 char *lk__strdup(lk_context *c, const char *text)
 {
     size_t bytes = strlen(text) + 1;

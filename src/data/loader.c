@@ -2,7 +2,7 @@
  * what a slot holds is settled when it is handed out, under the lock, so who fills it and when changes nothing. */
 #define _GNU_SOURCE
 #include "data/dataset.h"
-#include "data/sampler.h"
+#include "data/order.h"
 #include "data/transform.h"
 
 #include <errno.h>
@@ -13,12 +13,14 @@
 #include <string.h>
 #include <time.h>
 
+enum { MOST_PARTS = 1 << 20 }; /* a rank has one at least, and the product of two stays an int64_t */
+
 typedef struct slot {
     void               *features;
     int32_t            *labels;
     int64_t            *indices;
-    int64_t             count, epoch, position;
-    bool                ready; /* guarded by lock */
+    int64_t             count, epoch, position, total, offset; /* as in lk_batch */
+    bool                ready;                                 /* guarded by lock */
     lk_status           status;
     atomic_int_fast64_t reading; /* the sample in hand, or -1 */
     char                message[LK__DATASET_MESSAGE];
@@ -38,6 +40,7 @@ struct lk_loader {
     layout           layout;
     char            *memory;
     size_t           own_bytes; /* of this struct with its slots and threads */
+    int64_t          capacity;  /* rows of a slot */
     lk__transform    transform;
     slot            *slots;
     pthread_t       *threads;
@@ -50,7 +53,7 @@ struct lk_loader {
     pthread_mutex_t lock;
     pthread_cond_t  work; /* a slot became free, or stop: workers wait */
     pthread_cond_t  done; /* a slot became ready, or nobody fills any more: the reader waits */
-    lk__sampler     sampler;
+    lk__order       order;
     int64_t         next_epoch, next_position; /* of the next batch to hand out */
     uint64_t        handed, consumed;          /* batches since the last seek; batch n lives in slot n % slots */
     bool            holding;                   /* batch `consumed` is in the caller's hands */
@@ -59,6 +62,31 @@ struct lk_loader {
     atomic_bool     cancel; /* whoever fills gives up after the sample in hand */
 };
 
+/* Row of a batch of n at which part q begins: n * q / parts, without the product's overflow. */
+static int64_t part_begin(const lk_loader_config *c, int64_t n, int q)
+{
+    return n / c->parts * q + n % c->parts * q / c->parts;
+}
+
+/* The rows [*begin, *end) of a batch of n that this loader makes. */
+static void share(const lk_loader_config *c, int64_t n, int64_t *begin, int64_t *end)
+{
+    *begin = c->parts ? part_begin(c, n, c->first_part) : 0;
+    *end = c->parts ? part_begin(c, n, c->last_part) : n;
+}
+
+/* Rounding makes some smaller batches' shares larger than the full one's, but `parts` more samples never make a share
+ * smaller: the largest is among the last `parts` sizes. */
+static int64_t capacity(const lk_loader_config *c)
+{
+    int64_t most = 1, begin, end;
+    for (int64_t n = c->batch; n > 0 && n >= c->batch - c->parts; n--) {
+        share(c, n, &begin, &end);
+        if (end - begin > most) most = end - begin;
+    }
+    return most;
+}
+
 static layout plan(const lk_loader_config *c)
 {
     layout l = {.slots = 1, .scratches = 1};
@@ -66,12 +94,12 @@ static layout plan(const lk_loader_config *c)
         l.slots = 1 + (c->prefetch ? c->prefetch : 2 * c->workers); /* one is in the caller's hands */
         l.scratches = c->workers;
     }
-    size_t batch = (size_t)c->batch, elements = (size_t)lk_dataset_elements(c->dataset);
-    l.features = lk__round_up(batch * elements * lk_dtype_size(c->dtype), LK__ALIGN);
-    l.labels = lk__round_up(batch * sizeof(int32_t), LK__ALIGN);
-    l.indices = lk__round_up(batch * sizeof(int64_t), LK__ALIGN);
+    size_t rows = (size_t)capacity(c), elements = (size_t)lk_dataset_elements(c->dataset);
+    l.features = lk__round_up(rows * elements * lk_dtype_size(c->dtype), LK__ALIGN);
+    l.labels = lk__round_up(rows * sizeof(int32_t), LK__ALIGN);
+    l.indices = lk__round_up(rows * sizeof(int64_t), LK__ALIGN);
     l.slot = l.features + l.labels + l.indices;
-    l.order = lk__round_up(lk__sampler_bytes(lk_dataset_count(c->dataset), c->shuffle), LK__ALIGN);
+    l.order = lk__round_up(lk__order_bytes(lk_dataset_count(c->dataset), c->shuffle), LK__ALIGN);
     l.table = lk__round_up(lk__transform_bytes(c), LK__ALIGN);
     l.scratch = c->dataset->get ? lk__round_up(elements * sizeof(float), LK__ALIGN) : 0;
     l.total = (size_t)l.slots * l.slot + l.order + l.table + (size_t)l.scratches * l.scratch;
@@ -96,9 +124,14 @@ static lk_status check(lk_context *context, const lk_loader_config *c)
     if (c->drop_last && lk_dataset_count(c->dataset) < c->batch)
         REFUSE("a data set of %lld samples has no full batch of %lld: take a smaller batch, or do not drop the last",
                (long long)lk_dataset_count(c->dataset), (long long)c->batch);
+    if (c->parts < 0 || c->parts > MOST_PARTS) REFUSE("a batch in %d parts: 1 to %d can be", c->parts, MOST_PARTS);
+    if (c->parts ? c->first_part < 0 || c->first_part >= c->last_part || c->last_part > c->parts
+                 : c->first_part || c->last_part)
+        REFUSE("parts %d to %d (not included) of a batch in %d: at least one of them, and all of 0 to %d",
+               c->first_part, c->last_part, c->parts, c->parts);
     size_t all;
     int    slots = 1 + (c->prefetch ? c->prefetch : 2 * c->workers);
-    if (__builtin_mul_overflow((size_t)c->batch,
+    if (__builtin_mul_overflow((size_t)capacity(c),
                                (size_t)lk_dataset_elements(c->dataset) * sizeof(double) + 4 * LK__ALIGN, &all) ||
         __builtin_mul_overflow(all, (size_t)slots, &all) || all > SIZE_MAX / 4)
         REFUSE("%d batches of %lld samples are larger than any memory", slots, (long long)c->batch);
@@ -106,7 +139,8 @@ static lk_status check(lk_context *context, const lk_loader_config *c)
     return lk__transform_check(c->dataset->context, c);
 }
 
-size_t lk_loader_bytes(const lk_loader_config *config) { return check(NULL, config) < 0 ? 0 : plan(config).total; }
+size_t  lk_loader_bytes(const lk_loader_config *config) { return check(NULL, config) < 0 ? 0 : plan(config).total; }
+int64_t lk_loader_capacity(const lk_loader_config *config) { return check(NULL, config) < 0 ? 0 : capacity(config); }
 
 /* An epoch is over when nothing is left, or too little for a full batch when only those count. */
 static bool over(const lk_loader *l, int64_t position)
@@ -122,14 +156,17 @@ static void hand_out(lk_loader *l, slot *s)
         l->next_epoch++;
         l->next_position = 0;
     }
-    lk__sampler_epoch(&l->sampler, l->next_epoch);
+    lk__order_epoch(&l->order, l->next_epoch);
     int64_t left = lk_dataset_count(l->config.dataset) - l->next_position;
-    s->count = left < l->config.batch ? left : l->config.batch;
+    int64_t end;
+    s->total = left < l->config.batch ? left : l->config.batch;
+    share(&l->config, s->total, &s->offset, &end);
+    s->count = end - s->offset;
     s->epoch = l->next_epoch;
     s->position = l->next_position;
-    for (int64_t i = 0; i < s->count; i++) s->indices[i] = lk__sampler_index(&l->sampler, s->position + i);
+    for (int64_t i = 0; i < s->count; i++) s->indices[i] = lk__order_index(&l->order, s->position + s->offset + i);
     s->ready = false;
-    l->next_position += s->count;
+    l->next_position += s->total;
     l->handed++;
 }
 
@@ -152,8 +189,8 @@ static void fill(lk_loader *l, slot *s, float *scratch)
     }
     atomic_store_explicit(&s->reading, -1, memory_order_relaxed);
     /* What is past the count is the same whatever the slot held before. */
-    memset((char *)s->features + (size_t)s->count * row_bytes, 0, (size_t)(l->config.batch - s->count) * row_bytes);
-    for (i = s->count; i < l->config.batch; i++) {
+    memset((char *)s->features + (size_t)s->count * row_bytes, 0, (size_t)(l->capacity - s->count) * row_bytes);
+    for (i = s->count; i < l->capacity; i++) {
         s->labels[i] = 0;
         s->indices[i] = -1;
     }
@@ -243,9 +280,11 @@ lk_status lk_loader_next(lk_loader *l, lk_batch *batch)
     if (s->status < 0)
         return lk__fail(l->context, s->status, "epoch %lld, batch at position %lld: %s", (long long)s->epoch,
                         (long long)s->position, s->message);
-    *batch = (lk_batch){s->features, s->labels, s->indices, s->count, s->epoch, s->position};
+    *batch = (lk_batch){
+        s->features, s->labels, s->indices, s->count, s->epoch, s->position, s->total, s->offset,
+    };
     l->holding = true;
-    l->position += s->count;
+    l->position += s->total;
     return LK_OK;
 }
 
@@ -302,6 +341,7 @@ lk_status lk_loader_create(lk_context *context, const lk_loader_config *config, 
     l->context = context;
     l->config = *config;
     l->layout = place;
+    l->capacity = capacity(config);
     l->own_bytes = own_bytes;
     l->slots = (slot *)((char *)l + slots_at);
     l->threads = (pthread_t *)((char *)l + threads_at);
@@ -326,7 +366,7 @@ lk_status lk_loader_create(lk_context *context, const lk_loader_config *config, 
         s->indices = (int64_t *)(at + place.features + place.labels);
         atomic_init(&s->reading, -1);
     }
-    lk__sampler_init(&l->sampler, lk_dataset_count(config->dataset), config->seed, config->shuffle, (int64_t *)at);
+    lk__order_init(&l->order, lk_dataset_count(config->dataset), config->seed, config->shuffle, (int64_t *)at);
     lk__transform_init(&l->transform, config, place.table ? at + place.order : NULL);
     if ((status = start_workers(l)) < 0) goto fail;
     *loader = l;

@@ -1,28 +1,116 @@
-/* sampler.c - the order of an epoch: Fisher and Yates's shuffle by counter-based numbers, a function of (seed,
- * epoch). */
-#include "data/sampler.h"
+/* sampler.c - one rank's list of an epoch: every world-th of the epoch's order. The order is the loader's own, or, to be
+ * compatible, the permutation that PyTorch draws. */
+#include <lockstep/sampler.h>
 
-#include "base/random.h"
+#include "base/base.h"
+#include "data/mersenne.h"
+#include "data/order.h"
 
-size_t lk__sampler_bytes(int64_t count, bool shuffle) { return shuffle ? (size_t)count * sizeof(int64_t) : 0; }
+struct lk_sampler {
+    lk_context       *context;
+    lk_sampler_config config;
+    lk__order         order;
+    lk__mersenne      generator; /* when compatible */
+    int64_t           own;       /* samples of this rank */
+    int64_t          *indices;   /* own of them, then those of order */
+    size_t            bytes;     /* of indices */
+    int64_t           epoch;     /* that indices are of; -1 before the first */
+};
 
-void lk__sampler_init(lk__sampler *s, int64_t count, uint64_t seed, bool shuffle, int64_t *order)
+/* torch.randperm on the CPU: from this many elements on it draws 64 bits for each, and in another order. */
+enum { WIDE_DRAWS = UINT32_MAX / 20 };
+
+static void permute_narrow(lk__mersenne *generator, int64_t *indices, int64_t count)
 {
-    *s = (lk__sampler){.count = count, .seed = seed, .shuffle = shuffle, .epoch = -1, .order = order};
+    for (int64_t i = 0; i < count; i++) indices[i] = i;
+    for (int64_t i = 0; i < count - 1; i++) {
+        int64_t j = i + (int64_t)(lk__mersenne_next(generator) % (uint64_t)(count - i));
+        int64_t moved = indices[i];
+        indices[i] = indices[j];
+        indices[j] = moved;
+    }
 }
 
-void lk__sampler_epoch(lk__sampler *s, int64_t epoch)
+static void permute_wide(lk__mersenne *generator, int64_t *indices, int64_t count)
 {
-    if (s->epoch == epoch) return;
-    s->epoch = epoch;
-    if (!s->shuffle) return;
-    lk__random random = lk__random_make(s->seed, LK__FOR_SHUFFLE, (uint64_t)epoch);
-    for (int64_t i = 0; i < s->count; i++) s->order[i] = i;
-    for (int64_t i = s->count - 1; i > 0; i--) {
-        uint32_t index = 0;
-        int64_t  j = (int64_t)lk__random_below(&random, (uint64_t)i, &index, (uint64_t)i + 1);
-        int64_t  moved = s->order[i];
-        s->order[i] = s->order[j];
-        s->order[j] = moved;
+    for (int64_t i = 0; i < count; i++) {
+        uint64_t high = lk__mersenne_next(generator), low = lk__mersenne_next(generator);
+        int64_t  j = (int64_t)((high << 32 | low) % (uint64_t)(i + 1));
+        indices[i] = indices[j];
+        indices[j] = i;
     }
+}
+
+/* Samples that this rank has in an epoch. */
+static int64_t own_count(const lk_sampler_config *c)
+{
+    int64_t each = c->count / c->world, left = c->count % c->world;
+    if (c->drop_last) return each;
+    return each + (c->compatible ? left > 0 : c->rank < left);
+}
+
+static lk_status check(lk_context *context, const lk_sampler_config *c)
+{
+    if (!c || c->size != sizeof *c)
+        return lk__fail(context, LK_EINVAL, "a sampler's config must begin with LK_SAMPLER_CONFIG_INIT");
+    if (c->count < 0 || c->count > INT64_MAX / 32)
+        return lk__fail(context, LK_EINVAL, "a sampler over %lld samples: 0 to %lld can be", (long long)c->count,
+                        (long long)(INT64_MAX / 32));
+    if (c->world < 1) return lk__fail(context, LK_EINVAL, "a sampler for %d ranks: 1 at least", c->world);
+    if (c->rank < 0 || c->rank >= c->world)
+        return lk__fail(context, LK_EINVAL, "a sampler for rank %d of %d: 0 to %d can be", c->rank, c->world,
+                        c->world - 1);
+    return LK_OK;
+}
+
+lk_status lk_sampler_create(lk_context *context, const lk_sampler_config *config, lk_sampler **sampler)
+{
+    *sampler = NULL;
+    lk_status status = check(context, config);
+    if (status < 0) return status;
+    lk_sampler *s = lk__alloc(context, LK_MEMORY_OTHER, sizeof *s);
+    if (!s) return LK_ENOMEM;
+    s->context = context;
+    s->config = *config;
+    s->own = own_count(config);
+    s->epoch = -1;
+    s->bytes = (size_t)s->own * sizeof *s->indices + lk__order_bytes(config->count, config->shuffle);
+    if (s->bytes && !(s->indices = lk__alloc(context, LK_MEMORY_LOADER, s->bytes))) {
+        lk_sampler_free(s);
+        return LK_ENOMEM;
+    }
+    lk__order_init(&s->order, config->count, config->seed, config->shuffle, s->indices ? s->indices + s->own : NULL);
+    *sampler = s;
+    return LK_OK;
+}
+
+lk_status lk_sampler_epoch(lk_sampler *s, int64_t epoch, const int64_t **indices, int64_t *count)
+{
+    const lk_sampler_config *c = &s->config;
+    *indices = NULL;
+    *count = 0;
+    if (epoch < 0) return lk__fail(s->context, LK_EINVAL, "a sampler's epoch %lld: 0 at least", (long long)epoch);
+    if (s->epoch != epoch) {
+        if (c->compatible && c->shuffle) {
+            lk__mersenne_seed(&s->generator, (uint32_t)(c->seed + (uint64_t)epoch)); /* PyTorch keeps these bits too */
+            (c->count < WIDE_DRAWS ? permute_narrow : permute_wide)(&s->generator, s->order.indices, c->count);
+        } else {
+            lk__order_epoch(&s->order, epoch);
+        }
+        for (int64_t i = 0; i < s->own; i++) { /* past the count only when compatible: it begins again, for padding */
+            int64_t position = c->rank + i * c->world;
+            s->indices[i] = lk__order_index(&s->order, position < c->count ? position : position % c->count);
+        }
+        s->epoch = epoch;
+    }
+    *indices = s->indices;
+    *count = s->own;
+    return LK_OK;
+}
+
+void lk_sampler_free(lk_sampler *s)
+{
+    if (!s) return;
+    lk__free(s->context, LK_MEMORY_LOADER, s->indices, s->bytes);
+    lk__free(s->context, LK_MEMORY_OTHER, s, sizeof *s);
 }

@@ -178,6 +178,25 @@ static void grad_norm(backward *b, lk__op op, const int *operands, int inputs, i
         if (wants(b, i)) give(b, i, made.out[i]);
 }
 
+/* The sums that go through the statistics are those of all ranks; dw and db are of the rows at hand, like the gradient of
+ * any weight. The statistics themselves get no gradient: dx has all of it. */
+static void grad_synced_norm(backward *b, int dy)
+{
+    const lk__attrs attrs = b->n.attrs;
+    int             y = attrs.activation ? out(b, 0) : -1, mean = out(b, 1), rstd = out(b, 2);
+    int             operands[] = {dy, in(b, 0), mean, rstd, y};
+    int             wanted = 1 | (wants(b, 1) ? 2 : 0) | (wants(b, 2) ? 4 : 0);
+    int node = lk__emit(b->g, b->n.site, LK__OP_batch_norm_grad_stats, &attrs, operands, y < 0 ? 4 : 5, wanted);
+    if (node < 0) return;
+    lk__node made = b->g->nodes[node];
+    for (int i = 1; i <= 2; i++)
+        if (wants(b, i)) give(b, i, made.out[i]);
+    if (!wants(b, 0)) return;
+    int sums = EMIT1(b, LK__OP_sync, NULL, 1, made.out[0]);
+    give(b, 0,
+         EMIT1(b, LK__OP_batch_norm_grad_apply, &attrs, 8, dy, in(b, 0), in(b, 1), mean, rstd, y, sums, in(b, 6)));
+}
+
 static void grad_concat(backward *b, int dy)
 {
     int64_t start = 0;
@@ -253,6 +272,7 @@ static void grad_node(backward *b, int dy)
         grad_norm(b, LK__OP_batch_norm_grad, operands, a->activation ? 6 : 5, 2);
         return;
     }
+    case LK__OP_batch_norm_apply: grad_synced_norm(b, dy); return;
     case LK__OP_batch_norm_eval: {
         int operands[] = {before_activation(b, dy), in(b, 0), in(b, 1), in(b, 3), in(b, 4)};
         grad_norm(b, LK__OP_batch_norm_eval_grad, operands, 5, 2);
@@ -282,13 +302,15 @@ static int recomputed_block(const lk_graph *g, int block)
 }
 
 /* Records the nodes of a block again, from its inputs; backward then reads the twins. Running statistics are not updated twice;
- * dropout's numbers depend on its stream alone, so they come out the same. */
+ * dropout's numbers depend on its stream alone, so they come out the same. Sums over all ranks are kept: they are small,
+ * and would have to travel again. */
 static void recompute(backward *b, int block, size_t forward_nodes)
 {
     lk_graph *g = b->g;
     for (size_t i = 0; i < forward_nodes && fit(b); i++) {
         lk__node n = g->nodes[i];
         if (n.dead || recomputed_block(g, n.block) != block) continue;
+        if (n.op == LK__OP_batch_norm_stats || n.op == LK__OP_sync) continue;
         lk__shape shapes[LK__MAX_OUT] = {{0}};
         for (int j = 0; j < n.inputs; j++)
             if (n.in[j] >= 0) n.in[j] = b->now[n.in[j]];

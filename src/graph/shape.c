@@ -268,20 +268,35 @@ static int rule_batch_norm(rule *r)
     if (x->rank != 4 && x->rank != 2)
         return FAIL(r, "batch_norm: x has shape %s; (N, C) or (N, C, H, W) is needed", show(x).text);
     if (x->count_axis > 0) return FAIL(r, "batch_norm: the batch must be axis 0 of x %s", show(x).text);
-    int last = r->op == LK__OP_batch_norm ? 4 : r->inputs - 1;
+    bool training = r->op == LK__OP_batch_norm || r->op == LK__OP_batch_norm_apply;
+    int  last = training ? 4 : r->inputs - 1;
     for (int i = 1; i <= last && i < r->inputs; i++)
         if (r->in[i] && (r->in[i]->rank != 1 || r->in[i]->dims[0] != x->dims[1]))
             return FAIL(r, "batch_norm: %s does not fit the %lld channels of x %s", show(r->in[i]).text,
                         (long long)x->dims[1], show(x).text);
     r->out[0] = *x;
     r->out[1] = r->out[2] = vector(r, x->dims[1]);
-    return r->op == LK__OP_batch_norm ? 3 : 1;
+    return training ? 3 : 1;
 }
 
 static int rule_batch_norm_grad(rule *r)
 {
     r->out[0] = *r->in[1];
     r->out[1] = r->out[2] = vector(r, r->in[1]->dims[1]);
+    return r->op == LK__OP_batch_norm_grad_apply ? 1 : 3;
+}
+
+/* Sums in double, to be added over ranks. */
+static int rule_batch_norm_stats(rule *r)
+{
+    int64_t channels = r->in[r->op == LK__OP_batch_norm_stats ? 0 : 1]->dims[1];
+    if (r->op == LK__OP_batch_norm_stats) {
+        r->out[0] = fixed(LK_F64, 1, (int64_t[]){2 * channels + 1});
+        r->out[1] = fixed(LK_F64, 1, &channels);
+        return 2;
+    }
+    r->out[0] = fixed(LK_F64, 1, (int64_t[]){2 * channels});
+    r->out[1] = r->out[2] = vector(r, channels);
     return 3;
 }
 
@@ -421,9 +436,14 @@ static int apply(rule *r)
     case LK__OP_layer_norm_grad:
     case LK__OP_rms_norm_grad: return rule_row_norm_grad(r);
     case LK__OP_batch_norm:
+    case LK__OP_batch_norm_apply:
     case LK__OP_batch_norm_eval: return rule_batch_norm(r);
+    case LK__OP_batch_norm_stats:
+    case LK__OP_batch_norm_grad_stats: return rule_batch_norm_stats(r);
     case LK__OP_batch_norm_grad:
+    case LK__OP_batch_norm_grad_apply:
     case LK__OP_batch_norm_eval_grad: return rule_batch_norm_grad(r);
+    case LK__OP_sync: return rule_same(r, 0);
     case LK__OP_embedding: return rule_embedding(r);
     case LK__OP_permute: return rule_permute(r);
     case LK__OP_slice: return rule_slice(r);

@@ -16,6 +16,7 @@ typedef struct lk__step {
     uint64_t       seed;
     double         rate;       /* learning rate of this step */
     const int64_t *sample_ids; /* count of them; NULL: 0, 1, 2, … */
+    bool           updates_buffers; /* of micro-shards that run side by side, one moves the running statistics */
 } lk__step;
 
 typedef struct lk__operand {

@@ -52,6 +52,18 @@
     X(batch_norm_eval)       /* image or (N,C) x, [w], [b], running_mean, running_var → y; activation; in place on x */ \
     X(batch_norm_grad)       /* dy, x, [w], mean, rstd, [y: given when activation is relu] → dx, [dw], [db] */       \
     X(batch_norm_eval_grad)  /* dy, x, [w], running_mean, running_var → dx, [dw], [db] */                            \
+    /* The same over the rows of all ranks and micro-shards, in parts with a sync between them; see plan/sync_norm.c. */ \
+    /* x, [running_mean] → stats f64 (2C+1): rows, then each channel's sum of x - centre, then of its square; */     \
+    /* centre f64 (C): running_mean, or 0. Sums of no rows are 0. */                                                 \
+    X(batch_norm_stats)                                                                                              \
+    X(sync)                  /* x f64 → y: x summed over all ranks and micro-shards, in the same order on each */    \
+    /* image or (N,C) x, [w], [b], [running_mean, running_var, num_batches_tracked: as batch_norm], stats summed, */ \
+    /* centre → y, mean (C), rstd (C); epsilon, momentum, activation, update */                                      \
+    X(batch_norm_apply)                                                                                              \
+    /* dy, x, mean, rstd, [y: given when activation is relu] → sums f64 (2C): of g (x - mean), then of g; [dw], [db], */ \
+    /* all of the rows at hand */                                                                                    \
+    X(batch_norm_grad_stats)                                                                                         \
+    X(batch_norm_grad_apply) /* dy, x, [w], mean, rstd, [y], sums summed, stats summed → dx */                       \
     X(dropout)               /* x → y; probability, stream; axis 0: samples of `length` rows each; in place. Its gradient is itself on dy */ \
     X(embedding)             /* ids i32 (…), table (V,D) → y (…,D) */                                                \
     X(embedding_grad)        /* ids, dy (…,D) → dtable (V,D); fixed order of addition */                             \

@@ -216,7 +216,9 @@ static void name_child(lk__job *job, lk__child *child, int local_rank)
     for (int i = 0; i < 2; i++) {
         lk__line_stream *stream = &child->streams[i];
         bool colour = job->place.colour > 0 || (job->place.colour < 0 && stream->sink->terminal && !getenv("NO_COLOR"));
-        if (colour)
+        if (job->config->plain)
+            stream->prefix[0] = 0;
+        else if (colour)
             snprintf(stream->prefix, sizeof stream->prefix, "\033[%sm[rank %d]\033[0m ", colours[child->rank % 6],
                      child->rank);
         else
@@ -309,7 +311,7 @@ lk_status lk__launch_here(lk_context *context, const lk_launch_config *config, c
         job.cores = NULL;
         snprintf(pinned, sizeof pinned, "not pinned");
     }
-    introduce(&job, pinned);
+    if (!config->plain) introduce(&job, pinned);
     for (;;) {
         status = generation(&job);
         if (status < 0) break;

@@ -20,9 +20,13 @@ static want input_want(const lk_graph *g, const lk__node *n, int i)
     case LK__OP_avg_pool2d_grad:
     case LK__OP_global_avg_pool2d: return LAST;
     case LK__OP_batch_norm:
+    case LK__OP_batch_norm_stats:
+    case LK__OP_batch_norm_apply:
     case LK__OP_batch_norm_eval: return image && i == 0 ? LAST : ROWS;
-    case LK__OP_batch_norm_grad: return image && (i < 2 || i == 5) ? LAST : ROWS;
-    case LK__OP_batch_norm_eval_grad: return image && i < 2 ? LAST : ROWS;
+    case LK__OP_batch_norm_grad:
+    case LK__OP_batch_norm_grad_stats:
+    case LK__OP_batch_norm_grad_apply:
+    case LK__OP_batch_norm_eval_grad: return image ? LAST : ROWS; /* dy, x, y */
     case LK__OP_unary:
     case LK__OP_unary_grad:
     case LK__OP_scale: return FOLLOW;
@@ -47,8 +51,10 @@ static want output_want(const lk_graph *g, const lk__node *n, int i)
     case LK__OP_avg_pool2d_grad:
     case LK__OP_global_avg_pool2d_grad: return LAST;
     case LK__OP_batch_norm:
+    case LK__OP_batch_norm_apply:
     case LK__OP_batch_norm_eval:
     case LK__OP_batch_norm_grad:
+    case LK__OP_batch_norm_grad_apply:
     case LK__OP_batch_norm_eval_grad: return image && i == 0 ? LAST : ROWS;
     default: return input_want(g, n, 0) == FOLLOW ? FOLLOW : ROWS;
     }
@@ -68,7 +74,8 @@ static void need_value(layout *l, int v)
 
 static bool has_effect(const lk__node *n)
 {
-    return n->op == LK__OP_sgd || n->op == LK__OP_adam || (n->op == LK__OP_batch_norm && n->attrs.update);
+    bool norm = n->op == LK__OP_batch_norm || n->op == LK__OP_batch_norm_apply;
+    return n->op == LK__OP_sgd || n->op == LK__OP_adam || (norm && n->attrs.update);
 }
 
 static void mark_needed(layout *l)
@@ -172,6 +179,7 @@ lk_status lk__pass_layout(lk__timeline *t, size_t forward_nodes, size_t backward
         if ((t->outputs[i] = convert(&l, t->outputs[i], false)) < 0) goto done;
     if (forward_nodes >= nodes) t->end[LK_FORWARD] = t->order_count;
     if (backward_nodes >= nodes) t->end[LK_BACKWARD] = t->order_count;
+    t->end[LK_SYNC] = t->end[LK_BACKWARD]; /* what it runs is in the plan's buckets */
     t->end[LK_UPDATE] = t->end[LK_EVALUATE] = t->order_count;
     status = LK_OK;
 done:

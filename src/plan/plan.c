@@ -4,6 +4,7 @@
 #include "base/hash.h"
 
 #include <fnmatch.h>
+#include <stdio.h>
 #include <string.h>
 
 static size_t state_bytes(const lk_graph *g, const lk__state *s)
@@ -31,13 +32,11 @@ static void place_states(lk_plan *p)
     }
 }
 
-static void place_training(lk_plan *p)
+static void place_moments(lk_plan *p)
 {
     for (size_t i = 0; i < p->graph->states_count; i++) {
         lk__state_plan *sp = &p->states[i];
         if (p->train.gradients[i] < 0) continue;
-        sp->trained = true;
-        sp->gradient_offset = take(p, LK_MEMORY_GRADIENTS, sp->bytes);
         for (int m = 0; m < sp->moments; m++) sp->moment_offset[m] = take(p, LK_MEMORY_OPTIMIZER, sp->bytes);
     }
 }
@@ -89,6 +88,44 @@ static void freeze_groups(lk_graph *g, const lk_optimizer_config *o)
     }
 }
 
+/* Shards that couple (a sum over the whole batch in the midst of them) go side by side, each with its own activations;
+ * otherwise one after the other over the same ones. */
+static void count_sets(lk_plan *p)
+{
+    const lk_parallel *f = &p->parallel;
+    for (size_t i = 0; i < p->train.order_count; i++)
+        p->syncs += p->train.graph->nodes[p->train.order[i]].op == LK__OP_sync;
+    int mine = lk__first_shard(f->shards, f->world, f->rank + 1) - lk__first_shard(f->shards, f->world, f->rank);
+    p->sets = f->shards ? (f->shards + f->world - 1) / f->world /* alike on all ranks, as shared memory must be */
+                        : f->micro_batches > 1 ? 2 : 1;
+    p->lanes = f->shards && p->syncs ? mine : 1;
+    p->memory[LK_MEMORY_GRADIENTS] = p->gradient_bytes * (size_t)p->sets;
+}
+
+/* A parameter that the loss does not depend on gets a gradient of zeros: every rank updates it alike. */
+static lk_status fill_unused(lk__timeline *t, bool names_them)
+{
+    lk_graph *g = t->graph;
+    char      names[512] = "";
+    size_t    used = 0;
+    int       count = 0;
+    for (size_t i = 0; i < g->states_count; i++) {
+        const lk__state *s = &g->states[i];
+        if (t->gradients[i] >= 0 || s->buffer || s->frozen) continue;
+        lk__shape shape = g->values[s->value].shape;
+        int       node = lk__emit_shaped(g, s->site, LK__OP_fill, NULL, NULL, 0, &shape, 1);
+        if (node < 0) return g->status;
+        t->gradients[i] = g->nodes[node].out[0];
+        count++;
+        if (used + 2 < sizeof names)
+            used += (size_t)snprintf(names + used, sizeof names - used, "%s%s", used ? ", " : "", g->states[i].name);
+    }
+    if (count && names_them)
+        lk__log(g->context, LK_LOG_WARNING, "%d parameter%s not used by the loss and get%s a gradient of zeros: %s", count,
+                count == 1 ? " is" : "s are", count == 1 ? "s" : "", names);
+    return LK_OK;
+}
+
 static lk_status plan_training(lk_plan *p, const lk_plan_config *config)
 {
     lk__timeline *t = &p->train;
@@ -98,12 +135,16 @@ static lk_status plan_training(lk_plan *p, const lk_plan_config *config)
     if (states && !(t->gradients = lk__alloc(p->context, LK_MEMORY_OTHER, states * sizeof(int)))) return LK_ENOMEM;
     freeze_groups(t->graph, config->optimizer);
     if (!config->no_fusion && (status = lk__pass_fuse(t)) < 0) return status;
+    if (config->sync_batch_norm && (status = lk__pass_sync_norm(t)) < 0) return status;
     size_t forward = t->graph->nodes_count;
     if ((status = lk__graph_grad(t->graph, config->loss.id, t->gradients)) < 0) return status;
+    if ((status = fill_unused(t, p->parallel.rank == 0)) < 0) return status;
     size_t backward = t->graph->nodes_count;
     if ((status = lk__pass_update(t, config->optimizer, p->states)) < 0) return status;
     if ((status = lk__pass_layout(t, forward, backward)) < 0) return status;
-    place_training(p);
+    place_moments(p);
+    if ((status = lk__pass_buckets(p)) < 0) return status;
+    count_sets(p);
     return lk__pass_memory(t, p->states);
 }
 
@@ -132,6 +173,17 @@ static lk_status check(lk_graph *g, const lk_plan_config *config)
     for (int i = 0; i < config->outputs_count; i++)
         if (config->outputs[i].graph != g || config->outputs[i].id < 0)
             return lk__fail(c, LK_EINVAL, "output %d is not of this graph", i);
+    const lk_parallel *f = &config->parallel;
+    if (f->world < 0 || f->rank < 0 || (f->rank > 0 && f->rank >= f->world))
+        return lk__fail(c, LK_EINVAL, "rank %d of a world of %d", f->rank, f->world);
+    if (f->shards < 0 || f->micro_batches < 0 || (f->shards && f->micro_batches > 1))
+        return lk__fail(c, LK_EINVAL,
+                        "%d shards and %d micro-batches: shards are run one after the other already, so either may be given, "
+                        "not both",
+                        f->shards, f->micro_batches);
+    if (f->shards && f->shards < f->world)
+        return lk__fail(c, LK_EINVAL, "%d shards cannot be shared among %d ranks: take at least one shard a rank", f->shards,
+                        f->world);
     const lk_optimizer_config *o = config->optimizer;
     if (!o) return LK_OK;
     if (o->size != sizeof *o) return lk__fail(c, LK_EINVAL, "lk_optimizer_config is of another version of Lockstep");
@@ -156,6 +208,10 @@ lk_status lk_plan_create(lk_graph *graph, const lk_plan_config *config, lk_plan 
     if (!p) return LK_ENOMEM;
     p->context = c;
     p->trains = config->optimizer != NULL;
+    p->parallel = config->parallel;
+    if (p->parallel.world == 0) p->parallel.world = 1;
+    if (p->parallel.micro_batches == 0) p->parallel.micro_batches = 1;
+    p->lanes = p->sets = 1;
     if ((status = lk__graph_copy(graph, &p->graph)) < 0) goto fail;
     for (size_t i = 0; i < graph->states_count; i++) { /* tied names, which copies for passes do without */
         const lk__state *from = &graph->states[i];
@@ -172,7 +228,8 @@ lk_status lk_plan_create(lk_graph *graph, const lk_plan_config *config, lk_plan 
     place_states(p);
     if (p->trains && (status = plan_training(p, config)) < 0) goto fail;
     if ((status = plan_evaluation(p, config)) < 0) goto fail;
-    p->memory[LK_MEMORY_ACTIVATIONS] = p->train.arena > p->evaluate.arena ? p->train.arena : p->evaluate.arena;
+    size_t arenas = p->train.arena * (size_t)p->lanes;
+    p->memory[LK_MEMORY_ACTIVATIONS] = arenas > p->evaluate.arena ? arenas : p->evaluate.arena;
     p->memory[LK_MEMORY_WORKSPACE] =
         p->train.workspace > p->evaluate.workspace ? p->train.workspace : p->evaluate.workspace;
     *plan = p;
@@ -202,6 +259,7 @@ void lk_plan_free(lk_plan *p)
     free_timeline(c, &p->train, states);
     free_timeline(c, &p->evaluate, states);
     lk__free(c, LK_MEMORY_OTHER, p->states, states * sizeof *p->states);
+    lk__free(c, LK_MEMORY_OTHER, p->buckets, p->buckets_capacity * sizeof *p->buckets);
     lk_graph_free(p->graph);
     lk__free(c, LK_MEMORY_OTHER, p, sizeof *p);
 }

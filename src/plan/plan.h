@@ -1,5 +1,5 @@
 /* plan/plan.h - the inside of a plan: two timelines (training, evaluation) over one set of states, and the passes that make
- * them. Order of the passes: mode → fuse → grad → update → prune → layout → memory. */
+ * them. Order of the passes: mode → fuse → sync norm → grad → update → layout → buckets → memory. */
 #ifndef LK__PLAN_H
 #define LK__PLAN_H
 
@@ -47,6 +47,13 @@ typedef struct lk__state_plan {
     bool      trained;
 } lk__state_plan;
 
+/* Gradients that travel together. */
+typedef struct lk__bucket {
+    size_t offset, bytes; /* in the region of gradients */
+    size_t after;         /* position in the training order whose node makes it whole */
+    int    states;
+} lk__bucket;
+
 struct lk_plan {
     lk_context     *context;
     lk_graph       *graph; /* as recorded */
@@ -54,16 +61,31 @@ struct lk_plan {
     lk__state_plan *states; /* graph->states_count of them */
     size_t          memory[LK_MEMORY_COUNT];
     bool            trains;
+
+    lk_parallel parallel; /* world at least 1, micro_batches at least 1 */
+    lk__bucket *buckets;  /* in the order in which backward fills them */
+    size_t      buckets_count, buckets_capacity;
+    size_t      gradient_bytes; /* of one set of gradients */
+    int         sets;           /* of gradients */
+    int         lanes;          /* micro-batches whose activations are held at once */
+    int         syncs;          /* sums over all ranks within forward and backward: synchronised batch norm */
 };
+
+/* Which shards of the global batch are a rank's: first … first of the next rank. */
+static inline int lk__first_shard(int shards, int world, int rank) { return (int)((int64_t)shards * rank / world); }
 
 /* mode.c: evaluation: batch norm reads its running statistics, dropout goes. */
 void lk__pass_evaluation(lk__timeline *timeline);
 /* fuse.c: relu and pooling into the convolution, relu into linear and batch norm. */
 lk_status lk__pass_fuse(lk__timeline *timeline);
+/* sync_norm.c: batch norm by the statistics of all ranks and micro-shards. */
+lk_status lk__pass_sync_norm(lk__timeline *timeline);
 /* update.c: clipping and the optimizer; fills the states' moments. */
 lk_status lk__pass_update(lk__timeline *timeline, const lk_optimizer_config *optimizer, lk__state_plan *states);
 /* layout.c: what nothing reads goes; images are stored channels last where kernels want it; fills order and end. */
 lk_status lk__pass_layout(lk__timeline *timeline, size_t forward_nodes, size_t backward_nodes);
+/* bucket.c: where gradients live, and which travel together; after layout. */
+lk_status lk__pass_buckets(lk_plan *plan);
 /* memory.c: a place for every value, the size of the arena and of the workspace. */
 lk_status lk__pass_memory(lk__timeline *timeline, const lk__state_plan *states);
 

@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-static const char *const section_names[LK_SECTION_COUNT] = {"forward", "backward", "update", "evaluate"};
+static const char *const section_names[LK_SECTION_COUNT] = {"forward", "backward", "sync", "update", "evaluate"};
 static const char *const region_names[LK__REGION_COUNT] = {"input",     "parameters", "buffers",
                                                            "optimizer", "gradients",  "arena"};
 

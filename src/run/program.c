@@ -1,61 +1,14 @@
-/* program.c - the interpreter. Creating a program resolves every operand to a pointer once; a run is then a walk over calls.
- * Only two things are patched later: the data of inputs, when they are bound, and extents that follow the count, when it moves. */
-#include "run/store.h"
+/* program.c - a program's life: creating it resolves every operand to a pointer once, so that a run is a walk over calls. What is
+ * bound, cut into micro-batches and read is here as well; running is in section.c. */
+#include "run/program.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
-typedef struct instruction {
-    lk__kernel run;
-    lk__call   call;
-    int        node;
-    double     seconds; /* while profiling */
-    int64_t    runs;
-} instruction;
-
-typedef struct line {
-    const lk__timeline *timeline;
-    instruction        *instructions;
-    size_t              count;
-    size_t              begin[LK_SECTION_COUNT], end[LK_SECTION_COUNT]; /* of each section among the instructions */
-    int64_t             samples; /* the count that extents are set for; -1: none yet, or an input moved */
-} line;
-
-struct lk_program {
-    lk_context  *context;
-    lk_plan     *plan;
-    lk_store    *store;
-    char        *arena, *workspace, *gradients;
-    line         train, evaluate;
-    const void **inputs; /* by value id of the plan's graph */
-    size_t       values;
-    lk__step     step;
-    lk_metrics   metrics;
-    bool         profile;
-};
-
-static void *resolve(const lk_program *p, lk__place place)
-{
-    switch (place.region) {
-    case LK__IN_PARAMETERS: return p->store->parameters + place.offset;
-    case LK__IN_BUFFERS: return p->store->buffers + place.offset;
-    case LK__IN_OPTIMIZER: return p->store->optimizer + place.offset;
-    case LK__IN_GRADIENTS: return p->gradients + place.offset;
-    case LK__IN_ACTIVATIONS: return p->arena + place.offset;
-    default: return NULL;
-    }
-}
-
-static int          operand_value(const lk__node *n, int i) { return i < n->inputs ? n->in[i] : n->out[i - n->inputs]; }
-static lk__operand *operand(lk__call *call, const lk__node *n, int i)
-{
-    return i < n->inputs ? &call->in[i] : &call->out[i - n->inputs];
-}
-
-static lk_status build_line(lk_program *p, const lk__timeline *t, line *l)
+static lk_status build_line(lk_program *p, const lk__timeline *t, lk__lane *lane, lk__line *l)
 {
     const lk__kernel_entry *kernels = lk__cpu_kernels(t->graph->real, lk_context_isa(p->context));
+    size_t                  whole = 0;
     l->timeline = t;
     l->samples = -1;
     if (t->order_count == 0) return LK_OK;
@@ -63,49 +16,28 @@ static lk_status build_line(lk_program *p, const lk__timeline *t, line *l)
     if (!l->instructions) return LK_ENOMEM;
     for (size_t i = 0; i < t->order_count; i++) {
         const lk__node *n = &t->graph->nodes[t->order[i]];
-        if (n->op == LK__OP_reshape) continue; /* the same bytes: nothing to run */
-        for (int section = 0; section < LK_SECTION_COUNT; section++) {
-            bool first = section == LK_FORWARD || section == LK_EVALUATE;
-            if (!first && i < t->end[section - 1]) l->begin[section] = l->count + 1;
-            if (i < t->end[section]) l->end[section] = l->count + 1;
+        if (n->op != LK__OP_reshape) { /* that is the same bytes: nothing to run */
+            for (int section = 0; section < LK_SECTION_COUNT; section++) {
+                bool first = section == LK_FORWARD || section == LK_EVALUATE;
+                if (!first && i < t->end[section - 1]) l->begin[section] = l->count + 1;
+                if (i < t->end[section]) l->end[section] = l->count + 1;
+            }
+            lk__instruction *in = &l->instructions[l->count++];
+            in->node = t->order[i];
+            in->run = kernels[n->op].run;
+            lk__call_at_capacity(t->graph, n, &in->call);
+            in->call.workspace = p->workspace;
+            in->call.pool = lk__context_pool(p->context);
+            in->call.step = &lane->step;
+            for (int j = 0; j < n->inputs + n->outputs; j++) {
+                int          v = j < n->inputs ? n->in[j] : n->out[j - n->inputs];
+                lk__operand *o = j < n->inputs ? &in->call.in[j] : &in->call.out[j - n->inputs];
+                o->data = v < 0 ? NULL : lk__program_resolve(p, lane->arena, p->gradients, t->places[v]);
+            }
         }
-        instruction *in = &l->instructions[l->count++];
-        in->node = t->order[i];
-        in->run = kernels[n->op].run;
-        lk__call_at_capacity(t->graph, n, &in->call);
-        in->call.workspace = p->workspace;
-        in->call.pool = lk__context_pool(p->context);
-        in->call.step = &p->step;
-        for (int j = 0; j < n->inputs + n->outputs; j++) {
-            int v = operand_value(n, j);
-            operand(&in->call, n, j)->data = v < 0 ? NULL : resolve(p, t->places[v]);
-        }
+        while (t == &p->plan->train && whole < p->plan->buckets_count && p->plan->buckets[whole].after <= i) whole++;
+        if (l->count) l->instructions[l->count - 1].whole = whole;
     }
-    return LK_OK;
-}
-
-/* Extents that follow the count, and addresses of inputs. */
-static lk_status patch(lk_program *p, line *l)
-{
-    const lk__timeline *t = l->timeline;
-    for (size_t i = 0; i < l->count; i++) {
-        instruction    *in = &l->instructions[i];
-        const lk__node *n = &t->graph->nodes[in->node];
-        for (int j = 0; j < n->inputs + n->outputs; j++) {
-            int v = operand_value(n, j);
-            if (v < 0) continue;
-            lk__operand     *o = operand(&in->call, n, j);
-            const lk__shape *s = &t->graph->values[v].shape;
-            if (s->count_axis >= 0) o->dims[s->count_axis] = p->step.count * s->count_unit;
-            if (t->places[v].region != LK__IN_INPUT) continue;
-            size_t input = t->places[v].offset;
-            o->data = (void *)p->inputs[input];
-            if (!o->data)
-                return lk__fail(p->context, LK_EINVAL, "input \"%s\" is not bound; call lk_program_bind before a run",
-                                p->plan->graph->values[input].name);
-        }
-    }
-    l->samples = p->step.count;
     return LK_OK;
 }
 
@@ -134,29 +66,68 @@ static lk_status check_states(const lk_plan *plan, const lk_store *store)
     return LK_OK;
 }
 
-lk_status lk_program_create(lk_plan *plan, lk_store *store, lk_program **program)
+static lk_status check_comm(const lk_plan *plan, lk_comm *comm)
+{
+    const lk_parallel *f = &plan->parallel;
+    int                size = comm ? lk_comm_size(comm) : 1, rank = comm ? lk_comm_rank(comm) : 0;
+    if (size == f->world && rank == f->rank) return LK_OK;
+    return lk__fail(plan->context, LK_EMISMATCH, "the plan is for rank %d of %d, this is rank %d of %d", f->rank, f->world,
+                    rank, size);
+}
+
+static lk_status make_lanes(lk_program *p)
+{
+    lk_plan *plan = p->plan;
+    size_t   lanes = (size_t)plan->lanes, inputs = p->values * sizeof *p->bound;
+    p->lanes = lk__alloc(p->context, LK_MEMORY_OTHER, lanes * sizeof *p->lanes);
+    p->sums = lk__alloc(p->context, LK_MEMORY_OTHER, (size_t)lk__shards_here(p) * sizeof *p->sums);
+    p->bound = lk__alloc(p->context, LK_MEMORY_OTHER, inputs);
+    if (!p->lanes || !p->sums || (inputs && !p->bound)) return LK_ENOMEM;
+    for (int i = 0; i < plan->lanes; i++) {
+        lk__lane *lane = &p->lanes[i];
+        lane->arena = p->arena + (size_t)i * plan->train.arena;
+        lane->step = (lk__step){.step = 1, .updates_buffers = i == 0};
+        lane->inputs = lk__alloc(p->context, LK_MEMORY_OTHER, inputs);
+        if (inputs && !lane->inputs) return LK_ENOMEM;
+        lk_status status = plan->trains ? build_line(p, &plan->train, lane, &lane->train) : LK_OK;
+        if (status < 0) return status;
+    }
+    return build_line(p, &plan->evaluate, &p->lanes[0], &p->evaluate);
+}
+
+/* Gradients lie where peers of the host can read them; the account of memory is the same. */
+static lk_status make_gradients(lk_program *p)
+{
+    size_t bytes = p->plan->memory[LK_MEMORY_GRADIENTS];
+    if (bytes == 0) return LK_OK;
+    if (!p->comm) return (p->gradients = lk__alloc(p->context, LK_MEMORY_GRADIENTS, bytes)) ? LK_OK : LK_ENOMEM;
+    void     *memory;
+    lk_status status = lk_comm_alloc(p->comm, bytes, &memory);
+    if (status < 0) return lk__fail_prefix(p->context, status, "gradients in shared memory: ");
+    p->gradients = memory;
+    lk__account(p->context, LK_MEMORY_GRADIENTS, (ptrdiff_t)bytes);
+    return LK_OK;
+}
+
+lk_status lk_program_create(lk_plan *plan, lk_store *store, lk_comm *comm, lk_program **program)
 {
     lk_context *c = plan->context;
-    lk_status   status = LK_ENOMEM;
+    lk_status   status;
     *program = NULL;
-    if ((status = check_states(plan, store)) < 0) return status;
-    status = LK_ENOMEM;
+    if ((status = check_states(plan, store)) < 0 || (status = check_comm(plan, comm)) < 0) return status;
     lk_program *p = lk__alloc(c, LK_MEMORY_OTHER, sizeof *p);
     if (!p) return LK_ENOMEM;
     p->context = c;
     p->plan = plan;
     p->store = store;
+    p->comm = plan->parallel.world > 1 ? comm : NULL;
     p->values = plan->graph->values_count;
-    p->step = (lk__step){.step = 1};
     p->arena = lk__alloc(c, LK_MEMORY_ACTIVATIONS, plan->memory[LK_MEMORY_ACTIVATIONS]);
     p->workspace = lk__alloc(c, LK_MEMORY_WORKSPACE, plan->memory[LK_MEMORY_WORKSPACE]);
-    p->gradients = lk__alloc(c, LK_MEMORY_GRADIENTS, plan->memory[LK_MEMORY_GRADIENTS]);
-    p->inputs = lk__alloc(c, LK_MEMORY_OTHER, p->values * sizeof *p->inputs);
-    if ((plan->memory[LK_MEMORY_ACTIVATIONS] && !p->arena) || (plan->memory[LK_MEMORY_WORKSPACE] && !p->workspace) ||
-        (plan->memory[LK_MEMORY_GRADIENTS] && !p->gradients) || (p->values && !p->inputs))
-        goto fail;
-    if (plan->trains && (status = build_line(p, &plan->train, &p->train)) < 0) goto fail;
-    if ((status = build_line(p, &plan->evaluate, &p->evaluate)) < 0) goto fail;
+    status = LK_ENOMEM;
+    if ((plan->memory[LK_MEMORY_ACTIVATIONS] && !p->arena) || (plan->memory[LK_MEMORY_WORKSPACE] && !p->workspace)) goto fail;
+    if (p->comm && (status = lk__verify_plans(p)) < 0) goto fail;
+    if ((status = make_gradients(p)) < 0 || (status = make_lanes(p)) < 0 || (status = lk__exchange_create(p)) < 0) goto fail;
     *program = p;
     return LK_OK;
 fail:
@@ -164,19 +135,76 @@ fail:
     return status;
 }
 
+static void free_line(lk_context *c, lk__line *l)
+{
+    if (l->instructions) lk__free(c, LK_MEMORY_OTHER, l->instructions, l->timeline->order_count * sizeof *l->instructions);
+}
+
 void lk_program_free(lk_program *p)
 {
     if (!p) return;
     lk_context *c = p->context;
+    size_t      inputs = p->values * sizeof *p->bound, gradients = p->plan->memory[LK_MEMORY_GRADIENTS];
+    lk__exchange_free(p);
     lk__free(c, LK_MEMORY_ACTIVATIONS, p->arena, p->plan->memory[LK_MEMORY_ACTIVATIONS]);
     lk__free(c, LK_MEMORY_WORKSPACE, p->workspace, p->plan->memory[LK_MEMORY_WORKSPACE]);
-    lk__free(c, LK_MEMORY_GRADIENTS, p->gradients, p->plan->memory[LK_MEMORY_GRADIENTS]);
-    lk__free(c, LK_MEMORY_OTHER, (void *)p->inputs, p->values * sizeof *p->inputs);
-    line *lines[] = {&p->train, &p->evaluate};
-    for (int i = 0; i < 2; i++)
-        if (lines[i]->instructions)
-            lk__free(c, LK_MEMORY_OTHER, lines[i]->instructions, lines[i]->timeline->order_count * sizeof(instruction));
+    if (p->comm && p->gradients) {
+        lk_comm_release(p->comm, p->gradients);
+        lk__account(c, LK_MEMORY_GRADIENTS, -(ptrdiff_t)gradients);
+    } else {
+        lk__free(c, LK_MEMORY_GRADIENTS, p->gradients, gradients);
+    }
+    for (int i = 0; p->lanes && i < p->plan->lanes; i++) {
+        free_line(c, &p->lanes[i].train);
+        lk__free(c, LK_MEMORY_OTHER, (void *)p->lanes[i].inputs, inputs);
+    }
+    free_line(c, &p->evaluate);
+    lk__free(c, LK_MEMORY_OTHER, p->sums, (size_t)lk__shards_here(p) * sizeof *p->sums);
+    lk__free(c, LK_MEMORY_OTHER, p->lanes, (size_t)p->plan->lanes * sizeof *p->lanes);
+    lk__free(c, LK_MEMORY_OTHER, (void *)p->bound, inputs);
     lk__free(c, LK_MEMORY_OTHER, p, sizeof *p);
+}
+
+/* ---- what a run works on ---- */
+
+static bool counts(const lk__value *v) { return v->kind == LK__VALUE_INPUT && v->shape.count_axis >= 0; }
+
+static int64_t capacity(const lk_program *p)
+{
+    const lk_graph *g = p->plan->graph;
+    int64_t         least = INT64_MAX;
+    for (size_t i = 0; i < p->values; i++)
+        if (counts(&g->values[i]) && g->values[i].shape.dims[0] < least) least = g->values[i].shape.dims[0];
+    return least;
+}
+
+/* Lane `lane` works on `count` of the bound samples from `first` on. */
+static lk_status cut(lk_program *p, int lane, int64_t first, int64_t count)
+{
+    const lk_graph *g = p->plan->graph;
+    lk__lane       *l = &p->lanes[lane];
+    const lk_step  *s = &p->step;
+    if (count < 0 || count > capacity(p))
+        return lk__fail(p->context, LK_EINVAL, "a batch of %lld samples; the plan's capacity is %lld", (long long)count,
+                        (long long)capacity(p));
+    for (size_t i = 0; i < p->values; i++) {
+        const lk__value *v = &g->values[i];
+        const char      *data = p->bound[i];
+        if (v->kind != LK__VALUE_INPUT) continue;
+        if (data && first > 0 && counts(v))
+            data += (size_t)first * (size_t)(lk__shape_elements(&v->shape) / v->shape.dims[0]) * lk_dtype_size(v->shape.dtype);
+        if (l->inputs[i] == data) continue;
+        l->inputs[i] = data;
+        l->train.samples = -1;
+        if (lane == 0) p->evaluate.samples = -1;
+    }
+    l->step.step = s->step;
+    l->step.epoch = s->epoch;
+    l->step.count = count;
+    l->step.seed = s->seed;
+    l->step.rate = s->rate;
+    l->step.sample_ids = s->sample_ids ? s->sample_ids + first : NULL;
+    return LK_OK;
 }
 
 lk_status lk_program_bind(lk_program *p, const char *input, const void *data)
@@ -184,86 +212,95 @@ lk_status lk_program_bind(lk_program *p, const char *input, const void *data)
     const lk_graph *g = p->plan->graph;
     for (size_t i = 0; i < p->values; i++) {
         if (g->values[i].kind != LK__VALUE_INPUT || strcmp(g->values[i].name, input) != 0) continue;
-        if (p->inputs[i] != data) p->train.samples = p->evaluate.samples = -1;
-        p->inputs[i] = data;
-        return LK_OK;
+        p->bound[i] = data;
+        return cut(p, 0, 0, p->lanes[0].step.count);
     }
     return lk__fail(p->context, LK_ENOENT, "the model has no input \"%s\"", input);
 }
 
-static int64_t capacity(const lk_program *p)
+static lk_status set_step(lk_program *p, const lk_step *step)
 {
-    const lk_graph *g = p->plan->graph;
-    int64_t         least = INT64_MAX;
-    for (size_t i = 0; i < p->values; i++)
-        if (g->values[i].kind == LK__VALUE_INPUT && g->values[i].shape.count_axis >= 0 &&
-            g->values[i].shape.dims[0] < least)
-            least = g->values[i].shape.dims[0];
-    return least;
+    if (step->step < 1)
+        return lk__fail(p->context, LK_EINVAL, "steps are counted from 1, not %lld", (long long)step->step);
+    p->step = *step;
+    return LK_OK;
 }
 
 lk_status lk_program_step(lk_program *p, const lk_step *step)
 {
-    if (step->count < 0 || step->count > capacity(p))
-        return lk__fail(p->context, LK_EINVAL, "a batch of %lld samples; the plan's capacity is %lld",
-                        (long long)step->count, (long long)capacity(p));
-    if (step->step < 1)
-        return lk__fail(p->context, LK_EINVAL, "steps are counted from 1, not %lld", (long long)step->step);
-    p->step = (lk__step){step->step, step->epoch, step->count, step->seed, step->rate, step->sample_ids};
-    return LK_OK;
-}
-
-static double read_number(const lk_program *p, const lk__timeline *t, int value, double otherwise)
-{
-    if (value < 0) return otherwise;
-    const void *data = resolve(p, t->places[value]);
-    return t->graph->values[value].shape.dtype == LK_F32 ? (double)*(const float *)data : *(const double *)data;
-}
-
-static void read_metrics(lk_program *p, const lk__timeline *t)
-{
-    lk_metrics *m = &p->metrics;
-    m->sum = read_number(p, t, t->sum, 0);
-    m->weight = read_number(p, t, t->weight, 1);
-    m->correct = read_number(p, t, t->correct, 0);
-    m->loss = m->weight != 0 ? m->sum / m->weight : 0;
-    m->grad_norm = 0;
+    lk_status status = set_step(p, step);
+    return status < 0 ? status : cut(p, 0, 0, step->count);
 }
 
 lk_status lk_program_run(lk_program *p, lk_section section)
 {
-    line *l = section == LK_EVALUATE ? &p->evaluate : &p->train;
     if ((unsigned)section >= LK_SECTION_COUNT)
         return lk__fail(p->context, LK_EINVAL, "there is no section %d", (int)section);
-    if (!l->timeline)
+    if (section != LK_EVALUATE && !p->plan->trains)
         return lk__fail(p->context, LK_EINVAL, "this program was planned without an optimizer: it only evaluates");
-    if (l->samples != p->step.count) {
-        lk_status status = patch(p, l);
-        if (status < 0) return status;
-    }
-    for (size_t i = l->begin[section]; i < l->end[section]; i++) {
-        instruction *in = &l->instructions[i];
-        if (!p->profile) {
-            in->run(&in->call);
-            continue;
+    if (p->plan->parallel.shards && (section == LK_FORWARD || section == LK_BACKWARD))
+        return lk__fail(p->context, LK_EINVAL, "a program with shards runs them together: call lk_program_compute");
+    return lk__section_run(p, section);
+}
+
+/* Rows of shard `shard` of all, cut from a batch of `total`. */
+static int64_t shard_row(const lk_program *p, int shard) { return p->step.total * shard / p->plan->parallel.shards; }
+
+static lk_status compute_shards(lk_program *p)
+{
+    const lk_parallel *f = &p->plan->parallel;
+    int                first = lk__first_shard(f->shards, f->world, f->rank), here = lk__shards_here(p);
+    int64_t            begin = shard_row(p, first);
+    lk_status          status = LK_OK;
+    if (p->step.total < p->step.count || shard_row(p, first + here) - begin != p->step.count)
+        return lk__fail(p->context, LK_EINVAL, "%lld samples here of a batch of %lld: rank %d's %d of %d shards hold %lld",
+                        (long long)p->step.count, (long long)p->step.total, f->rank, here, f->shards,
+                        (long long)(shard_row(p, first + here) - begin));
+    for (int shard = 0; shard < here && status >= 0; shard += p->plan->lanes) {
+        p->shard = shard;
+        for (int lane = 0; lane < p->plan->lanes && status >= 0; lane++) {
+            int64_t row = shard_row(p, first + shard + lane), next = shard_row(p, first + shard + lane + 1);
+            status = cut(p, lane, row - begin, next - row);
+            /* Running statistics are those of the first shard, whoever has it; synchronised ones are everybody's. */
+            p->lanes[lane].step.updates_buffers = lane == 0 && shard == 0 && (first == 0 || p->plan->syncs);
         }
-        double start = lk__now();
-        in->run(&in->call);
-        in->seconds += lk__now() - start;
-        in->runs++;
+        if (status >= 0 && (status = lk__section_run(p, LK_FORWARD)) >= 0) status = lk__section_run(p, LK_BACKWARD);
     }
-    if (section == LK_FORWARD || section == LK_EVALUATE) read_metrics(p, l->timeline);
-    if (section == LK_UPDATE) p->metrics.grad_norm = read_number(p, l->timeline, l->timeline->norm, 0);
-    return LK_OK;
+    p->shard = 0;
+    return status;
+}
+
+static lk_status compute_micro_batches(lk_program *p)
+{
+    int64_t   parts = p->plan->parallel.micro_batches, count = p->step.count;
+    bool      no_sync = p->no_sync;
+    lk_status status = LK_OK;
+    for (int64_t i = 0; i < parts && status >= 0; i++) {
+        int64_t row = count * i / parts, next = count * (i + 1) / parts;
+        p->no_sync = no_sync || i + 1 < parts;
+        if ((status = cut(p, 0, row, next - row)) >= 0 && (status = lk__section_run(p, LK_FORWARD)) >= 0)
+            status = lk__section_run(p, LK_BACKWARD);
+    }
+    p->no_sync = no_sync;
+    return status;
+}
+
+lk_status lk_program_compute(lk_program *p, const lk_step *step)
+{
+    if (!p->plan->trains)
+        return lk__fail(p->context, LK_EINVAL, "this program was planned without an optimizer: it only evaluates");
+    lk_status status = set_step(p, step);
+    if (status >= 0) status = p->plan->parallel.shards ? compute_shards(p) : compute_micro_batches(p);
+    return status < 0 ? status : lk__section_run(p, LK_SYNC);
 }
 
 lk_status lk_program_train(lk_program *p, const lk_step *step)
 {
-    lk_status status = lk_program_step(p, step);
-    for (int section = LK_FORWARD; section <= LK_UPDATE && status >= 0; section++)
-        status = lk_program_run(p, (lk_section)section);
-    return status;
+    lk_status status = lk_program_compute(p, step);
+    return status < 0 ? status : lk__section_run(p, LK_UPDATE);
 }
+
+void lk_no_sync(lk_program *p, bool enable) { p->no_sync = enable; }
 
 void lk_program_metrics(const lk_program *p, lk_metrics *metrics) { *metrics = p->metrics; }
 
@@ -272,7 +309,8 @@ const void *lk_program_output(const lk_program *p, int i)
     const lk__timeline *t = &p->plan->evaluate;
     if (i < 0 || i >= t->outputs_count) return NULL;
     lk__place place = t->places[t->outputs[i]];
-    return place.region == LK__IN_INPUT ? p->inputs[place.offset] : resolve(p, place);
+    if (place.region == LK__IN_INPUT) return p->lanes[0].inputs[place.offset];
+    return lk__program_resolve(p, p->lanes[0].arena, p->gradients, place);
 }
 
 const void *lk_program_gradient(const lk_program *p, const char *parameter)
@@ -282,15 +320,19 @@ const void *lk_program_gradient(const lk_program *p, const char *parameter)
         const lk__state *s = &g->states[i];
         bool             found = strcmp(s->name, parameter) == 0;
         for (size_t j = 0; j < s->aliases_count && !found; j++) found = strcmp(s->aliases[j], parameter) == 0;
-        if (found) return p->plan->states[i].trained ? p->gradients + p->plan->states[i].gradient_offset : NULL;
+        if (!found) continue;
+        int gradient = p->plan->train.gradients[i];
+        return gradient < 0 ? NULL
+                            : lk__program_resolve(p, p->lanes[0].arena, p->gradients, p->plan->train.places[gradient]);
     }
     return NULL;
 }
 
+/* Profiles are of the first lane. */
 void lk_program_profile(lk_program *p, bool enable)
 {
+    lk__line *lines[] = {&p->lanes[0].train, &p->evaluate};
     p->profile = enable;
-    line *lines[] = {&p->train, &p->evaluate};
     for (int i = 0; i < 2 && enable; i++)
         for (size_t j = 0; j < lines[i]->count; j++)
             lines[i]->instructions[j].seconds = 0, lines[i]->instructions[j].runs = 0;
@@ -298,13 +340,13 @@ void lk_program_profile(lk_program *p, bool enable)
 
 void lk_program_profile_print(const lk_program *p, lk_write write, void *user)
 {
-    const line *lines[] = {&p->train, &p->evaluate};
-    double      total = 0;
+    const lk__line *lines[] = {&p->lanes[0].train, &p->evaluate};
+    double          total = 0;
     for (int i = 0; i < 2; i++)
         for (size_t j = 0; j < lines[i]->count; j++) total += lines[i]->instructions[j].seconds;
     for (int i = 0; i < 2; i++)
         for (size_t j = 0; j < lines[i]->count; j++) {
-            const instruction *in = &lines[i]->instructions[j];
+            const lk__instruction *in = &lines[i]->instructions[j];
             if (in->runs == 0) continue;
             char text[512], full[640];
             lk__node_text(lines[i]->timeline->graph, &lines[i]->timeline->graph->nodes[in->node], text, sizeof text);

@@ -52,6 +52,7 @@ lk_status lk__saver_init(lk__saver *s, lk_store *store)
 
 void lk__saver_free(lk__saver *s)
 {
+    lk__saver_background_free(s);
     if (s->context) lk__free(s->context, LK_MEMORY_CHECKPOINT, s->staging, s->bytes);
     *s = (lk__saver){0};
 }

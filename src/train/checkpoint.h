@@ -14,10 +14,22 @@ typedef struct lk__saver {
     lk__safetensor *tensors; /* room for the larger of the two files' tables */
     char (*names)[256];      /* of optimizer tensors */
     size_t bytes;            /* of all three */
+
+    struct lk__background *background; /* NULL: saves are made while the caller waits */
 } lk__saver;
 
 lk_status lk__saver_init(lk__saver *saver, lk_store *store);
-void      lk__saver_free(lk__saver *saver);
+void      lk__saver_free(lk__saver *saver); /* waits for what is being written */
 lk_status lk__saver_save(lk__saver *saver, const char *directory, const lk_progress *progress, int keep);
+
+/* ---- background.c: a copy of the store is taken, and a thread writes it while training goes on ---- */
+lk_status lk__saver_background(lk__saver *saver);         /* takes the memory for it */
+size_t    lk__saver_background_bytes(const lk_plan *plan); /* of LK_MEMORY_CHECKPOINT */
+/* One at a time: finish the one before first. directory is borrowed until then. */
+lk_status lk__saver_begin(lk__saver *saver, const char *directory, const lk_progress *progress, int keep);
+/* Waits. LK_OK: it is on the disk; LK_END: there was none under way. */
+lk_status lk__saver_finish(lk__saver *saver, lk_progress *progress, double *seconds);
+bool      lk__saver_done(const lk__saver *saver); /* finish would not wait, and it went well */
+void      lk__saver_background_free(lk__saver *saver);
 
 #endif

@@ -1,25 +1,10 @@
-/* trainer.c - the loop: epochs of batches through the program's sections, evaluation, checkpoints, and events about them. */
-#include "train/checkpoint.h"
+/* trainer.c - the loop: epochs of batches through the program's sections, evaluation, checkpoints, and events about them. With
+ * several ranks each runs this loop over its share, and all take the same turns. */
+#include "train/trainer.h"
 
-#include <lockstep/trainer.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-
-struct lk_trainer {
-    lk_context       *context;
-    lk_trainer_config config;
-    lk_graph         *graph;
-    lk_plan          *plan;
-    lk_store         *store;
-    lk_program       *program;
-    lk_loader        *train, *test;
-    lk__saver         saver;
-    lk_progress       progress;
-    int64_t           steps; /* in all */
-    int64_t           saved; /* step of the latest checkpoint; -1: none */
-    bool              stop;
-};
 
 static const lk_dataset *samples(const lk_trainer_config *f) { return f->train ? f->train : f->test; }
 
@@ -34,6 +19,11 @@ static lk_status check(lk_context *c, const lk_trainer_config *f)
     if (f->batch < 1) return lk__fail(c, LK_EINVAL, "a batch of %lld samples", (long long)f->batch);
     if (f->epochs < 0 || f->steps < 0 || (f->epochs == 0 && f->steps == 0))
         return lk__fail(c, LK_EINVAL, "say for how many epochs or steps to train");
+    if (f->accumulate < 0 || f->shards < 0 || f->check_every < 0)
+        return lk__fail(c, LK_EINVAL, "accumulate, shards and check_every are 0 or above");
+    if (f->shards > 64 || (f->shards && f->shards > f->batch))
+        return lk__fail(c, LK_EINVAL, "a batch of %lld cut into %d shards: at most one a sample, and 64", (long long)f->batch,
+                        f->shards);
     if (f->keep < 1) return lk__fail(c, LK_EINVAL, "keep is %d; at least one checkpoint must stay", f->keep);
     if (f->train && f->test &&
         (lk_dataset_rank(f->test) != lk_dataset_rank(f->train) ||
@@ -55,8 +45,32 @@ static int64_t total_steps(const lk_trainer_config *f)
     return f->steps > 0 ? f->steps : f->epochs * steps_per_epoch(f);
 }
 
+static int world_of(const lk_trainer_config *f) { return f->comm ? lk_comm_size(f->comm) : f->plan_world > 0 ? f->plan_world : 1; }
+static int rank_of(const lk_trainer_config *f) { return f->comm ? lk_comm_rank(f->comm) : 0; }
+
+/* This rank's part of every batch. */
+static void share(const lk_trainer_config *f, lk_loader_config *loader, int parts)
+{
+    int world = world_of(f), rank = rank_of(f);
+    if (parts == 1) return;
+    loader->parts = parts;
+    loader->first_part = lk__first_shard(parts, world, rank);
+    loader->last_part = lk__first_shard(parts, world, rank + 1);
+}
+
+static int accumulate(const lk_trainer_config *f) { return f->accumulate > 1 ? f->accumulate : 1; }
+
+/* Samples of one micro-batch or shard at the most. The same on every rank, as the ranks' programs must be. */
+static int64_t capacity(const lk_trainer_config *f)
+{
+    int64_t world = world_of(f), parts = f->shards ? f->shards : world * accumulate(f);
+    int64_t each = (f->batch + world - 1) / world;
+    return f->shards ? (f->batch + parts - 1) / parts : (each + accumulate(f) - 1) / accumulate(f);
+}
+
 static void loader_configs(const lk_trainer_config *f, lk_loader_config *train, lk_loader_config *test)
 {
+    int world = world_of(f), parts = lk__evaluation_parts(f, world);
     *train = (lk_loader_config)LK_LOADER_CONFIG_INIT;
     train->dataset = f->train;
     train->batch = f->batch;
@@ -67,14 +81,17 @@ static void loader_configs(const lk_trainer_config *f, lk_loader_config *train, 
     train->transform = f->transform;
     *test = *train;
     test->dataset = f->test;
+    test->batch = capacity(f) * parts;
     test->shuffle = false;
     test->transform.crop_padding = 0;
     test->transform.flip = 0;
+    share(f, train, f->shards ? f->shards : world);
+    share(f, test, parts);
 }
 
 static lk_status record(lk_context *c, const lk_trainer_config *f, lk_graph **graph, lk_plan **plan)
 {
-    int64_t   dims[LK_MAX_RANK] = {f->batch};
+    int64_t   dims[LK_MAX_RANK] = {capacity(f)};
     int       rank = lk_dataset_rank(samples(f)) + 1;
     lk_status status = lk_graph_create(c, f->dtype, graph);
     if (status < 0) return status;
@@ -91,6 +108,12 @@ static lk_status record(lk_context *c, const lk_trainer_config *f, lk_graph **gr
     lk_plan_config config = LK_PLAN_CONFIG_INIT;
     config.loss = loss;
     config.optimizer = f->train ? &f->optimizer : NULL;
+    config.sync_batch_norm = f->sync_batch_norm;
+    config.parallel = (lk_parallel){.world = world_of(f),
+                                    .rank = rank_of(f),
+                                    .micro_batches = accumulate(f),
+                                    .shards = f->shards,
+                                    .bucket_bytes = f->bucket_bytes};
     return lk_plan_create(*graph, &config, plan);
 }
 
@@ -109,52 +132,17 @@ lk_status lk_trainer_plan(lk_context *c, const lk_trainer_config *f, lk_graph **
     for (int kind = 0; kind < LK_MEMORY_COUNT; kind++) memory[kind] = lk_plan_memory(*plan, (lk_memory)kind);
     loader_configs(f, &train, &test);
     memory[LK_MEMORY_LOADER] = (f->train ? lk_loader_bytes(&train) : 0) + (f->test ? lk_loader_bytes(&test) : 0);
-    memory[LK_MEMORY_CHECKPOINT] = f->save ? lk_checkpoint_bytes(*plan) : 0;
+    bool saves = f->save && rank_of(f) == 0;
+    memory[LK_MEMORY_CHECKPOINT] = saves ? lk_checkpoint_bytes(*plan) + lk__saver_background_bytes(*plan) : 0;
     return LK_OK;
 }
 
-static void tell(lk_trainer *t, lk_event event)
+void lk__trainer_tell(lk_trainer *t, lk_event event)
 {
-    event.step = t->progress.step;
+    if (event.kind != LK_EVENT_SAVED) event.step = t->progress.step;
     event.steps = t->steps;
-    if (t->config.event && t->config.event(t->config.event_user, &event) != 0) t->stop = true;
-}
-
-static lk_status resume(lk_trainer *t, const char *directory)
-{
-    const lk_trainer_config *f = &t->config;
-    lk_status                status = lk_checkpoint_load(t->store, directory, &t->progress);
-    if (status < 0) return status;
-    if (t->progress.seed != f->seed)
-        lk__log(t->context, LK_LOG_INFO, "going on with the checkpoint's seed %llu, not %llu",
-                (unsigned long long)t->progress.seed, (unsigned long long)f->seed);
-    t->config.seed = t->progress.seed;
-    tell(t, (lk_event){.kind = LK_EVENT_RESUMED, .epoch = t->progress.epoch, .path = directory});
-    return LK_OK;
-}
-
-/* What init and resume say, into the store and the progress. A directory that holds somebody's checkpoint is never written
- * into unless it is the one that this run goes on from. */
-static lk_status load(lk_trainer *t)
-{
-    const lk_trainer_config *f = &t->config;
-    int64_t                  step;
-    lk_status                status = LK_OK;
-    t->progress = (lk_progress){.seed = f->seed};
-    t->saved = -1;
-    if (f->init && (status = lk_weights_load(t->store, f->init)) < 0) return status;
-    bool same = f->resume_from && f->save && strcmp(f->resume_from, f->save) == 0;
-    bool taken = f->save && lk_checkpoint_find(t->context, f->save, &step) == LK_OK;
-    if (taken && !same && (!f->resume || f->resume_from))
-        return lk__fail(t->context, LK_EINVAL,
-                        "%s already holds a checkpoint (step %lld); resume it, or save into another directory", f->save,
-                        (long long)step);
-    if (f->resume_from)
-        status = resume(t, f->resume_from);
-    else if (taken)
-        status = resume(t, f->save);
-    if (status >= 0 && taken) t->saved = t->progress.step;
-    return status;
+    if (t->config.event && t->config.event(t->config.event_user, &event) != 0) t->wish = true;
+    if (t->world == 1) t->stop = t->wish;
 }
 
 static lk_status open_loaders(lk_trainer *t)
@@ -168,6 +156,13 @@ static lk_status open_loaders(lk_trainer *t)
     return status;
 }
 
+/* A rank that fails by itself tells the others why, so that none waits for it. */
+static void give_up(lk_trainer *t, lk_status status)
+{
+    if (status < 0 && t->world > 1 && lk_comm_status(t->config.comm) == LK_OK)
+        lk_comm_abort(t->config.comm, lk_context_error(t->context));
+}
+
 lk_status lk_trainer_create(lk_context *c, const lk_trainer_config *config, lk_trainer **trainer)
 {
     lk_status status = check(c, config);
@@ -177,12 +172,20 @@ lk_status lk_trainer_create(lk_context *c, const lk_trainer_config *config, lk_t
     if (!t) return LK_ENOMEM;
     t->context = c;
     t->config = *config;
+    t->world = world_of(config);
+    t->rank = rank_of(config);
     t->steps = total_steps(config);
     if (t->config.schedule.kind == LK_COSINE && t->config.schedule.total == 0) t->config.schedule.total = t->steps;
-    if ((status = record(c, config, &t->graph, &t->plan)) < 0 ||
+    t->late = lk__alloc(c, LK_MEMORY_OTHER, 2 * (size_t)t->world * sizeof *t->late);
+    bool saves = config->save && t->rank == 0;
+    if (!t->late) status = LK_ENOMEM;
+    if (status < 0 || (status = record(c, config, &t->graph, &t->plan)) < 0 ||
         (status = lk_store_create(t->plan, config->seed, &t->store)) < 0 ||
-        (status = lk_program_create(t->plan, t->store, &t->program)) < 0 || (status = load(t)) < 0 ||
-        (config->save && (status = lk__saver_init(&t->saver, t->store)) < 0) || (status = open_loaders(t)) < 0) {
+        (status = lk_program_create(t->plan, t->store, config->comm, &t->program)) < 0 ||
+        (status = lk__trainer_load(t)) < 0 ||
+        (saves && ((status = lk__saver_init(&t->saver, t->store)) < 0 || (status = lk__saver_background(&t->saver)) < 0)) ||
+        (status = open_loaders(t)) < 0) {
+        give_up(t, status);
         lk_trainer_free(t);
         return status;
     }
@@ -200,173 +203,165 @@ void lk_trainer_free(lk_trainer *t)
     lk_store_free(t->store);
     lk_plan_free(t->plan);
     lk_graph_free(t->graph);
+    lk__free(t->context, LK_MEMORY_OTHER, t->late, 2 * (size_t)t->world * sizeof *t->late);
     lk__free(t->context, LK_MEMORY_OTHER, t, sizeof *t);
 }
 
 lk_store          *lk_trainer_store(lk_trainer *t) { return t->store; }
 const lk_progress *lk_trainer_progress(const lk_trainer *t) { return &t->progress; }
 
-static lk_status bind(lk_trainer *t, const lk_batch *b)
-{
-    lk_status status = lk_program_bind(t->program, "features", b->features);
-    return status < 0 ? status : lk_program_bind(t->program, "labels", b->labels);
-}
+/* ---- one step ---- */
 
-lk_status lk_trainer_evaluate(lk_trainer *t, double *loss, double *accuracy, int64_t *samples)
+/* The rank whose samples did it knows which they were. */
+static lk_status not_finite(lk_trainer *t, const lk_batch *b, int rank)
 {
-    lk_batch   b;
-    lk_metrics m;
-    lk_status  status;
-    double     sum = 0, weight = 0, correct = 0;
-    if (!t->test) return lk__fail(t->context, LK_EINVAL, "there is no test set to evaluate on");
-    if ((status = lk_loader_seek(t->test, 0, 0)) < 0) return status;
-    *samples = 0;
-    while ((status = lk_loader_next(t->test, &b)) == LK_OK) {
-        lk_step step = {.step = 1, .count = b.count, .sample_ids = b.indices};
-        if ((status = bind(t, &b)) < 0 || (status = lk_program_step(t->program, &step)) < 0 ||
-            (status = lk_program_run(t->program, LK_EVALUATE)) < 0)
-            return status;
-        lk_program_metrics(t->program, &m);
-        sum += m.sum;
-        weight += m.weight;
-        correct += m.correct;
-        *samples += b.count;
-    }
-    if (status < 0) return status;
-    *loss = weight > 0 ? sum / weight : 0;
-    *accuracy = *samples > 0 ? correct / (double)*samples : 0;
-    return LK_OK;
-}
-
-static lk_status evaluate(lk_trainer *t)
-{
-    lk_event  e = {.kind = LK_EVENT_EVALUATED, .epoch = t->progress.epoch};
-    double    start = lk__now();
-    lk_status status = lk_trainer_evaluate(t, &e.loss, &e.accuracy, &e.samples);
-    if (status < 0) return status;
-    e.seconds = lk__now() - start;
-    tell(t, e);
-    return LK_OK;
-}
-
-/* An update can overflow without the loss having shown it yet: such weights must not take a good checkpoint's place. */
-static lk_status check_finite(lk_trainer *t)
-{
-    for (size_t i = 0; i < lk_store_count(t->store); i++) {
-        lk_state state = lk_store_at(t->store, i);
-        int64_t  elements = 1;
-        bool     finite = true;
-        for (int k = 0; k < state.rank; k++) elements *= state.dims[k];
-        if (state.dtype == LK_F32)
-            for (int64_t k = 0; k < elements; k++) finite &= isfinite(((const float *)state.data)[k]) != 0;
-        else if (state.dtype == LK_F64)
-            for (int64_t k = 0; k < elements; k++) finite &= isfinite(((const double *)state.data)[k]) != 0;
-        if (!finite)
-            return lk__fail(t->context, LK_ENAN,
-                            "\"%s\" became infinite or NaN by step %lld, which was therefore not saved; a lower "
-                            "learning rate, a warm-up or clipping may help",
-                            state.name, (long long)t->progress.step);
-    }
-    return LK_OK;
-}
-
-static lk_status save(lk_trainer *t)
-{
-    double start = lk__now();
-    if (!t->config.save || t->saved == t->progress.step) return LK_OK;
-    lk_status finite = check_finite(t);
-    if (finite < 0) return finite;
-    lk_status status = lk__saver_save(&t->saver, t->config.save, &t->progress, t->config.keep);
-    if (status < 0) return status;
-    t->saved = t->progress.step;
-    tell(t,
-         (lk_event){
-             .kind = LK_EVENT_SAVED, .epoch = t->progress.epoch, .seconds = lk__now() - start, .path = t->config.save});
-    return LK_OK;
-}
-
-static lk_status not_finite(lk_trainer *t, const lk_batch *b, double loss)
-{
-    char   samples[256] = "";
+    char   samples[256] = "", who[32] = "the";
     size_t used = 0;
+    double sum = lk__program_sums(t->program, rank).sum;
+    if (t->world > 1) snprintf(who, sizeof who, "rank %d's", rank);
+    if (rank != t->rank)
+        return lk__fail(t->context, LK_ENAN, "%s loss became %g at step %lld (epoch %lld). That step was not taken", who, sum,
+                        (long long)t->progress.step + 1, (long long)b->epoch + 1);
     for (int64_t i = 0; i < b->count && used + 24 < sizeof samples; i++)
         used +=
             (size_t)snprintf(samples + used, sizeof samples - used, "%s%lld", i ? ", " : "", (long long)b->indices[i]);
     return lk__fail(
         t->context, LK_ENAN,
-        "the loss became %g at step %lld (epoch %lld); the batch held samples %s%s. That step was not taken; a lower "
+        "%s loss became %g at step %lld (epoch %lld); the batch held samples %s%s. That step was not taken; a lower "
         "learning rate, a warm-up or clipping may help",
-        loss, (long long)t->progress.step + 1, (long long)b->epoch + 1, samples,
+        who, sum, (long long)t->progress.step + 1, (long long)b->epoch + 1, samples,
         used + 24 < sizeof samples ? "" : ", …");
 }
 
-static lk_status train_batch(lk_trainer *t, const lk_batch *b, lk_metrics *m, double *rate)
+/* Whoever waits least is waited for. */
+static void follow_lateness(lk_trainer *t)
 {
-    *rate = lk_schedule_rate(&t->config.schedule, t->config.optimizer.lr, t->progress.step);
+    double most = 0;
+    for (int i = 0; i < t->world; i++) most = fmax(most, lk__program_word(t->program, i).waited);
+    for (int i = 0; i < t->world; i++) {
+        lk__word word = lk__program_word(t->program, i);
+        t->late[2 * i] += 0.1 * (most - word.waited - t->late[2 * i]);
+        t->late[2 * i + 1] += 0.1 * (word.data - t->late[2 * i + 1]);
+    }
+}
+
+static lk_status train_batch(lk_trainer *t, const lk_batch *b, lk_event *e)
+{
+    lk_metrics m;
+    e->rate = lk_schedule_rate(&t->config.schedule, t->config.optimizer.lr, t->progress.step);
     lk_step   step = {.step = t->progress.step + 1,
                       .epoch = b->epoch,
                       .count = b->count,
+                      .total = b->total,
                       .seed = t->config.seed,
-                      .rate = *rate,
+                      .rate = e->rate,
                       .sample_ids = b->indices};
-    lk_status status = bind(t, b);
-    if (status < 0 || (status = lk_program_step(t->program, &step)) < 0 ||
-        (status = lk_program_run(t->program, LK_FORWARD)) < 0)
-        return status;
-    lk_program_metrics(t->program, m);
-    if (!isfinite(m->loss)) return not_finite(t, b, m->loss);
-    if ((status = lk_program_run(t->program, LK_BACKWARD)) < 0 || (status = lk_program_run(t->program, LK_UPDATE)) < 0)
-        return status;
-    lk_program_metrics(t->program, m);
+    lk_status status = lk_program_bind(t->program, "features", b->features);
+    if (status >= 0) status = lk_program_bind(t->program, "labels", b->labels);
+    lk__program_say(t->program, t->wish, t->data);
+    if (status < 0 || (status = lk_program_compute(t->program, &step)) < 0) return status;
+    for (int i = 0; i < t->world; i++)
+        if (!isfinite(lk__program_sums(t->program, i).sum)) return not_finite(t, b, i);
+    if ((status = lk_program_run(t->program, LK_UPDATE)) < 0) return status;
+    lk_program_metrics(t->program, &m);
+    if (t->world > 1) {
+        t->stop = lk__program_wishes(t->program) > 0;
+        follow_lateness(t);
+    }
+    lk__sums own = lk__program_sums(t->program, t->rank);
+    t->own = (lk__sums){t->own.sum + own.sum, t->own.weight + own.weight, t->own.correct + (double)b->count};
+    t->all = (lk__sums){t->all.sum + m.sum, t->all.weight + m.weight, 0};
     t->progress.step++;
     t->progress.epoch = b->epoch;
-    t->progress.position = b->position + b->count;
+    t->progress.position = b->position + b->total;
+    e->loss = m.loss;
+    e->grad_norm = m.grad_norm;
     return LK_OK;
 }
+
+static void tell_step(lk_trainer *t, const lk_batch *b, lk_event e, double seconds)
+{
+    e.kind = LK_EVENT_STEP;
+    e.epoch = b->epoch;
+    e.samples = b->total;
+    e.seconds = seconds;
+    e.late_rank = -1;
+    for (int i = 0; i < t->world && t->world > 1; i++)
+        if (e.late_rank < 0 || t->late[2 * i] > e.late) e.late_rank = i, e.late = t->late[2 * i];
+    if (e.late_rank >= 0) e.late_in = t->late[2 * e.late_rank + 1] > e.late / 2 ? "data" : "compute";
+    lk__trainer_tell(t, e);
+}
+
+static void tell_epoch(lk_trainer *t, int64_t epoch)
+{
+    lk__trainer_tell(t, (lk_event){.kind = LK_EVENT_EPOCH,
+                                   .epoch = epoch,
+                                   .samples = (int64_t)t->own.correct,
+                                   .loss = t->all.weight > 0 ? t->all.sum / t->all.weight : 0,
+                                   .own_loss = t->own.weight > 0 ? t->own.sum / t->own.weight : 0});
+    t->own = t->all = (lk__sums){0, 0, 0};
+}
+
+/* ---- the loop ---- */
 
 static bool due(int64_t every, int64_t step, bool epoch_end)
 {
     return every > 0 ? step % every == 0 : every == 0 && epoch_end;
 }
 
-lk_status lk_trainer_run(lk_trainer *t)
+static lk_status check_replicas(lk_trainer *t, bool last)
+{
+    int64_t every = t->config.check_every;
+    if (t->world == 1 || every == 0 || t->checked == t->progress.step || (!last && t->progress.step % every != 0)) return LK_OK;
+    t->checked = t->progress.step;
+    return lk__verify_states(t->program, t->progress.step);
+}
+
+static lk_status run_loop(lk_trainer *t)
 {
     const lk_trainer_config *f = &t->config;
     double                   last = lk__now();
     lk_status                status = LK_OK;
     int64_t                  evaluated = -1;
-    if (!t->train) return lk__fail(t->context, LK_EINVAL, "this trainer has no training set: it only evaluates");
     while (t->progress.step < t->steps && !t->stop) {
-        lk_batch   b;
-        lk_metrics m;
-        double     rate;
+        lk_batch b;
+        lk_event e = {.kind = LK_EVENT_STEP};
+        double asked = lk__now();
         status = lk_loader_next(t->train, &b);
+        t->data = lk__now() - asked;
         if (status == LK_END) continue; /* the next call begins the next epoch */
-        if (status < 0 || (status = train_batch(t, &b, &m, &rate)) < 0) return status;
+        if (status < 0 || (status = train_batch(t, &b, &e)) < 0) return status;
         double now = lk__now();
-        tell(t, (lk_event){.kind = LK_EVENT_STEP,
-                           .epoch = b.epoch,
-                           .samples = b.count,
-                           .loss = m.loss,
-                           .rate = rate,
-                           .grad_norm = m.grad_norm,
-                           .seconds = now - last});
+        tell_step(t, &b, e, now - last);
         last = now;
-        bool epoch_end = b.position + b.count >= lk_dataset_count(f->train);
+        lk__trainer_look_at_save(t);
+        if ((status = check_replicas(t, false)) < 0) return status;
+        bool epoch_end = b.position + b.total >= lk_dataset_count(f->train);
+        if (epoch_end) tell_epoch(t, b.epoch);
         if (f->test && due(f->eval_every, t->progress.step, epoch_end)) {
-            if ((status = evaluate(t)) < 0) return status;
+            if ((status = lk__trainer_evaluate(t)) < 0) return status;
             evaluated = t->progress.step;
             last = lk__now();
         }
         if (f->save && due(f->save_every, t->progress.step, epoch_end)) {
-            if ((status = save(t)) < 0) return status;
+            if ((status = lk__trainer_save(t, false)) < 0) return status;
             last = lk__now();
         }
     }
-    if (!t->stop && f->test && f->eval_every >= 0 && evaluated != t->progress.step && (status = evaluate(t)) < 0)
+    if ((status = check_replicas(t, true)) < 0) return status;
+    if (!t->stop && f->test && f->eval_every >= 0 && evaluated != t->progress.step &&
+        (status = lk__trainer_evaluate(t)) < 0)
         return status;
-    if ((status = save(t)) < 0) return status;
+    if ((status = lk__trainer_save(t, true)) < 0) return status;
     return t->stop && t->progress.step < t->steps
                ? lk__fail(t->context, LK_ECANCELED, "stopped on request after step %lld", (long long)t->progress.step)
                : LK_OK;
+}
+
+lk_status lk_trainer_run(lk_trainer *t)
+{
+    if (!t->train) return lk__fail(t->context, LK_EINVAL, "this trainer has no training set: it only evaluates");
+    lk_status status = run_loop(t);
+    if (status != LK_ECANCELED || !t->stop) give_up(t, status);
+    return status;
 }

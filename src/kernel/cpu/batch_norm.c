@@ -112,12 +112,12 @@ static void apply_tile(void *argument, int64_t tile, int worker)
 }
 
 /* The running statistics move towards those of this batch; their variance is the unbiased one. */
-static void update_running(const lk__call *call, const double *mean, const double *squares, int64_t rows,
+static void update_running(const lk__call *call, const double *mean, const double *squares, double rows,
                            int64_t channels)
 {
     REAL    *running_mean = input(call, 3), *running_var = input(call, 4);
     int64_t *batches = input(call, 5);
-    double   momentum = call->attrs->momentum, divisor = (double)max64(rows - 1, 1);
+    double   momentum = call->attrs->momentum, divisor = fmax(rows - 1, 1);
     for (int64_t c = 0; running_mean && c < channels; c++)
         running_mean[c] = (REAL)((1 - momentum) * (double)running_mean[c] + momentum * mean[c]);
     for (int64_t c = 0; running_var && c < channels; c++)
@@ -125,41 +125,104 @@ static void update_running(const lk__call *call, const double *mean, const doubl
     if (batches) *batches += 1;
 }
 
+/* s->partial[0 … 2C-1]: the mean and the sum of squares about it, of one row at least. */
+static void statistics(const lk__call *call, batch *s)
+{
+    double *mean = s->partial, *squares = mean + s->channels;
+    lk__pool_run(call->pool, s->tiles, statistics_tile, s);
+    for (int64_t tile = 1, rows = tile_begin(s->rows, s->tiles, 1); tile < s->tiles; tile++) {
+        int64_t more = tile_begin(s->rows, s->tiles, tile + 1) - rows;
+        double *part = s->partial + tile * 2 * s->channels;
+        merge(s->channels, rows, mean, squares, more, part, part + s->channels);
+        rows += more;
+    }
+}
+
+/* y, mean, rstd and the running statistics, from those of a batch of n rows, of which x's are all or some. Where there
+ * are none anywhere, there is nothing to normalise, and nothing is learnt. */
+static void normalise(const lk__call *call, batch *s, const double *mean, const double *squares, double n)
+{
+    REAL *mean_out = call->out[1].data, *rstd_out = call->out[2].data;
+    if (n == 0) {
+        memset(mean_out, 0, (size_t)s->channels * sizeof *mean_out);
+        memset(rstd_out, 0, (size_t)s->channels * sizeof *rstd_out);
+        return;
+    }
+    for (int64_t c = 0; c < s->channels; c++) {
+        double rstd = 1 / sqrt(squares[c] / n + call->attrs->epsilon);
+        double factor = rstd * WEIGHT(s, c);
+        mean_out[c] = (REAL)mean[c];
+        rstd_out[c] = (REAL)rstd;
+        s->factor[c] = (REAL)factor;
+        s->shift[c] = (REAL)(BIAS(s, c) - mean[c] * factor);
+    }
+    if (call->attrs->update && call->step->updates_buffers) update_running(call, mean, squares, n, s->channels);
+    s->tiles = tile_count(s->rows, s->channels, 0);
+    lk__pool_run(call->pool, s->tiles, apply_tile, s);
+}
+
 size_t KERNEL(batch_norm_workspace)(const lk__call *call, int threads) { return workspace(&call->in[0], threads); }
 
 void KERNEL(batch_norm)(const lk__call *call)
 {
-    batch   s = {.x = call->in[0].data, .w = input(call, 1), .b = input(call, 2), .y = call->out[0].data};
-    REAL   *mean_out = call->out[1].data, *rstd_out = call->out[2].data;
-    double *mean, *squares;
+    batch s = {.x = call->in[0].data, .w = input(call, 1), .b = input(call, 2), .y = call->out[0].data};
     s.relu = call->attrs->activation == LK__RELU;
     measure(&s, &call->in[0], PARTS);
-    if (s.rows == 0) { /* a rank without data: nothing to normalise, and nothing learnt about it */
-        memset(mean_out, 0, (size_t)s.channels * sizeof *mean_out);
-        memset(rstd_out, 0, (size_t)s.channels * sizeof *rstd_out);
-        return;
-    }
     place(&s, call->workspace, lk__pool_threads(call->pool));
-    lk__pool_run(call->pool, s.tiles, statistics_tile, &s);
-    mean = s.partial;
-    squares = mean + s.channels;
-    for (int64_t tile = 1, rows = tile_begin(s.rows, s.tiles, 1); tile < s.tiles; tile++) {
-        int64_t more = tile_begin(s.rows, s.tiles, tile + 1) - rows;
-        double *part = s.partial + tile * 2 * s.channels;
-        merge(s.channels, rows, mean, squares, more, part, part + s.channels);
-        rows += more;
-    }
+    if (s.rows > 0) statistics(call, &s);
+    normalise(call, &s, s.partial, s.partial + s.channels, (double)s.rows);
+}
+
+/* Statistics that can be added over ranks: the number of rows, then each channel's sum and sum of squares about a centre
+ * that all ranks share. Taking the square of the mean off the squares again costs digits where the mean is many deviations
+ * from the centre, so the centre is the running mean, and all is in double. It is handed on as a copy: the first shard
+ * moves the running mean before the others normalise by it, and recomputed blocks come later still. */
+size_t KERNEL(batch_norm_stats_workspace)(const lk__call *call, int threads)
+{
+    return workspace(&call->in[0], threads);
+}
+
+void KERNEL(batch_norm_stats)(const lk__call *call)
+{
+    batch       s = {.x = call->in[0].data};
+    const REAL *running_mean = input(call, 1);
+    double     *stats = call->out[0].data, *centre = call->out[1].data;
+    measure(&s, &call->in[0], PARTS);
+    place(&s, call->workspace, lk__pool_threads(call->pool));
+    memset(stats, 0, (size_t)(2 * s.channels + 1) * sizeof *stats);
+    for (int64_t c = 0; c < s.channels; c++) centre[c] = running_mean ? (double)running_mean[c] : 0;
+    if (s.rows == 0) return;
+    statistics(call, &s);
+    double n = stats[0] = (double)s.rows, *sums = stats + 1, *squares = sums + s.channels;
     for (int64_t c = 0; c < s.channels; c++) {
-        double rstd = 1 / sqrt(squares[c] / (double)s.rows + call->attrs->epsilon);
-        double factor = rstd * WEIGHT(&s, c);
-        mean_out[c] = (REAL)mean[c];
-        rstd_out[c] = (REAL)rstd;
-        s.factor[c] = (REAL)factor;
-        s.shift[c] = (REAL)(BIAS(&s, c) - mean[c] * factor);
+        double offset = s.partial[c] - centre[c];
+        sums[c] = n * offset;
+        squares[c] = s.partial[s.channels + c] + n * offset * offset;
     }
-    if (call->attrs->update) update_running(call, mean, squares, s.rows, s.channels);
-    s.tiles = tile_count(s.rows, s.channels, 0);
-    lk__pool_run(call->pool, s.tiles, apply_tile, &s);
+}
+
+size_t KERNEL(batch_norm_apply_workspace)(const lk__call *call, int threads)
+{
+    (void)threads;
+    return (size_t)(4 * call->in[0].dims[1]) * sizeof(double);
+}
+
+void KERNEL(batch_norm_apply)(const lk__call *call)
+{
+    batch         s = {.x = call->in[0].data, .w = input(call, 1), .b = input(call, 2), .y = call->out[0].data};
+    const double *stats = call->in[6].data, *centre = call->in[7].data, n = stats[0];
+    s.relu = call->attrs->activation == LK__RELU;
+    measure(&s, &call->in[0], 0);
+    double       *mean = call->workspace, *squares = mean + s.channels;
+    const double *sums = stats + 1, *about = sums + s.channels;
+    s.factor = (REAL *)(squares + s.channels);
+    s.shift = s.factor + s.channels;
+    for (int64_t c = 0; c < s.channels && n > 0; c++) {
+        double offset = sums[c] / n;
+        mean[c] = centre[c] + offset;
+        squares[c] = fmax(about[c] - sums[c] * offset, 0); /* rounding may leave less than nothing */
+    }
+    normalise(call, &s, mean, squares, n);
 }
 
 size_t KERNEL(batch_norm_eval_workspace)(const lk__call *call, int threads)
@@ -231,25 +294,33 @@ static void gradient_tile(void *argument, int64_t tile, int worker)
     }
 }
 
-/* Both gradients: through the batch's statistics (training), or with constant ones (evaluation). */
-static void batch_norm_gradient(const lk__call *call, batch *s, bool constant)
+/* s->partial[0 … 2C-1]: the sums of g (x - mean) and of g over the rows. */
+static void gradient_sums(const lk__call *call, batch *s)
 {
-    double *product = s->partial, *total = product + s->channels;
-    REAL   *dw = output(call, 1), *db = output(call, 2);
     memset(s->partial, 0, (size_t)(2 * s->channels) * sizeof *s->partial); /* for a batch without rows */
-    if (!constant || dw || db) lk__pool_run(call->pool, s->tiles, gradient_sums_tile, s);
+    lk__pool_run(call->pool, s->tiles, gradient_sums_tile, s);
     add_parts(call->pool, s->partial, s->tiles, 2 * s->channels);
+}
+
+static void gradient_weights(const lk__call *call, const batch *s)
+{
+    REAL *dw = output(call, 1), *db = output(call, 2);
+    for (int64_t c = 0; dw && c < s->channels; c++) dw[c] = (REAL)(s->partial[c] * (double)s->rstd[c]);
+    for (int64_t c = 0; db && c < s->channels; c++) db[c] = (REAL)s->partial[s->channels + c];
+}
+
+/* dx from both sums over the batch's n rows; sums are NULL where the statistics are constants. */
+static void gradient_input(const lk__call *call, batch *s, const double *sums, double n)
+{
     for (int64_t c = 0; c < s->channels; c++) {
-        double rstd = (double)s->rstd[c], factor = rstd * WEIGHT(s, c), n = (double)max64(s->rows, 1);
-        double slope = -factor * rstd * rstd * product[c] / n;
-        if (dw) dw[c] = (REAL)(product[c] * rstd);
-        if (db) db[c] = (REAL)total[c];
+        double rstd = (double)s->rstd[c], factor = rstd * WEIGHT(s, c);
         s->factor[c] = (REAL)factor;
-        if (constant) continue;
+        if (!sums) continue;
+        double slope = -factor * rstd * rstd * sums[c] / n;
         s->slope[c] = (REAL)slope;
-        s->shift[c] = (REAL)(-factor * total[c] / n - slope * (double)s->mean[c]);
+        s->shift[c] = (REAL)(-factor * sums[s->channels + c] / n - slope * (double)s->mean[c]);
     }
-    if (constant) s->slope = NULL;
+    if (!sums) s->slope = NULL;
     s->tiles = tile_count(s->rows, s->channels, 0);
     if (call->out[0].data) lk__pool_run(call->pool, s->tiles, gradient_tile, s);
 }
@@ -264,7 +335,45 @@ void KERNEL(batch_norm_grad)(const lk__call *call)
     s.y = call->out[0].data;
     measure(&s, &call->in[1], PARTS);
     place(&s, call->workspace, lk__pool_threads(call->pool));
-    batch_norm_gradient(call, &s, false);
+    gradient_sums(call, &s);
+    gradient_weights(call, &s);
+    gradient_input(call, &s, s.partial, (double)max64(s.rows, 1));
+}
+
+size_t KERNEL(batch_norm_grad_stats_workspace)(const lk__call *call, int threads)
+{
+    return workspace(&call->in[1], threads);
+}
+
+void KERNEL(batch_norm_grad_stats)(const lk__call *call)
+{
+    batch s = {.dy = call->in[0].data, .x = call->in[1].data, .mean = call->in[2].data, .rstd = call->in[3].data};
+    s.out = call->attrs->activation == LK__RELU ? input(call, 4) : NULL;
+    measure(&s, &call->in[1], PARTS);
+    place(&s, call->workspace, lk__pool_threads(call->pool));
+    gradient_sums(call, &s);
+    gradient_weights(call, &s);
+    memcpy(call->out[0].data, s.partial, (size_t)(2 * s.channels) * sizeof *s.partial);
+}
+
+size_t KERNEL(batch_norm_grad_apply_workspace)(const lk__call *call, int threads)
+{
+    (void)threads;
+    return (size_t)(3 * call->in[1].dims[1]) * sizeof(REAL);
+}
+
+void KERNEL(batch_norm_grad_apply)(const lk__call *call)
+{
+    batch         s = {.dy = call->in[0].data, .x = call->in[1].data, .w = input(call, 2), .mean = call->in[3].data};
+    const double *sums = call->in[6].data, *stats = call->in[7].data;
+    s.rstd = call->in[4].data;
+    s.out = call->attrs->activation == LK__RELU ? input(call, 5) : NULL;
+    s.y = call->out[0].data;
+    measure(&s, &call->in[1], 0);
+    s.factor = call->workspace;
+    s.shift = s.factor + s.channels;
+    s.slope = s.shift + s.channels;
+    gradient_input(call, &s, sums, fmax(stats[0], 1));
 }
 
 size_t KERNEL(batch_norm_eval_grad_workspace)(const lk__call *call, int threads)
@@ -282,5 +391,7 @@ void KERNEL(batch_norm_eval_grad)(const lk__call *call)
     REAL *rstd = s.slope + s.channels;
     for (int64_t c = 0; c < s.channels; c++) rstd[c] = (REAL)(1 / sqrt((double)variance[c] + call->attrs->epsilon));
     s.rstd = rstd;
-    batch_norm_gradient(call, &s, true);
+    if (output(call, 1) || output(call, 2)) gradient_sums(call, &s);
+    gradient_weights(call, &s);
+    gradient_input(call, &s, NULL, 0);
 }

@@ -1,0 +1,119 @@
+/* ranks.c - starting ranks of this very command, and joining them. */
+#define _GNU_SOURCE
+#include "ranks.h"
+
+#include <lockstep/launch.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static const char started[] = "LOCKSTEP_STARTED_RANKS"; /* in the environment of ranks that ranks_start made */
+
+/* This process's own command line. */
+static char **own_arguments(void)
+{
+    FILE  *file = fopen("/proc/self/cmdline", "re");
+    char  *text = NULL, **list;
+    size_t room = 0;
+    ssize_t length = file ? getdelim(&text, &room, EOF, file) : -1;
+    int     count = 0;
+    if (file) fclose(file);
+    if (length <= 0) return NULL;
+    for (ssize_t i = 0; i < length; i++) count += text[i] == 0;
+    list = calloc((size_t)count + 1, sizeof *list);
+    for (ssize_t i = 0, at = 0; list && at < length; at += (ssize_t)strlen(text + at) + 1) list[i++] = text + at;
+    return list; /* as long as the process lives */
+}
+
+bool ranks_start(const char *name, const options *given, int *code)
+{
+    lk_launch_config  config = LK_LAUNCH_CONFIG_INIT;
+    lk_context_config settings = LK_CONTEXT_CONFIG_INIT;
+    lk_context       *context;
+    static char       self[4096];
+    const char       *ranks = options_text(given, "ranks");
+    if (!ranks || getenv(started)) return false;
+    if (getenv("WORLD_SIZE")) {
+        complain(name, "this is one of %s ranks already (WORLD_SIZE is set): leave -n out", getenv("WORLD_SIZE"));
+        *code = EXIT_MISTAKE;
+        return true;
+    }
+    char  **arguments = own_arguments();
+    ssize_t length = readlink("/proc/self/exe", self, sizeof self - 1);
+    settings.threads = 1; /* it forks, so there must be no other thread */
+    lk_status status = lk_context_create(&settings, &context);
+    if (status < 0 || !arguments || length < 0) {
+        complain(name, "cannot start ranks: %s", status < 0 ? lk_status_text(status) : "/proc is not there");
+        *code = EXIT_FAILED;
+        return true;
+    }
+    arguments[0] = self;
+    setenv(started, "1", 1);
+    config.program = (const char *const *)arguments;
+    config.plain = true;
+    *code = EXIT_FAILED;
+    status = lk_launch_count(context, ranks, &config.ranks);
+    if (status == LK_OK) status = lk_launch(context, &config, code);
+    if (status < 0) *code = report(name, context, status);
+    lk_context_free(context);
+    return true;
+}
+
+int ranks_join(setup *s, const char *name, const char *backend, double timeout)
+{
+    lk_comm_config config = LK_COMM_CONFIG_INIT;
+    lk_comm       *comm;
+    if (backend && strcmp(backend, "auto") != 0) config.backend = backend;
+    if (timeout > 0) config.timeout_ms = (int64_t)(timeout * 1000);
+    lk_status status = lk_comm_create(s->context, &config, &comm);
+    if (status < 0) return report(name, s->context, status);
+    if (lk_comm_size(comm) == 1) {
+        lk_comm_free(comm);
+        return 0;
+    }
+    s->config.comm = comm;
+    return 0;
+}
+
+void ranks_leave(setup *s)
+{
+    lk_comm_free(s->config.comm);
+    s->config.comm = NULL;
+}
+
+int ranks_make(setup *s, const char *name, const options *given)
+{
+    lk_trainer_config *f = &s->config;
+    bool               reproducible = options_flag(given, "reproducible");
+    f->accumulate = (int)options_integer(given, "accumulate");
+    f->sync_batch_norm = options_flag(given, "sync-batchnorm");
+    f->shards = reproducible ? (int)options_integer(given, "shards") : 0;
+    if (options_given(given, "bucket-mib")) f->bucket_bytes = (size_t)(options_number(given, "bucket-mib") * 1048576);
+    if (options_given(given, "shards") && !reproducible) {
+        complain(name, "--shards belongs to --reproducible");
+        return EXIT_MISTAKE;
+    }
+    if (reproducible && f->accumulate > 1) {
+        complain(name, "--reproducible runs its shards one after the other already: leave --accumulate out");
+        return EXIT_MISTAKE;
+    }
+    return 0;
+}
+
+void ranks_describe(const setup *s, char *out, size_t size)
+{
+    cpu_set_t set;
+    lk_comm  *comm = s->config.comm;
+    int       rank = comm ? lk_comm_rank(comm) : 0, world = comm ? lk_comm_size(comm) : 1;
+    int64_t   batch = s->config.batch, parts = s->config.shards ? s->config.shards : world;
+    int64_t   first = parts * rank / world, last = parts * (rank + 1) / world;
+    size_t    used = (size_t)snprintf(out, size, "rank %d of %d (%s, pid %ld): cpu %s, %d thread%s on core", rank, world,
+                                      comm ? lk_comm_backend(comm) : "alone", (long)getpid(), lk_context_isa(s->context),
+                                      lk_context_threads(s->context), lk_context_threads(s->context) == 1 ? "" : "s");
+    bool      known = sched_getaffinity(0, sizeof set, &set) == 0;
+    for (int i = 0, n = 0; known && i < CPU_SETSIZE && used + 64 < size; i++)
+        if (CPU_ISSET(i, &set)) used += (size_t)snprintf(out + used, size - used, "%s%d", n++ ? "," : " ", i);
+    snprintf(out + used, size - used, "; %lld of each batch of %lld",
+             (long long)(batch * last / parts - batch * first / parts), (long long)batch);
+}

@@ -1,0 +1,18 @@
+/* data/mersenne.h - MT19937 (Matsumoto and Nishimura, 1998), for orders that must equal PyTorch's; all else uses the
+ * counter-based numbers of base/random.h. */
+#ifndef LK__MERSENNE_H
+#define LK__MERSENNE_H
+
+#include <stdint.h>
+
+enum { LK__MERSENNE_WORDS = 624 };
+
+typedef struct lk__mersenne {
+    uint32_t words[LK__MERSENNE_WORDS];
+    int      used; /* words given since they were last made anew */
+} lk__mersenne;
+
+void     lk__mersenne_seed(lk__mersenne *mersenne, uint32_t seed);
+uint32_t lk__mersenne_next(lk__mersenne *mersenne);
+
+#endif

@@ -1,0 +1,26 @@
+/* data/order.h - which sample stands where in an epoch, over all ranks. */
+#ifndef LK__ORDER_H
+#define LK__ORDER_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+typedef struct lk__order {
+    int64_t  count;
+    uint64_t seed;
+    bool     shuffle;
+    int64_t  epoch;   /* that indices are of; -1 before the first */
+    int64_t *indices; /* count of them when shuffling; borrowed */
+} lk__order;
+
+size_t lk__order_bytes(int64_t count, bool shuffle); /* that indices need */
+void   lk__order_init(lk__order *order, int64_t count, uint64_t seed, bool shuffle, int64_t *indices);
+void   lk__order_epoch(lk__order *order, int64_t epoch); /* makes that epoch's order; nothing when it is there */
+
+static inline int64_t lk__order_index(const lk__order *order, int64_t position)
+{
+    return order->shuffle ? order->indices[position] : position;
+}
+
+#endif

@@ -1,0 +1,116 @@
+/* run/program.h - the inside of a program: lanes, the lines of instructions they run, and what is exchanged with other ranks.
+ *
+ * A lane is one micro-batch in flight: its activations, its inputs and its step block. Most programs have one. Shards that
+ * couple in synchronised batch norm have one each, and advance together. */
+#ifndef LK__PROGRAM_H
+#define LK__PROGRAM_H
+
+#include "run/store.h"
+
+#include <lockstep/comm.h>
+
+typedef struct lk__instruction {
+    lk__kernel run;
+    lk__call   call;
+    int        node;
+    size_t     whole; /* buckets that are whole after it */
+    double     seconds; /* while profiling */
+    int64_t    runs;
+} lk__instruction;
+
+typedef struct lk__line {
+    const lk__timeline *timeline;
+    lk__instruction    *instructions;
+    size_t              count;
+    size_t              begin[LK_SECTION_COUNT], end[LK_SECTION_COUNT]; /* of each section among the instructions */
+    int64_t             samples;   /* the count that extents are set for; -1: none yet, or an input moved */
+    const char         *gradients; /* the set that gradients are addressed in */
+} lk__line;
+
+typedef struct lk__lane {
+    char        *arena;
+    const void **inputs; /* by value id of the plan's graph */
+    lk__step     step;
+    lk__line     train;
+} lk__lane;
+
+/* What one shard (without shards: this rank, over its micro-batches) has to say about the loss. */
+typedef struct lk__sums {
+    double sum, weight, correct;
+} lk__sums;
+
+/* What a rank says of itself in the step's own small exchange. */
+typedef struct lk__word {
+    double waited; /* seconds, for other ranks in the collectives of this step */
+    double wish;   /* lk__program_say */
+    double data;   /* seconds until its batch was there */
+} lk__word;
+
+typedef struct lk__exchange lk__exchange; /* sync.c: buffers and works; NULL where one rank is alone */
+
+struct lk_program {
+    lk_context  *context;
+    lk_plan     *plan;
+    lk_store    *store;
+    lk_comm     *comm; /* NULL: alone */
+    char        *arena, *workspace, *gradients;
+    lk__lane    *lanes; /* plan->lanes of them */
+    lk__line     evaluate;
+    const void **bound; /* what the caller bound: the samples of all micro-batches or shards; by value id */
+    size_t       values;
+    lk_step      step;
+    lk_metrics   metrics;
+    bool         profile;
+
+    int           pending; /* backward runs since the last update */
+    bool          no_sync, synced;
+    size_t        sent;   /* buckets of this update that are on their way or there */
+    int           shard;  /* of this rank, from 0: the one that runs */
+    lk__sums     *sums;   /* by shard of this rank */
+    lk__exchange *exchange;
+    double        wish, data;
+};
+
+static inline int lk__shards_here(const lk_program *p)
+{
+    const lk_parallel *f = &p->plan->parallel;
+    if (!f->shards) return 1;
+    return lk__first_shard(f->shards, f->world, f->rank + 1) - lk__first_shard(f->shards, f->world, f->rank);
+}
+
+static inline char *lk__gradient_set(const lk_program *p, int set)
+{
+    return p->gradients + (size_t)set * p->plan->gradient_bytes;
+}
+
+/* ---- section.c ---- */
+lk_status lk__section_run(lk_program *program, lk_section section);
+double    lk__program_number(const lk_program *program, const lk__timeline *timeline, int value, double otherwise);
+void     *lk__program_resolve(const lk_program *program, const char *arena, const char *gradients, lk__place place);
+
+/* ---- exchange.c: what travels ---- */
+lk_status lk__exchange_create(lk_program *program);
+void      lk__exchange_free(lk_program *program);
+/* Bucket `index` is whole in the shard or micro-batch that runs: adds it to those before it, and sends it off if it is the last. */
+lk_status lk__exchange_bucket(lk_program *program, size_t index, bool last);
+/* The instruction `index` of all lanes: a sum over them and over all ranks. */
+lk_status lk__exchange_sync(lk_program *program, size_t index);
+/* Waits for the buckets, then makes sums and words those of all ranks. */
+lk_status lk__exchange_finish(lk_program *program);
+/* Numbers of each shard of this rank (`numbers` a shard), added over all shards and ranks in the fixed tree, into out. */
+lk_status lk__exchange_numbers(lk_program *program, const double *mine, int numbers, double *out);
+
+/* ---- verify.c: what ranks compare ---- */
+lk_status lk__verify_plans(lk_program *program);  /* the lines of what they will run */
+lk_status lk__verify_states(lk_program *program, int64_t step); /* hashes of all parameters and buffers */
+/* Rank 0's parameters, optimizer state and buffers to all. */
+lk_status lk__broadcast_states(lk_program *program);
+lk_status lk__broadcast_buffers(lk_program *program); /* the buffers alone */
+
+/* ---- for the trainer ---- */
+void     lk__program_say(lk_program *program, double wish, double data); /* travels with the next SYNC */
+double   lk__program_wishes(const lk_program *program);      /* the largest of all ranks' at the latest SYNC */
+lk__word lk__program_word(const lk_program *program, int rank);
+lk__sums lk__program_sums(const lk_program *program, int rank); /* what a rank's own samples gave at the latest SYNC */
+
+#endif

@@ -1,0 +1,210 @@
+/* section.c - the interpreter: a walk over the calls of a section, lane by lane between the points where lanes and ranks meet. */
+#include "run/program.h"
+
+#include <math.h>
+
+void *lk__program_resolve(const lk_program *p, const char *arena, const char *gradients, lk__place place)
+{
+    switch (place.region) {
+    case LK__IN_PARAMETERS: return p->store->parameters + place.offset;
+    case LK__IN_BUFFERS: return p->store->buffers + place.offset;
+    case LK__IN_OPTIMIZER: return p->store->optimizer + place.offset;
+    case LK__IN_GRADIENTS: return (char *)gradients + place.offset;
+    case LK__IN_ACTIVATIONS: return (char *)arena + place.offset;
+    default: return NULL;
+    }
+}
+
+static int          operand_value(const lk__node *n, int i) { return i < n->inputs ? n->in[i] : n->out[i - n->inputs]; }
+static lk__operand *operand(lk__call *call, const lk__node *n, int i)
+{
+    return i < n->inputs ? &call->in[i] : &call->out[i - n->inputs];
+}
+
+/* Extents that follow the count, and addresses of inputs and gradients. */
+static lk_status patch(lk_program *p, const lk__lane *lane, lk__line *l, const char *gradients)
+{
+    const lk__timeline *t = l->timeline;
+    for (size_t i = 0; i < l->count; i++) {
+        lk__instruction *in = &l->instructions[i];
+        const lk__node  *n = &t->graph->nodes[in->node];
+        for (int j = 0; j < n->inputs + n->outputs; j++) {
+            int v = operand_value(n, j);
+            if (v < 0) continue;
+            lk__operand     *o = operand(&in->call, n, j);
+            const lk__shape *s = &t->graph->values[v].shape;
+            if (s->count_axis >= 0) o->dims[s->count_axis] = lane->step.count * s->count_unit;
+            if (t->places[v].region == LK__IN_GRADIENTS) o->data = (char *)gradients + t->places[v].offset;
+            if (t->places[v].region != LK__IN_INPUT) continue;
+            size_t input = t->places[v].offset;
+            o->data = (void *)lane->inputs[input];
+            if (!o->data)
+                return lk__fail(p->context, LK_EINVAL, "input \"%s\" is not bound; call lk_program_bind before a run",
+                                p->plan->graph->values[input].name);
+        }
+    }
+    l->samples = lane->step.count;
+    l->gradients = gradients;
+    return LK_OK;
+}
+
+double lk__program_number(const lk_program *p, const lk__timeline *t, int value, double otherwise)
+{
+    if (value < 0) return otherwise;
+    const void *data = lk__program_resolve(p, p->lanes[0].arena, p->gradients, t->places[value]);
+    return t->graph->values[value].shape.dtype == LK_F32 ? (double)*(const float *)data : *(const double *)data;
+}
+
+static lk__sums lane_sums(const lk_program *p, const lk__lane *lane, const lk__timeline *t)
+{
+    int      values[] = {t->sum, t->weight, t->correct};
+    double   numbers[] = {0, 1, 0};
+    for (int i = 0; i < 3; i++) {
+        if (values[i] < 0) continue;
+        const void *data = lk__program_resolve(p, lane->arena, p->gradients, t->places[values[i]]);
+        bool        f32 = t->graph->values[values[i]].shape.dtype == LK_F32;
+        numbers[i] = f32 ? (double)*(const float *)data : *(const double *)data;
+    }
+    return (lk__sums){numbers[0], numbers[1], numbers[2]};
+}
+
+static void set_metrics(lk_program *p, lk__sums s)
+{
+    p->metrics = (lk_metrics){
+        .loss = s.weight != 0 ? s.sum / s.weight : 0, .sum = s.sum, .weight = s.weight, .correct = s.correct};
+}
+
+static inline void run_one(const lk_program *p, lk__instruction *in)
+{
+    if (!p->profile) {
+        in->run(&in->call);
+        return;
+    }
+    double start = lk__now();
+    in->run(&in->call);
+    in->seconds += lk__now() - start;
+    in->runs++;
+}
+
+/* One stretch of one lane. In backward, the last lane's passing makes buckets whole. */
+static lk_status run_stretch(lk_program *p, lk__lane *lane, size_t begin, size_t end, bool fills, bool last)
+{
+    lk__line *l = &lane->train;
+    for (size_t i = begin; i < end; i++) {
+        run_one(p, &l->instructions[i]);
+        for (; fills && p->sent < l->instructions[i].whole; p->sent++) {
+            lk_status status = lk__exchange_bucket(p, p->sent, last);
+            if (status < 0) return status;
+        }
+    }
+    return LK_OK;
+}
+
+static bool is_sync(const lk__line *l, size_t i)
+{
+    return l->timeline->graph->nodes[l->instructions[i].node].op == LK__OP_sync;
+}
+
+static lk_status run_lanes(lk_program *p, lk_section section)
+{
+    int       lanes = section == LK_UPDATE ? 1 : p->plan->lanes;
+    lk__line *l = &p->lanes[0].train;
+    bool      last = !p->no_sync && (lanes > 1 || p->shard == lk__shards_here(p) - 1);
+    lk_status status = LK_OK;
+    for (int i = 0; i < lanes; i++) {
+        lk__line   *line = &p->lanes[i].train;
+        int         set = p->plan->parallel.shards ? p->shard + i : p->pending > 0 ? 1 : 0;
+        const char *gradients = lk__gradient_set(p, section == LK_UPDATE ? 0 : set);
+        if (line->samples == p->lanes[i].step.count && (section == LK_FORWARD || line->gradients == gradients)) continue;
+        if ((status = patch(p, &p->lanes[i], line, gradients)) < 0) return status;
+    }
+    for (size_t i = l->begin[section], stop; i < l->end[section] && status >= 0; i = stop + 1) {
+        for (stop = i; stop < l->end[section] && !(p->plan->syncs && is_sync(l, stop));) stop++;
+        for (int lane = 0; lane < lanes && status >= 0; lane++)
+            status = run_stretch(p, &p->lanes[lane], i, stop, section == LK_BACKWARD && lane == lanes - 1, last);
+        if (stop < l->end[section] && status >= 0) status = lk__exchange_sync(p, stop);
+    }
+    return status;
+}
+
+/* Metrics of a micro-batch count when its gradients do. */
+static lk_status run_backward(lk_program *p)
+{
+    const lk_plan *plan = p->plan;
+    bool adds = plan->parallel.shards || plan->sets > 1;
+    if (!adds && p->no_sync)
+        return lk__fail(p->context, LK_EINVAL,
+                        "lk_no_sync adds up gradients, but the plan holds one set of them: plan it with micro_batches above 1");
+    if (p->synced || (!adds && p->pending)) { /* gradients that nobody took: these replace them */
+        p->pending = 0;
+        p->synced = false;
+    }
+    p->sent = 0;
+    lk_status status = run_lanes(p, LK_BACKWARD);
+    if (status < 0) return status;
+    for (int i = 0; i < plan->lanes; i++) {
+        lk__sums s = lane_sums(p, &p->lanes[i], &plan->train), *to = &p->sums[plan->parallel.shards ? p->shard + i : 0];
+        bool     more = !plan->parallel.shards && p->pending > 0;
+        *to = more ? (lk__sums){to->sum + s.sum, to->weight + s.weight, to->correct + s.correct} : s;
+    }
+    if (p->no_sync) p->sent = 0;
+    p->pending++;
+    return LK_OK;
+}
+
+/* The update divides by what the ranks have together. */
+static lk_status run_sync(lk_program *p)
+{
+    const lk__timeline *t = &p->plan->train;
+    if (p->synced) return LK_OK;
+    if (p->pending == 0) return lk__fail(p->context, LK_EINVAL, "there are no gradients to synchronise: run LK_BACKWARD first");
+    lk_status status = lk__exchange_finish(p);
+    if (status < 0) return status;
+    double all[3];
+    status = lk__exchange_numbers(p, (const double *)p->sums, 3, all);
+    if (status < 0) return status;
+    if (t->weight < 0) all[1] = 1;
+    set_metrics(p, (lk__sums){all[0], all[1], all[2]});
+    if (t->weight >= 0)
+        *(double *)lk__program_resolve(p, p->lanes[0].arena, p->gradients, t->places[t->weight]) = all[1];
+    p->synced = true;
+    return LK_OK;
+}
+
+static lk_status run_update(lk_program *p)
+{
+    lk_status status = p->pending && !p->synced ? run_sync(p) : LK_OK;
+    if (status >= 0) status = run_lanes(p, LK_UPDATE);
+    if (status < 0) return status;
+    p->metrics.grad_norm = lk__program_number(p, &p->plan->train, p->plan->train.norm, 0);
+    p->pending = 0;
+    p->sent = 0;
+    p->synced = false;
+    return LK_OK;
+}
+
+static lk_status run_evaluate(lk_program *p)
+{
+    lk__line *l = &p->evaluate;
+    if (l->samples != p->lanes[0].step.count) {
+        lk_status status = patch(p, &p->lanes[0], l, p->gradients);
+        if (status < 0) return status;
+    }
+    for (size_t i = l->begin[LK_EVALUATE]; i < l->end[LK_EVALUATE]; i++) run_one(p, &l->instructions[i]);
+    set_metrics(p, lane_sums(p, &p->lanes[0], l->timeline));
+    return LK_OK;
+}
+
+lk_status lk__section_run(lk_program *p, lk_section section)
+{
+    lk_status status = LK_OK;
+    switch (section) {
+    case LK_FORWARD:
+        if ((status = run_lanes(p, LK_FORWARD)) >= 0) set_metrics(p, lane_sums(p, &p->lanes[0], &p->plan->train));
+        return status;
+    case LK_BACKWARD: return run_backward(p);
+    case LK_SYNC: return run_sync(p);
+    case LK_UPDATE: return run_update(p);
+    default: return run_evaluate(p);
+    }
+}

@@ -1,0 +1,165 @@
+/* verify.c - what ranks compare before and while they train together: what they will run, line by line, and what they hold. */
+#include "run/program.h"
+
+#include "base/hash.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { LINE = 320 };
+
+/* ---- what they will run ---- */
+
+/* Line `index` of what a rank will run, or false past the last. Nothing in it depends on the rank. */
+static bool plan_line(const lk_plan *plan, size_t index, char text[LINE])
+{
+    const lk_parallel *f = &plan->parallel;
+    const lk_graph    *g = plan->graph;
+    if (index == 0) {
+        snprintf(text, LINE, "%s, world %d, %d micro-batches, %d shards, %zu buckets", lk_dtype_name(g->real), f->world,
+                 f->micro_batches, f->shards, plan->buckets_count);
+        return true;
+    }
+    index -= 1;
+    if (index < g->states_count) {
+        const lk__state *s = &g->states[index];
+        char             shape[96];
+        lk__shape_text(&g->values[s->value].shape, shape, sizeof shape);
+        snprintf(text, LINE, "%s %.160s %s%s", s->buffer ? "buffer" : "parameter", s->name, shape,
+                 plan->states[index].trained ? "" : ", not trained");
+        return true;
+    }
+    index -= g->states_count;
+    if (index < plan->buckets_count) {
+        const lk__bucket *b = &plan->buckets[index];
+        snprintf(text, LINE, "bucket %zu: all_reduce of %zu bytes after instruction %zu", index, b->bytes, b->after);
+        return true;
+    }
+    index -= plan->buckets_count;
+    if (index >= plan->train.order_count) return false;
+    lk__node_text(plan->train.graph, &plan->train.graph->nodes[plan->train.order[index]], text, LINE);
+    return true;
+}
+
+static uint64_t hash_plan(const lk_plan *plan, size_t from, size_t to)
+{
+    char     text[LINE];
+    uint64_t hash = 7;
+    for (size_t i = from; i < to && plan_line(plan, i, text); i++) hash = lk__hash64(text, strlen(text), hash);
+    return hash;
+}
+
+/* All ranks' words, or one that differs from rank 0's: its rank, else -1. */
+static lk_status find_different(lk_program *p, uint64_t mine, int *different)
+{
+    size_t    bytes = (size_t)p->plan->parallel.world * sizeof(uint64_t);
+    uint64_t *all = lk__alloc(p->context, LK_MEMORY_OTHER, bytes);
+    if (!all) return LK_ENOMEM;
+    lk_status status = lk_comm_all_gather(p->comm, &mine, all, sizeof mine, LK_U8, NULL);
+    *different = -1;
+    for (int i = p->plan->parallel.world; status >= 0 && i-- > 1;)
+        if (all[i] != all[0]) *different = i;
+    lk__free(p->context, LK_MEMORY_OTHER, all, bytes);
+    return status;
+}
+
+/* Both ranks' version of a line, to everybody. */
+static lk_status tell_difference(lk_program *p, const char *mine, int different, const char *what)
+{
+    char texts[2][LINE];
+    for (int i = 0; i < 2; i++) {
+        snprintf(texts[i], LINE, "%s", mine);
+        lk_status status = lk_comm_broadcast(p->comm, texts[i], LINE, LK_U8, i ? different : 0, NULL);
+        if (status < 0) return status;
+        texts[i][LINE - 1] = 0;
+    }
+    return lk__fail(p->context, LK_EMISMATCH, "%s\n  rank 0: %s\n  rank %d: %s", what, texts[0], different, texts[1]);
+}
+
+lk_status lk__verify_plans(lk_program *p)
+{
+    char      text[LINE] = "(nothing more)";
+    int       different;
+    uint64_t  whole = hash_plan(p->plan, 0, SIZE_MAX) ^ lk_plan_fingerprint(p->plan);
+    lk_status status = find_different(p, whole, &different);
+    if (status < 0 || different < 0) return status;
+    /* The first line that differs, by halving. Every rank takes the same turns, because all see the same answers. */
+    size_t same = 0, differs = 1;
+    for (bool found = false; !found; differs *= 2) {
+        if ((status = find_different(p, hash_plan(p->plan, 0, differs), &different)) < 0) return status;
+        found = different >= 0 || differs > 1u << 20;
+        if (found) break;
+        same = differs;
+    }
+    while (differs - same > 1) {
+        size_t middle = same + (differs - same) / 2;
+        if ((status = find_different(p, hash_plan(p->plan, 0, middle), &different)) < 0) return status;
+        if (different >= 0)
+            differs = middle;
+        else
+            same = middle;
+    }
+    if ((status = find_different(p, hash_plan(p->plan, 0, differs), &different)) < 0) return status;
+    if (different < 0)
+        return lk__fail(p->context, LK_EMISMATCH,
+                        "the ranks would run the same instructions with different settings (an optimizer's, a schedule's): "
+                        "start all of them with the same options");
+    (void)plan_line(p->plan, same, text);
+    return tell_difference(p, text, different, "the ranks would not run the same program; they first differ in");
+}
+
+/* ---- what they hold ---- */
+
+static uint64_t hash_state(const lk_program *p, size_t index)
+{
+    lk_state state = lk_store_at(p->store, index);
+    return lk__hash64(state.data, p->plan->states[index].bytes, lk__hash64(state.name, strlen(state.name), 3));
+}
+
+/* Buffers may differ where each rank keeps statistics of its own samples: rank 0's count. */
+static bool compared(const lk_program *p, size_t index) { return !p->plan->graph->states[index].buffer; }
+
+lk_status lk__verify_states(lk_program *p, int64_t step)
+{
+    size_t    count = lk_store_count(p->store);
+    uint64_t  whole = 5;
+    int       different;
+    lk_status status;
+    if (!p->comm) return LK_OK;
+    for (size_t i = 0; i < count; i++)
+        if (compared(p, i)) {
+            uint64_t one = hash_state(p, i);
+            whole = lk__hash64(&one, sizeof one, whole);
+        }
+    if ((status = find_different(p, whole, &different)) < 0 || different < 0) return status;
+    for (size_t i = 0; i < count; i++) {
+        if (!compared(p, i)) continue;
+        if ((status = find_different(p, hash_state(p, i), &different)) < 0) return status;
+        if (different < 0) continue;
+        return lk__fail(p->context, LK_EMISMATCH,
+                        "replicas diverged: at step %" PRId64 " rank %d's \"%s\" differs from rank 0's. Bits must be the same on "
+                        "all ranks: look for memory errors, different processors, or a hand-written change on one rank",
+                        step, different, p->plan->graph->states[i].name);
+    }
+    return LK_OK;
+}
+
+static lk_status broadcast(lk_program *p, char *data, lk_memory kind)
+{
+    size_t bytes = p->store->plan->memory[kind];
+    return bytes ? lk_comm_broadcast(p->comm, data, bytes, LK_U8, 0, NULL) : LK_OK;
+}
+
+lk_status lk__broadcast_buffers(lk_program *p)
+{
+    return p->comm ? broadcast(p, p->store->buffers, LK_MEMORY_BUFFERS) : LK_OK;
+}
+
+lk_status lk__broadcast_states(lk_program *p)
+{
+    if (!p->comm) return LK_OK;
+    lk_status status = broadcast(p, p->store->parameters, LK_MEMORY_PARAMETERS);
+    if (status >= 0) status = broadcast(p, p->store->optimizer, LK_MEMORY_OPTIMIZER);
+    return status < 0 ? status : lk__broadcast_buffers(p);
+}

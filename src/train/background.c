@@ -1,0 +1,113 @@
+/* background.c - saves that training does not wait for: the store is copied, which takes as long as reading it, and a thread
+ * writes the copy. */
+#include "train/checkpoint.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+
+typedef struct lk__background {
+    lk__saver  *saver;
+    lk_store    copy; /* the store's own plan over memory of ours */
+    size_t      bytes;
+    bool        running; /* the thread is there to be joined */
+    atomic_bool done;
+    pthread_t   thread;
+    const char *directory;
+    lk_progress progress;
+    int         keep;
+    double      began, seconds;
+    lk_status   status;
+    char        text[1024];
+} lk__background;
+
+static const lk_memory kinds[] = {LK_MEMORY_PARAMETERS, LK_MEMORY_BUFFERS, LK_MEMORY_OPTIMIZER};
+enum { KINDS = 3 };
+
+static size_t copy_bytes(const lk_plan *plan)
+{
+    size_t bytes = 0;
+    for (int i = 0; i < KINDS; i++) bytes += lk__round_up(lk_plan_memory(plan, kinds[i]), LK__ALIGN);
+    return bytes;
+}
+
+size_t lk__saver_background_bytes(const lk_plan *plan)
+{
+    return lk__round_up(sizeof(lk__background), LK__ALIGN) + copy_bytes(plan);
+}
+
+lk_status lk__saver_background(lk__saver *s)
+{
+    const lk_plan *plan = s->store->plan;
+    size_t         bytes = lk__saver_background_bytes(plan), used = lk__round_up(sizeof(lk__background), LK__ALIGN);
+    char          *memory = lk__alloc(s->context, LK_MEMORY_CHECKPOINT, bytes);
+    if (!memory) return LK_ENOMEM;
+    lk__background *b = s->background = (lk__background *)memory;
+    char          **to[] = {&b->copy.parameters, &b->copy.buffers, &b->copy.optimizer};
+    b->copy = *s->store;
+    b->bytes = bytes;
+    for (int i = 0; i < KINDS; i++) {
+        *to[i] = memory + used;
+        used += lk__round_up(lk_plan_memory(plan, kinds[i]), LK__ALIGN);
+    }
+    return LK_OK;
+}
+
+static void *write_copy(void *argument)
+{
+    lk__background *b = argument;
+    lk__saver       writer = *b->saver;
+    writer.store = &b->copy;
+    b->status = lk__saver_save(&writer, b->directory, &b->progress, b->keep);
+    if (b->status < 0) snprintf(b->text, sizeof b->text, "%s", lk_context_error(b->saver->context));
+    b->seconds = lk__now() - b->began;
+    atomic_store(&b->done, true);
+    return NULL;
+}
+
+lk_status lk__saver_begin(lk__saver *s, const char *directory, const lk_progress *progress, int keep)
+{
+    lk__background *b = s->background;
+    const char     *from[] = {s->store->parameters, s->store->buffers, s->store->optimizer};
+    char           *to[] = {b->copy.parameters, b->copy.buffers, b->copy.optimizer};
+    b->began = lk__now();
+    b->saver = s;
+    b->directory = directory;
+    b->progress = *progress;
+    b->keep = keep;
+    b->status = LK_OK;
+    atomic_store(&b->done, false);
+    for (int i = 0; i < KINDS; i++)
+        if (lk_plan_memory(s->store->plan, kinds[i])) memcpy(to[i], from[i], lk_plan_memory(s->store->plan, kinds[i]));
+    if (pthread_create(&b->thread, NULL, write_copy, b) != 0) write_copy(b); /* no thread to be had: then while we wait */
+    else b->running = true;
+    return LK_OK;
+}
+
+bool lk__saver_done(const lk__saver *s)
+{
+    const lk__background *b = s->background;
+    return b && atomic_load(&b->done) && b->status >= 0;
+}
+
+lk_status lk__saver_finish(lk__saver *s, lk_progress *progress, double *seconds)
+{
+    lk__background *b = s->background;
+    if (!b->running && !atomic_load(&b->done)) return LK_END;
+    if (b->running) pthread_join(b->thread, NULL);
+    b->running = false;
+    atomic_store(&b->done, false);
+    *progress = b->progress;
+    *seconds = b->seconds;
+    return b->status < 0 ? lk__fail(s->context, b->status, "%s", b->text) : LK_OK;
+}
+
+void lk__saver_background_free(lk__saver *s)
+{
+    lk__background *b = s->background;
+    if (!b) return;
+    if (b->running) pthread_join(b->thread, NULL);
+    lk__free(s->context, LK_MEMORY_CHECKPOINT, b, b->bytes);
+    s->background = NULL;
+}

@@ -1,0 +1,54 @@
+/* evaluate.c - the test set, each sample once: every rank takes its part of each batch, and what they found is added in one order. */
+#include "train/trainer.h"
+
+#include <string.h>
+
+static lk_status evaluate_part(lk_trainer *t, const lk_batch *b, int64_t first, int64_t count, double sums[4])
+{
+    size_t     row = (size_t)lk_dataset_elements(t->config.test) * lk_dtype_size(t->config.dtype);
+    lk_step    step = {.step = 1, .count = count, .sample_ids = b->indices + first};
+    lk_metrics m;
+    lk_status  status = lk_program_bind(t->program, "features", (const char *)b->features + (size_t)first * row);
+    if (status < 0 || (status = lk_program_bind(t->program, "labels", b->labels + first)) < 0 ||
+        (status = lk_program_step(t->program, &step)) < 0 || (status = lk_program_run(t->program, LK_EVALUATE)) < 0)
+        return status;
+    lk_program_metrics(t->program, &m);
+    double more[] = {m.sum, m.weight, m.correct, (double)count};
+    for (int i = 0; i < 4; i++) sums[i] += more[i];
+    return LK_OK;
+}
+
+lk_status lk_trainer_evaluate(lk_trainer *t, double *loss, double *accuracy, int64_t *samples)
+{
+    lk_batch  b;
+    lk_status status;
+    int       parts = lk__evaluation_parts(&t->config, t->world), first = lk__first_shard(parts, t->world, t->rank);
+    int       here = lk__first_shard(parts, t->world, t->rank + 1) - first;
+    double    sums[64][4], all[4];
+    if (!t->test) return lk__fail(t->context, LK_EINVAL, "there is no test set to evaluate on");
+    memset(sums, 0, sizeof sums);
+    /* Running statistics are rank 0's: other ranks have gone their own way since they were last given them. */
+    if ((status = lk__broadcast_buffers(t->program)) < 0) return status;
+    if ((status = lk_loader_seek(t->test, 0, 0)) < 0) return status;
+    while ((status = lk_loader_next(t->test, &b)) == LK_OK)
+        for (int i = 0; i < here; i++) {
+            int64_t begin = b.total * (first + i) / parts - b.offset, end = b.total * (first + i + 1) / parts - b.offset;
+            if ((status = evaluate_part(t, &b, begin, end - begin, sums[i])) < 0) return status;
+        }
+    if (status < 0 || (status = lk__exchange_numbers(t->program, sums[0], 4, all)) < 0) return status;
+    *loss = all[1] > 0 ? all[0] / all[1] : 0;
+    *accuracy = all[3] > 0 ? all[2] / all[3] : 0;
+    *samples = (int64_t)all[3];
+    return LK_OK;
+}
+
+lk_status lk__trainer_evaluate(lk_trainer *t)
+{
+    lk_event  e = {.kind = LK_EVENT_EVALUATED, .epoch = t->progress.epoch};
+    double    start = lk__now();
+    lk_status status = lk_trainer_evaluate(t, &e.loss, &e.accuracy, &e.samples);
+    if (status < 0) return status;
+    e.seconds = lk__now() - start;
+    lk__trainer_tell(t, e);
+    return LK_OK;
+}

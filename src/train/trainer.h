@@ -1,0 +1,48 @@
+/* train/trainer.h - the inside of a trainer: one loop on every rank, which take the same turns. */
+#ifndef LK__TRAINER_H
+#define LK__TRAINER_H
+
+#include "run/program.h"
+#include "train/checkpoint.h"
+
+#include <lockstep/trainer.h>
+
+struct lk_trainer {
+    lk_context       *context;
+    lk_trainer_config config;
+    lk_graph         *graph;
+    lk_plan          *plan;
+    lk_store         *store;
+    lk_program       *program;
+    lk_loader        *train, *test;
+    lk__saver         saver;
+    lk_progress       progress;
+    int64_t           steps;   /* in all */
+    int64_t           saved;   /* step of the latest checkpoint, or of the one being written; -1: none */
+    int64_t           checked; /* step at which replicas were last compared */
+    bool              wish;    /* an event of this rank asked to stop */
+    bool              stop;    /* all ranks agreed to */
+    int               rank, world;
+
+    /* Since the epoch began: this rank's own samples, and all ranks'. */
+    lk__sums own, all;
+    double  *late; /* seconds a step that each rank comes later than the first, and that its data took; smoothed, side by side */
+    double   data; /* seconds that this step's batch took */
+};
+
+/* The parts that batches are cut into for evaluation: one a shard, or one a rank. */
+static inline int lk__evaluation_parts(const lk_trainer_config *f, int world) { return f->shards ? f->shards : world; }
+
+void lk__trainer_tell(lk_trainer *trainer, lk_event event);
+/* Rank `rank` did something that may have failed, and says so: all ranks have its status, and its sentence. */
+lk_status lk__trainer_share(lk_trainer *trainer, int rank, lk_status status);
+
+/* ---- evaluate.c ---- */
+lk_status lk__trainer_evaluate(lk_trainer *trainer); /* and tells */
+
+/* ---- resume.c ---- */
+lk_status lk__trainer_load(lk_trainer *trainer); /* what init and resume say: read by rank 0, sent to all */
+lk_status lk__trainer_save(lk_trainer *trainer, bool last); /* by rank 0, in the background unless it is the last */
+void lk__trainer_look_at_save(lk_trainer *trainer); /* tells of one that is done meanwhile; a failure waits for the next save */
+
+#endif
