@@ -3,7 +3,7 @@
 #define _GNU_SOURCE
 #include "bench_comm.h"
 #include "json.h"
-#include "setup.h"
+#include "ranks.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -15,6 +15,10 @@
 static const option bench_options[] = {
     MODEL_OPTIONS,
     DATA_OPTIONS,
+    HEADING("Ranks"),
+    RANKS_OPTION("Ranks to start on this host. train: --batch is what they have together (default 1); comm: 1 to 256 (default 2)"),
+    CHOICE("backend", "NAME", "auto", "auto|self|shm|tcp|mpi|mixed", "What carries data between them"),
+    PARALLEL_OPTIONS,
     HEADING("Running"),
     INTEGER("steps", "N", "0", 0, 1e9,
             "Steps to measure; 0: about two seconds, 20 at least. The first quarter is warm-up"),
@@ -37,7 +41,8 @@ typedef struct bench {
     lk_program *program;
     char       *features;
     int32_t    *labels;
-    int64_t     elements, samples;
+    int64_t     elements, samples, share; /* share: this rank's samples of a batch */
+    int         rank, world;
     double      first_step; /* seconds since exec */
     double      median;     /* seconds a step */
     int64_t     steps;
@@ -86,18 +91,27 @@ static void fill(bench *b)
     for (int64_t i = 0; i < b->samples; i++) b->labels[i] = (int32_t)(i % b->setup->model_options.classes);
 }
 
+/* This rank's part of every batch. */
+static int64_t share(const bench *b)
+{
+    const lk_trainer_config *f = &b->setup->config;
+    int64_t parts = f->shards ? f->shards : b->world, first = parts * b->rank / b->world, last = parts * (b->rank + 1) / b->world;
+    return f->batch * last / parts - f->batch * first / parts;
+}
+
 static lk_status make(bench *b)
 {
     setup    *s = b->setup;
     int       rank = lk_dataset_rank(s->train) + 1;
-    int64_t   dims[LK_MAX_RANK] = {s->config.batch};
+    int64_t   dims[LK_MAX_RANK] = {lk_trainer_capacity(&s->config)};
     size_t    size = lk_dtype_size(s->config.dtype);
     lk_status status = lk_graph_create(s->context, s->config.dtype, &b->graph);
     if (status < 0) return status;
     memcpy(dims + 1, lk_dataset_dims(s->train), (size_t)(rank - 1) * sizeof *dims);
     b->elements = lk_dataset_elements(s->train);
-    b->samples = s->config.batch;
-    while (b->samples + s->config.batch <= SAMPLES && b->samples < 4 * s->config.batch) b->samples += s->config.batch;
+    b->share = share(b);
+    b->samples = b->share;
+    while (b->samples + b->share <= SAMPLES && b->samples < 4 * b->share) b->samples += b->share;
     b->features = aligned_alloc(64, ((size_t)(b->samples * b->elements) * size + 63) / 64 * 64);
     b->labels = malloc((size_t)b->samples * sizeof *b->labels);
     if (!b->features || !b->labels) return LK_ENOMEM;
@@ -107,17 +121,19 @@ static lk_status make(bench *b)
     lk_plan_config plan = LK_PLAN_CONFIG_INIT;
     plan.loss = lk_cross_entropy(s->config.model_with(x, s->config.model_user), labels);
     plan.optimizer = &s->config.optimizer;
+    plan.sync_batch_norm = s->config.sync_batch_norm;
+    plan.parallel = (lk_parallel){b->world, b->rank, s->config.accumulate, s->config.shards, s->config.bucket_bytes};
     if ((status = lk_plan_create(b->graph, &plan, &b->plan)) < 0 ||
         (status = lk_store_create(b->plan, s->config.seed, &b->store)) < 0)
         return status;
-    return lk_program_create(b->plan, b->store, NULL, &b->program);
+    return lk_program_create(b->plan, b->store, s->config.comm, &b->program);
 }
 
 static lk_status one_step(bench *b, int64_t i)
 {
     setup  *s = b->setup;
-    int64_t at = i * s->config.batch % b->samples;
-    lk_step step = {.step = i + 1, .count = s->config.batch, .rate = s->config.optimizer.lr};
+    int64_t at = b->share ? i * b->share % b->samples : 0;
+    lk_step step = {.step = i + 1, .count = b->share, .total = s->config.batch, .rate = s->config.optimizer.lr};
     lk_program_bind(b->program, "features", b->features + (size_t)(at * b->elements) * lk_dtype_size(s->config.dtype));
     lk_program_bind(b->program, "labels", b->labels + at);
     return lk_program_train(b->program, &step);
@@ -137,6 +153,8 @@ static lk_status measure(bench *b, int64_t steps, double started, bool profile)
     if (status >= 0) status = one_step(b, 1);
     double one = now() - end;
     if (steps == 0) steps = (int64_t)fmin(fmax(2 / one, 20), 100000);
+    if (b->world > 1 && status >= 0) /* rank 0's guess counts */
+        status = lk_comm_broadcast(b->setup->config.comm, &steps, 1, LK_I64, 0, NULL);
     double *times = malloc((size_t)steps * sizeof *times);
     if (!times) return LK_ENOMEM;
     for (int64_t i = 0; i < steps && status >= 0; i++) {
@@ -159,8 +177,9 @@ static void print(const bench *b, const options *given)
     getrusage(RUSAGE_SELF, &usage);
     double images = (double)b->setup->config.batch / b->median, rss = (double)usage.ru_maxrss / 1024;
     if (!options_flag(given, "json")) {
-        printf("%s, batch %lld, %d threads, %s: %.1f images/s, %.1f steps/s, step %.3f ms (median of %lld)\n",
-               options_text(given, "model"), (long long)b->setup->config.batch, lk_context_threads(b->setup->context),
+        printf("%s, batch %lld, %d rank%s, %d thread%s each, %s: %.1f images/s, %.1f steps/s, step %.3f ms (median of %lld)\n",
+               options_text(given, "model"), (long long)b->setup->config.batch, b->world, b->world == 1 ? "" : "s",
+               lk_context_threads(b->setup->context), lk_context_threads(b->setup->context) == 1 ? "" : "s",
                lk_context_isa(b->setup->context), images, 1 / b->median, 1e3 * b->median, (long long)b->steps);
         printf("first step done %.1f ms after exec, peak memory %.1f MiB\n", 1e3 * b->first_step, rss);
         return;
@@ -169,6 +188,7 @@ static void print(const bench *b, const options *given)
     json_open(&j, NULL, '{');
     json_text(&j, "model", options_text(given, "model"));
     json_integer(&j, "batch", b->setup->config.batch);
+    json_integer(&j, "ranks", b->world);
     json_integer(&j, "threads", lk_context_threads(b->setup->context));
     json_text(&j, "isa", lk_context_isa(b->setup->context));
     json_number(&j, "images_per_s", images);
@@ -184,11 +204,14 @@ static void write_out(void *user, const char *text, size_t bytes) { fwrite(text,
 /* An option of the other benchmark would be ignored: that is a mistake. */
 static bool check_options(const options *given, bool comm)
 {
-    static const option of_comm[] = {COMM_OPTIONS, OPTIONS_END};
+    static const option      of_comm[] = {COMM_OPTIONS, OPTIONS_END};
+    static const char *const of_both[] = {"json", "config", "ranks", "backend"};
     for (int i = 0; given->table[i].name || given->table[i].doc; i++) {
         const char *name = given->table[i].name;
-        bool        known = false;
-        if (!name || given->lines[i] == 0 || strcmp(name, "json") == 0 || strcmp(name, "config") == 0) continue;
+        bool        known = false, both = false;
+        if (!name || given->lines[i] == 0) continue;
+        for (size_t k = 0; k < sizeof of_both / sizeof *of_both; k++) both |= strcmp(name, of_both[k]) == 0;
+        if (both) continue;
         for (const option *o = of_comm; o->name || o->doc; o++) known |= o->name && strcmp(o->name, name) == 0;
         if (known == comm) continue;
         complain("bench", "--%s is an option of `lockstep bench %s`", name, comm ? "train" : "comm");
@@ -212,20 +235,28 @@ static int run(const options *given)
     if (!check_options(given, comm)) return EXIT_MISTAKE;
     if (comm) return bench_comm(given);
     double started = exec_time();
-    int    code = setup_make(&s, "bench", given, SETUP_SHAPES);
+    int    code;
+    if (ranks_start("bench", given, &code)) return code;
+    code = setup_begin(&s, "bench", given);
+    if (code == 0) code = ranks_join(&s, "bench", options_text(given, "backend"), 0);
+    b.rank = s.config.comm ? lk_comm_rank(s.config.comm) : 0;
+    b.world = s.config.comm ? lk_comm_size(s.config.comm) : 1;
+    if (code == 0) code = setup_make(&s, "bench", given, SETUP_SHAPES);
+    if (code == 0) code = ranks_make(&s, "bench", given);
     if (code == 0) {
         lk_status status = make(&b);
         if (status >= 0) status = measure(&b, options_integer(given, "steps"), started, options_flag(given, "profile"));
         if (status < 0) code = report("bench", s.context, status);
     }
-    if (code == 0) print(&b, given);
-    if (code == 0 && options_flag(given, "profile")) lk_program_profile_print(b.program, write_out, stdout);
+    if (code == 0 && b.rank == 0) print(&b, given);
+    if (code == 0 && b.rank == 0 && options_flag(given, "profile")) lk_program_profile_print(b.program, write_out, stdout);
     lk_program_free(b.program);
     lk_store_free(b.store);
     lk_plan_free(b.plan);
     lk_graph_free(b.graph);
     free(b.features);
     free(b.labels);
+    ranks_leave(&s);
     setup_free(&s);
     return code;
 }
@@ -236,7 +267,9 @@ const command command_bench = {
     "`lockstep bench train` trains on made-up data in memory and prints the median speed of a step, how long after "
     "exec the first step "
     "was done, and the peak memory.\n\n"
-    "`lockstep bench comm` starts ranks on this host and prints, for each size, the median time of a collective, its "
+    "`lockstep bench comm` starts ranks on this host, or is one of those that mpirun, srun or `lockstep run` started, "
+    "and "
+    "prints, for each size, the median time of a collective, its "
     "bandwidth, and what "
     "the same processes get out of their own memory.\n\n"
     "Examples: lockstep bench train --model cnn --batch 64 --threads 1 --json; lockstep bench comm --ranks 2 --sizes "

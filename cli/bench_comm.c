@@ -218,6 +218,15 @@ static lk_status measure_all(bench *b)
 }
 
 /* Each rank on a core of its own where there are enough, as launchers place them. */
+/* 0: no number from 1 to 256. */
+static int ranks_of(const options *given)
+{
+    const char *text = options_text(given, "ranks");
+    char       *end;
+    long        ranks = text ? strtol(text, &end, 10) : 2;
+    return text && (*end || ranks < 1 || ranks > 256) ? 0 : (int)ranks;
+}
+
 static void pin(int rank, int ranks)
 {
     cpu_set_t all, one;
@@ -228,20 +237,31 @@ static void pin(int rank, int ranks)
     (void)sched_setaffinity(0, sizeof one, &one);
 }
 
+static void explain(void)
+{
+    printf("\nGB/s. algbw: bytes over time (the median of rank 0's calls); busbw: what crosses the bus, as "
+           "nccl-tests count it;\n"
+           "memcpy and limit (two reads and two writes an element): what the ranks get out of their own memory for "
+           "as many bytes.\n");
+}
+
+/* rank -1: whoever started this process knows. */
 static int rank_main(int rank, void *user)
 {
     bench            *b = user;
     lk_context_config config = LK_CONTEXT_CONFIG_INIT;
     lk_comm_config    comm = LK_COMM_CONFIG_INIT;
     config.threads = 1;
-    comm.backend = options_text(b->given, "backend");
-    b->rank = rank;
-    pin(rank, (int)options_integer(b->given, "ranks"));
+    const char *backend = options_text(b->given, "backend");
+    comm.backend = strcmp(backend, "auto") == 0 ? NULL : backend;
+    comm.join_ms = 30000; /* the others may come from other hosts */
+    if (rank >= 0) pin(rank, ranks_of(b->given));
     double    start = now();
     lk_status status = lk_context_create(&config, &b->context);
     if (status >= 0) status = lk_comm_create(b->context, &comm, &b->comm);
     double joined = now() - start;
-    if (status >= 0 && rank == 0 && !b->json) {
+    b->rank = status >= 0 ? lk_comm_rank(b->comm) : rank;
+    if (status >= 0 && b->rank == 0 && !b->json) {
         printf("%s, %d ranks, %s; joined in %.1f ms\n\n", b->op, lk_comm_size(b->comm), lk_comm_backend(b->comm),
                joined * 1e3);
         printf("%11s %12s %12s %9s %9s  %-9s %9s %9s\n", "bytes", "time us", "best us", "algbw", "busbw", "memory",
@@ -249,9 +269,21 @@ static int rank_main(int rank, void *user)
     }
     if (status >= 0) status = measure_all(b);
     if (status < 0) (void)report("bench", b->context, status);
+    if (status >= 0 && rank < 0 && b->rank == 0 && !b->json) explain();
     lk_comm_free(b->comm);
     lk_context_free(b->context);
     return status < 0 ? EXIT_FAILED : 0;
+}
+
+/* Whether a launcher started this process as one of several ranks: then it measures in that job. */
+static bool is_rank(void)
+{
+    static const char *const sizes[] = {"WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        const char *size = getenv(sizes[i]);
+        if (size && atoi(size) > 1) return true;
+    }
+    return false;
 }
 
 int bench_comm(const options *given)
@@ -264,12 +296,13 @@ int bench_comm(const options *given)
                  options_text(given, "sizes"), SIZES);
         return EXIT_MISTAKE;
     }
-    lk_status status = lk_spawn((int)options_integer(given, "ranks"), rank_main, &b, &result);
-    if (status >= 0 && !b.json)
-        printf("\nGB/s. algbw: bytes over time (the median of rank 0's calls); busbw: what crosses the bus, as "
-               "nccl-tests count it;\n"
-               "memcpy and limit (two reads and two writes an element): what the ranks get out of their own memory for "
-               "as many bytes.\n");
+    if (ranks_of(given) == 0) {
+        complain("bench", "--ranks '%s': a number from 1 to 256", options_text(given, "ranks"));
+        return EXIT_MISTAKE;
+    }
+    if (is_rank()) return rank_main(-1, &b);
+    lk_status status = lk_spawn(ranks_of(given), rank_main, &b, &result);
+    if (status >= 0 && !b.json) explain();
     if (status < 0) complain("bench", "%s", result.text);
     return status < 0 ? EXIT_FAILED : 0;
 }

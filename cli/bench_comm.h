@@ -7,8 +7,6 @@
 /* clang-format off */
 #define COMM_OPTIONS \
     HEADING("Of `bench comm`"), \
-    INTEGER("ranks", "N", "2", 1, 256, "Ranks, each a process on this host"), \
-    CHOICE("backend", "NAME", NULL, "self|shm|tcp|mpi|mixed", "What carries the data; chosen by the number of ranks unless given"), \
     CHOICE("op", "NAME", "all_reduce", "all_reduce|reduce|broadcast|all_gather|reduce_scatter|all_to_all", \
            "The collective, in f32; reductions sum"), \
     CHOICE("memory", "KIND", "both", "symmetric|ordinary|both", "What the buffers are"), \

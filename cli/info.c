@@ -212,6 +212,7 @@ static void print_text(const char *machine)
     printf("\n");
     row("zlib", zlibVersion());
     row("libcurl", curl(text, sizeof text) ? text : "not found: `lockstep data get` cannot download");
+    row("MPI modules", *LK_BUILT_MPI ? LK_BUILT_MPI : "none: built where no mpicc was found");
     row("machine", machine);
     row("processor", processor(text, sizeof text));
     row("caches", caches(text, sizeof text));
@@ -244,6 +245,7 @@ static void print_json(const char *machine)
     json_text(&j, "isa", isa_chosen());
     json_text(&j, "zlib", zlibVersion());
     json_text(&j, "libcurl", curl(text, sizeof text));
+    json_text(&j, "mpi_modules", LK_BUILT_MPI);
     json_text(&j, "machine", machine);
     json_text(&j, "processor", processor(text, sizeof text));
     json_text(&j, "caches", caches(text, sizeof text));

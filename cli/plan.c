@@ -3,6 +3,7 @@
 #include "ranks.h"
 #include "training.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 static const option plan_options[] = {
@@ -12,6 +13,11 @@ static const option plan_options[] = {
     HEADING("Ranks"),
     INTEGER_LETTER('n', "ranks", "N", "1", 1, 4096, "Plan for rank 0 of so many"),
     PARALLEL_OPTIONS,
+    TEXT("link", "SPEED", "10Gbit", "Between ranks, each way: 1Gbit, 100Gbit, 20GB (bytes) a second"),
+    NUMBER("latency-us", "X", "50", 0, 1e6, "Between ranks: microseconds from one to another"),
+    FLAG("measure", "Run some steps of one rank to time them, instead of taking --gflops and --memory-gb"),
+    NUMBER("gflops", "X", "30", 0.001, 1e9, "Of one rank"),
+    NUMBER("memory-gb", "X", "10", 0.001, 1e9, "GB/s of one rank's memory"),
     HEADING("Printing"),
     CHOICE("graph", "FORM", NULL, "text|dot",
            "Print the model's graph as a listing, or for Graphviz: `… --graph dot | dot -Tsvg`"),
@@ -61,6 +67,81 @@ static void print_json(const size_t *memory, const lk_plan *plan)
     json_line(&j);
 }
 
+/* "1Gbit", "20GB": bytes a second; 0: not understood. */
+static double speed(const char *text)
+{
+    static const struct {
+        const char *unit;
+        double      bytes;
+    } units[] = {{"Gbit", 1.25e8}, {"Mbit", 1.25e5}, {"GB", 1e9}, {"MB", 1e6}};
+    char  *end;
+    double number = strtod(text, &end);
+    for (size_t i = 0; i < sizeof units / sizeof *units; i++)
+        if (end != text && strcmp(end, units[i].unit) == 0 && number > 0 && number < 1e9) return number * units[i].bytes;
+    return 0;
+}
+
+/* Times of every instruction, by running it: one rank alone with as many samples as one of the ranks will have. */
+static lk_status measure(const setup *s, const lk_plan *plan, double *seconds)
+{
+    lk_trainer_config f = s->config;
+    lk_graph         *graph = NULL;
+    lk_plan          *alone = NULL;
+    lk_store         *store = NULL;
+    lk_program       *program = NULL;
+    size_t            memory[LK_MEMORY_COUNT];
+    int64_t           capacity = lk_trainer_capacity(&f);
+    void             *features = calloc((size_t)(capacity * lk_dataset_elements(f.train)), lk_dtype_size(f.dtype));
+    int32_t          *labels = calloc((size_t)capacity, sizeof *labels);
+    f.batch = capacity;
+    f.plan_world = f.accumulate = f.shards = 0;
+    lk_status status = features && labels ? lk_trainer_plan(s->context, &f, &graph, &alone, memory) : LK_ENOMEM;
+    if (status >= 0) status = lk_store_create(alone, f.seed, &store);
+    if (status >= 0) status = lk_program_create(alone, store, NULL, &program);
+    for (int64_t i = 0; i < 12 && status >= 0; i++) {
+        lk_step step = {.step = i + 1, .count = capacity, .rate = 1e-4};
+        if (i == 4) lk_program_profile(program, true);
+        lk_program_bind(program, "features", features);
+        lk_program_bind(program, "labels", labels);
+        status = lk_program_train(program, &step);
+    }
+    if (status >= 0) lk_program_profile_seconds(program, seconds, lk_plan_instructions(plan));
+    lk_program_free(program);
+    lk_store_free(store);
+    lk_plan_free(alone);
+    lk_graph_free(graph);
+    free(features);
+    free(labels);
+    return status;
+}
+
+static int print_step(const setup *s, const lk_plan *plan, const options *given)
+{
+    lk_rates rates = {.flops = options_number(given, "gflops") * 1e9,
+                      .memory = options_number(given, "memory-gb") * 1e9,
+                      .link = speed(options_text(given, "link")),
+                      .latency = options_number(given, "latency-us") * 1e-6,
+                      .seconds_count = lk_plan_instructions(plan)};
+    double  *seconds = NULL;
+    int      code = 0;
+    if (rates.link <= 0) {
+        complain("plan", "--link '%s': a number and Gbit, Mbit, GB or MB, such as 1Gbit", options_text(given, "link"));
+        return EXIT_MISTAKE;
+    }
+    if (options_flag(given, "measure")) {
+        seconds = calloc(rates.seconds_count + 1, sizeof *seconds);
+        lk_status status = seconds ? measure(s, plan, seconds) : LK_ENOMEM;
+        if (status < 0) code = report("plan", s->context, status);
+        rates.seconds = seconds;
+    }
+    if (code == 0) {
+        printf("\n");
+        (void)lk_plan_step(plan, &rates, write_out, stdout);
+    }
+    free(seconds);
+    return code;
+}
+
 static int run(const options *given)
 {
     setup       s = {0};
@@ -87,6 +168,8 @@ static int run(const options *given)
         else if (!form)
             print_memory(memory);
     }
+    bool step = s.config.plan_world > 1 || options_flag(given, "measure");
+    if (code == 0 && step && !form && !options_flag(given, "json")) code = print_step(&s, plan, given);
     lk_plan_free(plan);
     lk_graph_free(graph);
     setup_free(&s);
@@ -100,7 +183,9 @@ const command command_plan = {
     "activations, workspace, "
     "loader and checkpoint staging that the run will hold: exactly these. A known data set need not be there yet: then "
     "its published size is taken.\n\n"
-    "Example: lockstep plan --model resnet18 --batch 128",
+    "With -n it is what one of so many ranks will hold, and each step on paper: every collective, its size, what it overlaps "
+    "with, and the critical path.\n\n"
+    "Examples: lockstep plan --model resnet18 --batch 128; lockstep plan -n 4 --model cnn --measure --link 1Gbit",
     NULL,
     0,
     0,

@@ -30,6 +30,9 @@ static const option train_options[] = {
     FLAG("verbose-ranks", "Every rank says what it has, and its own mean loss after each epoch"),
     HEADING("Running"),
     MACHINE_OPTIONS,
+    TEXT("tensorboard", "DIR", NULL, "Write loss, accuracy and speed as TensorBoard's event files"),
+    TEXT("trace", "FILE", NULL, "Write what every rank does when, for chrome://tracing or ui.perfetto.dev"),
+    INTEGER("trace-steps", "N", "10", 1, 100000, "With --trace: steps that it shows, after the first few"),
     TEXT("log-dir", "DIR", NULL, "Like --log for every rank: DIR/rank-N.jsonl"),
     TEXT("log", "FILE.jsonl", NULL, "Append a line of JSON for each step, evaluation and save"),
     FLAG("json", "Print a last line of JSON with the results on standard output"),
@@ -49,6 +52,8 @@ typedef struct watcher {
     int64_t  samples;        /* of it */
     int      rank, world;
     bool     verbose;
+    lk_tensorboard *board;
+    lk_status board_status; /* the first that was not good */
     double   late_told; /* how late a rank was when it was last named */
 } watcher;
 
@@ -89,6 +94,30 @@ static void log_event(FILE *log, const lk_event *e)
     json_line(&j);
 }
 
+static void plot(watcher *w, const char *tag, int64_t step, double value)
+{
+    lk_status status = lk_tensorboard_add_scalar(w->board, tag, step, value, 0);
+    if (status < 0 && w->board_status >= 0) {
+        w->board_status = status;
+        complain("train", "warning: no more curves: %s", lk_context_error(w->setup->context));
+    }
+}
+
+static void plot_event(watcher *w, const lk_event *e)
+{
+    if (e->kind == LK_EVENT_STEP) {
+        plot(w, "train/loss", e->step, e->loss);
+        plot(w, "train/lr", e->step, e->rate);
+        if (e->grad_norm > 0) plot(w, "train/grad_norm", e->step, e->grad_norm);
+        if (e->seconds > 0) plot(w, "train/images_per_s", e->step, (double)e->samples / e->seconds);
+        if (e->late_rank >= 0) plot(w, "train/late_ms", e->step, 1e3 * e->late);
+    } else if (e->kind == LK_EVENT_EVALUATED) {
+        plot(w, "test/loss", e->step, e->loss);
+        plot(w, "test/accuracy", e->step, e->accuracy);
+        (void)lk_tensorboard_flush(w->board);
+    }
+}
+
 /* Who waits for whom, where it costs something. */
 static void name_late(watcher *w, const lk_event *e)
 {
@@ -106,6 +135,7 @@ static int on_event(void *user, const lk_event *e)
         w->started = true;
     }
     if (w->log) log_event(w->log, e);
+    if (w->board) plot_event(w, e);
     if (e->kind == LK_EVENT_STEP) {
         w->images += e->samples;
         w->steps++;
@@ -230,6 +260,15 @@ static int prepare(setup *s, watcher *w, const options *given)
     if ((code = setup_make(s, "train", given, SETUP_BOTH)) != 0 || (code = training_make(s, "train", given)) != 0 ||
         (code = ranks_make(s, "train", given)) != 0 || (code = open_log(w, given)) != 0)
         return code;
+    const char *board = options_text(given, "tensorboard");
+    lk_status   status = board && w->rank == 0 ? lk_tensorboard_create(s->context, board, &w->board) : LK_OK;
+    if (status < 0) return report("train", s->context, status);
+    if (options_given(given, "trace-steps") && !options_given(given, "trace")) {
+        complain("train", "--trace-steps belongs to --trace");
+        return EXIT_MISTAKE;
+    }
+    s->config.trace = options_text(given, "trace");
+    s->config.trace_steps = options_integer(given, "trace-steps");
     s->config.check_every = options_integer(given, "check-every");
     scale_rate(s, given);
     if (w->verbose) {
@@ -259,6 +298,7 @@ static int run(const options *given)
         complain("train", "cannot write the log: %s", strerror(errno));
         code = EXIT_FAILED;
     }
+    lk_tensorboard_free(w.board);
     ranks_leave(&s);
     setup_free(&s);
     return code;

@@ -44,5 +44,19 @@ LK_API uint64_t lk_plan_fingerprint(const lk_plan *plan);
 /* The sections as a listing: each instruction with its operands, shapes and place. */
 LK_API void lk_plan_print(const lk_plan *plan, lk_write write, void *user);
 
+/* How fast the machine is, for a step on paper. */
+typedef struct lk_rates {
+    double        flops, memory; /* of one rank: operations a second, bytes a second */
+    double        link, latency; /* between ranks: bytes a second each way, seconds */
+    const double *seconds;       /* measured times instead, by position in the training order; NULL: none */
+    size_t        seconds_count;
+} lk_rates;
+
+/* Prints a step: its sections, each collective with its size and what it overlaps with, and the critical path, whose seconds it
+ * returns. write may be NULL. */
+LK_API double lk_plan_step(const lk_plan *plan, const lk_rates *rates, lk_write write, void *user);
+/* Instructions of the training order: how many times lk_rates can hold. */
+LK_API size_t lk_plan_instructions(const lk_plan *plan);
+
 LK_END_DECLS
 #endif

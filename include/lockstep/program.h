@@ -71,6 +71,8 @@ LK_API const void *lk_program_gradient(const lk_program *program, const char *pa
 
 /* Time spent per instruction while enabled; the listing says where a step's time went. */
 LK_API void lk_program_profile(lk_program *program, bool enable);
+/* The same as numbers: mean seconds by position in the training order, 0 where nothing runs; at most `count`. */
+LK_API void lk_program_profile_seconds(const lk_program *program, double *seconds, size_t count);
 LK_API void lk_program_profile_print(const lk_program *program, lk_write write, void *user);
 
 LK_END_DECLS

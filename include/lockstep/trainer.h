@@ -71,6 +71,8 @@ typedef struct lk_trainer_config {
     int      shards;          /* above 0: reproducible, see lk_parallel */
     bool     sync_batch_norm; /* statistics of the global batch; else each rank's own in training, rank 0's in evaluation */
     size_t   bucket_bytes;    /* see lk_parallel; 0: 25 MiB */
+    const char *trace;       /* a file for Chrome's and Perfetto's viewers: every rank's kernels and collectives; NULL: none */
+    int64_t     trace_steps; /* how many steps it shows, after the first few */
     int64_t  check_every;     /* steps after which replicas compare hashes, and at the end; 0: never */
 
     int (*event)(void           *user,
@@ -79,7 +81,7 @@ typedef struct lk_trainer_config {
 } lk_trainer_config;
 #define LK_TRAINER_CONFIG_INIT                                                                                     \
     {sizeof(lk_trainer_config), NULL, NULL, NULL, NULL, NULL, LK_F32, 64, 1, 0, LK_OPTIMIZER_CONFIG_INIT,          \
-     {LK_CONSTANT, 0, 0, 0, 0.1, 0.0}, 0.0, 0, LK_TRANSFORM_INIT, 1, 0, NULL, 0, 2, false, NULL, NULL, NULL, 0, 0, 0, false, 0, 1000, NULL, NULL}
+     {LK_CONSTANT, 0, 0, 0, 0.1, 0.0}, 0.0, 0, LK_TRANSFORM_INIT, 1, 0, NULL, 0, 2, false, NULL, NULL, NULL, 0, 0, 0, false, 0, NULL, 10, 1000, NULL, NULL}
 
 /* Records the model, plans, allocates, and loads what resume and init say. */
 LK_API lk_status lk_trainer_create(lk_context *context, const lk_trainer_config *config, lk_trainer **trainer);
@@ -93,6 +95,9 @@ LK_API lk_status lk_trainer_evaluate(lk_trainer *trainer, double *loss, double *
 
 LK_API lk_store          *lk_trainer_store(lk_trainer *trainer);
 LK_API const lk_progress *lk_trainer_progress(const lk_trainer *trainer);
+
+/* Samples that one micro-batch or shard of a rank holds at the most: the capacity of the ranks' plans. */
+LK_API int64_t lk_trainer_capacity(const lk_trainer_config *config);
 
 /* The plan alone, nothing allocated: what lk_trainer_create would hold, by kind, loaders and checkpoint staging included.
  * Free plan and graph. */

@@ -1,10 +1,15 @@
 /* bucket.c - where gradients live: one after the other in the order in which backward makes them, cut into buckets that travel
- * as one. A bucket is full when the last gradient in it is made; from then on it can be on its way while backward goes on. */
+ * as one. A bucket is whole when the last gradient in it is made; from then on it can be on its way while backward goes on. So
+ * it is closed when it is full, and also when it is worth a journey and the next gradient is long in coming. */
 #include "plan/plan.h"
 
 #include <stdlib.h>
 
-enum { FIRST_BUCKET = 1 << 20, BUCKET = 25 << 20 };
+enum { FIRST_BUCKET = 1 << 20, BUCKET = 25 << 20, WORTH = 1 << 20 };
+/* Some machine's rates, the same on every rank; a link's latency is well below a long time. */
+#define FLOPS 30e9
+#define MEMORY 10e9
+#define LONG 500e-6 /* seconds */
 
 typedef struct made {
     size_t state;
@@ -38,6 +43,15 @@ static size_t collect(const lk__timeline *t, const int *position, made *all)
     return count;
 }
 
+/* From the gradient before to this one. */
+static double gap(const lk__timeline *t, const made *before, const made *next)
+{
+    double seconds = 0;
+    for (int i = before->position + 1; i <= next->position; i++)
+        seconds += lk__node_seconds(t->graph, &t->graph->nodes[t->order[i]], FLOPS, MEMORY);
+    return seconds;
+}
+
 /* With one rank nothing travels and everything is one bucket. */
 static size_t limit(const lk_plan *p, size_t buckets)
 {
@@ -60,7 +74,8 @@ lk_status lk__pass_buckets(lk_plan *p)
         lk__state_plan *sp = &p->states[all[i].state];
         size_t          bytes = lk__round_up(sp->bytes, LK__ALIGN);
         lk__bucket     *last = p->buckets_count ? &p->buckets[p->buckets_count - 1] : NULL;
-        if (!last || last->bytes + bytes > limit(p, p->buckets_count - 1)) {
+        bool far = last && p->parallel.world > 1 && last->bytes >= WORTH && gap(t, &all[i - 1], &all[i]) > LONG;
+        if (!last || far || last->bytes + bytes > limit(p, p->buckets_count - 1)) {
             if (lk__grow(c, (void **)&p->buckets, &p->buckets_capacity, p->buckets_count + 1, sizeof *last) < 0) goto done;
             last = &p->buckets[p->buckets_count++];
             *last = (lk__bucket){.offset = offset};

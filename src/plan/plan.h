@@ -89,6 +89,9 @@ lk_status lk__pass_buckets(lk_plan *plan);
 /* memory.c: a place for every value, the size of the arena and of the workspace. */
 lk_status lk__pass_memory(lk__timeline *timeline, const lk__state_plan *states);
 
+/* cost.c: what a node takes at its capacity on a machine of so many operations and bytes a second. */
+double lk__node_seconds(const lk_graph *graph, const lk__node *node, double flops, double memory);
+
 /* The node's call at the capacity's shapes, operands present but without data. */
 void lk__call_at_capacity(const lk_graph *graph, const lk__node *node, lk__call *call);
 

@@ -211,7 +211,9 @@ static lk_status send_bucket(lk_program *p, size_t index)
     else
         status = lk_comm_all_reduce(x->bulk, data, data, elements_of(p, b->bytes), p->plan->graph->real, LK_SUM,
                                     x->overlaps ? &x->works[index] : NULL);
-    x->waited += lk__now() - start;
+    double end = lk__now();
+    x->waited += end - start;
+    if (!x->works[index]) lk__traced(p, "bucket", start, end, b->bytes);
     return status;
 }
 
@@ -248,7 +250,9 @@ static lk_status gather_shards(lk_program *p, const double *mine, size_t numbers
     double    start = lk__now();
     lk_status status =
         lk_comm_all_gatherv(p->comm, mine, x->gathered, x->counts, x->displacements, LK_F64, NULL);
-    x->waited += lk__now() - start;
+    double end = lk__now();
+    x->waited += end - start;
+    lk__traced(p, "sums", start, end, leaves * numbers * sizeof *mine);
     return status;
 }
 
@@ -275,7 +279,9 @@ lk_status lk__exchange_sync(lk_program *p, size_t index)
         }
         double start = lk__now();
         status = lk_comm_all_reduce(p->comm, first->in[0].data, first->out[0].data, numbers, LK_F64, LK_SUM, NULL);
-        x->waited += lk__now() - start;
+        double end = lk__now();
+        x->waited += end - start;
+        lk__traced(p, "sync", start, end, bytes);
         return status;
     }
     for (int i = 0; i < p->plan->lanes; i++)
@@ -313,14 +319,28 @@ static lk_status gather_words(lk_program *p)
     if (!p->comm) {
         memcpy(all, mine, sizeof mine);
     } else {
+        double    start = lk__now();
         lk_status status = lk_comm_all_gather(p->comm, mine, all, numbers, LK_F64, NULL);
         if (status < 0) return status;
+        lk__traced(p, "words", start, lk__now(), sizeof mine);
     }
     for (int i = 0; i < p->plan->parallel.world; i++, all += numbers) {
         x->ranks[i] = (lk__sums){all[0], all[1], all[2]};
         x->words[i] = (lk__word){all[3], all[4], all[5]};
     }
     return LK_OK;
+}
+
+/* The span is read before the wait takes the work; while tracing, the wait is for its end. */
+static lk_status await(lk_program *p, lk_work *work, size_t bytes)
+{
+    double began, ended;
+    while (p->trace && lk_work_test(work) == LK_END) sched_yield();
+    if (p->trace) {
+        lk_work_span(work, &began, &ended);
+        lk__traced(p, "bucket", began, ended, bytes);
+    }
+    return lk_work_wait(work);
 }
 
 lk_status lk__exchange_finish(lk_program *p)
@@ -334,7 +354,7 @@ lk_status lk__exchange_finish(lk_program *p)
     double start = lk__now();
     for (size_t i = 0; i < p->plan->buckets_count; i++) {
         if (!x->works[i]) continue;
-        lk_status one = lk_work_wait(x->works[i]);
+        lk_status one = await(p, x->works[i], p->plan->buckets[i].bytes);
         x->works[i] = NULL;
         if (status >= 0) status = one;
     }

@@ -159,6 +159,7 @@ void lk_program_free(lk_program *p)
         lk__free(c, LK_MEMORY_OTHER, (void *)p->lanes[i].inputs, inputs);
     }
     free_line(c, &p->evaluate);
+    lk__free(c, LK_MEMORY_OTHER, p->trace_names, p->trace_names_bytes);
     lk__free(c, LK_MEMORY_OTHER, p->sums, (size_t)lk__shards_here(p) * sizeof *p->sums);
     lk__free(c, LK_MEMORY_OTHER, p->lanes, (size_t)p->plan->lanes * sizeof *p->lanes);
     lk__free(c, LK_MEMORY_OTHER, (void *)p->bound, inputs);
@@ -336,6 +337,18 @@ void lk_program_profile(lk_program *p, bool enable)
     for (int i = 0; i < 2 && enable; i++)
         for (size_t j = 0; j < lines[i]->count; j++)
             lines[i]->instructions[j].seconds = 0, lines[i]->instructions[j].runs = 0;
+}
+
+void lk_program_profile_seconds(const lk_program *p, double *seconds, size_t count)
+{
+    const lk__line     *l = &p->lanes[0].train;
+    const lk__timeline *t = l->timeline;
+    for (size_t i = 0, at = 0; i < count && t; i++) {
+        const lk__instruction *in = &l->instructions[at];
+        bool                   runs = i < t->order_count && at < l->count && in->node == t->order[i];
+        seconds[i] = runs && in->runs ? in->seconds / (double)in->runs : 0;
+        at += runs;
+    }
 }
 
 void lk_program_profile_print(const lk_program *p, lk_write write, void *user)

@@ -6,6 +6,7 @@
 #define LK__PROGRAM_H
 
 #include "run/store.h"
+#include "run/trace.h"
 
 #include <lockstep/comm.h>
 
@@ -14,6 +15,7 @@ typedef struct lk__instruction {
     lk__call   call;
     int        node;
     size_t     whole; /* buckets that are whole after it */
+    const char *name;   /* while tracing */
     double     seconds; /* while profiling */
     int64_t    runs;
 } lk__instruction;
@@ -61,6 +63,9 @@ struct lk_program {
     lk_step      step;
     lk_metrics   metrics;
     bool         profile;
+    lk__trace   *trace;             /* NULL: nothing is recorded */
+    char        *trace_names;
+    size_t       trace_names_bytes;
 
     int           pending; /* backward runs since the last update */
     bool          no_sync, synced;
@@ -106,6 +111,13 @@ lk_status lk__verify_states(lk_program *program, int64_t step); /* hashes of all
 /* Rank 0's parameters, optimizer state and buffers to all. */
 lk_status lk__broadcast_states(lk_program *program);
 lk_status lk__broadcast_buffers(lk_program *program); /* the buffers alone */
+
+/* ---- traced.c ---- */
+enum { LK__TRACK_STEPS, LK__TRACK_COMPUTE, LK__TRACK_COLLECTIVES };
+/* Records from now on; NULL: no longer. The names it borrows live as long as the program. */
+lk_status lk__program_trace(lk_program *program, lk__trace *trace);
+/* A collective that was begun then and has ended now. */
+void lk__traced(const lk_program *program, const char *name, double began, double ended, size_t bytes);
 
 /* ---- for the trainer ---- */
 void     lk__program_say(lk_program *program, double wish, double data); /* travels with the next SYNC */

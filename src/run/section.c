@@ -76,14 +76,21 @@ static void set_metrics(lk_program *p, lk__sums s)
 
 static inline void run_one(const lk_program *p, lk__instruction *in)
 {
-    if (!p->profile) {
+    if (!p->profile && !p->trace) {
         in->run(&in->call);
         return;
     }
     double start = lk__now();
     in->run(&in->call);
-    in->seconds += lk__now() - start;
+    double end = lk__now();
+    in->seconds += end - start;
     in->runs++;
+    if (p->trace)
+        lk__trace_add(p->trace, &(lk__trace_event){.name = in->name,
+                                                   .kind = LK__TRACE_KERNEL,
+                                                   .track = LK__TRACK_COMPUTE,
+                                                   .begin = start,
+                                                   .end = end});
 }
 
 /* One stretch of one lane. In backward, the last lane's passing makes buckets whole. */

@@ -19,6 +19,7 @@ static lk_status check(lk_context *c, const lk_trainer_config *f)
     if (f->batch < 1) return lk__fail(c, LK_EINVAL, "a batch of %lld samples", (long long)f->batch);
     if (f->epochs < 0 || f->steps < 0 || (f->epochs == 0 && f->steps == 0))
         return lk__fail(c, LK_EINVAL, "say for how many epochs or steps to train");
+    if (f->trace && f->trace_steps < 1) return lk__fail(c, LK_EINVAL, "a trace of %lld steps", (long long)f->trace_steps);
     if (f->accumulate < 0 || f->shards < 0 || f->check_every < 0)
         return lk__fail(c, LK_EINVAL, "accumulate, shards and check_every are 0 or above");
     if (f->shards > 64 || (f->shards && f->shards > f->batch))
@@ -60,8 +61,8 @@ static void share(const lk_trainer_config *f, lk_loader_config *loader, int part
 
 static int accumulate(const lk_trainer_config *f) { return f->accumulate > 1 ? f->accumulate : 1; }
 
-/* Samples of one micro-batch or shard at the most. The same on every rank, as the ranks' programs must be. */
-static int64_t capacity(const lk_trainer_config *f)
+/* The same on every rank, as the ranks' programs must be. */
+int64_t lk_trainer_capacity(const lk_trainer_config *f)
 {
     int64_t world = world_of(f), parts = f->shards ? f->shards : world * accumulate(f);
     int64_t each = (f->batch + world - 1) / world;
@@ -81,7 +82,7 @@ static void loader_configs(const lk_trainer_config *f, lk_loader_config *train, 
     train->transform = f->transform;
     *test = *train;
     test->dataset = f->test;
-    test->batch = capacity(f) * parts;
+    test->batch = lk_trainer_capacity(f) * parts;
     test->shuffle = false;
     test->transform.crop_padding = 0;
     test->transform.flip = 0;
@@ -91,7 +92,7 @@ static void loader_configs(const lk_trainer_config *f, lk_loader_config *train, 
 
 static lk_status record(lk_context *c, const lk_trainer_config *f, lk_graph **graph, lk_plan **plan)
 {
-    int64_t   dims[LK_MAX_RANK] = {capacity(f)};
+    int64_t   dims[LK_MAX_RANK] = {lk_trainer_capacity(f)};
     int       rank = lk_dataset_rank(samples(f)) + 1;
     lk_status status = lk_graph_create(c, f->dtype, graph);
     if (status < 0) return status;
@@ -184,7 +185,7 @@ lk_status lk_trainer_create(lk_context *c, const lk_trainer_config *config, lk_t
         (status = lk_program_create(t->plan, t->store, config->comm, &t->program)) < 0 ||
         (status = lk__trainer_load(t)) < 0 ||
         (saves && ((status = lk__saver_init(&t->saver, t->store)) < 0 || (status = lk__saver_background(&t->saver)) < 0)) ||
-        (status = open_loaders(t)) < 0) {
+        (status = open_loaders(t)) < 0 || (status = lk__trainer_trace_open(t)) < 0) {
         give_up(t, status);
         lk_trainer_free(t);
         return status;
@@ -203,6 +204,7 @@ void lk_trainer_free(lk_trainer *t)
     lk_store_free(t->store);
     lk_plan_free(t->plan);
     lk_graph_free(t->graph);
+    lk__trace_free(t->trace);
     lk__free(t->context, LK_MEMORY_OTHER, t->late, 2 * (size_t)t->world * sizeof *t->late);
     lk__free(t->context, LK_MEMORY_OTHER, t, sizeof *t);
 }
@@ -317,6 +319,15 @@ static lk_status check_replicas(lk_trainer *t, bool last)
     return lk__verify_states(t->program, t->progress.step);
 }
 
+static void trace_step(const lk_trainer *t, double began, double ended)
+{
+    if (!t->program->trace) return;
+    lk__trace_event step = {"step", LK__TRACE_STEP, LK__TRACK_STEPS, began, ended, 0};
+    lk__trace_event data = {"data", LK__TRACE_DATA, LK__TRACK_STEPS, began, began + t->data, 0};
+    lk__trace_add(t->program->trace, &step);
+    lk__trace_add(t->program->trace, &data);
+}
+
 static lk_status run_loop(lk_trainer *t)
 {
     const lk_trainer_config *f = &t->config;
@@ -330,8 +341,9 @@ static lk_status run_loop(lk_trainer *t)
         status = lk_loader_next(t->train, &b);
         t->data = lk__now() - asked;
         if (status == LK_END) continue; /* the next call begins the next epoch */
-        if (status < 0 || (status = train_batch(t, &b, &e)) < 0) return status;
+        if (status < 0 || (status = lk__trainer_trace_step(t)) < 0 || (status = train_batch(t, &b, &e)) < 0) return status;
         double now = lk__now();
+        trace_step(t, asked, now);
         tell_step(t, &b, e, now - last);
         last = now;
         lk__trainer_look_at_save(t);
@@ -352,7 +364,7 @@ static lk_status run_loop(lk_trainer *t)
     if (!t->stop && f->test && f->eval_every >= 0 && evaluated != t->progress.step &&
         (status = lk__trainer_evaluate(t)) < 0)
         return status;
-    if ((status = lk__trainer_save(t, true)) < 0) return status;
+    if ((status = lk__trainer_save(t, true)) < 0 || (status = lk__trainer_trace_write(t)) < 0) return status;
     return t->stop && t->progress.step < t->steps
                ? lk__fail(t->context, LK_ECANCELED, "stopped on request after step %lld", (long long)t->progress.step)
                : LK_OK;

@@ -23,6 +23,8 @@ struct lk_trainer {
     bool              wish;    /* an event of this rank asked to stop */
     bool              stop;    /* all ranks agreed to */
     int               rank, world;
+    lk__trace        *trace;
+    int64_t           trace_first; /* step before which it begins */
 
     /* Since the epoch began: this rank's own samples, and all ranks'. */
     lk__sums own, all;
@@ -36,6 +38,11 @@ static inline int lk__evaluation_parts(const lk_trainer_config *f, int world) { 
 void lk__trainer_tell(lk_trainer *trainer, lk_event event);
 /* Rank `rank` did something that may have failed, and says so: all ranks have its status, and its sentence. */
 lk_status lk__trainer_share(lk_trainer *trainer, int rank, lk_status status);
+
+/* ---- tracing.c ---- */
+lk_status lk__trainer_trace_open(lk_trainer *trainer);
+lk_status lk__trainer_trace_step(lk_trainer *trainer); /* before each step: begins or ends the window */
+lk_status lk__trainer_trace_write(lk_trainer *trainer);
 
 /* ---- evaluate.c ---- */
 lk_status lk__trainer_evaluate(lk_trainer *trainer); /* and tells */

@@ -1,0 +1,43 @@
+/* traced.c - what a program puts into a trace. */
+#include "run/program.h"
+
+#include <stdio.h>
+
+enum { NAME = 128 };
+
+static void name_line(lk__line *l, char *names)
+{
+    for (size_t i = 0; i < l->count; i++, names += NAME) {
+        lk__node_text(l->timeline->graph, &l->timeline->graph->nodes[l->instructions[i].node], names, NAME);
+        l->instructions[i].name = names;
+    }
+}
+
+lk_status lk__program_trace(lk_program *p, lk__trace *trace)
+{
+    size_t lanes = (size_t)p->plan->lanes, each = p->lanes[0].train.count, bytes = (lanes * each + p->evaluate.count) * NAME;
+    if (trace && !p->trace_names) {
+        if (!(p->trace_names = lk__alloc(p->context, LK_MEMORY_OTHER, bytes))) return LK_ENOMEM;
+        p->trace_names_bytes = bytes;
+        for (size_t i = 0; i < lanes; i++) name_line(&p->lanes[i].train, p->trace_names + i * each * NAME);
+        name_line(&p->evaluate, p->trace_names + lanes * each * NAME);
+    }
+    if (trace) {
+        lk__trace_name_track(trace, LK__TRACK_STEPS, "steps");
+        lk__trace_name_track(trace, LK__TRACK_COMPUTE, "compute");
+        lk__trace_name_track(trace, LK__TRACK_COLLECTIVES, "collectives");
+    }
+    p->trace = trace;
+    return LK_OK;
+}
+
+void lk__traced(const lk_program *p, const char *name, double began, double ended, size_t bytes)
+{
+    if (!p->trace) return;
+    lk__trace_add(p->trace, &(lk__trace_event){.name = name,
+                                               .kind = LK__TRACE_COLLECTIVE,
+                                               .track = LK__TRACK_COLLECTIVES,
+                                               .begin = began,
+                                               .end = ended,
+                                               .bytes = (int64_t)bytes});
+}
