@@ -211,6 +211,11 @@ static void print_text(const char *machine)
     each_isa(isa_line, (void *)isa_chosen());
     printf("\n");
     row("zlib", zlibVersion());
+#ifdef LK_HWLOC
+    row("hwloc", "used to pin ranks, where its library is installed");
+#else
+    row("hwloc", "not built in: ranks are pinned by the kernel's numbers of sockets and cores");
+#endif
     row("libcurl", curl(text, sizeof text) ? text : "not found: `lockstep data get` cannot download");
     row("MPI modules", *LK_BUILT_MPI ? LK_BUILT_MPI : "none: built where no mpicc was found");
     row("machine", machine);

@@ -67,7 +67,12 @@ expect 0 "^\[rank 0\] file" "$ssh" --hosts one --log-dir logs echo file
 [ "$(cat logs/*/attempt_0/0/stdout.log)" = file ] || complain "--log-dir on a far host: $(find logs)"
 expect 2 "'x:y' is no host" "$ssh" --hosts x:y true
 expect 2 "'-oProxyCommand=x' is no host" "$ssh" --hosts -oProxyCommand=x true
-expect 2 "no restarts on several hosts" "$ssh" --hosts a --max-restarts 2 true
+# A failure on one host starts all ranks of all hosts again, with another token, until one generation ends well.
+again='[ $TORCHELASTIC_RESTART_COUNT = 2 ] && { echo done $RANK $TORCHELASTIC_MAX_RESTARTS; exit 0; }; echo $LOCKSTEP_TOKEN >> tokens; [ $RANK = 1 ] && exit 7; sleep 60'
+expect 0 "restart 2 of 3" "$ssh" --hosts a:1,b:1 --max-restarts 3 sh -c "$again"
+for rank in 0 1; do grep -q "^\[rank $rank\] done $rank 3\$" out.txt || complain "rank $rank did not end well: $(cat out.txt)"; done
+[ "$(sort -u tokens | wc -l)" = 2 ] || complain "tokens of two generations: $(cat tokens)"
+expect 7 "restart 1 of 1" "$ssh" --hosts a:1,b:1 --max-restarts 1 sh -c '[ $RANK = 1 ] && exit 7; sleep 60'
 expect 2 "hosts: cannot open|names no host" --hostfile /dev/null true
 
 # A far end that is fed garbage or nothing says so.

@@ -54,6 +54,37 @@ static void kills_for_memory_are_read_from_either_kind_of_cgroup(void)
     CHECK(in_cgroup == 4, "version 2 inside a container: %ld", in_cgroup);
 }
 
+static void the_kernels_log_names_who_was_killed_for_memory(void)
+{
+    char path[512], text[256] = "";
+    put_file("kmsg", "3,901,77,-;Out of memory: Killed process 4242 (train) total-vm:9kB, anon-rss:8kB\n");
+    snprintf(path, sizeof path, "%s/kmsg", folder);
+    CHECK(lk__oom_in_log(path, 4242, text, sizeof text) && strncmp(text, "Out of memory: Killed process 4242 (train)", 42) == 0,
+          "%s", text);
+    CHECK(!lk__oom_in_log(path, 424, text, sizeof text), "424 is another process");
+    put_file("kmsg", "6,902,78,-;usb 1-1: Killed process 4242 of nothing\n");
+    CHECK(!lk__oom_in_log(path, 4242, text, sizeof text), "not for memory");
+    CHECK(!lk__oom_in_log("/nowhere/kmsg", 4242, text, sizeof text), "no log");
+}
+
+static void every_core_is_in_hwlocs_order_once(void)
+{
+    int       cpus[CPU_SETSIZE], count = lk__hwloc_order(cpus, CPU_SETSIZE);
+    cpu_set_t seen, allowed;
+    CPU_ZERO(&seen);
+    if (count == 0) {
+        printf("skip: hwloc is not there\n");
+        return;
+    }
+    for (int i = 0; i < count; i++) {
+        CHECK(!CPU_ISSET(cpus[i], &seen), "core %d twice", cpus[i]);
+        CPU_SET(cpus[i], &seen);
+    }
+    REQUIRE(sched_getaffinity(0, sizeof allowed, &allowed) == 0);
+    CPU_AND(&seen, &seen, &allowed);
+    CHECK(CPU_EQUAL(&seen, &allowed), "a core that we may use is missing");
+}
+
 static void which_streams_are_meant_is_read_as_torchrun_does(void)
 {
     static const struct {
@@ -226,6 +257,8 @@ int main(void)
     REQUIRE(lk_context_create(&config, &context) == LK_OK && mkdtemp(folder));
     size_t held = lk_context_memory(context, LK_MEMORY_OTHER);
     RUN(kills_for_memory_are_read_from_either_kind_of_cgroup);
+    RUN(the_kernels_log_names_who_was_killed_for_memory);
+    RUN(every_core_is_in_hwlocs_order_once);
     RUN(which_streams_are_meant_is_read_as_torchrun_does);
     RUN(lines_are_the_same_however_they_are_cut);
     RUN(the_tail_keeps_the_newest_lines);

@@ -53,8 +53,8 @@ static void set_all(lk__job *job, const lk__child *child, lk__environment *e)
     set(e, "MASTER_ADDR", "%s", job->address);
     set(e, "MASTER_PORT", "%d", job->port);
     set(e, "TORCHELASTIC_RUN_ID", "%s", job->run_id);
-    set(e, "TORCHELASTIC_RESTART_COUNT", "%d", job->generation);
-    set(e, "TORCHELASTIC_MAX_RESTARTS", "%d", config->max_restarts);
+    set(e, "TORCHELASTIC_RESTART_COUNT", "%d", job->place.generation + job->generation);
+    set(e, "TORCHELASTIC_MAX_RESTARTS", "%d", job->place.max_restarts);
     set(e, "TORCHELASTIC_ERROR_FILE", "%s", child->error_file);
     set(e, "TORCHELASTIC_USE_AGENT_STORE", "False"); /* the ranks make their own store */
     if (!getenv("TORCH_NCCL_ASYNC_ERROR_HANDLING")) set(e, "TORCH_NCCL_ASYNC_ERROR_HANDLING", "1");

@@ -90,6 +90,8 @@ static lk_status write_spec(head *h, const far *host, int node)
     lk__spec_add(spec, "role", "%s", c->role);
     lk__spec_add(spec, "grace", "%.17g", c->grace);
     lk__spec_add(spec, "no-pin", "%d", c->no_pin);
+    lk__spec_add(spec, "generation", "%d", h->job.generation);
+    lk__spec_add(spec, "max-restarts", "%d", c->max_restarts);
     lk__spec_add(spec, "colour", "%d", h->job.out->terminal && !getenv("NO_COLOR"));
     if (c->log_dir) lk__spec_add(spec, "log-dir", "%s", c->log_dir);
     if (c->tee) lk__spec_add(spec, "tee", "%s", c->tee);
@@ -161,9 +163,6 @@ static lk_status start_far(head *h, int index)
 static lk_status check(lk_context *context, const lk_launch_config *c)
 {
     if (!c->program || !c->program[0]) return lk__fail(context, LK_EINVAL, "no program to start");
-    if (c->max_restarts)
-        return lk__fail(context, LK_EINVAL,
-                        "no restarts on several hosts: a job that failed there is to be started again by hand");
     if (c->debug_rank >= 0) return lk__fail(context, LK_EINVAL, "a rank gets the terminal on one host only");
     if (c->nodes > 1)
         return lk__fail(context, LK_EINVAL,
@@ -171,11 +170,13 @@ static lk_status check(lk_context *context, const lk_launch_config *c)
     return LK_OK;
 }
 
-static lk_status run_hosts(head *h, ear *ears, int *exit_code)
+/* All hosts once, with a token and a port of their own: what is left of an earlier generation cannot join. */
+static lk_status generation(head *h, ear *ears)
 {
     lk_status status = lk__random_hex(h->job.context, h->job.token, (LK__TOKEN - 1) / 2);
     if (status < 0) return status;
     lk__job_begin(&h->job);
+    h->ready = 0;
     h->job.answer_by = lk__now() + ANSWER_SECONDS;
     for (int i = 0; i < h->count && status == LK_OK; i++) {
         ears[i] = (ear){h, i};
@@ -185,8 +186,18 @@ static lk_status run_hosts(head *h, ear *ears, int *exit_code)
     }
     if (status < 0) lk__job_stop(&h->job, LK__FAILED);
     lk_status watched = lk__watch(&h->job);
-    if (status < 0 || watched < 0) return status < 0 ? status : watched;
-    lk__verdict(&h->job);
+    return status < 0 ? status : watched;
+}
+
+static lk_status run_hosts(head *h, ear *ears, int *exit_code)
+{
+    for (;; h->job.generation++) {
+        LK__TRY(generation(h, ears));
+        lk__verdict(&h->job);
+        if (h->job.why != LK__FAILED || h->job.interrupts || h->job.generation == h->config->max_restarts) break;
+        lk__job_say(&h->job, "starting all ranks of all hosts again: restart %d of %d", h->job.generation + 1,
+                    h->config->max_restarts);
+    }
     *exit_code = lk__job_result(&h->job);
     return LK_OK;
 }
@@ -207,7 +218,7 @@ lk_status lk__launch_hosts(lk_context *context, const lk_launch_config *config, 
         status = parse_hosts(context, config, hosts, &h->count, &h->world);
     }
     if (status == LK_OK) {
-        lk__place place = {0, h->world, NULL, NULL, -1, -1};
+        lk__place place = {0, h->world, NULL, NULL, -1, -1, 0, config->max_restarts};
         status = lk__job_open(&h->job, context, &own, &place, h->count);
         h->job.head = true;
         if (status == LK_OK) status = run_hosts(h, ears, exit_code);
@@ -257,7 +268,8 @@ static lk_status far_end(lk_context *context, lk__spec *spec, int in, int out, i
         return lk__fail(context, LK_EFORMAT, "the launcher named no port");
     spec->config.out = out;
     spec->config.err = err;
-    lk__place place = {spec->first_rank, spec->world, spec->token, spec->job, in, spec->colour};
+    lk__place place = {spec->first_rank, spec->world, spec->token, spec->job, in, spec->colour, spec->generation,
+                       spec->max_restarts};
     return lk__launch_here(context, &spec->config, &place, exit_code);
 }
 

@@ -53,6 +53,7 @@ typedef struct lk__place {
     const char *parent; /* the id of the job that this is a part of; NULL: from the environment */
     int         watch;  /* its end means stop; -1: none */
     int         colour; /* of prefixes; below 0: by the terminal */
+    int         generation, max_restarts; /* what the ranks are told; a far end restarts nothing by itself */
 } lk__place;
 
 typedef struct lk__job {
@@ -133,6 +134,9 @@ void      lk__environment_free(lk_context *context, lk__environment *environment
 /* ---- topology.c ---- */
 lk_status lk__topology_split(lk_context *context, int ranks, cpu_set_t **cores, int *threads, char *words, size_t size);
 
+/* hwloc.c: the host's cores in an order in which neighbours share most; how many, 0 where hwloc is not there. */
+int lk__hwloc_order(int *cpus, int most);
+
 /* ---- keeper.c ---- */
 lk_status lk__keeper_start(lk__job *job);
 void      lk__keeper_tell(lk__job *job, pid_t pid, bool alive);
@@ -147,6 +151,8 @@ void lk__sweep(lk__job *job, double grace);
 /* How often the kernel killed for memory so far, in our cgroup and on the whole host; -1 where it does not say. `root` is put
  * before every path: "". */
 void lk__oom_read(const char *root, long *in_cgroup, long *on_host);
+/* What the kernel's log ("/dev/kmsg") says of this process having been killed for memory; false: nothing, or it may not be read. */
+bool lk__oom_in_log(const char *path, pid_t pid, char *out, size_t size);
 
 /* ---- verdict.c ---- */
 void lk__verdict(lk__job *job);

@@ -1,10 +1,14 @@
-/* oom.c - whether the kernel killed for memory: counters of our cgroup (version 2 or 1) and of the whole host. */
+/* oom.c - whether the kernel killed for memory: its log, where we may read it, names the process; counters of our cgroup (version 2
+ * or 1) and of the whole host say at least that it killed. */
 #define _GNU_SOURCE
 #include "launch/launch.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* The number after the word oom_kill at the beginning of a line, or -1. */
 static long counter(const char *path)
@@ -54,4 +58,30 @@ void lk__oom_read(const char *root, long *in_cgroup, long *on_host)
         if (value >= 0) *in_cgroup = value;
     }
     fclose(file);
+}
+
+/* The log's device gives one record a read: "6,1234,5678901,-;text". Records that were overwritten before we came fail once. */
+bool lk__oom_in_log(const char *path, pid_t pid, char *out, size_t size)
+{
+    char record[2048], who[32];
+    int  fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC), misses = 0;
+    bool found = false;
+    if (fd < 0) return false;
+    snprintf(who, sizeof who, "Killed process %d ", (int)pid);
+    while (misses < 8) {
+        ssize_t n = read(fd, record, sizeof record - 1);
+        if (n == 0 || (n < 0 && errno != EPIPE && errno != EINTR)) break;
+        if (n < 0) {
+            misses++;
+            continue;
+        }
+        record[n] = 0;
+        char *text = strchr(record, ';');
+        text = text ? text + 1 : record;
+        if (!strstr(text, who) || !strstr(text, "ut of memory")) continue;
+        snprintf(out, size, "%.*s", (int)strcspn(text, "\n"), text); /* the latest: numbers of processes come again */
+        found = true;
+    }
+    close(fd);
+    return found;
 }

@@ -69,6 +69,8 @@ static bool take(lk__spec *spec, char *text)
                                    {"port", &c->master_port, 0, 65535},
                                    {"colour", &spec->colour, 0, 1},
                                    {"no-pin", &spec->no_pin, 0, 1},
+                                   {"generation", &spec->generation, 0, 1 << 24},
+                                   {"max-restarts", &spec->max_restarts, 0, 1 << 24},
                                    {NULL, NULL, 0, 0}};
     const word        words[] = {{"directory", &spec->directory},
                                  {"token", &spec->token},

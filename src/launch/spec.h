@@ -13,7 +13,7 @@ typedef struct lk__spec {
     bool             full;
     const char      *program[LK__SPEC_WORDS]; /* after reading: pointers into text */
     const char      *directory, *token, *job;
-    int              words, world, first_rank, colour, no_pin;
+    int              words, world, first_rank, colour, no_pin, generation, max_restarts;
     lk_launch_config config;
 } lk__spec;
 

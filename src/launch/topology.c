@@ -1,4 +1,5 @@
-/* topology.c - which cores each rank gets: equal runs of the cores we may use, in an order that keeps siblings together. */
+/* topology.c - which cores each rank gets: equal runs of the cores we may use, in an order that keeps siblings together: hwloc's, or
+ * by socket and core as the kernel numbers them. */
 #define _GNU_SOURCE
 #include "launch/launch.h"
 
@@ -61,7 +62,7 @@ lk_status lk__topology_split(lk_context *context, int ranks, cpu_set_t **cores, 
 {
     place     places[CPU_SETSIZE];
     cpu_set_t allowed;
-    int       count = 0;
+    int       count = 0, order[CPU_SETSIZE];
     *cores = NULL;
     if (sched_getaffinity(0, sizeof allowed, &allowed) < 0)
         return lk__fail(context, LK_EIO, "cannot read which cores may be used: %s", strerror(errno));
@@ -72,9 +73,12 @@ lk_status lk__topology_split(lk_context *context, int ranks, cpu_set_t **cores, 
         snprintf(words, size, "not pinned: only %d core%s", count, count == 1 ? "" : "s");
         return LK_OK;
     }
+    int known = lk__hwloc_order(order, CPU_SETSIZE);
     for (int i = 0; i < count; i++) {
-        places[i].package = number_in(places[i].cpu, "physical_package_id");
-        places[i].core = number_in(places[i].cpu, "core_id");
+        places[i].package = known ? known : number_in(places[i].cpu, "physical_package_id");
+        places[i].core = known ? 0 : number_in(places[i].cpu, "core_id");
+        for (int j = 0; j < known; j++)
+            if (order[j] == places[i].cpu) places[i].package = j;
     }
     qsort(places, (size_t)count, sizeof *places, compare);
     *cores = lk__alloc(context, LK_MEMORY_OTHER, (size_t)ranks * sizeof **cores);

@@ -60,7 +60,9 @@ static void say_memory(lk__job *job, const lk__child *child)
 {
     long in_cgroup, on_host;
     if (WIFSIGNALED(child->status) && WTERMSIG(child->status) == SIGKILL) {
+        char log[512];
         lk__oom_read("", &in_cgroup, &on_host);
+        if (lk__oom_in_log("/dev/kmsg", child->pid, log, sizeof log)) lk__job_say(job, "  the kernel's log: %s", log);
         if (job->oom_cgroup >= 0 && in_cgroup > job->oom_cgroup)
             lk__job_say(job, "  the kernel killed for memory: this cgroup's limit was reached (oom_kill %ld -> %ld)",
                         job->oom_cgroup, in_cgroup);
