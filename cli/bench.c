@@ -16,7 +16,8 @@ static const option bench_options[] = {
     MODEL_OPTIONS,
     DATA_OPTIONS,
     HEADING("Ranks"),
-    RANKS_OPTION("Ranks to start on this host. train: --batch is what they have together (default 1); comm: 1 to 256 (default 2)"),
+    RANKS_OPTION("Ranks to start on this host. train: --batch is what they have together (default 1); comm: 1 to 256 "
+                 "(default 2)"),
     CHOICE("backend", "NAME", "auto", "auto|self|shm|tcp|mpi|mixed", "What carries data between them"),
     PARALLEL_OPTIONS,
     HEADING("Running"),
@@ -95,7 +96,8 @@ static void fill(bench *b)
 static int64_t share(const bench *b)
 {
     const lk_trainer_config *f = &b->setup->config;
-    int64_t parts = f->shards ? f->shards : b->world, first = parts * b->rank / b->world, last = parts * (b->rank + 1) / b->world;
+    int64_t                  parts = f->shards ? f->shards : b->world, first = parts * b->rank / b->world,
+            last = parts * (b->rank + 1) / b->world;
     return f->batch * last / parts - f->batch * first / parts;
 }
 
@@ -177,7 +179,8 @@ static void print(const bench *b, const options *given)
     getrusage(RUSAGE_SELF, &usage);
     double images = (double)b->setup->config.batch / b->median, rss = (double)usage.ru_maxrss / 1024;
     if (!options_flag(given, "json")) {
-        printf("%s, batch %lld, %d rank%s, %d thread%s each, %s: %.1f images/s, %.1f steps/s, step %.3f ms (median of %lld)\n",
+        printf("%s, batch %lld, %d rank%s, %d thread%s each, %s: %.1f images/s, %.1f steps/s, step %.3f ms (median of "
+               "%lld)\n",
                options_text(given, "model"), (long long)b->setup->config.batch, b->world, b->world == 1 ? "" : "s",
                lk_context_threads(b->setup->context), lk_context_threads(b->setup->context) == 1 ? "" : "s",
                lk_context_isa(b->setup->context), images, 1 / b->median, 1e3 * b->median, (long long)b->steps);
@@ -249,7 +252,8 @@ static int run(const options *given)
         if (status < 0) code = report("bench", s.context, status);
     }
     if (code == 0 && b.rank == 0) print(&b, given);
-    if (code == 0 && b.rank == 0 && options_flag(given, "profile")) lk_program_profile_print(b.program, write_out, stdout);
+    if (code == 0 && b.rank == 0 && options_flag(given, "profile"))
+        lk_program_profile_print(b.program, write_out, stdout);
     lk_program_free(b.program);
     lk_store_free(b.store);
     lk_plan_free(b.plan);

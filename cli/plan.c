@@ -77,7 +77,8 @@ static double speed(const char *text)
     char  *end;
     double number = strtod(text, &end);
     for (size_t i = 0; i < sizeof units / sizeof *units; i++)
-        if (end != text && strcmp(end, units[i].unit) == 0 && number > 0 && number < 1e9) return number * units[i].bytes;
+        if (end != text && strcmp(end, units[i].unit) == 0 && number > 0 && number < 1e9)
+            return number * units[i].bytes;
     return 0;
 }
 
@@ -183,7 +184,8 @@ const command command_plan = {
     "activations, workspace, "
     "loader and checkpoint staging that the run will hold: exactly these. A known data set need not be there yet: then "
     "its published size is taken.\n\n"
-    "With -n it is what one of so many ranks will hold, and each step on paper: every collective, its size, what it overlaps "
+    "With -n it is what one of so many ranks will hold, and each step on paper: every collective, its size, what it "
+    "overlaps "
     "with, and the critical path.\n\n"
     "Examples: lockstep plan --model resnet18 --batch 128; lockstep plan -n 4 --model cnn --measure --link 1Gbit",
     NULL,

@@ -13,9 +13,9 @@ static const char started[] = "LOCKSTEP_STARTED_RANKS"; /* in the environment of
 /* This process's own command line. */
 static char **own_arguments(void)
 {
-    FILE  *file = fopen("/proc/self/cmdline", "re");
-    char  *text = NULL, **list;
-    size_t room = 0;
+    FILE   *file = fopen("/proc/self/cmdline", "re");
+    char   *text = NULL, **list;
+    size_t  room = 0;
     ssize_t length = file ? getdelim(&text, &room, EOF, file) : -1;
     int     count = 0;
     if (file) fclose(file);
@@ -108,10 +108,10 @@ void ranks_describe(const setup *s, char *out, size_t size)
     int       rank = comm ? lk_comm_rank(comm) : 0, world = comm ? lk_comm_size(comm) : 1;
     int64_t   batch = s->config.batch, parts = s->config.shards ? s->config.shards : world;
     int64_t   first = parts * rank / world, last = parts * (rank + 1) / world;
-    size_t    used = (size_t)snprintf(out, size, "rank %d of %d (%s, pid %ld): cpu %s, %d thread%s on core", rank, world,
-                                      comm ? lk_comm_backend(comm) : "alone", (long)getpid(), lk_context_isa(s->context),
-                                      lk_context_threads(s->context), lk_context_threads(s->context) == 1 ? "" : "s");
-    bool      known = sched_getaffinity(0, sizeof set, &set) == 0;
+    size_t used = (size_t)snprintf(out, size, "rank %d of %d (%s, pid %ld): cpu %s, %d thread%s on core", rank, world,
+                                   comm ? lk_comm_backend(comm) : "alone", (long)getpid(), lk_context_isa(s->context),
+                                   lk_context_threads(s->context), lk_context_threads(s->context) == 1 ? "" : "s");
+    bool   known = sched_getaffinity(0, sizeof set, &set) == 0;
     for (int i = 0, n = 0; known && i < CPU_SETSIZE && used + 64 < size; i++)
         if (CPU_ISSET(i, &set)) used += (size_t)snprintf(out + used, size - used, "%s%d", n++ ? "," : " ", i);
     snprintf(out + used, size - used, "; %lld of each batch of %lld",

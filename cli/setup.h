@@ -50,7 +50,8 @@ typedef enum setup_data {
 } setup_data;
 
 /* 0, or the exit status after the mistake was reported. setup_free in either case. */
-int  setup_begin(setup *s, const char *command_name, const options *given); /* the context alone; setup_make goes on from there */
+int  setup_begin(setup *s, const char *command_name,
+                 const options *given); /* the context alone; setup_make goes on from there */
 int  setup_make(setup *s, const char *command_name, const options *given, setup_data what);
 void setup_free(setup *s);
 

@@ -18,13 +18,16 @@ static const option train_options[] = {
     DATA_OPTIONS,
     TRAINING_OPTIONS,
     HEADING("Ranks"),
-    RANKS_OPTION("Start so many ranks on this host: a number, or auto. `lockstep run`, torchrun, mpirun and srun start ranks too"),
+    RANKS_OPTION("Start so many ranks on this host: a number, or auto. `lockstep run`, torchrun, mpirun and srun start "
+                 "ranks too"),
     PARALLEL_OPTIONS,
-    CHOICE("backend", "NAME", "auto", "auto|shm|tcp|mpi|mixed", "What carries data between ranks; auto: shared memory on one host"),
+    CHOICE("backend", "NAME", "auto", "auto|shm|tcp|mpi|mixed",
+           "What carries data between ranks; auto: shared memory on one host"),
     CHOICE("lr-scale", "HOW", "none", "none|linear|sqrt", "Multiply --lr by batch / base-batch, or by its square root"),
     INTEGER("base-batch", "N", "64", 1, 1e7, "With --lr-scale: the batch that --lr was found for"),
     INTEGER("check-every", "N", "1000", 0, 1e12, "Compare the ranks' weights each N steps, and at the end; 0: never"),
-    NUMBER("timeout", "SECONDS", "600", 0.1, 1e7, "A rank that does not come to a collective within this long is given up"),
+    NUMBER("timeout", "SECONDS", "600", 0.1, 1e7,
+           "A rank that does not come to a collective within this long is given up"),
     CHOICE("on-signal", "HOW", "save-stop", "save-exit|save-stop",
            "On SIGTERM, SIGINT or SIGUSR1 of any rank all save at one step; then exit 0, or as the signal would"),
     FLAG("verbose-ranks", "Every rank says what it has, and its own mean loss after each epoch"),
@@ -41,20 +44,20 @@ static const option train_options[] = {
 };
 
 typedef struct watcher {
-    setup   *setup;
-    progress bar;
-    bool     started;
-    FILE    *log;
-    int64_t  images, steps;  /* of this run */
-    double   seconds;        /* in steps alone */
-    double   train_loss;     /* of the latest step */
-    double   loss, accuracy; /* of the latest evaluation; NaN: none */
-    int64_t  samples;        /* of it */
-    int      rank, world;
-    bool     verbose;
+    setup          *setup;
+    progress        bar;
+    bool            started;
+    FILE           *log;
+    int64_t         images, steps;  /* of this run */
+    double          seconds;        /* in steps alone */
+    double          train_loss;     /* of the latest step */
+    double          loss, accuracy; /* of the latest evaluation; NaN: none */
+    int64_t         samples;        /* of it */
+    int             rank, world;
+    bool            verbose;
     lk_tensorboard *board;
-    lk_status board_status; /* the first that was not good */
-    double   late_told; /* how late a rank was when it was last named */
+    lk_status       board_status; /* the first that was not good */
+    double          late_told;    /* how late a rank was when it was last named */
 } watcher;
 
 static volatile sig_atomic_t stop_signal;
@@ -307,7 +310,8 @@ static int run(const options *given)
 const command command_train = {
     "train",
     "train a model",
-    "Trains a model, alone or with several ranks that each take their share of every batch (-n, or any launcher). A moving line on a terminal shows step, loss, images a second and time left; "
+    "Trains a model, alone or with several ranks that each take their share of every batch (-n, or any launcher). A "
+    "moving line on a terminal shows step, loss, images a second and time left; "
     "elsewhere plain "
     "lines are written to standard error.\n\n"
     "The same seed gives the same bits, whatever the number of threads and loader workers. A run that was stopped and "

@@ -59,7 +59,8 @@ static void the_kernels_log_names_who_was_killed_for_memory(void)
     char path[512], text[256] = "";
     put_file("kmsg", "3,901,77,-;Out of memory: Killed process 4242 (train) total-vm:9kB, anon-rss:8kB\n");
     snprintf(path, sizeof path, "%s/kmsg", folder);
-    CHECK(lk__oom_in_log(path, 4242, text, sizeof text) && strncmp(text, "Out of memory: Killed process 4242 (train)", 42) == 0,
+    CHECK(lk__oom_in_log(path, 4242, text, sizeof text) &&
+              strncmp(text, "Out of memory: Killed process 4242 (train)", 42) == 0,
           "%s", text);
     CHECK(!lk__oom_in_log(path, 424, text, sizeof text), "424 is another process");
     put_file("kmsg", "6,902,78,-;usb 1-1: Killed process 4242 of nothing\n");

@@ -10,7 +10,7 @@ LK_BEGIN_DECLS
 typedef struct lk_program lk_program; /* use from one thread */
 
 typedef enum lk_section {
-    LK_FORWARD,  /* training mode; loss and metrics */
+    LK_FORWARD, /* training mode; loss and metrics */
     LK_BACKWARD, /* gradients of the sum of the loss over the samples; with micro_batches a second one adds to the first, until an
                   * update or a LK_SYNC; else it replaces it */
     LK_SYNC,     /* gradients and metrics become those of all ranks and of every backward since the last update */
@@ -21,9 +21,9 @@ typedef enum lk_section {
 
 /* What changes from step to step. */
 typedef struct lk_step {
-    int64_t  step;  /* this update's number, from 1 */
-    int64_t  epoch; /* from 0 */
-    int64_t  count; /* samples of this rank: 0 … capacity (times the micro-batches or shards, for lk_program_compute) */
+    int64_t step;  /* this update's number, from 1 */
+    int64_t epoch; /* from 0 */
+    int64_t count; /* samples of this rank: 0 … capacity (times the micro-batches or shards, for lk_program_compute) */
     int64_t  total; /* samples of the global batch: asked for with shards, which are cut by it; else 0 will do */
     uint64_t seed;  /* of dropout */
     double   rate;  /* learning rate */

@@ -65,18 +65,21 @@ typedef struct lk_trainer_config {
     const char *resume_from; /* go on from this checkpoint directory, which must hold one; may be `save` itself */
     const char *init;        /* weights to start from: a safetensors file or checkpoint directory; NULL: random */
 
-    lk_comm *comm;            /* the ranks that train together, all with the same config; NULL: one alone. Borrowed */
-    int      plan_world;      /* lk_trainer_plan without a comm: plan for rank 0 of so many */
-    int      accumulate;      /* micro-batches a step and rank, one synchronisation; 0: 1 */
-    int      shards;          /* above 0: reproducible, see lk_parallel */
-    bool     sync_batch_norm; /* statistics of the global batch; else each rank's own in training, rank 0's in evaluation */
-    size_t   bucket_bytes;    /* see lk_parallel; 0: 25 MiB */
-    const char *trace;       /* a file for Chrome's and Perfetto's viewers: every rank's kernels and collectives; NULL: none */
-    int64_t     trace_steps; /* how many steps it shows, after the first few */
-    int64_t  check_every;     /* steps after which replicas compare hashes, and at the end; 0: never */
+    lk_comm *comm;        /* the ranks that train together, all with the same config; NULL: one alone. Borrowed */
+    int      plan_world;  /* lk_trainer_plan without a comm: plan for rank 0 of so many */
+    int      accumulate;  /* micro-batches a step and rank, one synchronisation; 0: 1 */
+    int      shards;      /* above 0: reproducible, see lk_parallel */
+    bool sync_batch_norm; /* statistics of the global batch; else each rank's own in training, rank 0's in evaluation */
+    size_t bucket_bytes;  /* see lk_parallel; 0: 25 MiB */
+    const char
+           *trace; /* a file for Chrome's and Perfetto's viewers: every rank's kernels and collectives; NULL: none */
+    int64_t trace_steps; /* how many steps it shows, after the first few */
+    int64_t check_every; /* steps after which replicas compare hashes, and at the end; 0: never */
 
-    int (*event)(void           *user,
-                 const lk_event *event); /* NULL: none; other than 0 stops after this step (with other ranks: the next), saved if save is set */
+    int (*event)(
+        void *user,
+        const lk_event *
+            event); /* NULL: none; other than 0 stops after this step (with other ranks: the next), saved if save is set */
     void *event_user;
 } lk_trainer_config;
 #define LK_TRAINER_CONFIG_INIT                                                                                     \

@@ -39,7 +39,8 @@ static void set_all(lk__job *job, const lk__child *child, lk__environment *e)
     set(e, "LOCKSTEP_JOB", "%s", job->id);
     if (job->token[0]) set(e, "LOCKSTEP_TOKEN", "%s", job->token);
     struct winsize size;
-    if (isatty(config->err) && ioctl(config->err, TIOCGWINSZ, &size) == 0) set(e, "LOCKSTEP_TERMINAL", "%d", (int)size.ws_col);
+    if (isatty(config->err) && ioctl(config->err, TIOCGWINSZ, &size) == 0)
+        set(e, "LOCKSTEP_TERMINAL", "%d", (int)size.ws_col);
     if (config->debug_rank >= 0) set(e, "LOCKSTEP_NO_DEADLINES", "1");
     set(e, "RANK", "%d", child->rank);
     set(e, "WORLD_SIZE", "%d", job->place.world);

@@ -268,8 +268,8 @@ static lk_status far_end(lk_context *context, lk__spec *spec, int in, int out, i
         return lk__fail(context, LK_EFORMAT, "the launcher named no port");
     spec->config.out = out;
     spec->config.err = err;
-    lk__place place = {spec->first_rank, spec->world, spec->token, spec->job, in, spec->colour, spec->generation,
-                       spec->max_restarts};
+    lk__place place = {spec->first_rank, spec->world,      spec->token,       spec->job, in,
+                       spec->colour,     spec->generation, spec->max_restarts};
     return lk__launch_here(context, &spec->config, &place, exit_code);
 }
 

@@ -329,6 +329,7 @@ done:
 lk_status lk_launch(lk_context *context, const lk_launch_config *config, int *exit_code)
 {
     if (config->size == sizeof *config && config->hosts) return lk__launch_hosts(context, config, exit_code);
-    lk__place place = {config->node * config->ranks, config->nodes * config->ranks, NULL, NULL, -1, -1, 0, config->max_restarts};
+    lk__place place = {config->node * config->ranks, config->nodes * config->ranks, NULL, NULL, -1, -1, 0,
+                       config->max_restarts};
     return lk__launch_here(context, config, &place, exit_code);
 }

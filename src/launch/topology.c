@@ -73,7 +73,7 @@ lk_status lk__topology_split(lk_context *context, int ranks, cpu_set_t **cores, 
         snprintf(words, size, "not pinned: only %d core%s", count, count == 1 ? "" : "s");
         return LK_OK;
     }
-    int known = lk__hwloc_order(order, CPU_SETSIZE);
+    int known = count > 2 ? lk__hwloc_order(order, CPU_SETSIZE) : 0; /* two have no neighbours to choose from */
     for (int i = 0; i < count; i++) {
         places[i].package = known ? known : number_in(places[i].cpu, "physical_package_id");
         places[i].core = known ? 0 : number_in(places[i].cpu, "core_id");

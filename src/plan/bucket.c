@@ -37,8 +37,7 @@ static size_t collect(const lk__timeline *t, const int *position, made *all)
 {
     size_t count = 0;
     for (size_t i = 0; i < t->graph->states_count; i++)
-        if (t->gradients[i] >= 0)
-            all[count++] = (made){i, position[t->graph->values[t->gradients[i]].node]};
+        if (t->gradients[i] >= 0) all[count++] = (made){i, position[t->graph->values[t->gradients[i]].node]};
     qsort(all, count, sizeof *all, earlier);
     return count;
 }
@@ -76,7 +75,8 @@ lk_status lk__pass_buckets(lk_plan *p)
         lk__bucket     *last = p->buckets_count ? &p->buckets[p->buckets_count - 1] : NULL;
         bool far = last && p->parallel.world > 1 && last->bytes >= WORTH && gap(t, &all[i - 1], &all[i]) > LONG;
         if (!last || far || last->bytes + bytes > limit(p, p->buckets_count - 1)) {
-            if (lk__grow(c, (void **)&p->buckets, &p->buckets_capacity, p->buckets_count + 1, sizeof *last) < 0) goto done;
+            if (lk__grow(c, (void **)&p->buckets, &p->buckets_capacity, p->buckets_count + 1, sizeof *last) < 0)
+                goto done;
             last = &p->buckets[p->buckets_count++];
             *last = (lk__bucket){.offset = offset};
         }

@@ -90,8 +90,8 @@ static double section_seconds(const lk_plan *p, const lk_rates *r, size_t begin,
 /* What runs at `time`, counted from the start of backward. */
 static size_t running_at(const lk_plan *p, const lk_rates *r, size_t begin, size_t end, double time)
 {
-    double  at = 0;
-    size_t  i = begin;
+    double at = 0;
+    size_t i = begin;
     for (; i + 1 < end; i++)
         if ((at += takes(p, r, i)) > time) break;
     return i;
@@ -103,7 +103,8 @@ static const char *name_at(const lk_plan *p, size_t position, char *text, size_t
     snprintf(text, size, "%s", lk__op_name(n->op));
     for (int i = 0; i < n->outputs; i++)
         for (size_t s = 0; n->out[i] >= 0 && s < p->train.graph->states_count; s++)
-            if (p->train.gradients[s] == n->out[i]) snprintf(text, size, "%s of %.60s", lk__op_name(n->op), p->train.graph->states[s].name);
+            if (p->train.gradients[s] == n->out[i])
+                snprintf(text, size, "%s of %.60s", lk__op_name(n->op), p->train.graph->states[s].name);
     return text;
 }
 
@@ -124,19 +125,20 @@ double lk_plan_step(const lk_plan *p, const lk_rates *r, lk_write write, void *u
     double forward = section_seconds(p, r, 0, begin), backward = section_seconds(p, r, begin, end);
     double update = section_seconds(p, r, t->end[LK_SYNC], t->end[LK_UPDATE]), link = 0, arrived = 0;
     double meeting = p->parallel.world > 1 ? 2 * r->latency : 0, syncs = p->syncs * runs * meeting;
-    say(&o, "step of rank %d of %d: %.3f ms forward, %.3f ms backward%s, %.3f ms update\n", p->parallel.rank, p->parallel.world,
-        1e3 * forward, 1e3 * backward, runs > 1 ? " a micro-batch" : "", 1e3 * update);
+    say(&o, "step of rank %d of %d: %.3f ms forward, %.3f ms backward%s, %.3f ms update\n", p->parallel.rank,
+        p->parallel.world, 1e3 * forward, 1e3 * backward, runs > 1 ? " a micro-batch" : "", 1e3 * update);
     if (p->syncs)
-        say(&o, "  %d sums over all ranks within them (synchronised batch norm), each %.3f ms, which nothing hides\n", p->syncs,
-            1e3 * meeting);
+        say(&o, "  %d sums over all ranks within them (synchronised batch norm), each %.3f ms, which nothing hides\n",
+            p->syncs, 1e3 * meeting);
     for (size_t i = 0; i < p->buckets_count && p->parallel.world > 1; i++) {
         const lk__bucket *b = &p->buckets[i];
         double            whole = section_seconds(p, r, begin, b->after + 1), start = fmax(whole, arrived);
         char              first[96], last[96];
         arrived = start + travels(p, r, (double)b->bytes);
         link += arrived - start;
-        say(&o, "  bucket %zu: all_reduce of %zu bytes (%d tensors), whole %.3f ms into backward, travels %.3f to %.3f ms", i,
-            b->bytes, b->states, 1e3 * whole, 1e3 * start, 1e3 * arrived);
+        say(&o,
+            "  bucket %zu: all_reduce of %zu bytes (%d tensors), whole %.3f ms into backward, travels %.3f to %.3f ms",
+            i, b->bytes, b->states, 1e3 * whole, 1e3 * start, 1e3 * arrived);
         if (start < backward)
             say(&o, ", over %s to %s", name_at(p, running_at(p, r, begin, end, start), first, sizeof first),
                 name_at(p, running_at(p, r, begin, end, fmin(arrived, backward)), last, sizeof last));
@@ -146,7 +148,8 @@ double lk_plan_step(const lk_plan *p, const lk_rates *r, lk_write write, void *u
     double exposed = fmax(0, arrived - backward);
     double critical = runs * (forward + backward) + syncs + exposed + meeting + update;
     say(&o, "critical path %.3f ms", 1e3 * critical);
-    if (link > 0) say(&o, ": %.3f ms of %.3f ms on the link are hidden by backward", 1e3 * (link - exposed), 1e3 * link);
+    if (link > 0)
+        say(&o, ": %.3f ms of %.3f ms on the link are hidden by backward", 1e3 * (link - exposed), 1e3 * link);
     say(&o, "\n");
     return critical;
 }

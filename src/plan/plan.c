@@ -97,7 +97,8 @@ static void count_sets(lk_plan *p)
         p->syncs += p->train.graph->nodes[p->train.order[i]].op == LK__OP_sync;
     int mine = lk__first_shard(f->shards, f->world, f->rank + 1) - lk__first_shard(f->shards, f->world, f->rank);
     p->sets = f->shards ? (f->shards + f->world - 1) / f->world /* alike on all ranks, as shared memory must be */
-                        : f->micro_batches > 1 ? 2 : 1;
+              : f->micro_batches > 1 ? 2
+                                     : 1;
     p->lanes = f->shards && p->syncs ? mine : 1;
     p->memory[LK_MEMORY_GRADIENTS] = p->gradient_bytes * (size_t)p->sets;
 }
@@ -121,8 +122,8 @@ static lk_status fill_unused(lk__timeline *t, bool names_them)
             used += (size_t)snprintf(names + used, sizeof names - used, "%s%s", used ? ", " : "", g->states[i].name);
     }
     if (count && names_them)
-        lk__log(g->context, LK_LOG_WARNING, "%d parameter%s not used by the loss and get%s a gradient of zeros: %s", count,
-                count == 1 ? " is" : "s are", count == 1 ? "s" : "", names);
+        lk__log(g->context, LK_LOG_WARNING, "%d parameter%s not used by the loss and get%s a gradient of zeros: %s",
+                count, count == 1 ? " is" : "s are", count == 1 ? "s" : "", names);
     return LK_OK;
 }
 
@@ -177,13 +178,14 @@ static lk_status check(lk_graph *g, const lk_plan_config *config)
     if (f->world < 0 || f->rank < 0 || (f->rank > 0 && f->rank >= f->world))
         return lk__fail(c, LK_EINVAL, "rank %d of a world of %d", f->rank, f->world);
     if (f->shards < 0 || f->micro_batches < 0 || (f->shards && f->micro_batches > 1))
-        return lk__fail(c, LK_EINVAL,
-                        "%d shards and %d micro-batches: shards are run one after the other already, so either may be given, "
-                        "not both",
-                        f->shards, f->micro_batches);
+        return lk__fail(
+            c, LK_EINVAL,
+            "%d shards and %d micro-batches: shards are run one after the other already, so either may be given, "
+            "not both",
+            f->shards, f->micro_batches);
     if (f->shards && f->shards < f->world)
-        return lk__fail(c, LK_EINVAL, "%d shards cannot be shared among %d ranks: take at least one shard a rank", f->shards,
-                        f->world);
+        return lk__fail(c, LK_EINVAL, "%d shards cannot be shared among %d ranks: take at least one shard a rank",
+                        f->shards, f->world);
     const lk_optimizer_config *o = config->optimizer;
     if (!o) return LK_OK;
     if (o->size != sizeof *o) return lk__fail(c, LK_EINVAL, "lk_optimizer_config is of another version of Lockstep");

@@ -15,9 +15,9 @@
 #include <unistd.h>
 
 enum {
-    TILE = 16384,   /* elements that one thread adds at a time */
-    BLOCK = 4096,   /* elements of a tree's intermediate results */
-    DEPTH = 14,     /* of a tree over as many shards as there can be */
+    TILE = 16384, /* elements that one thread adds at a time */
+    BLOCK = 4096, /* elements of a tree's intermediate results */
+    DEPTH = 14,   /* of a tree over as many shards as there can be */
 };
 
 /* A whole subtree of the fixed tree: shards first … last-1. */
@@ -26,22 +26,22 @@ typedef struct subtree {
 } subtree;
 
 struct lk__exchange {
-    lk_comm   *bulk;  /* buckets; a group of its own where sums in the midst of backward must not queue behind them */
-    bool       split; /* bulk is ours to free */
-    bool       overlaps;
-    lk_work  **works; /* by bucket: under way, or NULL */
-    subtree   *subtrees; /* of all ranks, in order */
-    int        subtrees_count;
-    bool       aligned; /* an all_reduce completes the tree */
-    char      *slices;  /* unless aligned: of every subtree, this rank's slice of a bucket */
-    size_t     slice_bytes, slices_bytes;
-    char      *scratch; /* DEPTH blocks */
-    size_t    *counts, *displacements, *more_counts, *more_displacements; /* one a rank */
-    double    *gathered, *mine; /* of the small gatherings: all shards' numbers, then all ranks' words */
-    size_t     numbers;         /* that each of these can hold */
-    lk__word  *words;
-    lk__sums  *ranks; /* what each rank's shards gave */
-    double     waited;
+    lk_comm  *bulk;  /* buckets; a group of its own where sums in the midst of backward must not queue behind them */
+    bool      split; /* bulk is ours to free */
+    bool      overlaps;
+    lk_work **works;    /* by bucket: under way, or NULL */
+    subtree  *subtrees; /* of all ranks, in order */
+    int       subtrees_count;
+    bool      aligned; /* an all_reduce completes the tree */
+    char     *slices;  /* unless aligned: of every subtree, this rank's slice of a bucket */
+    size_t    slice_bytes, slices_bytes;
+    char     *scratch;                                                   /* DEPTH blocks */
+    size_t   *counts, *displacements, *more_counts, *more_displacements; /* one a rank */
+    double   *gathered, *mine; /* of the small gatherings: all shards' numbers, then all ranks' words */
+    size_t    numbers;         /* that each of these can hold */
+    lk__word *words;
+    lk__sums *ranks; /* what each rank's shards gave */
+    double    waited;
 };
 
 enum { SMALL = 64 }; /* numbers a shard that are exchanged besides synchronised sums */
@@ -80,7 +80,8 @@ static void find_subtrees(lk__exchange *x, const lk_parallel *f)
 }
 
 /* The sum over shards lo … hi of `count` elements: where it is. A result that had to be added lies in scratch[depth]. */
-static const char *tree(const lk_program *p, const char *const *at, int lo, int hi, size_t offset, size_t count, int depth)
+static const char *tree(const lk_program *p, const char *const *at, int lo, int hi, size_t offset, size_t count,
+                        int depth)
 {
     const lk__exchange *x = p->exchange;
     for (int i = 0; i < x->subtrees_count; i++)
@@ -164,7 +165,8 @@ static lk_status trade_slices(lk_program *p, const lk__bucket *b, int turn, bool
             x->more_displacements[rank] = (size_t)i * x->slice_bytes / size;
             *more = true;
             if (rank == f->rank)
-                send = lk__gradient_set(p, x->subtrees[i].first - lk__first_shard(f->shards, f->world, rank)) + b->offset;
+                send =
+                    lk__gradient_set(p, x->subtrees[i].first - lk__first_shard(f->shards, f->world, rank)) + b->offset;
         }
     }
     for (int rank = 0; rank < f->world; rank++) {
@@ -195,7 +197,8 @@ static lk_status send_slices(lk_program *p, const lk__bucket *b)
         memcpy(bucket + (first + i) * size, tree(p, at, 0, f->shards, i * size, count, 0), count * size);
     }
     for (int rank = 0; rank < f->world; rank++) slice_of(p, elements, rank, &x->displacements[rank], &x->counts[rank]);
-    return lk_comm_all_gatherv(x->bulk, bucket + first * size, bucket, x->counts, x->displacements, p->plan->graph->real, NULL);
+    return lk_comm_all_gatherv(x->bulk, bucket + first * size, bucket, x->counts, x->displacements,
+                               p->plan->graph->real, NULL);
 }
 
 static lk_status send_bucket(lk_program *p, size_t index)
@@ -248,9 +251,8 @@ static lk_status gather_shards(lk_program *p, const double *mine, size_t numbers
         return LK_OK;
     }
     double    start = lk__now();
-    lk_status status =
-        lk_comm_all_gatherv(p->comm, mine, x->gathered, x->counts, x->displacements, LK_F64, NULL);
-    double end = lk__now();
+    lk_status status = lk_comm_all_gatherv(p->comm, mine, x->gathered, x->counts, x->displacements, LK_F64, NULL);
+    double    end = lk__now();
     x->waited += end - start;
     lk__traced(p, "sums", start, end, leaves * numbers * sizeof *mine);
     return status;
@@ -417,7 +419,8 @@ static size_t lay_out(const lk_program *p, lk__exchange *x, char *memory)
 {
     const lk_plan *plan = p->plan;
     size_t         used = lk__round_up(sizeof *x, LK__ALIGN), world = (size_t)plan->parallel.world;
-    size_t         shards = plan->parallel.shards ? (size_t)plan->parallel.shards : world, widest = largest_sync(plan), most = 0;
+    size_t         shards = plan->parallel.shards ? (size_t)plan->parallel.shards : world, widest = largest_sync(plan),
+           most = 0;
     if (widest < SMALL) widest = SMALL;
     for (size_t i = 0; i < plan->buckets_count; i++)
         if (plan->buckets[i].bytes > most) most = plan->buckets[i].bytes;
@@ -445,8 +448,7 @@ lk_status lk__exchange_create(lk_program *p)
     if (f->shards) {
         int each = f->shards / f->world;
         measured.aligned = f->shards % f->world == 0 && (each & (each - 1)) == 0;
-        if (f->shards > 64)
-            return lk__fail(p->context, LK_EUNSUPPORTED, "%d shards; at most 64", f->shards);
+        if (f->shards > 64) return lk__fail(p->context, LK_EUNSUPPORTED, "%d shards; at most 64", f->shards);
     }
     size_t bytes = lay_out(p, &measured, NULL);
     char  *memory = lk__alloc(p->context, LK_MEMORY_OTHER, bytes);

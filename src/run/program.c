@@ -71,8 +71,8 @@ static lk_status check_comm(const lk_plan *plan, lk_comm *comm)
     const lk_parallel *f = &plan->parallel;
     int                size = comm ? lk_comm_size(comm) : 1, rank = comm ? lk_comm_rank(comm) : 0;
     if (size == f->world && rank == f->rank) return LK_OK;
-    return lk__fail(plan->context, LK_EMISMATCH, "the plan is for rank %d of %d, this is rank %d of %d", f->rank, f->world,
-                    rank, size);
+    return lk__fail(plan->context, LK_EMISMATCH, "the plan is for rank %d of %d, this is rank %d of %d", f->rank,
+                    f->world, rank, size);
 }
 
 static lk_status make_lanes(lk_program *p)
@@ -125,9 +125,11 @@ lk_status lk_program_create(lk_plan *plan, lk_store *store, lk_comm *comm, lk_pr
     p->arena = lk__alloc(c, LK_MEMORY_ACTIVATIONS, plan->memory[LK_MEMORY_ACTIVATIONS]);
     p->workspace = lk__alloc(c, LK_MEMORY_WORKSPACE, plan->memory[LK_MEMORY_WORKSPACE]);
     status = LK_ENOMEM;
-    if ((plan->memory[LK_MEMORY_ACTIVATIONS] && !p->arena) || (plan->memory[LK_MEMORY_WORKSPACE] && !p->workspace)) goto fail;
+    if ((plan->memory[LK_MEMORY_ACTIVATIONS] && !p->arena) || (plan->memory[LK_MEMORY_WORKSPACE] && !p->workspace))
+        goto fail;
     if (p->comm && (status = lk__verify_plans(p)) < 0) goto fail;
-    if ((status = make_gradients(p)) < 0 || (status = make_lanes(p)) < 0 || (status = lk__exchange_create(p)) < 0) goto fail;
+    if ((status = make_gradients(p)) < 0 || (status = make_lanes(p)) < 0 || (status = lk__exchange_create(p)) < 0)
+        goto fail;
     *program = p;
     return LK_OK;
 fail:
@@ -137,7 +139,8 @@ fail:
 
 static void free_line(lk_context *c, lk__line *l)
 {
-    if (l->instructions) lk__free(c, LK_MEMORY_OTHER, l->instructions, l->timeline->order_count * sizeof *l->instructions);
+    if (l->instructions)
+        lk__free(c, LK_MEMORY_OTHER, l->instructions, l->timeline->order_count * sizeof *l->instructions);
 }
 
 void lk_program_free(lk_program *p)
@@ -193,7 +196,8 @@ static lk_status cut(lk_program *p, int lane, int64_t first, int64_t count)
         const char      *data = p->bound[i];
         if (v->kind != LK__VALUE_INPUT) continue;
         if (data && first > 0 && counts(v))
-            data += (size_t)first * (size_t)(lk__shape_elements(&v->shape) / v->shape.dims[0]) * lk_dtype_size(v->shape.dtype);
+            data += (size_t)first * (size_t)(lk__shape_elements(&v->shape) / v->shape.dims[0]) *
+                    lk_dtype_size(v->shape.dtype);
         if (l->inputs[i] == data) continue;
         l->inputs[i] = data;
         l->train.samples = -1;
@@ -254,7 +258,8 @@ static lk_status compute_shards(lk_program *p)
     int64_t            begin = shard_row(p, first);
     lk_status          status = LK_OK;
     if (p->step.total < p->step.count || shard_row(p, first + here) - begin != p->step.count)
-        return lk__fail(p->context, LK_EINVAL, "%lld samples here of a batch of %lld: rank %d's %d of %d shards hold %lld",
+        return lk__fail(p->context, LK_EINVAL,
+                        "%lld samples here of a batch of %lld: rank %d's %d of %d shards hold %lld",
                         (long long)p->step.count, (long long)p->step.total, f->rank, here, f->shards,
                         (long long)(shard_row(p, first + here) - begin));
     for (int shard = 0; shard < here && status >= 0; shard += p->plan->lanes) {

@@ -11,13 +11,13 @@
 #include <lockstep/comm.h>
 
 typedef struct lk__instruction {
-    lk__kernel run;
-    lk__call   call;
-    int        node;
-    size_t     whole; /* buckets that are whole after it */
-    const char *name;   /* while tracing */
-    double     seconds; /* while profiling */
-    int64_t    runs;
+    lk__kernel  run;
+    lk__call    call;
+    int         node;
+    size_t      whole;   /* buckets that are whole after it */
+    const char *name;    /* while tracing */
+    double      seconds; /* while profiling */
+    int64_t     runs;
 } lk__instruction;
 
 typedef struct lk__line {
@@ -63,15 +63,15 @@ struct lk_program {
     lk_step      step;
     lk_metrics   metrics;
     bool         profile;
-    lk__trace   *trace;             /* NULL: nothing is recorded */
+    lk__trace   *trace; /* NULL: nothing is recorded */
     char        *trace_names;
     size_t       trace_names_bytes;
 
     int           pending; /* backward runs since the last update */
     bool          no_sync, synced;
-    size_t        sent;   /* buckets of this update that are on their way or there */
-    int           shard;  /* of this rank, from 0: the one that runs */
-    lk__sums     *sums;   /* by shard of this rank */
+    size_t        sent;  /* buckets of this update that are on their way or there */
+    int           shard; /* of this rank, from 0: the one that runs */
+    lk__sums     *sums;  /* by shard of this rank */
     lk__exchange *exchange;
     double        wish, data;
 };
@@ -106,7 +106,7 @@ lk_status lk__exchange_finish(lk_program *program);
 lk_status lk__exchange_numbers(lk_program *program, const double *mine, int numbers, double *out);
 
 /* ---- verify.c: what ranks compare ---- */
-lk_status lk__verify_plans(lk_program *program);  /* the lines of what they will run */
+lk_status lk__verify_plans(lk_program *program);                /* the lines of what they will run */
 lk_status lk__verify_states(lk_program *program, int64_t step); /* hashes of all parameters and buffers */
 /* Rank 0's parameters, optimizer state and buffers to all. */
 lk_status lk__broadcast_states(lk_program *program);
@@ -121,7 +121,7 @@ void lk__traced(const lk_program *program, const char *name, double began, doubl
 
 /* ---- for the trainer ---- */
 void     lk__program_say(lk_program *program, double wish, double data); /* travels with the next SYNC */
-double   lk__program_wishes(const lk_program *program);      /* the largest of all ranks' at the latest SYNC */
+double   lk__program_wishes(const lk_program *program); /* the largest of all ranks' at the latest SYNC */
 lk__word lk__program_word(const lk_program *program, int rank);
 lk__sums lk__program_sums(const lk_program *program, int rank); /* what a rank's own samples gave at the latest SYNC */
 

@@ -57,8 +57,8 @@ double lk__program_number(const lk_program *p, const lk__timeline *t, int value,
 
 static lk__sums lane_sums(const lk_program *p, const lk__lane *lane, const lk__timeline *t)
 {
-    int      values[] = {t->sum, t->weight, t->correct};
-    double   numbers[] = {0, 1, 0};
+    int    values[] = {t->sum, t->weight, t->correct};
+    double numbers[] = {0, 1, 0};
     for (int i = 0; i < 3; i++) {
         if (values[i] < 0) continue;
         const void *data = lk__program_resolve(p, lane->arena, p->gradients, t->places[values[i]]);
@@ -86,11 +86,10 @@ static inline void run_one(const lk_program *p, lk__instruction *in)
     in->seconds += end - start;
     in->runs++;
     if (p->trace)
-        lk__trace_add(p->trace, &(lk__trace_event){.name = in->name,
-                                                   .kind = LK__TRACE_KERNEL,
-                                                   .track = LK__TRACK_COMPUTE,
-                                                   .begin = start,
-                                                   .end = end});
+        lk__trace_add(
+            p->trace,
+            &(lk__trace_event){
+                .name = in->name, .kind = LK__TRACE_KERNEL, .track = LK__TRACK_COMPUTE, .begin = start, .end = end});
 }
 
 /* One stretch of one lane. In backward, the last lane's passing makes buckets whole. */
@@ -122,7 +121,8 @@ static lk_status run_lanes(lk_program *p, lk_section section)
         lk__line   *line = &p->lanes[i].train;
         int         set = p->plan->parallel.shards ? p->shard + i : p->pending > 0 ? 1 : 0;
         const char *gradients = lk__gradient_set(p, section == LK_UPDATE ? 0 : set);
-        if (line->samples == p->lanes[i].step.count && (section == LK_FORWARD || line->gradients == gradients)) continue;
+        if (line->samples == p->lanes[i].step.count && (section == LK_FORWARD || line->gradients == gradients))
+            continue;
         if ((status = patch(p, &p->lanes[i], line, gradients)) < 0) return status;
     }
     for (size_t i = l->begin[section], stop; i < l->end[section] && status >= 0; i = stop + 1) {
@@ -138,10 +138,11 @@ static lk_status run_lanes(lk_program *p, lk_section section)
 static lk_status run_backward(lk_program *p)
 {
     const lk_plan *plan = p->plan;
-    bool adds = plan->parallel.shards || plan->sets > 1;
+    bool           adds = plan->parallel.shards || plan->sets > 1;
     if (!adds && p->no_sync)
-        return lk__fail(p->context, LK_EINVAL,
-                        "lk_no_sync adds up gradients, but the plan holds one set of them: plan it with micro_batches above 1");
+        return lk__fail(
+            p->context, LK_EINVAL,
+            "lk_no_sync adds up gradients, but the plan holds one set of them: plan it with micro_batches above 1");
     if (p->synced || (!adds && p->pending)) { /* gradients that nobody took: these replace them */
         p->pending = 0;
         p->synced = false;
@@ -164,7 +165,8 @@ static lk_status run_sync(lk_program *p)
 {
     const lk__timeline *t = &p->plan->train;
     if (p->synced) return LK_OK;
-    if (p->pending == 0) return lk__fail(p->context, LK_EINVAL, "there are no gradients to synchronise: run LK_BACKWARD first");
+    if (p->pending == 0)
+        return lk__fail(p->context, LK_EINVAL, "there are no gradients to synchronise: run LK_BACKWARD first");
     lk_status status = lk__exchange_finish(p);
     if (status < 0) return status;
     double all[3];

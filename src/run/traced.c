@@ -15,7 +15,8 @@ static void name_line(lk__line *l, char *names)
 
 lk_status lk__program_trace(lk_program *p, lk__trace *trace)
 {
-    size_t lanes = (size_t)p->plan->lanes, each = p->lanes[0].train.count, bytes = (lanes * each + p->evaluate.count) * NAME;
+    size_t lanes = (size_t)p->plan->lanes, each = p->lanes[0].train.count,
+           bytes = (lanes * each + p->evaluate.count) * NAME;
     if (trace && !p->trace_names) {
         if (!(p->trace_names = lk__alloc(p->context, LK_MEMORY_OTHER, bytes))) return LK_ENOMEM;
         p->trace_names_bytes = bytes;

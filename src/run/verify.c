@@ -102,9 +102,10 @@ lk_status lk__verify_plans(lk_program *p)
     }
     if ((status = find_different(p, hash_plan(p->plan, 0, differs), &different)) < 0) return status;
     if (different < 0)
-        return lk__fail(p->context, LK_EMISMATCH,
-                        "the ranks would run the same instructions with different settings (an optimizer's, a schedule's): "
-                        "start all of them with the same options");
+        return lk__fail(
+            p->context, LK_EMISMATCH,
+            "the ranks would run the same instructions with different settings (an optimizer's, a schedule's): "
+            "start all of them with the same options");
     (void)plan_line(p->plan, same, text);
     return tell_difference(p, text, different, "the ranks would not run the same program; they first differ in");
 }
@@ -138,7 +139,8 @@ lk_status lk__verify_states(lk_program *p, int64_t step)
         if ((status = find_different(p, hash_state(p, i), &different)) < 0) return status;
         if (different < 0) continue;
         return lk__fail(p->context, LK_EMISMATCH,
-                        "replicas diverged: at step %" PRId64 " rank %d's \"%s\" differs from rank 0's. Bits must be the same on "
+                        "replicas diverged: at step %" PRId64
+                        " rank %d's \"%s\" differs from rank 0's. Bits must be the same on "
                         "all ranks: look for memory errors, different processors, or a hand-written change on one rank",
                         step, different, p->plan->graph->states[i].name);
     }

@@ -80,8 +80,10 @@ lk_status lk__saver_begin(lk__saver *s, const char *directory, const lk_progress
     atomic_store(&b->done, false);
     for (int i = 0; i < KINDS; i++)
         if (lk_plan_memory(s->store->plan, kinds[i])) memcpy(to[i], from[i], lk_plan_memory(s->store->plan, kinds[i]));
-    if (pthread_create(&b->thread, NULL, write_copy, b) != 0) write_copy(b); /* no thread to be had: then while we wait */
-    else b->running = true;
+    if (pthread_create(&b->thread, NULL, write_copy, b) != 0)
+        write_copy(b); /* no thread to be had: then while we wait */
+    else
+        b->running = true;
     return LK_OK;
 }
 

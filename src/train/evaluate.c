@@ -32,7 +32,8 @@ lk_status lk_trainer_evaluate(lk_trainer *t, double *loss, double *accuracy, int
     if ((status = lk_loader_seek(t->test, 0, 0)) < 0) return status;
     while ((status = lk_loader_next(t->test, &b)) == LK_OK)
         for (int i = 0; i < here; i++) {
-            int64_t begin = b.total * (first + i) / parts - b.offset, end = b.total * (first + i + 1) / parts - b.offset;
+            int64_t begin = b.total * (first + i) / parts - b.offset,
+                    end = b.total * (first + i + 1) / parts - b.offset;
             if ((status = evaluate_part(t, &b, begin, end - begin, sums[i])) < 0) return status;
         }
     if (status < 0 || (status = lk__exchange_numbers(t->program, sums[0], 4, all)) < 0) return status;

@@ -58,8 +58,8 @@ lk_status lk__trainer_load(lk_trainer *t)
     }
     if ((status = lk__trainer_share(t, 0, status)) < 0) return status;
     if (t->world > 1) {
-        int64_t words[] = {t->progress.step, t->progress.epoch, t->progress.position, (int64_t)t->progress.seed, t->saved,
-                           from != NULL};
+        int64_t words[] = {t->progress.step,          t->progress.epoch, t->progress.position,
+                           (int64_t)t->progress.seed, t->saved,          from != NULL};
         if ((status = lk_comm_broadcast(f->comm, words, 6, LK_I64, 0, NULL)) < 0) return status;
         t->progress = (lk_progress){words[0], words[1], words[2], (uint64_t)words[3]};
         t->saved = words[4];

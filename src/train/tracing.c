@@ -102,8 +102,7 @@ lk_status lk__trainer_trace_write(lk_trainer *t)
             if (t->rank == peer) own.offset = offset;
         }
     blocks[t->rank] = own;
-    if (status >= 0 && t->world > 1)
-        status = lk_comm_all_gather(t->config.comm, &own, blocks, sizeof own, LK_U8, NULL);
+    if (status >= 0 && t->world > 1) status = lk_comm_all_gather(t->config.comm, &own, blocks, sizeof own, LK_U8, NULL);
     if (status >= 0 && t->world > 1) status = gather(t, blocks, mine, &all, &total);
     if (status >= 0 && t->rank == 0) status = write_parts(t, blocks, all ? all : mine);
     status = lk__trainer_share(t, 0, status);

@@ -19,12 +19,13 @@ static lk_status check(lk_context *c, const lk_trainer_config *f)
     if (f->batch < 1) return lk__fail(c, LK_EINVAL, "a batch of %lld samples", (long long)f->batch);
     if (f->epochs < 0 || f->steps < 0 || (f->epochs == 0 && f->steps == 0))
         return lk__fail(c, LK_EINVAL, "say for how many epochs or steps to train");
-    if (f->trace && f->trace_steps < 1) return lk__fail(c, LK_EINVAL, "a trace of %lld steps", (long long)f->trace_steps);
+    if (f->trace && f->trace_steps < 1)
+        return lk__fail(c, LK_EINVAL, "a trace of %lld steps", (long long)f->trace_steps);
     if (f->accumulate < 0 || f->shards < 0 || f->check_every < 0)
         return lk__fail(c, LK_EINVAL, "accumulate, shards and check_every are 0 or above");
     if (f->shards > 64 || (f->shards && f->shards > f->batch))
-        return lk__fail(c, LK_EINVAL, "a batch of %lld cut into %d shards: at most one a sample, and 64", (long long)f->batch,
-                        f->shards);
+        return lk__fail(c, LK_EINVAL, "a batch of %lld cut into %d shards: at most one a sample, and 64",
+                        (long long)f->batch, f->shards);
     if (f->keep < 1) return lk__fail(c, LK_EINVAL, "keep is %d; at least one checkpoint must stay", f->keep);
     if (f->train && f->test &&
         (lk_dataset_rank(f->test) != lk_dataset_rank(f->train) ||
@@ -46,7 +47,10 @@ static int64_t total_steps(const lk_trainer_config *f)
     return f->steps > 0 ? f->steps : f->epochs * steps_per_epoch(f);
 }
 
-static int world_of(const lk_trainer_config *f) { return f->comm ? lk_comm_size(f->comm) : f->plan_world > 0 ? f->plan_world : 1; }
+static int world_of(const lk_trainer_config *f)
+{
+    return f->comm ? lk_comm_size(f->comm) : f->plan_world > 0 ? f->plan_world : 1;
+}
 static int rank_of(const lk_trainer_config *f) { return f->comm ? lk_comm_rank(f->comm) : 0; }
 
 /* This rank's part of every batch. */
@@ -184,7 +188,8 @@ lk_status lk_trainer_create(lk_context *c, const lk_trainer_config *config, lk_t
         (status = lk_store_create(t->plan, config->seed, &t->store)) < 0 ||
         (status = lk_program_create(t->plan, t->store, config->comm, &t->program)) < 0 ||
         (status = lk__trainer_load(t)) < 0 ||
-        (saves && ((status = lk__saver_init(&t->saver, t->store)) < 0 || (status = lk__saver_background(&t->saver)) < 0)) ||
+        (saves &&
+         ((status = lk__saver_init(&t->saver, t->store)) < 0 || (status = lk__saver_background(&t->saver)) < 0)) ||
         (status = open_loaders(t)) < 0 || (status = lk__trainer_trace_open(t)) < 0) {
         give_up(t, status);
         lk_trainer_free(t);
@@ -222,8 +227,8 @@ static lk_status not_finite(lk_trainer *t, const lk_batch *b, int rank)
     double sum = lk__program_sums(t->program, rank).sum;
     if (t->world > 1) snprintf(who, sizeof who, "rank %d's", rank);
     if (rank != t->rank)
-        return lk__fail(t->context, LK_ENAN, "%s loss became %g at step %lld (epoch %lld). That step was not taken", who, sum,
-                        (long long)t->progress.step + 1, (long long)b->epoch + 1);
+        return lk__fail(t->context, LK_ENAN, "%s loss became %g at step %lld (epoch %lld). That step was not taken",
+                        who, sum, (long long)t->progress.step + 1, (long long)b->epoch + 1);
     for (int64_t i = 0; i < b->count && used + 24 < sizeof samples; i++)
         used +=
             (size_t)snprintf(samples + used, sizeof samples - used, "%s%lld", i ? ", " : "", (long long)b->indices[i]);
@@ -314,7 +319,8 @@ static bool due(int64_t every, int64_t step, bool epoch_end)
 static lk_status check_replicas(lk_trainer *t, bool last)
 {
     int64_t every = t->config.check_every;
-    if (t->world == 1 || every == 0 || t->checked == t->progress.step || (!last && t->progress.step % every != 0)) return LK_OK;
+    if (t->world == 1 || every == 0 || t->checked == t->progress.step || (!last && t->progress.step % every != 0))
+        return LK_OK;
     t->checked = t->progress.step;
     return lk__verify_states(t->program, t->progress.step);
 }
@@ -337,11 +343,12 @@ static lk_status run_loop(lk_trainer *t)
     while (t->progress.step < t->steps && !t->stop) {
         lk_batch b;
         lk_event e = {.kind = LK_EVENT_STEP};
-        double asked = lk__now();
+        double   asked = lk__now();
         status = lk_loader_next(t->train, &b);
         t->data = lk__now() - asked;
         if (status == LK_END) continue; /* the next call begins the next epoch */
-        if (status < 0 || (status = lk__trainer_trace_step(t)) < 0 || (status = train_batch(t, &b, &e)) < 0) return status;
+        if (status < 0 || (status = lk__trainer_trace_step(t)) < 0 || (status = train_batch(t, &b, &e)) < 0)
+            return status;
         double now = lk__now();
         trace_step(t, asked, now);
         tell_step(t, &b, e, now - last);

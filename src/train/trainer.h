@@ -28,8 +28,9 @@ struct lk_trainer {
 
     /* Since the epoch began: this rank's own samples, and all ranks'. */
     lk__sums own, all;
-    double  *late; /* seconds a step that each rank comes later than the first, and that its data took; smoothed, side by side */
-    double   data; /* seconds that this step's batch took */
+    double *
+        late; /* seconds a step that each rank comes later than the first, and that its data took; smoothed, side by side */
+    double data; /* seconds that this step's batch took */
 };
 
 /* The parts that batches are cut into for evaluation: one a shard, or one a rank. */
@@ -48,8 +49,9 @@ lk_status lk__trainer_trace_write(lk_trainer *trainer);
 lk_status lk__trainer_evaluate(lk_trainer *trainer); /* and tells */
 
 /* ---- resume.c ---- */
-lk_status lk__trainer_load(lk_trainer *trainer); /* what init and resume say: read by rank 0, sent to all */
+lk_status lk__trainer_load(lk_trainer *trainer);            /* what init and resume say: read by rank 0, sent to all */
 lk_status lk__trainer_save(lk_trainer *trainer, bool last); /* by rank 0, in the background unless it is the last */
-void lk__trainer_look_at_save(lk_trainer *trainer); /* tells of one that is done meanwhile; a failure waits for the next save */
+void      lk__trainer_look_at_save(
+         lk_trainer *trainer); /* tells of one that is done meanwhile; a failure waits for the next save */
 
 #endif
