@@ -104,12 +104,9 @@ static int64_t share(const bench *b)
 static lk_status make(bench *b)
 {
     setup    *s = b->setup;
-    int       rank = lk_dataset_rank(s->train) + 1;
-    int64_t   dims[LK_MAX_RANK] = {lk_trainer_capacity(&s->config)};
-    size_t    size = lk_dtype_size(s->config.dtype);
-    lk_status status = lk_graph_create(s->context, s->config.dtype, &b->graph);
+    size_t    size = lk_dtype_size(s->config.dtype), memory[LK_MEMORY_COUNT];
+    lk_status status = lk_trainer_plan(s->context, &s->config, &b->graph, &b->plan, memory);
     if (status < 0) return status;
-    memcpy(dims + 1, lk_dataset_dims(s->train), (size_t)(rank - 1) * sizeof *dims);
     b->elements = lk_dataset_elements(s->train);
     b->share = share(b);
     b->samples = b->share;
@@ -118,16 +115,7 @@ static lk_status make(bench *b)
     b->labels = malloc((size_t)b->samples * sizeof *b->labels);
     if (!b->features || !b->labels) return LK_ENOMEM;
     fill(b);
-    lk_tensor      x = lk_input(b->graph, "features", s->config.dtype, rank, dims);
-    lk_tensor      labels = lk_input(b->graph, "labels", LK_I32, 1, dims);
-    lk_plan_config plan = LK_PLAN_CONFIG_INIT;
-    plan.loss = lk_cross_entropy(s->config.model_with(x, s->config.model_user), labels);
-    plan.optimizer = &s->config.optimizer;
-    plan.sync_batch_norm = s->config.sync_batch_norm;
-    plan.parallel = (lk_parallel){b->world, b->rank, s->config.accumulate, s->config.shards, s->config.bucket_bytes};
-    if ((status = lk_plan_create(b->graph, &plan, &b->plan)) < 0 ||
-        (status = lk_store_create(b->plan, s->config.seed, &b->store)) < 0)
-        return status;
+    if ((status = lk_store_create(b->plan, s->config.seed, &b->store)) < 0) return status;
     return lk_program_create(b->plan, b->store, s->config.comm, &b->program);
 }
 

@@ -91,7 +91,7 @@ static lk_status measure(const setup *s, const lk_plan *plan, double *seconds)
     lk_store         *store = NULL;
     lk_program       *program = NULL;
     size_t            memory[LK_MEMORY_COUNT];
-    int64_t           capacity = lk_trainer_capacity(&f);
+    int64_t           capacity = lk_plan_capacity(plan);
     void             *features = calloc((size_t)(capacity * lk_dataset_elements(f.train)), lk_dtype_size(f.dtype));
     int32_t          *labels = calloc((size_t)capacity, sizeof *labels);
     f.batch = capacity;

@@ -17,7 +17,10 @@ typedef struct lk_parallel {
     int micro_batches;
     /* Above 0: reproducible. The global batch is cut into so many shards, and what they give is added in one fixed tree, so
      * that any number of ranks up to it gives the same bits. Each shard of a rank has gradients of its own. */
-    int    shards;
+    int shards;
+    /* With shards: the graph's capacity is that of all shards of a rank, and only what adds over samples is run shard by shard.
+     * The same bits, and faster. LK_EUNSUPPORTED where the model adds over samples in its midst, as batch norm by shard does. */
+    bool   wide;
     size_t bucket_bytes; /* of gradients that travel together; 0: 25 MiB, the first 1 MiB */
 } lk_parallel;
 
@@ -31,7 +34,7 @@ typedef struct lk_plan_config {
     lk_parallel                parallel;
     bool                       sync_batch_norm; /* batch norm by the statistics of the whole global batch */
 } lk_plan_config;
-#define LK_PLAN_CONFIG_INIT {sizeof(lk_plan_config), {NULL, 0}, NULL, 0, NULL, false, {0, 0, 0, 0, 0}, false}
+#define LK_PLAN_CONFIG_INIT {sizeof(lk_plan_config), {NULL, 0}, NULL, 0, NULL, false, {0, 0, 0, 0, false, 0}, false}
 
 /* Fails with the graph's own first failure, or where no plan is possible; lk_context_error says why. */
 LK_API lk_status lk_plan_create(lk_graph *graph, const lk_plan_config *config, lk_plan **plan);
@@ -41,6 +44,8 @@ LK_API void      lk_plan_free(lk_plan *plan);
 LK_API size_t lk_plan_memory(const lk_plan *plan, lk_memory kind);
 /* The fingerprint of what will run: equal plans, equal numbers. */
 LK_API uint64_t lk_plan_fingerprint(const lk_plan *plan);
+/* Samples that one run of a section can have. */
+LK_API int64_t lk_plan_capacity(const lk_plan *plan);
 /* The sections as a listing: each instruction with its operands, shapes and place. */
 LK_API void lk_plan_print(const lk_plan *plan, lk_write write, void *user);
 

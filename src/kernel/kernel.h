@@ -10,12 +10,12 @@ enum { LK__MAX_IN = 9, LK__MAX_OUT = 4 };
 
 /* The step block: all that changes from step to step. Kernels read it; nothing of it is baked into an instruction. */
 typedef struct lk__step {
-    int64_t        step;       /* updates so far, this one included: Adam's t, from 1 */
-    int64_t        epoch;      /* from 0 */
-    int64_t        count;      /* samples in the batch, at most the capacity */
+    int64_t        step;  /* updates so far, this one included: Adam's t, from 1 */
+    int64_t        epoch; /* from 0 */
+    int64_t        count; /* samples in the batch, at most the capacity */
     uint64_t       seed;
-    double         rate;       /* learning rate of this step */
-    const int64_t *sample_ids; /* count of them; NULL: 0, 1, 2, … */
+    double         rate;            /* learning rate of this step */
+    const int64_t *sample_ids;      /* count of them; NULL: 0, 1, 2, … */
     bool           updates_buffers; /* of micro-shards that run side by side, one moves the running statistics */
 } lk__step;
 
@@ -26,14 +26,30 @@ typedef struct lk__operand {
     int64_t  dims[LK_MAX_RANK];
 } lk__operand;
 
+/* Samples in parts, for kernels that add over them (linear_grad_weight): what each part gives is added as a pairwise tree over parts,
+ * the order of lk__reduce (comm/reduce.h). */
+typedef struct lk__parts {
+    int            count;
+    const int64_t *rows; /* count + 1: where each begins */
+    void          *sums; /* lk__parts_bytes a thread: partial results */
+} lk__parts;
+
+enum {
+    LK__PARTS_MOST = 64,
+    LK__PARTS_TILE = 16 << 10,
+    LK__PARTS_DEPTH = 7
+}; /* elements of a tile; results that wait at once */
+static inline size_t lk__parts_bytes(void) { return (size_t)LK__PARTS_TILE * LK__PARTS_DEPTH * sizeof(double); }
+
 typedef struct lk__call {
     const lk__attrs *attrs;
     lk__operand      in[LK__MAX_IN];
     lk__operand      out[LK__MAX_OUT];
     int              inputs, outputs; /* operands named above, absent optional ones included up to the last present */
-    void            *workspace;       /* what the workspace function asked for, aligned to LK__ALIGN; undefined contents */
+    void            *workspace; /* what the workspace function asked for, aligned to LK__ALIGN; undefined contents */
     lk__pool        *pool;
     const lk__step  *step;
+    const lk__parts *parts; /* NULL: one */
 } lk__call;
 
 typedef void (*lk__kernel)(const lk__call *call);

@@ -121,7 +121,7 @@ double lk_plan_step(const lk_plan *p, const lk_rates *r, lk_write write, void *u
     page                o = {write, user};
     if (!p->trains) return 0;
     size_t begin = t->end[LK_FORWARD], end = t->end[LK_BACKWARD];
-    double runs = p->parallel.shards ? p->sets : p->parallel.micro_batches;
+    double runs = p->parallel.shards && !p->parallel.wide ? p->sets : p->parallel.micro_batches;
     double forward = section_seconds(p, r, 0, begin), backward = section_seconds(p, r, begin, end);
     double update = section_seconds(p, r, t->end[LK_SYNC], t->end[LK_UPDATE]), link = 0, arrived = 0;
     double meeting = p->parallel.world > 1 ? 2 * r->latency : 0, syncs = p->syncs * runs * meeting;
@@ -155,3 +155,14 @@ double lk_plan_step(const lk_plan *p, const lk_rates *r, lk_write write, void *u
 }
 
 size_t lk_plan_instructions(const lk_plan *p) { return p->train.order_count; }
+
+int64_t lk_plan_capacity(const lk_plan *p)
+{
+    const lk_graph *g = p->graph;
+    int64_t         least = INT64_MAX;
+    for (size_t i = 0; i < g->values_count; i++)
+        if (g->values[i].kind == LK__VALUE_INPUT && g->values[i].shape.count_axis >= 0 &&
+            g->values[i].shape.dims[0] < least)
+            least = g->values[i].shape.dims[0];
+    return least;
+}

@@ -99,7 +99,7 @@ static void count_sets(lk_plan *p)
     p->sets = f->shards ? (f->shards + f->world - 1) / f->world /* alike on all ranks, as shared memory must be */
               : f->micro_batches > 1 ? 2
                                      : 1;
-    p->lanes = f->shards && p->syncs ? mine : 1;
+    p->lanes = f->shards && p->syncs && !f->wide ? mine : 1;
     p->memory[LK_MEMORY_GRADIENTS] = p->gradient_bytes * (size_t)p->sets;
 }
 
@@ -146,6 +146,7 @@ static lk_status plan_training(lk_plan *p, const lk_plan_config *config)
     place_moments(p);
     if ((status = lk__pass_buckets(p)) < 0) return status;
     count_sets(p);
+    if (p->parallel.wide && (status = lk__pass_wide(p)) < 0) return status;
     return lk__pass_memory(t, p->states);
 }
 
@@ -183,6 +184,7 @@ static lk_status check(lk_graph *g, const lk_plan_config *config)
             "%d shards and %d micro-batches: shards are run one after the other already, so either may be given, "
             "not both",
             f->shards, f->micro_batches);
+    if (f->wide && !f->shards) return lk__fail(c, LK_EINVAL, "wide is how shards are run, and there are none");
     if (f->shards && f->shards < f->world)
         return lk__fail(c, LK_EINVAL, "%d shards cannot be shared among %d ranks: take at least one shard a rank",
                         f->shards, f->world);
@@ -234,6 +236,8 @@ lk_status lk_plan_create(lk_graph *graph, const lk_plan_config *config, lk_plan 
     p->memory[LK_MEMORY_ACTIVATIONS] = arenas > p->evaluate.arena ? arenas : p->evaluate.arena;
     p->memory[LK_MEMORY_WORKSPACE] =
         p->train.workspace > p->evaluate.workspace ? p->train.workspace : p->evaluate.workspace;
+    p->parts_offset = p->memory[LK_MEMORY_WORKSPACE];
+    if (p->parallel.wide) p->memory[LK_MEMORY_WORKSPACE] += (size_t)lk_context_threads(c) * lk__parts_bytes();
     *plan = p;
     return LK_OK;
 no_memory:
@@ -248,6 +252,7 @@ static void free_timeline(lk_context *c, lk__timeline *t, size_t states)
 {
     lk_graph_free(t->graph);
     lk__free(c, LK_MEMORY_OTHER, t->order, t->order_capacity * sizeof *t->order);
+    lk__free(c, LK_MEMORY_OTHER, t->by_shard, t->order_count * sizeof *t->by_shard);
     lk__free(c, LK_MEMORY_OTHER, t->places, t->places_count * sizeof *t->places);
     lk__free(c, LK_MEMORY_OTHER, t->gradients, states * sizeof(int));
     lk__free(c, LK_MEMORY_OTHER, t->outputs, (size_t)t->outputs_count * sizeof(int));

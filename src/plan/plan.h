@@ -34,6 +34,7 @@ typedef struct lk__timeline {
     size_t     arena, workspace; /* bytes */
     int        sum, weight, correct, norm; /* values of the metrics; -1: none */
     int       *gradients;                  /* by state: value or -1; NULL: no backward */
+    bool      *by_shard; /* by position in order: run once for each shard; NULL: nothing is (wide.c) */
     int       *outputs;                    /* values that the caller reads */
     int        outputs_count;
 } lk__timeline;
@@ -45,6 +46,7 @@ typedef struct lk__state_plan {
     size_t    moment_offset[2];
     size_t    gradient_offset;
     bool      trained;
+    bool      in_parts; /* wide shards: its gradient is added over them where it is made */
 } lk__state_plan;
 
 /* Gradients that travel together. */
@@ -67,6 +69,7 @@ struct lk_plan {
     size_t      buckets_count, buckets_capacity;
     size_t      gradient_bytes; /* of one set of gradients */
     int         sets;           /* of gradients */
+    size_t      parts_offset;   /* in the workspace: lk__parts' sums */
     int         lanes;          /* micro-batches whose activations are held at once */
     int         syncs;          /* sums over all ranks within forward and backward: synchronised batch norm */
 };
@@ -86,6 +89,8 @@ lk_status lk__pass_update(lk__timeline *timeline, const lk_optimizer_config *opt
 lk_status lk__pass_layout(lk__timeline *timeline, size_t forward_nodes, size_t backward_nodes);
 /* bucket.c: where gradients live, and which travel together; after layout. */
 lk_status lk__pass_buckets(lk_plan *plan);
+/* wide.c: with wide shards, which nodes run shard by shard; LK_EUNSUPPORTED where the model does not allow it. */
+lk_status lk__pass_wide(lk_plan *plan);
 /* memory.c: a place for every value, the size of the arena and of the workspace. */
 lk_status lk__pass_memory(lk__timeline *timeline, const lk__state_plan *states);
 

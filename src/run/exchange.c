@@ -122,19 +122,38 @@ static void add(const lk_program *p, void *out, const void **in, int n, size_t b
     if (n > 1) lk__pool_run(lk__context_pool(p->context), (int64_t)((a.count + TILE - 1) / TILE), add_tile, &a);
 }
 
-/* Every subtree of this rank's shards, into the gradients of its first shard. */
-static void add_subtrees(lk_program *p, const lk__bucket *b)
+int lk__exchange_subtree(const lk_program *p, int shard)
 {
     const lk__exchange *x = p->exchange;
     const lk_parallel  *f = &p->plan->parallel;
-    int                 first = lk__first_shard(f->shards, f->world, f->rank);
-    for (int i = 0; i < x->subtrees_count; i++) {
-        const subtree *s = &x->subtrees[i];
-        const void    *in[64];
-        int            n = s->last - s->first;
-        if (s->rank != f->rank) continue;
-        for (int k = 0; k < n; k++) in[k] = lk__gradient_set(p, s->first - first + k) + b->offset;
-        add(p, (char *)in[0], in, n, b->bytes);
+    int                 first = lk__first_shard(f->shards, f->world, f->rank) + shard;
+    for (int i = 0; i < x->subtrees_count; i++)
+        if (x->subtrees[i].first == first && x->subtrees[i].rank == f->rank) return x->subtrees[i].last - first;
+    return 0;
+}
+
+/* One piece of gradients over every subtree of this rank's shards, into those of its first shard. */
+static void add_subtrees(lk_program *p, size_t offset, size_t bytes)
+{
+    for (int shard = 0, n; shard < lk__shards_here(p); shard += n) {
+        const void *in[64] = {NULL};
+        n = lk__exchange_subtree(p, shard);
+        for (int k = 0; k < n; k++) in[k] = lk__gradient_set(p, shard + k) + offset;
+        add(p, (char *)in[0], in, n, bytes);
+    }
+}
+
+static void add_shards(lk_program *p, const lk__bucket *b)
+{
+    const lk_plan *plan = p->plan;
+    if (!plan->parallel.wide) {
+        add_subtrees(p, b->offset, b->bytes);
+        return;
+    }
+    for (size_t i = 0; i < plan->graph->states_count; i++) {
+        const lk__state_plan *s = &plan->states[i];
+        bool here = s->trained && s->gradient_offset >= b->offset && s->gradient_offset < b->offset + b->bytes;
+        if (here && !s->in_parts) add_subtrees(p, s->gradient_offset, s->bytes);
     }
 }
 
@@ -225,7 +244,7 @@ lk_status lk__exchange_bucket(lk_program *p, size_t index, bool last)
     const lk__bucket *b = &p->plan->buckets[index];
     if (p->plan->parallel.shards) {
         if (!last) return LK_OK;
-        add_subtrees(p, b);
+        add_shards(p, b);
     } else if (p->pending > 0) {
         const void *in[] = {lk__gradient_set(p, 0) + b->offset, lk__gradient_set(p, 1) + b->offset};
         add(p, (char *)in[0], in, 2, b->bytes);
@@ -286,8 +305,11 @@ lk_status lk__exchange_sync(lk_program *p, size_t index)
         lk__traced(p, "sync", start, end, bytes);
         return status;
     }
-    for (int i = 0; i < p->plan->lanes; i++)
-        memcpy(x->mine + (size_t)i * numbers, p->lanes[i].train.instructions[index].call.in[0].data, bytes);
+    for (int i = 0; i < lk__shards_here(p); i++)
+        memcpy(x->mine + (size_t)i * numbers,
+               p->plan->parallel.wide ? lk__wide_source(p, index, i)
+                                      : p->lanes[i].train.instructions[index].call.in[0].data,
+               bytes);
     if ((status = gather_shards(p, x->mine, numbers)) < 0) return status;
     add_gathered(p, numbers, first->out[0].data);
     for (int i = 1; i < p->plan->lanes; i++)
@@ -350,7 +372,7 @@ lk_status lk__exchange_finish(lk_program *p)
     lk__exchange *x = p->exchange;
     lk_status     status = LK_OK;
     for (; p->sent < p->plan->buckets_count && status >= 0; p->sent++) {
-        if (p->plan->parallel.shards) add_subtrees(p, &p->plan->buckets[p->sent]);
+        if (p->plan->parallel.shards) add_shards(p, &p->plan->buckets[p->sent]);
         status = send_bucket(p, p->sent);
     }
     double start = lk__now();

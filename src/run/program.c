@@ -92,7 +92,8 @@ static lk_status make_lanes(lk_program *p)
         lk_status status = plan->trains ? build_line(p, &plan->train, lane, &lane->train) : LK_OK;
         if (status < 0) return status;
     }
-    return build_line(p, &plan->evaluate, &p->lanes[0], &p->evaluate);
+    lk_status status = plan->parallel.wide && plan->trains ? lk__wide_build(p) : LK_OK;
+    return status < 0 ? status : build_line(p, &plan->evaluate, &p->lanes[0], &p->evaluate);
 }
 
 /* Gradients lie where peers of the host can read them; the account of memory is the same. */
@@ -122,6 +123,7 @@ lk_status lk_program_create(lk_plan *plan, lk_store *store, lk_comm *comm, lk_pr
     p->store = store;
     p->comm = plan->parallel.world > 1 ? comm : NULL;
     p->values = plan->graph->values_count;
+    p->capacity = lk_plan_capacity(plan);
     p->arena = lk__alloc(c, LK_MEMORY_ACTIVATIONS, plan->memory[LK_MEMORY_ACTIVATIONS]);
     p->workspace = lk__alloc(c, LK_MEMORY_WORKSPACE, plan->memory[LK_MEMORY_WORKSPACE]);
     status = LK_ENOMEM;
@@ -130,6 +132,7 @@ lk_status lk_program_create(lk_plan *plan, lk_store *store, lk_comm *comm, lk_pr
     if (p->comm && (status = lk__verify_plans(p)) < 0) goto fail;
     if ((status = make_gradients(p)) < 0 || (status = make_lanes(p)) < 0 || (status = lk__exchange_create(p)) < 0)
         goto fail;
+    if (p->comm && (status = lk__verify_states(p, 0)) < 0) goto fail;
     *program = p;
     return LK_OK;
 fail:
@@ -162,6 +165,7 @@ void lk_program_free(lk_program *p)
         lk__free(c, LK_MEMORY_OTHER, (void *)p->lanes[i].inputs, inputs);
     }
     free_line(c, &p->evaluate);
+    lk__free(c, LK_MEMORY_OTHER, p->shard_memory, p->shard_bytes);
     lk__free(c, LK_MEMORY_OTHER, p->trace_names, p->trace_names_bytes);
     lk__free(c, LK_MEMORY_OTHER, p->sums, (size_t)lk__shards_here(p) * sizeof *p->sums);
     lk__free(c, LK_MEMORY_OTHER, p->lanes, (size_t)p->plan->lanes * sizeof *p->lanes);
@@ -173,24 +177,15 @@ void lk_program_free(lk_program *p)
 
 static bool counts(const lk__value *v) { return v->kind == LK__VALUE_INPUT && v->shape.count_axis >= 0; }
 
-static int64_t capacity(const lk_program *p)
-{
-    const lk_graph *g = p->plan->graph;
-    int64_t         least = INT64_MAX;
-    for (size_t i = 0; i < p->values; i++)
-        if (counts(&g->values[i]) && g->values[i].shape.dims[0] < least) least = g->values[i].shape.dims[0];
-    return least;
-}
-
 /* Lane `lane` works on `count` of the bound samples from `first` on. */
 static lk_status cut(lk_program *p, int lane, int64_t first, int64_t count)
 {
     const lk_graph *g = p->plan->graph;
     lk__lane       *l = &p->lanes[lane];
     const lk_step  *s = &p->step;
-    if (count < 0 || count > capacity(p))
+    if (count < 0 || count > p->capacity)
         return lk__fail(p->context, LK_EINVAL, "a batch of %lld samples; the plan's capacity is %lld", (long long)count,
-                        (long long)capacity(p));
+                        (long long)p->capacity);
     for (size_t i = 0; i < p->values; i++) {
         const lk__value *v = &g->values[i];
         const char      *data = p->bound[i];
@@ -248,27 +243,24 @@ lk_status lk_program_run(lk_program *p, lk_section section)
     return lk__section_run(p, section);
 }
 
-/* Rows of shard `shard` of all, cut from a batch of `total`. */
-static int64_t shard_row(const lk_program *p, int shard) { return p->step.total * shard / p->plan->parallel.shards; }
-
 static lk_status compute_shards(lk_program *p)
 {
     const lk_parallel *f = &p->plan->parallel;
-    int                first = lk__first_shard(f->shards, f->world, f->rank), here = lk__shards_here(p);
-    int64_t            begin = shard_row(p, first);
+    int                here = lk__shards_here(p), lanes = p->plan->lanes;
+    int64_t            begin = lk__shard_row(p, 0), rows = lk__shard_row(p, here) - begin;
+    bool               first = lk__first_shard(f->shards, f->world, f->rank) == 0 || p->plan->syncs;
     lk_status          status = LK_OK;
-    if (p->step.total < p->step.count || shard_row(p, first + here) - begin != p->step.count)
+    if (p->step.total < p->step.count || rows != p->step.count)
         return lk__fail(p->context, LK_EINVAL,
                         "%lld samples here of a batch of %lld: rank %d's %d of %d shards hold %lld",
-                        (long long)p->step.count, (long long)p->step.total, f->rank, here, f->shards,
-                        (long long)(shard_row(p, first + here) - begin));
-    for (int shard = 0; shard < here && status >= 0; shard += p->plan->lanes) {
+                        (long long)p->step.count, (long long)p->step.total, f->rank, here, f->shards, (long long)rows);
+    for (int shard = 0; shard < here && status >= 0; shard += f->wide ? here : lanes) {
         p->shard = shard;
-        for (int lane = 0; lane < p->plan->lanes && status >= 0; lane++) {
-            int64_t row = shard_row(p, first + shard + lane), next = shard_row(p, first + shard + lane + 1);
+        for (int lane = 0; lane < lanes && status >= 0; lane++) {
+            int64_t row = lk__shard_row(p, shard + lane), next = lk__shard_row(p, f->wide ? here : shard + lane + 1);
             status = cut(p, lane, row - begin, next - row);
             /* Running statistics are those of the first shard, whoever has it; synchronised ones are everybody's. */
-            p->lanes[lane].step.updates_buffers = lane == 0 && shard == 0 && (first == 0 || p->plan->syncs);
+            p->lanes[lane].step.updates_buffers = lane == 0 && shard == 0 && first;
         }
         if (status >= 0 && (status = lk__section_run(p, LK_FORWARD)) >= 0) status = lk__section_run(p, LK_BACKWARD);
     }

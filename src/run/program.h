@@ -13,6 +13,7 @@
 typedef struct lk__instruction {
     lk__kernel  run;
     lk__call    call;
+    lk__call   *shards; /* one a shard of this rank, where it is run shard by shard; else NULL */
     int         node;
     size_t      whole;   /* buckets that are whole after it */
     const char *name;    /* while tracing */
@@ -60,6 +61,7 @@ struct lk_program {
     lk__line     evaluate;
     const void **bound; /* what the caller bound: the samples of all micro-batches or shards; by value id */
     size_t       values;
+    int64_t      capacity; /* samples of a lane */
     lk_step      step;
     lk_metrics   metrics;
     bool         profile;
@@ -74,6 +76,8 @@ struct lk_program {
     lk__sums     *sums;  /* by shard of this rank */
     lk__exchange *exchange;
     double        wish, data;
+    char         *shard_memory; /* of wide shards: their calls, and sums that `sync` reads */
+    size_t        shard_bytes;
 };
 
 static inline int lk__shards_here(const lk_program *p)
@@ -88,7 +92,21 @@ static inline char *lk__gradient_set(const lk_program *p, int set)
     return p->gradients + (size_t)set * p->plan->gradient_bytes;
 }
 
+/* Row of the global batch at which shard `shard` of this rank begins. */
+static inline int64_t lk__shard_row(const lk_program *p, int shard)
+{
+    const lk_parallel *f = &p->plan->parallel;
+    return p->step.total * (lk__first_shard(f->shards, f->world, f->rank) + shard) / f->shards;
+}
+
+/* ---- wide.c: shards that run as one batch ---- */
+lk_status     lk__wide_build(lk_program *program);
+void          lk__wide_patch(lk_program *program); /* after the whole instructions were */
+void          lk__wide_run(lk_program *program, lk__instruction *instruction);
+const double *lk__wide_source(const lk_program *program, size_t index, int shard);
+
 /* ---- section.c ---- */
+lk__sums  lk__lane_sums(const lk_program *program, const lk__lane *lane, const lk__timeline *timeline);
 lk_status lk__section_run(lk_program *program, lk_section section);
 double    lk__program_number(const lk_program *program, const lk__timeline *timeline, int value, double otherwise);
 void     *lk__program_resolve(const lk_program *program, const char *arena, const char *gradients, lk__place place);
@@ -100,12 +118,19 @@ void      lk__exchange_free(lk_program *program);
 lk_status lk__exchange_bucket(lk_program *program, size_t index, bool last);
 /* The instruction `index` of all lanes: a sum over them and over all ranks. */
 lk_status lk__exchange_sync(lk_program *program, size_t index);
+/* Shards of the subtree that begins with shard `shard` of this rank, all of them its own; 0: none begins there. */
+int lk__exchange_subtree(const lk_program *program, int shard);
 /* Waits for the buckets, then makes sums and words those of all ranks. */
 lk_status lk__exchange_finish(lk_program *program);
 /* Numbers of each shard of this rank (`numbers` a shard), added over all shards and ranks in the fixed tree, into out. */
 lk_status lk__exchange_numbers(lk_program *program, const double *mine, int numbers, double *out);
 
 /* ---- verify.c: what ranks compare ---- */
+enum { LK__VERIFY_LINE = 320 };
+/* The first rank whose word is not rank 0's, to all; -1: all are. */
+lk_status lk__find_different(lk_context *context, lk_comm *comm, uint64_t mine, int *different);
+/* Fails everywhere, with that rank's version of a line beside rank 0's. */
+lk_status lk__tell_difference(lk_context *context, lk_comm *comm, const char *mine, int different, const char *what);
 lk_status lk__verify_plans(lk_program *program);                /* the lines of what they will run */
 lk_status lk__verify_states(lk_program *program, int64_t step); /* hashes of all parameters and buffers */
 /* Rank 0's parameters, optimizer state and buffers to all. */

@@ -55,7 +55,7 @@ double lk__program_number(const lk_program *p, const lk__timeline *t, int value,
     return t->graph->values[value].shape.dtype == LK_F32 ? (double)*(const float *)data : *(const double *)data;
 }
 
-static lk__sums lane_sums(const lk_program *p, const lk__lane *lane, const lk__timeline *t)
+lk__sums lk__lane_sums(const lk_program *p, const lk__lane *lane, const lk__timeline *t)
 {
     int    values[] = {t->sum, t->weight, t->correct};
     double numbers[] = {0, 1, 0};
@@ -74,14 +74,22 @@ static void set_metrics(lk_program *p, lk__sums s)
         .loss = s.weight != 0 ? s.sum / s.weight : 0, .sum = s.sum, .weight = s.weight, .correct = s.correct};
 }
 
-static inline void run_one(const lk_program *p, lk__instruction *in)
+static inline void call(lk_program *p, lk__instruction *in)
+{
+    if (in->shards)
+        lk__wide_run(p, in);
+    else
+        in->run(&in->call);
+}
+
+static inline void run_one(lk_program *p, lk__instruction *in)
 {
     if (!p->profile && !p->trace) {
-        in->run(&in->call);
+        call(p, in);
         return;
     }
     double start = lk__now();
-    in->run(&in->call);
+    call(p, in);
     double end = lk__now();
     in->seconds += end - start;
     in->runs++;
@@ -115,7 +123,8 @@ static lk_status run_lanes(lk_program *p, lk_section section)
 {
     int       lanes = section == LK_UPDATE ? 1 : p->plan->lanes;
     lk__line *l = &p->lanes[0].train;
-    bool      last = !p->no_sync && (lanes > 1 || p->shard == lk__shards_here(p) - 1);
+    bool      wide = p->plan->parallel.wide;
+    bool      last = !p->no_sync && (wide || lanes > 1 || p->shard == lk__shards_here(p) - 1);
     lk_status status = LK_OK;
     for (int i = 0; i < lanes; i++) {
         lk__line   *line = &p->lanes[i].train;
@@ -124,6 +133,7 @@ static lk_status run_lanes(lk_program *p, lk_section section)
         if (line->samples == p->lanes[i].step.count && (section == LK_FORWARD || line->gradients == gradients))
             continue;
         if ((status = patch(p, &p->lanes[i], line, gradients)) < 0) return status;
+        if (wide) lk__wide_patch(p);
     }
     for (size_t i = l->begin[section], stop; i < l->end[section] && status >= 0; i = stop + 1) {
         for (stop = i; stop < l->end[section] && !(p->plan->syncs && is_sync(l, stop));) stop++;
@@ -143,6 +153,14 @@ static lk_status run_backward(lk_program *p)
         return lk__fail(
             p->context, LK_EINVAL,
             "lk_no_sync adds up gradients, but the plan holds one set of them: plan it with micro_batches above 1");
+    if (p->comm && !plan->parallel.shards && !p->synced && p->pending && p->sent) { /* its gradients are under way */
+        if (adds)
+            return lk__fail(p->context, LK_EINVAL,
+                            "the gradients of the LK_BACKWARD before this one were sent to the other ranks already, so "
+                            "nothing can be added to them: call lk_no_sync(program, true) before all but the last");
+        lk_status status = lk__exchange_finish(p);
+        if (status < 0) return status;
+    }
     if (p->synced || (!adds && p->pending)) { /* gradients that nobody took: these replace them */
         p->pending = 0;
         p->synced = false;
@@ -150,9 +168,10 @@ static lk_status run_backward(lk_program *p)
     p->sent = 0;
     lk_status status = run_lanes(p, LK_BACKWARD);
     if (status < 0) return status;
-    for (int i = 0; i < plan->lanes; i++) {
-        lk__sums s = lane_sums(p, &p->lanes[i], &plan->train), *to = &p->sums[plan->parallel.shards ? p->shard + i : 0];
-        bool     more = !plan->parallel.shards && p->pending > 0;
+    for (int i = 0; i < plan->lanes && !plan->parallel.wide; i++) {
+        lk__sums s = lk__lane_sums(p, &p->lanes[i], &plan->train),
+                 *to = &p->sums[plan->parallel.shards ? p->shard + i : 0];
+        bool more = !plan->parallel.shards && p->pending > 0;
         *to = more ? (lk__sums){to->sum + s.sum, to->weight + s.weight, to->correct + s.correct} : s;
     }
     if (p->no_sync) p->sent = 0;
@@ -200,7 +219,7 @@ static lk_status run_evaluate(lk_program *p)
         if (status < 0) return status;
     }
     for (size_t i = l->begin[LK_EVALUATE]; i < l->end[LK_EVALUATE]; i++) run_one(p, &l->instructions[i]);
-    set_metrics(p, lane_sums(p, &p->lanes[0], l->timeline));
+    set_metrics(p, lk__lane_sums(p, &p->lanes[0], l->timeline));
     return LK_OK;
 }
 
@@ -209,7 +228,7 @@ lk_status lk__section_run(lk_program *p, lk_section section)
     lk_status status = LK_OK;
     switch (section) {
     case LK_FORWARD:
-        if ((status = run_lanes(p, LK_FORWARD)) >= 0) set_metrics(p, lane_sums(p, &p->lanes[0], &p->plan->train));
+        if ((status = run_lanes(p, LK_FORWARD)) >= 0) set_metrics(p, lk__lane_sums(p, &p->lanes[0], &p->plan->train));
         return status;
     case LK_BACKWARD: return run_backward(p);
     case LK_SYNC: return run_sync(p);

@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { LINE = 320 };
+enum { LINE = LK__VERIFY_LINE };
 
 /* ---- what they will run ---- */
 
@@ -50,31 +50,35 @@ static uint64_t hash_plan(const lk_plan *plan, size_t from, size_t to)
     return hash;
 }
 
-/* All ranks' words, or one that differs from rank 0's: its rank, else -1. */
-static lk_status find_different(lk_program *p, uint64_t mine, int *different)
+lk_status lk__find_different(lk_context *c, lk_comm *comm, uint64_t mine, int *different)
 {
-    size_t    bytes = (size_t)p->plan->parallel.world * sizeof(uint64_t);
-    uint64_t *all = lk__alloc(p->context, LK_MEMORY_OTHER, bytes);
+    int       world = lk_comm_size(comm);
+    size_t    bytes = (size_t)world * sizeof(uint64_t);
+    uint64_t *all = lk__alloc(c, LK_MEMORY_OTHER, bytes);
     if (!all) return LK_ENOMEM;
-    lk_status status = lk_comm_all_gather(p->comm, &mine, all, sizeof mine, LK_U8, NULL);
+    lk_status status = lk_comm_all_gather(comm, &mine, all, sizeof mine, LK_U8, NULL);
     *different = -1;
-    for (int i = p->plan->parallel.world; status >= 0 && i-- > 1;)
+    for (int i = world; status >= 0 && i-- > 1;)
         if (all[i] != all[0]) *different = i;
-    lk__free(p->context, LK_MEMORY_OTHER, all, bytes);
+    lk__free(c, LK_MEMORY_OTHER, all, bytes);
     return status;
 }
 
-/* Both ranks' version of a line, to everybody. */
-static lk_status tell_difference(lk_program *p, const char *mine, int different, const char *what)
+static lk_status find_different(lk_program *p, uint64_t mine, int *different)
+{
+    return lk__find_different(p->context, p->comm, mine, different);
+}
+
+lk_status lk__tell_difference(lk_context *c, lk_comm *comm, const char *mine, int different, const char *what)
 {
     char texts[2][LINE];
     for (int i = 0; i < 2; i++) {
         snprintf(texts[i], LINE, "%s", mine);
-        lk_status status = lk_comm_broadcast(p->comm, texts[i], LINE, LK_U8, i ? different : 0, NULL);
+        lk_status status = lk_comm_broadcast(comm, texts[i], LINE, LK_U8, i ? different : 0, NULL);
         if (status < 0) return status;
         texts[i][LINE - 1] = 0;
     }
-    return lk__fail(p->context, LK_EMISMATCH, "%s\n  rank 0: %s\n  rank %d: %s", what, texts[0], different, texts[1]);
+    return lk__fail(c, LK_EMISMATCH, "%s\n  rank 0: %s\n  rank %d: %s", what, texts[0], different, texts[1]);
 }
 
 lk_status lk__verify_plans(lk_program *p)
@@ -107,7 +111,8 @@ lk_status lk__verify_plans(lk_program *p)
             "the ranks would run the same instructions with different settings (an optimizer's, a schedule's): "
             "start all of them with the same options");
     (void)plan_line(p->plan, same, text);
-    return tell_difference(p, text, different, "the ranks would not run the same program; they first differ in");
+    return lk__tell_difference(p->context, p->comm, text, different,
+                               "the ranks would not run the same program; they first differ in");
 }
 
 /* ---- what they hold ---- */

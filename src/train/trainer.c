@@ -94,9 +94,10 @@ static void loader_configs(const lk_trainer_config *f, lk_loader_config *train, 
     share(f, test, parts);
 }
 
-static lk_status record(lk_context *c, const lk_trainer_config *f, lk_graph **graph, lk_plan **plan)
+static lk_status record_as(lk_context *c, const lk_trainer_config *f, bool wide, lk_graph **graph, lk_plan **plan)
 {
-    int64_t   dims[LK_MAX_RANK] = {lk_trainer_capacity(f)};
+    int64_t   world = world_of(f), together = wide ? (f->shards + world - 1) / world : 1;
+    int64_t   dims[LK_MAX_RANK] = {lk_trainer_capacity(f) * together};
     int       rank = lk_dataset_rank(samples(f)) + 1;
     lk_status status = lk_graph_create(c, f->dtype, graph);
     if (status < 0) return status;
@@ -118,8 +119,19 @@ static lk_status record(lk_context *c, const lk_trainer_config *f, lk_graph **gr
                                     .rank = rank_of(f),
                                     .micro_batches = accumulate(f),
                                     .shards = f->shards,
+                                    .wide = wide,
                                     .bucket_bytes = f->bucket_bytes};
     return lk_plan_create(*graph, &config, plan);
+}
+
+/* Shards run as one batch where the model allows it. */
+static lk_status record(lk_context *c, const lk_trainer_config *f, lk_graph **graph, lk_plan **plan)
+{
+    lk_status status = record_as(c, f, f->shards && f->train, graph, plan);
+    if (status != LK_EUNSUPPORTED || !f->shards) return status;
+    lk_graph_free(*graph);
+    *graph = NULL;
+    return record_as(c, f, false, graph, plan);
 }
 
 lk_status lk_trainer_plan(lk_context *c, const lk_trainer_config *f, lk_graph **graph, lk_plan **plan,
@@ -184,6 +196,7 @@ lk_status lk_trainer_create(lk_context *c, const lk_trainer_config *config, lk_t
     t->late = lk__alloc(c, LK_MEMORY_OTHER, 2 * (size_t)t->world * sizeof *t->late);
     bool saves = config->save && t->rank == 0;
     if (!t->late) status = LK_ENOMEM;
+    if (status >= 0) status = lk__trainer_agree(c, config);
     if (status < 0 || (status = record(c, config, &t->graph, &t->plan)) < 0 ||
         (status = lk_store_create(t->plan, config->seed, &t->store)) < 0 ||
         (status = lk_program_create(t->plan, t->store, config->comm, &t->program)) < 0 ||
@@ -219,25 +232,39 @@ const lk_progress *lk_trainer_progress(const lk_trainer *t) { return &t->progres
 
 /* ---- one step ---- */
 
-/* The rank whose samples did it knows which they were. */
+/* Whose samples did it: what one rank's hold, synchronised batch norm spreads to all in the same step. */
+static lk_status find_culprit(lk_trainer *t, const lk_batch *b, int *rank)
+{
+    int64_t first = INT64_MAX, n = b->count * lk_dataset_elements(t->config.train);
+    for (int64_t i = 0; i < n && first == INT64_MAX; i++)
+        if (!(t->config.dtype == LK_F32 ? isfinite(((const float *)b->features)[i])
+                                        : isfinite(((const double *)b->features)[i])))
+            first = t->rank;
+    lk_status status =
+        t->world > 1 ? lk_comm_all_reduce(t->config.comm, &first, &first, 1, LK_I64, LK_MIN, NULL) : LK_OK;
+    if (status >= 0 && first != INT64_MAX) *rank = (int)first;
+    return status;
+}
+
+/* The rank whose samples did it knows which they were, and tells the others: whoever is heard says it all. */
 static lk_status not_finite(lk_trainer *t, const lk_batch *b, int rank)
 {
-    char   samples[256] = "", who[32] = "the";
-    size_t used = 0;
-    double sum = lk__program_sums(t->program, rank).sum;
-    if (t->world > 1) snprintf(who, sizeof who, "rank %d's", rank);
-    if (rank != t->rank)
-        return lk__fail(t->context, LK_ENAN, "%s loss became %g at step %lld (epoch %lld). That step was not taken",
-                        who, sum, (long long)t->progress.step + 1, (long long)b->epoch + 1);
-    for (int64_t i = 0; i < b->count && used + 24 < sizeof samples; i++)
+    char      samples[256] = "", who[32] = "the";
+    size_t    used = 0;
+    lk_status status = find_culprit(t, b, &rank);
+    for (int64_t i = 0; i < b->count && used + 32 < sizeof samples; i++)
         used +=
             (size_t)snprintf(samples + used, sizeof samples - used, "%s%lld", i ? ", " : "", (long long)b->indices[i]);
+    if (used + 32 >= sizeof samples) snprintf(samples + used, sizeof samples - used, ", …");
+    if (t->world > 1) snprintf(who, sizeof who, "rank %d's", rank);
+    if (status >= 0 && t->world > 1)
+        status = lk_comm_broadcast(t->config.comm, samples, sizeof samples, LK_U8, rank, NULL);
+    if (status < 0) return status;
     return lk__fail(
         t->context, LK_ENAN,
-        "%s loss became %g at step %lld (epoch %lld); the batch held samples %s%s. That step was not taken; a lower "
+        "%s loss became %g at step %lld (epoch %lld); the batch held samples %s. That step was not taken; a lower "
         "learning rate, a warm-up or clipping may help",
-        who, sum, (long long)t->progress.step + 1, (long long)b->epoch + 1, samples,
-        used + 24 < sizeof samples ? "" : ", …");
+        who, lk__program_sums(t->program, rank).sum, (long long)t->progress.step + 1, (long long)b->epoch + 1, samples);
 }
 
 /* Whoever waits least is waited for. */

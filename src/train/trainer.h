@@ -45,6 +45,10 @@ lk_status lk__trainer_trace_open(lk_trainer *trainer);
 lk_status lk__trainer_trace_step(lk_trainer *trainer); /* before each step: begins or ends the window */
 lk_status lk__trainer_trace_write(lk_trainer *trainer);
 
+/* ---- agree.c ---- */
+lk_status lk__trainer_agree(lk_context              *context,
+                            const lk_trainer_config *config); /* all ranks have the same options, or none starts */
+
 /* ---- evaluate.c ---- */
 lk_status lk__trainer_evaluate(lk_trainer *trainer); /* and tells */
 

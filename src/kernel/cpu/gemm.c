@@ -201,7 +201,6 @@ typedef struct step {
     const REAL *b; /* panels, `panel` elements apart */
     int64_t     panel, k;
     bool        start;
-    const REAL *bias;
     REAL       *c;
     int64_t     c_row;
 } step;
@@ -220,9 +219,7 @@ static void multiply(const gemm *g, int64_t m, int64_t n, const step *s)
     const REAL *panel = s->b;
     for (int64_t j = 0; j < n; j += NR, panel += s->panel) {
         int64_t     columns = min64(NR, n - j);
-        REAL        padded[NR] = {0};
         const REAL *first = s->start ? zeros : NULL;
-        if (s->start && s->bias) first = memcpy(padded, s->bias + j, (size_t)columns * sizeof(REAL));
         if (lies)
             micro_nn(m, rows, &r, panel, first, to, j, columns);
         else
@@ -232,18 +229,19 @@ static void multiply(const gemm *g, int64_t m, int64_t n, const step *s)
     }
 }
 
-/* line += bias (if not NULL), then the activation. */
-static void finish_line(REAL *line, int64_t n, const REAL *bias, lk__unary activation)
+/* line += bias (if not NULL; `step` 0: one for the whole line, 1: one an element), then the activation. */
+static void finish_line(REAL *line, int64_t n, const REAL *bias, int64_t step, lk__unary activation)
 {
     int64_t j = 0;
     bool    relu = activation == LK__RELU;
-    vec     b = bias ? *bias - (vec){0} : (vec){0};
+    vec     b = bias && step == 0 ? *bias - (vec){0} : (vec){0};
     for (; j + VL <= n; j += VL) {
-        vec x = bias ? load(line + j) + b : load(line + j);
+        vec x = load(line + j);
+        if (bias) x += step ? load(bias + j) : b;
         store(line + j, relu ? choose(x < splat(0), splat(0), x) : x);
     }
     for (; j < n; j++) {
-        REAL x = bias ? line[j] + *bias : line[j];
+        REAL x = bias ? line[j] + bias[j * step] : line[j];
         line[j] = relu && x < 0 ? 0 : x;
     }
 }
@@ -253,10 +251,11 @@ static void finish_tile(const job *job, place p, bool empty, REAL *sum, int64_t 
     const gemm *g = &job->g;
     const REAL *bias = g->bias ? g->bias + (job->turned ? p.i : p.j) : NULL;
     for (int64_t i = 0; empty && i < p.m; i++) /* no k at all */
-        for (int64_t j = 0; j < p.n; j++) sum[i * row + j] = bias && !job->turned ? bias[j] : 0;
-    if ((bias && job->turned) || g->activation == LK__RELU)
+        memset(sum + i * row, 0, (size_t)p.n * sizeof *sum);
+    /* The bias comes last, turned over or not: a row's numbers do not depend on how many rows there are. */
+    if (bias || g->activation == LK__RELU)
         for (int64_t i = 0; i < p.m; i++)
-            finish_line(sum + i * row, p.n, bias && job->turned ? bias + i : NULL, g->activation);
+            finish_line(sum + i * row, p.n, bias ? bias + (job->turned ? i : 0) : NULL, !job->turned, g->activation);
     if (g->c_column != 1) transpose(out, g->c_column, sum, row, p.m, p.n);
 }
 
@@ -272,7 +271,6 @@ static void run_tile(void *argument, int64_t index, int worker)
     bool        direct = g->c_column == 1;
     step        s = {.start = true, .c = direct ? out : c, .c_row = direct ? g->c_row : p.n};
     bool        lies = g->a_k == 1 || (p.m % MR == 0 && p.m * g->k <= SMALL);
-    s.bias = g->bias && !job->turned ? g->bias + p.j : NULL;
     for (int64_t part = 0; part < (g->sum ? g->batch : 1); part++) {
         const REAL *a_from = g->a + (p.batch + part) * g->a_batch + p.i * g->a_row;
         const REAL *b_from = g->b + (p.batch + part) * g->b_batch + p.j * g->b_column;
@@ -318,4 +316,75 @@ void gemm_run(const gemm *g, lk__pool *pool, void *workspace)
     }
     job.workspace = (char *)workspace + space_of(shared_space(g));
     lk__pool_run(pool, job.cut.rows * job.cut.columns * (g->sum ? 1 : g->batch), run_tile, &job);
+}
+
+/* ---- k in parts ---- */
+
+typedef struct part_job {
+    job              job;
+    const lk__parts *parts;
+} part_job;
+
+/* The product of one part, into a tile of its own. Cut by the part's own length: its bits do not depend on the others. */
+static void multiply_part(const job *job, place p, int64_t first, int64_t last, REAL *scratch, REAL *sum)
+{
+    const gemm *g = &job->g;
+    REAL       *a = scratch, *b = (REAL *)((char *)scratch + space_of(a_space(&job->asked)));
+    int64_t     block = even_part(last - first, BLOCK_K, 4);
+    step        s = {.start = true, .c = sum, .c_row = p.n, .a_k = MR};
+    for (int64_t k = first; k < last; k += s.k, s.start = false) {
+        s.k = min64(block, last - k);
+        s.a = g->a_k == 1 ? g->a + p.i * g->a_row + k : a;
+        s.a_panel = s.k;
+        if (g->a_k != 1) pack_a(g, g->a + p.i * g->a_row + k * g->a_k, p.m, s.k, a);
+        s.b = b;
+        s.panel = (s.k + 1) * NR;
+        pack_b(g, g->b + p.j * g->b_column + k * g->b_k, p.n, s.k, b, s.panel);
+        multiply(g, p.m, p.n, &s);
+    }
+    if (s.start) memset(sum, 0, (size_t)(p.m * p.n) * sizeof *sum);
+}
+
+static void add_tile(REAL *to, const REAL *more, int64_t n)
+{
+    int64_t i = 0;
+    for (; i + VL <= n; i += VL) store(to + i, load(to + i) + load(more + i));
+    for (; i < n; i++) to[i] += more[i];
+}
+
+/* Results wait until their neighbour is there: two of a kind make one of the next. What is left at the end is added from the right,
+ * which is the tree where the parts are no power of two. */
+static void run_part_tile(void *argument, int64_t index, int worker)
+{
+    const part_job *q = argument;
+    const job      *job = &q->job;
+    place           p = place_of(job, index);
+    int64_t         size = p.m * p.n;
+    REAL           *scratch = (REAL *)(job->workspace + (size_t)worker * job->per_worker);
+    REAL           *sums = (REAL *)((char *)q->parts->sums + (size_t)worker * lk__parts_bytes());
+    int             depth = 0;
+    for (int part = 0; part < q->parts->count; part++) {
+        multiply_part(job, p, q->parts->rows[part], q->parts->rows[part + 1], scratch, sums + depth * size);
+        depth++;
+        for (int pair = part; pair & 1; pair >>= 1, depth--)
+            add_tile(sums + (depth - 2) * size, sums + (depth - 1) * size, size);
+    }
+    for (; depth > 1; depth--) add_tile(sums + (depth - 2) * size, sums + (depth - 1) * size, size);
+    REAL *out = job->g.c + p.i * job->g.c_row + p.j;
+    for (int64_t i = 0; i < p.m; i++) memcpy(out + i * job->g.c_row, sums + i * p.n, (size_t)p.n * sizeof *out);
+}
+
+void gemm_run_parts(const gemm *g, const lk__parts *parts, lk__pool *pool, void *workspace)
+{
+    part_job q = {.job = {.asked = *g, .g = *g}, .parts = parts};
+    blocks  *b = &q.job.cut;
+    if (g->m <= 0 || g->n <= 0) return;
+    q.job.per_worker = worker_space(g);
+    q.job.workspace = (char *)workspace + space_of(shared_space(g));
+    b->m = even_part(g->m, 64, MR);
+    b->n = even_part(g->n, LK__PARTS_TILE / b->m, NR);
+    while (b->m * b->n > LK__PARTS_TILE) b->n -= NR;
+    b->rows = tiles_of(g->m, b->m);
+    b->columns = tiles_of(g->n, b->n);
+    lk__pool_run(pool, b->rows * b->columns, run_part_tile, &q);
 }

@@ -66,6 +66,9 @@ typedef struct gemm {
 
 #define gemm_run KERNEL(gemm_run)
 void gemm_run(const gemm *g, lk__pool *pool, void *workspace);
+/* The same with k in parts, whose products are added as a tree. For products whose c_column is 1, without bias. */
+#define gemm_run_parts KERNEL(gemm_run_parts)
+void gemm_run_parts(const gemm *g, const lk__parts *parts, lk__pool *pool, void *workspace);
 /* Enough for g and for any smaller m, n, k. */
 #define gemm_workspace KERNEL(gemm_workspace)
 size_t gemm_workspace(const gemm *g, int threads);

@@ -97,28 +97,47 @@ static gemm grad_weight(const lk__call *call)
 
 enum { COLUMNS = 64, ROWS = 64 }; /* of a bias gradient's tile; of a partial sum: short sums of short sums round less */
 
-static void sum_columns(void *argument, int64_t tile, int worker)
+static void sum_rows(const REAL *from, int64_t rows, int64_t outputs, int64_t columns, REAL total[COLUMNS])
 {
-    const lk__call    *call = argument;
-    const lk__operand *dy = &call->in[1];
-    int64_t            outputs = dy->dims[dy->rank - 1], rows = rows_of(dy);
-    int64_t            first = tile * COLUMNS, columns = min64(COLUMNS, outputs - first);
-    const REAL        *from = (const REAL *)dy->data + first;
-    REAL               total[COLUMNS] = {0};
-    (void)worker;
+    memset(total, 0, COLUMNS * sizeof *total);
     for (int64_t i = 0; i < rows; i += ROWS) {
         REAL sum[COLUMNS] = {0};
         for (int64_t q = i; q < min64(rows, i + ROWS); q++)
             for (int64_t j = 0; j < columns; j++) sum[j] += from[q * outputs + j];
         for (int64_t j = 0; j < columns; j++) total[j] += sum[j];
     }
-    memcpy((REAL *)call->out[1].data + first, total, (size_t)columns * sizeof(REAL));
+}
+
+/* Parts are added as gemm_run_parts adds them. */
+static void sum_columns(void *argument, int64_t tile, int worker)
+{
+    const lk__call    *call = argument;
+    const lk__operand *dy = &call->in[1];
+    int64_t            outputs = dy->dims[dy->rank - 1], whole[2] = {0, rows_of(dy)};
+    int64_t            first = tile * COLUMNS, columns = min64(COLUMNS, outputs - first);
+    const lk__parts    one = {1, whole, NULL}, *parts = call->parts ? call->parts : &one;
+    const REAL        *from = (const REAL *)dy->data + first;
+    REAL               total[LK__PARTS_DEPTH][COLUMNS];
+    int                depth = 0;
+    (void)worker;
+    for (int part = 0; part < parts->count; part++) {
+        sum_rows(from + parts->rows[part] * outputs, parts->rows[part + 1] - parts->rows[part], outputs, columns,
+                 total[depth++]);
+        for (int pair = part; pair & 1; pair >>= 1, depth--)
+            for (int64_t j = 0; j < columns; j++) total[depth - 2][j] += total[depth - 1][j];
+    }
+    for (; depth > 1; depth--)
+        for (int64_t j = 0; j < columns; j++) total[depth - 2][j] += total[depth - 1][j];
+    memcpy((REAL *)call->out[1].data + first, total[0], (size_t)columns * sizeof(REAL));
 }
 
 void KERNEL(linear_grad_weight)(const lk__call *call)
 {
     gemm g = grad_weight(call);
-    gemm_run(&g, call->pool, call->workspace);
+    if (call->parts)
+        gemm_run_parts(&g, call->parts, call->pool, call->workspace);
+    else
+        gemm_run(&g, call->pool, call->workspace);
     if (optional_out(call, 1)) {
         /* One tile unless dy is large: a wake-up costs more than the sum. */
         int64_t tiles = tiles_of(g.m, COLUMNS);
