@@ -59,6 +59,11 @@ LK_API lk_status lk_program_run(lk_program *program, lk_section section);
 LK_API lk_status lk_program_compute(lk_program *program, const lk_step *step);
 LK_API lk_status lk_program_train(lk_program *program, const lk_step *step); /* the same, and UPDATE */
 
+/* Rank 0's parameters, optimizer state and buffers to all ranks: after it alone has read them. Collective. */
+LK_API lk_status lk_program_broadcast(lk_program *program);
+/* Compares all ranks' parameters. LK_EMISMATCH names the rank and the tensor that differ, and `step`. Collective. */
+LK_API lk_status lk_program_verify(lk_program *program, int64_t step);
+
 /* While true, LK_BACKWARD adds up gradients and starts no communication: the next one after it, or LK_SYNC, does it all. To
  * what was sent to other ranks nothing can be added: with them, all backward runs of an update but the last ask for this. */
 LK_API void lk_no_sync(lk_program *program, bool enable);

@@ -132,7 +132,7 @@ lk_status lk_program_create(lk_plan *plan, lk_store *store, lk_comm *comm, lk_pr
     if (p->comm && (status = lk__verify_plans(p)) < 0) goto fail;
     if ((status = make_gradients(p)) < 0 || (status = make_lanes(p)) < 0 || (status = lk__exchange_create(p)) < 0)
         goto fail;
-    if (p->comm && (status = lk__verify_states(p, 0)) < 0) goto fail;
+    if (p->comm && (status = lk_program_verify(p, 0)) < 0) goto fail;
     *program = p;
     return LK_OK;
 fail:

@@ -132,9 +132,6 @@ lk_status lk__find_different(lk_context *context, lk_comm *comm, uint64_t mine, 
 /* Fails everywhere, with that rank's version of a line beside rank 0's. */
 lk_status lk__tell_difference(lk_context *context, lk_comm *comm, const char *mine, int different, const char *what);
 lk_status lk__verify_plans(lk_program *program);                /* the lines of what they will run */
-lk_status lk__verify_states(lk_program *program, int64_t step); /* hashes of all parameters and buffers */
-/* Rank 0's parameters, optimizer state and buffers to all. */
-lk_status lk__broadcast_states(lk_program *program);
 lk_status lk__broadcast_buffers(lk_program *program); /* the buffers alone */
 
 /* ---- traced.c ---- */

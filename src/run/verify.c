@@ -126,7 +126,7 @@ static uint64_t hash_state(const lk_program *p, size_t index)
 /* Buffers may differ where each rank keeps statistics of its own samples: rank 0's count. */
 static bool compared(const lk_program *p, size_t index) { return !p->plan->graph->states[index].buffer; }
 
-lk_status lk__verify_states(lk_program *p, int64_t step)
+lk_status lk_program_verify(lk_program *p, int64_t step)
 {
     size_t    count = lk_store_count(p->store);
     uint64_t  whole = 5;
@@ -163,7 +163,7 @@ lk_status lk__broadcast_buffers(lk_program *p)
     return p->comm ? broadcast(p, p->store->buffers, LK_MEMORY_BUFFERS) : LK_OK;
 }
 
-lk_status lk__broadcast_states(lk_program *p)
+lk_status lk_program_broadcast(lk_program *p)
 {
     if (!p->comm) return LK_OK;
     lk_status status = broadcast(p, p->store->parameters, LK_MEMORY_PARAMETERS);

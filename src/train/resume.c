@@ -64,9 +64,8 @@ lk_status lk__trainer_load(lk_trainer *t)
         t->progress = (lk_progress){words[0], words[1], words[2], (uint64_t)words[3]};
         t->saved = words[4];
         if (words[5] && !from) from = f->resume_from ? f->resume_from : f->save;
-        /* What came from a seed is the same everywhere, which is verified; what was read was read once. */
-        status = f->init || from ? lk__broadcast_states(t->program) : lk__verify_states(t->program, 0);
-        if (status < 0) return status;
+        /* What came from a seed is the same everywhere, which the program verified; what was read was read once. */
+        if ((f->init || from) && (status = lk_program_broadcast(t->program)) < 0) return status;
     }
     if (!from) return LK_OK;
     if (t->progress.seed != f->seed)

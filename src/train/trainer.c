@@ -349,7 +349,7 @@ static lk_status check_replicas(lk_trainer *t, bool last)
     if (t->world == 1 || every == 0 || t->checked == t->progress.step || (!last && t->progress.step % every != 0))
         return LK_OK;
     t->checked = t->progress.step;
-    return lk__verify_states(t->program, t->progress.step);
+    return lk_program_verify(t->program, t->progress.step);
 }
 
 static void trace_step(const lk_trainer *t, double began, double ended)
