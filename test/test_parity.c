@@ -2,7 +2,7 @@
  * steps in f64, their first gradients, and SimpleCNN in f32. The values come from golden/make_training.py.
  *
  * ctest: timeout 300 */
-#include "support.h"
+#include "lesson.h"
 
 enum { STEPS = 50, PROJECTIONS = 8, PIXELS = 3 * 32 * 32, MOST = 16 };
 
@@ -14,38 +14,7 @@ typedef struct student {
     int32_t  labels[MOST];
 } student;
 
-/* make_training.py's initialise(). */
-static void initialise(lk_store *store)
-{
-    for (size_t i = 0; i < lk_store_count(store); i++) {
-        lk_state s = lk_store_at(store, i);
-        if (s.buffer) continue;
-        uint64_t seed = seed_of(s.name);
-        int64_t  n = state_elements(&s);
-        size_t   length = strlen(s.name);
-        bool     weight = length >= 6 && strcmp(s.name + length - 6, "weight") == 0;
-        double   root = sqrt((double)(n / s.dims[0]));
-        for (int64_t j = 0; j < n; j++) {
-            double u = 2 * number(seed, (uint64_t)j) - 1;
-            set_real(s.data, s.dtype, j, s.rank > 1 ? u / root : weight ? 1 + u / 4 : u / 10);
-        }
-    }
-}
-
-/* make_training.py's batch(): noise over a coarse picture of the class, and some labels drawn anew. */
-static void batch(student *s, int step)
-{
-    for (int n = 0; n < s->size; n++) {
-        uint64_t bits = number_bits(2000 + (uint64_t)step, (uint64_t)n), kind = bits % 10;
-        s->labels[n] = (int32_t)(bits >> 62 == 0 ? (bits >> 32) % 10 : kind);
-        for (int i = 0; i < PIXELS; i++) {
-            int    channel = i / 1024, row = i / 32 % 32, column = i % 32, at = n * PIXELS + i;
-            double noise = 2 * number(1000 + (uint64_t)step, (uint64_t)at) - 1;
-            double picture = 2 * number(3000 + kind, (uint64_t)(channel * 16 + row / 8 * 4 + column / 8)) - 1;
-            set_real(s->images, s->real, at, noise / 2 + picture / 2);
-        }
-    }
-}
+static void batch(student *s, int step) { fill_rows(s->images, s->real, s->labels, 32, 0, s->size, step); }
 
 static student enrol(const char *model, lk_dtype real, int size)
 {

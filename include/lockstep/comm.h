@@ -19,17 +19,18 @@ typedef struct lk_comm_config {
     size_t size; /* sizeof this struct; set by LK_COMM_CONFIG_INIT */
     /* Below 0: from the environment: RANK and WORLD_SIZE, or what Open MPI, PMI or Slurm set; else a world of one. */
     int rank, world;
-    /* Tells the jobs of one user apart; nothing listens there. 0: LOCKSTEP_JOB, MASTER_PORT or the parent process. */
+    /* On one host it tells the jobs of one user apart, and nothing listens there (0: LOCKSTEP_JOB, MASTER_PORT or the
+     * parent process). Over several, where rank 0 listens (0: LOCKSTEP_PORT, or lockstep run's MASTER_PORT). */
     int         port;
-    const char *backend;    /* "self" or "shm"; NULL chooses */
+    const char *backend;    /* "self", "shm", "tcp", "mpi" or "mixed"; NULL chooses */
     int64_t     timeout_ms; /* for each operation: then it fails. There is no "for ever" */
     int64_t     stall_ms;   /* a table of who is missing goes to the log after this long */
     int64_t     join_ms;    /* for meeting */
+    const char *address;    /* rank 0's, a name or IPv4 or IPv6: then ranks may be on several hosts. NULL: MASTER_ADDR */
 } lk_comm_config;
-#define LK_COMM_CONFIG_INIT {sizeof(lk_comm_config), -1, -1, 0, NULL, 600000, 10000, 5000}
+#define LK_COMM_CONFIG_INIT {sizeof(lk_comm_config), -1, -1, 0, NULL, 600000, 10000, 5000, NULL}
 
-/* Meets the other ranks, all on this host. Fails within join_ms and says what was tried and what answered. config may
- * be NULL. */
+/* Meets the other ranks. Fails within join_ms and says what was tried and what answered. config may be NULL. */
 LK_API lk_status lk_comm_create(lk_context *context, const lk_comm_config *config, lk_comm **comm);
 /* Ranks with the same colour form a group, ordered by key, then rank. Collective. colour < 0: *group is NULL. */
 LK_API lk_status lk_comm_split_at(lk_site site, lk_comm *comm, int colour, int key, lk_comm **group);
@@ -116,6 +117,8 @@ LK_API lk_status lk_comm_barrier_at(lk_site site, lk_comm *comm);
 #define lk_comm_barrier(comm) lk_comm_barrier_at(LK_HERE, comm)
 
 LK_API lk_status lk_work_test(lk_work *work); /* LK_OK done, LK_END not yet, or the failure; does not take work */
+/* When it was carried out, in seconds of the monotonic clock; once lk_work_test says that it is done. */
+LK_API void      lk_work_span(const lk_work *work, double *began, double *ended);
 LK_API lk_status lk_work_wait(lk_work *work); /* takes work, also when it fails */
 
 /* ---- ranks from code ---- */

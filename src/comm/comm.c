@@ -105,22 +105,49 @@ void lk__comm_drop(lk_comm *c)
     lk__free(c->context, LK_MEMORY_OTHER, c, sizeof *c);
 }
 
-static lk_status choose_backend(lk_context *context, const char *wanted, int world, const lk__backend **backend)
+/* All there are. Where none is asked for, the first that fits. */
+static const lk__backend *const backends[] = {&lk__backend_self, &lk__backend_shm, &lk__backend_tcp, &lk__backend_mpi,
+                                              &lk__backend_mixed};
+enum { BACKENDS = sizeof backends / sizeof *backends };
+
+static const lk__backend *fitting_backend(const lk__place *place)
 {
-    static const lk__backend *const all[] = {&lk__backend_self, &lk__backend_shm};
-    static const char *const        names[] = {"self", "shm"};
-    *backend = world == 1 ? &lk__backend_self : &lk__backend_shm;
+    if (place->world == 1) return &lk__backend_self;
+    return place->many_hosts ? &lk__backend_mixed : &lk__backend_shm;
+}
+
+static lk_status check_backend(lk_context *context, const lk__backend *b, const lk__place *place)
+{
+    if (b == &lk__backend_self && place->world > 1)
+        return lk__fail(context, LK_EINVAL, "backend self carries one rank alone, and the world has %d", place->world);
+    if (b == &lk__backend_shm && place->many_hosts)
+        return lk__fail(context, LK_EINVAL,
+                        "backend shm carries ranks of one host, and this world is on several (%s): choose another, "
+                        "or none",
+                        place->tried);
+    return LK_OK;
+}
+
+static lk_status choose_backend(lk_context *context, const char *wanted, const lk__place *place,
+                                const lk__backend **backend)
+{
+    const char *names[BACKENDS];
+    char        list[128] = "";
+    *backend = fitting_backend(place);
     if (!wanted) return LK_OK;
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
-        if (strcmp(wanted, all[i]->name) != 0) continue;
-        *backend = all[i];
-        if (world > 1 && all[i] == &lk__backend_self)
-            return lk__fail(context, LK_EINVAL, "backend self carries one rank alone, and the world has %d", world);
-        return LK_OK;
+    for (size_t i = 0; i < BACKENDS; i++) {
+        names[i] = backends[i]->name;
+        if (strcmp(wanted, names[i]) == 0) {
+            bool alone = place->world == 1 && backends[i] != &lk__backend_shm; /* nobody to connect with */
+            *backend = alone ? &lk__backend_self : backends[i];
+            return check_backend(context, *backend, place);
+        }
+        size_t used = strlen(list);
+        snprintf(list + used, sizeof list - used, "%s%s", i == 0 ? "" : i + 1 < BACKENDS ? ", " : " and ", names[i]);
     }
-    const char *near = lk__nearest(wanted, names, 2);
-    return lk__fail(context, LK_EINVAL, "there is no backend '%s'%s%s%s; self and shm are there", wanted,
-                    near ? "; did you mean " : "", near ? near : "", near ? "?" : "");
+    const char *near = lk__nearest(wanted, names, BACKENDS);
+    return lk__fail(context, LK_EINVAL, "there is no backend '%s'%s%s%s; %s are there", wanted,
+                    near ? "; did you mean " : "", near ? near : "", near ? "?" : "", list);
 }
 
 enum { WEEK_MS = 7 * 24 * 3600 * 1000 };
@@ -139,19 +166,16 @@ lk_status lk_comm_create(lk_context *context, const lk_comm_config *config, lk_c
     lk_status status = lk__place_find(context, config, &place);
     if (status < 0) return status;
     if (place.world > LK__REDUCE_MOST)
-        return lk__fail(context, LK_EUNSUPPORTED, "a world of %d on one host: %d ranks are the most", place.world,
-                        LK__REDUCE_MOST);
+        return lk__fail(context, LK_EUNSUPPORTED, "a world of %d: %d ranks are the most", place.world, LK__REDUCE_MOST);
     const lk__backend *backend;
-    if ((status = choose_backend(context, config->backend, place.world, &backend)) < 0) return status;
+    if ((status = choose_backend(context, config->backend, &place, &backend)) < 0) return status;
     if ((status = lk__comm_make(context, NULL, config, &c)) < 0) return status;
     c->backend = backend;
-    c->rank = place.rank;
-    c->size = place.world;
+    c->rank = c->local_rank = place.rank;
+    c->size = c->local_size = place.world;
     const char *thinking = getenv("LOCKSTEP_NO_DEADLINES"); /* a rank is in a debugger */
     if (thinking && strcmp(thinking, "1") == 0) c->timeout_ms = c->join_ms = WEEK_MS;
-    const char *token = getenv("LOCKSTEP_TOKEN");
-    status = backend == &lk__backend_self ? lk__self_create(c) : lk__shm_create(c, place.key, token ? token : "");
-    if (status < 0) {
+    if ((status = backend->create(c, &place)) < 0) {
         lk__comm_drop(c);
         return status;
     }
@@ -169,8 +193,8 @@ void lk_comm_free(lk_comm *c)
 
 int         lk_comm_rank(const lk_comm *c) { return c->rank; }
 int         lk_comm_size(const lk_comm *c) { return c->size; }
-int         lk_comm_local_rank(const lk_comm *c) { return c->rank; }
-int         lk_comm_local_size(const lk_comm *c) { return c->size; }
+int         lk_comm_local_rank(const lk_comm *c) { return c->local_rank; }
+int         lk_comm_local_size(const lk_comm *c) { return c->local_size; }
 const char *lk_comm_backend(const lk_comm *c) { return c->backend->name; }
 uint64_t    lk__comm_sent(const lk_comm *c) { return c->backend->sent(c); }
 
@@ -191,34 +215,59 @@ static lk_status gather_members(lk_comm *c, lk__kind kind, size_t bytes, lk_site
     return lk__work_submit(c, &o, NULL);
 }
 
+/* Who of `all` has this colour, by key, then rank. */
+static int order_members(const lk__member *all, int count, int colour, int *ranks)
+{
+    int size = 0;
+    for (int i = 0; i < count; i++) {
+        int at = size;
+        if (all[i].colour != colour) continue;
+        for (; at > 0 && all[ranks[at - 1]].key > all[i].key; at--) ranks[at] = ranks[at - 1];
+        ranks[at] = i;
+        size++;
+    }
+    return size;
+}
+
+static lk_status make_group(lk_comm *c, const lk__member *all, const int *ranks, int size, lk_comm **group)
+{
+    lk_comm  *g = NULL;
+    lk_status status = lk__comm_make(c->context, c, NULL, &g);
+    if (status < 0) return status;
+    while (ranks[g->rank] != c->rank) g->rank++;
+    g->size = g->local_size = size;
+    g->local_rank = g->rank;
+    g->backend = size == 1 ? &lk__backend_self : c->backend;
+    if (size == 1) {
+        status = g->backend->create(g, NULL);
+        if (c->backend->split) (void)c->backend->split(c, NULL, all, NULL);
+    } else {
+        status = c->backend->split(c, g, all, ranks);
+    }
+    if (status < 0)
+        lk__comm_drop(g);
+    else
+        *group = g;
+    return status;
+}
+
 lk_status lk_comm_split_at(lk_site site, lk_comm *c, int colour, int key, lk_comm **group)
 {
-    size_t      bytes = (size_t)c->size * sizeof(lk__member);
+    size_t      bytes = (size_t)c->size * sizeof(lk__member), rank_bytes = (size_t)c->size * sizeof(int);
     lk__member *all = lk__alloc(c->context, LK_MEMORY_OTHER, bytes), mine = {.colour = colour, .key = key};
-    lk_comm    *g = NULL;
-    char        name[64], token[24];
+    int        *ranks = lk__alloc(c->context, LK_MEMORY_OTHER, rank_bytes);
     *group = NULL;
-    lk_status status = all ? draw_secret(c->context, &mine.secret) : LK_ENOMEM;
-    if (status >= 0) status = gather_members(c, LK__SPLIT, 0, site, &mine, all);
-    if (status < 0 || colour < 0) goto done;
-    if ((status = lk__comm_make(c->context, c, NULL, &g)) < 0) goto done;
-    int leader = -1;
-    for (int i = 0; i < c->size; i++) {
-        if (all[i].colour != colour) continue;
-        if (all[i].key < key || (all[i].key == key && i < c->rank)) g->rank++;
-        if (leader < 0 || all[i].key < all[leader].key) leader = i;
-        g->size++;
+    lk_status status = all && ranks ? draw_secret(c->context, &mine.secret) : LK_ENOMEM;
+    if (status >= 0 && c->backend->prepare) status = c->backend->prepare(c, &mine);
+    if (status >= 0) {
+        status = gather_members(c, LK__SPLIT, 0, site, &mine, all);
+        if (status >= 0 && colour >= 0)
+            status = make_group(c, all, ranks, order_members(all, c->size, colour, ranks), group);
+        else if (c->backend->split)
+            (void)c->backend->split(c, NULL, all, NULL);
     }
-    snprintf(name, sizeof name, "group-%016llx", (unsigned long long)all[leader].secret);
-    snprintf(token, sizeof token, "%016llx", (unsigned long long)all[0].secret);
-    g->backend = g->size == 1 ? &lk__backend_self : c->backend;
-    status = g->size == 1 ? lk__self_create(g) : lk__shm_create(g, name, token);
-    if (status < 0) goto done;
-    *group = g;
-    g = NULL;
-done:
-    lk__comm_drop(g);
     lk__free(c->context, LK_MEMORY_OTHER, all, bytes);
+    lk__free(c->context, LK_MEMORY_OTHER, ranks, rank_bytes);
     return status;
 }
 

@@ -44,18 +44,25 @@ struct lk_work {
     lk__operation operation;
     atomic_bool   done;
     lk_status     status;
+    double        began, ended;  /* lk__now, of a queued one */
     size_t        moved;         /* bytes, of a send or receive under way */
     bool          queued;        /* on the heap, for the comm's thread; otherwise on a blocking caller's stack */
     bool          complete;      /* a send or receive that only waits to be told so */
     bool          announced;     /* a send: the header is out; a receive: it has its message */
     lk_work      *next;          /* in the queue, or among the transfers under way */
     lk_work      *older, *newer; /* among all works of the comm that are not waited for */
+    lk_comm      *watcher;       /* woken when it is done: the mixed group that handed it on */
 };
 
+enum { LK__CARD = 64 };
+
 typedef struct lk__member {
-    int      colour, key;
-    uint64_t secret; /* names the meeting of a new group; random */
+    int           colour, key;
+    uint64_t      secret;        /* names the meeting of a new group; random */
+    unsigned char card[LK__CARD]; /* the backend's */
 } lk__member;
+
+struct lk__place; /* place.h */
 
 /* What carries a group. Functions that can fail have raised the group's failure, or said it in the context, when they
  * do. */
@@ -74,9 +81,16 @@ typedef struct lk__backend {
     void (*nudge)(lk_comm *comm); /* wakes this rank's own waits, which then look at comm->closing and at the queue */
     uint64_t (*sent)(const lk_comm *comm); /* bytes written where other ranks read them */
     void (*free)(lk_comm *comm);
+    /* The beginning: comm has its rank and size, and gets its state. */
+    lk_status (*create)(lk_comm *comm, const struct lk__place *place);
+    /* A split: first every rank writes into its card what the others need to find it (NULL: they need nothing). Then
+     * those who belong together meet: `all` are the members of `parent`, and ranks[i] says who of them is rank i of
+     * comm. comm NULL: nothing comes of it, and what was prepared goes. */
+    lk_status (*prepare)(lk_comm *parent, lk__member *mine);
+    lk_status (*split)(lk_comm *parent, lk_comm *comm, const lk__member *all, const int *ranks);
 } lk__backend;
 
-extern const lk__backend lk__backend_self, lk__backend_shm;
+extern const lk__backend lk__backend_self, lk__backend_shm, lk__backend_tcp, lk__backend_mpi, lk__backend_mixed;
 
 enum { LK__COMM_TEXT = 8192 };
 
@@ -84,7 +98,7 @@ struct lk_comm {
     lk_context        *context;
     const lk__backend *backend;
     void              *state; /* the backend's */
-    int                rank, size;
+    int                rank, size, local_rank, local_size; /* local: on this host */
     int64_t            timeout_ms, stall_ms, join_ms;
 
     atomic_int      failed;  /* status of the group's first failure, once this rank knows it; text is set before */
@@ -120,15 +134,15 @@ lk_status lk__work_submit(lk_comm *comm, const lk__operation *operation, lk_work
 lk_work  *lk__work_next_transfer(lk_comm *comm,
                                  lk_work *inside); /* a send or receive that is next in the queue, else NULL */
 void      lk__work_finish(lk_work *work, lk_status status);
+/* Queues it in `comm`, whose own thread runs it; `watcher` is woken when it is done. */
+lk_status lk__work_hand_on(lk_comm *comm, const lk__operation *operation, lk_comm *watcher, lk_work **work);
+void      lk__work_wake(lk_comm *comm); /* whoever waits for works of comm looks again */
 void      lk__work_close(lk_comm *comm); /* gives up what is in flight */
 
 /* Bytes that this rank wrote where its peers read them, so far. */
 uint64_t lk__comm_sent(const lk_comm *comm);
 
-/* ---- the backends' beginnings ---- */
-
-lk_status lk__self_create(lk_comm *comm);
-/* Meets the ranks that know `key`. */
+/* Meets the ranks of this host that know `key`. */
 lk_status lk__shm_create(lk_comm *comm, const char *key, const char *token);
 
 #endif

@@ -1,11 +1,17 @@
-/* place.c - rank, size and the job's name out of the environment. Nothing here listens: MASTER_PORT is only a name
- * that the job's ranks share, so it does not matter that a launcher's own store may hold the port. */
+/* place.c - rank, size, the job's name and where it meets, out of the environment. On one host nothing listens on a
+ * port, and MASTER_PORT is only a name; over several hosts rank 0 listens on it where our own launcher chose it: under
+ * any other the launcher's store holds that port, and LOCKSTEP_PORT or the program says another. */
 #include "comm/place.h"
 
+#include "comm/mpi.h"
+
+#include <ctype.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 /* Whoever starts jobs says it in one of these ways. Slurm's words count inside a step of srun alone: a batch script
@@ -19,13 +25,19 @@ static const struct {
     {"Slurm", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_STEP_TASKS_PER_NODE"},
 };
 
+static const char *environment(const char *name)
+{
+    const char *value = getenv(name);
+    return value && *value ? value : NULL;
+}
+
 static lk_status number(lk_context *context, const char *name, const char *text, int low, int *value)
 {
     char *end;
     errno = 0;
     long n = strtol(text, &end, 10);
-    if (*name == 'S' && *end == '(')
-        end = ""; /* Slurm: 4(x2), so many tasks on each of two nodes: too few, as it must be */
+    if (*name == 'S' && (*end == '(' || *end == ',')) /* Slurm: 4(x2), so many tasks on each of two nodes; or 4,3 */
+        end = "";
     if (end == text || *end || errno || n < low || n > 1000000)
         return lk__fail(context, LK_EINVAL, "%s is '%.40s' in the environment, which is no number from %d on", name,
                         text, low);
@@ -36,22 +48,22 @@ static lk_status number(lk_context *context, const char *name, const char *text,
 static lk_status from_environment(lk_context *context, lk__place *place)
 {
     for (size_t i = 0; i < sizeof launchers / sizeof *launchers; i++) {
-        const char *rank = getenv(launchers[i].rank), *world = getenv(launchers[i].world);
-        const char *local = getenv(launchers[i].local_world);
-        if (!world || !*world) continue;
-        if (!rank || !*rank)
+        const char *rank = environment(launchers[i].rank), *world = environment(launchers[i].world);
+        const char *local = environment(launchers[i].local_world);
+        if (!world) continue;
+        if (!rank)
             return lk__fail(context, LK_EINVAL,
                             "%s is set in the environment but %s is not: which rank is this process?",
                             launchers[i].world, launchers[i].rank);
         int       here = 0;
         lk_status status = number(context, launchers[i].rank, rank, 0, &place->rank);
         if (status >= 0) status = number(context, launchers[i].world, world, 1, &place->world);
-        if (status >= 0 && local && *local) status = number(context, launchers[i].local_world, local, 1, &here);
+        if (status >= 0 && local) status = number(context, launchers[i].local_world, local, 1, &here);
         if (status < 0) return status;
-        if (here && here != place->world)
-            return lk__fail(context, LK_EUNSUPPORTED,
-                            "%d of %d ranks are on this host (%s): groups over several hosts are not in this build",
-                            here, place->world, launchers[i].local_world);
+        if (here > place->world)
+            return lk__fail(context, LK_EINVAL, "%s is %d in the environment, and %s is %d: more here than there are",
+                            launchers[i].local_world, here, launchers[i].world, place->world);
+        place->many_hosts = here && here != place->world;
         snprintf(place->tried, sizeof place->tried, "%s in the environment", launchers[i].name);
         return LK_OK;
     }
@@ -80,6 +92,85 @@ static void name_job(int port, lk__place *place)
     snprintf(place->key, sizeof place->key, "%s-%.10s", what, !port && generation ? generation : "0");
 }
 
+bool lk__ports_parse(const char *text, lk__ports *ports)
+{
+    char *end;
+    if (!isdigit((unsigned char)*text)) return false;
+    long first = strtol(text, &end, 10), last = first;
+    if (*end == '-' && isdigit((unsigned char)end[1])) last = strtol(end + 1, &end, 10);
+    if (*end || first < 1 || last > 65535 || first > last) return false;
+    *ports = (lk__ports){(int)first, (int)last};
+    return true;
+}
+
+/* Where rank 0 listens, and whence others may be reached. */
+static lk_status find_address(lk_context *context, const lk_comm_config *config, lk__place *place)
+{
+    const char *address = config->address ? config->address : environment("MASTER_ADDR");
+    const char *ports = environment("LOCKSTEP_PORT"), *master = environment("MASTER_PORT");
+    const char *store = getenv("TORCHELASTIC_USE_AGENT_STORE");
+    bool        ours = environment("LOCKSTEP_JOB") && store && strcmp(store, "False") == 0;
+    if (config->address && place->world > 1) place->many_hosts = true; /* or may be: the meeting shows it */
+    if (address && (size_t)snprintf(place->address, sizeof place->address, "%s", address) >= sizeof place->address)
+        return lk__fail(context, LK_EINVAL, "the master's address is longer than a name can be: %.60s…", address);
+    if (ports && !lk__ports_parse(ports, &place->ports))
+        return lk__fail(context, LK_EINVAL, "LOCKSTEP_PORT is '%.40s', which is no port and no range like 4000-4100",
+                        ports);
+    if (config->port) {
+        place->master = (lk__ports){config->port, config->port};
+        snprintf(place->port_from, sizeof place->port_from, "given by the program");
+    } else if (ports) {
+        place->master = place->ports;
+        snprintf(place->port_from, sizeof place->port_from, "LOCKSTEP_PORT");
+    } else if (ours && master && lk__ports_parse(master, &place->master)) {
+        snprintf(place->port_from, sizeof place->port_from, "MASTER_PORT");
+    }
+    if (place->ports.first == place->ports.last) place->ports = (lk__ports){0}; /* that one is rank 0's */
+    return LK_OK;
+}
+
+static lk_status read_token(lk_context *context, const char *path, lk__place *place)
+{
+    struct stat about;
+    int         fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY);
+    ssize_t     n = -1;
+    if (fd < 0 || fstat(fd, &about) != 0) {
+        int why = errno;
+        if (fd >= 0) close(fd);
+        return lk__fail(context, LK_EIO, "cannot read LOCKSTEP_TOKEN_FILE %s: %s", path, strerror(why));
+    }
+    if (!(about.st_mode & 077)) n = read(fd, place->token, sizeof place->token);
+    close(fd);
+    if (about.st_mode & 077)
+        return lk__fail(context, LK_EINVAL, "LOCKSTEP_TOKEN_FILE %s can be read by others: chmod 600 it", path);
+    while (n > 0 && isspace((unsigned char)place->token[n - 1])) n--;
+    if (n < 16 || n >= (ssize_t)sizeof place->token || memchr(place->token, 0, (size_t)n))
+        return lk__fail(context, LK_EINVAL,
+                        "LOCKSTEP_TOKEN_FILE %s does not hold one line of 16 to %zu characters: for example "
+                        "what openssl rand -hex 16 prints",
+                        path, sizeof place->token - 1);
+    place->token[n] = 0;
+    return LK_OK;
+}
+
+/* A file that was named counts; else what the launcher gave. */
+static lk_status find_token(lk_context *context, const lk_comm_config *config, lk__place *place)
+{
+    const char *file = environment("LOCKSTEP_TOKEN_FILE"), *token = environment("LOCKSTEP_TOKEN");
+    const char *backend = config->backend ? config->backend : "mixed";
+    bool        by_mpi = strcmp(backend, "mpi") == 0 || (strcmp(backend, "mixed") == 0 && lk__mpi_offers(place));
+    if (file && place->world > 1) return read_token(context, file, place);
+    if (place->many_hosts && !by_mpi && !(token && environment("LOCKSTEP_JOB"))) /* MPI hands out one of its own */
+        return lk__fail(context, LK_EINVAL,
+                        "the ranks are on several hosts (%s) and were not started by lockstep run: set "
+                        "LOCKSTEP_TOKEN_FILE to a file that holds the same secret on each host and that only you can "
+                        "read",
+                        place->tried);
+    if (token && (size_t)snprintf(place->token, sizeof place->token, "%s", token) >= sizeof place->token)
+        return lk__fail(context, LK_EINVAL, "LOCKSTEP_TOKEN is longer than %zu characters", sizeof place->token - 1);
+    return LK_OK;
+}
+
 lk_status lk__place_find(lk_context *context, const lk_comm_config *config, lk__place *place)
 {
     lk_status status = LK_OK;
@@ -98,5 +189,6 @@ lk_status lk__place_find(lk_context *context, const lk_comm_config *config, lk__
     if (config->port < 0 || config->port > 65535)
         return lk__fail(context, LK_EINVAL, "port %d is not 0 … 65535", config->port);
     name_job(config->port, place);
-    return LK_OK;
+    if ((status = find_address(context, config, place)) < 0) return status;
+    return find_token(context, config, place);
 }

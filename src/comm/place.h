@@ -1,4 +1,4 @@
-/* comm/place.h - which rank this process is, and the name under which its job meets. */
+/* comm/place.h - which rank this process is, where its job meets, and under which name. */
 #ifndef LK__PLACE_H
 #define LK__PLACE_H
 
@@ -6,13 +6,25 @@
 
 #include <lockstep/comm.h>
 
+typedef struct lk__ports {
+    int first, last; /* 0: any free one */
+} lk__ports;
+
 typedef struct lk__place {
-    int  rank, world;
-    char key[192];   /* the job: the same on all its ranks, different for every other */
-    char tried[160]; /* where rank and size came from, for messages */
+    int       rank, world;
+    bool      many_hosts;   /* as far as the environment tells */
+    char      key[192];     /* the job: the same on all its ranks of this host, different for every other */
+    char      tried[160];   /* where rank and size came from, for messages */
+    char      address[256]; /* rank 0's, "" where nobody said */
+    lk__ports master;       /* where rank 0 listens for the others; 0: nobody said */
+    lk__ports ports;        /* where every rank may listen */
+    char      port_from[64]; /* who said it, for messages */
+    char      token[264];    /* what they prove to know, "" nothing */
 } lk__place;
 
 /* From config, then the environment: RANK and WORLD_SIZE; Open MPI's, PMI's and Slurm's words; else a world of one. */
 lk_status lk__place_find(lk_context *context, const lk_comm_config *config, lk__place *place);
+/* "4000" or "4000-4100". */
+bool lk__ports_parse(const char *text, lk__ports *ports);
 
 #endif

@@ -179,3 +179,74 @@ void lk__reduce(void *out, const void *const *in, int n, size_t count, lk_dtype 
     bool scaled = op == LK_AVG && (n & (n - 1)) == 0 && table[type][5];
     table[type][scaled ? 5 : op](out, in, n, count, scaled ? 1.0 / n : n);
 }
+
+/* ---- partial results ---- */
+
+lk_dtype lk__reduce_partial(lk_dtype type, lk_reduce_op op)
+{
+    bool half = type == LK_BF16 || type == LK_F16, whole = type != LK_F32 && type != LK_F64 && !half;
+    if (half && op != LK_MIN && op != LK_MAX) return LK_F32;
+    return whole && op == LK_AVG ? LK_I64 : type;
+}
+
+lk_reduce_op lk__reduce_step(lk_reduce_op op) { return op == LK_AVG ? LK_SUM : op; }
+
+#define WIDEN(T, A, LOAD)                       \
+    do {                                        \
+        const T *a = in;                        \
+        A       *to = out;                      \
+        FOR_EACH to[i] = (A)LOAD(a[i]);         \
+    } while (0)
+
+void lk__reduce_widen(void *out, const void *in, size_t count, lk_dtype type, lk_dtype partial)
+{
+    if (type == partial) {
+        if (out != in && count) memmove(out, in, count * lk_dtype_size(type));
+        return;
+    }
+    switch (type) {
+    case LK_BF16: WIDEN(b16, f32, bf16_load); break;
+    case LK_F16: WIDEN(h16, f32, f16_load); break;
+    case LK_I8: WIDEN(i8, i64, AS_IS); break;
+    case LK_U8: WIDEN(u8, i64, AS_IS); break;
+    case LK_I32: WIDEN(i32, i64, AS_IS); break;
+    default: break;
+    }
+}
+
+/* FINISH with 1/n where n is a power of two, and n elsewhere, as lk__reduce does. */
+#define NARROW(T, A, C, STORE)                                                           \
+    do {                                                                                 \
+        const A *a = in;                                                                 \
+        T       *to = out;                                                               \
+        C        by = (C)(scaled ? 1.0 / n : n);                                         \
+        if (op != LK_AVG) { FOR_EACH to[i] = STORE(a[i]); }                              \
+        else if (scaled) { FOR_EACH to[i] = STORE(a[i] * by); }                          \
+        else { FOR_EACH to[i] = STORE(a[i] / by); }                                      \
+    } while (0)
+
+#define NARROW_WHOLE(T)                                        \
+    do {                                                       \
+        const i64 *a = in;                                     \
+        T         *to = out;                                   \
+        FOR_EACH to[i] = (T)(a[i] / (int64_t)n);               \
+    } while (0)
+
+void lk__reduce_finish(void *out, const void *in, int n, size_t count, lk_dtype type, lk_reduce_op op)
+{
+    bool scaled = (n & (n - 1)) == 0;
+    if (op != LK_AVG && lk__reduce_partial(type, op) == type) {
+        if (out != in && count) memmove(out, in, count * lk_dtype_size(type));
+        return;
+    }
+    switch (type) {
+    case LK_F32: NARROW(f32, f32, float, AS_IS); break;
+    case LK_F64: NARROW(f64, f64, double, AS_IS); break;
+    case LK_BF16: NARROW(b16, f32, float, bf16_store); break;
+    case LK_F16: NARROW(h16, f32, float, f16_store); break;
+    case LK_I8: NARROW_WHOLE(i8); break;
+    case LK_U8: NARROW_WHOLE(u8); break;
+    case LK_I32: NARROW_WHOLE(i32); break;
+    default: NARROW_WHOLE(i64); break;
+    }
+}

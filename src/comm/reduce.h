@@ -11,4 +11,13 @@ enum { LK__REDUCE_MOST = 4096 }; /* inputs at once, so ranks of a group */
  * for 7. out may be one of the inputs. No alignment is asked for. */
 void lk__reduce(void *out, const void *const *in, int n, size_t count, lk_dtype type, lk_reduce_op op);
 
+/* For a tree whose parts are reduced in different places: what partial results are held in, so that the whole has the
+ * same bits as if lk__reduce had seen all inputs. A part is widened, reduced with lk__reduce_step's op, and when `n`
+ * inputs are in it, finished. */
+lk_dtype     lk__reduce_partial(lk_dtype type, lk_reduce_op op);
+lk_reduce_op lk__reduce_step(lk_reduce_op op); /* avg adds, and divides in the end */
+void         lk__reduce_widen(void *out, const void *in, size_t count, lk_dtype type, lk_dtype partial);
+/* out may be in where type and partial are the same. */
+void lk__reduce_finish(void *out, const void *in, int n, size_t count, lk_dtype type, lk_reduce_op op);
+
 #endif

@@ -66,11 +66,12 @@ static void free_state(lk_comm *c)
     for (piece *p; (p = c->state);) release(c, p->memory);
 }
 
-lk_status lk__self_create(lk_comm *c)
+static lk_status create(lk_comm *c, const struct lk__place *place)
 {
+    (void)place;
     c->state = NULL;
     return LK_OK;
 }
 
-const lk__backend lk__backend_self = {"self",        collective, transfer, allocate, release,   failure,
-                                      raise_failure, busy,       nudge,    sent,     free_state};
+const lk__backend lk__backend_self = {"self", collective, transfer, allocate,   release, failure, raise_failure,
+                                      busy,   nudge,      sent,     free_state, create,  NULL,    NULL};

@@ -3,6 +3,7 @@
 #include "comm/shm.h"
 
 #include "comm/meet.h"
+#include "comm/place.h"
 
 #include <sched.h>
 #include <stdio.h>
@@ -193,6 +194,18 @@ static void free_state(lk_comm *c)
     c->state = NULL;
 }
 
+static lk_status create(lk_comm *c, const lk__place *place) { return lk__shm_create(c, place->key, place->token); }
+
+static lk_status split(lk_comm *parent, lk_comm *c, const lk__member *all, const int *ranks)
+{
+    char name[64], token[24];
+    (void)parent;
+    if (!c) return LK_OK;
+    snprintf(name, sizeof name, "group-%016llx", (unsigned long long)all[ranks[0]].secret);
+    snprintf(token, sizeof token, "%016llx", (unsigned long long)all[0].secret);
+    return lk__shm_create(c, name, token);
+}
+
 const lk__backend lk__backend_shm = {
     "shm", lk__shm_collective, lk__shm_transfer, allocate, release, failure, raise_failure, busy, nudge,
-    sent,  free_state};
+    sent,  free_state,         create,           NULL,     split};

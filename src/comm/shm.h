@@ -13,6 +13,7 @@
 #define LK__SHM_H
 
 #include "comm/comm.h"
+#include "comm/verdict.h"
 
 #include <stdatomic.h>
 
@@ -21,8 +22,6 @@ enum {
     LK__CHUNK = 256 << 10,  /* bytes of a staging buffer */
     LK__BUFFERS = 4,        /* three to publish in, one for results */
     LK__FILES = 16,         /* names of source files remembered per seat */
-    LK__FILE_NAME = 112,
-    LK__HOST_NAME = 64,
 };
 
 typedef struct lk__slot {
@@ -32,14 +31,6 @@ typedef struct lk__slot {
     uint64_t send, recv; /* where in symmetric memory the buffers are: allocation << 40 | offset; 0: elsewhere */
     char     payload[LK__SMALL];
 } lk__slot;
-
-/* What a rank is doing, for tables. Read by others only when something is wrong, possibly while it changes: a line of
- * the table may then be a mixture of two calls, which does no harm. */
-typedef struct lk__record {
-    uint64_t number; /* of the collective; 0: a send or receive */
-    int32_t  kind, type, reduce, root, tag, line, file;
-    uint64_t count, bytes;
-} lk__record;
 
 typedef struct lk__seat {
     lk__slot slots[2];
@@ -100,6 +91,9 @@ typedef struct lk__shm {
     lk__symmetric              *symmetric;
     const void                **pointers; /* three a rank, for a collective's use */
     const char                 *file_of[LK__FILES];
+    lk__operation               noted[2];      /* the last two calls, … */
+    uint64_t                    signatures[2]; /* … and their signatures */
+    bool                        slow;          /* the call under way took long enough to look at the clock again */
     _Atomic(_Atomic uint32_t *) sleeping_on; /* for lk_comm_free from another thread than the one that waits */
     uint64_t                    tick_start;
     double                      time_start;
@@ -152,8 +146,45 @@ void      lk__shm_nudge(lk__shm *s);
 
 /* ---- failure (shm_verdict.c) ---- */
 
-void      lk__shm_enter(lk__shm *s, const lk__operation *operation, uint64_t number);
-lk_status lk__shm_leave(lk__shm *s, lk_status status);
+/* Notes the call in this rank's seat, and gives its signature. */
+uint64_t lk__shm_note(lk__shm *s, const lk__operation *operation, uint64_t number);
+
+/* Reading the clock takes a thirtieth of the smallest collective: so it is done while others are waited for anyway, and
+ * at the end only of calls that took long. */
+static inline void lk__shm_stamp(lk__shm *s)
+{
+    if (LK__CHECKED) atomic_store_explicit(&s->me->since, lk__tick(), memory_order_relaxed);
+}
+
+/* A call like the last but one, whose place it takes, is noted already. */
+static inline bool lk__shm_noted(const lk__shm *s, const lk__operation *o, const lk__operation *n, int file)
+{
+    return n->kind == o->kind && n->count == o->count && n->type == o->type && n->reduce == o->reduce &&
+           n->root == o->root && n->tag == o->tag && n->bytes == o->bytes && n->site.line == o->site.line &&
+           n->site.file == o->site.file && !o->recv_counts && s->file_of[file] == o->site.file && o->site.file;
+}
+
+static inline uint64_t lk__shm_enter(lk__shm *s, const lk__operation *o, uint64_t number)
+{
+    if (!LK__CHECKED) return 0;
+    uint64_t    entered = ++s->operations, which = entered & 1;
+    lk__record *r = &s->me->records[which];
+    if (lk__shm_noted(s, o, &s->noted[which], r->file))
+        r->number = number;
+    else
+        s->signatures[which] = lk__shm_note(s, o, number);
+    atomic_store_explicit(&s->me->entered, entered, memory_order_relaxed);
+    return s->signatures[which];
+}
+
+static inline lk_status lk__shm_leave(lk__shm *s, lk_status status)
+{
+    if (!LK__CHECKED) return status;
+    if (s->slow) lk__shm_stamp(s);
+    atomic_store_explicit(&s->me->left, s->operations, memory_order_relaxed);
+    return status;
+}
+
 lk_status lk__shm_failure(lk__shm *s); /* LK_OK, or the group's failure, taken over */
 lk_status lk__shm_raise(lk__shm *s, lk_status status, const char *text);
 bool      lk__shm_dead(const lk__seat *seat, bool *stopped);

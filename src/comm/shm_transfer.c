@@ -287,6 +287,8 @@ void lk__shm_transfer(lk_comm *comm, lk_work *first)
     unsigned     turn = 0;
     if (atomic_load_explicit(&s->hall->failure, memory_order_relaxed)) status = lk__shm_failure(s);
     lk__shm_enter(s, &first->operation, 0);
+    lk__shm_stamp(s);
+    s->slow = true;
     while (status >= 0) {
         uint32_t heard = atomic_load(&s->me->bell);
         bool     moved = false;

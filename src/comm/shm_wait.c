@@ -84,6 +84,7 @@ static lk_status sleep_for(lk__shm *s, int peer, _Atomic uint32_t *word, uint32_
     double       now = lk__now();
     lk__patience p = {.begun = now, .looked = now, .checked = now};
     lk__seat    *seat = &s->seats[peer];
+    s->slow = true;
     for (lk_status status = LK_OK;;) {
         atomic_fetch_add(&seat->sleepers, 1);
         atomic_store(&s->sleeping_on, word);

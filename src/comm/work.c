@@ -23,9 +23,19 @@ void lk__work_finish(lk_work *work, lk_status status)
         atomic_store_explicit(&work->done, true, memory_order_relaxed);
         return;
     }
+    work->ended = lk__now();
+    lk_comm *watcher = work->watcher; /* once it is done it may be gone */
     pthread_mutex_lock(&c->lock);
     atomic_store(&work->done, true);
     atomic_fetch_sub(&c->pending, 1);
+    pthread_cond_broadcast(&c->finished);
+    pthread_mutex_unlock(&c->lock);
+    if (watcher) lk__work_wake(watcher);
+}
+
+void lk__work_wake(lk_comm *c)
+{
+    pthread_mutex_lock(&c->lock);
     pthread_cond_broadcast(&c->finished);
     pthread_mutex_unlock(&c->lock);
 }
@@ -41,6 +51,7 @@ static lk_work *take(lk_comm *c)
 lk_work *lk__work_next_transfer(lk_comm *c, lk_work *inside)
 {
     if (!inside->queued) return NULL;
+    c = inside->comm; /* a mixed group has its works carried by a group of its own */
     pthread_mutex_lock(&c->lock);
     lk_work *work = c->first && is_transfer(&c->first->operation) ? take(c) : NULL;
     pthread_mutex_unlock(&c->lock);
@@ -56,6 +67,7 @@ static void *thread_main(void *argument)
         lk_work *work = atomic_load(&c->closing) ? NULL : take(c);
         if (!work) break;
         pthread_mutex_unlock(&c->lock);
+        work->began = lk__now();
         if (is_transfer(&work->operation))
             c->backend->transfer(c, work);
         else
@@ -66,12 +78,13 @@ static void *thread_main(void *argument)
     return NULL;
 }
 
-static lk_status enqueue(lk_comm *c, const lk__operation *o, lk_work **made)
+static lk_status enqueue(lk_comm *c, const lk__operation *o, lk_comm *watcher, lk_work **made)
 {
     lk_work *work = lk__alloc(c->context, LK_MEMORY_OTHER, sizeof *work);
     if (!work) return LK_ENOMEM;
     work->comm = c;
     work->operation = *o;
+    work->watcher = watcher;
     work->queued = true;
     pthread_mutex_lock(&c->lock);
     if (!c->running && pthread_create(&c->thread, NULL, thread_main, c) != 0) {
@@ -95,6 +108,11 @@ static lk_status enqueue(lk_comm *c, const lk__operation *o, lk_work **made)
     return LK_OK;
 }
 
+lk_status lk__work_hand_on(lk_comm *c, const lk__operation *o, lk_comm *watcher, lk_work **work)
+{
+    return enqueue(c, o, watcher, work);
+}
+
 lk_status lk__work_submit(lk_comm *c, const lk__operation *o, lk_work **work)
 {
     if (atomic_load_explicit(&c->failed, memory_order_relaxed) != LK_OK) return lk__comm_failed(c);
@@ -103,7 +121,7 @@ lk_status lk__work_submit(lk_comm *c, const lk__operation *o, lk_work **work)
         return status < 0 && atomic_load(&c->failed) != LK_OK ? lk__comm_failed(c) : status;
     }
     lk_work  *made = NULL;
-    lk_status status = enqueue(c, o, &made);
+    lk_status status = enqueue(c, o, NULL, &made);
     if (status < 0 || work) {
         if (work) *work = status < 0 ? NULL : made;
         return status;
@@ -131,7 +149,7 @@ lk_status lk_work_wait(lk_work *work)
     pthread_mutex_unlock(&c->lock);
     lk_status status = work->status;
     lk__free(c->context, LK_MEMORY_OTHER, work, sizeof *work);
-    return status < 0 && atomic_load(&c->failed) != LK_OK ? lk__comm_failed(c) : status;
+    return status < 0 && lk_comm_status(c) != LK_OK ? lk__comm_failed(c) : status;
 }
 
 void lk__work_close(lk_comm *c)
@@ -147,4 +165,10 @@ void lk__work_close(lk_comm *c)
         older = work->older;
         lk__free(c->context, LK_MEMORY_OTHER, work, sizeof *work);
     }
+}
+
+void lk_work_span(const lk_work *work, double *began, double *ended)
+{
+    *began = work->began;
+    *ended = work->ended;
 }

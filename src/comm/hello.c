@@ -1,0 +1,208 @@
+/* hello.c - makes and judges the messages of a handshake: functions over bytes, which a fuzzer can call. */
+#define _GNU_SOURCE
+#include "comm/hello.h"
+
+#include "base/hash.h"
+#include "comm/meet.h"
+#include "comm/reduce.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+_Static_assert(sizeof(lk__address) == 20 && sizeof(lk__card) == 192 && sizeof(lk__hello) == 280 &&
+                   sizeof(lk__answer) == 592,
+               "no holes");
+
+static const char magic[8] = "lknet01";
+
+enum { LABEL = 16, PART_MOST = 1024 };
+
+/* Over a label, so that no message can pass for another; a number; the message. */
+static void sign(const char *token, const char *label, const unsigned char *nonce, const void *message, size_t bytes,
+                 unsigned char mac[LK__MAC])
+{
+    unsigned char all[LABEL + LK__NONCE + PART_MOST] = {0};
+    memcpy(all, label, strlen(label));
+    memcpy(all + LABEL, nonce, LK__NONCE);
+    memcpy(all + LABEL + LK__NONCE, message, bytes);
+    lk__hmac(token, all, LABEL + LK__NONCE + bytes, mac);
+}
+
+/* In a time that does not depend on where they differ. */
+static bool same(const unsigned char *a, const unsigned char *b)
+{
+    unsigned char differ = 0;
+    for (int i = 0; i < LK__MAC; i++) differ |= a[i] ^ b[i];
+    return differ == 0;
+}
+
+static void make_printable(char *text, size_t room)
+{
+    text[room - 1] = 0;
+    for (; *text; text++)
+        if ((unsigned char)*text < ' ' || *text == 127) *text = '?';
+}
+
+static bool draw(unsigned char nonce[LK__NONCE]) { return getrandom(nonce, LK__NONCE, 0) == LK__NONCE; }
+
+bool lk__greeting_make(lk__greeting *g)
+{
+    memcpy(g->magic, magic, sizeof magic);
+    return draw(g->nonce);
+}
+
+bool lk__greeting_good(const lk__greeting *g) { return memcmp(g->magic, magic, sizeof magic) == 0; }
+
+bool lk__hello_sign(lk__hello *h, const lk__greeting *g, const char *token)
+{
+    memcpy(h->magic, magic, sizeof magic);
+    if (!draw(h->nonce)) return false;
+    sign(token, "hello", g->nonce, h, offsetof(lk__hello, mac), h->mac);
+    return true;
+}
+
+static bool card_good(lk__card *c)
+{
+    make_printable(c->host, sizeof c->host);
+    make_printable(c->host_id, sizeof c->host_id);
+    return (c->address.family == 4 || c->address.family == 6) && c->pid > 0;
+}
+
+lk__belief lk__hello_judge(lk__hello *h, const lk__greeting *g, const char *token)
+{
+    unsigned char mac[LK__MAC];
+    if (memcmp(h->magic, magic, sizeof magic) != 0) return LK__FOREIGN;
+    sign(token, "hello", g->nonce, h, offsetof(lk__hello, mac), mac);
+    if (!same(mac, h->mac)) return LK__WRONG_TOKEN;
+    if (h->purpose != LK__TO_MEET && h->purpose != LK__TO_PAIR) return LK__FOREIGN;
+    if (h->size < 2 || h->size > LK__REDUCE_MOST || h->rank < 0 || h->rank >= h->size || h->stream < 0)
+        return LK__FOREIGN;
+    return card_good(&h->card) ? LK__TRUE : LK__FOREIGN;
+}
+
+void lk__answer_sign(lk__answer *a, const lk__hello *h, const char *token)
+{
+    memcpy(a->magic, magic, sizeof magic);
+    sign(token, "answer", h->nonce, a, offsetof(lk__answer, mac), a->mac);
+}
+
+lk__belief lk__answer_judge(lk__answer *a, const lk__hello *h, const char *token)
+{
+    unsigned char mac[LK__MAC];
+    if (memcmp(a->magic, magic, sizeof magic) != 0) return LK__FOREIGN;
+    sign(token, "answer", h->nonce, a, offsetof(lk__answer, mac), mac);
+    make_printable(a->text, sizeof a->text);
+    if (!same(mac, a->mac)) return LK__WRONG_TOKEN;
+    return a->status <= 0 && a->status >= LK_ECANCELED ? LK__TRUE : LK__FOREIGN;
+}
+
+void lk__cards_sign(const lk__card *cards, int count, const lk__hello *h, const char *token, unsigned char mac[LK__MAC])
+{
+    unsigned char digest[LK__MAC];
+    lk__hmac(token, cards, (size_t)count * sizeof *cards, digest);
+    sign(token, "cards", h->nonce, digest, sizeof digest, mac);
+}
+
+bool lk__cards_judge(lk__card *cards, int count, const lk__hello *h, const char *token,
+                     const unsigned char mac[LK__MAC])
+{
+    unsigned char right[LK__MAC];
+    lk__cards_sign(cards, count, h, token, right);
+    if (!same(right, mac)) return false;
+    for (int i = 0; i < count; i++)
+        if (!card_good(&cards[i])) return false;
+    return true;
+}
+
+void lk__token_derive(const char *token, const void *secret, size_t bytes, char derived[LK__NET_TOKEN])
+{
+    unsigned char nonce[LK__NONCE] = {0}, mac[LK__MAC];
+    sign(token, "group", nonce, secret, bytes, mac);
+    for (int i = 0; i < LK__MAC; i++) snprintf(derived + 2 * i, 3, "%02x", mac[i]);
+}
+
+/* ---- this process ---- */
+
+static unsigned long namespace_number(const char *path)
+{
+    struct stat about;
+    return stat(path, &about) == 0 ? (unsigned long)about.st_ino : 0;
+}
+
+/* Shared memory is passed over a socket of the network's namespace, and a rank looks whether another's process lives:
+ * so ranks are on one host for us when boot, both namespaces and user are the same. LOCKSTEP_HOST_ID says otherwise. */
+void lk__card_make(lk__card *card)
+{
+    char        boot[40] = "?";
+    const char *told = getenv("LOCKSTEP_HOST_ID");
+    FILE       *file = fopen("/proc/sys/kernel/random/boot_id", "re");
+    memset(card, 0, sizeof *card);
+    card->pid = getpid();
+    if (gethostname(card->host, sizeof card->host - 1) != 0 || !card->host[0]) snprintf(card->host, 2, "?");
+    if (file) {
+        if (fscanf(file, "%39s", boot) != 1) snprintf(boot, sizeof boot, "?");
+        fclose(file);
+    }
+    snprintf(card->host_id, sizeof card->host_id, "%s:%lu:%lu:%u%s%.20s", boot, namespace_number("/proc/self/ns/net"),
+             namespace_number("/proc/self/ns/pid"), (unsigned)geteuid(), told ? ":" : "", told ? told : "");
+}
+
+/* ---- addresses ---- */
+
+bool lk__address_take(lk__address *a, const struct sockaddr_storage *from)
+{
+    memset(a, 0, sizeof *a);
+    if (from->ss_family == AF_INET) {
+        const struct sockaddr_in *in = (const struct sockaddr_in *)from;
+        a->family = 4;
+        a->port = ntohs(in->sin_port);
+        memcpy(a->bytes, &in->sin_addr, 4);
+    } else if (from->ss_family == AF_INET6) {
+        const struct sockaddr_in6 *in = (const struct sockaddr_in6 *)from;
+        a->family = 6;
+        a->port = ntohs(in->sin6_port);
+        memcpy(a->bytes, &in->sin6_addr, 16);
+    }
+    return a->family != 0;
+}
+
+socklen_t lk__address_give(const lk__address *a, uint32_t scope, struct sockaddr_storage *to)
+{
+    memset(to, 0, sizeof *to);
+    if (a->family == 4) {
+        struct sockaddr_in *in = (struct sockaddr_in *)to;
+        in->sin_family = AF_INET;
+        in->sin_port = htons(a->port);
+        memcpy(&in->sin_addr, a->bytes, 4);
+        return sizeof *in;
+    }
+    if (a->family == 6) {
+        struct sockaddr_in6 *in = (struct sockaddr_in6 *)to;
+        in->sin6_family = AF_INET6;
+        in->sin6_port = htons(a->port);
+        memcpy(&in->sin6_addr, a->bytes, 16);
+        if (IN6_IS_ADDR_LINKLOCAL(&in->sin6_addr)) in->sin6_scope_id = scope;
+        return sizeof *in;
+    }
+    return 0;
+}
+
+void lk__address_show(const struct sockaddr_storage *address, char *out, size_t bytes)
+{
+    char text[INET6_ADDRSTRLEN] = "?";
+    if (address->ss_family == AF_INET) {
+        const struct sockaddr_in *in = (const struct sockaddr_in *)address;
+        inet_ntop(AF_INET, &in->sin_addr, text, sizeof text);
+        snprintf(out, bytes, "%s:%d", text, ntohs(in->sin_port));
+    } else {
+        const struct sockaddr_in6 *in = (const struct sockaddr_in6 *)address;
+        inet_ntop(AF_INET6, &in->sin6_addr, text, sizeof text);
+        snprintf(out, bytes, "[%s]:%d", text, ntohs(in->sin6_port));
+    }
+}

@@ -1,0 +1,153 @@
+/* net_verdict.c - what is known about ranks on other hosts, as tables want it; asking them; the group's one failure. */
+#define _GNU_SOURCE
+#include "comm/net.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+static void view_rank(void *state, int rank, lk__view *v)
+{
+    lk__net             *net = state;
+    const lk__mesh_rank *r = &net->mesh.ranks[rank];
+    lk__peer            *p = &net->peers[rank];
+    double               now = lk__now();
+    bool                 me = rank == net->rank;
+    pthread_mutex_lock(&net->lock);
+    const lk__state *s = me ? &net->mine : &p->state;
+    snprintf(v->host, sizeof v->host, "%s", r->host);
+    v->pid = r->pid;
+    v->entered = s->entered;
+    v->left = s->left;
+    v->since = me ? now - net->since : p->stated > 0 ? now - p->stated + (double)s->since_us / 1e6 : 0;
+    if (s->busy) snprintf(v->busy, sizeof v->busy, "%s", s->busy_with);
+    for (int i = 0; i < 2; i++) {
+        v->records[i] = s->calls[i].record;
+        snprintf(v->files[i], sizeof v->files[i], "%s", s->calls[i].file);
+    }
+    if (!me) {
+        v->gone = atomic_load(&p->gone);
+        v->dead = atomic_load(&p->dead);
+        v->cut_off = atomic_load(&p->cut_off);
+        v->broken = atomic_load(&p->drained) && !v->dead && !v->gone && !v->cut_off;
+        v->silent = p->asked > p->stated && !v->dead && !v->gone && !v->cut_off;
+    }
+    pthread_mutex_unlock(&net->lock);
+}
+
+static lk__table table_of(lk__net *net)
+{
+    return (lk__table){
+        .context = net->comm->context, .rank = net->rank, .size = net->size, .state = net, .view = view_rank};
+}
+
+static bool all_answered(lk__net *net)
+{
+    bool all = true;
+    pthread_mutex_lock(&net->lock);
+    for (int i = 0; i < net->size && all; i++)
+        all = i == net->rank || net->peers[i].fd < 0 || net->peers[i].stated >= net->peers[i].asked;
+    pthread_mutex_unlock(&net->lock);
+    return all;
+}
+
+void lk__net_ask(lk__net *net, double seconds)
+{
+    lk__word_head ask = {sizeof ask, LK__WORD_ASK, 0};
+    double        now = lk__now(), end = now + seconds;
+    pthread_mutex_lock(&net->lock);
+    for (int i = 0; i < net->size; i++) {
+        if (i == net->rank) continue;
+        net->peers[i].asked = now;
+        lk__net_say(net, i, &ask, sizeof ask, NULL, 0);
+    }
+    pthread_mutex_unlock(&net->lock);
+    while (!all_answered(net) && (now = lk__now()) < end && !atomic_load(&net->comm->closing))
+        lk__net_pump(net, end - now);
+}
+
+enum { ASK_MS = 300 }; /* those who compute answer within 20 or so: their group's thread does */
+
+/* Several ranks notice the same thing at the same time. So that all say the same, the lowest of those who can tell
+ * does, and the others wait for its word, but not for long. True: it came. */
+static bool another_tells(lk__net    *net, bool (*can_tell)(lk__net *net, int rank, const bool *missing),
+                          const bool *missing, double seconds)
+{
+    double end = lk__now() + seconds, now;
+    int    first = 0;
+    while (first < net->rank && !can_tell(net, first, missing)) first++;
+    if (first == net->rank) return false;
+    while (lk__net_failure(net) == LK_OK && (now = lk__now()) < end && !atomic_load(&net->comm->closing))
+        lk__net_pump(net, end - now);
+    return lk__net_failure(net) < 0;
+}
+
+static bool is_there(lk__net *net, int rank, const bool *missing)
+{
+    lk__peer *p = &net->peers[rank];
+    return !(missing && missing[rank]) && !atomic_load(&p->gone) && !atomic_load(&p->dead) && !atomic_load(&p->cut_off);
+}
+
+/* Whoever has come to this collective sees every other call that differs from its own, and of two that differ one
+ * does. */
+static bool has_come(lk__net *net, int rank, const bool *missing)
+{
+    return is_there(net, rank, missing) && atomic_load(&net->peers[rank].arrived) >= net->number;
+}
+
+lk_status lk__net_late(lk__net *net, const bool *missing, double seconds)
+{
+    lk__page  p = {.used = 0};
+    lk__table table = table_of(net);
+    if (another_tells(net, is_there, missing, 0.5)) return lk__net_failure(net);
+    lk__net_ask(net, ASK_MS / 1e3);
+    lk__verdict_late(&table, missing, seconds, "did not do its part within", &p);
+    return lk__net_raise(net, LK_ETIMEOUT, p.text);
+}
+
+void lk__net_stalled(lk__net *net, const bool *missing, double seconds)
+{
+    lk__page  p = {.used = 0};
+    lk__table table = table_of(net);
+    lk__net_ask(net, ASK_MS / 1e3);
+    lk__verdict_late(&table, missing, seconds, "is waited for since", &p);
+    lk__log(net->comm->context, LK_LOG_WARNING, "%s", p.text);
+}
+
+lk_status lk__net_lost(lk__net *net, int peer)
+{
+    lk__page  p = {.used = 0};
+    lk__table table = table_of(net);
+    if (another_tells(net, is_there, NULL, 0.2)) return lk__net_failure(net);
+    lk__verdict_lost(&table, peer, &p);
+    return lk__net_raise(net, LK_EIO, p.text);
+}
+
+lk_status lk__net_mismatch(lk__net *net, int peer)
+{
+    lk__page  p = {.used = 0};
+    lk__table table = table_of(net);
+    if (another_tells(net, has_come, NULL, 1)) return lk__net_failure(net);
+    lk__net_ask(net, 0.1);
+    lk__verdict_mismatch(&table, peer, net->number, &p);
+    return lk__net_raise(net, LK_EMISMATCH, p.text);
+}
+
+/* ---- the failure ---- */
+
+lk_status lk__net_failure(lk__net *net) { return (lk_status)atomic_load(&net->comm->failed); }
+
+lk_status lk__net_raise(lk__net *net, lk_status status, const char *text)
+{
+    pthread_mutex_lock(&net->lock);
+    if (atomic_load(&net->comm->failed) == LK_OK) {
+        size_t        length = strnlen(text, LK__COMM_TEXT - 1);
+        lk__word_fail word = {.head = {(uint32_t)(sizeof word + length), LK__WORD_FAIL, 0}, .status = status};
+        lk__comm_note(net->comm, status, text);
+        for (int i = 0; i < net->size; i++)
+            if (i != net->rank) lk__net_say(net, i, &word, sizeof word, text, length);
+    }
+    pthread_mutex_unlock(&net->lock);
+    lk__net_ring(net);
+    return lk__net_failure(net);
+}

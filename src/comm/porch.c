@@ -1,0 +1,181 @@
+/* porch.c - listens, and finds out who came: strangers who send something else, or nothing, are dropped and logged, and
+ * whoever waits for ranks does not notice. */
+#define _GNU_SOURCE
+#include "comm/mesh.h"
+
+#include <errno.h>
+#include <netinet/in.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { STRANGERS = 64, LOGGED = 16 };
+
+socklen_t lk__address_length(const struct sockaddr_storage *address)
+{
+    return address->ss_family == AF_INET6 ? sizeof(struct sockaddr_in6) : sizeof(struct sockaddr_in);
+}
+
+static void set_port(struct sockaddr_storage *address, int port)
+{
+    if (address->ss_family == AF_INET6)
+        ((struct sockaddr_in6 *)address)->sin6_port = htons((uint16_t)port);
+    else
+        ((struct sockaddr_in *)address)->sin_port = htons((uint16_t)port);
+}
+
+static int bind_one(const struct sockaddr_storage *address, bool again)
+{
+    int one = 1, fd = socket(address->ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0) return -1;
+    if (again) setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one); /* past connections do not hold the port */
+    if (bind(fd, (const struct sockaddr *)address, lk__address_length(address)) == 0 && listen(fd, 4096) == 0)
+        return fd;
+    int why = errno;
+    close(fd);
+    errno = why;
+    return -1;
+}
+
+lk_status lk__listen(lk_context *context, const struct sockaddr_storage *where, lk__ports ports, lk__listener *l)
+{
+    struct sockaddr_storage address = *where;
+    char                    text[64];
+    *l = (lk__listener){.fd = -1};
+    for (int port = ports.first; l->fd < 0 && port <= ports.last; port++) {
+        set_port(&address, port);
+        l->fd = bind_one(&address, port != 0);
+        if (l->fd < 0 && errno != EADDRINUSE && errno != EACCES) break;
+    }
+    int       why = errno;
+    socklen_t length = sizeof l->bound;
+    if (l->fd >= 0 && getsockname(l->fd, (struct sockaddr *)&l->bound, &length) == 0 &&
+        lk__address_take(&l->address, &l->bound)) {
+        if (l->bound.ss_family == AF_INET6) l->scope = ((struct sockaddr_in6 *)&l->bound)->sin6_scope_id;
+        return LK_OK;
+    }
+    lk__listener_close(l);
+    lk__address_show(&address, text, sizeof text);
+    if (ports.last > ports.first)
+        lk__fail(context, LK_EIO, "cannot listen on any port from %d to %d of %s: %s", ports.first, ports.last, text,
+                 strerror(why));
+    else
+        lk__fail(context, LK_EIO, "cannot listen on %s: %s", text, strerror(why));
+    errno = why; /* the caller may try again */
+    return LK_EIO;
+}
+
+void lk__listener_close(lk__listener *l)
+{
+    if (l->fd >= 0) close(l->fd);
+    l->fd = -1;
+}
+
+lk_status lk__porch_open(lk__porch *p, lk_context *context, lk__listener *listener, const char *token, int expected)
+{
+    *p = (lk__porch){.context = context, .token = token, .listener = listener, .most = STRANGERS + expected};
+    p->visitors = lk__alloc(context, LK_MEMORY_OTHER, (size_t)p->most * sizeof *p->visitors);
+    if (!p->visitors) return LK_ENOMEM;
+    for (int i = 0; i < p->most; i++) p->visitors[i].fd = -1;
+    return LK_OK;
+}
+
+void lk__porch_close(lk__porch *p)
+{
+    for (int i = 0; p->visitors && i < p->most; i++)
+        if (p->visitors[i].fd >= 0) close(p->visitors[i].fd);
+    lk__free(p->context, LK_MEMORY_OTHER, p->visitors, (size_t)p->most * sizeof *p->visitors);
+    p->visitors = NULL;
+    if (p->dropped > LOGGED)
+        lk__log(p->context, LK_LOG_WARNING, "and %d more, who came and were dropped", p->dropped - LOGGED);
+}
+
+void lk__porch_drop(lk__porch *p, lk__visitor *v, const char *why)
+{
+    if (why && ++p->dropped <= LOGGED)
+        lk__log(p->context, LK_LOG_WARNING, "dropped %s, who came to where the ranks meet: %s", v->from, why);
+    close(v->fd);
+    v->fd = -1;
+}
+
+int lk__porch_watch(lk__porch *p, struct pollfd *polls)
+{
+    double now = lk__now();
+    polls[p->most] = (struct pollfd){.fd = p->listener->fd, .events = POLLIN};
+    for (int i = 0; i < p->most; i++) {
+        lk__visitor *v = &p->visitors[i];
+        if (v->fd >= 0 && !v->known && now - v->since > 1) lk__porch_drop(p, v, "it said nothing for a second");
+        polls[i] = (struct pollfd){.fd = v->fd, .events = POLLIN};
+    }
+    return p->most + 1;
+}
+
+void lk__porch_answer(lk__porch *p, lk__visitor *v, const lk__answer *answer)
+{
+    lk__answer a = *answer;
+    lk__answer_sign(&a, &v->hello, p->token);
+    (void)!send(v->fd, &a, sizeof a, MSG_NOSIGNAL | MSG_DONTWAIT); /* who cannot take a kilobyte is found missing */
+}
+
+static void welcome(lk__porch *p)
+{
+    struct sockaddr_storage from;
+    socklen_t               length = sizeof from;
+    lk__visitor             unknown = {.since = lk__now()}, *free_one = NULL;
+    unknown.fd = accept4(p->listener->fd, (struct sockaddr *)&from, &length, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    if (unknown.fd < 0) {
+        if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS) p->why = errno;
+        return;
+    }
+    lk__address_show(&from, unknown.from, sizeof unknown.from);
+    for (int i = 0; i < p->most && !free_one; i++)
+        if (p->visitors[i].fd < 0) free_one = &p->visitors[i];
+    if (!free_one || !lk__greeting_make(&unknown.greeting)) {
+        lk__porch_drop(p, &unknown, "too many came at once");
+        return;
+    }
+    if (send(unknown.fd, &unknown.greeting, sizeof unknown.greeting, MSG_NOSIGNAL) != sizeof unknown.greeting)
+        lk__porch_drop(p, &unknown, NULL);
+    else
+        *free_one = unknown;
+}
+
+static void hear(lk__porch *p, lk__visitor *v)
+{
+    char byte;
+    if (v->known) { /* it waits for an answer: all it can do is leave */
+        ssize_t n = recv(v->fd, &byte, 1, MSG_DONTWAIT);
+        if (n >= 0 || (errno != EAGAIN && errno != EINTR)) lk__porch_drop(p, v, NULL);
+        return;
+    }
+    ssize_t n = recv(v->fd, (char *)&v->hello + v->have, sizeof v->hello - v->have, MSG_DONTWAIT);
+    if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;
+    if (n <= 0) {
+        lk__porch_drop(p, v, v->have ? "it left in the middle of a word" : "it said nothing");
+        return;
+    }
+    if ((v->have += (size_t)n) < sizeof v->hello) {
+        /* Who says something else from the first byte on need not be heard to the end. */
+        lk__greeting begin;
+        if (v->have < sizeof begin.magic) return;
+        memcpy(begin.magic, v->hello.magic, sizeof begin.magic);
+        if (!lk__greeting_good(&begin)) lk__porch_drop(p, v, "it does not speak as a rank does");
+        return;
+    }
+    switch (lk__hello_judge(&v->hello, &v->greeting, p->token)) {
+    case LK__FOREIGN: lk__porch_drop(p, v, "it does not speak as a rank does"); return;
+    case LK__WRONG_TOKEN:
+        lk__porch_answer(p, v, &(lk__answer){.status = LK_EINVAL, .text = "wrong token"});
+        lk__porch_drop(p, v, "wrong token");
+        return;
+    case LK__TRUE: v->known = true; p->came(p, v, p->user);
+    }
+}
+
+void lk__porch_serve(lk__porch *p, const struct pollfd *polls)
+{
+    for (int i = 0; i < p->most; i++)
+        if (polls[i].fd >= 0 && polls[i].revents && p->visitors[i].fd == polls[i].fd) hear(p, &p->visitors[i]);
+    if (polls[p->most].fd >= 0 && polls[p->most].revents)
+        for (int i = 0; i < 16; i++) welcome(p);
+}

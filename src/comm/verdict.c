@@ -1,0 +1,174 @@
+/* verdict.c - prints what is known about the ranks of a group: one sentence, and one line a rank. */
+#include "comm/verdict.h"
+
+#include <stdio.h>
+#include <string.h>
+
+void lk__record_make(lk__record *r, const lk__operation *o, uint64_t number)
+{
+    *r = (lk__record){.number = number,
+                      .kind = (int32_t)o->kind,
+                      .type = (int32_t)o->type,
+                      .reduce = (int32_t)o->reduce,
+                      .root = o->root,
+                      .tag = o->tag,
+                      .line = o->site.line,
+                      .count = o->count,
+                      .bytes = o->bytes};
+}
+
+const char *lk__file_tail(const char *file)
+{
+    if (!file) return "?";
+    size_t length = strlen(file);
+    return length > LK__FILE_NAME - 1 ? file + length - (LK__FILE_NAME - 1) : file;
+}
+
+static uint64_t mix(uint64_t h, uint64_t value)
+{
+    h = (h ^ value) * 0x9E3779B97F4A7C15u;
+    return h ^ h >> 29;
+}
+
+uint64_t lk__operation_signature(const lk__operation *o, int ranks)
+{
+    if (!LK__CHECKED) return 0;
+    bool     reduces = o->kind == LK__ALL_REDUCE || o->kind == LK__REDUCE || o->kind == LK__REDUCE_SCATTER;
+    uint64_t h = mix(0x10C5, (uint64_t)o->kind << 32 | (uint64_t)o->type << 16 | (uint64_t)(reduces ? o->reduce : 0));
+    h = mix(h, o->count);
+    h = mix(h, o->bytes);
+    h = mix(h, (uint64_t)o->root);
+    if (o->recv_counts && o->kind != LK__ALL_TO_ALLV)
+        for (int i = 0; i < ranks; i++) h = mix(h, o->recv_counts[i]);
+    return h;
+}
+
+__attribute__((format(printf, 2, 3))) static void add(lk__page *p, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    if (p->used < sizeof p->text) {
+        int n = vsnprintf(p->text + p->used, sizeof p->text - p->used, format, arguments);
+        p->used += n > 0 ? (size_t)n : 0;
+    }
+    va_end(arguments);
+}
+
+static void describe_record(const lk__view *v, uint64_t which, char *out, size_t bytes)
+{
+    const lk__record *r = &v->records[which & 1];
+    lk__operation     o = {.kind = (lk__kind)r->kind,
+                           .type = (lk_dtype)r->type,
+                           .reduce = (unsigned)r->reduce > LK_PROD ? LK_SUM : (lk_reduce_op)r->reduce,
+                           .root = r->root,
+                           .tag = r->tag,
+                           .count = r->count,
+                           .bytes = r->bytes,
+                           .site = {v->files[which & 1], r->line}};
+    lk__operation_describe(&o, r->number, out, bytes);
+}
+
+/* "in #17 all_reduce … for 12.0 s; last finished #16 barrier …" */
+static void describe_rank(const lk__view *v, lk__page *p)
+{
+    char text[256];
+    if (v->dead)
+        add(p, "dead; it was ");
+    else if (v->gone)
+        add(p, "left the group; it was ");
+    else if (v->cut_off)
+        add(p, "its host does not answer; it was ");
+    else if (v->stopped)
+        add(p, "stopped by a signal; ");
+    else if (v->silent)
+        add(p, "does not answer, though its host does; ");
+    if (v->busy[0]) add(p, "busy with %s; ", v->busy);
+    if (v->entered == 0) {
+        add(p, "outside any operation; it has begun none");
+        return;
+    }
+    describe_record(v, v->entered, text, sizeof text);
+    if (v->entered == v->left) {
+        add(p, "outside any operation for %.1f s; last finished %s", v->since, text);
+        return;
+    }
+    add(p, "in %s for %.1f s", text, v->since);
+    if (v->entered == 1) {
+        add(p, "; it has finished none");
+        return;
+    }
+    describe_record(v, v->entered - 1, text, sizeof text);
+    add(p, "; last finished %s", text);
+}
+
+/* One line a rank, the missing ones marked; of very many ranks those that matter. */
+static void add_table(const lk__table *t, const bool *missing, lk__page *p)
+{
+    enum { LINES = 32 };
+    int lines = 0;
+    for (int i = 0; i < t->size; i++) {
+        lk__view v = {.pid = 0};
+        if (t->size > LINES && missing && !missing[i] && i != t->rank) continue;
+        if (lines++ == LINES) {
+            add(p, "\n  …");
+            return;
+        }
+        t->view(t->state, i, &v);
+        add(p, "\n  rank %d  %s pid %lld  ", i, v.host, (long long)v.pid);
+        describe_rank(&v, p);
+        if (missing && missing[i]) add(p, "  <- missing");
+    }
+}
+
+static void own_call(const lk__table *t, char *out, size_t bytes)
+{
+    lk__view v = {.pid = 0};
+    t->view(t->state, t->rank, &v);
+    describe_record(&v, v.entered, out, bytes);
+}
+
+static void name_rank(const lk__table *t, int rank, lk__page *p)
+{
+    lk__view v = {.pid = 0};
+    t->view(t->state, rank, &v);
+    add(p, "rank %d of %d (%s, pid %lld)", rank, t->size, v.host, (long long)v.pid);
+}
+
+void lk__verdict_late(const lk__table *t, const bool *missing, double seconds, const char *verb, lk__page *p)
+{
+    char call[256];
+    int  first = -1, more = 0;
+    for (int i = 0; i < t->size; i++)
+        if (missing[i]) first < 0 ? (void)(first = i) : (void)more++;
+    own_call(t, call, sizeof call);
+    name_rank(t, first < 0 ? 0 : first, p);
+    if (more) add(p, " and %d more", more);
+    add(p, " %s %.1f s in %s, says rank %d", verb, seconds, call, t->rank);
+    add_table(t, missing, p);
+}
+
+void lk__verdict_lost(const lk__table *t, int peer, lk__page *p)
+{
+    char     call[256];
+    lk__view v = {.pid = 0};
+    bool    *missing = lk__alloc(t->context, LK_MEMORY_OTHER, (size_t)t->size);
+    t->view(t->state, peer, &v);
+    if (missing) missing[peer] = true;
+    own_call(t, call, sizeof call);
+    name_rank(t, peer, p);
+    add(p, " %s while rank %d waited for it in %s",
+        v.gone      ? "left the group"
+        : v.cut_off ? "was cut off (its host does not answer)"
+        : v.broken  ? "broke off a connection"
+                    : "died",
+        t->rank, call);
+    add_table(t, missing, p);
+    lk__free(t->context, LK_MEMORY_OTHER, missing, (size_t)t->size);
+}
+
+void lk__verdict_mismatch(const lk__table *t, int peer, uint64_t number, lk__page *p)
+{
+    add(p, "the ranks do not agree: rank %d and rank %d came to operation #%llu with different calls", t->rank, peer,
+        (unsigned long long)number);
+    add_table(t, NULL, p);
+}

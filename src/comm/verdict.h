@@ -1,0 +1,59 @@
+/* comm/verdict.h - the sentences and the table that explain a failure or a stall, whatever carries the group. */
+#ifndef LK__VERDICT_H
+#define LK__VERDICT_H
+
+#include "comm/comm.h"
+
+/* Built with LK_UNCHECKED, calls are neither noted nor compared, so that one can measure what that costs. Nothing else
+ * is such a build for. */
+#ifdef LK_UNCHECKED
+enum { LK__CHECKED = 0 };
+#else
+enum { LK__CHECKED = 1 };
+#endif
+
+enum { LK__FILE_NAME = 112, LK__HOST_NAME = 64, LK__BUSY_TEXT = 64 };
+
+/* One call, without its buffers. Where ranks share memory it is read by others only when something is wrong, possibly
+ * while it changes: a line of the table may then be a mixture of two calls, which does no harm. */
+typedef struct lk__record {
+    uint64_t number; /* of the collective; 0: a send or receive */
+    int32_t  kind, type, reduce, root, tag, line, file, reserved;
+    uint64_t count, bytes;
+} lk__record;
+
+void lk__record_make(lk__record *record, const lk__operation *operation, uint64_t number);
+/* The end of a name that is too long says most. */
+const char *lk__file_tail(const char *file);
+/* What ranks compare to see whether they made the same call. */
+uint64_t lk__operation_signature(const lk__operation *operation, int ranks);
+
+/* What is known about a rank. */
+typedef struct lk__view {
+    char       host[LK__HOST_NAME], busy[LK__BUSY_TEXT]; /* busy: "" not */
+    int64_t    pid;
+    uint64_t   entered, left; /* operations begun, and ended: equal outside of any */
+    double     since;         /* seconds since the latest change of the two */
+    lk__record records[2];    /* of operation number `entered` and the one before, by parity */
+    char       files[2][LK__FILE_NAME];
+    bool       gone, dead, stopped, cut_off, silent, broken; /* broken: it, or something between, closed a connection */
+} lk__view;
+
+typedef struct lk__table {
+    lk_context *context;
+    int         rank, size;
+    void       *state;
+    void (*view)(void *state, int rank, lk__view *view);
+} lk__table;
+
+typedef struct lk__page {
+    char   text[LK__COMM_TEXT];
+    size_t used;
+} lk__page;
+
+/* "rank 1 of 3 (host, pid 4) did not do its part within 600.0 s in …, says rank 0", and the table. */
+void lk__verdict_late(const lk__table *table, const bool *missing, double seconds, const char *verb, lk__page *page);
+void lk__verdict_lost(const lk__table *table, int peer, lk__page *page);
+void lk__verdict_mismatch(const lk__table *table, int peer, uint64_t number, lk__page *page);
+
+#endif

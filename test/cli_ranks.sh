@@ -1,0 +1,124 @@
+#!/usr/bin/env bash
+# cli_ranks.sh - `lockstep train` with several ranks, however they were started: by -n, by `lockstep run`, by torchrun and by mpirun as far
+# as they are at hand. The results are the same bits, on one clean line of JSON; evaluation counts every sample once; signals to one rank
+# save everybody's step.   ctest: timeout 300
+set -eu
+work=$(mktemp -d)
+job=
+finish() { if [ -n "$job" ]; then kill -KILL "$job" 2> /dev/null || true; fi; rm -rf "$work"; }
+trap finish EXIT
+cd "$work"
+fail() { echo "$*"; exit 1; }
+field() { sed -n "s/.*\"$1\": *\"\{0,1\}\([-0-9a-zA-Z.+]*\).*/\1/p"; }
+unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT LOCKSTEP_JOB LOCKSTEP_TOKEN
+small="--model cnn --data synthetic:3x16x16,count=200 --batch 24 --threads 1"
+
+# One line of JSON on standard output, whoever starts the ranks, and the same bits.
+hash_of() { # hash_of NAME COMMAND…
+    local name=$1 lines
+    shift
+    "$@" > "$name.json" 2> "$name.err" || fail "$name: exit status $?: $(cat "$name.err")"
+    lines=$(wc -l < "$name.json")
+    [ "$lines" = 1 ] || fail "$name: $lines lines of results: $(cat "$name.json")"
+    if command -v python3 > /dev/null; then python3 -c 'import json, sys; json.loads(open(sys.argv[1]).read())' "$name.json" || fail "$name: no JSON: $(cat "$name.json")"; fi
+    hash=$(field hash < "$name.json")
+    [ -n "$hash" ] || fail "$name: no hash: $(cat "$name.json")"
+    [ "$(field ranks < "$name.json")" = "$world" ] || fail "$name: not $world ranks: $(cat "$name.json")"
+}
+world=2
+# shellcheck disable=SC2086
+hash_of short "$LOCKSTEP" train -n 2 $small --epochs 2 --json
+two=$hash
+grep -q '50/50 samples' short.err || fail "evaluation did not see 50 samples: $(cat short.err)"
+# shellcheck disable=SC2086
+"$LOCKSTEP" run -n 2 -- "$LOCKSTEP" train $small --epochs 2 --json > run.out 2> run.err || fail "lockstep run: $(cat run.err)"
+[ "$(field hash < run.out)" = "$two" ] || fail "lockstep run: $(cat run.out), -n 2: $two"
+[ "$(grep -c '"hash"' run.out)" = 1 ] || fail "lockstep run: more than one result: $(cat run.out)"
+for backend in shm tcp; do
+    # shellcheck disable=SC2086
+    hash_of $backend "$LOCKSTEP" train -n 2 --backend $backend $small --epochs 2 --json
+    [ "$hash" = "$two" ] || fail "--backend $backend changes bits"
+done
+if command -v torchrun > /dev/null && torchrun --help > /dev/null 2>&1; then
+    # shellcheck disable=SC2086
+    hash_of torchrun torchrun --standalone --no-python --nproc-per-node 2 "$LOCKSTEP" train $small --epochs 2 --json
+    [ "$hash" = "$two" ] || fail "torchrun: $hash, not $two"
+else
+    echo "torchrun is not here: not tried"
+fi
+if command -v mpirun > /dev/null; then
+    # shellcheck disable=SC2086
+    OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 hash_of mpirun mpirun --oversubscribe -n 2 "$LOCKSTEP" train $small --epochs 2 --json
+    [ "$hash" = "$two" ] || fail "mpirun: $hash, not $two"
+    if "$LOCKSTEP" info 2> /dev/null | grep -q 'MPI modules.*openmpi' && mpirun --version 2> /dev/null | grep -q 'Open MPI'; then
+        # shellcheck disable=SC2086
+        OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 hash_of mpi mpirun --oversubscribe -n 2 "$LOCKSTEP" train --backend mpi $small --epochs 2 --json
+        [ "$hash" = "$two" ] || fail "--backend mpi: $hash, not $two"
+    fi
+else
+    echo "mpirun is not here: not tried"
+fi
+
+# The same accuracy and number of samples at any size, in evaluation alone too; --reproducible the same bits.
+world=1
+# shellcheck disable=SC2086
+hash_of one "$LOCKSTEP" train $small --epochs 2 --reproducible --save one --json
+one=$hash
+for world in 2 3; do
+    # shellcheck disable=SC2086
+    hash_of many "$LOCKSTEP" train -n $world $small --epochs 2 --reproducible --save many$world --json
+    [ "$hash" = "$one" ] || fail "--reproducible with $world ranks: $hash, with one $one"
+    for key in loss accuracy train_loss; do
+        [ "$(field $key < many.json)" = "$(field $key < one.json)" ] || fail "$key with $world ranks: $(cat many.json), with one: $(cat one.json)"
+    done
+    grep -q '50/50 samples' many.err || fail "$world ranks: $(cat many.err)"
+    cmp one/model.safetensors many$world/model.safetensors
+    cmp one/optimizer.safetensors many$world/optimizer.safetensors
+done
+
+# Ranks with different options are refused, by every rank, with the first difference.
+cat > apart.sh <<'S'
+if [ "$RANK" = 1 ]; then set -- "$@" --lr 0.002; fi
+exec "$@"
+S
+code=0
+# shellcheck disable=SC2086
+"$LOCKSTEP" run -n 3 sh apart.sh "$LOCKSTEP" train $small --epochs 2 > apart.txt 2>&1 || code=$?
+[ "$code" != 0 ] || fail "different rates were accepted"
+grep -q 'rank 0: .*lr 0.001,' apart.txt && grep -q 'rank 1: .*lr 0.002' apart.txt || fail "different rates: $(cat apart.txt)"
+
+# A signal to one rank: all save at one step, and with save-exit that is success.
+rank_pid() { # rank_pid N: the process of rank N
+    local pid
+    for pid in $(pgrep -P "$job"); do
+        if tr '\0' '\n' < "/proc/$pid/environ" 2> /dev/null | grep -qx "RANK=$1"; then echo "$pid"; return; fi
+    done
+}
+signal_one() { # signal_one SIGNAL RANK HOW
+    rm -rf signalled log.*
+    # shellcheck disable=SC2086
+    "$LOCKSTEP" train -n 3 $small --epochs 100000 --eval-every -1 --save signalled --on-signal "$3" --log-dir log.d --json > out.json 2> err.txt &
+    job=$!
+    for _ in $(seq 200); do [ -s log.d/rank-2.jsonl ] && break; sleep 0.05; done
+    pid=$(rank_pid "$2")
+    [ -n "$pid" ] || fail "rank $2 is not to be found: $(pgrep -aP "$job"); $(cat err.txt)"
+    kill "-$1" "$pid"
+    code=0
+    wait "$job" || code=$?
+    job=
+    steps=$(for rank in 0 1 2; do grep '"event": *"step"' log.d/rank-$rank.jsonl | tail -1 | field step; done | sort -u)
+    [ "$(echo "$steps" | wc -l)" = 1 ] || fail "SIG$1: the ranks stopped at different steps: $steps"
+    [ "$(field step < signalled/state.json)" = "$steps" ] || fail "SIG$1: stopped after step $steps, saved $(cat signalled/state.json)"
+    rm -rf log.d
+}
+signal_one TERM 1 save-exit
+[ "$code" = 0 ] || fail "SIGTERM with save-exit: exit status $code: $(cat err.txt)"
+signal_one USR1 2 save-exit
+[ "$code" = 0 ] || fail "SIGUSR1 with save-exit: exit status $code: $(cat err.txt)"
+signal_one USR1 0 save-exit
+[ "$code" = 0 ] || fail "SIGUSR1 to rank 0 with save-exit: exit status $code: $(cat err.txt)"
+signal_one TERM 2 save-stop
+[ "$code" != 0 ] || fail "SIGTERM with save-stop ended as if it were done"
+# shellcheck disable=SC2086
+"$LOCKSTEP" eval --load signalled $small > /dev/null || fail "what was saved does not open"
+echo ok

@@ -1,0 +1,330 @@
+/* comm_faults.h - what happens when ranks disagree, are late, die or are stopped, on whatever backend: every survivor
+ * returns the right error with the culprit's name. */
+#ifndef COMM_FAULTS_H
+#define COMM_FAULTS_H
+
+#include "comm_ranks.h"
+
+#include "comm/comm.h"
+
+#include <signal.h>
+#include <sys/wait.h>
+
+static int rounds = 4;
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define SANITIZED 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define SANITIZED 1
+#endif
+#endif
+#ifndef SANITIZED
+#define SANITIZED 0
+#endif
+
+static const char *fault_backend; /* NULL: what is chosen for one host, which is shm */
+
+static void run_faulty(int size, const lk_comm_config *config, void (*function)(rank_test *t), void *user)
+{
+    lk_comm_config with = LK_COMM_CONFIG_INIT;
+    if (config) with = *config;
+    with.backend = fault_backend;
+    run_ranks(size, &with, function, user);
+}
+
+/* ---- ranks that disagree ---- */
+
+static char texts[8][LK__COMM_TEXT];
+
+static void disagree(rank_test *t)
+{
+    float     x[100] = {0};
+    int       how = *(int *)t->user;
+    lk_status status;
+    REQUIRE(lk_comm_barrier(t->comm) == LK_OK);
+    if (t->rank == 1 && how == 0)
+        status = lk_comm_broadcast(t->comm, x, 10, LK_F32, 0, NULL);
+    else if (t->rank == 1 && how == 1)
+        status = lk_comm_all_reduce(t->comm, x, x, 11, LK_F32, LK_SUM, NULL);
+    else if (t->rank == 1 && how == 2)
+        status = lk_comm_all_reduce(t->comm, x, x, 10, LK_I32, LK_SUM, NULL);
+    else if (t->rank == 1 && how == 3)
+        status = lk_comm_all_reduce(t->comm, x, x, 10, LK_F32, LK_MAX, NULL);
+    else if (t->rank == 1 && how == 4)
+        status = lk_comm_barrier(t->comm);
+    else
+        status = lk_comm_all_reduce(t->comm, x, x, 10, LK_F32, LK_SUM, NULL);
+    CHECK(status == LK_EMISMATCH, "rank %d, way %d: %s", t->rank, how, lk_status_name(status));
+    snprintf(texts[t->rank], sizeof texts[0], "%s", lk_comm_error(t->comm));
+    CHECK(lk_comm_barrier(t->comm) == LK_EMISMATCH && lk_comm_status(t->comm) == LK_EMISMATCH);
+    lk_work *work = NULL;
+    CHECK(lk_comm_all_reduce(t->comm, x, x, 1, LK_F32, LK_SUM, &work) == LK_EMISMATCH && !work);
+    CHECK(strcmp(texts[t->rank], lk_comm_error(t->comm)) == 0);
+}
+
+static void a_mismatch_fails_on_every_rank_with_one_table(void)
+{
+    static const char *const theirs[] = {"broadcast f32 × 10 root 0", "all_reduce f32 × 11 sum",
+                                         "all_reduce i32 × 10 sum", "all_reduce f32 × 10 max", "barrier"};
+    for (int how = 0; how < 5; how++) {
+        run_faulty(2 + how % 3, NULL, disagree, &how);
+        CHECK(strstr(texts[0], theirs[how]) && strstr(texts[0], "all_reduce f32 × 10 sum") &&
+                  strstr(texts[0], "comm_faults.h:"),
+              "%s", texts[0]);
+        for (int r = 1; r < 2 + how % 3; r++) CHECK(strcmp(texts[0], texts[r]) == 0, "rank %d says: %s", r, texts[r]);
+    }
+}
+
+static void wrong_transfer(rank_test *t)
+{
+    float  x[10] = {0};
+    size_t counts[] = {1, 2}, at[] = {0, 4}, wrong[] = {1, 3};
+    if (t->user) { /* rank 0 expects more from rank 1 than it sends */
+        lk_status status = lk_comm_all_to_allv(t->comm, x, t->rank ? counts : counts, at, x,
+                                               t->rank ? (size_t[]){2, 2} : wrong, at, LK_F32, NULL);
+        CHECK(status == LK_EMISMATCH, "%s", lk_status_name(status));
+        CHECK(strstr(lk_comm_error(t->comm), "sends 1 elements to rank 0, which expects 3") ||
+                  strstr(lk_comm_error(t->comm), "expects"),
+              "%s", lk_comm_error(t->comm));
+        return;
+    }
+    lk_status status =
+        t->rank ? lk_comm_send(t->comm, x, 5, LK_F32, 0, 1, NULL) : lk_comm_recv(t->comm, x, 6, LK_F32, 1, 1, NULL);
+    if (t->rank == 0) {
+        CHECK(status == LK_EMISMATCH, "%s", lk_status_name(status));
+        CHECK(strstr(lk_comm_error(t->comm), "rank 1 sent f32 × 5 (tag 1)") &&
+                  strstr(lk_comm_error(t->comm), "recv f32 × 6"),
+              "%s", lk_comm_error(t->comm));
+    }
+}
+
+static void a_transfer_of_another_size_is_a_mismatch(void)
+{
+    int yes = 1;
+    run_faulty(2, NULL, wrong_transfer, NULL);
+    run_faulty(2, NULL, wrong_transfer, &yes);
+}
+
+/* ---- ranks that are late ---- */
+
+static void late(rank_test *t)
+{
+    int32_t x = 1;
+    REQUIRE(lk_comm_all_reduce(t->comm, &x, &x, 1, LK_I32, LK_SUM, NULL) == LK_OK);
+    if (t->rank == 1) usleep(1500000);
+    lk_status status = lk_comm_barrier(t->comm);
+    CHECK(status == LK_ETIMEOUT, "rank %d: %s", t->rank, lk_status_name(status));
+    const char *text = lk_comm_error(t->comm);
+    CHECK(strstr(text, "rank 1 of 3") && strstr(text, "<- missing") &&
+              strstr(text, "last finished #2 all_reduce i32 × 1 sum at ") && strstr(text, "outside any operation"),
+          "%s", text);
+    if (t->rank != 1)
+        CHECK(strstr(t->log, "is waited for since") && strstr(t->log, "rank 1"), "the log says: %s", t->log);
+    snprintf(texts[t->rank], sizeof texts[0], "%s", text);
+}
+
+static void who_misses_a_deadline_is_named_on_every_rank(void)
+{
+    lk_comm_config config = LK_COMM_CONFIG_INIT;
+    config.timeout_ms = 500;
+    config.stall_ms = 100;
+    run_faulty(3, &config, late, NULL);
+    CHECK(strcmp(texts[0], texts[1]) == 0 && strcmp(texts[0], texts[2]) == 0);
+}
+
+static void busy(rank_test *t)
+{
+    REQUIRE(lk_comm_barrier(t->comm) == LK_OK);
+    if (t->rank == 2) {
+        lk_comm_busy_begin(t->comm, "saving");
+        usleep(900000);
+        lk_comm_busy_end(t->comm);
+    }
+    CHECK(lk_comm_barrier(t->comm) == LK_OK, "%s", lk_comm_error(t->comm));
+    if (t->rank == 0) CHECK(strstr(t->log, "") && !strstr(t->log, "did not"), "%s", t->log);
+}
+
+static void declared_work_puts_the_deadline_off(void)
+{
+    lk_comm_config config = LK_COMM_CONFIG_INIT;
+    config.timeout_ms = 400;
+    run_faulty(3, &config, busy, NULL);
+}
+
+static void *abort_it(void *comm)
+{
+    usleep(100000);
+    lk_comm_abort(comm, "the disk is full");
+    return NULL;
+}
+
+static void aborted(rank_test *t)
+{
+    pthread_t thread;
+    lk_status status;
+    if (t->rank == 0) REQUIRE(pthread_create(&thread, NULL, abort_it, t->comm) == 0);
+    if (t->rank == 1) {
+        lk_work *work;
+        float    x;
+        status = lk_comm_recv(t->comm, &x, 1, LK_F32, 0, 0, &work);
+        if (status >= 0) status = lk_work_wait(work);
+    } else {
+        status = lk_comm_barrier(t->comm);
+    }
+    CHECK(status == LK_ECANCELED, "rank %d: %s", t->rank, lk_status_name(status));
+    CHECK(strstr(lk_comm_error(t->comm), "rank 0 of 3 called the group off: the disk is full"), "%s",
+          lk_comm_error(t->comm));
+    if (t->rank == 0) pthread_join(thread, NULL);
+}
+
+static void abort_from_any_thread_ends_every_wait(void) { run_faulty(3, NULL, aborted, NULL); }
+
+static void leaver(rank_test *t)
+{
+    lk_comm *group;
+    REQUIRE(lk_comm_split(t->comm, 0, 0, &group) == LK_OK);
+    if (t->rank == 1) {
+        lk_comm_free(group);
+    } else {
+        lk_status status = lk_comm_barrier(group);
+        CHECK(status == LK_EIO, "%s", lk_status_name(status));
+        CHECK(strstr(lk_comm_error(group), "rank 1 of 3") && strstr(lk_comm_error(group), "left the group"), "%s",
+              lk_comm_error(group));
+        lk_comm_free(group);
+    }
+    REQUIRE(lk_comm_barrier(t->comm) == LK_OK, "%s", lk_comm_error(t->comm)); /* the world goes on */
+}
+
+static void who_leaves_is_not_waited_for(void) { run_faulty(3, NULL, leaver, NULL); }
+
+/* ---- ranks that die or are stopped ---- */
+
+/* Collectives of all kinds and sizes, for ever. */
+static lk_status turmoil(lk_comm *comm, char *ordinary, char *symmetric, size_t bytes, uint64_t seed)
+{
+    int ranks = lk_comm_size(comm), rank = lk_comm_rank(comm);
+    for (uint64_t i = 0;; i++) {
+        uint64_t bits = number_bits(seed, i);
+        char    *buffer = bits >> 40 & 1 ? symmetric : ordinary,
+             *second = bits >> 40 & 1 ? symmetric + bytes : ordinary + bytes;
+        size_t    count = (bits >> 8 & 1 ? 100 : bytes / 4) / (size_t)ranks;
+        int       root = (int)((bits >> 20) % (uint64_t)ranks);
+        lk_work  *work = NULL;
+        lk_status status = LK_OK;
+        switch (bits % 8) {
+        case 0: status = lk_comm_all_reduce(comm, buffer, buffer, count * (size_t)ranks, LK_F32, LK_SUM, NULL); break;
+        case 1: status = lk_comm_broadcast(comm, buffer, count, LK_F32, root, NULL); break;
+        case 2: status = lk_comm_all_gather(comm, second, buffer, count, LK_F32, NULL); break;
+        case 3: status = lk_comm_reduce_scatter(comm, buffer, second, count, LK_F32, LK_SUM, NULL); break;
+        case 4: status = lk_comm_all_to_all(comm, buffer, second, count, LK_F32, NULL); break;
+        case 5: status = lk_comm_reduce(comm, buffer, second, count, LK_F32, LK_MAX, root, NULL); break;
+        case 6:
+            status = lk_comm_all_reduce(comm, buffer, buffer, count, LK_F32, LK_SUM, &work);
+            if (status >= 0) status = lk_work_wait(work);
+            break;
+        default:
+            status = lk_comm_send(comm, buffer, count, LK_F32, (rank + 1) % ranks, 5, &work);
+            if (status >= 0) status = lk_comm_recv(comm, second, count, LK_F32, (rank + ranks - 1) % ranks, 5, NULL);
+            if (work) {
+                lk_status sent = lk_work_wait(work);
+                if (status >= 0) status = sent;
+            }
+        }
+        if (status < 0) return status;
+    }
+}
+
+typedef struct storm {
+    int      ranks, victim, signal;
+    uint64_t seed;
+    char     job[64];
+} storm;
+
+/* What a table says about a rank that a signal stopped. */
+static const char *stopped_words(void)
+{
+    return fault_backend ? "does not answer, though its host does" : "stopped by a signal";
+}
+
+/* A rank's process: 0 when it saw what it should have seen. */
+static int storm_rank(const storm *w, int rank, int ready)
+{
+    enum { BYTES = 1 << 20 };
+    lk_context_config config = LK_CONTEXT_CONFIG_INIT;
+    lk_comm_config    comm_config = LK_COMM_CONFIG_INIT;
+    lk_context       *context;
+    lk_comm          *comm;
+    void             *symmetric;
+    char             *ordinary = calloc(2, BYTES), named[64];
+    config.threads = 1;
+    comm_config.rank = rank;
+    comm_config.world = w->ranks;
+    comm_config.join_ms = 30000;
+    comm_config.backend = fault_backend;
+    comm_config.timeout_ms = w->signal == SIGSTOP ? 1000 : 30000;
+    setenv("LOCKSTEP_JOB", w->job, 1);
+    if (lk_context_create(&config, &context) < 0 || lk_comm_create(context, &comm_config, &comm) < 0) return 10;
+    if (lk_comm_alloc(comm, 2 * BYTES, &symmetric) < 0) return 11;
+    if (write(ready, "r", 1) != 1) return 12;
+    lk_status status = turmoil(comm, ordinary, symmetric, BYTES, w->seed),
+              want = w->signal == SIGSTOP ? LK_ETIMEOUT : LK_EIO;
+    const char *text = lk_comm_error(comm);
+    snprintf(named, sizeof named, "rank %d of %d", w->victim, w->ranks);
+    /* A stopped rank may be inside an operation that the first to complain does not need it for; the table marks it
+     * all the same. */
+    bool right = status == want && strstr(text, w->signal == SIGSTOP ? stopped_words() : "died") &&
+                 (w->signal == SIGSTOP || strstr(text, named));
+    if (right && lk_comm_barrier(comm) != want) right = false;
+    if (!right)
+        fprintf(stderr, "rank %d, where rank %d got signal %d: %s: %s\n", rank, w->victim, w->signal,
+                lk_status_name(status), text);
+    lk_comm_free(comm);
+    lk_context_free(context);
+    free(ordinary);
+    return right ? 0 : 13;
+}
+
+static void one_storm(const storm *w)
+{
+    pid_t pids[8];
+    int   pipes[2];
+    char  byte;
+    REQUIRE(pipe(pipes) == 0);
+    fflush(NULL);
+    for (int i = 0; i < w->ranks; i++) {
+        pids[i] = fork();
+        REQUIRE(pids[i] >= 0);
+        if (pids[i] == 0) {
+            alarm(100); /* nobody stays behind, whatever happens to this test */
+            _exit(storm_rank(w, i, pipes[1]));
+        }
+    }
+    close(pipes[1]);
+    for (int i = 0; i < w->ranks; i++) CHECK(read(pipes[0], &byte, 1) == 1, "a rank did not come so far");
+    usleep((useconds_t)(number_bits(w->seed, 77) % 60000));
+    kill(pids[w->victim], w->signal);
+    for (int i = 0; i < w->ranks; i++) {
+        int status = -1;
+        if (i == w->victim) continue;
+        waitpid(pids[i], &status, 0);
+        CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0,
+              "round %llu: rank %d of %d ended with %x after rank %d got signal %d", (unsigned long long)w->seed, i,
+              w->ranks, status, w->victim, w->signal);
+    }
+    kill(pids[w->victim], SIGKILL);
+    waitpid(pids[w->victim], NULL, 0);
+    close(pipes[0]);
+}
+
+static void survivors_of_a_killed_or_stopped_rank_name_it(void)
+{
+    for (int i = 0; i < rounds; i++) {
+        storm w = {.ranks = 2 + i % 4, .signal = i % 4 == 3 ? SIGSTOP : SIGKILL, .seed = (uint64_t)i + 1};
+        w.victim = (int)(number_bits(w.seed, 78) % (uint64_t)w.ranks);
+        snprintf(w.job, sizeof w.job, "storm-%ld-%d", (long)getpid(), i);
+        one_storm(&w);
+    }
+}
+
+#endif

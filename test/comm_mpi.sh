@@ -1,0 +1,119 @@
+#!/usr/bin/env bash
+# comm_mpi.sh - groups over MPI under a real mpirun, for each MPI whose module was built and whose mpirun is here: every collective against the
+# oracle, alone and mixed with shared memory; ranks that disagree are told within a second; a killed rank ends the job; the program needs no
+# `lockstep run`; and without mpirun the error says what to do.   ctest: timeout 400
+set -eu
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+fail() { echo "$*" >&2; exit 1; }
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT LOCKSTEP_JOB LOCKSTEP_TOKEN LOCKSTEP_HOST_ID
+
+if [ -z "${LK_SANITIZE:-}" ]; then # a sanitized library wants a sanitized program
+    cat > "$work/odd.c" <<'C'
+/* odd.c WHAT - the last rank does what the others do not expect. */
+#include <lockstep.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+int main(int count, char **arguments)
+{
+    const char    *what = count > 1 ? arguments[1] : "";
+    lk_context    *context;
+    lk_comm       *comm = NULL;
+    static float   data[1 << 20];
+    lk_comm_config config = LK_COMM_CONFIG_INIT;
+    config.backend = strcmp(what, "hosts") == 0 ? NULL : "mpi";
+    config.join_ms = 30000;
+    if (lk_context_create(NULL, &context) < 0) return 1;
+    if (lk_comm_create(context, &config, &comm) < 0) {
+        fprintf(stderr, "%s\n", lk_context_error(context));
+        return 1;
+    }
+    int    last = lk_comm_rank(comm) == lk_comm_size(comm) - 1, rounds = 0;
+    double start = now();
+    size_t n = strcmp(what, "mismatch") == 0 && last ? 1000 : 1001;
+    if (strcmp(what, "large") == 0) n = last ? 1 << 20 : (1 << 20) - 1;
+    lk_status status = LK_OK;
+    while (status >= 0 && (strcmp(what, "kill") == 0 || rounds == 0)) {
+        if (strcmp(what, "kill") == 0 && last && rounds == 20) raise(SIGKILL);
+        start = now();
+        status = lk_comm_all_reduce(comm, data, data, n, LK_F32, LK_SUM, NULL);
+        rounds++;
+    }
+    if (status >= 0)
+        printf("fine over %s\n", lk_comm_backend(comm));
+    else
+        printf("%s after %.3f s: %s\n", lk_status_name(status), now() - start, lk_comm_error(comm));
+    fflush(stdout);
+    if (status == LK_EMISMATCH) sleep(1); /* so that all can say it before mpirun ends the job */
+    lk_comm_free(comm);
+    lk_context_free(context);
+    return status < 0 ? 3 : 0;
+}
+C
+    "$CC" -std=gnu11 -Wall -Wextra -Werror -I"$SOURCE_DIR/include" "$work/odd.c" -L"$BUILD_DIR" -llockstep -Wl,-rpath,"$BUILD_DIR" -o "$work/odd"
+    if RANK=0 WORLD_SIZE=2 "$work/odd" > "$work/out" 2>&1; then fail "backend mpi without mpirun: $(cat "$work/out")"; fi
+    grep -q 'start it with mpirun' "$work/out" || fail "without mpirun: $(cat "$work/out")"
+    if OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=2 LOCKSTEP_MODULES="$work" "$work/odd" > "$work/out" 2>&1; then fail "without a module: $(cat "$work/out")"; fi
+    grep -q 'LOCKSTEP_MODULES' "$work/out" || fail "without a module: $(cat "$work/out")"
+fi
+
+# disagree WHAT: all three ranks say LK_EMISMATCH within a second, with both calls.
+disagree() {
+    if timeout 60 $start -n 3 "$work/odd" "$1" > "$work/out" 2>&1; then fail "$flavour, $1: nobody minded: $(cat "$work/out")"; fi
+    [ "$(grep -c '^LK_EMISMATCH after 0\.' "$work/out")" = 3 ] || fail "$flavour, $1: $(cat "$work/out")"
+    grep -q "all_reduce f32 × $2 sum at .*odd.c" "$work/out" && grep -q "all_reduce f32 × $3 sum at .*odd.c" "$work/out" || fail "$flavour, $1: $(cat "$work/out")"
+}
+
+tried=0
+for flavour in openmpi mpich; do
+    start=$(command -v mpirun.$flavour || true)
+    if [ -z "$start" ] && command -v mpirun > /dev/null; then
+        case $flavour-$(mpirun --version 2>&1 | tr '\n' ' ') in
+        openmpi-*"Open MPI"*|mpich-*HYDRA*) start=$(command -v mpirun) ;;
+        esac
+    fi
+    if [ -z "$start" ]; then echo "there is no mpirun of $flavour: not tried"; continue; fi
+    if [ ! -e "$BUILD_DIR/lockstep_mpi_$flavour.so" ]; then echo "no module was built for $flavour: not tried"; continue; fi
+    [ $flavour = openmpi ] && start="$start --oversubscribe"
+    tried=1
+    for ranks in 2 3 5 8 11; do
+        [ $flavour = openmpi ] || [ $ranks -lt 5 ] || continue
+        timeout 200 $start -n $ranks "$BUILD_DIR/test_comm_net" mpi > "$work/out" 2>&1 || fail "$flavour, $ranks ranks: $(tail -40 "$work/out")"
+        [ "$(grep -c '^ok ' "$work/out")" = $((ranks * 9)) ] || fail "$flavour, $ranks ranks: $(tail -40 "$work/out")"
+        echo "     $flavour, $ranks ranks"
+    done
+    timeout 200 $start -n 4 "$BUILD_DIR/test_comm_net" mixed launched > "$work/out" 2>&1 || fail "$flavour, mixed: $(tail -40 "$work/out")"
+    [ -z "${LK_SANITIZE:-}" ] || continue
+    timeout 60 $start -n 3 "$work/odd" > "$work/out" 2>&1 || fail "$flavour: $(cat "$work/out")"
+    [ "$(grep -c 'fine over mpi' "$work/out")" = 3 ] || fail "$flavour: $(cat "$work/out")"
+    # Ranks that believe to be two a host: chosen are shared memory and MPI, and no token or port is asked for.
+    cat > "$work/hosts" <<SH
+#!/bin/sh
+export LOCKSTEP_HOST_ID=\$((\${OMPI_COMM_WORLD_RANK:-\${PMI_RANK:-0}} / 2)) OMPI_COMM_WORLD_LOCAL_SIZE=2 MPI_LOCALNRANKS=2
+[ $flavour = openmpi ] || unset OMPI_COMM_WORLD_LOCAL_SIZE
+exec "$work/odd" hosts
+SH
+    chmod +x "$work/hosts"
+    timeout 60 $start -n 4 "$work/hosts" > "$work/out" 2>&1 || fail "$flavour, hosts: $(cat "$work/out")"
+    [ "$(grep -c 'fine over mixed' "$work/out")" = 4 ] || fail "$flavour, hosts: $(cat "$work/out")"
+    disagree mismatch 1000 1001
+    disagree large 1048575 1048576
+    begun=$SECONDS
+    if timeout 60 $start -n 3 "$work/odd" kill > "$work/out" 2>&1; then fail "$flavour: a killed rank went unnoticed: $(cat "$work/out")"; fi
+    [ $((SECONDS - begun)) -lt 30 ] || fail "$flavour: a killed rank did not end the job for $((SECONDS - begun)) s"
+    echo "ok   $flavour"
+done
+[ $tried = 1 ] || exit 77

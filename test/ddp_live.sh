@@ -1,0 +1,13 @@
+#!/usr/bin/env bash
+# ddp_live.sh - PyTorch's DistributedDataParallel, run here and now over gloo, against two ranks of ours: the first steps of what
+# test_ddp_golden.c has stored. Skipped where there is no PyTorch.
+# ctest: timeout 300
+set -eu
+python3 -c 'import torch.distributed as d, safetensors; assert d.is_available() and d.is_gloo_available()' 2> /dev/null ||
+    { echo "no PyTorch with gloo (and safetensors) here"; exit 77; }
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT LOCKSTEP_JOB
+PYTHONDONTWRITEBYTECODE=1 GLOO_SOCKET_IFNAME=lo python3 "$SOURCE_DIR/test/golden/make_ddp.py" "$work/live.safetensors" 6 > "$work/out.txt" 2>&1 ||
+    { cat "$work/out.txt"; exit 1; }
+"$BUILD_DIR/test_ddp_golden" "$work/live.safetensors"

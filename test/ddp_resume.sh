@@ -1,0 +1,93 @@
+#!/usr/bin/env bash
+# ddp_resume.sh - a job that is killed and goes on at another size ends with the bits of one that ran undisturbed at one rank: with
+# --reproducible at 1, 4, 3 and 2 ranks, SIGKILL to the process, to a rank and to the launcher between, in the middle of epochs. Without it
+# the losses after a change of size stay within rounding.
+# ctest: timeout 400
+set -eu
+work=$(mktemp -d)
+job=
+finish() { if [ -n "$job" ]; then kill -KILL "$job" 2> /dev/null || true; fi; rm -rf "$work"; }
+trap finish EXIT
+cd "$work"
+fail() { echo "$*"; exit 1; }
+field() { sed -n "s/.*\"$1\": *\"\{0,1\}\([-0-9a-zA-Z.+]*\).*/\1/p"; }
+unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT LOCKSTEP_JOB LOCKSTEP_TOKEN
+
+saved() { if [ -e "$1/state.json" ]; then field step < "$1/state.json"; else echo 0; fi; }
+rank_pid() { # the process of rank $1 of the job
+    local pid
+    for pid in $(pgrep -P "$job"); do
+        if tr '\0' '\n' < "/proc/$pid/environ" 2> /dev/null | grep -qx "RANK=$1"; then echo "$pid"; return; fi
+    done
+}
+
+# leg RANKS VICTIM MORE: goes on until MORE further steps are saved, then kills: rank VICTIM, or "job".
+leg() {
+    local ranks=$1 victim=$2 goal code=0 before members
+    before=$(saved run)
+    goal=$((before + $3))
+    # shellcheck disable=SC2086
+    "$LOCKSTEP" train -n "$ranks" $options --save run --resume auto > out.json 2> err.txt &
+    job=$!
+    for _ in $(seq 2000); do
+        if [ "$(saved run)" -ge $goal ] || ! kill -0 "$job" 2> /dev/null; then break; fi
+        sleep 0.02
+    done
+    [ "$(saved run)" -ge $goal ] || fail "$ranks ranks did not come to step $goal: $(cat err.txt)"
+    members=$(pgrep -P "$job" || true)
+    if [ "$victim" = job ]; then kill -KILL "$job"; else kill -KILL "$(rank_pid "$victim")"; fi
+    wait "$job" 2> /dev/null || code=$?
+    job=
+    [ $code != 0 ] || fail "$ranks ranks: the end came before the kill: more steps are needed"
+    if [ "$victim" != job ]; then
+        grep -q "rank $victim" err.txt || fail "$ranks ranks: nobody says that rank $victim died: $(cat err.txt)"
+    fi
+    for _ in $(seq 200); do # nobody survives
+        left=
+        for pid in $members; do if [ -d "/proc/$pid" ] && ! grep -qs '^State:.Z' "/proc/$pid/status"; then left="$left $pid"; fi; done
+        [ -n "$left" ] || break
+        sleep 0.05
+    done
+    [ -z "$left" ] || fail "$ranks ranks: still there after the kill:$left"
+    [ "$(saved run)" -ge "$before" ] || fail "went back from step $before to $(saved run)"
+    echo "  $ranks ranks, killed $victim: saved step $(saved run)"
+}
+
+check_model() { # check_model NAME OPTIONS…
+    options="${*:2} --threads 1 --seed 3 --eval-every -1 --reproducible --json"
+    rm -rf run whole
+    # shellcheck disable=SC2086
+    "$LOCKSTEP" train $options --save whole > whole.json 2> err.txt || fail "$1, undisturbed: $(cat err.txt)"
+    echo "$1:"
+    leg 1 job $((RANDOM % 3 + 2))
+    leg 4 $((RANDOM % 4)) $((RANDOM % 3 + 2))
+    leg 3 job $((RANDOM % 3 + 2))
+    # shellcheck disable=SC2086
+    "$LOCKSTEP" train -n 3 $options --save run --resume auto > out.json 2> err.txt || fail "$1, the last leg: $(cat err.txt)"
+    grep -q 'resumed' err.txt || fail "$1: the last leg did not resume: $(cat err.txt)"
+    [ "$(field hash < out.json)" = "$(field hash < whole.json)" ] || fail "$1: killed and resumed: $(cat out.json), undisturbed: $(cat whole.json)"
+    cmp whole/model.safetensors run/model.safetensors
+    cmp whole/optimizer.safetensors run/optimizer.safetensors
+    echo "  the end is the same: $(field hash < out.json)"
+}
+
+# An epoch has 9 steps, the last of 8 samples; one of 14 has 5, the last of 4.
+check_model cnn --model cnn --data synthetic:3x16x16,count=200 --batch 24 --steps 60 --save-every 1
+check_model "resnet20 with synchronised batch norm" --model resnet20 --sync-batchnorm --data synthetic:3x8x8,count=60 --batch 14 --steps 40 --save-every 1
+
+# Without --reproducible: the sums are rounded elsewhere, and that is all.
+options="--model cnn --data synthetic:3x32x32,count=200 --batch 24 --threads 1 --seed 3 --eval-every -1"
+losses() { sed -n 's/.*"event": *"step", *"step": *\([0-9]*\).*"loss": *\([-0-9.e+]*\).*/\1 \2/p' "$1"; }
+# shellcheck disable=SC2086
+"$LOCKSTEP" train $options --steps 20 --log whole.jsonl 2> err.txt || fail "$(cat err.txt)"
+for sizes in "1 3" "3 2" "4 1"; do
+    rm -rf run parts.jsonl
+    # shellcheck disable=SC2086
+    "$LOCKSTEP" train -n "${sizes% *}" $options --steps 11 --save run --log parts.jsonl 2> err.txt || fail "$(cat err.txt)"
+    # shellcheck disable=SC2086
+    "$LOCKSTEP" train -n "${sizes#* }" $options --steps 20 --save run --resume auto --log parts.jsonl 2> err.txt || fail "$(cat err.txt)"
+    worst=$(join <(losses whole.jsonl | sort) <(losses parts.jsonl | sort) |
+        awk '{ d = ($2 - $3) / $2; if (d < 0) d = -d; if (d > w) w = d; n++ } END { print n, w + 0, (n == 20 && w <= 1e-4) ? "ok" : "far" }')
+    [ "${worst##* }" = ok ] || fail "sizes $sizes: steps and worst difference: $worst"
+    echo "sizes $sizes: $worst"
+done

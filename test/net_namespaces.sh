@@ -1,0 +1,167 @@
+#!/usr/bin/env bash
+# net_namespaces.sh - several hosts for real, as network namespaces of this machine joined by a veth pair: ranks in both, over IPv4 and
+# IPv6, at a limited rate, with delay and loss; a rank that is killed, a host that is cut off, a route that is not there. Skipped where
+# namespaces are not permitted.   ctest: timeout 240
+set -u
+[ -z "${LK_SANITIZE:-}" ] || exit 77 # a sanitized library wants a sanitized program
+skip() { echo "skipped: $*"; exit 77; }
+command -v ip > /dev/null || skip "there is no ip"
+a=lka-$$ b=lkb-$$
+work=$(mktemp -d)
+pids=()
+finish() {
+    for pid in "${pids[@]:-}"; do [ -z "$pid" ] || kill -KILL "$pid" 2> /dev/null; done
+    ip netns del $a 2> /dev/null
+    ip netns del $b 2> /dev/null
+    rm -rf "$work"
+}
+trap finish EXIT
+ip netns add $a 2> "$work/why" || skip "network namespaces are not permitted: $(cat "$work/why")"
+ip netns add $b
+ip -n $a link add lkveth type veth peer name lkveth netns $b 2> "$work/why" || skip "no veth: $(cat "$work/why")"
+for end in "$a 1" "$b 2"; do
+    read -r space number <<< "$end"
+    ip -n $space link set lo up
+    ip -n $space addr add 10.77.0.$number/24 dev lkveth
+    ip -n $space -6 addr add fd00:77::$number/64 dev lkveth nodad
+    ip -n $space link set lkveth up
+done
+wrong=0
+complain() { echo "$*" >&2; wrong=1; }
+
+# Sums of known numbers over and over, for so many seconds or until it fails; then it says how long it took to fail, and with what.
+cat > "$work/ranks.c" <<'C'
+#include <lockstep.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_REALTIME, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
+}
+
+int main(int argc, char **argv)
+{
+    double         seconds = atof(argv[1]);
+    size_t         count = (size_t)atol(argv[2]);
+    lk_context    *context;
+    lk_comm       *comm = NULL;
+    lk_comm_config config = LK_COMM_CONFIG_INIT;
+    double        *x = malloc(count * sizeof *x);
+    long           rounds = 0;
+    if (lk_context_create(NULL, &context) < 0) return 1;
+    config.backend = argc > 3 ? argv[3] : NULL;
+    if (seconds > 0) config.join_ms = 30000;
+    lk_status status = lk_comm_create(context, &config, &comm);
+    for (double end = now() + seconds; status >= 0; rounds++) {
+        int32_t more = now() < end || rounds == 0;
+        for (size_t i = 0; i < count; i++) x[i] = (double)(lk_comm_rank(comm) + 1) * (double)(i % 97 + 1);
+        if ((status = lk_comm_all_reduce(comm, &more, &more, 1, LK_I32, LK_MIN, NULL)) < 0 || !more) break;
+        status = lk_comm_all_reduce(comm, x, x, count, LK_F64, LK_SUM, NULL);
+        int n = lk_comm_size(comm) * (lk_comm_size(comm) + 1) / 2;
+        for (size_t i = 0; status >= 0 && i < count; i++)
+            if (x[i] != (double)n * (double)(i % 97 + 1)) {
+                printf("wrong sum at %zu: %g\n", i, x[i]);
+                return 2;
+            }
+    }
+    if (status < 0)
+        printf("failed %.3f %s %s\n", now(), lk_status_name(status), lk_context_error(context));
+    else
+        printf("rank %d of %d, %d of %d here, %s: %s\n", lk_comm_rank(comm), lk_comm_size(comm), lk_comm_local_rank(comm),
+               lk_comm_local_size(comm), lk_comm_backend(comm), rounds > 0 ? "right" : "nothing");
+    lk_comm_free(comm);
+    lk_context_free(context);
+    free(x);
+    return status < 0;
+}
+C
+"$CC" -std=gnu11 -O1 -Wall -Wextra -Werror -I"$SOURCE_DIR/include" "$work/ranks.c" -L"$BUILD_DIR" -llockstep -Wl,-rpath,"$BUILD_DIR" -o "$work/ranks" || exit 1
+unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT LOCKSTEP_JOB LOCKSTEP_TOKEN LOCKSTEP_PORT
+export LOCKSTEP_JOB=namespaces LOCKSTEP_TOKEN=0123456789abcdef LOCKSTEP_PORT=4000-4060
+
+# start ADDRESS ARGS… : two ranks in each namespace
+start() {
+    export MASTER_ADDR=$1 WORLD_SIZE=4 LOCAL_WORLD_SIZE=2
+    shift
+    pids=()
+    rm -f "$work"/out.*
+    for rank in 0 1 2 3; do
+        [ $rank -lt 2 ] && space=$a || space=$b
+        RANK=$rank ip netns exec $space "$work/ranks" "$@" > "$work/out.$rank" 2>&1 &
+        pids+=($!)
+    done
+}
+ends_right() { # WHAT BACKEND
+    for rank in 0 1 2 3; do
+        wait "${pids[$rank]}" && grep -q "^rank $rank of 4, $((rank % 2)) of 2 here, $2: right" "$work/out.$rank" || complain "$1: rank $rank: $(cat "$work/out.$rank")"
+    done
+    pids=()
+    echo "$1"
+}
+# All of RANKS have failed and say WORDS; prints how long after $begun the last of them did.
+ends_failed() { # WHAT WORDS RANKS…
+    what=$1 words=$2 last=$begun
+    shift 2
+    for rank in "$@"; do
+        wait "${pids[$rank]}" && complain "$what: rank $rank did not fail"
+        read -r word at _ < "$work/out.$rank"
+        [ "$word" = failed ] || complain "$what: rank $rank: $(cat "$work/out.$rank")"
+        grep -qE "$words" "$work/out.$rank" || complain "$what: rank $rank does not say '$words': $(cat "$work/out.$rank")"
+        last=$(printf '%s\n' "$last" "$at" | sort -n | tail -n 1)
+    done
+    pids=()
+    echo "$what: noticed by all after $(awk -v at="$last" -v begun="$begun" 'BEGIN { printf "%.1f", at - begun }') s"
+}
+
+start 10.77.0.1 0.3 1000 tcp; ends_right "two hosts over IPv4" tcp
+start 10.77.0.1 0.3 100000; ends_right "two hosts, backend chosen" mixed
+start fd00:77::1 0.3 100000 tcp; ends_right "two hosts over IPv6" tcp
+
+if command -v tc > /dev/null && ip netns exec $a tc qdisc add dev lkveth root tbf rate 200mbit burst 128kb latency 100ms 2> "$work/why"; then
+    start 10.77.0.1 1 200000 tcp; ends_right "at 200 Mbit/s" tcp
+    ip netns exec $a tc qdisc del dev lkveth root
+else
+    echo "no rate: $(cat "$work/why")"
+fi
+
+if "$CC" -std=gnu11 -O1 -Wall -Wextra -Werror "$SOURCE_DIR/test/link_delay.c" -o "$work/link_delay" && mkfifo "$work/hold"; then
+    "$work/link_delay" $a $b 10 10 < "$work/hold" > "$work/link" 2>&1 &
+    link=$!
+    exec 9> "$work/hold"
+    for _ in $(seq 100); do grep -q ready "$work/link" && break; kill -0 $link 2> /dev/null || break; sleep 0.05; done
+    if grep -q ready "$work/link"; then
+        ip -n $a addr add 10.78.0.1 peer 10.78.0.2 dev lktun
+        ip -n $b addr add 10.78.0.2 peer 10.78.0.1 dev lktun
+        ip -n $a link set lktun up
+        ip -n $b link set lktun up
+        start 10.78.0.1 1 20000 tcp; ends_right "with 10 ms of delay and 1 % of loss" tcp
+    else
+        echo "no delay and no loss: $(cat "$work/link")"
+    fi
+    exec 9>&-
+    wait $link
+fi
+
+RANK=1 WORLD_SIZE=2 LOCAL_WORLD_SIZE=1 MASTER_ADDR=10.99.0.1 ip netns exec $a "$work/ranks" 0 1 tcp > "$work/out.0" 2>&1 && complain "it joined where there is no route"
+grep -q "no route to that host" "$work/out.0" || complain "no route: $(cat "$work/out.0")"
+echo "no route"
+
+start 10.77.0.1 60 100000 tcp
+sleep 1.5
+victim=${pids[3]} # ip netns exec becomes the program
+begun=$(date +%s.%N)
+{ kill -KILL $victim; wait "${pids[3]}"; } 2> /dev/null
+ends_failed "a rank is killed" "rank 3 of 4 .* died" 0 1 2
+
+start 10.77.0.1 60 100000 tcp
+sleep 1.5
+begun=$(date +%s.%N)
+ip -n $b link set lkveth down
+ends_failed "a host is cut off" "rank [0-3] of 4 .* was cut off" 0 1 2 3
+ip -n $b link set lkveth up
+
+exit $wrong

@@ -1,0 +1,183 @@
+/* parallel.h - what tests of data-parallel training share: a job, which lk_spawn's ranks train on batches that everybody can
+ * make, and the report that its ranks leave in shared memory. */
+#ifndef PARALLEL_H
+#define PARALLEL_H
+
+#include "lesson.h"
+
+#include <lockstep/comm.h>
+#include <sys/mman.h>
+
+enum { MOST_STEPS = 50, MOST_RANKS = 4 };
+
+typedef struct report {
+    double   losses[MOST_STEPS];
+    uint64_t hashes[MOST_RANKS];
+    double   gradient[1 << 22]; /* of the first step: all parameters, one after the other */
+    int64_t  elements;
+} report;
+
+typedef struct job {
+    const char       *model, *backend; /* backend: NULL chooses */
+    lk_dtype          real;
+    int               side, steps;
+    int               batch; /* capacity of the global batch */
+    int               odd;   /* above 0: every third step has so many samples instead */
+    int               world, micro_batches, shards, threads;
+    bool              sync, plain_weights; /* plain_weights: the store's own, from a seed */
+    size_t            bucket_bytes;
+    lk_optimizer_kind optimizer;
+    report           *out;
+} job;
+
+SHARED report *new_report(void)
+{
+    report *r = mmap(NULL, sizeof *r, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    REQUIRE(r != MAP_FAILED);
+    return r;
+}
+
+SHARED void free_report(report *r) { munmap(r, sizeof *r); }
+
+/* Rows of a batch of `total` that rank `rank` has. */
+SHARED int64_t first_row(const job *j, int64_t total, int rank)
+{
+    if (!j->shards) return total * rank / j->world;
+    return total * (j->shards * rank / j->world) / j->shards;
+}
+
+SHARED int64_t total_of(const job *j, int step) { return j->odd && step % 3 == 0 ? j->odd : j->batch; }
+
+SHARED lk_comm *join_group(lk_context *context, const char *backend)
+{
+    lk_comm       *comm;
+    lk_comm_config config = LK_COMM_CONFIG_INIT;
+    config.join_ms = 60000; /* the machine may be busy */
+    config.timeout_ms = 120000;
+    config.backend = backend;
+    REQUIRE(lk_comm_create(context, &config, &comm) == LK_OK, "%s", lk_context_error(context));
+    return comm;
+}
+
+typedef struct pupil {
+    rig      rig;
+    lk_comm *comm; /* NULL: alone */
+    void    *images;
+    int32_t *labels;
+} pupil;
+
+SHARED pupil enrol_rank(const job *j, int rank)
+{
+    pupil          p = {.rig = rig_open(j->real, j->threads ? j->threads : 1)};
+    int64_t        each = (j->batch + j->world - 1) / j->world, micro = j->micro_batches > 1 ? j->micro_batches : 1;
+    int64_t        capacity = j->shards ? (j->batch + j->shards - 1) / j->shards : (each + micro - 1) / micro;
+    lk_tensor      x = lk_input(p.rig.graph, "x", j->real, 4, ((int64_t[]){capacity, 3, j->side, j->side}));
+    lk_tensor      y = lk_input(p.rig.graph, "y", LK_I32, 1, ((int64_t[]){capacity}));
+    lk_plan_config config = LK_PLAN_CONFIG_INIT;
+    lk_optimizer_config optimizer = LK_OPTIMIZER_CONFIG_INIT;
+    lk_tensor           logits = lk_model_find(j->model)(x, (lk_model_options){0});
+    optimizer.kind = j->optimizer;
+    config.loss = lk_cross_entropy(logits, y);
+    config.optimizer = &optimizer;
+    config.sync_batch_norm = j->sync;
+    config.parallel = (lk_parallel){.world = j->world,
+                                    .rank = rank,
+                                    .micro_batches = j->micro_batches,
+                                    .shards = j->shards,
+                                    .bucket_bytes = j->bucket_bytes};
+    if (j->world > 1) p.comm = join_group(p.rig.context, j->backend);
+    REQUIRE(lk_plan_create(p.rig.graph, &config, &p.rig.plan) == LK_OK, "%s", lk_context_error(p.rig.context));
+    REQUIRE(lk_store_create(p.rig.plan, 1, &p.rig.store) == LK_OK, "%s", lk_context_error(p.rig.context));
+    if (!j->plain_weights) initialise(p.rig.store);
+    REQUIRE(lk_program_create(p.rig.plan, p.rig.store, p.comm, &p.rig.program) == LK_OK, "rank %d: %s", rank,
+            lk_context_error(p.rig.context));
+    p.images = malloc((size_t)(j->batch * 3 * j->side * j->side) * lk_dtype_size(j->real));
+    p.labels = malloc((size_t)j->batch * sizeof *p.labels);
+    REQUIRE(p.images && p.labels && lk_program_bind(p.rig.program, "x", p.images) == LK_OK &&
+            lk_program_bind(p.rig.program, "y", p.labels) == LK_OK);
+    return p;
+}
+
+SHARED void dismiss_rank(pupil *p)
+{
+    lk_program_free(p->rig.program);
+    lk_store_free(p->rig.store);
+    lk_plan_free(p->rig.plan);
+    lk_graph_free(p->rig.graph);
+    lk_comm_free(p->comm);
+    lk_context_free(p->rig.context);
+    free(p->images);
+    free(p->labels);
+}
+
+SHARED double train_rank(pupil *p, const job *j, int rank, int step)
+{
+    int64_t total = total_of(j, step), first = first_row(j, total, rank), count = first_row(j, total, rank + 1) - first;
+    fill_rows(p->images, j->real, p->labels, j->side, first, count, step);
+    lk_step s = {.step = step, .count = count, .total = total, .rate = 1e-3};
+    REQUIRE(lk_program_train(p->rig.program, &s) == LK_OK, "rank %d, step %d: %s", rank, step,
+            lk_context_error(p->rig.context));
+    return rig_metrics(&p->rig).loss;
+}
+
+/* The mean gradient of all parameters. */
+SHARED void keep_gradient(const pupil *p, const job *j, int64_t total, report *out)
+{
+    int64_t at = 0;
+    for (size_t i = 0; i < lk_store_count(p->rig.store); i++) {
+        lk_state    s = lk_store_at(p->rig.store, i);
+        const void *gradient = s.buffer ? NULL : lk_program_gradient(p->rig.program, s.name);
+        for (int64_t k = 0; gradient && k < state_elements(&s); k++, at++) {
+            REQUIRE(at < (int64_t)(sizeof out->gradient / sizeof *out->gradient));
+            out->gradient[at] = real_at(gradient, j->real, k) / (double)total;
+        }
+    }
+    out->elements = at;
+}
+
+SHARED int train_as(int rank, void *user)
+{
+    const job *j = user;
+    check_failures = 0; /* the parent's own are not this rank's */
+    pupil p = enrol_rank(j, rank);
+    for (int step = 1; step <= j->steps; step++) {
+        double loss = train_rank(&p, j, rank, step);
+        if (rank == 0) j->out->losses[step - 1] = loss;
+        if (rank == 0 && step == 1) keep_gradient(&p, j, total_of(j, 1), j->out);
+    }
+    j->out->hashes[rank] = lk_store_hash(p.rig.store);
+    dismiss_rank(&p);
+    return check_result();
+}
+
+SHARED void run_job(job *j)
+{
+    lk_spawn_result result;
+    lk_status       status = lk_spawn(j->world, train_as, j, &result);
+    CHECK(status == LK_OK, "%s at %d ranks: %s", j->model, j->world, result.text);
+}
+
+/* The largest relative difference of two runs' losses. */
+SHARED double losses_apart(const report *a, const report *b, int steps)
+{
+    double worst = 0;
+    for (int i = 0; i < steps; i++) {
+        double off = fabs(a->losses[i] - b->losses[i]) / fabs(b->losses[i]);
+        if (isnan(off) || off > worst) worst = isnan(off) ? INFINITY : off;
+    }
+    return worst;
+}
+
+/* ‖a - b‖ / ‖b‖ of the first gradients. */
+SHARED double gradients_apart(const report *a, const report *b)
+{
+    double off = 0, all = 0;
+    if (a->elements != b->elements || a->elements == 0) return INFINITY;
+    for (int64_t i = 0; i < b->elements; i++) {
+        off += pow(a->gradient[i] - b->gradient[i], 2);
+        all += pow(b->gradient[i], 2);
+    }
+    return isnan(off) ? INFINITY : sqrt(off / all);
+}
+
+#endif

@@ -1,0 +1,123 @@
+#!/usr/bin/env bash
+# storm_ddp.sh - jobs of two to four ranks in bad weather: a random rank is killed, is stopped or meets a NaN, at a random step. Each time the
+# job ends by itself with the right story, nobody survives, the last checkpoint opens, and --resume auto at another size finishes with the
+# bits of an undisturbed run.
+#
+#   ROUNDS=n storm_ddp.sh      50 rounds by default
+# ctest: timeout 1800
+set -eu
+rounds=${ROUNDS:-50}
+deadline=40 # seconds for a job to end after the blow; --timeout is 3
+work=$(mktemp -d)
+mark=LOCKSTEP_TEST_STORM=$$.$RANDOM
+job=
+members() { # living processes of this storm, found by a mark in their environment
+    local file pid
+    for file in $(grep -slz "^$mark\$" /proc/[0-9]*/environ 2> /dev/null || true); do
+        pid=${file#/proc/}
+        pid=${pid%/environ}
+        if ! grep -qs '^State:.Z' "/proc/$pid/status"; then echo "$pid"; fi
+    done
+}
+finish() { for pid in $(members) $job; do kill -KILL "$pid" 2> /dev/null || true; done; rm -rf "$work"; }
+trap finish EXIT
+cd "$work"
+fail() { echo "round ${round:-0} ($what): $*"; exit 1; }
+what=undisturbed
+field() { sed -n "s/.*\"$1\": *\"\{0,1\}\([-0-9a-zA-Z.+]*\).*/\1/p" "$2"; }
+unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT LOCKSTEP_JOB LOCKSTEP_TOKEN
+
+sanitize=${LK_SANITIZE:+-fsanitize=$LK_SANITIZE}
+# shellcheck disable=SC2086
+"$CC" -std=gnu11 -Wall -Wextra -Werror $sanitize -I"$SOURCE_DIR/include" "$SOURCE_DIR/test/ddp_poison.c" -L"$BUILD_DIR" -llockstep -lm \
+    -Wl,-rpath,"$BUILD_DIR" -o poison
+steps=40
+data="--model cnn --data synthetic:3x16x16,count=200 --threads 1"
+options="$data --batch 24 --steps $steps --save-every 1 --seed 3 --eval-every -1 --reproducible --timeout 3 --json"
+
+# job_of RANKS SAMPLE: `lockstep train`, or with a sample the program that poisons it, in the background or not.
+train() {
+    # shellcheck disable=SC2086
+    if [ "$2" = none ]; then exec env "$mark" "$LOCKSTEP" train -n "$1" $options --save run --resume auto
+    else exec env "$mark" "$LOCKSTEP" run -n "$1" ./poison run $steps "$2"; fi
+}
+saved() { if [ -e run/state.json ]; then field step run/state.json; else echo 0; fi; }
+rank_pid() {
+    local pid
+    for pid in $(pgrep -P "$job"); do
+        if tr '\0' '\n' < "/proc/$pid/environ" 2> /dev/null | grep -qx "RANK=$1"; then echo "$pid"; return; fi
+    done
+}
+await_end() { # of the job, within the deadline; its exit status is in $code
+    local waited=0
+    while kill -0 "$job" 2> /dev/null; do
+        [ $waited -lt $((deadline * 20)) ] || fail "still running after $deadline s: $(cat err.txt)"
+        sleep 0.05
+        waited=$((waited + 1))
+    done
+    code=0
+    wait "$job" || code=$?
+    job=
+    for _ in $(seq 100); do [ -n "$(members)" ] || return 0; sleep 0.05; done
+    fail "survivors: $(members | xargs ps -o pid,ppid,stat,args -p)"
+}
+strike() { # kills or stops rank $1 with SIG$2 once step $3 is saved
+    local pid
+    for _ in $(seq 2000); do
+        if [ "$(saved)" -ge "$3" ] || ! kill -0 "$job" 2> /dev/null; then break; fi
+        sleep 0.01
+    done
+    pid=$(rank_pid "$1")
+    [ -n "$pid" ] || fail "rank $1 is gone before its time, at step $(saved): $(cat err.txt)"
+    kill "-$2" "$pid"
+}
+
+(train 1 none) > out.json 2> err.txt || fail "$(cat err.txt)"
+train_hash=$(field hash out.json)
+rm -rf run
+(train 1 -1) > out.json 2> err.txt || fail "$(cat err.txt)"
+poison_hash=$(field hash out.json)
+[ -n "$train_hash" ] && [ -n "$poison_hash" ] || fail "no hash to compare with"
+
+kills=0 stops=0 nans=0
+for round in $(seq "$rounds"); do
+    ranks=$((RANDOM % 3 + 2))
+    victim=$((RANDOM % ranks)) goal=$((RANDOM % 25 + 1)) sample=none whole=$train_hash
+    rm -rf run
+    case $((round % 3)) in
+    0) what="SIGSTOP to rank $victim of $ranks at step $goal" signal=STOP stops=$((stops + 1)) ;;
+    1) what="SIGKILL to rank $victim of $ranks at step $goal" signal=KILL kills=$((kills + 1)) ;;
+    2) sample=$((RANDOM % 400)) whole=$poison_hash nans=$((nans + 1)) what="NaN in sample $sample, $ranks ranks" signal= ;;
+    esac
+    (train $ranks "$sample") > out.json 2> err.txt < /dev/null &
+    job=$!
+    if [ -n "$signal" ]; then strike $victim $signal $goal; fi
+    await_end
+    [ $code != 0 ] || fail "ended as if nothing had happened: $(cat err.txt)"
+    # The story: whose fault it was.
+    case $signal in
+    KILL) grep -Eq "rank $victim( |.*)(SIGKILL|signal 9|Killed|killed)" err.txt || fail "nobody says that rank $victim was killed: $(cat err.txt)" ;;
+    STOP) grep -Eq "rank $victim .*(missing|stopped|did not)" err.txt || fail "nobody says that rank $victim was missing: $(cat err.txt)" ;;
+    *)
+        victim=$(sed -n 's/.*the bad sample is in the hands of rank \([0-9]\).*/\1/p' err.txt | head -1)
+        [ -n "$victim" ] || fail "nobody read it: $(cat err.txt)"
+        grep -q "LK_ENAN: rank $victim's loss became .*nan at step .*[ ,]$sample[,.]" err.txt || fail "the story is not that of rank $victim: $(cat err.txt)"
+        if grep "LK_ENAN: rank" err.txt | grep -qv "rank $victim's"; then fail "two stories: $(cat err.txt)"; fi
+        ;;
+    esac
+    # What was saved opens, and the job goes on at another size.
+    if [ -e run/model.safetensors ] && [ "$sample" = none ]; then
+        # shellcheck disable=SC2086
+        "$LOCKSTEP" eval --load run $data > /dev/null 2> eval.txt || fail "the checkpoint of step $(saved) does not open: $(cat eval.txt)"
+    fi
+    other=$((ranks % 4 + 1)) from=$(saved)
+    [ "$sample" = none ] || sample=-1
+    (train $other $sample) > out.json 2> err.txt < /dev/null || fail "resumed with $other ranks: $(cat err.txt)"
+    if [ "$sample" = none ]; then grep -q "resumed run at step $from of" err.txt || fail "it did not go on from step $from: $(cat err.txt)"; fi
+    [ "$(field hash out.json)" = "$whole" ] || fail "resumed with $other ranks it ends with $(field hash out.json), not $whole"
+    left=$(find run -name '*.tmp.*' -o -name '*.old.*' -o -name '.link.*')
+    [ -z "$left" ] || fail "left behind: $left"
+    [ -z "$(members)" ] || fail "survivors of a good end: $(members | xargs ps -o pid,ppid,stat,args -p)"
+    echo "round $round: $what; went on with $other"
+done
+echo "$kills kills, $stops stops, $nans NaNs"

@@ -1,0 +1,234 @@
+/* test_comm_mixed.c - groups over hosts that are played on this one: reductions in layers have the bits of the flat order
+ * for every type and reduction, layers spare the network, and when a rank dies, stops, disagrees or gives up, all others
+ * on all hosts say the same.   ctest: timeout 200 */
+#define _GNU_SOURCE
+#include "comm_ranks.h"
+
+#include "comm/comm.h"
+
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <time.h>
+
+enum { MOST = 12 };
+
+/* What ranks leave for the test to look at. */
+typedef struct outcome {
+    int    status;
+    double seconds; /* from the last call to its end */
+    char   text[LK__COMM_TEXT];
+} outcome;
+
+static outcome *outcomes; /* shared with the ranks */
+static pid_t    processes[MOST];
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static int be_rank(int rank, int size, int each, const lk_comm_config *config, void (*function)(rank_test *t),
+                   void *user)
+{
+    rank_test t = {.rank = rank, .size = size, .function = function, .user = user, .config = *config};
+    char      host[32];
+    snprintf(host, sizeof host, "host-%d", rank / each);
+    setenv("LOCKSTEP_HOST_ID", host, 1);
+    t.config.rank = rank;
+    t.config.world = size;
+    t.config.backend = "mixed";
+    t.config.join_ms = 60000;
+    rank_main(&t);
+    return check_result();
+}
+
+static void start_ranks(int size, int each, const lk_comm_config *config, void (*function)(rank_test *t), void *user)
+{
+    static int     meetings;
+    char           job[64];
+    lk_comm_config defaults = LK_COMM_CONFIG_INIT;
+    snprintf(job, sizeof job, "mixed-%ld-%d", (long)getpid(), meetings++);
+    setenv("LOCKSTEP_JOB", job, 1);
+    fflush(stdout);
+    memset(outcomes, 0, MOST * sizeof *outcomes);
+    for (int i = 0; i < size; i++) {
+        processes[i] = fork();
+        REQUIRE(processes[i] >= 0);
+        if (processes[i] == 0) _exit(be_rank(i, size, each, config ? config : &defaults, function, user));
+    }
+}
+
+static void end_ranks(int size, int killed)
+{
+    for (int i = 0; i < size; i++) {
+        int status = -1;
+        waitpid(processes[i], &status, 0);
+        CHECK(i == killed ? WIFSIGNALED(status) : status == 0, "rank %d of %d ended with status %x", i, size, status);
+    }
+}
+
+/* ---- bits ---- */
+
+enum { PERIOD = 509 }; /* after which values repeat: the oracle is slow */
+
+static void reduce_all_types(rank_test *t)
+{
+    static const size_t counts[] = {40000, 33333, 70001};
+    char               *send = malloc(70001 * 8 + 8), *recv = malloc(70001 * 8 + 8);
+    uint64_t            seed = 1;
+    for (int type = 0; type < LK_DTYPE_COUNT; type++)
+        for (int op = 0; op <= LK_PROD; op++)
+            for (int k = 0; k < 3; k++) {
+                size_t n = counts[k], size = lk_dtype_size((lk_dtype)type);
+                int    root = (int)(seed % (uint64_t)t->size);
+                bool   rooted = k == 2, in_place = seed % 2;
+                char  *out = in_place ? send : recv;
+                seed++;
+                fill(send, seed, t->rank, PERIOD, (lk_dtype)type, (lk_reduce_op)op);
+                for (size_t i = PERIOD; i < n; i += PERIOD)
+                    memcpy(send + i * size, send, (n - i < PERIOD ? n - i : PERIOD) * size);
+                lk_status status =
+                    rooted ? lk_comm_reduce(t->comm, send, out, n, (lk_dtype)type, (lk_reduce_op)op, root, NULL)
+                           : lk_comm_all_reduce(t->comm, send, out, n, (lk_dtype)type, (lk_reduce_op)op, NULL);
+                REQUIRE(status == LK_OK, "%s", lk_context_error(t->context));
+                if (rooted && t->rank != root) continue;
+                char want[PERIOD * 8];
+                for (size_t i = 0; i < PERIOD; i++)
+                    save(want, (lk_dtype)type, i, reduced(seed, t->size, i, (lk_dtype)type, (lk_reduce_op)op));
+                for (size_t i = 0; i < n; i += PERIOD)
+                    if (memcmp(out + i * size, want, (n - i < PERIOD ? n - i : PERIOD) * size) != 0) {
+                        CHECK(false, "rank %d of %d: %s op %d × %zu%s: elements from %zu on", t->rank, t->size,
+                              lk_dtype_name((lk_dtype)type), op, n, rooted ? " to a root" : "", i);
+                        break;
+                    }
+            }
+    free(send);
+    free(recv);
+}
+
+static void layers_give_the_bits_of_the_flat_order_for_every_type_and_reduction(void)
+{
+    static const int worlds[][2] = {{4, 2}, {6, 2}, {8, 4}, {8, 2}, {5, 4}};
+    for (size_t i = 0; i < sizeof worlds / sizeof *worlds; i++) {
+        start_ranks(worlds[i][0], worlds[i][1], NULL, reduce_all_types, NULL);
+        end_ranks(worlds[i][0], -1);
+    }
+}
+
+/* Eight ranks, four a host: within the hosts 1 × the buffer, across them a quarter; flat it would be 1.75 ×. */
+static void count_layered(rank_test *t)
+{
+    enum { COUNT = 1 << 20 };
+    void *memory;
+    REQUIRE(lk_comm_alloc(t->comm, COUNT * 4, &memory) == LK_OK, "%s", lk_context_error(t->context));
+    float *ordinary = calloc(COUNT, 4);
+    for (int k = 0; k < 2; k++) {
+        uint64_t before = lk__comm_sent(t->comm);
+        REQUIRE(lk_comm_all_reduce(t->comm, k ? memory : ordinary, k ? memory : ordinary, COUNT, LK_F32, LK_SUM,
+                                   NULL) == LK_OK);
+        uint64_t sent = lk__comm_sent(t->comm) - before;
+        CHECK(sent <= COUNT * 4 * 1.26, "rank %d sent %llu bytes", t->rank, (unsigned long long)sent);
+    }
+    free(ordinary);
+}
+
+static void layers_spare_the_network(void)
+{
+    start_ranks(8, 4, NULL, count_layered, NULL);
+    end_ranks(8, -1);
+}
+
+/* ---- what goes wrong ---- */
+
+typedef enum trouble { DISAGREES, DISAGREES_WITHIN, DIES, STOPS, GIVES_UP, LEAVES, DIES_INSIDE } trouble;
+
+/* The culprit is the last rank but one; all others go on until something happens. */
+static void with_trouble(rank_test *t)
+{
+    trouble   what = *(trouble *)t->user;
+    outcome  *mine = &outcomes[t->rank];
+    size_t    count = what == DIES_INSIDE ? 1000000 : 100000;
+    float    *data = calloc(count + 1, 4);
+    bool      culprit = t->rank == t->size - 2;
+    double    start = 0;
+    lk_status status = LK_OK;
+    for (int round = 0; status >= 0 && round < 100000; round++) {
+        size_t n = count;
+        start = now();
+        if (round == 30 && culprit) {
+            if (what == DISAGREES) n = 99999;
+            if (what == DIES) raise(SIGKILL);
+            if (what == STOPS) raise(SIGSTOP);
+            if (what == GIVES_UP) lk_comm_abort(t->comm, "no more");
+            if (what == LEAVES) break;
+        }
+        if (round == 30 && culprit && what == DISAGREES_WITHIN) {
+            status = lk_comm_broadcast(t->comm, data, n, LK_F32, 0, NULL);
+            continue;
+        }
+        status = lk_comm_all_reduce(t->comm, data, data, n, LK_F32, LK_SUM, NULL);
+    }
+    mine->seconds = now() - start;
+    mine->status = status;
+    snprintf(mine->text, sizeof mine->text, "%s", lk_comm_error(t->comm));
+    if (status < 0) CHECK(lk_comm_barrier(t->comm) == status, "a later call says something else");
+    free(data);
+}
+
+static void everyone_says(trouble what, int size, int each, lk_status status, const char *word)
+{
+    lk_comm_config config = LK_COMM_CONFIG_INIT;
+    char           name[32];
+    if (what == STOPS) config.timeout_ms = 1500;
+    start_ranks(size, each, &config, with_trouble, &what);
+    if (what == DIES_INSIDE) { /* somewhere in one of the layers, most of the time */
+        usleep((useconds_t)(300000 + number_bits((uint64_t)each, (uint64_t)lrint(now() * 1e6)) % 200000));
+        kill(processes[size - 2], SIGKILL);
+    }
+    if (what == STOPS) { /* it is killed once the others have said their word */
+        for (int i = 0; i < size; i++)
+            if (i != size - 2) {
+                int ended = -1;
+                waitpid(processes[i], &ended, 0);
+                CHECK(ended == 0, "rank %d ended with status %x", i, ended);
+            }
+        kill(processes[size - 2], SIGKILL);
+        waitpid(processes[size - 2], NULL, 0);
+    } else {
+        end_ranks(size, what == DIES || what == DIES_INSIDE ? size - 2 : -1);
+    }
+    snprintf(name, sizeof name, "rank %d", size - 2);
+    for (int i = 0; i < size; i++) {
+        outcome *o = &outcomes[i];
+        if (i == size - 2 && what != DISAGREES && what != DISAGREES_WITHIN && what != GIVES_UP) continue;
+        CHECK(o->status == status, "rank %d: status %d: %s", i, o->status, o->text);
+        CHECK(o->seconds < 60, "rank %d took %.1f s: it waited for a deadline", i, o->seconds);
+        CHECK(strstr(o->text, name) && strstr(o->text, word), "rank %d: %s", i, o->text);
+    }
+}
+
+static void all_hosts_hear_of_whoever_fails(void)
+{
+    for (int each = 2; each <= 4; each += 2) {
+        everyone_says(DISAGREES, 8, each, LK_EMISMATCH, "99999");
+        everyone_says(DISAGREES_WITHIN, 8, each, LK_EMISMATCH, "broadcast");
+        everyone_says(DIES, 8, each, LK_EIO, "died");
+        for (int round = 0; round < 3; round++) everyone_says(DIES_INSIDE, 8, each, LK_EIO, "died");
+        everyone_says(STOPS, 8, each, LK_ETIMEOUT, "did not do its part");
+        everyone_says(GIVES_UP, 8, each, LK_ECANCELED, "no more");
+        everyone_says(LEAVES, 8, each, LK_EIO, "left the group");
+    }
+}
+
+int main(void)
+{
+    outcomes = mmap(NULL, MOST * sizeof *outcomes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    REQUIRE(outcomes != MAP_FAILED);
+    RUN(layers_give_the_bits_of_the_flat_order_for_every_type_and_reduction);
+    RUN(layers_spare_the_network);
+    RUN(all_hosts_hear_of_whoever_fails);
+    return check_result();
+}

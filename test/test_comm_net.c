@@ -1,0 +1,134 @@
+/* test_comm_net.c - every collective over a network: tcp between threads of one process; mixed between processes that
+ * believe to be on several hosts; and, when mpirun starts it with the word mpi or mixed, as one rank of that world.
+ * ctest: timeout 400, label threaded */
+#define _GNU_SOURCE
+#include "comm_cases.h"
+
+#include "comm/net.h"
+
+#include <sys/wait.h>
+
+enum { SLICE = 256 << 10 }; /* as net_collective.c cuts */
+
+static size_t chunk(lk__kind kind, int size)
+{
+    bool cut = kind == LK__ALL_REDUCE || kind == LK__REDUCE || kind == LK__BROADCAST;
+    return cut ? (size_t)size * SLICE : kind == LK__REDUCE_SCATTER ? (size_t)size * 65536 : 65536;
+}
+
+/* ---- tcp: threads ---- */
+
+static void run_tcp(int size, void (*function)(rank_test *t))
+{
+    lk_comm_config config = LK_COMM_CONFIG_INIT;
+    config.backend = "tcp";
+    run_ranks(size, &config, function, NULL);
+}
+
+/* ---- mixed: processes, some of them on each played host ---- */
+
+static const int *layout; /* hosts of ranks; NULL: `each` ranks a host, side by side */
+static int        each;
+
+static void check_places(rank_test *t)
+{
+    if (t->size == 1) return;
+    int host = layout ? layout[t->rank] : t->rank / each, place = 0, here = 0;
+    for (int i = 0; i < t->size; i++) {
+        if ((layout ? layout[i] : i / each) != host) continue;
+        place += i < t->rank;
+        here++;
+    }
+    CHECK(lk_comm_local_rank(t->comm) == place && lk_comm_local_size(t->comm) == here, "rank %d: %d of %d on this host",
+          t->rank, lk_comm_local_rank(t->comm), lk_comm_local_size(t->comm));
+    CHECK(strcmp(lk_comm_backend(t->comm), "mixed") == 0);
+}
+
+static void (*inner_function)(rank_test *t);
+
+static void with_places(rank_test *t)
+{
+    check_places(t);
+    inner_function(t);
+}
+
+static int be_rank(int rank, int size, void (*function)(rank_test *t))
+{
+    rank_test t = {.rank = rank, .size = size, .function = with_places, .config = LK_COMM_CONFIG_INIT};
+    char      host[32];
+    inner_function = function;
+    snprintf(host, sizeof host, "host-%d", layout ? layout[rank] : rank / each);
+    setenv("LOCKSTEP_HOST_ID", host, 1);
+    t.config.rank = rank;
+    t.config.world = size;
+    t.config.backend = "mixed";
+    t.config.join_ms = 60000;
+    rank_main(&t);
+    return check_result();
+}
+
+static void run_mixed(int size, void (*function)(rank_test *t))
+{
+    static int meetings;
+    char       job[64];
+    pid_t      ranks[16];
+    snprintf(job, sizeof job, "mixed-%ld-%d", (long)getpid(), meetings++);
+    setenv("LOCKSTEP_JOB", job, 1);
+    fflush(stdout);
+    for (int i = 0; i < size; i++) {
+        ranks[i] = fork();
+        REQUIRE(ranks[i] >= 0);
+        if (ranks[i] == 0) exit(be_rank(i, size, function));
+    }
+    for (int i = 0; i < size; i++) {
+        int status = -1;
+        waitpid(ranks[i], &status, 0);
+        CHECK(status == 0, "rank %d of %d ended with status %x", i, size, status);
+    }
+}
+
+/* ---- under mpirun: this process is one rank ---- */
+
+static const char *launched_backend;
+
+static void run_launched(int size, void (*function)(rank_test *t))
+{
+    const char *ompi = getenv("OMPI_COMM_WORLD_SIZE"), *pmi = getenv("PMI_SIZE"), *world = ompi ? ompi : pmi;
+    const char *rank = getenv(ompi ? "OMPI_COMM_WORLD_RANK" : "PMI_RANK");
+    REQUIRE(world && rank, "not started by mpirun");
+    if (atoi(world) != size) return;
+    rank_test t = {.rank = atoi(rank), .size = size, .function = function, .config = LK_COMM_CONFIG_INIT};
+    char      host[32];
+    snprintf(host, sizeof host, "host-%d", t.rank / 2);
+    if (strcmp(launched_backend, "mixed") == 0) setenv("LOCKSTEP_HOST_ID", host, 1);
+    t.config.backend = launched_backend;
+    t.config.join_ms = 60000;
+    rank_main(&t);
+}
+
+int main(int count, char **arguments)
+{
+    static const backend_case tcp = {run_tcp, LK__NET_SMALL, chunk, 2, false},
+                              mixed = {run_mixed, LK__NET_SMALL, chunk, 2, false},
+                              others = {run_mixed, LK__NET_SMALL, chunk, 2, true},
+                              launched = {run_launched, LK__NET_SMALL, chunk, 2, false};
+    static const int scattered[] = {0, 1, 0, 1, 1, 2, 0, 0, 2, 1, 0};
+    const char      *which = count > 1 ? arguments[1] : "";
+    int              result = 0;
+    if (strcmp(which, "mpi") == 0 || (count > 2 && strcmp(arguments[2], "launched") == 0)) {
+        launched_backend = which;
+        return run_cases(&launched);
+    }
+    if (!*which || strcmp(which, "tcp") == 0) result |= run_cases(&tcp);
+    if (!*which || strcmp(which, "mixed") == 0) {
+        each = 2;
+        result |= run_cases(&mixed);
+        each = 4;
+        the_case = &others;
+        RUN(every_collective_matches_the_oracle_at_every_world_size);
+        layout = scattered;
+        RUN(every_collective_matches_the_oracle_at_every_world_size);
+        result |= check_result();
+    }
+    return result;
+}

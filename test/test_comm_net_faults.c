@@ -1,0 +1,132 @@
+/* test_comm_net_faults.c - the faults of test_comm_faults over tcp: ranks that disagree, are late, die, are stopped, or
+ * lose a connection. The argument is the number of rounds of killing, stopping and closing.
+ *   ctest: timeout 300, label threaded */
+#define _GNU_SOURCE
+#include "comm_faults.h"
+
+#include <dirent.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+
+/* ---- a connection is closed ---- */
+
+typedef struct closer {
+    uint64_t seed;
+    int      delay_us;
+} closer;
+
+/* Connections to other ranks, of this process. */
+static int find_connections(int *fds, int most)
+{
+    DIR           *folder = opendir("/proc/self/fd");
+    struct dirent *entry;
+    int            count = 0;
+    while ((entry = readdir(folder)) && count < most) {
+        struct sockaddr_storage peer;
+        socklen_t               length = sizeof peer;
+        int                     fd = atoi(entry->d_name);
+        if (fd > 2 && getpeername(fd, (struct sockaddr *)&peer, &length) == 0 && peer.ss_family == AF_INET)
+            fds[count++] = fd;
+    }
+    closedir(folder);
+    return count;
+}
+
+static void *close_one(void *argument)
+{
+    closer *c = argument;
+    int     fds[64], count = find_connections(fds, 64);
+    usleep((useconds_t)c->delay_us);
+    if (count > 0) shutdown(fds[number_bits(c->seed, 5) % (uint64_t)count], SHUT_RDWR);
+    return NULL;
+}
+
+/* A rank's process: 0 when it failed as it should. */
+static int closing_rank(int rank, int ranks, bool victim, uint64_t seed)
+{
+    enum { BYTES = 1 << 20 };
+    lk_context_config config = LK_CONTEXT_CONFIG_INIT;
+    lk_comm_config    comm_config = LK_COMM_CONFIG_INIT;
+    lk_context       *context;
+    lk_comm          *comm;
+    void             *symmetric;
+    char             *ordinary = calloc(2, BYTES);
+    pthread_t         thread;
+    closer            c = {seed, (int)(number_bits(seed, 77) % 60000)};
+    config.threads = 1;
+    comm_config.rank = rank;
+    comm_config.world = ranks;
+    comm_config.join_ms = 30000;
+    comm_config.timeout_ms = 30000;
+    comm_config.backend = fault_backend;
+    if (lk_context_create(&config, &context) < 0 || lk_comm_create(context, &comm_config, &comm) < 0) return 10;
+    if (lk_comm_alloc(comm, 2 * BYTES, &symmetric) < 0) return 11;
+    if (victim && pthread_create(&thread, NULL, close_one, &c) != 0) return 12;
+    lk_status   status = turmoil(comm, ordinary, symmetric, BYTES, seed);
+    const char *text = lk_comm_error(comm);
+    bool        right = status == LK_EIO && strstr(text, "rank ") &&
+                 (strstr(text, "died") || strstr(text, "broke off") || strstr(text, "left the group"));
+    if (!right)
+        fprintf(stderr, "rank %d, seed %llu: %s: %s\n", rank, (unsigned long long)seed, lk_status_name(status), text);
+    if (victim) pthread_join(thread, NULL);
+    if (lk_comm_barrier(comm) != LK_EIO) right = false;
+    lk_comm_free(comm);
+    lk_context_free(context);
+    free(ordinary);
+    return right ? 0 : 13;
+}
+
+static void a_closed_connection_fails_the_group_on_every_rank(void)
+{
+    for (int i = 0; i < rounds; i++) {
+        int   ranks = 2 + i % 3, victim = i % ranks;
+        pid_t pids[4];
+        char  job[64];
+        snprintf(job, sizeof job, "closing-%ld-%d", (long)getpid(), i);
+        setenv("LOCKSTEP_JOB", job, 1);
+        fflush(NULL);
+        for (int r = 0; r < ranks; r++) {
+            REQUIRE((pids[r] = fork()) >= 0);
+            if (pids[r] == 0) {
+                alarm(100);
+                _exit(closing_rank(r, ranks, r == victim, (uint64_t)i + 1000));
+            }
+        }
+        for (int r = 0; r < ranks; r++) {
+            int status = -1;
+            waitpid(pids[r], &status, 0);
+            CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0, "round %d: rank %d of %d ended with %x", i, r, ranks,
+                  status);
+        }
+    }
+}
+
+/* ---- nothing stays behind ---- */
+
+static int open_descriptors(void)
+{
+    DIR *folder = opendir("/proc/self/fd");
+    int  count = 0;
+    while (readdir(folder)) count++;
+    closedir(folder);
+    return count;
+}
+
+int main(int argc, char **argv)
+{
+    if (argc > 1) rounds = atoi(argv[1]);
+    fault_backend = "tcp";
+    int before = open_descriptors();
+    RUN(survivors_of_a_killed_or_stopped_rank_name_it);
+    RUN(a_closed_connection_fails_the_group_on_every_rank);
+    if (argc <= 1) {
+        RUN(a_mismatch_fails_on_every_rank_with_one_table);
+        RUN(a_transfer_of_another_size_is_a_mismatch);
+        RUN(who_misses_a_deadline_is_named_on_every_rank);
+        RUN(declared_work_puts_the_deadline_off);
+        RUN(abort_from_any_thread_ends_every_wait);
+        RUN(who_leaves_is_not_waited_for);
+    }
+    CHECK(open_descriptors() == before, "%d descriptors are open, %d were", open_descriptors(), before);
+    return check_result();
+}
