@@ -67,6 +67,11 @@ grep -q "generation 3" out.txt && complain "restarted after all was well: $(cat 
 expect 6 --max-restarts 2 --log-dir logs sh -c 'echo $TORCHELASTIC_RESTART_COUNT; exit 6'
 [ "$(cat logs/*/attempt_*/0/stdout.log | tr '\n' ' ')" = "0 1 2 " ] || complain "logs of three generations: $(find logs)"
 
+# A rank of ours that dies at any moment leaves behind what it did last.
+expect 137 -n 2 sh -c 'if [ $RANK = 1 ]; then (sleep 1; kill -KILL $$) & fi; exec "$0" train --model mlp --steps 100000000 --eval-every -1 --threads 1' "$LOCKSTEP"
+says "rank 1 failed first: signal 9"
+says "of collectives: it was (in|outside any; it had finished) (all_reduce f32|all_gather|all_gatherv)[a-z_]* .* at .*src/run/[a-z]*\\.c:[0-9]+, its operation [0-9]+"
+
 # Signals: once asks, twice kills. A plain `&` would leave SIGINT ignored, so a shell of its own sends it.
 start() { # start ARGS…: the job in the background, $job its pid; returns when both ranks are up
     rm -f up.*

@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include "comm/comm.h"
 
+#include "comm/diary.h"
 #include "comm/place.h"
 #include "comm/reduce.h"
 
@@ -88,6 +89,7 @@ lk_status lk__comm_make(lk_context *context, const lk_comm *like, const lk_comm_
     c->timeout_ms = like ? like->timeout_ms : config->timeout_ms;
     c->stall_ms = like ? like->stall_ms : config->stall_ms;
     c->join_ms = like ? like->join_ms : config->join_ms;
+    c->diary = lk__diary_open();
     pthread_mutex_init(&c->failing, NULL);
     pthread_mutex_init(&c->lock, NULL);
     pthread_cond_init(&c->queued, NULL);
@@ -102,6 +104,7 @@ void lk__comm_drop(lk_comm *c)
     pthread_cond_destroy(&c->queued);
     pthread_mutex_destroy(&c->lock);
     pthread_mutex_destroy(&c->failing);
+    lk__diary_close(c->diary);
     lk__free(c->context, LK_MEMORY_OTHER, c, sizeof *c);
 }
 

@@ -100,6 +100,7 @@ struct lk_comm {
     void              *state; /* the backend's */
     int                rank, size, local_rank, local_size; /* local: on this host */
     int64_t            timeout_ms, stall_ms, join_ms;
+    struct lk__diary  *diary; /* diary.h; NULL: none */
 
     atomic_int      failed;  /* status of the group's first failure, once this rank knows it; text is set before */
     pthread_mutex_t failing; /* guards text while `failed` is set; a leaf */

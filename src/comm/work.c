@@ -1,7 +1,7 @@
 /* work.c - operations in flight. A blocking call with nothing before it runs where it is called; all else goes through
  * one thread per group, which starts with the first asynchronous call, so a program that never makes one never has it.
  */
-#include "comm/comm.h"
+#include "comm/diary.h"
 
 #include <string.h>
 
@@ -9,10 +9,17 @@ static bool is_transfer(const lk__operation *o) { return o->kind == LK__SEND || 
 
 static lk_status run_here(lk_comm *c, const lk__operation *o)
 {
-    if (!is_transfer(o)) return c->backend->collective(c, o);
-    lk_work work = {.comm = c, .operation = *o};
-    c->backend->transfer(c, &work);
-    return work.status;
+    lk__diary_begin(c->diary, o);
+    lk_status status;
+    if (is_transfer(o)) {
+        lk_work work = {.comm = c, .operation = *o};
+        c->backend->transfer(c, &work);
+        status = work.status;
+    } else {
+        status = c->backend->collective(c, o);
+    }
+    lk__diary_end(c->diary);
+    return status;
 }
 
 void lk__work_finish(lk_work *work, lk_status status)
@@ -68,10 +75,15 @@ static void *thread_main(void *argument)
         if (!work) break;
         pthread_mutex_unlock(&c->lock);
         work->began = lk__now();
-        if (is_transfer(&work->operation))
+        lk__diary_begin(c->diary, &work->operation);
+        if (is_transfer(&work->operation)) {
             c->backend->transfer(c, work);
-        else
-            lk__work_finish(work, c->backend->collective(c, &work->operation));
+            lk__diary_end(c->diary);
+        } else {
+            lk_status status = c->backend->collective(c, &work->operation);
+            lk__diary_end(c->diary); /* before it is told done: then the group may be gone */
+            lk__work_finish(work, status);
+        }
         pthread_mutex_lock(&c->lock);
     }
     pthread_mutex_unlock(&c->lock);

@@ -57,6 +57,7 @@ static void set_all(lk__job *job, const lk__child *child, lk__environment *e)
     set(e, "TORCHELASTIC_RESTART_COUNT", "%d", job->place.generation + job->generation);
     set(e, "TORCHELASTIC_MAX_RESTARTS", "%d", job->place.max_restarts);
     set(e, "TORCHELASTIC_ERROR_FILE", "%s", child->error_file);
+    set(e, "LOCKSTEP_DIARY", "%s", child->diary);
     set(e, "TORCHELASTIC_USE_AGENT_STORE", "False"); /* the ranks make their own store */
     if (!getenv("TORCH_NCCL_ASYNC_ERROR_HANDLING")) set(e, "TORCH_NCCL_ASYNC_ERROR_HANDLING", "1");
     if (!getenv("OMP_NUM_THREADS")) set(e, "OMP_NUM_THREADS", "%d", job->threads);

@@ -62,6 +62,7 @@ lk_status lk__folder_child(lk__job *job, lk__child *child)
     if (length > LK__PATH - 16) return lk__fail(job->context, LK_EINVAL, "%s: too long for a path", job->folder);
     if (make(job->context, child->folder) < 0) return LK_EIO;
     snprintf(child->error_file, sizeof child->error_file, "%.*s/error.json", LK__PATH - 16, child->folder);
+    snprintf(child->diary, sizeof child->diary, "%.*s/diary", LK__PATH - 16, child->folder);
     int tee = config->tee ? lk__std_bits(config->tee, child->local_rank) : 0;
     int only = config->redirects ? lk__std_bits(config->redirects, child->local_rank) : 0;
     if (config->log_dir && !config->tee && !config->redirects) tee = 3;

@@ -60,7 +60,9 @@ static bool goes_along(const char *entry)
 {
     static const char *const begins[] = {
         "LOCKSTEP_", "OMP_", "NCCL_", "GLOO_", "TORCH_", "PYTHONPATH=", "CUDA_VISIBLE_DEVICES="};
-    if (strncmp(entry, "LOCKSTEP_JOB=", 13) == 0 || strncmp(entry, "LOCKSTEP_TOKEN=", 15) == 0) return false;
+    if (strncmp(entry, "LOCKSTEP_JOB=", 13) == 0 || strncmp(entry, "LOCKSTEP_TOKEN=", 15) == 0 ||
+        strncmp(entry, "LOCKSTEP_DIARY=", 15) == 0)
+        return false;
     for (size_t i = 0; i < sizeof begins / sizeof *begins; i++)
         if (strncmp(entry, begins[i], strlen(begins[i])) == 0) return true;
     return false;

@@ -35,6 +35,7 @@ typedef struct lk__child {
     lk__tail        tail;
     char            folder[LK__PATH];
     char            error_file[LK__PATH];
+    char            diary[LK__PATH]; /* comm/diary.h */
     int             input; /* write end of its standard input; -1: none */
     int             port;  /* of a far end: the one that it found free; 0: it has not spoken yet */
 } lk__child;

@@ -1,5 +1,6 @@
 /* verdict.c - explains the end of a job: who failed first, when, where and how, and what became of the others. */
 #define _GNU_SOURCE
+#include "comm/diary.h"
 #include "launch/launch.h"
 
 #include <signal.h>
@@ -113,6 +114,7 @@ static void say_first(lk__job *job, const lk__child *child)
                 child->ended - child->began, job->host, (int)child->pid);
     char said[1024];
     if (error_message(job->context, child->error_file, said, sizeof said)) lk__job_say(job, "  it said: %s", said);
+    if (lk__diary_read(child->diary, said, sizeof said)) lk__job_say(job, "  of collectives: %s", said);
     say_memory(job, child);
     say_last_lines(job, child);
 }

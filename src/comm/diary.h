@@ -1,0 +1,45 @@
+/* comm/diary.h - what a rank did last, in a file that outlives it: whoever started the rank can read it there after any death. */
+#ifndef LK__DIARY_H
+#define LK__DIARY_H
+
+#include "comm/comm.h"
+
+typedef struct lk__diary {
+    uint64_t          magic;
+    _Atomic uint64_t  begun, ended; /* operations of any group of the process */
+    int32_t           kind, type, reduce, root, tag, line;
+    uint64_t          count, bytes;
+    const char       *site; /* of `file`: only the rank itself looks at it */
+    char              file[112];
+} lk__diary;
+
+/* In the file that LOCKSTEP_DIARY names; NULL: nobody asked for one, or it cannot be had. Every group of a process opens the same one. */
+lk__diary *lk__diary_open(void);
+void       lk__diary_close(lk__diary *diary); /* what is written stays; NULL is fine */
+void       lk__diary_name(lk__diary *diary, const char *file);
+
+/* From any thread; what two write at once is a mixture of both, which does no harm. */
+static inline void lk__diary_begin(lk__diary *d, const lk__operation *o)
+{
+    if (!d) return;
+    if (d->site != o->site.file) lk__diary_name(d, o->site.file);
+    d->kind = (int32_t)o->kind;
+    d->type = (int32_t)o->type;
+    d->reduce = (int32_t)o->reduce;
+    d->root = o->root;
+    d->tag = o->tag;
+    d->line = o->site.line;
+    d->count = o->count;
+    d->bytes = o->bytes;
+    atomic_store_explicit(&d->begun, atomic_load_explicit(&d->begun, memory_order_relaxed) + 1, memory_order_relaxed);
+}
+
+static inline void lk__diary_end(lk__diary *d)
+{
+    if (d) atomic_store_explicit(&d->ended, atomic_load_explicit(&d->begun, memory_order_relaxed), memory_order_relaxed);
+}
+
+/* "in all_reduce f32 × 1000 sum at train.c:55, its 17th" or "none since …"; false: the file says nothing. */
+bool lk__diary_read(const char *path, char *out, size_t size);
+
+#endif
