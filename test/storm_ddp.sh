@@ -101,7 +101,7 @@ for round in $(seq "$rounds"); do
     *)
         victim=$(sed -n 's/.*the bad sample is in the hands of rank \([0-9]\).*/\1/p' err.txt | head -1)
         [ -n "$victim" ] || fail "nobody read it: $(cat err.txt)"
-        grep -q "LK_ENAN: rank $victim's loss became .*nan at step .*[ ,]$sample[,.]" err.txt || fail "the story is not that of rank $victim: $(cat err.txt)"
+        grep -q "LK_ENAN: rank $victim's loss became .*nan at step .*[ ,]${sample}[,.]" err.txt || fail "the story is not that of rank $victim: $(cat err.txt)"
         if grep "LK_ENAN: rank" err.txt | grep -qv "rank $victim's"; then fail "two stories: $(cat err.txt)"; fi
         ;;
     esac

@@ -111,6 +111,7 @@ struct lk_comm {
     pthread_cond_t  queued, finished;
     lk_work        *first, *last; /* not yet begun */
     lk_work        *newest;       /* of all that nobody waited for yet */
+    lk_work        *spare;        /* waited for, to be used again */
     atomic_int      pending;      /* queued or running: while none is, blocking calls run where they are called */
     atomic_bool     closing;      /* waits give up */
     bool            running;

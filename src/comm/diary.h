@@ -5,12 +5,12 @@
 #include "comm/comm.h"
 
 typedef struct lk__diary {
-    uint64_t          magic;
-    _Atomic uint64_t  begun, ended; /* operations of any group of the process */
-    int32_t           kind, type, reduce, root, tag, line;
-    uint64_t          count, bytes;
-    const char       *site; /* of `file`: only the rank itself looks at it */
-    char              file[112];
+    uint64_t              magic;
+    _Atomic uint64_t      begun, ended; /* operations of any group of the process */
+    _Atomic int32_t       kind, type, reduce, root, tag, line;
+    _Atomic uint64_t      count, bytes;
+    _Atomic(const char *) site; /* of `file`: only the rank itself looks at it */
+    char                  file[112];
 } lk__diary;
 
 /* In the file that LOCKSTEP_DIARY names; NULL: nobody asked for one, or it cannot be had. Every group of a process opens the same one. */
@@ -22,21 +22,24 @@ void       lk__diary_name(lk__diary *diary, const char *file);
 static inline void lk__diary_begin(lk__diary *d, const lk__operation *o)
 {
     if (!d) return;
-    if (d->site != o->site.file) lk__diary_name(d, o->site.file);
-    d->kind = (int32_t)o->kind;
-    d->type = (int32_t)o->type;
-    d->reduce = (int32_t)o->reduce;
-    d->root = o->root;
-    d->tag = o->tag;
-    d->line = o->site.line;
-    d->count = o->count;
-    d->bytes = o->bytes;
+#define LK__DIARY_SET(field, value) atomic_store_explicit(&d->field, value, memory_order_relaxed)
+    if (atomic_load_explicit(&d->site, memory_order_relaxed) != o->site.file) lk__diary_name(d, o->site.file);
+    LK__DIARY_SET(kind, (int32_t)o->kind);
+    LK__DIARY_SET(type, (int32_t)o->type);
+    LK__DIARY_SET(reduce, (int32_t)o->reduce);
+    LK__DIARY_SET(root, o->root);
+    LK__DIARY_SET(tag, o->tag);
+    LK__DIARY_SET(line, o->site.line);
+    LK__DIARY_SET(count, o->count);
+    LK__DIARY_SET(bytes, o->bytes);
+#undef LK__DIARY_SET
     atomic_store_explicit(&d->begun, atomic_load_explicit(&d->begun, memory_order_relaxed) + 1, memory_order_relaxed);
 }
 
 static inline void lk__diary_end(lk__diary *d)
 {
-    if (d) atomic_store_explicit(&d->ended, atomic_load_explicit(&d->begun, memory_order_relaxed), memory_order_relaxed);
+    if (d)
+        atomic_store_explicit(&d->ended, atomic_load_explicit(&d->begun, memory_order_relaxed), memory_order_relaxed);
 }
 
 /* "in all_reduce f32 × 1000 sum at train.c:55, its 17th" or "none since …"; false: the file says nothing. */

@@ -90,18 +90,32 @@ static void *thread_main(void *argument)
     return NULL;
 }
 
+/* One that was waited for, or a new one: a program that makes the same calls again and again allocates nothing. */
+static lk_work *obtain(lk_comm *c)
+{
+    pthread_mutex_lock(&c->lock);
+    lk_work *work = c->spare;
+    if (work) c->spare = work->next;
+    pthread_mutex_unlock(&c->lock);
+    return work ? work : lk__alloc(c->context, LK_MEMORY_OTHER, sizeof *work);
+}
+
+/* Under the lock. */
+static void put_by(lk_comm *c, lk_work *work)
+{
+    work->next = c->spare;
+    c->spare = work;
+}
+
 static lk_status enqueue(lk_comm *c, const lk__operation *o, lk_comm *watcher, lk_work **made)
 {
-    lk_work *work = lk__alloc(c->context, LK_MEMORY_OTHER, sizeof *work);
+    lk_work *work = obtain(c);
     if (!work) return LK_ENOMEM;
-    work->comm = c;
-    work->operation = *o;
-    work->watcher = watcher;
-    work->queued = true;
+    *work = (lk_work){.comm = c, .operation = *o, .watcher = watcher, .queued = true};
     pthread_mutex_lock(&c->lock);
     if (!c->running && pthread_create(&c->thread, NULL, thread_main, c) != 0) {
+        put_by(c, work);
         pthread_mutex_unlock(&c->lock);
-        lk__free(c->context, LK_MEMORY_OTHER, work, sizeof *work);
         return lk__fail(c->context, LK_ENOMEM, "cannot start the thread that asynchronous operations run in");
     }
     c->running = true;
@@ -158,23 +172,28 @@ lk_status lk_work_wait(lk_work *work)
     else
         c->newest = work->older;
     if (work->older) work->older->newer = work->newer;
-    pthread_mutex_unlock(&c->lock);
     lk_status status = work->status;
-    lk__free(c->context, LK_MEMORY_OTHER, work, sizeof *work);
+    put_by(c, work);
+    pthread_mutex_unlock(&c->lock);
     return status < 0 && lk_comm_status(c) != LK_OK ? lk__comm_failed(c) : status;
 }
 
 void lk__work_close(lk_comm *c)
 {
-    if (!c->running) return;
-    pthread_mutex_lock(&c->lock);
-    atomic_store(&c->closing, true);
-    pthread_cond_broadcast(&c->queued);
-    pthread_mutex_unlock(&c->lock);
-    c->backend->nudge(c);
-    pthread_join(c->thread, NULL);
+    if (c->running) {
+        pthread_mutex_lock(&c->lock);
+        atomic_store(&c->closing, true);
+        pthread_cond_broadcast(&c->queued);
+        pthread_mutex_unlock(&c->lock);
+        c->backend->nudge(c);
+        pthread_join(c->thread, NULL);
+    }
     for (lk_work *work = c->newest, *older; work; work = older) {
         older = work->older;
+        lk__free(c->context, LK_MEMORY_OTHER, work, sizeof *work);
+    }
+    for (lk_work *work = c->spare, *next; work; work = next) {
+        next = work->next;
         lk__free(c->context, LK_MEMORY_OTHER, work, sizeof *work);
     }
 }
