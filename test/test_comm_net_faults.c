@@ -101,6 +101,61 @@ static void a_closed_connection_fails_the_group_on_every_rank(void)
     }
 }
 
+/* ---- a rank is stopped amid declared work ---- */
+
+/* A rank's process: 0 when it did not wait for the one that was stopped. */
+static int beside_a_stopped_rank(int rank, int victim)
+{
+    lk_context_config config = LK_CONTEXT_CONFIG_INIT;
+    lk_comm_config    comm_config = LK_COMM_CONFIG_INIT;
+    lk_context       *context;
+    lk_comm          *comm;
+    char              named[64];
+    config.threads = 1;
+    comm_config.rank = rank;
+    comm_config.world = 2;
+    comm_config.join_ms = 30000;
+    comm_config.timeout_ms = 500;
+    comm_config.backend = fault_backend;
+    if (lk_context_create(&config, &context) < 0 || lk_comm_create(context, &comm_config, &comm) < 0) return 10;
+    if (rank == victim) {
+        lk_comm_busy_begin(comm, "saving a checkpoint");
+        raise(SIGSTOP);
+    }
+    lk_status   status = lk_comm_barrier(comm);
+    const char *text = lk_comm_error(comm);
+    snprintf(named, sizeof named, "rank %d of 2", victim);
+    bool right = status == LK_ETIMEOUT && strstr(text, named) && strstr(text, stopped_words()) &&
+                 strstr(text, "busy with saving a checkpoint");
+    if (!right) fprintf(stderr, "rank %d beside %d: %s: %s\n", rank, victim, lk_status_name(status), text);
+    lk_comm_free(comm);
+    lk_context_free(context);
+    return right ? 0 : 13;
+}
+
+static void a_rank_that_is_stopped_amid_declared_work_is_not_waited_for(void)
+{
+    for (int victim = 0; victim < 2; victim++) {
+        pid_t pids[2];
+        char  job[64];
+        int   status = -1;
+        snprintf(job, sizeof job, "stopped-%ld-%d", (long)getpid(), victim);
+        setenv("LOCKSTEP_JOB", job, 1);
+        fflush(NULL);
+        for (int r = 0; r < 2; r++) {
+            REQUIRE((pids[r] = fork()) >= 0);
+            if (pids[r] == 0) {
+                alarm(60); /* which ends it if it waits for ever */
+                _exit(beside_a_stopped_rank(r, victim));
+            }
+        }
+        waitpid(pids[!victim], &status, 0);
+        CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0, "beside rank %d: ended with %x", victim, status);
+        kill(pids[victim], SIGKILL);
+        waitpid(pids[victim], NULL, 0);
+    }
+}
+
 /* ---- nothing stays behind ---- */
 
 static int open_descriptors(void)
@@ -120,6 +175,7 @@ int main(int argc, char **argv)
     RUN(survivors_of_a_killed_or_stopped_rank_name_it);
     RUN(a_closed_connection_fails_the_group_on_every_rank);
     if (argc <= 1) {
+        RUN(a_rank_that_is_stopped_amid_declared_work_is_not_waited_for);
         RUN(a_mismatch_fails_on_every_rank_with_one_table);
         RUN(a_transfer_of_another_size_is_a_mismatch);
         RUN(who_misses_a_deadline_is_named_on_every_rank);

@@ -116,6 +116,8 @@ LK_API lk_status lk_comm_barrier_at(lk_site site, lk_comm *comm);
 #define lk_comm_recv(...) lk_comm_recv_at(LK_HERE, __VA_ARGS__)
 #define lk_comm_barrier(comm) lk_comm_barrier_at(LK_HERE, comm)
 
+/* Memory for so many works in flight at once, beforehand: with it they allocate nothing. Local. */
+LK_API lk_status lk_comm_reserve(lk_comm *comm, int works);
 LK_API lk_status lk_work_test(lk_work *work); /* LK_OK done, LK_END not yet, or the failure; does not take work */
 /* When it was carried out, in seconds of the monotonic clock; once lk_work_test says that it is done. */
 LK_API void      lk_work_span(const lk_work *work, double *began, double *ended);

@@ -42,10 +42,13 @@ typedef struct mixed {
 /* One group's failure is everyone's. */
 static lk_status spread(lk_comm *c, lk_status status, const char *text)
 {
-    mixed *m = c->state;
-    for (int i = 0; i < GROUPS; i++)
-        if (m->groups[i]) m->groups[i]->backend->raise(m->groups[i], status, text);
-    return lk__comm_note(c, status, text);
+    mixed   *m = c->state;
+    lk_comm *flat = m->groups[FLAT]; /* where all ranks agree on the words */
+    flat->backend->raise(flat, status, text);
+    status = (lk_status)atomic_load(&flat->failed);
+    for (int i = LOCAL; i < GROUPS; i++)
+        if (m->groups[i]) m->groups[i]->backend->raise(m->groups[i], status, flat->text);
+    return lk__comm_note(c, status, flat->text);
 }
 
 /* A group among some ranks has failed. It counts them in its own way, so the flat group, where everyone sees the dead

@@ -115,6 +115,7 @@ typedef struct lk__peer {
     atomic_bool      gone, dead, cut_off; /* left; its connection ended without a word; its host does not answer */
     _Atomic double   lost_at;             /* when one of these came true */
     atomic_bool      busy;
+    double           probed;  /* when it was last asked whether it still is */
     atomic_bool      drained; /* the mover has nothing more to expect from it */
     lk__note        *notes, **last_note;
     char            *in, *out; /* half a word that came (LK__WORD_MOST); words that did not fit the socket */
@@ -225,7 +226,7 @@ lk_status lk__net_look(lk__net *net, const bool *needed, lk__net_patience *patie
 /* ---- failure ---- */
 
 lk_status lk__net_failure(lk__net *net);                                   /* LK_OK, or the group's */
-lk_status lk__net_raise(lk__net *net, lk_status status, const char *text); /* on all ranks; the first counts */
+lk_status lk__net_raise(lk__net *net, lk_status status, const char *text); /* on all ranks, in one rank's words */
 
 /* ---- for movers ---- */
 
@@ -248,5 +249,8 @@ lk_status lk__net_mismatch(lk__net *net, int peer);
 lk_status lk__net_lost(lk__net *net, int peer);
 lk_status lk__net_late(lk__net *net, const bool *missing, double seconds);
 void      lk__net_stalled(lk__net *net, const bool *missing, double seconds);
+/* Under the lock. The group has failed, for these reasons unless it had already: all are told. `peer` proposed it (-1:
+ * this rank), and is told even if others were before. */
+void lk__net_decide(lk__net *net, lk_status status, const char *text, int peer);
 
 #endif

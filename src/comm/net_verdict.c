@@ -68,8 +68,9 @@ void lk__net_ask(lk__net *net, double seconds)
 
 enum { ASK_MS = 300 }; /* those who compute answer within 20 or so: their group's thread does */
 
-/* Several ranks notice the same thing at the same time. So that all say the same, the lowest of those who can tell
- * does, and the others wait for its word, but not for long. True: it came. */
+/* Several ranks notice the same thing at the same time. So that not all ask all others, the lowest of those who can tell
+ * does, and the others wait for its word, but not for long. True: it came. (That all say the same is not left to this:
+ * lk__net_raise sees to it.) */
 static bool another_tells(lk__net    *net, bool (*can_tell)(lk__net *net, int rank, const bool *missing),
                           const bool *missing, double seconds)
 {
@@ -137,17 +138,49 @@ lk_status lk__net_mismatch(lk__net *net, int peer)
 
 lk_status lk__net_failure(lk__net *net) { return (lk_status)atomic_load(&net->comm->failed); }
 
+/* Under the lock. */
+static void say_failure(lk__net *net, int peer, lk_status status, const char *text, bool proposed)
+{
+    size_t        length = strnlen(text, LK__COMM_TEXT - 1);
+    lk__word_fail word = {
+        .head = {(uint32_t)(sizeof word + length), LK__WORD_FAIL, 0}, .status = status, .proposed = proposed};
+    lk__net_say(net, peer, &word, sizeof word, text, length);
+}
+
+void lk__net_decide(lk__net *net, lk_status status, const char *text, int peer)
+{
+    bool first = lk__net_failure(net) == LK_OK;
+    status = lk__comm_note(net->comm, status, text); /* from here on the text stays as it is */
+    for (int i = 0; i < net->size; i++)
+        if (i != net->rank && (first || i == peer)) say_failure(net, i, status, net->comm->text, false);
+}
+
+enum { JUDGE_MS = 1000, JUDGES = 2 }; /* how long one is waited for that does not answer, and how many such */
+
+/* What several ranks notice at the same time they put in different words, so one decides: the lowest that is there. The
+ * others propose their words to it and take what it says, which its group's thread does also while it computes. Who is
+ * there the ranks may see differently for a moment: so whoever is asked decides, and who sees that the one it asked is
+ * lost asks the next. Since a rank's decision comes before its farewell, nobody misses it by that. */
 lk_status lk__net_raise(lk__net *net, lk_status status, const char *text)
 {
-    pthread_mutex_lock(&net->lock);
-    if (atomic_load(&net->comm->failed) == LK_OK) {
-        size_t        length = strnlen(text, LK__COMM_TEXT - 1);
-        lk__word_fail word = {.head = {(uint32_t)(sizeof word + length), LK__WORD_FAIL, 0}, .status = status};
-        lk__comm_note(net->comm, status, text);
-        for (int i = 0; i < net->size; i++)
-            if (i != net->rank) lk__net_say(net, i, &word, sizeof word, text, length);
+    int    judge = -1, next = 0, silent = 0;
+    double now, end = 0;
+    while (lk__net_failure(net) == LK_OK) {
+        pthread_mutex_lock(&net->lock);
+        now = lk__now();
+        if (judge >= 0 && now >= end) next = ++silent < JUDGES ? judge + 1 : net->rank;
+        while (next < net->rank && !is_there(net, next, NULL)) next++;
+        if (next != judge && lk__net_failure(net) == LK_OK) {
+            judge = next;
+            end = now + JUDGE_MS / 1e3;
+            if (judge == net->rank)
+                lk__net_decide(net, status, text, -1);
+            else
+                say_failure(net, judge, status, text, true);
+        }
+        pthread_mutex_unlock(&net->lock);
+        if (lk__net_failure(net) == LK_OK) lk__net_pump(net, end - now);
     }
-    pthread_mutex_unlock(&net->lock);
     lk__net_ring(net);
     return lk__net_failure(net);
 }

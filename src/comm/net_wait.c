@@ -99,11 +99,31 @@ const void *lk__net_payload(const lk__net *net, int peer, size_t *bytes)
     return a->payload;
 }
 
-static bool anyone_busy(const lk__net *net)
+enum { PROBE_MS = 500, SILENT_MS = 1000 };
+
+/* Whether a rank that declared long work still answers: one that was stopped amid it is not waited for. */
+static bool still_busy(lk__net *net, lk__peer *p, double now)
 {
+    lk__word_head ask = {sizeof ask, LK__WORD_ASK, 0};
+    if (atomic_load(&p->gone) || atomic_load(&p->dead) || atomic_load(&p->cut_off)) return false;
+    pthread_mutex_lock(&net->lock);
+    bool answered = p->stated >= p->probed;
+    bool silent = !answered && now - p->probed > SILENT_MS / 1e3;
+    if (answered && now - p->stated > PROBE_MS / 1e3) {
+        p->probed = now;
+        lk__net_say(net, p->rank, &ask, sizeof ask, NULL, 0);
+    }
+    pthread_mutex_unlock(&net->lock);
+    return !silent;
+}
+
+static bool anyone_busy(lk__net *net, double now)
+{
+    bool any = false;
     for (int i = 0; i < net->size; i++)
-        if (i != net->rank && atomic_load_explicit(&net->peers[i].busy, memory_order_relaxed)) return true;
-    return false;
+        if (i != net->rank && atomic_load_explicit(&net->peers[i].busy, memory_order_relaxed))
+            any |= still_busy(net, &net->peers[i], now);
+    return any;
 }
 
 static lk_status look_for_lost(lk__net *net, const bool *needed, const lk__net_patience *patience, double now)
@@ -149,7 +169,7 @@ lk_status lk__net_look(lk__net *net, const bool *needed, lk__net_patience *p)
         p->progress = progress;
         p->begun = p->looked = p->moved = now;
     }
-    if (anyone_busy(net)) p->begun += now - p->looked; /* declared work stops the clock */
+    if (anyone_busy(net, now)) p->begun += now - p->looked; /* declared work stops the clock */
     p->looked = now;
     if ((status = look_for_lost(net, needed, p, now)) < 0) return status;
     double waited = now - p->begun;

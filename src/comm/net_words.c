@@ -97,13 +97,16 @@ static bool hear_arrival(lk__net *net, lk__peer *p, const lk__word *w)
     return true;
 }
 
-static void hear_failure(lk__net *net, const lk__word *w)
+static void hear_failure(lk__net *net, const lk__peer *p, const lk__word *w)
 {
     char text[LK__COMM_TEXT];
     snprintf(text, sizeof text, "%.*s", (int)w->bytes, w->data);
     for (char *c = text; *c; c++)
         if (((unsigned char)*c < ' ' && *c != '\n') || *c == 127) *c = '?';
-    lk__comm_note(net->comm, (lk_status)w->status, text);
+    if (w->proposed)
+        lk__net_decide(net, (lk_status)w->status, text, p->rank);
+    else
+        lk__comm_note(net->comm, (lk_status)w->status, text);
 }
 
 static bool hear_note(lk__net *net, lk__peer *p, const lk__word *w)
@@ -128,7 +131,7 @@ static bool hear_word(lk__net *net, lk__peer *p, const lk__word *w)
         atomic_store(&p->busy, w->state.busy != 0);
         return true;
     case LK__WORD_ASK: lk__net_say_state(net, p->rank); return true;
-    case LK__WORD_FAIL: hear_failure(net, w); return true;
+    case LK__WORD_FAIL: hear_failure(net, p, w); return true;
     case LK__WORD_GONE:
         atomic_store(&p->lost_at, lk__now());
         atomic_store(&p->gone, true);

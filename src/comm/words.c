@@ -70,6 +70,7 @@ bool lk__word_parse(const void *bytes, size_t length, lk__word *word)
     case LK__WORD_FAIL:
         memcpy(&fail, bytes, sizeof fail);
         word->status = fail.status;
+        word->proposed = fail.proposed != 0;
         word->data = (const char *)bytes + sizeof fail;
         word->bytes = length - sizeof fail;
         return fail.status < 0 && fail.status >= LK_ECANCELED;

@@ -13,7 +13,7 @@ typedef enum lk__word_kind {
     LK__WORD_ARRIVE = 1, /* has come to a collective; data may follow */
     LK__WORD_STATE,      /* where it is: an answer, and its pulse */
     LK__WORD_ASK,        /* where are you? */
-    LK__WORD_FAIL,       /* the group failed */
+    LK__WORD_FAIL,       /* the group failed; or that it should, says one that does not decide it */
     LK__WORD_GONE,       /* leaves the group */
     LK__WORD_NOTE,       /* for a send or receive */
 } lk__word_kind;
@@ -50,7 +50,7 @@ typedef struct lk__word_state {
 
 typedef struct lk__word_fail {
     lk__word_head head;
-    int32_t       status, reserved;
+    int32_t       status, proposed;
 } lk__word_fail;
 
 enum {
@@ -65,7 +65,8 @@ typedef struct lk__word {
     uint64_t      number, signature, entered; /* arrive */
     lk__call      call;                       /* arrive */
     lk__state     state;
-    int           status; /* fail; below 0 */
+    int           status;   /* fail; below 0 */
+    bool          proposed; /* fail */
     const char   *data;   /* of an arrival or a note; the text of a failure, which does not end in 0 */
     size_t        bytes;
 } lk__word;

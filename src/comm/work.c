@@ -107,6 +107,18 @@ static void put_by(lk_comm *c, lk_work *work)
     c->spare = work;
 }
 
+lk_status lk_comm_reserve(lk_comm *c, int works)
+{
+    for (int i = 0; i < works; i++) {
+        lk_work *work = lk__alloc(c->context, LK_MEMORY_OTHER, sizeof *work);
+        if (!work) return LK_ENOMEM;
+        pthread_mutex_lock(&c->lock);
+        put_by(c, work);
+        pthread_mutex_unlock(&c->lock);
+    }
+    return LK_OK;
+}
+
 static lk_status enqueue(lk_comm *c, const lk__operation *o, lk_comm *watcher, lk_work **made)
 {
     lk_work *work = obtain(c);

@@ -483,9 +483,13 @@ lk_status lk__exchange_create(lk_program *p)
     if (!p->comm) return LK_OK;
     x->bulk = p->comm;
     x->overlaps = overlaps(p);
-    if (!x->overlaps || !p->plan->syncs) return LK_OK;
-    lk_status status = lk_comm_split(p->comm, 0, f->rank, &x->bulk);
-    x->split = status >= 0;
+    lk_status status = LK_OK;
+    if (x->overlaps && p->plan->syncs) {
+        status = lk_comm_split(p->comm, 0, f->rank, &x->bulk);
+        x->split = status >= 0;
+    }
+    /* All buckets at once, and a call that waits behind them. */
+    if (status >= 0 && x->overlaps) status = lk_comm_reserve(x->bulk, (int)p->plan->buckets_count + 1);
     return status;
 }
 
