@@ -23,6 +23,7 @@ static char **own_arguments(void)
     for (ssize_t i = 0; i < length; i++) count += text[i] == 0;
     list = calloc((size_t)count + 1, sizeof *list);
     for (ssize_t i = 0, at = 0; list && at < length; at += (ssize_t)strlen(text + at) + 1) list[i++] = text + at;
+    if (!list) free(text);
     return list; /* as long as the process lives */
 }
 
@@ -45,6 +46,7 @@ bool ranks_start(const char *name, const options *given, int *code)
     lk_status status = lk_context_create(&settings, &context);
     if (status < 0 || !arguments || length < 0) {
         complain(name, "cannot start ranks: %s", status < 0 ? lk_status_text(status) : "/proc is not there");
+        free(arguments);
         *code = EXIT_FAILED;
         return true;
     }

@@ -100,7 +100,7 @@ signal_one() { # signal_one SIGNAL RANK HOW
     "$LOCKSTEP" train -n 3 $small --epochs 100000 --eval-every -1 --save signalled --on-signal "$3" --log-dir log.d --json > out.json 2> err.txt &
     job=$!
     for _ in $(seq 200); do [ -s log.d/rank-2.jsonl ] && break; sleep 0.05; done
-    pid=$(rank_pid "$2")
+    if [ "$2" = launcher ]; then pid=$job; else pid=$(rank_pid "$2"); fi
     [ -n "$pid" ] || fail "rank $2 is not to be found: $(pgrep -aP "$job"); $(cat err.txt)"
     kill "-$1" "$pid"
     code=0
@@ -117,6 +117,10 @@ signal_one USR1 2 save-exit
 [ "$code" = 0 ] || fail "SIGUSR1 with save-exit: exit status $code: $(cat err.txt)"
 signal_one USR1 0 save-exit
 [ "$code" = 0 ] || fail "SIGUSR1 to rank 0 with save-exit: exit status $code: $(cat err.txt)"
+signal_one TERM launcher save-exit
+[ "$code" = 0 ] || fail "SIGTERM to all with save-exit: exit status $code: $(cat err.txt)"
+signal_one TERM launcher save-stop
+[ "$code" = 143 ] || fail "SIGTERM to all with save-stop: exit status $code: $(cat err.txt)"
 signal_one TERM 2 save-stop
 [ "$code" != 0 ] || fail "SIGTERM with save-stop ended as if it were done"
 # shellcheck disable=SC2086

@@ -128,7 +128,7 @@ lk_status lk__net_mismatch(lk__net *net, int peer)
 {
     lk__page  p = {.used = 0};
     lk__table table = table_of(net);
-    if (another_tells(net, has_come, NULL, 1)) return lk__net_failure(net);
+    if (another_tells(net, has_come, NULL, 0.2)) return lk__net_failure(net);
     lk__net_ask(net, 0.1);
     lk__verdict_mismatch(&table, peer, net->number, &p);
     return lk__net_raise(net, LK_EMISMATCH, p.text);
@@ -161,8 +161,11 @@ enum { JUDGE_MS = 1000, JUDGES = 2 }; /* how long one is waited for that does no
  * others propose their words to it and take what it says, which its group's thread does also while it computes. Who is
  * there the ranks may see differently for a moment: so whoever is asked decides, and who sees that the one it asked is
  * lost asks the next. Since a rank's decision comes before its farewell, nobody misses it by that. */
-lk_status lk__net_raise(lk__net *net, lk_status status, const char *text)
+lk_status lk__net_raise(lk__net *net, lk_status status, const char *why)
 {
+    char text[LK__COMM_TEXT];
+    snprintf(text, sizeof text, "%s", why);
+    lk__words_clean(text); /* as those who hear it do */
     int    judge = -1, next = 0, silent = 0;
     double now, end = 0;
     while (lk__net_failure(net) == LK_OK) {

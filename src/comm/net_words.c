@@ -101,8 +101,7 @@ static void hear_failure(lk__net *net, const lk__peer *p, const lk__word *w)
 {
     char text[LK__COMM_TEXT];
     snprintf(text, sizeof text, "%.*s", (int)w->bytes, w->data);
-    for (char *c = text; *c; c++)
-        if (((unsigned char)*c < ' ' && *c != '\n') || *c == 127) *c = '?';
+    lk__words_clean(text);
     if (w->proposed)
         lk__net_decide(net, (lk_status)w->status, text, p->rank);
     else

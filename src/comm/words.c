@@ -36,6 +36,12 @@ static void make_printable(char *text, size_t room)
         if ((unsigned char)*text < ' ' || *text == 127) *text = '?';
 }
 
+void lk__words_clean(char *text)
+{
+    for (; *text; text++)
+        if (((unsigned char)*text < ' ' && *text != '\n') || *text == 127) *text = '?';
+}
+
 static bool check_call(lk__call *call)
 {
     const lk__record *r = &call->record;

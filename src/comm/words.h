@@ -75,5 +75,7 @@ typedef struct lk__word {
 long lk__word_length(const void *bytes, size_t have);
 /* A whole word, as long as lk__word_length said. False: it is none. Whatever it gives can be shown and indexed. */
 bool lk__word_parse(const void *bytes, size_t length, lk__word *word);
+/* A failure's text as it is shown: lines stay, what else a terminal would obey is replaced. */
+void lk__words_clean(char *text);
 
 #endif

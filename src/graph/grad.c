@@ -146,23 +146,22 @@ static void grad_conv2d(backward *b, int dy)
         dy = before_activation(b, dy);
         attrs.activation = LK__IDENTITY;
     }
+    /* The weight's first: the sooner it is made, the sooner it can be on its way to other ranks. */
+    grad_weight(b, LK__OP_conv2d_grad_weight, &attrs, (int[]){in(b, 0), dy, index}, pooled ? 3 : 2);
     if (wants(b, 0)) {
         int operands[] = {dy, in(b, 1), index};
         give(b, 0, emit_like(b, LK__OP_conv2d_grad_input, &attrs, operands, pooled ? 3 : 2, in(b, 0)));
     }
-    int operands[] = {in(b, 0), dy, index};
-    grad_weight(b, LK__OP_conv2d_grad_weight, &attrs, operands, pooled ? 3 : 2);
 }
 
 static void grad_linear(backward *b, int dy)
 {
     dy = before_activation(b, dy);
+    grad_weight(b, LK__OP_linear_grad_weight, NULL, (int[]){in(b, 0), dy}, 2); /* first, as above */
     if (wants(b, 0)) {
         int operands[] = {dy, in(b, 1)};
         give(b, 0, emit_like(b, LK__OP_linear_grad_input, NULL, operands, 2, in(b, 0)));
     }
-    int operands[] = {in(b, 0), dy};
-    grad_weight(b, LK__OP_linear_grad_weight, NULL, operands, 2);
 }
 
 /* Norms: one node gives dx, dw and db; `last` is its highest input that may want a gradient. */

@@ -154,7 +154,10 @@ int lk__job_result(const lk__job *job)
     case LK__RUNNING: return 0;
     case LK__FAILED:
         return job->first->status ? lk__exit_code(job->first->status) : 1; /* 0: a host that never answered */
-    case LK__SIGNALLED: return 128 + job->signal;
+    case LK__SIGNALLED:
+        for (int i = 0; i < job->count; i++)
+            if (!job->config->plain || job->children[i].status != 0) return 128 + job->signal;
+        return 0; /* one command in several processes, and each of them was content */
     case LK__INPUT_ENDED: return 128 + SIGTERM;
     case LK__OUTPUT_CLOSED: return 128 + SIGPIPE;
     }
