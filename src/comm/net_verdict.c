@@ -83,10 +83,20 @@ static bool another_tells(lk__net    *net, bool (*can_tell)(lk__net *net, int ra
     return lk__net_failure(net) < 0;
 }
 
+/* One rank of a host was found cut off: the others are, though their connections may not have noticed yet. */
+static bool host_cut_off(lk__net *net, int rank)
+{
+    const lk__mesh_rank *ranks = net->mesh.ranks;
+    for (int i = 0; i < net->size; i++)
+        if (atomic_load(&net->peers[i].cut_off) && strcmp(ranks[i].host_id, ranks[rank].host_id) == 0) return true;
+    return false;
+}
+
 static bool is_there(lk__net *net, int rank, const bool *missing)
 {
     lk__peer *p = &net->peers[rank];
-    return !(missing && missing[rank]) && !atomic_load(&p->gone) && !atomic_load(&p->dead) && !atomic_load(&p->cut_off);
+    if (host_cut_off(net, rank)) return false;
+    return !(missing && missing[rank]) && !atomic_load(&p->gone) && !atomic_load(&p->dead);
 }
 
 /* Whoever has come to this collective sees every other call that differs from its own, and of two that differ one
