@@ -21,6 +21,8 @@ bool ranks_start(const char *command_name, const options *given, int *code);
  * the failure was reported. */
 int  ranks_join(setup *s, const char *command_name, const char *backend, double timeout);
 void ranks_leave(setup *s); /* fine when nobody joined */
+/* fetch.c: --download: one rank of each host gets the data set if it is not there; the others wait. */
+int ranks_fetch(setup *s, const char *command_name, const options *given);
 /* Fills the parallel part of s->config. */
 int ranks_make(setup *s, const char *command_name, const options *given);
 /* "rank 1 of 2: cpu neon, 1 thread on cores 1, 32 of each batch of 64" */

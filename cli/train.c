@@ -16,6 +16,9 @@
 static const option train_options[] = {
     MODEL_OPTIONS,
     DATA_OPTIONS,
+    TEXT(
+        "download", "auto|URL", NULL,
+        "Get the data set first if it is not there, from its usual address or from URL; one rank of each host does it"),
     TRAINING_OPTIONS,
     HEADING("Ranks"),
     RANKS_OPTION("Start so many ranks on this host: a number, or auto. `lockstep run`, torchrun, mpirun and srun start "
@@ -260,8 +263,9 @@ static int prepare(setup *s, watcher *w, const options *given)
     w->rank = comm ? lk_comm_rank(comm) : 0;
     w->world = comm ? lk_comm_size(comm) : 1;
     w->verbose = options_flag(given, "verbose-ranks");
-    if ((code = setup_make(s, "train", given, SETUP_BOTH)) != 0 || (code = training_make(s, "train", given)) != 0 ||
-        (code = ranks_make(s, "train", given)) != 0 || (code = open_log(w, given)) != 0)
+    if ((code = ranks_fetch(s, "train", given)) != 0 || (code = setup_make(s, "train", given, SETUP_BOTH)) != 0 ||
+        (code = training_make(s, "train", given)) != 0 || (code = ranks_make(s, "train", given)) != 0 ||
+        (code = open_log(w, given)) != 0)
         return code;
     const char *board = options_text(given, "tensorboard");
     lk_status   status = board && w->rank == 0 ? lk_tensorboard_create(s->context, board, &w->board) : LK_OK;

@@ -87,6 +87,34 @@ code=0
 [ "$code" != 0 ] || fail "different rates were accepted"
 grep -q 'rank 0: .*lr 0.001,' apart.txt && grep -q 'rank 1: .*lr 0.002' apart.txt || fail "different rates: $(cat apart.txt)"
 
+# A data set that is not there is got once, however many ranks there are.
+images=/usr/share/datasets/fashion-mnist
+if [ -d "$images" ] && "$LOCKSTEP" info | grep -q 'libcurl *[0-9a-z]*/'; then
+    mkdir nothing
+    python3 - nothing > server.txt 2> requests.txt <<'P' &
+import functools, http.server, sys
+server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(http.server.SimpleHTTPRequestHandler, directory=sys.argv[1]))
+print(server.server_address[1], flush=True)
+server.serve_forever()
+P
+    server=$!
+    for _ in $(seq 100); do [ -s server.txt ] && break; sleep 0.05; done
+    # A server that has none of the files: what counts here is who asks, and how often.
+    address=http://127.0.0.1:$(cat server.txt)
+    "$LOCKSTEP" data get fashion-mnist --dir alone --url "$address" > alone.txt 2>&1 && fail "a file that is not there was taken"
+    asked=$(grep -c 'GET ' requests.txt)
+    code=0
+    "$LOCKSTEP" train -n 3 --model cnn --data "fashion-mnist:$PWD/got" --download "$address" --steps 2 --eval-every -1 --threads 1 > got.txt 2>&1 || code=$?
+    kill "$server"; wait "$server" 2> /dev/null || true
+    [ "$code" != 0 ] && grep -q 'rank 0 of 3 called the group off: .*404' got.txt || fail "a data set that cannot be got: $(cat got.txt)"
+    [ "$(grep -c 'GET ' requests.txt)" = $((2 * asked)) ] || fail "three ranks asked more often than one: $(cat requests.txt)"
+    # One that is there is left alone.
+    "$LOCKSTEP" train -n 3 --model cnn --data fashion-mnist --download "$address" --steps 2 --eval-every -1 --threads 1 > there.txt 2>&1 ||
+        fail "a data set that is there: $(cat there.txt)"
+else
+    echo "skip: no libcurl or no Fashion-MNIST to get"
+fi
+
 # A signal to one rank: all save at one step, and with save-exit that is success.
 rank_pid() { # rank_pid N: the process of rank N
     local pid

@@ -137,8 +137,8 @@ double lk_plan_step(const lk_plan *p, const lk_rates *r, lk_write write, void *u
         arrived = start + travels(p, r, (double)b->bytes);
         link += arrived - start;
         say(&o,
-            "  bucket %zu: all_reduce of %zu bytes (%d tensors), whole %.3f ms into backward, travels %.3f to %.3f ms",
-            i, b->bytes, b->states, 1e3 * whole, 1e3 * start, 1e3 * arrived);
+            "  bucket %zu: all_reduce of %zu bytes (%d tensor%s), whole %.3f ms into backward, travels %.3f to %.3f ms",
+            i, b->bytes, b->states, b->states == 1 ? "" : "s", 1e3 * whole, 1e3 * start, 1e3 * arrived);
         if (start < backward)
             say(&o, ", over %s to %s", name_at(p, running_at(p, r, begin, end, start), first, sizeof first),
                 name_at(p, running_at(p, r, begin, end, fmin(arrived, backward)), last, sizeof last));

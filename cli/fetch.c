@@ -1,0 +1,53 @@
+/* fetch.c - a data set that is not there yet: one rank of each host gets it while the others wait. */
+#include "progress.h"
+#include "ranks.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static int on_progress(void *user, int64_t done, int64_t total)
+{
+    progress *bar = user;
+    if (!bar->out) progress_start(bar, stderr, "get", "MiB", total >> 20 ? total >> 20 : 1, 16);
+    progress_step(bar, done >> 20, NAN, (double)done / 1048576);
+    return 0;
+}
+
+static lk_status get(setup *s, const char *data, const char *url)
+{
+    char        name[64];
+    progress    bar = {0};
+    lk_dataset *there;
+    size_t      length = strcspn(data, ":");
+    lk_status   status = lk_dataset_open(s->context, data, LK_SPLIT_TRAIN, &there);
+    if (status >= 0) lk_dataset_free(there);
+    if (status != LK_ENOENT) return status;
+    snprintf(name, sizeof name, "%.*s", (int)length, data);
+    status = lk_data_get(s->context, name, data[length] ? data + length + 1 : NULL, url, on_progress, &bar);
+    if (bar.out) progress_end(&bar);
+    return status;
+}
+
+int ranks_fetch(setup *s, const char *command_name, const options *given)
+{
+    const char *from = options_text(given, "download"), *data = options_text(given, "data");
+    lk_comm    *comm = s->config.comm;
+    int32_t     mine = LK_OK, world = comm ? lk_comm_size(comm) : 1;
+    if (!from) return 0;
+    if (!data) data = "cifar10";
+    if (!comm || lk_comm_local_rank(comm) == 0) {
+        if (comm) lk_comm_busy_begin(comm, "getting the data set");
+        mine = get(s, data, strcmp(from, "auto") == 0 ? NULL : from);
+        if (comm) lk_comm_busy_end(comm);
+        if (mine < 0) {
+            if (comm) lk_comm_abort(comm, lk_context_error(s->context));
+            return report(command_name, s->context, (lk_status)mine);
+        }
+    }
+    int32_t  *all = comm ? calloc((size_t)world, sizeof *all) : NULL;
+    lk_status status = LK_OK;
+    if (comm) status = all ? lk_comm_all_gather(comm, &mine, all, 1, LK_I32, NULL) : LK_ENOMEM;
+    free(all);
+    return status < 0 ? report(command_name, s->context, status) : 0;
+}
