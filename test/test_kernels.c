@@ -277,7 +277,7 @@ static void softmax_along_any_axis(void)
 
 static void sum_case(int rank, const int64_t *dims, uint32_t mask, bool mean, bool keep)
 {
-    int64_t kept[LK_MAX_RANK], n = 1, outs = 1, added = 1;
+    int64_t kept[LK_MAX_RANK] = {0}, n = 1, outs = 1, added = 1;
     int     kept_rank = 0;
     for (int i = 0; i < rank; i++) {
         bool reduced = mask >> i & 1;

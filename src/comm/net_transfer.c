@@ -271,7 +271,7 @@ static lk_status progress(lk__net *net, desk *d, lk_work *under_way, bool *moved
     if (status >= 0) status = look_after_sends(net, d, moved);
     for (int i = 0; i < net->size && status >= 0; i++)
         if (d->messages[i]) status = look_after_messages(net, d, i, moved);
-    memset(d->needed, 0, (size_t)net->size * sizeof *d->needed);
+    for (int i = 0; i < net->size; i++) d->needed[i] = false;
     for (lk_work *w = under_way; w; w = w->next)
         if (!w->complete) d->needed[w->operation.root] = true;
     return status;
