@@ -87,6 +87,12 @@ code=0
 [ "$code" != 0 ] || fail "different rates were accepted"
 grep -q 'rank 0: .*lr 0.001,' apart.txt && grep -q 'rank 1: .*lr 0.002' apart.txt || fail "different rates: $(cat apart.txt)"
 
+# The rate follows the batch when asked to.
+rate() { rm -f rate.jsonl; "$LOCKSTEP" train --model mlp --batch 128 --lr 0.01 --base-batch 32 --steps 1 --eval-every -1 --threads 1 --log rate.jsonl "$@" 2> /dev/null; field lr < rate.jsonl; }
+[ "$(rate)" = 0.01 ] || fail "no scaling: $(rate)"
+[ "$(rate --lr-scale linear)" = 0.04 ] || fail "linear scaling: $(rate --lr-scale linear)"
+[ "$(rate --lr-scale sqrt)" = 0.02 ] || fail "scaling by the root: $(rate --lr-scale sqrt)"
+
 # A data set that is not there is got once, however many ranks there are.
 images=/usr/share/datasets/fashion-mnist
 if [ -d "$images" ] && "$LOCKSTEP" info | grep -q 'libcurl *[0-9a-z]*/'; then
