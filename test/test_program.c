@@ -249,8 +249,8 @@ static void a_store_can_be_planned_anew(void)
     REQUIRE(lk_graph_create(r.context, LK_F32, &graph) == LK_OK);
     config.loss = record(graph, &(setting){"mlp", 7, 0, false}, &logits);
     config.optimizer = &optimizer;
-    REQUIRE(lk_plan_create(graph, &config, &plan) == LK_OK && lk_program_create(plan, r.store, NULL, &program) == LK_OK, "%s",
-            lk_context_error(r.context));
+    REQUIRE(lk_plan_create(graph, &config, &plan) == LK_OK && lk_program_create(plan, r.store, NULL, &program) == LK_OK,
+            "%s", lk_context_error(r.context));
     for (int step = 1; step <= 3; step++) {
         train(&r, step, 32);
         train(&same, step, 32);
