@@ -38,7 +38,7 @@ static size_t collect(const lk__timeline *t, const int *position, made *all)
     size_t count = 0;
     for (size_t i = 0; i < t->graph->states_count; i++)
         if (t->gradients[i] >= 0) all[count++] = (made){i, position[t->graph->values[t->gradients[i]].node]};
-    qsort(all, count, sizeof *all, earlier);
+    if (count) qsort(all, count, sizeof *all, earlier);
     return count;
 }
 

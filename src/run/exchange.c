@@ -202,7 +202,7 @@ static lk_status send_slices(lk_program *p, const lk__bucket *b)
     lk__exchange      *x = p->exchange;
     const lk_parallel *f = &p->plan->parallel;
     size_t             elements = elements_of(p, b->bytes), size = lk_dtype_size(p->plan->graph->real), first, mine;
-    const char        *at[2 * 64 * DEPTH];
+    const char        *at[64] = {NULL}; /* as many subtrees as shards at the most */
     char              *bucket = lk__gradient_set(p, 0) + b->offset;
     bool               more = true;
     for (int turn = 0; more; turn++) {
