@@ -27,6 +27,15 @@ static void check_any_size(job j, int most_threads)
             CHECK(hash == one, "%s, batch %d, %d shards, %d ranks × %d threads: %016llx, one rank %016llx", j.model,
                   j.batch, j.shards, world, threads, (unsigned long long)hash, (unsigned long long)one);
         }
+    j.wide = true; /* the same bits whether a rank's shards run one by one or as one batch */
+    for (int world = 1; world <= 4; world++) {
+        j.world = world;
+        j.threads = most_threads;
+        uint64_t hash = hash_of(j);
+        CHECK(hash == one, "%s, batch %d, %d shards as one batch, %d ranks: %016llx, one by one %016llx", j.model, j.batch,
+              j.shards, world, (unsigned long long)hash, (unsigned long long)one);
+    }
+    j.wide = false;
     j.shards = 0;
     j.world = j.threads = 1;
     j.sync = false;
@@ -51,7 +60,10 @@ static void uneven_batches_and_ranks_without_samples_too(void)
              .shards = 8,
              .optimizer = LK_ADAM};
     check_any_size(j, 1); /* every third batch has 2 samples for 8 shards */
-    j.shards = 5;         /* the tree is no full one */
+    j.odd = 36; /* the last of three ranks has 14 samples of 37 and of 36, but cut into other shards */
+    check_any_size(j, 1);
+    j.odd = 2;
+    j.shards = 5; /* the tree is no full one */
     j.bucket_bytes = 5000;
     check_any_size(j, 1);
     j.shards = 64;

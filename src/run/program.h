@@ -27,6 +27,7 @@ typedef struct lk__line {
     size_t              count;
     size_t              begin[LK_SECTION_COUNT], end[LK_SECTION_COUNT]; /* of each section among the instructions */
     int64_t             samples;   /* the count that extents are set for; -1: none yet, or an input moved */
+    int64_t             total;     /* of the global batch, by which wide shards are cut; as samples */
     const char         *gradients; /* the set that gradients are addressed in */
 } lk__line;
 

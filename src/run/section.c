@@ -44,6 +44,7 @@ static lk_status patch(lk_program *p, const lk__lane *lane, lk__line *l, const c
         }
     }
     l->samples = lane->step.count;
+    l->total = p->step.total;
     l->gradients = gradients;
     return LK_OK;
 }
@@ -130,8 +131,8 @@ static lk_status run_lanes(lk_program *p, lk_section section)
         lk__line   *line = &p->lanes[i].train;
         int         set = p->plan->parallel.shards ? p->shard + i : p->pending > 0 ? 1 : 0;
         const char *gradients = lk__gradient_set(p, section == LK_UPDATE ? 0 : set);
-        if (line->samples == p->lanes[i].step.count && (section == LK_FORWARD || line->gradients == gradients))
-            continue;
+        bool        cut = line->samples == p->lanes[i].step.count && (!wide || line->total == p->step.total);
+        if (cut && (section == LK_FORWARD || line->gradients == gradients)) continue;
         if ((status = patch(p, &p->lanes[i], line, gradients)) < 0) return status;
         if (wide) lk__wide_patch(p);
     }
