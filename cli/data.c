@@ -3,7 +3,6 @@
 #include "progress.h"
 
 #include <lockstep.h>
-#include <math.h>
 #include <string.h>
 
 static const option data_options[] = {
@@ -11,21 +10,6 @@ static const option data_options[] = {
     TEXT("url", "U", NULL, "Address of a directory that holds the files: a mirror"),
     OPTIONS_END,
 };
-
-typedef struct download {
-    progress    bar;
-    const char *name;
-    bool        started;
-} download;
-
-static int on_progress(void *user, int64_t done, int64_t total)
-{
-    download *d = user;
-    if (!d->started) progress_start(&d->bar, stderr, d->name, "MiB", total >> 20 ? total >> 20 : 1, 16);
-    d->started = true;
-    progress_step(&d->bar, done >> 20, NAN, (double)done / 1048576);
-    return 0;
-}
 
 static void log_line(void *user, lk_log_level level, const char *text)
 {
@@ -50,10 +34,10 @@ static int run(const options *given)
     config.log = log_line;
     lk_status status = lk_context_create(&config, &context);
     if (status < 0) return report("data", NULL, status);
-    download    d = {.name = name};
+    progress    bar = {.what = name};
     const char *directory = options_text(given, "dir");
-    status = lk_data_get(context, name, directory, options_text(given, "url"), on_progress, &d);
-    if (d.started) progress_end(&d.bar);
+    status = lk_data_get(context, name, directory, options_text(given, "url"), progress_bytes, &bar);
+    if (bar.out) progress_end(&bar);
     int code = status < 0 ? report("data", context, status) : 0;
     if (code == 0 && !directory && lk_data_directory(context, name, path, sizeof path) >= 0) directory = path;
     if (code == 0) printf("%s is in %s\n", name, directory);

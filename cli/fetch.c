@@ -2,29 +2,20 @@
 #include "progress.h"
 #include "ranks.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
-
-static int on_progress(void *user, int64_t done, int64_t total)
-{
-    progress *bar = user;
-    if (!bar->out) progress_start(bar, stderr, "get", "MiB", total >> 20 ? total >> 20 : 1, 16);
-    progress_step(bar, done >> 20, NAN, (double)done / 1048576);
-    return 0;
-}
 
 static lk_status get(setup *s, const char *data, const char *url)
 {
     char        name[64];
-    progress    bar = {0};
+    progress    bar = {.what = name};
     lk_dataset *there;
     size_t      length = strcspn(data, ":");
     lk_status   status = lk_dataset_open(s->context, data, LK_SPLIT_TRAIN, &there);
     if (status >= 0) lk_dataset_free(there);
     if (status != LK_ENOENT) return status;
     snprintf(name, sizeof name, "%.*s", (int)length, data);
-    status = lk_data_get(s->context, name, data[length] ? data + length + 1 : NULL, url, on_progress, &bar);
+    status = lk_data_get(s->context, name, data[length] ? data + length + 1 : NULL, url, progress_bytes, &bar);
     if (bar.out) progress_end(&bar);
     return status;
 }

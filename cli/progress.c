@@ -112,6 +112,14 @@ void progress_step(progress *p, int64_t step, double loss, double done)
     }
 }
 
+int progress_bytes(void *user, int64_t done, int64_t total)
+{
+    progress *p = user;
+    if (!p->out) progress_start(p, stderr, p->what, "MiB", total >> 20 ? total >> 20 : 1, 16);
+    progress_step(p, done >> 20, NAN, (double)done / 1048576);
+    return 0;
+}
+
 static void clear(progress *p)
 {
     if (p->drawn) fputs("\r\033[K", p->out);

@@ -26,6 +26,8 @@ void progress_start(progress *p, FILE *out, const char *what, const char *unit, 
 /* After `step` steps. loss NaN leaves it out. done counts units (images, MiB) from wherever you like. Cheap: draws ten times a
  * second at most. */
 void progress_step(progress *p, int64_t step, double loss, double done);
+/* For lk_data_get: user is a progress that is zero but for `what`, or started already. Ends with progress_end where it has `out`. */
+int  progress_bytes(void *user, int64_t done, int64_t total);
 void progress_say(progress *p, const char *format, ...) __attribute__((format(printf, 2, 3))); /* a line that stays */
 void progress_end(progress *p); /* clears the moving line; what was said stays */
 

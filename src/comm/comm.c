@@ -22,6 +22,19 @@ const char *lk__kind_name(lk__kind kind)
     return (unsigned)kind < LK__KIND_COUNT ? names[kind] : "?";
 }
 
+lk__gift lk__operation_gift(const lk__operation *o, int rank)
+{
+    switch (o->kind) {
+    case LK__BARRIER: return LK__NOTHING;
+    case LK__BROADCAST: return rank == o->root ? LK__WHOLE : LK__NOTHING;
+    case LK__SCATTER: return rank == o->root ? LK__PARTS : LK__NOTHING;
+    case LK__REDUCE_SCATTER:
+    case LK__ALL_TO_ALL:
+    case LK__ALL_TO_ALLV: return LK__PARTS;
+    default: return LK__WHOLE;
+    }
+}
+
 void lk__operation_describe(const lk__operation *o, uint64_t number, char *out, size_t bytes)
 {
     static const char *const reductions[] = {"sum", "avg", "min", "max", "prod"};
@@ -89,7 +102,6 @@ lk_status lk__comm_make(lk_context *context, const lk_comm *like, const lk_comm_
     c->timeout_ms = like ? like->timeout_ms : config->timeout_ms;
     c->stall_ms = like ? like->stall_ms : config->stall_ms;
     c->join_ms = like ? like->join_ms : config->join_ms;
-    c->diary = lk__diary_open();
     pthread_mutex_init(&c->failing, NULL);
     pthread_mutex_init(&c->lock, NULL);
     pthread_cond_init(&c->queued, NULL);
@@ -174,6 +186,7 @@ lk_status lk_comm_create(lk_context *context, const lk_comm_config *config, lk_c
     if ((status = choose_backend(context, config->backend, &place, &backend)) < 0) return status;
     if ((status = lk__comm_make(context, NULL, config, &c)) < 0) return status;
     c->backend = backend;
+    c->diary = lk__diary_open();
     c->rank = c->local_rank = place.rank;
     c->size = c->local_size = place.world;
     const char *thinking = getenv("LOCKSTEP_NO_DEADLINES"); /* a rank is in a debugger */
@@ -237,6 +250,7 @@ static lk_status make_group(lk_comm *c, const lk__member *all, const int *ranks,
     lk_comm  *g = NULL;
     lk_status status = lk__comm_make(c->context, c, NULL, &g);
     if (status < 0) return status;
+    g->diary = lk__diary_open();
     while (ranks[g->rank] != c->rank) g->rank++;
     g->size = g->local_size = size;
     g->local_rank = g->rank;

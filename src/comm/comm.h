@@ -100,7 +100,7 @@ struct lk_comm {
     void              *state; /* the backend's */
     int                rank, size, local_rank, local_size; /* local: on this host */
     int64_t            timeout_ms, stall_ms, join_ms;
-    struct lk__diary  *diary; /* diary.h; NULL: none */
+    struct lk__diary  *diary; /* diary.h; NULL: none, as in the groups that a mixed one holds */
 
     atomic_int      failed;  /* status of the group's first failure, once this rank knows it; text is set before */
     pthread_mutex_t failing; /* guards text while `failed` is set; a leaf */
@@ -127,6 +127,10 @@ lk_status lk__comm_note(lk_comm *comm, lk_status status, const char *text);
 /* The failure once more, into the context. */
 lk_status lk__comm_failed(lk_comm *comm);
 
+/* What `rank` gives to a collective: nothing, the same to everybody, or a part to each. */
+typedef enum lk__gift { LK__NOTHING, LK__WHOLE, LK__PARTS } lk__gift;
+lk__gift lk__operation_gift(const lk__operation *operation, int rank);
+
 /* "#17 all_reduce f32 × 1000 sum at train.c:55". */
 void lk__operation_describe(const lk__operation *operation, uint64_t number, char *out, size_t bytes);
 
@@ -136,6 +140,9 @@ lk_status lk__work_submit(lk_comm *comm, const lk__operation *operation, lk_work
 lk_work  *lk__work_next_transfer(lk_comm *comm,
                                  lk_work *inside); /* a send or receive that is next in the queue, else NULL */
 void      lk__work_finish(lk_work *work, lk_status status);
+/* Of transfers under way side by side: finishes those that are complete and takes them out of the list; with a failure, all. */
+void lk__works_sweep(lk_work **under_way, lk_status status);
+bool lk__works_complete(const lk_work *under_way);
 /* Queues it in `comm`, whose own thread runs it; `watcher` is woken when it is done. */
 lk_status lk__work_hand_on(lk_comm *comm, const lk__operation *operation, lk_comm *watcher, lk_work **work);
 void      lk__work_wake(lk_comm *comm); /* whoever waits for works of comm looks again */

@@ -369,8 +369,7 @@ done:
 
 /* ---- the others ---- */
 
-/* All of it, by `end`. False: closed, failed or late. */
-static bool read_whole(int fd, void *into, size_t bytes, double end)
+bool lk__read_whole(int fd, void *into, size_t bytes, double end)
 {
     for (size_t have = 0; have < bytes;) {
         struct pollfd one = {.fd = fd, .events = POLLIN};
@@ -380,7 +379,7 @@ static bool read_whole(int fd, void *into, size_t bytes, double end)
             return false;
         }
         ssize_t n = recv(fd, (char *)into + have, bytes - have, 0);
-        if (n < 0 && errno == EINTR) continue;
+        if (n < 0 && (errno == EINTR || errno == EAGAIN)) continue;
         if (n == 0) errno = ECONNRESET;
         if (n <= 0) return false;
         have += (size_t)n;
@@ -413,7 +412,7 @@ static bool read_answer(int fd, answer *a, int *shared, double end)
     struct cmsghdr *c = CMSG_FIRSTHDR(&message);
     if (c && c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS && c->cmsg_len == CMSG_LEN(sizeof(int)))
         memcpy(shared, CMSG_DATA(c), sizeof *shared);
-    return (size_t)n == sizeof *a || read_whole(fd, (char *)a + n, sizeof *a - (size_t)n, end);
+    return (size_t)n == sizeof *a || lk__read_whole(fd, (char *)a + n, sizeof *a - (size_t)n, end);
 }
 
 typedef enum outcome { MET, AGAIN, REFUSED, SILENT } outcome;
@@ -431,7 +430,7 @@ static outcome talk(const lk__meeting *m, int fd, double end, size_t bytes, void
         *status = lk__fail(m->context, LK_EIO, "process %ld of another user listens where rank 0 should", pid);
         return REFUSED;
     }
-    if (!read_whole(fd, &g, sizeof g, end) || memcmp(g.magic, magic, sizeof magic) != 0) return AGAIN;
+    if (!lk__read_whole(fd, &g, sizeof g, end) || memcmp(g.magic, magic, sizeof magic) != 0) return AGAIN;
     memcpy(h.magic, magic, sizeof magic);
     memcpy(h.greeted, g.nonce, NONCE);
     if (getrandom(h.nonce, NONCE, 0) != NONCE) return AGAIN;
@@ -458,7 +457,7 @@ static outcome talk(const lk__meeting *m, int fd, double end, size_t bytes, void
     if (shared >= 0) close(shared);
     if (*status < 0) return REFUSED;
     char all;
-    if (send(fd, "m", 1, MSG_NOSIGNAL) == 1 && read_whole(fd, &all, 1, end + 0.5)) return MET;
+    if (send(fd, "m", 1, MSG_NOSIGNAL) == 1 && lk__read_whole(fd, &all, 1, end + 0.5)) return MET;
     munmap(*memory, bytes);
     *memory = NULL;
     *status = lk__fail(

@@ -2,6 +2,7 @@
  * there, prove themselves, and get everyone's card once all have come. What goes wrong is told with what was tried and
  * what answered. */
 #define _GNU_SOURCE
+#include "comm/meet.h"
 #include "comm/mesh.h"
 
 #include <errno.h>
@@ -202,25 +203,6 @@ static lk_status host(meeting *m)
 
 /* ---- the others ---- */
 
-/* All of it, by `end`. False: closed, failed or late, as errno says. */
-static bool read_whole(int fd, void *into, size_t bytes, double end)
-{
-    for (size_t have = 0; have < bytes;) {
-        struct pollfd one = {.fd = fd, .events = POLLIN};
-        int           left = (int)((end - lk__now()) * 1000) + 1;
-        if (left <= 0 || poll(&one, 1, left) == 0) {
-            errno = ETIMEDOUT;
-            return false;
-        }
-        ssize_t n = recv(fd, (char *)into + have, bytes - have, 0);
-        if (n < 0 && (errno == EINTR || errno == EAGAIN)) continue;
-        if (n == 0) errno = ECONNRESET;
-        if (n <= 0) return false;
-        have += (size_t)n;
-    }
-    return true;
-}
-
 static int knock(const struct sockaddr_storage *to, double end)
 {
     int fd = socket(to->ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), why = 0;
@@ -264,7 +246,8 @@ static outcome talk(meeting *m, int fd, const char *where, char *heard, size_t h
     lk__answer    answer;
     unsigned char mac[LK__MAC];
     double        soon = lk__now() + 2;
-    if (!read_whole(fd, &greeting, sizeof greeting, soon < m->end ? soon : m->end) || !lk__greeting_good(&greeting)) {
+    if (!lk__read_whole(fd, &greeting, sizeof greeting, soon < m->end ? soon : m->end) ||
+        !lk__greeting_good(&greeting)) {
         snprintf(heard, heard_bytes, "something listens there that does not speak as rank 0 does");
         return AGAIN;
     }
@@ -275,7 +258,7 @@ static outcome talk(meeting *m, int fd, const char *where, char *heard, size_t h
         send(fd, &hello, sizeof hello, MSG_NOSIGNAL) != sizeof hello)
         return AGAIN;
     /* Rank 0 waits for the others as long as this rank would: it, not we, should say who is missing. */
-    if (!read_whole(fd, &answer, sizeof answer, m->end + 0.5)) {
+    if (!lk__read_whole(fd, &answer, sizeof answer, m->end + 0.5)) {
         snprintf(heard, heard_bytes, "it answered, then went away (%s)", strerror(errno));
         return errno == ETIMEDOUT ? SILENT : AGAIN;
     }
@@ -297,7 +280,7 @@ static outcome talk(meeting *m, int fd, const char *where, char *heard, size_t h
         return REFUSED;
     }
     size_t bytes = (size_t)m->size * sizeof *m->cards;
-    if (!read_whole(fd, m->cards, bytes, m->end + 0.5) || !read_whole(fd, mac, sizeof mac, m->end + 0.5) ||
+    if (!lk__read_whole(fd, m->cards, bytes, m->end + 0.5) || !lk__read_whole(fd, mac, sizeof mac, m->end + 0.5) ||
         !lk__cards_judge(m->cards, m->size, &hello, m->place->token, mac)) {
         *status = lk__fail(m->context, LK_EIO, "rank %d of %d: rank 0 (%s) went away while it said who is there",
                            m->rank, m->size, where);

@@ -27,8 +27,6 @@ enum {
 
 /* What a rank has for the others: nothing, the same for all, or a part for
  * each. */
-typedef enum shape { NOTHING, WHOLE, PARTS } shape;
-
 /* Kept from call to call. */
 typedef struct room {
     lk__part    *parts;
@@ -51,19 +49,6 @@ static bool reduces(const lk__operation *o)
     return o->kind == LK__ALL_REDUCE || o->kind == LK__REDUCE || o->kind == LK__REDUCE_SCATTER;
 }
 
-static shape shape_of(const job *j, int rank)
-{
-    switch (j->o->kind) {
-    case LK__BARRIER: return NOTHING;
-    case LK__BROADCAST: return rank == j->o->root ? WHOLE : NOTHING;
-    case LK__SCATTER: return rank == j->o->root ? PARTS : NOTHING;
-    case LK__REDUCE_SCATTER:
-    case LK__ALL_TO_ALL:
-    case LK__ALL_TO_ALLV: return PARTS;
-    default: return WHOLE;
-    }
-}
-
 static bool receives(const job *j, int rank)
 {
     bool at_root = j->o->kind == LK__GATHER || j->o->kind == LK__GATHERV || j->o->kind == LK__REDUCE;
@@ -74,7 +59,7 @@ static bool receives(const job *j, int rank)
 static size_t part_bytes(const job *j, int from, int to)
 {
     const lk__operation *o = j->o;
-    if (shape_of(j, from) == NOTHING || !receives(j, to)) return 0;
+    if (lk__operation_gift(j->o, from) == LK__NOTHING || !receives(j, to)) return 0;
     if (o->kind == LK__ALL_TO_ALLV) return (from == j->rank ? o->send_counts[to] : o->recv_counts[from]) * j->size;
     return (o->recv_counts ? o->recv_counts[from] : o->count) * j->size;
 }
@@ -82,9 +67,9 @@ static size_t part_bytes(const job *j, int from, int to)
 static const char *send_part(const job *j, int to)
 {
     const lk__operation *o = j->o;
-    size_t               at = shape_of(j, j->rank) != PARTS ? 0
-                              : o->send_displacements       ? o->send_displacements[to]
-                                                            : (size_t)to * o->count;
+    size_t               at = lk__operation_gift(j->o, j->rank) != LK__PARTS ? 0
+                              : o->send_displacements                        ? o->send_displacements[to]
+                                                                             : (size_t)to * o->count;
     return o->send ? (const char *)o->send + at * j->size : NULL;
 }
 

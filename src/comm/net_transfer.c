@@ -277,28 +277,6 @@ static lk_status progress(lk__net *net, desk *d, lk_work *under_way, bool *moved
     return status;
 }
 
-/* Takes finished works out of the list; with a failure, all. */
-static void sweep(lk_work **under_way, lk_status status)
-{
-    for (lk_work **at = under_way; *at;) {
-        lk_work *w = *at;
-        if (!w->complete && status >= 0) {
-            at = &w->next;
-            continue;
-        }
-        *at = w->next;
-        w->next = NULL;
-        lk__work_finish(w, w->complete ? LK_OK : status);
-    }
-}
-
-static bool all_complete(const lk_work *under_way)
-{
-    for (; under_way; under_way = under_way->next)
-        if (!under_way->complete) return false;
-    return true;
-}
-
 /* Whether something is on its way here that was begun: it has to be in before a collective uses the same connections,
  * and its sender is at it. */
 static bool still_coming(const lk__net *net, desk *d)
@@ -369,9 +347,10 @@ void lk__net_transfer(lk_comm *comm, lk_work *first)
             moved = true;
         }
         if ((status = progress(net, d, under_way, &moved)) < 0) break;
-        bool coming = still_coming(net, d), complete = all_complete(under_way);
+        bool coming = still_coming(net, d), complete = lk__works_complete(under_way);
         if (complete && !coming) break;
-        if (!complete) sweep(&under_way, LK_OK); /* the last ones are told in the end: then others may use the group */
+        if (!complete)
+            lk__works_sweep(&under_way, LK_OK); /* the last ones are told in the end: then others may use the group */
         inside = under_way;
         if (moved) {
             patience = (lk__net_patience){0};
@@ -381,5 +360,5 @@ void lk__net_transfer(lk_comm *comm, lk_work *first)
     }
     if (status < 0 && d) give_up(net, d);
     lk__net_leave(net, status); /* before the last work is told done: then the group may be used from another thread */
-    sweep(&under_way, status);
+    lk__works_sweep(&under_way, status);
 }

@@ -14,8 +14,6 @@
 #include <string.h>
 
 /* What a rank publishes: nothing, the same for all, or a part for each. */
-typedef enum shape { NOTHING, WHOLE, PARTS } shape;
-
 typedef struct job {
     lk__shm             *s;
     const lk__operation *o;
@@ -26,19 +24,6 @@ typedef struct job {
 } job;
 
 static bool rooted_in(const lk__operation *o) { return o->kind == LK__BROADCAST || o->kind == LK__SCATTER; }
-
-static shape shape_of(const job *j, int rank)
-{
-    switch (j->o->kind) {
-    case LK__BARRIER: return NOTHING;
-    case LK__BROADCAST: return rank == j->o->root ? WHOLE : NOTHING;
-    case LK__SCATTER: return rank == j->o->root ? PARTS : NOTHING;
-    case LK__REDUCE_SCATTER:
-    case LK__ALL_TO_ALL:
-    case LK__ALL_TO_ALLV: return PARTS;
-    default: return WHOLE;
-    }
-}
 
 /* Elements that `from` publishes for `to`, as far as this rank knows, which is enough for what it reads and writes. */
 static size_t part_count(const job *j, int from, int to)
@@ -52,9 +37,9 @@ static size_t part_count(const job *j, int from, int to)
 static const char *send_part(const job *j, int to)
 {
     const lk__operation *o = j->o;
-    size_t               at = shape_of(j, j->s->rank) != PARTS ? 0
-                              : o->send_displacements          ? o->send_displacements[to]
-                                                               : (size_t)to * o->count;
+    size_t               at = lk__operation_gift(j->o, j->s->rank) != LK__PARTS ? 0
+                              : o->send_displacements                           ? o->send_displacements[to]
+                                                                                : (size_t)to * o->count;
     return (const char *)o->send + at * j->size;
 }
 
@@ -139,12 +124,12 @@ static void copy(void *to, const void *from, size_t bytes)
 static void publish(const job *j, char *to, size_t first, size_t n)
 {
     lk__shm *s = j->s;
-    shape    what = shape_of(j, s->rank);
-    if (what == NOTHING) return;
-    for (int i = 0; i < (what == PARTS ? s->size : 1); i++) {
+    lk__gift what = lk__operation_gift(j->o, s->rank);
+    if (what == LK__NOTHING) return;
+    for (int i = 0; i < (what == LK__PARTS ? s->size : 1); i++) {
         size_t count = part_count(j, s->rank, i), here = count > first ? count - first : 0;
         if (here > n) here = n;
-        if (what == PARTS && i == s->rank) continue;
+        if (what == LK__PARTS && i == s->rank) continue;
         copy(to + (size_t)i * n * j->size, send_part(j, i) + first * j->size, here * j->size);
         s->sent += here * j->size;
     }
@@ -186,7 +171,8 @@ static void point(const job *j, char *(*where)(const lk__shm *s, int rank, int w
         if (i == s->rank)
             j->from[i] = send_part(j, s->rank) + first * j->size;
         else
-            j->from[i] = where(s, i, which) + (shape_of(j, i) == PARTS ? (size_t)s->rank * n * j->size : 0);
+            j->from[i] =
+                where(s, i, which) + (lk__operation_gift(j->o, i) == LK__PARTS ? (size_t)s->rank * n * j->size : 0);
     }
 }
 
@@ -248,7 +234,8 @@ static lk_status direct(const job *j, char **send, char **recv)
 {
     if (j->o->kind == LK__ALL_REDUCE || j->o->kind == LK__REDUCE) return direct_reduce(j, send, recv);
     for (int i = 0; i < j->s->size; i++)
-        j->from[i] = send[i] + (shape_of(j, i) == PARTS ? (size_t)j->s->rank * j->o->count * j->size : 0);
+        j->from[i] =
+            send[i] + (lk__operation_gift(j->o, i) == LK__PARTS ? (size_t)j->s->rank * j->o->count * j->size : 0);
     take(j, 0, j->most);
     step(j, 1);
     return all_made(j, 1); /* until then a peer may be reading this rank's buffer */
@@ -281,7 +268,9 @@ static bool all_symmetric(const job *j, uint32_t number, char **send, char **rec
  * two steps ago. */
 static lk_status staged(const job *j)
 {
-    size_t   parts = shape_of(j, j->o->kind == LK__SCATTER ? j->o->root : j->s->rank) == PARTS ? (size_t)j->s->size : 1;
+    size_t   parts = lk__operation_gift(j->o, j->o->kind == LK__SCATTER ? j->o->root : j->s->rank) == LK__PARTS
+                         ? (size_t)j->s->size
+                         : 1;
     size_t   n = LK__CHUNK / parts / j->size;
     uint32_t chunks = (uint32_t)((j->most + n - 1) / n);
     /* Steps: published 0, published 1, taken 0, published 2, taken 1, … : published c is step 2c (1 for c = 0), taken

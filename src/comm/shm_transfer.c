@@ -246,28 +246,6 @@ static lk_status progress(lk__shm *s, lk_work **under_way, bool *moved)
     return LK_OK;
 }
 
-/* Takes finished works out of the list; with a failure, all. */
-static void sweep(lk_work **under_way, lk_status status)
-{
-    for (lk_work **at = under_way; *at;) {
-        lk_work *w = *at;
-        if (!w->complete && status >= 0) {
-            at = &w->next;
-            continue;
-        }
-        *at = w->next;
-        w->next = NULL;
-        lk__work_finish(w, w->complete ? LK_OK : status);
-    }
-}
-
-static bool all_complete(const lk_work *under_way)
-{
-    for (; under_way; under_way = under_way->next)
-        if (!under_way->complete) return false;
-    return true;
-}
-
 /* Each in turn: whoever it waits for is looked at. */
 static const lk_work *one_of(const lk_work *under_way, unsigned *turn)
 {
@@ -299,8 +277,8 @@ void lk__shm_transfer(lk_comm *comm, lk_work *first)
             *end = more;
             moved = true;
         }
-        if ((status = progress(s, &under_way, &moved)) < 0 || all_complete(under_way)) break;
-        sweep(&under_way, LK_OK);
+        if ((status = progress(s, &under_way, &moved)) < 0 || lk__works_complete(under_way)) break;
+        lk__works_sweep(&under_way, LK_OK);
         inside = under_way;
         if (moved)
             patience = (lk__patience){0};
@@ -309,7 +287,7 @@ void lk__shm_transfer(lk_comm *comm, lk_work *first)
         if (status >= 0 && atomic_load_explicit(&s->hall->failure, memory_order_relaxed)) status = lk__shm_failure(s);
     }
     lk__shm_leave(s, status); /* before the last work is told done: then the group may be used from another thread */
-    sweep(&under_way, status);
+    lk__works_sweep(&under_way, status);
 }
 
 void lk__shm_transfer_free(lk__shm *s)

@@ -65,6 +65,27 @@ lk_work *lk__work_next_transfer(lk_comm *c, lk_work *inside)
     return work;
 }
 
+void lk__works_sweep(lk_work **under_way, lk_status status)
+{
+    for (lk_work **at = under_way; *at;) {
+        lk_work *w = *at;
+        if (!w->complete && status >= 0) {
+            at = &w->next;
+            continue;
+        }
+        *at = w->next;
+        w->next = NULL;
+        lk__work_finish(w, w->complete ? LK_OK : status);
+    }
+}
+
+bool lk__works_complete(const lk_work *under_way)
+{
+    for (; under_way; under_way = under_way->next)
+        if (!under_way->complete) return false;
+    return true;
+}
+
 static void *thread_main(void *argument)
 {
     lk_comm *c = argument;

@@ -34,11 +34,11 @@ struct lk__exchange {
     int       subtrees_count;
     bool      aligned; /* an all_reduce completes the tree */
     char     *slices;  /* unless aligned: of every subtree, this rank's slice of a bucket */
-    size_t    slice_bytes, slices_bytes;
+    size_t    slice_bytes;
+    size_t    bytes;                                                     /* of all this */
     char     *scratch;                                                   /* DEPTH blocks */
     size_t   *counts, *displacements, *more_counts, *more_displacements; /* one a rank */
     double   *gathered, *mine; /* of the small gatherings: all shards' numbers, then all ranks' words */
-    size_t    numbers;         /* that each of these can hold */
     lk__word *words;
     lk__sums *ranks; /* what each rank's shards gave */
     double    waited;
@@ -70,13 +70,18 @@ static void cut_subtrees(lk__exchange *x, int lo, int hi, int first, int last, i
     cut_subtrees(x, middle, hi, first, last, rank);
 }
 
-static void find_subtrees(lk__exchange *x, const lk_parallel *f)
+/* Every rank has one subtree, as large as the others': then an all_reduce completes the tree. */
+static bool is_aligned(const lk_parallel *f)
 {
     int each = f->shards / f->world;
+    return f->shards % f->world == 0 && (each & (each - 1)) == 0;
+}
+
+static void find_subtrees(lk__exchange *x, const lk_parallel *f)
+{
     for (int rank = 0; rank < f->world; rank++)
         cut_subtrees(x, 0, f->shards, lk__first_shard(f->shards, f->world, rank),
                      lk__first_shard(f->shards, f->world, rank + 1), rank);
-    x->aligned = f->shards % f->world == 0 && (each & (each - 1)) == 0;
 }
 
 /* The sum over shards lo … hi of `count` elements: where it is. A result that had to be added lies in scratch[depth]. */
@@ -109,7 +114,7 @@ static void add_tile(void *argument, int64_t tile, int worker)
     const addition *a = argument;
     size_t          begin = (size_t)tile * TILE, size = lk_dtype_size(a->type);
     size_t          count = a->count - begin < TILE ? a->count - begin : TILE;
-    const void     *in[64];
+    const void     *in[LK__PARTS_MOST];
     (void)worker;
     for (int i = 0; i < a->n; i++) in[i] = (const char *)a->in[i] + begin * size;
     lk__reduce(a->out + begin * size, in, a->n, count, a->type, LK_SUM);
@@ -136,7 +141,7 @@ int lk__exchange_subtree(const lk_program *p, int shard)
 static void add_subtrees(lk_program *p, size_t offset, size_t bytes)
 {
     for (int shard = 0, n; shard < lk__shards_here(p); shard += n) {
-        const void *in[64] = {NULL};
+        const void *in[LK__PARTS_MOST] = {NULL};
         n = lk__exchange_subtree(p, shard);
         for (int k = 0; k < n; k++) in[k] = lk__gradient_set(p, shard + k) + offset;
         add(p, (char *)in[0], in, n, bytes);
@@ -202,7 +207,7 @@ static lk_status send_slices(lk_program *p, const lk__bucket *b)
     lk__exchange      *x = p->exchange;
     const lk_parallel *f = &p->plan->parallel;
     size_t             elements = elements_of(p, b->bytes), size = lk_dtype_size(p->plan->graph->real), first, mine;
-    const char        *at[64] = {NULL}; /* as many subtrees as shards at the most */
+    const char        *at[LK__PARTS_MOST] = {NULL}; /* as many subtrees as shards at the most */
     char              *bucket = lk__gradient_set(p, 0) + b->offset;
     bool               more = true;
     for (int turn = 0; more; turn++) {
@@ -466,19 +471,16 @@ static size_t lay_out(const lk_program *p, lk__exchange *x, char *memory)
 lk_status lk__exchange_create(lk_program *p)
 {
     const lk_parallel *f = &p->plan->parallel;
-    lk__exchange       measured = {.aligned = f->shards % f->world == 0};
-    if (f->shards) {
-        int each = f->shards / f->world;
-        measured.aligned = f->shards % f->world == 0 && (each & (each - 1)) == 0;
-        if (f->shards > 64) return lk__fail(p->context, LK_EUNSUPPORTED, "%d shards; at most 64", f->shards);
-    }
+    lk__exchange       measured = {.aligned = is_aligned(f)};
+    if (f->shards > LK__PARTS_MOST)
+        return lk__fail(p->context, LK_EUNSUPPORTED, "%d shards; at most %d", f->shards, LK__PARTS_MOST);
     size_t bytes = lay_out(p, &measured, NULL);
     char  *memory = lk__alloc(p->context, LK_MEMORY_OTHER, bytes);
     if (!memory) return LK_ENOMEM;
     lk__exchange *x = p->exchange = (lk__exchange *)memory;
     x->aligned = measured.aligned;
     lay_out(p, x, memory);
-    x->slices_bytes = bytes;
+    x->bytes = bytes;
     if (f->shards) find_subtrees(x, f);
     if (!p->comm) return LK_OK;
     x->bulk = p->comm;
@@ -500,6 +502,6 @@ void lk__exchange_free(lk_program *p)
     for (size_t i = 0; i < p->plan->buckets_count; i++)
         if (x->works[i]) (void)lk_work_wait(x->works[i]);
     if (x->split) lk_comm_free(x->bulk);
-    lk__free(p->context, LK_MEMORY_OTHER, x, x->slices_bytes);
+    lk__free(p->context, LK_MEMORY_OTHER, x, x->bytes);
     p->exchange = NULL;
 }

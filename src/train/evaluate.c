@@ -24,7 +24,7 @@ lk_status lk_trainer_evaluate(lk_trainer *t, double *loss, double *accuracy, int
     lk_status status;
     int       parts = lk__evaluation_parts(&t->config, t->world), first = lk__first_shard(parts, t->world, t->rank);
     int       here = lk__first_shard(parts, t->world, t->rank + 1) - first;
-    double    sums[64][4], all[4];
+    double    sums[LK__PARTS_MOST][4], all[4];
     if (!t->test) return lk__fail(t->context, LK_EINVAL, "there is no test set to evaluate on");
     memset(sums, 0, sizeof sums);
     /* Running statistics are rank 0's: other ranks have gone their own way since they were last given them. */

@@ -23,7 +23,7 @@ static lk_status check(lk_context *c, const lk_trainer_config *f)
         return lk__fail(c, LK_EINVAL, "a trace of %lld steps", (long long)f->trace_steps);
     if (f->accumulate < 0 || f->shards < 0 || f->check_every < 0)
         return lk__fail(c, LK_EINVAL, "accumulate, shards and check_every are 0 or above");
-    if (f->shards > 64 || (f->shards && f->shards > f->batch))
+    if (f->shards > LK__PARTS_MOST || (f->shards && f->shards > f->batch))
         return lk__fail(c, LK_EINVAL, "a batch of %lld cut into %d shards: at most one a sample, and 64",
                         (long long)f->batch, f->shards);
     if (f->keep < 1) return lk__fail(c, LK_EINVAL, "keep is %d; at least one checkpoint must stay", f->keep);
