@@ -196,6 +196,8 @@ void      lk__net_table_free(lk_comm *comm);
 lk_status lk__net_enter(lk__net *net, const lk__operation *operation, const lk__part *parts);
 /* Until `peer` (-1: everyone) has come to this collective, with the same call; or the group's failure. */
 lk_status lk__net_await(lk__net *net, int peer);
+/* Whether `peer` has come to a collective that this rank has not come to, and nothing that it said before is unread. */
+bool lk__net_ahead(lk__net *net, int peer);
 /* What came with it; until lk__net_leave. */
 const void *lk__net_payload(const lk__net *net, int peer, size_t *bytes);
 /* A send or receive: noted for tables, nobody is told. */
@@ -246,6 +248,7 @@ void      lk__net_ring(lk__net *net);                        /* wakes who sleeps
 int       lk__net_turn(lk__net *net, int milliseconds);      /* one wait on the set, and what came */
 void      lk__net_ask(lk__net *net, double seconds);         /* where is everyone? until all answered */
 lk_status lk__net_mismatch(lk__net *net, int peer);
+lk_status lk__net_crossed(lk__net *net, int peer);
 lk_status lk__net_lost(lk__net *net, int peer);
 lk_status lk__net_late(lk__net *net, const bool *missing, double seconds);
 void      lk__net_stalled(lk__net *net, const bool *missing, double seconds);

@@ -319,6 +319,33 @@ static lk_status rest(lk__net *net, desk *d)
     return status < 0 ? status : LK_OK;
 }
 
+static bool is_announced(const desk *d, const lk__operation *o)
+{
+    const message *m = d->messages[o->root];
+    while (m && (m->taker || m->header.tag != o->tag)) m = m->next;
+    return m != NULL;
+}
+
+static bool is_wanted(const desk *d, const lk_work *w)
+{
+    const sending *s = d->sends;
+    while (s && s->work != w) s = s->next;
+    return s && s->flight;
+}
+
+/* A rank that has come to a collective which this one has not come to can neither announce anything, nor ask for what was
+ * announced to it, nor leave: whoever waits here for it to do so waits for ever. */
+static lk_status look_for_crossed(lk__net *net, const desk *d, const lk_work *under_way)
+{
+    for (const lk_work *w = under_way; w; w = w->next) {
+        const lk__operation *o = &w->operation;
+        if (w->complete || !lk__net_ahead(net, o->root)) continue;
+        if (o->kind == LK__SEND ? !is_wanted(d, w) : !w->announced && !is_announced(d, o))
+            return lk__net_crossed(net, o->root);
+    }
+    return LK_OK;
+}
+
 /* Receives and sends that a failure ends are no longer pointed at. */
 static void give_up(lk__net *net, desk *d)
 {
@@ -357,6 +384,7 @@ void lk__net_transfer(lk_comm *comm, lk_work *first)
             continue;
         }
         if ((status = rest(net, d)) >= 0) status = lk__net_look(net, d->needed, &patience);
+        if (LK__CHECKED && status >= 0) status = look_for_crossed(net, d, under_way);
     }
     if (status < 0 && d) give_up(net, d);
     lk__net_leave(net, status); /* before the last work is told done: then the group may be used from another thread */

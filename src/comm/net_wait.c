@@ -92,6 +92,15 @@ lk_status lk__net_await(lk__net *net, int peer)
     }
 }
 
+bool lk__net_ahead(lk__net *net, int peer)
+{
+    const lk__peer *p = &net->peers[peer];
+    pthread_mutex_lock(&net->lock);
+    bool ahead = atomic_load(&p->arrived) > net->number && !p->notes;
+    pthread_mutex_unlock(&net->lock);
+    return ahead;
+}
+
 const void *lk__net_payload(const lk__net *net, int peer, size_t *bytes)
 {
     const lk__arrival *a = &net->peers[peer].arrivals[net->number & 1];

@@ -91,8 +91,7 @@ typedef struct lk__shm {
     lk__symmetric              *symmetric;
     const void                **pointers; /* three a rank, for a collective's use */
     const char                 *file_of[LK__FILES];
-    lk__operation               noted[2];      /* the last two calls, … */
-    uint64_t                    signatures[2]; /* … and their signatures */
+    lk__operation               noted[2]; /* the last two calls */
     bool                        slow;          /* the call under way took long enough to look at the clock again */
     _Atomic(_Atomic uint32_t *) sleeping_on; /* for lk_comm_free from another thread than the one that waits */
     uint64_t                    tick_start;
@@ -146,8 +145,8 @@ void      lk__shm_nudge(lk__shm *s);
 
 /* ---- failure (shm_verdict.c) ---- */
 
-/* Notes the call in this rank's seat, and gives its signature. */
-uint64_t lk__shm_note(lk__shm *s, const lk__operation *operation, uint64_t number);
+/* Notes the call in this rank's seat. */
+void lk__shm_note(lk__shm *s, const lk__operation *operation, uint64_t number);
 
 /* Reading the clock takes a thirtieth of the smallest collective: so it is done while others are waited for anyway, and
  * at the end only of calls that took long. */
@@ -164,17 +163,19 @@ static inline bool lk__shm_noted(const lk__shm *s, const lk__operation *o, const
            n->site.file == o->site.file && !o->recv_counts && s->file_of[file] == o->site.file && o->site.file;
 }
 
-static inline uint64_t lk__shm_enter(lk__shm *s, const lk__operation *o, uint64_t number)
+/* After it has told that it came, so that noting takes none of the others' time: who sees that calls differ waits a
+ * moment for the notes. */
+static inline void lk__shm_enter(lk__shm *s, const lk__operation *o, uint64_t number)
 {
-    if (!LK__CHECKED) return 0;
+    if (!LK__CHECKED) return;
     uint64_t    entered = ++s->operations, which = entered & 1;
     lk__record *r = &s->me->records[which];
     if (lk__shm_noted(s, o, &s->noted[which], r->file))
         r->number = number;
     else
-        s->signatures[which] = lk__shm_note(s, o, number);
-    atomic_store_explicit(&s->me->entered, entered, memory_order_relaxed);
-    return s->signatures[which];
+        lk__shm_note(s, o, number);
+    atomic_store_explicit(&s->me->entered, entered, memory_order_release);
+    lk__shm_stamp(s);
 }
 
 static inline lk_status lk__shm_leave(lk__shm *s, lk_status status)
@@ -192,6 +193,7 @@ uint64_t  lk__process_started(int64_t pid);
 bool      lk__shm_anyone_busy(const lk__shm *s);
 /* The sentence and the table. word: what is waited for in each seat, or NULL where only `peer` is. */
 lk_status lk__shm_mismatch(lk__shm *s, int peer);
+lk_status lk__shm_crossed(lk__shm *s, int peer);
 lk_status lk__shm_lost(lk__shm *s, int peer);
 lk_status lk__shm_late(lk__shm *s, int peer, _Atomic uint32_t *word, uint32_t target, double seconds);
 void      lk__shm_stalled(lk__shm *s, int peer, _Atomic uint32_t *word, uint32_t target, double seconds);

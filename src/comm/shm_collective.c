@@ -84,17 +84,18 @@ static char *symmetric_at(const lk__shm *s, int rank, uint64_t place)
 }
 
 /* Tells that this rank has come, with what it filled its slot with, and waits for all others. */
-static lk_status arrive(lk__shm *s, uint32_t number)
+static lk_status arrive(lk__shm *s, const lk__operation *o, uint32_t number)
 {
-    lk__slot *mine = &s->me->slots[number & 1];
+    lk__slot      *mine = &s->me->slots[number & 1];
+    const uint64_t signature = mine->signature = lk__operation_signature(o, s->size);
     lk__shm_post(s, &mine->arrive, number);
-    lk__shm_stamp(s);
+    lk__shm_enter(s, o, s->number);
     for (int i = 0; i < s->size; i++) {
         lk__slot *other = &s->seats[i].slots[number & 1];
         if (i == s->rank) continue;
         lk_status status = lk__shm_await(s, i, &other->arrive, number);
         if (status < 0) return status;
-        if (LK__CHECKED && other->signature != mine->signature) return lk__shm_mismatch(s, i);
+        if (LK__CHECKED && other->signature != signature) return lk__shm_mismatch(s, i);
     }
     return LK_OK;
 }
@@ -184,7 +185,7 @@ static lk_status small(const job *j, uint32_t number)
 {
     lk__slot *mine = &j->s->me->slots[number & 1];
     publish(j, mine->payload, 0, j->most);
-    lk_status status = arrive(j->s, number);
+    lk_status status = arrive(j->s, j->o, number);
     if (status < 0 || j->o->kind == LK__BARRIER) return status;
     point(j, payload, (int)(number & 1), 0, j->most);
     take(j, 0, j->most);
@@ -421,7 +422,7 @@ static lk_status large(job *j, uint32_t number)
 {
     lk__shm  *s = j->s;
     char    **send = (char **)j->from + s->size, **recv = send + s->size;
-    lk_status status = arrive(s, number);
+    lk_status status = arrive(s, j->o, number);
     if (status < 0) return status;
     j->base = s->progress;
     if (j->o->kind == LK__ALL_TO_ALLV) {
@@ -451,7 +452,7 @@ lk_status lk__shm_collective(lk_comm *comm, const lk__operation *o)
     bool      parts = o->kind == LK__SCATTER || o->kind == LK__REDUCE_SCATTER || o->kind == LK__ALL_TO_ALL;
     bool      is_small = o->kind != LK__ALL_TO_ALLV && j.most * j.size * (parts ? (size_t)s->size : 1) <= LK__SMALL;
     s->slow = !is_small;
-    mine->signature = lk__shm_enter(s, o, ++s->number);
+    s->number++;
     if (!is_small) {
         bool reads_nothing = o->kind == LK__SCATTER && s->rank != o->root, gets_nothing = !receives(&j);
         mine->send = symmetric_place(s, reads_nothing ? o->recv : o->send);

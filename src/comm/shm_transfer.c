@@ -255,6 +255,31 @@ static const lk_work *one_of(const lk_work *under_way, unsigned *turn)
     return w ? w : under_way;
 }
 
+static bool is_ahead(const lk__shm *s, int peer)
+{
+    lk__seat *seat = &s->seats[peer];
+    for (int k = 0; k < 2; k++)
+        if ((int32_t)(atomic_load_explicit(&seat->slots[k].arrive, memory_order_acquire) - s->arrivals) > 0)
+            return true;
+    return false;
+}
+
+/* A rank that has come to a collective which this one has not come to can neither send, nor receive, nor leave: whoever
+ * waits for it here waits for ever, once the ring between them has nothing more to give, or to take. */
+static lk_status look_for_crossed(lk__shm *s, const lk_work *under_way)
+{
+    for (const lk_work *w = under_way; w; w = w->next) {
+        int  peer = w->operation.root;
+        bool sends = w->operation.kind == LK__SEND;
+        if (w->complete || !is_ahead(s, peer)) continue;
+        const lk__ring *r = sends ? ring(s, s->rank, peer) : ring(s, peer, s->rank);
+        uint32_t        held =
+            atomic_load_explicit(&r->head, memory_order_acquire) - atomic_load_explicit(&r->tail, memory_order_acquire);
+        if (held == (sends ? s->ring_bytes : 0)) return lk__shm_crossed(s, peer);
+    }
+    return LK_OK;
+}
+
 void lk__shm_transfer(lk_comm *comm, lk_work *first)
 {
     lk__shm     *s = comm->state;
@@ -265,7 +290,6 @@ void lk__shm_transfer(lk_comm *comm, lk_work *first)
     unsigned     turn = 0;
     if (atomic_load_explicit(&s->hall->failure, memory_order_relaxed)) status = lk__shm_failure(s);
     lk__shm_enter(s, &first->operation, 0);
-    lk__shm_stamp(s);
     s->slow = true;
     while (status >= 0) {
         uint32_t heard = atomic_load(&s->me->bell);
@@ -284,6 +308,7 @@ void lk__shm_transfer(lk_comm *comm, lk_work *first)
             patience = (lk__patience){0};
         else
             status = lk__shm_listen(s, one_of(under_way, &turn)->operation.root, heard, &patience);
+        if (LK__CHECKED && status >= 0 && patience.begun > 0) status = look_for_crossed(s, under_way);
         if (status >= 0 && atomic_load_explicit(&s->hall->failure, memory_order_relaxed)) status = lk__shm_failure(s);
     }
     lk__shm_leave(s, status); /* before the last work is told done: then the group may be used from another thread */

@@ -24,13 +24,12 @@ static int file_index(lk__shm *s, const char *file)
     return index;
 }
 
-uint64_t lk__shm_note(lk__shm *s, const lk__operation *o, uint64_t number)
+void lk__shm_note(lk__shm *s, const lk__operation *o, uint64_t number)
 {
     lk__record *r = &s->me->records[s->operations & 1];
     lk__record_make(r, o, number);
     r->file = file_index(s, o->site.file);
     s->noted[s->operations & 1] = *o;
-    return lk__operation_signature(o, s->size);
 }
 
 bool lk__shm_anyone_busy(const lk__shm *s)
@@ -160,10 +159,32 @@ lk_status lk__shm_lost(lk__shm *s, int peer)
     return lk__shm_raise(s, LK_EIO, p.text);
 }
 
+/* A rank notes its call just after it has told that it came to it. */
+static void await_notes(const lk__shm *s)
+{
+    double end = lk__now() + 0.1;
+    for (int i = 0; i < s->size; i++) {
+        const lk__seat *seat = &s->seats[i];
+        uint32_t        number = (uint32_t)s->number;
+        if (atomic_load(&seat->slots[number & 1].arrive) != number) continue;
+        while ((uint32_t)seat->records[atomic_load(&seat->entered) & 1].number != number && lk__now() < end)
+            usleep(100);
+    }
+}
+
+lk_status lk__shm_crossed(lk__shm *s, int peer)
+{
+    lk__page  p = {.used = 0};
+    lk__table table = table_of(s);
+    lk__verdict_crossed(&table, peer, &p);
+    return lk__shm_raise(s, LK_EMISMATCH, p.text);
+}
+
 lk_status lk__shm_mismatch(lk__shm *s, int peer)
 {
     lk__page  p = {.used = 0};
     lk__table table = table_of(s);
+    await_notes(s);
     lk__verdict_mismatch(&table, peer, s->number, &p);
     return lk__shm_raise(s, LK_EMISMATCH, p.text);
 }

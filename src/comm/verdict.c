@@ -24,22 +24,12 @@ const char *lk__file_tail(const char *file)
     return length > LK__FILE_NAME - 1 ? file + length - (LK__FILE_NAME - 1) : file;
 }
 
-static uint64_t mix(uint64_t h, uint64_t value)
+uint64_t lk__signature_with_counts(uint64_t h, const size_t *counts, int ranks)
 {
-    h = (h ^ value) * 0x9E3779B97F4A7C15u;
-    return h ^ h >> 29;
-}
-
-uint64_t lk__operation_signature(const lk__operation *o, int ranks)
-{
-    if (!LK__CHECKED) return 0;
-    bool     reduces = o->kind == LK__ALL_REDUCE || o->kind == LK__REDUCE || o->kind == LK__REDUCE_SCATTER;
-    uint64_t h = mix(0x10C5, (uint64_t)o->kind << 32 | (uint64_t)o->type << 16 | (uint64_t)(reduces ? o->reduce : 0));
-    h = mix(h, o->count);
-    h = mix(h, o->bytes);
-    h = mix(h, (uint64_t)o->root);
-    if (o->recv_counts && o->kind != LK__ALL_TO_ALLV)
-        for (int i = 0; i < ranks; i++) h = mix(h, o->recv_counts[i]);
+    for (int i = 0; i < ranks; i++) {
+        h = (h ^ counts[i]) * 0x9E3779B97F4A7C15u;
+        h ^= h >> 29;
+    }
     return h;
 }
 
@@ -170,5 +160,17 @@ void lk__verdict_mismatch(const lk__table *t, int peer, uint64_t number, lk__pag
 {
     add(p, "the ranks do not agree: rank %d and rank %d came to operation #%llu with different calls", t->rank, peer,
         (unsigned long long)number);
+    add_table(t, NULL, p);
+}
+
+void lk__verdict_crossed(const lk__table *t, int peer, lk__page *p)
+{
+    char     mine[256], its[256];
+    lk__view v = {.pid = 0};
+    t->view(t->state, peer, &v);
+    describe_record(&v, v.entered, its, sizeof its);
+    own_call(t, mine, sizeof mine);
+    add(p, "the ranks do not agree: rank %d waits for rank %d in %s, and rank %d for rank %d in %s", t->rank, peer,
+        mine, peer, t->rank, its);
     add_table(t, NULL, p);
 }

@@ -25,8 +25,18 @@ typedef struct lk__record {
 void lk__record_make(lk__record *record, const lk__operation *operation, uint64_t number);
 /* The end of a name that is too long says most. */
 const char *lk__file_tail(const char *file);
-/* What ranks compare to see whether they made the same call. */
-uint64_t lk__operation_signature(const lk__operation *operation, int ranks);
+/* What ranks compare to see whether they made the same call: one multiplication, but for calls with a count for each
+ * rank. Calls that differ only in small numbers never look alike. */
+uint64_t lk__signature_with_counts(uint64_t signature, const size_t *counts, int ranks);
+
+static inline uint64_t lk__operation_signature(const lk__operation *o, int ranks)
+{
+    if (!LK__CHECKED) return 0;
+    uint64_t what = (uint64_t)o->kind | (uint64_t)o->type << 8 | (uint64_t)o->reduce << 16 | (uint64_t)o->root << 24;
+    uint64_t signature = ((uint64_t)o->count + ((uint64_t)o->bytes << 20)) * 0x9E3779B97F4A7C15u ^ what;
+    if (!o->recv_counts || o->kind == LK__ALL_TO_ALLV) return signature;
+    return lk__signature_with_counts(signature, o->recv_counts, ranks);
+}
 
 /* What is known about a rank. */
 typedef struct lk__view {
@@ -55,5 +65,7 @@ typedef struct lk__page {
 void lk__verdict_late(const lk__table *table, const bool *missing, double seconds, const char *verb, lk__page *page);
 void lk__verdict_lost(const lk__table *table, int peer, lk__page *page);
 void lk__verdict_mismatch(const lk__table *table, int peer, uint64_t number, lk__page *page);
+/* `peer` waits for this rank in a collective, and this rank for it in a send or receive. */
+void lk__verdict_crossed(const lk__table *table, int peer, lk__page *page);
 
 #endif
