@@ -114,7 +114,9 @@ ends_failed() { # WHAT WORDS RANKS…
         last=$(printf '%s\n' "$last" "$at" | sort -n | tail -n 1)
     done
     pids=()
-    echo "$what: noticed by all after $(awk -v at="$last" -v begun="$begun" 'BEGIN { printf "%.1f", at - begun }') s"
+    took=$(awk -v at="$last" -v begun="$begun" 'BEGIN { printf "%.1f", at - begun }')
+    awk -v took="$took" 'BEGIN { exit took > 5 }' || complain "$what: noticed by all only after $took s"
+    echo "$what: noticed by all after $took s"
 }
 
 start 10.77.0.1 0.3 1000 tcp; ends_right "two hosts over IPv4" tcp

@@ -144,9 +144,10 @@ static lk_status look_for_lost(lk__net *net, const bool *needed, const lk__net_p
         bool drained = needed && atomic_load(&p->drained);
         if (!lost && !drained) continue;
         double last = lost && atomic_load(&p->lost_at) > patience->moved ? atomic_load(&p->lost_at) : patience->moved;
-        /* What it sent before it went may still be on its way; and where only the mover's connection ended, the words
-         * are likely to say in a moment why. */
-        if (needed && lost != drained && now - last < (lost ? 2 : 0.5)) continue;
+        /* What it sent before it went may still be on its way, but not from a host that is cut off; and where only the
+         * mover's connection ended, the words are likely to say in a moment why. */
+        double grace = !lost ? 0.5 : atomic_load(&p->cut_off) ? 0.1 : 2;
+        if (needed && lost != drained && now - last < grace) continue;
         return lk__net_lost(net, i);
     }
     return LK_OK;
