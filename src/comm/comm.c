@@ -12,51 +12,6 @@
 #include <string.h>
 #include <sys/random.h>
 
-const char *lk__kind_name(lk__kind kind)
-{
-    static const char *const names[] = {
-#define KIND_NAME(name, text) text,
-        LK__KIND_LIST(KIND_NAME)
-#undef KIND_NAME
-    };
-    return (unsigned)kind < LK__KIND_COUNT ? names[kind] : "?";
-}
-
-lk__gift lk__operation_gift(const lk__operation *o, int rank)
-{
-    switch (o->kind) {
-    case LK__BARRIER: return LK__NOTHING;
-    case LK__BROADCAST: return rank == o->root ? LK__WHOLE : LK__NOTHING;
-    case LK__SCATTER: return rank == o->root ? LK__PARTS : LK__NOTHING;
-    case LK__REDUCE_SCATTER:
-    case LK__ALL_TO_ALL:
-    case LK__ALL_TO_ALLV: return LK__PARTS;
-    default: return LK__WHOLE;
-    }
-}
-
-void lk__operation_describe(const lk__operation *o, uint64_t number, char *out, size_t bytes)
-{
-    static const char *const reductions[] = {"sum", "avg", "min", "max", "prod"};
-    char                     shape[64] = "", how[64] = "", name[32] = "";
-    bool reduces = o->kind == LK__ALL_REDUCE || o->kind == LK__REDUCE || o->kind == LK__REDUCE_SCATTER;
-    bool rooted = o->kind == LK__REDUCE || o->kind == LK__BROADCAST || o->kind == LK__GATHER ||
-                  o->kind == LK__SCATTER || o->kind == LK__GATHERV;
-    bool v = o->kind == LK__ALL_GATHERV || o->kind == LK__GATHERV || o->kind == LK__ALL_TO_ALLV;
-    if (o->kind == LK__ALLOC)
-        snprintf(shape, sizeof shape, " of %zu bytes", o->bytes);
-    else if (o->kind != LK__BARRIER && o->kind != LK__SPLIT)
-        snprintf(shape, sizeof shape, v ? " %s" : " %s × %zu", lk_dtype_name(o->type), o->count);
-    if (o->kind == LK__SEND || o->kind == LK__RECV)
-        snprintf(how, sizeof how, " %s rank %d, tag %d", o->kind == LK__SEND ? "to" : "from", o->root, o->tag);
-    else
-        snprintf(how, sizeof how, "%s%s", reduces ? " " : "", reduces ? reductions[o->reduce] : "");
-    if (number) snprintf(name, sizeof name, "#%llu ", (unsigned long long)number);
-    size_t used = (size_t)snprintf(out, bytes, "%s%s%s%s", name, lk__kind_name(o->kind), shape, how);
-    if (rooted && used < bytes) used += (size_t)snprintf(out + used, bytes - used, " root %d", o->root);
-    if (used < bytes) snprintf(out + used, bytes - used, " at %s:%d", o->site.file ? o->site.file : "?", o->site.line);
-}
-
 /* ---- failure ---- */
 
 lk_status lk__comm_note(lk_comm *c, lk_status status, const char *text)

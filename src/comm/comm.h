@@ -1,43 +1,11 @@
-/* comm/comm.h - the inside of a group: what an operation is, and the table of functions that a backend is. */
+/* comm/comm.h - the inside of a group: works in flight, and the table of functions that a backend is. */
 #ifndef LK__COMM_H
 #define LK__COMM_H
 
-#include "base/base.h"
+#include "comm/operation.h"
 
-#include <lockstep/comm.h>
 #include <pthread.h>
 #include <stdatomic.h>
-
-#define LK__KIND_LIST(X)                                                                                             \
-    X(BARRIER, "barrier") X(ALL_REDUCE, "all_reduce") X(REDUCE, "reduce") X(BROADCAST, "broadcast")                  \
-    X(ALL_GATHER, "all_gather") X(REDUCE_SCATTER, "reduce_scatter") X(GATHER, "gather") X(SCATTER, "scatter")        \
-    X(ALL_TO_ALL, "all_to_all") X(ALL_GATHERV, "all_gatherv") X(GATHERV, "gatherv") X(ALL_TO_ALLV, "all_to_allv")    \
-    X(SEND, "send") X(RECV, "recv") X(SPLIT, "split") X(ALLOC, "alloc")
-
-typedef enum lk__kind {
-#define LK__KIND_ENUM(name, text) LK__##name,
-    LK__KIND_LIST(LK__KIND_ENUM)
-#undef LK__KIND_ENUM
-        LK__KIND_COUNT
-} lk__kind;
-
-const char *lk__kind_name(lk__kind kind);
-
-/* One call, as its rank made it. Split and alloc are gatherings of a few bytes from every rank, and `bytes` is what
- * they are for. */
-typedef struct lk__operation {
-    lk__kind      kind;
-    lk_dtype      type;
-    lk_reduce_op  reduce;
-    int           root; /* or the other rank of a send or receive */
-    int           tag;
-    size_t        count, bytes;
-    const void   *send;
-    void         *recv;
-    const size_t *send_counts, *send_displacements, *recv_counts,
-        *recv_displacements; /* NULL: `count` each, side by side */
-    lk_site site;
-} lk__operation;
 
 struct lk_work {
     lk_comm      *comm;
@@ -126,13 +94,6 @@ void      lk__comm_drop(lk_comm *comm); /* what lk__comm_make made, without its 
 lk_status lk__comm_note(lk_comm *comm, lk_status status, const char *text);
 /* The failure once more, into the context. */
 lk_status lk__comm_failed(lk_comm *comm);
-
-/* What `rank` gives to a collective: nothing, the same to everybody, or a part to each. */
-typedef enum lk__gift { LK__NOTHING, LK__WHOLE, LK__PARTS } lk__gift;
-lk__gift lk__operation_gift(const lk__operation *operation, int rank);
-
-/* "#17 all_reduce f32 × 1000 sum at train.c:55". */
-void lk__operation_describe(const lk__operation *operation, uint64_t number, char *out, size_t bytes);
 
 /* ---- works ---- */
 

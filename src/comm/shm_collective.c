@@ -13,7 +13,6 @@
 #include <stdio.h>
 #include <string.h>
 
-/* What a rank publishes: nothing, the same for all, or a part for each. */
 typedef struct job {
     lk__shm             *s;
     const lk__operation *o;
@@ -25,44 +24,8 @@ typedef struct job {
 
 static bool rooted_in(const lk__operation *o) { return o->kind == LK__BROADCAST || o->kind == LK__SCATTER; }
 
-/* Elements that `from` publishes for `to`, as far as this rank knows, which is enough for what it reads and writes. */
-static size_t part_count(const job *j, int from, int to)
-{
-    const lk__operation *o = j->o;
-    if (o->kind == LK__ALL_TO_ALLV) return from == j->s->rank ? o->send_counts[to] : o->recv_counts[from];
-    return o->recv_counts ? o->recv_counts[from] : o->count;
-}
-
-/* Where in this rank's send its part for `to` begins. */
-static const char *send_part(const job *j, int to)
-{
-    const lk__operation *o = j->o;
-    size_t               at = lk__operation_gift(j->o, j->s->rank) != LK__PARTS ? 0
-                              : o->send_displacements                           ? o->send_displacements[to]
-                                                                                : (size_t)to * o->count;
-    return (const char *)o->send + at * j->size;
-}
-
-/* Where in this rank's recv what `from` published goes. */
-static char *recv_part(const job *j, int from)
-{
-    const lk__operation *o = j->o;
-    bool                 gathers = o->kind == LK__ALL_GATHER || o->kind == LK__GATHER || o->kind == LK__ALL_TO_ALL ||
-                   o->kind == LK__SPLIT || o->kind == LK__ALLOC;
-    size_t at = o->recv_displacements ? o->recv_displacements[from] : gathers ? (size_t)from * o->count : 0;
-    return (char *)o->recv + at * j->size;
-}
-
-static bool receives(const job *j)
-{
-    bool at_root = j->o->kind == LK__GATHER || j->o->kind == LK__GATHERV || j->o->kind == LK__REDUCE;
-    return j->o->kind != LK__BARRIER && (!at_root || j->s->rank == j->o->root);
-}
-
-static bool reduces(const lk__operation *o)
-{
-    return o->kind == LK__ALL_REDUCE || o->kind == LK__REDUCE || o->kind == LK__REDUCE_SCATTER;
-}
+static size_t part_count(const job *j, int from, int to) { return lk__operation_count(j->o, j->s->rank, from, to); }
+static bool   receives(const job *j) { return lk__operation_receives(j->o, j->s->rank); }
 
 /* ---- coming together ---- */
 
@@ -120,8 +83,8 @@ static void copy(void *to, const void *from, size_t bytes)
     if (bytes && to != from) memcpy(to, from, bytes);
 }
 
-/* Elements [first, first + n) of every part, as many as there are, parts n elements apart. The own part stays where it
- * is. */
+/* Elements [first, first + n) of every part, as many as there are, parts n elements apart. The own part stays where
+ * it is. */
 static void publish(const job *j, char *to, size_t first, size_t n)
 {
     lk__shm *s = j->s;
@@ -131,7 +94,8 @@ static void publish(const job *j, char *to, size_t first, size_t n)
         size_t count = part_count(j, s->rank, i), here = count > first ? count - first : 0;
         if (here > n) here = n;
         if (what == LK__PARTS && i == s->rank) continue;
-        copy(to + (size_t)i * n * j->size, send_part(j, i) + first * j->size, here * j->size);
+        copy(to + (size_t)i * n * j->size, lk__operation_send_part(j->o, j->s->rank, i) + first * j->size,
+             here * j->size);
         s->sent += here * j->size;
     }
 }
@@ -142,7 +106,7 @@ static void take(const job *j, size_t first, size_t n)
     const lk__operation *o = j->o;
     lk__shm             *s = j->s;
     if (!receives(j)) return;
-    if (reduces(o)) {
+    if (lk__operation_reduces(o)) {
         size_t here = o->count > first ? o->count - first : 0;
         if (here > n) here = n;
         lk__reduce((char *)o->recv + first * j->size, j->from, s->size, here, o->type, o->reduce);
@@ -153,7 +117,7 @@ static void take(const job *j, size_t first, size_t n)
         if (rooted_in(o) && i != o->root) continue;
         size_t count = part_count(j, i, s->rank), here = count > first ? count - first : 0;
         if (here > n) here = n;
-        char *to = recv_part(j, i) + first * j->size;
+        char *to = lk__operation_recv_part(j->o, i) + first * j->size;
         if (i == s->rank) {
             if (here && to != j->from[i]) memmove(to, j->from[i], here * j->size);
         } else {
@@ -162,15 +126,15 @@ static void take(const job *j, size_t first, size_t n)
     }
 }
 
-/* Points j->from at the published elements in each rank's `where`, parts n elements apart; this rank's own at its send
- * buffer. */
+/* Points j->from at the published elements in each rank's `where`, parts n elements apart; this rank's own at its
+ * send buffer. */
 static void point(const job *j, char *(*where)(const lk__shm *s, int rank, int which), int which, size_t first,
                   size_t n)
 {
     lk__shm *s = j->s;
     for (int i = 0; i < s->size; i++) {
         if (i == s->rank)
-            j->from[i] = send_part(j, s->rank) + first * j->size;
+            j->from[i] = lk__operation_send_part(j->o, j->s->rank, s->rank) + first * j->size;
         else
             j->from[i] =
                 where(s, i, which) + (lk__operation_gift(j->o, i) == LK__PARTS ? (size_t)s->rank * n * j->size : 0);
@@ -265,8 +229,8 @@ static bool all_symmetric(const job *j, uint32_t number, char **send, char **rec
 
 /* ---- staged ---- */
 
-/* Chunk c is published in buffer c % 3. It may be overwritten when all have taken chunk c - 3, of which each has told
- * two steps ago. */
+/* Chunk c is published in buffer c % 3. It may be overwritten when all have taken chunk c - 3, of which each has
+ * told two steps ago. */
 static lk_status staged(const job *j)
 {
     size_t   parts = lk__operation_gift(j->o, j->o->kind == LK__SCATTER ? j->o->root : j->s->rank) == LK__PARTS
@@ -274,8 +238,8 @@ static lk_status staged(const job *j)
                          : 1;
     size_t   n = LK__CHUNK / parts / j->size;
     uint32_t chunks = (uint32_t)((j->most + n - 1) / n);
-    /* Steps: published 0, published 1, taken 0, published 2, taken 1, … : published c is step 2c (1 for c = 0), taken
-     * c is 2c + 3. */
+    /* Steps: published 0, published 1, taken 0, published 2, taken 1, … : published c is step 2c (1 for c = 0),
+     * taken c is 2c + 3. */
     for (uint32_t c = 0; c <= chunks; c++) {
         lk_status status = LK_OK;
         if (c < chunks) {
@@ -434,23 +398,16 @@ static lk_status large(job *j, uint32_t number)
     return j->o->kind == LK__ALL_REDUCE || j->o->kind == LK__REDUCE ? staged_reduce(j) : staged(j);
 }
 
-static size_t largest_part(const lk__shm *s, const lk__operation *o)
-{
-    size_t most = o->count;
-    for (int i = 0; o->recv_counts && i < s->size; i++)
-        if (o->recv_counts[i] > most) most = o->recv_counts[i];
-    return most;
-}
-
 lk_status lk__shm_collective(lk_comm *comm, const lk__operation *o)
 {
     lk__shm *s = comm->state;
     if (atomic_load_explicit(&s->hall->failure, memory_order_relaxed)) return lk__shm_failure(s);
     uint32_t  number = ++s->arrivals;
     lk__slot *mine = &s->me->slots[number & 1];
-    job       j = {.s = s, .o = o, .size = lk_dtype_size(o->type), .most = largest_part(s, o), .from = s->pointers};
-    bool      parts = o->kind == LK__SCATTER || o->kind == LK__REDUCE_SCATTER || o->kind == LK__ALL_TO_ALL;
-    bool      is_small = o->kind != LK__ALL_TO_ALLV && j.most * j.size * (parts ? (size_t)s->size : 1) <= LK__SMALL;
+    job       j = {
+              .s = s, .o = o, .size = lk_dtype_size(o->type), .most = lk__operation_largest(o, s->size), .from = s->pointers};
+    bool parts = o->kind == LK__SCATTER || o->kind == LK__REDUCE_SCATTER || o->kind == LK__ALL_TO_ALL;
+    bool is_small = o->kind != LK__ALL_TO_ALLV && j.most * j.size * (parts ? (size_t)s->size : 1) <= LK__SMALL;
     s->slow = !is_small;
     s->number++;
     if (!is_small) {

@@ -1,5 +1,5 @@
-/* shm_wait.c - waiting for another rank: spin, then sleep in slices, and between slices look whether there is still a
- * reason to. */
+/* shm_wait.c - waiting for another rank: spin, then sleep in slices, and between slices look whether there is still
+ * a reason to. */
 #define _GNU_SOURCE
 #include "comm/shm.h"
 

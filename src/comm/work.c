@@ -1,6 +1,6 @@
-/* work.c - operations in flight. A blocking call with nothing before it runs where it is called; all else goes through
- * one thread per group, which starts with the first asynchronous call, so a program that never makes one never has it.
- */
+/* work.c - operations in flight. A blocking call with nothing before it runs where it is called; all else goes
+ * through one thread per group, which starts with the first asynchronous call, so a program that never makes one
+ * never has it. */
 #include "comm/diary.h"
 
 #include <string.h>

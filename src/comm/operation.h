@@ -1,0 +1,74 @@
+/* comm/operation.h - one call of a collective, a send or a receive: what it is, who gives what to whom in it, and its words. */
+#ifndef LK__OPERATION_H
+#define LK__OPERATION_H
+
+#include "base/base.h"
+
+#include <lockstep/comm.h>
+
+#define LK__KIND_LIST(X)                                                                                             \
+    X(BARRIER, "barrier") X(ALL_REDUCE, "all_reduce") X(REDUCE, "reduce") X(BROADCAST, "broadcast")                  \
+    X(ALL_GATHER, "all_gather") X(REDUCE_SCATTER, "reduce_scatter") X(GATHER, "gather") X(SCATTER, "scatter")        \
+    X(ALL_TO_ALL, "all_to_all") X(ALL_GATHERV, "all_gatherv") X(GATHERV, "gatherv") X(ALL_TO_ALLV, "all_to_allv")    \
+    X(SEND, "send") X(RECV, "recv") X(SPLIT, "split") X(ALLOC, "alloc")
+
+typedef enum lk__kind {
+#define LK__KIND_ENUM(name, text) LK__##name,
+    LK__KIND_LIST(LK__KIND_ENUM)
+#undef LK__KIND_ENUM
+        LK__KIND_COUNT
+} lk__kind;
+
+const char *lk__kind_name(lk__kind kind);
+
+/* One call, as its rank made it. Split and alloc are gatherings of a few bytes from every rank, and `bytes` is what
+ * they are for. */
+typedef struct lk__operation {
+    lk__kind      kind;
+    lk_dtype      type;
+    lk_reduce_op  reduce;
+    int           root; /* or the other rank of a send or receive */
+    int           tag;
+    size_t        count, bytes;
+    const void   *send;
+    void         *recv;
+    const size_t *send_counts, *send_displacements, *recv_counts,
+        *recv_displacements; /* NULL: `count` each, side by side */
+    lk_site site;
+} lk__operation;
+
+/* "#17 all_reduce f32 × 1000 sum at train.c:55". */
+void lk__operation_describe(const lk__operation *operation, uint64_t number, char *out, size_t bytes);
+
+/* ---- who gives what to whom ---- */
+
+/* What `rank` gives to a collective: nothing, the same to everybody, or a part to each. */
+typedef enum lk__gift { LK__NOTHING, LK__WHOLE, LK__PARTS } lk__gift;
+lk__gift lk__operation_gift(const lk__operation *operation, int rank);
+
+static inline bool lk__operation_reduces(const lk__operation *o)
+{
+    return o->kind == LK__ALL_REDUCE || o->kind == LK__REDUCE || o->kind == LK__REDUCE_SCATTER;
+}
+
+static inline bool lk__operation_receives(const lk__operation *o, int rank)
+{
+    bool at_root = o->kind == LK__GATHER || o->kind == LK__GATHERV || o->kind == LK__REDUCE;
+    return o->kind != LK__BARRIER && (!at_root || rank == o->root);
+}
+
+/* Elements that `from` has for `to`, as far as `rank`, whose call this is, knows: enough when it is one of the two. */
+static inline size_t lk__operation_count(const lk__operation *o, int rank, int from, int to)
+{
+    if (o->kind == LK__ALL_TO_ALLV) return from == rank ? o->send_counts[to] : o->recv_counts[from];
+    return o->recv_counts ? o->recv_counts[from] : o->count;
+}
+
+/* Elements of the largest part that any rank gives, as far as all know alike. */
+size_t lk__operation_largest(const lk__operation *operation, int ranks);
+
+/* Where in the send buffer of `rank` its part for `to` begins, and where in a receive buffer that of `from` does. */
+const char *lk__operation_send_part(const lk__operation *operation, int rank, int to);
+char       *lk__operation_recv_part(const lk__operation *operation, int from);
+
+#endif
