@@ -25,6 +25,37 @@ static void run_tcp(int size, void (*function)(rank_test *t))
     run_ranks(size, &config, function, NULL);
 }
 
+/* ---- what a step costs ---- */
+
+static lk_status a_step(rank_test *t, float *x)
+{
+    lk_work  *works[3] = {NULL};
+    lk_status status = lk_comm_all_reduce(t->comm, x, x, 5, LK_F32, LK_SUM, NULL);
+    for (int i = 0; i < 3 && status >= 0; i++)
+        status = lk_comm_all_reduce(t->comm, x + (i << 18), x + (i << 18), 1 << 18, LK_F32, LK_MAX, &works[i]);
+    for (int i = 0; i < 3 && status >= 0; i++) status = lk_work_wait(works[i]);
+    if (status >= 0) status = lk_comm_broadcast(t->comm, x, 1 << 18, LK_F32, 1, NULL);
+    return status < 0 ? status : lk_comm_barrier(t->comm);
+}
+
+static void steps(rank_test *t)
+{
+    float *x = calloc(3 << 18, sizeof *x);
+    REQUIRE(x && lk_comm_reserve(t->comm, 3) == LK_OK);
+    for (int i = 0; i < 3; i++) REQUIRE(a_step(t, x) == LK_OK, "%s", lk_comm_error(t->comm));
+    uint64_t before = lk_context_allocations(t->context);
+    for (int i = 0; i < 10; i++) REQUIRE(a_step(t, x) == LK_OK, "%s", lk_comm_error(t->comm));
+    CHECK(lk_context_allocations(t->context) == before, "rank %d: %llu allocations", t->rank,
+          (unsigned long long)(lk_context_allocations(t->context) - before));
+    free(x);
+}
+
+static void the_same_calls_again_allocate_nothing(void)
+{
+    run_tcp(2, steps);
+    run_tcp(3, steps);
+}
+
 /* ---- mixed: processes, some of them on each played host ---- */
 
 static const int *layout; /* hosts of ranks; NULL: `each` ranks a host, side by side */
@@ -119,7 +150,10 @@ int main(int count, char **arguments)
         launched_backend = which;
         return run_cases(&launched);
     }
-    if (!*which || strcmp(which, "tcp") == 0) result |= run_cases(&tcp);
+    if (!*which || strcmp(which, "tcp") == 0) {
+        RUN(the_same_calls_again_allocate_nothing);
+        result |= run_cases(&tcp);
+    }
     if (!*which || strcmp(which, "mixed") == 0) {
         each = 2;
         result |= run_cases(&mixed);

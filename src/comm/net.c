@@ -210,6 +210,7 @@ void lk__net_table_free(lk_comm *c)
     lk__mesh_close(&net->mesh);
     lk__free(c->context, LK_MEMORY_OTHER, net->inbox, LK__INBOX);
     lk__free(c->context, LK_MEMORY_OTHER, net->peers, peer_bytes(net));
+    lk__free(c->context, LK_MEMORY_OTHER, net->pending, (size_t)net->size * sizeof *net->pending);
     lk__free(c->context, LK_MEMORY_OTHER, net, sizeof *net);
     c->state = NULL;
 }
@@ -222,6 +223,10 @@ static lk_status take_peers(lk__net *net)
         *p = (lk__peer){.ear = {lk__net_hear}, .net = net, .rank = i, .fd = -1};
         p->last_note = &p->notes;
         if (i == net->rank || status < 0) continue;
+        if (!(p->in = lk__alloc(net->comm->context, LK_MEMORY_OTHER, LK__WORD_MOST))) {
+            status = LK_ENOMEM;
+            continue;
+        }
         p->fd = net->mesh.ranks[i].fds[0];
         net->mesh.ranks[i].fds[0] = -1;
         status = lk__net_watch(net, p->fd, &p->ear);
@@ -273,7 +278,8 @@ lk_status lk__net_create(lk_comm *c, lk__mesh *mesh, const lk__mover *mover)
     pthread_mutex_init(&net->lock, NULL);
     net->inbox = lk__alloc(c->context, LK_MEMORY_OTHER, LK__INBOX);
     net->peers = lk__alloc(c->context, LK_MEMORY_OTHER, peer_bytes(net));
-    lk_status status = net->inbox && net->peers ? LK_OK : LK_ENOMEM;
+    net->pending = lk__alloc(c->context, LK_MEMORY_OTHER, (size_t)net->size * sizeof *net->pending);
+    lk_status status = net->inbox && net->peers && net->pending ? LK_OK : LK_ENOMEM;
     if (status >= 0 && (net->epoll < 0 || net->bell < 0 || net->thread_bell < 0))
         status = lk__fail(c->context, LK_EIO, "rank %d cannot watch its connections: %s", c->rank, strerror(errno));
     if (net->peers) {

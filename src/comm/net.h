@@ -154,6 +154,7 @@ struct lk__net {
     pthread_t            thread;
     bool                 running;
     int                  spins;
+    bool                *pending; /* by rank: whom the flight that is waited for still concerns */
     lk__piece           *pieces;
     struct lk__listener *listener; /* prepared for a split */
     /* for the algorithms (net_collective.c, net_transfer.c), which make and free it */

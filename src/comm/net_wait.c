@@ -194,14 +194,12 @@ lk_status lk__net_flight_wait(lk__net *net, lk__flight *flight, const bool *need
     lk__net_patience patience = {0};
     lk_status        status = net->mover->wait(net, flight, 0);
     if (status != LK_END) return status;
-    bool *pending = lk__alloc(net->comm->context, LK_MEMORY_OTHER, (size_t)net->size);
-    if (!pending) return lk__net_raise(net, LK_ENOMEM, "no memory to wait for other ranks");
+    bool *pending = net->pending;
     while ((status = net->mover->wait(net, flight, LK__NET_SLICE_MS / 1e3)) == LK_END) {
         for (int i = 0; i < net->size; i++)
             pending[i] = i != net->rank && (!needed || needed[i]) &&
                          (!net->mover->pending || net->mover->pending(net, flight, i));
         if ((status = lk__net_look(net, pending, &patience)) < 0) break;
     }
-    lk__free(net->comm->context, LK_MEMORY_OTHER, pending, (size_t)net->size);
     return status;
 }

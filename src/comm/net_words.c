@@ -172,7 +172,6 @@ static void read_words(lk__net *net, lk__peer *p, bool ending)
         p->beats = 0;
         long   taken = hear_words(net, p, net->inbox, have);
         size_t left = taken < 0 ? 0 : have - (size_t)taken;
-        if (left && !p->in && !(p->in = lk__alloc(net->comm->context, LK_MEMORY_OTHER, LK__WORD_MOST))) taken = -1;
         if (taken < 0) {
             lk__log(net->comm->context, LK_LOG_WARNING, "rank %d says what no rank says: its connection is closed",
                     p->rank);

@@ -38,7 +38,7 @@ typedef struct item {
 struct lk__flight {
     int         count, left; /* items; those not done */
     int         room;
-    lk__flight *next;
+    lk__flight *next; /* among the spare ones */
     item        items[];
 };
 
@@ -58,8 +58,9 @@ typedef struct stream {
 } stream;
 
 typedef struct tcp {
-    stream *streams; /* by rank, then number */
-    int     count;   /* a rank */
+    stream     *streams; /* by rank, then number */
+    int         count;   /* a rank */
+    lk__flight *spare;   /* over, to be used again: the same calls again and again allocate nothing */
 } tcp;
 
 static stream *stream_of(lk__net *net, int peer, int which)
@@ -213,6 +214,14 @@ static size_t flight_bytes(int room) { return sizeof(lk__flight) + (size_t)room 
 
 static lk__flight *make_flight(lk__net *net, int room)
 {
+    tcp *t = net->mover_state;
+    for (lk__flight **at = &t->spare; *at; at = &(*at)->next) {
+        lk__flight *f = *at;
+        if (f->room < room) continue;
+        *at = f->next;
+        f->count = 0;
+        return f;
+    }
     lk__flight *f = lk__alloc(net->comm->context, LK_MEMORY_OTHER, flight_bytes(room));
     if (f) f->room = room;
     return f;
@@ -290,6 +299,7 @@ static lk_status wait_flight(lk__net *net, lk__flight *f, double seconds)
 /* What is half done leaves the stream in the middle of something: it is of no use any more. */
 static void finish(lk__net *net, lk__flight *f)
 {
+    tcp *t = net->mover_state;
     if (!f) return;
     for (int k = 0; k < f->count && f->left > 0; k++) {
         item   *i = &f->items[k];
@@ -301,7 +311,9 @@ static void finish(lk__net *net, lk__flight *f)
         s->broken = true;
         shutdown(s->fd, SHUT_RDWR);
     }
-    lk__free(net->comm->context, LK_MEMORY_OTHER, f, flight_bytes(f->room));
+    f->left = 0;
+    f->next = t->spare;
+    t->spare = f;
 }
 
 static bool pending(lk__net *net, lk__flight *f, int peer)
@@ -350,6 +362,10 @@ static void free_streams(lk__net *net)
 {
     tcp *t = net->mover_state;
     if (!t) return;
+    for (lk__flight *f = t->spare, *next; f; f = next) {
+        next = f->next;
+        lk__free(net->comm->context, LK_MEMORY_OTHER, f, flight_bytes(f->room));
+    }
     for (int k = 0; t->streams && k < net->size * t->count; k++)
         if (t->streams[k].fd >= 0) close(t->streams[k].fd);
     lk__free(net->comm->context, LK_MEMORY_OTHER, t->streams, stream_bytes(net, t));
