@@ -143,7 +143,18 @@ static void layers_spare_the_network(void)
 
 /* ---- what goes wrong ---- */
 
-typedef enum trouble { DISAGREES, DISAGREES_WITHIN, DIES, STOPS, GIVES_UP, LEAVES, DIES_INSIDE } trouble;
+typedef enum trouble {
+    DISAGREES,
+    DISAGREES_WITHIN,
+    CROSSES_WITHIN,
+    CROSSES_HOSTS,
+    CROSSES_LATER,
+    DIES,
+    STOPS,
+    GIVES_UP,
+    LEAVES,
+    DIES_INSIDE
+} trouble;
 
 /* The culprit is the last rank but one; all others go on until something happens. */
 static void with_trouble(rank_test *t)
@@ -167,6 +178,14 @@ static void with_trouble(rank_test *t)
         }
         if (round == 30 && culprit && what == DISAGREES_WITHIN) {
             status = lk_comm_broadcast(t->comm, data, n, LK_F32, 0, NULL);
+            continue;
+        }
+        if (round == 30 && culprit && what >= CROSSES_WITHIN &&
+            what <= CROSSES_LATER) { /* a receive, and nobody sends */
+            lk_work *work = NULL;
+            status = lk_comm_recv(t->comm, data, 3, LK_F32, what == CROSSES_HOSTS ? 0 : t->rank + 1, 4,
+                                  what == CROSSES_LATER ? &work : NULL);
+            if (work) status = lk_work_wait(work);
             continue;
         }
         status = lk_comm_all_reduce(t->comm, data, data, n, LK_F32, LK_SUM, NULL);
@@ -203,7 +222,7 @@ static void everyone_says(trouble what, int size, int each, lk_status status, co
     snprintf(name, sizeof name, "rank %d", size - 2);
     for (int i = 0; i < size; i++) {
         outcome *o = &outcomes[i];
-        if (i == size - 2 && what != DISAGREES && what != DISAGREES_WITHIN && what != GIVES_UP) continue;
+        if (i == size - 2 && what > CROSSES_LATER && what != GIVES_UP) continue;
         CHECK(o->status == status, "rank %d: status %d: %s", i, o->status, o->text);
         CHECK(o->seconds < 60, "rank %d took %.1f s: it waited for a deadline", i, o->seconds);
         CHECK(strstr(o->text, name) && strstr(o->text, word), "rank %d: %s", i, o->text);
@@ -215,6 +234,9 @@ static void all_hosts_hear_of_whoever_fails(void)
     for (int each = 2; each <= 4; each += 2) {
         everyone_says(DISAGREES, 8, each, LK_EMISMATCH, "99999");
         everyone_says(DISAGREES_WITHIN, 8, each, LK_EMISMATCH, "broadcast");
+        everyone_says(CROSSES_WITHIN, 8, each, LK_EMISMATCH, "waits for rank 7 in recv f32 × 3 from rank 7, tag 4");
+        everyone_says(CROSSES_HOSTS, 8, each, LK_EMISMATCH, "waits for rank 0 in recv f32 × 3 from rank 0, tag 4");
+        everyone_says(CROSSES_LATER, 8, each, LK_EMISMATCH, "and rank 7 for rank 6 in #");
         everyone_says(DIES, 8, each, LK_EIO, "died");
         for (int round = 0; round < 3; round++) everyone_says(DIES_INSIDE, 8, each, LK_EIO, "died");
         everyone_says(STOPS, 8, each, LK_ETIMEOUT, "did not do its part");

@@ -69,6 +69,10 @@ struct lk_comm {
     int                rank, size, local_rank, local_size; /* local: on this host */
     int64_t            timeout_ms, stall_ms, join_ms;
     struct lk__diary  *diary; /* diary.h; NULL: none, as in the groups that a mixed one holds */
+    /* Of a group that carries transfers for another, `outer`: LK_END when its rank `peer` has come to a collective of the outer
+     * group which this rank has not come to; with the transfer that then waits for ever, the failure of all. */
+    lk_comm *outer;
+    lk_status (*crossed)(lk_comm *outer, int peer, const lk__operation *transfer);
 
     atomic_int      failed;  /* status of the group's first failure, once this rank knows it; text is set before */
     pthread_mutex_t failing; /* guards text while `failed` is set; a leaf */

@@ -249,7 +249,7 @@ void      lk__net_ring(lk__net *net);                        /* wakes who sleeps
 int       lk__net_turn(lk__net *net, int milliseconds);      /* one wait on the set, and what came */
 void      lk__net_ask(lk__net *net, double seconds);         /* where is everyone? until all answered */
 lk_status lk__net_mismatch(lk__net *net, int peer);
-lk_status lk__net_crossed(lk__net *net, int peer);
+lk_status lk__net_crossed(lk__net *net, const lk__operation *transfer);
 lk_status lk__net_lost(lk__net *net, int peer);
 lk_status lk__net_late(lk__net *net, const bool *missing, double seconds);
 void      lk__net_stalled(lk__net *net, const bool *missing, double seconds);

@@ -341,7 +341,7 @@ static lk_status look_for_crossed(lk__net *net, const desk *d, const lk_work *un
         const lk__operation *o = &w->operation;
         if (w->complete || !lk__net_ahead(net, o->root)) continue;
         if (o->kind == LK__SEND ? !is_wanted(d, w) : !w->announced && !is_announced(d, o))
-            return lk__net_crossed(net, o->root);
+            return lk__net_crossed(net, o);
     }
     return LK_OK;
 }

@@ -144,12 +144,12 @@ lk_status lk__net_mismatch(lk__net *net, int peer)
     return lk__net_raise(net, LK_EMISMATCH, p.text);
 }
 
-lk_status lk__net_crossed(lk__net *net, int peer)
+lk_status lk__net_crossed(lk__net *net, const lk__operation *transfer)
 {
     lk__page  p = {.used = 0};
     lk__table table = table_of(net);
     lk__net_ask(net, 0.1);
-    lk__verdict_crossed(&table, peer, &p);
+    lk__verdict_crossed(&table, transfer->root, transfer, &p);
     return lk__net_raise(net, LK_EMISMATCH, p.text);
 }
 

@@ -193,7 +193,7 @@ uint64_t  lk__process_started(int64_t pid);
 bool      lk__shm_anyone_busy(const lk__shm *s);
 /* The sentence and the table. word: what is waited for in each seat, or NULL where only `peer` is. */
 lk_status lk__shm_mismatch(lk__shm *s, int peer);
-lk_status lk__shm_crossed(lk__shm *s, int peer);
+lk_status lk__shm_crossed(lk__shm *s, const lk__operation *transfer);
 lk_status lk__shm_lost(lk__shm *s, int peer);
 lk_status lk__shm_late(lk__shm *s, int peer, _Atomic uint32_t *word, uint32_t target, double seconds);
 void      lk__shm_stalled(lk__shm *s, int peer, _Atomic uint32_t *word, uint32_t target, double seconds);

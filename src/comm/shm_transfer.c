@@ -268,14 +268,16 @@ static bool is_ahead(const lk__shm *s, int peer)
  * waits for it here waits for ever, once the ring between them has nothing more to give, or to take. */
 static lk_status look_for_crossed(lk__shm *s, const lk_work *under_way)
 {
+    lk_comm *c = s->comm;
     for (const lk_work *w = under_way; w; w = w->next) {
         int  peer = w->operation.root;
-        bool sends = w->operation.kind == LK__SEND;
-        if (w->complete || !is_ahead(s, peer)) continue;
+        bool sends = w->operation.kind == LK__SEND, here = is_ahead(s, peer);
+        if (w->complete || (!here && !(c->crossed && c->crossed(c->outer, peer, NULL) == LK_END))) continue;
         const lk__ring *r = sends ? ring(s, s->rank, peer) : ring(s, peer, s->rank);
         uint32_t        held =
             atomic_load_explicit(&r->head, memory_order_acquire) - atomic_load_explicit(&r->tail, memory_order_acquire);
-        if (held == (sends ? s->ring_bytes : 0)) return lk__shm_crossed(s, peer);
+        if (held != (sends ? s->ring_bytes : 0)) continue;
+        return here ? lk__shm_crossed(s, &w->operation) : c->crossed(c->outer, peer, &w->operation);
     }
     return LK_OK;
 }

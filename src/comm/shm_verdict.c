@@ -172,11 +172,11 @@ static void await_notes(const lk__shm *s)
     }
 }
 
-lk_status lk__shm_crossed(lk__shm *s, int peer)
+lk_status lk__shm_crossed(lk__shm *s, const lk__operation *transfer)
 {
     lk__page  p = {.used = 0};
     lk__table table = table_of(s);
-    lk__verdict_crossed(&table, peer, &p);
+    lk__verdict_crossed(&table, transfer->root, transfer, &p);
     return lk__shm_raise(s, LK_EMISMATCH, p.text);
 }
 

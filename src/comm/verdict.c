@@ -163,13 +163,13 @@ void lk__verdict_mismatch(const lk__table *t, int peer, uint64_t number, lk__pag
     add_table(t, NULL, p);
 }
 
-void lk__verdict_crossed(const lk__table *t, int peer, lk__page *p)
+void lk__verdict_crossed(const lk__table *t, int peer, const lk__operation *transfer, lk__page *p)
 {
     char     mine[256], its[256];
     lk__view v = {.pid = 0};
     t->view(t->state, peer, &v);
     describe_record(&v, v.entered, its, sizeof its);
-    own_call(t, mine, sizeof mine);
+    lk__operation_describe(transfer, 0, mine, sizeof mine);
     add(p, "the ranks do not agree: rank %d waits for rank %d in %s, and rank %d for rank %d in %s", t->rank, peer,
         mine, peer, t->rank, its);
     add_table(t, NULL, p);

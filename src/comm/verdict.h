@@ -66,6 +66,6 @@ void lk__verdict_late(const lk__table *table, const bool *missing, double second
 void lk__verdict_lost(const lk__table *table, int peer, lk__page *page);
 void lk__verdict_mismatch(const lk__table *table, int peer, uint64_t number, lk__page *page);
 /* `peer` waits for this rank in a collective, and this rank for it in a send or receive. */
-void lk__verdict_crossed(const lk__table *table, int peer, lk__page *page);
+void lk__verdict_crossed(const lk__table *table, int peer, const lk__operation *transfer, lk__page *page);
 
 #endif

@@ -1,0 +1,26 @@
+/* comm/mixed.h - what a mixed group holds, and its collectives in layers. */
+#ifndef LK__MIXED_H
+#define LK__MIXED_H
+
+#include "comm/comm.h"
+
+enum { LK__FLAT, LK__LOCAL, LK__ACROSS, LK__GROUPS }; /* see mixed.c */
+
+typedef struct lk__mixed {
+    lk_comm *groups[LK__GROUPS]; /* NULL: not needed */
+    int      hosts, host;        /* how many, and which this is */
+    int      each, place;        /* ranks of this host, and which of them this is */
+    int     *neighbours;         /* by rank: which of this host's it is; -1 of another host */
+    bool     layered;
+    char    *scratch;
+    size_t   scratch_bytes;
+} lk__mixed;
+
+/* By one of the groups, in this thread. */
+lk_status lk__mixed_run(const lk__mixed *mixed, int group, const lk__operation *operation);
+
+/* mixed_layers.c. After all ranks have come; a failure is that of one of the groups, or of this rank alone. */
+bool      lk__mixed_fits_layers(const lk__mixed *mixed, const lk__operation *operation);
+lk_status lk__mixed_layered(lk_comm *comm, const lk__operation *operation);
+
+#endif

@@ -1,0 +1,164 @@
+/* mixed_layers.c - large collectives in layers: within the hosts, each rank's slice across them, and within again. Partial
+ * results are held wide enough that the bits are those of the flat order. */
+#include "comm/mixed.h"
+#include "comm/reduce.h"
+
+#include <string.h>
+
+enum {
+    LAYERED_LEAST = 32 << 10, /* bytes; below, one exchange among all is faster than three */
+    SCRATCH = 8 << 20,        /* bytes of partial results at once, where they have to be copied */
+};
+
+lk_status lk__mixed_run(const lk__mixed *m, int group, const lk__operation *o)
+{
+    return m->groups[group]->backend->collective(m->groups[group], o);
+}
+
+static lk_status grow_scratch(lk_comm *c, size_t bytes)
+{
+    lk__mixed *m = c->state;
+    if (m->scratch_bytes >= bytes) return LK_OK;
+    lk__free(c->context, LK_MEMORY_OTHER, m->scratch, m->scratch_bytes);
+    m->scratch = lk__alloc(c->context, LK_MEMORY_OTHER, bytes);
+    m->scratch_bytes = m->scratch ? bytes : 0;
+    return m->scratch ? LK_OK : LK_ENOMEM;
+}
+
+/* Reduces `count` elements of each of this host's ranks at `data` into the slice of this rank, which is the place-th of
+ * them, then the slices of all hosts. root: the host that gets the result; -1: all do. */
+static lk_status reduce_slices(lk__mixed *m, const lk__operation *o, const void *send, char *data, size_t count,
+                               lk_dtype type, int root)
+{
+    size_t        bytes = count * lk_dtype_size(type);
+    char         *slice = data + (size_t)m->place * bytes;
+    lk__operation inside = {.kind = LK__REDUCE_SCATTER,
+                            .type = type,
+                            .reduce = lk__reduce_step(o->reduce),
+                            .count = count,
+                            .send = send,
+                            .recv = slice,
+                            .site = o->site};
+    lk_status     status = lk__mixed_run(m, LK__LOCAL, &inside);
+    if (status < 0) return status;
+    inside.kind = root < 0 ? LK__ALL_REDUCE : LK__REDUCE;
+    inside.root = root < 0 ? 0 : root;
+    inside.send = slice;
+    return lk__mixed_run(m, LK__ACROSS, &inside);
+}
+
+/* The slices of this host, side by side at data: all of its ranks get them, or the one of place `root`. */
+static lk_status gather_slices(lk__mixed *m, const lk__operation *o, char *data, size_t count, lk_dtype type, int root)
+{
+    lk__operation inside = {.kind = root < 0 ? LK__ALL_GATHER : LK__GATHER,
+                            .type = type,
+                            .root = root < 0 ? 0 : root,
+                            .count = count,
+                            .send = data + (size_t)m->place * count * lk_dtype_size(type),
+                            .recv = data,
+                            .site = o->site};
+    return lk__mixed_run(m, LK__LOCAL, &inside);
+}
+
+/* all_reduce and reduce: `count` elements from send to recv, by way of the scratch, in slices that are filled up. */
+static lk_status reduce_copied(lk_comm *c, const lk__operation *o, size_t first, size_t count)
+{
+    lk__mixed *m = c->state;
+    lk_dtype   wide = lk__reduce_partial(o->type, o->reduce);
+    bool       rooted = o->kind == LK__REDUCE, gets = !rooted || c->rank == o->root;
+    int        host = rooted ? o->root / m->each : -1, place = rooted ? o->root % m->each : -1;
+    size_t     slice = (count + (size_t)m->each - 1) / (size_t)m->each, all = slice * (size_t)m->each;
+    size_t     size = lk_dtype_size(o->type), wide_size = lk_dtype_size(wide);
+    char      *partial = m->scratch, *result = partial + lk__round_up(all * wide_size, 64);
+    size_t     own = (size_t)m->place * slice;
+    lk__reduce_widen(partial, (const char *)o->send + first * size, count, o->type, wide);
+    memset(partial + count * wide_size, 0, (all - count) * wide_size);
+    lk_status status = reduce_slices(m, o, partial, partial, slice, wide, host);
+    if (status < 0 || (rooted && m->host != host)) return status;
+    lk__reduce_finish(result + own * size, partial + own * wide_size, c->size, slice, o->type, o->reduce);
+    status = gather_slices(m, o, result, slice, o->type, place);
+    if (status >= 0 && gets) memcpy((char *)o->recv + first * size, result, count * size);
+    return status;
+}
+
+static lk_status layered_reduce(lk_comm *c, const lk__operation *o)
+{
+    lk__mixed *m = c->state;
+    lk_dtype   wide = lk__reduce_partial(o->type, o->reduce);
+    size_t     size = lk_dtype_size(o->type), slice = o->count / (size_t)m->each;
+    if (o->kind == LK__ALL_REDUCE && wide == o->type && o->count % (size_t)m->each == 0) {
+        char     *own = (char *)o->recv + (size_t)m->place * slice * size;
+        lk_status status = reduce_slices(m, o, o->send, o->recv, slice, o->type, -1);
+        if (status < 0) return status;
+        lk__reduce_finish(own, own, c->size, slice, o->type, o->reduce);
+        return gather_slices(m, o, o->recv, slice, o->type, -1);
+    }
+    size_t    most = SCRATCH / lk_dtype_size(wide), n = o->count < most ? o->count : most;
+    size_t    room = n + (size_t)m->each;
+    lk_status status = grow_scratch(c, lk__round_up(room * lk_dtype_size(wide), 64) + room * size);
+    for (size_t first = 0; first < o->count && status >= 0; first += n)
+        status = reduce_copied(c, o, first, o->count - first < n ? o->count - first : n);
+    return status;
+}
+
+/* Within the root's host to all; each of them hands its slice to the other hosts; there they are put together. */
+static lk_status layered_broadcast(lk_comm *c, const lk__operation *o)
+{
+    lk__mixed *m = c->state;
+    size_t     size = lk_dtype_size(o->type), slice = o->count / (size_t)m->each, rest = o->count % (size_t)m->each;
+    int        host = o->root / m->each;
+    char *own = (char *)o->recv + (size_t)m->place * slice * size, *tail = (char *)o->recv + (o->count - rest) * size;
+    lk__operation inside = *o;
+    lk_status     status = LK_OK;
+    inside.root = o->root % m->each;
+    if (m->host == host) status = lk__mixed_run(m, LK__LOCAL, &inside);
+    inside.root = host;
+    inside.count = slice;
+    inside.send = inside.recv = own;
+    if (status >= 0) status = lk__mixed_run(m, LK__ACROSS, &inside);
+    inside.count = rest;
+    inside.send = inside.recv = tail;
+    if (status >= 0 && rest) status = lk__mixed_run(m, LK__ACROSS, &inside);
+    return status < 0 || m->host == host ? status : gather_slices(m, o, o->recv, slice, o->type, -1);
+}
+
+/* Within the hosts; then each rank gets its peers' parts across; then host by host within again. */
+static lk_status layered_gather(lk_comm *c, const lk__operation *o)
+{
+    lk__mixed *m = c->state;
+    size_t     bytes = o->count * lk_dtype_size(o->type), block = bytes * (size_t)m->each,
+           length = sizeof(size_t) * 2 * (size_t)m->hosts;
+    size_t *counts = lk__alloc(c->context, LK_MEMORY_OTHER, length), *at = counts + m->hosts;
+    char   *recv = o->recv, *own = recv + (size_t)c->rank * bytes;
+    if (!counts) return LK_ENOMEM;
+    if (o->send != own) memmove(own, o->send, bytes);
+    for (int h = 0; h < m->hosts; h++) {
+        counts[h] = o->count;
+        at[h] = (size_t)(h * m->each + m->place) * o->count;
+    }
+    lk__operation inside = {.kind = LK__ALL_GATHERV,
+                            .type = o->type,
+                            .send = own,
+                            .recv = recv,
+                            .recv_counts = counts,
+                            .recv_displacements = at,
+                            .site = o->site};
+    lk_status     status = lk__mixed_run(m, LK__ACROSS, &inside);
+    for (int h = 0; h < m->hosts && status >= 0; h++)
+        status = gather_slices(m, o, recv + (size_t)h * block, o->count, o->type, -1);
+    lk__free(c->context, LK_MEMORY_OTHER, counts, length);
+    return status;
+}
+
+bool lk__mixed_fits_layers(const lk__mixed *m, const lk__operation *o)
+{
+    bool kind =
+        o->kind == LK__ALL_REDUCE || o->kind == LK__REDUCE || o->kind == LK__BROADCAST || o->kind == LK__ALL_GATHER;
+    return m->layered && kind && o->count * lk_dtype_size(o->type) >= LAYERED_LEAST;
+}
+
+lk_status lk__mixed_layered(lk_comm *c, const lk__operation *o)
+{
+    if (o->kind == LK__BROADCAST) return layered_broadcast(c, o);
+    return o->kind == LK__ALL_GATHER ? layered_gather(c, o) : layered_reduce(c, o);
+}
