@@ -1,0 +1,68 @@
+#!/usr/bin/env bash
+# ddp_namespaces.sh - data parallel over two hosts, as network namespaces of this machine joined by a veth pair: two ranks on each, by shared
+# memory within a host and tcp between, or tcp alone, end with the bits of one process; a rank that dies on one host ends the job on the other,
+# by name. Skipped where namespaces are not permitted.   ctest: timeout 200
+set -u
+[ -z "${LK_SANITIZE:-}" ] || exit 77 # everything it runs is tested elsewhere, and faster
+skip() { echo "skipped: $*"; exit 77; }
+command -v ip > /dev/null || skip "there is no ip"
+a=lkda-$$ b=lkdb-$$
+work=$(mktemp -d)
+jobs=()
+finish() {
+    for pid in "${jobs[@]:-}"; do [ -z "$pid" ] || kill -KILL "$pid" 2> /dev/null; done
+    ip netns del $a 2> /dev/null
+    ip netns del $b 2> /dev/null
+    rm -rf "$work"
+}
+trap finish EXIT
+ip netns add $a 2> "$work/why" || skip "network namespaces are not permitted: $(cat "$work/why")"
+ip netns add $b
+ip -n $a link add lkveth type veth peer name lkveth netns $b 2> "$work/why" || skip "no veth: $(cat "$work/why")"
+for end in "$a 1" "$b 2"; do
+    read -r space number <<< "$end"
+    ip -n $space link set lo up
+    ip -n $space addr add 10.79.0.$number/24 dev lkveth
+    ip -n $space link set lkveth up
+done
+fail() { echo "$*" >&2; exit 1; }
+hash_of() { sed -n 's/.*"hash": *"\([0-9a-f]*\)".*/\1/p' "$1"; }
+unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT LOCKSTEP_JOB
+LOCKSTEP_TOKEN=$(head -c16 /dev/urandom | od -An -tx1 | tr -d ' \n')
+export LOCKSTEP_TOKEN
+options="--model cnn --data synthetic --batch 48 --threads 1 --seed 5 --eval-every -1 --reproducible --json"
+port=29600
+
+# start OPTIONS…: the same command on both hosts, two ranks on each
+start() {
+    port=$((port + 1)) jobs=()
+    for node in 1 0; do
+        [ $node = 0 ] && space=$a || space=$b
+        # shellcheck disable=SC2086
+        ip netns exec $space "$LOCKSTEP" run -n 2 --nnodes 2 --node-rank $node --master-addr 10.79.0.1 --master-port $port -- \
+            "$LOCKSTEP" train $options "$@" > "$work/out.$node" 2> "$work/err.$node" &
+        jobs+=($!)
+    done
+}
+
+# shellcheck disable=SC2086
+"$LOCKSTEP" train $options --steps 12 > "$work/whole" 2> "$work/err" || fail "one process: $(cat "$work/err")"
+want=$(hash_of "$work/whole")
+[ -n "$want" ] || fail "one process says no hash: $(cat "$work/whole")"
+for backend in mixed tcp; do
+    start --steps 12 --backend $backend
+    for job in "${jobs[@]}"; do wait "$job" || fail "$backend: $(cat "$work"/err.*)"; done
+    [ "$(hash_of "$work/out.0")" = "$want" ] || fail "$backend: $(hash_of "$work/out.0") instead of $want: $(cat "$work"/err.*)"
+    echo "two hosts, $backend: the bits of one process"
+done
+
+start --steps 100000 --log "$work/log"
+for _ in $(seq 200); do grep -qs "\"step\"" "$work/log" && break; sleep 0.05; done
+victim=
+for pid in $(pgrep -P "${jobs[0]}"); do tr '\0' '\n' < /proc/"$pid"/environ 2> /dev/null | grep -qx RANK=3 && victim=$pid; done
+[ -n "$victim" ] || fail "rank 3 is nowhere: $(cat "$work"/err.*)"
+kill -KILL "$victim"
+for job in "${jobs[@]}"; do wait "$job" && fail "a host did not notice that rank 3 is dead"; done
+jobs=()
+grep -q "rank 3 of 4 .* died" "$work/err.0" || fail "the other host does not say who died: $(cat "$work/err.0")"
+echo "a rank killed on one host is named on the other"
