@@ -120,7 +120,7 @@ static lk_status measure_limits(bench *b, result *r)
     int       calls = each < 65536 ? 200 : each < 8 << 20 ? 20 : 7;
     lk_status status = LK_OK;
     for (int kind = 0; kind < 2 && status >= 0; kind++) {
-        status = lk_comm_barrier(b->comm);
+        status = lk_comm_barrier(b->comm, NULL);
         for (int i = 0; i < calls; i++) {
             double start = now();
             if (kind == 0)
@@ -155,7 +155,7 @@ static lk_status measure(bench *b, result *r)
     }
     r->calls = r->bytes < 65536 ? 2000 : r->bytes < 2 << 20 ? 300 : r->bytes < 32 << 20 ? 40 : 10;
     for (int i = 0; i < 3 && status >= 0; i++) status = call(b, buffer, second, r->bytes);
-    if (status >= 0) status = lk_comm_barrier(b->comm);
+    if (status >= 0) status = lk_comm_barrier(b->comm, NULL);
     int in_a_row = r->bytes < 4096 ? 16 : 1; /* a clock's reading would be a tenth of what it measures */
     for (int i = 0; i < r->calls && status >= 0; i++) {
         double start = now();

@@ -198,7 +198,7 @@ static lk_status save(job *j, const char *directory)
         lk_comm_busy_end(j->comm);
         TRY(status);
     }
-    return lk_comm_barrier(j->comm);
+    return lk_comm_barrier(j->comm, NULL);
 }
 
 static lk_status run(job *j, const char *data, int epochs, const char *directory)

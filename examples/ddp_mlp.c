@@ -156,7 +156,7 @@ static lk_status run(job *j, double *accuracy)
     }
     TRY(evaluate(j, accuracy));
     if (j->rank == 0 && j->file) TRY(lk_weights_save(j->store, j->file));
-    return lk_comm_barrier(j->comm); /* nobody leaves before the file is there */
+    return lk_comm_barrier(j->comm, NULL); /* nobody leaves before the file is there */
 }
 
 /* What each rank does; its exit status. */

@@ -421,11 +421,11 @@ static void splits(rank_test *t)
             break;
         }
     lk_comm_free(half); /* before what was made from it */
-    REQUIRE(lk_comm_barrier(again) == LK_OK);
+    REQUIRE(lk_comm_barrier(again, NULL) == LK_OK);
     lk_comm_free(back);
     lk_comm_free(none);
     lk_comm_free(again);
-    REQUIRE(lk_comm_barrier(t->comm) == LK_OK);
+    REQUIRE(lk_comm_barrier(t->comm, NULL) == LK_OK);
 }
 
 static void groups_live_side_by_side_and_are_freed_in_any_order(void)
@@ -550,9 +550,16 @@ static void mistakes(rank_test *t)
     CHECK(lk_comm_all_gather(t->comm, &x, y, SIZE_MAX / 8, LK_F64, NULL) == LK_EINVAL);
     CHECK(lk_comm_send(t->comm, &x, 1, LK_F32, t->rank, 0, NULL) == LK_EINVAL);
     CHECK(lk_comm_all_gatherv(t->comm, &x, y, NULL, NULL, LK_F32, NULL) == LK_EINVAL);
+    CHECK(lk_comm_all_reduce(t->comm, y, y + 1, 4, LK_F32, LK_SUM, NULL) == LK_EINVAL);
+    CHECK(strstr(lk_context_error(t->context), "overlap"), "%s", lk_context_error(t->context));
+    CHECK(lk_comm_all_gather(t->comm, y + 1 - t->rank, y, 2, LK_F32, NULL) == LK_EINVAL);
+    CHECK(lk_comm_reduce_scatter(t->comm, y, y + 1, 3, LK_F32, LK_SUM, NULL) == LK_EINVAL);
+    CHECK(lk_comm_all_to_allv(t->comm, y, (size_t[]){1, 1}, (size_t[]){0, 3}, y + 3, (size_t[]){1, 1}, (size_t[]){0, 1},
+                              LK_F32, NULL) == LK_EINVAL);
     CHECK(lk_work_wait(NULL) == LK_OK && lk_comm_status(t->comm) == LK_OK && lk_comm_error(t->comm)[0] == 0);
     REQUIRE(lk_comm_all_reduce(t->comm, &x, &x, 1, LK_F32, LK_SUM, NULL) == LK_OK); /* none of it harmed the group */
     CHECK(x == 2);
+    REQUIRE(lk_comm_barrier(t->comm, &work) == LK_OK && work && lk_work_wait(work) == LK_OK);
 }
 
 static void a_mistaken_call_fails_alone_and_says_where(void) { run_world(2, mistakes); }

@@ -42,7 +42,7 @@ static void disagree(rank_test *t)
     float     x[100] = {0};
     int       how = *(int *)t->user;
     lk_status status;
-    REQUIRE(lk_comm_barrier(t->comm) == LK_OK);
+    REQUIRE(lk_comm_barrier(t->comm, NULL) == LK_OK);
     if (t->rank == 1 && how == 0)
         status = lk_comm_broadcast(t->comm, x, 10, LK_F32, 0, NULL);
     else if (t->rank == 1 && how == 1)
@@ -52,12 +52,12 @@ static void disagree(rank_test *t)
     else if (t->rank == 1 && how == 3)
         status = lk_comm_all_reduce(t->comm, x, x, 10, LK_F32, LK_MAX, NULL);
     else if (t->rank == 1 && how == 4)
-        status = lk_comm_barrier(t->comm);
+        status = lk_comm_barrier(t->comm, NULL);
     else
         status = lk_comm_all_reduce(t->comm, x, x, 10, LK_F32, LK_SUM, NULL);
     CHECK(status == LK_EMISMATCH, "rank %d, way %d: %s", t->rank, how, lk_status_name(status));
     snprintf(texts[t->rank], sizeof texts[0], "%s", lk_comm_error(t->comm));
-    CHECK(lk_comm_barrier(t->comm) == LK_EMISMATCH && lk_comm_status(t->comm) == LK_EMISMATCH);
+    CHECK(lk_comm_barrier(t->comm, NULL) == LK_EMISMATCH && lk_comm_status(t->comm) == LK_EMISMATCH);
     lk_work *work = NULL;
     CHECK(lk_comm_all_reduce(t->comm, x, x, 1, LK_F32, LK_SUM, &work) == LK_EMISMATCH && !work);
     CHECK(strcmp(texts[t->rank], lk_comm_error(t->comm)) == 0);
@@ -78,11 +78,11 @@ static void a_mismatch_fails_on_every_rank_with_one_table(void)
 
 static void wrong_transfer(rank_test *t)
 {
-    float  x[10] = {0};
+    float  x[10] = {0}, y[10];
     size_t counts[] = {1, 2}, at[] = {0, 4}, wrong[] = {1, 3};
     if (t->user) { /* rank 0 expects more from rank 1 than it sends */
         lk_status status =
-            lk_comm_all_to_allv(t->comm, x, counts, at, x, t->rank ? (size_t[]){2, 2} : wrong, at, LK_F32, NULL);
+            lk_comm_all_to_allv(t->comm, x, counts, at, y, t->rank ? (size_t[]){2, 2} : wrong, at, LK_F32, NULL);
         CHECK(status == LK_EMISMATCH, "%s", lk_status_name(status));
         CHECK(strstr(lk_comm_error(t->comm), "rank 1 sends 1 elements to rank 0, which expects 3"), "%s",
               lk_comm_error(t->comm));
@@ -113,7 +113,7 @@ static void cross(rank_test *t)
     int       how = *(int *)t->user, with = t->size - 1 == 1 ? 0 : t->size - 1;
     char     *x = calloc(MANY, 1);
     lk_work  *work = NULL;
-    lk_status status = lk_comm_barrier(t->comm);
+    lk_status status = lk_comm_barrier(t->comm, NULL);
     REQUIRE(x && status == LK_OK);
     if (t->rank != 1) {
         status = lk_comm_all_reduce(t->comm, x, x, 10, LK_F32, LK_SUM, NULL);
@@ -177,7 +177,7 @@ static void late(rank_test *t)
     int32_t x = 1;
     REQUIRE(lk_comm_all_reduce(t->comm, &x, &x, 1, LK_I32, LK_SUM, NULL) == LK_OK);
     if (t->rank == 1) usleep(1500000);
-    lk_status status = lk_comm_barrier(t->comm);
+    lk_status status = lk_comm_barrier(t->comm, NULL);
     CHECK(status == LK_ETIMEOUT, "rank %d: %s", t->rank, lk_status_name(status));
     const char *text = lk_comm_error(t->comm);
     CHECK(strstr(text, "rank 1 of 3") && strstr(text, "<- missing") &&
@@ -199,13 +199,13 @@ static void who_misses_a_deadline_is_named_on_every_rank(void)
 
 static void busy(rank_test *t)
 {
-    REQUIRE(lk_comm_barrier(t->comm) == LK_OK);
+    REQUIRE(lk_comm_barrier(t->comm, NULL) == LK_OK);
     if (t->rank == 2) {
         lk_comm_busy_begin(t->comm, "saving");
         usleep(900000);
         lk_comm_busy_end(t->comm);
     }
-    CHECK(lk_comm_barrier(t->comm) == LK_OK, "%s", lk_comm_error(t->comm));
+    CHECK(lk_comm_barrier(t->comm, NULL) == LK_OK, "%s", lk_comm_error(t->comm));
     if (t->rank == 0) CHECK(!strstr(t->log, "did not"), "%s", t->log);
 }
 
@@ -214,6 +214,73 @@ static void declared_work_puts_the_deadline_off(void)
     lk_comm_config config = LK_COMM_CONFIG_INIT;
     config.timeout_ms = 400;
     run_faulty(3, &config, busy, NULL);
+}
+
+/* Rank 1 is busy and rank 2 is not, but late: its deadline is not put off. Nor is it left unsaid that ranks are waited for. */
+static void busy_and_late(rank_test *t)
+{
+    REQUIRE(lk_comm_barrier(t->comm, NULL) == LK_OK);
+    if (t->rank == 1) {
+        lk_comm_busy_begin(t->comm, "saving");
+        usleep(1600000);
+        lk_comm_busy_end(t->comm);
+    }
+    if (t->rank == 2) usleep(1600000);
+    double    begun = lk__now();
+    lk_status status = lk_comm_barrier(t->comm, NULL);
+    CHECK(status == LK_ETIMEOUT, "rank %d: %s", t->rank, lk_status_name(status));
+    if (t->rank != 0) return;
+    CHECK(lk__now() - begun < 1.4, "it took %.1f s", lk__now() - begun); /* rank 1 is busy for longer */
+    CHECK(strstr(t->log, "is waited for since") && strstr(t->log, "busy with saving"), "%s", t->log);
+}
+
+static void declared_work_of_one_excuses_no_other(void)
+{
+    lk_comm_config config = LK_COMM_CONFIG_INIT;
+    config.timeout_ms = 600;
+    config.stall_ms = 200;
+    run_faulty(3, &config, busy_and_late, NULL);
+}
+
+/* A rank dies outside any operation, soon after its last: nobody is told that it was inside. */
+static void who_dies_outside_any_operation_was_not_inside(void)
+{
+    char  job[64];
+    pid_t pids[2];
+    snprintf(job, sizeof job, "outside-%ld", (long)getpid());
+    fflush(NULL);
+    for (int rank = 0; rank < 2; rank++) {
+        pids[rank] = fork();
+        REQUIRE(pids[rank] >= 0);
+        if (pids[rank]) continue;
+        lk_context    *context;
+        lk_comm       *comm;
+        lk_comm_config config = LK_COMM_CONFIG_INIT;
+        float          x = 1;
+        alarm(60);
+        setenv("LOCKSTEP_JOB", job, 1);
+        config.rank = rank;
+        config.world = 2;
+        config.join_ms = 30000;
+        config.backend = fault_backend;
+        if (lk_context_create(NULL, &context) < 0 || lk_comm_create(context, &config, &comm) < 0) _exit(10);
+        for (int i = 0; i < 3; i++)
+            if (lk_comm_all_reduce(comm, &x, &x, 1, LK_F32, LK_SUM, NULL) < 0) _exit(11);
+        if (rank == 1) {
+            usleep(150000);
+            raise(SIGKILL);
+        }
+        lk_status   status = lk_comm_barrier(comm, NULL);
+        const char *line = strstr(lk_comm_error(comm), "rank 1  ");
+        bool        right = status == LK_EIO && line &&
+                     (strstr(line, "it was outside any operation") || strstr(line, "last heard of when it came to #"));
+        if (!right) fprintf(stderr, "%s: %s\n", lk_status_name(status), lk_comm_error(comm));
+        _exit(right ? 0 : 12);
+    }
+    int status = -1;
+    waitpid(pids[0], &status, 0);
+    waitpid(pids[1], NULL, 0);
+    CHECK(status == 0, "rank 0 ended with %x", status);
 }
 
 static void *abort_it(void *comm)
@@ -234,7 +301,7 @@ static void aborted(rank_test *t)
         status = lk_comm_recv(t->comm, &x, 1, LK_F32, 1 - t->rank, 0, &work);
         if (status >= 0) status = lk_work_wait(work);
     } else {
-        status = lk_comm_barrier(t->comm);
+        status = lk_comm_barrier(t->comm, NULL);
     }
     CHECK(status == LK_ECANCELED, "rank %d: %s", t->rank, lk_status_name(status));
     CHECK(strstr(lk_comm_error(t->comm), "rank 0 of 3 called the group off: the disk is full"), "%s",
@@ -251,13 +318,13 @@ static void leaver(rank_test *t)
     if (t->rank == 1) {
         lk_comm_free(group);
     } else {
-        lk_status status = lk_comm_barrier(group);
+        lk_status status = lk_comm_barrier(group, NULL);
         CHECK(status == LK_EIO, "%s", lk_status_name(status));
         CHECK(strstr(lk_comm_error(group), "rank 1 of 3") && strstr(lk_comm_error(group), "left the group"), "%s",
               lk_comm_error(group));
         lk_comm_free(group);
     }
-    REQUIRE(lk_comm_barrier(t->comm) == LK_OK, "%s", lk_comm_error(t->comm)); /* the world goes on */
+    REQUIRE(lk_comm_barrier(t->comm, NULL) == LK_OK, "%s", lk_comm_error(t->comm)); /* the world goes on */
 }
 
 static void who_leaves_is_not_waited_for(void) { run_faulty(3, NULL, leaver, NULL); }
@@ -339,7 +406,7 @@ static int storm_rank(const storm *w, int rank, int ready)
      * all the same. */
     bool right = status == want && strstr(text, w->signal == SIGSTOP ? stopped_words() : "died") &&
                  (w->signal == SIGSTOP || strstr(text, named));
-    if (right && lk_comm_barrier(comm) != want) right = false;
+    if (right && lk_comm_barrier(comm, NULL) != want) right = false;
     if (!right)
         fprintf(stderr, "rank %d, where rank %d got signal %d: %s: %s\n", rank, w->victim, w->signal,
                 lk_status_name(status), text);

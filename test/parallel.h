@@ -24,7 +24,7 @@ typedef struct job {
     int               batch; /* capacity of the global batch */
     int               odd;   /* above 0: every third step has so many samples instead */
     int               world, micro_batches, shards, threads;
-    bool              wide; /* shards of a rank as one batch */
+    bool              wide;                /* shards of a rank as one batch */
     bool              sync, plain_weights; /* plain_weights: the store's own, from a seed */
     size_t            bucket_bytes;
     lk_optimizer_kind optimizer;
@@ -69,13 +69,13 @@ typedef struct pupil {
 
 SHARED pupil enrol_rank(const job *j, int rank)
 {
-    pupil          p = {.rig = rig_open(j->real, j->threads ? j->threads : 1)};
-    int64_t        each = (j->batch + j->world - 1) / j->world, micro = j->micro_batches > 1 ? j->micro_batches : 1;
-    int64_t        capacity = j->shards ? (j->batch + j->shards - 1) / j->shards : (each + micro - 1) / micro;
+    pupil   p = {.rig = rig_open(j->real, j->threads ? j->threads : 1)};
+    int64_t each = (j->batch + j->world - 1) / j->world, micro = j->micro_batches > 1 ? j->micro_batches : 1;
+    int64_t capacity = j->shards ? (j->batch + j->shards - 1) / j->shards : (each + micro - 1) / micro;
     if (j->wide) capacity *= (j->shards + j->world - 1) / j->world;
-    lk_tensor      x = lk_input(p.rig.graph, "x", j->real, 4, ((int64_t[]){capacity, 3, j->side, j->side}));
-    lk_tensor      y = lk_input(p.rig.graph, "y", LK_I32, 1, ((int64_t[]){capacity}));
-    lk_plan_config config = LK_PLAN_CONFIG_INIT;
+    lk_tensor           x = lk_input(p.rig.graph, "x", j->real, 4, ((int64_t[]){capacity, 3, j->side, j->side}));
+    lk_tensor           y = lk_input(p.rig.graph, "y", LK_I32, 1, ((int64_t[]){capacity}));
+    lk_plan_config      config = LK_PLAN_CONFIG_INIT;
     lk_optimizer_config optimizer = LK_OPTIMIZER_CONFIG_INIT;
     lk_tensor           logits = lk_model_find(j->model)(x, (lk_model_options){0});
     optimizer.kind = j->optimizer;

@@ -4,11 +4,56 @@
 
 #include "comm/shm.h"
 
+#include <sys/wait.h>
+
 static void   run(int size, void (*function)(rank_test *t)) { run_ranks(size, NULL, function, NULL); }
 static size_t chunk(lk__kind kind, int size) { return (void)kind, (void)size, LK__CHUNK; }
+
+/* What runs over the end of symmetric memory would run into the next rank's. */
+static void overrun(rank_test *t)
+{
+    enum { COUNT = 100000 };
+    void *memory;
+    REQUIRE(lk_comm_alloc(t->comm, COUNT * sizeof(float), &memory) == LK_OK);
+    float *x = memory;
+    for (size_t n = 2; n < 2 * COUNT; n *= 100) {
+        size_t at = n < COUNT ? COUNT - n / 2 : 1;
+        CHECK(lk_comm_all_reduce(t->comm, x + at, x + at, n, LK_F32, LK_SUM, NULL) == LK_EINVAL, "%zu from %zu", n, at);
+        CHECK(strstr(lk_context_error(t->context), "test_comm.c:") &&
+                  strstr(lk_context_error(t->context), "400000 that lk_comm_alloc gave"),
+              "%s", lk_context_error(t->context));
+    }
+    CHECK(lk_comm_all_gather(t->comm, x, x, COUNT / (size_t)t->size + 1, LK_F32, NULL) == LK_EINVAL);
+    x[COUNT - 1] = 1;
+    REQUIRE(lk_comm_all_reduce(t->comm, x, x, COUNT, LK_F32, LK_SUM, NULL) == LK_OK, "%s", lk_comm_error(t->comm));
+    CHECK(x[COUNT - 1] == (float)t->size);
+}
+
+static void symmetric_memory_has_an_end(void) { run(3, overrun); }
+
+/* A child that a rank forks is no rank: what it frees the group does not lose. */
+static void forks(rank_test *t)
+{
+    if (t->rank == 0) {
+        pid_t child = fork();
+        REQUIRE(child >= 0);
+        if (child == 0) {
+            lk_comm_free(t->comm);
+            _exit(0);
+        }
+        int status = -1;
+        waitpid(child, &status, 0);
+        CHECK(status == 0, "the child ended with %x", status);
+    }
+    CHECK(lk_comm_barrier(t->comm, NULL) == LK_OK, "%s", lk_comm_error(t->comm));
+}
+
+static void a_forked_child_takes_no_rank_away(void) { run(2, forks); }
 
 int main(void)
 {
     static const backend_case shm = {run, LK__SMALL, chunk, 4, false};
+    RUN(symmetric_memory_has_an_end);
+    RUN(a_forked_child_takes_no_rank_away);
     return run_cases(&shm);
 }

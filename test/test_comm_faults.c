@@ -234,6 +234,14 @@ static void the_environment_says_who_this_is_or_what_is_wrong_with_it(void)
                 "j", "LOCKSTEP_TOKEN", "0123456789abcdef") == LK_OK &&
               place.many_hosts,
           "%s", text);
+    CHECK(PLACE("PMI_RANK", "1", "PMI_SIZE", "4", "SLURM_STEP_NUM_TASKS", "4", "SLURM_STEP_TASKS_PER_NODE", "2(x2)",
+                "LOCKSTEP_JOB", "j", "LOCKSTEP_TOKEN", "0123456789abcdef") == LK_OK &&
+              place.rank == 1 && place.many_hosts,
+          "srun --mpi=pmi2: %s", text);
+    CHECK(PLACE("RANK", "1", "WORLD_SIZE", "4", "SLURM_STEP_NUM_TASKS", "2", "SLURM_STEP_TASKS_PER_NODE", "1(x2)") ==
+                  LK_OK &&
+              !place.many_hosts,
+          "a step of another size says nothing about these ranks: %s", text);
     CHECK(PLACE("RANK", "4", "WORLD_SIZE", "4") == LK_EINVAL && strstr(text, "rank 4 does not exist"), "%s", text);
     CHECK(PLACE("RANK", "two", "WORLD_SIZE", "4") == LK_EINVAL && strstr(text, "'two'"), "%s", text);
     CHECK(PLACE("WORLD_SIZE", "4") == LK_EINVAL && strstr(text, "RANK is not"), "%s", text);
@@ -256,7 +264,7 @@ static int spawned(int rank, void *user)
         return 4;
     if (*(int *)user == rank) return 42;
     if (*(int *)user == 10 + rank) raise(SIGKILL);
-    lk_status status = *(int *)user < 0 ? LK_OK : lk_comm_barrier(comm); /* whoever is left learns of it */
+    lk_status status = *(int *)user < 0 ? LK_OK : lk_comm_barrier(comm, NULL); /* whoever is left learns of it */
     lk_comm_free(comm);
     lk_context_free(context);
     return status < 0 ? 5 : 0;
@@ -307,7 +315,7 @@ static int without_memory(int rank, void *user)
     bool        said = !culprit || (files ? strstr(text, "Too many open files") != NULL
                                           : status == LK_ENOMEM && strstr(text, "no memory"));
     if (!said) fprintf(stderr, "rank %d: %s\n", rank, text);
-    status = lk_comm_barrier(comm); /* the group is as it was */
+    status = lk_comm_barrier(comm, NULL); /* the group is as it was */
     lk_comm_free(comm);
     lk_context_free(context);
     return said && status == LK_OK ? 0 : 6;
@@ -361,6 +369,8 @@ int main(int argc, char **argv)
         RUN(a_message_may_be_taken_after_a_collective);
         RUN(who_misses_a_deadline_is_named_on_every_rank);
         RUN(declared_work_puts_the_deadline_off);
+        RUN(declared_work_of_one_excuses_no_other);
+        RUN(who_dies_outside_any_operation_was_not_inside);
         RUN(abort_from_any_thread_ends_every_wait);
         RUN(who_leaves_is_not_waited_for);
         RUN(who_never_comes_is_named);

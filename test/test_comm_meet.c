@@ -70,7 +70,7 @@ static void *join_thread(void *argument)
     if (comm) {
         CHECK(lk_comm_all_reduce(comm, &x, &x, 1, LK_I32, LK_SUM, NULL) == LK_OK, "%s", lk_comm_error(comm));
         CHECK(lk_comm_local_size(comm) == j->world && lk_comm_local_rank(comm) == j->rank);
-        CHECK(lk_comm_barrier(comm) == LK_OK);
+        CHECK(lk_comm_barrier(comm, NULL) == LK_OK);
     }
     j->sum = x;
     lk_comm_free(comm);

@@ -35,7 +35,7 @@ static lk_status a_step(rank_test *t, float *x)
         status = lk_comm_all_reduce(t->comm, x + (i << 18), x + (i << 18), 1 << 18, LK_F32, LK_MAX, &works[i]);
     for (int i = 0; i < 3 && status >= 0; i++) status = lk_work_wait(works[i]);
     if (status >= 0) status = lk_comm_broadcast(t->comm, x, 1 << 18, LK_F32, 1, NULL);
-    return status < 0 ? status : lk_comm_barrier(t->comm);
+    return status < 0 ? status : lk_comm_barrier(t->comm, NULL);
 }
 
 static void steps(rank_test *t)

@@ -69,7 +69,7 @@ static int closing_rank(int rank, int ranks, bool victim, uint64_t seed)
     if (!right)
         fprintf(stderr, "rank %d, seed %llu: %s: %s\n", rank, (unsigned long long)seed, lk_status_name(status), text);
     if (victim) pthread_join(thread, NULL);
-    if (lk_comm_barrier(comm) != LK_EIO) right = false;
+    if (lk_comm_barrier(comm, NULL) != LK_EIO) right = false;
     lk_comm_free(comm);
     lk_context_free(context);
     free(ordinary);
@@ -122,7 +122,7 @@ static int beside_a_stopped_rank(int rank, int victim)
         lk_comm_busy_begin(comm, "saving a checkpoint");
         raise(SIGSTOP);
     }
-    lk_status   status = lk_comm_barrier(comm);
+    lk_status   status = lk_comm_barrier(comm, NULL);
     const char *text = lk_comm_error(comm);
     snprintf(named, sizeof named, "rank %d of 2", victim);
     bool right = status == LK_ETIMEOUT && strstr(text, named) && strstr(text, stopped_words()) &&
@@ -182,6 +182,8 @@ int main(int argc, char **argv)
         RUN(a_message_may_be_taken_after_a_collective);
         RUN(who_misses_a_deadline_is_named_on_every_rank);
         RUN(declared_work_puts_the_deadline_off);
+        RUN(declared_work_of_one_excuses_no_other);
+        RUN(who_dies_outside_any_operation_was_not_inside);
         RUN(abort_from_any_thread_ends_every_wait);
         RUN(who_leaves_is_not_waited_for);
     }

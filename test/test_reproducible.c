@@ -32,8 +32,8 @@ static void check_any_size(job j, int most_threads)
         j.world = world;
         j.threads = most_threads;
         uint64_t hash = hash_of(j);
-        CHECK(hash == one, "%s, batch %d, %d shards as one batch, %d ranks: %016llx, one by one %016llx", j.model, j.batch,
-              j.shards, world, (unsigned long long)hash, (unsigned long long)one);
+        CHECK(hash == one, "%s, batch %d, %d shards as one batch, %d ranks: %016llx, one by one %016llx", j.model,
+              j.batch, j.shards, world, (unsigned long long)hash, (unsigned long long)one);
     }
     j.wide = false;
     j.shards = 0;
@@ -60,7 +60,7 @@ static void uneven_batches_and_ranks_without_samples_too(void)
              .shards = 8,
              .optimizer = LK_ADAM};
     check_any_size(j, 1); /* every third batch has 2 samples for 8 shards */
-    j.odd = 36; /* the last of three ranks has 14 samples of 37 and of 36, but cut into other shards */
+    j.odd = 36;           /* the last of three ranks has 14 samples of 37 and of 36, but cut into other shards */
     check_any_size(j, 1);
     j.odd = 2;
     j.shards = 5; /* the tree is no full one */

@@ -411,7 +411,7 @@ static int stop_while_busy(int rank, void *user)
         lk_comm_busy_begin(comm, "saving a checkpoint");
         raise(SIGSTOP);
     }
-    bool right = lk_comm_barrier(comm) == LK_ETIMEOUT && strstr(lk_comm_error(comm), "rank 1") &&
+    bool right = lk_comm_barrier(comm, NULL) == LK_ETIMEOUT && strstr(lk_comm_error(comm), "rank 1") &&
                  strstr(lk_comm_error(comm), "stopped");
     if (!right) fprintf(stderr, "%s\n", lk_comm_error(comm));
     lk_comm_free(comm);

@@ -36,7 +36,8 @@ LK_API lk_status lk_comm_create(lk_context *context, const lk_comm_config *confi
 LK_API lk_status lk_comm_split_at(lk_site site, lk_comm *comm, int colour, int key, lk_comm **group);
 #define lk_comm_split(...) lk_comm_split_at(LK_HERE, __VA_ARGS__)
 /* Local; NULL is fine; groups in any order. What is in flight is given up, and works not yet waited for go with it. A
- * peer that waits for this rank is told that it left. */
+ * peer that waits for this rank is told that it left. A child that this process forks is no rank of its groups: it makes
+ * no call on them, and freeing one there does nothing. */
 LK_API void lk_comm_free(lk_comm *comm);
 
 LK_API int         lk_comm_rank(const lk_comm *comm);
@@ -57,16 +58,17 @@ LK_API void lk_comm_busy_end(lk_comm *comm);
  * bytes. Zeroed. After a failure of the group its contents are undefined. Freed with the comm, or before. */
 LK_API lk_status lk_comm_alloc_at(lk_site site, lk_comm *comm, size_t bytes, void **memory);
 #define lk_comm_alloc(...) lk_comm_alloc_at(LK_HERE, __VA_ARGS__)
-LK_API void lk_comm_release(lk_comm *comm, void *memory);
+LK_API void lk_comm_release(lk_comm *comm, void *memory); /* local; when no operation uses it any more on any rank */
 
 /* ---- collectives. work == NULL: blocks. Otherwise *work is in flight, and buffers (counts and displacements too) are
  * borrowed until it is waited for. Operations of one comm run in the order of their calls, the same on every rank;
  * count 0 is allowed, and any alignment. Sums of bf16 and f16 are taken in f32 and rounded once; integers wrap; avg is
  * the sum divided by the size (of integers: taken in 64 bits, cut towards zero); min and max give NaN where a rank has
- * one. ---- */
+ * one. Buffers are the same, as said below, or apart: those that overlap otherwise are refused. ---- */
 
 LK_API lk_status lk_comm_all_reduce_at(lk_site site, lk_comm *comm, const void *send, void *recv, size_t count,
                                        lk_dtype type, lk_reduce_op op, lk_work **work); /* in place when send == recv */
+/* In all that have a root, the buffer which only the root fills or only the root gets may be NULL elsewhere. */
 LK_API lk_status lk_comm_reduce_at(lk_site site, lk_comm *comm, const void *send, void *recv, size_t count,
                                    lk_dtype type, lk_reduce_op op, int root, lk_work **work);
 LK_API lk_status lk_comm_broadcast_at(lk_site site, lk_comm *comm, void *buffer, size_t count, lk_dtype type, int root,
@@ -100,7 +102,8 @@ LK_API lk_status lk_comm_send_at(lk_site site, lk_comm *comm, const void *buffer
                                  int tag, lk_work **work);
 LK_API lk_status lk_comm_recv_at(lk_site site, lk_comm *comm, void *buffer, size_t count, lk_dtype type, int from,
                                  int tag, lk_work **work);
-LK_API lk_status lk_comm_barrier_at(lk_site site, lk_comm *comm);
+/* Done when all ranks have come to it. */
+LK_API lk_status lk_comm_barrier_at(lk_site site, lk_comm *comm, lk_work **work);
 #define lk_comm_all_reduce(...) lk_comm_all_reduce_at(LK_HERE, __VA_ARGS__)
 #define lk_comm_reduce(...) lk_comm_reduce_at(LK_HERE, __VA_ARGS__)
 #define lk_comm_broadcast(...) lk_comm_broadcast_at(LK_HERE, __VA_ARGS__)
@@ -114,7 +117,7 @@ LK_API lk_status lk_comm_barrier_at(lk_site site, lk_comm *comm);
 #define lk_comm_all_to_allv(...) lk_comm_all_to_allv_at(LK_HERE, __VA_ARGS__)
 #define lk_comm_send(...) lk_comm_send_at(LK_HERE, __VA_ARGS__)
 #define lk_comm_recv(...) lk_comm_recv_at(LK_HERE, __VA_ARGS__)
-#define lk_comm_barrier(comm) lk_comm_barrier_at(LK_HERE, comm)
+#define lk_comm_barrier(...) lk_comm_barrier_at(LK_HERE, __VA_ARGS__)
 
 /* Memory for so many works in flight at once, beforehand: with it they allocate nothing. Local. */
 LK_API lk_status lk_comm_reserve(lk_comm *comm, int works);

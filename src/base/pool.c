@@ -181,14 +181,19 @@ static int cgroup_cores(int otherwise)
     return cores < otherwise ? (int)cores : otherwise;
 }
 
+/* LOCKSTEP_THREADS is what `lockstep run` gives each rank. Otherwise the cores that this process may use; ranks that another
+ * launcher started share them, unless it has bound each to some. */
 int lk_default_threads(void)
 {
-    cpu_set_t set;
-    int       cores = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
-    cores = cgroup_cores(cores);
-    const char *text = getenv("LOCAL_WORLD_SIZE");
-    int         ranks = text ? atoi(text) : 1;
-    if (ranks > 1) cores /= ranks;
+    cpu_set_t   set;
+    const char *told = getenv("LOCKSTEP_THREADS"), *local = getenv("LOCAL_WORLD_SIZE");
+    int         cores = told ? atoi(told) : 0, ranks = local ? atoi(local) : 1;
+    if (cores < 1) {
+        cores = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+        bool bound = cores < (int)sysconf(_SC_NPROCESSORS_ONLN);
+        cores = cgroup_cores(cores);
+        if (ranks > 1 && !bound) cores /= ranks;
+    }
     if (cores < 1) cores = 1;
     return cores < LK__MAX_THREADS ? cores : LK__MAX_THREADS;
 }

@@ -32,6 +32,12 @@ static lk_status check(lk_comm *c, const lk__operation *o, int needs)
                         o->site.line, name, most);
     if (most > 0 && (((needs & SEND_BUFFER) && !o->send) || ((needs & RECV_BUFFER) && !o->recv)))
         return lk__fail(c->context, LK_EINVAL, "%s:%d: %s: a buffer is NULL", o->site.file, o->site.line, name);
+    if (o->send && o->recv && !lk__operation_buffers_fit(o, c->rank, c->size))
+        return lk__fail(
+            c->context, LK_EINVAL,
+            "%s:%d: %s: what is sent and what is received overlap: give buffers that are apart, or call it in "
+            "place as its header says",
+            o->site.file, o->site.line, name);
     return LK_OK;
 }
 
@@ -198,8 +204,8 @@ lk_status lk_comm_recv_at(lk_site site, lk_comm *c, void *buffer, size_t count, 
     return transfer(c, &o, RECV_BUFFER, work);
 }
 
-lk_status lk_comm_barrier_at(lk_site site, lk_comm *c)
+lk_status lk_comm_barrier_at(lk_site site, lk_comm *c, lk_work **work)
 {
     lk__operation o = {.kind = LK__BARRIER, .type = LK_U8, .site = site};
-    return lk__work_submit(c, &o, NULL);
+    return submit(c, &o, 0, work);
 }

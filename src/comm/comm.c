@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
+#include <unistd.h>
 
 /* ---- failure ---- */
 
@@ -54,6 +55,7 @@ lk_status lk__comm_make(lk_context *context, const lk_comm *like, const lk_comm_
     lk_comm *c = *comm = lk__alloc(context, LK_MEMORY_OTHER, sizeof *c);
     if (!c) return LK_ENOMEM;
     c->context = context;
+    c->owner = getpid();
     c->timeout_ms = like ? like->timeout_ms : config->timeout_ms;
     c->stall_ms = like ? like->stall_ms : config->stall_ms;
     c->join_ms = like ? like->join_ms : config->join_ms;
@@ -156,7 +158,7 @@ lk_status lk_comm_create(lk_context *context, const lk_comm_config *config, lk_c
 
 void lk_comm_free(lk_comm *c)
 {
-    if (!c) return;
+    if (!c || c->owner != getpid()) return; /* a forked child has none of its threads, and is no rank */
     lk__work_close(c);
     c->backend->free(c);
     lk__comm_drop(c);

@@ -67,6 +67,7 @@ struct lk_comm {
     const lk__backend *backend;
     void              *state; /* the backend's */
     int                rank, size, local_rank, local_size; /* local: on this host */
+    pid_t              owner;
     int64_t            timeout_ms, stall_ms, join_ms;
     struct lk__diary  *diary; /* diary.h; NULL: none, as in the groups that a mixed one holds */
     /* Of a group that carries transfers for another, `outer`: LK_END when its rank `peer` has come to a collective of the outer

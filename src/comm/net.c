@@ -181,6 +181,7 @@ static void say_farewell(lk__net *net)
     for (int i = 0; net->peers && i < net->size; i++) {
         lk__peer *p = &net->peers[i];
         if (i == net->rank || p->fd < 0) continue;
+        lk__net_say_state(net, i);
         lk__net_say(net, i, &gone, sizeof gone, NULL, 0);
         shutdown(p->fd, SHUT_WR);
         while (recv(p->fd, net->inbox, LK__INBOX, MSG_DONTWAIT) > 0) {}

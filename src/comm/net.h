@@ -112,6 +112,7 @@ typedef struct lk__peer {
     _Atomic uint64_t arrived;             /* the latest number; what belongs to it was written before */
     lk__state        state;               /* as it said last, brought on by its arrivals */
     double           stated, asked;       /* when it said so; when it was last asked */
+    bool             only_came;           /* that it came to a collective is all it said: it may have left since */
     atomic_bool      gone, dead, cut_off; /* left; its connection ended without a word; its host does not answer */
     _Atomic double   lost_at;             /* when one of these came true */
     atomic_bool      busy;
@@ -217,7 +218,7 @@ size_t lk__net_take_note(lk__net *net, int peer, void *into);
  * else pump until one of them moves or `seconds` are over; then look round. */
 bool lk__net_pump(lk__net *net, double seconds); /* true: something happened */
 typedef struct lk__net_patience {
-    double   begun, looked, moved;
+    double   since, begun, looked, moved; /* begun moves on while someone is busy */
     uint64_t progress;
     bool     told;
 } lk__net_patience;

@@ -31,6 +31,7 @@ static void view_rank(void *state, int rank, lk__view *v)
         v->cut_off = atomic_load(&p->cut_off);
         v->broken = atomic_load(&p->drained) && !v->dead && !v->gone && !v->cut_off;
         v->silent = p->asked > p->stated && !v->dead && !v->gone && !v->cut_off;
+        v->only_came = p->only_came && (v->dead || v->gone || v->cut_off || v->silent);
     }
     pthread_mutex_unlock(&net->lock);
 }

@@ -126,20 +126,39 @@ static bool still_busy(lk__net *net, lk__peer *p, double now)
     return !silent;
 }
 
-static bool anyone_busy(lk__net *net, double now)
+static bool is_missing(const lk__net *net, int rank, const bool *needed)
 {
-    bool any = false;
-    for (int i = 0; i < net->size; i++)
-        if (i != net->rank && atomic_load_explicit(&net->peers[i].busy, memory_order_relaxed))
-            any |= still_busy(net, &net->peers[i], now);
-    return any;
+    return rank != net->rank && (needed ? needed[rank] : !has_come(net, rank));
+}
+
+static bool is_outside(lk__net *net, const lk__peer *p)
+{
+    pthread_mutex_lock(&net->lock);
+    bool outside = p->state.entered == p->state.left;
+    pthread_mutex_unlock(&net->lock);
+    return outside;
+}
+
+/* Whether all who are missing are busy, or wait themselves while someone is. */
+static bool excused(lk__net *net, const bool *needed, double now)
+{
+    bool any = false, idle = false;
+    for (int i = 0; i < net->size; i++) {
+        lk__peer *p = &net->peers[i];
+        if (i == net->rank) continue;
+        if (atomic_load_explicit(&p->busy, memory_order_relaxed) && still_busy(net, p, now))
+            any = true;
+        else
+            idle |= is_missing(net, i, needed) && is_outside(net, p);
+    }
+    return any && !idle;
 }
 
 static lk_status look_for_lost(lk__net *net, const bool *needed, const lk__net_patience *patience, double now)
 {
     for (int i = 0; i < net->size; i++) {
         lk__peer *p = &net->peers[i];
-        if (i == net->rank || (needed ? !needed[i] : has_come(net, i))) continue;
+        if (!is_missing(net, i, needed)) continue;
         bool lost = atomic_load(&p->gone) || atomic_load(&p->dead) || atomic_load(&p->cut_off);
         bool drained = needed && atomic_load(&p->drained);
         if (!lost && !drained) continue;
@@ -159,7 +178,7 @@ static lk_status tell(lk__net *net, const bool *needed, double waited, bool late
     bool     *missing = lk__alloc(net->comm->context, LK_MEMORY_OTHER, (size_t)net->size);
     lk_status status = LK_OK;
     if (!missing) return LK_ENOMEM;
-    for (int i = 0; i < net->size; i++) missing[i] = i != net->rank && (needed ? needed[i] : !has_come(net, i));
+    for (int i = 0; i < net->size; i++) missing[i] = is_missing(net, i, needed);
     if (late)
         status = lk__net_late(net, missing, waited);
     else
@@ -177,16 +196,16 @@ lk_status lk__net_look(lk__net *net, const bool *needed, lk__net_patience *p)
     if (atomic_load(&net->comm->closing)) return LK_ECANCELED;
     if (p->begun == 0 || progress != p->progress) {
         p->progress = progress;
-        p->begun = p->looked = p->moved = now;
+        p->since = p->begun = p->looked = p->moved = now;
     }
-    if (anyone_busy(net, now)) p->begun += now - p->looked; /* declared work stops the clock */
+    if (excused(net, needed, now)) p->begun += now - p->looked; /* declared work stops the clock */
     p->looked = now;
     if ((status = look_for_lost(net, needed, p, now)) < 0) return status;
     double waited = now - p->begun;
     if (waited * 1000 >= (double)net->comm->timeout_ms) return tell(net, needed, waited, true);
-    if (p->told || waited * 1000 < (double)net->comm->stall_ms) return LK_OK;
+    if (p->told || (now - p->since) * 1000 < (double)net->comm->stall_ms) return LK_OK;
     p->told = true;
-    return tell(net, needed, waited, false);
+    return tell(net, needed, now - p->since, false);
 }
 
 lk_status lk__net_flight_wait(lk__net *net, lk__flight *flight, const bool *needed)

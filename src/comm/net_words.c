@@ -93,6 +93,7 @@ static bool hear_arrival(lk__net *net, lk__peer *p, const lk__word *w)
     p->state.calls[w->entered & 1] = w->call;
     p->state.since_us = 0;
     p->stated = lk__now();
+    p->only_came = true;
     atomic_store_explicit(&p->arrived, w->number, memory_order_release);
     return true;
 }
@@ -127,6 +128,7 @@ static bool hear_word(lk__net *net, lk__peer *p, const lk__word *w)
     case LK__WORD_STATE:
         p->state = w->state;
         p->stated = lk__now();
+        p->only_came = false;
         atomic_store(&p->busy, w->state.busy != 0);
         return true;
     case LK__WORD_ASK: lk__net_say_state(net, p->rank); return true;

@@ -64,10 +64,62 @@ const char *lk__operation_send_part(const lk__operation *o, int rank, int to)
     return o->send ? (const char *)o->send + at * lk_dtype_size(o->type) : NULL;
 }
 
+/* What others give stands side by side. */
+static bool gathers(const lk__operation *o)
+{
+    return o->kind == LK__ALL_GATHER || o->kind == LK__GATHER || o->kind == LK__ALL_TO_ALL || o->kind == LK__SPLIT ||
+           o->kind == LK__ALLOC;
+}
+
 char *lk__operation_recv_part(const lk__operation *o, int from)
 {
-    bool gathers = o->kind == LK__ALL_GATHER || o->kind == LK__GATHER || o->kind == LK__ALL_TO_ALL ||
-                   o->kind == LK__SPLIT || o->kind == LK__ALLOC;
-    size_t at = o->recv_displacements ? o->recv_displacements[from] : gathers ? (size_t)from * o->count : 0;
+    size_t at = o->recv_displacements ? o->recv_displacements[from] : gathers(o) ? (size_t)from * o->count : 0;
     return o->recv ? (char *)o->recv + at * lk_dtype_size(o->type) : NULL;
+}
+
+/* The end of the last of these parts. */
+static size_t end_of(const size_t *counts, const size_t *displacements, int ranks)
+{
+    size_t end = 0;
+    for (int i = 0; i < ranks; i++)
+        if (counts[i] && displacements[i] + counts[i] > end) end = displacements[i] + counts[i];
+    return end;
+}
+
+lk__extents lk__operation_extents(const lk__operation *o, int rank, int ranks)
+{
+    lk__extents e = {0, 0};
+    lk__gift    gives = lk__operation_gift(o, rank);
+    size_t      size = lk_dtype_size(o->type);
+    if (gives == LK__PARTS)
+        e.send = o->send_counts ? end_of(o->send_counts, o->send_displacements, ranks) : (size_t)ranks * o->count;
+    else if (gives == LK__WHOLE)
+        e.send = o->recv_counts ? o->recv_counts[rank] : o->count;
+    if (lk__operation_receives(o, rank))
+        e.recv = o->recv_counts ? end_of(o->recv_counts, o->recv_displacements, ranks)
+                 : gathers(o)   ? (size_t)ranks * o->count
+                                : o->count;
+    return (lk__extents){e.send * size, e.recv * size};
+}
+
+bool lk__operation_buffers_fit(const lk__operation *o, int rank, int ranks)
+{
+    const char *send = o->send, *recv = o->recv;
+    switch (o->kind) {
+    case LK__ALL_REDUCE:
+    case LK__REDUCE:
+    case LK__BROADCAST:
+    case LK__ALL_TO_ALL:
+        if (send == recv) return true;
+        break;
+    case LK__ALL_TO_ALLV: break;
+    case LK__REDUCE_SCATTER:
+    case LK__SCATTER:
+        if (send && recv == lk__operation_send_part(o, rank, rank)) return true;
+        break;
+    default:
+        if (recv && send == lk__operation_recv_part(o, rank)) return true;
+    }
+    lk__extents e = lk__operation_extents(o, rank, ranks);
+    return !e.send || !e.recv || send + e.send <= recv || recv + e.recv <= send;
 }

@@ -71,4 +71,13 @@ size_t lk__operation_largest(const lk__operation *operation, int ranks);
 const char *lk__operation_send_part(const lk__operation *operation, int rank, int to);
 char       *lk__operation_recv_part(const lk__operation *operation, int from);
 
+/* Bytes of the two buffers that `rank`, whose call this is, reads and writes: from their beginning to the end of their last
+ * part. */
+typedef struct lk__extents {
+    size_t send, recv;
+} lk__extents;
+lk__extents lk__operation_extents(const lk__operation *operation, int rank, int ranks);
+/* Whether its buffers are apart, or in place as the kind allows it. */
+bool lk__operation_buffers_fit(const lk__operation *operation, int rank, int ranks);
+
 #endif

@@ -135,7 +135,7 @@ static inline void lk__shm_post(lk__shm *s, _Atomic uint32_t *word, uint32_t val
 /* Sleeps until this rank's bell is no longer `heard`, or a slice of time is over; then looks round. `peer` is one it
  * waits for. */
 typedef struct lk__patience {
-    double   begun, looked, checked;
+    double   since, begun, looked, checked; /* begun moves on while someone is busy */
     bool     told;
     unsigned tries;
 } lk__patience;
@@ -190,7 +190,8 @@ lk_status lk__shm_failure(lk__shm *s); /* LK_OK, or the group's failure, taken o
 lk_status lk__shm_raise(lk__shm *s, lk_status status, const char *text);
 bool      lk__shm_dead(const lk__seat *seat, bool *stopped);
 uint64_t  lk__process_started(int64_t pid);
-bool      lk__shm_anyone_busy(const lk__shm *s);
+/* Whether all who are missing are busy, or wait themselves while someone is. */
+bool lk__shm_excused(const lk__shm *s, int peer, _Atomic uint32_t *word, uint32_t target);
 /* The sentence and the table. word: what is waited for in each seat, or NULL where only `peer` is. */
 lk_status lk__shm_mismatch(lk__shm *s, int peer);
 lk_status lk__shm_crossed(lk__shm *s, const lk__operation *transfer);

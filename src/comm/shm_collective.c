@@ -29,13 +29,29 @@ static bool   receives(const job *j) { return lk__operation_receives(j->o, j->s-
 
 /* ---- coming together ---- */
 
+static const lk__symmetric *symmetric_of(const lk__shm *s, const void *buffer)
+{
+    const lk__symmetric *y = s->symmetric;
+    while (y && (uintptr_t)buffer - (uintptr_t)(y->base + y->stride * (size_t)s->rank) >= y->stride) y = y->next;
+    return y;
+}
+
 static uint64_t symmetric_place(const lk__shm *s, const void *buffer)
 {
-    for (const lk__symmetric *y = s->symmetric; y; y = y->next) {
-        uintptr_t offset = (uintptr_t)buffer - (uintptr_t)(y->base + y->stride * (size_t)s->rank);
-        if (offset < y->stride) return y->id << 40 | offset;
-    }
-    return 0;
+    const lk__symmetric *y = symmetric_of(s, buffer);
+    return y ? y->id << 40 | ((uintptr_t)buffer - (uintptr_t)(y->base + y->stride * (size_t)s->rank)) : 0;
+}
+
+/* Beyond the end of a rank's part begins another's. */
+static lk_status check_end(lk__shm *s, const lk__operation *o, const void *buffer, size_t bytes)
+{
+    const lk__symmetric *y = bytes ? symmetric_of(s, buffer) : NULL;
+    if (!y) return LK_OK;
+    size_t at = (uintptr_t)buffer - (uintptr_t)(y->base + y->stride * (size_t)s->rank);
+    if (at <= y->bytes && bytes <= y->bytes - at) return LK_OK;
+    return lk__fail(s->comm->context, LK_EINVAL,
+                    "%s:%d: %s: %zu bytes from byte %zu on end after the %zu that lk_comm_alloc gave", o->site.file,
+                    o->site.line, lk__kind_name(o->kind), bytes, at, y->bytes);
 }
 
 /* The buffer of `rank` at a place it told, in an allocation that this rank uses too. */
@@ -402,6 +418,12 @@ lk_status lk__shm_collective(lk_comm *comm, const lk__operation *o)
 {
     lk__shm *s = comm->state;
     if (atomic_load_explicit(&s->hall->failure, memory_order_relaxed)) return lk__shm_failure(s);
+    if (s->symmetric) {
+        lk__extents e = lk__operation_extents(o, s->rank, s->size);
+        lk_status   status = check_end(s, o, o->send, e.send);
+        if (status >= 0) status = check_end(s, o, o->recv, e.recv);
+        if (status < 0) return status;
+    }
     uint32_t  number = ++s->arrivals;
     lk__slot *mine = &s->me->slots[number & 1];
     job       j = {

@@ -32,17 +32,6 @@ void lk__shm_note(lk__shm *s, const lk__operation *o, uint64_t number)
     s->noted[s->operations & 1] = *o;
 }
 
-bool lk__shm_anyone_busy(const lk__shm *s)
-{
-    for (int i = 0; i < s->size; i++) {
-        bool stopped;
-        if (i == s->rank || !atomic_load(&s->seats[i].busy)) continue;
-        if (!lk__shm_dead(&s->seats[i], &stopped) && !stopped)
-            return true; /* nobody waits for what was stopped amid it */
-    }
-    return false;
-}
-
 /* ---- is a process still there ---- */
 
 /* The state's letter and the start time, out of /proc/PID/stat: after the name, which may hold anything but ends with
@@ -116,14 +105,32 @@ static lk__table table_of(lk__shm *s)
     return (lk__table){.context = s->comm->context, .rank = s->rank, .size = s->size, .state = s, .view = view_seat};
 }
 
-static void find_missing(const lk__shm *s, int peer, _Atomic uint32_t *word, uint32_t target, bool *missing)
+/* Of the ranks but this one. */
+static bool is_missing(int rank, int peer, _Atomic uint32_t *word, uint32_t target)
 {
+    if (!word) return rank == peer;
+    _Atomic uint32_t *its = (_Atomic uint32_t *)((char *)word + (rank - peer) * (ptrdiff_t)sizeof(lk__seat));
+    return (int32_t)(atomic_load(its) - target) < 0;
+}
+
+static bool is_busy(const lk__seat *seat)
+{
+    bool stopped; /* nobody waits for what was stopped amid it */
+    return atomic_load(&seat->busy) && !lk__shm_dead(seat, &stopped) && !stopped;
+}
+
+bool lk__shm_excused(const lk__shm *s, int peer, _Atomic uint32_t *word, uint32_t target)
+{
+    bool any = false;
     for (int i = 0; i < s->size; i++) {
-        missing[i] = i == peer;
-        if (!word || i == s->rank) continue;
-        _Atomic uint32_t *its = (_Atomic uint32_t *)((char *)word + (i - peer) * (ptrdiff_t)sizeof(lk__seat));
-        missing[i] = (int32_t)(atomic_load(its) - target) < 0;
+        const lk__seat *seat = &s->seats[i];
+        if (i == s->rank) continue;
+        if (is_busy(seat))
+            any = true;
+        else if (is_missing(i, peer, word, target) && atomic_load(&seat->entered) == atomic_load(&seat->left))
+            return false;
     }
+    return any;
 }
 
 static void late_page(lk__shm *s, int peer, _Atomic uint32_t *word, uint32_t target, double seconds, const char *verb,
@@ -132,7 +139,7 @@ static void late_page(lk__shm *s, int peer, _Atomic uint32_t *word, uint32_t tar
     lk__table table = table_of(s);
     bool     *missing = lk__alloc(s->comm->context, LK_MEMORY_OTHER, (size_t)s->size);
     if (!missing) return;
-    find_missing(s, peer, word, target, missing);
+    for (int i = 0; i < s->size; i++) missing[i] = i != s->rank && is_missing(i, peer, word, target);
     lk__verdict_late(&table, missing, seconds, verb, p);
     lk__free(s->comm->context, LK_MEMORY_OTHER, missing, (size_t)s->size);
 }

@@ -55,7 +55,7 @@ static lk_status look_round(lk__shm *s, int peer, _Atomic uint32_t *word, uint32
     lk_status status = lk__shm_failure(s);
     if (status < 0) return status;
     if (atomic_load(&s->comm->closing)) return LK_ECANCELED;
-    if (lk__shm_anyone_busy(s)) p->begun += now - p->looked; /* declared work stops the clock */
+    if (lk__shm_excused(s, peer, word, target)) p->begun += now - p->looked; /* declared work stops the clock */
     p->looked = now;
     if (word && (status = look_for_mismatch(s, word, target)) < 0) return status;
     bool all = now - p->checked > (s->size <= 8 ? 0.25 : 1.0); /* those it waits for later may have died too */
@@ -72,9 +72,9 @@ static lk_status look_round(lk__shm *s, int peer, _Atomic uint32_t *word, uint32
         return lk__shm_lost(s, i);
     }
     double waited = now - p->begun;
-    if (!p->told && waited * 1000 >= (double)s->comm->stall_ms) {
+    if (!p->told && (now - p->since) * 1000 >= (double)s->comm->stall_ms) {
         p->told = true;
-        lk__shm_stalled(s, peer, word, target, waited);
+        lk__shm_stalled(s, peer, word, target, now - p->since);
     }
     return waited * 1000 >= (double)s->comm->timeout_ms ? lk__shm_late(s, peer, word, target, waited) : LK_OK;
 }
@@ -82,7 +82,7 @@ static lk_status look_round(lk__shm *s, int peer, _Atomic uint32_t *word, uint32
 static lk_status sleep_for(lk__shm *s, int peer, _Atomic uint32_t *word, uint32_t target)
 {
     double       now = lk__now();
-    lk__patience p = {.begun = now, .looked = now, .checked = now};
+    lk__patience p = {.since = now, .begun = now, .looked = now, .checked = now};
     lk__seat    *seat = &s->seats[peer];
     s->slow = true;
     for (lk_status status = LK_OK;;) {
@@ -136,7 +136,7 @@ lk_status lk__shm_listen(lk__shm *s, int peer, uint32_t heard, lk__patience *p)
             sched_yield();
         return LK_OK;
     }
-    if (p->begun == 0) p->begun = p->looked = p->checked = lk__now();
+    if (p->begun == 0) p->since = p->begun = p->looked = p->checked = lk__now();
     atomic_fetch_add(&s->me->ringers, 1);
     if (atomic_load(bell) == heard && !atomic_load(&s->comm->closing)) futex_wait(bell, heard);
     atomic_fetch_sub(&s->me->ringers, 1);

@@ -61,28 +61,33 @@ static void describe_record(const lk__view *v, uint64_t which, char *out, size_t
 /* "in #17 all_reduce … for 12.0 s; last finished #16 barrier …" */
 static void describe_rank(const lk__view *v, lk__page *p)
 {
-    char text[256];
+    char        text[256];
+    const char *was = v->dead || v->gone || v->cut_off ? "it was " : "";
     if (v->dead)
-        add(p, "dead; it was ");
+        add(p, "dead; ");
     else if (v->gone)
-        add(p, "left the group; it was ");
+        add(p, "left the group; ");
     else if (v->cut_off)
-        add(p, "its host does not answer; it was ");
+        add(p, "its host does not answer; ");
     else if (v->stopped)
         add(p, "stopped by a signal; ");
     else if (v->silent)
         add(p, "does not answer, though its host does; ");
     if (v->busy[0]) add(p, "busy with %s; ", v->busy);
     if (v->entered == 0) {
-        add(p, "outside any operation; it has begun none");
+        add(p, "%soutside any operation; it has begun none", was);
         return;
     }
     describe_record(v, v->entered, text, sizeof text);
-    if (v->entered == v->left) {
-        add(p, "outside any operation for %.1f s; last finished %s", v->since, text);
+    if (v->only_came) {
+        add(p, "last heard of when it came to %s, %.1f s ago", text, v->since);
         return;
     }
-    add(p, "in %s for %.1f s", text, v->since);
+    if (v->entered == v->left) {
+        add(p, "%soutside any operation for %.1f s; last finished %s", was, v->since, text);
+        return;
+    }
+    add(p, "%sin %s for %.1f s", was, text, v->since);
     if (v->entered == 1) {
         add(p, "; it has finished none");
         return;

@@ -47,6 +47,7 @@ typedef struct lk__view {
     lk__record records[2];    /* of operation number `entered` and the one before, by parity */
     char       files[2][LK__FILE_NAME];
     bool       gone, dead, stopped, cut_off, silent, broken; /* broken: it, or something between, closed a connection */
+    bool       only_came; /* that it came to its latest operation is the last that was heard of it */
 } lk__view;
 
 typedef struct lk__table {
