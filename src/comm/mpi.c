@@ -22,6 +22,7 @@ typedef struct carrier {
     lk__mpi_group        *group;
     int                  *world; /* by rank of the group: its rank in MPI's world */
     int                   size;
+    lk__ports             ports; /* where the group, and what is split off from it, may listen */
     bool                  in_order;
 } carrier;
 
@@ -173,12 +174,12 @@ static const lk__mover mover = {.name = "mpi",
 /* ---- beginning ---- */
 
 /* Ranks of MPI's world, all of which come here within the time to join. */
-static lk_status join(lk_comm *c, const lk__mpi_module *mpi, const int *world, int tag, carrier **made)
+static lk_status join(lk_comm *c, const lk__mpi_module *mpi, const int *world, int tag, lk__ports ports, carrier **made)
 {
     char     text[LK__MPI_TEXT];
     carrier *k = lk__alloc(c->context, LK_MEMORY_OTHER, sizeof *k);
     if (!k) return LK_ENOMEM;
-    *k = (carrier){.mpi = mpi, .size = c->size, .in_order = true};
+    *k = (carrier){.mpi = mpi, .size = c->size, .ports = ports, .in_order = true};
     k->world = lk__alloc(c->context, LK_MEMORY_OTHER, (size_t)c->size * sizeof *k->world);
     if (!k->world) {
         drop_carrier(c->context, k);
@@ -211,75 +212,154 @@ static lk_status gather(lk_comm *c, carrier *k, const void *mine, void *all, siz
                     c->rank, c->size, (double)c->join_ms / 1e3);
 }
 
-/* What ranks tell each other: first who and where they are, then where they listen. */
+enum { ADDRESSES = 8 };
+typedef enum way { NO_WAY, ROUTED, BESIDE } way; /* from a host to an address: the more the better */
+
+/* What ranks tell each other: who they are, then how they would reach rank 0, then where they listen. */
 typedef struct notice {
     lk__card      card;
-    unsigned char secret[LK__NONCE]; /* rank 0's counts */
+    unsigned char secret[LK__NONCE];    /* rank 0's counts */
+    lk__address   addresses[ADDRESSES]; /* of this rank's host: rank 0's count */
+    unsigned char ways[ADDRESSES];      /* to each of rank 0's, as `way` */
 } notice;
 
-/* An address of this host that others could reach: the first of an interface that is up, IPv4 where there is one. */
-static bool own_address(struct sockaddr_storage *address)
+static bool is_candidate(const struct ifaddrs *i, int family)
+{
+    return i->ifa_addr && i->ifa_addr->sa_family == family && (i->ifa_flags & IFF_UP) &&
+           !(i->ifa_flags & IFF_LOOPBACK) &&
+           !(family == AF_INET6 && IN6_IS_ADDR_LINKLOCAL(&((struct sockaddr_in6 *)i->ifa_addr)->sin6_addr));
+}
+
+static void take_address(const struct sockaddr *from, lk__address *a)
+{
+    struct sockaddr_storage storage = {0};
+    memcpy(&storage, from, from->sa_family == AF_INET6 ? sizeof(struct sockaddr_in6) : sizeof(struct sockaddr_in));
+    (void)lk__address_take(a, &storage);
+}
+
+/* The addresses of this host at which others might reach it, IPv4 first. */
+static void own_addresses(lk__address addresses[ADDRESSES])
 {
     struct ifaddrs *list = NULL;
-    bool            found = false;
-    if (getifaddrs(&list) != 0) return false;
-    for (int pass = 0; pass < 2 && !found; pass++)
-        for (struct ifaddrs *i = list; i && !found; i = i->ifa_next) {
-            int family = pass ? AF_INET6 : AF_INET;
-            if (!i->ifa_addr || i->ifa_addr->sa_family != family || !(i->ifa_flags & IFF_UP) ||
-                (i->ifa_flags & IFF_LOOPBACK))
-                continue;
-            if (pass && IN6_IS_ADDR_LINKLOCAL(&((struct sockaddr_in6 *)i->ifa_addr)->sin6_addr)) continue;
-            memcpy(address, i->ifa_addr, pass ? sizeof(struct sockaddr_in6) : sizeof(struct sockaddr_in));
-            found = true;
-        }
+    int             count = 0;
+    if (getifaddrs(&list) != 0) return;
+    for (int pass = 0; pass < 2; pass++)
+        for (struct ifaddrs *i = list; i && count < ADDRESSES; i = i->ifa_next)
+            if (is_candidate(i, pass ? AF_INET6 : AF_INET)) take_address(i->ifa_addr, &addresses[count++]);
     freeifaddrs(list);
-    return found;
 }
 
 /* The address from which this host would speak to `to`. Nothing is sent. */
-static bool address_towards(const struct sockaddr_storage *to, struct sockaddr_storage *address)
+static bool address_towards(const lk__address *to, struct sockaddr_storage *address)
 {
-    int       fd = socket(to->ss_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-    socklen_t length = sizeof *address;
-    bool      found = fd >= 0 && connect(fd, (const struct sockaddr *)to, lk__address_length(to)) == 0 &&
+    struct sockaddr_storage there;
+    socklen_t               bytes = lk__address_give(to, 0, &there), length = sizeof *address;
+    int                     fd = bytes ? socket(there.ss_family, SOCK_DGRAM | SOCK_CLOEXEC, 0) : -1;
+    bool                    found = fd >= 0 && connect(fd, (const struct sockaddr *)&there, bytes) == 0 &&
                  getsockname(fd, (struct sockaddr *)address, &length) == 0;
     if (fd >= 0) close(fd);
     return found;
 }
 
-static lk_status listen_somewhere(lk_comm *c, const notice *all, lk__ports ports, lk__listener *listener)
+/* Whether address and other are in one network of this mask. */
+static bool in_network(const lk__address *a, const lk__address *b, const struct sockaddr *mask)
 {
-    struct sockaddr_storage where = {0}, master;
-    bool                    one_host = true, found = true;
-    for (int i = 0; i < c->size; i++) one_host = one_host && strcmp(all[i].card.host_id, all[0].card.host_id) == 0;
-    if (one_host)
-        *(struct sockaddr_in *)&where =
-            (struct sockaddr_in){.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    else if (c->rank == 0 || !all[0].card.address.family)
-        found = own_address(&where);
-    else
-        found = lk__address_give(&all[0].card.address, 0, &master) > 0 && address_towards(&master, &where);
-    if (!found)
-        return lk__fail(c->context, LK_EIO, "rank %d finds no interface towards rank 0 on %s", c->rank,
-                        all[0].card.host);
-    return lk__listen(c->context, &where, ports, listener);
+    const unsigned char *bits = a->family == 6 ? ((const struct sockaddr_in6 *)mask)->sin6_addr.s6_addr
+                                               : (const unsigned char *)&((const struct sockaddr_in *)mask)->sin_addr;
+    for (int i = 0; i < (a->family == 6 ? 16 : 4); i++)
+        if ((a->bytes[i] ^ b->bytes[i]) & bits[i]) return false;
+    return true;
 }
 
-static lk_status make_mesh(lk_comm *c, carrier *k, lk__ports ports, lk__mesh *mesh)
+/* How another host's address is reached from this one. One that this host has too, as every host's bridge for
+ * containers may have the same, leads nowhere but here. */
+static way way_to(const lk__address *to)
 {
-    size_t                  bytes = (size_t)c->size * sizeof(notice), card_bytes = (size_t)c->size * sizeof(lk__card);
-    notice                 *all = lk__alloc(c->context, LK_MEMORY_OTHER, bytes), mine = {.card = {.pid = 0}};
-    lk__card               *cards = lk__alloc(c->context, LK_MEMORY_OTHER, card_bytes);
-    lk__listener            listener = {.fd = -1};
-    struct sockaddr_storage own = {0};
-    lk_status               status = all && cards ? lk__mesh_make(mesh, c->context, c->rank, c->size, 0) : LK_ENOMEM;
+    struct sockaddr_storage from;
+    struct ifaddrs         *list = NULL;
+    way                     found = address_towards(to, &from) ? ROUTED : NO_WAY;
+    if (found == NO_WAY || getifaddrs(&list) != 0) return found;
+    for (struct ifaddrs *i = list; i && found != NO_WAY; i = i->ifa_next) {
+        lk__address own = {0};
+        if (!is_candidate(i, to->family == 6 ? AF_INET6 : AF_INET)) continue;
+        take_address(i->ifa_addr, &own);
+        if (memcmp(own.bytes, to->bytes, sizeof own.bytes) == 0)
+            found = NO_WAY;
+        else if (i->ifa_netmask && in_network(&own, to, i->ifa_netmask))
+            found = BESIDE;
+    }
+    freeifaddrs(list);
+    return found;
+}
+
+/* Whether two ranks see the same interfaces: a host's id begins with its boot and its network's namespace. */
+static bool same_network(const notice *a, const notice *b)
+{
+    const char *end = strchr(a->card.host_id, ':');
+    end = end ? strchr(end + 1, ':') : NULL;
+    return end && strncmp(a->card.host_id, b->card.host_id, (size_t)(end + 1 - a->card.host_id)) == 0;
+}
+
+/* Of rank 0's addresses the one to which all other hosts have the best way. All ranks know the same and choose alike. */
+static lk_status choose_address(lk_comm *c, const notice *all, const lk__address **chosen)
+{
+    way best = NO_WAY;
+    int stranded = 0;
+    for (int i = 0; i < ADDRESSES && all[0].addresses[i].family; i++) {
+        way worst = BESIDE;
+        for (int rank = 1; rank < c->size; rank++) {
+            way one = (way)all[rank].ways[i];
+            if (one >= worst || same_network(&all[rank], &all[0])) continue;
+            worst = one;
+            if (one == NO_WAY) stranded = rank;
+        }
+        if (worst <= best) continue;
+        best = worst;
+        *chosen = &all[0].addresses[i];
+    }
+    if (best > NO_WAY) return LK_OK;
+    if (!all[0].addresses[0].family)
+        return lk__fail(c->context, LK_EIO, "rank 0 on %s has no interface that is up, but loopback", all[0].card.host);
+    return lk__fail(c->context, LK_EIO, "rank %d on %s finds no interface towards any address of rank 0 on %s",
+                    stranded, all[stranded].card.host, all[0].card.host);
+}
+
+/* The interface that leads to rank 0; loopback where all share one. */
+static lk_status listen_somewhere(lk_comm *c, carrier *k, notice *mine, notice *all, lk__listener *listener)
+{
+    struct sockaddr_storage where = {0};
+    const lk__address      *master = NULL;
+    bool                    alone = true;
+    for (int i = 1; i < c->size; i++) alone = alone && same_network(&all[i], &all[0]);
+    if (alone) {
+        *(struct sockaddr_in *)&where =
+            (struct sockaddr_in){.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+        return lk__listen(c->context, &where, k->ports, listener);
+    }
+    for (int i = 0; i < ADDRESSES; i++)
+        mine->ways[i] = (unsigned char)(all[0].addresses[i].family ? way_to(&all[0].addresses[i]) : NO_WAY);
+    lk_status status = gather(c, k, mine, all, sizeof *mine);
+    if (status >= 0) status = choose_address(c, all, &master);
+    if (status < 0) return status;
+    if (!address_towards(master, &where)) /* on rank 0's own host this is that address */
+        return lk__fail(c->context, LK_EIO, "rank %d no longer finds an interface towards rank 0 on %s", c->rank,
+                        all[0].card.host);
+    return lk__listen(c->context, &where, k->ports, listener);
+}
+
+static lk_status make_mesh(lk_comm *c, carrier *k, lk__mesh *mesh)
+{
+    size_t       bytes = (size_t)c->size * sizeof(notice), card_bytes = (size_t)c->size * sizeof(lk__card);
+    notice      *all = lk__alloc(c->context, LK_MEMORY_OTHER, bytes), mine = {.card = {.pid = 0}};
+    lk__card    *cards = lk__alloc(c->context, LK_MEMORY_OTHER, card_bytes);
+    lk__listener listener = {.fd = -1};
+    lk_status    status = all && cards ? lk__mesh_make(mesh, c->context, c->rank, c->size, 0) : LK_ENOMEM;
     lk__card_make(&mine.card);
-    if (own_address(&own)) lk__address_take(&mine.card.address, &own);
+    own_addresses(mine.addresses);
     if (status >= 0 && getrandom(mine.secret, sizeof mine.secret, 0) != sizeof mine.secret)
         status = lk__fail(c->context, LK_EIO, "the system gives no random numbers");
     if (status >= 0) status = gather(c, k, &mine, all, sizeof mine);
-    if (status >= 0) status = listen_somewhere(c, all, ports, &listener);
+    if (status >= 0) status = listen_somewhere(c, k, &mine, all, &listener);
     mine.card.address = listener.address;
     if (status >= 0) status = gather(c, k, &mine, all, sizeof mine);
     if (status >= 0) {
@@ -296,10 +376,10 @@ static lk_status make_mesh(lk_comm *c, carrier *k, lk__ports ports, lk__mesh *me
 }
 
 /* The communicator stands: the words, then all of it. Takes the carrier, also when it fails. */
-static lk_status complete(lk_comm *c, carrier *k, lk__ports ports)
+static lk_status complete(lk_comm *c, carrier *k)
 {
     lk__mesh  mesh = {.context = c->context};
-    lk_status status = make_mesh(c, k, ports, &mesh);
+    lk_status status = make_mesh(c, k, &mesh);
     if (status >= 0) status = lk__net_create(c, &mesh, &mover);
     if (status < 0) {
         k->in_order = false;
@@ -327,9 +407,9 @@ static lk_status create(lk_comm *c, const lk__place *place)
     int *world = lk__alloc(c->context, LK_MEMORY_OTHER, bytes);
     if (!world) return LK_ENOMEM;
     for (int i = 0; i < size; i++) world[i] = i;
-    status = join(c, mpi, world, 0, &k);
+    status = join(c, mpi, world, 0, place->ports, &k);
     lk__free(c->context, LK_MEMORY_OTHER, world, bytes);
-    return status < 0 ? status : complete(c, k, place->ports);
+    return status < 0 ? status : complete(c, k);
 }
 
 static lk_status split(lk_comm *parent, lk_comm *c, const lk__member *all, const int *ranks)
@@ -341,9 +421,9 @@ static lk_status split(lk_comm *parent, lk_comm *c, const lk__member *all, const
     int   *world = lk__alloc(c->context, LK_MEMORY_OTHER, bytes);
     if (!world) return LK_ENOMEM;
     for (int i = 0; i < c->size; i++) world[i] = from->world[ranks[i]];
-    lk_status status = join(c, from->mpi, world, (int)(all[ranks[0]].secret % 32749), &k);
+    lk_status status = join(c, from->mpi, world, (int)(all[ranks[0]].secret % 32749), from->ports, &k);
     lk__free(c->context, LK_MEMORY_OTHER, world, bytes);
-    return status < 0 ? status : complete(c, k, (lk__ports){0, 0});
+    return status < 0 ? status : complete(c, k);
 }
 
 const lk__backend lk__backend_mpi = LK__NET_TABLE("mpi", create, NULL, split);

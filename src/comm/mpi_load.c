@@ -34,20 +34,19 @@ static const char *flavour(void)
     return NULL;
 }
 
-/* The directory of what this function is in: the shared library, or a program that is linked with the static one. */
+/* The directory of what this function is in: the shared library, or a program that is linked with the static one. The
+ * kernel knows it whole; the loader's name for it can be relative, as mpirun's empty part of LD_LIBRARY_PATH makes it. */
 static bool own_directory(char *out, size_t bytes)
 {
-    Dl_info about;
-    char    path[PATH_MAX];
-    if (!dladdr((const void *)(uintptr_t)lk__mpi_load, &about) || !about.dli_fname) return false;
-    if (!strchr(about.dli_fname, '/') || !realpath(about.dli_fname, path)) {
-        ssize_t n = readlink("/proc/self/exe", path, sizeof path - 1);
-        if (n <= 0) return false;
-        path[n] = 0;
-    }
-    char *slash = strrchr(path, '/');
-    if (!slash) return false;
-    *slash = 0;
+    char          line[PATH_MAX + 128];
+    unsigned long here = (unsigned long)(uintptr_t)own_directory, first, end;
+    FILE         *maps = fopen("/proc/self/maps", "re");
+    char         *path = NULL;
+    while (maps && !path && fgets(line, sizeof line, maps))
+        if (sscanf(line, "%lx-%lx", &first, &end) == 2 && first <= here && here < end) path = strchr(line, '/');
+    if (maps) fclose(maps);
+    if (!path) return false;
+    *strrchr(path, '/') = 0;
     return (size_t)snprintf(out, bytes, "%s", path) < bytes;
 }
 

@@ -45,12 +45,21 @@ static lk_status number(lk_context *context, const char *name, const char *text,
     return LK_OK;
 }
 
+/* How many ranks are on this host, where who gave the rank does not say it: srun --mpi=pmi2 and scripts that set RANK
+ * from Slurm's words leave it to the step, which counts if it is as large. */
+static const char *local_by_slurm(const char *world)
+{
+    const char *tasks = environment("SLURM_STEP_NUM_TASKS");
+    return tasks && strcmp(tasks, world) == 0 ? environment("SLURM_STEP_TASKS_PER_NODE") : NULL;
+}
+
 static lk_status from_environment(lk_context *context, lk__place *place)
 {
     for (size_t i = 0; i < sizeof launchers / sizeof *launchers; i++) {
         const char *rank = environment(launchers[i].rank), *world = environment(launchers[i].world);
-        const char *local = environment(launchers[i].local_world);
+        const char *local = environment(launchers[i].local_world), *local_name = launchers[i].local_world;
         if (!world) continue;
+        if (!local && (local = local_by_slurm(world))) local_name = "SLURM_STEP_TASKS_PER_NODE";
         if (!rank)
             return lk__fail(context, LK_EINVAL,
                             "%s is set in the environment but %s is not: which rank is this process?",
@@ -58,11 +67,11 @@ static lk_status from_environment(lk_context *context, lk__place *place)
         int       here = 0;
         lk_status status = number(context, launchers[i].rank, rank, 0, &place->rank);
         if (status >= 0) status = number(context, launchers[i].world, world, 1, &place->world);
-        if (status >= 0 && local) status = number(context, launchers[i].local_world, local, 1, &here);
+        if (status >= 0 && local) status = number(context, local_name, local, 1, &here);
         if (status < 0) return status;
         if (here > place->world)
             return lk__fail(context, LK_EINVAL, "%s is %d in the environment, and %s is %d: more here than there are",
-                            launchers[i].local_world, here, launchers[i].world, place->world);
+                            local_name, here, launchers[i].world, place->world);
         place->many_hosts = here && here != place->world;
         snprintf(place->tried, sizeof place->tried, "%s in the environment", launchers[i].name);
         return LK_OK;

@@ -325,7 +325,7 @@ lk_tensor lk_f_embedding_at(lk_site site, lk_tensor ids, lk_tensor table)
         lk__graph_fail(g, site, "embedding: needs ids and a table");
         return (lk_tensor){g, -1};
     }
-    return (lk_tensor){g, lk__emit1(g, site, LK__OP_embedding, NULL, 2, ids.id, table.id)};
+    return (lk_tensor){g, lk__emit1(g, site, LK__OP_embedding, NULL, (int[]){ids.id, table.id}, 2)};
 }
 
 lk_tensor lk_cross_entropy_at(lk_site site, lk_tensor logits, lk_tensor labels, lk_cross_entropy_options options)

@@ -40,7 +40,7 @@ static bool wants(const backward *b, int i)
 }
 static lk__shape shape_of(const backward *b, int value) { return b->g->values[value].shape; }
 
-#define EMIT1(b, op, attrs, inputs, ...) lk__emit1((b)->g, (b)->n.site, op, attrs, inputs, __VA_ARGS__)
+#define EMIT1(b, op, attrs, inputs, ...) lk__emit1((b)->g, (b)->n.site, op, attrs, (int[]){__VA_ARGS__}, inputs)
 
 static int emit_like(backward *b, lk__op op, const lk__attrs *attrs, const int *operands, int inputs, int like)
 {
@@ -200,11 +200,9 @@ static void grad_concat(backward *b, int dy)
 {
     int64_t start = 0;
     for (int i = 0; i < b->n.inputs; i++) {
-        int64_t length = shape_of(b, in(b, i)).dims[b->n.attrs.axis];
-        if (wants(b, i))
-            give(
-                b, i,
-                EMIT1(b, LK__OP_slice, &(lk__attrs){.axis = b->n.attrs.axis, .start = start, .length = length}, 1, dy));
+        int64_t   length = shape_of(b, in(b, i)).dims[b->n.attrs.axis];
+        lk__attrs part = {.axis = b->n.attrs.axis, .start = start, .length = length};
+        if (wants(b, i)) give(b, i, EMIT1(b, LK__OP_slice, &part, 1, dy));
         start += length;
     }
 }

@@ -329,13 +329,8 @@ int lk__emit_update(lk_graph *g, lk_site site, lk__op op, const lk__attrs *attrs
     return (int)(node - g->nodes);
 }
 
-int lk__emit1(lk_graph *g, lk_site site, lk__op op, const lk__attrs *attrs, int inputs, ...)
+int lk__emit1(lk_graph *g, lk_site site, lk__op op, const lk__attrs *attrs, const int *in, int inputs)
 {
-    int     in[LK__MAX_IN];
-    va_list arguments;
-    va_start(arguments, inputs);
-    for (int i = 0; i < inputs; i++) in[i] = va_arg(arguments, int);
-    va_end(arguments);
     int node = lk__emit(g, site, op, attrs, in, inputs, LK__ALL_OUTPUTS);
     return node < 0 ? -1 : g->nodes[node].out[0];
 }

@@ -87,7 +87,7 @@ int  lk__graph_value(lk_graph *graph, const lk__value *value); /* adds one; -1 o
 enum { LK__ALL_OUTPUTS = -1 };
 int lk__emit(lk_graph *graph, lk_site site, lk__op op, const lk__attrs *attrs, const int *in, int inputs, int wanted);
 /* The same, giving output 0's id or -1. */
-int lk__emit1(lk_graph *graph, lk_site site, lk__op op, const lk__attrs *attrs, int inputs, ...);
+int lk__emit1(lk_graph *graph, lk_site site, lk__op op, const lk__attrs *attrs, const int *in, int inputs);
 
 /* For ops whose output shapes do not follow from their inputs (reshape, expand, gradients): the shapes are given. */
 int lk__emit_shaped(lk_graph *graph, lk_site site, lk__op op, const lk__attrs *attrs, const int *in, int inputs,

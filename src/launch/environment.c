@@ -9,19 +9,27 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-enum { OURS = 40, VALUE_BYTES = 16384 };
+enum { OURS = 40 };
 
+/* Any length: a role, an address and an id are the user's own words. */
 __attribute__((format(printf, 3, 4))) static void set(lk__environment *e, const char *name, const char *format, ...)
 {
     va_list arguments;
-    size_t  room = e->text_size - e->used;
-    char   *at = e->text + e->used;
-    int     lead = snprintf(at, room, "%s=", name);
+    size_t  lead = strlen(name) + 1;
     va_start(arguments, format);
-    int length = vsnprintf(at + lead, room - (size_t)lead, format, arguments);
+    size_t length = (size_t)vsnprintf(NULL, 0, format, arguments);
     va_end(arguments);
-    e->list[e->count++] = at;
-    e->used += (size_t)(lead + length + 1);
+    char *entry = lk__alloc(e->context, LK_MEMORY_OTHER, lead + length + 1);
+    if (!entry) {
+        e->short_of_memory = true;
+        return;
+    }
+    snprintf(entry, lead + 1, "%s=", name);
+    va_start(arguments, format);
+    vsnprintf(entry + lead, length + 1, format, arguments);
+    va_end(arguments);
+    e->list[e->count++] = entry;
+    e->own++;
 }
 
 static bool is_set(const lk__environment *e, const char *entry)
@@ -61,25 +69,24 @@ static void set_all(lk__job *job, const lk__child *child, lk__environment *e)
     set(e, "TORCHELASTIC_USE_AGENT_STORE", "False"); /* the ranks make their own store */
     if (!getenv("TORCH_NCCL_ASYNC_ERROR_HANDLING")) set(e, "TORCH_NCCL_ASYNC_ERROR_HANDLING", "1");
     if (!getenv("OMP_NUM_THREADS")) set(e, "OMP_NUM_THREADS", "%d", job->threads);
+    if (!getenv("LOCKSTEP_THREADS")) set(e, "LOCKSTEP_THREADS", "%d", job->threads);
 }
 
 static lk_status make(lk__job *job, const lk__child *child, lk__environment *e)
 {
     size_t inherited = 0;
     while (environ[inherited]) inherited++;
-    memset(e, 0, sizeof *e);
-    e->capacity = inherited + OURS;
-    e->text_size = VALUE_BYTES;
+    *e = (lk__environment){.context = job->context, .capacity = inherited + OURS};
     e->list = lk__alloc(job->context, LK_MEMORY_OTHER, e->capacity * sizeof *e->list);
-    e->text = lk__alloc(job->context, LK_MEMORY_OTHER, e->text_size);
-    if (!e->list || !e->text) {
-        lk__environment_free(job->context, e);
-        return LK_ENOMEM;
-    }
+    if (!e->list) return LK_ENOMEM;
     if (child)
         set_all(job, child, e);
     else
         set(e, "LOCKSTEP_JOB", "%s", job->id);
+    if (e->short_of_memory) {
+        lk__environment_free(e);
+        return LK_ENOMEM;
+    }
     for (size_t i = 0; i < inherited; i++)
         if (!is_set(e, environ[i])) e->list[e->count++] = environ[i];
     return LK_OK;
@@ -88,8 +95,8 @@ static lk_status make(lk__job *job, const lk__child *child, lk__environment *e)
 lk_status lk__environment_make(lk__job *job, const lk__child *child, lk__environment *e) { return make(job, child, e); }
 lk_status lk__environment_mark(lk__job *job, lk__environment *e) { return make(job, NULL, e); }
 
-void lk__environment_free(lk_context *context, lk__environment *e)
+void lk__environment_free(lk__environment *e)
 {
-    lk__free(context, LK_MEMORY_OTHER, e->list, e->capacity * sizeof *e->list);
-    lk__free(context, LK_MEMORY_OTHER, e->text, e->text_size);
+    for (size_t i = 0; i < e->own; i++) lk__strfree(e->context, e->list[i]);
+    lk__free(e->context, LK_MEMORY_OTHER, e->list, e->capacity * sizeof *e->list);
 }

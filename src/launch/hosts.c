@@ -157,7 +157,7 @@ static lk_status start_far(head *h, int index)
     snprintf(child->name, sizeof child->name, "host %.70s", h->hosts[index].name);
     LK__TRY(lk__environment_mark(&h->job, &environment));
     lk_status status = lk__child_start(&h->job, child, argv, environment.list, false);
-    lk__environment_free(h->job.context, &environment);
+    lk__environment_free(&environment);
     if (status == LK_OK) tell(child, h->spec->text, h->spec->length);
     return status;
 }

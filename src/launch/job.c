@@ -253,7 +253,7 @@ static lk_status start_rank(lk__job *job, lk__child *child)
     lk_status status = child->rank == job->config->debug_rank
                            ? start_under(job, child, environment.list)
                            : lk__child_start(job, child, job->config->program, environment.list, false);
-    lk__environment_free(job->context, &environment);
+    lk__environment_free(&environment);
     return status;
 }
 
@@ -285,17 +285,29 @@ static lk_status generation(lk__job *job)
     return status < 0 ? status : watched;
 }
 
+/* What the user set is kept; one of the two names stands for both. */
+static void heed_threads(lk__job *job)
+{
+    static const char *const names[] = {"OMP_NUM_THREADS", "LOCKSTEP_THREADS"}; /* ours is heard last, and so counts */
+    for (int i = 0; i < 2; i++) {
+        const char *text = getenv(names[i]);
+        int         number = text ? atoi(text) : 0; /* of "4,2", OpenMP's form for nested teams, the outer one */
+        if (number > 0) job->threads = number;
+    }
+}
+
 static void introduce(lk__job *job, const char *pinned)
 {
     const lk_launch_config *config = job->config;
     const char             *threads = getenv("OMP_NUM_THREADS");
-    char                    where[96] = "", omp[32];
+    char                    where[96] = "", omp[32], own[48] = "";
     if (config->nodes > 1)
         snprintf(where, sizeof where, " (%d to %d of %d, node %d of %d)", job->place.first_rank,
                  job->place.first_rank + job->count - 1, job->place.world, config->node, config->nodes);
     snprintf(omp, sizeof omp, "%d", job->threads);
-    lk__job_say(job, "%d rank%s%s on %s, %s, OMP_NUM_THREADS=%s%s%s", job->count, job->count == 1 ? "" : "s", where,
-                job->host, pinned, threads ? threads : omp, job->keep_folder ? ", logs in " : "",
+    if (threads && getenv("LOCKSTEP_THREADS")) snprintf(own, sizeof own, ", LOCKSTEP_THREADS=%d", job->threads);
+    lk__job_say(job, "%d rank%s%s on %s, %s, OMP_NUM_THREADS=%s%s%s%s", job->count, job->count == 1 ? "" : "s", where,
+                job->host, pinned, threads ? threads : omp, own, job->keep_folder ? ", logs in " : "",
                 job->keep_folder ? job->folder : "");
 }
 
@@ -309,6 +321,7 @@ lk_status lk__launch_here(lk_context *context, const lk_launch_config *config, c
     if (status == LK_OK)
         status = lk__topology_split(context, job.count, &job.cores, &job.threads, pinned, sizeof pinned);
     if (status < 0) goto done;
+    heed_threads(&job);
     if (config->no_pin) {
         lk__free(context, LK_MEMORY_OTHER, job.cores, job.cores ? (size_t)job.count * sizeof *job.cores : 0);
         job.cores = NULL;

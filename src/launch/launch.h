@@ -71,7 +71,7 @@ typedef struct lk__job {
     const char             *address;
     int                     port;
     cpu_set_t              *cores;   /* one set a rank; NULL: not pinned */
-    int                     threads; /* OMP_NUM_THREADS */
+    int                     threads; /* of each rank: LOCKSTEP_THREADS and OMP_NUM_THREADS */
     bool                    head;    /* children are ssh, not ranks */
     lk__child              *children;
     int                     count, alive;
@@ -123,14 +123,14 @@ lk_status lk__free_port(lk_context *context, int *port);
 
 /* ---- environment.c ---- */
 typedef struct lk__environment {
-    char **list; /* NULL at the end */
-    size_t capacity, count;
-    char  *text;
-    size_t text_size, used;
+    lk_context *context;
+    char      **list; /* NULL at the end; the first `own` are ours, the others this process's */
+    size_t      capacity, count, own;
+    bool        short_of_memory;
 } lk__environment;
 lk_status lk__environment_make(lk__job *job, const lk__child *child, lk__environment *environment);
 lk_status lk__environment_mark(lk__job *job, lk__environment *environment); /* ours, and the job's id */
-void      lk__environment_free(lk_context *context, lk__environment *environment);
+void      lk__environment_free(lk__environment *environment);
 
 /* ---- topology.c ---- */
 lk_status lk__topology_split(lk_context *context, int ranks, cpu_set_t **cores, int *threads, char *words, size_t size);

@@ -23,7 +23,7 @@ static int split(lk_graph *g, const lk__node *norm)
     int node = lk__emit(g, n.site, LK__OP_batch_norm_stats, NULL, in, 2, LK__ALL_OUTPUTS);
     if (node < 0) return -1;
     int local = g->nodes[node].out[0], centre = g->nodes[node].out[1];
-    int whole = lk__emit1(g, n.site, LK__OP_sync, NULL, 1, local);
+    int whole = lk__emit1(g, n.site, LK__OP_sync, NULL, &local, 1);
     if (whole < 0) return -1;
     n.op = LK__OP_batch_norm_apply;
     for (; n.inputs < 6; n.inputs++) n.in[n.inputs] = -1;

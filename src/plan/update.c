@@ -41,8 +41,8 @@ static int total_squares(lk__timeline *t)
     int       total = -1;
     for (size_t i = 0; i < g->states_count; i++) {
         if (t->gradients[i] < 0) continue;
-        int one = lk__emit1(g, g->states[i].site, LK__OP_square_sum, NULL, 1, t->gradients[i]);
-        total = total < 0 ? one : lk__emit1(g, g->states[i].site, LK__OP_add, NULL, 2, total, one);
+        int one = lk__emit1(g, g->states[i].site, LK__OP_square_sum, NULL, &t->gradients[i], 1);
+        total = total < 0 ? one : lk__emit1(g, g->states[i].site, LK__OP_add, NULL, (int[]){total, one}, 2);
         if (total < 0) return -1;
     }
     return total;
