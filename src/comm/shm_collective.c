@@ -340,9 +340,8 @@ static void stage_out(const pipeline *p, uint32_t c)
  * results are under way, so that a rank that comes a little late holds nobody up. */
 static lk_status staged_reduce(const job *j)
 {
-    /* A slice of a chunk has to fit half a buffer: with one rank's share of two lines it does for any number of ranks.
-     */
-    pipeline p = {.j = j, .n = LK__CHUNK / j->size};
+    /* A rank's slice of a chunk has to fit half a buffer: from two ranks on it does. */
+    pipeline p = {.j = j, .n = LK__CHUNK / j->size / (j->s->size == 1 ? 2 : 1)};
     p.chunks = (uint32_t)((j->o->count + p.n - 1) / p.n);
     stage_in(&p, 0);
     step(j, 1);

@@ -104,13 +104,11 @@ static bool push(lk__shm *s, lk_work *w, bool *done)
 
 static lk_status disagree(lk__shm *s, const lk_work *w, const message *m)
 {
-    char                 text[640], call[256];
-    const lk__operation *o = &w->operation;
-    lk__operation_describe(o, 0, call, sizeof call);
-    snprintf(text, sizeof text, "rank %d sent %s × %llu (tag %d) at %.*s:%d, and rank %d receives it as %s", o->root,
-             lk_dtype_name((lk_dtype)m->header.type), (unsigned long long)m->header.count, m->header.tag,
-             LK__FILE_NAME - 1, m->header.file, m->header.line, s->rank, call);
-    return lk__shm_raise(s, LK_EMISMATCH, text);
+    const header *h = &m->header;
+    lk__record    sent = {.type = h->type, .count = h->count, .tag = h->tag, .line = h->line};
+    lk__page      p = {.used = 0};
+    lk__verdict_unlike(&w->operation, s->rank, &sent, h->file, &p);
+    return lk__shm_raise(s, LK_EMISMATCH, p.text);
 }
 
 static bool agrees(const lk_work *w, const message *m)

@@ -168,6 +168,15 @@ void lk__verdict_mismatch(const lk__table *t, int peer, uint64_t number, lk__pag
     add_table(t, NULL, p);
 }
 
+void lk__verdict_unlike(const lk__operation *receive, int rank, const lk__record *sent, const char *file, lk__page *p)
+{
+    char call[256];
+    lk__operation_describe(receive, 0, call, sizeof call);
+    add(p, "rank %d sent %s × %llu (tag %d) at %.*s:%d, and rank %d receives it as %s", receive->root,
+        lk_dtype_name((lk_dtype)sent->type), (unsigned long long)sent->count, sent->tag, LK__FILE_NAME - 1, file,
+        sent->line, rank, call);
+}
+
 void lk__verdict_crossed(const lk__table *t, int peer, const lk__operation *transfer, lk__page *p)
 {
     char     mine[256], its[256];

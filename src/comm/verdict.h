@@ -66,6 +66,9 @@ typedef struct lk__page {
 void lk__verdict_late(const lk__table *table, const bool *missing, double seconds, const char *verb, lk__page *page);
 void lk__verdict_lost(const lk__table *table, int peer, lk__page *page);
 void lk__verdict_mismatch(const lk__table *table, int peer, uint64_t number, lk__page *page);
+/* What `rank` receives was sent as another type or count: type, count, tag and line of the record count, and the file's name. */
+void lk__verdict_unlike(const lk__operation *receive, int rank, const lk__record *sent, const char *file,
+                        lk__page *page);
 /* `peer` waits for this rank in a collective, and this rank for it in a send or receive. */
 void lk__verdict_crossed(const lk__table *table, int peer, const lk__operation *transfer, lk__page *page);
 
