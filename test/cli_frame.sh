@@ -42,6 +42,9 @@ expect 2 "--man needs a value" help --man --names
 expect 2 "unknown option" info "--$(printf 'x%.0s' $(seq 5000))"
 expect 0 "^instruction sets" info --json=false
 expect 0 "^\{\"version\": \"$version\"" info --json
+export LOCKSTEP_THREADS=3 # of this rank, says a launcher
+expect 0 "\"threads\": 3" info --json
+unset LOCKSTEP_THREADS
 
 # Every command: help and man page, each naming every option; groff finds nothing wrong.
 names=$("$LOCKSTEP" help --names)
