@@ -1,0 +1,120 @@
+#!/usr/bin/env bash
+# mpi_namespaces.sh - MPI between hosts for real: network namespaces of this machine, each with a host name of its own and joined by a veth pair, and
+# an mpirun in one of them that starts its daemon in the other, for each MPI whose module was built and whose mpirun is here. Sums over mpi and mixed
+# with shared memory; a rank that is killed; what another launcher's ranks need for tcp. Skipped where namespaces are not permitted.   ctest: timeout 240
+set -u
+[ -z "${LK_SANITIZE:-}" ] || exit 77 # a sanitized library wants a sanitized program
+skip() { echo "skipped: $*"; exit 77; }
+for tool in ip unshare hostname timeout; do command -v $tool > /dev/null || skip "there is no $tool"; done
+a=lkma-$$ b=lkmb-$$
+work=$(mktemp -d)
+# Whoever is in these namespaces was started here.
+empty() { for space in $a $b; do for pid in $(ip netns pids $space 2> /dev/null); do kill -KILL "$pid" 2> /dev/null; done; done; }
+finish() {
+    empty
+    ip netns del $a 2> /dev/null
+    ip netns del $b 2> /dev/null
+    rm -rf "$work"
+}
+trap finish EXIT
+ip netns add $a 2> "$work/why" || skip "network namespaces are not permitted: $(cat "$work/why")"
+ip netns add $b
+ip netns exec $a unshare --uts hostname lk-first 2> "$work/why" || skip "host names of one's own are not permitted: $(cat "$work/why")"
+# As hosts with containers have it: a bridge that comes first and has the same address everywhere, at which nobody finds the other.
+for space in $a $b; do
+    ip -n $space link add lkbridge type bridge 2> "$work/why" || { echo "no bridge: $(cat "$work/why")"; break; }
+    ip -n $space addr add 172.31.79.1/24 dev lkbridge
+    ip -n $space link set lkbridge up
+done
+ip -n $a link add lkveth type veth peer name lkveth netns $b 2> "$work/why" || skip "no veth: $(cat "$work/why")"
+for end in "$a 1" "$b 2"; do
+    read -r space number <<< "$end"
+    ip -n $space link set lo up
+    ip -n $space addr add 10.79.0.$number/24 dev lkveth
+    ip -n $space link set lkveth up
+done
+wrong=0
+complain() { echo "$*" >&2; wrong=1; }
+
+"$CC" -std=gnu11 -O1 -Wall -Wextra -Werror -I"$SOURCE_DIR/include" "$SOURCE_DIR/test/rank_sums.c" -L"$BUILD_DIR" -llockstep -Wl,-rpath,"$BUILD_DIR" -o "$work/ranks" || exit 1
+unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT LOCKSTEP_JOB LOCKSTEP_TOKEN LOCKSTEP_TOKEN_FILE LOCKSTEP_PORT LOCKSTEP_HOST_ID
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 TMPDIR=$work
+
+# What ssh would do: HOST COMMAND…, in that host's namespace, under its name and with an environment of its own.
+cat > "$work/reach" <<SH
+#!/bin/sh
+while [ "\${1#-}" != "\$1" ]; do shift; done
+case \$1 in 10.79.0.1) space=$a name=lk-first ;; 10.79.0.2) space=$b name=lk-second ;; *) echo "unknown host \$1" >&2; exit 255 ;; esac
+shift
+exec env -i "PATH=$PATH" "HOME=$HOME" "TMPDIR=$work" OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 ip netns exec \$space unshare --uts sh -c "hostname \$name; \$*"
+SH
+chmod +x "$work/reach"
+
+# job FIRST SECOND SETTINGS ARGS… : so many ranks on the first host and on the second, which are given these settings.
+job() {
+    local first=$1 second=$2 setting start
+    case $flavour in
+    openmpi) start="$mpirun --mca plm_rsh_agent $work/reach --mca oob_tcp_if_include lkveth --mca oob_tcp_dynamic_ipv4_ports 5200-5299 --oversubscribe
+        --mca pml ob1 --mca btl tcp,self --mca btl_tcp_if_include lkveth --mca btl_tcp_port_min_v4 5000 --mca btl_tcp_port_range_v4 200
+        --host 10.79.0.1:$first,10.79.0.2:$second -n $((first + second))"
+        for setting in $3; do start+=" -x $setting"; done ;;
+    mpich) start="$mpirun -launcher ssh -launcher-exec $work/reach -iface lkveth -hosts 10.79.0.1:$first,10.79.0.2:$second -n $((first + second))"
+        for setting in $3; do start+=" -genv ${setting%%=*} ${setting#*=}"; done ;;
+    esac
+    shift 3
+    ip netns exec $a unshare --uts sh -c 'hostname lk-first; exec "$@"' sh timeout -k 5 50 $start "$work/ranks" "$@" > "$work/out" 2>&1
+}
+# Every rank is where it should be, and got the right sums over BACKEND.
+right() { # WHAT FIRST SECOND BACKEND
+    local rank here
+    for ((rank = 0; rank < $2 + $3; rank++)); do
+        [ $rank -lt $2 ] && here="lk-first, $rank of $2" || here="lk-second, $((rank - $2)) of $3"
+        grep -q "^rank $rank of $(($2 + $3)) on $here here, $4: right" "$work/out" || { complain "$flavour, $1: rank $rank: $(cat "$work/out")"; return; }
+    done
+    echo "$flavour: $1"
+}
+# The last of four ranks was killed: the job is over, whoever could still speak named it, and nobody is left on either host.
+buried() { # STATUS WHAT
+    [ $1 != 0 ] && [ $1 != 124 ] || complain "$flavour, $2: mpirun ends with $1: $(cat "$work/out")"
+    for _ in $(seq 50); do [ -n "$(ip netns pids $a)$(ip netns pids $b)" ] || break; sleep 0.1; done
+    [ -z "$(ip netns pids $a)$(ip netns pids $b)" ] || complain "$flavour, $2: processes stayed behind: $(ps -fp "$(echo $(ip netns pids $a) $(ip netns pids $b) | tr ' ' ,)")"
+    local said
+    said=$(grep -c '^failed' "$work/out")
+    [ "$said" = "$(grep -cE '^failed after [0-4]\.[0-9] s LK_EIO rank 3 of 4 \(lk-second, .* died' "$work/out")" ] || complain "$flavour, $2: $(cat "$work/out")"
+    echo "$flavour: $2: $said of 3 survivors named it before mpirun ended them"
+}
+
+openssl rand -hex 16 > "$work/token" 2> /dev/null || head -c 16 /dev/urandom | od -An -tx1 | tr -d ' \n' > "$work/token"
+chmod 600 "$work/token"
+tried=0
+for flavour in openmpi mpich; do
+    mpirun=$(command -v mpirun.$flavour) || { echo "there is no mpirun.$flavour: not tried"; continue; }
+    [ -e "$BUILD_DIR/lockstep_mpi_$flavour.so" ] || { echo "no module was built for $flavour: not tried"; continue; }
+    tried=1
+    job 2 2 "" mpi 0.3 100000; right "two ranks on each host, mpi" 2 2 "mpi with MPI"
+    job 2 2 "" - 0.3 100000; right "two ranks on each host, backend chosen" 2 2 "mixed with MPI"
+    job 1 1 "" - 0.3 1000; right "one rank on each host, backend chosen" 1 1 "mixed with MPI"
+    job 1 3 "" - 0.3 100000; right "one rank and three, backend chosen" 1 3 "mixed with MPI"
+
+    # Without MPI the ranks know nobody's secret.
+    job 2 2 "MASTER_ADDR=10.79.0.1 LOCKSTEP_PORT=4000-4060" tcp 0.3 1000 && complain "$flavour, tcp without a token: $(cat "$work/out")"
+    grep -q 'on several hosts .* set LOCKSTEP_TOKEN_FILE to a file' "$work/out" || complain "$flavour, tcp without a token: $(cat "$work/out")"
+    job 2 2 "MASTER_ADDR=10.79.0.1 LOCKSTEP_PORT=4000-4060 LOCKSTEP_TOKEN_FILE=$work/token" tcp 0.3 1000; right "tcp with LOCKSTEP_TOKEN_FILE" 2 2 tcp
+
+    if [ $flavour = openmpi ] && command -v ss > /dev/null; then # Lockstep's connections keep to LOCKSTEP_PORT, those of split groups too, as a firewall may demand
+        job 2 2 "LOCKSTEP_PORT=4000-4060" mpi 3 1000 &
+        wait_for=$!
+        for _ in $(seq 200); do grep -q '^under way' "$work/out" && break; sleep 0.1; done
+        ip netns exec $a ss -Htn state established > "$work/connections"
+        wait $wait_for
+        right "within LOCKSTEP_PORT" 2 2 "mpi with MPI"
+        ours=$(grep -c ':40[0-6][0-9] ' "$work/connections")
+        [ "$ours" -gt 0 ] || complain "no connection within LOCKSTEP_PORT: $(cat "$work/connections")"
+        grep '10\.79\.0\.2' "$work/connections" | grep -vE ':(40[0-6][0-9]|5[0-2][0-9][0-9])( |$)' && complain "connections outside of LOCKSTEP_PORT: $(cat "$work/connections")"
+    fi
+
+    job 2 2 "" mpi 3 100000 kill; buried $? "a rank is killed, mpi"
+    job 2 2 "" - 3 100000 kill; buried $? "a rank is killed, backend chosen"
+done
+[ $tried = 1 ] || skip "there is no mpirun with a module"
+exit $wrong
