@@ -189,6 +189,8 @@ static lk_status place_from(const char *const *pairs, lk__place *place, char *te
                                         "MASTER_PORT",
                                         "LOCKSTEP_JOB",
                                         "LOCKSTEP_TOKEN",
+                                        "LOCKSTEP_TOKEN_FILE",
+                                        "TORCHELASTIC_USE_AGENT_STORE",
                                         "TORCHELASTIC_RUN_ID",
                                         "TORCHELASTIC_RESTART_COUNT"};
     lk_comm_config           config = LK_COMM_CONFIG_INIT;
@@ -247,7 +249,27 @@ static void the_environment_says_who_this_is_or_what_is_wrong_with_it(void)
     CHECK(PLACE("WORLD_SIZE", "4") == LK_EINVAL && strstr(text, "RANK is not"), "%s", text);
     CHECK(PLACE("RANK", "1") == LK_EINVAL && strstr(text, "WORLD_SIZE is not"), "%s", text);
     CHECK(PLACE("RANK", "0", "WORLD_SIZE", "0") == LK_EINVAL, "%s", text);
+    CHECK(PLACE("RANK", "0", "WORLD_SIZE", "5000000") == LK_EINVAL && strstr(text, "from 1 to 1000000"), "%s", text);
+    CHECK(PLACE("RANK", "0", "WORLD_SIZE", "2", "MASTER_PORT", "99999", "LOCKSTEP_JOB", "j",
+                "TORCHELASTIC_USE_AGENT_STORE", "False") == LK_EINVAL &&
+              strstr(text, "'99999', which is no port"),
+          "%s", text);
+    CHECK(PLACE("RANK", "0", "WORLD_SIZE", "2", "LOCKSTEP_TOKEN_FILE", "/dev/null") == LK_EINVAL &&
+              strstr(text, "no ordinary file"),
+          "%s", text);
     (void)PLACE(NULL);
+    lk_context    *context;
+    lk_comm_config config = LK_COMM_CONFIG_INIT; /* what a tutorial's setup(rank, world_size) gives */
+    config.rank = 0;
+    config.world = 2;
+    config.address = "localhost";
+    REQUIRE(lk_context_create(NULL, &context) == LK_OK);
+    CHECK(lk__place_find(context, &config, &place) == LK_OK && !place.many_hosts, "%s", lk_context_error(context));
+    config.address = "10.0.0.1";
+    CHECK(lk__place_find(context, &config, &place) == LK_EINVAL &&
+              strstr(lk_context_error(context), "the program gives rank 0's address, 10.0.0.1"),
+          "%s", lk_context_error(context));
+    lk_context_free(context);
 }
 
 /* ---- spawning ---- */

@@ -39,8 +39,8 @@ static lk_status number(lk_context *context, const char *name, const char *text,
     if (*name == 'S' && (*end == '(' || *end == ',')) /* Slurm: 4(x2), so many tasks on each of two nodes; or 4,3 */
         end = "";
     if (end == text || *end || errno || n < low || n > 1000000)
-        return lk__fail(context, LK_EINVAL, "%s is '%.40s' in the environment, which is no number from %d on", name,
-                        text, low);
+        return lk__fail(context, LK_EINVAL, "%s is '%.40s' in the environment, which is no number from %d to 1000000",
+                        name, text, low);
     *value = (int)n;
     return LK_OK;
 }
@@ -112,6 +112,12 @@ bool lk__ports_parse(const char *text, lk__ports *ports)
     return true;
 }
 
+/* An address by which only this host is reached. */
+static bool is_loopback(const char *address)
+{
+    return strcmp(address, "localhost") == 0 || strncmp(address, "127.", 4) == 0 || strcmp(address, "::1") == 0;
+}
+
 /* Where rank 0 listens, and whence others may be reached. */
 static lk_status find_address(lk_context *context, const lk_comm_config *config, lk__place *place)
 {
@@ -119,7 +125,11 @@ static lk_status find_address(lk_context *context, const lk_comm_config *config,
     const char *ports = environment("LOCKSTEP_PORT"), *master = environment("MASTER_PORT");
     const char *store = getenv("TORCHELASTIC_USE_AGENT_STORE");
     bool        ours = environment("LOCKSTEP_JOB") && store && strcmp(store, "False") == 0;
-    if (config->address && place->world > 1) place->many_hosts = true; /* or may be: the meeting shows it */
+    bool        shared = !config->backend || strcmp(config->backend, "shm") == 0;
+    if (config->address && place->world > 1 && !(shared && is_loopback(config->address))) {
+        place->many_hosts = true; /* or may be: the meeting shows it */
+        snprintf(place->tried, sizeof place->tried, "the program gives rank 0's address, %.60s", config->address);
+    }
     if (address && (size_t)snprintf(place->address, sizeof place->address, "%s", address) >= sizeof place->address)
         return lk__fail(context, LK_EINVAL, "the master's address is longer than a name can be: %.60s…", address);
     if (ports && !lk__ports_parse(ports, &place->ports))
@@ -131,7 +141,9 @@ static lk_status find_address(lk_context *context, const lk_comm_config *config,
     } else if (ports) {
         place->master = place->ports;
         snprintf(place->port_from, sizeof place->port_from, "LOCKSTEP_PORT");
-    } else if (ours && master && lk__ports_parse(master, &place->master)) {
+    } else if (ours && master) {
+        if (!lk__ports_parse(master, &place->master) || place->master.first != place->master.last)
+            return lk__fail(context, LK_EINVAL, "MASTER_PORT is '%.40s', which is no port", master);
         snprintf(place->port_from, sizeof place->port_from, "MASTER_PORT");
     }
     if (place->ports.first == place->ports.last) place->ports = (lk__ports){0}; /* that one is rank 0's */
@@ -141,12 +153,16 @@ static lk_status find_address(lk_context *context, const lk_comm_config *config,
 static lk_status read_token(lk_context *context, const char *path, lk__place *place)
 {
     struct stat about;
-    int         fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY);
+    int         fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
     ssize_t     n = -1;
     if (fd < 0 || fstat(fd, &about) != 0) {
         int why = errno;
         if (fd >= 0) close(fd);
         return lk__fail(context, LK_EIO, "cannot read LOCKSTEP_TOKEN_FILE %s: %s", path, strerror(why));
+    }
+    if (!S_ISREG(about.st_mode)) {
+        close(fd);
+        return lk__fail(context, LK_EINVAL, "LOCKSTEP_TOKEN_FILE %s is no ordinary file", path);
     }
     if (!(about.st_mode & 077)) n = read(fd, place->token, sizeof place->token);
     close(fd);
