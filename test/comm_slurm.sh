@@ -96,6 +96,7 @@ right() { # WHAT FIRST SECOND BACKEND
     local rank here
     for ((rank = 0; rank < $2 + $3; rank++)); do
         [ $rank -lt $2 ] && here="lk-1, $rank of $2" || here="lk-2, $((rank - $2)) of $3"
+        [ $3 != 0 ] || here="lk-[12], $rank of $2" # one node: whichever is free
         grep -q "^rank $rank of $(($2 + $3)) on $here here, $4: right" "$work/out" || { complain "$1: rank $rank: $(cat "$work/out")"; return; }
     done
     echo "$1"
