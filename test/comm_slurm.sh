@@ -4,44 +4,20 @@
 # killed. Skipped where Slurm or munge is not installed or namespaces are not permitted.   ctest: timeout 150
 set -u
 [ -z "${LK_SANITIZE:-}" ] || exit 77 # a sanitized library wants a sanitized program
-skip() { echo "skipped: $*"; exit 77; }
+# shellcheck source=two_hosts.bash
+. "$SOURCE_DIR/test/two_hosts.bash"
 PATH=$PATH:/usr/sbin:/sbin
-for tool in slurmctld slurmd munged srun sbatch sinfo; do command -v $tool > /dev/null || skip "there is no $tool"; done
-for tool in ip unshare hostname timeout mount; do command -v $tool > /dev/null || skip "there is no $tool"; done
+need slurmctld slurmd munged srun sbatch sinfo ip unshare hostname timeout mount
 [ "$(id -u)" = 0 ] || skip "slurmd and slurmctld want to be root here"
-a=lksa-$$ b=lksb-$$
-export work
-work=$(mktemp -d)
 daemons=()
-finish() { # whoever is in these namespaces was started here
-    {
-        for pid in "${daemons[@]:-}"; do [ -z "$pid" ] || kill "$pid"; done
-        for _ in $(seq 20); do [ -n "$(ip netns pids $a)$(ip netns pids $b)" ] || break; sleep 0.1; done
-        for space in $a $b; do for pid in $(ip netns pids $space); do kill -KILL "$pid"; done; done
-        for _ in $(seq 20); do [ -n "$(ip netns pids $a)$(ip netns pids $b)" ] || break; sleep 0.1; done
-        wait
-        ip netns del $a
-        ip netns del $b
-    } 2> /dev/null
-    rm -rf "$work"
+before_end() { # as they like to be
+    for pid in "${daemons[@]:-}"; do [ -z "$pid" ] || kill "$pid"; done
+    for _ in $(seq 20); do [ -n "$(inhabitants)" ] || break; sleep 0.1; done
 }
-trap finish EXIT
-ip netns add $a 2> "$work/why" || skip "network namespaces are not permitted: $(cat "$work/why")"
-ip netns add $b
+two_hosts 10.80.0
 ip netns exec $a unshare --uts hostname lk-1 2> "$work/why" || skip "host names of one's own are not permitted: $(cat "$work/why")"
-ip -n $a link add lkveth type veth peer name lkveth netns $b 2> "$work/why" || skip "no veth: $(cat "$work/why")"
-for end in "$a 1" "$b 2"; do
-    read -r space number <<< "$end"
-    ip -n $space link set lo up
-    ip -n $space addr add 10.80.0.$number/24 dev lkveth
-    ip -n $space link set lkveth up
-done
-wrong=0
-complain() { echo "$*" >&2; wrong=1; }
-
-"$CC" -std=gnu11 -O1 -Wall -Wextra -Werror -I"$SOURCE_DIR/include" "$SOURCE_DIR/test/rank_sums.c" -L"$BUILD_DIR" -llockstep -Wl,-rpath,"$BUILD_DIR" -o "$work/ranks" || exit 1
+compile "$SOURCE_DIR/test/rank_sums.c" "$work/ranks"
 for name in $(compgen -e | grep -E '^(SLURM|SRUN|SBATCH|PMI|OMPI|LOCKSTEP_)' | grep -vx LOCKSTEP_MODULES); do unset "$name"; done
-unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT
 
 # The cluster. Nodes have a directory each for what they would have in /tmp.
 mkdir "$work/state" "$work/tmp" "$work"/{spool,tmp}.lk-{1,2}

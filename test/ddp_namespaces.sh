@@ -4,30 +4,13 @@
 # by name. Skipped where namespaces are not permitted.   ctest: timeout 200
 set -u
 [ -z "${LK_SANITIZE:-}" ] || exit 77 # everything it runs is tested elsewhere, and faster
-skip() { echo "skipped: $*"; exit 77; }
-command -v ip > /dev/null || skip "there is no ip"
-a=lkda-$$ b=lkdb-$$
-work=$(mktemp -d)
+# shellcheck source=two_hosts.bash
+. "$SOURCE_DIR/test/two_hosts.bash"
 jobs=()
-finish() {
-    for pid in "${jobs[@]:-}"; do [ -z "$pid" ] || kill -KILL "$pid" 2> /dev/null; done
-    ip netns del $a 2> /dev/null
-    ip netns del $b 2> /dev/null
-    rm -rf "$work"
-}
-trap finish EXIT
-ip netns add $a 2> "$work/why" || skip "network namespaces are not permitted: $(cat "$work/why")"
-ip netns add $b
-ip -n $a link add lkveth type veth peer name lkveth netns $b 2> "$work/why" || skip "no veth: $(cat "$work/why")"
-for end in "$a 1" "$b 2"; do
-    read -r space number <<< "$end"
-    ip -n $space link set lo up
-    ip -n $space addr add 10.79.0.$number/24 dev lkveth
-    ip -n $space link set lkveth up
-done
+before_end() { for pid in "${jobs[@]:-}"; do [ -z "$pid" ] || kill -KILL "$pid"; done; }
+two_hosts 10.78.0
 fail() { echo "$*" >&2; exit 1; }
 hash_of() { sed -n 's/.*"hash": *"\([0-9a-f]*\)".*/\1/p' "$1"; }
-unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT LOCKSTEP_JOB
 LOCKSTEP_TOKEN=$(head -c16 /dev/urandom | od -An -tx1 | tr -d ' \n')
 export LOCKSTEP_TOKEN
 options="--model cnn --data synthetic --batch 48 --threads 1 --seed 5 --eval-every -1 --reproducible --json"
@@ -39,7 +22,7 @@ start() {
     for node in 1 0; do
         [ $node = 0 ] && space=$a || space=$b
         # shellcheck disable=SC2086
-        ip netns exec $space "$LOCKSTEP" run -n 2 --nnodes 2 --node-rank $node --master-addr 10.79.0.1 --master-port $port -- \
+        ip netns exec $space "$LOCKSTEP" run -n 2 --nnodes 2 --node-rank $node --master-addr 10.78.0.1 --master-port $port -- \
             "$LOCKSTEP" train $options "$@" > "$work/out.$node" 2> "$work/err.$node" &
         jobs+=($!)
     done

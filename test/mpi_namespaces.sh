@@ -4,40 +4,20 @@
 # with shared memory; a rank that is killed; what another launcher's ranks need for tcp. Skipped where namespaces are not permitted.   ctest: timeout 240
 set -u
 [ -z "${LK_SANITIZE:-}" ] || exit 77 # a sanitized library wants a sanitized program
-skip() { echo "skipped: $*"; exit 77; }
-for tool in ip unshare hostname timeout; do command -v $tool > /dev/null || skip "there is no $tool"; done
-a=lkma-$$ b=lkmb-$$
-work=$(mktemp -d)
-# Whoever is in these namespaces was started here.
-empty() { for space in $a $b; do for pid in $(ip netns pids $space 2> /dev/null); do kill -KILL "$pid" 2> /dev/null; done; done; }
-finish() {
-    empty
-    ip netns del $a 2> /dev/null
-    ip netns del $b 2> /dev/null
-    rm -rf "$work"
-}
-trap finish EXIT
-ip netns add $a 2> "$work/why" || skip "network namespaces are not permitted: $(cat "$work/why")"
-ip netns add $b
-ip netns exec $a unshare --uts hostname lk-first 2> "$work/why" || skip "host names of one's own are not permitted: $(cat "$work/why")"
+# shellcheck source=two_hosts.bash
+. "$SOURCE_DIR/test/two_hosts.bash"
+need ip unshare hostname timeout
 # As hosts with containers have it: a bridge that comes first and has the same address everywhere, at which nobody finds the other.
-for space in $a $b; do
-    ip -n $space link add lkbridge type bridge 2> "$work/why" || { echo "no bridge: $(cat "$work/why")"; break; }
-    ip -n $space addr add 172.31.79.1/24 dev lkbridge
-    ip -n $space link set lkbridge up
-done
-ip -n $a link add lkveth type veth peer name lkveth netns $b 2> "$work/why" || skip "no veth: $(cat "$work/why")"
-for end in "$a 1" "$b 2"; do
-    read -r space number <<< "$end"
-    ip -n $space link set lo up
-    ip -n $space addr add 10.79.0.$number/24 dev lkveth
-    ip -n $space link set lkveth up
-done
-wrong=0
-complain() { echo "$*" >&2; wrong=1; }
-
-"$CC" -std=gnu11 -O1 -Wall -Wextra -Werror -I"$SOURCE_DIR/include" "$SOURCE_DIR/test/rank_sums.c" -L"$BUILD_DIR" -llockstep -Wl,-rpath,"$BUILD_DIR" -o "$work/ranks" || exit 1
-unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT LOCKSTEP_JOB LOCKSTEP_TOKEN LOCKSTEP_TOKEN_FILE LOCKSTEP_PORT LOCKSTEP_HOST_ID
+before_link() {
+    for space in $a $b; do
+        ip -n $space link add lkbridge type bridge 2> "$work/why" || { echo "no bridge: $(cat "$work/why")"; break; }
+        ip -n $space addr add 172.31.79.1/24 dev lkbridge
+        ip -n $space link set lkbridge up
+    done
+}
+two_hosts 10.79.0
+ip netns exec $a unshare --uts hostname lk-first 2> "$work/why" || skip "host names of one's own are not permitted: $(cat "$work/why")"
+compile "$SOURCE_DIR/test/rank_sums.c" "$work/ranks"
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 TMPDIR=$work
 
 # What ssh would do: HOST COMMAND…, in that host's namespace, under its name and with an environment of its own.

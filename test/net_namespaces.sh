@@ -4,30 +4,13 @@
 # namespaces are not permitted.   ctest: timeout 240
 set -u
 [ -z "${LK_SANITIZE:-}" ] || exit 77 # a sanitized library wants a sanitized program
-skip() { echo "skipped: $*"; exit 77; }
-command -v ip > /dev/null || skip "there is no ip"
-a=lka-$$ b=lkb-$$
-work=$(mktemp -d)
+# shellcheck source=two_hosts.bash
+. "$SOURCE_DIR/test/two_hosts.bash"
 pids=()
-finish() {
-    for pid in "${pids[@]:-}"; do [ -z "$pid" ] || kill -KILL "$pid" 2> /dev/null; done
-    ip netns del $a 2> /dev/null
-    ip netns del $b 2> /dev/null
-    rm -rf "$work"
-}
-trap finish EXIT
-ip netns add $a 2> "$work/why" || skip "network namespaces are not permitted: $(cat "$work/why")"
-ip netns add $b
-ip -n $a link add lkveth type veth peer name lkveth netns $b 2> "$work/why" || skip "no veth: $(cat "$work/why")"
-for end in "$a 1" "$b 2"; do
-    read -r space number <<< "$end"
-    ip -n $space link set lo up
-    ip -n $space addr add 10.77.0.$number/24 dev lkveth
-    ip -n $space -6 addr add fd00:77::$number/64 dev lkveth nodad
-    ip -n $space link set lkveth up
-done
-wrong=0
-complain() { echo "$*" >&2; wrong=1; }
+before_end() { for pid in "${pids[@]:-}"; do [ -z "$pid" ] || kill -KILL "$pid"; done; }
+two_hosts 10.77.0
+ip -n $a -6 addr add fd00:77::1/64 dev lkveth nodad
+ip -n $b -6 addr add fd00:77::2/64 dev lkveth nodad
 
 # Sums of known numbers over and over, for so many seconds or until it fails; then it says how long it took to fail, and with what.
 cat > "$work/ranks.c" <<'C'
@@ -79,8 +62,7 @@ int main(int argc, char **argv)
     return status < 0;
 }
 C
-"$CC" -std=gnu11 -O1 -Wall -Wextra -Werror -I"$SOURCE_DIR/include" "$work/ranks.c" -L"$BUILD_DIR" -llockstep -Wl,-rpath,"$BUILD_DIR" -o "$work/ranks" || exit 1
-unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT LOCKSTEP_JOB LOCKSTEP_TOKEN LOCKSTEP_PORT
+compile "$work/ranks.c" "$work/ranks"
 export LOCKSTEP_JOB=namespaces LOCKSTEP_TOKEN=0123456789abcdef LOCKSTEP_PORT=4000-4060
 
 # start ADDRESS ARGS… : two ranks in each namespace

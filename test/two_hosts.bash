@@ -1,0 +1,43 @@
+# two_hosts.bash - for tests that play two hosts on this machine: network namespaces $a and $b, joined by a veth pair lkveth, where they are NET.1 and
+# NET.2. Sourced as: two_hosts NET, after what it may be skipped for. It gives $work, a folder of the test's own, and ends with the test: whoever is in
+# the namespaces then was started by it. A test may define before_link and before_end: what it does before the pair is there, and before all ends.
+skip() { echo "skipped: $*"; exit 77; }
+need() { for tool in "$@"; do command -v "$tool" > /dev/null || skip "there is no $tool"; done; }
+complain() { echo "$*" >&2; wrong=1; }
+
+# shellcheck disable=SC2034 # they are for the test
+wrong=0
+a=lka-$$ b=lkb-$$
+work=$(mktemp -d)
+export work
+inhabitants() { ip netns pids $a; ip netns pids $b; }
+kill_inhabitants() { for pid in $(inhabitants 2> /dev/null); do kill -KILL "$pid" 2> /dev/null; done; }
+end_hosts() {
+    { if declare -F before_end > /dev/null; then before_end; fi; } 2> /dev/null
+    kill_inhabitants
+    for _ in $(seq 20); do [ -n "$(inhabitants 2> /dev/null)" ] || break; sleep 0.1; done
+    ip netns del $a 2> /dev/null
+    ip netns del $b 2> /dev/null
+    rm -rf "$work"
+}
+trap end_hosts EXIT
+
+two_hosts() { # NET
+    need ip
+    ip netns add $a 2> "$work/why" || skip "network namespaces are not permitted: $(cat "$work/why")"
+    ip netns add $b
+    if declare -F before_link > /dev/null; then before_link; fi
+    ip -n $a link add lkveth type veth peer name lkveth netns $b 2> "$work/why" || skip "no veth: $(cat "$work/why")"
+    for end in "$a 1" "$b 2"; do
+        read -r space number <<< "$end"
+        ip -n "$space" link set lo up
+        ip -n "$space" addr add "$1.$number/24" dev lkveth
+        ip -n "$space" link set lkveth up
+    done
+}
+
+# compile SOURCE PROGRAM: against the library under test
+compile() {
+    "$CC" -std=gnu11 -O1 -Wall -Wextra -Werror -I"$SOURCE_DIR/include" "$1" -L"$BUILD_DIR" -llockstep -Wl,-rpath,"$BUILD_DIR" -o "$2" || exit 1
+}
+unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT LOCKSTEP_JOB LOCKSTEP_TOKEN LOCKSTEP_TOKEN_FILE LOCKSTEP_PORT LOCKSTEP_HOST_ID
