@@ -2,8 +2,10 @@
 #include "command.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <lockstep/base.h>
 #include <string.h>
+#include <unistd.h>
 
 static int run_command(const command *c, int argc, char **argv)
 {
@@ -40,9 +42,18 @@ static int unknown_command(const char *name)
     return EXIT_MISTAKE;
 }
 
+/* Whoever started us closed one of the standard descriptors: the next file, pipe or socket would take its place, and what is
+ * printed would go there. */
+static void fill_standard_descriptors(void)
+{
+    for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
+        if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", O_RDWR) != fd) _exit(EXIT_FAILED);
+}
+
 int main(int argc, char **argv)
 {
     int status = 0;
+    fill_standard_descriptors();
     if (argc < 2) {
         commands_print_help(stderr);
         return EXIT_MISTAKE;

@@ -26,12 +26,13 @@ static const option run_options[] = {
     TEXT("master-addr", "ADDRESS", NULL, "Address of host 0 (default 127.0.0.1 for one host)"),
     INTEGER("master-port", "PORT", NULL, 1, 65535,
             "Port that the ranks meet at (default 29500; for one host a free one, new for each restart)"),
-    FLAG("standalone", "One host, whatever the options above say"),
+    FLAG("standalone", "One host, whatever the other options of this part say"),
     CHOICE("rdzv-backend", "NAME", "static", "static|c10d", "Both mean the same here: node 0 is at --rdzv-endpoint"),
     TEXT("rdzv-endpoint", "HOST:PORT", NULL, "The same as --master-addr and --master-port"),
     TEXT("rdzv-id", "ID", NULL, "TORCHELASTIC_RUN_ID, and the name of the directory below --log-dir"),
     HEADING("Several hosts from one place"),
-    TEXT("hosts", "LIST", NULL, "Start ranks on these hosts over ssh: a:2,b:2, or a,b for --nproc-per-node each"),
+    TEXT("hosts", "LIST", NULL,
+         "Start ranks on these hosts over ssh: a:2,b:2, or a,b for --nproc-per-node each; [::1]:2 for an IPv6 address"),
     TEXT("hostfile", "FILE", NULL,
          "The same from a file: lines of `NAME`, `NAME:RANKS` or `NAME slots=RANKS`, # for comments"),
     TEXT("ssh", "COMMAND", "ssh -o BatchMode=yes", "What reaches a host: gets its name and a command line"),
@@ -122,21 +123,21 @@ static int place(const options *given, lk_launch_config *config, char *host)
 {
     const char *nodes = options_text(given, "nnodes"), *endpoint = options_text(given, "rdzv-endpoint");
     char       *end;
-    long        count = strtol(nodes, &end, 10);
+    if (options_flag(given, "standalone")) return 0;
+    long count = strtol(nodes, &end, 10);
     if (*end == ':' && strtol(end + 1, NULL, 10) != count)
         return mistake("--nnodes MIN:MAX: the number of hosts cannot change while a job runs; give one number");
     if (end == nodes || (*end && *end != ':') || count < 1 || count > 100000)
         return mistake("--nnodes: give the number of hosts");
-    config->nodes = options_flag(given, "standalone") ? 1 : (int)count;
+    config->nodes = (int)count;
     if (config->nodes == 1 && options_integer(given, "node-rank") != 0)
         return mistake("--node-rank: with one host it can only be 0");
-    if (endpoint && !options_flag(given, "standalone")) {
+    if (endpoint) {
         if (!split_endpoint(endpoint, host, &config->master_port))
             return mistake("--rdzv-endpoint: expected HOST:PORT");
         if (config->nodes > 1 || config->master_port) config->master_address = host;
         if (!config->master_port && config->nodes > 1) config->master_port = DEFAULT_RENDEZVOUS_PORT;
     }
-    if (options_flag(given, "standalone")) return 0;
     if (options_given(given, "master-addr")) config->master_address = options_text(given, "master-addr");
     if (options_given(given, "master-port")) config->master_port = (int)options_integer(given, "master-port");
     if (config->nodes == 1) return 0;
@@ -213,6 +214,8 @@ static int run(const options *given)
     const char      **program = NULL;
     char             *host = NULL, *hosts = NULL, path[4096];
     if (options_flag(given, "far-end")) return run_far_end();
+    if (options_flag(given, "module") && options_flag(given, "no-python"))
+        return mistake("-m and --no-python: a module needs Python to run it; one of them");
     if (!given->program_count) return mistake("what shall run? expected: lockstep run [OPTIONS] PROGRAM [ARGUMENTS]");
     settings.threads = 1; /* it forks, so there must be no other thread */
     lk_status status = lk_context_create(&settings, &context);

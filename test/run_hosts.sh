@@ -20,6 +20,7 @@ cat > fake-ssh <<S
 #!/usr/bin/env bash
 echo "\$*" >> $work/ssh.log
 [ "\$1" = silent ] && exec sleep 100
+[ "\$1" = curt ] && exit 0
 [ "\$1" = absent ] && { echo "ssh: Could not resolve hostname absent" >&2; exit 255; }
 folder=\$(mktemp -d $work/ssh.XXXXXX)
 mkfifo "\$folder/in"
@@ -46,6 +47,10 @@ expect() {
     grep -Eq -- "$words" out.txt || complain "run $*: does not say '$words': $(cat out.txt)"
 }
 
+# A host that never answers, meanwhile: that takes its time.
+"$LOCKSTEP" run "$ssh" --hosts one:1,silent:1 --grace 0 true > silent.txt 2>&1 < /dev/null &
+silent=$!
+
 show='echo $FAKE_HOST $RANK/$WORLD_SIZE $LOCAL_RANK/$LOCAL_WORLD_SIZE $GROUP_RANK/$GROUP_WORLD_SIZE $MASTER_ADDR:$MASTER_PORT $LOCKSTEP_TOKEN $LOCKSTEP_OPTION $PWD "$1"'
 LOCKSTEP_OPTION="two words" expect 0 "3 ranks \(2 to 4 of 5, node 1 of 2\)" "$ssh" --hosts me@one:2,two:3 sh -c "$show" name 'an argument; with $signs'
 for line in "0 me@one 0/5 0/2 0/2" "1 me@one 1/5 1/2 0/2" "2 two 2/5 0/3 1/2" "4 two 4/5 2/3 1/2"; do
@@ -67,6 +72,13 @@ expect 0 "^\[rank 0\] file" "$ssh" --hosts one --log-dir logs echo file
 [ "$(cat logs/*/attempt_0/0/stdout.log)" = file ] || complain "--log-dir on a far host: $(find logs)"
 expect 2 "'x:y' is no host" "$ssh" --hosts x:y true
 expect 2 "'-oProxyCommand=x' is no host" "$ssh" --hosts -oProxyCommand=x true
+expect 2 "'::1' is no host" "$ssh" --hosts ::1 true
+expect 2 "'\[::1\]2' is no host" "$ssh" --hosts '[::1]2' true
+expect 0 "^\[rank 1\] me@::1 1/3 1/2 0/2 ::1:[0-9]+ " "$ssh" --hosts 'me@[::1]:2,[fe80::2]' sh -c "$show"
+grep -q '^\[rank 2\] fe80::2 2/3 0/1 1/2 ' out.txt || complain "an address without a number: $(cat out.txt)"
+expect 1 "host curt failed first: it ended without an answer" "$ssh" --hosts one,curt true
+expect 2 "no local rank 3 to show, only 0 to 2" "$ssh" --hosts one:1,two:3 --local-ranks-filter 3 true
+expect 0 "^\[rank 3\]" "$ssh" --hosts one:1,two:3 --local-ranks-filter 2 echo
 # A failure on one host starts all ranks of all hosts again, with another token, until one generation ends well.
 again='[ $TORCHELASTIC_RESTART_COUNT = 2 ] && { echo done $RANK $TORCHELASTIC_MAX_RESTARTS; exit 0; }; echo $LOCKSTEP_TOKEN >> tokens; [ $RANK = 1 ] && exit 7; sleep 60'
 expect 0 "restart 2 of 3" "$ssh" --hosts a:1,b:1 --max-restarts 3 sh -c "$again"
@@ -103,4 +115,8 @@ alone "after SIGTERM"
 start; kill -KILL "$(ps -o pid=,args= --ppid $job | awk '/fake-ssh two/ { print $1; exit }')"; wait $job; got=$?
 [ $got = 137 ] || complain "kill -9 of one ssh: exit status $got: $(cat out.txt)"
 alone "after kill -9 of one ssh"
+wait $silent; got=$?
+[ $got = 1 ] && grep -q 'host silent failed first: no answer within 30 s' silent.txt && grep -q "look whether .* silent '.*' --version" silent.txt ||
+    complain "a host that never answers: exit status $got: $(cat silent.txt)"
+grep -q 'signal 9' silent.txt && complain "our own SIGKILL is told as the failure: $(cat silent.txt)"
 exit $wrong

@@ -44,6 +44,8 @@ sed 's/^\[rank 0\] //' shown > plain
 [ "$(tail -c1 binary | od -An -c)" = "$(printf '\n' | od -An -c)" ] || printf '\n' >> binary.nl
 cat binary binary.nl 2> /dev/null | cmp - plain || complain "bytes that are no text were changed"
 cmp binary logs/bin_*/attempt_0/0/stdout.log || complain "the log file is not what was printed"
+"$LOCKSTEP" run -n 2 --log-dir ours "$LOCKSTEP" train --model mlp --steps 1 --eval-every -1 --threads 1 > out.txt 2>&1 || complain "training: $(cat out.txt)"
+[ -z "$(find ours -type f ! -name '*.log')" ] || complain "something else than logs stays: $(find ours -type f)"
 
 # Files.
 both='echo out $RANK; echo err $RANK >&2'

@@ -12,7 +12,7 @@ mkdir tmp
 export TMPDIR=$work/tmp # so that what is left behind is ours
 wrong=0
 complain() { echo "$*" >&2; wrong=1; }
-unset OMP_NUM_THREADS LOCKSTEP_JOB LOCKSTEP_TOKEN NO_COLOR
+unset OMP_NUM_THREADS LOCKSTEP_THREADS LOCKSTEP_JOB LOCKSTEP_TOKEN NO_COLOR
 
 # expect STATUS WORDS ARGS…: lockstep run ARGS ends with STATUS; its output on both streams matches WORDS. It is in out.txt.
 expect() {
@@ -52,10 +52,16 @@ grep -q "in /proc" out.txt && complain "the token stands on a command line"
 
 # Threads and cores.
 cores=$(nproc)
-OMP_NUM_THREADS=5 expect 0 "OMP_NUM_THREADS=5" sh -c 'echo OMP is $OMP_NUM_THREADS'
-grep -q 'OMP is 5' out.txt || complain "OMP_NUM_THREADS was set already: $(cat out.txt)"
+granted=$(cat /sys/fs/cgroup/cpu.max 2> /dev/null || paste -d' ' /sys/fs/cgroup/cpu/cpu.cfs_quota_us /sys/fs/cgroup/cpu/cpu.cfs_period_us 2> /dev/null)
+busy=$(echo "$granted" | awk -v cores="$cores" '{ most = $1 > 0 ? int(($1 + $2 - 1) / $2) : cores; print most < cores ? most : cores }')
+threads='echo threads $LOCKSTEP_THREADS OMP is $OMP_NUM_THREADS'
+expect 0 "threads 1 OMP is 1\$" -n "$cores" sh -c "$threads"
+OMP_NUM_THREADS=5 expect 0 "OMP_NUM_THREADS=5" sh -c "$threads"
+grep -q 'threads 5 OMP is 5' out.txt || complain "OMP_NUM_THREADS was set already: $(cat out.txt)"
+LOCKSTEP_THREADS=3 expect 0 "threads 3 OMP is 3\$" -n 2 sh -c "$threads"
+LOCKSTEP_THREADS=3 OMP_NUM_THREADS=4,2 expect 0 "OMP_NUM_THREADS=4,2, LOCKSTEP_THREADS=3" sh -c "$threads"
+grep -q 'threads 3 OMP is 4,2' out.txt || complain "both were set already: $(cat out.txt)"
 expect 0 "not pinned: only" -n $((cores + 1)) true
-expect 0 "OMP is 1\$" -n "$cores" sh -c 'echo OMP is $OMP_NUM_THREADS'
 show_cores='grep Cpus_allowed_list /proc/self/status'
 all=$(sed -n 's/^Cpus_allowed_list:[[:space:]]*//p' /proc/self/status)
 expect 0 "not pinned" -n 2 --no-pin sh -c "$show_cores"
@@ -79,7 +85,9 @@ fi
 expect 2 "absent.py: there is no such script" absent.py
 expect 2 "absent: cannot be started: No such file" -n 2 absent
 touch plain
-expect 1 "plain: cannot be started: Permission denied" ./plain
+expect 2 "plain: cannot be started: Permission denied" ./plain
+expect 2 "plain/x: cannot be started: Not a directory" ./plain/x
+expect 2 "a module needs Python" --no-python -m json.tool
 
 # Spellings, and where our options end.
 expect 0 "^\[rank 1\] 2 -n 7\$" --nproc_per_node=2 --monitor_interval 5 --local_ranks_filter=1 sh -c 'echo $WORLD_SIZE "$@"' name -n 7
@@ -87,10 +95,13 @@ grep -q '^\[rank 0\]' out.txt && complain "--local-ranks-filter 1 shows rank 0: 
 expect 0 "^\[rank 2\] --help" -n3 -- printf '%s\n' --help
 expect 0 "Usage: lockstep run" --help
 expect 0 "WORLD 1\$" --standalone --nnodes 1 sh -c 'echo WORLD $WORLD_SIZE'
-expect 0 "^\[rank 0\] $cores\$" --nproc-per-node cpu sh -c 'echo $WORLD_SIZE'
+expect 0 "WORLD 1 0 127.0.0.1\$" --standalone --nnodes=2 --node-rank=1 --master-addr h sh -c 'echo WORLD $WORLD_SIZE $GROUP_RANK $MASTER_ADDR'
+expect 0 "RUN x/y\$" --rdzv-id x/y --log-dir logs sh -c 'echo RUN $TORCHELASTIC_RUN_ID'
+[ -f "$(echo logs/x_y_??????/attempt_0/0/stdout.log)" ] || complain "an id with a slash: $(find logs)"
+expect 0 "^\[rank 0\] $busy\$" --nproc-per-node cpu sh -c 'echo $WORLD_SIZE'
 CUDA_VISIBLE_DEVICES=3,5 expect 0 "^\[rank 1\] 2\$" --nproc-per-node gpu sh -c 'echo $WORLD_SIZE'
 CUDA_VISIBLE_DEVICES='' expect 2 "shows none" --nproc-per-node gpu true
-CUDA_VISIBLE_DEVICES='' expect 0 "^\[rank 0\] $cores\$" --nproc-per-node auto sh -c 'echo $WORLD_SIZE'
+CUDA_VISIBLE_DEVICES='' expect 0 "^\[rank 0\] $busy\$" --nproc-per-node auto sh -c 'echo $WORLD_SIZE'
 expect 2 "what shall run" -n 2
 expect 2 "from 1 to 4096" -n 0 true
 expect 2 "'many' ranks" -n many true
@@ -98,7 +109,8 @@ expect 2 "did you mean --nproc-per-node" --nproc-per-nod 2 true
 expect 2 "unknown option -x" -x true
 expect 2 "'7': 0 nothing" --tee 7 true
 expect 2 "'0:4': 0 nothing" --redirects 0:4 true
-expect 2 "no list of local ranks" --local-ranks-filter one true
+for list in one , 0, ,0 0,,1 -1; do expect 2 "no list of local ranks" -n 2 "--local-ranks-filter=$list" true; done
+expect 2 "no local rank 7 to show, only 0 to 1" -n 2 --local-ranks-filter 1,7 true
 
 # Several hosts: the ranks' numbers, and what is missing.
 expect 0 "^\[rank 5\] 6 1 2 3 h:1234\$" --nnodes 2 --node-rank 1 --master-addr h --master-port 1234 -n 3 \
@@ -116,6 +128,6 @@ expect 2 "expected HOST:PORT" --nnodes 2 --rdzv-endpoint h:port --node-rank 0 tr
 # Standard input goes to rank 0.
 echo "from outside" | "$LOCKSTEP" run -n 2 cat > out.txt 2>&1
 [ "$(grep -c 'from outside' out.txt)" = 1 ] && grep -q '^\[rank 0\] from outside' out.txt || complain "standard input: $(cat out.txt)"
-left=$(ls -d "${TMPDIR:-/tmp}"/lockstep-?????? 2> /dev/null | head -3)
+left=$(ls "$TMPDIR")
 [ -z "$left" ] || complain "left behind: $left"
 exit $wrong

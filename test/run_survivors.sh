@@ -85,6 +85,46 @@ alone "after kill -9 of the launcher with stopped ranks"
 [ -z "$(members)" ] || complain "after a job that went well: $(members | xargs ps -o pid,args -p)"
 alone "after a job that went well"
 
+# Who was there before the job is spared, with what comes of it: a child of the process that became the launcher, also one that
+# loses its parent meanwhile. A restart and the end of the job sweep, and so does the keeper.
+cat > before.sh <<S
+setsid ./$tag 6101 &
+(./$tag 0.3; ./$tag 6102) &
+(setsid ./$tag 6103 & ./$tag 0.5) &
+until pgrep -f "^./$tag 6101" && pgrep -f "^./$tag 6103"; do sleep 0.02; done > /dev/null
+exec "$LOCKSTEP" run "\$@"
+S
+spared() { # spared WHAT: the three are there, and nobody else
+    [ "$(members | xargs ps -o args= -p | sort | tr '\n' ' ')" = "./$tag 6101 ./$tag 6102 ./$tag 6103 " ] || complain "$1: $(members | xargs ps -o pid,ppid,args -p)"
+    for pid in $(members); do kill -KILL "$pid"; done
+    alone "$1"
+}
+bash before.sh -n 2 --max-restarts 1 --grace 0.2 sh -c "(setsid ./$tag 6104 &); (env -i setsid ./$tag 6105 &); sleep 0.8; exit 3" > out.txt 2>&1 < /dev/null
+[ $? = 3 ] || complain "with processes that were there before: $(cat out.txt)"
+spared "after a job that failed twice"
+rm -f up.*
+bash before.sh -n 2 sh rank.sh > out.txt 2>&1 < /dev/null &
+job=$!
+for _ in $(seq 200); do [ -e up.1 ] && [ "$(members | wc -l)" -ge 11 ] && break; sleep 0.05; done
+sleep 0.5
+kill -KILL $job
+wait $job 2> /dev/null
+for _ in $(seq 200); do [ "$(members | wc -l)" -le 3 ] && break; sleep 0.05; done
+spared "after kill -9 of the launcher"
+# The verdict reaches a reader that is the launcher's own child.
+bash -c '"$0" run -n 2 sh -c "exit 3" 2> >(cat > err.txt; : > err.end)' "$LOCKSTEP"
+for _ in $(seq 100); do [ -e err.end ] && break; sleep 0.05; done
+grep -q 'failed first: exit code 3' err.txt || complain "no verdict for a child of the launcher: $(cat err.txt)"
+
+# Killed at any moment of its short life, a job leaves no folder.
+for i in $(seq 100); do
+    "$LOCKSTEP" run true > /dev/null 2>&1 < /dev/null &
+    job=$!
+    sleep "0.00$((i % 10))$((i / 10 % 10))"
+    kill -KILL $job 2> /dev/null
+    wait $job 2> /dev/null
+done 2> /dev/null
+
 # A job inside a job: the end of the outer one is the end of both.
 rm -f up.*
 "$LOCKSTEP" run "$LOCKSTEP" run -n 2 sh rank.sh > out.txt 2>&1 < /dev/null &

@@ -2,109 +2,15 @@
  * and what is said when an address, a port or a token is wrong.
  *   ctest: timeout 200, label threaded */
 #define _GNU_SOURCE
-#include "comm_ranks.h"
+#include "comm_joiner.h"
 
 #include "comm/hello.h"
 #include "comm/place.h"
 
-#include <arpa/inet.h>
-#include <dirent.h>
 #include <fcntl.h>
-#include <netinet/in.h>
-#include <sys/resource.h>
-#include <sys/socket.h>
+#include <signal.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
-
-static const char token[] = "0123456789abcdef";
-
-/* One who tries to join, as a thread of this process. */
-typedef struct joiner {
-    int         rank, world, join_ms, port;
-    const char *address;
-    int         sum; /* of all ranks, once joined */
-    lk_status   status;
-    double      seconds;
-    char        text[1024], log[4096];
-} joiner;
-
-static double seconds_now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
-}
-
-static void add_log(void *user, lk_log_level level, const char *text)
-{
-    joiner *j = user;
-    size_t  used = strlen(j->log);
-    (void)level;
-    snprintf(j->log + used, sizeof j->log - used, "%s\n", text);
-}
-
-static void *join_thread(void *argument)
-{
-    joiner           *j = argument;
-    lk_context_config config = LK_CONTEXT_CONFIG_INIT;
-    lk_comm_config    comm_config = LK_COMM_CONFIG_INIT;
-    lk_context       *context;
-    lk_comm          *comm = NULL;
-    config.threads = 1;
-    config.log = add_log;
-    config.log_user = j;
-    comm_config.rank = j->rank;
-    comm_config.world = j->world;
-    comm_config.join_ms = j->join_ms ? j->join_ms : 20000;
-    comm_config.address = j->address;
-    comm_config.port = j->port;
-    comm_config.backend = "tcp";
-    REQUIRE(lk_context_create(&config, &context) == LK_OK);
-    double  begin = seconds_now();
-    size_t  before = lk_context_memory(context, LK_MEMORY_OTHER);
-    int32_t x = j->rank + 1;
-    j->status = lk_comm_create(context, &comm_config, &comm);
-    j->seconds = seconds_now() - begin;
-    snprintf(j->text, sizeof j->text, "%s", lk_context_error(context));
-    CHECK((comm != NULL) == (j->status == LK_OK));
-    if (comm) {
-        CHECK(lk_comm_all_reduce(comm, &x, &x, 1, LK_I32, LK_SUM, NULL) == LK_OK, "%s", lk_comm_error(comm));
-        CHECK(lk_comm_local_size(comm) == j->world && lk_comm_local_rank(comm) == j->rank);
-        CHECK(lk_comm_barrier(comm, NULL) == LK_OK);
-    }
-    j->sum = x;
-    lk_comm_free(comm);
-    CHECK(lk_context_memory(context, LK_MEMORY_OTHER) == before, "rank %d does not give everything back", j->rank);
-    lk_context_free(context);
-    return NULL;
-}
-
-static void join_all(joiner *joiners, int count)
-{
-    pthread_t threads[16];
-    for (int i = 0; i < count; i++) REQUIRE(pthread_create(&threads[i], NULL, join_thread, &joiners[i]) == 0);
-    for (int i = 0; i < count; i++) pthread_join(threads[i], NULL);
-}
-
-static int free_port(int family)
-{
-    struct sockaddr_in6 six = {.sin6_family = AF_INET6, .sin6_addr = in6addr_loopback};
-    struct sockaddr_in  four = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    struct sockaddr    *address = family == AF_INET6 ? (struct sockaddr *)&six : (struct sockaddr *)&four;
-    socklen_t           length = family == AF_INET6 ? sizeof six : sizeof four;
-    int                 fd = socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0), port = 0;
-    if (fd >= 0 && bind(fd, address, length) == 0 && getsockname(fd, address, &length) == 0)
-        port = ntohs(family == AF_INET6 ? six.sin6_port : four.sin_port);
-    if (fd >= 0) close(fd);
-    return port;
-}
-
-static void expect_sum(const joiner *joiners, int count)
-{
-    for (int i = 0; i < count; i++)
-        CHECK(joiners[i].status == LK_OK && joiners[i].sum == count * (count + 1) / 2, "rank %d: %s %s sum %d", i,
-              lk_status_name(joiners[i].status), joiners[i].text, joiners[i].sum);
-}
 
 static void ranks_meet_over_ipv4_ipv6_and_by_name(void)
 {
@@ -237,19 +143,6 @@ static int join_with_token(const char *wrong, joiner *j, const char *expected)
 typedef struct stranger {
     int port, reached;
 } stranger;
-
-static int reach(int port)
-{
-    struct sockaddr_in address = {
-        .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK), .sin_port = htons((uint16_t)port)};
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    for (int i = 0; i < 1000; i++) {
-        if (connect(fd, (struct sockaddr *)&address, sizeof address) == 0) return fd;
-        usleep(2000);
-    }
-    close(fd);
-    return -1;
-}
 
 /* Garbage, a gigantic length, a true beginning with nothing after it, a replayed hello, and nothing at all. */
 static void *bother(void *argument)
@@ -397,36 +290,17 @@ static void a_foreign_launchers_port_is_left_alone(void)
     lk_context_free(context);
 }
 
-static void too_few_descriptors_are_said(void)
+static void every_interface_at_once_is_refused(void)
 {
-    int    port = free_port(AF_INET);
-    joiner j = {.rank = 1, .world = 2, .join_ms = 1500, .address = "127.0.0.1", .port = port};
-    joiner other = {.rank = 0, .world = 2, .join_ms = 1500, .address = "127.0.0.1", .port = port};
-    fflush(NULL);
-    pid_t pid = fork();
-    if (pid == 0) {
-        struct rlimit limit = {6, 6};
-        alarm(60);
-        for (int i = 0; i < 3; i++) (void)!open("/dev/null", O_RDONLY | O_CLOEXEC);
-        setrlimit(RLIMIT_NOFILE, &limit);
-        join_thread(&j);
-        if (!strstr(j.text, "Too many open files")) fprintf(stderr, "it was said: %s\n", j.text);
-        _exit(j.status < 0 && strstr(j.text, "Too many open files") ? 0 : 1);
+    static const char *const addresses[] = {"0.0.0.0", "0", "::", "::ffff:0.0.0.0"};
+    for (int i = 0; i < 8; i++) {
+        joiner any = {
+            .rank = i % 2, .world = 2, .join_ms = 300, .address = addresses[i / 2], .port = free_port(AF_INET)};
+        join_thread(&any);
+        CHECK(any.status == LK_EINVAL && strstr(any.text, "stands for every interface") &&
+                  strstr(any.text, "MASTER_ADDR"),
+              "%s: %s", addresses[i / 2], any.text);
     }
-    join_thread(&other);
-    CHECK(other.status < 0 && strstr(other.text, "rank 1 of 2"), "%s", other.text);
-    int status = -1;
-    waitpid(pid, &status, 0);
-    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0, "ended with %x", status);
-}
-
-static int open_descriptors(void)
-{
-    DIR *folder = opendir("/proc/self/fd");
-    int  count = 0;
-    while (readdir(folder)) count++;
-    closedir(folder);
-    return count;
 }
 
 int main(void)
@@ -435,13 +309,13 @@ int main(void)
     setenv("LOCKSTEP_JOB", "meet", 1);
     setenv("LOCKSTEP_TOKEN", token, 1);
     RUN(who_does_not_belong_is_turned_away);
-    RUN(too_few_descriptors_are_said);
     RUN(what_is_not_rank_0_is_told_apart);
     RUN(ranks_meet_over_ipv4_ipv6_and_by_name);
     RUN(a_range_of_ports_is_kept_to);
     RUN(what_was_tried_and_what_answered_is_said);
     RUN(who_never_comes_is_named);
     RUN(strangers_are_dropped_and_nobody_notices);
+    RUN(every_interface_at_once_is_refused);
     RUN(a_token_file_is_asked_for_and_looked_at);
     RUN(a_foreign_launchers_port_is_left_alone);
     CHECK(open_descriptors() == before, "%d descriptors are open, %d were", open_descriptors(), before);

@@ -136,7 +136,7 @@ typedef struct lk_spawn_result {
 } lk_spawn_result;
 
 /* Forks `ranks` processes, each a rank in whose environment lk_comm_create finds the others; each returns its exit
- * status from function. Waits for all; when one fails the rest is given two seconds, then stopped. LK_ECANCELED: a
+ * status from function (255 stands for what does not fit into 0 … 255). Waits for all; when one fails the rest is given two seconds, then stopped. LK_ECANCELED: a
  * rank failed; LK_EINVAL: this process has threads already (a context with more than one, for example), which a fork
  * would lose. result may be NULL. */
 LK_API lk_status lk_spawn(int ranks, int (*function)(int rank, void *user), void *user, lk_spawn_result *result);

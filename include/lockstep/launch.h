@@ -35,8 +35,8 @@ typedef struct lk_launch_config {
      "gdb --args", NULL, "ssh", "lockstep", false, 1, 2}
 
 /* Runs the job to its end. LK_OK: it ran, and *exit_code is 0 or the first failure's (128 + signal where a signal ended it); why
- * stands on config->err. Anything else: it was not started. Takes the process over while it lasts: its signals, and every child,
- * also those that it did not start. One thread only. */
+ * stands on config->err. Anything else: it was not started. Takes the process over while it lasts: its signals, and the ends of
+ * its children, also of those that it did not start (it leaves them alive). One thread only. */
 LK_API lk_status lk_launch(lk_context *context, const lk_launch_config *config, int *exit_code);
 
 /* The far end of `hosts`: reads what to run from descriptor `in` and stops everything when that ends. */

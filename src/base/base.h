@@ -32,6 +32,9 @@ void lk__log(lk_context *context, lk_log_level level, const char *format, ...) _
 
 double lk__now(void); /* seconds, monotonic */
 
+/* The cgroup's CPU quota in whole cores, rounded up, where it is less than `cores`, which are there. */
+int lk__cgroup_cores(int cores);
+
 struct lk__pool *lk__context_pool(lk_context *context);
 
 /* The known name nearest to `name` (edit distance), or NULL when none is near enough to be meant. */

@@ -159,8 +159,8 @@ void lk__pool_free(lk__pool *p)
 
 int lk__pool_threads(const lk__pool *p) { return p->threads; }
 
-/* The cgroup's CPU quota in whole cores, rounded up, or `otherwise`. Version 2 then version 1, as the kernel mounts them. */
-static int cgroup_cores(int otherwise)
+/* Version 2 of cgroups, then version 1, as the kernel mounts them. */
+int lk__cgroup_cores(int cores)
 {
     long long quota = -1, period = 100000;
     char      word[32];
@@ -176,9 +176,9 @@ static int cgroup_cores(int otherwise)
             fclose(file);
         }
     }
-    if (quota <= 0 || period <= 0) return otherwise;
-    long long cores = (quota + period - 1) / period;
-    return cores < otherwise ? (int)cores : otherwise;
+    if (quota <= 0 || period <= 0) return cores;
+    long long granted = (quota + period - 1) / period;
+    return granted < cores ? (int)granted : cores;
 }
 
 /* LOCKSTEP_THREADS is what `lockstep run` gives each rank. Otherwise the cores that this process may use; ranks that another
@@ -191,7 +191,7 @@ int lk_default_threads(void)
     if (cores < 1) {
         cores = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
         bool bound = cores < (int)sysconf(_SC_NPROCESSORS_ONLN);
-        cores = cgroup_cores(cores);
+        cores = lk__cgroup_cores(cores);
         if (ranks > 1 && !bound) cores /= ranks;
     }
     if (cores < 1) cores = 1;

@@ -1,8 +1,9 @@
-/* comm.c - a group's life: creating, splitting, its failure, its end. Operations are in collective.c, works in work.c.
- */
+/* comm.c - a group's life: creating, splitting, its failure, its end. Operations are in collective.c, works in
+ * work.c. */
 #define _GNU_SOURCE
 #include "comm/comm.h"
 
+#include "base/entropy.h"
 #include "comm/diary.h"
 #include "comm/place.h"
 #include "comm/reduce.h"
@@ -10,7 +11,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 #include <unistd.h>
 
 /* ---- failure ---- */
@@ -175,8 +175,7 @@ uint64_t    lk__comm_sent(const lk_comm *c) { return c->backend->sent(c); }
 
 static lk_status draw_secret(lk_context *context, uint64_t *secret)
 {
-    if (getrandom(secret, sizeof *secret, 0) != sizeof *secret)
-        return lk__fail(context, LK_EIO, "the system gives no random numbers");
+    if (!lk__entropy(secret, sizeof *secret)) return lk__fail(context, LK_EIO, "the system gives no random numbers");
     return LK_OK;
 }
 

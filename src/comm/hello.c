@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "comm/hello.h"
 
+#include "base/entropy.h"
 #include "base/hash.h"
 #include "comm/meet.h"
 #include "comm/reduce.h"
@@ -11,12 +12,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 _Static_assert(sizeof(lk__address) == 20 && sizeof(lk__card) == 192 && sizeof(lk__hello) == 280 &&
-                   sizeof(lk__answer) == 592,
+                   sizeof(lk__answer) == 600,
                "no holes");
 
 static const char magic[8] = "lknet01";
@@ -34,14 +35,6 @@ static void sign(const char *token, const char *label, const unsigned char *nonc
     lk__hmac(token, all, LABEL + LK__NONCE + bytes, mac);
 }
 
-/* In a time that does not depend on where they differ. */
-static bool same(const unsigned char *a, const unsigned char *b)
-{
-    unsigned char differ = 0;
-    for (int i = 0; i < LK__MAC; i++) differ |= a[i] ^ b[i];
-    return differ == 0;
-}
-
 static void make_printable(char *text, size_t room)
 {
     text[room - 1] = 0;
@@ -49,12 +42,10 @@ static void make_printable(char *text, size_t room)
         if ((unsigned char)*text < ' ' || *text == 127) *text = '?';
 }
 
-static bool draw(unsigned char nonce[LK__NONCE]) { return getrandom(nonce, LK__NONCE, 0) == LK__NONCE; }
-
 bool lk__greeting_make(lk__greeting *g)
 {
     memcpy(g->magic, magic, sizeof magic);
-    return draw(g->nonce);
+    return lk__entropy(g->nonce, sizeof g->nonce);
 }
 
 bool lk__greeting_good(const lk__greeting *g) { return memcmp(g->magic, magic, sizeof magic) == 0; }
@@ -62,7 +53,7 @@ bool lk__greeting_good(const lk__greeting *g) { return memcmp(g->magic, magic, s
 bool lk__hello_sign(lk__hello *h, const lk__greeting *g, const char *token)
 {
     memcpy(h->magic, magic, sizeof magic);
-    if (!draw(h->nonce)) return false;
+    if (!lk__entropy(h->nonce, sizeof h->nonce)) return false;
     sign(token, "hello", g->nonce, h, offsetof(lk__hello, mac), h->mac);
     return true;
 }
@@ -71,16 +62,19 @@ static bool card_good(lk__card *c)
 {
     make_printable(c->host, sizeof c->host);
     make_printable(c->host_id, sizeof c->host_id);
-    return (c->address.family == 4 || c->address.family == 6) && c->pid > 0;
+    return c->pid > 0;
 }
+
+static bool address_good(const lk__address *a) { return a->family == 4 || a->family == 6; }
 
 lk__belief lk__hello_judge(lk__hello *h, const lk__greeting *g, const char *token)
 {
     unsigned char mac[LK__MAC];
     if (memcmp(h->magic, magic, sizeof magic) != 0) return LK__FOREIGN;
     sign(token, "hello", g->nonce, h, offsetof(lk__hello, mac), mac);
-    if (!same(mac, h->mac)) return LK__WRONG_TOKEN;
-    if (h->purpose != LK__TO_MEET && h->purpose != LK__TO_PAIR) return LK__FOREIGN;
+    if (!lk__hmac_same(mac, h->mac)) return LK__WRONG_TOKEN;
+    if (h->purpose < LK__TO_MEET || h->purpose > LK__TO_SHARE) return LK__FOREIGN;
+    if (h->purpose != LK__TO_SHARE && !address_good(&h->card.address)) return LK__FOREIGN;
     if (h->size < 2 || h->size > LK__REDUCE_MOST || h->rank < 0 || h->rank >= h->size || h->stream < 0)
         return LK__FOREIGN;
     return card_good(&h->card) ? LK__TRUE : LK__FOREIGN;
@@ -98,7 +92,7 @@ lk__belief lk__answer_judge(lk__answer *a, const lk__hello *h, const char *token
     if (memcmp(a->magic, magic, sizeof magic) != 0) return LK__FOREIGN;
     sign(token, "answer", h->nonce, a, offsetof(lk__answer, mac), mac);
     make_printable(a->text, sizeof a->text);
-    if (!same(mac, a->mac)) return LK__WRONG_TOKEN;
+    if (!lk__hmac_same(mac, a->mac)) return LK__WRONG_TOKEN;
     return a->status <= 0 && a->status >= LK_ECANCELED ? LK__TRUE : LK__FOREIGN;
 }
 
@@ -114,9 +108,9 @@ bool lk__cards_judge(lk__card *cards, int count, const lk__hello *h, const char 
 {
     unsigned char right[LK__MAC];
     lk__cards_sign(cards, count, h, token, right);
-    if (!same(right, mac)) return false;
+    if (!lk__hmac_same(right, mac)) return false;
     for (int i = 0; i < count; i++)
-        if (!card_good(&cards[i])) return false;
+        if (!card_good(&cards[i]) || !address_good(&cards[i].address)) return false;
     return true;
 }
 
@@ -124,7 +118,7 @@ void lk__token_derive(const char *token, const void *secret, size_t bytes, char 
 {
     unsigned char nonce[LK__NONCE] = {0}, mac[LK__MAC];
     sign(token, "group", nonce, secret, bytes, mac);
-    for (int i = 0; i < LK__MAC; i++) snprintf(derived + 2 * i, 3, "%02x", mac[i]);
+    lk__sha256_hex(mac, derived);
 }
 
 /* ---- this process ---- */
@@ -200,6 +194,9 @@ void lk__address_show(const struct sockaddr_storage *address, char *out, size_t 
         const struct sockaddr_in *in = (const struct sockaddr_in *)address;
         inet_ntop(AF_INET, &in->sin_addr, text, sizeof text);
         snprintf(out, bytes, "%s:%d", text, ntohs(in->sin_port));
+    } else if (address->ss_family == AF_UNIX) { /* abstract: its name begins with a NUL */
+        snprintf(out, bytes, "the Unix socket @%.*s", LK__UNIX_NAME,
+                 ((const struct sockaddr_un *)address)->sun_path + 1);
     } else {
         const struct sockaddr_in6 *in = (const struct sockaddr_in6 *)address;
         inet_ntop(AF_INET6, &in->sin6_addr, text, sizeof text);

@@ -1,5 +1,5 @@
-/* comm/hello.h - how two processes that meet over a network prove to each other that they belong to one job, before
- * either believes anything else. All messages have a fixed size, so there is no length to lie about:
+/* comm/hello.h - how two processes that meet, on one host or over a network, prove to each other that they belong to one
+ * job, before either believes anything else. All messages have a fixed size, so there is no length to lie about:
  *
  *     who listens → who came    greeting: a random number
  *     who came → who listens    hello: who it is, a random number of its own, a MAC over all of it and the greeting
@@ -33,7 +33,8 @@ typedef struct lk__greeting {
     unsigned char nonce[LK__NONCE];
 } lk__greeting;
 
-typedef enum lk__purpose { LK__TO_MEET = 1, LK__TO_PAIR } lk__purpose;
+/* To learn who is there; to connect two ranks; to share memory. */
+typedef enum lk__purpose { LK__TO_MEET = 1, LK__TO_PAIR, LK__TO_SHARE } lk__purpose;
 
 typedef struct lk__hello {
     char          magic[8];
@@ -47,6 +48,7 @@ typedef struct lk__answer {
     char          magic[8];
     int32_t       status, reserved;
     char          text[LK__ANSWER_TEXT];
+    uint64_t      bytes;             /* of the memory whose descriptor comes along */
     unsigned char secret[LK__NONCE]; /* of the group */
     unsigned char mac[LK__MAC];
 } lk__answer;
@@ -75,6 +77,8 @@ void lk__token_derive(const char *token, const void *secret, size_t bytes, char 
 
 bool      lk__address_take(lk__address *address, const struct sockaddr_storage *from); /* false: of another family */
 socklen_t lk__address_give(const lk__address *address, uint32_t scope, struct sockaddr_storage *to); /* 0: none */
-void lk__address_show(const struct sockaddr_storage *address, char *out, size_t bytes); /* "1.2.3.4:5", "[::1]:5" */
+/* "1.2.3.4:5", "[::1]:5", "the Unix socket @name" */
+enum { LK__UNIX_NAME = 106, LK__ADDRESS_TEXT = 128 };
+void lk__address_show(const struct sockaddr_storage *address, char *out, size_t bytes);
 
 #endif

@@ -1,4 +1,4 @@
-/* hmac.c - HMAC-SHA-256 as in RFC 2104. */
+/* hmac.c - HMAC-SHA-256 as in RFC 2104, and the comparison of two. */
 #include "base/hash.h"
 #include "comm/meet.h"
 
@@ -28,4 +28,11 @@ void lk__hmac(const char *key, const void *message, size_t bytes, unsigned char 
     lk__sha256_update(&sha, outer, sizeof outer);
     lk__sha256_update(&sha, mac, 32);
     lk__sha256_final(&sha, mac);
+}
+
+bool lk__hmac_same(const unsigned char a[32], const unsigned char b[32])
+{
+    unsigned char differ = 0;
+    for (int i = 0; i < 32; i++) differ |= a[i] ^ b[i];
+    return differ == 0;
 }

@@ -18,10 +18,9 @@ typedef struct lk__meeting {
 lk_status lk__meet(const lk__meeting *meeting, size_t bytes, void **memory);
 void      lk__unmeet(void *memory, size_t bytes); /* unmaps; NULL is fine */
 
-/* All of it from a socket, by `end` (lk__now). False: closed, failed or late, as errno says. */
-bool lk__read_whole(int fd, void *into, size_t bytes, double end);
-
 /* HMAC-SHA-256 (RFC 2104). */
 void lk__hmac(const char *key, const void *message, size_t bytes, unsigned char mac[32]);
+/* In a time that does not depend on where they differ. */
+bool lk__hmac_same(const unsigned char a[32], const unsigned char b[32]);
 
 #endif

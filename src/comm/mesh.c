@@ -3,20 +3,21 @@
 #define _GNU_SOURCE
 #include "comm/mesh.h"
 
+#include "base/entropy.h"
 #include "comm/meet.h"
+#include "comm/socket.h"
 
 #include <errno.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/random.h>
 #include <unistd.h>
 
 /* A connection to a lower rank, on its way. */
 typedef struct line {
     enum { IDLE, CONNECTING, GREETED, SAID, DONE } stage;
-    int          fd, rank, stream, why; /* why: errno of the last failure */
+    int          fd, poll, rank, stream, why; /* poll: its place in what is polled; why: errno of the last failure */
     double       again;                 /* IDLE: when to try */
     size_t       have;
     lk__greeting greeting;
@@ -180,10 +181,14 @@ static void came(lk__porch *p, lk__visitor *v, void *user)
 static lk_status say_unreached(const building *b, const line *l, double seconds)
 {
     struct sockaddr_storage to;
-    char                    text[64];
+    char                    text[LK__ADDRESS_TEXT];
     const lk__card         *card = &b->cards[l->rank];
     lk__address_give(&card->address, b->listener->scope, &to);
     lk__address_show(&to, text, sizeof text);
+    if (l->why == EMFILE || l->why == ENFILE) /* nobody else's fault */
+        return lk__fail(b->mesh->context, LK_EIO, "rank %d of %d cannot connect to rank %d (%s, pid %lld) at %s: %s",
+                        b->mesh->rank, b->mesh->size, l->rank, card->host, (long long)card->pid, text,
+                        lk__reason_of(l->why).text);
     return lk__fail(
         b->mesh->context, LK_ETIMEOUT,
         "rank %d of %d cannot reach rank %d (%s, pid %lld) at %s within %.1f s: %s; LOCKSTEP_PORT=4000-4100 "
@@ -198,17 +203,21 @@ static lk_status say_unreached(const building *b, const line *l, double seconds)
 static lk_status say_missing(const building *b, double seconds)
 {
     const lk__mesh *m = b->mesh;
-    char            text[64];
+    char            text[LK__ADDRESS_TEXT];
     for (int i = 0; i < b->line_count; i++)
         if (b->lines[i].stage != DONE) return say_unreached(b, &b->lines[i], seconds);
     lk__address_show(&b->listener->bound, text, sizeof text);
     for (int i = m->rank + 1; i < m->size; i++)
         for (int s = 0; s <= m->streams; s++)
-            if (m->ranks[i].fds[s] < 0)
+            if (m->ranks[i].fds[s] < 0 && b->porch.why)
+                return lk__fail(m->context, LK_EIO,
+                                "rank %d of %d could not let rank %d (%s, pid %lld) in at %s for %.1f s: %s", m->rank,
+                                m->size, i, b->cards[i].host, (long long)b->cards[i].pid, text, seconds,
+                                lk__reason_of(b->porch.why).text);
+            else if (m->ranks[i].fds[s] < 0)
                 return lk__fail(m->context, LK_ETIMEOUT,
-                                "rank %d of %d (%s, pid %lld) never came to rank %d at %s within %.1f s%s%s", i,
-                                m->size, b->cards[i].host, (long long)b->cards[i].pid, m->rank, text, seconds,
-                                b->porch.why ? ": " : "", b->porch.why ? strerror(b->porch.why) : "");
+                                "rank %d of %d (%s, pid %lld) never came to rank %d at %s within %.1f s", i, m->size,
+                                b->cards[i].host, (long long)b->cards[i].pid, m->rank, text, seconds);
     return LK_EIO;
 }
 
@@ -225,17 +234,24 @@ static lk_status build(building *b, double seconds)
     while (!finished(b)) {
         double now = lk__now();
         if (now > end) return say_missing(b, seconds);
-        int n = lk__porch_watch(&b->porch, b->polls), wait = 50;
+        int    n = lk__porch_watch(&b->porch, b->polls);
+        double wait = 0.05;
         for (int i = 0; i < b->line_count; i++) {
             line *l = &b->lines[i];
             if (l->stage == IDLE && now >= l->again) begin(b, l);
-            if (l->stage == IDLE) wait = 10;
-            b->polls[n + i] = (struct pollfd){.fd = l->fd, .events = l->stage == CONNECTING ? POLLOUT : POLLIN};
+            if (l->stage == IDLE) wait = 0.01;
+            l->poll = l->fd >= 0 ? n++ : -1;
+            if (l->fd >= 0)
+                b->polls[l->poll] = (struct pollfd){.fd = l->fd, .events = l->stage == CONNECTING ? POLLOUT : POLLIN};
         }
-        if (poll(b->polls, (nfds_t)(n + b->line_count), wait) <= 0) continue;
+        int ready = lk__poll_until(b->polls, (nfds_t)n, now + wait);
+        if (ready < 0)
+            return lk__fail(b->mesh->context, LK_EIO, "rank %d of %d cannot wait for the others: %s", b->mesh->rank,
+                            b->mesh->size, lk__reason_of(errno).text);
+        if (ready == 0) continue;
         lk__porch_serve(&b->porch, b->polls);
         for (int i = 0; i < b->line_count; i++)
-            if (b->lines[i].fd >= 0 && b->polls[n + i].revents) advance(b, &b->lines[i]);
+            if (b->lines[i].poll >= 0 && b->polls[b->lines[i].poll].revents) advance(b, &b->lines[i]);
     }
     return LK_OK;
 }
@@ -299,7 +315,7 @@ static lk_status meet_here(lk_comm *c, const lk__place *place, lk__listener *lis
     table *t = memory;
     lk__card_make(&t->seats[c->rank].card);
     t->seats[c->rank].card.address = listener->address;
-    if (c->rank == 0 && getrandom(t->secret, sizeof t->secret, 0) != sizeof t->secret)
+    if (c->rank == 0 && !lk__entropy(t->secret, sizeof t->secret))
         status = lk__fail(c->context, LK_EIO, "the system gives no random numbers");
     if (status >= 0) atomic_store(&t->seats[c->rank].written, 1);
     for (int i = 0; i < c->size && status >= 0; i++) {

@@ -5,6 +5,7 @@
 #define _GNU_SOURCE
 #include "comm/mpi.h"
 
+#include "base/entropy.h"
 #include "comm/mesh.h"
 
 #include <ifaddrs.h>
@@ -13,7 +14,6 @@
 #include <sched.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/random.h>
 #include <unistd.h>
 
 /* What this rank has of MPI for one group. */
@@ -356,7 +356,7 @@ static lk_status make_mesh(lk_comm *c, carrier *k, lk__mesh *mesh)
     lk_status    status = all && cards ? lk__mesh_make(mesh, c->context, c->rank, c->size, 0) : LK_ENOMEM;
     lk__card_make(&mine.card);
     own_addresses(mine.addresses);
-    if (status >= 0 && getrandom(mine.secret, sizeof mine.secret, 0) != sizeof mine.secret)
+    if (status >= 0 && !lk__entropy(mine.secret, sizeof mine.secret))
         status = lk__fail(c->context, LK_EIO, "the system gives no random numbers");
     if (status >= 0) status = gather(c, k, &mine, all, sizeof mine);
     if (status >= 0) status = listen_somewhere(c, k, &mine, all, &listener);

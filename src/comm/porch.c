@@ -1,7 +1,9 @@
 /* porch.c - listens, and finds out who came: strangers who send something else, or nothing, are dropped and logged, and
  * whoever waits for ranks does not notice. */
 #define _GNU_SOURCE
-#include "comm/mesh.h"
+#include "comm/porch.h"
+
+#include "comm/socket.h"
 
 #include <errno.h>
 #include <netinet/in.h>
@@ -40,7 +42,7 @@ static int bind_one(const struct sockaddr_storage *address, bool again)
 lk_status lk__listen(lk_context *context, const struct sockaddr_storage *where, lk__ports ports, lk__listener *l)
 {
     struct sockaddr_storage address = *where;
-    char                    text[64];
+    char                    text[LK__ADDRESS_TEXT];
     *l = (lk__listener){.fd = -1};
     for (int port = ports.first; l->fd < 0 && port <= ports.last; port++) {
         set_port(&address, port);
@@ -58,9 +60,9 @@ lk_status lk__listen(lk_context *context, const struct sockaddr_storage *where, 
     lk__address_show(&address, text, sizeof text);
     if (ports.last > ports.first)
         lk__fail(context, LK_EIO, "cannot listen on any port from %d to %d of %s: %s", ports.first, ports.last, text,
-                 strerror(why));
+                 lk__reason_of(why).text);
     else
-        lk__fail(context, LK_EIO, "cannot listen on %s: %s", text, strerror(why));
+        lk__fail(context, LK_EIO, "cannot listen on %s: %s", text, lk__reason_of(why).text);
     errno = why; /* the caller may try again */
     return LK_EIO;
 }
@@ -76,7 +78,7 @@ lk_status lk__porch_open(lk__porch *p, lk_context *context, lk__listener *listen
     *p = (lk__porch){.context = context, .token = token, .listener = listener, .most = STRANGERS + expected};
     p->visitors = lk__alloc(context, LK_MEMORY_OTHER, (size_t)p->most * sizeof *p->visitors);
     if (!p->visitors) return LK_ENOMEM;
-    for (int i = 0; i < p->most; i++) p->visitors[i].fd = -1;
+    for (int i = 0; i < p->most; i++) p->visitors[i].fd = p->visitors[i].poll = -1;
     return LK_OK;
 }
 
@@ -101,43 +103,57 @@ void lk__porch_drop(lk__porch *p, lk__visitor *v, const char *why)
 int lk__porch_watch(lk__porch *p, struct pollfd *polls)
 {
     double now = lk__now();
-    polls[p->most] = (struct pollfd){.fd = p->listener->fd, .events = POLLIN};
+    int    n = 0;
     for (int i = 0; i < p->most; i++) {
         lk__visitor *v = &p->visitors[i];
         if (v->fd >= 0 && !v->known && now - v->since > 1) lk__porch_drop(p, v, "it said nothing for a second");
-        polls[i] = (struct pollfd){.fd = v->fd, .events = POLLIN};
+        v->poll = v->fd >= 0 ? n++ : -1;
+        if (v->fd >= 0) polls[v->poll] = (struct pollfd){.fd = v->fd, .events = POLLIN};
     }
-    return p->most + 1;
+    /* Where nobody can be let in the door stays shut for one round: it would be ready again at once. */
+    p->door = p->listener->fd >= 0 && !(p->why && p->door >= 0) ? n++ : -1;
+    if (p->door >= 0) polls[p->door] = (struct pollfd){.fd = p->listener->fd, .events = POLLIN};
+    return n;
 }
 
-void lk__porch_answer(lk__porch *p, lk__visitor *v, const lk__answer *answer)
+void lk__porch_answer(const lk__porch *p, const lk__visitor *v, const lk__answer *answer)
 {
     lk__answer a = *answer;
     lk__answer_sign(&a, &v->hello, p->token);
     (void)!send(v->fd, &a, sizeof a, MSG_NOSIGNAL | MSG_DONTWAIT); /* who cannot take a kilobyte is found missing */
 }
 
-static void welcome(lk__porch *p)
+/* False: nobody is at the door, or the system lets nobody in. */
+static bool welcome(lk__porch *p)
 {
-    struct sockaddr_storage from;
+    struct sockaddr_storage from = {0};
     socklen_t               length = sizeof from;
-    lk__visitor             unknown = {.since = lk__now()}, *free_one = NULL;
+    lk__visitor             unknown = {.since = lk__now(), .poll = -1}, *free_one = NULL;
+    long                    pid;
+    bool                    ours = true;
     unknown.fd = accept4(p->listener->fd, (struct sockaddr *)&from, &length, SOCK_CLOEXEC | SOCK_NONBLOCK);
     if (unknown.fd < 0) {
         if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS) p->why = errno;
-        return;
+        return errno == ECONNABORTED; /* that one is gone */
     }
-    lk__address_show(&from, unknown.from, sizeof unknown.from);
+    p->why = 0;
+    if (p->listener->bound.ss_family == AF_UNIX) {
+        ours = lk__own_peer(unknown.fd, &pid);
+        snprintf(unknown.from, sizeof unknown.from, "process %ld", pid);
+    } else {
+        lk__address_show(&from, unknown.from, sizeof unknown.from);
+    }
     for (int i = 0; i < p->most && !free_one; i++)
         if (p->visitors[i].fd < 0) free_one = &p->visitors[i];
-    if (!free_one || !lk__greeting_make(&unknown.greeting)) {
+    if (!ours)
+        lk__porch_drop(p, &unknown, "it belongs to another user");
+    else if (!free_one || !lk__greeting_make(&unknown.greeting))
         lk__porch_drop(p, &unknown, "too many came at once");
-        return;
-    }
-    if (send(unknown.fd, &unknown.greeting, sizeof unknown.greeting, MSG_NOSIGNAL) != sizeof unknown.greeting)
-        lk__porch_drop(p, &unknown, NULL);
+    else if (send(unknown.fd, &unknown.greeting, sizeof unknown.greeting, MSG_NOSIGNAL) != sizeof unknown.greeting)
+        lk__porch_drop(p, &unknown, "it left at once");
     else
         *free_one = unknown;
+    return true;
 }
 
 static void hear(lk__porch *p, lk__visitor *v)
@@ -174,8 +190,10 @@ static void hear(lk__porch *p, lk__visitor *v)
 
 void lk__porch_serve(lk__porch *p, const struct pollfd *polls)
 {
-    for (int i = 0; i < p->most; i++)
-        if (polls[i].fd >= 0 && polls[i].revents && p->visitors[i].fd == polls[i].fd) hear(p, &p->visitors[i]);
-    if (polls[p->most].fd >= 0 && polls[p->most].revents)
-        for (int i = 0; i < 16; i++) welcome(p);
+    for (int i = 0; i < p->most; i++) {
+        lk__visitor *v = &p->visitors[i];
+        if (v->fd >= 0 && v->poll >= 0 && polls[v->poll].revents) hear(p, v);
+    }
+    if (p->door >= 0 && polls[p->door].revents)
+        for (int i = 0; i < 16 && welcome(p); i++) {}
 }

@@ -2,6 +2,7 @@
  * itself. */
 #define _GNU_SOURCE
 #include "base/base.h"
+#include "base/entropy.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -11,7 +12,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
-#include <sys/random.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -39,19 +39,12 @@ static int threads_here(void)
 }
 
 typedef struct job {
-    char     name[128], token[33];
-    int      ranks;
-    pid_t    parent;
-    sigset_t before;
+    char             name[128], token[33];
+    int              ranks;
+    pid_t            parent;
+    sigset_t         before;
+    struct sigaction at_death; /* the caller's for SIGCHLD */
 } job;
-
-static bool draw(char text[33])
-{
-    unsigned char bytes[16];
-    if (getrandom(bytes, sizeof bytes, 0) != sizeof bytes) return false;
-    for (int i = 0; i < 16; i++) snprintf(text + 2 * i, 3, "%02x", bytes[i]);
-    return true;
-}
 
 /* In the child: never returns. */
 static void be_rank(const job *j, int rank, int (*function)(int rank, void *user), void *user)
@@ -59,6 +52,7 @@ static void be_rank(const job *j, int rank, int (*function)(int rank, void *user
     char number[16], count[16];
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != j->parent) _exit(1); /* it died before the line above */
+    sigaction(SIGCHLD, &j->at_death, NULL);
     sigprocmask(SIG_SETMASK, &j->before, NULL);
     snprintf(number, sizeof number, "%d", rank);
     snprintf(count, sizeof count, "%d", j->ranks);
@@ -70,13 +64,38 @@ static void be_rank(const job *j, int rank, int (*function)(int rank, void *user
     setenv("LOCKSTEP_TOKEN", j->token, 1);
     int code = function(rank, user);
     fflush(NULL);
+    if (code < 0 || code > 255) code = 255; /* the system keeps eight bits, and those of 256 would read as success */
     _exit(code);
 }
 
-static void note(lk_spawn_result *result, int rank, int status)
+/* Where the caller ignores SIGCHLD, or wants no status of its children, the dead would leave none to us either. */
+static void take_deaths(job *j)
 {
-    if (result->rank >= 0 || (WIFEXITED(status) && WEXITSTATUS(status) == 0)) return;
+    sigset_t child;
+    sigemptyset(&child);
+    sigaddset(&child, SIGCHLD);
+    sigprocmask(SIG_BLOCK, &child, &j->before);
+    sigaction(SIGCHLD, &(struct sigaction){.sa_handler = SIG_DFL}, &j->at_death);
+}
+
+static void give_deaths_back(const job *j)
+{
+    bool unwanted = j->at_death.sa_handler == SIG_IGN || (j->at_death.sa_flags & SA_NOCLDWAIT);
+    sigaction(SIGCHLD, &j->at_death, NULL);
+    /* The caller's own children that died meanwhile: the kernel would have buried them. */
+    while (unwanted && waitpid(-1, NULL, WNOHANG) > 0) {}
+    sigprocmask(SIG_SETMASK, &j->before, NULL);
+}
+
+/* lost: status is not known, because something else in this process waited for all children. */
+static void note(lk_spawn_result *result, int rank, int status, bool lost)
+{
+    if (result->rank >= 0 || (!lost && WIFEXITED(status) && WEXITSTATUS(status) == 0)) return;
     result->rank = rank;
+    if (lost) {
+        snprintf(result->text, sizeof result->text, "rank %d is gone, and its exit status with it", rank);
+        return;
+    }
     result->exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
     result->signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
     if (WIFSIGNALED(status))
@@ -98,11 +117,12 @@ static void wait_for_all(pid_t *pids, int ranks, lk_spawn_result *result)
     for (int i = 0; i < ranks; i++) left += pids[i] > 0;
     while (left > 0) {
         for (int i = 0; i < ranks; i++) {
-            int status;
-            if (pids[i] <= 0 || waitpid(pids[i], &status, WNOHANG) != pids[i]) continue;
+            int   status = 0;
+            pid_t got = pids[i] > 0 ? waitpid(pids[i], &status, WNOHANG) : 0;
+            if (got == 0 || (got < 0 && errno != ECHILD)) continue;
             pids[i] = 0;
             left--;
-            note(result, i, status);
+            note(result, i, status, got < 0);
         }
         if (result->rank >= 0 && failed == 0) failed = lk__now();
         int late = failed > 0 ? (int)((lk__now() - failed) * 1000) / GRACE_MS : 0;
@@ -118,7 +138,6 @@ lk_status lk_spawn(int ranks, int (*function)(int rank, void *user), void *user,
 {
     lk_spawn_result own;
     job             j = {.ranks = ranks, .parent = getpid()};
-    sigset_t        child;
     if (!result) result = &own;
     *result = (lk_spawn_result){.rank = -1, .exit_code = -1};
     if (ranks < 1 || ranks > MOST) return refuse(result, LK_EINVAL, "%d ranks: 1 … %d can be started", ranks, MOST);
@@ -131,13 +150,12 @@ lk_status lk_spawn(int ranks, int (*function)(int rank, void *user), void *user,
     /* A job inside a job: whoever looks for the outer one's processes finds these too. */
     char        inner[33];
     const char *outer = getenv("LOCKSTEP_JOB");
-    if (!draw(inner) || !draw(j.token)) return refuse(result, LK_EIO, "the system gives no random numbers");
+    if (!lk__entropy_hex(inner, 16) || !lk__entropy_hex(j.token, 16))
+        return refuse(result, LK_EIO, "the system gives no random numbers");
     snprintf(j.name, sizeof j.name, "%.64s%s%s", outer ? outer : "", outer ? "." : "", inner);
     pid_t *pids = calloc((size_t)ranks, sizeof *pids);
     if (!pids) return refuse(result, LK_ENOMEM, "no memory");
-    sigemptyset(&child);
-    sigaddset(&child, SIGCHLD);
-    sigprocmask(SIG_BLOCK, &child, &j.before);
+    take_deaths(&j);
     fflush(NULL); /* or every rank would print what is in the buffers */
     lk_status status = LK_OK;
     for (int i = 0; i < ranks && status >= 0; i++) {
@@ -150,7 +168,7 @@ lk_status lk_spawn(int ranks, int (*function)(int rank, void *user), void *user,
     lk_spawn_result ended = *result;
     wait_for_all(pids, ranks, &ended);
     free(pids);
-    sigprocmask(SIG_SETMASK, &j.before, NULL);
+    give_deaths_back(&j);
     if (status < 0) return status;
     *result = ended;
     return ended.rank < 0 ? LK_OK : LK_ECANCELED;

@@ -1,4 +1,5 @@
-/* folder.c - where a job's files are: FOLDER/attempt_G/LOCAL_RANK/{stdout.log,stderr.log,error.json}, as torchrun lays them out. */
+/* folder.c - where a job's files are: FOLDER/attempt_G/LOCAL_RANK/{stdout.log,stderr.log,error.json}, as torchrun lays them out.
+ * What nobody asked to keep, the diaries above all, is in a folder that goes with the job. */
 #define _GNU_SOURCE
 #include "launch/launch.h"
 
@@ -23,14 +24,36 @@ static lk_status make(lk_context *context, const char *path)
     return LK_OK;
 }
 
-lk_status lk__folder_open(lk__job *job)
+/* Where the system keeps what is temporary; absolute, since the keeper and the ranks may be elsewhere. */
+static void temporary(char *out, size_t size)
+{
+    const char *wanted = getenv("TMPDIR");
+    if (!wanted || !*wanted) wanted = "/tmp";
+    char *real = realpath(wanted, NULL);
+    snprintf(out, size, "%s", real ? real : wanted);
+    free(real);
+}
+
+lk_status lk__folder_name(lk__job *job)
+{
+    char base[LK__PATH];
+    temporary(base, sizeof base);
+    if (strlen(base) > LK__PATH - 100)
+        return lk__fail(job->context, LK_EINVAL, "TMPDIR is %.100s…: too long for a path of temporary files", base);
+    snprintf(job->folder, sizeof job->folder, "%.*s/lockstep-%s", LK__PATH - 100, base, job->own_id);
+    return LK_OK;
+}
+
+static lk_status open_logs(lk__job *job)
 {
     const lk_launch_config *config = job->config;
-    const char             *temporary = getenv("TMPDIR");
-    char                    base[LK__PATH];
-    if (!temporary || !*temporary) temporary = "/tmp";
-    int length = config->log_dir ? snprintf(base, sizeof base, "%s/%s_XXXXXX", config->log_dir, job->run_id)
-                                 : snprintf(base, sizeof base, "%s/lockstep-XXXXXX", temporary);
+    char                    base[LK__PATH], parent[LK__PATH], name[LK__PATH];
+    snprintf(name, sizeof name, "%s", job->run_id);
+    for (char *c = name; *c; c++)
+        if (*c == '/') *c = '_'; /* it is one directory */
+    temporary(parent, sizeof parent);
+    int length = config->log_dir ? snprintf(base, sizeof base, "%s/%s_XXXXXX", config->log_dir, name)
+                                 : snprintf(base, sizeof base, "%s/lockstep-XXXXXX", parent);
     if (length > LK__PATH - 100)
         return lk__fail(job->context, LK_EINVAL, "%.100s…: too long for a path of log files", base);
     if (config->log_dir && make(job->context, config->log_dir) < 0) return LK_EIO;
@@ -39,10 +62,21 @@ lk_status lk__folder_open(lk__job *job)
                         strerror(errno));
     if (config->log_dir) chmod(base, 0755); /* logs are for others to read, as log_dir allows */
     char *real = realpath(base, NULL);      /* ranks may change their directory */
-    snprintf(job->folder, sizeof job->folder, "%s", real ? real : base);
+    snprintf(job->logs, sizeof job->logs, "%s", real ? real : base);
     free(real);
-    job->keep_folder = config->log_dir || config->tee || config->redirects;
     return LK_OK;
+}
+
+lk_status lk__folder_open(lk__job *job)
+{
+    const lk_launch_config *config = job->config;
+    if (mkdir(job->folder, 0700) < 0) {
+        lk_status status = lk__fail(job->context, LK_EIO, "%s: cannot make a directory for the job's files: %s",
+                                    job->folder, strerror(errno));
+        job->folder[0] = 0; /* not ours to remove */
+        return status;
+    }
+    return config->log_dir || config->tee || config->redirects ? open_logs(job) : LK_OK;
 }
 
 static lk_status open_log(lk__job *job, lk__child *child, int which, const char *name)
@@ -57,12 +91,14 @@ static lk_status open_log(lk__job *job, lk__child *child, int which, const char 
 lk_status lk__folder_child(lk__job *job, lk__child *child)
 {
     const lk_launch_config *config = job->config;
-    int length = snprintf(child->folder, sizeof child->folder, "%s/attempt_%d/%d", job->folder, job->generation,
-                          child->local_rank);
-    if (length > LK__PATH - 16) return lk__fail(job->context, LK_EINVAL, "%s: too long for a path", job->folder);
+    const char             *base = job->logs[0] ? job->logs : job->folder;
+    int                     length =
+        snprintf(child->folder, sizeof child->folder, "%s/attempt_%d/%d", base, job->generation, child->local_rank);
+    if (length > LK__PATH - 16) return lk__fail(job->context, LK_EINVAL, "%s: too long for a path", base);
     if (make(job->context, child->folder) < 0) return LK_EIO;
     snprintf(child->error_file, sizeof child->error_file, "%.*s/error.json", LK__PATH - 16, child->folder);
-    snprintf(child->diary, sizeof child->diary, "%.*s/diary", LK__PATH - 16, child->folder);
+    snprintf(child->diary, sizeof child->diary, "%.*s/diary_%d_%d", LK__PATH - 40, job->folder, job->generation,
+             child->local_rank);
     int tee = config->tee ? lk__std_bits(config->tee, child->local_rank) : 0;
     int only = config->redirects ? lk__std_bits(config->redirects, child->local_rank) : 0;
     if (config->log_dir && !config->tee && !config->redirects) tee = 3;
@@ -107,6 +143,22 @@ int lk__std_bits(const char *text, int local_rank)
         if (rank == local_rank) bits = (int)value;
         if (!*end) return bits;
     }
+}
+
+lk_status lk__filter_check(lk_context *context, const char *text, int ranks)
+{
+    for (const char *at = text; at; at++) {
+        char *end = NULL;
+        long  rank = *at >= '0' && *at <= '9' ? strtol(at, &end, 10) : -1;
+        if (rank < 0 || (*end && *end != ','))
+            return lk__fail(context, LK_EINVAL, "'%.40s' is no list of local ranks with commas between", text);
+        if (rank >= ranks)
+            return lk__fail(context, LK_EINVAL, "'%.40s': there is no local rank %ld to show, only 0 to %d", text, rank,
+                            ranks - 1);
+        at = end;
+        if (!*at) break;
+    }
+    return LK_OK;
 }
 
 bool lk__filter_has(const char *text, int local_rank)

@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #define READY "lockstep-far-end ready "
-enum { MOST_HOSTS = 1024, WORDS = 64, ANSWER_SECONDS = 30 };
+enum { MOST_HOSTS = 1024, WORDS = 64 };
 
 typedef struct far {
     char name[256]; /* as ssh takes it */
@@ -30,25 +30,49 @@ typedef struct ear { /* hears one far end's first word */
     int   index;
 } ear;
 
+/* NAME or NAME:RANKS; an IPv6 address stands in brackets, which ssh does not want. False: it is neither. */
+static bool parse_host(const char *text, size_t length, far *host)
+{
+    char *name = host->name, *end;
+    if (length >= sizeof host->name) return false;
+    snprintf(name, sizeof host->name, "%.*s", (int)length, text);
+    char *colon = strchr(name, ':'), *open = strchr(name, '['), *close = strchr(name, ']');
+    if (open) {
+        if (!close || close < open || (close[1] && close[1] != ':')) return false;
+        colon = close[1] ? close + 1 : NULL;
+    } else if (colon && strchr(colon + 1, ':')) {
+        return false; /* whether its last part is a number of ranks, nobody knows */
+    }
+    if (colon) {
+        long ranks = strtol(colon + 1, &end, 10);
+        if (end == colon + 1 || *end || ranks < 1 || ranks > 4096) return false;
+        host->ranks = (int)ranks;
+        *colon = 0;
+    }
+    if (open) {
+        memmove(close, close + 1, strlen(close));
+        memmove(open, open + 1, strlen(open));
+    }
+    return *name && *name != '-';
+}
+
 /* "a:2,b:2"; a host without a number has config->ranks. */
-static lk_status parse_hosts(lk_context *context, const lk_launch_config *config, far *hosts, int *count, int *world)
+static lk_status parse_hosts(lk_context *context, const lk_launch_config *config, far *hosts, int *count, int *world,
+                             int *most)
 {
     const char *at = config->hosts;
-    *count = *world = 0;
+    *count = *world = *most = 0;
     for (;;) {
-        size_t      length = strcspn(at, ",");
-        const char *colon = memrchr(at, ':', length);
-        size_t      name = colon ? (size_t)(colon - at) : length;
-        char       *end = NULL;
-        long        ranks = colon ? strtol(colon + 1, &end, 10) : config->ranks;
-        if (!name || name >= sizeof hosts->name || at[0] == '-' ||
-            (colon && (end == colon + 1 || end != at + length)) || ranks < 1 || ranks > 4096)
-            return lk__fail(context, LK_EINVAL, "'%.*s' is no host: expected NAME or NAME:RANKS", (int)length, at);
+        size_t length = strcspn(at, ",");
         if (*count == MOST_HOSTS) return lk__fail(context, LK_EINVAL, "more than %d hosts", MOST_HOSTS);
         far *host = &hosts[(*count)++];
-        snprintf(host->name, sizeof host->name, "%.*s", (int)name, at);
-        host->ranks = (int)ranks;
+        host->ranks = config->ranks;
         host->first_rank = *world;
+        if (!parse_host(at, length, host))
+            return lk__fail(context, LK_EINVAL,
+                            "'%.*s' is no host: expected NAME or NAME:RANKS, an IPv6 address in brackets: [::1]:2",
+                            (int)length, at);
+        if (host->ranks > *most) *most = host->ranks;
         *world += host->ranks;
         if (!at[length]) return LK_OK;
         at += length + 1;
@@ -143,6 +167,8 @@ static lk_status start_far(head *h, int index)
     if (strchr(c->remote_command, '\''))
         return lk__fail(h->job.context, LK_EINVAL, "%s: no quotes in the far command's name, please",
                         c->remote_command);
+    if (strlen(c->ssh) >= sizeof words || strlen(c->remote_command) + 32 >= sizeof command)
+        return lk__fail(h->job.context, LK_EINVAL, "the command that reaches other hosts, or the far one, is too long");
     LK__TRY(write_spec(h, &h->hosts[index], index));
     snprintf(words, sizeof words, "%s", c->ssh);
     for (char *word = strtok_r(words, " ", &rest); word && count < WORDS; word = strtok_r(NULL, " ", &rest))
@@ -179,7 +205,7 @@ static lk_status generation(head *h, ear *ears)
     if (status < 0) return status;
     lk__job_begin(&h->job);
     h->ready = 0;
-    h->job.answer_by = lk__now() + ANSWER_SECONDS;
+    h->job.answer_by = lk__now() + LK__ANSWER_SECONDS;
     for (int i = 0; i < h->count && status == LK_OK; i++) {
         ears[i] = (ear){h, i};
         h->job.children[i].streams[0].consume = hear;
@@ -217,7 +243,9 @@ lk_status lk__launch_hosts(lk_context *context, const lk_launch_config *config, 
     lk_status status = h && hosts && ears && spec ? LK_OK : LK_ENOMEM;
     if (status == LK_OK) {
         *h = (head){.hosts = hosts, .spec = spec, .config = config};
-        status = parse_hosts(context, config, hosts, &h->count, &h->world);
+        int most;
+        status = parse_hosts(context, config, hosts, &h->count, &h->world, &most);
+        if (status == LK_OK) status = lk__filter_check(context, config->local_ranks_filter, most);
     }
     if (status == LK_OK) {
         lk__place place = {0, h->world, NULL, NULL, -1, -1, 0, config->max_restarts};

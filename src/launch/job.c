@@ -2,19 +2,20 @@
 #define _GNU_SOURCE
 #include "launch/launch.h"
 
+#include "base/entropy.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
-#include <sys/random.h>
 #include <sys/signalfd.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { MOST_RANKS = 4096, ID_BYTES = 8, TOKEN_BYTES = 16 };
+enum { MOST_RANKS = 4096, TOKEN_BYTES = 16 };
 
 void lk__job_say(lk__job *job, const char *format, ...)
 {
@@ -32,10 +33,8 @@ int lk__exit_code(int status) { return WIFSIGNALED(status) ? 128 + WTERMSIG(stat
 
 lk_status lk__random_hex(lk_context *context, char *out, size_t bytes)
 {
-    unsigned char raw[64];
-    if (bytes > sizeof raw || getrandom(raw, bytes, 0) != (ssize_t)bytes)
+    if (!lk__entropy_hex(out, bytes))
         return lk__fail(context, LK_EIO, "the system gives no random numbers: %s", strerror(errno));
-    for (size_t i = 0; i < bytes; i++) snprintf(out + 2 * i, 3, "%02x", raw[i]);
     return LK_OK;
 }
 
@@ -62,23 +61,22 @@ static lk_status take_signals(lk__job *job)
     sigaddset(&blocked, SIGTTOU); /* the terminal is handed to and taken back from --debug-rank */
     sigprocmask(SIG_BLOCK, &blocked, &job->old_mask);
     sigaction(SIGPIPE, &(struct sigaction){.sa_handler = SIG_IGN}, &job->old_pipe);
+    /* Where it is ignored the dead leave no status. The ranks start with the default as well, which every program expects. */
+    sigaction(SIGCHLD, &(struct sigaction){.sa_handler = SIG_DFL}, &job->old_child);
     job->signals = signalfd(-1, &heard, SFD_NONBLOCK | SFD_CLOEXEC);
     return job->signals >= 0 ? LK_OK : lk__fail(job->context, LK_EIO, "cannot listen for signals: %s", strerror(errno));
 }
 
 static lk_status make_names(lk__job *job)
 {
-    char        hex[2 * ID_BYTES + 1];
     const char *parent = job->place.parent ? job->place.parent : getenv("LOCKSTEP_JOB");
-    if (lk__random_hex(job->context, hex, ID_BYTES) < 0) return LK_EIO;
+    if (lk__random_hex(job->context, job->own_id, (LK__OWN_ID - 1) / 2) < 0) return LK_EIO;
     /* A job inside a job carries both names, so that the end of the outer one is the end of both. */
-    if (parent && *parent && strlen(parent) + sizeof hex + 1 < sizeof job->id)
-        snprintf(job->id, sizeof job->id, "%s.%s", parent, hex);
+    if (parent && *parent && strlen(parent) + LK__OWN_ID + 1 < sizeof job->id)
+        snprintf(job->id, sizeof job->id, "%s.%s", parent, job->own_id);
     else
-        snprintf(job->id, sizeof job->id, "%s", hex);
-    snprintf(job->run_id, sizeof job->run_id, "%s", job->config->run_id ? job->config->run_id : hex);
-    for (char *c = job->run_id; *c; c++)
-        if (*c == '/') *c = '_'; /* it names a directory */
+        snprintf(job->id, sizeof job->id, "%s", job->own_id);
+    job->run_id = job->config->run_id ? job->config->run_id : job->own_id;
     if (gethostname(job->host, sizeof job->host - 1) < 0) snprintf(job->host, sizeof job->host, "this host");
     return LK_OK;
 }
@@ -99,18 +97,20 @@ lk_status lk__job_open(lk__job *job, lk_context *context, const lk_launch_config
     prctl(PR_SET_CHILD_SUBREAPER, 1); /* orphaned grandchildren come to us, so that we find them */
     LK__TRY(take_signals(job));
     LK__TRY(make_names(job));
-    LK__TRY(lk__folder_open(job));
+    LK__TRY(lk__folder_name(job));
+    LK__TRY(lk__bystanders_note(job));
     job->children = lk__alloc(context, LK_MEMORY_OTHER, (size_t)count * sizeof *job->children);
     if (!job->children) return LK_ENOMEM;
     job->count = count;
-    return lk__keeper_start(job);
+    LK__TRY(lk__keeper_start(job)); /* first, so that no folder is ever without somebody who removes it */
+    return lk__folder_open(job);
 }
 
 void lk__job_close(lk__job *job)
 {
     if (job->children) lk__job_flush(job);
-    lk__keeper_end(job);
-    if (job->folder[0] && !job->keep_folder) lk__folder_remove(job->folder);
+    if (job->folder[0]) lk__folder_remove(job->folder);
+    lk__keeper_end(job); /* last, as it was first */
     if (job->signals > 0) close(job->signals);
     prctl(PR_SET_CHILD_SUBREAPER, job->was_reaper);
     sigaction(SIGPIPE, &job->old_pipe, NULL);
@@ -121,9 +121,11 @@ void lk__job_close(lk__job *job)
         sigaddset(&child, SIGCHLD);
         sigtimedwait(&child, NULL, &(struct timespec){0, 0});
     }
+    sigaction(SIGCHLD, &job->old_child, NULL);
     sigprocmask(SIG_SETMASK, &job->old_mask, NULL);
     lk__sink_free(&job->sinks[0]);
     lk__sink_free(&job->sinks[1]);
+    lk__free(job->context, LK_MEMORY_OTHER, job->bystanders, job->bystander_capacity * sizeof *job->bystanders);
     lk__free(job->context, LK_MEMORY_OTHER, job->polls, job->poll_capacity * sizeof *job->polls);
     lk__free(job->context, LK_MEMORY_OTHER, job->children, (size_t)job->count * sizeof *job->children);
     lk__free(job->context, LK_MEMORY_OTHER, job->cores, (size_t)job->count * sizeof *job->cores);
@@ -152,14 +154,14 @@ int lk__job_result(const lk__job *job)
 {
     switch (job->why) {
     case LK__RUNNING: return 0;
-    case LK__FAILED:
-        return job->first->status ? lk__exit_code(job->first->status) : 1; /* 0: a host that never answered */
+    case LK__FAILED: /* however a host that never answered was ended, it was we who did it */
+        return job->first->silent ? 1 : lk__exit_code(job->first->status);
     case LK__SIGNALLED:
         for (int i = 0; i < job->count; i++)
             if (!job->config->plain || job->children[i].status != 0) return 128 + job->signal;
         return 0; /* one command in several processes, and each of them was content */
     case LK__INPUT_ENDED: return 128 + SIGTERM;
-    case LK__OUTPUT_CLOSED: return 128 + SIGPIPE;
+    case LK__OUTPUT_CLOSED: return job->out->error == EPIPE ? 128 + SIGPIPE : 1;
     }
     return 1;
 }
@@ -191,9 +193,6 @@ static lk_status check(lk_context *context, const lk_launch_config *config)
             return lk__fail(context, LK_EINVAL,
                             "'%.40s': 0 nothing, 1 stdout, 2 stderr, 3 both, or LOCAL_RANK:WHICH with commas between",
                             texts[i]);
-    const char *filter = config->local_ranks_filter;
-    if (filter && (filter[strspn(filter, "0123456789,")] || !*filter))
-        return lk__fail(context, LK_EINVAL, "'%.40s' is no list of local ranks with commas between", filter);
     return LK_OK;
 }
 
@@ -307,8 +306,7 @@ static void introduce(lk__job *job, const char *pinned)
     snprintf(omp, sizeof omp, "%d", job->threads);
     if (threads && getenv("LOCKSTEP_THREADS")) snprintf(own, sizeof own, ", LOCKSTEP_THREADS=%d", job->threads);
     lk__job_say(job, "%d rank%s%s on %s, %s, OMP_NUM_THREADS=%s%s%s%s", job->count, job->count == 1 ? "" : "s", where,
-                job->host, pinned, threads ? threads : omp, own, job->keep_folder ? ", logs in " : "",
-                job->keep_folder ? job->folder : "");
+                job->host, pinned, threads ? threads : omp, own, job->logs[0] ? ", logs in " : "", job->logs);
 }
 
 lk_status lk__launch_here(lk_context *context, const lk_launch_config *config, const lk__place *place, int *exit_code)
@@ -345,6 +343,7 @@ done:
 lk_status lk_launch(lk_context *context, const lk_launch_config *config, int *exit_code)
 {
     if (config->size == sizeof *config && config->hosts) return lk__launch_hosts(context, config, exit_code);
+    if (config->size == sizeof *config) LK__TRY(lk__filter_check(context, config->local_ranks_filter, config->ranks));
     lk__place place = {config->node * config->ranks, config->nodes * config->ranks, NULL, NULL, -1, -1, 0,
                        config->max_restarts};
     return lk__launch_here(context, config, &place, exit_code);

@@ -63,11 +63,18 @@ static bool carries(pid_t pid, const char *id)
     return found;
 }
 
-/* Parent and state from /proc/PID/stat; the name in it may hold anything, so they stand after the last parenthesis. */
-static bool read_stat(pid_t pid, pid_t *parent, char *state)
+typedef struct process {
+    pid_t              pid, parent, group;
+    bool               ours;
+    unsigned long long start;
+} process;
+
+/* From /proc/PID/stat; the name in it may hold anything, so what is asked stands after the last parenthesis. False: not to be
+ * known, dead, or a keeper. */
+static bool read_stat(process *p)
 {
-    char path[48], text[512];
-    snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
+    char path[48], text[512], state;
+    snprintf(path, sizeof path, "/proc/%d/stat", (int)p->pid);
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0) return false;
     ssize_t got = read(fd, text, sizeof text - 1);
@@ -75,19 +82,14 @@ static bool read_stat(pid_t pid, pid_t *parent, char *state)
     if (got <= 0) return false;
     text[got] = 0;
     char *after = strrchr(text, ')');
-    if (!after || strlen(after) < 5) return false;
+    if (!after) return false;
     /* The keeper of a job inside this one ends by itself, once it has buried its own and removed their files. */
     char *name = strchr(text, '(');
     if (name && strncmp(name, "(" KEEPER_NAME ")", sizeof "(" KEEPER_NAME ")" - 1) == 0) return false;
-    *state = after[2];
-    *parent = (pid_t)strtol(after + 4, NULL, 10);
-    return true;
+    return sscanf(after, ") %c %d %d %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %llu", &state,
+                  &p->parent, &p->group, &p->start) == 4 &&
+           state != 'Z' && state != 'X';
 }
-
-typedef struct process {
-    pid_t pid, parent;
-    bool  ours;
-} process;
 
 static int list_processes(process *list, int most)
 {
@@ -95,10 +97,9 @@ static int list_processes(process *list, int most)
     struct dirent *entry;
     int            count = 0;
     while (directory && count < most && (entry = readdir(directory))) {
-        char  state;
-        pid_t parent, pid = isdigit((unsigned char)entry->d_name[0]) ? (pid_t)strtol(entry->d_name, NULL, 10) : 0;
-        if (pid <= 1 || !read_stat(pid, &parent, &state) || state == 'Z' || state == 'X') continue;
-        list[count++] = (process){pid, parent, false};
+        process *p = &list[count];
+        *p = (process){.pid = isdigit((unsigned char)entry->d_name[0]) ? (pid_t)strtol(entry->d_name, NULL, 10) : 0};
+        if (p->pid > 1 && read_stat(p)) count++;
     }
     if (directory) closedir(directory);
     return count;
@@ -110,29 +111,61 @@ static int by_pid(const void *a, const void *b)
     return x->pid < y->pid ? -1 : x->pid > y->pid;
 }
 
-/* Descendants of `ancestor`, generation after generation until there are no more. */
-static void mark_descendants(process *list, int count, pid_t ancestor, pid_t except)
+/* Also by its group, so that a bystander's child is known for one when it is orphaned and comes to us: ranks have groups of their
+ * own. */
+static bool is_bystander(const lk__job *job, const process *p)
 {
+    for (size_t i = 0; i < job->bystander_count; i++) {
+        const lk__bystander *b = &job->bystanders[i];
+        if (b->group == p->group || (b->pid == p->pid && b->start == p->start)) return true;
+    }
+    return false;
+}
+
+/* Our descendants, generation after generation until there are no more; not the keeper, no bystander and what descends from one. */
+static void mark_descendants(const lk__job *job, process *list, int count)
+{
+    pid_t self = getpid();
     qsort(list, (size_t)count, sizeof *list, by_pid);
     for (bool more = true; more;) {
         more = false;
         for (int i = 0; i < count; i++) {
-            if (list[i].ours || list[i].pid == except) continue;
+            if (list[i].ours || list[i].pid == job->keeper.pid || is_bystander(job, &list[i])) continue;
             process *parent = bsearch(&(process){.pid = list[i].parent}, list, (size_t)count, sizeof *list, by_pid);
-            if (list[i].parent == ancestor || (parent && parent->ours)) list[i].ours = more = true;
+            if (list[i].parent == self || (parent && parent->ours)) list[i].ours = more = true;
         }
     }
 }
 
-int lk__processes_of(const char *id, pid_t ancestor, pid_t except, int signal)
+lk_status lk__bystanders_note(lk__job *job)
+{
+    siginfo_t about;
+    process   list[PROCESSES];
+    if (waitid(P_ALL, 0, &about, WEXITED | WNOHANG | WNOWAIT) < 0) return LK_OK; /* no child at all, as is usual */
+    int count = list_processes(list, PROCESSES);
+    mark_descendants(job, list, count);
+    for (int i = 0; i < count; i++) {
+        size_t at = job->bystander_count;
+        if (!list[i].ours) continue;
+        if (lk__grow(job->context, (void **)&job->bystanders, &job->bystander_capacity, at + 1,
+                     sizeof *job->bystanders) < 0)
+            return LK_ENOMEM;
+        job->bystanders[job->bystander_count++] = (lk__bystander){list[i].pid, list[i].group, list[i].start};
+    }
+    return LK_OK;
+}
+
+/* Processes that carry the job's id (no bystander does: they are older than it) or, where that is asked, descend from us. Sends
+ * signal to each (0: none) and returns how many there are. */
+static int processes_of(const lk__job *job, bool descendants, int signal)
 {
     process list[PROCESSES];
     int     count = list_processes(list, PROCESSES), ours = 0;
     pid_t   self = getpid();
-    if (ancestor > 0) mark_descendants(list, count, ancestor, except);
+    if (descendants) mark_descendants(job, list, count);
     for (int i = 0; i < count; i++) {
-        if (list[i].pid == self || list[i].pid == except) continue;
-        if (!list[i].ours && !carries(list[i].pid, id)) continue;
+        if (list[i].pid == self || list[i].pid == job->keeper.pid) continue;
+        if (!list[i].ours && !carries(list[i].pid, job->id)) continue;
         ours++;
         if (signal) kill(list[i].pid, signal);
         if (signal == SIGTERM) kill(list[i].pid, SIGCONT); /* a stopped process would never see it */
@@ -158,13 +191,13 @@ static void note(groups *g, const message *m)
 }
 
 /* Until a look finds nobody: what was forking when we looked is found the next time. */
-static void bury(const char *id, const groups *g)
+static void bury(const lk__job *job, const groups *g)
 {
     for (int i = 0; i < g->count; i++) kill(-g->list[i], SIGKILL);
-    for (int round = 0; round < 500 && lk__processes_of(id, 0, 0, SIGKILL) > 0; round++) pause_for(2);
+    for (int round = 0; round < 500 && processes_of(job, false, SIGKILL) > 0; round++) pause_for(2);
 }
 
-static void keep(int pipe, const char *id, const char *folder)
+static void keep(const lk__job *job, int pipe)
 {
     groups  g = {.count = 0};
     message m;
@@ -175,8 +208,8 @@ static void keep(int pipe, const char *id, const char *folder)
         if (m.what == THE_END) _exit(0);
         note(&g, &m);
     }
-    bury(id, &g);
-    if (*folder) lk__folder_remove(folder);
+    bury(job, &g);
+    lk__folder_remove(job->folder);
     _exit(0);
 }
 
@@ -195,7 +228,7 @@ lk_status lk__keeper_start(lk__job *job)
         if (close_range(1, ~0u, 0) < 0) /* a kernel before 5.9 */
             for (int fd = 1; fd < 4096; fd++) close(fd);
         if (chdir("/") < 0) _exit(1);
-        keep(STDIN_FILENO, job->id, job->keep_folder ? "" : job->folder);
+        keep(job, STDIN_FILENO);
     }
     close(ends[0]);
     if (job->keeper.pid < 0) {
@@ -227,15 +260,15 @@ void lk__keeper_end(lk__job *job)
 void lk__sweep(lk__job *job, double grace)
 {
     double until = lk__now() + grace;
-    int    left = lk__processes_of(job->id, getpid(), job->keeper.pid, SIGTERM);
+    int    left = processes_of(job, true, SIGTERM);
     while (left > 0 && lk__now() < until && !job->killing) {
         pause_for(5);
         lk__job_hear(job);
         while (waitpid(-1, NULL, WNOHANG) > 0) {} /* orphans come to us; the dead are not leftovers */
-        left = lk__processes_of(job->id, getpid(), job->keeper.pid, 0);
+        left = processes_of(job, true, 0);
     }
     for (int round = 0; round < 1000 && left > 0; round++) {
-        left = lk__processes_of(job->id, getpid(), job->keeper.pid, SIGKILL);
+        left = processes_of(job, true, SIGKILL);
         while (waitpid(-1, NULL, WNOHANG) > 0) {}
         if (left) pause_for(2);
     }

@@ -12,7 +12,7 @@
 #include <sys/resource.h>
 #include <sys/types.h>
 
-enum { LK__PATH = 512, LK__JOB_ID = 128, LK__TOKEN = 33 };
+enum { LK__PATH = 512, LK__JOB_ID = 128, LK__OWN_ID = 17, LK__TOKEN = 33, LK__ANSWER_SECONDS = 30 };
 
 #define LK__TRY(call)                    \
     do {                                 \
@@ -28,6 +28,7 @@ typedef struct lk__child {
     bool            running, fresh; /* fresh: it ended since we last looked */
     bool            asked;          /* to stop, before it ended */
     bool            forced;         /* it needed SIGKILL */
+    bool            silent;         /* a far end that gave no answer, in time or before it ended */
     int             status;         /* as wait gives it */
     struct rusage   usage;
     double          began, ended; /* by lk__now */
@@ -45,15 +46,21 @@ typedef struct lk__keeper {
     int   pipe; /* the launcher's end; the keeper acts when all copies of it are gone */
 } lk__keeper;
 
+/* A process that descended from this one before the job began: bash -c 'tee log & exec lockstep run …' has one. */
+typedef struct lk__bystander {
+    pid_t              pid, group;
+    unsigned long long start; /* as /proc/PID/stat gives it: with the pid it names one process for ever */
+} lk__bystander;
+
 typedef enum lk__why { LK__RUNNING, LK__FAILED, LK__SIGNALLED, LK__INPUT_ENDED, LK__OUTPUT_CLOSED } lk__why;
 
 /* What a far end was told and a plain launch works out for itself. */
 typedef struct lk__place {
     int         first_rank, world;
-    const char *token;  /* NULL: made for each generation */
-    const char *parent; /* the id of the job that this is a part of; NULL: from the environment */
-    int         watch;  /* its end means stop; -1: none */
-    int         colour; /* of prefixes; below 0: by the terminal */
+    const char *token;                    /* NULL: made for each generation */
+    const char *parent;                   /* the id of the job that this is a part of; NULL: from the environment */
+    int         watch;                    /* its end means stop; -1: none */
+    int         colour;                   /* of prefixes; below 0: by the terminal */
     int         generation, max_restarts; /* what the ranks are told; a far end restarts nothing by itself */
 } lk__place;
 
@@ -63,10 +70,11 @@ typedef struct lk__job {
     lk__place               place;
     char                    id[LK__JOB_ID];
     char                    token[LK__TOKEN];
-    char                    run_id[LK__PATH];
+    char                    own_id[LK__OWN_ID]; /* the last part of id */
+    const char             *run_id;
     char                    host[80];
-    char                    folder[LK__PATH]; /* logs and error files */
-    bool                    keep_folder;
+    char                    folder[LK__PATH]; /* goes with the job: diaries; error files where there are no logs */
+    char                    logs[LK__PATH];   /* stays: logs and error files; "": none */
     int                     generation;
     const char             *address;
     int                     port;
@@ -80,8 +88,10 @@ typedef struct lk__job {
     lk__sink               *out, *err; /* the same one where both are one file */
     int                     signals;   /* a signalfd */
     sigset_t                old_mask;
-    struct sigaction        old_pipe;
+    struct sigaction        old_pipe, old_child;
     int                     was_reaper;
+    lk__bystander          *bystanders;
+    size_t                  bystander_count, bystander_capacity;
     struct pollfd          *polls;
     size_t                  poll_capacity;
     lk__why                 why;
@@ -116,7 +126,8 @@ void      lk__job_hear(lk__job *job);  /* takes the signals that came; the secon
 void      lk__job_flush(lk__job *job); /* until the queues are empty, the readers gone or somebody loses patience */
 
 /* ---- start.c ---- */
-/* Forks; LK_EIO with a sentence when the program cannot be executed. terminal: the child gets ours. */
+/* Forks. With a sentence: LK_EINVAL or LK_ENOENT when the program is none that can be executed, LK_EIO when the system does not
+ * give what is needed. terminal: the child gets ours. */
 lk_status lk__child_start(lk__job *job, lk__child *child, const char *const *argv, char *const *environment,
                           bool terminal);
 lk_status lk__free_port(lk_context *context, int *port);
@@ -142,9 +153,7 @@ int lk__hwloc_order(int *cpus, int most);
 lk_status lk__keeper_start(lk__job *job);
 void      lk__keeper_tell(lk__job *job, pid_t pid, bool alive);
 void      lk__keeper_end(lk__job *job);
-/* Processes that carry the job's id or, where `ancestor` is above 0, descend from it; `except` is left out. Sends signal to
- * each (0: none) and returns how many there are. */
-int lk__processes_of(const char *id, pid_t ancestor, pid_t except, int signal);
+lk_status lk__bystanders_note(lk__job *job); /* before anything of the job is started */
 /* Asks the leftovers of a generation to go, waits up to `grace` seconds, then makes them. */
 void lk__sweep(lk__job *job, double grace);
 
@@ -160,12 +169,15 @@ void lk__verdict(lk__job *job);
 void lk__describe_end(int status, char *out, size_t size); /* "exit code 3", "signal 11 (SIGSEGV: …)" */
 
 /* ---- folder.c ---- */
-lk_status lk__folder_open(lk__job *job);
+lk_status lk__folder_name(lk__job *job); /* the one that is removed: its name, before the keeper that is to remove it */
+lk_status lk__folder_open(lk__job *job); /* makes it, and the one of the logs */
 lk_status lk__folder_child(lk__job   *job,
                            lk__child *child);  /* its directory, log files and error file of this generation */
 void      lk__folder_remove(const char *path); /* with all that is in it; calls nothing that allocates from a context */
 /* Bits of "3" or "0:1,1:3" for one local rank; below 0: not understood. */
-int  lk__std_bits(const char *text, int local_rank);
-bool lk__filter_has(const char *text, int local_rank);
+int lk__std_bits(const char *text, int local_rank);
+/* "0,2": LK_EINVAL when it is no such list, or when one of them is not below `ranks`. NULL is fine. */
+lk_status lk__filter_check(lk_context *context, const char *text, int ranks);
+bool      lk__filter_has(const char *text, int local_rank);
 
 #endif

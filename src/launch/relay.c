@@ -69,6 +69,7 @@ void lk__sink_flush(lk__sink *sink)
         if (wrote < 0 && (errno == EINTR || errno == EAGAIN)) return;
         if (wrote < 0) {
             sink->closed = true;
+            sink->error = errno;
             sink->begin = sink->end = 0;
             return;
         }

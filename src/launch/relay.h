@@ -11,7 +11,8 @@ enum { LK__TAIL_BYTES = 4096, LK__LINE_MOST = 1 << 20, LK__QUEUE_MOST = 1 << 20 
 typedef struct lk__sink {
     lk_context *context;
     int         fd;
-    bool        terminal, closed; /* closed: the reader is gone */
+    bool        terminal, closed; /* closed: it takes nothing any more */
+    int         error;            /* why: errno, EPIPE when the reader is gone */
     bool        moving;           /* an unfinished line stands on the terminal and must be cleared before the next */
     size_t      piece;            /* bytes that a write takes without blocking once poll says so */
     int         columns;          /* of the terminal */

@@ -26,6 +26,16 @@ lk_status lk__free_port(lk_context *context, int *port)
     return LK_OK;
 }
 
+/* What exec says of a program that is not there or is none; all else is the system's trouble. */
+static lk_status status_of(int why)
+{
+    static const int mistakes[] = {EACCES, ENOTDIR, EISDIR, ELOOP, ENAMETOOLONG, ENOEXEC, E2BIG};
+    if (why == ENOENT) return LK_ENOENT;
+    for (size_t i = 0; i < sizeof mistakes / sizeof *mistakes; i++)
+        if (why == mistakes[i]) return LK_EINVAL;
+    return LK_EIO;
+}
+
 typedef struct pipes {
     int in[2], out[2], err[2], failed[2]; /* failed: errno from the child; closed by exec */
 } pipes;
@@ -103,8 +113,7 @@ lk_status lk__child_start(lk__job *job, lk__child *child, const char *const *arg
     ssize_t got;
     while ((got = read(p.failed[0], &why, sizeof why)) < 0 && errno == EINTR) {}
     if (got == (ssize_t)sizeof why)
-        status = lk__fail(job->context, why == ENOENT ? LK_ENOENT : LK_EIO, "%s: cannot be started: %s", argv[0],
-                          strerror(why));
+        status = lk__fail(job->context, status_of(why), "%s: cannot be started: %s", argv[0], strerror(why));
     goto done;
 
 no_pipe:

@@ -68,7 +68,9 @@ lk_status lk__topology_split(lk_context *context, int ranks, cpu_set_t **cores, 
         return lk__fail(context, LK_EIO, "cannot read which cores may be used: %s", strerror(errno));
     for (int cpu = 0; cpu < CPU_SETSIZE; cpu++)
         if (CPU_ISSET(cpu, &allowed)) places[count++] = (place){cpu, 0, 0};
-    *threads = count / ranks ? count / ranks : 1;
+    /* Pinned to its share of the cores, a rank has no more threads than a quota lets run: that is time, spent on any core. */
+    int share = count / ranks, busy = lk__cgroup_cores(count) / ranks;
+    *threads = busy ? busy : 1;
     if (ranks > count) { /* some cores would have more ranks than others for ever; the scheduler shares better */
         snprintf(words, size, "not pinned: only %d core%s", count, count == 1 ? "" : "s");
         return LK_OK;
@@ -84,7 +86,7 @@ lk_status lk__topology_split(lk_context *context, int ranks, cpu_set_t **cores, 
     *cores = lk__alloc(context, LK_MEMORY_OTHER, (size_t)ranks * sizeof **cores);
     if (!*cores) return LK_ENOMEM;
     for (int i = 0; i < ranks; i++)
-        for (int j = i * *threads; j < (i + 1) * *threads; j++) CPU_SET(places[j].cpu, &(*cores)[i]);
+        for (int j = i * share; j < (i + 1) * share; j++) CPU_SET(places[j].cpu, &(*cores)[i]);
     describe(*cores, ranks, words, size);
     return LK_OK;
 }
@@ -129,6 +131,6 @@ lk_status lk_launch_count(lk_context *context, const char *text, int *ranks)
         return lk__fail(context, LK_EINVAL, "one rank for each GPU was asked for, but this host shows none");
     if (sched_getaffinity(0, sizeof allowed, &allowed) < 0)
         return lk__fail(context, LK_EIO, "cannot read which cores may be used: %s", strerror(errno));
-    *ranks = CPU_COUNT(&allowed);
+    *ranks = lk__cgroup_cores(CPU_COUNT(&allowed));
     return LK_OK;
 }

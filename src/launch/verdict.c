@@ -3,6 +3,7 @@
 #include "comm/diary.h"
 #include "launch/launch.h"
 
+#include <errno.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -102,12 +103,19 @@ static void say_first(lk__job *job, const lk__child *child)
     char   how[160], clock[16];
     time_t now = time(NULL) - (time_t)(lk__now() - child->ended);
     lk__describe_end(child->status, how, sizeof how);
+    if (child->silent && child->asked)
+        snprintf(how, sizeof how, "no answer within %d s", LK__ANSWER_SECONDS);
+    else if (child->silent)
+        snprintf(how, sizeof how, "it ended without an answer");
     strftime(clock, sizeof clock, "%H:%M:%S", localtime(&now));
     if (job->head) {
         lk__job_say(job, "%s failed first: %s, at %s after %.1f s", child->name, how, clock,
                     child->ended - child->began);
         if (WIFEXITED(child->status) && WEXITSTATUS(child->status) == 255)
             lk__job_say(job, "  255 is also what ssh gives when it cannot reach a host");
+        if (child->silent)
+            lk__job_say(job, "  look whether `%s %s '%s' --version` answers, without a password and without a question",
+                        job->config->ssh, child->name + strlen("host "), job->config->remote_command);
         return; /* the far end explained its own */
     }
     lk__job_say(job, "%s failed first: %s, at %s after %.1f s, on %s, pid %d", child->name, how, clock,
@@ -155,16 +163,16 @@ static bool was_stopped(const lk__job *job, const lk__child *child)
 static bool was_killed(const lk__job *job, const lk__child *child) { return child != job->first && child->forced; }
 static bool was_done(const lk__job *job, const lk__child *child)
 {
-    return child != job->first && !child->asked && child->status == 0;
+    return child != job->first && !child->asked && child->status == 0 && !child->silent;
 }
 static bool also_failed(const lk__job *job, const lk__child *child)
 {
-    return child != job->first && !child->asked && child->status != 0;
+    return child != job->first && !child->asked && (child->status != 0 || child->silent);
 }
 
 static void say_others(lk__job *job)
 {
-    char        who[512], because[120];
+    char        who[512], because[160];
     const char *lead = job->first ? "  " : "";
     if (job->why == LK__FAILED)
         snprintf(because, sizeof because, "because of %s", job->first->name);
@@ -172,8 +180,10 @@ static void say_others(lk__job *job)
         snprintf(because, sizeof because, "because of signal %d (%s)", job->signal, strsignal(job->signal));
     else if (job->why == LK__INPUT_ENDED)
         snprintf(because, sizeof because, "because the launcher that started this end is gone or said so");
-    else
+    else if (job->out->error == EPIPE)
         snprintf(because, sizeof because, "because nobody reads standard output any more");
+    else
+        snprintf(because, sizeof because, "because standard output cannot be written");
     if (list(job, also_failed, who, sizeof who)) lk__job_say(job, "%sfailed at the same moment: %s", lead, who);
     if (list(job, was_stopped, who, sizeof who)) lk__job_say(job, "%sstopped %s: %s", lead, because, who);
     if (list(job, was_killed, who, sizeof who))
@@ -185,6 +195,8 @@ static void say_others(lk__job *job)
 void lk__verdict(lk__job *job)
 {
     if (job->first) say_first(job, job->first);
+    if (job->why == LK__OUTPUT_CLOSED && job->out->error != EPIPE)
+        lk__job_say(job, "standard output cannot be written: %s", strerror(job->out->error));
     if (job->why != LK__RUNNING) say_others(job);
     for (int i = 0; i < 2 * job->count; i++)
         if (job->children[i / 2].streams[i % 2].file_error)

@@ -79,6 +79,19 @@ static bool is_debugged(const lk__job *job, const lk__child *child)
     return !job->head && child->rank == job->config->debug_rank;
 }
 
+static void note_end(lk__job *job, lk__child *child, int status, const struct rusage *usage)
+{
+    child->running = false;
+    child->fresh = true;
+    child->status = status;
+    child->usage = *usage;
+    child->ended = lk__now();
+    job->alive--;
+    lk__keeper_tell(job, child->pid, false);
+    if (child->input >= 0) close(child->input);
+    child->input = -1;
+}
+
 static void reap(lk__job *job)
 {
     int           status;
@@ -99,15 +112,13 @@ static void reap(lk__job *job)
             continue;
         }
         if (is_debugged(job, child)) tcsetpgrp(STDIN_FILENO, getpgrp()); /* Ctrl-C is for us again */
-        child->running = false;
-        child->fresh = true;
-        child->status = status;
-        child->usage = usage;
-        child->ended = lk__now();
-        job->alive--;
-        lk__keeper_tell(job, pid, false);
-        if (child->input >= 0) close(child->input);
-        child->input = -1;
+        note_end(job, child, status, &usage);
+    }
+    if (pid == 0 || errno != ECHILD) return;
+    for (int i = 0; i < job->count; i++) { /* nobody is left to wait for, whatever took them */
+        if (!job->children[i].running) continue;
+        lk__job_say(job, "%s is gone, and its exit status with it", job->children[i].name);
+        note_end(job, &job->children[i], W_EXITCODE(1, 0), &(struct rusage){0});
     }
 }
 
@@ -119,7 +130,9 @@ static void find_failure(lk__job *job)
         lk__child *child = &job->children[i];
         if (!child->fresh) continue;
         child->fresh = false;
-        if (child->status == 0 || child->asked) continue;
+        if (child->asked) continue;
+        child->silent = job->head && child->status == 0 && child->port == 0; /* whatever that was, it ran nothing */
+        if (child->status == 0 && !child->silent) continue;
         if (!worst || (WIFSIGNALED(child->status) && !WIFSIGNALED(worst->status))) worst = child;
     }
     if (!worst || job->why != LK__RUNNING) return;
@@ -214,7 +227,7 @@ static void check_answers(lk__job *job)
     for (int i = 0; i < job->count && !job->first; i++) {
         if (job->children[i].port > 0) continue;
         job->first = &job->children[i];
-        lk__job_say(job, "%s did not answer in time", job->first->name);
+        job->first->silent = true;
     }
     lk__job_stop(job, LK__FAILED);
 }

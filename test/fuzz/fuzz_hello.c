@@ -45,6 +45,8 @@ static void try_hello(const uint8_t *data, size_t size, int sign)
     lk__belief belief = lk__hello_judge(&hello, &greeting, token);
     if (!sign && belief == LK__TRUE) abort(); /* a MAC was guessed */
     if (belief != LK__TRUE) return;
+    if (hello.purpose < LK__TO_MEET || hello.purpose > LK__TO_SHARE) abort();
+    if (hello.purpose == LK__TO_SHARE) hello.card.address = (lk__address){.family = 4}; /* it needs none */
     if (hello.rank < 0 || hello.rank >= hello.size || hello.size > LK__REDUCE_MOST || hello.stream < 0) abort();
     check_card(&hello.card);
 }

@@ -1,0 +1,121 @@
+/* party.c - rank 0 receives the others, on one host or on several: each once, and who does not come is named. */
+#define _GNU_SOURCE
+#include "comm/porch.h"
+#include "comm/socket.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <unistd.h>
+
+lk__visitor *lk__party_guest(const lk__party *p, int rank)
+{
+    lk__visitor *v = p->seats[rank];
+    return v && v->fd >= 0 && v->known && v->hello.rank == rank ? v : NULL;
+}
+
+static void came(lk__porch *porch, lk__visitor *v, void *user)
+{
+    lk__party   *p = user;
+    int          rank = v->hello.rank;
+    lk__answer   no = {.status = LK_EMISMATCH};
+    lk__visitor *there = v->hello.size == p->size ? lk__party_guest(p, rank) : NULL;
+    if (v->hello.purpose != p->purpose)
+        snprintf(no.text, sizeof no.text, "rank %d comes for something else, and the meeting is not over", rank);
+    else if (v->hello.size != p->size)
+        snprintf(no.text, sizeof no.text, "rank 0 is in a world of %d, and this rank in one of %d", p->size,
+                 v->hello.size);
+    else if (rank == 0)
+        snprintf(no.text, sizeof no.text, "there is a rank 0 already, as process %ld", (long)getpid());
+    else if (there && there != v) /* v itself: it left, and came again into the same place of the porch */
+        snprintf(no.text, sizeof no.text, "rank %d is there already, as process %lld of %.60s", rank,
+                 (long long)there->hello.card.pid, there->hello.card.host);
+    else {
+        p->seats[rank] = v;
+        return;
+    }
+    lk__porch_answer(porch, v, &no);
+    lk__porch_drop(porch, v, no.text);
+}
+
+static size_t seat_bytes(const lk__party *p) { return (size_t)p->size * sizeof *p->seats; }
+static size_t poll_bytes(const lk__party *p) { return (size_t)(p->porch.most + 1) * sizeof *p->polls; }
+
+lk_status lk__party_open(lk__party *p, lk_context *context, lk__listener *listener, const char *token,
+                         lk__purpose purpose, int size)
+{
+    *p = (lk__party){.purpose = purpose, .size = size};
+    lk_status status = lk__porch_open(&p->porch, context, listener, token, size);
+    p->porch.came = came;
+    p->porch.user = p;
+    if (status >= 0) p->seats = lk__alloc(context, LK_MEMORY_OTHER, seat_bytes(p));
+    if (status >= 0) p->polls = lk__alloc(context, LK_MEMORY_OTHER, poll_bytes(p));
+    return p->seats && p->polls ? LK_OK : LK_ENOMEM;
+}
+
+void lk__party_close(lk__party *p)
+{
+    lk_context *context = p->porch.context;
+    if (!context) return; /* it was never opened */
+    lk__free(context, LK_MEMORY_OTHER, p->seats, seat_bytes(p));
+    lk__free(context, LK_MEMORY_OTHER, p->polls, poll_bytes(p));
+    lk__porch_close(&p->porch);
+}
+
+static lk_status say_missing(const lk__party *p, double seconds, const char *from)
+{
+    lk_context *context = p->porch.context;
+    char        names[200] = "", where[LK__ADDRESS_TEXT];
+    size_t      used = 0;
+    int         missing = 0;
+    for (int i = 1; i < p->size; i++) {
+        if (lk__party_guest(p, i)) continue;
+        missing++;
+        if (used + 16 < sizeof names)
+            used += (size_t)snprintf(names + used, sizeof names - used, "%s%d", used ? ", " : "", i);
+    }
+    lk__address_show(&p->porch.listener->bound, where, sizeof where);
+    if (p->porch.why)
+        return lk__fail(context, LK_EIO, "rank 0 of %d could not let rank%s %s in on %s for %.1f s: %s", p->size,
+                        missing > 1 ? "s" : "", names, where, seconds, lk__reason_of(p->porch.why).text);
+    return lk__fail(
+        context, LK_ETIMEOUT, "rank%s %s of %d never came within %.1f s; rank 0 listened on %s%s%s%s, %d of %d came%s",
+        missing > 1 ? "s" : "", names, p->size, seconds, where, *from ? " (" : "", from, *from ? ")" : "",
+        p->size - 1 - missing, p->size - 1, p->porch.dropped ? ", and others who were dropped (see the log)" : "");
+}
+
+static bool complete(const lk__party *p)
+{
+    for (int i = 1; i < p->size; i++)
+        if (!lk__party_guest(p, i)) return false;
+    return true;
+}
+
+lk_status lk__party_receive(lk__party *p, double end, const char *from)
+{
+    double begun = lk__now();
+    while (!complete(p)) {
+        double now = lk__now();
+        if (now > end) return say_missing(p, now - begun, from);
+        int n = lk__porch_watch(&p->porch, p->polls);
+        int ready = lk__poll_until(p->polls, (nfds_t)n, now + 0.02);
+        if (ready < 0)
+            return lk__fail(p->porch.context, LK_EIO, "rank 0 of %d cannot wait for the others: %s", p->size,
+                            lk__reason_of(errno).text);
+        if (ready > 0) lk__porch_serve(&p->porch, p->polls);
+    }
+    return LK_OK;
+}
+
+lk_status lk__answer_heed(lk_context *context, const lk__answer *answer, lk__belief belief, const lk__hello *hello,
+                          const char *where)
+{
+    if (belief == LK__WRONG_TOKEN)
+        return lk__fail(context, LK_EINVAL,
+                        "rank %d of %d cannot join: wrong token, says who listens on %s: LOCKSTEP_TOKEN or the file "
+                        "LOCKSTEP_TOKEN_FILE differs between this rank and that one",
+                        hello->rank, hello->size, where);
+    if (answer->status != LK_OK)
+        return lk__fail(context, (lk_status)answer->status, "rank %d of %d cannot join: rank 0 says: %s", hello->rank,
+                        hello->size, answer->text);
+    return LK_OK;
+}

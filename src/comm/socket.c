@@ -1,0 +1,117 @@
+/* socket.c - waits on sockets. A signal ends no wait and starts none anew: what is left is counted each time, and nothing
+ * is read or written that could block. */
+#define _GNU_SOURCE
+#include "comm/socket.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+int lk__poll_until(struct pollfd *polls, nfds_t count, double end)
+{
+    for (;;) {
+        double left = end - lk__now(), slice = left < 1000 ? left : 1000; /* poll counts milliseconds in an int */
+        int    ready = poll(polls, count, slice > 0 ? (int)(slice * 1000) + 1 : 0);
+        if (ready > 0 || (ready < 0 && errno != EINTR)) return ready;
+        if (left <= 0) return 0;
+    }
+}
+
+static bool ready_by(int fd, short events, double end)
+{
+    struct pollfd one = {.fd = fd, .events = events};
+    int           ready = lk__poll_until(&one, 1, end);
+    if (ready == 0) errno = ETIMEDOUT;
+    return ready > 0;
+}
+
+static void take_passed(struct msghdr *message, int *passed)
+{
+    struct cmsghdr *c = CMSG_FIRSTHDR(message);
+    if (!c || c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS || c->cmsg_len != CMSG_LEN(sizeof(int))) return;
+    if (*passed >= 0) close(*passed); /* one is expected */
+    memcpy(passed, CMSG_DATA(c), sizeof *passed);
+}
+
+bool lk__read_passed(int fd, void *into, size_t bytes, int *passed, double end)
+{
+    if (passed) *passed = -1;
+    for (size_t have = 0; have < bytes;) {
+        union {
+            struct cmsghdr header;
+            char           space[CMSG_SPACE(sizeof(int))];
+        } control;
+        struct iovec  part = {(char *)into + have, bytes - have};
+        struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
+        if (passed) {
+            message.msg_control = control.space;
+            message.msg_controllen = CMSG_LEN(sizeof(int)); /* no room for a second, which nobody would close */
+        }
+        if (!ready_by(fd, POLLIN, end)) return false;
+        ssize_t n = recvmsg(fd, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+        if (n < 0 && (errno == EAGAIN || errno == EINTR)) continue;
+        if (n == 0) errno = ECONNRESET;
+        if (n <= 0) return false;
+        if (passed) take_passed(&message, passed);
+        have += (size_t)n;
+    }
+    return true;
+}
+
+bool lk__read_whole(int fd, void *into, size_t bytes, double end)
+{
+    return lk__read_passed(fd, into, bytes, NULL, end);
+}
+
+bool lk__write_whole(int fd, const void *from, size_t bytes, double end)
+{
+    for (size_t done = 0; done < bytes;) {
+        if (!ready_by(fd, POLLOUT, end)) return false;
+        ssize_t n = send(fd, (const char *)from + done, bytes - done, MSG_NOSIGNAL | MSG_DONTWAIT);
+        if (n < 0 && errno != EAGAIN && errno != EINTR) return false;
+        if (n > 0) done += (size_t)n;
+    }
+    return true;
+}
+
+bool lk__send_passed(int fd, const void *from, size_t bytes, int passed)
+{
+    union {
+        struct cmsghdr header;
+        char           space[CMSG_SPACE(sizeof(int))];
+    } control = {.space = {0}};
+    struct iovec  part = {(void *)from, bytes};
+    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
+    if (passed >= 0) {
+        message.msg_control = control.space;
+        message.msg_controllen = sizeof control.space;
+        struct cmsghdr *c = CMSG_FIRSTHDR(&message);
+        *c = (struct cmsghdr){.cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS, .cmsg_len = CMSG_LEN(sizeof(int))};
+        memcpy(CMSG_DATA(c), &passed, sizeof passed);
+    }
+    return sendmsg(fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT) == (ssize_t)bytes;
+}
+
+bool lk__own_peer(int fd, long *pid)
+{
+    struct ucred peer = {0};
+    socklen_t    length = sizeof peer;
+    bool         known = getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &length) == 0;
+    *pid = known ? (long)peer.pid : 0;
+    return known && (peer.uid == geteuid() || peer.uid == 0);
+}
+
+lk__reason lk__reason_of(int error)
+{
+    lk__reason    reason;
+    struct rlimit limit;
+    if (error == EMFILE && getrlimit(RLIMIT_NOFILE, &limit) == 0)
+        snprintf(reason.text, sizeof reason.text, "%s: no descriptors left (limit %llu), raise it with ulimit -n",
+                 strerror(error), (unsigned long long)limit.rlim_cur);
+    else
+        snprintf(reason.text, sizeof reason.text, "%s", strerror(error));
+    return reason;
+}

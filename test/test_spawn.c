@@ -1,0 +1,82 @@
+/* test_spawn.c - lk_spawn in a process that has ideas of its own about its children: SIGCHLD ignored, no status wanted, a handler. */
+/* ctest: timeout 60 */
+#define _GNU_SOURCE
+#include "check.h"
+
+#include <errno.h>
+#include <lockstep/comm.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static int give(int rank, void *user) { return rank == 1 ? *(int *)user : 0; }
+
+/* In a rank: what its own children and its own SIGCHLD are like. */
+static int sees_the_callers_action(int rank, void *user)
+{
+    struct sigaction now;
+    (void)rank;
+    if (sigaction(SIGCHLD, NULL, &now) < 0) return 2;
+    return now.sa_handler == ((struct sigaction *)user)->sa_handler ? 0 : 3;
+}
+
+static void on_death(int signal) { (void)signal; }
+
+static void spawn_works_whatever_is_done_with_dead_children(void)
+{
+    struct sigaction actions[] = {{.sa_handler = SIG_DFL},
+                                  {.sa_handler = SIG_IGN},
+                                  {.sa_handler = SIG_DFL, .sa_flags = SA_NOCLDWAIT},
+                                  {.sa_handler = on_death, .sa_flags = SA_NOCLDWAIT},
+                                  {.sa_handler = on_death}};
+    for (size_t i = 0; i < sizeof actions / sizeof *actions; i++) {
+        lk_spawn_result  result;
+        struct sigaction after;
+        int              good = 0, bad = 7;
+        REQUIRE(sigaction(SIGCHLD, &actions[i], NULL) == 0);
+        alarm(20); /* where it waits for ever, this ends it */
+        CHECK(lk_spawn(2, give, &good, &result) == LK_OK && result.rank == -1, "action %zu: %s", i, result.text);
+        CHECK(lk_spawn(2, give, &bad, &result) == LK_ECANCELED && result.rank == 1 && result.exit_code == 7,
+              "action %zu: %s", i, result.text);
+        CHECK(lk_spawn(2, sees_the_callers_action, &actions[i], &result) == LK_OK, "action %zu: %s", i, result.text);
+        alarm(0);
+        REQUIRE(sigaction(SIGCHLD, NULL, &after) == 0);
+        CHECK(after.sa_handler == actions[i].sa_handler && (after.sa_flags & SA_NOCLDWAIT) == actions[i].sa_flags,
+              "action %zu is another one afterwards: flags %x", i, (unsigned)after.sa_flags);
+    }
+    signal(SIGCHLD, SIG_DFL);
+}
+
+/* A child that dies during lk_spawn, and that nobody will ever wait for, is no zombie afterwards. */
+static void children_that_nobody_waits_for_are_buried(void)
+{
+    int good = 0;
+    signal(SIGCHLD, SIG_IGN);
+    pid_t own = fork();
+    REQUIRE(own >= 0);
+    if (own == 0) {
+        usleep(50000);
+        _exit(0);
+    }
+    for (int i = 0; i < 500 && kill(own, 0) == 0; i++) CHECK(lk_spawn(1, give, &good, NULL) == LK_OK);
+    CHECK(kill(own, 0) < 0 && errno == ESRCH, "pid %d is still there", (int)own);
+    signal(SIGCHLD, SIG_DFL);
+}
+
+static void a_status_that_does_not_fit_is_no_success(void)
+{
+    int codes[] = {256, 512, -1, -256, 255, 1 << 30};
+    for (size_t i = 0; i < sizeof codes / sizeof *codes; i++) {
+        lk_spawn_result result;
+        CHECK(lk_spawn(2, give, &codes[i], &result) == LK_ECANCELED && result.rank == 1 && result.exit_code == 255,
+              "%d: %d, %s", codes[i], result.exit_code, result.text);
+    }
+}
+
+int main(void)
+{
+    RUN(spawn_works_whatever_is_done_with_dead_children);
+    RUN(children_that_nobody_waits_for_are_buried);
+    RUN(a_status_that_does_not_fit_is_no_success);
+    return check_result();
+}
