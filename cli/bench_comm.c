@@ -227,15 +227,16 @@ static int ranks_of(const options *given)
     return text && (*end || ranks < 1 || ranks > 256) ? 0 : (int)ranks;
 }
 
-/* Each rank on a core of its own where there are enough, as launchers place them. */
+/* Each rank on its share of the cores, where there are enough, as launchers place them. */
 static void pin(int rank, int ranks)
 {
-    cpu_set_t all, one;
+    cpu_set_t all, mine;
     if (sched_getaffinity(0, sizeof all, &all) != 0 || CPU_COUNT(&all) < ranks) return;
-    CPU_ZERO(&one);
+    int each = CPU_COUNT(&all) / ranks;
+    CPU_ZERO(&mine);
     for (int cpu = 0, nth = 0; cpu < CPU_SETSIZE; cpu++)
-        if (CPU_ISSET(cpu, &all) && nth++ == rank) CPU_SET(cpu, &one);
-    (void)sched_setaffinity(0, sizeof one, &one);
+        if (CPU_ISSET(cpu, &all) && nth++ / each == rank) CPU_SET(cpu, &mine);
+    (void)sched_setaffinity(0, sizeof mine, &mine);
 }
 
 static void explain(void)

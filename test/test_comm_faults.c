@@ -258,12 +258,14 @@ static void the_environment_says_who_this_is_or_what_is_wrong_with_it(void)
               strstr(text, "no ordinary file"),
           "%s", text);
     (void)PLACE(NULL);
-    lk_context    *context;
-    lk_comm_config config = LK_COMM_CONFIG_INIT; /* what a tutorial's setup(rank, world_size) gives */
+    lk_context       *context;
+    lk_context_config context_config = LK_CONTEXT_CONFIG_INIT;
+    lk_comm_config    config = LK_COMM_CONFIG_INIT; /* what a tutorial's setup(rank, world_size) gives */
+    context_config.threads = 1; /* ranks are spawned below: no thread has ever run here */
     config.rank = 0;
     config.world = 2;
     config.address = "localhost";
-    REQUIRE(lk_context_create(NULL, &context) == LK_OK);
+    REQUIRE(lk_context_create(&context_config, &context) == LK_OK);
     CHECK(lk__place_find(context, &config, &place) == LK_OK && !place.many_hosts, "%s", lk_context_error(context));
     config.address = "10.0.0.1";
     CHECK(lk__place_find(context, &config, &place) == LK_EINVAL &&
