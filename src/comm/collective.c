@@ -32,7 +32,8 @@ static lk_status check(lk_comm *c, const lk__operation *o, int needs)
                         o->site.line, name, most);
     if (most > 0 && (((needs & SEND_BUFFER) && !o->send) || ((needs & RECV_BUFFER) && !o->recv)))
         return lk__fail(c->context, LK_EINVAL, "%s:%d: %s: a buffer is NULL", o->site.file, o->site.line, name);
-    if (o->send && o->recv && !lk__operation_buffers_fit(o, c->rank, c->size))
+    bool in_place = o->send == o->recv && (o->kind == LK__ALL_REDUCE || o->kind == LK__BROADCAST);
+    if (!in_place && o->send && o->recv && !lk__operation_buffers_fit(o, c->rank, c->size))
         return lk__fail(
             c->context, LK_EINVAL,
             "%s:%d: %s: what is sent and what is received overlap: give buffers that are apart, or call it in "

@@ -115,7 +115,7 @@ static lk_status come(const lk__net_job *j, bool with_data)
     for (int i = 0; with_data && i < j->ranks; i++) {
         if (i == j->rank) continue;
         parts[i].send_bytes = part_bytes(j, j->rank, i);
-        parts[i].send = parts[i].send_bytes ? lk__operation_send_part(j->o, j->rank, i) : NULL;
+        parts[i].send = parts[i].send_bytes ? lk__operation_send_part(j->o, j->rank, i, j->size) : NULL;
     }
     lk_status status = lk__net_enter(j->net, j->o, with_data ? parts : NULL);
     return status < 0 ? status : lk__net_await(j->net, -1);
@@ -141,11 +141,11 @@ static lk_status small(const lk__net_job *j)
     for (int i = 0; i < j->ranks && status >= 0; i++) {
         size_t bytes = part_bytes(j, i, j->rank);
         if (i == j->rank)
-            j->room->from[i] = lk__operation_send_part(j->o, j->rank, i);
+            j->room->from[i] = lk__operation_send_part(j->o, j->rank, i, j->size);
         else
             status = lk__net_job_payload(j, i, bytes, &j->room->from[i]);
         if (status >= 0 && !lk__operation_reduces(j->o))
-            copy(lk__operation_recv_part(j->o, i), j->room->from[i], bytes);
+            copy(lk__operation_recv_part(j->o, i, j->size), j->room->from[i], bytes);
     }
     if (status >= 0 && lk__operation_reduces(j->o))
         lk__reduce(j->o->recv, j->room->from, j->ranks, j->o->count, j->o->type, j->o->reduce);
@@ -161,8 +161,8 @@ static lk_status straight(const lk__net_job *j)
     for (int i = 0; i < j->ranks; i++) {
         parts[i].send_bytes = part_bytes(j, j->rank, i);
         parts[i].recv_bytes = part_bytes(j, i, j->rank);
-        if (parts[i].send_bytes) parts[i].send = lk__operation_send_part(j->o, j->rank, i);
-        if (parts[i].recv_bytes) parts[i].recv = lk__operation_recv_part(j->o, i);
+        if (parts[i].send_bytes) parts[i].send = lk__operation_send_part(j->o, j->rank, i, j->size);
+        if (parts[i].recv_bytes) parts[i].recv = lk__operation_recv_part(j->o, i, j->size);
         if (i == j->rank) copy(parts[i].recv, parts[i].send, parts[i].recv_bytes);
     }
     return exchange(j);

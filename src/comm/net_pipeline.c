@@ -76,7 +76,7 @@ static lk_status begin_in(pipeline *p, size_t c)
                 parts[i].recv = (char *)j->o->recv + own_begin * j->size,
                 parts[i].recv_bytes = (own_end - own_begin) * j->size;
         } else {
-            parts[i] = (lk__part){lk__operation_send_part(j->o, j->rank, i) + begin * j->size, staged(p, c, i),
+            parts[i] = (lk__part){lk__operation_send_part(j->o, j->rank, i, j->size) + begin * j->size, staged(p, c, i),
                                   (end - begin) * j->size, (own_end - own_begin) * j->size};
         }
     }
@@ -91,7 +91,8 @@ static void reduce_own(const pipeline *p, size_t c)
     if (!lk__operation_reduces(o)) return;
     chunk_slice(p, c, j->rank, &begin, &end);
     for (int i = 0; i < j->ranks; i++)
-        j->room->from[i] = i == j->rank ? lk__operation_send_part(j->o, j->rank, i) + begin * j->size : staged(p, c, i);
+        j->room->from[i] =
+            i == j->rank ? lk__operation_send_part(j->o, j->rank, i, j->size) + begin * j->size : staged(p, c, i);
     lk__reduce(result_at(p, c, begin), j->room->from, j->ranks, end - begin, o->type, o->reduce);
 }
 

@@ -13,19 +13,6 @@ const char *lk__kind_name(lk__kind kind)
     return (unsigned)kind < LK__KIND_COUNT ? names[kind] : "?";
 }
 
-lk__gift lk__operation_gift(const lk__operation *o, int rank)
-{
-    switch (o->kind) {
-    case LK__BARRIER: return LK__NOTHING;
-    case LK__BROADCAST: return rank == o->root ? LK__WHOLE : LK__NOTHING;
-    case LK__SCATTER: return rank == o->root ? LK__PARTS : LK__NOTHING;
-    case LK__REDUCE_SCATTER:
-    case LK__ALL_TO_ALL:
-    case LK__ALL_TO_ALLV: return LK__PARTS;
-    default: return LK__WHOLE;
-    }
-}
-
 void lk__operation_describe(const lk__operation *o, uint64_t number, char *out, size_t bytes)
 {
     static const char *const reductions[] = {"sum", "avg", "min", "max", "prod"};
@@ -56,27 +43,6 @@ size_t lk__operation_largest(const lk__operation *o, int ranks)
     return most;
 }
 
-const char *lk__operation_send_part(const lk__operation *o, int rank, int to)
-{
-    size_t at = lk__operation_gift(o, rank) != LK__PARTS ? 0
-                : o->send_displacements                  ? o->send_displacements[to]
-                                                         : (size_t)to * o->count;
-    return o->send ? (const char *)o->send + at * lk_dtype_size(o->type) : NULL;
-}
-
-/* What others give stands side by side. */
-static bool gathers(const lk__operation *o)
-{
-    return o->kind == LK__ALL_GATHER || o->kind == LK__GATHER || o->kind == LK__ALL_TO_ALL || o->kind == LK__SPLIT ||
-           o->kind == LK__ALLOC;
-}
-
-char *lk__operation_recv_part(const lk__operation *o, int from)
-{
-    size_t at = o->recv_displacements ? o->recv_displacements[from] : gathers(o) ? (size_t)from * o->count : 0;
-    return o->recv ? (char *)o->recv + at * lk_dtype_size(o->type) : NULL;
-}
-
 /* The end of the last of these parts. */
 static size_t end_of(const size_t *counts, const size_t *displacements, int ranks)
 {
@@ -96,15 +62,16 @@ lk__extents lk__operation_extents(const lk__operation *o, int rank, int ranks)
     else if (gives == LK__WHOLE)
         e.send = o->recv_counts ? o->recv_counts[rank] : o->count;
     if (lk__operation_receives(o, rank))
-        e.recv = o->recv_counts ? end_of(o->recv_counts, o->recv_displacements, ranks)
-                 : gathers(o)   ? (size_t)ranks * o->count
-                                : o->count;
+        e.recv = o->recv_counts             ? end_of(o->recv_counts, o->recv_displacements, ranks)
+                 : lk__operation_gathers(o) ? (size_t)ranks * o->count
+                                            : o->count;
     return (lk__extents){e.send * size, e.recv * size};
 }
 
 bool lk__operation_buffers_fit(const lk__operation *o, int rank, int ranks)
 {
     const char *send = o->send, *recv = o->recv;
+    size_t      size = lk_dtype_size(o->type);
     switch (o->kind) {
     case LK__ALL_REDUCE:
     case LK__REDUCE:
@@ -115,10 +82,10 @@ bool lk__operation_buffers_fit(const lk__operation *o, int rank, int ranks)
     case LK__ALL_TO_ALLV: break;
     case LK__REDUCE_SCATTER:
     case LK__SCATTER:
-        if (send && recv == lk__operation_send_part(o, rank, rank)) return true;
+        if (send && recv == lk__operation_send_part(o, rank, rank, size)) return true;
         break;
     default:
-        if (recv && send == lk__operation_recv_part(o, rank)) return true;
+        if (recv && send == lk__operation_recv_part(o, rank, size)) return true;
     }
     lk__extents e = lk__operation_extents(o, rank, ranks);
     return !e.send || !e.recv || send + e.send <= recv || recv + e.recv <= send;

@@ -44,7 +44,18 @@ void lk__operation_describe(const lk__operation *operation, uint64_t number, cha
 
 /* What `rank` gives to a collective: nothing, the same to everybody, or a part to each. */
 typedef enum lk__gift { LK__NOTHING, LK__WHOLE, LK__PARTS } lk__gift;
-lk__gift lk__operation_gift(const lk__operation *operation, int rank);
+static inline lk__gift lk__operation_gift(const lk__operation *o, int rank)
+{
+    switch (o->kind) {
+    case LK__BARRIER: return LK__NOTHING;
+    case LK__BROADCAST: return rank == o->root ? LK__WHOLE : LK__NOTHING;
+    case LK__SCATTER: return rank == o->root ? LK__PARTS : LK__NOTHING;
+    case LK__REDUCE_SCATTER:
+    case LK__ALL_TO_ALL:
+    case LK__ALL_TO_ALLV: return LK__PARTS;
+    default: return LK__WHOLE;
+    }
+}
 
 static inline bool lk__operation_reduces(const lk__operation *o)
 {
@@ -67,9 +78,30 @@ static inline size_t lk__operation_count(const lk__operation *o, int rank, int f
 /* Elements of the largest part that any rank gives, as far as all know alike. */
 size_t lk__operation_largest(const lk__operation *operation, int ranks);
 
-/* Where in the send buffer of `rank` its part for `to` begins, and where in a receive buffer that of `from` does. */
-const char *lk__operation_send_part(const lk__operation *operation, int rank, int to);
-char       *lk__operation_recv_part(const lk__operation *operation, int from);
+/* What others give stands side by side. */
+static inline bool lk__operation_gathers(const lk__operation *o)
+{
+    return o->kind == LK__ALL_GATHER || o->kind == LK__GATHER || o->kind == LK__ALL_TO_ALL || o->kind == LK__SPLIT ||
+           o->kind == LK__ALLOC;
+}
+
+/* Where in the send buffer of `rank` its part for `to` begins, and where in a receive buffer that of `from` does; `size` is
+ * an element's. */
+static inline const char *lk__operation_send_part(const lk__operation *o, int rank, int to, size_t size)
+{
+    size_t at = lk__operation_gift(o, rank) != LK__PARTS ? 0
+                : o->send_displacements                  ? o->send_displacements[to]
+                                                         : (size_t)to * o->count;
+    return o->send ? (const char *)o->send + at * size : NULL;
+}
+
+static inline char *lk__operation_recv_part(const lk__operation *o, int from, size_t size)
+{
+    size_t at = o->recv_displacements      ? o->recv_displacements[from]
+                : lk__operation_gathers(o) ? (size_t)from * o->count
+                                           : 0;
+    return o->recv ? (char *)o->recv + at * size : NULL;
+}
 
 /* Bytes of the two buffers that `rank`, whose call this is, reads and writes: from their beginning to the end of their last
  * part. */

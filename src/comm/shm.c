@@ -136,6 +136,7 @@ static lk_status allocate(lk_comm *c, uint64_t secret, size_t bytes, void **memo
     }
     y->base = base;
     s->symmetric = y;
+    s->fits = (lk__operation){.kind = LK__BARRIER}; /* seen before this memory was there */
     *memory = y->base + y->stride * (size_t)s->rank;
     return LK_OK;
 }
@@ -147,6 +148,7 @@ static void release(lk_comm *c, void *memory)
         lk__symmetric *y = *at;
         if (y->base + y->stride * (size_t)s->rank != (char *)memory) continue;
         *at = y->next;
+        s->fits = (lk__operation){.kind = LK__BARRIER};
         lk__unmeet(y->base, y->stride * (size_t)s->size);
         lk__free(c->context, LK_MEMORY_OTHER, y, sizeof *y);
         return;

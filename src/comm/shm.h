@@ -92,6 +92,7 @@ typedef struct lk__shm {
     const void                **pointers; /* three a rank, for a collective's use */
     const char                 *file_of[LK__FILES];
     lk__operation               noted[2]; /* the last two calls */
+    lk__operation               fits;     /* the last call whose buffers were seen to end where symmetric memory does */
     bool                        slow;          /* the call under way took long enough to look at the clock again */
     _Atomic(_Atomic uint32_t *) sleeping_on; /* for lk_comm_free from another thread than the one that waits */
     uint64_t                    tick_start;

@@ -43,15 +43,27 @@ static uint64_t symmetric_place(const lk__shm *s, const void *buffer)
 }
 
 /* Beyond the end of a rank's part begins another's. */
-static lk_status check_end(lk__shm *s, const lk__operation *o, const void *buffer, size_t bytes)
+static lk_status check_end(lk__shm *s, const lk__operation *o, const lk__symmetric *y, const void *buffer, size_t bytes)
 {
-    const lk__symmetric *y = bytes ? symmetric_of(s, buffer) : NULL;
-    if (!y) return LK_OK;
-    size_t at = (uintptr_t)buffer - (uintptr_t)(y->base + y->stride * (size_t)s->rank);
-    if (at <= y->bytes && bytes <= y->bytes - at) return LK_OK;
+    size_t at = y ? (uintptr_t)buffer - (uintptr_t)(y->base + y->stride * (size_t)s->rank) : 0;
+    if (!y || !bytes || (at <= y->bytes && bytes <= y->bytes - at)) return LK_OK;
     return lk__fail(s->comm->context, LK_EINVAL,
                     "%s:%d: %s: %zu bytes from byte %zu on end after the %zu that lk_comm_alloc gave", o->site.file,
                     o->site.line, lk__kind_name(o->kind), bytes, at, y->bytes);
+}
+
+static lk_status check_ends(lk__shm *s, const lk__operation *o)
+{
+    const lk__operation *f = &s->fits; /* most calls are made again and again */
+    if (o->send == f->send && o->recv == f->recv && o->count == f->count && o->kind == f->kind && o->type == f->type &&
+        !o->recv_counts)
+        return LK_OK;
+    const lk__symmetric *send = symmetric_of(s, o->send), *recv = symmetric_of(s, o->recv);
+    lk__extents          e = send || recv ? lk__operation_extents(o, s->rank, s->size) : (lk__extents){0, 0};
+    lk_status            status = check_end(s, o, send, o->send, e.send);
+    if (status >= 0) status = check_end(s, o, recv, o->recv, e.recv);
+    if (status >= 0) s->fits = *o;
+    return status;
 }
 
 /* The buffer of `rank` at a place it told, in an allocation that this rank uses too. */
@@ -110,7 +122,7 @@ static void publish(const job *j, char *to, size_t first, size_t n)
         size_t count = part_count(j, s->rank, i), here = count > first ? count - first : 0;
         if (here > n) here = n;
         if (what == LK__PARTS && i == s->rank) continue;
-        copy(to + (size_t)i * n * j->size, lk__operation_send_part(j->o, j->s->rank, i) + first * j->size,
+        copy(to + (size_t)i * n * j->size, lk__operation_send_part(j->o, j->s->rank, i, j->size) + first * j->size,
              here * j->size);
         s->sent += here * j->size;
     }
@@ -133,7 +145,7 @@ static void take(const job *j, size_t first, size_t n)
         if (rooted_in(o) && i != o->root) continue;
         size_t count = part_count(j, i, s->rank), here = count > first ? count - first : 0;
         if (here > n) here = n;
-        char *to = lk__operation_recv_part(j->o, i) + first * j->size;
+        char *to = lk__operation_recv_part(j->o, i, j->size) + first * j->size;
         if (i == s->rank) {
             if (here && to != j->from[i]) memmove(to, j->from[i], here * j->size);
         } else {
@@ -150,7 +162,7 @@ static void point(const job *j, char *(*where)(const lk__shm *s, int rank, int w
     lk__shm *s = j->s;
     for (int i = 0; i < s->size; i++) {
         if (i == s->rank)
-            j->from[i] = lk__operation_send_part(j->o, j->s->rank, s->rank) + first * j->size;
+            j->from[i] = lk__operation_send_part(j->o, j->s->rank, s->rank, j->size) + first * j->size;
         else
             j->from[i] =
                 where(s, i, which) + (lk__operation_gift(j->o, i) == LK__PARTS ? (size_t)s->rank * n * j->size : 0);
@@ -417,12 +429,8 @@ lk_status lk__shm_collective(lk_comm *comm, const lk__operation *o)
 {
     lk__shm *s = comm->state;
     if (atomic_load_explicit(&s->hall->failure, memory_order_relaxed)) return lk__shm_failure(s);
-    if (s->symmetric) {
-        lk__extents e = lk__operation_extents(o, s->rank, s->size);
-        lk_status   status = check_end(s, o, o->send, e.send);
-        if (status >= 0) status = check_end(s, o, o->recv, e.recv);
-        if (status < 0) return status;
-    }
+    lk_status status = s->symmetric ? check_ends(s, o) : LK_OK;
+    if (status < 0) return status;
     uint32_t  number = ++s->arrivals;
     lk__slot *mine = &s->me->slots[number & 1];
     job       j = {
@@ -436,6 +444,6 @@ lk_status lk__shm_collective(lk_comm *comm, const lk__operation *o)
         mine->send = symmetric_place(s, reads_nothing ? o->recv : o->send);
         mine->recv = symmetric_place(s, gets_nothing ? o->send : o->recv);
     }
-    lk_status status = is_small ? small(&j, number) : large(&j, number);
+    status = is_small ? small(&j, number) : large(&j, number);
     return lk__shm_leave(s, status);
 }
