@@ -379,7 +379,7 @@ static lk_status exchange_counts(job *j, size_t *most)
 {
     lk__shm             *s = j->s;
     const lk__operation *o = j->o;
-    size_t               bytes = (size_t)s->size * (size_t)s->size * sizeof(size_t), few[256];
+    size_t               bytes = (size_t)s->size * (size_t)s->size * sizeof(size_t), few[256] = {0};
     size_t              *all = bytes <= sizeof few ? few : lk__alloc(s->comm->context, LK_MEMORY_OTHER, bytes);
     if (!all) return lk__shm_raise(s, LK_ENOMEM, "all_to_allv: no memory for the counts of all ranks");
     lk__operation counts = {.kind = LK__ALL_GATHER,
