@@ -2,7 +2,6 @@
 #include "progress.h"
 #include "ranks.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 static lk_status get(setup *s, const char *data, const char *url)
@@ -24,21 +23,18 @@ int ranks_fetch(setup *s, const char *command_name, const options *given)
 {
     const char *from = options_text(given, "download"), *data = options_text(given, "data");
     lk_comm    *comm = s->config.comm;
-    int32_t     mine = LK_OK, world = comm ? lk_comm_size(comm) : 1;
+    lk_status   status = LK_OK;
     if (!from) return 0;
     if (!data) data = "cifar10";
     if (!comm || lk_comm_local_rank(comm) == 0) {
         if (comm) lk_comm_busy_begin(comm, "getting the data set");
-        mine = get(s, data, strcmp(from, "auto") == 0 ? NULL : from);
+        status = get(s, data, strcmp(from, "auto") == 0 ? NULL : from);
         if (comm) lk_comm_busy_end(comm);
-        if (mine < 0) {
+        if (status < 0) {
             if (comm) lk_comm_abort(comm, lk_context_error(s->context));
-            return report(command_name, s->context, (lk_status)mine);
+            return report(command_name, s->context, status);
         }
     }
-    int32_t  *all = comm ? calloc((size_t)world, sizeof *all) : NULL;
-    lk_status status = LK_OK;
-    if (comm) status = all ? lk_comm_all_gather(comm, &mine, all, 1, LK_I32, NULL) : LK_ENOMEM;
-    free(all);
+    if (comm) status = lk_comm_barrier(comm, NULL);
     return status < 0 ? report(command_name, s->context, status) : 0;
 }

@@ -6,7 +6,6 @@
 #include "comm_ranks.h"
 
 #include <arpa/inet.h>
-#include <dirent.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
 #include <time.h>
@@ -111,14 +110,6 @@ SHARED int reach(int port)
     }
     close(fd);
     return -1;
-}
-SHARED int open_descriptors(void)
-{
-    DIR *folder = opendir("/proc/self/fd");
-    int  count = 0;
-    while (readdir(folder)) count++;
-    closedir(folder);
-    return count;
 }
 
 #endif

@@ -8,7 +8,6 @@
 #include "comm/meet.h"
 #include "comm/place.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -355,15 +354,6 @@ static void no_memory_and_no_descriptors_are_said_and_survived(void)
 }
 
 /* ---- nothing stays behind ---- */
-
-static int open_descriptors(void)
-{
-    DIR *folder = opendir("/proc/self/fd");
-    int  count = 0;
-    while (readdir(folder)) count++;
-    closedir(folder);
-    return count;
-}
 
 static int lines_with(const char *path, const char *word)
 {

@@ -158,15 +158,6 @@ static void a_rank_that_is_stopped_amid_declared_work_is_not_waited_for(void)
 
 /* ---- nothing stays behind ---- */
 
-static int open_descriptors(void)
-{
-    DIR *folder = opendir("/proc/self/fd");
-    int  count = 0;
-    while (readdir(folder)) count++;
-    closedir(folder);
-    return count;
-}
-
 int main(int argc, char **argv)
 {
     if (argc > 1) rounds = atoi(argv[1]);

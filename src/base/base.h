@@ -34,6 +34,8 @@ double lk__now(void); /* seconds, monotonic */
 
 /* The cgroup's CPU quota in whole cores, rounded up, where it is less than `cores`, which are there. */
 int lk__cgroup_cores(int cores);
+/* How many cores this process may run on; *own: whoever started it bound it to them, so its neighbours have others. */
+int lk__cores(bool *own);
 
 struct lk__pool *lk__context_pool(lk_context *context);
 

@@ -181,19 +181,26 @@ int lk__cgroup_cores(int cores)
     return granted < cores ? (int)granted : cores;
 }
 
+int lk__cores(bool *own)
+{
+    cpu_set_t mine, parents;
+    *own = false;
+    if (sched_getaffinity(0, sizeof mine, &mine) != 0) return 1;
+    *own = sched_getaffinity(getppid(), sizeof parents, &parents) == 0 && !CPU_EQUAL(&mine, &parents);
+    return CPU_COUNT(&mine);
+}
+
 /* LOCKSTEP_THREADS is what `lockstep run` gives each rank. Otherwise the cores that this process may use; ranks that another
  * launcher started share them, unless it has bound each to some. */
 int lk_default_threads(void)
 {
-    cpu_set_t   set;
     const char *told = getenv("LOCKSTEP_THREADS"), *local = getenv("LOCAL_WORLD_SIZE");
-    int         cores = told ? atoi(told) : 0, ranks = local ? atoi(local) : 1;
-    if (cores < 1) {
-        cores = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
-        bool bound = cores < (int)sysconf(_SC_NPROCESSORS_ONLN);
-        cores = lk__cgroup_cores(cores);
-        if (ranks > 1 && !bound) cores /= ranks;
+    int         threads = told ? atoi(told) : 0, ranks = local ? atoi(local) : 1;
+    if (threads < 1) {
+        bool own;
+        threads = lk__cgroup_cores(lk__cores(&own));
+        if (ranks > 1 && !own) threads /= ranks;
     }
-    if (cores < 1) cores = 1;
-    return cores < LK__MAX_THREADS ? cores : LK__MAX_THREADS;
+    if (threads < 1) threads = 1;
+    return threads < LK__MAX_THREADS ? threads : LK__MAX_THREADS;
 }

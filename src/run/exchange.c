@@ -12,7 +12,6 @@
 
 #include <sched.h>
 #include <string.h>
-#include <unistd.h>
 
 enum {
     TILE = 16384, /* elements that one thread adds at a time */
@@ -413,13 +412,10 @@ lk__sums lk__program_sums(const lk_program *p, int rank) { return p->exchange->r
  * free for it, because otherwise it takes from backward what it gives. */
 static bool overlaps(const lk_program *p)
 {
-    cpu_set_t   mine;
-    const char *backend = lk_comm_backend(p->comm);
-    if (strcmp(backend, "shm") != 0) return true;
-    if (sched_getaffinity(0, sizeof mine, &mine) != 0) return false;
-    int  cores = CPU_COUNT(&mine), wanted = lk_context_threads(p->context) + 1;
-    bool pinned = cores < (int)sysconf(_SC_NPROCESSORS_ONLN); /* then they are this rank's alone */
-    return cores >= wanted * (pinned ? 1 : lk_comm_local_size(p->comm));
+    bool own;
+    int  cores = lk__cores(&own), wanted = lk_context_threads(p->context) + 1;
+    if (strcmp(lk_comm_backend(p->comm), "shm") != 0) return true;
+    return cores >= wanted * (own ? 1 : lk_comm_local_size(p->comm));
 }
 
 static size_t largest_sync(const lk_plan *plan)
