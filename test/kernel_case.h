@@ -15,18 +15,19 @@
 enum { POOLS = 3, GUARD = 64 };
 
 typedef struct kernel_case {
-    const char *isa;
-    lk_dtype    real;
-    lk__op      op;
-    lk__attrs   attrs;
-    lk__step    step;
-    lk__operand in[LK__MAX_IN], out[LK__MAX_OUT];
-    int         inputs, outputs;
-    double      scale;                /* errors are measured against at least this size of value */
-    unsigned    in_place;             /* bit i: the first output may be input i */
-    double     *initial[LK__MAX_OUT]; /* of outputs that are updated; NULL: poison */
-    double     *x[LK__MAX_IN];        /* what the inputs hold */
-    double     *y[LK__MAX_OUT];       /* what came out */
+    const char    *isa;
+    lk_dtype       real;
+    lk__op         op;
+    lk__attrs      attrs;
+    lk__step       step;
+    lk__invalid_id invalid; /* what the latest run reported */
+    lk__operand    in[LK__MAX_IN], out[LK__MAX_OUT];
+    int            inputs, outputs;
+    double         scale;                /* errors are measured against at least this size of value */
+    unsigned       in_place;             /* bit i: the first output may be input i */
+    double        *initial[LK__MAX_OUT]; /* of outputs that are updated; NULL: poison */
+    double        *x[LK__MAX_IN];        /* what the inputs hold */
+    double        *y[LK__MAX_OUT];       /* what came out */
 } kernel_case;
 
 static kernel_case t;
@@ -178,6 +179,8 @@ static void run_once(int threads, void *alias)
     memcpy(call.in, t.in, sizeof call.in);
     memcpy(call.out, t.out, sizeof call.out);
     call.pool = lk__context_pool(contexts[threads - 1]);
+    t.invalid = (lk__invalid_id){.found = false};
+    call.invalid = &t.invalid;
     for (int k = 0; k < t.outputs; k++) {
         if (!t.out[k].data) continue;
         memset(t.out[k].data, 0xA5, bytes_of(&t.out[k]) + GUARD);

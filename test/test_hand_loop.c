@@ -1,5 +1,6 @@
-/* test_hand_loop.c - sections run by hand with several ranks: orders that are not the trainer's give the right gradients or are
- * refused, and ranks that start from different weights do not train.
+/* test_hand_loop.c - sections run by hand, with one rank and with several: orders that are not the trainer's give the right gradients
+ * or are refused, ids out of range are named and change nothing, gradients reduced by hand train as the program's own do, and ranks
+ * that start from different weights do not train.
  *
  * ctest: timeout 120, label threaded */
 #include "comm_ranks.h"
@@ -78,13 +79,15 @@ static double error(const rank_test *t, const net *n, int first, int last)
     return most;
 }
 
-static lk_status backward(const rank_test *t, net *n, int micro)
+static lk_status backward_of(const rank_test *t, net *n, int micro, int64_t count)
 {
     fill_net(n, t->rank, micro);
-    REQUIRE(lk_program_step(n->program, &(lk_step){.step = 1, .count = ROWS, .rate = 0.1}) == LK_OK);
+    REQUIRE(lk_program_step(n->program, &(lk_step){.step = 1, .count = count, .rate = 0.1}) == LK_OK);
     REQUIRE(lk_program_run(n->program, LK_FORWARD) == LK_OK);
     return lk_program_run(n->program, LK_BACKWARD);
 }
+
+static lk_status backward(const rank_test *t, net *n, int micro) { return backward_of(t, n, micro, ROWS); }
 
 /* Over tcp, buckets travel while backward goes on; over shared memory only where a core is free. */
 static void run_everywhere(void (*function)(rank_test *t))
@@ -156,6 +159,388 @@ static void forget(rank_test *t)
 
 static void adding_to_gradients_that_were_sent_is_refused(void) { run_everywhere(forget); }
 
+static lk_status run_step(const rank_test *t, net *n, int micro)
+{
+    lk_status status = backward(t, n, micro);
+    return status < 0 ? status : lk_program_run(n->program, LK_UPDATE);
+}
+
+#define CHECK_SAYS(t, call, code, words)                                                                         \
+    do {                                                                                                         \
+        lk_status said = (call);                                                                                 \
+        CHECK(said == (code) && strstr(lk_context_error((t)->context), words), "%s: %d: %s", #call, (int)said,   \
+              lk_context_error((t)->context));                                                                   \
+    } while (0)
+
+static void disorder(rank_test *t)
+{
+    net n, straight;
+    REQUIRE(make(t, &n, 1, 0) == LK_OK && make(t, &straight, 1, 0) == LK_OK, "%s", lk_context_error(t->context));
+    uint64_t      before = lk_store_hash(n.store);
+    const lk_step step = {.step = 1, .count = ROWS, .rate = 0.1};
+    fill_net(&n, t->rank, 0);
+    REQUIRE(lk_program_step(n.program, &step) == LK_OK);
+    CHECK_SAYS(t, lk_program_run(n.program, LK_UPDATE), LK_EINVAL, "LK_FORWARD, LK_BACKWARD, LK_UPDATE");
+    CHECK_SAYS(t, lk_program_run(n.program, LK_BACKWARD), LK_EINVAL, "without a LK_FORWARD");
+    CHECK(lk_program_run(n.program, LK_FORWARD) == LK_OK && lk_program_run(n.program, LK_EVALUATE) == LK_OK);
+    CHECK_SAYS(t, lk_program_run(n.program, LK_BACKWARD), LK_EINVAL, "after LK_EVALUATE");
+    CHECK_SAYS(t, lk_program_run(n.program, LK_SYNC), LK_EINVAL, "LK_BACKWARD");
+    CHECK_SAYS(t, lk_program_run(n.program, LK_UPDATE), LK_EINVAL, "without gradients");
+    CHECK(lk_store_hash(n.store) == before);
+
+    /* Evaluating between the sum over ranks and the update is an order that works. */
+    REQUIRE(backward(t, &n, 0) == LK_OK && lk_program_run(n.program, LK_SYNC) == LK_OK);
+    CHECK_SAYS(t, lk_program_run(n.program, LK_BACKWARD), LK_EINVAL, "without a LK_FORWARD");
+    REQUIRE(lk_program_step(n.program, &(lk_step){.step = 1, .count = 1, .rate = 0.1}) == LK_OK);
+    REQUIRE(lk_program_run(n.program, LK_EVALUATE) == LK_OK && lk_program_run(n.program, LK_UPDATE) == LK_OK);
+    REQUIRE(run_step(t, &straight, 0) == LK_OK);
+    CHECK(lk_store_hash(n.store) == lk_store_hash(straight.store) && lk_store_hash(n.store) != before);
+    CHECK_SAYS(t, lk_program_run(n.program, LK_UPDATE), LK_EINVAL, "without gradients");
+    release(&n);
+    release(&straight);
+}
+
+static void sections_in_another_order_are_refused_with_the_order_wanted(void) { run_everywhere(disorder); }
+
+/* ---- ids out of range ---- */
+
+enum { TOKENS = 3, WORDS = 11, CLASSES = 5, SAMPLES = 12 }; /* most samples of one rank */
+
+typedef struct reader {
+    lk_graph   *graph;
+    lk_plan    *plan;
+    lk_store   *store;
+    lk_program *program;
+    int32_t     ids[SAMPLES * TOKENS], labels[SAMPLES];
+    int64_t     sample_ids[SAMPLES];
+} reader;
+
+typedef struct reader_case {
+    lk_parallel parallel;
+    int64_t     capacity;
+} reader_case;
+
+static void fill_reader(reader *r, int rank)
+{
+    for (int i = 0; i < SAMPLES; i++) {
+        r->sample_ids[i] = 1000 * rank + 2 * i;
+        r->labels[i] = (rank + i) % CLASSES;
+        for (int k = 0; k < TOKENS; k++) r->ids[i * TOKENS + k] = (7 * rank + 5 * i + k) % WORDS;
+    }
+    r->labels[1] = -100;
+}
+
+static void make_reader(const rank_test *t, reader *r, reader_case c)
+{
+    lk_optimizer_config adam = LK_OPTIMIZER_CONFIG_INIT;
+    lk_plan_config      config = LK_PLAN_CONFIG_INIT;
+    *r = (reader){0};
+    c.parallel.world = t->size;
+    c.parallel.rank = t->rank;
+    REQUIRE(lk_graph_create(t->context, LK_F32, &r->graph) == LK_OK);
+    lk_tensor ids = lk_input(r->graph, "ids", LK_I32, 2, ((int64_t[]){c.capacity, TOKENS}));
+    lk_tensor labels = lk_input(r->graph, "labels", LK_I32, 1, &c.capacity);
+    lk_tensor x = lk_flatten(lk_embedding(ids, "words", WORDS, 4));
+    config.loss = lk_cross_entropy(lk_linear(x, "fc", CLASSES), labels);
+    config.optimizer = &adam;
+    config.parallel = c.parallel;
+    REQUIRE(lk_plan_create(r->graph, &config, &r->plan) == LK_OK, "%s", lk_context_error(t->context));
+    REQUIRE(lk_store_create(r->plan, 0, &r->store) == LK_OK);
+    REQUIRE(lk_program_create(r->plan, r->store, t->comm, &r->program) == LK_OK, "%s", lk_context_error(t->context));
+    REQUIRE(lk_program_bind(r->program, "ids", r->ids) == LK_OK &&
+            lk_program_bind(r->program, "labels", r->labels) == LK_OK);
+    fill_reader(r, t->rank);
+}
+
+static void release_reader(reader *r)
+{
+    lk_program_free(r->program);
+    lk_store_free(r->store);
+    lk_plan_free(r->plan);
+    lk_graph_free(r->graph);
+}
+
+/* The last rank's batch holds one id out of range: every rank says so, and nothing has changed. */
+static void check_invalid(rank_test *t, reader *r, int64_t count, const char *words)
+{
+    char     all[256];
+    uint64_t before = lk_store_hash(r->store);
+    lk_step  step = {.step = 1, .count = count, .total = count * t->size, .rate = 0.1, .sample_ids = r->sample_ids};
+    snprintf(all, sizeof all, "%s%s", t->size > 1 ? t->size == 2 ? "rank 1: " : "rank 2: " : "", words);
+    CHECK_SAYS(t, lk_program_train(r->program, &step), LK_EINVAL, all);
+    CHECK_SAYS(t, lk_program_run(r->program, LK_UPDATE), LK_EINVAL, "without gradients");
+    CHECK(lk_store_hash(r->store) == before);
+    fill_reader(r, t->rank);
+    CHECK(lk_program_train(r->program, &step) == LK_OK, "%s", lk_context_error(t->context));
+    CHECK(lk_store_hash(r->store) != before);
+}
+
+static void try_cases(rank_test *t, reader_case c, int64_t count)
+{
+    reader r;
+    bool   last = t->rank == t->size - 1;
+    char   words[256];
+    make_reader(t, &r, c);
+    if (last) r.labels[count - 2] = CLASSES, r.labels[count - 1] = -1; /* the first is named */
+    snprintf(
+        words, sizeof words,
+        "input \"labels\", row %d of the batch (sample %d): label 5 is out of range: the loss has 5 classes, 0 to 4; "
+        "-100 is ignored",
+        (int)count - 2, 1000 * (t->size - 1) + 2 * ((int)count - 2));
+    check_invalid(t, &r, count, words);
+    if (last) r.ids[2 * TOKENS + 1] = -7;
+    snprintf(
+        words, sizeof words,
+        "input \"ids\", row 2 of the batch, position 1 (sample %d): id -7 is out of range: the embedding has 11 rows",
+        1000 * (t->size - 1) + 4);
+    check_invalid(t, &r, count, words);
+    release_reader(&r);
+}
+
+static void invalid(rank_test *t)
+{
+    try_cases(t, (reader_case){{0}, SAMPLES}, SAMPLES);
+    try_cases(t, (reader_case){{0}, SAMPLES}, 5);
+    try_cases(t, (reader_case){{.micro_batches = 3}, 4}, SAMPLES);
+    try_cases(t, (reader_case){{.shards = 4 * t->size}, 3}, SAMPLES);
+    try_cases(t, (reader_case){{.shards = 4 * t->size, .wide = true}, SAMPLES}, SAMPLES);
+}
+
+static void an_id_out_of_range_is_named_on_every_rank_and_changes_nothing(void) { run_everywhere(invalid); }
+
+/* By sections: alone, forward says it; with others, synchronising does. */
+static void invalid_sections(rank_test *t)
+{
+    reader r;
+    make_reader(t, &r, (reader_case){{.micro_batches = 2}, SAMPLES});
+    uint64_t before = lk_store_hash(r.store);
+    lk_step  step = {.step = 1, .count = SAMPLES, .rate = 0.1};
+    REQUIRE(lk_program_step(r.program, &step) == LK_OK);
+    lk_no_sync(r.program, true);
+    REQUIRE(lk_program_run(r.program, LK_FORWARD) == LK_OK && lk_program_run(r.program, LK_BACKWARD) == LK_OK);
+    lk_no_sync(r.program, false);
+    r.labels[3] = 99;
+    if (t->size == 1) {
+        CHECK_SAYS(t, lk_program_run(r.program, LK_FORWARD), LK_EINVAL, "row 3 of the batch: label 99");
+        CHECK_SAYS(t, lk_program_run(r.program, LK_BACKWARD), LK_EINVAL, "LK_FORWARD");
+    } else {
+        CHECK(lk_program_run(r.program, LK_FORWARD) == LK_OK && lk_program_run(r.program, LK_BACKWARD) == LK_OK);
+    }
+    CHECK(lk_program_run(r.program, LK_UPDATE) == LK_EINVAL, "%s", lk_context_error(t->context));
+    CHECK_SAYS(t, lk_program_run(r.program, LK_UPDATE), LK_EINVAL, "without gradients");
+    CHECK_SAYS(t, lk_program_run(r.program, LK_EVALUATE), LK_EINVAL, "row 3 of the batch: label 99");
+    CHECK(lk_store_hash(r.store) == before);
+    release_reader(&r);
+}
+
+/* A batch that the loop leaves out after its forward, or whose gradients it replaces, does not count. */
+static void skip_invalid(rank_test *t)
+{
+    for (int replaced = 0; replaced < 2; replaced++) {
+        reader r;
+        make_reader(t, &r, (reader_case){{0}, SAMPLES});
+        lk_step step = {.step = 1, .count = SAMPLES, .rate = 0.1};
+        REQUIRE(lk_program_step(r.program, &step) == LK_OK);
+        r.labels[3] = t->rank == 0 ? 99 : 0;
+        CHECK(lk_program_run(r.program, LK_FORWARD) == (t->size > 1 ? LK_OK : LK_EINVAL));
+        if (replaced && t->size > 1) CHECK(lk_program_run(r.program, LK_BACKWARD) == LK_OK);
+        fill_reader(&r, t->rank);
+        REQUIRE(lk_program_run(r.program, LK_FORWARD) == LK_OK && lk_program_run(r.program, LK_BACKWARD) == LK_OK);
+        CHECK(lk_program_run(r.program, LK_UPDATE) == LK_OK, "%s", lk_context_error(t->context));
+        release_reader(&r);
+    }
+}
+
+static void a_batch_with_an_id_out_of_range_can_be_left_out(void) { run_everywhere(skip_invalid); }
+
+static void an_id_out_of_range_in_one_micro_batch_drops_the_whole_update(void) { run_everywhere(invalid_sections); }
+
+/* ---- gradients of one's own ---- */
+
+static const char *const parameters[] = {"fc.weight", "fc.bias"};
+static const size_t      elements[] = {OUT * IN, OUT};
+
+/* The same net in a program that knows nothing of the other ranks. */
+static void make_alone(const rank_test *t, net *n, int micro_batches)
+{
+    rank_test alone = *t;
+    alone.size = 1;
+    alone.rank = 0;
+    alone.comm = NULL;
+    REQUIRE(make(&alone, n, micro_batches, 0) == LK_OK, "%s", lk_context_error(t->context));
+}
+
+static double distance(const net *a, const net *b)
+{
+    double most = 0;
+    for (int k = 0; k < 2; k++) {
+        lk_state x, y;
+        REQUIRE(lk_store_find(a->store, parameters[k], &x) && lk_store_find(b->store, parameters[k], &y));
+        for (size_t i = 0; i < elements[k]; i++)
+            most = fmax(most, fabs(((const double *)x.data)[i] - ((const double *)y.data)[i]));
+    }
+    return most;
+}
+
+/* All gradients, added over ranks by hand. */
+static void reduce_by_hand(const rank_test *t, net *n, double factor)
+{
+    for (int k = 0; k < 2; k++) {
+        double g[OUT * IN];
+        REQUIRE(lk_program_gradient_read(n->program, parameters[k], g, elements[k] * sizeof *g) == LK_OK, "%s",
+                lk_context_error(t->context));
+        REQUIRE(lk_comm_all_reduce(t->comm, g, g, elements[k], LK_F64, LK_SUM, NULL) == LK_OK);
+        for (size_t i = 0; i < elements[k]; i++) g[i] *= factor;
+        REQUIRE(lk_program_gradient_write(n->program, parameters[k], g, elements[k] * sizeof *g) == LK_OK, "%s",
+                lk_context_error(t->context));
+    }
+}
+
+static void by_hand(rank_test *t)
+{
+    net built_in, averaged, scaled;
+    REQUIRE(make(t, &built_in, 1, 0) == LK_OK, "%s", lk_context_error(t->context));
+    make_alone(t, &averaged, 1);
+    make_alone(t, &scaled, 1);
+    for (int step = 0; step < 5; step++) {
+        REQUIRE(run_step(t, &built_in, step) == LK_OK);
+        REQUIRE(backward(t, &averaged, step) == LK_OK);
+        reduce_by_hand(t, &averaged, 1.0 / t->size);
+        REQUIRE(lk_program_run(averaged.program, LK_UPDATE) == LK_OK);
+        REQUIRE(backward(t, &scaled, step) == LK_OK);
+        reduce_by_hand(t, &scaled, 1);
+        REQUIRE(lk_program_gradient_scale(scaled.program, NULL, 1.0 / t->size) == LK_OK);
+        REQUIRE(lk_program_gradient_scale(scaled.program, "fc.bias", 4) == LK_OK);
+        REQUIRE(lk_program_gradient_scale(scaled.program, "fc.bias", 0.25) == LK_OK);
+        REQUIRE(lk_program_run(scaled.program, LK_UPDATE) == LK_OK);
+        CHECK(distance(&built_in, &averaged) < 1e-14 && distance(&built_in, &scaled) < 1e-14, "%g, %g",
+              distance(&built_in, &averaged), distance(&built_in, &scaled));
+    }
+    release(&built_in);
+    release(&averaged);
+    release(&scaled);
+}
+
+/* Shares that differ, some of them empty: sums over the sum of the weights. */
+static void by_hand_uneven(rank_test *t)
+{
+    net built_in, summed;
+    REQUIRE(make(t, &built_in, 1, 0) == LK_OK, "%s", lk_context_error(t->context));
+    make_alone(t, &summed, 2);
+    for (int step = 0; step < 5; step++) {
+        lk_metrics m;
+        int64_t    count = t->rank == 0 ? 1 + step % ROWS : t->rank == 1 ? step % 2 : 0;
+        REQUIRE(backward_of(t, &built_in, step, count) == LK_OK &&
+                lk_program_run(built_in.program, LK_UPDATE) == LK_OK);
+        REQUIRE(backward_of(t, &summed, step, count) == LK_OK && lk_program_run(summed.program, LK_SYNC) == LK_OK);
+        lk_program_metrics(summed.program, &m);
+        CHECK(m.weight == (double)(count * OUT));
+        reduce_by_hand(t, &summed, 1);
+        REQUIRE(lk_comm_all_reduce(t->comm, &m.weight, &m.weight, 1, LK_F64, LK_SUM, NULL) == LK_OK);
+        REQUIRE(lk_program_gradient_weight(summed.program, m.weight) == LK_OK, "%s", lk_context_error(t->context));
+        REQUIRE(lk_program_run(summed.program, LK_UPDATE) == LK_OK, "%s", lk_context_error(t->context));
+        CHECK(distance(&built_in, &summed) < 1e-14, "%g", distance(&built_in, &summed));
+    }
+    release(&built_in);
+    release(&summed);
+}
+
+static void gradients_reduced_by_hand_train_as_the_programs_own_do(void)
+{
+    run_everywhere(by_hand);
+    run_everywhere(by_hand_uneven);
+}
+
+static void own_gradients(rank_test *t)
+{
+    net    n;
+    double g[OUT * IN], read[OUT * IN], before[OUT * IN];
+    REQUIRE(make(t, &n, 2, 0) == LK_OK, "%s", lk_context_error(t->context));
+    lk_program *p = n.program;
+    lk_state    weight, bias;
+    REQUIRE(lk_store_find(n.store, "fc.weight", &weight) && lk_store_find(n.store, "fc.bias", &bias));
+    for (int i = 0; i < OUT * IN; i++) g[i] = number(77 + i);
+    CHECK_SAYS(t, lk_program_gradient_read(p, "fc.weight", read, sizeof read), LK_EINVAL, "LK_BACKWARD");
+    CHECK_SAYS(t, lk_program_gradient_scale(p, NULL, 2), LK_EINVAL, "LK_BACKWARD");
+    CHECK_SAYS(t, lk_program_gradient_weight(p, 2), LK_EINVAL, "LK_BACKWARD");
+    CHECK_SAYS(t, lk_program_gradient_write(p, "fc.weight", g, sizeof g - 8), LK_EINVAL,
+               "(2, 3) in f64, has 48 bytes, not 40");
+    CHECK_SAYS(t, lk_program_gradient_write(p, "fc", g, sizeof g), LK_ENOENT, "no parameter \"fc\"");
+    CHECK_SAYS(t, lk_program_run(p, LK_UPDATE), LK_EINVAL, "lk_program_gradient_write");
+
+    /* Without a backward: taken as they are, the others are zero, and one update takes them. */
+    REQUIRE(lk_program_step(p, &(lk_step){.step = 1, .count = ROWS, .rate = 0.5}) == LK_OK);
+    double bias_before[OUT];
+    memcpy(before, weight.data, sizeof before);
+    memcpy(bias_before, bias.data, sizeof bias_before);
+    REQUIRE(lk_program_gradient_write(p, "fc.weight", g, sizeof g) == LK_OK, "%s", lk_context_error(t->context));
+    CHECK(lk_program_gradient_read(p, "fc.weight", read, sizeof read) == LK_OK && memcmp(read, g, sizeof g) == 0);
+    CHECK(lk_program_gradient_read(p, "fc.bias", read, OUT * sizeof *read) == LK_OK && read[0] == 0 && read[1] == 0);
+    REQUIRE(lk_program_run(p, LK_UPDATE) == LK_OK, "%s", lk_context_error(t->context));
+    for (int i = 0; i < OUT * IN; i++) CHECK(((double *)weight.data)[i] == before[i] - g[i] * 0.5);
+    CHECK(memcmp(bias.data, bias_before, sizeof bias_before) == 0);
+    CHECK_SAYS(t, lk_program_run(p, LK_UPDATE), LK_EINVAL, "without gradients");
+
+    /* While they travel nobody may touch them; kept here, they are this rank's, and LK_SYNC adds what was written. */
+    REQUIRE(backward(t, &n, 0) == LK_OK);
+    if (t->size > 1) {
+        CHECK_SAYS(t, lk_program_gradient_read(p, "fc.weight", read, sizeof read), LK_EINVAL, "run LK_SYNC first");
+        CHECK_SAYS(t, lk_program_gradient_write(p, "fc.weight", read, sizeof read), LK_EINVAL, "run LK_SYNC first");
+    }
+    REQUIRE(lk_program_run(p, LK_SYNC) == LK_OK &&
+            lk_program_gradient_read(p, "fc.weight", read, sizeof read) == LK_OK);
+    CHECK(memcmp(read, lk_program_gradient(p, "fc.weight"), sizeof read) == 0 && error(t, &n, 0, 0) < 1e-12);
+    CHECK_SAYS(t, lk_program_gradient_scale(p, NULL, NAN), LK_EINVAL, "nan");
+    CHECK_SAYS(t, lk_program_gradient_weight(p, 0), LK_EINVAL, "above 0");
+    REQUIRE(lk_program_run(p, LK_UPDATE) == LK_OK);
+    lk_no_sync(p, true);
+    REQUIRE(backward(t, &n, 0) == LK_OK);
+    for (int i = 0; i < OUT * IN; i++) g[i] = 1 + t->rank;
+    REQUIRE(lk_program_gradient_write(p, "fc.weight", g, sizeof g) == LK_OK, "%s", lk_context_error(t->context));
+    if (t->size > 1) CHECK_SAYS(t, lk_program_gradient_weight(p, 2), LK_EINVAL, "LK_SYNC");
+    REQUIRE(lk_program_run(p, LK_SYNC) == LK_OK &&
+            lk_program_gradient_read(p, "fc.weight", read, sizeof read) == LK_OK);
+    CHECK(read[0] == t->size * (t->size + 1) / 2 && read[5] == read[0], "%g", read[0]);
+    release(&n);
+}
+
+static void written_gradients_count_as_a_backward_and_are_checked(void) { run_everywhere(own_gradients); }
+
+/* Any single number may be the loss: it has no weight of its own, and one that is given still divides. */
+static void a_weight_divides_the_gradients_of_every_loss(void)
+{
+    lk_context         *context;
+    lk_graph           *graph;
+    lk_plan            *plan;
+    lk_store           *store;
+    lk_program         *program;
+    lk_optimizer_config sgd = LK_OPTIMIZER_CONFIG_INIT;
+    lk_plan_config      config = LK_PLAN_CONFIG_INIT;
+    lk_state            w;
+    double              x[] = {1, 2, 3}, was[3];
+    REQUIRE(lk_context_create(NULL, &context) == LK_OK && lk_graph_create(context, LK_F64, &graph) == LK_OK);
+    lk_tensor input = lk_input(graph, "x", LK_F64, 2, ((int64_t[]){1, 3}));
+    sgd.kind = LK_SGD;
+    config.loss = lk_sum(lk_mul(input, lk_parameter(graph, "w", 2, ((int64_t[]){1, 3}))));
+    config.optimizer = &sgd;
+    REQUIRE(lk_plan_create(graph, &config, &plan) == LK_OK && lk_store_create(plan, 0, &store) == LK_OK &&
+            lk_program_create(plan, store, NULL, &program) == LK_OK && lk_store_find(store, "w", &w));
+    REQUIRE(lk_program_bind(program, "x", x) == LK_OK);
+    for (int weight = 1; weight <= 4; weight *= 2) {
+        memcpy(was, w.data, sizeof was);
+        REQUIRE(lk_program_step(program, &(lk_step){.step = 1, .count = 1, .rate = 1}) == LK_OK &&
+                lk_program_run(program, LK_FORWARD) == LK_OK && lk_program_run(program, LK_BACKWARD) == LK_OK);
+        if (weight > 1) REQUIRE(lk_program_gradient_weight(program, weight) == LK_OK);
+        REQUIRE(lk_program_run(program, LK_UPDATE) == LK_OK);
+        for (int i = 0; i < 3; i++) CHECK(((double *)w.data)[i] == was[i] - x[i] / weight);
+    }
+    lk_program_free(program);
+    lk_store_free(store);
+    lk_plan_free(plan);
+    lk_graph_free(graph);
+    lk_context_free(context);
+}
+
 static void differ(rank_test *t)
 {
     net       n;
@@ -175,6 +560,13 @@ int main(void)
     RUN(gradients_that_nobody_took_are_replaced_also_those_on_their_way);
     RUN(no_sync_adds_up_what_all_micro_batches_of_all_ranks_give);
     RUN(adding_to_gradients_that_were_sent_is_refused);
+    RUN(sections_in_another_order_are_refused_with_the_order_wanted);
+    RUN(an_id_out_of_range_is_named_on_every_rank_and_changes_nothing);
+    RUN(an_id_out_of_range_in_one_micro_batch_drops_the_whole_update);
+    RUN(a_batch_with_an_id_out_of_range_can_be_left_out);
+    RUN(gradients_reduced_by_hand_train_as_the_programs_own_do);
+    RUN(written_gradients_count_as_a_backward_and_are_checked);
+    RUN(a_weight_divides_the_gradients_of_every_loss);
     RUN(ranks_that_start_from_other_weights_are_refused);
     return check_result();
 }

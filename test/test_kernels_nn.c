@@ -198,6 +198,17 @@ static void dropout_draws_by_sample_and_element(void)
 
 /* ---- embedding ---- */
 
+/* The smallest position whose id is out of range is reported, whichever thread found it; -1: none is. */
+static void expect_invalid(int64_t position, int operand, int32_t value, int64_t limit)
+{
+    const lk__invalid_id *got = &t.invalid;
+    bool                  right = got->found == (position >= 0);
+    if (position >= 0 && right)
+        right = got->op == t.op && got->at == (const int32_t *)t.in[operand].data + position && got->value == value &&
+                got->limit == limit;
+    if (!right) describe_case("reports another id as out of range");
+}
+
 static void embedding_case(int64_t count, int64_t rows, int64_t columns, int bad)
 {
     double *want = zeros(count * columns), *table = zeros(rows * columns);
@@ -217,10 +228,11 @@ static void embedding_case(int64_t count, int64_t rows, int64_t columns, int bad
             bool    known = id >= 0 && id < rows;
             for (int64_t c = 0; c < columns; c++) {
                 if (grad && known) table[id * columns + c] += t.x[1][i * columns + c];
-                if (!grad) want[i * columns + c] = known ? t.x[1][id * columns + c] : NAN;
+                if (!grad) want[i * columns + c] = known ? t.x[1][id * columns + c] : 0;
             }
         }
         expect(0, grad ? table : want, grad ? 3e-6 : 0);
+        expect_invalid(!grad && bad && count > 2 && columns > 0 ? 0 : -1, 0, -1, rows);
         end_case();
     }
     free(want), free(table);
@@ -282,6 +294,7 @@ static void entropy_case(int64_t rows, int64_t classes, double smoothing, bool w
     expect(1, &weight, t.real == LK_F64 ? 1e-6 : 1e-13); /* in double in both */
     expect(2, &correct, 0);
     expect(3, probs, 1e-6);
+    expect_invalid(bad && rows > 0 ? rows / 2 : -1, 1, bad == 1 ? (int32_t)classes : -1, classes);
     double *kept_sum = zeros(1);
     kept_sum[0] = t.y[0][0];
     memcpy(labels_kept, t.x[1], (size_t)rows * sizeof(double));

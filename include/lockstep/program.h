@@ -52,7 +52,11 @@ LK_API void      lk_program_free(lk_program *program);
 LK_API lk_status lk_program_bind(lk_program *program, const char *input, const void *data);
 LK_API lk_status lk_program_step(lk_program    *program,
                                  const lk_step *step); /* sets the step block for the runs to come */
-/* All sections share one arena: LK_EVALUATE between LK_FORWARD and LK_BACKWARD overwrites what backward needs. */
+/* The order of a step is LK_FORWARD, LK_BACKWARD, LK_UPDATE; LK_EINVAL says so where it is another: LK_BACKWARD without a
+ * LK_FORWARD of its own, or with a LK_EVALUATE in between (all sections share one arena), LK_UPDATE without gradients.
+ * A label or id out of range is LK_EINVAL as well: input, row, sample (lk_step.sample_ids) and value are named, the gradients of
+ * this update are dropped, and LK_UPDATE is refused. LK_FORWARD and LK_EVALUATE say it at once; with other ranks, training says
+ * it at LK_SYNC (or LK_UPDATE, which does that), on all ranks alike, so that none waits for one that left. */
 LK_API lk_status lk_program_run(lk_program *program, lk_section section);
 /* FORWARD, BACKWARD and SYNC of all that this rank has of the global batch: one micro-batch or shard after the other, cut from
  * the inputs, which hold the samples of all of them. */
@@ -74,6 +78,25 @@ LK_API void lk_program_metrics(const lk_program *program, lk_metrics *metrics);
 LK_API const void *lk_program_output(const lk_program *program, int i);
 /* The gradient of the sum of the loss with respect to a parameter, after LK_BACKWARD; NULL: it has none. */
 LK_API const void *lk_program_gradient(const lk_program *program, const char *parameter);
+
+/* Gradients of your own: reduced over ranks by hand, or changed before LK_UPDATE. They are copied, row-major, in the graph's type;
+ * bytes must be the parameter's. Not while they travel: with other ranks after LK_SYNC, or before it under lk_no_sync.
+ *
+ * A gradient is that of the *sum* of the loss over samples, and LK_UPDATE divides it by a weight: lk_metrics.weight of what this
+ * program has run since the last update (of all ranks after LK_SYNC), for cross_entropy the number of samples. So, in a program
+ * that was planned for one rank, with gradients reduced by hand over `world` ranks:
+ *   - gradients averaged (the sum over ranks, divided by world), all ranks having had the same number of samples: write them,
+ *     and the weight stays as it is;
+ *   - gradients summed: write them, and set the weight to the sum of the ranks' weights. Right for any numbers of samples, 0 too;
+ *   - gradients of the mean loss of the whole batch: write them, and set the weight to 1.
+ * Written without a LK_BACKWARD since the last update, they count as one: those not written are 0, and the weight is 1. All ranks
+ * of a group must write the same. */
+LK_API lk_status lk_program_gradient_read(lk_program *program, const char *parameter, void *data, size_t bytes);
+LK_API lk_status lk_program_gradient_write(lk_program *program, const char *parameter, const void *data, size_t bytes);
+/* Multiplies the gradient of a parameter; NULL: all gradients. */
+LK_API lk_status lk_program_gradient_scale(lk_program *program, const char *parameter, double factor);
+/* What the next LK_UPDATE divides all gradients by, before clipping; above 0. */
+LK_API lk_status lk_program_gradient_weight(lk_program *program, double weight);
 
 /* Time spent per instruction while enabled; the listing says where a step's time went. */
 LK_API void lk_program_profile(lk_program *program, bool enable);

@@ -41,6 +41,16 @@ enum {
 }; /* elements of a tile; results that wait at once */
 static inline size_t lk__parts_bytes(void) { return (size_t)LK__PARTS_TILE * LK__PARTS_DEPTH * sizeof(double); }
 
+/* The first id out of range in a run: kernels that look up by id (cross_entropy, embedding) report it here, and the program, which
+ * knows its inputs by address, turns it into an error. */
+typedef struct lk__invalid_id {
+    bool           found;
+    lk__op         op;
+    const int32_t *at;    /* where in the operand; not to be read by the host */
+    int32_t        value;
+    int64_t        limit; /* ids are 0 … limit - 1 */
+} lk__invalid_id;
+
 typedef struct lk__call {
     const lk__attrs *attrs;
     lk__operand      in[LK__MAX_IN];
@@ -49,7 +59,8 @@ typedef struct lk__call {
     void            *workspace; /* what the workspace function asked for, aligned to LK__ALIGN; undefined contents */
     lk__pool        *pool;
     const lk__step  *step;
-    const lk__parts *parts; /* NULL: one */
+    const lk__parts *parts;   /* NULL: one */
+    lk__invalid_id  *invalid; /* where an id out of range is reported; NULL: nowhere */
 } lk__call;
 
 typedef void (*lk__kernel)(const lk__call *call);

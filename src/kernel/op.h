@@ -65,7 +65,7 @@
     X(batch_norm_grad_stats)                                                                                         \
     X(batch_norm_grad_apply) /* dy, x, [w], mean, rstd, [y], sums summed, stats summed → dx */                       \
     X(dropout)               /* x → y; probability, stream; axis 0: samples of `length` rows each; in place. Its gradient is itself on dy */ \
-    X(embedding)             /* ids i32 (…), table (V,D) → y (…,D) */                                                \
+    X(embedding)             /* ids i32 (…), table (V,D) → y (…,D); an id out of range gives zeros, and is reported */ \
     X(embedding_grad)        /* ids, dy (…,D) → dtable (V,D); fixed order of addition */                             \
     X(reshape)               /* x → y: the same bytes; the planner makes it an alias, else a copy */                 \
     X(permute)               /* x → y; y's axis i is x's axis axes[i] */                                             \
@@ -77,7 +77,7 @@
     X(expand)                /* dy → dx: the gradient of sum; dx's shape is the attribute's x; mean as in sum */     \
     /* logits (rows,C), labels i32 (rows), [w (rows)] → sum f64 (), weight f64 (), correct f64 (), probs (rows,C); */ \
     /* ignore_index, label_smoothing. sum and weight as PyTorch's numerator and denominator of the mean. A label out */ \
-    /* of range gives sum = NaN. */                                                                                  \
+    /* of range gives sum = NaN, and is reported. */                                                                 \
     X(cross_entropy)                                                                                                 \
     X(cross_entropy_grad)    /* probs, labels, [w], [dloss f64 ()] → dlogits; in place on probs */                   \
     X(mse)                   /* x, target → sum f64 (), weight f64 () (number of elements) */                        \

@@ -341,8 +341,9 @@ static lk_status gather_words(lk_program *p)
         here.weight += p->sums[i].weight;
         here.correct += p->sums[i].correct;
     }
-    double mine[] = {here.sum, here.weight, here.correct, x->waited, p->wish, p->data}, *all = x->gathered;
-    size_t numbers = sizeof mine / sizeof *mine;
+    double  mine[] = {here.sum, here.weight, here.correct, x->waited, p->wish, p->data, p->invalid_text[0] != 0};
+    double *all = x->gathered;
+    size_t  numbers = sizeof mine / sizeof *mine;
     x->waited = 0;
     if (!p->comm) {
         memcpy(all, mine, sizeof mine);
@@ -354,7 +355,7 @@ static lk_status gather_words(lk_program *p)
     }
     for (int i = 0; i < p->plan->parallel.world; i++, all += numbers) {
         x->ranks[i] = (lk__sums){all[0], all[1], all[2]};
-        x->words[i] = (lk__word){all[3], all[4], all[5]};
+        x->words[i] = (lk__word){all[3], all[4], all[5], all[6]};
     }
     return LK_OK;
 }

@@ -29,6 +29,7 @@ static lk_status build_line(lk_program *p, const lk__timeline *t, lk__lane *lane
             in->call.workspace = p->workspace;
             in->call.pool = lk__context_pool(p->context);
             in->call.step = &lane->step;
+            in->call.invalid = &p->invalid;
             for (int j = 0; j < n->inputs + n->outputs; j++) {
                 int          v = j < n->inputs ? n->in[j] : n->out[j - n->inputs];
                 lk__operand *o = j < n->inputs ? &in->call.in[j] : &in->call.out[j - n->inputs];
@@ -309,21 +310,6 @@ const void *lk_program_output(const lk_program *p, int i)
     lk__place place = t->places[t->outputs[i]];
     if (place.region == LK__IN_INPUT) return p->lanes[0].inputs[place.offset];
     return lk__program_resolve(p, p->lanes[0].arena, p->gradients, place);
-}
-
-const void *lk_program_gradient(const lk_program *p, const char *parameter)
-{
-    const lk_graph *g = p->plan->graph;
-    for (size_t i = 0; i < g->states_count && p->plan->trains; i++) {
-        const lk__state *s = &g->states[i];
-        bool             found = strcmp(s->name, parameter) == 0;
-        for (size_t j = 0; j < s->aliases_count && !found; j++) found = strcmp(s->aliases[j], parameter) == 0;
-        if (!found) continue;
-        int gradient = p->plan->train.gradients[i];
-        return gradient < 0 ? NULL
-                            : lk__program_resolve(p, p->lanes[0].arena, p->gradients, p->plan->train.places[gradient]);
-    }
-    return NULL;
 }
 
 /* Profiles are of the first lane. */

@@ -45,12 +45,15 @@ typedef struct lk__sums {
 
 /* What a rank says of itself in the step's own small exchange. */
 typedef struct lk__word {
-    double waited; /* seconds, for other ranks in the collectives of this step */
-    double wish;   /* lk__program_say */
-    double data;   /* seconds until its batch was there */
+    double waited;  /* seconds, for other ranks in the collectives of this step */
+    double wish;    /* lk__program_say */
+    double data;    /* seconds until its batch was there */
+    double invalid; /* 1: an id of its samples is out of range */
 } lk__word;
 
-typedef struct lk__exchange lk__exchange; /* sync.c: buffers and works; NULL where one rank is alone */
+typedef struct lk__exchange lk__exchange; /* exchange.c: buffers and works */
+
+enum { LK__VERIFY_LINE = 320 }; /* bytes of a line that ranks compare or share */
 
 struct lk_program {
     lk_context  *context;
@@ -70,15 +73,22 @@ struct lk_program {
     char        *trace_names;
     size_t       trace_names_bytes;
 
-    int           pending; /* backward runs since the last update */
-    bool          no_sync, synced;
-    size_t        sent;  /* buckets of this update that are on their way or there */
-    int           shard; /* of this rank, from 0: the one that runs */
-    lk__sums     *sums;  /* by shard of this rank */
-    lk__exchange *exchange;
-    double        wish, data;
-    char         *shard_memory; /* of wide shards: their calls, and sums that `sync` reads */
-    size_t        shard_bytes;
+    bool           ready;       /* LK_FORWARD has run, and LK_BACKWARD may */
+    bool           overwritten; /* … but for a LK_EVALUATE in between */
+    int            pending;     /* backward runs since the last update; written gradients count as one */
+    bool           no_sync, synced;
+    bool           has_gradients; /* some were made or written since the program was created */
+    double         weight;        /* once synced: what the update divides by */
+    size_t         sent;          /* buckets of this update that are on their way or there */
+    int            shard;         /* of this rank, from 0: the one that runs */
+    lk__sums      *sums;          /* by shard of this rank */
+    lk__exchange  *exchange;
+    double         wish, data;
+    lk__invalid_id invalid;                  /* of the section that runs */
+    bool  invalid_forward, invalid_backward; /* with other ranks: in the latest forward; in one whose gradients count */
+    char  invalid_text[LK__VERIFY_LINE];     /* with other ranks: what LK_SYNC will say; "" when all ids are in range */
+    char *shard_memory;                      /* of wide shards: their calls, and sums that `sync` reads */
+    size_t shard_bytes;
 };
 
 static inline int lk__shards_here(const lk_program *p)
@@ -127,13 +137,22 @@ lk_status lk__exchange_finish(lk_program *program);
 lk_status lk__exchange_numbers(lk_program *program, const double *mine, int numbers, double *out);
 
 /* ---- verify.c: what ranks compare ---- */
-enum { LK__VERIFY_LINE = 320 };
 /* The first rank whose word is not rank 0's, to all; -1: all are. */
 lk_status lk__find_different(lk_context *context, lk_comm *comm, uint64_t mine, int *different);
 /* Fails everywhere, with that rank's version of a line beside rank 0's. */
 lk_status lk__tell_difference(lk_context *context, lk_comm *comm, const char *mine, int different, const char *what);
-lk_status lk__verify_plans(lk_program *program);                /* the lines of what they will run */
+lk_status lk__verify_plans(lk_program *program);      /* the lines of what they will run */
 lk_status lk__broadcast_buffers(lk_program *program); /* the buffers alone */
+
+/* ---- ids.c: labels and token ids out of range ---- */
+/* After a forward section: fails if one was found; in training with other ranks, leaves that to lk__share_ids. */
+lk_status lk__check_ids(lk_program *program, const lk__timeline *timeline);
+lk_status lk__share_ids(
+    lk_program *program); /* once the words of all ranks are here: fails on all if one rank found any */
+void lk__drop_gradients(lk_program *program);
+
+/* ---- gradient.c ---- */
+void lk__scale_gradients(lk_program *program, double factor); /* all of them */
 
 /* ---- traced.c ---- */
 enum { LK__TRACK_STEPS, LK__TRACK_COMPUTE, LK__TRACK_COLLECTIVES };

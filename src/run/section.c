@@ -145,11 +145,17 @@ static lk_status run_lanes(lk_program *p, lk_section section)
     return status;
 }
 
+#define STEP_ORDER "the order of a step is LK_FORWARD, LK_BACKWARD, LK_UPDATE"
+
 /* Metrics of a micro-batch count when its gradients do. */
 static lk_status run_backward(lk_program *p)
 {
     const lk_plan *plan = p->plan;
     bool           adds = plan->parallel.shards || plan->sets > 1;
+    if (!p->ready)
+        return lk__fail(p->context, LK_EINVAL, "LK_BACKWARD %s; " STEP_ORDER,
+                        p->overwritten ? "after LK_EVALUATE, which has overwritten what it reads"
+                                       : "without a LK_FORWARD that it belongs to");
     if (!adds && p->no_sync)
         return lk__fail(
             p->context, LK_EINVAL,
@@ -165,8 +171,11 @@ static lk_status run_backward(lk_program *p)
     if (p->synced || (!adds && p->pending)) { /* gradients that nobody took: these replace them */
         p->pending = 0;
         p->synced = false;
+        p->invalid_backward = false;
+        if (!p->invalid_forward) p->invalid_text[0] = 0;
     }
     p->sent = 0;
+    p->ready = false; /* gradients take the place of activations */
     lk_status status = run_lanes(p, LK_BACKWARD);
     if (status < 0) return status;
     for (int i = 0; i < plan->lanes && !plan->parallel.wide; i++) {
@@ -177,6 +186,8 @@ static lk_status run_backward(lk_program *p)
     }
     if (p->no_sync) p->sent = 0;
     p->pending++;
+    p->has_gradients = true;
+    p->invalid_backward |= p->invalid_forward;
     return LK_OK;
 }
 
@@ -188,27 +199,40 @@ static lk_status run_sync(lk_program *p)
     if (p->pending == 0)
         return lk__fail(p->context, LK_EINVAL, "there are no gradients to synchronise: run LK_BACKWARD first");
     lk_status status = lk__exchange_finish(p);
-    if (status < 0) return status;
+    if (status < 0 || (status = lk__share_ids(p)) < 0) return status;
     double all[3];
     status = lk__exchange_numbers(p, (const double *)p->sums, 3, all);
     if (status < 0) return status;
     if (t->weight < 0) all[1] = 1;
     set_metrics(p, (lk__sums){all[0], all[1], all[2]});
-    if (t->weight >= 0)
-        *(double *)lk__program_resolve(p, p->lanes[0].arena, p->gradients, t->places[t->weight]) = all[1];
+    p->weight = all[1];
     p->synced = true;
     return LK_OK;
 }
 
+/* The weight lies among the activations, which other sections may have used since LK_SYNC. A loss without one is divided here. */
+static void set_weight(lk_program *p)
+{
+    const lk__timeline *t = &p->plan->train;
+    if (t->weight >= 0)
+        *(double *)lk__program_resolve(p, p->lanes[0].arena, p->gradients, t->places[t->weight]) = p->weight;
+    else if (p->weight != 1)
+        lk__scale_gradients(p, 1 / p->weight);
+}
+
 static lk_status run_update(lk_program *p)
 {
-    lk_status status = p->pending && !p->synced ? run_sync(p) : LK_OK;
-    if (status >= 0) status = run_lanes(p, LK_UPDATE);
+    if (p->pending == 0)
+        return lk__fail(p->context, LK_EINVAL,
+                        "LK_UPDATE without gradients; " STEP_ORDER ", or gradients of your own with "
+                        "lk_program_gradient_write before LK_UPDATE");
+    lk_status status = p->synced ? LK_OK : run_sync(p);
     if (status < 0) return status;
+    set_weight(p);
+    if ((status = run_lanes(p, LK_UPDATE)) < 0) return status;
     p->metrics.grad_norm = lk__program_number(p, &p->plan->train, p->plan->train.norm, 0);
-    p->pending = 0;
-    p->sent = 0;
-    p->synced = false;
+    p->ready = false;
+    lk__drop_gradients(p);
     return LK_OK;
 }
 
@@ -219,18 +243,29 @@ static lk_status run_evaluate(lk_program *p)
         lk_status status = patch(p, &p->lanes[0], l, p->gradients);
         if (status < 0) return status;
     }
+    p->overwritten |= p->ready;
+    p->ready = p->invalid.found = false;
     for (size_t i = l->begin[LK_EVALUATE]; i < l->end[LK_EVALUATE]; i++) run_one(p, &l->instructions[i]);
     set_metrics(p, lk__lane_sums(p, &p->lanes[0], l->timeline));
+    return lk__check_ids(p, l->timeline);
+}
+
+static lk_status run_forward(lk_program *p)
+{
+    p->ready = p->overwritten = p->invalid.found = p->invalid_forward = false;
+    if (!p->invalid_backward) p->invalid_text[0] = 0; /* of a forward that no backward followed */
+    lk_status status = run_lanes(p, LK_FORWARD);
+    if (status < 0) return status;
+    set_metrics(p, lk__lane_sums(p, &p->lanes[0], &p->plan->train));
+    if ((status = lk__check_ids(p, &p->plan->train)) < 0) return status;
+    p->ready = true;
     return LK_OK;
 }
 
 lk_status lk__section_run(lk_program *p, lk_section section)
 {
-    lk_status status = LK_OK;
     switch (section) {
-    case LK_FORWARD:
-        if ((status = run_lanes(p, LK_FORWARD)) >= 0) set_metrics(p, lk__lane_sums(p, &p->lanes[0], &p->plan->train));
-        return status;
+    case LK_FORWARD: return run_forward(p);
     case LK_BACKWARD: return run_backward(p);
     case LK_SYNC: return run_sync(p);
     case LK_UPDATE: return run_update(p);

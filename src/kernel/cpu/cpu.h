@@ -55,6 +55,19 @@ static inline int64_t tiles_of(int64_t n, int64_t grain) { return (n + grain - 1
 static inline int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
 static inline int64_t max64(int64_t a, int64_t b) { return a > b ? a : b; }
 
+/* Ids out of range: tiles keep the smallest position in *first, which starts at INT64_MAX; after all tiles the kernel reports it. */
+static inline void keep_first(int64_t *first, int64_t position)
+{
+    int64_t seen = __atomic_load_n(first, __ATOMIC_RELAXED);
+    while (position < seen &&
+           !__atomic_compare_exchange_n(first, &seen, position, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {}
+}
+static inline void report_invalid(const lk__call *call, lk__op op, const int32_t *ids, int64_t first, int64_t limit)
+{
+    if (first == INT64_MAX || !call->invalid || call->invalid->found) return;
+    *call->invalid = (lk__invalid_id){.found = true, .op = op, .at = ids + first, .value = ids[first], .limit = limit};
+}
+
 /* Declared for the table: every op has run and, if it needs scratch, a workspace function. */
 #define DECLARE_KERNEL(name)                                        \
     void   KERNEL(name)(const lk__call *call);                      \

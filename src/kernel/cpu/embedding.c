@@ -1,5 +1,5 @@
 /* embedding.c - rows of a table by id, and the gradient of the table. A row of the gradient belongs to one tile, which
- * adds in the order of the ids. An id that is not in the table gives NaN, for the caller to see. */
+ * adds in the order of the ids. An id that is not in the table gives zeros, which spread no NaN into statistics, and is reported. */
 #include "kernel/cpu/lanes.h"
 
 typedef struct lookup {
@@ -7,6 +7,7 @@ typedef struct lookup {
     const REAL    *from; /* the table, or dy */
     REAL          *to;
     int64_t        count, rows, columns, tiles;
+    int64_t       *invalid; /* position of the first id out of range */
 } lookup;
 
 static void embedding_tile(void *argument, int64_t tile, int worker)
@@ -17,21 +18,25 @@ static void embedding_tile(void *argument, int64_t tile, int worker)
     for (int64_t i = tile_begin(e->count, e->tiles, tile); i < end; i++) {
         REAL   *y = e->to + i * e->columns;
         int64_t id = e->ids[i];
-        if (id >= 0 && id < e->rows)
+        if (id >= 0 && id < e->rows) {
             memcpy(y, e->from + id * e->columns, (size_t)e->columns * sizeof *y);
-        else
-            for (int64_t c = 0; c < e->columns; c++) y[c] = NAN;
+        } else {
+            memset(y, 0, (size_t)e->columns * sizeof *y);
+            keep_first(e->invalid, i);
+        }
     }
 }
 
 void KERNEL(embedding)(const lk__call *call)
 {
-    lookup e = {.ids = call->in[0].data, .from = call->in[1].data, .to = call->out[0].data};
+    int64_t invalid = INT64_MAX;
+    lookup  e = {.ids = call->in[0].data, .from = call->in[1].data, .to = call->out[0].data, .invalid = &invalid};
     e.count = lk__elements(&call->in[0]);
     e.rows = call->in[1].dims[0];
     e.columns = call->in[1].dims[1];
     e.tiles = tile_count(e.count, e.columns, 0);
     if (e.columns > 0) lk__pool_run(call->pool, e.tiles, embedding_tile, &e);
+    report_invalid(call, LK__OP_embedding, e.ids, invalid, e.rows);
 }
 
 static void embedding_grad_tile(void *argument, int64_t tile, int worker)

@@ -10,6 +10,7 @@ typedef struct entropy {
     int64_t        rows, classes, ignore, tiles;
     double         smoothing, dloss;
     double (*partial)[3]; /* sum, weight, correct */
+    int64_t *invalid;     /* row of the first label out of range */
 } entropy;
 
 static entropy describe(const lk__call *call)
@@ -70,7 +71,9 @@ static void entropy_tile(void *argument, int64_t tile, int worker)
         bool    correct;
         if (label == e->ignore || label < 0 || label >= e->classes) {
             if (probs) memset(probs, 0, (size_t)e->classes * sizeof *probs);
-            if (label != e->ignore) sum = (double)NAN;
+            if (label == e->ignore) continue;
+            sum = (double)NAN;
+            keep_first(e->invalid, row);
             continue;
         }
         sum += w * row_loss(e, e->logits + row * e->classes, label, probs, &correct);
@@ -93,6 +96,8 @@ void KERNEL(cross_entropy)(const lk__call *call)
 {
     entropy e = describe(call);
     double  total[3] = {0};
+    int64_t invalid = INT64_MAX;
+    e.invalid = &invalid;
     e.logits = call->in[0].data;
     e.probs = output(call, 3);
     lk__pool_run(call->pool, e.tiles, entropy_tile, &e);
@@ -100,6 +105,7 @@ void KERNEL(cross_entropy)(const lk__call *call)
         for (int k = 0; k < 3; k++) total[k] += e.partial[tile][k];
     for (int k = 0; k < 3; k++)
         if (output(call, k)) *(double *)output(call, k) = total[k];
+    report_invalid(call, LK__OP_cross_entropy, e.labels, invalid, e.classes);
 }
 
 static void entropy_grad_tile(void *argument, int64_t tile, int worker)

@@ -1,0 +1,147 @@
+/* gradient.c - gradients by name, for programs that reduce or change them by their own means: copied out and in, never by pointer, so
+ * that it does not matter where they live. They are row-major, as the parameters are: the plan's layout pass sees to it. */
+#include "run/program.h"
+
+#include <math.h>
+#include <string.h>
+
+/* The state of that name, or -1; second names of tied weights count. */
+static int find_state(const lk_program *p, const char *name)
+{
+    const lk_graph *g = p->plan->graph;
+    for (size_t i = 0; i < g->states_count; i++) {
+        const lk__state *s = &g->states[i];
+        bool             found = strcmp(s->name, name) == 0;
+        for (size_t j = 0; j < s->aliases_count && !found; j++) found = strcmp(s->aliases[j], name) == 0;
+        if (found) return (int)i;
+    }
+    return -1;
+}
+
+const void *lk_program_gradient(const lk_program *p, const char *parameter)
+{
+    int state = p->plan->trains ? find_state(p, parameter) : -1;
+    if (state < 0 || !p->plan->states[state].trained) return NULL;
+    return lk__gradient_set(p, 0) + p->plan->states[state].gradient_offset;
+}
+
+/* Afterwards the first set holds whole gradients, of this rank or of all ranks, and nobody else works on it. */
+static lk_status settle_gradients(lk_program *p)
+{
+    if (!p->plan->trains)
+        return lk__fail(p->context, LK_EINVAL, "this program was planned without an optimizer: it has no gradients");
+    if (p->pending == 0 || p->synced) return LK_OK;
+    if (!p->comm) return lk__section_run(p, LK_SYNC); /* no other rank takes part */
+    if (p->sent == 0 && !p->plan->parallel.shards) return LK_OK;
+    return lk__fail(p->context, LK_EINVAL,
+                    "the gradients are on their way to the other ranks: run LK_SYNC first, or keep them here with "
+                    "lk_no_sync before LK_BACKWARD");
+}
+
+static lk_status locate_gradient(const lk_program *p, const char *parameter, char **gradient, size_t *bytes)
+{
+    int state = find_state(p, parameter);
+    *gradient = NULL;
+    *bytes = 0;
+    if (state < 0) return lk__fail(p->context, LK_ENOENT, "the model has no parameter \"%s\"", parameter);
+    if (!p->plan->states[state].trained)
+        return lk__fail(p->context, LK_ENOENT, "\"%s\" has no gradient: it is frozen, or a buffer", parameter);
+    *gradient = lk__gradient_set(p, 0) + p->plan->states[state].gradient_offset;
+    *bytes = p->plan->states[state].bytes;
+    return LK_OK;
+}
+
+static lk_status check_bytes(const lk_program *p, const char *parameter, size_t bytes, size_t given)
+{
+    const lk_graph *g = p->plan->graph;
+    char            shape[128];
+    if (bytes == given) return LK_OK;
+    lk__shape_text(&g->values[g->states[find_state(p, parameter)].value].shape, shape, sizeof shape);
+    return lk__fail(p->context, LK_EINVAL, "the gradient of \"%s\", %s in %s, has %zu bytes, not %zu", parameter, shape,
+                    lk_dtype_name(g->real), bytes, given);
+}
+
+lk_status lk_program_gradient_read(lk_program *p, const char *parameter, void *data, size_t bytes)
+{
+    char     *gradient;
+    size_t    size;
+    lk_status status = settle_gradients(p);
+    if (status < 0 || (status = locate_gradient(p, parameter, &gradient, &size)) < 0 ||
+        (status = check_bytes(p, parameter, size, bytes)) < 0)
+        return status;
+    if (!p->has_gradients)
+        return lk__fail(p->context, LK_EINVAL, "there are no gradients yet: run LK_FORWARD and LK_BACKWARD first");
+    memcpy(data, gradient, bytes);
+    return LK_OK;
+}
+
+/* One of the kernels that have a single operand and a factor, over gradients as they lie. */
+static void run_over_gradients(const lk_program *p, lk__op op, double factor, void *data, size_t bytes)
+{
+    lk_dtype    real = p->plan->graph->real;
+    lk__attrs   attrs = {.scale = factor};
+    lk__operand all = {.data = data, .dtype = real, .rank = 1, .dims = {(int64_t)(bytes / lk_dtype_size(real))}};
+    lk__call    call = {.attrs = &attrs, .pool = lk__context_pool(p->context), .step = &p->lanes[0].step, .outputs = 1};
+    call.out[0] = all;
+    if (op == LK__OP_scale) call.in[call.inputs++] = all;
+    lk__cpu_kernels(real, lk_context_isa(p->context))[op].run(&call);
+}
+
+void lk__scale_gradients(lk_program *p, double factor)
+{
+    run_over_gradients(p, LK__OP_scale, factor, lk__gradient_set(p, 0), p->plan->gradient_bytes);
+}
+
+lk_status lk_program_gradient_write(lk_program *p, const char *parameter, const void *data, size_t bytes)
+{
+    char     *gradient;
+    size_t    size;
+    lk_status status = settle_gradients(p);
+    if (status < 0 || (status = locate_gradient(p, parameter, &gradient, &size)) < 0 ||
+        (status = check_bytes(p, parameter, size, bytes)) < 0)
+        return status;
+    if (p->pending == 0) { /* no backward has run: what is written counts as one, and the rest is zero */
+        run_over_gradients(p, LK__OP_fill, 0, lk__gradient_set(p, 0), p->plan->gradient_bytes);
+        p->pending = 1;
+        p->synced = p->has_gradients = true;
+        p->weight = 1;
+    }
+    memcpy(gradient, data, bytes);
+    return LK_OK;
+}
+
+static lk_status check_pending(const lk_program *p)
+{
+    if (p->pending) return LK_OK;
+    return lk__fail(
+        p->context, LK_EINVAL,
+        "there are no gradients for the next LK_UPDATE: run LK_FORWARD and LK_BACKWARD, or write them, first");
+}
+
+lk_status lk_program_gradient_scale(lk_program *p, const char *parameter, double factor)
+{
+    char     *gradient;
+    size_t    size;
+    lk_status status = settle_gradients(p);
+    if (status < 0 || (status = check_pending(p)) < 0) return status;
+    if (!isfinite(factor)) return lk__fail(p->context, LK_EINVAL, "gradients cannot be scaled by %g", factor);
+    if (!parameter) {
+        lk__scale_gradients(p, factor);
+        return LK_OK;
+    }
+    if ((status = locate_gradient(p, parameter, &gradient, &size)) < 0) return status;
+    run_over_gradients(p, LK__OP_scale, factor, gradient, size);
+    return LK_OK;
+}
+
+lk_status lk_program_gradient_weight(lk_program *p, double weight)
+{
+    lk_status status = settle_gradients(p);
+    if (status < 0 || (status = check_pending(p)) < 0) return status;
+    if (!p->synced)
+        return lk__fail(p->context, LK_EINVAL, "LK_SYNC would add up the weights of all ranks: run it first");
+    if (!(weight > 0) || !isfinite(weight))
+        return lk__fail(p->context, LK_EINVAL, "gradients are divided by a weight above 0, not by %g", weight);
+    p->weight = weight;
+    return LK_OK;
+}

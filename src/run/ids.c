@@ -1,0 +1,100 @@
+/* ids.c - labels and token ids out of range. Kernels report the first of a run; here it becomes a sentence that names input, row, sample
+ * and value. Alone, the section fails at once. With other ranks, a rank that left in the midst of a step would keep them waiting, so
+ * the sentence travels with LK_SYNC and all ranks fail together. */
+#include "run/program.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
+/* Where the ids of an operation come from: an input, since no operation computes integers. -1: not of this node. */
+static int ids_input(const lk__timeline *t, const lk__node *n)
+{
+    int v = n->in[n->op == LK__OP_embedding ? 0 : 1];
+    return v >= 0 && t->places[v].region == LK__IN_INPUT ? (int)t->places[v].offset : -1;
+}
+
+/* Elements of an input for each of its rows, and how many the caller bound. */
+static int64_t row_elements(const lk__shape *s) { return s->rank ? lk__shape_elements(s) / s->dims[0] : 1; }
+
+static int64_t bound_elements(const lk_program *p, const lk__shape *s)
+{
+    return s->count_axis < 0 ? lk__shape_elements(s) : p->step.count * s->count_unit * row_elements(s);
+}
+
+/* The node that reported, and the position of the id in its input. */
+static const lk__node *find_reporter(const lk_program *p, const lk__timeline *t, int *input, int64_t *position)
+{
+    for (size_t i = 0; i < t->order_count; i++) {
+        const lk__node *n = &t->graph->nodes[t->order[i]];
+        if (n->op != p->invalid.op || (*input = ids_input(t, n)) < 0) continue;
+        intptr_t offset = (intptr_t)p->invalid.at - (intptr_t)p->bound[*input];
+        *position = offset / (intptr_t)sizeof(int32_t);
+        if (offset >= 0 && *position < bound_elements(p, &p->plan->graph->values[*input].shape)) return n;
+    }
+    return NULL;
+}
+
+static void describe_invalid(const lk_program *p, const lk__timeline *t, char *text, size_t bytes)
+{
+    const lk__invalid_id *id = &p->invalid;
+    bool                  label = id->op == LK__OP_cross_entropy;
+    int                   input;
+    int64_t               position;
+    char                  where[256] = "", ignored[64] = "";
+    const lk__node       *n = find_reporter(p, t, &input, &position);
+    if (n) {
+        const lk__value *v = &p->plan->graph->values[input];
+        int64_t          each = row_elements(&v->shape), row = position / each;
+        size_t           used =
+            (size_t)snprintf(where, sizeof where, "input \"%.100s\", row %" PRId64 " of the batch", v->name, row);
+        if (each > 1)
+            used += (size_t)snprintf(where + used, sizeof where - used, ", position %" PRId64, position % each);
+        if (p->step.sample_ids && v->shape.count_axis == 0 && row < p->step.count)
+            used +=
+                (size_t)snprintf(where + used, sizeof where - used, " (sample %" PRId64 ")", p->step.sample_ids[row]);
+        snprintf(where + used, sizeof where - used, ": ");
+        if (label) snprintf(ignored, sizeof ignored, "; %" PRId64 " is ignored", n->attrs.ignore_index);
+    }
+    snprintf(text, bytes, "%s%s %" PRId32 " is out of range: %s %" PRId64 " %s, 0 to %" PRId64 "%s", where,
+             label ? "label" : "id", id->value, label ? "the loss has" : "the embedding has", id->limit,
+             label ? "classes" : "rows", id->limit - 1, ignored);
+}
+
+void lk__drop_gradients(lk_program *p)
+{
+    p->pending = 0;
+    p->sent = 0;
+    p->synced = false;
+    p->invalid_text[0] = 0;
+    p->invalid_forward = p->invalid_backward = false;
+}
+
+lk_status lk__check_ids(lk_program *p, const lk__timeline *t)
+{
+    char text[sizeof p->invalid_text];
+    if (!p->invalid.found) return LK_OK;
+    p->invalid.found = false;
+    describe_invalid(p, t, text, sizeof text);
+    if (t == &p->plan->evaluate) return lk__fail(p->context, LK_EINVAL, "%s", text);
+    if (!p->comm) {
+        lk__drop_gradients(p);
+        return lk__fail(p->context, LK_EINVAL, "%s. The step was not taken", text);
+    }
+    p->invalid_forward = true;
+    if (!p->invalid_text[0]) snprintf(p->invalid_text, sizeof p->invalid_text, "%s", text);
+    return LK_OK;
+}
+
+lk_status lk__share_ids(lk_program *p)
+{
+    char text[sizeof p->invalid_text] = "";
+    int  rank = 0, world = p->plan->parallel.world;
+    while (rank < world && lk__program_word(p, rank).invalid == 0) rank++;
+    if (rank == world) return LK_OK;
+    snprintf(text, sizeof text, "%s", p->invalid_text);
+    lk__drop_gradients(p);
+    lk_status status = lk_comm_broadcast(p->comm, text, sizeof text, LK_U8, rank, NULL);
+    if (status < 0) return status;
+    text[sizeof text - 1] = 0;
+    return lk__fail(p->context, LK_EINVAL, "rank %d: %s. The step was not taken", rank, text);
+}
