@@ -57,6 +57,18 @@ done
 if "$examples/ddp_mlp" 2 no/such/directory/file > out.txt 2>&1; then fail "saved into nowhere"; fi
 grep -q 'rank 0: .*no/such/directory' out.txt || fail "unexplained: $(cat out.txt)"
 
+# Gradients that the program itself reduces train as the built-in ones do, averaged or summed, at any number of ranks.
+"$examples/ddp_by_hand" 1 built-in > by-hand-1.txt
+for ranks in 1 2 3; do
+    for way in average sum built-in; do
+        "$examples/ddp_by_hand" $ranks $way > by-hand.txt || fail "ddp_by_hand, $ranks ranks, $way: $(cat by-hand.txt)"
+        grep -q 'of all ranks are the same' by-hand.txt || fail "ranks part: $(cat by-hand.txt)"
+        for epoch in 1 2 3; do
+            close "$(number "epoch $epoch: loss" by-hand-1.txt)" "$(number "epoch $epoch: loss" by-hand.txt)" || fail "epoch $epoch, $ranks ranks, $way: $(cat by-hand-1.txt by-hand.txt)"
+        done
+    done
+done
+
 # What concepts prints, looked at once more from outside: lists, sums and hashes.
 for ranks in 2 3; do
     "$examples/concepts" $ranks > concepts.txt || fail "concepts $ranks: $(cat concepts.txt)"
