@@ -351,6 +351,114 @@ static void shapes_that_do_not_fit_are_named_with_file_and_line(void)
     WRONG(lk_add(x, ((lk_tensor){r.graph, 1000})), "not a tensor of this graph");
 }
 
+/* A call on nothing but empty tensors has no graph that keeps its error: its result is empty, and knows the line. */
+#define EMPTY(call)                                                                            \
+    do {                                                                                       \
+        lk_tensor y = (call);                                                                  \
+        CHECK(!y.graph && y.id == -__LINE__, "line %d: %p %d", __LINE__, (void *)y.graph, y.id); \
+    } while (0)
+
+static void every_call_takes_an_empty_tensor_and_gives_one(void)
+{
+    const lk_tensor        e = {0}, both[] = {e, e};
+    const int64_t          dims[] = {2, 3};
+    const int              axes[] = {1, 0};
+    const lk_model_options options = {0};
+    CHECK(lk_tensor_rank(e) == 0 && lk_tensor_dim(e, 0) == 0 && lk_tensor_dim(e, -1) == 0);
+    CHECK(lk_tensor_dtype(e) == LK_F32 && lk_graph_dtype(e.graph) == LK_F32 && !lk_graph_context(e.graph));
+    CHECK(lk_graph_status(e.graph) == LK_EINVAL && *lk_graph_error(e.graph));
+    lk_plan       *plan;
+    lk_plan_config config = LK_PLAN_CONFIG_INIT;
+    CHECK(lk_plan_create(e.graph, &config, &plan) == LK_EINVAL && !plan);
+    EMPTY(lk_input(e.graph, "x", LK_F32, 2, dims));
+    EMPTY(lk_parameter(e.graph, "w", 2, dims));
+    EMPTY(lk_buffer(e.graph, "b", LK_F32, 2, dims, 0));
+    lk_tie(e, "second");
+    lk_block_begin(e, "block");
+    lk_block_end(e);
+    EMPTY(lk_add(e, e));
+    EMPTY(lk_sub(e, e));
+    EMPTY(lk_mul(e, e));
+    EMPTY(lk_div(e, e));
+    EMPTY(lk_scale(e, 2));
+    EMPTY(lk_relu(e));
+    EMPTY(lk_silu(e));
+    EMPTY(lk_sigmoid(e));
+    EMPTY(lk_tanh(e));
+    EMPTY(lk_gelu(e));
+    EMPTY(lk_dropout(e, 0.5));
+    EMPTY(lk_softmax(e, -1));
+    EMPTY(lk_log_softmax(e, 0));
+    EMPTY(lk_sum(e));
+    EMPTY(lk_mean(e, .axes = axes, .axes_count = 2));
+    EMPTY(lk_reshape(e, 2, dims));
+    EMPTY(lk_flatten(e));
+    EMPTY(lk_transpose(e, 0, 1));
+    EMPTY(lk_permute(e, axes));
+    EMPTY(lk_slice(e, 0, 0, 1));
+    EMPTY(lk_concat(both, 2, 0));
+    EMPTY(lk_concat(both, 0, 0));
+    EMPTY(lk_matmul(e, e));
+    EMPTY(lk_f_linear(e, e, e));
+    EMPTY(lk_f_conv2d(e, e, e));
+    EMPTY(lk_max_pool2d(e, 2));
+    EMPTY(lk_avg_pool2d(e, 2));
+    EMPTY(lk_global_avg_pool2d(e));
+    EMPTY(lk_f_layer_norm(e, e, e));
+    EMPTY(lk_f_rms_norm(e, e));
+    EMPTY(lk_f_batch_norm(e, e, e, e, e, e));
+    EMPTY(lk_f_embedding(e, e));
+    EMPTY(lk_cross_entropy(e, e));
+    EMPTY(lk_mse(e, e));
+    EMPTY(lk_conv2d(e, "conv", 3, 3));
+    EMPTY(lk_linear(e, "fc", 3));
+    EMPTY(lk_embedding(e, "words", 3, 3));
+    EMPTY(lk_layer_norm(e, "norm"));
+    EMPTY(lk_rms_norm(e, "norm"));
+    EMPTY(lk_batch_norm(e, "norm"));
+    for (const char *const *name = lk_model_names(); *name; name++)
+        CHECK(!lk_model_find(*name)(e, options).graph, "%s", *name);
+}
+
+static void an_empty_tensor_among_others_is_named(void)
+{
+    const lk_tensor e = {0};
+    WRONG(lk_add(e, x), "missing");
+    WRONG(lk_matmul(x, e), "missing");
+    WRONG(lk_mse(x, e), "missing");
+    WRONG(lk_concat(((lk_tensor[]){x, e}), 2, 0), "argument 2 is missing");
+    WRONG(lk_concat(((lk_tensor[]){e, x}), 2, 0), "first argument is missing");
+    WRONG(lk_f_linear(x, e, e), "linear: its weight is missing");
+    WRONG(lk_f_conv2d(image, e, e), "conv2d: its weight is missing");
+    WRONG(lk_f_linear(e, v, e), "missing");
+    WRONG(lk_f_layer_norm(e, v, e), "missing");
+    WRONG(lk_f_rms_norm(e, v), "missing");
+    WRONG(lk_f_batch_norm(image, e, e, e, e, e), "running_mean");
+    WRONG(lk_f_embedding(ids, e), "embedding: needs ids and a table");
+    WRONG(lk_cross_entropy(e, ids), "cross_entropy: needs logits");
+    WRONG(lk_cross_entropy(x, e), "cross_entropy: needs logits");
+    WRONG(lk_relu(((lk_tensor){x.graph, 99})), "argument 1 is not a tensor of this graph");
+    WRONG(lk_tie(((lk_tensor){x.graph, 99}), "second"), "needs a parameter");
+
+    rig       r = rig_open(LK_F32, 1);
+    lk_tensor x = lk_input(r.graph, "x", LK_F32, 2, ((int64_t[]){2, 3})), lost = {0};
+    CHECK(lk_tensor_rank((lk_tensor){r.graph, 99}) == 0 && lk_tensor_dim((lk_tensor){r.graph, -1}, 0) == 0);
+    lost = lk_relu(lost);
+    int            line = __LINE__ - 1;
+    char           words[64];
+    lk_plan_config config = LK_PLAN_CONFIG_INIT;
+    config.loss = lk_sum(lk_linear(lost, "fc", 3));
+    snprintf(words, sizeof words, "empty tensor: line %d ", line);
+    CHECK(lk_plan_create(r.graph, &config, &r.plan) == LK_EINVAL && strstr(lk_context_error(r.context), words), "%s",
+          lk_context_error(r.context));
+    config.loss = x;
+    config.outputs = &lost;
+    config.outputs_count = 1;
+    CHECK(lk_plan_create(r.graph, &config, &r.plan) == LK_EINVAL &&
+          strstr(lk_context_error(r.context), "output 0 is an empty tensor"));
+    rig_close(&r);
+}
+
 static void a_program_refuses_what_cannot_be_run(void)
 {
     data           d;
@@ -425,6 +533,8 @@ int main(void)
     RUN(a_failing_allocation_gives_enomem_and_loses_nothing);
     RUN(a_store_can_be_planned_anew);
     RUN(shapes_that_do_not_fit_are_named_with_file_and_line);
+    RUN(every_call_takes_an_empty_tensor_and_gives_one);
+    RUN(an_empty_tensor_among_others_is_named);
     RUN(a_program_refuses_what_cannot_be_run);
     RUN(a_plan_refuses_settings_out_of_range);
     return check_result();

@@ -191,6 +191,63 @@ static void weights_that_overflowed_are_not_saved(void)
     stop(&b);
 }
 
+static lk_tensor returns_nothing(lk_tensor x)
+{
+    (void)lk_relu(x);
+    return (lk_tensor){0};
+}
+
+enum { EMPTY_LINE = __LINE__ + 3 };
+static lk_tensor loses_its_tensor(lk_tensor x)
+{
+    lk_tensor y = lk_relu(returns_nothing(x));
+    return lk_linear(lk_flatten(y), "fc", 10);
+}
+
+static lk_graph *another_graph;
+static lk_tensor returns_another(lk_tensor x)
+{
+    (void)x;
+    return lk_input(another_graph, "x", LK_F32, 2, ((int64_t[]){16, 10}));
+}
+
+enum { SHAPE_LINE = __LINE__ + 3 };
+static lk_tensor returns_three_axes(lk_tensor x)
+{
+    return lk_reshape(lk_linear(lk_flatten(x), "fc", 6), 3, ((int64_t[]){-1, 2, 3}));
+}
+
+static lk_tensor returns_too_few(lk_tensor x) { return lk_linear(lk_flatten(x), "fc", 9); }
+
+static void a_model_without_logits_is_told_what_is_wanted(void)
+{
+    char line[160], place[96];
+    snprintf(line, sizeof line,
+             "returned no tensor: it must return logits (N, 10); the first call on an empty tensor is on line %d",
+             EMPTY_LINE);
+    snprintf(place, sizeof place, "test_trainer.c:%d: the model returns (16*, 2, 3); ", SHAPE_LINE);
+    const struct {
+        lk_tensor (*model)(lk_tensor x);
+        lk_status   status;
+        const char *words;
+    } cases[] = {{returns_nothing, LK_EINVAL, "returned no tensor"},
+                 {loses_its_tensor, LK_EINVAL, line},
+                 {returns_another, LK_EINVAL, "not of the graph of its input"},
+                 {returns_three_axes, LK_EMISMATCH, place},
+                 {returns_three_axes, LK_EMISMATCH, "need logits (N, classes) with at least 10 classes"},
+                 {returns_too_few, LK_EMISMATCH, "returns (16*, 9)"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        bench b;
+        start(&b, 1, NULL);
+        b.config.model = cases[i].model;
+        REQUIRE(lk_graph_create(b.context, LK_F32, &another_graph) == LK_OK);
+        train(&b, 1, cases[i].status);
+        CHECK(strstr(lk_context_error(b.context), cases[i].words), "%s", lk_context_error(b.context));
+        lk_graph_free(another_graph);
+        stop(&b);
+    }
+}
+
 static void evaluation_alone_holds_nothing_for_training(void)
 {
     bench       b;
@@ -234,6 +291,7 @@ int main(void)
     RUN(what_was_just_saved_is_never_removed);
     RUN(somebody_elses_checkpoint_is_not_written_over);
     RUN(weights_that_overflowed_are_not_saved);
+    RUN(a_model_without_logits_is_told_what_is_wanted);
     RUN(evaluation_alone_holds_nothing_for_training);
     RUN(an_event_can_stop_and_what_was_done_is_saved);
     char command[160];

@@ -2,7 +2,9 @@
  *
  * A tensor is a value in a graph and is passed by value. Optional arguments are named: lk_max_pool2d(x, 3, .stride = 2).
  * Errors stick to the graph: the first bad call is kept with its file and line, later calls do nothing, and lk_plan_create
- * reports it. Every lk_name(...) is a macro over lk_name_at(site, ...), which other languages may call. */
+ * reports it. An empty tensor, (lk_tensor){0}, belongs to no graph: its rank and sizes are 0, and a call on nothing else records nothing
+ * and gives an empty one back, whose id is minus the line of the first such call; whoever is given that as a model or a loss says so.
+ * Every lk_name(...) is a macro over lk_name_at(site, ...), which other languages may call. */
 #ifndef LOCKSTEP_GRAPH_H
 #define LOCKSTEP_GRAPH_H
 

@@ -4,6 +4,18 @@
 
 #include <string.h>
 
+/* What a call gives that records nothing: nothing of its graph or, where no tensor has one, nothing at all. The latter has no graph that
+ * keeps an error, so its id keeps the line of the first such call (lk__empty_line). */
+static lk_tensor no_result(lk_site site, const lk_tensor *x, int count)
+{
+    int line = 0;
+    for (int i = 0; i < count; i++) {
+        if (x[i].graph) return (lk_tensor){x[i].graph, -1};
+        if (!line) line = lk__empty_line(x[i]);
+    }
+    return (lk_tensor){NULL, -(line ? line : site.line)};
+}
+
 /* The graph that all present tensors belong to and that has not failed; NULL otherwise, with the failure kept. */
 static lk_graph *owner(lk_site site, lk__op op, const lk_tensor *x, int count)
 {
@@ -34,7 +46,7 @@ static lk_tensor record(lk_site site, lk__op op, const lk__attrs *attrs, const l
 {
     lk_graph *g = owner(site, op, x, count);
     int       in[LK__MAX_IN];
-    if (!g) return (lk_tensor){x[0].graph, -1};
+    if (!g) return no_result(site, x, count);
     if (!x[0].graph) {
         lk__graph_fail(g, site, "%s: its first argument is missing", lk__op_name(op));
         return (lk_tensor){g, -1};
@@ -61,6 +73,14 @@ static lk_tensor record2(lk_site site, lk__op op, const lk__attrs *attrs, lk_ten
         return (lk_tensor){g, -1};
     }
     return record(site, op, attrs, (lk_tensor[]){a, b}, 2);
+}
+
+/* Of these only the bias may be missing. */
+static lk_tensor record_weighted(lk_site site, lk__op op, const lk__attrs *attrs, lk_tensor x, lk_tensor weight,
+                                 lk_tensor bias)
+{
+    if (x.graph && !weight.graph) lk__graph_fail(x.graph, site, "%s: its weight is missing", lk__op_name(op));
+    return record(site, op, attrs, (lk_tensor[]){x, weight, bias}, 3);
 }
 
 static int from_end(lk_tensor x, int axis) { return axis < 0 ? axis + lk_tensor_rank(x) : axis; }
@@ -93,7 +113,7 @@ lk_tensor lk_gelu_at(lk_site site, lk_tensor x, lk_gelu_options options)
 lk_tensor lk_dropout_at(lk_site site, lk_tensor x, double probability)
 {
     lk_graph *g = owner(site, LK__OP_dropout, &x, 1);
-    if (!g) return (lk_tensor){x.graph, -1};
+    if (!g) return no_result(site, &x, 1);
     if (!(probability >= 0 && probability <= 1)) {
         lk__graph_fail(g, site, "dropout: probability is %g; 0 to 1 is possible", probability);
         return (lk_tensor){g, -1};
@@ -121,7 +141,7 @@ lk_tensor lk_log_softmax_at(lk_site site, lk_tensor x, int axis)
 static lk_tensor reduce(lk_site site, lk_tensor x, lk_reduce_options options, bool mean)
 {
     lk_graph *g = owner(site, LK__OP_sum, &x, 1);
-    if (!g) return (lk_tensor){x.graph, -1};
+    if (!g) return no_result(site, &x, 1);
     int       rank = lk_tensor_rank(x);
     lk__attrs attrs = {.mask = (1u << rank) - 1, .mean = mean, .length = options.keepdim};
     if (options.axes) {
@@ -162,7 +182,7 @@ static bool reshape_count(const lk__shape *x, lk__shape *y)
 lk_tensor lk_reshape_at(lk_site site, lk_tensor x, int rank, const int64_t *dims)
 {
     lk_graph *g = owner(site, LK__OP_reshape, &x, 1);
-    if (!g) return (lk_tensor){x.graph, -1};
+    if (!g) return no_result(site, &x, 1);
     lk_tensor failed = {g, -1};
     lk__shape from = g->values[x.id].shape, to = {.dtype = from.dtype, .rank = rank};
     char      text[128];
@@ -212,7 +232,7 @@ lk_tensor lk_permute_at(lk_site site, lk_tensor x, const int *axes)
 lk_tensor lk_transpose_at(lk_site site, lk_tensor x, int axis_a, int axis_b)
 {
     lk_graph *g = owner(site, LK__OP_permute, &x, 1);
-    if (!g) return (lk_tensor){x.graph, -1};
+    if (!g) return no_result(site, &x, 1);
     int axes[LK_MAX_RANK], rank = lk_tensor_rank(x), a = from_end(x, axis_a), b = from_end(x, axis_b);
     if (a < 0 || a >= rank || b < 0 || b >= rank) {
         lk__graph_fail(g, site, "transpose: axes %d and %d of %d", axis_a, axis_b, rank);
@@ -231,7 +251,7 @@ lk_tensor lk_concat_at(lk_site site, const lk_tensor *x, int count, int axis)
 {
     if (count < 1 || count > 8) {
         if (count > 0 && x[0].graph) lk__graph_fail(x[0].graph, site, "concat: %d tensors; 1 to 8 are possible", count);
-        return (lk_tensor){count > 0 ? x[0].graph : NULL, -1};
+        return no_result(site, x, count > 0 ? 1 : 0);
     }
     for (int i = 1; i < count; i++)
         if (x[0].graph && !x[i].graph) lk__graph_fail(x[0].graph, site, "concat: argument %d is missing", i + 1);
@@ -246,7 +266,7 @@ lk_tensor lk_matmul_at(lk_site site, lk_tensor a, lk_tensor b, lk_matmul_options
 
 lk_tensor lk_f_linear_at(lk_site site, lk_tensor x, lk_tensor weight, lk_tensor bias)
 {
-    return record(site, LK__OP_linear, NULL, (lk_tensor[]){x, weight, bias}, 3);
+    return record_weighted(site, LK__OP_linear, NULL, x, weight, bias);
 }
 
 static lk__attrs window(lk_window_options options, int64_t kernel, int64_t stride)
@@ -260,7 +280,7 @@ static lk__attrs window(lk_window_options options, int64_t kernel, int64_t strid
 lk_tensor lk_f_conv2d_at(lk_site site, lk_tensor x, lk_tensor weight, lk_tensor bias, lk_window_options options)
 {
     lk__attrs attrs = window(options, 0, 1);
-    return record(site, LK__OP_conv2d, &attrs, (lk_tensor[]){x, weight, bias}, 3);
+    return record_weighted(site, LK__OP_conv2d, &attrs, x, weight, bias);
 }
 
 lk_tensor lk_max_pool2d_at(lk_site site, lk_tensor x, int64_t kernel, lk_window_options options)
@@ -301,7 +321,7 @@ lk_tensor lk_f_batch_norm_at(lk_site site, lk_tensor x, lk_tensor weight, lk_ten
     lk_tensor all[] = {x, weight, bias, running_mean, running_var, tracked};
     lk_graph *g = owner(site, LK__OP_batch_norm, all, 6);
     int       in[6];
-    if (!g) return (lk_tensor){x.graph, -1};
+    if (!g) return no_result(site, all, 6);
     if (!x.graph || !running_mean.graph || !running_var.graph) {
         lk__graph_fail(g, site, "batch_norm: needs x, running_mean and running_var");
         return (lk_tensor){g, -1};
@@ -319,8 +339,9 @@ lk_tensor lk_f_batch_norm_at(lk_site site, lk_tensor x, lk_tensor weight, lk_ten
 
 lk_tensor lk_f_embedding_at(lk_site site, lk_tensor ids, lk_tensor table)
 {
-    lk_graph *g = owner(site, LK__OP_embedding, (lk_tensor[]){ids, table}, 2);
-    if (!g) return (lk_tensor){ids.graph, -1};
+    lk_tensor all[] = {ids, table};
+    lk_graph *g = owner(site, LK__OP_embedding, all, 2);
+    if (!g) return no_result(site, all, 2);
     if (!ids.graph || !table.graph) {
         lk__graph_fail(g, site, "embedding: needs ids and a table");
         return (lk_tensor){g, -1};
@@ -332,7 +353,7 @@ lk_tensor lk_cross_entropy_at(lk_site site, lk_tensor logits, lk_tensor labels, 
 {
     lk_tensor all[] = {logits, labels, options.weight};
     lk_graph *g = owner(site, LK__OP_cross_entropy, all, 3);
-    if (!g) return (lk_tensor){logits.graph, -1};
+    if (!g) return no_result(site, all, 3);
     if (!logits.graph || !labels.graph || lk_tensor_rank(logits) < 1) {
         lk__graph_fail(g, site, "cross_entropy: needs logits (…, classes) and labels");
         return (lk_tensor){g, -1};

@@ -50,10 +50,10 @@ void lk_graph_free(lk_graph *g)
     lk__free(c, LK_MEMORY_OTHER, g, sizeof *g);
 }
 
-lk_status   lk_graph_status(const lk_graph *g) { return g->status; }
-const char *lk_graph_error(const lk_graph *g) { return g->error; }
-lk_context *lk_graph_context(const lk_graph *g) { return g->context; }
-lk_dtype    lk_graph_dtype(const lk_graph *g) { return g->real; }
+lk_status   lk_graph_status(const lk_graph *g) { return g ? g->status : LK_EINVAL; }
+const char *lk_graph_error(const lk_graph *g) { return g ? g->error : "an empty tensor has no graph"; }
+lk_context *lk_graph_context(const lk_graph *g) { return g ? g->context : NULL; }
+lk_dtype    lk_graph_dtype(const lk_graph *g) { return g ? g->real : LK_F32; }
 
 void lk__graph_fail(lk_graph *g, lk_site site, const char *format, ...)
 {
@@ -82,6 +82,12 @@ int lk__graph_value(lk_graph *g, const lk__value *value)
     }
     g->values[g->values_count] = *value;
     return (int)g->values_count++;
+}
+
+/* NULL: not a value of a graph. */
+static const lk__shape *shape_of(lk_tensor x)
+{
+    return x.graph && x.id >= 0 && (size_t)x.id < x.graph->values_count ? &x.graph->values[x.id].shape : NULL;
 }
 
 /* "layer1.0" + "conv1" → "layer1.0.conv1" */
@@ -128,8 +134,8 @@ static lk__shape make_shape(lk_dtype type, int rank, const int64_t *dims, int co
 lk_tensor lk_input_at(lk_site site, lk_graph *g, const char *name, lk_dtype type, int rank, const int64_t *dims,
                       lk_input_options options)
 {
-    lk_tensor none = {g, -1};
-    if (g->status < 0 || !good_dims(g, site, name, rank, dims)) return none;
+    lk_tensor none = {g, g ? -1 : -site.line};
+    if (!g || g->status < 0 || !good_dims(g, site, name, rank, dims)) return none;
     if (type != g->real && type != LK_I32) {
         lk__graph_fail(g, site, "input %s is %s; a graph of %s takes that or i32", name, lk_dtype_name(type),
                        lk_dtype_name(g->real));
@@ -197,6 +203,7 @@ static lk_tensor add_state(lk_graph *g, lk_site site, const char *name, lk_dtype
 lk_tensor lk_parameter_at(lk_site site, lk_graph *g, const char *name, int rank, const int64_t *dims,
                           lk_parameter_options options)
 {
+    if (!g) return (lk_tensor){NULL, -site.line};
     return add_state(
         g, site, name, g->real, rank, dims,
         (lk__state){.frozen = options.frozen, .no_decay = options.no_decay, .init = options.init, .a = options.a});
@@ -205,6 +212,7 @@ lk_tensor lk_parameter_at(lk_site site, lk_graph *g, const char *name, int rank,
 lk_tensor lk_buffer_at(lk_site site, lk_graph *g, const char *name, lk_dtype type, int rank, const int64_t *dims,
                        double value)
 {
+    if (!g) return (lk_tensor){NULL, -site.line};
     if (type != g->real && type != LK_I64) {
         lk__graph_fail(g, site, "buffer %s is %s; a graph of %s takes that or i64", name, lk_dtype_name(type),
                        lk_dtype_name(g->real));
@@ -217,8 +225,8 @@ lk_tensor lk_buffer_at(lk_site site, lk_graph *g, const char *name, lk_dtype typ
 void lk_tie_at(lk_site site, lk_tensor parameter, const char *name)
 {
     lk_graph *g = parameter.graph;
-    if (g->status < 0) return;
-    if (parameter.id < 0 || g->values[parameter.id].kind != LK__VALUE_STATE) {
+    if (!g || g->status < 0) return;
+    if (!shape_of(parameter) || g->values[parameter.id].kind != LK__VALUE_STATE) {
         lk__graph_fail(g, site, "lk_tie(\"%s\") needs a parameter or buffer, not a computed value", name);
         return;
     }
@@ -242,7 +250,7 @@ void lk_tie_at(lk_site site, lk_tensor parameter, const char *name)
 void lk_block_begin_at(lk_site site, lk_tensor x, const char *name, lk_block_options options)
 {
     lk_graph *g = x.graph;
-    if (g->status < 0) return;
+    if (!g || g->status < 0) return;
     if (!name || !*name) {
         lk__graph_fail(g, site, "a block needs a name");
         return;
@@ -259,7 +267,7 @@ void lk_block_begin_at(lk_site site, lk_tensor x, const char *name, lk_block_opt
 void lk_block_end_at(lk_site site, lk_tensor x)
 {
     lk_graph *g = x.graph;
-    if (g->status < 0) return;
+    if (!g || g->status < 0) return;
     if (g->block == 0)
         lk__graph_fail(g, site, "lk_block_end without lk_block_begin");
     else
@@ -375,13 +383,13 @@ fail:
     return LK_ENOMEM;
 }
 
-int      lk_tensor_rank(lk_tensor x) { return x.id < 0 ? 0 : x.graph->values[x.id].shape.rank; }
-lk_dtype lk_tensor_dtype(lk_tensor x) { return x.id < 0 ? LK_F32 : x.graph->values[x.id].shape.dtype; }
+int      lk_tensor_rank(lk_tensor x) { return shape_of(x) ? shape_of(x)->rank : 0; }
+lk_dtype lk_tensor_dtype(lk_tensor x) { return shape_of(x) ? shape_of(x)->dtype : LK_F32; }
 
 int64_t lk_tensor_dim(lk_tensor x, int axis)
 {
-    if (x.id < 0) return 0;
-    const lk__shape *s = &x.graph->values[x.id].shape;
+    const lk__shape *s = shape_of(x);
+    if (!s) return 0;
     if (axis < 0) axis += s->rank;
     return axis >= 0 && axis < s->rank ? s->dims[axis] : 0;
 }

@@ -76,6 +76,9 @@ struct lk_graph {
     char        error[1024];
 };
 
+/* Of a tensor without a graph: the line of the first recording call that was given nothing but such; 0: not known. */
+static inline int lk__empty_line(lk_tensor x) { return !x.graph && x.id < 0 ? -x.id : 0; }
+
 static inline lk__value *lk__value_at(lk_graph *g, int id) { return &g->values[id]; }
 
 /* Keeps the first failure, with the site in front. */

@@ -3,8 +3,12 @@
 #include <lockstep/nn.h>
 #include <math.h>
 
-static bool      usable(lk_tensor x) { return x.graph && x.id >= 0 && lk_graph_status(x.graph) == LK_OK; }
-static lk_tensor unusable(lk_tensor x) { return (lk_tensor){x.graph, -1}; }
+static bool usable(lk_tensor x) { return x.graph && x.id >= 0 && lk_graph_status(x.graph) == LK_OK; }
+/* As the recording calls do: nothing of its graph, or nothing at all, with the line of the first call that was given that. */
+static lk_tensor unusable(lk_site site, lk_tensor x)
+{
+    return x.graph ? (lk_tensor){x.graph, -1} : (lk_tensor){NULL, x.id < 0 ? x.id : -site.line};
+}
 
 static lk_tensor weight(lk_site site, lk_tensor x, int rank, const int64_t *dims, double fan_in, lk_layer_options o)
 {
@@ -34,7 +38,7 @@ static lk_tensor constant(lk_site site, lk_tensor x, const char *name, int64_t s
 lk_tensor lk_conv2d_at(lk_site site, lk_tensor x, const char *name, int64_t channels, int64_t kernel,
                        lk_layer_options o)
 {
-    if (!usable(x)) return unusable(x);
+    if (!usable(x)) return unusable(site, x);
     int64_t groups = o.groups > 0 ? o.groups : 1, inside = lk_tensor_dim(x, 1) / groups;
     double  fan_in = (double)(inside * kernel * kernel);
     lk_block_begin_at(site, x, name, (lk_block_options){0});
@@ -48,7 +52,7 @@ lk_tensor lk_conv2d_at(lk_site site, lk_tensor x, const char *name, int64_t chan
 
 lk_tensor lk_linear_at(lk_site site, lk_tensor x, const char *name, int64_t features, lk_layer_options o)
 {
-    if (!usable(x)) return unusable(x);
+    if (!usable(x)) return unusable(site, x);
     int64_t inside = lk_tensor_dim(x, -1);
     lk_block_begin_at(site, x, name, (lk_block_options){0});
     lk_tensor w = weight(site, x, 2, (int64_t[]){features, inside}, (double)inside, o);
@@ -61,7 +65,7 @@ lk_tensor lk_linear_at(lk_site site, lk_tensor x, const char *name, int64_t feat
 lk_tensor lk_embedding_at(lk_site site, lk_tensor ids, const char *name, int64_t vocabulary, int64_t width,
                           lk_layer_options o)
 {
-    if (!usable(ids)) return unusable(ids);
+    if (!usable(ids)) return unusable(site, ids);
     if (!(o.std > 0)) o.std = 1;
     lk_block_begin_at(site, ids, name, (lk_block_options){0});
     lk_tensor table = weight(site, ids, 2, (int64_t[]){vocabulary, width}, 1, o);
@@ -72,7 +76,7 @@ lk_tensor lk_embedding_at(lk_site site, lk_tensor ids, const char *name, int64_t
 
 lk_tensor lk_layer_norm_at(lk_site site, lk_tensor x, const char *name, lk_layer_options o)
 {
-    if (!usable(x)) return unusable(x);
+    if (!usable(x)) return unusable(site, x);
     int64_t width = lk_tensor_dim(x, -1);
     lk_block_begin_at(site, x, name, (lk_block_options){0});
     lk_tensor w = constant(site, x, "weight", width, 1, o);
@@ -84,7 +88,7 @@ lk_tensor lk_layer_norm_at(lk_site site, lk_tensor x, const char *name, lk_layer
 
 lk_tensor lk_rms_norm_at(lk_site site, lk_tensor x, const char *name, lk_layer_options o)
 {
-    if (!usable(x)) return unusable(x);
+    if (!usable(x)) return unusable(site, x);
     lk_block_begin_at(site, x, name, (lk_block_options){0});
     lk_tensor w = constant(site, x, "weight", lk_tensor_dim(x, -1), 1, o);
     lk_tensor y = lk_f_rms_norm_at(site, x, w, (lk_norm_options){.epsilon = o.epsilon});
@@ -94,7 +98,7 @@ lk_tensor lk_rms_norm_at(lk_site site, lk_tensor x, const char *name, lk_layer_o
 
 lk_tensor lk_batch_norm_at(lk_site site, lk_tensor x, const char *name, lk_layer_options o)
 {
-    if (!usable(x)) return unusable(x);
+    if (!usable(x)) return unusable(site, x);
     int64_t  channels = lk_tensor_dim(x, 1);
     lk_dtype real = lk_graph_dtype(x.graph);
     lk_block_begin_at(site, x, name, (lk_block_options){0});

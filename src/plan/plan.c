@@ -162,6 +162,11 @@ static lk_status plan_evaluation(lk_plan *p, const lk_plan_config *config)
     return lk__pass_memory(t, p->states);
 }
 
+static bool is_value(const lk_graph *g, lk_tensor x)
+{
+    return x.graph == g && x.id >= 0 && (size_t)x.id < g->values_count;
+}
+
 static lk_status check(lk_graph *g, const lk_plan_config *config)
 {
     lk_context *c = g->context;
@@ -170,11 +175,15 @@ static lk_status check(lk_graph *g, const lk_plan_config *config)
     if (g->status < 0) return lk__fail(c, g->status, "%s", g->error);
     if (g->block)
         return lk__fail(c, LK_EINVAL, "block \"%s\" is still open; lk_block_end is missing", g->blocks[g->block].name);
-    if (config->loss.graph && (config->loss.graph != g || config->loss.id < 0))
+    if (lk__empty_line(config->loss))
+        return lk__fail(c, LK_EINVAL, "the loss is an empty tensor: line %d was the first call on one",
+                        lk__empty_line(config->loss));
+    if (config->loss.graph && !is_value(g, config->loss))
         return lk__fail(c, LK_EINVAL, "the loss is not of this graph");
     for (int i = 0; i < config->outputs_count; i++)
-        if (config->outputs[i].graph != g || config->outputs[i].id < 0)
-            return lk__fail(c, LK_EINVAL, "output %d is not of this graph", i);
+        if (!is_value(g, config->outputs[i]))
+            return lk__fail(c, LK_EINVAL, "output %d is %s", i,
+                            config->outputs[i].graph ? "not of this graph" : "an empty tensor");
     const lk_parallel *f = &config->parallel;
     if (f->world < 0 || f->rank < 0 || (f->rank > 0 && f->rank >= f->world))
         return lk__fail(c, LK_EINVAL, "rank %d of a world of %d", f->rank, f->world);
@@ -204,9 +213,10 @@ static lk_status check(lk_graph *g, const lk_plan_config *config)
 
 lk_status lk_plan_create(lk_graph *graph, const lk_plan_config *config, lk_plan **plan)
 {
+    *plan = NULL;
+    if (!graph) return LK_EINVAL; /* of an empty tensor: there is no context to say it to */
     lk_context *c = graph->context;
     lk_status   status = check(graph, config);
-    *plan = NULL;
     if (status < 0) return status;
     lk_plan *p = lk__alloc(c, LK_MEMORY_OTHER, sizeof *p);
     if (!p) return LK_ENOMEM;

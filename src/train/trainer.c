@@ -94,6 +94,26 @@ static void loader_configs(const lk_trainer_config *f, lk_loader_config *train, 
     share(f, test, parts);
 }
 
+/* What the model returned: one number for each class of each sample of this graph. */
+static lk_status check_logits(const lk_trainer_config *f, const lk_graph *graph, lk_tensor logits)
+{
+    lk_context *c = graph->context;
+    int         classes = lk_dataset_classes(samples(f)), line = lk__empty_line(logits);
+    char        shape[128], where[64] = "";
+    if (line) snprintf(where, sizeof where, "; the first call on an empty tensor is on line %d", line);
+    if (!logits.graph)
+        return lk__fail(c, LK_EINVAL, "the model returned no tensor: it must return logits (N, %d)%s", classes, where);
+    if (logits.graph != graph || logits.id < 0 || (size_t)logits.id >= graph->values_count)
+        return lk__fail(c, LK_EINVAL, "the model returned a tensor that is not of the graph of its input");
+    const lk__value *v = &graph->values[logits.id];
+    if (v->shape.rank == 2 && v->shape.dims[1] >= classes) return LK_OK;
+    lk__shape_text(&v->shape, shape, sizeof shape);
+    return lk__fail(
+        c, LK_EMISMATCH,
+        "%s:%d: the model returns %s; labels of %d classes need logits (N, classes) with at least %d classes",
+        v->site.file ? v->site.file : "?", v->site.line, shape, classes, classes);
+}
+
 static lk_status record_as(lk_context *c, const lk_trainer_config *f, bool wide, lk_graph **graph, lk_plan **plan)
 {
     int64_t   world = world_of(f), together = wide ? (f->shards + world - 1) / world : 1;
@@ -106,10 +126,7 @@ static lk_status record_as(lk_context *c, const lk_trainer_config *f, bool wide,
     lk_tensor x = lk_input(*graph, "features", f->dtype, rank, dims);
     lk_tensor labels = lk_input(*graph, "labels", LK_I32, 1, dims);
     lk_tensor logits = f->model ? f->model(x) : f->model_with(x, f->model_user);
-    if (lk_graph_status(*graph) == LK_OK &&
-        (lk_tensor_rank(logits) != 2 || lk_tensor_dim(logits, 1) < lk_dataset_classes(samples(f))))
-        return lk__fail(c, LK_EMISMATCH, "the model gives %lld logits a sample; the data has %d classes",
-                        (long long)lk_tensor_dim(logits, -1), lk_dataset_classes(samples(f)));
+    if (lk_graph_status(*graph) == LK_OK && (status = check_logits(f, *graph, logits)) < 0) return status;
     lk_tensor      loss = lk_cross_entropy(logits, labels, .label_smoothing = f->label_smoothing);
     lk_plan_config config = LK_PLAN_CONFIG_INIT;
     config.loss = loss;
