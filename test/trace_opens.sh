@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# trace_opens.sh - another reader of JSON sees in a trace's file what was recorded: names, places, times by the common clock.
+# trace_opens.sh - another reader of JSON sees in a trace's file what was recorded: names, places, times by the common clock; and what
+# training records is called by what it is.
 set -eu
 command -v python3 > /dev/null || { echo "skipped: no python3"; exit 77; }
 work=$(mktemp -d)
@@ -34,4 +35,52 @@ other = trace["otherData"]
 assert other["ranks"] == 2 and other["dropped_events"] == 2 and other["producer"].startswith("lockstep "), other
 assert other["overlap_percent"] == 25.0 and other["overlap_percent_by_rank"] == {"0": 25.0, "1": None}, other
 print(len(events), "events")
+PY
+
+# Collectives of a step: the operation, what it carries, and of a bucket the number that `plan` prints and its size.
+cd "$work"
+unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT LOCKSTEP_JOB LOCKSTEP_TOKEN
+train() { # train FILE RANKS OPTIONS...
+    local file=$1 ranks=$2
+    shift 2
+    "$LOCKSTEP" train -n "$ranks" --threads 1 --steps 3 --eval-every -1 --batch 12 --trace "$file" "$@" > out.txt 2>&1 || { cat out.txt >&2; exit 1; }
+}
+image=synthetic:3x32x32,count=64
+train buckets.json 2 --model cnn --data $image
+"$LOCKSTEP" plan -n 2 --threads 1 --batch 12 --model cnn --data $image | grep -oE 'bucket [0-9]+: all_reduce of [0-9]+' > plan.txt
+train norm.json 2 --model resnet20 --data synthetic:3x8x8,count=64 --sync-batchnorm
+train leaves.json 3 --model resnet20 --data synthetic:3x8x8,count=64 --sync-batchnorm --reproducible
+python3 - <<'PY'
+import json
+import re
+
+
+def collectives(path):
+    with open(path, encoding="utf-8") as file:
+        events = json.load(file)["traceEvents"]
+    return {(e["name"], e["args"]["bytes"]) for e in events if e.get("cat") == "collective"}
+
+
+def size(count):
+    return f"{count / 2**20:.1f} MiB" if count >= 2**20 else f"{count / 2**10:.1f} KiB"
+
+
+def buckets(found, how):
+    return {name for name, count in found if re.fullmatch(rf"{how} bucket [0-9]+, {re.escape(size(count))}", name)}
+
+
+with open("plan.txt") as file:
+    planned = re.findall(r"bucket (\d+): all_reduce of (\d+)", file.read())
+assert len(planned) >= 2, planned
+found = collectives("buckets.json")
+assert buckets(found, "all_reduce") == {f"all_reduce bucket {i}, {size(int(count))}" for i, count in planned}, (found, planned)
+small = {"all_gather metrics", "all_gather rank status"}
+for path, how, more in (
+    ("buckets.json", "all_reduce", set()),
+    ("norm.json", "all_reduce", {"all_reduce batch norm sums"}),
+    ("leaves.json", "all_to_all and all_gather", {"all_gather batch norm sums"}),
+):
+    found = collectives(path)
+    assert buckets(found, how), (path, found)
+    assert {name for name, _ in found} - buckets(found, how) == small | more, (path, found)
 PY

@@ -224,6 +224,8 @@ static lk_status send_slices(lk_program *p, const lk__bucket *b)
                                p->plan->graph->real, NULL);
 }
 
+bool lk__exchange_by_slices(const lk_program *p) { return p->plan->parallel.shards && !p->exchange->aligned; }
+
 static lk_status send_bucket(lk_program *p, size_t index)
 {
     lk__exchange     *x = p->exchange;
@@ -232,14 +234,14 @@ static lk_status send_bucket(lk_program *p, size_t index)
     if (!p->comm) return LK_OK;
     double    start = lk__now();
     lk_status status;
-    if (p->plan->parallel.shards && !x->aligned)
+    if (lk__exchange_by_slices(p))
         status = send_slices(p, b);
     else
         status = lk_comm_all_reduce(x->bulk, data, data, elements_of(p, b->bytes), p->plan->graph->real, LK_SUM,
                                     x->overlaps ? &x->works[index] : NULL);
     double end = lk__now();
     x->waited += end - start;
-    if (!x->works[index]) lk__traced(p, "bucket", start, end, b->bytes);
+    if (!x->works[index]) lk__traced_bucket(p, index, start, end);
     return status;
 }
 
@@ -259,7 +261,7 @@ lk_status lk__exchange_bucket(lk_program *p, size_t index, bool last)
 /* ---- sums in the midst of forward and backward ---- */
 
 /* Numbers of every shard of this rank, side by side, to all ranks: x->gathered then holds all shards' in order. */
-static lk_status gather_shards(lk_program *p, const double *mine, size_t numbers)
+static lk_status gather_shards(lk_program *p, const char *name, const double *mine, size_t numbers)
 {
     lk__exchange      *x = p->exchange;
     const lk_parallel *f = &p->plan->parallel;
@@ -277,7 +279,7 @@ static lk_status gather_shards(lk_program *p, const double *mine, size_t numbers
     lk_status status = lk_comm_all_gatherv(p->comm, mine, x->gathered, x->counts, x->displacements, LK_F64, NULL);
     double    end = lk__now();
     x->waited += end - start;
-    lk__traced(p, "sums", start, end, leaves * numbers * sizeof *mine);
+    lk__traced(p, name, start, end, leaves * numbers * sizeof *mine);
     return status;
 }
 
@@ -306,7 +308,7 @@ lk_status lk__exchange_sync(lk_program *p, size_t index)
         status = lk_comm_all_reduce(p->comm, first->in[0].data, first->out[0].data, numbers, LK_F64, LK_SUM, NULL);
         double end = lk__now();
         x->waited += end - start;
-        lk__traced(p, "sync", start, end, bytes);
+        lk__traced(p, "all_reduce batch norm sums", start, end, bytes);
         return status;
     }
     for (int i = 0; i < lk__shards_here(p); i++)
@@ -314,7 +316,7 @@ lk_status lk__exchange_sync(lk_program *p, size_t index)
                p->plan->parallel.wide ? lk__wide_source(p, index, i)
                                       : p->lanes[i].train.instructions[index].call.in[0].data,
                bytes);
-    if ((status = gather_shards(p, x->mine, numbers)) < 0) return status;
+    if ((status = gather_shards(p, "all_gather batch norm sums", x->mine, numbers)) < 0) return status;
     add_gathered(p, numbers, first->out[0].data);
     for (int i = 1; i < p->plan->lanes; i++)
         memcpy(p->lanes[i].train.instructions[index].call.out[0].data, first->out[0].data, bytes);
@@ -324,7 +326,7 @@ lk_status lk__exchange_sync(lk_program *p, size_t index)
 lk_status lk__exchange_numbers(lk_program *p, const double *mine, int numbers, double *out)
 {
     if (numbers > SMALL) return lk__fail(p->context, LK_EINVAL, "%d numbers at once; at most %d", numbers, SMALL);
-    lk_status status = gather_shards(p, mine, (size_t)numbers);
+    lk_status status = gather_shards(p, "all_gather metrics", mine, (size_t)numbers);
     if (status >= 0) add_gathered(p, (size_t)numbers, out);
     return status;
 }
@@ -351,7 +353,7 @@ static lk_status gather_words(lk_program *p)
         double    start = lk__now();
         lk_status status = lk_comm_all_gather(p->comm, mine, all, numbers, LK_F64, NULL);
         if (status < 0) return status;
-        lk__traced(p, "words", start, lk__now(), sizeof mine);
+        lk__traced(p, "all_gather rank status", start, lk__now(), sizeof mine);
     }
     for (int i = 0; i < p->plan->parallel.world; i++, all += numbers) {
         x->ranks[i] = (lk__sums){all[0], all[1], all[2]};
@@ -361,13 +363,14 @@ static lk_status gather_words(lk_program *p)
 }
 
 /* The span is read before the wait takes the work; while tracing, the wait is for its end. */
-static lk_status await(lk_program *p, lk_work *work, size_t bytes)
+static lk_status await(lk_program *p, size_t bucket)
 {
-    double began, ended;
+    lk_work *work = p->exchange->works[bucket];
+    double   began, ended;
     while (p->trace && lk_work_test(work) == LK_END) sched_yield();
     if (p->trace) {
         lk_work_span(work, &began, &ended);
-        lk__traced(p, "bucket", began, ended, bytes);
+        lk__traced_bucket(p, bucket, began, ended);
     }
     return lk_work_wait(work);
 }
@@ -383,7 +386,7 @@ lk_status lk__exchange_finish(lk_program *p)
     double start = lk__now();
     for (size_t i = 0; i < p->plan->buckets_count; i++) {
         if (!x->works[i]) continue;
-        lk_status one = await(p, x->works[i], p->plan->buckets[i].bytes);
+        lk_status one = await(p, i);
         x->works[i] = NULL;
         if (status >= 0) status = one;
     }

@@ -70,7 +70,7 @@ struct lk_program {
     lk_metrics   metrics;
     bool         profile;
     lk__trace   *trace; /* NULL: nothing is recorded */
-    char        *trace_names;
+    char        *trace_names; /* of the buckets, then of the instructions */
     size_t       trace_names_bytes;
 
     bool           ready;       /* LK_FORWARD has run, and LK_BACKWARD may */
@@ -127,6 +127,8 @@ lk_status lk__exchange_create(lk_program *program);
 void      lk__exchange_free(lk_program *program);
 /* Bucket `index` is whole in the shard or micro-batch that runs: adds it to those before it, and sends it off if it is the last. */
 lk_status lk__exchange_bucket(lk_program *program, size_t index, bool last);
+/* Whether a bucket is added by exchanging slices of it; otherwise by one all_reduce. */
+bool lk__exchange_by_slices(const lk_program *program);
 /* The instruction `index` of all lanes: a sum over them and over all ranks. */
 lk_status lk__exchange_sync(lk_program *program, size_t index);
 /* Shards of the subtree that begins with shard `shard` of this rank, all of them its own; 0: none begins there. */
@@ -158,8 +160,9 @@ void lk__scale_gradients(lk_program *program, double factor); /* all of them */
 enum { LK__TRACK_STEPS, LK__TRACK_COMPUTE, LK__TRACK_COLLECTIVES };
 /* Records from now on; NULL: no longer. The names it borrows live as long as the program. */
 lk_status lk__program_trace(lk_program *program, lk__trace *trace);
-/* A collective that was begun then and has ended now. */
+/* A collective that was begun then and has ended now; the name is borrowed until the trace is freed. */
 void lk__traced(const lk_program *program, const char *name, double began, double ended, size_t bytes);
+void lk__traced_bucket(const lk_program *program, size_t index, double began, double ended);
 
 /* ---- for the trainer ---- */
 void     lk__program_say(lk_program *program, double wish, double data); /* travels with the next SYNC */

@@ -13,15 +13,26 @@ static void name_line(lk__line *l, char *names)
     }
 }
 
+/* "all_reduce bucket 1, 8.1 MiB": numbered as in lk_plan_step. */
+static void name_bucket(const lk_program *p, size_t index, char *name)
+{
+    double      bytes = (double)p->plan->buckets[index].bytes;
+    bool        large = bytes >= 1048576;
+    const char *how = lk__exchange_by_slices(p) ? "all_to_all and all_gather" : "all_reduce";
+    snprintf(name, NAME, "%s bucket %zu, %.1f %s", how, index, bytes / (large ? 1048576 : 1024), large ? "MiB" : "KiB");
+}
+
 lk_status lk__program_trace(lk_program *p, lk__trace *trace)
 {
-    size_t lanes = (size_t)p->plan->lanes, each = p->lanes[0].train.count,
-           bytes = (lanes * each + p->evaluate.count) * NAME;
+    size_t lanes = (size_t)p->plan->lanes, each = p->lanes[0].train.count, buckets = p->plan->buckets_count,
+           bytes = (buckets + lanes * each + p->evaluate.count) * NAME;
     if (trace && !p->trace_names) {
         if (!(p->trace_names = lk__alloc(p->context, LK_MEMORY_OTHER, bytes))) return LK_ENOMEM;
         p->trace_names_bytes = bytes;
-        for (size_t i = 0; i < lanes; i++) name_line(&p->lanes[i].train, p->trace_names + i * each * NAME);
-        name_line(&p->evaluate, p->trace_names + lanes * each * NAME);
+        char *names = p->trace_names;
+        for (size_t i = 0; i < buckets; i++, names += NAME) name_bucket(p, i, names);
+        for (size_t i = 0; i < lanes; i++, names += each * NAME) name_line(&p->lanes[i].train, names);
+        name_line(&p->evaluate, names);
     }
     if (trace) {
         lk__trace_name_track(trace, LK__TRACK_STEPS, "steps");
@@ -41,4 +52,9 @@ void lk__traced(const lk_program *p, const char *name, double began, double ende
                                                .begin = began,
                                                .end = ended,
                                                .bytes = (int64_t)bytes});
+}
+
+void lk__traced_bucket(const lk_program *p, size_t index, double began, double ended)
+{
+    if (p->trace) lk__traced(p, p->trace_names + index * NAME, began, ended, p->plan->buckets[index].bytes);
 }
