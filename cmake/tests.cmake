@@ -70,7 +70,6 @@ if(CMAKE_CXX_COMPILER)
     get_filename_component(name ${source} NAME_WE)
     add_executable(${name} ${source})
     target_compile_features(${name} PRIVATE cxx_std_20)
-    target_compile_options(${name} PRIVATE -Wno-missing-field-initializers) # g++ means designated ones too; C compilers do not
     target_link_libraries(${name} PRIVATE lockstep)
     read_wishes(${source})
     add_test(NAME ${name} COMMAND ${name} ${wish_args})

@@ -18,10 +18,13 @@
 #define LK_END_DECLS }
 /* Named options: in C a compound literal, in C++ (20 for `.name = value`) a braced temporary. */
 #define LK_OPTIONS(type, ...) (type{__VA_ARGS__})
+/* After each field that may be left out: in C it is zero then anyway, in C++ this says so, and -Wextra has nothing to warn about. */
+#define LK_ZERO {}
 #else
 #define LK_BEGIN_DECLS
 #define LK_END_DECLS
 #define LK_OPTIONS(type, ...) ((type){.reserved = 0, ##__VA_ARGS__})
+#define LK_ZERO
 #endif
 
 LK_BEGIN_DECLS

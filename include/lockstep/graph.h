@@ -39,8 +39,8 @@ LK_API lk_dtype lk_tensor_dtype(lk_tensor x);
 /* ---- what a graph starts from ---- */
 
 typedef struct lk_input_options {
-    int  reserved;
-    bool fixed; /* axis 0 is not the batch: it has no run-time count */
+    int  reserved LK_ZERO;
+    bool fixed LK_ZERO; /* axis 0 is not the batch: it has no run-time count */
 } lk_input_options;
 
 /* A value that the caller binds before a run. Axis 0 is the batch: dims[0] is its capacity, each run says its count. */
@@ -52,11 +52,11 @@ LK_API lk_tensor lk_input_at(lk_site site, lk_graph *graph, const char *name, lk
 typedef enum lk_init { LK_INIT_ZERO, LK_INIT_CONSTANT, LK_INIT_UNIFORM, LK_INIT_NORMAL } lk_init;
 
 typedef struct lk_parameter_options {
-    int     reserved;
-    lk_init init;
-    double  a;        /* the constant; the uniform's bound (-a … a); the normal's standard deviation */
-    bool    frozen;   /* no gradient, no update */
-    bool    no_decay; /* a bias or a norm: left out of weight decay unless the optimizer's decay_all is set */
+    int     reserved LK_ZERO;
+    lk_init init LK_ZERO;
+    double  a LK_ZERO;        /* the constant; the uniform's bound (-a … a); the normal's standard deviation */
+    bool    frozen LK_ZERO;   /* no gradient, no update */
+    bool    no_decay LK_ZERO; /* a bias or a norm: left out of weight decay unless the optimizer's decay_all is set */
 } lk_parameter_options;
 
 /* A trained value by global name, under the open blocks' names: "layer1.0.conv1.weight". */
@@ -73,8 +73,8 @@ LK_API void lk_tie_at(lk_site site, lk_tensor parameter, const char *name);
 #define lk_tie(...) lk_tie_at(LK_HERE, __VA_ARGS__)
 
 typedef struct lk_block_options {
-    int  reserved;
-    bool recompute; /* keep only the block's inputs; run its forward again in backward */
+    int  reserved LK_ZERO;
+    bool recompute LK_ZERO; /* keep only the block's inputs; run its forward again in backward */
 } lk_block_options;
 
 /* The one unit of name scope, recomputation, sharded gathering and pipeline cuts. Blocks nest; x names the graph. */
@@ -105,8 +105,8 @@ LK_API lk_tensor lk_tanh_at(lk_site site, lk_tensor x);
 #define lk_tanh(x) lk_tanh_at(LK_HERE, x)
 
 typedef struct lk_gelu_options {
-    int  reserved;
-    bool tanh; /* the tanh approximation (GPT-2's) instead of the exact erf */
+    int  reserved LK_ZERO;
+    bool tanh LK_ZERO; /* the tanh approximation (GPT-2's) instead of the exact erf */
 } lk_gelu_options;
 LK_API lk_tensor lk_gelu_at(lk_site site, lk_tensor x, lk_gelu_options options);
 #define lk_gelu(x, ...) lk_gelu_at(LK_HERE, x, LK_OPTIONS(lk_gelu_options, ##__VA_ARGS__))
@@ -123,10 +123,10 @@ LK_API lk_tensor lk_log_softmax_at(lk_site site, lk_tensor x, int axis);
 #define lk_log_softmax(x, axis) lk_log_softmax_at(LK_HERE, x, axis)
 
 typedef struct lk_reduce_options {
-    int        reserved;
-    const int *axes; /* NULL: all */
-    int        axes_count;
-    bool       keepdim;
+    int        reserved LK_ZERO;
+    const int *axes LK_ZERO; /* NULL: all */
+    int        axes_count LK_ZERO;
+    bool       keepdim LK_ZERO;
 } lk_reduce_options;
 LK_API lk_tensor lk_sum_at(lk_site site, lk_tensor x, lk_reduce_options options);
 LK_API lk_tensor lk_mean_at(lk_site site, lk_tensor x,
@@ -153,8 +153,8 @@ LK_API lk_tensor lk_concat_at(lk_site site, const lk_tensor *x, int count, int a
  * own weights are in nn.h). A missing tensor is (lk_tensor){0}. ---- */
 
 typedef struct lk_matmul_options {
-    int  reserved;
-    bool transpose_a, transpose_b; /* of the last two axes */
+    int  reserved LK_ZERO;
+    bool transpose_a LK_ZERO, transpose_b LK_ZERO; /* of the last two axes */
 } lk_matmul_options;
 /* (B…, M, K) × (B…, K, N); the B… are equal, or one side has none. */
 LK_API lk_tensor lk_matmul_at(lk_site site, lk_tensor a, lk_tensor b, lk_matmul_options options);
@@ -164,10 +164,10 @@ LK_API lk_tensor lk_f_linear_at(lk_site site, lk_tensor x, lk_tensor weight, lk_
 #define lk_f_linear(x, weight, bias) lk_f_linear_at(LK_HERE, x, weight, bias)
 
 typedef struct lk_window_options {
-    int     reserved;
-    int64_t stride;  /* 0: 1 for convolution, the kernel for pooling */
-    int64_t padding; /* on each side */
-    int64_t groups;  /* convolution only; 0: 1 */
+    int     reserved LK_ZERO;
+    int64_t stride LK_ZERO;  /* 0: 1 for convolution, the kernel for pooling */
+    int64_t padding LK_ZERO; /* on each side */
+    int64_t groups LK_ZERO;  /* convolution only; 0: 1 */
 } lk_window_options;
 LK_API lk_tensor lk_f_conv2d_at(lk_site site, lk_tensor x, lk_tensor weight, lk_tensor bias, lk_window_options options);
 LK_API lk_tensor lk_max_pool2d_at(lk_site site, lk_tensor x, int64_t kernel, lk_window_options options);
@@ -180,9 +180,9 @@ LK_API lk_tensor lk_global_avg_pool2d_at(lk_site site, lk_tensor x); /* (N, C, H
 #define lk_global_avg_pool2d(x) lk_global_avg_pool2d_at(LK_HERE, x)
 
 typedef struct lk_norm_options {
-    int    reserved;
-    double epsilon;  /* 0: 1e-5 (RMS norm: the type's own, as PyTorch) */
-    double momentum; /* batch norm; 0: 0.1 */
+    int    reserved LK_ZERO;
+    double epsilon LK_ZERO;  /* 0: 1e-5 (RMS norm: the type's own, as PyTorch) */
+    double momentum LK_ZERO; /* batch norm; 0: 0.1 */
 } lk_norm_options;
 /* Over the last axes, as many as weight has (or the last one when there is none). weight and bias may be missing. */
 LK_API lk_tensor lk_f_layer_norm_at(lk_site site, lk_tensor x, lk_tensor weight, lk_tensor bias,
@@ -206,10 +206,10 @@ LK_API lk_tensor lk_f_embedding_at(lk_site site, lk_tensor ids, lk_tensor table)
  * which gives PyTorch's mean however the batch is cut. ---- */
 
 typedef struct lk_cross_entropy_options {
-    int            reserved;
-    double         label_smoothing;
-    const int64_t *ignore_index; /* NULL: -100, as PyTorch */
-    lk_tensor      weight;       /* one per sample (…), missing: 1 */
+    int            reserved LK_ZERO;
+    double         label_smoothing LK_ZERO;
+    const int64_t *ignore_index LK_ZERO; /* NULL: -100, as PyTorch */
+    lk_tensor      weight LK_ZERO;       /* one per sample (…), missing: 1 */
 } lk_cross_entropy_options;
 /* logits (…, C), labels i32 (…). Also counts how many samples have their label on top (lk_program_metrics). */
 LK_API lk_tensor lk_cross_entropy_at(lk_site site, lk_tensor logits, lk_tensor labels,

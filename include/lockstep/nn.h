@@ -8,15 +8,15 @@
 LK_BEGIN_DECLS
 
 typedef struct lk_layer_options {
-    int     reserved;
-    int64_t stride, padding, groups; /* conv2d: 0 means 1, 0, 1 */
-    bool    no_bias;
-    bool    frozen; /* its parameters get no gradient and no update */
-    lk_tensor
-           weight; /* conv2d, linear, embedding; tied: use this parameter instead of making one; name.weight becomes its second name */
-    double epsilon;  /* norms; 0: PyTorch's default */
-    double momentum; /* batch norm; 0: 0.1 */
-    double std;      /* conv2d, linear, embedding: normal weights of this deviation instead of PyTorch's default */
+    int     reserved LK_ZERO;
+    int64_t stride LK_ZERO, padding LK_ZERO, groups LK_ZERO; /* conv2d: 0 means 1, 0, 1 */
+    bool    no_bias LK_ZERO;
+    bool    frozen LK_ZERO; /* its parameters get no gradient and no update */
+    /* conv2d, linear, embedding; tied: use this parameter instead of making one; name.weight becomes its second name */
+    lk_tensor weight LK_ZERO;
+    double    epsilon LK_ZERO;  /* norms; 0: PyTorch's default */
+    double    momentum LK_ZERO; /* batch norm; 0: 0.1 */
+    double std LK_ZERO; /* conv2d, linear, embedding: normal weights of this deviation instead of PyTorch's default */
 } lk_layer_options;
 
 /* (N, C, H, W) → (N, channels, …): name.weight (channels, C/groups, kernel, kernel), name.bias */
@@ -44,11 +44,12 @@ LK_API lk_tensor lk_batch_norm_at(lk_site site, lk_tensor x, const char *name, l
 /* ---- models: features in, logits (N, classes) out ---- */
 
 typedef struct lk_model_options {
-    int     reserved;
-    int64_t classes; /* 0: 10 */
-    int64_t hidden;  /* mlp; 0: 128 */
-    bool cifar_stem; /* resnet18: 3×3 stride 1 and no max pool, for small images, instead of torchvision's 7×7 stem */
-    bool recompute;  /* resnets: recompute each residual block in backward */
+    int     reserved LK_ZERO;
+    int64_t classes LK_ZERO; /* 0: 10 */
+    int64_t hidden LK_ZERO;  /* mlp; 0: 128 */
+    /* resnet18: 3×3 stride 1 and no max pool, for small images, instead of torchvision's 7×7 stem */
+    bool cifar_stem LK_ZERO;
+    bool recompute LK_ZERO; /* resnets: recompute each residual block in backward */
 } lk_model_options;
 
 /* fc1 (hidden), relu, fc2 (classes) */

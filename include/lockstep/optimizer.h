@@ -10,11 +10,11 @@ typedef enum lk_optimizer_kind { LK_SGD, LK_ADAM, LK_ADAMW } lk_optimizer_kind;
 
 /* Settings for the parameters whose names match. The first group that matches counts. */
 typedef struct lk_parameter_group {
-    const char *match;        /* a shell pattern: "*.bias", "layer1.*" */
-    double      lr_scale;     /* factor on the rate; 0: 1 */
-    double      weight_decay; /* 0: as without a group */
-    bool        no_decay;     /* no weight decay at all */
-    bool        frozen;       /* no gradient, no update */
+    const char *match LK_ZERO;        /* a shell pattern: "*.bias", "layer1.*" */
+    double      lr_scale LK_ZERO;     /* factor on the rate; 0: 1 */
+    double      weight_decay LK_ZERO; /* 0: as without a group */
+    bool        no_decay LK_ZERO;     /* no weight decay at all */
+    bool        frozen LK_ZERO;       /* no gradient, no update */
 } lk_parameter_group;
 
 typedef struct lk_optimizer_config {
@@ -38,12 +38,12 @@ LK_API bool lk_optimizer_parse(const char *name, lk_optimizer_kind *kind); /* "s
 typedef enum lk_schedule_kind { LK_CONSTANT, LK_STEP, LK_COSINE } lk_schedule_kind;
 
 typedef struct lk_schedule {
-    lk_schedule_kind kind;
-    int64_t          warmup; /* steps of linear rise from lr/warmup to lr, in front of any kind */
-    int64_t          total;  /* cosine: all steps, the warm-up included */
-    int64_t          every;  /* step: the rate is multiplied by gamma each so many steps */
-    double           gamma;
-    double           minimum; /* cosine: where it ends, as a fraction of lr */
+    lk_schedule_kind kind LK_ZERO;
+    int64_t          warmup LK_ZERO; /* steps of linear rise from lr/warmup to lr, in front of any kind */
+    int64_t          total LK_ZERO;  /* cosine: all steps, the warm-up included */
+    int64_t          every LK_ZERO;  /* step: the rate is multiplied by gamma each so many steps */
+    double           gamma LK_ZERO;
+    double           minimum LK_ZERO; /* cosine: where it ends, as a fraction of lr */
 } lk_schedule;
 
 LK_API bool   lk_schedule_parse(const char *name, lk_schedule_kind *kind); /* "constant", "step", "cosine" */

@@ -21,15 +21,17 @@ typedef enum lk_section {
 
 /* What changes from step to step. */
 typedef struct lk_step {
-    int64_t step;  /* this update's number, from 1 */
-    int64_t epoch; /* from 0 */
-    int64_t count; /* samples of this rank: 0 … capacity (times the micro-batches or shards, for lk_program_compute) */
-    int64_t  total; /* samples of the global batch: asked for with shards, which are cut by it; else 0 will do */
-    uint64_t seed;  /* of dropout */
-    double   rate;  /* learning rate */
-    const int64_t
-        *sample_ids; /* of the batch, for dropout, whose numbers follow from (seed, epoch, id): borrowed while sections
-                                * run. NULL: 0, 1, 2, …, and the step takes the epoch's place */
+    int64_t step LK_ZERO;  /* this update's number, from 1 */
+    int64_t epoch LK_ZERO; /* from 0 */
+    /* Samples of this rank: 0 … capacity (times the micro-batches or shards, for lk_program_compute). */
+    int64_t count LK_ZERO;
+    /* Samples of the global batch: asked for with shards, which are cut by it; else 0 will do. */
+    int64_t  total LK_ZERO;
+    uint64_t seed LK_ZERO; /* of dropout */
+    double   rate LK_ZERO; /* learning rate */
+    /* Of the batch, for dropout, whose numbers follow from (seed, epoch, id), and for errors that name a sample: borrowed while
+     * sections run. NULL: 0, 1, 2, …, and the step takes the epoch's place. */
+    const int64_t *sample_ids LK_ZERO;
 } lk_step;
 
 typedef struct lk_metrics {

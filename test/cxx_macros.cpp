@@ -1,0 +1,130 @@
+/* cxx_macros.cpp - every macro of the public headers from C++20: options by name and left out, configurations as they are initialised.
+ * cxx_warnings.sh compiles it with every compiler at hand and sees to it that no macro is missing here. */
+#include <lockstep.h>
+
+#include <cstdio>
+
+#define WANT(condition)                                                          \
+    do {                                                                         \
+        if (!(condition)) {                                                      \
+            std::fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #condition); \
+            return false;                                                        \
+        }                                                                        \
+    } while (0)
+
+static bool record_everything(lk_graph *graph)
+{
+    const int64_t image_dims[] = {4, 3, 8, 8}, dims[] = {4, 6}, one[] = {6}, four[] = {4}, channels[] = {3};
+    const int64_t weight_dims[] = {5, 3, 3, 3}, table_dims[] = {7, 6}, flat[] = {-1, 7}, ignored = 3;
+    const int     axes[] = {0, 1}, all_axes[] = {0, 1, 2, 3};
+    lk_tensor     none = {}, image = lk_input(graph, "image", LK_F32, 4, image_dims);
+    lk_tensor x = lk_input(graph, "x", LK_F32, 2, dims), constant = lk_input(graph, "c", LK_F32, 1, one, .fixed = true);
+    lk_tensor ids = lk_input(graph, "ids", LK_I32, 1, four);
+    lk_tensor scale = lk_parameter(graph, "scale", 1, one),
+              table = lk_parameter(graph, "table", 2, table_dims, .frozen = true);
+    lk_tensor kernel =
+        lk_parameter(graph, "kernel", 4, weight_dims, .init = LK_INIT_NORMAL, .a = 0.1, .no_decay = true);
+    lk_tensor mean = lk_buffer(graph, "mean", LK_F32, 1, channels, 0),
+              var = lk_buffer(graph, "var", LK_F32, 1, channels, 1);
+    lk_tie(scale, "scale2");
+    lk_block_begin(x, "plain");
+    lk_block_end(x);
+    lk_block_begin(x, "again", .recompute = true);
+    lk_tensor y = lk_add(lk_sub(x, constant), lk_mul(x, lk_div(x, lk_scale(x, 2))));
+    y = lk_relu(lk_silu(lk_sigmoid(lk_tanh(lk_gelu(lk_gelu(y), .tanh = true)))));
+    lk_block_end(x);
+    y = lk_softmax(lk_log_softmax(lk_dropout(y, 0.1), -1), 1);
+    y = lk_add(y, lk_f_layer_norm(lk_f_rms_norm(y, scale), scale, none, .epsilon = 1e-6));
+    y = lk_f_linear(y, table, none);
+    y = lk_matmul(lk_reshape(lk_transpose(y, 1, 1), 2, flat), table, .transpose_b = false);
+    y = lk_slice(lk_concat(&y, 1, 1), 1, 0, 6);
+    lk_tensor z = lk_f_conv2d(image, kernel, none, .padding = 1);
+    z = lk_avg_pool2d(lk_max_pool2d(lk_permute(z, all_axes), 3, .stride = 2, .padding = 1), 2);
+    z = lk_conv2d(z, "conv", 3, 1, .no_bias = true);
+    z = lk_batch_norm(z, "bn", .momentum = 0.2);
+    z = lk_f_batch_norm(z, none, none, mean, var, none, .momentum = 0.3);
+    z = lk_linear(lk_global_avg_pool2d(z), "fc", 6);
+    z = lk_rms_norm(lk_layer_norm(lk_add(z, lk_flatten(y)), "ln"), "rms", .epsilon = 1e-6);
+    z = lk_add(z, lk_add(lk_f_embedding(ids, table), lk_embedding(ids, "words", 7, 6, .std = 0.5)));
+    lk_tensor loss = lk_cross_entropy(z, ids, .label_smoothing = 0.1, .ignore_index = &ignored);
+    lk_tensor squared = lk_mse(x, y), mean_of_sums = lk_mean(lk_sum(x, .axes = axes, .axes_count = 1, .keepdim = true));
+    WANT(loss.graph == graph && squared.id >= 0 && mean_of_sums.id >= 0);
+    WANT(lk_model_mlp(x, lk_model_options{.hidden = 4}).graph == graph);
+    if (lk_graph_status(graph) < 0) std::fprintf(stderr, "%s\n", lk_graph_error(graph));
+    return lk_graph_status(graph) == LK_OK;
+}
+
+static bool configure_everything(lk_context *context)
+{
+    lk_context_config           c = LK_CONTEXT_CONFIG_INIT;
+    lk_comm_config              comm = LK_COMM_CONFIG_INIT;
+    lk_optimizer_config         optimizer = LK_OPTIMIZER_CONFIG_INIT;
+    lk_plan_config              plan = LK_PLAN_CONFIG_INIT;
+    lk_dataset_arrays_config    arrays = LK_DATASET_ARRAYS_CONFIG_INIT;
+    lk_dataset_callbacks_config callbacks = LK_DATASET_CALLBACKS_CONFIG_INIT;
+    lk_dataset_synthetic_config synthetic = LK_DATASET_SYNTHETIC_CONFIG_INIT;
+    lk_transform                transform = LK_TRANSFORM_INIT;
+    lk_loader_config            loader = LK_LOADER_CONFIG_INIT;
+    lk_sampler_config           sampler = LK_SAMPLER_CONFIG_INIT;
+    lk_trainer_config           trainer = LK_TRAINER_CONFIG_INIT;
+    lk_launch_config            launch = LK_LAUNCH_CONFIG_INIT;
+    lk_parameter_group          group = {.match = "*.bias", .no_decay = true};
+    lk_schedule                 schedule = {.kind = LK_COSINE, .warmup = 5};
+    lk_step                     step = {.step = 1, .count = 4};
+    lk_rates                    rates = {.flops = 1e9, .memory = 1e9};
+    plan.parallel = {.world = 2, .rank = 1};
+    optimizer.groups = &group;
+    trainer.schedule = schedule;
+    loader.transform = transform;
+    WANT(c.size == sizeof c && comm.size == sizeof comm && arrays.size == sizeof arrays &&
+         callbacks.size == sizeof callbacks);
+    WANT(synthetic.size == sizeof synthetic && sampler.size == sizeof sampler && launch.size == sizeof launch);
+    WANT(step.rate == 0 && !step.sample_ids && rates.link == 0 && plan.parallel.shards == 0 && group.lr_scale == 0);
+    WANT(optimizer.size == sizeof optimizer && optimizer.groups == &group && trainer.schedule.warmup == 5);
+    WANT(loader.size == sizeof loader && loader.transform.size == sizeof transform && trainer.size == sizeof trainer);
+    return lk_context_error(context)[0] == 0;
+}
+
+/* A group of one: every collective gives back what was given. */
+static bool call_everything(lk_context *context)
+{
+    lk_comm_config config = LK_COMM_CONFIG_INIT;
+    lk_comm       *comm = nullptr, *part = nullptr;
+    lk_work       *work = nullptr;
+    void          *memory = nullptr;
+    const float    sent[] = {1, 2};
+    float          got[2];
+    const size_t   counts[] = {2}, displacements[] = {0};
+    config.rank = 0;
+    config.world = 1;
+    WANT(lk_comm_create(context, &config, &comm) == LK_OK);
+    WANT(lk_comm_split(comm, 0, 0, &part) == LK_OK && lk_comm_alloc(comm, 64, &memory) == LK_OK);
+    WANT(lk_comm_all_reduce(comm, sent, got, 2, LK_F32, LK_SUM, NULL) == LK_OK && got[1] == 2);
+    WANT(lk_comm_reduce(comm, sent, got, 2, LK_F32, LK_SUM, 0, NULL) == LK_OK);
+    WANT(lk_comm_broadcast(comm, got, 2, LK_F32, 0, NULL) == LK_OK && lk_comm_barrier(comm, NULL) == LK_OK);
+    WANT(lk_comm_all_gather(comm, sent, got, 2, LK_F32, NULL) == LK_OK);
+    WANT(lk_comm_reduce_scatter(comm, sent, got, 2, LK_F32, LK_SUM, NULL) == LK_OK);
+    WANT(lk_comm_gather(comm, sent, got, 2, LK_F32, 0, NULL) == LK_OK);
+    WANT(lk_comm_scatter(comm, sent, got, 2, LK_F32, 0, NULL) == LK_OK);
+    WANT(lk_comm_all_to_all(comm, sent, got, 2, LK_F32, NULL) == LK_OK);
+    WANT(lk_comm_all_gatherv(comm, sent, got, counts, displacements, LK_F32, NULL) == LK_OK);
+    WANT(lk_comm_gatherv(comm, sent, got, counts, displacements, LK_F32, 0, NULL) == LK_OK);
+    WANT(lk_comm_all_to_allv(comm, sent, counts, displacements, got, counts, displacements, LK_F32, NULL) == LK_OK);
+    WANT(lk_comm_send(comm, sent, 2, LK_F32, 0, 1, &work) == LK_EINVAL); /* to itself */
+    WANT(lk_comm_recv(comm, got, 2, LK_F32, 0, 1, NULL) == LK_EINVAL && !work);
+    lk_comm_free(part);
+    lk_comm_free(comm);
+    return true;
+}
+
+int main()
+{
+    lk_context *context = nullptr;
+    lk_graph   *graph = nullptr;
+    if (lk_context_create(nullptr, &context) < 0 || lk_graph_create(context, LK_F32, &graph) < 0) return 1;
+    bool good = configure_everything(context) && record_everything(graph) && call_everything(context);
+    if (!good) std::fprintf(stderr, "%s\n", lk_context_error(context));
+    lk_graph_free(graph);
+    lk_context_free(context);
+    return good ? 0 : 1;
+}
