@@ -91,7 +91,7 @@ static void who_does_not_belong_is_turned_away(void)
     pid_t stranger = fork();
     if (stranger == 0) { /* another process, which does not know the token */
         char text[1024];
-        setenv("LOCKSTEP_TOKEN", "not the token", 1);
+        setenv("LOCKSTEP_TOKEN", "not the right token", 1);
         _exit(join(2, 3, 5000, text, sizeof text) == LK_EINVAL && strstr(text, "wrong token") ? 0 : 1);
     }
     int status;
@@ -300,6 +300,17 @@ static void *spawn_in_thread(void *user)
     CHECK(status == LK_EINVAL && strstr(result.text, "threads, and a forked rank would have one"), "%s", result.text);
     return NULL;
 }
+    CHECK(PLACE("RANK", "0", "WORLD_SIZE", "2", "LOCKSTEP_TOKEN", "fifteen letters") == LK_EINVAL &&
+              strstr(text, "LOCKSTEP_TOKEN holds a token of 15 characters") && strstr(text, "openssl rand -hex 16"),
+          "on one host: %s", text);
+    CHECK(PLACE("RANK", "3", "WORLD_SIZE", "4", "LOCAL_WORLD_SIZE", "2", "LOCKSTEP_JOB", "j", "LOCKSTEP_TOKEN", "0") ==
+                  LK_EINVAL &&
+              strstr(text, "a token of 1 characters"),
+          "on several: %s", text);
+    CHECK(PLACE("RANK", "3", "WORLD_SIZE", "4", "LOCAL_WORLD_SIZE", "2", "LOCKSTEP_JOB", "j") == LK_EINVAL &&
+              strstr(text, "started by a lockstep run on each, which makes no token") &&
+              strstr(text, "openssl rand -hex 16 >") && !strstr(text, "not started by"),
+          "lockstep run --nnodes: %s", text);
 
 static void spawn_starts_ranks_and_says_which_failed_first(void)
 {

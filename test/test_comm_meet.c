@@ -244,10 +244,24 @@ static void a_token_file_is_asked_for_and_looked_at(void)
     CHECK(one.status == LK_EINVAL && strstr(one.text, "LOCKSTEP_TOKEN_FILE"), "%s", one.text);
     setenv("LOCKSTEP_TOKEN_FILE", path, 1);
     join_thread(&one);
-    CHECK(one.status == LK_EIO && strstr(one.text, path), "%s", one.text);
+    CHECK(one.status == LK_ENOENT && strstr(one.text, path), "%s", one.text);
     write_file(path, "a secret of some length\n", 0644);
     join_thread(&one);
     CHECK(one.status == LK_EINVAL && strstr(one.text, "can be read by others"), "%s", one.text);
+    write_file(path, "a secret of some length\n", 0620);
+    join_thread(&one);
+    CHECK(one.status == LK_EINVAL && strstr(one.text, "620"), "%s", one.text);
+    write_file(path, "a secret of some length\n", 0600);
+    if (geteuid() == 0 && chown(path, 12345, (gid_t)-1) == 0) {
+        join_thread(&one);
+        CHECK(one.status == LK_EINVAL && strstr(one.text, "belongs to user 12345, and this is user 0"), "%s", one.text);
+        REQUIRE(chown(path, 0, (gid_t)-1) == 0);
+    } else {
+        printf("     not root: another user's token file was not tried\n");
+    }
+    write_file(path, "a secret in two\nlines of text\n", 0600);
+    join_thread(&one);
+    CHECK(one.status == LK_EINVAL && strstr(one.text, "one line"), "%s", one.text);
     write_file(path, "short\n", 0600);
     join_thread(&one);
     CHECK(one.status == LK_EINVAL && strstr(one.text, "16 to"), "%s", one.text);

@@ -7,11 +7,9 @@
 
 #include <ctype.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 /* Whoever starts jobs says it in one of these ways. Slurm's words count inside a step of srun alone: a batch script
@@ -150,32 +148,18 @@ static lk_status find_address(lk_context *context, const lk_comm_config *config,
     return LK_OK;
 }
 
-static lk_status read_token(lk_context *context, const char *path, lk__place *place)
+/* Why there is no token, and how to make one. */
+static lk_status ask_for_token(lk_context *context, const lk__place *place)
 {
-    struct stat about;
-    int         fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
-    ssize_t     n = -1;
-    if (fd < 0 || fstat(fd, &about) != 0) {
-        int why = errno;
-        if (fd >= 0) close(fd);
-        return lk__fail(context, LK_EIO, "cannot read LOCKSTEP_TOKEN_FILE %s: %s", path, strerror(why));
-    }
-    if (!S_ISREG(about.st_mode)) {
-        close(fd);
-        return lk__fail(context, LK_EINVAL, "LOCKSTEP_TOKEN_FILE %s is no ordinary file", path);
-    }
-    if (!(about.st_mode & 077)) n = read(fd, place->token, sizeof place->token);
-    close(fd);
-    if (about.st_mode & 077)
-        return lk__fail(context, LK_EINVAL, "LOCKSTEP_TOKEN_FILE %s can be read by others: chmod 600 it", path);
-    while (n > 0 && isspace((unsigned char)place->token[n - 1])) n--;
-    if (n < 16 || n >= (ssize_t)sizeof place->token || memchr(place->token, 0, (size_t)n))
-        return lk__fail(context, LK_EINVAL,
-                        "LOCKSTEP_TOKEN_FILE %s does not hold one line of 16 to %zu characters: for example "
-                        "what openssl rand -hex 16 prints",
-                        path, sizeof place->token - 1);
-    place->token[n] = 0;
-    return LK_OK;
+    bool        launched = environment("LOCKSTEP_JOB") != NULL;
+    const char *why = launched
+                          ? "were started by a lockstep run on each, which makes no token because the launchers do "
+                            "not talk to each other (lockstep run --hosts makes one)"
+                          : "were not started by lockstep run";
+    return lk__fail(context, LK_EINVAL,
+                    "the ranks are on several hosts (%s) and %s: set LOCKSTEP_TOKEN_FILE to a file that holds the same "
+                    "secret on each host and that only you can read; " LK__TOKEN_RECIPE " makes one",
+                    place->tried, why);
 }
 
 /* A file that was named counts; else what the launcher gave. */
@@ -184,16 +168,14 @@ static lk_status find_token(lk_context *context, const lk_comm_config *config, l
     const char *file = environment("LOCKSTEP_TOKEN_FILE"), *token = environment("LOCKSTEP_TOKEN");
     const char *backend = config->backend ? config->backend : "mixed";
     bool        by_mpi = strcmp(backend, "mpi") == 0 || (strcmp(backend, "mixed") == 0 && lk__mpi_offers(place));
-    if (file && place->world > 1) return read_token(context, file, place);
+    if (place->world == 1) return LK_OK; /* nobody to prove it to */
+    if (file) return lk__token_read(context, file, place->token);
     if (place->many_hosts && !by_mpi && !(token && environment("LOCKSTEP_JOB"))) /* MPI hands out one of its own */
-        return lk__fail(context, LK_EINVAL,
-                        "the ranks are on several hosts (%s) and were not started by lockstep run: set "
-                        "LOCKSTEP_TOKEN_FILE to a file that holds the same secret on each host and that only you can "
-                        "read",
-                        place->tried);
-    if (token && (size_t)snprintf(place->token, sizeof place->token, "%s", token) >= sizeof place->token)
-        return lk__fail(context, LK_EINVAL, "LOCKSTEP_TOKEN is longer than %zu characters", sizeof place->token - 1);
-    return LK_OK;
+        return ask_for_token(context, place);
+    if (!token) return LK_OK;
+    lk_status status = lk__token_check(context, "LOCKSTEP_TOKEN", token);
+    if (status >= 0) snprintf(place->token, sizeof place->token, "%s", token);
+    return status;
 }
 
 lk_status lk__place_find(lk_context *context, const lk_comm_config *config, lk__place *place)

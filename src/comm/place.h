@@ -2,7 +2,7 @@
 #ifndef LK__PLACE_H
 #define LK__PLACE_H
 
-#include "base/base.h"
+#include "comm/token.h"
 
 #include <lockstep/comm.h>
 
@@ -19,7 +19,7 @@ typedef struct lk__place {
     lk__ports master;       /* where rank 0 listens for the others; 0: nobody said */
     lk__ports ports;        /* where every rank may listen */
     char      port_from[64]; /* who said it, for messages */
-    char      token[264];    /* what they prove to know, "" nothing */
+    char      token[LK__TOKEN_ROOM]; /* what they prove to know, "" nothing */
 } lk__place;
 
 /* From config, then the environment: RANK and WORLD_SIZE; Open MPI's, PMI's and Slurm's words; else a world of one. */
