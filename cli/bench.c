@@ -229,7 +229,7 @@ static int run(const options *given)
     int    code;
     if (ranks_start("bench", given, &code)) return code;
     code = setup_begin(&s, "bench", given);
-    if (code == 0) code = ranks_join(&s, "bench", options_text(given, "backend"), 0);
+    if (code == 0) code = ranks_join(&s, "bench", options_text(given, "backend"), 0, 0);
     b.rank = s.config.comm ? lk_comm_rank(s.config.comm) : 0;
     b.world = s.config.comm ? lk_comm_size(s.config.comm) : 1;
     if (code == 0) code = setup_make(&s, "bench", given, SETUP_SHAPES);

@@ -256,7 +256,6 @@ static int rank_main(int rank, void *user)
     config.threads = 1;
     const char *backend = options_text(b->given, "backend");
     comm.backend = strcmp(backend, "auto") == 0 ? NULL : backend;
-    comm.join_ms = 30000; /* the others may come from other hosts */
     if (rank >= 0) pin(rank, ranks_of(b->given));
     double    start = now();
     lk_status status = lk_context_create(&config, &b->context);

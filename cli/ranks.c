@@ -62,12 +62,13 @@ bool ranks_start(const char *name, const options *given, int *code)
     return true;
 }
 
-int ranks_join(setup *s, const char *name, const char *backend, double timeout)
+int ranks_join(setup *s, const char *name, const char *backend, double timeout, double join_timeout)
 {
     lk_comm_config config = LK_COMM_CONFIG_INIT;
     lk_comm       *comm;
     if (backend && strcmp(backend, "auto") != 0) config.backend = backend;
     if (timeout > 0) config.timeout_ms = (int64_t)(timeout * 1000);
+    if (join_timeout > 0) config.join_ms = (int64_t)(join_timeout * 1000);
     lk_status status = lk_comm_create(s->context, &config, &comm);
     if (status < 0) return report(name, s->context, status);
     if (lk_comm_size(comm) == 1) {

@@ -17,9 +17,9 @@
 
 /* If -n asks for ranks and this process is none yet: starts them, each with this same command line. *code: how they ended. */
 bool ranks_start(const char *command_name, const options *given, int *code);
-/* Joins the ranks that the environment tells of; s->config.comm stays NULL where there is one alone. 0, or the exit status after
+/* Joins the ranks that the environment tells of (seconds; 0: the default); s->config.comm stays NULL where there is one alone. 0, or the exit status after
  * the failure was reported. */
-int  ranks_join(setup *s, const char *command_name, const char *backend, double timeout);
+int  ranks_join(setup *s, const char *command_name, const char *backend, double timeout, double join_timeout);
 void ranks_leave(setup *s); /* fine when nobody joined */
 /* fetch.c: --download: one rank of each host gets the data set if it is not there; the others wait. */
 int ranks_fetch(setup *s, const char *command_name, const options *given);

@@ -31,6 +31,9 @@ static const option train_options[] = {
     INTEGER("check-every", "N", "1000", 0, 1e12, "Compare the ranks' weights each N steps, and at the end; 0: never"),
     NUMBER("timeout", "SECONDS", "600", 0.1, 1e7,
            "A rank that does not come to a collective within this long is given up"),
+    NUMBER("join-timeout", "SECONDS", NULL, 0.001, 1e7,
+           "How long ranks wait for each other to join (default LOCKSTEP_JOIN_TIMEOUT, else 600 between hosts, 30 on "
+           "one)"),
     CHOICE("on-signal", "HOW", "save-stop", "save-exit|save-stop",
            "On SIGTERM, SIGINT or SIGUSR1 of any rank all save at one step; then exit 0, or as the signal would"),
     FLAG("verbose-ranks", "Every rank says what it has, and its own mean loss after each epoch"),
@@ -257,7 +260,9 @@ static void scale_rate(setup *s, const options *given)
 static int prepare(setup *s, watcher *w, const options *given)
 {
     int code = setup_begin(s, "train", given);
-    if (code == 0) code = ranks_join(s, "train", options_text(given, "backend"), options_number(given, "timeout"));
+    if (code == 0)
+        code = ranks_join(s, "train", options_text(given, "backend"), options_number(given, "timeout"),
+                          options_number(given, "join-timeout"));
     if (code != 0) return code;
     lk_comm *comm = s->config.comm;
     w->rank = comm ? lk_comm_rank(comm) : 0;

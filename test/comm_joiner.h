@@ -14,7 +14,8 @@ static const char token[] = "0123456789abcdef";
 
 /* One who tries to join, as a thread of this process. */
 typedef struct joiner {
-    int         rank, world, join_ms, port;
+    int         rank, world, port;
+    int         join_ms; /* 0: this test's own default; below: the library's */
     const char *address;
     int         sum; /* of all ranks, once joined */
     lk_status   status;
@@ -49,7 +50,7 @@ SHARED void *join_thread(void *argument)
     config.log_user = j;
     comm_config.rank = j->rank;
     comm_config.world = j->world;
-    comm_config.join_ms = j->join_ms ? j->join_ms : 20000;
+    comm_config.join_ms = j->join_ms < 0 ? 0 : j->join_ms ? j->join_ms : 20000;
     comm_config.address = j->address;
     comm_config.port = j->port;
     comm_config.backend = "tcp";

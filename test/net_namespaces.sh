@@ -37,7 +37,7 @@ int main(int argc, char **argv)
     long           rounds = 0;
     if (lk_context_create(NULL, &context) < 0) return 1;
     config.backend = argc > 3 ? argv[3] : NULL;
-    if (seconds > 0) config.join_ms = 30000;
+    config.join_ms = seconds > 0 ? 30000 : 3000;
     lk_status status = lk_comm_create(context, &config, &comm);
     for (double end = now() + seconds; status >= 0; rounds++) {
         int32_t more = now() < end || rounds == 0;

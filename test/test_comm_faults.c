@@ -11,6 +11,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -105,6 +106,52 @@ static void who_does_not_belong_is_turned_away(void)
     CHECK(many[first].status == LK_OK && many[second].status == LK_EMISMATCH &&
               strstr(many[second].text, "is there already"),
           "%s", many[second].text);
+}
+
+/* As a process of its own, which is then killed. */
+static void join_and_die(int rank, int world)
+{
+    fflush(NULL);
+    pid_t pid = fork();
+    if (pid == 0) {
+        char text[1024];
+        join(rank, world, 60000, text, sizeof text);
+        _exit(0);
+    }
+    usleep(500000); /* by then it has come, or the next one has */
+    kill(pid, SIGKILL);
+    waitpid(pid, NULL, 0);
+}
+
+typedef struct lone {
+    joiner     joiner;
+    atomic_int done;
+} lone;
+
+static void *join_alone(void *argument)
+{
+    lone *l = argument;
+    join_thread(&l->joiner);
+    atomic_store(&l->done, 1);
+    return NULL;
+}
+
+/* The third rank never comes, and nobody waits a minute for it. */
+static void a_rank_that_dies_while_others_are_missing_is_noticed(void)
+{
+    for (int waits = 0; waits < 2; waits++) {
+        lone      l = {.joiner = {.rank = waits, .world = 3, .join_ms = 60000}};
+        pthread_t thread;
+        char      name[64];
+        fresh_job();
+        pthread_create(&thread, NULL, join_alone, &l);
+        for (int i = 0; i < 40 && !atomic_load(&l.done); i++) join_and_die(1 - waits, 3);
+        pthread_join(thread, NULL);
+        snprintf(name, sizeof name, "rank %d of 3 (process ", 1 - waits);
+        CHECK(l.joiner.status == LK_EIO && strstr(l.joiner.text, name) &&
+                  strstr(l.joiner.text, "died before all ranks had joined"),
+              "%s", l.joiner.text);
+    }
 }
 
 /* Garbage, half a word, and nothing at all. */
@@ -253,6 +300,17 @@ static void the_environment_says_who_this_is_or_what_is_wrong_with_it(void)
                 "TORCHELASTIC_USE_AGENT_STORE", "False") == LK_EINVAL &&
               strstr(text, "'99999', which is no port"),
           "%s", text);
+    CHECK(PLACE("RANK", "0", "WORLD_SIZE", "2", "LOCKSTEP_TOKEN", "fifteen letters") == LK_EINVAL &&
+              strstr(text, "LOCKSTEP_TOKEN holds a token of 15 characters") && strstr(text, "openssl rand -hex 16"),
+          "on one host: %s", text);
+    CHECK(PLACE("RANK", "3", "WORLD_SIZE", "4", "LOCAL_WORLD_SIZE", "2", "LOCKSTEP_JOB", "j", "LOCKSTEP_TOKEN", "0") ==
+                  LK_EINVAL &&
+              strstr(text, "a token of 1 characters"),
+          "on several: %s", text);
+    CHECK(PLACE("RANK", "3", "WORLD_SIZE", "4", "LOCAL_WORLD_SIZE", "2", "LOCKSTEP_JOB", "j") == LK_EINVAL &&
+              strstr(text, "started by a lockstep run on each, which makes no token") &&
+              strstr(text, "openssl rand -hex 16 >") && !strstr(text, "not started by"),
+          "lockstep run --nnodes: %s", text);
     CHECK(PLACE("RANK", "0", "WORLD_SIZE", "2", "LOCKSTEP_TOKEN_FILE", "/dev/null") == LK_EINVAL &&
               strstr(text, "no ordinary file"),
           "%s", text);
@@ -300,17 +358,6 @@ static void *spawn_in_thread(void *user)
     CHECK(status == LK_EINVAL && strstr(result.text, "threads, and a forked rank would have one"), "%s", result.text);
     return NULL;
 }
-    CHECK(PLACE("RANK", "0", "WORLD_SIZE", "2", "LOCKSTEP_TOKEN", "fifteen letters") == LK_EINVAL &&
-              strstr(text, "LOCKSTEP_TOKEN holds a token of 15 characters") && strstr(text, "openssl rand -hex 16"),
-          "on one host: %s", text);
-    CHECK(PLACE("RANK", "3", "WORLD_SIZE", "4", "LOCAL_WORLD_SIZE", "2", "LOCKSTEP_JOB", "j", "LOCKSTEP_TOKEN", "0") ==
-                  LK_EINVAL &&
-              strstr(text, "a token of 1 characters"),
-          "on several: %s", text);
-    CHECK(PLACE("RANK", "3", "WORLD_SIZE", "4", "LOCAL_WORLD_SIZE", "2", "LOCKSTEP_JOB", "j") == LK_EINVAL &&
-              strstr(text, "started by a lockstep run on each, which makes no token") &&
-              strstr(text, "openssl rand -hex 16 >") && !strstr(text, "not started by"),
-          "lockstep run --nnodes: %s", text);
 
 static void spawn_starts_ranks_and_says_which_failed_first(void)
 {
@@ -400,6 +447,7 @@ int main(int argc, char **argv)
         RUN(who_leaves_is_not_waited_for);
         RUN(who_never_comes_is_named);
         RUN(who_does_not_belong_is_turned_away);
+        RUN(a_rank_that_dies_while_others_are_missing_is_noticed);
         RUN(strangers_do_not_disturb_a_meeting);
     }
     CHECK(open_descriptors() == before, "%d descriptors are open, %d were", open_descriptors(), before);

@@ -304,6 +304,106 @@ static void a_foreign_launchers_port_is_left_alone(void)
     lk_context_free(context);
 }
 
+/* By the library's own default, as a user who starts a second host by hand would: the first is there for more than 5 s before. */
+static void a_rank_waits_for_rank_0_and_says_so(void)
+{
+    int       port = free_port(AF_INET);
+    joiner    early = {.rank = 1, .world = 2, .join_ms = -1, .address = "127.0.0.1", .port = port};
+    joiner    late = {.rank = 0, .world = 2, .join_ms = -1, .address = "127.0.0.1", .port = port};
+    pthread_t thread;
+    setenv("LOCKSTEP_JOIN_COMMAND", "lockstep run --node-rank {node} a {node}", 1);
+    REQUIRE(pthread_create(&thread, NULL, join_thread, &early) == 0);
+    usleep(8000000);
+    join_thread(&late);
+    pthread_join(thread, NULL);
+    joiner both[2] = {late, early};
+    expect_sum(both, 2);
+    CHECK(strstr(early.log, "rank 1 of 2 has waited ") && strstr(early.log, " s for rank 0 at 127.0.0.1:") &&
+              strstr(early.log, "connection refused") &&
+              strstr(early.log, "its host is started with: lockstep run --node-rank 0 a {node}"),
+          "the log says: %s", early.log);
+    CHECK(!late.log[0], "the log says: %s", late.log);
+    unsetenv("LOCKSTEP_JOIN_COMMAND");
+}
+
+/* Five ranks a host, of which the first has rank 0 alone and the second nobody. */
+static void rank_0_says_which_hosts_are_missing_and_how_to_start_them(void)
+{
+    int    port = free_port(AF_INET);
+    joiner two[2] = {{.rank = 0, .world = 15, .join_ms = 7000, .address = "127.0.0.1", .port = port},
+                     {.rank = 3, .world = 15, .join_ms = 7000, .address = "127.0.0.1", .port = port}};
+    setenv("GROUP_WORLD_SIZE", "3", 1);
+    setenv("LOCAL_WORLD_SIZE", "5", 1);
+    setenv("LOCKSTEP_JOIN_COMMAND", "lockstep run --node-rank {node} train.py", 1);
+    join_all(two, 2);
+    CHECK(strstr(two[0].log, "rank 0 of 15 has waited ") && strstr(two[0].log, " s for ranks 1-2, 4-14 to join") &&
+              strstr(two[0].log,
+                     "; hosts 0-2 of 3 are missing, start the first with: lockstep run --node-rank 0 train.py"),
+          "the log says: %s", two[0].log);
+    CHECK(!two[1].log[0], "the log says: %s", two[1].log);
+    CHECK(two[0].status == LK_ETIMEOUT && strstr(two[0].text, "never came"), "%s", two[0].text);
+    unsetenv("GROUP_WORLD_SIZE");
+    unsetenv("LOCAL_WORLD_SIZE");
+    unsetenv("LOCKSTEP_JOIN_COMMAND");
+}
+
+static void how_long_to_wait_may_come_from_the_environment(void)
+{
+    joiner one = {.rank = 0, .world = 2, .join_ms = -1, .address = "127.0.0.1", .port = free_port(AF_INET)};
+    setenv("LOCKSTEP_JOIN_TIMEOUT", "0.3", 1);
+    join_thread(&one);
+    CHECK(one.status == LK_ETIMEOUT && strstr(one.text, "never came within"), "%s", one.text);
+    setenv("LOCKSTEP_JOIN_TIMEOUT", "soon", 1);
+    join_thread(&one);
+    CHECK(one.status == LK_EINVAL && strstr(one.text, "LOCKSTEP_JOIN_TIMEOUT is 'soon'"), "%s", one.text);
+    unsetenv("LOCKSTEP_JOIN_TIMEOUT");
+}
+
+/* Whether somebody listens on an address of this host, which is written as /proc/net/tcp has it. */
+static bool is_listening(const char *address)
+{
+    char  line[256];
+    bool  found = false;
+    FILE *file = fopen("/proc/net/tcp", "re");
+    while (file && !found && fgets(line, sizeof line, file)) found = strstr(line, address) && strstr(line, ":0000 0A ");
+    if (file) fclose(file);
+    return found;
+}
+
+static void a_rank_listens_on_the_local_address_that_it_is_given(void)
+{
+    int       port = free_port(AF_INET);
+    joiner    others[3] = {{.rank = 0}, {.rank = 1}, {.rank = 2}};
+    pthread_t thread;
+    for (int i = 0; i < 3; i++) {
+        others[i].world = 3;
+        others[i].address = "127.0.0.1";
+        others[i].port = port;
+    }
+    fflush(NULL);
+    pid_t pid = fork();
+    if (pid == 0) {
+        alarm(100);
+        setenv("LOCKSTEP_LOCAL_ADDR", "127.9.8.7", 1);
+        join_thread(&others[1]);
+        _exit(others[1].status == LK_OK && others[1].sum == 6 ? 0 : 1);
+    }
+    REQUIRE(pthread_create(&thread, NULL, join_thread, &others[0]) == 0);
+    for (int i = 0; i < 1500 && !is_listening("0708097F:"); i++) usleep(10000);
+    CHECK(is_listening("0708097F:"), "rank 1 does not listen on 127.9.8.7");
+    join_thread(&others[2]);
+    pthread_join(thread, NULL);
+    int status = -1;
+    waitpid(pid, &status, 0);
+    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0 && others[0].sum == 6 && others[2].sum == 6, "%x: %s", status,
+          others[0].text);
+    setenv("LOCKSTEP_LOCAL_ADDR", "192.0.2.7", 1);
+    joiner elsewhere = {.rank = 0, .world = 2, .join_ms = 300, .address = "127.0.0.1", .port = port};
+    join_thread(&elsewhere);
+    CHECK(elsewhere.status == LK_EIO && strstr(elsewhere.text, "LOCKSTEP_LOCAL_ADDR 192.0.2.7"), "%s", elsewhere.text);
+    unsetenv("LOCKSTEP_LOCAL_ADDR");
+}
+
 static void every_interface_at_once_is_refused(void)
 {
     static const char *const addresses[] = {"0.0.0.0", "0", "::", "::ffff:0.0.0.0"};
@@ -324,7 +424,11 @@ int main(void)
     setenv("LOCKSTEP_TOKEN", token, 1);
     RUN(who_does_not_belong_is_turned_away);
     RUN(what_is_not_rank_0_is_told_apart);
+    RUN(a_rank_listens_on_the_local_address_that_it_is_given);
     RUN(ranks_meet_over_ipv4_ipv6_and_by_name);
+    RUN(a_rank_waits_for_rank_0_and_says_so);
+    RUN(rank_0_says_which_hosts_are_missing_and_how_to_start_them);
+    RUN(how_long_to_wait_may_come_from_the_environment);
     RUN(a_range_of_ports_is_kept_to);
     RUN(what_was_tried_and_what_answered_is_said);
     RUN(who_never_comes_is_named);

@@ -268,7 +268,7 @@ static void signals_lose_no_byte_and_no_memory(void)
         CHECK((size_t)total == BYTES, "%zu bytes came", (size_t)total);
         tick_every(0);
         interrupting = true;
-        lk__meeting alone = {context, "alone", token, 0, 1, 60};
+        lk__meeting alone = {context, "alone", token, 0, 1, 60, NULL};
         CHECK(lk__meet(&alone, SHARED_BYTES, &memory) == LK_OK, "%s", lk_context_error(context));
         CHECK(ticks > 5, "%d ticks", (int)ticks);
         lk__unmeet(memory, SHARED_BYTES);

@@ -25,12 +25,14 @@ typedef struct lk_comm_config {
     const char *backend;    /* "self", "shm", "tcp", "mpi" or "mixed"; NULL chooses */
     int64_t     timeout_ms; /* for each operation: then it fails. There is no "for ever" */
     int64_t     stall_ms;   /* a table of who is missing goes to the log after this long */
-    int64_t     join_ms;    /* for meeting */
+    /* Until all ranks have joined. 0: LOCKSTEP_JOIN_TIMEOUT (seconds), else 10 minutes over several hosts and 30 s on one. */
+    int64_t     join_ms;
     const char *address;    /* rank 0's, a name or IPv4 or IPv6: then ranks may be on several hosts. NULL: MASTER_ADDR */
 } lk_comm_config;
-#define LK_COMM_CONFIG_INIT {sizeof(lk_comm_config), -1, -1, 0, NULL, 600000, 10000, 5000, NULL}
+#define LK_COMM_CONFIG_INIT {sizeof(lk_comm_config), -1, -1, 0, NULL, 600000, 10000, 0, NULL}
 
-/* Meets the other ranks. Fails within join_ms and says what was tried and what answered. config may be NULL. */
+/* Meets the other ranks. Fails within join_ms and says what was tried and what answered; after 5 s the log says who is missing.
+ * config may be NULL. */
 LK_API lk_status lk_comm_create(lk_context *context, const lk_comm_config *config, lk_comm **comm);
 /* Ranks with the same colour form a group, ordered by key, then rank. Collective. colour < 0: *group is NULL. */
 LK_API lk_status lk_comm_split_at(lk_site site, lk_comm *comm, int colour, int key, lk_comm **group);

@@ -58,7 +58,10 @@ lk_status lk__comm_make(lk_context *context, const lk_comm *like, const lk_comm_
     c->owner = getpid();
     c->timeout_ms = like ? like->timeout_ms : config->timeout_ms;
     c->stall_ms = like ? like->stall_ms : config->stall_ms;
-    c->join_ms = like ? like->join_ms : config->join_ms;
+    if (like) {
+        c->join_ms = like->join_ms;
+        c->connect_ms = like->connect_ms;
+    }
     pthread_mutex_init(&c->failing, NULL);
     pthread_mutex_init(&c->lock, NULL);
     pthread_cond_init(&c->queued, NULL);
@@ -122,7 +125,31 @@ static lk_status choose_backend(lk_context *context, const char *wanted, const l
                     near ? "; did you mean " : "", near ? near : "", near ? "?" : "", list);
 }
 
-enum { WEEK_MS = 7 * 24 * 3600 * 1000 };
+enum { WEEK_MS = 7 * 24 * 3600 * 1000, JOIN_HERE_MS = 30000, JOIN_HOSTS_MS = 600000, CONNECT_MS = 30000 };
+
+/* What the program says, else LOCKSTEP_JOIN_TIMEOUT. By default a host may be started by hand, minutes after another. */
+static lk_status choose_deadlines(lk_comm *c, const lk_comm_config *config, const lk__place *place)
+{
+    const char *thinking = getenv("LOCKSTEP_NO_DEADLINES"), *text = getenv("LOCKSTEP_JOIN_TIMEOUT");
+    c->join_ms = c->connect_ms = config->join_ms;
+    if (!config->join_ms && text && *text) {
+        char  *end;
+        double seconds = strtod(text, &end);
+        if (end == text || *end || !(seconds >= 0.001 && seconds <= 1e7))
+            return lk__fail(
+                c->context, LK_EINVAL,
+                "LOCKSTEP_JOIN_TIMEOUT is '%.40s' in the environment, which is no number of seconds from 0.001 to "
+                "10000000",
+                text);
+        c->join_ms = c->connect_ms = (int64_t)(seconds * 1000);
+    }
+    if (!c->join_ms) {
+        c->join_ms = place->many_hosts ? JOIN_HOSTS_MS : JOIN_HERE_MS;
+        c->connect_ms = CONNECT_MS;
+    }
+    if (thinking && strcmp(thinking, "1") == 0) c->timeout_ms = c->join_ms = c->connect_ms = WEEK_MS; /* a debugger */
+    return LK_OK;
+}
 
 lk_status lk_comm_create(lk_context *context, const lk_comm_config *config, lk_comm **comm)
 {
@@ -133,8 +160,9 @@ lk_status lk_comm_create(lk_context *context, const lk_comm_config *config, lk_c
     if (!config) config = &defaults;
     if (config->size != sizeof *config)
         return lk__fail(context, LK_EINVAL, "lk_comm_config has another size: start from LK_COMM_CONFIG_INIT");
-    if (config->timeout_ms <= 0 || config->stall_ms <= 0 || config->join_ms <= 0)
-        return lk__fail(context, LK_EINVAL, "timeout_ms, stall_ms and join_ms are above 0: there is no \"for ever\"");
+    if (config->timeout_ms <= 0 || config->stall_ms <= 0 || config->join_ms < 0)
+        return lk__fail(context, LK_EINVAL,
+                        "timeout_ms and stall_ms are above 0, and join_ms is not below: there is no \"for ever\"");
     lk_status status = lk__place_find(context, config, &place);
     if (status < 0) return status;
     if (place.world > LK__REDUCE_MOST)
@@ -146,9 +174,9 @@ lk_status lk_comm_create(lk_context *context, const lk_comm_config *config, lk_c
     c->diary = lk__diary_open();
     c->rank = c->local_rank = place.rank;
     c->size = c->local_size = place.world;
-    const char *thinking = getenv("LOCKSTEP_NO_DEADLINES"); /* a rank is in a debugger */
-    if (thinking && strcmp(thinking, "1") == 0) c->timeout_ms = c->join_ms = WEEK_MS;
-    if ((status = backend->create(c, &place)) < 0) {
+    status = choose_deadlines(c, config, &place);
+    if (status >= 0) status = backend->create(c, &place);
+    if (status < 0) {
         lk__comm_drop(c);
         return status;
     }
@@ -207,6 +235,7 @@ static lk_status make_group(lk_comm *c, const lk__member *all, const int *ranks,
     lk_status status = lk__comm_make(c->context, c, NULL, &g);
     if (status < 0) return status;
     g->diary = lk__diary_open();
+    g->join_ms = c->connect_ms; /* they have joined */
     while (ranks[g->rank] != c->rank) g->rank++;
     g->size = g->local_size = size;
     g->local_rank = g->rank;

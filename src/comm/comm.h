@@ -68,7 +68,9 @@ struct lk_comm {
     void              *state; /* the backend's */
     int                rank, size, local_rank, local_size; /* local: on this host */
     pid_t              owner;
-    int64_t            timeout_ms, stall_ms, join_ms;
+    int64_t            timeout_ms, stall_ms;
+    int64_t            join_ms;    /* until all ranks have come */
+    int64_t            connect_ms; /* for what they then do to be connected */
     struct lk__diary  *diary; /* diary.h; NULL: none, as in the groups that a mixed one holds */
     /* Of a group that carries transfers for another, `outer`: LK_END when its rank `peer` has come to a collective of the outer
      * group which this rank has not come to; with the transfer that then waits for ever, the failure of all. */
@@ -117,7 +119,7 @@ void      lk__work_close(lk_comm *comm); /* gives up what is in flight */
 /* Bytes that this rank wrote where its peers read them, so far. */
 uint64_t lk__comm_sent(const lk_comm *comm);
 
-/* Meets the ranks of this host that know `key`. */
-lk_status lk__shm_create(lk_comm *comm, const char *key, const char *token);
+/* Meets the ranks of this host that know `key`. place: where ranks come from that have not joined yet; NULL: all have. */
+lk_status lk__shm_create(lk_comm *comm, const struct lk__place *place, const char *key, const char *token);
 
 #endif

@@ -9,7 +9,9 @@
 
 #include "base/hash.h"
 #include "comm/porch.h"
+#include "comm/process.h"
 #include "comm/socket.h"
+#include "comm/waiting.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -22,6 +24,8 @@
 #include <unistd.h>
 
 enum { PIECE = 2 << 20 }; /* bytes: a huge page, well below a millisecond */
+
+static const double name_patience = 5; /* seconds for an earlier meeting of the same job to end */
 
 static socklen_t address_of(const char *key, struct sockaddr_storage *address)
 {
@@ -92,6 +96,7 @@ void lk__unmeet(void *memory, size_t bytes)
 
 static lk_status listen_on(const lk__meeting *m, double end, lk__listener *l)
 {
+    double    until = lk__now() + name_patience;
     char      where[LK__ADDRESS_TEXT];
     socklen_t length = address_of(m->key, &l->bound);
     for (;;) {
@@ -102,7 +107,7 @@ static lk_status listen_on(const lk__meeting *m, double end, lk__listener *l)
         }
         int why = errno;
         if (fd >= 0) close(fd);
-        if (fd < 0 || why != EADDRINUSE || lk__now() > end) {
+        if (fd < 0 || why != EADDRINUSE || lk__now() > (until < end ? until : end)) {
             lk__address_show(&l->bound, where, sizeof where);
             return lk__fail(m->context, LK_EIO, "rank 0 of %d cannot listen on %s: %s%s", m->size, where,
                             lk__reason_of(why).text,
@@ -143,6 +148,7 @@ static lk_status wait_mapped(const lk__meeting *m, const lk__party *p, double en
 static lk_status host_meeting(const lk__meeting *m, size_t bytes, void **memory)
 {
     double       end = lk__now() + m->seconds;
+    lk__waiting  waiting;
     lk__listener listener = {.fd = -1};
     lk__party    p = {.size = m->size};
     int          fd = -1;
@@ -150,7 +156,8 @@ static lk_status host_meeting(const lk__meeting *m, size_t bytes, void **memory)
     if (status < 0) return status;
     status = lk__party_open(&p, m->context, &listener, m->token, LK__TO_SHARE, m->size);
     if (status < 0) goto done;
-    status = lk__party_receive(&p, end, "");
+    lk__waiting_begin(&waiting, m->context, m->place, 0, m->size, end);
+    status = lk__party_receive(&p, &waiting, "");
     lk__listener_close(&listener); /* before anyone is let go: who comes to the next meeting must not find this one */
     if (status >= 0) status = make_memory(m->context, bytes, &fd);
     if (status >= 0) status = map_memory(m->context, fd, bytes, memory);
@@ -192,9 +199,10 @@ static lk_status take_memory(const lk__meeting *m, int fd, const lk__answer *ans
                     m->rank);
 }
 
-/* One attempt on a connection. AGAIN: rank 0 was not ready, or it was another's meeting; errno says more. */
+/* One attempt on a connection. AGAIN: rank 0 was not ready, or it was another's meeting; errno says more. *master: the process
+ * that spoke as rank 0 does. */
 static outcome talk(const lk__meeting *m, int fd, const char *where, double end, size_t bytes, void **memory,
-                    lk_status *status)
+                    long *master, lk_status *status)
 {
     lk__greeting greeting;
     lk__hello    hello = {.purpose = LK__TO_SHARE, .rank = m->rank, .size = m->size};
@@ -211,6 +219,7 @@ static outcome talk(const lk__meeting *m, int fd, const char *where, double end,
     if (!lk__read_whole(fd, &greeting, sizeof greeting, end)) return not_heard();
     errno = EPROTO;
     if (!lk__greeting_good(&greeting)) return AGAIN;
+    *master = pid;
     lk__card_make(&hello.card);
     if (!lk__hello_sign(&hello, &greeting, m->token) || !lk__write_whole(fd, &hello, sizeof hello, end)) return AGAIN;
     if (!lk__read_passed(fd, &answer, sizeof answer, &shared, end)) {
@@ -230,6 +239,17 @@ static outcome talk(const lk__meeting *m, int fd, const char *where, double end,
     return *status < 0 ? REFUSED : MET;
 }
 
+static const char *describe_error(int why)
+{
+    switch (why) {
+    case ECONNREFUSED: return "nobody listens there";
+    case ECONNRESET: return "who listened there hung up";
+    case EAGAIN: return "who listens there lets nobody in";
+    case EPROTO: return "what listens there does not speak as rank 0 does";
+    default: return strerror(why);
+    }
+}
+
 static lk_status join_meeting(const lk__meeting *m, size_t bytes, void **memory)
 {
     double                  begun = lk__now(), end = begun + m->seconds;
@@ -238,7 +258,10 @@ static lk_status join_meeting(const lk__meeting *m, size_t bytes, void **memory)
     char                    where[LK__ADDRESS_TEXT];
     lk_status               status = LK_OK;
     int                     why = 0;
+    long                    master = 0;
     useconds_t              pause = 200;
+    lk__waiting             waiting;
+    lk__waiting_begin(&waiting, m->context, m->place, m->rank, m->size, end);
     lk__address_show(&address, where, sizeof where);
     do {
         /* Non-blocking: where too many wait to be let in, connecting would wait without end. */
@@ -247,7 +270,8 @@ static lk_status join_meeting(const lk__meeting *m, size_t bytes, void **memory)
             return lk__fail(m->context, LK_EIO, "rank %d of %d cannot open a Unix socket: %s", m->rank, m->size,
                             lk__reason_of(errno).text);
         outcome o = AGAIN;
-        if (connect(fd, (struct sockaddr *)&address, length) == 0) o = talk(m, fd, where, end, bytes, memory, &status);
+        if (connect(fd, (struct sockaddr *)&address, length) == 0)
+            o = talk(m, fd, where, end, bytes, memory, &master, &status);
         why = errno;
         close(fd);
         if (o == MET) return LK_OK;
@@ -256,16 +280,15 @@ static lk_status join_meeting(const lk__meeting *m, size_t bytes, void **memory)
             return lk__fail(m->context, LK_ETIMEOUT,
                             "rank 0 of %d listens on %s, and said nothing to rank %d for %.1f s", m->size, where,
                             m->rank, lk__now() - begun);
+        if (why == ECONNREFUSED && master > 0 && lk__process_gone(master))
+            return lk__fail(m->context, LK_EIO, "rank 0 of %d (process %ld) died before all ranks had joined", m->size,
+                            master);
+        if (lk__waiting_due(&waiting)) lk__waiting_for_master(&waiting, where, describe_error(why));
         usleep(pause);
         if (pause < 5000) pause *= 2;
     } while (lk__now() < end);
     return lk__fail(m->context, LK_ETIMEOUT, "rank 0 of %d never came: rank %d tried %s for %.1f s (%s)", m->size,
-                    m->rank, where, m->seconds,
-                    why == ECONNREFUSED ? "nobody listens there"
-                    : why == ECONNRESET ? "who listened there hung up"
-                    : why == EAGAIN     ? "who listens there lets nobody in"
-                    : why == EPROTO     ? "what listens there does not speak as rank 0 does"
-                                        : strerror(why));
+                    m->rank, where, m->seconds, describe_error(why));
 }
 
 lk_status lk__meet(const lk__meeting *m, size_t bytes, void **memory)

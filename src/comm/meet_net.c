@@ -15,18 +15,35 @@
 
 enum { ADDRESSES = 8 };
 
+/* Seconds: for an earlier run to give the port up; for one attempt to connect, where there are several addresses and where there
+ * is one. */
+static const double port_patience = 5, quick_attempt = 1, attempt = 5;
+
+/* What a name stands for. */
+typedef struct names {
+    struct sockaddr_storage addresses[ADDRESSES];
+    int                     count;
+} names;
+
 typedef struct meeting {
     lk_context      *context;
     const lk__place *place;
     int              rank, size;
     double           begun, end;
+    lk__waiting      waiting;
     lk__listener    *listener;
     lk__card        *cards;
     lk__mesh        *mesh;
-    /* what the master's name stands for */
-    struct sockaddr_storage addresses[ADDRESSES];
-    int                     address_count;
+    names            master, local; /* where rank 0 is; where this rank listens, if it was told */
 } meeting;
+
+static void read_addresses(const struct addrinfo *found, names *into)
+{
+    for (; found && into->count < ADDRESSES; found = found->ai_next)
+        if (found->ai_addrlen <= sizeof into->addresses[0] &&
+            (found->ai_family == AF_INET || found->ai_family == AF_INET6))
+            memcpy(&into->addresses[into->count++], found->ai_addr, found->ai_addrlen);
+}
 
 static lk_status resolve(meeting *m)
 {
@@ -34,14 +51,28 @@ static lk_status resolve(meeting *m)
     int             why;
     do {
         why = getaddrinfo(m->place->address, NULL, &hints, &found);
-        if (why != 0) usleep(100000); /* a name server may be about to learn it */
+        if (why == 0) break;
+        if (lk__waiting_due(&m->waiting)) lk__waiting_for_master(&m->waiting, m->place->address, gai_strerror(why));
+        usleep(lk__now() < m->begun + 5 ? 100000 : 1000000); /* a name server may be about to learn it */
     } while (why != 0 && why != EAI_FAMILY && why != EAI_MEMORY && lk__now() < m->end);
     if (why != 0)
         return lk__fail(m->context, LK_ENOENT, "rank %d of %d cannot find rank 0: the name '%s' does not resolve: %s",
                         m->rank, m->size, m->place->address, gai_strerror(why));
-    for (struct addrinfo *a = found; a && m->address_count < ADDRESSES; a = a->ai_next)
-        if (a->ai_addrlen <= sizeof m->addresses[0] && (a->ai_family == AF_INET || a->ai_family == AF_INET6))
-            memcpy(&m->addresses[m->address_count++], a->ai_addr, a->ai_addrlen);
+    read_addresses(found, &m->master);
+    freeaddrinfo(found);
+    return LK_OK;
+}
+
+/* LOCKSTEP_LOCAL_ADDR: one of this host's own, so there is nothing to wait for. */
+static lk_status resolve_local(meeting *m)
+{
+    struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_family = AF_UNSPEC}, *found = NULL;
+    if (!m->place->local[0]) return LK_OK;
+    int why = getaddrinfo(m->place->local, NULL, &hints, &found);
+    if (why != 0)
+        return lk__fail(m->context, LK_EINVAL, "rank %d of %d: LOCKSTEP_LOCAL_ADDR '%s' does not resolve: %s", m->rank,
+                        m->size, m->place->local, gai_strerror(why));
+    read_addresses(found, &m->local);
     freeaddrinfo(found);
     return LK_OK;
 }
@@ -56,15 +87,15 @@ static bool is_any(const struct sockaddr_storage *address)
 }
 
 /* What listens binds one interface only, and the others could not go to "any". */
-static lk_status refuse_any(const meeting *m)
+static lk_status refuse_any(const meeting *m, const char *name, const names *addresses)
 {
-    for (int i = 0; i < m->address_count; i++)
-        if (is_any(&m->addresses[i]))
+    for (int i = 0; i < addresses->count; i++)
+        if (is_any(&addresses->addresses[i]))
             return lk__fail(m->context, LK_EINVAL,
                             "rank %d of %d: '%s' stands for every interface, and rank 0 listens on one only: give the "
                             "name or the address of rank 0's host at which the others reach it, as MASTER_ADDR or "
                             "lk_comm_config.address",
-                            m->rank, m->size, m->place->address);
+                            m->rank, m->size, name);
     return LK_OK;
 }
 
@@ -99,14 +130,18 @@ static void tell_all(meeting *m, const lk__party *p, lk_status status, const uns
 
 static lk_status open_house(meeting *m)
 {
-    lk_status status = LK_EIO;
-    for (int i = 0; i < m->address_count && status < 0; i++) do {
-            status = lk__listen(m->context, &m->addresses[i], m->place->master, m->listener);
+    lk_status    status = LK_EIO;
+    double       until = m->begun + port_patience;
+    const names *own = m->local.count ? &m->local : &m->master;
+    if (until > m->end) until = m->end;
+    for (int i = 0; i < own->count && status < 0; i++) do {
+            status = lk__listen(m->context, &own->addresses[i], m->place->master, m->listener);
             if (status < 0 && errno == EADDRINUSE && m->place->master.first) usleep(20000); /* of an earlier run */
-        } while (status < 0 && errno == EADDRINUSE && lk__now() < m->end);
+        } while (status < 0 && errno == EADDRINUSE && lk__now() < until);
     if (status < 0)
-        return lk__fail_prefix(m->context, status, "rank 0 of %d (MASTER_ADDR %s, port %s%s): ", m->size,
-                               m->place->address, m->place->port_from,
+        return lk__fail_prefix(m->context, status, "rank 0 of %d (%s %s, port %s%s): ", m->size,
+                               m->local.count ? "LOCKSTEP_LOCAL_ADDR" : "MASTER_ADDR",
+                               m->local.count ? m->place->local : m->place->address, m->place->port_from,
                                errno == EADDRNOTAVAIL ? "; rank 0 must run on the host that has this address" : "");
     return LK_OK;
 }
@@ -123,7 +158,7 @@ static lk_status host(meeting *m)
     if (status >= 0 && !lk__entropy(secret, sizeof secret))
         status = lk__fail(m->context, LK_EIO, "the system gives no random numbers");
     if (status >= 0) {
-        status = lk__party_receive(&p, m->end, m->place->port_from);
+        status = lk__party_receive(&p, &m->waiting, m->place->port_from);
         for (int i = 1; i < m->size && status >= 0; i++) m->cards[i] = p.seats[i]->hello.card;
         tell_all(m, &p, status, secret);
     }
@@ -156,12 +191,13 @@ static int knock(const struct sockaddr_storage *to, double end)
     return fd;
 }
 
-/* The interface that leads to rank 0 is the one on which this rank can be reached. */
+/* Unless it was told another, the interface that leads to rank 0 is the one on which this rank can be reached. */
 static lk_status listen_beside(meeting *m, int fd)
 {
     struct sockaddr_storage own = {0};
     socklen_t               length = sizeof own;
     if (m->listener->fd >= 0) return LK_OK;
+    if (m->local.count) return lk__listen(m->context, &m->local.addresses[0], m->place->ports, m->listener);
     if (getsockname(fd, (struct sockaddr *)&own, &length) != 0)
         return lk__fail(m->context, LK_EIO, "rank %d: %s", m->rank, strerror(errno));
     return lk__listen(m->context, &own, m->place->ports, m->listener);
@@ -193,8 +229,10 @@ static outcome talk(meeting *m, int fd, const char *where, char *heard, size_t h
     if (!lk__hello_sign(&hello, &greeting, m->place->token) || !lk__write_whole(fd, &hello, sizeof hello, end))
         return AGAIN;
     if (!lk__read_whole(fd, &answer, sizeof answer, end)) {
-        snprintf(heard, heard_bytes, "it answered, then went away (%s)", strerror(errno));
-        return errno == ETIMEDOUT ? SILENT : AGAIN;
+        bool late = errno == ETIMEDOUT;
+        snprintf(heard, heard_bytes,
+                 late ? "it answered, but did not say that all ranks have joined" : "it answered, then went away");
+        return late ? SILENT : AGAIN;
     }
     lk__belief belief = lk__answer_judge(&answer, &hello, m->place->token);
     if (belief == LK__FOREIGN) {
@@ -230,16 +268,16 @@ static lk_status join(meeting *m)
 {
     lk_status  status = LK_OK;
     char       heard[256] = "", where[LK__ADDRESS_TEXT] = "", ports[32];
-    int        turns = m->address_count * (m->place->master.last - m->place->master.first + 1);
+    int        turns = m->master.count * (m->place->master.last - m->place->master.first + 1);
     useconds_t pause = 500;
     do {
         for (int i = 0; i < turns && lk__now() < m->end; i++) {
-            struct sockaddr_storage to = m->addresses[i % m->address_count];
-            uint16_t                port = htons((uint16_t)(m->place->master.first + i / m->address_count));
+            struct sockaddr_storage to = m->master.addresses[i % m->master.count];
+            uint16_t                port = htons((uint16_t)(m->place->master.first + i / m->master.count));
             *(to.ss_family == AF_INET6 ? &((struct sockaddr_in6 *)&to)->sin6_port
                                        : &((struct sockaddr_in *)&to)->sin_port) = port;
             char   at[LK__ADDRESS_TEXT];
-            double soon = turns > 1 ? lk__now() + 1 : m->end;
+            double soon = lk__now() + (turns > 1 ? quick_attempt : attempt);
             lk__address_show(&to, at, sizeof at);
             int     fd = knock(&to, soon < m->end ? soon : m->end);
             outcome o = AGAIN;
@@ -255,6 +293,7 @@ static lk_status join(meeting *m)
             if (o == REFUSED) return status;
             if (o == SILENT) m->end = 0;
         }
+        if (lk__now() < m->end && lk__waiting_due(&m->waiting)) lk__waiting_for_master(&m->waiting, where, heard);
         usleep(pause);
         if (pause < 20000) pause *= 2;
     } while (lk__now() < m->end);
@@ -277,6 +316,7 @@ lk_status lk__meet_net(lk_comm *c, const lk__place *place, lk__listener *listene
                  .listener = listener,
                  .cards = cards,
                  .mesh = mesh};
+    lk__waiting_begin(&m.waiting, c->context, place, c->rank, c->size, end);
     if (!place->address[0])
         return lk__fail(c->context, LK_EINVAL,
                         "rank %d of %d: the ranks are on several hosts (%s), and nobody says where rank 0 is: set "
@@ -288,7 +328,9 @@ lk_status lk__meet_net(lk_comm *c, const lk__place *place, lk__listener *listene
                         "set LOCKSTEP_PORT to a free port (MASTER_PORT is held by the launcher's own store)",
                         c->rank, c->size, place->tried);
     lk_status status = resolve(&m);
-    if (status >= 0) status = refuse_any(&m);
+    if (status >= 0) status = resolve_local(&m);
+    if (status >= 0) status = refuse_any(&m, place->address, &m.master);
+    if (status >= 0) status = refuse_any(&m, place->local, &m.local);
     if (status < 0) return status;
     return c->rank == 0 ? host(&m) : join(&m);
 }

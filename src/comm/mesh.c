@@ -303,7 +303,7 @@ typedef struct table {
 static lk_status meet_here(lk_comm *c, const lk__place *place, lk__listener *listener, lk__card *cards, lk__mesh *m,
                            double end)
 {
-    lk__meeting meeting = {c->context, place->key, place->token, c->rank, c->size, (double)c->join_ms / 1e3};
+    lk__meeting meeting = {c->context, place->key, place->token, c->rank, c->size, (double)c->join_ms / 1e3, place};
     size_t      bytes = sizeof(table) + (size_t)c->size * sizeof((table *)0)->seats[0];
     void       *memory = NULL;
     struct sockaddr_storage loopback = {0};
@@ -345,8 +345,8 @@ lk_status lk__mesh_meet(lk_comm *c, const struct lk__place *place, int streams, 
         status = place->many_hosts ? lk__meet_net(c, place, &listener, cards, m, end)
                                    : meet_here(c, place, &listener, cards, m, end);
     if (status >= 0) {
-        double left = end - lk__now();
-        status = lk__mesh_connect(m, cards, &listener, left > 1 ? left : 1);
+        double seconds = (double)c->connect_ms / 1e3;
+        status = lk__mesh_connect(m, cards, &listener, seconds > 1 ? seconds : 1);
     }
     lk__listener_close(&listener);
     lk__free(c->context, LK_MEMORY_OTHER, cards, bytes);

@@ -316,13 +316,14 @@ static lk_status make_local(lk_comm *c)
     char            name[64];
     lk_status       status = lk__comm_make(c->context, c, NULL, &local);
     if (status < 0) return status;
+    local->join_ms = c->connect_ms; /* its ranks have joined */
     local->rank = local->local_rank = m->place;
     local->size = local->local_size = m->each;
     local->backend = m->each == 1 ? &lk__backend_self : &lk__backend_shm;
     local->outer = c;
     local->crossed = m->hosts > 1 ? crossed : NULL;
     snprintf(name, sizeof name, "mixed-%016llx-%d", (unsigned long long)mesh->secret, m->host);
-    status = m->each == 1 ? local->backend->create(local, NULL) : lk__shm_create(local, name, mesh->token);
+    status = m->each == 1 ? local->backend->create(local, NULL) : lk__shm_create(local, NULL, name, mesh->token);
     if (status < 0)
         lk__comm_drop(local);
     else

@@ -199,7 +199,7 @@ static lk_status gather(lk_comm *c, carrier *k, const void *mine, void *all, siz
 {
     char             text[LK__MPI_TEXT];
     lk__mpi_request *request = NULL;
-    double           end = lk__now() + (double)c->join_ms / 1e3;
+    double           end = lk__now() + (double)c->connect_ms / 1e3;
     int              code = k->mpi->all_gather(k->group, mine, all, bytes, &request, text);
     while (code == 0 && (code = k->mpi->test(request, text)) == 0 && lk__now() < end) usleep(NAP_US);
     if (code > 0) {
@@ -209,7 +209,7 @@ static lk_status gather(lk_comm *c, carrier *k, const void *mine, void *all, siz
     k->in_order = false;
     if (code < 0) return lk__fail(c->context, LK_EIO, "rank %d cannot join over MPI: %s", c->rank, text);
     return lk__fail(c->context, LK_ETIMEOUT, "rank %d of %d joined over MPI, but others did not go on within %.1f s",
-                    c->rank, c->size, (double)c->join_ms / 1e3);
+                    c->rank, c->size, (double)c->connect_ms / 1e3);
 }
 
 enum { ADDRESSES = 8 };
@@ -366,7 +366,7 @@ static lk_status make_mesh(lk_comm *c, carrier *k, lk__mesh *mesh)
         lk__token_derive("", all[0].secret, sizeof all[0].secret, mesh->token);
         memcpy(&mesh->secret, all[0].secret, sizeof mesh->secret);
         for (int i = 0; i < c->size; i++) cards[i] = all[i].card;
-        status = lk__mesh_connect(mesh, cards, &listener, (double)c->join_ms / 1e3);
+        status = lk__mesh_connect(mesh, cards, &listener, (double)c->connect_ms / 1e3);
     }
     lk__listener_close(&listener);
     lk__free(c->context, LK_MEMORY_OTHER, all, bytes);

@@ -246,7 +246,7 @@ static lk_status see_everyone(lk_comm *c)
 {
     int64_t       timeout = c->timeout_ms;
     lk__operation o = {.kind = LK__BARRIER, .type = LK_U8, .site = {"lk_comm_create", 0}};
-    c->timeout_ms = c->join_ms;
+    c->timeout_ms = c->connect_ms;
     lk_status status = lk__net_collective(c, &o);
     c->timeout_ms = timeout;
     if (status < 0) {

@@ -163,7 +163,7 @@ struct lk__net {
 };
 
 /* Makes comm->state out of the mesh, which it takes over also when it fails, starts the thread, and sees that everyone
- * did (a barrier, within join_ms). */
+ * did (a barrier, within connect_ms). */
 lk_status lk__net_create(lk_comm *comm, lk__mesh *mesh, const lk__mover *mover);
 /* Both at once: what a backend's `create` is. */
 lk_status lk__net_open(lk_comm *comm, const struct lk__place *place, const lk__mover *mover);

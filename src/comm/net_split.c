@@ -48,7 +48,7 @@ static lk_status connect_group(lk_comm *parent, lk_comm *c, const lk__member *al
     mesh->secret = secrets[1];
     mesh->first_port = net->mesh.first_port;
     mesh->last_port = net->mesh.last_port;
-    if (status >= 0) status = lk__mesh_connect(mesh, cards, net->listener, (double)c->join_ms / 1e3);
+    if (status >= 0) status = lk__mesh_connect(mesh, cards, net->listener, (double)c->connect_ms / 1e3);
     lk__free(c->context, LK_MEMORY_OTHER, cards, bytes);
     if (status < 0) lk__mesh_close(mesh);
     return status;

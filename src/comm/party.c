@@ -1,6 +1,7 @@
 /* party.c - rank 0 receives the others, on one host or on several: each once, and who does not come is named. */
 #define _GNU_SOURCE
 #include "comm/porch.h"
+#include "comm/process.h"
 #include "comm/socket.h"
 
 #include <errno.h>
@@ -31,6 +32,7 @@ static void came(lk__porch *porch, lk__visitor *v, void *user)
                  (long long)there->hello.card.pid, there->hello.card.host);
     else {
         p->seats[rank] = v;
+        p->pids[rank] = v->hello.card.pid;
         return;
     }
     lk__porch_answer(porch, v, &no);
@@ -38,6 +40,8 @@ static void came(lk__porch *porch, lk__visitor *v, void *user)
 }
 
 static size_t seat_bytes(const lk__party *p) { return (size_t)p->size * sizeof *p->seats; }
+static size_t pid_bytes(const lk__party *p) { return (size_t)p->size * sizeof *p->pids; }
+static size_t missing_bytes(const lk__party *p) { return (size_t)p->size * sizeof *p->missing; }
 static size_t poll_bytes(const lk__party *p) { return (size_t)(p->porch.most + 1) * sizeof *p->polls; }
 
 lk_status lk__party_open(lk__party *p, lk_context *context, lk__listener *listener, const char *token,
@@ -49,7 +53,9 @@ lk_status lk__party_open(lk__party *p, lk_context *context, lk__listener *listen
     p->porch.user = p;
     if (status >= 0) p->seats = lk__alloc(context, LK_MEMORY_OTHER, seat_bytes(p));
     if (status >= 0) p->polls = lk__alloc(context, LK_MEMORY_OTHER, poll_bytes(p));
-    return p->seats && p->polls ? LK_OK : LK_ENOMEM;
+    if (status >= 0) p->pids = lk__alloc(context, LK_MEMORY_OTHER, pid_bytes(p));
+    if (status >= 0) p->missing = lk__alloc(context, LK_MEMORY_OTHER, missing_bytes(p));
+    return p->seats && p->polls && p->pids && p->missing ? LK_OK : LK_ENOMEM;
 }
 
 void lk__party_close(lk__party *p)
@@ -58,6 +64,8 @@ void lk__party_close(lk__party *p)
     if (!context) return; /* it was never opened */
     lk__free(context, LK_MEMORY_OTHER, p->seats, seat_bytes(p));
     lk__free(context, LK_MEMORY_OTHER, p->polls, poll_bytes(p));
+    lk__free(context, LK_MEMORY_OTHER, p->pids, pid_bytes(p));
+    lk__free(context, LK_MEMORY_OTHER, p->missing, missing_bytes(p));
     lk__porch_close(&p->porch);
 }
 
@@ -90,12 +98,33 @@ static bool complete(const lk__party *p)
     return true;
 }
 
-lk_status lk__party_receive(lk__party *p, double end, const char *from)
+/* A rank of this host that came and whose process is gone will not come again. Of other hosts' nobody knows, and there a user may
+ * start one anew. */
+static lk_status check_deaths(const lk__party *p)
 {
-    double begun = lk__now();
+    if (p->porch.listener->bound.ss_family != AF_UNIX) return LK_OK;
+    for (int i = 1; i < p->size; i++)
+        if (p->pids[i] && !lk__party_guest(p, i) && lk__process_gone(p->pids[i]))
+            return lk__fail(p->porch.context, LK_EIO, "rank %d of %d (process %lld) died before all ranks had joined",
+                            i, p->size, (long long)p->pids[i]);
+    return LK_OK;
+}
+
+static void report_missing(lk__party *p, lk__waiting *waiting)
+{
+    if (!lk__waiting_due(waiting)) return;
+    for (int i = 1; i < p->size; i++) p->missing[i] = !lk__party_guest(p, i);
+    lk__waiting_for_ranks(waiting, p->missing);
+}
+
+lk_status lk__party_receive(lk__party *p, lk__waiting *waiting, const char *from)
+{
     while (!complete(p)) {
-        double now = lk__now();
-        if (now > end) return say_missing(p, now - begun, from);
+        double    now = lk__now();
+        lk_status status = check_deaths(p);
+        if (status < 0) return status;
+        if (now > waiting->end) return say_missing(p, now - waiting->begun, from);
+        report_missing(p, waiting);
         int n = lk__porch_watch(&p->porch, p->polls);
         int ready = lk__poll_until(p->polls, (nfds_t)n, now + 0.02);
         if (ready < 0)

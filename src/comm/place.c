@@ -130,6 +130,9 @@ static lk_status find_address(lk_context *context, const lk_comm_config *config,
     }
     if (address && (size_t)snprintf(place->address, sizeof place->address, "%s", address) >= sizeof place->address)
         return lk__fail(context, LK_EINVAL, "the master's address is longer than a name can be: %.60s…", address);
+    const char *local = environment("LOCKSTEP_LOCAL_ADDR");
+    if (local && (size_t)snprintf(place->local, sizeof place->local, "%s", local) >= sizeof place->local)
+        return lk__fail(context, LK_EINVAL, "LOCKSTEP_LOCAL_ADDR is longer than a name can be: %.60s…", local);
     if (ports && !lk__ports_parse(ports, &place->ports))
         return lk__fail(context, LK_EINVAL, "LOCKSTEP_PORT is '%.40s', which is no port and no range like 4000-4100",
                         ports);

@@ -16,6 +16,7 @@ typedef struct lk__place {
     char      key[192];     /* the job: the same on all its ranks of this host, different for every other */
     char      tried[160];   /* where rank and size came from, for messages */
     char      address[256]; /* rank 0's, "" where nobody said */
+    char      local[256];   /* where this rank listens, "": on the interface that leads to rank 0 */
     lk__ports master;       /* where rank 0 listens for the others; 0: nobody said */
     lk__ports ports;        /* where every rank may listen */
     char      port_from[64]; /* who said it, for messages */

@@ -4,7 +4,7 @@
 #define LK__PORCH_H
 
 #include "comm/hello.h"
-#include "comm/place.h"
+#include "comm/waiting.h"
 
 #include <poll.h>
 
@@ -59,6 +59,8 @@ void lk__porch_answer(const lk__porch *porch, const lk__visitor *visitor, const 
 typedef struct lk__party {
     lk__porch      porch;
     lk__visitor  **seats; /* by rank: who of the visitors it is; they stay on the porch */
+    int64_t       *pids;    /* by rank: the process that it came as, 0: it has not come yet */
+    bool          *missing; /* by rank */
     struct pollfd *polls;
     lk__purpose    purpose;
     int            size;
@@ -66,8 +68,9 @@ typedef struct lk__party {
 
 lk_status lk__party_open(lk__party *party, lk_context *context, lk__listener *listener, const char *token,
                          lk__purpose purpose, int size);
-/* Until all have come, or fails with who has not. from: who said where to listen, "" nobody. */
-lk_status    lk__party_receive(lk__party *party, double end, const char *from);
+/* Until all have come, or waiting->end, and fails with who has not; on one host also as soon as a rank that had come has died.
+ * from: who said where to listen, "" nobody. */
+lk_status    lk__party_receive(lk__party *party, lk__waiting *waiting, const char *from);
 lk__visitor *lk__party_guest(const lk__party *party, int rank); /* NULL: it is not there */
 void         lk__party_close(lk__party *party);
 

@@ -1,6 +1,7 @@
 /* shm.c - the backend for ranks of one host: its memory, its beginning and its end. */
 #define _GNU_SOURCE
 #include "comm/shm.h"
+#include "comm/process.h"
 
 #include "comm/meet.h"
 #include "comm/place.h"
@@ -74,10 +75,10 @@ static void lay_out(lk__shm *s, char *memory)
 static size_t pointer_bytes(const lk__shm *s) { return 3 * (size_t)s->size * sizeof *s->pointers; }
 static size_t message_bytes(const lk__shm *s) { return (size_t)s->size * sizeof *s->messages; }
 
-lk_status lk__shm_create(lk_comm *c, const char *key, const char *token)
+lk_status lk__shm_create(lk_comm *c, const lk__place *place, const char *key, const char *token)
 {
     lk__shm    *s = lk__alloc(c->context, LK_MEMORY_OTHER, sizeof *s);
-    lk__meeting meeting = {c->context, key, token, c->rank, c->size, (double)c->join_ms / 1000};
+    lk__meeting meeting = {c->context, key, token, c->rank, c->size, (double)c->join_ms / 1000, place};
     void       *memory;
     if (!s) return LK_ENOMEM;
     *s = (lk__shm){.comm = c,
@@ -100,7 +101,7 @@ lk_status lk__shm_create(lk_comm *c, const char *key, const char *token)
     c->state = s;
     int64_t       timeout = c->timeout_ms;
     lk__operation o = {.kind = LK__BARRIER, .type = LK_U8, .site = {"lk_comm_create", 0}};
-    c->timeout_ms = c->join_ms;
+    c->timeout_ms = c->connect_ms;
     choose_patience(s);
     status = lk__shm_collective(c, &o);
     c->timeout_ms = timeout;
@@ -124,7 +125,7 @@ static lk_status allocate(lk_comm *c, uint64_t secret, size_t bytes, void **memo
     if (!y) return LK_ENOMEM;
     snprintf(name, sizeof name, "memory-%016llx", (unsigned long long)secret);
     snprintf(token, sizeof token, "%016llx", (unsigned long long)secret);
-    lk__meeting meeting = {c->context, name, token, s->rank, s->size, (double)c->join_ms / 1000};
+    lk__meeting meeting = {c->context, name, token, s->rank, s->size, (double)c->connect_ms / 1000, NULL};
     *y = (lk__symmetric){.stride = lk__round_up(bytes, (size_t)sysconf(_SC_PAGESIZE)),
                          .bytes = bytes,
                          .id = s->symmetric_ids,
@@ -196,7 +197,10 @@ static void free_state(lk_comm *c)
     c->state = NULL;
 }
 
-static lk_status create(lk_comm *c, const lk__place *place) { return lk__shm_create(c, place->key, place->token); }
+static lk_status create(lk_comm *c, const lk__place *place)
+{
+    return lk__shm_create(c, place, place->key, place->token);
+}
 
 static lk_status split(lk_comm *parent, lk_comm *c, const lk__member *all, const int *ranks)
 {
@@ -205,7 +209,7 @@ static lk_status split(lk_comm *parent, lk_comm *c, const lk__member *all, const
     if (!c) return LK_OK;
     snprintf(name, sizeof name, "group-%016llx", (unsigned long long)all[ranks[0]].secret);
     snprintf(token, sizeof token, "%016llx", (unsigned long long)all[0].secret);
-    return lk__shm_create(c, name, token);
+    return lk__shm_create(c, NULL, name, token);
 }
 
 const lk__backend lk__backend_shm = {

@@ -190,7 +190,6 @@ static inline lk_status lk__shm_leave(lk__shm *s, lk_status status)
 lk_status lk__shm_failure(lk__shm *s); /* LK_OK, or the group's failure, taken over */
 lk_status lk__shm_raise(lk__shm *s, lk_status status, const char *text);
 bool      lk__shm_dead(const lk__seat *seat, bool *stopped);
-uint64_t  lk__process_started(int64_t pid);
 /* Whether all who are missing are busy, or wait themselves while someone is. */
 bool lk__shm_excused(const lk__shm *s, int peer, _Atomic uint32_t *word, uint32_t target);
 /* The sentence and the table. word: what is waited for in each seat, or NULL where only `peer` is. */

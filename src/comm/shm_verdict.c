@@ -1,9 +1,8 @@
 /* shm_verdict.c - what every rank says it is doing, the group's one failure, and the table that explains it. */
 #define _GNU_SOURCE
+#include "comm/process.h"
 #include "comm/shm.h"
 
-#include <errno.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -34,38 +33,13 @@ void lk__shm_note(lk__shm *s, const lk__operation *o, uint64_t number)
 
 /* ---- is a process still there ---- */
 
-/* The state's letter and the start time, out of /proc/PID/stat: after the name, which may hold anything but ends with
- * the last ')'. */
-static bool read_stat(int64_t pid, char *state, uint64_t *started)
-{
-    char path[48], text[1024];
-    snprintf(path, sizeof path, "/proc/%lld/stat", (long long)pid);
-    FILE *file = fopen(path, "re");
-    if (!file) return false;
-    size_t n = fread(text, 1, sizeof text - 1, file);
-    fclose(file);
-    text[n] = 0;
-    char *at = strrchr(text, ')');
-    if (!at || sscanf(at + 1, " %c", state) != 1) return false;
-    for (int field = 2; at && field < 22; field++) at = strchr(at + 1, ' ');
-    *started = at ? strtoull(at + 1, NULL, 10) : 0;
-    return true;
-}
-
-uint64_t lk__process_started(int64_t pid)
-{
-    char     state;
-    uint64_t started;
-    return read_stat(pid, &state, &started) ? started : 0;
-}
-
 bool lk__shm_dead(const lk__seat *seat, bool *stopped)
 {
     char     state = 0;
     uint64_t started = 0;
     if (stopped) *stopped = false;
     if (seat->pid == getpid()) return false; /* a thread of ours */
-    if (!read_stat(seat->pid, &state, &started)) return kill((pid_t)seat->pid, 0) != 0 && errno == ESRCH;
+    if (!lk__process_look(seat->pid, &state, &started)) return lk__process_gone(seat->pid);
     if (stopped) *stopped = state == 'T' || state == 't';
     return state == 'Z' || state == 'X' || (seat->started && started != seat->started);
 }
