@@ -69,6 +69,7 @@ void command_print_help(const command *c, FILE *out)
     paragraphs(out, c->description, help_paragraph);
     fprintf(out, "\n");
     for (const option *o = c->options; o && (o->name || o->doc); o++) {
+        if (o->type == OPTION_REFUSED) continue;
         if (!o->name) {
             fprintf(out, "\n%s\n", o->doc);
             continue;
@@ -164,6 +165,7 @@ static void man_command(const command *c, FILE *out)
     paragraphs(out, c->description, man_paragraph);
     fprintf(out, ".SH OPTIONS\n");
     for (const option *o = c->options; o && (o->name || o->doc); o++) {
+        if (o->type == OPTION_REFUSED) continue;
         if (!o->name) {
             fprintf(out, ".SS ");
             troff(out, o->doc);

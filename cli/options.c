@@ -69,7 +69,7 @@ static const char *nearest_option(const option *table, const char *name)
     const char *known[OPTIONS_MOST + 2];
     int         count = 0;
     for (int i = 0, rows = rows_of(table); i < rows; i++)
-        if (table[i].name) known[count++] = table[i].name;
+        if (table[i].name && table[i].type != OPTION_REFUSED) known[count++] = table[i].name;
     known[count++] = "help";
     known[count] = NULL;
     return nearest_word(name, known);
@@ -154,6 +154,7 @@ static bool check_value(options *o, const char *where, const option *row, const 
     case OPTION_CHOICE:
         if (is_choice(row->choices, text)) return true;
         return fail(o, "%s: '%.80s' is none of %s", where, text, row->choices);
+    case OPTION_REFUSED: return fail(o, "%s is refused: %s", where, row->doc);
     case OPTION_TEXT:
     case OPTION_CONFIG: return *text ? true : fail(o, "%s: the value is empty", where);
     }
@@ -253,7 +254,7 @@ void options_init(options *o, const option *table)
 static bool take_value(options *o, int row, const char *name, const char *value, int argc, char **argv, int *next)
 {
     const option *option = &o->table[row];
-    if (!value && option->type == OPTION_FLAG) value = "true";
+    if (!value && (option->type == OPTION_FLAG || option->type == OPTION_REFUSED)) value = "true";
     if (!value) {
         /* `--save --json` is a forgotten value, not a directory of that name (which --save=--json would be). */
         if (*next >= argc || strncmp(argv[*next], "--", 2) == 0)
@@ -348,6 +349,31 @@ bool options_parse_program(options *o, const option *table, int argc, char **arg
     o->program = argv + i;
     o->program_count = argc - i;
     return read_configs(o);
+}
+
+/* As PyTorch's launcher reads its own: 0 and 1 for a flag. */
+static const char *flag_word(const char *text)
+{
+    return strcmp(text, "1") == 0 ? "true" : strcmp(text, "0") == 0 ? "false" : text;
+}
+
+bool options_parse_environment(options *o, const char *prefix)
+{
+    for (int i = 0, rows = rows_of(o->table); i < rows; i++) {
+        const option *option = &o->table[i];
+        char          name[2 * LONGEST_WORD], where[3 * LONGEST_WORD];
+        if (!option->name || o->lines[i] != 0) continue;
+        snprintf(name, sizeof name, "%s%s", prefix, option->name);
+        for (char *c = name; *c; c++) *c = *c == '-' ? '_' : (char)toupper((unsigned char)*c);
+        const char *value = getenv(name);
+        if (!value || !*value) continue;
+        if (option->type == OPTION_FLAG) value = flag_word(value);
+        snprintf(where, sizeof where, "%s in the environment", name);
+        if (!check_value(o, where, option, value)) return false;
+        o->values[i] = value;
+        o->lines[i] = -2;
+    }
+    return true;
 }
 
 void options_free(options *o)

@@ -14,7 +14,8 @@ typedef enum option_type {
     OPTION_NUMBERS, /* numbers with commas between, each low … high */
     OPTION_TEXT,
     OPTION_CHOICE, /* one of `choices` */
-    OPTION_CONFIG  /* a file of `key = value` lines, the same options; what the command line says wins */
+    OPTION_CONFIG, /* a file of `key = value` lines, the same options; what the command line says wins */
+    OPTION_REFUSED /* another program's option that has no meaning here: `doc` is the reason; no help shows it */
 } option_type;
 
 typedef struct option {
@@ -39,6 +40,7 @@ typedef struct option {
 #define INTEGER_LETTER(letter, name, argument, value, low, high, doc) {name, argument, value, doc, OPTION_INTEGER, letter, low, high, NULL}
 #define TEXT_LETTER(letter, name, argument, value, doc) {name, argument, value, doc, OPTION_TEXT, letter, 0, 0, NULL}
 #define CONFIG {"config", "FILE", NULL, "Read options from FILE: lines of `name = value`, # for comments; the command line wins", OPTION_CONFIG, 0, 0, 0, NULL}
+#define REFUSED(name, reason) {name, NULL, NULL, reason, OPTION_REFUSED, 0, 0, 0, NULL}
 #define HEADING(text) {NULL, NULL, NULL, text, OPTION_FLAG, 0, 0, 0, NULL}
 #define OPTIONS_END {NULL, NULL, NULL, NULL, OPTION_FLAG, 0, 0, 0, NULL}
 
@@ -47,7 +49,7 @@ enum { OPTIONS_MOST = 96, OPTIONS_OPERANDS = 256, OPTIONS_ERROR = 1024, OPTIONS_
 typedef struct options {
     const option *table;
     const char   *values[OPTIONS_MOST]; /* by row of the table: as given, or the default */
-    int           lines[OPTIONS_MOST];  /* 0 default, -1 command line, else the line of the configuration file */
+    int           lines[OPTIONS_MOST];  /* 0 default, -1 command line, -2 environment, else the line of the file */
     const char   *operands[OPTIONS_OPERANDS];
     int           operand_count;
     char        **program; /* after options_parse_program: from the first operand to the end of argv, NULL last */
@@ -65,6 +67,9 @@ bool options_parse(options *options, const option *table, int argc, char **argv)
 bool options_parse_program(options *options, const option *table, int argc, char **argv);
 /* The same for the text of a configuration file (which it changes and keeps pointers into). */
 bool options_parse_config(options *options, const char *path, char *text, size_t length);
+/* What was not given so far, from variables PREFIX + NAME, such as PET_NNODES; a flag is 0 or 1 there. An empty one counts as
+ * none. */
+bool options_parse_environment(options *options, const char *prefix);
 void options_init(options *options, const option *table);
 void options_free(options *options);
 
