@@ -121,7 +121,7 @@ expect 0 "^\[rank 0\] 127.0.0.1:[0-9]{4,5}\$" --rdzv-backend c10d --rdzv-endpoin
 expect 2 "need --node-rank on each" --nnodes 2 --rdzv-backend c10d --rdzv-endpoint h:1 true
 expect 2 "need --master-addr" --nnodes 2 --node-rank 0 true
 expect 2 "less than --nnodes" --nnodes 2 --node-rank 2 --master-addr h true
-expect 2 "cannot change while a job runs" --nnodes 1:4 true
+expect 2 "elastic sizes come later" --nnodes 1:4 true
 expect 2 "restart needs all hosts" --nnodes 2 --node-rank 0 --master-addr h --max-restarts 1 true
 expect 2 "expected HOST:PORT" --nnodes 2 --rdzv-endpoint h:port --node-rank 0 true
 

@@ -168,6 +168,106 @@ static void the_tail_keeps_the_newest_lines(void)
     CHECK(tail.length > 4 && memcmp(tail.text + tail.length - 5, "\n30%\n", 5) == 0);
 }
 
+/* Two sockets of two memory nodes each; a node has two cores of two threads, 0 and 8, 1 and 9; each core has a cache of its own. */
+static void put_machine(void)
+{
+    for (int cpu = 0; cpu < 16; cpu++) {
+        char name[128], text[32];
+        snprintf(name, sizeof name, "sys/devices/system/cpu/cpu%d/topology/physical_package_id", cpu);
+        snprintf(text, sizeof text, "%d\n", cpu % 8 / 4);
+        put_file(name, text);
+        snprintf(text, sizeof text, "%d,%d\n", cpu % 8, cpu % 8 + 8);
+        snprintf(name, sizeof name, "sys/devices/system/cpu/cpu%d/topology/thread_siblings_list", cpu);
+        put_file(name, text);
+        snprintf(name, sizeof name, "sys/devices/system/cpu/cpu%d/cache/index3/shared_cpu_list", cpu);
+        put_file(name, text);
+        snprintf(name, sizeof name, "sys/devices/system/cpu/cpu%d/cache/index3/level", cpu);
+        put_file(name, "3\n");
+    }
+    put_file("sys/devices/system/node/node0/cpulist", "0-1,8-9\n");
+    put_file("sys/devices/system/node/node1/cpulist", "2-3,10-11\n");
+    put_file("sys/devices/system/node/node2/cpulist", "4-5,12-13\n");
+    put_file("sys/devices/system/node/node3/cpulist", "6-7,14-15\n");
+    put_file("sys/devices/system/node/node4/cpulist", "\n"); /* memory alone */
+}
+
+/* The cores of each rank as bits, against those that are wanted. */
+static void expect_cores(const char *mode, const char *visible, int ranks, uint64_t allowed_bits,
+                         const uint64_t *wanted)
+{
+    cpu_set_t cores[8], allowed;
+    CPU_ZERO(&allowed);
+    for (int i = 0; i < 64; i++)
+        if (allowed_bits >> i & 1) CPU_SET(i, &allowed);
+    lk_status status = lk__numa_bind(context, folder, mode, &allowed, visible, ranks, cores);
+    CHECK(status == LK_OK, "%s: %s", mode, lk_context_error(context));
+    for (int i = 0; i < ranks && status == LK_OK; i++) {
+        uint64_t bits = 0;
+        for (int j = 0; j < 64; j++) bits |= (uint64_t)(CPU_ISSET(j, &cores[i]) != 0) << j;
+        CHECK(bits == wanted[i], "%s: rank %d has %llx, not %llx", mode, i, (unsigned long long)bits,
+              (unsigned long long)wanted[i]);
+    }
+}
+
+static void ranks_are_bound_to_memory_nodes_sockets_and_caches(void)
+{
+    cpu_set_t cores[8], allowed;
+    CPU_ZERO(&allowed);
+    CPU_SET(0, &allowed);
+    CHECK(lk__numa_bind(context, folder, "node", &allowed, NULL, 2, cores) == LK_EINVAL &&
+              strstr(lk_context_error(context), "no memory nodes"),
+          "%s", lk_context_error(context));
+    put_machine();
+    expect_cores("node", NULL, 4, 0xffff, (uint64_t[]){0x0303, 0x0c0c, 0x3030, 0xc0c0});
+    expect_cores("node", NULL, 2, 0xffff, (uint64_t[]){0x0303, 0x3030});
+    expect_cores("node", NULL, 2, 0x00fd, (uint64_t[]){0x0001, 0x0030}); /* of the cores that may be used */
+    expect_cores("node", NULL, 2, 0x00c3, (uint64_t[]){0x0003, 0x00c0}); /* and the nodes that have such */
+    expect_cores("socket", NULL, 2, 0xffff, (uint64_t[]){0x0f0f, 0xf0f0});
+    expect_cores("exclusive", NULL, 8, 0xffff,
+                 (uint64_t[]){0x0101, 0x0202, 0x0404, 0x0808, 0x1010, 0x2020, 0x4040, 0x8080});
+    expect_cores("exclusive", NULL, 2, 0x0003, (uint64_t[]){0x0001, 0x0002});
+    expect_cores("core-complex", NULL, 8, 0xffff,
+                 (uint64_t[]){0x0101, 0x0202, 0x0404, 0x0808, 0x1010, 0x2020, 0x4040, 0x8080});
+    CHECK(lk__numa_bind(context, folder, "exclusive", &allowed, NULL, 2, cores) == LK_EINVAL &&
+              strstr(lk_context_error(context), "node 0 has 1 cores for 2 ranks"),
+          "%s", lk_context_error(context));
+    CHECK(lk__numa_bind(context, folder, "near", &allowed, NULL, 2, cores) == LK_EINVAL &&
+              strstr(lk_context_error(context), "'near' is no NUMA binding"),
+          "%s", lk_context_error(context));
+    put_file("sys/devices/system/cpu/cpu0/cache/index3/level", "2\n");
+    CHECK(lk__numa_bind(context, folder, "core-complex", &allowed, NULL, 1, cores) == LK_EINVAL &&
+              strstr(lk_context_error(context), "no third-level cache"),
+          "%s", lk_context_error(context));
+    /* With GPUs, in the order of the bus: a rank goes to its own GPU's node. */
+    put_file("proc/driver/nvidia/gpus/0000:01:00.0/information", "");
+    put_file("proc/driver/nvidia/gpus/0000:C1:00.0/information", "");
+    put_file("sys/bus/pci/devices/0000:01:00.0/numa_node", "3\n");
+    put_file("sys/bus/pci/devices/0000:c1:00.0/numa_node", "1\n");
+    expect_cores("node", NULL, 2, 0xffff, (uint64_t[]){0xc0c0, 0x0c0c});
+    expect_cores("node", "1,0", 2, 0xffff, (uint64_t[]){0x0c0c, 0xc0c0});
+    expect_cores("exclusive", "1,1", 2, 0xffff, (uint64_t[]){0x0404, 0x0808});
+    expect_cores("node", "GPU-5f1c,GPU-aa00", 2, 0xffff, (uint64_t[]){0x0303, 0x3030}); /* names: nobody knows which */
+}
+
+static void lines_are_filtered_by_words(void)
+{
+    static const struct {
+        const char *filters, *line;
+        bool        match;
+    } cases[] = {{"apple,orange", "an orange", true},
+                 {"apple,orange", "a pear", false},
+                 {"a,,b", "xa,by", true},
+                 {"a,,b", "a", false},
+                 {"", "anything", false},
+                 {",,,x", "1,2", true},
+                 {"x,,", "x", false},
+                 {"x,,", "x,", true},
+                 {"apple", "appl", false}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        CHECK(lk__filters_match(cases[i].filters, cases[i].line, strlen(cases[i].line)) == cases[i].match,
+              "'%s' of '%s'", cases[i].filters, cases[i].line);
+}
+
 static void cores_are_shared_out_once_each(void)
 {
     cpu_set_t allowed, seen;
@@ -264,6 +364,8 @@ int main(void)
     RUN(which_streams_are_meant_is_read_as_torchrun_does);
     RUN(lines_are_the_same_however_they_are_cut);
     RUN(the_tail_keeps_the_newest_lines);
+    RUN(ranks_are_bound_to_memory_nodes_sockets_and_caches);
+    RUN(lines_are_filtered_by_words);
     RUN(cores_are_shared_out_once_each);
     RUN(what_a_far_end_is_told_arrives);
     RUN(garbage_for_a_far_end_is_refused);

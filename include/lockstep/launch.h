@@ -27,12 +27,24 @@ typedef struct lk_launch_config {
     const char *hosts;              /* "a:2,b:2": over ssh; NULL: this host */
     const char *ssh;                /* the command that takes a host and a command line, split at blanks */
     const char *remote_command;     /* what `lockstep` is called on those hosts */
-    bool        plain;              /* passes lines on as they are, without the rank's name, and says nothing of threads and cores */
-    int         out, err;           /* descriptors for the ranks' output and for what the launcher says */
+    bool        plain; /* passes lines on as they are, without the rank's name, and says nothing of threads and cores */
+    int         out, err;     /* descriptors for the ranks' output and for what the launcher says */
+    double      join_timeout; /* seconds that ranks wait for each other: LOCKSTEP_JOIN_TIMEOUT; 0: their own default */
+    const char
+        *local_address;  /* of this host, where its ranks listen for those of other hosts; NULL: what leads to rank 0 */
+    const char *signals; /* names with commas between: these stop the job */
+    const char *
+        line_prefix; /* before each line: a template with ${rank}, ${local_rank}, ${role_name} and ${hostname}; NULL: "[rank N] " */
+    const char *
+        stdout_filters; /* lines that hold one of these words are also written to filtered_stdout.log; "a,b", ",," is a comma */
+    const char *stderr_filters;     /* the same to filtered_stderr.log; NULL: none */
+    bool        virtual_local_rank; /* LOCAL_RANK is 0 for every rank, and CUDA_VISIBLE_DEVICES names its GPU alone */
+    const char *
+        numa_binding; /* "node", "socket", "exclusive" or "core-complex" instead of equal shares of the cores; NULL: those */
 } lk_launch_config;
 #define LK_LAUNCH_CONFIG_INIT                                                                                       \
     {sizeof(lk_launch_config), NULL, 1, 1, 0, NULL, 0, NULL, "default", 0, 10.0, 0.1, false, NULL, NULL, NULL, NULL, -1, \
-     "gdb --args", NULL, "ssh", "lockstep", false, 1, 2}
+     "gdb --args", NULL, "ssh", "lockstep", false, 1, 2, 0, NULL, "SIGTERM,SIGINT,SIGHUP,SIGQUIT", NULL, NULL, NULL, false, NULL}
 
 /* Runs the job to its end. LK_OK: it ran, and *exit_code is 0 or the first failure's (128 + signal where a signal ended it); why
  * stands on config->err. Anything else: it was not started. Takes the process over while it lasts: its signals, and the ends of

@@ -9,7 +9,7 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-enum { OURS = 40 };
+enum { OURS = 48, JOIN_COMMAND = 600 };
 
 /* Any length: a role, an address and an id are the user's own words. */
 __attribute__((format(printf, 3, 4))) static void set(lk__environment *e, const char *name, const char *format, ...)
@@ -40,6 +40,47 @@ static bool is_set(const lk__environment *e, const char *entry)
     return false;
 }
 
+/* A word as a shell takes it. */
+static void add_word(char *out, size_t size, const char *word)
+{
+    static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_@%+=:,./-";
+    size_t            used = strlen(out);
+    bool              quote = !*word || word[strspn(word, plain)];
+    used += (size_t)snprintf(out + used, size - used, quote ? " '" : " ");
+    for (; *word && used + 8 < size; word++) {
+        used += (size_t)snprintf(out + used, size - used, *word == '\'' ? "'\\''" : "%c", *word);
+    }
+    if (*word) used += (size_t)snprintf(out + used, size - used, "…");
+    if (quote) snprintf(out + used, size - used, "'");
+}
+
+/* What starts another node: comm/waiting.c puts its number in place of {node}. */
+static void set_join_command(const lk__job *job, lk__environment *e)
+{
+    const lk_launch_config *config = job->config;
+    char                    text[JOIN_COMMAND];
+    int                     used = snprintf(text, sizeof text,
+                                            "lockstep run --nnodes %d --node-rank {node} --master-addr %.100s --master-port %d -n %d",
+                                            config->nodes, job->address, job->port, config->ranks);
+    for (int i = 0; config->program[i] && used + 20 < (int)sizeof text; i++, used = (int)strlen(text))
+        add_word(text, sizeof text, config->program[i]);
+    set(e, "LOCKSTEP_JOIN_COMMAND", "%s", text);
+}
+
+/* LOCAL_RANK, and with it which GPU is the rank's: torchrun's virtual local rank is 0, and the one GPU that it sees is its own. */
+static void set_local_rank(const lk_launch_config *config, const lk__child *child, lk__environment *e)
+{
+    const char *visible = getenv("CUDA_VISIBLE_DEVICES");
+    set(e, "LOCAL_RANK", "%d", config->virtual_local_rank ? 0 : child->local_rank);
+    if (!config->virtual_local_rank) return;
+    for (int i = 0; visible && i < child->local_rank; i++)
+        visible = strchr(visible, ',') ? strchr(visible, ',') + 1 : visible; /* there are enough: job.c has counted */
+    if (visible)
+        set(e, "CUDA_VISIBLE_DEVICES", "%.*s", (int)strcspn(visible, ","), visible);
+    else
+        set(e, "CUDA_VISIBLE_DEVICES", "%d", child->local_rank);
+}
+
 /* The job's id comes first, so that a look for it rarely needs more than the first page of /proc/PID/environ. */
 static void set_all(lk__job *job, const lk__child *child, lk__environment *e)
 {
@@ -49,10 +90,16 @@ static void set_all(lk__job *job, const lk__child *child, lk__environment *e)
     struct winsize size;
     if (isatty(config->err) && ioctl(config->err, TIOCGWINSZ, &size) == 0)
         set(e, "LOCKSTEP_TERMINAL", "%d", (int)size.ws_col);
+    if (config->join_timeout > 0) set(e, "LOCKSTEP_JOIN_TIMEOUT", "%.17g", config->join_timeout);
+    if (config->local_address) set(e, "LOCKSTEP_LOCAL_ADDR", "%s", config->local_address);
+    if (config->nodes > 1 && !job->place.token)
+        set_join_command(job, e);
+    else if (getenv("LOCKSTEP_JOIN_COMMAND"))
+        set(e, "LOCKSTEP_JOIN_COMMAND", "%s", ""); /* of a job around this one; here the launcher starts all ranks */
     if (config->debug_rank >= 0) set(e, "LOCKSTEP_NO_DEADLINES", "1");
     set(e, "RANK", "%d", child->rank);
     set(e, "WORLD_SIZE", "%d", job->place.world);
-    set(e, "LOCAL_RANK", "%d", child->local_rank);
+    set_local_rank(config, child, e);
     set(e, "LOCAL_WORLD_SIZE", "%d", job->count);
     set(e, "GROUP_RANK", "%d", config->node);
     set(e, "GROUP_WORLD_SIZE", "%d", config->nodes);
@@ -64,6 +111,7 @@ static void set_all(lk__job *job, const lk__child *child, lk__environment *e)
     set(e, "TORCHELASTIC_RUN_ID", "%s", job->run_id);
     set(e, "TORCHELASTIC_RESTART_COUNT", "%d", job->place.generation + job->generation);
     set(e, "TORCHELASTIC_MAX_RESTARTS", "%d", job->place.max_restarts);
+    set(e, "TORCHELASTIC_SIGNALS_TO_HANDLE", "%s", config->signals);
     set(e, "TORCHELASTIC_ERROR_FILE", "%s", child->error_file);
     set(e, "LOCKSTEP_DIARY", "%s", child->diary);
     set(e, "TORCHELASTIC_USE_AGENT_STORE", "False"); /* the ranks make their own store */

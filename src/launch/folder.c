@@ -76,7 +76,8 @@ lk_status lk__folder_open(lk__job *job)
         job->folder[0] = 0; /* not ours to remove */
         return status;
     }
-    return config->log_dir || config->tee || config->redirects ? open_logs(job) : LK_OK;
+    bool logs = config->log_dir || config->tee || config->redirects || config->stdout_filters || config->stderr_filters;
+    return logs ? open_logs(job) : LK_OK;
 }
 
 static lk_status open_log(lk__job *job, lk__child *child, int which, const char *name)
@@ -86,6 +87,45 @@ static lk_status open_log(lk__job *job, lk__child *child, int which, const char 
     child->streams[which].file = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
     if (child->streams[which].file >= 0) return LK_OK;
     return lk__fail(job->context, LK_EIO, "%s: cannot open for writing: %s", path, strerror(errno));
+}
+
+void lk__folder_filtered_close(lk__job *job)
+{
+    for (int i = 0; i < 2; i++) {
+        if (job->filtered[i] >= 0) close(job->filtered[i]);
+        job->filtered[i] = -1;
+    }
+}
+
+lk_status lk__folder_filtered(lk__job *job)
+{
+    static const char *const names[2] = {"filtered_stdout.log", "filtered_stderr.log"};
+    const char *const        filters[2] = {job->config->stdout_filters, job->config->stderr_filters};
+    char                     folder[LK__PATH + 32], path[LK__PATH + 64];
+    lk__folder_filtered_close(job);
+    for (int i = 0; i < 2; i++) {
+        if (!filters[i]) continue;
+        snprintf(folder, sizeof folder, "%s/attempt_%d", job->logs, job->generation);
+        snprintf(path, sizeof path, "%s/%s", folder, names[i]);
+        if (make(job->context, folder) < 0) return LK_EIO;
+        job->filtered[i] = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+        if (job->filtered[i] < 0)
+            return lk__fail(job->context, LK_EIO, "%s: cannot open for writing: %s", path, strerror(errno));
+    }
+    return LK_OK;
+}
+
+/* Lines of all ranks go there that are shown and written, as torchrun has it; of all, where nobody chose. */
+static void choose_filtered(lk__job *job, lk__child *child, int tee)
+{
+    const lk_launch_config *config = job->config;
+    const char *const       filters[2] = {config->stdout_filters, config->stderr_filters};
+    int                     chosen = config->tee || config->redirects ? tee : 3;
+    for (int i = 0; i < 2; i++) {
+        if (!filters[i] || !(chosen >> i & 1)) continue;
+        child->streams[i].filters = filters[i];
+        child->streams[i].filtered = job->filtered[i];
+    }
 }
 
 lk_status lk__folder_child(lk__job *job, lk__child *child)
@@ -102,6 +142,7 @@ lk_status lk__folder_child(lk__job *job, lk__child *child)
     int tee = config->tee ? lk__std_bits(config->tee, child->local_rank) : 0;
     int only = config->redirects ? lk__std_bits(config->redirects, child->local_rank) : 0;
     if (config->log_dir && !config->tee && !config->redirects) tee = 3;
+    choose_filtered(job, child, tee);
     static const char *const names[2] = {"stdout.log", "stderr.log"};
     for (int i = 0; i < 2; i++) {
         if (((tee | only) >> i & 1) && open_log(job, child, i, names[i]) < 0) return LK_EIO;

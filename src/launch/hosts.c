@@ -84,9 +84,10 @@ static bool goes_along(const char *entry)
 {
     static const char *const begins[] = {
         "LOCKSTEP_", "OMP_", "NCCL_", "GLOO_", "TORCH_", "PYTHONPATH=", "CUDA_VISIBLE_DEVICES="};
-    if (strncmp(entry, "LOCKSTEP_JOB=", 13) == 0 || strncmp(entry, "LOCKSTEP_TOKEN=", 15) == 0 ||
-        strncmp(entry, "LOCKSTEP_DIARY=", 15) == 0)
-        return false;
+    static const char *const own[] = {
+        "LOCKSTEP_JOB=", "LOCKSTEP_TOKEN=", "LOCKSTEP_DIARY=", "LOCKSTEP_LOCAL_ADDR=", "LOCKSTEP_JOIN_COMMAND="};
+    for (size_t i = 0; i < sizeof own / sizeof *own; i++)
+        if (strncmp(entry, own[i], strlen(own[i])) == 0) return false;
     for (size_t i = 0; i < sizeof begins / sizeof *begins; i++)
         if (strncmp(entry, begins[i], strlen(begins[i])) == 0) return true;
     return false;
@@ -115,7 +116,10 @@ static lk_status write_spec(head *h, const far *host, int node)
     lk__spec_add(spec, "run-id", "%s", h->job.run_id);
     lk__spec_add(spec, "role", "%s", c->role);
     lk__spec_add(spec, "grace", "%.17g", c->grace);
+    lk__spec_add(spec, "join-timeout", "%.17g", c->join_timeout);
     lk__spec_add(spec, "no-pin", "%d", c->no_pin);
+    lk__spec_add(spec, "virtual-local-rank", "%d", c->virtual_local_rank);
+    lk__spec_add(spec, "signals", "%s", c->signals);
     lk__spec_add(spec, "generation", "%d", h->job.generation);
     lk__spec_add(spec, "max-restarts", "%d", c->max_restarts);
     lk__spec_add(spec, "colour", "%d", h->job.out->terminal && !getenv("NO_COLOR"));
@@ -123,6 +127,10 @@ static lk_status write_spec(head *h, const far *host, int node)
     if (c->tee) lk__spec_add(spec, "tee", "%s", c->tee);
     if (c->redirects) lk__spec_add(spec, "redirects", "%s", c->redirects);
     if (c->local_ranks_filter) lk__spec_add(spec, "filter", "%s", c->local_ranks_filter);
+    if (c->line_prefix) lk__spec_add(spec, "line-prefix", "%s", c->line_prefix);
+    if (c->stdout_filters) lk__spec_add(spec, "stdout-filters", "%s", c->stdout_filters);
+    if (c->stderr_filters) lk__spec_add(spec, "stderr-filters", "%s", c->stderr_filters);
+    if (c->numa_binding) lk__spec_add(spec, "numa-binding", "%s", c->numa_binding);
     for (char **entry = environ; *entry; entry++)
         if (goes_along(*entry)) lk__spec_add(spec, "environment", "%s", *entry);
     for (int i = 0; c->program[i]; i++) lk__spec_add(spec, "argument", "%s", c->program[i]);
@@ -192,6 +200,13 @@ static lk_status check(lk_context *context, const lk_launch_config *c)
 {
     if (!c->program || !c->program[0]) return lk__fail(context, LK_EINVAL, "no program to start");
     if (c->debug_rank >= 0) return lk__fail(context, LK_EINVAL, "a rank gets the terminal on one host only");
+    if (c->local_address)
+        return lk__fail(context, LK_EINVAL,
+                        "each of several hosts has a local address of its own: one cannot be given here");
+    sigset_t signals;
+    LK__TRY(lk__signals_parse(context, c->signals, &signals));
+    LK__TRY(lk__prefix_check(context, c));
+    LK__TRY(lk__numa_check(context, c->numa_binding));
     if (c->nodes > 1)
         return lk__fail(context, LK_EINVAL,
                         "either one launcher that reaches all hosts, or one on each of several nodes, not both");
@@ -233,7 +248,7 @@ static lk_status run_hosts(head *h, ear *ears, int *exit_code)
 lk_status lk__launch_hosts(lk_context *context, const lk_launch_config *config, int *exit_code)
 {
     lk_launch_config own = *config; /* files and their names are the far ends' */
-    own.log_dir = own.tee = own.redirects = NULL;
+    own.log_dir = own.tee = own.redirects = own.stdout_filters = own.stderr_filters = NULL;
     LK__TRY(check(context, config));
     size_t    far_bytes = MOST_HOSTS * sizeof(far), ear_bytes = MOST_HOSTS * sizeof(ear);
     head     *h = lk__alloc(context, LK_MEMORY_OTHER, sizeof *h);

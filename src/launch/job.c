@@ -3,6 +3,7 @@
 #include "launch/launch.h"
 
 #include "base/entropy.h"
+#include "comm/token.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -10,7 +11,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
-#include <sys/signalfd.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -46,27 +46,6 @@ static bool same_file(int a, int b)
     return fstat(a, &x) == 0 && fstat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
 }
 
-/* What the caller ignores (nohup, a shell's background) stays ignored. */
-static lk_status take_signals(lk__job *job)
-{
-    static const int wanted[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGCHLD, SIGUSR1, SIGUSR2};
-    sigset_t         heard, blocked;
-    sigemptyset(&heard);
-    for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
-        struct sigaction now;
-        if (sigaction(wanted[i], NULL, &now) < 0 || now.sa_handler != SIG_IGN || wanted[i] == SIGCHLD)
-            sigaddset(&heard, wanted[i]);
-    }
-    blocked = heard;
-    sigaddset(&blocked, SIGTTOU); /* the terminal is handed to and taken back from --debug-rank */
-    sigprocmask(SIG_BLOCK, &blocked, &job->old_mask);
-    sigaction(SIGPIPE, &(struct sigaction){.sa_handler = SIG_IGN}, &job->old_pipe);
-    /* Where it is ignored the dead leave no status. The ranks start with the default as well, which every program expects. */
-    sigaction(SIGCHLD, &(struct sigaction){.sa_handler = SIG_DFL}, &job->old_child);
-    job->signals = signalfd(-1, &heard, SFD_NONBLOCK | SFD_CLOEXEC);
-    return job->signals >= 0 ? LK_OK : lk__fail(job->context, LK_EIO, "cannot listen for signals: %s", strerror(errno));
-}
-
 static lk_status make_names(lk__job *job)
 {
     const char *parent = job->place.parent ? job->place.parent : getenv("LOCKSTEP_JOB");
@@ -89,13 +68,14 @@ lk_status lk__job_open(lk__job *job, lk_context *context, const lk_launch_config
     job->config = config;
     job->place = *place;
     job->keeper = (lk__keeper){0, -1};
+    job->filtered[0] = job->filtered[1] = -1;
     lk__sink_open(&job->sinks[0], context, config->out);
     lk__sink_open(&job->sinks[1], context, config->err);
     job->out = &job->sinks[0];
     job->err = same_file(config->out, config->err) ? job->out : &job->sinks[1];
     prctl(PR_GET_CHILD_SUBREAPER, &job->was_reaper);
     prctl(PR_SET_CHILD_SUBREAPER, 1); /* orphaned grandchildren come to us, so that we find them */
-    LK__TRY(take_signals(job));
+    LK__TRY(lk__signals_take(job));
     LK__TRY(make_names(job));
     LK__TRY(lk__folder_name(job));
     LK__TRY(lk__bystanders_note(job));
@@ -109,6 +89,7 @@ lk_status lk__job_open(lk__job *job, lk_context *context, const lk_launch_config
 void lk__job_close(lk__job *job)
 {
     if (job->children) lk__job_flush(job);
+    lk__folder_filtered_close(job);
     if (job->folder[0]) lk__folder_remove(job->folder);
     lk__keeper_end(job); /* last, as it was first */
     if (job->signals > 0) close(job->signals);
@@ -185,8 +166,17 @@ static lk_status check(lk_context *context, const lk_launch_config *config)
             context, LK_EINVAL,
             "a restart needs all nodes to agree, and each launcher knows only its own: no restarts with %d nodes",
             config->nodes);
+    if (config->join_timeout < 0)
+        return lk__fail(context, LK_EINVAL, "%g s to join: 0 for the default, or more", config->join_timeout);
+    if (config->numa_binding && config->no_pin)
+        return lk__fail(context, LK_EINVAL, "a NUMA binding and no pinning: one of them");
+    LK__TRY(lk__numa_check(context, config->numa_binding));
+    if (config->local_address) LK__TRY(lk__own_address_check(context, config->local_address));
     if (config->grace < 0 || config->monitor_interval <= 0 || config->max_restarts < 0)
         return lk__fail(context, LK_EINVAL, "the grace, the interval or the number of restarts is below 0");
+    sigset_t signals;
+    LK__TRY(lk__signals_parse(context, config->signals, &signals));
+    LK__TRY(lk__prefix_check(context, config));
     const char *const texts[] = {config->tee, config->redirects};
     for (int i = 0; i < 2; i++)
         if (texts[i] && lk__std_bits(texts[i], 0) < 0)
@@ -209,23 +199,34 @@ static lk_status check_debug(lk_context *context, const lk_launch_config *config
     return LK_OK;
 }
 
+/* Launchers of several nodes make no token. One that the user gave for the ranks is looked at here, before they are started. */
+static lk_status check_token(lk_context *context, const lk_launch_config *config, const lk__place *place)
+{
+    char        token[LK__TOKEN_ROOM];
+    const char *file = getenv("LOCKSTEP_TOKEN_FILE"), *text = getenv("LOCKSTEP_TOKEN");
+    if (config->nodes == 1 || place->token) return LK_OK;
+    if (file && *file) return lk__token_read(context, file, token);
+    return text && *text ? lk__token_check(context, "LOCKSTEP_TOKEN", text) : LK_OK;
+}
+
+/* With one GPU for each rank there must be as many. */
+static lk_status check_devices(lk_context *context, const lk_launch_config *config)
+{
+    const char *visible = getenv("CUDA_VISIBLE_DEVICES");
+    int         count = visible && *visible ? 1 : 0;
+    for (const char *at = visible; at && (at = strchr(at, ',')); at++) count++;
+    if (config->virtual_local_rank && visible && count < config->ranks)
+        return lk__fail(context, LK_EINVAL, "%d ranks with a GPU each, but CUDA_VISIBLE_DEVICES names %d",
+                        config->ranks, count);
+    return LK_OK;
+}
+
 static void name_child(lk__job *job, lk__child *child, int local_rank)
 {
-    static const char *const colours[] = {"36", "33", "32", "35", "34", "31"};
     child->local_rank = local_rank;
     child->rank = job->place.first_rank + local_rank;
     snprintf(child->name, sizeof child->name, "rank %d", child->rank);
-    for (int i = 0; i < 2; i++) {
-        lk__line_stream *stream = &child->streams[i];
-        bool colour = job->place.colour > 0 || (job->place.colour < 0 && stream->sink->terminal && !getenv("NO_COLOR"));
-        if (job->config->plain)
-            stream->prefix[0] = 0;
-        else if (colour)
-            snprintf(stream->prefix, sizeof stream->prefix, "\033[%sm[rank %d]\033[0m ", colours[child->rank % 6],
-                     child->rank);
-        else
-            snprintf(stream->prefix, sizeof stream->prefix, "[rank %d] ", child->rank);
-    }
+    lk__prefix_make(job, child);
 }
 
 /* The debugger's words before the program's. */
@@ -274,6 +275,7 @@ static lk_status generation(lk__job *job)
 {
     lk_status status = make_meeting(job);
     lk__job_begin(job);
+    if (status == LK_OK) status = lk__folder_filtered(job);
     for (int i = 0; i < job->count; i++) name_child(job, &job->children[i], i);
     for (int i = 0; i < job->count && status == LK_OK; i++) status = start_rank(job, &job->children[i]);
     if (status < 0) { /* those that run already are of no use */
@@ -315,9 +317,13 @@ lk_status lk__launch_here(lk_context *context, const lk_launch_config *config, c
     char    pinned[512];
     LK__TRY(check(context, config));
     LK__TRY(check_debug(context, config, place));
+    LK__TRY(check_token(context, config, place));
+    LK__TRY(check_devices(context, config));
     lk_status status = lk__job_open(&job, context, config, place, config->ranks);
     if (status == LK_OK)
         status = lk__topology_split(context, job.count, &job.cores, &job.threads, pinned, sizeof pinned);
+    if (status == LK_OK && config->numa_binding)
+        status = lk__topology_bind(context, config->numa_binding, job.count, &job.cores, pinned, sizeof pinned);
     if (status < 0) goto done;
     heed_threads(&job);
     if (config->no_pin) {

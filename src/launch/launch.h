@@ -87,6 +87,8 @@ typedef struct lk__job {
     lk__sink                sinks[2];
     lk__sink               *out, *err; /* the same one where both are one file */
     int                     signals;   /* a signalfd */
+    sigset_t                stops;     /* those that stop the job */
+    int                     filtered[2]; /* files of filtered lines; -1: none */
     sigset_t                old_mask;
     struct sigaction        old_pipe, old_child;
     int                     was_reaper;
@@ -125,12 +127,24 @@ void      lk__job_stop(lk__job *job, lk__why why);
 void      lk__job_hear(lk__job *job);  /* takes the signals that came; the second request to stop kills at once */
 void      lk__job_flush(lk__job *job); /* until the queues are empty, the readers gone or somebody loses patience */
 
+/* ---- signals.c ---- */
+lk_status lk__signals_parse(lk_context *context, const char *text, sigset_t *signals); /* "SIGTERM,SIGUSR1" */
+lk_status lk__signals_take(lk__job *job);
+/* What asks ranks to stop: SIGTERM; where a signal beyond SIGTERM, SIGINT, SIGHUP and SIGQUIT stops the job, that one. */
+int lk__signal_for_ranks(const lk__job *job);
+
+/* ---- lines.c ---- */
+lk_status lk__prefix_check(lk_context *context, const lk_launch_config *config);
+void      lk__prefix_make(const lk__job *job, lk__child *child); /* for both of its streams */
+
 /* ---- start.c ---- */
 /* Forks. With a sentence: LK_EINVAL or LK_ENOENT when the program is none that can be executed, LK_EIO when the system does not
  * give what is needed. terminal: the child gets ours. */
 lk_status lk__child_start(lk__job *job, lk__child *child, const char *const *argv, char *const *environment,
                           bool terminal);
 lk_status lk__free_port(lk_context *context, int *port);
+lk_status lk__own_address_check(lk_context *context,
+                                const char *address); /* LK_EINVAL where this host does not have it */
 
 /* ---- environment.c ---- */
 typedef struct lk__environment {
@@ -145,6 +159,16 @@ void      lk__environment_free(lk__environment *environment);
 
 /* ---- topology.c ---- */
 lk_status lk__topology_split(lk_context *context, int ranks, cpu_set_t **cores, int *threads, char *words, size_t size);
+/* The same by memory nodes; takes *cores, made or NULL. */
+lk_status lk__topology_bind(lk_context *context, const char *mode, int ranks, cpu_set_t **cores, char *words,
+                            size_t size);
+
+/* ---- numa.c ---- */
+lk_status lk__numa_check(lk_context *context, const char *mode); /* LK_EINVAL for none of its words; NULL is fine */
+/* One set a rank, within `allowed`. root is put before every path: "". visible: CUDA_VISIBLE_DEVICES, NULL: not set. LK_EINVAL with
+ * the reason where this machine does not have what the mode needs. */
+lk_status lk__numa_bind(lk_context *context, const char *root, const char *mode, const cpu_set_t *allowed,
+                        const char *visible, int ranks, cpu_set_t *cores);
 
 /* hwloc.c: the host's cores in an order in which neighbours share most; how many, 0 where hwloc is not there. */
 int lk__hwloc_order(int *cpus, int most);
@@ -174,6 +198,8 @@ lk_status lk__folder_open(lk__job *job); /* makes it, and the one of the logs */
 lk_status lk__folder_child(lk__job   *job,
                            lk__child *child);  /* its directory, log files and error file of this generation */
 void      lk__folder_remove(const char *path); /* with all that is in it; calls nothing that allocates from a context */
+lk_status lk__folder_filtered(lk__job *job); /* the files of filtered lines of this generation, where they are wanted */
+void      lk__folder_filtered_close(lk__job *job);
 /* Bits of "3" or "0:1,1:3" for one local rank; below 0: not understood. */
 int lk__std_bits(const char *text, int local_rank);
 /* "0,2": LK_EINVAL when it is no such list, or when one of them is not below `ranks`. NULL is fine. */

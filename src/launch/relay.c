@@ -102,8 +102,31 @@ void lk__tail_add(lk__tail *tail, const char *text, size_t length)
 
 /* ---- streams ---- */
 
+static void write_file(int fd, const char *text, size_t length, int *error)
+{
+    while (length) {
+        ssize_t wrote = write(fd, text, length);
+        if (wrote < 0 && errno == EINTR) continue;
+        if (wrote < 0) {
+            *error = errno;
+            return;
+        }
+        text += wrote;
+        length -= (size_t)wrote;
+    }
+}
+
+static void copy_filtered(lk__line_stream *stream, const char *text, size_t length)
+{
+    if (!stream->filters || stream->file_error || !lk__filters_match(stream->filters, text, length)) return;
+    write_file(stream->filtered, stream->label, strlen(stream->label), &stream->file_error);
+    write_file(stream->filtered, text, length, &stream->file_error);
+    write_file(stream->filtered, "\n", 1, &stream->file_error);
+}
+
 static void finish_line(lk__line_stream *stream, const char *text, size_t length)
 {
+    copy_filtered(stream, text, length);
     if (stream->consume && stream->consume(stream->user, text, length)) return;
     if (stream->sink) lk__sink_line(stream->sink, stream->prefix, text, length);
     if (stream->tail) lk__tail_add(stream->tail, text, length);
@@ -133,18 +156,13 @@ static void keep(lk__line_stream *stream, lk_context *context, const char *text,
 
 static void to_file(lk__line_stream *stream, const char *text, size_t length)
 {
-    while (stream->file >= 0 && length) {
-        ssize_t wrote = write(stream->file, text, length);
-        if (wrote < 0 && errno == EINTR) continue;
-        if (wrote < 0) {
-            stream->file_error = errno;
-            close(stream->file);
-            stream->file = -1;
-            return;
-        }
-        text += wrote;
-        length -= (size_t)wrote;
-    }
+    int error = 0;
+    if (stream->file < 0) return;
+    write_file(stream->file, text, length, &error);
+    if (!error) return;
+    stream->file_error = error;
+    close(stream->file);
+    stream->file = -1;
 }
 
 void lk__line_stream_read(lk__line_stream *stream, lk_context *context)

@@ -4,7 +4,7 @@
 
 #include <lockstep/context.h>
 
-enum { LK__TAIL_BYTES = 4096, LK__LINE_MOST = 1 << 20, LK__QUEUE_MOST = 1 << 20 };
+enum { LK__TAIL_BYTES = 4096, LK__LINE_MOST = 1 << 20, LK__QUEUE_MOST = 1 << 20, LK__PREFIX = 256 };
 
 /* Where lines go. What is queued is written only as the descriptor takes it without blocking, so that the launcher always
  * hears signals; the descriptor's flags stay as they are, since others share it. */
@@ -26,11 +26,13 @@ typedef struct lk__tail { /* the last lines, oldest first */
 } lk__tail;
 
 typedef struct lk__line_stream {
-    int       fd;   /* -1: ended */
-    int       file; /* gets every byte as it came; -1: none */
-    lk__sink *sink; /* NULL: not shown */
-    lk__tail *tail;
-    char      prefix[48];
+    int         fd;   /* -1: ended */
+    int         file; /* gets every byte as it came; -1: none */
+    lk__sink   *sink; /* NULL: not shown */
+    lk__tail   *tail;
+    char        prefix[LK__PREFIX], label[LK__PREFIX]; /* before each line; the same without colours, for files */
+    const char *filters;                               /* of the lines that go to `filtered`; NULL: none do */
+    int         filtered;                              /* the launcher's; it is not closed here */
     bool (*consume)(void *user, const char *line, size_t length); /* takes a line for itself; NULL: none */
     void  *user;
     char  *line; /* what came since the last newline */
@@ -53,6 +55,8 @@ void lk__line_stream_read(lk__line_stream *stream, lk_context *context);
 void lk__line_stream_peek(lk__line_stream *stream);
 void lk__line_stream_end(lk__line_stream *stream,
                          lk_context      *context); /* what is unfinished is passed on; NULLs are fine */
+/* Whether the line holds one of "a,b"; ",," stands for a comma. (lines.c) */
+bool lk__filters_match(const char *filters, const char *line, size_t length);
 void lk__tail_add(lk__tail *tail, const char *text, size_t length);
 
 #endif

@@ -57,6 +57,13 @@ static bool take_word(const word *words, const char *name, size_t length, const 
     return false;
 }
 
+static bool take_seconds(const char *value, double *seconds)
+{
+    char *end;
+    *seconds = strtod(value, &end);
+    return end != value && !*end && *seconds >= 0 && *seconds < 1e9;
+}
+
 /* One string; false when it is none that we know. */
 static bool take(lk__spec *spec, char *text)
 {
@@ -69,6 +76,7 @@ static bool take(lk__spec *spec, char *text)
                                    {"port", &c->master_port, 0, 65535},
                                    {"colour", &spec->colour, 0, 1},
                                    {"no-pin", &spec->no_pin, 0, 1},
+                                   {"virtual-local-rank", &spec->virtual_local_rank, 0, 1},
                                    {"generation", &spec->generation, 0, 1 << 24},
                                    {"max-restarts", &spec->max_restarts, 0, 1 << 24},
                                    {NULL, NULL, 0, 0}};
@@ -82,6 +90,11 @@ static bool take(lk__spec *spec, char *text)
                                  {"tee", &c->tee},
                                  {"redirects", &c->redirects},
                                  {"filter", &c->local_ranks_filter},
+                                 {"signals", &c->signals},
+                                 {"line-prefix", &c->line_prefix},
+                                 {"stdout-filters", &c->stdout_filters},
+                                 {"stderr-filters", &c->stderr_filters},
+                                 {"numa-binding", &c->numa_binding},
                                  {NULL, NULL}};
     bool              good = true;
     char             *value = strchr(text, '=');
@@ -94,11 +107,8 @@ static bool take(lk__spec *spec, char *text)
         spec->program[spec->words++] = value;
         return true;
     }
-    if (strncmp(text, "grace=", 6) == 0) {
-        char *end;
-        c->grace = strtod(value, &end);
-        return end != value && !*end && c->grace >= 0 && c->grace < 1e9;
-    }
+    if (strncmp(text, "grace=", 6) == 0) return take_seconds(value, &c->grace);
+    if (strncmp(text, "join-timeout=", 13) == 0) return take_seconds(value, &c->join_timeout);
     if (strncmp(text, "environment=", 12) == 0) {
         char *equals = strchr(value, '=');
         if (!equals || equals == value) return false;
@@ -130,5 +140,6 @@ lk_status lk__spec_parse(lk_context *context, lk__spec *spec)
         return lk__fail(context, LK_EFORMAT, "the launcher's token is not of this version's length");
     spec->config.program = spec->program;
     spec->config.no_pin = spec->no_pin;
+    spec->config.virtual_local_rank = spec->virtual_local_rank;
     return LK_OK;
 }

@@ -13,7 +13,7 @@ typedef struct lk__spec {
     bool             full;
     const char      *program[LK__SPEC_WORDS]; /* after reading: pointers into text */
     const char      *directory, *token, *job;
-    int              words, world, first_rank, colour, no_pin, generation, max_restarts;
+    int              words, world, first_rank, colour, no_pin, generation, max_restarts, virtual_local_rank;
     lk_launch_config config;
 } lk__spec;
 

@@ -5,6 +5,7 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <netdb.h>
 #include <netinet/in.h>
 #include <signal.h>
 #include <string.h>
@@ -24,6 +25,24 @@ lk_status lk__free_port(lk_context *context, int *port)
     if (!got) return lk__fail(context, LK_EIO, "cannot find a free port: %s", strerror(why));
     *port = ntohs(address.sin_port);
     return LK_OK;
+}
+
+lk_status lk__own_address_check(lk_context *context, const char *address)
+{
+    struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_family = AF_UNSPEC}, *found = NULL;
+    int             why = getaddrinfo(address, NULL, &hints, &found);
+    bool            ours = false;
+    if (why != 0)
+        return lk__fail(context, LK_EINVAL, "the local address '%.100s' does not resolve: %s", address,
+                        gai_strerror(why));
+    for (struct addrinfo *a = found; a && !ours; a = a->ai_next) {
+        int fd = socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        ours = fd >= 0 && bind(fd, a->ai_addr, a->ai_addrlen) == 0;
+        if (fd >= 0) close(fd);
+    }
+    freeaddrinfo(found);
+    if (ours) return LK_OK;
+    return lk__fail(context, LK_EINVAL, "'%.100s' is no address of this host: ranks could not listen there", address);
 }
 
 /* What exec says of a program that is not there or is none; all else is the system's trouble. */

@@ -91,6 +91,19 @@ lk_status lk__topology_split(lk_context *context, int ranks, cpu_set_t **cores, 
     return LK_OK;
 }
 
+lk_status lk__topology_bind(lk_context *context, const char *mode, int ranks, cpu_set_t **cores, char *words,
+                            size_t size)
+{
+    cpu_set_t allowed;
+    if (sched_getaffinity(0, sizeof allowed, &allowed) < 0)
+        return lk__fail(context, LK_EIO, "cannot read which cores may be used: %s", strerror(errno));
+    if (!*cores) *cores = lk__alloc(context, LK_MEMORY_OTHER, (size_t)ranks * sizeof **cores);
+    if (!*cores) return LK_ENOMEM;
+    LK__TRY(lk__numa_bind(context, "", mode, &allowed, getenv("CUDA_VISIBLE_DEVICES"), ranks, *cores));
+    describe(*cores, ranks, words, size);
+    return LK_OK;
+}
+
 /* ---- how many ranks ---- */
 
 /* What CUDA_VISIBLE_DEVICES leaves of /dev/nvidia0 …: the driver's own list, without the driver. */

@@ -36,7 +36,7 @@ void lk__job_stop(lk__job *job, lk__why why)
         if (child->input >= 0) {
             close(child->input);
             child->input = -1;
-        } else if (kill(child->pid, SIGTERM) == 0) {
+        } else if (kill(child->pid, lk__signal_for_ranks(job)) == 0) {
             kill(child->pid, SIGCONT); /* a stopped process would never see it */
         }
     }
@@ -48,7 +48,7 @@ void lk__job_hear(lk__job *job)
     while (read(job->signals, &heard, sizeof heard) == (ssize_t)sizeof heard) {
         int signal = (int)heard.ssi_signo;
         if (signal == SIGCHLD) continue; /* whoever hears looks for the dead anyway */
-        if (signal == SIGUSR1 || signal == SIGUSR2) {
+        if (!sigismember(&job->stops, signal)) { /* SIGUSR1, SIGUSR2 */
             for (int i = 0; i < job->count; i++)
                 if (job->children[i].running) kill(job->children[i].pid, signal);
             continue;

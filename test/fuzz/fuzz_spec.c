@@ -63,6 +63,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     check_word(c->tee, false);
     check_word(c->redirects, false);
     check_word(c->local_ranks_filter, false);
+    check_word(c->line_prefix, false);
+    check_word(c->stdout_filters, false);
+    check_word(c->stderr_filters, false);
+    check_word(c->numa_binding, false);
+    if (!c->signals) abort();
+    if (!(c->join_timeout >= 0 && c->join_timeout < 1e9)) abort();
     if (strlen(spec.token) != LK__TOKEN - 1) abort();
     if (c->program != spec.program || spec.words < 1 || spec.program[spec.words]) abort();
     for (int i = 0; i < spec.words; i++) check_word(spec.program[i], true);

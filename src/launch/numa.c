@@ -1,0 +1,254 @@
+/* numa.c - cores by memory node, socket or shared cache, as torchrun's --numa-binding wants them. A rank belongs to the node of the GPU
+ * whose number is its local rank; where that is not known, ranks are spread over the nodes in equal runs. */
+#define _GNU_SOURCE
+#include "launch/launch.h"
+
+#include <dirent.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { NODES = 1024, GPUS = 64, GPU_NAME = 32, TEXT = 4096 };
+
+typedef struct host {
+    const char *root; /* put before every path */
+    cpu_set_t   allowed;
+    int         count;        /* nodes that have a core we may use */
+    int         ids[NODES];   /* the kernel's numbers of them */
+    cpu_set_t   cores[NODES]; /* of those that we may use */
+} host;
+
+static bool read_text(const char *root, char *out, size_t size, const char *format, ...)
+    __attribute__((format(printf, 4, 5)));
+static bool read_text(const char *root, char *out, size_t size, const char *format, ...)
+{
+    char    path[LK__PATH];
+    int     lead = snprintf(path, sizeof path, "%s", root);
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(path + lead, sizeof path - (size_t)lead, format, arguments);
+    va_end(arguments);
+    FILE *file = fopen(path, "re");
+    if (!file) return false;
+    size_t n = fread(out, 1, size - 1, file);
+    fclose(file);
+    out[n] = 0;
+    out[strcspn(out, "\n")] = 0;
+    return true;
+}
+
+static int package_of(const char *root, int cpu)
+{
+    char text[64];
+    return read_text(root, text, sizeof text, "/sys/devices/system/cpu/cpu%d/topology/physical_package_id", cpu)
+               ? atoi(text)
+               : -1;
+}
+
+/* The kernel's "0-3,8", as far as `among` has them. */
+static void parse_list(const char *text, const cpu_set_t *among, cpu_set_t *set)
+{
+    CPU_ZERO(set);
+    for (char *end; *text; text = *end ? end + 1 : end) {
+        long first = strtol(text, &end, 10), last = first;
+        if (end == text) return;
+        if (*end == '-') last = strtol(end + 1, &end, 10);
+        for (long cpu = first; cpu >= 0 && cpu <= last && cpu < CPU_SETSIZE; cpu++)
+            if (CPU_ISSET((int)cpu, among)) CPU_SET((int)cpu, set);
+    }
+}
+
+static int first_of(const cpu_set_t *set)
+{
+    int cpu = 0;
+    while (cpu < CPU_SETSIZE && !CPU_ISSET(cpu, set)) cpu++;
+    return cpu;
+}
+
+static void find_nodes(host *h)
+{
+    char text[TEXT];
+    for (int id = 0; id < NODES; id++) {
+        if (!read_text(h->root, text, sizeof text, "/sys/devices/system/node/node%d/cpulist", id)) continue;
+        parse_list(text, &h->allowed, &h->cores[h->count]);
+        if (CPU_COUNT(&h->cores[h->count]) > 0) h->ids[h->count++] = id;
+    }
+}
+
+/* ---- which node is a rank's ---- */
+
+static int compare_names(const void *a, const void *b) { return strcmp(a, b); }
+
+/* The driver's GPUs in the order of their places on the bus. */
+static int list_gpus(const char *root, char names[GPUS][GPU_NAME])
+{
+    char           path[LK__PATH];
+    int            count = 0;
+    struct dirent *entry;
+    snprintf(path, sizeof path, "%s/proc/driver/nvidia/gpus", root);
+    DIR *directory = opendir(path);
+    while (directory && count < GPUS && (entry = readdir(directory)))
+        if (entry->d_name[0] != '.' && strlen(entry->d_name) < GPU_NAME) strcpy(names[count++], entry->d_name);
+    if (directory) closedir(directory);
+    qsort(names, (size_t)count, sizeof names[0], compare_names);
+    return count;
+}
+
+/* The number of the GPU that a local rank uses: itself, or that place in CUDA_VISIBLE_DEVICES; below 0: not to be told. */
+static int gpu_of(const char *visible, int local_rank)
+{
+    char *end;
+    if (!visible) return local_rank;
+    for (int i = 0; i < local_rank && visible; i++) visible = (visible = strchr(visible, ',')) ? visible + 1 : NULL;
+    if (!visible) return -1;
+    long number = strtol(visible, &end, 10);
+    return end != visible && (!*end || *end == ',') ? (int)number : -1; /* a UUID is no number */
+}
+
+static int node_of_gpu(const host *h, const char *name)
+{
+    char text[64], lower[GPU_NAME];
+    snprintf(lower, sizeof lower, "%s", name);
+    for (char *c = lower; *c; c++)
+        if (*c >= 'A' && *c <= 'F') *c = (char)(*c + 'a' - 'A');
+    int id = read_text(h->root, text, sizeof text, "/sys/bus/pci/devices/%s/numa_node", lower) ? atoi(text) : -1;
+    for (int i = 0; i < h->count; i++)
+        if (h->ids[i] == id) return i;
+    return -1;
+}
+
+static void choose_nodes(const host *h, int ranks, const char *visible, int *nodes)
+{
+    char names[GPUS][GPU_NAME];
+    int  gpus = list_gpus(h->root, names);
+    bool known = gpus > 0;
+    for (int i = 0; i < ranks && known; i++) {
+        int gpu = gpu_of(visible, i);
+        nodes[i] = gpu >= 0 && gpu < gpus ? node_of_gpu(h, names[gpu]) : -1;
+        known = nodes[i] >= 0;
+    }
+    for (int i = 0; i < ranks && !known; i++) nodes[i] = (int)((long)i * h->count / ranks);
+}
+
+/* ---- which cores of it ---- */
+
+static void take_socket(const host *h, int node, cpu_set_t *cores)
+{
+    int package = package_of(h->root, first_of(&h->cores[node]));
+    *cores = h->cores[node];
+    for (int i = 0; i < h->count; i++)
+        if (package_of(h->root, first_of(&h->cores[i])) == package) CPU_OR(cores, cores, &h->cores[i]);
+}
+
+/* The cores that share something with `cpu`, a core's threads or a cache; itself alone where nobody says. */
+static void take_sharers(const host *h, int cpu, const char *name, const cpu_set_t *among, cpu_set_t *set)
+{
+    char text[TEXT];
+    CPU_ZERO(set);
+    if (read_text(h->root, text, sizeof text, "/sys/devices/system/cpu/cpu%d/%s", cpu, name))
+        parse_list(text, among, set);
+    CPU_SET(cpu, set);
+}
+
+/* The path of the core's third-level cache below /sys/devices/system/cpu/cpuN/; false: it has none that the kernel shows. */
+static bool find_cache(const host *h, int cpu, char *out, size_t size)
+{
+    char text[16];
+    for (int i = 0; i < 16; i++)
+        if (read_text(h->root, text, sizeof text, "/sys/devices/system/cpu/cpu%d/cache/index%d/level", cpu, i) &&
+            atoi(text) == 3) {
+            snprintf(out, size, "cache/index%d/shared_cpu_list", i);
+            return true;
+        }
+    return false;
+}
+
+/* Cuts a node into groups that share a core (or a cache); how many, -1: the kernel shows no such cache. */
+static int cut(const host *h, int node, bool caches, cpu_set_t *groups)
+{
+    cpu_set_t left = h->cores[node];
+    int       count = 0;
+    for (int cpu = 0; cpu < CPU_SETSIZE; cpu++) {
+        char name[64] = "topology/thread_siblings_list";
+        if (!CPU_ISSET(cpu, &left)) continue;
+        if (caches && !find_cache(h, cpu, name, sizeof name)) return -1;
+        take_sharers(h, cpu, name, &left, &groups[count]);
+        CPU_XOR(&left, &left, &groups[count++]);
+    }
+    return count;
+}
+
+/* Place `index` of the `sharing` ranks of a node: the first have one more where it does not come out even. */
+static lk_status take_part(lk_context *context, const host *h, int node, bool caches, int index, int sharing,
+                           cpu_set_t *groups, cpu_set_t *cores)
+{
+    int count = cut(h, node, caches, groups);
+    CPU_ZERO(cores);
+    if (count < 0)
+        return lk__fail(context, LK_EINVAL,
+                        "NUMA binding core-complex: this machine shows no third-level cache; node, socket "
+                        "and exclusive are there");
+    if (caches) {
+        *cores = groups[index % count];
+        return LK_OK;
+    }
+    if (count < sharing)
+        return lk__fail(context, LK_EINVAL,
+                        "NUMA binding exclusive: node %d has %d cores for %d ranks; node and socket let "
+                        "ranks share them",
+                        h->ids[node], count, sharing);
+    int each = count / sharing, more = count % sharing, first = index * each + (index < more ? index : more);
+    for (int i = first; i < first + each + (index < more); i++) CPU_OR(cores, cores, &groups[i]);
+    return LK_OK;
+}
+
+static lk_status bind_rank(lk_context *context, const host *h, const char *mode, const int *nodes, int ranks, int rank,
+                           cpu_set_t *groups, cpu_set_t *cores)
+{
+    int index = 0, sharing = 0;
+    for (int i = 0; i < ranks; i++) {
+        index += i < rank && nodes[i] == nodes[rank];
+        sharing += nodes[i] == nodes[rank];
+    }
+    if (strcmp(mode, "node") == 0)
+        *cores = h->cores[nodes[rank]];
+    else if (strcmp(mode, "socket") == 0)
+        take_socket(h, nodes[rank], cores);
+    else
+        return take_part(context, h, nodes[rank], strcmp(mode, "core-complex") == 0, index, sharing, groups, cores);
+    return LK_OK;
+}
+
+lk_status lk__numa_check(lk_context *context, const char *mode)
+{
+    static const char *const modes[] = {"node", "socket", "exclusive", "core-complex"};
+    for (int i = 0; i < 4; i++)
+        if (!mode || strcmp(mode, modes[i]) == 0) return LK_OK;
+    return lk__fail(context, LK_EINVAL,
+                    "'%.40s' is no NUMA binding: node, socket, exclusive and core-complex are there", mode);
+}
+
+lk_status lk__numa_bind(lk_context *context, const char *root, const char *mode, const cpu_set_t *allowed,
+                        const char *visible, int ranks, cpu_set_t *cores)
+{
+    size_t     group_bytes = CPU_SETSIZE * sizeof(cpu_set_t), node_bytes = (size_t)ranks * sizeof(int);
+    host      *h = lk__alloc(context, LK_MEMORY_OTHER, sizeof *h);
+    cpu_set_t *groups = lk__alloc(context, LK_MEMORY_OTHER, group_bytes);
+    int       *nodes = lk__alloc(context, LK_MEMORY_OTHER, node_bytes);
+    lk_status  status = h && groups && nodes ? lk__numa_check(context, mode) : LK_ENOMEM;
+    if (status >= 0) {
+        h->root = root;
+        h->allowed = *allowed;
+        find_nodes(h);
+        if (h->count == 0)
+            status = lk__fail(context, LK_EINVAL,
+                              "NUMA binding %s: this machine shows no memory nodes (/sys/devices/system/node)", mode);
+    }
+    if (status >= 0) choose_nodes(h, ranks, visible, nodes);
+    for (int i = 0; i < ranks && status >= 0; i++)
+        status = bind_rank(context, h, mode, nodes, ranks, i, groups, &cores[i]);
+    lk__free(context, LK_MEMORY_OTHER, nodes, node_bytes);
+    lk__free(context, LK_MEMORY_OTHER, groups, group_bytes);
+    lk__free(context, LK_MEMORY_OTHER, h, sizeof *h);
+    return status;
+}
