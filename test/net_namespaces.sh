@@ -37,7 +37,7 @@ int main(int argc, char **argv)
     long           rounds = 0;
     if (lk_context_create(NULL, &context) < 0) return 1;
     config.backend = argc > 3 ? argv[3] : NULL;
-    config.join_ms = seconds > 0 ? 30000 : 3000;
+    if (seconds > 0) config.join_ms = 30000; /* else LOCKSTEP_JOIN_TIMEOUT */
     lk_status status = lk_comm_create(context, &config, &comm);
     for (double end = now() + seconds; status >= 0; rounds++) {
         int32_t more = now() < end || rounds == 0;
@@ -130,9 +130,25 @@ if "$CC" -std=gnu11 -O1 -Wall -Wextra -Werror "$SOURCE_DIR/test/link_delay.c" -o
     wait $link
 fi
 
-RANK=1 WORLD_SIZE=2 LOCAL_WORLD_SIZE=1 MASTER_ADDR=10.99.0.1 ip netns exec $a "$work/ranks" 0 1 tcp > "$work/out.0" 2>&1 && complain "it joined where there is no route"
+LOCKSTEP_JOIN_TIMEOUT=3 RANK=1 WORLD_SIZE=2 LOCAL_WORLD_SIZE=1 MASTER_ADDR=10.99.0.1 ip netns exec $a "$work/ranks" 0 1 tcp > "$work/out.0" 2>&1 && complain "it joined where there is no route"
 grep -q "no route to that host" "$work/out.0" || complain "no route: $(cat "$work/out.0")"
 echo "no route"
+
+# Two of three ranks have come, the third is long in coming, and one of the two hosts is gone meanwhile: the other does not count it any more.
+export LOCKSTEP_JOIN_TIMEOUT=12 WORLD_SIZE=3 LOCAL_WORLD_SIZE=1 MASTER_ADDR=10.77.0.1
+RANK=0 ip netns exec $a "$work/ranks" 0 1 tcp > "$work/out.0" 2>&1 &
+zero=$!
+RANK=1 ip netns exec $b "$work/ranks" 0 1 tcp > "$work/out.1" 2>&1 &
+one=$!
+sleep 2
+ip -n $b link set lkveth down
+wait $zero && complain "two of three ranks joined"
+wait $one && complain "two of three ranks joined"
+ip -n $b link set lkveth up
+unset LOCKSTEP_JOIN_TIMEOUT
+grep -q "ranks 1, 2 of 3 never came" "$work/out.0" || complain "a host is cut off while it waits: $(cat "$work/out.0")"
+grep -q "rank 0 of 3 was not found" "$work/out.1" && ! grep -q "did not say that all ranks have joined" "$work/out.1" || complain "a host is cut off while it waits: $(cat "$work/out.1")"
+echo "a host is cut off while it waits for others to join"
 
 start 10.77.0.1 60 100000 tcp
 sleep 1.5

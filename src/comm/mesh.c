@@ -64,20 +64,11 @@ void lk__mesh_locals(const lk__mesh *m, int *local_rank, int *local_size)
     }
 }
 
-/* A host that is cut off is noticed by the kernel: what is not acknowledged for so long, and probes where nothing is
- * said. A process that is merely stopped does not matter: its kernel answers. */
-enum { CUT_OFF_MS = 3500 };
-
 static void settle(int fd, int stream)
 {
-    int one = 1, seconds = 1, probes = 3;
+    int one = 1;
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
-    if (stream) return;
-    setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &(unsigned){CUT_OFF_MS}, sizeof(unsigned));
-    setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof one);
-    setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &seconds, sizeof seconds);
-    setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &seconds, sizeof seconds);
-    setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof probes);
+    if (!stream) lk__socket_probe(fd);
 }
 
 /* ---- to the lower ranks ---- */

@@ -142,6 +142,7 @@ static bool welcome(lk__porch *p)
         snprintf(unknown.from, sizeof unknown.from, "process %ld", pid);
     } else {
         lk__address_show(&from, unknown.from, sizeof unknown.from);
+        lk__socket_probe(unknown.fd);
     }
     for (int i = 0; i < p->most && !free_one; i++)
         if (p->visitors[i].fd < 0) free_one = &p->visitors[i];

@@ -4,6 +4,8 @@
 #include "comm/socket.h"
 
 #include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -93,6 +95,17 @@ bool lk__send_passed(int fd, const void *from, size_t bytes, int passed)
         memcpy(CMSG_DATA(c), &passed, sizeof passed);
     }
     return sendmsg(fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT) == (ssize_t)bytes;
+}
+
+void lk__socket_probe(int fd)
+{
+    enum { CUT_OFF_MS = 3500 };
+    int one = 1, seconds = 1, probes = 3;
+    setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &(unsigned){CUT_OFF_MS}, sizeof(unsigned));
+    setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof one);
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &seconds, sizeof seconds);
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &seconds, sizeof seconds);
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof probes);
 }
 
 bool lk__own_peer(int fd, long *pid)

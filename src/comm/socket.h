@@ -17,6 +17,10 @@ bool lk__read_passed(int fd, void *into, size_t bytes, int *passed, double end);
 /* At once or not at all: who cannot take a few bytes does not read. passed -1: none. */
 bool lk__send_passed(int fd, const void *from, size_t bytes, int passed);
 
+/* Has the kernel find out that the other host of a TCP connection is cut off, within some 4 s: by what is not acknowledged, and by
+ * probes where nothing is said. A process that is merely stopped does not matter: its kernel answers. */
+void lk__socket_probe(int fd);
+
 /* Whether a Unix socket's other end is of this user, or root's. pid 0: not to be known. */
 bool lk__own_peer(int fd, long *pid);
 
