@@ -61,6 +61,12 @@ token=$(grep -oE -m1 '[0-9a-f]{32}' out.txt)
 grep -q "$token" ssh.log && complain "the token stood on ssh's command line"
 grep -q -- "run --far-end" ssh.log || complain "the stand-in for ssh was not asked: $(cat ssh.log)"
 
+# torchrun's further options reach the ranks of other hosts.
+expect 0 "^<1/3 of default> 9 0 1 SIGTERM,SIGUSR1\$" "$ssh" --hosts one:2,two:2 --master-port 0 --join-timeout 9 --virtual-local-rank --signals-to-handle SIGTERM,SIGUSR1 \
+    --log-dir "$work/several" --duplicate-stdout-filters SIGUSR1 --log-line-prefix-template '<${local_rank}/${rank} of ${role_name}> ' \
+    sh -c 'echo $LOCKSTEP_JOIN_TIMEOUT $LOCAL_RANK $CUDA_VISIBLE_DEVICES $TORCHELASTIC_SIGNALS_TO_HANDLE'
+[ "$(cat "$work"/several/*/attempt_0/filtered_stdout.log | grep -c '^<[01]/[0-3] of default> 9 0 ')" = 4 ] || complain "filtered lines of two hosts: $(find "$work/several" -type f)"
+
 printf '# hosts\none slots=1\n\ntwo:1 # the second\nthree\n' > hosts
 expect 0 "^\[rank 3\] three 3/4 1/2 2/3 10.0.0.1:4711 " "$ssh" --hostfile hosts -n 2 --master-addr 10.0.0.1 --master-port 4711 sh -c "$show"
 expect 7 "host two failed first: exit code 7" "$ssh" --hosts one:1,two:2 sh -c '[ $RANK = 2 ] && { echo "words of rank 2"; exit 7; }; exec sleep 600'
