@@ -313,6 +313,51 @@ static void names_lead_to_directories_or_to_advice(void)
     free(images), free(labels);
 }
 
+static void write_idx(const char *name, int rank, const int *dims, size_t bytes)
+{
+    unsigned char file[4096] = {0, 0, 8, (unsigned char)rank};
+    for (int i = 0; i < rank; i++) file[4 + 4 * i + 3] = (unsigned char)dims[i];
+    write_file(scratch(name), file, 4 + 4 * (size_t)rank + bytes);
+}
+
+static void probing_finds_sizes_and_bad_files_without_reading_samples(void)
+{
+    char           name[256];
+    lk_dataset    *d = NULL;
+    unsigned char *bytes = cifar_records(0, 3), sample[3072];
+    int32_t        label;
+    mkdir(scratch("probe"), 0777);
+    for (int i = 1; i <= 5; i++) {
+        snprintf(name, sizeof name, "probe/data_batch_%d.bin", i);
+        write_file(scratch(name), bytes, 3 * RECORD);
+    }
+    snprintf(name, sizeof name, "cifar10:%s", scratch("probe"));
+    CHECK_OK(context, lk_dataset_probe(context, name, LK_SPLIT_TRAIN, &d));
+    CHECK(lk_dataset_count(d) == 15 && lk_dataset_elements(d) == 3072 && lk_dataset_classes(d) == 10);
+    CHECK(lk_context_memory(context, LK_MEMORY_DATA) == 0);
+    CHECK_FAILS(context, lk_dataset_get(d, 0, sample, &label), LK_EINVAL, "probed, not opened");
+    lk_dataset_free(d);
+    CHECK_FAILS(context, lk_dataset_probe(context, name, LK_SPLIT_TEST, &d), LK_ENOENT, "test_batch.bin");
+    write_file(scratch("probe/data_batch_4.bin"), bytes, 2 * RECORD + 7);
+    CHECK_FAILS(context, lk_dataset_probe(context, name, LK_SPLIT_TRAIN, &d), LK_EFORMAT, "data_batch_4.bin");
+    free(bytes);
+
+    write_idx("probe/train-images-idx3-ubyte", 3, (int[]){5, 4, 6}, 120);
+    write_idx("probe/train-labels-idx1-ubyte", 1, (int[]){5}, 5);
+    snprintf(name, sizeof name, "mnist:%s", scratch("probe"));
+    CHECK_OK(context, lk_dataset_probe(context, name, LK_SPLIT_TRAIN, &d));
+    CHECK(lk_dataset_count(d) == 5 && lk_dataset_rank(d) == 3 && lk_dataset_elements(d) == 24);
+    CHECK(lk_context_memory(context, LK_MEMORY_DATA) == 0);
+    lk_dataset_free(d);
+    write_idx("probe/train-images-idx3-ubyte", 3, (int[]){5, 4, 6}, 119);
+    CHECK_FAILS(context, lk_dataset_probe(context, name, LK_SPLIT_TRAIN, &d), LK_EFORMAT, "train-images");
+
+    CHECK_OK(context, lk_dataset_probe(context, "synthetic:3x8x8,count=1000000000,classes=7", LK_SPLIT_TEST, &d));
+    CHECK(lk_dataset_count(d) == 250000000 && lk_dataset_classes(d) == 7);
+    lk_dataset_free(d);
+    CHECK_FAILS(context, lk_dataset_probe(context, "synthetic:x", LK_SPLIT_TRAIN, &d), LK_EINVAL, "synthetic:x");
+}
+
 static void synthetic_samples_depend_on_seed_and_number_alone(void)
 {
     lk_dataset_synthetic_config c = LK_DATASET_SYNTHETIC_CONFIG_INIT;
@@ -491,6 +536,7 @@ int main(void)
     RUN(several_gzip_members_are_one_file);
     RUN(bad_idx_files_say_what_and_where);
     RUN(names_lead_to_directories_or_to_advice);
+    RUN(probing_finds_sizes_and_bad_files_without_reading_samples);
     RUN(synthetic_samples_depend_on_seed_and_number_alone);
     RUN(synthetic_data_can_be_learned);
     RUN(arrays_are_copied_or_borrowed_and_labels_checked);

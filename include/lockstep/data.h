@@ -20,6 +20,10 @@ typedef enum lk_split { LK_SPLIT_TRAIN, LK_SPLIT_TEST } lk_split;
  * looked for and how to get them, LK_EFORMAT the file and byte that are wrong, LK_EINVAL an unknown name and the
  * nearest known one. */
 LK_API lk_status lk_dataset_open(lk_context *context, const char *name, lk_split split, lk_dataset **dataset);
+/* The same from names, sizes and headers of the files alone, at no memory and in little time: count, shape and classes, for
+ * a check or a plan. Fails as lk_dataset_open does, except for what only reading every sample shows. Its samples cannot
+ * be read. */
+LK_API lk_status lk_dataset_probe(lk_context *context, const char *name, lk_split split, lk_dataset **dataset);
 
 /* The binary version of CIFAR-10: data_batch_1.bin … data_batch_5.bin or test_batch.bin in directory or in its
  * cifar-10-batches-bin. Files may hold any number of whole records. Held in memory (LK_MEMORY_DATA). */

@@ -9,6 +9,15 @@ static const char *const train_files[FILES] = {"data_batch_1.bin", "data_batch_2
                                                "data_batch_4.bin", "data_batch_5.bin"};
 static const char *const test_files[1] = {"test_batch.bin"};
 
+static lk_status truncated(lk_context *context, const char *name, uint64_t size)
+{
+    uint64_t records = size / LK__CIFAR_RECORD;
+    return lk__fail(context, LK_EFORMAT,
+                    "%s is truncated or of another kind: record %llu, at byte %llu, has %d bytes of %d", name,
+                    (unsigned long long)records, (unsigned long long)records * LK__CIFAR_RECORD,
+                    (int)(size % LK__CIFAR_RECORD), LK__CIFAR_RECORD);
+}
+
 lk_status lk__cifar_check(lk_context *context, const char *name, const unsigned char *bytes, size_t size,
                           int64_t *count)
 {
@@ -23,11 +32,7 @@ lk_status lk__cifar_check(lk_context *context, const char *name, const unsigned 
                             "or of another kind",
                             name, (long long)i, (long long)i * LK__CIFAR_RECORD, label);
     }
-    if (size % LK__CIFAR_RECORD != 0)
-        return lk__fail(context, LK_EFORMAT,
-                        "%s is truncated or of another kind: record %lld, at byte %lld, has %d bytes of %d", name,
-                        (long long)records, (long long)records * LK__CIFAR_RECORD, (int)(size % LK__CIFAR_RECORD),
-                        LK__CIFAR_RECORD);
+    if (size % LK__CIFAR_RECORD != 0) return truncated(context, name, size);
     *count = records;
     return LK_OK;
 }
@@ -61,7 +66,7 @@ static lk_status absent(lk_context *context, const char *directory, bool train, 
 }
 
 /* Sizes are asked for first and files read after, so that there is one allocation and nothing is copied. */
-lk_status lk_dataset_cifar10(lk_context *context, const char *directory, lk_split split, lk_dataset **dataset)
+lk_status lk__cifar_open(lk_context *context, const char *directory, lk_split split, bool probe, lk_dataset **dataset)
 {
     static const int64_t dims[3] = {3, 32, 32};
     bool                 train = split == LK_SPLIT_TRAIN;
@@ -91,6 +96,10 @@ lk_status lk_dataset_cifar10(lk_context *context, const char *directory, lk_spli
                               LK__CIFAR_RECORD);
             goto fail;
         }
+        if (probe && streams[i].size % LK__CIFAR_RECORD != 0) {
+            status = truncated(context, paths[i], streams[i].size);
+            goto fail;
+        }
         total += streams[i].size;
     }
     if ((status = lk__dataset_make(context, "cifar10", (int64_t)(total / LK__CIFAR_RECORD), 3, dims, LK_U8, CLASSES,
@@ -98,6 +107,7 @@ lk_status lk_dataset_cifar10(lk_context *context, const char *directory, lk_spli
         goto fail;
     d->class_names = names;
     d->stride = LK__CIFAR_RECORD;
+    if (probe) goto done;
     if ((status = lk__dataset_own(d, (size_t)total)) < 0) goto fail;
     unsigned char *bytes = d->owned_features;
     for (int i = 0; i < count; i++) {
@@ -114,10 +124,16 @@ lk_status lk_dataset_cifar10(lk_context *context, const char *directory, lk_spli
     bytes = d->owned_features;
     for (int64_t i = 0; i < d->count; i++) d->owned_labels[i] = bytes[i * LK__CIFAR_RECORD];
     d->features = bytes + 1; /* past the first record's label */
+done:
     *dataset = d;
     d = NULL;
 fail:
     for (int i = 0; i < FILES; i++) lk__stream_close(&streams[i]);
     lk_dataset_free(d);
     return status;
+}
+
+lk_status lk_dataset_cifar10(lk_context *context, const char *directory, lk_split split, lk_dataset **dataset)
+{
+    return lk__cifar_open(context, directory, split, false, dataset);
 }

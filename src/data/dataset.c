@@ -123,6 +123,9 @@ lk_status lk__dataset_read(const lk_dataset *d, int64_t index, float *scratch, c
             return status < 0 ? status : LK_EINVAL;
         }
         *features = scratch;
+    } else if (!d->features) {
+        snprintf(message, LK__DATASET_MESSAGE, "the data set was probed, not opened: it has no samples to give");
+        return LK_EINVAL;
     } else {
         *features = d->features + (size_t)index * d->stride;
         *label = d->labels[index];

@@ -20,7 +20,7 @@ struct lk_dataset {
     lk_dtype                dtype;
     int                     classes;
     const char *const      *class_names; /* static, `classes` of them, or NULL */
-    const unsigned char    *features;    /* sample i begins at i × stride; NULL with callbacks */
+    const unsigned char    *features;    /* sample i begins at i × stride; NULL with callbacks, or when only probed */
     size_t                  stride;
     const int32_t          *labels;
     lk_dataset_get_callback get;
@@ -50,6 +50,9 @@ enum { LK__CIFAR_RECORD = 3073 };
 lk_status lk__cifar_check(lk_context *context, const char *name, const unsigned char *bytes, size_t size,
                           int64_t *count);
 
+/* lk_dataset_cifar10; probe: names and sizes alone, see lk_dataset_probe. */
+lk_status lk__cifar_open(lk_context *context, const char *directory, lk_split split, bool probe, lk_dataset **dataset);
+
 enum { LK__IDX_RANK = 4 };
 typedef struct lk__idx {
     int            rank;
@@ -60,11 +63,14 @@ typedef struct lk__idx {
 lk_status lk__idx_read(lk__stream *stream, lk__idx *idx);
 void      lk__idx_free(lk_context *context, lk__idx *idx);
 lk_status lk__idx_dataset(lk_context *context, const char *name, lk__stream *images, lk__stream *labels, int classes,
-                          const char *const *class_names, lk_dataset **dataset);
+                          const char *const *class_names, bool probe, lk_dataset **dataset);
 /* By path, plain or .gz; name and class_names as the data set will carry them. */
 lk_status lk__idx_open(lk_context *context, const char *name, const char *images, const char *labels, int classes,
-                       const char *const *class_names, lk_dataset **dataset);
+                       const char *const *class_names, bool probe, lk_dataset **dataset);
 /* Which of path, path.gz and path without .gz is there: written to found. */
 bool lk__idx_find(const char *path, char found[LK__PATH]);
+
+lk_status lk__synthetic_make(lk_context *context, const lk_dataset_synthetic_config *config, bool probe,
+                             lk_dataset **dataset);
 
 #endif

@@ -76,6 +76,17 @@ fail:
     return status;
 }
 
+/* The header alone; the size of a file that is not packed shows whether the rest is there. */
+static lk_status probe_idx(lk__stream *s, lk__idx *idx)
+{
+    *idx = (lk__idx){0};
+    lk_status status = read_header(s, idx);
+    uint64_t  all = 4 + 4 * (uint64_t)idx->rank + idx->size;
+    if (status < 0 || s->gzip || s->size == all) return status;
+    return lk__fail(s->context, LK_EFORMAT, "%s has %llu bytes, and its header says %llu: it is truncated or damaged",
+                    s->name, (unsigned long long)s->size, (unsigned long long)all);
+}
+
 static lk_status convert_labels(lk_context *context, const char *file, const lk__idx *labels, int classes, int32_t *out)
 {
     for (int64_t i = 0; i < labels->dims[0]; i++) {
@@ -88,7 +99,7 @@ static lk_status convert_labels(lk_context *context, const char *file, const lk_
 }
 
 lk_status lk__idx_dataset(lk_context *context, const char *name, lk__stream *image_stream, lk__stream *label_stream,
-                          int classes, const char *const *class_names, lk_dataset **dataset)
+                          int classes, const char *const *class_names, bool probe, lk_dataset **dataset)
 {
     lk__idx     images = {0}, labels = {0};
     lk_dataset *d = NULL;
@@ -100,7 +111,7 @@ lk_status lk__idx_dataset(lk_context *context, const char *name, lk__stream *ima
                           label_stream->name, labels.rank);
         goto fail;
     }
-    if ((status = lk__idx_read(image_stream, &images)) < 0) goto fail;
+    if ((status = probe ? probe_idx(image_stream, &images) : lk__idx_read(image_stream, &images)) < 0) goto fail;
     if (images.rank < 2) {
         status =
             lk__fail(context, LK_EFORMAT, "%s has one axis: images have two at least. Are images and labels exchanged?",
@@ -124,7 +135,7 @@ lk_status lk__idx_dataset(lk_context *context, const char *name, lk__stream *ima
         goto fail;
     d->class_names = class_names;
     d->owned_features = images.bytes; /* handed over */
-    d->owned_feature_bytes = images.size;
+    d->owned_feature_bytes = images.bytes ? images.size : 0;
     d->features = images.bytes;
     images.bytes = NULL;
     d->owned_label_bytes = (size_t)d->count * sizeof *d->owned_labels;
@@ -133,6 +144,11 @@ lk_status lk__idx_dataset(lk_context *context, const char *name, lk__stream *ima
     status =
         d->owned_labels ? convert_labels(context, label_stream->name, &labels, classes, d->owned_labels) : LK_ENOMEM;
     if (status < 0) goto fail;
+    if (probe) { /* the labels were checked, being few; they are not kept */
+        lk__free(context, LK_MEMORY_DATA, d->owned_labels, d->owned_label_bytes);
+        d->labels = d->owned_labels = NULL;
+        d->owned_label_bytes = 0;
+    }
     *dataset = d;
     d = NULL;
 fail:
@@ -152,7 +168,7 @@ bool lk__idx_find(const char *path, char found[LK__PATH])
 }
 
 lk_status lk__idx_open(lk_context *context, const char *name, const char *images, const char *labels, int classes,
-                       const char *const *class_names, lk_dataset **dataset)
+                       const char *const *class_names, bool probe, lk_dataset **dataset)
 {
     lk__stream image_stream = {.context = context, .fd = -1}, label_stream = {.context = context, .fd = -1};
     char       image_path[LK__PATH], label_path[LK__PATH];
@@ -165,7 +181,7 @@ lk_status lk__idx_open(lk_context *context, const char *name, const char *images
     }
     if ((status = lk__stream_open(context, image_path, &image_stream)) < 0) goto fail;
     if ((status = lk__stream_open(context, label_path, &label_stream)) < 0) goto fail;
-    status = lk__idx_dataset(context, name, &image_stream, &label_stream, classes, class_names, dataset);
+    status = lk__idx_dataset(context, name, &image_stream, &label_stream, classes, class_names, probe, dataset);
 fail:
     lk__stream_close(&image_stream);
     lk__stream_close(&label_stream);
@@ -178,5 +194,5 @@ lk_status lk_dataset_idx(lk_context *context, const char *images, const char *la
     if (classes < 0 || classes > 256)
         return lk__fail(context, LK_EINVAL,
                         "an IDX data set of %d classes: labels are bytes, so 1 to 256, or 0 to count them", classes);
-    return lk__idx_open(context, "idx", images, labels, classes, NULL, dataset);
+    return lk__idx_open(context, "idx", images, labels, classes, NULL, false, dataset);
 }

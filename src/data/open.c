@@ -60,15 +60,16 @@ static void list(char *text, size_t bytes, char places[PLACES][LK__PATH], int co
         used += (size_t)snprintf(text + used, bytes - used, "%s%s", i ? ", " : "", places[i]);
 }
 
-static lk_status open_cifar(lk_context *context, const char *directory, lk_split split, lk_dataset **dataset)
+static lk_status open_cifar(lk_context *context, const char *directory, lk_split split, bool probe,
+                            lk_dataset **dataset)
 {
     char places[PLACES][LK__PATH], tried[LK__PATH];
     int  count = 0;
-    if (directory) return lk_dataset_cifar10(context, directory, split, dataset);
+    if (directory) return lk__cifar_open(context, directory, split, probe, dataset);
     lk_status status = places_of(context, "cifar10", NULL, places, &count);
     if (status < 0) return status;
     for (int i = 0; i < count; i++)
-        if ((status = lk_dataset_cifar10(context, places[i], split, dataset)) != LK_ENOENT) return status;
+        if ((status = lk__cifar_open(context, places[i], split, probe, dataset)) != LK_ENOENT) return status;
     list(tried, sizeof tried, places, count);
     return lk__fail(context, LK_ENOENT,
                     "no CIFAR-10 here: looked for %s in %s. Get it with: lockstep data get cifar10. Or name its "
@@ -76,7 +77,7 @@ static lk_status open_cifar(lk_context *context, const char *directory, lk_split
                     split == LK_SPLIT_TRAIN ? "data_batch_1.bin to data_batch_5.bin" : "test_batch.bin", tried);
 }
 
-static lk_status open_mnist(lk_context *context, bool fashion, const char *directory, lk_split split,
+static lk_status open_mnist(lk_context *context, bool fashion, const char *directory, lk_split split, bool probe,
                             lk_dataset **dataset)
 {
     const char *name = fashion ? "fashion-mnist" : "mnist", *set = split == LK_SPLIT_TRAIN ? "train" : "t10k";
@@ -97,7 +98,8 @@ static lk_status open_mnist(lk_context *context, bool fashion, const char *direc
             if (lk__path(images, "%s%s/%s-images-idx3-ubyte", places[i], layouts[k], set) &&
                 lk__path(labels, "%s%s/%s-labels-idx1-ubyte", places[i], layouts[k], set) &&
                 lk__idx_find(images, found) && lk__idx_find(labels, found))
-                return lk__idx_open(context, name, images, labels, 10, fashion ? fashion_names : digit_names, dataset);
+                return lk__idx_open(context, name, images, labels, 10, fashion ? fashion_names : digit_names, probe,
+                                    dataset);
         }
     }
     list(tried, sizeof tried, places, count);
@@ -155,7 +157,7 @@ static bool parse_synthetic(const char *text, lk_dataset_synthetic_config *confi
     return true;
 }
 
-static lk_status open_synthetic(lk_context *context, const char *text, lk_split split, lk_dataset **dataset)
+static lk_status open_synthetic(lk_context *context, const char *text, lk_split split, bool probe, lk_dataset **dataset)
 {
     lk_dataset_synthetic_config config = LK_DATASET_SYNTHETIC_CONFIG_INIT;
     if (text && !parse_synthetic(text, &config))
@@ -166,10 +168,10 @@ static lk_status open_synthetic(lk_context *context, const char *text, lk_split 
         config.first = config.count;
         config.count = (config.count + 3) / 4;
     }
-    return lk_dataset_synthetic(context, &config, dataset);
+    return lk__synthetic_make(context, &config, probe, dataset);
 }
 
-lk_status lk_dataset_open(lk_context *context, const char *name, lk_split split, lk_dataset **dataset)
+static lk_status open_named(lk_context *context, const char *name, lk_split split, bool probe, lk_dataset **dataset)
 {
     char        key[64];
     const char *colon = name ? strchr(name, ':') : NULL;
@@ -179,12 +181,22 @@ lk_status lk_dataset_open(lk_context *context, const char *name, lk_split split,
     size_t length = colon ? (size_t)(colon - name) : strlen(name);
     snprintf(key, sizeof key, "%.*s", length < sizeof key ? (int)length : (int)sizeof key - 1, name);
     const char *rest = colon && colon[1] ? colon + 1 : NULL;
-    if (strcmp(key, "cifar10") == 0) return open_cifar(context, rest, split, dataset);
-    if (strcmp(key, "fashion-mnist") == 0) return open_mnist(context, true, rest, split, dataset);
-    if (strcmp(key, "mnist") == 0) return open_mnist(context, false, rest, split, dataset);
-    if (strcmp(key, "synthetic") == 0) return open_synthetic(context, rest, split, dataset);
+    if (strcmp(key, "cifar10") == 0) return open_cifar(context, rest, split, probe, dataset);
+    if (strcmp(key, "fashion-mnist") == 0) return open_mnist(context, true, rest, split, probe, dataset);
+    if (strcmp(key, "mnist") == 0) return open_mnist(context, false, rest, split, probe, dataset);
+    if (strcmp(key, "synthetic") == 0) return open_synthetic(context, rest, split, probe, dataset);
     const char *near = lk__nearest(key, open_names, sizeof open_names / sizeof *open_names);
     return lk__fail(context, LK_EINVAL,
                     "no data set is called %s%s%s%s: there are cifar10, fashion-mnist, mnist and synthetic", key,
                     near ? " (did you mean " : "", near ? near : "", near ? "?)" : "");
+}
+
+lk_status lk_dataset_open(lk_context *context, const char *name, lk_split split, lk_dataset **dataset)
+{
+    return open_named(context, name, split, false, dataset);
+}
+
+lk_status lk_dataset_probe(lk_context *context, const char *name, lk_split split, lk_dataset **dataset)
+{
+    return open_named(context, name, split, true, dataset);
 }

@@ -66,7 +66,8 @@ static void fill_bytes(int64_t elements, uint64_t key, const unsigned char *mean
         out[i] = (unsigned char)(mean[i] + (noise & 127));
 }
 
-lk_status lk_dataset_synthetic(lk_context *context, const lk_dataset_synthetic_config *config, lk_dataset **dataset)
+lk_status lk__synthetic_make(lk_context *context, const lk_dataset_synthetic_config *config, bool probe,
+                             lk_dataset **dataset)
 {
     static const lk_dataset_synthetic_config defaults = LK_DATASET_SYNTHETIC_CONFIG_INIT;
     lk_dataset                              *d = NULL;
@@ -87,6 +88,10 @@ lk_status lk_dataset_synthetic(lk_context *context, const lk_dataset_synthetic_c
         status = lk__fail(context, LK_EINVAL, "synthetic data of %d classes of %lld values: too large", d->classes,
                           (long long)d->elements);
         goto fail;
+    }
+    if (probe) {
+        *dataset = d;
+        return LK_OK;
     }
     if ((status = lk__dataset_own(d, (size_t)d->count * d->stride)) < 0) goto fail;
     means = lk__alloc(context, LK_MEMORY_DATA, mean_bytes);
@@ -114,4 +119,9 @@ fail:
     lk__free(context, LK_MEMORY_DATA, means, mean_bytes);
     lk_dataset_free(d);
     return status;
+}
+
+lk_status lk_dataset_synthetic(lk_context *context, const lk_dataset_synthetic_config *config, lk_dataset **dataset)
+{
+    return lk__synthetic_make(context, config, false, dataset);
 }
