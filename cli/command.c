@@ -1,6 +1,8 @@
 /* command.c - the list of commands, and how one says that something is wrong. */
 #include "command.h"
 
+#include "terminal.h"
+
 #include <stdarg.h>
 #include <string.h>
 
@@ -24,7 +26,7 @@ void complain(const char *command_name, const char *format, ...)
     fflush(stdout); /* what was said before stands before */
     fprintf(stderr, "lockstep%s%s: ", command_name ? " " : "", command_name ? command_name : "");
     va_start(arguments, format);
-    vfprintf(stderr, format, arguments);
+    terminal_print_list(stderr, format, arguments);
     va_end(arguments);
     fprintf(stderr, "\n");
 }

@@ -1,6 +1,7 @@
 /* data.c - `lockstep data get NAME`. */
 #include "command.h"
 #include "progress.h"
+#include "terminal.h"
 
 #include <lockstep.h>
 #include <string.h>
@@ -40,7 +41,7 @@ static int run(const options *given)
     if (bar.out) progress_end(&bar);
     int code = status < 0 ? report("data", context, status) : 0;
     if (code == 0 && !directory && lk_data_directory(context, name, path, sizeof path) >= 0) directory = path;
-    if (code == 0) printf("%s is in %s\n", name, directory);
+    if (code == 0) terminal_print(stdout, "%s is in %s\n", name, directory);
     lk_context_free(context);
     return code;
 }

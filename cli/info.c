@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "command.h"
 #include "json.h"
+#include "terminal.h"
 
 #include <ctype.h>
 #include <dlfcn.h>
@@ -192,7 +193,10 @@ static void isa_available(void *argument, const char *name)
     if (isa_works(name)) json_text(argument, NULL, name);
 }
 
-static void row(const char *name, const char *value) { printf("%-18s %s\n", name, value ? value : "unknown"); }
+static void row(const char *name, const char *value)
+{
+    terminal_print(stdout, "%-18s %s\n", name, value ? value : "unknown");
+}
 
 static void bytes_row(const char *name, int64_t bytes, const char *otherwise)
 {

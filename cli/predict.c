@@ -1,6 +1,7 @@
 /* predict.c - `lockstep predict`: what saved weights say about samples of the test set. */
 #include "json.h"
 #include "setup.h"
+#include "terminal.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -74,9 +75,9 @@ static void print_sample(const setup *s, const predictor *p, const lk_batch *b, 
         if (PROBABILITY(i) > top) top = PROBABILITY(i), best = i;
     const char *said = lk_dataset_class_name(s->test, (int)best), *is = lk_dataset_class_name(s->test, b->labels[row]);
     if (!as_json) {
-        printf("%6lld  %-14s %5.1f %%  %s%s%s\n", (long long)b->indices[row], said ? said : "", 100 * top,
-               best == b->labels[row] ? "right" : "wrong", best == b->labels[row] || !is ? "" : ": it is ",
-               best == b->labels[row] || !is ? "" : is);
+        terminal_print(stdout, "%6lld  %-14s %5.1f %%  %s%s%s\n", (long long)b->indices[row], said ? said : "",
+                       100 * top, best == b->labels[row] ? "right" : "wrong",
+                       best == b->labels[row] || !is ? "" : ": it is ", best == b->labels[row] || !is ? "" : is);
         return;
     }
     json j = json_to(stdout);

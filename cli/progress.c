@@ -2,6 +2,8 @@
 #define _GNU_SOURCE
 #include "progress.h"
 
+#include "terminal.h"
+
 #include <inttypes.h>
 #include <math.h>
 #include <stdarg.h>
@@ -131,7 +133,7 @@ void progress_say(progress *p, const char *format, ...)
     va_list arguments;
     clear(p);
     va_start(arguments, format);
-    vfprintf(p->out, format, arguments);
+    terminal_print_list(p->out, format, arguments);
     va_end(arguments);
     fputc('\n', p->out);
     fflush(p->out);

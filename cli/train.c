@@ -3,6 +3,7 @@
 #include "json.h"
 #include "progress.h"
 #include "ranks.h"
+#include "terminal.h"
 #include "training.h"
 
 #include <errno.h>
@@ -222,8 +223,8 @@ static int train(setup *s, watcher *w, const options *given)
     else if (status < 0)
         code = report("train", s->context, status);
     if (status >= 0 && w->started && w->seconds > 0)
-        fprintf(stderr, "%lld steps, %.0f images/s%s%s\n", (long long)w->steps, (double)w->images / w->seconds,
-                s->config.save ? "; the model is in " : "", s->config.save ? s->config.save : "");
+        terminal_print(stderr, "%lld steps, %.0f images/s%s%s\n", (long long)w->steps, (double)w->images / w->seconds,
+                       s->config.save ? "; the model is in " : "", s->config.save ? s->config.save : "");
     if (status >= 0 && w->rank == 0 && options_flag(given, "json")) print_results(w, t, given);
     lk_trainer_free(t);
     return code;

@@ -65,6 +65,16 @@ echo "junk" > junk.safetensors
 expect 2 "junk.safetensors" "$lockstep" train $small --init junk.safetensors
 head -c 100000 run/model.safetensors > cut.safetensors
 expect 2 "cut.safetensors" "$lockstep" eval --load cut.safetensors $(echo $small | sed 's/--steps 1//')
+# What a file is called, and what it calls things, never reaches a terminal raw.
+esc=$(printf '\033')
+tensor() { printf '"%s":{"dtype":"F32","shape":[%s],"data_offsets":[%d,%d]}' "$1" "$2" "$3" $(($3 + 4)); }
+header="{$(tensor fc1.weight 1,1 0),$(tensor fc1.bias 1 4),$(tensor fc2.weight 1,1 8),$(tensor fc2.bias 1 12),$(tensor 'odd\u001b[31m\nlockstep eval: all is well' 1 16)}"
+{ printf "\\$(printf %03o $((${#header} % 256)))\\$(printf %03o $((${#header} / 256)))\0\0\0\0\0\0"; printf %s "$header"; head -c 20 /dev/zero; } > "odd${esc}[2J.safetensors"
+for load in "odd${esc}[2J.safetensors" "none${esc}[2J"; do
+    expect 2 'x1b\[2J' "$lockstep" eval --load "$load" --model mlp --hidden 1 --features 1 --classes 1
+    [ "$(wc -l < err.txt)" = 1 ] && ! grep -q "$esc" err.txt || { echo "raw: $(cat -v err.txt)"; wrong=$((wrong + 1)); }
+    case $load in odd*) grep -Fq 'odd\x1b[31m\nlockstep eval' err.txt || { echo "no tensor's name: $(cat -v err.txt)"; wrong=$((wrong + 1)); } ;; esac
+done
 mkdir somebodys
 echo "important" > somebodys/step-00000001
 expect 2 "somebodys" "$lockstep" train $small --save somebodys

@@ -291,7 +291,7 @@ static void damaged_headers_get_a_clear_sentence(void)
         {T("\"dtype\":\"F8_E4M3\",\"shape\":[2],\"data_offsets\":[0,2]"), 2, "type 'F8_E4M3', which is not known"},
         {T("\"dtype\":\"f32\",\"shape\":[2],\"data_offsets\":[0,8]"), 8, "type 'f32', which is not known"},
         {T("\"dtype\":\"F32\\u001b[2J\",\"shape\":[2],\"data_offsets\":[0,8]"), 8,
-         "type 'F32?[2J', which is not known"},
+         "type 'F32\\x1b[2J', which is not known"},
         {T("\"dtype\":32,\"shape\":[2],\"data_offsets\":[0,8]"), 8, "not a string"},
         {T("\"dtype\":\"F32\",\"shape\":2,\"data_offsets\":[0,8]"), 8, "shape of tensor 't' is not an array"},
         {T("\"dtype\":\"F32\",\"shape\":[-2],\"data_offsets\":[0,8]"), 8, "no whole number"},

@@ -53,6 +53,11 @@ LK_API void      lk_context_free(lk_context *context); /* NULL is fine */
  * until the calling thread asks again. */
 LK_API const char *lk_context_error(lk_context *context);
 
+/* Copies text for a terminal. Messages may hold names from files and words of other hosts: control characters and bytes
+ * that are no UTF-8 become \n, \x1b and so on; all else stays. Cut to size at a whole character, with a NUL; returns the
+ * length that all of it has. */
+LK_API size_t lk_printable(const char *text, char *out, size_t size);
+
 LK_API int         lk_context_threads(const lk_context *context);
 LK_API const char *lk_context_isa(const lk_context *context);
 LK_API size_t      lk_context_memory(const lk_context *context, lk_memory kind); /* bytes held now */

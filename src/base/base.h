@@ -30,6 +30,10 @@ lk_status lk__fail_prefix(lk_context *context, lk_status status, const char *for
     __attribute__((format(printf, 3, 4)));
 void lk__log(lk_context *context, lk_log_level level, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
+/* A name from a file made fit for a message: as lk_printable, and short. */
+enum { LK__SHOWN = 88 };
+const char *lk__shown(const char *name, char out[LK__SHOWN]);
+
 double lk__now(void); /* seconds, monotonic */
 
 /* The cgroup's CPU quota in whole cores, rounded up, where it is less than `cores`, which are there. */

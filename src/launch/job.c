@@ -19,13 +19,13 @@ enum { MOST_RANKS = 4096, TOKEN_BYTES = 16 };
 
 void lk__job_say(lk__job *job, const char *format, ...)
 {
-    char    text[2048];
+    char    text[2048], shown[4096];
     va_list arguments;
     va_start(arguments, format);
-    int length = vsnprintf(text, sizeof text, format, arguments);
+    vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
-    if (length >= (int)sizeof text) length = (int)sizeof text - 1;
-    lk__sink_line(job->err, "lockstep run: ", text, (size_t)length);
+    lk_printable(text, shown, sizeof shown); /* names of hosts, files and programs, and words of far ends */
+    lk__sink_line(job->err, "lockstep run: ", shown, strlen(shown));
     lk__sink_flush(job->err);
 }
 

@@ -137,9 +137,11 @@ static lk_status name_stranger(lk_store *s, const char *path, lk__safetensors *f
     lk_state state;
     for (size_t i = 0; i < lk__safetensors_count(file); i++) {
         const char *name = lk__safetensors_at(file, i)->name;
+        char        text[LK__SHOWN];
         if (!lk_store_find(s, name, &state))
             return lk__fail(s->context, LK_EMISMATCH,
-                            "%s holds \"%s\", which the model does not have: it is of another model", path, name);
+                            "%s holds \"%s\", which the model does not have: it is of another model", path,
+                            lk__shown(name, text));
     }
     return lk__fail(s->context, LK_EMISMATCH, "%s holds more tensors than the model's optimizer", path);
 }

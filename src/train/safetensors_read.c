@@ -35,17 +35,6 @@ typedef struct header {
     size_t           length;
 } header;
 
-enum { SHOWN = 80 };
-
-/* A name from the file made fit for a message: short, and without bytes that would play tricks on a terminal. */
-static const char *shown(const char *name, char out[SHOWN + 4])
-{
-    size_t i = 0;
-    for (; name[i] && i < SHOWN; i++) out[i] = (unsigned char)name[i] < 0x20 || name[i] == 0x7f ? '?' : name[i];
-    strcpy(out + i, name[i] ? "…" : "");
-    return out;
-}
-
 #define FORMAT_ERROR(h, at, format, ...)                                                                                 \
     lk__fail((h)->file->context, LK_EFORMAT, "%s: byte %zu: " format, (h)->file->label, (size_t)((at) - (h)->text) + 8, \
              ##__VA_ARGS__)
@@ -84,8 +73,8 @@ static lk_status read_metadata(header *h, const lk__json *object)
     lk__safetensors_sort(f->pairs, count, sizeof *f->pairs, lk__safetensors_compare_pairs);
     for (size_t i = 1; i < count; i++)
         if (strcmp(f->pairs[i - 1].key, f->pairs[i].key) == 0) {
-            char name[SHOWN + 4];
-            return FORMAT_ERROR(h, object->text, "__metadata__ has '%s' twice", shown(f->pairs[i].key, name));
+            char name[LK__SHOWN];
+            return FORMAT_ERROR(h, object->text, "__metadata__ has '%s' twice", lk__shown(f->pairs[i].key, name));
         }
     return LK_OK;
 }
@@ -98,28 +87,29 @@ static lk_status read_dtype(header *h, const lk__json *value, lk__safetensor *t)
         t->boolean = lk__safetensors_dtypes[i].boolean;
         return LK_OK;
     }
-    char name[SHOWN + 4], type[SHOWN + 4], text[SHOWN];
+    char name[LK__SHOWN], type[LK__SHOWN], text[LK__SHOWN];
     if (lk__json_string(value, text, sizeof text) == SIZE_MAX)
-        return FORMAT_ERROR(h, value->text, "the dtype of tensor '%s' is not a string", shown(t->name, name));
+        return FORMAT_ERROR(h, value->text, "the dtype of tensor '%s' is not a string", lk__shown(t->name, name));
     return FORMAT_ERROR(
         h, value->text,
         "tensor '%s' has type '%s', which is not known here (F32, F64, BF16, F16, I8, U8, I32, I64, BOOL are)",
-        shown(t->name, name), shown(text, type));
+        lk__shown(t->name, name), lk__shown(text, type));
 }
 
 static lk_status read_shape(header *h, const lk__json *value, lk__safetensor *t)
 {
-    char name[SHOWN + 4];
+    char name[LK__SHOWN];
     if (value->kind != LK__JSON_ARRAY)
-        return FORMAT_ERROR(h, value->text, "the shape of tensor '%s' is not an array", shown(t->name, name));
+        return FORMAT_ERROR(h, value->text, "the shape of tensor '%s' is not an array", lk__shown(t->name, name));
     lk__json      item;
     lk__json_walk walk = lk__json_begin(value);
     while (lk__json_next(&walk, NULL, &item)) {
         if (t->rank == LK_MAX_RANK)
-            return FORMAT_ERROR(h, item.text, "tensor '%s' has more than %d axes", shown(t->name, name), LK_MAX_RANK);
+            return FORMAT_ERROR(h, item.text, "tensor '%s' has more than %d axes", lk__shown(t->name, name),
+                                LK_MAX_RANK);
         if (!lk__json_integer(&item, &t->dims[t->rank]) || t->dims[t->rank] < 0)
             return FORMAT_ERROR(h, item.text, "tensor '%s' has a size that is no whole number from 0 to 2^63 - 1",
-                                shown(t->name, name));
+                                lk__shown(t->name, name));
         t->rank++;
     }
     return LK_OK;
@@ -127,7 +117,7 @@ static lk_status read_shape(header *h, const lk__json *value, lk__safetensor *t)
 
 static lk_status read_offsets(header *h, const lk__json *value, lk__safetensor *t, uint64_t data_bytes)
 {
-    char          name[SHOWN + 4];
+    char          name[LK__SHOWN];
     int64_t       range[2];
     lk__json      item;
     lk__json_walk walk = lk__json_begin(value);
@@ -136,12 +126,12 @@ static lk_status read_offsets(header *h, const lk__json *value, lk__safetensor *
         if (!lk__json_integer(&item, &range[n++])) n = 3;
     if (value->kind != LK__JSON_ARRAY || n != 2 || lk__json_count(value) != 2 || range[0] < 0 || range[1] < range[0])
         return FORMAT_ERROR(h, value->text, "the data_offsets of tensor '%s' are not [begin, end]",
-                            shown(t->name, name));
+                            lk__shown(t->name, name));
     if ((uint64_t)range[1] > data_bytes)
         return FORMAT_ERROR(h, value->text,
                             "tensor '%s' ends at byte %" PRId64 " of the data, but there are %" PRIu64
                             ": the file is truncated or damaged",
-                            shown(t->name, name), range[1], data_bytes);
+                            lk__shown(t->name, name), range[1], data_bytes);
     t->offset = (uint64_t)range[0];
     t->bytes = (uint64_t)(range[1] - range[0]);
     return LK_OK;
@@ -150,11 +140,11 @@ static lk_status read_offsets(header *h, const lk__json *value, lk__safetensor *
 static lk_status read_tensor(header *h, const lk__json *key, const lk__json *object, lk__safetensor *t,
                              uint64_t data_bytes)
 {
-    char      name[SHOWN + 4];
+    char      name[LK__SHOWN];
     lk_status status = keep_string(h, key, &t->name);
     if (status < 0) return status;
     if (object->kind != LK__JSON_OBJECT)
-        return FORMAT_ERROR(h, object->text, "tensor '%s' is not an object", shown(t->name, name));
+        return FORMAT_ERROR(h, object->text, "tensor '%s' is not an object", lk__shown(t->name, name));
     lk__json      field, value, dtype = {0}, shape = {0}, offsets = {0};
     lk__json_walk walk = lk__json_begin(object);
     while (lk__json_next(&walk, &field, &value)) {
@@ -163,12 +153,12 @@ static lk_status read_tensor(header *h, const lk__json *key, const lk__json *obj
                          : lk__json_equals(&field, "data_offsets") ? &offsets
                                                                    : NULL;
         if (!slot || slot->text)
-            return FORMAT_ERROR(h, field.text, "tensor '%s' has %s field", shown(t->name, name),
+            return FORMAT_ERROR(h, field.text, "tensor '%s' has %s field", lk__shown(t->name, name),
                                 slot ? "the same" : "an unknown");
         *slot = value;
     }
     if (!dtype.text || !shape.text || !offsets.text)
-        return FORMAT_ERROR(h, object->text, "tensor '%s' has no %s", shown(t->name, name),
+        return FORMAT_ERROR(h, object->text, "tensor '%s' has no %s", lk__shown(t->name, name),
                             !dtype.text   ? "dtype"
                             : !shape.text ? "shape"
                                           : "data_offsets");
@@ -179,7 +169,7 @@ static lk_status read_tensor(header *h, const lk__json *key, const lk__json *obj
     if (!lk__safetensors_size(t, &bytes) || bytes != t->bytes)
         return FORMAT_ERROR(h, object->text,
                             "tensor '%s' has %" PRIu64 " bytes of data, which is not what its type and shape need",
-                            shown(t->name, name), t->bytes);
+                            lk__shown(t->name, name), t->bytes);
     return LK_OK;
 }
 
@@ -201,7 +191,7 @@ static int compare_names(const void *a, const void *b)
 static lk_status check_layout(header *h, uint64_t data_bytes)
 {
     lk__safetensors *f = h->file;
-    char             name[SHOWN + 4];
+    char             name[LK__SHOWN];
     uint64_t         at = 0;
     lk__safetensors_sort(f->tensors, f->count, sizeof *f->tensors, compare_offsets);
     for (size_t i = 0; i < f->count; i++) {
@@ -209,7 +199,7 @@ static lk_status check_layout(header *h, uint64_t data_bytes)
         if (t->offset != at)
             return lk__fail(f->context, LK_EFORMAT,
                             "%s: the data of tensor '%s' begins at byte %" PRIu64 ", which leaves %s before it",
-                            f->label, shown(t->name, name), t->offset + h->length + 8,
+                            f->label, lk__shown(t->name, name), t->offset + h->length + 8,
                             t->offset > at ? "a hole" : "an overlap");
         at += t->bytes;
         t->offset += h->length + 8;
@@ -222,7 +212,7 @@ static lk_status check_layout(header *h, uint64_t data_bytes)
     for (size_t i = 1; i < f->count; i++)
         if (strcmp(f->by_name[i - 1]->name, f->by_name[i]->name) == 0)
             return lk__fail(f->context, LK_EFORMAT, "%s: two tensors are named '%s'", f->label,
-                            shown(f->by_name[i]->name, name));
+                            lk__shown(f->by_name[i]->name, name));
     return LK_OK;
 }
 

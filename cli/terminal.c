@@ -1,0 +1,34 @@
+/* terminal.c - escapes what a terminal would act on. */
+#include "terminal.h"
+
+#include <lockstep/context.h>
+#include <string.h>
+
+enum { LONGEST = 8192 }; /* bytes of one text; the library's messages are shorter */
+
+static void print_line(FILE *out, const char *line)
+{
+    char shown[4 * LONGEST + 1]; /* "\x1b": four for one */
+    lk_printable(line, shown, sizeof shown);
+    fputs(shown, out);
+}
+
+void terminal_print_list(FILE *out, const char *format, va_list arguments)
+{
+    char text[LONGEST], *line = text;
+    vsnprintf(text, sizeof text, format, arguments);
+    for (char *end; (end = strchr(line, '\n')); line = end + 1) {
+        *end = 0;
+        print_line(out, line);
+        fputc('\n', out);
+    }
+    print_line(out, line);
+}
+
+void terminal_print(FILE *out, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    terminal_print_list(out, format, arguments);
+    va_end(arguments);
+}
