@@ -237,7 +237,7 @@ static int run(const options *given)
     if (code == 0) {
         lk_status status = make(&b);
         if (status >= 0) status = measure(&b, options_integer(given, "steps"), started, options_flag(given, "profile"));
-        if (status < 0) code = report("bench", s.context, status);
+        if (status < 0) code = setup_report(&s, "bench", status);
     }
     if (code == 0 && b.rank == 0) print(&b, given);
     if (code == 0 && b.rank == 0 && options_flag(given, "profile"))

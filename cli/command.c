@@ -33,8 +33,13 @@ void complain(const char *command_name, const char *format, ...)
 
 int report(const char *command_name, lk_context *context, lk_status status)
 {
+    return report_as(command_name, "", context, status);
+}
+
+int report_as(const char *command_name, const char *lead, lk_context *context, lk_status status)
+{
     const char *text = context ? lk_context_error(context) : "";
-    complain(command_name, "%s", text[0] ? text : lk_status_text(status));
+    complain(command_name, "%s%s", lead, text[0] ? text : lk_status_text(status));
     switch (status) {
     case LK_EINVAL:
     case LK_EFORMAT:

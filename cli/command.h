@@ -43,6 +43,8 @@ void complain(const char *command_name, const char *format, ...) __attribute__((
 /* Says what the context's latest failure said; returns 2 for what the user can mend (a value, a name, a file of another kind),
  * 1 for what failed. context may be NULL. */
 int report(const char *command_name, lk_context *context, lk_status status);
+int report_as(const char *command_name, const char *lead, lk_context *context,
+              lk_status status); /* lead: in front of it */
 
 void command_print_help(const command *command, FILE *out);
 void command_print_man(const command *command, FILE *out); /* troff; NULL: the page of lockstep itself */

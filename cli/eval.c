@@ -22,7 +22,7 @@ static int evaluate(setup *s, const options *given)
     lk_status status = lk_trainer_create(s->context, &s->config, &t);
     if (status >= 0) status = lk_trainer_evaluate(t, &loss, &accuracy, &samples);
     lk_trainer_free(t);
-    if (status < 0) return report("eval", s->context, status);
+    if (status < 0) return setup_report(s, "eval", status);
     if (!options_flag(given, "json")) {
         printf("loss %.6f, accuracy %.2f %% (%lld samples)\n", loss, 100 * accuracy, (long long)samples);
         return 0;

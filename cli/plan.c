@@ -156,7 +156,7 @@ static int run(const options *given)
     s.config.plan_world = (int)options_integer(given, "ranks");
     if (code == 0) {
         lk_status status = lk_trainer_plan(s.context, &s.config, &graph, &plan, memory);
-        if (status < 0) code = report("plan", s.context, status);
+        if (status < 0) code = setup_report(&s, "plan", status);
     }
     if (code == 0) {
         if (form && strcmp(form, "dot") == 0)

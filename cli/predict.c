@@ -129,7 +129,7 @@ static int run(const options *given)
     if (code == 0) {
         lk_status status = make(&s, weights, &p);
         if (status >= 0) status = predict(&s, &p, first, count, options_flag(given, "json"));
-        if (status < 0) code = report("predict", s.context, status);
+        if (status < 0) code = setup_report(&s, "predict", status);
     }
     free_predictor(&p);
     setup_free(&s);

@@ -9,8 +9,11 @@
 
 static lk_tensor build(lk_tensor x, void *user)
 {
-    setup *s = user;
-    return s->model(x, s->model_options);
+    setup    *s = user;
+    bool      good = lk_graph_status(x.graph) == LK_OK;
+    lk_tensor y = s->model(x, s->model_options);
+    s->model_failed = good && lk_graph_status(x.graph) != LK_OK;
+    return y;
 }
 
 static void log_line(void *user, lk_log_level level, const char *text)
@@ -124,7 +127,8 @@ int setup_make(setup *s, const char *name, const options *given, setup_data what
     lk_status status;
     int       code = s->context ? 0 : setup_begin(s, name, given);
     if (code != 0) return code;
-    s->model = lk_model_find(options_text(given, "model"));
+    s->model_name = options_text(given, "model");
+    s->model = lk_model_find(s->model_name);
     s->model_options = (lk_model_options){.hidden = options_integer(given, "hidden"),
                                           .cifar_stem = strcmp(options_text(given, "stem"), "cifar") == 0,
                                           .recompute = options_flag(given, "recompute")};
@@ -140,6 +144,13 @@ int setup_make(setup *s, const char *name, const options *given, setup_data what
     s->config.workers = (int)options_integer(given, "workers");
     s->config.seed = (uint64_t)options_integer(given, "seed");
     return normalisation(s, name, given);
+}
+
+int setup_report(const setup *s, const char *name, lk_status status)
+{
+    char options[sizeof s->data + 64] = "";
+    if (s->model_failed) snprintf(options, sizeof options, "--model %s --data %s: ", s->model_name, s->data);
+    return report_as(name, options, s->context, status);
 }
 
 void setup_free(setup *s)

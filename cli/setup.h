@@ -40,6 +40,8 @@ typedef struct setup {
     lk_model_function model;
     lk_model_options  model_options;
     char              data[4096]; /* the data's full name */
+    const char       *model_name;
+    bool              model_failed; /* while it was recorded */
 } setup;
 
 typedef enum setup_data {
@@ -50,9 +52,11 @@ typedef enum setup_data {
 } setup_data;
 
 /* 0, or the exit status after the mistake was reported. setup_free in either case. */
-int  setup_begin(setup *s, const char *command_name,
-                 const options *given); /* the context alone; setup_make goes on from there */
-int  setup_make(setup *s, const char *command_name, const options *given, setup_data what);
+int setup_begin(setup *s, const char *command_name,
+                const options *given); /* the context alone; setup_make goes on from there */
+int setup_make(setup *s, const char *command_name, const options *given, setup_data what);
+/* As report(), with the options that a failure comes from in front: a model that does not take the data. */
+int  setup_report(const setup *s, const char *command_name, lk_status status);
 void setup_free(setup *s);
 
 #endif

@@ -214,7 +214,7 @@ static int train(setup *s, watcher *w, const options *given)
 {
     lk_trainer *t;
     lk_status   status = lk_trainer_create(s->context, &s->config, &t);
-    if (status < 0) return report("train", s->context, status);
+    if (status < 0) return setup_report(s, "train", status);
     status = lk_trainer_run(t);
     if (w->started) progress_end(&w->bar);
     int code = 0;

@@ -34,6 +34,17 @@ expect 2 "betas" "$lockstep" train $small --betas 0.9
 expect 2 "momentum" "$lockstep" train $small --momentum 0.9
 expect 2 "did you mean|cifar10" "$lockstep" train --data cifar
 expect 2 "no-such|lockstep data get" "$lockstep" train --data cifar10:no-such-place
+# A model that does not take the data: the options that caused it, no file of ours.
+needs() { # needs MODEL DATA SENTENCE
+    for command in train plan "eval --load none" "predict --load none" "bench train"; do
+        expect 2 "^lockstep [a-z]*: --model $1 --data $2(,classes=10)?: $1 needs $3" "$lockstep" $command --model "$1" --data "$2"
+        [ "$(wc -l < err.txt)" = 1 ] && ! grep -q "\.c:" err.txt || { echo "$command: more than the sentence: $(cat err.txt)"; wrong=$((wrong + 1)); }
+    done
+}
+needs cnn synthetic:64 'images \(channels, height, width\); the data has 64 features'
+needs resnet18 synthetic:64 'images \(channels, height, width\); the data has 64 features'
+needs resnet20 synthetic:5x6 "images \\(channels, height, width\\); the data's samples have 2 axes"
+needs cnn synthetic:3x3x9 'images of 4 by 4 pixels at least; the data has 3 by 9'
 expect 2 "resume auto needs" "$lockstep" train $small --resume auto
 expect 2 "missing" "$lockstep" eval --model cnn
 expect 2 "none.safetensors" "$lockstep" eval --load none.safetensors --model cnn --data synthetic
@@ -63,6 +74,18 @@ expect 2 "another model|has no" "$lockstep" eval --load run --model mlp --featur
 expect 2 "optimizer" "$lockstep" train $small --save run --resume auto --optimizer sgd
 echo "junk" > junk.safetensors
 expect 2 "junk.safetensors" "$lockstep" train $small --init junk.safetensors
+# Weights as PyTorch and Python save them: said what they are, with the two lines that convert them.
+{ printf 'PK\003\004'; head -c 22 /dev/zero; printf '\020\0\0\0archive/data.pkl'; head -c 100 /dev/zero; } > zipped.pt
+{ printf '\200\002\212\012\154\374\234\106\371\040\152\250\120\031.'; head -c 100 /dev/zero; } > legacy.pth
+{ printf 'PK\003\004'; head -c 22 /dev/zero; printf '\005\0\0\0a.txt'; head -c 100 /dev/zero; } > other.zip
+{ printf '\200\004\225'; head -c 100 /dev/zero; } > weights.pkl
+for file in zipped.pt legacy.pth other.zip weights.pkl; do
+    for command in "eval --load" "predict --load" "train --steps 1 --init"; do
+        expect 2 "$file is a (PyTorch file|zip|Python pickle).*, not safetensors" "$lockstep" $command $file --model cnn --data synthetic:3x32x32,count=64
+        [ "$(grep -c '^  import .*safetensors.torch$' err.txt)" = 1 ] && [ "$(grep -c "^  safetensors.torch.save_file(.*load(.*\"$file\".*\"${file%.*}.safetensors\")$" err.txt)" = 1 ] ||
+            { echo "$command $file: no lines of Python, or more than once: $(cat err.txt)"; wrong=$((wrong + 1)); }
+    done
+done
 head -c 100000 run/model.safetensors > cut.safetensors
 expect 2 "cut.safetensors" "$lockstep" eval --load cut.safetensors $(echo $small | sed 's/--steps 1//')
 # What a file is called, and what it calls things, never reaches a terminal raw.

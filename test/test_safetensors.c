@@ -248,6 +248,18 @@ static lk_status open_text(const char *header, size_t header_bytes, size_t data,
     return status;
 }
 
+/* 640 and 1152 bytes: 80 02 and 80 04 in front, as pickles of protocols 2 and 4 begin. */
+static void a_header_whose_length_looks_like_a_pickle_is_read(void)
+{
+    for (size_t length = 640; length <= 1152; length += 512) {
+        char             header[2048];
+        lk__safetensors *file = NULL;
+        int              used = snprintf(header, sizeof header, "{}");
+        memset(header + used, ' ', sizeof header - (size_t)used);
+        CHECK(open_text(header, length, 0, &file) == LK_OK, "%s", lk_context_error(context));
+    }
+}
+
 static void damaged_headers_get_a_clear_sentence(void)
 {
 #define T(fields) "{\"t\":{" fields "}}"
@@ -557,6 +569,7 @@ int main(void)
     RUN(many_tensors_are_sorted_and_found);
     RUN(tensors_that_cannot_be_written_are_refused);
     RUN(damaged_headers_get_a_clear_sentence);
+    RUN(a_header_whose_length_looks_like_a_pickle_is_read);
     RUN(deep_nesting_is_refused_and_does_not_overflow_the_stack);
     RUN(header_lengths_that_cannot_be_are_refused);
     RUN(every_truncation_is_noticed);

@@ -24,6 +24,9 @@ LK_API lk_status   lk_graph_create(lk_context *context, lk_dtype real, lk_graph 
 LK_API void        lk_graph_free(lk_graph *graph);
 LK_API lk_status   lk_graph_status(const lk_graph *graph); /* LK_OK, or the first failure … */
 LK_API const char *lk_graph_error(const lk_graph *graph);  /* … and its sentence with file and line; "" when none */
+/* Fails the graph as a bad call does, with your sentence and no file: for a function that records a model and checks first
+ * what it was given. The first failure stays. */
+LK_API void        lk_graph_fail(lk_graph *graph, const char *format, ...) __attribute__((format(printf, 2, 3)));
 LK_API lk_context *lk_graph_context(const lk_graph *graph);
 LK_API lk_dtype    lk_graph_dtype(const lk_graph *graph);
 

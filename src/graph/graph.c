@@ -67,6 +67,16 @@ void lk__graph_fail(lk_graph *g, lk_site site, const char *format, ...)
     va_end(arguments);
 }
 
+void lk_graph_fail(lk_graph *g, const char *format, ...)
+{
+    va_list arguments;
+    if (g->status < 0) return;
+    g->status = LK_EINVAL;
+    va_start(arguments, format);
+    vsnprintf(g->error, sizeof g->error, format, arguments);
+    va_end(arguments);
+}
+
 static void out_of_memory(lk_graph *g)
 {
     if (g->status < 0) return;

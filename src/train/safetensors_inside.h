@@ -22,4 +22,8 @@ bool lk__safetensors_size(const lk__safetensor *tensor,
 void lk__safetensors_sort(void *array, size_t count, size_t size, int (*compare)(const void *a, const void *b));
 int  lk__safetensors_compare_pairs(const void *a, const void *b);
 
+/* foreign.c: LK_OK when the first bytes of a file could be safetensors; LK_EFORMAT, with what it is and how to convert it, when
+ * they are a zip's or a pickle's: weights as PyTorch saves them. */
+lk_status lk__safetensors_foreign(lk_context *context, const char *path, const unsigned char *first, size_t bytes);
+
 #endif

@@ -274,19 +274,25 @@ static lk_status read_at(lk__safetensors *f, uint64_t offset, void *out, size_t 
     return LK_OK;
 }
 
+enum { FIRST = 128 }; /* bytes that show what kind of file it is */
+
 /* f has its source and length; reads and checks the header, and frees f when that fails. */
 static lk_status finish_open(lk__safetensors *f, lk__safetensors **out)
 {
-    lk_context *context = f->context;
-    uint64_t    length = 0;
-    char       *text = NULL;
-    lk_status   status;
+    lk_context   *context = f->context;
+    uint64_t      length = 0;
+    char         *text = NULL;
+    lk_status     status;
+    unsigned char first[FIRST];
     if (f->length < 8) {
         status = lk__fail(context, LK_EFORMAT, "%s: %" PRIu64 " bytes are too few for a safetensors file", f->label,
                           f->length);
         goto done;
     }
-    if ((status = read_at(f, 0, &length, 8)) < 0) goto done;
+    if ((status = read_at(f, 0, first, f->length < FIRST ? (size_t)f->length : FIRST)) < 0 ||
+        (status = lk__safetensors_foreign(context, f->label, first, f->length < FIRST ? (size_t)f->length : FIRST)) < 0)
+        goto done;
+    memcpy(&length, first, sizeof length);
     if (length < 2 || length > LK__SAFETENSORS_HEADER_LIMIT) {
         status = lk__fail(context, LK_EFORMAT, "%s: byte 0: a header of %" PRIu64 " bytes; this is no safetensors file",
                           f->label, length);
