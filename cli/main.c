@@ -1,5 +1,6 @@
 /* main.c - the lockstep command: finds which command is meant, parses its options, runs it. */
 #include "command.h"
+#include "environment.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -22,7 +23,8 @@ static int run_command(const command *c, int argc, char **argv)
     } else if (given.operand_count < c->least) {
         complain(c->name, "expected: lockstep %s %s", c->name, c->operands);
     } else {
-        status = c->run(&given);
+        status = environment_check(c->name);
+        if (status == 0) status = c->run(&given);
     }
     options_free(&given);
     return status;

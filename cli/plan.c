@@ -152,8 +152,8 @@ static int run(const options *given)
     const char *form = options_text(given, "graph");
     int         code = setup_make(&s, "plan", given, SETUP_SIZES);
     if (code == 0) code = training_make(&s, "plan", given);
-    if (code == 0) code = ranks_make(&s, "plan", given);
     s.config.plan_world = (int)options_integer(given, "ranks");
+    if (code == 0) code = ranks_make(&s, "plan", given);
     if (code == 0) {
         lk_status status = lk_trainer_plan(s.context, &s.config, &graph, &plan, memory);
         if (status < 0) code = setup_report(&s, "plan", status);

@@ -93,6 +93,15 @@ int ranks_make(setup *s, const char *name, const options *given)
     f->sync_batch_norm = options_flag(given, "sync-batchnorm");
     f->shards = reproducible ? (int)options_integer(given, "shards") : 0;
     if (options_given(given, "bucket-mib")) f->bucket_bytes = (size_t)(options_number(given, "bucket-mib") * 1048576);
+    int world = f->comm ? lk_comm_size(f->comm) : f->plan_world > 1 ? f->plan_world : 1;
+    if (world > f->batch) {
+        complain(
+            name,
+            "--batch %lld for %d ranks: each takes its share of every batch, so there can be as many ranks as samples "
+            "in it; start fewer, or give --batch %d or more",
+            (long long)f->batch, world, world);
+        return EXIT_MISTAKE;
+    }
     if (options_given(given, "shards") && !reproducible) {
         complain(name, "--shards belongs to --reproducible");
         return EXIT_MISTAKE;

@@ -31,7 +31,11 @@ static void data_name(setup *s, const options *given)
     const char *model = options_text(given, "model"), *data = options_text(given, "data");
     bool        mlp = strcmp(model, "mlp") == 0;
     if (!data) data = mlp ? "synthetic" : "cifar10";
-    if (strcmp(data, "synthetic") != 0)
+    bool named = strncmp(data, "synthetic:", 10) == 0; /* with its sizes; what it does not say, the options may */
+    if (named && options_given(given, "classes") && !strstr(data, "classes="))
+        snprintf(s->data, sizeof s->data, "%s%sclasses=%lld", data, data[10] ? "," : "",
+                 (long long)options_integer(given, "classes"));
+    else if (strcmp(data, "synthetic") != 0)
         snprintf(s->data, sizeof s->data, "%s", data);
     else if (mlp)
         snprintf(s->data, sizeof s->data, "synthetic:%lld,classes=%lld", (long long)options_integer(given, "features"),
@@ -92,6 +96,39 @@ static lk_status open_data(setup *s, setup_data what)
     return what == SETUP_BOTH ? open_both(s) : lk_dataset_open(s->context, s->data, LK_SPLIT_TEST, &s->test);
 }
 
+/* An option that this model or this data set does not have would be ignored: that is a mistake. */
+static int check_model_options(const setup *s, const char *name, const options *given)
+{
+    static const struct {
+        const char *option, *models; /* that have it */
+    } table[] = {{"hidden", "mlp"}, {"stem", "resnet18"}, {"recompute", "resnet18, resnet20"}};
+    for (size_t i = 0; i < sizeof table / sizeof *table; i++)
+        if (options_given(given, table[i].option) && !strstr(table[i].models, s->model_name)) {
+            complain(name, "--%s belongs to --model %s; %s has no such thing", table[i].option, table[i].models,
+                     s->model_name);
+            return EXIT_MISTAKE;
+        }
+    return 0;
+}
+
+static int check_data_options(const setup *s, const char *name, const options *given)
+{
+    const lk_dataset *d = s->train ? s->train : s->test;
+    int64_t           classes = options_integer(given, "classes"), features = options_integer(given, "features");
+    bool              flat = lk_dataset_rank(d) == 1;
+    if (options_given(given, "classes") && classes != lk_dataset_classes(d)) {
+        complain(name, "--classes %lld: %s has %d classes; leave --classes out", (long long)classes, s->data,
+                 lk_dataset_classes(d));
+        return EXIT_MISTAKE;
+    }
+    if (options_given(given, "features") && !(flat && features == lk_dataset_elements(d))) {
+        complain(name, "--features %lld: a sample of %s has %lld %s; leave --features out", (long long)features,
+                 s->data, (long long)lk_dataset_elements(d), flat ? "features" : "numbers, as an image");
+        return EXIT_MISTAKE;
+    }
+    return 0;
+}
+
 /* mean and std come together: one number for all channels or one each. */
 static int normalisation(setup *s, const char *name, const options *given)
 {
@@ -132,8 +169,10 @@ int setup_make(setup *s, const char *name, const options *given, setup_data what
     s->model_options = (lk_model_options){.hidden = options_integer(given, "hidden"),
                                           .cifar_stem = strcmp(options_text(given, "stem"), "cifar") == 0,
                                           .recompute = options_flag(given, "recompute")};
+    if ((code = check_model_options(s, name, given)) != 0) return code;
     data_name(s, given);
     if ((status = open_data(s, what)) < 0) return report(name, s->context, status);
+    if ((code = check_data_options(s, name, given)) != 0) return code;
     s->model_options.classes = lk_dataset_classes(s->train ? s->train : s->test);
     s->config.model_with = build;
     s->config.model_user = s;

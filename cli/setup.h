@@ -23,7 +23,7 @@
              "cifar10, fashion-mnist, mnist or synthetic; without DIR it is looked for where `lockstep data get` puts it. "      \
              "Default: synthetic for mlp, else cifar10"),                                                                        \
         INTEGER("features", "N", "64", 1, 1e6, "synthetic data for mlp: numbers a sample"),                                      \
-        INTEGER("classes", "N", "10", 1, 1e6, "synthetic data: classes"),                                                        \
+        INTEGER("classes", "N", "10", 1, 1e6, "synthetic data: classes; any other set has its own"),                                                        \
         INTEGER("batch", "N", "64", 1, 1e7, "Samples of a batch"),                                                               \
         INTEGER("workers", "N", "1", 0, 64, "Threads that prepare batches; they never change the order"),                        \
         NUMBERS("mean", "M[,M...]", NULL, -1e6, 1e6, "Normalisation: subtracted, one number or one a channel (default 0.5 for images)"), \

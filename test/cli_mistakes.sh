@@ -53,6 +53,38 @@ printf 'model = cnn\nepoch = 3\n' > bad.conf
 expect 2 "bad.conf:2.*epochs" "$lockstep" train --config bad.conf
 expect 2 "none.conf" "$lockstep" train --config none.conf
 
+# Nothing is ignored: variables that are no numbers, options that the model or the data do not have, ranks without a sample.
+for command in "train --model mlp --steps 1" "train -n 2 --model mlp --steps 1" "plan --model mlp" info "run -n 2 true" "bench comm"; do
+    for value in abc 0 -1 2x 257 9999999999999999999999; do
+        expect 2 "LOCKSTEP_THREADS is '$value' in the environment: it takes a number from 1 to 256" env LOCKSTEP_THREADS=$value "$lockstep" $command
+        [ "$(wc -l < err.txt)" = 1 ] || { echo "$command: $(cat err.txt)"; wrong=$((wrong + 1)); }
+    done
+done
+for set in PORT=abc PORT=4000-x PORT=70000 NO_DEADLINES=yes TERMINAL=wide; do
+    expect 2 "LOCKSTEP_${set%=*} is '${set#*=}' in the environment" env "LOCKSTEP_$set" "$lockstep" train --model mlp --steps 1
+done
+expect 0 "" env LOCKSTEP_THREADS= LOCKSTEP_PORT=4000-4100 LOCKSTEP_NO_DEADLINES=0 LOCKSTEP_TERMINAL=80 "$lockstep" train --model mlp --steps 1
+mkdir tiny # MNIST of two samples
+for set in train t10k; do
+    { printf '\0\0\010\003\0\0\0\002\0\0\0\010\0\0\0\010'; head -c 128 /dev/zero; } > tiny/$set-images-idx3-ubyte
+    printf '\0\0\010\001\0\0\0\002\001\002' > tiny/$set-labels-idx1-ubyte
+done
+expect 2 "classes 7: mnist:tiny has 10 classes" "$lockstep" train --data mnist:tiny --classes 7 --steps 1
+expect 2 "classes 7: mnist:tiny has 10 classes" "$lockstep" train -n 2 --data mnist:tiny --classes 7 --steps 1
+expect 0 "" "$lockstep" train --data mnist:tiny --classes 10 --steps 1
+expect 2 "classes 7: synthetic:3x8x8,classes=5 has 5 classes" "$lockstep" train --data synthetic:3x8x8,classes=5 --classes 7 --steps 1
+expect 2 "features 5: a sample of synthetic:64 has 64 features" "$lockstep" train --model mlp --data synthetic:64 --features 5
+expect 2 "features 5: a sample of synthetic:3x32x32,classes=10 has 3072 numbers, as an image" "$lockstep" train --data synthetic --features 5
+expect 2 "hidden belongs to --model mlp" "$lockstep" train --model cnn --hidden 5
+expect 2 "stem belongs to --model resnet18" "$lockstep" plan --model resnet20 --stem cifar
+expect 2 "recompute belongs to --model resnet18, resnet20" "$lockstep" train --model cnn --recompute
+"$lockstep" train --model mlp --data synthetic:4,count=64 --classes 3 --hidden 2 --steps 1 --json 2> /dev/null | grep -q '"parameters": *19' || { echo "--classes with synthetic:4"; wrong=$((wrong + 1)); }
+expect 2 "batch 3 for 4 ranks.*--batch 4 or more" "$lockstep" train -n 4 --model mlp --batch 3 --steps 1
+expect 2 "batch 3 for 4 ranks" "$lockstep" plan -n 4 --model mlp --batch 3
+expect 2 "batch 3 for 4 ranks" "$lockstep" bench train -n 4 --model mlp --batch 3 --steps 1
+expect 2 "batch 1 for 2 ranks" "$lockstep" run -n 2 -- "$lockstep" train --model mlp --batch 1 --steps 1
+expect 0 "" "$lockstep" train -n 4 --model mlp --batch 4 --steps 1
+
 # Data: cut short, of another kind, labels out of range.
 mkdir cut foreign label
 for i in 1 2 3 4 5; do head -c 6146 /dev/zero > "label/data_batch_$i.bin"; head -c 3072 /dev/zero > "cut/data_batch_$i.bin"; echo text > "foreign/data_batch_$i.bin"; done

@@ -62,7 +62,8 @@ LK_API int         lk_context_threads(const lk_context *context);
 LK_API const char *lk_context_isa(const lk_context *context);
 LK_API size_t      lk_context_memory(const lk_context *context, lk_memory kind); /* bytes held now */
 LK_API uint64_t    lk_context_allocations(const lk_context *context);            /* calls of the allocator so far */
-LK_API int         lk_default_threads(void);                                     /* what threads = 0 gives */
+/* What threads = 0 gives; 0 where LOCKSTEP_THREADS is no number from 1 to 256: then lk_context_create returns LK_EINVAL. */
+LK_API int lk_default_threads(void);
 
 LK_END_DECLS
 #endif

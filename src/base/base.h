@@ -41,6 +41,9 @@ int lk__cgroup_cores(int cores);
 /* How many cores this process may run on; *own: whoever started it bound it to them, so its neighbours have others. */
 int lk__cores(bool *own);
 
+/* LOCKSTEP_THREADS as it stands in the environment: a number from 1 to LK__MAX_THREADS. */
+bool lk__threads_parse(const char *text, int *threads);
+
 struct lk__pool *lk__context_pool(lk_context *context);
 
 /* The known name nearest to `name` (edit distance), or NULL when none is near enough to be meant. */

@@ -74,6 +74,8 @@ lk_status lk_context_create(const lk_context_config *config, lk_context **contex
     const char *isa = lk__isa_choose(config->isa);
     if (!isa) return LK_EUNSUPPORTED;
 
+    int threads = config->threads ? config->threads : lk_default_threads();
+    if (threads < 1) return LK_EINVAL;
     lk_context *c = allocator.alloc(allocator.user, sizeof *c, LK__ALIGN);
     if (!c) return LK_ENOMEM;
     memset(c, 0, sizeof *c);
@@ -82,7 +84,7 @@ lk_status lk_context_create(const lk_context_config *config, lk_context **contex
     c->log_user = config->log_user;
     c->isa = isa;
     pthread_mutex_init(&c->lock, NULL);
-    lk_status status = lk__pool_create(c, config->threads ? config->threads : lk_default_threads(), &c->pool);
+    lk_status status = lk__pool_create(c, threads, &c->pool);
     if (status < 0) {
         lk_context_free(c);
         return status;

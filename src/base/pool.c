@@ -190,13 +190,23 @@ int lk__cores(bool *own)
     return CPU_COUNT(&mine);
 }
 
+bool lk__threads_parse(const char *text, int *threads)
+{
+    char *end;
+    long  value = strtol(text, &end, 10);
+    *threads = value >= 1 && value <= LK__MAX_THREADS ? (int)value : 0;
+    return *text >= '0' && *text <= '9' && !*end && *threads;
+}
+
 /* LOCKSTEP_THREADS is what `lockstep run` gives each rank. Otherwise the cores that this process may use; ranks that another
  * launcher started share them, unless it has bound each to some. */
 int lk_default_threads(void)
 {
     const char *told = getenv("LOCKSTEP_THREADS"), *local = getenv("LOCAL_WORLD_SIZE");
-    int         threads = told ? atoi(told) : 0, ranks = local ? atoi(local) : 1;
-    if (threads < 1) {
+    int         threads = 0, ranks = local ? atoi(local) : 1;
+    if (told && *told) {
+        if (!lk__threads_parse(told, &threads)) return 0;
+    } else {
         bool own;
         threads = lk__cgroup_cores(lk__cores(&own));
         if (ranks > 1 && !own) threads /= ranks;

@@ -287,14 +287,16 @@ static lk_status generation(lk__job *job)
 }
 
 /* What the user set is kept; one of the two names stands for both. */
-static void heed_threads(lk__job *job)
+static lk_status heed_threads(lk__job *job)
 {
-    static const char *const names[] = {"OMP_NUM_THREADS", "LOCKSTEP_THREADS"}; /* ours is heard last, and so counts */
-    for (int i = 0; i < 2; i++) {
-        const char *text = getenv(names[i]);
-        int         number = text ? atoi(text) : 0; /* of "4,2", OpenMP's form for nested teams, the outer one */
-        if (number > 0) job->threads = number;
-    }
+    const char *omp = getenv("OMP_NUM_THREADS"), *own = getenv("LOCKSTEP_THREADS");
+    int         number = omp ? atoi(omp) : 0; /* of "4,2", OpenMP's form for nested teams, the outer one */
+    if (number > 0) job->threads = number;
+    if (own && *own && !lk__threads_parse(own, &job->threads))
+        return lk__fail(job->context, LK_EINVAL,
+                        "LOCKSTEP_THREADS is '%.40s' in the environment: it takes a number from 1 to %d", own,
+                        LK__MAX_THREADS);
+    return LK_OK;
 }
 
 static void introduce(lk__job *job, const char *pinned)
@@ -324,8 +326,8 @@ lk_status lk__launch_here(lk_context *context, const lk_launch_config *config, c
         status = lk__topology_split(context, job.count, &job.cores, &job.threads, pinned, sizeof pinned);
     if (status == LK_OK && config->numa_binding)
         status = lk__topology_bind(context, config->numa_binding, job.count, &job.cores, pinned, sizeof pinned);
+    if (status >= 0) status = heed_threads(&job);
     if (status < 0) goto done;
-    heed_threads(&job);
     if (config->no_pin) {
         lk__free(context, LK_MEMORY_OTHER, job.cores, job.cores ? (size_t)job.count * sizeof *job.cores : 0);
         job.cores = NULL;

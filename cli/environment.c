@@ -1,0 +1,43 @@
+/* environment.c - the variables of ours that hold numbers: a word there is a mistake, and would else count as 0. */
+#include "environment.h"
+
+#include "command.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const struct {
+    const char *name;
+    long        low, high;
+    bool        range; /* FIRST-LAST too */
+} numbers[] = {
+    {"LOCKSTEP_THREADS", 1, 256, false},
+    {"LOCKSTEP_PORT", 1, 65535, true},
+    {"LOCKSTEP_NO_DEADLINES", 0, 1, false},
+    {"LOCKSTEP_TERMINAL", 1, 1000000, false}, /* columns; from the launcher */
+};
+
+static bool take_number(const char *text, long low, long high, char **end)
+{
+    errno = 0;
+    long value = strtol(text, end, 10);
+    return *text >= '0' && *text <= '9' && !errno && value >= low && value <= high;
+}
+
+int environment_check(const char *command_name)
+{
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+        const char *text = getenv(numbers[i].name);
+        char       *end;
+        if (!text || !*text) continue;
+        bool good = take_number(text, numbers[i].low, numbers[i].high, &end);
+        if (good && numbers[i].range && *end == '-') good = take_number(end + 1, numbers[i].low, numbers[i].high, &end);
+        if (good && !*end) continue;
+        complain(command_name, "%s is '%.40s' in the environment: it takes a number from %ld to %ld%s", numbers[i].name,
+                 text, numbers[i].low, numbers[i].high,
+                 numbers[i].range ? ", or a range of them such as 4000-4100" : "");
+        return EXIT_MISTAKE;
+    }
+    return 0;
+}
