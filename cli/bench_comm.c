@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include "bench_comm.h"
 
+#include "environment.h"
 #include "json.h"
 
 #include <lockstep/comm.h>
@@ -276,17 +277,6 @@ static int rank_main(int rank, void *user)
     return status < 0 ? EXIT_FAILED : 0;
 }
 
-/* Whether a launcher started this process as one of several ranks: then it measures in that job. */
-static bool is_rank(void)
-{
-    static const char *const sizes[] = {"WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"};
-    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
-        const char *size = getenv(sizes[i]);
-        if (size && atoi(size) > 1) return true;
-    }
-    return false;
-}
-
 int bench_comm(const options *given)
 {
     static bench    b;
@@ -301,7 +291,7 @@ int bench_comm(const options *given)
         complain("bench", "--ranks '%s': a number from 1 to 256", options_text(given, "ranks"));
         return EXIT_MISTAKE;
     }
-    if (is_rank()) return rank_main(-1, &b);
+    if (environment_rank() >= 0) return rank_main(-1, &b);
     lk_status status = lk_spawn(ranks_of(given), rank_main, &b, &result);
     if (status >= 0 && !b.json) explain();
     if (status < 0) complain("bench", "%s", result.text);

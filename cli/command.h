@@ -6,6 +6,7 @@
 #include "options.h"
 
 #include <lockstep/context.h>
+#include <signal.h>
 
 typedef struct command {
     const char *name;
@@ -38,10 +39,16 @@ const command              *command_find(const char *name); /* NULL when there i
 
 enum { EXIT_FAILED = 1, EXIT_MISTAKE = 2, PROGRAM_FOLLOWS = -1 };
 
-/* "lockstep NAME: …" on standard error. */
+/* "lockstep NAME: …" on standard error: the mistake for which the command ends. Where several ranks run the same command, all
+ * find the same mistake: rank 0 says it at once, and another only if it is not stopped for it meanwhile, as launchers do. */
 void complain(const char *command_name, const char *format, ...) __attribute__((format(printf, 2, 3)));
+void note(const char *command_name, const char *format, ...)
+    __attribute__((format(printf, 2, 3))); /* the same, at once */
+extern volatile sig_atomic_t stop_signal; /* that asked this command to stop, where it handles signals; 0: none */
+/* Waits for two seconds, in which whoever started the ranks stops this one if another has failed; true: it was. */
+bool stopped_meanwhile(void);
 /* Says what the context's latest failure said; returns 2 for what the user can mend (a value, a name, a file of another kind),
- * 1 for what failed. context may be NULL. */
+ * 1 for what failed. What another rank says itself is said here only if nobody stops this one. context may be NULL. */
 int report(const char *command_name, lk_context *context, lk_status status);
 int report_as(const char *command_name, const char *lead, lk_context *context,
               lk_status status); /* lead: in front of it */

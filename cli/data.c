@@ -15,7 +15,7 @@ static const option data_options[] = {
 static void log_line(void *user, lk_log_level level, const char *text)
 {
     (void)user;
-    if (level >= LK_LOG_INFO) complain("data", "%s", text);
+    if (level >= LK_LOG_INFO) note("data", "%s", text);
 }
 
 static int run(const options *given)

@@ -41,3 +41,16 @@ int environment_check(const char *command_name)
     }
     return 0;
 }
+
+int environment_rank(void)
+{
+    static const char *const names[][2] = {{"WORLD_SIZE", "RANK"},
+                                           {"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"},
+                                           {"PMI_SIZE", "PMI_RANK"},
+                                           {"SLURM_STEP_NUM_TASKS", "SLURM_PROCID"}};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        const char *size = getenv(names[i][0]), *rank = getenv(names[i][1]);
+        if (size && atoi(size) > 1) return rank ? atoi(rank) : 0;
+    }
+    return -1;
+}

@@ -10,7 +10,7 @@ static lk_status get(setup *s, const char *data, const char *url)
     progress    bar = {.what = name};
     lk_dataset *there;
     size_t      length = strcspn(data, ":");
-    lk_status   status = lk_dataset_open(s->context, data, LK_SPLIT_TRAIN, &there);
+    lk_status   status = lk_dataset_probe(s->context, data, LK_SPLIT_TRAIN, &there);
     if (status >= 0) lk_dataset_free(there);
     if (status != LK_ENOENT) return status;
     snprintf(name, sizeof name, "%.*s", (int)length, data);
@@ -25,7 +25,7 @@ int ranks_fetch(setup *s, const char *command_name, const options *given)
     lk_comm    *comm = s->config.comm;
     lk_status   status = LK_OK;
     if (!from) return 0;
-    if (!data) data = "cifar10";
+    if (!data) data = strcmp(options_text(given, "model"), "mlp") == 0 ? "synthetic" : "cifar10";
     if (!comm || lk_comm_local_rank(comm) == 0) {
         if (comm) lk_comm_busy_begin(comm, "getting the data set");
         status = get(s, data, strcmp(from, "auto") == 0 ? NULL : from);

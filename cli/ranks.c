@@ -27,7 +27,7 @@ static char **own_arguments(void)
     return list; /* as long as the process lives */
 }
 
-bool ranks_start(const char *name, const options *given, int *code)
+bool ranks_start(const char *name, const options *given, ranks_check check, int *code)
 {
     lk_launch_config  config = LK_LAUNCH_CONFIG_INIT;
     lk_context_config settings = LK_CONTEXT_CONFIG_INIT;
@@ -56,10 +56,21 @@ bool ranks_start(const char *name, const options *given, int *code)
     config.plain = true;
     *code = EXIT_FAILED;
     status = lk_launch_count(context, ranks, &config.ranks);
-    if (status == LK_OK) status = lk_launch(context, &config, code);
+    if (status == LK_OK && (*code = check(given, config.ranks)) == 0) status = lk_launch(context, &config, code);
     if (status < 0) *code = report(name, context, status);
     lk_context_free(context);
     return true;
+}
+
+int ranks_plan(setup *s, const char *name)
+{
+    size_t    memory[LK_MEMORY_COUNT];
+    lk_graph *graph = NULL;
+    lk_plan  *plan = NULL;
+    lk_status status = lk_trainer_plan(s->context, &s->config, &graph, &plan, memory);
+    lk_plan_free(plan);
+    lk_graph_free(graph);
+    return status < 0 ? setup_report(s, name, status) : 0;
 }
 
 int ranks_join(setup *s, const char *name, const char *backend, double timeout, double join_timeout)

@@ -15,8 +15,12 @@
         FLAG("reproducible", "The same bits with any number of ranks: what --shards parts of the batch give is added in one order"), \
         INTEGER("shards", "N", "8", 1, 64, "With --reproducible: parts of each batch; the most ranks there can be")
 
-/* If -n asks for ranks and this process is none yet: starts them, each with this same command line. *code: how they ended. */
-bool ranks_start(const char *command_name, const options *given, int *code);
+/* If -n asks for ranks and this process is none yet: checks the run, so that a mistake is found once and before anything is
+ * started, then starts them, each with this same command line. *code: how they ended. check may use one thread alone. */
+typedef int (*ranks_check)(const options *given, int ranks); /* 0, or the exit status after the mistake was reported */
+bool ranks_start(const char *command_name, const options *given, ranks_check check, int *code);
+/* The plan of s->config without its memory: what is wrong with model, data and options together. The same return. */
+int ranks_plan(setup *s, const char *command_name);
 /* Joins the ranks that the environment tells of (seconds; 0: the default); s->config.comm stays NULL where there is one alone. 0, or the exit status after
  * the failure was reported. */
 int  ranks_join(setup *s, const char *command_name, const char *backend, double timeout, double join_timeout);

@@ -20,9 +20,9 @@ static void log_line(void *user, lk_log_level level, const char *text)
 {
     const char *name = user;
     if (level >= LK_LOG_WARNING)
-        complain(name, "warning: %s", text);
+        note(name, "warning: %s", text);
     else if (level == LK_LOG_INFO)
-        complain(name, "%s", text);
+        note(name, "%s", text);
 }
 
 /* The name that lk_dataset_open takes: defaults by model, and shapes for synthetic data. */
@@ -49,6 +49,12 @@ static lk_status open_both(setup *s)
 {
     lk_status status = lk_dataset_open(s->context, s->data, LK_SPLIT_TRAIN, &s->train);
     return status < 0 ? status : lk_dataset_open(s->context, s->data, LK_SPLIT_TEST, &s->test);
+}
+
+static lk_status probe_both(setup *s)
+{
+    lk_status status = lk_dataset_probe(s->context, s->data, LK_SPLIT_TRAIN, &s->train);
+    return status < 0 ? status : lk_dataset_probe(s->context, s->data, LK_SPLIT_TEST, &s->test);
 }
 
 /* A data set of `count` black images that costs no memory: pages that nobody touches. */
@@ -79,7 +85,7 @@ static lk_status open_shapes(setup *s, bool look)
     } known[] = {
         {"cifar10", {50000, 10000}, 3, 32}, {"fashion-mnist", {60000, 10000}, 1, 28}, {"mnist", {60000, 10000}, 1, 28}};
     size_t length = strcspn(s->data, ":");
-    if (look && open_both(s) >= 0) return LK_OK;
+    if (look && probe_both(s) >= 0) return LK_OK;
     lk_dataset_free(s->train);
     s->train = NULL;
     for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
@@ -87,11 +93,12 @@ static lk_status open_shapes(setup *s, bool look)
         lk_status status = stand_in(s, known[i].count[0], known[i].channels, known[i].side, &s->train);
         return status < 0 ? status : stand_in(s, known[i].count[1], known[i].channels, known[i].side, &s->test);
     }
-    return open_both(s);
+    return probe_both(s);
 }
 
 static lk_status open_data(setup *s, setup_data what)
 {
+    if (what == SETUP_PROBE) return probe_both(s);
     if (what == SETUP_SIZES || what == SETUP_SHAPES) return open_shapes(s, what == SETUP_SIZES);
     return what == SETUP_BOTH ? open_both(s) : lk_dataset_open(s->context, s->data, LK_SPLIT_TEST, &s->test);
 }
@@ -148,11 +155,11 @@ static int normalisation(setup *s, const char *name, const options *given)
     return 0;
 }
 
-int setup_begin(setup *s, const char *name, const options *given)
+int setup_begin(setup *s, const char *name, int threads)
 {
     lk_context_config config = LK_CONTEXT_CONFIG_INIT;
     *s = (setup){.config = LK_TRAINER_CONFIG_INIT};
-    config.threads = (int)options_integer(given, "threads");
+    config.threads = threads;
     config.log = log_line;
     config.log_user = (void *)name;
     lk_status status = lk_context_create(&config, &s->context);
@@ -162,7 +169,7 @@ int setup_begin(setup *s, const char *name, const options *given)
 int setup_make(setup *s, const char *name, const options *given, setup_data what)
 {
     lk_status status;
-    int       code = s->context ? 0 : setup_begin(s, name, given);
+    int       code = s->context ? 0 : setup_begin(s, name, (int)options_integer(given, "threads"));
     if (code != 0) return code;
     s->model_name = options_text(given, "model");
     s->model = lk_model_find(s->model_name);

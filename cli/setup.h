@@ -46,14 +46,14 @@ typedef struct setup {
 
 typedef enum setup_data {
     SETUP_BOTH,
+    SETUP_PROBE, /* both, without their samples: lk_dataset_probe */
     SETUP_TEST,
     SETUP_SIZES, /* the files need not be there: a known data set's published size will do */
     SETUP_SHAPES /* no files are looked for */
 } setup_data;
 
 /* 0, or the exit status after the mistake was reported. setup_free in either case. */
-int setup_begin(setup *s, const char *command_name,
-                const options *given); /* the context alone; setup_make goes on from there */
+int setup_begin(setup *s, const char *command_name, int threads); /* the context alone; setup_make goes on from there */
 int setup_make(setup *s, const char *command_name, const options *given, setup_data what);
 /* As report(), with the options that a failure comes from in front: a model that does not take the data. */
 int  setup_report(const setup *s, const char *command_name, lk_status status);

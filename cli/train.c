@@ -1,6 +1,7 @@
 /* train.c - `lockstep train`. */
 #define _GNU_SOURCE
 #include "json.h"
+#include "paths.h"
 #include "progress.h"
 #include "ranks.h"
 #include "terminal.h"
@@ -10,7 +11,6 @@
 #include <math.h>
 #include <signal.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -67,8 +67,6 @@ typedef struct watcher {
     double          late_told;    /* how late a rank was when it was last named */
 } watcher;
 
-static volatile sig_atomic_t stop_signal;
-
 static void on_signal(int number) { stop_signal = number; }
 
 static void log_event(FILE *log, const lk_event *e)
@@ -109,7 +107,7 @@ static void plot(watcher *w, const char *tag, int64_t step, double value)
     lk_status status = lk_tensorboard_add_scalar(w->board, tag, step, value, 0);
     if (status < 0 && w->board_status >= 0) {
         w->board_status = status;
-        complain("train", "warning: no more curves: %s", lk_context_error(w->setup->context));
+        note("train", "warning: no more curves: %s", lk_context_error(w->setup->context));
     }
 }
 
@@ -167,7 +165,8 @@ static int on_event(void *user, const lk_event *e)
         progress_say(&w->bar, "epoch %lld, step %lld: test loss %.4f, accuracy %.2f %% (%lld/%lld samples in %.1f s)",
                      (long long)e->epoch + 1, (long long)e->step, e->loss, 100 * e->accuracy, (long long)e->samples,
                      (long long)lk_dataset_count(w->setup->test), e->seconds);
-    if (e->kind == LK_EVENT_SAVED) progress_say(&w->bar, "saved step %lld in %s", (long long)e->step, e->path);
+    if (e->kind == LK_EVENT_SAVED && !stop_signal) /* else the last sentence says it */
+        progress_say(&w->bar, "saved step %lld in %s", (long long)e->step, e->path);
     if (e->kind == LK_EVENT_RESUMED)
         progress_say(&w->bar, "resumed %s at step %lld of %lld", e->path, (long long)e->step, (long long)e->steps);
     return stop_signal != 0;
@@ -197,16 +196,21 @@ static void print_results(const watcher *w, lk_trainer *t, const options *given)
     json_line(&j);
 }
 
-/* A signal that any rank got stopped all of them, at one step. */
+/* A signal that any rank got stopped all of them, at one step; rank 0 says so for all. */
 static int stopped(const setup *s, lk_trainer *t, const options *given)
 {
-    bool leave = strcmp(options_text(given, "on-signal"), "save-exit") == 0;
-    int  number = (int)stop_signal;
-    bool first = !s->config.comm || lk_comm_rank(s->config.comm) == 0;
-    if (first || number)
-        complain("train", "%s: stopped after step %lld%s", number ? strsignal(number) : "another rank got a signal",
-                 (long long)lk_trainer_progress(t)->step,
-                 s->config.save ? ", which was saved; --resume auto goes on" : "; without --save nothing was kept");
+    bool        leave = strcmp(options_text(given, "on-signal"), "save-exit") == 0;
+    int         number = (int)stop_signal;
+    long long   step = (long long)lk_trainer_progress(t)->step;
+    const char *how = number == SIGINT    ? "interrupted"
+                      : number == SIGTERM ? "terminated"
+                      : number == SIGUSR1 ? "stopped by SIGUSR1"
+                                          : "stopped by a signal to another rank";
+    bool        first = !s->config.comm || lk_comm_rank(s->config.comm) == 0;
+    if (first && s->config.save)
+        note("train", "%s, saved step %lld; --resume auto goes on", how, step);
+    else if (first)
+        note("train", "%s after step %lld; nothing was saved, for there is no --save", how, step);
     return leave ? 0 : 128 + (number ? number : SIGTERM);
 }
 
@@ -221,7 +225,7 @@ static int train(setup *s, watcher *w, const options *given)
     if (status == LK_ECANCELED && (!s->config.comm || lk_comm_status(s->config.comm) == LK_OK))
         code = stopped(s, t, given);
     else if (status < 0)
-        code = report("train", s->context, status);
+        code = setup_report(s, "train", status);
     if (status >= 0 && w->started && w->seconds > 0)
         terminal_print(stderr, "%lld steps, %.0f images/s%s%s\n", (long long)w->steps, (double)w->images / w->seconds,
                        s->config.save ? "; the model is in " : "", s->config.save ? s->config.save : "");
@@ -230,25 +234,36 @@ static int train(setup *s, watcher *w, const options *given)
     return code;
 }
 
+/* What options forbid each other. */
+static int check_options(const options *given)
+{
+    const char *wrong =
+        options_given(given, "log") && options_given(given, "log-dir")          ? "--log and --log-dir: one of them"
+        : options_given(given, "trace-steps") && !options_given(given, "trace") ? "--trace-steps belongs to --trace"
+                                                                                : NULL;
+    if (wrong) complain("train", "%s", wrong);
+    return wrong ? EXIT_MISTAKE : 0;
+}
+
 static int open_log(watcher *w, const options *given)
 {
     const char *path = options_text(given, "log"), *directory = options_text(given, "log-dir");
     char        own[4096];
-    if (path && directory) {
-        complain("train", "--log and --log-dir: one of them");
-        return EXIT_MISTAKE;
-    }
     if (directory) {
         snprintf(own, sizeof own, "%s/rank-%d.jsonl", directory, w->rank);
         path = own;
-        if (mkdir(directory, 0777) != 0 && errno != EEXIST) {
-            complain("train", "cannot make the directory %s: %s", directory, strerror(errno));
-            return EXIT_MISTAKE;
-        }
     }
     if (!path || (!directory && w->rank != 0) || (w->log = fopen(path, "ae"))) return 0;
     complain("train", "cannot open the log %s: %s", path, strerror(errno));
     return EXIT_MISTAKE;
+}
+
+static int open_board(watcher *w, const options *given)
+{
+    const char *directory = options_text(given, "tensorboard");
+    lk_status   status =
+        directory && w->rank == 0 ? lk_tensorboard_create(w->setup->context, directory, &w->board) : LK_OK;
+    return status < 0 ? report("train", w->setup->context, status) : 0;
 }
 
 static void scale_rate(setup *s, const options *given)
@@ -258,9 +273,28 @@ static void scale_rate(setup *s, const options *given)
     if (strcmp(how, "none") != 0) s->config.optimizer.lr *= strcmp(how, "sqrt") == 0 ? sqrt(times) : times;
 }
 
+/* All that can be known before ranks are started: then a mistake is found once, in one process. */
+static int check_run(const options *given, int ranks)
+{
+    setup s = {0};
+    int   code = setup_begin(&s, "train", 1);
+    s.config.plan_world = ranks;
+    if (code == 0) code = check_options(given);
+    if (code == 0) code = training_make(&s, "train", given);
+    if (code == 0) code = ranks_fetch(&s, "train", given);
+    if (code == 0) code = setup_make(&s, "train", given, SETUP_PROBE);
+    if (code == 0) code = ranks_make(&s, "train", given);
+    if (code == 0) code = ranks_plan(&s, "train");
+    if (code == 0) code = paths_check("train", given, 0);
+    setup_free(&s);
+    return code;
+}
+
 static int prepare(setup *s, watcher *w, const options *given)
 {
-    int code = setup_begin(s, "train", given);
+    int code = setup_begin(s, "train", (int)options_integer(given, "threads"));
+    if (code == 0) code = check_options(given);
+    if (code == 0) code = training_make(s, "train", given);
     if (code == 0)
         code = ranks_join(s, "train", options_text(given, "backend"), options_number(given, "timeout"),
                           options_number(given, "join-timeout"));
@@ -270,16 +304,9 @@ static int prepare(setup *s, watcher *w, const options *given)
     w->world = comm ? lk_comm_size(comm) : 1;
     w->verbose = options_flag(given, "verbose-ranks");
     if ((code = ranks_fetch(s, "train", given)) != 0 || (code = setup_make(s, "train", given, SETUP_BOTH)) != 0 ||
-        (code = training_make(s, "train", given)) != 0 || (code = ranks_make(s, "train", given)) != 0 ||
-        (code = open_log(w, given)) != 0)
+        (code = ranks_make(s, "train", given)) != 0 || (code = paths_check("train", given, w->rank)) != 0 ||
+        (code = open_log(w, given)) != 0 || (code = open_board(w, given)) != 0)
         return code;
-    const char *board = options_text(given, "tensorboard");
-    lk_status   status = board && w->rank == 0 ? lk_tensorboard_create(s->context, board, &w->board) : LK_OK;
-    if (status < 0) return report("train", s->context, status);
-    if (options_given(given, "trace-steps") && !options_given(given, "trace")) {
-        complain("train", "--trace-steps belongs to --trace");
-        return EXIT_MISTAKE;
-    }
     s->config.trace = options_text(given, "trace");
     s->config.trace_steps = options_integer(given, "trace-steps");
     s->config.check_every = options_integer(given, "check-every");
@@ -292,23 +319,31 @@ static int prepare(setup *s, watcher *w, const options *given)
     return 0;
 }
 
+/* A rank that cannot begin: no other waits for it. */
+static void call_off(setup *s)
+{
+    const char *why = lk_context_error(s->context);
+    if (s->config.comm && lk_comm_status(s->config.comm) == LK_OK)
+        lk_comm_abort(s->config.comm, why[0] ? why : "its options cannot be used");
+}
+
 static int run(const options *given)
 {
     setup            s = {0};
     watcher          w = {.setup = &s, .loss = NAN, .accuracy = NAN, .train_loss = NAN};
     struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESETHAND}; /* a second signal ends at once */
     int              code;
-    if (ranks_start("train", given, &code)) return code;
+    if (ranks_start("train", given, check_run, &code)) return code;
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
     sigaction(SIGUSR1, &action, NULL);
     signal(SIGPIPE, SIG_IGN);
-    code = prepare(&s, &w, given);
+    if ((code = prepare(&s, &w, given)) != 0) call_off(&s);
     s.config.event = on_event;
     s.config.event_user = &w;
     if (code == 0) code = train(&s, &w, given);
     if (w.log && (ferror(w.log) | fclose(w.log)) && code == 0) {
-        complain("train", "cannot write the log: %s", strerror(errno));
+        note("train", "cannot write the log: %s", strerror(errno));
         code = EXIT_FAILED;
     }
     lk_tensorboard_free(w.board);

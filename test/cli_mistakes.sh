@@ -36,7 +36,7 @@ expect 2 "did you mean|cifar10" "$lockstep" train --data cifar
 expect 2 "no-such|lockstep data get" "$lockstep" train --data cifar10:no-such-place
 # A model that does not take the data: the options that caused it, no file of ours.
 needs() { # needs MODEL DATA SENTENCE
-    for command in train plan "eval --load none" "predict --load none" "bench train"; do
+    for command in train "train -n 2" plan "eval --load none" "predict --load none" "bench train"; do
         expect 2 "^lockstep [a-z]*: --model $1 --data $2(,classes=10)?: $1 needs $3" "$lockstep" $command --model "$1" --data "$2"
         [ "$(wc -l < err.txt)" = 1 ] && ! grep -q "\.c:" err.txt || { echo "$command: more than the sentence: $(cat err.txt)"; wrong=$((wrong + 1)); }
     done
@@ -112,7 +112,7 @@ expect 2 "junk.safetensors" "$lockstep" train $small --init junk.safetensors
 { printf 'PK\003\004'; head -c 22 /dev/zero; printf '\005\0\0\0a.txt'; head -c 100 /dev/zero; } > other.zip
 { printf '\200\004\225'; head -c 100 /dev/zero; } > weights.pkl
 for file in zipped.pt legacy.pth other.zip weights.pkl; do
-    for command in "eval --load" "predict --load" "train --steps 1 --init"; do
+    for command in "eval --load" "predict --load" "train --steps 1 --init" "train -n 2 --steps 1 --init"; do
         expect 2 "$file is a (PyTorch file|zip|Python pickle).*, not safetensors" "$lockstep" $command $file --model cnn --data synthetic:3x32x32,count=64
         [ "$(grep -c '^  import .*safetensors.torch$' err.txt)" = 1 ] && [ "$(grep -c "^  safetensors.torch.save_file(.*load(.*\"$file\".*\"${file%.*}.safetensors\")$" err.txt)" = 1 ] ||
             { echo "$command $file: no lines of Python, or more than once: $(cat err.txt)"; wrong=$((wrong + 1)); }
@@ -134,7 +134,38 @@ mkdir somebodys
 echo "important" > somebodys/step-00000001
 expect 2 "somebodys" "$lockstep" train $small --save somebodys
 [ "$(cat somebodys/step-00000001)" = important ] || { echo "overwrote somebody's file"; wrong=$((wrong + 1)); }
-expect 1 "/proc" "$lockstep" train $small --save /proc/nothing
+
+# Where a run writes is made, with its parents, and tried before the first step; what is there stays as it is.
+[ "$(id -u)" != 0 ] || command -v setpriv > /dev/null || echo "neither a plain user nor setpriv: not tried as one"
+plain() { if [ "$(id -u)" = 0 ] && command -v setpriv > /dev/null; then setpriv --reuid 65534 --regid 65534 --clear-groups "$@"; else "$@"; fi; }
+mkdir forbidden
+echo "line" > old.txt
+chmod 555 forbidden
+chmod 444 old.txt
+chmod 755 .
+for ranks in "" "-n 2"; do
+    rm -rf new
+    for where in "save /proc/nothing" "trace /proc/nothing/t.json" "trace ." "log /proc/nothing/l.jsonl" "log ." "log-dir /proc/nothing" "tensorboard /proc/nothing" \
+        "save junk.safetensors" "log-dir junk.safetensors/below" "tensorboard junk.safetensors" "trace junk.safetensors/t.json"; do
+        expect 2 "^lockstep train: --$where: cannot " "$lockstep" train $ranks $small --$where
+        [ "$(wc -l < err.txt)" = 1 ] || { echo "$ranks --$where: more than the sentence: $(cat err.txt)"; wrong=$((wrong + 1)); }
+    done
+    for where in "save $PWD/forbidden" "save $PWD/forbidden/new" "trace $PWD/forbidden/t.json" "trace $PWD/old.txt" "log $PWD/old.txt" "log $PWD/forbidden/l.jsonl" "log-dir $PWD/forbidden" "tensorboard $PWD/forbidden/new"; do
+        expect 2 "^lockstep train: --$where: cannot .*Permission denied" plain "$lockstep" train $ranks $small --$where
+        grep -q 'step 1' err.txt && { echo "$ranks --$where: found after a step: $(cat err.txt)"; wrong=$((wrong + 1)); }
+    done
+    [ -z "$(ls -A forbidden)" ] && [ "$(cat old.txt)" = line ] || { echo "the check changed something: $(ls -A forbidden) $(cat old.txt)"; wrong=$((wrong + 1)); }
+    echo "mine" > mine.json
+    echo "mine" > mine.jsonl
+    expect 2 "tensorboard /proc/x" "$lockstep" train $ranks $small --trace mine.json --log mine.jsonl --tensorboard /proc/x
+    [ "$(cat mine.json mine.jsonl | tr -d '\n')" = minemine ] || { echo "the check cut a file short"; wrong=$((wrong + 1)); }
+    expect 0 "" "$lockstep" train $ranks $small --save new/a/b/run --trace new/c/d/t.json --log new/e/f/l.jsonl --tensorboard new/g/h
+    [ -s new/a/b/run/model.safetensors ] && [ -s new/c/d/t.json ] && [ -s new/e/f/l.jsonl ] && [ -n "$(ls new/g/h)" ] || { echo "missing: $(find new)"; wrong=$((wrong + 1)); }
+    [ -z "$(find new -name '.lockstep*')" ] || { echo "left behind: $(find new)"; wrong=$((wrong + 1)); }
+    expect 0 "" "$lockstep" train $ranks $small --log-dir new/i/j --trace /dev/null
+    [ -s new/i/j/rank-0.jsonl ] || { echo "no log: $(find new)"; wrong=$((wrong + 1)); }
+done
+chmod 755 forbidden
 
 # Failures: a NaN names the step and the samples; a full disk leaves the old checkpoint.
 expect 1 "loss became.*step [0-9]+.*samples [0-9]" "$lockstep" train --model cnn --data synthetic:3x32x32,count=64 --batch 32 --threads 1 --steps 50 --lr 1e6 --optimizer sgd

@@ -43,6 +43,9 @@ size_t    lk__dataset_sample_bytes(const lk_dataset *dataset);
 lk_status lk__dataset_read(const lk_dataset *dataset, int64_t index, float *scratch, const void **features,
                            int32_t *label, char message[LK__DATASET_MESSAGE]);
 
+/* Whether a loader can be made of this; context may be NULL: then there is no message. */
+lk_status lk__loader_check(lk_context *context, const lk_loader_config *config);
+
 /* ---- Files: parsers that take bytes from anywhere. ---- */
 
 enum { LK__CIFAR_RECORD = 3073 };

@@ -106,8 +106,7 @@ static layout plan(const lk_loader_config *c)
     return l;
 }
 
-/* context may be NULL: then there is no message. */
-static lk_status check(lk_context *context, const lk_loader_config *c)
+lk_status lk__loader_check(lk_context *context, const lk_loader_config *c)
 {
 #define REFUSE(...) return context ? lk__fail(context, LK_EINVAL, __VA_ARGS__) : LK_EINVAL
     if (!c || c->size != sizeof *c) REFUSE("a loader's config must begin with LK_LOADER_CONFIG_INIT");
@@ -139,8 +138,14 @@ static lk_status check(lk_context *context, const lk_loader_config *c)
     return lk__transform_check(c->dataset->context, c);
 }
 
-size_t  lk_loader_bytes(const lk_loader_config *config) { return check(NULL, config) < 0 ? 0 : plan(config).total; }
-int64_t lk_loader_capacity(const lk_loader_config *config) { return check(NULL, config) < 0 ? 0 : capacity(config); }
+size_t lk_loader_bytes(const lk_loader_config *config)
+{
+    return lk__loader_check(NULL, config) < 0 ? 0 : plan(config).total;
+}
+int64_t lk_loader_capacity(const lk_loader_config *config)
+{
+    return lk__loader_check(NULL, config) < 0 ? 0 : capacity(config);
+}
 
 /* An epoch is over when nothing is left, or too little for a full batch when only those count. */
 static bool over(const lk_loader *l, int64_t position)
@@ -330,7 +335,7 @@ static lk_status start_workers(lk_loader *l)
 lk_status lk_loader_create(lk_context *context, const lk_loader_config *config, lk_loader **loader)
 {
     *loader = NULL;
-    lk_status status = check(context, config);
+    lk_status status = lk__loader_check(context, config);
     if (status < 0) return status;
     layout     place = plan(config);
     size_t     slots_at = lk__round_up(sizeof(lk_loader), LK__ALIGN);

@@ -10,7 +10,7 @@
 #include <sys/wait.h>
 #include <time.h>
 
-enum { LAST_LINES = 10, ERROR_BYTES = 65536 };
+enum { LAST_LINES = 10, ERROR_BYTES = 65536, MISTAKE = 2 }; /* MISTAKE: the exit code for what the user can mend */
 
 void lk__describe_end(int status, char *out, size_t size)
 {
@@ -98,6 +98,12 @@ static void say_last_lines(lk__job *job, const lk__child *child)
     }
 }
 
+/* A rank of this very command that ended with a code has said why, in a line that stands above. */
+static bool explained_itself(const lk__job *job)
+{
+    return job->config->plain && job->first && WIFEXITED(job->first->status);
+}
+
 static void say_first(lk__job *job, const lk__child *child)
 {
     char   how[160], clock[16];
@@ -122,9 +128,12 @@ static void say_first(lk__job *job, const lk__child *child)
                 child->ended - child->began, job->host, (int)child->pid);
     char said[1024];
     if (error_message(job->context, child->error_file, said, sizeof said)) lk__job_say(job, "  it said: %s", said);
-    if (lk__diary_read(child->diary, said, sizeof said)) lk__job_say(job, "  of collectives: %s", said);
+    /* A rank that ended by itself outside a collective did not fail in one. */
+    if (lk__diary_read(child->diary, said, sizeof said) &&
+        (WIFSIGNALED(child->status) || strncmp(said, "it was in ", 10) == 0))
+        lk__job_say(job, "  of collectives: %s", said);
     say_memory(job, child);
-    say_last_lines(job, child);
+    if (!explained_itself(job)) say_last_lines(job, child);
 }
 
 /* "ranks 0, 2-5" of those that `is` is true for; false when there are none. */
@@ -185,7 +194,9 @@ static void say_others(lk__job *job)
     else
         snprintf(because, sizeof because, "because standard output cannot be written");
     if (list(job, also_failed, who, sizeof who)) lk__job_say(job, "%sfailed at the same moment: %s", lead, who);
-    if (list(job, was_stopped, who, sizeof who)) lk__job_say(job, "%sstopped %s: %s", lead, because, who);
+    bool quiet =
+        job->config->plain && job->why == LK__SIGNALLED; /* rank 0 says that it was stopped, and what it saved */
+    if (!quiet && list(job, was_stopped, who, sizeof who)) lk__job_say(job, "%sstopped %s: %s", lead, because, who);
     if (list(job, was_killed, who, sizeof who))
         lk__job_say(job, "%sstopped %s, by SIGKILL%s: %s", lead, because,
                     job->interrupts > 1 ? "" : " since SIGTERM did not do it in time", who);
@@ -194,10 +205,11 @@ static void say_others(lk__job *job)
 
 void lk__verdict(lk__job *job)
 {
-    if (job->first) say_first(job, job->first);
+    bool mistake = explained_itself(job) && WEXITSTATUS(job->first->status) == MISTAKE;
+    if (job->first && !mistake) say_first(job, job->first);
     if (job->why == LK__OUTPUT_CLOSED && job->out->error != EPIPE)
         lk__job_say(job, "standard output cannot be written: %s", strerror(job->out->error));
-    if (job->why != LK__RUNNING) say_others(job);
+    if (job->why != LK__RUNNING && !mistake) say_others(job);
     for (int i = 0; i < 2 * job->count; i++)
         if (job->children[i / 2].streams[i % 2].file_error)
             lk__job_say(job, "the log of %s is not whole: %s", job->children[i / 2].name,

@@ -55,7 +55,7 @@ void lk__job_hear(lk__job *job)
         }
         if (!job->signal) job->signal = signal;
         if (job->interrupts++ == 0) {
-            if (job->alive && job->why == LK__RUNNING)
+            if (job->alive && job->why == LK__RUNNING && !job->config->plain)
                 lk__job_say(job, "%s: asking %d %s to stop, %g s at most; once more kills at once", strsignal(signal),
                             job->alive, job->head ? "hosts" : "ranks", job->config->grace);
             lk__job_stop(job, LK__SIGNALLED);

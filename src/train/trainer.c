@@ -2,6 +2,8 @@
  * several ranks each runs this loop over its share, and all take the same turns. */
 #include "train/trainer.h"
 
+#include "data/dataset.h"
+
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -158,13 +160,14 @@ lk_status lk_trainer_plan(lk_context *c, const lk_trainer_config *f, lk_graph **
     lk_status        status = check(c, f);
     *graph = NULL;
     *plan = NULL;
-    if (status < 0 || (status = record(c, f, graph, plan)) < 0) {
+    if (status >= 0) loader_configs(f, &train, &test);
+    if (status < 0 || (f->train && (status = lk__loader_check(c, &train)) < 0) ||
+        (f->test && (status = lk__loader_check(c, &test)) < 0) || (status = record(c, f, graph, plan)) < 0) {
         lk_graph_free(*graph);
         *graph = NULL;
         return status;
     }
     for (int kind = 0; kind < LK_MEMORY_COUNT; kind++) memory[kind] = lk_plan_memory(*plan, (lk_memory)kind);
-    loader_configs(f, &train, &test);
     memory[LK_MEMORY_LOADER] = (f->train ? lk_loader_bytes(&train) : 0) + (f->test ? lk_loader_bytes(&test) : 0);
     bool saves = f->save && rank_of(f) == 0;
     memory[LK_MEMORY_CHECKPOINT] = saves ? lk_checkpoint_bytes(*plan) + lk__saver_background_bytes(*plan) : 0;
