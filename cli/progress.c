@@ -20,13 +20,15 @@ static double now(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
+/* Columns of the line. The launcher passes our lines on behind a prefix. */
 static int terminal_width(FILE *out)
 {
+    enum { PREFIX = 12, LEAST = 8 };
     struct winsize size;
-    if (ioctl(fileno(out), TIOCGWINSZ, &size) == 0 && size.ws_col >= 20) return size.ws_col;
-    const char *shown = getenv("LOCKSTEP_TERMINAL"); /* the launcher's, which passes our lines on with a prefix */
-    int         width = shown ? atoi(shown) - 12 : 0;
-    return width >= 20 ? width : 80;
+    if (ioctl(fileno(out), TIOCGWINSZ, &size) == 0 && size.ws_col > 0) return size.ws_col > LEAST ? size.ws_col : LEAST;
+    const char *shown = getenv("LOCKSTEP_TERMINAL");
+    int         width = shown && atoi(shown) > 0 ? atoi(shown) - PREFIX : 80;
+    return width > LEAST ? width : LEAST;
 }
 
 void progress_start(progress *p, FILE *out, const char *what, const char *unit, int64_t total, int64_t every)
@@ -38,57 +40,104 @@ void progress_start(progress *p, FILE *out, const char *what, const char *unit, 
     p->shown = now() - 1; /* the first step shows at once: it is the one people wait for */
 }
 
-static void format_time(double seconds, char out[32])
+/* ---- the line's parts ---- */
+
+enum { STEP, LOSS, RATE, LEFT, NOTE, PARTS, PART = 64 };
+
+static void format_time(double seconds, char out[PART])
 {
-    long s = (long)(seconds + 0.5);
-    if (!(seconds < 360000))
-        snprintf(out, 32, "--:--");
+    long s = seconds < 1e9 ? (long)(seconds + 0.5) : 0;
+    if (!(seconds < 1e9))
+        snprintf(out, PART, "left --:--");
+    else if (s >= 100 * 3600)
+        snprintf(out, PART, "left %ld days", (s + 43200) / 86400);
     else if (s >= 3600)
-        snprintf(out, 32, "%ld:%02ld:%02ld", s / 3600, s / 60 % 60, s % 60);
+        snprintf(out, PART, "left %ld:%02ld:%02ld", s / 3600, s / 60 % 60, s % 60);
     else
-        snprintf(out, 32, "%ld:%02ld", s / 60, s % 60);
+        snprintf(out, PART, "left %ld:%02ld", s / 60, s % 60);
 }
 
-/* "step 120/2814  loss 0.4312  3480 images/s  left 0:49" */
-static int describe(const progress *p, int64_t step, double loss, double done, double time, char *out, size_t size)
+static void format_rate(double rate, const char *unit, char out[PART])
+{
+    const char *thousands = rate < 1e6 ? "" : rate < 1e9 ? "M" : "G";
+    double      shown = rate < 1e6 ? rate : rate < 1e9 ? rate / 1e6 : rate / 1e9;
+    snprintf(out, PART, "%.*f%s %s/s", shown < 10 ? 2 : shown < 1000 && *thousands ? 1 : 0, shown, thousands, unit);
+}
+
+static void describe(const progress *p, int64_t step, double loss, double done, double time, char parts[PARTS][PART])
 {
     double elapsed = time - p->first_time;
-    int    n = snprintf(out, size, "step %" PRId64, step);
-    if (p->total) n += snprintf(out + n, size - (size_t)n, "/%" PRId64, p->total);
-    if (!isnan(loss)) n += snprintf(out + n, size - (size_t)n, "  loss %.4f", loss);
-    if (elapsed > 0 && done > p->first_done) {
-        double rate = (done - p->first_done) / elapsed;
-        n += snprintf(out + n, size - (size_t)n, "  %.*f %s/s", rate < 10 ? 2 : 0, rate, p->unit);
-    }
-    if (p->total && step > p->first_step) {
-        char left[32];
-        format_time(elapsed / (double)(step - p->first_step) * (double)(p->total - step), left);
-        n += snprintf(out + n, size - (size_t)n, "  left %s", left);
-    }
-    if (p->note[0]) n += snprintf(out + n, size - (size_t)n, "  %s", p->note);
-    return n;
+    for (int i = 0; i < PARTS; i++) parts[i][0] = 0;
+    if (p->bytes)
+        snprintf(parts[STEP], PART, "%.1f of %.1f MiB", done, (double)p->total / 1048576);
+    else if (p->total)
+        snprintf(parts[STEP], PART, "step %" PRId64 "/%" PRId64, step, p->total);
+    else
+        snprintf(parts[STEP], PART, "step %" PRId64, step);
+    if (!isnan(loss)) snprintf(parts[LOSS], PART, fabs(loss) < 1e5 ? "loss %.4f" : "loss %.4g", loss);
+    if (elapsed > 0 && done > p->first_done) format_rate((done - p->first_done) / elapsed, p->unit, parts[RATE]);
+    if (p->total && step > p->first_step)
+        format_time(elapsed / (double)(step - p->first_step) * (double)(p->total - step), parts[LEFT]);
+    snprintf(parts[NOTE], PART, "%s", p->note);
 }
 
-static void draw(progress *p, int64_t step, const char *text, int length)
+/* Parts with two blanks between, as many whole ones as fit into `room` columns: what matters less goes first. */
+static int join(char parts[PARTS][PART], int room, char *out, size_t size)
 {
-    int width = terminal_width(p->out) - 1; /* the last column would wrap on some terminals */
-    int bar = p->total ? width - (int)strlen(p->what) - length - 4 : 0;
-    if (bar > 30) bar = 30;
-    fprintf(p->out, "\r%s%s%s ", p->colour ? "\033[1m" : "", p->what, p->colour ? "\033[0m" : "");
-    if (bar >= 8) {
-        int full = (int)((double)bar * (double)step / (double)p->total);
-        if (full > bar) full = bar;
-        fprintf(p->out, "[%s", p->colour ? "\033[32m" : "");
-        for (int i = 0; i < bar; i++) {
-            if (i == full && p->colour) fputs("\033[0m", p->out);
-            fputc(i < full ? '=' : ' ', p->out);
-        }
-        fprintf(p->out, "%s] ", p->colour ? "\033[0m" : "");
+    static const int drop[] = {NOTE, RATE, LEFT, LOSS};
+    int              length = -2;
+    for (int i = 0; i < PARTS; i++) length += parts[i][0] ? (int)strlen(parts[i]) + 2 : 0;
+    for (size_t i = 0; i < sizeof drop / sizeof *drop && length > room; i++) {
+        length -= parts[drop[i]][0] ? (int)strlen(parts[drop[i]]) + 2 : 0;
+        parts[drop[i]][0] = 0;
     }
-    int room = width - (int)strlen(p->what) - 1 - (bar >= 8 ? bar + 3 : 0);
-    fprintf(p->out, "%.*s\033[K", room > 0 ? room : 0, text);
+    int used = 0;
+    out[0] = 0;
+    for (int i = 0; i < PARTS; i++)
+        if (parts[i][0]) used += snprintf(out + used, size - (size_t)used, "%s%s", used ? "  " : "", parts[i]);
+    if (used > room) out[used = room > 0 ? room : 0] = 0;
+    return used;
+}
+
+/* ---- showing it ---- */
+
+/* "[=====     ] ", with colours. */
+static int draw_bar(const progress *p, int64_t step, int columns, char *out, size_t size)
+{
+    static const char full_bar[] = "==============================";
+    double            part = (double)step / (double)p->total;
+    int               full = part < 1 ? (int)(columns * part) : columns;
+    return snprintf(out, size, "[%s%.*s%s%*s] ", p->colour ? "\033[32m" : "", full, full_bar,
+                    p->colour ? "\033[0m" : "", columns - full, "");
+}
+
+/* In one write: a launcher passes on what it has when it looks. */
+static void draw(progress *p, int64_t step, char parts[PARTS][PART])
+{
+    enum { BAR_LEAST = 8, BAR_MOST = 30 };
+    char text[PARTS * PART + 16], line[2 * sizeof text + 64];
+    int  width = terminal_width(p->out) - 1; /* the last column would wrap on some terminals */
+    int  what = (int)strlen(p->what) + 1 < width ? (int)strlen(p->what) + 1 : 0;
+    int  bar = width - what - join(parts, width - what, text, sizeof text) - 3, used = 0;
+    if (bar > BAR_MOST) bar = BAR_MOST;
+    used = snprintf(line, sizeof line, "\r");
+    if (what)
+        used += snprintf(line + used, sizeof line - (size_t)used, "%s%s%s ", p->colour ? "\033[1m" : "", p->what,
+                         p->colour ? "\033[0m" : "");
+    if (p->total && bar >= BAR_LEAST) used += draw_bar(p, step, bar, line + used, sizeof line - (size_t)used);
+    snprintf(line + used, sizeof line - (size_t)used, "%s\033[K", text);
+    fputs(line, p->out);
     fflush(p->out);
     p->drawn = true;
+}
+
+/* Whether a plain line is due: each `every` steps or bytes, and once after the last. */
+static bool is_due(progress *p, int64_t step, bool last)
+{
+    bool due = last ? !p->ended : p->bytes ? step >= p->next : step % p->every == 0;
+    if (due && p->bytes) p->next = step + p->every;
+    p->ended |= last;
+    return due;
 }
 
 void progress_step(progress *p, int64_t step, double loss, double done)
@@ -100,15 +149,16 @@ void progress_step(progress *p, int64_t step, double loss, double done)
         p->first_done = done;
         p->first_time = now();
     }
-    if (!p->terminal && step % p->every != 0 && !last) return;
+    if (!p->terminal && !is_due(p, step, last)) return;
     double time = now();
     if (p->terminal && time - p->shown < 0.1 && !last) return;
     p->shown = time;
-    char text[256];
-    int  length = describe(p, step, loss, done, time, text, sizeof text);
+    char parts[PARTS][PART], text[PARTS * PART + 16];
+    describe(p, step, loss, done, time, parts);
     if (p->terminal) {
-        draw(p, step, text, length);
+        draw(p, step, parts);
     } else {
+        join(parts, PARTS * PART, text, sizeof text);
         fprintf(p->out, "%s  %s\n", p->what, text);
         fflush(p->out);
     }
@@ -116,9 +166,14 @@ void progress_step(progress *p, int64_t step, double loss, double done)
 
 int progress_bytes(void *user, int64_t done, int64_t total)
 {
+    enum { EVERY = 16 << 20 };
     progress *p = user;
-    if (!p->out) progress_start(p, stderr, p->what, "MiB", total >> 20 ? total >> 20 : 1, 16);
-    progress_step(p, done >> 20, NAN, (double)done / 1048576);
+    if (!p->out && done >= total) return 0; /* all of it is here already */
+    if (!p->out) {
+        progress_start(p, stderr, p->what, "MiB", total > 0 ? total : 1, EVERY);
+        p->bytes = true;
+    }
+    progress_step(p, done, NAN, (double)done / 1048576);
     return 0;
 }
 

@@ -1,4 +1,4 @@
-/* progress.h - tells a person how training goes: one line that moves on a terminal, plain lines elsewhere. */
+/* progress.h - tells a person how training goes: one line that moves on a terminal and never is wider, plain lines elsewhere. */
 #ifndef PROGRESS_H
 #define PROGRESS_H
 
@@ -11,14 +11,17 @@ typedef struct progress {
     const char *what; /* "train", "get cifar10" */
     const char *unit; /* "images", "MiB" */
     bool        terminal, colour;
+    bool        bytes; /* steps are bytes, shown as MiB */
     int64_t     total; /* steps; 0: unknown */
     int64_t     every; /* steps between plain lines */
+    int64_t     next;  /* bytes: when the next plain line is due */
+    bool        ended; /* the plain line of the last step was written */
     double      shown; /* when, by the monotonic clock, in seconds */
     bool        drawn; /* a line stands that must be cleared before anything else is written */
     bool        begun; /* a step was reported. Rates count from there, so that the first, slow one does not: */
     int64_t     first_step;
     double      first_done, first_time;
-    char        note[64]; /* shown at the end of the line */
+    char        note[64]; /* shown at the end of the line, where there is room */
 } progress;
 
 /* `every`: plain lines when out is no terminal, each so many steps and after the last. NO_COLOR in the environment is heeded. */

@@ -45,7 +45,8 @@ static const option train_options[] = {
     INTEGER("trace-steps", "N", "10", 1, 100000, "With --trace: steps that it shows, after the first few"),
     TEXT("log-dir", "DIR", NULL, "Like --log for every rank: DIR/rank-N.jsonl"),
     TEXT("log", "FILE.jsonl", NULL, "Append a line of JSON for each step, evaluation and save"),
-    FLAG("json", "Print a last line of JSON with the results on standard output"),
+    FLAG("json",
+         "Print a last line of JSON with the results on standard output; train_loss is the mean of the last epoch"),
     CONFIG,
     OPTIONS_END,
 };
@@ -55,16 +56,19 @@ typedef struct watcher {
     progress        bar;
     bool            started;
     FILE           *log;
-    int64_t         images, steps;  /* of this run */
-    double          seconds;        /* in steps alone */
-    double          train_loss;     /* of the latest step */
+    int64_t         images, steps; /* of this run */
+    double          seconds;       /* in steps alone */
+    double          last_loss;     /* of the latest step's batch */
+    double          train_loss;    /* mean over the latest epoch, as far as this run went in it */
+    double          epoch_sum;     /* of losses × samples, and … */
+    int64_t         epoch_samples; /* … of samples, in the epoch so far */
+    int64_t         epoch;
     double          loss, accuracy; /* of the latest evaluation; NaN: none */
     int64_t         samples;        /* of it */
     int             rank, world;
     bool            verbose;
     lk_tensorboard *board;
     lk_status       board_status; /* the first that was not good */
-    double          late_told;    /* how late a rank was when it was last named */
 } watcher;
 
 static void on_signal(int number) { stop_signal = number; }
@@ -126,13 +130,23 @@ static void plot_event(watcher *w, const lk_event *e)
     }
 }
 
-/* Who waits for whom, where it costs something. */
-static void name_late(watcher *w, const lk_event *e)
+/* Which rank sets the pace, where the others wait for it more than a tenth of a step: one rank is always the slowest. */
+static void name_slowest(watcher *w, const lk_event *e)
 {
     w->bar.note[0] = 0;
-    if (e->late_rank < 0 || e->late < 0.0005 || e->late < 0.05 * e->seconds) return;
-    snprintf(w->bar.note, sizeof w->bar.note, "rank %d late %.*f ms, in %s", e->late_rank, e->late < 0.01 ? 1 : 0,
+    if (e->late_rank < 0 || e->late < 0.0005 || e->late <= 0.1 * e->seconds) return;
+    snprintf(w->bar.note, sizeof w->bar.note, "slowest: rank %d, +%.*f ms (%s)", e->late_rank, e->late < 0.01 ? 1 : 0,
              1e3 * e->late, e->late_in);
+}
+
+static void follow_loss(watcher *w, const lk_event *e)
+{
+    if (e->epoch != w->epoch) w->epoch_sum = 0, w->epoch_samples = 0;
+    w->epoch = e->epoch;
+    w->epoch_sum += e->loss * (double)e->samples;
+    w->epoch_samples += e->samples;
+    w->last_loss = e->loss;
+    w->train_loss = w->epoch_sum / (double)w->epoch_samples;
 }
 
 static int on_event(void *user, const lk_event *e)
@@ -148,10 +162,11 @@ static int on_event(void *user, const lk_event *e)
         w->images += e->samples;
         w->steps++;
         w->seconds += e->seconds;
-        w->train_loss = e->loss;
-        name_late(w, e);
+        follow_loss(w, e);
+        name_slowest(w, e);
         if (w->rank == 0) progress_step(&w->bar, e->step, e->loss, (double)w->images);
     }
+    if (e->kind == LK_EVENT_EPOCH) w->train_loss = e->loss;
     if (e->kind == LK_EVENT_EPOCH && w->verbose)
         fprintf(stderr, "rank %d: epoch %lld: mean loss %.4f over its own %lld samples, %.4f over all\n", w->rank,
                 (long long)e->epoch + 1, e->own_loss, (long long)e->samples, e->loss);
@@ -185,6 +200,7 @@ static void print_results(const watcher *w, lk_trainer *t, const options *given)
     json_integer(&j, "step", p->step);
     json_integer(&j, "epoch", p->epoch + 1);
     json_number(&j, "train_loss", w->train_loss);
+    json_number(&j, "last_batch_loss", w->last_loss);
     json_number(&j, "loss", w->loss);
     json_number(&j, "accuracy", w->accuracy);
     json_number(&j, "images_per_s", w->seconds > 0 ? (double)w->images / w->seconds : 0);
@@ -330,7 +346,7 @@ static void call_off(setup *s)
 static int run(const options *given)
 {
     setup            s = {0};
-    watcher          w = {.setup = &s, .loss = NAN, .accuracy = NAN, .train_loss = NAN};
+    watcher          w = {.setup = &s, .loss = NAN, .accuracy = NAN, .train_loss = NAN, .last_loss = NAN};
     struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESETHAND}; /* a second signal ends at once */
     int              code;
     if (ranks_start("train", given, check_run, &code)) return code;

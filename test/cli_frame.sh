@@ -4,6 +4,7 @@
 set -u
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
+# ctest: timeout 240
 cd "$work" || exit 1
 wrong=0
 complain() { echo "$*" >&2; wrong=1; }
@@ -113,7 +114,48 @@ if echo "$names" | grep -qx train; then
         grep -q $'\033\[32m' tty.txt || complain "no colours on a terminal"
         NO_COLOR=1 TERM=xterm script -qec "'$LOCKSTEP' train --config c.conf" /dev/null < /dev/null > tty.txt
         grep -q $'\033\[[0-9]*m' tty.txt && complain "colours in spite of NO_COLOR"
+        # The moving line is never wider than the terminal, whatever the numbers, alone and behind a launcher; parts that do not fit
+        # are left out whole.
+        long="--model mlp --threads 1 --steps 1000000000000000 --eval-every -1"
+        for columns in 80 50 24 9; do
+            for ranks in "" "-n 2"; do
+                TERM=xterm script -qec "stty cols $columns; exec timeout -s INT 2 '$LOCKSTEP' train $ranks $long" /dev/null < /dev/null > tty.txt
+                tr '\r' '\n' < tty.txt | sed 's/\x1b\[[0-9;]*[A-Za-z]//g' | grep -aE '^(train |step )' > shown.txt
+                [ -s shown.txt ] || complain "no moving line at $columns columns $ranks: $(cat -v tty.txt | head -5)"
+                awk -v most=$((columns - 1)) 'length($0) > most' shown.txt | grep -q . && complain "wider than $columns columns $ranks: $(head -3 shown.txt)"
+                [ "$columns" = 80 ] && ! grep -qE '^train (\[[= ]+\] )?step [0-9]+/1000000000000000  loss [0-9.]+  (.* )?(images/s|left [0-9]+ days|left --:--)' shown.txt && complain "80 columns: $(head -3 shown.txt)"
+                sed 's/^.*step [0-9]*\/10*//; s/  loss [0-9.]*//; s/  [0-9.]*[MG]\{0,1\} images\/s//; s/  left [-0-9:]*\( days\)\{0,1\}//; s/  slowest: rank [01], +[0-9.]* ms ([a-z]*)//' shown.txt > rest.txt
+                [ "$columns" -lt 40 ] || ! grep -q . rest.txt || complain "parts cut short at $columns columns $ranks: $(grep . rest.txt | head -3)"
+            done
+        done
     fi
+fi
+
+# A download shows its bytes: plain lines, and a moving one on a terminal.
+if command -v python3 > /dev/null && "$LOCKSTEP" info | grep -q 'libcurl *[0-9a-z]*/'; then
+    mkdir served
+    truncate -s 9912422 served/train-images-idx3-ubyte.gz # of MNIST's length, not MNIST: refused once it is there
+    python3 - served > server.txt 2> /dev/null <<'P' &
+import functools, http.server, sys
+server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(http.server.SimpleHTTPRequestHandler, directory=sys.argv[1]))
+print(server.server_address[1], flush=True)
+server.serve_forever()
+P
+    server=$!
+    for _ in $(seq 100); do [ -s server.txt ] && break; sleep 0.05; done
+    get="data get mnist --dir got --url http://127.0.0.1:$(cat server.txt)"
+    "$LOCKSTEP" $get > all.txt 2>&1 && complain "a file that is not MNIST's was taken"
+    grep -qE '^mnist  [0-9.]+ of 11.1 MiB' all.txt || complain "no bytes while it downloads: $(cat all.txt)"
+    grep -q '^mnist.*step' all.txt && complain "a download has no steps: $(cat all.txt)"
+    [ "$(grep -c ' MiB' all.txt)" -le 3 ] || complain "too many lines: $(cat all.txt)"
+    if command -v script > /dev/null; then
+        NO_COLOR=1 TERM=xterm script -qec "stty cols 80; '$LOCKSTEP' $get" /dev/null < /dev/null > tty.txt
+        grep -qaE 'mnist \[[= ]*\] [0-9.]+ of 11.1 MiB' tty.txt || complain "no bytes on a terminal: $(cat -v tty.txt)"
+    fi
+    kill "$server"
+    wait "$server" 2> /dev/null
+else
+    echo "skip: no libcurl or no python3 to download with"
 fi
 
 # Results that cannot be written are a failure.

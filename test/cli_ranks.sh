@@ -174,7 +174,7 @@ rank_pid() { # rank_pid N: the process of rank N
 signal_one() { # signal_one SIGNAL RANK HOW
     rm -rf signalled log.*
     # shellcheck disable=SC2086
-    "$LOCKSTEP" train -n 3 $small --epochs 100000 --eval-every -1 --save signalled --on-signal "$3" --log-dir log.d --json > out.json 2> err.txt &
+    env --default-signal=INT "$LOCKSTEP" train -n 3 $small --epochs 100000 --eval-every -1 --save signalled --on-signal "$3" --log-dir log.d --json > out.json 2> err.txt &
     job=$!
     for _ in $(seq 200); do [ -s log.d/rank-2.jsonl ] && break; sleep 0.05; done
     if [ "$2" = launcher ]; then pid=$job; else pid=$(rank_pid "$2"); fi
@@ -188,6 +188,9 @@ signal_one() { # signal_one SIGNAL RANK HOW
     [ "$(field step < signalled/state.json)" = "$steps" ] || fail "SIG$1: stopped after step $steps, saved $(cat signalled/state.json)"
     rm -rf log.d
 }
+signal_one INT launcher save-stop
+[ "$code" = 130 ] && [ "$(grep -c '^lockstep' err.txt)" = 1 ] && grep -q "^lockstep train: interrupted, saved step $steps; --resume auto goes on" err.txt && [ "$(grep -c "saved step $steps" err.txt)" = 1 ] ||
+    fail "Ctrl-C: exit status $code, stopped after step $steps: $(cat err.txt)"
 signal_one TERM 1 save-exit
 [ "$code" = 0 ] || fail "SIGTERM with save-exit: exit status $code: $(cat err.txt)"
 signal_one USR1 2 save-exit

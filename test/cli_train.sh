@@ -17,6 +17,13 @@ loss=$(field loss < out.json) accuracy=$(field accuracy < out.json) hash=$(field
 grep -q 'accuracy' err.txt || fail "no word of accuracy: $(cat err.txt)"
 [ "$(grep -c '"event": *"step"' log.jsonl)" = 6 ] || fail "the log: $(cat log.jsonl)"
 [ "$(grep -c '"event": *"evaluated"' log.jsonl)" = 2 ] || fail "the log: $(cat log.jsonl)"
+# train_loss is the last epoch's mean, and the last batch has its own.
+steps=$(grep '"event": *"step"' log.jsonl | field loss | tail -3)
+[ "$(field last_batch_loss < out.json)" = "$(echo "$steps" | tail -1)" ] || fail "last_batch_loss: $(cat out.json), the steps: $steps"
+[ "$(field train_loss < out.json)" = "$(grep '"event": *"epoch"' log.jsonl | field loss | tail -1)" ] || fail "train_loss: $(cat out.json), the log: $(cat log.jsonl)"
+echo "$steps" | awk -v mean="$(field train_loss < out.json)" '{ sum += $1 } END { exit !(sum / NR - mean < 1e-6 && mean - sum / NR < 1e-6) }' || fail "train_loss: $(cat out.json), the steps: $steps"
+"$LOCKSTEP" train $small --steps 2 --eval-every -1 --log half.jsonl --json > half.json 2> /dev/null # within an epoch: as far as it went
+field loss < half.jsonl | awk -v mean="$(field train_loss < half.json)" '{ sum += $1 } END { exit !(NR == 2 && sum / NR - mean < 1e-6 && mean - sum / NR < 1e-6) }' || fail "train_loss of 2 steps: $(cat half.json half.jsonl)"
 if command -v python3 > /dev/null; then
     python3 -c 'import json, sys; [json.loads(line) for f in sys.argv[1:] for line in open(f)]' out.json log.jsonl
 fi
@@ -61,6 +68,23 @@ code=0
 wait "$pid" || code=$?
 [ "$code" = 143 ] || fail "SIGTERM: exit status $code: $(cat err.txt)"
 "$LOCKSTEP" eval --load signalled $small > /dev/null
+grep -q "^lockstep train: terminated, saved step $(field step < signalled/state.json);" err.txt || fail "SIGTERM: $(cat err.txt)"
+# Ctrl-C says once what it did.
+for more in "--save interrupted" "--save-every 100000000 --save interrupted2" ""; do
+    "$LOCKSTEP" train $small --epochs 100000 $more --eval-every -1 2> err.txt &
+    pid=$!
+    for i in $(seq 100); do grep -q step err.txt && break; sleep 0.1; done
+    kill -INT "$pid"
+    code=0
+    wait "$pid" || code=$?
+    [ "$code" = 130 ] && [ "$(grep -c '^lockstep train: interrupted' err.txt)" = 1 ] || fail "SIGINT: exit status $code: $(cat err.txt)"
+    if [ -z "$more" ]; then
+        grep -q '^lockstep train: interrupted after step [0-9]*; nothing was saved' err.txt || fail "SIGINT without --save: $(cat err.txt)"
+    else
+        step=$(field step < "${more##* }/state.json")
+        grep -q "^lockstep train: interrupted, saved step $step;" err.txt && [ "$(grep -c "saved step $step" err.txt)" = 1 ] || fail "SIGINT, step $step: $(cat err.txt)"
+    fi
+done
 
 # The other commands.
 "$LOCKSTEP" plan --model resnet18 --batch 8 | grep -q '^total' || fail "plan"

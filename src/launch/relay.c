@@ -203,8 +203,16 @@ void lk__line_stream_peek(lk__line_stream *stream)
     const char *start = memrchr(stream->line, '\r', end);
     const char *at = start ? start + 1 : stream->line, *stop = at;
     /* No wider than the terminal: a wrapped line could not be cleared. Characters, not bytes: UTF-8 continues with 10xxxxxx. */
-    int room = sink->columns - 12;
-    for (; stop < stream->line + end && room > 0; stop++) room -= ((unsigned char)*stop & 0xc0) != 0x80;
+    int  room = sink->columns - 12;
+    bool escape = false; /* in a sequence such as ESC [ 3 2 m, which takes no column; it ends with a letter */
+    for (; stop < stream->line + end && (room > 0 || escape || *stop == '\033'); stop++) {
+        if (*stop == '\033')
+            escape = true;
+        else if (escape)
+            escape = !((*stop >= 'A' && *stop <= 'Z') || (*stop >= 'a' && *stop <= 'z'));
+        else
+            room -= ((unsigned char)*stop & 0xc0) != 0x80;
+    }
     size_t length = (size_t)(stop - at), lead = strlen(stream->prefix);
     if (!reserve(sink, sizeof CLEAR_LINE + lead + length)) return;
     put(sink, CLEAR_LINE, sizeof CLEAR_LINE - 1);
