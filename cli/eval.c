@@ -19,6 +19,7 @@ static int evaluate(setup *s, const options *given)
     double      loss, accuracy;
     int64_t     samples;
     s->config.init = options_text(given, "load");
+    s->weights_option = "--load";
     lk_status status = lk_trainer_create(s->context, &s->config, &t);
     if (status >= 0) status = lk_trainer_evaluate(t, &loss, &accuracy, &samples);
     lk_trainer_free(t);

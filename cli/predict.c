@@ -127,6 +127,8 @@ static int run(const options *given)
         code = EXIT_MISTAKE;
     }
     if (code == 0) {
+        s.config.init = weights;
+        s.weights_option = "--load";
         lk_status status = make(&s, weights, &p);
         if (status >= 0) status = predict(&s, &p, first, count, options_flag(given, "json"));
         if (status < 0) code = setup_report(&s, "predict", status);

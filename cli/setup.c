@@ -150,6 +150,13 @@ static int normalisation(setup *s, const char *name, const options *given)
         complain(name, "--mean has %d numbers and --std %d; give one, or one for each channel", means, stds);
         return EXIT_MISTAKE;
     }
+    const lk_dataset *d = s->train ? s->train : s->test;
+    int64_t           channels = lk_dataset_rank(d) == 3 ? lk_dataset_dims(d)[0] : 1;
+    if (t->channels > 1 && t->channels != channels) {
+        complain(name, "--mean and --std for %d channels: %s has %lld; give one number, or one for each channel",
+                 t->channels, s->data, (long long)channels);
+        return EXIT_MISTAKE;
+    }
     for (int i = means > 1 ? means : 1; i < t->channels; i++) t->mean[i] = t->mean[0];
     for (int i = stds > 1 ? stds : 1; i < t->channels; i++) t->std[i] = t->std[0];
     return 0;
@@ -195,7 +202,10 @@ int setup_make(setup *s, const char *name, const options *given, setup_data what
 int setup_report(const setup *s, const char *name, lk_status status)
 {
     char options[sizeof s->data + 64] = "";
-    if (s->model_failed) snprintf(options, sizeof options, "--model %s --data %s: ", s->model_name, s->data);
+    if (s->model_failed)
+        snprintf(options, sizeof options, "--model %s --data %s: ", s->model_name, s->data);
+    else if (s->config.init && strstr(lk_context_error(s->context), s->config.init))
+        snprintf(options, sizeof options, "%s: ", s->weights_option);
     return report_as(name, options, s->context, status);
 }
 

@@ -41,7 +41,8 @@ typedef struct setup {
     lk_model_options  model_options;
     char              data[4096]; /* the data's full name */
     const char       *model_name;
-    bool              model_failed; /* while it was recorded */
+    bool              model_failed;   /* while it was recorded */
+    const char       *weights_option; /* "--init" or "--load": what config.init was given by */
 } setup;
 
 typedef enum setup_data {
@@ -55,7 +56,7 @@ typedef enum setup_data {
 /* 0, or the exit status after the mistake was reported. setup_free in either case. */
 int setup_begin(setup *s, const char *command_name, int threads); /* the context alone; setup_make goes on from there */
 int setup_make(setup *s, const char *command_name, const options *given, setup_data what);
-/* As report(), with the options that a failure comes from in front: a model that does not take the data. */
+/* As report(), with the options that a failure comes from in front: a model that does not take the data, weights of another. */
 int  setup_report(const setup *s, const char *command_name, lk_status status);
 void setup_free(setup *s);
 

@@ -52,6 +52,7 @@ int training_make(setup *s, const char *name, const options *given)
     f->save_every = options_integer(given, "save-every");
     f->keep = (int)options_integer(given, "keep");
     f->init = options_text(given, "init");
+    s->weights_option = "--init";
     const char *resume = options_text(given, "resume");
     if (resume && strcmp(resume, "auto") == 0) {
         f->resume = true;

@@ -131,6 +131,24 @@ if echo "$names" | grep -qx train; then
     fi
 fi
 
+# The slowest rank is named where the others wait for it more than a tenth of the step, by the log's own figures, and only there.
+if command -v script > /dev/null && command -v python3 > /dev/null; then
+    TERM=xterm NO_COLOR=1 script -qec "stty cols 250; exec timeout -s INT 3 '$LOCKSTEP' train -n 2 --model cnn --data synthetic:3x32x32,count=96 --batch 3 --threads 1 --steps 1000000 --eval-every -1 --log late.jsonl" /dev/null < /dev/null > tty.txt
+    python3 - <<'P' || complain "the slowest rank: $(tr '\r' '\n' < tty.txt | tail -3)"
+import json, re
+steps = {e["step"]: e for e in map(json.loads, open("late.jsonl")) if e["event"] == "step"}
+lines = re.finditer(r"step (\d+)/\d+  loss [^\r\n]*", open("tty.txt", errors="replace").read())
+seen = 0
+for line in lines:
+    e, named = steps[int(line.group(1))], "slowest: rank" in line.group(0)
+    wanted = e["late_s"] >= 0.0005 and e["late_s"] > 0.1 * e["seconds"]
+    assert named == wanted, (line.group(0), e)
+    assert "late " not in line.group(0), line.group(0)
+    seen += 1
+assert seen > 3, seen
+P
+fi
+
 # A download shows its bytes: plain lines, and a moving one on a terminal.
 if command -v python3 > /dev/null && "$LOCKSTEP" info | grep -q 'libcurl *[0-9a-z]*/'; then
     mkdir served

@@ -104,6 +104,12 @@ expect 2 "already holds a checkpoint" "$lockstep" train $small --save run
 expect 2 "another model" "$lockstep" train $small --model resnet20 --save run --resume auto
 expect 2 "another model|has no" "$lockstep" eval --load run --model mlp --features 3072 --data synthetic:3072
 expect 2 "optimizer" "$lockstep" train $small --save run --resume auto --optimizer sgd
+for ranks in "" "-n 2"; do
+    expect 2 '^lockstep train: --init: "fc2.weight" is \(10×512\) in run/.*model.safetensors and \(7×512\) in the model' "$lockstep" train $ranks $small --classes 7 --init run
+    [ "$(wc -l < err.txt)" = 1 ] || { echo "more than the sentence: $(cat err.txt)"; wrong=$((wrong + 1)); }
+done
+expect 2 '^lockstep predict: --load: .* is of another model' "$lockstep" predict --load run --model resnet20 --data synthetic:3x32x32,count=64
+expect 2 "mean and --std for 2 channels: synthetic:3x32x32,count=64 has 3" "$lockstep" train $small --mean 1,2
 echo "junk" > junk.safetensors
 expect 2 "junk.safetensors" "$lockstep" train $small --init junk.safetensors
 # Weights as PyTorch and Python save them: said what they are, with the two lines that convert them.

@@ -113,7 +113,7 @@ once 'none.safetensors: cannot open' --init none.safetensors
 once 'is of another model' --init one --model resnet20
 once 'one already holds a checkpoint' --save one
 once 'nowhere holds no checkpoint' --resume nowhere
-once 'mean and std for 2 channels' --mean 1,2
+once 'mean and --std for 2 channels' --mean 1,2
 once 'momentum' --momentum 0.9
 once 'trace-steps belongs to' --trace-steps 5
 once 'tensorboard /proc/none: cannot make' --tensorboard /proc/none
