@@ -142,13 +142,14 @@ expect 2 "somebodys" "$lockstep" train $small --save somebodys
 [ "$(cat somebodys/step-00000001)" = important ] || { echo "overwrote somebody's file"; wrong=$((wrong + 1)); }
 
 # Where a run writes is made, with its parents, and tried before the first step; what is there stays as it is.
-[ "$(id -u)" != 0 ] || command -v setpriv > /dev/null || echo "neither a plain user nor setpriv: not tried as one"
-plain() { if [ "$(id -u)" = 0 ] && command -v setpriv > /dev/null; then setpriv --reuid 65534 --regid 65534 --clear-groups "$@"; else "$@"; fi; }
+plain() { if [ "$(id -u)" = 0 ]; then setpriv --reuid 65534 --regid 65534 --clear-groups "$@"; else "$@"; fi; }
 mkdir forbidden
 echo "line" > old.txt
 chmod 555 forbidden
 chmod 444 old.txt
 chmod 755 .
+forbidding=true # root may write anywhere
+plain "$lockstep" --version > /dev/null 2>&1 || { forbidding=false; echo "skip: this is root, and no other user can run the command: what permissions forbid is not tried"; }
 for ranks in "" "-n 2"; do
     rm -rf new
     for where in "save /proc/nothing" "trace /proc/nothing/t.json" "trace ." "log /proc/nothing/l.jsonl" "log ." "log-dir /proc/nothing" "tensorboard /proc/nothing" \
@@ -157,6 +158,7 @@ for ranks in "" "-n 2"; do
         [ "$(wc -l < err.txt)" = 1 ] || { echo "$ranks --$where: more than the sentence: $(cat err.txt)"; wrong=$((wrong + 1)); }
     done
     for where in "save $PWD/forbidden" "save $PWD/forbidden/new" "trace $PWD/forbidden/t.json" "trace $PWD/old.txt" "log $PWD/old.txt" "log $PWD/forbidden/l.jsonl" "log-dir $PWD/forbidden" "tensorboard $PWD/forbidden/new"; do
+        $forbidding || break
         expect 2 "^lockstep train: --$where: cannot .*Permission denied" plain "$lockstep" train $ranks $small --$where
         grep -q 'step 1' err.txt && { echo "$ranks --$where: found after a step: $(cat err.txt)"; wrong=$((wrong + 1)); }
     done
