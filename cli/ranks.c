@@ -10,7 +10,7 @@
 
 static const char started[] = "LOCKSTEP_STARTED_RANKS"; /* in the environment of ranks that ranks_start made */
 
-/* This process's own command line. */
+/* This process's own command line; the first of the list is its memory. */
 static char **own_arguments(void)
 {
     FILE   *file = fopen("/proc/self/cmdline", "re");
@@ -24,7 +24,7 @@ static char **own_arguments(void)
     list = calloc((size_t)count + 1, sizeof *list);
     for (ssize_t i = 0, at = 0; list && at < length; at += (ssize_t)strlen(text + at) + 1) list[i++] = text + at;
     if (!list) free(text);
-    return list; /* as long as the process lives */
+    return list;
 }
 
 bool ranks_start(const char *name, const options *given, ranks_check check, int *code)
@@ -40,12 +40,13 @@ bool ranks_start(const char *name, const options *given, ranks_check check, int 
         *code = EXIT_MISTAKE;
         return true;
     }
-    char  **arguments = own_arguments();
+    char  **arguments = own_arguments(), *text = arguments ? arguments[0] : NULL;
     ssize_t length = readlink("/proc/self/exe", self, sizeof self - 1);
     settings.threads = 1; /* it forks, so there must be no other thread */
     lk_status status = lk_context_create(&settings, &context);
     if (status < 0 || !arguments || length < 0) {
         complain(name, "cannot start ranks: %s", status < 0 ? lk_status_text(status) : "/proc is not there");
+        free(text);
         free(arguments);
         *code = EXIT_FAILED;
         return true;
@@ -59,6 +60,8 @@ bool ranks_start(const char *name, const options *given, ranks_check check, int 
     if (status == LK_OK && (*code = check(given, config.ranks)) == 0) status = lk_launch(context, &config, code);
     if (status < 0) *code = report(name, context, status);
     lk_context_free(context);
+    free(text);
+    free(arguments);
     return true;
 }
 
