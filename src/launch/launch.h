@@ -130,7 +130,8 @@ void      lk__job_flush(lk__job *job); /* until the queues are empty, the reader
 /* ---- signals.c ---- */
 lk_status lk__signals_parse(lk_context *context, const char *text, sigset_t *signals); /* "SIGTERM,SIGUSR1" */
 lk_status lk__signals_take(lk__job *job);
-/* What asks ranks to stop: SIGTERM; where a signal beyond SIGTERM, SIGINT, SIGHUP and SIGQUIT stops the job, that one. */
+/* What asks ranks to stop: SIGTERM. Where a signal stops the job: that one, if it is none of SIGINT, SIGHUP and SIGQUIT, or the
+ * ranks are `plain`: then a terminal would have sent it to them as well. */
 int lk__signal_for_ranks(const lk__job *job);
 
 /* ---- lines.c ---- */
