@@ -86,6 +86,11 @@ for more in "--save interrupted" "--save-every 100000000 --save interrupted2" ""
     fi
 done
 
+# A weight decay of 0 is none, for AdamW too: it is then Adam.
+decayed() { "$LOCKSTEP" train --model mlp --features 5 --steps 5 --seed 3 --eval-every -1 --json "$@" 2> /dev/null | tail -1 | field hash; }
+[ "$(decayed --optimizer adamw --weight-decay 0)" = "$(decayed --optimizer adam)" ] || fail "--weight-decay 0 decays"
+[ "$(decayed --optimizer adamw --weight-decay 0.1)" != "$(decayed --optimizer adam)" ] || fail "--weight-decay 0.1 does not decay"
+
 # The other commands.
 "$LOCKSTEP" plan --model resnet18 --batch 8 | grep -q '^total' || fail "plan"
 "$LOCKSTEP" plan --model cnn --graph dot | grep -q 'digraph' || fail "plan --graph dot"

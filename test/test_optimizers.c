@@ -20,6 +20,7 @@ static const lk_parameter_group groups[] = {
     {.match = "*.bias", .lr_scale = 2, .weight_decay = -1},
     {.match = "norm.w*", .lr_scale = 0.5, .weight_decay = 0.02},
 };
+static const lk_parameter_group undecayed[] = {{.match = "*", .lr_scale = 1, .weight_decay = 0}};
 static const lk_parameter_group frozen[] = {{.match = "fc1.*", .lr_scale = 1, .weight_decay = -1, .frozen = true}};
 
 #pragma GCC diagnostic  push
@@ -41,6 +42,12 @@ static const trajectory trajectories[] = {
     {"adamw", SETTINGS(.kind = LK_ADAMW, .lr = 1e-2, .weight_decay = 0.1, .decay_all = true)},
     {"adamw_no_decay", SETTINGS(.kind = LK_ADAMW, .lr = 1e-2, .beta1 = 0.95, .beta2 = 0.98, .weight_decay = 0.1)},
     {"adamw_groups", SETTINGS(.kind = LK_ADAMW, .lr = 1e-2, .weight_decay = 0.1, GROUPS(groups))},
+    {"sgd_momentum", SETTINGS(.kind = LK_SGD, .lr = 0.02, .momentum = 0.9, .weight_decay = 0.05, .decay_all = true,
+                              GROUPS(undecayed))}, /* a group's decay of 0 is none */
+    {"adam", SETTINGS(.kind = LK_ADAM, .lr = 1e-2, .weight_decay = 0.1, .decay_all = true, GROUPS(undecayed))},
+    {"adam", SETTINGS(.kind = LK_ADAMW, .lr = 1e-2, .weight_decay = 0.1, .decay_all = true, GROUPS(undecayed))},
+    {"adam",
+     SETTINGS(.kind = LK_ADAMW, .lr = 1e-2, .weight_decay = 0, .decay_all = true)}, /* PyTorch's default is 0.01 */
     {"adam_frozen", SETTINGS(.kind = LK_ADAM, .lr = 1e-2, GROUPS(frozen))},
 };
 #pragma GCC diagnostic pop

@@ -178,7 +178,7 @@ static lk_status attempt(const setting *s, meter *m, data *d)
     if ((status = lk_context_create(&cc, &r.context)) < 0) return status;
     if ((status = lk_graph_create(r.context, LK_F32, &r.graph)) < 0) goto done;
     lk_tensor           logits, loss = record(r.graph, s, &logits);
-    lk_parameter_group  group = {.match = "*.bias", .lr_scale = 2, .no_decay = true};
+    lk_parameter_group  group = {.match = "*.bias", .lr_scale = 2, .weight_decay = 0};
     lk_optimizer_config optimizer = LK_OPTIMIZER_CONFIG_INIT;
     lk_plan_config      config = LK_PLAN_CONFIG_INIT;
     optimizer.clip = 1;

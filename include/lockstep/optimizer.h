@@ -8,14 +8,15 @@ LK_BEGIN_DECLS
 
 typedef enum lk_optimizer_kind { LK_SGD, LK_ADAM, LK_ADAMW } lk_optimizer_kind;
 
-/* Settings for the parameters whose names match. The first group that matches counts. */
+/* Settings for the parameters whose names match. The first group that matches counts. Begin with LK_PARAMETER_GROUP_INIT, which
+ * changes nothing. */
 typedef struct lk_parameter_group {
     const char *match LK_ZERO;        /* a shell pattern: "*.bias", "layer1.*" */
     double      lr_scale LK_ZERO;     /* factor on the rate; 0: 1 */
-    double      weight_decay LK_ZERO; /* 0: as without a group */
-    bool        no_decay LK_ZERO;     /* no weight decay at all */
+    double      weight_decay LK_ZERO; /* 0: none; below 0: as without a group */
     bool        frozen LK_ZERO;       /* no gradient, no update */
 } lk_parameter_group;
+#define LK_PARAMETER_GROUP_INIT {NULL, 1.0, -1.0, false}
 
 typedef struct lk_optimizer_config {
     size_t                    size; /* sizeof this struct; set by LK_OPTIMIZER_CONFIG_INIT */

@@ -26,8 +26,7 @@ static lk__attrs rule(const lk_optimizer_config *o, const lk__state *s)
     a.weight_decay = s->no_decay && !o->decay_all ? 0 : o->weight_decay;
     if (group) {
         if (group->lr_scale > 0) a.lr_scale = group->lr_scale;
-        if (group->weight_decay > 0) a.weight_decay = group->weight_decay;
-        if (group->no_decay) a.weight_decay = 0;
+        if (group->weight_decay >= 0) a.weight_decay = group->weight_decay;
     }
     return a;
 }

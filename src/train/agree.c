@@ -71,8 +71,8 @@ static bool option_line(const lk_trainer_config *f, int index, char text[LINE])
     }
     if (index - LINES >= f->optimizer.groups_count) return false;
     const lk_parameter_group *g = &f->optimizer.groups[index - LINES];
-    snprintf(text, LINE, "group \"%.120s\": rate × %.17g, weight decay %.17g, no decay %d, frozen %d", g->match,
-             g->lr_scale, g->weight_decay, g->no_decay, g->frozen);
+    snprintf(text, LINE, "group \"%.120s\": rate × %.17g, weight decay %.17g, frozen %d", g->match, g->lr_scale,
+             g->weight_decay, g->frozen);
     return true;
 }
 
