@@ -8,6 +8,8 @@ trap 'rm -rf "$work"' EXIT
 cd "$work" || exit 1
 wrong=0
 complain() { echo "$*" >&2; wrong=1; }
+# shellcheck source=test/terminal.bash
+. "$SOURCE_DIR/test/terminal.bash"
 
 # expect STATUS WORDS ARGS…: lockstep ARGS ends with STATUS and says WORDS on either stream.
 expect() {
@@ -109,10 +111,10 @@ if echo "$names" | grep -qx train; then
     grep -q $'\033' all.txt && complain "escape sequences in a pipe"
     grep -q $'\r' all.txt && complain "carriage returns in a pipe"
     grep -Eq 'step [0-9]+/2 +loss [0-9.]+' all.txt || complain "no plain lines of progress in a pipe: $(cat all.txt)"
-    if command -v script > /dev/null; then
-        TERM=xterm script -qec "'$LOCKSTEP' train --config c.conf" /dev/null < /dev/null > tty.txt
+    if has_terminal; then
+        on_terminal "'$LOCKSTEP' train --config c.conf" < /dev/null > tty.txt
         grep -q $'\033\[32m' tty.txt || complain "no colours on a terminal"
-        NO_COLOR=1 TERM=xterm script -qec "'$LOCKSTEP' train --config c.conf" /dev/null < /dev/null > tty.txt
+        NO_COLOR=1 on_terminal "'$LOCKSTEP' train --config c.conf" < /dev/null > tty.txt
         grep -q $'\033\[[0-9]*m' tty.txt && complain "colours in spite of NO_COLOR"
         # The moving line is never wider than the terminal, whatever the numbers, alone and behind a launcher; parts that do not fit
         # are left out whole.
@@ -179,4 +181,4 @@ fi
 # Results that cannot be written are a failure.
 "$LOCKSTEP" info > /dev/full 2> err.txt
 [ $? = 1 ] && grep -q 'cannot write to standard output: No space' err.txt || complain "info > /dev/full: $(cat err.txt)"
-exit $wrong
+finish $wrong

@@ -116,4 +116,4 @@ SH
     [ $((SECONDS - begun)) -lt 30 ] || fail "$flavour: a killed rank did not end the job for $((SECONDS - begun)) s"
     echo "ok   $flavour"
 done
-[ $tried = 1 ] || exit 77
+[ $tried = 1 ] || { echo "skipped: no MPI for which a module was built"; exit 77; }

@@ -3,7 +3,7 @@
 # each, a slurmd in both and slurmctld in the first. On one node and on two, with --mpi=none, pmi2 and pmix; in a batch script; and a rank that is
 # killed. Skipped where Slurm or munge is not installed or namespaces are not permitted.   ctest: timeout 150
 set -u
-[ -z "${LK_SANITIZE:-}" ] || exit 77 # a sanitized library wants a sanitized program
+[ -z "${LK_SANITIZE:-}" ] || { echo "skipped: a sanitized library wants a sanitized program"; exit 77; }
 # shellcheck source=two_hosts.bash
 . "$SOURCE_DIR/test/two_hosts.bash"
 PATH=$PATH:/usr/sbin:/sbin

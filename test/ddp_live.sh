@@ -4,7 +4,7 @@
 # ctest: timeout 300
 set -eu
 python3 -c 'import torch.distributed as d, safetensors; assert d.is_available() and d.is_gloo_available()' 2> /dev/null ||
-    { echo "no PyTorch with gloo (and safetensors) here"; exit 77; }
+    { echo "skipped: no PyTorch with gloo (and safetensors) here"; exit 77; }
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT LOCKSTEP_JOB

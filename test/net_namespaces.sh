@@ -3,7 +3,7 @@
 # IPv6, at a limited rate, with delay and loss; a rank that is killed, a host that is cut off, a route that is not there. Skipped where
 # namespaces are not permitted.   ctest: timeout 240
 set -u
-[ -z "${LK_SANITIZE:-}" ] || exit 77 # a sanitized library wants a sanitized program
+[ -z "${LK_SANITIZE:-}" ] || { echo "skipped: a sanitized library wants a sanitized program"; exit 77; }
 # shellcheck source=two_hosts.bash
 . "$SOURCE_DIR/test/two_hosts.bash"
 pids=()

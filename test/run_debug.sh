@@ -2,7 +2,9 @@
 # run_debug.sh - --debug-rank gives one rank the terminal, with or without a debugger, and takes it back.
 # ctest: timeout 120
 set -u
-command -v script > /dev/null || { echo "no script(1) to make a terminal with"; exit 77; }
+# shellcheck source=test/terminal.bash
+. "$SOURCE_DIR/test/terminal.bash"
+has_terminal || { echo "skipped: $left_out"; exit 77; }
 # Sanitizers look for leaks at every exit, which takes seconds on some machines; test_launch.c and run_ends.sh have that covered.
 export ASAN_OPTIONS=${ASAN_OPTIONS:+$ASAN_OPTIONS:}detect_leaks=0
 work=$(mktemp -d)
@@ -22,16 +24,16 @@ else
     [ -t 0 ] || [ -t 1 ] || echo "no terminal, deadlines off: $LOCKSTEP_NO_DEADLINES"
 fi
 S
-{ sleep 1; echo "typed text"; sleep 2; } | script -qec "'$LOCKSTEP' run -n 2 --debug-rank 1 --debugger none sh ask.sh; ps -o tpgid=,pgid= -p \$\$; echo status \$?" /dev/null > out.txt
+{ sleep 1; echo "typed text"; sleep 2; } | on_terminal "'$LOCKSTEP' run -n 2 --debug-rank 1 --debugger none sh ask.sh; ps -o tpgid=,pgid= -p \$\$; echo status \$?" > out.txt
 grep -q '^the terminal is mine' out.txt || complain "rank 1 does not have the terminal: $(cat -v out.txt)"
 grep -q '^heard: typed text' out.txt || complain "rank 1 does not hear the keyboard: $(cat -v out.txt)"
 grep -q '^\[rank 0\] no terminal, deadlines off: 1' out.txt || complain "rank 0: $(cat -v out.txt)"
 if command -v gdb > /dev/null; then
-    script -qec "'$LOCKSTEP' run --debug-rank 0 --debugger 'gdb -q -nx -batch -ex run --args' sh -c 'exit 3'" /dev/null < /dev/null > out.txt
+    on_terminal "'$LOCKSTEP' run --debug-rank 0 --debugger 'gdb -q -nx -batch -ex run --args' sh -c 'exit 3'" < /dev/null > out.txt
     grep -q 'exited with code 03' out.txt || grep -q 'ptrace' out.txt || complain "gdb: $(cat -v out.txt)"
 fi
 "$LOCKSTEP" run -n 2 --debug-rank 1 true < /dev/null > out.txt 2>&1
 [ $? = 2 ] && grep -q 'standard input and output are none' out.txt || complain "without a terminal: $(cat out.txt)"
-script -qec "'$LOCKSTEP' run -n 2 --debug-rank 2 true; echo status \$?" /dev/null < /dev/null > out.txt
+on_terminal "'$LOCKSTEP' run -n 2 --debug-rank 2 true; echo status \$?" < /dev/null > out.txt
 grep -q 'this host has ranks 0 to 1' out.txt && grep -q 'status 2' out.txt || complain "a rank that is not there: $(cat out.txt)"
 exit $wrong

@@ -10,6 +10,8 @@ trap 'rm -rf "$work"' EXIT
 cd "$work" || exit 1
 wrong=0
 complain() { echo "$*" >&2; wrong=1; }
+# shellcheck source=test/terminal.bash
+. "$SOURCE_DIR/test/terminal.bash"
 unset NO_COLOR LOCKSTEP_JOB
 
 # Four ranks print as fast as they can, in pieces that cut lines anywhere, on both streams.
@@ -66,19 +68,19 @@ grep -q "logs in $work/four/" four.txt || complain "does not say where the logs 
 "$LOCKSTEP" run --log-dir file/x true > five.txt 2>&1; [ $? = 1 ] && grep -q "file/x: cannot make" five.txt || complain "--log-dir below a file: $(cat five.txt)"
 
 # On a terminal: colours unless NO_COLOR is set, and progress bars that move.
-if command -v script > /dev/null; then
+if has_terminal; then
     run="'$LOCKSTEP' run -n 2 --monitor-interval 0.05 sh bar.sh"
     cat > bar.sh <<'S'
 [ "$RANK" = 1 ] && exit 0
 for i in 1 2 3 4; do printf '\rat %s0%%' $i; sleep 0.3; done
 echo; echo hello
 S
-    TERM=xterm script -qec "$run" /dev/null < /dev/null > tty.txt
+    on_terminal "$run" < /dev/null > tty.txt
     grep -q $'\033\[[0-9]*m\[rank 0\]\033\[0m hello' tty.txt || complain "no colours on a terminal: $(cat -v tty.txt)"
     grep -q $'\r\033\[K[^\r]*at 20%' tty.txt || complain "no moving progress bar: $(cat -v tty.txt)"
-    NO_COLOR=1 TERM=xterm script -qec "$run" /dev/null < /dev/null > tty.txt
+    NO_COLOR=1 on_terminal "$run" < /dev/null > tty.txt
     grep -q '^\[rank 0\] hello' tty.txt || complain "NO_COLOR: $(cat -v tty.txt)"
     "$LOCKSTEP" run -n 2 sh bar.sh > pipe.txt 2>&1
     grep -q $'\033' pipe.txt && complain "escape sequences in a pipe: $(cat -v pipe.txt)"
 fi
-exit $wrong
+finish $wrong

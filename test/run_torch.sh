@@ -3,7 +3,7 @@
 # and average gradients; after a failure, the second generation meets anew. Skipped where there is no PyTorch.
 # ctest: timeout 300
 set -u
-python3 -c 'import torch.distributed as d; assert d.is_available() and d.is_gloo_available()' 2> /dev/null || { echo "no PyTorch with gloo here"; exit 77; }
+python3 -c 'import torch.distributed as d; assert d.is_available() and d.is_gloo_available()' 2> /dev/null || { echo "skipped: no PyTorch with gloo here"; exit 77; }
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 cd "$work" || exit 1
