@@ -8,9 +8,18 @@
 #include "comm/place.h"
 
 #include <fcntl.h>
+#include <netdb.h>
 #include <signal.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
+
+static bool resolves(const char *name)
+{
+    struct addrinfo *list;
+    if (getaddrinfo(name, NULL, NULL, &list) != 0) return false;
+    freeaddrinfo(list);
+    return true;
+}
 
 static void ranks_meet_over_ipv4_ipv6_and_by_name(void)
 {
@@ -25,6 +34,7 @@ static void ranks_meet_over_ipv4_ipv6_and_by_name(void)
             printf("     no %s here: skipped\n", ways[w].address);
             continue;
         }
+        if (!resolves(ways[w].address)) continue; /* main tells */
         for (int i = 0; i < 5; i++)
             joiners[i] = (joiner){.rank = i, .world = 5, .address = ways[w].address, .port = port};
         join_all(joiners, 5);
@@ -437,5 +447,7 @@ int main(void)
     RUN(a_token_file_is_asked_for_and_looked_at);
     RUN(a_foreign_launchers_port_is_left_alone);
     CHECK(open_descriptors() == before, "%d descriptors are open, %d were", open_descriptors(), before);
-    return check_result();
+    if (check_failures || resolves("localhost")) return check_result();
+    printf("skipped: the name localhost does not resolve: is it in /etc/hosts? The rest passed\n");
+    return SKIPPED;
 }
