@@ -72,10 +72,15 @@ if has_terminal; then
     run="'$LOCKSTEP' run -n 2 --monitor-interval 0.05 sh bar.sh"
     cat > bar.sh <<'S'
 [ "$RANK" = 1 ] && exit 0
-for i in 1 2 3 4; do printf '\rat %s0%%' $i; sleep 0.3; done
+for i in 1 2; do printf '\rat %s0%%' $i; until [ -e seen$i ]; do sleep 0.05; done; done
 echo; echo hello
 S
-    on_terminal "$run" < /dev/null > tty.txt
+    on_terminal "$run" < /dev/null > tty.txt & # the bar goes on when the screen has shown it
+    for i in 1 2; do
+        for _ in $(seq 600); do grep -q "at ${i}0%" tty.txt && break; sleep 0.1; done
+        touch seen$i
+    done
+    wait $!
     grep -q $'\033\[[0-9]*m\[rank 0\]\033\[0m hello' tty.txt || complain "no colours on a terminal: $(cat -v tty.txt)"
     grep -q $'\r\033\[K[^\r]*at 20%' tty.txt || complain "no moving progress bar: $(cat -v tty.txt)"
     NO_COLOR=1 on_terminal "$run" < /dev/null > tty.txt
