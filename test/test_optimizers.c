@@ -20,6 +20,7 @@ static const lk_parameter_group groups[] = {
     {.match = "*.bias", .lr_scale = 2, .weight_decay = -1},
     {.match = "norm.w*", .lr_scale = 0.5, .weight_decay = 0.02},
 };
+static lk_parameter_group       unchanged[] = {LK_PARAMETER_GROUP_INIT}; /* match is set below */
 static const lk_parameter_group undecayed[] = {{.match = "*", .lr_scale = 1, .weight_decay = 0}};
 static const lk_parameter_group frozen[] = {{.match = "fc1.*", .lr_scale = 1, .weight_decay = -1, .frozen = true}};
 
@@ -48,6 +49,8 @@ static const trajectory trajectories[] = {
     {"adam", SETTINGS(.kind = LK_ADAMW, .lr = 1e-2, .weight_decay = 0.1, .decay_all = true, GROUPS(undecayed))},
     {"adam",
      SETTINGS(.kind = LK_ADAMW, .lr = 1e-2, .weight_decay = 0, .decay_all = true)}, /* PyTorch's default is 0.01 */
+    {"adamw_no_decay",
+     SETTINGS(.kind = LK_ADAMW, .lr = 1e-2, .beta1 = 0.95, .beta2 = 0.98, .weight_decay = 0.1, GROUPS(unchanged))},
     {"adam_frozen", SETTINGS(.kind = LK_ADAM, .lr = 1e-2, GROUPS(frozen))},
 };
 #pragma GCC diagnostic pop
@@ -118,6 +121,7 @@ static void check_trajectory(const trajectory *t)
 
 static void optimizers_follow_pytorch_for_100_steps(void)
 {
+    unchanged[0].match = "*";
     for (size_t i = 0; i < sizeof trajectories / sizeof *trajectories; i++) check_trajectory(&trajectories[i]);
 }
 

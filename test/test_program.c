@@ -497,8 +497,9 @@ static void a_plan_refuses_settings_out_of_range(void)
 {
     rig                 r = rig_open(LK_F32, 1);
     lk_tensor           logits, loss = record(r.graph, &settings[0], &logits);
-    lk_optimizer_config bad[8], good = LK_OPTIMIZER_CONFIG_INIT;
-    for (int i = 0; i < 8; i++) bad[i] = good;
+    lk_parameter_group  nameless = LK_PARAMETER_GROUP_INIT;
+    lk_optimizer_config bad[9], good = LK_OPTIMIZER_CONFIG_INIT;
+    for (int i = 0; i < 9; i++) bad[i] = good;
     bad[0].lr = -1;
     bad[1].beta1 = 1;
     bad[2].beta2 = NAN;
@@ -507,7 +508,9 @@ static void a_plan_refuses_settings_out_of_range(void)
     bad[5].weight_decay = -0.1;
     bad[6].momentum = NAN;
     bad[7].size = 1;
-    for (int i = 0; i < 8; i++) {
+    bad[8].groups = &nameless;
+    bad[8].groups_count = 1;
+    for (int i = 0; i < 9; i++) {
         lk_plan_config config = LK_PLAN_CONFIG_INIT;
         config.loss = loss;
         config.optimizer = &bad[i];

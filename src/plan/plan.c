@@ -208,6 +208,10 @@ static lk_status check(lk_graph *g, const lk_plan_config *config)
                         "least 0, betas from 0 to below 1");
     if (o->nesterov && (o->momentum <= 0 || o->dampening != 0))
         return lk__fail(c, LK_EINVAL, "nesterov needs a momentum above 0 and no dampening");
+    for (int i = 0; i < o->groups_count; i++)
+        if (!o->groups[i].match)
+            return lk__fail(c, LK_EINVAL,
+                            "parameter group %d matches no names: set match to a shell pattern, such as \"*.bias\"", i);
     return LK_OK;
 }
 
