@@ -61,8 +61,7 @@ cmp run/model.safetensors other/model.safetensors
 # A signal: the step in hand is finished and saved.
 "$LOCKSTEP" train $small --epochs 100000 --save signalled --eval-every -1 2> err.txt &
 pid=$!
-for i in $(seq 100); do grep -q step err.txt && break; sleep 0.1; done
-sleep 0.5
+until grep -q step err.txt || ! kill -0 "$pid"; do sleep 0.1; done
 kill -TERM "$pid"
 code=0
 wait "$pid" || code=$?

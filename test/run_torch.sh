@@ -4,6 +4,9 @@
 # ctest: timeout 300
 set -u
 python3 -c 'import torch.distributed as d; assert d.is_available() and d.is_gloo_available()' 2> /dev/null || { echo "skipped: no PyTorch with gloo here"; exit 77; }
+# shellcheck source=test/terminal.bash
+. "$SOURCE_DIR/test/terminal.bash"
+has_localhost || { echo "skipped: $left_out"; exit 77; }
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 cd "$work" || exit 1
