@@ -377,6 +377,17 @@ static void spawn_starts_ranks_and_says_which_failed_first(void)
 
 /* ---- limits of the system ---- */
 
+static rlim_t address_space(void)
+{
+    unsigned long pages = 0;
+    FILE         *file = fopen("/proc/self/statm", "re");
+    if (file && fscanf(file, "%lu", &pages) != 1) pages = 0;
+    if (file) fclose(file);
+    return pages * (rlim_t)sysconf(_SC_PAGESIZE);
+}
+
+/* Rank 1 may have 64 MiB more, and the ranks' parts are 120 MiB together: more would only take time to allocate, and the others
+ * wait for that. */
 static int without_memory(int rank, void *user)
 {
     lk_context_config config = LK_CONTEXT_CONFIG_INIT;
@@ -386,10 +397,11 @@ static int without_memory(int rank, void *user)
     config.threads = 1;
     if (lk_context_create(&config, &context) < 0 || lk_comm_create(context, NULL, &comm) < 0) return 3;
     bool          files = *(int *)user == 1;
-    struct rlimit limit = {files ? 5 : 600 << 20, files ? 5 : 600 << 20};
+    rlim_t        most = files ? 5 : address_space() + (64 << 20);
+    struct rlimit limit = {most, most};
     if (rank == (files ? 0 : 1) && setrlimit(files ? RLIMIT_NOFILE : RLIMIT_AS, &limit) != 0) return 4;
     for (int i = 0; i < 3 && files; i++) (void)!open("/dev/null", O_RDONLY | O_CLOEXEC);
-    lk_status status = lk_comm_alloc(comm, (size_t)(files ? 1 : 400) << 20, &memory);
+    lk_status status = lk_comm_alloc(comm, (size_t)(files ? 1 : 40) << 20, &memory);
     if (status >= 0) return 5;
     const char *text = lk_context_error(context);
     bool        culprit = rank == (files ? 0 : 1);
