@@ -39,6 +39,7 @@ cat > stubs/ctest <<'T'
 #!/bin/sh
 while [ "$1" != --output-junit ]; do shift; done
 cp "$STUBS/tests.xml" "$2"
+exit "${TESTS_FAIL:-0}"
 T
 cat > stubs/lockstep <<'T'
 #!/bin/sh
@@ -102,6 +103,9 @@ grep -q 'third.c:1: error: nothing is right' out.txt && grep -q 'x: the build fa
 bare
 x test > out.txt 2>&1 || complain "test: $(cat out.txt)"
 [ "$(grep '^skipped' out.txt | tr '\n' '|')" = "skipped two: there is no 'second' host|skipped three: it gives no reason|" ] || complain "does not say why a test was skipped: $(cat out.txt)"
+
+TESTS_FAIL=8 x test > out.txt 2>&1
+[ $? = 8 ] && grep -q '^skipped two' out.txt || complain "tests that fail: $(cat out.txt)"
 
 # The demo: trained once, then it says so; more epochs when they are asked for.
 bare
