@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # x_setup.sh - ./x shows progress while it installs and builds, on a terminal and elsewhere, and shows a log only when something
 # is wrong; ./x test says why tests were skipped; ./x demo does not train twice. apt-get, cmake, ctest and the command are stubs.
+# ctest: timeout 240
 set -u
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
