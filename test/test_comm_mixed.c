@@ -7,6 +7,7 @@
 #include "comm/comm.h"
 
 #include <signal.h>
+#include <stdatomic.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -15,9 +16,10 @@ enum { MOST = 12 };
 
 /* What ranks leave for the test to look at. */
 typedef struct outcome {
-    int    status;
-    double seconds; /* from the last call to its end */
-    char   text[LK__COMM_TEXT];
+    int        status;
+    double     seconds; /* from the last call to its end */
+    char       text[LK__COMM_TEXT];
+    atomic_int rounds; /* done */
 } outcome;
 
 static outcome *outcomes; /* shared with the ranks */
@@ -189,12 +191,25 @@ static void with_trouble(rank_test *t)
             continue;
         }
         status = lk_comm_all_reduce(t->comm, data, data, n, LK_F32, LK_SUM, NULL);
+        atomic_fetch_add(&mine->rounds, 1);
     }
     mine->seconds = now() - start;
     mine->status = status;
     snprintf(mine->text, sizeof mine->text, "%s", lk_comm_error(t->comm));
     if (status < 0) CHECK(lk_comm_barrier(t->comm, NULL) == status, "a later call says something else");
     free(data);
+}
+
+/* Until every rank is in the group and at work, however long joining takes. */
+static void await_first_round(int size)
+{
+    for (int i = 0; i < size; i++) {
+        siginfo_t ended = {0};
+        while (!atomic_load(&outcomes[i].rounds) && !ended.si_pid) {
+            usleep(1000);
+            waitid(P_PID, (id_t)processes[i], &ended, WEXITED | WNOHANG | WNOWAIT);
+        }
+    }
 }
 
 static void everyone_says(trouble what, int size, int each, lk_status status, const char *word)
@@ -204,7 +219,8 @@ static void everyone_says(trouble what, int size, int each, lk_status status, co
     if (what == STOPS) config.timeout_ms = 1500;
     start_ranks(size, each, &config, with_trouble, &what);
     if (what == DIES_INSIDE) { /* somewhere in one of the layers, most of the time */
-        usleep((useconds_t)(300000 + number_bits((uint64_t)each, (uint64_t)lrint(now() * 1e6)) % 200000));
+        await_first_round(size);
+        usleep((useconds_t)(number_bits((uint64_t)each, (uint64_t)lrint(now() * 1e6)) % 200000));
         kill(processes[size - 2], SIGKILL);
     }
     if (what == STOPS) { /* it is killed once the others have said their word */
