@@ -68,10 +68,11 @@ static bool configure_everything(lk_context *context)
     lk_sampler_config           sampler = LK_SAMPLER_CONFIG_INIT;
     lk_trainer_config           trainer = LK_TRAINER_CONFIG_INIT;
     lk_launch_config            launch = LK_LAUNCH_CONFIG_INIT;
-    lk_parameter_group          group = {.match = "*.bias", .no_decay = true};
-    lk_schedule                 schedule = {.kind = LK_COSINE, .warmup = 5};
-    lk_step                     step = {.step = 1, .count = 4};
-    lk_rates                    rates = {.flops = 1e9, .memory = 1e9};
+    lk_parameter_group          group = LK_PARAMETER_GROUP_INIT;
+    group.match = "*.bias";
+    lk_schedule schedule = {.kind = LK_COSINE, .warmup = 5};
+    lk_step     step = {.step = 1, .count = 4};
+    lk_rates    rates = {.flops = 1e9, .memory = 1e9};
     plan.parallel = {.world = 2, .rank = 1};
     optimizer.groups = &group;
     trainer.schedule = schedule;
@@ -79,7 +80,7 @@ static bool configure_everything(lk_context *context)
     WANT(c.size == sizeof c && comm.size == sizeof comm && arrays.size == sizeof arrays &&
          callbacks.size == sizeof callbacks);
     WANT(synthetic.size == sizeof synthetic && sampler.size == sizeof sampler && launch.size == sizeof launch);
-    WANT(step.rate == 0 && !step.sample_ids && rates.link == 0 && plan.parallel.shards == 0 && group.lr_scale == 0);
+    WANT(step.rate == 0 && !step.sample_ids && rates.link == 0 && plan.parallel.shards == 0 && group.lr_scale == 1);
     WANT(optimizer.size == sizeof optimizer && optimizer.groups == &group && trainer.schedule.warmup == 5);
     WANT(loader.size == sizeof loader && loader.transform.size == sizeof transform && trainer.size == sizeof trainer);
     return lk_context_error(context)[0] == 0;
