@@ -6,6 +6,7 @@
 #include "comm_ranks.h"
 
 #include "comm/comm.h"
+#include "comm/diary.h"
 
 #include <signal.h>
 #include <sys/wait.h>
@@ -281,6 +282,115 @@ static void who_dies_outside_any_operation_was_not_inside(void)
     waitpid(pids[0], &status, 0);
     waitpid(pids[1], NULL, 0);
     CHECK(status == 0, "rank 0 ended with %x", status);
+}
+
+/* ---- what tables call things ---- */
+
+/* Two names 8 MiB apart: a table with a few slots by their addresses takes them for one. */
+enum { APART = 8 << 20 };
+static char site_names[APART + 16];
+
+/* Rank 0 waits for rank 1 in a call from one file after a call from another: the log's table says which was where. */
+static void call_from_two_files(rank_test *t)
+{
+    const char *first = site_names, *second = site_names + APART;
+    REQUIRE(lk_comm_barrier_at((lk_site){first, 1}, t->comm, NULL) == LK_OK);
+    if (t->rank == 1) usleep(300000);
+    REQUIRE(lk_comm_barrier_at((lk_site){second, 2}, t->comm, NULL) == LK_OK);
+    if (t->rank != 0) return;
+    char *mine = strstr(t->log, "\n  rank 0  "), *end = mine ? strchr(mine + 1, '\n') : NULL;
+    REQUIRE(end, "%s", t->log);
+    *end = 0;
+    CHECK(strstr(mine, " barrier at second.c:2 for ") && strstr(mine, " barrier at first.c:1"), "%s", mine);
+}
+
+static void a_table_names_the_file_of_each_call(void)
+{
+    lk_comm_config config = LK_COMM_CONFIG_INIT;
+    config.stall_ms = 20;
+    snprintf(site_names, 16, "first.c");
+    snprintf(site_names + APART, 16, "second.c");
+    run_faulty(2, &config, call_from_two_files, NULL);
+}
+
+/* ---- what the flight record says ---- */
+
+typedef struct end {
+    int         victim, how; /* a signal; 0: it calls the group off */
+    lk__blame   blame;
+    const char *words;
+} end;
+
+/* Rank 0 of 3 stays outside. Ranks 1 and 2 form a group in which rank 2 counts as 0; the victim leaves it as `e` says. */
+static int end_in_a_group(const end *e, int rank)
+{
+    lk_context    *context;
+    lk_comm       *comm, *group;
+    lk_comm_config config = LK_COMM_CONFIG_INIT;
+    alarm(60);
+    config.rank = rank;
+    config.world = 3;
+    config.join_ms = 30000;
+    config.timeout_ms = 1500;
+    config.backend = fault_backend;
+    if (lk_context_create(NULL, &context) < 0 || lk_comm_create(context, &config, &comm) < 0) return 10;
+    if (lk_comm_split(comm, rank > 0, -rank, &group) < 0 || lk_comm_barrier(group, NULL) < 0) return 11;
+    if (rank == e->victim && e->how) raise(e->how);
+    if (rank == e->victim) lk_comm_abort(group, "the disk is full");
+    lk_status status = rank ? lk_comm_barrier(group, NULL) : LK_OK;
+    lk_comm_free(group);
+    lk_comm_free(comm);
+    lk_context_free(context);
+    return rank == 0 ? status != LK_OK : status >= 0;
+}
+
+static void check_record(const end *e, const char *path)
+{
+    char      text[512] = "";
+    lk__blame blame = {0, 0};
+    int64_t   pid;
+    uint64_t  started;
+    CHECK(lk__diary_look(path, &blame, &pid, &started) && blame.kind == e->blame.kind && blame.rank == e->blame.rank,
+          "way %d: it blames rank %d for %d, not rank %d for %d", e->how, blame.rank, blame.kind, e->blame.rank,
+          e->blame.kind);
+    CHECK(lk__diary_read(path, text, sizeof text) && strstr(text, e->words), "way %d: not '%s': %s", e->how, e->words,
+          text);
+}
+
+static void one_end(const end *e)
+{
+    char  path[64], job[64];
+    pid_t pids[3];
+    int   status = -1;
+    snprintf(path, sizeof path, "/tmp/lockstep-record-%ld", (long)getpid());
+    snprintf(job, sizeof job, "record-%ld-%d", (long)getpid(), e->how);
+    fflush(NULL);
+    for (int rank = 0; rank < 3; rank++) {
+        pids[rank] = fork();
+        REQUIRE(pids[rank] >= 0);
+        if (pids[rank]) continue;
+        setenv("LOCKSTEP_JOB", job, 1);
+        if (rank == 1) setenv("LOCKSTEP_DIARY", path, 1);
+        _exit(end_in_a_group(e, rank));
+    }
+    waitpid(pids[1], &status, 0);
+    CHECK(status == 0, "way %d: rank 1 ended with %x", e->how, status);
+    check_record(e, path);
+    unlink(path);
+    for (int rank = 0; rank < 3; rank++) {
+        if (rank == 1) continue;
+        kill(pids[rank], SIGKILL);
+        waitpid(pids[rank], NULL, 0);
+    }
+}
+
+static void a_flight_record_says_whose_failure_it_was_and_that_the_call_failed(void)
+{
+    int       stopped = fault_backend ? LK__BLAME_LATE : LK__BLAME_STOPPED;
+    const end ends[] = {{2, SIGKILL, {LK__BLAME_DEAD, 2}, "it had failed in barrier at "},
+                        {2, SIGSTOP, {stopped, 2}, "it had failed in barrier at "},
+                        {2, 0, {LK__BLAME_OWN, 2}, " barrier at "}};
+    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) one_end(&ends[i]);
 }
 
 static void *abort_it(void *comm)

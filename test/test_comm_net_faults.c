@@ -175,6 +175,8 @@ int main(int argc, char **argv)
         RUN(declared_work_puts_the_deadline_off);
         RUN(declared_work_of_one_excuses_no_other);
         RUN(who_dies_outside_any_operation_was_not_inside);
+        RUN(a_table_names_the_file_of_each_call);
+        RUN(a_flight_record_says_whose_failure_it_was_and_that_the_call_failed);
         RUN(abort_from_any_thread_ends_every_wait);
         RUN(who_leaves_is_not_waited_for);
     }

@@ -4,6 +4,7 @@
 #include "comm/comm.h"
 
 #include "base/entropy.h"
+#include "comm/abort.h"
 #include "comm/diary.h"
 #include "comm/place.h"
 #include "comm/reduce.h"
@@ -15,11 +16,38 @@
 
 /* ---- failure ---- */
 
-lk_status lk__comm_note(lk_comm *c, lk_status status, const char *text)
+static int world_rank(const lk_comm *c, int rank) { return c->world ? c->world[rank] : rank; }
+
+lk_status lk__comm_set_world(lk_comm *c, const lk_comm *like, const int *ranks)
+{
+    c->world = lk__alloc(c->context, LK_MEMORY_OTHER, (size_t)c->size * sizeof *c->world);
+    if (!c->world) return LK_ENOMEM;
+    for (int i = 0; i < c->size; i++) c->world[i] = world_rank(like, ranks ? ranks[i] : i);
+    return LK_OK;
+}
+
+lk__blame lk__comm_blame(const lk_comm *c, int rank, lk__blame_kind kind)
+{
+    return (lk__blame){kind, world_rank(c, rank)};
+}
+
+void lk__comm_join_failed(const lk_comm *c, int rank, lk__blame_kind kind)
+{
+    if (c) lk__diary_blame(c->outer ? c->outer->diary : c->diary, lk__comm_blame(c, rank, kind));
+}
+
+lk__blame lk__comm_blame_for(const lk_comm *c, lk_status status)
+{
+    return lk__comm_blame(c, c->rank, status == LK_ENOMEM ? LK__BLAME_OWN : LK__BLAME_NOBODY);
+}
+
+lk_status lk__comm_note(lk_comm *c, lk_status status, const char *text, lk__blame blame)
 {
     pthread_mutex_lock(&c->failing);
     if (atomic_load(&c->failed) == LK_OK) {
         snprintf(c->text, sizeof c->text, "%s", text);
+        c->blame = blame;
+        lk__diary_blame(c->diary, blame);
         atomic_store(&c->failed, status);
     }
     status = atomic_load(&c->failed);
@@ -37,13 +65,15 @@ lk_status lk_comm_status(lk_comm *c)
 
 const char *lk_comm_error(lk_comm *c) { return lk_comm_status(c) < 0 ? c->text : ""; }
 
-void lk_comm_abort(lk_comm *c, const char *why)
+void lk__comm_abort_for(lk_comm *c, int rank, const char *why)
 {
     char text[512];
-    snprintf(text, sizeof text, "rank %d of %d called the group off: %.400s", c->rank, c->size,
+    snprintf(text, sizeof text, "rank %d of %d called the group off: %.400s", rank, c->size,
              why ? why : "no reason given");
-    c->backend->raise(c, LK_ECANCELED, text);
+    c->backend->raise(c, LK_ECANCELED, text, lk__comm_blame(c, rank, LK__BLAME_OWN));
 }
+
+void lk_comm_abort(lk_comm *c, const char *why) { lk__comm_abort_for(c, c->rank, why); }
 
 void lk_comm_busy_begin(lk_comm *c, const char *what) { c->backend->busy(c, what ? what : "long work"); }
 void lk_comm_busy_end(lk_comm *c) { c->backend->busy(c, NULL); }
@@ -77,6 +107,7 @@ void lk__comm_drop(lk_comm *c)
     pthread_mutex_destroy(&c->lock);
     pthread_mutex_destroy(&c->failing);
     lk__diary_close(c->diary);
+    lk__free(c->context, LK_MEMORY_OTHER, c->world, c->world ? (size_t)c->size * sizeof *c->world : 0);
     lk__free(c->context, LK_MEMORY_OTHER, c, sizeof *c);
 }
 
@@ -180,6 +211,7 @@ lk_status lk_comm_create(lk_context *context, const lk_comm_config *config, lk_c
         lk__comm_drop(c);
         return status;
     }
+    lk__diary_joined(c->diary);
     *comm = c;
     return LK_OK;
 }
@@ -240,7 +272,9 @@ static lk_status make_group(lk_comm *c, const lk__member *all, const int *ranks,
     g->size = g->local_size = size;
     g->local_rank = g->rank;
     g->backend = size == 1 ? &lk__backend_self : c->backend;
-    if (size == 1) {
+    if ((status = lk__comm_set_world(g, c, ranks)) < 0) {
+        if (c->backend->split) (void)c->backend->split(c, NULL, all, NULL);
+    } else if (size == 1) {
         status = g->backend->create(g, NULL);
         if (c->backend->split) (void)c->backend->split(c, NULL, all, NULL);
     } else {

@@ -22,6 +22,22 @@ struct lk_work {
     lk_comm      *watcher;       /* woken when it is done: the mixed group that handed it on */
 };
 
+/* Whom a failure is due to, so that whoever explains the end of a job finds the rank that caused it. */
+typedef enum lk__blame_kind {
+    LK__BLAME_NOBODY,
+    LK__BLAME_OWN,     /* the rank itself could not go on, and told the others */
+    LK__BLAME_DEAD,    /* its process or its connection ended */
+    LK__BLAME_LEFT,    /* it freed the group while others waited for it */
+    LK__BLAME_CUT_OFF, /* its host does not answer */
+    LK__BLAME_LATE,    /* the others waited for it until their deadline */
+    LK__BLAME_STOPPED, /* they did, and a signal had stopped it */
+    LK__BLAME_KINDS
+} lk__blame_kind;
+
+typedef struct lk__blame {
+    int32_t kind, rank; /* rank: of the world, not of the group */
+} lk__blame;
+
 enum { LK__CARD = 64 };
 
 typedef struct lk__member {
@@ -43,8 +59,8 @@ typedef struct lk__backend {
                           void **memory); /* after the secrets were exchanged */
     void (*release)(lk_comm *comm, void *memory);
     lk_status (*failure)(lk_comm *comm); /* of the group, as far as any rank raised it; takes over its text */
-    void (*raise)(lk_comm *comm, lk_status status,
-                  const char *text);               /* on all ranks; from any thread; the first counts */
+    void (*raise)(lk_comm *comm, lk_status status, const char *text,
+                  lk__blame blame);                /* on all ranks; from any thread; the first counts */
     void (*busy)(lk_comm *comm, const char *what); /* NULL: no longer */
     void (*nudge)(lk_comm *comm); /* wakes this rank's own waits, which then look at comm->closing and at the queue */
     uint64_t (*sent)(const lk_comm *comm); /* bytes written where other ranks read them */
@@ -67,6 +83,7 @@ struct lk_comm {
     const lk__backend *backend;
     void              *state; /* the backend's */
     int                rank, size, local_rank, local_size; /* local: on this host */
+    int               *world; /* by rank: which rank of the world that is; NULL: the same */
     pid_t              owner;
     int64_t            timeout_ms, stall_ms;
     int64_t            join_ms;    /* until all ranks have come */
@@ -80,6 +97,7 @@ struct lk_comm {
     atomic_int      failed;  /* status of the group's first failure, once this rank knows it; text is set before */
     pthread_mutex_t failing; /* guards text while `failed` is set; a leaf */
     char            text[LK__COMM_TEXT];
+    lk__blame       blame;
 
     /* Works in flight: asked for in order, run in order by one thread that starts with the first of them. */
     pthread_mutex_t lock; /* guards the queue and the list; a leaf */
@@ -98,7 +116,15 @@ lk_status lk__comm_make(lk_context *context, const lk_comm *like, const lk_comm_
 void      lk__comm_drop(lk_comm *comm); /* what lk__comm_make made, without its backend */
 
 /* Notes the group's failure here, the first alone, and returns the status that counts. */
-lk_status lk__comm_note(lk_comm *comm, lk_status status, const char *text);
+lk_status lk__comm_note(lk_comm *comm, lk_status status, const char *text, lk__blame blame);
+/* Notes which ranks of the world the members are: those of `like` at ranks[0 … comm->size); NULL: the same. */
+lk_status lk__comm_set_world(lk_comm *comm, const lk_comm *like, const int *ranks);
+/* A failure due to `rank` of this group. */
+lk__blame lk__comm_blame(const lk_comm *comm, int rank, lk__blame_kind kind);
+/* A group could not be joined because of `rank`, says this rank. comm NULL is fine. */
+void lk__comm_join_failed(const lk_comm *comm, int rank, lk__blame_kind kind);
+/* Of failures that name no other rank: no memory is this rank's own trouble, calls that differ are nobody's. */
+lk__blame lk__comm_blame_for(const lk_comm *comm, lk_status status);
 /* The failure once more, into the context. */
 lk_status lk__comm_failed(lk_comm *comm);
 

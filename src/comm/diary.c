@@ -2,19 +2,28 @@
  * whatever becomes of the process. */
 #define _GNU_SOURCE
 #include "comm/diary.h"
+#include "comm/process.h"
 
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #define MAGIC 0x6c6b6469617279u
 
+/* Growing a file past this limit would kill the process by SIGXFSZ. */
+static bool fits_file_limit(void)
+{
+    struct rlimit limit;
+    return getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur >= sizeof(lk__diary);
+}
+
 static lk__diary *map(const char *path)
 {
-    int   fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    int   fd = fits_file_limit() ? open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600) : -1;
     void *page = MAP_FAILED;
     if (fd < 0) return NULL;
     if (ftruncate(fd, sizeof(lk__diary)) == 0)
@@ -23,6 +32,8 @@ static lk__diary *map(const char *path)
     if (page == MAP_FAILED) return NULL;
     lk__diary *d = page;
     d->site = NULL; /* another process's, where this one followed it */
+    d->pid = getpid();
+    d->started = lk__process_started(d->pid);
     d->magic = MAGIC;
     return d;
 }
@@ -38,6 +49,18 @@ void lk__diary_close(lk__diary *d)
     if (d) munmap(d, sizeof *d);
 }
 
+void lk__diary_blame(lk__diary *d, lk__blame blame)
+{
+    uint64_t none = 0;
+    if (d && blame.kind != LK__BLAME_NOBODY)
+        atomic_compare_exchange_strong(&d->blame, &none, (uint64_t)blame.kind << 32 | (uint32_t)blame.rank);
+}
+
+void lk__diary_joined(lk__diary *d)
+{
+    if (d) atomic_store(&d->blame, 0);
+}
+
 /* Two threads may do this at once: see the header. */
 __attribute__((no_sanitize("thread"))) void lk__diary_name(lk__diary *d, const char *file)
 {
@@ -49,15 +72,31 @@ __attribute__((no_sanitize("thread"))) void lk__diary_name(lk__diary *d, const c
     atomic_store_explicit(&d->site, file, memory_order_relaxed);
 }
 
+static bool load(const char *path, lk__diary *d)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return false;
+    ssize_t n = read(fd, d, sizeof *d);
+    close(fd);
+    return n == sizeof *d && d->magic == MAGIC;
+}
+
+bool lk__diary_look(const char *path, lk__blame *blame, int64_t *pid, uint64_t *started)
+{
+    lk__diary d;
+    if (!load(path, &d)) return false;
+    uint64_t kind = d.blame >> 32;
+    *blame = (lk__blame){kind < LK__BLAME_KINDS ? (int32_t)kind : LK__BLAME_NOBODY, (int32_t)(uint32_t)d.blame};
+    *pid = d.pid;
+    *started = d.started;
+    return true;
+}
+
 bool lk__diary_read(const char *path, char *out, size_t size)
 {
     lk__diary d;
     char      text[256];
-    int       fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) return false;
-    ssize_t n = read(fd, &d, sizeof d);
-    close(fd);
-    if (n != sizeof d || d.magic != MAGIC || d.begun == 0) return false;
+    if (!load(path, &d) || d.begun == 0) return false;
     d.file[sizeof d.file - 1] = 0;
     lk__operation o = {.kind = (lk__kind)d.kind,
                        .type = (unsigned)d.type < LK_DTYPE_COUNT ? (lk_dtype)d.type : LK_U8,
@@ -71,7 +110,7 @@ bool lk__diary_read(const char *path, char *out, size_t size)
     if (d.begun != d.ended)
         snprintf(out, size, "it was in %s, its operation %llu", text, (unsigned long long)d.begun);
     else
-        snprintf(out, size, "it was outside any; it had finished %s, its operation %llu", text,
-                 (unsigned long long)d.ended);
+        snprintf(out, size, "it was outside any; %s %s, its operation %llu",
+                 d.failed == d.ended ? "it had failed in" : "it had finished", text, (unsigned long long)d.ended);
     return true;
 }

@@ -7,6 +7,10 @@
 typedef struct lk__diary {
     uint64_t              magic;
     _Atomic uint64_t      begun, ended; /* operations of any group of the process */
+    _Atomic uint64_t      failed;       /* the latest that ended with a failure; 0: none */
+    _Atomic uint64_t      blame;        /* kind << 32 | rank: of the first failure of a group; 0: none */
+    int64_t               pid;          /* of the rank, which the launcher may have started through others */
+    uint64_t              started;      /* when that process did, as the kernel counts it */
     _Atomic int32_t       kind, type, reduce, root, tag, line;
     _Atomic uint64_t      count, bytes;
     _Atomic(const char *) site; /* of `file`: only the rank itself looks at it */
@@ -36,12 +40,20 @@ static inline void lk__diary_begin(lk__diary *d, const lk__operation *o)
     atomic_store_explicit(&d->begun, atomic_load_explicit(&d->begun, memory_order_relaxed) + 1, memory_order_relaxed);
 }
 
-static inline void lk__diary_end(lk__diary *d)
+static inline void lk__diary_end(lk__diary *d, lk_status status)
 {
-    if (d)
-        atomic_store_explicit(&d->ended, atomic_load_explicit(&d->begun, memory_order_relaxed), memory_order_relaxed);
+    if (!d) return;
+    uint64_t begun = atomic_load_explicit(&d->begun, memory_order_relaxed);
+    if (status < 0) atomic_store_explicit(&d->failed, begun, memory_order_relaxed);
+    atomic_store_explicit(&d->ended, begun, memory_order_relaxed);
 }
 
+/* Whom a group's failure is due to; the first counts, until a group is joined after it. */
+void lk__diary_blame(lk__diary *diary, lk__blame blame);
+void lk__diary_joined(lk__diary *diary);
+
+/* What it says about the rank: whom its failure is due to, and its process. False: there is none. */
+bool lk__diary_look(const char *path, lk__blame *blame, int64_t *pid, uint64_t *started);
 /* "in all_reduce f32 × 1000 sum at train.c:55, its 17th" or "none since …"; false: the file says nothing. */
 bool lk__diary_read(const char *path, char *out, size_t size);
 

@@ -24,15 +24,15 @@ enum { NOTICE_MS = 1500 }; /* until a dead rank's connections are seen to be clo
 /* ---- failure ---- */
 
 /* One group's failure is everyone's. */
-static lk_status spread(lk_comm *c, lk_status status, const char *text)
+static lk_status spread(lk_comm *c, lk_status status, const char *text, lk__blame blame)
 {
     lk__mixed *m = c->state;
     lk_comm   *flat = m->groups[LK__FLAT]; /* where all ranks agree on the words */
-    flat->backend->raise(flat, status, text);
+    flat->backend->raise(flat, status, text, blame);
     status = (lk_status)atomic_load(&flat->failed);
     for (int i = LK__LOCAL; i < LK__GROUPS; i++)
-        if (m->groups[i]) m->groups[i]->backend->raise(m->groups[i], status, flat->text);
-    return lk__comm_note(c, status, flat->text);
+        if (m->groups[i]) m->groups[i]->backend->raise(m->groups[i], status, flat->text, flat->blame);
+    return lk__comm_note(c, status, flat->text, flat->blame);
 }
 
 /* A group among some ranks has failed. It counts them in its own way, so the flat group, where everyone sees the dead
@@ -43,7 +43,7 @@ static lk_status failure_of(lk_comm *c, lk_comm *group)
     lk_comm   *flat = m->groups[LK__FLAT];
     lk__net   *net = flat->state;
     int        status = atomic_load(&group->failed);
-    if (m->hosts == 1) return spread(c, (lk_status)status, group->text);
+    if (m->hosts == 1) return spread(c, (lk_status)status, group->text, group->blame);
     double end = lk__now() + (status == LK_EIO ? NOTICE_MS / 1e3 : 0);
     while (atomic_load(&flat->failed) == LK_OK && lk__now() < end) {
         for (int i = 0; i < c->size && atomic_load(&flat->failed) == LK_OK; i++) {
@@ -59,9 +59,9 @@ static lk_status failure_of(lk_comm *c, lk_comm *group)
             first = group == m->groups[LK__LOCAL] ? c->rank - m->place : m->place;
         snprintf(page.text, sizeof page.text, "among ranks %d, %d … of %d, which count from 0 here: %.8000s", first,
                  first + step, c->size, group->text);
-        (void)lk__net_raise(net, (lk_status)status, page.text);
+        (void)lk__net_raise_blaming(net, (lk_status)status, page.text, group->blame);
     }
-    return spread(c, (lk_status)atomic_load(&flat->failed), flat->text);
+    return spread(c, (lk_status)atomic_load(&flat->failed), flat->text, flat->blame);
 }
 
 static lk_status failure(lk_comm *c)
@@ -69,13 +69,17 @@ static lk_status failure(lk_comm *c)
     lk__mixed *m = c->state;
     if (atomic_load(&c->failed) != LK_OK) return (lk_status)atomic_load(&c->failed);
     if (m->groups[LK__FLAT]->backend->failure(m->groups[LK__FLAT]) < 0)
-        return spread(c, (lk_status)atomic_load(&m->groups[LK__FLAT]->failed), m->groups[LK__FLAT]->text);
+        return spread(c, (lk_status)atomic_load(&m->groups[LK__FLAT]->failed), m->groups[LK__FLAT]->text,
+                      m->groups[LK__FLAT]->blame);
     for (int i = LK__LOCAL; i < LK__GROUPS; i++)
         if (m->groups[i] && m->groups[i]->backend->failure(m->groups[i]) < 0) return failure_of(c, m->groups[i]);
     return LK_OK;
 }
 
-static void raise_failure(lk_comm *c, lk_status status, const char *text) { (void)spread(c, status, text); }
+static void raise_failure(lk_comm *c, lk_status status, const char *text, lk__blame blame)
+{
+    (void)spread(c, status, text, blame);
+}
 
 /* ---- collectives ---- */
 
@@ -97,7 +101,7 @@ static lk_status settle(lk_comm *c, const lk__operation *o, lk_status status)
     char text[256];
     snprintf(text, sizeof text, "rank %d could not go on with %s: %.160s", c->rank, lk__kind_name(o->kind),
              lk_context_error(c->context));
-    return spread(c, status, text);
+    return spread(c, status, text, lk__comm_blame(c, c->rank, LK__BLAME_OWN));
 }
 
 static lk_status collective(lk_comm *c, const lk__operation *o)
@@ -308,6 +312,18 @@ static lk_status find_hosts(lk_comm *c)
     return LK_OK;
 }
 
+static lk_status set_local_world(lk_comm *c, lk_comm *local)
+{
+    const lk__mixed *m = c->state;
+    size_t           bytes = (size_t)m->each * sizeof(int);
+    int             *ranks = lk__alloc(c->context, LK_MEMORY_OTHER, bytes);
+    for (int i = 0; ranks && i < c->size; i++)
+        if (m->neighbours[i] >= 0) ranks[m->neighbours[i]] = i;
+    lk_status status = ranks ? lk__comm_set_world(local, c, ranks) : LK_ENOMEM;
+    lk__free(c->context, LK_MEMORY_OTHER, ranks, bytes);
+    return status;
+}
+
 static lk_status make_local(lk_comm *c)
 {
     lk__mixed      *m = c->state;
@@ -323,7 +339,9 @@ static lk_status make_local(lk_comm *c)
     local->outer = c;
     local->crossed = m->hosts > 1 ? crossed : NULL;
     snprintf(name, sizeof name, "mixed-%016llx-%d", (unsigned long long)mesh->secret, m->host);
-    status = m->each == 1 ? local->backend->create(local, NULL) : lk__shm_create(local, NULL, name, mesh->token);
+    status = set_local_world(c, local);
+    if (status >= 0)
+        status = m->each == 1 ? local->backend->create(local, NULL) : lk__shm_create(local, NULL, name, mesh->token);
     if (status < 0)
         lk__comm_drop(local);
     else
@@ -344,6 +362,18 @@ static lk_status complete(lk_comm *c)
     return status;
 }
 
+static lk_status end(lk_comm *c, lk_comm *flat, lk_status status)
+{
+    lk__mixed *m = c->state;
+    if (status >= 0) {
+        m->groups[LK__FLAT] = flat;
+        return complete(c);
+    }
+    lk__comm_drop(flat);
+    free_state(c);
+    return status;
+}
+
 static lk_status begin(lk_comm *c, lk_comm **flat)
 {
     lk__mixed *m = lk__alloc(c->context, LK_MEMORY_OTHER, sizeof *m);
@@ -355,19 +385,8 @@ static lk_status begin(lk_comm *c, lk_comm **flat)
     c->state = m;
     (*flat)->rank = c->rank;
     (*flat)->size = c->size;
-    return LK_OK;
-}
-
-static lk_status end(lk_comm *c, lk_comm *flat, lk_status status)
-{
-    lk__mixed *m = c->state;
-    if (status >= 0) {
-        m->groups[LK__FLAT] = flat;
-        return complete(c);
-    }
-    lk__comm_drop(flat);
-    free_state(c);
-    return status;
+    status = c->world ? lk__comm_set_world(*flat, c, NULL) : LK_OK;
+    return status < 0 ? end(c, *flat, status) : LK_OK;
 }
 
 static lk_status create(lk_comm *c, const lk__place *place)

@@ -47,7 +47,7 @@ static lk_status broken(lk__net *net, const char *text)
 {
     char why[LK__MPI_TEXT + 64];
     snprintf(why, sizeof why, "MPI failed on rank %d: %s", net->rank, text);
-    return lk__net_raise(net, LK_EIO, why);
+    return lk__net_raise_blaming(net, LK_EIO, why, lk__comm_blame(net->comm, net->rank, LK__BLAME_OWN));
 }
 
 static lk_status open_mover(lk__net *net)

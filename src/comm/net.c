@@ -113,9 +113,12 @@ static void *thread_main(void *argument)
 /* ---- the table's functions ---- */
 
 lk_status lk__net_table_failure(lk_comm *c) { return lk__net_failure(c->state); }
-void      lk__net_table_raise(lk_comm *c, lk_status status, const char *text) { lk__net_raise(c->state, status, text); }
-void      lk__net_table_nudge(lk_comm *c) { lk__net_ring(c->state); }
-uint64_t  lk__net_table_sent(const lk_comm *c) { return atomic_load(&((lk__net *)c->state)->sent); }
+void      lk__net_table_raise(lk_comm *c, lk_status status, const char *text, lk__blame blame)
+{
+    lk__net_raise_blaming(c->state, status, text, blame);
+}
+void     lk__net_table_nudge(lk_comm *c) { lk__net_ring(c->state); }
+uint64_t lk__net_table_sent(const lk_comm *c) { return atomic_load(&((lk__net *)c->state)->sent); }
 
 void lk__net_table_busy(lk_comm *c, const char *what)
 {

@@ -179,7 +179,7 @@ void      lk__net_transfer_free(lk__net *net);                                  
 lk_status lk__net_allocate(lk_comm *comm, uint64_t secret, size_t bytes, void **memory); /* ordinary memory */
 void      lk__net_release(lk_comm *comm, void *memory);
 lk_status lk__net_table_failure(lk_comm *comm);
-void      lk__net_table_raise(lk_comm *comm, lk_status status, const char *text);
+void      lk__net_table_raise(lk_comm *comm, lk_status status, const char *text, lk__blame blame);
 void      lk__net_table_busy(lk_comm *comm, const char *what);
 void      lk__net_table_nudge(lk_comm *comm);
 uint64_t  lk__net_table_sent(const lk_comm *comm);
@@ -230,7 +230,9 @@ lk_status lk__net_look(lk__net *net, const bool *needed, lk__net_patience *patie
 /* ---- failure ---- */
 
 lk_status lk__net_failure(lk__net *net);                                   /* LK_OK, or the group's */
-lk_status lk__net_raise(lk__net *net, lk_status status, const char *text); /* on all ranks, in one rank's words */
+/* On all ranks, in one rank's words. lk__comm_blame_for(status) says whose it is. */
+lk_status lk__net_raise(lk__net *net, lk_status status, const char *text);
+lk_status lk__net_raise_blaming(lk__net *net, lk_status status, const char *text, lk__blame blame);
 
 /* ---- for movers ---- */
 
@@ -256,6 +258,6 @@ lk_status lk__net_late(lk__net *net, const bool *missing, double seconds);
 void      lk__net_stalled(lk__net *net, const bool *missing, double seconds);
 /* Under the lock. The group has failed, for these reasons unless it had already: all are told. `peer` proposed it (-1:
  * this rank), and is told even if others were before. */
-void lk__net_decide(lk__net *net, lk_status status, const char *text, int peer);
+void lk__net_decide(lk__net *net, lk_status status, const char *text, lk__blame blame, int peer);
 
 #endif

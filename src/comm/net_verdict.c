@@ -19,6 +19,7 @@ static void view_rank(void *state, int rank, lk__view *v)
     v->pid = r->pid;
     v->entered = s->entered;
     v->left = s->left;
+    v->failed = s->failed && s->left > 0 ? s->left : 0;
     v->since = me ? now - net->since : p->stated > 0 ? now - p->stated + (double)s->since_us / 1e6 : 0;
     if (s->busy) snprintf(v->busy, sizeof v->busy, "%s", s->busy_with);
     for (int i = 0; i < 2; i++) {
@@ -38,8 +39,7 @@ static void view_rank(void *state, int rank, lk__view *v)
 
 static lk__table table_of(lk__net *net)
 {
-    return (lk__table){
-        .context = net->comm->context, .rank = net->rank, .size = net->size, .state = net, .view = view_rank};
+    return (lk__table){.comm = net->comm, .rank = net->rank, .size = net->size, .state = net, .view = view_rank};
 }
 
 static bool all_answered(lk__net *net)
@@ -114,7 +114,7 @@ lk_status lk__net_late(lk__net *net, const bool *missing, double seconds)
     if (another_tells(net, is_there, missing, 0.5)) return lk__net_failure(net);
     lk__net_ask(net, ASK_MS / 1e3);
     lk__verdict_late(&table, missing, seconds, "did not do its part within", &p);
-    return lk__net_raise(net, LK_ETIMEOUT, p.text);
+    return lk__net_raise_blaming(net, LK_ETIMEOUT, p.text, p.blame);
 }
 
 void lk__net_stalled(lk__net *net, const bool *missing, double seconds)
@@ -132,7 +132,7 @@ lk_status lk__net_lost(lk__net *net, int peer)
     lk__table table = table_of(net);
     if (another_tells(net, is_there, NULL, 0.2)) return lk__net_failure(net);
     lk__verdict_lost(&table, peer, &p);
-    return lk__net_raise(net, LK_EIO, p.text);
+    return lk__net_raise_blaming(net, LK_EIO, p.text, p.blame);
 }
 
 lk_status lk__net_mismatch(lk__net *net, int peer)
@@ -159,20 +159,23 @@ lk_status lk__net_crossed(lk__net *net, const lk__operation *transfer)
 lk_status lk__net_failure(lk__net *net) { return (lk_status)atomic_load(&net->comm->failed); }
 
 /* Under the lock. */
-static void say_failure(lk__net *net, int peer, lk_status status, const char *text, bool proposed)
+static void say_failure(lk__net *net, int peer, lk_status status, const char *text, lk__blame blame, bool proposed)
 {
     size_t        length = strnlen(text, LK__COMM_TEXT - 1);
-    lk__word_fail word = {
-        .head = {(uint32_t)(sizeof word + length), LK__WORD_FAIL, 0}, .status = status, .proposed = proposed};
+    lk__word_fail word = {.head = {(uint32_t)(sizeof word + length), LK__WORD_FAIL, 0},
+                          .status = status,
+                          .proposed = proposed,
+                          .blame = blame};
     lk__net_say(net, peer, &word, sizeof word, text, length);
 }
 
-void lk__net_decide(lk__net *net, lk_status status, const char *text, int peer)
+void lk__net_decide(lk__net *net, lk_status status, const char *text, lk__blame blame, int peer)
 {
     bool first = lk__net_failure(net) == LK_OK;
-    status = lk__comm_note(net->comm, status, text); /* from here on the text stays as it is */
+    status = lk__comm_note(net->comm, status, text, blame); /* from here on the text stays as it is */
     for (int i = 0; i < net->size; i++)
-        if (i != net->rank && (first || i == peer)) say_failure(net, i, status, net->comm->text, false);
+        if (i != net->rank && (first || i == peer))
+            say_failure(net, i, status, net->comm->text, net->comm->blame, false);
 }
 
 enum { JUDGE_MS = 1000, JUDGES = 2 }; /* how long one is waited for that does not answer, and how many such */
@@ -181,7 +184,7 @@ enum { JUDGE_MS = 1000, JUDGES = 2 }; /* how long one is waited for that does no
  * others propose their words to it and take what it says, which its group's thread does also while it computes. Who is
  * there the ranks may see differently for a moment: so whoever is asked decides, and who sees that the one it asked is
  * lost asks the next. Since a rank's decision comes before its farewell, nobody misses it by that. */
-lk_status lk__net_raise(lk__net *net, lk_status status, const char *why)
+lk_status lk__net_raise_blaming(lk__net *net, lk_status status, const char *why, lk__blame blame)
 {
     char text[LK__COMM_TEXT];
     snprintf(text, sizeof text, "%s", why);
@@ -197,13 +200,18 @@ lk_status lk__net_raise(lk__net *net, lk_status status, const char *why)
             judge = next;
             end = now + JUDGE_MS / 1e3;
             if (judge == net->rank)
-                lk__net_decide(net, status, text, -1);
+                lk__net_decide(net, status, text, blame, -1);
             else
-                say_failure(net, judge, status, text, true);
+                say_failure(net, judge, status, text, blame, true);
         }
         pthread_mutex_unlock(&net->lock);
         if (lk__net_failure(net) == LK_OK) lk__net_pump(net, end - now);
     }
     lk__net_ring(net);
     return lk__net_failure(net);
+}
+
+lk_status lk__net_raise(lk__net *net, lk_status status, const char *why)
+{
+    return lk__net_raise_blaming(net, status, why, lk__comm_blame_for(net->comm, status));
 }

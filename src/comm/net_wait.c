@@ -55,6 +55,7 @@ lk_status lk__net_leave(lk__net *net, lk_status status)
 {
     pthread_mutex_lock(&net->lock);
     net->mine.left = net->mine.entered;
+    net->mine.failed = status < 0;
     net->since = lk__now();
     net->untold = true;
     atomic_store_explicit(&net->driven, net->since, memory_order_relaxed);

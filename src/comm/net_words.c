@@ -104,9 +104,9 @@ static void hear_failure(lk__net *net, const lk__peer *p, const lk__word *w)
     snprintf(text, sizeof text, "%.*s", (int)w->bytes, w->data);
     lk__words_clean(text);
     if (w->proposed)
-        lk__net_decide(net, (lk_status)w->status, text, p->rank);
+        lk__net_decide(net, (lk_status)w->status, text, w->blame, p->rank);
     else
-        lk__comm_note(net->comm, (lk_status)w->status, text);
+        lk__comm_note(net->comm, (lk_status)w->status, text, w->blame);
 }
 
 static bool hear_note(lk__net *net, lk__peer *p, const lk__word *w)

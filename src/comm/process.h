@@ -1,13 +1,20 @@
-/* comm/process.h - whether a process of this host is still there. */
+/* comm/process.h - what /proc tells about a process: its state, and when it started. */
 #ifndef LK__PROCESS_H
 #define LK__PROCESS_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
-/* The letter of its state and its start time, as /proc/PID/stat gives them; false: they cannot be read. */
-bool     lk__process_look(int64_t pid, char *state, uint64_t *started);
-uint64_t lk__process_started(int64_t pid); /* 0: it cannot be read */
-bool     lk__process_gone(int64_t pid);    /* it does not exist, or is a zombie */
+typedef struct lk__process {
+    char     state;   /* R, S, D, T, Z, … as proc(5) lists them */
+    uint64_t started; /* in ticks since the boot: with the pid it names one process for ever */
+} lk__process;
+
+bool     lk__process_look(int64_t pid, lk__process *process); /* false: there is none, or it may not be read */
+uint64_t lk__process_started(int64_t pid);                    /* 0: not known */
+bool     lk__process_gone(int64_t pid);                       /* it does not exist, or is a zombie */
+
+static inline bool lk__process_stopped(const lk__process *p) { return p->state == 'T' || p->state == 't'; }
+static inline bool lk__process_over(const lk__process *p) { return p->state == 'Z' || p->state == 'X'; }
 
 #endif

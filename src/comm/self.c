@@ -56,10 +56,13 @@ static void release(lk_comm *c, void *memory)
 }
 
 static lk_status failure(lk_comm *c) { return atomic_load(&c->failed); }
-static void      raise_failure(lk_comm *c, lk_status status, const char *text) { lk__comm_note(c, status, text); }
-static void      busy(lk_comm *c, const char *what) { (void)c, (void)what; }
-static void      nudge(lk_comm *c) { (void)c; }
-static uint64_t  sent(const lk_comm *c) { return (void)c, 0; }
+static void      raise_failure(lk_comm *c, lk_status status, const char *text, lk__blame blame)
+{
+    lk__comm_note(c, status, text, blame);
+}
+static void     busy(lk_comm *c, const char *what) { (void)c, (void)what; }
+static void     nudge(lk_comm *c) { (void)c; }
+static uint64_t sent(const lk_comm *c) { return (void)c, 0; }
 
 static void free_state(lk_comm *c)
 {

@@ -5,6 +5,7 @@
 
 #include "comm/meet.h"
 #include "comm/place.h"
+#include "comm/process.h"
 
 #include <sched.h>
 #include <stdio.h>
@@ -159,9 +160,9 @@ static void release(lk_comm *c, void *memory)
 /* ---- the rest of the table ---- */
 
 static lk_status failure(lk_comm *c) { return lk__shm_failure(c->state); }
-static void      raise_failure(lk_comm *c, lk_status status, const char *text)
+static void      raise_failure(lk_comm *c, lk_status status, const char *text, lk__blame blame)
 {
-    (void)lk__shm_raise(c->state, status, text);
+    (void)lk__shm_raise_blaming(c->state, status, text, blame);
 }
 static void     nudge(lk_comm *c) { lk__shm_nudge(c->state); }
 static uint64_t sent(const lk_comm *c) { return ((const lk__shm *)c->state)->sent; }

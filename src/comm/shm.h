@@ -21,7 +21,6 @@ enum {
     LK__SMALL = 16384 - 64, /* bytes that travel in a slot */
     LK__CHUNK = 256 << 10,  /* bytes of a staging buffer */
     LK__BUFFERS = 4,        /* three to publish in, one for results */
-    LK__FILES = 16,         /* names of source files remembered per seat */
 };
 
 typedef struct lk__slot {
@@ -41,16 +40,18 @@ typedef struct lk__seat {
         128) _Atomic uint32_t bell; /* moves when something happens in a ring to or from the owner; others write it */
     _Alignas(128) _Atomic uint64_t entered; /* operations begun, and ended: equal outside of any */
     _Atomic uint64_t left;
-    _Atomic uint64_t since; /* ticks: of the latest change of the two */
+    _Atomic uint64_t since;  /* ticks: of the latest change of the two */
+    _Atomic uint64_t failed; /* the latest that ended with a failure, by its number among those entered; 0: none */
+    _Atomic uint32_t notes;  /* odd while the owner writes one of the two records below */
     lk__record       records[2];
-    _Atomic int32_t  gone; /* the rank freed its comm */
-    _Atomic int32_t  busy; /* declared long work */
+    char             files[2][LK__FILE_NAME]; /* of the records */
+    _Atomic int32_t  gone;                    /* the rank freed its comm */
+    _Atomic int32_t  busy;                    /* declared long work */
     char             busy_with[64];
     int64_t          pid;
     uint64_t         started; /* of the process, as the kernel counts it: a pid alone may come again */
     uint64_t         cpus[16];
     char             host[LK__HOST_NAME];
-    char             files[LK__FILES][LK__FILE_NAME];
 } lk__seat;
 
 /* One direction between two ranks. */
@@ -62,6 +63,7 @@ typedef struct lk__ring {
 typedef struct lk__hall {
     _Atomic int32_t failure; /* 0 none, 1 being written, 2 written */
     int32_t         status;
+    lk__blame       blame;
     char            text[LK__COMM_TEXT];
 } lk__hall;
 
@@ -90,10 +92,9 @@ typedef struct lk__shm {
     uint64_t                    symmetric_ids;
     lk__symmetric              *symmetric;
     const void                **pointers; /* three a rank, for a collective's use */
-    const char                 *file_of[LK__FILES];
     lk__operation               noted[2]; /* the last two calls */
     lk__operation               fits;     /* the last call whose buffers were seen to end where symmetric memory does */
-    bool                        slow;          /* the call under way took long enough to look at the clock again */
+    bool                        slow;     /* the call under way took long enough to look at the clock again */
     _Atomic(_Atomic uint32_t *) sleeping_on; /* for lk_comm_free from another thread than the one that waits */
     uint64_t                    tick_start;
     double                      time_start;
@@ -157,11 +158,11 @@ static inline void lk__shm_stamp(lk__shm *s)
 }
 
 /* A call like the last but one, whose place it takes, is noted already. */
-static inline bool lk__shm_noted(const lk__shm *s, const lk__operation *o, const lk__operation *n, int file)
+static inline bool lk__shm_noted(const lk__operation *o, const lk__operation *n)
 {
     return n->kind == o->kind && n->count == o->count && n->type == o->type && n->reduce == o->reduce &&
            n->root == o->root && n->tag == o->tag && n->bytes == o->bytes && n->site.line == o->site.line &&
-           n->site.file == o->site.file && !o->recv_counts && s->file_of[file] == o->site.file && o->site.file;
+           n->site.file == o->site.file && !o->recv_counts && o->site.file;
 }
 
 /* After it has told that it came, so that noting takes none of the others' time: who sees that calls differ waits a
@@ -171,7 +172,7 @@ static inline void lk__shm_enter(lk__shm *s, const lk__operation *o, uint64_t nu
     if (!LK__CHECKED) return;
     uint64_t    entered = ++s->operations, which = entered & 1;
     lk__record *r = &s->me->records[which];
-    if (lk__shm_noted(s, o, &s->noted[which], r->file))
+    if (lk__shm_noted(o, &s->noted[which]))
         r->number = number;
     else
         lk__shm_note(s, o, number);
@@ -183,12 +184,15 @@ static inline lk_status lk__shm_leave(lk__shm *s, lk_status status)
 {
     if (!LK__CHECKED) return status;
     if (s->slow) lk__shm_stamp(s);
+    if (status < 0) atomic_store_explicit(&s->me->failed, s->operations, memory_order_relaxed);
     atomic_store_explicit(&s->me->left, s->operations, memory_order_relaxed);
     return status;
 }
 
 lk_status lk__shm_failure(lk__shm *s); /* LK_OK, or the group's failure, taken over */
-lk_status lk__shm_raise(lk__shm *s, lk_status status, const char *text);
+lk_status lk__shm_raise(lk__shm *s, lk_status status,
+                        const char *text); /* lk__comm_blame_for(status) says whose it is */
+lk_status lk__shm_raise_blaming(lk__shm *s, lk_status status, const char *text, lk__blame blame);
 bool      lk__shm_dead(const lk__seat *seat, bool *stopped);
 /* Whether all who are missing are busy, or wait themselves while someone is. */
 bool lk__shm_excused(const lk__shm *s, int peer, _Atomic uint32_t *word, uint32_t target);

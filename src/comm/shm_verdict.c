@@ -4,44 +4,49 @@
 #include "comm/shm.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 /* ---- what this rank does ---- */
 
-/* The index of a file's name in the seat. */
-static int file_index(lk__shm *s, const char *file)
-{
-    if (!file) file = "?";
-    int   index = (int)(((uintptr_t)file >> 3) * 0x9E3779B1u >> 16) & (LK__FILES - 1);
-    char *text = s->me->files[index];
-    if (s->file_of[index] == file && strncmp(text, file, LK__FILE_NAME - 1) == 0) return index;
-    const char *tail = lk__file_tail(file);
-    if (tail == file) s->file_of[index] = file;
-    snprintf(text, LK__FILE_NAME, "%s", tail);
-    return index;
-}
-
+/* A record and its file's name are written together, and `notes` is odd meanwhile: who reads them then does so again. */
 void lk__shm_note(lk__shm *s, const lk__operation *o, uint64_t number)
 {
-    lk__record *r = &s->me->records[s->operations & 1];
-    lk__record_make(r, o, number);
-    r->file = file_index(s, o->site.file);
-    s->noted[s->operations & 1] = *o;
+    int         which = (int)(s->operations & 1);
+    char       *name = s->me->files[which];
+    const char *file = lk__file_tail(o->site.file);
+    atomic_fetch_add(&s->me->notes, 1);
+    lk__record_make(&s->me->records[which], o, number);
+    if (strcmp(name, file) != 0) memcpy(name, file, strlen(file) + 1);
+    atomic_fetch_add(&s->me->notes, 1);
+    s->noted[which] = *o;
+}
+
+/* A rank that was stopped or died while it wrote leaves `notes` odd: its file's name is then not known. */
+static void read_records(lk__seat *seat, lk__view *v)
+{
+    for (int tries = 0; tries < 1000; tries++) {
+        uint32_t before = atomic_load(&seat->notes);
+        for (int i = 0; i < 2; i++) {
+            v->records[i] = seat->records[i];
+            snprintf(v->files[i], sizeof v->files[i], "%.*s", LK__FILE_NAME - 1, seat->files[i]);
+        }
+        /* Adds nothing, but comes after what was read. */
+        if (before % 2 == 0 && atomic_fetch_add(&seat->notes, 0) == before) return;
+    }
+    for (int i = 0; i < 2; i++) snprintf(v->files[i], sizeof v->files[i], "?");
 }
 
 /* ---- is a process still there ---- */
 
 bool lk__shm_dead(const lk__seat *seat, bool *stopped)
 {
-    char     state = 0;
-    uint64_t started = 0;
+    lk__process process;
     if (stopped) *stopped = false;
     if (seat->pid == getpid()) return false; /* a thread of ours */
-    if (!lk__process_look(seat->pid, &state, &started)) return lk__process_gone(seat->pid);
-    if (stopped) *stopped = state == 'T' || state == 't';
-    return state == 'Z' || state == 'X' || (seat->started && started != seat->started);
+    if (!lk__process_look(seat->pid, &process)) return lk__process_gone(seat->pid);
+    if (stopped) *stopped = lk__process_stopped(&process);
+    return lk__process_over(&process) || (seat->started && process.started != seat->started);
 }
 
 /* ---- the table ---- */
@@ -56,8 +61,8 @@ static double seconds_since(const lk__shm *s, uint64_t then)
 
 static void view_seat(void *state, int rank, lk__view *v)
 {
-    lk__shm        *s = state;
-    const lk__seat *seat = &s->seats[rank];
+    lk__shm  *s = state;
+    lk__seat *seat = &s->seats[rank];
     v->entered = atomic_load(&seat->entered);
     v->left = atomic_load(&seat->left);
     v->since = seconds_since(s, atomic_load(&seat->since));
@@ -67,16 +72,13 @@ static void view_seat(void *state, int rank, lk__view *v)
     snprintf(v->host, sizeof v->host, "%.*s", LK__HOST_NAME - 1, seat->host);
     if (atomic_load(&seat->busy))
         snprintf(v->busy, sizeof v->busy, "%.*s", (int)sizeof seat->busy_with - 1, seat->busy_with);
-    for (int i = 0; i < 2; i++) {
-        v->records[i] = seat->records[i];
-        snprintf(v->files[i], sizeof v->files[i], "%.*s", LK__FILE_NAME - 1,
-                 seat->files[seat->records[i].file & (LK__FILES - 1)]);
-    }
+    v->failed = atomic_load(&seat->failed);
+    read_records(seat, v);
 }
 
 static lk__table table_of(lk__shm *s)
 {
-    return (lk__table){.context = s->comm->context, .rank = s->rank, .size = s->size, .state = s, .view = view_seat};
+    return (lk__table){.comm = s->comm, .rank = s->rank, .size = s->size, .state = s, .view = view_seat};
 }
 
 /* Of the ranks but this one. */
@@ -122,7 +124,7 @@ lk_status lk__shm_late(lk__shm *s, int peer, _Atomic uint32_t *word, uint32_t ta
 {
     lk__page p = {.used = 0};
     late_page(s, peer, word, target, seconds, "did not do its part within", &p);
-    return lk__shm_raise(s, LK_ETIMEOUT, p.text);
+    return lk__shm_raise_blaming(s, LK_ETIMEOUT, p.text, p.blame);
 }
 
 void lk__shm_stalled(lk__shm *s, int peer, _Atomic uint32_t *word, uint32_t target, double seconds)
@@ -137,7 +139,7 @@ lk_status lk__shm_lost(lk__shm *s, int peer)
     lk__page  p = {.used = 0};
     lk__table table = table_of(s);
     lk__verdict_lost(&table, peer, &p);
-    return lk__shm_raise(s, LK_EIO, p.text);
+    return lk__shm_raise_blaming(s, LK_EIO, p.text, p.blame);
 }
 
 /* A rank notes its call just after it has told that it came to it. */
@@ -183,14 +185,21 @@ lk_status lk__shm_failure(lk__shm *s)
     char text[LK__COMM_TEXT];
     snprintf(text, sizeof text, "%.*s", LK__COMM_TEXT - 1,
              state == 2 ? s->hall->text : "the group failed on another rank, which did not come to say why");
-    return lk__comm_note(s->comm, state == 2 && s->hall->status < 0 ? (lk_status)s->hall->status : LK_EIO, text);
+    return lk__comm_note(s->comm, state == 2 && s->hall->status < 0 ? (lk_status)s->hall->status : LK_EIO, text,
+                         state == 2 ? s->hall->blame : (lk__blame){LK__BLAME_NOBODY, 0});
 }
 
 lk_status lk__shm_raise(lk__shm *s, lk_status status, const char *text)
 {
+    return lk__shm_raise_blaming(s, status, text, lk__comm_blame_for(s->comm, status));
+}
+
+lk_status lk__shm_raise_blaming(lk__shm *s, lk_status status, const char *text, lk__blame blame)
+{
     int none = 0;
     if (atomic_compare_exchange_strong(&s->hall->failure, &none, 1)) {
         s->hall->status = status;
+        s->hall->blame = blame;
         snprintf(s->hall->text, sizeof s->hall->text, "%s", text);
         atomic_store(&s->hall->failure, 2);
         for (int i = 0; i < s->size; i++) {

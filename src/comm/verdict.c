@@ -84,7 +84,8 @@ static void describe_rank(const lk__view *v, lk__page *p)
         return;
     }
     if (v->entered == v->left) {
-        add(p, "%soutside any operation for %.1f s; last finished %s", was, v->since, text);
+        add(p, "%soutside any operation for %.1f s; %s %s", was, v->since,
+            v->failed == v->entered ? "failed in" : "last finished", text);
         return;
     }
     add(p, "%sin %s for %.1f s", was, text, v->since);
@@ -93,7 +94,7 @@ static void describe_rank(const lk__view *v, lk__page *p)
         return;
     }
     describe_record(v, v->entered - 1, text, sizeof text);
-    add(p, "; last finished %s", text);
+    add(p, "; %s %s", v->failed == v->entered - 1 ? "before that it failed in" : "last finished", text);
 }
 
 /* One line a rank, the missing ones marked; of very many ranks those that matter. */
@@ -129,15 +130,54 @@ static void name_rank(const lk__table *t, int rank, lk__page *p)
     add(p, "rank %d of %d (%s, pid %lld)", rank, t->size, v.host, (long long)v.pid);
 }
 
+/* How well a rank explains why others wait: one that cannot come, or does not run, then one that has not begun what they are in, then
+ * one that waits in it as they do. Of those that did their part here only one that does not run explains anything: others may wait
+ * for it elsewhere. */
+static int explains(const lk__view *v, bool missing, uint64_t own)
+{
+    bool halted = v->stopped || v->silent;
+    if (!missing) return halted ? 3 : -1;
+    if (v->dead || v->gone || v->cut_off) return 5;
+    if (halted) return 4;
+    return v->entered == v->left ? 2 : v->entered < own ? 1 : 0;
+}
+
+static lk__blame_kind blame_of(const lk__view *v)
+{
+    return v->dead      ? LK__BLAME_DEAD
+           : v->gone    ? LK__BLAME_LEFT
+           : v->cut_off ? LK__BLAME_CUT_OFF
+           : v->stopped ? LK__BLAME_STOPPED
+                        : LK__BLAME_LATE;
+}
+
+/* The missing rank that explains most; page->blame names the rank of all that does. */
+static int find_culprit(const lk__table *t, const bool *missing, lk__page *p)
+{
+    lk__view own = {.pid = 0};
+    int      culprit = 0, best = -1, best_missing = -1;
+    t->view(t->state, t->rank, &own);
+    for (int i = 0; i < t->size; i++) {
+        lk__view v = {.pid = 0};
+        if (i == t->rank) continue;
+        t->view(t->state, i, &v);
+        int score = explains(&v, missing[i], own.entered);
+        if (score > best) p->blame = lk__comm_blame(t->comm, i, blame_of(&v));
+        if (score > best) best = score;
+        if (missing[i] && score > best_missing) best_missing = score, culprit = i;
+    }
+    return culprit;
+}
+
 void lk__verdict_late(const lk__table *t, const bool *missing, double seconds, const char *verb, lk__page *p)
 {
     char call[256];
-    int  first = -1, more = 0;
-    for (int i = 0; i < t->size; i++)
-        if (missing[i]) first < 0 ? (void)(first = i) : (void)more++;
+    int  culprit, missed = 0;
+    for (int i = 0; i < t->size; i++) missed += missing[i];
+    culprit = find_culprit(t, missing, p);
     own_call(t, call, sizeof call);
-    name_rank(t, first < 0 ? 0 : first, p);
-    if (more) add(p, " and %d more", more);
+    name_rank(t, culprit, p);
+    if (missed > 1) add(p, " and %d more", missed - 1);
     add(p, " %s %.1f s in %s, says rank %d", verb, seconds, call, t->rank);
     add_table(t, missing, p);
 }
@@ -146,7 +186,7 @@ void lk__verdict_lost(const lk__table *t, int peer, lk__page *p)
 {
     char     call[256];
     lk__view v = {.pid = 0};
-    bool    *missing = lk__alloc(t->context, LK_MEMORY_OTHER, (size_t)t->size);
+    bool    *missing = lk__alloc(t->comm->context, LK_MEMORY_OTHER, (size_t)t->size);
     t->view(t->state, peer, &v);
     if (missing) missing[peer] = true;
     own_call(t, call, sizeof call);
@@ -158,7 +198,8 @@ void lk__verdict_lost(const lk__table *t, int peer, lk__page *p)
                     : "died",
         t->rank, call);
     add_table(t, missing, p);
-    lk__free(t->context, LK_MEMORY_OTHER, missing, (size_t)t->size);
+    p->blame = lk__comm_blame(t->comm, peer, v.gone ? LK__BLAME_LEFT : v.cut_off ? LK__BLAME_CUT_OFF : LK__BLAME_DEAD);
+    lk__free(t->comm->context, LK_MEMORY_OTHER, missing, (size_t)t->size);
 }
 
 void lk__verdict_mismatch(const lk__table *t, int peer, uint64_t number, lk__page *p)

@@ -18,7 +18,7 @@ enum { LK__FILE_NAME = 112, LK__HOST_NAME = 64, LK__BUSY_TEXT = 64 };
  * while it changes: a line of the table may then be a mixture of two calls, which does no harm. */
 typedef struct lk__record {
     uint64_t number; /* of the collective; 0: a send or receive */
-    int32_t  kind, type, reduce, root, tag, line, file, reserved;
+    int32_t  kind, type, reduce, root, tag, line, reserved[2];
     uint64_t count, bytes;
 } lk__record;
 
@@ -43,6 +43,7 @@ typedef struct lk__view {
     char       host[LK__HOST_NAME], busy[LK__BUSY_TEXT]; /* busy: "" not */
     int64_t    pid;
     uint64_t   entered, left; /* operations begun, and ended: equal outside of any */
+    uint64_t   failed;        /* which of them failed, the latest; 0: none */
     double     since;         /* seconds since the latest change of the two */
     lk__record records[2];    /* of operation number `entered` and the one before, by parity */
     char       files[2][LK__FILE_NAME];
@@ -51,15 +52,16 @@ typedef struct lk__view {
 } lk__view;
 
 typedef struct lk__table {
-    lk_context *context;
-    int         rank, size;
-    void       *state;
+    lk_comm *comm;
+    int      rank, size;
+    void    *state;
     void (*view)(void *state, int rank, lk__view *view);
 } lk__table;
 
 typedef struct lk__page {
-    char   text[LK__COMM_TEXT];
-    size_t used;
+    char      text[LK__COMM_TEXT];
+    size_t    used;
+    lk__blame blame; /* whom the sentence names */
 } lk__page;
 
 /* "rank 1 of 3 (host, pid 4) did not do its part within 600.0 s in …, says rank 0", and the table. */

@@ -77,9 +77,11 @@ bool lk__word_parse(const void *bytes, size_t length, lk__word *word)
         memcpy(&fail, bytes, sizeof fail);
         word->status = fail.status;
         word->proposed = fail.proposed != 0;
+        word->blame = fail.blame;
         word->data = (const char *)bytes + sizeof fail;
         word->bytes = length - sizeof fail;
-        return fail.status < 0 && fail.status >= LK_ECANCELED;
+        return fail.status < 0 && fail.status >= LK_ECANCELED && (uint32_t)fail.blame.kind < LK__BLAME_KINDS &&
+               fail.blame.rank >= 0;
     case LK__WORD_NOTE:
         word->data = (const char *)bytes + sizeof head;
         word->bytes = length - sizeof head;

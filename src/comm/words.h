@@ -26,7 +26,7 @@ typedef struct lk__call {
 typedef struct lk__state {
     uint64_t entered, left;
     int64_t  since_us; /* of the latest change of the two, before this was said */
-    int32_t  busy, reserved;
+    int32_t  busy, failed; /* failed: the latest operation that ended */
     char     busy_with[LK__BUSY_TEXT];
     lk__call calls[2]; /* by parity */
 } lk__state;
@@ -51,6 +51,7 @@ typedef struct lk__word_state {
 typedef struct lk__word_fail {
     lk__word_head head;
     int32_t       status, proposed;
+    lk__blame     blame;
 } lk__word_fail;
 
 enum {
@@ -67,6 +68,7 @@ typedef struct lk__word {
     lk__state     state;
     int           status;   /* fail; below 0 */
     bool          proposed; /* fail */
+    lk__blame     blame;    /* fail */
     const char   *data;   /* of an arrival or a note; the text of a failure, which does not end in 0 */
     size_t        bytes;
 } lk__word;

@@ -18,7 +18,7 @@ static lk_status run_here(lk_comm *c, const lk__operation *o)
     } else {
         status = c->backend->collective(c, o);
     }
-    lk__diary_end(c->diary);
+    lk__diary_end(c->diary, status);
     return status;
 }
 
@@ -99,10 +99,10 @@ static void *thread_main(void *argument)
         lk__diary_begin(c->diary, &work->operation);
         if (is_transfer(&work->operation)) {
             c->backend->transfer(c, work);
-            lk__diary_end(c->diary);
+            lk__diary_end(c->diary, (lk_status)atomic_load(&c->failed));
         } else {
             lk_status status = c->backend->collective(c, &work->operation);
-            lk__diary_end(c->diary); /* before it is told done: then the group may be gone */
+            lk__diary_end(c->diary, status); /* before it is told done: then the group may be gone */
             lk__work_finish(work, status);
         }
         pthread_mutex_lock(&c->lock);

@@ -16,6 +16,7 @@ lk_status lk__trainer_share(lk_trainer *t, int rank, lk_status status)
     if (status < 0) snprintf(word.text, sizeof word.text, "%s", lk_context_error(t->context));
     lk_status sent = lk_comm_broadcast(t->config.comm, &word, sizeof word, LK_U8, rank, NULL);
     if (sent < 0) return sent;
+    if (word.status < 0) t->culprit = rank;
     if (word.status >= 0 || t->rank == rank) return (lk_status)word.status;
     word.text[sizeof word.text - 1] = 0;
     return lk__fail(t->context, (lk_status)word.status, "rank %d: %s", rank, word.text);

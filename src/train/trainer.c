@@ -2,6 +2,7 @@
  * several ranks each runs this loop over its share, and all take the same turns. */
 #include "train/trainer.h"
 
+#include "comm/abort.h"
 #include "data/dataset.h"
 
 #include <math.h>
@@ -197,7 +198,7 @@ static lk_status open_loaders(lk_trainer *t)
 static void give_up(lk_trainer *t, lk_status status)
 {
     if (status < 0 && t->world > 1 && lk_comm_status(t->config.comm) == LK_OK)
-        lk_comm_abort(t->config.comm, lk_context_error(t->context));
+        lk__comm_abort_for(t->config.comm, t->culprit < 0 ? t->rank : t->culprit, lk_context_error(t->context));
 }
 
 lk_status lk_trainer_create(lk_context *c, const lk_trainer_config *config, lk_trainer **trainer)
@@ -211,6 +212,7 @@ lk_status lk_trainer_create(lk_context *c, const lk_trainer_config *config, lk_t
     t->config = *config;
     t->world = world_of(config);
     t->rank = rank_of(config);
+    t->culprit = -1;
     t->steps = total_steps(config);
     if (t->config.schedule.kind == LK_COSINE && t->config.schedule.total == 0) t->config.schedule.total = t->steps;
     t->late = lk__alloc(c, LK_MEMORY_OTHER, 2 * (size_t)t->world * sizeof *t->late);
@@ -277,6 +279,7 @@ static lk_status not_finite(lk_trainer *t, const lk_batch *b, int rank)
             (size_t)snprintf(samples + used, sizeof samples - used, "%s%lld", i ? ", " : "", (long long)b->indices[i]);
     if (used + 32 >= sizeof samples) snprintf(samples + used, sizeof samples - used, ", …");
     if (t->world > 1) snprintf(who, sizeof who, "rank %d's", rank);
+    t->culprit = rank;
     if (status >= 0 && t->world > 1)
         status = lk_comm_broadcast(t->config.comm, samples, sizeof samples, LK_U8, rank, NULL);
     if (status < 0) return status;

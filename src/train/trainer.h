@@ -23,6 +23,7 @@ struct lk_trainer {
     bool              wish;    /* an event of this rank asked to stop */
     bool              stop;    /* all ranks agreed to */
     int               rank, world;
+    int               culprit; /* the rank whose failure all were told of; -1: none */
     lk__trace        *trace;
     int64_t           trace_first; /* step before which it begins */
 
