@@ -192,6 +192,39 @@ static void a_mute_rank_0_is_left_at_the_deadline_whatever_signals_come(void)
     }
 }
 
+/* Who listens where rank 0 should, hears a rank out, and dies. */
+static pid_t die_before_the_answer(const lk__greeting *greeting)
+{
+    lk__hello hello;
+    fflush(NULL);
+    pid_t pid = fork();
+    if (pid != 0) return pid;
+    alarm(60);
+    int listener = listen_as(true, 0),
+        came = accept(listener, NULL, NULL); /* whoever listens is the peer that others see */
+    (void)!send(came, greeting, sizeof *greeting, MSG_NOSIGNAL);
+    (void)!recv(came, &hello, sizeof hello, MSG_WAITALL);
+    raise(SIGKILL);
+    _exit(1);
+}
+
+static void a_rank_0_that_dies_amid_the_meeting_is_not_waited_for(void)
+{
+    lk__greeting greeting;
+    joiner       left = {.rank = 1, .world = 2, .join_ms = 100000};
+    REQUIRE(lk__greeting_make(&greeting));
+    pid_t dying = die_before_the_answer(&greeting), pid = fork();
+    if (pid == 0) {
+        join_thread(&left);
+        bool right = left.status == LK_EIO && strstr(left.text, "rank 0 of 2 (process ") &&
+                     strstr(left.text, " died while rank 1");
+        if (!right) fprintf(stderr, "it was said: %s\n", left.text);
+        _exit(right ? 0 : 1);
+    }
+    CHECK(wait_for(pid, 50) == 0, "the rank waited on");
+    waitpid(dying, NULL, 0);
+}
+
 /* Where too many wait to be let in, connecting itself would block. */
 static void a_full_queue_before_rank_0_is_left_at_the_deadline(void)
 {
@@ -268,7 +301,7 @@ static void signals_lose_no_byte_and_no_memory(void)
         CHECK((size_t)total == BYTES, "%zu bytes came", (size_t)total);
         tick_every(0);
         interrupting = true;
-        lk__meeting alone = {context, "alone", token, 0, 1, 60, NULL};
+        lk__meeting alone = {context, "alone", token, 0, 1, 60, NULL, NULL};
         CHECK(lk__meet(&alone, SHARED_BYTES, &memory) == LK_OK, "%s", lk_context_error(context));
         CHECK(ticks > 5, "%d ticks", (int)ticks);
         lk__unmeet(memory, SHARED_BYTES);
@@ -370,6 +403,7 @@ int main(void)
     RUN(too_few_descriptors_are_said);
     RUN(forty_descriptors_are_enough_for_two);
     RUN(rank_0_says_that_its_own_descriptors_ran_out);
+    RUN(a_rank_0_that_dies_amid_the_meeting_is_not_waited_for);
     RUN(a_mute_rank_0_is_left_at_the_deadline_whatever_signals_come);
     RUN(a_full_queue_before_rank_0_is_left_at_the_deadline);
     RUN(signals_lose_no_byte_and_no_memory);

@@ -8,6 +8,7 @@
 #include "comm/meet.h"
 
 #include "base/hash.h"
+#include "comm/comm.h"
 #include "comm/porch.h"
 #include "comm/process.h"
 #include "comm/socket.h"
@@ -15,9 +16,11 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -55,7 +58,15 @@ static bool allocate(int fd, size_t bytes)
 
 static lk_status make_memory(lk_context *context, size_t bytes, int *fd)
 {
-    lk_status status;
+    lk_status     status;
+    struct rlimit limit;
+    *fd = -1;
+    /* The limit counts for this memory as for files, and going past it kills the process by SIGXFSZ. */
+    if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && bytes > limit.rlim_cur)
+        return lk__fail(context, LK_ENOMEM,
+                        "no memory for %.1f MiB that the ranks share: the limit on the size of files, which counts for "
+                        "it, is %.1f MiB: raise it with ulimit -f",
+                        (double)bytes / 1048576, (double)limit.rlim_cur / 1048576);
     *fd = memfd_create("lockstep", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (*fd < 0) return lk__fail(context, LK_EIO, "cannot create shared memory: %s", lk__reason_of(errno).text);
     if (ftruncate(*fd, (off_t)bytes) != 0 || !allocate(*fd, bytes))
@@ -136,10 +147,12 @@ static lk_status wait_mapped(const lk__meeting *m, const lk__party *p, double en
     char byte;
     for (int i = 1; i < m->size; i++) {
         const lk__visitor *v = p->seats[i];
-        if (!lk__read_whole(v->fd, &byte, 1, end))
-            return lk__fail(m->context, LK_ETIMEOUT,
-                            "rank %d of %d (process %lld) never took the memory that it was handed: %s", i, m->size,
-                            (long long)v->hello.card.pid, errno == ECONNRESET ? "it went away" : strerror(errno));
+        if (lk__read_whole(v->fd, &byte, 1, end)) continue;
+        bool left = errno == ECONNRESET;
+        lk__comm_join_failed(m->comm, i, left ? LK__BLAME_DEAD : LK__BLAME_LATE);
+        return lk__fail(m->context, LK_ETIMEOUT,
+                        "rank %d of %d (process %lld) never took the memory that it was handed: %s", i, m->size,
+                        (long long)v->hello.card.pid, left ? "it went away" : strerror(errno));
     }
     for (int i = 1; i < m->size; i++) (void)!send(p->seats[i]->fd, "a", 1, MSG_NOSIGNAL | MSG_DONTWAIT);
     return LK_OK;
@@ -158,6 +171,7 @@ static lk_status host_meeting(const lk__meeting *m, size_t bytes, void **memory)
     if (status < 0) goto done;
     lk__waiting_begin(&waiting, m->context, m->place, 0, m->size, end);
     status = lk__party_receive(&p, &waiting, "");
+    if (status < 0) lk__party_note_failure(&p, m->comm);
     lk__listener_close(&listener); /* before anyone is let go: who comes to the next meeting must not find this one */
     if (status >= 0) status = make_memory(m->context, bytes, &fd);
     if (status >= 0) status = map_memory(m->context, fd, bytes, memory);
@@ -199,6 +213,14 @@ static lk_status take_memory(const lk__meeting *m, int fd, const lk__answer *ans
                     m->rank);
 }
 
+/* A process that is killed closes its sockets a moment before it counts as dead. */
+static bool has_died_soon(long pid)
+{
+    if (pid <= 0) return false; /* of a pid namespace that is not seen from here */
+    for (int tries = 0; tries < 50 && !lk__process_gone(pid); tries++) usleep(2000);
+    return lk__process_gone(pid);
+}
+
 /* One attempt on a connection. AGAIN: rank 0 was not ready, or it was another's meeting; errno says more. *master: the process
  * that spoke as rank 0 does. */
 static outcome talk(const lk__meeting *m, int fd, const char *where, double end, size_t bytes, void **memory,
@@ -226,6 +248,12 @@ static outcome talk(const lk__meeting *m, int fd, const char *where, double end,
         outcome heard = not_heard();
         int     why = errno;
         if (shared >= 0) close(shared);
+        if (why == ECONNRESET && has_died_soon(pid)) {
+            lk__comm_join_failed(m->comm, 0, LK__BLAME_DEAD);
+            *status = lk__fail(m->context, LK_EIO, "rank 0 of %d (process %ld) died while rank %d joined it on %s",
+                               m->size, pid, m->rank, where);
+            return REFUSED;
+        }
         errno = why;
         return heard;
     }
@@ -234,6 +262,8 @@ static outcome talk(const lk__meeting *m, int fd, const char *where, double end,
         belief == LK__FOREIGN
             ? lk__fail(m->context, LK_EIO, "process %ld listens on %s, and does not speak as rank 0 does", pid, where)
             : lk__answer_heed(m->context, &answer, belief, &hello, where);
+    if (belief == LK__TRUE && answer.status < 0 && answer.status != LK_EMISMATCH) /* that one is this rank's mistake */
+        lk__comm_join_failed(m->comm, 0, LK__BLAME_OWN);
     if (*status >= 0) *status = take_memory(m, fd, &answer, shared, end, bytes, memory);
     if (shared >= 0) close(shared);
     return *status < 0 ? REFUSED : MET;
@@ -276,17 +306,22 @@ static lk_status join_meeting(const lk__meeting *m, size_t bytes, void **memory)
         close(fd);
         if (o == MET) return LK_OK;
         if (o == REFUSED) return status;
-        if (o == SILENT)
+        if (o == SILENT) {
+            lk__comm_join_failed(m->comm, 0, LK__BLAME_LATE);
             return lk__fail(m->context, LK_ETIMEOUT,
                             "rank 0 of %d listens on %s, and said nothing to rank %d for %.1f s", m->size, where,
                             m->rank, lk__now() - begun);
-        if (why == ECONNREFUSED && master > 0 && lk__process_gone(master))
+        }
+        if (why == ECONNREFUSED && master > 0 && lk__process_gone(master)) {
+            lk__comm_join_failed(m->comm, 0, LK__BLAME_DEAD);
             return lk__fail(m->context, LK_EIO, "rank 0 of %d (process %ld) died before all ranks had joined", m->size,
                             master);
+        }
         if (lk__waiting_due(&waiting)) lk__waiting_for_master(&waiting, where, describe_error(why));
         usleep(pause);
         if (pause < 5000) pause *= 2;
     } while (lk__now() < end);
+    lk__comm_join_failed(m->comm, 0, LK__BLAME_LATE);
     return lk__fail(m->context, LK_ETIMEOUT, "rank 0 of %d never came: rank %d tried %s for %.1f s (%s)", m->size,
                     m->rank, where, m->seconds, describe_error(why));
 }

@@ -11,8 +11,8 @@ typedef struct lk__meeting {
     const char *token; /* what they prove to know, without saying it */
     int         rank, size;
     double      seconds; /* how long it may take */
-    const struct lk__place
-        *place; /* of ranks that join: what is said of those who are missing; NULL: all have joined */
+    const struct lk__place *place; /* of ranks that join: what is said of those who are missing; NULL: all have joined */
+    const struct lk_comm   *comm;  /* of which group: its flight record says whom a failure is due to; NULL: none */
 } lk__meeting;
 
 /* Gives all ranks rank 0's `bytes` of zeroed memory, mapped at *memory. Every rank has it, or every rank that came

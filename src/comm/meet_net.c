@@ -27,6 +27,7 @@ typedef struct names {
 
 typedef struct meeting {
     lk_context      *context;
+    const lk_comm   *comm;
     const lk__place *place;
     int              rank, size;
     double           begun, end;
@@ -159,6 +160,7 @@ static lk_status host(meeting *m)
         status = lk__fail(m->context, LK_EIO, "the system gives no random numbers");
     if (status >= 0) {
         status = lk__party_receive(&p, &m->waiting, m->place->port_from);
+        if (status < 0) lk__party_note_failure(&p, m->comm);
         for (int i = 1; i < m->size && status >= 0; i++) m->cards[i] = p.seats[i]->hello.card;
         tell_all(m, &p, status, secret);
     }
@@ -309,6 +311,7 @@ lk_status lk__meet_net(lk_comm *c, const lk__place *place, lk__listener *listene
                        double end)
 {
     meeting m = {.context = c->context,
+                 .comm = c,
                  .place = place,
                  .rank = c->rank,
                  .size = c->size,
@@ -333,5 +336,7 @@ lk_status lk__meet_net(lk_comm *c, const lk__place *place, lk__listener *listene
     if (status >= 0) status = refuse_any(&m, place->address, &m.master);
     if (status >= 0) status = refuse_any(&m, place->local, &m.local);
     if (status < 0) return status;
-    return c->rank == 0 ? host(&m) : join(&m);
+    status = c->rank == 0 ? host(&m) : join(&m);
+    if (status == LK_ETIMEOUT && c->rank != 0) lk__comm_join_failed(c, 0, LK__BLAME_LATE);
+    return status;
 }

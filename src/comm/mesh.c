@@ -294,7 +294,7 @@ typedef struct table {
 static lk_status meet_here(lk_comm *c, const lk__place *place, lk__listener *listener, lk__card *cards, lk__mesh *m,
                            double end)
 {
-    lk__meeting meeting = {c->context, place->key, place->token, c->rank, c->size, (double)c->join_ms / 1e3, place};
+    lk__meeting meeting = {c->context, place->key, place->token, c->rank, c->size, (double)c->join_ms / 1e3, place, c};
     size_t      bytes = sizeof(table) + (size_t)c->size * sizeof((table *)0)->seats[0];
     void       *memory = NULL;
     struct sockaddr_storage loopback = {0};

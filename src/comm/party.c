@@ -91,23 +91,32 @@ static lk_status say_missing(const lk__party *p, double seconds, const char *fro
         p->size - 1 - missing, p->size - 1, p->porch.dropped ? ", and others who were dropped (see the log)" : "");
 }
 
-static bool complete(const lk__party *p)
+/* The first that is not there; -1: all are. */
+static int first_missing(const lk__party *p)
 {
     for (int i = 1; i < p->size; i++)
-        if (!lk__party_guest(p, i)) return false;
-    return true;
+        if (!lk__party_guest(p, i)) return i;
+    return -1;
 }
 
 /* A rank of this host that came and whose process is gone will not come again. Of other hosts' nobody knows, and there a user may
  * start one anew. */
-static lk_status check_deaths(const lk__party *p)
+static lk_status check_deaths(lk__party *p)
 {
     if (p->porch.listener->bound.ss_family != AF_UNIX) return LK_OK;
     for (int i = 1; i < p->size; i++)
-        if (p->pids[i] && !lk__party_guest(p, i) && lk__process_gone(p->pids[i]))
+        if (p->pids[i] && !lk__party_guest(p, i) && lk__process_gone(p->pids[i])) {
+            p->dead = i;
             return lk__fail(p->porch.context, LK_EIO, "rank %d of %d (process %lld) died before all ranks had joined",
                             i, p->size, (long long)p->pids[i]);
+        }
     return LK_OK;
+}
+
+void lk__party_note_failure(const lk__party *p, const lk_comm *comm)
+{
+    int missing = p->dead ? p->dead : first_missing(p);
+    if (missing >= 0) lk__comm_join_failed(comm, missing, p->dead ? LK__BLAME_DEAD : LK__BLAME_LATE);
 }
 
 static void report_missing(lk__party *p, lk__waiting *waiting)
@@ -119,7 +128,7 @@ static void report_missing(lk__party *p, lk__waiting *waiting)
 
 lk_status lk__party_receive(lk__party *p, lk__waiting *waiting, const char *from)
 {
-    while (!complete(p)) {
+    while (first_missing(p) >= 0) {
         double    now = lk__now();
         lk_status status = check_deaths(p);
         if (status < 0) return status;

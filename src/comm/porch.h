@@ -63,7 +63,7 @@ typedef struct lk__party {
     bool          *missing; /* by rank */
     struct pollfd *polls;
     lk__purpose    purpose;
-    int            size;
+    int            size, dead; /* dead: a rank whose process came and died; 0: none */
 } lk__party;
 
 lk_status lk__party_open(lk__party *party, lk_context *context, lk__listener *listener, const char *token,
@@ -72,6 +72,8 @@ lk_status lk__party_open(lk__party *party, lk_context *context, lk__listener *li
  * from: who said where to listen, "" nobody. */
 lk_status    lk__party_receive(lk__party *party, lk__waiting *waiting, const char *from);
 lk__visitor *lk__party_guest(const lk__party *party, int rank); /* NULL: it is not there */
+/* After it failed: notes for the launcher which rank that was due to, dead or late. */
+void lk__party_note_failure(const lk__party *party, const struct lk_comm *comm);
 void         lk__party_close(lk__party *party);
 
 /* What an answer says to who came with this hello: LK_OK, or the failure. where: who answered. */

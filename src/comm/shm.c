@@ -79,7 +79,7 @@ static size_t message_bytes(const lk__shm *s) { return (size_t)s->size * sizeof 
 lk_status lk__shm_create(lk_comm *c, const lk__place *place, const char *key, const char *token)
 {
     lk__shm    *s = lk__alloc(c->context, LK_MEMORY_OTHER, sizeof *s);
-    lk__meeting meeting = {c->context, key, token, c->rank, c->size, (double)c->join_ms / 1000, place};
+    lk__meeting meeting = {c->context, key, token, c->rank, c->size, (double)c->join_ms / 1000, place, c};
     void       *memory;
     if (!s) return LK_ENOMEM;
     *s = (lk__shm){.comm = c,
@@ -126,7 +126,7 @@ static lk_status allocate(lk_comm *c, uint64_t secret, size_t bytes, void **memo
     if (!y) return LK_ENOMEM;
     snprintf(name, sizeof name, "memory-%016llx", (unsigned long long)secret);
     snprintf(token, sizeof token, "%016llx", (unsigned long long)secret);
-    lk__meeting meeting = {c->context, name, token, s->rank, s->size, (double)c->connect_ms / 1000, NULL};
+    lk__meeting meeting = {c->context, name, token, s->rank, s->size, (double)c->connect_ms / 1000, NULL, c};
     *y = (lk__symmetric){.stride = lk__round_up(bytes, (size_t)sysconf(_SC_PAGESIZE)),
                          .bytes = bytes,
                          .id = s->symmetric_ids,
