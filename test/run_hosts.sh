@@ -93,6 +93,18 @@ for rank in 0 1; do grep -q "^\[rank $rank\] done $rank 3\$" out.txt || complain
 expect 7 "restart 1 of 1" "$ssh" --hosts a:1,b:1 --max-restarts 1 sh -c '[ $RANK = 1 ] && exit 7; sleep 60'
 expect 2 "hosts: cannot open|names no host" --hostfile /dev/null true
 
+# The host of the rank that was killed or stopped is named, not one whose ranks only noticed it.
+train='"$0" train --model mlp --steps 100000000 --eval-every -1 --threads 1 --timeout 2'
+for victim in 0 1; do
+    name=one; [ $victim = 1 ] && name=two
+    expect 137 "host $name failed first: exit code 137" "$ssh" --hosts one:1,two:1 --master-addr 127.0.0.1 sh -c "[ \$RANK = $victim ] && (sleep 0.6; kill -KILL \$\$) & exec $train" "$LOCKSTEP"
+    grep -q "rank $victim failed first: signal 9" out.txt || complain "the far end does not name rank $victim: $(cat out.txt)"
+    grep -q "rank $((1 - victim)) failed first" out.txt && complain "a survivor is named: $(cat out.txt)"
+done
+expect 1 "rank 0 stopped answering: host one, noticed on host two" "$ssh" --hosts one:1,two:1 --master-addr 127.0.0.1 sh -c "[ \$RANK = 0 ] && (sleep 0.6; kill -STOP \$\$) & exec $train" "$LOCKSTEP"
+grep -q "rank 1 failed because of rank 0, which is not on this host: exit code 1" out.txt || complain "the other far end: $(cat out.txt)"
+grep -q "lockstep-far-end" out.txt && complain "what far ends say to their launcher is shown: $(cat out.txt)"
+
 # A far end that is fed garbage or nothing says so.
 for garbage in '' 'x' 'token=1\0\0' 'nonsense\0\0' 'ranks=many\0\0' 'argument\0\0'; do
     printf "$garbage" | timeout 10 "$LOCKSTEP" run --far-end > out.txt 2>&1

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #define READY "lockstep-far-end ready "
+#define BLAMES "lockstep-far-end blames "
 enum { MOST_HOSTS = 1024, WORDS = 64 };
 
 typedef struct far {
@@ -25,7 +26,7 @@ typedef struct head {
     const lk_launch_config *config;
 } head;
 
-typedef struct ear { /* hears one far end's first word */
+typedef struct ear { /* hears what one far end says to its launcher */
     head *head;
     int   index;
 } ear;
@@ -146,6 +147,26 @@ static void tell(lk__child *child, const void *text, size_t length)
     if (child->input >= 0 && write(child->input, text, length) < 0) return; /* its end explains itself */
 }
 
+/* "KIND RANK": its first failure is due to a rank of another host. */
+static bool hear_blame(lk__child *child, const char *line, size_t length)
+{
+    char text[32];
+    int  kind, rank;
+    snprintf(text, sizeof text, "%.*s", (int)(length < 31 ? length : 31), line);
+    if (sscanf(text, "%d %d", &kind, &rank) != 2 || kind <= LK__BLAME_NOBODY || kind >= LK__BLAME_KINDS) return false;
+    child->blame = (lk__blame){kind, rank};
+    return true;
+}
+
+void lk__hosts_tell_blame(lk__job *job)
+{
+    lk__child *child = job->place.watch >= 0 ? lk__cause_elsewhere(job) : NULL;
+    char       text[64];
+    if (!child) return;
+    int length = snprintf(text, sizeof text, BLAMES "%d %d", child->blame.kind, child->blame.rank);
+    lk__sink_line(job->out, "", text, (size_t)length);
+}
+
 /* A far end's first line; when the last one spoke, all hear the port, which node 0 found free where none was given. */
 static bool hear(void *user, const char *line, size_t length)
 {
@@ -153,6 +174,8 @@ static bool hear(void *user, const char *line, size_t length)
     head      *h = e->head;
     lk__child *child = &h->job.children[e->index];
     size_t     lead = strlen(READY);
+    if (length > strlen(BLAMES) && memcmp(line, BLAMES, strlen(BLAMES)) == 0)
+        return hear_blame(child, line + strlen(BLAMES), length - strlen(BLAMES));
     if (child->port > 0 || length <= lead || memcmp(line, READY, lead) != 0) return false;
     char number[16];
     snprintf(number, sizeof number, "%.*s", (int)(length - lead < 15 ? length - lead : 15), line + lead);
@@ -225,6 +248,8 @@ static lk_status generation(head *h, ear *ears)
         ears[i] = (ear){h, i};
         h->job.children[i].streams[0].consume = hear;
         h->job.children[i].streams[0].user = &ears[i];
+        h->job.children[i].rank = h->hosts[i].first_rank;
+        h->job.children[i].ranks = h->hosts[i].ranks;
         status = start_far(h, i);
     }
     if (status < 0) lk__job_stop(&h->job, LK__FAILED);

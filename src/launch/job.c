@@ -115,7 +115,8 @@ void lk__job_close(lk__job *job)
 void lk__job_begin(lk__job *job)
 {
     job->why = LK__RUNNING;
-    job->first = NULL;
+    job->first = job->reporter = NULL;
+    job->decide_by = 0;
     job->killing = false;
     job->began = lk__now();
     lk__oom_read("", &job->oom_cgroup, &job->oom_host);
@@ -135,8 +136,8 @@ int lk__job_result(const lk__job *job)
 {
     switch (job->why) {
     case LK__RUNNING: return 0;
-    case LK__FAILED: /* however a host that never answered was ended, it was we who did it */
-        return job->first->silent ? 1 : lk__exit_code(job->first->status);
+    case LK__FAILED: /* however a rank or a host that did not answer was ended, it was we who did it */
+        return job->first->silent || job->first->unanswering ? 1 : lk__exit_code(job->first->status);
     case LK__SIGNALLED:
         for (int i = 0; i < job->count; i++)
             if (!job->config->plain || job->children[i].status != 0) return 128 + job->signal;
@@ -338,6 +339,7 @@ lk_status lk__launch_here(lk_context *context, const lk_launch_config *config, c
         status = generation(&job);
         if (status < 0) break;
         lk__verdict(&job);
+        lk__hosts_tell_blame(&job);
         if (job.why != LK__FAILED || job.interrupts || job.generation == config->max_restarts) break;
         job.generation++;
         lk__job_say(&job, "starting all ranks again: restart %d of %d", job.generation, config->max_restarts);

@@ -3,6 +3,7 @@
 #define LK__LAUNCH_H
 
 #include "base/base.h"
+#include "comm/comm.h"
 #include "launch/relay.h"
 
 #include <lockstep/launch.h>
@@ -22,14 +23,19 @@ enum { LK__PATH = 512, LK__JOB_ID = 128, LK__OWN_ID = 17, LK__TOKEN = 33, LK__AN
 
 /* A rank, or in the launcher of `hosts` one ssh. */
 typedef struct lk__child {
-    char            name[80]; /* "rank 3", "host b" */
-    int             rank, local_rank;
-    pid_t           pid;            /* also its process group */
-    bool            running, fresh; /* fresh: it ended since we last looked */
-    bool            asked;          /* to stop, before it ended */
-    bool            forced;         /* it needed SIGKILL */
-    bool            silent;         /* a far end that gave no answer, in time or before it ended */
-    int             status;         /* as wait gives it */
+    char            name[80];                /* "rank 3", "host b" */
+    int             rank, local_rank, ranks; /* ranks: of a far end; 0: one */
+    pid_t           pid;                     /* also its process group */
+    bool            running;
+    bool            asked;       /* to stop, before it ended */
+    bool            forced;      /* it needed SIGKILL */
+    bool            silent;      /* a far end that gave no answer, in time or before it ended */
+    bool            unanswering; /* the cause of the failure, but it had not ended by itself; then: */
+    char            state;       /* of its process, as proc(5) has them; 0: not known */
+    int             blamed;      /* a lk__blame_kind: for what */
+    bool            consequence; /* it failed because another rank had */
+    lk__blame       blame;       /* whom its own failure is due to, once it ended */
+    int             status;      /* as wait gives it */
     struct rusage   usage;
     double          began, ended; /* by lk__now */
     lk__line_stream streams[2];   /* stdout, stderr */
@@ -37,8 +43,8 @@ typedef struct lk__child {
     char            folder[LK__PATH];
     char            error_file[LK__PATH];
     char            diary[LK__PATH]; /* comm/diary.h */
-    int             input; /* write end of its standard input; -1: none */
-    int             port;  /* of a far end: the one that it found free; 0: it has not spoken yet */
+    int             input;           /* write end of its standard input; -1: none */
+    int             port;            /* of a far end: the one that it found free; 0: it has not spoken yet */
 } lk__child;
 
 typedef struct lk__keeper {
@@ -97,13 +103,16 @@ typedef struct lk__job {
     struct pollfd          *polls;
     size_t                  poll_capacity;
     lk__why                 why;
-    lk__child              *first; /* failure */
-    int                     signal, interrupts;
-    bool                    killing;
-    double                  deadline;             /* for SIGKILL */
-    double                  answer_by;            /* for the first word of far ends; 0: all have spoken */
-    long                    oom_cgroup, oom_host; /* counters when the generation began */
-    double                  began;
+    lk__child              *first;    /* the cause of the failure */
+    lk__child              *reporter; /* whose group named it; NULL: none did */
+    char   was_in[512]; /* what a first that had not ended was doing, before it was made to go on and end */
+    double decide_by;   /* when to look for the cause again; 0: nothing to decide */
+    int    signal, interrupts;
+    bool   killing;
+    double deadline;             /* for SIGKILL */
+    double answer_by;            /* for the first word of far ends; 0: all have spoken */
+    long   oom_cgroup, oom_host; /* counters when the generation began */
+    double began;
 } lk__job;
 
 /* ---- job.c ---- */
@@ -120,6 +129,9 @@ lk_status lk__random_hex(lk_context *context, char *out, size_t bytes); /* 2 × 
 
 /* ---- hosts.c ---- */
 lk_status lk__launch_hosts(lk_context *context, const lk_launch_config *config, int *exit_code);
+
+/* Of a far end: says to its launcher that the failure here is due to a rank of another host, where it is. */
+void lk__hosts_tell_blame(lk__job *job);
 
 /* ---- watch.c ---- */
 lk_status lk__watch(lk__job *job); /* until every child has ended and what they printed is in the queues */
@@ -188,6 +200,14 @@ void lk__sweep(lk__job *job, double grace);
 void lk__oom_read(const char *root, long *in_cgroup, long *on_host);
 /* What the kernel's log ("/dev/kmsg") says of this process having been killed for memory; false: nothing, or it may not be read. */
 bool lk__oom_in_log(const char *path, pid_t pid, char *out, size_t size);
+
+/* ---- cause.c ---- */
+void lk__cause_note_end(lk__job *job, lk__child *child); /* takes what it left behind */
+/* Whether it is known which rank caused the failure, if there is one: then it is job->first. False: nobody failed, or the end of
+ * the one that is to blame is waited for. */
+bool lk__cause_find(lk__job *job);
+/* The first failure's child where that failure is due to a rank of another host; else NULL. */
+lk__child *lk__cause_elsewhere(lk__job *job);
 
 /* ---- verdict.c ---- */
 void lk__verdict(lk__job *job);

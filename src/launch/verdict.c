@@ -61,7 +61,7 @@ static bool error_message(lk_context *context, const char *path, char *out, size
 static void say_memory(lk__job *job, const lk__child *child)
 {
     long in_cgroup, on_host;
-    if (WIFSIGNALED(child->status) && WTERMSIG(child->status) == SIGKILL) {
+    if (WIFSIGNALED(child->status) && WTERMSIG(child->status) == SIGKILL && !child->asked) {
         char log[512];
         lk__oom_read("", &in_cgroup, &on_host);
         if (lk__oom_in_log("/dev/kmsg", child->pid, log, sizeof log)) lk__job_say(job, "  the kernel's log: %s", log);
@@ -104,6 +104,59 @@ static bool explained_itself(const lk__job *job)
     return job->config->plain && job->first && WIFEXITED(job->first->status);
 }
 
+static const char *state_words(char state)
+{
+    switch (state) {
+    case 'T':
+    case 't': return "stopped by a signal";
+    case 'D': return "waiting for a disk or a device";
+    case 'Z':
+    case 'X': return "ending";
+    case 'R':
+    case 'S': return "running";
+    default: return "not known";
+    }
+}
+
+static const char *blame_words(int kind)
+{
+    switch (kind) {
+    case LK__BLAME_OWN: return "failed first and has not ended";
+    case LK__BLAME_LEFT: return "left its group while others waited for it";
+    case LK__BLAME_DEAD:
+    case LK__BLAME_CUT_OFF: return "was lost";
+    default: return "stopped answering";
+    }
+}
+
+/* The cause did not end by itself. */
+static void say_unanswering(lk__job *job, const lk__child *child, const char *clock)
+{
+    if (job->head)
+        lk__job_say(job, "rank %d %s: %s, noticed on %s at %s after %.1f s", job->reporter->blame.rank,
+                    blame_words(child->blamed), child->name, job->reporter->name, clock, child->ended - child->began);
+    else
+        lk__job_say(job, "%s %s (state: %s), noticed by %s at %s after %.1f s, on %s, pid %d", child->name,
+                    blame_words(child->blamed), state_words(child->state), job->reporter->name, clock,
+                    child->ended - child->began, job->host, (int)child->pid);
+}
+
+static void say_end(lk__job *job, const lk__child *child, const char *how, const char *clock)
+{
+    char because[64] = "failed first";
+    if (lk__cause_elsewhere(job))
+        snprintf(because, sizeof because, "failed because of rank %d, which is not on this host", child->blame.rank);
+    lk__job_say(job, "%s %s: %s, at %s after %.1f s, on %s, pid %d", child->name, because, how, clock,
+                child->ended - child->began, job->host, (int)child->pid);
+}
+
+/* A rank that ended by itself outside a collective did not fail in one. */
+static bool matters(const lk__child *child, const char *collectives)
+{
+    return WIFSIGNALED(child->status) || strncmp(collectives, "it was in ", 10) == 0 ||
+           strncmp(collectives, "it had failed in ", 17) == 0;
+}
+
 static void say_first(lk__job *job, const lk__child *child)
 {
     char   how[160], clock[16];
@@ -114,6 +167,8 @@ static void say_first(lk__job *job, const lk__child *child)
     else if (child->silent)
         snprintf(how, sizeof how, "it ended without an answer");
     strftime(clock, sizeof clock, "%H:%M:%S", localtime(&now));
+    if (child->unanswering) say_unanswering(job, child, clock);
+    if (job->head && child->unanswering) return;
     if (job->head) {
         lk__job_say(job, "%s failed first: %s, at %s after %.1f s", child->name, how, clock,
                     child->ended - child->began);
@@ -124,14 +179,11 @@ static void say_first(lk__job *job, const lk__child *child)
                         job->config->ssh, child->name + strlen("host "), job->config->remote_command);
         return; /* the far end explained its own */
     }
-    lk__job_say(job, "%s failed first: %s, at %s after %.1f s, on %s, pid %d", child->name, how, clock,
-                child->ended - child->began, job->host, (int)child->pid);
+    if (!child->unanswering) say_end(job, child, how, clock);
     char said[1024];
     if (error_message(job->context, child->error_file, said, sizeof said)) lk__job_say(job, "  it said: %s", said);
-    /* A rank that ended by itself outside a collective did not fail in one. */
-    if (lk__diary_read(child->diary, said, sizeof said) &&
-        (WIFSIGNALED(child->status) || strncmp(said, "it was in ", 10) == 0))
-        lk__job_say(job, "  of collectives: %s", said);
+    if (child->unanswering ? job->was_in[0] != 0 : lk__diary_read(child->diary, said, sizeof said) && matters(child, said))
+        lk__job_say(job, "  of collectives: %s", child->unanswering ? job->was_in : said);
     say_memory(job, child);
     if (!explained_itself(job)) say_last_lines(job, child);
 }
@@ -176,7 +228,11 @@ static bool was_done(const lk__job *job, const lk__child *child)
 }
 static bool also_failed(const lk__job *job, const lk__child *child)
 {
-    return child != job->first && !child->asked && (child->status != 0 || child->silent);
+    return child != job->first && !child->asked && !child->consequence && (child->status != 0 || child->silent);
+}
+static bool failed_after(const lk__job *job, const lk__child *child)
+{
+    return child != job->first && child->consequence;
 }
 
 static void say_others(lk__job *job)
@@ -193,6 +249,7 @@ static void say_others(lk__job *job)
         snprintf(because, sizeof because, "because nobody reads standard output any more");
     else
         snprintf(because, sizeof because, "because standard output cannot be written");
+    if (list(job, failed_after, who, sizeof who)) lk__job_say(job, "%sfailed %s: %s", lead, because, who);
     if (list(job, also_failed, who, sizeof who)) lk__job_say(job, "%sfailed at the same moment: %s", lead, who);
     bool quiet =
         job->config->plain && job->why == LK__SIGNALLED; /* rank 0 says that it was stopped, and what it saved */

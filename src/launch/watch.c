@@ -79,13 +79,15 @@ static bool is_debugged(const lk__job *job, const lk__child *child)
     return !job->head && child->rank == job->config->debug_rank;
 }
 
-static void note_end(lk__job *job, lk__child *child, int status, const struct rusage *usage)
+static void note_end(lk__job *job, lk__child *child, int status, const struct rusage *usage, double now)
 {
     child->running = false;
-    child->fresh = true;
     child->status = status;
     child->usage = *usage;
-    child->ended = lk__now();
+    if (!child->unanswering) child->ended = now;
+    child->silent |=
+        job->head && status == 0 && child->port == 0 && !child->asked; /* whatever that was, it ran nothing */
+    lk__cause_note_end(job, child);
     job->alive--;
     lk__keeper_tell(job, child->pid, false);
     if (child->input >= 0) close(child->input);
@@ -97,6 +99,7 @@ static void reap(lk__job *job)
     int           status;
     struct rusage usage;
     pid_t         pid;
+    double        now = lk__now(); /* one for all that are found now: in which order tells nothing */
     while ((pid = wait4(-1, &status, WNOHANG | WUNTRACED, &usage)) > 0) {
         if (pid == job->keeper.pid) { /* somebody killed it: the job must not go on without */
             close(job->keeper.pipe);
@@ -112,32 +115,14 @@ static void reap(lk__job *job)
             continue;
         }
         if (is_debugged(job, child)) tcsetpgrp(STDIN_FILENO, getpgrp()); /* Ctrl-C is for us again */
-        note_end(job, child, status, &usage);
+        note_end(job, child, status, &usage, now);
     }
     if (pid == 0 || errno != ECHILD) return;
     for (int i = 0; i < job->count; i++) { /* nobody is left to wait for, whatever took them */
         if (!job->children[i].running) continue;
         lk__job_say(job, "%s is gone, and its exit status with it", job->children[i].name);
-        note_end(job, &job->children[i], W_EXITCODE(1, 0), &(struct rusage){0});
+        note_end(job, &job->children[i], W_EXITCODE(1, 0), &(struct rusage){0}, now);
     }
-}
-
-/* Of those that ended at one look, a signal comes before an exit code: the peers of a crashed rank fail with codes. */
-static void find_failure(lk__job *job)
-{
-    lk__child *worst = NULL;
-    for (int i = 0; i < job->count; i++) {
-        lk__child *child = &job->children[i];
-        if (!child->fresh) continue;
-        child->fresh = false;
-        if (child->asked) continue;
-        child->silent = job->head && child->status == 0 && child->port == 0; /* whatever that was, it ran nothing */
-        if (child->status == 0 && !child->silent) continue;
-        if (!worst || (WIFSIGNALED(child->status) && !WIFSIGNALED(worst->status))) worst = child;
-    }
-    if (!worst || job->why != LK__RUNNING) return;
-    job->first = worst;
-    lk__job_stop(job, LK__FAILED);
 }
 
 /* ---- the loop ---- */
@@ -155,6 +140,7 @@ static int time_to_wait(const lk__job *job, double limit)
     double wait = limit, now = lk__now();
     if (job->why != LK__RUNNING && !job->killing && job->deadline - now < wait) wait = job->deadline - now;
     if (job->answer_by > 0 && job->why == LK__RUNNING && job->answer_by - now < wait) wait = job->answer_by - now;
+    if (job->decide_by > 0 && job->why == LK__RUNNING && job->decide_by - now < wait) wait = job->decide_by - now;
     if ((job->out->terminal || job->err->terminal) && job->config->monitor_interval < wait)
         wait = job->config->monitor_interval;
     return wait <= 0 ? 0 : (int)(wait * 1000.0) + 1;
@@ -240,12 +226,13 @@ lk_status lk__watch(lk__job *job)
     while (job->alive > 0) {
         turn(job, 60.0);
         reap(job);
-        find_failure(job);
+        if (job->why == LK__RUNNING && lk__cause_find(job)) lk__job_stop(job, LK__FAILED);
         check_answers(job);
         if (job->why != LK__RUNNING && !job->killing && lk__now() >= job->deadline) kill_all(job);
     }
     lk__sweep(job, job->killing ? 0.0 : job->config->grace);
     drain(job);
+    if (job->why == LK__RUNNING && lk__cause_find(job)) job->why = LK__FAILED; /* what far ends said is whole now */
     return LK_OK;
 }
 

@@ -1,0 +1,148 @@
+/* cause.c - finds the rank that caused a job's failure. The evidence: how and when ranks ended, whom their groups' failures are due to
+ * (comm/diary.h), and the states of ranks that still run. A rank whose failure is due to another one is not the cause. */
+#include "comm/process.h"
+#include "launch/launch.h"
+
+#include "comm/diary.h"
+
+#include <sys/wait.h>
+
+/* How long the end of a rank that others blame is waited for, in seconds from the end of the one that blames it. */
+#define DYING_SECONDS 5.0  /* it is dead or about to end: exiting from a write to a slow disk takes its time */
+#define LATE_SECONDS 0.5   /* it was waited for until a deadline: it hears of the failure if it still hears anything */
+#define OUTPUT_SECONDS 1.0 /* what a far end said before it ended may still be on its way */
+
+void lk__cause_note_end(lk__job *job, lk__child *child)
+{
+    int64_t  pid;
+    uint64_t started;
+    if (!job->head && !lk__diary_look(child->diary, &child->blame, &pid, &started))
+        child->blame = (lk__blame){LK__BLAME_NOBODY, 0};
+}
+
+static bool has_failed(const lk__child *child)
+{
+    return child->pid > 0 && !child->running && !child->asked && (child->status != 0 || child->silent);
+}
+
+/* A far end has several ranks. NULL: that rank is not started from here. */
+static lk__child *find_child(lk__job *job, int rank)
+{
+    for (int i = 0; i < job->count; i++) {
+        lk__child *child = &job->children[i];
+        if (rank >= child->rank && rank < child->rank + (child->ranks > 0 ? child->ranks : 1)) return child;
+    }
+    return NULL;
+}
+
+/* Of the process that is the rank, which may be a descendant of the one that was started. 0: not known. */
+static char state_of(const lk__child *child)
+{
+    lk__process process;
+    lk__blame   blame;
+    int64_t     pid;
+    uint64_t    started;
+    if (lk__diary_look(child->diary, &blame, &pid, &started) && lk__process_look(pid, &process) &&
+        process.started == started)
+        return process.state;
+    return lk__process_look(child->pid, &process) ? process.state : 0;
+}
+
+typedef struct finding {
+    lk__child *child;   /* the cause as far as this chain shows it */
+    bool       pending; /* its end may come in a moment */
+    bool       runs;    /* it did not end by itself, but is the cause */
+    char       state;
+    int        kind;     /* of the blame that led there */
+    lk__child *reporter; /* who blamed it; NULL: nobody did */
+} finding;
+
+/* `next`, which still runs, is blamed by `by`. */
+static finding judge_running(const lk__job *job, lk__child *next, lk__child *by, double now)
+{
+    lk__process process = {.state = job->head ? 0 : state_of(next)};
+    bool        late = by->blame.kind == LK__BLAME_LATE || by->blame.kind == LK__BLAME_STOPPED;
+    bool        stopped = lk__process_stopped(&process);
+    finding     f = {next, false, true, process.state, by->blame.kind, by};
+    if (late && stopped) return f;
+    f.pending = now < by->ended + (late && !job->head ? LATE_SECONDS : DYING_SECONDS);
+    /* Its connection ended, and it is well: something between the two failed, which is all that is known. */
+    bool lost = by->blame.kind == LK__BLAME_DEAD || by->blame.kind == LK__BLAME_CUT_OFF;
+    if (!f.pending && lost && !stopped && process.state != 'D' && !lk__process_over(&process) && !job->head)
+        f = (finding){.child = by};
+    return f;
+}
+
+/* From a rank that failed to the one whose fault that is. */
+static finding follow(lk__job *job, lk__child *child, double now)
+{
+    finding f = {.child = child};
+    for (int steps = 0; steps < job->count; steps++) {
+        lk__child *at = f.child, *next;
+        if (job->head && at->streams[0].fd >= 0 && now < at->ended + OUTPUT_SECONDS) {
+            f.pending = true;
+            return f;
+        }
+        if (WIFSIGNALED(at->status) || at->blame.kind == LK__BLAME_NOBODY) return f;
+        next = find_child(job, at->blame.rank);
+        if (!next || next == at) return f;
+        if (next->running) return judge_running(job, next, at, now);
+        if (!has_failed(next)) return f; /* it was done, and others still waited for it */
+        f = (finding){.child = next, .kind = at->blame.kind, .reporter = at};
+    }
+    return f;
+}
+
+/* A signal comes before an exit code, then what came first, then whom others blame. Ends that were seen at one look have one time. */
+static bool is_better(const finding *f, const finding *best)
+{
+    if (!best->child) return true;
+    bool signal = !f->runs && WIFSIGNALED(f->child->status);
+    bool best_signal = !best->runs && WIFSIGNALED(best->child->status);
+    if (signal != best_signal) return signal;
+    double time = f->runs ? f->reporter->ended : f->child->ended;
+    double best_time = best->runs ? best->reporter->ended : best->child->ended;
+    if (time < best_time || time > best_time) return time < best_time;
+    return f->reporter && !best->reporter;
+}
+
+bool lk__cause_find(lk__job *job)
+{
+    double  now = lk__now();
+    finding best = {.child = NULL};
+    bool    pending = false;
+    job->decide_by = 0;
+    for (int i = 0; i < job->count; i++) {
+        if (!has_failed(&job->children[i])) continue;
+        finding f = follow(job, &job->children[i], now);
+        pending |= f.pending;
+        if (!f.pending && is_better(&f, &best)) best = f;
+    }
+    bool signal = best.child && !best.runs && WIFSIGNALED(best.child->status);
+    if (pending && !signal) {
+        job->decide_by = now + 0.05; /* a state is asked for anew; an end is heard at once */
+        return false;
+    }
+    if (!best.child) return false;
+    job->first = best.child;
+    job->reporter = best.reporter;
+    if (best.runs) {
+        job->first->unanswering = true;
+        job->first->state = best.state;
+        job->first->blamed = best.kind;
+        job->first->ended = best.reporter->ended;
+        if (job->head || !lk__diary_read(job->first->diary, job->was_in, sizeof job->was_in)) job->was_in[0] = 0;
+    }
+    for (int i = 0; i < job->count; i++) {
+        lk__child *child = &job->children[i];
+        child->consequence = child != job->first && has_failed(child) && follow(job, child, now).child == job->first;
+    }
+    return true;
+}
+
+lk__child *lk__cause_elsewhere(lk__job *job)
+{
+    lk__child *child = job->first;
+    bool blames = child && !child->unanswering && !WIFSIGNALED(child->status) && child->blame.kind != LK__BLAME_NOBODY;
+    return blames && !find_child(job, child->blame.rank) ? child : NULL;
+}
