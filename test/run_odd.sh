@@ -41,6 +41,35 @@ if [ -w /dev/full ]; then
     timeout -s KILL 20 "$LOCKSTEP" run -n 2 --grace 1 sh -c 'while :; do echo y; done' > /dev/full 2> err.txt; got=$?; is 1 "a full disk, much to write"
 fi
 
+# With few descriptors a job runs, or says how many it needs, and leaves nothing behind.
+mkdir tmp
+tried() { # tried LIMIT WHAT ARGS…
+    local limit=$1 what=$2
+    shift 2
+    (ulimit -n "$limit" && TMPDIR=$work/tmp exec timeout -s KILL 60 "$LOCKSTEP" "$@") > out.txt 2> err.txt < /dev/null
+    got=$?
+    if [ $got = 0 ]; then enough=$limit; else
+        is 1 "$limit descriptors, $what"
+        [ "$(wc -l < err.txt)" = 1 ] && grep -Eq "2 ranks need [0-9]+ file descriptors in the launcher, and [0-9]+ are free \(limit $limit\): raise the limit with ulimit -n [0-9]+\$" err.txt ||
+            complain "$limit descriptors, $what: $(cat err.txt)"
+        [ "$(sed 's/.* //' err.txt)" -le 24 ] || complain "$limit descriptors, $what: far more are asked for: $(cat err.txt)"
+    fi
+    [ -z "$(ls tmp)" ] || complain "$limit descriptors, $what: left behind: $(ls tmp)"
+}
+least=5
+[ -n "${LK_SANITIZE:-}" ] && least=12 # whose libraries take some as they start
+for limit in $(seq $least 40); do
+    enough=0
+    tried "$limit" run run -n 2 true
+    [ "$limit" -lt 24 ] || [ "$enough" = "$limit" ] || complain "$limit descriptors are not enough: $(cat err.txt)"
+    tried "$limit" train train -n 2 --model mlp --data synthetic:16,count=64 --steps 2 --eval-every -1 --threads 1
+done
+
+# The limit on files counts for the memory that ranks share: it is said, and all ranks are told at once.
+(ulimit -f 100 && exec timeout -s KILL 60 "$LOCKSTEP" train -n 2 --model mlp --data synthetic:16,count=64 --steps 2 --eval-every -1 --threads 1) > out.txt 2> err.txt < /dev/null
+got=$?; is 1 "a limit on files"
+grep -q 'rank 0 failed first: exit code 1' err.txt && grep -q 'raise it with ulimit -f' err.txt && ! grep -Eq 'SIGXFSZ|never came' err.txt || complain "a limit on files: $(cat err.txt)"
+
 # Long words arrive whole.
 long=$(head -c 20000 /dev/zero | tr '\0' x)
 "$LOCKSTEP" run --role "$long" --master-addr "$long" --master-port 1 --rdzv-id "$long" sh -c 'echo ${#ROLE_NAME} ${#MASTER_ADDR} ${#TORCHELASTIC_RUN_ID}' > out.txt 2> err.txt; got=$?; is 0 "long words"

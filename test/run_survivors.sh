@@ -125,6 +125,38 @@ for i in $(seq 100); do
     wait $job 2> /dev/null
 done 2> /dev/null
 
+# Launcher and keeper killed together leave a folder. The next start of this user removes it; not that of a job that lives, and nothing
+# that is not ours or no folder of a job.
+mkdir precious; : > precious/file
+ln -s "$work/precious" tmp/lockstep-00000000000000aa
+mkdir tmp/lockstep-00000000000000bb tmp/lockstep-notes
+: > tmp/lockstep-00000000000000bb/file
+start sh rank.sh
+alive=$job
+for _ in $(seq 5); do
+    "$LOCKSTEP" run ./"$tag" 6201 > /dev/null 2>&1 < /dev/null &
+    job=$!
+    for _ in $(seq 200); do pgrep -f "^./$tag 6201" > /dev/null && break; sleep 0.02; done
+    # shellcheck disable=SC2046 # two
+    kill -KILL $job $(keeper_of $job)
+    wait $job 2> /dev/null
+    for _ in $(seq 200); do pgrep -f "^./$tag 6201" > /dev/null || break; sleep 0.02; done
+done
+[ "$(ls -d tmp/lockstep-???????????????? | wc -l)" -gt 3 ] || complain "no folder was left, so nothing is tried: $(ls tmp)"
+"$LOCKSTEP" run true > out.txt 2>&1 < /dev/null || complain "a start that clears: $(cat out.txt)"
+[ "$(ls -d tmp/lockstep-???????????????? | wc -l)" = 3 ] || complain "not cleared, or too much: $(ls tmp)"
+kill -0 $alive && [ -e precious/file ] && [ -e tmp/lockstep-00000000000000aa/file ] && [ -e tmp/lockstep-00000000000000bb/file ] && [ -d tmp/lockstep-notes ] ||
+    complain "cleared what is not ours: $(ls -R tmp)"
+if unshare -rpf --mount-proc true 2> /dev/null; then # a lock is seen from another pid namespace, where this user has another name
+    unshare -pf --mount-proc "$LOCKSTEP" run true > out.txt 2>&1 < /dev/null || unshare -rpf --mount-proc "$LOCKSTEP" run true > out.txt 2>&1 < /dev/null ||
+        complain "a start in another pid namespace: $(cat out.txt)"
+    [ "$(ls -d tmp/lockstep-???????????????? | wc -l)" = 3 ] || complain "a start in another pid namespace cleared a living job's: $(ls tmp)"
+fi
+kill -KILL $alive
+wait $alive 2> /dev/null
+alone "after the job beside those that were killed"
+rm -rf tmp/lockstep-00000000000000aa tmp/lockstep-00000000000000bb tmp/lockstep-notes
+
 # A job inside a job: the end of the outer one is the end of both.
 rm -f up.*
 "$LOCKSTEP" run "$LOCKSTEP" run -n 2 sh rank.sh > out.txt 2>&1 < /dev/null &

@@ -1,5 +1,6 @@
 /* folder.c - where a job's files are: FOLDER/attempt_G/LOCAL_RANK/{stdout.log,stderr.log,error.json}, as torchrun lays them out.
- * What nobody asked to keep, the diaries above all, is in a folder that goes with the job. */
+ * What nobody asked to keep, the diaries above all, is in a folder that goes with the job. The launcher holds a lock in it: where that
+ * is free, launcher and keeper were killed together, and the next start of the same user removes it. */
 #define _GNU_SOURCE
 #include "launch/launch.h"
 
@@ -9,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -67,6 +69,71 @@ static lk_status open_logs(lk__job *job)
     return LK_OK;
 }
 
+/* ---- the lock ---- */
+
+/* Its name holds the kernel's boot id: only where that is ours does a free lock mean that nobody holds it, also on a file system that
+ * hosts share. Locks hold across pid namespaces. */
+static bool lock_name(char *out, size_t size)
+{
+    char    id[37] = "";
+    int     fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
+    ssize_t got = fd >= 0 ? read(fd, id, sizeof id - 1) : -1;
+    if (fd >= 0) close(fd);
+    id[strspn(id, "0123456789abcdef-")] = 0;
+    snprintf(out, size, "lock-%s", id);
+    return got == (ssize_t)sizeof id - 1;
+}
+
+/* It gets its name once it is held. Where it cannot be had, the folder is merely not cleared by others. */
+static void hold_lock(lk__job *job)
+{
+    char name[48], path[LK__PATH + 64], last[LK__PATH + 64];
+    if (!lock_name(name, sizeof name)) return;
+    snprintf(path, sizeof path, "%s/new", job->folder);
+    snprintf(last, sizeof last, "%s/%s", job->folder, name);
+    job->lock = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    if (job->lock >= 0 && flock(job->lock, LOCK_EX | LOCK_NB) == 0) (void)!rename(path, last);
+}
+
+static bool is_folder_name(const char *name)
+{
+    static const char lead[] = "lockstep-";
+    if (strncmp(name, lead, sizeof lead - 1) != 0) return false;
+    name += sizeof lead - 1;
+    return strlen(name) == LK__OWN_ID - 1 && strspn(name, "0123456789abcdef") == LK__OWN_ID - 1;
+}
+
+/* One folder of this user whose launcher is gone. */
+static void clear_one(int parent, const char *base, const char *name, const char *lock)
+{
+    char        path[2 * LK__PATH];
+    struct stat about;
+    int         folder = openat(parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (folder < 0) return;
+    int fd = fstat(folder, &about) == 0 && about.st_uid == geteuid()
+                 ? openat(folder, lock, O_RDWR | O_NOFOLLOW | O_CLOEXEC)
+                 : -1;
+    close(folder);
+    if (fd < 0) return;
+    if (flock(fd, LOCK_EX | LOCK_NB) == 0) {
+        snprintf(path, sizeof path, "%s/%s", base, name);
+        lk__folder_remove(path);
+    }
+    close(fd);
+}
+
+static void clear_abandoned(void)
+{
+    char           base[LK__PATH], lock[48];
+    struct dirent *entry;
+    temporary(base, sizeof base);
+    DIR *directory = lock_name(lock, sizeof lock) ? opendir(base) : NULL;
+    if (!directory) return;
+    while ((entry = readdir(directory)))
+        if (is_folder_name(entry->d_name)) clear_one(dirfd(directory), base, entry->d_name, lock);
+    closedir(directory);
+}
+
 lk_status lk__folder_open(lk__job *job)
 {
     const lk_launch_config *config = job->config;
@@ -76,8 +143,9 @@ lk_status lk__folder_open(lk__job *job)
         job->folder[0] = 0; /* not ours to remove */
         return status;
     }
-    bool logs = config->log_dir || config->tee || config->redirects || config->stdout_filters || config->stderr_filters;
-    return logs ? open_logs(job) : LK_OK;
+    hold_lock(job);
+    clear_abandoned();
+    return lk__wants_logs(config) ? open_logs(job) : LK_OK;
 }
 
 static lk_status open_log(lk__job *job, lk__child *child, int which, const char *name)

@@ -287,6 +287,7 @@ lk_status lk__launch_hosts(lk_context *context, const lk_launch_config *config, 
         status = parse_hosts(context, config, hosts, &h->count, &h->world, &most);
         if (status == LK_OK) status = lk__filter_check(context, config->local_ranks_filter, most);
     }
+    if (status == LK_OK) status = lk__descriptors_check(context, h->count, 3, "host");
     if (status == LK_OK) {
         lk__place place = {0, h->world, NULL, NULL, -1, -1, 0, config->max_restarts};
         status = lk__job_open(&h->job, context, &own, &place, h->count);

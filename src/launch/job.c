@@ -69,6 +69,7 @@ lk_status lk__job_open(lk__job *job, lk_context *context, const lk_launch_config
     job->place = *place;
     job->keeper = (lk__keeper){0, -1};
     job->filtered[0] = job->filtered[1] = -1;
+    job->lock = -1;
     lk__sink_open(&job->sinks[0], context, config->out);
     lk__sink_open(&job->sinks[1], context, config->err);
     job->out = &job->sinks[0];
@@ -91,6 +92,7 @@ void lk__job_close(lk__job *job)
     if (job->children) lk__job_flush(job);
     lk__folder_filtered_close(job);
     if (job->folder[0]) lk__folder_remove(job->folder);
+    if (job->lock >= 0) close(job->lock);
     lk__keeper_end(job); /* last, as it was first */
     if (job->signals > 0) close(job->signals);
     prctl(PR_SET_CHILD_SUBREAPER, job->was_reaper);
@@ -322,6 +324,7 @@ lk_status lk__launch_here(lk_context *context, const lk_launch_config *config, c
     LK__TRY(check_debug(context, config, place));
     LK__TRY(check_token(context, config, place));
     LK__TRY(check_devices(context, config));
+    LK__TRY(lk__descriptors_check(context, config->ranks, lk__wants_logs(config) ? 4 : 2, "rank"));
     lk_status status = lk__job_open(&job, context, config, place, config->ranks);
     if (status == LK_OK)
         status = lk__topology_split(context, job.count, &job.cores, &job.threads, pinned, sizeof pinned);

@@ -80,6 +80,7 @@ typedef struct lk__job {
     const char             *run_id;
     char                    host[80];
     char                    folder[LK__PATH]; /* goes with the job: diaries; error files where there are no logs */
+    int                     lock;             /* held in folder while the job lives; -1: none */
     char                    logs[LK__PATH];   /* stays: logs and error files; "": none */
     int                     generation;
     const char             *address;
@@ -158,6 +159,8 @@ lk_status lk__child_start(lk__job *job, lk__child *child, const char *const *arg
 lk_status lk__free_port(lk_context *context, int *port);
 lk_status lk__own_address_check(lk_context *context,
                                 const char *address); /* LK_EINVAL where this host does not have it */
+/* Whether as many descriptors can be had as a job of `count` children needs; `each`: of every child, while it runs. */
+lk_status lk__descriptors_check(lk_context *context, int count, int each, const char *noun);
 
 /* ---- environment.c ---- */
 typedef struct lk__environment {
@@ -215,6 +218,11 @@ void lk__describe_end(int status, char *out, size_t size); /* "exit code 3", "si
 
 /* ---- folder.c ---- */
 lk_status lk__folder_name(lk__job *job); /* the one that is removed: its name, before the keeper that is to remove it */
+/* Whether a log directory is asked for, by name or because something is written to it. */
+static inline bool lk__wants_logs(const lk_launch_config *config)
+{
+    return config->log_dir || config->tee || config->redirects || config->stdout_filters || config->stderr_filters;
+}
 lk_status lk__folder_open(lk__job *job); /* makes it, and the one of the logs */
 lk_status lk__folder_child(lk__job   *job,
                            lk__child *child);  /* its directory, log files and error file of this generation */

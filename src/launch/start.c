@@ -10,6 +10,7 @@
 #include <signal.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -43,6 +44,32 @@ lk_status lk__own_address_check(lk_context *context, const char *address)
     freeaddrinfo(found);
     if (ours) return LK_OK;
     return lk__fail(context, LK_EINVAL, "'%.100s' is no address of this host: ranks could not listen there", address);
+}
+
+/* Signals, the keeper's pipe, the folder's lock, the two logs of filtered lines; and in passing the pipes of the child that is being started and what /proc is read by. */
+enum { DESCRIPTORS_HELD = 5, DESCRIPTORS_PASSING = 8 };
+
+lk_status lk__descriptors_check(lk_context *context, int count, int each, const char *noun)
+{
+    int           needed = DESCRIPTORS_HELD + count * each + DESCRIPTORS_PASSING, got = 0;
+    int          *list = lk__alloc(context, LK_MEMORY_OTHER, (size_t)needed * sizeof *list);
+    struct rlimit limit;
+    if (!list) return LK_ENOMEM;
+    while (got < needed && (list[got] = got ? fcntl(list[0], F_DUPFD_CLOEXEC, 0) : open("/", O_PATH | O_CLOEXEC)) >= 0)
+        got++;
+    int why = errno;
+    for (int i = 0; i < got; i++) close(list[i]);
+    lk__free(context, LK_MEMORY_OTHER, list, (size_t)needed * sizeof *list);
+    if (got == needed) return LK_OK;
+    if (why != EMFILE || getrlimit(RLIMIT_NOFILE, &limit) < 0)
+        return lk__fail(context, LK_EIO, "cannot open the %d files and pipes that %d %s%s need: %s", needed, count,
+                        noun, count == 1 ? "" : "s", strerror(why));
+    return lk__fail(
+        context, LK_EIO,
+        "%d %s%s need %d file descriptors in the launcher, and %d are free (limit %llu): raise the limit with "
+        "ulimit -n %llu",
+        count, noun, count == 1 ? "" : "s", needed, got, (unsigned long long)limit.rlim_cur,
+        (unsigned long long)limit.rlim_cur + (unsigned long long)(needed - got));
 }
 
 /* What exec says of a program that is not there or is none; all else is the system's trouble. */

@@ -154,7 +154,7 @@ static void say_end(lk__job *job, const lk__child *child, const char *how, const
 static bool matters(const lk__child *child, const char *collectives)
 {
     return WIFSIGNALED(child->status) || strncmp(collectives, "it was in ", 10) == 0 ||
-           strncmp(collectives, "it had failed in ", 17) == 0;
+           strstr(collectives, "it had failed in ");
 }
 
 static void say_first(lk__job *job, const lk__child *child)
