@@ -217,7 +217,7 @@ static void a_rank_0_that_dies_amid_the_meeting_is_not_waited_for(void)
     if (pid == 0) {
         join_thread(&left);
         bool right = left.status == LK_EIO && strstr(left.text, "rank 0 of 2 (process ") &&
-                     strstr(left.text, " died while rank 1");
+                     strstr(left.text, " died before all ranks had joined");
         if (!right) fprintf(stderr, "it was said: %s\n", left.text);
         _exit(right ? 0 : 1);
     }

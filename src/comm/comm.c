@@ -65,9 +65,20 @@ lk_status lk_comm_status(lk_comm *c)
 
 const char *lk_comm_error(lk_comm *c) { return lk_comm_status(c) < 0 ? c->text : ""; }
 
+/* Whether `why` is the text of the group's failure, which the context may have cut. */
+static bool is_failure_of_group(lk_comm *c, const char *why)
+{
+    char begin[200];
+    if (!why || lk_comm_status(c) == LK_OK) return false;
+    snprintf(begin, sizeof begin, "%.*s", (int)sizeof begin - 1, c->text);
+    return strstr(why, begin) != NULL;
+}
+
 void lk__comm_abort_for(lk_comm *c, int rank, const char *why)
 {
     char text[512];
+    if (is_failure_of_group(c, why)) return;
+    if (rank == c->rank) lk__diary_blame_own(c->diary, lk__comm_blame(c, rank, LK__BLAME_OWN));
     snprintf(text, sizeof text, "rank %d of %d called the group off: %.400s", rank, c->size,
              why ? why : "no reason given");
     c->backend->raise(c, LK_ECANCELED, text, lk__comm_blame(c, rank, LK__BLAME_OWN));

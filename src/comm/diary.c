@@ -56,6 +56,11 @@ void lk__diary_blame(lk__diary *d, lk__blame blame)
         atomic_compare_exchange_strong(&d->blame, &none, (uint64_t)blame.kind << 32 | (uint32_t)blame.rank);
 }
 
+void lk__diary_blame_own(lk__diary *d, lk__blame blame)
+{
+    if (d) atomic_store(&d->blame, (uint64_t)blame.kind << 32 | (uint32_t)blame.rank);
+}
+
 void lk__diary_joined(lk__diary *d)
 {
     if (d) atomic_store(&d->blame, 0);

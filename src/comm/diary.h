@@ -50,6 +50,8 @@ static inline void lk__diary_end(lk__diary *d, lk_status status)
 
 /* Whom a group's failure is due to; the first counts, until a group is joined after it. */
 void lk__diary_blame(lk__diary *diary, lk__blame blame);
+/* This rank cannot go on for a reason of its own: that counts, even if the group failed for another rank's before. */
+void lk__diary_blame_own(lk__diary *diary, lk__blame blame);
 void lk__diary_joined(lk__diary *diary);
 
 /* What it says about the rank: whom its failure is due to, and its process. False: there is none. */

@@ -213,6 +213,12 @@ static lk_status take_memory(const lk__meeting *m, int fd, const lk__answer *ans
                     m->rank);
 }
 
+static lk_status died_early(const lk__meeting *m, long pid)
+{
+    lk__comm_join_failed(m->comm, 0, LK__BLAME_DEAD);
+    return lk__fail(m->context, LK_EIO, "rank 0 of %d (process %ld) died before all ranks had joined", m->size, pid);
+}
+
 /* A process that is killed closes its sockets a moment before it counts as dead. */
 static bool has_died_soon(long pid)
 {
@@ -249,9 +255,7 @@ static outcome talk(const lk__meeting *m, int fd, const char *where, double end,
         int     why = errno;
         if (shared >= 0) close(shared);
         if (why == ECONNRESET && has_died_soon(pid)) {
-            lk__comm_join_failed(m->comm, 0, LK__BLAME_DEAD);
-            *status = lk__fail(m->context, LK_EIO, "rank 0 of %d (process %ld) died while rank %d joined it on %s",
-                               m->size, pid, m->rank, where);
+            *status = died_early(m, pid);
             return REFUSED;
         }
         errno = why;
@@ -312,11 +316,7 @@ static lk_status join_meeting(const lk__meeting *m, size_t bytes, void **memory)
                             "rank 0 of %d listens on %s, and said nothing to rank %d for %.1f s", m->size, where,
                             m->rank, lk__now() - begun);
         }
-        if (why == ECONNREFUSED && master > 0 && lk__process_gone(master)) {
-            lk__comm_join_failed(m->comm, 0, LK__BLAME_DEAD);
-            return lk__fail(m->context, LK_EIO, "rank 0 of %d (process %ld) died before all ranks had joined", m->size,
-                            master);
-        }
+        if (why == ECONNREFUSED && master > 0 && lk__process_gone(master)) return died_early(m, master);
         if (lk__waiting_due(&waiting)) lk__waiting_for_master(&waiting, where, describe_error(why));
         usleep(pause);
         if (pause < 5000) pause *= 2;

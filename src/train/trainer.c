@@ -197,7 +197,7 @@ static lk_status open_loaders(lk_trainer *t)
 /* A rank that fails by itself tells the others why, so that none waits for it. */
 static void give_up(lk_trainer *t, lk_status status)
 {
-    if (status < 0 && t->world > 1 && lk_comm_status(t->config.comm) == LK_OK)
+    if (status < 0 && t->world > 1)
         lk__comm_abort_for(t->config.comm, t->culprit < 0 ? t->rank : t->culprit, lk_context_error(t->context));
 }
 
