@@ -49,8 +49,9 @@ typedef struct lk_context_config {
 LK_API lk_status lk_context_create(const lk_context_config *config, lk_context **context);
 LK_API void      lk_context_free(lk_context *context); /* NULL is fine */
 
-/* What the latest failed call on this context said: what, where, what to do. "" when none failed. The text stays valid
- * until the calling thread asks again. */
+/* What the calling thread's latest failed call on this context said: what, where, what to do. "" when none failed. As errno, it
+ * belongs to the thread: no other thread's failure changes it, and none sees it. It is kept for the last 4 contexts on which
+ * the thread had a failure. The text stays valid until the calling thread asks again. */
 LK_API const char *lk_context_error(lk_context *context);
 
 /* Copies text for a terminal. Messages may hold names from files and words of other hosts: control characters and bytes

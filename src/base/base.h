@@ -22,7 +22,7 @@ void  lk__strfree(lk_context *context, char *text);
 /* Grows an array of LK_MEMORY_OTHER to hold at least `need` elements; *capacity counts elements. New space is zeroed. */
 lk_status lk__grow(lk_context *context, void **array, size_t *capacity, size_t need, size_t element);
 
-/* Sets the context's message and returns status, so that `return lk__fail(…)` reads well. */
+/* Sets the calling thread's message on the context and returns status, so that `return lk__fail(…)` reads well. */
 lk_status lk__fail(lk_context *context, lk_status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 /* Adds to the front of the current message: "FILE: " and the like. Returns status. */

@@ -1,4 +1,4 @@
-/* context.c - the context: allocation by purpose, the latest failure's message, the log sink, the pool. */
+/* context.c - the context: allocation by purpose, each thread's latest failure message, the log sink, the pool. */
 #define _GNU_SOURCE
 #include "base/base.h"
 
@@ -6,7 +6,6 @@
 #include "base/pool.h"
 
 #include <errno.h>
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,7 +14,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { MESSAGE_BYTES = 2048 };
+enum { MESSAGE_BYTES = 2048, MESSAGES = 4 };
 
 struct lk_context {
     lk_allocator allocator;
@@ -25,9 +24,20 @@ struct lk_context {
     lk__pool            *pool;
     atomic_size_t        held[LK_MEMORY_COUNT];
     atomic_uint_fast64_t allocations;
-    pthread_mutex_t      lock; /* guards message; a leaf: nothing is locked while it is held */
-    char                 message[MESSAGE_BYTES];
+    uint64_t             created; /* nanoseconds: tells it from an earlier context at the same address */
 };
+
+/* What a thread's latest failure on a context said. It belongs to the thread, so that no other thread's failure replaces it and
+ * no lock is needed; whoever reports the failure of another thread carries its text over. The storage is the thread's own: it
+ * goes with the thread, and a failure for want of memory needs none. */
+typedef struct message {
+    const lk_context *context;
+    uint64_t          created; /* the context's */
+    char              text[MESSAGE_BYTES];
+} message;
+
+static _Thread_local message messages[MESSAGES];
+static _Thread_local int     next_message; /* the one that a context without any takes */
 
 /* Large pieces come as fresh pages, which are zero already and appear when first touched: a model's memory costs nothing until
  * it is used. Huge pages where the kernel has them: arenas and weights are walked from end to end. */
@@ -62,6 +72,13 @@ static void default_free(void *user, void *memory, size_t bytes)
         free(memory);
 }
 
+static uint64_t nanoseconds(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
+}
+
 lk_status lk_context_create(const lk_context_config *config, lk_context **context)
 {
     static const lk_context_config defaults = LK_CONTEXT_CONFIG_INIT;
@@ -83,7 +100,7 @@ lk_status lk_context_create(const lk_context_config *config, lk_context **contex
     c->log = config->log;
     c->log_user = config->log_user;
     c->isa = isa;
-    pthread_mutex_init(&c->lock, NULL);
+    c->created = nanoseconds();
     lk_status status = lk__pool_create(c, threads, &c->pool);
     if (status < 0) {
         lk_context_free(c);
@@ -97,7 +114,6 @@ void lk_context_free(lk_context *c)
 {
     if (!c) return;
     lk__pool_free(c->pool);
-    pthread_mutex_destroy(&c->lock);
     lk_allocator allocator = c->allocator;
     allocator.free(allocator.user, c, sizeof *c);
 }
@@ -155,25 +171,42 @@ lk_status lk__grow(lk_context *c, void **array, size_t *capacity, size_t need, s
     return LK_OK;
 }
 
-static lk_status set_message(lk_context *c, lk_status status, bool prefix, const char *format, va_list arguments)
+static message *find_message(const lk_context *c)
 {
-    char text[MESSAGE_BYTES];
+    for (int i = 0; i < MESSAGES; i++)
+        if (messages[i].context == c && messages[i].created == c->created) return &messages[i];
+    return NULL;
+}
+
+static message *obtain_message(const lk_context *c)
+{
+    message *m = find_message(c);
+    if (m) return m;
+    m = &messages[next_message];
+    next_message = (next_message + 1) % MESSAGES;
+    m->context = c;
+    m->created = c->created;
+    m->text[0] = 0;
+    return m;
+}
+
+static void set_message(lk_context *c, bool prefix, const char *format, va_list arguments)
+{
+    char     text[MESSAGE_BYTES]; /* the arguments may be parts of the old text */
+    message *m = obtain_message(c);
     vsnprintf(text, sizeof text, format, arguments);
-    pthread_mutex_lock(&c->lock);
     if (prefix) {
         size_t used = strlen(text);
-        snprintf(text + used, sizeof text - used, "%s", c->message);
+        snprintf(text + used, sizeof text - used, "%s", m->text);
     }
-    memcpy(c->message, text, sizeof text);
-    pthread_mutex_unlock(&c->lock);
-    return status;
+    memcpy(m->text, text, sizeof text);
 }
 
 lk_status lk__fail(lk_context *c, lk_status status, const char *format, ...)
 {
     va_list arguments;
     va_start(arguments, format);
-    set_message(c, status, false, format, arguments);
+    set_message(c, false, format, arguments);
     va_end(arguments);
     return status;
 }
@@ -182,7 +215,7 @@ lk_status lk__fail_prefix(lk_context *c, lk_status status, const char *format, .
 {
     va_list arguments;
     va_start(arguments, format);
-    set_message(c, status, true, format, arguments);
+    set_message(c, true, format, arguments);
     va_end(arguments);
     return status;
 }
@@ -190,9 +223,11 @@ lk_status lk__fail_prefix(lk_context *c, lk_status status, const char *format, .
 const char *lk_context_error(lk_context *c)
 {
     static _Thread_local char copy[MESSAGE_BYTES];
-    pthread_mutex_lock(&c->lock);
-    memcpy(copy, c->message, sizeof copy);
-    pthread_mutex_unlock(&c->lock);
+    const message            *m = find_message(c);
+    if (m)
+        memcpy(copy, m->text, sizeof copy);
+    else
+        copy[0] = 0;
     return copy;
 }
 

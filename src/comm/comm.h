@@ -7,6 +7,8 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+enum { LK__WORK_TEXT = 512 };
+
 struct lk_work {
     lk_comm      *comm;
     lk__operation operation;
@@ -20,6 +22,7 @@ struct lk_work {
     lk_work      *next;          /* in the queue, or among the transfers under way */
     lk_work      *older, *newer; /* among all works of the comm that are not waited for */
     lk_comm      *watcher;       /* woken when it is done: the mixed group that handed it on */
+    char          text[LK__WORK_TEXT]; /* why a queued one failed, for the thread that waits for it */
 };
 
 /* Whom a failure is due to, so that whoever explains the end of a job finds the rank that caused it. */

@@ -3,6 +3,7 @@
  * never has it. */
 #include "comm/diary.h"
 
+#include <stdio.h>
 #include <string.h>
 
 static bool is_transfer(const lk__operation *o) { return o->kind == LK__SEND || o->kind == LK__RECV; }
@@ -31,6 +32,7 @@ void lk__work_finish(lk_work *work, lk_status status)
         return;
     }
     work->ended = lk__now();
+    if (status < 0) snprintf(work->text, sizeof work->text, "%.511s", lk_context_error(c->context));
     lk_comm *watcher = work->watcher; /* once it is done it may be gone */
     pthread_mutex_lock(&c->lock);
     atomic_store(&work->done, true);
@@ -188,10 +190,16 @@ lk_status lk__work_submit(lk_comm *c, const lk__operation *o, lk_work **work)
     return lk_work_wait(made);
 }
 
+/* In the words of the group, once it has failed, or in those of the thread that ran the work. */
+static lk_status report_failure(lk_comm *c, lk_status status, const char *text)
+{
+    return atomic_load(&c->failed) != LK_OK ? lk__comm_failed(c) : lk__fail(c->context, status, "%s", text);
+}
+
 lk_status lk_work_test(lk_work *work)
 {
     if (!atomic_load(&work->done)) return LK_END;
-    return work->status;
+    return work->status < 0 ? report_failure(work->comm, work->status, work->text) : work->status;
 }
 
 lk_status lk_work_wait(lk_work *work)
@@ -205,10 +213,14 @@ lk_status lk_work_wait(lk_work *work)
     else
         c->newest = work->older;
     if (work->older) work->older->newer = work->newer;
+    char      text[LK__WORK_TEXT];
     lk_status status = work->status;
+    if (status < 0) memcpy(text, work->text, sizeof text);
     put_by(c, work);
     pthread_mutex_unlock(&c->lock);
-    return status < 0 && lk_comm_status(c) != LK_OK ? lk__comm_failed(c) : status;
+    if (status >= 0) return status;
+    (void)lk_comm_status(c); /* asks the backend */
+    return report_failure(c, status, text);
 }
 
 void lk__work_close(lk_comm *c)
