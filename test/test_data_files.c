@@ -358,6 +358,22 @@ static void probing_finds_sizes_and_bad_files_without_reading_samples(void)
     CHECK_FAILS(context, lk_dataset_probe(context, "synthetic:x", LK_SPLIT_TRAIN, &d), LK_EINVAL, "synthetic:x");
 }
 
+static void a_place_where_data_is_not_is_no_failure(void)
+{
+    static const unsigned char record[3073] = {3};
+    lk_context                *fresh;
+    lk_dataset                *d;
+    setenv("LOCKSTEP_DATA", scratch("data"), 1);
+    setenv("HOME", scratch("home"), 1);
+    mkdir(scratch("home/.cache/lockstep/cifar10"), 0777);
+    write_file(scratch("home/.cache/lockstep/cifar10/test_batch.bin"), record, sizeof record);
+    CHECK(lk_context_create(NULL, &fresh) == LK_OK);
+    CHECK_OK(fresh, lk_dataset_open(fresh, "cifar10", LK_SPLIT_TEST, &d)); /* the second place that is looked at */
+    CHECK(strcmp(lk_context_error(fresh), "") == 0);
+    lk_dataset_free(d);
+    lk_context_free(fresh);
+}
+
 static void synthetic_samples_depend_on_seed_and_number_alone(void)
 {
     lk_dataset_synthetic_config c = LK_DATASET_SYNTHETIC_CONFIG_INIT;
@@ -537,6 +553,7 @@ int main(void)
     RUN(bad_idx_files_say_what_and_where);
     RUN(names_lead_to_directories_or_to_advice);
     RUN(probing_finds_sizes_and_bad_files_without_reading_samples);
+    RUN(a_place_where_data_is_not_is_no_failure);
     RUN(synthetic_samples_depend_on_seed_and_number_alone);
     RUN(synthetic_data_can_be_learned);
     RUN(arrays_are_copied_or_borrowed_and_labels_checked);

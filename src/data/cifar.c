@@ -54,6 +54,14 @@ static bool find(const char *directory, const char *const *files, int count, cha
     return false;
 }
 
+bool lk__cifar_exists(const char *directory, lk_split split)
+{
+    bool        train = split == LK_SPLIT_TRAIN;
+    const char *missing;
+    char        found[LK__PATH];
+    return find(directory, train ? train_files : test_files, train ? FILES : 1, found, &missing);
+}
+
 static lk_status absent(lk_context *context, const char *directory, bool train, const char *missing)
 {
     char        path[LK__PATH];

@@ -52,6 +52,8 @@ enum { LK__CIFAR_RECORD = 3073 };
 /* How many records `bytes` hold. LK_EFORMAT with record and byte when they are not CIFAR-10's. */
 lk_status lk__cifar_check(lk_context *context, const char *name, const unsigned char *bytes, size_t size,
                           int64_t *count);
+bool      lk__cifar_exists(const char *directory,
+                           lk_split    split); /* all files of the split, there or in cifar-10-batches-bin */
 
 /* lk_dataset_cifar10; probe: names and sizes alone, see lk_dataset_probe. */
 lk_status lk__cifar_open(lk_context *context, const char *directory, lk_split split, bool probe, lk_dataset **dataset);

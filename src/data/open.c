@@ -69,7 +69,7 @@ static lk_status open_cifar(lk_context *context, const char *directory, lk_split
     lk_status status = places_of(context, "cifar10", NULL, places, &count);
     if (status < 0) return status;
     for (int i = 0; i < count; i++)
-        if ((status = lk__cifar_open(context, places[i], split, probe, dataset)) != LK_ENOENT) return status;
+        if (lk__cifar_exists(places[i], split)) return lk__cifar_open(context, places[i], split, probe, dataset);
     list(tried, sizeof tried, places, count);
     return lk__fail(context, LK_ENOENT,
                     "no CIFAR-10 here: looked for %s in %s. Get it with: lockstep data get cifar10. Or name its "
