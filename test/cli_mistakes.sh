@@ -183,9 +183,12 @@ after=$(cat run/model.safetensors run/optimizer.safetensors run/state.json | sha
 [ -z "$(find run -name '*.tmp.*')" ] || { echo "left behind: $(find run)"; wrong=$((wrong + 1)); }
 expect 0 "" "$lockstep" train --model cnn --data synthetic:3x32x32,count=64 --batch 32 --threads 1 --steps 2 --save run --resume auto
 
-# A damaged newest checkpoint is passed over, with a word, for the one before it.
+# A damaged newest checkpoint is skipped, with a warning, for the one before it.
 printf 'X' | dd of=run/step-00000002/model.safetensors bs=1 seek=5000 conv=notrunc 2> /dev/null
-expect 0 "passed over.*damaged" "$lockstep" train --model cnn --data synthetic:3x32x32,count=64 --batch 32 --threads 1 --steps 3 --save run --resume auto
+expect 0 "skipping a checkpoint.*damaged" "$lockstep" train --model cnn --data synthetic:3x32x32,count=64 --batch 32 --threads 1 --steps 3 --save run --resume auto
+sed -i 's/"position":[0-9]*/"position":32/; s/"seed":"0"/"seed":"5"/' run/step-00000003/state.json
+expect 0 "skipping a checkpoint: run/step-00000003/state.json is damaged" "$lockstep" train --model cnn --data synthetic:3x32x32,count=64 --batch 32 --threads 1 --steps 3 --save run --resume auto
+
 expect 1 "standard output" bash -c "$lockstep plan --model cnn > /dev/full"
 [ "$wrong" = 0 ] && echo "ok"
 exit "$((wrong > 0))"

@@ -134,7 +134,7 @@ static void what_was_just_saved_is_never_removed(void)
     train(&b, 8, LK_OK);
     spoil(&b, 8);
     b.config.keep = 1;
-    train(&b, 6, LK_OK); /* 8 is passed over, 4 is gone on from, 6 is saved: and stays */
+    train(&b, 6, LK_OK); /* 8 is skipped, 4 is gone on from, 6 is saved: and stays */
     lk_trainer *t;
     REQUIRE(lk_trainer_create(b.context, &b.config, &t) == LK_OK, "%s", lk_context_error(b.context));
     CHECK(lk_trainer_progress(t)->step == 6, "resumed at %lld", (long long)lk_trainer_progress(t)->step);

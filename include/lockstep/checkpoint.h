@@ -2,7 +2,7 @@
  *
  *   step-00000938/model.safetensors      parameters and buffers, PyTorch's names and layouts; bytes depend on the weights alone
  *   step-00000938/optimizer.safetensors  NAME.exp_avg, NAME.exp_avg_sq or NAME.momentum_buffer
- *   step-00000938/state.json             step, epoch, position in the data, seed, and the SHA-256 of the two files
+ *   step-00000938/state.json             step, epoch, position in the data, seed, and the SHA-256 of all three files
  *   model.safetensors → the newest one's, and so for the other two
  *
  * A step's directory is written aside, flushed and renamed, so it is whole or not there; the links move last. */

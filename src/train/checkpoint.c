@@ -3,8 +3,8 @@
 #include "train/checkpoint.h"
 
 #include "train/file.h"
-#include "train/json.h"
 #include "train/load.h"
+#include "train/state.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -17,7 +17,7 @@
 #include <unistd.h>
 
 static const char *const file_names[] = {"model.safetensors", "optimizer.safetensors", "state.json"};
-enum { FILES = 3, STATE_LIMIT = 65536 };
+enum { FILES = 3, MOST_STEPS = 256 };
 
 /* ---- memory ---- */
 
@@ -97,21 +97,6 @@ static lk_status write_optimizer(lk__saver *s, const char *path, char sha[65])
                                  lk__safetensors_staging_bytes(), sha);
 }
 
-static lk_status write_state(lk__saver *s, const char *path, const lk_progress *p, const char *model,
-                             const char *optimizer)
-{
-    char      text[1024];
-    lk__file  file;
-    int       n = snprintf(text, sizeof text,
-                           "{\"lockstep\":\"%s\",\"step\":%" PRId64 ",\"epoch\":%" PRId64 ",\"position\":%" PRId64
-                           ",\"seed\":\"%" PRIu64
-                           "\",\"sha256\":{\"model.safetensors\":\"%s\",\"optimizer.safetensors\":\"%s\"}}\n",
-                           LK_VERSION_STRING, p->step, p->epoch, p->position, p->seed, model, optimizer);
-    lk_status status = lk__file_create(&file, s->context, path, s->staging, lk__safetensors_staging_bytes());
-    if (status >= 0) lk__file_write(&file, text, (size_t)n);
-    return status < 0 ? status : lk__file_commit(&file, NULL);
-}
-
 static lk_status join(lk_context *c, char *out, const char *directory, const char *name)
 {
     int n = snprintf(out, PATH_MAX, "%s/%s", directory, name);
@@ -135,7 +120,19 @@ static lk_status link_newest(lk_context *c, const char *directory, const char *s
     return LK_OK;
 }
 
-/* ---- finding ---- */
+/* ---- names ---- */
+
+static void step_name(int64_t step, char name[64]) { snprintf(name, 64, "step-%08" PRId64, step); }
+
+/* False for what only resembles the name of a checkpoint. */
+static bool parse_step(const char *name, int64_t *step)
+{
+    char same[64];
+    if (strncmp(name, "step-", 5) != 0 || name[5] < '0' || name[5] > '9') return false;
+    *step = strtoll(name + 5, NULL, 10);
+    step_name(*step, same);
+    return strcmp(name, same) == 0;
+}
 
 /* Steps of the checkpoints in a directory, newest first, at most `room`; how many there are in all. */
 static size_t list_steps(const char *directory, int64_t *steps, size_t room)
@@ -145,10 +142,8 @@ static size_t list_steps(const char *directory, int64_t *steps, size_t room)
     DIR           *dir = opendir(directory);
     if (!dir) return 0;
     while ((entry = readdir(dir))) {
-        char *end;
-        if (strncmp(entry->d_name, "step-", 5) != 0 || entry->d_name[5] < '0' || entry->d_name[5] > '9') continue;
-        int64_t step = strtoll(entry->d_name + 5, &end, 10);
-        if (*end) continue;
+        int64_t step;
+        if (!parse_step(entry->d_name, &step)) continue;
         size_t at = count < room ? count : room;
         for (; at > 0 && steps[at - 1] < step; at--)
             if (at < room) steps[at] = steps[at - 1];
@@ -159,15 +154,29 @@ static size_t list_steps(const char *directory, int64_t *steps, size_t room)
     return count;
 }
 
-static void step_name(int64_t step, char name[64]) { snprintf(name, 64, "step-%08" PRId64, step); }
+/* What a crash may have left: half-written directories, and links that were not yet moved into place. */
+static void clean_up(lk_context *c, const char *directory)
+{
+    struct dirent *entry;
+    DIR           *dir = opendir(directory);
+    if (!dir) return;
+    (void)lk__directory_recover(c, directory, file_names, FILES);
+    while ((entry = readdir(dir))) {
+        long pid = strncmp(entry->d_name, ".link.", 6) == 0 ? atol(entry->d_name + 6) : 0;
+        if (pid > 0 && kill((pid_t)pid, 0) != 0 && errno == ESRCH) unlinkat(dirfd(dir), entry->d_name, 0);
+    }
+    closedir(dir);
+}
 
-/* Leaves `newest` and the keep - 1 before it. Later ones, if any, were passed over as damaged: they are replaced when the run
- * gets there, and until then are nobody's business. */
+/* ---- saving ---- */
+
+/* Leaves `newest` and the keep - 1 before it. Later ones, if any, were skipped as damaged: they are replaced when the run
+ * gets there, and stay until then. */
 static void remove_older(lk_context *c, const char *directory, int64_t newest, int keep)
 {
-    int64_t steps[256];
-    size_t  count = list_steps(directory, steps, 256);
-    for (size_t i = 0; i < count && i < 256; i++) {
+    int64_t steps[MOST_STEPS];
+    size_t  count = list_steps(directory, steps, MOST_STEPS);
+    for (size_t i = 0; i < count && i < MOST_STEPS; i++) {
         char name[64], path[PATH_MAX];
         if (steps[i] > newest || keep-- > 0) continue;
         step_name(steps[i], name);
@@ -181,15 +190,18 @@ lk_status lk__saver_save(lk__saver *s, const char *directory, const lk_progress 
     lk_context   *c = s->context;
     char          name[64], path[PATH_MAX], file[PATH_MAX], model[65], optimizer[65];
     lk__directory d;
-    lk_status     status = lk__make_directories(c, directory);
+    lk_status     status = lk__progress_check(c, "a checkpoint", progress);
     step_name(progress->step, name);
-    if (status < 0 || (status = join(c, path, directory, name)) < 0) return status;
+    if (status < 0 || (status = lk__make_directories(c, directory)) < 0 ||
+        (status = join(c, path, directory, name)) < 0)
+        return status;
     if ((status = lk__directory_create(&d, c, path, file_names, FILES)) < 0) return status;
     if ((status = join(c, file, d.temporary, file_names[0])) < 0 || (status = write_model(s, file, model)) < 0 ||
         (status = join(c, file, d.temporary, file_names[1])) < 0 ||
         (status = write_optimizer(s, file, optimizer)) < 0 ||
         (status = join(c, file, d.temporary, file_names[2])) < 0 ||
-        (status = write_state(s, file, progress, model, optimizer)) < 0) {
+        (status = lk__state_write(c, file, s->staging, lk__safetensors_staging_bytes(), progress, model, optimizer)) <
+            0) {
         lk__directory_abandon(&d);
         return status;
     }
@@ -226,39 +238,16 @@ typedef struct found {
     char        sha[2][65];
 } found;
 
-static lk_status read_state(lk_context *c, const char *path, found *f)
-{
-    char          *text;
-    size_t         length;
-    lk__json       root, value, sums;
-    lk__json_error error;
-    lk_status      status = lk__read_text(c, path, STATE_LIMIT, &text, &length);
-    char           seed[32] = "";
-    if (status < 0) return status;
-    bool good = lk__json_parse(text, length, &root, &error);
-    if (good) {
-        good = lk__json_get(&root, "step", &value) && lk__json_integer(&value, &f->progress.step) &&
-               lk__json_get(&root, "epoch", &value) && lk__json_integer(&value, &f->progress.epoch) &&
-               lk__json_get(&root, "position", &value) && lk__json_integer(&value, &f->progress.position) &&
-               lk__json_get(&root, "seed", &value) && lk__json_string(&value, seed, sizeof seed) < sizeof seed &&
-               lk__json_get(&root, "sha256", &sums);
-        for (int i = 0; i < 2 && good; i++)
-            good = lk__json_get(&sums, file_names[i], &value) && lk__json_string(&value, f->sha[i], 65) == 64;
-        good = good && f->progress.step >= 0 && f->progress.epoch >= 0 && f->progress.position >= 0;
-        f->progress.seed = strtoull(seed, NULL, 10);
-    }
-    lk__text_free(c, text, length);
-    return good ? LK_OK : lk__fail(c, LK_EFORMAT, "%s is not the state of a Lockstep checkpoint", path);
-}
-
 /* Whether the files of a step are what its state says. */
-static lk_status verify(lk_context *c, const char *step, void *staging, found *f)
+static lk_status verify(lk_context *c, const char *directory, int64_t step, void *staging, found *f)
 {
     char      path[PATH_MAX], digest[65];
     lk_status status;
-    if ((status = join(c, path, step, file_names[2])) < 0 || (status = read_state(c, path, f)) < 0) return status;
+    if ((status = join(c, path, directory, file_names[2])) < 0 ||
+        (status = lk__state_read(c, path, step, &f->progress, f->sha)) < 0)
+        return status;
     for (int i = 0; i < 2; i++) {
-        if ((status = join(c, path, step, file_names[i])) < 0 ||
+        if ((status = join(c, path, directory, file_names[i])) < 0 ||
             (status = lk__file_digest(c, path, staging, LK__FILE_STAGING, digest)) < 0)
             return status;
         if (strcmp(digest, f->sha[i]) != 0)
@@ -267,78 +256,92 @@ static lk_status verify(lk_context *c, const char *step, void *staging, found *f
     return LK_OK;
 }
 
-/* What a crash may have left: half-written directories, and links that were not yet moved into place. */
-static void clean_up(lk_context *c, const char *directory)
+bool lk__checkpoint_newest(lk_context *c, const char *directory, int64_t *step)
 {
-    struct dirent *entry;
-    DIR           *dir = opendir(directory);
-    lk__directory_recover(c, directory, file_names, FILES);
-    if (!dir) return;
-    while ((entry = readdir(dir))) {
-        long pid = strncmp(entry->d_name, ".link.", 6) == 0 ? atol(entry->d_name + 6) : 0;
-        if (pid > 0 && kill((pid_t)pid, 0) != 0 && errno == ESRCH) unlinkat(dirfd(dir), entry->d_name, 0);
-    }
-    closedir(dir);
+    clean_up(c, directory);
+    return list_steps(directory, step, 1) > 0;
 }
 
 lk_status lk_checkpoint_find(lk_context *c, const char *directory, int64_t *step)
 {
-    int64_t steps[1];
-    clean_up(c, directory);
-    if (list_steps(directory, steps, 1) == 0) return lk__fail(c, LK_ENOENT, "%s holds no checkpoint", directory);
-    *step = steps[0];
+    if (lk__checkpoint_newest(c, directory, step)) return LK_OK;
+    return lk__fail(c, LK_ENOENT, "%s holds no checkpoint", directory);
+}
+
+/* Reading takes no lock, so a run that saves meanwhile may prune what is being read. */
+static bool is_pruned(const char *path)
+{
+    struct stat info;
+    return lstat(path, &info) != 0 && errno == ENOENT;
+}
+
+/* The newest step of a directory whose digests fit: its path and what its state says. Without a message: LK_ENOENT, there are no
+ * steps; LK_END, it was pruned while it was read, so that there is a newer one. */
+static lk_status newest_whole(lk_context *c, const char *directory, void *staging, char path[PATH_MAX], found *f)
+{
+    int64_t   steps[MOST_STEPS];
+    char      name[64];
+    lk_status status = LK_ENOENT;
+    size_t    count = list_steps(directory, steps, MOST_STEPS);
+    for (size_t i = 0; i < count && i < MOST_STEPS; i++) {
+        step_name(steps[i], name);
+        if ((status = join(c, path, directory, name)) < 0) return status;
+        if ((status = verify(c, path, steps[i], staging, f)) >= 0) return LK_OK;
+        if (is_pruned(path)) return LK_END;
+        lk__log(c, LK_LOG_WARNING, "skipping a checkpoint: %s", lk_context_error(c));
+    }
+    return count > 0 && status == LK_ENOENT ? LK_EFORMAT : status;
+}
+
+/* Both files are checked before either is copied: a mismatch leaves the store as it was. */
+static lk_status load_step(lk_store *store, const char *path, bool all)
+{
+    lk_context *c = store->context;
+    char        model[PATH_MAX], optimizer[PATH_MAX];
+    lk_status   status = join(c, model, path, file_names[0]);
+    if (status < 0 || (status = join(c, optimizer, path, file_names[1])) < 0 ||
+        (status = lk__load_check(store, model, LK__LOAD_MODEL)) < 0 ||
+        (all && (status = lk__load_check(store, optimizer, LK__LOAD_OPTIMIZER)) < 0) ||
+        (status = lk__load_tensors(store, model, LK__LOAD_MODEL)) < 0 ||
+        (all && (status = lk__load_tensors(store, optimizer, LK__LOAD_OPTIMIZER)) < 0))
+        return is_pruned(path) ? LK_END : status;
     return LK_OK;
 }
 
-/* The newest step of a directory whose digests fit: its path and what its state says. */
-static lk_status newest_whole(lk_context *c, const char *directory, char path[PATH_MAX], found *f)
+/* Finds the newest whole step and reads it: the weights alone, or all. LK_ENOENT, without a message: there is none. */
+static lk_status load_newest(lk_store *store, const char *directory, bool all, lk_progress *progress)
 {
-    int64_t steps[256];
-    char    name[64];
-    void   *staging = lk__alloc(c, LK_MEMORY_OTHER, LK__FILE_STAGING);
+    lk_context *c = store->context;
+    char        path[PATH_MAX];
+    found       f;
+    lk_status   status = LK_END;
+    void       *staging = lk__alloc(c, LK_MEMORY_OTHER, LK__FILE_STAGING);
     if (!staging) return LK_ENOMEM;
     clean_up(c, directory);
-    size_t    count = list_steps(directory, steps, 256);
-    lk_status status = lk__fail(c, LK_ENOENT, "%s holds no checkpoint", directory);
-    for (size_t i = 0; i < count && i < 256; i++) {
-        step_name(steps[i], name);
-        if ((status = join(c, path, directory, name)) < 0) break;
-        if ((status = verify(c, path, staging, f)) >= 0) break;
-        lk__log(c, LK_LOG_WARNING, "passed over: %s", lk_context_error(c));
-    }
+    for (int turn = 0; turn < 10 && status == LK_END; turn++)
+        if ((status = newest_whole(c, directory, staging, path, &f)) == LK_OK) status = load_step(store, path, all);
     lk__free(c, LK_MEMORY_OTHER, staging, LK__FILE_STAGING);
+    if (status == LK_END)
+        return lk__fail(c, LK_EIO, "%s: its checkpoints are removed before they can be read; keep more of them",
+                        directory);
+    if (status == LK_OK && progress) *progress = f.progress;
     return status;
 }
 
 lk_status lk_checkpoint_load(lk_store *store, const char *directory, lk_progress *progress)
 {
-    lk_context *c = store->context;
-    found       f;
-    char        path[PATH_MAX], model[PATH_MAX], optimizer[PATH_MAX];
-    lk_status   status = newest_whole(c, directory, path, &f);
-    /* Both are checked before either is copied: a mismatch leaves the store as it was. */
-    if (status < 0 || (status = join(c, model, path, file_names[0])) < 0 ||
-        (status = join(c, optimizer, path, file_names[1])) < 0 ||
-        (status = lk__load_check(store, model, LK__LOAD_MODEL)) < 0 ||
-        (status = lk__load_check(store, optimizer, LK__LOAD_OPTIMIZER)) < 0 ||
-        (status = lk__load_tensors(store, model, LK__LOAD_MODEL)) < 0 ||
-        (status = lk__load_tensors(store, optimizer, LK__LOAD_OPTIMIZER)) < 0)
-        return status;
-    *progress = f.progress;
-    return LK_OK;
+    lk_status status = load_newest(store, directory, true, progress);
+    return status == LK_ENOENT ? lk__fail(store->context, LK_ENOENT, "%s holds no checkpoint", directory) : status;
 }
 
 lk_status lk_weights_load(lk_store *store, const char *path)
 {
-    char        step[PATH_MAX], file[PATH_MAX];
+    char        file[PATH_MAX];
     struct stat info;
-    found       f;
     if (stat(path, &info) != 0 || !S_ISDIR(info.st_mode)) return lk__load_tensors(store, path, LK__LOAD_MODEL);
-    lk_status status = newest_whole(store->context, path, step, &f);
-    if (status == LK_ENOENT) { /* a plain directory with a model.safetensors in it, as people copy them */
-        snprintf(step, sizeof step, "%s", path);
-        status = LK_OK;
-    }
-    if (status < 0 || (status = join(store->context, file, step, file_names[0])) < 0) return status;
+    lk_status status = load_newest(store, path, false, NULL);
+    if (status != LK_ENOENT) return status;
+    /* a plain directory with a model.safetensors in it, as people copy them */
+    if ((status = join(store->context, file, path, file_names[0])) < 0) return status;
     return lk__load_tensors(store, file, LK__LOAD_MODEL);
 }

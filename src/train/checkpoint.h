@@ -22,6 +22,8 @@ lk_status lk__saver_init(lk__saver *saver, lk_store *store);
 void      lk__saver_free(lk__saver *saver); /* waits for what is being written */
 lk_status lk__saver_save(lk__saver *saver, const char *directory, const lk_progress *progress, int keep);
 
+bool lk__checkpoint_newest(lk_context *context, const char *directory, int64_t *step); /* false: there is none */
+
 /* ---- background.c: a copy of the store is taken, and a thread writes it while training goes on ---- */
 lk_status lk__saver_background(lk__saver *saver);         /* takes the memory for it */
 size_t    lk__saver_background_bytes(const lk_plan *plan); /* of LK_MEMORY_CHECKPOINT */

@@ -33,7 +33,7 @@ static lk_status load(lk_trainer *t, const char **from)
     lk_status                status = LK_OK;
     if (f->init && (status = lk_weights_load(t->store, f->init)) < 0) return status;
     bool same = f->resume_from && f->save && strcmp(f->resume_from, f->save) == 0;
-    bool taken = f->save && lk_checkpoint_find(t->context, f->save, &step) == LK_OK;
+    bool taken = f->save && lk__checkpoint_newest(t->context, f->save, &step);
     if (taken && !same && (!f->resume || f->resume_from))
         return lk__fail(t->context, LK_EINVAL,
                         "%s already holds a checkpoint (step %lld); resume it, or save into another directory", f->save,

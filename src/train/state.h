@@ -1,0 +1,19 @@
+/* train/state.h - state.json of a checkpoint. */
+#ifndef LK__STATE_H
+#define LK__STATE_H
+
+#include "base/base.h"
+
+#include <lockstep/checkpoint.h>
+
+/* LK_EINVAL unless a run can stand there; `what` begins the sentence. */
+lk_status lk__progress_check(lk_context *context, const char *what, const lk_progress *progress);
+
+lk_status lk__state_write(lk_context *context, const char *path, void *staging, size_t staging_bytes,
+                          const lk_progress *progress, const char *model,
+                          const char *optimizer); /* SHA-256 of the files */
+/* LK_EFORMAT when it is damaged, of impossible numbers, or not of the step that its directory is named for. sha: of the model and
+ * of the optimizer. */
+lk_status lk__state_read(lk_context *context, const char *path, int64_t step, lk_progress *progress, char sha[2][65]);
+
+#endif

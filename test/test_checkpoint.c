@@ -1,0 +1,222 @@
+/* test_checkpoint.c - what is not as it was saved is skipped.
+ *
+ * ctest: timeout 240 */
+#define _GNU_SOURCE
+#include "check.h"
+
+#include "base/hash.h"
+
+#include <lockstep.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static char root[] = "/tmp/lockstep-checkpoint-XXXXXX";
+
+/* ---- a small store, and what the log said ---- */
+
+typedef struct rig {
+    lk_context *context;
+    lk_graph   *graph;
+    lk_plan    *plan;
+    lk_store   *store;
+    int         warnings;
+    char        warning[2048];
+} rig;
+
+static void keep_warning(void *user, lk_log_level level, const char *text)
+{
+    rig *r = user;
+    if (level != LK_LOG_WARNING) return;
+    r->warnings++;
+    snprintf(r->warning, sizeof r->warning, "%s", text);
+}
+
+static void open_rig(rig *r)
+{
+    lk_context_config   config = LK_CONTEXT_CONFIG_INIT;
+    lk_plan_config      plan = LK_PLAN_CONFIG_INIT;
+    lk_optimizer_config optimizer = LK_OPTIMIZER_CONFIG_INIT;
+    int64_t             dims[] = {4, 6};
+    *r = (rig){0};
+    config.threads = 1;
+    config.log = keep_warning;
+    config.log_user = r;
+    REQUIRE(lk_context_create(&config, &r->context) == LK_OK);
+    REQUIRE(lk_graph_create(r->context, LK_F32, &r->graph) == LK_OK);
+    lk_tensor x = lk_input(r->graph, "features", LK_F32, 2, dims),
+              labels = lk_input(r->graph, "labels", LK_I32, 1, dims);
+    plan.loss = lk_cross_entropy(lk_linear(x, "fc", 3), labels);
+    plan.optimizer = &optimizer;
+    REQUIRE(lk_plan_create(r->graph, &plan, &r->plan) == LK_OK, "%s", lk_context_error(r->context));
+    REQUIRE(lk_store_create(r->plan, 1, &r->store) == LK_OK);
+}
+
+static void close_rig(rig *r)
+{
+    lk_store_free(r->store);
+    lk_plan_free(r->plan);
+    lk_graph_free(r->graph);
+    lk_context_free(r->context);
+}
+
+static const char *in_root(const char *name)
+{
+    static char paths[8][512];
+    static int  next;
+    char       *path = paths[next++ % 8];
+    snprintf(path, sizeof paths[0], "%s/%s", root, name);
+    return path;
+}
+
+static void shell(const char *command)
+{
+    char line[1024];
+    snprintf(line, sizeof line, "cd %s && %s", root, command);
+    REQUIRE(system(line) == 0, "%s", line);
+}
+
+static lk_status save_step(rig *r, const char *name, int64_t step, int keep)
+{
+    lk_progress progress = {step, step / 10, step * 4, 7};
+    return lk_checkpoint_save(r->store, in_root(name), &progress, keep);
+}
+
+static int64_t loaded_step(rig *r, const char *name)
+{
+    lk_progress progress;
+    return lk_checkpoint_load(r->store, in_root(name), &progress) == LK_OK ? progress.step : -1;
+}
+
+/* ---- what is not as it was saved ---- */
+
+/* Replaces the first `from` in a state.json; with `sign`, its digest of itself is made to fit. */
+static void edit_state(const char *path, const char *from, const char *to, bool sign)
+{
+    char  text[2048], edited[4096];
+    FILE *file = fopen(path, "r");
+    REQUIRE(file != NULL, "%s", path);
+    size_t length = fread(text, 1, sizeof text - 1, file);
+    fclose(file);
+    text[length] = 0;
+    char *at = strstr(text, from);
+    REQUIRE(at != NULL, "%s is not in %s", from, text);
+    snprintf(edited, sizeof edited, "%.*s%s%s", (int)(at - text), text, to, at + strlen(from));
+    char *own = strstr(edited, "\"state.json\":\"");
+    if (sign && own) {
+        unsigned char raw[32];
+        char          hex[65];
+        lk__sha256    sha;
+        own += strlen("\"state.json\":\"");
+        memset(own, '0', 64);
+        lk__sha256_init(&sha);
+        lk__sha256_update(&sha, edited, strlen(edited));
+        lk__sha256_final(&sha, raw);
+        lk__sha256_hex(raw, hex);
+        memcpy(own, hex, 64);
+    }
+    file = fopen(path, "w");
+    REQUIRE(file && fputs(edited, file) >= 0 && fclose(file) == 0);
+}
+
+static void a_state_that_was_changed_is_skipped(void)
+{
+    static const struct {
+        const char *from, *to;
+        bool        sign;
+        const char *words;
+    } cases[] = {
+        {"\"position\":80", "\"position\":76", false, "state.json is damaged: its SHA-256"},
+        {"\"seed\":\"7\"", "\"seed\":\"8\"", false, "state.json is damaged: its SHA-256"},
+        {"\"epoch\":2", "\"epoch\":1", false, "state.json is damaged: its SHA-256"},
+        {"\"step\":20", "\"step\":21", false, "state.json is damaged: its SHA-256"},
+        {"}}\n", "}} \n", false, "state.json is damaged: its SHA-256"},
+        {"\"step\":20", "\"step\":21", true, "is of step 21, and its directory is named for step 20"},
+        {"\"step\":20", "\"step\":4611686018427387904", true, "is of step 4611686018427387904"},
+        {"\"epoch\":2", "\"epoch\":21", true, "no run stands there"},
+        {"\"position\":80", "\"position\":-1", true, "no run stands there"},
+        {"\"position\":80", "\"position\":9007199254740993", true, "no run stands there"},
+        {"\"seed\":\"7\"", "\"seed\":\"seven\"", true, "is not the state of a Lockstep checkpoint"},
+        {"\"seed\":\"7\"", "\"seed\":\"-7\"", true, "is not the state of a Lockstep checkpoint"},
+        {"\"seed\":\"7\"", "\"seed\":\" 7\"", true, "is not the state of a Lockstep checkpoint"},
+        {"\"seed\":\"7\"", "\"seed\":\"18446744073709551616\"", true, "is not the state of a Lockstep checkpoint"},
+        {"\"seed\":\"7\"", "\"seed\":7", true, "is not the state of a Lockstep checkpoint"},
+        {"\"step\":20", "\"step\":2e1", true, "is not the state of a Lockstep checkpoint"},
+        {",\"state.json\":", ",\"other.json\":", false, "holds no digest of itself"},
+    };
+    rig r;
+    open_rig(&r);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        shell("rm -rf edited");
+        REQUIRE(save_step(&r, "edited", 10, 2) == LK_OK && save_step(&r, "edited", 20, 2) == LK_OK, "%s",
+                lk_context_error(r.context));
+        CHECK(loaded_step(&r, "edited") == 20);
+        edit_state(in_root("edited/step-00000020/state.json"), cases[i].from, cases[i].to, cases[i].sign);
+        r.warnings = 0;
+        int64_t step = loaded_step(&r, "edited");
+        CHECK(step == 10 && r.warnings == 1 && strstr(r.warning, cases[i].words), "%s → %s: step %lld, %d warnings: %s",
+              cases[i].from, cases[i].to, (long long)step, r.warnings, r.warning);
+    }
+    /* Another step's directory under this name. */
+    shell("rm -rf edited/step-00000020 && cp -r edited/step-00000010 edited/step-00000020");
+    r.warnings = 0;
+    CHECK(loaded_step(&r, "edited") == 10 && r.warnings == 1 && strstr(r.warning, "is of step 10"), "%s", r.warning);
+    shell("rm -rf edited/step-00000010");
+    lk_progress progress;
+    lk_status   status = lk_checkpoint_load(r.store, in_root("edited"), &progress);
+    CHECK(status == LK_EFORMAT && strstr(lk_context_error(r.context), "is of step 10"), "%s: %s",
+          lk_status_name(status), lk_context_error(r.context));
+    close_rig(&r);
+}
+
+/* By another program: the digest is that of the file with zeros in its place. */
+static void the_digest_of_a_state_is_what_sha256sum_says(void)
+{
+    rig r;
+    open_rig(&r);
+    REQUIRE(save_step(&r, "digest", 10, 2) == LK_OK);
+    shell("cd digest && own=$(sed 's/.*\"state.json\":\"\\([0-9a-f]*\\)\".*/\\1/' state.json) && zeros=$(printf "
+          "'%064d' 0) && "
+          "[ \"$(sed \"s/$own/$zeros/\" state.json | sha256sum | cut -c1-64)\" = \"$own\" ]");
+    close_rig(&r);
+}
+
+static void a_progress_that_cannot_be_is_not_saved(void)
+{
+    static const lk_progress wrong[] = {{-1, 0, 0, 0}, {3, 4, 0, 0}, {3, -1, 0, 0},
+                                        {3, 0, -1, 0}, {0, 0, 5, 0}, {((int64_t)1 << 53) + 1, 0, 0, 0}};
+    rig                      r;
+    open_rig(&r);
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
+        CHECK(lk_checkpoint_save(r.store, in_root("wrong"), &wrong[i], 2) == LK_EINVAL &&
+                  strstr(lk_context_error(r.context), "no run stands there"),
+              "%zu: %s", i, lk_context_error(r.context));
+    int64_t step;
+    CHECK(lk_checkpoint_find(r.context, in_root("wrong"), &step) == LK_ENOENT);
+    close_rig(&r);
+}
+
+static void what_resembles_a_checkpoints_name_is_none(void)
+{
+    rig     r;
+    int64_t step;
+    open_rig(&r);
+    REQUIRE(save_step(&r, "names", 10, 2) == LK_OK);
+    shell("cd names && mkdir step-11 step-0000000012 step-99999999999999999999 step-00000013x step-");
+    CHECK(lk_checkpoint_find(r.context, in_root("names"), &step) == LK_OK && step == 10, "%lld", (long long)step);
+    CHECK(save_step(&r, "names", 20, 1) == LK_OK);
+    shell("cd names && rmdir step-11 step-0000000012 step-99999999999999999999 step-00000013x step-");
+    close_rig(&r);
+}
+
+int main(void)
+{
+    REQUIRE(mkdtemp(root) != NULL);
+    RUN(a_state_that_was_changed_is_skipped);
+    RUN(the_digest_of_a_state_is_what_sha256sum_says);
+    RUN(a_progress_that_cannot_be_is_not_saved);
+    RUN(what_resembles_a_checkpoints_name_is_none);
+    char command[160];
+    snprintf(command, sizeof command, "rm -rf '%s'", root);
+    CHECK(system(command) == 0);
+    return check_result();
+}
