@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# A run that is killed with SIGKILL again and again, and resumed each time, never loses its last checkpoint and ends with the
-# same bits as one that was never stopped.
+# A run that is killed with SIGKILL again and again, and resumed each time, never loses its last checkpoint, never has half a
+# checkpoint, and ends with the same bits as one that was never stopped.
 #
 #   kill_resume.sh [ROUNDS] [MODEL]
 # ctest: timeout 240
@@ -35,7 +35,13 @@ for round in $(seq "$rounds"); do
     pid=
     if [ "$code" = 0 ]; then done=yes; break; fi
     if [ "$code" != 137 ]; then echo "round $round: exit status $code: $(cat "$work/killed.err")"; exit 1; fi
-    # What is there opens, whole, and never goes back.
+    # Each step that is there has all its files; what the links lead to opens, whole, and never goes back.
+    for step in "$work"/killed/step-*; do
+        case $step in *.tmp.* | *.old.* | *'*') continue ;; esac
+        for file in model.safetensors optimizer.safetensors state.json; do
+            if [ ! -e "$step/$file" ]; then echo "round $round: $step has no $file"; exit 1; fi
+        done
+    done
     if [ -e "$work/killed/model.safetensors" ]; then
         "$LOCKSTEP" eval --load "$work/killed" ${options%% --batch*} --threads 1 > /dev/null
         step=$(field step "$work/killed/state.json")

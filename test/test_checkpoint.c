@@ -1,4 +1,5 @@
-/* test_checkpoint.c - what is not as it was saved is skipped.
+/* test_checkpoint.c - saving touches nothing of the user's; a kill at any system call of a save leaves only whole checkpoints; and
+ * what is not as it was saved is skipped.
  *
  * ctest: timeout 240 */
 #define _GNU_SOURCE
@@ -6,11 +7,30 @@
 
 #include "base/hash.h"
 
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
 #include <lockstep.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/ptrace.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
-static char root[] = "/tmp/lockstep-checkpoint-XXXXXX";
+static char root[64];
+
+/* In memory where that can be: some hundred saves are flushed to disk. */
+static void make_root(void)
+{
+    static const char *const places[] = {"/dev/shm", "/tmp"};
+    char                    *made = NULL;
+    for (int i = 0; i < 2 && !made; i++) {
+        snprintf(root, sizeof root, "%s/lockstep-checkpoint-XXXXXX", places[i]);
+        made = mkdtemp(root);
+    }
+    REQUIRE(made != NULL);
+}
 
 /* ---- a small store, and what the log said ---- */
 
@@ -85,6 +105,104 @@ static int64_t loaded_step(rig *r, const char *name)
 {
     lk_progress progress;
     return lk_checkpoint_load(r->store, in_root(name), &progress) == LK_OK ? progress.step : -1;
+}
+
+/* ---- what is the user's ---- */
+
+static void pruning_leaves_what_is_only_linked_here(void)
+{
+    rig r;
+    open_rig(&r);
+    REQUIRE(save_step(&r, "linked", 1, 3) == LK_OK && save_step(&r, "linked", 2, 3) == LK_OK);
+    shell("mkdir away && mv linked/step-00000001 away/ && ln -s ../away/step-00000001 linked/step-00000001");
+    CHECK(loaded_step(&r, "linked") == 2);
+    CHECK(save_step(&r, "linked", 3, 1) == LK_OK, "%s", lk_context_error(r.context));
+    shell("test -e away/step-00000001/model.safetensors && test -e away/step-00000001/optimizer.safetensors && test -e "
+          "away/step-00000001/state.json && test -L linked/step-00000001 && test ! -e linked/step-00000002");
+    /* A step that is saved anew takes the link's place, and what the link led to stays. */
+    CHECK(save_step(&r, "linked", 1, 3) == LK_OK, "%s", lk_context_error(r.context));
+    shell("test ! -L linked/step-00000001 && test -e linked/step-00000001/state.json && test -e "
+          "away/step-00000001/state.json "
+          "&& test $(ls away/step-00000001 | wc -l) = 3");
+    shell("ln -s linked run");
+    CHECK(save_step(&r, "run", 5, 1) == LK_OK && loaded_step(&r, "run") == 5, "the directory itself may be a link");
+    shell("test ! -e linked/step-00000001");
+    close_rig(&r);
+}
+
+/* ---- a kill at each system call of a save ---- */
+
+/* Runs a save in a child and kills it when it enters its n-th system call. False: it was done before. */
+static bool killed_at(rig *r, int n, int64_t step)
+{
+    int   code;
+    pid_t child = fork();
+    REQUIRE(child >= 0);
+    if (child == 0) {
+        if (ptrace(PTRACE_TRACEME, 0, NULL, NULL) != 0) _exit(SKIPPED);
+        raise(SIGSTOP);
+        _exit(save_step(r, "kills", step, 1) == LK_OK ? 0 : 1);
+    }
+    waitpid(child, &code, 0);
+    if (WIFEXITED(code)) {
+        printf("skipped from here on: tracing is not permitted\n");
+        return false;
+    }
+    ptrace(PTRACE_SETOPTIONS, child, NULL, (void *)(PTRACE_O_EXITKILL | PTRACE_O_TRACESYSGOOD));
+    for (int stops = 0; stops < 2 * n - 1;) { /* a stop at entry, one at exit */
+        ptrace(PTRACE_SYSCALL, child, NULL, NULL);
+        waitpid(child, &code, 0);
+        if (WIFEXITED(code)) {
+            CHECK(WEXITSTATUS(code) == 0, "the save failed");
+            return false;
+        }
+        if (WIFSTOPPED(code) && WSTOPSIG(code) == (SIGTRAP | 0x80)) stops++;
+    }
+    kill(child, SIGKILL);
+    waitpid(child, &code, 0);
+    return true;
+}
+
+static void check_whole(int n)
+{
+    struct dirent *entry;
+    DIR           *dir = opendir(in_root("kills"));
+    int            steps = 0;
+    REQUIRE(dir != NULL);
+    while ((entry = readdir(dir))) {
+        char path[600];
+        if (strncmp(entry->d_name, "step-", 5) != 0 || strchr(entry->d_name, '.')) continue;
+        static const char *const files[] = {"model.safetensors", "optimizer.safetensors", "state.json"};
+        for (int i = 0; i < 3; i++) {
+            snprintf(path, sizeof path, "%s/%s/%s", in_root("kills"), entry->d_name, files[i]);
+            CHECK(access(path, F_OK) == 0, "killed at system call %d: %s is gone", n, path);
+        }
+        steps++;
+    }
+    closedir(dir);
+    CHECK(steps >= 1, "killed at system call %d: no checkpoint is left", n);
+}
+
+static void a_kill_at_any_system_call_leaves_only_whole_checkpoints(void)
+{
+    rig     r;
+    int64_t step = 3;
+    int     n = 1;
+    open_rig(&r);
+    REQUIRE(save_step(&r, "kills", 1, 3) == LK_OK && save_step(&r, "kills", 2, 3) == LK_OK);
+    for (; killed_at(&r, n, step + 1); n++) {
+        check_whole(n);
+        int64_t found = loaded_step(&r, "kills");
+        CHECK(found >= step - 1 && found <= step + 1, "killed at system call %d: step %lld is resumed, of %lld", n,
+              (long long)found, (long long)step);
+        /* two whole ones for the next save to prune, and nothing left of the one before */
+        CHECK(save_step(&r, "kills", step + 2, 3) == LK_OK && save_step(&r, "kills", step + 3, 2) == LK_OK, "%s",
+              lk_context_error(r.context));
+        shell("test -z \"$(find kills -name '*.tmp.*' -o -name '*.old.*' -o -name '.link.*')\"");
+        step += 3;
+    }
+    CHECK(n == 1 || n > 50, "a save of %d system calls", n);
+    close_rig(&r);
 }
 
 /* ---- what is not as it was saved ---- */
@@ -208,13 +326,29 @@ static void what_resembles_a_checkpoints_name_is_none(void)
     close_rig(&r);
 }
 
+static void an_expected_absence_is_no_failure(void)
+{
+    rig         r;
+    lk_progress progress;
+    open_rig(&r);
+    CHECK(save_step(&r, "quiet", 1, 1) == LK_OK && save_step(&r, "quiet", 2, 1) == LK_OK);
+    CHECK(lk_checkpoint_load(r.store, in_root("quiet"), &progress) == LK_OK);
+    shell("mkdir plain && cp -L quiet/model.safetensors plain/");
+    CHECK(lk_weights_load(r.store, in_root("plain")) == LK_OK);
+    CHECK(strcmp(lk_context_error(r.context), "") == 0, "nothing failed, but: %s", lk_context_error(r.context));
+    close_rig(&r);
+}
+
 int main(void)
 {
-    REQUIRE(mkdtemp(root) != NULL);
+    make_root();
+    RUN(pruning_leaves_what_is_only_linked_here);
+    RUN(a_kill_at_any_system_call_leaves_only_whole_checkpoints);
     RUN(a_state_that_was_changed_is_skipped);
     RUN(the_digest_of_a_state_is_what_sha256sum_says);
     RUN(a_progress_that_cannot_be_is_not_saved);
     RUN(what_resembles_a_checkpoints_name_is_none);
+    RUN(an_expected_absence_is_no_failure);
     char command[160];
     snprintf(command, sizeof command, "rm -rf '%s'", root);
     CHECK(system(command) == 0);

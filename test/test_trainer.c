@@ -283,6 +283,41 @@ static void an_event_can_stop_and_what_was_done_is_saved(void)
     stop(&b);
 }
 
+/* ---- saves that fail, and failures during a save ---- */
+
+static int fail_something_else(void *user, const lk_event *e)
+{
+    bench    *b = user;
+    lk_graph *graph;
+    lk_plan  *plan;
+    size_t    memory[LK_MEMORY_COUNT];
+    if (e->kind == LK_EVENT_SAVED || e->step > 1) return 0;
+    lk_trainer_config wrong = b->config;
+    wrong.batch = -7;
+    CHECK(lk_trainer_plan(b->context, &wrong, &graph, &plan, memory) == LK_EINVAL);
+    return 0;
+}
+
+static void saving_says_nothing_over_another_failure(void)
+{
+    bench b;
+    start(&b, 1, "words");
+    b.config.event = fail_something_else;
+    b.config.event_user = &b;
+    b.config.save_every = 1;
+    b.config.keep = 1;
+    train(&b, 8, LK_OK);
+    CHECK(strcmp(lk_context_error(b.context), "a batch of -7 samples") == 0, "\"%s\"", lk_context_error(b.context));
+    stop(&b);
+    start(&b, 1, "no-words");
+    b.config.save_every = 1;
+    train(&b, 8, LK_OK);
+    b.config.resume = true;
+    train(&b, 12, LK_OK);
+    CHECK(strcmp(lk_context_error(b.context), "") == 0, "nothing failed, but: %s", lk_context_error(b.context));
+    stop(&b);
+}
+
 int main(void)
 {
     REQUIRE(mkdtemp(root) != NULL);
@@ -294,6 +329,7 @@ int main(void)
     RUN(a_model_without_logits_is_told_what_is_wanted);
     RUN(evaluation_alone_holds_nothing_for_training);
     RUN(an_event_can_stop_and_what_was_done_is_saved);
+    RUN(saving_says_nothing_over_another_failure);
     char command[160];
     snprintf(command, sizeof command, "rm -rf '%s'", root);
     CHECK(system(command) == 0);

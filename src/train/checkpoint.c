@@ -154,7 +154,7 @@ static size_t list_steps(const char *directory, int64_t *steps, size_t room)
     return count;
 }
 
-/* What a crash may have left: half-written directories, and links that were not yet moved into place. */
+/* What a crash may have left: half-written and half-removed directories, and links that were not yet moved into place. */
 static void clean_up(lk_context *c, const char *directory)
 {
     struct dirent *entry;
@@ -171,7 +171,7 @@ static void clean_up(lk_context *c, const char *directory)
 /* ---- saving ---- */
 
 /* Leaves `newest` and the keep - 1 before it. Later ones, if any, were skipped as damaged: they are replaced when the run
- * gets there, and stay until then. */
+ * gets there, and stay until then. So does what lies elsewhere and is only linked here. */
 static void remove_older(lk_context *c, const char *directory, int64_t newest, int keep)
 {
     int64_t steps[MOST_STEPS];
@@ -180,7 +180,7 @@ static void remove_older(lk_context *c, const char *directory, int64_t newest, i
         char name[64], path[PATH_MAX];
         if (steps[i] > newest || keep-- > 0) continue;
         step_name(steps[i], name);
-        if (join(c, path, directory, name) < 0 || lk__directory_remove(c, path, file_names, FILES) < 0)
+        if (join(c, path, directory, name) < 0 || lk__directory_prune(c, path, file_names, FILES) < 0)
             lk__log(c, LK_LOG_WARNING, "an old checkpoint stays: %s", lk_context_error(c));
     }
 }
@@ -195,6 +195,7 @@ lk_status lk__saver_save(lk__saver *s, const char *directory, const lk_progress 
     if (status < 0 || (status = lk__make_directories(c, directory)) < 0 ||
         (status = join(c, path, directory, name)) < 0)
         return status;
+    clean_up(c, directory);
     if ((status = lk__directory_create(&d, c, path, file_names, FILES)) < 0) return status;
     if ((status = join(c, file, d.temporary, file_names[0])) < 0 || (status = write_model(s, file, model)) < 0 ||
         (status = join(c, file, d.temporary, file_names[1])) < 0 ||

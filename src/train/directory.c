@@ -48,16 +48,28 @@ static bool nobody_writes(int at, const char *name, int *fd)
     return false;
 }
 
-/* The first entry that is neither named nor a dead temporary of a named file; "" when there is none. */
-static lk_status find_foreign(lk_context *context, const char *path, const char *const *names, size_t count,
-                              char foreign[NAME_MAX + 1])
+/* A link is not followed: what it leads to is not in this directory. */
+static DIR *open_here(const char *path)
+{
+    int  fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    DIR *stream = fd < 0 ? NULL : fdopendir(fd);
+    if (fd >= 0 && !stream) close(fd);
+    return stream;
+}
+
+static bool is_link(const char *path)
+{
+    struct stat info;
+    return lstat(path, &info) == 0 && S_ISLNK(info.st_mode);
+}
+
+/* The first entry that is neither named nor a dead temporary of a named file; "" when there is none. False: errno says why the
+ * directory cannot be read. */
+static bool find_foreign(const char *path, const char *const *names, size_t count, char foreign[NAME_MAX + 1])
 {
     foreign[0] = 0;
-    DIR *stream = opendir(path);
-    if (!stream) {
-        lk_status status = errno == ENOENT ? LK_ENOENT : errno == ENOTDIR ? LK_EINVAL : LK_EIO;
-        return lk__fail(context, status, "%s: cannot open the directory: %s", path, strerror(errno));
-    }
+    DIR *stream = open_here(path);
+    if (!stream) return false;
     for (struct dirent *entry; !foreign[0] && (entry = readdir(stream));) {
         size_t base;
         int    fd;
@@ -74,14 +86,20 @@ static lk_status find_foreign(lk_context *context, const char *path, const char 
         if (!known) snprintf(foreign, NAME_MAX + 1, "%s", entry->d_name);
     }
     closedir(stream);
-    return LK_OK;
+    return true;
 }
 
+/* LK_ENOENT, which is what most callers expect, sets no message. */
 static lk_status refuse_foreign(lk_context *context, const char *path, const char *const *names, size_t count)
 {
-    char      foreign[NAME_MAX + 1];
-    lk_status status = find_foreign(context, path, names, count, foreign);
-    if (status < 0 || !foreign[0]) return status;
+    char foreign[NAME_MAX + 1];
+    if (!find_foreign(path, names, count, foreign)) {
+        int why = errno;
+        if (why == ENOENT) return LK_ENOENT;
+        return lk__fail(context, why == ENOTDIR ? LK_EINVAL : LK_EIO, "%s: cannot open the directory: %s", path,
+                        strerror(why));
+    }
+    if (!foreign[0]) return LK_OK;
     return lk__fail(context, LK_EINVAL, "%s: holds '%s', which is no part of a checkpoint; name another directory",
                     path, foreign);
 }
@@ -89,7 +107,7 @@ static lk_status refuse_foreign(lk_context *context, const char *path, const cha
 /* Deletes what find_foreign allowed. Subdirectories were refused, so one level is all. */
 static lk_status empty_and_remove(lk_context *context, const char *path)
 {
-    DIR *stream = opendir(path);
+    DIR *stream = open_here(path);
     if (!stream) return lk__fail(context, LK_EIO, "%s: cannot open the directory: %s", path, strerror(errno));
     bool failed = false;
     for (struct dirent *entry; !failed && (entry = readdir(stream));)
@@ -106,6 +124,27 @@ lk_status lk__directory_remove(lk_context *context, const char *path, const char
     return status < 0 ? status : empty_and_remove(context, path);
 }
 
+lk_status lk__directory_prune(lk_context *context, const char *path, const char *const *names, size_t count)
+{
+    char      aside[PATH_MAX];
+    lk_status status = LK_OK;
+    int       length = snprintf(aside, sizeof aside, "%s.tmp.%ld", path, (long)getpid());
+    if (length < 0 || length >= (int)sizeof aside) return lk__fail(context, LK_EINVAL, "the path %s is too long", path);
+    int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0 && (errno == ENOENT || errno == ENOTDIR || errno == ELOOP)) return LK_OK;
+    if (fd < 0) return lk__fail(context, LK_EIO, "%s: cannot open the directory: %s", path, strerror(errno));
+    (void)flock(fd, LOCK_EX | LOCK_NB); /* until it is gone, so that a reader's recovery leaves it to us */
+    if ((status = refuse_foreign(context, path, names, count)) < 0) goto done;
+    status = lk__directory_remove(context, aside, names, count); /* an earlier process of this number left it */
+    if (status < 0 && status != LK_ENOENT) goto done;
+    status = rename(path, aside) == 0
+                 ? empty_and_remove(context, aside)
+                 : lk__fail(context, LK_EIO, "%s: cannot move it aside: %s", path, strerror(errno));
+done:
+    close(fd);
+    return status;
+}
+
 lk_status lk__directory_create(lk__directory *d, lk_context *context, const char *path, const char *const *names,
                                size_t count)
 {
@@ -118,7 +157,7 @@ lk_status lk__directory_create(lk__directory *d, lk_context *context, const char
     snprintf(d->path, sizeof d->path, "%.*s", (int)length, path);
     snprintf(d->temporary, sizeof d->temporary, "%.*s.tmp.%ld", (int)length, path, (long)getpid());
 
-    lk_status status = refuse_foreign(context, d->path, names, count);
+    lk_status status = is_link(d->path) ? LK_OK : refuse_foreign(context, d->path, names, count);
     if (status == LK_ENOENT) status = LK_OK;
     if (status == LK_OK) {
         status =
@@ -167,6 +206,11 @@ lk_status lk__directory_commit(lk__directory *d)
         status = lk__fail(context, LK_EIO, "%s: cannot flush to disk: %s", d->temporary, strerror(errno));
         goto done;
     }
+    /* A link to a checkpoint that was moved elsewhere makes room; what it leads to stays. */
+    if (is_link(d->path) && unlink(d->path) < 0 && errno != ENOENT) {
+        status = lk__fail(context, LK_EIO, "%s: cannot remove the link: %s", d->path, strerror(errno));
+        goto done;
+    }
     status = refuse_foreign(context, d->path, d->names, d->count);
     if (status == LK_ENOENT) {
         status = LK_OK;
@@ -211,7 +255,7 @@ static void recover_entry(lk_context *context, int parent_fd, const char *parent
         return;
     snprintf(plain, sizeof plain, "%.*s", (int)base, name);
     if (fstat(fd, &info) == 0 && S_ISDIR(info.st_mode)) {
-        bool ours = find_foreign(context, full, names, count, foreign) == LK_OK && !foreign[0];
+        bool ours = find_foreign(full, names, count, foreign) && !foreign[0];
         if (ours && kind == OLD && faccessat(parent_fd, plain, F_OK, AT_SYMLINK_NOFOLLOW) < 0) {
             if (renameat(parent_fd, name, parent_fd, plain) == 0)
                 lk__log(context, LK_LOG_INFO, "%s/%s: restored after an interrupted save", parent, plain);

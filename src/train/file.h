@@ -49,9 +49,12 @@ lk_status lk__directory_create(lk__directory *directory, lk_context *context, co
 lk_status lk__directory_commit(lk__directory *directory);
 void      lk__directory_abandon(lk__directory *directory);
 
-/* Removes a directory that holds nothing but the named files (and temporaries that nobody writes any more). LK_ENOENT when
- * it is not there, LK_EINVAL, and nothing removed, when it holds something else. */
+/* Removes a directory that holds nothing but the named files (and temporaries that nobody writes any more). LK_ENOENT, and no
+ * message, when it is not there; LK_EINVAL, and nothing removed, when it holds something else. Links are not followed. */
 lk_status lk__directory_remove(lk_context *context, const char *path, const char *const *names, size_t count);
+/* The same in a way that a kill cannot leave half done: it is first moved aside, to PATH.tmp.PID, which is no checkpoint's name
+ * and which recovery clears. What is no directory (a link, a file) stays: LK_OK. */
+lk_status lk__directory_prune(lk_context *context, const char *path, const char *const *names, size_t count);
 
 /* After a crash: removes temporaries in `parent` that no living process writes, and puts back a directory that was moved
  * out of the way (NAME.old.PID) when its successor never took its place. Directories that hold files not named are left
