@@ -3,7 +3,8 @@
 # ctest: timeout 240
 set -u
 work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+other=
+trap 'if [ -n "$other" ]; then kill -9 "$other" 2> /dev/null; fi; rm -rf "$work"' EXIT
 cd "$work" || exit 1
 wrong=0
 
@@ -189,6 +190,25 @@ expect 0 "skipping a checkpoint.*damaged" "$lockstep" train --model cnn --data s
 sed -i 's/"position":[0-9]*/"position":32/; s/"seed":"0"/"seed":"5"/' run/step-00000003/state.json
 expect 0 "skipping a checkpoint: run/step-00000003/state.json is damaged" "$lockstep" train --model cnn --data synthetic:3x32x32,count=64 --batch 32 --threads 1 --steps 3 --save run --resume auto
 
+# A file of the user's own in the directory is not replaced.
+mkdir own
+echo "my best model" > own/model.safetensors
+expect 2 "own/model.safetensors is not a link that a save made" "$lockstep" train $small --save own
+[ "$(cat own/model.safetensors)" = "my best model" ] || { echo "overwrote the user's model"; wrong=$((wrong + 1)); }
+
+# Two runs that save into one directory: the second is refused and told about the first; readers are not.
+mlp="--model mlp --data synthetic:64,count=256 --threads 1"
+"$lockstep" train $mlp --batch 32 --epochs 1000000 --eval-every -1 --save-every 200 --save shared > /dev/null 2>&1 &
+other=$!
+until [ -e shared/model.safetensors ]; do sleep 0.05; kill -0 "$other" || exit 1; done
+expect 2 "shared is being written by another run \(host $(uname -n), pid $other, since 20[0-9-]+ [0-9:]+ UTC\)" "$lockstep" train $mlp --batch 32 --steps 1 --save shared --resume auto
+expect 2 "shared is being written by another run" "$lockstep" train $mlp --batch 32 --steps 1 --save shared --resume auto -n 2
+"$lockstep" plan $mlp --batch 32 --save shared > /dev/null || { echo "plan needs no lock"; wrong=$((wrong + 1)); }
+expect 0 "" "$lockstep" train $mlp --batch 32 --steps 1 --init shared
+kill -9 "$other"
+wait "$other" 2> /dev/null
+other=
+expect 0 "" "$lockstep" train $mlp --batch 32 --steps 1 --save shared --resume auto
 expect 1 "standard output" bash -c "$lockstep plan --model cnn > /dev/full"
 [ "$wrong" = 0 ] && echo "ok"
 exit "$((wrong > 0))"

@@ -283,6 +283,59 @@ static void an_event_can_stop_and_what_was_done_is_saved(void)
     stop(&b);
 }
 
+/* ---- one writer ---- */
+
+static void a_second_trainer_on_one_directory_is_refused(void)
+{
+    bench       a, b;
+    lk_trainer *first, *second;
+    start(&a, 1, "shared");
+    start(&b, 1, "shared");
+    b.config.resume = true;
+    REQUIRE(lk_trainer_create(a.context, &a.config, &first) == LK_OK, "%s", lk_context_error(a.context));
+    CHECK(lk_trainer_create(b.context, &b.config, &second) == LK_EINVAL && !second &&
+              strstr(lk_context_error(b.context), "is being written by another run (host "),
+          "%s", lk_context_error(b.context));
+    CHECK(lk_trainer_run(first) == LK_OK, "%s", lk_context_error(a.context));
+    CHECK(lk_trainer_create(b.context, &b.config, &second) == LK_EINVAL, "until the first is freed");
+    lk_trainer_free(first);
+    REQUIRE(lk_trainer_create(b.context, &b.config, &second) == LK_OK, "%s", lk_context_error(b.context));
+    CHECK(lk_trainer_progress(second)->step == 8);
+    lk_trainer_free(second);
+    stop(&a);
+    stop(&b);
+}
+
+static void a_refused_trainer_leaves_the_directory_free(void)
+{
+    bench       b;
+    lk_trainer *t;
+    start(&b, 1, "freed");
+    train(&b, 2, LK_OK);
+    CHECK(lk_trainer_create(b.context, &b.config, &t) == LK_EINVAL &&
+          strstr(lk_context_error(b.context), "already holds"));
+    b.config.resume = true;
+    train(&b, 4, LK_OK);
+    stop(&b);
+}
+
+static void a_file_of_the_users_own_is_refused_before_the_first_step(void)
+{
+    bench       b;
+    lk_trainer *t;
+    char        path[256];
+    start(&b, 1, "own");
+    REQUIRE(mkdir(b.save, 0777) == 0);
+    snprintf(path, sizeof path, "%s/model.safetensors", b.save);
+    FILE *file = fopen(path, "w");
+    REQUIRE(file && fputs("mine", file) >= 0 && fclose(file) == 0);
+    CHECK(lk_trainer_create(b.context, &b.config, &t) == LK_EINVAL && strstr(lk_context_error(b.context), path), "%s",
+          lk_context_error(b.context));
+    struct stat info;
+    CHECK(lstat(path, &info) == 0 && S_ISREG(info.st_mode) && info.st_size == 4);
+    stop(&b);
+}
+
 /* ---- saves that fail, and failures during a save ---- */
 
 static int fail_something_else(void *user, const lk_event *e)
@@ -329,6 +382,9 @@ int main(void)
     RUN(a_model_without_logits_is_told_what_is_wanted);
     RUN(evaluation_alone_holds_nothing_for_training);
     RUN(an_event_can_stop_and_what_was_done_is_saved);
+    RUN(a_second_trainer_on_one_directory_is_refused);
+    RUN(a_refused_trainer_leaves_the_directory_free);
+    RUN(a_file_of_the_users_own_is_refused_before_the_first_step);
     RUN(saving_says_nothing_over_another_failure);
     char command[160];
     snprintf(command, sizeof command, "rm -rf '%s'", root);

@@ -9,6 +9,7 @@
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 enum { MOST_RANKS = 4, TEXT = 2048 };
@@ -395,6 +396,47 @@ static void a_group_that_has_failed_does_not_save(void)
     end(&s);
 }
 
+/* ---- the checkpoint directory ---- */
+
+static void hold_directory(int ready)
+{
+    lk_context *context;
+    lk_dataset *data;
+    lk_trainer *t;
+    scene       s = scene_of(1, "held");
+    REQUIRE(lk_context_create(NULL, &context) == LK_OK);
+    REQUIRE(lk_dataset_open(context, s.train, LK_SPLIT_TRAIN, &data) == LK_OK);
+    s.config.train = data;
+    s.config.save = s.save;
+    REQUIRE(lk_trainer_create(context, &s.config, &t) == LK_OK, "%s", lk_context_error(context));
+    (void)!write(ready, "x", 1);
+    for (;;) pause();
+}
+
+static void a_directory_that_another_run_writes_is_refused_on_every_rank(void)
+{
+    int   ready[2];
+    char  byte, words[64];
+    scene s = scene_of(3, "held");
+    REQUIRE(pipe(ready) == 0);
+    pid_t holder = fork();
+    if (holder == 0) hold_directory(ready[1]);
+    close(ready[1]);
+    REQUIRE(read(ready[0], &byte, 1) == 1);
+    perform(&s);
+    snprintf(words, sizeof words, "pid %ld, since ", (long)holder);
+    check_story(&s, LK_EINVAL, words);
+    check_story(&s, LK_EINVAL, "is being written by another run");
+    for (int i = 1; i < 3; i++)
+        CHECK(strncmp(s.found->text[i], "rank 0: ", 8) == 0, "rank %d: %s", i, s.found->text[i]);
+    kill(holder, SIGKILL);
+    waitpid(holder, NULL, 0);
+    perform(&s);
+    CHECK(s.found->status[0] == LK_OK && s.found->status[2] == LK_OK, "%s", s.found->text[0]);
+    close(ready[0]);
+    end(&s);
+}
+
 static int stop_while_busy(int rank, void *user)
 {
     lk_context       *context;
@@ -522,6 +564,7 @@ int main(void)
     RUN(a_nan_that_batch_norm_spreads_is_named_by_whose_it_was);
     RUN(the_wish_of_one_rank_stops_all_at_one_step_saved);
     RUN(a_group_that_has_failed_does_not_save);
+    RUN(a_directory_that_another_run_writes_is_refused_on_every_rank);
     RUN(a_rank_that_is_stopped_amid_a_save_is_not_waited_for);
     RUN(unused_parameters_get_zeros_and_are_named_once);
     RUN(evaluation_sees_each_of_10000_samples_once);

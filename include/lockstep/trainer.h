@@ -58,7 +58,7 @@ typedef struct lk_trainer_config {
     int                 workers;    /* loader threads */
     int64_t             eval_every; /* steps; 0: after each epoch; below 0: never */
 
-    const char *save;        /* checkpoint directory; NULL: none */
+    const char *save;        /* checkpoint directory; NULL: none. Rank 0 has it to itself until lk_trainer_free */
     int64_t     save_every;  /* steps; 0: after each epoch. And always at the end */
     int         keep;        /* checkpoints that stay */
     bool        resume;      /* go on from `save` if it holds a checkpoint; without it, such a directory is refused */

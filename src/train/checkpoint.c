@@ -4,10 +4,12 @@
 
 #include "train/file.h"
 #include "train/load.h"
+#include "train/lock.h"
 #include "train/state.h"
 
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <signal.h>
 #include <stdio.h>
@@ -18,6 +20,7 @@
 
 static const char *const file_names[] = {"model.safetensors", "optimizer.safetensors", "state.json"};
 enum { FILES = 3, MOST_STEPS = 256 };
+static const double SAVE_PATIENCE = 10; /* seconds that a save of its own waits for another */
 
 /* ---- memory ---- */
 
@@ -168,6 +171,83 @@ static void clean_up(lk_context *c, const char *directory)
     closedir(dir);
 }
 
+/* ---- what is the user's ---- */
+
+/* Whether a name of ours in the directory is free, or a link that a save made: → step-N/NAME. */
+static bool is_ours(const char *path, const char *name)
+{
+    char    target[PATH_MAX];
+    int64_t step;
+    ssize_t n = readlink(path, target, sizeof target - 1);
+    if (n < 0) return errno == ENOENT || errno == ENOTDIR;
+    target[n] = 0;
+    char *slash = strchr(target, '/');
+    if (!slash) return false;
+    *slash = 0;
+    return parse_step(target, &step) && strcmp(slash + 1, name) == 0;
+}
+
+static lk_status check_links(lk_context *c, const char *directory)
+{
+    char path[PATH_MAX];
+    for (int i = 0; i < FILES; i++) {
+        lk_status status = join(c, path, directory, file_names[i]);
+        if (status < 0) return status;
+        if (!is_ours(path, file_names[i]))
+            return lk__fail(
+                c, LK_EINVAL,
+                "%s is not a link that a save made, and saving would replace it; move it away, or save into "
+                "another directory",
+                path);
+    }
+    return LK_OK;
+}
+
+/* The directory above, into path itself; false above "/" and above the first of a relative path, which is in ".". */
+static bool to_parent(char *path)
+{
+    size_t length = strlen(path);
+    if (strcmp(path, "/") == 0 || strcmp(path, ".") == 0) return false;
+    while (length > 1 && path[length - 1] == '/') length--;
+    while (length > 0 && path[length - 1] != '/') length--;
+    while (length > 1 && path[length - 1] == '/') length--;
+    if (length == 0) path[length++] = '.';
+    path[length] = 0;
+    return true;
+}
+
+/* The directory, or what it would be made in, takes new files. */
+static lk_status check_writable(lk_context *c, const char *directory)
+{
+    char        path[PATH_MAX];
+    struct stat info;
+    size_t      length = strlen(directory);
+    if (length == 0 || length >= sizeof path)
+        return lk__fail(c, LK_EINVAL, "'%.200s' cannot name a directory: it is %s", directory,
+                        length ? "too long" : "empty");
+    memcpy(path, directory, length + 1);
+    int code = stat(path, &info);
+    while (code != 0 && errno == ENOENT && to_parent(path)) code = stat(path, &info);
+    if (code != 0) return lk__fail(c, errno == ENOTDIR ? LK_EINVAL : LK_EIO, "%s: %s", path, strerror(errno));
+    if (!S_ISDIR(info.st_mode)) return lk__fail(c, LK_EINVAL, "%s is not a directory", path);
+    if (faccessat(AT_FDCWD, path, W_OK | X_OK, AT_EACCESS) == 0) return LK_OK;
+    return lk__fail(c, LK_EIO, "%s cannot be written to: %s", path, strerror(errno));
+}
+
+lk_status lk_checkpoint_check(lk_context *c, const char *directory)
+{
+    lk_status status = check_writable(c, directory);
+    if (status >= 0) status = check_links(c, directory);
+    return status < 0 ? status : lk__lock_check(c, directory, lk__lock_patience());
+}
+
+lk_status lk__checkpoint_open(lk_context *c, const char *directory, double patience, lk__lock *lock)
+{
+    lk_status status = lk__make_directories(c, directory);
+    if (status >= 0) status = check_links(c, directory);
+    return status < 0 ? status : lk__lock_take(c, directory, patience, lock);
+}
+
 /* ---- saving ---- */
 
 /* Leaves `newest` and the keep - 1 before it. Later ones, if any, were skipped as damaged: they are replaced when the run
@@ -192,7 +272,7 @@ lk_status lk__saver_save(lk__saver *s, const char *directory, const lk_progress 
     lk__directory d;
     lk_status     status = lk__progress_check(c, "a checkpoint", progress);
     step_name(progress->step, name);
-    if (status < 0 || (status = lk__make_directories(c, directory)) < 0 ||
+    if (status < 0 || (status = lk__make_directories(c, directory)) < 0 || (status = check_links(c, directory)) < 0 ||
         (status = join(c, path, directory, name)) < 0)
         return status;
     clean_up(c, directory);
@@ -217,9 +297,12 @@ lk_status lk__saver_save(lk__saver *s, const char *directory, const lk_progress 
 lk_status lk_checkpoint_save(lk_store *store, const char *directory, const lk_progress *progress, int keep)
 {
     lk__saver saver;
-    lk_status status = lk__saver_init(&saver, store);
-    if (status >= 0) status = lk__saver_save(&saver, directory, progress, keep);
+    lk__lock  lock;
+    lk_status status = lk__checkpoint_open(store->context, directory, SAVE_PATIENCE, &lock);
+    if (status < 0) return status;
+    if ((status = lk__saver_init(&saver, store)) >= 0) status = lk__saver_save(&saver, directory, progress, keep);
     lk__saver_free(&saver);
+    lk__lock_release(&lock);
     return status;
 }
 

@@ -3,6 +3,7 @@
 #define LK__CHECKPOINT_H
 
 #include "run/store.h"
+#include "train/lock.h"
 #include "train/safetensors.h"
 
 #include <lockstep/checkpoint.h>
@@ -22,7 +23,9 @@ lk_status lk__saver_init(lk__saver *saver, lk_store *store);
 void      lk__saver_free(lk__saver *saver); /* waits for what is being written */
 lk_status lk__saver_save(lk__saver *saver, const char *directory, const lk_progress *progress, int keep);
 
-bool lk__checkpoint_newest(lk_context *context, const char *directory, int64_t *step); /* false: there is none */
+/* Makes the directory ready for saves: it is there, holds nothing of the user's that a save would replace, and is locked. */
+lk_status lk__checkpoint_open(lk_context *context, const char *directory, double patience, lk__lock *lock);
+bool      lk__checkpoint_newest(lk_context *context, const char *directory, int64_t *step); /* false: there is none */
 
 /* ---- background.c: a copy of the store is taken, and a thread writes it while training goes on ---- */
 lk_status lk__saver_background(lk__saver *saver);         /* takes the memory for it */

@@ -22,6 +22,21 @@ lk_status lk__trainer_share(lk_trainer *t, int rank, lk_status status)
     return lk__fail(t->context, (lk_status)word.status, "rank %d: %s", rank, word.text);
 }
 
+/* ---- locking ---- */
+
+lk_status lk__trainer_lock(lk_trainer *t)
+{
+    const lk_trainer_config *f = &t->config;
+    lk_status                status = LK_OK;
+    if (!f->save) return LK_OK;
+    if (t->rank == 0) {
+        if (t->world > 1) lk_comm_busy_begin(f->comm, "waiting for the lock of the checkpoint directory");
+        status = lk__checkpoint_open(t->context, f->save, lk__lock_patience(), &t->lock);
+        if (t->world > 1) lk_comm_busy_end(f->comm);
+    }
+    return lk__trainer_share(t, 0, status);
+}
+
 /* ---- loading ---- */
 
 /* What init and resume say, into the store and the progress. A directory that holds somebody's checkpoint is never written

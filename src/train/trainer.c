@@ -214,11 +214,13 @@ lk_status lk_trainer_create(lk_context *c, const lk_trainer_config *config, lk_t
     t->rank = rank_of(config);
     t->culprit = -1;
     t->steps = total_steps(config);
+    t->lock = (lk__lock)LK__LOCK_INIT;
     if (t->config.schedule.kind == LK_COSINE && t->config.schedule.total == 0) t->config.schedule.total = t->steps;
     t->late = lk__alloc(c, LK_MEMORY_OTHER, 2 * (size_t)t->world * sizeof *t->late);
     bool saves = config->save && t->rank == 0;
     if (!t->late) status = LK_ENOMEM;
     if (status >= 0) status = lk__trainer_agree(c, config);
+    if (status >= 0) status = lk__trainer_lock(t);
     if (status < 0 || (status = record(c, config, &t->graph, &t->plan)) < 0 ||
         (status = lk_store_create(t->plan, config->seed, &t->store)) < 0 ||
         (status = lk_program_create(t->plan, t->store, config->comm, &t->program)) < 0 ||
@@ -240,6 +242,7 @@ void lk_trainer_free(lk_trainer *t)
     lk_loader_free(t->train);
     lk_loader_free(t->test);
     lk__saver_free(&t->saver);
+    lk__lock_release(&t->lock);
     lk_program_free(t->program);
     lk_store_free(t->store);
     lk_plan_free(t->plan);

@@ -16,6 +16,7 @@ struct lk_trainer {
     lk_program       *program;
     lk_loader        *train, *test;
     lk__saver         saver;
+    lk__lock          lock; /* of config.save, on rank 0 */
     lk_progress       progress;
     int64_t           steps;   /* in all */
     int64_t           saved;   /* step of the latest checkpoint, or of the one being written; -1: none */
@@ -54,6 +55,7 @@ lk_status lk__trainer_agree(lk_context              *context,
 lk_status lk__trainer_evaluate(lk_trainer *trainer); /* and tells */
 
 /* ---- resume.c ---- */
+lk_status lk__trainer_lock(lk_trainer *trainer); /* rank 0 has the checkpoint directory to itself, or no rank starts */
 lk_status lk__trainer_load(lk_trainer *trainer);            /* what init and resume say: read by rank 0, sent to all */
 lk_status lk__trainer_save(lk_trainer *trainer, bool last); /* by rank 0, in the background unless it is the last */
 void      lk__trainer_look_at_save(
