@@ -338,6 +338,48 @@ static void a_file_of_the_users_own_is_refused_before_the_first_step(void)
 
 /* ---- saves that fail, and failures during a save ---- */
 
+enum { FAILING_SAVE = 1000 };
+
+/* Lets the save of step 1000 fail, and gives its thread time to. */
+static int spoil_save(void *user, const lk_event *e)
+{
+    bench *b = user;
+    char   path[256];
+    if (e->kind != LK_EVENT_STEP || e->step < FAILING_SAVE) return 0;
+    if (e->step > FAILING_SAVE) usleep(5000);
+    snprintf(path, sizeof path, "%s/state.json", b->save);
+    FILE *file = e->step == FAILING_SAVE ? fopen(path, "w") : NULL;
+    if (file) fclose(file);
+    return 0;
+}
+
+static void check_failing_save(const char *directory, int64_t batch)
+{
+    bench       b;
+    lk_trainer *t;
+    start(&b, 1, directory);
+    b.config.event = spoil_save;
+    b.config.event_user = &b;
+    b.config.save_every = FAILING_SAVE;
+    b.config.steps = 2 * FAILING_SAVE;
+    b.config.batch = batch;
+    b.config.test = NULL;
+    REQUIRE(lk_trainer_create(b.context, &b.config, &t) == LK_OK, "%s", lk_context_error(b.context));
+    CHECK(lk_trainer_run(t) == LK_EINVAL && strstr(lk_context_error(b.context), "step 1000 could not be saved: ") &&
+              strstr(lk_context_error(b.context), "state.json is not a link"),
+          "%s", lk_context_error(b.context));
+    CHECK(lk_trainer_progress(t)->step > FAILING_SAVE && lk_trainer_progress(t)->step < 2 * FAILING_SAVE,
+          "batches of %lld: it was told at step %lld", (long long)batch, (long long)lk_trainer_progress(t)->step);
+    lk_trainer_free(t);
+    stop(&b);
+}
+
+static void a_save_that_fails_stops_training_at_once_with_its_own_sentence(void)
+{
+    check_failing_save("failing", 16);
+    check_failing_save("failing-epochs", 100); /* each step ends an epoch */
+}
+
 static int fail_something_else(void *user, const lk_event *e)
 {
     bench    *b = user;
@@ -385,6 +427,7 @@ int main(void)
     RUN(a_second_trainer_on_one_directory_is_refused);
     RUN(a_refused_trainer_leaves_the_directory_free);
     RUN(a_file_of_the_users_own_is_refused_before_the_first_step);
+    RUN(a_save_that_fails_stops_training_at_once_with_its_own_sentence);
     RUN(saving_says_nothing_over_another_failure);
     char command[160];
     snprintf(command, sizeof command, "rm -rf '%s'", root);

@@ -437,6 +437,35 @@ static void a_directory_that_another_run_writes_is_refused_on_every_rank(void)
     end(&s);
 }
 
+enum { FAILING_SAVE = 200 };
+
+/* Lets the save of step 200 fail, and gives its thread time to. */
+static int spoil_save(void *user, const lk_event *e)
+{
+    scene *s = user;
+    char   path[256];
+    if (e->kind != LK_EVENT_STEP || s->rank != 0 || e->step < FAILING_SAVE) return 0;
+    if (e->step > FAILING_SAVE) usleep(20000);
+    snprintf(path, sizeof path, "%s/state.json", s->save);
+    FILE *file = e->step == FAILING_SAVE ? fopen(path, "w") : NULL;
+    if (file) fclose(file);
+    return 0;
+}
+
+static void a_save_that_fails_stops_all_ranks_at_one_step(void)
+{
+    scene s = scene_of(3, "unsaved");
+    s.config.event = spoil_save;
+    s.config.save_every = FAILING_SAVE;
+    s.config.steps = 2 * FAILING_SAVE;
+    perform(&s);
+    check_story(&s, LK_EINVAL, "step 200 could not be saved: ");
+    for (int i = 0; i < 3; i++)
+        CHECK(s.found->step[i] == s.found->step[0] && s.found->step[i] < 2 * FAILING_SAVE,
+              "rank %d stopped at step %lld", i, (long long)s.found->step[i]);
+    end(&s);
+}
+
 static int stop_while_busy(int rank, void *user)
 {
     lk_context       *context;
@@ -565,6 +594,7 @@ int main(void)
     RUN(the_wish_of_one_rank_stops_all_at_one_step_saved);
     RUN(a_group_that_has_failed_does_not_save);
     RUN(a_directory_that_another_run_writes_is_refused_on_every_rank);
+    RUN(a_save_that_fails_stops_all_ranks_at_one_step);
     RUN(a_rank_that_is_stopped_amid_a_save_is_not_waited_for);
     RUN(unused_parameters_get_zeros_and_are_named_once);
     RUN(evaluation_sees_each_of_10000_samples_once);

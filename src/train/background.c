@@ -19,7 +19,7 @@ typedef struct lk__background {
     int         keep;
     double      began, seconds;
     lk_status   status;
-    char        text[1024];
+    char        text[2048]; /* why it failed: the message of the thread, which ends */
 } lk__background;
 
 static const lk_memory kinds[] = {LK_MEMORY_PARAMETERS, LK_MEMORY_BUFFERS, LK_MEMORY_OPTIMIZER};
@@ -90,8 +90,10 @@ lk_status lk__saver_begin(lk__saver *s, const char *directory, const lk_progress
 bool lk__saver_done(const lk__saver *s)
 {
     const lk__background *b = s->background;
-    return b && atomic_load(&b->done) && b->status >= 0;
+    return b && atomic_load(&b->done);
 }
+
+bool lk__saver_failed(const lk__saver *s) { return lk__saver_done(s) && s->background->status < 0; }
 
 lk_status lk__saver_finish(lk__saver *s, lk_progress *progress, double *seconds)
 {
@@ -102,7 +104,8 @@ lk_status lk__saver_finish(lk__saver *s, lk_progress *progress, double *seconds)
     atomic_store(&b->done, false);
     *progress = b->progress;
     *seconds = b->seconds;
-    return b->status < 0 ? lk__fail(s->context, b->status, "%s", b->text) : LK_OK;
+    if (b->status >= 0) return LK_OK;
+    return lk__fail(s->context, b->status, "step %lld could not be saved: %s", (long long)b->progress.step, b->text);
 }
 
 void lk__saver_background_free(lk__saver *s)

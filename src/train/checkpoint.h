@@ -34,7 +34,8 @@ size_t    lk__saver_background_bytes(const lk_plan *plan); /* of LK_MEMORY_CHECK
 lk_status lk__saver_begin(lk__saver *saver, const char *directory, const lk_progress *progress, int keep);
 /* Waits. LK_OK: it is on the disk; LK_END: there was none under way. */
 lk_status lk__saver_finish(lk__saver *saver, lk_progress *progress, double *seconds);
-bool      lk__saver_done(const lk__saver *saver); /* finish would not wait, and it went well */
+bool      lk__saver_done(const lk__saver *saver);   /* one was under way, and finish would not wait for it */
+bool      lk__saver_failed(const lk__saver *saver); /* that one failed: finish says why */
 void      lk__saver_background_free(lk__saver *saver);
 
 #endif

@@ -136,7 +136,13 @@ static lk_status settle(lk_trainer *t)
 
 void lk__trainer_look_at_save(lk_trainer *t)
 {
-    if (lk__saver_done(&t->saver)) (void)settle(t);
+    if (!lk__saver_done(&t->saver)) return;
+    if (!lk__saver_failed(&t->saver)) {
+        (void)settle(t);
+        return;
+    }
+    t->wish = true; /* all ranks stop after the same step, and the save at the end tells all of them why */
+    if (t->world == 1) t->stop = true;
 }
 
 lk_status lk__trainer_save(lk_trainer *t, bool last)

@@ -58,7 +58,7 @@ lk_status lk__trainer_evaluate(lk_trainer *trainer); /* and tells */
 lk_status lk__trainer_lock(lk_trainer *trainer); /* rank 0 has the checkpoint directory to itself, or no rank starts */
 lk_status lk__trainer_load(lk_trainer *trainer);            /* what init and resume say: read by rank 0, sent to all */
 lk_status lk__trainer_save(lk_trainer *trainer, bool last); /* by rank 0, in the background unless it is the last */
-void      lk__trainer_look_at_save(
-         lk_trainer *trainer); /* tells of one that is done meanwhile; a failure waits for the next save */
+/* Tells of a save that is done meanwhile; when it failed, training stops with its failure. */
+void lk__trainer_look_at_save(lk_trainer *trainer);
 
 #endif
