@@ -289,6 +289,13 @@ static void scale_rate(setup *s, const options *given)
     if (strcmp(how, "none") != 0) s->config.optimizer.lr *= strcmp(how, "sqrt") == 0 ? sqrt(times) : times;
 }
 
+static int check_save(setup *s, const options *given)
+{
+    const char *directory = options_text(given, "save");
+    lk_status   status = directory ? lk_checkpoint_check(s->context, directory) : LK_OK;
+    return status < 0 ? report("train", s->context, status) : 0;
+}
+
 /* All that can be known before ranks are started: then a mistake is found once, in one process. */
 static int check_run(const options *given, int ranks)
 {
@@ -302,6 +309,7 @@ static int check_run(const options *given, int ranks)
     if (code == 0) code = ranks_make(&s, "train", given);
     if (code == 0) code = ranks_plan(&s, "train");
     if (code == 0) code = paths_check("train", given, 0);
+    if (code == 0) code = check_save(&s, given);
     setup_free(&s);
     return code;
 }

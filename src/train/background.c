@@ -105,7 +105,9 @@ lk_status lk__saver_finish(lk__saver *s, lk_progress *progress, double *seconds)
     *progress = b->progress;
     *seconds = b->seconds;
     if (b->status >= 0) return LK_OK;
-    return lk__fail(s->context, b->status, "step %lld could not be saved: %s", (long long)b->progress.step, b->text);
+    /* The directory was good when the run began: what became of it since is a failure, not the user's mistake. */
+    lk_status status = b->status == LK_EINVAL ? LK_EIO : b->status;
+    return lk__fail(s->context, status, "step %lld could not be saved: %s", (long long)b->progress.step, b->text);
 }
 
 void lk__saver_background_free(lk__saver *s)
