@@ -459,7 +459,7 @@ static void a_save_that_fails_stops_all_ranks_at_one_step(void)
     s.config.save_every = FAILING_SAVE;
     s.config.steps = 2 * FAILING_SAVE;
     perform(&s);
-    check_story(&s, LK_EINVAL, "step 200 could not be saved: ");
+    check_story(&s, LK_EIO, "step 200 could not be saved: ");
     for (int i = 0; i < 3; i++)
         CHECK(s.found->step[i] == s.found->step[0] && s.found->step[i] < 2 * FAILING_SAVE,
               "rank %d stopped at step %lld", i, (long long)s.found->step[i]);
