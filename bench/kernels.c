@@ -84,11 +84,11 @@ static void *fresh(bench *b, size_t bytes)
     return memory;
 }
 
-static lk__operand operand(bench *b, int rank, const int64_t *dims, bool index)
+static lk__kernel_operand operand(bench *b, int rank, const int64_t *dims, bool index)
 {
-    lk__operand o = {.dtype = index ? LK_U8 : LK_F32, .rank = rank};
+    lk__kernel_operand o = {.dtype = index ? LK_U8 : LK_F32, .rank = rank};
     for (int i = 0; i < rank; i++) o.dims[i] = dims[i];
-    int64_t count = lk__elements(&o);
+    int64_t count = lk__operand_elements(&o);
     o.data = fresh(b, (size_t)count * lk_dtype_size(o.dtype));
     for (int64_t i = 0; i < count; i++) {
         uint32_t bits = (uint32_t)i * 2654435761u >> 8;
@@ -100,7 +100,7 @@ static lk__operand operand(bench *b, int rank, const int64_t *dims, bool index)
     return o;
 }
 
-static void time_call(bench *b, const char *name, lk__op op, lk__call *call, double flops, bool counts)
+static void time_call(bench *b, const char *name, lk__op op, lk__kernel_call *call, double flops, bool counts)
 {
     const lk__kernel_entry *entry = &lk__cpu_kernels(LK_F32, b->isa)[op];
     size_t                  bytes = entry->workspace ? entry->workspace(call, b->threads) : 0;
@@ -122,24 +122,23 @@ static void time_call(bench *b, const char *name, lk__op op, lk__call *call, dou
 done:
     for (int i = 0; i < call->inputs; i++)
         lk__free(b->context, LK_MEMORY_OTHER, call->in[i].data,
-                 (size_t)lk__elements(&call->in[i]) * lk_dtype_size(call->in[i].dtype));
+                 (size_t)lk__operand_elements(&call->in[i]) * lk_dtype_size(call->in[i].dtype));
     for (int i = 0; i < call->outputs; i++)
         lk__free(b->context, LK_MEMORY_OTHER, call->out[i].data,
-                 (size_t)lk__elements(&call->out[i]) * lk_dtype_size(call->out[i].dtype));
+                 (size_t)lk__operand_elements(&call->out[i]) * lk_dtype_size(call->out[i].dtype));
 }
 
 static void time_conv(bench *b, const char *name, int64_t n, int64_t c, int64_t size, int64_t o, int64_t kernel,
                       int64_t stride, int64_t pool, bool input, bool counts)
 {
-    int64_t padding = kernel / 2, out = (size + 2 * padding - kernel) / stride + 1,
-            pooled = pool > 1 ? out / pool : out;
-    int64_t   x[] = {n, c, size, size}, w[] = {o, c, kernel, kernel}, y[] = {n, o, pooled, pooled};
-    lk__attrs attrs = {
+    int64_t padding = kernel / 2, out = (size + 2 * padding - kernel) / stride + 1, pooled = pool > 1 ? out / pool : out;
+    int64_t      x[] = {n, c, size, size}, w[] = {o, c, kernel, kernel}, y[] = {n, o, pooled, pooled};
+    lk__op_attrs attrs = {
         .kernel = kernel, .stride = stride, .padding = padding, .groups = 1, .pool = pool, .activation = LK__RELU};
-    double   flops = 2.0 * (double)(n * c * out * out * o * kernel * kernel);
-    char     text[64];
-    bool     has_index = pool > 1;
-    lk__call forward = {.attrs = &attrs, .inputs = 3, .outputs = has_index ? 2 : 1};
+    double          flops = 2.0 * (double)(n * c * out * out * o * kernel * kernel);
+    char            text[64];
+    bool            has_index = pool > 1;
+    lk__kernel_call forward = {.attrs = &attrs, .inputs = 3, .outputs = has_index ? 2 : 1};
     forward.in[0] = operand(b, 4, x, false), forward.in[1] = operand(b, 4, w, false),
     forward.in[2] = operand(b, 1, w, false);
     forward.out[0] = operand(b, 4, y, false);
@@ -147,13 +146,13 @@ static void time_conv(bench *b, const char *name, int64_t n, int64_t c, int64_t 
     snprintf(text, sizeof text, "%s forward", name);
     time_call(b, text, LK__OP_conv2d, &forward, flops, counts);
     if (input) {
-        lk__call dx = {.attrs = &attrs, .inputs = has_index ? 3 : 2, .outputs = 1};
+        lk__kernel_call dx = {.attrs = &attrs, .inputs = has_index ? 3 : 2, .outputs = 1};
         dx.in[0] = operand(b, 4, y, false), dx.in[1] = operand(b, 4, w, false), dx.out[0] = operand(b, 4, x, false);
         if (has_index) dx.in[2] = operand(b, 4, y, true);
         snprintf(text, sizeof text, "%s grad input", name);
         time_call(b, text, LK__OP_conv2d_grad_input, &dx, flops, counts);
     }
-    lk__call dw = {.attrs = &attrs, .inputs = has_index ? 3 : 2, .outputs = 2};
+    lk__kernel_call dw = {.attrs = &attrs, .inputs = has_index ? 3 : 2, .outputs = 2};
     dw.in[0] = operand(b, 4, x, false), dw.in[1] = operand(b, 4, y, false);
     if (has_index) dw.in[2] = operand(b, 4, y, true);
     dw.out[0] = operand(b, 4, w, false), dw.out[1] = operand(b, 1, w, false);
@@ -163,21 +162,21 @@ static void time_conv(bench *b, const char *name, int64_t n, int64_t c, int64_t 
 
 static void time_linear(bench *b, const char *name, int64_t rows, int64_t inputs, int64_t outputs, bool counts)
 {
-    int64_t   x[] = {rows, inputs}, w[] = {outputs, inputs}, y[] = {rows, outputs};
-    lk__attrs attrs = {.activation = LK__RELU};
-    double    flops = 2.0 * (double)(rows * inputs * outputs);
-    char      text[64];
-    lk__call  forward = {.attrs = &attrs, .inputs = 3, .outputs = 1};
+    int64_t         x[] = {rows, inputs}, w[] = {outputs, inputs}, y[] = {rows, outputs};
+    lk__op_attrs    attrs = {.activation = LK__RELU};
+    double          flops = 2.0 * (double)(rows * inputs * outputs);
+    char            text[64];
+    lk__kernel_call forward = {.attrs = &attrs, .inputs = 3, .outputs = 1};
     forward.in[0] = operand(b, 2, x, false), forward.in[1] = operand(b, 2, w, false),
     forward.in[2] = operand(b, 1, w, false);
     forward.out[0] = operand(b, 2, y, false);
     snprintf(text, sizeof text, "%s forward", name);
     time_call(b, text, LK__OP_linear, &forward, flops, counts);
-    lk__call dx = {.attrs = &attrs, .inputs = 2, .outputs = 1};
+    lk__kernel_call dx = {.attrs = &attrs, .inputs = 2, .outputs = 1};
     dx.in[0] = operand(b, 2, y, false), dx.in[1] = operand(b, 2, w, false), dx.out[0] = operand(b, 2, x, false);
     snprintf(text, sizeof text, "%s grad input", name);
     time_call(b, text, LK__OP_linear_grad_input, &dx, flops, counts);
-    lk__call dw = {.attrs = &attrs, .inputs = 2, .outputs = 2};
+    lk__kernel_call dw = {.attrs = &attrs, .inputs = 2, .outputs = 2};
     dw.in[0] = operand(b, 2, x, false), dw.in[1] = operand(b, 2, y, false);
     dw.out[0] = operand(b, 2, w, false), dw.out[1] = operand(b, 1, w, false);
     snprintf(text, sizeof text, "%s grad weight", name);
@@ -186,9 +185,9 @@ static void time_linear(bench *b, const char *name, int64_t rows, int64_t inputs
 
 static void time_matmul(bench *b, const char *name, int64_t batch, int64_t m, int64_t n, int64_t k, bool ta, bool tb)
 {
-    int64_t   x[] = {batch, ta ? k : m, ta ? m : k}, w[] = {batch, tb ? n : k, tb ? k : n}, y[] = {batch, m, n};
-    lk__attrs attrs = {.transpose_a = ta, .transpose_b = tb};
-    lk__call  call = {.attrs = &attrs, .inputs = 2, .outputs = 1};
+    int64_t         x[] = {batch, ta ? k : m, ta ? m : k}, w[] = {batch, tb ? n : k, tb ? k : n}, y[] = {batch, m, n};
+    lk__op_attrs    attrs = {.transpose_a = ta, .transpose_b = tb};
+    lk__kernel_call call = {.attrs = &attrs, .inputs = 2, .outputs = 1};
     call.in[0] = operand(b, 3, x, false), call.in[1] = operand(b, 3, w, false), call.out[0] = operand(b, 3, y, false);
     time_call(b, name, LK__OP_matmul, &call, 2.0 * (double)(batch * m * n * k), false);
 }

@@ -96,7 +96,7 @@ static void fill(bench *b)
 static int64_t share(const bench *b)
 {
     const lk_trainer_config *f = &b->setup->config;
-    int64_t                  parts = f->shards ? f->shards : b->world, first = parts * b->rank / b->world,
+    int64_t                  parts = f->leaves ? f->leaves : b->world, first = parts * b->rank / b->world,
             last = parts * (b->rank + 1) / b->world;
     return f->batch * last / parts - f->batch * first / parts;
 }

@@ -95,7 +95,7 @@ static lk_status measure(const setup *s, const lk_plan *plan, double *seconds)
     void             *features = calloc((size_t)(capacity * lk_dataset_elements(f.train)), lk_dtype_size(f.dtype));
     int32_t          *labels = calloc((size_t)capacity, sizeof *labels);
     f.batch = capacity;
-    f.plan_world = f.accumulate = f.shards = 0;
+    f.plan_world = f.accumulate = f.leaves = 0;
     lk_status status = features && labels ? lk_trainer_plan(s->context, &f, &graph, &alone, memory) : LK_ENOMEM;
     if (status >= 0) status = lk_store_create(alone, f.seed, &store);
     if (status >= 0) status = lk_program_create(alone, store, NULL, &program);

@@ -105,7 +105,7 @@ int ranks_make(setup *s, const char *name, const options *given)
     bool               reproducible = options_flag(given, "reproducible");
     f->accumulate = (int)options_integer(given, "accumulate");
     f->sync_batch_norm = options_flag(given, "sync-batchnorm");
-    f->shards = reproducible ? (int)options_integer(given, "shards") : 0;
+    f->leaves = reproducible ? (int)options_integer(given, "leaves") : 0;
     if (options_given(given, "bucket-mib")) f->bucket_bytes = (size_t)(options_number(given, "bucket-mib") * 1048576);
     int world = f->comm ? lk_comm_size(f->comm) : f->plan_world > 1 ? f->plan_world : 1;
     if (world > f->batch) {
@@ -116,12 +116,12 @@ int ranks_make(setup *s, const char *name, const options *given)
             (long long)f->batch, world, world);
         return EXIT_MISTAKE;
     }
-    if (options_given(given, "shards") && !reproducible) {
-        complain(name, "--shards belongs to --reproducible");
+    if (options_given(given, "leaves") && !reproducible) {
+        complain(name, "--leaves belongs to --reproducible");
         return EXIT_MISTAKE;
     }
     if (reproducible && f->accumulate > 1) {
-        complain(name, "--reproducible runs its shards one after the other already: leave --accumulate out");
+        complain(name, "--reproducible runs its leaves one after the other already: leave --accumulate out");
         return EXIT_MISTAKE;
     }
     return 0;
@@ -132,7 +132,7 @@ void ranks_describe(const setup *s, char *out, size_t size)
     cpu_set_t set;
     lk_comm  *comm = s->config.comm;
     int       rank = comm ? lk_comm_rank(comm) : 0, world = comm ? lk_comm_size(comm) : 1;
-    int64_t   batch = s->config.batch, parts = s->config.shards ? s->config.shards : world;
+    int64_t   batch = s->config.batch, parts = s->config.leaves ? s->config.leaves : world;
     int64_t   first = parts * rank / world, last = parts * (rank + 1) / world;
     size_t used = (size_t)snprintf(out, size, "rank %d of %d (%s, pid %ld): cpu %s, %d thread%s on core", rank, world,
                                    comm ? lk_comm_backend(comm) : "alone", (long)getpid(), lk_context_isa(s->context),

@@ -12,8 +12,8 @@
         NUMBER("bucket-mib", "X", "25", 0.001, 65536, "MiB of gradients that travel together while backward goes on; the first 1"), \
         INTEGER("accumulate", "K", "1", 1, 65536, "Micro-batches a step and rank: less memory, one synchronisation, the same result"), \
         FLAG("sync-batchnorm", "Batch norm over the whole batch instead of each rank's share"),                               \
-        FLAG("reproducible", "The same bits with any number of ranks: what --shards parts of the batch give is added in one order"), \
-        INTEGER("shards", "N", "8", 1, 64, "With --reproducible: parts of each batch; the most ranks there can be")
+        FLAG("reproducible", "The same bits with any number of ranks: what --leaves parts of the batch give is added in one order"), \
+        INTEGER("leaves", "N", "8", 1, 64, "With --reproducible: parts of each batch; the most ranks there can be")
 
 /* If -n asks for ranks and this process is none yet: checks the run, so that a mistake is found once and before anything is
  * started, then starts them, each with this same command line. *code: how they ended. check may use one thread alone. */

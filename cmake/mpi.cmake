@@ -1,4 +1,4 @@
-# The MPI modules: one small shared object for each MPI whose compiler is found, which src/comm/mpi.c loads when it is asked for.
+# The MPI modules: one small shared object for each MPI whose compiler is found, which src/comm/mpi/load.c loads when it is asked for.
 # Compiled by mpicc itself, because only that knows where its MPI is.
 set(mpi_modules)
 foreach(flavour openmpi mpich)

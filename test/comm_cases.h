@@ -11,10 +11,10 @@
 typedef struct backend_case {
     /* Runs function on `size` ranks. */
     void (*run)(int size, void (*function)(rank_test *t));
-    size_t small;                             /* bytes that travel at once */
-    size_t (*chunk)(lk__kind kind, int size); /* bytes that are worked on at once */
-    int  modes;                               /* how many ways to call each edge; fewer from six ranks on */
-    bool few;                                 /* of the world sizes */
+    size_t small;                                  /* bytes that travel at once */
+    size_t (*chunk)(lk__comm_kind kind, int size); /* bytes that are worked on at once */
+    int  modes;                                    /* how many ways to call each edge; fewer from six ranks on */
+    bool few;                                      /* of the world sizes */
 } backend_case;
 
 static const backend_case *the_case;
@@ -24,12 +24,12 @@ static void run_world(int size, void (*function)(rank_test *t)) { the_case->run(
 enum { PLAIN = 0, IN_PLACE = 1, SYMMETRIC = 2, LATER = 4, UNALIGNED = 8, MODES = 16 };
 
 typedef struct call {
-    lk__kind     kind;
-    lk_dtype     type;
-    lk_reduce_op op;
-    size_t       count;
-    int          root, mode;
-    uint64_t     seed;
+    lk__comm_kind kind;
+    lk_dtype      type;
+    lk_reduce_op  op;
+    size_t        count;
+    int           root, mode;
+    uint64_t      seed;
 } call;
 
 /* Buffers that are large enough for anything here: two of ordinary memory, two of symmetric. */
@@ -144,21 +144,20 @@ static void check_call(rank_test *t, const buffers *b, const call *c)
     bool      inside = (c->mode & IN_PLACE) && (c->kind == LK__REDUCE_SCATTER || c->kind == LK__SCATTER);
     lk_status status = perform(c, t->comm, send, recv, c->mode & LATER ? &work : NULL);
     if (work) status = lk_work_wait(work);
-    REQUIRE(status == LK_OK, "%s: %s", lk__kind_name(c->kind), lk_context_error(t->context));
+    REQUIRE(status == LK_OK, "%s: %s", lk__comm_kind_name(c->kind), lk_context_error(t->context));
     for (size_t i = 0; i < gotten; i++) {
         const char *want = expected(c, t, tables, i);
         if (memcmp(recv + i * size, want, size) == 0) continue;
         element a = load(recv, c->type, i), b = load(want, c->type, 0);
         CHECK(false, "rank %d of %d: %s %s op %d count %zu root %d mode %d: element %zu is %.17g %lld, not %.17g %lld",
-              t->rank, t->size, lk__kind_name(c->kind), lk_dtype_name(c->type), c->op, c->count, c->root, c->mode, i,
-              a.real, (long long)a.whole, b.real, (long long)b.whole);
+              t->rank, t->size, lk__comm_kind_name(c->kind), lk_dtype_name(c->type), c->op, c->count, c->root, c->mode,
+              i, a.real, (long long)a.whole, b.real, (long long)b.whole);
         break;
     }
-    CHECK(inside || recv[gotten * size] == guard, "%s wrote past the end", lk__kind_name(c->kind));
+    CHECK(inside || recv[gotten * size] == guard, "%s wrote past the end", lk__comm_kind_name(c->kind));
     if (!(c->mode & IN_PLACE) && c->kind != LK__BROADCAST && c->kind != LK__SCATTER && sends)
-        CHECK(memcmp(send + (sends - 1) * size, tables->values[t->rank] + (sends - 1) % tables->period * size, size) ==
-                  0,
-              "%s changed what was sent", lk__kind_name(c->kind));
+        CHECK(memcmp(send + (sends - 1) * size, tables->values[t->rank] + (sends - 1) % tables->period * size, size) == 0,
+              "%s changed what was sent", lk__comm_kind_name(c->kind));
 }
 
 static void open_buffers(rank_test *t, buffers *b, size_t bytes)
@@ -181,11 +180,11 @@ static void close_buffers(rank_test *t, buffers *b)
     lk_comm_release(t->comm, b->memory[2]); /* the other one goes with the comm */
 }
 
-static const lk__kind kinds[] = {LK__ALL_REDUCE, LK__REDUCE, LK__REDUCE_SCATTER, LK__BROADCAST,
-                                 LK__ALL_GATHER, LK__GATHER, LK__SCATTER,        LK__ALL_TO_ALL};
+static const lk__comm_kind kinds[] = {LK__ALL_REDUCE, LK__REDUCE, LK__REDUCE_SCATTER, LK__BROADCAST,
+                                      LK__ALL_GATHER, LK__GATHER, LK__SCATTER,        LK__ALL_TO_ALL};
 enum { KINDS = sizeof kinds / sizeof *kinds };
 
-static size_t several_chunks(lk__kind kind, int size, size_t chunks, size_t most)
+static size_t several_chunks(lk__comm_kind kind, int size, size_t chunks, size_t most)
 {
     size_t bytes = chunks * the_case->chunk(kind, size);
     return bytes < most - 4096 ? bytes : most - 4096;
@@ -252,8 +251,7 @@ static void all_calls(rank_test *t)
             m ? LK__BROADCAST : LK__ALL_GATHER,
             LK_U8,
             LK_SUM,
-            several_chunks(m ? LK__BROADCAST : LK__ALL_GATHER, t->size, m ? 5 : 2, m ? most : most / (size_t)t->size) +
-                5,
+            several_chunks(m ? LK__BROADCAST : LK__ALL_GATHER, t->size, m ? 5 : 2, m ? most : most / (size_t)t->size) + 5,
             t->size - 1,
             PLAIN,
             seed++};

@@ -6,7 +6,7 @@
 #include "comm_ranks.h"
 
 #include "comm/comm.h"
-#include "comm/diary.h"
+#include "comm/flight_recorder.h"
 
 #include <signal.h>
 #include <sys/wait.h>
@@ -155,14 +155,12 @@ static void take_later(rank_test *t)
             if (i % 4 == 0) usleep(120000);
             x[0] = (float)i;
             REQUIRE(lk_comm_send(t->comm, x, 10, LK_F32, 1, 3, NULL) == LK_OK);
-            REQUIRE(lk_comm_all_reduce(t->comm, &y, &y, 1, LK_F32, LK_MAX, NULL) == LK_OK, "%s",
-                    lk_comm_error(t->comm));
+            REQUIRE(lk_comm_all_reduce(t->comm, &y, &y, 1, LK_F32, LK_MAX, NULL) == LK_OK, "%s", lk_comm_error(t->comm));
         } else {
             bool     first = i % 4 < 2;
             lk_work *work = NULL;
             if (first) REQUIRE(lk_comm_recv(t->comm, x, 10, LK_F32, 0, 3, i % 2 ? &work : NULL) == LK_OK);
-            REQUIRE(lk_comm_all_reduce(t->comm, &y, &y, 1, LK_F32, LK_MAX, NULL) == LK_OK, "%s",
-                    lk_comm_error(t->comm));
+            REQUIRE(lk_comm_all_reduce(t->comm, &y, &y, 1, LK_F32, LK_MAX, NULL) == LK_OK, "%s", lk_comm_error(t->comm));
             if (!first) REQUIRE(lk_comm_recv(t->comm, x, 10, LK_F32, 0, 3, i % 2 ? &work : NULL) == LK_OK);
             REQUIRE(lk_work_wait(work) == LK_OK && x[0] == (float)i, "%s", lk_comm_error(t->comm));
         }
@@ -316,9 +314,9 @@ static void a_table_names_the_file_of_each_call(void)
 /* ---- what the flight record says ---- */
 
 typedef struct end {
-    int         victim, how; /* a signal; 0: it calls the group off */
-    lk__blame   blame;
-    const char *words;
+    int            victim, how; /* a signal; 0: it calls the group off */
+    lk__comm_cause cause;
+    const char    *words;
 } end;
 
 /* Rank 0 of 3 stays outside. Ranks 1 and 2 form a group in which rank 2 counts as 0; the victim leaves it as `e` says. */
@@ -346,15 +344,16 @@ static int end_in_a_group(const end *e, int rank)
 
 static void check_record(const end *e, const char *path)
 {
-    char      text[512] = "";
-    lk__blame blame = {0, 0};
-    int64_t   pid;
-    uint64_t  started;
-    CHECK(lk__diary_look(path, &blame, &pid, &started) && blame.kind == e->blame.kind && blame.rank == e->blame.rank,
-          "way %d: it blames rank %d for %d, not rank %d for %d", e->how, blame.rank, blame.kind, e->blame.rank,
-          e->blame.kind);
-    CHECK(lk__diary_read(path, text, sizeof text) && strstr(text, e->words), "way %d: not '%s': %s", e->how, e->words,
-          text);
+    char           text[512] = "";
+    lk__comm_cause cause = {0, 0};
+    int64_t        pid;
+    uint64_t       started;
+    CHECK(lk__flight_recorder_look(path, &cause, &pid, &started) && cause.kind == e->cause.kind &&
+              cause.rank == e->cause.rank,
+          "way %d: it blames rank %d for %d, not rank %d for %d", e->how, cause.rank, cause.kind, e->cause.rank,
+          e->cause.kind);
+    CHECK(lk__flight_recorder_read(path, text, sizeof text) && strstr(text, e->words), "way %d: not '%s': %s", e->how,
+          e->words, text);
 }
 
 static void one_end(const end *e)
@@ -370,7 +369,7 @@ static void one_end(const end *e)
         REQUIRE(pids[rank] >= 0);
         if (pids[rank]) continue;
         setenv("LOCKSTEP_JOB", job, 1);
-        if (rank == 1) setenv("LOCKSTEP_DIARY", path, 1);
+        if (rank == 1) setenv("LOCKSTEP_FLIGHT_RECORDER", path, 1);
         _exit(end_in_a_group(e, rank));
     }
     waitpid(pids[1], &status, 0);
@@ -386,10 +385,10 @@ static void one_end(const end *e)
 
 static void a_flight_record_says_whose_failure_it_was_and_that_the_call_failed(void)
 {
-    int       stopped = fault_backend ? LK__BLAME_LATE : LK__BLAME_STOPPED;
-    const end ends[] = {{2, SIGKILL, {LK__BLAME_DEAD, 2}, "it had failed in barrier at "},
+    int       stopped = fault_backend ? LK__CAUSE_LATE : LK__CAUSE_STOPPED;
+    const end ends[] = {{2, SIGKILL, {LK__CAUSE_DEAD, 2}, "it had failed in barrier at "},
                         {2, SIGSTOP, {stopped, 2}, "it had failed in barrier at "},
-                        {2, 0, {LK__BLAME_OWN, 2}, " barrier at "}};
+                        {2, 0, {LK__CAUSE_OWN, 2}, " barrier at "}};
     for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) one_end(&ends[i]);
 }
 

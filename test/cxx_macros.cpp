@@ -22,8 +22,7 @@ static bool record_everything(lk_graph *graph)
     lk_tensor ids = lk_input(graph, "ids", LK_I32, 1, four);
     lk_tensor scale = lk_parameter(graph, "scale", 1, one),
               table = lk_parameter(graph, "table", 2, table_dims, .frozen = true);
-    lk_tensor kernel =
-        lk_parameter(graph, "kernel", 4, weight_dims, .init = LK_INIT_NORMAL, .a = 0.1, .no_decay = true);
+    lk_tensor kernel = lk_parameter(graph, "kernel", 4, weight_dims, .init = LK_INIT_NORMAL, .a = 0.1, .no_decay = true);
     lk_tensor mean = lk_buffer(graph, "mean", LK_F32, 1, channels, 0),
               var = lk_buffer(graph, "var", LK_F32, 1, channels, 1);
     lk_tie(scale, "scale2");
@@ -80,7 +79,7 @@ static bool configure_everything(lk_context *context)
     WANT(c.size == sizeof c && comm.size == sizeof comm && arrays.size == sizeof arrays &&
          callbacks.size == sizeof callbacks);
     WANT(synthetic.size == sizeof synthetic && sampler.size == sizeof sampler && launch.size == sizeof launch);
-    WANT(step.rate == 0 && !step.sample_ids && rates.link == 0 && plan.parallel.shards == 0 && group.lr_scale == 1);
+    WANT(step.rate == 0 && !step.sample_ids && rates.link == 0 && plan.parallel.leaves == 0 && group.lr_scale == 1);
     WANT(optimizer.size == sizeof optimizer && optimizer.groups == &group && trainer.schedule.warmup == 5);
     WANT(loader.size == sizeof loader && loader.transform.size == sizeof transform && trainer.size == sizeof trainer);
     return lk_context_error(context)[0] == 0;

@@ -54,7 +54,7 @@ static int train(lk_context *context, lk_comm *comm, poison *p, const char *save
     config.save_every = 1;
     config.resume = true;
     config.comm = lk_comm_size(comm) > 1 ? comm : NULL;
-    config.shards = 8;
+    config.leaves = 8;
     config.sync_batch_norm = true;
     if (status >= 0) status = lk_trainer_create(context, &config, &trainer);
     if (status >= 0) status = lk_trainer_run(trainer);

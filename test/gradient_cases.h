@@ -123,8 +123,7 @@ static lk_tensor build_softmax(cell *c)
     return c->variant % 2 ? lk_log_softmax(x, axis) : lk_softmax(x, axis);
 }
 
-static const shape reduce_shapes[] = {
-    {1, {17}}, {2, {3, 5}}, {3, {5, 1, 7}}, {4, {2, 3, 5, 3}}, {6, {2, 3, 1, 2, 5, 2}}};
+static const shape reduce_shapes[] = {{1, {17}}, {2, {3, 5}}, {3, {5, 1, 7}}, {4, {2, 3, 5, 3}}, {6, {2, 3, 1, 2, 5, 2}}};
 enum { REDUCE_MASKS = 2 + 4 + 8 + 16 + 64 };
 
 static lk_tensor build_reduce(cell *c)
@@ -288,8 +287,7 @@ enum { CONVOLUTIONS = sizeof convolutions / sizeof *convolutions };
 
 static lk_tensor convolve(cell *c, const struct convolution *v, bool bias)
 {
-    lk_tensor x = OPERAND(c, PLAIN, v->n, v->c, v->h, v->w),
-              w = OPERAND(c, PLAIN, v->o, v->c / v->groups, v->kh, v->kw);
+    lk_tensor x = OPERAND(c, PLAIN, v->n, v->c, v->h, v->w), w = OPERAND(c, PLAIN, v->o, v->c / v->groups, v->kh, v->kw);
     return lk_f_conv2d(x, w, bias ? OPERAND(c, PLAIN, v->o) : (lk_tensor){0}, .stride = v->stride,
                        .padding = v->padding, .groups = v->groups);
 }

@@ -15,19 +15,19 @@
 enum { POOLS = 3, GUARD = 64 };
 
 typedef struct kernel_case {
-    const char    *isa;
-    lk_dtype       real;
-    lk__op         op;
-    lk__attrs      attrs;
-    lk__step       step;
-    lk__invalid_id invalid; /* what the latest run reported */
-    lk__operand    in[LK__MAX_IN], out[LK__MAX_OUT];
-    int            inputs, outputs;
-    double         scale;                /* errors are measured against at least this size of value */
-    unsigned       in_place;             /* bit i: the first output may be input i */
-    double        *initial[LK__MAX_OUT]; /* of outputs that are updated; NULL: poison */
-    double        *x[LK__MAX_IN];        /* what the inputs hold */
-    double        *y[LK__MAX_OUT];       /* what came out */
+    const char           *isa;
+    lk_dtype              real;
+    lk__op                op;
+    lk__op_attrs          attrs;
+    lk__kernel_step       step;
+    lk__kernel_invalid_id invalid; /* what the latest run reported */
+    lk__kernel_operand    in[LK__MAX_IN], out[LK__MAX_OUT];
+    int                   inputs, outputs;
+    double                scale;                /* errors are measured against at least this size of value */
+    unsigned              in_place;             /* bit i: the first output may be input i */
+    double               *initial[LK__MAX_OUT]; /* of outputs that are updated; NULL: poison */
+    double               *x[LK__MAX_IN];        /* what the inputs hold */
+    double               *y[LK__MAX_OUT];       /* what came out */
 } kernel_case;
 
 static kernel_case t;
@@ -47,7 +47,7 @@ static void describe_case(const char *what)
 {
     fprintf(stderr, "FAIL %s %s %s: %s;", lk__op_name(t.op), lk_dtype_name(t.real), t.isa, what);
     for (int k = 0; k < t.inputs + t.outputs; k++) {
-        const lk__operand *o = k < t.inputs ? &t.in[k] : &t.out[k - t.inputs];
+        const lk__kernel_operand *o = k < t.inputs ? &t.in[k] : &t.out[k - t.inputs];
         fprintf(stderr, " %s%s(", k == t.inputs ? "→ " : "", o->data ? "" : "no ");
         for (int i = 0; i < o->rank; i++) fprintf(stderr, i ? ",%lld" : "%lld", (long long)o->dims[i]);
         fprintf(stderr, ")");
@@ -99,30 +99,33 @@ static bool guard_holds(const void *data, size_t bytes)
 static void begin(lk__op op)
 {
     t.op = op;
-    t.attrs = (lk__attrs){0};
-    t.step = (lk__step){.step = 1, .seed = 7, .rate = 0.01, .updates_buffers = true};
+    t.attrs = (lk__op_attrs){0};
+    t.step = (lk__kernel_step){.step = 1, .seed = 7, .rate = 0.01, .updates_buffers = true};
     t.inputs = t.outputs = 0;
     t.in_place = 0;
     t.scale = 0;
 }
 
-static void set_dims(lk__operand *o, lk_dtype type, int rank, const int64_t *dims)
+static void set_dims(lk__kernel_operand *o, lk_dtype type, int rank, const int64_t *dims)
 {
-    *o = (lk__operand){.dtype = type, .rank = rank};
+    *o = (lk__kernel_operand){.dtype = type, .rank = rank};
     for (int i = 0; i < rank; i++) o->dims[i] = dims[i];
 }
 
-static size_t bytes_of(const lk__operand *o) { return (size_t)lk__elements(o) * lk_dtype_size(o->dtype); }
+static size_t bytes_of(const lk__kernel_operand *o)
+{
+    return (size_t)lk__operand_elements(o) * lk_dtype_size(o->dtype);
+}
 
 /* An input whose values the caller fills in by x[]; returns them. They are rounded to the type by seal(). */
 static double *in(lk_dtype type, int rank, const int64_t *dims)
 {
-    int          k = t.inputs++;
-    lk__operand *o = &t.in[k];
+    int                 k = t.inputs++;
+    lk__kernel_operand *o = &t.in[k];
     set_dims(o, type, rank, dims);
     o->data = guarded(bytes_of(o));
-    t.x[k] = malloc(((size_t)lk__elements(o) + 1) * sizeof(double));
-    for (int64_t i = 0, n = lk__elements(o); i < n; i++) t.x[k][i] = uniform(-2, 2);
+    t.x[k] = malloc(((size_t)lk__operand_elements(o) + 1) * sizeof(double));
+    for (int64_t i = 0, n = lk__operand_elements(o); i < n; i++) t.x[k][i] = uniform(-2, 2);
     return t.x[k];
 }
 
@@ -135,10 +138,10 @@ static inline void no_in(void)
 /* An output. initial != NULL: it is updated, and starts so; the values are copied. */
 static void out(lk_dtype type, int rank, const int64_t *dims, const double *initial)
 {
-    int          k = t.outputs++;
-    lk__operand *o = &t.out[k];
+    int                 k = t.outputs++;
+    lk__kernel_operand *o = &t.out[k];
     set_dims(o, type, rank, dims);
-    size_t n = (size_t)lk__elements(o);
+    size_t n = (size_t)lk__operand_elements(o);
     o->data = guarded(bytes_of(o));
     t.y[k] = malloc((n + 1) * sizeof(double));
     t.initial[k] = initial ? malloc((n + 1) * sizeof(double)) : NULL;
@@ -158,13 +161,13 @@ static inline double scalar_in(double value) { return in(LK_F64, 0, NULL)[0] = v
 static void seal(void)
 {
     for (int k = 0; k < t.inputs; k++) {
-        for (int64_t i = 0, n = lk__elements(&t.in[k]); t.in[k].data && i < n; i++) {
+        for (int64_t i = 0, n = lk__operand_elements(&t.in[k]); t.in[k].data && i < n; i++) {
             put(t.in[k].dtype, t.in[k].data, i, t.x[k][i]);
             t.x[k][i] = get(t.in[k].dtype, t.in[k].data, i);
         }
     }
     for (int k = 0; k < t.outputs; k++) {
-        for (int64_t i = 0, n = lk__elements(&t.out[k]); t.initial[k] && i < n; i++) {
+        for (int64_t i = 0, n = lk__operand_elements(&t.out[k]); t.initial[k] && i < n; i++) {
             put(t.out[k].dtype, t.out[k].data, i, t.initial[k][i]);
             t.initial[k][i] = get(t.out[k].dtype, t.out[k].data, i);
         }
@@ -175,16 +178,16 @@ static void seal(void)
 static void run_once(int threads, void *alias)
 {
     const lk__kernel_entry *entry = &lk__cpu_kernels(t.real, t.isa)[t.op];
-    lk__call                call = {.attrs = &t.attrs, .inputs = t.inputs, .outputs = t.outputs, .step = &t.step};
+    lk__kernel_call         call = {.attrs = &t.attrs, .inputs = t.inputs, .outputs = t.outputs, .step = &t.step};
     memcpy(call.in, t.in, sizeof call.in);
     memcpy(call.out, t.out, sizeof call.out);
     call.pool = lk__context_pool(contexts[threads - 1]);
-    t.invalid = (lk__invalid_id){.found = false};
+    t.invalid = (lk__kernel_invalid_id){.found = false};
     call.invalid = &t.invalid;
     for (int k = 0; k < t.outputs; k++) {
         if (!t.out[k].data) continue;
         memset(t.out[k].data, 0xA5, bytes_of(&t.out[k]) + GUARD);
-        for (int64_t i = 0, n = lk__elements(&t.out[k]); t.initial[k] && i < n; i++)
+        for (int64_t i = 0, n = lk__operand_elements(&t.out[k]); t.initial[k] && i < n; i++)
             put(t.out[k].dtype, t.out[k].data, i, t.initial[k][i]);
     }
     size_t bytes = entry->workspace ? entry->workspace(&call, threads) : 0;
@@ -209,7 +212,8 @@ static void run_case(void)
         if (!t.out[k].data) continue;
         first[k] = malloc(bytes + 1);
         memcpy(first[k], t.out[k].data, bytes);
-        for (int64_t i = 0, n = lk__elements(&t.out[k]); i < n; i++) t.y[k][i] = get(t.out[k].dtype, t.out[k].data, i);
+        for (int64_t i = 0, n = lk__operand_elements(&t.out[k]); i < n; i++)
+            t.y[k][i] = get(t.out[k].dtype, t.out[k].data, i);
     }
     for (int threads = 2; threads <= POOLS; threads++) {
         run_once(threads, NULL);
@@ -237,7 +241,7 @@ static void run_case(void)
  * and infinity must be the same. In f64 the tolerance is 1e-7 of what it is in f32. */
 static void expect(int k, const double *want, double tolerance)
 {
-    int64_t n = lk__elements(&t.out[k]);
+    int64_t n = lk__operand_elements(&t.out[k]);
     double  squares = 0, limit = t.real == LK_F64 ? tolerance * 1e-7 : tolerance;
     char    text[128];
     for (int64_t i = 0; i < n; i++) squares += isfinite(want[i]) ? want[i] * want[i] : 0;

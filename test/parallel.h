@@ -23,8 +23,8 @@ typedef struct job {
     int               side, steps;
     int               batch; /* capacity of the global batch */
     int               odd;   /* above 0: every third step has so many samples instead */
-    int               world, micro_batches, shards, threads;
-    bool              wide;                /* shards of a rank as one batch */
+    int               world, micro_batches, leaves, threads;
+    bool              batch_leaves;                /* leaves of a rank as one batch */
     bool              sync, plain_weights; /* plain_weights: the store's own, from a seed */
     size_t            bucket_bytes;
     lk_optimizer_kind optimizer;
@@ -43,8 +43,8 @@ SHARED void free_report(report *r) { munmap(r, sizeof *r); }
 /* Rows of a batch of `total` that rank `rank` has. */
 SHARED int64_t first_row(const job *j, int64_t total, int rank)
 {
-    if (!j->shards) return total * rank / j->world;
-    return total * (j->shards * rank / j->world) / j->shards;
+    if (!j->leaves) return total * rank / j->world;
+    return total * (j->leaves * rank / j->world) / j->leaves;
 }
 
 SHARED int64_t total_of(const job *j, int step) { return j->odd && step % 3 == 0 ? j->odd : j->batch; }
@@ -71,8 +71,8 @@ SHARED pupil enrol_rank(const job *j, int rank)
 {
     pupil   p = {.rig = rig_open(j->real, j->threads ? j->threads : 1)};
     int64_t each = (j->batch + j->world - 1) / j->world, micro = j->micro_batches > 1 ? j->micro_batches : 1;
-    int64_t capacity = j->shards ? (j->batch + j->shards - 1) / j->shards : (each + micro - 1) / micro;
-    if (j->wide) capacity *= (j->shards + j->world - 1) / j->world;
+    int64_t capacity = j->leaves ? (j->batch + j->leaves - 1) / j->leaves : (each + micro - 1) / micro;
+    if (j->batch_leaves) capacity *= (j->leaves + j->world - 1) / j->world;
     lk_tensor           x = lk_input(p.rig.graph, "x", j->real, 4, ((int64_t[]){capacity, 3, j->side, j->side}));
     lk_tensor           y = lk_input(p.rig.graph, "y", LK_I32, 1, ((int64_t[]){capacity}));
     lk_plan_config      config = LK_PLAN_CONFIG_INIT;
@@ -85,8 +85,8 @@ SHARED pupil enrol_rank(const job *j, int rank)
     config.parallel = (lk_parallel){.world = j->world,
                                     .rank = rank,
                                     .micro_batches = j->micro_batches,
-                                    .shards = j->shards,
-                                    .wide = j->wide,
+                                    .leaves = j->leaves,
+                                    .batch_leaves = j->batch_leaves,
                                     .bucket_bytes = j->bucket_bytes};
     if (j->world > 1) p.comm = join_group(p.rig.context, j->backend);
     REQUIRE(lk_plan_create(p.rig.graph, &config, &p.rig.plan) == LK_OK, "%s", lk_context_error(p.rig.context));

@@ -235,7 +235,7 @@ SHARED double *golden(lk__safetensors *file, const char *prefix, const char *nam
 {
     char full[256];
     snprintf(full, sizeof full, "%s%s", prefix, name);
-    const lk__safetensor *t = lk__safetensors_find(file, full);
+    const lk__safetensors_tensor *t = lk__safetensors_find(file, full);
     REQUIRE(t && t->dtype == LK_F64, "no \"%s\"", full);
     double *data = malloc(t->bytes ? t->bytes : 1);
     REQUIRE(lk__safetensors_read(file, t, 0, data, t->bytes) == LK_OK);

@@ -2,12 +2,12 @@
 #define _GNU_SOURCE
 #include "comm_cases.h"
 
-#include "comm/shm.h"
+#include "comm/shm/shm.h"
 
 #include <sys/wait.h>
 
 static void   run(int size, void (*function)(rank_test *t)) { run_ranks(size, NULL, function, NULL); }
-static size_t chunk(lk__kind kind, int size) { return (void)kind, (void)size, LK__CHUNK; }
+static size_t chunk(lk__comm_kind kind, int size) { return (void)kind, (void)size, LK__CHUNK; }
 
 /* What runs over the end of symmetric memory would run into the next rank's. */
 static void overrun(rank_test *t)

@@ -5,8 +5,8 @@
 #define _GNU_SOURCE
 #include "comm_faults.h"
 
-#include "comm/meet.h"
-#include "comm/place.h"
+#include "comm/rendezvous/identity.h"
+#include "comm/rendezvous/local.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -219,7 +219,7 @@ static void hmac_gives_the_digests_of_the_rfc(void)
 
 /* ---- the environment ---- */
 
-static lk_status place_from(const char *const *pairs, lk__place *place, char *text, size_t bytes)
+static lk_status place_from(const char *const *pairs, lk__rendezvous_identity *place, char *text, size_t bytes)
 {
     static const char *const names[] = {"RANK",
                                         "WORLD_SIZE",
@@ -246,7 +246,7 @@ static lk_status place_from(const char *const *pairs, lk__place *place, char *te
     for (; *pairs; pairs += 2) setenv(pairs[0], pairs[1], 1);
     context_config.threads = 1;
     REQUIRE(lk_context_create(&context_config, &context) == LK_OK);
-    lk_status status = lk__place_find(context, &config, place);
+    lk_status status = lk__identity_find(context, &config, place);
     snprintf(text, bytes, "%s", lk_context_error(context));
     lk_context_free(context);
     return status;
@@ -255,8 +255,8 @@ static lk_status place_from(const char *const *pairs, lk__place *place, char *te
 
 static void the_environment_says_who_this_is_or_what_is_wrong_with_it(void)
 {
-    lk__place place;
-    char      text[1024], key[192];
+    lk__rendezvous_identity place;
+    char                    text[1024], key[192];
     CHECK(PLACE(NULL) == LK_OK && place.rank == 0 && place.world == 1);
     CHECK(PLACE("RANK", "2", "WORLD_SIZE", "4", "LOCAL_WORLD_SIZE", "4", "MASTER_PORT", "29501") == LK_OK &&
           place.rank == 2 && place.world == 4);
@@ -318,14 +318,14 @@ static void the_environment_says_who_this_is_or_what_is_wrong_with_it(void)
     lk_context       *context;
     lk_context_config context_config = LK_CONTEXT_CONFIG_INIT;
     lk_comm_config    config = LK_COMM_CONFIG_INIT; /* what a tutorial's setup(rank, world_size) gives */
-    context_config.threads = 1; /* ranks are spawned below: no thread has ever run here */
+    context_config.threads = 1;                     /* ranks are spawned below: no thread has ever run here */
     config.rank = 0;
     config.world = 2;
     config.address = "localhost";
     REQUIRE(lk_context_create(&context_config, &context) == LK_OK);
-    CHECK(lk__place_find(context, &config, &place) == LK_OK && !place.many_hosts, "%s", lk_context_error(context));
+    CHECK(lk__identity_find(context, &config, &place) == LK_OK && !place.many_hosts, "%s", lk_context_error(context));
     config.address = "10.0.0.1";
-    CHECK(lk__place_find(context, &config, &place) == LK_EINVAL &&
+    CHECK(lk__identity_find(context, &config, &place) == LK_EINVAL &&
               strstr(lk_context_error(context), "the program gives rank 0's address, 10.0.0.1"),
           "%s", lk_context_error(context));
     lk_context_free(context);

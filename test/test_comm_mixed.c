@@ -182,8 +182,7 @@ static void with_trouble(rank_test *t)
             status = lk_comm_broadcast(t->comm, data, n, LK_F32, 0, NULL);
             continue;
         }
-        if (round == 30 && culprit && what >= CROSSES_WITHIN &&
-            what <= CROSSES_LATER) { /* a receive, and nobody sends */
+        if (round == 30 && culprit && what >= CROSSES_WITHIN && what <= CROSSES_LATER) { /* a receive, and nobody sends */
             lk_work *work = NULL;
             status = lk_comm_recv(t->comm, data, 3, LK_F32, what == CROSSES_HOSTS ? 0 : t->rank + 1, 4,
                                   what == CROSSES_LATER ? &work : NULL);

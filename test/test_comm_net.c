@@ -4,13 +4,13 @@
 #define _GNU_SOURCE
 #include "comm_cases.h"
 
-#include "comm/net.h"
+#include "comm/net/net.h"
 
 #include <sys/wait.h>
 
 enum { SLICE = 256 << 10 }; /* as net_collective.c cuts */
 
-static size_t chunk(lk__kind kind, int size)
+static size_t chunk(lk__comm_kind kind, int size)
 {
     bool cut = kind == LK__ALL_REDUCE || kind == LK__REDUCE || kind == LK__BROADCAST;
     return cut ? (size_t)size * SLICE : kind == LK__REDUCE_SCATTER ? (size_t)size * 65536 : 65536;

@@ -156,8 +156,7 @@ static void end(session *s)
 
 static void train(session *s, int64_t step, int64_t count)
 {
-    REQUIRE(lk_program_train(s->rig.program, &(lk_step){.step = step, .count = count, .rate = 1e-2, .seed = 4}) ==
-                LK_OK,
+    REQUIRE(lk_program_train(s->rig.program, &(lk_step){.step = step, .count = count, .rate = 1e-2, .seed = 4}) == LK_OK,
             "%s", lk_context_error(s->rig.context));
 }
 
@@ -180,8 +179,7 @@ static void check_same(session *a, session *b, const char *name, int64_t count)
                 break;
             }
     }
-    REQUIRE(lk_program_run(a->rig.program, LK_EVALUATE) == LK_OK &&
-            lk_program_run(b->rig.program, LK_EVALUATE) == LK_OK);
+    REQUIRE(lk_program_run(a->rig.program, LK_EVALUATE) == LK_OK && lk_program_run(b->rig.program, LK_EVALUATE) == LK_OK);
     m = rig_metrics(&a->rig), n = rig_metrics(&b->rig);
     CHECK(m.sum == n.sum && m.weight == n.weight && m.correct == n.correct, "%s: evaluated loss %.17g and %.17g", name,
           m.loss, n.loss);
@@ -192,29 +190,29 @@ static void check_same(session *a, session *b, const char *name, int64_t count)
 
 static void compare(const char *name, model build, lk_dtype real, int threads)
 {
-    session wide = begin(build, CAPACITY, real, LK_ADAM, threads), exact = begin(build, COUNT, real, LK_ADAM, 1);
-    bind(&wide, COUNT);
+    session batch_leaves = begin(build, CAPACITY, real, LK_ADAM, threads), exact = begin(build, COUNT, real, LK_ADAM, 1);
+    bind(&batch_leaves, COUNT);
     bind(&exact, COUNT);
     for (int step = 1; step <= 3; step++) {
-        train(&wide, step, COUNT);
+        train(&batch_leaves, step, COUNT);
         train(&exact, step, COUNT);
-        check_same(&wide, &exact, name, COUNT);
+        check_same(&batch_leaves, &exact, name, COUNT);
     }
     /* A full batch in between leaves nothing behind. */
-    bind(&wide, CAPACITY);
-    train(&wide, 4, CAPACITY);
-    for (size_t i = 0; i < lk_store_count(wide.rig.store); i++) {
-        lk_state from = lk_store_at(wide.rig.store, i), to = lk_store_at(exact.rig.store, i);
+    bind(&batch_leaves, CAPACITY);
+    train(&batch_leaves, 4, CAPACITY);
+    for (size_t i = 0; i < lk_store_count(batch_leaves.rig.store); i++) {
+        lk_state from = lk_store_at(batch_leaves.rig.store, i), to = lk_store_at(exact.rig.store, i);
         size_t   bytes = (size_t)state_elements(&from) * lk_dtype_size(from.dtype);
         memcpy(to.data, from.data, bytes);
         for (int m = 0; m < from.moments; m++) memcpy(to.moment[m], from.moment[m], bytes);
     }
-    bind(&wide, 2);
+    bind(&batch_leaves, 2);
     bind(&exact, 2);
-    train(&wide, 5, 2);
+    train(&batch_leaves, 5, 2);
     train(&exact, 5, 2);
-    check_same(&wide, &exact, name, 2);
-    end(&wide);
+    check_same(&batch_leaves, &exact, name, 2);
+    end(&batch_leaves);
     end(&exact);
 }
 
@@ -299,8 +297,7 @@ static void running_statistics_are_of_the_count(void)
             lk_store_find(s.rig.store, "bn.num_batches_tracked", &tracked));
     CHECK(*(int64_t *)tracked.data == 3);
     for (int c = 0; c < 3; c++) {
-        CHECK(fabs(((double *)m.data)[c] - mean[c]) < 1e-15, "mean %d: %.17g, %.17g", c, ((double *)m.data)[c],
-              mean[c]);
+        CHECK(fabs(((double *)m.data)[c] - mean[c]) < 1e-15, "mean %d: %.17g, %.17g", c, ((double *)m.data)[c], mean[c]);
         CHECK(fabs(((double *)v.data)[c] - var[c]) < 1e-15, "var %d: %.17g, %.17g", c, ((double *)v.data)[c], var[c]);
     }
     uint64_t before = lk_store_hash(s.rig.store);
@@ -334,8 +331,7 @@ static void draw_mask(session *s, const char *name, uint64_t seed, int64_t epoch
     REQUIRE(lk_program_step(s->rig.program,
                             &(lk_step){.step = step, .epoch = epoch, .seed = seed, .sample_ids = ids, .count = ROWS}) ==
             LK_OK);
-    REQUIRE(lk_program_run(s->rig.program, LK_FORWARD) == LK_OK &&
-            lk_program_run(s->rig.program, LK_BACKWARD) == LK_OK);
+    REQUIRE(lk_program_run(s->rig.program, LK_FORWARD) == LK_OK && lk_program_run(s->rig.program, LK_BACKWARD) == LK_OK);
     memcpy(out, lk_program_gradient(s->rig.program, name), sizeof *out);
 }
 
@@ -360,8 +356,7 @@ static void dropout_is_a_function_of_seed_epoch_sample_and_operation(void)
             dropped += first[i][j] == 0;
             CHECK(first[i][j] == 0 || fabs(first[i][j] - 4.0 / 3) < 1e-15, "%g", first[i][j]);
         }
-    CHECK(abs(dropped - ROWS * COLUMNS / 4) < 5 * 39, "%d of %d", dropped,
-          ROWS * COLUMNS); /* five standard deviations */
+    CHECK(abs(dropped - ROWS * COLUMNS / 4) < 5 * 39, "%d of %d", dropped, ROWS * COLUMNS); /* five standard deviations */
     /* Two independent masks agree in 1/16 + 9/16 of the elements, here within 5 deviations of 0.0054. */
 #define INDEPENDENT() CHECK(fabs(equal_part(&first, &other) - 0.625) < 0.027, "%g", equal_part(&first, &other))
     draw_mask(&s, "b", 1, 0, 1, ids, &other);
@@ -370,8 +365,7 @@ static void dropout_is_a_function_of_seed_epoch_sample_and_operation(void)
     INDEPENDENT();
     draw_mask(&s, "a", 1, 1, 1, ids, &other);
     INDEPENDENT();
-    draw_mask(&s, "a", 1, 0, 2, ids,
-              &other); /* a sample keeps its mask within an epoch, whichever step it falls in … */
+    draw_mask(&s, "a", 1, 0, 2, ids, &other); /* a sample keeps its mask within an epoch, whichever step it falls in … */
     CHECK(equal_part(&first, &other) == 1);
     for (int i = 0; i < ROWS; i++) ids[i] = 1000 + ROWS - 1 - i; /* … and whichever row */
     draw_mask(&s, "a", 1, 0, 1, ids, &other);

@@ -203,15 +203,15 @@ static void *accept_all(void *argument)
 
 /* ---- What is asked of it. Sums by Python's hashlib over byte i = (i × 0x9E3779B97F4A7C15 mod 2^64) >> 56. ---- */
 
-static const lk__known_file files[] = {
+static const lk__data_known_file files[] = {
     {"large", LARGE, "6e38cf597ec12732eca97a5653a3b8d47710e5eb65eb7dd8c0fd9072cd82f5ba"},
     {"small", SMALL, "6b75845d0d60df2e4c0a5ff4a3c2926a2ac358caaf3e485fe65c87a3eac7f226"},
     {"tiny", TINY, "16b1bff42ae6a3b4cf47df4bb14a2659d0ff87c341821c539d89eacfcb3c21d0"},
 };
-static const lk__known_set all_three = {"three", "http://127.0.0.1:1/usual", files, 3, "dataset-three", NULL, NULL, 0,
-                                        0};
-static const lk__known_set only_large = {"one", "http://127.0.0.1:1/usual", files, 1, NULL, NULL, NULL, 0, 0};
-static const lk__patience  patience = {.attempts = 3, .backoff_ms = 1, .connect_ms = 2000, .stall_s = 1};
+static const lk__data_known_set all_three = {
+    "three", "http://127.0.0.1:1/usual", files, 3, "dataset-three", NULL, NULL, 0, 0};
+static const lk__data_known_set only_large = {"one", "http://127.0.0.1:1/usual", files, 1, NULL, NULL, NULL, 0, 0};
+static const lk__data_retry     patience = {.attempts = 3, .backoff_ms = 1, .connect_ms = 2000, .stall_s = 1};
 
 static lk_context *context;
 static char        directory[512];
@@ -260,7 +260,7 @@ static void check_content(const char *name, size_t bytes)
     free(got);
 }
 
-static lk_status get(const lk__known_set *set, const char *mode)
+static lk_status get(const lk__data_known_set *set, const char *mode)
 {
     return lk__data_get(context, set, directory, url_of(mode), patience, NULL, NULL);
 }
@@ -460,7 +460,7 @@ static void serve_archive(const char *path)
 }
 
 /* A set whose archive is what is in `archive` now. */
-static lk__known_set archive_set(lk__known_file *file)
+static lk__data_known_set archive_set(lk__data_known_file *file)
 {
     static char   hex[65];
     lk__sha256    sha;
@@ -469,8 +469,8 @@ static lk__known_set archive_set(lk__known_file *file)
     lk__sha256_update(&sha, archive, archive_bytes);
     lk__sha256_final(&sha, sum);
     lk__sha256_hex(sum, hex);
-    *file = (lk__known_file){"archive.tar.gz", (int64_t)archive_bytes, hex};
-    return (lk__known_set){"packed", "http://127.0.0.1:1", file, 1, NULL, "folder", members, 2, MEMBER_BYTES};
+    *file = (lk__data_known_file){"archive.tar.gz", (int64_t)archive_bytes, hex};
+    return (lk__data_known_set){"packed", "http://127.0.0.1:1", file, 1, NULL, "folder", members, 2, MEMBER_BYTES};
 }
 
 static void archives_of_tar_are_unpacked(void)
@@ -492,9 +492,9 @@ static void archives_of_tar_are_unpacked(void)
         CHECK(system(command) == 0);
         serve_archive(in_directory("packed.tar.gz"));
         start_over();
-        lk__known_file file;
-        lk__known_set  set = archive_set(&file);
-        watched        w = {0};
+        lk__data_known_file file;
+        lk__data_known_set  set = archive_set(&file);
+        watched             w = {0};
         CHECK_OK(context, get(&set, "good"));
         check_content("folder/one.bin", MEMBER_BYTES);
         CHECK(there("folder/two.bin") && !there("folder/readme.html") && !there("folder/link") && !there("folder/sub"));
@@ -545,9 +545,9 @@ static void archives_cannot_write_elsewhere(void)
         "escaped",    "folder/one.bin"};
     static const char kinds[] = {'0', '0', '0', '0', '0', '2'}; /* the last a symbolic link */
     for (int i = 0; i < 6; i++) {
-        lk__known_file file;
+        lk__data_known_file file;
         evil_archive(names[i], kinds[i], kinds[i] == '2' ? 0 : 1000, kinds[i] == '2' ? 0 : 1000, true);
-        lk__known_set set = archive_set(&file);
+        lk__data_known_set set = archive_set(&file);
         start_over();
         CHECK_OK(context, get(&set, "good"));
         check_content("folder/one.bin", MEMBER_BYTES);
@@ -559,8 +559,8 @@ static void archives_cannot_write_elsewhere(void)
 
 static void damaged_archives_are_refused(void)
 {
-    lk__known_file file;
-    lk__known_set  set;
+    lk__data_known_file file;
+    lk__data_known_set  set;
     evil_archive("folder/one.bin", '0', 1000, 1000, false);
     start_over(), set = archive_set(&file);
     CHECK_FAILS(context, get(&set, "good"), LK_EFORMAT, "archive.tar.gz", "wrong size");
@@ -591,7 +591,7 @@ static void the_known_sets_are_well_formed(void)
     CHECK(lk__known_set_count == 3);
     for (int i = 0; i < 3; i++)
         for (int f = 0; f < lk__known_sets[i].file_count; f++) {
-            const lk__known_file *file = &lk__known_sets[i].files[f];
+            const lk__data_known_file *file = &lk__known_sets[i].files[f];
             CHECK(file->bytes > 4000 && strlen(file->sha256) == 64 && strspn(file->sha256, "0123456789abcdef") == 64);
             CHECK(strncmp(lk__known_sets[i].url, "http", 4) == 0 &&
                   lk__known_sets[i].url[strlen(lk__known_sets[i].url) - 1] != '/');
@@ -607,7 +607,7 @@ int main(void)
     for (uint64_t i = 0; i < sizeof noise_bytes; i++) noise_bytes[i] = (unsigned char)((i * 0x9E3779B97F4A7C15u) >> 56);
     make_scratch();
     context = make_context();
-    lk__curl curl;
+    lk__data_curl curl;
     if (lk__curl_load(context, &curl) < 0) {
         printf("skipped: %s\n", lk_context_error(context));
         return 77;

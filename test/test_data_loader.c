@@ -51,8 +51,7 @@ static uint64_t digest(lk_loader_config config, int epochs)
     lk_loader *loader;
     lk_batch   b;
     uint64_t   hash = 1;
-    size_t     row = (size_t)lk_dataset_elements(config.dataset) * lk_dtype_size(config.dtype),
-           batch = (size_t)config.batch;
+    size_t row = (size_t)lk_dataset_elements(config.dataset) * lk_dtype_size(config.dtype), batch = (size_t)config.batch;
     CHECK_OK(context, lk_loader_create(context, &config, &loader));
     for (int e = 0; e < epochs;) {
         lk_status status = lk_loader_next(loader, &b);
@@ -419,8 +418,8 @@ static void memory_is_as_predicted_and_next_allocates_nothing(void)
                real = lk_dtype_size(c.dtype);
         size_t elements = (size_t)lk_dataset_elements(d), batch = (size_t)c.batch;
         if (c.parts) batch = c.batch == 7 ? 2 : 21; /* rows 2, 3 of 7 and 21 … 41 of 64 */
-        size_t by_hand = slots * ((batch * elements * real + 63) / 64 * 64 + (batch * 4 + 63) / 64 * 64 +
-                                  (batch * 8 + 63) / 64 * 64);
+        size_t by_hand =
+            slots * ((batch * elements * real + 63) / 64 * 64 + (batch * 4 + 63) / 64 * 64 + (batch * 8 + 63) / 64 * 64);
         by_hand += c.shuffle ? (101 * 8 + 63) / 64 * 64 : 0;
         by_hand += way % 3 == 2 ? 0 : 256 * real * (way % 3 == 0 ? 3 : 1);
         CHECK(predicted == by_hand);

@@ -117,8 +117,8 @@ static void text_files_are_read_with_care(void)
 
 static lk_status save(const char *name, const char *contents, size_t files)
 {
-    lk__directory directory;
-    lk_status     status = lk__directory_create(&directory, context, in_folder(name), names, NAMES);
+    lk__train_directory directory;
+    lk_status           status = lk__directory_create(&directory, context, in_folder(name), names, NAMES);
     for (size_t i = 0; i < files && status == LK_OK; i++) {
         char path[PATH_MAX + 64];
         snprintf(path, sizeof path, "%s/%s", directory.temporary, names[i]);
@@ -138,7 +138,7 @@ static void a_directory_is_replaced_as_a_whole(void)
           "no file of the old one among the new");
     shell("test $(ls -d d* | wc -l) = 1 %s", "");
 
-    lk__directory directory;
+    lk__train_directory directory;
     REQUIRE(lk__directory_create(&directory, context, in_folder("d"), names, NAMES) == LK_OK);
     lk__directory_abandon(&directory);
     CHECK(holds("d/model", "two"));
@@ -161,7 +161,7 @@ static void a_directory_that_holds_something_else_is_refused(void)
     CHECK(save("", "x", 1) == LK_EINVAL, "the test's folder itself");
     CHECK(lk__directory_remove(context, in_folder("absent"), names, NAMES) == LK_ENOENT);
 
-    lk__directory directory;
+    lk__train_directory directory;
     REQUIRE(save("late", "old", 1) == LK_OK);
     REQUIRE(lk__directory_create(&directory, context, in_folder("late"), names, NAMES) == LK_OK);
     shell("echo precious > late/%s", "note"); /* while the new one is being written */

@@ -302,8 +302,8 @@ static void invalid(rank_test *t)
     try_cases(t, (reader_case){{0}, SAMPLES}, SAMPLES);
     try_cases(t, (reader_case){{0}, SAMPLES}, 5);
     try_cases(t, (reader_case){{.micro_batches = 3}, 4}, SAMPLES);
-    try_cases(t, (reader_case){{.shards = 4 * t->size}, 3}, SAMPLES);
-    try_cases(t, (reader_case){{.shards = 4 * t->size, .wide = true}, SAMPLES}, SAMPLES);
+    try_cases(t, (reader_case){{.leaves = 4 * t->size}, 3}, SAMPLES);
+    try_cases(t, (reader_case){{.leaves = 4 * t->size, .batch_leaves = true}, SAMPLES}, SAMPLES);
 }
 
 static void an_id_out_of_range_is_named_on_every_rank_and_changes_nothing(void) { run_everywhere(invalid); }
@@ -430,8 +430,7 @@ static void by_hand_uneven(rank_test *t)
     for (int step = 0; step < 5; step++) {
         lk_metrics m;
         int64_t    count = t->rank == 0 ? 1 + step % ROWS : t->rank == 1 ? step % 2 : 0;
-        REQUIRE(backward_of(t, &built_in, step, count) == LK_OK &&
-                lk_program_run(built_in.program, LK_UPDATE) == LK_OK);
+        REQUIRE(backward_of(t, &built_in, step, count) == LK_OK && lk_program_run(built_in.program, LK_UPDATE) == LK_OK);
         REQUIRE(backward_of(t, &summed, step, count) == LK_OK && lk_program_run(summed.program, LK_SYNC) == LK_OK);
         lk_program_metrics(summed.program, &m);
         CHECK(m.weight == (double)(count * OUT));
@@ -487,8 +486,7 @@ static void own_gradients(rank_test *t)
         CHECK_SAYS(t, lk_program_gradient_read(p, "fc.weight", read, sizeof read), LK_EINVAL, "run LK_SYNC first");
         CHECK_SAYS(t, lk_program_gradient_write(p, "fc.weight", read, sizeof read), LK_EINVAL, "run LK_SYNC first");
     }
-    REQUIRE(lk_program_run(p, LK_SYNC) == LK_OK &&
-            lk_program_gradient_read(p, "fc.weight", read, sizeof read) == LK_OK);
+    REQUIRE(lk_program_run(p, LK_SYNC) == LK_OK && lk_program_gradient_read(p, "fc.weight", read, sizeof read) == LK_OK);
     CHECK(memcmp(read, lk_program_gradient(p, "fc.weight"), sizeof read) == 0 && error(t, &n, 0, 0) < 1e-12);
     CHECK_SAYS(t, lk_program_gradient_scale(p, NULL, NAN), LK_EINVAL, "nan");
     CHECK_SAYS(t, lk_program_gradient_weight(p, 0), LK_EINVAL, "above 0");
@@ -498,8 +496,7 @@ static void own_gradients(rank_test *t)
     for (int i = 0; i < OUT * IN; i++) g[i] = 1 + t->rank;
     REQUIRE(lk_program_gradient_write(p, "fc.weight", g, sizeof g) == LK_OK, "%s", lk_context_error(t->context));
     if (t->size > 1) CHECK_SAYS(t, lk_program_gradient_weight(p, 2), LK_EINVAL, "LK_SYNC");
-    REQUIRE(lk_program_run(p, LK_SYNC) == LK_OK &&
-            lk_program_gradient_read(p, "fc.weight", read, sizeof read) == LK_OK);
+    REQUIRE(lk_program_run(p, LK_SYNC) == LK_OK && lk_program_gradient_read(p, "fc.weight", read, sizeof read) == LK_OK);
     CHECK(read[0] == t->size * (t->size + 1) / 2 && read[5] == read[0], "%g", read[0]);
     release(&n);
 }

@@ -47,7 +47,7 @@ static void read_golden(lk_context *c, double logits[20], char sha256[65])
 {
     lk__safetensors *file;
     REQUIRE(lk__safetensors_open(c, GOLDEN "resnet20_logits.safetensors", &file) == LK_OK, "%s", lk_context_error(c));
-    const lk__safetensor *t = lk__safetensors_find(file, "logits");
+    const lk__safetensors_tensor *t = lk__safetensors_find(file, "logits");
     REQUIRE(t && t->bytes == 20 * sizeof(double));
     REQUIRE(lk__safetensors_read(file, t, 0, logits, 20 * sizeof(double)) == LK_OK);
     snprintf(sha256, 65, "%s", lk__safetensors_metadata(file, "sha256"));

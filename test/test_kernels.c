@@ -10,7 +10,7 @@
 
 /* ---- binary ---- */
 
-static int64_t at_broadcast(const lk__operand *x, const lk__operand *y, int64_t flat)
+static int64_t at_broadcast(const lk__kernel_operand *x, const lk__kernel_operand *y, int64_t flat)
 {
     int64_t at = 0, step = 1;
     for (int axis = y->rank - 1; axis >= 0; axis--) {
@@ -44,7 +44,7 @@ static void binary_case(lk__op op, lk_dtype type, int a_rank, const int64_t *a_d
     out(type, rank, dims, NULL);
     t.in_place = 3;
     run_case();
-    int64_t n = lk__elements(&t.out[0]);
+    int64_t n = lk__operand_elements(&t.out[0]);
     double *want = zeros(n);
     for (int64_t i = 0; i < n; i++)
         want[i] = apply(op, t.x[0][at_broadcast(&t.in[0], &t.out[0], i)], t.x[1][at_broadcast(&t.in[1], &t.out[0], i)]);
@@ -78,7 +78,7 @@ static void binary_broadcasts_as_pytorch(void)
 
 /* ---- unary ---- */
 
-static double unary_value(lk__unary unary, double x)
+static double unary_value(lk__op_unary unary, double x)
 {
     switch (unary) {
     case LK__IDENTITY: return x;
@@ -93,7 +93,7 @@ static double unary_value(lk__unary unary, double x)
 }
 
 /* By central differences of the value in long steps of Richardson's rule: independent of any formula. */
-static double unary_slope(lk__unary unary, double x)
+static double unary_slope(lk__op_unary unary, double x)
 {
     double h = 1e-2, d[4];
     if (unary == LK__RELU) return x > 0;

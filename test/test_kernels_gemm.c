@@ -92,9 +92,9 @@ static int64_t place(const values *x, int64_t i) /* where element i lies in the 
 
 static size_t element(lk_dtype type) { return lk_dtype_size(type); }
 
-static lk__operand operand(const values *x, lk_dtype real)
+static lk__kernel_operand operand(const values *x, lk_dtype real)
 {
-    lk__operand o = {.dtype = x->index ? LK_U8 : real, .rank = x->rank};
+    lk__kernel_operand o = {.dtype = x->index ? LK_U8 : real, .rank = x->rank};
     memcpy(o.dims, x->dims, sizeof o.dims);
     size_t         bytes = (size_t)x->count * element(o.dtype);
     unsigned char *data = must(malloc(bytes + GUARD));
@@ -112,7 +112,7 @@ static lk__operand operand(const values *x, lk_dtype real)
     return o;
 }
 
-static double got(const lk__operand *o, int64_t at)
+static double got(const lk__kernel_operand *o, int64_t at)
 {
     return o->dtype == LK_F32 ? (double)((float *)o->data)[at] : ((double *)o->data)[at];
 }
@@ -127,7 +127,7 @@ static void check_guard(const void *data, size_t bytes, const char *what)
 
 /* Single elements to 4 × tolerance (Winograd's rounding comes from the whole tile, not from the element's own products), all
  * together to the tolerance, as norms. One difference a case is enough to look at. */
-static void check_values(const values *want, const lk__operand *o, double tolerance, int output)
+static void check_values(const values *want, const lk__kernel_operand *o, double tolerance, int output)
 {
     double errors = 0, sizes = 0;
     for (int64_t i = 0; i < want->count; i++) {
@@ -144,25 +144,25 @@ static void check_values(const values *want, const lk__operand *o, double tolera
 }
 
 typedef struct spec {
-    lk__op    op;
-    lk__attrs attrs;
-    values   *in[3], *out[2];
-    int64_t   capacity;   /* of dims[0] where the workspace is asked for: at least the dims */
-    int64_t   batched_in; /* bit i: operand i has the batch as dims[0] */
-    bool (*close_index)(const values *want, const lk__operand *index, void *argument, double tolerance);
+    lk__op       op;
+    lk__op_attrs attrs;
+    values      *in[3], *out[2];
+    int64_t      capacity;   /* of dims[0] where the workspace is asked for: at least the dims */
+    int64_t      batched_in; /* bit i: operand i has the batch as dims[0] */
+    bool (*close_index)(const values *want, const lk__kernel_operand *index, void *argument, double tolerance);
     void *argument;
 } spec;
 
-static lk__call call_of(const spec *s, lk_dtype real, bool data)
+static lk__kernel_call call_of(const spec *s, lk_dtype real, bool data)
 {
-    lk__call call = {.attrs = &s->attrs};
+    lk__kernel_call call = {.attrs = &s->attrs};
     for (int i = 0; i < 3; i++)
         if (s->in[i]) {
             call.inputs = i + 1;
             if (data)
                 call.in[i] = operand(s->in[i], real);
             else {
-                call.in[i] = (lk__operand){(void *)1, s->in[i]->index ? LK_U8 : real, s->in[i]->rank, {0}};
+                call.in[i] = (lk__kernel_operand){(void *)1, s->in[i]->index ? LK_U8 : real, s->in[i]->rank, {0}};
                 memcpy(call.in[i].dims, s->in[i]->dims, sizeof call.in[i].dims);
                 if (s->batched_in >> i & 1) call.in[i].dims[0] += s->capacity;
             }
@@ -173,7 +173,7 @@ static lk__call call_of(const spec *s, lk_dtype real, bool data)
             if (data)
                 call.out[i] = operand(s->out[i], real);
             else {
-                call.out[i] = (lk__operand){(void *)1, s->out[i]->index ? LK_U8 : real, s->out[i]->rank, {0}};
+                call.out[i] = (lk__kernel_operand){(void *)1, s->out[i]->index ? LK_U8 : real, s->out[i]->rank, {0}};
                 memcpy(call.out[i].dims, s->out[i]->dims, sizeof call.out[i].dims);
                 if (s->batched_in >> (8 + i) & 1) call.out[i].dims[0] += s->capacity;
             }
@@ -185,9 +185,9 @@ static void run_one(const spec *s, const char *isa, lk_dtype real)
 {
     const lk__kernel_entry *entry = &lk__cpu_kernels(real, isa)[s->op];
     double                  tolerance = real == LK_F32 ? 6e-7 : 1e-15;
-    lk__call                calls[THREADS];
+    lk__kernel_call         calls[THREADS];
     for (int t = 0; t < THREADS; t++) {
-        lk__call ask = call_of(s, real, false), *call = &calls[t];
+        lk__kernel_call ask = call_of(s, real, false), *call = &calls[t];
         *call = call_of(s, real, true);
         size_t bytes = entry->workspace ? entry->workspace(&ask, t + 1) : 0;
         char  *workspace = must(aligned_alloc(LK__ALIGN, lk__round_up(bytes + GUARD, LK__ALIGN)));
@@ -297,7 +297,7 @@ static void oracle_pool(conv *k)
 }
 
 /* A winner may differ from the oracle's where the two values differ by rounding alone. */
-static bool winners_are_close(const values *want, const lk__operand *index, void *argument, double tolerance)
+static bool winners_are_close(const values *want, const lk__kernel_operand *index, void *argument, double tolerance)
 {
     const conv *k = argument;
     int64_t     p = k->s.pool;
@@ -358,7 +358,7 @@ static void check_conv(const shape *s)
              (long long)s->n, (long long)s->c, (long long)s->h, (long long)s->w, (long long)s->o, (long long)s->kh,
              (long long)s->kw, (long long)s->stride, (long long)s->padding, (long long)s->groups, (long long)s->pool,
              s->relu ? " relu" : "", s->bias ? " bias" : "", s->index ? " index" : "");
-    lk__attrs attrs = {
+    lk__op_attrs attrs = {
         .kernel = s->kh, .stride = s->stride, .padding = s->padding, .groups = s->groups, .pool = s->pool};
     attrs.activation = s->relu ? LK__RELU : LK__IDENTITY;
     values *index = p > 1 ? &k.index : NULL;
@@ -377,14 +377,9 @@ static void check_conv(const shape *s)
     snprintf(name, sizeof name, "conv2d_grad_input %s", text);
     run(&(spec){LK__OP_conv2d_grad_input, attrs, {&k.dy, &k.w, index}, {&k.dx, NULL}, extra, 0x105, NULL, NULL}, name);
     snprintf(name, sizeof name, "conv2d_grad_weight %s", text);
-    run(&(spec){LK__OP_conv2d_grad_weight,
-                attrs,
-                {&k.x, &k.dy, index},
-                {&k.dw, s->bias ? &k.db : NULL},
-                extra,
-                7,
-                NULL,
-                NULL},
+    run(
+        &(spec){
+            LK__OP_conv2d_grad_weight, attrs, {&k.x, &k.dy, index}, {&k.dw, s->bias ? &k.db : NULL}, extra, 7, NULL, NULL},
         name);
     values *all[] = {&k.x, &k.w, &k.b, &k.full, &k.y, &k.index, &k.dy, &k.spread, &k.dx, &k.dw, &k.db};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) drop(all[i]);
@@ -460,9 +455,9 @@ static void check_linear(int64_t rows, int64_t inputs, int64_t outputs, bool bia
             }
             if (relu && y.v[r * outputs + o] < 0) y.v[r * outputs + o] = 0;
         }
-    char      name[128];
-    lk__attrs attrs = {.activation = relu ? LK__RELU : LK__IDENTITY};
-    int64_t   extra = pick(3);
+    char         name[128];
+    lk__op_attrs attrs = {.activation = relu ? LK__RELU : LK__IDENTITY};
+    int64_t      extra = pick(3);
     snprintf(name, sizeof name, "linear %lldx%lld to %lld%s%s", (long long)rows, (long long)inputs, (long long)outputs,
              bias ? " bias" : "", relu ? " relu" : "");
     run(&(spec){LK__OP_linear, attrs, {&x, &w, bias ? &b : NULL}, {&y, NULL}, extra, 0x101, NULL, NULL}, name);
@@ -511,7 +506,7 @@ static void check_matmul(int64_t batch, int64_t m, int64_t n, int64_t k, bool le
     snprintf(name, sizeof name, "matmul %lld of %lldx%lldx%lld%s%s%s%s%s", (long long)batch, (long long)m, (long long)n,
              (long long)k, left ? " left" : "", right ? " right" : "", sum ? " sum" : "", ta ? " ta" : "",
              tb ? " tb" : "");
-    lk__attrs attrs = {.transpose_a = ta, .transpose_b = tb};
+    lk__op_attrs attrs = {.transpose_a = ta, .transpose_b = tb};
     run(&(spec){LK__OP_matmul,
                 attrs,
                 {&a, &b, NULL},
@@ -547,11 +542,11 @@ static void nan_passes(const char *isa, lk_dtype real, int64_t channels, int64_t
 {
     const lk__kernel_entry *entry = &lk__cpu_kernels(real, isa)[LK__OP_conv2d];
     int64_t                 side = 8, out = pool ? side / pool : side;
-    int64_t   xd[] = {1, channels, side, side}, wd[] = {channels, channels, 3, 3}, yd[] = {1, channels, out, out};
-    lk__attrs attrs = {.kernel = 3, .stride = 1, .padding = 1, .groups = 1, .pool = pool, .activation = LK__RELU};
-    values    x = make_random(4, xd, true), w = make_random(4, wd, false), y = make(4, yd, true);
+    int64_t      xd[] = {1, channels, side, side}, wd[] = {channels, channels, 3, 3}, yd[] = {1, channels, out, out};
+    lk__op_attrs attrs = {.kernel = 3, .stride = 1, .padding = 1, .groups = 1, .pool = pool, .activation = LK__RELU};
+    values       x = make_random(4, xd, true), w = make_random(4, wd, false), y = make(4, yd, true);
     *at4(&x, 0, 0, 5, 6) = NAN;
-    lk__call call = {.attrs = &attrs, .inputs = 2, .outputs = 1, .pool = lk__context_pool(contexts[0])};
+    lk__kernel_call call = {.attrs = &attrs, .inputs = 2, .outputs = 1, .pool = lk__context_pool(contexts[0])};
     call.in[0] = operand(&x, real), call.in[1] = operand(&w, real), call.out[0] = operand(&y, real);
     call.workspace = must(aligned_alloc(LK__ALIGN, lk__round_up(entry->workspace(&call, 1) + 1, LK__ALIGN)));
     entry->run(&call);

@@ -201,8 +201,8 @@ static void dropout_draws_by_sample_and_element(void)
 /* The smallest position whose id is out of range is reported, whichever thread found it; -1: none is. */
 static void expect_invalid(int64_t position, int operand, int32_t value, int64_t limit)
 {
-    const lk__invalid_id *got = &t.invalid;
-    bool                  right = got->found == (position >= 0);
+    const lk__kernel_invalid_id *got = &t.invalid;
+    bool                         right = got->found == (position >= 0);
     if (position >= 0 && right)
         right = got->op == t.op && got->at == (const int32_t *)t.in[operand].data + position && got->value == value &&
                 got->limit == limit;

@@ -8,8 +8,7 @@
 static void row_norm_case(bool rms, int64_t rows, int64_t n, bool with_w, bool with_b, double offset)
 {
     int64_t a = n % 3 == 0 ? 3 : 1, dims[3] = {rows, n / a, a}; /* two trailing dims make a row */
-    double *want = zeros(rows * n), *mean = zeros(rows), *rstd = zeros(rows), *dw = zeros(n), *db = zeros(n),
-           eps = 1e-5;
+    double *want = zeros(rows * n), *mean = zeros(rows), *rstd = zeros(rows), *dw = zeros(n), *db = zeros(n), eps = 1e-5;
     begin(rms ? LK__OP_rms_norm : LK__OP_layer_norm);
     t.attrs.axis = 2;
     t.attrs.epsilon = eps;

@@ -124,9 +124,9 @@ static void lines_are_the_same_however_they_are_cut(void)
         size_t want_length = expected(text, length, "[rank 7] ", want);
         int    in[2], out[2];
         REQUIRE(pipe(in) == 0 && pipe2(out, O_NONBLOCK) == 0);
-        lk__sink        sink;
-        lk__tail        tail = {.length = 0};
-        lk__line_stream stream = {.fd = in[0], .file = -1, .sink = &sink, .tail = &tail, .prefix = "[rank 7] "};
+        lk__launch_sink   sink;
+        lk__launch_tail   tail = {.length = 0};
+        lk__launch_stream stream = {.fd = in[0], .file = -1, .sink = &sink, .tail = &tail, .prefix = "[rank 7] "};
         lk__sink_open(&sink, context, out[1]);
         for (size_t at = 0; at < length;) {
             size_t some = 1 + dice(dice(4) ? 40 : 5000);
@@ -157,8 +157,8 @@ static void lines_are_the_same_however_they_are_cut(void)
 
 static void the_tail_keeps_the_newest_lines(void)
 {
-    lk__tail tail = {.length = 0};
-    char     line[1000];
+    lk__launch_tail tail = {.length = 0};
+    char            line[1000];
     for (int i = 0; i < 1000; i++)
         lk__tail_add(&tail, line, (size_t)snprintf(line, sizeof line, "line %d %0*d", i, i % 300 + 1, 0));
     CHECK(tail.length <= sizeof tail.text && tail.length > sizeof tail.text / 2);
@@ -192,8 +192,7 @@ static void put_machine(void)
 }
 
 /* The cores of each rank as bits, against those that are wanted. */
-static void expect_cores(const char *mode, const char *visible, int ranks, uint64_t allowed_bits,
-                         const uint64_t *wanted)
+static void expect_cores(const char *mode, const char *visible, int ranks, uint64_t allowed_bits, const uint64_t *wanted)
 {
     cpu_set_t cores[8], allowed;
     CPU_ZERO(&allowed);
@@ -291,7 +290,7 @@ static void cores_are_shared_out_once_each(void)
     }
 }
 
-static void fill(lk__spec *spec)
+static void fill(lk__launch_spec *spec)
 {
     memset(spec, 0, sizeof *spec);
     lk__spec_add(spec, "token", "0123456789abcdef0123456789abcdef");
@@ -313,7 +312,7 @@ static void fill(lk__spec *spec)
 
 static void what_a_far_end_is_told_arrives(void)
 {
-    static lk__spec spec;
+    static lk__launch_spec spec;
     fill(&spec);
     REQUIRE(!spec.full && lk__spec_parse(context, &spec) == LK_OK, "%s", lk_context_error(context));
     CHECK(spec.world == 5 && spec.first_rank == 2 && spec.config.ranks == 3 && spec.config.node == 1 &&
@@ -328,8 +327,8 @@ static void what_a_far_end_is_told_arrives(void)
 
 static void garbage_for_a_far_end_is_refused(void)
 {
-    static lk__spec spec;
-    int             refused = 0;
+    static lk__launch_spec spec;
+    int                    refused = 0;
     for (int round = 0; round < 20000; round++) {
         fill(&spec);
         if (round % 2) {

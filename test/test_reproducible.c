@@ -1,5 +1,5 @@
-/* test_reproducible.c - with shards the weights are the same to the bit at one, two, three and four ranks and any number of
- * threads, with batches of less than a sample a shard too.
+/* test_reproducible.c - with leaves the weights are the same to the bit at one, two, three and four ranks and any number of
+ * threads, with batches of less than a sample a leaf too.
  *
  * ctest: timeout 600 */
 #include "parallel.h"
@@ -24,49 +24,43 @@ static void check_any_size(job j, int most_threads)
             j.world = world;
             j.threads = threads;
             uint64_t hash = hash_of(j);
-            CHECK(hash == one, "%s, batch %d, %d shards, %d ranks × %d threads: %016llx, one rank %016llx", j.model,
-                  j.batch, j.shards, world, threads, (unsigned long long)hash, (unsigned long long)one);
+            CHECK(hash == one, "%s, batch %d, %d leaves, %d ranks × %d threads: %016llx, one rank %016llx", j.model,
+                  j.batch, j.leaves, world, threads, (unsigned long long)hash, (unsigned long long)one);
         }
-    j.wide = true; /* the same bits whether a rank's shards run one by one or as one batch */
+    j.batch_leaves = true; /* the same bits whether a rank's leaves run one by one or as one batch */
     for (int world = 1; world <= 4; world++) {
         j.world = world;
         j.threads = most_threads;
         uint64_t hash = hash_of(j);
-        CHECK(hash == one, "%s, batch %d, %d shards as one batch, %d ranks: %016llx, one by one %016llx", j.model,
-              j.batch, j.shards, world, (unsigned long long)hash, (unsigned long long)one);
+        CHECK(hash == one, "%s, batch %d, %d leaves as one batch, %d ranks: %016llx, one by one %016llx", j.model,
+              j.batch, j.leaves, world, (unsigned long long)hash, (unsigned long long)one);
     }
-    j.wide = false;
-    j.shards = 0;
+    j.batch_leaves = false;
+    j.leaves = 0;
     j.world = j.threads = 1;
     j.sync = false;
     if (j.real == LK_F32 && j.batch > 8)
-        CHECK(hash_of(j) != one, "shards change nothing, so the comparison may be blind");
+        CHECK(hash_of(j) != one, "leaves change nothing, so the comparison may be blind");
 }
 
 static void simple_cnn_gives_the_same_bits_at_any_size(void)
 {
-    job j = {.model = "cnn", .real = LK_F32, .side = 16, .steps = 12, .batch = 40, .shards = 8, .optimizer = LK_ADAM};
+    job j = {.model = "cnn", .real = LK_F32, .side = 16, .steps = 12, .batch = 40, .leaves = 8, .optimizer = LK_ADAM};
     check_any_size(j, 2);
 }
 
 static void uneven_batches_and_ranks_without_samples_too(void)
 {
-    job j = {.model = "cnn",
-             .real = LK_F32,
-             .side = 8,
-             .steps = 9,
-             .batch = 37,
-             .odd = 2,
-             .shards = 8,
-             .optimizer = LK_ADAM};
-    check_any_size(j, 1); /* every third batch has 2 samples for 8 shards */
-    j.odd = 36;           /* the last of three ranks has 14 samples of 37 and of 36, but cut into other shards */
+    job j = {
+        .model = "cnn", .real = LK_F32, .side = 8, .steps = 9, .batch = 37, .odd = 2, .leaves = 8, .optimizer = LK_ADAM};
+    check_any_size(j, 1); /* every third batch has 2 samples for 8 leaves */
+    j.odd = 36;           /* the last of three ranks has 14 samples of 37 and of 36, but cut into other leaves */
     check_any_size(j, 1);
     j.odd = 2;
-    j.shards = 5; /* the tree is no full one */
+    j.leaves = 5; /* the tree is no full one */
     j.bucket_bytes = 5000;
     check_any_size(j, 1);
-    j.shards = 64;
+    j.leaves = 64;
     j.batch = 64;
     j.steps = 3;
     check_any_size(j, 1);
@@ -80,7 +74,7 @@ static void resnet20_with_synchronised_batch_norm_too(void)
              .steps = 9,
              .batch = 21,
              .odd = 2,
-             .shards = 8,
+             .leaves = 8,
              .sync = true,
              .optimizer = LK_SGD};
     check_any_size(j, 2);
@@ -93,7 +87,7 @@ static void what_carries_the_bytes_changes_no_bits(void)
                   .side = 8,
                   .steps = 4,
                   .batch = 21,
-                  .shards = 8,
+                  .leaves = 8,
                   .sync = true,
                   .world = 1,
                   .optimizer = LK_ADAM,
@@ -103,10 +97,10 @@ static void what_carries_the_bytes_changes_no_bits(void)
     for (j.world = 2; j.world <= 4; j.world++) CHECK(hash_of(j) == one, "%d ranks over tcp: other bits", j.world);
 }
 
-/* Statistics of its own for each shard; the first shard's are kept, whoever has it. */
+/* Statistics of its own for each leaf; the first leaf's are kept, whoever has it. */
 static void resnet20_with_plain_batch_norm_too_but_for_the_statistics(void)
 {
-    job j = {.model = "resnet20", .real = LK_F32, .side = 8, .steps = 6, .batch = 16, .shards = 4, .optimizer = LK_SGD};
+    job j = {.model = "resnet20", .real = LK_F32, .side = 8, .steps = 6, .batch = 16, .leaves = 4, .optimizer = LK_SGD};
     report *one = NULL;
     for (int world = 1; world <= 4; world++) {
         j.world = world;

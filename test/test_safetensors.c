@@ -52,17 +52,20 @@ static const double  scalar[1] = {0.1};
 static const uint8_t bytes3[3] = {1, 0, 1};
 static const int32_t ints[2] = {-1, 1 << 30};
 
-static size_t example(lk__safetensor t[8])
+static size_t example(lk__safetensors_tensor t[8])
 {
     size_t n = 0;
-    t[n++] = (lk__safetensor){.name = "mask", .dtype = LK_U8, .boolean = true, .rank = 1, .dims = {3}, .data = bytes3};
-    t[n++] = (lk__safetensor){.name = "b.weight", .dtype = LK_F32, .rank = 2, .dims = {2, 3}, .data = floats};
-    t[n++] = (lk__safetensor){.name = "bn.num_batches_tracked", .dtype = LK_I64, .rank = 0, .data = longs};
-    t[n++] = (lk__safetensor){.name = "a.weight", .dtype = LK_F32, .rank = 3, .dims = {1, 2, 2}, .data = floats + 1};
-    t[n++] = (lk__safetensor){.name = "d", .dtype = LK_F64, .rank = 0, .data = scalar};
-    t[n++] = (lk__safetensor){.name = "empty", .dtype = LK_F32, .rank = 2, .dims = {0, 4}, .data = NULL};
-    t[n++] = (lk__safetensor){.name = "q\"\xc3\xa9\n\x01/\\", .dtype = LK_I32, .rank = 1, .dims = {2}, .data = ints};
-    t[n++] = (lk__safetensor){.name = "u", .dtype = LK_U8, .rank = 1, .dims = {1}, .data = bytes3};
+    t[n++] = (lk__safetensors_tensor){
+        .name = "mask", .dtype = LK_U8, .boolean = true, .rank = 1, .dims = {3}, .data = bytes3};
+    t[n++] = (lk__safetensors_tensor){.name = "b.weight", .dtype = LK_F32, .rank = 2, .dims = {2, 3}, .data = floats};
+    t[n++] = (lk__safetensors_tensor){.name = "bn.num_batches_tracked", .dtype = LK_I64, .rank = 0, .data = longs};
+    t[n++] =
+        (lk__safetensors_tensor){.name = "a.weight", .dtype = LK_F32, .rank = 3, .dims = {1, 2, 2}, .data = floats + 1};
+    t[n++] = (lk__safetensors_tensor){.name = "d", .dtype = LK_F64, .rank = 0, .data = scalar};
+    t[n++] = (lk__safetensors_tensor){.name = "empty", .dtype = LK_F32, .rank = 2, .dims = {0, 4}, .data = NULL};
+    t[n++] =
+        (lk__safetensors_tensor){.name = "q\"\xc3\xa9\n\x01/\\", .dtype = LK_I32, .rank = 1, .dims = {2}, .data = ints};
+    t[n++] = (lk__safetensors_tensor){.name = "u", .dtype = LK_U8, .rank = 1, .dims = {1}, .data = bytes3};
     return n;
 }
 
@@ -80,9 +83,9 @@ static const char reference_header[] =
 
 static lk_status write_example(const char *path, char digest[65])
 {
-    lk__safetensor       tensors[8];
-    size_t               count = example(tensors);
-    lk__safetensors_pair format = {"format", "pt"};
+    lk__safetensors_tensor tensors[8];
+    size_t                 count = example(tensors);
+    lk__safetensors_pair   format = {"format", "pt"};
     return lk__safetensors_write(context, path, tensors, count, &format, 1, staging, sizeof staging, digest);
 }
 
@@ -110,10 +113,10 @@ static void the_file_is_byte_for_byte_the_reference_librarys(void)
 
 static void bytes_depend_on_the_contents_alone(void)
 {
-    unsigned char  first[4096], second[4096];
-    char           digest[2][65], tiny[1];
-    lk__safetensor tensors[8], reversed[8];
-    size_t         count = example(tensors);
+    unsigned char          first[4096], second[4096];
+    char                   digest[2][65], tiny[1];
+    lk__safetensors_tensor tensors[8], reversed[8];
+    size_t                 count = example(tensors);
     for (size_t i = 0; i < count; i++) reversed[i] = tensors[count - 1 - i];
     lk__safetensors_pair ab[] = {{"a", "1"}, {"b", "2"}}, ba[] = {{"b", "2"}, {"a", "1"}};
     CHECK(lk__safetensors_write(context, in_folder("x"), tensors, count, ab, 2, staging, sizeof staging, digest[0]) ==
@@ -129,20 +132,19 @@ static void bytes_depend_on_the_contents_alone(void)
     REQUIRE(pipe && fgets(line, sizeof line, pipe));
     pclose(pipe);
     CHECK(strncmp(line, digest[0], 64) == 0, "%s %s", line, digest[0]);
-    CHECK(lk__file_digest(context, in_folder("x"), staging, 7, digest[1]) == LK_OK &&
-          strcmp(digest[0], digest[1]) == 0);
+    CHECK(lk__file_digest(context, in_folder("x"), staging, 7, digest[1]) == LK_OK && strcmp(digest[0], digest[1]) == 0);
 }
 
 static void what_is_written_is_read_again(void)
 {
     REQUIRE(write_example(in_folder("r"), NULL) == LK_OK);
-    lk__safetensor   tensors[8];
-    size_t           count = example(tensors), allocated = lk_context_memory(context, LK_MEMORY_OTHER);
-    lk__safetensors *file;
+    lk__safetensors_tensor tensors[8];
+    size_t                 count = example(tensors), allocated = lk_context_memory(context, LK_MEMORY_OTHER);
+    lk__safetensors       *file;
     REQUIRE(lk__safetensors_open(context, in_folder("r"), &file) == LK_OK, "%s", lk_context_error(context));
     CHECK(lk__safetensors_count(file) == count);
     for (size_t i = 0; i < count; i++) {
-        const lk__safetensor *t = lk__safetensors_find(file, tensors[i].name);
+        const lk__safetensors_tensor *t = lk__safetensors_find(file, tensors[i].name);
         REQUIRE(t, "%s", tensors[i].name);
         CHECK(t->dtype == tensors[i].dtype && t->boolean == tensors[i].boolean && t->rank == tensors[i].rank);
         CHECK(memcmp(t->dims, tensors[i].dims, sizeof t->dims) == 0);
@@ -163,12 +165,11 @@ static void what_is_written_is_read_again(void)
     CHECK(lk__safetensors_at(file, count) == NULL);
     CHECK(lk__safetensors_find(file, "c") == NULL && lk__safetensors_find(file, "") == NULL &&
           lk__safetensors_find(file, "zzz") == NULL);
-    CHECK(strcmp(lk__safetensors_metadata(file, "format"), "pt") == 0 &&
-          lk__safetensors_metadata(file, "forma") == NULL);
+    CHECK(strcmp(lk__safetensors_metadata(file, "format"), "pt") == 0 && lk__safetensors_metadata(file, "forma") == NULL);
     lk__safetensors_close(file);
     CHECK(lk_context_memory(context, LK_MEMORY_OTHER) == allocated);
 
-    lk__safetensor none[1];
+    lk__safetensors_tensor none[1];
     CHECK(lk__safetensors_write(context, in_folder("r"), none, 0, NULL, 0, staging, sizeof staging, NULL) == LK_OK);
     unsigned char small[64];
     CHECK(slurp(in_folder("r"), small, sizeof small) == 16 && memcmp(small, "\x08\0\0\0\0\0\0\0{}      ", 16) == 0);
@@ -180,14 +181,15 @@ static void what_is_written_is_read_again(void)
 static void many_tensors_are_sorted_and_found(void)
 {
     enum { MANY = 1009 };
-    static lk__safetensor tensors[MANY];
-    static char           names[MANY][16];
-    static int32_t        values[MANY];
+    static lk__safetensors_tensor tensors[MANY];
+    static char                   names[MANY][16];
+    static int32_t                values[MANY];
     for (int i = 0; i < MANY; i++) {
         int k = (i * 613) % MANY; /* a permutation: MANY is prime */
         snprintf(names[i], sizeof names[i], "t%d", k);
         values[i] = k;
-        tensors[i] = (lk__safetensor){.name = names[i], .dtype = LK_I32, .rank = 1, .dims = {1}, .data = &values[i]};
+        tensors[i] =
+            (lk__safetensors_tensor){.name = names[i], .dtype = LK_I32, .rank = 1, .dims = {1}, .data = &values[i]};
     }
     REQUIRE(lk__safetensors_write(context, in_folder("m"), tensors, MANY, NULL, 0, staging, 100, NULL) == LK_OK);
     lk__safetensors *file;
@@ -196,7 +198,7 @@ static void many_tensors_are_sorted_and_found(void)
         char    name[16];
         int32_t value = -1;
         snprintf(name, sizeof name, "t%d", i);
-        const lk__safetensor *t = lk__safetensors_find(file, name);
+        const lk__safetensors_tensor *t = lk__safetensors_find(file, name);
         CHECK(t && lk__safetensors_read(file, t, 0, &value, 4) == LK_OK && value == i);
         if (i)
             CHECK(strcmp(lk__safetensors_at(file, (size_t)i - 1)->name, lk__safetensors_at(file, (size_t)i)->name) < 0);
@@ -206,10 +208,10 @@ static void many_tensors_are_sorted_and_found(void)
 
 static void tensors_that_cannot_be_written_are_refused(void)
 {
-    float          one = 1;
-    lk__safetensor twice[2] = {{.name = "a", .dtype = LK_F32, .data = &one},
-                               {.name = "a", .dtype = LK_F64, .data = &one}};
-    lk__safetensor bad[] = {
+    float                  one = 1;
+    lk__safetensors_tensor twice[2] = {{.name = "a", .dtype = LK_F32, .data = &one},
+                                       {.name = "a", .dtype = LK_F64, .data = &one}};
+    lk__safetensors_tensor bad[] = {
         {.name = "\xff", .dtype = LK_F32, .data = &one},
         {.name = "__metadata__", .dtype = LK_F32, .data = &one},
         {.name = "a", .dtype = LK_DTYPE_COUNT, .data = &one},
@@ -408,8 +410,8 @@ static void every_truncation_is_noticed(void)
     }
     lk__safetensors *file;
     REQUIRE(lk__safetensors_open(context, in_folder("t"), &file) == LK_OK);
-    const lk__safetensor *t = lk__safetensors_find(file, "mask");
-    char                  out[3];
+    const lk__safetensors_tensor *t = lk__safetensors_find(file, "mask");
+    char                          out[3];
     REQUIRE(truncate(in_folder("t"), (off_t)n - 1) == 0);
     CHECK(lk__safetensors_read(file, t, 0, out, 3) == LK_EFORMAT, "a file that shrinks after it was opened");
     lk__safetensors_close(file);
@@ -476,8 +478,8 @@ static int entries_of_folder(void)
 static void a_full_disk_leaves_the_old_file(void)
 {
     enum { BIG = 300000 };
-    static char    zeros[BIG];
-    lk__safetensor t = {.name = "big", .dtype = LK_U8, .rank = 1, .dims = {BIG}, .data = zeros};
+    static char            zeros[BIG];
+    lk__safetensors_tensor t = {.name = "big", .dtype = LK_U8, .rank = 1, .dims = {BIG}, .data = zeros};
     CHECK(lk__safetensors_write(context, "/dev/full", &t, 1, NULL, 0, staging, sizeof staging, NULL) == LK_EIO);
     CHECK(strstr(lk_context_error(context), "/dev/full") && strstr(lk_context_error(context), strerror(ENOSPC)), "%s",
           lk_context_error(context));
@@ -552,8 +554,8 @@ static void the_reference_library_agrees_in_both_directions(void)
     CHECK(lk__safetensors_count(file) == 8);
     lk__safetensors_close(file);
     REQUIRE(lk__safetensors_open(context, in_folder("half"), &file) == LK_OK, "%s", lk_context_error(context));
-    const lk__safetensor *h = lk__safetensors_find(file, "h"), *i = lk__safetensors_find(file, "i");
-    unsigned char         out[4];
+    const lk__safetensors_tensor *h = lk__safetensors_find(file, "h"), *i = lk__safetensors_find(file, "i");
+    unsigned char                 out[4];
     CHECK(h && h->dtype == LK_F16 && lk__safetensors_read(file, h, 0, out, 4) == LK_OK &&
           memcmp(out, "\x00\x3e\x00\xc0", 4) == 0);
     CHECK(i && i->dtype == LK_I8 && strcmp(lk__safetensors_type(i), "I8") == 0);

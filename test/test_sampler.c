@@ -23,8 +23,8 @@ static lk_sampler *make(const lk_sampler_config *config)
 /* The 10,000th number from the usual seed is what C++11 demands of std::mt19937 (26.5.5 [rand.predef]). */
 static void the_generator_is_the_standard_one(void)
 {
-    lk__mersenne m;
-    uint32_t     number = 0;
+    lk__data_mersenne m;
+    uint32_t          number = 0;
     lk__mersenne_seed(&m, 5489);
     for (int i = 0; i < 10000; i++) number = lk__mersenne_next(&m);
     CHECK(number == 4123659995u);

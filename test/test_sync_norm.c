@@ -38,7 +38,7 @@ static double *drawn(int64_t n, double low, double high)
 static double *given(lk_dtype type, int rank, const int64_t *dims, const double *from)
 {
     double *to = in(type, rank, dims);
-    memcpy(to, from, (size_t)lk__elements(&t.in[t.inputs - 1]) * sizeof *to);
+    memcpy(to, from, (size_t)lk__operand_elements(&t.in[t.inputs - 1]) * sizeof *to);
     return to;
 }
 
@@ -208,7 +208,7 @@ static void share_apply(const share_case *k, whole *a, int64_t first, int64_t sa
     memcpy(a->got_rstd, t.y[2], (size_t)c * sizeof(double));
 
     /* Running statistics stay until the step lets them move, then they are the global ones; y does not depend on them,
-     * so that a shard that comes after the one that moved them is right too. */
+     * so that a leaf that comes after the one that moved them is right too. */
     bool moves = a->rows > 0;
     for (int turn = 0; turn < 3; turn++) {
         t.attrs.update = true;

@@ -183,12 +183,11 @@ static void check_held(scene *s, int rank, lk_trainer *t)
     size_t                 held[LK_MEMORY_COUNT], memory[LK_MEMORY_COUNT];
     REQUIRE(t, "%s", s->found->text[rank]);
     for (int i = 0; i < LK_MEMORY_COUNT; i++) held[i] = lk_context_memory(s->context, (lk_memory)i);
-    REQUIRE(lk_trainer_plan(s->context, &s->config, &graph, &plan, memory) == LK_OK, "%s",
-            lk_context_error(s->context));
+    REQUIRE(lk_trainer_plan(s->context, &s->config, &graph, &plan, memory) == LK_OK, "%s", lk_context_error(s->context));
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
         CHECK(held[kinds[i]] == memory[kinds[i]],
-              "rank %d of %d, %d micro-batches, %d shards: %s: held %zu, planned %zu", rank, s->world,
-              s->config.accumulate, s->config.shards, lk_memory_name(kinds[i]), held[kinds[i]], memory[kinds[i]]);
+              "rank %d of %d, %d micro-batches, %d leaves: %s: held %zu, planned %zu", rank, s->world,
+              s->config.accumulate, s->config.leaves, lk_memory_name(kinds[i]), held[kinds[i]], memory[kinds[i]]);
     CHECK(memory[LK_MEMORY_GRADIENTS] > 0 && (memory[LK_MEMORY_CHECKPOINT] > 0) == (rank == 0));
     lk_plan_free(plan);
     lk_graph_free(graph);
@@ -205,7 +204,7 @@ static void ranks_hold_what_their_plan_said(void)
             s.after = check_held;
             s.threads = way == 1 ? 2 : 1;
             s.config.accumulate = way == 2 ? 3 : 0;
-            s.config.shards = way > 2 ? 8 : 0;
+            s.config.leaves = way > 2 ? 8 : 0;
             s.config.sync_batch_norm = way == 4;
             perform(&s);
             CHECK(s.found->status[0] == LK_OK, "%s", s.found->text[0]);
@@ -220,7 +219,7 @@ static int count_allocations(void *user, const lk_event *e)
     if (e->kind == LK_EVENT_STEP && e->step == 4) s->allocations = lk_context_allocations(s->context);
     if (e->kind == LK_EVENT_STEP && e->step == 20)
         CHECK(lk_context_allocations(s->context) == s->allocations,
-              "rank %d, %d shards, %s: %llu allocations in 16 steps", s->rank, s->config.shards,
+              "rank %d, %d leaves, %s: %llu allocations in 16 steps", s->rank, s->config.leaves,
               lk_comm_backend(s->config.comm),
               (unsigned long long)(lk_context_allocations(s->context) - s->allocations));
     return 0;
@@ -233,7 +232,7 @@ static void a_step_allocates_nothing(void)
         s.config.event = count_allocations;
         s.config.steps = 22;
         s.config.accumulate = way == 1 ? 2 : 0;
-        s.config.shards = way == 2 || way == 4 ? 8 : way == 5 ? 6 : 0; /* 6 by 2 and 8 by 3 are no halves of a tree */
+        s.config.leaves = way == 2 || way == 4 ? 8 : way == 5 ? 6 : 0; /* 6 by 2 and 8 by 3 are no halves of a tree */
         s.config.sync_batch_norm = way >= 3;
         perform(&s);
         CHECK(s.found->status[0] == LK_OK, "%s", s.found->text[0]);
@@ -317,12 +316,12 @@ static void a_divergence_is_named_with_rank_tensor_and_step(void)
     }
 }
 
-static void check_nan(bool sync, int shards)
+static void check_nan(bool sync, int leaves)
 {
     lk_context *context;
     int64_t     step;
     char        words[64];
-    scene       s = scene_of(3, sync ? "nan-sync" : shards ? "nan-shards" : "nan");
+    scene       s = scene_of(3, sync ? "nan-sync" : leaves ? "nan-leaves" : "nan");
     s.train = "poison";
     s.config.batch = 24;
     s.config.epochs = 1;
@@ -330,7 +329,7 @@ static void check_nan(bool sync, int shards)
     s.config.workers = 0; /* so that the sample is read for the step that fails */
     s.config.save_every = 1;
     s.config.sync_batch_norm = sync;
-    s.config.shards = shards;
+    s.config.leaves = leaves;
     perform(&s);
     CHECK(s.found->poisoned > 0, "nobody met the sample");
     snprintf(words, sizeof words, "rank %d's", s.found->poisoned - 1);
@@ -348,7 +347,7 @@ static void check_nan(bool sync, int shards)
 }
 
 static void a_nan_on_one_rank_stops_all_and_is_named(void) { check_nan(false, 0); }
-static void a_nan_in_a_shard_is_named_too(void) { check_nan(false, 6); }
+static void a_nan_in_a_leaf_is_named_too(void) { check_nan(false, 6); }
 static void a_nan_that_batch_norm_spreads_is_named_by_whose_it_was(void) { check_nan(true, 0); }
 
 static int stop_rank_1(void *user, const lk_event *e)
@@ -559,17 +558,17 @@ static void evaluation_sees_each_of_10000_samples_once(void)
     CHECK(teacher.found->status[0] == LK_OK, "%s", teacher.found->text[0]);
     double accuracy = 0, loss = 0;
     for (int world = 1; world <= 4; world++) {
-        for (int shards = 0; shards <= 8; shards += 8) {
+        for (int leaves = 0; leaves <= 8; leaves += 8) {
             scene s = scene_of(world, NULL);
             s.train = NULL;
             s.test = "synthetic:1x8x8,count=40000"; /* a quarter of it is for tests */
             s.config.batch = 64;
             s.config.init = teacher.save;
-            s.config.shards = shards;
+            s.config.leaves = leaves;
             s.after = evaluate;
             perform(&s);
             CHECK(s.found->samples == 10000, "%d ranks: %lld samples", world, (long long)s.found->samples);
-            if (world == 1 && !shards) accuracy = s.found->accuracy, loss = s.found->loss;
+            if (world == 1 && !leaves) accuracy = s.found->accuracy, loss = s.found->loss;
             CHECK(s.found->accuracy == accuracy, "%d ranks: accuracy %.17g, one rank %.17g", world, s.found->accuracy,
                   accuracy);
             CHECK(fabs(s.found->loss - loss) <= 1e-6 * loss, "%d ranks: loss %.17g, one rank %.17g", world,
@@ -589,7 +588,7 @@ int main(void)
     RUN(ranks_with_different_models_or_options_are_refused);
     RUN(a_divergence_is_named_with_rank_tensor_and_step);
     RUN(a_nan_on_one_rank_stops_all_and_is_named);
-    RUN(a_nan_in_a_shard_is_named_too);
+    RUN(a_nan_in_a_leaf_is_named_too);
     RUN(a_nan_that_batch_norm_spreads_is_named_by_whose_it_was);
     RUN(the_wish_of_one_rank_stops_all_at_one_step_saved);
     RUN(a_group_that_has_failed_does_not_save);

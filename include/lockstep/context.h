@@ -6,8 +6,7 @@
 
 LK_BEGIN_DECLS
 
-typedef struct lk_context
-    lk_context; /* outlives all that is made from it; its functions may be called from any thread */
+typedef struct lk_context lk_context; /* outlives all that is made from it; its functions may be called from any thread */
 
 typedef enum lk_log_level { LK_LOG_DEBUG, LK_LOG_INFO, LK_LOG_WARNING } lk_log_level;
 

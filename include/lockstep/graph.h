@@ -132,8 +132,7 @@ typedef struct lk_reduce_options {
     bool       keepdim LK_ZERO;
 } lk_reduce_options;
 LK_API lk_tensor lk_sum_at(lk_site site, lk_tensor x, lk_reduce_options options);
-LK_API lk_tensor lk_mean_at(lk_site site, lk_tensor x,
-                            lk_reduce_options options); /* over the count, not the capacity */
+LK_API lk_tensor lk_mean_at(lk_site site, lk_tensor x, lk_reduce_options options); /* over the count, not the capacity */
 #define lk_sum(x, ...) lk_sum_at(LK_HERE, x, LK_OPTIONS(lk_reduce_options, ##__VA_ARGS__))
 #define lk_mean(x, ...) lk_mean_at(LK_HERE, x, LK_OPTIONS(lk_reduce_options, ##__VA_ARGS__))
 
@@ -215,8 +214,7 @@ typedef struct lk_cross_entropy_options {
     lk_tensor      weight LK_ZERO;       /* one per sample (…), missing: 1 */
 } lk_cross_entropy_options;
 /* logits (…, C), labels i32 (…). Also counts how many samples have their label on top (lk_program_metrics). */
-LK_API lk_tensor lk_cross_entropy_at(lk_site site, lk_tensor logits, lk_tensor labels,
-                                     lk_cross_entropy_options options);
+LK_API lk_tensor lk_cross_entropy_at(lk_site site, lk_tensor logits, lk_tensor labels, lk_cross_entropy_options options);
 #define lk_cross_entropy(logits, labels, ...) \
     lk_cross_entropy_at(LK_HERE, logits, labels, LK_OPTIONS(lk_cross_entropy_options, ##__VA_ARGS__))
 LK_API lk_tensor lk_mse_at(lk_site site, lk_tensor x, lk_tensor target);

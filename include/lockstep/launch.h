@@ -30,17 +30,13 @@ typedef struct lk_launch_config {
     bool        plain; /* passes lines on as they are, without the rank's name, and says nothing of threads and cores */
     int         out, err;     /* descriptors for the ranks' output and for what the launcher says */
     double      join_timeout; /* seconds that ranks wait for each other: LOCKSTEP_JOIN_TIMEOUT; 0: their own default */
-    const char
-        *local_address;  /* of this host, where its ranks listen for those of other hosts; NULL: what leads to rank 0 */
-    const char *signals; /* names with commas between: these stop the job */
-    const char *
-        line_prefix; /* before each line: a template with ${rank}, ${local_rank}, ${role_name} and ${hostname}; NULL: "[rank N] " */
-    const char *
-        stdout_filters; /* lines that hold one of these words are also written to filtered_stdout.log; "a,b", ",," is a comma */
+    const char *local_address; /* of this host, where its ranks listen for those of other hosts; NULL: what leads to rank 0 */
+    const char *signals;       /* names with commas between: these stop the job */
+    const char *line_prefix; /* before each line: a template with ${rank}, ${local_rank}, ${role_name} and ${hostname}; NULL: "[rank N] " */
+    const char *stdout_filters; /* lines that hold one of these words are also written to filtered_stdout.log; "a,b", ",," is a comma */
     const char *stderr_filters;     /* the same to filtered_stderr.log; NULL: none */
     bool        virtual_local_rank; /* LOCAL_RANK is 0 for every rank, and CUDA_VISIBLE_DEVICES names its GPU alone */
-    const char *
-        numa_binding; /* "node", "socket", "exclusive" or "core-complex" instead of equal shares of the cores; NULL: those */
+    const char *numa_binding; /* "node", "socket", "exclusive" or "core-complex" instead of equal shares of the cores; NULL: those */
 } lk_launch_config;
 #define LK_LAUNCH_CONFIG_INIT                                                                                       \
     {sizeof(lk_launch_config), NULL, 1, 1, 0, NULL, 0, NULL, "default", 0, 10.0, 0.1, false, NULL, NULL, NULL, NULL, -1, \

@@ -7,20 +7,19 @@
 
 LK_BEGIN_DECLS
 
-typedef struct lk_plan
-    lk_plan; /* keeps what it needs of the graph, which may be freed; outlives its programs and stores */
+typedef struct lk_plan lk_plan; /* keeps what it needs of the graph, which may be freed; outlives its programs and stores */
 
 /* How the ranks of a group share every step. The graph's capacity is that of one micro-batch of one rank. */
 typedef struct lk_parallel {
     int world LK_ZERO, rank LK_ZERO; /* 0 and 0: one rank alone */
     /* Backward runs that may be added up before an update: above 1 gradients are held twice. 0: 1. */
     int micro_batches LK_ZERO;
-    /* Above 0: reproducible. The global batch is cut into so many shards, and what they give is added in one fixed tree, so
-     * that any number of ranks up to it gives the same bits. Each shard of a rank has gradients of its own. */
-    int shards LK_ZERO;
-    /* With shards: the graph's capacity is that of all shards of a rank, and only what adds over samples is run shard by shard.
-     * The same bits, and faster. LK_EUNSUPPORTED where the model adds over samples in its midst, as batch norm by shard does. */
-    bool   wide LK_ZERO;
+    /* Above 0: reproducible. The global batch is cut into so many leaves, and what they give is added in one fixed tree, so
+     * that any number of ranks up to it gives the same bits. Each leaf of a rank has gradients of its own. */
+    int leaves LK_ZERO;
+    /* With leaves: the graph's capacity is that of all leaves of a rank, and only what adds over samples is run leaf by leaf.
+     * The same bits, and faster. LK_EUNSUPPORTED where the model adds over samples in its midst, as batch norm by leaf does. */
+    bool   batch_leaves LK_ZERO;
     size_t bucket_bytes LK_ZERO; /* of gradients that travel together; 0: 25 MiB, the first 1 MiB */
 } lk_parallel;
 
@@ -53,7 +52,7 @@ LK_API void lk_plan_print(const lk_plan *plan, lk_write write, void *user);
 typedef struct lk_rates {
     double        flops LK_ZERO, memory LK_ZERO; /* of one rank: operations a second, bytes a second */
     double        link LK_ZERO, latency LK_ZERO; /* between ranks: bytes a second each way, seconds */
-    const double *seconds LK_ZERO;       /* measured times instead, by position in the training order; NULL: none */
+    const double *seconds LK_ZERO; /* measured times instead, by position in the training order; NULL: none */
     size_t        seconds_count LK_ZERO;
 } lk_rates;
 

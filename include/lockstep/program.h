@@ -23,9 +23,9 @@ typedef enum lk_section {
 typedef struct lk_step {
     int64_t step LK_ZERO;  /* this update's number, from 1 */
     int64_t epoch LK_ZERO; /* from 0 */
-    /* Samples of this rank: 0 … capacity (times the micro-batches or shards, for lk_program_compute). */
+    /* Samples of this rank: 0 … capacity (times the micro-batches or leaves, for lk_program_compute). */
     int64_t count LK_ZERO;
-    /* Samples of the global batch: asked for with shards, which are cut by it; else 0 will do. */
+    /* Samples of the global batch: asked for with leaves, which are cut by it; else 0 will do. */
     int64_t  total LK_ZERO;
     uint64_t seed LK_ZERO; /* of dropout */
     double   rate LK_ZERO; /* learning rate */
@@ -35,10 +35,9 @@ typedef struct lk_step {
 } lk_step;
 
 typedef struct lk_metrics {
-    double loss; /* mean: sum over weight */
-    double sum;  /* over samples */
-    double
-        weight; /* what the sum is divided by. cross_entropy: the count, less what is ignored, or the samples' weights;
+    double loss;   /* mean: sum over weight */
+    double sum;    /* over samples */
+    double weight; /* what the sum is divided by. cross_entropy: the count, less what is ignored, or the samples' weights;
                        * mse: elements; any other loss: 1 */
     double correct;   /* samples whose label is on top; 0 for losses that know none */
     double grad_norm; /* after LK_UPDATE with clipping; else 0 */
@@ -52,15 +51,14 @@ LK_API void      lk_program_free(lk_program *program);
 
 /* The data of an input, borrowed until it is bound anew: dense, capacity rows of which the first count are read. */
 LK_API lk_status lk_program_bind(lk_program *program, const char *input, const void *data);
-LK_API lk_status lk_program_step(lk_program    *program,
-                                 const lk_step *step); /* sets the step block for the runs to come */
+LK_API lk_status lk_program_step(lk_program *program, const lk_step *step); /* sets the step block for the runs to come */
 /* The order of a step is LK_FORWARD, LK_BACKWARD, LK_UPDATE; LK_EINVAL says so where it is another: LK_BACKWARD without a
  * LK_FORWARD of its own, or with a LK_EVALUATE in between (all sections share one arena), LK_UPDATE without gradients.
  * A label or id out of range is LK_EINVAL as well: input, row, sample (lk_step.sample_ids) and value are named, the gradients of
  * this update are dropped, and LK_UPDATE is refused. LK_FORWARD and LK_EVALUATE say it at once; with other ranks, training says
  * it at LK_SYNC (or LK_UPDATE, which does that), on all ranks alike, so that none waits for one that left. */
 LK_API lk_status lk_program_run(lk_program *program, lk_section section);
-/* FORWARD, BACKWARD and SYNC of all that this rank has of the global batch: one micro-batch or shard after the other, cut from
+/* FORWARD, BACKWARD and SYNC of all that this rank has of the global batch: one micro-batch or leaf after the other, cut from
  * the inputs, which hold the samples of all of them. */
 LK_API lk_status lk_program_compute(lk_program *program, const lk_step *step);
 LK_API lk_status lk_program_train(lk_program *program, const lk_step *step); /* the same, and UPDATE */

@@ -68,18 +68,16 @@ typedef struct lk_trainer_config {
     lk_comm *comm;        /* the ranks that train together, all with the same config; NULL: one alone. Borrowed */
     int      plan_world;  /* lk_trainer_plan without a comm: plan for rank 0 of so many */
     int      accumulate;  /* micro-batches a step and rank, one synchronisation; 0: 1 */
-    int      shards;      /* above 0: reproducible, see lk_parallel */
+    int      leaves;      /* above 0: reproducible, see lk_parallel */
     bool sync_batch_norm; /* statistics of the global batch; else each rank's own in training, rank 0's in evaluation */
-    size_t bucket_bytes;  /* see lk_parallel; 0: 25 MiB */
-    const char
-           *trace; /* a file for Chrome's and Perfetto's viewers: every rank's kernels and collectives; NULL: none */
-    int64_t trace_steps; /* how many steps it shows, after the first few */
-    int64_t check_every; /* steps after which replicas compare hashes, and at the end; 0: never */
+    size_t      bucket_bytes; /* see lk_parallel; 0: 25 MiB */
+    const char *trace; /* a file for Chrome's and Perfetto's viewers: every rank's kernels and collectives; NULL: none */
+    int64_t     trace_steps; /* how many steps it shows, after the first few */
+    int64_t     check_every; /* steps after which replicas compare hashes, and at the end; 0: never */
 
     int (*event)(
         void *user,
-        const lk_event *
-            event); /* NULL: none; other than 0 stops after this step (with other ranks: the next), saved if save is set */
+        const lk_event *event); /* NULL: none; other than 0 stops after this step (with other ranks: the next), saved if save is set */
     void *event_user;
 } lk_trainer_config;
 #define LK_TRAINER_CONFIG_INIT                                                                                     \
@@ -99,7 +97,7 @@ LK_API lk_status lk_trainer_evaluate(lk_trainer *trainer, double *loss, double *
 LK_API lk_store          *lk_trainer_store(lk_trainer *trainer);
 LK_API const lk_progress *lk_trainer_progress(const lk_trainer *trainer);
 
-/* Samples that one micro-batch or shard of a rank holds at the most: the capacity of the ranks' plans. */
+/* Samples that one micro-batch or leaf of a rank holds at the most: the capacity of the ranks' plans. */
 LK_API int64_t lk_trainer_capacity(const lk_trainer_config *config);
 
 /* The plan alone, nothing allocated: what lk_trainer_create would hold, by kind, loaders and checkpoint staging included.

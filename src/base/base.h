@@ -15,7 +15,7 @@ static inline size_t lk__round_up(size_t n, size_t to) { return (n + to - 1) / t
  * bytes == 0 gives NULL, which is no failure: use lk__alloc only for bytes > 0 where NULL means failure. */
 void *lk__alloc(lk_context *context, lk_memory kind, size_t bytes);
 void  lk__free(lk_context *context, lk_memory kind, void *memory, size_t bytes); /* NULL is fine; bytes as allocated */
-void  lk__account(lk_context *context, lk_memory kind, ptrdiff_t bytes); /* held, or given back, elsewhere */
+void  lk__account(lk_context *context, lk_memory kind, ptrdiff_t bytes);         /* held, or given back, elsewhere */
 char *lk__strdup(lk_context *context, const char *text);                         /* LK_MEMORY_OTHER */
 void  lk__strfree(lk_context *context, char *text);
 
@@ -23,8 +23,7 @@ void  lk__strfree(lk_context *context, char *text);
 lk_status lk__grow(lk_context *context, void **array, size_t *capacity, size_t need, size_t element);
 
 /* Sets the calling thread's message on the context and returns status, so that `return lk__fail(…)` reads well. */
-lk_status lk__fail(lk_context *context, lk_status status, const char *format, ...)
-    __attribute__((format(printf, 3, 4)));
+lk_status lk__fail(lk_context *context, lk_status status, const char *format, ...) __attribute__((format(printf, 3, 4)));
 /* Adds to the front of the current message: "FILE: " and the like. Returns status. */
 lk_status lk__fail_prefix(lk_context *context, lk_status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
@@ -47,6 +46,6 @@ bool lk__threads_parse(const char *text, int *threads);
 struct lk__pool *lk__context_pool(lk_context *context);
 
 /* The known name nearest to `name` (edit distance), or NULL when none is near enough to be meant. */
-const char *lk__nearest(const char *name, const char *const *known, size_t count);
+const char *lk__suggest(const char *name, const char *const *known, size_t count);
 
 #endif

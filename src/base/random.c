@@ -3,7 +3,7 @@
 
 #include "base/hash.h"
 
-lk__random lk__random_make(uint64_t seed, lk__purpose purpose, uint64_t stream)
+lk__random lk__random_make(uint64_t seed, lk__random_purpose purpose, uint64_t stream)
 {
     uint64_t words[2] = {stream, (uint64_t)purpose};
     uint64_t folded = lk__hash64(words, sizeof words, 0);

@@ -6,13 +6,13 @@
 #include <stdint.h>
 #include <string.h>
 
-typedef enum lk__purpose {
+typedef enum lk__random_purpose {
     LK__FOR_INIT = 1,
     LK__FOR_SHUFFLE,
     LK__FOR_AUGMENT,
     LK__FOR_DROPOUT,
     LK__FOR_SYNTHETIC
-} lk__purpose;
+} lk__random_purpose;
 
 /* (seed, purpose, stream) choose the key; what a stream is the purpose says: a parameter's name hash, an epoch. */
 typedef struct lk__random {
@@ -20,7 +20,7 @@ typedef struct lk__random {
     uint32_t high; /* purpose and folded stream */
 } lk__random;
 
-lk__random lk__random_make(uint64_t seed, lk__purpose purpose, uint64_t stream);
+lk__random lk__random_make(uint64_t seed, lk__random_purpose purpose, uint64_t stream);
 /* Four numbers for (item, index): for example a sample and an element / 4. */
 void     lk__random4(const lk__random *random, uint64_t item, uint32_t index, uint32_t out[4]);
 uint32_t lk__random_u32(const lk__random *random, uint64_t item, uint32_t index);

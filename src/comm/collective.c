@@ -6,9 +6,9 @@
 
 typedef enum needs { SEND_BUFFER = 1, RECV_BUFFER = 2, REDUCES = 4, ROOTED = 8, BLOCKS = 16, COUNTS = 32 } needs;
 
-static lk_status check(lk_comm *c, const lk__operation *o, int needs)
+static lk_status check(lk_comm *c, const lk__comm_call *o, int needs)
 {
-    const char *name = lk__kind_name(o->kind);
+    const char *name = lk__comm_kind_name(o->kind);
     size_t      size = lk_dtype_size(o->type), most = o->count;
     if (size == 0)
         return lk__fail(c->context, LK_EINVAL, "%s:%d: %s: there is no type %d", o->site.file, o->site.line, name,
@@ -33,7 +33,7 @@ static lk_status check(lk_comm *c, const lk__operation *o, int needs)
     if (most > 0 && (((needs & SEND_BUFFER) && !o->send) || ((needs & RECV_BUFFER) && !o->recv)))
         return lk__fail(c->context, LK_EINVAL, "%s:%d: %s: a buffer is NULL", o->site.file, o->site.line, name);
     bool in_place = o->send == o->recv && (o->kind == LK__ALL_REDUCE || o->kind == LK__BROADCAST);
-    if (!in_place && o->send && o->recv && !lk__operation_buffers_fit(o, c->rank, c->size))
+    if (!in_place && o->send && o->recv && !lk__call_buffers_fit(o, c->rank, c->size))
         return lk__fail(
             c->context, LK_EINVAL,
             "%s:%d: %s: what is sent and what is received overlap: give buffers that are apart, or call it in "
@@ -42,7 +42,7 @@ static lk_status check(lk_comm *c, const lk__operation *o, int needs)
     return LK_OK;
 }
 
-static lk_status submit(lk_comm *c, const lk__operation *o, int needs, lk_work **work)
+static lk_status submit(lk_comm *c, const lk__comm_call *o, int needs, lk_work **work)
 {
     if (work) *work = NULL;
     lk_status status = check(c, o, needs);
@@ -52,7 +52,7 @@ static lk_status submit(lk_comm *c, const lk__operation *o, int needs, lk_work *
 lk_status lk_comm_all_reduce_at(lk_site site, lk_comm *c, const void *send, void *recv, size_t count, lk_dtype type,
                                 lk_reduce_op op, lk_work **work)
 {
-    lk__operation o = {
+    lk__comm_call o = {
         .kind = LK__ALL_REDUCE, .type = type, .reduce = op, .count = count, .send = send, .recv = recv, .site = site};
     return submit(c, &o, SEND_BUFFER | RECV_BUFFER | REDUCES, work);
 }
@@ -60,7 +60,7 @@ lk_status lk_comm_all_reduce_at(lk_site site, lk_comm *c, const void *send, void
 lk_status lk_comm_reduce_at(lk_site site, lk_comm *c, const void *send, void *recv, size_t count, lk_dtype type,
                             lk_reduce_op op, int root, lk_work **work)
 {
-    lk__operation o = {.kind = LK__REDUCE,
+    lk__comm_call o = {.kind = LK__REDUCE,
                        .type = type,
                        .reduce = op,
                        .root = root,
@@ -74,40 +74,30 @@ lk_status lk_comm_reduce_at(lk_site site, lk_comm *c, const void *send, void *re
 lk_status lk_comm_broadcast_at(lk_site site, lk_comm *c, void *buffer, size_t count, lk_dtype type, int root,
                                lk_work **work)
 {
-    lk__operation o = {.kind = LK__BROADCAST,
-                       .type = type,
-                       .root = root,
-                       .count = count,
-                       .send = buffer,
-                       .recv = buffer,
-                       .site = site};
+    lk__comm_call o = {
+        .kind = LK__BROADCAST, .type = type, .root = root, .count = count, .send = buffer, .recv = buffer, .site = site};
     return submit(c, &o, SEND_BUFFER | ROOTED, work);
 }
 
 lk_status lk_comm_all_gather_at(lk_site site, lk_comm *c, const void *send, void *recv, size_t count, lk_dtype type,
                                 lk_work **work)
 {
-    lk__operation o = {.kind = LK__ALL_GATHER, .type = type, .count = count, .send = send, .recv = recv, .site = site};
+    lk__comm_call o = {.kind = LK__ALL_GATHER, .type = type, .count = count, .send = send, .recv = recv, .site = site};
     return submit(c, &o, SEND_BUFFER | RECV_BUFFER | BLOCKS, work);
 }
 
 lk_status lk_comm_reduce_scatter_at(lk_site site, lk_comm *c, const void *send, void *recv, size_t count, lk_dtype type,
                                     lk_reduce_op op, lk_work **work)
 {
-    lk__operation o = {.kind = LK__REDUCE_SCATTER,
-                       .type = type,
-                       .reduce = op,
-                       .count = count,
-                       .send = send,
-                       .recv = recv,
-                       .site = site};
+    lk__comm_call o = {
+        .kind = LK__REDUCE_SCATTER, .type = type, .reduce = op, .count = count, .send = send, .recv = recv, .site = site};
     return submit(c, &o, SEND_BUFFER | RECV_BUFFER | REDUCES | BLOCKS, work);
 }
 
 lk_status lk_comm_gather_at(lk_site site, lk_comm *c, const void *send, void *recv, size_t count, lk_dtype type,
                             int root, lk_work **work)
 {
-    lk__operation o = {
+    lk__comm_call o = {
         .kind = LK__GATHER, .type = type, .root = root, .count = count, .send = send, .recv = recv, .site = site};
     return submit(c, &o, SEND_BUFFER | (c->rank == root ? RECV_BUFFER : 0) | ROOTED | BLOCKS, work);
 }
@@ -115,7 +105,7 @@ lk_status lk_comm_gather_at(lk_site site, lk_comm *c, const void *send, void *re
 lk_status lk_comm_scatter_at(lk_site site, lk_comm *c, const void *send, void *recv, size_t count, lk_dtype type,
                              int root, lk_work **work)
 {
-    lk__operation o = {
+    lk__comm_call o = {
         .kind = LK__SCATTER, .type = type, .root = root, .count = count, .send = send, .recv = recv, .site = site};
     return submit(c, &o, RECV_BUFFER | (c->rank == root ? SEND_BUFFER : 0) | ROOTED | BLOCKS, work);
 }
@@ -123,7 +113,7 @@ lk_status lk_comm_scatter_at(lk_site site, lk_comm *c, const void *send, void *r
 lk_status lk_comm_all_to_all_at(lk_site site, lk_comm *c, const void *send, void *recv, size_t count, lk_dtype type,
                                 lk_work **work)
 {
-    lk__operation o = {.kind = LK__ALL_TO_ALL, .type = type, .count = count, .send = send, .recv = recv, .site = site};
+    lk__comm_call o = {.kind = LK__ALL_TO_ALL, .type = type, .count = count, .send = send, .recv = recv, .site = site};
     return submit(c, &o, SEND_BUFFER | RECV_BUFFER | BLOCKS, work);
 }
 
@@ -133,7 +123,7 @@ static int send_of(const lk_comm *c, const size_t *counts) { return counts && co
 lk_status lk_comm_all_gatherv_at(lk_site site, lk_comm *c, const void *send, void *recv, const size_t *counts,
                                  const size_t *displacements, lk_dtype type, lk_work **work)
 {
-    lk__operation o = {.kind = LK__ALL_GATHERV,
+    lk__comm_call o = {.kind = LK__ALL_GATHERV,
                        .type = type,
                        .send = send,
                        .recv = recv,
@@ -146,7 +136,7 @@ lk_status lk_comm_all_gatherv_at(lk_site site, lk_comm *c, const void *send, voi
 lk_status lk_comm_gatherv_at(lk_site site, lk_comm *c, const void *send, void *recv, const size_t *counts,
                              const size_t *displacements, lk_dtype type, int root, lk_work **work)
 {
-    lk__operation o = {.kind = LK__GATHERV,
+    lk__comm_call o = {.kind = LK__GATHERV,
                        .type = type,
                        .root = root,
                        .send = send,
@@ -161,7 +151,7 @@ lk_status lk_comm_all_to_allv_at(lk_site site, lk_comm *c, const void *send, con
                                  const size_t *send_displacements, void *recv, const size_t *recv_counts,
                                  const size_t *recv_displacements, lk_dtype type, lk_work **work)
 {
-    lk__operation o = {.kind = LK__ALL_TO_ALLV,
+    lk__comm_call o = {.kind = LK__ALL_TO_ALLV,
                        .type = type,
                        .send = send,
                        .recv = recv,
@@ -180,19 +170,19 @@ lk_status lk_comm_all_to_allv_at(lk_site site, lk_comm *c, const void *send, con
     return submit(c, &o, buffers | BLOCKS | COUNTS, work);
 }
 
-static lk_status transfer(lk_comm *c, const lk__operation *o, int buffer, lk_work **work)
+static lk_status transfer(lk_comm *c, const lk__comm_call *o, int buffer, lk_work **work)
 {
     if (work) *work = NULL;
     if (o->root == c->rank)
         return lk__fail(c->context, LK_EINVAL, "%s:%d: %s: rank %d and itself; copy instead", o->site.file,
-                        o->site.line, lk__kind_name(o->kind), c->rank);
+                        o->site.line, lk__comm_kind_name(o->kind), c->rank);
     return submit(c, o, buffer | ROOTED, work);
 }
 
 lk_status lk_comm_send_at(lk_site site, lk_comm *c, const void *buffer, size_t count, lk_dtype type, int to, int tag,
                           lk_work **work)
 {
-    lk__operation o = {
+    lk__comm_call o = {
         .kind = LK__SEND, .type = type, .root = to, .tag = tag, .count = count, .send = buffer, .site = site};
     return transfer(c, &o, SEND_BUFFER, work);
 }
@@ -200,13 +190,13 @@ lk_status lk_comm_send_at(lk_site site, lk_comm *c, const void *buffer, size_t c
 lk_status lk_comm_recv_at(lk_site site, lk_comm *c, void *buffer, size_t count, lk_dtype type, int from, int tag,
                           lk_work **work)
 {
-    lk__operation o = {
+    lk__comm_call o = {
         .kind = LK__RECV, .type = type, .root = from, .tag = tag, .count = count, .recv = buffer, .site = site};
     return transfer(c, &o, RECV_BUFFER, work);
 }
 
 lk_status lk_comm_barrier_at(lk_site site, lk_comm *c, lk_work **work)
 {
-    lk__operation o = {.kind = LK__BARRIER, .type = LK_U8, .site = site};
+    lk__comm_call o = {.kind = LK__BARRIER, .type = LK_U8, .site = site};
     return submit(c, &o, 0, work);
 }

@@ -5,9 +5,9 @@
 
 #include "base/entropy.h"
 #include "comm/abort.h"
-#include "comm/diary.h"
-#include "comm/place.h"
+#include "comm/flight_recorder.h"
 #include "comm/reduce.h"
+#include "comm/rendezvous/identity.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -26,28 +26,28 @@ lk_status lk__comm_set_world(lk_comm *c, const lk_comm *like, const int *ranks)
     return LK_OK;
 }
 
-lk__blame lk__comm_blame(const lk_comm *c, int rank, lk__blame_kind kind)
+lk__comm_cause lk__comm_cause_make(const lk_comm *c, int rank, lk__comm_cause_kind kind)
 {
-    return (lk__blame){kind, world_rank(c, rank)};
+    return (lk__comm_cause){kind, world_rank(c, rank)};
 }
 
-void lk__comm_join_failed(const lk_comm *c, int rank, lk__blame_kind kind)
+void lk__comm_join_failed(const lk_comm *c, int rank, lk__comm_cause_kind kind)
 {
-    if (c) lk__diary_blame(c->outer ? c->outer->diary : c->diary, lk__comm_blame(c, rank, kind));
+    if (c) lk__flight_recorder_cause(c->outer ? c->outer->diary : c->diary, lk__comm_cause_make(c, rank, kind));
 }
 
-lk__blame lk__comm_blame_for(const lk_comm *c, lk_status status)
+lk__comm_cause lk__comm_cause_for(const lk_comm *c, lk_status status)
 {
-    return lk__comm_blame(c, c->rank, status == LK_ENOMEM ? LK__BLAME_OWN : LK__BLAME_NOBODY);
+    return lk__comm_cause_make(c, c->rank, status == LK_ENOMEM ? LK__CAUSE_OWN : LK__CAUSE_UNKNOWN);
 }
 
-lk_status lk__comm_note(lk_comm *c, lk_status status, const char *text, lk__blame blame)
+lk_status lk__comm_note(lk_comm *c, lk_status status, const char *text, lk__comm_cause cause)
 {
     pthread_mutex_lock(&c->failing);
     if (atomic_load(&c->failed) == LK_OK) {
         snprintf(c->text, sizeof c->text, "%s", text);
-        c->blame = blame;
-        lk__diary_blame(c->diary, blame);
+        c->cause = cause;
+        lk__flight_recorder_cause(c->diary, cause);
         atomic_store(&c->failed, status);
     }
     status = atomic_load(&c->failed);
@@ -78,10 +78,10 @@ void lk__comm_abort_for(lk_comm *c, int rank, const char *why)
 {
     char text[512];
     if (is_failure_of_group(c, why)) return;
-    if (rank == c->rank) lk__diary_blame_own(c->diary, lk__comm_blame(c, rank, LK__BLAME_OWN));
+    if (rank == c->rank) lk__flight_recorder_own_cause(c->diary, lk__comm_cause_make(c, rank, LK__CAUSE_OWN));
     snprintf(text, sizeof text, "rank %d of %d called the group off: %.400s", rank, c->size,
              why ? why : "no reason given");
-    c->backend->raise(c, LK_ECANCELED, text, lk__comm_blame(c, rank, LK__BLAME_OWN));
+    c->backend->raise(c, LK_ECANCELED, text, lk__comm_cause_make(c, rank, LK__CAUSE_OWN));
 }
 
 void lk_comm_abort(lk_comm *c, const char *why) { lk__comm_abort_for(c, c->rank, why); }
@@ -117,23 +117,23 @@ void lk__comm_drop(lk_comm *c)
     pthread_cond_destroy(&c->queued);
     pthread_mutex_destroy(&c->lock);
     pthread_mutex_destroy(&c->failing);
-    lk__diary_close(c->diary);
+    lk__flight_recorder_close(c->diary);
     lk__free(c->context, LK_MEMORY_OTHER, c->world, c->world ? (size_t)c->size * sizeof *c->world : 0);
     lk__free(c->context, LK_MEMORY_OTHER, c, sizeof *c);
 }
 
 /* All there are. Where none is asked for, the first that fits. */
-static const lk__backend *const backends[] = {&lk__backend_self, &lk__backend_shm, &lk__backend_tcp, &lk__backend_mpi,
-                                              &lk__backend_mixed};
+static const lk__comm_backend *const backends[] = {&lk__backend_self, &lk__backend_shm, &lk__backend_tcp,
+                                                   &lk__backend_mpi, &lk__backend_mixed};
 enum { BACKENDS = sizeof backends / sizeof *backends };
 
-static const lk__backend *fitting_backend(const lk__place *place)
+static const lk__comm_backend *fitting_backend(const lk__rendezvous_identity *place)
 {
     if (place->world == 1) return &lk__backend_self;
     return place->many_hosts ? &lk__backend_mixed : &lk__backend_shm;
 }
 
-static lk_status check_backend(lk_context *context, const lk__backend *b, const lk__place *place)
+static lk_status check_backend(lk_context *context, const lk__comm_backend *b, const lk__rendezvous_identity *place)
 {
     if (b == &lk__backend_self && place->world > 1)
         return lk__fail(context, LK_EINVAL, "backend self carries one rank alone, and the world has %d", place->world);
@@ -145,8 +145,8 @@ static lk_status check_backend(lk_context *context, const lk__backend *b, const 
     return LK_OK;
 }
 
-static lk_status choose_backend(lk_context *context, const char *wanted, const lk__place *place,
-                                const lk__backend **backend)
+static lk_status choose_backend(lk_context *context, const char *wanted, const lk__rendezvous_identity *place,
+                                const lk__comm_backend **backend)
 {
     const char *names[BACKENDS];
     char        list[128] = "";
@@ -162,7 +162,7 @@ static lk_status choose_backend(lk_context *context, const char *wanted, const l
         size_t used = strlen(list);
         snprintf(list + used, sizeof list - used, "%s%s", i == 0 ? "" : i + 1 < BACKENDS ? ", " : " and ", names[i]);
     }
-    const char *near = lk__nearest(wanted, names, BACKENDS);
+    const char *near = lk__suggest(wanted, names, BACKENDS);
     return lk__fail(context, LK_EINVAL, "there is no backend '%s'%s%s%s; %s are there", wanted,
                     near ? "; did you mean " : "", near ? near : "", near ? "?" : "", list);
 }
@@ -170,7 +170,7 @@ static lk_status choose_backend(lk_context *context, const char *wanted, const l
 enum { WEEK_MS = 7 * 24 * 3600 * 1000, JOIN_HERE_MS = 30000, JOIN_HOSTS_MS = 600000, CONNECT_MS = 30000 };
 
 /* What the program says, else LOCKSTEP_JOIN_TIMEOUT. By default a host may be started by hand, minutes after another. */
-static lk_status choose_deadlines(lk_comm *c, const lk_comm_config *config, const lk__place *place)
+static lk_status choose_deadlines(lk_comm *c, const lk_comm_config *config, const lk__rendezvous_identity *place)
 {
     const char *thinking = getenv("LOCKSTEP_NO_DEADLINES"), *text = getenv("LOCKSTEP_JOIN_TIMEOUT");
     c->join_ms = c->connect_ms = config->join_ms;
@@ -196,7 +196,7 @@ static lk_status choose_deadlines(lk_comm *c, const lk_comm_config *config, cons
 lk_status lk_comm_create(lk_context *context, const lk_comm_config *config, lk_comm **comm)
 {
     static const lk_comm_config defaults = LK_COMM_CONFIG_INIT;
-    lk__place                   place;
+    lk__rendezvous_identity     place;
     lk_comm                    *c = NULL;
     *comm = NULL;
     if (!config) config = &defaults;
@@ -205,15 +205,15 @@ lk_status lk_comm_create(lk_context *context, const lk_comm_config *config, lk_c
     if (config->timeout_ms <= 0 || config->stall_ms <= 0 || config->join_ms < 0)
         return lk__fail(context, LK_EINVAL,
                         "timeout_ms and stall_ms are above 0, and join_ms is not below: there is no \"for ever\"");
-    lk_status status = lk__place_find(context, config, &place);
+    lk_status status = lk__identity_find(context, config, &place);
     if (status < 0) return status;
     if (place.world > LK__REDUCE_MOST)
         return lk__fail(context, LK_EUNSUPPORTED, "a world of %d: %d ranks are the most", place.world, LK__REDUCE_MOST);
-    const lk__backend *backend;
+    const lk__comm_backend *backend;
     if ((status = choose_backend(context, config->backend, &place, &backend)) < 0) return status;
     if ((status = lk__comm_make(context, NULL, config, &c)) < 0) return status;
     c->backend = backend;
-    c->diary = lk__diary_open();
+    c->diary = lk__flight_recorder_open();
     c->rank = c->local_rank = place.rank;
     c->size = c->local_size = place.world;
     status = choose_deadlines(c, config, &place);
@@ -222,7 +222,7 @@ lk_status lk_comm_create(lk_context *context, const lk_comm_config *config, lk_c
         lk__comm_drop(c);
         return status;
     }
-    lk__diary_joined(c->diary);
+    lk__flight_recorder_joined(c->diary);
     *comm = c;
     return LK_OK;
 }
@@ -250,16 +250,16 @@ static lk_status draw_secret(lk_context *context, uint64_t *secret)
     return LK_OK;
 }
 
-static lk_status gather_members(lk_comm *c, lk__kind kind, size_t bytes, lk_site site, const lk__member *mine,
-                                lk__member *all)
+static lk_status gather_members(lk_comm *c, lk__comm_kind kind, size_t bytes, lk_site site, const lk__comm_member *mine,
+                                lk__comm_member *all)
 {
-    lk__operation o = {
+    lk__comm_call o = {
         .kind = kind, .type = LK_U8, .count = sizeof *mine, .bytes = bytes, .send = mine, .recv = all, .site = site};
     return lk__work_submit(c, &o, NULL);
 }
 
 /* Who of `all` has this colour, by key, then rank. */
-static int order_members(const lk__member *all, int count, int colour, int *ranks)
+static int order_members(const lk__comm_member *all, int count, int colour, int *ranks)
 {
     int size = 0;
     for (int i = 0; i < count; i++) {
@@ -272,12 +272,12 @@ static int order_members(const lk__member *all, int count, int colour, int *rank
     return size;
 }
 
-static lk_status make_group(lk_comm *c, const lk__member *all, const int *ranks, int size, lk_comm **group)
+static lk_status make_group(lk_comm *c, const lk__comm_member *all, const int *ranks, int size, lk_comm **group)
 {
     lk_comm  *g = NULL;
     lk_status status = lk__comm_make(c->context, c, NULL, &g);
     if (status < 0) return status;
-    g->diary = lk__diary_open();
+    g->diary = lk__flight_recorder_open();
     g->join_ms = c->connect_ms; /* they have joined */
     while (ranks[g->rank] != c->rank) g->rank++;
     g->size = g->local_size = size;
@@ -300,9 +300,9 @@ static lk_status make_group(lk_comm *c, const lk__member *all, const int *ranks,
 
 lk_status lk_comm_split_at(lk_site site, lk_comm *c, int colour, int key, lk_comm **group)
 {
-    size_t      bytes = (size_t)c->size * sizeof(lk__member), rank_bytes = (size_t)c->size * sizeof(int);
-    lk__member *all = lk__alloc(c->context, LK_MEMORY_OTHER, bytes), mine = {.colour = colour, .key = key};
-    int        *ranks = lk__alloc(c->context, LK_MEMORY_OTHER, rank_bytes);
+    size_t           bytes = (size_t)c->size * sizeof(lk__comm_member), rank_bytes = (size_t)c->size * sizeof(int);
+    lk__comm_member *all = lk__alloc(c->context, LK_MEMORY_OTHER, bytes), mine = {.colour = colour, .key = key};
+    int             *ranks = lk__alloc(c->context, LK_MEMORY_OTHER, rank_bytes);
     *group = NULL;
     lk_status status = all && ranks ? draw_secret(c->context, &mine.secret) : LK_ENOMEM;
     if (status >= 0 && c->backend->prepare) status = c->backend->prepare(c, &mine);
@@ -320,8 +320,8 @@ lk_status lk_comm_split_at(lk_site site, lk_comm *c, int colour, int key, lk_com
 
 lk_status lk_comm_alloc_at(lk_site site, lk_comm *c, size_t bytes, void **memory)
 {
-    size_t      length = (size_t)c->size * sizeof(lk__member);
-    lk__member *all = lk__alloc(c->context, LK_MEMORY_OTHER, length), mine = {0};
+    size_t           length = (size_t)c->size * sizeof(lk__comm_member);
+    lk__comm_member *all = lk__alloc(c->context, LK_MEMORY_OTHER, length), mine = {0};
     *memory = NULL;
     lk_status status = all ? draw_secret(c->context, &mine.secret) : LK_ENOMEM;
     if (status >= 0 && bytes > SIZE_MAX / 4 / (size_t)c->size)

@@ -10,9 +10,9 @@
  * results are held wide enough that the bits are those of the flat order. When one of the groups fails the others are
  * failed with the same words, so a rank that waits in any of them hears of it. */
 #include "comm/mixed.h"
-#include "comm/mpi.h"
-#include "comm/net.h"
-#include "comm/place.h"
+#include "comm/mpi/mpi.h"
+#include "comm/net/net.h"
+#include "comm/rendezvous/identity.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -24,90 +24,90 @@ enum { NOTICE_MS = 1500 }; /* until a dead rank's connections are seen to be clo
 /* ---- failure ---- */
 
 /* One group's failure is everyone's. */
-static lk_status spread(lk_comm *c, lk_status status, const char *text, lk__blame blame)
+static lk_status spread(lk_comm *c, lk_status status, const char *text, lk__comm_cause cause)
 {
-    lk__mixed *m = c->state;
-    lk_comm   *flat = m->groups[LK__FLAT]; /* where all ranks agree on the words */
-    flat->backend->raise(flat, status, text, blame);
+    lk__comm_mixed *m = c->state;
+    lk_comm        *flat = m->groups[LK__FLAT]; /* where all ranks agree on the words */
+    flat->backend->raise(flat, status, text, cause);
     status = (lk_status)atomic_load(&flat->failed);
     for (int i = LK__LOCAL; i < LK__GROUPS; i++)
-        if (m->groups[i]) m->groups[i]->backend->raise(m->groups[i], status, flat->text, flat->blame);
-    return lk__comm_note(c, status, flat->text, flat->blame);
+        if (m->groups[i]) m->groups[i]->backend->raise(m->groups[i], status, flat->text, flat->cause);
+    return lk__comm_note(c, status, flat->text, flat->cause);
 }
 
 /* A group among some ranks has failed. It counts them in its own way, so the flat group, where everyone sees the dead
  * too, is given the time to; and where it cannot know, whose words they are is said. */
 static lk_status failure_of(lk_comm *c, lk_comm *group)
 {
-    lk__mixed *m = c->state;
-    lk_comm   *flat = m->groups[LK__FLAT];
-    lk__net   *net = flat->state;
-    int        status = atomic_load(&group->failed);
-    if (m->hosts == 1) return spread(c, (lk_status)status, group->text, group->blame);
+    lk__comm_mixed *m = c->state;
+    lk_comm        *flat = m->groups[LK__FLAT];
+    lk__net        *net = flat->state;
+    int             status = atomic_load(&group->failed);
+    if (m->hosts == 1) return spread(c, (lk_status)status, group->text, group->cause);
     double end = lk__now() + (status == LK_EIO ? NOTICE_MS / 1e3 : 0);
     while (atomic_load(&flat->failed) == LK_OK && lk__now() < end) {
         for (int i = 0; i < c->size && atomic_load(&flat->failed) == LK_OK; i++) {
-            const lk__peer *p = &net->peers[i];
+            const lk__net_peer *p = &net->peers[i];
             if (i != c->rank && (atomic_load(&p->gone) || atomic_load(&p->dead) || atomic_load(&p->cut_off)))
                 (void)lk__net_lost(net, i);
         }
         usleep(2000);
     }
     if (atomic_load(&flat->failed) == LK_OK) {
-        lk__page page;
-        int      step = group == m->groups[LK__LOCAL] ? 1 : m->each,
+        lk__comm_page page;
+        int           step = group == m->groups[LK__LOCAL] ? 1 : m->each,
             first = group == m->groups[LK__LOCAL] ? c->rank - m->place : m->place;
         snprintf(page.text, sizeof page.text, "among ranks %d, %d … of %d, which count from 0 here: %.8000s", first,
                  first + step, c->size, group->text);
-        (void)lk__net_raise_blaming(net, (lk_status)status, page.text, group->blame);
+        (void)lk__net_raise_because(net, (lk_status)status, page.text, group->cause);
     }
-    return spread(c, (lk_status)atomic_load(&flat->failed), flat->text, flat->blame);
+    return spread(c, (lk_status)atomic_load(&flat->failed), flat->text, flat->cause);
 }
 
 static lk_status failure(lk_comm *c)
 {
-    lk__mixed *m = c->state;
+    lk__comm_mixed *m = c->state;
     if (atomic_load(&c->failed) != LK_OK) return (lk_status)atomic_load(&c->failed);
     if (m->groups[LK__FLAT]->backend->failure(m->groups[LK__FLAT]) < 0)
         return spread(c, (lk_status)atomic_load(&m->groups[LK__FLAT]->failed), m->groups[LK__FLAT]->text,
-                      m->groups[LK__FLAT]->blame);
+                      m->groups[LK__FLAT]->cause);
     for (int i = LK__LOCAL; i < LK__GROUPS; i++)
         if (m->groups[i] && m->groups[i]->backend->failure(m->groups[i]) < 0) return failure_of(c, m->groups[i]);
     return LK_OK;
 }
 
-static void raise_failure(lk_comm *c, lk_status status, const char *text, lk__blame blame)
+static void raise_failure(lk_comm *c, lk_status status, const char *text, lk__comm_cause cause)
 {
-    (void)spread(c, status, text, blame);
+    (void)spread(c, status, text, cause);
 }
 
 /* ---- collectives ---- */
 
 /* All come together over the flat group first, so that whoever made another call, or does not come, is found there. */
-static lk_status layered(lk_comm *c, const lk__operation *o)
+static lk_status layered(lk_comm *c, const lk__comm_call *o)
 {
-    lk__mixed *m = c->state;
-    lk__net   *net = m->groups[LK__FLAT]->state;
-    lk_status  status = lk__net_enter(net, o, NULL);
+    lk__comm_mixed *m = c->state;
+    lk__net        *net = m->groups[LK__FLAT]->state;
+    lk_status       status = lk__net_enter(net, o, NULL);
     if (status >= 0) status = lk__net_await(net, -1);
     if (status >= 0) status = lk__mixed_layered(c, o);
     return lk__net_leave(net, status);
 }
 
 /* What a group says of its own failure counts; another, such as no memory, fails all of them. */
-static lk_status settle(lk_comm *c, const lk__operation *o, lk_status status)
+static lk_status settle(lk_comm *c, const lk__comm_call *o, lk_status status)
 {
     if (status >= 0 || atomic_load(&c->closing) || failure(c) < 0) return status;
     char text[256];
-    snprintf(text, sizeof text, "rank %d could not go on with %s: %.160s", c->rank, lk__kind_name(o->kind),
+    snprintf(text, sizeof text, "rank %d could not go on with %s: %.160s", c->rank, lk__comm_kind_name(o->kind),
              lk_context_error(c->context));
-    return spread(c, status, text, lk__comm_blame(c, c->rank, LK__BLAME_OWN));
+    return spread(c, status, text, lk__comm_cause_make(c, c->rank, LK__CAUSE_OWN));
 }
 
-static lk_status collective(lk_comm *c, const lk__operation *o)
+static lk_status collective(lk_comm *c, const lk__comm_call *o)
 {
-    lk__mixed *m = c->state;
-    lk_status  status = failure(c);
+    lk__comm_mixed *m = c->state;
+    lk_status       status = failure(c);
     if (status < 0) return status;
     if (m->hosts == 1)
         status = lk__mixed_run(m, LK__LOCAL, o);
@@ -119,15 +119,15 @@ static lk_status collective(lk_comm *c, const lk__operation *o)
 /* ---- send and receive ---- */
 
 /* Of the local group: see lk_comm. */
-static lk_status crossed(lk_comm *c, int neighbour, const lk__operation *transfer)
+static lk_status crossed(lk_comm *c, int neighbour, const lk__comm_call *transfer)
 {
-    lk__mixed *m = c->state;
-    lk__net   *net = m->groups[LK__FLAT]->state;
-    int        peer = 0;
+    lk__comm_mixed *m = c->state;
+    lk__net        *net = m->groups[LK__FLAT]->state;
+    int             peer = 0;
     while (m->neighbours[peer] != neighbour) peer++;
     if (!lk__net_ahead(net, peer)) return LK_OK;
     if (!transfer) return LK_END;
-    lk__operation mine = *transfer;
+    lk__comm_call mine = *transfer;
     mine.root = peer;
     (void)lk__net_crossed(net, &mine);
     return failure(c);
@@ -139,9 +139,9 @@ typedef struct handed {
     lk_work       *work, *inside;
 } handed;
 
-static lk_comm *route(lk_comm *c, const lk__operation *o, lk__operation *inside)
+static lk_comm *route(lk_comm *c, const lk__comm_call *o, lk__comm_call *inside)
 {
-    lk__mixed *m = c->state;
+    lk__comm_mixed *m = c->state;
     *inside = *o;
     if (m->neighbours[o->root] < 0) return m->groups[LK__FLAT];
     inside->root = m->neighbours[o->root];
@@ -150,7 +150,7 @@ static lk_comm *route(lk_comm *c, const lk__operation *o, lk__operation *inside)
 
 static void hand_on(lk_comm *c, lk_work *work, handed **list)
 {
-    lk__operation inside;
+    lk__comm_call inside;
     lk_comm      *group = route(c, &work->operation, &inside);
     handed       *h = lk__alloc(c->context, LK_MEMORY_OTHER, sizeof *h);
     lk_status     status = h ? lk__work_hand_on(group, &inside, c, &h->inside) : LK_ENOMEM;
@@ -199,8 +199,8 @@ static void wait_for_any(lk_comm *c, const handed *list)
 /* Those within the host and those over the network have to go on side by side: each group's own thread carries its. */
 static void transfer(lk_comm *c, lk_work *first)
 {
-    lk__mixed *m = c->state;
-    handed    *list = NULL;
+    lk__comm_mixed *m = c->state;
+    handed         *list = NULL;
     if (m->hosts == 1 || m->each == 1) {
         lk_comm *group = m->groups[m->hosts == 1 ? LK__LOCAL : LK__FLAT];
         group->backend->transfer(group, first);
@@ -228,28 +228,28 @@ static void transfer(lk_comm *c, lk_work *first)
 
 static lk_status allocate(lk_comm *c, uint64_t secret, size_t bytes, void **memory)
 {
-    lk__mixed *m = c->state;
-    lk_comm   *local = m->groups[LK__LOCAL];
+    lk__comm_mixed *m = c->state;
+    lk_comm        *local = m->groups[LK__LOCAL];
     /* Each host's ranks meet on their own host; the name has to be theirs alone when hosts are only played. */
     return local->backend->allocate(local, secret ^ (uint64_t)m->host * 0x9E3779B97F4A7C15u, bytes, memory);
 }
 
 static void release(lk_comm *c, void *memory)
 {
-    lk_comm *local = ((lk__mixed *)c->state)->groups[LK__LOCAL];
+    lk_comm *local = ((lk__comm_mixed *)c->state)->groups[LK__LOCAL];
     local->backend->release(local, memory);
 }
 
 static void busy(lk_comm *c, const char *what)
 {
-    lk__mixed *m = c->state;
+    lk__comm_mixed *m = c->state;
     for (int i = 0; i < LK__GROUPS; i++)
         if (m->groups[i]) m->groups[i]->backend->busy(m->groups[i], what);
 }
 
 static void nudge(lk_comm *c)
 {
-    lk__mixed *m = c->state;
+    lk__comm_mixed *m = c->state;
     for (int i = 0; i < LK__GROUPS; i++) {
         if (!m->groups[i]) continue;
         if (atomic_load(&c->closing)) atomic_store(&m->groups[i]->closing, true);
@@ -260,8 +260,8 @@ static void nudge(lk_comm *c)
 
 static uint64_t sent(const lk_comm *c)
 {
-    const lk__mixed *m = c->state;
-    uint64_t         bytes = 0;
+    const lk__comm_mixed *m = c->state;
+    uint64_t              bytes = 0;
     for (int i = 0; i < LK__GROUPS; i++)
         if (m->groups[i]) bytes += m->groups[i]->backend->sent(m->groups[i]);
     return bytes;
@@ -269,7 +269,7 @@ static uint64_t sent(const lk_comm *c)
 
 static void free_state(lk_comm *c)
 {
-    lk__mixed *m = c->state;
+    lk__comm_mixed *m = c->state;
     for (int i = LK__GROUPS; i-- > 0;) lk_comm_free(m->groups[i]);
     lk__free(c->context, LK_MEMORY_OTHER, m->scratch, m->scratch_bytes);
     lk__free(c->context, LK_MEMORY_OTHER, m->neighbours, (size_t)c->size * sizeof *m->neighbours);
@@ -282,11 +282,11 @@ static void free_state(lk_comm *c)
 /* Who sits where. Hosts count from the one of rank 0, in the order of their first ranks. */
 static lk_status find_hosts(lk_comm *c)
 {
-    lk__mixed           *m = c->state;
-    const lk__mesh      *mesh = &((lk__net *)m->groups[LK__FLAT]->state)->mesh;
-    const lk__mesh_rank *ranks = mesh->ranks;
-    size_t               bytes = (size_t)c->size * sizeof(int);
-    int                 *host_of = lk__alloc(c->context, LK_MEMORY_OTHER, bytes);
+    lk__comm_mixed          *m = c->state;
+    const lk__net_mesh      *mesh = &((lk__net *)m->groups[LK__FLAT]->state)->mesh;
+    const lk__net_mesh_rank *ranks = mesh->ranks;
+    size_t                   bytes = (size_t)c->size * sizeof(int);
+    int                     *host_of = lk__alloc(c->context, LK_MEMORY_OTHER, bytes);
     m->neighbours = lk__alloc(c->context, LK_MEMORY_OTHER, (size_t)c->size * sizeof *m->neighbours);
     if (!host_of || !m->neighbours) {
         lk__free(c->context, LK_MEMORY_OTHER, host_of, bytes);
@@ -314,9 +314,9 @@ static lk_status find_hosts(lk_comm *c)
 
 static lk_status set_local_world(lk_comm *c, lk_comm *local)
 {
-    const lk__mixed *m = c->state;
-    size_t           bytes = (size_t)m->each * sizeof(int);
-    int             *ranks = lk__alloc(c->context, LK_MEMORY_OTHER, bytes);
+    const lk__comm_mixed *m = c->state;
+    size_t                bytes = (size_t)m->each * sizeof(int);
+    int                  *ranks = lk__alloc(c->context, LK_MEMORY_OTHER, bytes);
     for (int i = 0; ranks && i < c->size; i++)
         if (m->neighbours[i] >= 0) ranks[m->neighbours[i]] = i;
     lk_status status = ranks ? lk__comm_set_world(local, c, ranks) : LK_ENOMEM;
@@ -326,11 +326,11 @@ static lk_status set_local_world(lk_comm *c, lk_comm *local)
 
 static lk_status make_local(lk_comm *c)
 {
-    lk__mixed      *m = c->state;
-    const lk__mesh *mesh = &((lk__net *)m->groups[LK__FLAT]->state)->mesh;
-    lk_comm        *local;
-    char            name[64];
-    lk_status       status = lk__comm_make(c->context, c, NULL, &local);
+    lk__comm_mixed     *m = c->state;
+    const lk__net_mesh *mesh = &((lk__net *)m->groups[LK__FLAT]->state)->mesh;
+    lk_comm            *local;
+    char                name[64];
+    lk_status           status = lk__comm_make(c->context, c, NULL, &local);
     if (status < 0) return status;
     local->join_ms = c->connect_ms; /* its ranks have joined */
     local->rank = local->local_rank = m->place;
@@ -352,8 +352,8 @@ static lk_status make_local(lk_comm *c)
 /* The flat group stands. */
 static lk_status complete(lk_comm *c)
 {
-    lk__mixed *m = c->state;
-    lk_status  status = find_hosts(c);
+    lk__comm_mixed *m = c->state;
+    lk_status       status = find_hosts(c);
     if (status >= 0) status = make_local(c);
     if (status >= 0 && m->layered)
         status = lk_comm_split_at((lk_site){"lk_comm_create", 0}, m->groups[LK__FLAT], m->place, c->rank,
@@ -364,7 +364,7 @@ static lk_status complete(lk_comm *c)
 
 static lk_status end(lk_comm *c, lk_comm *flat, lk_status status)
 {
-    lk__mixed *m = c->state;
+    lk__comm_mixed *m = c->state;
     if (status >= 0) {
         m->groups[LK__FLAT] = flat;
         return complete(c);
@@ -376,8 +376,8 @@ static lk_status end(lk_comm *c, lk_comm *flat, lk_status status)
 
 static lk_status begin(lk_comm *c, lk_comm **flat)
 {
-    lk__mixed *m = lk__alloc(c->context, LK_MEMORY_OTHER, sizeof *m);
-    lk_status  status = m ? lk__comm_make(c->context, c, NULL, flat) : LK_ENOMEM;
+    lk__comm_mixed *m = lk__alloc(c->context, LK_MEMORY_OTHER, sizeof *m);
+    lk_status       status = m ? lk__comm_make(c->context, c, NULL, flat) : LK_ENOMEM;
     if (status < 0) {
         lk__free(c->context, LK_MEMORY_OTHER, m, sizeof *m);
         return status;
@@ -389,7 +389,7 @@ static lk_status begin(lk_comm *c, lk_comm **flat)
     return status < 0 ? end(c, *flat, status) : LK_OK;
 }
 
-static lk_status create(lk_comm *c, const lk__place *place)
+static lk_status create(lk_comm *c, const lk__rendezvous_identity *place)
 {
     lk_comm  *flat = NULL;
     lk_status status = begin(c, &flat);
@@ -398,15 +398,15 @@ static lk_status create(lk_comm *c, const lk__place *place)
     return end(c, flat, flat->backend->create(flat, place));
 }
 
-static lk_status prepare(lk_comm *parent, lk__member *mine)
+static lk_status prepare(lk_comm *parent, lk__comm_member *mine)
 {
-    lk_comm *flat = ((lk__mixed *)parent->state)->groups[LK__FLAT];
+    lk_comm *flat = ((lk__comm_mixed *)parent->state)->groups[LK__FLAT];
     return flat->backend->prepare ? flat->backend->prepare(flat, mine) : LK_OK;
 }
 
-static lk_status split(lk_comm *parent, lk_comm *c, const lk__member *all, const int *ranks)
+static lk_status split(lk_comm *parent, lk_comm *c, const lk__comm_member *all, const int *ranks)
 {
-    lk_comm *above = ((lk__mixed *)parent->state)->groups[LK__FLAT], *flat = NULL;
+    lk_comm *above = ((lk__comm_mixed *)parent->state)->groups[LK__FLAT], *flat = NULL;
     if (!c) return above->backend->split(above, NULL, all, NULL);
     lk_status status = begin(c, &flat);
     if (status < 0) return status;
@@ -414,5 +414,5 @@ static lk_status split(lk_comm *parent, lk_comm *c, const lk__member *all, const
     return end(c, flat, above->backend->split(above, flat, all, ranks));
 }
 
-const lk__backend lk__backend_mixed = {"mixed", collective, transfer, allocate,   release, failure, raise_failure,
-                                       busy,    nudge,      sent,     free_state, create,  prepare, split};
+const lk__comm_backend lk__backend_mixed = {"mixed", collective, transfer, allocate,   release, failure, raise_failure,
+                                            busy,    nudge,      sent,     free_state, create,  prepare, split};

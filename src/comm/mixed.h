@@ -6,7 +6,7 @@
 
 enum { LK__FLAT, LK__LOCAL, LK__ACROSS, LK__GROUPS }; /* see mixed.c */
 
-typedef struct lk__mixed {
+typedef struct lk__comm_mixed {
     lk_comm *groups[LK__GROUPS]; /* NULL: not needed */
     int      hosts, host;        /* how many, and which this is */
     int      each, place;        /* ranks of this host, and which of them this is */
@@ -14,13 +14,13 @@ typedef struct lk__mixed {
     bool     layered;
     char    *scratch;
     size_t   scratch_bytes;
-} lk__mixed;
+} lk__comm_mixed;
 
 /* By one of the groups, in this thread. */
-lk_status lk__mixed_run(const lk__mixed *mixed, int group, const lk__operation *operation);
+lk_status lk__mixed_run(const lk__comm_mixed *mixed, int group, const lk__comm_call *operation);
 
 /* mixed_layers.c. After all ranks have come; a failure is that of one of the groups, or of this rank alone. */
-bool      lk__mixed_fits_layers(const lk__mixed *mixed, const lk__operation *operation);
-lk_status lk__mixed_layered(lk_comm *comm, const lk__operation *operation);
+bool      lk__mixed_fits_layers(const lk__comm_mixed *mixed, const lk__comm_call *operation);
+lk_status lk__mixed_layered(lk_comm *comm, const lk__comm_call *operation);
 
 #endif

@@ -10,14 +10,14 @@ enum {
     SCRATCH = 8 << 20,        /* bytes of partial results at once, where they have to be copied */
 };
 
-lk_status lk__mixed_run(const lk__mixed *m, int group, const lk__operation *o)
+lk_status lk__mixed_run(const lk__comm_mixed *m, int group, const lk__comm_call *o)
 {
     return m->groups[group]->backend->collective(m->groups[group], o);
 }
 
 static lk_status grow_scratch(lk_comm *c, size_t bytes)
 {
-    lk__mixed *m = c->state;
+    lk__comm_mixed *m = c->state;
     if (m->scratch_bytes >= bytes) return LK_OK;
     lk__free(c->context, LK_MEMORY_OTHER, m->scratch, m->scratch_bytes);
     m->scratch = lk__alloc(c->context, LK_MEMORY_OTHER, bytes);
@@ -27,12 +27,12 @@ static lk_status grow_scratch(lk_comm *c, size_t bytes)
 
 /* Reduces `count` elements of each of this host's ranks at `data` into the slice of this rank, which is the place-th of
  * them, then the slices of all hosts. root: the host that gets the result; -1: all do. */
-static lk_status reduce_slices(lk__mixed *m, const lk__operation *o, const void *send, char *data, size_t count,
+static lk_status reduce_slices(lk__comm_mixed *m, const lk__comm_call *o, const void *send, char *data, size_t count,
                                lk_dtype type, int root)
 {
     size_t        bytes = count * lk_dtype_size(type);
     char         *slice = data + (size_t)m->place * bytes;
-    lk__operation inside = {.kind = LK__REDUCE_SCATTER,
+    lk__comm_call inside = {.kind = LK__REDUCE_SCATTER,
                             .type = type,
                             .reduce = lk__reduce_step(o->reduce),
                             .count = count,
@@ -48,9 +48,10 @@ static lk_status reduce_slices(lk__mixed *m, const lk__operation *o, const void 
 }
 
 /* The slices of this host, side by side at data: all of its ranks get them, or the one of place `root`. */
-static lk_status gather_slices(lk__mixed *m, const lk__operation *o, char *data, size_t count, lk_dtype type, int root)
+static lk_status gather_slices(lk__comm_mixed *m, const lk__comm_call *o, char *data, size_t count, lk_dtype type,
+                               int root)
 {
-    lk__operation inside = {.kind = root < 0 ? LK__ALL_GATHER : LK__GATHER,
+    lk__comm_call inside = {.kind = root < 0 ? LK__ALL_GATHER : LK__GATHER,
                             .type = type,
                             .root = root < 0 ? 0 : root,
                             .count = count,
@@ -61,16 +62,16 @@ static lk_status gather_slices(lk__mixed *m, const lk__operation *o, char *data,
 }
 
 /* all_reduce and reduce: `count` elements from send to recv, by way of the scratch, in slices that are filled up. */
-static lk_status reduce_copied(lk_comm *c, const lk__operation *o, size_t first, size_t count)
+static lk_status reduce_copied(lk_comm *c, const lk__comm_call *o, size_t first, size_t count)
 {
-    lk__mixed *m = c->state;
-    lk_dtype   wide = lk__reduce_partial(o->type, o->reduce);
-    bool       rooted = o->kind == LK__REDUCE, gets = !rooted || c->rank == o->root;
-    int        host = rooted ? o->root / m->each : -1, place = rooted ? o->root % m->each : -1;
-    size_t     slice = (count + (size_t)m->each - 1) / (size_t)m->each, all = slice * (size_t)m->each;
-    size_t     size = lk_dtype_size(o->type), wide_size = lk_dtype_size(wide);
-    char      *partial = m->scratch, *result = partial + lk__round_up(all * wide_size, 64);
-    size_t     own = (size_t)m->place * slice;
+    lk__comm_mixed *m = c->state;
+    lk_dtype        wide = lk__reduce_partial(o->type, o->reduce);
+    bool            rooted = o->kind == LK__REDUCE, gets = !rooted || c->rank == o->root;
+    int             host = rooted ? o->root / m->each : -1, place = rooted ? o->root % m->each : -1;
+    size_t          slice = (count + (size_t)m->each - 1) / (size_t)m->each, all = slice * (size_t)m->each;
+    size_t          size = lk_dtype_size(o->type), wide_size = lk_dtype_size(wide);
+    char           *partial = m->scratch, *result = partial + lk__round_up(all * wide_size, 64);
+    size_t          own = (size_t)m->place * slice;
     lk__reduce_widen(partial, (const char *)o->send + first * size, count, o->type, wide);
     memset(partial + count * wide_size, 0, (all - count) * wide_size);
     lk_status status = reduce_slices(m, o, partial, partial, slice, wide, host);
@@ -81,11 +82,11 @@ static lk_status reduce_copied(lk_comm *c, const lk__operation *o, size_t first,
     return status;
 }
 
-static lk_status layered_reduce(lk_comm *c, const lk__operation *o)
+static lk_status layered_reduce(lk_comm *c, const lk__comm_call *o)
 {
-    lk__mixed *m = c->state;
-    lk_dtype   wide = lk__reduce_partial(o->type, o->reduce);
-    size_t     size = lk_dtype_size(o->type), slice = o->count / (size_t)m->each;
+    lk__comm_mixed *m = c->state;
+    lk_dtype        wide = lk__reduce_partial(o->type, o->reduce);
+    size_t          size = lk_dtype_size(o->type), slice = o->count / (size_t)m->each;
     if (o->kind == LK__ALL_REDUCE && wide == o->type && o->count % (size_t)m->each == 0) {
         char     *own = (char *)o->recv + (size_t)m->place * slice * size;
         lk_status status = reduce_slices(m, o, o->send, o->recv, slice, o->type, -1);
@@ -102,13 +103,13 @@ static lk_status layered_reduce(lk_comm *c, const lk__operation *o)
 }
 
 /* Within the root's host to all; each of them hands its slice to the other hosts; there they are put together. */
-static lk_status layered_broadcast(lk_comm *c, const lk__operation *o)
+static lk_status layered_broadcast(lk_comm *c, const lk__comm_call *o)
 {
-    lk__mixed *m = c->state;
-    size_t     size = lk_dtype_size(o->type), slice = o->count / (size_t)m->each, rest = o->count % (size_t)m->each;
-    int        host = o->root / m->each;
-    char *own = (char *)o->recv + (size_t)m->place * slice * size, *tail = (char *)o->recv + (o->count - rest) * size;
-    lk__operation inside = *o;
+    lk__comm_mixed *m = c->state;
+    size_t size = lk_dtype_size(o->type), slice = o->count / (size_t)m->each, rest = o->count % (size_t)m->each;
+    int    host = o->root / m->each;
+    char  *own = (char *)o->recv + (size_t)m->place * slice * size, *tail = (char *)o->recv + (o->count - rest) * size;
+    lk__comm_call inside = *o;
     lk_status     status = LK_OK;
     inside.root = o->root % m->each;
     if (m->host == host) status = lk__mixed_run(m, LK__LOCAL, &inside);
@@ -123,10 +124,10 @@ static lk_status layered_broadcast(lk_comm *c, const lk__operation *o)
 }
 
 /* Within the hosts; then each rank gets its peers' parts across; then host by host within again. */
-static lk_status layered_gather(lk_comm *c, const lk__operation *o)
+static lk_status layered_gather(lk_comm *c, const lk__comm_call *o)
 {
-    lk__mixed *m = c->state;
-    size_t     bytes = o->count * lk_dtype_size(o->type), block = bytes * (size_t)m->each,
+    lk__comm_mixed *m = c->state;
+    size_t          bytes = o->count * lk_dtype_size(o->type), block = bytes * (size_t)m->each,
            length = sizeof(size_t) * 2 * (size_t)m->hosts;
     size_t *counts = lk__alloc(c->context, LK_MEMORY_OTHER, length), *at = counts + m->hosts;
     char   *recv = o->recv, *own = recv + (size_t)c->rank * bytes;
@@ -136,7 +137,7 @@ static lk_status layered_gather(lk_comm *c, const lk__operation *o)
         counts[h] = o->count;
         at[h] = (size_t)(h * m->each + m->place) * o->count;
     }
-    lk__operation inside = {.kind = LK__ALL_GATHERV,
+    lk__comm_call inside = {.kind = LK__ALL_GATHERV,
                             .type = o->type,
                             .send = own,
                             .recv = recv,
@@ -150,14 +151,14 @@ static lk_status layered_gather(lk_comm *c, const lk__operation *o)
     return status;
 }
 
-bool lk__mixed_fits_layers(const lk__mixed *m, const lk__operation *o)
+bool lk__mixed_fits_layers(const lk__comm_mixed *m, const lk__comm_call *o)
 {
     bool kind =
         o->kind == LK__ALL_REDUCE || o->kind == LK__REDUCE || o->kind == LK__BROADCAST || o->kind == LK__ALL_GATHER;
     return m->layered && kind && o->count * lk_dtype_size(o->type) >= LAYERED_LEAST;
 }
 
-lk_status lk__mixed_layered(lk_comm *c, const lk__operation *o)
+lk_status lk__mixed_layered(lk_comm *c, const lk__comm_call *o)
 {
     if (o->kind == LK__BROADCAST) return layered_broadcast(c, o);
     return o->kind == LK__ALL_GATHER ? layered_gather(c, o) : layered_reduce(c, o);

@@ -3,7 +3,7 @@
 
 #include <stdio.h>
 
-const char *lk__kind_name(lk__kind kind)
+const char *lk__comm_kind_name(lk__comm_kind kind)
 {
     static const char *const names[] = {
 #define KIND_NAME(name, text) text,
@@ -13,11 +13,11 @@ const char *lk__kind_name(lk__kind kind)
     return (unsigned)kind < LK__KIND_COUNT ? names[kind] : "?";
 }
 
-void lk__operation_describe(const lk__operation *o, uint64_t number, char *out, size_t bytes)
+void lk__call_describe(const lk__comm_call *o, uint64_t number, char *out, size_t bytes)
 {
     static const char *const reductions[] = {"sum", "avg", "min", "max", "prod"};
     char                     shape[64] = "", how[64] = "", name[32] = "";
-    bool                     reduces = lk__operation_reduces(o);
+    bool                     reduces = lk__call_reduces(o);
     bool                     rooted = o->kind == LK__REDUCE || o->kind == LK__BROADCAST || o->kind == LK__GATHER ||
                   o->kind == LK__SCATTER || o->kind == LK__GATHERV;
     bool v = o->kind == LK__ALL_GATHERV || o->kind == LK__GATHERV || o->kind == LK__ALL_TO_ALLV;
@@ -30,12 +30,12 @@ void lk__operation_describe(const lk__operation *o, uint64_t number, char *out, 
     else
         snprintf(how, sizeof how, "%s%s", reduces ? " " : "", reduces ? reductions[o->reduce] : "");
     if (number) snprintf(name, sizeof name, "#%llu ", (unsigned long long)number);
-    size_t used = (size_t)snprintf(out, bytes, "%s%s%s%s", name, lk__kind_name(o->kind), shape, how);
+    size_t used = (size_t)snprintf(out, bytes, "%s%s%s%s", name, lk__comm_kind_name(o->kind), shape, how);
     if (rooted && used < bytes) used += (size_t)snprintf(out + used, bytes - used, " root %d", o->root);
     if (used < bytes) snprintf(out + used, bytes - used, " at %s:%d", o->site.file ? o->site.file : "?", o->site.line);
 }
 
-size_t lk__operation_largest(const lk__operation *o, int ranks)
+size_t lk__call_largest(const lk__comm_call *o, int ranks)
 {
     size_t most = o->count;
     for (int i = 0; o->recv_counts && i < ranks; i++)
@@ -52,23 +52,23 @@ static size_t end_of(const size_t *counts, const size_t *displacements, int rank
     return end;
 }
 
-lk__extents lk__operation_extents(const lk__operation *o, int rank, int ranks)
+lk__comm_extents lk__call_extents(const lk__comm_call *o, int rank, int ranks)
 {
-    lk__extents e = {0, 0};
-    lk__gift    gives = lk__operation_gift(o, rank);
-    size_t      size = lk_dtype_size(o->type);
-    if (gives == LK__PARTS)
+    lk__comm_extents      e = {0, 0};
+    lk__comm_send_pattern gives = lk__call_send_pattern(o, rank);
+    size_t                size = lk_dtype_size(o->type);
+    if (gives == LK__SEND_PARTS)
         e.send = o->send_counts ? end_of(o->send_counts, o->send_displacements, ranks) : (size_t)ranks * o->count;
-    else if (gives == LK__WHOLE)
+    else if (gives == LK__SEND_ALL)
         e.send = o->recv_counts ? o->recv_counts[rank] : o->count;
-    if (lk__operation_receives(o, rank))
-        e.recv = o->recv_counts             ? end_of(o->recv_counts, o->recv_displacements, ranks)
-                 : lk__operation_gathers(o) ? (size_t)ranks * o->count
-                                            : o->count;
-    return (lk__extents){e.send * size, e.recv * size};
+    if (lk__call_receives(o, rank))
+        e.recv = o->recv_counts        ? end_of(o->recv_counts, o->recv_displacements, ranks)
+                 : lk__call_gathers(o) ? (size_t)ranks * o->count
+                                       : o->count;
+    return (lk__comm_extents){e.send * size, e.recv * size};
 }
 
-bool lk__operation_buffers_fit(const lk__operation *o, int rank, int ranks)
+bool lk__call_buffers_fit(const lk__comm_call *o, int rank, int ranks)
 {
     const char *send = o->send, *recv = o->recv;
     size_t      size = lk_dtype_size(o->type);
@@ -82,11 +82,11 @@ bool lk__operation_buffers_fit(const lk__operation *o, int rank, int ranks)
     case LK__ALL_TO_ALLV: break;
     case LK__REDUCE_SCATTER:
     case LK__SCATTER:
-        if (send && recv == lk__operation_send_part(o, rank, rank, size)) return true;
+        if (send && recv == lk__call_send_part(o, rank, rank, size)) return true;
         break;
     default:
-        if (recv && send == lk__operation_recv_part(o, rank, size)) return true;
+        if (recv && send == lk__call_recv_part(o, rank, size)) return true;
     }
-    lk__extents e = lk__operation_extents(o, rank, ranks);
+    lk__comm_extents e = lk__call_extents(o, rank, ranks);
     return !e.send || !e.recv || send + e.send <= recv || recv + e.recv <= send;
 }

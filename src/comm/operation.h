@@ -12,19 +12,19 @@
     X(ALL_TO_ALL, "all_to_all") X(ALL_GATHERV, "all_gatherv") X(GATHERV, "gatherv") X(ALL_TO_ALLV, "all_to_allv")    \
     X(SEND, "send") X(RECV, "recv") X(SPLIT, "split") X(ALLOC, "alloc")
 
-typedef enum lk__kind {
+typedef enum lk__comm_kind {
 #define LK__KIND_ENUM(name, text) LK__##name,
     LK__KIND_LIST(LK__KIND_ENUM)
 #undef LK__KIND_ENUM
         LK__KIND_COUNT
-} lk__kind;
+} lk__comm_kind;
 
-const char *lk__kind_name(lk__kind kind);
+const char *lk__comm_kind_name(lk__comm_kind kind);
 
 /* One call, as its rank made it. Split and alloc are gatherings of a few bytes from every rank, and `bytes` is what
  * they are for. */
-typedef struct lk__operation {
-    lk__kind      kind;
+typedef struct lk__comm_call {
+    lk__comm_kind kind;
     lk_dtype      type;
     lk_reduce_op  reduce;
     int           root; /* or the other rank of a send or receive */
@@ -35,51 +35,51 @@ typedef struct lk__operation {
     const size_t *send_counts, *send_displacements, *recv_counts,
         *recv_displacements; /* NULL: `count` each, side by side */
     lk_site site;
-} lk__operation;
+} lk__comm_call;
 
 /* "#17 all_reduce f32 × 1000 sum at train.c:55". */
-void lk__operation_describe(const lk__operation *operation, uint64_t number, char *out, size_t bytes);
+void lk__call_describe(const lk__comm_call *operation, uint64_t number, char *out, size_t bytes);
 
 /* ---- who gives what to whom ---- */
 
 /* What `rank` gives to a collective: nothing, the same to everybody, or a part to each. */
-typedef enum lk__gift { LK__NOTHING, LK__WHOLE, LK__PARTS } lk__gift;
-static inline lk__gift lk__operation_gift(const lk__operation *o, int rank)
+typedef enum lk__comm_send_pattern { LK__SEND_NONE, LK__SEND_ALL, LK__SEND_PARTS } lk__comm_send_pattern;
+static inline lk__comm_send_pattern lk__call_send_pattern(const lk__comm_call *o, int rank)
 {
     switch (o->kind) {
-    case LK__BARRIER: return LK__NOTHING;
-    case LK__BROADCAST: return rank == o->root ? LK__WHOLE : LK__NOTHING;
-    case LK__SCATTER: return rank == o->root ? LK__PARTS : LK__NOTHING;
+    case LK__BARRIER: return LK__SEND_NONE;
+    case LK__BROADCAST: return rank == o->root ? LK__SEND_ALL : LK__SEND_NONE;
+    case LK__SCATTER: return rank == o->root ? LK__SEND_PARTS : LK__SEND_NONE;
     case LK__REDUCE_SCATTER:
     case LK__ALL_TO_ALL:
-    case LK__ALL_TO_ALLV: return LK__PARTS;
-    default: return LK__WHOLE;
+    case LK__ALL_TO_ALLV: return LK__SEND_PARTS;
+    default: return LK__SEND_ALL;
     }
 }
 
-static inline bool lk__operation_reduces(const lk__operation *o)
+static inline bool lk__call_reduces(const lk__comm_call *o)
 {
     return o->kind == LK__ALL_REDUCE || o->kind == LK__REDUCE || o->kind == LK__REDUCE_SCATTER;
 }
 
-static inline bool lk__operation_receives(const lk__operation *o, int rank)
+static inline bool lk__call_receives(const lk__comm_call *o, int rank)
 {
     bool at_root = o->kind == LK__GATHER || o->kind == LK__GATHERV || o->kind == LK__REDUCE;
     return o->kind != LK__BARRIER && (!at_root || rank == o->root);
 }
 
 /* Elements that `from` has for `to`, as far as `rank`, whose call this is, knows: enough when it is one of the two. */
-static inline size_t lk__operation_count(const lk__operation *o, int rank, int from, int to)
+static inline size_t lk__call_count(const lk__comm_call *o, int rank, int from, int to)
 {
     if (o->kind == LK__ALL_TO_ALLV) return from == rank ? o->send_counts[to] : o->recv_counts[from];
     return o->recv_counts ? o->recv_counts[from] : o->count;
 }
 
 /* Elements of the largest part that any rank gives, as far as all know alike. */
-size_t lk__operation_largest(const lk__operation *operation, int ranks);
+size_t lk__call_largest(const lk__comm_call *operation, int ranks);
 
 /* What others give stands side by side. */
-static inline bool lk__operation_gathers(const lk__operation *o)
+static inline bool lk__call_gathers(const lk__comm_call *o)
 {
     return o->kind == LK__ALL_GATHER || o->kind == LK__GATHER || o->kind == LK__ALL_TO_ALL || o->kind == LK__SPLIT ||
            o->kind == LK__ALLOC;
@@ -87,29 +87,27 @@ static inline bool lk__operation_gathers(const lk__operation *o)
 
 /* Where in the send buffer of `rank` its part for `to` begins, and where in a receive buffer that of `from` does; `size` is
  * an element's. */
-static inline const char *lk__operation_send_part(const lk__operation *o, int rank, int to, size_t size)
+static inline const char *lk__call_send_part(const lk__comm_call *o, int rank, int to, size_t size)
 {
-    size_t at = lk__operation_gift(o, rank) != LK__PARTS ? 0
-                : o->send_displacements                  ? o->send_displacements[to]
-                                                         : (size_t)to * o->count;
+    size_t at = lk__call_send_pattern(o, rank) != LK__SEND_PARTS ? 0
+                : o->send_displacements                          ? o->send_displacements[to]
+                                                                 : (size_t)to * o->count;
     return o->send ? (const char *)o->send + at * size : NULL;
 }
 
-static inline char *lk__operation_recv_part(const lk__operation *o, int from, size_t size)
+static inline char *lk__call_recv_part(const lk__comm_call *o, int from, size_t size)
 {
-    size_t at = o->recv_displacements      ? o->recv_displacements[from]
-                : lk__operation_gathers(o) ? (size_t)from * o->count
-                                           : 0;
+    size_t at = o->recv_displacements ? o->recv_displacements[from] : lk__call_gathers(o) ? (size_t)from * o->count : 0;
     return o->recv ? (char *)o->recv + at * size : NULL;
 }
 
 /* Bytes of the two buffers that `rank`, whose call this is, reads and writes: from their beginning to the end of their last
  * part. */
-typedef struct lk__extents {
+typedef struct lk__comm_extents {
     size_t send, recv;
-} lk__extents;
-lk__extents lk__operation_extents(const lk__operation *operation, int rank, int ranks);
+} lk__comm_extents;
+lk__comm_extents lk__call_extents(const lk__comm_call *operation, int rank, int ranks);
 /* Whether its buffers are apart, or in place as the kind allows it. */
-bool lk__operation_buffers_fit(const lk__operation *operation, int rank, int ranks);
+bool lk__call_buffers_fit(const lk__comm_call *operation, int rank, int ranks);
 
 #endif

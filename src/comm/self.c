@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-static lk_status collective(lk_comm *c, const lk__operation *o)
+static lk_status collective(lk_comm *c, const lk__comm_call *o)
 {
     (void)c;
     size_t      size = lk_dtype_size(o->type), count = o->recv_counts ? o->recv_counts[0] : o->count;
@@ -56,9 +56,9 @@ static void release(lk_comm *c, void *memory)
 }
 
 static lk_status failure(lk_comm *c) { return atomic_load(&c->failed); }
-static void      raise_failure(lk_comm *c, lk_status status, const char *text, lk__blame blame)
+static void      raise_failure(lk_comm *c, lk_status status, const char *text, lk__comm_cause cause)
 {
-    lk__comm_note(c, status, text, blame);
+    lk__comm_note(c, status, text, cause);
 }
 static void     busy(lk_comm *c, const char *what) { (void)c, (void)what; }
 static void     nudge(lk_comm *c) { (void)c; }
@@ -69,12 +69,12 @@ static void free_state(lk_comm *c)
     for (piece *p; (p = c->state);) release(c, p->memory);
 }
 
-static lk_status create(lk_comm *c, const struct lk__place *place)
+static lk_status create(lk_comm *c, const struct lk__rendezvous_identity *place)
 {
     (void)place;
     c->state = NULL;
     return LK_OK;
 }
 
-const lk__backend lk__backend_self = {"self", collective, transfer, allocate,   release, failure, raise_failure,
-                                      busy,   nudge,      sent,     free_state, create,  NULL,    NULL};
+const lk__comm_backend lk__backend_self = {"self", collective, transfer, allocate,   release, failure, raise_failure,
+                                           busy,   nudge,      sent,     free_state, create,  NULL,    NULL};

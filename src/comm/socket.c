@@ -117,10 +117,10 @@ bool lk__own_peer(int fd, long *pid)
     return known && (peer.uid == geteuid() || peer.uid == 0);
 }
 
-lk__reason lk__reason_of(int error)
+lk__comm_reason lk__comm_reason_of(int error)
 {
-    lk__reason    reason;
-    struct rlimit limit;
+    lk__comm_reason reason;
+    struct rlimit   limit;
     if (error == EMFILE && getrlimit(RLIMIT_NOFILE, &limit) == 0)
         snprintf(reason.text, sizeof reason.text, "%s: no descriptors left (limit %llu), raise it with ulimit -n",
                  strerror(error), (unsigned long long)limit.rlim_cur);

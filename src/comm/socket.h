@@ -25,9 +25,9 @@ void lk__socket_probe(int fd);
 bool lk__own_peer(int fd, long *pid);
 
 /* An error of the system in words; with what to do where descriptors ran out. */
-typedef struct lk__reason {
+typedef struct lk__comm_reason {
     char text[128];
-} lk__reason;
-lk__reason lk__reason_of(int error);
+} lk__comm_reason;
+lk__comm_reason lk__comm_reason_of(int error);
 
 #endif

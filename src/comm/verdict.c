@@ -4,17 +4,17 @@
 #include <stdio.h>
 #include <string.h>
 
-void lk__record_make(lk__record *r, const lk__operation *o, uint64_t number)
+void lk__comm_record_make(lk__comm_record *r, const lk__comm_call *o, uint64_t number)
 {
-    *r = (lk__record){.number = number,
-                      .kind = (int32_t)o->kind,
-                      .type = (int32_t)o->type,
-                      .reduce = (int32_t)o->reduce,
-                      .root = o->root,
-                      .tag = o->tag,
-                      .line = o->site.line,
-                      .count = o->count,
-                      .bytes = o->bytes};
+    *r = (lk__comm_record){.number = number,
+                           .kind = (int32_t)o->kind,
+                           .type = (int32_t)o->type,
+                           .reduce = (int32_t)o->reduce,
+                           .root = o->root,
+                           .tag = o->tag,
+                           .line = o->site.line,
+                           .count = o->count,
+                           .bytes = o->bytes};
 }
 
 const char *lk__file_tail(const char *file)
@@ -33,7 +33,7 @@ uint64_t lk__signature_with_counts(uint64_t h, const size_t *counts, int ranks)
     return h;
 }
 
-__attribute__((format(printf, 2, 3))) static void add(lk__page *p, const char *format, ...)
+__attribute__((format(printf, 2, 3))) static void add(lk__comm_page *p, const char *format, ...)
 {
     va_list arguments;
     va_start(arguments, format);
@@ -44,22 +44,22 @@ __attribute__((format(printf, 2, 3))) static void add(lk__page *p, const char *f
     va_end(arguments);
 }
 
-static void describe_record(const lk__view *v, uint64_t which, char *out, size_t bytes)
+static void describe_record(const lk__comm_rank_view *v, uint64_t which, char *out, size_t bytes)
 {
-    const lk__record *r = &v->records[which & 1];
-    lk__operation     o = {.kind = (lk__kind)r->kind,
-                           .type = (lk_dtype)r->type,
-                           .reduce = (unsigned)r->reduce > LK_PROD ? LK_SUM : (lk_reduce_op)r->reduce,
-                           .root = r->root,
-                           .tag = r->tag,
-                           .count = r->count,
-                           .bytes = r->bytes,
-                           .site = {v->files[which & 1], r->line}};
-    lk__operation_describe(&o, r->number, out, bytes);
+    const lk__comm_record *r = &v->records[which & 1];
+    lk__comm_call          o = {.kind = (lk__comm_kind)r->kind,
+                                .type = (lk_dtype)r->type,
+                                .reduce = (unsigned)r->reduce > LK_PROD ? LK_SUM : (lk_reduce_op)r->reduce,
+                                .root = r->root,
+                                .tag = r->tag,
+                                .count = r->count,
+                                .bytes = r->bytes,
+                                .site = {v->files[which & 1], r->line}};
+    lk__call_describe(&o, r->number, out, bytes);
 }
 
 /* "in #17 all_reduce … for 12.0 s; last finished #16 barrier …" */
-static void describe_rank(const lk__view *v, lk__page *p)
+static void describe_rank(const lk__comm_rank_view *v, lk__comm_page *p)
 {
     char        text[256];
     const char *was = v->dead || v->gone || v->cut_off ? "it was " : "";
@@ -98,12 +98,12 @@ static void describe_rank(const lk__view *v, lk__page *p)
 }
 
 /* One line a rank, the missing ones marked; of very many ranks those that matter. */
-static void add_table(const lk__table *t, const bool *missing, lk__page *p)
+static void add_table(const lk__comm_table *t, const bool *missing, lk__comm_page *p)
 {
     enum { LINES = 32 };
     int lines = 0;
     for (int i = 0; i < t->size; i++) {
-        lk__view v = {.pid = 0};
+        lk__comm_rank_view v = {.pid = 0};
         if (t->size > LINES && missing && !missing[i] && i != t->rank) continue;
         if (lines++ == LINES) {
             add(p, "\n  …");
@@ -116,16 +116,16 @@ static void add_table(const lk__table *t, const bool *missing, lk__page *p)
     }
 }
 
-static void own_call(const lk__table *t, char *out, size_t bytes)
+static void own_call(const lk__comm_table *t, char *out, size_t bytes)
 {
-    lk__view v = {.pid = 0};
+    lk__comm_rank_view v = {.pid = 0};
     t->view(t->state, t->rank, &v);
     describe_record(&v, v.entered, out, bytes);
 }
 
-static void name_rank(const lk__table *t, int rank, lk__page *p)
+static void name_rank(const lk__comm_table *t, int rank, lk__comm_page *p)
 {
-    lk__view v = {.pid = 0};
+    lk__comm_rank_view v = {.pid = 0};
     t->view(t->state, rank, &v);
     add(p, "rank %d of %d (%s, pid %lld)", rank, t->size, v.host, (long long)v.pid);
 }
@@ -133,7 +133,7 @@ static void name_rank(const lk__table *t, int rank, lk__page *p)
 /* How well a rank explains why others wait: one that cannot come, or does not run, then one that has not begun what they are in, then
  * one that waits in it as they do. Of those that did their part here only one that does not run explains anything: others may wait
  * for it elsewhere. */
-static int explains(const lk__view *v, bool missing, uint64_t own)
+static int explains(const lk__comm_rank_view *v, bool missing, uint64_t own)
 {
     bool halted = v->stopped || v->silent;
     if (!missing) return halted ? 3 : -1;
@@ -142,34 +142,34 @@ static int explains(const lk__view *v, bool missing, uint64_t own)
     return v->entered == v->left ? 2 : v->entered < own ? 1 : 0;
 }
 
-static lk__blame_kind blame_of(const lk__view *v)
+static lk__comm_cause_kind cause_of(const lk__comm_rank_view *v)
 {
-    return v->dead      ? LK__BLAME_DEAD
-           : v->gone    ? LK__BLAME_LEFT
-           : v->cut_off ? LK__BLAME_CUT_OFF
-           : v->stopped ? LK__BLAME_STOPPED
-                        : LK__BLAME_LATE;
+    return v->dead      ? LK__CAUSE_DEAD
+           : v->gone    ? LK__CAUSE_LEFT
+           : v->cut_off ? LK__CAUSE_CUT_OFF
+           : v->stopped ? LK__CAUSE_STOPPED
+                        : LK__CAUSE_LATE;
 }
 
-/* The missing rank that explains most; page->blame names the rank of all that does. */
-static int find_culprit(const lk__table *t, const bool *missing, lk__page *p)
+/* The missing rank that explains most; page->cause names the rank of all that does. */
+static int find_culprit(const lk__comm_table *t, const bool *missing, lk__comm_page *p)
 {
-    lk__view own = {.pid = 0};
-    int      culprit = 0, best = -1, best_missing = -1;
+    lk__comm_rank_view own = {.pid = 0};
+    int                culprit = 0, best = -1, best_missing = -1;
     t->view(t->state, t->rank, &own);
     for (int i = 0; i < t->size; i++) {
-        lk__view v = {.pid = 0};
+        lk__comm_rank_view v = {.pid = 0};
         if (i == t->rank) continue;
         t->view(t->state, i, &v);
         int score = explains(&v, missing[i], own.entered);
-        if (score > best) p->blame = lk__comm_blame(t->comm, i, blame_of(&v));
+        if (score > best) p->cause = lk__comm_cause_make(t->comm, i, cause_of(&v));
         if (score > best) best = score;
         if (missing[i] && score > best_missing) best_missing = score, culprit = i;
     }
     return culprit;
 }
 
-void lk__verdict_late(const lk__table *t, const bool *missing, double seconds, const char *verb, lk__page *p)
+void lk__verdict_late(const lk__comm_table *t, const bool *missing, double seconds, const char *verb, lk__comm_page *p)
 {
     char call[256];
     int  culprit, missed = 0;
@@ -182,11 +182,11 @@ void lk__verdict_late(const lk__table *t, const bool *missing, double seconds, c
     add_table(t, missing, p);
 }
 
-void lk__verdict_lost(const lk__table *t, int peer, lk__page *p)
+void lk__verdict_lost(const lk__comm_table *t, int peer, lk__comm_page *p)
 {
-    char     call[256];
-    lk__view v = {.pid = 0};
-    bool    *missing = lk__alloc(t->comm->context, LK_MEMORY_OTHER, (size_t)t->size);
+    char               call[256];
+    lk__comm_rank_view v = {.pid = 0};
+    bool              *missing = lk__alloc(t->comm->context, LK_MEMORY_OTHER, (size_t)t->size);
     t->view(t->state, peer, &v);
     if (missing) missing[peer] = true;
     own_call(t, call, sizeof call);
@@ -198,33 +198,37 @@ void lk__verdict_lost(const lk__table *t, int peer, lk__page *p)
                     : "died",
         t->rank, call);
     add_table(t, missing, p);
-    p->blame = lk__comm_blame(t->comm, peer, v.gone ? LK__BLAME_LEFT : v.cut_off ? LK__BLAME_CUT_OFF : LK__BLAME_DEAD);
+    p->cause = lk__comm_cause_make(t->comm, peer,
+                                   v.gone      ? LK__CAUSE_LEFT
+                                   : v.cut_off ? LK__CAUSE_CUT_OFF
+                                               : LK__CAUSE_DEAD);
     lk__free(t->comm->context, LK_MEMORY_OTHER, missing, (size_t)t->size);
 }
 
-void lk__verdict_mismatch(const lk__table *t, int peer, uint64_t number, lk__page *p)
+void lk__verdict_mismatch(const lk__comm_table *t, int peer, uint64_t number, lk__comm_page *p)
 {
     add(p, "the ranks do not agree: rank %d and rank %d came to operation #%llu with different calls", t->rank, peer,
         (unsigned long long)number);
     add_table(t, NULL, p);
 }
 
-void lk__verdict_unlike(const lk__operation *receive, int rank, const lk__record *sent, const char *file, lk__page *p)
+void lk__verdict_unlike(const lk__comm_call *receive, int rank, const lk__comm_record *sent, const char *file,
+                        lk__comm_page *p)
 {
     char call[256];
-    lk__operation_describe(receive, 0, call, sizeof call);
+    lk__call_describe(receive, 0, call, sizeof call);
     add(p, "rank %d sent %s × %llu (tag %d) at %.*s:%d, and rank %d receives it as %s", receive->root,
         lk_dtype_name((lk_dtype)sent->type), (unsigned long long)sent->count, sent->tag, LK__FILE_NAME - 1, file,
         sent->line, rank, call);
 }
 
-void lk__verdict_crossed(const lk__table *t, int peer, const lk__operation *transfer, lk__page *p)
+void lk__verdict_crossed(const lk__comm_table *t, int peer, const lk__comm_call *transfer, lk__comm_page *p)
 {
-    char     mine[256], its[256];
-    lk__view v = {.pid = 0};
+    char               mine[256], its[256];
+    lk__comm_rank_view v = {.pid = 0};
     t->view(t->state, peer, &v);
     describe_record(&v, v.entered, its, sizeof its);
-    lk__operation_describe(transfer, 0, mine, sizeof mine);
+    lk__call_describe(transfer, 0, mine, sizeof mine);
     add(p, "the ranks do not agree: rank %d waits for rank %d in %s, and rank %d for rank %d in %s", t->rank, peer,
         mine, peer, t->rank, its);
     add_table(t, NULL, p);

@@ -1,16 +1,16 @@
 /* work.c - operations in flight. A blocking call with nothing before it runs where it is called; all else goes
  * through one thread per group, which starts with the first asynchronous call, so a program that never makes one
  * never has it. */
-#include "comm/diary.h"
+#include "comm/flight_recorder.h"
 
 #include <stdio.h>
 #include <string.h>
 
-static bool is_transfer(const lk__operation *o) { return o->kind == LK__SEND || o->kind == LK__RECV; }
+static bool is_transfer(const lk__comm_call *o) { return o->kind == LK__SEND || o->kind == LK__RECV; }
 
-static lk_status run_here(lk_comm *c, const lk__operation *o)
+static lk_status run_here(lk_comm *c, const lk__comm_call *o)
 {
-    lk__diary_begin(c->diary, o);
+    lk__flight_recorder_begin(c->diary, o);
     lk_status status;
     if (is_transfer(o)) {
         lk_work work = {.comm = c, .operation = *o};
@@ -19,7 +19,7 @@ static lk_status run_here(lk_comm *c, const lk__operation *o)
     } else {
         status = c->backend->collective(c, o);
     }
-    lk__diary_end(c->diary, status);
+    lk__flight_recorder_end(c->diary, status);
     return status;
 }
 
@@ -98,13 +98,13 @@ static void *thread_main(void *argument)
         if (!work) break;
         pthread_mutex_unlock(&c->lock);
         work->began = lk__now();
-        lk__diary_begin(c->diary, &work->operation);
+        lk__flight_recorder_begin(c->diary, &work->operation);
         if (is_transfer(&work->operation)) {
             c->backend->transfer(c, work);
-            lk__diary_end(c->diary, (lk_status)atomic_load(&c->failed));
+            lk__flight_recorder_end(c->diary, (lk_status)atomic_load(&c->failed));
         } else {
             lk_status status = c->backend->collective(c, &work->operation);
-            lk__diary_end(c->diary, status); /* before it is told done: then the group may be gone */
+            lk__flight_recorder_end(c->diary, status); /* before it is told done: then the group may be gone */
             lk__work_finish(work, status);
         }
         pthread_mutex_lock(&c->lock);
@@ -142,7 +142,7 @@ lk_status lk_comm_reserve(lk_comm *c, int works)
     return LK_OK;
 }
 
-static lk_status enqueue(lk_comm *c, const lk__operation *o, lk_comm *watcher, lk_work **made)
+static lk_status enqueue(lk_comm *c, const lk__comm_call *o, lk_comm *watcher, lk_work **made)
 {
     lk_work *work = obtain(c);
     if (!work) return LK_ENOMEM;
@@ -169,12 +169,12 @@ static lk_status enqueue(lk_comm *c, const lk__operation *o, lk_comm *watcher, l
     return LK_OK;
 }
 
-lk_status lk__work_hand_on(lk_comm *c, const lk__operation *o, lk_comm *watcher, lk_work **work)
+lk_status lk__work_hand_on(lk_comm *c, const lk__comm_call *o, lk_comm *watcher, lk_work **work)
 {
     return enqueue(c, o, watcher, work);
 }
 
-lk_status lk__work_submit(lk_comm *c, const lk__operation *o, lk_work **work)
+lk_status lk__work_submit(lk_comm *c, const lk__comm_call *o, lk_work **work)
 {
     if (atomic_load_explicit(&c->failed, memory_order_relaxed) != LK_OK) return lk__comm_failed(c);
     if (!work && atomic_load_explicit(&c->pending, memory_order_acquire) == 0) {

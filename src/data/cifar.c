@@ -18,8 +18,7 @@ static lk_status truncated(lk_context *context, const char *name, uint64_t size)
                     (int)(size % LK__CIFAR_RECORD), LK__CIFAR_RECORD);
 }
 
-lk_status lk__cifar_check(lk_context *context, const char *name, const unsigned char *bytes, size_t size,
-                          int64_t *count)
+lk_status lk__cifar_check(lk_context *context, const char *name, const unsigned char *bytes, size_t size, int64_t *count)
 {
     *count = 0;
     if (size == 0) return lk__fail(context, LK_EFORMAT, "%s is empty", name);
@@ -82,14 +81,14 @@ lk_status lk__cifar_open(lk_context *context, const char *directory, lk_split sp
     int                  count = train ? FILES : 1;
     const char          *missing = NULL;
     char                 found[LK__PATH];
-    lk__stream           streams[FILES];
+    lk__data_stream      streams[FILES];
     uint64_t             total = 0;
     lk_dataset          *d = NULL;
     lk_status            status;
     char                 paths[FILES][LK__PATH];
 
     *dataset = NULL;
-    for (int i = 0; i < FILES; i++) streams[i] = (lk__stream){.context = context, .fd = -1};
+    for (int i = 0; i < FILES; i++) streams[i] = (lk__data_stream){.context = context, .fd = -1};
     if (!find(directory, files, count, found, &missing)) return absent(context, directory, train, missing);
     for (int i = 0; i < count; i++) {
         lk__path(paths[i], "%s/%s", found, files[i]); /* fits: find made it before */

@@ -12,10 +12,10 @@ static bool find(void *module, const char *name, void *function)
     return address != NULL;
 }
 
-lk_status lk__curl_load(lk_context *context, lk__curl *curl)
+lk_status lk__curl_load(lk_context *context, lk__data_curl *curl)
 {
     static const char *const names[] = {"libcurl.so.4", "libcurl-gnutls.so.4"};
-    *curl = (lk__curl){0};
+    *curl = (lk__data_curl){0};
     /* Never taken out of memory again: TLS libraries below it do not survive that. */
     for (size_t i = 0; i < sizeof names / sizeof *names && !curl->module; i++)
         curl->module = dlopen(names[i], RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
@@ -40,7 +40,7 @@ lk_status lk__curl_load(lk_context *context, lk__curl *curl)
                     "this machine's libcurl cannot be used: install the package libcurl4 again");
 }
 
-void lk__curl_unload(lk__curl *curl)
+void lk__curl_unload(lk__data_curl *curl)
 {
     if (!curl->module) return;
     curl->global_cleanup();

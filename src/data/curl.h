@@ -53,7 +53,7 @@ enum {
     LK__CURL_HTTP2_STREAM = 92,
 };
 
-typedef struct lk__curl {
+typedef struct lk__data_curl {
     void *module;
     int (*global_init)(long flags);
     void (*global_cleanup)(void);
@@ -63,10 +63,10 @@ typedef struct lk__curl {
     int (*easy_perform)(void *handle);
     int (*easy_getinfo)(void *handle, int info, ...);
     const char *(*easy_strerror)(int error);
-} lk__curl;
+} lk__data_curl;
 
 /* LK_EUNSUPPORTED, with what to install, when there is no libcurl. */
-lk_status lk__curl_load(lk_context *context, lk__curl *curl);
-void      lk__curl_unload(lk__curl *curl); /* one that failed to load is fine */
+lk_status lk__curl_load(lk_context *context, lk__data_curl *curl);
+void      lk__curl_unload(lk__data_curl *curl); /* one that failed to load is fine */
 
 #endif

@@ -95,8 +95,7 @@ fail:
     return status;
 }
 
-lk_status lk_dataset_from_callbacks(lk_context *context, const lk_dataset_callbacks_config *config,
-                                    lk_dataset **dataset)
+lk_status lk_dataset_from_callbacks(lk_context *context, const lk_dataset_callbacks_config *config, lk_dataset **dataset)
 {
     *dataset = NULL;
     if (!config || config->size != sizeof *config)

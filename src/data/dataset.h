@@ -59,16 +59,16 @@ bool      lk__cifar_exists(const char *directory,
 lk_status lk__cifar_open(lk_context *context, const char *directory, lk_split split, bool probe, lk_dataset **dataset);
 
 enum { LK__IDX_RANK = 4 };
-typedef struct lk__idx {
+typedef struct lk__data_idx {
     int            rank;
     int64_t        dims[LK__IDX_RANK];
     unsigned char *bytes; /* LK_MEMORY_DATA; the product of dims */
     size_t         size;
-} lk__idx;
-lk_status lk__idx_read(lk__stream *stream, lk__idx *idx);
-void      lk__idx_free(lk_context *context, lk__idx *idx);
-lk_status lk__idx_dataset(lk_context *context, const char *name, lk__stream *images, lk__stream *labels, int classes,
-                          const char *const *class_names, bool probe, lk_dataset **dataset);
+} lk__data_idx;
+lk_status lk__idx_read(lk__data_stream *stream, lk__data_idx *idx);
+void      lk__idx_free(lk_context *context, lk__data_idx *idx);
+lk_status lk__idx_dataset(lk_context *context, const char *name, lk__data_stream *images, lk__data_stream *labels,
+                          int classes, const char *const *class_names, bool probe, lk_dataset **dataset);
 /* By path, plain or .gz; name and class_names as the data set will carry them. */
 lk_status lk__idx_open(lk_context *context, const char *name, const char *images, const char *labels, int classes,
                        const char *const *class_names, bool probe, lk_dataset **dataset);

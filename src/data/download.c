@@ -20,13 +20,13 @@
 enum { STALL_RATE = 128 }; /* bytes a second: slower is no transfer at all */
 
 typedef struct transfer {
-    lk__download         *download;
-    const lk__known_file *file;
-    const char           *url;
-    char                  path[LK__PATH], part[LK__PATH];
-    void                 *handle; /* of curl */
-    int                   fd;
-    int64_t               offset; /* bytes of the part */
+    lk__data_download         *download;
+    const lk__data_known_file *file;
+    const char                *url;
+    char                       path[LK__PATH], part[LK__PATH];
+    void                      *handle; /* of curl */
+    int                        fd;
+    int64_t                    offset; /* bytes of the part */
     /* of one attempt */
     bool    begun;       /* the first byte has been looked at */
     int64_t range_start; /* as the answer says, or -1 */
@@ -60,7 +60,7 @@ lk_status lk__sha256_check(lk_context *context, const char *path, const char *sh
 
 static bool report(transfer *t)
 {
-    lk__download *d = t->download;
+    lk__data_download *d = t->download;
     if (d->progress && d->progress(d->user, d->done + t->offset, d->total) != 0) t->canceled = true;
     return !t->canceled;
 }
@@ -128,8 +128,8 @@ static size_t on_data(char *data, size_t one, size_t bytes, void *user)
 /* One request for what is missing. */
 static lk_status attempt(transfer *t)
 {
-    const lk__curl *c = t->download->curl;
-    char            range[32];
+    const lk__data_curl *c = t->download->curl;
+    char                 range[32];
     t->begun = t->too_long = false;
     t->range_start = -1;
     t->write_error = 0;
@@ -209,8 +209,8 @@ static void wait_before(transfer *t, int number)
 
 static lk_status refuse(transfer *t, int tries)
 {
-    lk__download *d = t->download;
-    char          package[128] = "", what[LK__CURL_ERROR_SIZE + 64];
+    lk__data_download *d = t->download;
+    char               package[128] = "", what[LK__CURL_ERROR_SIZE + 64];
     if (t->write_error)
         return lk__fail(d->context, LK_EIO,
                         "cannot write %s: %s. What has come is kept; the same command goes on from there", t->part,
@@ -224,8 +224,7 @@ static lk_status refuse(transfer *t, int tries)
     if (t->response >= 400)
         snprintf(what, sizeof what, "the server answers %ld%s", t->response, t->response == 404 ? " (not found)" : "");
     else if (t->result == LK__CURL_OK)
-        snprintf(what, sizeof what, "it ends after %lld of %lld bytes", (long long)t->offset,
-                 (long long)t->file->bytes);
+        snprintf(what, sizeof what, "it ends after %lld of %lld bytes", (long long)t->offset, (long long)t->file->bytes);
     else
         snprintf(what, sizeof what, "%s", t->error);
     return lk__fail(d->context, LK_EIO,
@@ -306,7 +305,7 @@ static lk_status finish(transfer *t)
     return LK_OK;
 }
 
-lk_status lk__download_file(lk__download *d, const lk__known_file *file, const char *url)
+lk_status lk__download_file(lk__data_download *d, const lk__data_known_file *file, const char *url)
 {
     transfer t = {.download = d, .file = file, .url = url, .fd = -1};
     char     hex[65];

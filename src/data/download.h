@@ -7,58 +7,58 @@
 
 #include <lockstep/data.h>
 
-typedef struct lk__known_file {
+typedef struct lk__data_known_file {
     const char *name;
     int64_t     bytes;
     const char *sha256; /* hex */
-} lk__known_file;
+} lk__data_known_file;
 
-typedef struct lk__known_set {
-    const char           *name;
-    const char           *url; /* of the directory that holds the files */
-    const lk__known_file *files;
-    int                   file_count;
-    const char           *package; /* of Debian, or NULL */
+typedef struct lk__data_known_set {
+    const char                *name;
+    const char                *url; /* of the directory that holds the files */
+    const lk__data_known_file *files;
+    int                        file_count;
+    const char                *package; /* of Debian, or NULL */
     /* Where files is one .tar.gz: what to take out of it. */
     const char        *member_directory;
     const char *const *members;
     int                member_count;
     int64_t            member_bytes; /* of each */
-} lk__known_set;
+} lk__data_known_set;
 
-typedef struct lk__patience {
+typedef struct lk__data_retry {
     int attempts;   /* for each file */
     int backoff_ms; /* before the second attempt; twice that before the third, … */
     int connect_ms;
     int stall_s; /* next to nothing for so long ends an attempt */
-} lk__patience;
+} lk__data_retry;
 
-typedef struct lk__download {
-    lk_context          *context;
-    const lk__curl      *curl;
-    const lk__known_set *set; /* for advice */
-    const char          *directory;
-    lk__patience         patience;
-    lk_data_progress     progress; /* may be NULL */
-    void                *user;
-    int64_t              done, total; /* bytes of finished files; of all */
-} lk__download;
+typedef struct lk__data_download {
+    lk_context               *context;
+    const lk__data_curl      *curl;
+    const lk__data_known_set *set; /* for advice */
+    const char               *directory;
+    lk__data_retry            patience;
+    lk_data_progress          progress; /* may be NULL */
+    void                     *user;
+    int64_t                   done, total; /* bytes of finished files; of all */
+} lk__data_download;
 
-extern const lk__known_set lk__known_sets[];
-extern const int           lk__known_set_count;
+extern const lk__data_known_set lk__known_sets[];
+extern const int                lk__known_set_count;
 
 /* Fetches url into directory/file->name by way of a .part file beside it, which it resumes. */
-lk_status lk__download_file(lk__download *download, const lk__known_file *file, const char *url);
+lk_status lk__download_file(lk__data_download *download, const lk__data_known_file *file, const char *url);
 
 /* LK_OK when the file has those bytes; LK_EMISMATCH, with its sum in hex, when not. */
 lk_status lk__sha256_check(lk_context *context, const char *path, const char *sha256, char hex[65]);
 
 /* lk_data_get for any set. url may be NULL. */
-lk_status lk__data_get(lk_context *context, const lk__known_set *set, const char *directory, const char *url,
-                       lk__patience patience, lk_data_progress progress, void *user);
+lk_status lk__data_get(lk_context *context, const lk__data_known_set *set, const char *directory, const char *url,
+                       lk__data_retry patience, lk_data_progress progress, void *user);
 
 /* Takes set's members out of a .tar.gz into directory/member_directory. Names and places come from set, never from the
  * archive, so nothing can be written elsewhere. */
-lk_status lk__untar(lk_context *context, const char *archive, const lk__known_set *set, const char *directory);
+lk_status lk__untar(lk_context *context, const char *archive, const lk__data_known_set *set, const char *directory);
 
 #endif

@@ -3,14 +3,14 @@
 
 #include <string.h>
 
-void lk__idx_free(lk_context *context, lk__idx *idx)
+void lk__idx_free(lk_context *context, lk__data_idx *idx)
 {
     lk__free(context, LK_MEMORY_DATA, idx->bytes, idx->size);
-    *idx = (lk__idx){0};
+    *idx = (lk__data_idx){0};
 }
 
 /* All of `bytes`, or LK_EFORMAT. */
-static lk_status read_all(lk__stream *s, void *out, size_t bytes, const char *what)
+static lk_status read_all(lk__data_stream *s, void *out, size_t bytes, const char *what)
 {
     size_t    got = 0;
     lk_status status = lk__stream_read(s, out, bytes, &got);
@@ -21,7 +21,7 @@ static lk_status read_all(lk__stream *s, void *out, size_t bytes, const char *wh
                     bytes, what, s->gzip ? " (unpacked)" : "");
 }
 
-static lk_status read_header(lk__stream *s, lk__idx *idx)
+static lk_status read_header(lk__data_stream *s, lk__data_idx *idx)
 {
     unsigned char magic[4], length[4];
     lk_status     status = read_all(s, magic, sizeof magic, "header");
@@ -56,9 +56,9 @@ static lk_status read_header(lk__stream *s, lk__idx *idx)
     return LK_OK;
 }
 
-lk_status lk__idx_read(lk__stream *s, lk__idx *idx)
+lk_status lk__idx_read(lk__data_stream *s, lk__data_idx *idx)
 {
-    *idx = (lk__idx){0};
+    *idx = (lk__data_idx){0};
     lk_status status = read_header(s, idx);
     if (status < 0) return status;
     idx->bytes = lk__alloc(s->context, LK_MEMORY_DATA, idx->size);
@@ -77,9 +77,9 @@ fail:
 }
 
 /* The header alone; the size of a file that is not packed shows whether the rest is there. */
-static lk_status probe_idx(lk__stream *s, lk__idx *idx)
+static lk_status probe_idx(lk__data_stream *s, lk__data_idx *idx)
 {
-    *idx = (lk__idx){0};
+    *idx = (lk__data_idx){0};
     lk_status status = read_header(s, idx);
     uint64_t  all = 4 + 4 * (uint64_t)idx->rank + idx->size;
     if (status < 0 || s->gzip || s->size == all) return status;
@@ -87,7 +87,8 @@ static lk_status probe_idx(lk__stream *s, lk__idx *idx)
                     s->name, (unsigned long long)s->size, (unsigned long long)all);
 }
 
-static lk_status convert_labels(lk_context *context, const char *file, const lk__idx *labels, int classes, int32_t *out)
+static lk_status convert_labels(lk_context *context, const char *file, const lk__data_idx *labels, int classes,
+                                int32_t *out)
 {
     for (int64_t i = 0; i < labels->dims[0]; i++) {
         if (labels->bytes[i] >= classes)
@@ -98,12 +99,13 @@ static lk_status convert_labels(lk_context *context, const char *file, const lk_
     return LK_OK;
 }
 
-lk_status lk__idx_dataset(lk_context *context, const char *name, lk__stream *image_stream, lk__stream *label_stream,
-                          int classes, const char *const *class_names, bool probe, lk_dataset **dataset)
+lk_status lk__idx_dataset(lk_context *context, const char *name, lk__data_stream *image_stream,
+                          lk__data_stream *label_stream, int classes, const char *const *class_names, bool probe,
+                          lk_dataset **dataset)
 {
-    lk__idx     images = {0}, labels = {0};
-    lk_dataset *d = NULL;
-    lk_status   status = lk__idx_read(label_stream, &labels); /* the small one first */
+    lk__data_idx images = {0}, labels = {0};
+    lk_dataset  *d = NULL;
+    lk_status    status = lk__idx_read(label_stream, &labels); /* the small one first */
     *dataset = NULL;
     if (status < 0) goto fail;
     if (labels.rank != 1) {
@@ -130,8 +132,7 @@ lk_status lk__idx_dataset(lk_context *context, const char *name, lk__stream *ima
     int64_t dims[LK__IDX_RANK] = {1};
     int     grey = images.rank == 3;
     for (int i = 1; i < images.rank; i++) dims[i - 1 + grey] = images.dims[i];
-    if ((status = lk__dataset_make(context, name, images.dims[0], images.rank - 1 + grey, dims, LK_U8, classes, &d)) <
-        0)
+    if ((status = lk__dataset_make(context, name, images.dims[0], images.rank - 1 + grey, dims, LK_U8, classes, &d)) < 0)
         goto fail;
     d->class_names = class_names;
     d->owned_features = images.bytes; /* handed over */
@@ -170,9 +171,9 @@ bool lk__idx_find(const char *path, char found[LK__PATH])
 lk_status lk__idx_open(lk_context *context, const char *name, const char *images, const char *labels, int classes,
                        const char *const *class_names, bool probe, lk_dataset **dataset)
 {
-    lk__stream image_stream = {.context = context, .fd = -1}, label_stream = {.context = context, .fd = -1};
-    char       image_path[LK__PATH], label_path[LK__PATH];
-    lk_status  status;
+    lk__data_stream image_stream = {.context = context, .fd = -1}, label_stream = {.context = context, .fd = -1};
+    char            image_path[LK__PATH], label_path[LK__PATH];
+    lk_status       status;
     *dataset = NULL;
     bool image_found = lk__idx_find(images, image_path), label_found = lk__idx_find(labels, label_path);
     if (!image_found || !label_found) {

@@ -14,25 +14,25 @@
 
 #define FILES(array) array, sizeof array / sizeof *array
 
-static const lk__known_file cifar10_files[] = {
+static const lk__data_known_file cifar10_files[] = {
     {"cifar-10-binary.tar.gz", 170052171, "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd"},
 };
-static const char *const    cifar10_members[] = {"data_batch_1.bin", "data_batch_2.bin", "data_batch_3.bin",
-                                                 "data_batch_4.bin", "data_batch_5.bin", "test_batch.bin"};
-static const lk__known_file fashion_files[] = {
+static const char *const         cifar10_members[] = {"data_batch_1.bin", "data_batch_2.bin", "data_batch_3.bin",
+                                                      "data_batch_4.bin", "data_batch_5.bin", "test_batch.bin"};
+static const lk__data_known_file fashion_files[] = {
     {"train-images-idx3-ubyte.gz", 26421880, "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84"},
     {"train-labels-idx1-ubyte.gz", 29515, "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845"},
     {"t10k-images-idx3-ubyte.gz", 4422102, "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073"},
     {"t10k-labels-idx1-ubyte.gz", 5148, "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5"},
 };
-static const lk__known_file mnist_files[] = {
+static const lk__data_known_file mnist_files[] = {
     {"train-images-idx3-ubyte.gz", 9912422, "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609"},
     {"train-labels-idx1-ubyte.gz", 28881, "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c"},
     {"t10k-images-idx3-ubyte.gz", 1648877, "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6"},
     {"t10k-labels-idx1-ubyte.gz", 4542, "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6"},
 };
 
-const lk__known_set lk__known_sets[] = {
+const lk__data_known_set lk__known_sets[] = {
     {"cifar10", "https://www.cs.toronto.edu/~kriz", FILES(cifar10_files), NULL, "cifar-10-batches-bin",
      FILES(cifar10_members), 30730000},
     {"fashion-mnist", "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com", FILES(fashion_files),
@@ -42,7 +42,7 @@ const lk__known_set lk__known_sets[] = {
 const int lk__known_set_count = sizeof lk__known_sets / sizeof *lk__known_sets;
 
 /* Whether an archive's members are all there already, of their right size. */
-static bool unpacked(const lk__known_set *set, const char *directory)
+static bool unpacked(const lk__data_known_set *set, const char *directory)
 {
     for (int i = 0; i < set->member_count; i++) {
         char        path[LK__PATH];
@@ -64,17 +64,17 @@ static bool make_url(char url[LK__PATH], const char *base, const char *name)
     return lk__path(url, "%.*s/%s", (int)length, base, name);
 }
 
-lk_status lk__data_get(lk_context *context, const lk__known_set *set, const char *directory, const char *url,
-                       lk__patience patience, lk_data_progress progress, void *user)
+lk_status lk__data_get(lk_context *context, const lk__data_known_set *set, const char *directory, const char *url,
+                       lk__data_retry patience, lk_data_progress progress, void *user)
 {
-    lk__curl     curl = {0};
-    lk__download d = {.context = context,
-                      .curl = &curl,
-                      .set = set,
-                      .directory = directory,
-                      .patience = patience,
-                      .progress = progress,
-                      .user = user};
+    lk__data_curl     curl = {0};
+    lk__data_download d = {.context = context,
+                           .curl = &curl,
+                           .set = set,
+                           .directory = directory,
+                           .patience = patience,
+                           .progress = progress,
+                           .user = user};
     for (int i = 0; i < set->file_count; i++) d.total += set->files[i].bytes;
     if (unpacked(set, directory)) {
         if (progress) progress(user, d.total, d.total);
@@ -103,16 +103,16 @@ lk_status lk__data_get(lk_context *context, const lk__known_set *set, const char
 lk_status lk_data_get(lk_context *context, const char *name, const char *directory, const char *url,
                       lk_data_progress progress, void *user)
 {
-    static const lk__patience patience = {.attempts = 4, .backoff_ms = 1000, .connect_ms = 15000, .stall_s = 30};
-    char                      usual[LK__PATH];
-    const char               *names[8];
-    const lk__known_set      *set = NULL;
+    static const lk__data_retry patience = {.attempts = 4, .backoff_ms = 1000, .connect_ms = 15000, .stall_s = 30};
+    char                        usual[LK__PATH];
+    const char                 *names[8];
+    const lk__data_known_set   *set = NULL;
     for (int i = 0; i < lk__known_set_count; i++) {
         names[i] = lk__known_sets[i].name;
         if (name && strcmp(name, names[i]) == 0) set = &lk__known_sets[i];
     }
     if (!set) {
-        const char *near = name ? lk__nearest(name, names, (size_t)lk__known_set_count) : NULL;
+        const char *near = name ? lk__suggest(name, names, (size_t)lk__known_set_count) : NULL;
         return lk__fail(context, LK_EINVAL,
                         "no data set to get is called %s%s%s%s: there are cifar10, fashion-mnist and mnist",
                         name ? name : "(nothing)", near ? " (did you mean " : "", near ? near : "", near ? "?)" : "");

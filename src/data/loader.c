@@ -35,16 +35,16 @@ typedef struct layout {
 } layout;
 
 struct lk_loader {
-    lk_context      *context;
-    lk_loader_config config;
-    layout           layout;
-    char            *memory;
-    size_t           own_bytes; /* of this struct with its slots and threads */
-    int64_t          capacity;  /* rows of a slot */
-    lk__transform    transform;
-    slot            *slots;
-    pthread_t       *threads;
-    int              started; /* threads */
+    lk_context        *context;
+    lk_loader_config   config;
+    layout             layout;
+    char              *memory;
+    size_t             own_bytes; /* of this struct with its slots and threads */
+    int64_t            capacity;  /* rows of a slot */
+    lk__data_transform transform;
+    slot              *slots;
+    pthread_t         *threads;
+    int                started; /* threads */
 
     /* The reader's side. */
     int64_t epoch, position;
@@ -53,7 +53,7 @@ struct lk_loader {
     pthread_mutex_t lock;
     pthread_cond_t  work; /* a slot became free, or stop: workers wait */
     pthread_cond_t  done; /* a slot became ready, or nobody fills any more: the reader waits */
-    lk__order       order;
+    lk__data_order  order;
     int64_t         next_epoch, next_position; /* of the next batch to hand out */
     uint64_t        handed, consumed;          /* batches since the last seek; batch n lives in slot n % slots */
     bool            holding;                   /* batch `consumed` is in the caller's hands */

@@ -2,7 +2,7 @@
  * letters: m = 397, a = 0x9908B0DF, (u, s, t, l) = (11, 7, 15, 18), b = 0x9D2C5680, c = 0xEFC60000. */
 #include "data/mersenne.h"
 
-void lk__mersenne_seed(lk__mersenne *m, uint32_t seed)
+void lk__mersenne_seed(lk__data_mersenne *m, uint32_t seed)
 {
     m->words[0] = seed;
     for (uint32_t i = 1; i < LK__MERSENNE_WORDS; i++) {
@@ -12,7 +12,7 @@ void lk__mersenne_seed(lk__mersenne *m, uint32_t seed)
     m->used = LK__MERSENNE_WORDS;
 }
 
-static void make_anew(lk__mersenne *m)
+static void make_anew(lk__data_mersenne *m)
 {
     enum { N = LK__MERSENNE_WORDS, M = 397 };
     for (int i = 0; i < N; i++) {
@@ -22,7 +22,7 @@ static void make_anew(lk__mersenne *m)
     m->used = 0;
 }
 
-uint32_t lk__mersenne_next(lk__mersenne *m)
+uint32_t lk__mersenne_next(lk__data_mersenne *m)
 {
     if (m->used == LK__MERSENNE_WORDS) make_anew(m);
     uint32_t y = m->words[m->used++];

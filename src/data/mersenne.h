@@ -7,12 +7,12 @@
 
 enum { LK__MERSENNE_WORDS = 624 };
 
-typedef struct lk__mersenne {
+typedef struct lk__data_mersenne {
     uint32_t words[LK__MERSENNE_WORDS];
     int      used; /* words given since they were last made anew */
-} lk__mersenne;
+} lk__data_mersenne;
 
-void     lk__mersenne_seed(lk__mersenne *mersenne, uint32_t seed);
-uint32_t lk__mersenne_next(lk__mersenne *mersenne);
+void     lk__mersenne_seed(lk__data_mersenne *mersenne, uint32_t seed);
+uint32_t lk__mersenne_next(lk__data_mersenne *mersenne);
 
 #endif

@@ -60,8 +60,7 @@ static void list(char *text, size_t bytes, char places[PLACES][LK__PATH], int co
         used += (size_t)snprintf(text + used, bytes - used, "%s%s", i ? ", " : "", places[i]);
 }
 
-static lk_status open_cifar(lk_context *context, const char *directory, lk_split split, bool probe,
-                            lk_dataset **dataset)
+static lk_status open_cifar(lk_context *context, const char *directory, lk_split split, bool probe, lk_dataset **dataset)
 {
     char places[PLACES][LK__PATH], tried[LK__PATH];
     int  count = 0;
@@ -185,7 +184,7 @@ static lk_status open_named(lk_context *context, const char *name, lk_split spli
     if (strcmp(key, "fashion-mnist") == 0) return open_mnist(context, true, rest, split, probe, dataset);
     if (strcmp(key, "mnist") == 0) return open_mnist(context, false, rest, split, probe, dataset);
     if (strcmp(key, "synthetic") == 0) return open_synthetic(context, rest, split, probe, dataset);
-    const char *near = lk__nearest(key, open_names, sizeof open_names / sizeof *open_names);
+    const char *near = lk__suggest(key, open_names, sizeof open_names / sizeof *open_names);
     return lk__fail(context, LK_EINVAL,
                     "no data set is called %s%s%s%s: there are cifar10, fashion-mnist, mnist and synthetic", key,
                     near ? " (did you mean " : "", near ? near : "", near ? "?)" : "");

@@ -5,12 +5,12 @@
 
 size_t lk__order_bytes(int64_t count, bool shuffle) { return shuffle ? (size_t)count * sizeof(int64_t) : 0; }
 
-void lk__order_init(lk__order *o, int64_t count, uint64_t seed, bool shuffle, int64_t *indices)
+void lk__order_init(lk__data_order *o, int64_t count, uint64_t seed, bool shuffle, int64_t *indices)
 {
-    *o = (lk__order){.count = count, .seed = seed, .shuffle = shuffle, .epoch = -1, .indices = indices};
+    *o = (lk__data_order){.count = count, .seed = seed, .shuffle = shuffle, .epoch = -1, .indices = indices};
 }
 
-void lk__order_epoch(lk__order *o, int64_t epoch)
+void lk__order_epoch(lk__data_order *o, int64_t epoch)
 {
     if (o->epoch == epoch) return;
     o->epoch = epoch;

@@ -6,19 +6,19 @@
 #include <stddef.h>
 #include <stdint.h>
 
-typedef struct lk__order {
+typedef struct lk__data_order {
     int64_t  count;
     uint64_t seed;
     bool     shuffle;
     int64_t  epoch;   /* that indices are of; -1 before the first */
     int64_t *indices; /* count of them when shuffling; borrowed */
-} lk__order;
+} lk__data_order;
 
 size_t lk__order_bytes(int64_t count, bool shuffle); /* that indices need */
-void   lk__order_init(lk__order *order, int64_t count, uint64_t seed, bool shuffle, int64_t *indices);
-void   lk__order_epoch(lk__order *order, int64_t epoch); /* makes that epoch's order; nothing when it is there */
+void   lk__order_init(lk__data_order *order, int64_t count, uint64_t seed, bool shuffle, int64_t *indices);
+void   lk__order_epoch(lk__data_order *order, int64_t epoch); /* makes that epoch's order; nothing when it is there */
 
-static inline int64_t lk__order_index(const lk__order *order, int64_t position)
+static inline int64_t lk__order_index(const lk__data_order *order, int64_t position)
 {
     return order->shuffle ? order->indices[position] : position;
 }

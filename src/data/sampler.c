@@ -9,8 +9,8 @@
 struct lk_sampler {
     lk_context       *context;
     lk_sampler_config config;
-    lk__order         order;
-    lk__mersenne      generator; /* when compatible */
+    lk__data_order    order;
+    lk__data_mersenne generator; /* when compatible */
     int64_t           own;       /* samples of this rank */
     int64_t          *indices;   /* own of them, then those of order */
     size_t            bytes;     /* of indices */
@@ -20,7 +20,7 @@ struct lk_sampler {
 /* torch.randperm on the CPU: from this many elements on it draws 64 bits for each, and in another order. */
 enum { WIDE_DRAWS = UINT32_MAX / 20 };
 
-static void permute_narrow(lk__mersenne *generator, int64_t *indices, int64_t count)
+static void permute_narrow(lk__data_mersenne *generator, int64_t *indices, int64_t count)
 {
     for (int64_t i = 0; i < count; i++) indices[i] = i;
     for (int64_t i = 0; i < count - 1; i++) {
@@ -31,7 +31,7 @@ static void permute_narrow(lk__mersenne *generator, int64_t *indices, int64_t co
     }
 }
 
-static void permute_wide(lk__mersenne *generator, int64_t *indices, int64_t count)
+static void permute_wide(lk__data_mersenne *generator, int64_t *indices, int64_t count)
 {
     for (int64_t i = 0; i < count; i++) {
         uint64_t high = lk__mersenne_next(generator), low = lk__mersenne_next(generator);

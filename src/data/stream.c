@@ -29,7 +29,7 @@ static void zlib_free(voidpf context, voidpf block)
 }
 
 /* Makes sure that a byte of input is there, unless the input is over. */
-static lk_status refill(lk__stream *s)
+static lk_status refill(lk__data_stream *s)
 {
     if (s->available > 0 || s->fd < 0) return LK_OK;
     ssize_t n;
@@ -41,7 +41,7 @@ static lk_status refill(lk__stream *s)
     return LK_OK;
 }
 
-static lk_status begin(lk__stream *s)
+static lk_status begin(lk__data_stream *s)
 {
     lk_status status = refill(s);
     if (status < 0) return status;
@@ -55,9 +55,9 @@ static lk_status begin(lk__stream *s)
     return LK_OK;
 }
 
-lk_status lk__stream_open(lk_context *context, const char *path, lk__stream *s)
+lk_status lk__stream_open(lk_context *context, const char *path, lk__data_stream *s)
 {
-    *s = (lk__stream){.context = context, .name = path, .fd = open(path, O_RDONLY | O_CLOEXEC)};
+    *s = (lk__data_stream){.context = context, .name = path, .fd = open(path, O_RDONLY | O_CLOEXEC)};
     if (s->fd < 0)
         return lk__fail(context, errno == ENOENT ? LK_ENOENT : LK_EIO, "cannot open %s: %s", path, strerror(errno));
     struct stat about;
@@ -68,13 +68,13 @@ lk_status lk__stream_open(lk_context *context, const char *path, lk__stream *s)
     return s->buffer ? begin(s) : LK_ENOMEM;
 }
 
-lk_status lk__stream_memory(lk_context *context, const char *name, const void *bytes, size_t size, lk__stream *s)
+lk_status lk__stream_memory(lk_context *context, const char *name, const void *bytes, size_t size, lk__data_stream *s)
 {
-    *s = (lk__stream){.context = context, .name = name, .fd = -1, .size = size, .next = bytes, .available = size};
+    *s = (lk__data_stream){.context = context, .name = name, .fd = -1, .size = size, .next = bytes, .available = size};
     return begin(s);
 }
 
-void lk__stream_close(lk__stream *s)
+void lk__stream_close(lk__data_stream *s)
 {
     if (s->inflating) inflateEnd(&s->z);
     if (s->fd >= 0) close(s->fd);
@@ -85,7 +85,7 @@ void lk__stream_close(lk__stream *s)
 }
 
 /* Unpacks into all of out, or up to the end. */
-static lk_status read_gzip(lk__stream *s, unsigned char *out, size_t bytes, size_t *got)
+static lk_status read_gzip(lk__data_stream *s, unsigned char *out, size_t bytes, size_t *got)
 {
     while (*got < bytes && !s->ended) {
         lk_status status = refill(s);
@@ -123,7 +123,7 @@ static lk_status read_gzip(lk__stream *s, unsigned char *out, size_t bytes, size
     return LK_OK;
 }
 
-lk_status lk__stream_read(lk__stream *s, void *out, size_t bytes, size_t *got)
+lk_status lk__stream_read(lk__data_stream *s, void *out, size_t bytes, size_t *got)
 {
     *got = 0;
     if (s->gzip) return read_gzip(s, out, bytes, got);
@@ -141,7 +141,7 @@ lk_status lk__stream_read(lk__stream *s, void *out, size_t bytes, size_t *got)
     return LK_OK;
 }
 
-uint64_t lk__stream_limit(const lk__stream *s)
+uint64_t lk__stream_limit(const lk__data_stream *s)
 {
     /* Deflate's densest code: 258 bytes from 2 bits; 1032 to 1, as zlib's own notes say. */
     return s->gzip ? s->size * 1032 + 1032 : s->size;

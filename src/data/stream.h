@@ -6,7 +6,7 @@
 
 #include <zlib.h>
 
-typedef struct lk__stream {
+typedef struct lk__data_stream {
     lk_context          *context;
     const char          *name;   /* for messages; borrowed */
     int                  fd;     /* -1: memory */
@@ -17,18 +17,19 @@ typedef struct lk__stream {
     size_t               available;
     bool                 gzip, inflating, ended;
     z_stream             z;
-} lk__stream;
+} lk__data_stream;
 
 /* Both leave a stream that lk__stream_close accepts, also when they fail. */
-lk_status lk__stream_open(lk_context *context, const char *path, lk__stream *stream);
-lk_status lk__stream_memory(lk_context *context, const char *name, const void *bytes, size_t size, lk__stream *stream);
-void      lk__stream_close(lk__stream *stream);
+lk_status lk__stream_open(lk_context *context, const char *path, lk__data_stream *stream);
+lk_status lk__stream_memory(lk_context *context, const char *name, const void *bytes, size_t size,
+                            lk__data_stream *stream);
+void      lk__stream_close(lk__data_stream *stream);
 
 /* Reads up to `bytes`; *got is less only at the end. LK_EFORMAT for damaged or truncated gzip, or what follows it. */
-lk_status lk__stream_read(lk__stream *stream, void *out, size_t bytes, size_t *got);
+lk_status lk__stream_read(lk__data_stream *stream, void *out, size_t bytes, size_t *got);
 
 /* The most that the stream could ever give: a header that promises more lies, and nothing should be allocated for
  * it. */
-uint64_t lk__stream_limit(const lk__stream *stream);
+uint64_t lk__stream_limit(const lk__data_stream *stream);
 
 #endif

@@ -15,11 +15,11 @@ enum { BLOCK = 512, CHUNK = 65536 };
 enum { NAME = 0, SIZE = 124, SUM = 148, KIND = 156, PREFIX = 345 }; /* where fields begin in a header */
 
 typedef struct unpacker {
-    lk_context          *context;
-    const lk__known_set *set;
-    const char          *directory;
-    lk__stream           stream;
-    unsigned char       *chunk; /* CHUNK bytes */
+    lk_context               *context;
+    const lk__data_known_set *set;
+    const char               *directory;
+    lk__data_stream           stream;
+    unsigned char            *chunk; /* CHUNK bytes */
 } unpacker;
 
 /* An octal field; false when it is something else. */
@@ -120,7 +120,7 @@ static lk_status step(unpacker *u, unsigned *taken)
     return take(u, member, bytes);
 }
 
-lk_status lk__untar(lk_context *context, const char *archive, const lk__known_set *set, const char *directory)
+lk_status lk__untar(lk_context *context, const char *archive, const lk__data_known_set *set, const char *directory)
 {
     unpacker  u = {.context = context, .set = set, .directory = directory};
     unsigned  taken = 0; /* a bit for each member */

@@ -40,7 +40,7 @@ lk_status lk__transform_check(lk_context *context, const lk_loader_config *confi
 }
 
 /* One rounding for each step, in the type of the result: v / 255, minus mean, over std. */
-static void fill_table(const lk__transform *t, int64_t tables, void *table)
+static void fill_table(const lk__data_transform *t, int64_t tables, void *table)
 {
     for (int64_t c = 0; c < tables; c++) {
         for (int v = 0; v < 256; v++) {
@@ -52,16 +52,16 @@ static void fill_table(const lk__transform *t, int64_t tables, void *table)
     }
 }
 
-void lk__transform_init(lk__transform *t, const lk_loader_config *config, void *table)
+void lk__transform_init(lk__data_transform *t, const lk_loader_config *config, void *table)
 {
     const lk_transform *from = &config->transform;
     const int64_t      *dims = lk_dataset_dims(config->dataset);
-    *t = (lk__transform){.in = lk_dataset_dtype(config->dataset),
-                         .out = config->dtype,
-                         .padding = from->crop_padding,
-                         .flip = from->flip,
-                         .augment = from->crop_padding || from->flip > 0,
-                         .table = table};
+    *t = (lk__data_transform){.in = lk_dataset_dtype(config->dataset),
+                              .out = config->dtype,
+                              .padding = from->crop_padding,
+                              .flip = from->flip,
+                              .augment = from->crop_padding || from->flip > 0,
+                              .table = table};
     t->normalize = from->channels > 0 || t->in == LK_U8;
     for (int i = 0; i < LK_MAX_CHANNELS; i++) {
         t->mean[i] = from->channels ? from->mean[from->channels > 1 ? i : 0] : 0.5;
@@ -87,7 +87,7 @@ typedef struct placing {
 /* For each type in and out: `value` maps one element, given table, mean and std of its channel. The three inner loops
  * are straight lines over a row; without augmentation a row is a whole channel. Bound by the bytes written. */
 #define DEFINE_APPLY(name, from, to, value)                                                             \
-    static void name(const lk__transform *t, const placing *p, const from *sample, to *out)             \
+    static void name(const lk__data_transform *t, const placing *p, const from *sample, to *out)             \
     {                                                                                                   \
         int64_t width = t->width, begin = p->right < 0 ? -p->right : 0;                                 \
         int64_t end = p->right > 0 ? width - p->right : width;                                          \
@@ -126,7 +126,8 @@ DEFINE_APPLY(float_to_double, float, double, ARITHMETIC)
 
 static int64_t below(uint32_t bits, int64_t n) { return (int64_t)((uint64_t)bits * (uint64_t)n >> 32); }
 
-void lk__transform_apply(const lk__transform *t, const lk__random *random, int64_t index, const void *sample, void *row)
+void lk__transform_apply(const lk__data_transform *t, const lk__random *random, int64_t index, const void *sample,
+                         void *row)
 {
     placing p = {0};
     if (lk__transform_copies(t)) {

@@ -6,7 +6,7 @@
 
 #include <lockstep/data.h>
 
-typedef struct lk__transform {
+typedef struct lk__data_transform {
     lk_dtype    in, out;
     int64_t     channels, height, width; /* 1, 1, elements where the parts do not matter */
     bool        normalize;
@@ -16,22 +16,22 @@ typedef struct lk__transform {
     double      flip;
     double      mean[LK_MAX_CHANNELS], std[LK_MAX_CHANNELS];
     const void *table; /* (channels or 1, 256) of out, for u8 */
-} lk__transform;
+} lk__data_transform;
 
 size_t    lk__transform_bytes(const lk_loader_config *config); /* of the table */
 lk_status lk__transform_check(lk_context *context, const lk_loader_config *config);
 /* config has been checked; table has lk__transform_bytes and is borrowed. */
-void lk__transform_init(lk__transform *transform, const lk_loader_config *config, void *table);
+void lk__transform_init(lk__data_transform *transform, const lk_loader_config *config, void *table);
 
 /* Whether a row is the sample as it is; then it may be given as both. */
-static inline bool lk__transform_copies(const lk__transform *t)
+static inline bool lk__transform_copies(const lk__data_transform *t)
 {
     return t->in == LK_F32 && t->out == LK_F32 && !t->normalize && !t->augment;
 }
 
 /* The random numbers of augmentation in this epoch. */
 lk__random lk__transform_random(uint64_t seed, int64_t epoch);
-void lk__transform_apply(const lk__transform *transform, const lk__random *random, int64_t index, const void *sample,
-                         void *row);
+void       lk__transform_apply(const lk__data_transform *transform, const lk__random *random, int64_t index,
+                               const void *sample, void *row);
 
 #endif

@@ -36,13 +36,12 @@ static bool is_real(lk_graph *g, lk_site site, lk__op op, lk_tensor x)
 {
     lk_dtype type = g->values[x.id].shape.dtype;
     if (type == g->real) return true;
-    lk__graph_fail(g, site, "%s: takes %s values, not %s", lk__op_name(op), lk_dtype_name(g->real),
-                   lk_dtype_name(type));
+    lk__graph_fail(g, site, "%s: takes %s values, not %s", lk__op_name(op), lk_dtype_name(g->real), lk_dtype_name(type));
     return false;
 }
 
 /* The common case: all operands floating, missing ones allowed where graph is NULL (but never the first). */
-static lk_tensor record(lk_site site, lk__op op, const lk__attrs *attrs, const lk_tensor *x, int count)
+static lk_tensor record(lk_site site, lk__op op, const lk__op_attrs *attrs, const lk_tensor *x, int count)
 {
     lk_graph *g = owner(site, op, x, count);
     int       in[LK__MAX_IN];
@@ -60,12 +59,12 @@ static lk_tensor record(lk_site site, lk__op op, const lk__attrs *attrs, const l
     return (lk_tensor){g, node < 0 ? -1 : g->nodes[node].out[0]};
 }
 
-static lk_tensor record1(lk_site site, lk__op op, const lk__attrs *attrs, lk_tensor x)
+static lk_tensor record1(lk_site site, lk__op op, const lk__op_attrs *attrs, lk_tensor x)
 {
     return record(site, op, attrs, &x, 1);
 }
 
-static lk_tensor record2(lk_site site, lk__op op, const lk__attrs *attrs, lk_tensor a, lk_tensor b)
+static lk_tensor record2(lk_site site, lk__op op, const lk__op_attrs *attrs, lk_tensor a, lk_tensor b)
 {
     lk_graph *g = a.graph ? a.graph : b.graph;
     if (g && (!a.graph || !b.graph)) {
@@ -76,7 +75,7 @@ static lk_tensor record2(lk_site site, lk__op op, const lk__attrs *attrs, lk_ten
 }
 
 /* Of these only the bias may be missing. */
-static lk_tensor record_weighted(lk_site site, lk__op op, const lk__attrs *attrs, lk_tensor x, lk_tensor weight,
+static lk_tensor record_weighted(lk_site site, lk__op op, const lk__op_attrs *attrs, lk_tensor x, lk_tensor weight,
                                  lk_tensor bias)
 {
     if (x.graph && !weight.graph) lk__graph_fail(x.graph, site, "%s: its weight is missing", lk__op_name(op));
@@ -92,12 +91,12 @@ lk_tensor lk_div_at(lk_site site, lk_tensor a, lk_tensor b) { return record2(sit
 
 lk_tensor lk_scale_at(lk_site site, lk_tensor x, double factor)
 {
-    return record1(site, LK__OP_scale, &(lk__attrs){.scale = factor}, x);
+    return record1(site, LK__OP_scale, &(lk__op_attrs){.scale = factor}, x);
 }
 
-static lk_tensor unary(lk_site site, lk_tensor x, lk__unary which)
+static lk_tensor unary(lk_site site, lk_tensor x, lk__op_unary which)
 {
-    return record1(site, LK__OP_unary, &(lk__attrs){.unary = which}, x);
+    return record1(site, LK__OP_unary, &(lk__op_attrs){.unary = which}, x);
 }
 
 lk_tensor lk_relu_at(lk_site site, lk_tensor x) { return unary(site, x, LK__RELU); }
@@ -118,32 +117,32 @@ lk_tensor lk_dropout_at(lk_site site, lk_tensor x, double probability)
         lk__graph_fail(g, site, "dropout: probability is %g; 0 to 1 is possible", probability);
         return (lk_tensor){g, -1};
     }
-    const lk__shape *shape = &g->values[x.id].shape;
+    const lk__graph_shape *shape = &g->values[x.id].shape;
     if (shape->count_axis > 0) {
         lk__graph_fail(g, site, "dropout: the batch must be axis 0");
         return (lk_tensor){g, -1};
     }
     int64_t rows = shape->count_axis == 0 ? shape->count_unit : 1;
     return record1(site, LK__OP_dropout,
-                   &(lk__attrs){.probability = probability, .stream = g->dropouts++, .length = rows}, x);
+                   &(lk__op_attrs){.probability = probability, .stream = g->dropouts++, .length = rows}, x);
 }
 
 lk_tensor lk_softmax_at(lk_site site, lk_tensor x, int axis)
 {
-    return record1(site, LK__OP_softmax, &(lk__attrs){.axis = from_end(x, axis)}, x);
+    return record1(site, LK__OP_softmax, &(lk__op_attrs){.axis = from_end(x, axis)}, x);
 }
 
 lk_tensor lk_log_softmax_at(lk_site site, lk_tensor x, int axis)
 {
-    return record1(site, LK__OP_log_softmax, &(lk__attrs){.axis = from_end(x, axis)}, x);
+    return record1(site, LK__OP_log_softmax, &(lk__op_attrs){.axis = from_end(x, axis)}, x);
 }
 
 static lk_tensor reduce(lk_site site, lk_tensor x, lk_reduce_options options, bool mean)
 {
     lk_graph *g = owner(site, LK__OP_sum, &x, 1);
     if (!g) return no_result(site, &x, 1);
-    int       rank = lk_tensor_rank(x);
-    lk__attrs attrs = {.mask = (1u << rank) - 1, .mean = mean, .length = options.keepdim};
+    int          rank = lk_tensor_rank(x);
+    lk__op_attrs attrs = {.mask = (1u << rank) - 1, .mean = mean, .length = options.keepdim};
     if (options.axes) {
         attrs.mask = 0;
         for (int i = 0; i < options.axes_count; i++) {
@@ -163,7 +162,7 @@ lk_tensor lk_sum_at(lk_site site, lk_tensor x, lk_reduce_options options) { retu
 lk_tensor lk_mean_at(lk_site site, lk_tensor x, lk_reduce_options options) { return reduce(site, x, options, true); }
 
 /* The count's axis after a reshape: axes before it must stay, and one of the new axes must hold whole samples. */
-static bool reshape_count(const lk__shape *x, lk__shape *y)
+static bool reshape_count(const lk__graph_shape *x, lk__graph_shape *y)
 {
     y->count_axis = -1;
     y->count_unit = 1;
@@ -183,11 +182,11 @@ lk_tensor lk_reshape_at(lk_site site, lk_tensor x, int rank, const int64_t *dims
 {
     lk_graph *g = owner(site, LK__OP_reshape, &x, 1);
     if (!g) return no_result(site, &x, 1);
-    lk_tensor failed = {g, -1};
-    lk__shape from = g->values[x.id].shape, to = {.dtype = from.dtype, .rank = rank};
-    char      text[128];
-    int64_t   known = 1, elements = lk__shape_elements(&from);
-    int       open = -1;
+    lk_tensor       failed = {g, -1};
+    lk__graph_shape from = g->values[x.id].shape, to = {.dtype = from.dtype, .rank = rank};
+    char            text[128];
+    int64_t         known = 1, elements = lk__shape_elements(&from);
+    int             open = -1;
     lk__shape_text(&from, text, sizeof text);
     if (rank < 0 || rank > LK_MAX_RANK) {
         lk__graph_fail(g, site, "reshape: %d axes; 0 to %d are possible", rank, LK_MAX_RANK);
@@ -224,7 +223,7 @@ lk_tensor lk_flatten_at(lk_site site, lk_tensor x)
 
 lk_tensor lk_permute_at(lk_site site, lk_tensor x, const int *axes)
 {
-    lk__attrs attrs = {0};
+    lk__op_attrs attrs = {0};
     for (int i = 0; i < lk_tensor_rank(x); i++) attrs.axes[i] = from_end(x, axes[i]);
     return record1(site, LK__OP_permute, &attrs, x);
 }
@@ -244,7 +243,7 @@ lk_tensor lk_transpose_at(lk_site site, lk_tensor x, int axis_a, int axis_b)
 
 lk_tensor lk_slice_at(lk_site site, lk_tensor x, int axis, int64_t start, int64_t length)
 {
-    return record1(site, LK__OP_slice, &(lk__attrs){.axis = from_end(x, axis), .start = start, .length = length}, x);
+    return record1(site, LK__OP_slice, &(lk__op_attrs){.axis = from_end(x, axis), .start = start, .length = length}, x);
 }
 
 lk_tensor lk_concat_at(lk_site site, const lk_tensor *x, int count, int axis)
@@ -255,12 +254,12 @@ lk_tensor lk_concat_at(lk_site site, const lk_tensor *x, int count, int axis)
     }
     for (int i = 1; i < count; i++)
         if (x[0].graph && !x[i].graph) lk__graph_fail(x[0].graph, site, "concat: argument %d is missing", i + 1);
-    return record(site, LK__OP_concat, &(lk__attrs){.axis = from_end(x[0], axis)}, x, count);
+    return record(site, LK__OP_concat, &(lk__op_attrs){.axis = from_end(x[0], axis)}, x, count);
 }
 
 lk_tensor lk_matmul_at(lk_site site, lk_tensor a, lk_tensor b, lk_matmul_options options)
 {
-    lk__attrs attrs = {.transpose_a = options.transpose_a, .transpose_b = options.transpose_b};
+    lk__op_attrs attrs = {.transpose_a = options.transpose_a, .transpose_b = options.transpose_b};
     return record2(site, LK__OP_matmul, &attrs, a, b);
 }
 
@@ -269,29 +268,29 @@ lk_tensor lk_f_linear_at(lk_site site, lk_tensor x, lk_tensor weight, lk_tensor 
     return record_weighted(site, LK__OP_linear, NULL, x, weight, bias);
 }
 
-static lk__attrs window(lk_window_options options, int64_t kernel, int64_t stride)
+static lk__op_attrs window(lk_window_options options, int64_t kernel, int64_t stride)
 {
-    return (lk__attrs){.kernel = kernel,
-                       .stride = options.stride ? options.stride : stride,
-                       .padding = options.padding,
-                       .groups = options.groups ? options.groups : 1};
+    return (lk__op_attrs){.kernel = kernel,
+                          .stride = options.stride ? options.stride : stride,
+                          .padding = options.padding,
+                          .groups = options.groups ? options.groups : 1};
 }
 
 lk_tensor lk_f_conv2d_at(lk_site site, lk_tensor x, lk_tensor weight, lk_tensor bias, lk_window_options options)
 {
-    lk__attrs attrs = window(options, 0, 1);
+    lk__op_attrs attrs = window(options, 0, 1);
     return record_weighted(site, LK__OP_conv2d, &attrs, x, weight, bias);
 }
 
 lk_tensor lk_max_pool2d_at(lk_site site, lk_tensor x, int64_t kernel, lk_window_options options)
 {
-    lk__attrs attrs = window(options, kernel, kernel);
+    lk__op_attrs attrs = window(options, kernel, kernel);
     return record1(site, LK__OP_max_pool2d, &attrs, x);
 }
 
 lk_tensor lk_avg_pool2d_at(lk_site site, lk_tensor x, int64_t kernel, lk_window_options options)
 {
-    lk__attrs attrs = window(options, kernel, kernel);
+    lk__op_attrs attrs = window(options, kernel, kernel);
     return record1(site, LK__OP_avg_pool2d, &attrs, x);
 }
 
@@ -302,16 +301,16 @@ lk_tensor lk_global_avg_pool2d_at(lk_site site, lk_tensor x)
 
 lk_tensor lk_f_layer_norm_at(lk_site site, lk_tensor x, lk_tensor weight, lk_tensor bias, lk_norm_options options)
 {
-    lk__attrs attrs = {.axis = weight.graph ? lk_tensor_rank(weight) : 1,
-                       .epsilon = options.epsilon > 0 ? options.epsilon : 1e-5};
+    lk__op_attrs attrs = {.axis = weight.graph ? lk_tensor_rank(weight) : 1,
+                          .epsilon = options.epsilon > 0 ? options.epsilon : 1e-5};
     return record(site, LK__OP_layer_norm, &attrs, (lk_tensor[]){x, weight, bias}, 3);
 }
 
 lk_tensor lk_f_rms_norm_at(lk_site site, lk_tensor x, lk_tensor weight, lk_norm_options options)
 {
-    double    epsilon = lk_tensor_dtype(x) == LK_F64 ? 2.220446049250313e-16 : 1.1920928955078125e-07;
-    lk__attrs attrs = {.axis = weight.graph ? lk_tensor_rank(weight) : 1,
-                       .epsilon = options.epsilon > 0 ? options.epsilon : epsilon};
+    double       epsilon = lk_tensor_dtype(x) == LK_F64 ? 2.220446049250313e-16 : 1.1920928955078125e-07;
+    lk__op_attrs attrs = {.axis = weight.graph ? lk_tensor_rank(weight) : 1,
+                          .epsilon = options.epsilon > 0 ? options.epsilon : epsilon};
     return record(site, LK__OP_rms_norm, &attrs, (lk_tensor[]){x, weight}, 2);
 }
 
@@ -330,10 +329,10 @@ lk_tensor lk_f_batch_norm_at(lk_site site, lk_tensor x, lk_tensor weight, lk_ten
         in[i] = all[i].graph ? all[i].id : -1;
         if (i < 5 && all[i].graph && !is_real(g, site, LK__OP_batch_norm, all[i])) return (lk_tensor){g, -1};
     }
-    lk__attrs attrs = {.epsilon = options.epsilon > 0 ? options.epsilon : 1e-5,
-                       .momentum = options.momentum > 0 ? options.momentum : 0.1,
-                       .update = true};
-    int       node = lk__emit(g, site, LK__OP_batch_norm, &attrs, in, 6, LK__ALL_OUTPUTS);
+    lk__op_attrs attrs = {.epsilon = options.epsilon > 0 ? options.epsilon : 1e-5,
+                          .momentum = options.momentum > 0 ? options.momentum : 0.1,
+                          .update = true};
+    int          node = lk__emit(g, site, LK__OP_batch_norm, &attrs, in, 6, LK__ALL_OUTPUTS);
     return (lk_tensor){g, node < 0 ? -1 : g->nodes[node].out[0]};
 }
 
@@ -370,10 +369,10 @@ lk_tensor lk_cross_entropy_at(lk_site site, lk_tensor logits, lk_tensor labels, 
         all[0] = lk_reshape_at(site, logits, 2, (int64_t[]){-1, classes});
         if (g->status < 0) return (lk_tensor){g, -1};
     }
-    lk__attrs attrs = {.label_smoothing = options.label_smoothing,
-                       .ignore_index = options.ignore_index ? *options.ignore_index : -100};
-    int       in[] = {all[0].id, all[1].id, all[2].graph ? all[2].id : -1};
-    int       node = lk__emit(g, site, LK__OP_cross_entropy, &attrs, in, all[2].graph ? 3 : 2, LK__ALL_OUTPUTS);
+    lk__op_attrs attrs = {.label_smoothing = options.label_smoothing,
+                          .ignore_index = options.ignore_index ? *options.ignore_index : -100};
+    int          in[] = {all[0].id, all[1].id, all[2].graph ? all[2].id : -1};
+    int          node = lk__emit(g, site, LK__OP_cross_entropy, &attrs, in, all[2].graph ? 3 : 2, LK__ALL_OUTPUTS);
     return (lk_tensor){g, node < 0 ? -1 : g->nodes[node].out[0]};
 }
 

@@ -7,11 +7,11 @@
 enum { NONE = -1, ONE = -2 }; /* in `gradient`: no gradient yet; the loss's own, which is the number 1 */
 
 typedef struct backward {
-    lk_graph *g;
-    int      *gradient; /* by value id */
-    int      *now;      /* by value id: what backward reads for it (its recomputed twin, or itself) */
-    size_t    capacity, now_capacity;
-    lk__node  n; /* the node whose gradient is being made: a copy, since nodes move as they grow */
+    lk_graph      *g;
+    int           *gradient; /* by value id */
+    int           *now;      /* by value id: what backward reads for it (its recomputed twin, or itself) */
+    size_t         capacity, now_capacity;
+    lk__graph_node n; /* the node whose gradient is being made: a copy, since nodes move as they grow */
 } backward;
 
 /* Values appear while we walk: keep both maps as long as the graph. */
@@ -38,14 +38,14 @@ static bool wants(const backward *b, int i)
 {
     return i < b->n.inputs && b->n.in[i] >= 0 && b->g->values[b->n.in[i]].needs_gradient;
 }
-static lk__shape shape_of(const backward *b, int value) { return b->g->values[value].shape; }
+static lk__graph_shape shape_of(const backward *b, int value) { return b->g->values[value].shape; }
 
 #define EMIT1(b, op, attrs, inputs, ...) lk__emit1((b)->g, (b)->n.site, op, attrs, (int[]){__VA_ARGS__}, inputs)
 
-static int emit_like(backward *b, lk__op op, const lk__attrs *attrs, const int *operands, int inputs, int like)
+static int emit_like(backward *b, lk__op op, const lk__op_attrs *attrs, const int *operands, int inputs, int like)
 {
-    lk__shape shape = shape_of(b, like);
-    int       node = lk__emit_shaped(b->g, b->n.site, op, attrs, operands, inputs, &shape, 1);
+    lk__graph_shape shape = shape_of(b, like);
+    int             node = lk__emit_shaped(b->g, b->n.site, op, attrs, operands, inputs, &shape, 1);
     return node < 0 ? -1 : b->g->nodes[node].out[0];
 }
 
@@ -61,8 +61,8 @@ static void give(backward *b, int i, int g)
 /* Sums dy down to the shape of `like`: the gradient of broadcasting. */
 static int reduce_to(backward *b, int dy, int like)
 {
-    lk__shape from = shape_of(b, dy), to = shape_of(b, like);
-    lk__attrs attrs = {0};
+    lk__graph_shape from = shape_of(b, dy), to = shape_of(b, like);
+    lk__op_attrs    attrs = {0};
     for (int i = 0; i < from.rank; i++) {
         int j = i - (from.rank - to.rank);
         if (j < 0 || (to.dims[j] == 1 && (from.dims[i] != 1 || from.count_axis == i))) attrs.mask |= 1u << i;
@@ -83,7 +83,7 @@ static void grad_binary(backward *b, int dy)
         if (wants(b, 0)) give(b, 0, reduce_to(b, dy, in(b, 0)));
         if (wants(b, 1)) {
             int down = reduce_to(b, dy, in(b, 1));
-            give(b, 1, EMIT1(b, LK__OP_scale, &(lk__attrs){.scale = -1}, 1, down));
+            give(b, 1, EMIT1(b, LK__OP_scale, &(lk__op_attrs){.scale = -1}, 1, down));
         }
         return;
     case LK__OP_mul:
@@ -95,7 +95,7 @@ static void grad_binary(backward *b, int dy)
         if (wants(b, 0)) give(b, 0, reduce_to(b, da, in(b, 0)));
         if (wants(b, 1)) {
             int dc = reduce_to(b, EMIT1(b, LK__OP_mul, NULL, 2, da, out(b, 0)), in(b, 1));
-            give(b, 1, EMIT1(b, LK__OP_scale, &(lk__attrs){.scale = -1}, 1, dc));
+            give(b, 1, EMIT1(b, LK__OP_scale, &(lk__op_attrs){.scale = -1}, 1, dc));
         }
     }
     }
@@ -107,21 +107,21 @@ static void grad_matmul(backward *b, int dy)
     bool ta = b->n.attrs.transpose_a, tc = b->n.attrs.transpose_b;
     bool shared_a = shape_of(b, a).rank < rank, shared_c = shape_of(b, c).rank < rank;
     if (wants(b, 0)) { /* dA = dY·Cᵀ, or its transpose C·dYᵀ where A is stored transposed */
-        lk__attrs attrs = {.transpose_a = ta && tc, .transpose_b = ta || !tc, .mask = shared_a};
+        lk__op_attrs attrs = {.transpose_a = ta && tc, .transpose_b = ta || !tc, .mask = shared_a};
         give(b, 0, ta ? EMIT1(b, LK__OP_matmul, &attrs, 2, c, dy) : EMIT1(b, LK__OP_matmul, &attrs, 2, dy, c));
     }
     if (wants(b, 1)) { /* dC = Aᵀ·dY, or dYᵀ·A */
-        lk__attrs attrs = {.transpose_a = tc || !ta, .transpose_b = tc && ta, .mask = shared_c};
+        lk__op_attrs attrs = {.transpose_a = tc || !ta, .transpose_b = tc && ta, .mask = shared_c};
         give(b, 1, tc ? EMIT1(b, LK__OP_matmul, &attrs, 2, dy, a) : EMIT1(b, LK__OP_matmul, &attrs, 2, a, dy));
     }
 }
 
 /* dw and, where there is a bias that wants one, db: one node with up to two outputs. */
-static void grad_weight(backward *b, lk__op op, const lk__attrs *attrs, const int *operands, int inputs)
+static void grad_weight(backward *b, lk__op op, const lk__op_attrs *attrs, const int *operands, int inputs)
 {
     if (!wants(b, 1) && !wants(b, 2)) return;
-    bool      bias = wants(b, 2);
-    lk__shape shapes[2] = {shape_of(b, in(b, 1))};
+    bool            bias = wants(b, 2);
+    lk__graph_shape shapes[2] = {shape_of(b, in(b, 1))};
     if (bias) shapes[1] = shape_of(b, in(b, 2));
     int node = lk__emit_shaped(b->g, b->n.site, op, attrs, operands, inputs, shapes, bias ? 2 : 1);
     if (node < 0) return;
@@ -134,14 +134,14 @@ static void grad_weight(backward *b, lk__op op, const lk__attrs *attrs, const in
 static int before_activation(backward *b, int dy)
 {
     if (b->n.attrs.activation == LK__IDENTITY) return dy;
-    return EMIT1(b, LK__OP_unary_grad, &(lk__attrs){.unary = b->n.attrs.activation}, 2, dy, out(b, 0));
+    return EMIT1(b, LK__OP_unary_grad, &(lk__op_attrs){.unary = b->n.attrs.activation}, 2, dy, out(b, 0));
 }
 
 static void grad_conv2d(backward *b, int dy)
 {
-    bool      pooled = b->n.attrs.pool > 1;
-    int       index = pooled ? out(b, 1) : -1;
-    lk__attrs attrs = b->n.attrs;
+    bool         pooled = b->n.attrs.pool > 1;
+    int          index = pooled ? out(b, 1) : -1;
+    lk__op_attrs attrs = b->n.attrs;
     if (!pooled) { /* with a pool, the index knows what relu stopped */
         dy = before_activation(b, dy);
         attrs.activation = LK__IDENTITY;
@@ -172,7 +172,7 @@ static void grad_norm(backward *b, lk__op op, const int *operands, int inputs, i
         if (wants(b, i)) wanted |= 1 << i;
     int node = lk__emit(b->g, b->n.site, op, &b->n.attrs, operands, inputs, wanted);
     if (node < 0) return;
-    lk__node made = b->g->nodes[node];
+    lk__graph_node made = b->g->nodes[node];
     for (int i = 0; i <= last; i++)
         if (wants(b, i)) give(b, i, made.out[i]);
 }
@@ -181,27 +181,26 @@ static void grad_norm(backward *b, lk__op op, const int *operands, int inputs, i
  * any weight. The statistics themselves get no gradient: dx has all of it. */
 static void grad_synced_norm(backward *b, int dy)
 {
-    const lk__attrs attrs = b->n.attrs;
-    int             y = attrs.activation ? out(b, 0) : -1, mean = out(b, 1), rstd = out(b, 2);
-    int             operands[] = {dy, in(b, 0), mean, rstd, y};
-    int             wanted = 1 | (wants(b, 1) ? 2 : 0) | (wants(b, 2) ? 4 : 0);
+    const lk__op_attrs attrs = b->n.attrs;
+    int                y = attrs.activation ? out(b, 0) : -1, mean = out(b, 1), rstd = out(b, 2);
+    int                operands[] = {dy, in(b, 0), mean, rstd, y};
+    int                wanted = 1 | (wants(b, 1) ? 2 : 0) | (wants(b, 2) ? 4 : 0);
     int node = lk__emit(b->g, b->n.site, LK__OP_batch_norm_grad_stats, &attrs, operands, y < 0 ? 4 : 5, wanted);
     if (node < 0) return;
-    lk__node made = b->g->nodes[node];
+    lk__graph_node made = b->g->nodes[node];
     for (int i = 1; i <= 2; i++)
         if (wants(b, i)) give(b, i, made.out[i]);
     if (!wants(b, 0)) return;
     int sums = EMIT1(b, LK__OP_sync, NULL, 1, made.out[0]);
-    give(b, 0,
-         EMIT1(b, LK__OP_batch_norm_grad_apply, &attrs, 8, dy, in(b, 0), in(b, 1), mean, rstd, y, sums, in(b, 6)));
+    give(b, 0, EMIT1(b, LK__OP_batch_norm_grad_apply, &attrs, 8, dy, in(b, 0), in(b, 1), mean, rstd, y, sums, in(b, 6)));
 }
 
 static void grad_concat(backward *b, int dy)
 {
     int64_t start = 0;
     for (int i = 0; i < b->n.inputs; i++) {
-        int64_t   length = shape_of(b, in(b, i)).dims[b->n.attrs.axis];
-        lk__attrs part = {.axis = b->n.attrs.axis, .start = start, .length = length};
+        int64_t      length = shape_of(b, in(b, i)).dims[b->n.attrs.axis];
+        lk__op_attrs part = {.axis = b->n.attrs.axis, .start = start, .length = length};
         if (wants(b, i)) give(b, i, EMIT1(b, LK__OP_slice, &part, 1, dy));
         start += length;
     }
@@ -221,21 +220,21 @@ static void grad_loss(backward *b, int dy)
 
 static void grad_unary(backward *b, int dy)
 {
-    lk__unary u = b->n.attrs.unary;
-    int       saved = u == LK__RELU || u == LK__SIGMOID || u == LK__TANH ? out(b, 0) : in(b, 0);
+    lk__op_unary u = b->n.attrs.unary;
+    int          saved = u == LK__RELU || u == LK__SIGMOID || u == LK__TANH ? out(b, 0) : in(b, 0);
     give(b, 0, EMIT1(b, LK__OP_unary_grad, &b->n.attrs, 2, dy, saved));
 }
 
 static void grad_permute(backward *b, int dy)
 {
-    lk__attrs inverse = {0};
+    lk__op_attrs inverse = {0};
     for (int i = 0; i < shape_of(b, dy).rank; i++) inverse.axes[b->n.attrs.axes[i]] = i;
     give(b, 0, EMIT1(b, LK__OP_permute, &inverse, 1, dy));
 }
 
 static void grad_node(backward *b, int dy)
 {
-    const lk__attrs *a = &b->n.attrs;
+    const lk__op_attrs *a = &b->n.attrs;
     switch (b->n.op) {
     case LK__OP_conv2d: grad_conv2d(b, dy); return;
     case LK__OP_linear: grad_linear(b, dy); return;
@@ -305,10 +304,10 @@ static void recompute(backward *b, int block, size_t forward_nodes)
 {
     lk_graph *g = b->g;
     for (size_t i = 0; i < forward_nodes && fit(b); i++) {
-        lk__node n = g->nodes[i];
+        lk__graph_node n = g->nodes[i];
         if (n.dead || recomputed_block(g, n.block) != block) continue;
         if (n.op == LK__OP_batch_norm_stats || n.op == LK__OP_sync) continue;
-        lk__shape shapes[LK__MAX_OUT] = {{0}};
+        lk__graph_shape shapes[LK__MAX_OUT] = {{0}};
         for (int j = 0; j < n.inputs; j++)
             if (n.in[j] >= 0) n.in[j] = b->now[n.in[j]];
         for (int j = 0; j < n.outputs; j++)
@@ -335,14 +334,14 @@ static void collect(backward *b, int *gradients)
     lk_graph *g = b->g;
     for (size_t i = 0; i < g->states_count && fit(b); i++) {
         gradients[i] = NONE;
-        const lk__state *s = &g->states[i];
+        const lk__graph_state *s = &g->states[i];
         if (s->buffer || s->frozen) continue;
         int  own = b->gradient[s->value];
         bool taken = own >= 0 && g->values[root(g, own)].kind != LK__VALUE_RESULT;
         for (size_t j = 0; j < i && own >= 0; j++)
             taken = taken || (gradients[j] >= 0 && root(g, gradients[j]) == root(g, own));
         b->n.site = s->site;
-        gradients[i] = taken ? EMIT1(b, LK__OP_scale, &(lk__attrs){.scale = 1}, 1, own) : own;
+        gradients[i] = taken ? EMIT1(b, LK__OP_scale, &(lk__op_attrs){.scale = 1}, 1, own) : own;
     }
 }
 
@@ -352,8 +351,8 @@ lk_status lk__graph_grad(lk_graph *g, int loss, int *gradients)
     size_t   forward_nodes = g->nodes_count;
     int      last_block = 0;
     if (!fit(&b)) goto done;
-    const lk__value *v = &g->values[loss];
-    lk__op           op = v->kind == LK__VALUE_RESULT ? g->nodes[v->node].op : LK__OP_COUNT;
+    const lk__graph_value *v = &g->values[loss];
+    lk__op                 op = v->kind == LK__VALUE_RESULT ? g->nodes[v->node].op : LK__OP_COUNT;
     if (lk__shape_elements(&v->shape) != 1 || v->shape.count_axis >= 0) {
         lk__graph_fail(g, v->site, "the loss must be a single number; sum it or take its mean");
         goto done;
@@ -365,8 +364,8 @@ lk_status lk__graph_grad(lk_graph *g, int loss, int *gradients)
     if (op == LK__OP_cross_entropy || op == LK__OP_mse) {
         b.gradient[loss] = ONE;
     } else {
-        lk__shape shape = v->shape;
-        int       node = lk__emit_shaped(g, v->site, LK__OP_fill, &(lk__attrs){.scale = 1}, NULL, 0, &shape, 1);
+        lk__graph_shape shape = v->shape;
+        int node = lk__emit_shaped(g, v->site, LK__OP_fill, &(lk__op_attrs){.scale = 1}, NULL, 0, &shape, 1);
         if (!fit(&b)) goto done;
         b.gradient[loss] = g->nodes[node].out[0];
     }
@@ -377,7 +376,7 @@ lk_status lk__graph_grad(lk_graph *g, int loss, int *gradients)
         g->block = b.n.block;
         int block = recomputed_block(g, b.n.block);
         if (block && block != last_block) {
-            lk__node keep = b.n;
+            lk__graph_node keep = b.n;
             recompute(&b, block, forward_nodes);
             b.n = keep;
         }

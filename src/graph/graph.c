@@ -11,7 +11,7 @@ static int add_block(lk_graph *g, const char *name, int parent, bool recompute)
         return -1;
     char *copy = lk__strdup(g->context, name);
     if (!copy) return -1;
-    g->blocks[g->blocks_count] = (lk__block){copy, parent, recompute};
+    g->blocks[g->blocks_count] = (lk__graph_block){copy, parent, recompute};
     return (int)g->blocks_count++;
 }
 
@@ -84,7 +84,7 @@ static void out_of_memory(lk_graph *g)
     snprintf(g->error, sizeof g->error, "no memory for the graph");
 }
 
-int lk__graph_value(lk_graph *g, const lk__value *value)
+int lk__graph_add_value(lk_graph *g, const lk__graph_value *value)
 {
     if (lk__grow(g->context, (void **)&g->values, &g->values_capacity, g->values_count + 1, sizeof *g->values) < 0) {
         out_of_memory(g);
@@ -95,7 +95,7 @@ int lk__graph_value(lk_graph *g, const lk__value *value)
 }
 
 /* NULL: not a value of a graph. */
-static const lk__shape *shape_of(lk_tensor x)
+static const lk__graph_shape *shape_of(lk_tensor x)
 {
     return x.graph && x.id >= 0 && (size_t)x.id < x.graph->values_count ? &x.graph->values[x.id].shape : NULL;
 }
@@ -134,9 +134,9 @@ static bool good_dims(lk_graph *g, lk_site site, const char *name, int rank, con
     return true;
 }
 
-static lk__shape make_shape(lk_dtype type, int rank, const int64_t *dims, int count_axis)
+static lk__graph_shape make_shape(lk_dtype type, int rank, const int64_t *dims, int count_axis)
 {
-    lk__shape s = {.dtype = type, .rank = rank, .count_axis = count_axis, .count_unit = 1};
+    lk__graph_shape s = {.dtype = type, .rank = rank, .count_axis = count_axis, .count_unit = 1};
     for (int i = 0; i < rank; i++) s.dims[i] = dims[i];
     return s;
 }
@@ -157,21 +157,21 @@ lk_tensor lk_input_at(lk_site site, lk_graph *g, const char *name, lk_dtype type
                            g->values[i].site.line);
             return none;
         }
-    lk__value v = {.shape = make_shape(type, rank, dims, rank > 0 && !options.fixed ? 0 : -1),
-                   .kind = LK__VALUE_INPUT,
-                   .node = -1,
-                   .state = -1,
-                   .site = site};
+    lk__graph_value v = {.shape = make_shape(type, rank, dims, rank > 0 && !options.fixed ? 0 : -1),
+                         .kind = LK__VALUE_INPUT,
+                         .node = -1,
+                         .state = -1,
+                         .site = site};
     if (!(v.name = lk__strdup(g->context, name))) {
         out_of_memory(g);
         return none;
     }
-    int id = lk__graph_value(g, &v);
+    int id = lk__graph_add_value(g, &v);
     if (id < 0) lk__strfree(g->context, (char *)v.name);
     return (lk_tensor){g, id};
 }
 
-static lk__state *find_state(lk_graph *g, const char *name)
+static lk__graph_state *find_state(lk_graph *g, const char *name)
 {
     for (size_t i = 0; i < g->states_count; i++) {
         if (strcmp(g->states[i].name, name) == 0) return &g->states[i];
@@ -182,7 +182,7 @@ static lk__state *find_state(lk_graph *g, const char *name)
 }
 
 static lk_tensor add_state(lk_graph *g, lk_site site, const char *name, lk_dtype type, int rank, const int64_t *dims,
-                           lk__state state)
+                           lk__graph_state state)
 {
     lk_tensor none = {g, -1};
     if (g->status < 0 || !good_dims(g, site, name, rank, dims)) return none;
@@ -191,21 +191,21 @@ static lk_tensor add_state(lk_graph *g, lk_site site, const char *name, lk_dtype
         out_of_memory(g);
         return none;
     }
-    lk__state *other = find_state(g, state.name);
+    lk__graph_state *other = find_state(g, state.name);
     if (other) {
         lk__graph_fail(g, site, "\"%s\" exists already, made at %s:%d; tie it with lk_tie or choose another name",
                        state.name, other->site.file, other->site.line);
         lk__strfree(g->context, state.name);
         return none;
     }
-    lk__value v = {.shape = make_shape(type, rank, dims, -1),
-                   .kind = LK__VALUE_STATE,
-                   .node = -1,
-                   .state = (int)g->states_count,
-                   .needs_gradient = !state.buffer && !state.frozen,
-                   .site = site};
+    lk__graph_value v = {.shape = make_shape(type, rank, dims, -1),
+                         .kind = LK__VALUE_STATE,
+                         .node = -1,
+                         .state = (int)g->states_count,
+                         .needs_gradient = !state.buffer && !state.frozen,
+                         .site = site};
     state.site = site;
-    state.value = lk__graph_value(g, &v);
+    state.value = lk__graph_add_value(g, &v);
     g->states[g->states_count++] = state;
     return (lk_tensor){g, state.value};
 }
@@ -216,7 +216,7 @@ lk_tensor lk_parameter_at(lk_site site, lk_graph *g, const char *name, int rank,
     if (!g) return (lk_tensor){NULL, -site.line};
     return add_state(
         g, site, name, g->real, rank, dims,
-        (lk__state){.frozen = options.frozen, .no_decay = options.no_decay, .init = options.init, .a = options.a});
+        (lk__graph_state){.frozen = options.frozen, .no_decay = options.no_decay, .init = options.init, .a = options.a});
 }
 
 lk_tensor lk_buffer_at(lk_site site, lk_graph *g, const char *name, lk_dtype type, int rank, const int64_t *dims,
@@ -229,7 +229,7 @@ lk_tensor lk_buffer_at(lk_site site, lk_graph *g, const char *name, lk_dtype typ
         return (lk_tensor){g, -1};
     }
     return add_state(g, site, name, type, rank, dims,
-                     (lk__state){.buffer = true, .init = LK_INIT_CONSTANT, .a = value});
+                     (lk__graph_state){.buffer = true, .init = LK_INIT_CONSTANT, .a = value});
 }
 
 void lk_tie_at(lk_site site, lk_tensor parameter, const char *name)
@@ -240,15 +240,15 @@ void lk_tie_at(lk_site site, lk_tensor parameter, const char *name)
         lk__graph_fail(g, site, "lk_tie(\"%s\") needs a parameter or buffer, not a computed value", name);
         return;
     }
-    lk__state *s = &g->states[g->values[parameter.id].state];
-    char      *full = scoped(g, name);
+    lk__graph_state *s = &g->states[g->values[parameter.id].state];
+    char            *full = scoped(g, name);
     if (!full ||
         lk__grow(g->context, (void **)&s->aliases, &s->aliases_capacity, s->aliases_count + 1, sizeof(char *)) < 0) {
         lk__strfree(g->context, full);
         out_of_memory(g);
         return;
     }
-    lk__state *other = find_state(g, full);
+    lk__graph_state *other = find_state(g, full);
     if (other) {
         lk__graph_fail(g, site, "\"%s\" exists already, made at %s:%d", full, other->site.file, other->site.line);
         lk__strfree(g->context, full);
@@ -285,22 +285,22 @@ void lk_block_end_at(lk_site site, lk_tensor x)
 }
 
 /* Adds the node alone; its outputs are the caller's to fill. */
-static lk__node *add_node(lk_graph *g, lk_site site, lk__op op, const lk__attrs *attrs, const int *in, int inputs,
-                          int outputs)
+static lk__graph_node *add_node(lk_graph *g, lk_site site, lk__op op, const lk__op_attrs *attrs, const int *in,
+                                int inputs, int outputs)
 {
     if (lk__grow(g->context, (void **)&g->nodes, &g->nodes_capacity, g->nodes_count + 1, sizeof *g->nodes) < 0) {
         out_of_memory(g);
         return NULL;
     }
-    lk__node *node = &g->nodes[g->nodes_count++];
-    *node = (lk__node){.op = op, .inputs = inputs, .outputs = outputs, .block = g->block, .site = site};
+    lk__graph_node *node = &g->nodes[g->nodes_count++];
+    *node = (lk__graph_node){.op = op, .inputs = inputs, .outputs = outputs, .block = g->block, .site = site};
     if (attrs) node->attrs = *attrs;
     for (int i = 0; i < inputs; i++) node->in[i] = in[i];
     for (int i = 0; i < outputs; i++) node->out[i] = -1;
     return node;
 }
 
-static int emit_outputs(lk_graph *g, lk__node *node, const lk__shape *shapes, int wanted)
+static int emit_outputs(lk_graph *g, lk__graph_node *node, const lk__graph_shape *shapes, int wanted)
 {
     bool needs_gradient = false;
     int  index = (int)(node - g->nodes);
@@ -308,46 +308,46 @@ static int emit_outputs(lk_graph *g, lk__node *node, const lk__shape *shapes, in
         if (node->in[i] >= 0 && g->values[node->in[i]].needs_gradient) needs_gradient = true;
     for (int i = 0; i < node->outputs; i++) {
         if (!(wanted >> i & 1)) continue;
-        lk__value v = {.shape = shapes[i],
-                       .kind = LK__VALUE_RESULT,
-                       .node = index,
-                       .state = -1,
-                       .site = node->site,
-                       .needs_gradient = needs_gradient};
-        if ((node->out[i] = lk__graph_value(g, &v)) < 0) return -1;
+        lk__graph_value v = {.shape = shapes[i],
+                             .kind = LK__VALUE_RESULT,
+                             .node = index,
+                             .state = -1,
+                             .site = node->site,
+                             .needs_gradient = needs_gradient};
+        if ((node->out[i] = lk__graph_add_value(g, &v)) < 0) return -1;
     }
     return index;
 }
 
-int lk__emit(lk_graph *g, lk_site site, lk__op op, const lk__attrs *attrs, const int *in, int inputs, int wanted)
+int lk__emit(lk_graph *g, lk_site site, lk__op op, const lk__op_attrs *attrs, const int *in, int inputs, int wanted)
 {
-    static const lk__attrs none;
-    lk__shape              shapes[LK__MAX_OUT];
+    static const lk__op_attrs none;
+    lk__graph_shape           shapes[LK__MAX_OUT];
     if (g->status < 0) return -1;
-    int       outputs = lk__shape_rule(g, site, op, attrs ? attrs : &none, in, inputs, shapes);
-    lk__node *node = outputs < 0 ? NULL : add_node(g, site, op, attrs, in, inputs, outputs);
+    int             outputs = lk__shape_rule(g, site, op, attrs ? attrs : &none, in, inputs, shapes);
+    lk__graph_node *node = outputs < 0 ? NULL : add_node(g, site, op, attrs, in, inputs, outputs);
     return node ? emit_outputs(g, node, shapes, wanted) : -1;
 }
 
-int lk__emit_shaped(lk_graph *g, lk_site site, lk__op op, const lk__attrs *attrs, const int *in, int inputs,
-                    const lk__shape *shapes, int outputs)
+int lk__emit_shaped(lk_graph *g, lk_site site, lk__op op, const lk__op_attrs *attrs, const int *in, int inputs,
+                    const lk__graph_shape *shapes, int outputs)
 {
     if (g->status < 0) return -1;
-    lk__node *node = add_node(g, site, op, attrs, in, inputs, outputs);
+    lk__graph_node *node = add_node(g, site, op, attrs, in, inputs, outputs);
     return node ? emit_outputs(g, node, shapes, LK__ALL_OUTPUTS) : -1;
 }
 
-int lk__emit_update(lk_graph *g, lk_site site, lk__op op, const lk__attrs *attrs, const int *in, int inputs,
+int lk__emit_update(lk_graph *g, lk_site site, lk__op op, const lk__op_attrs *attrs, const int *in, int inputs,
                     const int *out, int outputs)
 {
     if (g->status < 0) return -1;
-    lk__node *node = add_node(g, site, op, attrs, in, inputs, outputs);
+    lk__graph_node *node = add_node(g, site, op, attrs, in, inputs, outputs);
     if (!node) return -1;
     for (int i = 0; i < outputs; i++) node->out[i] = out[i];
     return (int)(node - g->nodes);
 }
 
-int lk__emit1(lk_graph *g, lk_site site, lk__op op, const lk__attrs *attrs, const int *in, int inputs)
+int lk__emit1(lk_graph *g, lk_site site, lk__op op, const lk__op_attrs *attrs, const int *in, int inputs)
 {
     int node = lk__emit(g, site, op, attrs, in, inputs, LK__ALL_OUTPUTS);
     return node < 0 ? -1 : g->nodes[node].out[0];
@@ -379,7 +379,7 @@ lk_status lk__graph_copy(const lk_graph *from, lk_graph **copy)
     }
     COPY_ARRAY(states);
     for (size_t i = 0; i < from->states_count; i++) {
-        lk__state *s = &g->states[i];
+        lk__graph_state *s = &g->states[i];
         s->aliases = NULL;
         s->aliases_count = s->aliases_capacity = 0; /* names of tied weights matter to the store alone */
         g->states_count = i + 1;
@@ -398,7 +398,7 @@ lk_dtype lk_tensor_dtype(lk_tensor x) { return shape_of(x) ? shape_of(x)->dtype 
 
 int64_t lk_tensor_dim(lk_tensor x, int axis)
 {
-    const lk__shape *s = shape_of(x);
+    const lk__graph_shape *s = shape_of(x);
     if (!s) return 0;
     if (axis < 0) axis += s->rank;
     return axis >= 0 && axis < s->rank ? s->dims[axis] : 0;

@@ -7,44 +7,44 @@
 
 #include <lockstep/graph.h>
 
-typedef struct lk__shape {
+typedef struct lk__graph_shape {
     lk_dtype dtype;
     int      rank;
     int64_t  dims[LK_MAX_RANK]; /* capacities */
     int      count_axis;        /* the axis with a run-time count, or -1 */
     int64_t  count_unit;        /* elements of that axis per sample: its extent is step.count × count_unit */
-} lk__shape;
+} lk__graph_shape;
 
-typedef enum lk__kind {
+typedef enum lk__graph_kind {
     LK__VALUE_RESULT,    /* of a node */
     LK__VALUE_INPUT,     /* bound by the caller */
     LK__VALUE_STATE,     /* a parameter or buffer: lives in the store */
     LK__VALUE_OPTIMIZER, /* optimizer state of a parameter: lives in the store */
-} lk__kind;
+} lk__graph_kind;
 
-typedef struct lk__value {
-    lk__shape   shape;
-    lk__kind    kind;
-    int         node;          /* producer, for results */
-    int         state;         /* index into states, for state and optimizer values */
-    int         slot;          /* optimizer values: which moment, from 0 */
-    bool        channels_last; /* how an image is stored; set by the layout pass */
-    bool        needs_gradient;
-    const char *name; /* inputs; else NULL */
-    lk_site     site;
-} lk__value;
+typedef struct lk__graph_value {
+    lk__graph_shape shape;
+    lk__graph_kind  kind;
+    int             node;          /* producer, for results */
+    int             state;         /* index into states, for state and optimizer values */
+    int             slot;          /* optimizer values: which moment, from 0 */
+    bool            channels_last; /* how an image is stored; set by the layout pass */
+    bool            needs_gradient;
+    const char     *name; /* inputs; else NULL */
+    lk_site         site;
+} lk__graph_value;
 
-typedef struct lk__node {
-    lk__op    op;
-    lk__attrs attrs;
-    int       in[LK__MAX_IN], out[LK__MAX_OUT]; /* value ids; -1: absent */
-    int       inputs, outputs;
-    int       block; /* innermost block it was recorded in; 0 is the whole model */
-    bool      dead;  /* taken out by a pass */
-    lk_site   site;
-} lk__node;
+typedef struct lk__graph_node {
+    lk__op       op;
+    lk__op_attrs attrs;
+    int          in[LK__MAX_IN], out[LK__MAX_OUT]; /* value ids; -1: absent */
+    int          inputs, outputs;
+    int          block; /* innermost block it was recorded in; 0 is the whole model */
+    bool         dead;  /* taken out by a pass */
+    lk_site      site;
+} lk__graph_node;
 
-typedef struct lk__state {
+typedef struct lk__graph_state {
     char   *name;
     char  **aliases; /* further names: tied weights */
     size_t  aliases_count, aliases_capacity;
@@ -53,58 +53,58 @@ typedef struct lk__state {
     lk_init init;
     double  a;
     lk_site site;
-} lk__state;
+} lk__graph_state;
 
-typedef struct lk__block {
+typedef struct lk__graph_block {
     char *name; /* full, dotted; "" for the model */
     int   parent;
     bool  recompute;
-} lk__block;
+} lk__graph_block;
 
 struct lk_graph {
-    lk_context *context;
-    lk_dtype    real;
-    lk__value  *values;
-    lk__node   *nodes;
-    lk__state  *states;
-    lk__block  *blocks;
-    size_t      values_count, nodes_count, states_count, blocks_count;
-    size_t      values_capacity, nodes_capacity, states_capacity, blocks_capacity;
-    int         block;    /* the open one */
-    uint64_t    dropouts; /* recorded so far: the next one's stream */
-    lk_status   status;
-    char        error[1024];
+    lk_context      *context;
+    lk_dtype         real;
+    lk__graph_value *values;
+    lk__graph_node  *nodes;
+    lk__graph_state *states;
+    lk__graph_block *blocks;
+    size_t           values_count, nodes_count, states_count, blocks_count;
+    size_t           values_capacity, nodes_capacity, states_capacity, blocks_capacity;
+    int              block;    /* the open one */
+    uint64_t         dropouts; /* recorded so far: the next one's stream */
+    lk_status        status;
+    char             error[1024];
 };
 
 /* Of a tensor without a graph: the line of the first recording call that was given nothing but such; 0: not known. */
 static inline int lk__empty_line(lk_tensor x) { return !x.graph && x.id < 0 ? -x.id : 0; }
 
-static inline lk__value *lk__value_at(lk_graph *g, int id) { return &g->values[id]; }
+static inline lk__graph_value *lk__graph_value_at(lk_graph *g, int id) { return &g->values[id]; }
 
 /* Keeps the first failure, with the site in front. */
 void lk__graph_fail(lk_graph *graph, lk_site site, const char *format, ...) __attribute__((format(printf, 3, 4)));
-int  lk__graph_value(lk_graph *graph, const lk__value *value); /* adds one; -1 on failure */
+int  lk__graph_add_value(lk_graph *graph, const lk__graph_value *value); /* adds one; -1 on failure */
 
 /* Adds a node: the shape rule checks the inputs and makes the outputs whose bit is set in `wanted`. Returns the node or -1,
  * with the failure kept in the graph. inputs may hold -1 for optional ones. */
 enum { LK__ALL_OUTPUTS = -1 };
-int lk__emit(lk_graph *graph, lk_site site, lk__op op, const lk__attrs *attrs, const int *in, int inputs, int wanted);
+int lk__emit(lk_graph *graph, lk_site site, lk__op op, const lk__op_attrs *attrs, const int *in, int inputs, int wanted);
 /* The same, giving output 0's id or -1. */
-int lk__emit1(lk_graph *graph, lk_site site, lk__op op, const lk__attrs *attrs, const int *in, int inputs);
+int lk__emit1(lk_graph *graph, lk_site site, lk__op op, const lk__op_attrs *attrs, const int *in, int inputs);
 
 /* For ops whose output shapes do not follow from their inputs (reshape, expand, gradients): the shapes are given. */
-int lk__emit_shaped(lk_graph *graph, lk_site site, lk__op op, const lk__attrs *attrs, const int *in, int inputs,
-                    const lk__shape *shapes, int outputs);
+int lk__emit_shaped(lk_graph *graph, lk_site site, lk__op op, const lk__op_attrs *attrs, const int *in, int inputs,
+                    const lk__graph_shape *shapes, int outputs);
 /* For ops that update state in place (optimizers): the outputs are values that exist. */
-int lk__emit_update(lk_graph *graph, lk_site site, lk__op op, const lk__attrs *attrs, const int *in, int inputs,
+int lk__emit_update(lk_graph *graph, lk_site site, lk__op op, const lk__op_attrs *attrs, const int *in, int inputs,
                     const int *out, int outputs);
 
 /* shape.c: fills out[] (LK__MAX_OUT) for the op; count of outputs, or -1 with the failure kept. */
-int     lk__shape_rule(lk_graph *graph, lk_site site, lk__op op, const lk__attrs *attrs, const int *in, int inputs,
-                       lk__shape *out);
-int64_t lk__shape_elements(const lk__shape *shape);
-bool    lk__shape_equal(const lk__shape *a, const lk__shape *b);          /* dims and count; not type */
-void    lk__shape_text(const lk__shape *shape, char *text, size_t bytes); /* "(64*, 3, 32, 32)": * marks the count */
+int     lk__shape_rule(lk_graph *graph, lk_site site, lk__op op, const lk__op_attrs *attrs, const int *in, int inputs,
+                       lk__graph_shape *out);
+int64_t lk__shape_elements(const lk__graph_shape *shape);
+bool    lk__shape_equal(const lk__graph_shape *a, const lk__graph_shape *b); /* dims and count; not type */
+void lk__shape_text(const lk__graph_shape *shape, char *text, size_t bytes); /* "(64*, 3, 32, 32)": * marks the count */
 
 /* grad.c: appends the backward of `loss` to the graph. gradients[i] is the value of the gradient of state i, or -1. */
 lk_status lk__graph_grad(lk_graph *graph, int loss, int *gradients);
@@ -112,6 +112,6 @@ lk_status lk__graph_grad(lk_graph *graph, int loss, int *gradients);
 /* A copy for passes to change; values, nodes and states keep their ids. */
 lk_status lk__graph_copy(const lk_graph *graph, lk_graph **copy);
 
-void lk__node_text(const lk_graph *graph, const lk__node *node, char *text, size_t bytes);
+void lk__node_text(const lk_graph *graph, const lk__graph_node *node, char *text, size_t bytes);
 
 #endif

@@ -24,7 +24,7 @@ static void emit(const sink *s, const char *format, ...)
 
 static void value_name(const lk_graph *g, int id, char *text, size_t bytes)
 {
-    const lk__value *v = &g->values[id];
+    const lk__graph_value *v = &g->values[id];
     if (v->kind == LK__VALUE_STATE)
         snprintf(text, bytes, "%s", g->states[v->state].name);
     else if (v->kind == LK__VALUE_OPTIMIZER)
@@ -35,17 +35,17 @@ static void value_name(const lk_graph *g, int id, char *text, size_t bytes)
         snprintf(text, bytes, "%%%d", id);
 }
 
-static const char *unary_name(lk__unary u)
+static const char *unary_name(lk__op_unary u)
 {
     static const char *const names[] = {"identity", "relu", "gelu", "gelu_tanh", "silu", "sigmoid", "tanh"};
     return names[u];
 }
 
 /* "conv2d+relu+max_pool 2, padding 1": what a reader of a listing wants to know. */
-static void op_text(const lk__node *n, char *text, size_t bytes)
+static void op_text(const lk__graph_node *n, char *text, size_t bytes)
 {
-    const lk__attrs *a = &n->attrs;
-    size_t           used = (size_t)snprintf(text, bytes, "%s", lk__op_name(n->op));
+    const lk__op_attrs *a = &n->attrs;
+    size_t              used = (size_t)snprintf(text, bytes, "%s", lk__op_name(n->op));
 #define MORE(...)                                                                     \
     do {                                                                              \
         if (used < bytes) used += (size_t)snprintf(text + used, bytes - used, __VA_ARGS__); \
@@ -66,7 +66,7 @@ static void op_text(const lk__node *n, char *text, size_t bytes)
 #undef MORE
 }
 
-void lk__node_text(const lk_graph *g, const lk__node *n, char *text, size_t bytes)
+void lk__node_text(const lk_graph *g, const lk__graph_node *n, char *text, size_t bytes)
 {
     char   name[256], op[160];
     size_t used = 0;
@@ -104,11 +104,11 @@ void lk_graph_print(const lk_graph *g, lk_write write, void *user)
     sink s = {write, user};
     char text[1024], shape[128];
     for (size_t i = 0; i < g->values_count; i++) {
-        const lk__value *v = &g->values[i];
+        const lk__graph_value *v = &g->values[i];
         if (v->kind != LK__VALUE_INPUT && v->kind != LK__VALUE_STATE) continue;
         value_name(g, (int)i, text, sizeof text);
         lk__shape_text(&v->shape, shape, sizeof shape);
-        const lk__state *state = v->kind == LK__VALUE_STATE ? &g->states[v->state] : NULL;
+        const lk__graph_state *state = v->kind == LK__VALUE_STATE ? &g->states[v->state] : NULL;
         emit(&s, "%-9s %-32s %s %s%s\n",
              !state          ? "input"
              : state->buffer ? "buffer"
@@ -133,7 +133,7 @@ void lk_graph_dot(const lk_graph *g, lk_write write, void *user)
     char text[256], shape[128];
     emit(&s, "digraph model {\n  rankdir=TB;\n  node [fontname=\"Helvetica\", fontsize=11];\n");
     for (size_t i = 0; i < g->values_count; i++) {
-        const lk__value *v = &g->values[i];
+        const lk__graph_value *v = &g->values[i];
         if (v->kind != LK__VALUE_INPUT && v->kind != LK__VALUE_STATE) continue;
         value_name(g, (int)i, text, sizeof text);
         lk__shape_text(&v->shape, shape, sizeof shape);
@@ -142,13 +142,13 @@ void lk_graph_dot(const lk_graph *g, lk_write write, void *user)
              shape);
     }
     for (size_t i = 0; i < g->nodes_count; i++) {
-        const lk__node *n = &g->nodes[i];
+        const lk__graph_node *n = &g->nodes[i];
         if (n->dead) continue;
         op_text(n, text, sizeof text);
         emit(&s, "  n%zu [shape=box, style=\"rounded,filled\", fillcolor=\"#cfe2f3\", label=\"%s\"];\n", i, text);
         for (int j = 0; j < n->inputs; j++) {
             if (n->in[j] < 0) continue;
-            const lk__value *v = &g->values[n->in[j]];
+            const lk__graph_value *v = &g->values[n->in[j]];
             lk__shape_text(&v->shape, shape, sizeof shape);
             if (v->kind == LK__VALUE_RESULT)
                 emit(&s, "  n%d -> n%zu [label=\"%s\", fontsize=9];\n", v->node, i, shape);

@@ -7,25 +7,25 @@
 
 /* What a rule works on; `fail` keeps the first failure in the graph and makes the rule return -1. */
 typedef struct rule {
-    lk_graph        *graph;
-    lk_site          site;
-    lk__op           op;
-    const lk__attrs *attrs;
-    const lk__shape *in[LK__MAX_IN];
-    int              inputs;
-    lk__shape       *out;
+    lk_graph              *graph;
+    lk_site                site;
+    lk__op                 op;
+    const lk__op_attrs    *attrs;
+    const lk__graph_shape *in[LK__MAX_IN];
+    int                    inputs;
+    lk__graph_shape       *out;
 } rule;
 
 #define FAIL(r, ...) (lk__graph_fail((r)->graph, (r)->site, __VA_ARGS__), -1)
 
-int64_t lk__shape_elements(const lk__shape *s)
+int64_t lk__shape_elements(const lk__graph_shape *s)
 {
     int64_t n = 1;
     for (int i = 0; i < s->rank; i++) n *= s->dims[i];
     return n;
 }
 
-bool lk__shape_equal(const lk__shape *a, const lk__shape *b)
+bool lk__shape_equal(const lk__graph_shape *a, const lk__graph_shape *b)
 {
     if (a->rank != b->rank || a->count_axis != b->count_axis) return false;
     if (a->count_axis >= 0 && a->count_unit != b->count_unit) return false;
@@ -34,7 +34,7 @@ bool lk__shape_equal(const lk__shape *a, const lk__shape *b)
     return true;
 }
 
-void lk__shape_text(const lk__shape *s, char *text, size_t bytes)
+void lk__shape_text(const lk__graph_shape *s, char *text, size_t bytes)
 {
     size_t used = (size_t)snprintf(text, bytes, "(");
     for (int i = 0; i < s->rank && used < bytes; i++)
@@ -47,25 +47,25 @@ typedef struct shape_text {
     char text[128];
 } shape_text;
 
-static shape_text show(const lk__shape *s)
+static shape_text show(const lk__graph_shape *s)
 {
     shape_text t;
     lk__shape_text(s, t.text, sizeof t.text);
     return t;
 }
 
-static lk__shape fixed(lk_dtype type, int rank, const int64_t *dims)
+static lk__graph_shape fixed(lk_dtype type, int rank, const int64_t *dims)
 {
-    lk__shape s = {.dtype = type, .rank = rank, .count_axis = -1, .count_unit = 1};
+    lk__graph_shape s = {.dtype = type, .rank = rank, .count_axis = -1, .count_unit = 1};
     for (int i = 0; i < rank; i++) s.dims[i] = dims[i];
     return s;
 }
 
-static lk__shape scalar(lk_dtype type) { return fixed(type, 0, NULL); }
-static lk__shape vector(const rule *r, int64_t n) { return fixed(r->graph->real, 1, &n); }
+static lk__graph_shape scalar(lk_dtype type) { return fixed(type, 0, NULL); }
+static lk__graph_shape vector(const rule *r, int64_t n) { return fixed(r->graph->real, 1, &n); }
 
 /* Takes axis `from` of x's count over to axis `to` of y. */
-static void carry_count(lk__shape *y, const lk__shape *x, int from, int to)
+static void carry_count(lk__graph_shape *y, const lk__graph_shape *x, int from, int to)
 {
     if (x->count_axis != from) return;
     y->count_axis = to;
@@ -84,9 +84,10 @@ static int64_t window_out(int64_t size, int64_t kernel, int64_t stride, int64_t 
     return span < 0 ? 0 : span / stride + 1;
 }
 
-static int image_window(const rule *r, const lk__shape *x, int64_t channels, int64_t kh, int64_t kw, lk__shape *y)
+static int image_window(const rule *r, const lk__graph_shape *x, int64_t channels, int64_t kh, int64_t kw,
+                        lk__graph_shape *y)
 {
-    const lk__attrs *a = r->attrs;
+    const lk__op_attrs *a = r->attrs;
     if (a->stride < 1 || a->padding < 0 || kh < 1 || kw < 1)
         return FAIL(r, "%s: stride %lld, padding %lld and kernel %lld×%lld cannot be", lk__op_name(r->op),
                     (long long)a->stride, (long long)a->padding, (long long)kh, (long long)kw);
@@ -104,8 +105,8 @@ static int image_window(const rule *r, const lk__shape *x, int64_t channels, int
 
 static int rule_conv2d(rule *r)
 {
-    const lk__shape *x = r->in[0], *w = r->in[1], *b = r->inputs > 2 ? r->in[2] : NULL;
-    int64_t          groups = r->attrs->groups;
+    const lk__graph_shape *x = r->in[0], *w = r->in[1], *b = r->inputs > 2 ? r->in[2] : NULL;
+    int64_t                groups = r->attrs->groups;
     if (x->rank != 4) return FAIL(r, "conv2d: x has shape %s; (N, C, H, W) is needed", show(x).text);
     if (w->rank != 4) return FAIL(r, "conv2d: weight has shape %s; (O, C/groups, kh, kw) is needed", show(w).text);
     if (groups < 1 || x->dims[1] % groups || w->dims[0] % groups)
@@ -127,7 +128,7 @@ static int rule_conv2d(rule *r)
 
 static int rule_pool(rule *r)
 {
-    const lk__shape *x = r->in[0];
+    const lk__graph_shape *x = r->in[0];
     if (x->rank != 4) return FAIL(r, "%s: x has shape %s; (N, C, H, W) is needed", lk__op_name(r->op), show(x).text);
     int64_t kernel = r->attrs->kernel;
     if (kernel > 15)
@@ -144,7 +145,7 @@ static int rule_pool(rule *r)
 
 static int rule_linear(rule *r)
 {
-    const lk__shape *x = r->in[0], *w = r->in[1], *b = r->inputs > 2 ? r->in[2] : NULL;
+    const lk__graph_shape *x = r->in[0], *w = r->in[1], *b = r->inputs > 2 ? r->in[2] : NULL;
     if (w->rank != 2) return FAIL(r, "linear: weight has shape %s; (out, in) is needed", show(w).text);
     if (x->rank < 1 || x->dims[x->rank - 1] != w->dims[1])
         return FAIL(r, "linear: x %s ends in %lld features, weight %s expects %lld", show(x).text,
@@ -160,13 +161,13 @@ static int rule_linear(rule *r)
 /* Batch axes of a matmul: equal, or one side has none. */
 static int rule_matmul(rule *r)
 {
-    const lk__shape *a = r->in[0], *b = r->in[1];
+    const lk__graph_shape *a = r->in[0], *b = r->in[1];
     if (a->rank < 2 || b->rank < 2)
         return FAIL(r, "matmul: %s × %s; each side needs two axes or more", show(a).text, show(b).text);
-    int              ma = a->rank - 2 + r->attrs->transpose_a, ka = a->rank - 1 - r->attrs->transpose_a;
-    int              kb = b->rank - 2 + r->attrs->transpose_b, nb = b->rank - 1 - r->attrs->transpose_b;
-    bool             same_count = (a->count_axis == ka) == (b->count_axis == kb);
-    const lk__shape *batch = a->rank >= b->rank ? a : b;
+    int                    ma = a->rank - 2 + r->attrs->transpose_a, ka = a->rank - 1 - r->attrs->transpose_a;
+    int                    kb = b->rank - 2 + r->attrs->transpose_b, nb = b->rank - 1 - r->attrs->transpose_b;
+    bool                   same_count = (a->count_axis == ka) == (b->count_axis == kb);
+    const lk__graph_shape *batch = a->rank >= b->rank ? a : b;
     if (a->dims[ka] != b->dims[kb] || !same_count)
         return FAIL(r, "matmul: %s × %s do not fit: %lld against %lld", show(a).text, show(b).text,
                     (long long)a->dims[ka], (long long)b->dims[kb]);
@@ -176,15 +177,15 @@ static int rule_matmul(rule *r)
         for (int i = 0; i < a->rank - 2; i++)
             if (a->dims[i] != b->dims[i] || (a->count_axis == i) != (b->count_axis == i))
                 return FAIL(r, "matmul: batch axes of %s and %s differ", show(a).text, show(b).text);
-    lk__shape y = fixed(r->graph->real, batch->rank, batch->dims);
+    lk__graph_shape y = fixed(r->graph->real, batch->rank, batch->dims);
     for (int i = 0; i < y.rank - 2; i++) carry_count(&y, batch, i, i);
     y.dims[y.rank - 2] = a->dims[ma];
     y.dims[y.rank - 1] = b->dims[nb];
     carry_count(&y, a, ma, y.rank - 2);
     carry_count(&y, b, nb, y.rank - 1);
     if (r->attrs->mask) { /* the gradient of a shared side: summed over the batch */
-        int64_t   dims[2] = {y.dims[y.rank - 2], y.dims[y.rank - 1]};
-        lk__shape shared = fixed(y.dtype, 2, dims);
+        int64_t         dims[2] = {y.dims[y.rank - 2], y.dims[y.rank - 1]};
+        lk__graph_shape shared = fixed(y.dtype, 2, dims);
         carry_count(&shared, &y, y.rank - 2, 0);
         carry_count(&shared, &y, y.rank - 1, 1);
         y = shared;
@@ -195,8 +196,9 @@ static int rule_matmul(rule *r)
 
 static int rule_binary(rule *r)
 {
-    const lk__shape *a = r->in[0], *b = r->in[1];
-    lk__shape y = {.dtype = a->dtype, .rank = a->rank > b->rank ? a->rank : b->rank, .count_axis = -1, .count_unit = 1};
+    const lk__graph_shape *a = r->in[0], *b = r->in[1];
+    lk__graph_shape        y = {
+               .dtype = a->dtype, .rank = a->rank > b->rank ? a->rank : b->rank, .count_axis = -1, .count_unit = 1};
     for (int i = 0; i < y.rank; i++) { /* i counts from the last axis */
         int     ia = a->rank - 1 - i, ib = b->rank - 1 - i, iy = y.rank - 1 - i;
         int64_t da = ia >= 0 ? a->dims[ia] : 1, db = ib >= 0 ? b->dims[ib] : 1;
@@ -232,21 +234,21 @@ static int rule_axis(rule *r)
 /* Rows of a norm over the last `axis` dims of x: one statistic a row. */
 static int rule_row_norm(rule *r)
 {
-    const lk__shape *x = r->in[0];
-    int              trailing = r->attrs->axis;
+    const lk__graph_shape *x = r->in[0];
+    int                    trailing = r->attrs->axis;
     if (trailing < 1 || trailing > x->rank)
         return FAIL(r, "%s: x %s has fewer than %d axes", lk__op_name(r->op), show(x).text, trailing);
     if (x->count_axis >= x->rank - trailing)
         return FAIL(r, "%s: cannot normalise over the batch axis of %s", lk__op_name(r->op), show(x).text);
     for (int input = 1; input < r->inputs; input++) {
-        const lk__shape *w = r->in[input];
+        const lk__graph_shape *w = r->in[input];
         if (!w) continue;
         bool fits = w->rank == trailing;
         for (int i = 0; fits && i < trailing; i++) fits = w->dims[i] == x->dims[x->rank - trailing + i];
         if (!fits)
             return FAIL(r, "%s: weight or bias %s does not fit x %s", lk__op_name(r->op), show(w).text, show(x).text);
     }
-    lk__shape rows = fixed(r->graph->real, x->rank - trailing, x->dims);
+    lk__graph_shape rows = fixed(r->graph->real, x->rank - trailing, x->dims);
     for (int i = 0; i < rows.rank; i++) carry_count(&rows, x, i, i);
     r->out[0] = *x;
     r->out[1] = r->out[2] = rows;
@@ -255,8 +257,8 @@ static int rule_row_norm(rule *r)
 
 static int rule_row_norm_grad(rule *r)
 {
-    const lk__shape *x = r->in[1];
-    int              trailing = r->attrs->axis;
+    const lk__graph_shape *x = r->in[1];
+    int                    trailing = r->attrs->axis;
     r->out[0] = *x;
     r->out[1] = r->out[2] = fixed(r->graph->real, trailing, x->dims + x->rank - trailing);
     return r->op == LK__OP_layer_norm_grad ? 3 : 2;
@@ -264,7 +266,7 @@ static int rule_row_norm_grad(rule *r)
 
 static int rule_batch_norm(rule *r)
 {
-    const lk__shape *x = r->in[0];
+    const lk__graph_shape *x = r->in[0];
     if (x->rank != 4 && x->rank != 2)
         return FAIL(r, "batch_norm: x has shape %s; (N, C) or (N, C, H, W) is needed", show(x).text);
     if (x->count_axis > 0) return FAIL(r, "batch_norm: the batch must be axis 0 of x %s", show(x).text);
@@ -302,7 +304,7 @@ static int rule_batch_norm_stats(rule *r)
 
 static int rule_embedding(rule *r)
 {
-    const lk__shape *ids = r->in[0], *table = r->in[1];
+    const lk__graph_shape *ids = r->in[0], *table = r->in[1];
     if (ids->dtype != LK_I32 || table->rank != 2 || ids->rank >= LK_MAX_RANK)
         return FAIL(r, "embedding: ids %s must be i32 and table %s (V, D)", show(ids).text, show(table).text);
     r->out[0] = *ids;
@@ -313,9 +315,9 @@ static int rule_embedding(rule *r)
 
 static int rule_permute(rule *r)
 {
-    const lk__shape *x = r->in[0];
-    unsigned         seen = 0;
-    lk__shape        y = fixed(x->dtype, x->rank, x->dims);
+    const lk__graph_shape *x = r->in[0];
+    unsigned               seen = 0;
+    lk__graph_shape        y = fixed(x->dtype, x->rank, x->dims);
     for (int i = 0; i < x->rank; i++) {
         int axis = r->attrs->axes[i];
         if (axis < 0 || axis >= x->rank || seen >> axis & 1)
@@ -330,9 +332,9 @@ static int rule_permute(rule *r)
 
 static int rule_slice(rule *r)
 {
-    const lk__shape *x = r->in[0];
-    int              axis = r->attrs->axis;
-    int64_t          start = r->attrs->start, length = r->attrs->length;
+    const lk__graph_shape *x = r->in[0];
+    int                    axis = r->attrs->axis;
+    int64_t                start = r->attrs->start, length = r->attrs->length;
     if (axis < 0 || axis >= x->rank || start < 0 || length < 1 || start > x->dims[axis] - length)
         return FAIL(r, "slice: x %s has no [%lld, %lld) along axis %d", show(x).text, (long long)start,
                     (long long)(start + length), axis);
@@ -344,13 +346,13 @@ static int rule_slice(rule *r)
 
 static int rule_concat(rule *r)
 {
-    lk__shape y = *r->in[0];
-    int       axis = r->attrs->axis;
+    lk__graph_shape y = *r->in[0];
+    int             axis = r->attrs->axis;
     if (axis < 0 || axis >= y.rank) return FAIL(r, "concat: %s has no axis %d", show(&y).text, axis);
     if (y.count_axis == axis) return FAIL(r, "concat: cannot join along the batch axis of %s", show(&y).text);
     for (int i = 1; i < r->inputs; i++) {
-        lk__shape other = *r->in[i];
-        int64_t   add = other.rank == y.rank ? other.dims[axis] : 0;
+        lk__graph_shape other = *r->in[i];
+        int64_t         add = other.rank == y.rank ? other.dims[axis] : 0;
         if (add) other.dims[axis] = y.dims[axis];
         if (!add || !lk__shape_equal(&other, &y) || other.dtype != y.dtype)
             return FAIL(r, "concat: %s and %s differ in more than axis %d", show(r->in[0]).text, show(r->in[i]).text,
@@ -364,8 +366,8 @@ static int rule_concat(rule *r)
 /* attrs.mask: axes to add over; attrs.length: 1 keeps them as dims of 1. */
 static int rule_sum(rule *r)
 {
-    const lk__shape *x = r->in[0];
-    lk__shape        y = {.dtype = x->dtype, .count_axis = -1, .count_unit = 1};
+    const lk__graph_shape *x = r->in[0];
+    lk__graph_shape        y = {.dtype = x->dtype, .count_axis = -1, .count_unit = 1};
     for (int i = 0; i < x->rank; i++) {
         bool reduced = r->attrs->mask >> i & 1;
         if (reduced && !r->attrs->length) continue;
@@ -379,9 +381,9 @@ static int rule_sum(rule *r)
 
 static int rule_cross_entropy(rule *r)
 {
-    const lk__shape *x = r->in[0], *labels = r->in[1], *w = r->inputs > 2 ? r->in[2] : NULL;
+    const lk__graph_shape *x = r->in[0], *labels = r->in[1], *w = r->inputs > 2 ? r->in[2] : NULL;
     if (x->rank != 2) return FAIL(r, "cross_entropy: logits have shape %s; (rows, classes) is needed", show(x).text);
-    lk__shape rows = fixed(labels->dtype, 1, x->dims);
+    lk__graph_shape rows = fixed(labels->dtype, 1, x->dims);
     carry_count(&rows, x, 0, 0);
     if (labels->dtype != LK_I32 || !lk__shape_equal(&rows, labels))
         return FAIL(r, "cross_entropy: labels %s (%s) do not fit logits %s; i32, one a row, is needed",
@@ -477,8 +479,8 @@ static int apply(rule *r)
     return FAIL(r, "%s: no shape follows from its inputs", lk__op_name(r->op));
 }
 
-int lk__shape_rule(lk_graph *graph, lk_site site, lk__op op, const lk__attrs *attrs, const int *in, int inputs,
-                   lk__shape *out)
+int lk__shape_rule(lk_graph *graph, lk_site site, lk__op op, const lk__op_attrs *attrs, const int *in, int inputs,
+                   lk__graph_shape *out)
 {
     rule r = {.graph = graph, .site = site, .op = op, .attrs = attrs, .inputs = inputs, .out = out};
     for (int i = 0; i < inputs; i++) r.in[i] = in[i] >= 0 ? &graph->values[in[i]].shape : NULL;

@@ -9,73 +9,76 @@
 enum { LK__MAX_IN = 9, LK__MAX_OUT = 4 };
 
 /* The step block: all that changes from step to step. Kernels read it; nothing of it is baked into an instruction. */
-typedef struct lk__step {
+typedef struct lk__kernel_step {
     int64_t        step;  /* updates so far, this one included: Adam's t, from 1 */
     int64_t        epoch; /* from 0 */
     int64_t        count; /* samples in the batch, at most the capacity */
     uint64_t       seed;
     double         rate;            /* learning rate of this step */
     const int64_t *sample_ids;      /* count of them; NULL: 0, 1, 2, … */
-    bool           updates_buffers; /* of micro-shards that run side by side, one moves the running statistics */
-} lk__step;
+    bool           updates_buffers; /* of micro-leaves that run side by side, one moves the running statistics */
+} lk__kernel_step;
 
-typedef struct lk__operand {
+typedef struct lk__kernel_operand {
     void    *data; /* NULL: an optional operand that is not there */
     lk_dtype dtype;
     int      rank;
     int64_t  dims[LK_MAX_RANK];
-} lk__operand;
+} lk__kernel_operand;
 
 /* Samples in parts, for kernels that add over them (linear_grad_weight): what each part gives is added as a pairwise tree over parts,
  * the order of lk__reduce (comm/reduce.h). */
-typedef struct lk__parts {
+typedef struct lk__kernel_leaves {
     int            count;
     const int64_t *rows; /* count + 1: where each begins */
-    void          *sums; /* lk__parts_bytes a thread: partial results */
-} lk__parts;
+    void          *sums; /* lk__kernel_leaves_bytes a thread: partial results */
+} lk__kernel_leaves;
 
 enum {
-    LK__PARTS_MOST = 64,
-    LK__PARTS_TILE = 16 << 10,
-    LK__PARTS_DEPTH = 7
+    LK__LEAVES_MOST = 64,
+    LK__LEAVES_TILE = 16 << 10,
+    LK__LEAVES_DEPTH = 7
 }; /* elements of a tile; results that wait at once */
-static inline size_t lk__parts_bytes(void) { return (size_t)LK__PARTS_TILE * LK__PARTS_DEPTH * sizeof(double); }
+static inline size_t lk__kernel_leaves_bytes(void)
+{
+    return (size_t)LK__LEAVES_TILE * LK__LEAVES_DEPTH * sizeof(double);
+}
 
 /* The first id out of range in a run: kernels that look up by id (cross_entropy, embedding) report it here, and the program, which
  * knows its inputs by address, turns it into an error. */
-typedef struct lk__invalid_id {
+typedef struct lk__kernel_invalid_id {
     bool           found;
     lk__op         op;
-    const int32_t *at;    /* where in the operand; not to be read by the host */
+    const int32_t *at; /* where in the operand; not to be read by the host */
     int32_t        value;
     int64_t        limit; /* ids are 0 … limit - 1 */
-} lk__invalid_id;
+} lk__kernel_invalid_id;
 
-typedef struct lk__call {
-    const lk__attrs *attrs;
-    lk__operand      in[LK__MAX_IN];
-    lk__operand      out[LK__MAX_OUT];
-    int              inputs, outputs; /* operands named above, absent optional ones included up to the last present */
-    void            *workspace; /* what the workspace function asked for, aligned to LK__ALIGN; undefined contents */
-    lk__pool        *pool;
-    const lk__step  *step;
-    const lk__parts *parts;   /* NULL: one */
-    lk__invalid_id  *invalid; /* where an id out of range is reported; NULL: nowhere */
-} lk__call;
+typedef struct lk__kernel_call {
+    const lk__op_attrs *attrs;
+    lk__kernel_operand  in[LK__MAX_IN];
+    lk__kernel_operand  out[LK__MAX_OUT];
+    int       inputs, outputs; /* operands named above, absent optional ones included up to the last present */
+    void     *workspace;       /* what the workspace function asked for, aligned to LK__ALIGN; undefined contents */
+    lk__pool *pool;
+    const lk__kernel_step   *step;
+    const lk__kernel_leaves *parts;   /* NULL: one */
+    lk__kernel_invalid_id   *invalid; /* where an id out of range is reported; NULL: nowhere */
+} lk__kernel_call;
 
-typedef void (*lk__kernel)(const lk__call *call);
+typedef void (*lk__kernel)(const lk__kernel_call *call);
 /* Bytes of scratch at the capacity's dims; operands have data == (void *)1 where present. threads is the pool's size. */
-typedef size_t (*lk__workspace)(const lk__call *call, int threads);
+typedef size_t (*lk__kernel_workspace)(const lk__kernel_call *call, int threads);
 
 typedef struct lk__kernel_entry {
-    lk__kernel    run;
-    lk__workspace workspace; /* NULL: none */
+    lk__kernel           run;
+    lk__kernel_workspace workspace; /* NULL: none */
 } lk__kernel_entry;
 
 /* The CPU's table for one floating type and instruction set ("neon", …): LK__OP_COUNT entries; NULL if not built. */
 const lk__kernel_entry *lk__cpu_kernels(lk_dtype real, const char *isa);
 
-static inline int64_t lk__elements(const lk__operand *x)
+static inline int64_t lk__operand_elements(const lk__kernel_operand *x)
 {
     int64_t n = 1;
     for (int i = 0; i < x->rank; i++) n *= x->dims[i];

@@ -52,11 +52,11 @@
     X(batch_norm_eval)       /* image or (N,C) x, [w], [b], running_mean, running_var → y; activation; in place on x */ \
     X(batch_norm_grad)       /* dy, x, [w], mean, rstd, [y: given when activation is relu] → dx, [dw], [db] */       \
     X(batch_norm_eval_grad)  /* dy, x, [w], running_mean, running_var → dx, [dw], [db] */                            \
-    /* The same over the rows of all ranks and micro-shards, in parts with a sync between them; see plan/sync_norm.c. */ \
+    /* The same over the rows of all ranks and micro-leaves, in parts with a sync between them; see plan/sync_norm.c. */ \
     /* x, [running_mean] → stats f64 (2C+1): rows, then each channel's sum of x - centre, then of its square; */     \
     /* centre f64 (C): running_mean, or 0. Sums of no rows are 0. */                                                 \
     X(batch_norm_stats)                                                                                              \
-    X(sync)                  /* x f64 → y: x summed over all ranks and micro-shards, in the same order on each */    \
+    X(sync)                  /* x f64 → y: x summed over all ranks and micro-leaves, in the same order on each */    \
     /* image or (N,C) x, [w], [b], [running_mean, running_var, num_batches_tracked: as batch_norm], stats summed, */ \
     /* centre → y, mean (C), rstd (C); epsilon, momentum, activation, update */                                      \
     X(batch_norm_apply)                                                                                              \
@@ -97,31 +97,39 @@ typedef enum lk__op {
         LK__OP_COUNT
 } lk__op;
 
-typedef enum lk__unary { LK__IDENTITY, LK__RELU, LK__GELU, LK__GELU_TANH, LK__SILU, LK__SIGMOID, LK__TANH } lk__unary;
+typedef enum lk__op_unary {
+    LK__IDENTITY,
+    LK__RELU,
+    LK__GELU,
+    LK__GELU_TANH,
+    LK__SILU,
+    LK__SIGMOID,
+    LK__TANH
+} lk__op_unary;
 
 /* One flat record for all ops: it prints, hashes and copies as it is. Unused fields are zero. */
-typedef struct lk__attrs {
-    int64_t   kernel, stride, padding, groups; /* conv2d, pools; square */
-    int64_t   pool;                            /* conv2d: fused max pool; 0 none */
-    lk__unary activation;                      /* fused: LK__IDENTITY or LK__RELU */
-    lk__unary unary;
-    bool      transpose_a, transpose_b;
-    bool      mean;                  /* sum, expand */
-    bool      update;                /* batch_norm: running statistics */
-    bool      nesterov, decoupled;   /* sgd; adam */
-    int       axis;                  /* softmax, slice, concat: which; norms: how many trailing dims */
-    int       axes[LK_MAX_RANK];     /* permute */
-    uint32_t  mask;                  /* sum, expand: which axes */
-    int64_t   start, length;         /* slice */
-    int64_t   ignore_index;          /* cross_entropy */
-    double    label_smoothing;
-    double    epsilon, momentum;     /* norms, optimizers */
-    double    probability;           /* dropout */
-    uint64_t  stream;                /* dropout: which op of the model */
-    double    scale;                 /* scale, fill */
-    double    beta1, beta2, weight_decay, dampening, clip;
-    double    lr_scale;              /* optimizers: this parameter group's factor on the step's rate */
-} lk__attrs;
+typedef struct lk__op_attrs {
+    int64_t      kernel, stride, padding, groups; /* conv2d, pools; square */
+    int64_t      pool;                            /* conv2d: fused max pool; 0 none */
+    lk__op_unary activation;                      /* fused: LK__IDENTITY or LK__RELU */
+    lk__op_unary unary;
+    bool         transpose_a, transpose_b;
+    bool         mean;                /* sum, expand */
+    bool         update;              /* batch_norm: running statistics */
+    bool         nesterov, decoupled; /* sgd; adam */
+    int          axis;                /* softmax, slice, concat: which; norms: how many trailing dims */
+    int          axes[LK_MAX_RANK];   /* permute */
+    uint32_t     mask;                /* sum, expand: which axes */
+    int64_t      start, length;       /* slice */
+    int64_t      ignore_index;        /* cross_entropy */
+    double       label_smoothing;
+    double       epsilon, momentum; /* norms, optimizers */
+    double       probability;       /* dropout */
+    uint64_t     stream;            /* dropout: which op of the model */
+    double       scale;             /* scale, fill */
+    double       beta1, beta2, weight_decay, dampening, clip;
+    double       lr_scale; /* optimizers: this parameter group's factor on the step's rate */
+} lk__op_attrs;
 
 const char *lk__op_name(lk__op op);
 

@@ -12,7 +12,8 @@
 enum { OURS = 48, JOIN_COMMAND = 600 };
 
 /* Any length: a role, an address and an id are the user's own words. */
-__attribute__((format(printf, 3, 4))) static void set(lk__environment *e, const char *name, const char *format, ...)
+__attribute__((format(printf, 3, 4))) static void set(lk__launch_environment *e, const char *name, const char *format,
+                                                      ...)
 {
     va_list arguments;
     size_t  lead = strlen(name) + 1;
@@ -32,7 +33,7 @@ __attribute__((format(printf, 3, 4))) static void set(lk__environment *e, const 
     e->own++;
 }
 
-static bool is_set(const lk__environment *e, const char *entry)
+static bool is_set(const lk__launch_environment *e, const char *entry)
 {
     size_t name = strcspn(entry, "=") + 1;
     for (size_t i = 0; i < e->count; i++)
@@ -55,7 +56,7 @@ static void add_word(char *out, size_t size, const char *word)
 }
 
 /* What starts another node: comm/waiting.c puts its number in place of {node}. */
-static void set_join_command(const lk__job *job, lk__environment *e)
+static void set_join_command(const lk__launch_job *job, lk__launch_environment *e)
 {
     const lk_launch_config *config = job->config;
     char                    text[JOIN_COMMAND];
@@ -68,7 +69,7 @@ static void set_join_command(const lk__job *job, lk__environment *e)
 }
 
 /* LOCAL_RANK, and with it which GPU is the rank's: torchrun's virtual local rank is 0, and the one GPU that it sees is its own. */
-static void set_local_rank(const lk_launch_config *config, const lk__child *child, lk__environment *e)
+static void set_local_rank(const lk_launch_config *config, const lk__launch_child *child, lk__launch_environment *e)
 {
     const char *visible = getenv("CUDA_VISIBLE_DEVICES");
     set(e, "LOCAL_RANK", "%d", config->virtual_local_rank ? 0 : child->local_rank);
@@ -82,7 +83,7 @@ static void set_local_rank(const lk_launch_config *config, const lk__child *chil
 }
 
 /* The job's id comes first, so that a look for it rarely needs more than the first page of /proc/PID/environ. */
-static void set_all(lk__job *job, const lk__child *child, lk__environment *e)
+static void set_all(lk__launch_job *job, const lk__launch_child *child, lk__launch_environment *e)
 {
     const lk_launch_config *config = job->config;
     set(e, "LOCKSTEP_JOB", "%s", job->id);
@@ -113,18 +114,18 @@ static void set_all(lk__job *job, const lk__child *child, lk__environment *e)
     set(e, "TORCHELASTIC_MAX_RESTARTS", "%d", job->place.max_restarts);
     set(e, "TORCHELASTIC_SIGNALS_TO_HANDLE", "%s", config->signals);
     set(e, "TORCHELASTIC_ERROR_FILE", "%s", child->error_file);
-    set(e, "LOCKSTEP_DIARY", "%s", child->diary);
+    set(e, "LOCKSTEP_FLIGHT_RECORDER", "%s", child->diary);
     set(e, "TORCHELASTIC_USE_AGENT_STORE", "False"); /* the ranks make their own store */
     if (!getenv("TORCH_NCCL_ASYNC_ERROR_HANDLING")) set(e, "TORCH_NCCL_ASYNC_ERROR_HANDLING", "1");
     if (!getenv("OMP_NUM_THREADS")) set(e, "OMP_NUM_THREADS", "%d", job->threads);
     if (!getenv("LOCKSTEP_THREADS")) set(e, "LOCKSTEP_THREADS", "%d", job->threads);
 }
 
-static lk_status make(lk__job *job, const lk__child *child, lk__environment *e)
+static lk_status make(lk__launch_job *job, const lk__launch_child *child, lk__launch_environment *e)
 {
     size_t inherited = 0;
     while (environ[inherited]) inherited++;
-    *e = (lk__environment){.context = job->context, .capacity = inherited + OURS};
+    *e = (lk__launch_environment){.context = job->context, .capacity = inherited + OURS};
     e->list = lk__alloc(job->context, LK_MEMORY_OTHER, e->capacity * sizeof *e->list);
     if (!e->list) return LK_ENOMEM;
     if (child)
@@ -140,10 +141,13 @@ static lk_status make(lk__job *job, const lk__child *child, lk__environment *e)
     return LK_OK;
 }
 
-lk_status lk__environment_make(lk__job *job, const lk__child *child, lk__environment *e) { return make(job, child, e); }
-lk_status lk__environment_mark(lk__job *job, lk__environment *e) { return make(job, NULL, e); }
+lk_status lk__environment_make(lk__launch_job *job, const lk__launch_child *child, lk__launch_environment *e)
+{
+    return make(job, child, e);
+}
+lk_status lk__environment_mark(lk__launch_job *job, lk__launch_environment *e) { return make(job, NULL, e); }
 
-void lk__environment_free(lk__environment *e)
+void lk__environment_free(lk__launch_environment *e)
 {
     for (size_t i = 0; i < e->own; i++) lk__strfree(e->context, e->list[i]);
     lk__free(e->context, LK_MEMORY_OTHER, e->list, e->capacity * sizeof *e->list);

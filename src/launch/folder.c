@@ -16,7 +16,7 @@
 
 static lk_status make(lk_context *context, const char *path)
 {
-    char part[LK__PATH];
+    char part[LK__LAUNCH_PATH];
     for (const char *slash = path; slash;) {
         slash = strchr(slash + 1, '/');
         snprintf(part, sizeof part, "%.*s", slash ? (int)(slash - path) : (int)strlen(path), path);
@@ -36,27 +36,27 @@ static void temporary(char *out, size_t size)
     free(real);
 }
 
-lk_status lk__folder_name(lk__job *job)
+lk_status lk__folder_name(lk__launch_job *job)
 {
-    char base[LK__PATH];
+    char base[LK__LAUNCH_PATH];
     temporary(base, sizeof base);
-    if (strlen(base) > LK__PATH - 100)
+    if (strlen(base) > LK__LAUNCH_PATH - 100)
         return lk__fail(job->context, LK_EINVAL, "TMPDIR is %.100s…: too long for a path of temporary files", base);
-    snprintf(job->folder, sizeof job->folder, "%.*s/lockstep-%s", LK__PATH - 100, base, job->own_id);
+    snprintf(job->folder, sizeof job->folder, "%.*s/lockstep-%s", LK__LAUNCH_PATH - 100, base, job->own_id);
     return LK_OK;
 }
 
-static lk_status open_logs(lk__job *job)
+static lk_status open_logs(lk__launch_job *job)
 {
     const lk_launch_config *config = job->config;
-    char                    base[LK__PATH], parent[LK__PATH], name[LK__PATH];
+    char                    base[LK__LAUNCH_PATH], parent[LK__LAUNCH_PATH], name[LK__LAUNCH_PATH];
     snprintf(name, sizeof name, "%s", job->run_id);
     for (char *c = name; *c; c++)
         if (*c == '/') *c = '_'; /* it is one directory */
     temporary(parent, sizeof parent);
     int length = config->log_dir ? snprintf(base, sizeof base, "%s/%s_XXXXXX", config->log_dir, name)
                                  : snprintf(base, sizeof base, "%s/lockstep-XXXXXX", parent);
-    if (length > LK__PATH - 100)
+    if (length > LK__LAUNCH_PATH - 100)
         return lk__fail(job->context, LK_EINVAL, "%.100s…: too long for a path of log files", base);
     if (config->log_dir && make(job->context, config->log_dir) < 0) return LK_EIO;
     if (!mkdtemp(base))
@@ -85,9 +85,9 @@ static bool lock_name(char *out, size_t size)
 }
 
 /* It gets its name once it is held. Where it cannot be had, the folder is merely not cleared by others. */
-static void hold_lock(lk__job *job)
+static void hold_lock(lk__launch_job *job)
 {
-    char name[48], path[LK__PATH + 64], last[LK__PATH + 64];
+    char name[48], path[LK__LAUNCH_PATH + 64], last[LK__LAUNCH_PATH + 64];
     if (!lock_name(name, sizeof name)) return;
     snprintf(path, sizeof path, "%s/new", job->folder);
     snprintf(last, sizeof last, "%s/%s", job->folder, name);
@@ -106,7 +106,7 @@ static bool is_folder_name(const char *name)
 /* One folder of this user whose launcher is gone. */
 static void clear_one(int parent, const char *base, const char *name, const char *lock)
 {
-    char        path[2 * LK__PATH];
+    char        path[2 * LK__LAUNCH_PATH];
     struct stat about;
     int         folder = openat(parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     if (folder < 0) return;
@@ -124,7 +124,7 @@ static void clear_one(int parent, const char *base, const char *name, const char
 
 static void clear_abandoned(void)
 {
-    char           base[LK__PATH], lock[48];
+    char           base[LK__LAUNCH_PATH], lock[48];
     struct dirent *entry;
     temporary(base, sizeof base);
     DIR *directory = lock_name(lock, sizeof lock) ? opendir(base) : NULL;
@@ -134,7 +134,7 @@ static void clear_abandoned(void)
     closedir(directory);
 }
 
-lk_status lk__folder_open(lk__job *job)
+lk_status lk__folder_open(lk__launch_job *job)
 {
     const lk_launch_config *config = job->config;
     if (mkdir(job->folder, 0700) < 0) {
@@ -148,16 +148,16 @@ lk_status lk__folder_open(lk__job *job)
     return lk__wants_logs(config) ? open_logs(job) : LK_OK;
 }
 
-static lk_status open_log(lk__job *job, lk__child *child, int which, const char *name)
+static lk_status open_log(lk__launch_job *job, lk__launch_child *child, int which, const char *name)
 {
-    char path[LK__PATH + 16];
+    char path[LK__LAUNCH_PATH + 16];
     snprintf(path, sizeof path, "%s/%s", child->folder, name);
     child->streams[which].file = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
     if (child->streams[which].file >= 0) return LK_OK;
     return lk__fail(job->context, LK_EIO, "%s: cannot open for writing: %s", path, strerror(errno));
 }
 
-void lk__folder_filtered_close(lk__job *job)
+void lk__folder_filtered_close(lk__launch_job *job)
 {
     for (int i = 0; i < 2; i++) {
         if (job->filtered[i] >= 0) close(job->filtered[i]);
@@ -165,11 +165,11 @@ void lk__folder_filtered_close(lk__job *job)
     }
 }
 
-lk_status lk__folder_filtered(lk__job *job)
+lk_status lk__folder_filtered(lk__launch_job *job)
 {
     static const char *const names[2] = {"filtered_stdout.log", "filtered_stderr.log"};
     const char *const        filters[2] = {job->config->stdout_filters, job->config->stderr_filters};
-    char                     folder[LK__PATH + 32], path[LK__PATH + 64];
+    char                     folder[LK__LAUNCH_PATH + 32], path[LK__LAUNCH_PATH + 64];
     lk__folder_filtered_close(job);
     for (int i = 0; i < 2; i++) {
         if (!filters[i]) continue;
@@ -184,7 +184,7 @@ lk_status lk__folder_filtered(lk__job *job)
 }
 
 /* Lines of all ranks go there that are shown and written, as torchrun has it; of all, where nobody chose. */
-static void choose_filtered(lk__job *job, lk__child *child, int tee)
+static void choose_filtered(lk__launch_job *job, lk__launch_child *child, int tee)
 {
     const lk_launch_config *config = job->config;
     const char *const       filters[2] = {config->stdout_filters, config->stderr_filters};
@@ -196,16 +196,16 @@ static void choose_filtered(lk__job *job, lk__child *child, int tee)
     }
 }
 
-lk_status lk__folder_child(lk__job *job, lk__child *child)
+lk_status lk__folder_child(lk__launch_job *job, lk__launch_child *child)
 {
     const lk_launch_config *config = job->config;
     const char             *base = job->logs[0] ? job->logs : job->folder;
     int                     length =
         snprintf(child->folder, sizeof child->folder, "%s/attempt_%d/%d", base, job->generation, child->local_rank);
-    if (length > LK__PATH - 16) return lk__fail(job->context, LK_EINVAL, "%s: too long for a path", base);
+    if (length > LK__LAUNCH_PATH - 16) return lk__fail(job->context, LK_EINVAL, "%s: too long for a path", base);
     if (make(job->context, child->folder) < 0) return LK_EIO;
-    snprintf(child->error_file, sizeof child->error_file, "%.*s/error.json", LK__PATH - 16, child->folder);
-    snprintf(child->diary, sizeof child->diary, "%.*s/diary_%d_%d", LK__PATH - 40, job->folder, job->generation,
+    snprintf(child->error_file, sizeof child->error_file, "%.*s/error.json", LK__LAUNCH_PATH - 16, child->folder);
+    snprintf(child->diary, sizeof child->diary, "%.*s/diary_%d_%d", LK__LAUNCH_PATH - 40, job->folder, job->generation,
              child->local_rank);
     int tee = config->tee ? lk__std_bits(config->tee, child->local_rank) : 0;
     int only = config->redirects ? lk__std_bits(config->redirects, child->local_rank) : 0;
@@ -223,7 +223,7 @@ lk_status lk__folder_child(lk__job *job, lk__child *child)
 
 void lk__folder_remove(const char *path)
 {
-    char           inside[2 * LK__PATH];
+    char           inside[2 * LK__LAUNCH_PATH];
     struct dirent *entry;
     DIR           *directory = opendir(path);
     if (!directory) return;

@@ -19,10 +19,10 @@ typedef struct far {
 } far;
 
 typedef struct head {
-    lk__job                 job;
+    lk__launch_job          job;
     far                    *hosts;
     int                     count, world, ready;
-    lk__spec               *spec;
+    lk__launch_spec        *spec;
     const lk_launch_config *config;
 } head;
 
@@ -85,8 +85,8 @@ static bool goes_along(const char *entry)
 {
     static const char *const begins[] = {
         "LOCKSTEP_", "OMP_", "NCCL_", "GLOO_", "TORCH_", "PYTHONPATH=", "CUDA_VISIBLE_DEVICES="};
-    static const char *const own[] = {
-        "LOCKSTEP_JOB=", "LOCKSTEP_TOKEN=", "LOCKSTEP_DIARY=", "LOCKSTEP_LOCAL_ADDR=", "LOCKSTEP_JOIN_COMMAND="};
+    static const char *const own[] = {"LOCKSTEP_JOB=", "LOCKSTEP_TOKEN=", "LOCKSTEP_FLIGHT_RECORDER=",
+                                      "LOCKSTEP_LOCAL_ADDR=", "LOCKSTEP_JOIN_COMMAND="};
     for (size_t i = 0; i < sizeof own / sizeof *own; i++)
         if (strncmp(entry, own[i], strlen(own[i])) == 0) return false;
     for (size_t i = 0; i < sizeof begins / sizeof *begins; i++)
@@ -97,7 +97,7 @@ static bool goes_along(const char *entry)
 static lk_status write_spec(head *h, const far *host, int node)
 {
     const lk_launch_config *c = h->config;
-    lk__spec               *spec = h->spec;
+    lk__launch_spec        *spec = h->spec;
     char                    directory[4096];
     const char             *first = strrchr(h->hosts[0].name, '@'); /* user@host */
     if (!getcwd(directory, sizeof directory))
@@ -142,38 +142,38 @@ static lk_status write_spec(head *h, const far *host, int node)
     return LK_OK;
 }
 
-static void tell(lk__child *child, const void *text, size_t length)
+static void tell(lk__launch_child *child, const void *text, size_t length)
 {
     if (child->input >= 0 && write(child->input, text, length) < 0) return; /* its end explains itself */
 }
 
 /* "KIND RANK": its first failure is due to a rank of another host. */
-static bool hear_blame(lk__child *child, const char *line, size_t length)
+static bool hear_blame(lk__launch_child *child, const char *line, size_t length)
 {
     char text[32];
     int  kind, rank;
     snprintf(text, sizeof text, "%.*s", (int)(length < 31 ? length : 31), line);
-    if (sscanf(text, "%d %d", &kind, &rank) != 2 || kind <= LK__BLAME_NOBODY || kind >= LK__BLAME_KINDS) return false;
-    child->blame = (lk__blame){kind, rank};
+    if (sscanf(text, "%d %d", &kind, &rank) != 2 || kind <= LK__CAUSE_UNKNOWN || kind >= LK__CAUSE_KINDS) return false;
+    child->cause = (lk__comm_cause){kind, rank};
     return true;
 }
 
-void lk__hosts_tell_blame(lk__job *job)
+void lk__hosts_tell_blame(lk__launch_job *job)
 {
-    lk__child *child = job->place.watch >= 0 ? lk__cause_elsewhere(job) : NULL;
-    char       text[64];
+    lk__launch_child *child = job->place.watch >= 0 ? lk__cause_elsewhere(job) : NULL;
+    char              text[64];
     if (!child) return;
-    int length = snprintf(text, sizeof text, BLAMES "%d %d", child->blame.kind, child->blame.rank);
+    int length = snprintf(text, sizeof text, BLAMES "%d %d", child->cause.kind, child->cause.rank);
     lk__sink_line(job->out, "", text, (size_t)length);
 }
 
 /* A far end's first line; when the last one spoke, all hear the port, which node 0 found free where none was given. */
 static bool hear(void *user, const char *line, size_t length)
 {
-    ear       *e = user;
-    head      *h = e->head;
-    lk__child *child = &h->job.children[e->index];
-    size_t     lead = strlen(READY);
+    ear              *e = user;
+    head             *h = e->head;
+    lk__launch_child *child = &h->job.children[e->index];
+    size_t            lead = strlen(READY);
     if (length > strlen(BLAMES) && memcmp(line, BLAMES, strlen(BLAMES)) == 0)
         return hear_blame(child, line + strlen(BLAMES), length - strlen(BLAMES));
     if (child->port > 0 || length <= lead || memcmp(line, READY, lead) != 0) return false;
@@ -191,13 +191,12 @@ static bool hear(void *user, const char *line, size_t length)
 static lk_status start_far(head *h, int index)
 {
     const lk_launch_config *c = h->config;
-    char                    words[LK__PATH], command[LK__PATH];
+    char                    words[LK__LAUNCH_PATH], command[LK__LAUNCH_PATH];
     const char             *argv[WORDS + 3];
     int                     count = 0;
     char                   *rest = NULL;
     if (strchr(c->remote_command, '\''))
-        return lk__fail(h->job.context, LK_EINVAL, "%s: no quotes in the far command's name, please",
-                        c->remote_command);
+        return lk__fail(h->job.context, LK_EINVAL, "%s: no quotes in the far command's name, please", c->remote_command);
     if (strlen(c->ssh) >= sizeof words || strlen(c->remote_command) + 32 >= sizeof command)
         return lk__fail(h->job.context, LK_EINVAL, "the command that reaches other hosts, or the far one, is too long");
     LK__TRY(write_spec(h, &h->hosts[index], index));
@@ -209,8 +208,8 @@ static lk_status start_far(head *h, int index)
     snprintf(command, sizeof command, "exec '%s' run --far-end", c->remote_command);
     argv[count++] = command;
     argv[count] = NULL;
-    lk__child      *child = &h->job.children[index];
-    lk__environment environment;
+    lk__launch_child      *child = &h->job.children[index];
+    lk__launch_environment environment;
     snprintf(child->name, sizeof child->name, "host %.70s", h->hosts[index].name);
     LK__TRY(lk__environment_mark(&h->job, &environment));
     lk_status status = lk__child_start(&h->job, child, argv, environment.list, false);
@@ -263,8 +262,8 @@ static lk_status run_hosts(head *h, ear *ears, int *exit_code)
         LK__TRY(generation(h, ears));
         lk__verdict(&h->job);
         if (h->job.why != LK__FAILED || h->job.interrupts || h->job.generation == h->config->max_restarts) break;
-        lk__job_say(&h->job, "starting all ranks of all hosts again: restart %d of %d", h->job.generation + 1,
-                    h->config->max_restarts);
+        lk__job_print(&h->job, "starting all ranks of all hosts again: restart %d of %d", h->job.generation + 1,
+                      h->config->max_restarts);
     }
     *exit_code = lk__job_result(&h->job);
     return LK_OK;
@@ -275,12 +274,12 @@ lk_status lk__launch_hosts(lk_context *context, const lk_launch_config *config, 
     lk_launch_config own = *config; /* files and their names are the far ends' */
     own.log_dir = own.tee = own.redirects = own.stdout_filters = own.stderr_filters = NULL;
     LK__TRY(check(context, config));
-    size_t    far_bytes = MOST_HOSTS * sizeof(far), ear_bytes = MOST_HOSTS * sizeof(ear);
-    head     *h = lk__alloc(context, LK_MEMORY_OTHER, sizeof *h);
-    far      *hosts = lk__alloc(context, LK_MEMORY_OTHER, far_bytes);
-    ear      *ears = lk__alloc(context, LK_MEMORY_OTHER, ear_bytes);
-    lk__spec *spec = lk__alloc(context, LK_MEMORY_OTHER, sizeof *spec);
-    lk_status status = h && hosts && ears && spec ? LK_OK : LK_ENOMEM;
+    size_t           far_bytes = MOST_HOSTS * sizeof(far), ear_bytes = MOST_HOSTS * sizeof(ear);
+    head            *h = lk__alloc(context, LK_MEMORY_OTHER, sizeof *h);
+    far             *hosts = lk__alloc(context, LK_MEMORY_OTHER, far_bytes);
+    ear             *ears = lk__alloc(context, LK_MEMORY_OTHER, ear_bytes);
+    lk__launch_spec *spec = lk__alloc(context, LK_MEMORY_OTHER, sizeof *spec);
+    lk_status        status = h && hosts && ears && spec ? LK_OK : LK_ENOMEM;
     if (status == LK_OK) {
         *h = (head){.hosts = hosts, .spec = spec, .config = config};
         int most;
@@ -289,7 +288,7 @@ lk_status lk__launch_hosts(lk_context *context, const lk_launch_config *config, 
     }
     if (status == LK_OK) status = lk__descriptors_check(context, h->count, 3, "host");
     if (status == LK_OK) {
-        lk__place place = {0, h->world, NULL, NULL, -1, -1, 0, config->max_restarts};
+        lk__launch_part place = {0, h->world, NULL, NULL, -1, -1, 0, config->max_restarts};
         status = lk__job_open(&h->job, context, &own, &place, h->count);
         h->job.head = true;
         if (status == LK_OK) status = run_hosts(h, ears, exit_code);
@@ -321,7 +320,7 @@ static lk_status read_strings(lk_context *context, int in, char *text, size_t si
     }
 }
 
-static lk_status far_end(lk_context *context, lk__spec *spec, int in, int out, int err, int *exit_code)
+static lk_status far_end(lk_context *context, lk__launch_spec *spec, int in, int out, int err, int *exit_code)
 {
     LK__TRY(read_strings(context, in, spec->text, sizeof spec->text, &spec->length, false));
     LK__TRY(lk__spec_parse(context, spec));
@@ -339,15 +338,15 @@ static lk_status far_end(lk_context *context, lk__spec *spec, int in, int out, i
         return lk__fail(context, LK_EFORMAT, "the launcher named no port");
     spec->config.out = out;
     spec->config.err = err;
-    lk__place place = {spec->first_rank, spec->world,      spec->token,       spec->job, in,
-                       spec->colour,     spec->generation, spec->max_restarts};
+    lk__launch_part place = {spec->first_rank, spec->world,      spec->token,       spec->job, in,
+                             spec->colour,     spec->generation, spec->max_restarts};
     return lk__launch_here(context, &spec->config, &place, exit_code);
 }
 
 lk_status lk_launch_far_end(lk_context *context, int in, int out, int err, int *exit_code)
 {
-    lk__spec *spec = lk__alloc(context, LK_MEMORY_OTHER, sizeof *spec);
-    lk_status status = spec ? far_end(context, spec, in, out, err, exit_code) : LK_ENOMEM;
+    lk__launch_spec *spec = lk__alloc(context, LK_MEMORY_OTHER, sizeof *spec);
+    lk_status        status = spec ? far_end(context, spec, in, out, err, exit_code) : LK_ENOMEM;
     lk__free(context, LK_MEMORY_OTHER, spec, sizeof *spec);
     return status;
 }

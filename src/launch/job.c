@@ -3,7 +3,7 @@
 #include "launch/launch.h"
 
 #include "base/entropy.h"
-#include "comm/token.h"
+#include "comm/rendezvous/token.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -17,7 +17,7 @@
 
 enum { MOST_RANKS = 4096, TOKEN_BYTES = 16 };
 
-void lk__job_say(lk__job *job, const char *format, ...)
+void lk__job_print(lk__launch_job *job, const char *format, ...)
 {
     char    text[2048], shown[4096];
     va_list arguments;
@@ -46,7 +46,7 @@ static bool same_file(int a, int b)
     return fstat(a, &x) == 0 && fstat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
 }
 
-static lk_status make_names(lk__job *job)
+static lk_status make_names(lk__launch_job *job)
 {
     const char *parent = job->place.parent ? job->place.parent : getenv("LOCKSTEP_JOB");
     if (lk__random_hex(job->context, job->own_id, (LK__OWN_ID - 1) / 2) < 0) return LK_EIO;
@@ -60,14 +60,14 @@ static lk_status make_names(lk__job *job)
     return LK_OK;
 }
 
-lk_status lk__job_open(lk__job *job, lk_context *context, const lk_launch_config *config, const lk__place *place,
-                       int count)
+lk_status lk__job_open(lk__launch_job *job, lk_context *context, const lk_launch_config *config,
+                       const lk__launch_part *place, int count)
 {
     memset(job, 0, sizeof *job);
     job->context = context;
     job->config = config;
     job->place = *place;
-    job->keeper = (lk__keeper){0, -1};
+    job->keeper = (lk__launch_reaper){0, -1};
     job->filtered[0] = job->filtered[1] = -1;
     job->lock = -1;
     lk__sink_open(&job->sinks[0], context, config->out);
@@ -83,17 +83,17 @@ lk_status lk__job_open(lk__job *job, lk_context *context, const lk_launch_config
     job->children = lk__alloc(context, LK_MEMORY_OTHER, (size_t)count * sizeof *job->children);
     if (!job->children) return LK_ENOMEM;
     job->count = count;
-    LK__TRY(lk__keeper_start(job)); /* first, so that no folder is ever without somebody who removes it */
+    LK__TRY(lk__reaper_start(job)); /* first, so that no folder is ever without somebody who removes it */
     return lk__folder_open(job);
 }
 
-void lk__job_close(lk__job *job)
+void lk__job_close(lk__launch_job *job)
 {
     if (job->children) lk__job_flush(job);
     lk__folder_filtered_close(job);
     if (job->folder[0]) lk__folder_remove(job->folder);
     if (job->lock >= 0) close(job->lock);
-    lk__keeper_end(job); /* last, as it was first */
+    lk__reaper_end(job); /* last, as it was first */
     if (job->signals > 0) close(job->signals);
     prctl(PR_SET_CHILD_SUBREAPER, job->was_reaper);
     sigaction(SIGPIPE, &job->old_pipe, NULL);
@@ -114,7 +114,7 @@ void lk__job_close(lk__job *job)
     lk__free(job->context, LK_MEMORY_OTHER, job->cores, (size_t)job->count * sizeof *job->cores);
 }
 
-void lk__job_begin(lk__job *job)
+void lk__job_begin(lk__launch_job *job)
 {
     job->why = LK__RUNNING;
     job->first = job->reporter = NULL;
@@ -124,7 +124,7 @@ void lk__job_begin(lk__job *job)
     lk__oom_read("", &job->oom_cgroup, &job->oom_host);
     memset(job->children, 0, (size_t)job->count * sizeof *job->children);
     for (int i = 0; i < job->count; i++) {
-        lk__child *child = &job->children[i];
+        lk__launch_child *child = &job->children[i];
         child->input = -1;
         for (int j = 0; j < 2; j++) {
             child->streams[j].fd = child->streams[j].file = -1;
@@ -134,7 +134,7 @@ void lk__job_begin(lk__job *job)
     }
 }
 
-int lk__job_result(const lk__job *job)
+int lk__job_result(const lk__launch_job *job)
 {
     switch (job->why) {
     case LK__RUNNING: return 0;
@@ -189,7 +189,7 @@ static lk_status check(lk_context *context, const lk_launch_config *config)
     return LK_OK;
 }
 
-static lk_status check_debug(lk_context *context, const lk_launch_config *config, const lk__place *place)
+static lk_status check_debug(lk_context *context, const lk_launch_config *config, const lk__launch_part *place)
 {
     int rank = config->debug_rank;
     if (rank < 0) return LK_OK;
@@ -203,7 +203,7 @@ static lk_status check_debug(lk_context *context, const lk_launch_config *config
 }
 
 /* Launchers of several nodes make no token. One that the user gave for the ranks is looked at here, before they are started. */
-static lk_status check_token(lk_context *context, const lk_launch_config *config, const lk__place *place)
+static lk_status check_token(lk_context *context, const lk_launch_config *config, const lk__launch_part *place)
 {
     char        token[LK__TOKEN_ROOM];
     const char *file = getenv("LOCKSTEP_TOKEN_FILE"), *text = getenv("LOCKSTEP_TOKEN");
@@ -224,7 +224,7 @@ static lk_status check_devices(lk_context *context, const lk_launch_config *conf
     return LK_OK;
 }
 
-static void name_child(lk__job *job, lk__child *child, int local_rank)
+static void name_child(lk__launch_job *job, lk__launch_child *child, int local_rank)
 {
     child->local_rank = local_rank;
     child->rank = job->place.first_rank + local_rank;
@@ -233,10 +233,10 @@ static void name_child(lk__job *job, lk__child *child, int local_rank)
 }
 
 /* The debugger's words before the program's. */
-static lk_status start_under(lk__job *job, lk__child *child, char *const *environment)
+static lk_status start_under(lk__launch_job *job, lk__launch_child *child, char *const *environment)
 {
     const lk_launch_config *config = job->config;
-    char                    words[LK__PATH];
+    char                    words[LK__LAUNCH_PATH];
     const char             *argv[1024];
     int                     count = 0;
     snprintf(words, sizeof words, "%s", config->debugger);
@@ -248,9 +248,9 @@ static lk_status start_under(lk__job *job, lk__child *child, char *const *enviro
     return lk__child_start(job, child, argv, environment, true);
 }
 
-static lk_status start_rank(lk__job *job, lk__child *child)
+static lk_status start_rank(lk__launch_job *job, lk__launch_child *child)
 {
-    lk__environment environment;
+    lk__launch_environment environment;
     LK__TRY(lk__folder_child(job, child));
     LK__TRY(lk__environment_make(job, child, &environment));
     lk_status status = child->rank == job->config->debug_rank
@@ -261,7 +261,7 @@ static lk_status start_rank(lk__job *job, lk__child *child)
 }
 
 /* Each generation has its own token and, where we choose it, its own port: what is left of an old one cannot join. */
-static lk_status make_meeting(lk__job *job)
+static lk_status make_meeting(lk__launch_job *job)
 {
     const lk_launch_config *config = job->config;
     job->address = config->master_address ? config->master_address : "127.0.0.1";
@@ -274,7 +274,7 @@ static lk_status make_meeting(lk__job *job)
     return LK_OK;
 }
 
-static lk_status generation(lk__job *job)
+static lk_status generation(lk__launch_job *job)
 {
     lk_status status = make_meeting(job);
     lk__job_begin(job);
@@ -290,7 +290,7 @@ static lk_status generation(lk__job *job)
 }
 
 /* What the user set is kept; one of the two names stands for both. */
-static lk_status heed_threads(lk__job *job)
+static lk_status heed_threads(lk__launch_job *job)
 {
     const char *omp = getenv("OMP_NUM_THREADS"), *own = getenv("LOCKSTEP_THREADS");
     int         number = omp ? atoi(omp) : 0; /* of "4,2", OpenMP's form for nested teams, the outer one */
@@ -302,7 +302,7 @@ static lk_status heed_threads(lk__job *job)
     return LK_OK;
 }
 
-static void introduce(lk__job *job, const char *pinned)
+static void introduce(lk__launch_job *job, const char *pinned)
 {
     const lk_launch_config *config = job->config;
     const char             *threads = getenv("OMP_NUM_THREADS");
@@ -312,14 +312,15 @@ static void introduce(lk__job *job, const char *pinned)
                  job->place.first_rank + job->count - 1, job->place.world, config->node, config->nodes);
     snprintf(omp, sizeof omp, "%d", job->threads);
     if (threads && getenv("LOCKSTEP_THREADS")) snprintf(own, sizeof own, ", LOCKSTEP_THREADS=%d", job->threads);
-    lk__job_say(job, "%d rank%s%s on %s, %s, OMP_NUM_THREADS=%s%s%s%s", job->count, job->count == 1 ? "" : "s", where,
-                job->host, pinned, threads ? threads : omp, own, job->logs[0] ? ", logs in " : "", job->logs);
+    lk__job_print(job, "%d rank%s%s on %s, %s, OMP_NUM_THREADS=%s%s%s%s", job->count, job->count == 1 ? "" : "s", where,
+                  job->host, pinned, threads ? threads : omp, own, job->logs[0] ? ", logs in " : "", job->logs);
 }
 
-lk_status lk__launch_here(lk_context *context, const lk_launch_config *config, const lk__place *place, int *exit_code)
+lk_status lk__launch_here(lk_context *context, const lk_launch_config *config, const lk__launch_part *place,
+                          int *exit_code)
 {
-    lk__job job;
-    char    pinned[512];
+    lk__launch_job job;
+    char           pinned[512];
     LK__TRY(check(context, config));
     LK__TRY(check_debug(context, config, place));
     LK__TRY(check_token(context, config, place));
@@ -345,7 +346,7 @@ lk_status lk__launch_here(lk_context *context, const lk_launch_config *config, c
         lk__hosts_tell_blame(&job);
         if (job.why != LK__FAILED || job.interrupts || job.generation == config->max_restarts) break;
         job.generation++;
-        lk__job_say(&job, "starting all ranks again: restart %d of %d", job.generation, config->max_restarts);
+        lk__job_print(&job, "starting all ranks again: restart %d of %d", job.generation, config->max_restarts);
     }
     if (status == LK_OK) *exit_code = lk__job_result(&job);
 done:
@@ -357,7 +358,7 @@ lk_status lk_launch(lk_context *context, const lk_launch_config *config, int *ex
 {
     if (config->size == sizeof *config && config->hosts) return lk__launch_hosts(context, config, exit_code);
     if (config->size == sizeof *config) LK__TRY(lk__filter_check(context, config->local_ranks_filter, config->ranks));
-    lk__place place = {config->node * config->ranks, config->nodes * config->ranks, NULL, NULL, -1, -1, 0,
-                       config->max_restarts};
+    lk__launch_part place = {config->node * config->ranks, config->nodes * config->ranks, NULL, NULL, -1, -1, 0,
+                             config->max_restarts};
     return lk__launch_here(context, config, &place, exit_code);
 }

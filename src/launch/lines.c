@@ -67,13 +67,13 @@ lk_status lk__prefix_check(lk_context *context, const lk_launch_config *config)
     return LK_OK;
 }
 
-void lk__prefix_make(const lk__job *job, lk__child *child)
+void lk__prefix_make(const lk__launch_job *job, lk__launch_child *child)
 {
     static const char *const colours[] = {"36", "33", "32", "35", "34", "31"};
     const lk_launch_config  *config = job->config;
     for (int i = 0; i < 2; i++) {
-        lk__line_stream *stream = &child->streams[i];
-        const char      *bad;
+        lk__launch_stream *stream = &child->streams[i];
+        const char        *bad;
         bool colour = job->place.colour > 0 || (job->place.colour < 0 && stream->sink->terminal && !getenv("NO_COLOR"));
         snprintf(stream->label, sizeof stream->label, "[rank %d] ", child->rank);
         if (config->line_prefix)
@@ -90,7 +90,7 @@ void lk__prefix_make(const lk__job *job, lk__child *child)
 
 bool lk__filters_match(const char *filters, const char *line, size_t length)
 {
-    char   one[LK__PATH];
+    char   one[LK__LAUNCH_PATH];
     size_t used = 0;
     for (const char *at = filters;; at++) {
         bool escaped = at[0] == ',' && at[1] == ',';

@@ -22,7 +22,7 @@ static bool read_text(const char *root, char *out, size_t size, const char *form
     __attribute__((format(printf, 4, 5)));
 static bool read_text(const char *root, char *out, size_t size, const char *format, ...)
 {
-    char    path[LK__PATH];
+    char    path[LK__LAUNCH_PATH];
     int     lead = snprintf(path, sizeof path, "%s", root);
     va_list arguments;
     va_start(arguments, format);
@@ -82,7 +82,7 @@ static int compare_names(const void *a, const void *b) { return strcmp(a, b); }
 /* The driver's GPUs in the order of their places on the bus. */
 static int list_gpus(const char *root, char names[GPUS][GPU_NAME])
 {
-    char           path[LK__PATH];
+    char           path[LK__LAUNCH_PATH];
     int            count = 0;
     struct dirent *entry;
     snprintf(path, sizeof path, "%s/proc/driver/nvidia/gpus", root);

@@ -26,7 +26,7 @@ static long counter(const char *path)
 /* A container may see its own cgroup at the mount's root instead of at the path that /proc gives. */
 static long counter_below(const char *root, const char *mount, const char *group, const char *name)
 {
-    char path[LK__PATH + 256];
+    char path[LK__LAUNCH_PATH + 256];
     snprintf(path, sizeof path, "%s%s%s/%s", root, mount, group, name);
     long value = counter(path);
     if (value >= 0) return value;
@@ -36,7 +36,7 @@ static long counter_below(const char *root, const char *mount, const char *group
 
 void lk__oom_read(const char *root, long *in_cgroup, long *on_host)
 {
-    char path[LK__PATH], line[LK__PATH];
+    char path[LK__LAUNCH_PATH], line[LK__LAUNCH_PATH];
     snprintf(path, sizeof path, "%s/proc/vmstat", root);
     *on_host = counter(path);
     *in_cgroup = -1;

@@ -17,7 +17,7 @@ enum { READ_BYTES = 65536, TAIL_LINE = 400, TERMINAL_PIECE = 512 };
 
 /* ---- sinks ---- */
 
-void lk__sink_open(lk__sink *sink, lk_context *context, int fd)
+void lk__sink_open(lk__launch_sink *sink, lk_context *context, int fd)
 {
     struct stat    about;
     struct winsize window;
@@ -30,9 +30,9 @@ void lk__sink_open(lk__sink *sink, lk_context *context, int fd)
     sink->columns = sink->terminal && ioctl(fd, TIOCGWINSZ, &window) == 0 && window.ws_col ? window.ws_col : 80;
 }
 
-void lk__sink_free(lk__sink *sink) { lk__free(sink->context, LK_MEMORY_OTHER, sink->queue, sink->capacity); }
+void lk__sink_free(lk__launch_sink *sink) { lk__free(sink->context, LK_MEMORY_OTHER, sink->queue, sink->capacity); }
 
-static bool reserve(lk__sink *sink, size_t bytes)
+static bool reserve(lk__launch_sink *sink, size_t bytes)
 {
     if (sink->begin && sink->end + bytes > sink->capacity) {
         memmove(sink->queue, sink->queue + sink->begin, sink->end - sink->begin);
@@ -42,13 +42,13 @@ static bool reserve(lk__sink *sink, size_t bytes)
     return lk__grow(sink->context, (void **)&sink->queue, &sink->capacity, sink->end + bytes, 1) == LK_OK;
 }
 
-static void put(lk__sink *sink, const char *text, size_t length)
+static void put(lk__launch_sink *sink, const char *text, size_t length)
 {
     memcpy(sink->queue + sink->end, text, length);
     sink->end += length;
 }
 
-void lk__sink_line(lk__sink *sink, const char *prefix, const char *text, size_t length)
+void lk__sink_line(lk__launch_sink *sink, const char *prefix, const char *text, size_t length)
 {
     size_t lead = strlen(prefix);
     if (sink->closed || !reserve(sink, sizeof CLEAR_LINE + lead + length + 1)) return;
@@ -59,7 +59,7 @@ void lk__sink_line(lk__sink *sink, const char *prefix, const char *text, size_t 
     put(sink, "\n", 1);
 }
 
-void lk__sink_flush(lk__sink *sink)
+void lk__sink_flush(lk__launch_sink *sink)
 {
     while (lk__sink_waiting(sink)) {
         struct pollfd ready = {sink->fd, POLLOUT, 0};
@@ -80,7 +80,7 @@ void lk__sink_flush(lk__sink *sink)
 
 /* ---- tails ---- */
 
-void lk__tail_add(lk__tail *tail, const char *text, size_t length)
+void lk__tail_add(lk__launch_tail *tail, const char *text, size_t length)
 {
     while (length && text[length - 1] == '\r') length--;
     const char *shown = memrchr(text, '\r', length); /* of a progress bar the last state is enough */
@@ -116,7 +116,7 @@ static void write_file(int fd, const char *text, size_t length, int *error)
     }
 }
 
-static void copy_filtered(lk__line_stream *stream, const char *text, size_t length)
+static void copy_filtered(lk__launch_stream *stream, const char *text, size_t length)
 {
     if (!stream->filters || stream->file_error || !lk__filters_match(stream->filters, text, length)) return;
     write_file(stream->filtered, stream->label, strlen(stream->label), &stream->file_error);
@@ -124,7 +124,7 @@ static void copy_filtered(lk__line_stream *stream, const char *text, size_t leng
     write_file(stream->filtered, "\n", 1, &stream->file_error);
 }
 
-static void finish_line(lk__line_stream *stream, const char *text, size_t length)
+static void finish_line(lk__launch_stream *stream, const char *text, size_t length)
 {
     copy_filtered(stream, text, length);
     if (stream->consume && stream->consume(stream->user, text, length)) return;
@@ -133,7 +133,7 @@ static void finish_line(lk__line_stream *stream, const char *text, size_t length
 }
 
 /* Adds to the unfinished line. One that grows beyond all measure is passed on in pieces, as lines of their own. */
-static void keep(lk__line_stream *stream, lk_context *context, const char *text, size_t length)
+static void keep(lk__launch_stream *stream, lk_context *context, const char *text, size_t length)
 {
     while (length) {
         size_t room = LK__LINE_MOST - stream->length, some = length < room ? length : room;
@@ -154,7 +154,7 @@ static void keep(lk__line_stream *stream, lk_context *context, const char *text,
     }
 }
 
-static void to_file(lk__line_stream *stream, const char *text, size_t length)
+static void to_file(lk__launch_stream *stream, const char *text, size_t length)
 {
     int error = 0;
     if (stream->file < 0) return;
@@ -165,7 +165,7 @@ static void to_file(lk__line_stream *stream, const char *text, size_t length)
     stream->file = -1;
 }
 
-void lk__line_stream_read(lk__line_stream *stream, lk_context *context)
+void lk__line_stream_read(lk__launch_stream *stream, lk_context *context)
 {
     char    bytes[READ_BYTES];
     ssize_t got = read(stream->fd, bytes, sizeof bytes);
@@ -192,9 +192,9 @@ void lk__line_stream_read(lk__line_stream *stream, lk_context *context)
     }
 }
 
-void lk__line_stream_peek(lk__line_stream *stream)
+void lk__line_stream_peek(lk__launch_stream *stream)
 {
-    lk__sink *sink = stream->sink;
+    lk__launch_sink *sink = stream->sink;
     if (!stream->unseen || !sink || !sink->terminal || sink->closed || !stream->length) return;
     stream->unseen = false;
     size_t end = stream->length;
@@ -221,7 +221,7 @@ void lk__line_stream_peek(lk__line_stream *stream)
     sink->moving = true;
 }
 
-void lk__line_stream_end(lk__line_stream *stream, lk_context *context)
+void lk__line_stream_end(lk__launch_stream *stream, lk_context *context)
 {
     if (stream->length) finish_line(stream, stream->line, stream->length);
     lk__free(context, LK_MEMORY_OTHER, stream->line, stream->capacity);

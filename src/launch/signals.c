@@ -45,7 +45,7 @@ lk_status lk__signals_parse(lk_context *context, const char *text, sigset_t *sig
 }
 
 /* What the caller ignores (nohup, a shell's background) stays ignored. */
-lk_status lk__signals_take(lk__job *job)
+lk_status lk__signals_take(lk__launch_job *job)
 {
     sigset_t heard, blocked;
     LK__TRY(lk__signals_parse(job->context, job->config->signals, &job->stops));
@@ -67,7 +67,7 @@ lk_status lk__signals_take(lk__job *job)
     return job->signals >= 0 ? LK_OK : lk__fail(job->context, LK_EIO, "cannot listen for signals: %s", strerror(errno));
 }
 
-int lk__signal_for_ranks(const lk__job *job)
+int lk__signal_for_ranks(const lk__launch_job *job)
 {
     bool usual = job->signal == SIGINT || job->signal == SIGHUP || job->signal == SIGQUIT;
     return job->why == LK__SIGNALLED && (job->config->plain || !usual) ? job->signal : SIGTERM;

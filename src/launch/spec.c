@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-void lk__spec_add(lk__spec *spec, const char *name, const char *format, ...)
+void lk__spec_add(lk__launch_spec *spec, const char *name, const char *format, ...)
 {
     va_list arguments;
     size_t  room = sizeof spec->text - spec->length;
@@ -65,7 +65,7 @@ static bool take_seconds(const char *value, double *seconds)
 }
 
 /* One string; false when it is none that we know. */
-static bool take(lk__spec *spec, char *text)
+static bool take(lk__launch_spec *spec, char *text)
 {
     lk_launch_config *c = &spec->config;
     const number      numbers[] = {{"world", &spec->world, 1, 1 << 24},
@@ -118,7 +118,7 @@ static bool take(lk__spec *spec, char *text)
     return false;
 }
 
-lk_status lk__spec_parse(lk_context *context, lk__spec *spec)
+lk_status lk__spec_parse(lk_context *context, lk__launch_spec *spec)
 {
     static const lk_launch_config defaults = LK_LAUNCH_CONFIG_INIT;
     spec->config = defaults;

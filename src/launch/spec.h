@@ -7,7 +7,7 @@
 
 enum { LK__SPEC_BYTES = 60000, LK__SPEC_WORDS = 2048 }; /* less than a pipe holds, so that telling never blocks */
 
-typedef struct lk__spec {
+typedef struct lk__launch_spec {
     char             text[LK__SPEC_BYTES];
     size_t           length;
     bool             full;
@@ -15,10 +15,11 @@ typedef struct lk__spec {
     const char      *directory, *token, *job;
     int              words, world, first_rank, colour, no_pin, generation, max_restarts, virtual_local_rank;
     lk_launch_config config;
-} lk__spec;
+} lk__launch_spec;
 
-void lk__spec_add(lk__spec *spec, const char *name, const char *format, ...) __attribute__((format(printf, 3, 4)));
+void lk__spec_add(lk__launch_spec *spec, const char *name, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
 /* Takes text apart, sets the environment that it names, and checks that all is there. */
-lk_status lk__spec_parse(lk_context *context, lk__spec *spec);
+lk_status lk__spec_parse(lk_context *context, lk__launch_spec *spec);
 
 #endif

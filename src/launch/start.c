@@ -93,10 +93,10 @@ static void close_both(int ends[2])
 }
 
 /* In the child, after fork: only calls that are safe there. Returns if something failed, with errno set. */
-static void become(lk__job *job, const lk__child *child, const pipes *p, pid_t parent, bool terminal)
+static void become(lk__launch_job *job, const lk__launch_child *child, const pipes *p, pid_t parent, bool terminal)
 {
     int group = setpgid(0, 0);
-    lk__keeper_tell(job, getpid(), true); /* before exec: the keeper knows of us whatever happens to the launcher */
+    lk__reaper_tell(job, getpid(), true); /* before exec: the keeper knows of us whatever happens to the launcher */
     if (group < 0) return;
     if (terminal) {
         if (tcsetpgrp(STDIN_FILENO, getpid()) < 0) return; /* signals are blocked still, SIGTTOU among them */
@@ -117,7 +117,7 @@ static void become(lk__job *job, const lk__child *child, const pipes *p, pid_t p
     errno = 0;
 }
 
-static void take_ends(lk__child *child, pipes *p)
+static void take_ends(lk__launch_child *child, pipes *p)
 {
     child->streams[0].fd = p->out[0];
     child->streams[1].fd = p->err[0];
@@ -125,8 +125,8 @@ static void take_ends(lk__child *child, pipes *p)
     p->out[0] = p->err[0] = p->in[1] = -1;
 }
 
-lk_status lk__child_start(lk__job *job, lk__child *child, const char *const *argv, char *const *environment,
-                          bool terminal)
+lk_status lk__child_start(lk__launch_job *job, lk__launch_child *child, const char *const *argv,
+                          char *const *environment, bool terminal)
 {
     pipes     p = {{-1, -1}, {-1, -1}, {-1, -1}, {-1, -1}};
     pid_t     parent = getpid();

@@ -11,11 +11,11 @@
 
 /* ---- stopping ---- */
 
-static void kill_all(lk__job *job)
+static void kill_all(lk__launch_job *job)
 {
     job->killing = true;
     for (int i = 0; i < job->count; i++) {
-        lk__child *child = &job->children[i];
+        lk__launch_child *child = &job->children[i];
         if (!child->running) continue;
         child->asked = child->forced = true;
         kill(-child->pid, SIGKILL);
@@ -24,13 +24,13 @@ static void kill_all(lk__job *job)
 
 /* Ranks are asked one by one, not by group: a rank that saves its state first needs its helpers until it is done. A far end is
  * asked by the end of its input. */
-void lk__job_stop(lk__job *job, lk__why why)
+void lk__job_stop(lk__launch_job *job, lk__launch_end why)
 {
     if (job->why != LK__RUNNING) return;
     job->why = why;
     job->deadline = lk__now() + job->config->grace + (job->head ? 5.0 : 0.0); /* far ends wait for their own ranks */
     for (int i = 0; i < job->count; i++) {
-        lk__child *child = &job->children[i];
+        lk__launch_child *child = &job->children[i];
         if (!child->running) continue;
         child->asked = true;
         if (child->input >= 0) {
@@ -42,12 +42,12 @@ void lk__job_stop(lk__job *job, lk__why why)
     }
 }
 
-void lk__job_hear(lk__job *job)
+void lk__job_take_signals(lk__launch_job *job)
 {
     struct signalfd_siginfo heard;
     while (read(job->signals, &heard, sizeof heard) == (ssize_t)sizeof heard) {
         int signal = (int)heard.ssi_signo;
-        if (signal == SIGCHLD) continue; /* whoever hears looks for the dead anyway */
+        if (signal == SIGCHLD) continue;         /* whoever hears looks for the dead anyway */
         if (!sigismember(&job->stops, signal)) { /* SIGUSR1, SIGUSR2 */
             for (int i = 0; i < job->count; i++)
                 if (job->children[i].running) kill(job->children[i].pid, signal);
@@ -56,8 +56,8 @@ void lk__job_hear(lk__job *job)
         if (!job->signal) job->signal = signal;
         if (job->interrupts++ == 0) {
             if (job->alive && job->why == LK__RUNNING && !job->config->plain)
-                lk__job_say(job, "%s: asking %d %s to stop, %g s at most; once more kills at once", strsignal(signal),
-                            job->alive, job->head ? "hosts" : "ranks", job->config->grace);
+                lk__job_print(job, "%s: asking %d %s to stop, %g s at most; once more kills at once", strsignal(signal),
+                              job->alive, job->head ? "hosts" : "ranks", job->config->grace);
             lk__job_stop(job, LK__SIGNALLED);
         } else {
             kill_all(job);
@@ -67,19 +67,19 @@ void lk__job_hear(lk__job *job)
 
 /* ---- the dead ---- */
 
-static lk__child *child_of(lk__job *job, pid_t pid)
+static lk__launch_child *child_of(lk__launch_job *job, pid_t pid)
 {
     for (int i = 0; i < job->count; i++)
         if (job->children[i].running && job->children[i].pid == pid) return &job->children[i];
     return NULL;
 }
 
-static bool is_debugged(const lk__job *job, const lk__child *child)
+static bool is_debugged(const lk__launch_job *job, const lk__launch_child *child)
 {
     return !job->head && child->rank == job->config->debug_rank;
 }
 
-static void note_end(lk__job *job, lk__child *child, int status, const struct rusage *usage, double now)
+static void note_end(lk__launch_job *job, lk__launch_child *child, int status, const struct rusage *usage, double now)
 {
     child->running = false;
     child->status = status;
@@ -89,12 +89,12 @@ static void note_end(lk__job *job, lk__child *child, int status, const struct ru
         job->head && status == 0 && child->port == 0 && !child->asked; /* whatever that was, it ran nothing */
     lk__cause_note_end(job, child);
     job->alive--;
-    lk__keeper_tell(job, child->pid, false);
+    lk__reaper_tell(job, child->pid, false);
     if (child->input >= 0) close(child->input);
     child->input = -1;
 }
 
-static void reap(lk__job *job)
+static void reap(lk__launch_job *job)
 {
     int           status;
     struct rusage usage;
@@ -103,11 +103,11 @@ static void reap(lk__job *job)
     while ((pid = wait4(-1, &status, WNOHANG | WUNTRACED, &usage)) > 0) {
         if (pid == job->keeper.pid) { /* somebody killed it: the job must not go on without */
             close(job->keeper.pipe);
-            job->keeper = (lk__keeper){0, -1};
-            if (lk__keeper_start(job) < 0) lk__job_say(job, "the keeper died: %s", lk_context_error(job->context));
+            job->keeper = (lk__launch_reaper){0, -1};
+            if (lk__reaper_start(job) < 0) lk__job_print(job, "the keeper died: %s", lk_context_error(job->context));
             continue;
         }
-        lk__child *child = child_of(job, pid);
+        lk__launch_child *child = child_of(job, pid);
         if (!child) continue; /* an orphan of a rank */
         if (WIFSTOPPED(status)) {
             /* Ctrl-Z at the debugger: no shell waits for it that could wake it. */
@@ -120,22 +120,22 @@ static void reap(lk__job *job)
     if (pid == 0 || errno != ECHILD) return;
     for (int i = 0; i < job->count; i++) { /* nobody is left to wait for, whatever took them */
         if (!job->children[i].running) continue;
-        lk__job_say(job, "%s is gone, and its exit status with it", job->children[i].name);
+        lk__job_print(job, "%s is gone, and its exit status with it", job->children[i].name);
         note_end(job, &job->children[i], W_EXITCODE(1, 0), &(struct rusage){0}, now);
     }
 }
 
 /* ---- the loop ---- */
 
-static void add(lk__job *job, int *count, int fd, short events)
+static void add(lk__launch_job *job, int *count, int fd, short events)
 {
     if (fd >= 0) job->polls[(*count)++] = (struct pollfd){fd, events, 0};
 }
 
 /* Which streams may be read: those whose lines find room. */
-static bool may_read(const lk__line_stream *stream) { return stream->fd >= 0 && !lk__sink_full(stream->sink); }
+static bool may_read(const lk__launch_stream *stream) { return stream->fd >= 0 && !lk__sink_full(stream->sink); }
 
-static int time_to_wait(const lk__job *job, double limit)
+static int time_to_wait(const lk__launch_job *job, double limit)
 {
     double wait = limit, now = lk__now();
     if (job->why != LK__RUNNING && !job->killing && job->deadline - now < wait) wait = job->deadline - now;
@@ -146,7 +146,7 @@ static int time_to_wait(const lk__job *job, double limit)
     return wait <= 0 ? 0 : (int)(wait * 1000.0) + 1;
 }
 
-static void end_of_watch(lk__job *job)
+static void end_of_watch(lk__launch_job *job)
 {
     char    bytes[256];
     ssize_t got = read(job->place.watch, bytes, sizeof bytes);
@@ -156,7 +156,7 @@ static void end_of_watch(lk__job *job)
 }
 
 /* One wait, and whatever it brings. */
-static void turn(lk__job *job, double limit)
+static void turn(lk__launch_job *job, double limit)
 {
     int count = 0;
     add(job, &count, job->signals, POLLIN);
@@ -169,14 +169,14 @@ static void turn(lk__job *job, double limit)
     if (poll(job->polls, (nfds_t)count, time_to_wait(job, limit)) < 0) return;
 
     int at = 0;
-    lk__job_hear(job);
+    lk__job_take_signals(job);
     at++;
     if (job->place.watch >= 0 && job->polls[at++].revents) end_of_watch(job);
     for (int i = 0; i < 2; i++) lk__sink_flush(&job->sinks[i]);
     for (; at < count; at++) {
         if (!(job->polls[at].revents & (POLLIN | POLLHUP | POLLERR))) continue;
         for (int i = 0; i < 2 * job->count; i++) {
-            lk__line_stream *stream = &job->children[i / 2].streams[i % 2];
+            lk__launch_stream *stream = &job->children[i / 2].streams[i % 2];
             if (stream->fd == job->polls[at].fd) lk__line_stream_read(stream, job->context);
         }
     }
@@ -186,7 +186,7 @@ static void turn(lk__job *job, double limit)
     if (job->out->closed) lk__job_stop(job, LK__OUTPUT_CLOSED);
 }
 
-static bool any_stream(const lk__job *job)
+static bool any_stream(const lk__launch_job *job)
 {
     for (int i = 0; i < 2 * job->count; i++)
         if (job->children[i / 2].streams[i % 2].fd >= 0) return true;
@@ -194,7 +194,7 @@ static bool any_stream(const lk__job *job)
 }
 
 /* All writers are dead, so each stream ends; only a process that got away could hold one open, and it is not waited for. */
-static void drain(lk__job *job)
+static void drain(lk__launch_job *job)
 {
     double until = lk__now() + 1.0;
     while (any_stream(job) && !job->killing) {
@@ -207,7 +207,7 @@ static void drain(lk__job *job)
 }
 
 /* A far end that does not speak in time failed, whatever it is doing. */
-static void check_answers(lk__job *job)
+static void check_answers(lk__launch_job *job)
 {
     if (job->answer_by <= 0 || job->why != LK__RUNNING || lk__now() < job->answer_by) return;
     for (int i = 0; i < job->count && !job->first; i++) {
@@ -218,7 +218,7 @@ static void check_answers(lk__job *job)
     lk__job_stop(job, LK__FAILED);
 }
 
-lk_status lk__watch(lk__job *job)
+lk_status lk__watch(lk__launch_job *job)
 {
     size_t most = 4 + 2 * (size_t)job->count;
     if (lk__grow(job->context, (void **)&job->polls, &job->poll_capacity, most, sizeof *job->polls) < 0)
@@ -236,7 +236,7 @@ lk_status lk__watch(lk__job *job)
     return LK_OK;
 }
 
-void lk__job_flush(lk__job *job)
+void lk__job_flush(lk__launch_job *job)
 {
     int interrupts = job->interrupts;
     while (job->interrupts == interrupts && (lk__sink_waiting(&job->sinks[0]) || lk__sink_waiting(&job->sinks[1]))) {
@@ -244,7 +244,7 @@ void lk__job_flush(lk__job *job)
         for (int i = 0; i < 2; i++)
             if (lk__sink_waiting(&job->sinks[i])) polls[1 + i].fd = job->sinks[i].fd;
         poll(polls, 3, 1000);
-        lk__job_hear(job);
+        lk__job_take_signals(job);
         for (int i = 0; i < 2; i++) lk__sink_flush(&job->sinks[i]);
     }
 }

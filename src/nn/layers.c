@@ -35,8 +35,7 @@ static lk_tensor constant(lk_site site, lk_tensor x, const char *name, int64_t s
     return lk_parameter_at(site, x.graph, name, 1, &size, p);
 }
 
-lk_tensor lk_conv2d_at(lk_site site, lk_tensor x, const char *name, int64_t channels, int64_t kernel,
-                       lk_layer_options o)
+lk_tensor lk_conv2d_at(lk_site site, lk_tensor x, const char *name, int64_t channels, int64_t kernel, lk_layer_options o)
 {
     if (!usable(x)) return unusable(site, x);
     int64_t groups = o.groups > 0 ? o.groups : 1, inside = lk_tensor_dim(x, 1) / groups;

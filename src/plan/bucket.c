@@ -24,7 +24,7 @@ static int earlier(const void *a, const void *b)
 }
 
 /* Position of every node in the order, or -1. */
-static int *positions(const lk__timeline *t)
+static int *positions(const lk__plan_order *t)
 {
     int *position = lk__alloc(t->graph->context, LK_MEMORY_OTHER, t->graph->nodes_count * sizeof(int));
     if (!position) return NULL;
@@ -33,7 +33,7 @@ static int *positions(const lk__timeline *t)
     return position;
 }
 
-static size_t collect(const lk__timeline *t, const int *position, made *all)
+static size_t collect(const lk__plan_order *t, const int *position, made *all)
 {
     size_t count = 0;
     for (size_t i = 0; i < t->graph->states_count; i++)
@@ -43,7 +43,7 @@ static size_t collect(const lk__timeline *t, const int *position, made *all)
 }
 
 /* From the gradient before to this one. */
-static double gap(const lk__timeline *t, const made *before, const made *next)
+static double gap(const lk__plan_order *t, const made *before, const made *next)
 {
     double seconds = 0;
     for (int i = before->position + 1; i <= next->position; i++)
@@ -61,24 +61,24 @@ static size_t limit(const lk_plan *p, size_t buckets)
 
 lk_status lk__pass_buckets(lk_plan *p)
 {
-    lk__timeline *t = &p->train;
-    lk_context   *c = p->context;
-    size_t        states = t->graph->states_count, offset = 0, nodes = t->graph->nodes_count * sizeof(int);
-    made         *all = states ? lk__alloc(c, LK_MEMORY_OTHER, states * sizeof *all) : NULL;
-    int          *position = positions(t);
-    lk_status     status = LK_ENOMEM;
+    lk__plan_order *t = &p->train;
+    lk_context     *c = p->context;
+    size_t          states = t->graph->states_count, offset = 0, nodes = t->graph->nodes_count * sizeof(int);
+    made           *all = states ? lk__alloc(c, LK_MEMORY_OTHER, states * sizeof *all) : NULL;
+    int            *position = positions(t);
+    lk_status       status = LK_ENOMEM;
     if ((states && !all) || !position) goto done;
     size_t count = collect(t, position, all);
     for (size_t i = 0; i < count; i++) {
-        lk__state_plan *sp = &p->states[all[i].state];
-        size_t          bytes = lk__round_up(sp->bytes, LK__ALIGN);
-        lk__bucket     *last = p->buckets_count ? &p->buckets[p->buckets_count - 1] : NULL;
+        lk__plan_state  *sp = &p->states[all[i].state];
+        size_t           bytes = lk__round_up(sp->bytes, LK__ALIGN);
+        lk__plan_bucket *last = p->buckets_count ? &p->buckets[p->buckets_count - 1] : NULL;
         bool far = last && p->parallel.world > 1 && last->bytes >= WORTH && gap(t, &all[i - 1], &all[i]) > LONG;
         if (!last || far || last->bytes + bytes > limit(p, p->buckets_count - 1)) {
             if (lk__grow(c, (void **)&p->buckets, &p->buckets_capacity, p->buckets_count + 1, sizeof *last) < 0)
                 goto done;
             last = &p->buckets[p->buckets_count++];
-            *last = (lk__bucket){.offset = offset};
+            *last = (lk__plan_bucket){.offset = offset};
         }
         sp->trained = true;
         sp->gradient_offset = offset;

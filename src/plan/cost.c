@@ -12,9 +12,9 @@ static double elements(const lk_graph *g, int value)
 }
 
 /* Multiplications and additions of the ops that are bound by them; 0 for the others. */
-static double arithmetic(const lk_graph *g, const lk__node *n)
+static double arithmetic(const lk_graph *g, const lk__graph_node *n)
 {
-    const lk__shape *w;
+    const lk__graph_shape *w;
     switch (n->op) {
     case LK__OP_conv2d: /* every output takes a weight of each of its inputs; a fused pool leaves one of p × p */
         w = &g->values[n->in[1]].shape;
@@ -33,14 +33,14 @@ static double arithmetic(const lk_graph *g, const lk__node *n)
     case LK__OP_linear_grad_input: return 2 * elements(g, n->out[0]) * (double)g->values[n->in[1]].shape.dims[0];
     case LK__OP_linear_grad_weight: return 2 * elements(g, n->in[0]) * (double)g->values[n->out[0]].shape.dims[0];
     case LK__OP_matmul: {
-        const lk__shape *a = &g->values[n->in[0]].shape;
+        const lk__graph_shape *a = &g->values[n->in[0]].shape;
         return 2 * elements(g, n->out[0]) * (double)a->dims[a->rank - (n->attrs.transpose_a ? 2 : 1)];
     }
     default: return 0;
     }
 }
 
-static double bytes_moved(const lk_graph *g, const lk__node *n)
+static double bytes_moved(const lk_graph *g, const lk__graph_node *n)
 {
     double bytes = 0;
     if (n->op == LK__OP_reshape) return 0;
@@ -51,7 +51,7 @@ static double bytes_moved(const lk_graph *g, const lk__node *n)
     return bytes;
 }
 
-double lk__node_seconds(const lk_graph *g, const lk__node *n, double flops, double memory)
+double lk__node_seconds(const lk_graph *g, const lk__graph_node *n, double flops, double memory)
 {
     return fmax(arithmetic(g, n) / flops, bytes_moved(g, n) / memory);
 }
@@ -59,8 +59,8 @@ double lk__node_seconds(const lk_graph *g, const lk__node *n, double flops, doub
 /* Seconds of the instruction at a position of the order. */
 static double takes(const lk_plan *p, const lk_rates *r, size_t position)
 {
-    const lk_graph *g = p->train.graph;
-    const lk__node *n = &g->nodes[p->train.order[position]];
+    const lk_graph       *g = p->train.graph;
+    const lk__graph_node *n = &g->nodes[p->train.order[position]];
     if (r->seconds && position < r->seconds_count) return r->seconds[position];
     return lk__node_seconds(g, n, r->flops, r->memory);
 }
@@ -99,7 +99,7 @@ static size_t running_at(const lk_plan *p, const lk_rates *r, size_t begin, size
 
 static const char *name_at(const lk_plan *p, size_t position, char *text, size_t size)
 {
-    const lk__node *n = &p->train.graph->nodes[p->train.order[position]];
+    const lk__graph_node *n = &p->train.graph->nodes[p->train.order[position]];
     snprintf(text, size, "%s", lk__op_name(n->op));
     for (int i = 0; i < n->outputs; i++)
         for (size_t s = 0; n->out[i] >= 0 && s < p->train.graph->states_count; s++)
@@ -117,11 +117,11 @@ static double travels(const lk_plan *p, const lk_rates *r, double bytes)
 
 double lk_plan_step(const lk_plan *p, const lk_rates *r, lk_write write, void *user)
 {
-    const lk__timeline *t = &p->train;
-    page                o = {write, user};
+    const lk__plan_order *t = &p->train;
+    page                  o = {write, user};
     if (!p->trains) return 0;
     size_t begin = t->end[LK_FORWARD], end = t->end[LK_BACKWARD];
-    double runs = p->parallel.shards && !p->parallel.wide ? p->sets : p->parallel.micro_batches;
+    double runs = p->parallel.leaves && !p->parallel.batch_leaves ? p->sets : p->parallel.micro_batches;
     double forward = section_seconds(p, r, 0, begin), backward = section_seconds(p, r, begin, end);
     double update = section_seconds(p, r, t->end[LK_SYNC], t->end[LK_UPDATE]), link = 0, arrived = 0;
     double meeting = p->parallel.world > 1 ? 2 * r->latency : 0, syncs = p->syncs * runs * meeting;
@@ -131,9 +131,9 @@ double lk_plan_step(const lk_plan *p, const lk_rates *r, lk_write write, void *u
         say(&o, "  %d sums over all ranks within them (synchronised batch norm), each %.3f ms, which nothing hides\n",
             p->syncs, 1e3 * meeting);
     for (size_t i = 0; i < p->buckets_count && p->parallel.world > 1; i++) {
-        const lk__bucket *b = &p->buckets[i];
-        double            whole = section_seconds(p, r, begin, b->after + 1), start = fmax(whole, arrived);
-        char              first[96], last[96];
+        const lk__plan_bucket *b = &p->buckets[i];
+        double                 whole = section_seconds(p, r, begin, b->after + 1), start = fmax(whole, arrived);
+        char                   first[96], last[96];
         arrived = start + travels(p, r, (double)b->bytes);
         link += arrived - start;
         say(&o,

@@ -7,7 +7,7 @@ typedef struct uses {
     int *last;  /* by value: its (only, when count is 1) reading node */
 } uses;
 
-static void count_uses(const lk__timeline *t, uses *u)
+static void count_uses(const lk__plan_order *t, uses *u)
 {
     const lk_graph *g = t->graph;
     for (size_t i = 0; i < g->nodes_count; i++) {
@@ -24,7 +24,7 @@ static void count_uses(const lk__timeline *t, uses *u)
 }
 
 /* The node that alone reads value v, in the same block for recomputation's sake; NULL if there are more, or none. */
-static lk__node *only_reader(lk_graph *g, const uses *u, int v)
+static lk__graph_node *only_reader(lk_graph *g, const uses *u, int v)
 {
     return v >= 0 && u->count[v] == 1 && !g->nodes[u->last[v]].dead ? &g->nodes[u->last[v]] : NULL;
 }
@@ -37,7 +37,7 @@ static bool recompute_differs(const lk_graph *g, int a, int b)
 }
 
 /* n takes over the outputs of the node that followed it. */
-static void absorb(lk_graph *g, lk__node *n, lk__node *next)
+static void absorb(lk_graph *g, lk__graph_node *n, lk__graph_node *next)
 {
     n->outputs = next->outputs;
     for (int i = 0; i < next->outputs; i++) {
@@ -47,9 +47,9 @@ static void absorb(lk_graph *g, lk__node *n, lk__node *next)
     next->dead = true;
 }
 
-static void fuse_relu(lk_graph *g, const uses *u, lk__node *n)
+static void fuse_relu(lk_graph *g, const uses *u, lk__graph_node *n)
 {
-    lk__node *next = only_reader(g, u, n->out[0]);
+    lk__graph_node *next = only_reader(g, u, n->out[0]);
     if (!next || next->op != LK__OP_unary || next->attrs.unary != LK__RELU ||
         recompute_differs(g, n->block, next->block))
         return;
@@ -61,9 +61,9 @@ static void fuse_relu(lk_graph *g, const uses *u, lk__node *n)
     next->dead = true;
 }
 
-static void fuse_pool(lk_graph *g, const uses *u, lk__node *n)
+static void fuse_pool(lk_graph *g, const uses *u, lk__graph_node *n)
 {
-    lk__node *next = only_reader(g, u, n->out[0]);
+    lk__graph_node *next = only_reader(g, u, n->out[0]);
     if (!next || next->op != LK__OP_max_pool2d || next->attrs.stride != next->attrs.kernel || next->attrs.padding ||
         next->attrs.kernel < 2 || recompute_differs(g, n->block, next->block))
         return;
@@ -71,7 +71,7 @@ static void fuse_pool(lk_graph *g, const uses *u, lk__node *n)
     absorb(g, n, next);
 }
 
-lk_status lk__pass_fuse(lk__timeline *t)
+lk_status lk__pass_fuse(lk__plan_order *t)
 {
     lk_graph   *g = t->graph;
     lk_context *c = g->context;
@@ -80,7 +80,7 @@ lk_status lk__pass_fuse(lk__timeline *t)
     if (u.count && u.last) {
         count_uses(t, &u);
         for (size_t i = 0; i < g->nodes_count; i++) {
-            lk__node *n = &g->nodes[i];
+            lk__graph_node *n = &g->nodes[i];
             if (n->dead) continue;
             if (n->op == LK__OP_conv2d || n->op == LK__OP_linear || n->op == LK__OP_batch_norm ||
                 n->op == LK__OP_batch_norm_eval)

@@ -7,7 +7,7 @@
 typedef enum want { ROWS, LAST, FOLLOW } want;
 
 /* What an op wants of input i, and gives for output i. FOLLOW: channels last if any followed input is. */
-static want input_want(const lk_graph *g, const lk__node *n, int i)
+static want input_want(const lk_graph *g, const lk__graph_node *n, int i)
 {
     bool image = n->in[i] >= 0 && g->values[n->in[i]].shape.rank == 4;
     switch (n->op) {
@@ -39,7 +39,7 @@ static want input_want(const lk_graph *g, const lk__node *n, int i)
     }
 }
 
-static want output_want(const lk_graph *g, const lk__node *n, int i)
+static want output_want(const lk_graph *g, const lk__graph_node *n, int i)
 {
     bool image = n->out[i] >= 0 && g->values[n->out[i]].shape.rank == 4;
     switch (n->op) {
@@ -61,10 +61,10 @@ static want output_want(const lk_graph *g, const lk__node *n, int i)
 }
 
 typedef struct layout {
-    lk__timeline *t;
-    bool         *needed;    /* by node */
-    int          *converted; /* by value: its twin in the other layout, or 0 */
-    size_t        values;    /* that exist before conversions are added */
+    lk__plan_order *t;
+    bool           *needed;    /* by node */
+    int            *converted; /* by value: its twin in the other layout, or 0 */
+    size_t          values;    /* that exist before conversions are added */
 } layout;
 
 static void need_value(layout *l, int v)
@@ -72,7 +72,7 @@ static void need_value(layout *l, int v)
     if (v >= 0 && l->t->graph->values[v].kind == LK__VALUE_RESULT) l->needed[l->t->graph->values[v].node] = true;
 }
 
-static bool has_effect(const lk__node *n)
+static bool has_effect(const lk__graph_node *n)
 {
     bool norm = n->op == LK__OP_batch_norm || n->op == LK__OP_batch_norm_apply;
     return n->op == LK__OP_sgd || n->op == LK__OP_adam || (norm && n->attrs.update);
@@ -80,8 +80,8 @@ static bool has_effect(const lk__node *n)
 
 static void mark_needed(layout *l)
 {
-    lk__timeline *t = l->t;
-    lk_graph     *g = t->graph;
+    lk__plan_order *t = l->t;
+    lk_graph       *g = t->graph;
     need_value(l, t->sum);
     need_value(l, t->weight);
     need_value(l, t->correct);
@@ -90,14 +90,14 @@ static void mark_needed(layout *l)
     if (t->gradients)
         for (size_t i = 0; i < g->states_count; i++) need_value(l, t->gradients[i]);
     for (size_t i = g->nodes_count; i-- > 0;) {
-        const lk__node *n = &g->nodes[i];
+        const lk__graph_node *n = &g->nodes[i];
         if (!n->dead && has_effect(n)) l->needed[i] = true;
         if (n->dead || !l->needed[i]) continue;
         for (int j = 0; j < n->inputs; j++) need_value(l, n->in[j]);
     }
 }
 
-static lk_status push(lk__timeline *t, int node)
+static lk_status push(lk__plan_order *t, int node)
 {
     if (lk__grow(t->graph->context, (void **)&t->order, &t->order_capacity, t->order_count + 1, sizeof(int)) < 0)
         return LK_ENOMEM;
@@ -111,7 +111,7 @@ static int convert(layout *l, int v, bool last)
     lk_graph *g = l->t->graph;
     if (v < 0 || g->values[v].channels_last == last || g->values[v].shape.rank != 4) return v;
     if ((size_t)v < l->values && l->converted[v]) return l->converted[v];
-    const lk__shape shape = g->values[v].shape;
+    const lk__graph_shape shape = g->values[v].shape;
     /* One channel, or one pixel: the same bytes either way. */
     bool   same = shape.dims[1] == 1 || shape.dims[2] * shape.dims[3] == 1;
     lk__op op = same ? LK__OP_reshape : last ? LK__OP_to_channels_last : LK__OP_to_channels_first;
@@ -151,13 +151,13 @@ static lk_status place_node(layout *l, int index)
 /* The caller reads gradients row by row, as he reads parameters. */
 static lk_status settle_gradients(layout *l)
 {
-    lk__timeline *t = l->t;
+    lk__plan_order *t = l->t;
     for (size_t i = 0; t->gradients && i < t->graph->states_count; i++)
         if (t->gradients[i] >= 0 && (t->gradients[i] = convert(l, t->gradients[i], false)) < 0) return LK_ENOMEM;
     return LK_OK;
 }
 
-lk_status lk__pass_layout(lk__timeline *t, size_t forward_nodes, size_t backward_nodes)
+lk_status lk__pass_layout(lk__plan_order *t, size_t forward_nodes, size_t backward_nodes)
 {
     lk_graph *g = t->graph;
     size_t    nodes = g->nodes_count, node_bytes = nodes * sizeof(bool), value_bytes = g->values_count * sizeof(int);

@@ -9,34 +9,34 @@
 enum { FOR_EVER = 1 << 30 };
 
 typedef struct storage {
-    size_t    bytes, offset;
-    int       first, last; /* positions in order */
-    bool      arena;       /* ours to place; else it lies in `place` */
-    lk__place place;
+    size_t         bytes, offset;
+    int            first, last; /* positions in order */
+    bool           arena;       /* ours to place; else it lies in `place` */
+    lk__plan_place place;
 } storage;
 
 typedef struct memory {
-    lk__timeline         *t;
-    const lk__state_plan *states;
+    lk__plan_order       *t;
+    const lk__plan_state *states;
     int                  *storage_of; /* by value; -1: none yet */
     int                  *last_use;   /* by value: position, or FOR_EVER */
     storage              *storages;
     size_t                count;
 } memory;
 
-static size_t bytes_of(const lk__shape *s) { return (size_t)lk__shape_elements(s) * lk_dtype_size(s->dtype); }
+static size_t bytes_of(const lk__graph_shape *s) { return (size_t)lk__shape_elements(s) * lk_dtype_size(s->dtype); }
 
-void lk__call_at_capacity(const lk_graph *g, const lk__node *n, lk__call *call)
+void lk__plan_call_at_capacity(const lk_graph *g, const lk__graph_node *n, lk__kernel_call *call)
 {
     memset(call, 0, sizeof *call);
     call->attrs = &n->attrs;
     call->inputs = n->inputs;
     call->outputs = n->outputs;
     for (int i = 0; i < n->inputs + n->outputs; i++) {
-        int          v = i < n->inputs ? n->in[i] : n->out[i - n->inputs];
-        lk__operand *o = i < n->inputs ? &call->in[i] : &call->out[i - n->inputs];
+        int                 v = i < n->inputs ? n->in[i] : n->out[i - n->inputs];
+        lk__kernel_operand *o = i < n->inputs ? &call->in[i] : &call->out[i - n->inputs];
         if (v < 0) continue;
-        const lk__shape *s = &g->values[v].shape;
+        const lk__graph_shape *s = &g->values[v].shape;
         o->data = (void *)1;
         o->dtype = s->dtype;
         o->rank = s->rank;
@@ -45,7 +45,7 @@ void lk__call_at_capacity(const lk_graph *g, const lk__node *n, lk__call *call)
 }
 
 /* Which input's memory the output 0 may take over: bit i for input i. */
-static unsigned in_place_inputs(const lk__node *n)
+static unsigned in_place_inputs(const lk__graph_node *n)
 {
     switch (n->op) {
     case LK__OP_add:
@@ -76,23 +76,23 @@ static void external_storages(memory *m)
 {
     lk_graph *g = m->t->graph;
     for (size_t v = 0; v < g->values_count; v++) {
-        const lk__value *value = &g->values[v];
-        storage          s = {.bytes = bytes_of(&value->shape), .first = -1, .last = FOR_EVER};
+        const lk__graph_value *value = &g->values[v];
+        storage                s = {.bytes = bytes_of(&value->shape), .first = -1, .last = FOR_EVER};
         if (value->kind == LK__VALUE_RESULT) continue;
-        if (value->kind == LK__VALUE_INPUT) s.place = (lk__place){LK__IN_INPUT, v};
+        if (value->kind == LK__VALUE_INPUT) s.place = (lk__plan_place){LK__IN_INPUT, v};
         if (value->kind == LK__VALUE_STATE) s.place = m->states[value->state].place;
         if (value->kind == LK__VALUE_OPTIMIZER)
-            s.place = (lk__place){LK__IN_OPTIMIZER, m->states[value->state].moment_offset[value->slot]};
+            s.place = (lk__plan_place){LK__IN_OPTIMIZER, m->states[value->state].moment_offset[value->slot]};
         m->storage_of[v] = new_storage(m, &s);
     }
 }
 
 static void find_last_uses(memory *m)
 {
-    lk__timeline *t = m->t;
+    lk__plan_order *t = m->t;
     for (size_t i = 0; i < t->graph->values_count; i++) m->last_use[i] = -1;
     for (size_t p = 0; p < t->order_count; p++) {
-        const lk__node *n = &t->graph->nodes[t->order[p]];
+        const lk__graph_node *n = &t->graph->nodes[t->order[p]];
         for (int i = 0; i < n->inputs; i++)
             if (n->in[i] >= 0) m->last_use[n->in[i]] = (int)p;
     }
@@ -106,7 +106,7 @@ static void find_last_uses(memory *m)
 }
 
 /* The storage that output 0 of n may write over, or -1. */
-static int in_place_storage(const memory *m, const lk__node *n, int position)
+static int in_place_storage(const memory *m, const lk__graph_node *n, int position)
 {
     const lk_graph *g = m->t->graph;
     size_t          bytes = bytes_of(&g->values[n->out[0]].shape);
@@ -127,10 +127,10 @@ static int in_place_storage(const memory *m, const lk__node *n, int position)
 
 static void assign_storages(memory *m)
 {
-    lk__timeline *t = m->t;
-    lk_graph     *g = t->graph;
+    lk__plan_order *t = m->t;
+    lk_graph       *g = t->graph;
     for (size_t p = 0; p < t->order_count; p++) {
-        const lk__node *n = &g->nodes[t->order[p]];
+        const lk__graph_node *n = &g->nodes[t->order[p]];
         for (int i = 0; i < n->outputs; i++) {
             int v = n->out[i];
             if (v < 0 || g->values[v].kind != LK__VALUE_RESULT) continue;
@@ -139,8 +139,7 @@ static void assign_storages(memory *m)
             if (i == 0 && id < 0) id = in_place_storage(m, n, (int)p);
             if (id < 0)
                 id = new_storage(
-                    m,
-                    &(storage){.bytes = bytes_of(&g->values[v].shape), .first = (int)p, .last = last, .arena = true});
+                    m, &(storage){.bytes = bytes_of(&g->values[v].shape), .first = (int)p, .last = last, .arena = true});
             m->storage_of[v] = id;
             if (m->storages[id].arena && last > m->storages[id].last) m->storages[id].last = last;
         }
@@ -150,13 +149,13 @@ static void assign_storages(memory *m)
 /* Gradients of parameters live in their own region, one after the other in the order of the parameters. */
 static void home_gradients(memory *m)
 {
-    lk__timeline *t = m->t;
+    lk__plan_order *t = m->t;
     if (!t->gradients) return;
     for (size_t i = 0; i < t->graph->states_count; i++) {
         if (t->gradients[i] < 0) continue;
         storage *s = &m->storages[m->storage_of[t->gradients[i]]];
         s->arena = false;
-        s->place = (lk__place){LK__IN_GRADIENTS, m->states[i].gradient_offset};
+        s->place = (lk__plan_place){LK__IN_GRADIENTS, m->states[i].gradient_offset};
     }
 }
 
@@ -202,22 +201,22 @@ static lk_status place_storages(memory *m)
     return LK_OK;
 }
 
-static lk_status measure_workspace(lk__timeline *t)
+static lk_status measure_workspace(lk__plan_order *t)
 {
     lk_context             *c = t->graph->context;
     const lk__kernel_entry *kernels = lk__cpu_kernels(t->graph->real, lk_context_isa(c));
     for (size_t p = 0; p < t->order_count; p++) {
-        const lk__node *n = &t->graph->nodes[t->order[p]];
-        lk__call        call;
+        const lk__graph_node *n = &t->graph->nodes[t->order[p]];
+        lk__kernel_call       call;
         if (!kernels[n->op].workspace) continue;
-        lk__call_at_capacity(t->graph, n, &call);
+        lk__plan_call_at_capacity(t->graph, n, &call);
         size_t need = lk__round_up(kernels[n->op].workspace(&call, lk_context_threads(c)), LK__ALIGN);
         if (need > t->workspace) t->workspace = need;
     }
     return LK_OK;
 }
 
-lk_status lk__pass_memory(lk__timeline *t, const lk__state_plan *states)
+lk_status lk__pass_memory(lk__plan_order *t, const lk__plan_state *states)
 {
     lk_context *c = t->graph->context;
     size_t      values = t->graph->values_count, map = values * sizeof(int), all = values * sizeof(storage);
@@ -238,7 +237,7 @@ lk_status lk__pass_memory(lk__timeline *t, const lk__state_plan *states)
     for (size_t i = 0; i < values; i++) {
         if (m.storage_of[i] < 0) continue;
         const storage *s = &m.storages[m.storage_of[i]];
-        t->places[i] = s->arena ? (lk__place){LK__IN_ACTIVATIONS, s->offset} : s->place;
+        t->places[i] = s->arena ? (lk__plan_place){LK__IN_ACTIVATIONS, s->offset} : s->place;
     }
     status = measure_workspace(t);
 done:

@@ -7,9 +7,9 @@
 #include <stdio.h>
 #include <string.h>
 
-static size_t state_bytes(const lk_graph *g, const lk__state *s)
+static size_t state_bytes(const lk_graph *g, const lk__graph_state *s)
 {
-    const lk__shape *shape = &g->values[s->value].shape;
+    const lk__graph_shape *shape = &g->values[s->value].shape;
     return (size_t)lk__shape_elements(shape) * lk_dtype_size(shape->dtype);
 }
 
@@ -24,8 +24,8 @@ static size_t take(lk_plan *p, lk_memory kind, size_t bytes)
 static void place_states(lk_plan *p)
 {
     for (size_t i = 0; i < p->graph->states_count; i++) {
-        const lk__state *s = &p->graph->states[i];
-        lk__state_plan  *sp = &p->states[i];
+        const lk__graph_state *s = &p->graph->states[i];
+        lk__plan_state        *sp = &p->states[i];
         sp->bytes = state_bytes(p->graph, s);
         sp->place.region = s->buffer ? LK__IN_BUFFERS : LK__IN_PARAMETERS;
         sp->place.offset = take(p, s->buffer ? LK_MEMORY_BUFFERS : LK_MEMORY_PARAMETERS, sp->bytes);
@@ -35,28 +35,28 @@ static void place_states(lk_plan *p)
 static void place_moments(lk_plan *p)
 {
     for (size_t i = 0; i < p->graph->states_count; i++) {
-        lk__state_plan *sp = &p->states[i];
+        lk__plan_state *sp = &p->states[i];
         if (p->train.gradients[i] < 0) continue;
         for (int m = 0; m < sp->moments; m++) sp->moment_offset[m] = take(p, LK_MEMORY_OPTIMIZER, sp->bytes);
     }
 }
 
 /* The metrics of the loss: its op's own sum, weight and correct, or any single number with weight 1. */
-static void find_metrics(lk__timeline *t, int loss)
+static void find_metrics(lk__plan_order *t, int loss)
 {
     t->sum = t->weight = t->correct = t->norm = -1;
     if (loss < 0) return;
     t->sum = loss;
-    const lk__value *v = &t->graph->values[loss];
+    const lk__graph_value *v = &t->graph->values[loss];
     if (v->kind != LK__VALUE_RESULT) return;
-    const lk__node *n = &t->graph->nodes[v->node];
+    const lk__graph_node *n = &t->graph->nodes[v->node];
     if ((n->op == LK__OP_cross_entropy || n->op == LK__OP_mse) && n->out[0] == loss) {
         t->weight = n->out[1];
         if (n->op == LK__OP_cross_entropy) t->correct = n->out[2];
     }
 }
 
-static lk_status start_timeline(lk_plan *p, lk__timeline *t, const lk_plan_config *config, bool outputs)
+static lk_status start_timeline(lk_plan *p, lk__plan_order *t, const lk_plan_config *config, bool outputs)
 {
     lk_status status = lk__graph_copy(p->graph, &t->graph);
     if (status < 0) return status;
@@ -88,33 +88,33 @@ static void freeze_groups(lk_graph *g, const lk_optimizer_config *o)
     }
 }
 
-/* Shards that couple (a sum over the whole batch in the midst of them) go side by side, each with its own activations;
+/* Leaves that couple (a sum over the whole batch in the midst of them) go side by side, each with its own activations;
  * otherwise one after the other over the same ones. */
 static void count_sets(lk_plan *p)
 {
     const lk_parallel *f = &p->parallel;
     for (size_t i = 0; i < p->train.order_count; i++)
         p->syncs += p->train.graph->nodes[p->train.order[i]].op == LK__OP_sync;
-    int mine = lk__first_shard(f->shards, f->world, f->rank + 1) - lk__first_shard(f->shards, f->world, f->rank);
-    p->sets = f->shards ? (f->shards + f->world - 1) / f->world /* alike on all ranks, as shared memory must be */
+    int mine = lk__first_leaf(f->leaves, f->world, f->rank + 1) - lk__first_leaf(f->leaves, f->world, f->rank);
+    p->sets = f->leaves ? (f->leaves + f->world - 1) / f->world /* alike on all ranks, as shared memory must be */
               : f->micro_batches > 1 ? 2
                                      : 1;
-    p->lanes = f->shards && p->syncs && !f->wide ? mine : 1;
+    p->slots = f->leaves && p->syncs && !f->batch_leaves ? mine : 1;
     p->memory[LK_MEMORY_GRADIENTS] = p->gradient_bytes * (size_t)p->sets;
 }
 
 /* A parameter that the loss does not depend on gets a gradient of zeros: every rank updates it alike. */
-static lk_status fill_unused(lk__timeline *t, bool names_them)
+static lk_status fill_unused(lk__plan_order *t, bool names_them)
 {
     lk_graph *g = t->graph;
     char      names[512] = "";
     size_t    used = 0;
     int       count = 0;
     for (size_t i = 0; i < g->states_count; i++) {
-        const lk__state *s = &g->states[i];
+        const lk__graph_state *s = &g->states[i];
         if (t->gradients[i] >= 0 || s->buffer || s->frozen) continue;
-        lk__shape shape = g->values[s->value].shape;
-        int       node = lk__emit_shaped(g, s->site, LK__OP_fill, NULL, NULL, 0, &shape, 1);
+        lk__graph_shape shape = g->values[s->value].shape;
+        int             node = lk__emit_shaped(g, s->site, LK__OP_fill, NULL, NULL, 0, &shape, 1);
         if (node < 0) return g->status;
         t->gradients[i] = g->nodes[node].out[0];
         count++;
@@ -129,9 +129,9 @@ static lk_status fill_unused(lk__timeline *t, bool names_them)
 
 static lk_status plan_training(lk_plan *p, const lk_plan_config *config)
 {
-    lk__timeline *t = &p->train;
-    lk_status     status = start_timeline(p, t, config, false);
-    size_t        states = p->graph->states_count;
+    lk__plan_order *t = &p->train;
+    lk_status       status = start_timeline(p, t, config, false);
+    size_t          states = p->graph->states_count;
     if (status < 0) return status;
     if (states && !(t->gradients = lk__alloc(p->context, LK_MEMORY_OTHER, states * sizeof(int)))) return LK_ENOMEM;
     freeze_groups(t->graph, config->optimizer);
@@ -146,14 +146,14 @@ static lk_status plan_training(lk_plan *p, const lk_plan_config *config)
     place_moments(p);
     if ((status = lk__pass_buckets(p)) < 0) return status;
     count_sets(p);
-    if (p->parallel.wide && (status = lk__pass_wide(p)) < 0) return status;
+    if (p->parallel.batch_leaves && (status = lk__pass_leaf_batch(p)) < 0) return status;
     return lk__pass_memory(t, p->states);
 }
 
 static lk_status plan_evaluation(lk_plan *p, const lk_plan_config *config)
 {
-    lk__timeline *t = &p->evaluate;
-    lk_status     status = start_timeline(p, t, config, true);
+    lk__plan_order *t = &p->evaluate;
+    lk_status       status = start_timeline(p, t, config, true);
     if (status < 0) return status;
     lk__pass_evaluation(t);
     if (!config->no_fusion && (status = lk__pass_fuse(t)) < 0) return status;
@@ -187,16 +187,17 @@ static lk_status check(lk_graph *g, const lk_plan_config *config)
     const lk_parallel *f = &config->parallel;
     if (f->world < 0 || f->rank < 0 || (f->rank > 0 && f->rank >= f->world))
         return lk__fail(c, LK_EINVAL, "rank %d of a world of %d", f->rank, f->world);
-    if (f->shards < 0 || f->micro_batches < 0 || (f->shards && f->micro_batches > 1))
+    if (f->leaves < 0 || f->micro_batches < 0 || (f->leaves && f->micro_batches > 1))
         return lk__fail(
             c, LK_EINVAL,
-            "%d shards and %d micro-batches: shards are run one after the other already, so either may be given, "
+            "%d leaves and %d micro-batches: leaves are run one after the other already, so either may be given, "
             "not both",
-            f->shards, f->micro_batches);
-    if (f->wide && !f->shards) return lk__fail(c, LK_EINVAL, "wide is how shards are run, and there are none");
-    if (f->shards && f->shards < f->world)
-        return lk__fail(c, LK_EINVAL, "%d shards cannot be shared among %d ranks: take at least one shard a rank",
-                        f->shards, f->world);
+            f->leaves, f->micro_batches);
+    if (f->batch_leaves && !f->leaves)
+        return lk__fail(c, LK_EINVAL, "batch_leaves is how leaves are run, and there are none");
+    if (f->leaves && f->leaves < f->world)
+        return lk__fail(c, LK_EINVAL, "%d leaves cannot be shared among %d ranks: take at least one leaf a rank",
+                        f->leaves, f->world);
     const lk_optimizer_config *o = config->optimizer;
     if (!o) return LK_OK;
     if (o->size != sizeof *o) return lk__fail(c, LK_EINVAL, "lk_optimizer_config is of another version of Lockstep");
@@ -229,11 +230,11 @@ lk_status lk_plan_create(lk_graph *graph, const lk_plan_config *config, lk_plan 
     p->parallel = config->parallel;
     if (p->parallel.world == 0) p->parallel.world = 1;
     if (p->parallel.micro_batches == 0) p->parallel.micro_batches = 1;
-    p->lanes = p->sets = 1;
+    p->slots = p->sets = 1;
     if ((status = lk__graph_copy(graph, &p->graph)) < 0) goto fail;
     for (size_t i = 0; i < graph->states_count; i++) { /* tied names, which copies for passes do without */
-        const lk__state *from = &graph->states[i];
-        lk__state       *to = &p->graph->states[i];
+        const lk__graph_state *from = &graph->states[i];
+        lk__graph_state       *to = &p->graph->states[i];
         status = lk__grow(c, (void **)&to->aliases, &to->aliases_capacity, from->aliases_count, sizeof(char *));
         if (status < 0) goto fail;
         for (size_t j = 0; j < from->aliases_count; j++) {
@@ -246,12 +247,13 @@ lk_status lk_plan_create(lk_graph *graph, const lk_plan_config *config, lk_plan 
     place_states(p);
     if (p->trains && (status = plan_training(p, config)) < 0) goto fail;
     if ((status = plan_evaluation(p, config)) < 0) goto fail;
-    size_t arenas = p->train.arena * (size_t)p->lanes;
+    size_t arenas = p->train.arena * (size_t)p->slots;
     p->memory[LK_MEMORY_ACTIVATIONS] = arenas > p->evaluate.arena ? arenas : p->evaluate.arena;
     p->memory[LK_MEMORY_WORKSPACE] =
         p->train.workspace > p->evaluate.workspace ? p->train.workspace : p->evaluate.workspace;
     p->parts_offset = p->memory[LK_MEMORY_WORKSPACE];
-    if (p->parallel.wide) p->memory[LK_MEMORY_WORKSPACE] += (size_t)lk_context_threads(c) * lk__parts_bytes();
+    if (p->parallel.batch_leaves)
+        p->memory[LK_MEMORY_WORKSPACE] += (size_t)lk_context_threads(c) * lk__kernel_leaves_bytes();
     *plan = p;
     return LK_OK;
 no_memory:
@@ -262,11 +264,11 @@ fail:
     return status;
 }
 
-static void free_timeline(lk_context *c, lk__timeline *t, size_t states)
+static void free_timeline(lk_context *c, lk__plan_order *t, size_t states)
 {
     lk_graph_free(t->graph);
     lk__free(c, LK_MEMORY_OTHER, t->order, t->order_capacity * sizeof *t->order);
-    lk__free(c, LK_MEMORY_OTHER, t->by_shard, t->order_count * sizeof *t->by_shard);
+    lk__free(c, LK_MEMORY_OTHER, t->by_leaf, t->order_count * sizeof *t->by_leaf);
     lk__free(c, LK_MEMORY_OTHER, t->places, t->places_count * sizeof *t->places);
     lk__free(c, LK_MEMORY_OTHER, t->gradients, states * sizeof(int));
     lk__free(c, LK_MEMORY_OTHER, t->outputs, (size_t)t->outputs_count * sizeof(int));
@@ -291,7 +293,7 @@ size_t lk_plan_memory(const lk_plan *p, lk_memory kind)
 }
 
 /* Field by field: a record's padding is nobody's. */
-static uint64_t hash_attrs(const lk__attrs *a, uint64_t hash)
+static uint64_t hash_attrs(const lk__op_attrs *a, uint64_t hash)
 {
     const int64_t integers[] = {a->kernel,     a->stride,   a->padding,      a->groups,         a->pool,
                                 a->activation, a->unary,    a->transpose_a,  a->transpose_b,    a->mean,
@@ -304,7 +306,7 @@ static uint64_t hash_attrs(const lk__attrs *a, uint64_t hash)
     return lk__hash64(a->axes, sizeof a->axes, hash);
 }
 
-static uint64_t hash_timeline(const lk__timeline *t, uint64_t hash)
+static uint64_t hash_timeline(const lk__plan_order *t, uint64_t hash)
 {
     for (size_t i = 0; t->graph && i < t->order_count; i++) {
         char text[1024];

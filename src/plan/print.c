@@ -14,10 +14,10 @@ static void line(lk_write write, void *user, const char *text)
     write(user, "\n", 1);
 }
 
-static void print_node(const lk__timeline *t, int index, lk_write write, void *user)
+static void print_node(const lk__plan_order *t, int index, lk_write write, void *user)
 {
-    const lk__node *n = &t->graph->nodes[index];
-    char            text[1024], full[1200];
+    const lk__graph_node *n = &t->graph->nodes[index];
+    char                  text[1024], full[1200];
     lk__node_text(t->graph, n, text, sizeof text);
     int v = n->outputs > 0 ? n->out[0] : -1;
     if (v >= 0)
@@ -31,8 +31,8 @@ static void print_node(const lk__timeline *t, int index, lk_write write, void *u
 void lk_plan_print(const lk_plan *p, lk_write write, void *user)
 {
     for (int section = 0; section < LK_SECTION_COUNT; section++) {
-        const lk__timeline *t = section == LK_EVALUATE ? &p->evaluate : &p->train;
-        size_t              begin = section == LK_FORWARD || section == LK_EVALUATE ? 0 : t->end[section - 1];
+        const lk__plan_order *t = section == LK_EVALUATE ? &p->evaluate : &p->train;
+        size_t                begin = section == LK_FORWARD || section == LK_EVALUATE ? 0 : t->end[section - 1];
         if (!t->graph) continue;
         line(write, user, section_names[section]);
         for (size_t i = begin; i < t->end[section]; i++) print_node(t, t->order[i], write, user);

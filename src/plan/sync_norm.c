@@ -1,10 +1,10 @@
 /* sync_norm.c - synchronised batch norm: each batch norm in training becomes statistics of the rows at hand, their sum
- * over all ranks and micro-shards, and the norm by that sum. Runs after fuse and before the gradients are made; the rule
+ * over all ranks and micro-leaves, and the norm by that sum. Runs after fuse and before the gradients are made; the rule
  * for the norm by a sum puts one more sum into backward. Nodes run in the order of the list, so the list is made anew. */
 #include "plan/plan.h"
 
 /* Appends the node as it is; its index or -1. */
-static int keep(lk_graph *g, const lk__node *n)
+static int keep(lk_graph *g, const lk__graph_node *n)
 {
     if (lk__grow(g->context, (void **)&g->nodes, &g->nodes_capacity, g->nodes_count + 1, sizeof *g->nodes) < 0) {
         g->status = LK_ENOMEM;
@@ -15,10 +15,10 @@ static int keep(lk_graph *g, const lk__node *n)
 }
 
 /* Appends the three for one batch norm; the index of the last, which has its outputs, or -1. */
-static int split(lk_graph *g, const lk__node *norm)
+static int split(lk_graph *g, const lk__graph_node *norm)
 {
-    lk__node n = *norm;
-    int      in[] = {n.in[0], n.inputs > 3 ? n.in[3] : -1};
+    lk__graph_node n = *norm;
+    int            in[] = {n.in[0], n.inputs > 3 ? n.in[3] : -1};
     g->block = n.block;
     int node = lk__emit(g, n.site, LK__OP_batch_norm_stats, NULL, in, 2, LK__ALL_OUTPUTS);
     if (node < 0) return -1;
@@ -33,12 +33,12 @@ static int split(lk_graph *g, const lk__node *norm)
     return keep(g, &n);
 }
 
-lk_status lk__pass_sync_norm(lk__timeline *t)
+lk_status lk__pass_sync_norm(lk__plan_order *t)
 {
-    lk_graph *g = t->graph;
-    lk__node *nodes = g->nodes;
-    size_t    count = g->nodes_count, capacity = g->nodes_capacity, values = g->values_count;
-    int       block = g->block, *moved = lk__alloc(g->context, LK_MEMORY_OTHER, count * sizeof *moved);
+    lk_graph       *g = t->graph;
+    lk__graph_node *nodes = g->nodes;
+    size_t          count = g->nodes_count, capacity = g->nodes_capacity, values = g->values_count;
+    int             block = g->block, *moved = lk__alloc(g->context, LK_MEMORY_OTHER, count * sizeof *moved);
     if (count && !moved) return LK_ENOMEM;
     g->nodes = NULL;
     g->nodes_count = g->nodes_capacity = 0;

@@ -5,17 +5,17 @@
 #include <fnmatch.h>
 
 /* The group that a parameter belongs to, or NULL. */
-static const lk_parameter_group *group_of(const lk_optimizer_config *o, const lk__state *s)
+static const lk_parameter_group *group_of(const lk_optimizer_config *o, const lk__graph_state *s)
 {
     for (int i = 0; i < o->groups_count; i++)
         if (fnmatch(o->groups[i].match, s->name, 0) == 0) return &o->groups[i];
     return NULL;
 }
 
-static lk__attrs rule(const lk_optimizer_config *o, const lk__state *s)
+static lk__op_attrs rule(const lk_optimizer_config *o, const lk__graph_state *s)
 {
     const lk_parameter_group *group = group_of(o, s);
-    lk__attrs                 a = {.momentum = o->momentum,
+    lk__op_attrs              a = {.momentum = o->momentum,
                                    .dampening = o->dampening,
                                    .nesterov = o->nesterov,
                                    .beta1 = o->beta1,
@@ -34,7 +34,7 @@ static lk__attrs rule(const lk_optimizer_config *o, const lk__state *s)
 static int moments_of(const lk_optimizer_config *o) { return o->kind == LK_SGD ? (o->momentum != 0) : 2; }
 
 /* The sum of all gradients' squares, as one value. */
-static int total_squares(lk__timeline *t)
+static int total_squares(lk__plan_order *t)
 {
     lk_graph *g = t->graph;
     int       total = -1;
@@ -49,27 +49,27 @@ static int total_squares(lk__timeline *t)
 
 static int moment_value(lk_graph *g, size_t state, int slot)
 {
-    lk__value v = g->values[g->states[state].value];
+    lk__graph_value v = g->values[g->states[state].value];
     v.kind = LK__VALUE_OPTIMIZER;
     v.slot = slot;
     v.name = NULL;
-    return lk__graph_value(g, &v);
+    return lk__graph_add_value(g, &v);
 }
 
-lk_status lk__pass_update(lk__timeline *t, const lk_optimizer_config *o, lk__state_plan *states)
+lk_status lk__pass_update(lk__plan_order *t, const lk_optimizer_config *o, lk__plan_state *states)
 {
     lk_graph *g = t->graph;
     int       squares = o->clip > 0 ? total_squares(t) : -1;
     int       in[2] = {t->weight, squares};
-    int       node = lk__emit(g, LK_HERE, LK__OP_gradient_scale, &(lk__attrs){.clip = o->clip}, in, squares < 0 ? 1 : 2,
-                              LK__ALL_OUTPUTS);
+    int node = lk__emit(g, LK_HERE, LK__OP_gradient_scale, &(lk__op_attrs){.clip = o->clip}, in, squares < 0 ? 1 : 2,
+                        LK__ALL_OUTPUTS);
     if (node < 0) return g->status;
     int scale = g->nodes[node].out[0];
     t->norm = g->nodes[node].out[1];
     for (size_t i = 0; i < g->states_count; i++) {
         if (t->gradients[i] < 0) continue;
-        lk__attrs attrs = rule(o, &g->states[i]);
-        int       out[3] = {g->states[i].value}, moments = moments_of(o);
+        lk__op_attrs attrs = rule(o, &g->states[i]);
+        int          out[3] = {g->states[i].value}, moments = moments_of(o);
         for (int m = 0; m < moments; m++)
             if ((out[1 + m] = moment_value(g, i, m)) < 0) return g->status;
         lk__op op = o->kind == LK_SGD ? LK__OP_sgd : LK__OP_adam;

@@ -1,8 +1,8 @@
 /* exchange.c - what travels between ranks in a step: buckets of gradients, the sums of synchronised batch norm, and one small
  * gathering of metrics.
  *
- * Without shards a bucket is one all_reduce, in the canonical order over ranks. With shards the leaves of that order are the
- * shards: a rank first adds what is a whole subtree of its own. Where all ranks hold one subtree each, and as large as the
+ * Without leaves a bucket is one all_reduce, in the canonical order over ranks. With leaves the leaves of that order are the
+ * leaves: a rank first adds what is a whole subtree of its own. Where all ranks hold one subtree each, and as large as the
  * others', the order over ranks completes the tree and an all_reduce does it. Otherwise every rank gets a slice of everybody's
  * subtrees, completes the tree over its slice, and the slices are gathered. */
 #define _GNU_SOURCE
@@ -16,15 +16,15 @@
 enum {
     TILE = 16384, /* elements that one thread adds at a time */
     BLOCK = 4096, /* elements of a tree's intermediate results */
-    DEPTH = 14,   /* of a tree over as many shards as there can be */
+    DEPTH = 14,   /* of a tree over as many leaves as there can be */
 };
 
-/* A whole subtree of the fixed tree: shards first … last-1. */
+/* A whole subtree of the fixed tree: leaves first … last-1. */
 typedef struct subtree {
     int first, last, rank;
 } subtree;
 
-struct lk__exchange {
+struct lk__run_exchange {
     lk_comm  *bulk;  /* buckets; a group of its own where sums in the midst of backward must not queue behind them */
     bool      split; /* bulk is ours to free */
     bool      overlaps;
@@ -37,17 +37,17 @@ struct lk__exchange {
     size_t    bytes;                                                     /* of all this */
     char     *scratch;                                                   /* DEPTH blocks */
     size_t   *counts, *displacements, *more_counts, *more_displacements; /* one a rank */
-    double   *gathered, *mine; /* of the small gatherings: all shards' numbers, then all ranks' words */
-    lk__word *words;
-    lk__sums *ranks; /* what each rank's shards gave */
-    double    waited;
+    double   *gathered, *mine; /* of the small gatherings: all leaves' numbers, then all ranks' words */
+    lk__run_report *words;
+    lk__run_sums   *ranks; /* what each rank's leaves gave */
+    double          waited;
 };
 
-enum { SMALL = 64 }; /* numbers a shard that are exchanged besides synchronised sums */
+enum { SMALL = 64 }; /* numbers a leaf that are exchanged besides synchronised sums */
 
 static size_t elements_of(const lk_program *p, size_t bytes) { return bytes / lk_dtype_size(p->plan->graph->real); }
 
-/* ---- the tree over shards ---- */
+/* ---- the tree over leaves ---- */
 
 static int half(int n) /* the largest power of two below n */
 {
@@ -57,7 +57,7 @@ static int half(int n) /* the largest power of two below n */
 }
 
 /* The largest subtrees of lo … hi within first … last. */
-static void cut_subtrees(lk__exchange *x, int lo, int hi, int first, int last, int rank)
+static void cut_subtrees(lk__run_exchange *x, int lo, int hi, int first, int last, int rank)
 {
     if (hi <= first || last <= lo) return;
     if (first <= lo && hi <= last) {
@@ -72,22 +72,22 @@ static void cut_subtrees(lk__exchange *x, int lo, int hi, int first, int last, i
 /* Every rank has one subtree, as large as the others': then an all_reduce completes the tree. */
 static bool is_aligned(const lk_parallel *f)
 {
-    int each = f->shards / f->world;
-    return f->shards % f->world == 0 && (each & (each - 1)) == 0;
+    int each = f->leaves / f->world;
+    return f->leaves % f->world == 0 && (each & (each - 1)) == 0;
 }
 
-static void find_subtrees(lk__exchange *x, const lk_parallel *f)
+static void find_subtrees(lk__run_exchange *x, const lk_parallel *f)
 {
     for (int rank = 0; rank < f->world; rank++)
-        cut_subtrees(x, 0, f->shards, lk__first_shard(f->shards, f->world, rank),
-                     lk__first_shard(f->shards, f->world, rank + 1), rank);
+        cut_subtrees(x, 0, f->leaves, lk__first_leaf(f->leaves, f->world, rank),
+                     lk__first_leaf(f->leaves, f->world, rank + 1), rank);
 }
 
-/* The sum over shards lo … hi of `count` elements: where it is. A result that had to be added lies in scratch[depth]. */
+/* The sum over leaves lo … hi of `count` elements: where it is. A result that had to be added lies in scratch[depth]. */
 static const char *tree(const lk_program *p, const char *const *at, int lo, int hi, size_t offset, size_t count,
                         int depth)
 {
-    const lk__exchange *x = p->exchange;
+    const lk__run_exchange *x = p->exchange;
     for (int i = 0; i < x->subtrees_count; i++)
         if (x->subtrees[i].first == lo && x->subtrees[i].last == hi) return at[i] + offset;
     int         middle = lo + half(hi - lo);
@@ -113,7 +113,7 @@ static void add_tile(void *argument, int64_t tile, int worker)
     const addition *a = argument;
     size_t          begin = (size_t)tile * TILE, size = lk_dtype_size(a->type);
     size_t          count = a->count - begin < TILE ? a->count - begin : TILE;
-    const void     *in[LK__PARTS_MOST];
+    const void     *in[LK__LEAVES_MOST];
     (void)worker;
     for (int i = 0; i < a->n; i++) in[i] = (const char *)a->in[i] + begin * size;
     lk__reduce(a->out + begin * size, in, a->n, count, a->type, LK_SUM);
@@ -126,36 +126,36 @@ static void add(const lk_program *p, void *out, const void **in, int n, size_t b
     if (n > 1) lk__pool_run(lk__context_pool(p->context), (int64_t)((a.count + TILE - 1) / TILE), add_tile, &a);
 }
 
-int lk__exchange_subtree(const lk_program *p, int shard)
+int lk__exchange_subtree(const lk_program *p, int leaf)
 {
-    const lk__exchange *x = p->exchange;
-    const lk_parallel  *f = &p->plan->parallel;
-    int                 first = lk__first_shard(f->shards, f->world, f->rank) + shard;
+    const lk__run_exchange *x = p->exchange;
+    const lk_parallel      *f = &p->plan->parallel;
+    int                     first = lk__first_leaf(f->leaves, f->world, f->rank) + leaf;
     for (int i = 0; i < x->subtrees_count; i++)
         if (x->subtrees[i].first == first && x->subtrees[i].rank == f->rank) return x->subtrees[i].last - first;
     return 0;
 }
 
-/* One piece of gradients over every subtree of this rank's shards, into those of its first shard. */
+/* One piece of gradients over every subtree of this rank's leaves, into those of its first leaf. */
 static void add_subtrees(lk_program *p, size_t offset, size_t bytes)
 {
-    for (int shard = 0, n; shard < lk__shards_here(p); shard += n) {
-        const void *in[LK__PARTS_MOST] = {NULL};
-        n = lk__exchange_subtree(p, shard);
-        for (int k = 0; k < n; k++) in[k] = lk__gradient_set(p, shard + k) + offset;
+    for (int leaf = 0, n; leaf < lk__leaves_here(p); leaf += n) {
+        const void *in[LK__LEAVES_MOST] = {NULL};
+        n = lk__exchange_subtree(p, leaf);
+        for (int k = 0; k < n; k++) in[k] = lk__gradient_set(p, leaf + k) + offset;
         add(p, (char *)in[0], in, n, bytes);
     }
 }
 
-static void add_shards(lk_program *p, const lk__bucket *b)
+static void add_leaves(lk_program *p, const lk__plan_bucket *b)
 {
     const lk_plan *plan = p->plan;
-    if (!plan->parallel.wide) {
+    if (!plan->parallel.batch_leaves) {
         add_subtrees(p, b->offset, b->bytes);
         return;
     }
     for (size_t i = 0; i < plan->graph->states_count; i++) {
-        const lk__state_plan *s = &plan->states[i];
+        const lk__plan_state *s = &plan->states[i];
         bool here = s->trained && s->gradient_offset >= b->offset && s->gradient_offset < b->offset + b->bytes;
         if (here && !s->in_parts) add_subtrees(p, s->gradient_offset, s->bytes);
     }
@@ -171,9 +171,9 @@ static void slice_of(const lk_program *p, size_t elements, int rank, size_t *fir
 }
 
 /* Subtree number `turn` of every rank that has so many: to each rank its slice of ours, from each its own of theirs. */
-static lk_status trade_slices(lk_program *p, const lk__bucket *b, int turn, bool *more)
+static lk_status trade_slices(lk_program *p, const lk__plan_bucket *b, int turn, bool *more)
 {
-    lk__exchange      *x = p->exchange;
+    lk__run_exchange  *x = p->exchange;
     const lk_parallel *f = &p->plan->parallel;
     size_t             elements = elements_of(p, b->bytes), size = lk_dtype_size(p->plan->graph->real), first, mine;
     const char        *send = NULL;
@@ -188,8 +188,7 @@ static lk_status trade_slices(lk_program *p, const lk__bucket *b, int turn, bool
             x->more_displacements[rank] = (size_t)i * x->slice_bytes / size;
             *more = true;
             if (rank == f->rank)
-                send =
-                    lk__gradient_set(p, x->subtrees[i].first - lk__first_shard(f->shards, f->world, rank)) + b->offset;
+                send = lk__gradient_set(p, x->subtrees[i].first - lk__first_leaf(f->leaves, f->world, rank)) + b->offset;
         }
     }
     for (int rank = 0; rank < f->world; rank++) {
@@ -201,12 +200,12 @@ static lk_status trade_slices(lk_program *p, const lk__bucket *b, int turn, bool
                                x->more_displacements, p->plan->graph->real, NULL);
 }
 
-static lk_status send_slices(lk_program *p, const lk__bucket *b)
+static lk_status send_slices(lk_program *p, const lk__plan_bucket *b)
 {
-    lk__exchange      *x = p->exchange;
+    lk__run_exchange  *x = p->exchange;
     const lk_parallel *f = &p->plan->parallel;
     size_t             elements = elements_of(p, b->bytes), size = lk_dtype_size(p->plan->graph->real), first, mine;
-    const char        *at[LK__PARTS_MOST] = {NULL}; /* as many subtrees as shards at the most */
+    const char        *at[LK__LEAVES_MOST] = {NULL}; /* as many subtrees as leaves at the most */
     char              *bucket = lk__gradient_set(p, 0) + b->offset;
     bool               more = true;
     for (int turn = 0; more; turn++) {
@@ -217,20 +216,20 @@ static lk_status send_slices(lk_program *p, const lk__bucket *b)
     for (int i = 0; i < x->subtrees_count; i++) at[i] = x->slices + (size_t)i * x->slice_bytes;
     for (size_t i = 0; i < mine; i += BLOCK) {
         size_t count = mine - i < BLOCK ? mine - i : BLOCK;
-        memcpy(bucket + (first + i) * size, tree(p, at, 0, f->shards, i * size, count, 0), count * size);
+        memcpy(bucket + (first + i) * size, tree(p, at, 0, f->leaves, i * size, count, 0), count * size);
     }
     for (int rank = 0; rank < f->world; rank++) slice_of(p, elements, rank, &x->displacements[rank], &x->counts[rank]);
     return lk_comm_all_gatherv(x->bulk, bucket + first * size, bucket, x->counts, x->displacements,
                                p->plan->graph->real, NULL);
 }
 
-bool lk__exchange_by_slices(const lk_program *p) { return p->plan->parallel.shards && !p->exchange->aligned; }
+bool lk__exchange_by_slices(const lk_program *p) { return p->plan->parallel.leaves && !p->exchange->aligned; }
 
 static lk_status send_bucket(lk_program *p, size_t index)
 {
-    lk__exchange     *x = p->exchange;
-    const lk__bucket *b = &p->plan->buckets[index];
-    char             *data = lk__gradient_set(p, 0) + b->offset;
+    lk__run_exchange      *x = p->exchange;
+    const lk__plan_bucket *b = &p->plan->buckets[index];
+    char                  *data = lk__gradient_set(p, 0) + b->offset;
     if (!p->comm) return LK_OK;
     double    start = lk__now();
     lk_status status;
@@ -247,10 +246,10 @@ static lk_status send_bucket(lk_program *p, size_t index)
 
 lk_status lk__exchange_bucket(lk_program *p, size_t index, bool last)
 {
-    const lk__bucket *b = &p->plan->buckets[index];
-    if (p->plan->parallel.shards) {
+    const lk__plan_bucket *b = &p->plan->buckets[index];
+    if (p->plan->parallel.leaves) {
         if (!last) return LK_OK;
-        add_shards(p, b);
+        add_leaves(p, b);
     } else if (p->pending > 0) {
         const void *in[] = {lk__gradient_set(p, 0) + b->offset, lk__gradient_set(p, 1) + b->offset};
         add(p, (char *)in[0], in, 2, b->bytes);
@@ -260,16 +259,16 @@ lk_status lk__exchange_bucket(lk_program *p, size_t index, bool last)
 
 /* ---- sums in the midst of forward and backward ---- */
 
-/* Numbers of every shard of this rank, side by side, to all ranks: x->gathered then holds all shards' in order. */
-static lk_status gather_shards(lk_program *p, const char *name, const double *mine, size_t numbers)
+/* Numbers of every leaf of this rank, side by side, to all ranks: x->gathered then holds all leaves' in order. */
+static lk_status gather_leaves(lk_program *p, const char *name, const double *mine, size_t numbers)
 {
-    lk__exchange      *x = p->exchange;
+    lk__run_exchange  *x = p->exchange;
     const lk_parallel *f = &p->plan->parallel;
-    size_t             leaves = f->shards ? (size_t)f->shards : (size_t)f->world;
+    size_t             leaves = f->leaves ? (size_t)f->leaves : (size_t)f->world;
     for (int rank = 0; rank < f->world; rank++) {
-        size_t first = (size_t)lk__first_shard((int)leaves, f->world, rank);
+        size_t first = (size_t)lk__first_leaf((int)leaves, f->world, rank);
         x->displacements[rank] = first * numbers;
-        x->counts[rank] = ((size_t)lk__first_shard((int)leaves, f->world, rank + 1) - first) * numbers;
+        x->counts[rank] = ((size_t)lk__first_leaf((int)leaves, f->world, rank + 1) - first) * numbers;
     }
     if (!p->comm) {
         memcpy(x->gathered, mine, leaves * numbers * sizeof *mine);
@@ -283,23 +282,23 @@ static lk_status gather_shards(lk_program *p, const char *name, const double *mi
     return status;
 }
 
-/* The tree over what gather_shards brought. */
+/* The tree over what gather_leaves brought. */
 static void add_gathered(const lk_program *p, size_t numbers, double *out)
 {
     const lk_parallel *f = &p->plan->parallel;
     const void        *in[LK__REDUCE_MOST];
-    int                leaves = f->shards ? f->shards : f->world;
+    int                leaves = f->leaves ? f->leaves : f->world;
     for (int i = 0; i < leaves; i++) in[i] = p->exchange->gathered + (size_t)i * numbers;
     lk__reduce(out, in, leaves, numbers, LK_F64, LK_SUM);
 }
 
 lk_status lk__exchange_sync(lk_program *p, size_t index)
 {
-    lk__exchange *x = p->exchange;
-    lk__call     *first = &p->lanes[0].train.instructions[index].call;
-    size_t        numbers = (size_t)lk__elements(&first->in[0]), bytes = numbers * sizeof(double);
-    lk_status     status = LK_OK;
-    if (!p->plan->parallel.shards) {
+    lk__run_exchange *x = p->exchange;
+    lk__kernel_call  *first = &p->slots[0].train.instructions[index].call;
+    size_t            numbers = (size_t)lk__operand_elements(&first->in[0]), bytes = numbers * sizeof(double);
+    lk_status         status = LK_OK;
+    if (!p->plan->parallel.leaves) {
         if (!p->comm) {
             memcpy(first->out[0].data, first->in[0].data, bytes);
             return LK_OK;
@@ -311,22 +310,22 @@ lk_status lk__exchange_sync(lk_program *p, size_t index)
         lk__traced(p, "all_reduce batch norm sums", start, end, bytes);
         return status;
     }
-    for (int i = 0; i < lk__shards_here(p); i++)
+    for (int i = 0; i < lk__leaves_here(p); i++)
         memcpy(x->mine + (size_t)i * numbers,
-               p->plan->parallel.wide ? lk__wide_source(p, index, i)
-                                      : p->lanes[i].train.instructions[index].call.in[0].data,
+               p->plan->parallel.batch_leaves ? lk__leaf_batch_source(p, index, i)
+                                              : p->slots[i].train.instructions[index].call.in[0].data,
                bytes);
-    if ((status = gather_shards(p, "all_gather batch norm sums", x->mine, numbers)) < 0) return status;
+    if ((status = gather_leaves(p, "all_gather batch norm sums", x->mine, numbers)) < 0) return status;
     add_gathered(p, numbers, first->out[0].data);
-    for (int i = 1; i < p->plan->lanes; i++)
-        memcpy(p->lanes[i].train.instructions[index].call.out[0].data, first->out[0].data, bytes);
+    for (int i = 1; i < p->plan->slots; i++)
+        memcpy(p->slots[i].train.instructions[index].call.out[0].data, first->out[0].data, bytes);
     return LK_OK;
 }
 
 lk_status lk__exchange_numbers(lk_program *p, const double *mine, int numbers, double *out)
 {
     if (numbers > SMALL) return lk__fail(p->context, LK_EINVAL, "%d numbers at once; at most %d", numbers, SMALL);
-    lk_status status = gather_shards(p, "all_gather metrics", mine, (size_t)numbers);
+    lk_status status = gather_leaves(p, "all_gather metrics", mine, (size_t)numbers);
     if (status >= 0) add_gathered(p, (size_t)numbers, out);
     return status;
 }
@@ -336,9 +335,9 @@ lk_status lk__exchange_numbers(lk_program *p, const double *mine, int numbers, d
 /* What each rank's own samples gave, and what it says of itself. */
 static lk_status gather_words(lk_program *p)
 {
-    lk__exchange *x = p->exchange;
-    lk__sums      here = {0, 0, 0};
-    for (int i = 0; i < lk__shards_here(p); i++) {
+    lk__run_exchange *x = p->exchange;
+    lk__run_sums      here = {0, 0, 0};
+    for (int i = 0; i < lk__leaves_here(p); i++) {
         here.sum += p->sums[i].sum;
         here.weight += p->sums[i].weight;
         here.correct += p->sums[i].correct;
@@ -356,8 +355,8 @@ static lk_status gather_words(lk_program *p)
         lk__traced(p, "all_gather rank status", start, lk__now(), sizeof mine);
     }
     for (int i = 0; i < p->plan->parallel.world; i++, all += numbers) {
-        x->ranks[i] = (lk__sums){all[0], all[1], all[2]};
-        x->words[i] = (lk__word){all[3], all[4], all[5], all[6]};
+        x->ranks[i] = (lk__run_sums){all[0], all[1], all[2]};
+        x->words[i] = (lk__run_report){all[3], all[4], all[5], all[6]};
     }
     return LK_OK;
 }
@@ -377,10 +376,10 @@ static lk_status await(lk_program *p, size_t bucket)
 
 lk_status lk__exchange_finish(lk_program *p)
 {
-    lk__exchange *x = p->exchange;
-    lk_status     status = LK_OK;
+    lk__run_exchange *x = p->exchange;
+    lk_status         status = LK_OK;
     for (; p->sent < p->plan->buckets_count && status >= 0; p->sent++) {
-        if (p->plan->parallel.shards) add_shards(p, &p->plan->buckets[p->sent]);
+        if (p->plan->parallel.leaves) add_leaves(p, &p->plan->buckets[p->sent]);
         status = send_bucket(p, p->sent);
     }
     double start = lk__now();
@@ -394,21 +393,21 @@ lk_status lk__exchange_finish(lk_program *p)
     return status < 0 ? status : gather_words(p);
 }
 
-void lk__program_say(lk_program *p, double wish, double data)
+void lk__program_report(lk_program *p, double wish, double data)
 {
     p->wish = wish;
     p->data = data;
 }
 
-double lk__program_wishes(const lk_program *p)
+double lk__program_stop_requested(const lk_program *p)
 {
     double most = 0;
     for (int i = 0; i < p->plan->parallel.world; i++)
         if (p->exchange->words[i].wish > most) most = p->exchange->words[i].wish;
     return most;
 }
-lk__word lk__program_word(const lk_program *p, int rank) { return p->exchange->words[rank]; }
-lk__sums lk__program_sums(const lk_program *p, int rank) { return p->exchange->ranks[rank]; }
+lk__run_report lk__program_rank_report(const lk_program *p, int rank) { return p->exchange->words[rank]; }
+lk__run_sums   lk__program_sums(const lk_program *p, int rank) { return p->exchange->ranks[rank]; }
 
 /* ---- life ---- */
 
@@ -426,7 +425,7 @@ static size_t largest_sync(const lk_plan *plan)
 {
     size_t most = 0;
     for (size_t i = 0; plan->train.graph && i < plan->train.order_count; i++) {
-        const lk__node *n = &plan->train.graph->nodes[plan->train.order[i]];
+        const lk__graph_node *n = &plan->train.graph->nodes[plan->train.order[i]];
         if (n->op != LK__OP_sync) continue;
         size_t numbers = (size_t)lk__shape_elements(&plan->train.graph->values[n->in[0]].shape);
         if (numbers > most) most = numbers;
@@ -442,28 +441,27 @@ static void *take(char *memory, size_t *used, size_t bytes)
     return at;
 }
 
-static size_t lay_out(const lk_program *p, lk__exchange *x, char *memory)
+static size_t lay_out(const lk_program *p, lk__run_exchange *x, char *memory)
 {
     const lk_plan *plan = p->plan;
     size_t         used = lk__round_up(sizeof *x, LK__ALIGN), world = (size_t)plan->parallel.world;
-    size_t         shards = plan->parallel.shards ? (size_t)plan->parallel.shards : world, widest = largest_sync(plan),
-           most = 0;
+    size_t leaves = plan->parallel.leaves ? (size_t)plan->parallel.leaves : world, widest = largest_sync(plan), most = 0;
     if (widest < SMALL) widest = SMALL;
     for (size_t i = 0; i < plan->buckets_count; i++)
         if (plan->buckets[i].bytes > most) most = plan->buckets[i].bytes;
     x->works = take(memory, &used, plan->buckets_count * sizeof *x->works);
-    x->subtrees = take(memory, &used, 2 * shards * sizeof *x->subtrees);
+    x->subtrees = take(memory, &used, 2 * leaves * sizeof *x->subtrees);
     x->counts = take(memory, &used, world * sizeof(size_t));
     x->displacements = take(memory, &used, world * sizeof(size_t));
     x->more_counts = take(memory, &used, world * sizeof(size_t));
     x->more_displacements = take(memory, &used, world * sizeof(size_t));
-    x->gathered = take(memory, &used, shards * widest * sizeof(double));
-    x->mine = take(memory, &used, shards * widest * sizeof(double));
+    x->gathered = take(memory, &used, leaves * widest * sizeof(double));
+    x->mine = take(memory, &used, leaves * widest * sizeof(double));
     x->words = take(memory, &used, world * sizeof *x->words);
     x->ranks = take(memory, &used, world * sizeof *x->ranks);
-    if (!plan->parallel.shards || x->aligned) return used;
+    if (!plan->parallel.leaves || x->aligned) return used;
     x->slice_bytes = lk__round_up(most / world + 2 * LK__ALIGN, LK__ALIGN);
-    x->slices = take(memory, &used, x->slice_bytes * 2 * shards);
+    x->slices = take(memory, &used, x->slice_bytes * 2 * leaves);
     x->scratch = take(memory, &used, (size_t)DEPTH * BLOCK * sizeof(double));
     return used;
 }
@@ -471,17 +469,17 @@ static size_t lay_out(const lk_program *p, lk__exchange *x, char *memory)
 lk_status lk__exchange_create(lk_program *p)
 {
     const lk_parallel *f = &p->plan->parallel;
-    lk__exchange       measured = {.aligned = is_aligned(f)};
-    if (f->shards > LK__PARTS_MOST)
-        return lk__fail(p->context, LK_EUNSUPPORTED, "%d shards; at most %d", f->shards, LK__PARTS_MOST);
+    lk__run_exchange   measured = {.aligned = is_aligned(f)};
+    if (f->leaves > LK__LEAVES_MOST)
+        return lk__fail(p->context, LK_EUNSUPPORTED, "%d leaves; at most %d", f->leaves, LK__LEAVES_MOST);
     size_t bytes = lay_out(p, &measured, NULL);
     char  *memory = lk__alloc(p->context, LK_MEMORY_OTHER, bytes);
     if (!memory) return LK_ENOMEM;
-    lk__exchange *x = p->exchange = (lk__exchange *)memory;
+    lk__run_exchange *x = p->exchange = (lk__run_exchange *)memory;
     x->aligned = measured.aligned;
     lay_out(p, x, memory);
     x->bytes = bytes;
-    if (f->shards) find_subtrees(x, f);
+    if (f->leaves) find_subtrees(x, f);
     if (!p->comm) return LK_OK;
     x->bulk = p->comm;
     x->overlaps = overlaps(p);
@@ -497,7 +495,7 @@ lk_status lk__exchange_create(lk_program *p)
 
 void lk__exchange_free(lk_program *p)
 {
-    lk__exchange *x = p->exchange;
+    lk__run_exchange *x = p->exchange;
     if (!x) return;
     for (size_t i = 0; i < p->plan->buckets_count; i++)
         if (x->works[i]) (void)lk_work_wait(x->works[i]);

@@ -10,8 +10,8 @@ static int find_state(const lk_program *p, const char *name)
 {
     const lk_graph *g = p->plan->graph;
     for (size_t i = 0; i < g->states_count; i++) {
-        const lk__state *s = &g->states[i];
-        bool             found = strcmp(s->name, name) == 0;
+        const lk__graph_state *s = &g->states[i];
+        bool                   found = strcmp(s->name, name) == 0;
         for (size_t j = 0; j < s->aliases_count && !found; j++) found = strcmp(s->aliases[j], name) == 0;
         if (found) return (int)i;
     }
@@ -32,7 +32,7 @@ static lk_status settle_gradients(lk_program *p)
         return lk__fail(p->context, LK_EINVAL, "this program was planned without an optimizer: it has no gradients");
     if (p->pending == 0 || p->synced) return LK_OK;
     if (!p->comm) return lk__section_run(p, LK_SYNC); /* no other rank takes part */
-    if (p->sent == 0 && !p->plan->parallel.shards) return LK_OK;
+    if (p->sent == 0 && !p->plan->parallel.leaves) return LK_OK;
     return lk__fail(p->context, LK_EINVAL,
                     "the gradients are on their way to the other ranks: run LK_SYNC first, or keep them here with "
                     "lk_no_sync before LK_BACKWARD");
@@ -78,10 +78,11 @@ lk_status lk_program_gradient_read(lk_program *p, const char *parameter, void *d
 /* One of the kernels that have a single operand and a factor, over gradients as they lie. */
 static void run_over_gradients(const lk_program *p, lk__op op, double factor, void *data, size_t bytes)
 {
-    lk_dtype    real = p->plan->graph->real;
-    lk__attrs   attrs = {.scale = factor};
-    lk__operand all = {.data = data, .dtype = real, .rank = 1, .dims = {(int64_t)(bytes / lk_dtype_size(real))}};
-    lk__call    call = {.attrs = &attrs, .pool = lk__context_pool(p->context), .step = &p->lanes[0].step, .outputs = 1};
+    lk_dtype           real = p->plan->graph->real;
+    lk__op_attrs       attrs = {.scale = factor};
+    lk__kernel_operand all = {.data = data, .dtype = real, .rank = 1, .dims = {(int64_t)(bytes / lk_dtype_size(real))}};
+    lk__kernel_call    call = {
+           .attrs = &attrs, .pool = lk__context_pool(p->context), .step = &p->slots[0].step, .outputs = 1};
     call.out[0] = all;
     if (op == LK__OP_scale) call.in[call.inputs++] = all;
     lk__cpu_kernels(real, lk_context_isa(p->context))[op].run(&call);

@@ -7,25 +7,25 @@
 #include <stdio.h>
 
 /* Where the ids of an operation come from: an input, since no operation computes integers. -1: not of this node. */
-static int ids_input(const lk__timeline *t, const lk__node *n)
+static int ids_input(const lk__plan_order *t, const lk__graph_node *n)
 {
     int v = n->in[n->op == LK__OP_embedding ? 0 : 1];
     return v >= 0 && t->places[v].region == LK__IN_INPUT ? (int)t->places[v].offset : -1;
 }
 
 /* Elements of an input for each of its rows, and how many the caller bound. */
-static int64_t row_elements(const lk__shape *s) { return s->rank ? lk__shape_elements(s) / s->dims[0] : 1; }
+static int64_t row_elements(const lk__graph_shape *s) { return s->rank ? lk__shape_elements(s) / s->dims[0] : 1; }
 
-static int64_t bound_elements(const lk_program *p, const lk__shape *s)
+static int64_t bound_elements(const lk_program *p, const lk__graph_shape *s)
 {
     return s->count_axis < 0 ? lk__shape_elements(s) : p->step.count * s->count_unit * row_elements(s);
 }
 
 /* The node that reported, and the position of the id in its input. */
-static const lk__node *find_reporter(const lk_program *p, const lk__timeline *t, int *input, int64_t *position)
+static const lk__graph_node *find_reporter(const lk_program *p, const lk__plan_order *t, int *input, int64_t *position)
 {
     for (size_t i = 0; i < t->order_count; i++) {
-        const lk__node *n = &t->graph->nodes[t->order[i]];
+        const lk__graph_node *n = &t->graph->nodes[t->order[i]];
         if (n->op != p->invalid.op || (*input = ids_input(t, n)) < 0) continue;
         intptr_t offset = (intptr_t)p->invalid.at - (intptr_t)p->bound[*input];
         *position = offset / (intptr_t)sizeof(int32_t);
@@ -34,18 +34,18 @@ static const lk__node *find_reporter(const lk_program *p, const lk__timeline *t,
     return NULL;
 }
 
-static void describe_invalid(const lk_program *p, const lk__timeline *t, char *text, size_t bytes)
+static void describe_invalid(const lk_program *p, const lk__plan_order *t, char *text, size_t bytes)
 {
-    const lk__invalid_id *id = &p->invalid;
-    bool                  label = id->op == LK__OP_cross_entropy;
-    int                   input;
-    int64_t               position;
-    char                  where[256] = "", ignored[64] = "";
-    const lk__node       *n = find_reporter(p, t, &input, &position);
+    const lk__kernel_invalid_id *id = &p->invalid;
+    bool                         label = id->op == LK__OP_cross_entropy;
+    int                          input;
+    int64_t                      position;
+    char                         where[256] = "", ignored[64] = "";
+    const lk__graph_node        *n = find_reporter(p, t, &input, &position);
     if (n) {
-        const lk__value *v = &p->plan->graph->values[input];
-        int64_t          each = row_elements(&v->shape), row = position / each;
-        size_t           used =
+        const lk__graph_value *v = &p->plan->graph->values[input];
+        int64_t                each = row_elements(&v->shape), row = position / each;
+        size_t                 used =
             (size_t)snprintf(where, sizeof where, "input \"%.100s\", row %" PRId64 " of the batch", v->name, row);
         if (each > 1)
             used += (size_t)snprintf(where + used, sizeof where - used, ", position %" PRId64, position % each);
@@ -69,7 +69,7 @@ void lk__drop_gradients(lk_program *p)
     p->invalid_forward = p->invalid_backward = false;
 }
 
-lk_status lk__check_ids(lk_program *p, const lk__timeline *t)
+lk_status lk__check_ids(lk_program *p, const lk__plan_order *t)
 {
     char text[sizeof p->invalid_text];
     if (!p->invalid.found) return LK_OK;
@@ -89,7 +89,7 @@ lk_status lk__share_ids(lk_program *p)
 {
     char text[sizeof p->invalid_text] = "";
     int  rank = 0, world = p->plan->parallel.world;
-    while (rank < world && lk__program_word(p, rank).invalid == 0) rank++;
+    while (rank < world && lk__program_rank_report(p, rank).invalid == 0) rank++;
     if (rank == world) return LK_OK;
     snprintf(text, sizeof text, "%s", p->invalid_text);
     lk__drop_gradients(p);

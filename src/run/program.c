@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-static lk_status build_line(lk_program *p, const lk__timeline *t, lk__lane *lane, lk__line *l)
+static lk_status build_line(lk_program *p, const lk__plan_order *t, lk__run_slot *slot, lk__run_list *l)
 {
     const lk__kernel_entry *kernels = lk__cpu_kernels(t->graph->real, lk_context_isa(p->context));
     size_t                  whole = 0;
@@ -15,25 +15,25 @@ static lk_status build_line(lk_program *p, const lk__timeline *t, lk__lane *lane
     l->instructions = lk__alloc(p->context, LK_MEMORY_OTHER, t->order_count * sizeof *l->instructions);
     if (!l->instructions) return LK_ENOMEM;
     for (size_t i = 0; i < t->order_count; i++) {
-        const lk__node *n = &t->graph->nodes[t->order[i]];
+        const lk__graph_node *n = &t->graph->nodes[t->order[i]];
         if (n->op != LK__OP_reshape) { /* that is the same bytes: nothing to run */
             for (int section = 0; section < LK_SECTION_COUNT; section++) {
                 bool first = section == LK_FORWARD || section == LK_EVALUATE;
                 if (!first && i < t->end[section - 1]) l->begin[section] = l->count + 1;
                 if (i < t->end[section]) l->end[section] = l->count + 1;
             }
-            lk__instruction *in = &l->instructions[l->count++];
+            lk__run_instruction *in = &l->instructions[l->count++];
             in->node = t->order[i];
             in->run = kernels[n->op].run;
-            lk__call_at_capacity(t->graph, n, &in->call);
+            lk__plan_call_at_capacity(t->graph, n, &in->call);
             in->call.workspace = p->workspace;
             in->call.pool = lk__context_pool(p->context);
-            in->call.step = &lane->step;
+            in->call.step = &slot->step;
             in->call.invalid = &p->invalid;
             for (int j = 0; j < n->inputs + n->outputs; j++) {
-                int          v = j < n->inputs ? n->in[j] : n->out[j - n->inputs];
-                lk__operand *o = j < n->inputs ? &in->call.in[j] : &in->call.out[j - n->inputs];
-                o->data = v < 0 ? NULL : lk__program_resolve(p, lane->arena, p->gradients, t->places[v]);
+                int                 v = j < n->inputs ? n->in[j] : n->out[j - n->inputs];
+                lk__kernel_operand *o = j < n->inputs ? &in->call.in[j] : &in->call.out[j - n->inputs];
+                o->data = v < 0 ? NULL : lk__program_resolve(p, slot->arena, p->gradients, t->places[v]);
             }
         }
         while (t == &p->plan->train && whole < p->plan->buckets_count && p->plan->buckets[whole].after <= i) whole++;
@@ -51,9 +51,9 @@ static lk_status check_states(const lk_plan *plan, const lk_store *store)
         return lk__fail(plan->context, LK_EMISMATCH, "the store holds %zu states, the plan has %zu",
                         theirs->graph->states_count, plan->graph->states_count);
     for (size_t i = 0; i < plan->graph->states_count; i++) {
-        const lk__state      *a = &plan->graph->states[i], *b = &theirs->graph->states[i];
-        const lk__state_plan *pa = &plan->states[i], *pb = &theirs->states[i];
-        const lk__shape      *sa = &plan->graph->values[a->value].shape, *sb = &theirs->graph->values[b->value].shape;
+        const lk__graph_state *a = &plan->graph->states[i], *b = &theirs->graph->states[i];
+        const lk__plan_state  *pa = &plan->states[i], *pb = &theirs->states[i];
+        const lk__graph_shape *sa = &plan->graph->values[a->value].shape, *sb = &theirs->graph->values[b->value].shape;
         bool same = strcmp(a->name, b->name) == 0 && a->buffer == b->buffer && sa->dtype == sb->dtype &&
                     lk__shape_equal(sa, sb);
         bool moments = pa->moments == 0 ||
@@ -76,25 +76,25 @@ static lk_status check_comm(const lk_plan *plan, lk_comm *comm)
                     f->world, rank, size);
 }
 
-static lk_status make_lanes(lk_program *p)
+static lk_status make_slots(lk_program *p)
 {
     lk_plan *plan = p->plan;
-    size_t   lanes = (size_t)plan->lanes, inputs = p->values * sizeof *p->bound;
-    p->lanes = lk__alloc(p->context, LK_MEMORY_OTHER, lanes * sizeof *p->lanes);
-    p->sums = lk__alloc(p->context, LK_MEMORY_OTHER, (size_t)lk__shards_here(p) * sizeof *p->sums);
+    size_t   slots = (size_t)plan->slots, inputs = p->values * sizeof *p->bound;
+    p->slots = lk__alloc(p->context, LK_MEMORY_OTHER, slots * sizeof *p->slots);
+    p->sums = lk__alloc(p->context, LK_MEMORY_OTHER, (size_t)lk__leaves_here(p) * sizeof *p->sums);
     p->bound = lk__alloc(p->context, LK_MEMORY_OTHER, inputs);
-    if (!p->lanes || !p->sums || (inputs && !p->bound)) return LK_ENOMEM;
-    for (int i = 0; i < plan->lanes; i++) {
-        lk__lane *lane = &p->lanes[i];
-        lane->arena = p->arena + (size_t)i * plan->train.arena;
-        lane->step = (lk__step){.step = 1, .updates_buffers = i == 0};
-        lane->inputs = lk__alloc(p->context, LK_MEMORY_OTHER, inputs);
-        if (inputs && !lane->inputs) return LK_ENOMEM;
-        lk_status status = plan->trains ? build_line(p, &plan->train, lane, &lane->train) : LK_OK;
+    if (!p->slots || !p->sums || (inputs && !p->bound)) return LK_ENOMEM;
+    for (int i = 0; i < plan->slots; i++) {
+        lk__run_slot *slot = &p->slots[i];
+        slot->arena = p->arena + (size_t)i * plan->train.arena;
+        slot->step = (lk__kernel_step){.step = 1, .updates_buffers = i == 0};
+        slot->inputs = lk__alloc(p->context, LK_MEMORY_OTHER, inputs);
+        if (inputs && !slot->inputs) return LK_ENOMEM;
+        lk_status status = plan->trains ? build_line(p, &plan->train, slot, &slot->train) : LK_OK;
         if (status < 0) return status;
     }
-    lk_status status = plan->parallel.wide && plan->trains ? lk__wide_build(p) : LK_OK;
-    return status < 0 ? status : build_line(p, &plan->evaluate, &p->lanes[0], &p->evaluate);
+    lk_status status = plan->parallel.batch_leaves && plan->trains ? lk__leaf_batch_build(p) : LK_OK;
+    return status < 0 ? status : build_line(p, &plan->evaluate, &p->slots[0], &p->evaluate);
 }
 
 /* Gradients lie where peers of the host can read them; the account of memory is the same. */
@@ -131,7 +131,7 @@ lk_status lk_program_create(lk_plan *plan, lk_store *store, lk_comm *comm, lk_pr
     if ((plan->memory[LK_MEMORY_ACTIVATIONS] && !p->arena) || (plan->memory[LK_MEMORY_WORKSPACE] && !p->workspace))
         goto fail;
     if (p->comm && (status = lk__verify_plans(p)) < 0) goto fail;
-    if ((status = make_gradients(p)) < 0 || (status = make_lanes(p)) < 0 || (status = lk__exchange_create(p)) < 0)
+    if ((status = make_gradients(p)) < 0 || (status = make_slots(p)) < 0 || (status = lk__exchange_create(p)) < 0)
         goto fail;
     if (p->comm && (status = lk_program_verify(p, 0)) < 0) goto fail;
     *program = p;
@@ -141,7 +141,7 @@ fail:
     return status;
 }
 
-static void free_line(lk_context *c, lk__line *l)
+static void free_line(lk_context *c, lk__run_list *l)
 {
     if (l->instructions)
         lk__free(c, LK_MEMORY_OTHER, l->instructions, l->timeline->order_count * sizeof *l->instructions);
@@ -161,35 +161,35 @@ void lk_program_free(lk_program *p)
     } else {
         lk__free(c, LK_MEMORY_GRADIENTS, p->gradients, gradients);
     }
-    for (int i = 0; p->lanes && i < p->plan->lanes; i++) {
-        free_line(c, &p->lanes[i].train);
-        lk__free(c, LK_MEMORY_OTHER, (void *)p->lanes[i].inputs, inputs);
+    for (int i = 0; p->slots && i < p->plan->slots; i++) {
+        free_line(c, &p->slots[i].train);
+        lk__free(c, LK_MEMORY_OTHER, (void *)p->slots[i].inputs, inputs);
     }
     free_line(c, &p->evaluate);
-    lk__free(c, LK_MEMORY_OTHER, p->shard_memory, p->shard_bytes);
+    lk__free(c, LK_MEMORY_OTHER, p->leaf_memory, p->leaf_bytes);
     lk__free(c, LK_MEMORY_OTHER, p->trace_names, p->trace_names_bytes);
-    lk__free(c, LK_MEMORY_OTHER, p->sums, (size_t)lk__shards_here(p) * sizeof *p->sums);
-    lk__free(c, LK_MEMORY_OTHER, p->lanes, (size_t)p->plan->lanes * sizeof *p->lanes);
+    lk__free(c, LK_MEMORY_OTHER, p->sums, (size_t)lk__leaves_here(p) * sizeof *p->sums);
+    lk__free(c, LK_MEMORY_OTHER, p->slots, (size_t)p->plan->slots * sizeof *p->slots);
     lk__free(c, LK_MEMORY_OTHER, (void *)p->bound, inputs);
     lk__free(c, LK_MEMORY_OTHER, p, sizeof *p);
 }
 
 /* ---- what a run works on ---- */
 
-static bool counts(const lk__value *v) { return v->kind == LK__VALUE_INPUT && v->shape.count_axis >= 0; }
+static bool counts(const lk__graph_value *v) { return v->kind == LK__VALUE_INPUT && v->shape.count_axis >= 0; }
 
-/* Lane `lane` works on `count` of the bound samples from `first` on. */
-static lk_status cut(lk_program *p, int lane, int64_t first, int64_t count)
+/* Lane `slot` works on `count` of the bound samples from `first` on. */
+static lk_status cut(lk_program *p, int slot, int64_t first, int64_t count)
 {
     const lk_graph *g = p->plan->graph;
-    lk__lane       *l = &p->lanes[lane];
+    lk__run_slot   *l = &p->slots[slot];
     const lk_step  *s = &p->step;
     if (count < 0 || count > p->capacity)
         return lk__fail(p->context, LK_EINVAL, "a batch of %lld samples; the plan's capacity is %lld", (long long)count,
                         (long long)p->capacity);
     for (size_t i = 0; i < p->values; i++) {
-        const lk__value *v = &g->values[i];
-        const char      *data = p->bound[i];
+        const lk__graph_value *v = &g->values[i];
+        const char            *data = p->bound[i];
         if (v->kind != LK__VALUE_INPUT) continue;
         if (data && first > 0 && counts(v))
             data += (size_t)first * (size_t)(lk__shape_elements(&v->shape) / v->shape.dims[0]) *
@@ -197,7 +197,7 @@ static lk_status cut(lk_program *p, int lane, int64_t first, int64_t count)
         if (l->inputs[i] == data) continue;
         l->inputs[i] = data;
         l->train.samples = -1;
-        if (lane == 0) p->evaluate.samples = -1;
+        if (slot == 0) p->evaluate.samples = -1;
     }
     l->step.step = s->step;
     l->step.epoch = s->epoch;
@@ -214,7 +214,7 @@ lk_status lk_program_bind(lk_program *p, const char *input, const void *data)
     for (size_t i = 0; i < p->values; i++) {
         if (g->values[i].kind != LK__VALUE_INPUT || strcmp(g->values[i].name, input) != 0) continue;
         p->bound[i] = data;
-        return cut(p, 0, 0, p->lanes[0].step.count);
+        return cut(p, 0, 0, p->slots[0].step.count);
     }
     return lk__fail(p->context, LK_ENOENT, "the model has no input \"%s\"", input);
 }
@@ -239,33 +239,33 @@ lk_status lk_program_run(lk_program *p, lk_section section)
         return lk__fail(p->context, LK_EINVAL, "there is no section %d", (int)section);
     if (section != LK_EVALUATE && !p->plan->trains)
         return lk__fail(p->context, LK_EINVAL, "this program was planned without an optimizer: it only evaluates");
-    if (p->plan->parallel.shards && (section == LK_FORWARD || section == LK_BACKWARD))
-        return lk__fail(p->context, LK_EINVAL, "a program with shards runs them together: call lk_program_compute");
+    if (p->plan->parallel.leaves && (section == LK_FORWARD || section == LK_BACKWARD))
+        return lk__fail(p->context, LK_EINVAL, "a program with leaves runs them together: call lk_program_compute");
     return lk__section_run(p, section);
 }
 
-static lk_status compute_shards(lk_program *p)
+static lk_status compute_leaves(lk_program *p)
 {
     const lk_parallel *f = &p->plan->parallel;
-    int                here = lk__shards_here(p), lanes = p->plan->lanes;
-    int64_t            begin = lk__shard_row(p, 0), rows = lk__shard_row(p, here) - begin;
-    bool               first = lk__first_shard(f->shards, f->world, f->rank) == 0 || p->plan->syncs;
+    int                here = lk__leaves_here(p), slots = p->plan->slots;
+    int64_t            begin = lk__leaf_row(p, 0), rows = lk__leaf_row(p, here) - begin;
+    bool               first = lk__first_leaf(f->leaves, f->world, f->rank) == 0 || p->plan->syncs;
     lk_status          status = LK_OK;
     if (p->step.total < p->step.count || rows != p->step.count)
         return lk__fail(p->context, LK_EINVAL,
-                        "%lld samples here of a batch of %lld: rank %d's %d of %d shards hold %lld",
-                        (long long)p->step.count, (long long)p->step.total, f->rank, here, f->shards, (long long)rows);
-    for (int shard = 0; shard < here && status >= 0; shard += f->wide ? here : lanes) {
-        p->shard = shard;
-        for (int lane = 0; lane < lanes && status >= 0; lane++) {
-            int64_t row = lk__shard_row(p, shard + lane), next = lk__shard_row(p, f->wide ? here : shard + lane + 1);
-            status = cut(p, lane, row - begin, next - row);
-            /* Running statistics are those of the first shard, whoever has it; synchronised ones are everybody's. */
-            p->lanes[lane].step.updates_buffers = lane == 0 && shard == 0 && first;
+                        "%lld samples here of a batch of %lld: rank %d's %d of %d leaves hold %lld",
+                        (long long)p->step.count, (long long)p->step.total, f->rank, here, f->leaves, (long long)rows);
+    for (int leaf = 0; leaf < here && status >= 0; leaf += f->batch_leaves ? here : slots) {
+        p->leaf = leaf;
+        for (int slot = 0; slot < slots && status >= 0; slot++) {
+            int64_t row = lk__leaf_row(p, leaf + slot), next = lk__leaf_row(p, f->batch_leaves ? here : leaf + slot + 1);
+            status = cut(p, slot, row - begin, next - row);
+            /* Running statistics are those of the first leaf, whoever has it; synchronised ones are everybody's. */
+            p->slots[slot].step.updates_buffers = slot == 0 && leaf == 0 && first;
         }
         if (status >= 0 && (status = lk__section_run(p, LK_FORWARD)) >= 0) status = lk__section_run(p, LK_BACKWARD);
     }
-    p->shard = 0;
+    p->leaf = 0;
     return status;
 }
 
@@ -289,7 +289,7 @@ lk_status lk_program_compute(lk_program *p, const lk_step *step)
     if (!p->plan->trains)
         return lk__fail(p->context, LK_EINVAL, "this program was planned without an optimizer: it only evaluates");
     lk_status status = set_step(p, step);
-    if (status >= 0) status = p->plan->parallel.shards ? compute_shards(p) : compute_micro_batches(p);
+    if (status >= 0) status = p->plan->parallel.leaves ? compute_leaves(p) : compute_micro_batches(p);
     return status < 0 ? status : lk__section_run(p, LK_SYNC);
 }
 
@@ -305,17 +305,17 @@ void lk_program_metrics(const lk_program *p, lk_metrics *metrics) { *metrics = p
 
 const void *lk_program_output(const lk_program *p, int i)
 {
-    const lk__timeline *t = &p->plan->evaluate;
+    const lk__plan_order *t = &p->plan->evaluate;
     if (i < 0 || i >= t->outputs_count) return NULL;
-    lk__place place = t->places[t->outputs[i]];
-    if (place.region == LK__IN_INPUT) return p->lanes[0].inputs[place.offset];
-    return lk__program_resolve(p, p->lanes[0].arena, p->gradients, place);
+    lk__plan_place place = t->places[t->outputs[i]];
+    if (place.region == LK__IN_INPUT) return p->slots[0].inputs[place.offset];
+    return lk__program_resolve(p, p->slots[0].arena, p->gradients, place);
 }
 
-/* Profiles are of the first lane. */
+/* Profiles are of the first slot. */
 void lk_program_profile(lk_program *p, bool enable)
 {
-    lk__line *lines[] = {&p->lanes[0].train, &p->evaluate};
+    lk__run_list *lines[] = {&p->slots[0].train, &p->evaluate};
     p->profile = enable;
     for (int i = 0; i < 2 && enable; i++)
         for (size_t j = 0; j < lines[i]->count; j++)
@@ -324,11 +324,11 @@ void lk_program_profile(lk_program *p, bool enable)
 
 void lk_program_profile_seconds(const lk_program *p, double *seconds, size_t count)
 {
-    const lk__line     *l = &p->lanes[0].train;
-    const lk__timeline *t = l->timeline;
+    const lk__run_list   *l = &p->slots[0].train;
+    const lk__plan_order *t = l->timeline;
     for (size_t i = 0, at = 0; i < count && t; i++) {
-        const lk__instruction *in = &l->instructions[at];
-        bool                   runs = i < t->order_count && at < l->count && in->node == t->order[i];
+        const lk__run_instruction *in = &l->instructions[at];
+        bool                       runs = i < t->order_count && at < l->count && in->node == t->order[i];
         seconds[i] = runs && in->runs ? in->seconds / (double)in->runs : 0;
         at += runs;
     }
@@ -336,13 +336,13 @@ void lk_program_profile_seconds(const lk_program *p, double *seconds, size_t cou
 
 void lk_program_profile_print(const lk_program *p, lk_write write, void *user)
 {
-    const lk__line *lines[] = {&p->lanes[0].train, &p->evaluate};
-    double          total = 0;
+    const lk__run_list *lines[] = {&p->slots[0].train, &p->evaluate};
+    double              total = 0;
     for (int i = 0; i < 2; i++)
         for (size_t j = 0; j < lines[i]->count; j++) total += lines[i]->instructions[j].seconds;
     for (int i = 0; i < 2; i++)
         for (size_t j = 0; j < lines[i]->count; j++) {
-            const lk__instruction *in = &lines[i]->instructions[j];
+            const lk__run_instruction *in = &lines[i]->instructions[j];
             if (in->runs == 0) continue;
             char text[512], full[640];
             lk__node_text(lines[i]->timeline->graph, &lines[i]->timeline->graph->nodes[in->node], text, sizeof text);

@@ -1,6 +1,6 @@
-/* run/program.h - the inside of a program: lanes, the lines of instructions they run, and what is exchanged with other ranks.
+/* run/program.h - the inside of a program: slots, the lines of instructions they run, and what is exchanged with other ranks.
  *
- * A lane is one micro-batch in flight: its activations, its inputs and its step block. Most programs have one. Shards that
+ * A slot is one micro-batch in flight: its activations, its inputs and its step block. Most programs have one. Leaves that
  * couple in synchronised batch norm have one each, and advance together. */
 #ifndef LK__PROGRAM_H
 #define LK__PROGRAM_H
@@ -10,92 +10,92 @@
 
 #include <lockstep/comm.h>
 
-typedef struct lk__instruction {
-    lk__kernel  run;
-    lk__call    call;
-    lk__call   *shards; /* one a shard of this rank, where it is run shard by shard; else NULL */
-    int         node;
-    size_t      whole;   /* buckets that are whole after it */
-    const char *name;    /* while tracing */
-    double      seconds; /* while profiling */
-    int64_t     runs;
-} lk__instruction;
+typedef struct lk__run_instruction {
+    lk__kernel       run;
+    lk__kernel_call  call;
+    lk__kernel_call *leaves; /* one a leaf of this rank, where it is run leaf by leaf; else NULL */
+    int              node;
+    size_t           whole;   /* buckets that are whole after it */
+    const char      *name;    /* while tracing */
+    double           seconds; /* while profiling */
+    int64_t          runs;
+} lk__run_instruction;
 
-typedef struct lk__line {
-    const lk__timeline *timeline;
-    lk__instruction    *instructions;
-    size_t              count;
-    size_t              begin[LK_SECTION_COUNT], end[LK_SECTION_COUNT]; /* of each section among the instructions */
-    int64_t             samples;   /* the count that extents are set for; -1: none yet, or an input moved */
-    int64_t             total;     /* of the global batch, by which wide shards are cut; as samples */
-    const char         *gradients; /* the set that gradients are addressed in */
-} lk__line;
+typedef struct lk__run_list {
+    const lk__plan_order *timeline;
+    lk__run_instruction  *instructions;
+    size_t                count;
+    size_t                begin[LK_SECTION_COUNT], end[LK_SECTION_COUNT]; /* of each section among the instructions */
+    int64_t               samples;   /* the count that extents are set for; -1: none yet, or an input moved */
+    int64_t               total;     /* of the global batch, by which batch_leaves leaves are cut; as samples */
+    const char           *gradients; /* the set that gradients are addressed in */
+} lk__run_list;
 
-typedef struct lk__lane {
-    char        *arena;
-    const void **inputs; /* by value id of the plan's graph */
-    lk__step     step;
-    lk__line     train;
-} lk__lane;
+typedef struct lk__run_slot {
+    char           *arena;
+    const void    **inputs; /* by value id of the plan's graph */
+    lk__kernel_step step;
+    lk__run_list    train;
+} lk__run_slot;
 
-/* What one shard (without shards: this rank, over its micro-batches) has to say about the loss. */
-typedef struct lk__sums {
+/* What one leaf (without leaves: this rank, over its micro-batches) has to say about the loss. */
+typedef struct lk__run_sums {
     double sum, weight, correct;
-} lk__sums;
+} lk__run_sums;
 
 /* What a rank says of itself in the step's own small exchange. */
-typedef struct lk__word {
+typedef struct lk__run_report {
     double waited;  /* seconds, for other ranks in the collectives of this step */
-    double wish;    /* lk__program_say */
+    double wish;    /* lk__program_report */
     double data;    /* seconds until its batch was there */
     double invalid; /* 1: an id of its samples is out of range */
-} lk__word;
+} lk__run_report;
 
-typedef struct lk__exchange lk__exchange; /* exchange.c: buffers and works */
+typedef struct lk__run_exchange lk__run_exchange; /* exchange.c: buffers and works */
 
 enum { LK__VERIFY_LINE = 320 }; /* bytes of a line that ranks compare or share */
 
 struct lk_program {
-    lk_context  *context;
-    lk_plan     *plan;
-    lk_store    *store;
-    lk_comm     *comm; /* NULL: alone */
-    char        *arena, *workspace, *gradients;
-    lk__lane    *lanes; /* plan->lanes of them */
-    lk__line     evaluate;
-    const void **bound; /* what the caller bound: the samples of all micro-batches or shards; by value id */
-    size_t       values;
-    int64_t      capacity; /* samples of a lane */
-    lk_step      step;
-    lk_metrics   metrics;
-    bool         profile;
-    lk__trace   *trace; /* NULL: nothing is recorded */
-    char        *trace_names; /* of the buckets, then of the instructions */
-    size_t       trace_names_bytes;
+    lk_context   *context;
+    lk_plan      *plan;
+    lk_store     *store;
+    lk_comm      *comm; /* NULL: alone */
+    char         *arena, *workspace, *gradients;
+    lk__run_slot *slots; /* plan->slots of them */
+    lk__run_list  evaluate;
+    const void  **bound; /* what the caller bound: the samples of all micro-batches or leaves; by value id */
+    size_t        values;
+    int64_t       capacity; /* samples of a slot */
+    lk_step       step;
+    lk_metrics    metrics;
+    bool          profile;
+    lk__trace    *trace;       /* NULL: nothing is recorded */
+    char         *trace_names; /* of the buckets, then of the instructions */
+    size_t        trace_names_bytes;
 
-    bool           ready;       /* LK_FORWARD has run, and LK_BACKWARD may */
-    bool           overwritten; /* … but for a LK_EVALUATE in between */
-    int            pending;     /* backward runs since the last update; written gradients count as one */
-    bool           no_sync, synced;
-    bool           has_gradients; /* some were made or written since the program was created */
-    double         weight;        /* once synced: what the update divides by */
-    size_t         sent;          /* buckets of this update that are on their way or there */
-    int            shard;         /* of this rank, from 0: the one that runs */
-    lk__sums      *sums;          /* by shard of this rank */
-    lk__exchange  *exchange;
-    double         wish, data;
-    lk__invalid_id invalid;                  /* of the section that runs */
+    bool                  ready;       /* LK_FORWARD has run, and LK_BACKWARD may */
+    bool                  overwritten; /* … but for a LK_EVALUATE in between */
+    int                   pending;     /* backward runs since the last update; written gradients count as one */
+    bool                  no_sync, synced;
+    bool                  has_gradients; /* some were made or written since the program was created */
+    double                weight;        /* once synced: what the update divides by */
+    size_t                sent;          /* buckets of this update that are on their way or there */
+    int                   leaf;          /* of this rank, from 0: the one that runs */
+    lk__run_sums         *sums;          /* by leaf of this rank */
+    lk__run_exchange     *exchange;
+    double                wish, data;
+    lk__kernel_invalid_id invalid;           /* of the section that runs */
     bool  invalid_forward, invalid_backward; /* with other ranks: in the latest forward; in one whose gradients count */
     char  invalid_text[LK__VERIFY_LINE];     /* with other ranks: what LK_SYNC will say; "" when all ids are in range */
-    char *shard_memory;                      /* of wide shards: their calls, and sums that `sync` reads */
-    size_t shard_bytes;
+    char *leaf_memory;                       /* of batch_leaves leaves: their calls, and sums that `sync` reads */
+    size_t leaf_bytes;
 };
 
-static inline int lk__shards_here(const lk_program *p)
+static inline int lk__leaves_here(const lk_program *p)
 {
     const lk_parallel *f = &p->plan->parallel;
-    if (!f->shards) return 1;
-    return lk__first_shard(f->shards, f->world, f->rank + 1) - lk__first_shard(f->shards, f->world, f->rank);
+    if (!f->leaves) return 1;
+    return lk__first_leaf(f->leaves, f->world, f->rank + 1) - lk__first_leaf(f->leaves, f->world, f->rank);
 }
 
 static inline char *lk__gradient_set(const lk_program *p, int set)
@@ -103,39 +103,39 @@ static inline char *lk__gradient_set(const lk_program *p, int set)
     return p->gradients + (size_t)set * p->plan->gradient_bytes;
 }
 
-/* Row of the global batch at which shard `shard` of this rank begins. */
-static inline int64_t lk__shard_row(const lk_program *p, int shard)
+/* Row of the global batch at which leaf `leaf` of this rank begins. */
+static inline int64_t lk__leaf_row(const lk_program *p, int leaf)
 {
     const lk_parallel *f = &p->plan->parallel;
-    return p->step.total * (lk__first_shard(f->shards, f->world, f->rank) + shard) / f->shards;
+    return p->step.total * (lk__first_leaf(f->leaves, f->world, f->rank) + leaf) / f->leaves;
 }
 
-/* ---- wide.c: shards that run as one batch ---- */
-lk_status     lk__wide_build(lk_program *program);
-void          lk__wide_patch(lk_program *program); /* after the whole instructions were */
-void          lk__wide_run(lk_program *program, lk__instruction *instruction);
-const double *lk__wide_source(const lk_program *program, size_t index, int shard);
+/* ---- batch_leaves.c: leaves that run as one batch ---- */
+lk_status     lk__leaf_batch_build(lk_program *program);
+void          lk__leaf_batch_patch(lk_program *program); /* after the whole instructions were */
+void          lk__leaf_batch_run(lk_program *program, lk__run_instruction *instruction);
+const double *lk__leaf_batch_source(const lk_program *program, size_t index, int leaf);
 
 /* ---- section.c ---- */
-lk__sums  lk__lane_sums(const lk_program *program, const lk__lane *lane, const lk__timeline *timeline);
-lk_status lk__section_run(lk_program *program, lk_section section);
-double    lk__program_number(const lk_program *program, const lk__timeline *timeline, int value, double otherwise);
-void     *lk__program_resolve(const lk_program *program, const char *arena, const char *gradients, lk__place place);
+lk__run_sums lk__slot_sums(const lk_program *program, const lk__run_slot *slot, const lk__plan_order *timeline);
+lk_status    lk__section_run(lk_program *program, lk_section section);
+double       lk__program_number(const lk_program *program, const lk__plan_order *timeline, int value, double otherwise);
+void *lk__program_resolve(const lk_program *program, const char *arena, const char *gradients, lk__plan_place place);
 
 /* ---- exchange.c: what travels ---- */
 lk_status lk__exchange_create(lk_program *program);
 void      lk__exchange_free(lk_program *program);
-/* Bucket `index` is whole in the shard or micro-batch that runs: adds it to those before it, and sends it off if it is the last. */
+/* Bucket `index` is whole in the leaf or micro-batch that runs: adds it to those before it, and sends it off if it is the last. */
 lk_status lk__exchange_bucket(lk_program *program, size_t index, bool last);
 /* Whether a bucket is added by exchanging slices of it; otherwise by one all_reduce. */
 bool lk__exchange_by_slices(const lk_program *program);
-/* The instruction `index` of all lanes: a sum over them and over all ranks. */
+/* The instruction `index` of all slots: a sum over them and over all ranks. */
 lk_status lk__exchange_sync(lk_program *program, size_t index);
-/* Shards of the subtree that begins with shard `shard` of this rank, all of them its own; 0: none begins there. */
-int lk__exchange_subtree(const lk_program *program, int shard);
+/* Leaves of the subtree that begins with leaf `leaf` of this rank, all of them its own; 0: none begins there. */
+int lk__exchange_subtree(const lk_program *program, int leaf);
 /* Waits for the buckets, then makes sums and words those of all ranks. */
 lk_status lk__exchange_finish(lk_program *program);
-/* Numbers of each shard of this rank (`numbers` a shard), added over all shards and ranks in the fixed tree, into out. */
+/* Numbers of each leaf of this rank (`numbers` a leaf), added over all leaves and ranks in the fixed tree, into out. */
 lk_status lk__exchange_numbers(lk_program *program, const double *mine, int numbers, double *out);
 
 /* ---- verify.c: what ranks compare ---- */
@@ -148,10 +148,9 @@ lk_status lk__broadcast_buffers(lk_program *program); /* the buffers alone */
 
 /* ---- ids.c: labels and token ids out of range ---- */
 /* After a forward section: fails if one was found; in training with other ranks, leaves that to lk__share_ids. */
-lk_status lk__check_ids(lk_program *program, const lk__timeline *timeline);
-lk_status lk__share_ids(
-    lk_program *program); /* once the words of all ranks are here: fails on all if one rank found any */
-void lk__drop_gradients(lk_program *program);
+lk_status lk__check_ids(lk_program *program, const lk__plan_order *timeline);
+lk_status lk__share_ids(lk_program *program); /* once the words of all ranks are here: fails on all if one rank found any */
+void      lk__drop_gradients(lk_program *program);
 
 /* ---- gradient.c ---- */
 void lk__scale_gradients(lk_program *program, double factor); /* all of them */
@@ -165,9 +164,10 @@ void lk__traced(const lk_program *program, const char *name, double began, doubl
 void lk__traced_bucket(const lk_program *program, size_t index, double began, double ended);
 
 /* ---- for the trainer ---- */
-void     lk__program_say(lk_program *program, double wish, double data); /* travels with the next SYNC */
-double   lk__program_wishes(const lk_program *program); /* the largest of all ranks' at the latest SYNC */
-lk__word lk__program_word(const lk_program *program, int rank);
-lk__sums lk__program_sums(const lk_program *program, int rank); /* what a rank's own samples gave at the latest SYNC */
+void           lk__program_report(lk_program *program, double wish, double data); /* travels with the next SYNC */
+double         lk__program_stop_requested(const lk_program *program); /* the largest of all ranks' at the latest SYNC */
+lk__run_report lk__program_rank_report(const lk_program *program, int rank);
+lk__run_sums   lk__program_sums(const lk_program *program,
+                                int               rank); /* what a rank's own samples gave at the latest SYNC */
 
 #endif

@@ -1,9 +1,9 @@
-/* section.c - the interpreter: a walk over the calls of a section, lane by lane between the points where lanes and ranks meet. */
+/* section.c - the interpreter: a walk over the calls of a section, slot by slot between the points where slots and ranks meet. */
 #include "run/program.h"
 
 #include <math.h>
 
-void *lk__program_resolve(const lk_program *p, const char *arena, const char *gradients, lk__place place)
+void *lk__program_resolve(const lk_program *p, const char *arena, const char *gradients, lk__plan_place place)
 {
     switch (place.region) {
     case LK__IN_PARAMETERS: return p->store->parameters + place.offset;
@@ -15,75 +15,75 @@ void *lk__program_resolve(const lk_program *p, const char *arena, const char *gr
     }
 }
 
-static int          operand_value(const lk__node *n, int i) { return i < n->inputs ? n->in[i] : n->out[i - n->inputs]; }
-static lk__operand *operand(lk__call *call, const lk__node *n, int i)
+static int operand_value(const lk__graph_node *n, int i) { return i < n->inputs ? n->in[i] : n->out[i - n->inputs]; }
+static lk__kernel_operand *operand(lk__kernel_call *call, const lk__graph_node *n, int i)
 {
     return i < n->inputs ? &call->in[i] : &call->out[i - n->inputs];
 }
 
 /* Extents that follow the count, and addresses of inputs and gradients. */
-static lk_status patch(lk_program *p, const lk__lane *lane, lk__line *l, const char *gradients)
+static lk_status patch(lk_program *p, const lk__run_slot *slot, lk__run_list *l, const char *gradients)
 {
-    const lk__timeline *t = l->timeline;
+    const lk__plan_order *t = l->timeline;
     for (size_t i = 0; i < l->count; i++) {
-        lk__instruction *in = &l->instructions[i];
-        const lk__node  *n = &t->graph->nodes[in->node];
+        lk__run_instruction  *in = &l->instructions[i];
+        const lk__graph_node *n = &t->graph->nodes[in->node];
         for (int j = 0; j < n->inputs + n->outputs; j++) {
             int v = operand_value(n, j);
             if (v < 0) continue;
-            lk__operand     *o = operand(&in->call, n, j);
-            const lk__shape *s = &t->graph->values[v].shape;
-            if (s->count_axis >= 0) o->dims[s->count_axis] = lane->step.count * s->count_unit;
+            lk__kernel_operand    *o = operand(&in->call, n, j);
+            const lk__graph_shape *s = &t->graph->values[v].shape;
+            if (s->count_axis >= 0) o->dims[s->count_axis] = slot->step.count * s->count_unit;
             if (t->places[v].region == LK__IN_GRADIENTS) o->data = (char *)gradients + t->places[v].offset;
             if (t->places[v].region != LK__IN_INPUT) continue;
             size_t input = t->places[v].offset;
-            o->data = (void *)lane->inputs[input];
+            o->data = (void *)slot->inputs[input];
             if (!o->data)
                 return lk__fail(p->context, LK_EINVAL, "input \"%s\" is not bound; call lk_program_bind before a run",
                                 p->plan->graph->values[input].name);
         }
     }
-    l->samples = lane->step.count;
+    l->samples = slot->step.count;
     l->total = p->step.total;
     l->gradients = gradients;
     return LK_OK;
 }
 
-double lk__program_number(const lk_program *p, const lk__timeline *t, int value, double otherwise)
+double lk__program_number(const lk_program *p, const lk__plan_order *t, int value, double otherwise)
 {
     if (value < 0) return otherwise;
-    const void *data = lk__program_resolve(p, p->lanes[0].arena, p->gradients, t->places[value]);
+    const void *data = lk__program_resolve(p, p->slots[0].arena, p->gradients, t->places[value]);
     return t->graph->values[value].shape.dtype == LK_F32 ? (double)*(const float *)data : *(const double *)data;
 }
 
-lk__sums lk__lane_sums(const lk_program *p, const lk__lane *lane, const lk__timeline *t)
+lk__run_sums lk__slot_sums(const lk_program *p, const lk__run_slot *slot, const lk__plan_order *t)
 {
     int    values[] = {t->sum, t->weight, t->correct};
     double numbers[] = {0, 1, 0};
     for (int i = 0; i < 3; i++) {
         if (values[i] < 0) continue;
-        const void *data = lk__program_resolve(p, lane->arena, p->gradients, t->places[values[i]]);
+        const void *data = lk__program_resolve(p, slot->arena, p->gradients, t->places[values[i]]);
         bool        f32 = t->graph->values[values[i]].shape.dtype == LK_F32;
         numbers[i] = f32 ? (double)*(const float *)data : *(const double *)data;
     }
-    return (lk__sums){numbers[0], numbers[1], numbers[2]};
+    return (lk__run_sums){numbers[0], numbers[1], numbers[2]};
 }
 
-static void set_metrics(lk_program *p, lk__sums s)
+static void set_metrics(lk_program *p, lk__run_sums s)
 {
     p->metrics = (lk_metrics){
         .loss = s.weight != 0 ? s.sum / s.weight : 0, .sum = s.sum, .weight = s.weight, .correct = s.correct};
 }
 
-static inline void call(lk_program *p, lk__instruction *in)
+static inline void call(lk_program *p, lk__run_instruction *in)
 {
-    if (in->shards)
-        lk__wide_run(p, in);
+    if (in->leaves)
+        lk__leaf_batch_run(p, in);
     else
         in->run(&in->call);
 }
 
-static inline void run_one(lk_program *p, lk__instruction *in)
+static inline void run_one(lk_program *p, lk__run_instruction *in)
 {
     if (!p->profile && !p->trace) {
         call(p, in);
@@ -101,10 +101,10 @@ static inline void run_one(lk_program *p, lk__instruction *in)
                 .name = in->name, .kind = LK__TRACE_KERNEL, .track = LK__TRACK_COMPUTE, .begin = start, .end = end});
 }
 
-/* One stretch of one lane. In backward, the last lane's passing makes buckets whole. */
-static lk_status run_stretch(lk_program *p, lk__lane *lane, size_t begin, size_t end, bool fills, bool last)
+/* One stretch of one slot. In backward, the last slot's passing makes buckets whole. */
+static lk_status run_stretch(lk_program *p, lk__run_slot *slot, size_t begin, size_t end, bool fills, bool last)
 {
-    lk__line *l = &lane->train;
+    lk__run_list *l = &slot->train;
     for (size_t i = begin; i < end; i++) {
         run_one(p, &l->instructions[i]);
         for (; fills && p->sent < l->instructions[i].whole; p->sent++) {
@@ -115,31 +115,31 @@ static lk_status run_stretch(lk_program *p, lk__lane *lane, size_t begin, size_t
     return LK_OK;
 }
 
-static bool is_sync(const lk__line *l, size_t i)
+static bool is_sync(const lk__run_list *l, size_t i)
 {
     return l->timeline->graph->nodes[l->instructions[i].node].op == LK__OP_sync;
 }
 
-static lk_status run_lanes(lk_program *p, lk_section section)
+static lk_status run_slots(lk_program *p, lk_section section)
 {
-    int       lanes = section == LK_UPDATE ? 1 : p->plan->lanes;
-    lk__line *l = &p->lanes[0].train;
-    bool      wide = p->plan->parallel.wide;
-    bool      last = !p->no_sync && (wide || lanes > 1 || p->shard == lk__shards_here(p) - 1);
-    lk_status status = LK_OK;
-    for (int i = 0; i < lanes; i++) {
-        lk__line   *line = &p->lanes[i].train;
-        int         set = p->plan->parallel.shards ? p->shard + i : p->pending > 0 ? 1 : 0;
-        const char *gradients = lk__gradient_set(p, section == LK_UPDATE ? 0 : set);
-        bool        cut = line->samples == p->lanes[i].step.count && (!wide || line->total == p->step.total);
+    int           slots = section == LK_UPDATE ? 1 : p->plan->slots;
+    lk__run_list *l = &p->slots[0].train;
+    bool          batch_leaves = p->plan->parallel.batch_leaves;
+    bool          last = !p->no_sync && (batch_leaves || slots > 1 || p->leaf == lk__leaves_here(p) - 1);
+    lk_status     status = LK_OK;
+    for (int i = 0; i < slots; i++) {
+        lk__run_list *line = &p->slots[i].train;
+        int           set = p->plan->parallel.leaves ? p->leaf + i : p->pending > 0 ? 1 : 0;
+        const char   *gradients = lk__gradient_set(p, section == LK_UPDATE ? 0 : set);
+        bool          cut = line->samples == p->slots[i].step.count && (!batch_leaves || line->total == p->step.total);
         if (cut && (section == LK_FORWARD || line->gradients == gradients)) continue;
-        if ((status = patch(p, &p->lanes[i], line, gradients)) < 0) return status;
-        if (wide) lk__wide_patch(p);
+        if ((status = patch(p, &p->slots[i], line, gradients)) < 0) return status;
+        if (batch_leaves) lk__leaf_batch_patch(p);
     }
     for (size_t i = l->begin[section], stop; i < l->end[section] && status >= 0; i = stop + 1) {
         for (stop = i; stop < l->end[section] && !(p->plan->syncs && is_sync(l, stop));) stop++;
-        for (int lane = 0; lane < lanes && status >= 0; lane++)
-            status = run_stretch(p, &p->lanes[lane], i, stop, section == LK_BACKWARD && lane == lanes - 1, last);
+        for (int slot = 0; slot < slots && status >= 0; slot++)
+            status = run_stretch(p, &p->slots[slot], i, stop, section == LK_BACKWARD && slot == slots - 1, last);
         if (stop < l->end[section] && status >= 0) status = lk__exchange_sync(p, stop);
     }
     return status;
@@ -151,7 +151,7 @@ static lk_status run_lanes(lk_program *p, lk_section section)
 static lk_status run_backward(lk_program *p)
 {
     const lk_plan *plan = p->plan;
-    bool           adds = plan->parallel.shards || plan->sets > 1;
+    bool           adds = plan->parallel.leaves || plan->sets > 1;
     if (!p->ready)
         return lk__fail(p->context, LK_EINVAL, "LK_BACKWARD %s; " STEP_ORDER,
                         p->overwritten ? "after LK_EVALUATE, which has overwritten what it reads"
@@ -160,7 +160,7 @@ static lk_status run_backward(lk_program *p)
         return lk__fail(
             p->context, LK_EINVAL,
             "lk_no_sync adds up gradients, but the plan holds one set of them: plan it with micro_batches above 1");
-    if (p->comm && !plan->parallel.shards && !p->synced && p->pending && p->sent) { /* its gradients are under way */
+    if (p->comm && !plan->parallel.leaves && !p->synced && p->pending && p->sent) { /* its gradients are under way */
         if (adds)
             return lk__fail(p->context, LK_EINVAL,
                             "the gradients of the LK_BACKWARD before this one were sent to the other ranks already, so "
@@ -176,13 +176,13 @@ static lk_status run_backward(lk_program *p)
     }
     p->sent = 0;
     p->ready = false; /* gradients take the place of activations */
-    lk_status status = run_lanes(p, LK_BACKWARD);
+    lk_status status = run_slots(p, LK_BACKWARD);
     if (status < 0) return status;
-    for (int i = 0; i < plan->lanes && !plan->parallel.wide; i++) {
-        lk__sums s = lk__lane_sums(p, &p->lanes[i], &plan->train),
-                 *to = &p->sums[plan->parallel.shards ? p->shard + i : 0];
-        bool more = !plan->parallel.shards && p->pending > 0;
-        *to = more ? (lk__sums){to->sum + s.sum, to->weight + s.weight, to->correct + s.correct} : s;
+    for (int i = 0; i < plan->slots && !plan->parallel.batch_leaves; i++) {
+        lk__run_sums s = lk__slot_sums(p, &p->slots[i], &plan->train),
+                     *to = &p->sums[plan->parallel.leaves ? p->leaf + i : 0];
+        bool more = !plan->parallel.leaves && p->pending > 0;
+        *to = more ? (lk__run_sums){to->sum + s.sum, to->weight + s.weight, to->correct + s.correct} : s;
     }
     if (p->no_sync) p->sent = 0;
     p->pending++;
@@ -194,7 +194,7 @@ static lk_status run_backward(lk_program *p)
 /* The update divides by what the ranks have together. */
 static lk_status run_sync(lk_program *p)
 {
-    const lk__timeline *t = &p->plan->train;
+    const lk__plan_order *t = &p->plan->train;
     if (p->synced) return LK_OK;
     if (p->pending == 0)
         return lk__fail(p->context, LK_EINVAL, "there are no gradients to synchronise: run LK_BACKWARD first");
@@ -204,7 +204,7 @@ static lk_status run_sync(lk_program *p)
     status = lk__exchange_numbers(p, (const double *)p->sums, 3, all);
     if (status < 0) return status;
     if (t->weight < 0) all[1] = 1;
-    set_metrics(p, (lk__sums){all[0], all[1], all[2]});
+    set_metrics(p, (lk__run_sums){all[0], all[1], all[2]});
     p->weight = all[1];
     p->synced = true;
     return LK_OK;
@@ -213,9 +213,9 @@ static lk_status run_sync(lk_program *p)
 /* The weight lies among the activations, which other sections may have used since LK_SYNC. A loss without one is divided here. */
 static void set_weight(lk_program *p)
 {
-    const lk__timeline *t = &p->plan->train;
+    const lk__plan_order *t = &p->plan->train;
     if (t->weight >= 0)
-        *(double *)lk__program_resolve(p, p->lanes[0].arena, p->gradients, t->places[t->weight]) = p->weight;
+        *(double *)lk__program_resolve(p, p->slots[0].arena, p->gradients, t->places[t->weight]) = p->weight;
     else if (p->weight != 1)
         lk__scale_gradients(p, 1 / p->weight);
 }
@@ -229,7 +229,7 @@ static lk_status run_update(lk_program *p)
     lk_status status = p->synced ? LK_OK : run_sync(p);
     if (status < 0) return status;
     set_weight(p);
-    if ((status = run_lanes(p, LK_UPDATE)) < 0) return status;
+    if ((status = run_slots(p, LK_UPDATE)) < 0) return status;
     p->metrics.grad_norm = lk__program_number(p, &p->plan->train, p->plan->train.norm, 0);
     p->ready = false;
     lk__drop_gradients(p);
@@ -238,15 +238,15 @@ static lk_status run_update(lk_program *p)
 
 static lk_status run_evaluate(lk_program *p)
 {
-    lk__line *l = &p->evaluate;
-    if (l->samples != p->lanes[0].step.count) {
-        lk_status status = patch(p, &p->lanes[0], l, p->gradients);
+    lk__run_list *l = &p->evaluate;
+    if (l->samples != p->slots[0].step.count) {
+        lk_status status = patch(p, &p->slots[0], l, p->gradients);
         if (status < 0) return status;
     }
     p->overwritten |= p->ready;
     p->ready = p->invalid.found = false;
     for (size_t i = l->begin[LK_EVALUATE]; i < l->end[LK_EVALUATE]; i++) run_one(p, &l->instructions[i]);
-    set_metrics(p, lk__lane_sums(p, &p->lanes[0], l->timeline));
+    set_metrics(p, lk__slot_sums(p, &p->slots[0], l->timeline));
     return lk__check_ids(p, l->timeline);
 }
 
@@ -254,9 +254,9 @@ static lk_status run_forward(lk_program *p)
 {
     p->ready = p->overwritten = p->invalid.found = p->invalid_forward = false;
     if (!p->invalid_backward) p->invalid_text[0] = 0; /* of a forward that no backward followed */
-    lk_status status = run_lanes(p, LK_FORWARD);
+    lk_status status = run_slots(p, LK_FORWARD);
     if (status < 0) return status;
-    set_metrics(p, lk__lane_sums(p, &p->lanes[0], &p->plan->train));
+    set_metrics(p, lk__slot_sums(p, &p->slots[0], &p->plan->train));
     if ((status = lk__check_ids(p, &p->plan->train)) < 0) return status;
     p->ready = true;
     return LK_OK;

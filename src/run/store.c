@@ -10,11 +10,11 @@
 enum { TILE = 16384, DRAW = 4 * LK__RANDOM_BATCH }; /* elements; a tile is a multiple of a draw */
 
 typedef struct filling {
-    const lk__state *state;
-    lk_dtype         type;
-    void            *data;
-    int64_t          elements;
-    lk__random       random;
+    const lk__graph_state *state;
+    lk_dtype               type;
+    void                  *data;
+    int64_t                elements;
+    lk__random             random;
 } filling;
 
 /* Values of elements DRAW·i … DRAW·i + DRAW-1: uniform in (-a, a), or normal by Box–Muller on pairs. */
@@ -74,7 +74,7 @@ static void fill_tile(void *argument, int64_t tile, int worker)
     }
 }
 
-static void initialise(lk_context *c, const lk__state *s, const lk__shape *shape, uint64_t seed, void *data)
+static void initialise(lk_context *c, const lk__graph_state *s, const lk__graph_shape *shape, uint64_t seed, void *data)
 {
     filling f = {s, shape->dtype, data, lk__shape_elements(shape),
                  lk__random_make(seed, LK__FOR_INIT, lk__hash64(s->name, strlen(s->name), 0))};
@@ -98,7 +98,7 @@ lk_status lk_store_create(lk_plan *plan, uint64_t seed, lk_store **store)
         return LK_ENOMEM;
     }
     for (size_t i = 0; i < plan->graph->states_count; i++) {
-        const lk__state *state = &plan->graph->states[i];
+        const lk__graph_state *state = &plan->graph->states[i];
         initialise(c, state, &plan->graph->values[state->value].shape, seed, lk_store_at(s, i).data);
     }
     *store = s;
@@ -118,15 +118,15 @@ size_t lk_store_count(const lk_store *s) { return s->plan->graph->states_count; 
 
 lk_state lk_store_at(const lk_store *s, size_t index)
 {
-    const lk__state      *state = &s->plan->graph->states[index];
-    const lk__state_plan *sp = &s->plan->states[index];
-    const lk__shape      *shape = &s->plan->graph->values[state->value].shape;
-    lk_state              out = {.name = state->name,
-                                 .dtype = shape->dtype,
-                                 .rank = shape->rank,
-                                 .buffer = state->buffer,
-                                 .frozen = !state->buffer && s->plan->trains && !sp->trained,
-                                 .moments = sp->moments};
+    const lk__graph_state *state = &s->plan->graph->states[index];
+    const lk__plan_state  *sp = &s->plan->states[index];
+    const lk__graph_shape *shape = &s->plan->graph->values[state->value].shape;
+    lk_state               out = {.name = state->name,
+                                  .dtype = shape->dtype,
+                                  .rank = shape->rank,
+                                  .buffer = state->buffer,
+                                  .frozen = !state->buffer && s->plan->trains && !sp->trained,
+                                  .moments = sp->moments};
     memcpy(out.dims, shape->dims, sizeof out.dims);
     out.data = (state->buffer ? s->buffers : s->parameters) + sp->place.offset;
     for (int m = 0; m < sp->moments; m++) out.moment[m] = s->optimizer + sp->moment_offset[m];
@@ -136,8 +136,8 @@ lk_state lk_store_at(const lk_store *s, size_t index)
 bool lk_store_find(const lk_store *s, const char *name, lk_state *state)
 {
     for (size_t i = 0; i < lk_store_count(s); i++) {
-        const lk__state *one = &s->plan->graph->states[i];
-        bool             found = strcmp(one->name, name) == 0;
+        const lk__graph_state *one = &s->plan->graph->states[i];
+        bool                   found = strcmp(one->name, name) == 0;
         for (size_t j = 0; j < one->aliases_count && !found; j++) found = strcmp(one->aliases[j], name) == 0;
         if (!found) continue;
         *state = lk_store_at(s, i);
@@ -148,7 +148,7 @@ bool lk_store_find(const lk_store *s, const char *name, lk_state *state)
 
 const char *lk_store_alias(const lk_store *s, size_t index, size_t i)
 {
-    const lk__state *state = &s->plan->graph->states[index];
+    const lk__graph_state *state = &s->plan->graph->states[index];
     return i < state->aliases_count ? state->aliases[i] : NULL;
 }
 
@@ -156,7 +156,7 @@ int64_t lk_store_parameters(const lk_store *s)
 {
     int64_t total = 0;
     for (size_t i = 0; i < lk_store_count(s); i++) {
-        const lk__state *state = &s->plan->graph->states[i];
+        const lk__graph_state *state = &s->plan->graph->states[i];
         if (!state->buffer) total += lk__shape_elements(&s->plan->graph->values[state->value].shape);
     }
     return total;

@@ -5,7 +5,7 @@
 
 enum { NAME = 128 };
 
-static void name_line(lk__line *l, char *names)
+static void name_line(lk__run_list *l, char *names)
 {
     for (size_t i = 0; i < l->count; i++, names += NAME) {
         lk__node_text(l->timeline->graph, &l->timeline->graph->nodes[l->instructions[i].node], names, NAME);
@@ -24,14 +24,14 @@ static void name_bucket(const lk_program *p, size_t index, char *name)
 
 lk_status lk__program_trace(lk_program *p, lk__trace *trace)
 {
-    size_t lanes = (size_t)p->plan->lanes, each = p->lanes[0].train.count, buckets = p->plan->buckets_count,
-           bytes = (buckets + lanes * each + p->evaluate.count) * NAME;
+    size_t slots = (size_t)p->plan->slots, each = p->slots[0].train.count, buckets = p->plan->buckets_count,
+           bytes = (buckets + slots * each + p->evaluate.count) * NAME;
     if (trace && !p->trace_names) {
         if (!(p->trace_names = lk__alloc(p->context, LK_MEMORY_OTHER, bytes))) return LK_ENOMEM;
         p->trace_names_bytes = bytes;
         char *names = p->trace_names;
         for (size_t i = 0; i < buckets; i++, names += NAME) name_bucket(p, i, names);
-        for (size_t i = 0; i < lanes; i++, names += each * NAME) name_line(&p->lanes[i].train, names);
+        for (size_t i = 0; i < slots; i++, names += each * NAME) name_line(&p->slots[i].train, names);
         name_line(&p->evaluate, names);
     }
     if (trace) {

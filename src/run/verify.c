@@ -17,14 +17,14 @@ static bool plan_line(const lk_plan *plan, size_t index, char text[LINE])
     const lk_parallel *f = &plan->parallel;
     const lk_graph    *g = plan->graph;
     if (index == 0) {
-        snprintf(text, LINE, "%s, world %d, %d micro-batches, %d shards, %zu buckets", lk_dtype_name(g->real), f->world,
-                 f->micro_batches, f->shards, plan->buckets_count);
+        snprintf(text, LINE, "%s, world %d, %d micro-batches, %d leaves, %zu buckets", lk_dtype_name(g->real), f->world,
+                 f->micro_batches, f->leaves, plan->buckets_count);
         return true;
     }
     index -= 1;
     if (index < g->states_count) {
-        const lk__state *s = &g->states[index];
-        char             shape[96];
+        const lk__graph_state *s = &g->states[index];
+        char                   shape[96];
         lk__shape_text(&g->values[s->value].shape, shape, sizeof shape);
         snprintf(text, LINE, "%s %.160s %s%s", s->buffer ? "buffer" : "parameter", s->name, shape,
                  plan->states[index].trained ? "" : ", not trained");
@@ -32,7 +32,7 @@ static bool plan_line(const lk_plan *plan, size_t index, char text[LINE])
     }
     index -= g->states_count;
     if (index < plan->buckets_count) {
-        const lk__bucket *b = &plan->buckets[index];
+        const lk__plan_bucket *b = &plan->buckets[index];
         snprintf(text, LINE, "bucket %zu: all_reduce of %zu bytes after instruction %zu", index, b->bytes, b->after);
         return true;
     }

@@ -7,20 +7,20 @@
 #include <stdio.h>
 #include <string.h>
 
-typedef struct lk__background {
-    lk__saver  *saver;
-    lk_store    copy; /* the store's own plan over memory of ours */
-    size_t      bytes;
-    bool        running; /* the thread is there to be joined */
-    atomic_bool done;
-    pthread_t   thread;
-    const char *directory;
-    lk_progress progress;
-    int         keep;
-    double      began, seconds;
-    lk_status   status;
-    char        text[2048]; /* why it failed: the message of the thread, which ends */
-} lk__background;
+typedef struct lk__train_background {
+    lk__train_saver *saver;
+    lk_store         copy; /* the store's own plan over memory of ours */
+    size_t           bytes;
+    bool             running; /* the thread is there to be joined */
+    atomic_bool      done;
+    pthread_t        thread;
+    const char      *directory;
+    lk_progress      progress;
+    int              keep;
+    double           began, seconds;
+    lk_status        status;
+    char             text[2048]; /* why it failed: the message of the thread, which ends */
+} lk__train_background;
 
 static const lk_memory kinds[] = {LK_MEMORY_PARAMETERS, LK_MEMORY_BUFFERS, LK_MEMORY_OPTIMIZER};
 enum { KINDS = 3 };
@@ -34,17 +34,17 @@ static size_t copy_bytes(const lk_plan *plan)
 
 size_t lk__saver_background_bytes(const lk_plan *plan)
 {
-    return lk__round_up(sizeof(lk__background), LK__ALIGN) + copy_bytes(plan);
+    return lk__round_up(sizeof(lk__train_background), LK__ALIGN) + copy_bytes(plan);
 }
 
-lk_status lk__saver_background(lk__saver *s)
+lk_status lk__saver_background(lk__train_saver *s)
 {
     const lk_plan *plan = s->store->plan;
-    size_t         bytes = lk__saver_background_bytes(plan), used = lk__round_up(sizeof(lk__background), LK__ALIGN);
-    char          *memory = lk__alloc(s->context, LK_MEMORY_CHECKPOINT, bytes);
+    size_t bytes = lk__saver_background_bytes(plan), used = lk__round_up(sizeof(lk__train_background), LK__ALIGN);
+    char  *memory = lk__alloc(s->context, LK_MEMORY_CHECKPOINT, bytes);
     if (!memory) return LK_ENOMEM;
-    lk__background *b = s->background = (lk__background *)memory;
-    char          **to[] = {&b->copy.parameters, &b->copy.buffers, &b->copy.optimizer};
+    lk__train_background *b = s->background = (lk__train_background *)memory;
+    char                **to[] = {&b->copy.parameters, &b->copy.buffers, &b->copy.optimizer};
     b->copy = *s->store;
     b->bytes = bytes;
     for (int i = 0; i < KINDS; i++) {
@@ -56,8 +56,8 @@ lk_status lk__saver_background(lk__saver *s)
 
 static void *write_copy(void *argument)
 {
-    lk__background *b = argument;
-    lk__saver       writer = *b->saver;
+    lk__train_background *b = argument;
+    lk__train_saver       writer = *b->saver;
     writer.store = &b->copy;
     b->status = lk__saver_save(&writer, b->directory, &b->progress, b->keep);
     if (b->status < 0) snprintf(b->text, sizeof b->text, "%s", lk_context_error(b->saver->context));
@@ -66,11 +66,11 @@ static void *write_copy(void *argument)
     return NULL;
 }
 
-lk_status lk__saver_begin(lk__saver *s, const char *directory, const lk_progress *progress, int keep)
+lk_status lk__saver_begin(lk__train_saver *s, const char *directory, const lk_progress *progress, int keep)
 {
-    lk__background *b = s->background;
-    const char     *from[] = {s->store->parameters, s->store->buffers, s->store->optimizer};
-    char           *to[] = {b->copy.parameters, b->copy.buffers, b->copy.optimizer};
+    lk__train_background *b = s->background;
+    const char           *from[] = {s->store->parameters, s->store->buffers, s->store->optimizer};
+    char                 *to[] = {b->copy.parameters, b->copy.buffers, b->copy.optimizer};
     b->began = lk__now();
     b->saver = s;
     b->directory = directory;
@@ -87,17 +87,17 @@ lk_status lk__saver_begin(lk__saver *s, const char *directory, const lk_progress
     return LK_OK;
 }
 
-bool lk__saver_done(const lk__saver *s)
+bool lk__saver_done(const lk__train_saver *s)
 {
-    const lk__background *b = s->background;
+    const lk__train_background *b = s->background;
     return b && atomic_load(&b->done);
 }
 
-bool lk__saver_failed(const lk__saver *s) { return lk__saver_done(s) && s->background->status < 0; }
+bool lk__saver_failed(const lk__train_saver *s) { return lk__saver_done(s) && s->background->status < 0; }
 
-lk_status lk__saver_finish(lk__saver *s, lk_progress *progress, double *seconds)
+lk_status lk__saver_finish(lk__train_saver *s, lk_progress *progress, double *seconds)
 {
-    lk__background *b = s->background;
+    lk__train_background *b = s->background;
     if (!b->running && !atomic_load(&b->done)) return LK_END;
     if (b->running) pthread_join(b->thread, NULL);
     b->running = false;
@@ -110,9 +110,9 @@ lk_status lk__saver_finish(lk__saver *s, lk_progress *progress, double *seconds)
     return lk__fail(s->context, status, "step %lld could not be saved: %s", (long long)b->progress.step, b->text);
 }
 
-void lk__saver_background_free(lk__saver *s)
+void lk__saver_background_free(lk__train_saver *s)
 {
-    lk__background *b = s->background;
+    lk__train_background *b = s->background;
     if (!b) return;
     if (b->running) pthread_join(b->thread, NULL);
     lk__free(s->context, LK_MEMORY_CHECKPOINT, b, b->bytes);

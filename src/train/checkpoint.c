@@ -38,38 +38,38 @@ size_t lk_checkpoint_bytes(const lk_plan *plan)
 {
     size_t entries = table_entries(plan);
     return lk__round_up(lk__safetensors_staging_bytes(), LK__ALIGN) +
-           lk__round_up(entries * sizeof(lk__safetensor), LK__ALIGN) + entries * 256;
+           lk__round_up(entries * sizeof(lk__safetensors_tensor), LK__ALIGN) + entries * 256;
 }
 
-lk_status lk__saver_init(lk__saver *s, lk_store *store)
+lk_status lk__saver_init(lk__train_saver *s, lk_store *store)
 {
     size_t entries = table_entries(store->plan);
-    *s = (lk__saver){.context = store->context, .store = store, .bytes = lk_checkpoint_bytes(store->plan)};
+    *s = (lk__train_saver){.context = store->context, .store = store, .bytes = lk_checkpoint_bytes(store->plan)};
     char *memory = lk__alloc(s->context, LK_MEMORY_CHECKPOINT, s->bytes);
     if (!memory) return LK_ENOMEM;
     s->staging = memory;
     s->tensors = (void *)(memory + lk__round_up(lk__safetensors_staging_bytes(), LK__ALIGN));
-    s->names = (void *)((char *)s->tensors + lk__round_up(entries * sizeof(lk__safetensor), LK__ALIGN));
+    s->names = (void *)((char *)s->tensors + lk__round_up(entries * sizeof(lk__safetensors_tensor), LK__ALIGN));
     return LK_OK;
 }
 
-void lk__saver_free(lk__saver *s)
+void lk__saver_free(lk__train_saver *s)
 {
     lk__saver_background_free(s);
     if (s->context) lk__free(s->context, LK_MEMORY_CHECKPOINT, s->staging, s->bytes);
-    *s = (lk__saver){0};
+    *s = (lk__train_saver){0};
 }
 
 /* ---- writing ---- */
 
-static lk__safetensor tensor_of(const lk_state *state, const char *name, const void *data)
+static lk__safetensors_tensor tensor_of(const lk_state *state, const char *name, const void *data)
 {
-    lk__safetensor t = {.name = name, .dtype = state->dtype, .rank = state->rank, .data = data};
+    lk__safetensors_tensor t = {.name = name, .dtype = state->dtype, .rank = state->rank, .data = data};
     memcpy(t.dims, state->dims, sizeof t.dims);
     return t;
 }
 
-static lk_status write_model(lk__saver *s, const char *path, char sha[65])
+static lk_status write_model(lk__train_saver *s, const char *path, char sha[65])
 {
     size_t count = 0;
     for (size_t i = 0; i < lk_store_count(s->store); i++) {
@@ -83,7 +83,7 @@ static lk_status write_model(lk__saver *s, const char *path, char sha[65])
                                  lk__safetensors_staging_bytes(), sha);
 }
 
-static lk_status write_optimizer(lk__saver *s, const char *path, char sha[65])
+static lk_status write_optimizer(lk__train_saver *s, const char *path, char sha[65])
 {
     size_t count = 0;
     for (size_t i = 0; i < lk_store_count(s->store); i++) {
@@ -265,12 +265,12 @@ static void remove_older(lk_context *c, const char *directory, int64_t newest, i
     }
 }
 
-lk_status lk__saver_save(lk__saver *s, const char *directory, const lk_progress *progress, int keep)
+lk_status lk__saver_save(lk__train_saver *s, const char *directory, const lk_progress *progress, int keep)
 {
-    lk_context   *c = s->context;
-    char          name[64], path[PATH_MAX], file[PATH_MAX], model[65], optimizer[65];
-    lk__directory d;
-    lk_status     status = lk__progress_check(c, "a checkpoint", progress);
+    lk_context         *c = s->context;
+    char                name[64], path[PATH_MAX], file[PATH_MAX], model[65], optimizer[65];
+    lk__train_directory d;
+    lk_status           status = lk__progress_check(c, "a checkpoint", progress);
     step_name(progress->step, name);
     if (status < 0 || (status = lk__make_directories(c, directory)) < 0 || (status = check_links(c, directory)) < 0 ||
         (status = join(c, path, directory, name)) < 0)
@@ -279,8 +279,7 @@ lk_status lk__saver_save(lk__saver *s, const char *directory, const lk_progress 
     if ((status = lk__directory_create(&d, c, path, file_names, FILES)) < 0) return status;
     if ((status = join(c, file, d.temporary, file_names[0])) < 0 || (status = write_model(s, file, model)) < 0 ||
         (status = join(c, file, d.temporary, file_names[1])) < 0 ||
-        (status = write_optimizer(s, file, optimizer)) < 0 ||
-        (status = join(c, file, d.temporary, file_names[2])) < 0 ||
+        (status = write_optimizer(s, file, optimizer)) < 0 || (status = join(c, file, d.temporary, file_names[2])) < 0 ||
         (status = lk__state_write(c, file, s->staging, lk__safetensors_staging_bytes(), progress, model, optimizer)) <
             0) {
         lk__directory_abandon(&d);
@@ -296,9 +295,9 @@ lk_status lk__saver_save(lk__saver *s, const char *directory, const lk_progress 
 
 lk_status lk_checkpoint_save(lk_store *store, const char *directory, const lk_progress *progress, int keep)
 {
-    lk__saver saver;
-    lk__lock  lock;
-    lk_status status = lk__checkpoint_open(store->context, directory, SAVE_PATIENCE, &lock);
+    lk__train_saver saver;
+    lk__lock        lock;
+    lk_status       status = lk__checkpoint_open(store->context, directory, SAVE_PATIENCE, &lock);
     if (status < 0) return status;
     if ((status = lk__saver_init(&saver, store)) >= 0) status = lk__saver_save(&saver, directory, progress, keep);
     lk__saver_free(&saver);
@@ -308,8 +307,8 @@ lk_status lk_checkpoint_save(lk_store *store, const char *directory, const lk_pr
 
 lk_status lk_weights_save(lk_store *store, const char *file)
 {
-    lk__saver saver;
-    lk_status status = lk__saver_init(&saver, store);
+    lk__train_saver saver;
+    lk_status       status = lk__saver_init(&saver, store);
     if (status >= 0) status = write_model(&saver, file, NULL);
     lk__saver_free(&saver);
     return status;

@@ -137,18 +137,17 @@ lk_status lk__directory_prune(lk_context *context, const char *path, const char 
     if ((status = refuse_foreign(context, path, names, count)) < 0) goto done;
     status = lk__directory_remove(context, aside, names, count); /* an earlier process of this number left it */
     if (status < 0 && status != LK_ENOENT) goto done;
-    status = rename(path, aside) == 0
-                 ? empty_and_remove(context, aside)
-                 : lk__fail(context, LK_EIO, "%s: cannot move it aside: %s", path, strerror(errno));
+    status = rename(path, aside) == 0 ? empty_and_remove(context, aside)
+                                      : lk__fail(context, LK_EIO, "%s: cannot move it aside: %s", path, strerror(errno));
 done:
     close(fd);
     return status;
 }
 
-lk_status lk__directory_create(lk__directory *d, lk_context *context, const char *path, const char *const *names,
+lk_status lk__directory_create(lk__train_directory *d, lk_context *context, const char *path, const char *const *names,
                                size_t count)
 {
-    *d = (lk__directory){.context = context, .fd = -1, .names = names, .count = count};
+    *d = (lk__train_directory){.context = context, .fd = -1, .names = names, .count = count};
     size_t length = strlen(path);
     while (length > 1 && path[length - 1] == '/') length--;
     if (length == 0 || length > sizeof d->path - 32)
@@ -181,7 +180,7 @@ lk_status lk__directory_create(lk__directory *d, lk_context *context, const char
 }
 
 /* path ↔ temporary where the filesystem cannot exchange. On success the old directory is at `aside`. */
-static lk_status swap_in_two_steps(lk__directory *d, char aside[PATH_MAX])
+static lk_status swap_in_two_steps(lk__train_directory *d, char aside[PATH_MAX])
 {
     snprintf(aside, PATH_MAX, "%.*s.old.%ld", PATH_MAX - 32, d->path, (long)getpid());
     int  old = open(d->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -196,7 +195,7 @@ static lk_status swap_in_two_steps(lk__directory *d, char aside[PATH_MAX])
     return status;
 }
 
-lk_status lk__directory_commit(lk__directory *d)
+lk_status lk__directory_commit(lk__train_directory *d)
 {
     lk_context *context = d->context;
     char        aside[PATH_MAX] = "";
@@ -236,7 +235,7 @@ done:
     return status;
 }
 
-void lk__directory_abandon(lk__directory *d)
+void lk__directory_abandon(lk__train_directory *d)
 {
     if (d->fd >= 0) close(d->fd);
     d->fd = -1;

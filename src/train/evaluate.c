@@ -22,9 +22,9 @@ lk_status lk_trainer_evaluate(lk_trainer *t, double *loss, double *accuracy, int
 {
     lk_batch  b;
     lk_status status;
-    int       parts = lk__evaluation_parts(&t->config, t->world), first = lk__first_shard(parts, t->world, t->rank);
-    int       here = lk__first_shard(parts, t->world, t->rank + 1) - first;
-    double    sums[LK__PARTS_MOST][4], all[4];
+    int       parts = lk__evaluation_parts(&t->config, t->world), first = lk__first_leaf(parts, t->world, t->rank);
+    int       here = lk__first_leaf(parts, t->world, t->rank + 1) - first;
+    double    sums[LK__LEAVES_MOST][4], all[4];
     if (!t->test) return lk__fail(t->context, LK_EINVAL, "there is no test set to evaluate on");
     memset(sums, 0, sizeof sums);
     /* Running statistics are rank 0's: other ranks have gone their own way since they were last given them. */
@@ -32,8 +32,7 @@ lk_status lk_trainer_evaluate(lk_trainer *t, double *loss, double *accuracy, int
     if ((status = lk_loader_seek(t->test, 0, 0)) < 0) return status;
     while ((status = lk_loader_next(t->test, &b)) == LK_OK)
         for (int i = 0; i < here; i++) {
-            int64_t begin = b.total * (first + i) / parts - b.offset,
-                    end = b.total * (first + i + 1) / parts - b.offset;
+            int64_t begin = b.total * (first + i) / parts - b.offset, end = b.total * (first + i + 1) / parts - b.offset;
             if ((status = evaluate_part(t, &b, begin, end - begin, sums[i])) < 0) return status;
         }
     if (status < 0 || (status = lk__exchange_numbers(t->program, sums[0], 4, all)) < 0) return status;

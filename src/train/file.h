@@ -35,19 +35,19 @@ void lk__file_abandon(lk__file *file); /* gives up: the old file stays. Fine aft
 /* A directory being replaced as a whole: files are written into `temporary` (lk__file_create there), then commit puts it in
  * place of `path`, whose old contents stay until then. Only files named in `names` may be in either: a directory that holds
  * anything else is somebody's, and is refused rather than deleted. */
-typedef struct lk__directory {
+typedef struct lk__train_directory {
     lk_context        *context;
     int                fd; /* of temporary; holds its lock */
     const char *const *names;
     size_t             count;
     char               path[PATH_MAX];
     char               temporary[PATH_MAX]; /* path.tmp.PID */
-} lk__directory;
+} lk__train_directory;
 
-lk_status lk__directory_create(lk__directory *directory, lk_context *context, const char *path,
+lk_status lk__directory_create(lk__train_directory *directory, lk_context *context, const char *path,
                                const char *const *names, size_t count);
-lk_status lk__directory_commit(lk__directory *directory);
-void      lk__directory_abandon(lk__directory *directory);
+lk_status lk__directory_commit(lk__train_directory *directory);
+void      lk__directory_abandon(lk__train_directory *directory);
 
 /* Removes a directory that holds nothing but the named files (and temporaries that nobody writes any more). LK_ENOENT, and no
  * message, when it is not there; LK_EINVAL, and nothing removed, when it holds something else. Links are not followed. */

@@ -42,7 +42,7 @@ static double element(lk_dtype type, const void *data, size_t i)
 
 static bool real(lk_dtype type) { return type == LK_F32 || type == LK_F64 || type == LK_BF16 || type == LK_F16; }
 
-static lk_status check(lk_context *c, const char *path, const lk__safetensor *t, const lk_state *state,
+static lk_status check(lk_context *c, const char *path, const lk__safetensors_tensor *t, const lk_state *state,
                        const char *name)
 {
     if (!t)
@@ -68,7 +68,7 @@ static lk_status check(lk_context *c, const char *path, const lk__safetensor *t,
     return LK_OK;
 }
 
-static lk_status copy(lk__safetensors *file, const lk__safetensor *t, lk_dtype type, void *out)
+static lk_status copy(lk__safetensors *file, const lk__safetensors_tensor *t, lk_dtype type, void *out)
 {
     if (t->dtype == type) return lk__safetensors_read(file, t, 0, out, (size_t)t->bytes);
     double chunk[CHUNK / sizeof(double)];
@@ -108,7 +108,8 @@ static lk_status visit_copy(lk_context *c, const char *path, lk__safetensors *fi
 }
 
 /* Calls f for every tensor that the file must hold; counts them. */
-static lk_status each(lk_store *s, const char *path, lk__safetensors *file, lk__load_what what, visit f, size_t *count)
+static lk_status each(lk_store *s, const char *path, lk__safetensors *file, lk__train_load_what what, visit f,
+                      size_t *count)
 {
     lk_status status = LK_OK;
     *count = 0;
@@ -146,7 +147,7 @@ static lk_status name_stranger(lk_store *s, const char *path, lk__safetensors *f
     return lk__fail(s->context, LK_EMISMATCH, "%s holds more tensors than the model's optimizer", path);
 }
 
-static lk_status load(lk_store *s, const char *path, lk__load_what what, bool check_only)
+static lk_status load(lk_store *s, const char *path, lk__train_load_what what, bool check_only)
 {
     lk__safetensors *file;
     size_t           count;
@@ -161,5 +162,8 @@ static lk_status load(lk_store *s, const char *path, lk__load_what what, bool ch
     return status;
 }
 
-lk_status lk__load_check(lk_store *s, const char *path, lk__load_what what) { return load(s, path, what, true); }
-lk_status lk__load_tensors(lk_store *s, const char *path, lk__load_what what) { return load(s, path, what, false); }
+lk_status lk__load_check(lk_store *s, const char *path, lk__train_load_what what) { return load(s, path, what, true); }
+lk_status lk__load_tensors(lk_store *s, const char *path, lk__train_load_what what)
+{
+    return load(s, path, what, false);
+}

@@ -20,20 +20,20 @@ const lk__safetensors_dtype lk__safetensors_dtypes[LK__SAFETENSORS_DTYPES] = {
     {"I8", LK_I8, false},   {"U8", LK_U8, false},     {"BOOL", LK_U8, true},
 };
 
-static int type_rank(const lk__safetensor *t)
+static int type_rank(const lk__safetensors_tensor *t)
 {
     for (int i = 0; i < LK__SAFETENSORS_DTYPES; i++)
         if (lk__safetensors_dtypes[i].dtype == t->dtype && lk__safetensors_dtypes[i].boolean == t->boolean) return i;
     return LK__SAFETENSORS_DTYPES;
 }
 
-const char *lk__safetensors_type(const lk__safetensor *t)
+const char *lk__safetensors_type(const lk__safetensors_tensor *t)
 {
     int rank = type_rank(t);
     return rank < LK__SAFETENSORS_DTYPES ? lk__safetensors_dtypes[rank].name : "?";
 }
 
-bool lk__safetensors_size(const lk__safetensor *t, uint64_t *bytes)
+bool lk__safetensors_size(const lk__safetensors_tensor *t, uint64_t *bytes)
 {
     uint64_t n = lk_dtype_size(t->dtype);
     bool     zero = false;
@@ -52,7 +52,7 @@ bool lk__safetensors_size(const lk__safetensor *t, uint64_t *bytes)
 void lk__safetensors_sort(void *array, size_t count, size_t size, int (*compare)(const void *a, const void *b))
 {
     char *base = array;
-    char  hold[sizeof(lk__safetensor)];
+    char  hold[sizeof(lk__safetensors_tensor)];
     for (size_t start = count / 2, end = count; end > 1;) {
         if (start > 0) {
             start--;
@@ -74,14 +74,14 @@ void lk__safetensors_sort(void *array, size_t count, size_t size, int (*compare)
 
 static int compare_order(const void *a, const void *b)
 {
-    const lk__safetensor *x = a, *y = b;
-    int                   difference = type_rank(x) - type_rank(y);
+    const lk__safetensors_tensor *x = a, *y = b;
+    int                           difference = type_rank(x) - type_rank(y);
     return difference ? difference : strcmp(x->name, y->name);
 }
 
 static int compare_names(const void *a, const void *b)
 {
-    return strcmp(((const lk__safetensor *)a)->name, ((const lk__safetensor *)b)->name);
+    return strcmp(((const lk__safetensors_tensor *)a)->name, ((const lk__safetensors_tensor *)b)->name);
 }
 
 int lk__safetensors_compare_pairs(const void *a, const void *b)
@@ -123,7 +123,7 @@ static void put_number(sink *s, uint64_t n)
     put(s, digits, (size_t)length);
 }
 
-static void put_tensor(sink *s, const lk__safetensor *t)
+static void put_tensor(sink *s, const lk__safetensors_tensor *t)
 {
     put_string(s, t->name);
     put_text(s, ":{\"dtype\":\"");
@@ -140,8 +140,8 @@ static void put_tensor(sink *s, const lk__safetensor *t)
     put_text(s, "]}");
 }
 
-static void put_header(sink *s, const lk__safetensor *tensors, size_t count, const lk__safetensors_pair *metadata,
-                       size_t pairs)
+static void put_header(sink *s, const lk__safetensors_tensor *tensors, size_t count,
+                       const lk__safetensors_pair *metadata, size_t pairs)
 {
     put_text(s, "{");
     if (pairs) {
@@ -165,12 +165,12 @@ static void put_header(sink *s, const lk__safetensor *tensors, size_t count, con
 /* A string that will stand in the header: JSON must be able to hold it. */
 static bool is_utf8(const char *text) { return lk__json_check_utf8(text, strlen(text)); }
 
-static lk_status prepare(lk_context *context, const char *path, lk__safetensor *tensors, size_t count,
+static lk_status prepare(lk_context *context, const char *path, lk__safetensors_tensor *tensors, size_t count,
                          lk__safetensors_pair *metadata, size_t pairs)
 {
     uint64_t total = 0;
     for (size_t i = 0; i < count; i++) {
-        lk__safetensor *t = &tensors[i];
+        lk__safetensors_tensor *t = &tensors[i];
         if (!is_utf8(t->name) || strcmp(t->name, "__metadata__") == 0)
             return lk__fail(context, LK_EINVAL, "%s: '%s' cannot be a tensor's name", path, t->name);
         if (type_rank(t) == LK__SAFETENSORS_DTYPES || t->rank < 0 || t->rank > LK_MAX_RANK ||
@@ -199,7 +199,7 @@ static lk_status prepare(lk_context *context, const char *path, lk__safetensor *
 
 size_t lk__safetensors_staging_bytes(void) { return LK__FILE_STAGING; }
 
-lk_status lk__safetensors_write(lk_context *context, const char *path, lk__safetensor *tensors, size_t count,
+lk_status lk__safetensors_write(lk_context *context, const char *path, lk__safetensors_tensor *tensors, size_t count,
                                 lk__safetensors_pair *metadata, size_t pairs, void *staging, size_t staging_bytes,
                                 char sha256[65])
 {

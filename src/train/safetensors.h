@@ -7,7 +7,7 @@
 
 #include "base/base.h"
 
-typedef struct lk__safetensor {
+typedef struct lk__safetensors_tensor {
     const char *name;
     lk_dtype    dtype;
     bool        boolean; /* BOOL in the file; dtype is LK_U8 then */
@@ -15,7 +15,7 @@ typedef struct lk__safetensor {
     int64_t     dims[LK_MAX_RANK];
     const void *data;          /* writing: row-major, borrowed; reading: NULL */
     uint64_t    offset, bytes; /* reading: where in the file, from its beginning; writing: filled in */
-} lk__safetensor;
+} lk__safetensors_tensor;
 
 typedef struct lk__safetensors_pair {
     const char *key, *value;
@@ -26,7 +26,7 @@ size_t lk__safetensors_staging_bytes(void);
 
 /* Replaces path atomically (train/file.h). Sorts tensors and metadata in place and allocates nothing. Names must differ and be
  * UTF-8. sha256 may be NULL: the digest of the file in hexadecimal. */
-lk_status lk__safetensors_write(lk_context *context, const char *path, lk__safetensor *tensors, size_t count,
+lk_status lk__safetensors_write(lk_context *context, const char *path, lk__safetensors_tensor *tensors, size_t count,
                                 lk__safetensors_pair *metadata, size_t pairs, void *staging, size_t staging_bytes,
                                 char sha256[65]);
 
@@ -40,18 +40,20 @@ lk_status lk__safetensors_open_memory(lk_context *context, const char *label, co
                                       lk__safetensors **file);
 void      lk__safetensors_close(lk__safetensors *file); /* NULL is fine */
 
-size_t                lk__safetensors_count(const lk__safetensors *file);
-const lk__safetensor *lk__safetensors_at(const lk__safetensors *file, size_t index); /* in the order of the data */
-const lk__safetensor *lk__safetensors_find(const lk__safetensors *file, const char *name); /* NULL when there is none */
-const char *lk__safetensors_metadata(const lk__safetensors *file, const char *key);        /* NULL when there is none */
+size_t                        lk__safetensors_count(const lk__safetensors *file);
+const lk__safetensors_tensor *lk__safetensors_at(const lk__safetensors *file,
+                                                 size_t                 index); /* in the order of the data */
+const lk__safetensors_tensor *lk__safetensors_find(const lk__safetensors *file,
+                                                   const char            *name);               /* NULL when there is none */
+const char *lk__safetensors_metadata(const lk__safetensors *file, const char *key); /* NULL when there is none */
 /* All metadata, sorted by key: *pairs of them. */
 const lk__safetensors_pair *lk__safetensors_pairs(const lk__safetensors *file, size_t *pairs);
 
 /* Copies bytes first … first + bytes of a tensor's data. LK_EFORMAT when the file has been cut short since it was opened. */
-lk_status lk__safetensors_read(lk__safetensors *file, const lk__safetensor *tensor, uint64_t first, void *out,
+lk_status lk__safetensors_read(lk__safetensors *file, const lk__safetensors_tensor *tensor, uint64_t first, void *out,
                                size_t bytes);
 
 /* "F32", "BOOL", …: the format's word for a tensor's type. */
-const char *lk__safetensors_type(const lk__safetensor *tensor);
+const char *lk__safetensors_type(const lk__safetensors_tensor *tensor);
 
 #endif

@@ -16,9 +16,9 @@ typedef struct lk__safetensors_dtype {
 } lk__safetensors_dtype;
 extern const lk__safetensors_dtype lk__safetensors_dtypes[LK__SAFETENSORS_DTYPES];
 
-bool lk__safetensors_size(const lk__safetensor *tensor,
-                          uint64_t             *bytes); /* false: negative dims or too large for a file */
-/* Elements of at most sizeof(lk__safetensor). */
+bool lk__safetensors_size(const lk__safetensors_tensor *tensor,
+                          uint64_t                     *bytes); /* false: negative dims or too large for a file */
+/* Elements of at most sizeof(lk__safetensors_tensor). */
 void lk__safetensors_sort(void *array, size_t count, size_t size, int (*compare)(const void *a, const void *b));
 int  lk__safetensors_compare_pairs(const void *a, const void *b);
 

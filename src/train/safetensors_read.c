@@ -14,18 +14,18 @@
 #include <unistd.h>
 
 struct lk__safetensors {
-    lk_context            *context;
-    char                  *label;
-    int                    fd;      /* -1: memory */
-    const unsigned char   *memory;  /* NULL: fd */
-    uint64_t               length;  /* of the file */
-    lk__safetensor        *tensors; /* by offset */
-    const lk__safetensor **by_name;
-    lk__safetensors_pair  *pairs; /* by key */
-    size_t                 count, pair_count;
-    size_t                 capacity; /* of tensors and by_name */
-    char                  *names;    /* decoded names, keys and values, each with its NUL */
-    size_t                 names_used, names_bytes;
+    lk_context                    *context;
+    char                          *label;
+    int                            fd;      /* -1: memory */
+    const unsigned char           *memory;  /* NULL: fd */
+    uint64_t                       length;  /* of the file */
+    lk__safetensors_tensor        *tensors; /* by offset */
+    const lk__safetensors_tensor **by_name;
+    lk__safetensors_pair          *pairs; /* by key */
+    size_t                         count, pair_count;
+    size_t                         capacity; /* of tensors and by_name */
+    char                          *names;    /* decoded names, keys and values, each with its NUL */
+    size_t                         names_used, names_bytes;
 };
 
 /* What stands where in the header, for messages. */
@@ -79,7 +79,7 @@ static lk_status read_metadata(header *h, const lk__json *object)
     return LK_OK;
 }
 
-static lk_status read_dtype(header *h, const lk__json *value, lk__safetensor *t)
+static lk_status read_dtype(header *h, const lk__json *value, lk__safetensors_tensor *t)
 {
     for (int i = 0; i < LK__SAFETENSORS_DTYPES; i++) {
         if (!lk__json_equals(value, lk__safetensors_dtypes[i].name)) continue;
@@ -96,7 +96,7 @@ static lk_status read_dtype(header *h, const lk__json *value, lk__safetensor *t)
         lk__shown(t->name, name), lk__shown(text, type));
 }
 
-static lk_status read_shape(header *h, const lk__json *value, lk__safetensor *t)
+static lk_status read_shape(header *h, const lk__json *value, lk__safetensors_tensor *t)
 {
     char name[LK__SHOWN];
     if (value->kind != LK__JSON_ARRAY)
@@ -115,7 +115,7 @@ static lk_status read_shape(header *h, const lk__json *value, lk__safetensor *t)
     return LK_OK;
 }
 
-static lk_status read_offsets(header *h, const lk__json *value, lk__safetensor *t, uint64_t data_bytes)
+static lk_status read_offsets(header *h, const lk__json *value, lk__safetensors_tensor *t, uint64_t data_bytes)
 {
     char          name[LK__SHOWN];
     int64_t       range[2];
@@ -137,7 +137,7 @@ static lk_status read_offsets(header *h, const lk__json *value, lk__safetensor *
     return LK_OK;
 }
 
-static lk_status read_tensor(header *h, const lk__json *key, const lk__json *object, lk__safetensor *t,
+static lk_status read_tensor(header *h, const lk__json *key, const lk__json *object, lk__safetensors_tensor *t,
                              uint64_t data_bytes)
 {
     char      name[LK__SHOWN];
@@ -175,8 +175,8 @@ static lk_status read_tensor(header *h, const lk__json *key, const lk__json *obj
 
 static int compare_offsets(const void *a, const void *b)
 {
-    const lk__safetensor *x = a, *y = b;
-    uint64_t              x_end = x->offset + x->bytes, y_end = y->offset + y->bytes;
+    const lk__safetensors_tensor *x = a, *y = b;
+    uint64_t                      x_end = x->offset + x->bytes, y_end = y->offset + y->bytes;
     if (x->offset != y->offset) return x->offset < y->offset ? -1 : 1;
     if (x_end != y_end) return x_end < y_end ? -1 : 1; /* empty tensors before the one that begins where they stand */
     return strcmp(x->name, y->name);
@@ -184,7 +184,7 @@ static int compare_offsets(const void *a, const void *b)
 
 static int compare_names(const void *a, const void *b)
 {
-    return strcmp((*(const lk__safetensor *const *)a)->name, (*(const lk__safetensor *const *)b)->name);
+    return strcmp((*(const lk__safetensors_tensor *const *)a)->name, (*(const lk__safetensors_tensor *const *)b)->name);
 }
 
 /* Tensors lie end to end: no overlap, no hole, nothing after the last. */
@@ -195,7 +195,7 @@ static lk_status check_layout(header *h, uint64_t data_bytes)
     uint64_t         at = 0;
     lk__safetensors_sort(f->tensors, f->count, sizeof *f->tensors, compare_offsets);
     for (size_t i = 0; i < f->count; i++) {
-        lk__safetensor *t = &f->tensors[i];
+        lk__safetensors_tensor *t = &f->tensors[i];
         if (t->offset != at)
             return lk__fail(f->context, LK_EFORMAT,
                             "%s: the data of tensor '%s' begins at byte %" PRIu64 ", which leaves %s before it",
@@ -336,8 +336,7 @@ lk_status lk__safetensors_open(lk_context *context, const char *path, lk__safete
     if (!f) return LK_ENOMEM;
     struct stat info;
     lk_status   status;
-    f->fd =
-        open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK); /* O_NONBLOCK: a pipe is refused, not waited for */
+    f->fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK); /* O_NONBLOCK: a pipe is refused, not waited for */
     if (f->fd < 0 || fstat(f->fd, &info) < 0) {
         status = errno == ENOENT || errno == ENOTDIR ? LK_ENOENT : LK_EIO;
         lk__fail(context, status, "%s: cannot open: %s", path, strerror(errno));
@@ -376,13 +375,13 @@ void lk__safetensors_close(lk__safetensors *f)
     lk__free(context, LK_MEMORY_OTHER, f, sizeof *f);
 }
 
-size_t                lk__safetensors_count(const lk__safetensors *f) { return f->count; }
-const lk__safetensor *lk__safetensors_at(const lk__safetensors *f, size_t index)
+size_t                        lk__safetensors_count(const lk__safetensors *f) { return f->count; }
+const lk__safetensors_tensor *lk__safetensors_at(const lk__safetensors *f, size_t index)
 {
     return index < f->count ? &f->tensors[index] : NULL;
 }
 
-const lk__safetensor *lk__safetensors_find(const lk__safetensors *f, const char *name)
+const lk__safetensors_tensor *lk__safetensors_find(const lk__safetensors *f, const char *name)
 {
     for (size_t low = 0, high = f->count; low < high;) {
         size_t middle = low + (high - low) / 2;
@@ -409,11 +408,11 @@ const char *lk__safetensors_metadata(const lk__safetensors *f, const char *key)
     return NULL;
 }
 
-lk_status lk__safetensors_read(lk__safetensors *f, const lk__safetensor *t, uint64_t first, void *out, size_t bytes)
+lk_status lk__safetensors_read(lk__safetensors *f, const lk__safetensors_tensor *t, uint64_t first, void *out,
+                               size_t bytes)
 {
     if (first > t->bytes || bytes > t->bytes - first)
-        return lk__fail(f->context, LK_EINVAL,
-                        "%s: bytes %" PRIu64 " to %" PRIu64 " of tensor '%s', which has %" PRIu64, f->label, first,
-                        first + bytes, t->name, t->bytes);
+        return lk__fail(f->context, LK_EINVAL, "%s: bytes %" PRIu64 " to %" PRIu64 " of tensor '%s', which has %" PRIu64,
+                        f->label, first, first + bytes, t->name, t->bytes);
     return read_at(f, t->offset + first, out, bytes);
 }

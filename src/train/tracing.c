@@ -11,9 +11,9 @@ lk_status lk__trainer_trace_open(lk_trainer *t)
     const lk_trainer_config *f = &t->config;
     int64_t                  left = t->steps - t->progress.step, per_step = 64;
     if (!f->trace) return LK_OK;
-    for (int i = 0; i < t->plan->lanes; i++) per_step += (int64_t)t->program->lanes[i].train.count;
-    if (t->plan->parallel.shards && !t->plan->parallel.wide)
-        per_step *= (t->plan->sets + t->plan->lanes - 1) / t->plan->lanes;
+    for (int i = 0; i < t->plan->slots; i++) per_step += (int64_t)t->program->slots[i].train.count;
+    if (t->plan->parallel.leaves && !t->plan->parallel.batch_leaves)
+        per_step *= (t->plan->sets + t->plan->slots - 1) / t->plan->slots;
     per_step *= t->plan->parallel.micro_batches;
     t->trace_first = t->progress.step + (left > f->trace_steps + WARM_UP ? WARM_UP : 0);
     return lk__trace_create(t->context, per_step * f->trace_steps, &t->trace);

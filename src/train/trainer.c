@@ -24,11 +24,11 @@ static lk_status check(lk_context *c, const lk_trainer_config *f)
         return lk__fail(c, LK_EINVAL, "say for how many epochs or steps to train");
     if (f->trace && f->trace_steps < 1)
         return lk__fail(c, LK_EINVAL, "a trace of %lld steps", (long long)f->trace_steps);
-    if (f->accumulate < 0 || f->shards < 0 || f->check_every < 0)
-        return lk__fail(c, LK_EINVAL, "accumulate, shards and check_every are 0 or above");
-    if (f->shards > LK__PARTS_MOST || (f->shards && f->shards > f->batch))
-        return lk__fail(c, LK_EINVAL, "a batch of %lld cut into %d shards: at most one a sample, and 64",
-                        (long long)f->batch, f->shards);
+    if (f->accumulate < 0 || f->leaves < 0 || f->check_every < 0)
+        return lk__fail(c, LK_EINVAL, "accumulate, leaves and check_every are 0 or above");
+    if (f->leaves > LK__LEAVES_MOST || (f->leaves && f->leaves > f->batch))
+        return lk__fail(c, LK_EINVAL, "a batch of %lld cut into %d leaves: at most one a sample, and 64",
+                        (long long)f->batch, f->leaves);
     if (f->keep < 1) return lk__fail(c, LK_EINVAL, "keep is %d; at least one checkpoint must stay", f->keep);
     if (f->train && f->test &&
         (lk_dataset_rank(f->test) != lk_dataset_rank(f->train) ||
@@ -62,8 +62,8 @@ static void share(const lk_trainer_config *f, lk_loader_config *loader, int part
     int world = world_of(f), rank = rank_of(f);
     if (parts == 1) return;
     loader->parts = parts;
-    loader->first_part = lk__first_shard(parts, world, rank);
-    loader->last_part = lk__first_shard(parts, world, rank + 1);
+    loader->first_part = lk__first_leaf(parts, world, rank);
+    loader->last_part = lk__first_leaf(parts, world, rank + 1);
 }
 
 static int accumulate(const lk_trainer_config *f) { return f->accumulate > 1 ? f->accumulate : 1; }
@@ -71,9 +71,9 @@ static int accumulate(const lk_trainer_config *f) { return f->accumulate > 1 ? f
 /* The same on every rank, as the ranks' programs must be. */
 int64_t lk_trainer_capacity(const lk_trainer_config *f)
 {
-    int64_t world = world_of(f), parts = f->shards ? f->shards : world * accumulate(f);
+    int64_t world = world_of(f), parts = f->leaves ? f->leaves : world * accumulate(f);
     int64_t each = (f->batch + world - 1) / world;
-    return f->shards ? (f->batch + parts - 1) / parts : (each + accumulate(f) - 1) / accumulate(f);
+    return f->leaves ? (f->batch + parts - 1) / parts : (each + accumulate(f) - 1) / accumulate(f);
 }
 
 static void loader_configs(const lk_trainer_config *f, lk_loader_config *train, lk_loader_config *test)
@@ -93,7 +93,7 @@ static void loader_configs(const lk_trainer_config *f, lk_loader_config *train, 
     test->shuffle = false;
     test->transform.crop_padding = 0;
     test->transform.flip = 0;
-    share(f, train, f->shards ? f->shards : world);
+    share(f, train, f->leaves ? f->leaves : world);
     share(f, test, parts);
 }
 
@@ -108,7 +108,7 @@ static lk_status check_logits(const lk_trainer_config *f, const lk_graph *graph,
         return lk__fail(c, LK_EINVAL, "the model returned no tensor: it must return logits (N, %d)%s", classes, where);
     if (logits.graph != graph || logits.id < 0 || (size_t)logits.id >= graph->values_count)
         return lk__fail(c, LK_EINVAL, "the model returned a tensor that is not of the graph of its input");
-    const lk__value *v = &graph->values[logits.id];
+    const lk__graph_value *v = &graph->values[logits.id];
     if (v->shape.rank == 2 && v->shape.dims[1] >= classes) return LK_OK;
     lk__shape_text(&v->shape, shape, sizeof shape);
     return lk__fail(
@@ -117,9 +117,10 @@ static lk_status check_logits(const lk_trainer_config *f, const lk_graph *graph,
         v->site.file ? v->site.file : "?", v->site.line, shape, classes, classes);
 }
 
-static lk_status record_as(lk_context *c, const lk_trainer_config *f, bool wide, lk_graph **graph, lk_plan **plan)
+static lk_status record_as(lk_context *c, const lk_trainer_config *f, bool batch_leaves, lk_graph **graph,
+                           lk_plan **plan)
 {
-    int64_t   world = world_of(f), together = wide ? (f->shards + world - 1) / world : 1;
+    int64_t   world = world_of(f), together = batch_leaves ? (f->leaves + world - 1) / world : 1;
     int64_t   dims[LK_MAX_RANK] = {lk_trainer_capacity(f) * together};
     int       rank = lk_dataset_rank(samples(f)) + 1;
     lk_status status = lk_graph_create(c, f->dtype, graph);
@@ -138,17 +139,17 @@ static lk_status record_as(lk_context *c, const lk_trainer_config *f, bool wide,
     config.parallel = (lk_parallel){.world = world_of(f),
                                     .rank = rank_of(f),
                                     .micro_batches = accumulate(f),
-                                    .shards = f->shards,
-                                    .wide = wide,
+                                    .leaves = f->leaves,
+                                    .batch_leaves = batch_leaves,
                                     .bucket_bytes = f->bucket_bytes};
     return lk_plan_create(*graph, &config, plan);
 }
 
-/* Shards run as one batch where the model allows it. */
+/* Leaves run as one batch where the model allows it. */
 static lk_status record(lk_context *c, const lk_trainer_config *f, lk_graph **graph, lk_plan **plan)
 {
-    lk_status status = record_as(c, f, f->shards && f->train, graph, plan);
-    if (status != LK_EUNSUPPORTED || !f->shards) return status;
+    lk_status status = record_as(c, f, f->leaves && f->train, graph, plan);
+    if (status != LK_EUNSUPPORTED || !f->leaves) return status;
     lk_graph_free(*graph);
     *graph = NULL;
     return record_as(c, f, false, graph, plan);
@@ -219,7 +220,7 @@ lk_status lk_trainer_create(lk_context *c, const lk_trainer_config *config, lk_t
     t->late = lk__alloc(c, LK_MEMORY_OTHER, 2 * (size_t)t->world * sizeof *t->late);
     bool saves = config->save && t->rank == 0;
     if (!t->late) status = LK_ENOMEM;
-    if (status >= 0) status = lk__trainer_agree(c, config);
+    if (status >= 0) status = lk__trainer_compare_options(c, config);
     if (status >= 0) status = lk__trainer_lock(t);
     if (status < 0 || (status = record(c, config, &t->graph, &t->plan)) < 0 ||
         (status = lk_store_create(t->plan, config->seed, &t->store)) < 0 ||
@@ -297,9 +298,9 @@ static lk_status not_finite(lk_trainer *t, const lk_batch *b, int rank)
 static void follow_lateness(lk_trainer *t)
 {
     double most = 0;
-    for (int i = 0; i < t->world; i++) most = fmax(most, lk__program_word(t->program, i).waited);
+    for (int i = 0; i < t->world; i++) most = fmax(most, lk__program_rank_report(t->program, i).waited);
     for (int i = 0; i < t->world; i++) {
-        lk__word word = lk__program_word(t->program, i);
+        lk__run_report word = lk__program_rank_report(t->program, i);
         t->late[2 * i] += 0.1 * (most - word.waited - t->late[2 * i]);
         t->late[2 * i + 1] += 0.1 * (word.data - t->late[2 * i + 1]);
     }
@@ -318,19 +319,19 @@ static lk_status train_batch(lk_trainer *t, const lk_batch *b, lk_event *e)
                       .sample_ids = b->indices};
     lk_status status = lk_program_bind(t->program, "features", b->features);
     if (status >= 0) status = lk_program_bind(t->program, "labels", b->labels);
-    lk__program_say(t->program, t->wish, t->data);
+    lk__program_report(t->program, t->wish, t->data);
     if (status < 0 || (status = lk_program_compute(t->program, &step)) < 0) return status;
     for (int i = 0; i < t->world; i++)
         if (!isfinite(lk__program_sums(t->program, i).sum)) return not_finite(t, b, i);
     if ((status = lk_program_run(t->program, LK_UPDATE)) < 0) return status;
     lk_program_metrics(t->program, &m);
     if (t->world > 1) {
-        t->stop = lk__program_wishes(t->program) > 0;
+        t->stop = lk__program_stop_requested(t->program) > 0;
         follow_lateness(t);
     }
-    lk__sums own = lk__program_sums(t->program, t->rank);
-    t->own = (lk__sums){t->own.sum + own.sum, t->own.weight + own.weight, t->own.correct + (double)b->count};
-    t->all = (lk__sums){t->all.sum + m.sum, t->all.weight + m.weight, 0};
+    lk__run_sums own = lk__program_sums(t->program, t->rank);
+    t->own = (lk__run_sums){t->own.sum + own.sum, t->own.weight + own.weight, t->own.correct + (double)b->count};
+    t->all = (lk__run_sums){t->all.sum + m.sum, t->all.weight + m.weight, 0};
     t->progress.step++;
     t->progress.epoch = b->epoch;
     t->progress.position = b->position + b->total;
@@ -359,7 +360,7 @@ static void tell_epoch(lk_trainer *t, int64_t epoch)
                                    .samples = (int64_t)t->own.correct,
                                    .loss = t->all.weight > 0 ? t->all.sum / t->all.weight : 0,
                                    .own_loss = t->own.weight > 0 ? t->own.sum / t->own.weight : 0});
-    t->own = t->all = (lk__sums){0, 0, 0};
+    t->own = t->all = (lk__run_sums){0, 0, 0};
 }
 
 /* ---- the loop ---- */

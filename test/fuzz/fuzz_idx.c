@@ -11,7 +11,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     static lk_context *context;
     lk_context_config  config = LK_CONTEXT_CONFIG_INIT;
-    lk__stream         images = {.fd = -1}, labels = {.fd = -1};
+    lk__data_stream    images = {.fd = -1}, labels = {.fd = -1};
     lk_dataset        *dataset = NULL;
     config.threads = 1;
     if (!context && lk_context_create(&config, &context) != LK_OK) abort();
@@ -32,8 +32,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         unsigned sum = 0;
         for (int64_t i = 0; i < lk_dataset_count(dataset); i += 1 + lk_dataset_count(dataset) / 64) {
             int32_t label = -1;
-            if (lk_dataset_get(dataset, i, sample, &label) != LK_OK || label < 0 ||
-                label >= lk_dataset_classes(dataset))
+            if (lk_dataset_get(dataset, i, sample, &label) != LK_OK || label < 0 || label >= lk_dataset_classes(dataset))
                 abort();
             for (size_t k = 0; k < bytes; k++) sum += sample[k];
         }

@@ -24,8 +24,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     }
     uint64_t total = 0;
     for (size_t i = 0; i < lk__safetensors_count(file); i++) {
-        const lk__safetensor *t = lk__safetensors_at(file, i);
-        uint64_t              elements = 1;
+        const lk__safetensors_tensor *t = lk__safetensors_at(file, i);
+        uint64_t                      elements = 1;
         for (int axis = 0; axis < t->rank; axis++) elements *= (uint64_t)t->dims[axis];
         if (elements * lk_dtype_size(t->dtype) != t->bytes) abort();
         if (lk__safetensors_find(file, t->name) != t) abort();

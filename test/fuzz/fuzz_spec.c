@@ -7,7 +7,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-static lk__spec spec;
+static lk__launch_spec spec;
 
 static void check_word(const char *word, bool needed)
 {

@@ -20,7 +20,7 @@ static const REAL one = 1, zero = 0;
 #define WEIGHT(s, c) ((double)((s)->w ? (s)->w : &one)[(s)->w ? (c) : 0])
 #define BIAS(s, c) ((double)((s)->b ? (s)->b : &zero)[(s)->b ? (c) : 0])
 
-static void measure(batch *s, const lk__operand *x, int64_t most)
+static void measure(batch *s, const lk__kernel_operand *x, int64_t most)
 {
     s->channels = x->dims[1];
     s->rows = x->dims[0] * dims_product(x, 2, x->rank);
@@ -28,7 +28,7 @@ static void measure(batch *s, const lk__operand *x, int64_t most)
 }
 
 /* partial, scratch of three rows a worker, three rows of coefficients. */
-static size_t workspace(const lk__operand *x, int threads)
+static size_t workspace(const lk__kernel_operand *x, int threads)
 {
     batch s;
     measure(&s, x, PARTS);
@@ -112,7 +112,7 @@ static void apply_tile(void *argument, int64_t tile, int worker)
 }
 
 /* The running statistics move towards those of this batch; their variance is the unbiased one. */
-static void update_running(const lk__call *call, const double *mean, const double *squares, double rows,
+static void update_running(const lk__kernel_call *call, const double *mean, const double *squares, double rows,
                            int64_t channels)
 {
     REAL    *running_mean = input(call, 3), *running_var = input(call, 4);
@@ -126,7 +126,7 @@ static void update_running(const lk__call *call, const double *mean, const doubl
 }
 
 /* s->partial[0 … 2C-1]: the mean and the sum of squares about it, of one row at least. */
-static void statistics(const lk__call *call, batch *s)
+static void statistics(const lk__kernel_call *call, batch *s)
 {
     double *mean = s->partial, *squares = mean + s->channels;
     lk__pool_run(call->pool, s->tiles, statistics_tile, s);
@@ -140,7 +140,7 @@ static void statistics(const lk__call *call, batch *s)
 
 /* y, mean, rstd and the running statistics, from those of a batch of n rows, of which x's are all or some. Where there
  * are none anywhere, there is nothing to normalise, and nothing is learnt. */
-static void normalise(const lk__call *call, batch *s, const double *mean, const double *squares, double n)
+static void normalise(const lk__kernel_call *call, batch *s, const double *mean, const double *squares, double n)
 {
     REAL *mean_out = call->out[1].data, *rstd_out = call->out[2].data;
     if (n == 0) {
@@ -161,9 +161,12 @@ static void normalise(const lk__call *call, batch *s, const double *mean, const 
     lk__pool_run(call->pool, s->tiles, apply_tile, s);
 }
 
-size_t KERNEL(batch_norm_workspace)(const lk__call *call, int threads) { return workspace(&call->in[0], threads); }
+size_t KERNEL(batch_norm_workspace)(const lk__kernel_call *call, int threads)
+{
+    return workspace(&call->in[0], threads);
+}
 
-void KERNEL(batch_norm)(const lk__call *call)
+void KERNEL(batch_norm)(const lk__kernel_call *call)
 {
     batch s = {.x = call->in[0].data, .w = input(call, 1), .b = input(call, 2), .y = call->out[0].data};
     s.relu = call->attrs->activation == LK__RELU;
@@ -175,14 +178,14 @@ void KERNEL(batch_norm)(const lk__call *call)
 
 /* Statistics that can be added over ranks: the number of rows, then each channel's sum and sum of squares about a centre
  * that all ranks share. Taking the square of the mean off the squares again costs digits where the mean is many deviations
- * from the centre, so the centre is the running mean, and all is in double. It is handed on as a copy: the first shard
+ * from the centre, so the centre is the running mean, and all is in double. It is handed on as a copy: the first leaf
  * moves the running mean before the others normalise by it, and recomputed blocks come later still. */
-size_t KERNEL(batch_norm_stats_workspace)(const lk__call *call, int threads)
+size_t KERNEL(batch_norm_stats_workspace)(const lk__kernel_call *call, int threads)
 {
     return workspace(&call->in[0], threads);
 }
 
-void KERNEL(batch_norm_stats)(const lk__call *call)
+void KERNEL(batch_norm_stats)(const lk__kernel_call *call)
 {
     batch       s = {.x = call->in[0].data};
     const REAL *running_mean = input(call, 1);
@@ -201,13 +204,13 @@ void KERNEL(batch_norm_stats)(const lk__call *call)
     }
 }
 
-size_t KERNEL(batch_norm_apply_workspace)(const lk__call *call, int threads)
+size_t KERNEL(batch_norm_apply_workspace)(const lk__kernel_call *call, int threads)
 {
     (void)threads;
     return (size_t)(4 * call->in[0].dims[1]) * sizeof(double);
 }
 
-void KERNEL(batch_norm_apply)(const lk__call *call)
+void KERNEL(batch_norm_apply)(const lk__kernel_call *call)
 {
     batch         s = {.x = call->in[0].data, .w = input(call, 1), .b = input(call, 2), .y = call->out[0].data};
     const double *stats = call->in[6].data, *centre = call->in[7].data, n = stats[0];
@@ -225,13 +228,13 @@ void KERNEL(batch_norm_apply)(const lk__call *call)
     normalise(call, &s, mean, squares, n);
 }
 
-size_t KERNEL(batch_norm_eval_workspace)(const lk__call *call, int threads)
+size_t KERNEL(batch_norm_eval_workspace)(const lk__kernel_call *call, int threads)
 {
     (void)threads;
     return (size_t)(2 * call->in[0].dims[1]) * sizeof(REAL);
 }
 
-void KERNEL(batch_norm_eval)(const lk__call *call)
+void KERNEL(batch_norm_eval)(const lk__kernel_call *call)
 {
     batch       s = {.x = call->in[0].data, .w = input(call, 1), .b = input(call, 2), .y = call->out[0].data};
     const REAL *mean = call->in[3].data, *variance = call->in[4].data;
@@ -287,22 +290,21 @@ static void gradient_tile(void *argument, int64_t tile, int worker)
         EACH_VECTOR(c, s.channels, {
             vec g = gradient(&s, at + c, lanes) * load_part(s.factor + c, lanes);
             if (s.slope)
-                g = g +
-                    (load_part(s.x + at + c, lanes) * load_part(s.slope + c, lanes) + load_part(s.shift + c, lanes));
+                g = g + (load_part(s.x + at + c, lanes) * load_part(s.slope + c, lanes) + load_part(s.shift + c, lanes));
             store_part(s.y + at + c, g, lanes);
         });
     }
 }
 
 /* s->partial[0 … 2C-1]: the sums of g (x - mean) and of g over the rows. */
-static void gradient_sums(const lk__call *call, batch *s)
+static void gradient_sums(const lk__kernel_call *call, batch *s)
 {
     memset(s->partial, 0, (size_t)(2 * s->channels) * sizeof *s->partial); /* for a batch without rows */
     lk__pool_run(call->pool, s->tiles, gradient_sums_tile, s);
     add_parts(call->pool, s->partial, s->tiles, 2 * s->channels);
 }
 
-static void gradient_weights(const lk__call *call, const batch *s)
+static void gradient_weights(const lk__kernel_call *call, const batch *s)
 {
     REAL *dw = output(call, 1), *db = output(call, 2);
     for (int64_t c = 0; dw && c < s->channels; c++) dw[c] = (REAL)(s->partial[c] * (double)s->rstd[c]);
@@ -310,7 +312,7 @@ static void gradient_weights(const lk__call *call, const batch *s)
 }
 
 /* dx from both sums over the batch's n rows; sums are NULL where the statistics are constants. */
-static void gradient_input(const lk__call *call, batch *s, const double *sums, double n)
+static void gradient_input(const lk__kernel_call *call, batch *s, const double *sums, double n)
 {
     for (int64_t c = 0; c < s->channels; c++) {
         double rstd = (double)s->rstd[c], factor = rstd * WEIGHT(s, c);
@@ -325,9 +327,12 @@ static void gradient_input(const lk__call *call, batch *s, const double *sums, d
     if (call->out[0].data) lk__pool_run(call->pool, s->tiles, gradient_tile, s);
 }
 
-size_t KERNEL(batch_norm_grad_workspace)(const lk__call *call, int threads) { return workspace(&call->in[1], threads); }
+size_t KERNEL(batch_norm_grad_workspace)(const lk__kernel_call *call, int threads)
+{
+    return workspace(&call->in[1], threads);
+}
 
-void KERNEL(batch_norm_grad)(const lk__call *call)
+void KERNEL(batch_norm_grad)(const lk__kernel_call *call)
 {
     batch s = {.dy = call->in[0].data, .x = call->in[1].data, .w = input(call, 2), .mean = call->in[3].data};
     s.rstd = call->in[4].data;
@@ -340,12 +345,12 @@ void KERNEL(batch_norm_grad)(const lk__call *call)
     gradient_input(call, &s, s.partial, (double)max64(s.rows, 1));
 }
 
-size_t KERNEL(batch_norm_grad_stats_workspace)(const lk__call *call, int threads)
+size_t KERNEL(batch_norm_grad_stats_workspace)(const lk__kernel_call *call, int threads)
 {
     return workspace(&call->in[1], threads);
 }
 
-void KERNEL(batch_norm_grad_stats)(const lk__call *call)
+void KERNEL(batch_norm_grad_stats)(const lk__kernel_call *call)
 {
     batch s = {.dy = call->in[0].data, .x = call->in[1].data, .mean = call->in[2].data, .rstd = call->in[3].data};
     s.out = call->attrs->activation == LK__RELU ? input(call, 4) : NULL;
@@ -356,13 +361,13 @@ void KERNEL(batch_norm_grad_stats)(const lk__call *call)
     memcpy(call->out[0].data, s.partial, (size_t)(2 * s.channels) * sizeof *s.partial);
 }
 
-size_t KERNEL(batch_norm_grad_apply_workspace)(const lk__call *call, int threads)
+size_t KERNEL(batch_norm_grad_apply_workspace)(const lk__kernel_call *call, int threads)
 {
     (void)threads;
     return (size_t)(3 * call->in[1].dims[1]) * sizeof(REAL);
 }
 
-void KERNEL(batch_norm_grad_apply)(const lk__call *call)
+void KERNEL(batch_norm_grad_apply)(const lk__kernel_call *call)
 {
     batch         s = {.dy = call->in[0].data, .x = call->in[1].data, .w = input(call, 2), .mean = call->in[3].data};
     const double *sums = call->in[6].data, *stats = call->in[7].data;
@@ -376,12 +381,12 @@ void KERNEL(batch_norm_grad_apply)(const lk__call *call)
     gradient_input(call, &s, sums, fmax(stats[0], 1));
 }
 
-size_t KERNEL(batch_norm_eval_grad_workspace)(const lk__call *call, int threads)
+size_t KERNEL(batch_norm_eval_grad_workspace)(const lk__kernel_call *call, int threads)
 {
     return workspace(&call->in[1], threads) + (size_t)call->in[1].dims[1] * sizeof(REAL);
 }
 
-void KERNEL(batch_norm_eval_grad)(const lk__call *call)
+void KERNEL(batch_norm_eval_grad)(const lk__kernel_call *call)
 {
     batch       s = {.dy = call->in[0].data, .x = call->in[1].data, .w = input(call, 2), .mean = call->in[3].data};
     const REAL *variance = call->in[4].data;

@@ -14,18 +14,18 @@ typedef struct broadcast {
 } broadcast;
 
 /* x's dim that meets y's axis, counted from the right as broadcasting does. */
-static int64_t dim_under(const lk__operand *x, const lk__operand *y, int axis)
+static int64_t dim_under(const lk__kernel_operand *x, const lk__kernel_operand *y, int axis)
 {
     int own = axis - (y->rank - x->rank);
     return own < 0 ? 1 : x->dims[own];
 }
 
-static broadcast merge(const lk__call *call)
+static broadcast merge(const lk__kernel_call *call)
 {
-    const lk__operand *a = &call->in[0], *b = &call->in[1], *y = &call->out[0];
-    broadcast          p = {.a = a->data, .b = b->data, .y = y->data, .n = lk__elements(y)};
-    int64_t            dims[LK_MAX_RANK], a_step[LK_MAX_RANK], b_step[LK_MAX_RANK], a_next = 1, b_next = 1;
-    int                rank = 0; /* innermost first, turned round at the end */
+    const lk__kernel_operand *a = &call->in[0], *b = &call->in[1], *y = &call->out[0];
+    broadcast                 p = {.a = a->data, .b = b->data, .y = y->data, .n = lk__operand_elements(y)};
+    int64_t                   dims[LK_MAX_RANK], a_step[LK_MAX_RANK], b_step[LK_MAX_RANK], a_next = 1, b_next = 1;
+    int                       rank = 0; /* innermost first, turned round at the end */
     for (int axis = y->rank - 1; axis >= 0; axis--) {
         int64_t n = y->dims[axis], of_a = dim_under(a, y, axis), of_b = dim_under(b, y, axis);
         int64_t step_a = of_a == 1 ? 0 : a_next, step_b = of_b == 1 ? 0 : b_next;
@@ -114,11 +114,11 @@ static void broadcast_tile(void *argument, int64_t tile, int worker)
 }
 
 /* Sums and weights are doubles in every program. */
-static void doubles(const lk__call *call, operation operation)
+static void doubles(const lk__kernel_call *call, operation operation)
 {
     const double *a = call->in[0].data, *b = call->in[1].data;
     double       *y = call->out[0].data;
-    int64_t       n = lk__elements(&call->out[0]);
+    int64_t       n = lk__operand_elements(&call->out[0]);
     for (int64_t i = 0; i < n; i++) {
         switch (operation) {
         case ADD: y[i] = a[i] + b[i]; break;
@@ -129,7 +129,7 @@ static void doubles(const lk__call *call, operation operation)
     }
 }
 
-static void binary(const lk__call *call, operation operation)
+static void binary(const lk__kernel_call *call, operation operation)
 {
     if (call->in[0].dtype == LK_F64 && REAL_DTYPE != LK_F64) {
         doubles(call, operation);
@@ -141,7 +141,7 @@ static void binary(const lk__call *call, operation operation)
     lk__pool_run(call->pool, p.tiles, broadcast_tile, &p);
 }
 
-void KERNEL(add)(const lk__call *call) { binary(call, ADD); }
-void KERNEL(sub)(const lk__call *call) { binary(call, SUB); }
-void KERNEL(mul)(const lk__call *call) { binary(call, MUL); }
-void KERNEL(div)(const lk__call *call) { binary(call, DIV); }
+void KERNEL(add)(const lk__kernel_call *call) { binary(call, ADD); }
+void KERNEL(sub)(const lk__kernel_call *call) { binary(call, SUB); }
+void KERNEL(mul)(const lk__kernel_call *call) { binary(call, MUL); }
+void KERNEL(div)(const lk__kernel_call *call) { binary(call, DIV); }

@@ -20,7 +20,7 @@ typedef struct conv {
     bool    relu;
 } conv;
 
-static inline conv conv_of(const lk__attrs *attrs, const int64_t *x, const int64_t *w)
+static inline conv conv_of(const lk__op_attrs *attrs, const int64_t *x, const int64_t *w)
 {
     conv v = {.n = x[0], .c = x[1], .h = x[2], .w = x[3], .o = w[0], .kh = w[2], .kw = w[3]};
     v.stride = max64(1, attrs->stride);

@@ -25,7 +25,7 @@ typedef struct plan {
 static int64_t band_rows(const plan *p, int64_t rows) { return (rows - 1) * p->v.stride + p->v.kh; }
 static int64_t pixels_of(const plan *p, int64_t rows) { return rows * p->v.yw * p->v.pool; }
 
-static plan plan_of(const lk__call *call)
+static plan plan_of(const lk__kernel_call *call)
 {
     plan  p = {.v = conv_of(call->attrs, call->in[0].dims, call->in[1].dims)};
     conv *v = &p.v;
@@ -52,7 +52,7 @@ static size_t scratch_of(const plan *p)
 static size_t weights_of(const plan *p) { return space_of(p->v.groups * p->v.panels * NR * p->deep); }
 static size_t bias_of(const plan *p) { return space_of(p->v.groups * p->v.panels * NR); }
 
-size_t KERNEL(conv2d_workspace)(const lk__call *call, int threads)
+size_t KERNEL(conv2d_workspace)(const lk__kernel_call *call, int threads)
 {
     plan p = plan_of(call);
     if (winograd_fits(&p.v)) return winograd_workspace(&p.v, false, threads);
@@ -60,11 +60,11 @@ size_t KERNEL(conv2d_workspace)(const lk__call *call, int threads)
 }
 
 typedef struct job {
-    plan            p;
-    const lk__call *call;
-    const REAL     *weights, *bias; /* bias: padded to whole panels for each group */
-    char           *scratch;
-    size_t          per_worker;
+    plan                   p;
+    const lk__kernel_call *call;
+    const REAL            *weights, *bias; /* bias: padded to whole panels for each group */
+    char                  *scratch;
+    size_t                 per_worker;
 } job;
 
 /* Where each pixel's values begin, pool window by pool window; without a pool row by row. */
@@ -132,7 +132,7 @@ static void run_tile(void *argument, int64_t tile, int worker)
         relu_in_place(y + i * v->o, v->groups == 1 ? pixels * v->o : v->og);
 }
 
-void KERNEL(conv2d)(const lk__call *call)
+void KERNEL(conv2d)(const lk__kernel_call *call)
 {
     job   job = {.p = plan_of(call), .call = call};
     plan *p = &job.p;

@@ -18,7 +18,7 @@ typedef struct plan {
 
 static int64_t band_rows(const plan *p, int64_t rows) { return tiles_of(rows - 1, p->v.stride) + p->tall; }
 
-static plan plan_of(const lk__call *call)
+static plan plan_of(const lk__kernel_call *call)
 {
     plan  p = {.v = conv_of(call->attrs, call->out[0].dims, call->in[1].dims)};
     conv *v = &p.v;
@@ -44,7 +44,7 @@ static size_t scratch_of(const plan *p)
 static int64_t weights_per_group(const plan *p) { return p->v.kh * p->v.kw * p->v.og * p->panels * NR; }
 static size_t  weights_of(const plan *p) { return space_of(p->v.groups * weights_per_group(p)); }
 
-size_t KERNEL(conv2d_grad_input_workspace)(const lk__call *call, int threads)
+size_t KERNEL(conv2d_grad_input_workspace)(const lk__kernel_call *call, int threads)
 {
     plan p = plan_of(call);
     if (winograd_fits(&p.v)) return winograd_workspace(&p.v, true, threads);
@@ -52,11 +52,11 @@ size_t KERNEL(conv2d_grad_input_workspace)(const lk__call *call, int threads)
 }
 
 typedef struct job {
-    plan            p;
-    const lk__call *call;
-    REAL           *weights; /* [group][phase][panel][(tap row, tap column, o)][NR], taps from the last to the first */
-    char           *scratch;
-    size_t          per_worker;
+    plan                   p;
+    const lk__kernel_call *call;
+    REAL  *weights; /* [group][phase][panel][(tap row, tap column, o)][NR], taps from the last to the first */
+    char  *scratch;
+    size_t per_worker;
 } job;
 
 static int64_t taps(int64_t kernel, int64_t phase, int64_t stride)
@@ -139,7 +139,7 @@ static void run_tile(void *argument, int64_t tile, int worker)
         }
 }
 
-void KERNEL(conv2d_grad_input)(const lk__call *call)
+void KERNEL(conv2d_grad_input)(const lk__kernel_call *call)
 {
     job   job = {.p = plan_of(call), .call = call, .weights = call->workspace};
     plan *p = &job.p;

@@ -23,7 +23,7 @@ typedef struct plan {
 
 static int64_t band_rows(const plan *p, int64_t rows) { return (rows - 1) * p->v.stride + p->v.kh; }
 
-static plan plan_of(const lk__call *call)
+static plan plan_of(const lk__kernel_call *call)
 {
     plan  p = {.v = conv_of(call->attrs, call->in[0].dims, call->out[0].dims)};
     conv *v = &p.v;
@@ -61,17 +61,17 @@ static size_t  scratch_of(const plan *p)
     return space_of(p->window) + space_of(p->patch) + space_of(p->panel * p->block);
 }
 
-size_t KERNEL(conv2d_grad_weight_workspace)(const lk__call *call, int threads)
+size_t KERNEL(conv2d_grad_weight_workspace)(const lk__kernel_call *call, int threads)
 {
     plan p = plan_of(call);
     return (size_t)p.chunks * space_of(partial_of(&p)) + (size_t)threads * scratch_of(&p);
 }
 
 typedef struct job {
-    plan            p;
-    const lk__call *call;
-    char           *partials, *scratch;
-    size_t          per_worker;
+    plan                   p;
+    const lk__kernel_call *call;
+    char                  *partials, *scratch;
+    size_t                 per_worker;
 } job;
 
 static REAL *partial_at(const job *job, int64_t chunk, int64_t panel) /* panel counts through the groups */
@@ -178,7 +178,7 @@ static void finish_panel(void *argument, int64_t tile, int worker)
     if (db) memcpy(db + first, sum + deep * NR, (size_t)columns * sizeof(REAL));
 }
 
-void KERNEL(conv2d_grad_weight)(const lk__call *call)
+void KERNEL(conv2d_grad_weight)(const lk__kernel_call *call)
 {
     job   job = {.p = plan_of(call), .call = call, .partials = call->workspace};
     plan *p = &job.p;

@@ -62,16 +62,18 @@ static inline void keep_first(int64_t *first, int64_t position)
     while (position < seen &&
            !__atomic_compare_exchange_n(first, &seen, position, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {}
 }
-static inline void report_invalid(const lk__call *call, lk__op op, const int32_t *ids, int64_t first, int64_t limit)
+static inline void report_invalid(const lk__kernel_call *call, lk__op op, const int32_t *ids, int64_t first,
+                                  int64_t limit)
 {
     if (first == INT64_MAX || !call->invalid || call->invalid->found) return;
-    *call->invalid = (lk__invalid_id){.found = true, .op = op, .at = ids + first, .value = ids[first], .limit = limit};
+    *call->invalid =
+        (lk__kernel_invalid_id){.found = true, .op = op, .at = ids + first, .value = ids[first], .limit = limit};
 }
 
 /* Declared for the table: every op has run and, if it needs scratch, a workspace function. */
 #define DECLARE_KERNEL(name)                                        \
-    void   KERNEL(name)(const lk__call *call);                      \
-    size_t KERNEL(name##_workspace)(const lk__call *call, int threads) __attribute__((weak));
+    void   KERNEL(name)(const lk__kernel_call *call);                      \
+    size_t KERNEL(name##_workspace)(const lk__kernel_call *call, int threads) __attribute__((weak));
 LK__OP_LIST(DECLARE_KERNEL)
 #undef DECLARE_KERNEL
 

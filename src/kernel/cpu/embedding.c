@@ -27,11 +27,11 @@ static void embedding_tile(void *argument, int64_t tile, int worker)
     }
 }
 
-void KERNEL(embedding)(const lk__call *call)
+void KERNEL(embedding)(const lk__kernel_call *call)
 {
     int64_t invalid = INT64_MAX;
     lookup  e = {.ids = call->in[0].data, .from = call->in[1].data, .to = call->out[0].data, .invalid = &invalid};
-    e.count = lk__elements(&call->in[0]);
+    e.count = lk__operand_elements(&call->in[0]);
     e.rows = call->in[1].dims[0];
     e.columns = call->in[1].dims[1];
     e.tiles = tile_count(e.count, e.columns, 0);
@@ -56,10 +56,10 @@ static void embedding_grad_tile(void *argument, int64_t tile, int worker)
     }
 }
 
-void KERNEL(embedding_grad)(const lk__call *call)
+void KERNEL(embedding_grad)(const lk__kernel_call *call)
 {
     lookup e = {.ids = call->in[0].data, .from = call->in[1].data, .to = call->out[0].data};
-    e.count = lk__elements(&call->in[0]);
+    e.count = lk__operand_elements(&call->in[0]);
     e.rows = call->out[0].dims[0];
     e.columns = call->out[0].dims[1];
     e.tiles = tile_count(e.rows, e.columns, PARTS); /* every tile reads all ids: few, large tiles */

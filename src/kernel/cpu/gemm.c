@@ -6,9 +6,8 @@
 #include "kernel/cpu/gemm.h"
 
 enum {
-    BLOCK_K = 256, /* a panel of B is 16 KiB (NEON, f32): it stays in the first-level cache */
-    BLOCK_A =
-        32 << 10, /* elements of A that a panel of B meets: with B's block, 3/8 of a second-level cache of 1 MiB */
+    BLOCK_K = 256,      /* a panel of B is 16 KiB (NEON, f32): it stays in the first-level cache */
+    BLOCK_A = 32 << 10, /* elements of A that a panel of B meets: with B's block, 3/8 of a second-level cache of 1 MiB */
     BLOCK_B = 64 << 10,
     BLOCK_C = 32 << 10, /* elements, where C goes through scratch */
     SHARED = 1 << 20,   /* elements of a B packed once for all tiles */
@@ -230,7 +229,7 @@ static void multiply(const gemm *g, int64_t m, int64_t n, const step *s)
 }
 
 /* line += bias (if not NULL; `step` 0: one for the whole line, 1: one an element), then the activation. */
-static void finish_line(REAL *line, int64_t n, const REAL *bias, int64_t step, lk__unary activation)
+static void finish_line(REAL *line, int64_t n, const REAL *bias, int64_t step, lk__op_unary activation)
 {
     int64_t j = 0;
     bool    relu = activation == LK__RELU;
@@ -321,8 +320,8 @@ void gemm_run(const gemm *g, lk__pool *pool, void *workspace)
 /* ---- k in parts ---- */
 
 typedef struct part_job {
-    job              job;
-    const lk__parts *parts;
+    job                      job;
+    const lk__kernel_leaves *parts;
 } part_job;
 
 /* The product of one part, into a tile of its own. Cut by the part's own length: its bits do not depend on the others. */
@@ -361,7 +360,7 @@ static void run_part_tile(void *argument, int64_t index, int worker)
     place           p = place_of(job, index);
     int64_t         size = p.m * p.n;
     REAL           *scratch = (REAL *)(job->workspace + (size_t)worker * job->per_worker);
-    REAL           *sums = (REAL *)((char *)q->parts->sums + (size_t)worker * lk__parts_bytes());
+    REAL           *sums = (REAL *)((char *)q->parts->sums + (size_t)worker * lk__kernel_leaves_bytes());
     int             depth = 0;
     for (int part = 0; part < q->parts->count; part++) {
         multiply_part(job, p, q->parts->rows[part], q->parts->rows[part + 1], scratch, sums + depth * size);
@@ -374,7 +373,7 @@ static void run_part_tile(void *argument, int64_t index, int worker)
     for (int64_t i = 0; i < p.m; i++) memcpy(out + i * job->g.c_row, sums + i * p.n, (size_t)p.n * sizeof *out);
 }
 
-void gemm_run_parts(const gemm *g, const lk__parts *parts, lk__pool *pool, void *workspace)
+void gemm_run_parts(const gemm *g, const lk__kernel_leaves *parts, lk__pool *pool, void *workspace)
 {
     part_job q = {.job = {.asked = *g, .g = *g}, .parts = parts};
     blocks  *b = &q.job.cut;
@@ -382,8 +381,8 @@ void gemm_run_parts(const gemm *g, const lk__parts *parts, lk__pool *pool, void 
     q.job.per_worker = worker_space(g);
     q.job.workspace = (char *)workspace + space_of(shared_space(g));
     b->m = even_part(g->m, 64, MR);
-    b->n = even_part(g->n, LK__PARTS_TILE / b->m, NR);
-    while (b->m * b->n > LK__PARTS_TILE) b->n -= NR;
+    b->n = even_part(g->n, LK__LEAVES_TILE / b->m, NR);
+    while (b->m * b->n > LK__LEAVES_TILE) b->n -= NR;
     b->rows = tiles_of(g->m, b->m);
     b->columns = tiles_of(g->n, b->n);
     lk__pool_run(pool, b->rows * b->columns, run_part_tile, &q);

@@ -50,25 +50,25 @@ void transpose(REAL *to, int64_t to_row, const REAL *from, int64_t from_row, int
 
 /* C = A B (+ bias by column, then activation), for each of `batch`; or, with sum, C = Σ over the batch of A B. */
 typedef struct gemm {
-    int64_t     m, n, k, batch;
-    const REAL *a; /* (i, k) at a[i*a_row + k*a_k]; one of the two is 1 */
-    int64_t     a_row, a_k, a_batch;
-    const REAL *b; /* (k, j) at b[k*b_k + j*b_column]; one of the two is 1 */
-    int64_t     b_k, b_column, b_batch;
-    bool        b_transposed; /* b_k is 1 by the layout, not because there is but one column */
-    REAL       *c;            /* (i, j) at c[i*c_row + j*c_column] */
-    int64_t     c_row, c_column, c_batch;
-    const REAL *bias; /* n of them, or NULL */
-    lk__unary   activation;
-    bool        sum;
-    bool        alone; /* never a batch: batch is 1 and will be */
+    int64_t      m, n, k, batch;
+    const REAL  *a; /* (i, k) at a[i*a_row + k*a_k]; one of the two is 1 */
+    int64_t      a_row, a_k, a_batch;
+    const REAL  *b; /* (k, j) at b[k*b_k + j*b_column]; one of the two is 1 */
+    int64_t      b_k, b_column, b_batch;
+    bool         b_transposed; /* b_k is 1 by the layout, not because there is but one column */
+    REAL        *c;            /* (i, j) at c[i*c_row + j*c_column] */
+    int64_t      c_row, c_column, c_batch;
+    const REAL  *bias; /* n of them, or NULL */
+    lk__op_unary activation;
+    bool         sum;
+    bool         alone; /* never a batch: batch is 1 and will be */
 } gemm;
 
 #define gemm_run KERNEL(gemm_run)
 void gemm_run(const gemm *g, lk__pool *pool, void *workspace);
 /* The same with k in parts, whose products are added as a tree. For products whose c_column is 1, without bias. */
 #define gemm_run_parts KERNEL(gemm_run_parts)
-void gemm_run_parts(const gemm *g, const lk__parts *parts, lk__pool *pool, void *workspace);
+void gemm_run_parts(const gemm *g, const lk__kernel_leaves *parts, lk__pool *pool, void *workspace);
 /* Enough for g and for any smaller m, n, k. */
 #define gemm_workspace KERNEL(gemm_workspace)
 size_t gemm_workspace(const gemm *g, int threads);
@@ -78,8 +78,14 @@ static inline size_t  space_of(int64_t count) { return lk__round_up((size_t)coun
 static inline int64_t round_to(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
 
 /* An optional operand's data, or NULL. */
-static inline void *optional_in(const lk__call *call, int i) { return i < call->inputs ? call->in[i].data : NULL; }
-static inline void *optional_out(const lk__call *call, int i) { return i < call->outputs ? call->out[i].data : NULL; }
+static inline void *optional_in(const lk__kernel_call *call, int i)
+{
+    return i < call->inputs ? call->in[i].data : NULL;
+}
+static inline void *optional_out(const lk__kernel_call *call, int i)
+{
+    return i < call->outputs ? call->out[i].data : NULL;
+}
 
 /* Vectors over `count` REALs and the rest one by one: relu keeps NaN. */
 static inline void relu_in_place(REAL *x, int64_t count)

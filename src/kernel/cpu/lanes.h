@@ -200,11 +200,11 @@ static inline int64_t tile_begin(int64_t n, int64_t tiles, int64_t tile)
 }
 
 /* An operand that may be absent: NULL then. */
-static inline void *input(const lk__call *call, int i) { return i < call->inputs ? call->in[i].data : NULL; }
-static inline void *output(const lk__call *call, int i) { return i < call->outputs ? call->out[i].data : NULL; }
+static inline void *input(const lk__kernel_call *call, int i) { return i < call->inputs ? call->in[i].data : NULL; }
+static inline void *output(const lk__kernel_call *call, int i) { return i < call->outputs ? call->out[i].data : NULL; }
 
 /* The product of x's dims from axis `begin` up to `end`. */
-static inline int64_t dims_product(const lk__operand *x, int begin, int end)
+static inline int64_t dims_product(const lk__kernel_operand *x, int begin, int end)
 {
     int64_t n = 1;
     for (int i = begin; i < end; i++) n *= x->dims[i];

@@ -10,7 +10,7 @@ typedef struct layer {
     double     *partial; /* (tiles, 2, n): dw, db */
 } layer;
 
-static void measure(layer *s, const lk__operand *x, int axis, int64_t most)
+static void measure(layer *s, const lk__kernel_operand *x, int axis, int64_t most)
 {
     s->rows = dims_product(x, 0, x->rank - axis);
     s->n = dims_product(x, x->rank - axis, x->rank);
@@ -48,7 +48,7 @@ static void layer_tile(void *argument, int64_t tile, int worker)
         normalise_row(s, row);
 }
 
-void KERNEL(layer_norm)(const lk__call *call)
+void KERNEL(layer_norm)(const lk__kernel_call *call)
 {
     layer s = {.x = call->in[0].data, .w = input(call, 1), .b = input(call, 2), .y = call->out[0].data};
     s.mean = call->out[1].data;
@@ -105,9 +105,9 @@ static void grad_tile(void *argument, int64_t tile, int worker)
     }
 }
 
-static bool wants_weights(const lk__call *call) { return output(call, 1) || output(call, 2); }
+static bool wants_weights(const lk__kernel_call *call) { return output(call, 1) || output(call, 2); }
 
-size_t KERNEL(layer_norm_grad_workspace)(const lk__call *call, int threads)
+size_t KERNEL(layer_norm_grad_workspace)(const lk__kernel_call *call, int threads)
 {
     layer s;
     (void)threads;
@@ -115,7 +115,7 @@ size_t KERNEL(layer_norm_grad_workspace)(const lk__call *call, int threads)
     return wants_weights(call) ? (size_t)(s.tiles * 2 * s.n) * sizeof(double) : 0;
 }
 
-void KERNEL(layer_norm_grad)(const lk__call *call)
+void KERNEL(layer_norm_grad)(const lk__kernel_call *call)
 {
     layer s = {.dy = call->in[0].data, .x = call->in[1].data, .w = input(call, 2), .y = call->out[0].data};
     s.saved_mean = call->in[3].data;

@@ -1,17 +1,17 @@
 /* linear.c - y = x w' + b and its gradients: three products of one shape. */
 #include "kernel/cpu/gemm.h"
 
-static int64_t rows_of(const lk__operand *x)
+static int64_t rows_of(const lk__kernel_operand *x)
 {
     int64_t rows = 1;
     for (int i = 0; i + 1 < x->rank; i++) rows *= x->dims[i];
     return rows;
 }
 
-static gemm forward(const lk__call *call)
+static gemm forward(const lk__kernel_call *call)
 {
-    const lk__operand *x = &call->in[0], *w = &call->in[1];
-    int64_t            inputs = w->dims[1], outputs = w->dims[0];
+    const lk__kernel_operand *x = &call->in[0], *w = &call->in[1];
+    int64_t                   inputs = w->dims[1], outputs = w->dims[0];
     return (gemm){.m = rows_of(x),
                   .n = outputs,
                   .k = inputs,
@@ -31,22 +31,22 @@ static gemm forward(const lk__call *call)
                   .activation = call->attrs->activation};
 }
 
-void KERNEL(linear)(const lk__call *call)
+void KERNEL(linear)(const lk__kernel_call *call)
 {
     gemm g = forward(call);
     gemm_run(&g, call->pool, call->workspace);
 }
 
-size_t KERNEL(linear_workspace)(const lk__call *call, int threads)
+size_t KERNEL(linear_workspace)(const lk__kernel_call *call, int threads)
 {
     gemm g = forward(call);
     return gemm_workspace(&g, threads);
 }
 
-static gemm grad_input(const lk__call *call)
+static gemm grad_input(const lk__kernel_call *call)
 {
-    const lk__operand *dy = &call->in[0], *w = &call->in[1];
-    int64_t            inputs = w->dims[1], outputs = w->dims[0];
+    const lk__kernel_operand *dy = &call->in[0], *w = &call->in[1];
+    int64_t                   inputs = w->dims[1], outputs = w->dims[0];
     return (gemm){.m = rows_of(dy),
                   .n = inputs,
                   .k = outputs,
@@ -63,22 +63,22 @@ static gemm grad_input(const lk__call *call)
                   .c_column = 1};
 }
 
-void KERNEL(linear_grad_input)(const lk__call *call)
+void KERNEL(linear_grad_input)(const lk__kernel_call *call)
 {
     gemm g = grad_input(call);
     gemm_run(&g, call->pool, call->workspace);
 }
 
-size_t KERNEL(linear_grad_input_workspace)(const lk__call *call, int threads)
+size_t KERNEL(linear_grad_input_workspace)(const lk__kernel_call *call, int threads)
 {
     gemm g = grad_input(call);
     return gemm_workspace(&g, threads);
 }
 
-static gemm grad_weight(const lk__call *call)
+static gemm grad_weight(const lk__kernel_call *call)
 {
-    const lk__operand *x = &call->in[0], *dy = &call->in[1];
-    int64_t            inputs = x->dims[x->rank - 1], outputs = dy->dims[dy->rank - 1];
+    const lk__kernel_operand *x = &call->in[0], *dy = &call->in[1];
+    int64_t                   inputs = x->dims[x->rank - 1], outputs = dy->dims[dy->rank - 1];
     return (gemm){.m = outputs,
                   .n = inputs,
                   .k = rows_of(x),
@@ -111,14 +111,14 @@ static void sum_rows(const REAL *from, int64_t rows, int64_t outputs, int64_t co
 /* Parts are added as gemm_run_parts adds them. */
 static void sum_columns(void *argument, int64_t tile, int worker)
 {
-    const lk__call    *call = argument;
-    const lk__operand *dy = &call->in[1];
-    int64_t            outputs = dy->dims[dy->rank - 1], whole[2] = {0, rows_of(dy)};
-    int64_t            first = tile * COLUMNS, columns = min64(COLUMNS, outputs - first);
-    const lk__parts    one = {1, whole, NULL}, *parts = call->parts ? call->parts : &one;
-    const REAL        *from = (const REAL *)dy->data + first;
-    REAL               total[LK__PARTS_DEPTH][COLUMNS];
-    int                depth = 0;
+    const lk__kernel_call    *call = argument;
+    const lk__kernel_operand *dy = &call->in[1];
+    int64_t                   outputs = dy->dims[dy->rank - 1], whole[2] = {0, rows_of(dy)};
+    int64_t                   first = tile * COLUMNS, columns = min64(COLUMNS, outputs - first);
+    const lk__kernel_leaves   one = {1, whole, NULL}, *parts = call->parts ? call->parts : &one;
+    const REAL               *from = (const REAL *)dy->data + first;
+    REAL                      total[LK__LEAVES_DEPTH][COLUMNS];
+    int                       depth = 0;
     (void)worker;
     for (int part = 0; part < parts->count; part++) {
         sum_rows(from + parts->rows[part] * outputs, parts->rows[part + 1] - parts->rows[part], outputs, columns,
@@ -131,7 +131,7 @@ static void sum_columns(void *argument, int64_t tile, int worker)
     memcpy((REAL *)call->out[1].data + first, total[0], (size_t)columns * sizeof(REAL));
 }
 
-void KERNEL(linear_grad_weight)(const lk__call *call)
+void KERNEL(linear_grad_weight)(const lk__kernel_call *call)
 {
     gemm g = grad_weight(call);
     if (call->parts)
@@ -148,7 +148,7 @@ void KERNEL(linear_grad_weight)(const lk__call *call)
     }
 }
 
-size_t KERNEL(linear_grad_weight_workspace)(const lk__call *call, int threads)
+size_t KERNEL(linear_grad_weight_workspace)(const lk__kernel_call *call, int threads)
 {
     gemm g = grad_weight(call);
     return gemm_workspace(&g, threads);

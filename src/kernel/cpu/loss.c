@@ -13,10 +13,10 @@ typedef struct entropy {
     int64_t *invalid;     /* row of the first label out of range */
 } entropy;
 
-static entropy describe(const lk__call *call)
+static entropy describe(const lk__kernel_call *call)
 {
-    const lk__operand *x = &call->in[0];
-    entropy            e = {.labels = call->in[1].data, .weight = input(call, 2)};
+    const lk__kernel_operand *x = &call->in[0];
+    entropy                   e = {.labels = call->in[1].data, .weight = input(call, 2)};
     e.classes = x->dims[x->rank - 1];
     e.rows = dims_product(x, 0, x->rank - 1);
     e.ignore = call->attrs->ignore_index;
@@ -85,14 +85,14 @@ static void entropy_tile(void *argument, int64_t tile, int worker)
     e->partial[tile][2] = right;
 }
 
-size_t KERNEL(cross_entropy_workspace)(const lk__call *call, int threads)
+size_t KERNEL(cross_entropy_workspace)(const lk__kernel_call *call, int threads)
 {
-    const lk__operand *x = &call->in[0];
+    const lk__kernel_operand *x = &call->in[0];
     (void)threads;
     return (size_t)tile_count(dims_product(x, 0, x->rank - 1), x->dims[x->rank - 1], 0) * sizeof(double[3]);
 }
 
-void KERNEL(cross_entropy)(const lk__call *call)
+void KERNEL(cross_entropy)(const lk__kernel_call *call)
 {
     entropy e = describe(call);
     double  total[3] = {0};
@@ -129,7 +129,7 @@ static void entropy_grad_tile(void *argument, int64_t tile, int worker)
     }
 }
 
-void KERNEL(cross_entropy_grad)(const lk__call *call)
+void KERNEL(cross_entropy_grad)(const lk__kernel_call *call)
 {
     entropy e = describe(call);
     e.saved = call->in[0].data;
@@ -159,17 +159,17 @@ static void mse_tile(void *argument, int64_t tile, int worker)
     s->partial[tile] = total;
 }
 
-size_t KERNEL(mse_workspace)(const lk__call *call, int threads)
+size_t KERNEL(mse_workspace)(const lk__kernel_call *call, int threads)
 {
     (void)threads;
-    return (size_t)tile_count(lk__elements(&call->in[0]), 1, 0) * sizeof(double);
+    return (size_t)tile_count(lk__operand_elements(&call->in[0]), 1, 0) * sizeof(double);
 }
 
-void KERNEL(mse)(const lk__call *call)
+void KERNEL(mse)(const lk__kernel_call *call)
 {
     squared s = {.x = call->in[0].data, .target = call->in[1].data, .partial = call->workspace};
     double  total = 0;
-    s.n = lk__elements(&call->in[0]);
+    s.n = lk__operand_elements(&call->in[0]);
     s.tiles = tile_count(s.n, 1, 0);
     lk__pool_run(call->pool, s.tiles, mse_tile, &s);
     for (int64_t i = 0; i < s.tiles; i++) total += s.partial[i];
@@ -189,12 +189,12 @@ static void mse_grad_tile(void *argument, int64_t tile, int worker)
     });
 }
 
-void KERNEL(mse_grad)(const lk__call *call)
+void KERNEL(mse_grad)(const lk__kernel_call *call)
 {
     squared s = {.x = call->in[0].data, .target = call->in[1].data, .dx = call->out[0].data};
     double  dloss = input(call, 2) ? *(const double *)input(call, 2) : 1;
     s.factor = (REAL)(2 * dloss);
-    s.n = lk__elements(&call->out[0]);
+    s.n = lk__operand_elements(&call->out[0]);
     s.tiles = tile_count(s.n, 1, 0);
     lk__pool_run(call->pool, s.tiles, mse_grad_tile, &s);
 }

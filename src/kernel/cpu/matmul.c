@@ -1,19 +1,19 @@
 /* matmul.c - batched matrix products, either side shared by the batch, either side stored transposed. */
 #include "kernel/cpu/gemm.h"
 
-static int64_t batch_of(const lk__operand *x)
+static int64_t batch_of(const lk__kernel_operand *x)
 {
     int64_t batch = 1;
     for (int i = 0; i + 2 < x->rank; i++) batch *= x->dims[i];
     return batch;
 }
 
-static gemm product(const lk__call *call)
+static gemm product(const lk__kernel_call *call)
 {
-    const lk__operand *a = &call->in[0], *b = &call->in[1], *y = &call->out[0];
-    bool               ta = call->attrs->transpose_a, tb = call->attrs->transpose_b;
-    int64_t            m = y->dims[y->rank - 2], n = y->dims[y->rank - 1], k = a->dims[a->rank - (ta ? 2 : 1)];
-    int64_t            batch = max64(a->rank > 2 ? batch_of(a) : 1, b->rank > 2 ? batch_of(b) : 1);
+    const lk__kernel_operand *a = &call->in[0], *b = &call->in[1], *y = &call->out[0];
+    bool                      ta = call->attrs->transpose_a, tb = call->attrs->transpose_b;
+    int64_t                   m = y->dims[y->rank - 2], n = y->dims[y->rank - 1], k = a->dims[a->rank - (ta ? 2 : 1)];
+    int64_t                   batch = max64(a->rank > 2 ? batch_of(a) : 1, b->rank > 2 ? batch_of(b) : 1);
     gemm g = {.m = m, .n = n, .k = k, .a = a->data, .b = b->data, .c = y->data, .c_row = n, .c_column = 1};
     if ((a->rank > 2 && batch_of(a) == 0) || (b->rank > 2 && batch_of(b) == 0)) batch = 0;
     g.batch = batch;
@@ -36,13 +36,13 @@ static gemm product(const lk__call *call)
     return g;
 }
 
-void KERNEL(matmul)(const lk__call *call)
+void KERNEL(matmul)(const lk__kernel_call *call)
 {
     gemm g = product(call);
     gemm_run(&g, call->pool, call->workspace);
 }
 
-size_t KERNEL(matmul_workspace)(const lk__call *call, int threads)
+size_t KERNEL(matmul_workspace)(const lk__kernel_call *call, int threads)
 {
     gemm g = product(call);
     return gemm_workspace(&g, threads);

@@ -17,7 +17,7 @@ typedef struct update {
 
 static double scalar(const double *x, double otherwise) { return x ? *x : otherwise; }
 
-void KERNEL(gradient_scale)(const lk__call *call)
+void KERNEL(gradient_scale)(const lk__kernel_call *call)
 {
     double weight = scalar(input(call, 0), 1), squares = 0, clip = call->attrs->clip;
     for (int i = 1; i < call->inputs; i++) squares += scalar(input(call, i), 0);
@@ -49,12 +49,12 @@ static void sgd_tile(void *argument, int64_t tile, int worker)
     });
 }
 
-void KERNEL(sgd)(const lk__call *call)
+void KERNEL(sgd)(const lk__kernel_call *call)
 {
-    const lk__attrs *a = call->attrs;
-    update           u = {.gradient = call->in[0].data, .parameter = call->out[0].data};
+    const lk__op_attrs *a = call->attrs;
+    update              u = {.gradient = call->in[0].data, .parameter = call->out[0].data};
     if (a->momentum != 0) u.momentum = output(call, 1);
-    u.n = lk__elements(&call->out[0]);
+    u.n = lk__operand_elements(&call->out[0]);
     u.scale = (REAL)scalar(input(call, 1), 1);
     u.rate = (REAL)(call->step->rate * a->lr_scale);
     u.decay = (REAL)a->weight_decay;
@@ -99,15 +99,15 @@ static void adam_tile(void *argument, int64_t tile, int worker)
     });
 }
 
-void KERNEL(adam)(const lk__call *call)
+void KERNEL(adam)(const lk__kernel_call *call)
 {
-    const lk__attrs *a = call->attrs;
-    update           u = {.gradient = call->in[0].data, .parameter = call->out[0].data};
-    double           t = (double)call->step->step, rate = call->step->rate * a->lr_scale;
-    double           correction = sqrt(1 - pow(a->beta2, t));
+    const lk__op_attrs *a = call->attrs;
+    update              u = {.gradient = call->in[0].data, .parameter = call->out[0].data};
+    double              t = (double)call->step->step, rate = call->step->rate * a->lr_scale;
+    double              correction = sqrt(1 - pow(a->beta2, t));
     u.m = call->out[1].data;
     u.v = call->out[2].data;
-    u.n = lk__elements(&call->out[0]);
+    u.n = lk__operand_elements(&call->out[0]);
     u.scale = (REAL)scalar(input(call, 1), 1);
     u.decoupled = a->decoupled;
     u.decay = (REAL)a->weight_decay;

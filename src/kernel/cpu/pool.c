@@ -11,7 +11,7 @@ typedef struct window {
     int64_t        kernel, stride, padding, tiles;
 } window;
 
-static window describe(const lk__call *call, const lk__operand *large, const lk__operand *small)
+static window describe(const lk__kernel_call *call, const lk__kernel_operand *large, const lk__kernel_operand *small)
 {
     window w = {.x = call->in[0].data, .y = call->out[0].data, .images = large->dims[0], .channels = large->dims[1]};
     w.height = large->dims[2];
@@ -92,7 +92,7 @@ static void max_tile(void *argument, int64_t tile, int worker)
     }
 }
 
-void KERNEL(max_pool2d)(const lk__call *call)
+void KERNEL(max_pool2d)(const lk__kernel_call *call)
 {
     window w = describe(call, &call->in[0], &call->out[0]);
     w.index = output(call, 1);
@@ -149,7 +149,7 @@ static void max_grad_tile(void *argument, int64_t tile, int worker)
     }
 }
 
-void KERNEL(max_pool2d_grad)(const lk__call *call)
+void KERNEL(max_pool2d_grad)(const lk__kernel_call *call)
 {
     window w = describe(call, &call->out[0], &call->in[0]);
     w.saved = call->in[1].data;
@@ -180,7 +180,7 @@ static void avg_tile(void *argument, int64_t tile, int worker)
     }
 }
 
-void KERNEL(avg_pool2d)(const lk__call *call)
+void KERNEL(avg_pool2d)(const lk__kernel_call *call)
 {
     window w = describe(call, &call->in[0], &call->out[0]);
     w.tiles = tile_count(w.images * w.out_height, w.out_width * w.channels * w.kernel * w.kernel, 0);
@@ -213,7 +213,7 @@ static void avg_grad_tile(void *argument, int64_t tile, int worker)
     }
 }
 
-void KERNEL(avg_pool2d_grad)(const lk__call *call)
+void KERNEL(avg_pool2d_grad)(const lk__kernel_call *call)
 {
     window w = describe(call, &call->out[0], &call->in[0]);
     w.tiles = tile_count(w.images, w.height * w.width * w.channels, 0);
@@ -246,11 +246,10 @@ static void global_tile(void *argument, int64_t tile, int worker)
     }
 }
 
-void KERNEL(global_avg_pool2d)(const lk__call *call)
+void KERNEL(global_avg_pool2d)(const lk__kernel_call *call)
 {
-    const lk__operand *x = &call->in[0];
-    window             w = {
-                    .x = x->data, .y = call->out[0].data, .images = x->dims[0], .channels = x->dims[1], .height = x->dims[2]};
+    const lk__kernel_operand *x = &call->in[0];
+    window w = {.x = x->data, .y = call->out[0].data, .images = x->dims[0], .channels = x->dims[1], .height = x->dims[2]};
     w.width = x->dims[3];
     w.tiles = tile_count(w.images, w.channels * w.height * w.width, 0);
     lk__pool_run(call->pool, w.tiles, global_tile, &w);
@@ -271,10 +270,10 @@ static void global_grad_tile(void *argument, int64_t tile, int worker)
     }
 }
 
-void KERNEL(global_avg_pool2d_grad)(const lk__call *call)
+void KERNEL(global_avg_pool2d_grad)(const lk__kernel_call *call)
 {
-    const lk__operand *dx = &call->out[0];
-    window             w = {.x = call->in[0].data, .y = dx->data, .images = dx->dims[0], .channels = dx->dims[1]};
+    const lk__kernel_operand *dx = &call->out[0];
+    window w = {.x = call->in[0].data, .y = dx->data, .images = dx->dims[0], .channels = dx->dims[1]};
     w.height = dx->dims[2];
     w.width = dx->dims[3];
     w.tiles = tile_count(w.images, w.channels * w.height * w.width, 0);

@@ -10,7 +10,7 @@ typedef struct groups {
     int64_t added; /* elements that go into one sum */
 } groups;
 
-static groups merge(const lk__operand *x, uint32_t mask)
+static groups merge(const lk__kernel_operand *x, uint32_t mask)
 {
     groups g = {.added = 1};
     for (int axis = 0; axis < x->rank; axis++) {
@@ -59,7 +59,7 @@ static int64_t parts_of(const sum *s)
     return max64(1, min64(min64(wanted, s->b), tiles_of(s->b * s->c, GRAIN)));
 }
 
-size_t KERNEL(sum_workspace)(const lk__call *call, int threads)
+size_t KERNEL(sum_workspace)(const lk__kernel_call *call, int threads)
 {
     groups g = merge(&call->in[0], call->attrs->mask);
     sum    s;
@@ -163,18 +163,18 @@ static void general_tile(void *argument, int64_t tile, int worker)
     }
 }
 
-void KERNEL(sum)(const lk__call *call)
+void KERNEL(sum)(const lk__kernel_call *call)
 {
     sum s = {.x = call->in[0].data, .y = call->out[0].data, .partial = call->workspace};
     s.g = merge(&call->in[0], call->attrs->mask);
     s.divisor = call->attrs->mean ? (double)s.g.added : 1;
-    if (lk__elements(&call->out[0]) == 0) return;
+    if (lk__operand_elements(&call->out[0]) == 0) return;
     if (s.g.added == 0) { /* sums of nothing; their mean is NaN, as in PyTorch */
-        for (int64_t i = 0, n = lk__elements(&call->out[0]); i < n; i++) s.y[i] = (REAL)(0 / s.divisor);
+        for (int64_t i = 0, n = lk__operand_elements(&call->out[0]); i < n; i++) s.y[i] = (REAL)(0 / s.divisor);
         return;
     }
     if (!is_simple(&s.g, &s)) {
-        s.a = lk__elements(&call->out[0]);
+        s.a = lk__operand_elements(&call->out[0]);
         s.tiles = tile_count(s.a, s.g.added, 0);
         lk__pool_run(call->pool, s.tiles, general_tile, &s);
         return;
@@ -226,10 +226,10 @@ static void expand_tile(void *argument, int64_t tile, int worker)
     }
 }
 
-void KERNEL(expand)(const lk__call *call)
+void KERNEL(expand)(const lk__kernel_call *call)
 {
-    groups  g = merge(&call->out[0], call->attrs->mask);
-    spread  s = {.dy = call->in[0].data, .dx = call->out[0].data, .n = lk__elements(&call->out[0]), .factor = 1};
+    groups g = merge(&call->out[0], call->attrs->mask);
+    spread s = {.dy = call->in[0].data, .dx = call->out[0].data, .n = lk__operand_elements(&call->out[0]), .factor = 1};
     int64_t step = 1;
     if (g.rank == 0) g = (groups){.rank = 1, .dims = {1}, .added = 1};
     s.rank = g.rank;
@@ -267,15 +267,15 @@ static void square_tile(void *argument, int64_t tile, int worker)
     s->partial[tile] = sum;
 }
 
-size_t KERNEL(square_sum_workspace)(const lk__call *call, int threads)
+size_t KERNEL(square_sum_workspace)(const lk__kernel_call *call, int threads)
 {
     (void)threads;
-    return (size_t)tile_count(lk__elements(&call->in[0]), 1, 0) * sizeof(double);
+    return (size_t)tile_count(lk__operand_elements(&call->in[0]), 1, 0) * sizeof(double);
 }
 
-void KERNEL(square_sum)(const lk__call *call)
+void KERNEL(square_sum)(const lk__kernel_call *call)
 {
-    squares s = {.x = call->in[0].data, .n = lk__elements(&call->in[0]), .partial = call->workspace};
+    squares s = {.x = call->in[0].data, .n = lk__operand_elements(&call->in[0]), .partial = call->workspace};
     double  total = 0;
     s.tiles = tile_count(s.n, 1, 0);
     lk__pool_run(call->pool, s.tiles, square_tile, &s);

@@ -9,7 +9,7 @@ typedef struct rms {
     double     *partial; /* (tiles, n): dw */
 } rms;
 
-static void measure(rms *s, const lk__operand *x, int axis, int64_t most)
+static void measure(rms *s, const lk__kernel_operand *x, int axis, int64_t most)
 {
     s->rows = dims_product(x, 0, x->rank - axis);
     s->n = dims_product(x, x->rank - axis, x->rank);
@@ -40,7 +40,7 @@ static void rms_tile(void *argument, int64_t tile, int worker)
         normalise_row(s, row);
 }
 
-void KERNEL(rms_norm)(const lk__call *call)
+void KERNEL(rms_norm)(const lk__kernel_call *call)
 {
     rms s = {.x = call->in[0].data, .w = input(call, 1), .y = call->out[0].data, .rstd = call->out[1].data};
     s.epsilon = call->attrs->epsilon;
@@ -89,9 +89,9 @@ static void grad_tile(void *argument, int64_t tile, int worker)
     }
 }
 
-static bool wants_weight(const lk__call *call) { return output(call, 1) != NULL; }
+static bool wants_weight(const lk__kernel_call *call) { return output(call, 1) != NULL; }
 
-size_t KERNEL(rms_norm_grad_workspace)(const lk__call *call, int threads)
+size_t KERNEL(rms_norm_grad_workspace)(const lk__kernel_call *call, int threads)
 {
     rms s;
     (void)threads;
@@ -99,7 +99,7 @@ size_t KERNEL(rms_norm_grad_workspace)(const lk__call *call, int threads)
     return wants_weight(call) ? (size_t)(s.tiles * s.n) * sizeof(double) : 0;
 }
 
-void KERNEL(rms_norm_grad)(const lk__call *call)
+void KERNEL(rms_norm_grad)(const lk__kernel_call *call)
 {
     rms s = {.dy = call->in[0].data, .x = call->in[1].data, .w = input(call, 2), .saved = call->in[3].data};
     s.y = call->out[0].data;

@@ -60,8 +60,7 @@ static void transpose(const void *from, int64_t from_step, void *to, int64_t to_
     for (int64_t r = 0; r < whole_rows; r += 4)
         for (int64_t c = 0; c < whole_columns; c += 4)
             transpose_quads(x + r * from_step + c, from_step, y + c * to_step + r, to_step);
-    transpose32(x + whole_columns, from_step, y + whole_columns * to_step, to_step, whole_rows,
-                columns - whole_columns);
+    transpose32(x + whole_columns, from_step, y + whole_columns * to_step, to_step, whole_rows, columns - whole_columns);
     transpose32(x + whole_rows * from_step, from_step, y + whole_rows, to_step, rows - whole_rows, columns);
 }
 
@@ -85,8 +84,7 @@ static void permute_tile(void *argument, int64_t tile, int worker)
     int64_t            items = p->outer * p->blocks, end = tile_begin(items, p->tiles, tile + 1);
     (void)worker;
     for (int64_t item = tile_begin(items, p->tiles, tile); item < end; item++) {
-        int64_t rest = item / p->blocks, begin = item % p->blocks * p->block, x = begin,
-                y = begin * p->y_step[p->other];
+        int64_t rest = item / p->blocks, begin = item % p->blocks * p->block, x = begin, y = begin * p->y_step[p->other];
         int64_t n = min64(p->block, p->columns - begin);
         for (int i = last; i >= 0; i--) {
             if (i == last || i == p->other) continue;
@@ -103,7 +101,7 @@ static void permute_tile(void *argument, int64_t tile, int worker)
 }
 
 /* y's axis i has dims[i] elements and x_step[i] in x. Axes of size 1 and axes that stay neighbours are merged. */
-static void permute(const lk__call *call, int rank, const int64_t *dims, const int64_t *x_step)
+static void permute(const lk__kernel_call *call, int rank, const int64_t *dims, const int64_t *x_step)
 {
     permutation p = {.x = call->in[0].data, .y = call->out[0].data, .size = lk_dtype_size(call->out[0].dtype)};
     int64_t     n = 1, step = 1;
@@ -134,10 +132,10 @@ static void permute(const lk__call *call, int rank, const int64_t *dims, const i
     lk__pool_run(call->pool, p.tiles, permute_tile, &p);
 }
 
-void KERNEL(permute)(const lk__call *call)
+void KERNEL(permute)(const lk__kernel_call *call)
 {
-    const lk__operand *x = &call->in[0];
-    int64_t            x_step[LK_MAX_RANK], own[LK_MAX_RANK], step = 1;
+    const lk__kernel_operand *x = &call->in[0];
+    int64_t                   x_step[LK_MAX_RANK], own[LK_MAX_RANK], step = 1;
     for (int i = x->rank - 1; i >= 0; i--) {
         own[i] = step;
         step *= x->dims[i];
@@ -146,13 +144,13 @@ void KERNEL(permute)(const lk__call *call)
     permute(call, x->rank, call->out[0].dims, x_step);
 }
 
-void KERNEL(to_channels_last)(const lk__call *call)
+void KERNEL(to_channels_last)(const lk__kernel_call *call)
 {
     const int64_t *d = call->in[0].dims, pixels = d[2] * d[3];
     permute(call, 3, (int64_t[]){d[0], pixels, d[1]}, (int64_t[]){d[1] * pixels, 1, pixels});
 }
 
-void KERNEL(to_channels_first)(const lk__call *call)
+void KERNEL(to_channels_first)(const lk__kernel_call *call)
 {
     const int64_t *d = call->in[0].dims, pixels = d[2] * d[3];
     permute(call, 3, (int64_t[]){d[0], d[1], pixels}, (int64_t[]){d[1] * pixels, 1, d[1]});
@@ -179,15 +177,15 @@ static void copy_tile(void *argument, int64_t tile, int worker)
     }
 }
 
-static void copy(const lk__call *call, rows_copy *c)
+static void copy(const lk__kernel_call *call, rows_copy *c)
 {
     c->tiles = tile_count(c->rows, (c->bytes + c->before + c->after) / 4, 0);
     lk__pool_run(call->pool, c->tiles, copy_tile, c);
 }
 
-void KERNEL(reshape)(const lk__call *call)
+void KERNEL(reshape)(const lk__kernel_call *call)
 {
-    int64_t bytes = lk__elements(&call->out[0]) * (int64_t)lk_dtype_size(call->out[0].dtype), row = 4 * GRAIN;
+    int64_t bytes = lk__operand_elements(&call->out[0]) * (int64_t)lk_dtype_size(call->out[0].dtype), row = 4 * GRAIN;
     if (call->in[0].data == call->out[0].data) return;
     rows_copy whole = {.from = call->in[0].data, .to = call->out[0].data, .rows = bytes / row, .bytes = row};
     whole.from_step = whole.to_step = row;
@@ -197,24 +195,24 @@ void KERNEL(reshape)(const lk__call *call)
         memcpy((char *)call->out[0].data + done, (const char *)call->in[0].data + done, (size_t)(bytes - done));
 }
 
-void KERNEL(slice)(const lk__call *call)
+void KERNEL(slice)(const lk__kernel_call *call)
 {
-    const lk__operand *x = &call->in[0];
-    int                axis = call->attrs->axis;
-    int64_t            inner = dims_product(x, axis + 1, x->rank) * (int64_t)lk_dtype_size(x->dtype);
-    rows_copy          c = {.to = call->out[0].data, .rows = dims_product(x, 0, axis)};
+    const lk__kernel_operand *x = &call->in[0];
+    int                       axis = call->attrs->axis;
+    int64_t                   inner = dims_product(x, axis + 1, x->rank) * (int64_t)lk_dtype_size(x->dtype);
+    rows_copy                 c = {.to = call->out[0].data, .rows = dims_product(x, 0, axis)};
     c.from = (const char *)x->data + call->attrs->start * inner;
     c.to_step = c.bytes = call->out[0].dims[axis] * inner;
     c.from_step = x->dims[axis] * inner;
     copy(call, &c);
 }
 
-void KERNEL(slice_grad)(const lk__call *call)
+void KERNEL(slice_grad)(const lk__kernel_call *call)
 {
-    const lk__operand *dx = &call->out[0];
-    int                axis = call->attrs->axis;
-    int64_t            inner = dims_product(dx, axis + 1, dx->rank) * (int64_t)lk_dtype_size(dx->dtype);
-    rows_copy          c = {.from = call->in[0].data, .rows = dims_product(dx, 0, axis)};
+    const lk__kernel_operand *dx = &call->out[0];
+    int                       axis = call->attrs->axis;
+    int64_t                   inner = dims_product(dx, axis + 1, dx->rank) * (int64_t)lk_dtype_size(dx->dtype);
+    rows_copy                 c = {.from = call->in[0].data, .rows = dims_product(dx, 0, axis)};
     c.before = call->attrs->start * inner;
     c.to = (char *)dx->data + c.before;
     c.from_step = c.bytes = call->in[0].dims[axis] * inner;
@@ -223,13 +221,13 @@ void KERNEL(slice_grad)(const lk__call *call)
     copy(call, &c);
 }
 
-void KERNEL(concat)(const lk__call *call)
+void KERNEL(concat)(const lk__kernel_call *call)
 {
-    const lk__operand *y = &call->out[0];
-    int                axis = call->attrs->axis;
-    int64_t            inner = dims_product(y, axis + 1, y->rank) * (int64_t)lk_dtype_size(y->dtype), at = 0;
+    const lk__kernel_operand *y = &call->out[0];
+    int                       axis = call->attrs->axis;
+    int64_t                   inner = dims_product(y, axis + 1, y->rank) * (int64_t)lk_dtype_size(y->dtype), at = 0;
     for (int i = 0; i < call->inputs; i++) {
-        const lk__operand *x = &call->in[i];
+        const lk__kernel_operand *x = &call->in[i];
         if (!x->data) continue;
         rows_copy c = {.from = x->data, .to = (char *)y->data + at, .rows = dims_product(y, 0, axis)};
         c.from_step = c.bytes = x->dims[axis] * inner;

@@ -68,8 +68,7 @@ static void grad_row(const rows *r, const REAL *dy, const REAL *y, REAL *dx)
     if (r->log) {
         SUM_VECTORS(total, i, r->n, load_part(dy + i, lanes));
         REAL sum = (REAL)total;
-        EACH_VECTOR(i, r->n,
-                    store_part(dx + i, load_part(dy + i, lanes) - vexp(load_part(y + i, lanes)) * sum, lanes););
+        EACH_VECTOR(i, r->n, store_part(dx + i, load_part(dy + i, lanes) - vexp(load_part(y + i, lanes)) * sum, lanes););
     } else {
         SUM_VECTORS(total, i, r->n, load_part(dy + i, lanes) * load_part(y + i, lanes));
         REAL sum = (REAL)total;
@@ -113,11 +112,11 @@ static void rows_tile(void *argument, int64_t tile, int worker)
     }
 }
 
-static void run(const lk__call *call, bool log, bool grad)
+static void run(const lk__kernel_call *call, bool log, bool grad)
 {
-    const lk__operand *x = &call->in[0];
-    int                axis = call->attrs->axis;
-    rows               r = {.x = x->data, .y = call->out[0].data, .log = log};
+    const lk__kernel_operand *x = &call->in[0];
+    int                       axis = call->attrs->axis;
+    rows                      r = {.x = x->data, .y = call->out[0].data, .log = log};
     r.y_saved = grad ? call->in[1].data : NULL;
     r.outer = dims_product(x, 0, axis);
     r.n = x->rank ? x->dims[axis] : 1;
@@ -128,7 +127,7 @@ static void run(const lk__call *call, bool log, bool grad)
     lk__pool_run(call->pool, r.tiles, rows_tile, &r);
 }
 
-void KERNEL(softmax)(const lk__call *call) { run(call, false, false); }
-void KERNEL(log_softmax)(const lk__call *call) { run(call, true, false); }
-void KERNEL(softmax_grad)(const lk__call *call) { run(call, false, true); }
-void KERNEL(log_softmax_grad)(const lk__call *call) { run(call, true, true); }
+void KERNEL(softmax)(const lk__kernel_call *call) { run(call, false, false); }
+void KERNEL(log_softmax)(const lk__kernel_call *call) { run(call, true, false); }
+void KERNEL(softmax_grad)(const lk__kernel_call *call) { run(call, false, true); }
+void KERNEL(log_softmax_grad)(const lk__kernel_call *call) { run(call, true, true); }

@@ -7,11 +7,11 @@
 #define GELU_CUBIC R(0.044715)
 
 typedef struct elementwise {
-    lk__unary   unary;
-    const REAL *x, *saved;
-    REAL       *y;
-    int64_t     n, tiles;
-    REAL        scale;
+    lk__op_unary unary;
+    const REAL  *x, *saved;
+    REAL        *y;
+    int64_t      n, tiles;
+    REAL         scale;
 } elementwise;
 
 /* NaN passes relu, as in PyTorch. */
@@ -60,10 +60,10 @@ static void unary_tile(void *argument, int64_t tile, int worker)
 #undef MAP
 }
 
-void KERNEL(unary)(const lk__call *call)
+void KERNEL(unary)(const lk__kernel_call *call)
 {
     elementwise e = {.unary = call->attrs->unary, .x = call->in[0].data, .y = call->out[0].data};
-    e.n = lk__elements(&call->out[0]);
+    e.n = lk__operand_elements(&call->out[0]);
     e.tiles = tile_count(e.n, 1, 0);
     lk__pool_run(call->pool, e.tiles, unary_tile, &e);
 }
@@ -93,11 +93,11 @@ static void unary_grad_tile(void *argument, int64_t tile, int worker)
 #undef MAP
 }
 
-void KERNEL(unary_grad)(const lk__call *call)
+void KERNEL(unary_grad)(const lk__kernel_call *call)
 {
     elementwise e = {.unary = call->attrs->unary, .x = call->in[0].data, .saved = call->in[1].data};
     e.y = call->out[0].data;
-    e.n = lk__elements(&call->out[0]);
+    e.n = lk__operand_elements(&call->out[0]);
     e.tiles = tile_count(e.n, 1, 0);
     lk__pool_run(call->pool, e.tiles, unary_grad_tile, &e);
 }
@@ -110,10 +110,10 @@ static void scale_tile(void *argument, int64_t tile, int worker)
     EACH_VECTOR(i, n, store_part(e.y + begin + i, load_part(e.x + begin + i, lanes) * e.scale, lanes););
 }
 
-void KERNEL(scale)(const lk__call *call)
+void KERNEL(scale)(const lk__kernel_call *call)
 {
     elementwise e = {.x = call->in[0].data, .y = call->out[0].data, .scale = (REAL)call->attrs->scale};
-    e.n = lk__elements(&call->out[0]);
+    e.n = lk__operand_elements(&call->out[0]);
     if (call->out[0].dtype == LK_F64 && REAL_DTYPE != LK_F64) { /* sums and weights are doubles in every program */
         const double *x = call->in[0].data;
         double       *y = call->out[0].data;
@@ -132,10 +132,10 @@ static void fill_tile(void *argument, int64_t tile, int worker)
     EACH_VECTOR(i, n, store_part(e.y + begin + i, splat(e.scale), lanes););
 }
 
-void KERNEL(fill)(const lk__call *call)
+void KERNEL(fill)(const lk__kernel_call *call)
 {
     elementwise e = {.y = call->out[0].data, .scale = (REAL)call->attrs->scale};
-    e.n = lk__elements(&call->out[0]);
+    e.n = lk__operand_elements(&call->out[0]);
     if (call->out[0].dtype == LK_F64 && REAL_DTYPE != LK_F64) {
         double *y = call->out[0].data;
         for (int64_t i = 0; i < e.n; i++) y[i] = call->attrs->scale;

@@ -69,15 +69,15 @@ void transform_weights(const conv *v, const REAL *w, bool backward, REAL *to, lk
 
 /* conv2d and conv2d_grad_input. */
 #define winograd_run KERNEL(winograd_run)
-void winograd_run(const lk__call *call, const conv *v, bool backward);
+void winograd_run(const lk__kernel_call *call, const conv *v, bool backward);
 #define winograd_workspace KERNEL(winograd_workspace)
 size_t winograd_workspace(const conv *v, bool backward, int threads);
 
 /* conv2d_grad_weight's sums over images first … end of `panels` panels from `panel` on: to[q*step + …] are the 9c rows of a
  * panel in the layout of packed weights, then a row for the bias. */
 #define winograd_weight_sum KERNEL(winograd_weight_sum)
-void winograd_weight_sum(const lk__call *call, const conv *v, int64_t first, int64_t end, int64_t panel, int64_t panels,
-                         REAL *to, int64_t step, char *scratch);
+void winograd_weight_sum(const lk__kernel_call *call, const conv *v, int64_t first, int64_t end, int64_t panel,
+                         int64_t panels, REAL *to, int64_t step, char *scratch);
 #define winograd_weight_scratch KERNEL(winograd_weight_scratch)
 size_t winograd_weight_scratch(const conv *v, int64_t panels);
 #define winograd_weight_block KERNEL(winograd_weight_block)

@@ -44,11 +44,11 @@ size_t winograd_workspace(const conv *v, bool backward, int threads)
 }
 
 typedef struct job {
-    plan            p;
-    const lk__call *call;
-    REAL           *weights, *bias;
-    char           *scratch;
-    size_t          per_worker;
+    plan                   p;
+    const lk__kernel_call *call;
+    REAL                  *weights, *bias;
+    char                  *scratch;
+    size_t                 per_worker;
 } job;
 
 /* Fills the planes with the unit's tiles from `first` on. */
@@ -188,7 +188,7 @@ static void run_block(void *argument, int64_t block, int worker)
     }
 }
 
-void winograd_run(const lk__call *call, const conv *v, bool backward)
+void winograd_run(const lk__kernel_call *call, const conv *v, bool backward)
 {
     job   job = {.p = plan_of(v, backward), .call = call, .weights = call->workspace};
     plan *p = &job.p;

@@ -30,7 +30,7 @@ size_t winograd_weight_scratch(const conv *v, int64_t panels)
 }
 
 /* One band of tile rows of x: padded, transformed, as the block's tiles from `first` on. */
-static void transform_x(const lk__call *call, const conv *v, const plan *p, unit u, int64_t first, REAL *copy,
+static void transform_x(const lk__kernel_call *call, const conv *v, const plan *p, unit u, int64_t first, REAL *copy,
                         REAL *planes)
 {
     const REAL *x = (const REAL *)call->in[0].data + u.n * v->h * v->w * v->c;
@@ -43,8 +43,8 @@ static void transform_x(const lk__call *call, const conv *v, const plan *p, unit
 }
 
 /* And of one panel of dy, whose pixels are also summed for the bias. */
-static void transform_dy(const lk__call *call, const conv *v, const plan *p, unit u, int64_t first, int64_t panel,
-                         REAL *copy, REAL *planes, REAL *bias, bool start)
+static void transform_dy(const lk__kernel_call *call, const conv *v, const plan *p, unit u, int64_t first,
+                         int64_t panel, REAL *copy, REAL *planes, REAL *bias, bool start)
 {
     int64_t        from = u.n * v->yh * v->yw * v->o, channel = panel * NR, row = 4 * p->t.wide * NR;
     const uint8_t *index = optional_in(call, 2);
@@ -57,8 +57,8 @@ static void transform_dy(const lk__call *call, const conv *v, const plan *p, uni
             transform_gradient(copy + 4 * i * row + 4 * j * NR, row, NR, planes + first * NR, p->g_plane);
 }
 
-void winograd_weight_sum(const lk__call *call, const conv *v, int64_t first, int64_t end, int64_t panel, int64_t panels,
-                         REAL *to, int64_t step, char *scratch)
+void winograd_weight_sum(const lk__kernel_call *call, const conv *v, int64_t first, int64_t end, int64_t panel,
+                         int64_t panels, REAL *to, int64_t step, char *scratch)
 {
     plan  p = plan_of(v);
     REAL *x_copy = (REAL *)scratch, *x = x_copy + space_of(p.t.window) / sizeof(REAL);
@@ -79,8 +79,7 @@ void winograd_weight_sum(const lk__call *call, const conv *v, int64_t first, int
             int64_t at = 0;
             for (int64_t i = block; i < last; i++) {
                 unit u = unit_of(&p.t, i);
-                transform_dy(call, v, &p, u, at, panel + q, dy_copy, dy, to + q * step + deep * NR,
-                             start && i == block);
+                transform_dy(call, v, &p, u, at, panel + q, dy_copy, dy, to + q * step + deep * NR, start && i == block);
                 at += u.rows * p.t.wide;
             }
             for (int64_t f = 0; f < PLANES; f++)

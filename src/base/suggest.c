@@ -1,0 +1,41 @@
+/* nearest.c - which known name was probably meant: Levenshtein distance, at most a third of the letters wrong. */
+#include "base/base.h"
+
+#include <string.h>
+
+enum { LONGEST = 64 };
+
+static size_t distance(const char *a, const char *b)
+{
+    size_t row[LONGEST + 1], n = strlen(b);
+    for (size_t j = 0; j <= n; j++) row[j] = j;
+    for (size_t i = 0; a[i]; i++) {
+        size_t diagonal = row[0];
+        row[0] = i + 1;
+        for (size_t j = 0; j < n; j++) {
+            size_t best = diagonal + (a[i] != b[j]);
+            if (row[j] + 1 < best) best = row[j] + 1;
+            if (row[j + 1] + 1 < best) best = row[j + 1] + 1;
+            diagonal = row[j + 1];
+            row[j + 1] = best;
+        }
+    }
+    return row[n];
+}
+
+const char *lk__suggest(const char *name, const char *const *known, size_t count)
+{
+    const char *best = NULL;
+    size_t      least = SIZE_MAX;
+    if (strlen(name) > LONGEST) return NULL;
+    for (size_t i = 0; i < count; i++) {
+        if (strlen(known[i]) > LONGEST) continue;
+        size_t d = distance(name, known[i]);
+        size_t longer = strlen(name) > strlen(known[i]) ? strlen(name) : strlen(known[i]);
+        if (d < least && d <= (longer + 2) / 3) {
+            least = d;
+            best = known[i];
+        }
+    }
+    return best;
+}

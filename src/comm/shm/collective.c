@@ -1,0 +1,447 @@
+/* shm_collective.c - the collectives over shared memory. Three ways, by size and by where the buffers are:
+ *
+ *   small    the data travels in the slots with which ranks tell that they have come: one exchange;
+ *   direct   all buffers lie in symmetric memory: ranks read and write each other's, nothing is copied;
+ *   staged   everything else, in chunks through buffers in the shared memory, copying one chunk while another is
+ *            worked on.
+ *
+ * In every one a rank works on its own share alone, and elements do not depend on each other, so all three give the
+ * same bits. */
+#include "comm/reduce.h"
+#include "comm/shm/shm.h"
+
+#include <stdio.h>
+#include <string.h>
+
+typedef struct job {
+    lk__shm             *s;
+    const lk__comm_call *o;
+    size_t               size; /* of an element */
+    size_t               most; /* elements of the largest part that any rank publishes */
+    const void         **from; /* by rank: what it published for this rank */
+    uint32_t             base; /* progress when it began */
+} job;
+
+static bool rooted_in(const lk__comm_call *o) { return o->kind == LK__BROADCAST || o->kind == LK__SCATTER; }
+
+static size_t part_count(const job *j, int from, int to) { return lk__call_count(j->o, j->s->rank, from, to); }
+static bool   receives(const job *j) { return lk__call_receives(j->o, j->s->rank); }
+
+/* ---- coming together ---- */
+
+static const lk__shm_symmetric *symmetric_of(const lk__shm *s, const void *buffer)
+{
+    const lk__shm_symmetric *y = s->symmetric;
+    while (y && (uintptr_t)buffer - (uintptr_t)(y->base + y->stride * (size_t)s->rank) >= y->stride) y = y->next;
+    return y;
+}
+
+static uint64_t symmetric_place(const lk__shm *s, const void *buffer)
+{
+    const lk__shm_symmetric *y = symmetric_of(s, buffer);
+    return y ? y->id << 40 | ((uintptr_t)buffer - (uintptr_t)(y->base + y->stride * (size_t)s->rank)) : 0;
+}
+
+/* Beyond the end of a rank's part begins another's. */
+static lk_status check_end(lk__shm *s, const lk__comm_call *o, const lk__shm_symmetric *y, const void *buffer,
+                           size_t bytes)
+{
+    size_t at = y ? (uintptr_t)buffer - (uintptr_t)(y->base + y->stride * (size_t)s->rank) : 0;
+    if (!y || !bytes || (at <= y->bytes && bytes <= y->bytes - at)) return LK_OK;
+    return lk__fail(s->comm->context, LK_EINVAL,
+                    "%s:%d: %s: %zu bytes from byte %zu on end after the %zu that lk_comm_alloc gave", o->site.file,
+                    o->site.line, lk__comm_kind_name(o->kind), bytes, at, y->bytes);
+}
+
+static lk_status check_ends(lk__shm *s, const lk__comm_call *o)
+{
+    const lk__comm_call *f = &s->fits; /* most calls are made again and again */
+    if (o->send == f->send && o->recv == f->recv && o->count == f->count && o->kind == f->kind && o->type == f->type &&
+        !o->recv_counts)
+        return LK_OK;
+    const lk__shm_symmetric *send = symmetric_of(s, o->send), *recv = symmetric_of(s, o->recv);
+    lk__comm_extents         e = send || recv ? lk__call_extents(o, s->rank, s->size) : (lk__comm_extents){0, 0};
+    lk_status                status = check_end(s, o, send, o->send, e.send);
+    if (status >= 0) status = check_end(s, o, recv, o->recv, e.recv);
+    if (status >= 0) s->fits = *o;
+    return status;
+}
+
+/* The buffer of `rank` at a place it told, in an allocation that this rank uses too. */
+static char *symmetric_at(const lk__shm *s, int rank, uint64_t place)
+{
+    const lk__shm_symmetric *y = s->symmetric;
+    while (y->id != place >> 40) y = y->next;
+    return y->base + y->stride * (size_t)rank + (place & (((uint64_t)1 << 40) - 1));
+}
+
+/* Tells that this rank has come, with what it filled its slot with, and waits for all others. */
+static lk_status arrive(lk__shm *s, const lk__comm_call *o, uint32_t number)
+{
+    lk__shm_arrival *mine = &s->me->slots[number & 1];
+    const uint64_t   signature = mine->signature = lk__call_signature(o, s->size);
+    lk__shm_post(s, &mine->arrive, number);
+    lk__shm_enter(s, o, s->number);
+    for (int i = 0; i < s->size; i++) {
+        lk__shm_arrival *other = &s->rank_slots[i].slots[number & 1];
+        if (i == s->rank) continue;
+        lk_status status = lk__shm_await(s, i, &other->arrive, number);
+        if (status < 0) return status;
+        if (LK__CHECKED && other->signature != signature) return lk__shm_mismatch(s, i);
+    }
+    return LK_OK;
+}
+
+/* A step of this rank, counted from the beginning of the call; and waiting until all have made it. */
+static void step(const job *j, uint32_t n) { lk__shm_post(j->s, &j->s->me->progress, j->s->progress = j->base + n); }
+
+static lk_status all_made(const job *j, uint32_t n)
+{
+    for (int i = 0; i < j->s->size; i++) {
+        if (i == j->s->rank) continue;
+        lk_status status = lk__shm_await(j->s, i, &j->s->rank_slots[i].progress, j->base + n);
+        if (status < 0) return status;
+    }
+    return LK_OK;
+}
+
+/* ---- publishing and taking: the parts of every way ---- */
+
+static void copy(void *to, const void *from, size_t bytes)
+{
+    if (bytes && to != from) memcpy(to, from, bytes);
+}
+
+/* Elements [first, first + n) of every part, as many as there are, parts n elements apart. The own part stays where
+ * it is. */
+static void publish(const job *j, char *to, size_t first, size_t n)
+{
+    lk__shm              *s = j->s;
+    lk__comm_send_pattern what = lk__call_send_pattern(j->o, s->rank);
+    if (what == LK__SEND_NONE) return;
+    for (int i = 0; i < (what == LK__SEND_PARTS ? s->size : 1); i++) {
+        size_t count = part_count(j, s->rank, i), here = count > first ? count - first : 0;
+        if (here > n) here = n;
+        if (what == LK__SEND_PARTS && i == s->rank) continue;
+        copy(to + (size_t)i * n * j->size, lk__call_send_part(j->o, j->s->rank, i, j->size) + first * j->size,
+             here * j->size);
+        s->sent += here * j->size;
+    }
+}
+
+/* j->from[i] is where elements [first, first + n) of what i published for this rank are. */
+static void take(const job *j, size_t first, size_t n)
+{
+    const lk__comm_call *o = j->o;
+    lk__shm             *s = j->s;
+    if (!receives(j)) return;
+    if (lk__call_reduces(o)) {
+        size_t here = o->count > first ? o->count - first : 0;
+        if (here > n) here = n;
+        lk__reduce((char *)o->recv + first * j->size, j->from, s->size, here, o->type, o->reduce);
+        return;
+    }
+    for (int k = 0; k < s->size; k++) {
+        int i = (s->rank + k) % s->size; /* not all from the same one at once */
+        if (rooted_in(o) && i != o->root) continue;
+        size_t count = part_count(j, i, s->rank), here = count > first ? count - first : 0;
+        if (here > n) here = n;
+        char *to = lk__call_recv_part(j->o, i, j->size) + first * j->size;
+        if (i == s->rank) {
+            if (here && to != j->from[i]) memmove(to, j->from[i], here * j->size);
+        } else {
+            copy(to, j->from[i], here * j->size);
+        }
+    }
+}
+
+/* Points j->from at the published elements in each rank's `where`, parts n elements apart; this rank's own at its
+ * send buffer. */
+static void point(const job *j, char *(*where)(const lk__shm *s, int rank, int which), int which, size_t first, size_t n)
+{
+    lk__shm *s = j->s;
+    for (int i = 0; i < s->size; i++) {
+        if (i == s->rank)
+            j->from[i] = lk__call_send_part(j->o, j->s->rank, s->rank, j->size) + first * j->size;
+        else
+            j->from[i] = where(s, i, which) +
+                         (lk__call_send_pattern(j->o, i) == LK__SEND_PARTS ? (size_t)s->rank * n * j->size : 0);
+    }
+}
+
+/* ---- small ---- */
+
+static char *payload(const lk__shm *s, int rank, int which) { return s->rank_slots[rank].slots[which].payload; }
+
+static lk_status small(const job *j, uint32_t number)
+{
+    lk__shm_arrival *mine = &j->s->me->slots[number & 1];
+    publish(j, mine->payload, 0, j->most);
+    lk_status status = arrive(j->s, j->o, number);
+    if (status < 0 || j->o->kind == LK__BARRIER) return status;
+    point(j, payload, (int)(number & 1), 0, j->most);
+    take(j, 0, j->most);
+    return LK_OK;
+}
+
+/* ---- slices of a reduction ---- */
+
+/* This rank's share of [0, n): whole cache lines, so that no two ranks write to one. */
+static void slice_of(size_t n, size_t size, int rank, int ranks, size_t *begin, size_t *end)
+{
+    size_t line = 64 / size, lines = (n + line - 1) / line, each = lines / (size_t)ranks, more = lines % (size_t)ranks,
+           r = (size_t)rank;
+    size_t from = each * r + (r < more ? r : more);
+    *begin = from * line < n ? from * line : n;
+    *end = (from + each + (r < more)) * line < n ? (from + each + (r < more)) * line : n;
+}
+
+/* ---- direct ---- */
+
+enum { BLOCK = 8192 }; /* bytes reduced before they are handed on: they are still in the first cache then */
+
+/* All ranks' results of this rank's slice, straight from and to everyone's buffer. */
+static lk_status direct_reduce(const job *j, char **send, char **recv)
+{
+    const lk__comm_call *o = j->o;
+    lk__shm             *s = j->s;
+    size_t               begin, end, block = BLOCK / j->size;
+    int                  first = o->kind == LK__REDUCE ? o->root : s->rank;
+    slice_of(o->count, j->size, s->rank, s->size, &begin, &end);
+    for (size_t at = begin; at < end; at += block) {
+        size_t n = end - at < block ? end - at : block, offset = at * j->size;
+        for (int i = 0; i < s->size; i++) j->from[i] = send[i] + offset;
+        lk__reduce(recv[first] + offset, j->from, s->size, n, o->type, o->reduce);
+        if (first != s->rank) s->sent += n * j->size;
+        for (int i = 0; i < s->size && o->kind == LK__ALL_REDUCE; i++) {
+            if (i == first) continue;
+            memcpy(recv[i] + offset, recv[first] + offset, n * j->size);
+            s->sent += n * j->size;
+        }
+    }
+    step(j, 1);
+    return all_made(j, 1);
+}
+
+static lk_status direct(const job *j, char **send, char **recv)
+{
+    if (j->o->kind == LK__ALL_REDUCE || j->o->kind == LK__REDUCE) return direct_reduce(j, send, recv);
+    for (int i = 0; i < j->s->size; i++)
+        j->from[i] = send[i] +
+                     (lk__call_send_pattern(j->o, i) == LK__SEND_PARTS ? (size_t)j->s->rank * j->o->count * j->size : 0);
+    take(j, 0, j->most);
+    step(j, 1);
+    return all_made(j, 1); /* until then a peer may be reading this rank's buffer */
+}
+
+/* Whether all ranks' buffers are parts of the same symmetric memory and nobody's reading meets another's writing.
+ * Every rank decides alike: it looks at what all of them told. */
+static bool all_symmetric(const job *j, uint32_t number, char **send, char **recv)
+{
+    lk__shm *s = j->s;
+    if (j->o->kind == LK__ALL_TO_ALLV) return false; /* displacements are known at home alone */
+    for (int i = 0; i < s->size; i++) {
+        const lk__shm_arrival *slot = &s->rank_slots[i].slots[number & 1];
+        const lk__shm_arrival *mine = &s->me->slots[number & 1];
+        if (!slot->send || !slot->recv || slot->send >> 40 != mine->send >> 40 || slot->recv >> 40 != mine->recv >> 40)
+            return false;
+        if (j->o->kind == LK__ALL_TO_ALL && slot->send == slot->recv) return false;
+    }
+    for (int i = 0; i < s->size; i++) {
+        const lk__shm_arrival *slot = &s->rank_slots[i].slots[number & 1];
+        send[i] = symmetric_at(s, i, slot->send);
+        recv[i] = symmetric_at(s, i, slot->recv);
+    }
+    return true;
+}
+
+/* ---- staged ---- */
+
+/* Chunk c is published in buffer c % 3. It may be overwritten when all have taken chunk c - 3, of which each has
+ * told two steps ago. */
+static lk_status staged(const job *j)
+{
+    size_t   parts = lk__call_send_pattern(j->o, j->o->kind == LK__SCATTER ? j->o->root : j->s->rank) == LK__SEND_PARTS
+                         ? (size_t)j->s->size
+                         : 1;
+    size_t   n = LK__CHUNK / parts / j->size;
+    uint32_t chunks = (uint32_t)((j->most + n - 1) / n);
+    /* Steps: published 0, published 1, taken 0, published 2, taken 1, … : published c is step 2c (1 for c = 0),
+     * taken c is 2c + 3. */
+    for (uint32_t c = 0; c <= chunks; c++) {
+        lk_status status = LK_OK;
+        if (c < chunks) {
+            if (c >= 3) status = all_made(j, 2 * (c - 3) + 3);
+            if (status < 0) return status;
+            publish(j, lk__shm_buffer(j->s, j->s->rank, (int)(c % 3)), (size_t)c * n, n);
+        }
+        step(j, c == 0 ? 1 : 2 * c); /* the last one publishes nothing, but keeps the count */
+        if (c == 0) continue;
+        uint32_t t = c - 1;
+        if ((status = all_made(j, t == 0 ? 1 : 2 * t)) < 0) return status;
+        point(j, lk__shm_buffer, (int)(t % 3), (size_t)t * n, n);
+        take(j, (size_t)t * n, n);
+        step(j, 2 * t + 3);
+    }
+    return LK_OK;
+}
+
+typedef struct pipeline {
+    const job *j;
+    size_t     n; /* elements a chunk */
+    uint32_t   chunks;
+} pipeline;
+
+static size_t chunk_count(const pipeline *p, uint32_t c)
+{
+    size_t left = p->j->o->count - (size_t)c * p->n;
+    return left < p->n ? left : p->n;
+}
+
+/* Others' slices of chunk c of this rank's data, for them to reduce. */
+static void stage_in(const pipeline *p, uint32_t c)
+{
+    const job  *j = p->j;
+    size_t      count = chunk_count(p, c), begin, end;
+    char       *to = lk__shm_buffer(j->s, j->s->rank, (int)(c % 3));
+    const char *from = (const char *)j->o->send + (size_t)c * p->n * j->size;
+    slice_of(count, j->size, j->s->rank, j->s->size, &begin, &end);
+    copy(to, from, begin * j->size);
+    copy(to + end * j->size, from + end * j->size, (count - end) * j->size);
+    j->s->sent += (count - (end - begin)) * j->size;
+}
+
+/* The results lie in the fourth buffer, chunks of either parity in one half. */
+static char *result_buffer(const pipeline *p, int rank, uint32_t c)
+{
+    return lk__shm_buffer(p->j->s, rank, 3) + (c & 1) * (LK__CHUNK / 2);
+}
+
+static void reduce_slice(const pipeline *p, uint32_t c)
+{
+    const job           *j = p->j;
+    const lk__comm_call *o = j->o;
+    size_t               begin, end, first = (size_t)c * p->n, block = BLOCK / j->size;
+    char                *result = result_buffer(p, j->s->rank, c);
+    slice_of(chunk_count(p, c), j->size, j->s->rank, j->s->size, &begin, &end);
+    for (size_t at = begin; at < end; at += block) {
+        size_t n = end - at < block ? end - at : block;
+        char  *to = receives(j) ? (char *)o->recv + (first + at) * j->size : result + (at - begin) * j->size;
+        for (int i = 0; i < j->s->size; i++)
+            j->from[i] = i == j->s->rank ? (const char *)o->send + (first + at) * j->size
+                                         : lk__shm_buffer(j->s, i, (int)(c % 3)) + at * j->size;
+        lk__reduce(to, j->from, j->s->size, n, o->type, o->reduce);
+        copy(result + (at - begin) * j->size, to, n * j->size);
+    }
+    j->s->sent += (end - begin) * j->size;
+}
+
+static void stage_out(const pipeline *p, uint32_t c)
+{
+    const job *j = p->j;
+    for (int i = 0; i < j->s->size && receives(j); i++) {
+        size_t begin, end;
+        if (i == j->s->rank) continue;
+        slice_of(chunk_count(p, c), j->size, i, j->s->size, &begin, &end);
+        copy((char *)j->o->recv + ((size_t)c * p->n + begin) * j->size, result_buffer(p, i, c), (end - begin) * j->size);
+    }
+}
+
+/* Steps: in 0 is 1; then for each chunk c: in c + 1 is 2c + 2, reduced c is 2c + 3. Two chunks of input and one of
+ * results are under way, so that a rank that comes a little late holds nobody up. */
+static lk_status staged_reduce(const job *j)
+{
+    /* A rank's slice of a chunk has to fit half a buffer: from two ranks on it does. */
+    pipeline p = {.j = j, .n = LK__CHUNK / j->size / (j->s->size == 1 ? 2 : 1)};
+    p.chunks = (uint32_t)((j->o->count + p.n - 1) / p.n);
+    stage_in(&p, 0);
+    step(j, 1);
+    for (uint32_t c = 0; c <= p.chunks; c++) {
+        lk_status status = LK_OK;
+        if (c + 1 < p.chunks) stage_in(&p, c + 1);
+        if (c < p.chunks) step(j, 2 * c + 2);
+        if (c > 0) {
+            if ((status = all_made(j, 2 * (c - 1) + 3)) < 0) return status;
+            stage_out(&p, c - 1);
+        }
+        if (c == p.chunks) break;
+        if ((status = all_made(j, c == 0 ? 1 : 2 * (c - 1) + 2)) < 0) return status;
+        reduce_slice(&p, c);
+        step(j, 2 * c + 3);
+    }
+    return LK_OK;
+}
+
+/* ---- all_to_allv: first everyone's counts, since nobody knows how long the longest is ---- */
+
+static lk_status exchange_counts(job *j, size_t *most)
+{
+    lk__shm             *s = j->s;
+    const lk__comm_call *o = j->o;
+    size_t               bytes = (size_t)s->size * (size_t)s->size * sizeof(size_t), few[256] = {0};
+    size_t              *all = bytes <= sizeof few ? few : lk__alloc(s->comm->context, LK_MEMORY_OTHER, bytes);
+    if (!all) return lk__shm_raise(s, LK_ENOMEM, "all_to_allv: no memory for the counts of all ranks");
+    lk__comm_call counts = {.kind = LK__ALL_GATHER,
+                            .type = LK_I64,
+                            .count = (size_t)s->size,
+                            .send = o->send_counts,
+                            .recv = all,
+                            .site = o->site};
+    job inner = {.s = s, .o = &counts, .size = sizeof(size_t), .most = counts.count, .from = j->from, .base = j->base};
+    lk_status status = staged(&inner);
+    if (status >= 0) status = all_made(&inner, s->progress - inner.base); /* the buffers are about to be used again */
+    *most = 0;
+    for (size_t i = 0; status >= 0 && i < (size_t)s->size * (size_t)s->size; i++)
+        if (all[i] > *most) *most = all[i];
+    for (int i = 0; status >= 0 && i < s->size; i++) {
+        size_t coming = all[(size_t)i * (size_t)s->size + (size_t)s->rank];
+        if (coming == o->recv_counts[i]) continue;
+        char text[512], call[256];
+        lk__call_describe(o, s->number, call, sizeof call);
+        snprintf(text, sizeof text, "rank %d sends %zu elements to rank %d, which expects %zu, in %s", i, coming,
+                 s->rank, o->recv_counts[i], call);
+        status = lk__shm_raise(s, LK_EMISMATCH, text);
+    }
+    if (all != few) lk__free(s->comm->context, LK_MEMORY_OTHER, all, bytes);
+    return status;
+}
+
+/* ---- which way ---- */
+
+static lk_status large(job *j, uint32_t number)
+{
+    lk__shm  *s = j->s;
+    char    **send = (char **)j->from + s->size, **recv = send + s->size;
+    lk_status status = arrive(s, j->o, number);
+    if (status < 0) return status;
+    j->base = s->progress;
+    if (j->o->kind == LK__ALL_TO_ALLV) {
+        if ((status = exchange_counts(j, &j->most)) < 0) return status;
+        j->base = s->progress;
+        return j->most ? staged(j) : LK_OK;
+    }
+    if (all_symmetric(j, number, send, recv)) return direct(j, send, recv);
+    return j->o->kind == LK__ALL_REDUCE || j->o->kind == LK__REDUCE ? staged_reduce(j) : staged(j);
+}
+
+lk_status lk__shm_collective(lk_comm *comm, const lk__comm_call *o)
+{
+    lk__shm *s = comm->state;
+    if (atomic_load_explicit(&s->header->failure, memory_order_relaxed)) return lk__shm_failure(s);
+    lk_status status = s->symmetric ? check_ends(s, o) : LK_OK;
+    if (status < 0) return status;
+    uint32_t         number = ++s->arrivals;
+    lk__shm_arrival *mine = &s->me->slots[number & 1];
+    job j = {.s = s, .o = o, .size = lk_dtype_size(o->type), .most = lk__call_largest(o, s->size), .from = s->pointers};
+    bool parts = o->kind == LK__SCATTER || o->kind == LK__REDUCE_SCATTER || o->kind == LK__ALL_TO_ALL;
+    bool is_small = o->kind != LK__ALL_TO_ALLV && j.most * j.size * (parts ? (size_t)s->size : 1) <= LK__SMALL;
+    s->slow = !is_small;
+    s->number++;
+    if (!is_small) {
+        bool reads_nothing = o->kind == LK__SCATTER && s->rank != o->root, gets_nothing = !receives(&j);
+        mine->send = symmetric_place(s, reads_nothing ? o->recv : o->send);
+        mine->recv = symmetric_place(s, gets_nothing ? o->send : o->recv);
+    }
+    status = is_small ? small(&j, number) : large(&j, number);
+    return lk__shm_leave(s, status);
+}

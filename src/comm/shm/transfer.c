@@ -1,0 +1,323 @@
+/* shm_transfer.c - send and receive: a ring of bytes for each direction between two ranks, messages one after the
+ * other, each with a header. What arrives before it is asked for is kept aside in ordinary memory, so that tags may be
+ * taken in any order. */
+#define _GNU_SOURCE
+#include "comm/shm/shm.h"
+
+#include <stdio.h>
+#include <string.h>
+
+typedef struct header {
+    int32_t  tag, type, line, reserved;
+    uint64_t count;
+    char     file[LK__FILE_NAME];
+} header;
+
+/* A message being read from a ring, or kept until someone asks for it. */
+typedef struct lk__shm_message {
+    header                  header;
+    size_t                  bytes, have; /* of the header, then of the data */
+    bool                    heard;       /* the header is whole */
+    char                   *data;        /* kept here … */
+    lk_work                *taker;       /* … or read straight into this receive's buffer */
+    struct lk__shm_message *next;        /* older ones first; only the last can be unfinished */
+} message;
+
+static lk__shm_ring *ring(const lk__shm *s, int from, int to)
+{
+    return (lk__shm_ring *)(s->rings +
+                            ((size_t)from * (size_t)s->size + (size_t)to) * (sizeof(lk__shm_ring) + s->ring_bytes));
+}
+
+/* Copies between the ring's bytes from `at` on and memory; the ring's end wraps. */
+static void ring_copy(const lk__shm *s, lk__shm_ring *r, uint32_t at, void *memory, size_t bytes, bool into)
+{
+    char  *data = (char *)(r + 1);
+    size_t begin = at & (s->ring_bytes - 1), first = s->ring_bytes - begin < bytes ? s->ring_bytes - begin : bytes;
+    if (into) {
+        memcpy(data + begin, memory, first);
+        memcpy(data, (char *)memory + first, bytes - first);
+    } else {
+        memcpy(memory, data + begin, first);
+        memcpy((char *)memory + first, data, bytes - first);
+    }
+}
+
+/* As much of [*done, total) as the ring has room for; half a ring at most before the other side hears of it, so that
+ * both work. */
+static bool put(lk__shm *s, int to, const void *from, size_t total, size_t *done)
+{
+    lk__shm_ring *r = ring(s, s->rank, to);
+    uint32_t      head = atomic_load_explicit(&r->head, memory_order_relaxed),
+             tail = atomic_load_explicit(&r->tail, memory_order_acquire);
+    size_t room = s->ring_bytes - (head - tail), n = total - *done;
+    if (n > room) n = room;
+    if (n > s->ring_bytes / 2) n = s->ring_bytes / 2;
+    if (n == 0) return false;
+    ring_copy(s, r, head, (char *)from + *done, n, true);
+    atomic_store_explicit(&r->head, head + (uint32_t)n, memory_order_release);
+    *done += n;
+    s->sent += n;
+    lk__shm_ring_doorbell(s, to);
+    return true;
+}
+
+static bool get(lk__shm *s, int from, void *to, size_t total, size_t *done)
+{
+    lk__shm_ring *r = ring(s, from, s->rank);
+    uint32_t      head = atomic_load_explicit(&r->head, memory_order_acquire),
+             tail = atomic_load_explicit(&r->tail, memory_order_relaxed);
+    size_t ready = head - tail, n = total - *done;
+    if (n > ready) n = ready;
+    if (n == 0) return false;
+    ring_copy(s, r, tail, (char *)to + *done, n, false);
+    atomic_store_explicit(&r->tail, tail + (uint32_t)n, memory_order_release);
+    *done += n;
+    lk__shm_ring_doorbell(s, from);
+    return true;
+}
+
+/* ---- sending ---- */
+
+static size_t operation_bytes(const lk__comm_call *o) { return o->count * lk_dtype_size(o->type); }
+
+/* True when something moved. The header and the data are one run of bytes, `moved` of which are out. */
+static bool push(lk__shm *s, lk_work *w, bool *done)
+{
+    const lk__comm_call *o = &w->operation;
+    bool                 moved = false;
+    if (!w->announced) {
+        header h = {.tag = o->tag, .type = (int32_t)o->type, .line = o->site.line, .count = o->count};
+        size_t length = o->site.file ? strlen(o->site.file) : 0,
+               skip = length > LK__FILE_NAME - 1 ? length - (LK__FILE_NAME - 1) : 0;
+        snprintf(h.file, sizeof h.file, "%s", o->site.file ? o->site.file + skip : "?");
+        while (put(s, o->root, &h, sizeof h, &w->moved)) moved = true;
+        if (w->moved < sizeof h) return moved;
+        w->announced = true;
+        w->moved = 0;
+    }
+    while (put(s, o->root, o->send, operation_bytes(o), &w->moved)) moved = true;
+    *done = w->moved == operation_bytes(o);
+    return moved;
+}
+
+/* ---- receiving ---- */
+
+static lk_status disagree(lk__shm *s, const lk_work *w, const message *m)
+{
+    const header   *h = &m->header;
+    lk__comm_record sent = {.type = h->type, .count = h->count, .tag = h->tag, .line = h->line};
+    lk__comm_page   p = {.used = 0};
+    lk__verdict_unlike(&w->operation, s->rank, &sent, h->file, &p);
+    return lk__shm_raise(s, LK_EMISMATCH, p.text);
+}
+
+static bool agrees(const lk_work *w, const message *m)
+{
+    return m->header.type == (int32_t)w->operation.type && m->header.count == w->operation.count;
+}
+
+static void forget(lk__shm *s, message **at)
+{
+    message *m = *at;
+    *at = m->next;
+    lk__free(s->comm->context, LK_MEMORY_OTHER, m->data, m->bytes);
+    lk__free(s->comm->context, LK_MEMORY_OTHER, m, sizeof *m);
+}
+
+/* The first receive under way for this message, unless an older message of its tag is kept for that. */
+static lk_work *find_taker(const lk__shm *s, lk_work *under_way, int from, const message *m)
+{
+    for (const message *older = s->messages[from]; older != m; older = older->next)
+        if (older->header.tag == m->header.tag) return NULL;
+    for (lk_work *w = under_way; w; w = w->next)
+        if (w->operation.kind == LK__RECV && w->operation.root == from && w->operation.tag == m->header.tag &&
+            !w->announced)
+            return w;
+    return NULL;
+}
+
+/* The header has come: where does the data go? */
+static lk_status settle(lk__shm *s, int from, message *m, lk_work *under_way)
+{
+    m->heard = true;
+    m->have = 0;
+    m->bytes = m->header.count * lk_dtype_size((lk_dtype)m->header.type);
+    if ((m->taker = find_taker(s, under_way, from, m))) {
+        m->taker->announced = true;
+        if (!agrees(m->taker, m)) return disagree(s, m->taker, m);
+    } else if (m->bytes && !(m->data = lk__alloc(s->comm->context, LK_MEMORY_OTHER, m->bytes))) {
+        char text[128];
+        snprintf(text, sizeof text,
+                 "rank %d has no memory to keep %zu bytes that rank %d sent before they were asked for", s->rank,
+                 m->bytes, from);
+        return lk__shm_raise(s, LK_ENOMEM, text);
+    }
+    return LK_OK;
+}
+
+/* Reads what rank `from` has put into its ring. */
+static lk_status pull(lk__shm *s, int from, lk_work *under_way, bool *moved)
+{
+    for (;;) {
+        message **last = &s->messages[from];
+        while (*last && ((*last)->next || ((*last)->heard && !(*last)->taker && (*last)->have == (*last)->bytes)))
+            last = &(*last)->next;
+        message *m = *last;
+        if (!m) { /* nothing is half read: does something new begin? */
+            lk__shm_ring *r = ring(s, from, s->rank);
+            if (atomic_load_explicit(&r->head, memory_order_acquire) ==
+                atomic_load_explicit(&r->tail, memory_order_relaxed))
+                return LK_OK;
+            if (!(m = *last = lk__alloc(s->comm->context, LK_MEMORY_OTHER, sizeof *m)))
+                return lk__shm_raise(s, LK_ENOMEM, "no memory for a message's header");
+        }
+        if (!m->heard) {
+            *moved |= get(s, from, &m->header, sizeof m->header, &m->have);
+            if (m->have < sizeof m->header) return LK_OK;
+            lk_status status = settle(s, from, m, under_way);
+            if (status < 0) return status;
+        }
+        *moved |= get(s, from, m->taker ? m->taker->operation.recv : m->data, m->bytes, &m->have);
+        if (m->have < m->bytes) return LK_OK;
+        if (m->taker) {
+            m->taker->complete = true;
+            m->taker = NULL;
+            forget(s, last);
+        }
+    }
+}
+
+/* A receive that may find its message among those kept. True: it has it, whole. */
+static bool find_kept(lk__shm *s, lk_work *w, lk_status *status)
+{
+    for (message **at = &s->messages[w->operation.root]; *at; at = &(*at)->next) {
+        message *m = *at;
+        if (!m->heard || m->taker || m->header.tag != w->operation.tag) continue;
+        if (!agrees(w, m)) {
+            *status = disagree(s, w, m);
+            return true;
+        }
+        if (m->have < m->bytes)
+            return false; /* the rest comes; nobody else may take it before, and it is the oldest of its tag */
+        if (m->bytes) memcpy(w->operation.recv, m->data, m->bytes);
+        forget(s, at);
+        return true;
+    }
+    return false;
+}
+
+/* ---- all that are under way ---- */
+
+/* A send goes on only when no older one to the same rank is under way. */
+static bool may_send(const lk_work *under_way, const lk_work *w)
+{
+    for (const lk_work *o = under_way; o != w; o = o->next)
+        if (o->operation.kind == LK__SEND && o->operation.root == w->operation.root) return false;
+    return true;
+}
+
+/* An older receive of the same tag goes first. */
+static bool may_take(const lk_work *under_way, const lk_work *w)
+{
+    for (const lk_work *o = under_way; o != w; o = o->next)
+        if (o->operation.kind == LK__RECV && o->operation.root == w->operation.root &&
+            o->operation.tag == w->operation.tag && !o->announced)
+            return false;
+    return true;
+}
+
+static lk_status progress(lk__shm *s, lk_work **under_way, bool *moved)
+{
+    for (lk_work *w = *under_way; w; w = w->next) {
+        if (w->complete) continue;
+        bool      done = false;
+        lk_status status = LK_OK;
+        if (w->operation.kind == LK__SEND) {
+            if (may_send(*under_way, w)) *moved |= push(s, w, &done);
+        } else {
+            if (!w->announced && may_take(*under_way, w)) done = w->announced = find_kept(s, w, &status);
+            if (!done && status >= 0) status = pull(s, w->operation.root, *under_way, moved);
+        }
+        if (status < 0) return status;
+        if (done) w->complete = true;
+    }
+    return LK_OK;
+}
+
+/* Each in turn: whoever it waits for is looked at. */
+static const lk_work *one_of(const lk_work *under_way, unsigned *turn)
+{
+    const lk_work *w = under_way;
+    for (unsigned i = 0; i < *turn && w; i++) w = w->next;
+    *turn = w ? *turn + 1 : 1;
+    return w ? w : under_way;
+}
+
+static bool is_ahead(const lk__shm *s, int peer)
+{
+    lk__shm_rank_slot *rank_slot = &s->rank_slots[peer];
+    for (int k = 0; k < 2; k++)
+        if ((int32_t)(atomic_load_explicit(&rank_slot->slots[k].arrive, memory_order_acquire) - s->arrivals) > 0)
+            return true;
+    return false;
+}
+
+/* A rank that has come to a collective which this one has not come to can neither send, nor receive, nor leave: whoever
+ * waits for it here waits for ever, once the ring between them has nothing more to give, or to take. */
+static lk_status look_for_crossed(lk__shm *s, const lk_work *under_way)
+{
+    lk_comm *c = s->comm;
+    for (const lk_work *w = under_way; w; w = w->next) {
+        int  peer = w->operation.root;
+        bool sends = w->operation.kind == LK__SEND, here = is_ahead(s, peer);
+        if (w->complete || (!here && !(c->crossed && c->crossed(c->outer, peer, NULL) == LK_END))) continue;
+        const lk__shm_ring *r = sends ? ring(s, s->rank, peer) : ring(s, peer, s->rank);
+        uint32_t            held =
+            atomic_load_explicit(&r->head, memory_order_acquire) - atomic_load_explicit(&r->tail, memory_order_acquire);
+        if (held != (sends ? s->ring_bytes : 0)) continue;
+        return here ? lk__shm_crossed(s, &w->operation) : c->crossed(c->outer, peer, &w->operation);
+    }
+    return LK_OK;
+}
+
+void lk__shm_transfer(lk_comm *comm, lk_work *first)
+{
+    lk__shm           *s = comm->state;
+    lk_work           *under_way = first, *inside = first;
+    lk_status          status = LK_OK;
+    lk__shm_wait_state wait_state = {0};
+    bool               queued = first->queued;
+    unsigned           turn = 0;
+    if (atomic_load_explicit(&s->header->failure, memory_order_relaxed)) status = lk__shm_failure(s);
+    lk__shm_enter(s, &first->operation, 0);
+    s->slow = true;
+    while (status >= 0) {
+        uint32_t heard = atomic_load(&s->me->doorbell);
+        bool     moved = false;
+        lk_work *more;
+        while (queued && (more = lk__work_next_transfer(comm, inside))) {
+            lk_work **end = &under_way;
+            while (*end) end = &(*end)->next;
+            *end = more;
+            moved = true;
+        }
+        if ((status = progress(s, &under_way, &moved)) < 0 || lk__works_complete(under_way)) break;
+        lk__works_sweep(&under_way, LK_OK);
+        inside = under_way;
+        if (moved)
+            wait_state = (lk__shm_wait_state){0};
+        else
+            status = lk__shm_sleep(s, one_of(under_way, &turn)->operation.root, heard, &wait_state);
+        if (LK__CHECKED && status >= 0 && wait_state.begun > 0) status = look_for_crossed(s, under_way);
+        if (status >= 0 && atomic_load_explicit(&s->header->failure, memory_order_relaxed)) status = lk__shm_failure(s);
+    }
+    lk__shm_leave(s, status); /* before the last work is told done: then the group may be used from another thread */
+    lk__works_sweep(&under_way, status);
+}
+
+void lk__shm_transfer_free(lk__shm *s)
+{
+    for (int i = 0; s->messages && i < s->size; i++)
+        while (s->messages[i]) forget(s, &s->messages[i]);
+}

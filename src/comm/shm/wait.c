@@ -1,0 +1,146 @@
+/* shm_wait.c - waiting for another rank: spin, then sleep in slices, and between slices look whether there is still
+ * a reason to. */
+#define _GNU_SOURCE
+#include "comm/shm/shm.h"
+
+#include <linux/futex.h>
+#include <sched.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { SLICE_MS = 50 };
+
+static void cpu_relax(void)
+{
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("isb"); /* 10 ns or so, where `yield` is nothing */
+#endif
+}
+
+static void futex_wait(_Atomic uint32_t *word, uint32_t value)
+{
+    struct timespec slice = {.tv_nsec = SLICE_MS * 1000000L};
+    syscall(SYS_futex, word, FUTEX_WAIT, value, &slice, NULL, 0);
+}
+
+void lk__shm_wake(_Atomic uint32_t *word) { syscall(SYS_futex, word, FUTEX_WAKE, 0x7fffffff, NULL, NULL, 0); }
+
+static bool reached(_Atomic uint32_t *word, uint32_t target)
+{
+    return (int32_t)(atomic_load_explicit(word, memory_order_acquire) - target) >= 0;
+}
+
+/* Whether someone who has come to the same collective came to another call. Only words that are slots' are looked at.
+ */
+static lk_status look_for_mismatch(lk__shm *s, _Atomic uint32_t *word, uint32_t target)
+{
+    size_t           offset = (size_t)((char *)word - (char *)s->rank_slots) % sizeof(lk__shm_rank_slot);
+    lk__shm_arrival *mine = &s->me->slots[target & 1];
+    if (offset != (size_t)((char *)&mine->arrive - (char *)s->me)) return LK_OK;
+    for (int i = 0; i < s->size; i++) {
+        lk__shm_arrival *other = &s->rank_slots[i].slots[target & 1];
+        if (atomic_load_explicit(&other->arrive, memory_order_acquire) == target && other->signature != mine->signature)
+            return lk__shm_mismatch(s, i);
+    }
+    return LK_OK;
+}
+
+/* Between two slices: is the group still whole, and is there still time? word may be NULL. */
+static lk_status look_round(lk__shm *s, int peer, _Atomic uint32_t *word, uint32_t target, lk__shm_wait_state *p)
+{
+    double    now = lk__now();
+    lk_status status = lk__shm_failure(s);
+    if (status < 0) return status;
+    if (atomic_load(&s->comm->closing)) return LK_ECANCELED;
+    if (lk__shm_excused(s, peer, word, target)) p->begun += now - p->looked; /* declared work stops the clock */
+    p->looked = now;
+    if (word && (status = look_for_mismatch(s, word, target)) < 0) return status;
+    bool all = now - p->checked > (s->size <= 8 ? 0.25 : 1.0); /* those it waits for later may have died too */
+    if (all) p->checked = now;
+    for (int i = all ? 0 : peer; i < (all ? s->size : peer + 1); i++) {
+        lk__shm_rank_slot *rank_slot = &s->rank_slots[i];
+        if (i == s->rank || (!atomic_load(&rank_slot->gone) && !lk__shm_dead(rank_slot, NULL))) continue;
+        if (word) { /* it may have done its part and left as it should */
+            _Atomic uint32_t *its =
+                (_Atomic uint32_t *)((char *)word + (i - peer) * (ptrdiff_t)sizeof(lk__shm_rank_slot));
+            if (reached(its, target)) continue;
+        } else if (i != peer) {
+            continue;
+        }
+        return lk__shm_lost(s, i);
+    }
+    double waited = now - p->begun;
+    if (!p->told && (now - p->since) * 1000 >= (double)s->comm->stall_ms) {
+        p->told = true;
+        lk__shm_stalled(s, peer, word, target, now - p->since);
+    }
+    return waited * 1000 >= (double)s->comm->timeout_ms ? lk__shm_late(s, peer, word, target, waited) : LK_OK;
+}
+
+static lk_status sleep_for(lk__shm *s, int peer, _Atomic uint32_t *word, uint32_t target)
+{
+    double             now = lk__now();
+    lk__shm_wait_state p = {.since = now, .begun = now, .looked = now, .checked = now};
+    lk__shm_rank_slot *rank_slot = &s->rank_slots[peer];
+    s->slow = true;
+    for (lk_status status = LK_OK;;) {
+        atomic_fetch_add(&rank_slot->sleepers, 1);
+        atomic_store(&s->sleeping_on, word);
+        uint32_t value = atomic_load(word);
+        if (!reached(word, target) && !atomic_load(&s->comm->closing)) futex_wait(word, value);
+        atomic_store(&s->sleeping_on, NULL);
+        atomic_fetch_sub(&rank_slot->sleepers, 1);
+        if (reached(word, target)) return LK_OK;
+        if ((status = look_round(s, peer, word, target, &p)) < 0) return status;
+    }
+}
+
+lk_status lk__shm_wait(lk__shm *s, int peer, _Atomic uint32_t *word, uint32_t target)
+{
+    for (int yields = 0; yields <= s->yields; yields++) {
+        for (int i = 0; i < (yields ? s->spins / 4 : s->spins); i++) {
+            if (reached(word, target)) return LK_OK;
+            cpu_relax();
+        }
+        sched_yield();
+        if (reached(word, target)) return LK_OK;
+    }
+    return sleep_for(s, peer, word, target);
+}
+
+/* ---- the doorbell: for transfers, which wait for several things at once ---- */
+
+void lk__shm_ring_doorbell(lk__shm *s, int peer)
+{
+    lk__shm_rank_slot *rank_slot = &s->rank_slots[peer];
+    atomic_fetch_add(&rank_slot->doorbell, 1);
+    if (atomic_load(&rank_slot->waiters)) lk__shm_wake(&rank_slot->doorbell);
+}
+
+void lk__shm_nudge(lk__shm *s)
+{
+    lk__shm_ring_doorbell(s, s->rank);
+    _Atomic uint32_t *word = atomic_load(&s->sleeping_on);
+    if (word) lk__shm_wake(word);
+}
+
+lk_status lk__shm_sleep(lk__shm *s, int peer, uint32_t heard, lk__shm_wait_state *p)
+{
+    _Atomic uint32_t *doorbell = &s->me->doorbell;
+    if (p->tries++ < (unsigned)(s->spins + s->yields)) {
+        if (p->tries <= (unsigned)s->spins)
+            cpu_relax();
+        else
+            sched_yield();
+        return LK_OK;
+    }
+    if (p->begun == 0) p->since = p->begun = p->looked = p->checked = lk__now();
+    atomic_fetch_add(&s->me->waiters, 1);
+    if (atomic_load(doorbell) == heard && !atomic_load(&s->comm->closing)) futex_wait(doorbell, heard);
+    atomic_fetch_sub(&s->me->waiters, 1);
+    if (atomic_load(doorbell) != heard) return LK_OK;
+    return look_round(s, peer, NULL, 0, p);
+}

@@ -1,0 +1,96 @@
+/* agree.c - the options that ranks must have been given alike, one to a line. Ranks that would take different turns wait for each
+ * other in vain, and ranks with different rates drift apart: neither starts. */
+#include "train/trainer.h"
+
+#include "base/hash.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { LINE = LK__VERIFY_LINE, LINES = 9 };
+
+static void describe_data(const char *what, const lk_dataset *d, char text[LINE])
+{
+    size_t used = (size_t)snprintf(text, LINE, "%s: ", what);
+    if (!d) {
+        snprintf(text + used, LINE - used, "none");
+        return;
+    }
+    used += (size_t)snprintf(text + used, LINE - used, "%lld samples, %d classes, shape",
+                             (long long)lk_dataset_count(d), lk_dataset_classes(d));
+    for (int i = 0; i < lk_dataset_rank(d); i++)
+        used += (size_t)snprintf(text + used, LINE - used, " %lld", (long long)lk_dataset_dims(d)[i]);
+}
+
+static void describe_optimizer(const lk_optimizer_config *o, char text[LINE])
+{
+    snprintf(text, LINE,
+             "optimizer %d, lr %.17g, momentum %.17g, dampening %.17g, nesterov %d, beta1 %.17g, beta2 %.17g, epsilon "
+             "%.17g, "
+             "weight decay %.17g (all: %d), clip %.17g",
+             o->kind, o->lr, o->momentum, o->dampening, o->nesterov, o->beta1, o->beta2, o->epsilon, o->weight_decay,
+             o->decay_all, o->clip);
+}
+
+/* Lines past the fixed ones are the optimizer's groups. False past the last. */
+static bool option_line(const lk_trainer_config *f, int index, char text[LINE])
+{
+    const lk_schedule  *s = &f->schedule;
+    const lk_transform *m = &f->transform;
+    size_t              channels = m->channels > 0 && m->channels <= LK_MAX_CHANNELS ? (size_t)m->channels : 0;
+    switch (index) {
+    case 0: describe_data("training data", f->train, text); return true;
+    case 1: describe_data("test data", f->test, text); return true;
+    case 2:
+        snprintf(text, LINE,
+                 "batch %lld, dtype %s, accumulate %d, leaves %d, synchronised batch norm %d, bucket bytes %zu",
+                 (long long)f->batch, lk_dtype_name(f->dtype), f->accumulate > 1 ? f->accumulate : 1, f->leaves,
+                 f->sync_batch_norm, f->bucket_bytes);
+        return true;
+    case 3: snprintf(text, LINE, "epochs %lld, steps %lld", (long long)f->epochs, (long long)f->steps); return true;
+    case 4:
+        snprintf(text, LINE, "evaluates every %lld, saves %d, every %lld, checks every %lld, initial weights given %d",
+                 (long long)f->eval_every, f->save != NULL, (long long)f->save_every, (long long)f->check_every,
+                 f->init != NULL);
+        return true;
+    case 5: describe_optimizer(&f->optimizer, text); return true;
+    case 6:
+        snprintf(text, LINE, "schedule %d, warmup %lld, total %lld, every %lld, gamma %.17g, minimum %.17g", s->kind,
+                 (long long)s->warmup, (long long)s->total, (long long)s->every, s->gamma, s->minimum);
+        return true;
+    case 7:
+        snprintf(text, LINE, "seed %llu, label smoothing %.17g", (unsigned long long)f->seed, f->label_smoothing);
+        return true;
+    case 8:
+        snprintf(text, LINE, "transform: crop padding %d, flip %.17g, %d channels of mean and deviation (%016llx)",
+                 m->crop_padding, m->flip, m->channels,
+                 (unsigned long long)lk__hash64(m->std, channels * sizeof *m->std,
+                                                lk__hash64(m->mean, channels * sizeof *m->mean, 1)));
+        return true;
+    default: break;
+    }
+    if (index - LINES >= f->optimizer.groups_count) return false;
+    const lk_parameter_group *g = &f->optimizer.groups[index - LINES];
+    snprintf(text, LINE, "group \"%.120s\": rate × %.17g, weight decay %.17g, frozen %d", g->match, g->lr_scale,
+             g->weight_decay, g->frozen);
+    return true;
+}
+
+lk_status lk__trainer_compare_options(lk_context *c, const lk_trainer_config *f)
+{
+    char     text[LINE];
+    uint64_t whole = 11;
+    int      different;
+    if (!f->comm || lk_comm_size(f->comm) == 1) return LK_OK;
+    for (int i = 0; option_line(f, i, text); i++) whole = lk__hash64(text, strlen(text), whole);
+    lk_status status = lk__find_different(c, f->comm, whole, &different);
+    if (status < 0 || different < 0) return status;
+    for (int i = 0;; i++) { /* every rank sees the same answers, and one of them ends this */
+        if (!option_line(f, i, text)) snprintf(text, LINE, "(no more groups)");
+        status = lk__find_different(c, f->comm, lk__hash64(text, strlen(text), 13), &different);
+        if (status < 0) return status;
+        if (different >= 0)
+            return lk__tell_difference(c, f->comm, text, different,
+                                       "the ranks were started with different options; they first differ in");
+    }
+}

@@ -1,0 +1,451 @@
+/* test_comm_meet.c - the meeting over a network, on this host's loopback: who comes, who never comes, who does not belong,
+ * and what is said when an address, a port or a token is wrong.
+ *   ctest: timeout 200, label threaded */
+#define _GNU_SOURCE
+#include "comm_joiner.h"
+
+#include "comm/rendezvous/handshake.h"
+#include "comm/rendezvous/identity.h"
+
+#include <fcntl.h>
+#include <netdb.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+
+static bool resolves(const char *name)
+{
+    struct addrinfo *list;
+    if (getaddrinfo(name, NULL, NULL, &list) != 0) return false;
+    freeaddrinfo(list);
+    return true;
+}
+
+static void ranks_meet_over_ipv4_ipv6_and_by_name(void)
+{
+    static const struct {
+        const char *address;
+        int         family;
+    } ways[] = {{"127.0.0.1", AF_INET}, {"localhost", AF_INET}, {"::1", AF_INET6}};
+    for (int w = 0; w < 3; w++) {
+        joiner joiners[5];
+        int    port = free_port(ways[w].family);
+        if (!port) {
+            printf("     no %s here: skipped\n", ways[w].address);
+            continue;
+        }
+        if (!resolves(ways[w].address)) continue; /* main tells */
+        for (int i = 0; i < 5; i++)
+            joiners[i] = (joiner){.rank = i, .world = 5, .address = ways[w].address, .port = port};
+        join_all(joiners, 5);
+        expect_sum(joiners, 5);
+    }
+}
+
+/* In a range: rank 0 takes the first that is free, and the others find it. */
+static void a_range_of_ports_is_kept_to(void)
+{
+    int                first = free_port(AF_INET), one = 1;
+    char               range[32];
+    joiner             joiners[3];
+    struct sockaddr_in taken = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    if (first > 65500) first -= 64;
+    taken.sin_port = htons((uint16_t)first);
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
+    REQUIRE(bind(fd, (struct sockaddr *)&taken, sizeof taken) == 0 && listen(fd, 8) == 0);
+    snprintf(range, sizeof range, "%d-%d", first, first + 12);
+    setenv("LOCKSTEP_PORT", range, 1);
+    for (int i = 0; i < 3; i++) joiners[i] = (joiner){.rank = i, .world = 3, .address = "127.0.0.1"};
+    join_all(joiners, 3);
+    expect_sum(joiners, 3);
+    close(fd);
+    setenv("LOCKSTEP_PORT", "70000", 1);
+    joiner wrong = {.rank = 0, .world = 2, .address = "127.0.0.1"};
+    join_thread(&wrong);
+    CHECK(wrong.status == LK_EINVAL && strstr(wrong.text, "'70000'"), "%s", wrong.text);
+    unsetenv("LOCKSTEP_PORT");
+}
+
+static void what_was_tried_and_what_answered_is_said(void)
+{
+    /* A part of a name is at most 63 characters long (RFC 1035): so nobody is asked about this one. */
+    static const char name[] = "a-name-of-more-than-sixty-three-characters-which-no-server-is-asked-about.invalid";
+    joiner            unknown = {.rank = 1, .world = 2, .join_ms = 300, .address = name, .port = 4000};
+    join_thread(&unknown);
+    CHECK(unknown.status == LK_ENOENT && strstr(unknown.text, "asked-about.invalid' does not resolve"), "%s",
+          unknown.text);
+
+    joiner refused = {.rank = 1, .world = 2, .join_ms = 300, .address = "127.0.0.1", .port = free_port(AF_INET)};
+    char   where[64];
+    snprintf(where, sizeof where, "127.0.0.1:%d: connection refused", refused.port);
+    join_thread(&refused);
+    CHECK(refused.status == LK_ETIMEOUT && strstr(refused.text, "rank 0 of 2 was not found") &&
+              strstr(refused.text, where),
+          "%s", refused.text);
+    CHECK(refused.seconds < 5, "%g s", refused.seconds);
+
+    /* An address of documentation (RFC 5737): nobody has it, so rank 0 cannot be there; nothing is sent. */
+    joiner elsewhere = {.rank = 0, .world = 2, .join_ms = 300, .address = "192.0.2.7", .port = 4000};
+    join_thread(&elsewhere);
+    CHECK(elsewhere.status == LK_EIO && strstr(elsewhere.text, "rank 0 must run on the host that has this address"),
+          "%s", elsewhere.text);
+
+    joiner nowhere = {.rank = 1, .world = 2, .address = "127.0.0.1"};
+    join_thread(&nowhere);
+    CHECK(nowhere.status == LK_EINVAL && strstr(nowhere.text, "LOCKSTEP_PORT"), "%s", nowhere.text);
+}
+
+/* Something else listens where rank 0 should: it says nothing, or something else. */
+static void what_is_not_rank_0_is_told_apart(void)
+{
+    int                port = free_port(AF_INET), one = 1;
+    struct sockaddr_in address = {
+        .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK), .sin_port = htons((uint16_t)port)};
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
+    REQUIRE(bind(fd, (struct sockaddr *)&address, sizeof address) == 0 && listen(fd, 8) == 0);
+    pid_t other = fork();
+    if (other == 0) {
+        alarm(20);
+        for (;;) {
+            int came = accept(fd, NULL, NULL);
+            (void)!write(came, "220 mail.example.org ESMTP ready when you are, please speak up\r\n", 64);
+            close(came);
+        }
+    }
+    joiner lost = {.rank = 1, .world = 2, .join_ms = 400, .address = "127.0.0.1", .port = port};
+    join_thread(&lost);
+    CHECK(lost.status == LK_ETIMEOUT && strstr(lost.text, "does not speak as rank 0 does"), "%s", lost.text);
+    kill(other, SIGKILL);
+    waitpid(other, NULL, 0);
+    close(fd);
+}
+
+static void who_never_comes_is_named(void)
+{
+    int    port = free_port(AF_INET);
+    joiner two[2] = {{.rank = 0, .world = 4, .join_ms = 700, .address = "127.0.0.1", .port = port},
+                     {.rank = 2, .world = 4, .join_ms = 700, .address = "127.0.0.1", .port = port}};
+    join_all(two, 2);
+    for (int i = 0; i < 2; i++)
+        CHECK(two[i].status == LK_ETIMEOUT && strstr(two[i].text, "ranks 1, 3 of 4 never came") &&
+                  strstr(two[i].text, "127.0.0.1:"),
+              "%s", two[i].text);
+}
+
+/* The token is the environment's, so this one is a process. */
+static int join_with_token(const char *wrong, joiner *j, const char *expected)
+{
+    fflush(NULL);
+    pid_t pid = fork();
+    if (pid == 0) {
+        setenv("LOCKSTEP_TOKEN", wrong, 1);
+        join_thread(j);
+        if (!strstr(j->text, expected)) fprintf(stderr, "it was said: %s\n", j->text);
+        _exit(j->status == LK_EINVAL && strstr(j->text, expected) ? 0 : 1);
+    }
+    int status = -1;
+    waitpid(pid, &status, 0);
+    return status;
+}
+
+typedef struct stranger {
+    int port, reached;
+} stranger;
+
+/* Garbage, a gigantic length, a true beginning with nothing after it, a replayed hello, and nothing at all. */
+static void *bother(void *argument)
+{
+    stranger                *s = argument;
+    char                     garbage[8192];
+    lk__rendezvous_challenge greeting;
+    lk__rendezvous_request   hello = {.purpose = LK__TO_JOIN, .rank = 1, .size = 2};
+    int                      fds[100], count = 0;
+    memset(garbage, 0xff, sizeof garbage);
+    for (int i = 0; i < 100; i++) {
+        int fd = reach(s->port);
+        if (fd < 0) break;
+        fds[count++] = fd;
+        s->reached++;
+        switch (i % 5) {
+        case 0: (void)!send(fd, garbage, sizeof garbage, MSG_NOSIGNAL); break;
+        case 1: (void)!send(fd, "\xff\xff\xff\x7f\xff\xff\xff\x7f", 8, MSG_NOSIGNAL); break;
+        case 2: (void)!send(fd, "lknet01", 8, MSG_NOSIGNAL); break;
+        case 3:
+            if (recv(fd, &greeting, sizeof greeting, MSG_WAITALL) != sizeof greeting) break;
+            lk__card_make(&hello.card);
+            hello.card.address = (lk__rendezvous_address){.family = 4, .port = 9};
+            lk__request_sign(&hello, &greeting, "another token, of the right length");
+            (void)!send(fd, &hello, sizeof hello, MSG_NOSIGNAL);
+            break;
+        default: break;
+        }
+    }
+    usleep(300000);
+    for (int i = 0; i < count; i++) close(fds[i]);
+    return NULL;
+}
+
+static void strangers_are_dropped_and_nobody_notices(void)
+{
+    int      port = free_port(AF_INET);
+    stranger s = {.port = port};
+    joiner   late[2] = {{.rank = 1, .world = 3, .address = "127.0.0.1", .port = port},
+                        {.rank = 2, .world = 3, .address = "127.0.0.1", .port = port}},
+           first = {.rank = 0, .world = 3, .address = "127.0.0.1", .port = port};
+    pthread_t threads[2];
+    REQUIRE(pthread_create(&threads[0], NULL, join_thread, &first) == 0);
+    REQUIRE(pthread_create(&threads[1], NULL, bother, &s) == 0);
+    usleep(200000); /* while they are there */
+    join_all(late, 2);
+    pthread_join(threads[0], NULL);
+    pthread_join(threads[1], NULL);
+    CHECK(s.reached > 10, "only %d strangers came", s.reached);
+    joiner all[3] = {first, late[0], late[1]};
+    expect_sum(all, 3);
+    CHECK(strstr(first.log, "dropped 127.0.0.1:") && strstr(first.log, "does not speak as a rank does") &&
+              strstr(first.log, "wrong token"),
+          "the log says: %s", first.log);
+}
+
+static void who_does_not_belong_is_turned_away(void)
+{
+    int       port = free_port(AF_INET);
+    joiner    first = {.rank = 0, .world = 2, .address = "127.0.0.1", .port = port};
+    joiner    other = {.rank = 1, .world = 3, .address = "127.0.0.1", .port = port};
+    joiner    wrong = {.rank = 1, .world = 2, .address = "127.0.0.1", .port = port};
+    joiner    right = {.rank = 1, .world = 2, .address = "127.0.0.1", .port = port};
+    pthread_t thread;
+    /* Before there are threads: a child is forked. */
+    fflush(NULL);
+    pid_t host = fork();
+    if (host == 0) {
+        alarm(60);
+        join_thread(&first);
+        _exit(first.status == LK_OK && first.sum == 3 && strstr(first.log, "wrong token") ? 0 : 1);
+    }
+    CHECK(join_with_token("fedcba9876543210", &wrong, "wrong token") == 0);
+    REQUIRE(pthread_create(&thread, NULL, join_thread, &other) == 0);
+    pthread_join(thread, NULL);
+    CHECK(other.status == LK_EMISMATCH && strstr(other.text, "world of 2, and this rank in one of 3"), "%s", other.text);
+    join_thread(&right);
+    CHECK(right.status == LK_OK && right.sum == 3, "%s", right.text);
+    int status = -1;
+    waitpid(host, &status, 0);
+    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0, "rank 0 ended with %x", status);
+}
+
+static void write_file(const char *path, const char *text, mode_t mode)
+{
+    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, mode);
+    REQUIRE(fd >= 0 && write(fd, text, strlen(text)) == (ssize_t)strlen(text) && fchmod(fd, mode) == 0);
+    close(fd);
+}
+
+static void a_token_file_is_asked_for_and_looked_at(void)
+{
+    char   path[64];
+    joiner one = {.rank = 0, .world = 2, .join_ms = 200, .address = "127.0.0.1", .port = 4000}, two[2];
+    snprintf(path, sizeof path, "/tmp/lockstep-token-%ld", (long)getpid());
+    unsetenv("LOCKSTEP_TOKEN");
+    join_thread(&one);
+    CHECK(one.status == LK_EINVAL && strstr(one.text, "LOCKSTEP_TOKEN_FILE"), "%s", one.text);
+    setenv("LOCKSTEP_TOKEN_FILE", path, 1);
+    join_thread(&one);
+    CHECK(one.status == LK_ENOENT && strstr(one.text, path), "%s", one.text);
+    write_file(path, "a secret of some length\n", 0644);
+    join_thread(&one);
+    CHECK(one.status == LK_EINVAL && strstr(one.text, "can be read by others"), "%s", one.text);
+    write_file(path, "a secret of some length\n", 0620);
+    join_thread(&one);
+    CHECK(one.status == LK_EINVAL && strstr(one.text, "620"), "%s", one.text);
+    write_file(path, "a secret of some length\n", 0600);
+    if (geteuid() == 0 && chown(path, 12345, (gid_t)-1) == 0) {
+        join_thread(&one);
+        CHECK(one.status == LK_EINVAL && strstr(one.text, "belongs to user 12345, and this is user 0"), "%s", one.text);
+        REQUIRE(chown(path, 0, (gid_t)-1) == 0);
+    } else {
+        printf("     not root: another user's token file was not tried\n");
+    }
+    write_file(path, "a secret in two\nlines of text\n", 0600);
+    join_thread(&one);
+    CHECK(one.status == LK_EINVAL && strstr(one.text, "one line"), "%s", one.text);
+    write_file(path, "short\n", 0600);
+    join_thread(&one);
+    CHECK(one.status == LK_EINVAL && strstr(one.text, "16 to"), "%s", one.text);
+    write_file(path, "a secret of some length\n", 0600);
+    for (int i = 0, port = free_port(AF_INET); i < 2; i++)
+        two[i] = (joiner){.rank = i, .world = 2, .address = "127.0.0.1", .port = port};
+    join_all(two, 2);
+    expect_sum(two, 2);
+    unlink(path);
+    unsetenv("LOCKSTEP_TOKEN_FILE");
+    setenv("LOCKSTEP_TOKEN", token, 1);
+}
+
+/* torchrun's store holds MASTER_PORT: it must not be touched, and the error says what to set instead. */
+static void a_foreign_launchers_port_is_left_alone(void)
+{
+    lk__rendezvous_identity place;
+    lk_context             *context;
+    lk_comm_config          config = LK_COMM_CONFIG_INIT;
+    lk_context_config       context_config = LK_CONTEXT_CONFIG_INIT;
+    context_config.threads = 1;
+    REQUIRE(lk_context_create(&context_config, &context) == LK_OK);
+    setenv("RANK", "1", 1);
+    setenv("WORLD_SIZE", "4", 1);
+    setenv("LOCAL_WORLD_SIZE", "2", 1);
+    setenv("MASTER_ADDR", "127.0.0.1", 1);
+    setenv("MASTER_PORT", "29500", 1);
+    setenv("TORCHELASTIC_USE_AGENT_STORE", "True", 1);
+    CHECK(lk__identity_find(context, &config, &place) == LK_OK && place.many_hosts && place.master.first == 0, "%s",
+          lk_context_error(context));
+    setenv("TORCHELASTIC_USE_AGENT_STORE", "False", 1);
+    CHECK(lk__identity_find(context, &config, &place) == LK_OK && place.master.first == 29500);
+    setenv("LOCKSTEP_PORT", "4000-4010", 1);
+    CHECK(lk__identity_find(context, &config, &place) == LK_OK && place.master.first == 4000 &&
+          place.master.last == 4010 && place.ports.last == 4010);
+    static const char *const names[] = {"RANK",         "WORLD_SIZE",  "LOCAL_WORLD_SIZE",
+                                        "MASTER_ADDR",  "MASTER_PORT", "TORCHELASTIC_USE_AGENT_STORE",
+                                        "LOCKSTEP_PORT"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) unsetenv(names[i]);
+    lk_context_free(context);
+}
+
+/* By the library's own default, as a user who starts a second host by hand would: the first is there for more than 5 s before. */
+static void a_rank_waits_for_rank_0_and_says_so(void)
+{
+    int       port = free_port(AF_INET);
+    joiner    early = {.rank = 1, .world = 2, .join_ms = -1, .address = "127.0.0.1", .port = port};
+    joiner    late = {.rank = 0, .world = 2, .join_ms = -1, .address = "127.0.0.1", .port = port};
+    pthread_t thread;
+    setenv("LOCKSTEP_JOIN_COMMAND", "lockstep run --node-rank {node} a {node}", 1);
+    REQUIRE(pthread_create(&thread, NULL, join_thread, &early) == 0);
+    usleep(8000000);
+    join_thread(&late);
+    pthread_join(thread, NULL);
+    joiner both[2] = {late, early};
+    expect_sum(both, 2);
+    CHECK(strstr(early.log, "rank 1 of 2 has waited ") && strstr(early.log, " s for rank 0 at 127.0.0.1:") &&
+              strstr(early.log, "connection refused") &&
+              strstr(early.log, "its host is started with: lockstep run --node-rank 0 a {node}"),
+          "the log says: %s", early.log);
+    CHECK(!late.log[0], "the log says: %s", late.log);
+    unsetenv("LOCKSTEP_JOIN_COMMAND");
+}
+
+/* Five ranks a host, of which the first has rank 0 alone and the second nobody. */
+static void rank_0_says_which_hosts_are_missing_and_how_to_start_them(void)
+{
+    int    port = free_port(AF_INET);
+    joiner two[2] = {{.rank = 0, .world = 15, .join_ms = 7000, .address = "127.0.0.1", .port = port},
+                     {.rank = 3, .world = 15, .join_ms = 7000, .address = "127.0.0.1", .port = port}};
+    setenv("GROUP_WORLD_SIZE", "3", 1);
+    setenv("LOCAL_WORLD_SIZE", "5", 1);
+    setenv("LOCKSTEP_JOIN_COMMAND", "lockstep run --node-rank {node} train.py", 1);
+    join_all(two, 2);
+    CHECK(strstr(two[0].log, "rank 0 of 15 has waited ") && strstr(two[0].log, " s for ranks 1-2, 4-14 to join") &&
+              strstr(two[0].log,
+                     "; hosts 0-2 of 3 are missing, start the first with: lockstep run --node-rank 0 train.py"),
+          "the log says: %s", two[0].log);
+    CHECK(!two[1].log[0], "the log says: %s", two[1].log);
+    CHECK(two[0].status == LK_ETIMEOUT && strstr(two[0].text, "never came"), "%s", two[0].text);
+    unsetenv("GROUP_WORLD_SIZE");
+    unsetenv("LOCAL_WORLD_SIZE");
+    unsetenv("LOCKSTEP_JOIN_COMMAND");
+}
+
+static void how_long_to_wait_may_come_from_the_environment(void)
+{
+    joiner one = {.rank = 0, .world = 2, .join_ms = -1, .address = "127.0.0.1", .port = free_port(AF_INET)};
+    setenv("LOCKSTEP_JOIN_TIMEOUT", "0.3", 1);
+    join_thread(&one);
+    CHECK(one.status == LK_ETIMEOUT && strstr(one.text, "never came within"), "%s", one.text);
+    setenv("LOCKSTEP_JOIN_TIMEOUT", "soon", 1);
+    join_thread(&one);
+    CHECK(one.status == LK_EINVAL && strstr(one.text, "LOCKSTEP_JOIN_TIMEOUT is 'soon'"), "%s", one.text);
+    unsetenv("LOCKSTEP_JOIN_TIMEOUT");
+}
+
+/* Whether somebody listens on an address of this host, which is written as /proc/net/tcp has it. */
+static bool is_listening(const char *address)
+{
+    char  line[256];
+    bool  found = false;
+    FILE *file = fopen("/proc/net/tcp", "re");
+    while (file && !found && fgets(line, sizeof line, file)) found = strstr(line, address) && strstr(line, ":0000 0A ");
+    if (file) fclose(file);
+    return found;
+}
+
+static void a_rank_listens_on_the_local_address_that_it_is_given(void)
+{
+    int       port = free_port(AF_INET);
+    joiner    others[3] = {{.rank = 0}, {.rank = 1}, {.rank = 2}};
+    pthread_t thread;
+    for (int i = 0; i < 3; i++) {
+        others[i].world = 3;
+        others[i].address = "127.0.0.1";
+        others[i].port = port;
+    }
+    fflush(NULL);
+    pid_t pid = fork();
+    if (pid == 0) {
+        alarm(100);
+        setenv("LOCKSTEP_LOCAL_ADDR", "127.9.8.7", 1);
+        join_thread(&others[1]);
+        _exit(others[1].status == LK_OK && others[1].sum == 6 ? 0 : 1);
+    }
+    REQUIRE(pthread_create(&thread, NULL, join_thread, &others[0]) == 0);
+    for (int i = 0; i < 1500 && !is_listening("0708097F:"); i++) usleep(10000);
+    CHECK(is_listening("0708097F:"), "rank 1 does not listen on 127.9.8.7");
+    join_thread(&others[2]);
+    pthread_join(thread, NULL);
+    int status = -1;
+    waitpid(pid, &status, 0);
+    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0 && others[0].sum == 6 && others[2].sum == 6, "%x: %s", status,
+          others[0].text);
+    setenv("LOCKSTEP_LOCAL_ADDR", "192.0.2.7", 1);
+    joiner elsewhere = {.rank = 0, .world = 2, .join_ms = 300, .address = "127.0.0.1", .port = port};
+    join_thread(&elsewhere);
+    CHECK(elsewhere.status == LK_EIO && strstr(elsewhere.text, "LOCKSTEP_LOCAL_ADDR 192.0.2.7"), "%s", elsewhere.text);
+    unsetenv("LOCKSTEP_LOCAL_ADDR");
+}
+
+static void every_interface_at_once_is_refused(void)
+{
+    static const char *const addresses[] = {"0.0.0.0", "0", "::", "::ffff:0.0.0.0"};
+    for (int i = 0; i < 8; i++) {
+        joiner any = {.rank = i % 2, .world = 2, .join_ms = 300, .address = addresses[i / 2], .port = free_port(AF_INET)};
+        join_thread(&any);
+        CHECK(any.status == LK_EINVAL && strstr(any.text, "stands for every interface") &&
+                  strstr(any.text, "MASTER_ADDR"),
+              "%s: %s", addresses[i / 2], any.text);
+    }
+}
+
+int main(void)
+{
+    int before = open_descriptors();
+    setenv("LOCKSTEP_JOB", "meet", 1);
+    setenv("LOCKSTEP_TOKEN", token, 1);
+    RUN(who_does_not_belong_is_turned_away);
+    RUN(what_is_not_rank_0_is_told_apart);
+    RUN(a_rank_listens_on_the_local_address_that_it_is_given);
+    RUN(ranks_meet_over_ipv4_ipv6_and_by_name);
+    RUN(a_rank_waits_for_rank_0_and_says_so);
+    RUN(rank_0_says_which_hosts_are_missing_and_how_to_start_them);
+    RUN(how_long_to_wait_may_come_from_the_environment);
+    RUN(a_range_of_ports_is_kept_to);
+    RUN(what_was_tried_and_what_answered_is_said);
+    RUN(who_never_comes_is_named);
+    RUN(strangers_are_dropped_and_nobody_notices);
+    RUN(every_interface_at_once_is_refused);
+    RUN(a_token_file_is_asked_for_and_looked_at);
+    RUN(a_foreign_launchers_port_is_left_alone);
+    CHECK(open_descriptors() == before, "%d descriptors are open, %d were", open_descriptors(), before);
+    if (check_failures || resolves("localhost")) return check_result();
+    printf("skipped: the name localhost does not resolve: is it in /etc/hosts? The rest passed\n");
+    return SKIPPED;
+}
