@@ -156,7 +156,7 @@ static void dropout_case(int rank, const int64_t *dims, int64_t length, double p
     begin(LK__OP_dropout);
     t.attrs.probability = p;
     t.attrs.stream = 0xfeedface12345;
-    t.attrs.length = length;
+    t.attrs.rows = length;
     t.step.epoch = 3;
     t.step.step = 17;
     t.step.count = samples;

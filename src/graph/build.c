@@ -124,7 +124,7 @@ lk_tensor lk_dropout_at(lk_site site, lk_tensor x, double probability)
     }
     int64_t rows = shape->count_axis == 0 ? shape->count_unit : 1;
     return record1(site, LK__OP_dropout,
-                   &(lk__op_attrs){.probability = probability, .stream = g->dropouts++, .length = rows}, x);
+                   &(lk__op_attrs){.probability = probability, .stream = g->dropouts++, .rows = rows}, x);
 }
 
 lk_tensor lk_softmax_at(lk_site site, lk_tensor x, int axis)
@@ -142,7 +142,7 @@ static lk_tensor reduce(lk_site site, lk_tensor x, lk_reduce_options options, bo
     lk_graph *g = owner(site, LK__OP_sum, &x, 1);
     if (!g) return no_result(site, &x, 1);
     int          rank = lk_tensor_rank(x);
-    lk__op_attrs attrs = {.mask = (1u << rank) - 1, .mean = mean, .length = options.keepdim};
+    lk__op_attrs attrs = {.mask = (1u << rank) - 1, .mean = mean, .keepdim = options.keepdim};
     if (options.axes) {
         attrs.mask = 0;
         for (int i = 0; i < options.axes_count; i++) {
@@ -270,15 +270,14 @@ lk_tensor lk_f_linear_at(lk_site site, lk_tensor x, lk_tensor weight, lk_tensor 
 
 static lk__op_attrs window(lk_window_options options, int64_t kernel, int64_t stride)
 {
-    return (lk__op_attrs){.kernel = kernel,
-                          .stride = options.stride ? options.stride : stride,
-                          .padding = options.padding,
-                          .groups = options.groups ? options.groups : 1};
+    return (lk__op_attrs){
+        .kernel = kernel, .stride = options.stride ? options.stride : stride, .padding = options.padding};
 }
 
 lk_tensor lk_f_conv2d_at(lk_site site, lk_tensor x, lk_tensor weight, lk_tensor bias, lk_window_options options)
 {
     lk__op_attrs attrs = window(options, 0, 1);
+    attrs.groups = options.groups ? options.groups : 1;
     return record_weighted(site, LK__OP_conv2d, &attrs, x, weight, bias);
 }
 

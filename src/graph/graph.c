@@ -1,5 +1,5 @@
 /* graph.c - a graph's life: creating, failing, copying, and adding values, nodes, state and blocks. */
-#include "graph/graph.h"
+#include "graph/op.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -284,10 +284,66 @@ void lk_block_end_at(lk_site site, lk_tensor x)
         g->block = g->blocks[g->block].parent;
 }
 
+static bool type_fits(const lk_graph *g, lk__graph_types types, lk_dtype type)
+{
+    switch (types) {
+    case LK__TYPE_REAL: return type == g->real;
+    case LK__TYPE_F64: return type == LK_F64;
+    case LK__TYPE_I32: return type == LK_I32;
+    case LK__TYPE_I64: return type == LK_I64;
+    case LK__TYPE_U8: return type == LK_U8;
+    case LK__TYPE_ANY: return true;
+    }
+    return false;
+}
+
+static const char *type_text(const lk_graph *g, lk__graph_types types)
+{
+    switch (types) {
+    case LK__TYPE_F64: return "f64";
+    case LK__TYPE_I32: return "i32";
+    case LK__TYPE_I64: return "i64";
+    case LK__TYPE_U8: return "u8";
+    default: return lk_dtype_name(g->real);
+    }
+}
+
+/* That operands are there, and of the types that the descriptor names; and that no attribute is set that it has not. */
+static bool check_node(lk_graph *g, lk_site site, lk__op op, const lk__op_attrs *attrs, const int *in, int inputs)
+{
+    const lk__graph_op *d = lk__op_find(op);
+    bool                repeats = d->inputs > 0 && d->in[d->inputs - 1].presence == LK__REPEATED;
+    if (inputs > d->inputs && !repeats && inputs > 0) {
+        lk__graph_fail(g, site, "%s takes %d operands, not %d", lk__op_name(op), d->inputs, inputs);
+        return false;
+    }
+    for (int i = 0; i < d->inputs || i < inputs; i++) {
+        const lk__graph_operand *o = lk__op_input(d, i);
+        int                      v = i < inputs ? in[i] : -1;
+        if (v < 0 && o->presence == LK__REQUIRED) {
+            lk__graph_fail(g, site, "%s: %s is missing", lk__op_name(op), o->name);
+            return false;
+        }
+        if (v >= 0 && !type_fits(g, o->types, g->values[v].shape.dtype)) {
+            lk__graph_fail(g, site, "%s: %s is %s; %s is needed", lk__op_name(op), o->name,
+                           lk_dtype_name(g->values[v].shape.dtype), type_text(g, o->types));
+            return false;
+        }
+    }
+    uint64_t unknown = attrs ? lk__attrs_set(attrs) & ~d->attributes : 0;
+    for (int i = 0; i < LK__ATTR_COUNT; i++)
+        if (unknown >> i & 1) {
+            lk__graph_fail(g, site, "%s has no attribute %s", lk__op_name(op), lk__attr_name(i));
+            return false;
+        }
+    return true;
+}
+
 /* Adds the node alone; its outputs are the caller's to fill. */
 static lk__graph_node *add_node(lk_graph *g, lk_site site, lk__op op, const lk__op_attrs *attrs, const int *in,
                                 int inputs, int outputs)
 {
+    if (!check_node(g, site, op, attrs, in, inputs)) return NULL;
     if (lk__grow(g->context, (void **)&g->nodes, &g->nodes_capacity, g->nodes_count + 1, sizeof *g->nodes) < 0) {
         out_of_memory(g);
         return NULL;
@@ -324,7 +380,11 @@ int lk__emit(lk_graph *g, lk_site site, lk__op op, const lk__op_attrs *attrs, co
     static const lk__op_attrs none;
     lk__graph_shape           shapes[LK__MAX_OUT];
     if (g->status < 0) return -1;
-    int             outputs = lk__shape_rule(g, site, op, attrs ? attrs : &none, in, inputs, shapes);
+    if (!check_node(g, site, op, attrs, in, inputs)) return -1; /* rules rely on it */
+    lk__graph_shapes rule = {
+        .graph = g, .site = site, .op = op, .attrs = attrs ? attrs : &none, .inputs = inputs, .out = shapes};
+    for (int i = 0; i < inputs; i++) rule.in[i] = in[i] >= 0 ? &g->values[in[i]].shape : NULL;
+    int             outputs = lk__op_find(op)->shape(&rule);
     lk__graph_node *node = outputs < 0 ? NULL : add_node(g, site, op, attrs, in, inputs, outputs);
     return node ? emit_outputs(g, node, shapes, wanted) : -1;
 }

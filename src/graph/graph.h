@@ -99,9 +99,6 @@ int lk__emit_shaped(lk_graph *graph, lk_site site, lk__op op, const lk__op_attrs
 int lk__emit_update(lk_graph *graph, lk_site site, lk__op op, const lk__op_attrs *attrs, const int *in, int inputs,
                     const int *out, int outputs);
 
-/* shape.c: fills out[] (LK__MAX_OUT) for the op; count of outputs, or -1 with the failure kept. */
-int     lk__shape_rule(lk_graph *graph, lk_site site, lk__op op, const lk__op_attrs *attrs, const int *in, int inputs,
-                       lk__graph_shape *out);
 int64_t lk__shape_elements(const lk__graph_shape *shape);
 bool    lk__shape_equal(const lk__graph_shape *a, const lk__graph_shape *b); /* dims and count; not type */
 void lk__shape_text(const lk__graph_shape *shape, char *text, size_t bytes); /* "(64*, 3, 32, 32)": * marks the count */

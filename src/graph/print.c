@@ -1,5 +1,5 @@
 /* print.c - a graph as text: one operation a line, and as Graphviz's dot. */
-#include "graph/graph.h"
+#include "graph/op.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -35,40 +35,16 @@ static void value_name(const lk_graph *g, int id, char *text, size_t bytes)
         snprintf(text, bytes, "%%%d", id);
 }
 
-static const char *unary_name(lk__op_unary u)
-{
-    static const char *const names[] = {"identity", "relu", "gelu", "gelu_tanh", "silu", "sigmoid", "tanh"};
-    return names[u];
-}
-
-/* "conv2d+relu+max_pool 2, padding 1": what a reader of a listing wants to know. */
+/* "conv2d+relu+max_pool 2, padding 1" */
 static void op_text(const lk__graph_node *n, char *text, size_t bytes)
 {
-    const lk__op_attrs *a = &n->attrs;
-    size_t              used = (size_t)snprintf(text, bytes, "%s", lk__op_name(n->op));
-#define MORE(...)                                                                     \
-    do {                                                                              \
-        if (used < bytes) used += (size_t)snprintf(text + used, bytes - used, __VA_ARGS__); \
-    } while (0)
-    if (n->op == LK__OP_unary || n->op == LK__OP_unary_grad) MORE(" %s", unary_name(a->unary));
-    if (a->activation) MORE("+%s", unary_name(a->activation));
-    if (a->pool > 1) MORE("+max_pool %lld", (long long)a->pool);
-    if (a->kernel > 0) MORE(", kernel %lld", (long long)a->kernel);
-    if (a->stride > 1) MORE(", stride %lld", (long long)a->stride);
-    if (a->padding > 0) MORE(", padding %lld", (long long)a->padding);
-    if (a->groups > 1) MORE(", groups %lld", (long long)a->groups);
-    if (a->transpose_a) MORE(", aᵀ");
-    if (a->transpose_b) MORE(", bᵀ");
-    if (a->mean) MORE(", mean");
-    if (a->probability > 0) MORE(", p %g", a->probability);
-    if (n->op == LK__OP_scale || n->op == LK__OP_fill) MORE(" %g", a->scale);
-    if (a->label_smoothing > 0) MORE(", smoothing %g", a->label_smoothing);
-#undef MORE
+    int used = snprintf(text, bytes, "%s", lk__op_name(n->op));
+    lk__attrs_text(&n->attrs, lk__op_find(n->op)->attributes, text + used, bytes - (size_t)used);
 }
 
 void lk__node_text(const lk_graph *g, const lk__graph_node *n, char *text, size_t bytes)
 {
-    char   name[256], op[160];
+    char   name[256], op[512];
     size_t used = 0;
     op_text(n, op, sizeof op);
 #define MORE(...)                                                                     \

@@ -3,8 +3,8 @@
 #define LK__KERNEL_H
 
 #include "base/base.h"
+#include "base/op.h"
 #include "base/pool.h"
-#include "kernel/op.h"
 
 enum { LK__MAX_IN = 9, LK__MAX_OUT = 4 };
 

@@ -6,54 +6,10 @@
 #include <stdio.h>
 #include <string.h>
 
-static double elements(const lk_graph *g, int value)
-{
-    return value < 0 ? 0 : (double)lk__shape_elements(&g->values[value].shape);
-}
-
-/* Multiplications and additions of the ops that are bound by them; 0 for the others. */
-static double arithmetic(const lk_graph *g, const lk__graph_node *n)
-{
-    const lk__graph_shape *w;
-    switch (n->op) {
-    case LK__OP_conv2d: /* every output takes a weight of each of its inputs; a fused pool leaves one of p × p */
-        w = &g->values[n->in[1]].shape;
-        return 2 * elements(g, n->out[0]) * (double)(n->attrs.pool > 1 ? n->attrs.pool * n->attrs.pool : 1) *
-               (double)(w->dims[1] * w->dims[2] * w->dims[3]);
-    case LK__OP_conv2d_grad_input:
-        w = &g->values[n->in[1]].shape;
-        return 2 * elements(g, n->in[0]) * (double)(n->attrs.pool > 1 ? n->attrs.pool * n->attrs.pool : 1) *
-               (double)(w->dims[1] * w->dims[2] * w->dims[3]);
-    case LK__OP_conv2d_grad_weight: {
-        w = &g->values[n->out[0]].shape;
-        return 2 * elements(g, n->in[1]) * (double)(n->attrs.pool > 1 ? n->attrs.pool * n->attrs.pool : 1) *
-               (double)(w->dims[1] * w->dims[2] * w->dims[3]);
-    }
-    case LK__OP_linear: return 2 * elements(g, n->out[0]) * (double)g->values[n->in[1]].shape.dims[1];
-    case LK__OP_linear_grad_input: return 2 * elements(g, n->out[0]) * (double)g->values[n->in[1]].shape.dims[0];
-    case LK__OP_linear_grad_weight: return 2 * elements(g, n->in[0]) * (double)g->values[n->out[0]].shape.dims[0];
-    case LK__OP_matmul: {
-        const lk__graph_shape *a = &g->values[n->in[0]].shape;
-        return 2 * elements(g, n->out[0]) * (double)a->dims[a->rank - (n->attrs.transpose_a ? 2 : 1)];
-    }
-    default: return 0;
-    }
-}
-
-static double bytes_moved(const lk_graph *g, const lk__graph_node *n)
-{
-    double bytes = 0;
-    if (n->op == LK__OP_reshape) return 0;
-    for (int i = 0; i < n->inputs; i++)
-        if (n->in[i] >= 0) bytes += elements(g, n->in[i]) * (double)lk_dtype_size(g->values[n->in[i]].shape.dtype);
-    for (int i = 0; i < n->outputs; i++)
-        if (n->out[i] >= 0) bytes += elements(g, n->out[i]) * (double)lk_dtype_size(g->values[n->out[i]].shape.dtype);
-    return bytes;
-}
-
 double lk__node_seconds(const lk_graph *g, const lk__graph_node *n, double flops, double memory)
 {
-    return fmax(arithmetic(g, n) / flops, bytes_moved(g, n) / memory);
+    const lk__graph_op *d = lk__op_find(n->op);
+    return fmax(d->arithmetic(g, n) / flops, d->bytes(g, n) / memory);
 }
 
 /* Seconds of the instruction at a position of the order. */

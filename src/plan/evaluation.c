@@ -1,4 +1,4 @@
-/* mode.c - evaluation is a mode of the same model: a rewriting of its graph. */
+/* evaluation.c - evaluation is a mode of the same model: a rewriting of its graph. */
 #include "plan/plan.h"
 
 static void replace_uses(lk__plan_order *t, int from, int to)
@@ -16,14 +16,18 @@ void lk__pass_evaluation(lk__plan_order *t)
 {
     for (size_t i = 0; i < t->graph->nodes_count; i++) {
         lk__graph_node *n = &t->graph->nodes[i];
-        if (n->op == LK__OP_batch_norm) { /* x, w, b, running_mean, running_var stay; the rest goes */
+        switch (lk__op_find(n->op)->evaluation) {
+        case LK__EVALUATE_SAME: break;
+        case LK__EVALUATE_BY_BUFFERS: /* x, w, b, running_mean, running_var stay; the rest goes */
             n->op = LK__OP_batch_norm_eval;
             n->inputs = 5;
             n->outputs = 1;
             n->attrs.update = false;
-        } else if (n->op == LK__OP_dropout) {
+            break;
+        case LK__EVALUATE_IDENTITY:
             n->dead = true;
             replace_uses(t, n->out[0], n->in[0]);
+            break;
         }
     }
 }

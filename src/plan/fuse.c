@@ -82,10 +82,9 @@ lk_status lk__pass_fuse(lk__plan_order *t)
         for (size_t i = 0; i < g->nodes_count; i++) {
             lk__graph_node *n = &g->nodes[i];
             if (n->dead) continue;
-            if (n->op == LK__OP_conv2d || n->op == LK__OP_linear || n->op == LK__OP_batch_norm ||
-                n->op == LK__OP_batch_norm_eval)
-                fuse_relu(g, &u, n);
-            if (n->op == LK__OP_conv2d) fuse_pool(g, &u, n);
+            unsigned fuse = lk__op_find(n->op)->fuse;
+            if (fuse & LK__FUSE_ACTIVATION) fuse_relu(g, &u, n);
+            if (fuse & LK__FUSE_MAX_POOL) fuse_pool(g, &u, n);
         }
     }
     bool failed = !u.count || !u.last;

@@ -1,63 +1,25 @@
-/* layout.c - takes out what nothing reads, and decides how images are stored. Convolution, pooling and batch norm want
- * channels last; element-wise operations take what they get; all else wants rows. Copies are put in where the two meet. */
+/* layout.c - takes out what nothing reads, and decides how images are stored: as the operations' descriptors ask for, with a copy
+ * where two ask for different layouts. */
 #include "plan/plan.h"
 
 #include <string.h>
 
-typedef enum want { ROWS, LAST, FOLLOW } want;
-
-/* What an op wants of input i, and gives for output i. FOLLOW: channels last if any followed input is. */
-static want input_want(const lk_graph *g, const lk__graph_node *n, int i)
+/* What the operation's kernels ask of input i. */
+static lk__graph_layout input_layout(const lk_graph *g, const lk__graph_node *n, int i)
 {
-    bool image = n->in[i] >= 0 && g->values[n->in[i]].shape.rank == 4;
-    switch (n->op) {
-    case LK__OP_conv2d: return i == 0 ? LAST : ROWS;
-    case LK__OP_conv2d_grad_input: return i == 1 ? ROWS : LAST;
-    case LK__OP_conv2d_grad_weight:
-    case LK__OP_max_pool2d:
-    case LK__OP_max_pool2d_grad:
-    case LK__OP_avg_pool2d:
-    case LK__OP_avg_pool2d_grad:
-    case LK__OP_global_avg_pool2d: return LAST;
-    case LK__OP_batch_norm:
-    case LK__OP_batch_norm_stats:
-    case LK__OP_batch_norm_apply:
-    case LK__OP_batch_norm_eval: return image && i == 0 ? LAST : ROWS;
-    case LK__OP_batch_norm_grad:
-    case LK__OP_batch_norm_grad_stats:
-    case LK__OP_batch_norm_grad_apply:
-    case LK__OP_batch_norm_eval_grad: return image ? LAST : ROWS; /* dy, x, y */
-    case LK__OP_unary:
-    case LK__OP_unary_grad:
-    case LK__OP_scale: return FOLLOW;
-    case LK__OP_dropout: return ROWS; /* which elements go is a function of their place in the tensor, not in memory */
-    case LK__OP_add:
-    case LK__OP_sub:
-    case LK__OP_mul:
-    case LK__OP_div: return lk__shape_equal(&g->values[n->in[0]].shape, &g->values[n->in[1]].shape) ? FOLLOW : ROWS;
-    default: return ROWS;
-    }
+    lk__graph_layout layout = lk__op_input(lk__op_find(n->op), i)->layout;
+    if (layout != LK__LAYOUT_FOLLOW) return layout;
+    for (int j = 1; j < n->inputs; j++) /* operands that are broadcast are read by their axes */
+        if (n->in[j] >= 0 && !lk__shape_equal(&g->values[n->in[0]].shape, &g->values[n->in[j]].shape))
+            return LK__LAYOUT_ROWS;
+    return layout;
 }
 
-static want output_want(const lk_graph *g, const lk__graph_node *n, int i)
+/* What they give for output i. */
+static lk__graph_layout output_layout(const lk_graph *g, const lk__graph_node *n, int i)
 {
-    bool image = n->out[i] >= 0 && g->values[n->out[i]].shape.rank == 4;
-    switch (n->op) {
-    case LK__OP_conv2d:
-    case LK__OP_conv2d_grad_input:
-    case LK__OP_max_pool2d:
-    case LK__OP_max_pool2d_grad:
-    case LK__OP_avg_pool2d:
-    case LK__OP_avg_pool2d_grad:
-    case LK__OP_global_avg_pool2d_grad: return LAST;
-    case LK__OP_batch_norm:
-    case LK__OP_batch_norm_apply:
-    case LK__OP_batch_norm_eval:
-    case LK__OP_batch_norm_grad:
-    case LK__OP_batch_norm_grad_apply:
-    case LK__OP_batch_norm_eval_grad: return image && i == 0 ? LAST : ROWS;
-    default: return input_want(g, n, 0) == FOLLOW ? FOLLOW : ROWS;
-    }
+    lk__graph_layout layout = lk__op_find(n->op)->out[i].layout;
+    return layout == LK__LAYOUT_FOLLOW ? input_layout(g, n, 0) : layout;
 }
 
 typedef struct layout {
@@ -74,8 +36,8 @@ static void need_value(layout *l, int v)
 
 static bool has_effect(const lk__graph_node *n)
 {
-    bool norm = n->op == LK__OP_batch_norm || n->op == LK__OP_batch_norm_apply;
-    return n->op == LK__OP_sgd || n->op == LK__OP_adam || (norm && n->attrs.update);
+    lk__graph_effect effect = lk__op_find(n->op)->effect;
+    return effect == LK__EFFECT_STATE || (effect == LK__EFFECT_IF_UPDATE && n->attrs.update);
 }
 
 static void mark_needed(layout *l)
@@ -129,21 +91,24 @@ static lk_status place_node(layout *l, int index)
     bool      follow_last = false;
     for (int i = 0; i < g->nodes[index].inputs; i++) {
         int v = g->nodes[index].in[i];
-        if (v >= 0 && g->values[v].channels_last && input_want(g, &g->nodes[index], i) == FOLLOW) follow_last = true;
+        if (v >= 0 && g->values[v].channels_last && input_layout(g, &g->nodes[index], i) == LK__LAYOUT_FOLLOW)
+            follow_last = true;
     }
     for (int i = 0; i < g->nodes[index].inputs; i++) {
-        want w = input_want(g, &g->nodes[index], i);
-        int  v = g->nodes[index].in[i];
+        lk__graph_layout w = input_layout(g, &g->nodes[index], i);
+        int              v = g->nodes[index].in[i];
         if (v < 0) continue;
-        int converted = convert(l, v, w == LAST || (w == FOLLOW && follow_last)); /* nodes may move */
+        int converted =
+            convert(l, v, w == LK__LAYOUT_LAST || (w == LK__LAYOUT_FOLLOW && follow_last)); /* nodes may move */
         if (converted < 0) return LK_ENOMEM;
         g->nodes[index].in[i] = converted;
     }
     for (int i = 0; i < g->nodes[index].outputs; i++) {
         int v = g->nodes[index].out[i];
         if (v < 0 || g->values[v].kind != LK__VALUE_RESULT) continue;
-        want w = output_want(g, &g->nodes[index], i);
-        g->values[v].channels_last = g->values[v].shape.rank == 4 && (w == LAST || (w == FOLLOW && follow_last));
+        lk__graph_layout w = output_layout(g, &g->nodes[index], i);
+        g->values[v].channels_last =
+            g->values[v].shape.rank == 4 && (w == LK__LAYOUT_LAST || (w == LK__LAYOUT_FOLLOW && follow_last));
     }
     return push(l->t, index);
 }

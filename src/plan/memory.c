@@ -44,28 +44,6 @@ void lk__plan_call_at_capacity(const lk_graph *g, const lk__graph_node *n, lk__k
     }
 }
 
-/* Which input's memory the output 0 may take over: bit i for input i. */
-static unsigned in_place_inputs(const lk__graph_node *n)
-{
-    switch (n->op) {
-    case LK__OP_add:
-    case LK__OP_sub:
-    case LK__OP_mul:
-    case LK__OP_div: return 3;
-    case LK__OP_unary:
-    case LK__OP_unary_grad:
-    case LK__OP_scale:
-    case LK__OP_softmax:
-    case LK__OP_log_softmax:
-    case LK__OP_softmax_grad:
-    case LK__OP_log_softmax_grad:
-    case LK__OP_batch_norm_eval:
-    case LK__OP_dropout:
-    case LK__OP_cross_entropy_grad: return 1;
-    default: return 0;
-    }
-}
-
 static int new_storage(memory *m, const storage *s)
 {
     m->storages[m->count] = *s;
@@ -111,7 +89,7 @@ static int in_place_storage(const memory *m, const lk__graph_node *n, int positi
     const lk_graph *g = m->t->graph;
     size_t          bytes = bytes_of(&g->values[n->out[0]].shape);
     for (int i = 0; i < n->inputs; i++) {
-        if (!(in_place_inputs(n) >> i & 1) || n->in[i] < 0) continue;
+        if (!(lk__op_find(n->op)->in_place >> i & 1) || n->in[i] < 0) continue;
         int            id = m->storage_of[n->in[i]];
         const storage *s = &m->storages[id];
         if (!s->arena || s->last != position ||
@@ -135,7 +113,7 @@ static void assign_storages(memory *m)
             int v = n->out[i];
             if (v < 0 || g->values[v].kind != LK__VALUE_RESULT) continue;
             int id = -1, last = m->last_use[v] < 0 ? (int)p : m->last_use[v];
-            if (i == 0 && n->op == LK__OP_reshape) id = m->storage_of[n->in[0]];
+            if (i == 0 && lk__op_find(n->op)->runs == LK__RUNS_NOTHING) id = m->storage_of[n->in[0]];
             if (i == 0 && id < 0) id = in_place_storage(m, n, (int)p);
             if (id < 0)
                 id = new_storage(

@@ -50,10 +50,10 @@ static void find_metrics(lk__plan_order *t, int loss)
     const lk__graph_value *v = &t->graph->values[loss];
     if (v->kind != LK__VALUE_RESULT) return;
     const lk__graph_node *n = &t->graph->nodes[v->node];
-    if ((n->op == LK__OP_cross_entropy || n->op == LK__OP_mse) && n->out[0] == loss) {
-        t->weight = n->out[1];
-        if (n->op == LK__OP_cross_entropy) t->correct = n->out[2];
-    }
+    lk__graph_loss        kind = lk__op_find(n->op)->loss;
+    if (kind == LK__LOSS_NO || n->out[0] != loss) return;
+    t->weight = n->out[1];
+    if (kind == LK__LOSS_SUM_WEIGHT_CORRECT) t->correct = n->out[2];
 }
 
 static lk_status start_timeline(lk_plan *p, lk__plan_order *t, const lk_plan_config *config, bool outputs)
@@ -94,7 +94,7 @@ static void count_sets(lk_plan *p)
 {
     const lk_parallel *f = &p->parallel;
     for (size_t i = 0; i < p->train.order_count; i++)
-        p->syncs += p->train.graph->nodes[p->train.order[i]].op == LK__OP_sync;
+        p->syncs += lk__op_find(p->train.graph->nodes[p->train.order[i]].op)->runs == LK__RUNS_COLLECTIVE;
     int mine = lk__first_leaf(f->leaves, f->world, f->rank + 1) - lk__first_leaf(f->leaves, f->world, f->rank);
     p->sets = f->leaves ? (f->leaves + f->world - 1) / f->world /* alike on all ranks, as shared memory must be */
               : f->micro_batches > 1 ? 2
@@ -292,26 +292,12 @@ size_t lk_plan_memory(const lk_plan *p, lk_memory kind)
     return (unsigned)kind < LK_MEMORY_COUNT ? p->memory[kind] : 0;
 }
 
-/* Field by field: a record's padding is nobody's. */
-static uint64_t hash_attrs(const lk__op_attrs *a, uint64_t hash)
-{
-    const int64_t integers[] = {a->kernel,     a->stride,   a->padding,      a->groups,         a->pool,
-                                a->activation, a->unary,    a->transpose_a,  a->transpose_b,    a->mean,
-                                a->update,     a->nesterov, a->decoupled,    a->axis,           a->mask,
-                                a->start,      a->length,   a->ignore_index, (int64_t)a->stream};
-    const double  reals[] = {a->label_smoothing, a->epsilon,      a->momentum,  a->probability, a->scale,   a->beta1,
-                             a->beta2,           a->weight_decay, a->dampening, a->clip,        a->lr_scale};
-    hash = lk__hash64(integers, sizeof integers, hash);
-    hash = lk__hash64(reals, sizeof reals, hash);
-    return lk__hash64(a->axes, sizeof a->axes, hash);
-}
-
 static uint64_t hash_timeline(const lk__plan_order *t, uint64_t hash)
 {
     for (size_t i = 0; t->graph && i < t->order_count; i++) {
         char text[1024];
         lk__node_text(t->graph, &t->graph->nodes[t->order[i]], text, sizeof text);
-        hash = hash_attrs(&t->graph->nodes[t->order[i]].attrs, lk__hash64(text, strlen(text), hash));
+        hash = lk__attrs_hash(&t->graph->nodes[t->order[i]].attrs, lk__hash64(text, strlen(text), hash));
     }
     return hash;
 }

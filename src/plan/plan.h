@@ -3,7 +3,7 @@
 #ifndef LK__PLAN_H
 #define LK__PLAN_H
 
-#include "graph/graph.h"
+#include "graph/op.h"
 
 #include <lockstep/plan.h>
 #include <lockstep/program.h>

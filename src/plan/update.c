@@ -12,18 +12,20 @@ static const lk_parameter_group *group_of(const lk_optimizer_config *o, const lk
     return NULL;
 }
 
-static lk__op_attrs rule(const lk_optimizer_config *o, const lk__graph_state *s)
+static lk__op_attrs optimizer_attrs(const lk_optimizer_config *o, const lk__graph_state *s)
 {
     const lk_parameter_group *group = group_of(o, s);
-    lk__op_attrs              a = {.momentum = o->momentum,
-                                   .dampening = o->dampening,
-                                   .nesterov = o->nesterov,
-                                   .beta1 = o->beta1,
-                                   .beta2 = o->beta2,
-                                   .epsilon = o->epsilon,
-                                   .decoupled = o->kind == LK_ADAMW,
-                                   .lr_scale = 1};
-    a.weight_decay = s->no_decay && !o->decay_all ? 0 : o->weight_decay;
+    lk__op_attrs              a = {.lr_scale = 1, .weight_decay = s->no_decay && !o->decay_all ? 0 : o->weight_decay};
+    if (o->kind == LK_SGD) {
+        a.momentum = o->momentum;
+        a.dampening = o->dampening;
+        a.nesterov = o->nesterov;
+    } else {
+        a.beta1 = o->beta1;
+        a.beta2 = o->beta2;
+        a.epsilon = o->epsilon;
+        a.decoupled = o->kind == LK_ADAMW;
+    }
     if (group) {
         if (group->lr_scale > 0) a.lr_scale = group->lr_scale;
         if (group->weight_decay >= 0) a.weight_decay = group->weight_decay;
@@ -68,7 +70,7 @@ lk_status lk__pass_update(lk__plan_order *t, const lk_optimizer_config *o, lk__p
     t->norm = g->nodes[node].out[1];
     for (size_t i = 0; i < g->states_count; i++) {
         if (t->gradients[i] < 0) continue;
-        lk__op_attrs attrs = rule(o, &g->states[i]);
+        lk__op_attrs attrs = optimizer_attrs(o, &g->states[i]);
         int          out[3] = {g->states[i].value}, moments = moments_of(o);
         for (int m = 0; m < moments; m++)
             if ((out[1 + m] = moment_value(g, i, m)) < 0) return g->status;

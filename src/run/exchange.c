@@ -426,7 +426,7 @@ static size_t largest_sync(const lk_plan *plan)
     size_t most = 0;
     for (size_t i = 0; plan->train.graph && i < plan->train.order_count; i++) {
         const lk__graph_node *n = &plan->train.graph->nodes[plan->train.order[i]];
-        if (n->op != LK__OP_sync) continue;
+        if (lk__op_find(n->op)->runs != LK__RUNS_COLLECTIVE) continue;
         size_t numbers = (size_t)lk__shape_elements(&plan->train.graph->values[n->in[0]].shape);
         if (numbers > most) most = numbers;
     }

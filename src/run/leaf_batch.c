@@ -1,4 +1,4 @@
-/* batch_leaves.c - leaves that run as one batch: what adds over samples is called once for each of them, on its own rows, into its own sums. */
+/* leaf_batch.c - leaves that run as one batch: what adds over samples is called once for each of them, on its own rows, into its own sums. */
 #include "run/program.h"
 
 #include <string.h>
@@ -14,10 +14,14 @@ static lk__kernel_operand *operand_of(lk__kernel_call *call, const lk__graph_nod
     return i < n->inputs ? &call->in[i] : &call->out[i - n->inputs];
 }
 
-/* Sums that `sync` reads: they need a place for each leaf. */
+/* Sums that a collective reads: they need a place for each leaf. */
 static bool is_private(const lk__plan_order *t, const lk__graph_node *n, int output)
 {
-    return (n->op == LK__OP_batch_norm_stats || n->op == LK__OP_batch_norm_grad_stats) && output == 0 && t->by_leaf;
+    for (size_t i = 0; i < t->order_count; i++) {
+        const lk__graph_node *reader = &t->graph->nodes[t->order[i]];
+        if (lk__op_find(reader->op)->runs == LK__RUNS_COLLECTIVE && reader->in[0] == n->out[output]) return true;
+    }
+    return false;
 }
 
 static size_t private_bytes(const lk__plan_order *t, const lk__graph_node *n)
@@ -31,7 +35,7 @@ static size_t private_bytes(const lk__plan_order *t, const lk__graph_node *n)
 }
 
 /* This one adds its parts itself, so it is called once for each subtree of leaves. */
-static bool adds_parts(const lk__graph_node *n) { return n->op == LK__OP_linear_grad_weight; }
+static bool adds_parts(const lk__graph_node *n) { return lk__op_find(n->op)->samples == LK__SAMPLES_LEAVES; }
 
 /* Parts, and where they begin. */
 static size_t parts_bytes(size_t here)

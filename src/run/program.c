@@ -16,7 +16,7 @@ static lk_status build_line(lk_program *p, const lk__plan_order *t, lk__run_slot
     if (!l->instructions) return LK_ENOMEM;
     for (size_t i = 0; i < t->order_count; i++) {
         const lk__graph_node *n = &t->graph->nodes[t->order[i]];
-        if (n->op != LK__OP_reshape) { /* that is the same bytes: nothing to run */
+        if (lk__op_find(n->op)->runs != LK__RUNS_NOTHING) {
             for (int section = 0; section < LK_SECTION_COUNT; section++) {
                 bool first = section == LK_FORWARD || section == LK_EVALUATE;
                 if (!first && i < t->end[section - 1]) l->begin[section] = l->count + 1;

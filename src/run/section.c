@@ -117,7 +117,7 @@ static lk_status run_stretch(lk_program *p, lk__run_slot *slot, size_t begin, si
 
 static bool is_sync(const lk__run_list *l, size_t i)
 {
-    return l->timeline->graph->nodes[l->instructions[i].node].op == LK__OP_sync;
+    return lk__op_find(l->timeline->graph->nodes[l->instructions[i].node].op)->runs == LK__RUNS_COLLECTIVE;
 }
 
 static lk_status run_slots(lk_program *p, lk_section section)

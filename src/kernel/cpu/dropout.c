@@ -54,7 +54,7 @@ void KERNEL(dropout)(const lk__kernel_call *call)
 {
     const lk__kernel_operand *x = &call->in[0];
     double                    p = call->attrs->probability;
-    int64_t  rows = call->attrs->length > 1 ? call->attrs->length : 1; /* of a sample, where a reshape merged axes */
+    int64_t  rows = call->attrs->rows > 1 ? call->attrs->rows : 1; /* of a sample, where a reshape merged axes */
     uint64_t turn = call->step->sample_ids ? (uint64_t)call->step->epoch : ~(uint64_t)call->step->step;
     uint64_t mixed = turn * 0x9E3779B97F4A7C15u; /* far apart for neighbouring epochs */
     dropping d = {.x = x->data, .y = call->out[0].data, .ids = call->step->sample_ids};

@@ -1,4 +1,5 @@
-/* kernel/op.h - the operations a program is made of: one list, and what each expects of its operands.
+/* base/op.h - the operations that a program is made of: one list, what each expects of its operands, and their attributes. What
+ * else is known about an operation stands in its descriptor (graph/op.h).
  *
  * Conventions for all kernels:
  * - REAL is the program's floating type (f32 or f64). Operands are dense. `dims` are logical sizes with the run-time count
@@ -64,7 +65,7 @@
     /* all of the rows at hand */                                                                                    \
     X(batch_norm_grad_stats)                                                                                         \
     X(batch_norm_grad_apply) /* dy, x, [w], mean, rstd, [y], sums summed, stats summed → dx */                       \
-    X(dropout)               /* x → y; probability, stream; axis 0: samples of `length` rows each; in place. Its gradient is itself on dy */ \
+    X(dropout)               /* x → y; probability, stream; axis 0: samples of `rows` rows each; in place. Its gradient is itself on dy */ \
     X(embedding)             /* ids i32 (…), table (V,D) → y (…,D); an id out of range gives zeros, and is reported */ \
     X(embedding_grad)        /* ids, dy (…,D) → dtable (V,D); fixed order of addition */                             \
     X(reshape)               /* x → y: the same bytes; the planner makes it an alias, else a copy */                 \
@@ -97,39 +98,92 @@ typedef enum lk__op {
         LK__OP_COUNT
 } lk__op;
 
+/* ---- attributes ----
+ *
+ * One flat record for all operations, made from one schema, so that what copies, hashes, compares and prints a record cannot
+ * forget a field. A descriptor says which of them its operation has (LK__HAS(name)); the others are zero. */
+
+/* X(constant, name) */
+#define LK__UNARY_LIST(X)                                                                                          \
+    X(LK__IDENTITY, identity) X(LK__RELU, relu) X(LK__GELU, gelu) X(LK__GELU_TANH, gelu_tanh) X(LK__SILU, silu)    \
+    X(LK__SIGMOID, sigmoid) X(LK__TANH, tanh)
+
 typedef enum lk__op_unary {
-    LK__IDENTITY,
-    LK__RELU,
-    LK__GELU,
-    LK__GELU_TANH,
-    LK__SILU,
-    LK__SIGMOID,
-    LK__TANH
+#define LK__UNARY_ENUM(constant, name) constant,
+    LK__UNARY_LIST(LK__UNARY_ENUM)
+#undef LK__UNARY_ENUM
 } lk__op_unary;
 
-/* One flat record for all ops: it prints, hashes and copies as it is. Unused fields are zero. */
+/* X(kind, name): the kinds and their C types stand below. The order is that of printing. */
+#define LK__ATTR_LIST(X)                                                                                             \
+    X(unary, unary)           /* unary, unary_grad: which function */                                                \
+    X(activation, activation) /* fused into conv2d, linear, batch norm: LK__IDENTITY or LK__RELU */                  \
+    X(pool, pool)             /* conv2d: fused max pool; 0 none */                                                   \
+    X(integer, kernel)        /* pools; square */                                                                    \
+    X(count, stride)          /* conv2d, pools */                                                                    \
+    X(integer, padding)                                                                                              \
+    X(count, groups)                                                                                                 \
+    X(flag, transpose_a)      /* matmul */                                                                           \
+    X(flag, transpose_b)                                                                                             \
+    X(flag, sum_batch)        /* matmul: added over the batch axes */                                                \
+    X(flag, mean)             /* sum, expand */                                                                      \
+    X(flag, keepdim)          /* sum */                                                                              \
+    X(flag, update)           /* batch_norm: running statistics */                                                   \
+    X(flag, nesterov)         /* sgd */                                                                              \
+    X(flag, decoupled)        /* adam: AdamW */                                                                      \
+    X(index, axis)            /* softmax, slice, concat: which; row norms: how many trailing axes */                 \
+    X(axes, axes)             /* permute */                                                                          \
+    X(mask, mask)             /* sum, expand: bit i for axis i */                                                    \
+    X(integer, start)         /* slice */                                                                            \
+    X(integer, length)        /* slice */                                                                            \
+    X(integer, rows)          /* dropout: rows of a sample, where a reshape merged axes */                           \
+    X(integer, ignore_index)  /* cross_entropy */                                                                    \
+    X(real, label_smoothing)                                                                                         \
+    X(real, epsilon)          /* norms, adam */                                                                      \
+    X(real, momentum)         /* batch_norm, sgd */                                                                  \
+    X(real, probability)      /* dropout */                                                                          \
+    X(stream, stream)         /* dropout: which one of the model */                                                  \
+    X(real, scale)            /* scale, fill */                                                                      \
+    X(real, beta1)            /* adam */                                                                             \
+    X(real, beta2)                                                                                                   \
+    X(real, weight_decay)     /* optimizers */                                                                       \
+    X(real, dampening)        /* sgd */                                                                              \
+    X(real, clip)             /* gradient_scale */                                                                   \
+    X(real, lr_scale)         /* optimizers: this parameter group's factor on the step's rate */
+
+#define LK__ATTR_unary(name) lk__op_unary name;
+#define LK__ATTR_activation(name) lk__op_unary name;
+#define LK__ATTR_pool(name) int64_t name;
+#define LK__ATTR_integer(name) int64_t name; /* not printed when it is 0 */
+#define LK__ATTR_count(name) int64_t name;   /* not printed when it is 0 or 1 */
+#define LK__ATTR_flag(name) bool name;
+#define LK__ATTR_index(name) int name; /* always printed */
+#define LK__ATTR_axes(name) int name[LK_MAX_RANK];
+#define LK__ATTR_mask(name) uint32_t name;
+#define LK__ATTR_real(name) double name;
+#define LK__ATTR_stream(name) uint64_t name;
+
 typedef struct lk__op_attrs {
-    int64_t      kernel, stride, padding, groups; /* conv2d, pools; square */
-    int64_t      pool;                            /* conv2d: fused max pool; 0 none */
-    lk__op_unary activation;                      /* fused: LK__IDENTITY or LK__RELU */
-    lk__op_unary unary;
-    bool         transpose_a, transpose_b;
-    bool         mean;                /* sum, expand */
-    bool         update;              /* batch_norm: running statistics */
-    bool         nesterov, decoupled; /* sgd; adam */
-    int          axis;                /* softmax, slice, concat: which; norms: how many trailing dims */
-    int          axes[LK_MAX_RANK];   /* permute */
-    uint32_t     mask;                /* sum, expand: which axes */
-    int64_t      start, length;       /* slice */
-    int64_t      ignore_index;        /* cross_entropy */
-    double       label_smoothing;
-    double       epsilon, momentum; /* norms, optimizers */
-    double       probability;       /* dropout */
-    uint64_t     stream;            /* dropout: which op of the model */
-    double       scale;             /* scale, fill */
-    double       beta1, beta2, weight_decay, dampening, clip;
-    double       lr_scale; /* optimizers: this parameter group's factor on the step's rate */
+#define LK__ATTR_FIELD(kind, name) LK__ATTR_##kind(name)
+    LK__ATTR_LIST(LK__ATTR_FIELD)
+#undef LK__ATTR_FIELD
 } lk__op_attrs;
+
+enum {
+#define LK__ATTR_ENUM(kind, name) LK__ATTR_ID_##name,
+    LK__ATTR_LIST(LK__ATTR_ENUM)
+#undef LK__ATTR_ENUM
+        LK__ATTR_COUNT
+};
+#define LK__HAS(name) (UINT64_C(1) << LK__ATTR_ID_##name) /* in a set of attributes */
+
+uint64_t lk__attrs_hash(const lk__op_attrs *attrs, uint64_t seed);
+bool     lk__attrs_equal(const lk__op_attrs *a, const lk__op_attrs *b);
+uint64_t lk__attrs_set(const lk__op_attrs *attrs); /* those that are not zero */
+/* " relu", "+relu+max_pool 2, padding 1": those of `has` that are worth printing, as they follow an operation's name. */
+void        lk__attrs_text(const lk__op_attrs *attrs, uint64_t has, char *text, size_t bytes);
+const char *lk__attr_name(int id);
+const char *lk__unary_name(lk__op_unary unary);
 
 const char *lk__op_name(lk__op op);
 

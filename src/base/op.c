@@ -1,0 +1,128 @@
+/* op.c - names of operations; what is done to a record of attributes, field by field of its schema. */
+#include "base/op.h"
+
+#include "base/hash.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+const char *lk__op_name(lk__op op)
+{
+    static const char *const names[] = {
+#define OP_NAME(name) #name,
+        LK__OP_LIST(OP_NAME)
+#undef OP_NAME
+    };
+    return (unsigned)op < LK__OP_COUNT ? names[op] : "?";
+}
+
+const char *lk__attr_name(int id)
+{
+    static const char *const names[] = {
+#define ATTR_NAME(kind, name) #name,
+        LK__ATTR_LIST(ATTR_NAME)
+#undef ATTR_NAME
+    };
+    return (unsigned)id < LK__ATTR_COUNT ? names[id] : "?";
+}
+
+const char *lk__unary_name(lk__op_unary unary)
+{
+    static const char *const names[] = {
+#define UNARY_NAME(constant, name) #name,
+        LK__UNARY_LIST(UNARY_NAME)
+#undef UNARY_NAME
+    };
+    return (unsigned)unary < sizeof names / sizeof *names ? names[unary] : "?";
+}
+
+_Static_assert(LK__ATTR_COUNT <= 64, "a set of attributes is a uint64_t");
+
+/* Fields one by one: the padding between them is undefined. */
+uint64_t lk__attrs_hash(const lk__op_attrs *a, uint64_t hash)
+{
+#define ATTR_HASH(kind, name) hash = lk__hash64(&a->name, sizeof a->name, hash);
+    LK__ATTR_LIST(ATTR_HASH)
+#undef ATTR_HASH
+    return hash;
+}
+
+bool lk__attrs_equal(const lk__op_attrs *a, const lk__op_attrs *b)
+{
+#define ATTR_EQUAL(kind, name) \
+    if (memcmp(&a->name, &b->name, sizeof a->name) != 0) return false;
+    LK__ATTR_LIST(ATTR_EQUAL)
+#undef ATTR_EQUAL
+    return true;
+}
+
+uint64_t lk__attrs_set(const lk__op_attrs *a)
+{
+    static const lk__op_attrs none;
+    uint64_t                  set = 0;
+#define ATTR_SET(kind, name) \
+    if (memcmp(&a->name, &none.name, sizeof a->name) != 0) set |= LK__HAS(name);
+    LK__ATTR_LIST(ATTR_SET)
+#undef ATTR_SET
+    return set;
+}
+
+typedef struct output {
+    char  *text;
+    size_t used, bytes;
+} output;
+
+__attribute__((format(printf, 2, 3))) static void print(output *o, const char *format, ...)
+{
+    if (o->used >= o->bytes) return;
+    va_list arguments;
+    va_start(arguments, format);
+    o->used += (size_t)vsnprintf(o->text + o->used, o->bytes - o->used, format, arguments);
+    va_end(arguments);
+}
+
+static void print_axes(output *o, const char *name, const int axes[LK_MAX_RANK])
+{
+    int rank = LK_MAX_RANK; /* axes past a permutation's last are 0 */
+    while (rank > 1 && axes[rank - 1] == 0) rank--;
+    print(o, ", %s", name);
+    for (int i = 0; i < rank; i++) print(o, "%s%d", i ? "," : " ", axes[i]);
+}
+
+/* The shortest form that reads back as the same number, or all of its digits. */
+static void print_real(output *o, const char *name, double value)
+{
+    char text[32];
+    snprintf(text, sizeof text, "%g", value);
+    if (strtod(text, NULL) != value) snprintf(text, sizeof text, "%.17g", value);
+    print(o, ", %s %s", name, text);
+}
+
+void lk__attrs_text(const lk__op_attrs *a, uint64_t has, char *text, size_t bytes)
+{
+    output o = {text, 0, bytes};
+    if (bytes) text[0] = 0;
+#define PRINT_unary(name) print(&o, " %s", lk__unary_name(a->name))
+#define PRINT_activation(name) \
+    if (a->name) print(&o, "+%s", lk__unary_name(a->name))
+#define PRINT_pool(name) \
+    if (a->name > 1) print(&o, "+max_pool %lld", (long long)a->name)
+#define PRINT_integer(name) \
+    if (a->name) print(&o, ", %s %lld", #name, (long long)a->name)
+#define PRINT_count(name) \
+    if (a->name > 1) print(&o, ", %s %lld", #name, (long long)a->name)
+#define PRINT_flag(name) \
+    if (a->name) print(&o, ", %s", #name)
+#define PRINT_index(name) print(&o, ", %s %d", #name, a->name)
+#define PRINT_axes(name) print_axes(&o, #name, a->name)
+#define PRINT_mask(name) print(&o, ", %s 0x%x", #name, a->name)
+#define PRINT_real(name) \
+    if (a->name != 0) print_real(&o, #name, a->name)
+#define PRINT_stream(name) print(&o, ", %s %llu", #name, (unsigned long long)a->name)
+#define ATTR_PRINT(kind, name) \
+    if (has & LK__HAS(name)) { PRINT_##kind(name); }
+    LK__ATTR_LIST(ATTR_PRINT)
+#undef ATTR_PRINT
+}

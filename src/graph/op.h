@@ -1,0 +1,187 @@
+/* graph/op.h - the descriptor of an operation: all that is known about it apart from its kernels. Passes ask the descriptor and
+ * list no operations. Descriptors stand in graph/op/, one file for each family. No field may be left out: 0 is "not said" in
+ * each of them, and test_op_table refuses it. docs/extending.md adds an operation step by step. */
+#ifndef LK__GRAPH_OP_H
+#define LK__GRAPH_OP_H
+
+#include "graph/graph.h"
+
+/* ---- operands ---- */
+
+typedef enum lk__graph_types {
+    LK__TYPE_REAL = 1, /* the graph's floating type */
+    LK__TYPE_F64,
+    LK__TYPE_I32,
+    LK__TYPE_I64,
+    LK__TYPE_U8,
+    LK__TYPE_ANY,
+} lk__graph_types;
+
+/* How an operand with four axes is stored: (N, C, H, W) row-major, or with the channels last. Others are row-major. */
+typedef enum lk__graph_layout {
+    LK__LAYOUT_ROWS = 1,
+    LK__LAYOUT_LAST,
+    LK__LAYOUT_FOLLOW, /* as the other operands are, where all inputs have one shape; else row-major */
+} lk__graph_layout;
+
+typedef enum lk__graph_presence {
+    LK__REQUIRED = 1,
+    LK__OPTIONAL,
+    LK__REPEATED /* the last input, up to LK__MAX_IN in all */
+} lk__graph_presence;
+
+typedef struct lk__graph_operand {
+    const char        *name;
+    lk__graph_types    types;
+    lk__graph_presence presence;
+    lk__graph_layout   layout;
+} lk__graph_operand;
+
+/* ---- shape rule: checks the inputs and gives the outputs' shapes ---- */
+
+typedef struct lk__graph_shapes {
+    lk_graph              *graph;
+    lk_site                site;
+    lk__op                 op;
+    const lk__op_attrs    *attrs;
+    const lk__graph_shape *in[LK__MAX_IN]; /* NULL: not there */
+    int                    inputs;
+    lk__graph_shape       *out; /* LK__MAX_OUT */
+} lk__graph_shapes;
+
+/* How many outputs there are, or -1 with the failure kept in the graph. */
+typedef int (*lk__shape_rule)(lk__graph_shapes *shapes);
+int lk__shape_given(lk__graph_shapes *shapes); /* no shape follows from the inputs: lk__emit_shaped is told it */
+
+/* ---- gradient rule: appends the nodes that carry the gradient dy of output 0 to the inputs (lk__grad_give) ---- */
+
+typedef struct lk__graph_backward {
+    lk_graph      *g;
+    int           *gradient; /* by value id */
+    int           *now;      /* by value id: what backward reads for it (its recomputed copy, or itself) */
+    size_t         capacity, now_capacity;
+    lk__graph_node n; /* the node whose gradient is being made: a copy, since nodes move as they grow */
+} lk__graph_backward;
+
+typedef void (*lk__gradient_rule)(lk__graph_backward *backward, int dy);
+void lk__gradient_none(lk__graph_backward *backward, int dy);    /* an operation of backward or update: fails */
+void lk__gradient_stopped(lk__graph_backward *backward, int dy); /* its inputs get no gradient */
+
+/* ---- the rest ---- */
+
+/* In masks of inputs or outputs (bit i): none of them, said on purpose. */
+#define LK__NO_OPERAND (1u << 31)
+
+typedef enum lk__graph_runs {
+    LK__RUNS_KERNEL = 1,
+    LK__RUNS_NOTHING,    /* output 0 is input 0, byte by byte: one place in memory */
+    LK__RUNS_COLLECTIVE, /* together with other ranks */
+} lk__graph_runs;
+
+typedef enum lk__graph_effect {
+    LK__EFFECT_NONE = 1,
+    LK__EFFECT_STATE,     /* writes its outputs, which are states: runs though nobody reads them */
+    LK__EFFECT_IF_UPDATE, /* writes states among its inputs where the attribute `update` is set */
+} lk__graph_effect;
+
+/* An output without a run-time count, made from inputs with one, is a sum over samples, unless `same` names it. */
+typedef enum lk__graph_samples {
+    LK__SAMPLES_APART = 1, /* a sample's part of the outputs depends on that sample alone */
+    LK__SAMPLES_LEAVES, /* so, and its kernel adds over the leaves of a batch itself, in their order (lk__kernel_leaves) */
+    LK__SAMPLES_COUPLED, /* it depends on all samples of the batch: leaves cannot run as one */
+} lk__graph_samples;
+
+typedef enum lk__graph_evaluation {
+    LK__EVALUATE_SAME = 1,
+    LK__EVALUATE_IDENTITY,   /* its result is its first input */
+    LK__EVALUATE_BY_BUFFERS, /* batch_norm: the running statistics take the batch's place */
+} lk__graph_evaluation;
+
+typedef enum lk__graph_recompute {
+    LK__RECOMPUTE = 1,
+    LK__KEEP, /* small, and would have to be communicated again */
+} lk__graph_recompute;
+
+/* What its kernel can do in the same pass: bits. */
+enum { LK__FUSE_NOTHING = 1, LK__FUSE_ACTIVATION = 2, LK__FUSE_MAX_POOL = 4 };
+
+/* A loss gives a sum over samples first, then what the mean divides by; its gradient rule gets LK__GRAD_ONE instead of dy
+ * where the loss is what is minimised. */
+typedef enum lk__graph_loss {
+    LK__LOSS_NO = 1,
+    LK__LOSS_SUM_WEIGHT,
+    LK__LOSS_SUM_WEIGHT_CORRECT, /* and the samples whose label is on top */
+} lk__graph_loss;
+
+typedef struct lk__graph_op {
+    int                  inputs, outputs; /* at most; -1: none */
+    lk__graph_operand    in[LK__MAX_IN], out[LK__MAX_OUT];
+    uint64_t             attributes; /* LK__HAS(…) | …, or LK__NO_ATTRIBUTES */
+    lk__shape_rule       shape;
+    lk__gradient_rule    gradient;
+    unsigned             in_place; /* inputs whose memory output 0 may take over */
+    unsigned             same;     /* outputs that are the same for every part of a batch */
+    lk__graph_samples    samples;
+    lk__graph_runs       runs;
+    lk__graph_effect     effect;
+    lk__graph_evaluation evaluation;
+    lk__graph_recompute  recompute;
+    unsigned             fuse;
+    lk__graph_loss       loss;
+    /* For the cost of a step: multiplications and additions, 0 where bytes bound it; bytes read and written. */
+    double (*arithmetic)(const lk_graph *graph, const lk__graph_node *node);
+    double (*bytes)(const lk_graph *graph, const lk__graph_node *node);
+} lk__graph_op;
+#define LK__NO_ATTRIBUTES (UINT64_C(1) << 63)
+
+const lk__graph_op *lk__op_find(lk__op op);
+/* Operand i of a node of this operation: the last input may be repeated. */
+const lk__graph_operand *lk__op_input(const lk__graph_op *op, int i);
+
+double lk__arithmetic_none(const lk_graph *graph, const lk__graph_node *node);
+double lk__bytes_operands(const lk_graph *graph, const lk__graph_node *node); /* each operand once */
+double lk__bytes_none(const lk_graph *graph, const lk__graph_node *node);
+
+/* ---- for shape rules (graph/shape.c) ---- */
+
+#define LK__SHAPE_FAIL(s, ...) (lk__graph_fail((s)->graph, (s)->site, __VA_ARGS__), -1)
+
+typedef struct lk__graph_shape_text {
+    char text[128];
+} lk__graph_shape_text;
+lk__graph_shape_text lk__shape_show(const lk__graph_shape *shape);
+lk__graph_shape      lk__shape_fixed(lk_dtype type, int rank, const int64_t *dims); /* no run-time count */
+lk__graph_shape      lk__shape_scalar(lk_dtype type);
+lk__graph_shape      lk__shape_vector(lk_dtype type, int64_t n);
+/* Takes the count of axis `from` of x over to axis `to` of y. */
+void lk__shape_carry_count(lk__graph_shape *y, const lk__graph_shape *x, int from, int to);
+/* Output 0 of a window of kh × kw that moves over input 0 (N, C, H, W) by the attributes stride and padding; -1: it does not fit. */
+int lk__shape_window(lk__graph_shapes *shapes, int64_t channels, int64_t kh, int64_t kw);
+int lk__shape_same(lk__graph_shapes *shapes);        /* one output, of input 0's shape */
+int lk__shape_same_second(lk__graph_shapes *shapes); /* one output, of input 1's */
+
+/* ---- for gradient rules (graph/grad.c) ---- */
+
+enum { LK__GRAD_NONE = -1, LK__GRAD_ONE = -2 }; /* no gradient; that of the loss itself, which is the number 1 */
+
+/* What backward reads for input and output i of the node; -1: it is not there. */
+int             lk__grad_in(const lk__graph_backward *backward, int i);
+int             lk__grad_out(const lk__graph_backward *backward, int i);
+bool            lk__grad_wants(const lk__graph_backward *backward, int i); /* whether input i needs a gradient */
+lk__graph_shape lk__grad_shape(const lk__graph_backward *backward, int value);
+/* Adds g to the gradient of the node's input i. g below 0: nothing. */
+void lk__grad_give(lk__graph_backward *backward, int i, int g);
+/* A node whose output has the shape of the value `like`; its output or -1. */
+int lk__grad_emit_like(lk__graph_backward *backward, lk__op op, const lk__op_attrs *attrs, const int *operands,
+                       int inputs, int like);
+/* Sums dy down to the shape of `like`: the gradient of broadcasting. */
+int lk__grad_reduce_to(lk__graph_backward *backward, int dy, int like);
+/* The gradient before a fused activation. */
+int lk__grad_before_activation(lk__graph_backward *backward, int dy);
+/* Norms: one node gives dx, dw and db; `last` is the node's highest input that may want a gradient. */
+void lk__grad_norm(lk__graph_backward *backward, lk__op op, const int *operands, int inputs, int last);
+/* A node's output 0, or -1: LK__GRAD_EMIT(backward, LK__OP_mul, NULL, 2, dy, lk__grad_in(backward, 0)). */
+#define LK__GRAD_EMIT(backward, op, attrs, inputs, ...) \
+    lk__emit1((backward)->g, (backward)->n.site, op, attrs, (int[]){__VA_ARGS__}, inputs)
+
+#endif

@@ -1,0 +1,225 @@
+/* batch_norm.c - norms over the batch: by its own statistics, by running statistics, and, in parts with a sum over all ranks
+ * between them, by those of the whole global batch (plan/sync_norm.c puts the parts together). */
+#include "graph/op/describe.h"
+
+#define NORM_ATTRIBUTES LK__HAS(activation) | LK__HAS(update) | LK__HAS(epsilon) | LK__HAS(momentum)
+
+/* x, then up to `last` vectors of its channels. */
+static int norm_shape(lk__graph_shapes *s, int last, int outputs)
+{
+    const lk__graph_shape *x = s->in[0];
+    if (x->rank != 4 && x->rank != 2)
+        return LK__SHAPE_FAIL(s, "batch_norm: x has shape %s; (N, C) or (N, C, H, W) is needed", lk__shape_show(x).text);
+    if (x->count_axis > 0) return LK__SHAPE_FAIL(s, "batch_norm: the batch must be axis 0 of x %s", lk__shape_show(x).text);
+    for (int i = 1; i <= last && i < s->inputs; i++)
+        if (s->in[i] && (s->in[i]->rank != 1 || s->in[i]->dims[0] != x->dims[1]))
+            return LK__SHAPE_FAIL(s, "batch_norm: %s does not fit the %lld channels of x %s", lk__shape_show(s->in[i]).text,
+                                  (long long)x->dims[1], lk__shape_show(x).text);
+    s->out[0] = *x;
+    s->out[1] = s->out[2] = lk__shape_vector(x->dtype, x->dims[1]);
+    return outputs;
+}
+
+static int training_shape(lk__graph_shapes *s) { return norm_shape(s, 4, 3); }
+static int evaluation_shape(lk__graph_shapes *s) { return norm_shape(s, s->inputs - 1, 1); }
+
+static int grad_shape(lk__graph_shapes *s)
+{
+    s->out[0] = *s->in[1];
+    s->out[1] = s->out[2] = lk__shape_vector(s->in[1]->dtype, s->in[1]->dims[1]);
+    return 3;
+}
+
+static void training_gradient(lk__graph_backward *b, int dy)
+{
+    int operands[] = {dy, lk__grad_in(b, 0), lk__grad_in(b, 1), lk__grad_out(b, 1), lk__grad_out(b, 2), lk__grad_out(b, 0)};
+    lk__grad_norm(b, LK__OP_batch_norm_grad, operands, b->n.attrs.activation ? 6 : 5, 2);
+}
+
+static void evaluation_gradient(lk__graph_backward *b, int dy)
+{
+    dy = lk__grad_before_activation(b, dy);
+    int operands[] = {dy, lk__grad_in(b, 0), lk__grad_in(b, 1), lk__grad_in(b, 3), lk__grad_in(b, 4)};
+    lk__grad_norm(b, LK__OP_batch_norm_eval_grad, operands, 5, 2);
+}
+
+DESCRIBE(batch_norm){
+    .inputs = 6,
+    .in = {OPERAND("x", REAL, REQUIRED, LAST), OPERAND("weight", REAL, OPTIONAL, ROWS), OPERAND("bias", REAL, OPTIONAL, ROWS),
+           OPERAND("running_mean", REAL, OPTIONAL, ROWS), OPERAND("running_var", REAL, OPTIONAL, ROWS),
+           OPERAND("num_batches_tracked", I64, OPTIONAL, ROWS)},
+    .outputs = 3,
+    .out = {OPERAND("y", REAL, REQUIRED, LAST), OPERAND("mean", REAL, REQUIRED, ROWS), OPERAND("rstd", REAL, REQUIRED, ROWS)},
+    .attributes = NORM_ATTRIBUTES,
+    .shape = training_shape,
+    .gradient = training_gradient,
+    .in_place = LK__NO_OPERAND,
+    .same = LK__NO_OPERAND,
+    .samples = LK__SAMPLES_COUPLED,
+    .runs = LK__RUNS_KERNEL,
+    .effect = LK__EFFECT_IF_UPDATE,
+    .evaluation = LK__EVALUATE_BY_BUFFERS,
+    .recompute = LK__RECOMPUTE,
+    .fuse = LK__FUSE_ACTIVATION,
+    .loss = LK__LOSS_NO,
+    MEMORY_BOUND,
+};
+
+DESCRIBE(batch_norm_grad){
+    .inputs = 6,
+    .in = {OPERAND("dy", REAL, REQUIRED, LAST), OPERAND("x", REAL, REQUIRED, LAST), OPERAND("weight", REAL, OPTIONAL, ROWS),
+           OPERAND("mean", REAL, REQUIRED, ROWS), OPERAND("rstd", REAL, REQUIRED, ROWS), OPERAND("y", REAL, OPTIONAL, LAST)},
+    .outputs = 3,
+    .out = {OPERAND("dx", REAL, REQUIRED, LAST), OPERAND("dw", REAL, OPTIONAL, ROWS), OPERAND("db", REAL, OPTIONAL, ROWS)},
+    .attributes = NORM_ATTRIBUTES,
+    .shape = grad_shape,
+    .gradient = lk__gradient_none,
+    .in_place = LK__NO_OPERAND,
+    ORDINARY,
+    MEMORY_BOUND,
+};
+
+DESCRIBE(batch_norm_eval){
+    .inputs = 5,
+    .in = {OPERAND("x", REAL, REQUIRED, LAST), OPERAND("weight", REAL, OPTIONAL, ROWS), OPERAND("bias", REAL, OPTIONAL, ROWS),
+           OPERAND("running_mean", REAL, REQUIRED, ROWS), OPERAND("running_var", REAL, REQUIRED, ROWS)},
+    .outputs = 1,
+    .out = {OPERAND("y", REAL, REQUIRED, LAST)},
+    .attributes = NORM_ATTRIBUTES,
+    .shape = evaluation_shape,
+    .gradient = evaluation_gradient,
+    .in_place = 1u << 0,
+    .same = LK__NO_OPERAND,
+    .samples = LK__SAMPLES_APART,
+    .runs = LK__RUNS_KERNEL,
+    .effect = LK__EFFECT_NONE,
+    .evaluation = LK__EVALUATE_SAME,
+    .recompute = LK__RECOMPUTE,
+    .fuse = LK__FUSE_ACTIVATION,
+    .loss = LK__LOSS_NO,
+    MEMORY_BOUND,
+};
+
+DESCRIBE(batch_norm_eval_grad){
+    .inputs = 5,
+    .in = {OPERAND("dy", REAL, REQUIRED, LAST), OPERAND("x", REAL, REQUIRED, LAST), OPERAND("weight", REAL, OPTIONAL, ROWS),
+           OPERAND("running_mean", REAL, REQUIRED, ROWS), OPERAND("running_var", REAL, REQUIRED, ROWS)},
+    .outputs = 3,
+    .out = {OPERAND("dx", REAL, REQUIRED, LAST), OPERAND("dw", REAL, OPTIONAL, ROWS), OPERAND("db", REAL, OPTIONAL, ROWS)},
+    .attributes = NORM_ATTRIBUTES,
+    .shape = grad_shape,
+    .gradient = lk__gradient_none,
+    .in_place = LK__NO_OPERAND,
+    ORDINARY,
+    MEMORY_BOUND,
+};
+
+/* ---- by the statistics of all ranks: sums in double, to be added over ranks ---- */
+
+static int stats_shape(lk__graph_shapes *s)
+{
+    int64_t channels = s->in[0]->dims[1];
+    s->out[0] = lk__shape_vector(LK_F64, 2 * channels + 1);
+    s->out[1] = lk__shape_vector(LK_F64, channels);
+    return 2;
+}
+
+static int grad_stats_shape(lk__graph_shapes *s)
+{
+    int64_t channels = s->in[1]->dims[1];
+    s->out[0] = lk__shape_vector(LK_F64, 2 * channels);
+    s->out[1] = s->out[2] = lk__shape_vector(s->in[1]->dtype, channels);
+    return 3;
+}
+
+/* The sums that go through the statistics are those of all ranks; dw and db are of the rows at hand, like the gradient of
+ * any weight. The statistics themselves get no gradient: dx has all of it. */
+static void apply_gradient(lk__graph_backward *b, int dy)
+{
+    const lk__op_attrs attrs = b->n.attrs;
+    int                y = attrs.activation ? lk__grad_out(b, 0) : -1, mean = lk__grad_out(b, 1), rstd = lk__grad_out(b, 2);
+    int                operands[] = {dy, lk__grad_in(b, 0), mean, rstd, y};
+    int                wanted = 1 | (lk__grad_wants(b, 1) ? 2 : 0) | (lk__grad_wants(b, 2) ? 4 : 0);
+    int                node = lk__emit(b->g, b->n.site, LK__OP_batch_norm_grad_stats, &attrs, operands, y < 0 ? 4 : 5, wanted);
+    if (node < 0) return;
+    lk__graph_node made = b->g->nodes[node];
+    for (int i = 1; i <= 2; i++)
+        if (lk__grad_wants(b, i)) lk__grad_give(b, i, made.out[i]);
+    if (!lk__grad_wants(b, 0)) return;
+    int sums = LK__GRAD_EMIT(b, LK__OP_sync, NULL, 1, made.out[0]);
+    lk__grad_give(b, 0,
+                  LK__GRAD_EMIT(b, LK__OP_batch_norm_grad_apply, &attrs, 8, dy, lk__grad_in(b, 0), lk__grad_in(b, 1), mean,
+                                rstd, y, sums, lk__grad_in(b, 6)));
+}
+
+DESCRIBE(batch_norm_stats){
+    .inputs = 2,
+    .in = {OPERAND("x", REAL, REQUIRED, LAST), OPERAND("running_mean", REAL, OPTIONAL, ROWS)},
+    .outputs = 2,
+    .out = {OPERAND("stats", F64, REQUIRED, ROWS), OPERAND("centre", F64, REQUIRED, ROWS)},
+    .attributes = LK__NO_ATTRIBUTES,
+    .shape = stats_shape,
+    .gradient = lk__gradient_stopped,
+    .in_place = LK__NO_OPERAND,
+    .same = 1u << 1,
+    .samples = LK__SAMPLES_APART,
+    .runs = LK__RUNS_KERNEL,
+    .effect = LK__EFFECT_NONE,
+    .evaluation = LK__EVALUATE_SAME,
+    .recompute = LK__KEEP,
+    .fuse = LK__FUSE_NOTHING,
+    .loss = LK__LOSS_NO,
+    MEMORY_BOUND,
+};
+
+DESCRIBE(batch_norm_apply){
+    .inputs = 8,
+    .in = {OPERAND("x", REAL, REQUIRED, LAST), OPERAND("weight", REAL, OPTIONAL, ROWS), OPERAND("bias", REAL, OPTIONAL, ROWS),
+           OPERAND("running_mean", REAL, OPTIONAL, ROWS), OPERAND("running_var", REAL, OPTIONAL, ROWS),
+           OPERAND("num_batches_tracked", I64, OPTIONAL, ROWS), OPERAND("stats", F64, REQUIRED, ROWS),
+           OPERAND("centre", F64, REQUIRED, ROWS)},
+    .outputs = 3,
+    .out = {OPERAND("y", REAL, REQUIRED, LAST), OPERAND("mean", REAL, REQUIRED, ROWS), OPERAND("rstd", REAL, REQUIRED, ROWS)},
+    .attributes = NORM_ATTRIBUTES,
+    .shape = training_shape,
+    .gradient = apply_gradient,
+    .in_place = LK__NO_OPERAND,
+    .same = 1u << 0 | 1u << 1 | 1u << 2,
+    .samples = LK__SAMPLES_APART,
+    .runs = LK__RUNS_KERNEL,
+    .effect = LK__EFFECT_IF_UPDATE,
+    .evaluation = LK__EVALUATE_SAME,
+    .recompute = LK__RECOMPUTE,
+    .fuse = LK__FUSE_NOTHING,
+    .loss = LK__LOSS_NO,
+    MEMORY_BOUND,
+};
+
+DESCRIBE(batch_norm_grad_stats){
+    .inputs = 5,
+    .in = {OPERAND("dy", REAL, REQUIRED, LAST), OPERAND("x", REAL, REQUIRED, LAST), OPERAND("mean", REAL, REQUIRED, ROWS),
+           OPERAND("rstd", REAL, REQUIRED, ROWS), OPERAND("y", REAL, OPTIONAL, LAST)},
+    .outputs = 3,
+    .out = {OPERAND("sums", F64, REQUIRED, ROWS), OPERAND("dw", REAL, OPTIONAL, ROWS), OPERAND("db", REAL, OPTIONAL, ROWS)},
+    .attributes = NORM_ATTRIBUTES,
+    .shape = grad_stats_shape,
+    .gradient = lk__gradient_none,
+    .in_place = LK__NO_OPERAND,
+    ORDINARY,
+    MEMORY_BOUND,
+};
+
+DESCRIBE(batch_norm_grad_apply){
+    .inputs = 8,
+    .in = {OPERAND("dy", REAL, REQUIRED, LAST), OPERAND("x", REAL, REQUIRED, LAST), OPERAND("weight", REAL, OPTIONAL, ROWS),
+           OPERAND("mean", REAL, REQUIRED, ROWS), OPERAND("rstd", REAL, REQUIRED, ROWS), OPERAND("y", REAL, OPTIONAL, LAST),
+           OPERAND("sums", F64, REQUIRED, ROWS), OPERAND("stats", F64, REQUIRED, ROWS)},
+    .outputs = 1,
+    .out = {OPERAND("dx", REAL, REQUIRED, LAST)},
+    .attributes = NORM_ATTRIBUTES,
+    .shape = lk__shape_same_second,
+    .gradient = lk__gradient_none,
+    .in_place = LK__NO_OPERAND,
+    ORDINARY,
+    MEMORY_BOUND,
+};

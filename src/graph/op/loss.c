@@ -1,0 +1,120 @@
+/* loss.c - losses: a sum over samples in double, and the weight that the mean divides by. */
+#include "graph/op/describe.h"
+
+/* ---- cross_entropy ---- */
+
+static int cross_entropy_shape(lk__graph_shapes *s)
+{
+    const lk__graph_shape *x = s->in[0], *labels = s->in[1], *w = s->inputs > 2 ? s->in[2] : NULL;
+    if (x->rank != 2)
+        return LK__SHAPE_FAIL(s, "cross_entropy: logits have shape %s; (rows, classes) is needed", lk__shape_show(x).text);
+    lk__graph_shape rows = lk__shape_fixed(labels->dtype, 1, x->dims);
+    lk__shape_carry_count(&rows, x, 0, 0);
+    if (labels->dtype != LK_I32 || !lk__shape_equal(&rows, labels))
+        return LK__SHAPE_FAIL(s, "cross_entropy: labels %s (%s) do not fit logits %s; i32, one a row, is needed",
+                              lk__shape_show(labels).text, lk_dtype_name(labels->dtype), lk__shape_show(x).text);
+    if (w && !lk__shape_equal(&rows, w))
+        return LK__SHAPE_FAIL(s, "cross_entropy: weight %s does not fit logits %s", lk__shape_show(w).text,
+                              lk__shape_show(x).text);
+    if (!(s->attrs->label_smoothing >= 0 && s->attrs->label_smoothing < 1))
+        return LK__SHAPE_FAIL(s, "cross_entropy: label_smoothing is %g; 0 to below 1 is possible", s->attrs->label_smoothing);
+    s->out[0] = s->out[1] = s->out[2] = lk__shape_scalar(LK_F64);
+    s->out[3] = *x;
+    return 4;
+}
+
+static void cross_entropy_gradient(lk__graph_backward *b, int dy)
+{
+    int dloss = dy == LK__GRAD_ONE ? -1 : dy;
+    if (!lk__grad_wants(b, 0)) return;
+    lk__grad_give(b, 0,
+                  LK__GRAD_EMIT(b, LK__OP_cross_entropy_grad, &b->n.attrs, 4, lk__grad_out(b, 3), lk__grad_in(b, 1),
+                                lk__grad_in(b, 2), dloss));
+}
+
+DESCRIBE(cross_entropy){
+    .inputs = 3,
+    .in = {OPERAND("logits", REAL, REQUIRED, ROWS), OPERAND("labels", I32, REQUIRED, ROWS), OPERAND("weight", REAL, OPTIONAL, ROWS)},
+    .outputs = 4,
+    .out = {OPERAND("sum", F64, REQUIRED, ROWS), OPERAND("weight", F64, REQUIRED, ROWS), OPERAND("correct", F64, REQUIRED, ROWS),
+            OPERAND("probabilities", REAL, REQUIRED, ROWS)},
+    .attributes = LK__HAS(ignore_index) | LK__HAS(label_smoothing),
+    .shape = cross_entropy_shape,
+    .gradient = cross_entropy_gradient,
+    .in_place = LK__NO_OPERAND,
+    .same = LK__NO_OPERAND,
+    .samples = LK__SAMPLES_APART,
+    .runs = LK__RUNS_KERNEL,
+    .effect = LK__EFFECT_NONE,
+    .evaluation = LK__EVALUATE_SAME,
+    .recompute = LK__RECOMPUTE,
+    .fuse = LK__FUSE_NOTHING,
+    .loss = LK__LOSS_SUM_WEIGHT_CORRECT,
+    MEMORY_BOUND,
+};
+
+DESCRIBE(cross_entropy_grad){
+    .inputs = 4,
+    .in = {OPERAND("probabilities", REAL, REQUIRED, ROWS), OPERAND("labels", I32, REQUIRED, ROWS),
+           OPERAND("weight", REAL, OPTIONAL, ROWS), OPERAND("dloss", F64, OPTIONAL, ROWS)},
+    .outputs = 1,
+    .out = {OPERAND("dlogits", REAL, REQUIRED, ROWS)},
+    .attributes = LK__HAS(ignore_index) | LK__HAS(label_smoothing),
+    .shape = lk__shape_same,
+    .gradient = lk__gradient_none,
+    .in_place = 1u << 0,
+    ORDINARY,
+    MEMORY_BOUND,
+};
+
+/* ---- mse ---- */
+
+static int mse_shape(lk__graph_shapes *s)
+{
+    if (!lk__shape_equal(s->in[0], s->in[1]))
+        return LK__SHAPE_FAIL(s, "mse: x %s and target %s differ", lk__shape_show(s->in[0]).text,
+                              lk__shape_show(s->in[1]).text);
+    s->out[0] = s->out[1] = lk__shape_scalar(LK_F64);
+    return 2;
+}
+
+static void mse_gradient(lk__graph_backward *b, int dy)
+{
+    int dloss = dy == LK__GRAD_ONE ? -1 : dy;
+    for (int i = 0; i < 2; i++)
+        if (lk__grad_wants(b, i))
+            lk__grad_give(b, i, LK__GRAD_EMIT(b, LK__OP_mse_grad, NULL, 3, lk__grad_in(b, i), lk__grad_in(b, 1 - i), dloss));
+}
+
+DESCRIBE(mse){
+    .inputs = 2,
+    .in = {OPERAND("x", REAL, REQUIRED, ROWS), OPERAND("target", REAL, REQUIRED, ROWS)},
+    .outputs = 2,
+    .out = {OPERAND("sum", F64, REQUIRED, ROWS), OPERAND("weight", F64, REQUIRED, ROWS)},
+    .attributes = LK__NO_ATTRIBUTES,
+    .shape = mse_shape,
+    .gradient = mse_gradient,
+    .in_place = LK__NO_OPERAND,
+    .same = LK__NO_OPERAND,
+    .samples = LK__SAMPLES_APART,
+    .runs = LK__RUNS_KERNEL,
+    .effect = LK__EFFECT_NONE,
+    .evaluation = LK__EVALUATE_SAME,
+    .recompute = LK__RECOMPUTE,
+    .fuse = LK__FUSE_NOTHING,
+    .loss = LK__LOSS_SUM_WEIGHT,
+    MEMORY_BOUND,
+};
+
+DESCRIBE(mse_grad){
+    .inputs = 3,
+    .in = {OPERAND("x", REAL, REQUIRED, ROWS), OPERAND("target", REAL, REQUIRED, ROWS), OPERAND("dloss", F64, OPTIONAL, ROWS)},
+    .outputs = 1,
+    .out = {OPERAND("dx", REAL, REQUIRED, ROWS)},
+    .attributes = LK__NO_ATTRIBUTES,
+    .shape = lk__shape_same,
+    .gradient = lk__gradient_none,
+    .in_place = LK__NO_OPERAND,
+    ORDINARY,
+    MEMORY_BOUND,
+};

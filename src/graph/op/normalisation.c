@@ -1,0 +1,147 @@
+/* normalisation.c - softmax, and the norms whose statistics belong to one row of one sample: layer norm, RMS norm. Norms over
+ * the batch are in batch_norm.c. */
+#include "graph/op/describe.h"
+
+/* ---- softmax ---- */
+
+static int softmax_shape(lk__graph_shapes *s)
+{
+    int axis = s->attrs->axis;
+    if (axis < 0 || axis >= s->in[0]->rank)
+        return LK__SHAPE_FAIL(s, "%s: x %s has no axis %d", lk__op_name(s->op), lk__shape_show(s->in[0]).text, axis);
+    return lk__shape_same(s);
+}
+
+static void softmax_gradient(lk__graph_backward *b, int dy)
+{
+    lk__grad_give(b, 0, LK__GRAD_EMIT(b, LK__OP_softmax_grad, &b->n.attrs, 2, dy, lk__grad_out(b, 0)));
+}
+
+static void log_softmax_gradient(lk__graph_backward *b, int dy)
+{
+    lk__grad_give(b, 0, LK__GRAD_EMIT(b, LK__OP_log_softmax_grad, &b->n.attrs, 2, dy, lk__grad_out(b, 0)));
+}
+
+#define SOFTMAX(rule)                                                                                                  \
+    {                                                                                                                  \
+        .inputs = 1, .in = {OPERAND("x", REAL, REQUIRED, ROWS)}, .outputs = 1, .out = {OPERAND("y", REAL, REQUIRED, ROWS)}, \
+        .attributes = LK__HAS(axis), .shape = softmax_shape, .gradient = rule, .in_place = 1u << 0, ORDINARY, MEMORY_BOUND \
+    }
+DESCRIBE(softmax) SOFTMAX(softmax_gradient);
+DESCRIBE(log_softmax) SOFTMAX(log_softmax_gradient);
+
+#define SOFTMAX_GRAD                                                                                                  \
+    {                                                                                                                 \
+        .inputs = 2, .in = {OPERAND("dy", REAL, REQUIRED, ROWS), OPERAND("y", REAL, REQUIRED, ROWS)}, .outputs = 1,   \
+        .out = {OPERAND("dx", REAL, REQUIRED, ROWS)}, .attributes = LK__HAS(axis), .shape = softmax_shape,            \
+        .gradient = lk__gradient_none, .in_place = 1u << 0, ORDINARY, MEMORY_BOUND                                    \
+    }
+DESCRIBE(softmax_grad) SOFTMAX_GRAD;
+DESCRIBE(log_softmax_grad) SOFTMAX_GRAD;
+
+/* ---- layer norm, RMS norm: rows are the last `axis` dims of x; one statistic a row ---- */
+
+static int row_norm_shape(lk__graph_shapes *s, int statistics)
+{
+    const lk__graph_shape *x = s->in[0];
+    int                    trailing = s->attrs->axis;
+    if (trailing < 1 || trailing > x->rank)
+        return LK__SHAPE_FAIL(s, "%s: x %s has fewer than %d axes", lk__op_name(s->op), lk__shape_show(x).text, trailing);
+    if (x->count_axis >= x->rank - trailing)
+        return LK__SHAPE_FAIL(s, "%s: cannot normalise over the batch axis of %s", lk__op_name(s->op), lk__shape_show(x).text);
+    for (int input = 1; input < s->inputs; input++) {
+        const lk__graph_shape *w = s->in[input];
+        if (!w) continue;
+        bool fits = w->rank == trailing;
+        for (int i = 0; fits && i < trailing; i++) fits = w->dims[i] == x->dims[x->rank - trailing + i];
+        if (!fits)
+            return LK__SHAPE_FAIL(s, "%s: weight or bias %s does not fit x %s", lk__op_name(s->op), lk__shape_show(w).text,
+                                  lk__shape_show(x).text);
+    }
+    lk__graph_shape rows = lk__shape_fixed(x->dtype, x->rank - trailing, x->dims);
+    for (int i = 0; i < rows.rank; i++) lk__shape_carry_count(&rows, x, i, i);
+    s->out[0] = *x;
+    s->out[1] = s->out[2] = rows;
+    return 1 + statistics;
+}
+
+static int layer_norm_shape(lk__graph_shapes *s) { return row_norm_shape(s, 2); }
+static int rms_norm_shape(lk__graph_shapes *s) { return row_norm_shape(s, 1); }
+
+static int row_norm_grad_shape(lk__graph_shapes *s, int parameters)
+{
+    const lk__graph_shape *x = s->in[1];
+    int                    trailing = s->attrs->axis;
+    s->out[0] = *x;
+    s->out[1] = s->out[2] = lk__shape_fixed(x->dtype, trailing, x->dims + x->rank - trailing);
+    return 1 + parameters;
+}
+
+static int layer_norm_grad_shape(lk__graph_shapes *s) { return row_norm_grad_shape(s, 2); }
+static int rms_norm_grad_shape(lk__graph_shapes *s) { return row_norm_grad_shape(s, 1); }
+
+static void layer_norm_gradient(lk__graph_backward *b, int dy)
+{
+    int operands[] = {dy, lk__grad_in(b, 0), lk__grad_in(b, 1), lk__grad_out(b, 1), lk__grad_out(b, 2)};
+    lk__grad_norm(b, LK__OP_layer_norm_grad, operands, 5, 2);
+}
+
+static void rms_norm_gradient(lk__graph_backward *b, int dy)
+{
+    int operands[] = {dy, lk__grad_in(b, 0), lk__grad_in(b, 1), lk__grad_out(b, 1)};
+    lk__grad_norm(b, LK__OP_rms_norm_grad, operands, 4, 1);
+}
+
+DESCRIBE(layer_norm){
+    .inputs = 3,
+    .in = {OPERAND("x", REAL, REQUIRED, ROWS), OPERAND("weight", REAL, OPTIONAL, ROWS), OPERAND("bias", REAL, OPTIONAL, ROWS)},
+    .outputs = 3,
+    .out = {OPERAND("y", REAL, REQUIRED, ROWS), OPERAND("mean", REAL, REQUIRED, ROWS), OPERAND("rstd", REAL, REQUIRED, ROWS)},
+    .attributes = LK__HAS(axis) | LK__HAS(epsilon),
+    .shape = layer_norm_shape,
+    .gradient = layer_norm_gradient,
+    .in_place = LK__NO_OPERAND,
+    ORDINARY,
+    MEMORY_BOUND,
+};
+
+DESCRIBE(layer_norm_grad){
+    .inputs = 5,
+    .in = {OPERAND("dy", REAL, REQUIRED, ROWS), OPERAND("x", REAL, REQUIRED, ROWS), OPERAND("weight", REAL, OPTIONAL, ROWS),
+           OPERAND("mean", REAL, REQUIRED, ROWS), OPERAND("rstd", REAL, REQUIRED, ROWS)},
+    .outputs = 3,
+    .out = {OPERAND("dx", REAL, REQUIRED, ROWS), OPERAND("dw", REAL, OPTIONAL, ROWS), OPERAND("db", REAL, OPTIONAL, ROWS)},
+    .attributes = LK__HAS(axis) | LK__HAS(epsilon),
+    .shape = layer_norm_grad_shape,
+    .gradient = lk__gradient_none,
+    .in_place = LK__NO_OPERAND,
+    ORDINARY,
+    MEMORY_BOUND,
+};
+
+DESCRIBE(rms_norm){
+    .inputs = 2,
+    .in = {OPERAND("x", REAL, REQUIRED, ROWS), OPERAND("weight", REAL, OPTIONAL, ROWS)},
+    .outputs = 2,
+    .out = {OPERAND("y", REAL, REQUIRED, ROWS), OPERAND("rstd", REAL, REQUIRED, ROWS)},
+    .attributes = LK__HAS(axis) | LK__HAS(epsilon),
+    .shape = rms_norm_shape,
+    .gradient = rms_norm_gradient,
+    .in_place = LK__NO_OPERAND,
+    ORDINARY,
+    MEMORY_BOUND,
+};
+
+DESCRIBE(rms_norm_grad){
+    .inputs = 4,
+    .in = {OPERAND("dy", REAL, REQUIRED, ROWS), OPERAND("x", REAL, REQUIRED, ROWS), OPERAND("weight", REAL, OPTIONAL, ROWS),
+           OPERAND("rstd", REAL, REQUIRED, ROWS)},
+    .outputs = 2,
+    .out = {OPERAND("dx", REAL, REQUIRED, ROWS), OPERAND("dw", REAL, OPTIONAL, ROWS)},
+    .attributes = LK__HAS(axis) | LK__HAS(epsilon),
+    .shape = rms_norm_grad_shape,
+    .gradient = lk__gradient_none,
+    .in_place = LK__NO_OPERAND,
+    ORDINARY,
+    MEMORY_BOUND,
+};

@@ -1,0 +1,45 @@
+/* table.c - all descriptors by operation, and what several families share. An operation without a descriptor does not link. */
+#include "graph/op.h"
+
+#define DECLARE(name) extern const lk__graph_op lk__descriptor_##name;
+LK__OP_LIST(DECLARE)
+#undef DECLARE
+
+const lk__graph_op *lk__op_find(lk__op op)
+{
+    static const lk__graph_op *const table[LK__OP_COUNT] = {
+#define ENTRY(name) [LK__OP_##name] = &lk__descriptor_##name,
+        LK__OP_LIST(ENTRY)
+#undef ENTRY
+    };
+    return table[op];
+}
+
+const lk__graph_operand *lk__op_input(const lk__graph_op *op, int i) { return &op->in[i < op->inputs ? i : op->inputs - 1]; }
+
+double lk__arithmetic_none(const lk_graph *g, const lk__graph_node *n)
+{
+    (void)g, (void)n;
+    return 0;
+}
+
+static double operand_bytes(const lk_graph *g, int value)
+{
+    if (value < 0) return 0;
+    const lk__graph_shape *s = &g->values[value].shape;
+    return (double)lk__shape_elements(s) * (double)lk_dtype_size(s->dtype);
+}
+
+double lk__bytes_operands(const lk_graph *g, const lk__graph_node *n)
+{
+    double bytes = 0;
+    for (int i = 0; i < n->inputs; i++) bytes += operand_bytes(g, n->in[i]);
+    for (int i = 0; i < n->outputs; i++) bytes += operand_bytes(g, n->out[i]);
+    return bytes;
+}
+
+double lk__bytes_none(const lk_graph *g, const lk__graph_node *n)
+{
+    (void)g, (void)n;
+    return 0;
+}

@@ -1,0 +1,102 @@
+/* test_op_table.c - every operation has a descriptor in which no field is left out; records of attributes differ in whatever
+ * attribute they differ. */
+#include "check.h"
+#include "graph/op.h"
+
+static bool is_mask(unsigned mask, int operands)
+{
+    return mask == LK__NO_OPERAND || (mask != 0 && mask >> (operands > 0 ? operands : 0) == 0);
+}
+
+static void check_operands(const char *op, const char *what, const lk__graph_operand *operands, int count, int most)
+{
+    for (int i = 0; i < most; i++) {
+        const lk__graph_operand *o = &operands[i];
+        bool                     said = o->name && *o->name && o->types && o->presence && o->layout;
+        bool                     silent = !o->name && !o->types && !o->presence && !o->layout;
+        CHECK(i < count ? said : silent, "%s: %s %d of %d", op, what, i, count);
+        CHECK(i >= count || o->presence != LK__REPEATED || i == count - 1, "%s: only the last operand can repeat", op);
+        for (int j = 0; j < i && i < count; j++)
+            CHECK(strcmp(o->name, operands[j].name) != 0, "%s: two operands named %s", op, o->name);
+    }
+}
+
+static void no_field_of_a_descriptor_is_left_out(void)
+{
+    for (int i = 0; i < LK__OP_COUNT; i++) {
+        const char         *name = lk__op_name((lk__op)i);
+        const lk__graph_op *d = lk__op_find((lk__op)i);
+        CHECK(d->inputs != 0 && d->inputs <= LK__MAX_IN && d->outputs != 0 && d->outputs <= LK__MAX_OUT, "%s", name);
+        check_operands(name, "input", d->in, d->inputs, LK__MAX_IN);
+        check_operands(name, "output", d->out, d->outputs, LK__MAX_OUT);
+        CHECK(d->attributes == LK__NO_ATTRIBUTES || (d->attributes && d->attributes >> LK__ATTR_COUNT == 0), "%s", name);
+        CHECK(d->shape && d->gradient && d->arithmetic && d->bytes, "%s", name);
+        CHECK(is_mask(d->in_place, d->inputs) && is_mask(d->same, d->outputs), "%s", name);
+        CHECK(d->samples && d->runs && d->effect && d->evaluation && d->recompute && d->fuse && d->loss, "%s", name);
+    }
+}
+
+/* A descriptor's claims that follow from one another. */
+static void descriptors_do_not_contradict_themselves(void)
+{
+    for (int i = 0; i < LK__OP_COUNT; i++) {
+        const char         *name = lk__op_name((lk__op)i);
+        const lk__graph_op *d = lk__op_find((lk__op)i);
+        if (d->effect == LK__EFFECT_IF_UPDATE) CHECK(d->attributes & LK__HAS(update), "%s", name);
+        if (d->fuse & LK__FUSE_ACTIVATION) CHECK(d->attributes & LK__HAS(activation), "%s", name);
+        if (d->fuse & LK__FUSE_MAX_POOL) CHECK(d->attributes & LK__HAS(pool), "%s", name);
+        if (d->loss != LK__LOSS_NO)
+            CHECK(d->outputs >= 2 && d->out[0].types == LK__TYPE_F64 && d->out[1].types == LK__TYPE_F64, "%s", name);
+        for (int j = 0; j < d->inputs; j++)
+            if (d->in_place != LK__NO_OPERAND && d->in_place >> j & 1)
+                CHECK(d->in[j].types == d->out[0].types && d->in[j].layout == d->out[0].layout, "%s: input %d", name, j);
+    }
+}
+
+/* Sets byte after byte of a record: whatever field it belongs to, the records must differ, and the set must name one field. */
+static void attributes_hash_and_compare_every_field(void)
+{
+    static const lk__op_attrs none;
+    uint64_t                  seen = 0;
+    CHECK(lk__attrs_set(&none) == 0 && lk__attrs_equal(&none, &none));
+#define CHANGE(kind, field)                                                                         \
+    do {                                                                                            \
+        lk__op_attrs changed = none;                                                                \
+        memset(&changed.field, 1, 1);                                                               \
+        CHECK(lk__attrs_set(&changed) == LK__HAS(field), "%s", #field);                             \
+        CHECK(!lk__attrs_equal(&none, &changed) && !lk__attrs_equal(&changed, &none), "%s", #field); \
+        CHECK(lk__attrs_hash(&none, 1) != lk__attrs_hash(&changed, 1), "%s", #field);               \
+        CHECK(strcmp(lk__attr_name(LK__ATTR_ID_##field), #field) == 0);                             \
+        seen |= lk__attrs_set(&changed);                                                            \
+    } while (0);
+    LK__ATTR_LIST(CHANGE)
+#undef CHANGE
+    CHECK(seen == (UINT64_C(1) << LK__ATTR_COUNT) - 1);
+}
+
+static void attributes_print_what_differs(void)
+{
+    lk__op_attrs a = {.activation = LK__RELU, .pool = 2, .stride = 1, .padding = 1, .groups = 1}, b = {.scale = 0.1};
+    char         text[256];
+    lk__attrs_text(&a, lk__op_find(LK__OP_conv2d)->attributes, text, sizeof text);
+    CHECK(strcmp(text, "+relu+max_pool 2, padding 1") == 0, "\"%s\"", text);
+    lk__attrs_text(&b, lk__op_find(LK__OP_scale)->attributes, text, sizeof text);
+    CHECK(strcmp(text, ", scale 0.1") == 0, "\"%s\"", text);
+    b.scale = 0.1 + 1e-17 * 2;
+    lk__attrs_text(&b, lk__op_find(LK__OP_scale)->attributes, text, sizeof text);
+    CHECK(strtod(strstr(text, "scale ") + 6, NULL) == b.scale, "\"%s\"", text);
+    for (size_t bytes = 1; bytes < 12; bytes++) { /* cut where the room ends */
+        memset(text, 'x', sizeof text);
+        lk__attrs_text(&a, lk__op_find(LK__OP_conv2d)->attributes, text, bytes);
+        CHECK(strlen(text) == bytes - 1 && text[bytes] == 'x', "%zu", bytes);
+    }
+}
+
+int main(void)
+{
+    RUN(no_field_of_a_descriptor_is_left_out);
+    RUN(descriptors_do_not_contradict_themselves);
+    RUN(attributes_hash_and_compare_every_field);
+    RUN(attributes_print_what_differs);
+    return check_result();
+}
