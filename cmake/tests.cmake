@@ -60,6 +60,21 @@ foreach(source ${sources})
   grant_wishes(${name} c)
 endforeach()
 
+# Any two internal headers can meet in one file: one test includes all of them, another in the reverse order. Kernels' headers
+# are compiled once per type and instruction set, and stand by themselves.
+file(GLOB headers RELATIVE ${PROJECT_SOURCE_DIR}/src CONFIGURE_DEPENDS src/*/*.h src/*/*/*.h)
+list(FILTER headers EXCLUDE REGEX "^kernel/cpu/")
+foreach(order forwards backwards)
+  list(TRANSFORM headers REPLACE "(.+)" "#include \"\\1\"" OUTPUT_VARIABLE lines)
+  list(JOIN lines "\n" text)
+  file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/test_headers_${order}.c CONTENT "${text}\nint main(void) { return 0; }\n" @ONLY)
+  add_executable(test_headers_${order} ${PROJECT_BINARY_DIR}/test_headers_${order}.c)
+  target_include_directories(test_headers_${order} PRIVATE include src)
+  target_compile_definitions(test_headers_${order} PRIVATE _GNU_SOURCE)
+  add_test(NAME test_headers_${order} COMMAND test_headers_${order})
+  list(REVERSE headers)
+endforeach()
+
 # C++ tests are outsiders: public headers and the shared library.
 include(CheckLanguage)
 check_language(CXX)

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# layers.sh - each folder of src includes only itself, the folders above it in the list, and public headers; cli and examples
-# include no folder of src at all; public headers include public headers alone.
+# layers.sh - each folder of src includes only itself, the folders above it in the list, and public headers; src/nn, cli and
+# examples include no folder of src at all; public headers include public headers alone. Internal types say where they live.
 set -u
 cd "${SOURCE_DIR:-$(dirname "$0")/..}" || exit 1
 layers="base device kernel graph comm plan run nn data train launch"
@@ -29,11 +29,21 @@ for folder in src/*/; do
     done < <(includes "$folder")
 done
 
+# What could be written outside of this tree: src/nn, cli and examples see the public headers alone.
 while IFS=: read -r file line text; do
     [ -n "$file" ] || continue
     path=${text#*\"} path=${path%\"}
+    case $file in src/nn/*) complain "$file:$line: \"$path\": src/nn uses public headers (<lockstep/...>) alone"; continue ;; esac
     [ -e "$(dirname "$file")/$path" ] || complain "$file:$line: \"$path\": only public headers (<lockstep/...>) and its own folder"
-done < <(includes cli examples)
+done < <(includes src/nn cli examples)
+
+# Angle brackets are for what is installed: no folder of src is reached by them.
+while IFS=: read -r file line text; do
+    [ -n "$file" ] || continue
+    header=${text#*<} header=${header%>*}
+    [ -e "src/$header" ] && complain "$file:$line: <$header>: a header of src is included as \"$header\""
+    case $header in lockstep*) [ -e "include/$header" ] || complain "$file:$line: include/$header does not exist" ;; esac
+done < <(grep -rnoE --include='*.[ch]' --include='*.cu' --include='*.cpp' '^[[:space:]]*#[[:space:]]*include[[:space:]]*<[^>]*>' src cli examples test bench)
 
 while IFS=: read -r file line text; do
     [ -n "$file" ] && complain "$file:$line: ${text}: a public header includes <lockstep/...> or the standard library's"
@@ -48,5 +58,17 @@ while IFS=: read -r file line text; do
     *) complain "$file:$line: <$header> in a public header" ;;
     esac
 done < <(grep -rnoE '^[[:space:]]*#[[:space:]]*include[[:space:]]*<[^>]*>' include)
+
+# Types of the inside carry where they live: the layer, the folder within it, or the header. base is everybody's. None exists twice.
+types() {
+    grep -rnE '^(typedef )?(struct|enum|union) lk__[a-z0-9_]+( \{|;| lk__)|^typedef .*\(\*lk__[a-z0-9_]+\)' src --include='*.h' |
+        sed -E 's/^src\/([^:]*):[0-9]+:typedef .*\(\*(lk__[a-z0-9_]+)\).*/\1 \2 defined/; s/^src\/([^:]*):[0-9]+:(typedef )?(struct|enum|union) (lk__[a-z0-9_]+) \{.*/\1 \4 defined/; s/^src\/([^:]*):[0-9]+:(typedef )?(struct|enum|union) (lk__[a-z0-9_]+).*/\1 \4 declared/'
+}
+while read -r file name; do
+    complain "src/$file: $name carries neither its layer nor its folder nor its header in its name"
+done < <(types | awk '$3 == "defined" { n = split($1, part, "/"); good = part[1] == "base"; stem = part[n]; sub(/[_.].*/, "", stem)
+    for (i = 1; i < n; i++) good = good || index($2, "lk__" part[i]) == 1
+    if (!good && index($2, "lk__" stem) != 1) print $1, $2 }')
+while read -r name; do complain "$name is defined more than once"; done < <(types | awk '$3 == "defined" { print $2 }' | sort | uniq -d)
 
 exit $bad

@@ -50,7 +50,7 @@ typedef struct lk__graph_shapes {
 } lk__graph_shapes;
 
 /* How many outputs there are, or -1 with the failure kept in the graph. */
-typedef int (*lk__shape_rule)(lk__graph_shapes *shapes);
+typedef int (*lk__graph_shape_rule)(lk__graph_shapes *shapes);
 int lk__shape_given(lk__graph_shapes *shapes); /* no shape follows from the inputs: lk__emit_shaped is told it */
 
 /* ---- gradient rule: appends the nodes that carry the gradient dy of output 0 to the inputs (lk__grad_give) ---- */
@@ -63,7 +63,7 @@ typedef struct lk__graph_backward {
     lk__graph_node n; /* the node whose gradient is being made: a copy, since nodes move as they grow */
 } lk__graph_backward;
 
-typedef void (*lk__gradient_rule)(lk__graph_backward *backward, int dy);
+typedef void (*lk__graph_gradient_rule)(lk__graph_backward *backward, int dy);
 void lk__gradient_none(lk__graph_backward *backward, int dy);    /* an operation of backward or update: fails */
 void lk__gradient_stopped(lk__graph_backward *backward, int dy); /* its inputs get no gradient */
 
@@ -117,8 +117,8 @@ typedef struct lk__graph_op {
     int                  inputs, outputs; /* at most; -1: none */
     lk__graph_operand    in[LK__MAX_IN], out[LK__MAX_OUT];
     uint64_t             attributes; /* LK__HAS(…) | …, or LK__NO_ATTRIBUTES */
-    lk__shape_rule       shape;
-    lk__gradient_rule    gradient;
+    lk__graph_shape_rule       shape;
+    lk__graph_gradient_rule    gradient;
     unsigned             in_place; /* inputs whose memory output 0 may take over */
     unsigned             same;     /* outputs that are the same for every part of a batch */
     lk__graph_samples    samples;
