@@ -9,7 +9,10 @@
 /* Where the ids of an operation come from: an input, since no operation computes integers. -1: not of this node. */
 static int ids_input(const lk__plan_order *t, const lk__graph_node *n)
 {
-    int v = n->in[n->op == LK__OP_embedding ? 0 : 1];
+    const lk__graph_op *d = lk__op_find(n->op);
+    int                 v = -1;
+    for (int i = 0; i < n->inputs && v < 0; i++)
+        if (lk__op_input(d, i)->types == LK__TYPE_I32) v = n->in[i];
     return v >= 0 && t->places[v].region == LK__IN_INPUT ? (int)t->places[v].offset : -1;
 }
 
@@ -37,7 +40,7 @@ static const lk__graph_node *find_reporter(const lk_program *p, const lk__plan_o
 static void describe_invalid(const lk_program *p, const lk__plan_order *t, char *text, size_t bytes)
 {
     const lk__kernel_invalid_id *id = &p->invalid;
-    bool                         label = id->op == LK__OP_cross_entropy;
+    bool                         label = lk__op_find(id->op)->loss != LK__LOSS_NO;
     int                          input;
     int64_t                      position;
     char                         where[256] = "", ignored[64] = "";
