@@ -31,7 +31,8 @@ static void no_field_of_a_descriptor_is_left_out(void)
         check_operands(name, "output", d->out, d->outputs, LK__MAX_OUT);
         CHECK(d->attributes == LK__NO_ATTRIBUTES || (d->attributes && d->attributes >> LK__ATTR_COUNT == 0), "%s", name);
         CHECK(d->shape && d->gradient && d->arithmetic && d->bytes, "%s", name);
-        CHECK(is_mask(d->in_place, d->inputs) && is_mask(d->same, d->outputs), "%s", name);
+        CHECK(is_mask(d->no_gradient, d->inputs) && is_mask(d->in_place, d->inputs) && is_mask(d->same, d->outputs), "%s",
+              name);
         CHECK(d->samples && d->runs && d->effect && d->evaluation && d->recompute && d->fuse && d->loss, "%s", name);
     }
 }
@@ -47,6 +48,9 @@ static void descriptors_do_not_contradict_themselves(void)
         if (d->fuse & LK__FUSE_MAX_POOL) CHECK(d->attributes & LK__HAS(pool), "%s", name);
         if (d->loss != LK__LOSS_NO)
             CHECK(d->outputs >= 2 && d->out[0].types == LK__TYPE_F64 && d->out[1].types == LK__TYPE_F64, "%s", name);
+        if (d->gradient == lk__gradient_stopped) CHECK(d->no_gradient == (1u << d->inputs) - 1, "%s", name);
+        for (int j = 0; j < d->inputs; j++) CHECK(d->in[j].presence != LK__IF_READ, "%s: input %d", name, j);
+        CHECK(d->out[0].presence != LK__IF_READ, "%s: the gradient comes by output 0", name);
         for (int j = 0; j < d->inputs; j++)
             if (d->in_place != LK__NO_OPERAND && d->in_place >> j & 1)
                 CHECK(d->in[j].types == d->out[0].types && d->in[j].layout == d->out[0].layout, "%s: input %d", name, j);

@@ -29,10 +29,7 @@ static bool fit(backward *b)
 int lk__grad_in(const backward *b, int i) { return i < b->n.inputs && b->n.in[i] >= 0 ? b->now[b->n.in[i]] : -1; }
 int lk__grad_out(const backward *b, int i) { return b->n.out[i] < 0 ? -1 : b->now[b->n.out[i]]; }
 
-bool lk__grad_wants(const backward *b, int i)
-{
-    return i < b->n.inputs && b->n.in[i] >= 0 && b->g->values[b->n.in[i]].needs_gradient;
-}
+bool lk__grad_wants(const backward *b, int i) { return lk__node_wants_gradient(b->g, &b->n, i); }
 
 lk__graph_shape lk__grad_shape(const backward *b, int value) { return b->g->values[value].shape; }
 
@@ -133,7 +130,15 @@ static int root(const lk_graph *g, int value)
     return value;
 }
 
-static void collect(backward *b, int *gradients)
+/* Whether a gradient lies where forward, or nothing at all, puts it. Those of parameters lie in a region of their own, which
+ * backward alone fills. */
+static bool made_before(const lk_graph *g, int value, size_t forward_nodes)
+{
+    const lk__graph_value *v = &g->values[root(g, value)];
+    return v->kind != LK__VALUE_RESULT || (size_t)v->node < forward_nodes;
+}
+
+static void collect(backward *b, int *gradients, size_t forward_nodes)
 {
     lk_graph *g = b->g;
     for (size_t i = 0; i < g->states_count && fit(b); i++) {
@@ -141,7 +146,7 @@ static void collect(backward *b, int *gradients)
         const lk__graph_state *s = &g->states[i];
         if (s->buffer || s->frozen) continue;
         int  own = b->gradient[s->value];
-        bool taken = own >= 0 && g->values[root(g, own)].kind != LK__VALUE_RESULT;
+        bool taken = own >= 0 && made_before(g, own, forward_nodes);
         for (size_t j = 0; j < i && own >= 0; j++)
             taken = taken || (gradients[j] >= 0 && root(g, gradients[j]) == root(g, own));
         b->n.site = s->site;
@@ -189,7 +194,7 @@ lk_status lk__graph_grad(lk_graph *g, int loss, int *gradients)
         fit(&b);
     }
     g->block = 0;
-    collect(&b, gradients);
+    collect(&b, gradients, forward_nodes);
 done:
     lk__free(g->context, LK_MEMORY_OTHER, b.gradient, b.capacity * sizeof(int));
     lk__free(g->context, LK_MEMORY_OTHER, b.now, b.now_capacity * sizeof(int));

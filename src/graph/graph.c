@@ -358,10 +358,8 @@ static lk__graph_node *add_node(lk_graph *g, lk_site site, lk__op op, const lk__
 
 static int emit_outputs(lk_graph *g, lk__graph_node *node, const lk__graph_shape *shapes, int wanted)
 {
-    bool needs_gradient = false;
+    bool needs_gradient = lk__node_needs_gradient(g, node);
     int  index = (int)(node - g->nodes);
-    for (int i = 0; i < node->inputs; i++)
-        if (node->in[i] >= 0 && g->values[node->in[i]].needs_gradient) needs_gradient = true;
     for (int i = 0; i < node->outputs; i++) {
         if (!(wanted >> i & 1)) continue;
         lk__graph_value v = {.shape = shapes[i],

@@ -27,7 +27,8 @@ typedef enum lk__graph_layout {
 typedef enum lk__graph_presence {
     LK__REQUIRED = 1,
     LK__OPTIONAL,
-    LK__REPEATED /* the last input, up to LK__MAX_IN in all */
+    LK__REPEATED, /* the last input, up to LK__MAX_IN in all */
+    LK__IF_READ,  /* an output that is made only where something reads it; the kernel gets NULL otherwise */
 } lk__graph_presence;
 
 typedef struct lk__graph_operand {
@@ -53,7 +54,8 @@ typedef struct lk__graph_shapes {
 typedef int (*lk__graph_shape_rule)(lk__graph_shapes *shapes);
 int lk__shape_given(lk__graph_shapes *shapes); /* no shape follows from the inputs: lk__emit_shaped is told it */
 
-/* ---- gradient rule: appends the nodes that carry the gradient dy of output 0 to the inputs (lk__grad_give) ---- */
+/* ---- gradient rule: appends the nodes that carry the gradient dy of output 0 to the inputs (lk__grad_give). It may give a
+ * value that forward made: an output with LK__IF_READ, which evaluation then goes without. ---- */
 
 typedef struct lk__graph_backward {
     lk_graph      *g;
@@ -114,20 +116,21 @@ typedef enum lk__graph_loss {
 } lk__graph_loss;
 
 typedef struct lk__graph_op {
-    int                  inputs, outputs; /* at most; -1: none */
-    lk__graph_operand    in[LK__MAX_IN], out[LK__MAX_OUT];
-    uint64_t             attributes; /* LK__HAS(…) | …, or LK__NO_ATTRIBUTES */
-    lk__graph_shape_rule       shape;
-    lk__graph_gradient_rule    gradient;
-    unsigned             in_place; /* inputs whose memory output 0 may take over */
-    unsigned             same;     /* outputs that are the same for every part of a batch */
-    lk__graph_samples    samples;
-    lk__graph_runs       runs;
-    lk__graph_effect     effect;
-    lk__graph_evaluation evaluation;
-    lk__graph_recompute  recompute;
-    unsigned             fuse;
-    lk__graph_loss       loss;
+    int                     inputs, outputs; /* at most; -1: none */
+    lk__graph_operand       in[LK__MAX_IN], out[LK__MAX_OUT];
+    uint64_t                attributes; /* LK__HAS(…) | …, or LK__NO_ATTRIBUTES */
+    lk__graph_shape_rule    shape;
+    lk__graph_gradient_rule gradient;
+    unsigned                no_gradient; /* inputs that get no gradient: an output needs none because of them */
+    unsigned                in_place;    /* inputs whose memory output 0 may take over */
+    unsigned                same;        /* outputs that are the same for every part of a batch */
+    lk__graph_samples       samples;
+    lk__graph_runs          runs;
+    lk__graph_effect        effect;
+    lk__graph_evaluation    evaluation;
+    lk__graph_recompute     recompute;
+    unsigned                fuse;
+    lk__graph_loss          loss;
     /* For the cost of a step: multiplications and additions, 0 where bytes bound it; bytes read and written. */
     double (*arithmetic)(const lk_graph *graph, const lk__graph_node *node);
     double (*bytes)(const lk_graph *graph, const lk__graph_node *node);
@@ -137,6 +140,10 @@ typedef struct lk__graph_op {
 const lk__graph_op *lk__op_find(lk__op op);
 /* Operand i of a node of this operation: the last input may be repeated. */
 const lk__graph_operand *lk__op_input(const lk__graph_op *op, int i);
+/* Whether input i of a node is there, needs a gradient, and gets one from this operation. */
+bool lk__node_wants_gradient(const lk_graph *graph, const lk__graph_node *node, int i);
+/* Whether the node's outputs need a gradient: any of its inputs wants one. */
+bool lk__node_needs_gradient(const lk_graph *graph, const lk__graph_node *node);
 
 double lk__arithmetic_none(const lk_graph *graph, const lk__graph_node *node);
 double lk__bytes_operands(const lk_graph *graph, const lk__graph_node *node); /* each operand once */

@@ -25,13 +25,16 @@ static lk__graph_layout output_layout(const lk_graph *g, const lk__graph_node *n
 typedef struct layout {
     lk__plan_order *t;
     bool           *needed;    /* by node */
+    bool           *read;      /* by value: by a node that is needed, or from outside */
     int            *converted; /* by value: its twin in the other layout, or 0 */
     size_t          values;    /* that exist before conversions are added */
 } layout;
 
 static void need_value(layout *l, int v)
 {
-    if (v >= 0 && l->t->graph->values[v].kind == LK__VALUE_RESULT) l->needed[l->t->graph->values[v].node] = true;
+    if (v < 0) return;
+    l->read[v] = true;
+    if (l->t->graph->values[v].kind == LK__VALUE_RESULT) l->needed[l->t->graph->values[v].node] = true;
 }
 
 static bool has_effect(const lk__graph_node *n)
@@ -85,10 +88,19 @@ static int convert(layout *l, int v, bool last)
     return twin;
 }
 
+/* Outputs that are made for a reader alone, and have none. */
+static void drop_unread(const layout *l, lk__graph_node *n)
+{
+    const lk__graph_op *d = lk__op_find(n->op);
+    for (int i = 0; i < n->outputs; i++)
+        if (d->out[i].presence == LK__IF_READ && n->out[i] >= 0 && !l->read[n->out[i]]) n->out[i] = -1;
+}
+
 static lk_status place_node(layout *l, int index)
 {
     lk_graph *g = l->t->graph;
     bool      follow_last = false;
+    drop_unread(l, &g->nodes[index]);
     for (int i = 0; i < g->nodes[index].inputs; i++) {
         int v = g->nodes[index].in[i];
         if (v >= 0 && g->values[v].channels_last && input_layout(g, &g->nodes[index], i) == LK__LAYOUT_FOLLOW)
@@ -126,11 +138,13 @@ lk_status lk__pass_layout(lk__plan_order *t, size_t forward_nodes, size_t backwa
 {
     lk_graph *g = t->graph;
     size_t    nodes = g->nodes_count, node_bytes = nodes * sizeof(bool), value_bytes = g->values_count * sizeof(int);
+    size_t    read_bytes = g->values_count * sizeof(bool);
     layout    l = {.t = t, .values = g->values_count};
     lk_status status = LK_ENOMEM;
     l.needed = lk__alloc(g->context, LK_MEMORY_OTHER, node_bytes);
     l.converted = lk__alloc(g->context, LK_MEMORY_OTHER, value_bytes);
-    if ((node_bytes && !l.needed) || (value_bytes && !l.converted)) goto done;
+    l.read = lk__alloc(g->context, LK_MEMORY_OTHER, read_bytes);
+    if ((node_bytes && !l.needed) || (value_bytes && (!l.converted || !l.read))) goto done;
     mark_needed(&l);
     for (size_t i = 0; i < nodes; i++) {
         if (i == forward_nodes) t->end[LK_FORWARD] = t->order_count;
@@ -150,5 +164,6 @@ lk_status lk__pass_layout(lk__plan_order *t, size_t forward_nodes, size_t backwa
 done:
     lk__free(g->context, LK_MEMORY_OTHER, l.needed, node_bytes);
     lk__free(g->context, LK_MEMORY_OTHER, l.converted, value_bytes);
+    lk__free(g->context, LK_MEMORY_OTHER, l.read, read_bytes);
     return status;
 }

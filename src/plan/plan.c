@@ -80,9 +80,7 @@ static void freeze_groups(lk_graph *g, const lk_optimizer_config *o)
             }
     /* What needs a gradient follows from the parameters: settle it anew. */
     for (size_t i = 0; i < g->nodes_count; i++) {
-        bool needs = false;
-        for (int j = 0; j < g->nodes[i].inputs; j++)
-            if (g->nodes[i].in[j] >= 0 && g->values[g->nodes[i].in[j]].needs_gradient) needs = true;
+        bool needs = lk__node_needs_gradient(g, &g->nodes[i]);
         for (int j = 0; j < g->nodes[i].outputs; j++)
             if (g->nodes[i].out[j] >= 0) g->values[g->nodes[i].out[j]].needs_gradient = needs;
     }

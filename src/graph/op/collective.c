@@ -10,6 +10,7 @@ DESCRIBE(sync){
     .attributes = LK__NO_ATTRIBUTES,
     .shape = lk__shape_same,
     .gradient = lk__gradient_stopped,
+    .no_gradient = 1u << 0,
     .in_place = LK__NO_OPERAND,
     .same = 1u << 0,
     .samples = LK__SAMPLES_APART,

@@ -64,7 +64,7 @@ static void div_gradient(lk__graph_backward *b, int dy)
         .inputs = 2, .in = {OPERAND("a", ANY, REQUIRED, FOLLOW), OPERAND("b", ANY, REQUIRED, FOLLOW)}, \
         .outputs = 1, .out = {OPERAND("y", ANY, REQUIRED, FOLLOW)},                             \
         .attributes = LK__NO_ATTRIBUTES, .shape = broadcast_shape, .gradient = rule,            \
-        .in_place = 1u << 0 | 1u << 1, ORDINARY, MEMORY_BOUND                                   \
+        .no_gradient = LK__NO_OPERAND, .in_place = 1u << 0 | 1u << 1, ORDINARY, MEMORY_BOUND    \
     }
 DESCRIBE(add) BINARY(add_gradient);
 DESCRIBE(sub) BINARY(sub_gradient);
@@ -88,6 +88,7 @@ DESCRIBE(unary){
     .attributes = LK__HAS(unary),
     .shape = lk__shape_same,
     .gradient = unary_gradient,
+    .no_gradient = LK__NO_OPERAND,
     .in_place = 1u << 0,
     ORDINARY,
     MEMORY_BOUND,
@@ -101,6 +102,7 @@ DESCRIBE(unary_grad){
     .attributes = LK__HAS(unary),
     .shape = lk__shape_same,
     .gradient = lk__gradient_none,
+    .no_gradient = LK__NO_OPERAND,
     .in_place = 1u << 0,
     ORDINARY,
     MEMORY_BOUND,
@@ -119,6 +121,7 @@ DESCRIBE(scale){
     .attributes = LK__HAS(scale),
     .shape = lk__shape_same,
     .gradient = scale_gradient,
+    .no_gradient = LK__NO_OPERAND,
     .in_place = 1u << 0,
     ORDINARY,
     MEMORY_BOUND,
@@ -130,6 +133,7 @@ DESCRIBE(fill){
     .out = {OPERAND("y", REAL, REQUIRED, ROWS)},
     .attributes = LK__HAS(scale),
     BACKWARD_ONLY,
+    .no_gradient = LK__NO_OPERAND,
     .in_place = LK__NO_OPERAND,
     ORDINARY,
     MEMORY_BOUND,
@@ -158,6 +162,7 @@ DESCRIBE(dropout){
     .attributes = LK__HAS(probability) | LK__HAS(stream) | LK__HAS(rows),
     .shape = dropout_shape,
     .gradient = dropout_gradient,
+    .no_gradient = LK__NO_OPERAND,
     .in_place = 1u << 0,
     .same = LK__NO_OPERAND,
     .samples = LK__SAMPLES_APART,

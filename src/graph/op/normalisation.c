@@ -25,7 +25,8 @@ static void log_softmax_gradient(lk__graph_backward *b, int dy)
 #define SOFTMAX(rule)                                                                                                  \
     {                                                                                                                  \
         .inputs = 1, .in = {OPERAND("x", REAL, REQUIRED, ROWS)}, .outputs = 1, .out = {OPERAND("y", REAL, REQUIRED, ROWS)}, \
-        .attributes = LK__HAS(axis), .shape = softmax_shape, .gradient = rule, .in_place = 1u << 0, ORDINARY, MEMORY_BOUND \
+        .attributes = LK__HAS(axis), .shape = softmax_shape, .gradient = rule, .no_gradient = LK__NO_OPERAND, \
+        .in_place = 1u << 0, ORDINARY, MEMORY_BOUND                                                                     \
     }
 DESCRIBE(softmax) SOFTMAX(softmax_gradient);
 DESCRIBE(log_softmax) SOFTMAX(log_softmax_gradient);
@@ -34,7 +35,7 @@ DESCRIBE(log_softmax) SOFTMAX(log_softmax_gradient);
     {                                                                                                                 \
         .inputs = 2, .in = {OPERAND("dy", REAL, REQUIRED, ROWS), OPERAND("y", REAL, REQUIRED, ROWS)}, .outputs = 1,   \
         .out = {OPERAND("dx", REAL, REQUIRED, ROWS)}, .attributes = LK__HAS(axis), .shape = softmax_shape,            \
-        .gradient = lk__gradient_none, .in_place = 1u << 0, ORDINARY, MEMORY_BOUND                                    \
+        .gradient = lk__gradient_none, .no_gradient = LK__NO_OPERAND, .in_place = 1u << 0, ORDINARY, MEMORY_BOUND     \
     }
 DESCRIBE(softmax_grad) SOFTMAX_GRAD;
 DESCRIBE(log_softmax_grad) SOFTMAX_GRAD;
@@ -100,6 +101,7 @@ DESCRIBE(layer_norm){
     .attributes = LK__HAS(axis) | LK__HAS(epsilon),
     .shape = layer_norm_shape,
     .gradient = layer_norm_gradient,
+    .no_gradient = LK__NO_OPERAND,
     .in_place = LK__NO_OPERAND,
     ORDINARY,
     MEMORY_BOUND,
@@ -114,6 +116,7 @@ DESCRIBE(layer_norm_grad){
     .attributes = LK__HAS(axis) | LK__HAS(epsilon),
     .shape = layer_norm_grad_shape,
     .gradient = lk__gradient_none,
+    .no_gradient = LK__NO_OPERAND,
     .in_place = LK__NO_OPERAND,
     ORDINARY,
     MEMORY_BOUND,
@@ -127,6 +130,7 @@ DESCRIBE(rms_norm){
     .attributes = LK__HAS(axis) | LK__HAS(epsilon),
     .shape = rms_norm_shape,
     .gradient = rms_norm_gradient,
+    .no_gradient = LK__NO_OPERAND,
     .in_place = LK__NO_OPERAND,
     ORDINARY,
     MEMORY_BOUND,
@@ -141,6 +145,7 @@ DESCRIBE(rms_norm_grad){
     .attributes = LK__HAS(axis) | LK__HAS(epsilon),
     .shape = rms_norm_grad_shape,
     .gradient = lk__gradient_none,
+    .no_gradient = LK__NO_OPERAND,
     .in_place = LK__NO_OPERAND,
     ORDINARY,
     MEMORY_BOUND,

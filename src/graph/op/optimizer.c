@@ -22,6 +22,7 @@ DESCRIBE(square_sum){
     .attributes = LK__NO_ATTRIBUTES,
     .shape = square_sum_shape,
     .gradient = lk__gradient_none,
+    .no_gradient = LK__NO_OPERAND,
     .in_place = LK__NO_OPERAND,
     ORDINARY,
     MEMORY_BOUND,
@@ -35,13 +36,14 @@ DESCRIBE(gradient_scale){
     .attributes = LK__HAS(clip),
     .shape = gradient_scale_shape,
     .gradient = lk__gradient_none,
+    .no_gradient = LK__NO_OPERAND,
     .in_place = LK__NO_OPERAND,
     ORDINARY,
     MEMORY_BOUND,
 };
 
 #define OPTIMIZER                                                                                              \
-    BACKWARD_ONLY, .in_place = LK__NO_OPERAND, .same = LK__NO_OPERAND, .samples = LK__SAMPLES_APART,           \
+    BACKWARD_ONLY, .no_gradient = LK__NO_OPERAND, .in_place = LK__NO_OPERAND, .same = LK__NO_OPERAND, .samples = LK__SAMPLES_APART,           \
                    .runs = LK__RUNS_KERNEL, .effect = LK__EFFECT_STATE, .evaluation = LK__EVALUATE_SAME,       \
                    .recompute = LK__RECOMPUTE, .fuse = LK__FUSE_NOTHING, .loss = LK__LOSS_NO, MEMORY_BOUND
 

@@ -17,6 +17,19 @@ const lk__graph_op *lk__op_find(lk__op op)
 
 const lk__graph_operand *lk__op_input(const lk__graph_op *op, int i) { return &op->in[i < op->inputs ? i : op->inputs - 1]; }
 
+bool lk__node_wants_gradient(const lk_graph *g, const lk__graph_node *n, int i)
+{
+    unsigned without = lk__op_find(n->op)->no_gradient;
+    return i < n->inputs && n->in[i] >= 0 && g->values[n->in[i]].needs_gradient && !(without >> i & 1);
+}
+
+bool lk__node_needs_gradient(const lk_graph *g, const lk__graph_node *n)
+{
+    for (int i = 0; i < n->inputs; i++)
+        if (lk__node_wants_gradient(g, n, i)) return true;
+    return false;
+}
+
 double lk__arithmetic_none(const lk_graph *g, const lk__graph_node *n)
 {
     (void)g, (void)n;
