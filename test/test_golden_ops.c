@@ -43,6 +43,44 @@ static lk_tensor of_tanh(cell *c) { return lk_tanh(OPERAND(c, WIDE, 3, 7)); }
 static lk_tensor gelu(cell *c) { return lk_gelu(OPERAND(c, WIDE, 5, 7)); }
 static lk_tensor gelu_tanh(cell *c) { return lk_gelu(OPERAND(c, WIDE, 5, 7), .tanh = true); }
 
+static lk_tensor of_exp(cell *c) { return lk_exp(OPERAND(c, WIDE, 3, 17)); }
+static lk_tensor of_log(cell *c) { return lk_log(OPERAND(c, POSITIVE, 5, 7)); }
+static lk_tensor of_sqrt(cell *c) { return lk_sqrt(OPERAND(c, POSITIVE, 17)); }
+static lk_tensor of_pow(cell *c) { return lk_pow(OPERAND(c, POSITIVE, 3, 7), 2.5); }
+static lk_tensor pow_negative(cell *c) { return lk_pow(OPERAND(c, POSITIVE, 5), -1.5); }
+static lk_tensor pow_cube(cell *c) { return lk_pow(OPERAND(c, SPREAD, 3, 5), 3); }
+static lk_tensor pow_square(cell *c) { return lk_pow(OPERAND(c, PLAIN, 17), 2); }
+static lk_tensor pow_zero(cell *c) { return lk_pow(OPERAND(c, PLAIN, 3), 0); }
+static lk_tensor clamp(cell *c) { return lk_clamp(OPERAND(c, WIDE, 3, 17), -2, 3); }
+static lk_tensor clamp_low(cell *c) { return lk_clamp(OPERAND(c, WIDE, 17), 0.5, INFINITY); }
+static lk_tensor clamp_high(cell *c) { return lk_clamp(OPERAND(c, WIDE, 17), -INFINITY, -0.5); }
+static lk_tensor clamp_crossed(cell *c) { return lk_clamp(OPERAND(c, WIDE, 17), 2, -1); }
+static lk_tensor leaky_relu(cell *c) { return lk_leaky_relu(OPERAND(c, SPREAD, 3, 17), 0.1); }
+
+static lk_tensor condition(cell *c) { return integers(c, (const int[]){1, 0, 2, 0, -3, 1}, 6, DIMS(3, 2, 1)); }
+
+static lk_tensor where(cell *c)
+{
+    lk_tensor a = OPERAND(c, PLAIN, 3, 1, 5), b = OPERAND(c, PLAIN, 2, 1);
+    return lk_where(condition(c), a, b);
+}
+static lk_tensor where_bytes(cell *c)
+{
+    static const uint8_t bytes[] = {1, 0, 0, 255, 7};
+    lk_tensor            a = OPERAND(c, PLAIN, 3, 2, 5), b = operand(c, POSITIVE, 0, NULL);
+    return lk_where(lk_constant(c->graph, LK_U8, 1, &(int64_t){5}, bytes), a, b);
+}
+static lk_tensor where_computed(cell *c)
+{
+    lk_tensor a = OPERAND(c, PLAIN, 3, 5), b = OPERAND(c, PLAIN, 3, 5);
+    return lk_where(lk_relu(a), lk_mul(a, b), b);
+}
+static lk_tensor where_swapped(cell *c)
+{
+    lk_tensor a = OPERAND(c, PLAIN, 5), b = OPERAND(c, PLAIN, 3, 1, 5);
+    return lk_where(condition(c), a, b);
+}
+
 /* ---- along axes ---- */
 
 static lk_tensor softmax(cell *c) { return lk_softmax(OPERAND(c, WIDE, 3, 7), -1); }
@@ -60,6 +98,25 @@ static lk_tensor mean(cell *c) { return lk_mean(OPERAND(c, PLAIN, 3, 5, 7)); }
 static lk_tensor mean_two(cell *c)
 {
     return lk_mean(OPERAND(c, PLAIN, 2, 3, 5, 3), .axes = (int[]){1, -1}, .axes_count = 2);
+}
+
+static lk_tensor of_max(cell *c) { return lk_max(OPERAND(c, SPREAD, 3, 7, 5), 1); }
+static lk_tensor max_keepdim(cell *c) { return lk_max(OPERAND(c, SPREAD, 5, 3), 0, .keepdim = true); }
+static lk_tensor max_last(cell *c) { return lk_max(OPERAND(c, PLAIN, 3, 5, 17), -1); }
+static lk_tensor max_first_of_equals(cell *c)
+{
+    lk_tensor x = OPERAND(c, PLAIN, 3, 5);
+    return lk_max(lk_concat(((lk_tensor[]){x, lk_stop_gradient(x)}), 2, 1), 1);
+}
+static lk_tensor max_second_of_equals(cell *c)
+{
+    lk_tensor x = OPERAND(c, PLAIN, 3, 5);
+    return lk_mul(lk_max(lk_concat(((lk_tensor[]){lk_stop_gradient(x), x}), 2, 1), 1, .keepdim = true), x);
+}
+static lk_tensor argmax(cell *c)
+{
+    lk_tensor x = OPERAND(c, PLAIN, 3, 7), table = OPERAND(c, PLAIN, 7, 5);
+    return square(lk_f_embedding(lk_argmax(x, 1), table));
 }
 
 /* ---- shape ---- */
@@ -240,6 +297,23 @@ static lk_tensor batch_norm(cell *c)
 static lk_tensor batch_norm_relu(cell *c) { return lk_relu(batch_norm(c)); }
 static lk_tensor batch_norm_rows(cell *c) { return normalised(c, OPERAND(c, WIDE, 7, 3), none, none); }
 
+static lk_tensor group_norm(cell *c)
+{
+    lk_tensor a = OPERAND(c, WIDE, 3, 6, 5), b = OPERAND(c, POSITIVE, 6), d = OPERAND(c, PLAIN, 6);
+    return lk_f_group_norm(a, 3, b, d);
+}
+static lk_tensor group_norm_image(cell *c)
+{
+    lk_tensor a = OPERAND(c, WIDE, 2, 4, 3, 5), b = OPERAND(c, POSITIVE, 4), d = OPERAND(c, PLAIN, 4);
+    return lk_f_group_norm(a, 2, b, d, .epsilon = 0.25);
+}
+static lk_tensor group_norm_rows(cell *c)
+{
+    lk_tensor a = OPERAND(c, WIDE, 3, 8), b = OPERAND(c, POSITIVE, 8);
+    return lk_f_group_norm(a, 2, b, none);
+}
+static lk_tensor group_norm_alone(cell *c) { return lk_f_group_norm(OPERAND(c, PLAIN, 2, 5, 3), 1, none, none); }
+
 static const int ids[] = {2, 0, 2, 6, 2, 5, 0};
 
 static lk_tensor embedding(cell *c)
@@ -286,6 +360,50 @@ static lk_tensor mse_image(cell *c)
     return lk_mse(a, b);
 }
 
+static lk_tensor l1(cell *c)
+{
+    lk_tensor a = OPERAND(c, PLAIN, 3, 5), b = OPERAND(c, PLAIN, 3, 5);
+    return lk_l1(a, b);
+}
+
+static lk_tensor l1_image(cell *c)
+{
+    lk_tensor a = OPERAND(c, PLAIN, 2, 3, 5, 3), b = OPERAND(c, PLAIN, 2, 3, 5, 3);
+    return lk_l1(a, b);
+}
+
+static lk_tensor bce(cell *c, lk_tensor weight)
+{
+    double target[45];
+    for (int i = 0; i < 45; i++) target[i] = i * 7 % 11 / 10.0;
+    lk_tensor x = OPERAND(c, WIDE, 9, 5);
+    return lk_bce_with_logits(x, lk_reshape(reals(c, target, 45), 2, ((int64_t[]){9, 5})), .weight = weight);
+}
+
+static lk_tensor bce_with_logits(cell *c) { return bce(c, none); }
+static lk_tensor bce_with_logits_weight(cell *c) { return bce(c, reals(c, sample_weights, 9)); }
+
+/* ---- recorded data, and no gradient ---- */
+
+static lk_tensor recorded(cell *c, int rank, const int64_t *dims)
+{
+    static const float  f32[] = {0.5F, -2, 3, 0, 1.25F};
+    static const double f64[] = {0.5, -2, 3, 0, 1.25};
+    return lk_constant(c->graph, c->real, rank, dims, c->real == LK_F32 ? (const void *)f32 : f64);
+}
+
+static lk_tensor constant(cell *c)
+{
+    lk_tensor x = OPERAND(c, PLAIN, 3, 5);
+    return lk_add(lk_mul(x, recorded(c, DIMS(5))), recorded(c, DIMS(3, 1)));
+}
+
+static lk_tensor stop_gradient(cell *c)
+{
+    lk_tensor x = OPERAND(c, PLAIN, 3, 5), y = OPERAND(c, PLAIN, 5);
+    return lk_add(lk_mul(x, lk_stop_gradient(x)), lk_mul(lk_stop_gradient(y), x));
+}
+
 /* ---- several at once ---- */
 
 static lk_tensor attention(cell *c)
@@ -324,6 +442,23 @@ static const struct golden_case {
     {"tanh", of_tanh, false},
     {"gelu", gelu, false},
     {"gelu_tanh", gelu_tanh, false},
+    {"exp", of_exp, false},
+    {"log", of_log, false},
+    {"sqrt", of_sqrt, false},
+    {"pow", of_pow, false},
+    {"pow_negative", pow_negative, false},
+    {"pow_cube", pow_cube, false},
+    {"pow_square", pow_square, false},
+    {"pow_zero", pow_zero, false},
+    {"clamp", clamp, false},
+    {"clamp_low", clamp_low, false},
+    {"clamp_high", clamp_high, false},
+    {"clamp_crossed", clamp_crossed, false},
+    {"leaky_relu", leaky_relu, false},
+    {"where", where, false},
+    {"where_bytes", where_bytes, false},
+    {"where_computed", where_computed, false},
+    {"where_swapped", where_swapped, false},
     {"softmax", softmax, false},
     {"softmax_first", softmax_first, false},
     {"softmax_middle", softmax_middle, false},
@@ -334,6 +469,12 @@ static const struct golden_case {
     {"sum_two", sum_two, false},
     {"mean", mean, false},
     {"mean_two", mean_two, false},
+    {"max", of_max, false},
+    {"max_keepdim", max_keepdim, false},
+    {"max_last", max_last, false},
+    {"max_first_of_equals", max_first_of_equals, false},
+    {"max_second_of_equals", max_second_of_equals, false},
+    {"argmax", argmax, false},
     {"reshape", reshape, false},
     {"flatten", flatten, false},
     {"transpose", transpose, false},
@@ -376,6 +517,10 @@ static const struct golden_case {
     {"batch_norm", batch_norm, false},
     {"batch_norm_relu", batch_norm_relu, false},
     {"batch_norm_rows", batch_norm_rows, false},
+    {"group_norm", group_norm, false},
+    {"group_norm_image", group_norm_image, false},
+    {"group_norm_rows", group_norm_rows, false},
+    {"group_norm_alone", group_norm_alone, false},
     {"embedding", embedding, false},
     {"embedding_two_axes", embedding_two_axes, false},
     {"cross_entropy", cross_entropy, true},
@@ -386,6 +531,12 @@ static const struct golden_case {
     {"cross_entropy_three_axes", cross_entropy_three_axes, true},
     {"mse", mse, true},
     {"mse_image", mse_image, true},
+    {"l1", l1, true},
+    {"l1_image", l1_image, true},
+    {"bce_with_logits", bce_with_logits, true},
+    {"bce_with_logits_weight", bce_with_logits_weight, true},
+    {"constant", constant, false},
+    {"stop_gradient", stop_gradient, false},
     {"attention", attention, false},
     {"squeeze_and_excite", squeeze_and_excite, false},
 };

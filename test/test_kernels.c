@@ -78,6 +78,7 @@ static void binary_broadcasts_as_pytorch(void)
 
 /* ---- unary ---- */
 
+/* By the attributes that t has. */
 static double unary_value(lk__op_unary unary, double x)
 {
     switch (unary) {
@@ -88,6 +89,12 @@ static double unary_value(lk__op_unary unary, double x)
     case LK__SILU: return x / (1 + exp(-x));
     case LK__SIGMOID: return 1 / (1 + exp(-x));
     case LK__TANH: return tanh(x);
+    case LK__EXP: return exp(x);
+    case LK__LOG: return log(x);
+    case LK__SQRT: return sqrt(x);
+    case LK__POW: return pow(x, t.attrs.exponent);
+    case LK__CLAMP: return x < t.attrs.minimum ? t.attrs.minimum : x > t.attrs.maximum ? t.attrs.maximum : x;
+    case LK__LEAKY_RELU: return x > 0 ? x : x * t.attrs.slope;
     }
     return NAN;
 }

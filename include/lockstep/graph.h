@@ -71,6 +71,11 @@ LK_API lk_tensor lk_parameter_at(lk_site site, lk_graph *graph, const char *name
 LK_API lk_tensor lk_buffer_at(lk_site site, lk_graph *graph, const char *name, lk_dtype type, int rank,
                               const int64_t *dims, double value);
 #define lk_buffer(...) lk_buffer_at(LK_HERE, __VA_ARGS__)
+/* Recorded data: the graph copies it. It is the same on all ranks (which compare it), has no gradient and is never saved.
+ * type is LK_F32, LK_F64, LK_I32, LK_I64 or LK_U8; operations on floating values want the graph's. */
+LK_API lk_tensor lk_constant_at(lk_site site, lk_graph *graph, lk_dtype type, int rank, const int64_t *dims,
+                                const void *data);
+#define lk_constant(...) lk_constant_at(LK_HERE, __VA_ARGS__)
 /* Makes `name` (under the open blocks) a second name of a parameter: tied weights. Checkpoints hold both. */
 LK_API void lk_tie_at(lk_site site, lk_tensor parameter, const char *name);
 #define lk_tie(...) lk_tie_at(LK_HERE, __VA_ARGS__)
@@ -107,6 +112,28 @@ LK_API lk_tensor lk_tanh_at(lk_site site, lk_tensor x);
 #define lk_sigmoid(x) lk_sigmoid_at(LK_HERE, x)
 #define lk_tanh(x) lk_tanh_at(LK_HERE, x)
 
+LK_API lk_tensor lk_exp_at(lk_site site, lk_tensor x);
+LK_API lk_tensor lk_log_at(lk_site site, lk_tensor x);
+LK_API lk_tensor lk_sqrt_at(lk_site site, lk_tensor x);
+LK_API lk_tensor lk_pow_at(lk_site site, lk_tensor x, double exponent); /* as C's pow */
+/* -INFINITY or INFINITY: no bound on that side. */
+LK_API lk_tensor lk_clamp_at(lk_site site, lk_tensor x, double minimum, double maximum);
+LK_API lk_tensor lk_leaky_relu_at(lk_site site, lk_tensor x, double slope);
+#define lk_exp(x) lk_exp_at(LK_HERE, x)
+#define lk_log(x) lk_log_at(LK_HERE, x)
+#define lk_sqrt(x) lk_sqrt_at(LK_HERE, x)
+#define lk_pow(x, exponent) lk_pow_at(LK_HERE, x, exponent)
+#define lk_clamp(x, minimum, maximum) lk_clamp_at(LK_HERE, x, minimum, maximum)
+#define lk_leaky_relu(x, slope) lk_leaky_relu_at(LK_HERE, x, slope)
+
+/* a where the condition is not 0, b elsewhere; all three broadcast. The condition is of any type and gets no gradient. */
+LK_API lk_tensor lk_where_at(lk_site site, lk_tensor condition, lk_tensor a, lk_tensor b);
+#define lk_where(condition, a, b) lk_where_at(LK_HERE, condition, a, b)
+
+/* x itself, through which no gradient passes (PyTorch's detach). */
+LK_API lk_tensor lk_stop_gradient_at(lk_site site, lk_tensor x);
+#define lk_stop_gradient(x) lk_stop_gradient_at(LK_HERE, x)
+
 typedef struct lk_gelu_options {
     int  reserved LK_ZERO;
     bool tanh LK_ZERO; /* the tanh approximation (GPT-2's) instead of the exact erf */
@@ -135,6 +162,17 @@ LK_API lk_tensor lk_sum_at(lk_site site, lk_tensor x, lk_reduce_options options)
 LK_API lk_tensor lk_mean_at(lk_site site, lk_tensor x, lk_reduce_options options); /* over the count, not the capacity */
 #define lk_sum(x, ...) lk_sum_at(LK_HERE, x, LK_OPTIONS(lk_reduce_options, ##__VA_ARGS__))
 #define lk_mean(x, ...) lk_mean_at(LK_HERE, x, LK_OPTIONS(lk_reduce_options, ##__VA_ARGS__))
+
+typedef struct lk_axis_options {
+    int  reserved;
+    bool keepdim;
+} lk_axis_options;
+/* Over one axis, not the batch's. NaN is above all numbers; the gradient goes to the first maximum. argmax gives its i32 index,
+ * which has no gradient. */
+LK_API lk_tensor lk_max_at(lk_site site, lk_tensor x, int axis, lk_axis_options options);
+LK_API lk_tensor lk_argmax_at(lk_site site, lk_tensor x, int axis, lk_axis_options options);
+#define lk_max(x, axis, ...) lk_max_at(LK_HERE, x, axis, LK_OPTIONS(lk_axis_options, ##__VA_ARGS__))
+#define lk_argmax(x, axis, ...) lk_argmax_at(LK_HERE, x, axis, LK_OPTIONS(lk_axis_options, ##__VA_ARGS__))
 
 /* ---- shape ---- */
 
@@ -190,6 +228,11 @@ typedef struct lk_norm_options {
 LK_API lk_tensor lk_f_layer_norm_at(lk_site site, lk_tensor x, lk_tensor weight, lk_tensor bias,
                                     lk_norm_options options);
 LK_API lk_tensor lk_f_rms_norm_at(lk_site site, lk_tensor x, lk_tensor weight, lk_norm_options options);
+/* (N, C, …): each sample's channels in groups of neighbours; weight and bias (C) may be missing. */
+LK_API lk_tensor lk_f_group_norm_at(lk_site site, lk_tensor x, int64_t groups, lk_tensor weight, lk_tensor bias,
+                                    lk_norm_options options);
+#define lk_f_group_norm(x, groups, weight, bias, ...) \
+    lk_f_group_norm_at(LK_HERE, x, groups, weight, bias, LK_OPTIONS(lk_norm_options, ##__VA_ARGS__))
 /* (N, C) or (N, C, H, W). Training: the batch's statistics over its count, running ones updated; evaluation: the running
  * ones. tracked is the i64 buffer num_batches_tracked, or missing. */
 LK_API lk_tensor lk_f_batch_norm_at(lk_site site, lk_tensor x, lk_tensor weight, lk_tensor bias, lk_tensor running_mean,
@@ -219,6 +262,19 @@ LK_API lk_tensor lk_cross_entropy_at(lk_site site, lk_tensor logits, lk_tensor l
     lk_cross_entropy_at(LK_HERE, logits, labels, LK_OPTIONS(lk_cross_entropy_options, ##__VA_ARGS__))
 LK_API lk_tensor lk_mse_at(lk_site site, lk_tensor x, lk_tensor target);
 #define lk_mse(x, target) lk_mse_at(LK_HERE, x, target)
+LK_API lk_tensor lk_l1_at(lk_site site, lk_tensor x, lk_tensor target);
+#define lk_l1(x, target) lk_l1_at(LK_HERE, x, target)
+
+typedef struct lk_bce_with_logits_options {
+    int       reserved;
+    lk_tensor weight; /* of the shape of logits' first axes, say one per sample; missing: 1 */
+} lk_bce_with_logits_options;
+/* Binary cross-entropy of sigmoid(logits) with a target of the same shape, from 0 to 1. The mean is over all elements, by their
+ * weights. Target and weight get no gradient. */
+LK_API lk_tensor lk_bce_with_logits_at(lk_site site, lk_tensor logits, lk_tensor target,
+                                       lk_bce_with_logits_options options);
+#define lk_bce_with_logits(logits, target, ...) \
+    lk_bce_with_logits_at(LK_HERE, logits, target, LK_OPTIONS(lk_bce_with_logits_options, ##__VA_ARGS__))
 
 LK_END_DECLS
 #endif

@@ -35,6 +35,10 @@ LK_API lk_tensor lk_embedding_at(lk_site site, lk_tensor ids, const char *name, 
 /* Over the last axis: name.weight, name.bias (RMS norm: weight alone) */
 LK_API lk_tensor lk_layer_norm_at(lk_site site, lk_tensor x, const char *name, lk_layer_options options);
 LK_API lk_tensor lk_rms_norm_at(lk_site site, lk_tensor x, const char *name, lk_layer_options options);
+/* (N, C, …): name.weight (C), name.bias (C) */
+LK_API lk_tensor lk_group_norm_at(lk_site site, lk_tensor x, const char *name, int64_t groups, lk_layer_options options);
+#define lk_group_norm(x, name, groups, ...) \
+    lk_group_norm_at(LK_HERE, x, name, groups, LK_OPTIONS(lk_layer_options, ##__VA_ARGS__))
 /* (N, C) or (N, C, H, W): weight, bias, running_mean, running_var, num_batches_tracked */
 LK_API lk_tensor lk_batch_norm_at(lk_site site, lk_tensor x, const char *name, lk_layer_options options);
 #define lk_layer_norm(x, name, ...) lk_layer_norm_at(LK_HERE, x, name, LK_OPTIONS(lk_layer_options, ##__VA_ARGS__))

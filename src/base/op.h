@@ -38,14 +38,21 @@
                              /* inputs with B… sums over the batch (the gradient of a shared side) */                \
     X(add) X(sub) X(mul) X(div) /* a, b → y, broadcasting as PyTorch; in place on a or b when its shape is y's */    \
     X(unary)                 /* x → y; unary; in place */                                                            \
-    X(unary_grad)            /* dy, saved → dx; unary; saved is y for relu, sigmoid, tanh, else x; in place on dy */ \
+    X(unary_grad)            /* dy, saved → dx; unary; saved is y where lk__unary_saves_result, else x; in place on dy */ \
     X(scale)                 /* x → y = x * scale; in place */                                                       \
+    X(scale_by)              /* x, factor f64 () → y = x * factor; in place on x */                                  \
+    X(where)                 /* condition (any type), a, b → y = condition is not 0 ? a : b, all three broadcast; in */ \
+                             /* place on a or b when its shape is y's */                                             \
     X(softmax) X(log_softmax)/* x → y along axis; in place */                                                        \
     X(softmax_grad) X(log_softmax_grad) /* dy, y → dx along axis; in place on dy */                                  \
     X(layer_norm)            /* x, [w], [b] → y, mean (rows), rstd (rows); a row is the last `axis` dims; epsilon */ \
     X(layer_norm_grad)       /* dy, x, [w], mean, rstd → dx, [dw], [db] */                                           \
     X(rms_norm)              /* x, [w] → y, rstd (rows); a row is the last `axis` dims; epsilon */                   \
     X(rms_norm_grad)         /* dy, x, [w], rstd → dx, [dw] */                                                       \
+    /* x (N,C,…), [w (C)], [b (C)] → y, mean (N,groups), rstd (N,groups); groups, epsilon; a group is C/groups */    \
+    /* neighbouring channels of one sample */                                                                        \
+    X(group_norm)                                                                                                    \
+    X(group_norm_grad)       /* dy, x, [w], mean, rstd → dx, [dw], [db] */                                           \
     /* image or (N,C) x, [w], [b], [running_mean, running_var, num_batches_tracked i64: updated when attribute */    \
     /* update is set] → y, mean (C), rstd (C); biased variance normalises, unbiased goes into running_var; */        \
     /* epsilon, momentum, activation; statistics are accumulated in double or by a compensated two-pass method */    \
@@ -69,6 +76,7 @@
     X(embedding)             /* ids i32 (…), table (V,D) → y (…,D); an id out of range gives zeros, and is reported */ \
     X(embedding_grad)        /* ids, dy (…,D) → dtable (V,D); fixed order of addition */                             \
     X(reshape)               /* x → y: the same bytes; the planner makes it an alias, else a copy */                 \
+    X(stop_gradient)         /* x → y: the same bytes, without a gradient; as reshape */                             \
     X(permute)               /* x → y; y's axis i is x's axis axes[i] */                                             \
     X(slice)                 /* x → y = x[…, start : start + length, …] along axis */                                \
     X(slice_grad)            /* dy → dx: zeros but for the slice */                                                  \
@@ -76,6 +84,9 @@
     X(sum)                   /* x → y over axes where mask bit i is set; y has those dims 1 or dropped; mean: divided by */ \
                              /* the number of elements that were added, the count included */                        \
     X(expand)                /* dy → dx: the gradient of sum; dx's shape is the attribute's x; mean as in sum */     \
+    X(max)                   /* x → y, [index i32 of y's shape: where the first maximum, or the first NaN, is]; axis, keepdim */ \
+    X(max_grad)              /* dy, index → dx: zeros but at the index; axis */                                      \
+    X(argmax)                /* x → index i32, as max's; axis, keepdim */                                            \
     /* logits (rows,C), labels i32 (rows), [w (rows)] → sum f64 (), weight f64 (), correct f64 (), probs (rows,C); */ \
     /* ignore_index, label_smoothing. sum and weight as PyTorch's numerator and denominator of the mean. A label out */ \
     /* of range gives sum = NaN, and is reported. */                                                                 \
@@ -83,6 +94,11 @@
     X(cross_entropy_grad)    /* probs, labels, [w], [dloss f64 ()] → dlogits; in place on probs */                   \
     X(mse)                   /* x, target → sum f64 (), weight f64 () (number of elements) */                        \
     X(mse_grad)              /* x, target, [dloss f64 ()] → dx */                                                    \
+    X(l1)                    /* x, target → sum f64 (), weight f64 () (number of elements) */                        \
+    X(l1_grad)               /* x, target, [dloss f64 ()] → dx */                                                    \
+    /* logits, target, [w: of logits' first axes] → sum f64 (), weight f64 () (w's sum over the elements), */        \
+    /* [dlogits: the gradient of sum] */                                                                             \
+    X(bce_with_logits)                                                                                               \
     X(fill)                  /* → y = scale */                                                                       \
     X(to_channels_last)      /* x row-major (N,C,H,W) → image y */                                                   \
     X(to_channels_first)     /* image x → y row-major */                                                             \
@@ -106,7 +122,8 @@ typedef enum lk__op {
 /* X(constant, name) */
 #define LK__UNARY_LIST(X)                                                                                          \
     X(LK__IDENTITY, identity) X(LK__RELU, relu) X(LK__GELU, gelu) X(LK__GELU_TANH, gelu_tanh) X(LK__SILU, silu)    \
-    X(LK__SIGMOID, sigmoid) X(LK__TANH, tanh)
+    X(LK__SIGMOID, sigmoid) X(LK__TANH, tanh) X(LK__EXP, exp) X(LK__LOG, log) X(LK__SQRT, sqrt) X(LK__POW, pow)    \
+    X(LK__CLAMP, clamp) X(LK__LEAKY_RELU, leaky_relu)
 
 typedef enum lk__op_unary {
 #define LK__UNARY_ENUM(constant, name) constant,
@@ -127,11 +144,11 @@ typedef enum lk__op_unary {
     X(flag, transpose_b)                                                                                             \
     X(flag, sum_batch)        /* matmul: added over the batch axes */                                                \
     X(flag, mean)             /* sum, expand */                                                                      \
-    X(flag, keepdim)          /* sum */                                                                              \
+    X(flag, keepdim)          /* sum, max, argmax */                                                                 \
     X(flag, update)           /* batch_norm: running statistics */                                                   \
     X(flag, nesterov)         /* sgd */                                                                              \
     X(flag, decoupled)        /* adam: AdamW */                                                                      \
-    X(index, axis)            /* softmax, slice, concat: which; row norms: how many trailing axes */                 \
+    X(index, axis)            /* softmax, max, slice, concat: which; row norms: how many trailing axes */            \
     X(axes, axes)             /* permute */                                                                          \
     X(mask, mask)             /* sum, expand: bit i for axis i */                                                    \
     X(integer, start)         /* slice */                                                                            \
@@ -144,6 +161,10 @@ typedef enum lk__op_unary {
     X(real, probability)      /* dropout */                                                                          \
     X(stream, stream)         /* dropout: which one of the model */                                                  \
     X(real, scale)            /* scale, fill */                                                                      \
+    X(real, exponent)         /* unary pow */                                                                        \
+    X(real, minimum)          /* unary clamp; -INFINITY: none */                                                     \
+    X(real, maximum)          /* unary clamp; INFINITY: none */                                                      \
+    X(real, slope)            /* unary leaky_relu: below 0 */                                                        \
     X(real, beta1)            /* adam */                                                                             \
     X(real, beta2)                                                                                                   \
     X(real, weight_decay)     /* optimizers */                                                                       \
@@ -184,6 +205,12 @@ uint64_t lk__attrs_set(const lk__op_attrs *attrs); /* those that are not zero */
 void        lk__attrs_text(const lk__op_attrs *attrs, uint64_t has, char *text, size_t bytes);
 const char *lk__attr_name(int id);
 const char *lk__unary_name(lk__op_unary unary);
+
+/* Whether unary_grad reads the function's result y, else its x. */
+static inline bool lk__unary_saves_result(lk__op_unary unary)
+{
+    return unary == LK__RELU || unary == LK__SIGMOID || unary == LK__TANH || unary == LK__EXP || unary == LK__SQRT;
+}
 
 const char *lk__op_name(lk__op op);
 

@@ -109,6 +109,42 @@ lk_tensor lk_gelu_at(lk_site site, lk_tensor x, lk_gelu_options options)
     return unary(site, x, options.tanh ? LK__GELU_TANH : LK__GELU);
 }
 
+lk_tensor lk_exp_at(lk_site site, lk_tensor x) { return unary(site, x, LK__EXP); }
+lk_tensor lk_log_at(lk_site site, lk_tensor x) { return unary(site, x, LK__LOG); }
+lk_tensor lk_sqrt_at(lk_site site, lk_tensor x) { return unary(site, x, LK__SQRT); }
+
+lk_tensor lk_pow_at(lk_site site, lk_tensor x, double exponent)
+{
+    return record1(site, LK__OP_unary, &(lk__op_attrs){.unary = LK__POW, .exponent = exponent}, x);
+}
+
+lk_tensor lk_clamp_at(lk_site site, lk_tensor x, double minimum, double maximum)
+{
+    return record1(site, LK__OP_unary, &(lk__op_attrs){.unary = LK__CLAMP, .minimum = minimum, .maximum = maximum}, x);
+}
+
+lk_tensor lk_leaky_relu_at(lk_site site, lk_tensor x, double slope)
+{
+    return record1(site, LK__OP_unary, &(lk__op_attrs){.unary = LK__LEAKY_RELU, .slope = slope}, x);
+}
+
+/* For operands of which not all are floating, or all are needed: the descriptor's types are checked alone. */
+static lk_tensor record_any(lk_site site, lk__op op, const lk_tensor *x, int count)
+{
+    lk_graph *g = owner(site, op, x, count);
+    int       in[LK__MAX_IN];
+    if (!g) return (lk_tensor){x[0].graph, -1};
+    for (int i = 0; i < count; i++) in[i] = x[i].graph ? x[i].id : -1;
+    return (lk_tensor){g, lk__emit1(g, site, op, NULL, in, count)};
+}
+
+lk_tensor lk_where_at(lk_site site, lk_tensor condition, lk_tensor a, lk_tensor b)
+{
+    return record_any(site, LK__OP_where, (lk_tensor[]){condition, a, b}, 3);
+}
+
+lk_tensor lk_stop_gradient_at(lk_site site, lk_tensor x) { return record_any(site, LK__OP_stop_gradient, &x, 1); }
+
 lk_tensor lk_dropout_at(lk_site site, lk_tensor x, double probability)
 {
     lk_graph *g = owner(site, LK__OP_dropout, &x, 1);
@@ -135,6 +171,16 @@ lk_tensor lk_softmax_at(lk_site site, lk_tensor x, int axis)
 lk_tensor lk_log_softmax_at(lk_site site, lk_tensor x, int axis)
 {
     return record1(site, LK__OP_log_softmax, &(lk__op_attrs){.axis = from_end(x, axis)}, x);
+}
+
+lk_tensor lk_max_at(lk_site site, lk_tensor x, int axis, lk_axis_options options)
+{
+    return record1(site, LK__OP_max, &(lk__op_attrs){.axis = from_end(x, axis), .keepdim = options.keepdim}, x);
+}
+
+lk_tensor lk_argmax_at(lk_site site, lk_tensor x, int axis, lk_axis_options options)
+{
+    return record1(site, LK__OP_argmax, &(lk__op_attrs){.axis = from_end(x, axis), .keepdim = options.keepdim}, x);
 }
 
 static lk_tensor reduce(lk_site site, lk_tensor x, lk_reduce_options options, bool mean)
@@ -313,6 +359,13 @@ lk_tensor lk_f_rms_norm_at(lk_site site, lk_tensor x, lk_tensor weight, lk_norm_
     return record(site, LK__OP_rms_norm, &attrs, (lk_tensor[]){x, weight}, 2);
 }
 
+lk_tensor lk_f_group_norm_at(lk_site site, lk_tensor x, int64_t groups, lk_tensor weight, lk_tensor bias,
+                             lk_norm_options options)
+{
+    lk__op_attrs attrs = {.groups = groups, .epsilon = options.epsilon > 0 ? options.epsilon : 1e-5};
+    return record(site, LK__OP_group_norm, &attrs, (lk_tensor[]){x, weight, bias}, 3);
+}
+
 lk_tensor lk_f_batch_norm_at(lk_site site, lk_tensor x, lk_tensor weight, lk_tensor bias, lk_tensor running_mean,
                              lk_tensor running_var, lk_tensor tracked, lk_norm_options options)
 {
@@ -376,3 +429,15 @@ lk_tensor lk_cross_entropy_at(lk_site site, lk_tensor logits, lk_tensor labels, 
 }
 
 lk_tensor lk_mse_at(lk_site site, lk_tensor x, lk_tensor target) { return record2(site, LK__OP_mse, NULL, x, target); }
+lk_tensor lk_l1_at(lk_site site, lk_tensor x, lk_tensor target) { return record2(site, LK__OP_l1, NULL, x, target); }
+
+lk_tensor lk_bce_with_logits_at(lk_site site, lk_tensor logits, lk_tensor target, lk_bce_with_logits_options options)
+{
+    lk_tensor all[] = {logits, target, options.weight};
+    lk_graph *g = owner(site, LK__OP_bce_with_logits, all, 3);
+    for (int i = 1; g && i < 3; i++)
+        if (all[i].graph && g->values[all[i].id].needs_gradient)
+            lk__graph_fail(g, site, "bce_with_logits: the %s gets no gradient; pass it through lk_stop_gradient",
+                           i == 1 ? "target" : "weight");
+    return record(site, LK__OP_bce_with_logits, NULL, all, 3);
+}

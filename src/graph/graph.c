@@ -1,5 +1,7 @@
-/* graph.c - a graph's life: creating, failing, copying, and adding values, nodes, state and blocks. */
+/* graph.c - a graph's life: creating, failing, and adding values, nodes, state, constants and blocks. */
 #include "graph/op.h"
+
+#include "base/hash.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -42,6 +44,9 @@ void lk_graph_free(lk_graph *g)
         lk__free(c, LK_MEMORY_OTHER, g->states[i].aliases, g->states[i].aliases_capacity * sizeof(char *));
     }
     for (size_t i = 0; i < g->blocks_count; i++) lk__strfree(c, g->blocks[i].name);
+    for (size_t i = 0; i < g->constants_count; i++)
+        lk__free(c, LK_MEMORY_OTHER, g->constants[i].data, g->constants[i].bytes);
+    lk__free(c, LK_MEMORY_OTHER, g->constants, g->constants_capacity * sizeof *g->constants);
     for (size_t i = 0; i < g->values_count; i++) lk__strfree(c, (char *)g->values[i].name);
     lk__free(c, LK_MEMORY_OTHER, g->values, g->values_capacity * sizeof *g->values);
     lk__free(c, LK_MEMORY_OTHER, g->nodes, g->nodes_capacity * sizeof *g->nodes);
@@ -208,6 +213,39 @@ static lk_tensor add_state(lk_graph *g, lk_site site, const char *name, lk_dtype
     state.value = lk__graph_add_value(g, &v);
     g->states[g->states_count++] = state;
     return (lk_tensor){g, state.value};
+}
+
+static bool is_constant_type(lk_dtype type)
+{
+    return type == LK_F32 || type == LK_F64 || type == LK_I32 || type == LK_I64 || type == LK_U8;
+}
+
+lk_tensor lk_constant_at(lk_site site, lk_graph *g, lk_dtype type, int rank, const int64_t *dims, const void *data)
+{
+    lk_tensor none = {g, -1};
+    if (g->status < 0 || !good_dims(g, site, "a constant", rank, dims)) return none;
+    if (!is_constant_type(type) || !data) {
+        lk__graph_fail(g, site, "constant: %s; f32, f64, i32, i64 and u8 data is possible",
+                       data ? lk_dtype_name(type) : "there is no data");
+        return none;
+    }
+    lk__graph_value    v = {.shape = make_shape(type, rank, dims, -1),
+                            .kind = LK__VALUE_CONSTANT,
+                            .node = -1,
+                            .state = (int)g->constants_count,
+                            .site = site};
+    lk__graph_constant k = {.bytes = (size_t)lk__shape_elements(&v.shape) * lk_dtype_size(type)};
+    if (lk__grow(g->context, (void **)&g->constants, &g->constants_capacity, g->constants_count + 1,
+                 sizeof *g->constants) < 0 ||
+        !(k.data = lk__alloc(g->context, LK_MEMORY_OTHER, k.bytes))) {
+        out_of_memory(g);
+        return none;
+    }
+    memcpy(k.data, data, k.bytes);
+    k.hash = lk__hash64(data, k.bytes, 0);
+    k.value = lk__graph_add_value(g, &v);
+    g->constants[g->constants_count++] = k;
+    return (lk_tensor){g, k.value};
 }
 
 lk_tensor lk_parameter_at(lk_site site, lk_graph *g, const char *name, int rank, const int64_t *dims,
@@ -409,46 +447,6 @@ int lk__emit1(lk_graph *g, lk_site site, lk__op op, const lk__op_attrs *attrs, c
 {
     int node = lk__emit(g, site, op, attrs, in, inputs, LK__ALL_OUTPUTS);
     return node < 0 ? -1 : g->nodes[node].out[0];
-}
-
-lk_status lk__graph_copy(const lk_graph *from, lk_graph **copy)
-{
-    lk_context *c = from->context;
-    lk_graph   *g = lk__alloc(c, LK_MEMORY_OTHER, sizeof *g);
-    *copy = NULL;
-    if (!g) return LK_ENOMEM;
-    g->context = c;
-    g->real = from->real;
-    g->dropouts = from->dropouts;
-#define COPY_ARRAY(name)                                                                                               \
-    if (lk__grow(c, (void **)&g->name, &g->name##_capacity, from->name##_count, sizeof *g->name) < 0) goto fail;       \
-    if (from->name##_count) memcpy(g->name, from->name, from->name##_count * sizeof *g->name)
-    COPY_ARRAY(nodes);
-    g->nodes_count = from->nodes_count;
-    COPY_ARRAY(values);
-    for (size_t i = 0; i < from->values_count; i++) {
-        g->values_count = i + 1;
-        if (from->values[i].name && !(g->values[i].name = lk__strdup(c, from->values[i].name))) goto fail;
-    }
-    COPY_ARRAY(blocks);
-    for (size_t i = 0; i < from->blocks_count; i++) {
-        g->blocks_count = i + 1;
-        if (!(g->blocks[i].name = lk__strdup(c, from->blocks[i].name))) goto fail;
-    }
-    COPY_ARRAY(states);
-    for (size_t i = 0; i < from->states_count; i++) {
-        lk__graph_state *s = &g->states[i];
-        s->aliases = NULL;
-        s->aliases_count = s->aliases_capacity = 0; /* names of tied weights matter to the store alone */
-        g->states_count = i + 1;
-        if (!(s->name = lk__strdup(c, from->states[i].name))) goto fail;
-    }
-#undef COPY_ARRAY
-    *copy = g;
-    return LK_OK;
-fail:
-    lk_graph_free(g);
-    return LK_ENOMEM;
 }
 
 int      lk_tensor_rank(lk_tensor x) { return shape_of(x) ? shape_of(x)->rank : 0; }

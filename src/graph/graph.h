@@ -20,13 +20,14 @@ typedef enum lk__graph_kind {
     LK__VALUE_INPUT,     /* bound by the caller */
     LK__VALUE_STATE,     /* a parameter or buffer: lives in the store */
     LK__VALUE_OPTIMIZER, /* optimizer state of a parameter: lives in the store */
+    LK__VALUE_CONSTANT,  /* recorded data: lives in the store too, and is never saved */
 } lk__graph_kind;
 
 typedef struct lk__graph_value {
     lk__graph_shape shape;
     lk__graph_kind  kind;
     int             node;          /* producer, for results */
-    int             state;         /* index into states, for state and optimizer values */
+    int             state;         /* index into states, for state and optimizer values; into constants, for those */
     int             slot;          /* optimizer values: which moment, from 0 */
     bool            channels_last; /* how an image is stored; set by the layout pass */
     bool            needs_gradient;
@@ -55,6 +56,13 @@ typedef struct lk__graph_state {
     lk_site site;
 } lk__graph_state;
 
+typedef struct lk__graph_constant {
+    int      value;
+    size_t   bytes;
+    void    *data; /* NULL in copies that passes work on */
+    uint64_t hash; /* of the data */
+} lk__graph_constant;
+
 typedef struct lk__graph_block {
     char *name; /* full, dotted; "" for the model */
     int   parent;
@@ -62,18 +70,19 @@ typedef struct lk__graph_block {
 } lk__graph_block;
 
 struct lk_graph {
-    lk_context      *context;
-    lk_dtype         real;
-    lk__graph_value *values;
-    lk__graph_node  *nodes;
-    lk__graph_state *states;
-    lk__graph_block *blocks;
-    size_t           values_count, nodes_count, states_count, blocks_count;
-    size_t           values_capacity, nodes_capacity, states_capacity, blocks_capacity;
-    int              block;    /* the open one */
-    uint64_t         dropouts; /* recorded so far: the next one's stream */
-    lk_status        status;
-    char             error[1024];
+    lk_context         *context;
+    lk_dtype            real;
+    lk__graph_value    *values;
+    lk__graph_node     *nodes;
+    lk__graph_state    *states;
+    lk__graph_block    *blocks;
+    lk__graph_constant *constants;
+    size_t              values_count, nodes_count, states_count, blocks_count, constants_count;
+    size_t              values_capacity, nodes_capacity, states_capacity, blocks_capacity, constants_capacity;
+    int                 block;    /* the open one */
+    uint64_t            dropouts; /* recorded so far: the next one's stream */
+    lk_status           status;
+    char                error[1024];
 };
 
 /* Of a tensor without a graph: the line of the first recording call that was given nothing but such; 0: not known. */
@@ -106,8 +115,12 @@ void lk__shape_text(const lk__graph_shape *shape, char *text, size_t bytes); /* 
 /* grad.c: appends the backward of `loss` to the graph. gradients[i] is the value of the gradient of state i, or -1. */
 lk_status lk__graph_grad(lk_graph *graph, int loss, int *gradients);
 
-/* A copy for passes to change; values, nodes and states keep their ids. */
+/* A copy for passes to change; values, nodes and states keep their ids. It has neither tied names nor the constants' data. */
 lk_status lk__graph_copy(const lk_graph *graph, lk_graph **copy);
+/* The rest of a copy that outlives what it was made from. */
+lk_status lk__graph_copy_rest(const lk_graph *graph, lk_graph *copy);
+/* "constant 0, i32 (2, 3), data 0x1234…: 1, 2, 3, …": what tells two constants apart. */
+void lk__constant_text(const lk_graph *graph, size_t index, char *text, size_t bytes);
 
 void lk__node_text(const lk_graph *graph, const lk__graph_node *node, char *text, size_t bytes);
 

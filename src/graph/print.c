@@ -29,6 +29,8 @@ static void value_name(const lk_graph *g, int id, char *text, size_t bytes)
         snprintf(text, bytes, "%s", g->states[v->state].name);
     else if (v->kind == LK__VALUE_OPTIMIZER)
         snprintf(text, bytes, "%s.m%d", g->states[v->state].name, v->slot);
+    else if (v->kind == LK__VALUE_CONSTANT)
+        snprintf(text, bytes, "constant%d", v->state);
     else if (v->name)
         snprintf(text, bytes, "%s", v->name);
     else
@@ -75,20 +77,51 @@ void lk__node_text(const lk_graph *g, const lk__graph_node *n, char *text, size_
 #undef MORE
 }
 
+static double element_at(lk_dtype type, const void *data, int64_t i)
+{
+    switch (type) {
+    case LK_F32: return (double)((const float *)data)[i];
+    case LK_F64: return ((const double *)data)[i];
+    case LK_I32: return ((const int32_t *)data)[i];
+    case LK_I64: return (double)((const int64_t *)data)[i];
+    default: return ((const uint8_t *)data)[i];
+    }
+}
+
+void lk__constant_text(const lk_graph *g, size_t index, char *text, size_t bytes)
+{
+    const lk__graph_constant *k = &g->constants[index];
+    const lk__graph_shape    *s = &g->values[k->value].shape;
+    int64_t                   elements = lk__shape_elements(s), shown = elements < 4 ? elements : 4;
+    char                      shape[128];
+    lk__shape_text(s, shape, sizeof shape);
+    int used = snprintf(text, bytes, "constant%zu %s %s, data 0x%016llx: ", index, lk_dtype_name(s->dtype), shape,
+                        (unsigned long long)k->hash);
+    for (int64_t i = 0; i < shown && k->data && used > 0 && (size_t)used < bytes; i++)
+        used += snprintf(text + used, bytes - (size_t)used, "%s%.9g%s", i ? ", " : "", element_at(s->dtype, k->data, i),
+                         i == shown - 1 && shown < elements ? ", …" : "");
+}
+
+static bool is_leaf(const lk__graph_value *v)
+{
+    return v->kind == LK__VALUE_INPUT || v->kind == LK__VALUE_STATE || v->kind == LK__VALUE_CONSTANT;
+}
+
 void lk_graph_print(const lk_graph *g, lk_write write, void *user)
 {
     sink s = {write, user};
     char text[1024], shape[128];
     for (size_t i = 0; i < g->values_count; i++) {
         const lk__graph_value *v = &g->values[i];
-        if (v->kind != LK__VALUE_INPUT && v->kind != LK__VALUE_STATE) continue;
+        if (!is_leaf(v)) continue;
         value_name(g, (int)i, text, sizeof text);
         lk__shape_text(&v->shape, shape, sizeof shape);
         const lk__graph_state *state = v->kind == LK__VALUE_STATE ? &g->states[v->state] : NULL;
         emit(&s, "%-9s %-32s %s %s%s\n",
-             !state          ? "input"
-             : state->buffer ? "buffer"
-                             : "parameter",
+             v->kind == LK__VALUE_CONSTANT ? "constant"
+             : !state                      ? "input"
+             : state->buffer               ? "buffer"
+                                           : "parameter",
              text, lk_dtype_name(v->shape.dtype), shape, state && state->frozen ? " frozen" : "");
         for (size_t j = 0; state && j < state->aliases_count; j++)
             emit(&s, "%-9s %-32s the same as %s\n", "tied", state->aliases[j], text);
@@ -110,7 +143,7 @@ void lk_graph_dot(const lk_graph *g, lk_write write, void *user)
     emit(&s, "digraph model {\n  rankdir=TB;\n  node [fontname=\"Helvetica\", fontsize=11];\n");
     for (size_t i = 0; i < g->values_count; i++) {
         const lk__graph_value *v = &g->values[i];
-        if (v->kind != LK__VALUE_INPUT && v->kind != LK__VALUE_STATE) continue;
+        if (!is_leaf(v)) continue;
         value_name(g, (int)i, text, sizeof text);
         lk__shape_text(&v->shape, shape, sizeof shape);
         emit(&s, "  v%zu [shape=%s, style=filled, fillcolor=\"%s\", label=\"%s\\n%s\"];\n", i,

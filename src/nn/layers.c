@@ -95,6 +95,18 @@ lk_tensor lk_rms_norm_at(lk_site site, lk_tensor x, const char *name, lk_layer_o
     return y;
 }
 
+lk_tensor lk_group_norm_at(lk_site site, lk_tensor x, const char *name, int64_t groups, lk_layer_options o)
+{
+    if (!usable(x)) return unusable(x);
+    int64_t channels = lk_tensor_dim(x, 1);
+    lk_block_begin_at(site, x, name, (lk_block_options){0});
+    lk_tensor w = constant(site, x, "weight", channels, 1, o);
+    lk_tensor b = o.no_bias ? (lk_tensor){0} : constant(site, x, "bias", channels, 0, o);
+    lk_tensor y = lk_f_group_norm_at(site, x, groups, w, b, (lk_norm_options){.epsilon = o.epsilon});
+    lk_block_end_at(site, x);
+    return y;
+}
+
 lk_tensor lk_batch_norm_at(lk_site site, lk_tensor x, const char *name, lk_layer_options o)
 {
     if (!usable(x)) return unusable(site, x);

@@ -16,12 +16,12 @@ typedef struct storage {
 } storage;
 
 typedef struct memory {
-    lk__plan_order       *t;
-    const lk__plan_state *states;
-    int                  *storage_of; /* by value; -1: none yet */
-    int                  *last_use;   /* by value: position, or FOR_EVER */
-    storage              *storages;
-    size_t                count;
+    lk__plan_order *t;
+    const lk_plan  *plan;
+    int            *storage_of; /* by value; -1: none yet */
+    int            *last_use;   /* by value: position, or FOR_EVER */
+    storage        *storages;
+    size_t          count;
 } memory;
 
 static size_t bytes_of(const lk__graph_shape *s) { return (size_t)lk__shape_elements(s) * lk_dtype_size(s->dtype); }
@@ -58,9 +58,11 @@ static void external_storages(memory *m)
         storage                s = {.bytes = bytes_of(&value->shape), .first = -1, .last = FOR_EVER};
         if (value->kind == LK__VALUE_RESULT) continue;
         if (value->kind == LK__VALUE_INPUT) s.place = (lk__plan_place){LK__IN_INPUT, v};
-        if (value->kind == LK__VALUE_STATE) s.place = m->states[value->state].place;
+        if (value->kind == LK__VALUE_STATE) s.place = m->plan->states[value->state].place;
+        if (value->kind == LK__VALUE_CONSTANT)
+            s.place = (lk__plan_place){LK__IN_BUFFERS, m->plan->constants[value->state]};
         if (value->kind == LK__VALUE_OPTIMIZER)
-            s.place = (lk__plan_place){LK__IN_OPTIMIZER, m->states[value->state].moment_offset[value->slot]};
+            s.place = (lk__plan_place){LK__IN_OPTIMIZER, m->plan->states[value->state].moment_offset[value->slot]};
         m->storage_of[v] = new_storage(m, &s);
     }
 }
@@ -133,7 +135,7 @@ static void home_gradients(memory *m)
         if (t->gradients[i] < 0) continue;
         storage *s = &m->storages[m->storage_of[t->gradients[i]]];
         s->arena = false;
-        s->place = (lk__plan_place){LK__IN_GRADIENTS, m->states[i].gradient_offset};
+        s->place = (lk__plan_place){LK__IN_GRADIENTS, m->plan->states[i].gradient_offset};
     }
 }
 
@@ -194,11 +196,11 @@ static lk_status measure_workspace(lk__plan_order *t)
     return LK_OK;
 }
 
-lk_status lk__pass_memory(lk__plan_order *t, const lk__plan_state *states)
+lk_status lk__pass_memory(lk__plan_order *t, const lk_plan *plan)
 {
     lk_context *c = t->graph->context;
     size_t      values = t->graph->values_count, map = values * sizeof(int), all = values * sizeof(storage);
-    memory      m = {.t = t, .states = states};
+    memory      m = {.t = t, .plan = plan};
     lk_status   status = LK_ENOMEM;
     m.storage_of = lk__alloc(c, LK_MEMORY_OTHER, map);
     m.last_use = lk__alloc(c, LK_MEMORY_OTHER, map);

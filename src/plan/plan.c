@@ -32,6 +32,12 @@ static void place_states(lk_plan *p)
     }
 }
 
+static void place_constants(lk_plan *p)
+{
+    for (size_t i = 0; i < p->graph->constants_count; i++)
+        p->constants[i] = take(p, LK_MEMORY_BUFFERS, p->graph->constants[i].bytes);
+}
+
 static void place_moments(lk_plan *p)
 {
     for (size_t i = 0; i < p->graph->states_count; i++) {
@@ -145,7 +151,7 @@ static lk_status plan_training(lk_plan *p, const lk_plan_config *config)
     if ((status = lk__pass_buckets(p)) < 0) return status;
     count_sets(p);
     if (p->parallel.batch_leaves && (status = lk__pass_leaf_batch(p)) < 0) return status;
-    return lk__pass_memory(t, p->states);
+    return lk__pass_memory(t, p);
 }
 
 static lk_status plan_evaluation(lk_plan *p, const lk_plan_config *config)
@@ -157,7 +163,7 @@ static lk_status plan_evaluation(lk_plan *p, const lk_plan_config *config)
     if (!config->no_fusion && (status = lk__pass_fuse(t)) < 0) return status;
     size_t nodes = t->graph->nodes_count;
     if ((status = lk__pass_layout(t, nodes, nodes)) < 0) return status;
-    return lk__pass_memory(t, p->states);
+    return lk__pass_memory(t, p);
 }
 
 static bool is_value(const lk_graph *g, lk_tensor x)
@@ -230,19 +236,14 @@ lk_status lk_plan_create(lk_graph *graph, const lk_plan_config *config, lk_plan 
     if (p->parallel.micro_batches == 0) p->parallel.micro_batches = 1;
     p->slots = p->sets = 1;
     if ((status = lk__graph_copy(graph, &p->graph)) < 0) goto fail;
-    for (size_t i = 0; i < graph->states_count; i++) { /* tied names, which copies for passes do without */
-        const lk__graph_state *from = &graph->states[i];
-        lk__graph_state       *to = &p->graph->states[i];
-        status = lk__grow(c, (void **)&to->aliases, &to->aliases_capacity, from->aliases_count, sizeof(char *));
-        if (status < 0) goto fail;
-        for (size_t j = 0; j < from->aliases_count; j++) {
-            if (!(to->aliases[j] = lk__strdup(c, from->aliases[j]))) goto no_memory;
-            to->aliases_count++;
-        }
-    }
+    if ((status = lk__graph_copy_rest(graph, p->graph)) < 0) goto fail;
     if (graph->states_count && !(p->states = lk__alloc(c, LK_MEMORY_OTHER, graph->states_count * sizeof *p->states)))
         goto no_memory;
+    if (graph->constants_count &&
+        !(p->constants = lk__alloc(c, LK_MEMORY_OTHER, graph->constants_count * sizeof *p->constants)))
+        goto no_memory;
     place_states(p);
+    place_constants(p);
     if (p->trains && (status = plan_training(p, config)) < 0) goto fail;
     if ((status = plan_evaluation(p, config)) < 0) goto fail;
     size_t arenas = p->train.arena * (size_t)p->slots;
@@ -280,6 +281,7 @@ void lk_plan_free(lk_plan *p)
     free_timeline(c, &p->train, states);
     free_timeline(c, &p->evaluate, states);
     lk__free(c, LK_MEMORY_OTHER, p->states, states * sizeof *p->states);
+    if (p->graph) lk__free(c, LK_MEMORY_OTHER, p->constants, p->graph->constants_count * sizeof *p->constants);
     lk__free(c, LK_MEMORY_OTHER, p->buckets, p->buckets_capacity * sizeof *p->buckets);
     lk_graph_free(p->graph);
     lk__free(c, LK_MEMORY_OTHER, p, sizeof *p);
@@ -302,5 +304,11 @@ static uint64_t hash_timeline(const lk__plan_order *t, uint64_t hash)
 
 uint64_t lk_plan_fingerprint(const lk_plan *p)
 {
-    return hash_timeline(&p->evaluate, hash_timeline(&p->train, 1 + (uint64_t)p->graph->real));
+    uint64_t hash = hash_timeline(&p->evaluate, hash_timeline(&p->train, 1 + (uint64_t)p->graph->real));
+    for (size_t i = 0; i < p->graph->constants_count; i++) {
+        char text[256];
+        lk__constant_text(p->graph, i, text, sizeof text);
+        hash = lk__hash64(text, strlen(text), hash);
+    }
+    return hash;
 }

@@ -61,6 +61,7 @@ struct lk_plan {
     lk_graph       *graph; /* as recorded */
     lk__plan_order  train, evaluate;
     lk__plan_state *states; /* graph->states_count of them */
+    size_t         *constants; /* graph->constants_count offsets, among the buffers */
     size_t          memory[LK_MEMORY_COUNT];
     bool            trains;
 
@@ -92,7 +93,7 @@ lk_status lk__pass_buckets(lk_plan *plan);
 /* batch_leaves.c: with batch_leaves leaves, which nodes run leaf by leaf; LK_EUNSUPPORTED where the model does not allow it. */
 lk_status lk__pass_leaf_batch(lk_plan *plan);
 /* memory.c: a place for every value, the size of the arena and of the workspace. */
-lk_status lk__pass_memory(lk__plan_order *timeline, const lk__plan_state *states);
+lk_status lk__pass_memory(lk__plan_order *timeline, const lk_plan *plan);
 
 /* cost.c: what a node takes at its capacity on a machine of so many operations and bytes a second. */
 double lk__node_seconds(const lk_graph *graph, const lk__graph_node *node, double flops, double memory);

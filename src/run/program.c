@@ -67,6 +67,28 @@ static lk_status check_states(const lk_plan *plan, const lk_store *store)
     return LK_OK;
 }
 
+/* A store holds the constants of the plan that it was made for: these must be the same bytes in the same places. */
+static lk_status check_constants(const lk_plan *plan, const lk_store *store)
+{
+    const lk_graph *g = plan->graph, *theirs = store->plan->graph;
+    if (store->plan == plan) return LK_OK;
+    if (theirs->constants_count != g->constants_count)
+        return lk__fail(plan->context, LK_EMISMATCH, "the store holds %zu constants, the plan has %zu",
+                        theirs->constants_count, g->constants_count);
+    for (size_t i = 0; i < g->constants_count; i++) {
+        const lk__graph_constant *a = &g->constants[i], *b = &theirs->constants[i];
+        lk_site                   site = g->values[a->value].site;
+        if (a->bytes == b->bytes && plan->constants[i] == store->plan->constants[i] &&
+            memcmp(a->data, b->data, a->bytes) == 0)
+            continue;
+        return lk__fail(plan->context, LK_EMISMATCH,
+                        "the store was made for another plan: the constant recorded at %s:%d has other data or "
+                        "another place in it",
+                        site.file ? site.file : "?", site.line);
+    }
+    return LK_OK;
+}
+
 static lk_status check_comm(const lk_plan *plan, lk_comm *comm)
 {
     const lk_parallel *f = &plan->parallel;
@@ -116,7 +138,9 @@ lk_status lk_program_create(lk_plan *plan, lk_store *store, lk_comm *comm, lk_pr
     lk_context *c = plan->context;
     lk_status   status;
     *program = NULL;
-    if ((status = check_states(plan, store)) < 0 || (status = check_comm(plan, comm)) < 0) return status;
+    if ((status = check_states(plan, store)) < 0 || (status = check_constants(plan, store)) < 0 ||
+        (status = check_comm(plan, comm)) < 0)
+        return status;
     lk_program *p = lk__alloc(c, LK_MEMORY_OTHER, sizeof *p);
     if (!p) return LK_ENOMEM;
     p->context = c;

@@ -101,6 +101,8 @@ lk_status lk_store_create(lk_plan *plan, uint64_t seed, lk_store **store)
         const lk__graph_state *state = &plan->graph->states[i];
         initialise(c, state, &plan->graph->values[state->value].shape, seed, lk_store_at(s, i).data);
     }
+    for (size_t i = 0; i < plan->graph->constants_count; i++)
+        memcpy(s->buffers + plan->constants[i], plan->graph->constants[i].data, plan->graph->constants[i].bytes);
     *store = s;
     return LK_OK;
 }

@@ -31,6 +31,11 @@ static bool plan_line(const lk_plan *plan, size_t index, char text[LINE])
         return true;
     }
     index -= g->states_count;
+    if (index < g->constants_count) {
+        lk__constant_text(g, index, text, LINE);
+        return true;
+    }
+    index -= g->constants_count;
     if (index < plan->buckets_count) {
         const lk__plan_bucket *b = &plan->buckets[index];
         snprintf(text, LINE, "bucket %zu: all_reduce of %zu bytes after instruction %zu", index, b->bytes, b->after);

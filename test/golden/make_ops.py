@@ -45,6 +45,24 @@ case("sigmoid", [(wide, 17)], torch.sigmoid)
 case("tanh", [(wide, 3, 7)], torch.tanh)
 case("gelu", [(wide, 5, 7)], F.gelu)
 case("gelu_tanh", [(wide, 5, 7)], lambda x: F.gelu(x, approximate="tanh"))
+case("exp", [(wide, 3, 17)], torch.exp)
+case("log", [(positive, 5, 7)], torch.log)
+case("sqrt", [(positive, 17)], torch.sqrt)
+case("pow", [(positive, 3, 7)], lambda x: x.pow(2.5))
+case("pow_negative", [(positive, 5)], lambda x: x.pow(-1.5))
+case("pow_cube", [(spread, 3, 5)], lambda x: x.pow(3))
+case("pow_square", [(plain, 17)], lambda x: x.pow(2))
+case("pow_zero", [(plain, 3)], lambda x: x.pow(0))
+case("clamp", [(wide, 3, 17)], lambda x: x.clamp(-2, 3))
+case("clamp_low", [(wide, 17)], lambda x: x.clamp(min=0.5))
+case("clamp_high", [(wide, 17)], lambda x: x.clamp(max=-0.5))
+case("clamp_crossed", [(wide, 17)], lambda x: x.clamp(2, -1))
+case("leaky_relu", [(spread, 3, 17)], lambda x: F.leaky_relu(x, 0.1))
+CONDITION = torch.tensor([1, 0, 2, 0, -3, 1]).reshape(3, 2, 1) != 0
+case("where", [(plain, 3, 1, 5), (plain, 2, 1)], lambda a, b: torch.where(CONDITION, a, b))
+case("where_bytes", [(plain, 3, 2, 5), (positive,)], lambda a, b: torch.where(torch.tensor([1, 0, 0, 255, 7]) != 0, a, b))
+case("where_computed", [(plain, 3, 5), (plain, 3, 5)], lambda a, b: torch.where(F.relu(a) != 0, a * b, b))
+case("where_swapped", [(plain, 5), (plain, 3, 1, 5)], lambda a, b: torch.where(CONDITION, a, b))
 
 # ---- along axes ----
 case("softmax", [(wide, 3, 7)], lambda x: F.softmax(x, -1))
@@ -57,6 +75,12 @@ case("sum_keepdim", [(plain, 3, 5, 7)], lambda x: x.sum(1, keepdim=True))
 case("sum_two", [(plain, 3, 5, 7)], lambda x: x.sum((0, 2)))
 case("mean", [(plain, 3, 5, 7)], lambda x: x.mean())
 case("mean_two", [(plain, 2, 3, 5, 3)], lambda x: x.mean((1, 3)))
+case("max", [(spread, 3, 7, 5)], lambda x: x.max(1).values)
+case("max_keepdim", [(spread, 5, 3)], lambda x: x.max(0, keepdim=True).values)
+case("max_last", [(plain, 3, 5, 17)], lambda x: x.max(-1).values)
+case("max_first_of_equals", [(plain, 3, 5)], lambda x: torch.cat([x, x.detach()], 1).max(1).values)
+case("max_second_of_equals", [(plain, 3, 5)], lambda x: (torch.cat([x.detach(), x], 1).max(1, keepdim=True).values * x))
+case("argmax", [(plain, 3, 7), (plain, 7, 5)], lambda x, t: F.embedding(x.argmax(1), t).square())
 
 # ---- shape ----
 case("reshape", [(plain, 3, 5, 4)], lambda x: x.reshape(6, 10).square())
@@ -108,6 +132,11 @@ case("rms_norm", [(wide, 3, 17), (positive, 17)], lambda x, w: F.rms_norm(x, (17
 case("rms_norm_alone", [(plain, 2, 3, 7)], lambda x: F.rms_norm(x, (7,), eps=0.25))
 both("batch_norm", [(wide, 3, 5, 2, 3), (positive, 5), (plain, 5)], lambda x, w, b: batch_norm(x, w, b), "batch_norm")
 case("batch_norm_rows", [(wide, 7, 3)], lambda x: batch_norm(x, None, None), "batch_norm")
+case("group_norm", [(wide, 3, 6, 5), (positive, 6), (plain, 6)], lambda x, w, b: F.group_norm(x, 3, w, b))
+case("group_norm_image", [(wide, 2, 4, 3, 5), (positive, 4), (plain, 4)],
+     lambda x, w, b: F.group_norm(x, 2, w, b, eps=0.25))
+case("group_norm_rows", [(wide, 3, 8), (positive, 8)], lambda x, w: F.group_norm(x, 2, w))
+case("group_norm_alone", [(plain, 2, 5, 3)], lambda x: F.group_norm(x, 1))
 IDS = torch.tensor([2, 0, 2, 6, 2, 5, 0])
 case("embedding", [(plain, 7, 5)], lambda t: F.embedding(IDS, t).square())
 case("embedding_two_axes", [(plain, 7, 3)], lambda t: F.embedding(IDS.repeat(3).reshape(3, 7), t).square())
@@ -140,6 +169,27 @@ case("cross_entropy_all", [(wide, 9, 5)], cross_entropy(0.3, 2, True), "loss")
 case("cross_entropy_three_axes", [(wide, 3, 3, 5)], cross_entropy(0.1), "loss")
 case("mse", [(plain, 3, 5), (plain, 3, 5)], lambda a, b: ((a - b).square().sum(), torch.tensor(15.0)), "loss")
 case("mse_image", [(plain, 2, 3, 5, 3), (plain, 2, 3, 5, 3)], lambda a, b: ((a - b).square().sum(), torch.tensor(90.0)), "loss")
+case("l1", [(plain, 3, 5), (plain, 3, 5)], lambda a, b: ((a - b).abs().sum(), torch.tensor(15.0)), "loss")
+case("l1_image", [(plain, 2, 3, 5, 3), (plain, 2, 3, 5, 3)],
+     lambda a, b: (F.l1_loss(a, b, reduction="sum"), torch.tensor(90.0)), "loss")
+TARGET = (torch.arange(45, dtype=torch.float64) * 7 % 11 / 10).reshape(9, 5)
+
+
+def bce_with_logits(weight=None):
+    def function(x):
+        w = torch.ones(9, dtype=torch.float64) if weight is None else weight
+        return F.binary_cross_entropy_with_logits(x, TARGET, w[:, None], reduction="sum"), 5 * w.sum()
+
+    return function
+
+
+case("bce_with_logits", [(wide, 9, 5)], bce_with_logits(), "loss")
+case("bce_with_logits_weight", [(wide, 9, 5)], bce_with_logits(SAMPLE), "loss")
+
+# ---- recorded data, and no gradient ----
+DATA = torch.tensor([0.5, -2, 3, 0, 1.25], dtype=torch.float64)
+case("constant", [(plain, 3, 5)], lambda x: x * DATA + DATA[:3, None])
+case("stop_gradient", [(plain, 3, 5), (plain, 5)], lambda x, y: x * x.detach() + y.detach() * x)
 
 
 # ---- several at once ----
@@ -187,7 +237,7 @@ def run(name, operands, function, kind):
     loss.backward()
     put(name + "/loss", loss)
     for i, p in enumerate(x):
-        put(f"{name}/p{i}", p.grad)
+        put(f"{name}/p{i}", torch.zeros_like(p) if p.grad is None else p.grad)
 
 
 for key, value in CASES.items():

@@ -1,31 +1,39 @@
 /* elementwise.c - each element of the result depends on one element of each operand: arithmetic with broadcasting, functions of
- * one value, dropout, constants. */
+ * one value, dropout, fills. */
 #include "graph/op/describe.h"
 
 /* ---- add, sub, mul, div ---- */
 
-static int broadcast_shape(lk__graph_shapes *s)
+/* The shape that a and b broadcast to, with b's type, in *to; -1: they do not. */
+static int broadcast_pair(lk__graph_shapes *s, const lk__graph_shape *a, const lk__graph_shape *b, lk__graph_shape *to)
 {
-    const lk__graph_shape *a = s->in[0], *b = s->in[1];
-    lk__graph_shape        y = {.dtype = a->dtype, .rank = a->rank > b->rank ? a->rank : b->rank, .count_axis = -1, .count_unit = 1};
+    lk__graph_shape y = {
+        .dtype = b->dtype, .rank = a->rank > b->rank ? a->rank : b->rank, .count_axis = -1, .count_unit = 1};
     for (int i = 0; i < y.rank; i++) { /* i counts from the last axis */
         int     ia = a->rank - 1 - i, ib = b->rank - 1 - i, iy = y.rank - 1 - i;
         int64_t da = ia >= 0 ? a->dims[ia] : 1, db = ib >= 0 ? b->dims[ib] : 1;
         bool    ca = ia >= 0 && a->count_axis == ia, cb = ib >= 0 && b->count_axis == ib;
-        bool    fits = da == db ? ca == cb && (!ca || a->count_unit == b->count_unit) : (da == 1 && !ca) || (db == 1 && !cb);
+        bool    fits =
+            da == db ? ca == cb && (!ca || a->count_unit == b->count_unit) : (da == 1 && !ca) || (db == 1 && !cb);
         if (da == 1 && db == 1 && ca != cb) fits = true; /* a batch of capacity 1 against a constant */
         if (!fits)
-            return LK__SHAPE_FAIL(s, "%s: shapes %s and %s do not broadcast%s", lk__op_name(s->op), lk__shape_show(a).text,
-                                  lk__shape_show(b).text, da == db ? " (one is the batch axis, the other is not)" : "");
+            return LK__SHAPE_FAIL(s, "%s: shapes %s and %s do not broadcast%s", lk__op_name(s->op),
+                                  lk__shape_show(a).text, lk__shape_show(b).text,
+                                  da == db ? " (one is the batch axis, the other is not)" : "");
         y.dims[iy] = da > db ? da : db;
         if (ca) lk__shape_carry_count(&y, a, ia, iy);
         if (cb) lk__shape_carry_count(&y, b, ib, iy);
     }
-    s->out[0] = y;
+    *to = y;
     return 1;
 }
 
-static int negate(lk__graph_backward *b, int x) { return LK__GRAD_EMIT(b, LK__OP_scale, &(lk__op_attrs){.scale = -1}, 1, x); }
+static int broadcast_shape(lk__graph_shapes *s) { return broadcast_pair(s, s->in[0], s->in[1], &s->out[0]); }
+
+static int negate(lk__graph_backward *b, int x)
+{
+    return LK__GRAD_EMIT(b, LK__OP_scale, &(lk__op_attrs){.scale = -1}, 1, x);
+}
 
 static void add_gradient(lk__graph_backward *b, int dy)
 {
@@ -71,12 +79,63 @@ DESCRIBE(sub) BINARY(sub_gradient);
 DESCRIBE(mul) BINARY(mul_gradient);
 DESCRIBE(div) BINARY(div_gradient);
 
+/* ---- where ---- */
+
+static int where_shape(lk__graph_shapes *s)
+{
+    lk__graph_shape both;
+    if (broadcast_pair(s, s->in[1], s->in[2], &both) < 0) return -1;
+    return broadcast_pair(s, s->in[0], &both, &s->out[0]);
+}
+
+/* Each side gets dy where it was taken, 0 elsewhere. */
+static void where_gradient(lk__graph_backward *b, int dy)
+{
+    lk__graph_shape scalar = lk__shape_scalar(b->g->real);
+    int             fill = lk__emit_shaped(b->g, b->n.site, LK__OP_fill, NULL, NULL, 0, &scalar, 1);
+    if (fill < 0) return;
+    int zero = b->g->nodes[fill].out[0], condition = lk__grad_in(b, 0);
+    for (int i = 1; i <= 2; i++) {
+        if (!lk__grad_wants(b, i)) continue;
+        int taken = LK__GRAD_EMIT(b, LK__OP_where, NULL, 3, condition, i == 1 ? dy : zero, i == 1 ? zero : dy);
+        lk__grad_give(b, i, lk__grad_reduce_to(b, taken, lk__grad_in(b, i)));
+    }
+}
+
+/* Row-major: a condition of another type has no other layout. */
+DESCRIBE(where){
+    .inputs = 3,
+    .in = {OPERAND("condition", ANY, REQUIRED, ROWS), OPERAND("a", REAL, REQUIRED, ROWS),
+           OPERAND("b", REAL, REQUIRED, ROWS)},
+    .outputs = 1,
+    .out = {OPERAND("y", REAL, REQUIRED, ROWS)},
+    .attributes = LK__NO_ATTRIBUTES,
+    .shape = where_shape,
+    .gradient = where_gradient,
+    .no_gradient = 1u << 0,
+    .in_place = 1u << 1 | 1u << 2,
+    ORDINARY,
+    MEMORY_BOUND,
+};
+
 /* ---- functions of one value ---- */
+
+#define UNARY_ATTRIBUTES LK__HAS(unary) | LK__HAS(exponent) | LK__HAS(minimum) | LK__HAS(maximum) | LK__HAS(slope)
+
+static int unary_shape(lk__graph_shapes *s)
+{
+    const lk__op_attrs *a = s->attrs;
+    if (!(a->exponent - a->exponent == 0) || !(a->slope - a->slope == 0)) /* neither NaN nor infinite */
+        return LK__SHAPE_FAIL(s, "%s: %g is not a finite number", lk__unary_name(a->unary),
+                              a->unary == LK__POW ? a->exponent : a->slope);
+    if (a->minimum != a->minimum || a->maximum != a->maximum)
+        return LK__SHAPE_FAIL(s, "clamp: from %g to %g is no range", a->minimum, a->maximum);
+    return lk__shape_same(s);
+}
 
 static void unary_gradient(lk__graph_backward *b, int dy)
 {
-    lk__op_unary u = b->n.attrs.unary;
-    int          saved = u == LK__RELU || u == LK__SIGMOID || u == LK__TANH ? lk__grad_out(b, 0) : lk__grad_in(b, 0);
+    int saved = lk__unary_saves_result(b->n.attrs.unary) ? lk__grad_out(b, 0) : lk__grad_in(b, 0);
     lk__grad_give(b, 0, LK__GRAD_EMIT(b, LK__OP_unary_grad, &b->n.attrs, 2, dy, saved));
 }
 
@@ -85,8 +144,8 @@ DESCRIBE(unary){
     .in = {OPERAND("x", REAL, REQUIRED, FOLLOW)},
     .outputs = 1,
     .out = {OPERAND("y", REAL, REQUIRED, FOLLOW)},
-    .attributes = LK__HAS(unary),
-    .shape = lk__shape_same,
+    .attributes = UNARY_ATTRIBUTES,
+    .shape = unary_shape,
     .gradient = unary_gradient,
     .no_gradient = LK__NO_OPERAND,
     .in_place = 1u << 0,
@@ -99,7 +158,7 @@ DESCRIBE(unary_grad){
     .in = {OPERAND("dy", REAL, REQUIRED, FOLLOW), OPERAND("saved", REAL, REQUIRED, FOLLOW)},
     .outputs = 1,
     .out = {OPERAND("dx", REAL, REQUIRED, FOLLOW)},
-    .attributes = LK__HAS(unary),
+    .attributes = UNARY_ATTRIBUTES,
     .shape = lk__shape_same,
     .gradient = lk__gradient_none,
     .no_gradient = LK__NO_OPERAND,
@@ -121,6 +180,21 @@ DESCRIBE(scale){
     .attributes = LK__HAS(scale),
     .shape = lk__shape_same,
     .gradient = scale_gradient,
+    .no_gradient = LK__NO_OPERAND,
+    .in_place = 1u << 0,
+    ORDINARY,
+    MEMORY_BOUND,
+};
+
+/* What scales the gradient that a loss made in forward. */
+DESCRIBE(scale_by){
+    .inputs = 2,
+    .in = {OPERAND("x", REAL, REQUIRED, ROWS), OPERAND("factor", F64, REQUIRED, ROWS)},
+    .outputs = 1,
+    .out = {OPERAND("y", REAL, REQUIRED, ROWS)},
+    .attributes = LK__NO_ATTRIBUTES,
+    .shape = lk__shape_same,
+    .gradient = lk__gradient_none,
     .no_gradient = LK__NO_OPERAND,
     .in_place = 1u << 0,
     ORDINARY,

@@ -1,13 +1,18 @@
 /* loss.c - losses: a sum over samples in double, and the weight that the mean divides by. */
 #include "graph/op/describe.h"
 
+#define LOSS                                                                                                         \
+    .same = LK__NO_OPERAND, .samples = LK__SAMPLES_APART, .runs = LK__RUNS_KERNEL, .effect = LK__EFFECT_NONE,        \
+    .evaluation = LK__EVALUATE_SAME, .recompute = LK__RECOMPUTE, .fuse = LK__FUSE_NOTHING
+
 /* ---- cross_entropy ---- */
 
 static int cross_entropy_shape(lk__graph_shapes *s)
 {
     const lk__graph_shape *x = s->in[0], *labels = s->in[1], *w = s->inputs > 2 ? s->in[2] : NULL;
     if (x->rank != 2)
-        return LK__SHAPE_FAIL(s, "cross_entropy: logits have shape %s; (rows, classes) is needed", lk__shape_show(x).text);
+        return LK__SHAPE_FAIL(s, "cross_entropy: logits have shape %s; (rows, classes) is needed",
+                              lk__shape_show(x).text);
     lk__graph_shape rows = lk__shape_fixed(labels->dtype, 1, x->dims);
     lk__shape_carry_count(&rows, x, 0, 0);
     if (labels->dtype != LK_I32 || !lk__shape_equal(&rows, labels))
@@ -17,7 +22,8 @@ static int cross_entropy_shape(lk__graph_shapes *s)
         return LK__SHAPE_FAIL(s, "cross_entropy: weight %s does not fit logits %s", lk__shape_show(w).text,
                               lk__shape_show(x).text);
     if (!(s->attrs->label_smoothing >= 0 && s->attrs->label_smoothing < 1))
-        return LK__SHAPE_FAIL(s, "cross_entropy: label_smoothing is %g; 0 to below 1 is possible", s->attrs->label_smoothing);
+        return LK__SHAPE_FAIL(s, "cross_entropy: label_smoothing is %g; 0 to below 1 is possible",
+                              s->attrs->label_smoothing);
     s->out[0] = s->out[1] = s->out[2] = lk__shape_scalar(LK_F64);
     s->out[3] = *x;
     return 4;
@@ -34,22 +40,17 @@ static void cross_entropy_gradient(lk__graph_backward *b, int dy)
 
 DESCRIBE(cross_entropy){
     .inputs = 3,
-    .in = {OPERAND("logits", REAL, REQUIRED, ROWS), OPERAND("labels", I32, REQUIRED, ROWS), OPERAND("weight", REAL, OPTIONAL, ROWS)},
+    .in = {OPERAND("logits", REAL, REQUIRED, ROWS), OPERAND("labels", I32, REQUIRED, ROWS),
+           OPERAND("weight", REAL, OPTIONAL, ROWS)},
     .outputs = 4,
-    .out = {OPERAND("sum", F64, REQUIRED, ROWS), OPERAND("weight", F64, REQUIRED, ROWS), OPERAND("correct", F64, REQUIRED, ROWS),
-            OPERAND("probabilities", REAL, REQUIRED, ROWS)},
+    .out = {OPERAND("sum", F64, REQUIRED, ROWS), OPERAND("weight", F64, REQUIRED, ROWS),
+            OPERAND("correct", F64, REQUIRED, ROWS), OPERAND("probabilities", REAL, REQUIRED, ROWS)},
     .attributes = LK__HAS(ignore_index) | LK__HAS(label_smoothing),
     .shape = cross_entropy_shape,
     .gradient = cross_entropy_gradient,
     .no_gradient = LK__NO_OPERAND,
     .in_place = LK__NO_OPERAND,
-    .same = LK__NO_OPERAND,
-    .samples = LK__SAMPLES_APART,
-    .runs = LK__RUNS_KERNEL,
-    .effect = LK__EFFECT_NONE,
-    .evaluation = LK__EVALUATE_SAME,
-    .recompute = LK__RECOMPUTE,
-    .fuse = LK__FUSE_NOTHING,
+    LOSS,
     .loss = LK__LOSS_SUM_WEIGHT_CORRECT,
     MEMORY_BOUND,
 };
@@ -69,56 +70,90 @@ DESCRIBE(cross_entropy_grad){
     MEMORY_BOUND,
 };
 
-/* ---- mse ---- */
+/* ---- mse, l1 ---- */
 
-static int mse_shape(lk__graph_shapes *s)
+static int distance_shape(lk__graph_shapes *s)
 {
     if (!lk__shape_equal(s->in[0], s->in[1]))
-        return LK__SHAPE_FAIL(s, "mse: x %s and target %s differ", lk__shape_show(s->in[0]).text,
+        return LK__SHAPE_FAIL(s, "%s: x %s and target %s differ", lk__op_name(s->op), lk__shape_show(s->in[0]).text,
                               lk__shape_show(s->in[1]).text);
     s->out[0] = s->out[1] = lk__shape_scalar(LK_F64);
     return 2;
 }
 
-static void mse_gradient(lk__graph_backward *b, int dy)
+/* Either side's gradient is that of x with the two exchanged. */
+static void give_distance_gradient(lk__graph_backward *b, lk__op op, int dy)
 {
     int dloss = dy == LK__GRAD_ONE ? -1 : dy;
     for (int i = 0; i < 2; i++)
         if (lk__grad_wants(b, i))
-            lk__grad_give(b, i, LK__GRAD_EMIT(b, LK__OP_mse_grad, NULL, 3, lk__grad_in(b, i), lk__grad_in(b, 1 - i), dloss));
+            lk__grad_give(b, i, LK__GRAD_EMIT(b, op, NULL, 3, lk__grad_in(b, i), lk__grad_in(b, 1 - i), dloss));
 }
 
-DESCRIBE(mse){
-    .inputs = 2,
-    .in = {OPERAND("x", REAL, REQUIRED, ROWS), OPERAND("target", REAL, REQUIRED, ROWS)},
-    .outputs = 2,
-    .out = {OPERAND("sum", F64, REQUIRED, ROWS), OPERAND("weight", F64, REQUIRED, ROWS)},
-    .attributes = LK__NO_ATTRIBUTES,
-    .shape = mse_shape,
-    .gradient = mse_gradient,
-    .no_gradient = LK__NO_OPERAND,
-    .in_place = LK__NO_OPERAND,
-    .same = LK__NO_OPERAND,
-    .samples = LK__SAMPLES_APART,
-    .runs = LK__RUNS_KERNEL,
-    .effect = LK__EFFECT_NONE,
-    .evaluation = LK__EVALUATE_SAME,
-    .recompute = LK__RECOMPUTE,
-    .fuse = LK__FUSE_NOTHING,
-    .loss = LK__LOSS_SUM_WEIGHT,
-    MEMORY_BOUND,
-};
+static void mse_gradient(lk__graph_backward *b, int dy) { give_distance_gradient(b, LK__OP_mse_grad, dy); }
+static void l1_gradient(lk__graph_backward *b, int dy) { give_distance_gradient(b, LK__OP_l1_grad, dy); }
 
-DESCRIBE(mse_grad){
+#define DISTANCE(rule)                                                                                               \
+    {                                                                                                                \
+        .inputs = 2, .in = {OPERAND("x", REAL, REQUIRED, ROWS), OPERAND("target", REAL, REQUIRED, ROWS)},            \
+        .outputs = 2, .out = {OPERAND("sum", F64, REQUIRED, ROWS), OPERAND("weight", F64, REQUIRED, ROWS)},          \
+        .attributes = LK__NO_ATTRIBUTES, .shape = distance_shape, .gradient = rule, .no_gradient = LK__NO_OPERAND,   \
+        .in_place = LK__NO_OPERAND, LOSS, .loss = LK__LOSS_SUM_WEIGHT, MEMORY_BOUND                                  \
+    }
+DESCRIBE(mse) DISTANCE(mse_gradient);
+DESCRIBE(l1) DISTANCE(l1_gradient);
+
+#define DISTANCE_GRAD                                                                                                \
+    {                                                                                                                \
+        .inputs = 3,                                                                                                 \
+        .in = {OPERAND("x", REAL, REQUIRED, ROWS), OPERAND("target", REAL, REQUIRED, ROWS),                          \
+               OPERAND("dloss", F64, OPTIONAL, ROWS)},                                                               \
+        .outputs = 1, .out = {OPERAND("dx", REAL, REQUIRED, ROWS)}, .attributes = LK__NO_ATTRIBUTES,                 \
+        .shape = lk__shape_same, .gradient = lk__gradient_none, .no_gradient = LK__NO_OPERAND,                       \
+        .in_place = LK__NO_OPERAND, ORDINARY, MEMORY_BOUND                                                           \
+    }
+DESCRIBE(mse_grad) DISTANCE_GRAD;
+DESCRIBE(l1_grad) DISTANCE_GRAD;
+
+/* ---- bce_with_logits ---- */
+
+static int bce_with_logits_shape(lk__graph_shapes *s)
+{
+    const lk__graph_shape *x = s->in[0], *target = s->in[1], *w = s->inputs > 2 ? s->in[2] : NULL;
+    if (!lk__shape_equal(x, target))
+        return LK__SHAPE_FAIL(s, "bce_with_logits: logits %s and target %s differ", lk__shape_show(x).text,
+                              lk__shape_show(target).text);
+    bool fits = !w || (w->rank <= x->rank && w->count_axis == x->count_axis && w->count_unit == x->count_unit);
+    for (int i = 0; fits && w && i < w->rank; i++) fits = w->dims[i] == x->dims[i];
+    if (!fits)
+        return LK__SHAPE_FAIL(s, "bce_with_logits: weight %s has not the first axes of logits %s",
+                              lk__shape_show(w).text, lk__shape_show(x).text);
+    s->out[0] = s->out[1] = lk__shape_scalar(LK_F64);
+    s->out[2] = *x;
+    return 3;
+}
+
+/* Forward made it while it had the numbers. */
+static void bce_with_logits_gradient(lk__graph_backward *b, int dy)
+{
+    int dlogits = lk__grad_out(b, 2);
+    if (!lk__grad_wants(b, 0)) return;
+    lk__grad_give(b, 0, dy == LK__GRAD_ONE ? dlogits : LK__GRAD_EMIT(b, LK__OP_scale_by, NULL, 2, dlogits, dy));
+}
+
+DESCRIBE(bce_with_logits){
     .inputs = 3,
-    .in = {OPERAND("x", REAL, REQUIRED, ROWS), OPERAND("target", REAL, REQUIRED, ROWS), OPERAND("dloss", F64, OPTIONAL, ROWS)},
-    .outputs = 1,
-    .out = {OPERAND("dx", REAL, REQUIRED, ROWS)},
+    .in = {OPERAND("logits", REAL, REQUIRED, ROWS), OPERAND("target", REAL, REQUIRED, ROWS),
+           OPERAND("weight", REAL, OPTIONAL, ROWS)},
+    .outputs = 3,
+    .out = {OPERAND("sum", F64, REQUIRED, ROWS), OPERAND("weight", F64, REQUIRED, ROWS),
+            OPERAND("dlogits", REAL, IF_READ, ROWS)},
     .attributes = LK__NO_ATTRIBUTES,
-    .shape = lk__shape_same,
-    .gradient = lk__gradient_none,
-    .no_gradient = LK__NO_OPERAND,
+    .shape = bce_with_logits_shape,
+    .gradient = bce_with_logits_gradient,
+    .no_gradient = 1u << 1 | 1u << 2,
     .in_place = LK__NO_OPERAND,
-    ORDINARY,
+    LOSS,
+    .loss = LK__LOSS_SUM_WEIGHT,
     MEMORY_BOUND,
 };

@@ -1,4 +1,4 @@
-/* normalisation.c - softmax, and the norms whose statistics belong to one row of one sample: layer norm, RMS norm. Norms over
+/* normalisation.c - softmax, and the norms whose statistics belong to one sample: layer norm, RMS norm, group norm. Norms over
  * the batch are in batch_norm.c. */
 #include "graph/op/describe.h"
 
@@ -47,17 +47,19 @@ static int row_norm_shape(lk__graph_shapes *s, int statistics)
     const lk__graph_shape *x = s->in[0];
     int                    trailing = s->attrs->axis;
     if (trailing < 1 || trailing > x->rank)
-        return LK__SHAPE_FAIL(s, "%s: x %s has fewer than %d axes", lk__op_name(s->op), lk__shape_show(x).text, trailing);
+        return LK__SHAPE_FAIL(s, "%s: x %s has fewer than %d axes", lk__op_name(s->op), lk__shape_show(x).text,
+                              trailing);
     if (x->count_axis >= x->rank - trailing)
-        return LK__SHAPE_FAIL(s, "%s: cannot normalise over the batch axis of %s", lk__op_name(s->op), lk__shape_show(x).text);
+        return LK__SHAPE_FAIL(s, "%s: cannot normalise over the batch axis of %s", lk__op_name(s->op),
+                              lk__shape_show(x).text);
     for (int input = 1; input < s->inputs; input++) {
         const lk__graph_shape *w = s->in[input];
         if (!w) continue;
         bool fits = w->rank == trailing;
         for (int i = 0; fits && i < trailing; i++) fits = w->dims[i] == x->dims[x->rank - trailing + i];
         if (!fits)
-            return LK__SHAPE_FAIL(s, "%s: weight or bias %s does not fit x %s", lk__op_name(s->op), lk__shape_show(w).text,
-                                  lk__shape_show(x).text);
+            return LK__SHAPE_FAIL(s, "%s: weight or bias %s does not fit x %s", lk__op_name(s->op),
+                                  lk__shape_show(w).text, lk__shape_show(x).text);
     }
     lk__graph_shape rows = lk__shape_fixed(x->dtype, x->rank - trailing, x->dims);
     for (int i = 0; i < rows.rank; i++) lk__shape_carry_count(&rows, x, i, i);
@@ -95,9 +97,11 @@ static void rms_norm_gradient(lk__graph_backward *b, int dy)
 
 DESCRIBE(layer_norm){
     .inputs = 3,
-    .in = {OPERAND("x", REAL, REQUIRED, ROWS), OPERAND("weight", REAL, OPTIONAL, ROWS), OPERAND("bias", REAL, OPTIONAL, ROWS)},
+    .in = {OPERAND("x", REAL, REQUIRED, ROWS), OPERAND("weight", REAL, OPTIONAL, ROWS),
+           OPERAND("bias", REAL, OPTIONAL, ROWS)},
     .outputs = 3,
-    .out = {OPERAND("y", REAL, REQUIRED, ROWS), OPERAND("mean", REAL, REQUIRED, ROWS), OPERAND("rstd", REAL, REQUIRED, ROWS)},
+    .out = {OPERAND("y", REAL, REQUIRED, ROWS), OPERAND("mean", REAL, REQUIRED, ROWS),
+            OPERAND("rstd", REAL, REQUIRED, ROWS)},
     .attributes = LK__HAS(axis) | LK__HAS(epsilon),
     .shape = layer_norm_shape,
     .gradient = layer_norm_gradient,
@@ -109,10 +113,12 @@ DESCRIBE(layer_norm){
 
 DESCRIBE(layer_norm_grad){
     .inputs = 5,
-    .in = {OPERAND("dy", REAL, REQUIRED, ROWS), OPERAND("x", REAL, REQUIRED, ROWS), OPERAND("weight", REAL, OPTIONAL, ROWS),
-           OPERAND("mean", REAL, REQUIRED, ROWS), OPERAND("rstd", REAL, REQUIRED, ROWS)},
+    .in = {OPERAND("dy", REAL, REQUIRED, ROWS), OPERAND("x", REAL, REQUIRED, ROWS),
+           OPERAND("weight", REAL, OPTIONAL, ROWS), OPERAND("mean", REAL, REQUIRED, ROWS),
+           OPERAND("rstd", REAL, REQUIRED, ROWS)},
     .outputs = 3,
-    .out = {OPERAND("dx", REAL, REQUIRED, ROWS), OPERAND("dw", REAL, OPTIONAL, ROWS), OPERAND("db", REAL, OPTIONAL, ROWS)},
+    .out = {OPERAND("dx", REAL, REQUIRED, ROWS), OPERAND("dw", REAL, OPTIONAL, ROWS),
+            OPERAND("db", REAL, OPTIONAL, ROWS)},
     .attributes = LK__HAS(axis) | LK__HAS(epsilon),
     .shape = layer_norm_grad_shape,
     .gradient = lk__gradient_none,
@@ -138,12 +144,82 @@ DESCRIBE(rms_norm){
 
 DESCRIBE(rms_norm_grad){
     .inputs = 4,
-    .in = {OPERAND("dy", REAL, REQUIRED, ROWS), OPERAND("x", REAL, REQUIRED, ROWS), OPERAND("weight", REAL, OPTIONAL, ROWS),
-           OPERAND("rstd", REAL, REQUIRED, ROWS)},
+    .in = {OPERAND("dy", REAL, REQUIRED, ROWS), OPERAND("x", REAL, REQUIRED, ROWS),
+           OPERAND("weight", REAL, OPTIONAL, ROWS), OPERAND("rstd", REAL, REQUIRED, ROWS)},
     .outputs = 2,
     .out = {OPERAND("dx", REAL, REQUIRED, ROWS), OPERAND("dw", REAL, OPTIONAL, ROWS)},
     .attributes = LK__HAS(axis) | LK__HAS(epsilon),
     .shape = rms_norm_grad_shape,
+    .gradient = lk__gradient_none,
+    .no_gradient = LK__NO_OPERAND,
+    .in_place = LK__NO_OPERAND,
+    ORDINARY,
+    MEMORY_BOUND,
+};
+
+/* ---- group norm: statistics of C/groups neighbouring channels of one sample ---- */
+
+static int group_norm_shape(lk__graph_shapes *s)
+{
+    const lk__graph_shape *x = s->in[0];
+    int64_t                groups = s->attrs->groups;
+    if (x->rank < 2)
+        return LK__SHAPE_FAIL(s, "group_norm: x has shape %s; (N, C, …) is needed", lk__shape_show(x).text);
+    if (x->count_axis > 0)
+        return LK__SHAPE_FAIL(s, "group_norm: the batch must be axis 0 of x %s", lk__shape_show(x).text);
+    if (groups < 1 || x->dims[1] % groups)
+        return LK__SHAPE_FAIL(s, "group_norm: the %lld channels of x %s do not divide into %lld groups",
+                              (long long)x->dims[1], lk__shape_show(x).text, (long long)groups);
+    for (int i = 1; i < s->inputs; i++)
+        if (s->in[i] && (s->in[i]->rank != 1 || s->in[i]->dims[0] != x->dims[1] || s->in[i]->count_axis >= 0))
+            return LK__SHAPE_FAIL(s, "group_norm: weight or bias %s does not fit the %lld channels of x %s",
+                                  lk__shape_show(s->in[i]).text, (long long)x->dims[1], lk__shape_show(x).text);
+    lk__graph_shape statistics = lk__shape_fixed(x->dtype, 2, (int64_t[]){x->dims[0], groups});
+    lk__shape_carry_count(&statistics, x, 0, 0);
+    s->out[0] = *x;
+    s->out[1] = s->out[2] = statistics;
+    return 3;
+}
+
+static int group_norm_grad_shape(lk__graph_shapes *s)
+{
+    s->out[0] = *s->in[1];
+    s->out[1] = s->out[2] = lk__shape_vector(s->in[1]->dtype, s->in[1]->dims[1]);
+    return 3;
+}
+
+static void group_norm_gradient(lk__graph_backward *b, int dy)
+{
+    int operands[] = {dy, lk__grad_in(b, 0), lk__grad_in(b, 1), lk__grad_out(b, 1), lk__grad_out(b, 2)};
+    lk__grad_norm(b, LK__OP_group_norm_grad, operands, 5, 2);
+}
+
+DESCRIBE(group_norm){
+    .inputs = 3,
+    .in = {OPERAND("x", REAL, REQUIRED, ROWS), OPERAND("weight", REAL, OPTIONAL, ROWS),
+           OPERAND("bias", REAL, OPTIONAL, ROWS)},
+    .outputs = 3,
+    .out = {OPERAND("y", REAL, REQUIRED, ROWS), OPERAND("mean", REAL, REQUIRED, ROWS),
+            OPERAND("rstd", REAL, REQUIRED, ROWS)},
+    .attributes = LK__HAS(groups) | LK__HAS(epsilon),
+    .shape = group_norm_shape,
+    .gradient = group_norm_gradient,
+    .no_gradient = LK__NO_OPERAND,
+    .in_place = LK__NO_OPERAND,
+    ORDINARY,
+    MEMORY_BOUND,
+};
+
+DESCRIBE(group_norm_grad){
+    .inputs = 5,
+    .in = {OPERAND("dy", REAL, REQUIRED, ROWS), OPERAND("x", REAL, REQUIRED, ROWS),
+           OPERAND("weight", REAL, OPTIONAL, ROWS), OPERAND("mean", REAL, REQUIRED, ROWS),
+           OPERAND("rstd", REAL, REQUIRED, ROWS)},
+    .outputs = 3,
+    .out = {OPERAND("dx", REAL, REQUIRED, ROWS), OPERAND("dw", REAL, OPTIONAL, ROWS),
+            OPERAND("db", REAL, OPTIONAL, ROWS)},
+    .attributes = LK__HAS(groups) | LK__HAS(epsilon),
+    .shape = group_norm_grad_shape,
     .gradient = lk__gradient_none,
     .no_gradient = LK__NO_OPERAND,
     .in_place = LK__NO_OPERAND,

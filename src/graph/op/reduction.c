@@ -1,4 +1,4 @@
-/* reduction.c - sums and means over axes, and pools over windows of an image. */
+/* reduction.c - sums, means and maxima over axes, and pools over windows of an image. */
 #include "graph/op/describe.h"
 
 /* ---- sum, mean ---- */
@@ -50,13 +50,93 @@ DESCRIBE(expand){
     MEMORY_BOUND,
 };
 
+/* ---- max, argmax: over one axis ---- */
+
+static int argmax_shape(lk__graph_shapes *s)
+{
+    const lk__graph_shape *x = s->in[0];
+    int                    axis = s->attrs->axis;
+    lk__graph_shape        y = {.dtype = LK_I32, .count_axis = -1, .count_unit = 1};
+    if (axis < 0 || axis >= x->rank)
+        return LK__SHAPE_FAIL(s, "%s: x %s has no axis %d", lk__op_name(s->op), lk__shape_show(x).text, axis);
+    if (x->count_axis == axis)
+        return LK__SHAPE_FAIL(s, "%s: cannot go over the batch axis of %s", lk__op_name(s->op), lk__shape_show(x).text);
+    if (x->dims[axis] > INT32_MAX)
+        return LK__SHAPE_FAIL(s, "%s: axis %d of %s is too long for an i32 index", lk__op_name(s->op), axis,
+                              lk__shape_show(x).text);
+    for (int i = 0; i < x->rank; i++) {
+        if (i == axis && !s->attrs->keepdim) continue;
+        y.dims[y.rank] = i == axis ? 1 : x->dims[i];
+        lk__shape_carry_count(&y, x, i, y.rank);
+        y.rank++;
+    }
+    s->out[0] = y;
+    return 1;
+}
+
+static int max_shape(lk__graph_shapes *s)
+{
+    if (argmax_shape(s) < 0) return -1;
+    s->out[1] = s->out[0];
+    s->out[0].dtype = s->in[0]->dtype;
+    return 2;
+}
+
+static void max_gradient(lk__graph_backward *b, int dy)
+{
+    int operands[] = {dy, lk__grad_out(b, 1)};
+    lk__grad_give(b, 0, lk__grad_emit_like(b, LK__OP_max_grad, &b->n.attrs, operands, 2, lk__grad_in(b, 0)));
+}
+
+DESCRIBE(max){
+    .inputs = 1,
+    .in = {OPERAND("x", REAL, REQUIRED, ROWS)},
+    .outputs = 2,
+    .out = {OPERAND("y", REAL, REQUIRED, ROWS), OPERAND("index", I32, IF_READ, ROWS)},
+    .attributes = LK__HAS(axis) | LK__HAS(keepdim),
+    .shape = max_shape,
+    .gradient = max_gradient,
+    .no_gradient = LK__NO_OPERAND,
+    .in_place = LK__NO_OPERAND,
+    ORDINARY,
+    MEMORY_BOUND,
+};
+
+DESCRIBE(max_grad){
+    .inputs = 2,
+    .in = {OPERAND("dy", REAL, REQUIRED, ROWS), OPERAND("index", I32, REQUIRED, ROWS)},
+    .outputs = 1,
+    .out = {OPERAND("dx", REAL, REQUIRED, ROWS)},
+    .attributes = LK__HAS(axis) | LK__HAS(keepdim),
+    BACKWARD_ONLY,
+    .no_gradient = LK__NO_OPERAND,
+    .in_place = LK__NO_OPERAND,
+    ORDINARY,
+    MEMORY_BOUND,
+};
+
+DESCRIBE(argmax){
+    .inputs = 1,
+    .in = {OPERAND("x", REAL, REQUIRED, ROWS)},
+    .outputs = 1,
+    .out = {OPERAND("index", I32, REQUIRED, ROWS)},
+    .attributes = LK__HAS(axis) | LK__HAS(keepdim),
+    .shape = argmax_shape,
+    .gradient = lk__gradient_stopped,
+    .no_gradient = 1u << 0,
+    .in_place = LK__NO_OPERAND,
+    ORDINARY,
+    MEMORY_BOUND,
+};
+
 /* ---- pools ---- */
 
 static int pool_shape(lk__graph_shapes *s)
 {
     const lk__graph_shape *x = s->in[0];
     if (x->rank != 4)
-        return LK__SHAPE_FAIL(s, "%s: x has shape %s; (N, C, H, W) is needed", lk__op_name(s->op), lk__shape_show(x).text);
+        return LK__SHAPE_FAIL(s, "%s: x has shape %s; (N, C, H, W) is needed", lk__op_name(s->op),
+                              lk__shape_show(x).text);
     int64_t kernel = s->attrs->kernel;
     if (kernel > 15)
         return LK__SHAPE_FAIL(s, "%s: a kernel of %lld; at most 15 is possible", lk__op_name(s->op), (long long)kernel);

@@ -1,4 +1,5 @@
-/* shape.c - operations that move elements and compute nothing: reshape, permute, slice, concat, changes of layout. */
+/* shape.c - operations that move elements and compute nothing: reshape, stop_gradient, permute, slice, concat, changes of
+ * layout. */
 #include "graph/op/describe.h"
 
 /* ---- reshape ---- */
@@ -17,6 +18,30 @@ DESCRIBE(reshape){
     .shape = lk__shape_given,
     .gradient = reshape_gradient,
     .no_gradient = LK__NO_OPERAND,
+    .in_place = LK__NO_OPERAND,
+    .same = LK__NO_OPERAND,
+    .samples = LK__SAMPLES_APART,
+    .runs = LK__RUNS_NOTHING,
+    .effect = LK__EFFECT_NONE,
+    .evaluation = LK__EVALUATE_SAME,
+    .recompute = LK__RECOMPUTE,
+    .fuse = LK__FUSE_NOTHING,
+    .loss = LK__LOSS_NO,
+    .arithmetic = lk__arithmetic_none,
+    .bytes = lk__bytes_none,
+};
+
+/* ---- stop_gradient ---- */
+
+DESCRIBE(stop_gradient){
+    .inputs = 1,
+    .in = {OPERAND("x", ANY, REQUIRED, FOLLOW)},
+    .outputs = 1,
+    .out = {OPERAND("y", ANY, REQUIRED, FOLLOW)},
+    .attributes = LK__NO_ATTRIBUTES,
+    .shape = lk__shape_same,
+    .gradient = lk__gradient_stopped,
+    .no_gradient = 1u << 0,
     .in_place = LK__NO_OPERAND,
     .same = LK__NO_OPERAND,
     .samples = LK__SAMPLES_APART,
@@ -78,9 +103,10 @@ static int slice_shape(lk__graph_shapes *s)
     int                    axis = s->attrs->axis;
     int64_t                start = s->attrs->start, length = s->attrs->length;
     if (axis < 0 || axis >= x->rank || start < 0 || length < 1 || start > x->dims[axis] - length)
-        return LK__SHAPE_FAIL(s, "slice: x %s has no [%lld, %lld) along axis %d", lk__shape_show(x).text, (long long)start,
-                              (long long)(start + length), axis);
-    if (x->count_axis == axis) return LK__SHAPE_FAIL(s, "slice: cannot cut the batch axis of %s", lk__shape_show(x).text);
+        return LK__SHAPE_FAIL(s, "slice: x %s has no [%lld, %lld) along axis %d", lk__shape_show(x).text,
+                              (long long)start, (long long)(start + length), axis);
+    if (x->count_axis == axis)
+        return LK__SHAPE_FAIL(s, "slice: cannot cut the batch axis of %s", lk__shape_show(x).text);
     s->out[0] = *x;
     s->out[0].dims[axis] = length;
     return 1;
@@ -124,7 +150,8 @@ static int concat_shape(lk__graph_shapes *s)
 {
     lk__graph_shape y = *s->in[0];
     int             axis = s->attrs->axis;
-    if (axis < 0 || axis >= y.rank) return LK__SHAPE_FAIL(s, "concat: %s has no axis %d", lk__shape_show(&y).text, axis);
+    if (axis < 0 || axis >= y.rank)
+        return LK__SHAPE_FAIL(s, "concat: %s has no axis %d", lk__shape_show(&y).text, axis);
     if (y.count_axis == axis)
         return LK__SHAPE_FAIL(s, "concat: cannot join along the batch axis of %s", lk__shape_show(&y).text);
     for (int i = 1; i < s->inputs; i++) {

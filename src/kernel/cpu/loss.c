@@ -1,4 +1,4 @@
-/* loss.c - cross-entropy fused with softmax, and mean squared error, each as a sum and a weight in double. Tiles leave
+/* loss.c - cross-entropy fused with softmax, squared and absolute errors, each as a sum and a weight in double. Tiles leave
  * partial sums that are added in order; exp bounds cross-entropy. */
 #include "kernel/cpu/vmath.h"
 
@@ -138,63 +138,89 @@ void KERNEL(cross_entropy_grad)(const lk__kernel_call *call)
     lk__pool_run(call->pool, e.tiles, entropy_grad_tile, &e);
 }
 
-typedef struct squared {
+/* ---- mse, l1 ---- */
+
+typedef struct difference {
     const REAL *x, *target;
     REAL       *dx, factor;
     int64_t     n, tiles;
     double     *partial;
-} squared;
+} difference;
 
-static void mse_tile(void *argument, int64_t tile, int worker)
-{
-    const squared *s = argument;
-    int64_t        begin = tile_begin(s->n, s->tiles, tile), n = tile_begin(s->n, s->tiles, tile + 1) - begin;
-    const REAL    *x = s->x + begin, *target = s->target + begin;
-    double         total = 0;
-    (void)worker;
-    SUM_VECTORS(total, i, n, ({
-                    vec d = load_part(x + i, lanes) - load_part(target + i, lanes);
-                    d  *d;
-                }));
-    s->partial[tile] = total;
-}
+INLINE vec square(vec d) { return d * d; }
+INLINE vec sign(vec d) { return choose(d > 0, splat(1), choose(d < 0, splat(-1), splat(0))); }
 
-size_t KERNEL(mse_workspace)(const lk__kernel_call *call, int threads)
+/* A tile's sum of f(x - target), and a tile of slope(x - target) times the factor. */
+#define DIFFERENCE(name, f, slope)                                                                                 \
+    static void name##_tile(void *argument, int64_t tile, int worker)                                              \
+    {                                                                                                              \
+        const difference *s = argument;                                                                            \
+        int64_t           begin = tile_begin(s->n, s->tiles, tile);                                                \
+        int64_t           n = tile_begin(s->n, s->tiles, tile + 1) - begin;                                        \
+        const REAL       *x = s->x + begin, *target = s->target + begin;                                           \
+        double            total = 0;                                                                               \
+        (void)worker;                                                                                              \
+        SUM_VECTORS(total, i, n, f(load_part(x + i, lanes) - load_part(target + i, lanes)));                       \
+        s->partial[tile] = total;                                                                                  \
+    }                                                                                                              \
+    static void name##_grad_tile(void *argument, int64_t tile, int worker)                                         \
+    {                                                                                                              \
+        const difference *s = argument;                                                                            \
+        int64_t           begin = tile_begin(s->n, s->tiles, tile);                                                \
+        int64_t           n = tile_begin(s->n, s->tiles, tile + 1) - begin;                                        \
+        const REAL       *x = s->x + begin, *target = s->target + begin;                                           \
+        (void)worker;                                                                                              \
+        EACH_VECTOR(i, n, {                                                                                        \
+            vec d = load_part(x + i, lanes) - load_part(target + i, lanes);                                        \
+            store_part(s->dx + begin + i, slope(d) * s->factor, lanes);                                            \
+        });                                                                                                        \
+    }
+#define HALF_SQUARE_SLOPE(d) (d)
+DIFFERENCE(mse, square, HALF_SQUARE_SLOPE)
+DIFFERENCE(l1, vabs, sign)
+#undef HALF_SQUARE_SLOPE
+#undef DIFFERENCE
+
+static size_t difference_workspace(const lk__kernel_call *call)
 {
-    (void)threads;
     return (size_t)tile_count(lk__operand_elements(&call->in[0]), 1, 0) * sizeof(double);
 }
 
-void KERNEL(mse)(const lk__kernel_call *call)
+static void add_differences(const lk__kernel_call *call, void (*tile)(void *, int64_t, int))
 {
-    squared s = {.x = call->in[0].data, .target = call->in[1].data, .partial = call->workspace};
-    double  total = 0;
+    difference s = {.x = call->in[0].data, .target = call->in[1].data, .partial = call->workspace};
+    double     total = 0;
     s.n = lk__operand_elements(&call->in[0]);
     s.tiles = tile_count(s.n, 1, 0);
-    lk__pool_run(call->pool, s.tiles, mse_tile, &s);
+    lk__pool_run(call->pool, s.tiles, tile, &s);
     for (int64_t i = 0; i < s.tiles; i++) total += s.partial[i];
     *(double *)call->out[0].data = total;
     if (output(call, 1)) *(double *)output(call, 1) = (double)s.n;
 }
 
-static void mse_grad_tile(void *argument, int64_t tile, int worker)
+static void difference_grad(const lk__kernel_call *call, double factor, void (*tile)(void *, int64_t, int))
 {
-    const squared *s = argument;
-    int64_t        begin = tile_begin(s->n, s->tiles, tile), n = tile_begin(s->n, s->tiles, tile + 1) - begin;
-    const REAL    *x = s->x + begin, *target = s->target + begin;
-    (void)worker;
-    EACH_VECTOR(i, n, {
-        vec d = load_part(x + i, lanes) - load_part(target + i, lanes);
-        store_part(s->dx + begin + i, d * s->factor, lanes);
-    });
-}
-
-void KERNEL(mse_grad)(const lk__kernel_call *call)
-{
-    squared s = {.x = call->in[0].data, .target = call->in[1].data, .dx = call->out[0].data};
-    double  dloss = input(call, 2) ? *(const double *)input(call, 2) : 1;
-    s.factor = (REAL)(2 * dloss);
+    difference s = {.x = call->in[0].data, .target = call->in[1].data, .dx = call->out[0].data};
+    double     dloss = input(call, 2) ? *(const double *)input(call, 2) : 1;
+    s.factor = (REAL)(factor * dloss);
     s.n = lk__operand_elements(&call->out[0]);
     s.tiles = tile_count(s.n, 1, 0);
-    lk__pool_run(call->pool, s.tiles, mse_grad_tile, &s);
+    lk__pool_run(call->pool, s.tiles, tile, &s);
 }
+
+size_t KERNEL(mse_workspace)(const lk__kernel_call *call, int threads)
+{
+    (void)threads;
+    return difference_workspace(call);
+}
+
+size_t KERNEL(l1_workspace)(const lk__kernel_call *call, int threads)
+{
+    (void)threads;
+    return difference_workspace(call);
+}
+
+void KERNEL(mse)(const lk__kernel_call *call) { add_differences(call, mse_tile); }
+void KERNEL(mse_grad)(const lk__kernel_call *call) { difference_grad(call, 2, mse_grad_tile); }
+void KERNEL(l1)(const lk__kernel_call *call) { add_differences(call, l1_tile); }
+void KERNEL(l1_grad)(const lk__kernel_call *call) { difference_grad(call, 1, l1_grad_tile); }

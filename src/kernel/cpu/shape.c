@@ -183,7 +183,7 @@ static void copy(const lk__kernel_call *call, rows_copy *c)
     lk__pool_run(call->pool, c->tiles, copy_tile, c);
 }
 
-void KERNEL(reshape)(const lk__kernel_call *call)
+static void copy_bytes(const lk__kernel_call *call)
 {
     int64_t bytes = lk__operand_elements(&call->out[0]) * (int64_t)lk_dtype_size(call->out[0].dtype), row = 4 * GRAIN;
     if (call->in[0].data == call->out[0].data) return;
@@ -194,6 +194,9 @@ void KERNEL(reshape)(const lk__kernel_call *call)
     if (done < bytes)
         memcpy((char *)call->out[0].data + done, (const char *)call->in[0].data + done, (size_t)(bytes - done));
 }
+
+void KERNEL(reshape)(const lk__kernel_call *call) { copy_bytes(call); }
+void KERNEL(stop_gradient)(const lk__kernel_call *call) { copy_bytes(call); }
 
 void KERNEL(slice)(const lk__kernel_call *call)
 {

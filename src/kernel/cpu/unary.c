@@ -1,4 +1,5 @@
-/* unary.c - functions of one element and their gradients, scale and fill. Bound by memory except where exp is called. */
+/* unary.c - functions of one element and their gradients, scale and fill. Bound by memory except where exp, log or pow is
+ * called. */
 #include "kernel/cpu/vmath.h"
 
 #define SQRT_HALF R(0.70710678118654752440)
@@ -7,17 +8,25 @@
 #define GELU_CUBIC R(0.044715)
 
 typedef struct elementwise {
-    lk__op_unary unary;
-    const REAL  *x, *saved;
-    REAL        *y;
-    int64_t      n, tiles;
-    REAL         scale;
+    const lk__op_attrs *attrs;
+    const REAL         *x, *saved;
+    REAL               *y;
+    int64_t             n, tiles;
+    REAL                scale;
 } elementwise;
 
 /* NaN passes relu, as in PyTorch. */
 INLINE vec relu(vec x) { return choose(x <= 0, splat(0), x); }
 INLINE vec gelu(vec x) { return R(0.5) * x * (R(1.0) + verf(x * SQRT_HALF)); }
 INLINE vec gelu_tanh(vec x) { return R(0.5) * x * (R(1.0) + vtanh(SQRT_2_OVER_PI * (x + GELU_CUBIC * x * x * x))); }
+/* The bounds one after the other, as PyTorch: where they cross, all is the upper one. NaN stays. */
+INLINE vec clamp(vec x, REAL low, REAL high)
+{
+    x = choose(x < low, splat(low), x);
+    return choose(x > high, splat(high), x);
+}
+INLINE vec leaky_relu(vec x, REAL slope) { return choose(x > 0, x, x * slope); }
+INLINE vec pow_slope(vec x, double p) { return p == 0 ? splat(0) : vpow(x, p - 1) * (REAL)p; }
 INLINE vec silu(vec x) { return x / (R(1.0) + vexp(-x)); }
 
 INLINE vec gelu_slope(vec x)
@@ -46,9 +55,10 @@ static void unary_tile(void *argument, int64_t tile, int worker)
     int64_t            begin = tile_begin(e->n, e->tiles, tile), n = tile_begin(e->n, e->tiles, tile + 1) - begin;
     const REAL        *x = e->x + begin;
     REAL              *y = e->y + begin;
+    const lk__op_attrs a = *e->attrs;
     (void)worker;
 #define MAP(f) EACH_VECTOR(i, n, store_part(y + i, f(load_part(x + i, lanes)), lanes);)
-    switch (e->unary) {
+    switch (a.unary) {
     case LK__IDENTITY: memmove(y, x, (size_t)n * sizeof *y); break;
     case LK__RELU: MAP(relu); break;
     case LK__GELU: MAP(gelu); break;
@@ -56,13 +66,25 @@ static void unary_tile(void *argument, int64_t tile, int worker)
     case LK__SILU: MAP(silu); break;
     case LK__SIGMOID: MAP(vsigmoid); break;
     case LK__TANH: MAP(vtanh); break;
+    case LK__EXP: MAP(vexp); break;
+    case LK__LOG: MAP(vlog); break;
+    case LK__SQRT: MAP(vsqrt); break;
+#define POW(x) vpow(x, a.exponent)
+    case LK__POW: MAP(POW); break;
+#define CLAMP(x) clamp(x, (REAL)a.minimum, (REAL)a.maximum)
+    case LK__CLAMP: MAP(CLAMP); break;
+#define LEAKY_RELU(x) leaky_relu(x, (REAL)a.slope)
+    case LK__LEAKY_RELU: MAP(LEAKY_RELU); break;
     }
+#undef POW
+#undef CLAMP
+#undef LEAKY_RELU
 #undef MAP
 }
 
 void KERNEL(unary)(const lk__kernel_call *call)
 {
-    elementwise e = {.unary = call->attrs->unary, .x = call->in[0].data, .y = call->out[0].data};
+    elementwise e = {.attrs = call->attrs, .x = call->in[0].data, .y = call->out[0].data};
     e.n = lk__operand_elements(&call->out[0]);
     e.tiles = tile_count(e.n, 1, 0);
     lk__pool_run(call->pool, e.tiles, unary_tile, &e);
@@ -74,6 +96,7 @@ static void unary_grad_tile(void *argument, int64_t tile, int worker)
     int64_t            begin = tile_begin(e->n, e->tiles, tile), n = tile_begin(e->n, e->tiles, tile + 1) - begin;
     const REAL        *dy = e->x + begin, *saved = e->saved + begin;
     REAL              *dx = e->y + begin;
+    const lk__op_attrs a = *e->attrs;
     (void)worker;
 #define MAP(expression)                                                        \
     EACH_VECTOR(i, n, {                                                        \
@@ -81,7 +104,7 @@ static void unary_grad_tile(void *argument, int64_t tile, int worker)
         vec s = load_part(saved + i, lanes);                                   \
         store_part(dx + i, expression, lanes);                                 \
     })
-    switch (e->unary) {
+    switch (a.unary) {
     case LK__IDENTITY: memmove(dx, dy, (size_t)n * sizeof *dx); break;
     case LK__RELU: MAP(choose(s <= 0, splat(0), d)); break;
     case LK__GELU: MAP(d * gelu_slope(s)); break;
@@ -89,13 +112,19 @@ static void unary_grad_tile(void *argument, int64_t tile, int worker)
     case LK__SILU: MAP(d * silu_slope(s)); break;
     case LK__SIGMOID: MAP(d * ((R(1.0) - s) * s)); break;
     case LK__TANH: MAP(d * (R(1.0) - s * s)); break;
+    case LK__EXP: MAP(d * s); break;
+    case LK__LOG: MAP(d / s); break;
+    case LK__SQRT: MAP(d / (s + s)); break;
+    case LK__POW: MAP(d * pow_slope(s, a.exponent)); break;
+    case LK__CLAMP: MAP(choose((s >= (REAL)a.minimum) & (s <= (REAL)a.maximum), d, splat(0))); break;
+    case LK__LEAKY_RELU: MAP(choose(s > 0, d, d * (REAL)a.slope)); break;
     }
 #undef MAP
 }
 
 void KERNEL(unary_grad)(const lk__kernel_call *call)
 {
-    elementwise e = {.unary = call->attrs->unary, .x = call->in[0].data, .saved = call->in[1].data};
+    elementwise e = {.attrs = call->attrs, .x = call->in[0].data, .saved = call->in[1].data};
     e.y = call->out[0].data;
     e.n = lk__operand_elements(&call->out[0]);
     e.tiles = tile_count(e.n, 1, 0);
@@ -108,6 +137,14 @@ static void scale_tile(void *argument, int64_t tile, int worker)
     int64_t           begin = tile_begin(e.n, e.tiles, tile), n = tile_begin(e.n, e.tiles, tile + 1) - begin;
     (void)worker;
     EACH_VECTOR(i, n, store_part(e.y + begin + i, load_part(e.x + begin + i, lanes) * e.scale, lanes););
+}
+
+void KERNEL(scale_by)(const lk__kernel_call *call)
+{
+    elementwise e = {.x = call->in[0].data, .y = call->out[0].data, .scale = (REAL) * (const double *)call->in[1].data};
+    e.n = lk__operand_elements(&call->out[0]);
+    e.tiles = tile_count(e.n, 1, 0);
+    lk__pool_run(call->pool, e.tiles, scale_tile, &e);
 }
 
 void KERNEL(scale)(const lk__kernel_call *call)

@@ -1,4 +1,4 @@
-/* kernel/cpu/vmath.h - exp, tanh, erf and their like for a vector. In f32 polynomials (coefficients: weighted minimax fits
+/* kernel/cpu/vmath.h - exp, log, tanh, erf and their like for a vector. In f32 polynomials (coefficients: weighted minimax fits
  * in double, to 2 ulp; test_kernels.c measures them), in f64 the C library lane by lane, which proofs against PyTorch need. */
 #ifndef LK__VMATH_H
 #define LK__VMATH_H
@@ -81,7 +81,102 @@ INLINE vec verf(vec x)
     return choose(a < 0.92f, small, with_sign_of(large, x));
 }
 
+/* m · 2^k with m from sqrt(1/2) to sqrt 2: log m by a polynomial in m - 1 (coefficients: Cephes' logf), and k ln 2 in two
+ * parts. Subnormal numbers are scaled first. */
+INLINE vec vlog(vec x)
+{
+    ivec small = x < 0x1p-126f;
+    vec  scaled = choose(small, x * 0x1p23f, x);
+    ivec offset = (ivec)scaled - 0x3f3504f3; /* the bits of sqrt(1/2) */
+    ivec power = offset >> 23;
+    vec  m = (vec)((ivec)scaled - (power << 23)) - 1.0f;
+    /* An integer is added to the bits of 1.5 · 2^23 and read as a float, which is cheaper than a conversion. */
+    vec k = (vec)((power - (small & 23)) + 0x4b400000) - 0x1.8p23f;
+    vec z = m * m;
+    vec p = splat(7.0376836292e-2f);
+    p = p * m - 1.1514610310e-1f;
+    p = p * m + 1.1676998740e-1f;
+    p = p * m - 1.2420140846e-1f;
+    p = p * m + 1.4249322787e-1f;
+    p = p * m - 1.6668057665e-1f;
+    p = p * m + 2.0000714765e-1f;
+    p = p * m - 2.4999993993e-1f;
+    p = p * m + 3.3333331174e-1f;
+    vec y = p * m * z + k * -2.12194440e-4f - 0.5f * z;
+    y = m + y + k * 0.693359375f;
+    y = choose(x < INFINITY, y, x); /* infinity and NaN stay what they are */
+    y = choose(x == 0, splat(-INFINITY), y);
+    return choose(x < 0, splat(NAN), y);
+}
+
+typedef int64_t iwide __attribute__((vector_size(VECTOR_BYTES)));
+
+/* x^p for x above 0 and finite, in double: p log2 x needs more digits than a float has. Taylor series of atanh and exp, whose
+ * rest is below 1e-11. */
+INLINE wide wide_pow(wide x, double p)
+{
+    const wide  magic = (wide){0} + 0x1.8p52; /* as in vexp and vlog */
+    const iwide magic_bits = (iwide)magic;
+    iwide       power = ((iwide)x - INT64_C(0x3fe6a09e667f3bcd)) >> 52; /* the bits of sqrt(1/2) */
+    wide        m = (wide)((iwide)x - (power << 52));
+    wide        s = (m - 1.0) / (m + 1.0), z = s * s; /* |s| <= 0.172 */
+    wide        q = (wide){0} + 1.0 / 13;
+    q = q * z + 1.0 / 11;
+    q = q * z + 1.0 / 9;
+    q = q * z + 1.0 / 7;
+    q = q * z + 1.0 / 5;
+    q = q * z + 1.0 / 3;
+    q = q * z + 1.0;
+    wide  e = p * ((wide)(power + magic_bits) - magic + s * q * 2.8853900817779268); /* 2 / ln 2 */
+    iwide high = e > 1000.0, low = e < -1000.0;                                      /* a float ends far earlier */
+    e = (wide)((~(high | low) & (iwide)e) | (high & (iwide)((wide){0} + 1000.0)) | (low & (iwide)((wide){0} - 1000.0)));
+    wide  shifted = e + magic;
+    iwide whole = (iwide)shifted - magic_bits;
+    wide  r = (e - (shifted - magic)) * 0.6931471805599453; /* |r| <= 0.347 */
+    wide  f = (wide){0} + 1.0 / 362880;
+    f = f * r + 1.0 / 40320;
+    f = f * r + 1.0 / 5040;
+    f = f * r + 1.0 / 720;
+    f = f * r + 1.0 / 120;
+    f = f * r + 1.0 / 24;
+    f = f * r + 1.0 / 6;
+    f = f * r + 0.5;
+    f = f * r + 1.0;
+    f = f * r + 1.0;
+    return f * (wide)((whole + 1023) << 52);
+}
+
+/* x^p as C's pow, for a finite p. */
+INLINE vec vpow(vec x, double p)
+{
+    if (p == 0) return splat(1.0f);
+    if (p == 1) return x;
+    if (p == 2) return x * x;
+    bool whole = floor(p) == p, odd = whole && fmod(p, 2) != 0;
+    vec  a = vabs(x);
+    dvec d = to_double(a);
+    for (int i = 0; i < WIDES; i++) d.part[i] = wide_pow(d.part[i], p);
+    vec y = to_real(d);
+    y = choose(a == 0, splat(p > 0 ? 0 : INFINITY), y);
+    y = choose(a == INFINITY, splat(p > 0 ? INFINITY : 0), y);
+    if (odd) y = with_sign_of(y, x);
+    if (!whole) y = choose((x < 0) & (a < INFINITY), splat(NAN), y);
+    return choose(x == x, y, x);
+}
+
 #else
+
+INLINE vec vlog(vec x)
+{
+    for (int l = 0; l < VL; l++) x[l] = log(x[l]);
+    return x;
+}
+
+INLINE vec vpow(vec x, double p)
+{
+    for (int l = 0; l < VL; l++) x[l] = pow(x[l], p);
+    return x;
+}
 
 INLINE vec vexp(vec x)
 {
@@ -102,6 +197,13 @@ INLINE vec verf(vec x)
 }
 
 #endif
+
+/* log(1 + x) for x from 0 to 1: what 1 + x rounds away is added back. */
+INLINE vec vlog1p(vec x)
+{
+    vec u = R(1.0) + x;
+    return vlog(u) + (x - (u - R(1.0))) / u;
+}
 
 INLINE vec vsigmoid(vec x) { return R(1.0) / (R(1.0) + vexp(-x)); }
 

@@ -1,0 +1,68 @@
+/* copy.c - copies of a graph: those that passes change, which go without names and data that no pass reads, and the plan's own. */
+#include "graph/graph.h"
+
+#include <string.h>
+
+lk_status lk__graph_copy(const lk_graph *from, lk_graph **copy)
+{
+    lk_context *c = from->context;
+    lk_graph   *g = lk__alloc(c, LK_MEMORY_OTHER, sizeof *g);
+    *copy = NULL;
+    if (!g) return LK_ENOMEM;
+    g->context = c;
+    g->real = from->real;
+    g->dropouts = from->dropouts;
+#define COPY_ARRAY(name)                                                                                               \
+    if (lk__grow(c, (void **)&g->name, &g->name##_capacity, from->name##_count, sizeof *g->name) < 0) goto fail;       \
+    if (from->name##_count) memcpy(g->name, from->name, from->name##_count * sizeof *g->name)
+    COPY_ARRAY(nodes);
+    g->nodes_count = from->nodes_count;
+    COPY_ARRAY(values);
+    for (size_t i = 0; i < from->values_count; i++) {
+        g->values_count = i + 1;
+        if (from->values[i].name && !(g->values[i].name = lk__strdup(c, from->values[i].name))) goto fail;
+    }
+    COPY_ARRAY(blocks);
+    for (size_t i = 0; i < from->blocks_count; i++) {
+        g->blocks_count = i + 1;
+        if (!(g->blocks[i].name = lk__strdup(c, from->blocks[i].name))) goto fail;
+    }
+    COPY_ARRAY(states);
+    for (size_t i = 0; i < from->states_count; i++) {
+        lk__graph_state *s = &g->states[i];
+        s->aliases = NULL;
+        s->aliases_count = s->aliases_capacity = 0; /* names of tied weights matter to the store alone */
+        g->states_count = i + 1;
+        if (!(s->name = lk__strdup(c, from->states[i].name))) goto fail;
+    }
+    COPY_ARRAY(constants);
+    g->constants_count = from->constants_count;
+    for (size_t i = 0; i < from->constants_count; i++) g->constants[i].data = NULL;
+#undef COPY_ARRAY
+    *copy = g;
+    return LK_OK;
+fail:
+    lk_graph_free(g);
+    return LK_ENOMEM;
+}
+
+lk_status lk__graph_copy_rest(const lk_graph *from, lk_graph *g)
+{
+    lk_context *c = g->context;
+    for (size_t i = 0; i < from->states_count; i++) {
+        const lk__graph_state *s = &from->states[i];
+        lk__graph_state       *to = &g->states[i];
+        if (lk__grow(c, (void **)&to->aliases, &to->aliases_capacity, s->aliases_count, sizeof(char *)) < 0)
+            return LK_ENOMEM;
+        for (size_t j = 0; j < s->aliases_count; j++) {
+            if (!(to->aliases[j] = lk__strdup(c, s->aliases[j]))) return LK_ENOMEM;
+            to->aliases_count++;
+        }
+    }
+    for (size_t i = 0; i < from->constants_count; i++) {
+        lk__graph_constant *k = &g->constants[i];
+        if (!(k->data = lk__alloc(c, LK_MEMORY_OTHER, k->bytes))) return LK_ENOMEM;
+        memcpy(k->data, from->constants[i].data, k->bytes);
+    }
+    return LK_OK;
+}
