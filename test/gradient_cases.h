@@ -88,6 +88,74 @@ static lk_tensor build_unary(cell *c)
     }
 }
 
+/* Functions with a parameter, or that are defined for some numbers alone. */
+static lk_tensor build_unary_more(cell *c)
+{
+    const shape *s = &PICK(unary_shapes, c->variant / 8);
+    int          which = c->variant % 8;
+    lk_tensor    x = operand(c, which == 0 ? PLAIN : which == 5 ? SPREAD : POSITIVE, s->rank, s->dims);
+    switch (which) {
+    case 0: return lk_exp(x);
+    case 1: return lk_log(x);
+    case 2: return lk_sqrt(x);
+    case 3: return lk_pow(x, 2.7);
+    case 4: return lk_pow(x, -3);
+    case 5: return lk_pow(x, 5);
+    case 6: return lk_pow(x, 2);
+    default: return lk_pow(lk_exp(lk_log(lk_sqrt(x))), 0.5);
+    }
+}
+
+static lk_tensor build_unary_kinks(cell *c)
+{
+    const shape *s = &PICK(unary_shapes, c->variant / 5);
+    lk_tensor    x = operand(c, SPREAD, s->rank, s->dims);
+    switch (c->variant % 5) {
+    case 0: return lk_clamp(x, -0.53, 0.41);
+    case 1: return lk_clamp(x, 0.1, INFINITY);
+    case 2: return lk_clamp(x, -INFINITY, 0.1);
+    case 3: return lk_leaky_relu(x, -0.3);
+    default: return lk_leaky_relu(lk_leaky_relu(x, 0.01), 3);
+    }
+}
+
+/* A condition of each type, each operand broadcast once. */
+static lk_tensor build_where(cell *c)
+{
+    static const struct {
+        shape condition, a, b;
+    } shapes[] = {{{2, {3, 5}}, {2, {3, 5}}, {2, {3, 5}}},   {{1, {5}}, {2, {3, 5}}, {2, {3, 1}}},
+                  {{2, {3, 1}}, {1, {5}}, {0, {0}}},         {{0, {0}}, {2, {1, 5}}, {2, {3, 1}}},
+                  {{3, {2, 1, 7}}, {2, {3, 1}}, {1, {7}}},   {{1, {1}}, {1, {1}}, {1, {1}}},
+                  {{4, {2, 3, 5, 5}}, {4, {2, 3, 5, 5}}, {4, {1, 3, 1, 1}}}};
+    static const lk_dtype types[] = {LK_U8, LK_I32, LK_I64, LK_F32, LK_F64};
+    int                   n = c->variant / 5;
+    lk_dtype              type = types[c->variant % 5];
+    int64_t               elements = 1;
+    uint64_t              data[150] = {0};
+    for (int i = 0; i < shapes[n].condition.rank; i++) elements *= shapes[n].condition.dims[i];
+    for (int64_t i = 0; i < elements; i++) {
+        bool yes = number(9, (uint64_t)i) < 0.5;
+        if (type == LK_U8) ((uint8_t *)data)[i] = yes ? 200 : 0;
+        if (type == LK_I32) ((int32_t *)data)[i] = yes ? -1 : 0;
+        if (type == LK_I64) ((int64_t *)data)[i] = yes ? INT64_C(1) << 40 : 0;
+        if (type == LK_F32) ((float *)data)[i] = yes ? 1e-30F : -0.0F;
+        if (type == LK_F64) ((double *)data)[i] = yes ? NAN : 0;
+    }
+    lk_tensor condition = lk_constant(c->graph, type, shapes[n].condition.rank, shapes[n].condition.dims, data);
+    lk_tensor a = operand(c, PLAIN, shapes[n].a.rank, shapes[n].a.dims);
+    lk_tensor b = operand(c, PLAIN, shapes[n].b.rank, shapes[n].b.dims);
+    return lk_where(condition, lk_mul(a, a), lk_tanh(b));
+}
+
+/* One operand on both sides, of a convolution, under a condition that needs a gradient itself and gives none. */
+static lk_tensor build_where_image(cell *c)
+{
+    lk_tensor x = OPERAND(c, PLAIN, 2, 3, 5, 5), w = OPERAND(c, PLAIN, 7, 3, 3, 3);
+    lk_tensor y = lk_f_conv2d(x, w, (lk_tensor){0});
+    return lk_where(lk_relu(y), lk_mul(y, y), lk_tanh(y));
+}
+
 static lk_tensor build_dropout(cell *c)
 {
     static const double p[] = {0, 0.3, 0.9, 1};
@@ -138,6 +206,22 @@ static lk_tensor build_reduce(cell *c)
     x = lk_tanh(x); /* so that the gradient is not a constant */
     return c->variant & 2 ? lk_mean(x, .axes = axes, .axes_count = count, .keepdim = keepdim)
                           : lk_sum(x, .axes = axes, .axes_count = count, .keepdim = keepdim);
+}
+
+static lk_tensor build_max(cell *c)
+{
+    const shape *s = &axis_shapes[c->variant / 8];
+    int          axis = c->variant % 8 / 2 % s->rank;
+    lk_tensor    x = operand(c, SPREAD, s->rank, s->dims);
+    lk_tensor    y = lk_max(x, c->variant % 4 == 1 ? axis - s->rank : axis, .keepdim = c->variant % 2);
+    return lk_mul(y, y);
+}
+
+/* The argmax chooses, and passes no gradient to what it chooses by. */
+static lk_tensor build_argmax(cell *c)
+{
+    lk_tensor x = OPERAND(c, SPREAD, 3, 7), table = OPERAND(c, PLAIN, 7, 5);
+    return lk_mul(lk_f_embedding(lk_argmax(x, 1), table), lk_sum(x));
 }
 
 static lk_tensor build_reduce_all(cell *c)
@@ -370,6 +454,26 @@ static lk_tensor build_rms_norm(cell *c)
     return lk_f_rms_norm(x, w, .epsilon = c->variant & 2 ? 0.3 : 0);
 }
 
+static lk_tensor build_group_norm(cell *c)
+{
+    static const shape shapes[] = {{2, {3, 6}}, {3, {2, 6, 5}}, {4, {2, 6, 3, 3}}, {5, {1, 12, 2, 1, 3}}, {3, {1, 6, 17}}};
+    static const int   groups[] = {1, 2, 3, 6};
+    const shape       *s = &shapes[c->variant / 16];
+    lk_tensor          x = operand(c, WIDE, s->rank, s->dims), w = {0}, b = {0};
+    if (c->variant & 1) w = operand(c, POSITIVE, 1, s->dims + 1);
+    if (c->variant & 2) b = operand(c, PLAIN, 1, s->dims + 1);
+    return lk_f_group_norm(x, groups[c->variant / 4 % 4], w, b, .epsilon = c->variant & 4 ? 0.3 : 0.01);
+}
+
+/* Between convolutions, whose images are stored another way. */
+static lk_tensor build_group_norm_layer(cell *c)
+{
+    lk_tensor x = OPERAND(c, PLAIN, 2, 3, 5, 5), w = OPERAND(c, PLAIN, 6, 3, 3, 3), v = OPERAND(c, PLAIN, 2, 6, 2, 2);
+    lk_tensor y = lk_group_norm(lk_f_conv2d(x, w, (lk_tensor){0}), "norm", 3);
+    c->operands += 2;
+    return lk_f_conv2d(lk_tanh(y), v, (lk_tensor){0});
+}
+
 static lk_tensor normed(cell *c, lk_tensor x, bool weight, bool bias)
 {
     int64_t   channels = lk_tensor_dim(x, 1);
@@ -443,6 +547,36 @@ static lk_tensor mean_square(cell *c)
     return c->variant & 1 ? lk_mul(loss, loss) : loss;
 }
 
+static lk_tensor absolute(cell *c)
+{
+    static const shape shapes[] = {{2, {3, 5}}, {1, {17}}, {4, {2, 3, 5, 3}}, {0, {0}}};
+    const shape       *s = &shapes[c->variant / 2];
+    lk_tensor          x = operand(c, PLAIN, s->rank, s->dims), target = operand(c, POSITIVE, s->rank, s->dims);
+    lk_tensor          loss = lk_l1(x, target);
+    return c->variant & 1 ? lk_mul(loss, loss) : loss;
+}
+
+/* The loss itself, where the gradient is what forward made, and a function of it, where that is scaled. */
+static lk_tensor binary_entropy(cell *c)
+{
+    int       n = c->variant;
+    double    targets[45];
+    lk_tensor weight = {0}, x = OPERAND(c, n & 1 ? PLAIN : WIDE, 9, 5);
+    for (int i = 0; i < 45; i++) targets[i] = n & 2 ? number(3, (uint64_t)i) : i % 3 == 0;
+    if (n & 4) x = lk_tanh(lk_f_linear(x, OPERAND(c, PLAIN, 5, 5), (lk_tensor){0}));
+    if (n & 8) weight = reals(c, sample_weights, 9);
+    lk_tensor target = lk_reshape(reals(c, targets, 45), 2, ((int64_t[]){9, 5}));
+    lk_tensor loss = lk_bce_with_logits(x, target, .weight = weight);
+    return n & 16 ? lk_mul(loss, loss) : loss;
+}
+
+/* Target and weight are constant functions of x: no gradient may reach x by way of them. */
+static lk_tensor binary_entropy_of_itself(cell *c)
+{
+    lk_tensor x = OPERAND(c, POSITIVE, 3, 5);
+    return lk_bce_with_logits(lk_log(x), lk_stop_gradient(lk_sub(x, x)), .weight = lk_stop_gradient(lk_div(x, x)));
+}
+
 static lk_tensor mean_square_of_convolution(cell *c)
 {
     return lk_mse(convolve(c, &convolutions[3], true), OPERAND(c, PLAIN, 2, 3, 4, 4));
@@ -486,6 +620,22 @@ static lk_tensor build_image_parameter(cell *c)
     }
 }
 
+/* Recorded data as an operand, an index and a convolution's weight. */
+static lk_tensor build_constant(cell *c)
+{
+    double numbers[63];
+    for (int i = 0; i < 63; i++) numbers[i] = number(77, (uint64_t)i);
+    switch (c->variant) {
+    case 0: return lk_mul(OPERAND(c, PLAIN, 3, 7), lk_constant(c->graph, LK_F64, 2, ((int64_t[]){3, 7}), numbers));
+    case 1: return lk_f_embedding(lk_constant(c->graph, LK_I32, 1, &(int64_t){7}, ids), OPERAND(c, PLAIN, 7, 5));
+    case 2: return lk_add(lk_constant(c->graph, LK_F64, 0, NULL, numbers), lk_tanh(OPERAND(c, PLAIN, 17)));
+    default: {
+        lk_tensor x = OPERAND(c, PLAIN, 2, 3, 5, 5), w = lk_constant(c->graph, LK_F64, 4, ((int64_t[]){7, 3, 1, 3}), numbers);
+        return lk_f_conv2d(lk_tanh(x), w, (lk_tensor){0});
+    }
+    }
+}
+
 /* A parameter read by many: gradients add up in one place. */
 static lk_tensor build_many_uses(cell *c)
 {
@@ -509,10 +659,16 @@ static const gradient_case cases[] = {
     CASE(binary, PAIRS * 4),
     CASE(binary_self, 4),
     CASE(unary, 45),
+    CASE(unary_more, 40),
+    CASE(unary_kinks, 25, .kinks = true),
+    CASE(where, 35),
+    CASE(where_image, 1, .kinks = true),
     CASE(dropout, 16),
     CASE(softmax, 48),
     CASE(reduce, REDUCE_MASKS * 4),
     CASE(reduce_all, 2),
+    CASE(max, 48, .kinks = true),
+    CASE(argmax, 1, .kinks = true),
     CASE(reshape, 10),
     CASE(permute, 42),
     CASE(slice, 8),
@@ -531,6 +687,8 @@ static const gradient_case cases[] = {
     CASE(global_avg_pool, 3),
     CASE(layer_norm, 40),
     CASE(rms_norm, 20),
+    CASE(group_norm, 80),
+    CASE(group_norm_layer, 1),
     CASE(batch_norm, 24, .sync = true),
     CASE(batch_norm_relu, 24, .kinks = true, .sync = true),
     CASE(embedding, 4),
@@ -538,10 +696,14 @@ static const gradient_case cases[] = {
     {.name = "cross_entropy", .build = cross_entropy, .variants = 32, .loss = true},
     {.name = "scaled_cross_entropy", .build = scaled_cross_entropy, .variants = 32, .loss = true},
     {.name = "mse", .build = mean_square, .variants = 8, .loss = true},
+    {.name = "l1", .build = absolute, .variants = 8, .loss = true, .kinks = true},
+    {.name = "bce_with_logits", .build = binary_entropy, .variants = 32, .loss = true},
+    {.name = "bce_with_logits_of_itself", .build = binary_entropy_of_itself, .variants = 1, .loss = true},
     {.name = "mse_of_convolution", .build = mean_square_of_convolution, .variants = 1, .loss = true},
     CASE(attention, 1),
     CASE(residual, 4, .kinks = true, .sync = true),
     CASE(image_parameter, 5),
+    CASE(constant, 4),
     CASE(many_uses, 1),
     CASE(equal_gradients, 1),
 };

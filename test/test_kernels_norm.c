@@ -1,4 +1,4 @@
-/* test_kernels_norm.c - layer, RMS and batch norm and their gradients against naive loops in double.
+/* test_kernels_norm.c - layer, RMS, group and batch norm and their gradients against naive loops in double.
  *
  * ctest: label threaded */
 #include "kernel_case.h"
@@ -80,6 +80,111 @@ static void row_norm_case(bool rms, int64_t rows, int64_t n, bool with_w, bool w
     if (with_b) expect(2, db, 5e-6);
     end_case();
     free(want), free(mean), free(rstd), free(dw), free(db), free(kept), free(kept_w);
+}
+
+/* ---- group norm ---- */
+
+typedef struct group_case {
+    int64_t n, c, size, groups; /* size: elements of a channel, on one axis */
+    bool    with_w, with_b;
+    double  offset;
+} group_case;
+
+static void group_norm_backward(const group_case *g, const double *x, const double *w, const double *mean,
+                                const double *rstd)
+{
+    int64_t each = g->c / g->groups, row = each * g->size, dims[3] = {g->n, g->c, g->size};
+    double *want = zeros(g->n * g->c * g->size), *dw = zeros(g->c), *db = zeros(g->c);
+    begin(LK__OP_group_norm_grad);
+    t.attrs.groups = g->groups;
+    in(t.real, 3, dims);
+    memcpy(in(t.real, 3, dims), x, (size_t)(g->n * g->c * g->size) * sizeof *x);
+    if (g->with_w)
+        memcpy(in(t.real, 1, DIMS(g->c)), w, (size_t)g->c * sizeof *w);
+    else
+        no_in();
+    memcpy(in(t.real, 2, DIMS(g->n, g->groups)), mean, (size_t)(g->n * g->groups) * sizeof *mean);
+    memcpy(in(t.real, 2, DIMS(g->n, g->groups)), rstd, (size_t)(g->n * g->groups) * sizeof *rstd);
+    out(t.real, 3, dims, NULL);
+    if (g->with_w)
+        out(t.real, 1, DIMS(g->c), NULL);
+    else
+        no_out();
+    if (g->with_b) out(t.real, 1, DIMS(g->c), NULL);
+    run_case();
+    for (int64_t r = 0; r < g->n * g->groups; r++) {
+        const double *dy = t.x[0] + r * row, *v = t.x[1] + r * row;
+        double        level = 0, slope = 0;
+        for (int pass = 0; pass < 2; pass++)
+            for (int64_t i = 0; i < row; i++) {
+                int64_t c = r % g->groups * each + i / g->size;
+                double  hat = (v[i] - t.x[3][r]) * t.x[4][r], d = dy[i] * (g->with_w ? t.x[2][c] : 1);
+                if (pass == 1) {
+                    want[r * row + i] = t.x[4][r] * (d - level - hat * slope);
+                    continue;
+                }
+                level += d / (double)row;
+                slope += d * hat / (double)row;
+                dw[c] += dy[i] * hat;
+                db[c] += dy[i];
+            }
+    }
+    t.scale = 1;
+    expect(0, want, 5e-6 * (1 + fabs(g->offset)));
+    if (g->with_w) expect(1, dw, 5e-6);
+    if (g->with_b) expect(2, db, 5e-6);
+    end_case();
+    free(want), free(dw), free(db);
+}
+
+static void group_norm_case(group_case g)
+{
+    int64_t rows = g.n * g.groups, each = g.c / g.groups, row = each * g.size, dims[3] = {g.n, g.c, g.size};
+    double *want = zeros(rows * row), *mean = zeros(rows), *rstd = zeros(rows), *x, *w = zeros(g.c), eps = 1e-3;
+    begin(LK__OP_group_norm);
+    t.attrs.groups = g.groups;
+    t.attrs.epsilon = eps;
+    x = in(t.real, 3, dims);
+    for (int64_t i = 0; i < rows * row; i++) x[i] += g.offset;
+    if (g.with_w)
+        in(t.real, 1, DIMS(g.c));
+    else
+        no_in();
+    if (g.with_b) in(t.real, 1, DIMS(g.c));
+    out(t.real, 3, dims, NULL);
+    out(t.real, 2, DIMS(g.n, g.groups), NULL);
+    out(t.real, 2, DIMS(g.n, g.groups), NULL);
+    run_case();
+    for (int64_t r = 0; r < rows; r++) {
+        const double *v = t.x[0] + r * row;
+        double        squares = 0;
+        for (int64_t i = 0; i < row; i++) mean[r] += v[i] / (double)row;
+        for (int64_t i = 0; i < row; i++) squares += (v[i] - mean[r]) * (v[i] - mean[r]) / (double)row;
+        rstd[r] = 1 / sqrt(squares + eps);
+        for (int64_t i = 0; i < row; i++) {
+            int64_t c = r % g.groups * each + i / g.size;
+            want[r * row + i] = (v[i] - mean[r]) * rstd[r] * (g.with_w ? t.x[1][c] : 1) + (g.with_b ? t.x[2][c] : 0);
+        }
+    }
+    t.scale = 1;
+    expect(0, want, 5e-6 * (1 + fabs(g.offset)));
+    expect(1, mean, 1e-6);
+    expect(2, rstd, 2e-6 * (1 + fabs(g.offset)));
+    memcpy(want, t.x[0], (size_t)(rows * row) * sizeof *want);
+    if (g.with_w) memcpy(w, t.x[1], (size_t)g.c * sizeof *w);
+    end_case();
+    group_norm_backward(&g, want, w, mean, rstd);
+    free(want), free(mean), free(rstd), free(w);
+}
+
+static void group_norm_and_its_gradient(void)
+{
+    static const int64_t shapes[][4] = {{1, 1, 17, 1}, {3, 6, 5, 1},  {3, 6, 5, 3},     {3, 6, 5, 6},     {0, 6, 5, 3},
+                                        {7, 12, 1, 4}, {2, 8, 33, 2}, {67, 16, 257, 4}, {1, 4, 40009, 2}, {200, 8, 49, 8}};
+    for (size_t s = 0; s < COUNT(shapes); s++)
+        for (int with = 0; with < 4; with++)
+            group_norm_case((group_case){shapes[s][0], shapes[s][1], shapes[s][2], shapes[s][3], with & 1, with & 2,
+                                         with == 3 ? 10 : 0});
 }
 
 static void row_norms_and_their_gradients(void)
@@ -267,6 +372,7 @@ static void batch_norm_with_running_statistics(void)
 static void tests(void)
 {
     row_norms_and_their_gradients();
+    group_norm_and_its_gradient();
     batch_norm_with_running_statistics();
 }
 
