@@ -124,9 +124,12 @@ static lk_tensor build_where(cell *c)
 {
     static const struct {
         shape condition, a, b;
-    } shapes[] = {{{2, {3, 5}}, {2, {3, 5}}, {2, {3, 5}}},   {{1, {5}}, {2, {3, 5}}, {2, {3, 1}}},
-                  {{2, {3, 1}}, {1, {5}}, {0, {0}}},         {{0, {0}}, {2, {1, 5}}, {2, {3, 1}}},
-                  {{3, {2, 1, 7}}, {2, {3, 1}}, {1, {7}}},   {{1, {1}}, {1, {1}}, {1, {1}}},
+    } shapes[] = {{{2, {3, 5}}, {2, {3, 5}}, {2, {3, 5}}},
+                  {{1, {5}}, {2, {3, 5}}, {2, {3, 1}}},
+                  {{2, {3, 1}}, {1, {5}}, {0, {0}}},
+                  {{0, {0}}, {2, {1, 5}}, {2, {3, 1}}},
+                  {{3, {2, 1, 7}}, {2, {3, 1}}, {1, {7}}},
+                  {{1, {1}}, {1, {1}}, {1, {1}}},
                   {{4, {2, 3, 5, 5}}, {4, {2, 3, 5, 5}}, {4, {1, 3, 1, 1}}}};
     static const lk_dtype types[] = {LK_U8, LK_I32, LK_I64, LK_F32, LK_F64};
     int                   n = c->variant / 5;
@@ -456,10 +459,11 @@ static lk_tensor build_rms_norm(cell *c)
 
 static lk_tensor build_group_norm(cell *c)
 {
-    static const shape shapes[] = {{2, {3, 6}}, {3, {2, 6, 5}}, {4, {2, 6, 3, 3}}, {5, {1, 12, 2, 1, 3}}, {3, {1, 6, 17}}};
-    static const int   groups[] = {1, 2, 3, 6};
-    const shape       *s = &shapes[c->variant / 16];
-    lk_tensor          x = operand(c, WIDE, s->rank, s->dims), w = {0}, b = {0};
+    static const shape shapes[] = {
+        {2, {3, 6}}, {3, {2, 6, 5}}, {4, {2, 6, 3, 3}}, {5, {1, 12, 2, 1, 3}}, {3, {1, 6, 17}}};
+    static const int groups[] = {1, 2, 3, 6};
+    const shape     *s = &shapes[c->variant / 16];
+    lk_tensor        x = operand(c, WIDE, s->rank, s->dims), w = {0}, b = {0};
     if (c->variant & 1) w = operand(c, POSITIVE, 1, s->dims + 1);
     if (c->variant & 2) b = operand(c, PLAIN, 1, s->dims + 1);
     return lk_f_group_norm(x, groups[c->variant / 4 % 4], w, b, .epsilon = c->variant & 4 ? 0.3 : 0.01);
@@ -630,7 +634,8 @@ static lk_tensor build_constant(cell *c)
     case 1: return lk_f_embedding(lk_constant(c->graph, LK_I32, 1, &(int64_t){7}, ids), OPERAND(c, PLAIN, 7, 5));
     case 2: return lk_add(lk_constant(c->graph, LK_F64, 0, NULL, numbers), lk_tanh(OPERAND(c, PLAIN, 17)));
     default: {
-        lk_tensor x = OPERAND(c, PLAIN, 2, 3, 5, 5), w = lk_constant(c->graph, LK_F64, 4, ((int64_t[]){7, 3, 1, 3}), numbers);
+        lk_tensor x = OPERAND(c, PLAIN, 2, 3, 5, 5),
+                  w = lk_constant(c->graph, LK_F64, 4, ((int64_t[]){7, 3, 1, 3}), numbers);
         return lk_f_conv2d(lk_tanh(x), w, (lk_tensor){0});
     }
     }

@@ -114,6 +114,22 @@ static model_result zoo(model_inputs *in)
     return (model_result){lk_mse(lk_sigmoid(out), give(in, "target", 0, DIMS(7))), out};
 }
 
+/* Operations that choose, recorded data, and a loss that makes its gradient in forward. */
+static model_result choices(model_inputs *in)
+{
+    static const uint8_t parts[] = {1, 0, 0, 1, 1, 0};
+    lk_tensor            x = give(in, "x", 0, DIMS(6)), image = give(in, "image", 0, DIMS(4, 6, 6));
+    lk_tensor            part = lk_constant(in->graph, LK_U8, 1, &(int64_t){6}, parts);
+    lk_tensor            h = lk_where(part, lk_exp(x), lk_leaky_relu(lk_linear(x, "a", 6), 0.1));
+    lk_tensor            y = lk_group_norm(lk_conv2d(image, "conv", 6, 3, .padding = 1), "norm", 3);
+    y = lk_max(lk_clamp(y, -1, 1.5), -1);                     /* (N, 6, 6) */
+    y = lk_add(lk_max(y, 1), lk_pow(lk_stop_gradient(h), 2)); /* (N, 6) */
+    lk_tensor chosen = lk_embedding(lk_argmax(y, 1), "table", 6, 6);
+    lk_tensor out = lk_linear(lk_add(lk_mul(h, chosen), lk_sqrt(lk_exp(y))), "b", 7);
+    lk_tensor target = lk_sigmoid(give(in, "target", 0, DIMS(7))), w = give(in, "w", 0, 0, NULL);
+    return (model_result){lk_bce_with_logits(out, target, .weight = lk_mul(w, w)), out};
+}
+
 /* ---- a run ---- */
 
 typedef struct session {
@@ -216,7 +232,7 @@ static void compare(const char *name, model build, lk_dtype real, int threads)
     end(&exact);
 }
 
-#define EVERY_MODEL(X) X(mlp) X(cnn) X(resnet20) X(tokens) X(zoo)
+#define EVERY_MODEL(X) X(mlp) X(cnn) X(resnet20) X(tokens) X(zoo) X(choices)
 static const struct {
     const char *name;
     model       build;

@@ -105,18 +105,14 @@ static const struct function {
     double       a, b;
     bool         positive; /* defined or smooth above 0 alone */
 } functions[] = {
-    {LK__IDENTITY, 0, 0, false},     {LK__RELU, 0, 0, false},
-    {LK__GELU, 0, 0, false},         {LK__GELU_TANH, 0, 0, false},
-    {LK__SILU, 0, 0, false},         {LK__SIGMOID, 0, 0, false},
-    {LK__TANH, 0, 0, false},         {LK__EXP, 0, 0, false},
-    {LK__LOG, 0, 0, true},           {LK__SQRT, 0, 0, true},
-    {LK__POW, 2.5, 0, true},         {LK__POW, -0.75, 0, true},
-    {LK__POW, 3, 0, false},          {LK__POW, -1, 0, true},
-    {LK__POW, 2, 0, false},          {LK__POW, 1, 0, false},
-    {LK__POW, 0, 0, false},          {LK__POW, -4, 0, true},
-    {LK__CLAMP, -1, 2.5, false},     {LK__CLAMP, 0, INFINITY, false},
-    {LK__CLAMP, -INFINITY, 1, false}, {LK__CLAMP, 2, -1, false},
-    {LK__LEAKY_RELU, 0.1, 0, false}, {LK__LEAKY_RELU, -2, 0, false},
+    {LK__IDENTITY, 0, 0, false},  {LK__RELU, 0, 0, false},         {LK__GELU, 0, 0, false},
+    {LK__GELU_TANH, 0, 0, false}, {LK__SILU, 0, 0, false},         {LK__SIGMOID, 0, 0, false},
+    {LK__TANH, 0, 0, false},      {LK__EXP, 0, 0, false},          {LK__LOG, 0, 0, true},
+    {LK__SQRT, 0, 0, true},       {LK__POW, 2.5, 0, true},         {LK__POW, -0.75, 0, true},
+    {LK__POW, 3, 0, false},       {LK__POW, -1, 0, true},          {LK__POW, 2, 0, false},
+    {LK__POW, 1, 0, false},       {LK__POW, 0, 0, false},          {LK__POW, -4, 0, true},
+    {LK__CLAMP, -1, 2.5, false},  {LK__CLAMP, 0, INFINITY, false}, {LK__CLAMP, -INFINITY, 1, false},
+    {LK__CLAMP, 2, -1, false},    {LK__LEAKY_RELU, 0.1, 0, false}, {LK__LEAKY_RELU, -2, 0, false},
 };
 
 static void begin_function(lk__op op, const struct function *f)
@@ -199,7 +195,8 @@ static void unary_keeps_nan_and_infinity(void)
             /* -inf * 0 is NaN in PyTorch too; only finite x must give the limit. */
             if (isinf(x) && isnan(t.y[0][i]) && (unary == LK__GELU || unary == LK__GELU_TANH || unary == LK__SILU))
                 want[i] = NAN;
-            if (want[i] == 0 && unary == LK__POW && !signbit(want[i]) != !signbit(t.y[0][i])) describe_case("sign of 0");
+            if (want[i] == 0 && unary == LK__POW && !signbit(want[i]) != !signbit(t.y[0][i]))
+                describe_case("sign of 0");
             if (t.real == LK_F32 && fabs(want[i]) < 1e-37)
                 want[i] = t.y[0][i] = fabs(t.y[0][i]) < 1e-37 ? 0 : t.y[0][i];
         }

@@ -179,8 +179,9 @@ static void group_norm_case(group_case g)
 
 static void group_norm_and_its_gradient(void)
 {
-    static const int64_t shapes[][4] = {{1, 1, 17, 1}, {3, 6, 5, 1},  {3, 6, 5, 3},     {3, 6, 5, 6},     {0, 6, 5, 3},
-                                        {7, 12, 1, 4}, {2, 8, 33, 2}, {67, 16, 257, 4}, {1, 4, 40009, 2}, {200, 8, 49, 8}};
+    static const int64_t shapes[][4] = {{1, 1, 17, 1},    {3, 6, 5, 1},   {3, 6, 5, 3},  {3, 6, 5, 6},
+                                        {0, 6, 5, 3},     {7, 12, 1, 4},  {2, 8, 33, 2}, {67, 16, 257, 4},
+                                        {1, 4, 40009, 2}, {200, 8, 49, 8}};
     for (size_t s = 0; s < COUNT(shapes); s++)
         for (int with = 0; with < 4; with++)
             group_norm_case((group_case){shapes[s][0], shapes[s][1], shapes[s][2], shapes[s][3], with & 1, with & 2,

@@ -14,6 +14,8 @@ static const setting settings[] = {
     {"mlp", 32, 0, false}, {"cnn", 8, 28, false}, {"resnet18", 2, 16, false}, {"resnet20", 4, 32, true}};
 enum { SETTINGS = sizeof settings / sizeof *settings };
 
+static const float gains[10] = {1, 0.5F, 2, 1, 1, 3, 1, 1, 0.25F, 1}; /* recorded data, in the mlp */
+
 typedef struct data {
     float   *x;
     int32_t *y;
@@ -26,6 +28,7 @@ static lk_tensor record(lk_graph *g, const setting *s, lk_tensor *logits)
                           : lk_input(g, "x", LK_F32, 2, ((int64_t[]){n, 64}));
     lk_tensor y = lk_input(g, "y", LK_I32, 1, &n);
     *logits = lk_model_find(s->model)(x, (lk_model_options){.cifar_stem = true, .recompute = s->recompute});
+    if (!s->size) *logits = lk_mul(*logits, lk_constant(g, LK_F32, 1, &(int64_t){10}, gains));
     return lk_cross_entropy(*logits, y);
 }
 
@@ -308,7 +311,9 @@ static void shapes_that_do_not_fit_are_named_with_file_and_line(void)
     WRONG(lk_add(x, v), "do not broadcast");
     WRONG(lk_mul(x, lk_parameter(r.graph, "w", 2, ((int64_t[]){4, 6}))), "batch axis");
     WRONG(lk_add(x, none), "missing");
-    WRONG(lk_add(x, ids), "not i32");
+    WRONG(lk_add(x, ids), "b is i32; f32 is needed");
+    WRONG(lk_add(x, lk_mse(x, x)), "go with their own kind");
+    WRONG(lk_tanh(lk_mse(x, x)), "x is f64; f32 is needed");
     WRONG(lk_matmul(x, x), "do not fit");
     WRONG(lk_matmul(x, v), "two axes");
     WRONG(lk_f_linear(x, lk_parameter(r.graph, "w", 2, ((int64_t[]){3, 5})), none), "ends in 6 features");
@@ -343,6 +348,30 @@ static void shapes_that_do_not_fit_are_named_with_file_and_line(void)
     WRONG(lk_cross_entropy(x, x), "labels");
     WRONG(lk_cross_entropy(x, ids, .label_smoothing = 1.0), "label_smoothing");
     WRONG(lk_mse(x, v), "differ");
+    WRONG(lk_l1(x, v), "l1: x (4*, 6) and target (5) differ");
+    WRONG(lk_bce_with_logits(x, lk_stop_gradient(v)), "differ");
+    WRONG(lk_bce_with_logits(x, x, .weight = lk_scale(lk_slice(x, 1, 0, 3), 2)), "has not the first axes");
+    WRONG(lk_bce_with_logits(x, lk_mul(x, lk_sum(v))), "lk_stop_gradient");
+    WRONG(lk_bce_with_logits(x, none), "target is missing");
+    WRONG(lk_pow(x, NAN), "pow: nan is not a finite number");
+    WRONG(lk_leaky_relu(x, INFINITY), "leaky_relu: inf is not a finite number");
+    WRONG(lk_clamp(x, NAN, 1), "is no range");
+    WRONG(lk_log(ids), "x is i32");
+    WRONG(lk_where(ids, x, v), "do not broadcast");
+    WRONG(lk_where(none, x, x), "missing");
+    WRONG(lk_where(x, x, none), "b is missing");
+    WRONG(lk_where(x, ids, x), "a is i32");
+    WRONG(lk_max(x, 2), "max: x (4*, 6) has no axis 2");
+    WRONG(lk_max(x, 0), "cannot go over the batch axis");
+    WRONG(lk_argmax(x, -2), "argmax: cannot go over the batch axis");
+    WRONG(lk_f_group_norm(x, 4, none, none), "do not divide into 4 groups");
+    WRONG(lk_f_group_norm(x, 2, v, none), "does not fit the 6 channels");
+    WRONG(lk_f_group_norm(v, 1, none, none), "(N, C, …) is needed");
+    WRONG(lk_group_norm(image, "norm", 0), "into 0 groups");
+    WRONG(lk_constant(r.graph, LK_BF16, 1, ((int64_t[]){3}), "abcdef"), "bf16");
+    WRONG(lk_constant(r.graph, LK_U8, 1, ((int64_t[]){3}), NULL), "there is no data");
+    WRONG(lk_constant(r.graph, LK_U8, 1, ((int64_t[]){0}), "a"), "size 0");
+    WRONG(lk_relu(lk_constant(r.graph, LK_F64, 1, ((int64_t[]){1}), &(double){1})), "x is f64");
     WRONG((lk_block_end(x), x), "without lk_block_begin");
     WRONG((lk_parameter(r.graph, "v", 1, ((int64_t[]){3}))), "exists already");
     WRONG(lk_parameter(r.graph, "w", 1, ((int64_t[]){0})), "size 0");

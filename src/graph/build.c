@@ -1,5 +1,5 @@
-/* build.c - the recording calls of lockstep/graph.h. Each checks what a shape rule cannot see (types, owners, ranges), adds
- * its node and gives the result; after a failure they do nothing. */
+/* build.c - the recording calls of lockstep/graph.h. Each checks what a descriptor cannot see (owners, ranges), adds its node and
+ * gives the result; after a failure they do nothing. */
 #include "graph/graph.h"
 
 #include <string.h>
@@ -32,15 +32,7 @@ static lk_graph *owner(lk_site site, lk__op op, const lk_tensor *x, int count)
     return g;
 }
 
-static bool is_real(lk_graph *g, lk_site site, lk__op op, lk_tensor x)
-{
-    lk_dtype type = g->values[x.id].shape.dtype;
-    if (type == g->real) return true;
-    lk__graph_fail(g, site, "%s: takes %s values, not %s", lk__op_name(op), lk_dtype_name(g->real), lk_dtype_name(type));
-    return false;
-}
-
-/* The common case: all operands floating, missing ones allowed where graph is NULL (but never the first). */
+/* The common case: missing operands allowed where graph is NULL (but never the first). */
 static lk_tensor record(lk_site site, lk__op op, const lk__op_attrs *attrs, const lk_tensor *x, int count)
 {
     lk_graph *g = owner(site, op, x, count);
@@ -50,10 +42,7 @@ static lk_tensor record(lk_site site, lk__op op, const lk__op_attrs *attrs, cons
         lk__graph_fail(g, site, "%s: its first argument is missing", lk__op_name(op));
         return (lk_tensor){g, -1};
     }
-    for (int i = 0; i < count; i++) {
-        in[i] = x[i].graph ? x[i].id : -1;
-        if (x[i].graph && !is_real(g, site, op, x[i])) return (lk_tensor){g, -1};
-    }
+    for (int i = 0; i < count; i++) in[i] = x[i].graph ? x[i].id : -1;
     while (count > 0 && in[count - 1] < 0) count--;
     int node = lk__emit(g, site, op, attrs, in, count, LK__ALL_OUTPUTS);
     return (lk_tensor){g, node < 0 ? -1 : g->nodes[node].out[0]};
@@ -128,22 +117,12 @@ lk_tensor lk_leaky_relu_at(lk_site site, lk_tensor x, double slope)
     return record1(site, LK__OP_unary, &(lk__op_attrs){.unary = LK__LEAKY_RELU, .slope = slope}, x);
 }
 
-/* For operands of which not all are floating, or all are needed: the descriptor's types are checked alone. */
-static lk_tensor record_any(lk_site site, lk__op op, const lk_tensor *x, int count)
-{
-    lk_graph *g = owner(site, op, x, count);
-    int       in[LK__MAX_IN];
-    if (!g) return (lk_tensor){x[0].graph, -1};
-    for (int i = 0; i < count; i++) in[i] = x[i].graph ? x[i].id : -1;
-    return (lk_tensor){g, lk__emit1(g, site, op, NULL, in, count)};
-}
-
 lk_tensor lk_where_at(lk_site site, lk_tensor condition, lk_tensor a, lk_tensor b)
 {
-    return record_any(site, LK__OP_where, (lk_tensor[]){condition, a, b}, 3);
+    return record(site, LK__OP_where, NULL, (lk_tensor[]){condition, a, b}, 3);
 }
 
-lk_tensor lk_stop_gradient_at(lk_site site, lk_tensor x) { return record_any(site, LK__OP_stop_gradient, &x, 1); }
+lk_tensor lk_stop_gradient_at(lk_site site, lk_tensor x) { return record1(site, LK__OP_stop_gradient, NULL, x); }
 
 lk_tensor lk_dropout_at(lk_site site, lk_tensor x, double probability)
 {
@@ -377,10 +356,7 @@ lk_tensor lk_f_batch_norm_at(lk_site site, lk_tensor x, lk_tensor weight, lk_ten
         lk__graph_fail(g, site, "batch_norm: needs x, running_mean and running_var");
         return (lk_tensor){g, -1};
     }
-    for (int i = 0; i < 6; i++) {
-        in[i] = all[i].graph ? all[i].id : -1;
-        if (i < 5 && all[i].graph && !is_real(g, site, LK__OP_batch_norm, all[i])) return (lk_tensor){g, -1};
-    }
+    for (int i = 0; i < 6; i++) in[i] = all[i].graph ? all[i].id : -1;
     lk__op_attrs attrs = {.epsilon = options.epsilon > 0 ? options.epsilon : 1e-5,
                           .momentum = options.momentum > 0 ? options.momentum : 0.1,
                           .update = true};
@@ -409,7 +385,6 @@ lk_tensor lk_cross_entropy_at(lk_site site, lk_tensor logits, lk_tensor labels, 
         lk__graph_fail(g, site, "cross_entropy: needs logits (…, classes) and labels");
         return (lk_tensor){g, -1};
     }
-    if (!is_real(g, site, LK__OP_cross_entropy, logits)) return (lk_tensor){g, -1};
     if (options.weight.graph && g->values[options.weight.id].needs_gradient) {
         lk__graph_fail(g, site, "cross_entropy: the samples' weights cannot be trained");
         return (lk_tensor){g, -1};

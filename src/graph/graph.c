@@ -327,6 +327,7 @@ static bool type_fits(const lk_graph *g, lk__graph_types types, lk_dtype type)
     switch (types) {
     case LK__TYPE_REAL: return type == g->real;
     case LK__TYPE_F64: return type == LK_F64;
+    case LK__TYPE_FLOAT: return type == g->real || type == LK_F64;
     case LK__TYPE_I32: return type == LK_I32;
     case LK__TYPE_I64: return type == LK_I64;
     case LK__TYPE_U8: return type == LK_U8;

@@ -85,7 +85,15 @@ static void find_last_uses(memory *m)
             if (t->gradients[i] >= 0) m->last_use[t->gradients[i]] = FOR_EVER;
 }
 
-/* The storage that output 0 of n may write over, or -1. */
+static bool is_gradient(const lk__plan_order *t, int v)
+{
+    for (size_t i = 0; t->gradients && i < t->graph->states_count; i++)
+        if (t->gradients[i] == v) return true;
+    return false;
+}
+
+/* The storage that output 0 of n may write over, or -1. A parameter's gradient moves to a region that only backward finds, since
+ * it changes from one micro-batch to the next: it takes nothing over that forward fills. */
 static int in_place_storage(const memory *m, const lk__graph_node *n, int position)
 {
     const lk_graph *g = m->t->graph;
@@ -97,6 +105,7 @@ static int in_place_storage(const memory *m, const lk__graph_node *n, int positi
         if (!s->arena || s->last != position ||
             !lk__shape_equal(&g->values[n->in[i]].shape, &g->values[n->out[0]].shape) || s->bytes != bytes)
             continue;
+        if (s->first < (int)m->t->end[LK_FORWARD] && is_gradient(m->t, n->out[0])) continue;
         bool shared = false; /* another operand in the same bytes would be overwritten while it is read */
         for (int j = 0; j < n->inputs; j++)
             if (j != i && n->in[j] >= 0 && m->storage_of[n->in[j]] == id) shared = true;

@@ -28,7 +28,16 @@ static int broadcast_pair(lk__graph_shapes *s, const lk__graph_shape *a, const l
     return 1;
 }
 
-static int broadcast_shape(lk__graph_shapes *s) { return broadcast_pair(s, s->in[0], s->in[1], &s->out[0]); }
+static int broadcast_shape(lk__graph_shapes *s)
+{
+    const lk__graph_shape *a = s->in[0], *b = s->in[1];
+    if (a->dtype != b->dtype || (a->dtype != s->graph->real && !lk__shape_equal(a, b)))
+        return LK__SHAPE_FAIL(
+            s, "%s: %s %s and %s %s; losses and their like, which are f64, go with their own kind and shape",
+            lk__op_name(s->op), lk_dtype_name(a->dtype), lk__shape_show(a).text, lk_dtype_name(b->dtype),
+            lk__shape_show(b).text);
+    return broadcast_pair(s, a, b, &s->out[0]);
+}
 
 static int negate(lk__graph_backward *b, int x)
 {
@@ -66,11 +75,11 @@ static void div_gradient(lk__graph_backward *b, int dy)
     lk__grad_give(b, 1, negate(b, lk__grad_reduce_to(b, product, lk__grad_in(b, 1))));
 }
 
-/* F64 too: the update adds squares of gradients, which are sums in double. */
+/* f64 too: losses, and squares of gradients, which the update adds, are sums in double. */
 #define BINARY(rule)                                                                            \
     {                                                                                           \
-        .inputs = 2, .in = {OPERAND("a", ANY, REQUIRED, FOLLOW), OPERAND("b", ANY, REQUIRED, FOLLOW)}, \
-        .outputs = 1, .out = {OPERAND("y", ANY, REQUIRED, FOLLOW)},                             \
+        .inputs = 2, .in = {OPERAND("a", FLOAT, REQUIRED, FOLLOW), OPERAND("b", FLOAT, REQUIRED, FOLLOW)}, \
+        .outputs = 1, .out = {OPERAND("y", FLOAT, REQUIRED, FOLLOW)},                           \
         .attributes = LK__NO_ATTRIBUTES, .shape = broadcast_shape, .gradient = rule,            \
         .no_gradient = LK__NO_OPERAND, .in_place = 1u << 0 | 1u << 1, ORDINARY, MEMORY_BOUND    \
     }
@@ -174,9 +183,9 @@ static void scale_gradient(lk__graph_backward *b, int dy)
 
 DESCRIBE(scale){
     .inputs = 1,
-    .in = {OPERAND("x", REAL, REQUIRED, FOLLOW)},
+    .in = {OPERAND("x", FLOAT, REQUIRED, FOLLOW)},
     .outputs = 1,
-    .out = {OPERAND("y", REAL, REQUIRED, FOLLOW)},
+    .out = {OPERAND("y", FLOAT, REQUIRED, FOLLOW)},
     .attributes = LK__HAS(scale),
     .shape = lk__shape_same,
     .gradient = scale_gradient,
