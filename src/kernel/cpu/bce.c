@@ -25,42 +25,50 @@ static bce describe(const lk__kernel_call *call)
 /* max(x, 0) - x t + log(1 + e^-|x|): no term overflows, and none cancels another. The slope is sigmoid(x) - t. */
 INLINE vec loss_of(vec x, vec t, vec e) { return choose(x > 0, x, splat(0)) - x * t + vlog1p(e); }
 
-/* n elements under one weight; their loss without it. */
-static double row_loss(const REAL *x, const REAL *t, REAL *dx, REAL w, int64_t n)
+/* The loss of n elements. Their weights: one each, or one for all of them. */
+INLINE double row_loss(const REAL *x, const REAL *t, REAL *dx, const REAL *w, const bool each, int64_t n)
 {
     double total = 0;
     SUM_VECTORS(total, i, n, ({
                     vec a = load_part(x + i, lanes), b = load_part(t + i, lanes), e = vexp(-vabs(a));
-                    if (dx) store_part(dx + i, (choose(a >= 0, splat(1), e) / (R(1.0) + e) - b) * w, lanes);
-                    loss_of(a, b, e);
+                    vec weight = each ? load_part(w + i, lanes) : splat(*w);
+                    if (dx) store_part(dx + i, (choose(a >= 0, splat(1), e) / (R(1.0) + e) - b) * weight, lanes);
+                    loss_of(a, b, e) * weight;
                 }));
     return total;
 }
 
-static void weighted_tile(const bce *s, int64_t tile)
+static double row_losses(const bce *s, int64_t row, int64_t rows, double *weight)
 {
-    double sum = 0, weight = 0;
-    for (int64_t row = tile_begin(s->rows, s->tiles, tile); row < tile_begin(s->rows, s->tiles, tile + 1); row++) {
-        int64_t at = row * s->span;
-        sum += (double)s->weight[row] *
-               row_loss(s->logits + at, s->target + at, s->dlogits ? s->dlogits + at : NULL, s->weight[row], s->span);
-        weight += (double)s->weight[row] * (double)s->span;
+    static const REAL one = 1;
+    int64_t           at = row * s->span;
+    const REAL       *x = s->logits + at, *t = s->target + at;
+    REAL             *dx = s->dlogits ? s->dlogits + at : NULL;
+    double            sum = 0;
+    if (!s->weight) {
+        *weight += (double)rows;
+        return row_loss(x, t, dx, &one, false, rows);
     }
-    s->partial[tile][0] = sum;
-    s->partial[tile][1] = weight;
+    if (s->span == 1) {
+        SUM_VECTORS(*weight, i, rows, load_part(s->weight + row + i, lanes));
+        return row_loss(x, t, dx, s->weight + row, true, rows);
+    }
+    for (int64_t i = 0; i < rows; i++, x += s->span, t += s->span) {
+        sum += row_loss(x, t, dx, s->weight + row + i, false, s->span);
+        *weight += (double)s->weight[row + i] * (double)s->span;
+        if (dx) dx += s->span;
+    }
+    return sum;
 }
 
 static void bce_tile(void *argument, int64_t tile, int worker)
 {
     const bce *s = argument;
     int64_t    begin = tile_begin(s->rows, s->tiles, tile), n = tile_begin(s->rows, s->tiles, tile + 1) - begin;
+    double     weight = 0;
     (void)worker;
-    if (s->weight) {
-        weighted_tile(s, tile);
-        return;
-    }
-    s->partial[tile][0] = row_loss(s->logits + begin, s->target + begin, s->dlogits ? s->dlogits + begin : NULL, 1, n);
-    s->partial[tile][1] = (double)n;
+    s->partial[tile][0] = row_losses(s, begin, n, &weight);
+    s->partial[tile][1] = weight;
 }
 
 size_t KERNEL(bce_with_logits_workspace)(const lk__kernel_call *call, int threads)

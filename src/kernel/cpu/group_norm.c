@@ -45,14 +45,15 @@ static void normalise_group(const grouped *of, int64_t row)
 static void group_tile(void *argument, int64_t tile, int worker)
 {
     const grouped *s = argument;
-    int64_t        end = tile_begin(s->samples, s->tiles, tile + 1) * s->groups;
+    int64_t        rows = s->samples * s->groups, end = tile_begin(rows, s->tiles, tile + 1);
     (void)worker;
-    for (int64_t row = tile_begin(s->samples, s->tiles, tile) * s->groups; row < end; row++) normalise_group(s, row);
+    for (int64_t row = tile_begin(rows, s->tiles, tile); row < end; row++) normalise_group(s, row);
 }
 
 void KERNEL(group_norm)(const lk__kernel_call *call)
 {
     grouped s = describe(&call->in[0], call->attrs, 0);
+    s.tiles = tile_count(s.samples * s.groups, s.channels / s.groups * s.size, 0);
     s.x = call->in[0].data;
     s.w = input(call, 1);
     s.b = input(call, 2);

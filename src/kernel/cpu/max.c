@@ -2,18 +2,21 @@
  * above all numbers, as in PyTorch. Bound by memory. */
 #include "kernel/cpu/lanes.h"
 
+enum { COLUMNS = 4, STRIP = 64 * VL }; /* vectors of columns that go together; columns of a strip, the unit of work */
+
 typedef struct maximum {
     const REAL    *x;
     REAL          *y;     /* NULL: not wanted */
     int32_t       *index; /* NULL: not wanted */
-    int64_t        outer, n, inner, tiles;
+    int64_t        outer, n, inner, strips, tiles; /* strips of columns, where inner is above 1 */
     const int32_t *at; /* of max_grad */
 } maximum;
 
 static maximum describe(const lk__kernel_operand *x, int axis)
 {
     maximum m = {.outer = dims_product(x, 0, axis), .n = x->dims[axis], .inner = dims_product(x, axis + 1, x->rank)};
-    m.tiles = tile_count(m.outer, m.n * m.inner, 0);
+    m.strips = tiles_of(m.inner, STRIP);
+    m.tiles = tile_count(m.outer * m.strips, m.n * min64(m.inner, STRIP), 0);
     return m;
 }
 
@@ -69,28 +72,40 @@ static void row_maximum(const REAL *x, int64_t n, REAL *value, int64_t *index)
     }
 }
 
-/* Down the columns of (n, inner), a vector of columns at a time. */
-static void column_maxima(const maximum *m, int64_t outer)
+/* Down `vectors` neighbouring vectors of columns of (n, inner): a few, so that all of a cache line is used when it is read. */
+INLINE void column_maxima(const maximum *m, int64_t outer, int64_t column, int64_t lanes, const int vectors)
 {
-    const REAL *x = m->x + outer * m->n * m->inner;
-    int64_t     to = outer * m->inner, inner = m->inner;
-    EACH_VECTOR(i, inner, {
-        best b = {load_part(x + i, lanes), {0}};
-        for (int64_t k = 1; k < m->n; k++) b = take(b, load_part(x + k * inner + i, lanes), (ivec){0} + (INTEGER)k);
-        if (m->y) store_part(m->y + to + i, b.value, lanes);
-        for (int64_t l = 0; m->index && l < lanes; l++) m->index[to + i + l] = (int32_t)b.index[l];
-    });
+    const REAL *x = m->x + outer * m->n * m->inner + column;
+    int64_t     to = outer * m->inner + column, inner = m->inner;
+    best        b[COLUMNS];
+    for (int v = 0; v < vectors; v++) b[v] = (best){load_part(x + v * VL, lanes), {0}};
+    for (int64_t k = 1; k < m->n; k++)
+        for (int v = 0; v < vectors; v++)
+            b[v] = take(b[v], load_part(x + k * inner + v * VL, lanes), (ivec){0} + (INTEGER)k);
+    for (int v = 0; v < vectors; v++) {
+        if (m->y) store_part(m->y + to + v * VL, b[v].value, lanes);
+        for (int l = 0; m->index && l < VL; l++)
+            if (l < lanes) m->index[to + v * VL + l] = (int32_t)b[v].index[l];
+    }
+}
+
+static void strip_maxima(const maximum *m, int64_t outer, int64_t begin, int64_t end)
+{
+    for (; begin + COLUMNS * VL <= end; begin += COLUMNS * VL) column_maxima(m, outer, begin, VL, COLUMNS);
+    for (; begin + VL <= end; begin += VL) column_maxima(m, outer, begin, VL, 1);
+    if (begin < end) column_maxima(m, outer, begin, end - begin, 1);
 }
 
 static void maximum_tile(void *argument, int64_t tile, int worker)
 {
     const maximum *m = argument;
-    int64_t        end = tile_begin(m->outer, m->tiles, tile + 1), index;
+    int64_t        items = m->outer * m->strips, end = tile_begin(items, m->tiles, tile + 1), index;
     REAL           value;
     (void)worker;
-    for (int64_t outer = tile_begin(m->outer, m->tiles, tile); outer < end; outer++) {
+    for (int64_t item = tile_begin(items, m->tiles, tile); item < end; item++) {
+        int64_t outer = item / m->strips, column = item % m->strips * STRIP;
         if (m->inner != 1) {
-            column_maxima(m, outer);
+            strip_maxima(m, outer, column, min64(m->inner, column + STRIP));
             continue;
         }
         row_maximum(m->x + outer * m->n, m->n, &value, &index);
@@ -116,16 +131,24 @@ void KERNEL(argmax)(const lk__kernel_call *call)
     lk__pool_run(call->pool, m.tiles, maximum_tile, &m);
 }
 
+/* One row of dx at a time: (outer, k) of `inner` elements, or all n of them where inner is 1. */
 static void maximum_grad_tile(void *argument, int64_t tile, int worker)
 {
     const maximum *m = argument;
-    int64_t        end = tile_begin(m->outer, m->tiles, tile + 1);
+    int64_t        inner = m->inner, rows = inner == 1 ? m->outer : m->outer * m->n;
+    int64_t        end = tile_begin(rows, m->tiles, tile + 1);
     (void)worker;
-    for (int64_t outer = tile_begin(m->outer, m->tiles, tile); outer < end; outer++) {
-        REAL *dx = m->y + outer * m->n * m->inner;
-        memset(dx, 0, (size_t)(m->n * m->inner) * sizeof *dx);
-        for (int64_t i = 0; i < m->inner; i++)
-            dx[m->at[outer * m->inner + i] * m->inner + i] = m->x[outer * m->inner + i];
+    for (int64_t row = tile_begin(rows, m->tiles, tile); row < end; row++) {
+        if (inner == 1) {
+            memset(m->y + row * m->n, 0, (size_t)m->n * sizeof *m->y);
+            m->y[row * m->n + m->at[row]] = m->x[row];
+            continue;
+        }
+        int64_t        k = row % m->n, from = row / m->n * inner;
+        const REAL    *dy = m->x + from;
+        const int32_t *at = m->at + from;
+        REAL          *dx = m->y + row * inner;
+        for (int64_t i = 0; i < inner; i++) dx[i] = at[i] == k ? dy[i] : 0;
     }
 }
 
@@ -135,5 +158,6 @@ void KERNEL(max_grad)(const lk__kernel_call *call)
     m.x = call->in[0].data;
     m.at = call->in[1].data;
     m.y = call->out[0].data;
+    m.tiles = m.inner == 1 ? tile_count(m.outer, m.n, 0) : tile_count(m.outer * m.n, m.inner, 0);
     lk__pool_run(call->pool, m.tiles, maximum_grad_tile, &m);
 }

@@ -14,6 +14,13 @@ static void fill_row(REAL *y, REAL value, int64_t n)
     for (int64_t i = 0; i < n; i++) y[i] = value;
 }
 
+/* y may be a or b: an element is read before it is written, and no other is. */
+#if defined(__clang__)
+#define INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
+#else
+#define INDEPENDENT _Pragma("GCC ivdep")
+#endif
+
 /* One inner row. Each case is a loop of its own, which compilers make vectors of. NaN is not 0. */
 #define ROW(name, type)                                                                            \
     static void name(const void *data, const int64_t at[BROADCAST_MOST], int64_t begin, int64_t n) \
@@ -32,16 +39,16 @@ static void fill_row(REAL *y, REAL value, int64_t n)
             else                                                                                   \
                 fill_row(y, *from, n);                                                             \
         } else if (many_a && many_b) {                                                             \
-            for (int64_t i = 0; i < n; i++) y[i] = c[i] != 0 ? a[i] : b[i];                        \
+            INDEPENDENT for (int64_t i = 0; i < n; i++) y[i] = c[i] != 0 ? a[i] : b[i];            \
         } else if (many_a) {                                                                       \
             const REAL one = *b;                                                                   \
-            for (int64_t i = 0; i < n; i++) y[i] = c[i] != 0 ? a[i] : one;                         \
+            INDEPENDENT for (int64_t i = 0; i < n; i++) y[i] = c[i] != 0 ? a[i] : one;             \
         } else if (many_b) {                                                                       \
             const REAL one = *a;                                                                   \
-            for (int64_t i = 0; i < n; i++) y[i] = c[i] != 0 ? one : b[i];                         \
+            INDEPENDENT for (int64_t i = 0; i < n; i++) y[i] = c[i] != 0 ? one : b[i];             \
         } else {                                                                                   \
             const REAL yes = *a, no = *b;                                                          \
-            for (int64_t i = 0; i < n; i++) y[i] = c[i] != 0 ? yes : no;                           \
+            INDEPENDENT for (int64_t i = 0; i < n; i++) y[i] = c[i] != 0 ? yes : no;               \
         }                                                                                          \
     }
 ROW(float_row, float)
