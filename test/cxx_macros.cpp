@@ -2,6 +2,7 @@
  * cxx_warnings.sh compiles it with every compiler at hand and sees to it that no macro is missing here. */
 #include <lockstep.h>
 
+#include <cmath>
 #include <cstdio>
 
 #define WANT(condition)                                                          \
@@ -48,6 +49,15 @@ static bool record_everything(lk_graph *graph)
     lk_tensor loss = lk_cross_entropy(z, ids, .label_smoothing = 0.1, .ignore_index = &ignored);
     lk_tensor squared = lk_mse(x, y), mean_of_sums = lk_mean(lk_sum(x, .axes = axes, .axes_count = 1, .keepdim = true));
     WANT(loss.graph == graph && squared.id >= 0 && mean_of_sums.id >= 0);
+    const int64_t six = 6;
+    const uint8_t parts[] = {1, 0, 0, 1, 1, 0};
+    lk_tensor     u = lk_exp(lk_log(lk_sqrt(lk_pow(lk_clamp(lk_leaky_relu(x, 0.1), 0, INFINITY), 2.5))));
+    u = lk_where(lk_constant(graph, LK_U8, 1, &six, parts), u, lk_stop_gradient(x));
+    u = lk_add(u, lk_max(u, 1, .keepdim = true));
+    u = lk_group_norm(lk_f_group_norm(u, 2, none, none), "group", 3, .epsilon = 1e-3);
+    lk_tensor index = lk_argmax(u, -1), binary = lk_bce_with_logits(u, x, .weight = x);
+    binary = lk_add(lk_add(binary, lk_bce_with_logits(u, x)), lk_l1(u, x));
+    WANT(lk_tensor_dtype(index) == LK_I32 && lk_tensor_rank(index) == 1 && lk_tensor_rank(binary) == 0);
     WANT(lk_model_mlp(x, lk_model_options{.hidden = 4}).graph == graph);
     if (lk_graph_status(graph) < 0) std::fprintf(stderr, "%s\n", lk_graph_error(graph));
     return lk_graph_status(graph) == LK_OK;

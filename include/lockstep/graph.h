@@ -164,8 +164,8 @@ LK_API lk_tensor lk_mean_at(lk_site site, lk_tensor x, lk_reduce_options options
 #define lk_mean(x, ...) lk_mean_at(LK_HERE, x, LK_OPTIONS(lk_reduce_options, ##__VA_ARGS__))
 
 typedef struct lk_axis_options {
-    int  reserved;
-    bool keepdim;
+    int  reserved LK_ZERO;
+    bool keepdim LK_ZERO;
 } lk_axis_options;
 /* Over one axis, not the batch's. NaN is above all numbers; the gradient goes to the first maximum. argmax gives its i32 index,
  * which has no gradient. */
@@ -266,8 +266,8 @@ LK_API lk_tensor lk_l1_at(lk_site site, lk_tensor x, lk_tensor target);
 #define lk_l1(x, target) lk_l1_at(LK_HERE, x, target)
 
 typedef struct lk_bce_with_logits_options {
-    int       reserved;
-    lk_tensor weight; /* of the shape of logits' first axes, say one per sample; missing: 1 */
+    int       reserved LK_ZERO;
+    lk_tensor weight LK_ZERO; /* of the shape of logits' first axes, say one per sample; missing: 1 */
 } lk_bce_with_logits_options;
 /* Binary cross-entropy of sigmoid(logits) with a target of the same shape, from 0 to 1. The mean is over all elements, by their
  * weights. Target and weight get no gradient. */

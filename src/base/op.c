@@ -120,6 +120,10 @@ void lk__attrs_text(const lk__op_attrs *a, uint64_t has, char *text, size_t byte
 #define PRINT_mask(name) print(&o, ", %s 0x%x", #name, a->name)
 #define PRINT_real(name) \
     if (a->name != 0) print_real(&o, #name, a->name)
+#define PRINT_factor(name) \
+    if (a->name != 1) print_real(&o, #name, a->name)
+#define PRINT_ignored(name) \
+    if (a->name != -100) print(&o, ", %s %lld", #name, (long long)a->name)
 #define PRINT_stream(name) print(&o, ", %s %llu", #name, (unsigned long long)a->name)
 #define ATTR_PRINT(kind, name) \
     if (has & LK__HAS(name)) { PRINT_##kind(name); }

@@ -154,7 +154,7 @@ typedef enum lk__op_unary {
     X(integer, start)         /* slice */                                                                            \
     X(integer, length)        /* slice */                                                                            \
     X(integer, rows)          /* dropout: rows of a sample, where a reshape merged axes */                           \
-    X(integer, ignore_index)  /* cross_entropy */                                                                    \
+    X(ignored, ignore_index)  /* cross_entropy */                                                                    \
     X(real, label_smoothing)                                                                                         \
     X(real, epsilon)          /* norms, adam */                                                                      \
     X(real, momentum)         /* batch_norm, sgd */                                                                  \
@@ -170,7 +170,7 @@ typedef enum lk__op_unary {
     X(real, weight_decay)     /* optimizers */                                                                       \
     X(real, dampening)        /* sgd */                                                                              \
     X(real, clip)             /* gradient_scale */                                                                   \
-    X(real, lr_scale)         /* optimizers: this parameter group's factor on the step's rate */
+    X(factor, lr_scale)       /* optimizers: this parameter group's factor on the step's rate */
 
 #define LK__ATTR_unary(name) lk__op_unary name;
 #define LK__ATTR_activation(name) lk__op_unary name;
@@ -182,6 +182,8 @@ typedef enum lk__op_unary {
 #define LK__ATTR_axes(name) int name[LK_MAX_RANK];
 #define LK__ATTR_mask(name) uint32_t name;
 #define LK__ATTR_real(name) double name;
+#define LK__ATTR_factor(name) double name;   /* not printed when it is 1 */
+#define LK__ATTR_ignored(name) int64_t name; /* not printed when it is -100, as in PyTorch */
 #define LK__ATTR_stream(name) uint64_t name;
 
 typedef struct lk__op_attrs {

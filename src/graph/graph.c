@@ -223,6 +223,7 @@ static bool is_constant_type(lk_dtype type)
 lk_tensor lk_constant_at(lk_site site, lk_graph *g, lk_dtype type, int rank, const int64_t *dims, const void *data)
 {
     lk_tensor none = {g, -1};
+    if (!g) return (lk_tensor){NULL, -site.line};
     if (g->status < 0 || !good_dims(g, site, "a constant", rank, dims)) return none;
     if (!is_constant_type(type) || !data) {
         lk__graph_fail(g, site, "constant: %s; f32, f64, i32, i64 and u8 data is possible",

@@ -97,7 +97,7 @@ lk_tensor lk_rms_norm_at(lk_site site, lk_tensor x, const char *name, lk_layer_o
 
 lk_tensor lk_group_norm_at(lk_site site, lk_tensor x, const char *name, int64_t groups, lk_layer_options o)
 {
-    if (!usable(x)) return unusable(x);
+    if (!usable(x)) return unusable(site, x);
     int64_t channels = lk_tensor_dim(x, 1);
     lk_block_begin_at(site, x, name, (lk_block_options){0});
     lk_tensor w = constant(site, x, "weight", channels, 1, o);

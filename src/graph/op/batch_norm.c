@@ -10,11 +10,12 @@ static int norm_shape(lk__graph_shapes *s, int last, int outputs)
     const lk__graph_shape *x = s->in[0];
     if (x->rank != 4 && x->rank != 2)
         return LK__SHAPE_FAIL(s, "batch_norm: x has shape %s; (N, C) or (N, C, H, W) is needed", lk__shape_show(x).text);
-    if (x->count_axis > 0) return LK__SHAPE_FAIL(s, "batch_norm: the batch must be axis 0 of x %s", lk__shape_show(x).text);
+    if (x->count_axis > 0)
+        return LK__SHAPE_FAIL(s, "batch_norm: the batch must be axis 0 of x %s", lk__shape_show(x).text);
     for (int i = 1; i <= last && i < s->inputs; i++)
         if (s->in[i] && (s->in[i]->rank != 1 || s->in[i]->dims[0] != x->dims[1]))
-            return LK__SHAPE_FAIL(s, "batch_norm: %s does not fit the %lld channels of x %s", lk__shape_show(s->in[i]).text,
-                                  (long long)x->dims[1], lk__shape_show(x).text);
+            return LK__SHAPE_FAIL(s, "batch_norm: %s does not fit the %lld channels of x %s",
+                                  lk__shape_show(s->in[i]).text, (long long)x->dims[1], lk__shape_show(x).text);
     s->out[0] = *x;
     s->out[1] = s->out[2] = lk__shape_vector(x->dtype, x->dims[1]);
     return outputs;
@@ -32,7 +33,8 @@ static int grad_shape(lk__graph_shapes *s)
 
 static void training_gradient(lk__graph_backward *b, int dy)
 {
-    int operands[] = {dy, lk__grad_in(b, 0), lk__grad_in(b, 1), lk__grad_out(b, 1), lk__grad_out(b, 2), lk__grad_out(b, 0)};
+    int operands[] = {
+        dy, lk__grad_in(b, 0), lk__grad_in(b, 1), lk__grad_out(b, 1), lk__grad_out(b, 2), lk__grad_out(b, 0)};
     lk__grad_norm(b, LK__OP_batch_norm_grad, operands, b->n.attrs.activation ? 6 : 5, 2);
 }
 
@@ -45,11 +47,12 @@ static void evaluation_gradient(lk__graph_backward *b, int dy)
 
 DESCRIBE(batch_norm){
     .inputs = 6,
-    .in = {OPERAND("x", REAL, REQUIRED, LAST), OPERAND("weight", REAL, OPTIONAL, ROWS), OPERAND("bias", REAL, OPTIONAL, ROWS),
-           OPERAND("running_mean", REAL, OPTIONAL, ROWS), OPERAND("running_var", REAL, OPTIONAL, ROWS),
-           OPERAND("num_batches_tracked", I64, OPTIONAL, ROWS)},
+    .in = {OPERAND("x", REAL, REQUIRED, LAST), OPERAND("weight", REAL, OPTIONAL, ROWS),
+           OPERAND("bias", REAL, OPTIONAL, ROWS), OPERAND("running_mean", REAL, OPTIONAL, ROWS),
+           OPERAND("running_var", REAL, OPTIONAL, ROWS), OPERAND("num_batches_tracked", I64, OPTIONAL, ROWS)},
     .outputs = 3,
-    .out = {OPERAND("y", REAL, REQUIRED, LAST), OPERAND("mean", REAL, REQUIRED, ROWS), OPERAND("rstd", REAL, REQUIRED, ROWS)},
+    .out = {OPERAND("y", REAL, REQUIRED, LAST), OPERAND("mean", REAL, REQUIRED, ROWS),
+            OPERAND("rstd", REAL, REQUIRED, ROWS)},
     .attributes = NORM_ATTRIBUTES,
     .shape = training_shape,
     .gradient = training_gradient,
@@ -68,10 +71,12 @@ DESCRIBE(batch_norm){
 
 DESCRIBE(batch_norm_grad){
     .inputs = 6,
-    .in = {OPERAND("dy", REAL, REQUIRED, LAST), OPERAND("x", REAL, REQUIRED, LAST), OPERAND("weight", REAL, OPTIONAL, ROWS),
-           OPERAND("mean", REAL, REQUIRED, ROWS), OPERAND("rstd", REAL, REQUIRED, ROWS), OPERAND("y", REAL, OPTIONAL, LAST)},
+    .in = {OPERAND("dy", REAL, REQUIRED, LAST), OPERAND("x", REAL, REQUIRED, LAST),
+           OPERAND("weight", REAL, OPTIONAL, ROWS), OPERAND("mean", REAL, REQUIRED, ROWS),
+           OPERAND("rstd", REAL, REQUIRED, ROWS), OPERAND("y", REAL, OPTIONAL, LAST)},
     .outputs = 3,
-    .out = {OPERAND("dx", REAL, REQUIRED, LAST), OPERAND("dw", REAL, OPTIONAL, ROWS), OPERAND("db", REAL, OPTIONAL, ROWS)},
+    .out = {OPERAND("dx", REAL, REQUIRED, LAST), OPERAND("dw", REAL, OPTIONAL, ROWS),
+            OPERAND("db", REAL, OPTIONAL, ROWS)},
     .attributes = NORM_ATTRIBUTES,
     .shape = grad_shape,
     .gradient = lk__gradient_none,
@@ -83,8 +88,9 @@ DESCRIBE(batch_norm_grad){
 
 DESCRIBE(batch_norm_eval){
     .inputs = 5,
-    .in = {OPERAND("x", REAL, REQUIRED, LAST), OPERAND("weight", REAL, OPTIONAL, ROWS), OPERAND("bias", REAL, OPTIONAL, ROWS),
-           OPERAND("running_mean", REAL, REQUIRED, ROWS), OPERAND("running_var", REAL, REQUIRED, ROWS)},
+    .in = {OPERAND("x", REAL, REQUIRED, LAST), OPERAND("weight", REAL, OPTIONAL, ROWS),
+           OPERAND("bias", REAL, OPTIONAL, ROWS), OPERAND("running_mean", REAL, REQUIRED, ROWS),
+           OPERAND("running_var", REAL, REQUIRED, ROWS)},
     .outputs = 1,
     .out = {OPERAND("y", REAL, REQUIRED, LAST)},
     .attributes = NORM_ATTRIBUTES,
@@ -105,10 +111,12 @@ DESCRIBE(batch_norm_eval){
 
 DESCRIBE(batch_norm_eval_grad){
     .inputs = 5,
-    .in = {OPERAND("dy", REAL, REQUIRED, LAST), OPERAND("x", REAL, REQUIRED, LAST), OPERAND("weight", REAL, OPTIONAL, ROWS),
-           OPERAND("running_mean", REAL, REQUIRED, ROWS), OPERAND("running_var", REAL, REQUIRED, ROWS)},
+    .in = {OPERAND("dy", REAL, REQUIRED, LAST), OPERAND("x", REAL, REQUIRED, LAST),
+           OPERAND("weight", REAL, OPTIONAL, ROWS), OPERAND("running_mean", REAL, REQUIRED, ROWS),
+           OPERAND("running_var", REAL, REQUIRED, ROWS)},
     .outputs = 3,
-    .out = {OPERAND("dx", REAL, REQUIRED, LAST), OPERAND("dw", REAL, OPTIONAL, ROWS), OPERAND("db", REAL, OPTIONAL, ROWS)},
+    .out = {OPERAND("dx", REAL, REQUIRED, LAST), OPERAND("dw", REAL, OPTIONAL, ROWS),
+            OPERAND("db", REAL, OPTIONAL, ROWS)},
     .attributes = NORM_ATTRIBUTES,
     .shape = grad_shape,
     .gradient = lk__gradient_none,
@@ -141,10 +149,10 @@ static int grad_stats_shape(lk__graph_shapes *s)
 static void apply_gradient(lk__graph_backward *b, int dy)
 {
     const lk__op_attrs attrs = b->n.attrs;
-    int                y = attrs.activation ? lk__grad_out(b, 0) : -1, mean = lk__grad_out(b, 1), rstd = lk__grad_out(b, 2);
-    int                operands[] = {dy, lk__grad_in(b, 0), mean, rstd, y};
-    int                wanted = 1 | (lk__grad_wants(b, 1) ? 2 : 0) | (lk__grad_wants(b, 2) ? 4 : 0);
-    int                node = lk__emit(b->g, b->n.site, LK__OP_batch_norm_grad_stats, &attrs, operands, y < 0 ? 4 : 5, wanted);
+    int y = attrs.activation ? lk__grad_out(b, 0) : -1, mean = lk__grad_out(b, 1), rstd = lk__grad_out(b, 2);
+    int operands[] = {dy, lk__grad_in(b, 0), mean, rstd, y};
+    int wanted = 1 | (lk__grad_wants(b, 1) ? 2 : 0) | (lk__grad_wants(b, 2) ? 4 : 0);
+    int node = lk__emit(b->g, b->n.site, LK__OP_batch_norm_grad_stats, &attrs, operands, y < 0 ? 4 : 5, wanted);
     if (node < 0) return;
     lk__graph_node made = b->g->nodes[node];
     for (int i = 1; i <= 2; i++)
@@ -152,8 +160,8 @@ static void apply_gradient(lk__graph_backward *b, int dy)
     if (!lk__grad_wants(b, 0)) return;
     int sums = LK__GRAD_EMIT(b, LK__OP_sync, NULL, 1, made.out[0]);
     lk__grad_give(b, 0,
-                  LK__GRAD_EMIT(b, LK__OP_batch_norm_grad_apply, &attrs, 8, dy, lk__grad_in(b, 0), lk__grad_in(b, 1), mean,
-                                rstd, y, sums, lk__grad_in(b, 6)));
+                  LK__GRAD_EMIT(b, LK__OP_batch_norm_grad_apply, &attrs, 8, dy, lk__grad_in(b, 0), lk__grad_in(b, 1),
+                                mean, rstd, y, sums, lk__grad_in(b, 6)));
 }
 
 DESCRIBE(batch_norm_stats){
@@ -179,12 +187,13 @@ DESCRIBE(batch_norm_stats){
 
 DESCRIBE(batch_norm_apply){
     .inputs = 8,
-    .in = {OPERAND("x", REAL, REQUIRED, LAST), OPERAND("weight", REAL, OPTIONAL, ROWS), OPERAND("bias", REAL, OPTIONAL, ROWS),
-           OPERAND("running_mean", REAL, OPTIONAL, ROWS), OPERAND("running_var", REAL, OPTIONAL, ROWS),
-           OPERAND("num_batches_tracked", I64, OPTIONAL, ROWS), OPERAND("stats", F64, REQUIRED, ROWS),
-           OPERAND("centre", F64, REQUIRED, ROWS)},
+    .in = {OPERAND("x", REAL, REQUIRED, LAST), OPERAND("weight", REAL, OPTIONAL, ROWS),
+           OPERAND("bias", REAL, OPTIONAL, ROWS), OPERAND("running_mean", REAL, OPTIONAL, ROWS),
+           OPERAND("running_var", REAL, OPTIONAL, ROWS), OPERAND("num_batches_tracked", I64, OPTIONAL, ROWS),
+           OPERAND("stats", F64, REQUIRED, ROWS), OPERAND("centre", F64, REQUIRED, ROWS)},
     .outputs = 3,
-    .out = {OPERAND("y", REAL, REQUIRED, LAST), OPERAND("mean", REAL, REQUIRED, ROWS), OPERAND("rstd", REAL, REQUIRED, ROWS)},
+    .out = {OPERAND("y", REAL, REQUIRED, LAST), OPERAND("mean", REAL, REQUIRED, ROWS),
+            OPERAND("rstd", REAL, REQUIRED, ROWS)},
     .attributes = NORM_ATTRIBUTES,
     .shape = training_shape,
     .gradient = apply_gradient,
@@ -206,7 +215,8 @@ DESCRIBE(batch_norm_grad_stats){
     .in = {OPERAND("dy", REAL, REQUIRED, LAST), OPERAND("x", REAL, REQUIRED, LAST), OPERAND("mean", REAL, REQUIRED, ROWS),
            OPERAND("rstd", REAL, REQUIRED, ROWS), OPERAND("y", REAL, OPTIONAL, LAST)},
     .outputs = 3,
-    .out = {OPERAND("sums", F64, REQUIRED, ROWS), OPERAND("dw", REAL, OPTIONAL, ROWS), OPERAND("db", REAL, OPTIONAL, ROWS)},
+    .out = {OPERAND("sums", F64, REQUIRED, ROWS), OPERAND("dw", REAL, OPTIONAL, ROWS),
+            OPERAND("db", REAL, OPTIONAL, ROWS)},
     .attributes = NORM_ATTRIBUTES,
     .shape = grad_stats_shape,
     .gradient = lk__gradient_none,
@@ -218,8 +228,9 @@ DESCRIBE(batch_norm_grad_stats){
 
 DESCRIBE(batch_norm_grad_apply){
     .inputs = 8,
-    .in = {OPERAND("dy", REAL, REQUIRED, LAST), OPERAND("x", REAL, REQUIRED, LAST), OPERAND("weight", REAL, OPTIONAL, ROWS),
-           OPERAND("mean", REAL, REQUIRED, ROWS), OPERAND("rstd", REAL, REQUIRED, ROWS), OPERAND("y", REAL, OPTIONAL, LAST),
+    .in = {OPERAND("dy", REAL, REQUIRED, LAST), OPERAND("x", REAL, REQUIRED, LAST),
+           OPERAND("weight", REAL, OPTIONAL, ROWS), OPERAND("mean", REAL, REQUIRED, ROWS),
+           OPERAND("rstd", REAL, REQUIRED, ROWS), OPERAND("y", REAL, OPTIONAL, LAST),
            OPERAND("sums", F64, REQUIRED, ROWS), OPERAND("stats", F64, REQUIRED, ROWS)},
     .outputs = 1,
     .out = {OPERAND("dx", REAL, REQUIRED, LAST)},

@@ -2,7 +2,8 @@
 #include "graph/op/describe.h"
 
 /* dw and, where there is a bias that wants one, db: one node with up to two outputs. */
-static void give_weight_gradient(lk__graph_backward *b, lk__op op, const lk__op_attrs *attrs, const int *operands, int inputs)
+static void give_weight_gradient(lk__graph_backward *b, lk__op op, const lk__op_attrs *attrs, const int *operands,
+                                 int inputs)
 {
     bool bias = lk__grad_wants(b, 2);
     if (!lk__grad_wants(b, 1) && !bias) return;
@@ -20,14 +21,17 @@ static void give_weight_gradient(lk__graph_backward *b, lk__op op, const lk__op_
 static int linear_shape(lk__graph_shapes *s)
 {
     const lk__graph_shape *x = s->in[0], *w = s->in[1], *b = s->inputs > 2 ? s->in[2] : NULL;
-    if (w->rank != 2) return LK__SHAPE_FAIL(s, "linear: weight has shape %s; (out, in) is needed", lk__shape_show(w).text);
+    if (w->rank != 2)
+        return LK__SHAPE_FAIL(s, "linear: weight has shape %s; (out, in) is needed", lk__shape_show(w).text);
     if (x->rank < 1 || x->dims[x->rank - 1] != w->dims[1])
         return LK__SHAPE_FAIL(s, "linear: x %s ends in %lld features, weight %s expects %lld", lk__shape_show(x).text,
-                              (long long)(x->rank ? x->dims[x->rank - 1] : 1), lk__shape_show(w).text, (long long)w->dims[1]);
+                              (long long)(x->rank ? x->dims[x->rank - 1] : 1), lk__shape_show(w).text,
+                              (long long)w->dims[1]);
     if (x->count_axis == x->rank - 1)
         return LK__SHAPE_FAIL(s, "linear: the features of x %s are the batch axis", lk__shape_show(x).text);
     if (b && (b->rank != 1 || b->dims[0] != w->dims[0]))
-        return LK__SHAPE_FAIL(s, "linear: bias %s does not fit weight %s", lk__shape_show(b).text, lk__shape_show(w).text);
+        return LK__SHAPE_FAIL(s, "linear: bias %s does not fit weight %s", lk__shape_show(b).text,
+                              lk__shape_show(w).text);
     s->out[0] = *x;
     s->out[0].dims[x->rank - 1] = w->dims[0];
     return 1;
@@ -60,7 +64,8 @@ static double linear_grad_weight_arithmetic(const lk_graph *g, const lk__graph_n
 
 DESCRIBE(linear){
     .inputs = 3,
-    .in = {OPERAND("x", REAL, REQUIRED, ROWS), OPERAND("weight", REAL, REQUIRED, ROWS), OPERAND("bias", REAL, OPTIONAL, ROWS)},
+    .in = {OPERAND("x", REAL, REQUIRED, ROWS), OPERAND("weight", REAL, REQUIRED, ROWS),
+           OPERAND("bias", REAL, OPTIONAL, ROWS)},
     .outputs = 1,
     .out = {OPERAND("y", REAL, REQUIRED, ROWS)},
     .attributes = LK__HAS(activation),
@@ -140,7 +145,8 @@ static int matmul_shape(lk__graph_shapes *s)
         return LK__SHAPE_FAIL(s, "matmul: %s × %s do not fit: %lld against %lld", lk__shape_show(a).text,
                               lk__shape_show(b).text, (long long)a->dims[ka], (long long)b->dims[kb]);
     if (!batch_axes_fit(a, b))
-        return LK__SHAPE_FAIL(s, "matmul: batch axes of %s and %s differ", lk__shape_show(a).text, lk__shape_show(b).text);
+        return LK__SHAPE_FAIL(s, "matmul: batch axes of %s and %s differ", lk__shape_show(a).text,
+                              lk__shape_show(b).text);
     lk__graph_shape y = lk__shape_fixed(a->dtype, batch->rank, batch->dims);
     for (int i = 0; i < y.rank - 2; i++) lk__shape_carry_count(&y, batch, i, i);
     y.dims[y.rank - 2] = a->dims[ma];
@@ -205,17 +211,19 @@ static int conv2d_shape(lk__graph_shapes *s)
 {
     const lk__graph_shape *x = s->in[0], *w = s->in[1], *b = s->inputs > 2 ? s->in[2] : NULL;
     int64_t                groups = s->attrs->groups;
-    if (x->rank != 4) return LK__SHAPE_FAIL(s, "conv2d: x has shape %s; (N, C, H, W) is needed", lk__shape_show(x).text);
+    if (x->rank != 4)
+        return LK__SHAPE_FAIL(s, "conv2d: x has shape %s; (N, C, H, W) is needed", lk__shape_show(x).text);
     if (w->rank != 4)
         return LK__SHAPE_FAIL(s, "conv2d: weight has shape %s; (O, C/groups, kh, kw) is needed", lk__shape_show(w).text);
     if (groups < 1 || x->dims[1] % groups || w->dims[0] % groups)
-        return LK__SHAPE_FAIL(s, "conv2d: %lld groups do not divide %lld input and %lld output channels", (long long)groups,
-                              (long long)x->dims[1], (long long)w->dims[0]);
+        return LK__SHAPE_FAIL(s, "conv2d: %lld groups do not divide %lld input and %lld output channels",
+                              (long long)groups, (long long)x->dims[1], (long long)w->dims[0]);
     if (w->dims[1] * groups != x->dims[1])
         return LK__SHAPE_FAIL(s, "conv2d: x %s has %lld channels, weight %s expects %lld", lk__shape_show(x).text,
                               (long long)x->dims[1], lk__shape_show(w).text, (long long)(w->dims[1] * groups));
     if (b && (b->rank != 1 || b->dims[0] != w->dims[0]))
-        return LK__SHAPE_FAIL(s, "conv2d: bias %s does not fit weight %s", lk__shape_show(b).text, lk__shape_show(w).text);
+        return LK__SHAPE_FAIL(s, "conv2d: bias %s does not fit weight %s", lk__shape_show(b).text,
+                              lk__shape_show(w).text);
     if (lk__shape_window(s, w->dims[0], w->dims[2], w->dims[3]) < 0) return -1;
     if (s->attrs->pool <= 1) return 1;
     s->out[0].dims[2] /= s->attrs->pool;
@@ -249,7 +257,10 @@ static double conv2d_products(const lk_graph *g, const lk__graph_node *n, int y,
            (double)(w->dims[1] * w->dims[2] * w->dims[3]);
 }
 
-static double conv2d_arithmetic(const lk_graph *g, const lk__graph_node *n) { return conv2d_products(g, n, n->out[0], n->in[1]); }
+static double conv2d_arithmetic(const lk_graph *g, const lk__graph_node *n)
+{
+    return conv2d_products(g, n, n->out[0], n->in[1]);
+}
 static double conv2d_grad_input_arithmetic(const lk_graph *g, const lk__graph_node *n)
 {
     return conv2d_products(g, n, n->in[0], n->in[1]);
@@ -263,7 +274,8 @@ static double conv2d_grad_weight_arithmetic(const lk_graph *g, const lk__graph_n
 
 DESCRIBE(conv2d){
     .inputs = 3,
-    .in = {OPERAND("x", REAL, REQUIRED, LAST), OPERAND("weight", REAL, REQUIRED, ROWS), OPERAND("bias", REAL, OPTIONAL, ROWS)},
+    .in = {OPERAND("x", REAL, REQUIRED, LAST), OPERAND("weight", REAL, REQUIRED, ROWS),
+           OPERAND("bias", REAL, OPTIONAL, ROWS)},
     .outputs = 2,
     .out = {OPERAND("y", REAL, REQUIRED, LAST), OPERAND("index", U8, OPTIONAL, LAST)},
     .attributes = CONV2D_ATTRIBUTES,
@@ -285,7 +297,8 @@ DESCRIBE(conv2d){
 
 DESCRIBE(conv2d_grad_input){
     .inputs = 3,
-    .in = {OPERAND("dy", REAL, REQUIRED, LAST), OPERAND("weight", REAL, REQUIRED, ROWS), OPERAND("index", U8, OPTIONAL, LAST)},
+    .in = {OPERAND("dy", REAL, REQUIRED, LAST), OPERAND("weight", REAL, REQUIRED, ROWS),
+           OPERAND("index", U8, OPTIONAL, LAST)},
     .outputs = 1,
     .out = {OPERAND("dx", REAL, REQUIRED, LAST)},
     .attributes = CONV2D_ATTRIBUTES,

@@ -62,6 +62,7 @@ DESCRIBE(adam){
     .outputs = 3,
     .out = {OPERAND("parameter", REAL, REQUIRED, ROWS), OPERAND("exp_avg", REAL, REQUIRED, ROWS),
             OPERAND("exp_avg_sq", REAL, REQUIRED, ROWS)},
-    .attributes = LK__HAS(beta1) | LK__HAS(beta2) | LK__HAS(epsilon) | LK__HAS(decoupled) | LK__HAS(weight_decay) | LK__HAS(lr_scale),
+    .attributes = LK__HAS(beta1) | LK__HAS(beta2) | LK__HAS(epsilon) | LK__HAS(decoupled) | LK__HAS(weight_decay) |
+                  LK__HAS(lr_scale),
     OPTIMIZER,
 };

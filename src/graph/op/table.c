@@ -15,7 +15,10 @@ const lk__graph_op *lk__op_find(lk__op op)
     return table[op];
 }
 
-const lk__graph_operand *lk__op_input(const lk__graph_op *op, int i) { return &op->in[i < op->inputs ? i : op->inputs - 1]; }
+const lk__graph_operand *lk__op_input(const lk__graph_op *op, int i)
+{
+    return &op->in[i < op->inputs ? i : op->inputs - 1];
+}
 
 bool lk__node_wants_gradient(const lk_graph *g, const lk__graph_node *n, int i)
 {
