@@ -55,7 +55,7 @@ if command -v torchrun > /dev/null; then
     env WHO=theirs OMP_NUM_THREADS=1 torchrun --nproc-per-node 2 --rdzv-id job --role trainer --max-restarts 3 --master-port 0 --rdzv-backend c10d --rdzv-endpoint localhost:0 show.py > out.txt 2>&1 || complain "torchrun: $(cat out.txt)"
     env WHO=ours OMP_NUM_THREADS=1 "$LOCKSTEP" run --nproc-per-node 2 --rdzv-id job --role trainer --max-restarts 3 --rdzv-backend c10d --rdzv-endpoint localhost:0 show.py > out.txt 2>&1 || complain "lockstep run: $(cat out.txt)"
     # Ours alone: the job's id and token. Theirs alone: what torchrun's own processes tell each other.
-    same() { grep -vE '^(WHO|LOCKSTEP_(JOB|TOKEN|DIARY|TERMINAL|THREADS)|TORCHELASTIC_(SIGNALS_TO_HANDLE|USE_AGENT_STORE)|OLDPWD|_)=' "$1" | sed -E 's/^(MASTER_ADDR|MASTER_PORT|TORCHELASTIC_ERROR_FILE)=.*/\1/'; }
+    same() { grep -vE '^(WHO|LOCKSTEP_(JOB|TOKEN|FLIGHT_RECORDER|TERMINAL|THREADS)|TORCHELASTIC_(SIGNALS_TO_HANDLE|USE_AGENT_STORE)|OLDPWD|_)=' "$1" | sed -E 's/^(MASTER_ADDR|MASTER_PORT|TORCHELASTIC_ERROR_FILE)=.*/\1/'; }
     for rank in 0 1; do
         diff <(same theirs$rank) <(same ours$rank) > out.txt || complain "rank $rank sees another environment than under torchrun: $(cat out.txt)"
     done

@@ -386,12 +386,13 @@ static void sum_over_any_axes(void)
     }
     static const int64_t sizes[] = {0, 1, 3, 17, 16385, 200003};
     for (size_t s = 0; s < COUNT(sizes); s++) {
-        double want = 0;
+        long double sum = 0; /* 200003 roundings of a double are more than what is allowed to the kernel */
         begin(LK__OP_square_sum);
         in(t.real, 1, DIMS(sizes[s]));
         out(LK_F64, 0, NULL, NULL);
         run_case();
-        for (int64_t i = 0; i < sizes[s]; i++) want += t.x[0][i] * t.x[0][i];
+        for (int64_t i = 0; i < sizes[s]; i++) sum += (long double)t.x[0][i] * t.x[0][i];
+        double want = (double)sum;
         expect(0, &want, t.real == LK_F64 ? 1e-6 : 1e-13); /* in double in both */
         end_case();
     }

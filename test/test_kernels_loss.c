@@ -33,8 +33,9 @@ static void l1_case(int64_t n)
 /* weighted: one weight for `span` elements, above 0. */
 static void bce_case(int64_t rows, int64_t span, bool weighted, bool gradient, double spread)
 {
-    int64_t n = rows * span, dims[] = {rows, span};
-    double  sum = 0, weight = 0, *dx = zeros(n);
+    int64_t     n = rows * span, dims[] = {rows, span};
+    double     *dx = zeros(n);
+    long double total = 0, weights = 0; /* rounded once, at the end */
     begin(LK__OP_bce_with_logits);
     double *x = in(t.real, 2, dims), *target = in(t.real, 2, dims);
     for (int64_t i = 0; i < n; i++) x[i] *= spread, target[i] = i % 3 ? uniform(0, 1) : i % 2;
@@ -51,10 +52,11 @@ static void bce_case(int64_t rows, int64_t span, bool weighted, bool gradient, d
     run_case();
     for (int64_t i = 0; i < n; i++) {
         double w = weighted ? t.x[2][i / span] : 1, z = t.x[0][i], y = t.x[1][i];
-        sum += w * (y * log1p(exp(-z)) + (1 - y) * log1p(exp(z)));
-        weight += w;
+        total += w * (y * log1p(exp(-z)) + (1 - y) * log1p(exp(z)));
+        weights += w;
         dx[i] = w * (1 / (1 + exp(-z)) - y);
     }
+    double sum = (double)total, weight = (double)weights;
     expect(0, &sum, 2e-6);
     expect(1, &weight, 1e-6);
     t.scale = 1;
