@@ -50,6 +50,7 @@ void lk__grad_give(backward *b, int i, int g)
 
 int lk__grad_reduce_to(backward *b, int dy, int like)
 {
+    if (dy < 0) return -1; /* the graph has failed */
     lk__graph_shape from = lk__grad_shape(b, dy), to = lk__grad_shape(b, like);
     lk__op_attrs    attrs = {0};
     for (int i = 0; i < from.rank; i++) {

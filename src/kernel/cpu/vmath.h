@@ -85,11 +85,12 @@ INLINE vec verf(vec x)
  * parts. Subnormal numbers are scaled first. */
 INLINE vec vlog(vec x)
 {
-    ivec small = x < 0x1p-126f;
-    vec  scaled = choose(small, x * 0x1p23f, x);
+    vec  positive = choose(x > 0, x, splat(1.0f)); /* the others are put right at the end */
+    ivec small = positive < 0x1p-126f;
+    vec  scaled = choose(small, positive * 0x1p23f, positive);
     ivec offset = (ivec)scaled - 0x3f3504f3; /* the bits of sqrt(1/2) */
     ivec power = offset >> 23;
-    vec  m = (vec)((ivec)scaled - (power << 23)) - 1.0f;
+    vec  m = (vec)((ivec)scaled - power * (1 << 23)) - 1.0f;
     /* An integer is added to the bits of 1.5 · 2^23 and read as a float, which is cheaper than a conversion. */
     vec k = (vec)((power - (small & 23)) + 0x4b400000) - 0x1.8p23f;
     vec z = m * m;
