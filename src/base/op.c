@@ -49,10 +49,13 @@ uint64_t lk__attrs_hash(const lk__op_attrs *a, uint64_t hash)
     return hash;
 }
 
+/* Bit by bit: two zeros of different signs are different attributes. */
+static bool same_bits(const void *a, const void *b, size_t bytes) { return memcmp(a, b, bytes) == 0; }
+
 bool lk__attrs_equal(const lk__op_attrs *a, const lk__op_attrs *b)
 {
 #define ATTR_EQUAL(kind, name) \
-    if (memcmp(&a->name, &b->name, sizeof a->name) != 0) return false;
+    if (!same_bits(&a->name, &b->name, sizeof a->name)) return false;
     LK__ATTR_LIST(ATTR_EQUAL)
 #undef ATTR_EQUAL
     return true;
@@ -63,7 +66,7 @@ uint64_t lk__attrs_set(const lk__op_attrs *a)
     static const lk__op_attrs none;
     uint64_t                  set = 0;
 #define ATTR_SET(kind, name) \
-    if (memcmp(&a->name, &none.name, sizeof a->name) != 0) set |= LK__HAS(name);
+    if (!same_bits(&a->name, &none.name, sizeof a->name)) set |= LK__HAS(name);
     LK__ATTR_LIST(ATTR_SET)
 #undef ATTR_SET
     return set;
