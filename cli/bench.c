@@ -1,5 +1,5 @@
-/* bench.c - `lockstep bench train`: steady-state speed on data in memory, and the time from exec to the first step's end. The other
- * benchmark is in bench_comm.c. */
+/* bench.c - `lockstep bench train`: steady-state speed on data in memory, and the time from exec to the end of the first step.
+ * bench_comm.c has the other benchmark. */
 #define _GNU_SOURCE
 #include "bench_comm.h"
 #include "json.h"
@@ -16,18 +16,18 @@ static const option bench_options[] = {
     MODEL_OPTIONS,
     DATA_OPTIONS,
     HEADING("Ranks"),
-    RANKS_OPTION("Ranks to start on this host. train: --batch is what they have together (default 1); comm: 1 to 256 "
+    RANKS_OPTION("Ranks to start on this host. train: they share --batch (default 1); comm: 1 to 256 "
                  "(default 2)"),
-    CHOICE("backend", "NAME", "auto", "auto|self|shm|tcp|mpi|mixed", "What carries data between them"),
+    CHOICE("backend", "NAME", "auto", "auto|self|shm|tcp|mpi|mixed", "Transport between ranks"),
     PARALLEL_OPTIONS,
     HEADING("Running"),
     INTEGER("steps", "N", "0", 0, 1e9,
             "Steps to measure; 0: about two seconds, 20 at least. The first quarter is warm-up"),
     MACHINE_OPTIONS,
-    FLAG("profile", "Print where the time of a step goes"),
+    FLAG("profile", "Print the time of each part of a step"),
     COMM_OPTIONS,
-    HEADING("Of both"),
-    FLAG("json", "Print JSON, one object a line"),
+    HEADING("Both benchmarks"),
+    FLAG("json", "Print JSON, one object per line"),
     CONFIG,
     OPTIONS_END,
 };
@@ -45,7 +45,7 @@ typedef struct bench {
     int64_t     elements, samples, share; /* share: this rank's samples of a batch */
     int         rank, world;
     double      first_step; /* seconds since exec */
-    double      median;     /* seconds a step */
+    double      median;     /* seconds per step */
     int64_t     steps;
 } bench;
 
@@ -56,7 +56,7 @@ static double now(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* When this process was started: it starts itself once more, noting the time, so that loading the program counts too. */
+/* The time of this process's start: it executes itself again with the time in the environment, so that loading counts too. */
 static double exec_time(void)
 {
     const char *noted = getenv("LOCKSTEP_BENCH_EXEC");
@@ -76,8 +76,8 @@ static double exec_time(void)
     return now();
 }
 
-/* Uniform numbers of no meaning: the speed of a step does not depend on what they are. */
-static void fill(bench *b)
+/* Uniform random numbers: the speed of a step does not depend on the values. */
+static void fill_samples(bench *b)
 {
     uint32_t state = 1;
     bool     f64 = b->setup->config.dtype == LK_F64;
@@ -92,29 +92,29 @@ static void fill(bench *b)
     for (int64_t i = 0; i < b->samples; i++) b->labels[i] = (int32_t)(i % b->setup->model_options.classes);
 }
 
-/* This rank's part of every batch. */
-static int64_t share(const bench *b)
+/* This rank's share of every batch. */
+static int64_t compute_share(const bench *b)
 {
-    const lk_trainer_config *f = &b->setup->config;
-    int64_t                  parts = f->leaves ? f->leaves : b->world, first = parts * b->rank / b->world,
+    const lk_trainer_config *config = &b->setup->config;
+    int64_t                  parts = config->leaves ? config->leaves : b->world, first = parts * b->rank / b->world,
             last = parts * (b->rank + 1) / b->world;
-    return f->batch * last / parts - f->batch * first / parts;
+    return config->batch * last / parts - config->batch * first / parts;
 }
 
-static lk_status make(bench *b)
+static lk_status create_bench(bench *b)
 {
     setup    *s = b->setup;
     size_t    size = lk_dtype_size(s->config.dtype), memory[LK_MEMORY_COUNT];
     lk_status status = lk_trainer_plan(s->context, &s->config, &b->graph, &b->plan, memory);
     if (status < 0) return status;
     b->elements = lk_dataset_elements(s->train);
-    b->share = share(b);
+    b->share = compute_share(b);
     b->samples = b->share;
     while (b->samples + b->share <= SAMPLES && b->samples < 4 * b->share) b->samples += b->share;
     b->features = aligned_alloc(64, ((size_t)(b->samples * b->elements) * size + 63) / 64 * 64);
     b->labels = malloc((size_t)b->samples * sizeof *b->labels);
     if (!b->features || !b->labels) return LK_ENOMEM;
-    fill(b);
+    fill_samples(b);
     if ((status = lk_store_create(b->plan, s->config.seed, &b->store)) < 0) return status;
     return lk_program_create(b->plan, b->store, s->config.comm, &b->program);
 }
@@ -135,7 +135,7 @@ static int ascending(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-static lk_status measure(bench *b, int64_t steps, double started, bool profile)
+static lk_status measure_steps(bench *b, int64_t steps, double started, bool profile)
 {
     lk_status status = one_step(b, 0);
     double    end = now();
@@ -143,7 +143,7 @@ static lk_status measure(bench *b, int64_t steps, double started, bool profile)
     if (status >= 0) status = one_step(b, 1);
     double one = now() - end;
     if (steps == 0) steps = (int64_t)fmin(fmax(2 / one, 20), 100000);
-    if (b->world > 1 && status >= 0) /* rank 0's guess counts */
+    if (b->world > 1 && status >= 0) /* rank 0's estimate is used */
         status = lk_comm_broadcast(b->setup->config.comm, &steps, 1, LK_I64, 0, NULL);
     double *times = malloc((size_t)steps * sizeof *times);
     if (!times) return LK_ENOMEM;
@@ -161,7 +161,7 @@ static lk_status measure(bench *b, int64_t steps, double started, bool profile)
     return status;
 }
 
-static void print(const bench *b, const options *given)
+static void print_result(const bench *b, const options *given)
 {
     struct rusage usage;
     getrusage(RUSAGE_SELF, &usage);
@@ -192,7 +192,7 @@ static void print(const bench *b, const options *given)
 
 static void write_out(void *user, const char *text, size_t bytes) { fwrite(text, 1, bytes, user); }
 
-/* An option of the other benchmark would be ignored: that is a mistake. */
+/* An option of the other benchmark is a user error, instead of being ignored. */
 static bool check_options(const options *given, bool comm)
 {
     static const option      of_comm[] = {COMM_OPTIONS, OPTIONS_END};
@@ -205,7 +205,7 @@ static bool check_options(const options *given, bool comm)
         if (both) continue;
         for (const option *o = of_comm; o->name || o->doc; o++) known |= o->name && strcmp(o->name, name) == 0;
         if (known == comm) continue;
-        complain("bench", "--%s is an option of `lockstep bench %s`", name, comm ? "train" : "comm");
+        print_error("bench", "--%s is an option of `lockstep bench %s`", name, comm ? "train" : "comm");
         return false;
     }
     return true;
@@ -223,19 +223,20 @@ static int check_run(const options *given, int ranks)
     return code;
 }
 
-static int run(const options *given)
+static int run_bench(const options *given)
 {
-    static const char *const whats[] = {"train", "comm", NULL};
+    static const char *const names[] = {"train", "comm", NULL};
     setup                    s = {0};
     bench                    b = {.setup = &s};
     bool                     comm = strcmp(given->operands[0], "comm") == 0;
     if (!comm && strcmp(given->operands[0], "train") != 0) {
-        const char *near = nearest_word(given->operands[0], whats);
-        complain("bench", "there is no benchmark '%s'%s%s%s", given->operands[0],
-                 near ? "; did you mean '" : "; train and comm are there", near ? near : "", near ? "'?" : "");
-        return EXIT_MISTAKE;
+        const char *suggestion = suggest_word(given->operands[0], names);
+        print_error("bench", "there is no benchmark '%s'%s%s%s", given->operands[0],
+                    suggestion ? "; did you mean '" : "; expected train or comm", suggestion ? suggestion : "",
+                    suggestion ? "'?" : "");
+        return EXIT_USER_ERROR;
     }
-    if (!check_options(given, comm)) return EXIT_MISTAKE;
+    if (!check_options(given, comm)) return EXIT_USER_ERROR;
     if (comm) return bench_comm(given);
     double started = exec_time();
     int    code;
@@ -247,11 +248,12 @@ static int run(const options *given)
     if (code == 0) code = setup_make(&s, "bench", given, SETUP_SHAPES);
     if (code == 0) code = ranks_make(&s, "bench", given);
     if (code == 0) {
-        lk_status status = make(&b);
-        if (status >= 0) status = measure(&b, options_integer(given, "steps"), started, options_flag(given, "profile"));
+        lk_status status = create_bench(&b);
+        if (status >= 0)
+            status = measure_steps(&b, options_integer(given, "steps"), started, options_flag(given, "profile"));
         if (status < 0) code = setup_report(&s, "bench", status);
     }
-    if (code == 0 && b.rank == 0) print(&b, given);
+    if (code == 0 && b.rank == 0) print_result(&b, given);
     if (code == 0 && b.rank == 0 && options_flag(given, "profile"))
         lk_program_profile_print(b.program, write_out, stdout);
     lk_program_free(b.program);
@@ -268,19 +270,16 @@ static int run(const options *given)
 const command command_bench = {
     "bench",
     "measure training speed, or collectives",
-    "`lockstep bench train` trains on made-up data in memory and prints the median speed of a step, how long after "
-    "exec the first step "
-    "was done, and the peak memory.\n\n"
+    "`lockstep bench train` trains on generated data in memory and prints the median speed of a step, the time from "
+    "exec to the end of the first step, and the peak memory.\n\n"
     "`lockstep bench comm` starts ranks on this host, or is one of those that mpirun, srun or `lockstep run` started, "
-    "and "
-    "prints, for each size, the median time of a collective, its "
-    "bandwidth, and what "
-    "the same processes get out of their own memory.\n\n"
+    "and prints, for each size, the median time of a collective, its bandwidth, and the memory bandwidth of the same "
+    "processes.\n\n"
     "Examples: lockstep bench train --model cnn --batch 64 --threads 1 --json; lockstep bench comm --ranks 2 --sizes "
     "8,1M,25M",
     "train|comm",
     1,
     1,
     bench_options,
-    run,
+    run_bench,
 };

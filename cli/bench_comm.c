@@ -1,5 +1,4 @@
-/* bench_comm.c - `lockstep bench comm`: time and bandwidth of a collective, beside what the machine's memory gives for
- * the same bytes. */
+/* bench_comm.c - `lockstep bench comm`: time and bandwidth of a collective, and the machine's memory bandwidth for the same bytes. */
 #define _GNU_SOURCE
 #include "bench_comm.h"
 
@@ -30,7 +29,7 @@ typedef struct bench {
 typedef struct result {
     size_t bytes;
     double seconds, best;
-    double memcpy_rate, limit; /* bytes a second, of all ranks together */
+    double memcpy_rate, limit; /* bytes per second, of all ranks together */
     bool   symmetric;
     int    calls;
 } result;
@@ -65,8 +64,8 @@ static bool parse_sizes(const char *text, bench *b)
     return b->size_count > 0;
 }
 
-/* One call on `bytes` of buffer: of what is received where ranks gather, of what is sent where they scatter. */
-static lk_status call(bench *b, char *buffer, char *second, size_t bytes)
+/* One collective on `bytes` of buffer: the received bytes of a gather, the sent bytes of a scatter. */
+static lk_status run_collective(bench *b, char *buffer, char *second, size_t bytes)
 {
     int    ranks = lk_comm_size(b->comm);
     size_t count = bytes / 4, each = count / (size_t)ranks;
@@ -81,8 +80,7 @@ static lk_status call(bench *b, char *buffer, char *second, size_t bytes)
     return lk_comm_all_to_all(b->comm, buffer, second, each, LK_F32, NULL);
 }
 
-/* What crosses the bus for each byte of the buffer, so that figures compare between numbers of ranks; as nccl-tests
- * count it. */
+/* Bytes on the bus per byte of the buffer, as in nccl-tests, which makes different numbers of ranks comparable. */
 static double bus_factor(const char *op, int ranks)
 {
     double share = (ranks - 1.0) / ranks;
@@ -105,8 +103,8 @@ static void add_and_store(float *restrict x, float *restrict y, size_t count)
     }
 }
 
-/* The machine's own limits with all ranks at work at once: memcpy, and two reads and two writes an element, which is
- * what an all_reduce between two ranks cannot do without. */
+/* The machine's limits with all ranks active at once: memcpy, and two reads and two writes per element, the minimum of
+ * an all_reduce between two ranks. */
 static lk_status measure_limits(bench *b, result *r)
 {
     size_t each = r->bytes / (size_t)lk_comm_size(b->comm), count = each / 4;
@@ -116,7 +114,7 @@ static lk_status measure_limits(bench *b, result *r)
         free(y);
         return LK_ENOMEM;
     }
-    memset(x, 1, each + 4); /* not 0: pages that were never written to would all be one */
+    memset(x, 1, each + 4); /* not 0: pages that were never written share one zero page */
     memset(y, 1, each + 4);
     int       calls = each < 65536 ? 200 : each < 8 << 20 ? 20 : 7;
     lk_status status = LK_OK;
@@ -138,7 +136,7 @@ static lk_status measure_limits(bench *b, result *r)
     return status;
 }
 
-static lk_status measure(bench *b, result *r)
+static lk_status measure_collective(bench *b, result *r)
 {
     void     *buffer = NULL, *second = NULL;
     bool      two = strcmp(b->op, "all_to_all") == 0;
@@ -155,12 +153,12 @@ static lk_status measure(bench *b, result *r)
         if (second) memset(second, 0, bytes);
     }
     r->calls = r->bytes < 65536 ? 2000 : r->bytes < 2 << 20 ? 300 : r->bytes < 32 << 20 ? 40 : 10;
-    for (int i = 0; i < 3 && status >= 0; i++) status = call(b, buffer, second, r->bytes);
+    for (int i = 0; i < 3 && status >= 0; i++) status = run_collective(b, buffer, second, r->bytes);
     if (status >= 0) status = lk_comm_barrier(b->comm, NULL);
-    int in_a_row = r->bytes < 4096 ? 16 : 1; /* a clock's reading would be a tenth of what it measures */
+    int in_a_row = r->bytes < 4096 ? 16 : 1; /* reading the clock would take a tenth of the measured time */
     for (int i = 0; i < r->calls && status >= 0; i++) {
         double start = now();
-        for (int k = 0; k < in_a_row && status >= 0; k++) status = call(b, buffer, second, r->bytes);
+        for (int k = 0; k < in_a_row && status >= 0; k++) status = run_collective(b, buffer, second, r->bytes);
         b->times[i] = (now() - start) / in_a_row;
     }
     r->seconds = median(b->times, r->calls);
@@ -175,7 +173,7 @@ static lk_status measure(bench *b, result *r)
     return status;
 }
 
-static void print(const bench *b, const result *r)
+static void print_result(const bench *b, const result *r)
 {
     double rate = (double)r->bytes / r->seconds, bus = rate * bus_factor(b->op, lk_comm_size(b->comm));
     if (!b->json) {
@@ -212,15 +210,15 @@ static lk_status measure_all(bench *b)
         for (int kind = 0; kind < 2 && status >= 0; kind++) {
             r.symmetric = kind == 0;
             if (strcmp(memory, r.symmetric ? "ordinary" : "symmetric") == 0) continue;
-            status = measure(b, &r);
-            if (status >= 0 && b->rank == 0) print(b, &r);
+            status = measure_collective(b, &r);
+            if (status >= 0 && b->rank == 0) print_result(b, &r);
         }
     }
     return status;
 }
 
-/* 0: no number from 1 to 256. */
-static int ranks_of(const options *given)
+/* 0: not a number from 1 to 256. */
+static int parse_ranks(const options *given)
 {
     const char *text = options_text(given, "ranks");
     char       *end;
@@ -228,8 +226,8 @@ static int ranks_of(const options *given)
     return text && (*end || ranks < 1 || ranks > 256) ? 0 : (int)ranks;
 }
 
-/* Each rank on its share of the cores, where there are enough, as launchers place them. */
-static void pin(int rank, int ranks)
+/* Pins each rank to its share of the cores if there are enough, as launchers do. */
+static void pin_rank(int rank, int ranks)
 {
     cpu_set_t all, mine;
     if (sched_getaffinity(0, sizeof all, &all) != 0 || CPU_COUNT(&all) < ranks) return;
@@ -240,15 +238,15 @@ static void pin(int rank, int ranks)
     (void)sched_setaffinity(0, sizeof mine, &mine);
 }
 
-static void explain(void)
+static void print_legend(void)
 {
-    printf("\nGB/s. algbw: bytes over time (the median of rank 0's calls); busbw: what crosses the bus, as "
-           "nccl-tests count it;\n"
-           "memcpy and limit (two reads and two writes an element): what the ranks get out of their own memory for "
-           "as many bytes.\n");
+    printf("\nGB/s. algbw: bytes / time (the median of rank 0's calls); busbw: bytes on the bus / time, as in "
+           "nccl-tests;\n"
+           "memcpy and limit (two reads and two writes per element): the ranks' own memory bandwidth for as many "
+           "bytes.\n");
 }
 
-/* rank -1: whoever started this process knows. */
+/* rank -1: from the launcher's environment. */
 static int rank_main(int rank, void *user)
 {
     bench            *b = user;
@@ -257,7 +255,7 @@ static int rank_main(int rank, void *user)
     config.threads = 1;
     const char *backend = options_text(b->given, "backend");
     comm.backend = strcmp(backend, "auto") == 0 ? NULL : backend;
-    if (rank >= 0) pin(rank, ranks_of(b->given));
+    if (rank >= 0) pin_rank(rank, parse_ranks(b->given));
     double    start = now();
     lk_status status = lk_context_create(&config, &b->context);
     if (status >= 0) status = lk_comm_create(b->context, &comm, &b->comm);
@@ -271,7 +269,7 @@ static int rank_main(int rank, void *user)
     }
     if (status >= 0) status = measure_all(b);
     if (status < 0) (void)report("bench", b->context, status);
-    if (status >= 0 && rank < 0 && b->rank == 0 && !b->json) explain();
+    if (status >= 0 && rank < 0 && b->rank == 0 && !b->json) print_legend();
     lk_comm_free(b->comm);
     lk_context_free(b->context);
     return status < 0 ? EXIT_FAILED : 0;
@@ -283,17 +281,17 @@ int bench_comm(const options *given)
     lk_spawn_result result;
     b = (bench){.given = given, .op = options_text(given, "op"), .json = options_flag(given, "json")};
     if (!parse_sizes(options_text(given, "sizes"), &b)) {
-        complain("bench", "--sizes '%s' is no list like 8,4K,1M of at most %d sizes up to 1024G",
-                 options_text(given, "sizes"), SIZES);
-        return EXIT_MISTAKE;
+        print_error("bench", "--sizes '%s' is not a list such as 8,4K,1M with at most %d sizes up to 1024G",
+                    options_text(given, "sizes"), SIZES);
+        return EXIT_USER_ERROR;
     }
-    if (ranks_of(given) == 0) {
-        complain("bench", "--ranks '%s': a number from 1 to 256", options_text(given, "ranks"));
-        return EXIT_MISTAKE;
+    if (parse_ranks(given) == 0) {
+        print_error("bench", "--ranks '%s': expected a number from 1 to 256", options_text(given, "ranks"));
+        return EXIT_USER_ERROR;
     }
     if (environment_rank() >= 0) return rank_main(-1, &b);
-    lk_status status = lk_spawn(ranks_of(given), rank_main, &b, &result);
-    if (status >= 0 && !b.json) explain();
-    if (status < 0) complain("bench", "%s", result.text);
+    lk_status status = lk_spawn(parse_ranks(given), rank_main, &b, &result);
+    if (status >= 0 && !b.json) print_legend();
+    if (status < 0) print_error("bench", "%s", result.text);
     return status < 0 ? EXIT_FAILED : 0;
 }

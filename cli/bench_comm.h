@@ -6,11 +6,11 @@
 
 /* clang-format off */
 #define COMM_OPTIONS \
-    HEADING("Of `bench comm`"), \
+    HEADING("`bench comm`"), \
     CHOICE("op", "NAME", "all_reduce", "all_reduce|reduce|broadcast|all_gather|reduce_scatter|all_to_all", \
            "The collective, in f32; reductions sum"), \
-    CHOICE("memory", "KIND", "both", "symmetric|ordinary|both", "What the buffers are"), \
-    TEXT("sizes", "LIST", "8,4K,64K,1M,4M,25M,100M", "Bytes of a buffer, with commas between")
+    CHOICE("memory", "KIND", "both", "symmetric|ordinary|both", "Kind of buffers"), \
+    TEXT("sizes", "LIST", "8,4K,64K,1M,4M,25M,100M", "Bytes of a buffer, comma-separated")
 /* clang-format on */
 
 int bench_comm(const options *given);

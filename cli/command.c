@@ -1,4 +1,4 @@
-/* command.c - the list of commands, and how one says that something is wrong. */
+/* command.c - the list of commands, and their error messages. */
 #define _GNU_SOURCE
 #include "command.h"
 
@@ -23,40 +23,40 @@ const command *command_find(const char *name)
     return NULL;
 }
 
-enum { OTHERS_MS = 2000 };
+enum { STOP_WAIT_MS = 2000 };
 
 volatile sig_atomic_t stop_signal;
 
-bool stopped_meanwhile(void)
+bool wait_for_stop(void)
 {
-    for (int i = 0; i < OTHERS_MS / 50 && !stop_signal; i++) nanosleep(&(struct timespec){0, 50000000}, NULL);
+    for (int i = 0; i < STOP_WAIT_MS / 50 && !stop_signal; i++) nanosleep(&(struct timespec){0, 50000000}, NULL);
     return stop_signal != 0;
 }
 
-static void say(const char *command_name, int rank, const char *format, va_list arguments)
+static void print_message(const char *command_name, int rank, const char *format, va_list arguments)
 {
-    fflush(stdout); /* what was said before stands before */
+    fflush(stdout); /* earlier output must appear before */
     fprintf(stderr, "lockstep%s%s: ", command_name ? " " : "", command_name ? command_name : "");
     if (rank > 0) fprintf(stderr, "rank %d: ", rank);
     terminal_print_list(stderr, format, arguments);
     fprintf(stderr, "\n");
 }
 
-void complain(const char *command_name, const char *format, ...)
+void print_error(const char *command_name, const char *format, ...)
 {
     va_list arguments;
     int     rank = environment_rank();
-    if (rank > 0 && stopped_meanwhile()) return;
+    if (rank > 0 && wait_for_stop()) return;
     va_start(arguments, format);
-    say(command_name, rank, format, arguments);
+    print_message(command_name, rank, format, arguments);
     va_end(arguments);
 }
 
-void note(const char *command_name, const char *format, ...)
+void print_note(const char *command_name, const char *format, ...)
 {
     va_list arguments;
     va_start(arguments, format);
-    say(command_name, 0, format, arguments);
+    print_message(command_name, 0, format, arguments);
     va_end(arguments);
 }
 
@@ -67,13 +67,13 @@ static int exit_code(lk_status status)
     case LK_EFORMAT:
     case LK_ENOENT:
     case LK_EMISMATCH:
-    case LK_EUNSUPPORTED: return EXIT_MISTAKE;
+    case LK_EUNSUPPORTED: return EXIT_USER_ERROR;
     default: return EXIT_FAILED;
     }
 }
 
-/* What another rank failed with, and says itself: "rank 0: the disk is full", or the group that it called off. */
-static bool is_of_another(const char *text, int rank)
+/* Whether the failure is another rank's, which prints it itself: "rank 0: the disk is full", or an aborted group. */
+static bool is_of_other_rank(const char *text, int rank)
 {
     int by, world, length = 0;
     if (rank < 0 || sscanf(text, "rank %d%n", &by, &length) != 1 || by == rank) return false;
@@ -92,11 +92,11 @@ int report_as(const char *command_name, const char *lead, lk_context *context, l
 {
     const char *text = context ? lk_context_error(context) : "";
     int         code = exit_code(status), rank = environment_rank();
-    bool        other = is_of_another(text, rank);
+    bool        other = is_of_other_rank(text, rank);
     if (!text[0]) text = lk_status_text(status);
-    if ((other || (rank > 0 && code == EXIT_MISTAKE)) && stopped_meanwhile()) return code;
+    if ((other || (rank > 0 && code == EXIT_USER_ERROR)) && wait_for_stop()) return code;
     char by[32] = "";
     if (rank > 0 && !other) snprintf(by, sizeof by, "rank %d: ", rank);
-    note(command_name, "%s%s%s", by, lead, text);
+    print_note(command_name, "%s%s%s", by, lead, text);
     return code;
 }

@@ -7,28 +7,28 @@
 #include <string.h>
 
 static const option data_options[] = {
-    TEXT("dir", "D", NULL, "Where to put it; default $LOCKSTEP_DATA/NAME, else ~/.cache/lockstep/NAME"),
-    TEXT("url", "U", NULL, "Address of a directory that holds the files: a mirror"),
+    TEXT("dir", "D", NULL, "Target directory; default $LOCKSTEP_DATA/NAME, else ~/.cache/lockstep/NAME"),
+    TEXT("url", "U", NULL, "URL of a directory with the files, such as a mirror"),
     OPTIONS_END,
 };
 
 static void log_line(void *user, lk_log_level level, const char *text)
 {
     (void)user;
-    if (level >= LK_LOG_INFO) note("data", "%s", text);
+    if (level >= LK_LOG_INFO) print_note("data", "%s", text);
 }
 
-static int run(const options *given)
+static int run_data(const options *given)
 {
     static const char *const verbs[] = {"get", NULL};
     lk_context              *context;
     const char              *verb = given->operands[0], *name = given->operands[1];
     char                     path[4096];
     if (strcmp(verb, "get") != 0) {
-        const char *near = nearest_word(verb, verbs);
-        complain("data", "there is no `data %s`%s", verb,
-                 near ? "; did you mean `data get`?" : "; `lockstep data get NAME` downloads");
-        return EXIT_MISTAKE;
+        const char *suggestion = suggest_word(verb, verbs);
+        print_error("data", "there is no `data %s`%s", verb,
+                    suggestion ? "; did you mean `data get`?" : "; `lockstep data get NAME` downloads");
+        return EXIT_USER_ERROR;
     }
     lk_context_config config = LK_CONTEXT_CONFIG_INIT;
     config.threads = 1;
@@ -48,13 +48,12 @@ static int run(const options *given)
 
 const command command_data = {
     "data",
-    "get a known data set",
-    "Downloads cifar10, fashion-mnist or mnist, resumes a download that was cut short, and checks every file's SHA-256 "
-    "before it gets "
-    "its name.\n\nExample: lockstep data get cifar10",
+    "download a known data set",
+    "Downloads cifar10, fashion-mnist or mnist, resumes an interrupted download, and checks every file's SHA-256 "
+    "before it gets its final name.\n\nExample: lockstep data get cifar10",
     "get NAME",
     2,
     2,
     data_options,
-    run,
+    run_data,
 };

@@ -1,4 +1,4 @@
-/* environment.c - the variables of ours that hold numbers: a word there is a mistake, and would else count as 0. */
+/* environment.c - checks our numeric environment variables: text in them is a user error, and would otherwise count as 0. */
 #include "environment.h"
 
 #include "command.h"
@@ -18,7 +18,7 @@ static const struct {
     {"LOCKSTEP_TERMINAL", 1, 1000000, false}, /* columns; from the launcher */
 };
 
-static bool take_number(const char *text, long low, long high, char **end)
+static bool parse_number(const char *text, long low, long high, char **end)
 {
     errno = 0;
     long value = strtol(text, end, 10);
@@ -31,13 +31,14 @@ int environment_check(const char *command_name)
         const char *text = getenv(numbers[i].name);
         char       *end;
         if (!text || !*text) continue;
-        bool good = take_number(text, numbers[i].low, numbers[i].high, &end);
-        if (good && numbers[i].range && *end == '-') good = take_number(end + 1, numbers[i].low, numbers[i].high, &end);
+        bool good = parse_number(text, numbers[i].low, numbers[i].high, &end);
+        if (good && numbers[i].range && *end == '-')
+            good = parse_number(end + 1, numbers[i].low, numbers[i].high, &end);
         if (good && !*end) continue;
-        complain(command_name, "%s is '%.40s' in the environment: it takes a number from %ld to %ld%s", numbers[i].name,
-                 text, numbers[i].low, numbers[i].high,
-                 numbers[i].range ? ", or a range of them such as 4000-4100" : "");
-        return EXIT_MISTAKE;
+        print_error(command_name, "%s is '%.40s' in the environment: expected a number from %ld to %ld%s",
+                    numbers[i].name, text, numbers[i].low, numbers[i].high,
+                    numbers[i].range ? ", or a range such as 4000-4100" : "");
+        return EXIT_USER_ERROR;
     }
     return 0;
 }

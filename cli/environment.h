@@ -1,10 +1,10 @@
-/* environment.h - what the command takes from the environment. */
+/* environment.h - environment variables of the command. */
 #ifndef ENVIRONMENT_H
 #define ENVIRONMENT_H
 
-/* 0, or the exit status after a variable that holds no number where one belongs was reported. */
+/* 0, or the exit status after a variable with an invalid number was reported. */
 int environment_check(const char *command_name);
-/* Which of several ranks this process is, as whoever started it says; -1: none, or one alone. */
+/* This process's rank, from the launcher's variables; -1: no launcher, or a single rank. */
 int environment_rank(void);
 
 #endif

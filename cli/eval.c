@@ -40,12 +40,12 @@ static int evaluate(setup *s, const options *given)
     return 0;
 }
 
-static int run(const options *given)
+static int run_eval(const options *given)
 {
     setup s = {0};
     if (!options_text(given, "load")) {
-        complain("eval", "--load is missing: which weights? A checkpoint directory or a .safetensors file");
-        return EXIT_MISTAKE;
+        print_error("eval", "--load is missing: expected a checkpoint directory or a .safetensors file");
+        return EXIT_USER_ERROR;
     }
     int code = setup_make(&s, "eval", given, SETUP_TEST);
     if (code == 0) code = evaluate(&s, given);
@@ -56,12 +56,12 @@ static int run(const options *given)
 const command command_eval = {
     "eval",
     "evaluate saved weights on the test set",
-    "Loads weights strictly (names and shapes must be the model's) and prints the mean loss and the accuracy over the "
+    "Loads weights strictly (names and shapes must match the model) and prints the mean loss and the accuracy over the "
     "whole test set, "
     "each sample once.\n\nExample: lockstep eval --load runs/first --model cnn --data fashion-mnist",
     NULL,
     0,
     0,
     eval_options,
-    run,
+    run_eval,
 };

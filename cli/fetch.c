@@ -1,17 +1,17 @@
-/* fetch.c - a data set that is not there yet: one rank of each host gets it while the others wait. */
+/* fetch.c - downloads a missing data set: one rank of each host downloads it while the others wait. */
 #include "progress.h"
 #include "ranks.h"
 
 #include <string.h>
 
-static lk_status get(setup *s, const char *data, const char *url)
+static lk_status fetch_dataset(setup *s, const char *data, const char *url)
 {
     char        name[64];
     progress    bar = {.what = name};
-    lk_dataset *there;
+    lk_dataset *found;
     size_t      length = strcspn(data, ":");
-    lk_status   status = lk_dataset_probe(s->context, data, LK_SPLIT_TRAIN, &there);
-    if (status >= 0) lk_dataset_free(there);
+    lk_status   status = lk_dataset_probe(s->context, data, LK_SPLIT_TRAIN, &found);
+    if (status >= 0) lk_dataset_free(found);
     if (status != LK_ENOENT) return status;
     snprintf(name, sizeof name, "%.*s", (int)length, data);
     status = lk_data_get(s->context, name, data[length] ? data + length + 1 : NULL, url, progress_bytes, &bar);
@@ -27,8 +27,8 @@ int ranks_fetch(setup *s, const char *command_name, const options *given)
     if (!from) return 0;
     if (!data) data = strcmp(options_text(given, "model"), "mlp") == 0 ? "synthetic" : "cifar10";
     if (!comm || lk_comm_local_rank(comm) == 0) {
-        if (comm) lk_comm_busy_begin(comm, "getting the data set");
-        status = get(s, data, strcmp(from, "auto") == 0 ? NULL : from);
+        if (comm) lk_comm_busy_begin(comm, "downloading the data set");
+        status = fetch_dataset(s, data, strcmp(from, "auto") == 0 ? NULL : from);
         if (comm) lk_comm_busy_end(comm);
         if (status < 0) {
             if (comm) lk_comm_abort(comm, lk_context_error(s->context));

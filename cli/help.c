@@ -1,4 +1,4 @@
-/* help.c - `lockstep help`: the list of commands, each one's help, and man pages, all from the option tables. */
+/* help.c - `lockstep help`: the list of commands, their help texts and man pages, all from the option tables. */
 #include "command.h"
 
 #include <ctype.h>
@@ -7,8 +7,8 @@
 
 enum { COLUMN = 26, WIDTH = 100 };
 
-/* Text from column `column` on, wrapped; `used` columns of the first line are taken. */
-static void wrap(FILE *out, const char *text, int used, int column)
+/* Prints text from column `column` on, wrapped; `used` columns of the first line are in use. */
+static void print_wrapped(FILE *out, const char *text, int used, int column)
 {
     int at = used;
     while (*text) {
@@ -28,8 +28,8 @@ static void wrap(FILE *out, const char *text, int used, int column)
     fprintf(out, "\n");
 }
 
-/* The sentence beside an option: its doc, what it may be, its default. */
-static void describe(const option *o, char *out, size_t size)
+/* The description of an option: its doc, choices and default. */
+static void describe_option(const option *o, char *out, size_t size)
 {
     int n = snprintf(out, size, "%s", o->doc);
     if (o->type == OPTION_CHOICE) {
@@ -44,7 +44,7 @@ static void describe(const option *o, char *out, size_t size)
     if (o->value) snprintf(out + n, size - (size_t)n, " (default %s)", o->value);
 }
 
-static void paragraphs(FILE *out, const char *text, void (*each)(FILE *out, const char *paragraph))
+static void print_paragraphs(FILE *out, const char *text, void (*each)(FILE *out, const char *paragraph))
 {
     char paragraph[2048];
     while (*text) {
@@ -59,14 +59,14 @@ static void paragraphs(FILE *out, const char *text, void (*each)(FILE *out, cons
 static void help_paragraph(FILE *out, const char *paragraph)
 {
     fprintf(out, "\n");
-    wrap(out, paragraph, 0, 0);
+    print_wrapped(out, paragraph, 0, 0);
 }
 
 void command_print_help(const command *c, FILE *out)
 {
     fprintf(out, "Usage: lockstep %s%s%s%s\n", c->name, c->options ? " [OPTIONS]" : "", c->operands ? " " : "",
             c->operands ? c->operands : "");
-    paragraphs(out, c->description, help_paragraph);
+    print_paragraphs(out, c->description, help_paragraph);
     fprintf(out, "\n");
     for (const option *o = c->options; o && (o->name || o->doc); o++) {
         if (o->type == OPTION_REFUSED) continue;
@@ -75,14 +75,14 @@ void command_print_help(const command *c, FILE *out)
             continue;
         }
         char text[1024];
-        describe(o, text, sizeof text);
+        describe_option(o, text, sizeof text);
         int used = fprintf(out, "  --%s%s%s", o->name, o->argument ? " " : "", o->argument ? o->argument : "");
         if (o->letter) used += fprintf(out, ", -%c", o->letter);
         if (used >= COLUMN) used = fprintf(out, "\n") - 1;
-        wrap(out, text, used, COLUMN);
+        print_wrapped(out, text, used, COLUMN);
     }
     int used = fprintf(out, "  --help");
-    wrap(out, "Show this and exit", used, COLUMN);
+    print_wrapped(out, "Show this and exit", used, COLUMN);
 }
 
 void commands_print_help(FILE *out)
@@ -91,14 +91,14 @@ void commands_print_help(FILE *out)
             "Usage: lockstep COMMAND [OPTIONS]\n       lockstep --version\n\nTrains neural networks. Commands:\n\n");
     for (int i = 0; commands[i]; i++) {
         int used = fprintf(out, "  %s", commands[i]->name);
-        wrap(out, commands[i]->summary, used, 12);
+        print_wrapped(out, commands[i]->summary, used, 12);
     }
-    fprintf(out, "\n`lockstep COMMAND --help` says what a command takes.\n");
+    fprintf(out, "\n`lockstep COMMAND --help` shows the options of a command.\n");
 }
 
 /* ---- man pages ---- */
 
-/* The code point of the UTF-8 sequence at *text, which moves to its last byte. Our own texts are sound. */
+/* The code point of the UTF-8 sequence at *text, which moves to its last byte. Our own texts are valid UTF-8. */
 static unsigned code_point(const char **text)
 {
     const unsigned char *at = (const unsigned char *)*text;
@@ -111,8 +111,8 @@ static unsigned code_point(const char **text)
     return code;
 }
 
-/* Text as troff takes it: hyphens that can be copied, no line that begins with a control character, ASCII alone. */
-static void troff(FILE *out, const char *text)
+/* Prints text for troff: hyphens that can be copied, no line that begins with a control character, only ASCII. */
+static void print_troff(FILE *out, const char *text)
 {
     for (bool start = true; *text; text++) {
         if (start && (*text == '.' || *text == '\'')) fputs("\\&", out);
@@ -131,7 +131,7 @@ static void troff(FILE *out, const char *text)
 static void man_paragraph(FILE *out, const char *paragraph)
 {
     fprintf(out, ".PP\n");
-    troff(out, paragraph);
+    print_troff(out, paragraph);
     fprintf(out, "\n");
 }
 
@@ -145,46 +145,45 @@ static void man_title(FILE *out, const char *name)
 
 static void man_end(FILE *out)
 {
-    fprintf(out, ".SH EXIT STATUS\n.TP\n.B 0\nDone.\n.TP\n.B 1\nSomething failed: a full disk, no memory, a loss that "
+    fprintf(out, ".SH EXIT STATUS\n.TP\n.B 0\nDone.\n.TP\n.B 1\nFailure: a full disk, no memory, a loss that "
                  "is not a number.\n"
-                 ".TP\n.B 2\nA mistake in what was asked: an unknown option, a value out of range, a file that is not "
-                 "what it should be.\n");
+                 ".TP\n.B 2\nUser error: an unknown option, a value out of range, a file of the wrong format.\n");
 }
 
 static void man_command(const command *c, FILE *out)
 {
     man_title(out, c->name);
     fprintf(out, ".SH NAME\nlockstep\\-%s \\- ", c->name);
-    troff(out, c->summary);
+    print_troff(out, c->summary);
     fprintf(out, "\n.SH SYNOPSIS\n.B lockstep %s\n%s", c->name, c->options ? "[\\fIOPTIONS\\fR]\n" : "");
     if (c->operands) {
-        troff(out, c->operands);
+        print_troff(out, c->operands);
         fprintf(out, "\n");
     }
     fprintf(out, ".SH DESCRIPTION\n");
-    paragraphs(out, c->description, man_paragraph);
+    print_paragraphs(out, c->description, man_paragraph);
     fprintf(out, ".SH OPTIONS\n");
     for (const option *o = c->options; o && (o->name || o->doc); o++) {
         if (o->type == OPTION_REFUSED) continue;
         if (!o->name) {
             fprintf(out, ".SS ");
-            troff(out, o->doc);
+            print_troff(out, o->doc);
             fprintf(out, "\n");
             continue;
         }
         char text[1024];
-        describe(o, text, sizeof text);
+        describe_option(o, text, sizeof text);
         fprintf(out, ".TP\n\\fB\\-\\-");
-        troff(out, o->name);
+        print_troff(out, o->name);
         fprintf(out, "\\fR");
         if (o->argument) {
             fprintf(out, " \\fI");
-            troff(out, o->argument);
+            print_troff(out, o->argument);
             fprintf(out, "\\fR");
         }
         if (o->letter) fprintf(out, ", \\fB\\-%c\\fR", o->letter);
         fprintf(out, "\n");
-        troff(out, text);
+        print_troff(out, text);
         fprintf(out, "\n");
     }
     fprintf(out, ".TP\n\\fB\\-\\-help\\fR\nShow a summary and exit\n");
@@ -203,7 +202,7 @@ void command_print_man(const command *c, FILE *out)
                  "[\\fIOPTIONS\\fR]\n.SH COMMANDS\n");
     for (int i = 0; commands[i]; i++) {
         fprintf(out, ".TP\n.BR lockstep\\-%s (1)\n", commands[i]->name);
-        troff(out, commands[i]->summary);
+        print_troff(out, commands[i]->summary);
         fprintf(out, "\n");
     }
     fprintf(out, ".SH OPTIONS\n.TP\n\\fB\\-\\-version\\fR\nShow the version and exit\n.TP\n\\fB\\-\\-help\\fR\nShow "
@@ -219,7 +218,7 @@ static const option help_options[] = {
     OPTIONS_END,
 };
 
-static int run(const options *given)
+static int run_help(const options *given)
 {
     const char *wanted = options_text(given, "man");
     if (options_flag(given, "names")) {
@@ -233,8 +232,8 @@ static int run(const options *given)
     const char    *name = wanted ? wanted : given->operands[0];
     const command *found = command_find(name);
     if (!found && !(wanted && strcmp(wanted, "lockstep") == 0)) {
-        complain("help", "there is no command '%s'; `lockstep help` lists them", name);
-        return EXIT_MISTAKE;
+        print_error("help", "there is no command '%s'; `lockstep help` lists them", name);
+        return EXIT_USER_ERROR;
     }
     if (wanted)
         command_print_man(found, stdout);
@@ -245,10 +244,10 @@ static int run(const options *given)
 
 const command command_help = {
     .name = "help",
-    .summary = "show how a command is used",
-    .description = "Lists the commands, or shows what one of them takes.",
+    .summary = "show the options of a command",
+    .description = "Lists the commands, or shows the options of one.",
     .operands = "[COMMAND]",
     .most = 1,
     .options = help_options,
-    .run = run,
+    .run = run_help,
 };

@@ -1,4 +1,4 @@
-/* info.c - `lockstep info`: what was built in, and what the machine offers. */
+/* info.c - `lockstep info`: the build's features and the machine's resources. */
 #define _GNU_SOURCE
 #include "command.h"
 #include "json.h"
@@ -27,7 +27,7 @@ static const option info_options[] = {
     OPTIONS_END,
 };
 
-/* ---- small facts from the system's files; each may be absent ---- */
+/* ---- values from system files; each may be missing ---- */
 
 static bool read_line(const char *path, char *out, size_t size)
 {
@@ -96,7 +96,7 @@ static int cores_allowed(void)
     return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : -1;
 }
 
-static const char *processor(char *out, size_t size)
+static const char *describe_processor(char *out, size_t size)
 {
     if (read_field("/proc/cpuinfo", "model name", out, size)) return out;
     char implementer[32], part[32];
@@ -110,8 +110,8 @@ static const char *processor(char *out, size_t size)
     return out;
 }
 
-/* "L1d 64K, L1i 64K, L2 1024K", or NULL where the kernel does not say. */
-static const char *caches(char *out, size_t size)
+/* "L1d 64K, L1i 64K, L2 1024K", or NULL if the kernel does not list them. */
+static const char *describe_caches(char *out, size_t size)
 {
     size_t used = 0;
     for (int i = 0; i < 8; i++) {
@@ -131,8 +131,8 @@ static const char *caches(char *out, size_t size)
     return used ? out : NULL;
 }
 
-/* The version of libcurl, which `lockstep data get` loads when it is asked to download; NULL when it is not installed. */
-static const char *curl(char *out, size_t size)
+/* The version of libcurl, which `lockstep data get` loads for downloads; NULL if it is not installed. */
+static const char *read_curl_version(char *out, size_t size)
 {
     static const char *const names[] = {"libcurl.so.4", "libcurl-gnutls.so.4", NULL};
     for (int i = 0; names[i]; i++) {
@@ -170,14 +170,14 @@ static const char *isa_chosen(void)
     return name;
 }
 
-/* Calls each(argument, name) for the sets of instructions that kernels were built for. */
+/* Calls each(argument, name) for the instruction sets that kernels were built for. */
 static void each_isa(void (*each)(void *argument, const char *name), void *argument)
 {
     char names[] = LK_BUILT_ISAS, *rest = names;
     for (char *name; (name = strsep(&rest, " "));) each(argument, name);
 }
 
-static void isa_line(void *argument, const char *name)
+static void print_isa(void *argument, const char *name)
 {
     const char *chosen = argument;
     printf(" %s%s", name,
@@ -193,15 +193,15 @@ static void isa_available(void *argument, const char *name)
     if (isa_works(name)) json_text(argument, NULL, name);
 }
 
-static void row(const char *name, const char *value)
+static void print_row(const char *name, const char *value)
 {
     terminal_print(stdout, "%-18s %s\n", name, value ? value : "unknown");
 }
 
-static void bytes_row(const char *name, int64_t bytes, const char *otherwise)
+static void print_bytes(const char *name, int64_t bytes, const char *otherwise)
 {
     if (bytes < 0)
-        row(name, otherwise);
+        print_row(name, otherwise);
     else
         printf("%-18s %.1f GiB\n", name, (double)bytes / 1073741824.0);
 }
@@ -212,29 +212,29 @@ static void print_text(const char *machine)
     printf("%-18s %s\n", "lockstep", lk_version());
     printf("%-18s %s, %s\n", "compiler", COMPILER, LK_BUILD_TYPE);
     printf("%-18s", "instruction sets");
-    each_isa(isa_line, (void *)isa_chosen());
+    each_isa(print_isa, (void *)isa_chosen());
     printf("\n");
-    row("zlib", zlibVersion());
+    print_row("zlib", zlibVersion());
 #ifdef LK_HWLOC
-    row("hwloc", "used to pin ranks, where its library is installed");
+    print_row("hwloc", "used to pin ranks, where its library is installed");
 #else
-    row("hwloc", "not built in: ranks are pinned by the kernel's numbers of sockets and cores");
+    print_row("hwloc", "not built in: ranks are pinned by the kernel's numbers of sockets and cores");
 #endif
-    row("libcurl", curl(text, sizeof text) ? text : "not found: `lockstep data get` cannot download");
-    row("MPI modules", *LK_BUILT_MPI ? LK_BUILT_MPI : "none: built where no mpicc was found");
-    row("machine", machine);
-    row("processor", processor(text, sizeof text));
-    row("caches", caches(text, sizeof text));
+    print_row("libcurl", read_curl_version(text, sizeof text) ? text : "not found: `lockstep data get` cannot download");
+    print_row("MPI modules", *LK_BUILT_MPI ? LK_BUILT_MPI : "none: built where no mpicc was found");
+    print_row("machine", machine);
+    print_row("processor", describe_processor(text, sizeof text));
+    print_row("caches", describe_caches(text, sizeof text));
     printf("%-18s %ld online, %d allowed\n", "cores", sysconf(_SC_NPROCESSORS_ONLN), cores_allowed());
     double quota = core_quota();
     if (quota > 0)
         printf("%-18s %.2f cores\n", "cgroup quota", quota);
     else
-        row("cgroup quota", "none");
+        print_row("cgroup quota", "none");
     printf("%-18s %d\n", "default threads", lk_default_threads());
-    bytes_row("memory", memory_field("MemTotal"), NULL);
-    bytes_row("memory available", memory_field("MemAvailable"), NULL);
-    bytes_row("cgroup memory", memory_limit(), "no limit");
+    print_bytes("memory", memory_field("MemTotal"), NULL);
+    print_bytes("memory available", memory_field("MemAvailable"), NULL);
+    print_bytes("cgroup memory", memory_limit(), "no limit");
 }
 
 static void print_json(const char *machine)
@@ -253,11 +253,11 @@ static void print_json(const char *machine)
     json_close(&j, ']');
     json_text(&j, "isa", isa_chosen());
     json_text(&j, "zlib", zlibVersion());
-    json_text(&j, "libcurl", curl(text, sizeof text));
+    json_text(&j, "libcurl", read_curl_version(text, sizeof text));
     json_text(&j, "mpi_modules", LK_BUILT_MPI);
     json_text(&j, "machine", machine);
-    json_text(&j, "processor", processor(text, sizeof text));
-    json_text(&j, "caches", caches(text, sizeof text));
+    json_text(&j, "processor", describe_processor(text, sizeof text));
+    json_text(&j, "caches", describe_caches(text, sizeof text));
     json_integer(&j, "cores_online", sysconf(_SC_NPROCESSORS_ONLN));
     json_integer(&j, "cores_allowed", cores_allowed());
     json_number(&j, "cgroup_cores", core_quota() > 0 ? core_quota() : (double)NAN);
@@ -269,7 +269,7 @@ static void print_json(const char *machine)
     json_line(&j);
 }
 
-static int run(const options *given)
+static int run_info(const options *given)
 {
     struct utsname name;
     char           machine[sizeof name.sysname + sizeof name.release + sizeof name.machine + 4] = "unknown";
@@ -283,10 +283,9 @@ static int run(const options *given)
 
 const command command_info = {
     .name = "info",
-    .summary = "what was built in and what the machine offers",
-    .description = "Shows the version, how it was built, which instruction sets its kernels know and which of them "
-                   "this machine has, the "
-                   "libraries it finds, and the cores and memory that are there for it.",
+    .summary = "show the build's features and the machine's resources",
+    .description = "Shows the version, the build, the instruction sets that its kernels support and those that this "
+                   "machine has, the libraries it finds, and the available cores and memory.",
     .options = info_options,
-    .run = run,
+    .run = run_info,
 };

@@ -24,7 +24,7 @@ static void put_string(json *j, const char *text)
     fputc('"', j->out);
 }
 
-static void begin(json *j, const char *key)
+static void begin_value(json *j, const char *key)
 {
     if (j->comma) fputs(", ", j->out);
     if (key) {
@@ -36,7 +36,7 @@ static void begin(json *j, const char *key)
 
 void json_open(json *j, const char *key, char bracket)
 {
-    begin(j, key);
+    begin_value(j, key);
     fputc(bracket, j->out);
     j->comma = false;
 }
@@ -49,7 +49,7 @@ void json_close(json *j, char bracket)
 
 void json_text(json *j, const char *key, const char *value)
 {
-    begin(j, key);
+    begin_value(j, key);
     if (value)
         put_string(j, value);
     else
@@ -58,25 +58,19 @@ void json_text(json *j, const char *key, const char *value)
 
 void json_integer(json *j, const char *key, int64_t value)
 {
-    begin(j, key);
+    begin_value(j, key);
     fprintf(j->out, "%" PRId64, value);
 }
 
 void json_number(json *j, const char *key, double value)
 {
-    begin(j, key);
+    begin_value(j, key);
     char text[40] = "null";
     for (int digits = 6; isfinite(value) && digits <= 17; digits++) {
         snprintf(text, sizeof text, "%.*g", digits, value);
         if (strtod(text, NULL) == value) break;
     }
     fputs(text, j->out);
-}
-
-void json_bool(json *j, const char *key, bool value)
-{
-    begin(j, key);
-    fputs(value ? "true" : "false", j->out);
 }
 
 void json_line(json *j)

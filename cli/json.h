@@ -1,4 +1,4 @@
-/* json.h - writes JSON: commas, quotes and escapes are taken care of. */
+/* json.h - writes JSON, with commas, quotes and escapes. */
 #ifndef CLI_JSON_H
 #define CLI_JSON_H
 
@@ -8,19 +8,18 @@
 
 typedef struct json {
     FILE *out;
-    bool  comma; /* the next member needs one before it */
+    bool  comma; /* the next value needs a comma before it */
 } json;
 
 static inline json json_to(FILE *out) { return (json){out, false}; }
 
-/* key is NULL inside an array and for the outermost value. */
+/* key is NULL in an array and for the outermost value. */
 void json_open(json *j, const char *key, char bracket);      /* '{' or '[' */
 void json_close(json *j, char bracket);                      /* '}' or ']' */
 void json_text(json *j, const char *key, const char *value); /* NULL is null */
 void json_integer(json *j, const char *key, int64_t value);
 void json_number(json *j, const char *key,
-                 double value); /* the shortest digits that read back the same; null when not finite */
-void json_bool(json *j, const char *key, bool value);
-void json_line(json *j); /* ends the line and flushes: one record of JSON lines is whole or absent */
+                 double value); /* the shortest digits that parse to the same value; null if not finite */
+void json_line(json *j); /* ends the line and flushes, so that a record is written completely or not at all */
 
 #endif

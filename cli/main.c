@@ -1,4 +1,4 @@
-/* main.c - the lockstep command: finds which command is meant, parses its options, runs it. */
+/* main.c - the lockstep command: finds the subcommand, parses its options, runs it. */
 #include "command.h"
 #include "environment.h"
 
@@ -11,17 +11,17 @@
 static int run_command(const command *c, int argc, char **argv)
 {
     static options given;
-    int            status = EXIT_MISTAKE;
+    int            status = EXIT_USER_ERROR;
     bool           starts = c->most == PROGRAM_FOLLOWS;
     if (!(starts ? options_parse_program : options_parse)(&given, c->options, argc, argv)) {
-        complain(c->name, "%s", given.error);
+        print_error(c->name, "%s", given.error);
     } else if (given.help) {
         command_print_help(c, stdout);
         status = 0;
     } else if (!starts && given.operand_count > c->most) {
-        complain(c->name, "unexpected argument '%s'", given.operands[c->most]);
+        print_error(c->name, "unexpected argument '%s'", given.operands[c->most]);
     } else if (given.operand_count < c->least) {
-        complain(c->name, "expected: lockstep %s %s", c->name, c->operands);
+        print_error(c->name, "expected: lockstep %s %s", c->name, c->operands);
     } else {
         status = environment_check(c->name);
         if (status == 0) status = c->run(&given);
@@ -36,16 +36,15 @@ static int unknown_command(const char *name)
     int         count = 0;
     for (; commands[count] && count < 63; count++) names[count] = commands[count]->name;
     names[count] = NULL;
-    const char *near = nearest_word(name, names);
-    if (near)
-        complain(NULL, "there is no command '%s'; did you mean '%s'?", name, near);
+    const char *suggestion = suggest_word(name, names);
+    if (suggestion)
+        print_error(NULL, "there is no command '%s'; did you mean '%s'?", name, suggestion);
     else
-        complain(NULL, "there is no command '%s'; `lockstep help` lists them", name);
-    return EXIT_MISTAKE;
+        print_error(NULL, "there is no command '%s'; `lockstep help` lists them", name);
+    return EXIT_USER_ERROR;
 }
 
-/* Whoever started us closed one of the standard descriptors: the next file, pipe or socket would take its place, and what is
- * printed would go there. */
+/* If the parent process closed a standard descriptor, the next file, pipe or socket would get its number and receive our output. */
 static void fill_standard_descriptors(void)
 {
     for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
@@ -58,7 +57,7 @@ int main(int argc, char **argv)
     fill_standard_descriptors();
     if (argc < 2) {
         commands_print_help(stderr);
-        return EXIT_MISTAKE;
+        return EXIT_USER_ERROR;
     }
     const char *name = argv[1];
     if (strcmp(name, "--version") == 0 || strcmp(name, "-V") == 0) {
@@ -69,8 +68,8 @@ int main(int argc, char **argv)
         const command *c = command_find(name);
         status = c ? run_command(c, argc - 1, argv + 1) : unknown_command(name);
     }
-    if ((fflush(stdout) != 0 || ferror(stdout)) && status == 0) { /* a result that nobody got is a failure */
-        complain(NULL, "cannot write to standard output: %s", strerror(errno));
+    if ((fflush(stdout) != 0 || ferror(stdout)) && status == 0) { /* a result that could not be written is a failure */
+        print_error(NULL, "cannot write to standard output: %s", strerror(errno));
         status = EXIT_FAILED;
     }
     return status;

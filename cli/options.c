@@ -1,4 +1,4 @@
-/* options.c - parses a command line and a configuration file by one table, and says what is wrong with them. */
+/* options.c - parses a command line and a configuration file by one table, and describes errors in them. */
 #include "options.h"
 
 #include <ctype.h>
@@ -8,12 +8,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- which word was meant ---- */
+/* ---- suggestions ---- */
 
 enum { LONGEST_WORD = 40 };
 
 /* Edits (insert, delete, replace, swap of neighbours) from a to b; both at most LONGEST_WORD long. */
-static int edits(const char *a, const char *b)
+static int edit_distance(const char *a, const char *b)
 {
     int rows[3][LONGEST_WORD + 1], n = (int)strlen(a), m = (int)strlen(b);
     for (int j = 0; j <= m; j++) rows[0][j] = j;
@@ -32,7 +32,7 @@ static int edits(const char *a, const char *b)
     return rows[n % 3][m];
 }
 
-const char *nearest_word(const char *word, const char *const *known)
+const char *suggest_word(const char *word, const char *const *known)
 {
     const char *best = NULL;
     size_t      length = strlen(word);
@@ -40,7 +40,7 @@ const char *nearest_word(const char *word, const char *const *known)
     if (length == 0 || length > LONGEST_WORD) return NULL;
     for (; *known; known++) {
         if (strlen(*known) > LONGEST_WORD) continue;
-        int distance = length >= 3 && strncmp(word, *known, length) == 0 ? 1 : edits(word, *known);
+        int distance = length >= 3 && strncmp(word, *known, length) == 0 ? 1 : edit_distance(word, *known);
         if (distance > least || (best && distance == least)) continue;
         least = distance;
         best = *known;
@@ -64,7 +64,7 @@ static int find_row(const option *table, const char *name)
     return -1;
 }
 
-static const char *nearest_option(const option *table, const char *name)
+static const char *suggest_option(const option *table, const char *name)
 {
     const char *known[OPTIONS_MOST + 2];
     int         count = 0;
@@ -72,17 +72,17 @@ static const char *nearest_option(const option *table, const char *name)
         if (table[i].name && table[i].type != OPTION_REFUSED) known[count++] = table[i].name;
     known[count++] = "help";
     known[count] = NULL;
-    return nearest_word(name, known);
+    return suggest_word(name, known);
 }
 
-__attribute__((format(printf, 2, 3))) static bool fail(options *o, const char *format, ...)
+__attribute__((format(printf, 2, 3))) static bool set_error(options *o, const char *format, ...)
 {
     va_list arguments;
     va_start(arguments, format);
     vsnprintf(o->error, sizeof o->error, format, arguments);
     va_end(arguments);
     for (char *c = o->error; *c; c++)
-        if ((unsigned char)*c < 0x20 || *c == 0x7f) *c = '?'; /* what was typed may hold anything */
+        if ((unsigned char)*c < 0x20 || *c == 0x7f) *c = '?'; /* user input may contain any character */
     return false;
 }
 
@@ -124,11 +124,11 @@ static bool is_choice(const char *choices, const char *text)
 static bool check_range(options *o, const char *where, const option *row, double value, const char *text)
 {
     if (value >= row->low && value <= row->high) return true;
-    if (isinf(row->high)) return fail(o, "%s: %s is out of range: at least %.15g", where, text, row->low);
-    return fail(o, "%s: %s is out of range: %.15g to %.15g", where, text, row->low, row->high);
+    if (isinf(row->high)) return set_error(o, "%s: %s is out of range: at least %.15g", where, text, row->low);
+    return set_error(o, "%s: %s is out of range: %.15g to %.15g", where, text, row->low, row->high);
 }
 
-/* Whether text can be the value of row. `where` begins the sentence: "--batch" or "FILE:3: batch". */
+/* Whether text is a valid value of row. `where` begins the error: "--batch" or "FILE:3: batch". */
 static bool check_value(options *o, const char *where, const option *row, const char *text)
 {
     int64_t integer;
@@ -137,28 +137,28 @@ static bool check_value(options *o, const char *where, const option *row, const 
     char   *end;
     switch (row->type) {
     case OPTION_FLAG:
-        return parse_flag(text, &flag) ? true : fail(o, "%s: '%.80s' is neither true nor false", where, text);
+        return parse_flag(text, &flag) ? true : set_error(o, "%s: '%.80s' is neither true nor false", where, text);
     case OPTION_INTEGER:
-        if (!parse_integer(text, &integer)) return fail(o, "%s: '%.80s' is not a whole number", where, text);
+        if (!parse_integer(text, &integer)) return set_error(o, "%s: '%.80s' is not a whole number", where, text);
         return check_range(o, where, row, (double)integer, text);
     case OPTION_NUMBER:
-        if (!parse_number(text, &end, &number) || *end) return fail(o, "%s: '%.80s' is not a number", where, text);
+        if (!parse_number(text, &end, &number) || *end) return set_error(o, "%s: '%.80s' is not a number", where, text);
         return check_range(o, where, row, number, text);
     case OPTION_NUMBERS:
         for (const char *at = text;; at = end + 1) {
             if (!parse_number(at, &end, &number) || (*end && *end != ','))
-                return fail(o, "%s: '%.80s' is not a list of numbers with commas between them", where, text);
+                return set_error(o, "%s: '%.80s' is not a comma-separated list of numbers", where, text);
             if (!check_range(o, where, row, number, text)) return false;
             if (!*end) return true;
         }
     case OPTION_CHOICE:
         if (is_choice(row->choices, text)) return true;
-        return fail(o, "%s: '%.80s' is none of %s", where, text, row->choices);
-    case OPTION_REFUSED: return fail(o, "%s is refused: %s", where, row->doc);
+        return set_error(o, "%s: '%.80s' is not one of %s", where, text, row->choices);
+    case OPTION_REFUSED: return set_error(o, "%s is not supported: %s", where, row->doc);
     case OPTION_TEXT:
-    case OPTION_CONFIG: return *text ? true : fail(o, "%s: the value is empty", where);
+    case OPTION_CONFIG: return *text ? true : set_error(o, "%s: the value is empty", where);
     }
-    return fail(o, "%s: an option of no known type", where);
+    return set_error(o, "%s: invalid option type", where);
 }
 
 /* ---- the configuration file ---- */
@@ -171,7 +171,7 @@ static char *trim(char *text)
     return text;
 }
 
-/* A # begins a comment at the start of a line and after a space; elsewhere it may be part of a name. */
+/* A # begins a comment at the start of a line and after a space; elsewhere it is part of the value. */
 static void cut_comment(char *line)
 {
     for (char *c = line; *c; c++)
@@ -187,23 +187,24 @@ static bool parse_line(options *o, const char *path, int number, char *line)
     char *key = trim(line);
     if (!*key) return true;
     char *equals = strchr(key, '=');
-    if (!equals) return fail(o, "%s:%d: expected `name = value`, found '%.80s'", path, number, key);
+    if (!equals) return set_error(o, "%s:%d: expected `name = value`, found '%.80s'", path, number, key);
     *equals = 0;
     key = trim(key);
     char *value = trim(equals + 1);
     int   row = find_row(o->table, key);
     if (row < 0) {
-        const char *near = nearest_option(o->table, key);
-        return fail(o, "%s:%d: no option is named '%.80s'%s%s%s", path, number, key, near ? "; did you mean '" : "",
-                    near ? near : "", near ? "'?" : "");
+        const char *suggestion = suggest_option(o->table, key);
+        return set_error(o, "%s:%d: unknown option '%.80s'%s%s%s", path, number, key,
+                         suggestion ? "; did you mean '" : "", suggestion ? suggestion : "", suggestion ? "'?" : "");
     }
     const option *option = &o->table[row];
-    if (option->type == OPTION_CONFIG) return fail(o, "%s:%d: a configuration file cannot name another", path, number);
-    if (o->lines[row] > 0) return fail(o, "%s:%d: %s was set in line %d already", path, number, key, o->lines[row]);
+    if (option->type == OPTION_CONFIG)
+        return set_error(o, "%s:%d: a configuration file cannot include another", path, number);
+    if (o->lines[row] > 0) return set_error(o, "%s:%d: %s is already set in line %d", path, number, key, o->lines[row]);
     char where[512];
     snprintf(where, sizeof where, "%.400s:%d: %s", path, number, option->name);
     if (!check_value(o, where, option, value)) return false;
-    if (o->lines[row] < 0) return true; /* the command line wins, but the file must still be right */
+    if (o->lines[row] < 0) return true; /* the command line has precedence, but the file must be valid too */
     o->values[row] = value;
     o->lines[row] = number;
     return true;
@@ -211,7 +212,7 @@ static bool parse_line(options *o, const char *path, int number, char *line)
 
 bool options_parse_config(options *o, const char *path, char *text, size_t length)
 {
-    if (memchr(text, 0, length)) return fail(o, "%s: holds a NUL byte, so it is no text file", path);
+    if (memchr(text, 0, length)) return set_error(o, "%s: contains a NUL byte, so it is not a text file", path);
     int number = 1;
     for (char *line = text; line; number++) {
         char *end = strchr(line, '\n');
@@ -225,15 +226,15 @@ bool options_parse_config(options *o, const char *path, char *text, size_t lengt
 static bool read_config(options *o, const char *path)
 {
     FILE *file = fopen(path, "rb");
-    if (!file) return fail(o, "%s: cannot open: %s", path, strerror(errno));
+    if (!file) return set_error(o, "%s: cannot open: %s", path, strerror(errno));
     o->config_text = malloc(OPTIONS_CONFIG_BYTES + 1);
     size_t length = o->config_text ? fread(o->config_text, 1, OPTIONS_CONFIG_BYTES, file) : 0;
     bool   broken = ferror(file), more = length == OPTIONS_CONFIG_BYTES;
     int    why = errno;
     fclose(file);
-    if (!o->config_text) return fail(o, "%s: no memory to read it", path);
-    if (broken) return fail(o, "%s: cannot read: %s", path, strerror(why));
-    if (more) return fail(o, "%s: too long for a configuration file", path);
+    if (!o->config_text) return set_error(o, "%s: out of memory", path);
+    if (broken) return set_error(o, "%s: cannot read: %s", path, strerror(why));
+    if (more) return set_error(o, "%s: too long for a configuration file", path);
     o->config_text[length] = 0;
     return options_parse_config(o, path, o->config_text, length);
 }
@@ -249,16 +250,16 @@ void options_init(options *o, const option *table)
     for (int i = 0; i < rows; i++) o->values[i] = table[i].type == OPTION_FLAG ? "false" : table[i].value;
 }
 
-/* The value of a row: after its equals sign, `true` for a flag, else the next word; *next moves past what is taken. `name` is how
- * the user wrote it, dashes and all. */
-static bool take_value(options *o, int row, const char *name, const char *value, int argc, char **argv, int *next)
+/* Reads the value of a row: after its equals sign, `true` for a flag, else the next argument, which advances *next. `name` is as the
+ * user wrote it, with dashes. */
+static bool read_value(options *o, int row, const char *name, const char *value, int argc, char **argv, int *next)
 {
     const option *option = &o->table[row];
     if (!value && (option->type == OPTION_FLAG || option->type == OPTION_REFUSED)) value = "true";
     if (!value) {
-        /* `--save --json` is a forgotten value, not a directory of that name (which --save=--json would be). */
+        /* `--save --json` lacks a value; a directory of that name needs --save=--json. */
         if (*next >= argc || strncmp(argv[*next], "--", 2) == 0)
-            return fail(o, "%s needs a value: %s %s", name, name, option->argument);
+            return set_error(o, "%s needs a value: %s %s", name, name, option->argument);
         value = argv[(*next)++];
     }
     char where[64];
@@ -280,9 +281,10 @@ static bool parse_option(options *o, const char *word, int argc, char **argv, in
     for (char *c = name; *c; c++)
         if (*c == '_') *c = '-';
     int row = fits ? find_row(o->table, name + 2) : -1;
-    if (row >= 0) return take_value(o, row, name, equals ? equals + 1 : NULL, argc, argv, next);
-    const char *near = nearest_option(o->table, name + 2);
-    return fail(o, "unknown option %s%s%s%s", name, near ? "; did you mean --" : "", near ? near : "", near ? "?" : "");
+    if (row >= 0) return read_value(o, row, name, equals ? equals + 1 : NULL, argc, argv, next);
+    const char *suggestion = suggest_option(o->table, name + 2);
+    return set_error(o, "unknown option %s%s%s%s", name, suggestion ? "; did you mean --" : "",
+                     suggestion ? suggestion : "", suggestion ? "?" : "");
 }
 
 /* One -n VALUE, -nVALUE, or -m of a flag. */
@@ -292,11 +294,11 @@ static bool parse_letter(options *o, const char *word, int argc, char **argv, in
         if (!o->table[i].letter || o->table[i].letter != word[1]) continue;
         if (word[2] && o->table[i].type == OPTION_FLAG) break;
         char name[3] = {'-', word[1], 0};
-        return take_value(o, i, name, word[2] ? word + 2 + (word[2] == '=') : NULL, argc, argv, next);
+        return read_value(o, i, name, word[2] ? word + 2 + (word[2] == '=') : NULL, argc, argv, next);
     }
-    const char *near = nearest_option(o->table, word + 1);
-    return fail(o, "unknown option %.80s%s%s%s", word, near ? "; did you mean --" : "", near ? near : "",
-                near ? "?" : "");
+    const char *suggestion = suggest_option(o->table, word + 1);
+    return set_error(o, "unknown option %.80s%s%s%s", word, suggestion ? "; did you mean --" : "",
+                     suggestion ? suggestion : "", suggestion ? "?" : "");
 }
 
 static bool is_help(const char *word) { return strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0; }
@@ -313,7 +315,7 @@ bool options_parse(options *o, const option *table, int argc, char **argv)
 {
     options_init(o, table);
     bool only_operands = false;
-    for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++) /* help first: it must work whatever else is wrong */
+    for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++) /* help first: it must work despite other errors */
         if (is_help(argv[i])) return o->help = true;
     for (int i = 1; i < argc;) {
         const char *word = argv[i++];
@@ -324,7 +326,7 @@ bool options_parse(options *o, const option *table, int argc, char **argv)
         } else if (!only_operands && word[0] == '-' && word[1]) {
             if (!parse_letter(o, word, argc, argv, &i)) return false;
         } else {
-            if (o->operand_count == OPTIONS_OPERANDS) return fail(o, "more than %d arguments", OPTIONS_OPERANDS);
+            if (o->operand_count == OPTIONS_OPERANDS) return set_error(o, "more than %d arguments", OPTIONS_OPERANDS);
             o->operands[o->operand_count++] = word;
         }
     }
@@ -341,7 +343,7 @@ bool options_parse_program(options *o, const option *table, int argc, char **arg
         if (is_help(word)) return o->help = true;
         if (word[1] == '-' ? !parse_option(o, word + 2, argc, argv, &i) : !parse_letter(o, word, argc, argv, &i)) {
             for (; i < argc && argv[i][0] == '-';
-                 i++) /* help works whatever else is wrong, but the program's is its own */
+                 i++) /* help works despite other errors, except after the program's name */
                 if (is_help(argv[i])) return o->help = true;
             return false;
         }
@@ -351,7 +353,7 @@ bool options_parse_program(options *o, const option *table, int argc, char **arg
     return read_configs(o);
 }
 
-/* As PyTorch's launcher reads its own: 0 and 1 for a flag. */
+/* As in torchrun's environment: 0 and 1 for a flag. */
 static const char *flag_word(const char *text)
 {
     return strcmp(text, "1") == 0 ? "true" : strcmp(text, "0") == 0 ? "false" : text;
@@ -382,13 +384,13 @@ void options_free(options *o)
     o->config_text = NULL;
 }
 
-/* ---- what commands ask ---- */
+/* ---- access by commands ---- */
 
-static int row_or_die(const options *o, const char *name, bool right_type)
+static int row_or_abort(const options *o, const char *name, bool right_type)
 {
     int row = find_row(o->table, name);
     if (row >= 0 && right_type) return row;
-    fprintf(stderr, "lockstep: a command asks for option '%s', which its table does not have as such\n", name);
+    fprintf(stderr, "lockstep: internal error: option '%s' is not in the command's table, or has another type\n", name);
     abort();
 }
 
@@ -400,12 +402,12 @@ static bool has_type(const options *o, const char *name, option_type type)
 
 bool options_flag(const options *o, const char *name)
 {
-    return strcmp(o->values[row_or_die(o, name, has_type(o, name, OPTION_FLAG))], "true") == 0;
+    return strcmp(o->values[row_or_abort(o, name, has_type(o, name, OPTION_FLAG))], "true") == 0;
 }
 
 int64_t options_integer(const options *o, const char *name)
 {
-    const char *text = o->values[row_or_die(o, name, has_type(o, name, OPTION_INTEGER))];
+    const char *text = o->values[row_or_abort(o, name, has_type(o, name, OPTION_INTEGER))];
     int64_t     value = 0;
     if (text) (void)parse_integer(text, &value);
     return value;
@@ -413,13 +415,13 @@ int64_t options_integer(const options *o, const char *name)
 
 double options_number(const options *o, const char *name)
 {
-    const char *text = o->values[row_or_die(o, name, has_type(o, name, OPTION_NUMBER))];
+    const char *text = o->values[row_or_abort(o, name, has_type(o, name, OPTION_NUMBER))];
     return text ? strtod(text, NULL) : 0.0;
 }
 
 int options_numbers(const options *o, const char *name, double *out, int most)
 {
-    const char *text = o->values[row_or_die(o, name, has_type(o, name, OPTION_NUMBERS))];
+    const char *text = o->values[row_or_abort(o, name, has_type(o, name, OPTION_NUMBERS))];
     int         count = 0;
     while (text && *text) {
         char  *end;
@@ -434,7 +436,7 @@ int options_numbers(const options *o, const char *name, double *out, int most)
 const char *options_text(const options *o, const char *name)
 {
     bool text = has_type(o, name, OPTION_TEXT) || has_type(o, name, OPTION_CHOICE) || has_type(o, name, OPTION_CONFIG);
-    return o->values[row_or_die(o, name, text)];
+    return o->values[row_or_abort(o, name, text)];
 }
 
-bool options_given(const options *o, const char *name) { return o->lines[row_or_die(o, name, true)] != 0; }
+bool options_given(const options *o, const char *name) { return o->lines[row_or_abort(o, name, true)] != 0; }

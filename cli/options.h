@@ -11,17 +11,17 @@ typedef enum option_type {
     OPTION_FLAG,    /* --name, or --name=true|false */
     OPTION_INTEGER, /* low … high */
     OPTION_NUMBER,  /* low … high, finite */
-    OPTION_NUMBERS, /* numbers with commas between, each low … high */
+    OPTION_NUMBERS, /* comma-separated numbers, each low … high */
     OPTION_TEXT,
     OPTION_CHOICE, /* one of `choices` */
-    OPTION_CONFIG, /* a file of `key = value` lines, the same options; what the command line says wins */
-    OPTION_REFUSED /* another program's option that has no meaning here: `doc` is the reason; no help shows it */
+    OPTION_CONFIG, /* a file of `key = value` lines with the same options; the command line has precedence */
+    OPTION_REFUSED /* another program's option that is not supported: `doc` is the reason; hidden in the help */
 } option_type;
 
 typedef struct option {
     const char *name;     /* "weight-decay": --weight-decay, and weight-decay = … in a file. NULL with a doc: a heading */
     const char *argument; /* "N" in the help; NULL for a flag */
-    const char *value;    /* the default as it would be typed; NULL: unset */
+    const char *value;    /* the default, as text; NULL: unset */
     const char *doc;
     option_type type;
     char        letter; /* 'n': also -n; 0: none */
@@ -29,7 +29,6 @@ typedef struct option {
     const char *choices; /* "sgd|adam|adamw" */
 } option;
 
-/* Rows are easier to read this way. */
 #define FLAG(name, doc) {name, NULL, NULL, doc, OPTION_FLAG, 0, 0, 0, NULL}
 #define INTEGER(name, argument, value, low, high, doc) {name, argument, value, doc, OPTION_INTEGER, 0, low, high, NULL}
 #define NUMBER(name, argument, value, low, high, doc) {name, argument, value, doc, OPTION_NUMBER, 0, low, high, NULL}
@@ -39,7 +38,7 @@ typedef struct option {
 #define FLAG_LETTER(letter, name, doc) {name, NULL, NULL, doc, OPTION_FLAG, letter, 0, 0, NULL}
 #define INTEGER_LETTER(letter, name, argument, value, low, high, doc) {name, argument, value, doc, OPTION_INTEGER, letter, low, high, NULL}
 #define TEXT_LETTER(letter, name, argument, value, doc) {name, argument, value, doc, OPTION_TEXT, letter, 0, 0, NULL}
-#define CONFIG {"config", "FILE", NULL, "Read options from FILE: lines of `name = value`, # for comments; the command line wins", OPTION_CONFIG, 0, 0, 0, NULL}
+#define CONFIG {"config", "FILE", NULL, "Read options from FILE: lines of `name = value`, # for comments; the command line has precedence", OPTION_CONFIG, 0, 0, 0, NULL}
 #define REFUSED(name, reason) {name, NULL, NULL, reason, OPTION_REFUSED, 0, 0, 0, NULL}
 #define HEADING(text) {NULL, NULL, NULL, text, OPTION_FLAG, 0, 0, 0, NULL}
 #define OPTIONS_END {NULL, NULL, NULL, NULL, OPTION_FLAG, 0, 0, 0, NULL}
@@ -55,33 +54,33 @@ typedef struct options {
     char        **program; /* after options_parse_program: from the first operand to the end of argv, NULL last */
     int           program_count;
     bool          help; /* --help or -h was given; nothing else was checked */
-    char         *config_text; /* what values from the file point into */
-    char          error[OPTIONS_ERROR]; /* why parsing failed: one sentence */
+    char         *config_text; /* values from the file point into it */
+    char          error[OPTIONS_ERROR]; /* why parsing failed */
 } options;
 
-/* argv[0] is the command's name. False fills error; the mistake is the user's. The table has at most OPTIONS_MOST rows.
+/* argv[0] is the command's name. False: error is set. The table has at most OPTIONS_MOST rows.
  * Values point into argv and into memory that options_free releases. */
 bool options_parse(options *options, const option *table, int argc, char **argv);
-/* For a command that starts another: options end at the first operand, and all from there on is the other's. In both,
+/* For a command that starts a program: options end at the first operand; the rest is the program's command line. In both,
  * --weight_decay is --weight-decay. */
 bool options_parse_program(options *options, const option *table, int argc, char **argv);
 /* The same for the text of a configuration file (which it changes and keeps pointers into). */
 bool options_parse_config(options *options, const char *path, char *text, size_t length);
-/* What was not given so far, from variables PREFIX + NAME, such as PET_NNODES; a flag is 0 or 1 there. An empty one counts as
- * none. */
+/* Options that are not set yet, from variables PREFIX + NAME, such as PET_NNODES; a flag is 0 or 1 there. Empty variables are
+ * ignored. */
 bool options_parse_environment(options *options, const char *prefix);
 void options_init(options *options, const option *table);
 void options_free(options *options);
 
-/* The name must be in the table and of that type: anything else is a mistake in the command and ends the process. */
+/* The name must be in the table and of that type: anything else is a bug in the command and aborts the process. */
 bool        options_flag(const options *options, const char *name);
 int64_t     options_integer(const options *options, const char *name);
 double      options_number(const options *options, const char *name);
-int         options_numbers(const options *options, const char *name, double *out, int most); /* how many there are */
-const char *options_text(const options *options, const char *name); /* texts, choices, config; NULL when unset */
-bool        options_given(const options *options, const char *name); /* by the user, in either way */
+int         options_numbers(const options *options, const char *name, double *out, int most); /* returns their number */
+const char *options_text(const options *options, const char *name); /* texts, choices, config; NULL if unset */
+bool        options_given(const options *options, const char *name); /* by the user, anywhere */
 
-/* The word among `known` (NULL at the end) that was probably meant, or NULL. */
-const char *nearest_word(const char *word, const char *const *known);
+/* The word of `known` (terminated by NULL) that was probably meant, or NULL. */
+const char *suggest_word(const char *word, const char *const *known);
 
 #endif

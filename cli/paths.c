@@ -1,5 +1,5 @@
-/* paths.c - makes the directories that options name, and tries whether they can be written: by a file without a name where
- * the file system has such (O_TMPFILE), for permission bits say nothing of root, of read-only mounts and of /proc. */
+/* paths.c - creates the directories that options name, and tests that they are writable: with an unnamed file if the file system
+ * supports it (O_TMPFILE), since permission bits do not cover root, read-only mounts and /proc. */
 #define _GNU_SOURCE
 #include "paths.h"
 
@@ -14,10 +14,10 @@
 
 enum { PATH_BYTES = 4096 };
 
-static int refuse(const char *command_name, const char *option, const char *path, const char *what, int error)
+static int report_path(const char *command_name, const char *option, const char *path, const char *what, int error)
 {
-    complain(command_name, "--%s %s: %s: %s", option, path, what, strerror(error));
-    return EXIT_MISTAKE;
+    print_error(command_name, "--%s %s: %s: %s", option, path, what, strerror(error));
+    return EXIT_USER_ERROR;
 }
 
 /* 0, or errno. */
@@ -31,7 +31,7 @@ static int make_directories(const char *path)
         *p = 0;
         if (mkdir(text, 0777) != 0 && errno != EEXIST) {
             int         error = errno;
-            struct stat about; /* on a read-only file system what is there already is no EEXIST */
+            struct stat about; /* a read-only file system may return another error for an existing directory */
             if (stat(text, &about) != 0) return error;
         }
         *p = end;
@@ -39,7 +39,7 @@ static int make_directories(const char *path)
     }
 }
 
-/* 0, or errno: whether a file can be made in a directory. */
+/* 0, or errno: whether a file can be created in a directory. */
 static int try_directory(const char *path)
 {
     char text[PATH_BYTES + 32];
@@ -56,33 +56,33 @@ static int try_directory(const char *path)
 static int check_directory(const char *command_name, const char *option, const char *path)
 {
     int error = make_directories(path);
-    if (error) return refuse(command_name, option, path, "cannot make the directory", error);
-    if ((error = try_directory(path))) return refuse(command_name, option, path, "cannot write there", error);
+    if (error) return report_path(command_name, option, path, "cannot create the directory", error);
+    if ((error = try_directory(path))) return report_path(command_name, option, path, "cannot write there", error);
     return 0;
 }
 
-/* A file that is there must be one that can be written, and stays as it is; else its directory must be. */
+/* An existing file must be writable, and is not changed; otherwise its directory must be writable. */
 static int check_file(const char *command_name, const char *option, const char *path)
 {
     struct stat about;
     char        parent[PATH_BYTES];
     const char *slash = strrchr(path, '/');
     if (stat(path, &about) == 0) {
-        if (S_ISDIR(about.st_mode)) return refuse(command_name, option, path, "cannot write", EISDIR);
-        if (!S_ISREG(about.st_mode)) return 0; /* a device or a pipe, which opening would change or wait for */
+        if (S_ISDIR(about.st_mode)) return report_path(command_name, option, path, "cannot write", EISDIR);
+        if (!S_ISREG(about.st_mode)) return 0; /* a device or a pipe: opening it could block or have effects */
         int fd = open(path, O_WRONLY | O_APPEND | O_CLOEXEC);
-        if (fd < 0) return refuse(command_name, option, path, "cannot write", errno);
+        if (fd < 0) return report_path(command_name, option, path, "cannot write", errno);
         close(fd);
         return 0;
     }
     int length = snprintf(parent, sizeof parent, "%.*s", slash ? (int)(slash - path) : 1, slash ? path : ".");
-    if (length >= (int)sizeof parent) return refuse(command_name, option, path, "cannot write", ENAMETOOLONG);
+    if (length >= (int)sizeof parent) return report_path(command_name, option, path, "cannot write", ENAMETOOLONG);
     if (!slash || slash > path) {
         int error = make_directories(parent);
-        if (error) return refuse(command_name, option, path, "cannot make its directory", error);
+        if (error) return report_path(command_name, option, path, "cannot create its directory", error);
     }
     int error = try_directory(slash == path ? "/" : parent);
-    return error ? refuse(command_name, option, path, "cannot write", error) : 0;
+    return error ? report_path(command_name, option, path, "cannot write", error) : 0;
 }
 
 int paths_check(const char *command_name, const options *given, int rank)

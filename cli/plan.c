@@ -1,4 +1,4 @@
-/* plan.c - `lockstep plan`: what a training run will hold, to the byte, and what it will run; nothing is allocated. */
+/* plan.c - `lockstep plan`: the memory of a training run, to the byte, and its instructions, without allocating it. */
 #include "json.h"
 #include "ranks.h"
 #include "training.h"
@@ -11,17 +11,17 @@ static const option plan_options[] = {
     DATA_OPTIONS,
     TRAINING_OPTIONS,
     HEADING("Ranks"),
-    INTEGER_LETTER('n', "ranks", "N", "1", 1, 4096, "Plan for rank 0 of so many"),
+    INTEGER_LETTER('n', "ranks", "N", "1", 1, 4096, "Plan for rank 0 of N"),
     PARALLEL_OPTIONS,
-    TEXT("link", "SPEED", "10Gbit", "Between ranks, each way: 1Gbit, 100Gbit, 20GB (bytes) a second"),
-    NUMBER("latency-us", "X", "50", 0, 1e6, "Between ranks: microseconds from one to another"),
-    FLAG("measure", "Run some steps of one rank to time them, instead of taking --gflops and --memory-gb"),
-    NUMBER("gflops", "X", "30", 0.001, 1e9, "Of one rank"),
+    TEXT("link", "SPEED", "10Gbit", "Bandwidth between ranks, per direction: 1Gbit, 100Gbit, 20GB (bytes) per second"),
+    NUMBER("latency-us", "X", "50", 0, 1e6, "Latency between ranks in microseconds"),
+    FLAG("measure", "Measure some steps of one rank instead of estimating by --gflops and --memory-gb"),
+    NUMBER("gflops", "X", "30", 0.001, 1e9, "GFLOP/s of one rank"),
     NUMBER("memory-gb", "X", "10", 0.001, 1e9, "GB/s of one rank's memory"),
     HEADING("Printing"),
     CHOICE("graph", "FORM", NULL, "text|dot",
            "Print the model's graph as a listing, or for Graphviz: `… --graph dot | dot -Tsvg`"),
-    FLAG("sections", "Print every instruction of every section, and where its result lies"),
+    FLAG("sections", "Print every instruction of every section, and the location of its result"),
     MACHINE_OPTIONS,
     FLAG("json", "Print the memory as one JSON object"),
     CONFIG,
@@ -67,8 +67,8 @@ static void print_json(const size_t *memory, const lk_plan *plan)
     json_line(&j);
 }
 
-/* "1Gbit", "20GB": bytes a second; 0: not understood. */
-static double speed(const char *text)
+/* "1Gbit", "20GB": bytes per second; 0: invalid. */
+static double parse_speed(const char *text)
 {
     static const struct {
         const char *unit;
@@ -82,22 +82,22 @@ static double speed(const char *text)
     return 0;
 }
 
-/* Times of every instruction, by running it: one rank alone with as many samples as one of the ranks will have. */
-static lk_status measure(const setup *s, const lk_plan *plan, double *seconds)
+/* Measures the time of every instruction: in one process, with as many samples as one of the ranks will have. */
+static lk_status measure_instructions(const setup *s, const lk_plan *plan, double *seconds)
 {
-    lk_trainer_config f = s->config;
+    lk_trainer_config config = s->config;
     lk_graph         *graph = NULL;
     lk_plan          *alone = NULL;
     lk_store         *store = NULL;
     lk_program       *program = NULL;
     size_t            memory[LK_MEMORY_COUNT];
     int64_t           capacity = lk_plan_capacity(plan);
-    void             *features = calloc((size_t)(capacity * lk_dataset_elements(f.train)), lk_dtype_size(f.dtype));
-    int32_t          *labels = calloc((size_t)capacity, sizeof *labels);
-    f.batch = capacity;
-    f.plan_world = f.accumulate = f.leaves = 0;
-    lk_status status = features && labels ? lk_trainer_plan(s->context, &f, &graph, &alone, memory) : LK_ENOMEM;
-    if (status >= 0) status = lk_store_create(alone, f.seed, &store);
+    void    *features = calloc((size_t)(capacity * lk_dataset_elements(config.train)), lk_dtype_size(config.dtype));
+    int32_t *labels = calloc((size_t)capacity, sizeof *labels);
+    config.batch = capacity;
+    config.plan_world = config.accumulate = config.leaves = 0;
+    lk_status status = features && labels ? lk_trainer_plan(s->context, &config, &graph, &alone, memory) : LK_ENOMEM;
+    if (status >= 0) status = lk_store_create(alone, config.seed, &store);
     if (status >= 0) status = lk_program_create(alone, store, NULL, &program);
     for (int64_t i = 0; i < 12 && status >= 0; i++) {
         lk_step step = {.step = i + 1, .count = capacity, .rate = 1e-4};
@@ -120,18 +120,19 @@ static int print_step(const setup *s, const lk_plan *plan, const options *given)
 {
     lk_rates rates = {.flops = options_number(given, "gflops") * 1e9,
                       .memory = options_number(given, "memory-gb") * 1e9,
-                      .link = speed(options_text(given, "link")),
+                      .link = parse_speed(options_text(given, "link")),
                       .latency = options_number(given, "latency-us") * 1e-6,
                       .seconds_count = lk_plan_instructions(plan)};
     double  *seconds = NULL;
     int      code = 0;
     if (rates.link <= 0) {
-        complain("plan", "--link '%s': a number and Gbit, Mbit, GB or MB, such as 1Gbit", options_text(given, "link"));
-        return EXIT_MISTAKE;
+        print_error("plan", "--link '%s': expected a number and Gbit, Mbit, GB or MB, such as 1Gbit",
+                    options_text(given, "link"));
+        return EXIT_USER_ERROR;
     }
     if (options_flag(given, "measure")) {
         seconds = calloc(rates.seconds_count + 1, sizeof *seconds);
-        lk_status status = seconds ? measure(s, plan, seconds) : LK_ENOMEM;
+        lk_status status = seconds ? measure_instructions(s, plan, seconds) : LK_ENOMEM;
         if (status < 0) code = report("plan", s->context, status);
         rates.seconds = seconds;
     }
@@ -143,7 +144,7 @@ static int print_step(const setup *s, const lk_plan *plan, const options *given)
     return code;
 }
 
-static int run(const options *given)
+static int run_plan(const options *given)
 {
     setup       s = {0};
     lk_graph   *graph = NULL;
@@ -179,12 +180,12 @@ static int run(const options *given)
 
 const command command_plan = {
     "plan",
-    "say what a run will hold, to the byte, before it starts",
+    "print the memory of a run, to the byte, before it starts",
     "Takes the options of `lockstep train` and prints the bytes of parameters, gradients, optimizer state, "
     "activations, workspace, "
-    "loader and checkpoint staging that the run will hold: exactly these. A known data set need not be there yet: then "
-    "its published size is taken.\n\n"
-    "With -n it is what one of so many ranks will hold, and each step on paper: every collective, its size, what it "
+    "loader and checkpoint staging that the run will use, exactly. A known data set may be missing: then its published "
+    "size is used.\n\n"
+    "With -n it prints the memory of one of N ranks, and a model of a step: every collective, its size, what it "
     "overlaps "
     "with, and the critical path.\n\n"
     "Examples: lockstep plan --model resnet18 --batch 128; lockstep plan -n 4 --model cnn --measure --link 1Gbit",
@@ -192,5 +193,5 @@ const command command_plan = {
     0,
     0,
     plan_options,
-    run,
+    run_plan,
 };

@@ -1,4 +1,4 @@
-/* predict.c - `lockstep predict`: what saved weights say about samples of the test set. */
+/* predict.c - `lockstep predict`: predicts the classes of test samples with saved weights. */
 #include "json.h"
 #include "setup.h"
 #include "terminal.h"
@@ -9,7 +9,7 @@
 static const option predict_options[] = {
     TEXT("load", "DIR|FILE", NULL, "Weights: a checkpoint directory or a .safetensors file"),
     INTEGER("first", "I", "0", 0, 9e15, "Number of the first sample"),
-    INTEGER("count", "N", "10", 1, 9e15, "How many samples"),
+    INTEGER("count", "N", "10", 1, 9e15, "Number of samples"),
     MODEL_OPTIONS,
     DATA_OPTIONS,
     HEADING("Running"),
@@ -38,7 +38,7 @@ static void free_predictor(predictor *p)
 }
 
 /* The model's probabilities as the only output; no loss, no gradients. */
-static lk_status make(setup *s, const char *weights, predictor *p)
+static lk_status create_predictor(setup *s, const char *weights, predictor *p)
 {
     int64_t   dims[LK_MAX_RANK] = {s->config.batch};
     int       rank = lk_dataset_rank(s->test) + 1;
@@ -73,11 +73,13 @@ static void print_sample(const setup *s, const predictor *p, const lk_batch *b, 
     (s->config.dtype == LK_F32 ? (double)((const float *)output)[row * p->classes + (i)] : ((const double *)output)[row * p->classes + (i)])
     for (int64_t i = 0; i < p->classes; i++)
         if (PROBABILITY(i) > top) top = PROBABILITY(i), best = i;
-    const char *said = lk_dataset_class_name(s->test, (int)best), *is = lk_dataset_class_name(s->test, b->labels[row]);
+    const char *predicted = lk_dataset_class_name(s->test, (int)best),
+               *actual = lk_dataset_class_name(s->test, b->labels[row]);
     if (!as_json) {
-        terminal_print(stdout, "%6lld  %-14s %5.1f %%  %s%s%s\n", (long long)b->indices[row], said ? said : "",
-                       100 * top, best == b->labels[row] ? "right" : "wrong",
-                       best == b->labels[row] || !is ? "" : ": it is ", best == b->labels[row] || !is ? "" : is);
+        terminal_print(stdout, "%6lld  %-14s %5.1f %%  %s%s%s\n", (long long)b->indices[row],
+                       predicted ? predicted : "", 100 * top, best == b->labels[row] ? "right" : "wrong",
+                       best == b->labels[row] || !actual ? "" : ": it is ",
+                       best == b->labels[row] || !actual ? "" : actual);
         return;
     }
     json j = json_to(stdout);
@@ -85,7 +87,7 @@ static void print_sample(const setup *s, const predictor *p, const lk_batch *b, 
     json_integer(&j, "index", b->indices[row]);
     json_integer(&j, "label", b->labels[row]);
     json_integer(&j, "predicted", best);
-    if (said) json_text(&j, "name", said);
+    if (predicted) json_text(&j, "name", predicted);
     json_open(&j, "probabilities", '[');
     for (int64_t i = 0; i < p->classes; i++) json_number(&j, NULL, PROBABILITY(i));
 #undef PROBABILITY
@@ -110,26 +112,26 @@ static lk_status predict(setup *s, predictor *p, int64_t first, int64_t count, b
     return status < 0 ? status : LK_OK;
 }
 
-static int run(const options *given)
+static int run_predict(const options *given)
 {
     setup       s = {0};
     predictor   p = {0};
     const char *weights = options_text(given, "load");
     int64_t     first = options_integer(given, "first"), count = options_integer(given, "count");
     if (!weights) {
-        complain("predict", "--load is missing: which weights? A checkpoint directory or a .safetensors file");
-        return EXIT_MISTAKE;
+        print_error("predict", "--load is missing: expected a checkpoint directory or a .safetensors file");
+        return EXIT_USER_ERROR;
     }
     int code = setup_make(&s, "predict", given, SETUP_TEST);
     if (code == 0 && first >= lk_dataset_count(s.test)) {
-        complain("predict", "--first %lld: the test set has %lld samples", (long long)first,
-                 (long long)lk_dataset_count(s.test));
-        code = EXIT_MISTAKE;
+        print_error("predict", "--first %lld: the test set has %lld samples", (long long)first,
+                    (long long)lk_dataset_count(s.test));
+        code = EXIT_USER_ERROR;
     }
     if (code == 0) {
         s.config.init = weights;
         s.weights_option = "--load";
-        lk_status status = make(&s, weights, &p);
+        lk_status status = create_predictor(&s, weights, &p);
         if (status >= 0) status = predict(&s, &p, first, count, options_flag(given, "json"));
         if (status < 0) code = setup_report(&s, "predict", status);
     }
@@ -140,12 +142,12 @@ static int run(const options *given)
 
 const command command_predict = {
     "predict",
-    "say what saved weights see in samples of the test set",
+    "predict the classes of test samples with saved weights",
     "Prints for each sample its number, the most probable class and its probability.\n\n"
     "Example: lockstep predict --load runs/first --model cnn --data fashion-mnist --count 5",
     NULL,
     0,
     0,
     predict_options,
-    run,
+    run_predict,
 };

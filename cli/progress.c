@@ -20,7 +20,7 @@ static double now(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* Columns of the line. The launcher passes our lines on behind a prefix. */
+/* Columns of the line. A launcher relays our lines with a prefix. */
 static int terminal_width(FILE *out)
 {
     enum { PREFIX = 12, LEAST = 8 };
@@ -37,7 +37,7 @@ void progress_start(progress *p, FILE *out, const char *what, const char *unit, 
     *p = (progress){.out = out, .what = what, .unit = unit, .total = total, .every = every > 0 ? every : 1};
     p->terminal = (isatty(fileno(out)) || getenv("LOCKSTEP_TERMINAL")) && term && strcmp(term, "dumb") != 0;
     p->colour = p->terminal && !(no_color && *no_color);
-    p->shown = now() - 1; /* the first step shows at once: it is the one people wait for */
+    p->shown = now() - 1; /* the first step is shown at once */
 }
 
 /* ---- the line's parts ---- */
@@ -64,7 +64,7 @@ static void format_rate(double rate, const char *unit, char out[PART])
     snprintf(out, PART, "%.*f%s %s/s", shown < 10 ? 2 : shown < 1000 && *thousands ? 1 : 0, shown, thousands, unit);
 }
 
-static void describe(const progress *p, int64_t step, double loss, double done, double time, char parts[PARTS][PART])
+static void format_parts(const progress *p, int64_t step, double loss, double done, double time, char parts[PARTS][PART])
 {
     double elapsed = time - p->first_time;
     for (int i = 0; i < PARTS; i++) parts[i][0] = 0;
@@ -81,8 +81,8 @@ static void describe(const progress *p, int64_t step, double loss, double done, 
     snprintf(parts[NOTE], PART, "%s", p->note);
 }
 
-/* Parts with two blanks between, as many whole ones as fit into `room` columns: what matters less goes first. */
-static int join(char parts[PARTS][PART], int room, char *out, size_t size)
+/* Joins the parts with two spaces, only as many as fit into `room` columns: the least important are dropped first. */
+static int join_parts(char parts[PARTS][PART], int room, char *out, size_t size)
 {
     static const int drop[] = {NOTE, RATE, LEFT, LOSS};
     int              length = -2;
@@ -99,7 +99,7 @@ static int join(char parts[PARTS][PART], int room, char *out, size_t size)
     return used;
 }
 
-/* ---- showing it ---- */
+/* ---- drawing ---- */
 
 /* "[=====     ] ", with colours. */
 static int draw_bar(const progress *p, int64_t step, int columns, char *out, size_t size)
@@ -111,14 +111,14 @@ static int draw_bar(const progress *p, int64_t step, int columns, char *out, siz
                     p->colour ? "\033[0m" : "", columns - full, "");
 }
 
-/* In one write: a launcher passes on what it has when it looks. */
-static void draw(progress *p, int64_t step, char parts[PARTS][PART])
+/* Draws the line in one write, since a launcher may relay it at any time. */
+static void draw_line(progress *p, int64_t step, char parts[PARTS][PART])
 {
     enum { BAR_LEAST = 8, BAR_MOST = 30 };
     char text[PARTS * PART + 16], line[2 * sizeof text + 64];
     int  width = terminal_width(p->out) - 1; /* the last column would wrap on some terminals */
     int  what = (int)strlen(p->what) + 1 < width ? (int)strlen(p->what) + 1 : 0;
-    int  bar = width - what - join(parts, width - what, text, sizeof text) - 3, used = 0;
+    int  bar = width - what - join_parts(parts, width - what, text, sizeof text) - 3, used = 0;
     if (bar > BAR_MOST) bar = BAR_MOST;
     used = snprintf(line, sizeof line, "\r");
     if (what)
@@ -131,7 +131,7 @@ static void draw(progress *p, int64_t step, char parts[PARTS][PART])
     p->drawn = true;
 }
 
-/* Whether a plain line is due: each `every` steps or bytes, and once after the last. */
+/* Whether a plain line is due: every `every` steps or bytes, and once after the last. */
 static bool is_due(progress *p, int64_t step, bool last)
 {
     bool due = last ? !p->ended : p->bytes ? step >= p->next : step % p->every == 0;
@@ -154,11 +154,11 @@ void progress_step(progress *p, int64_t step, double loss, double done)
     if (p->terminal && time - p->shown < 0.1 && !last) return;
     p->shown = time;
     char parts[PARTS][PART], text[PARTS * PART + 16];
-    describe(p, step, loss, done, time, parts);
+    format_parts(p, step, loss, done, time, parts);
     if (p->terminal) {
-        draw(p, step, parts);
+        draw_line(p, step, parts);
     } else {
-        join(parts, PARTS * PART, text, sizeof text);
+        join_parts(parts, PARTS * PART, text, sizeof text);
         fprintf(p->out, "%s  %s\n", p->what, text);
         fflush(p->out);
     }
@@ -168,7 +168,7 @@ int progress_bytes(void *user, int64_t done, int64_t total)
 {
     enum { EVERY = 16 << 20 };
     progress *p = user;
-    if (!p->out && done >= total) return 0; /* all of it is here already */
+    if (!p->out && done >= total) return 0; /* the file is already complete */
     if (!p->out) {
         progress_start(p, stderr, p->what, "MiB", total > 0 ? total : 1, EVERY);
         p->bytes = true;
@@ -177,16 +177,16 @@ int progress_bytes(void *user, int64_t done, int64_t total)
     return 0;
 }
 
-static void clear(progress *p)
+static void clear_line(progress *p)
 {
     if (p->drawn) fputs("\r\033[K", p->out);
     p->drawn = false;
 }
 
-void progress_say(progress *p, const char *format, ...)
+void progress_print(progress *p, const char *format, ...)
 {
     va_list arguments;
-    clear(p);
+    clear_line(p);
     va_start(arguments, format);
     terminal_print_list(p->out, format, arguments);
     va_end(arguments);
@@ -196,6 +196,6 @@ void progress_say(progress *p, const char *format, ...)
 
 void progress_end(progress *p)
 {
-    clear(p);
+    clear_line(p);
     fflush(p->out);
 }

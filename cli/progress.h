@@ -1,4 +1,4 @@
-/* progress.h - tells a person how training goes: one line that moves on a terminal and never is wider, plain lines elsewhere. */
+/* progress.h - shows progress: one line that is updated on a terminal and fits its width, otherwise plain lines. */
 #ifndef PROGRESS_H
 #define PROGRESS_H
 
@@ -16,22 +16,22 @@ typedef struct progress {
     int64_t     every; /* steps between plain lines */
     int64_t     next;  /* bytes: when the next plain line is due */
     bool        ended; /* the plain line of the last step was written */
-    double      shown; /* when, by the monotonic clock, in seconds */
-    bool        drawn; /* a line stands that must be cleared before anything else is written */
-    bool        begun; /* a step was reported. Rates count from there, so that the first, slow one does not: */
+    double      shown; /* time of the last update, monotonic clock, in seconds */
+    bool        drawn; /* a line is shown that must be cleared before other output */
+    bool        begun; /* a step was reported. Rates count from the first step, to exclude its startup cost: */
     int64_t     first_step;
     double      first_done, first_time;
-    char        note[64]; /* shown at the end of the line, where there is room */
+    char        note[64]; /* shown at the end of the line if it fits */
 } progress;
 
-/* `every`: plain lines when out is no terminal, each so many steps and after the last. NO_COLOR in the environment is heeded. */
+/* `every`: steps between plain lines if out is not a terminal. NO_COLOR in the environment disables colours. */
 void progress_start(progress *p, FILE *out, const char *what, const char *unit, int64_t total, int64_t every);
-/* After `step` steps. loss NaN leaves it out. done counts units (images, MiB) from wherever you like. Cheap: draws ten times a
- * second at most. */
+/* After `step` steps. A loss of NaN is not shown. done counts units (images, MiB) from any start. Draws at most ten times per
+ * second. */
 void progress_step(progress *p, int64_t step, double loss, double done);
-/* For lk_data_get: user is a progress that is zero but for `what`, or started already. Ends with progress_end where it has `out`. */
+/* For lk_data_get: user is a progress that is zero except `what`, or already started. Call progress_end if `out` is set. */
 int  progress_bytes(void *user, int64_t done, int64_t total);
-void progress_say(progress *p, const char *format, ...) __attribute__((format(printf, 2, 3))); /* a line that stays */
-void progress_end(progress *p); /* clears the moving line; what was said stays */
+void progress_print(progress *p, const char *format, ...) __attribute__((format(printf, 2, 3))); /* a permanent line */
+void progress_end(progress *p); /* clears the progress line; printed lines stay */
 
 #endif

@@ -1,4 +1,4 @@
-/* ranks.c - starting ranks of this very command, and joining them. */
+/* ranks.c - starts ranks of this same command, and joins them. */
 #define _GNU_SOURCE
 #include "ranks.h"
 
@@ -8,9 +8,9 @@
 #include <string.h>
 #include <unistd.h>
 
-static const char started[] = "LOCKSTEP_STARTED_RANKS"; /* in the environment of ranks that ranks_start made */
+static const char started[] = "LOCKSTEP_STARTED_RANKS"; /* set in the environment of ranks that ranks_start started */
 
-/* This process's own command line; the first of the list is its memory. */
+/* This process's own command line; the first entry owns the memory of all. */
 static char **own_arguments(void)
 {
     FILE   *file = fopen("/proc/self/cmdline", "re");
@@ -36,8 +36,8 @@ bool ranks_start(const char *name, const options *given, ranks_check check, int 
     const char       *ranks = options_text(given, "ranks");
     if (!ranks || getenv(started)) return false;
     if (getenv("WORLD_SIZE")) {
-        complain(name, "this is one of %s ranks already (WORLD_SIZE is set): leave -n out", getenv("WORLD_SIZE"));
-        *code = EXIT_MISTAKE;
+        print_error(name, "this is already one of %s ranks (WORLD_SIZE is set): remove -n", getenv("WORLD_SIZE"));
+        *code = EXIT_USER_ERROR;
         return true;
     }
     char  **arguments = own_arguments(), *text = arguments ? arguments[0] : NULL;
@@ -45,7 +45,7 @@ bool ranks_start(const char *name, const options *given, ranks_check check, int 
     settings.threads = 1; /* it forks, so there must be no other thread */
     lk_status status = lk_context_create(&settings, &context);
     if (status < 0 || !arguments || length < 0) {
-        complain(name, "cannot start ranks: %s", status < 0 ? lk_status_text(status) : "/proc is not there");
+        print_error(name, "cannot start ranks: %s", status < 0 ? lk_status_text(status) : "/proc is not mounted");
         free(text);
         free(arguments);
         *code = EXIT_FAILED;
@@ -101,28 +101,29 @@ void ranks_leave(setup *s)
 
 int ranks_make(setup *s, const char *name, const options *given)
 {
-    lk_trainer_config *f = &s->config;
+    lk_trainer_config *config = &s->config;
     bool               reproducible = options_flag(given, "reproducible");
-    f->accumulate = (int)options_integer(given, "accumulate");
-    f->sync_batch_norm = options_flag(given, "sync-batchnorm");
-    f->leaves = reproducible ? (int)options_integer(given, "leaves") : 0;
-    if (options_given(given, "bucket-mib")) f->bucket_bytes = (size_t)(options_number(given, "bucket-mib") * 1048576);
-    int world = f->comm ? lk_comm_size(f->comm) : f->plan_world > 1 ? f->plan_world : 1;
-    if (world > f->batch) {
-        complain(
+    config->accumulate = (int)options_integer(given, "accumulate");
+    config->sync_batch_norm = options_flag(given, "sync-batchnorm");
+    config->leaves = reproducible ? (int)options_integer(given, "leaves") : 0;
+    if (options_given(given, "bucket-mib"))
+        config->bucket_bytes = (size_t)(options_number(given, "bucket-mib") * 1048576);
+    int world = config->comm ? lk_comm_size(config->comm) : config->plan_world > 1 ? config->plan_world : 1;
+    if (world > config->batch) {
+        print_error(
             name,
-            "--batch %lld for %d ranks: each takes its share of every batch, so there can be as many ranks as samples "
-            "in it; start fewer, or give --batch %d or more",
-            (long long)f->batch, world, world);
-        return EXIT_MISTAKE;
+            "--batch %lld for %d ranks: every rank needs at least one sample of each batch; start fewer ranks, or give "
+            "--batch %d or more",
+            (long long)config->batch, world, world);
+        return EXIT_USER_ERROR;
     }
     if (options_given(given, "leaves") && !reproducible) {
-        complain(name, "--leaves belongs to --reproducible");
-        return EXIT_MISTAKE;
+        print_error(name, "--leaves belongs to --reproducible");
+        return EXIT_USER_ERROR;
     }
-    if (reproducible && f->accumulate > 1) {
-        complain(name, "--reproducible runs its leaves one after the other already: leave --accumulate out");
-        return EXIT_MISTAKE;
+    if (reproducible && config->accumulate > 1) {
+        print_error(name, "--reproducible already runs its leaves one after the other: remove --accumulate");
+        return EXIT_USER_ERROR;
     }
     return 0;
 }

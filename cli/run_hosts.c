@@ -1,5 +1,4 @@
-/* run_hosts.c - `lockstep run` on several hosts: which of them this is, where the ranks meet, and what --rdzv-conf and a file of hosts
- * say. */
+/* run_hosts.c - `lockstep run` on several hosts: the index of this one, where the ranks join, --rdzv-conf and --hostfile. */
 #include "run_hosts.h"
 
 #include "command.h"
@@ -10,13 +9,13 @@
 
 enum { DEFAULT_PORT = 29500, DEFAULT_RENDEZVOUS_PORT = 29400 };
 
-static int mistake(const char *what)
+static int user_error(const char *text)
 {
-    complain("run", "%s", what);
-    return EXIT_MISTAKE;
+    print_error("run", "%s", text);
+    return EXIT_USER_ERROR;
 }
 
-/* HOST:PORT or HOST, [IPv6]:PORT; the port may be missing or 0. host has room for all of text. */
+/* HOST:PORT or HOST, [IPv6]:PORT; the port may be missing or 0. host has space for all of text. */
 static bool split_endpoint(const char *text, char *host, int *port)
 {
     strcpy(host, text);
@@ -41,19 +40,19 @@ static bool split_endpoint(const char *text, char *host, int *port)
     return *host != 0;
 }
 
-/* What --rdzv-conf says. */
+/* The values of --rdzv-conf. */
 typedef struct rendezvous {
-    double timeout; /* seconds; 0: not said */
-    int    rank;    /* -1: not said */
-    int    is_host; /* -1: not said */
+    double timeout; /* seconds; 0: not given */
+    int    rank;    /* -1: not given */
+    int    is_host; /* -1: not given */
 } rendezvous;
 
-#define KNOWN_KEYS "join_timeout, timeout, read_timeout, rank and is_host are known"
+#define KNOWN_KEYS "supported keys: join_timeout, timeout, read_timeout, rank, is_host"
 
-static int refuse_key(const char *key, int length, const char *reason)
+static int report_key(const char *key, int length, const char *reason)
 {
-    complain("run", "--rdzv-conf: '%.*s' %s; " KNOWN_KEYS, length, key, reason);
-    return EXIT_MISTAKE;
+    print_error("run", "--rdzv-conf: '%.*s' %s; " KNOWN_KEYS, length, key, reason);
+    return EXIT_USER_ERROR;
 }
 
 static bool is_word(const char *text, size_t length, const char *const *words)
@@ -63,8 +62,8 @@ static bool is_word(const char *text, size_t length, const char *const *words)
     return false;
 }
 
-/* One KEY=VALUE of so many characters each. */
-static int take_pair(const char *key, size_t key_length, const char *value, size_t length, rendezvous *said)
+/* Parses one KEY=VALUE; both have the given lengths. */
+static int parse_pair(const char *key, size_t key_length, const char *value, size_t length, rendezvous *conf)
 {
     static const char *const        times[] = {"join_timeout", "timeout", "read_timeout", NULL},
                              *const ranks[] = {"rank", NULL}, *const hosts[] = {"is_host", NULL},
@@ -78,74 +77,73 @@ static int take_pair(const char *key, size_t key_length, const char *value, size
     if (is_word(key, key_length, times)) {
         double seconds = strtod(text, &end);
         if (end == text || *end || !(seconds >= 0.001 && seconds <= 1e7))
-            return refuse_key(key, (int)key_length, "needs a number of seconds");
-        if (seconds > said->timeout) said->timeout = seconds;
+            return report_key(key, (int)key_length, "needs a number of seconds");
+        if (seconds > conf->timeout) conf->timeout = seconds;
     } else if (is_word(key, key_length, ranks)) {
         long rank = strtol(text, &end, 10);
         if (end == text || *end || rank < 0 || rank > 1000000)
-            return refuse_key(key, (int)key_length, "needs a number from 0 on");
-        said->rank = (int)rank;
+            return report_key(key, (int)key_length, "needs a number, at least 0");
+        conf->rank = (int)rank;
     } else if (is_word(key, key_length, hosts)) {
-        said->is_host = is_word(value, length, yes);
-        if (!said->is_host && !is_word(value, length, no)) return refuse_key(key, (int)key_length, "is true or false");
+        conf->is_host = is_word(value, length, yes);
+        if (!conf->is_host && !is_word(value, length, no))
+            return report_key(key, (int)key_length, "needs true or false");
     } else if (is_word(key, key_length, elastic)) {
-        return refuse_key(key, (int)key_length, "belongs to elastic sizes, which come later");
+        return report_key(key, (int)key_length, "is for elastic sizes, which are not supported");
     } else {
-        return refuse_key(key, (int)key_length, "has no meaning here");
+        return report_key(key, (int)key_length, "is unknown");
     }
     return 0;
 }
 
-static int take_conf(const options *given, rendezvous *said)
+static int parse_conf(const options *given, rendezvous *conf)
 {
     const char *at = options_text(given, "rdzv-conf");
-    *said = (rendezvous){0, -1, -1};
+    *conf = (rendezvous){0, -1, -1};
     while (at && *at) {
         size_t length = strcspn(at, ","), name = strcspn(at, "=,");
-        if (name == 0 || at[name] != '=')
-            return mistake("--rdzv-conf: expected KEY=VALUE with commas between; " KNOWN_KEYS);
-        int code = take_pair(at, name, at + name + 1, length - name - 1, said);
+        if (name == 0 || at[name] != '=') return user_error("--rdzv-conf: expected KEY=VALUE,…; " KNOWN_KEYS);
+        int code = parse_pair(at, name, at + name + 1, length - name - 1, conf);
         if (code != 0) return code;
         at += length + (at[length] == ',');
     }
     return 0;
 }
 
-/* Which host this is, by --node-rank or --rdzv-conf; -1: nobody says. */
-static int find_node(const options *given, const rendezvous *said, int *node)
+/* The index of this host, from --node-rank or --rdzv-conf; -1: not given. */
+static int find_node(const options *given, const rendezvous *conf, int *node)
 {
-    *node = options_given(given, "node-rank") ? (int)options_integer(given, "node-rank") : said->rank;
-    if (*node >= 0 && said->rank >= 0 && *node != said->rank)
-        return mistake("--node-rank and rank in --rdzv-conf differ: one of them");
-    if (*node >= 0 && said->is_host >= 0 && said->is_host != (*node == 0))
-        return mistake("--rdzv-conf: is_host is true on host 0 and nowhere else, and --node-rank says otherwise");
+    *node = options_given(given, "node-rank") ? (int)options_integer(given, "node-rank") : conf->rank;
+    if (*node >= 0 && conf->rank >= 0 && *node != conf->rank)
+        return user_error("--node-rank and rank in --rdzv-conf differ");
+    if (*node >= 0 && conf->is_host >= 0 && conf->is_host != (*node == 0))
+        return user_error(
+            "--rdzv-conf: is_host must be true on host 0 and false on the others; it contradicts --node-rank");
     return 0;
 }
 
-int run_place(const options *given, lk_launch_config *config, char *host)
+int run_read_hosts(const options *given, lk_launch_config *config, char *host)
 {
-    rendezvous said;
-    int        node, code = take_conf(given, &said);
-    if (code == 0) code = find_node(given, &said, &node);
+    rendezvous conf;
+    int        node, code = parse_conf(given, &conf);
+    if (code == 0) code = find_node(given, &conf, &node);
     if (code != 0) return code;
     config->local_address = options_text(given, "local-addr");
-    config->join_timeout = options_given(given, "join-timeout") ? options_number(given, "join-timeout") : said.timeout;
+    config->join_timeout = options_given(given, "join-timeout") ? options_number(given, "join-timeout") : conf.timeout;
     const char *nodes = options_text(given, "nnodes"), *endpoint = options_text(given, "rdzv-endpoint");
     char       *end;
     if (options_flag(given, "standalone")) return 0;
     long count = strtol(nodes, &end, 10);
     if (*end == ':' && strtol(end + 1, NULL, 10) != count)
-        return mistake("--nnodes MIN:MAX: elastic sizes come later; the number of hosts cannot change while a job runs "
-                       "yet, so give one "
-                       "number");
+        return user_error("--nnodes MIN:MAX: elastic sizes are not supported; give one number");
     if (end == nodes || (*end && *end != ':') || count < 1 || count > 100000)
-        return mistake("--nnodes: give the number of hosts");
+        return user_error("--nnodes: expected the number of hosts");
     config->nodes = (int)count;
-    if (config->nodes == 1 && (node > 0 || said.is_host == 0))
-        return mistake("--node-rank: with one host it can only be 0, and that is the host");
+    if (config->nodes == 1 && (node > 0 || conf.is_host == 0))
+        return user_error("with one host, --node-rank must be 0 and is_host true");
     if (endpoint) {
         if (!split_endpoint(endpoint, host, &config->master_port))
-            return mistake("--rdzv-endpoint: expected HOST:PORT");
+            return user_error("--rdzv-endpoint: expected HOST:PORT");
         if (config->nodes > 1 || config->master_port) config->master_address = host;
         if (!config->master_port && config->nodes > 1) config->master_port = DEFAULT_RENDEZVOUS_PORT;
     }
@@ -153,20 +151,22 @@ int run_place(const options *given, lk_launch_config *config, char *host)
     if (options_given(given, "master-port")) config->master_port = (int)options_integer(given, "master-port");
     if (config->nodes == 1) return 0;
     if (node < 0)
-        return mistake("several hosts need --node-rank on each, with every --rdzv-backend: 0 on the one that "
-                       "--rdzv-endpoint or --master-addr names");
+        return user_error("several hosts need --node-rank on each, with any --rdzv-backend: 0 on the host at "
+                          "--rdzv-endpoint or --master-addr");
     if (!config->master_address)
-        return mistake("several hosts need --master-addr or --rdzv-endpoint: the address of node 0");
+        return user_error("several hosts need --master-addr or --rdzv-endpoint: the address of node 0");
     if (options_given(given, "master-port") && !config->master_port)
-        return mistake("--master-port 0: a free port can be chosen for one host, or by --hosts, but here the other "
-                       "hosts could not know "
-                       "it; give a number");
+        return user_error(
+            "--master-port 0: the other hosts cannot know it; give a number (a free port is chosen only for one "
+            "host or with --hosts)");
     if (!config->master_port) config->master_port = DEFAULT_PORT;
     config->node = node;
-    if (config->node >= config->nodes) return mistake("--node-rank: counts from 0, so it must be less than --nnodes");
+    if (config->node >= config->nodes)
+        return user_error("--node-rank: counts from 0, so it must be less than --nnodes");
     if (options_integer(given, "max-restarts"))
-        return mistake("--max-restarts: a restart needs all hosts to agree, and each launcher knows only its own "
-                       "ranks; not with several --nnodes");
+        return user_error(
+            "--max-restarts: restarts are not supported with several --nnodes: each launcher controls only "
+            "its own ranks");
     return 0;
 }
 
@@ -176,7 +176,7 @@ char *run_read_hostfile(const char *path)
     char  *list = NULL, line[512], name[256];
     size_t used = 0;
     int    number = 0;
-    if (!file) complain("run", "%s: cannot open: %s", path, strerror(errno));
+    if (!file) print_error("run", "%s: cannot open: %s", path, strerror(errno));
     while (file && fgets(line, sizeof line, file)) {
         char slots[32] = "";
         number++;
@@ -185,7 +185,7 @@ char *run_read_hostfile(const char *path)
         if (words < 1) continue;
         char *more = strchr(name, ',') ? NULL : realloc(list, used + strlen(name) + strlen(slots) + 3);
         if (!more) {
-            complain("run", "%s:%d: expected NAME, NAME:RANKS or NAME slots=RANKS", path, number);
+            print_error("run", "%s:%d: expected NAME, NAME:RANKS or NAME slots=RANKS", path, number);
             free(list);
             fclose(file);
             return NULL;
@@ -194,6 +194,6 @@ char *run_read_hostfile(const char *path)
         used += (size_t)sprintf(list + used, "%s%s%s%s", used ? "," : "", name, *slots ? ":" : "", slots);
     }
     if (file) fclose(file);
-    if (file && !list) complain("run", "%s: names no host", path);
+    if (file && !list) print_error("run", "%s: contains no host", path);
     return list;
 }

@@ -1,4 +1,4 @@
-/* run_hosts.h - what `lockstep run` is told about several hosts. */
+/* run_hosts.h - the options of `lockstep run` for several hosts. */
 #ifndef RUN_HOSTS_H
 #define RUN_HOSTS_H
 
@@ -6,10 +6,10 @@
 
 #include <lockstep/launch.h>
 
-/* Who is which, where they meet, and how long they wait for each other. `host` has room for --rdzv-endpoint. 0, or the exit status
- * after saying what is wrong. */
-int run_place(const options *given, lk_launch_config *config, char *host);
-/* The hosts of a file as --hosts would name them; NULL after saying what is wrong. */
+/* The index of this host, where ranks join, and the timeout. `host` has space for --rdzv-endpoint. 0, or the exit status after the
+ * error was printed. */
+int run_read_hosts(const options *given, lk_launch_config *config, char *host);
+/* The hosts of a file in the form of --hosts; NULL after the error was printed. */
 char *run_read_hostfile(const char *path);
 
 #endif

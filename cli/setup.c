@@ -1,4 +1,4 @@
-/* setup.c - from options to a context, data and a model. */
+/* setup.c - creates a context, data sets and a model from options. */
 #define _GNU_SOURCE
 #include "setup.h"
 
@@ -7,7 +7,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-static lk_tensor build(lk_tensor x, void *user)
+static lk_tensor build_model(lk_tensor x, void *user)
 {
     setup    *s = user;
     bool      good = lk_graph_status(x.graph) == LK_OK;
@@ -20,18 +20,18 @@ static void log_line(void *user, lk_log_level level, const char *text)
 {
     const char *name = user;
     if (level >= LK_LOG_WARNING)
-        note(name, "warning: %s", text);
+        print_note(name, "warning: %s", text);
     else if (level == LK_LOG_INFO)
-        note(name, "%s", text);
+        print_note(name, "%s", text);
 }
 
-/* The name that lk_dataset_open takes: defaults by model, and shapes for synthetic data. */
-static void data_name(setup *s, const options *given)
+/* The name for lk_dataset_open: defaults by model, and shapes for synthetic data. */
+static void set_data_name(setup *s, const options *given)
 {
     const char *model = options_text(given, "model"), *data = options_text(given, "data");
     bool        mlp = strcmp(model, "mlp") == 0;
     if (!data) data = mlp ? "synthetic" : "cifar10";
-    bool named = strncmp(data, "synthetic:", 10) == 0; /* with its sizes; what it does not say, the options may */
+    bool named = strncmp(data, "synthetic:", 10) == 0; /* with its sizes; options may set the others */
     if (named && options_given(given, "classes") && !strstr(data, "classes="))
         snprintf(s->data, sizeof s->data, "%s%sclasses=%lld", data, data[10] ? "," : "",
                  (long long)options_integer(given, "classes"));
@@ -57,13 +57,12 @@ static lk_status probe_both(setup *s)
     return status < 0 ? status : lk_dataset_probe(s->context, s->data, LK_SPLIT_TEST, &s->test);
 }
 
-/* A data set of `count` black images that costs no memory: pages that nobody touches. */
-static lk_status stand_in(setup *s, int64_t count, int64_t channels, int64_t side, lk_dataset **dataset)
+/* A placeholder data set of `count` black images that uses no memory: its pages are never touched. */
+static lk_status open_placeholder(setup *s, int64_t count, int64_t channels, int64_t side, lk_dataset **dataset)
 {
     lk_dataset_arrays_config c = LK_DATASET_ARRAYS_CONFIG_INIT;
     size_t                   bytes = (size_t)(count * (channels * side * side + (int64_t)sizeof(int32_t)));
-    char                    *pages =
-        mmap(NULL, bytes, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0); /* until the process ends */
+    char *pages = mmap(NULL, bytes, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0); /* never unmapped */
     if (pages == MAP_FAILED) return LK_ENOMEM;
     c.count = count;
     c.rank = 3;
@@ -76,8 +75,8 @@ static lk_status stand_in(setup *s, int64_t count, int64_t channels, int64_t sid
     return lk_dataset_from_arrays(s->context, &c, dataset);
 }
 
-/* The shapes and sizes of a known data set: its own if we look and it is here, else those it is known to have. */
-static lk_status open_shapes(setup *s, bool look)
+/* The shapes and sizes of a known data set: of its files if `probe` and they exist, else the published ones. */
+static lk_status open_shapes(setup *s, bool probe)
 {
     static const struct {
         const char *name;
@@ -85,13 +84,13 @@ static lk_status open_shapes(setup *s, bool look)
     } known[] = {
         {"cifar10", {50000, 10000}, 3, 32}, {"fashion-mnist", {60000, 10000}, 1, 28}, {"mnist", {60000, 10000}, 1, 28}};
     size_t length = strcspn(s->data, ":");
-    if (look && probe_both(s) >= 0) return LK_OK;
+    if (probe && probe_both(s) >= 0) return LK_OK;
     lk_dataset_free(s->train);
     s->train = NULL;
     for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
         if (strlen(known[i].name) != length || strncmp(s->data, known[i].name, length) != 0) continue;
-        lk_status status = stand_in(s, known[i].count[0], known[i].channels, known[i].side, &s->train);
-        return status < 0 ? status : stand_in(s, known[i].count[1], known[i].channels, known[i].side, &s->test);
+        lk_status status = open_placeholder(s, known[i].count[0], known[i].channels, known[i].side, &s->train);
+        return status < 0 ? status : open_placeholder(s, known[i].count[1], known[i].channels, known[i].side, &s->test);
     }
     return probe_both(s);
 }
@@ -103,17 +102,17 @@ static lk_status open_data(setup *s, setup_data what)
     return what == SETUP_BOTH ? open_both(s) : lk_dataset_open(s->context, s->data, LK_SPLIT_TEST, &s->test);
 }
 
-/* An option that this model or this data set does not have would be ignored: that is a mistake. */
+/* An option that this model or data set does not use is a user error, instead of being ignored. */
 static int check_model_options(const setup *s, const char *name, const options *given)
 {
     static const struct {
-        const char *option, *models; /* that have it */
+        const char *option, *models; /* that use it */
     } table[] = {{"hidden", "mlp"}, {"stem", "resnet18"}, {"recompute", "resnet18, resnet20"}};
     for (size_t i = 0; i < sizeof table / sizeof *table; i++)
         if (options_given(given, table[i].option) && !strstr(table[i].models, s->model_name)) {
-            complain(name, "--%s belongs to --model %s; %s has no such thing", table[i].option, table[i].models,
-                     s->model_name);
-            return EXIT_MISTAKE;
+            print_error(name, "--%s belongs to --model %s; %s does not use it", table[i].option, table[i].models,
+                        s->model_name);
+            return EXIT_USER_ERROR;
         }
     return 0;
 }
@@ -124,20 +123,20 @@ static int check_data_options(const setup *s, const char *name, const options *g
     int64_t           classes = options_integer(given, "classes"), features = options_integer(given, "features");
     bool              flat = lk_dataset_rank(d) == 1;
     if (options_given(given, "classes") && classes != lk_dataset_classes(d)) {
-        complain(name, "--classes %lld: %s has %d classes; leave --classes out", (long long)classes, s->data,
-                 lk_dataset_classes(d));
-        return EXIT_MISTAKE;
+        print_error(name, "--classes %lld: %s has %d classes; remove --classes", (long long)classes, s->data,
+                    lk_dataset_classes(d));
+        return EXIT_USER_ERROR;
     }
     if (options_given(given, "features") && !(flat && features == lk_dataset_elements(d))) {
-        complain(name, "--features %lld: a sample of %s has %lld %s; leave --features out", (long long)features,
-                 s->data, (long long)lk_dataset_elements(d), flat ? "features" : "numbers, as an image");
-        return EXIT_MISTAKE;
+        print_error(name, "--features %lld: a sample of %s has %lld %s; remove --features", (long long)features,
+                    s->data, (long long)lk_dataset_elements(d), flat ? "features" : "values, as an image");
+        return EXIT_USER_ERROR;
     }
     return 0;
 }
 
-/* mean and std come together: one number for all channels or one each. */
-static int normalisation(setup *s, const char *name, const options *given)
+/* mean and std: one number for all channels, or one per channel. */
+static int set_normalisation(setup *s, const char *name, const options *given)
 {
     lk_transform *t = &s->config.transform;
     if (!options_given(given, "mean") && !options_given(given, "std")) return 0;
@@ -147,15 +146,15 @@ static int normalisation(setup *s, const char *name, const options *given)
     if (stds == 0) t->std[0] = 0.5;
     t->channels = means > stds ? means : stds;
     if (means > LK_MAX_CHANNELS || stds > LK_MAX_CHANNELS || (means > 1 && stds > 1 && means != stds)) {
-        complain(name, "--mean has %d numbers and --std %d; give one, or one for each channel", means, stds);
-        return EXIT_MISTAKE;
+        print_error(name, "--mean has %d numbers and --std %d; give one number, or one per channel", means, stds);
+        return EXIT_USER_ERROR;
     }
     const lk_dataset *d = s->train ? s->train : s->test;
     int64_t           channels = lk_dataset_rank(d) == 3 ? lk_dataset_dims(d)[0] : 1;
     if (t->channels > 1 && t->channels != channels) {
-        complain(name, "--mean and --std for %d channels: %s has %lld; give one number, or one for each channel",
-                 t->channels, s->data, (long long)channels);
-        return EXIT_MISTAKE;
+        print_error(name, "--mean and --std for %d channels: %s has %lld; give one number, or one per channel",
+                    t->channels, s->data, (long long)channels);
+        return EXIT_USER_ERROR;
     }
     for (int i = means > 1 ? means : 1; i < t->channels; i++) t->mean[i] = t->mean[0];
     for (int i = stds > 1 ? stds : 1; i < t->channels; i++) t->std[i] = t->std[0];
@@ -184,11 +183,11 @@ int setup_make(setup *s, const char *name, const options *given, setup_data what
                                           .cifar_stem = strcmp(options_text(given, "stem"), "cifar") == 0,
                                           .recompute = options_flag(given, "recompute")};
     if ((code = check_model_options(s, name, given)) != 0) return code;
-    data_name(s, given);
+    set_data_name(s, given);
     if ((status = open_data(s, what)) < 0) return report(name, s->context, status);
     if ((code = check_data_options(s, name, given)) != 0) return code;
     s->model_options.classes = lk_dataset_classes(s->train ? s->train : s->test);
-    s->config.model_with = build;
+    s->config.model_with = build_model;
     s->config.model_user = s;
     s->config.train = s->train;
     s->config.test = s->test;
@@ -196,7 +195,7 @@ int setup_make(setup *s, const char *name, const options *given, setup_data what
     s->config.batch = options_integer(given, "batch");
     s->config.workers = (int)options_integer(given, "workers");
     s->config.seed = (uint64_t)options_integer(given, "seed");
-    return normalisation(s, name, given);
+    return set_normalisation(s, name, given);
 }
 
 int setup_report(const setup *s, const char *name, lk_status status)

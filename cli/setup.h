@@ -1,4 +1,4 @@
-/* setup.h - what train, eval, predict, plan and bench share: options that name a model and its data, and what they make. */
+/* setup.h - shared by train, eval, predict, plan and bench: the options for a model and its data, and the objects they create. */
 #ifndef SETUP_H
 #define SETUP_H
 
@@ -14,49 +14,49 @@
         INTEGER("hidden", "N", "128", 1, 1e6, "mlp: width of the hidden layer"),                                                 \
         CHOICE("stem", "WHICH", "torchvision", "torchvision|cifar",                                                              \
                "resnet18: torchvision's 7x7 stride-2 stem with max pool, or a 3x3 one for small images"),                        \
-        FLAG("recompute", "resnets: keep only the inputs of residual blocks and run them again in backward: less memory, more time"), \
-        CHOICE("dtype", "TYPE", "f32", "f32|f64", "Type of all floating-point numbers; f64 is for proofs")
+        FLAG("recompute", "resnets: keep only the inputs of residual blocks and recompute the blocks in backward: less memory, more time"), \
+        CHOICE("dtype", "TYPE", "f32", "f32|f64", "Type of all floating-point numbers; f64 is for numerical checks")
 
 #define DATA_OPTIONS                                                                                                             \
     HEADING("Data"),                                                                                                             \
         TEXT("data", "NAME[:DIR]", NULL,                                                                                         \
-             "cifar10, fashion-mnist, mnist or synthetic; without DIR it is looked for where `lockstep data get` puts it. "      \
+             "cifar10, fashion-mnist, mnist or synthetic; without DIR it is searched where `lockstep data get` stores it. "      \
              "Default: synthetic for mlp, else cifar10"),                                                                        \
-        INTEGER("features", "N", "64", 1, 1e6, "synthetic data for mlp: numbers a sample"),                                      \
-        INTEGER("classes", "N", "10", 1, 1e6, "synthetic data: classes; any other set has its own"),                                                        \
-        INTEGER("batch", "N", "64", 1, 1e7, "Samples of a batch"),                                                               \
+        INTEGER("features", "N", "64", 1, 1e6, "synthetic data for mlp: features of a sample"),                                      \
+        INTEGER("classes", "N", "10", 1, 1e6, "synthetic data: number of classes; other data sets have their own"),                                                        \
+        INTEGER("batch", "N", "64", 1, 1e7, "Samples in a batch"),                                                               \
         INTEGER("workers", "N", "1", 0, 64, "Threads that prepare batches; they never change the order"),                        \
-        NUMBERS("mean", "M[,M...]", NULL, -1e6, 1e6, "Normalisation: subtracted, one number or one a channel (default 0.5 for images)"), \
-        NUMBERS("std", "S[,S...]", NULL, 1e-6, 1e6, "Normalisation: divided by (default 0.5 for images)")
+        NUMBERS("mean", "M[,M...]", NULL, -1e6, 1e6, "Normalisation: subtracted; one number or one per channel (default 0.5 for images)"), \
+        NUMBERS("std", "S[,S...]", NULL, 1e-6, 1e6, "Normalisation: divisor; as --mean (default 0.5 for images)")
 
 #define MACHINE_OPTIONS                                                                                                 \
-    INTEGER("threads", "N", "0", 0, 256, "Threads that compute; 0: the cores this process may use. They never change results"), \
-        INTEGER("seed", "N", "0", 0, 9e15, "Of initial weights, order, augmentation and dropout")
+    INTEGER("threads", "N", "0", 0, 256, "Compute threads; 0: the cores that this process may use. Results do not depend on it"), \
+        INTEGER("seed", "N", "0", 0, 9e15, "Seed of initial weights, order, augmentation and dropout")
 
 typedef struct setup {
     lk_context       *context;
     lk_dataset       *train, *test;
-    lk_trainer_config config; /* model, data and batch are filled in; the rest is as LK_TRAINER_CONFIG_INIT has it */
+    lk_trainer_config config; /* model, data and batch are set; the rest is as in LK_TRAINER_CONFIG_INIT */
     lk_model_function model;
     lk_model_options  model_options;
     char              data[4096]; /* the data's full name */
     const char       *model_name;
-    bool              model_failed;   /* while it was recorded */
-    const char       *weights_option; /* "--init" or "--load": what config.init was given by */
+    bool              model_failed;   /* while its graph was recorded */
+    const char       *weights_option; /* the option that set config.init: "--init" or "--load" */
 } setup;
 
 typedef enum setup_data {
     SETUP_BOTH,
     SETUP_PROBE, /* both, without their samples: lk_dataset_probe */
     SETUP_TEST,
-    SETUP_SIZES, /* the files need not be there: a known data set's published size will do */
-    SETUP_SHAPES /* no files are looked for */
+    SETUP_SIZES, /* missing files are allowed: then a known data set's published size is used */
+    SETUP_SHAPES /* files are not searched */
 } setup_data;
 
-/* 0, or the exit status after the mistake was reported. setup_free in either case. */
-int setup_begin(setup *s, const char *command_name, int threads); /* the context alone; setup_make goes on from there */
+/* 0, or the exit status after the error was printed. Call setup_free in either case. */
+int setup_begin(setup *s, const char *command_name, int threads); /* only the context; setup_make continues from there */
 int setup_make(setup *s, const char *command_name, const options *given, setup_data what);
-/* As report(), with the options that a failure comes from in front: a model that does not take the data, weights of another. */
+/* As report(), with the options that caused the failure as a prefix: a model that does not fit the data, weights of another model. */
 int  setup_report(const setup *s, const char *command_name, lk_status status);
 void setup_free(setup *s);
 

@@ -1,4 +1,4 @@
-/* terminal.c - escapes what a terminal would act on. */
+/* terminal.c - escapes control characters for terminals. */
 #include "terminal.h"
 
 #include <lockstep/context.h>
@@ -8,7 +8,7 @@ enum { LONGEST = 8192 }; /* bytes of one text; the library's messages are shorte
 
 static void print_line(FILE *out, const char *line)
 {
-    char shown[4 * LONGEST + 1]; /* "\x1b": four for one */
+    char shown[4 * LONGEST + 1]; /* an escape such as "\x1b" has four characters */
     lk_printable(line, shown, sizeof shown);
     fputs(shown, out);
 }

@@ -17,32 +17,33 @@
 static const option train_options[] = {
     MODEL_OPTIONS,
     DATA_OPTIONS,
-    TEXT(
-        "download", "auto|URL", NULL,
-        "Get the data set first if it is not there, from its usual address or from URL; one rank of each host does it"),
+    TEXT("download", "auto|URL",
+         NULL, "Download the data set first if it is missing, from its usual address or from URL; one rank of each host does it"),
     TRAINING_OPTIONS,
     HEADING("Ranks"),
-    RANKS_OPTION("Start so many ranks on this host: a number, or auto. `lockstep run`, torchrun, mpirun and srun start "
+    RANKS_OPTION("Start N ranks on this host: a number, or auto. `lockstep run`, torchrun, mpirun and srun start "
                  "ranks too"),
     PARALLEL_OPTIONS,
     CHOICE("backend", "NAME", "auto", "auto|shm|tcp|mpi|mixed",
-           "What carries data between ranks; auto: shared memory on one host"),
+           "Transport between ranks; auto: shared memory on one host"),
     CHOICE("lr-scale", "HOW", "none", "none|linear|sqrt", "Multiply --lr by batch / base-batch, or by its square root"),
-    INTEGER("base-batch", "N", "64", 1, 1e7, "With --lr-scale: the batch that --lr was found for"),
-    INTEGER("check-every", "N", "1000", 0, 1e12, "Compare the ranks' weights each N steps, and at the end; 0: never"),
+    INTEGER("base-batch", "N", "64", 1, 1e7, "With --lr-scale: the batch that --lr was tuned for"),
+    INTEGER("check-every", "N", "1000", 0, 1e12, "Compare the ranks' weights every N steps, and at the end; 0: never"),
     NUMBER("timeout", "SECONDS", "600", 0.1, 1e7,
-           "A rank that does not come to a collective within this long is given up"),
+           "A rank that does not enter a collective within this time counts as failed"),
     NUMBER("join-timeout", "SECONDS", NULL, 0.001, 1e7,
            "How long ranks wait for each other to join (default LOCKSTEP_JOIN_TIMEOUT, else 600 between hosts, 30 on "
            "one)"),
     CHOICE("on-signal", "HOW", "save-stop", "save-exit|save-stop",
-           "On SIGTERM, SIGINT or SIGUSR1 of any rank all save at one step; then exit 0, or as the signal would"),
-    FLAG("verbose-ranks", "Every rank says what it has, and its own mean loss after each epoch"),
+           "On SIGTERM, SIGINT or SIGUSR1 to any rank, all save at the same step; then exit with 0, or with the "
+           "signal's status"),
+    FLAG("verbose-ranks",
+         "Every rank prints its threads, cores and share of the batch, and its own mean loss after each epoch"),
     HEADING("Running"),
     MACHINE_OPTIONS,
-    TEXT("tensorboard", "DIR", NULL, "Write loss, accuracy and speed as TensorBoard's event files"),
-    TEXT("trace", "FILE", NULL, "Write what every rank does when, for chrome://tracing or ui.perfetto.dev"),
-    INTEGER("trace-steps", "N", "10", 1, 100000, "With --trace: steps that it shows, after the first few"),
+    TEXT("tensorboard", "DIR", NULL, "Write loss, accuracy and speed to TensorBoard event files"),
+    TEXT("trace", "FILE", NULL, "Write a timeline of all ranks, for chrome://tracing or ui.perfetto.dev"),
+    INTEGER("trace-steps", "N", "10", 1, 100000, "With --trace: number of steps to record, after the first few"),
     TEXT("log-dir", "DIR", NULL, "Like --log for every rank: DIR/rank-N.jsonl"),
     TEXT("log", "FILE.jsonl", NULL, "Append a line of JSON for each step, evaluation and save"),
     FLAG("json",
@@ -59,7 +60,7 @@ typedef struct watcher {
     int64_t         images, steps; /* of this run */
     double          seconds;       /* in steps alone */
     double          last_loss;     /* of the latest step's batch */
-    double          train_loss;    /* mean over the latest epoch, as far as this run went in it */
+    double          train_loss;    /* mean over this run's part of the latest epoch */
     double          epoch_sum;     /* of losses × samples, and … */
     int64_t         epoch_samples; /* … of samples, in the epoch so far */
     int64_t         epoch;
@@ -68,7 +69,7 @@ typedef struct watcher {
     int             rank, world;
     bool            verbose;
     lk_tensorboard *board;
-    lk_status       board_status; /* the first that was not good */
+    lk_status       board_status; /* the first failure */
 } watcher;
 
 static void on_signal(int number) { stop_signal = number; }
@@ -106,31 +107,31 @@ static void log_event(FILE *log, const lk_event *e)
     json_line(&j);
 }
 
-static void plot(watcher *w, const char *tag, int64_t step, double value)
+static void add_scalar(watcher *w, const char *tag, int64_t step, double value)
 {
     lk_status status = lk_tensorboard_add_scalar(w->board, tag, step, value, 0);
     if (status < 0 && w->board_status >= 0) {
         w->board_status = status;
-        note("train", "warning: no more curves: %s", lk_context_error(w->setup->context));
+        print_note("train", "warning: TensorBoard output stopped: %s", lk_context_error(w->setup->context));
     }
 }
 
 static void plot_event(watcher *w, const lk_event *e)
 {
     if (e->kind == LK_EVENT_STEP) {
-        plot(w, "train/loss", e->step, e->loss);
-        plot(w, "train/lr", e->step, e->rate);
-        if (e->grad_norm > 0) plot(w, "train/grad_norm", e->step, e->grad_norm);
-        if (e->seconds > 0) plot(w, "train/images_per_s", e->step, (double)e->samples / e->seconds);
-        if (e->late_rank >= 0) plot(w, "train/late_ms", e->step, 1e3 * e->late);
+        add_scalar(w, "train/loss", e->step, e->loss);
+        add_scalar(w, "train/lr", e->step, e->rate);
+        if (e->grad_norm > 0) add_scalar(w, "train/grad_norm", e->step, e->grad_norm);
+        if (e->seconds > 0) add_scalar(w, "train/images_per_s", e->step, (double)e->samples / e->seconds);
+        if (e->late_rank >= 0) add_scalar(w, "train/late_ms", e->step, 1e3 * e->late);
     } else if (e->kind == LK_EVENT_EVALUATED) {
-        plot(w, "test/loss", e->step, e->loss);
-        plot(w, "test/accuracy", e->step, e->accuracy);
+        add_scalar(w, "test/loss", e->step, e->loss);
+        add_scalar(w, "test/accuracy", e->step, e->accuracy);
         (void)lk_tensorboard_flush(w->board);
     }
 }
 
-/* Which rank sets the pace, where the others wait for it more than a tenth of a step: one rank is always the slowest. */
+/* Names the slowest rank if the others wait for it more than a tenth of a step: one rank is always the slowest. */
 static void name_slowest(watcher *w, const lk_event *e)
 {
     w->bar.note[0] = 0;
@@ -139,7 +140,7 @@ static void name_slowest(watcher *w, const lk_event *e)
              1e3 * e->late, e->late_in);
 }
 
-static void follow_loss(watcher *w, const lk_event *e)
+static void update_train_loss(watcher *w, const lk_event *e)
 {
     if (e->epoch != w->epoch) w->epoch_sum = 0, w->epoch_samples = 0;
     w->epoch = e->epoch;
@@ -162,7 +163,7 @@ static int on_event(void *user, const lk_event *e)
         w->images += e->samples;
         w->steps++;
         w->seconds += e->seconds;
-        follow_loss(w, e);
+        update_train_loss(w, e);
         name_slowest(w, e);
         if (w->rank == 0) progress_step(&w->bar, e->step, e->loss, (double)w->images);
     }
@@ -177,13 +178,13 @@ static int on_event(void *user, const lk_event *e)
     }
     if (w->rank != 0) return stop_signal != 0;
     if (e->kind == LK_EVENT_EVALUATED)
-        progress_say(&w->bar, "epoch %lld, step %lld: test loss %.4f, accuracy %.2f %% (%lld/%lld samples in %.1f s)",
-                     (long long)e->epoch + 1, (long long)e->step, e->loss, 100 * e->accuracy, (long long)e->samples,
-                     (long long)lk_dataset_count(w->setup->test), e->seconds);
-    if (e->kind == LK_EVENT_SAVED && !stop_signal) /* else the last sentence says it */
-        progress_say(&w->bar, "saved step %lld in %s", (long long)e->step, e->path);
+        progress_print(&w->bar, "epoch %lld, step %lld: test loss %.4f, accuracy %.2f %% (%lld/%lld samples in %.1f s)",
+                       (long long)e->epoch + 1, (long long)e->step, e->loss, 100 * e->accuracy, (long long)e->samples,
+                       (long long)lk_dataset_count(w->setup->test), e->seconds);
+    if (e->kind == LK_EVENT_SAVED && !stop_signal) /* otherwise the last message contains it */
+        progress_print(&w->bar, "saved step %lld in %s", (long long)e->step, e->path);
     if (e->kind == LK_EVENT_RESUMED)
-        progress_say(&w->bar, "resumed %s at step %lld of %lld", e->path, (long long)e->step, (long long)e->steps);
+        progress_print(&w->bar, "resumed %s at step %lld of %lld", e->path, (long long)e->step, (long long)e->steps);
     return stop_signal != 0;
 }
 
@@ -212,8 +213,8 @@ static void print_results(const watcher *w, lk_trainer *t, const options *given)
     json_line(&j);
 }
 
-/* A signal that any rank got stopped all of them, at one step; rank 0 says so for all. */
-static int stopped(const setup *s, lk_trainer *t, const options *given)
+/* A signal to any rank stopped all of them at the same step; rank 0 prints the message for all. */
+static int report_stop(const setup *s, lk_trainer *t, const options *given)
 {
     bool        leave = strcmp(options_text(given, "on-signal"), "save-exit") == 0;
     int         number = (int)stop_signal;
@@ -224,13 +225,13 @@ static int stopped(const setup *s, lk_trainer *t, const options *given)
                                           : "stopped by a signal to another rank";
     bool        first = !s->config.comm || lk_comm_rank(s->config.comm) == 0;
     if (first && s->config.save)
-        note("train", "%s, saved step %lld; --resume auto goes on", how, step);
+        print_note("train", "%s, saved step %lld; --resume auto continues", how, step);
     else if (first)
-        note("train", "%s after step %lld; nothing was saved, for there is no --save", how, step);
+        print_note("train", "%s after step %lld; nothing was saved, since --save is not set", how, step);
     return leave ? 0 : 128 + (number ? number : SIGTERM);
 }
 
-static int train(setup *s, watcher *w, const options *given)
+static int train_model(setup *s, watcher *w, const options *given)
 {
     lk_trainer *t;
     lk_status   status = lk_trainer_create(s->context, &s->config, &t);
@@ -239,7 +240,7 @@ static int train(setup *s, watcher *w, const options *given)
     if (w->started) progress_end(&w->bar);
     int code = 0;
     if (status == LK_ECANCELED && (!s->config.comm || lk_comm_status(s->config.comm) == LK_OK))
-        code = stopped(s, t, given);
+        code = report_stop(s, t, given);
     else if (status < 0)
         code = setup_report(s, "train", status);
     if (status >= 0 && w->started && w->seconds > 0)
@@ -250,15 +251,15 @@ static int train(setup *s, watcher *w, const options *given)
     return code;
 }
 
-/* What options forbid each other. */
+/* Options that exclude each other. */
 static int check_options(const options *given)
 {
     const char *wrong =
-        options_given(given, "log") && options_given(given, "log-dir")          ? "--log and --log-dir: one of them"
+        options_given(given, "log") && options_given(given, "log-dir") ? "--log and --log-dir exclude each other"
         : options_given(given, "trace-steps") && !options_given(given, "trace") ? "--trace-steps belongs to --trace"
                                                                                 : NULL;
-    if (wrong) complain("train", "%s", wrong);
-    return wrong ? EXIT_MISTAKE : 0;
+    if (wrong) print_error("train", "%s", wrong);
+    return wrong ? EXIT_USER_ERROR : 0;
 }
 
 static int open_log(watcher *w, const options *given)
@@ -270,8 +271,8 @@ static int open_log(watcher *w, const options *given)
         path = own;
     }
     if (!path || (!directory && w->rank != 0) || (w->log = fopen(path, "ae"))) return 0;
-    complain("train", "cannot open the log %s: %s", path, strerror(errno));
-    return EXIT_MISTAKE;
+    print_error("train", "cannot open the log %s: %s", path, strerror(errno));
+    return EXIT_USER_ERROR;
 }
 
 static int open_board(watcher *w, const options *given)
@@ -296,7 +297,7 @@ static int check_save(setup *s, const options *given)
     return status < 0 ? report("train", s->context, status) : 0;
 }
 
-/* All that can be known before ranks are started: then a mistake is found once, in one process. */
+/* Checks everything that is known before ranks are started, so that a user error is found once, in one process. */
 static int check_run(const options *given, int ranks)
 {
     setup s = {0};
@@ -314,7 +315,7 @@ static int check_run(const options *given, int ranks)
     return code;
 }
 
-static int prepare(setup *s, watcher *w, const options *given)
+static int prepare_run(setup *s, watcher *w, const options *given)
 {
     int code = setup_begin(s, "train", (int)options_integer(given, "threads"));
     if (code == 0) code = check_options(given);
@@ -343,15 +344,15 @@ static int prepare(setup *s, watcher *w, const options *given)
     return 0;
 }
 
-/* A rank that cannot begin: no other waits for it. */
-static void call_off(setup *s)
+/* Aborts the group if this rank cannot start, so that no other rank waits for it. */
+static void abort_group(setup *s)
 {
     const char *why = lk_context_error(s->context);
     if (s->config.comm && lk_comm_status(s->config.comm) == LK_OK)
-        lk_comm_abort(s->config.comm, why[0] ? why : "its options cannot be used");
+        lk_comm_abort(s->config.comm, why[0] ? why : "its options are invalid");
 }
 
-static int run(const options *given)
+static int run_train(const options *given)
 {
     setup            s = {0};
     watcher          w = {.setup = &s, .loss = NAN, .accuracy = NAN, .train_loss = NAN, .last_loss = NAN};
@@ -362,12 +363,12 @@ static int run(const options *given)
     sigaction(SIGTERM, &action, NULL);
     sigaction(SIGUSR1, &action, NULL);
     signal(SIGPIPE, SIG_IGN);
-    if ((code = prepare(&s, &w, given)) != 0) call_off(&s);
+    if ((code = prepare_run(&s, &w, given)) != 0) abort_group(&s);
     s.config.event = on_event;
     s.config.event_user = &w;
-    if (code == 0) code = train(&s, &w, given);
+    if (code == 0) code = train_model(&s, &w, given);
     if (w.log && (ferror(w.log) | fclose(w.log)) && code == 0) {
-        note("train", "cannot write the log: %s", strerror(errno));
+        print_note("train", "cannot write the log: %s", strerror(errno));
         code = EXIT_FAILED;
     }
     lk_tensorboard_free(w.board);
@@ -379,18 +380,17 @@ static int run(const options *given)
 const command command_train = {
     "train",
     "train a model",
-    "Trains a model, alone or with several ranks that each take their share of every batch (-n, or any launcher). A "
-    "moving line on a terminal shows step, loss, images a second and time left; "
-    "elsewhere plain "
-    "lines are written to standard error.\n\n"
-    "The same seed gives the same bits, whatever the number of threads and loader workers. A run that was stopped and "
-    "resumed ends "
-    "with the same bits as one that was never stopped.\n\n"
+    "Trains a model in one process, or with several ranks that each process their share of every batch (-n, or any "
+    "launcher). On a terminal, a progress line shows step, loss, images per second and time left; otherwise plain "
+    "lines "
+    "are written to standard error.\n\n"
+    "The same seed gives the same bits with any number of threads and loader workers. A run that was stopped and "
+    "resumed ends with the same bits as an uninterrupted run.\n\n"
     "Examples: lockstep train --model cnn --data fashion-mnist --epochs 3 --save runs/first; the same with -n 2; "
     "lockstep run --hosts a:2,b:2 -- lockstep train --model resnet20 --sync-batchnorm --reproducible",
     NULL,
     0,
     0,
     train_options,
-    run,
+    run_train,
 };

@@ -1,9 +1,9 @@
-/* training.c - from options to optimizer, schedule and checkpoints. */
+/* training.c - reads the options of optimizer, schedule and checkpoints. */
 #include "training.h"
 
 #include <string.h>
 
-static int optimizer(setup *s, const char *name, const options *given)
+static int read_optimizer(setup *s, const char *name, const options *given)
 {
     lk_optimizer_config *o = &s->config.optimizer;
     double               betas[2];
@@ -17,51 +17,51 @@ static int optimizer(setup *s, const char *name, const options *given)
     o->decay_all = options_flag(given, "decay-all");
     o->clip = options_number(given, "clip");
     if (options_numbers(given, "betas", betas, 2) != 2) {
-        complain(name, "--betas takes two numbers: --betas 0.9,0.999");
-        return EXIT_MISTAKE;
+        print_error(name, "--betas takes two numbers: --betas 0.9,0.999");
+        return EXIT_USER_ERROR;
     }
     o->beta1 = betas[0];
     o->beta2 = betas[1];
     if (o->kind != LK_SGD && (options_given(given, "momentum") || o->nesterov || options_given(given, "dampening"))) {
-        complain(name, "--momentum, --dampening and --nesterov belong to --optimizer sgd");
-        return EXIT_MISTAKE;
+        print_error(name, "--momentum, --dampening and --nesterov belong to --optimizer sgd");
+        return EXIT_USER_ERROR;
     }
     if (o->kind == LK_SGD && (options_given(given, "betas") || options_given(given, "epsilon"))) {
-        complain(name, "--betas and --epsilon belong to --optimizer adam and adamw");
-        return EXIT_MISTAKE;
+        print_error(name, "--betas and --epsilon belong to --optimizer adam and adamw");
+        return EXIT_USER_ERROR;
     }
     return 0;
 }
 
 int training_make(setup *s, const char *name, const options *given)
 {
-    lk_trainer_config *f = &s->config;
-    int                status = optimizer(s, name, given);
+    lk_trainer_config *config = &s->config;
+    int                status = read_optimizer(s, name, given);
     if (status != 0) return status;
-    f->epochs = options_integer(given, "epochs");
-    f->steps = options_integer(given, "steps");
-    f->label_smoothing = options_number(given, "label-smoothing");
-    lk_schedule_parse(options_text(given, "schedule"), &f->schedule.kind);
-    f->schedule.warmup = options_integer(given, "warmup");
-    f->schedule.every = options_integer(given, "step-size");
-    f->schedule.gamma = options_number(given, "gamma");
-    f->transform.crop_padding = (int)options_integer(given, "crop-padding");
-    f->transform.flip = options_number(given, "flip");
-    f->eval_every = options_integer(given, "eval-every");
-    f->save = options_text(given, "save");
-    f->save_every = options_integer(given, "save-every");
-    f->keep = (int)options_integer(given, "keep");
-    f->init = options_text(given, "init");
+    config->epochs = options_integer(given, "epochs");
+    config->steps = options_integer(given, "steps");
+    config->label_smoothing = options_number(given, "label-smoothing");
+    lk_schedule_parse(options_text(given, "schedule"), &config->schedule.kind);
+    config->schedule.warmup = options_integer(given, "warmup");
+    config->schedule.every = options_integer(given, "step-size");
+    config->schedule.gamma = options_number(given, "gamma");
+    config->transform.crop_padding = (int)options_integer(given, "crop-padding");
+    config->transform.flip = options_number(given, "flip");
+    config->eval_every = options_integer(given, "eval-every");
+    config->save = options_text(given, "save");
+    config->save_every = options_integer(given, "save-every");
+    config->keep = (int)options_integer(given, "keep");
+    config->init = options_text(given, "init");
     s->weights_option = "--init";
     const char *resume = options_text(given, "resume");
     if (resume && strcmp(resume, "auto") == 0) {
-        f->resume = true;
-        if (!f->save) {
-            complain(name, "--resume auto needs --save DIR: where to look for a checkpoint");
-            return EXIT_MISTAKE;
+        config->resume = true;
+        if (!config->save) {
+            print_error(name, "--resume auto needs --save DIR: the directory of the checkpoint");
+            return EXIT_USER_ERROR;
         }
     } else if (resume) {
-        f->resume_from = resume;
+        config->resume_from = resume;
     }
     return 0;
 }

@@ -15,25 +15,25 @@
         FLAG("nesterov", "sgd: Nesterov's momentum"),                                                                    \
         NUMBERS("betas", "B1,B2", "0.9,0.999", 0, 0.9999999, "adam, adamw: decay of the two moments"),                   \
         NUMBER("epsilon", "X", "1e-8", 0, 1, "adam, adamw: added to the denominator"),                                   \
-        NUMBER("weight-decay", "X", "0", 0, 1e3, "Weight decay; biases and norms are left out unless --decay-all"),      \
+        NUMBER("weight-decay", "X", "0", 0, 1e3, "Weight decay; biases and norms are excluded unless --decay-all"),      \
         FLAG("decay-all", "Decay biases and norms too"),                                                                 \
         NUMBER("clip", "X", "0", 0, 1e12, "Largest norm of the whole gradient; 0: no clipping"),                         \
         NUMBER("label-smoothing", "X", "0", 0, 0.999, "Share of each label spread over all classes"),                    \
-        CHOICE("schedule", "NAME", "constant", "constant|step|cosine", "How the learning rate moves"),                   \
-        INTEGER("warmup", "N", "0", 0, 1e12, "Steps of linear rise in front of any schedule"),                           \
-        INTEGER("step-size", "N", "1000", 1, 1e12, "schedule step: multiply by --gamma each N steps"),                   \
+        CHOICE("schedule", "NAME", "constant", "constant|step|cosine", "How the learning rate changes"),                   \
+        INTEGER("warmup", "N", "0", 0, 1e12, "Steps of linear warmup before any schedule"),                           \
+        INTEGER("step-size", "N", "1000", 1, 1e12, "schedule step: multiply by --gamma every N steps"),                   \
         NUMBER("gamma", "X", "0.1", 0, 10, "schedule step: the factor"),                                                 \
         INTEGER("crop-padding", "N", "0", 0, 64, "Augmentation: random crops of the image padded by N pixels"),          \
         NUMBER("flip", "P", "0", 0, 1, "Augmentation: probability of a horizontal flip"),                                \
-        INTEGER("eval-every", "N", "0", -1, 1e12, "Evaluate each N steps; 0: after each epoch; -1: never"),              \
+        INTEGER("eval-every", "N", "0", -1, 1e12, "Evaluate every N steps; 0: after each epoch; -1: never"),              \
         HEADING("Checkpoints"),                                                                                          \
-        TEXT("save", "DIR", NULL, "Keep checkpoints in DIR; DIR/model.safetensors is the newest, which PyTorch opens"),  \
-        INTEGER("save-every", "N", "0", 0, 1e12, "Save each N steps; 0: after each epoch. Always at the end"),           \
-        INTEGER("keep", "K", "2", 1, 200, "How many checkpoints stay"),                                                  \
-        TEXT("resume", "auto|DIR", NULL, "auto: go on from --save if it holds a checkpoint. DIR: go on from the one there"), \
+        TEXT("save", "DIR", NULL, "Save checkpoints in DIR; DIR/model.safetensors is the newest, readable by PyTorch"),  \
+        INTEGER("save-every", "N", "0", 0, 1e12, "Save every N steps; 0: after each epoch. Always at the end"),           \
+        INTEGER("keep", "K", "2", 1, 200, "Number of checkpoints to keep"),                                                  \
+        TEXT("resume", "auto|DIR", NULL, "auto: continue from --save if it has a checkpoint. DIR: continue from the one there"), \
         TEXT("init", "FILE", NULL, "Start from these weights: a .safetensors file or a checkpoint directory")
 
-/* Fills the rest of s->config. 0, or the exit status after the mistake was reported. */
+/* Sets the rest of s->config. 0, or the exit status after the error was printed. */
 int training_make(setup *s, const char *command_name, const options *given);
 
 #endif

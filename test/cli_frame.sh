@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# cli_frame.sh - what all commands share: help and man pages from the tables, options in both spellings, configuration files,
-# exit statuses, output that cannot be written, colours only on a terminal.
+# cli_frame.sh - common to all commands: help and man pages from the tables, options in both spellings, configuration files, exit
+# statuses, output that cannot be written, colours only on a terminal.
 set -u
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -11,17 +11,17 @@ complain() { echo "$*" >&2; wrong=1; }
 # shellcheck source=test/terminal.bash
 . "$SOURCE_DIR/test/terminal.bash"
 
-# expect STATUS WORDS ARGS…: lockstep ARGS ends with STATUS and says WORDS on either stream.
+# expect STATUS PATTERN ARGS…: lockstep ARGS ends with STATUS, and either stream matches PATTERN.
 expect() {
-    local status=$1 words=$2 got
+    local status=$1 pattern=$2 got
     shift 2
     "$LOCKSTEP" "$@" > out.txt 2> err.txt < /dev/null
     got=$?
     [ "$got" = "$status" ] || complain "lockstep $*: exit status $got, not $status: $(cat err.txt)"
-    cat out.txt err.txt | grep -Eq -- "$words" || complain "lockstep $*: does not say '$words': $(cat out.txt err.txt)"
-    if [ "$status" = 0 ]; then [ ! -s err.txt ] || complain "lockstep $*: done, but says on standard error: $(cat err.txt)"; fi
+    cat out.txt err.txt | grep -Eq -- "$pattern" || complain "lockstep $*: does not print '$pattern': $(cat out.txt err.txt)"
+    if [ "$status" = 0 ]; then [ ! -s err.txt ] || complain "lockstep $*: succeeds, but prints on standard error: $(cat err.txt)"; fi
     if [ "$status" = 2 ]; then
-        [ ! -s out.txt ] || complain "lockstep $*: a mistake, but standard output has: $(cat out.txt)"
+        [ ! -s out.txt ] || complain "lockstep $*: a user error, but standard output has: $(cat out.txt)"
         [ $# = 0 ] || [ "$(wc -l < err.txt)" = 1 ] || complain "lockstep $*: more than one line: $(cat err.txt)"
     fi
 }
@@ -45,11 +45,11 @@ expect 2 "--man needs a value" help --man --names
 expect 2 "unknown option" info "--$(printf 'x%.0s' $(seq 5000))"
 expect 0 "^instruction sets" info --json=false
 expect 0 "^\{\"version\": \"$version\"" info --json
-export LOCKSTEP_THREADS=3 # of this rank, says a launcher
+export LOCKSTEP_THREADS=3 # as set by a launcher
 expect 0 "\"threads\": 3" info --json
 unset LOCKSTEP_THREADS
 
-# Every command: help and man page, each naming every option; groff finds nothing wrong.
+# Every command: help and man page list every option; groff reports no warnings.
 names=$("$LOCKSTEP" help --names)
 [ "$(echo "$names" | wc -l)" -ge 2 ] || complain "help --names lists: $names"
 for name in $names; do
@@ -70,70 +70,70 @@ for name in $names; do
     fi
 done
 
-# JSON that another program can read.
+# JSON that another program can parse.
 if command -v python3 > /dev/null; then
     "$LOCKSTEP" info --json | python3 -c '
 import json, os, sys
 info = json.load(sys.stdin)
 assert info["isa"] in info["isas_available"] and set(info["isas_available"]) <= set(info["isas_built"]), info
 assert info["cores_allowed"] == len(os.sched_getaffinity(0)), info
-assert info["memory_bytes"] == os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), info' || complain "info --json is not right"
+assert info["memory_bytes"] == os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), info' || complain "info --json is incorrect"
 fi
 LOCAL_WORLD_SIZE=1000 "$LOCKSTEP" info --json | grep -q '"threads": 1,' || complain "LOCAL_WORLD_SIZE does not divide the threads"
 
-# A configuration file: the same keys, file and line in every complaint, and the command line wins.
+# A configuration file: the same keys, file and line in every error, and the command line has precedence.
 if echo "$names" | grep -qx train; then
     conf() { printf "$1" > c.conf; }
     conf 'batch = 0\n'; expect 2 "c.conf:1: batch: 0 is out of range" train --config c.conf
-    conf '# x\n\n  epoch = 3 # y\n'; expect 2 "c.conf:3: no option is named 'epoch'; did you mean 'epochs'" train --config c.conf
+    conf '# x\n\n  epoch = 3 # y\n'; expect 2 "c.conf:3: unknown option 'epoch'; did you mean 'epochs'" train --config c.conf
     conf 'batch\n'; expect 2 "c.conf:1: expected .name = value., found 'batch'" train --config c.conf
-    conf 'batch = 8\nbatch = 9\n'; expect 2 "c.conf:2: batch was set in line 1 already" train --config c.conf
-    conf 'config = d.conf\n'; expect 2 "c.conf:1: a configuration file cannot name another" train --config c.conf
+    conf 'batch = 8\nbatch = 9\n'; expect 2 "c.conf:2: batch is already set in line 1" train --config c.conf
+    conf 'config = d.conf\n'; expect 2 "c.conf:1: a configuration file cannot include another" train --config c.conf
     conf 'json = perhaps\n'; expect 2 "c.conf:1: json: 'perhaps' is neither true nor false" train --config c.conf
     conf 'lr = fast\n'; expect 2 "c.conf:1: lr: 'fast' is not a number" train --config c.conf
     conf 'lr = nan\n'; expect 2 "c.conf:1: lr: 'nan' is not a number" train --config c.conf
-    conf 'model = vgg\n'; expect 2 "c.conf:1: model: 'vgg' is none of" train --config c.conf
+    conf 'model = vgg\n'; expect 2 "c.conf:1: model: 'vgg' is not one of" train --config c.conf
     conf 'save =\n'; expect 2 "c.conf:1: save: the value is empty" train --config c.conf
-    printf 'lr = 1\0\n' > c.conf; expect 2 "c.conf: holds a NUL byte" train --config c.conf
+    printf 'lr = 1\0\n' > c.conf; expect 2 "c.conf: contains a NUL byte" train --config c.conf
     head -c 2000000 /dev/zero | tr '\0' '#' > c.conf; expect 2 "c.conf: too long" train --config c.conf
     expect 2 "absent.conf: cannot open: No such file" train --config absent.conf
     expect 2 "cannot read: Is a directory" train --config .
-    conf 'batch = 0\n'; expect 2 "c.conf:1: batch" train --batch 8 --config c.conf # a file must be right even where it loses
+    conf 'batch = 0\n'; expect 2 "c.conf:1: batch" train --batch 8 --config c.conf # a file must be valid even if the command line has precedence
 
     conf 'model = mlp\r\ndata = synthetic:64,count=64\r\nbatch = 16\r\nsteps = 2\nthreads=1\neval-every = -1\njson = true\n'
-    "$LOCKSTEP" train --config c.conf 2> /dev/null | tail -1 | grep -q '"step": 2' || complain "steps = 2 of the file does not count"
-    "$LOCKSTEP" train --steps 3 --config c.conf 2> /dev/null | tail -1 | grep -q '"step": 3' || complain "--steps before --config does not win"
-    "$LOCKSTEP" train --config=c.conf --steps=3 2> /dev/null | tail -1 | grep -q '"step": 3' || complain "--steps=3 after --config does not win"
-    [ -z "$("$LOCKSTEP" train --config c.conf --json=false 2> /dev/null | grep '^{')" ] || complain "--json=false does not undo json = true"
+    "$LOCKSTEP" train --config c.conf 2> /dev/null | tail -1 | grep -q '"step": 2' || complain "steps = 2 of the file is ignored"
+    "$LOCKSTEP" train --steps 3 --config c.conf 2> /dev/null | tail -1 | grep -q '"step": 3' || complain "--steps before --config has no precedence"
+    "$LOCKSTEP" train --config=c.conf --steps=3 2> /dev/null | tail -1 | grep -q '"step": 3' || complain "--steps=3 after --config has no precedence"
+    [ -z "$("$LOCKSTEP" train --config c.conf --json=false 2> /dev/null | grep '^{')" ] || complain "--json=false does not override json = true"
 
-    # Plain lines in a pipe, a moving line on a terminal, colours there unless NO_COLOR is set.
+    # Plain lines in a pipe; on a terminal a progress line, with colours unless NO_COLOR is set.
     "$LOCKSTEP" train --config c.conf > all.txt 2>&1
     grep -q $'\033' all.txt && complain "escape sequences in a pipe"
     grep -q $'\r' all.txt && complain "carriage returns in a pipe"
-    grep -Eq 'step [0-9]+/2 +loss [0-9.]+' all.txt || complain "no plain lines of progress in a pipe: $(cat all.txt)"
+    grep -Eq 'step [0-9]+/2 +loss [0-9.]+' all.txt || complain "no plain progress lines in a pipe: $(cat all.txt)"
     if has_terminal; then
         on_terminal "'$LOCKSTEP' train --config c.conf" < /dev/null > tty.txt
         grep -q $'\033\[32m' tty.txt || complain "no colours on a terminal"
         NO_COLOR=1 on_terminal "'$LOCKSTEP' train --config c.conf" < /dev/null > tty.txt
-        grep -q $'\033\[[0-9]*m' tty.txt && complain "colours in spite of NO_COLOR"
-        # The moving line is never wider than the terminal, whatever the numbers, alone and behind a launcher; parts that do not fit
-        # are left out whole.
+        grep -q $'\033\[[0-9]*m' tty.txt && complain "colours despite NO_COLOR"
+        # The progress line is never wider than the terminal, for any numbers, alone and behind a launcher; parts that do not fit are
+        # omitted completely.
         long="--model mlp --threads 1 --steps 1000000000000000 --eval-every -1"
         for columns in 80 50 24 9; do
             for ranks in "" "-n 2"; do
                 TERM=xterm script -qec "stty cols $columns; exec timeout -s INT 2 '$LOCKSTEP' train $ranks $long" /dev/null < /dev/null > tty.txt
                 tr '\r' '\n' < tty.txt | sed 's/\x1b\[[0-9;]*[A-Za-z]//g' | grep -aE '^(train |step )' > shown.txt
-                [ -s shown.txt ] || complain "no moving line at $columns columns $ranks: $(cat -v tty.txt | head -5)"
+                [ -s shown.txt ] || complain "no progress line at $columns columns $ranks: $(cat -v tty.txt | head -5)"
                 awk -v most=$((columns - 1)) 'length($0) > most' shown.txt | grep -q . && complain "wider than $columns columns $ranks: $(head -3 shown.txt)"
                 [ "$columns" = 80 ] && ! grep -qE '^train (\[[= ]+\] )?step [0-9]+/1000000000000000  loss [0-9.]+  (.* )?(images/s|left [0-9]+ days|left --:--)' shown.txt && complain "80 columns: $(head -3 shown.txt)"
                 sed 's/^.*step [0-9]*\/10*//; s/  loss [0-9.]*//; s/  [0-9.]*[MG]\{0,1\} images\/s//; s/  left [-0-9:]*\( days\)\{0,1\}//; s/  slowest: rank [01], +[0-9.]* ms ([a-z]*)//' shown.txt > rest.txt
-                [ "$columns" -lt 40 ] || ! grep -q . rest.txt || complain "parts cut short at $columns columns $ranks: $(grep . rest.txt | head -3)"
+                [ "$columns" -lt 40 ] || ! grep -q . rest.txt || complain "truncated parts at $columns columns $ranks: $(grep . rest.txt | head -3)"
             done
         done
     fi
 fi
 
-# The slowest rank is named where the others wait for it more than a tenth of the step, by the log's own figures, and only there.
+# The slowest rank is named if and only if the others wait for it more than a tenth of the step, according to the log.
 if command -v script > /dev/null && command -v python3 > /dev/null; then
     TERM=xterm NO_COLOR=1 script -qec "stty cols 250; exec timeout -s INT 3 '$LOCKSTEP' train -n 2 --model cnn --data synthetic:3x32x32,count=96 --batch 3 --threads 1 --steps 1000000 --eval-every -1 --log late.jsonl" /dev/null < /dev/null > tty.txt
     python3 - <<'P' || complain "the slowest rank: $(tr '\r' '\n' < tty.txt | tail -3)"
@@ -151,10 +151,10 @@ assert seen > 3, seen
 P
 fi
 
-# A download shows its bytes: plain lines, and a moving one on a terminal.
+# A download shows its bytes: plain lines, and a progress line on a terminal.
 if command -v python3 > /dev/null && "$LOCKSTEP" info | grep -q 'libcurl *[0-9a-z]*/'; then
     mkdir served
-    truncate -s 9912422 served/train-images-idx3-ubyte.gz # of MNIST's length, not MNIST: refused once it is there
+    truncate -s 9912422 served/train-images-idx3-ubyte.gz # of MNIST's length, not MNIST: rejected after the download
     python3 - served > server.txt 2> /dev/null <<'P' &
 import functools, http.server, sys
 server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(http.server.SimpleHTTPRequestHandler, directory=sys.argv[1]))
@@ -164,8 +164,8 @@ P
     server=$!
     for _ in $(seq 100); do [ -s server.txt ] && break; sleep 0.05; done
     get="data get mnist --dir got --url http://127.0.0.1:$(cat server.txt)"
-    "$LOCKSTEP" $get > all.txt 2>&1 && complain "a file that is not MNIST's was taken"
-    grep -qE '^mnist  [0-9.]+ of 11.1 MiB' all.txt || complain "no bytes while it downloads: $(cat all.txt)"
+    "$LOCKSTEP" $get > all.txt 2>&1 && complain "a file that is not MNIST's was accepted"
+    grep -qE '^mnist  [0-9.]+ of 11.1 MiB' all.txt || complain "no bytes during a download: $(cat all.txt)"
     grep -q '^mnist.*step' all.txt && complain "a download has no steps: $(cat all.txt)"
     [ "$(grep -c ' MiB' all.txt)" -le 3 ] || complain "too many lines: $(cat all.txt)"
     if command -v script > /dev/null; then

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Bad input gets a clear sentence and the right exit status, and nothing is overwritten.
+# cli_mistakes.sh - user errors: a clear message and the right exit status, and nothing is overwritten.
 # ctest: timeout 240
 set -u
 work=$(mktemp -d)
@@ -8,15 +8,15 @@ trap 'if [ -n "$other" ]; then kill -9 "$other" 2> /dev/null; fi; rm -rf "$work"
 cd "$work" || exit 1
 wrong=0
 
-# expect STATUS WORDS COMMAND…: the status, and that standard error says WORDS (an extended regular expression).
+# expect STATUS PATTERN COMMAND…: checks the status, and that standard error matches PATTERN (an extended regular expression).
 expect() {
-    local status=$1 words=$2 got
+    local status=$1 pattern=$2 got
     shift 2
     "$@" > out.txt 2> err.txt
     got=$?
-    if [ "$got" != "$status" ] || ! grep -Eq -- "$words" err.txt; then
+    if [ "$got" != "$status" ] || ! grep -Eq -- "$pattern" err.txt; then
         echo "$*"
-        echo "   exit status $got, expected $status; expected to read '$words' in: $(cat err.txt)"
+        echo "   exit status $got, expected $status; expected '$pattern' in: $(cat err.txt)"
         wrong=$((wrong + 1))
     fi
 }
@@ -35,11 +35,11 @@ expect 2 "betas" "$lockstep" train $small --betas 0.9
 expect 2 "momentum" "$lockstep" train $small --momentum 0.9
 expect 2 "did you mean|cifar10" "$lockstep" train --data cifar
 expect 2 "no-such|lockstep data get" "$lockstep" train --data cifar10:no-such-place
-# A model that does not take the data: the options that caused it, no file of ours.
-needs() { # needs MODEL DATA SENTENCE
+# A model that does not fit the data: the message names the options, and no source file.
+needs() { # needs MODEL DATA MESSAGE
     for command in train "train -n 2" plan "eval --load none" "predict --load none" "bench train"; do
         expect 2 "^lockstep [a-z]*: --model $1 --data $2(,classes=10)?: $1 needs $3" "$lockstep" $command --model "$1" --data "$2"
-        [ "$(wc -l < err.txt)" = 1 ] && ! grep -q "\.c:" err.txt || { echo "$command: more than the sentence: $(cat err.txt)"; wrong=$((wrong + 1)); }
+        [ "$(wc -l < err.txt)" = 1 ] && ! grep -q "\.c:" err.txt || { echo "$command: more than one line: $(cat err.txt)"; wrong=$((wrong + 1)); }
     done
 }
 needs cnn synthetic:64 'images \(channels, height, width\); the data has 64 features'
@@ -54,10 +54,10 @@ printf 'model = cnn\nepoch = 3\n' > bad.conf
 expect 2 "bad.conf:2.*epochs" "$lockstep" train --config bad.conf
 expect 2 "none.conf" "$lockstep" train --config none.conf
 
-# Nothing is ignored: variables that are no numbers, options that the model or the data do not have, ranks without a sample.
+# Errors, not ignored: non-numeric variables, options that the model or the data do not use, ranks without a sample.
 for command in "train --model mlp --steps 1" "train -n 2 --model mlp --steps 1" "plan --model mlp" info "run -n 2 true" "bench comm"; do
     for value in abc 0 -1 2x 257 9999999999999999999999; do
-        expect 2 "LOCKSTEP_THREADS is '$value' in the environment: it takes a number from 1 to 256" env LOCKSTEP_THREADS=$value "$lockstep" $command
+        expect 2 "LOCKSTEP_THREADS is '$value' in the environment: expected a number from 1 to 256" env LOCKSTEP_THREADS=$value "$lockstep" $command
         [ "$(wc -l < err.txt)" = 1 ] || { echo "$command: $(cat err.txt)"; wrong=$((wrong + 1)); }
     done
 done
@@ -75,7 +75,7 @@ expect 2 "classes 7: mnist:tiny has 10 classes" "$lockstep" train -n 2 --data mn
 expect 0 "" "$lockstep" train --data mnist:tiny --classes 10 --steps 1
 expect 2 "classes 7: synthetic:3x8x8,classes=5 has 5 classes" "$lockstep" train --data synthetic:3x8x8,classes=5 --classes 7 --steps 1
 expect 2 "features 5: a sample of synthetic:64 has 64 features" "$lockstep" train --model mlp --data synthetic:64 --features 5
-expect 2 "features 5: a sample of synthetic:3x32x32,classes=10 has 3072 numbers, as an image" "$lockstep" train --data synthetic --features 5
+expect 2 "features 5: a sample of synthetic:3x32x32,classes=10 has 3072 values, as an image" "$lockstep" train --data synthetic --features 5
 expect 2 "hidden belongs to --model mlp" "$lockstep" train --model cnn --hidden 5
 expect 2 "stem belongs to --model resnet18" "$lockstep" plan --model resnet20 --stem cifar
 expect 2 "recompute belongs to --model resnet18, resnet20" "$lockstep" train --model cnn --recompute
@@ -86,7 +86,7 @@ expect 2 "batch 3 for 4 ranks" "$lockstep" bench train -n 4 --model mlp --batch 
 expect 2 "batch 1 for 2 ranks" "$lockstep" run -n 2 -- "$lockstep" train --model mlp --batch 1 --steps 1
 expect 0 "" "$lockstep" train -n 4 --model mlp --batch 4 --steps 1
 
-# Data: cut short, of another kind, labels out of range.
+# Data: truncated, of another format, labels out of range.
 mkdir cut foreign label
 for i in 1 2 3 4 5; do head -c 6146 /dev/zero > "label/data_batch_$i.bin"; head -c 3072 /dev/zero > "cut/data_batch_$i.bin"; echo text > "foreign/data_batch_$i.bin"; done
 for d in cut foreign label; do head -c 3073 /dev/zero > $d/test_batch.bin; done
@@ -98,7 +98,7 @@ mkdir idx
 for f in train-images-idx3-ubyte train-labels-idx1-ubyte t10k-images-idx3-ubyte t10k-labels-idx1-ubyte; do echo "not an IDX file" > idx/$f; done
 expect 2 "idx/train" "$lockstep" train --data mnist:idx --steps 1
 
-# Checkpoints: of another model, damaged, in the way.
+# Checkpoints: of another model, damaged, already existing.
 expect 0 "" "$lockstep" train $small --save run
 before=$(cat run/model.safetensors run/optimizer.safetensors run/state.json | sha256sum)
 expect 2 "already holds a checkpoint" "$lockstep" train $small --save run
@@ -107,13 +107,13 @@ expect 2 "another model|has no" "$lockstep" eval --load run --model mlp --featur
 expect 2 "optimizer" "$lockstep" train $small --save run --resume auto --optimizer sgd
 for ranks in "" "-n 2"; do
     expect 2 '^lockstep train: --init: "fc2.weight" is \(10×512\) in run/.*model.safetensors and \(7×512\) in the model' "$lockstep" train $ranks $small --classes 7 --init run
-    [ "$(wc -l < err.txt)" = 1 ] || { echo "more than the sentence: $(cat err.txt)"; wrong=$((wrong + 1)); }
+    [ "$(wc -l < err.txt)" = 1 ] || { echo "more than one line: $(cat err.txt)"; wrong=$((wrong + 1)); }
 done
 expect 2 '^lockstep predict: --load: .* is of another model' "$lockstep" predict --load run --model resnet20 --data synthetic:3x32x32,count=64
 expect 2 "mean and --std for 2 channels: synthetic:3x32x32,count=64 has 3" "$lockstep" train $small --mean 1,2
 echo "junk" > junk.safetensors
 expect 2 "junk.safetensors" "$lockstep" train $small --init junk.safetensors
-# Weights as PyTorch and Python save them: said what they are, with the two lines that convert them.
+# Weights in PyTorch's and Python's formats: the message names the format and has the two lines that convert them.
 { printf 'PK\003\004'; head -c 22 /dev/zero; printf '\020\0\0\0archive/data.pkl'; head -c 100 /dev/zero; } > zipped.pt
 { printf '\200\002\212\012\154\374\234\106\371\040\152\250\120\031.'; head -c 100 /dev/zero; } > legacy.pth
 { printf 'PK\003\004'; head -c 22 /dev/zero; printf '\005\0\0\0a.txt'; head -c 100 /dev/zero; } > other.zip
@@ -127,22 +127,22 @@ for file in zipped.pt legacy.pth other.zip weights.pkl; do
 done
 head -c 100000 run/model.safetensors > cut.safetensors
 expect 2 "cut.safetensors" "$lockstep" eval --load cut.safetensors $(echo $small | sed 's/--steps 1//')
-# What a file is called, and what it calls things, never reaches a terminal raw.
+# Names of files, and names in files, are never printed unescaped.
 esc=$(printf '\033')
 tensor() { printf '"%s":{"dtype":"F32","shape":[%s],"data_offsets":[%d,%d]}' "$1" "$2" "$3" $(($3 + 4)); }
 header="{$(tensor fc1.weight 1,1 0),$(tensor fc1.bias 1 4),$(tensor fc2.weight 1,1 8),$(tensor fc2.bias 1 12),$(tensor 'odd\u001b[31m\nlockstep eval: all is well' 1 16)}"
 { printf "\\$(printf %03o $((${#header} % 256)))\\$(printf %03o $((${#header} / 256)))\0\0\0\0\0\0"; printf %s "$header"; head -c 20 /dev/zero; } > "odd${esc}[2J.safetensors"
 for load in "odd${esc}[2J.safetensors" "none${esc}[2J"; do
     expect 2 'x1b\[2J' "$lockstep" eval --load "$load" --model mlp --hidden 1 --features 1 --classes 1
-    [ "$(wc -l < err.txt)" = 1 ] && ! grep -q "$esc" err.txt || { echo "raw: $(cat -v err.txt)"; wrong=$((wrong + 1)); }
+    [ "$(wc -l < err.txt)" = 1 ] && ! grep -q "$esc" err.txt || { echo "unescaped: $(cat -v err.txt)"; wrong=$((wrong + 1)); }
     case $load in odd*) grep -Fq 'odd\x1b[31m\nlockstep eval' err.txt || { echo "no tensor's name: $(cat -v err.txt)"; wrong=$((wrong + 1)); } ;; esac
 done
-mkdir somebodys
-echo "important" > somebodys/step-00000001
-expect 2 "somebodys" "$lockstep" train $small --save somebodys
-[ "$(cat somebodys/step-00000001)" = important ] || { echo "overwrote somebody's file"; wrong=$((wrong + 1)); }
+mkdir others
+echo "important" > others/step-00000001
+expect 2 "others" "$lockstep" train $small --save others
+[ "$(cat others/step-00000001)" = important ] || { echo "overwrote a file of another program"; wrong=$((wrong + 1)); }
 
-# Where a run writes is made, with its parents, and tried before the first step; what is there stays as it is.
+# Output directories are created, with their parents, and tested before the first step; existing files are not changed.
 plain() { if [ "$(id -u)" = 0 ]; then setpriv --reuid 65534 --regid 65534 --clear-groups "$@"; else "$@"; fi; }
 mkdir forbidden
 echo "line" > old.txt
@@ -150,13 +150,13 @@ chmod 555 forbidden
 chmod 444 old.txt
 chmod 755 .
 forbidding=true # root may write anywhere
-plain "$lockstep" --version > /dev/null 2>&1 || { forbidding=false; echo "skip: this is root, and no other user can run the command: what permissions forbid is not tried"; }
+plain "$lockstep" --version > /dev/null 2>&1 || { forbidding=false; echo "skip: this is root, and no other user can run the command: permissions are not tested"; }
 for ranks in "" "-n 2"; do
     rm -rf new
     for where in "save /proc/nothing" "trace /proc/nothing/t.json" "trace ." "log /proc/nothing/l.jsonl" "log ." "log-dir /proc/nothing" "tensorboard /proc/nothing" \
         "save junk.safetensors" "log-dir junk.safetensors/below" "tensorboard junk.safetensors" "trace junk.safetensors/t.json"; do
         expect 2 "^lockstep train: --$where: cannot " "$lockstep" train $ranks $small --$where
-        [ "$(wc -l < err.txt)" = 1 ] || { echo "$ranks --$where: more than the sentence: $(cat err.txt)"; wrong=$((wrong + 1)); }
+        [ "$(wc -l < err.txt)" = 1 ] || { echo "$ranks --$where: more than one line: $(cat err.txt)"; wrong=$((wrong + 1)); }
     done
     for where in "save $PWD/forbidden" "save $PWD/forbidden/new" "trace $PWD/forbidden/t.json" "trace $PWD/old.txt" "log $PWD/old.txt" "log $PWD/forbidden/l.jsonl" "log-dir $PWD/forbidden" "tensorboard $PWD/forbidden/new"; do
         $forbidding || break
@@ -167,24 +167,24 @@ for ranks in "" "-n 2"; do
     echo "mine" > mine.json
     echo "mine" > mine.jsonl
     expect 2 "tensorboard /proc/x" "$lockstep" train $ranks $small --trace mine.json --log mine.jsonl --tensorboard /proc/x
-    [ "$(cat mine.json mine.jsonl | tr -d '\n')" = minemine ] || { echo "the check cut a file short"; wrong=$((wrong + 1)); }
+    [ "$(cat mine.json mine.jsonl | tr -d '\n')" = minemine ] || { echo "the check truncated a file"; wrong=$((wrong + 1)); }
     expect 0 "" "$lockstep" train $ranks $small --save new/a/b/run --trace new/c/d/t.json --log new/e/f/l.jsonl --tensorboard new/g/h
     [ -s new/a/b/run/model.safetensors ] && [ -s new/c/d/t.json ] && [ -s new/e/f/l.jsonl ] && [ -n "$(ls new/g/h)" ] || { echo "missing: $(find new)"; wrong=$((wrong + 1)); }
-    [ -z "$(find new -name '.lockstep*' ! -name .lockstep.lock)" ] || { echo "left behind: $(find new)"; wrong=$((wrong + 1)); }
+    [ -z "$(find new -name '.lockstep*' ! -name .lockstep.lock)" ] || { echo "leftover files: $(find new)"; wrong=$((wrong + 1)); }
     expect 0 "" "$lockstep" train $ranks $small --log-dir new/i/j --trace /dev/null
     [ -s new/i/j/rank-0.jsonl ] || { echo "no log: $(find new)"; wrong=$((wrong + 1)); }
 done
 chmod 755 forbidden
 
-# Failures: a NaN names the step and the samples; a full disk leaves the old checkpoint.
+# Failures: a NaN's message names the step and the samples; a full disk keeps the old checkpoint.
 expect 1 "loss became.*step [0-9]+.*samples [0-9]" "$lockstep" train --model cnn --data synthetic:3x32x32,count=64 --batch 32 --threads 1 --steps 50 --lr 1e6 --optimizer sgd
 expect 1 "run" bash -c "trap '' XFSZ; ulimit -f 2000; exec $lockstep train --model cnn --data synthetic:3x32x32,count=64 --batch 32 --threads 1 --steps 2 --save run --resume auto"
 after=$(cat run/model.safetensors run/optimizer.safetensors run/state.json | sha256sum)
 [ "$before" = "$after" ] || { echo "the checkpoint changed"; wrong=$((wrong + 1)); }
-[ -z "$(find run -name '*.tmp.*')" ] || { echo "left behind: $(find run)"; wrong=$((wrong + 1)); }
+[ -z "$(find run -name '*.tmp.*')" ] || { echo "leftover files: $(find run)"; wrong=$((wrong + 1)); }
 expect 0 "" "$lockstep" train --model cnn --data synthetic:3x32x32,count=64 --batch 32 --threads 1 --steps 2 --save run --resume auto
 
-# A damaged newest checkpoint is skipped, with a warning, for the one before it.
+# If the newest checkpoint is damaged, a warning is printed and the one before it is used.
 printf 'X' | dd of=run/step-00000002/model.safetensors bs=1 seek=5000 conv=notrunc 2> /dev/null
 expect 0 "skipping a checkpoint.*damaged" "$lockstep" train --model cnn --data synthetic:3x32x32,count=64 --batch 32 --threads 1 --steps 3 --save run --resume auto
 sed -i 's/"position":[0-9]*/"position":32/; s/"seed":"0"/"seed":"5"/' run/step-00000003/state.json
@@ -196,14 +196,14 @@ echo "my best model" > own/model.safetensors
 expect 2 "own/model.safetensors is not a link that a save made" "$lockstep" train $small --save own
 [ "$(cat own/model.safetensors)" = "my best model" ] || { echo "overwrote the user's model"; wrong=$((wrong + 1)); }
 
-# Two runs that save into one directory: the second is refused and told about the first; readers are not.
+# Two runs that save to one directory: the second fails and names the first; readers are not affected.
 mlp="--model mlp --data synthetic:64,count=256 --threads 1"
 "$lockstep" train $mlp --batch 32 --epochs 1000000 --eval-every -1 --save-every 200 --save shared > /dev/null 2>&1 &
 other=$!
 until [ -e shared/model.safetensors ]; do sleep 0.05; kill -0 "$other" || exit 1; done
 expect 2 "shared is being written by another run \(host $(uname -n), pid $other, since 20[0-9-]+ [0-9:]+ UTC\)" "$lockstep" train $mlp --batch 32 --steps 1 --save shared --resume auto
 expect 2 "shared is being written by another run" "$lockstep" train $mlp --batch 32 --steps 1 --save shared --resume auto -n 2
-"$lockstep" plan $mlp --batch 32 --save shared > /dev/null || { echo "plan needs no lock"; wrong=$((wrong + 1)); }
+"$lockstep" plan $mlp --batch 32 --save shared > /dev/null || { echo "plan failed because of the lock"; wrong=$((wrong + 1)); }
 expect 0 "" "$lockstep" train $mlp --batch 32 --steps 1 --init shared
 kill -9 "$other"
 wait "$other" 2> /dev/null

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# cli_ranks.sh - `lockstep train` with several ranks, however they were started: by -n, by `lockstep run`, by torchrun and by mpirun as far
-# as they are at hand. The results are the same bits, on one clean line of JSON; evaluation counts every sample once; signals to one rank
-# save everybody's step.   ctest: timeout 300
+# cli_ranks.sh - `lockstep train` with several ranks, started by -n, by `lockstep run`, and by torchrun and mpirun if installed. The
+# results are the same bits, on one line of JSON; evaluation counts every sample once; a signal to one rank makes all save the same
+# step.   ctest: timeout 300
 set -eu
 work=$(mktemp -d)
 job=
@@ -13,7 +13,7 @@ field() { sed -n "s/.*\"$1\": *\"\{0,1\}\([-0-9a-zA-Z.+]*\).*/\1/p"; }
 unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT LOCKSTEP_JOB LOCKSTEP_TOKEN
 small="--model cnn --data synthetic:3x16x16,count=200 --batch 24 --threads 1"
 
-# One line of JSON on standard output, whoever starts the ranks, and the same bits.
+# One line of JSON on standard output and the same bits with every launcher.
 hash_of() { # hash_of NAME COMMAND…
     local name=$1 lines
     shift
@@ -44,7 +44,7 @@ if command -v torchrun > /dev/null && torchrun --help > /dev/null 2>&1; then
     hash_of torchrun torchrun --standalone --no-python --nproc-per-node 2 "$LOCKSTEP" train $small --epochs 2 --json
     [ "$hash" = "$two" ] || fail "torchrun: $hash, not $two"
 else
-    echo "torchrun is not here: not tried"
+    echo "skip: no torchrun"
 fi
 if command -v mpirun > /dev/null; then
     # shellcheck disable=SC2086
@@ -56,10 +56,10 @@ if command -v mpirun > /dev/null; then
         [ "$hash" = "$two" ] || fail "--backend mpi: $hash, not $two"
     fi
 else
-    echo "mpirun is not here: not tried"
+    echo "skip: no mpirun"
 fi
 
-# The same accuracy and number of samples at any size, in evaluation alone too; --reproducible the same bits.
+# The same accuracy and number of samples with any number of ranks; with --reproducible the same bits.
 world=1
 # shellcheck disable=SC2086
 hash_of one "$LOCKSTEP" train $small --epochs 2 --reproducible --save one --json
@@ -76,7 +76,7 @@ for world in 2 3; do
     cmp one/optimizer.safetensors many$world/optimizer.safetensors
 done
 
-# Ranks with different options are refused, by every rank, with the first difference.
+# Different options of ranks are an error on every rank, with the first difference.
 cat > apart.sh <<'S'
 if [ "$RANK" = 1 ]; then set -- "$@" --lr 0.002; fi
 exec "$@"
@@ -87,21 +87,21 @@ code=0
 [ "$code" != 0 ] || fail "different rates were accepted"
 grep -q 'rank 0: .*lr 0.001,' apart.txt && grep -q 'rank 1: .*lr 0.002' apart.txt || fail "different rates: $(cat apart.txt)"
 
-# A mistake is one sentence, said once, without a word of collectives: found before ranks are started, or by all of them.
+# A user error is printed once, without collectives: it is found before ranks are started, or by all of them.
 mkdir labels
 for i in 1 2 3 4 5; do head -c 6146 /dev/zero > labels/data_batch_$i.bin; done
-{ head -c 3073 /dev/zero; printf '\013'; head -c 3072 /dev/zero; } > labels/data_batch_3.bin # only reading every sample shows it
+{ head -c 3073 /dev/zero; printf '\013'; head -c 3072 /dev/zero; } > labels/data_batch_3.bin # found only by reading every sample
 head -c 3073 /dev/zero > labels/test_batch.bin
-once() { # once WORDS ARGUMENTS…
-    local words=$1 code=0
+once() { # once PATTERN ARGUMENTS…
+    local pattern=$1 code=0
     shift
     # shellcheck disable=SC2086
     "$LOCKSTEP" train -n 3 $small --steps 1 "$@" > once.txt 2>&1 || code=$?
-    [ "$code" = 2 ] && [ "$(wc -l < once.txt)" = 1 ] && grep -q "^lockstep train: .*$words" once.txt || fail "-n 3 $*: exit status $code: $(cat once.txt)"
+    [ "$code" = 2 ] && [ "$(wc -l < once.txt)" = 1 ] && grep -q "^lockstep train: .*$pattern" once.txt || fail "-n 3 $*: exit status $code: $(cat once.txt)"
     code=0
     # shellcheck disable=SC2086
     "$LOCKSTEP" run -n 3 "$LOCKSTEP" train $small --steps 1 "$@" > once.txt 2>&1 || code=$?
-    [ "$code" = 2 ] && [ "$(grep -c '^\[rank' once.txt)" = 1 ] && grep -q "^\[rank 0\] lockstep train: .*$words" once.txt && ! grep -q 'collectives' once.txt ||
+    [ "$code" = 2 ] && [ "$(grep -c '^\[rank' once.txt)" = 1 ] && grep -q "^\[rank 0\] lockstep train: .*$pattern" once.txt && ! grep -q 'collectives' once.txt ||
         fail "run -n 3 $*: exit status $code: $(cat once.txt)"
 }
 once 'no data set is called nothing' --data nothing
@@ -116,10 +116,10 @@ once 'nowhere holds no checkpoint' --resume nowhere
 once 'mean and --std for 2 channels' --mean 1,2
 once 'momentum' --momentum 0.9
 once 'trace-steps belongs to' --trace-steps 5
-once 'tensorboard /proc/none: cannot make' --tensorboard /proc/none
+once 'tensorboard /proc/none: cannot create' --tensorboard /proc/none
 rm -rf nowhere
 
-# What one rank alone cannot do is said by that rank, and by no other.
+# An error of only one rank is printed by that rank, and by no other.
 cat > alone.sh <<'S'
 if [ "$RANK" = 1 ]; then set -- "$@" --data nothing; fi
 exec "$@"
@@ -128,15 +128,15 @@ code=0
 # shellcheck disable=SC2086
 "$LOCKSTEP" run -n 3 sh alone.sh "$LOCKSTEP" train $small --steps 1 > alone.txt 2>&1 || code=$?
 [ "$code" = 2 ] && grep -q '^\[rank 1\] lockstep train: rank 1: no data set is called nothing' alone.txt && [ "$(grep -c '^\[rank' alone.txt)" = 1 ] ||
-    fail "one rank's mistake: exit status $code: $(cat alone.txt)"
+    fail "one rank's error: exit status $code: $(cat alone.txt)"
 
-# The rate follows the batch when asked to.
+# --lr-scale scales the learning rate with the batch.
 rate() { rm -f rate.jsonl; "$LOCKSTEP" train --model mlp --batch 128 --lr 0.01 --base-batch 32 --steps 1 --eval-every -1 --threads 1 --log rate.jsonl "$@" 2> /dev/null; field lr < rate.jsonl; }
 [ "$(rate)" = 0.01 ] || fail "no scaling: $(rate)"
 [ "$(rate --lr-scale linear)" = 0.04 ] || fail "linear scaling: $(rate --lr-scale linear)"
-[ "$(rate --lr-scale sqrt)" = 0.02 ] || fail "scaling by the root: $(rate --lr-scale sqrt)"
+[ "$(rate --lr-scale sqrt)" = 0.02 ] || fail "square root scaling: $(rate --lr-scale sqrt)"
 
-# A data set that is not there is got once, however many ranks there are.
+# A missing data set is downloaded once, for any number of ranks.
 images=/usr/share/datasets/fashion-mnist
 if [ -d "$images" ] && "$LOCKSTEP" info | grep -q 'libcurl *[0-9a-z]*/'; then
     mkdir nothing
@@ -148,23 +148,23 @@ server.serve_forever()
 P
     server=$!
     for _ in $(seq 100); do [ -s server.txt ] && break; sleep 0.05; done
-    # A server that has none of the files: what counts here is who asks, and how often.
+    # The server has none of the files: only the number of requests matters.
     address=http://127.0.0.1:$(cat server.txt)
-    "$LOCKSTEP" data get fashion-mnist --dir alone --url "$address" > alone.txt 2>&1 && fail "a file that is not there was taken"
-    asked=$(grep -c 'GET ' requests.txt)
+    "$LOCKSTEP" data get fashion-mnist --dir alone --url "$address" > alone.txt 2>&1 && fail "a missing file was accepted"
+    requests=$(grep -c 'GET ' requests.txt)
     code=0
     "$LOCKSTEP" train -n 3 --model cnn --data "fashion-mnist:$PWD/got" --download "$address" --steps 2 --eval-every -1 --threads 1 > got.txt 2>&1 || code=$?
     kill "$server"; wait "$server" 2> /dev/null || true
     [ "$code" != 0 ] && [ "$(grep -c 404 got.txt)" = 1 ] && ! grep -q 'collectives\|called the group off' got.txt || fail "a data set that cannot be got: $(cat got.txt)"
-    [ "$(grep -c 'GET ' requests.txt)" = $((2 * asked)) ] || fail "three ranks asked more often than one: $(cat requests.txt)"
-    # One that is there is left alone.
+    [ "$(grep -c 'GET ' requests.txt)" = $((2 * requests)) ] || fail "three ranks made more requests than one: $(cat requests.txt)"
+    # An existing data set is not downloaded.
     "$LOCKSTEP" train -n 3 --model cnn --data fashion-mnist --download "$address" --steps 2 --eval-every -1 --threads 1 > there.txt 2>&1 ||
-        fail "a data set that is there: $(cat there.txt)"
+        fail "an existing data set: $(cat there.txt)"
 else
-    echo "skip: no libcurl or no Fashion-MNIST to get"
+    echo "skip: no libcurl or no Fashion-MNIST"
 fi
 
-# A signal to one rank: all save at one step, and with save-exit that is success.
+# A signal to one rank: all save at the same step, and with save-exit the exit status is 0.
 rank_pid() { # rank_pid N: the process of rank N
     local pid
     for pid in $(pgrep -P "$job"); do
@@ -178,7 +178,7 @@ signal_one() { # signal_one SIGNAL RANK HOW
     job=$!
     for _ in $(seq 200); do [ -s log.d/rank-2.jsonl ] && break; sleep 0.05; done
     if [ "$2" = launcher ]; then pid=$job; else pid=$(rank_pid "$2"); fi
-    [ -n "$pid" ] || fail "rank $2 is not to be found: $(pgrep -aP "$job"); $(cat err.txt)"
+    [ -n "$pid" ] || fail "rank $2 was not found: $(pgrep -aP "$job"); $(cat err.txt)"
     kill "-$1" "$pid"
     code=0
     wait "$job" || code=$?
@@ -189,7 +189,7 @@ signal_one() { # signal_one SIGNAL RANK HOW
     rm -rf log.d
 }
 signal_one INT launcher save-stop
-[ "$code" = 130 ] && [ "$(grep -c '^lockstep' err.txt)" = 1 ] && grep -q "^lockstep train: interrupted, saved step $steps; --resume auto goes on" err.txt && [ "$(grep -c "saved step $steps" err.txt)" = 1 ] ||
+[ "$code" = 130 ] && [ "$(grep -c '^lockstep' err.txt)" = 1 ] && grep -q "^lockstep train: interrupted, saved step $steps; --resume auto continues" err.txt && [ "$(grep -c "saved step $steps" err.txt)" = 1 ] ||
     fail "Ctrl-C: exit status $code, stopped after step $steps: $(cat err.txt)"
 signal_one TERM 1 save-exit
 [ "$code" = 0 ] || fail "SIGTERM with save-exit: exit status $code: $(cat err.txt)"
@@ -202,7 +202,7 @@ signal_one TERM launcher save-exit
 signal_one TERM launcher save-stop
 [ "$code" = 143 ] || fail "SIGTERM to all with save-stop: exit status $code: $(cat err.txt)"
 signal_one TERM 2 save-stop
-[ "$code" != 0 ] || fail "SIGTERM with save-stop ended as if it were done"
+[ "$code" != 0 ] || fail "SIGTERM with save-stop: exit status 0"
 # shellcheck disable=SC2086
-"$LOCKSTEP" eval --load signalled $small > /dev/null || fail "what was saved does not open"
+"$LOCKSTEP" eval --load signalled $small > /dev/null || fail "the saved checkpoint cannot be loaded"
 echo ok

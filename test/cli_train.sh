@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# `lockstep train`, `eval`, `predict`, `plan` and `bench` do what their help says: results, logs, configuration, resuming.
+# cli_train.sh - `lockstep train`, `eval`, `predict`, `plan` and `bench`: results, logs, configuration, resuming.
 # ctest: timeout 240
 set -eu
 work=$(mktemp -d)
@@ -9,38 +9,38 @@ fail() { echo "$*"; exit 1; }
 field() { sed -n "s/.*\"$1\": *\"\{0,1\}\([-0-9a-zA-Z.+]*\).*/\1/p"; }
 small="--model cnn --data synthetic:3x32x32,count=192 --batch 64 --threads 1"
 
-# The last line of standard output is JSON; what a person reads goes to standard error.
+# Standard output has only the JSON results; messages for people go to standard error.
 "$LOCKSTEP" train $small --epochs 2 --save run --log log.jsonl --json > out.json 2> err.txt
-[ "$(wc -l < out.json)" = 1 ] || fail "standard output holds more than the results: $(cat out.json)"
+[ "$(wc -l < out.json)" = 1 ] || fail "standard output has more than the results: $(cat out.json)"
 loss=$(field loss < out.json) accuracy=$(field accuracy < out.json) hash=$(field hash < out.json)
 [ -n "$loss" ] && [ -n "$accuracy" ] && [ -n "$hash" ] || fail "results: $(cat out.json)"
-grep -q 'accuracy' err.txt || fail "no word of accuracy: $(cat err.txt)"
+grep -q 'accuracy' err.txt || fail "no accuracy: $(cat err.txt)"
 [ "$(grep -c '"event": *"step"' log.jsonl)" = 6 ] || fail "the log: $(cat log.jsonl)"
 [ "$(grep -c '"event": *"evaluated"' log.jsonl)" = 2 ] || fail "the log: $(cat log.jsonl)"
-# train_loss is the last epoch's mean, and the last batch has its own.
+# train_loss is the mean of the last epoch; last_batch_loss is separate.
 steps=$(grep '"event": *"step"' log.jsonl | field loss | tail -3)
 [ "$(field last_batch_loss < out.json)" = "$(echo "$steps" | tail -1)" ] || fail "last_batch_loss: $(cat out.json), the steps: $steps"
 [ "$(field train_loss < out.json)" = "$(grep '"event": *"epoch"' log.jsonl | field loss | tail -1)" ] || fail "train_loss: $(cat out.json), the log: $(cat log.jsonl)"
 echo "$steps" | awk -v mean="$(field train_loss < out.json)" '{ sum += $1 } END { exit !(sum / NR - mean < 1e-6 && mean - sum / NR < 1e-6) }' || fail "train_loss: $(cat out.json), the steps: $steps"
-"$LOCKSTEP" train $small --steps 2 --eval-every -1 --log half.jsonl --json > half.json 2> /dev/null # within an epoch: as far as it went
+"$LOCKSTEP" train $small --steps 2 --eval-every -1 --log half.jsonl --json > half.json 2> /dev/null # within an epoch: the mean of its steps so far
 field loss < half.jsonl | awk -v mean="$(field train_loss < half.json)" '{ sum += $1 } END { exit !(NR == 2 && sum / NR - mean < 1e-6 && mean - sum / NR < 1e-6) }' || fail "train_loss of 2 steps: $(cat half.json half.jsonl)"
 if command -v python3 > /dev/null; then
     python3 -c 'import json, sys; [json.loads(line) for f in sys.argv[1:] for line in open(f)]' out.json log.jsonl
 fi
 
-# eval of what was saved says the same as training did at its end.
+# eval of the saved weights gives the same results as the end of training.
 "$LOCKSTEP" eval --load run $small --json > eval.json
 [ "$(field loss < eval.json)" = "$loss" ] || fail "eval: $(cat eval.json), train: $(cat out.json)"
 [ "$(field accuracy < eval.json)" = "$accuracy" ] || fail "eval: $(cat eval.json), train: $(cat out.json)"
 "$LOCKSTEP" eval --load run/model.safetensors $small --json | cmp - eval.json
 [ "$("$LOCKSTEP" predict --load run $small --first 3 --count 5 --json | wc -l)" = 5 ] || fail "predict"
 
-# A configuration file says the same as options, and the command line wins.
+# A configuration file is equivalent to options, and the command line has precedence.
 printf 'model = cnn  # the small one\ndata = synthetic:3x32x32,count=192\nepochs = 9\nthreads = 1\n' > run.conf
 "$LOCKSTEP" train --config run.conf --epochs 2 --json 2> /dev/null | field hash > conf.hash
 [ "$(cat conf.hash)" = "$hash" ] || fail "the configuration file changed the result"
 
-# Stopping half way and going on gives the same bits, in the middle of an epoch too.
+# Stopping and resuming gives the same bits, also in the middle of an epoch.
 "$LOCKSTEP" train $small --steps 2 --save half 2> /dev/null
 "$LOCKSTEP" train $small --steps 4 --save half --resume auto 2> /dev/null
 "$LOCKSTEP" train $small --epochs 2 --save half --resume auto --json 2> /dev/null | field hash > half.hash
@@ -49,16 +49,16 @@ printf 'model = cnn  # the small one\ndata = synthetic:3x32x32,count=192\nepochs
 [ "$(cat again.hash)" = "$hash" ] || fail "resumed at the end: $(cat again.hash)"
 [ -e elsewhere/model.safetensors ] || fail "--resume DIR --save OTHER saved nothing"
 
-# Threads, workers and where the checkpoints go never change bits.
+# Threads, workers and checkpoint options never change bits.
 for more in "--threads 2" "--threads 3" "--workers 0" "--workers 3" "--save other --save-every 1 --keep 1"; do
     got=$("$LOCKSTEP" train $small --epochs 2 $more --json 2> /dev/null | field hash)
     [ "$got" = "$hash" ] || fail "$more: $got, not $hash"
 done
 [ "$(ls -d other/step-* | wc -l)" = 1 ] || fail "--keep 1 kept $(ls other)"
 cmp run/model.safetensors other/model.safetensors
-[ "$("$LOCKSTEP" train $small --epochs 2 --seed 1 --json 2> /dev/null | field hash)" != "$hash" ] || fail "the seed does nothing"
+[ "$("$LOCKSTEP" train $small --epochs 2 --seed 1 --json 2> /dev/null | field hash)" != "$hash" ] || fail "the seed has no effect"
 
-# A signal: the step in hand is finished and saved.
+# A signal: the current step is finished and saved.
 "$LOCKSTEP" train $small --epochs 100000 --save signalled --eval-every -1 2> err.txt &
 pid=$!
 until grep -q step err.txt || ! kill -0 "$pid"; do sleep 0.1; done
@@ -68,7 +68,7 @@ wait "$pid" || code=$?
 [ "$code" = 143 ] || fail "SIGTERM: exit status $code: $(cat err.txt)"
 "$LOCKSTEP" eval --load signalled $small > /dev/null
 grep -q "^lockstep train: terminated, saved step $(field step < signalled/state.json);" err.txt || fail "SIGTERM: $(cat err.txt)"
-# Ctrl-C says once what it did.
+# Ctrl-C prints one message.
 for more in "--save interrupted" "--save-every 100000000 --save interrupted2" ""; do
     "$LOCKSTEP" train $small --epochs 100000 $more --eval-every -1 2> err.txt &
     pid=$!
@@ -85,7 +85,7 @@ for more in "--save interrupted" "--save-every 100000000 --save interrupted2" ""
     fi
 done
 
-# A weight decay of 0 is none, for AdamW too: it is then Adam.
+# With a weight decay of 0, AdamW is Adam.
 decayed() { "$LOCKSTEP" train --model mlp --features 5 --steps 5 --seed 3 --eval-every -1 --json "$@" 2> /dev/null | tail -1 | field hash; }
 [ "$(decayed --optimizer adamw --weight-decay 0)" = "$(decayed --optimizer adam)" ] || fail "--weight-decay 0 decays"
 [ "$(decayed --optimizer adamw --weight-decay 0.1)" != "$(decayed --optimizer adam)" ] || fail "--weight-decay 0.1 does not decay"

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# run_hosts.sh - one launcher, several hosts over ssh. The ssh here is a script that runs the far command on this machine, but in a
-# session and an environment of its own, and that passes on nothing but standard input, output and the exit status.
+# run_hosts.sh - one launcher, several hosts over ssh. A script replaces ssh: it runs the remote command on this machine in its own
+# session and environment, and passes on only standard input, output and the exit status.
 # ctest: timeout 180
 set -u
-# Sanitizers look for leaks at every exit, which takes seconds on some machines; test_launch.c and run_ends.sh have that covered.
+# Leak detection takes seconds at every exit on some machines; test_launch.c and run_ends.sh cover it.
 export ASAN_OPTIONS=${ASAN_OPTIONS:+$ASAN_OPTIONS:}detect_leaks=0
 work=$(mktemp -d)
 tag=lockstep-hosts-$$
@@ -37,17 +37,17 @@ S
 chmod +x fake-ssh
 ssh="--ssh=$work/fake-ssh"
 
-# expect STATUS WORDS ARGS…
+# expect STATUS PATTERN ARGS…
 expect() {
-    local status=$1 words=$2 got
+    local status=$1 pattern=$2 got
     shift 2
     "$LOCKSTEP" run "$@" > out.txt 2>&1 < /dev/null
     got=$?
     [ "$got" = "$status" ] || complain "run $*: exit status $got, not $status: $(cat out.txt)"
-    grep -Eq -- "$words" out.txt || complain "run $*: does not say '$words': $(cat out.txt)"
+    grep -Eq -- "$pattern" out.txt || complain "run $*: does not print '$pattern': $(cat out.txt)"
 }
 
-# A host that never answers, meanwhile: that takes its time.
+# A host that never answers, in the background: its timeout is 30 s.
 "$LOCKSTEP" run "$ssh" --hosts one:1,silent:1 --grace 0 true > silent.txt 2>&1 < /dev/null &
 silent=$!
 
@@ -58,8 +58,8 @@ for line in "0 me@one 0/5 0/2 0/2" "1 me@one 1/5 1/2 0/2" "2 two 2/5 0/3 1/2" "4
 done
 [ "$(grep -oE 'one:[0-9]+ [0-9a-f]{32}' out.txt | sort -u | wc -l)" = 1 ] || complain "port or token differ: $(cat out.txt)"
 token=$(grep -oE -m1 '[0-9a-f]{32}' out.txt)
-grep -q "$token" ssh.log && complain "the token stood on ssh's command line"
-grep -q -- "run --far-end" ssh.log || complain "the stand-in for ssh was not asked: $(cat ssh.log)"
+grep -q "$token" ssh.log && complain "the token is on ssh's command line"
+grep -q -- "run --remote-launcher" ssh.log || complain "the replacement of ssh was not used: $(cat ssh.log)"
 
 # torchrun's further options reach the ranks of other hosts.
 expect 0 "^<1/3 of default> 9 0 1 SIGTERM,SIGUSR1\$" "$ssh" --hosts one:2,two:2 --master-port 0 --join-timeout 9 --virtual-local-rank --signals-to-handle SIGTERM,SIGUSR1 \
@@ -69,50 +69,50 @@ expect 0 "^<1/3 of default> 9 0 1 SIGTERM,SIGUSR1\$" "$ssh" --hosts one:2,two:2 
 
 printf '# hosts\none slots=1\n\ntwo:1 # the second\nthree\n' > hosts
 expect 0 "^\[rank 3\] three 3/4 1/2 2/3 10.0.0.1:4711 " "$ssh" --hostfile hosts -n 2 --master-addr 10.0.0.1 --master-port 4711 sh -c "$show"
-expect 7 "host two failed first: exit code 7" "$ssh" --hosts one:1,two:2 sh -c '[ $RANK = 2 ] && { echo "words of rank 2"; exit 7; }; exec sleep 600'
-grep -q 'rank 2 failed first: exit code 7' out.txt && grep -q '| words of rank 2' out.txt || complain "the far end does not explain: $(cat out.txt)"
+expect 7 "host two failed first: exit code 7" "$ssh" --hosts one:1,two:2 sh -c '[ $RANK = 2 ] && { echo "output of rank 2"; exit 7; }; exec sleep 600'
+grep -q 'rank 2 failed first: exit code 7' out.txt && grep -q '| output of rank 2' out.txt || complain "the remote launcher does not report: $(cat out.txt)"
 grep -q 'stopped because of host two: host one' out.txt || complain "the other host: $(cat out.txt)"
-expect 255 "255 is also what ssh gives" "$ssh" --hosts one:1,absent:1 true
-expect 2 "cannot be started: No such file" "$ssh" --hosts one no-such-program-at-all
+expect 255 "255 is also ssh's exit code" "$ssh" --hosts one:1,absent:1 true
+expect 2 "cannot start: No such file" "$ssh" --hosts one no-such-program-at-all
 expect 0 "^\[rank 0\] file" "$ssh" --hosts one --log-dir logs echo file
-[ "$(cat logs/*/attempt_0/0/stdout.log)" = file ] || complain "--log-dir on a far host: $(find logs)"
-expect 2 "'x:y' is no host" "$ssh" --hosts x:y true
-expect 2 "'-oProxyCommand=x' is no host" "$ssh" --hosts -oProxyCommand=x true
-expect 2 "'::1' is no host" "$ssh" --hosts ::1 true
-expect 2 "'\[::1\]2' is no host" "$ssh" --hosts '[::1]2' true
+[ "$(cat logs/*/attempt_0/0/stdout.log)" = file ] || complain "--log-dir on a remote host: $(find logs)"
+expect 2 "'x:y' is not a host" "$ssh" --hosts x:y true
+expect 2 "'-oProxyCommand=x' is not a host" "$ssh" --hosts -oProxyCommand=x true
+expect 2 "'::1' is not a host" "$ssh" --hosts ::1 true
+expect 2 "'\[::1\]2' is not a host" "$ssh" --hosts '[::1]2' true
 expect 0 "^\[rank 1\] me@::1 1/3 1/2 0/2 ::1:[0-9]+ " "$ssh" --hosts 'me@[::1]:2,[fe80::2]' sh -c "$show"
 grep -q '^\[rank 2\] fe80::2 2/3 0/1 1/2 ' out.txt || complain "an address without a number: $(cat out.txt)"
 expect 1 "host curt failed first: it ended without an answer" "$ssh" --hosts one,curt true
-expect 2 "no local rank 3 to show, only 0 to 2" "$ssh" --hosts one:1,two:3 --local-ranks-filter 3 true
+expect 2 "no local rank 3, only 0 to 2" "$ssh" --hosts one:1,two:3 --local-ranks-filter 3 true
 expect 0 "^\[rank 3\]" "$ssh" --hosts one:1,two:3 --local-ranks-filter 2 echo
-# A failure on one host starts all ranks of all hosts again, with another token, until one generation ends well.
+# A failure on one host restarts all ranks of all hosts, with another token, until a generation succeeds.
 again='[ $TORCHELASTIC_RESTART_COUNT = 2 ] && { echo done $RANK $TORCHELASTIC_MAX_RESTARTS; exit 0; }; echo $LOCKSTEP_TOKEN >> tokens; [ $RANK = 1 ] && exit 7; sleep 60'
 expect 0 "restart 2 of 3" "$ssh" --hosts a:1,b:1 --max-restarts 3 sh -c "$again"
-for rank in 0 1; do grep -q "^\[rank $rank\] done $rank 3\$" out.txt || complain "rank $rank did not end well: $(cat out.txt)"; done
+for rank in 0 1; do grep -q "^\[rank $rank\] done $rank 3\$" out.txt || complain "rank $rank did not succeed: $(cat out.txt)"; done
 [ "$(sort -u tokens | wc -l)" = 2 ] || complain "tokens of two generations: $(cat tokens)"
 expect 7 "restart 1 of 1" "$ssh" --hosts a:1,b:1 --max-restarts 1 sh -c '[ $RANK = 1 ] && exit 7; sleep 60'
-expect 2 "hosts: cannot open|names no host" --hostfile /dev/null true
+expect 2 "hosts: cannot open|contains no host" --hostfile /dev/null true
 
 # The host of the rank that was killed or stopped is named, not one whose ranks only noticed it.
 train='"$0" train --model mlp --steps 100000000 --eval-every -1 --threads 1 --timeout 2'
 for victim in 0 1; do
     name=one; [ $victim = 1 ] && name=two
     expect 137 "host $name failed first: exit code 137" "$ssh" --hosts one:1,two:1 --master-addr 127.0.0.1 sh -c "[ \$RANK = $victim ] && (sleep 0.6; kill -KILL \$\$) & exec $train" "$LOCKSTEP"
-    grep -q "rank $victim failed first: signal 9" out.txt || complain "the far end does not name rank $victim: $(cat out.txt)"
+    grep -q "rank $victim failed first: signal 9" out.txt || complain "the remote launcher does not name rank $victim: $(cat out.txt)"
     grep -q "rank $((1 - victim)) failed first" out.txt && complain "a survivor is named: $(cat out.txt)"
 done
 expect 1 "rank 0 stopped answering: host one, noticed on host two" "$ssh" --hosts one:1,two:1 --master-addr 127.0.0.1 sh -c "[ \$RANK = 0 ] && (sleep 0.6; kill -STOP \$\$) & exec $train" "$LOCKSTEP"
-grep -q "rank 1 failed because of rank 0, which is not on this host: exit code 1" out.txt || complain "the other far end: $(cat out.txt)"
-grep -q "lockstep-far-end" out.txt && complain "what far ends say to their launcher is shown: $(cat out.txt)"
+grep -q "rank 1 failed because of rank 0, which is not on this host: exit code 1" out.txt || complain "the other remote launcher: $(cat out.txt)"
+grep -q "lockstep-remote-launcher" out.txt && complain "messages of remote launchers are shown: $(cat out.txt)"
 
-# A far end that is fed garbage or nothing says so.
+# A remote launcher rejects an invalid or empty specification.
 for garbage in '' 'x' 'token=1\0\0' 'nonsense\0\0' 'ranks=many\0\0' 'argument\0\0'; do
-    printf "$garbage" | timeout 10 "$LOCKSTEP" run --far-end > out.txt 2>&1
+    printf "$garbage" | timeout 10 "$LOCKSTEP" run --remote-launcher > out.txt 2>&1
     got=$?
-    { [ $got = 1 ] || [ $got = 2 ]; } && grep -q launcher out.txt || complain "far end given '$garbage': exit status $got: $(cat out.txt)"
+    { [ $got = 1 ] || [ $got = 2 ]; } && grep -q launcher out.txt || complain "remote launcher given '$garbage': exit status $got: $(cat out.txt)"
 done
 
-# Far ranks do not survive the launcher, nor their ssh.
+# Remote ranks do not survive the launcher, nor their ssh.
 cat > rank.sh <<S
 trap '' TERM
 (setsid ./$tag 6001 > /dev/null 2>&1 &)
@@ -125,7 +125,7 @@ start() {
     "$LOCKSTEP" run "$ssh" --hosts one:1,two:1 --grace 0.3 sh rank.sh > out.txt 2>&1 < /dev/null &
     job=$!
     for _ in $(seq 200); do [ -e up.0 ] && [ -e up.1 ] && [ "$(members | wc -l)" -ge 4 ] && return; sleep 0.05; done
-    complain "the far ranks did not come up: $(cat out.txt)"
+    complain "the remote ranks did not start: $(cat out.txt)"
 }
 start; kill -KILL $job; wait $job 2> /dev/null; alone "after kill -9 of the launcher"
 start; kill -TERM $job; wait $job; got=$?; [ $got = 143 ] || complain "SIGTERM: exit status $got: $(cat out.txt)"
@@ -134,7 +134,7 @@ start; kill -KILL "$(ps -o pid=,args= --ppid $job | awk '/fake-ssh two/ { print 
 [ $got = 137 ] || complain "kill -9 of one ssh: exit status $got: $(cat out.txt)"
 alone "after kill -9 of one ssh"
 wait $silent; got=$?
-[ $got = 1 ] && grep -q 'host silent failed first: no answer within 30 s' silent.txt && grep -q "look whether .* silent '.*' --version" silent.txt ||
+[ $got = 1 ] && grep -q 'host silent failed first: no answer within 30 s' silent.txt && grep -q "check that .* silent '.*' --version" silent.txt ||
     complain "a host that never answers: exit status $got: $(cat silent.txt)"
-grep -q 'signal 9' silent.txt && complain "our own SIGKILL is told as the failure: $(cat silent.txt)"
+grep -q 'signal 9' silent.txt && complain "our own SIGKILL is reported as the failure: $(cat silent.txt)"
 exit $wrong

@@ -1,30 +1,30 @@
 #!/usr/bin/env bash
-# run_ranks.sh - `lockstep run` on one host: the environment that torchrun would give, how programs are started, cores, the command
-# line in torchrun's spellings, exit statuses of mistakes.
+# run_ranks.sh - `lockstep run` on one host: the same environment as torchrun's, how programs are started, cores, the command line in
+# torchrun's spellings, exit statuses of user errors.
 # ctest: timeout 120
 set -u
-# Sanitizers look for leaks at every exit, which takes seconds on some machines; test_launch.c and run_ends.sh have that covered.
+# Leak detection takes seconds at every exit on some machines; test_launch.c and run_ends.sh cover it.
 export ASAN_OPTIONS=${ASAN_OPTIONS:+$ASAN_OPTIONS:}detect_leaks=0
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 cd "$work" || exit 1
 mkdir tmp
-export TMPDIR=$work/tmp # so that what is left behind is ours
+export TMPDIR=$work/tmp # so that all leftover files are the job's
 wrong=0
 complain() { echo "$*" >&2; wrong=1; }
 unset OMP_NUM_THREADS LOCKSTEP_THREADS LOCKSTEP_JOB LOCKSTEP_TOKEN NO_COLOR
 
-# expect STATUS WORDS ARGS…: lockstep run ARGS ends with STATUS; its output on both streams matches WORDS. It is in out.txt.
+# expect STATUS PATTERN ARGS…: lockstep run ARGS ends with STATUS; its output on both streams, in out.txt, matches PATTERN.
 expect() {
-    local status=$1 words=$2 got
+    local status=$1 pattern=$2 got
     shift 2
     "$LOCKSTEP" run "$@" > out.txt 2>&1 < /dev/null
     got=$?
     [ "$got" = "$status" ] || complain "run $*: exit status $got, not $status: $(cat out.txt)"
-    grep -Eq -- "$words" out.txt || complain "run $*: does not say '$words': $(cat out.txt)"
+    grep -Eq -- "$pattern" out.txt || complain "run $*: does not print '$pattern': $(cat out.txt)"
 }
 
-# What each rank sees, against what torchrun documents.
+# The environment of each rank, compared with torchrun's documentation.
 cat > show.sh <<'S'
 for name in RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE GROUP_RANK GROUP_WORLD_SIZE ROLE_RANK ROLE_WORLD_SIZE ROLE_NAME MASTER_ADDR \
     TORCHELASTIC_RUN_ID TORCHELASTIC_RESTART_COUNT TORCHELASTIC_MAX_RESTARTS TORCHELASTIC_USE_AGENT_STORE; do
@@ -46,9 +46,9 @@ first=$(grep -oE -m1 'token=.*' out.txt)
 expect 0 "token=" sh show.sh
 [ "$(grep -oE -m1 'token=.*' out.txt)" != "$first" ] || complain "two jobs have one token"
 
-# The token is in the environment alone.
+# The token is only in the environment, not on a command line.
 expect 0 "nowhere" sh -c 'for f in /proc/[0-9]*/cmdline; do tr "\0" " " < $f 2> /dev/null | grep -qF "$LOCKSTEP_TOKEN" && echo "in $f"; done; echo nowhere'
-grep -q "in /proc" out.txt && complain "the token stands on a command line"
+grep -q "in /proc" out.txt && complain "the token is on a command line"
 
 # Threads and cores.
 cores=$(nproc)
@@ -70,7 +70,7 @@ if [ "$cores" -ge 2 ]; then
     expect 0 "pinned to cores" -n 2 sh -c "$show_cores"
     [ "$(grep -o 'Cpus_allowed_list:.*' out.txt | sort -u | wc -l)" = 2 ] || complain "two ranks have the same cores: $(cat out.txt)"
     taskset -c "${all%%[-,]*}" "$LOCKSTEP" run -n 1 sh -c "$show_cores" > out.txt 2>&1
-    grep -q "pinned to cores ${all%%[-,]*}, " out.txt || complain "the launcher's own affinity does not count: $(cat out.txt)"
+    grep -q "pinned to cores ${all%%[-,]*}, " out.txt || complain "the launcher's own affinity is ignored: $(cat out.txt)"
 fi
 
 # How programs are started.
@@ -82,14 +82,14 @@ if command -v python3 > /dev/null; then
     printf '#!/bin/sh\necho a shell runs this\n' > shell.py && chmod +x shell.py
     expect 0 "a shell runs this" --no-python ./shell.py
 fi
-expect 2 "absent.py: there is no such script" absent.py
-expect 2 "absent: cannot be started: No such file" -n 2 absent
+expect 2 "absent.py: not found or not readable" absent.py
+expect 2 "absent: cannot start: No such file" -n 2 absent
 touch plain
-expect 2 "plain: cannot be started: Permission denied" ./plain
-expect 2 "plain/x: cannot be started: Not a directory" ./plain/x
+expect 2 "plain: cannot start: Permission denied" ./plain
+expect 2 "plain/x: cannot start: Not a directory" ./plain/x
 expect 2 "a module needs Python" --no-python -m json.tool
 
-# Spellings, and where our options end.
+# Spellings, and where the launcher's options end.
 expect 0 "^\[rank 1\] 2 -n 7\$" --nproc_per_node=2 --monitor_interval 5 --local_ranks_filter=1 sh -c 'echo $WORLD_SIZE "$@"' name -n 7
 grep -q '^\[rank 0\]' out.txt && complain "--local-ranks-filter 1 shows rank 0: $(cat out.txt)"
 expect 0 "^\[rank 2\] --help" -n3 -- printf '%s\n' --help
@@ -100,19 +100,19 @@ expect 0 "RUN x/y\$" --rdzv-id x/y --log-dir logs sh -c 'echo RUN $TORCHELASTIC_
 [ -f "$(echo logs/x_y_??????/attempt_0/0/stdout.log)" ] || complain "an id with a slash: $(find logs)"
 expect 0 "^\[rank 0\] $busy\$" --nproc-per-node cpu sh -c 'echo $WORLD_SIZE'
 CUDA_VISIBLE_DEVICES=3,5 expect 0 "^\[rank 1\] 2\$" --nproc-per-node gpu sh -c 'echo $WORLD_SIZE'
-CUDA_VISIBLE_DEVICES='' expect 2 "shows none" --nproc-per-node gpu true
+CUDA_VISIBLE_DEVICES='' expect 2 "has no GPU" --nproc-per-node gpu true
 CUDA_VISIBLE_DEVICES='' expect 0 "^\[rank 0\] $busy\$" --nproc-per-node auto sh -c 'echo $WORLD_SIZE'
-expect 2 "what shall run" -n 2
-expect 2 "from 1 to 4096" -n 0 true
+expect 2 "no program: expected: lockstep run" -n 2
+expect 2 "expected 1 to 4096" -n 0 true
 expect 2 "'many' ranks" -n many true
 expect 2 "did you mean --nproc-per-node" --nproc-per-nod 2 true
 expect 2 "unknown option -x" -x true
-expect 2 "'7': 0 nothing" --tee 7 true
-expect 2 "'0:4': 0 nothing" --redirects 0:4 true
-for list in one , 0, ,0 0,,1 -1; do expect 2 "no list of local ranks" -n 2 "--local-ranks-filter=$list" true; done
-expect 2 "no local rank 7 to show, only 0 to 1" -n 2 --local-ranks-filter 1,7 true
+expect 2 "'7' is invalid: expected 0 " --tee 7 true
+expect 2 "'0:4' is invalid: expected 0 " --redirects 0:4 true
+for list in one , 0, ,0 0,,1 -1; do expect 2 "not a comma-separated list of local ranks" -n 2 "--local-ranks-filter=$list" true; done
+expect 2 "no local rank 7, only 0 to 1" -n 2 --local-ranks-filter 1,7 true
 
-# Several hosts: the ranks' numbers, and what is missing.
+# Several hosts: the ranks' numbers, and missing options.
 expect 0 "^\[rank 5\] 6 1 2 3 h:1234\$" --nnodes 2 --node-rank 1 --master-addr h --master-port 1234 -n 3 \
     sh -c 'echo $WORLD_SIZE $GROUP_RANK $LOCAL_RANK $LOCAL_WORLD_SIZE $MASTER_ADDR:$MASTER_PORT'
 expect 0 "^\[rank 1\] h:29400\$" --nnodes=2:2 --rdzv_backend=c10d --rdzv_endpoint=h --node_rank 1 sh -c 'echo $MASTER_ADDR:$MASTER_PORT'
@@ -121,13 +121,13 @@ expect 0 "^\[rank 0\] 127.0.0.1:[0-9]{4,5}\$" --rdzv-backend c10d --rdzv-endpoin
 expect 2 "need --node-rank on each" --nnodes 2 --rdzv-backend c10d --rdzv-endpoint h:1 true
 expect 2 "need --master-addr" --nnodes 2 --node-rank 0 true
 expect 2 "less than --nnodes" --nnodes 2 --node-rank 2 --master-addr h true
-expect 2 "elastic sizes come later" --nnodes 1:4 true
-expect 2 "restart needs all hosts" --nnodes 2 --node-rank 0 --master-addr h --max-restarts 1 true
+expect 2 "elastic sizes are not supported" --nnodes 1:4 true
+expect 2 "restarts are not supported with several --nnodes" --nnodes 2 --node-rank 0 --master-addr h --max-restarts 1 true
 expect 2 "expected HOST:PORT" --nnodes 2 --rdzv-endpoint h:port --node-rank 0 true
 
 # Standard input goes to rank 0.
 echo "from outside" | "$LOCKSTEP" run -n 2 cat > out.txt 2>&1
 [ "$(grep -c 'from outside' out.txt)" = 1 ] && grep -q '^\[rank 0\] from outside' out.txt || complain "standard input: $(cat out.txt)"
 left=$(ls "$TMPDIR")
-[ -z "$left" ] || complain "left behind: $left"
+[ -z "$left" ] || complain "leftover files: $left"
 exit $wrong

@@ -1,39 +1,39 @@
 #!/usr/bin/env bash
-# run_torchrun.sh - torchrun's further options at `lockstep run`: each does what it says there, or is refused by name with the reason; and
-# how ranks that are started by hand on several hosts wait for each other, and for a token.
+# run_torchrun.sh - torchrun's further options of `lockstep run`: each works as in torchrun, or is rejected with the reason; and how
+# ranks that are started by hand on several hosts wait for each other, and need a token.
 # ctest: timeout 180
 set -u
-# Sanitizers look for leaks at every exit, which takes seconds on some machines; test_launch.c and run_ends.sh have that covered.
+# Leak detection takes seconds at every exit on some machines; test_launch.c and run_ends.sh cover it.
 export ASAN_OPTIONS=${ASAN_OPTIONS:+$ASAN_OPTIONS:}detect_leaks=0
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 cd "$work" || exit 1
 mkdir tmp
-export TMPDIR=$work/tmp # so that what is left behind is ours
+export TMPDIR=$work/tmp # so that all leftover files are the job's
 wrong=0
 complain() { echo "$*" >&2; wrong=1; }
 unset OMP_NUM_THREADS LOCKSTEP_THREADS LOCKSTEP_JOB LOCKSTEP_TOKEN LOCKSTEP_TOKEN_FILE LOCKSTEP_JOIN_TIMEOUT NO_COLOR CUDA_VISIBLE_DEVICES
 unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT
 
-# expect STATUS WORDS ARGS…: lockstep run ARGS ends with STATUS; its output on both streams matches WORDS. It is in out.txt.
+# expect STATUS PATTERN ARGS…: lockstep run ARGS ends with STATUS; its output on both streams, in out.txt, matches PATTERN.
 expect() {
-    local status=$1 words=$2 got
+    local status=$1 pattern=$2 got
     shift 2
     timeout 60 "$LOCKSTEP" run "$@" > out.txt 2>&1 < /dev/null
     got=$?
     [ "$got" = "$status" ] || complain "run $*: exit status $got, not $status: $(cat out.txt)"
-    grep -Eq -- "$words" out.txt || complain "run $*: does not say '$words': $(cat out.txt)"
+    grep -Eq -- "$pattern" out.txt || complain "run $*: does not print '$pattern': $(cat out.txt)"
 }
-says() { grep -Eq -- "$1" out.txt || complain "does not say '$1': $(cat out.txt)"; }
+prints() { grep -Eq -- "$1" out.txt || complain "does not print '$1': $(cat out.txt)"; }
 two_nodes=(--nnodes 2 --node-rank 0 --master-addr 127.0.0.1)
 
 # Addresses, ports, timeouts.
 expect 0 '^\[rank 0\] at 127.0.0.1$' --local-addr 127.0.0.1 sh -c 'echo at $LOCKSTEP_LOCAL_ADDR'
-expect 2 "'192.0.2.7' is no address of this host" --local_addr=192.0.2.7 true
-expect 2 "local address of its own" --hosts a,b --local-addr 127.0.0.1 true
+expect 2 "'192.0.2.7' is not an address of this host" --local_addr=192.0.2.7 true
+expect 2 "a local address cannot be given for several hosts" --hosts a,b --local-addr 127.0.0.1 true
 expect 0 '^\[rank 1\] port [1-9][0-9]{3,4}$' -n 2 --master-port 0 sh -c 'echo port $MASTER_PORT'
 [ "$(grep -oE 'port [0-9]+' out.txt | sort -u | wc -l)" = 1 ] || complain "--master-port 0: ranks differ: $(cat out.txt)"
-expect 2 "other hosts could not know it" "${two_nodes[@]}" --master-port 0 true
+expect 2 "the other hosts cannot know it" "${two_nodes[@]}" --master-port 0 true
 expect 0 '^\[rank 0\] 7.5 s$' --join-timeout 7.5 sh -c 'echo $LOCKSTEP_JOIN_TIMEOUT s'
 expect 2 "join-timeout: 0 is out of range" --join-timeout 0 true
 
@@ -41,21 +41,21 @@ expect 2 "join-timeout: 0 is out of range" --join-timeout 0 true
 expect 0 '^\[rank 0\] 900 s$' --rdzv-conf timeout=900,read_timeout=60 sh -c 'echo $LOCKSTEP_JOIN_TIMEOUT s'
 expect 0 '^\[rank 0\] 5 s$' --rdzv_conf join_timeout=900 --join-timeout 5 sh -c 'echo $LOCKSTEP_JOIN_TIMEOUT s'
 expect 0 '^\[rank 1\] node 1$' --nnodes 2 --rdzv-endpoint h --rdzv-conf rank=1,is_host=false sh -c 'echo node $GROUP_RANK'
-expect 2 "is_host is true on host 0 and nowhere else" --nnodes 2 --node-rank 1 --rdzv-endpoint h --rdzv-conf is_host=1 true
-expect 2 "differ: one of them" --nnodes 2 --node-rank 1 --rdzv-endpoint h --rdzv-conf rank=0 true
-expect 2 "'last_call_timeout' belongs to elastic sizes, which come later; join_timeout, timeout, read_timeout, rank and is_host are known" --rdzv-conf last_call_timeout=5 true
-expect 2 "'store_type' has no meaning here; join_timeout, " --rdzv-conf timeout=5,store_type=file true
+expect 2 "is_host must be true on host 0 and false on the others" --nnodes 2 --node-rank 1 --rdzv-endpoint h --rdzv-conf is_host=1 true
+expect 2 "--node-rank and rank in --rdzv-conf differ" --nnodes 2 --node-rank 1 --rdzv-endpoint h --rdzv-conf rank=0 true
+expect 2 "'last_call_timeout' is for elastic sizes, which are not supported; supported keys: join_timeout, timeout, read_timeout, rank, is_host" --rdzv-conf last_call_timeout=5 true
+expect 2 "'store_type' is unknown; supported keys: join_timeout, " --rdzv-conf timeout=5,store_type=file true
 expect 2 "'timeout' needs a number of seconds" --rdzv-conf timeout=soon true
 expect 2 "expected KEY=VALUE" --rdzv-conf timeout true
-expect 2 "'is_host' is true or false" --rdzv-conf is_host=perhaps true
-expect 2 "elastic sizes come later" --nnodes 2:4 true
+expect 2 "'is_host' needs true or false" --rdzv-conf is_host=perhaps true
+expect 2 "elastic sizes are not supported" --nnodes 2:4 true
 
 # Lines.
 expect 0 '^<train 1/2 '"$(uname -n)"'> word$' -n 3 --role train --log-line-prefix-template '<${role_name} 1/${local_rank} ${hostname}> ' sh -c 'echo word'
 TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE='r${rank}:' expect 0 '^r1:word$' -n 2 sh -c 'echo word'
 TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE='r${rank}:' expect 0 '^x0:word$' --log-line-prefix-template 'x${rank}:' sh -c 'echo word'
-expect 2 "'\\$\{world\}-' in the template .* is none of" --log-line-prefix-template 'r${world}-' true
-expect 2 "gives [0-9]+ characters: 255 are the most" --log-line-prefix-template "$(printf '%0300d' 0)" true
+expect 2 "'\\$\{world\}-' in the line prefix template is not one of" --log-line-prefix-template 'r${world}-' true
+expect 2 "expands to [0-9]+ characters: at most 255 are allowed" --log-line-prefix-template "$(printf '%0300d' 0)" true
 words='echo "apple $RANK"; echo "a,b $RANK"; echo "pear $RANK"; echo "pear $RANK" >&2; echo "plum $RANK" >&2'
 expect 0 '^\[rank 1\] pear 1$' -n 2 --log-dir logs --rdzv-id one --duplicate-stdout-filters apple,a,,b --duplicate_stderr_filters plum sh -c "$words"
 [ "$(sort logs/one_*/attempt_0/filtered_stdout.log)" = "[rank 0] a,b 0
@@ -66,16 +66,16 @@ expect 0 '^\[rank 1\] pear 1$' -n 2 --log-dir logs --rdzv-id one --duplicate-std
 [rank 1] plum 1" ] || complain "filtered_stderr.log: $(cat logs/one_*/attempt_0/filtered_stderr.log)"
 expect 0 'pear' -n 2 --log-dir logs --rdzv-id two --tee 1:3 --duplicate-stdout-filters apple sh -c "$words"
 [ "$(cat logs/two_*/attempt_0/filtered_stdout.log)" = "[rank 1] apple 1" ] || complain "a tee of rank 1 alone: $(cat logs/two_*/attempt_0/filtered_stdout.log)"
-[ ! -e "$(echo logs/two_*/attempt_0/filtered_stderr.log)" ] || complain "stderr was filtered, and nobody asked"
+[ ! -e "$(echo logs/two_*/attempt_0/filtered_stderr.log)" ] || complain "stderr was filtered without the option"
 expect 3 'restart 1 of 1' --max-restarts 1 --log-dir logs --rdzv-id three --duplicate-stdout-filters apple sh -c "$words; exit 3"
 [ "$(cat logs/three_*/attempt_1/filtered_stdout.log)" = "[rank 0] apple 0" ] || complain "after a restart: $(find logs/three_*)"
 
 # GPUs and cores.
 expect 0 '^\[rank 1\] 0 of 2, GPU 1$' -n 2 --virtual-local-rank sh -c 'echo $LOCAL_RANK of $LOCAL_WORLD_SIZE, GPU $CUDA_VISIBLE_DEVICES'
 CUDA_VISIBLE_DEVICES=3,GPU-7a,5 expect 0 '^\[rank 1\] 0 of 2, GPU GPU-7a$' -n 2 --virtual_local_rank sh -c 'echo $LOCAL_RANK of $LOCAL_WORLD_SIZE, GPU $CUDA_VISIBLE_DEVICES'
-CUDA_VISIBLE_DEVICES=3 expect 2 "2 ranks with a GPU each, but CUDA_VISIBLE_DEVICES names 1" -n 2 --virtual-local-rank true
-expect 2 "none of node" --numa-binding near true
-expect 2 "one of them" --numa-binding node --no-pin true
+CUDA_VISIBLE_DEVICES=3 expect 2 "2 ranks with a GPU each, but CUDA_VISIBLE_DEVICES lists 1" -n 2 --virtual-local-rank true
+expect 2 "not one of node" --numa-binding near true
+expect 2 "exclude each other" --numa-binding node --no-pin true
 if [ -e /sys/devices/system/node/node0 ]; then
     expect 0 'pinned to cores' -n 2 --numa-binding node sh -c 'grep Cpus_allowed_list /proc/self/status'
 else
@@ -85,12 +85,12 @@ fi
 # Signals.
 expect 0 '^\[rank 0\] SIGTERM,SIGINT,SIGHUP,SIGQUIT$' sh -c 'echo $TORCHELASTIC_SIGNALS_TO_HANDLE'
 expect 0 '^\[rank 0\] SIGTERM,SIGUSR1$' --signals-to-handle SIGTERM,SIGUSR1 sh -c 'echo $TORCHELASTIC_SIGNALS_TO_HANDLE'
-expect 138 '^\[rank 0\] USR1 came$' --signals-to-handle SIGTERM,SIGUSR1 sh -c 'trap "echo USR1 came; exit 0" USR1; kill -USR1 $PPID; while :; do sleep 0.05; done'
-expect 0 '^\[rank 0\] USR1 came$' sh -c 'trap "echo USR1 came; exit 0" USR1; kill -USR1 $PPID; while :; do sleep 0.05; done'
-for list in SIGKILL SIGTERM,CHLD SIGTERM, '' SIGNONE; do expect 2 "no signal that can be handled|the value is empty" "--signals-to-handle=$list" true; done
-expect 143 'asking 1 ranks to stop, 3.5 s at most' --shutdown-timeout 3.5 sh -c 'trap "exit 0" TERM; kill -TERM $PPID; while :; do sleep 0.05; done'
-TORCH_ELASTIC_SHUTDOWN_TIMEOUT=4.5 expect 143 'asking 1 ranks to stop, 4.5 s at most' sh -c 'trap "exit 0" TERM; kill -TERM $PPID; while :; do sleep 0.05; done'
-expect 2 "the same: one of them" --grace 1 --shutdown-timeout 2 true
+expect 138 '^\[rank 0\] got USR1$' --signals-to-handle SIGTERM,SIGUSR1 sh -c 'trap "echo got USR1; exit 0" USR1; kill -USR1 $PPID; while :; do sleep 0.05; done'
+expect 0 '^\[rank 0\] got USR1$' sh -c 'trap "echo got USR1; exit 0" USR1; kill -USR1 $PPID; while :; do sleep 0.05; done'
+for list in SIGKILL SIGTERM,CHLD SIGTERM, '' SIGNONE; do expect 2 "not a signal that can be handled|the value is empty" "--signals-to-handle=$list" true; done
+expect 143 'stopping 1 ranks within 3.5 s' --shutdown-timeout 3.5 sh -c 'trap "exit 0" TERM; kill -TERM $PPID; while :; do sleep 0.05; done'
+TORCH_ELASTIC_SHUTDOWN_TIMEOUT=4.5 expect 143 'stopping 1 ranks within 4.5 s' sh -c 'trap "exit 0" TERM; kill -TERM $PPID; while :; do sleep 0.05; done'
+expect 2 "are the same option" --grace 1 --shutdown-timeout 2 true
 
 # From the environment.
 PET_NPROC_PER_NODE=2 PET_ROLE=trainer PET_MASTER_PORT=0 PET_RDZV_ID= expect 0 '^\[rank 1\] 2 trainer$' sh -c 'echo $WORLD_SIZE $ROLE_NAME'
@@ -101,28 +101,28 @@ PET_NO_PYTHON=0 PET_STANDALONE=0 expect 0 '^\[rank 0\] 1$' sh -c 'echo $WORLD_SI
 PET_MAX_RESTARTS=many expect 2 "PET_MAX_RESTARTS in the environment: 'many' is not a whole number" true
 PET_STANDALONE=yes expect 2 "PET_STANDALONE in the environment: 'yes' is neither true nor false" true
 
-# What has no meaning here.
-expect 2 "start-method is refused: ranks are always started by fork and exec" --start-method spawn true
-expect 2 "event-log-handler is refused: " --event_log_handler=null true
-expect 2 "logs-specs is refused: " --logs-specs x true
-expect 2 "run-path is refused: " --run-path /x.py
-PET_START_METHOD=fork expect 2 "PET_START_METHOD in the environment is refused" true
-"$LOCKSTEP" run --help | grep -q start-method && complain "the help shows what is refused"
+# Options that are rejected.
+expect 2 "start-method is not supported: ranks are always started by fork and exec" --start-method spawn true
+expect 2 "event-log-handler is not supported: " --event_log_handler=null true
+expect 2 "logs-specs is not supported: " --logs-specs x true
+expect 2 "run-path is not supported: " --run-path /x.py
+PET_START_METHOD=fork expect 2 "PET_START_METHOD in the environment is not supported" true
+"$LOCKSTEP" run --help | grep -q start-method && complain "the help shows rejected options"
 
-# Several hosts by hand: no token, a bad one, and a host that is missing.
+# Several hosts by hand: no token, an invalid one, and a missing host.
 train=("$LOCKSTEP" train --model mlp --data synthetic:8 --classes 2 --steps 1 --threads 1)
 expect 2 "started by a lockstep run on each, which makes no token" "${two_nodes[@]}" "${train[@]}"
-says 'set LOCKSTEP_TOKEN_FILE .* openssl rand -hex 16 > ~/.lockstep-token && chmod 600'
+prints 'set LOCKSTEP_TOKEN_FILE .* openssl rand -hex 16 > ~/.lockstep-token && chmod 600'
 LOCKSTEP_TOKEN=short expect 2 "^lockstep run: LOCKSTEP_TOKEN holds a token of 5 characters: 16 to 263 are needed" "${two_nodes[@]}" "${train[@]}"
 echo 0123456789abcdef > token
 chmod 644 token
 LOCKSTEP_TOKEN_FILE=$work/token expect 2 "^lockstep run: LOCKSTEP_TOKEN_FILE .* chmod 600 it" "${two_nodes[@]}" "${train[@]}"
 chmod 600 token
 LOCKSTEP_TOKEN_FILE=$work/token expect 1 "never came within" "${two_nodes[@]}" --master-port $((20000 + $$ % 9000)) --join-timeout 7 -n 2 "${train[@]}" --lr "1e-3"
-says "rank 0 of 4 has waited [56] s for ranks 2-3 to join, and waits [012] s more; host 1 of 2 is missing, start it with: lockstep run --nnodes 2 --node-rank 1 --master-addr 127.0.0.1 --master-port [0-9]+ -n 2 $LOCKSTEP train --model mlp .*--lr 1e-3"
-[ "$(grep -c '^\[rank.*has waited' out.txt)" = 1 ] || complain "it is said more than once: $(cat out.txt)"
+prints "rank 0 of 4 has waited [56] s for ranks 2-3 to join, and waits [012] s more; host 1 of 2 is missing, start it with: lockstep run --nnodes 2 --node-rank 1 --master-addr 127.0.0.1 --master-port [0-9]+ -n 2 $LOCKSTEP train --model mlp .*--lr 1e-3"
+[ "$(grep -c '^\[rank.*has waited' out.txt)" = 1 ] || complain "it is printed more than once: $(cat out.txt)"
 RANK=0 WORLD_SIZE=2 MASTER_PORT=$$ "${train[@]}" --join-timeout 0.3 > out.txt 2>&1 && complain "one of two ranks trained"
-says "rank 1 of 2 never came within"
+prints "rank 1 of 2 never came within"
 left=$(ls "$TMPDIR")
-[ -z "$left" ] || complain "left behind: $left"
+[ -z "$left" ] || complain "leftover files: $left"
 exit $wrong

@@ -1,5 +1,5 @@
-# terminal.bash - for tests of which a part needs a terminal, or the name localhost. Where this machine has none, the part is left
-# out, and a test in which nothing else was wrong ends as skipped, with the reason:
+# terminal.bash - for tests with parts that need a terminal, or the name localhost. If this machine has none, the part is skipped, and a
+# test that is otherwise successful ends as skipped, with the reason:
 #   if has_terminal; then on_terminal "command" > tty.txt; fi
 #   finish $wrong
 left_out=
@@ -7,8 +7,8 @@ leave_out() { left_out=${left_out:+$left_out; }$*; return 1; }
 
 on_terminal() { TERM=xterm script -qec "$1" /dev/null; }
 has_terminal() {
-    command -v script > /dev/null || leave_out "no script(1) to make a terminal with" || return
-    on_terminal true < /dev/null > /dev/null 2>&1 || leave_out "no terminal can be made: is /dev/pts mounted?"
+    command -v script > /dev/null || leave_out "no script(1) to create a terminal" || return
+    on_terminal true < /dev/null > /dev/null 2>&1 || leave_out "cannot create a terminal: is /dev/pts mounted?"
 }
 has_localhost() { getent ahosts localhost > /dev/null || leave_out "the name localhost does not resolve: is it in /etc/hosts?"; }
 

@@ -1,4 +1,4 @@
-/* test_launch.c - the launcher's parts by themselves: lines from pieces, counters of kills for memory, cores, what far ends are told. */
+/* test_launch.c - the launcher's parts: splitting output into lines, out-of-memory counters, cores, the job specification. */
 /* ctest: timeout 120 */
 #define _GNU_SOURCE
 #include "check.h"
@@ -13,7 +13,7 @@ static lk_context *context;
 static char        folder[] = "/tmp/test-launch-XXXXXX";
 static uint64_t    state = 88172645463325252u;
 
-static uint32_t dice(uint32_t n) /* xorshift64: the test's own, so that it repeats */
+static uint32_t random_below(uint32_t n) /* xorshift64 with a fixed seed, so that the test is repeatable */
 {
     state ^= state << 13;
     state ^= state >> 7;
@@ -34,7 +34,7 @@ static void put_file(const char *name, const char *text)
     REQUIRE(file && fputs(text, file) >= 0 && fclose(file) == 0);
 }
 
-static void kills_for_memory_are_read_from_either_kind_of_cgroup(void)
+static void out_of_memory_kills_are_read_from_cgroups_of_both_versions(void)
 {
     long in_cgroup, on_host;
     lk__oom_read(folder, &in_cgroup, &on_host);
@@ -54,7 +54,7 @@ static void kills_for_memory_are_read_from_either_kind_of_cgroup(void)
     CHECK(in_cgroup == 4, "version 2 inside a container: %ld", in_cgroup);
 }
 
-static void the_kernels_log_names_who_was_killed_for_memory(void)
+static void the_kernel_log_names_the_process_of_an_out_of_memory_kill(void)
 {
     char path[512], text[256] = "";
     put_file("kmsg", "3,901,77,-;Out of memory: Killed process 4242 (train) total-vm:9kB, anon-rss:8kB\n");
@@ -64,7 +64,7 @@ static void the_kernels_log_names_who_was_killed_for_memory(void)
           "%s", text);
     CHECK(!lk__oom_in_log(path, 424, text, sizeof text), "424 is another process");
     put_file("kmsg", "6,902,78,-;usb 1-1: Killed process 4242 of nothing\n");
-    CHECK(!lk__oom_in_log(path, 4242, text, sizeof text), "not for memory");
+    CHECK(!lk__oom_in_log(path, 4242, text, sizeof text), "not an out-of-memory kill");
     CHECK(!lk__oom_in_log("/nowhere/kmsg", 4242, text, sizeof text), "no log");
 }
 
@@ -74,7 +74,7 @@ static void every_core_is_in_hwlocs_order_once(void)
     cpu_set_t seen, allowed;
     CPU_ZERO(&seen);
     if (count == 0) {
-        printf("skip: hwloc is not there\n");
+        printf("skip: hwloc is not available\n");
         return;
     }
     for (int i = 0; i < count; i++) {
@@ -83,10 +83,10 @@ static void every_core_is_in_hwlocs_order_once(void)
     }
     REQUIRE(sched_getaffinity(0, sizeof allowed, &allowed) == 0);
     CPU_AND(&seen, &seen, &allowed);
-    CHECK(CPU_EQUAL(&seen, &allowed), "a core that we may use is missing");
+    CHECK(CPU_EQUAL(&seen, &allowed), "an allowed core is missing");
 }
 
-static void which_streams_are_meant_is_read_as_torchrun_does(void)
+static void tee_and_redirects_are_parsed_as_in_torchrun(void)
 {
     static const struct {
         const char *text;
@@ -101,8 +101,8 @@ static void which_streams_are_meant_is_read_as_torchrun_does(void)
     CHECK(!lk__filter_has("12", 1) && !lk__filter_has("", 0));
 }
 
-/* The oracle: prefix before every line of the whole text, a newline at the end. */
-static size_t expected(const char *text, size_t length, const char *prefix, char *out)
+/* The oracle: a prefix before every line of the whole text, a newline at the end. */
+static size_t prefix_lines(const char *text, size_t length, const char *prefix, char *out)
 {
     size_t used = 0;
     for (size_t i = 0; i < length;) {
@@ -114,14 +114,14 @@ static size_t expected(const char *text, size_t length, const char *prefix, char
     return used;
 }
 
-static void lines_are_the_same_however_they_are_cut(void)
+static void lines_do_not_depend_on_how_the_output_is_split(void)
 {
     static char text[20000], want[400000], got[400000];
     size_t      held = lk_context_memory(context, LK_MEMORY_OTHER);
     for (int round = 0; round < 200; round++) {
-        size_t length = dice(sizeof text), used = 0;
-        for (size_t i = 0; i < length; i++) text[i] = dice(20) ? (char)dice(256) : '\n';
-        size_t want_length = expected(text, length, "[rank 7] ", want);
+        size_t length = random_below(sizeof text), used = 0;
+        for (size_t i = 0; i < length; i++) text[i] = random_below(20) ? (char)random_below(256) : '\n';
+        size_t want_length = prefix_lines(text, length, "[rank 7] ", want);
         int    in[2], out[2];
         REQUIRE(pipe(in) == 0 && pipe2(out, O_NONBLOCK) == 0);
         lk__launch_sink   sink;
@@ -129,12 +129,12 @@ static void lines_are_the_same_however_they_are_cut(void)
         lk__launch_stream stream = {.fd = in[0], .file = -1, .sink = &sink, .tail = &tail, .prefix = "[rank 7] "};
         lk__sink_open(&sink, context, out[1]);
         for (size_t at = 0; at < length;) {
-            size_t some = 1 + dice(dice(4) ? 40 : 5000);
+            size_t some = 1 + random_below(random_below(4) ? 40 : 5000);
             if (some > length - at) some = length - at;
             REQUIRE(write(in[1], text + at, some) == (ssize_t)some);
             at += some;
             lk__line_stream_read(&stream, context);
-            if (dice(2)) lk__sink_flush(&sink);
+            if (random_below(2)) lk__sink_flush(&sink);
             for (ssize_t n; (n = read(out[0], got + used, sizeof got - used)) > 0;) used += (size_t)n;
         }
         close(in[1]);
@@ -188,10 +188,10 @@ static void put_machine(void)
     put_file("sys/devices/system/node/node1/cpulist", "2-3,10-11\n");
     put_file("sys/devices/system/node/node2/cpulist", "4-5,12-13\n");
     put_file("sys/devices/system/node/node3/cpulist", "6-7,14-15\n");
-    put_file("sys/devices/system/node/node4/cpulist", "\n"); /* memory alone */
+    put_file("sys/devices/system/node/node4/cpulist", "\n"); /* a node without cores */
 }
 
-/* The cores of each rank as bits, against those that are wanted. */
+/* Compares the cores of each rank, as bits, with `wanted`. */
 static void expect_cores(const char *mode, const char *visible, int ranks, uint64_t allowed_bits, const uint64_t *wanted)
 {
     cpu_set_t cores[8], allowed;
@@ -219,8 +219,8 @@ static void ranks_are_bound_to_memory_nodes_sockets_and_caches(void)
     put_machine();
     expect_cores("node", NULL, 4, 0xffff, (uint64_t[]){0x0303, 0x0c0c, 0x3030, 0xc0c0});
     expect_cores("node", NULL, 2, 0xffff, (uint64_t[]){0x0303, 0x3030});
-    expect_cores("node", NULL, 2, 0x00fd, (uint64_t[]){0x0001, 0x0030}); /* of the cores that may be used */
-    expect_cores("node", NULL, 2, 0x00c3, (uint64_t[]){0x0003, 0x00c0}); /* and the nodes that have such */
+    expect_cores("node", NULL, 2, 0x00fd, (uint64_t[]){0x0001, 0x0030}); /* only allowed cores */
+    expect_cores("node", NULL, 2, 0x00c3, (uint64_t[]){0x0003, 0x00c0}); /* only nodes with allowed cores */
     expect_cores("socket", NULL, 2, 0xffff, (uint64_t[]){0x0f0f, 0xf0f0});
     expect_cores("exclusive", NULL, 8, 0xffff,
                  (uint64_t[]){0x0101, 0x0202, 0x0404, 0x0808, 0x1010, 0x2020, 0x4040, 0x8080});
@@ -231,13 +231,13 @@ static void ranks_are_bound_to_memory_nodes_sockets_and_caches(void)
               strstr(lk_context_error(context), "node 0 has 1 cores for 2 ranks"),
           "%s", lk_context_error(context));
     CHECK(lk__numa_bind(context, folder, "near", &allowed, NULL, 2, cores) == LK_EINVAL &&
-              strstr(lk_context_error(context), "'near' is no NUMA binding"),
+              strstr(lk_context_error(context), "'near' is not a NUMA binding"),
           "%s", lk_context_error(context));
     put_file("sys/devices/system/cpu/cpu0/cache/index3/level", "2\n");
     CHECK(lk__numa_bind(context, folder, "core-complex", &allowed, NULL, 1, cores) == LK_EINVAL &&
               strstr(lk_context_error(context), "no third-level cache"),
           "%s", lk_context_error(context));
-    /* With GPUs, in the order of the bus: a rank goes to its own GPU's node. */
+    /* With GPUs, in bus order: a rank is bound to its own GPU's node. */
     put_file("proc/driver/nvidia/gpus/0000:01:00.0/information", "");
     put_file("proc/driver/nvidia/gpus/0000:C1:00.0/information", "");
     put_file("sys/bus/pci/devices/0000:01:00.0/numa_node", "3\n");
@@ -245,10 +245,10 @@ static void ranks_are_bound_to_memory_nodes_sockets_and_caches(void)
     expect_cores("node", NULL, 2, 0xffff, (uint64_t[]){0xc0c0, 0x0c0c});
     expect_cores("node", "1,0", 2, 0xffff, (uint64_t[]){0x0c0c, 0xc0c0});
     expect_cores("exclusive", "1,1", 2, 0xffff, (uint64_t[]){0x0404, 0x0808});
-    expect_cores("node", "GPU-5f1c,GPU-aa00", 2, 0xffff, (uint64_t[]){0x0303, 0x3030}); /* names: nobody knows which */
+    expect_cores("node", "GPU-5f1c,GPU-aa00", 2, 0xffff, (uint64_t[]){0x0303, 0x3030}); /* UUIDs: unknown GPUs */
 }
 
-static void lines_are_filtered_by_words(void)
+static void lines_are_filtered_by_substrings(void)
 {
     static const struct {
         const char *filters, *line;
@@ -267,7 +267,7 @@ static void lines_are_filtered_by_words(void)
               "'%s' of '%s'", cases[i].filters, cases[i].line);
 }
 
-static void cores_are_shared_out_once_each(void)
+static void every_core_is_assigned_to_at_most_one_rank(void)
 {
     cpu_set_t allowed, seen;
     REQUIRE(sched_getaffinity(0, sizeof allowed, &allowed) == 0);
@@ -275,9 +275,9 @@ static void cores_are_shared_out_once_each(void)
     for (int ranks = 1; ranks <= count + 1; ranks++) {
         cpu_set_t *cores;
         int        threads;
-        char       words[512];
-        REQUIRE(lk__topology_split(context, ranks, &cores, &threads, words, sizeof words) == LK_OK);
-        int busy = lk__cgroup_cores(count) / ranks; /* the same as count / ranks unless there is a quota */
+        char       text[512];
+        REQUIRE(lk__topology_split(context, ranks, &cores, &threads, text, sizeof text) == LK_OK);
+        int busy = lk__cgroup_cores(count) / ranks; /* count / ranks without a quota */
         CHECK(threads == (busy ? busy : 1) && (cores != NULL) == (ranks <= count));
         CPU_ZERO(&seen);
         for (int i = 0; cores && i < ranks; i++) {
@@ -290,7 +290,7 @@ static void cores_are_shared_out_once_each(void)
     }
 }
 
-static void fill(lk__launch_spec *spec)
+static void make_spec(lk__launch_spec *spec)
 {
     memset(spec, 0, sizeof *spec);
     lk__spec_add(spec, "token", "0123456789abcdef0123456789abcdef");
@@ -310,14 +310,14 @@ static void fill(lk__launch_spec *spec)
     spec->text[spec->length++] = 0;
 }
 
-static void what_a_far_end_is_told_arrives(void)
+static void a_job_specification_is_parsed_as_it_was_written(void)
 {
     static lk__launch_spec spec;
-    fill(&spec);
+    make_spec(&spec);
     REQUIRE(!spec.full && lk__spec_parse(context, &spec) == LK_OK, "%s", lk_context_error(context));
     CHECK(spec.world == 5 && spec.first_rank == 2 && spec.config.ranks == 3 && spec.config.node == 1 &&
           spec.config.grace == 0.1);
-    CHECK(spec.words == 3 && strcmp(spec.program[0], "sh") == 0 && !*spec.program[1] &&
+    CHECK(spec.argument_count == 3 && strcmp(spec.program[0], "sh") == 0 && !*spec.program[1] &&
           strcmp(spec.program[2], "x=y\nz") == 0 && !spec.program[3]);
     CHECK(strcmp(getenv("LAUNCH_TEST"), "a=b") == 0);
     memset(&spec, 0, sizeof spec);
@@ -325,25 +325,27 @@ static void what_a_far_end_is_told_arrives(void)
     CHECK(spec.full && spec.length < sizeof spec.text);
 }
 
-static void garbage_for_a_far_end_is_refused(void)
+static void invalid_job_specifications_are_rejected(void)
 {
     static lk__launch_spec spec;
-    int                    refused = 0;
+    int                    rejected = 0;
     for (int round = 0; round < 20000; round++) {
-        fill(&spec);
+        make_spec(&spec);
         if (round % 2) {
-            spec.length = dice((uint32_t)spec.length);
+            spec.length = random_below((uint32_t)spec.length);
         } else {
-            for (uint32_t i = 0, n = 1 + dice(4); i < n; i++) spec.text[dice((uint32_t)spec.length)] = (char)dice(256);
+            for (uint32_t i = 0, n = 1 + random_below(4); i < n; i++)
+                spec.text[random_below((uint32_t)spec.length)] = (char)random_below(256);
         }
-        spec.words = 0;
+        spec.argument_count = 0;
         lk_status status = lk__spec_parse(context, &spec);
         CHECK(status == LK_OK || status == LK_EFORMAT);
         if (status == LK_OK)
-            CHECK(spec.first_rank + spec.config.ranks <= spec.world && spec.words > 0 && strlen(spec.token) == 32);
-        refused += status != LK_OK;
+            CHECK(spec.first_rank + spec.config.ranks <= spec.world && spec.argument_count > 0 &&
+                  strlen(spec.token) == 32);
+        rejected += status != LK_OK;
     }
-    CHECK(refused > 10000, "only %d of 20000 were refused", refused);
+    CHECK(rejected > 10000, "only %d of 20000 were rejected", rejected);
     lk_launch_config config = LK_LAUNCH_CONFIG_INIT;
     int              code;
     CHECK(lk_launch(context, &config, &code) == LK_EINVAL); /* no program */
@@ -357,17 +359,17 @@ int main(void)
     config.threads = 1;
     REQUIRE(lk_context_create(&config, &context) == LK_OK && mkdtemp(folder));
     size_t held = lk_context_memory(context, LK_MEMORY_OTHER);
-    RUN(kills_for_memory_are_read_from_either_kind_of_cgroup);
-    RUN(the_kernels_log_names_who_was_killed_for_memory);
+    RUN(out_of_memory_kills_are_read_from_cgroups_of_both_versions);
+    RUN(the_kernel_log_names_the_process_of_an_out_of_memory_kill);
     RUN(every_core_is_in_hwlocs_order_once);
-    RUN(which_streams_are_meant_is_read_as_torchrun_does);
-    RUN(lines_are_the_same_however_they_are_cut);
+    RUN(tee_and_redirects_are_parsed_as_in_torchrun);
+    RUN(lines_do_not_depend_on_how_the_output_is_split);
     RUN(the_tail_keeps_the_newest_lines);
     RUN(ranks_are_bound_to_memory_nodes_sockets_and_caches);
-    RUN(lines_are_filtered_by_words);
-    RUN(cores_are_shared_out_once_each);
-    RUN(what_a_far_end_is_told_arrives);
-    RUN(garbage_for_a_far_end_is_refused);
+    RUN(lines_are_filtered_by_substrings);
+    RUN(every_core_is_assigned_to_at_most_one_rank);
+    RUN(a_job_specification_is_parsed_as_it_was_written);
+    RUN(invalid_job_specifications_are_rejected);
     lk__folder_remove(folder);
     CHECK(access(folder, F_OK) != 0);
     CHECK(lk_context_memory(context, LK_MEMORY_OTHER) == held);

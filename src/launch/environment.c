@@ -1,4 +1,4 @@
-/* environment.c - what a rank finds in its environment: the names that torchrun sets, and the job's id and token. */
+/* environment.c - the environment of a rank: the variables that torchrun sets, and the job's id and token. */
 #define _GNU_SOURCE
 #include "launch/launch.h"
 
@@ -11,9 +11,9 @@
 
 enum { OURS = 48, JOIN_COMMAND = 600 };
 
-/* Any length: a role, an address and an id are the user's own words. */
-__attribute__((format(printf, 3, 4))) static void set(lk__launch_environment *e, const char *name, const char *format,
-                                                      ...)
+/* Values may have any length: role, address and id are user input. */
+__attribute__((format(printf, 3, 4))) static void set_variable(lk__launch_environment *e, const char *name,
+                                                               const char *format, ...)
 {
     va_list arguments;
     size_t  lead = strlen(name) + 1;
@@ -41,8 +41,8 @@ static bool is_set(const lk__launch_environment *e, const char *entry)
     return false;
 }
 
-/* A word as a shell takes it. */
-static void add_word(char *out, size_t size, const char *word)
+/* Appends a word, quoted for a shell. */
+static void append_quoted(char *out, size_t size, const char *word)
 {
     static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_@%+=:,./-";
     size_t            used = strlen(out);
@@ -55,7 +55,7 @@ static void add_word(char *out, size_t size, const char *word)
     if (quote) snprintf(out + used, size - used, "'");
 }
 
-/* What starts another node: comm/waiting.c puts its number in place of {node}. */
+/* The command that starts another node: comm/rendezvous/waiting.c replaces {node} by its number. */
 static void set_join_command(const lk__launch_job *job, lk__launch_environment *e)
 {
     const lk_launch_config *config = job->config;
@@ -64,64 +64,65 @@ static void set_join_command(const lk__launch_job *job, lk__launch_environment *
                                             "lockstep run --nnodes %d --node-rank {node} --master-addr %.100s --master-port %d -n %d",
                                             config->nodes, job->address, job->port, config->ranks);
     for (int i = 0; config->program[i] && used + 20 < (int)sizeof text; i++, used = (int)strlen(text))
-        add_word(text, sizeof text, config->program[i]);
-    set(e, "LOCKSTEP_JOIN_COMMAND", "%s", text);
+        append_quoted(text, sizeof text, config->program[i]);
+    set_variable(e, "LOCKSTEP_JOIN_COMMAND", "%s", text);
 }
 
-/* LOCAL_RANK, and with it which GPU is the rank's: torchrun's virtual local rank is 0, and the one GPU that it sees is its own. */
+/* LOCAL_RANK, and with it the rank's GPU: torchrun's virtual local rank is 0, and only the rank's own GPU is visible. */
 static void set_local_rank(const lk_launch_config *config, const lk__launch_child *child, lk__launch_environment *e)
 {
     const char *visible = getenv("CUDA_VISIBLE_DEVICES");
-    set(e, "LOCAL_RANK", "%d", config->virtual_local_rank ? 0 : child->local_rank);
+    set_variable(e, "LOCAL_RANK", "%d", config->virtual_local_rank ? 0 : child->local_rank);
     if (!config->virtual_local_rank) return;
     for (int i = 0; visible && i < child->local_rank; i++)
-        visible = strchr(visible, ',') ? strchr(visible, ',') + 1 : visible; /* there are enough: job.c has counted */
+        visible = strchr(visible, ',') ? strchr(visible, ',') + 1 : visible; /* job.c checked that there are enough */
     if (visible)
-        set(e, "CUDA_VISIBLE_DEVICES", "%.*s", (int)strcspn(visible, ","), visible);
+        set_variable(e, "CUDA_VISIBLE_DEVICES", "%.*s", (int)strcspn(visible, ","), visible);
     else
-        set(e, "CUDA_VISIBLE_DEVICES", "%d", child->local_rank);
+        set_variable(e, "CUDA_VISIBLE_DEVICES", "%d", child->local_rank);
 }
 
-/* The job's id comes first, so that a look for it rarely needs more than the first page of /proc/PID/environ. */
+/* The job's id comes first, so that finding it rarely needs more than the first page of /proc/PID/environ. */
 static void set_all(lk__launch_job *job, const lk__launch_child *child, lk__launch_environment *e)
 {
     const lk_launch_config *config = job->config;
-    set(e, "LOCKSTEP_JOB", "%s", job->id);
-    if (job->token[0]) set(e, "LOCKSTEP_TOKEN", "%s", job->token);
+    set_variable(e, "LOCKSTEP_JOB", "%s", job->id);
+    if (job->token[0]) set_variable(e, "LOCKSTEP_TOKEN", "%s", job->token);
     struct winsize size;
     if (isatty(config->err) && ioctl(config->err, TIOCGWINSZ, &size) == 0)
-        set(e, "LOCKSTEP_TERMINAL", "%d", (int)size.ws_col);
-    if (config->join_timeout > 0) set(e, "LOCKSTEP_JOIN_TIMEOUT", "%.17g", config->join_timeout);
-    if (config->local_address) set(e, "LOCKSTEP_LOCAL_ADDR", "%s", config->local_address);
-    if (config->nodes > 1 && !job->place.token)
+        set_variable(e, "LOCKSTEP_TERMINAL", "%d", (int)size.ws_col);
+    if (config->join_timeout > 0) set_variable(e, "LOCKSTEP_JOIN_TIMEOUT", "%.17g", config->join_timeout);
+    if (config->local_address) set_variable(e, "LOCKSTEP_LOCAL_ADDR", "%s", config->local_address);
+    if (config->nodes > 1 && !job->part.token)
         set_join_command(job, e);
     else if (getenv("LOCKSTEP_JOIN_COMMAND"))
-        set(e, "LOCKSTEP_JOIN_COMMAND", "%s", ""); /* of a job around this one; here the launcher starts all ranks */
-    if (config->debug_rank >= 0) set(e, "LOCKSTEP_NO_DEADLINES", "1");
-    set(e, "RANK", "%d", child->rank);
-    set(e, "WORLD_SIZE", "%d", job->place.world);
+        set_variable(e, "LOCKSTEP_JOIN_COMMAND", "%s",
+                     ""); /* inherited from an enclosing job; here the launcher starts all ranks */
+    if (config->debug_rank >= 0) set_variable(e, "LOCKSTEP_NO_DEADLINES", "1");
+    set_variable(e, "RANK", "%d", child->rank);
+    set_variable(e, "WORLD_SIZE", "%d", job->part.world);
     set_local_rank(config, child, e);
-    set(e, "LOCAL_WORLD_SIZE", "%d", job->count);
-    set(e, "GROUP_RANK", "%d", config->node);
-    set(e, "GROUP_WORLD_SIZE", "%d", config->nodes);
-    set(e, "ROLE_RANK", "%d", child->rank);
-    set(e, "ROLE_WORLD_SIZE", "%d", job->place.world);
-    set(e, "ROLE_NAME", "%s", config->role);
-    set(e, "MASTER_ADDR", "%s", job->address);
-    set(e, "MASTER_PORT", "%d", job->port);
-    set(e, "TORCHELASTIC_RUN_ID", "%s", job->run_id);
-    set(e, "TORCHELASTIC_RESTART_COUNT", "%d", job->place.generation + job->generation);
-    set(e, "TORCHELASTIC_MAX_RESTARTS", "%d", job->place.max_restarts);
-    set(e, "TORCHELASTIC_SIGNALS_TO_HANDLE", "%s", config->signals);
-    set(e, "TORCHELASTIC_ERROR_FILE", "%s", child->error_file);
-    set(e, "LOCKSTEP_FLIGHT_RECORDER", "%s", child->diary);
-    set(e, "TORCHELASTIC_USE_AGENT_STORE", "False"); /* the ranks make their own store */
-    if (!getenv("TORCH_NCCL_ASYNC_ERROR_HANDLING")) set(e, "TORCH_NCCL_ASYNC_ERROR_HANDLING", "1");
-    if (!getenv("OMP_NUM_THREADS")) set(e, "OMP_NUM_THREADS", "%d", job->threads);
-    if (!getenv("LOCKSTEP_THREADS")) set(e, "LOCKSTEP_THREADS", "%d", job->threads);
+    set_variable(e, "LOCAL_WORLD_SIZE", "%d", job->count);
+    set_variable(e, "GROUP_RANK", "%d", config->node);
+    set_variable(e, "GROUP_WORLD_SIZE", "%d", config->nodes);
+    set_variable(e, "ROLE_RANK", "%d", child->rank);
+    set_variable(e, "ROLE_WORLD_SIZE", "%d", job->part.world);
+    set_variable(e, "ROLE_NAME", "%s", config->role);
+    set_variable(e, "MASTER_ADDR", "%s", job->address);
+    set_variable(e, "MASTER_PORT", "%d", job->port);
+    set_variable(e, "TORCHELASTIC_RUN_ID", "%s", job->run_id);
+    set_variable(e, "TORCHELASTIC_RESTART_COUNT", "%d", job->part.generation + job->generation);
+    set_variable(e, "TORCHELASTIC_MAX_RESTARTS", "%d", job->part.max_restarts);
+    set_variable(e, "TORCHELASTIC_SIGNALS_TO_HANDLE", "%s", config->signals);
+    set_variable(e, "TORCHELASTIC_ERROR_FILE", "%s", child->error_file);
+    set_variable(e, "LOCKSTEP_FLIGHT_RECORDER", "%s", child->flight_recorder);
+    set_variable(e, "TORCHELASTIC_USE_AGENT_STORE", "False"); /* the ranks create their own store */
+    if (!getenv("TORCH_NCCL_ASYNC_ERROR_HANDLING")) set_variable(e, "TORCH_NCCL_ASYNC_ERROR_HANDLING", "1");
+    if (!getenv("OMP_NUM_THREADS")) set_variable(e, "OMP_NUM_THREADS", "%d", job->threads);
+    if (!getenv("LOCKSTEP_THREADS")) set_variable(e, "LOCKSTEP_THREADS", "%d", job->threads);
 }
 
-static lk_status make(lk__launch_job *job, const lk__launch_child *child, lk__launch_environment *e)
+static lk_status make_environment(lk__launch_job *job, const lk__launch_child *child, lk__launch_environment *e)
 {
     size_t inherited = 0;
     while (environ[inherited]) inherited++;
@@ -131,7 +132,7 @@ static lk_status make(lk__launch_job *job, const lk__launch_child *child, lk__la
     if (child)
         set_all(job, child, e);
     else
-        set(e, "LOCKSTEP_JOB", "%s", job->id);
+        set_variable(e, "LOCKSTEP_JOB", "%s", job->id);
     if (e->short_of_memory) {
         lk__environment_free(e);
         return LK_ENOMEM;
@@ -143,9 +144,12 @@ static lk_status make(lk__launch_job *job, const lk__launch_child *child, lk__la
 
 lk_status lk__environment_make(lk__launch_job *job, const lk__launch_child *child, lk__launch_environment *e)
 {
-    return make(job, child, e);
+    return make_environment(job, child, e);
 }
-lk_status lk__environment_mark(lk__launch_job *job, lk__launch_environment *e) { return make(job, NULL, e); }
+lk_status lk__environment_make_ssh(lk__launch_job *job, lk__launch_environment *e)
+{
+    return make_environment(job, NULL, e);
+}
 
 void lk__environment_free(lk__launch_environment *e)
 {

@@ -1,6 +1,6 @@
-/* folder.c - where a job's files are: FOLDER/attempt_G/LOCAL_RANK/{stdout.log,stderr.log,error.json}, as torchrun lays them out.
- * What nobody asked to keep, the diaries above all, is in a folder that goes with the job. The launcher holds a lock in it: where that
- * is free, launcher and keeper were killed together, and the next start of the same user removes it. */
+/* folder.c - a job's files: FOLDER/attempt_G/LOCAL_RANK/{stdout.log,stderr.log,error.json}, torchrun's layout.
+ * Temporary files, such as flight recorders, are in a folder that is removed with the job. The launcher holds a lock in it: if the lock
+ * is free, launcher and reaper were killed together, and the next launch of the same user removes the folder. */
 #define _GNU_SOURCE
 #include "launch/launch.h"
 
@@ -14,20 +14,20 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static lk_status make(lk_context *context, const char *path)
+static lk_status make_directories(lk_context *context, const char *path)
 {
     char part[LK__LAUNCH_PATH];
     for (const char *slash = path; slash;) {
         slash = strchr(slash + 1, '/');
         snprintf(part, sizeof part, "%.*s", slash ? (int)(slash - path) : (int)strlen(path), path);
         if (mkdir(part, 0777) < 0 && errno != EEXIST)
-            return lk__fail(context, LK_EIO, "%s: cannot make this directory: %s", part, strerror(errno));
+            return lk__fail(context, LK_EIO, "%s: cannot create this directory: %s", part, strerror(errno));
     }
     return LK_OK;
 }
 
-/* Where the system keeps what is temporary; absolute, since the keeper and the ranks may be elsewhere. */
-static void temporary(char *out, size_t size)
+/* The system's temporary directory; absolute, since the reaper and the ranks may have another working directory. */
+static void find_temporary_directory(char *out, size_t size)
 {
     const char *wanted = getenv("TMPDIR");
     if (!wanted || !*wanted) wanted = "/tmp";
@@ -39,9 +39,9 @@ static void temporary(char *out, size_t size)
 lk_status lk__folder_name(lk__launch_job *job)
 {
     char base[LK__LAUNCH_PATH];
-    temporary(base, sizeof base);
+    find_temporary_directory(base, sizeof base);
     if (strlen(base) > LK__LAUNCH_PATH - 100)
-        return lk__fail(job->context, LK_EINVAL, "TMPDIR is %.100s…: too long for a path of temporary files", base);
+        return lk__fail(job->context, LK_EINVAL, "TMPDIR is %.100s…: too long for the path of temporary files", base);
     snprintf(job->folder, sizeof job->folder, "%.*s/lockstep-%s", LK__LAUNCH_PATH - 100, base, job->own_id);
     return LK_OK;
 }
@@ -52,18 +52,18 @@ static lk_status open_logs(lk__launch_job *job)
     char                    base[LK__LAUNCH_PATH], parent[LK__LAUNCH_PATH], name[LK__LAUNCH_PATH];
     snprintf(name, sizeof name, "%s", job->run_id);
     for (char *c = name; *c; c++)
-        if (*c == '/') *c = '_'; /* it is one directory */
-    temporary(parent, sizeof parent);
+        if (*c == '/') *c = '_'; /* the name is one directory */
+    find_temporary_directory(parent, sizeof parent);
     int length = config->log_dir ? snprintf(base, sizeof base, "%s/%s_XXXXXX", config->log_dir, name)
                                  : snprintf(base, sizeof base, "%s/lockstep-XXXXXX", parent);
     if (length > LK__LAUNCH_PATH - 100)
-        return lk__fail(job->context, LK_EINVAL, "%.100s…: too long for a path of log files", base);
-    if (config->log_dir && make(job->context, config->log_dir) < 0) return LK_EIO;
+        return lk__fail(job->context, LK_EINVAL, "%.100s…: too long for the path of log files", base);
+    if (config->log_dir && make_directories(job->context, config->log_dir) < 0) return LK_EIO;
     if (!mkdtemp(base))
-        return lk__fail(job->context, LK_EIO, "%s: cannot make a directory for the job's files: %s", base,
+        return lk__fail(job->context, LK_EIO, "%s: cannot create a directory for the job's files: %s", base,
                         strerror(errno));
-    if (config->log_dir) chmod(base, 0755); /* logs are for others to read, as log_dir allows */
-    char *real = realpath(base, NULL);      /* ranks may change their directory */
+    if (config->log_dir) chmod(base, 0755); /* others may read logs, as log_dir allows */
+    char *real = realpath(base, NULL);      /* ranks may change their working directory */
     snprintf(job->logs, sizeof job->logs, "%s", real ? real : base);
     free(real);
     return LK_OK;
@@ -71,8 +71,8 @@ static lk_status open_logs(lk__launch_job *job)
 
 /* ---- the lock ---- */
 
-/* Its name holds the kernel's boot id: only where that is ours does a free lock mean that nobody holds it, also on a file system that
- * hosts share. Locks hold across pid namespaces. */
+/* Its name contains the kernel's boot id: on a file system that hosts share, a lock of another host may look free. Locks work across
+ * pid namespaces. */
 static bool lock_name(char *out, size_t size)
 {
     char    id[37] = "";
@@ -84,7 +84,7 @@ static bool lock_name(char *out, size_t size)
     return got == (ssize_t)sizeof id - 1;
 }
 
-/* It gets its name once it is held. Where it cannot be had, the folder is merely not cleared by others. */
+/* The file gets its name once it is locked. Without a lock, only the removal by later launches is lost. */
 static void hold_lock(lk__launch_job *job)
 {
     char name[48], path[LK__LAUNCH_PATH + 64], last[LK__LAUNCH_PATH + 64];
@@ -103,8 +103,8 @@ static bool is_folder_name(const char *name)
     return strlen(name) == LK__OWN_ID - 1 && strspn(name, "0123456789abcdef") == LK__OWN_ID - 1;
 }
 
-/* One folder of this user whose launcher is gone. */
-static void clear_one(int parent, const char *base, const char *name, const char *lock)
+/* Removes one folder of this user if its launcher has ended. */
+static void remove_if_abandoned(int parent, const char *base, const char *name, const char *lock)
 {
     char        path[2 * LK__LAUNCH_PATH];
     struct stat about;
@@ -122,15 +122,15 @@ static void clear_one(int parent, const char *base, const char *name, const char
     close(fd);
 }
 
-static void clear_abandoned(void)
+static void remove_abandoned(void)
 {
     char           base[LK__LAUNCH_PATH], lock[48];
     struct dirent *entry;
-    temporary(base, sizeof base);
+    find_temporary_directory(base, sizeof base);
     DIR *directory = lock_name(lock, sizeof lock) ? opendir(base) : NULL;
     if (!directory) return;
     while ((entry = readdir(directory)))
-        if (is_folder_name(entry->d_name)) clear_one(dirfd(directory), base, entry->d_name, lock);
+        if (is_folder_name(entry->d_name)) remove_if_abandoned(dirfd(directory), base, entry->d_name, lock);
     closedir(directory);
 }
 
@@ -138,13 +138,13 @@ lk_status lk__folder_open(lk__launch_job *job)
 {
     const lk_launch_config *config = job->config;
     if (mkdir(job->folder, 0700) < 0) {
-        lk_status status = lk__fail(job->context, LK_EIO, "%s: cannot make a directory for the job's files: %s",
+        lk_status status = lk__fail(job->context, LK_EIO, "%s: cannot create a directory for the job's files: %s",
                                     job->folder, strerror(errno));
-        job->folder[0] = 0; /* not ours to remove */
+        job->folder[0] = 0; /* not created by this job, so it must not be removed */
         return status;
     }
     hold_lock(job);
-    clear_abandoned();
+    remove_abandoned();
     return lk__wants_logs(config) ? open_logs(job) : LK_OK;
 }
 
@@ -175,7 +175,7 @@ lk_status lk__folder_filtered(lk__launch_job *job)
         if (!filters[i]) continue;
         snprintf(folder, sizeof folder, "%s/attempt_%d", job->logs, job->generation);
         snprintf(path, sizeof path, "%s/%s", folder, names[i]);
-        if (make(job->context, folder) < 0) return LK_EIO;
+        if (make_directories(job->context, folder) < 0) return LK_EIO;
         job->filtered[i] = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
         if (job->filtered[i] < 0)
             return lk__fail(job->context, LK_EIO, "%s: cannot open for writing: %s", path, strerror(errno));
@@ -183,7 +183,7 @@ lk_status lk__folder_filtered(lk__launch_job *job)
     return LK_OK;
 }
 
-/* Lines of all ranks go there that are shown and written, as torchrun has it; of all, where nobody chose. */
+/* As in torchrun, of the streams that are both shown and written; of all streams without --tee and --redirects. */
 static void choose_filtered(lk__launch_job *job, lk__launch_child *child, int tee)
 {
     const lk_launch_config *config = job->config;
@@ -203,10 +203,10 @@ lk_status lk__folder_child(lk__launch_job *job, lk__launch_child *child)
     int                     length =
         snprintf(child->folder, sizeof child->folder, "%s/attempt_%d/%d", base, job->generation, child->local_rank);
     if (length > LK__LAUNCH_PATH - 16) return lk__fail(job->context, LK_EINVAL, "%s: too long for a path", base);
-    if (make(job->context, child->folder) < 0) return LK_EIO;
+    if (make_directories(job->context, child->folder) < 0) return LK_EIO;
     snprintf(child->error_file, sizeof child->error_file, "%.*s/error.json", LK__LAUNCH_PATH - 16, child->folder);
-    snprintf(child->diary, sizeof child->diary, "%.*s/diary_%d_%d", LK__LAUNCH_PATH - 40, job->folder, job->generation,
-             child->local_rank);
+    snprintf(child->flight_recorder, sizeof child->flight_recorder, "%.*s/flight_recorder_%d_%d", LK__LAUNCH_PATH - 40,
+             job->folder, job->generation, child->local_rank);
     int tee = config->tee ? lk__std_bits(config->tee, child->local_rank) : 0;
     int only = config->redirects ? lk__std_bits(config->redirects, child->local_rank) : 0;
     if (config->log_dir && !config->tee && !config->redirects) tee = 3;
@@ -260,9 +260,9 @@ lk_status lk__filter_check(lk_context *context, const char *text, int ranks)
         char *end = NULL;
         long  rank = *at >= '0' && *at <= '9' ? strtol(at, &end, 10) : -1;
         if (rank < 0 || (*end && *end != ','))
-            return lk__fail(context, LK_EINVAL, "'%.40s' is no list of local ranks with commas between", text);
+            return lk__fail(context, LK_EINVAL, "'%.40s' is not a comma-separated list of local ranks", text);
         if (rank >= ranks)
-            return lk__fail(context, LK_EINVAL, "'%.40s': there is no local rank %ld to show, only 0 to %d", text, rank,
+            return lk__fail(context, LK_EINVAL, "'%.40s': there is no local rank %ld, only 0 to %d", text, rank,
                             ranks - 1);
         at = end;
         if (!*at) break;

@@ -1,5 +1,5 @@
-/* hosts.c - a job on several hosts from one place: one ssh to each, a far end of ours behind it. Far ends say that they are ready,
- * hear the port, start their ranks, and stop when their standard input ends: so they follow us whatever becomes of us. */
+/* hosts.c - a job on several hosts from one launcher: one ssh to each host, which runs a remote launcher there. Remote launchers report
+ * that they are ready, receive the port, start their ranks, and stop at the end of their standard input: so also if we are killed. */
 #define _GNU_SOURCE
 #include "launch/spec.h"
 
@@ -9,30 +9,30 @@
 #include <string.h>
 #include <unistd.h>
 
-#define READY "lockstep-far-end ready "
-#define BLAMES "lockstep-far-end blames "
-enum { MOST_HOSTS = 1024, WORDS = 64 };
+#define READY "lockstep-remote-launcher ready "
+#define CAUSE "lockstep-remote-launcher cause "
+enum { MOST_HOSTS = 1024, SSH_ARGUMENTS = 64 };
 
-typedef struct far {
-    char name[256]; /* as ssh takes it */
+typedef struct remote_host {
+    char name[256]; /* ssh's argument */
     int  ranks, first_rank;
-} far;
+} remote_host;
 
-typedef struct head {
+typedef struct launcher {
     lk__launch_job          job;
-    far                    *hosts;
+    remote_host            *hosts;
     int                     count, world, ready;
     lk__launch_spec        *spec;
     const lk_launch_config *config;
-} head;
+} launcher;
 
-typedef struct ear { /* hears what one far end says to its launcher */
-    head *head;
-    int   index;
-} ear;
+typedef struct line_handler { /* handles the messages of one remote launcher */
+    launcher *launcher;
+    int       index;
+} line_handler;
 
-/* NAME or NAME:RANKS; an IPv6 address stands in brackets, which ssh does not want. False: it is neither. */
-static bool parse_host(const char *text, size_t length, far *host)
+/* NAME or NAME:RANKS; brackets around an IPv6 address are removed for ssh. False: invalid. */
+static bool parse_host(const char *text, size_t length, remote_host *host)
 {
     char *name = host->name, *end;
     if (length >= sizeof host->name) return false;
@@ -42,7 +42,7 @@ static bool parse_host(const char *text, size_t length, far *host)
         if (!close || close < open || (close[1] && close[1] != ':')) return false;
         colon = close[1] ? close + 1 : NULL;
     } else if (colon && strchr(colon + 1, ':')) {
-        return false; /* whether its last part is a number of ranks, nobody knows */
+        return false; /* ambiguous: the last part may be a number of ranks */
     }
     if (colon) {
         long ranks = strtol(colon + 1, &end, 10);
@@ -58,20 +58,20 @@ static bool parse_host(const char *text, size_t length, far *host)
 }
 
 /* "a:2,b:2"; a host without a number has config->ranks. */
-static lk_status parse_hosts(lk_context *context, const lk_launch_config *config, far *hosts, int *count, int *world,
-                             int *most)
+static lk_status parse_hosts(lk_context *context, const lk_launch_config *config, remote_host *hosts, int *count,
+                             int *world, int *most)
 {
     const char *at = config->hosts;
     *count = *world = *most = 0;
     for (;;) {
         size_t length = strcspn(at, ",");
         if (*count == MOST_HOSTS) return lk__fail(context, LK_EINVAL, "more than %d hosts", MOST_HOSTS);
-        far *host = &hosts[(*count)++];
+        remote_host *host = &hosts[(*count)++];
         host->ranks = config->ranks;
         host->first_rank = *world;
         if (!parse_host(at, length, host))
             return lk__fail(context, LK_EINVAL,
-                            "'%.*s' is no host: expected NAME or NAME:RANKS, an IPv6 address in brackets: [::1]:2",
+                            "'%.*s' is not a host: expected NAME or NAME:RANKS, an IPv6 address in brackets: [::1]:2",
                             (int)length, at);
         if (host->ranks > *most) *most = host->ranks;
         *world += host->ranks;
@@ -80,8 +80,8 @@ static lk_status parse_hosts(lk_context *context, const lk_launch_config *config
     }
 }
 
-/* Variables that change what ranks do, and that ssh would lose. */
-static bool goes_along(const char *entry)
+/* Variables that affect ranks, and that ssh does not pass on. */
+static bool is_forwarded(const char *entry)
 {
     static const char *const begins[] = {
         "LOCKSTEP_", "OMP_", "NCCL_", "GLOO_", "TORCH_", "PYTHONPATH=", "CUDA_VISIBLE_DEVICES="};
@@ -94,14 +94,14 @@ static bool goes_along(const char *entry)
     return false;
 }
 
-static lk_status write_spec(head *h, const far *host, int node)
+static lk_status write_spec(launcher *h, const remote_host *host, int node)
 {
     const lk_launch_config *c = h->config;
     lk__launch_spec        *spec = h->spec;
     char                    directory[4096];
     const char             *first = strrchr(h->hosts[0].name, '@'); /* user@host */
     if (!getcwd(directory, sizeof directory))
-        return lk__fail(h->job.context, LK_EIO, "cannot tell which directory this is: %s", strerror(errno));
+        return lk__fail(h->job.context, LK_EIO, "cannot read the working directory: %s", strerror(errno));
     spec->length = 0;
     spec->full = false;
     lk__spec_add(spec, "token", "%s", h->job.token);
@@ -133,22 +133,22 @@ static lk_status write_spec(head *h, const far *host, int node)
     if (c->stderr_filters) lk__spec_add(spec, "stderr-filters", "%s", c->stderr_filters);
     if (c->numa_binding) lk__spec_add(spec, "numa-binding", "%s", c->numa_binding);
     for (char **entry = environ; *entry; entry++)
-        if (goes_along(*entry)) lk__spec_add(spec, "environment", "%s", *entry);
+        if (is_forwarded(*entry)) lk__spec_add(spec, "environment", "%s", *entry);
     for (int i = 0; c->program[i]; i++) lk__spec_add(spec, "argument", "%s", c->program[i]);
     if (spec->full)
         return lk__fail(h->job.context, LK_EINVAL,
-                        "the command line and the environment are too long to be sent to another host");
+                        "the command line and the environment are too long to send to another host");
     spec->text[spec->length++] = 0;
     return LK_OK;
 }
 
-static void tell(lk__launch_child *child, const void *text, size_t length)
+static void send_text(lk__launch_child *child, const void *text, size_t length)
 {
-    if (child->input >= 0 && write(child->input, text, length) < 0) return; /* its end explains itself */
+    if (child->input >= 0 && write(child->input, text, length) < 0) return; /* its end is reported */
 }
 
-/* "KIND RANK": its first failure is due to a rank of another host. */
-static bool hear_blame(lk__launch_child *child, const char *line, size_t length)
+/* "KIND RANK": the first failure there is due to a rank of another host. */
+static bool handle_cause(lk__launch_child *child, const char *line, size_t length)
 {
     char text[32];
     int  kind, rank;
@@ -158,24 +158,24 @@ static bool hear_blame(lk__launch_child *child, const char *line, size_t length)
     return true;
 }
 
-void lk__hosts_tell_blame(lk__launch_job *job)
+void lk__hosts_report_cause(lk__launch_job *job)
 {
-    lk__launch_child *child = job->place.watch >= 0 ? lk__cause_elsewhere(job) : NULL;
+    lk__launch_child *child = job->part.control >= 0 ? lk__cause_elsewhere(job) : NULL;
     char              text[64];
     if (!child) return;
-    int length = snprintf(text, sizeof text, BLAMES "%d %d", child->cause.kind, child->cause.rank);
+    int length = snprintf(text, sizeof text, CAUSE "%d %d", child->cause.kind, child->cause.rank);
     lk__sink_line(job->out, "", text, (size_t)length);
 }
 
-/* A far end's first line; when the last one spoke, all hear the port, which node 0 found free where none was given. */
-static bool hear(void *user, const char *line, size_t length)
+/* A remote launcher's first line. When all are ready, each gets the port: node 0 chose a free one if none was given. */
+static bool handle_line(void *user, const char *line, size_t length)
 {
-    ear              *e = user;
-    head             *h = e->head;
-    lk__launch_child *child = &h->job.children[e->index];
+    line_handler     *handler = user;
+    launcher         *h = handler->launcher;
+    lk__launch_child *child = &h->job.children[handler->index];
     size_t            lead = strlen(READY);
-    if (length > strlen(BLAMES) && memcmp(line, BLAMES, strlen(BLAMES)) == 0)
-        return hear_blame(child, line + strlen(BLAMES), length - strlen(BLAMES));
+    if (length > strlen(CAUSE) && memcmp(line, CAUSE, strlen(CAUSE)) == 0)
+        return handle_cause(child, line + strlen(CAUSE), length - strlen(CAUSE));
     if (child->port > 0 || length <= lead || memcmp(line, READY, lead) != 0) return false;
     char number[16];
     snprintf(number, sizeof number, "%.*s", (int)(length - lead < 15 ? length - lead : 15), line + lead);
@@ -183,60 +183,62 @@ static bool hear(void *user, const char *line, size_t length)
     if (++h->ready < h->count) return true;
     h->job.answer_by = 0;
     int size = snprintf(number, sizeof number, "%d", h->job.children[0].port);
-    for (int i = 0; i < h->count; i++) tell(&h->job.children[i], number, (size_t)size + 1);
+    for (int i = 0; i < h->count; i++) send_text(&h->job.children[i], number, (size_t)size + 1);
     return true;
 }
 
-/* ssh's own words, the host, and one command line for its shell. */
-static lk_status start_far(head *h, int index)
+/* ssh and its arguments, the host, and one command line for the remote shell. */
+static lk_status start_remote(launcher *h, int index)
 {
     const lk_launch_config *c = h->config;
-    char                    words[LK__LAUNCH_PATH], command[LK__LAUNCH_PATH];
-    const char             *argv[WORDS + 3];
+    char                    ssh[LK__LAUNCH_PATH], command[LK__LAUNCH_PATH];
+    const char             *argv[SSH_ARGUMENTS + 3];
     int                     count = 0;
     char                   *rest = NULL;
     if (strchr(c->remote_command, '\''))
-        return lk__fail(h->job.context, LK_EINVAL, "%s: no quotes in the far command's name, please", c->remote_command);
-    if (strlen(c->ssh) >= sizeof words || strlen(c->remote_command) + 32 >= sizeof command)
-        return lk__fail(h->job.context, LK_EINVAL, "the command that reaches other hosts, or the far one, is too long");
+        return lk__fail(h->job.context, LK_EINVAL, "%s: the remote command's name must not contain quotes",
+                        c->remote_command);
+    if (strlen(c->ssh) >= sizeof ssh || strlen(c->remote_command) + 32 >= sizeof command)
+        return lk__fail(h->job.context, LK_EINVAL, "the ssh command or the remote command is too long");
     LK__TRY(write_spec(h, &h->hosts[index], index));
-    snprintf(words, sizeof words, "%s", c->ssh);
-    for (char *word = strtok_r(words, " ", &rest); word && count < WORDS; word = strtok_r(NULL, " ", &rest))
+    snprintf(ssh, sizeof ssh, "%s", c->ssh);
+    for (char *word = strtok_r(ssh, " ", &rest); word && count < SSH_ARGUMENTS; word = strtok_r(NULL, " ", &rest))
         argv[count++] = word;
-    if (!count) return lk__fail(h->job.context, LK_EINVAL, "the command that reaches other hosts is empty");
+    if (!count) return lk__fail(h->job.context, LK_EINVAL, "the ssh command is empty");
     argv[count++] = h->hosts[index].name;
-    snprintf(command, sizeof command, "exec '%s' run --far-end", c->remote_command);
+    snprintf(command, sizeof command, "exec '%s' run --remote-launcher", c->remote_command);
     argv[count++] = command;
     argv[count] = NULL;
     lk__launch_child      *child = &h->job.children[index];
     lk__launch_environment environment;
     snprintf(child->name, sizeof child->name, "host %.70s", h->hosts[index].name);
-    LK__TRY(lk__environment_mark(&h->job, &environment));
+    LK__TRY(lk__environment_make_ssh(&h->job, &environment));
     lk_status status = lk__child_start(&h->job, child, argv, environment.list, false);
     lk__environment_free(&environment);
-    if (status == LK_OK) tell(child, h->spec->text, h->spec->length);
+    if (status == LK_OK) send_text(child, h->spec->text, h->spec->length);
     return status;
 }
 
-static lk_status check(lk_context *context, const lk_launch_config *c)
+static lk_status check_config(lk_context *context, const lk_launch_config *c)
 {
     if (!c->program || !c->program[0]) return lk__fail(context, LK_EINVAL, "no program to start");
-    if (c->debug_rank >= 0) return lk__fail(context, LK_EINVAL, "a rank gets the terminal on one host only");
+    if (c->debug_rank >= 0)
+        return lk__fail(context, LK_EINVAL, "debugging a rank on the terminal needs all ranks on one host");
     if (c->local_address)
-        return lk__fail(context, LK_EINVAL,
-                        "each of several hosts has a local address of its own: one cannot be given here");
+        return lk__fail(context, LK_EINVAL, "a local address cannot be given for several hosts: each has its own");
     sigset_t signals;
     LK__TRY(lk__signals_parse(context, c->signals, &signals));
     LK__TRY(lk__prefix_check(context, c));
     LK__TRY(lk__numa_check(context, c->numa_binding));
     if (c->nodes > 1)
         return lk__fail(context, LK_EINVAL,
-                        "either one launcher that reaches all hosts, or one on each of several nodes, not both");
+                        "a list of hosts and several nodes exclude each other: one launcher starts all hosts, or each "
+                        "node has its own launcher");
     return LK_OK;
 }
 
-/* All hosts once, with a token and a port of their own: what is left of an earlier generation cannot join. */
-static lk_status generation(head *h, ear *ears)
+/* Starts all hosts once, with a new token and port: processes of an earlier generation cannot join. */
+static lk_status run_generation(launcher *h, line_handler *handlers)
 {
     lk_status status = lk__random_hex(h->job.context, h->job.token, (LK__TOKEN - 1) / 2);
     if (status < 0) return status;
@@ -244,23 +246,23 @@ static lk_status generation(head *h, ear *ears)
     h->ready = 0;
     h->job.answer_by = lk__now() + LK__ANSWER_SECONDS;
     for (int i = 0; i < h->count && status == LK_OK; i++) {
-        ears[i] = (ear){h, i};
-        h->job.children[i].streams[0].consume = hear;
-        h->job.children[i].streams[0].user = &ears[i];
+        handlers[i] = (line_handler){h, i};
+        h->job.children[i].streams[0].consume = handle_line;
+        h->job.children[i].streams[0].user = &handlers[i];
         h->job.children[i].rank = h->hosts[i].first_rank;
         h->job.children[i].ranks = h->hosts[i].ranks;
-        status = start_far(h, i);
+        status = start_remote(h, i);
     }
     if (status < 0) lk__job_stop(&h->job, LK__FAILED);
-    lk_status watched = lk__watch(&h->job);
+    lk_status watched = lk__job_watch(&h->job);
     return status < 0 ? status : watched;
 }
 
-static lk_status run_hosts(head *h, ear *ears, int *exit_code)
+static lk_status run_hosts(launcher *h, line_handler *handlers, int *exit_code)
 {
     for (;; h->job.generation++) {
-        LK__TRY(generation(h, ears));
-        lk__verdict(&h->job);
+        LK__TRY(run_generation(h, handlers));
+        lk__job_report(&h->job);
         if (h->job.why != LK__FAILED || h->job.interrupts || h->job.generation == h->config->max_restarts) break;
         lk__job_print(&h->job, "starting all ranks of all hosts again: restart %d of %d", h->job.generation + 1,
                       h->config->max_restarts);
@@ -271,39 +273,39 @@ static lk_status run_hosts(head *h, ear *ears, int *exit_code)
 
 lk_status lk__launch_hosts(lk_context *context, const lk_launch_config *config, int *exit_code)
 {
-    lk_launch_config own = *config; /* files and their names are the far ends' */
+    lk_launch_config own = *config; /* the remote launchers write the files */
     own.log_dir = own.tee = own.redirects = own.stdout_filters = own.stderr_filters = NULL;
-    LK__TRY(check(context, config));
-    size_t           far_bytes = MOST_HOSTS * sizeof(far), ear_bytes = MOST_HOSTS * sizeof(ear);
-    head            *h = lk__alloc(context, LK_MEMORY_OTHER, sizeof *h);
-    far             *hosts = lk__alloc(context, LK_MEMORY_OTHER, far_bytes);
-    ear             *ears = lk__alloc(context, LK_MEMORY_OTHER, ear_bytes);
+    LK__TRY(check_config(context, config));
+    size_t           host_bytes = MOST_HOSTS * sizeof(remote_host), handler_bytes = MOST_HOSTS * sizeof(line_handler);
+    launcher        *h = lk__alloc(context, LK_MEMORY_OTHER, sizeof *h);
+    remote_host     *hosts = lk__alloc(context, LK_MEMORY_OTHER, host_bytes);
+    line_handler    *handlers = lk__alloc(context, LK_MEMORY_OTHER, handler_bytes);
     lk__launch_spec *spec = lk__alloc(context, LK_MEMORY_OTHER, sizeof *spec);
-    lk_status        status = h && hosts && ears && spec ? LK_OK : LK_ENOMEM;
+    lk_status        status = h && hosts && handlers && spec ? LK_OK : LK_ENOMEM;
     if (status == LK_OK) {
-        *h = (head){.hosts = hosts, .spec = spec, .config = config};
+        *h = (launcher){.hosts = hosts, .spec = spec, .config = config};
         int most;
         status = parse_hosts(context, config, hosts, &h->count, &h->world, &most);
         if (status == LK_OK) status = lk__filter_check(context, config->local_ranks_filter, most);
     }
     if (status == LK_OK) status = lk__descriptors_check(context, h->count, 3, "host");
     if (status == LK_OK) {
-        lk__launch_part place = {0, h->world, NULL, NULL, -1, -1, 0, config->max_restarts};
-        status = lk__job_open(&h->job, context, &own, &place, h->count);
-        h->job.head = true;
-        if (status == LK_OK) status = run_hosts(h, ears, exit_code);
+        lk__launch_part part = {0, h->world, NULL, NULL, -1, -1, 0, config->max_restarts};
+        status = lk__job_open(&h->job, context, &own, &part, h->count);
+        h->job.uses_ssh = true;
+        if (status == LK_OK) status = run_hosts(h, handlers, exit_code);
         lk__job_close(&h->job);
     }
     lk__free(context, LK_MEMORY_OTHER, spec, sizeof *spec);
-    lk__free(context, LK_MEMORY_OTHER, ears, ear_bytes);
-    lk__free(context, LK_MEMORY_OTHER, hosts, far_bytes);
+    lk__free(context, LK_MEMORY_OTHER, handlers, handler_bytes);
+    lk__free(context, LK_MEMORY_OTHER, hosts, host_bytes);
     lk__free(context, LK_MEMORY_OTHER, h, sizeof *h);
     return status;
 }
 
-/* ---- the far end ---- */
+/* ---- the remote launcher ---- */
 
-/* Reads up to and with an empty string (or, for one = true, one string). What follows comes only after our answer. */
+/* Reads up to and including an empty string (or, for one = true, one string). The launcher sends no more before our answer. */
 static lk_status read_strings(lk_context *context, int in, char *text, size_t size, size_t *length, bool one)
 {
     *length = 0;
@@ -312,20 +314,21 @@ static lk_status read_strings(lk_context *context, int in, char *text, size_t si
         if (got < 0 && errno == EINTR) continue;
         if (got <= 0)
             return lk__fail(context, LK_EFORMAT,
-                            *length < size ? "the launcher went away before it had said what to run"
-                                           : "the launcher says more than there is room for");
+                            *length < size
+                                ? "the launcher closed the connection before it sent the whole job specification"
+                                : "the launcher sent a job specification that is too long");
         *length += (size_t)got;
         if (text[*length - 1]) continue;
         if (one || *length == 1 || !text[*length - 2]) return LK_OK;
     }
 }
 
-static lk_status far_end(lk_context *context, lk__launch_spec *spec, int in, int out, int err, int *exit_code)
+static lk_status run_remote(lk_context *context, lk__launch_spec *spec, int in, int out, int err, int *exit_code)
 {
     LK__TRY(read_strings(context, in, spec->text, sizeof spec->text, &spec->length, false));
     LK__TRY(lk__spec_parse(context, spec));
     if (chdir(spec->directory) < 0)
-        return lk__fail(context, LK_ENOENT, "%s: cannot change to this directory here: %s", spec->directory,
+        return lk__fail(context, LK_ENOENT, "%s: cannot change to this directory on this host: %s", spec->directory,
                         strerror(errno));
     if (!spec->config.master_port) LK__TRY(lk__free_port(context, &spec->config.master_port));
     char   ready[64], number[16];
@@ -335,18 +338,18 @@ static lk_status far_end(lk_context *context, lk__launch_spec *spec, int in, int
     LK__TRY(read_strings(context, in, number, sizeof number, &length, true));
     spec->config.master_port = (int)strtol(number, NULL, 10);
     if (spec->config.master_port < 1 || spec->config.master_port > 65535)
-        return lk__fail(context, LK_EFORMAT, "the launcher named no port");
+        return lk__fail(context, LK_EFORMAT, "the launcher sent an invalid port");
     spec->config.out = out;
     spec->config.err = err;
-    lk__launch_part place = {spec->first_rank, spec->world,      spec->token,       spec->job, in,
-                             spec->colour,     spec->generation, spec->max_restarts};
-    return lk__launch_here(context, &spec->config, &place, exit_code);
+    lk__launch_part part = {spec->first_rank, spec->world,      spec->token,       spec->job, in,
+                            spec->colour,     spec->generation, spec->max_restarts};
+    return lk__launch_local(context, &spec->config, &part, exit_code);
 }
 
-lk_status lk_launch_far_end(lk_context *context, int in, int out, int err, int *exit_code)
+lk_status lk_launch_remote(lk_context *context, int in, int out, int err, int *exit_code)
 {
     lk__launch_spec *spec = lk__alloc(context, LK_MEMORY_OTHER, sizeof *spec);
-    lk_status        status = spec ? far_end(context, spec, in, out, err, exit_code) : LK_ENOMEM;
+    lk_status        status = spec ? run_remote(context, spec, in, out, err, exit_code) : LK_ENOMEM;
     lk__free(context, LK_MEMORY_OTHER, spec, sizeof *spec);
     return status;
 }

@@ -1,5 +1,5 @@
-/* hwloc.c - the order of cores as hwloc sees it: threads of a core, cores of a cache, caches of a memory node, nodes of a socket lie
- * together. The library is loaded when it is needed, so that nothing else waits for it. */
+/* hwloc.c - cores in hwloc's order: threads of a core, cores of a cache, caches of a memory node and nodes of a socket are adjacent.
+ * The library is loaded on demand, so that it does not delay anything else. */
 #define _GNU_SOURCE
 #include "launch/launch.h"
 
@@ -17,7 +17,7 @@ typedef struct hwloc {
 #undef MEMBER
 } hwloc;
 
-static void *load(hwloc *h)
+static void *load_hwloc(hwloc *h)
 {
     void *library = dlopen("libhwloc.so.15", RTLD_NOW | RTLD_LOCAL);
     if (!library) return NULL;
@@ -35,7 +35,7 @@ int lk__hwloc_order(int *cpus, int most)
     hwloc            h;
     hwloc_topology_t topology;
     int              count = 0;
-    void            *library = load(&h);
+    void            *library = load_hwloc(&h);
     if (!library) return 0;
     if (h.hwloc_topology_init(&topology) == 0) {
         if (h.hwloc_topology_load(topology) == 0) {

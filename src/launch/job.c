@@ -1,4 +1,4 @@
-/* job.c - one job on one host, from its configuration to its exit code, generation after generation. */
+/* job.c - one job on one host, from its configuration to its exit code, including restarts (generations). */
 #define _GNU_SOURCE
 #include "launch/launch.h"
 
@@ -24,7 +24,7 @@ void lk__job_print(lk__launch_job *job, const char *format, ...)
     va_start(arguments, format);
     vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
-    lk_printable(text, shown, sizeof shown); /* names of hosts, files and programs, and words of far ends */
+    lk_printable(text, shown, sizeof shown); /* may contain names of hosts, files and programs */
     lk__sink_line(job->err, "lockstep run: ", shown, strlen(shown));
     lk__sink_flush(job->err);
 }
@@ -34,11 +34,11 @@ int lk__exit_code(int status) { return WIFSIGNALED(status) ? 128 + WTERMSIG(stat
 lk_status lk__random_hex(lk_context *context, char *out, size_t bytes)
 {
     if (!lk__entropy_hex(out, bytes))
-        return lk__fail(context, LK_EIO, "the system gives no random numbers: %s", strerror(errno));
+        return lk__fail(context, LK_EIO, "cannot read random numbers: %s", strerror(errno));
     return LK_OK;
 }
 
-/* ---- a job's life ---- */
+/* ---- opening and closing a job ---- */
 
 static bool same_file(int a, int b)
 {
@@ -48,9 +48,9 @@ static bool same_file(int a, int b)
 
 static lk_status make_names(lk__launch_job *job)
 {
-    const char *parent = job->place.parent ? job->place.parent : getenv("LOCKSTEP_JOB");
+    const char *parent = job->part.parent ? job->part.parent : getenv("LOCKSTEP_JOB");
     if (lk__random_hex(job->context, job->own_id, (LK__OWN_ID - 1) / 2) < 0) return LK_EIO;
-    /* A job inside a job carries both names, so that the end of the outer one is the end of both. */
+    /* The id of a job inside a job contains both ids, so that the end of the outer job also ends the inner one. */
     if (parent && *parent && strlen(parent) + LK__OWN_ID + 1 < sizeof job->id)
         snprintf(job->id, sizeof job->id, "%s.%s", parent, job->own_id);
     else
@@ -61,13 +61,13 @@ static lk_status make_names(lk__launch_job *job)
 }
 
 lk_status lk__job_open(lk__launch_job *job, lk_context *context, const lk_launch_config *config,
-                       const lk__launch_part *place, int count)
+                       const lk__launch_part *part, int count)
 {
     memset(job, 0, sizeof *job);
     job->context = context;
     job->config = config;
-    job->place = *place;
-    job->keeper = (lk__launch_reaper){0, -1};
+    job->part = *part;
+    job->reaper = (lk__launch_reaper){0, -1};
     job->filtered[0] = job->filtered[1] = -1;
     job->lock = -1;
     lk__sink_open(&job->sinks[0], context, config->out);
@@ -75,15 +75,15 @@ lk_status lk__job_open(lk__launch_job *job, lk_context *context, const lk_launch
     job->out = &job->sinks[0];
     job->err = same_file(config->out, config->err) ? job->out : &job->sinks[1];
     prctl(PR_GET_CHILD_SUBREAPER, &job->was_reaper);
-    prctl(PR_SET_CHILD_SUBREAPER, 1); /* orphaned grandchildren come to us, so that we find them */
-    LK__TRY(lk__signals_take(job));
+    prctl(PR_SET_CHILD_SUBREAPER, 1); /* orphaned descendants are reparented to us, so that we find them */
+    LK__TRY(lk__signals_open(job));
     LK__TRY(make_names(job));
     LK__TRY(lk__folder_name(job));
-    LK__TRY(lk__bystanders_note(job));
+    LK__TRY(lk__bystanders_record(job));
     job->children = lk__alloc(context, LK_MEMORY_OTHER, (size_t)count * sizeof *job->children);
     if (!job->children) return LK_ENOMEM;
     job->count = count;
-    LK__TRY(lk__reaper_start(job)); /* first, so that no folder is ever without somebody who removes it */
+    LK__TRY(lk__reaper_start(job)); /* before the folder is created, so that it is always removed */
     return lk__folder_open(job);
 }
 
@@ -93,11 +93,11 @@ void lk__job_close(lk__launch_job *job)
     lk__folder_filtered_close(job);
     if (job->folder[0]) lk__folder_remove(job->folder);
     if (job->lock >= 0) close(job->lock);
-    lk__reaper_end(job); /* last, as it was first */
+    lk__reaper_stop(job); /* after the folder was removed */
     if (job->signals > 0) close(job->signals);
     prctl(PR_SET_CHILD_SUBREAPER, job->was_reaper);
     sigaction(SIGPIPE, &job->old_pipe, NULL);
-    sigset_t pending; /* what we heard must not strike the caller now */
+    sigset_t pending; /* SIGCHLD that was pending for us must not reach the caller */
     while (sigpending(&pending) == 0 && sigismember(&pending, SIGCHLD) == 1) {
         sigset_t child;
         sigemptyset(&child);
@@ -120,7 +120,6 @@ void lk__job_begin(lk__launch_job *job)
     job->first = job->reporter = NULL;
     job->decide_by = 0;
     job->killing = false;
-    job->began = lk__now();
     lk__oom_read("", &job->oom_cgroup, &job->oom_host);
     memset(job->children, 0, (size_t)job->count * sizeof *job->children);
     for (int i = 0; i < job->count; i++) {
@@ -138,12 +137,12 @@ int lk__job_result(const lk__launch_job *job)
 {
     switch (job->why) {
     case LK__RUNNING: return 0;
-    case LK__FAILED: /* however a rank or a host that did not answer was ended, it was we who did it */
-        return job->first->silent || job->first->unanswering ? 1 : lk__exit_code(job->first->status);
+    case LK__FAILED: /* an unresponsive rank or host was ended by us, so its status means nothing */
+        return job->first->no_answer || job->first->unresponsive ? 1 : lk__exit_code(job->first->status);
     case LK__SIGNALLED:
         for (int i = 0; i < job->count; i++)
             if (!job->config->plain || job->children[i].status != 0) return 128 + job->signal;
-        return 0; /* one command in several processes, and each of them was content */
+        return 0; /* one command in several processes, and each ended with 0 */
     case LK__INPUT_ENDED: return 128 + SIGTERM;
     case LK__OUTPUT_CLOSED: return job->out->error == EPIPE ? 128 + SIGPIPE : 1;
     }
@@ -152,31 +151,32 @@ int lk__job_result(const lk__launch_job *job)
 
 /* ---- ranks on this host ---- */
 
-static lk_status check(lk_context *context, const lk_launch_config *config)
+static lk_status check_config(lk_context *context, const lk_launch_config *config)
 {
     if (config->size != sizeof *config)
-        return lk__fail(context, LK_EINVAL, "the launch configuration is of another version");
+        return lk__fail(context, LK_EINVAL, "the size of the launch configuration is that of another version");
     if (!config->program || !config->program[0]) return lk__fail(context, LK_EINVAL, "no program to start");
     if (config->ranks < 1 || config->ranks > MOST_RANKS)
-        return lk__fail(context, LK_EINVAL, "%d ranks on one host: from 1 to %d", config->ranks, MOST_RANKS);
+        return lk__fail(context, LK_EINVAL, "%d ranks on one host: expected 1 to %d", config->ranks, MOST_RANKS);
     if (config->nodes < 1 || config->node < 0 || config->node >= config->nodes)
-        return lk__fail(context, LK_EINVAL, "node %d of %d: from 0 to %d", config->node, config->nodes,
+        return lk__fail(context, LK_EINVAL, "node %d of %d nodes: expected 0 to %d", config->node, config->nodes,
                         config->nodes - 1);
     if (config->nodes > 1 && (!config->master_address || !config->master_port))
         return lk__fail(context, LK_EINVAL, "%d nodes need the address and the port of node 0", config->nodes);
     if (config->nodes > 1 && config->max_restarts)
-        return lk__fail(
-            context, LK_EINVAL,
-            "a restart needs all nodes to agree, and each launcher knows only its own: no restarts with %d nodes",
-            config->nodes);
+        return lk__fail(context, LK_EINVAL,
+                        "restarts are not supported with %d nodes: each launcher controls only its own ranks",
+                        config->nodes);
     if (config->join_timeout < 0)
-        return lk__fail(context, LK_EINVAL, "%g s to join: 0 for the default, or more", config->join_timeout);
+        return lk__fail(context, LK_EINVAL, "join timeout of %g s: expected 0 for the default, or more",
+                        config->join_timeout);
     if (config->numa_binding && config->no_pin)
-        return lk__fail(context, LK_EINVAL, "a NUMA binding and no pinning: one of them");
+        return lk__fail(context, LK_EINVAL, "a NUMA binding and no pinning exclude each other");
     LK__TRY(lk__numa_check(context, config->numa_binding));
     if (config->local_address) LK__TRY(lk__own_address_check(context, config->local_address));
     if (config->grace < 0 || config->monitor_interval <= 0 || config->max_restarts < 0)
-        return lk__fail(context, LK_EINVAL, "the grace, the interval or the number of restarts is below 0");
+        return lk__fail(context, LK_EINVAL,
+                        "grace and number of restarts must not be negative, and the monitor interval must be positive");
     sigset_t signals;
     LK__TRY(lk__signals_parse(context, config->signals, &signals));
     LK__TRY(lk__prefix_check(context, config));
@@ -184,42 +184,43 @@ static lk_status check(lk_context *context, const lk_launch_config *config)
     for (int i = 0; i < 2; i++)
         if (texts[i] && lk__std_bits(texts[i], 0) < 0)
             return lk__fail(context, LK_EINVAL,
-                            "'%.40s': 0 nothing, 1 stdout, 2 stderr, 3 both, or LOCAL_RANK:WHICH with commas between",
+                            "'%.40s' is invalid: expected 0 (none), 1 (stdout), 2 (stderr), 3 (both), or a "
+                            "comma-separated list of LOCAL_RANK:WHICH",
                             texts[i]);
     return LK_OK;
 }
 
-static lk_status check_debug(lk_context *context, const lk_launch_config *config, const lk__launch_part *place)
+static lk_status check_debug(lk_context *context, const lk_launch_config *config, const lk__launch_part *part)
 {
     int rank = config->debug_rank;
     if (rank < 0) return LK_OK;
-    if (rank < place->first_rank || rank >= place->first_rank + config->ranks)
+    if (rank < part->first_rank || rank >= part->first_rank + config->ranks)
         return lk__fail(context, LK_EINVAL, "rank %d cannot be debugged here: this host has ranks %d to %d", rank,
-                        place->first_rank, place->first_rank + config->ranks - 1);
+                        part->first_rank, part->first_rank + config->ranks - 1);
     if (!isatty(STDIN_FILENO) || !isatty(STDOUT_FILENO))
-        return lk__fail(context, LK_EINVAL, "rank %d is to get the terminal, but standard input and output are none",
-                        rank);
+        return lk__fail(context, LK_EINVAL,
+                        "rank %d cannot get the terminal: standard input and output are not a terminal", rank);
     return LK_OK;
 }
 
-/* Launchers of several nodes make no token. One that the user gave for the ranks is looked at here, before they are started. */
-static lk_status check_token(lk_context *context, const lk_launch_config *config, const lk__launch_part *place)
+/* Launchers of several nodes create no token. A token that the user set for the ranks is checked before they are started. */
+static lk_status check_token(lk_context *context, const lk_launch_config *config, const lk__launch_part *part)
 {
     char        token[LK__TOKEN_ROOM];
     const char *file = getenv("LOCKSTEP_TOKEN_FILE"), *text = getenv("LOCKSTEP_TOKEN");
-    if (config->nodes == 1 || place->token) return LK_OK;
+    if (config->nodes == 1 || part->token) return LK_OK;
     if (file && *file) return lk__token_read(context, file, token);
     return text && *text ? lk__token_check(context, "LOCKSTEP_TOKEN", text) : LK_OK;
 }
 
-/* With one GPU for each rank there must be as many. */
+/* With virtual local ranks, every rank needs a GPU of its own. */
 static lk_status check_devices(lk_context *context, const lk_launch_config *config)
 {
     const char *visible = getenv("CUDA_VISIBLE_DEVICES");
     int         count = visible && *visible ? 1 : 0;
     for (const char *at = visible; at && (at = strchr(at, ',')); at++) count++;
     if (config->virtual_local_rank && visible && count < config->ranks)
-        return lk__fail(context, LK_EINVAL, "%d ranks with a GPU each, but CUDA_VISIBLE_DEVICES names %d",
+        return lk__fail(context, LK_EINVAL, "%d ranks with a GPU each, but CUDA_VISIBLE_DEVICES lists %d",
                         config->ranks, count);
     return LK_OK;
 }
@@ -227,21 +228,21 @@ static lk_status check_devices(lk_context *context, const lk_launch_config *conf
 static void name_child(lk__launch_job *job, lk__launch_child *child, int local_rank)
 {
     child->local_rank = local_rank;
-    child->rank = job->place.first_rank + local_rank;
+    child->rank = job->part.first_rank + local_rank;
     snprintf(child->name, sizeof child->name, "rank %d", child->rank);
     lk__prefix_make(job, child);
 }
 
-/* The debugger's words before the program's. */
-static lk_status start_under(lk__launch_job *job, lk__launch_child *child, char *const *environment)
+/* The debugger's command line, followed by the program's. */
+static lk_status start_in_debugger(lk__launch_job *job, lk__launch_child *child, char *const *environment)
 {
     const lk_launch_config *config = job->config;
-    char                    words[LK__LAUNCH_PATH];
+    char                    debugger[LK__LAUNCH_PATH];
     const char             *argv[1024];
     int                     count = 0;
-    snprintf(words, sizeof words, "%s", config->debugger);
+    snprintf(debugger, sizeof debugger, "%s", config->debugger);
     char *rest = NULL;
-    for (char *word = strtok_r(words, " ", &rest); word && count < 64; word = strtok_r(NULL, " ", &rest))
+    for (char *word = strtok_r(debugger, " ", &rest); word && count < 64; word = strtok_r(NULL, " ", &rest))
         argv[count++] = word;
     for (int i = 0; config->program[i] && count < 1023; i++) argv[count++] = config->program[i];
     argv[count] = NULL;
@@ -254,96 +255,96 @@ static lk_status start_rank(lk__launch_job *job, lk__launch_child *child)
     LK__TRY(lk__folder_child(job, child));
     LK__TRY(lk__environment_make(job, child, &environment));
     lk_status status = child->rank == job->config->debug_rank
-                           ? start_under(job, child, environment.list)
+                           ? start_in_debugger(job, child, environment.list)
                            : lk__child_start(job, child, job->config->program, environment.list, false);
     lk__environment_free(&environment);
     return status;
 }
 
-/* Each generation has its own token and, where we choose it, its own port: what is left of an old one cannot join. */
-static lk_status make_meeting(lk__launch_job *job)
+/* Each generation has its own token and, if we choose it, its own port: processes of an earlier generation cannot join. */
+static lk_status make_rendezvous(lk__launch_job *job)
 {
     const lk_launch_config *config = job->config;
     job->address = config->master_address ? config->master_address : "127.0.0.1";
     job->port = config->master_port;
     if (!job->port) LK__TRY(lk__free_port(job->context, &job->port));
-    if (job->place.token)
-        snprintf(job->token, sizeof job->token, "%s", job->place.token);
+    if (job->part.token)
+        snprintf(job->token, sizeof job->token, "%s", job->part.token);
     else if (config->nodes == 1)
         LK__TRY(lk__random_hex(job->context, job->token, TOKEN_BYTES));
     return LK_OK;
 }
 
-static lk_status generation(lk__launch_job *job)
+static lk_status run_generation(lk__launch_job *job)
 {
-    lk_status status = make_meeting(job);
+    lk_status status = make_rendezvous(job);
     lk__job_begin(job);
     if (status == LK_OK) status = lk__folder_filtered(job);
     for (int i = 0; i < job->count; i++) name_child(job, &job->children[i], i);
     for (int i = 0; i < job->count && status == LK_OK; i++) status = start_rank(job, &job->children[i]);
-    if (status < 0) { /* those that run already are of no use */
+    if (status < 0) { /* stops the ranks that run already */
         job->why = LK__FAILED;
         job->deadline = 0;
     }
-    lk_status watched = lk__watch(job);
+    lk_status watched = lk__job_watch(job);
     return status < 0 ? status : watched;
 }
 
-/* What the user set is kept; one of the two names stands for both. */
-static lk_status heed_threads(lk__launch_job *job)
+/* A number that the user set is kept; if only one of the two variables is set, it counts for both. */
+static lk_status read_threads(lk__launch_job *job)
 {
     const char *omp = getenv("OMP_NUM_THREADS"), *own = getenv("LOCKSTEP_THREADS");
-    int         number = omp ? atoi(omp) : 0; /* of "4,2", OpenMP's form for nested teams, the outer one */
+    int         number = omp ? atoi(omp) : 0; /* of "4,2", OpenMP's form for nested teams, the outer number */
     if (number > 0) job->threads = number;
     if (own && *own && !lk__threads_parse(own, &job->threads))
         return lk__fail(job->context, LK_EINVAL,
-                        "LOCKSTEP_THREADS is '%.40s' in the environment: it takes a number from 1 to %d", own,
+                        "LOCKSTEP_THREADS is '%.40s' in the environment: expected a number from 1 to %d", own,
                         LK__MAX_THREADS);
     return LK_OK;
 }
 
-static void introduce(lk__launch_job *job, const char *pinned)
+static void print_job(lk__launch_job *job, const char *pinned)
 {
     const lk_launch_config *config = job->config;
     const char             *threads = getenv("OMP_NUM_THREADS");
     char                    where[96] = "", omp[32], own[48] = "";
     if (config->nodes > 1)
-        snprintf(where, sizeof where, " (%d to %d of %d, node %d of %d)", job->place.first_rank,
-                 job->place.first_rank + job->count - 1, job->place.world, config->node, config->nodes);
+        snprintf(where, sizeof where, " (%d to %d of %d, node %d of %d)", job->part.first_rank,
+                 job->part.first_rank + job->count - 1, job->part.world, config->node, config->nodes);
     snprintf(omp, sizeof omp, "%d", job->threads);
     if (threads && getenv("LOCKSTEP_THREADS")) snprintf(own, sizeof own, ", LOCKSTEP_THREADS=%d", job->threads);
     lk__job_print(job, "%d rank%s%s on %s, %s, OMP_NUM_THREADS=%s%s%s%s", job->count, job->count == 1 ? "" : "s", where,
                   job->host, pinned, threads ? threads : omp, own, job->logs[0] ? ", logs in " : "", job->logs);
 }
 
-lk_status lk__launch_here(lk_context *context, const lk_launch_config *config, const lk__launch_part *place,
-                          int *exit_code)
+lk_status lk__launch_local(lk_context *context, const lk_launch_config *config, const lk__launch_part *part,
+                           int *exit_code)
 {
     lk__launch_job job;
     char           pinned[512];
-    LK__TRY(check(context, config));
-    LK__TRY(check_debug(context, config, place));
-    LK__TRY(check_token(context, config, place));
+    LK__TRY(check_config(context, config));
+    LK__TRY(check_debug(context, config, part));
+    LK__TRY(check_token(context, config, part));
     LK__TRY(check_devices(context, config));
     LK__TRY(lk__descriptors_check(context, config->ranks, lk__wants_logs(config) ? 4 : 2, "rank"));
-    lk_status status = lk__job_open(&job, context, config, place, config->ranks);
+    lk_status status = lk__job_open(&job, context, config, part, config->ranks);
     if (status == LK_OK)
         status = lk__topology_split(context, job.count, &job.cores, &job.threads, pinned, sizeof pinned);
     if (status == LK_OK && config->numa_binding)
         status = lk__topology_bind(context, config->numa_binding, job.count, &job.cores, pinned, sizeof pinned);
-    if (status >= 0) status = heed_threads(&job);
+    if (status >= 0) status = read_threads(&job);
     if (status < 0) goto done;
     if (config->no_pin) {
         lk__free(context, LK_MEMORY_OTHER, job.cores, job.cores ? (size_t)job.count * sizeof *job.cores : 0);
         job.cores = NULL;
         snprintf(pinned, sizeof pinned, "not pinned");
     }
-    if (!config->plain) introduce(&job, pinned);
+    if (!config->plain) print_job(&job, pinned);
     for (;;) {
-        status = generation(&job);
+        status = run_generation(&job);
         if (status < 0) break;
-        lk__verdict(&job);
-        lk__hosts_tell_blame(&job);
+        lk__job_report(&job);
+        lk__hosts_report_cause(&job);
         if (job.why != LK__FAILED || job.interrupts || job.generation == config->max_restarts) break;
         job.generation++;
         lk__job_print(&job, "starting all ranks again: restart %d of %d", job.generation, config->max_restarts);
@@ -358,7 +359,7 @@ lk_status lk_launch(lk_context *context, const lk_launch_config *config, int *ex
 {
     if (config->size == sizeof *config && config->hosts) return lk__launch_hosts(context, config, exit_code);
     if (config->size == sizeof *config) LK__TRY(lk__filter_check(context, config->local_ranks_filter, config->ranks));
-    lk__launch_part place = {config->node * config->ranks, config->nodes * config->ranks, NULL, NULL, -1, -1, 0,
-                             config->max_restarts};
-    return lk__launch_here(context, config, &place, exit_code);
+    lk__launch_part part = {config->node * config->ranks, config->nodes * config->ranks, NULL, NULL, -1, -1, 0,
+                            config->max_restarts};
+    return lk__launch_local(context, config, &part, exit_code);
 }

@@ -1,4 +1,4 @@
-/* launch/launch.h - the inside of the launcher: a job, its children, the lines they print, and the keeper that outlives it. */
+/* launch/launch.h - the launcher's internals: a job, its children, their output, and the orphan reaper, which outlives the launcher. */
 #ifndef LK__LAUNCH_H
 #define LK__LAUNCH_H
 
@@ -21,41 +21,41 @@ enum { LK__LAUNCH_PATH = 512, LK__JOB_ID = 128, LK__OWN_ID = 17, LK__TOKEN = 33,
         if (status_ < 0) return status_; \
     } while (0)
 
-/* A rank, or in the launcher of `hosts` one ssh. */
+/* A rank; in the launcher of `hosts`, one ssh process. */
 typedef struct lk__launch_child {
     char              name[80];                /* "rank 3", "host b" */
-    int               rank, local_rank, ranks; /* ranks: of a far end; 0: one */
+    int               rank, local_rank, ranks; /* ranks: of a remote launcher; 0: one */
     pid_t             pid;                     /* also its process group */
     bool              running;
-    bool              asked;       /* to stop, before it ended */
-    bool              forced;      /* it needed SIGKILL */
-    bool              silent;      /* a far end that gave no answer, in time or before it ended */
-    bool              unanswering; /* the cause of the failure, but it had not ended by itself; then: */
-    char              state;       /* of its process, as proc(5) has them; 0: not known */
-    int               blamed;      /* a lk__comm_cause_kind: for what */
-    bool              consequence; /* it failed because another rank had */
-    lk__comm_cause    cause;       /* whom its own failure is due to, once it ended */
-    int               status;      /* as wait gives it */
+    bool              stop_requested; /* before it ended */
+    bool              killed;         /* by SIGKILL */
+    bool              no_answer;      /* a remote launcher that sent no answer, in time or before it ended */
+    bool              unresponsive;   /* the cause of the failure, but it had not ended by itself; then: */
+    char              state;          /* of its process, as in proc(5); 0: unknown */
+    int               cause_kind;     /* a lk__comm_cause_kind, as the reporter has it */
+    bool              consequence;    /* it failed because another rank failed */
+    lk__comm_cause    cause;          /* the rank that its own failure is due to, once it ended */
+    int               status;         /* from wait(2) */
     struct rusage     usage;
     double            began, ended; /* by lk__now */
     lk__launch_stream streams[2];   /* stdout, stderr */
     lk__launch_tail   tail;
     char              folder[LK__LAUNCH_PATH];
     char              error_file[LK__LAUNCH_PATH];
-    char              diary[LK__LAUNCH_PATH]; /* comm/diary.h */
-    int               input;                  /* write end of its standard input; -1: none */
-    int               port;                   /* of a far end: the one that it found free; 0: it has not spoken yet */
+    char              flight_recorder[LK__LAUNCH_PATH]; /* path; comm/flight_recorder.h */
+    int               input;                            /* write end of its standard input; -1: none */
+    int               port; /* of a remote launcher: the free port that it reported; 0: it is not ready yet */
 } lk__launch_child;
 
 typedef struct lk__launch_reaper {
     pid_t pid;
-    int   pipe; /* the launcher's end; the keeper acts when all copies of it are gone */
+    int   pipe; /* the launcher's end; the reaper acts once all copies of it are closed */
 } lk__launch_reaper;
 
 /* A process that descended from this one before the job began: bash -c 'tee log & exec lockstep run …' has one. */
 typedef struct lk__launch_bystander {
     pid_t              pid, group;
-    unsigned long long start; /* as /proc/PID/stat gives it: with the pid it names one process for ever */
+    unsigned long long start; /* from /proc/PID/stat: with the pid it identifies one process uniquely */
 } lk__launch_bystander;
 
 typedef enum lk__launch_end {
@@ -66,41 +66,41 @@ typedef enum lk__launch_end {
     LK__OUTPUT_CLOSED
 } lk__launch_end;
 
-/* What a far end was told and a plain launch works out for itself. */
+/* What a remote launcher reads from its specification, and a local launch derives from its configuration. */
 typedef struct lk__launch_part {
     int         first_rank, world;
-    const char *token;                    /* NULL: made for each generation */
-    const char *parent;                   /* the id of the job that this is a part of; NULL: from the environment */
-    int         watch;                    /* its end means stop; -1: none */
-    int         colour;                   /* of prefixes; below 0: by the terminal */
-    int         generation, max_restarts; /* what the ranks are told; a far end restarts nothing by itself */
+    const char *token;            /* NULL: created for each generation */
+    const char *parent;           /* the id of the enclosing job; NULL: from the environment */
+    int         control;          /* descriptor whose end of file means stop; -1: none */
+    int         colour;           /* of prefixes; below 0: by the terminal */
+    int generation, max_restarts; /* for the ranks' environment; a remote launcher does not restart anything itself */
 } lk__launch_part;
 
 typedef struct lk__launch_job {
     lk_context             *context;
     const lk_launch_config *config;
-    lk__launch_part         place;
+    lk__launch_part         part;
     char                    id[LK__JOB_ID];
     char                    token[LK__TOKEN];
     char                    own_id[LK__OWN_ID]; /* the last part of id */
     const char             *run_id;
     char                    host[80];
-    char                  folder[LK__LAUNCH_PATH]; /* goes with the job: diaries; error files where there are no logs */
-    int                   lock;                    /* held in folder while the job lives; -1: none */
-    char                  logs[LK__LAUNCH_PATH];   /* stays: logs and error files; "": none */
-    int                   generation;
+    char folder[LK__LAUNCH_PATH]; /* removed with the job: flight recorders, and error files if there are no logs */
+    int  lock;                    /* held in folder while the job runs; -1: none */
+    char logs[LK__LAUNCH_PATH];   /* kept: logs and error files; "": none */
+    int  generation;
     const char           *address;
     int                   port;
-    cpu_set_t            *cores;   /* one set a rank; NULL: not pinned */
-    int                   threads; /* of each rank: LOCKSTEP_THREADS and OMP_NUM_THREADS */
-    bool                  head;    /* children are ssh, not ranks */
+    cpu_set_t            *cores;    /* one set per rank; NULL: not pinned */
+    int                   threads;  /* of each rank: LOCKSTEP_THREADS and OMP_NUM_THREADS */
+    bool                  uses_ssh; /* children are ssh processes, not ranks */
     lk__launch_child     *children;
     int                   count, alive;
-    lk__launch_reaper     keeper;
+    lk__launch_reaper     reaper;
     lk__launch_sink       sinks[2];
-    lk__launch_sink      *out, *err;   /* the same one where both are one file */
+    lk__launch_sink      *out, *err;   /* the same one if both are one file */
     int                   signals;     /* a signalfd */
-    sigset_t              stops;       /* those that stop the job */
+    sigset_t              stops;       /* the signals that stop the job */
     int                   filtered[2]; /* files of filtered lines; -1: none */
     sigset_t              old_mask;
     struct sigaction      old_pipe, old_child;
@@ -110,48 +110,47 @@ typedef struct lk__launch_job {
     struct pollfd        *polls;
     size_t                poll_capacity;
     lk__launch_end        why;
-    lk__launch_child     *first;    /* the cause of the failure */
-    lk__launch_child     *reporter; /* whose group named it; NULL: none did */
-    char   was_in[512];             /* what a first that had not ended was doing, before it was made to go on and end */
-    double decide_by;               /* when to look for the cause again; 0: nothing to decide */
-    int    signal, interrupts;
-    bool   killing;
-    double deadline;             /* for SIGKILL */
-    double answer_by;            /* for the first word of far ends; 0: all have spoken */
-    long   oom_cgroup, oom_host; /* counters when the generation began */
-    double began;
+    lk__launch_child     *first;               /* the cause of the failure */
+    lk__launch_child     *reporter;            /* the child whose group named it; NULL: none did */
+    char                  last_operation[512]; /* of `first` if it had not ended, read before it was stopped */
+    double                decide_by;           /* when to search for the cause again; 0: nothing is pending */
+    int                   signal, interrupts;
+    bool                  killing;
+    double                deadline;             /* for SIGKILL */
+    double                answer_by;            /* for the answers of remote launchers; 0: all have answered */
+    long                  oom_cgroup, oom_host; /* counters when the generation began */
 } lk__launch_job;
 
 /* ---- job.c ---- */
-lk_status lk__launch_here(lk_context *context, const lk_launch_config *config, const lk__launch_part *place,
-                          int *exit_code);
+lk_status lk__launch_local(lk_context *context, const lk_launch_config *config, const lk__launch_part *part,
+                           int *exit_code);
 void      lk__job_print(lk__launch_job *job, const char *format, ...) __attribute__((format(printf, 2, 3)));
-/* Descriptors, signals, folder, keeper, room for `count` children. Close it also when it fails. */
+/* Descriptors, signals, folder, reaper, memory for `count` children. Close it also when it fails. */
 lk_status lk__job_open(lk__launch_job *job, lk_context *context, const lk_launch_config *config,
-                       const lk__launch_part *place, int count);
-void      lk__job_close(lk__launch_job *job);        /* waits for what is still to be written, unless interrupted */
-void      lk__job_begin(lk__launch_job *job);        /* a generation: nobody has failed yet */
+                       const lk__launch_part *part, int count);
+void      lk__job_close(lk__launch_job *job);        /* waits until queued output is written, unless interrupted */
+void      lk__job_begin(lk__launch_job *job);        /* resets the state for a new generation */
 int       lk__job_result(const lk__launch_job *job); /* the exit code */
-int       lk__exit_code(int status);                 /* as a shell gives it */
+int       lk__exit_code(int status);                 /* as in a shell */
 lk_status lk__random_hex(lk_context *context, char *out, size_t bytes); /* 2 × bytes digits and a NUL */
 
 /* ---- hosts.c ---- */
 lk_status lk__launch_hosts(lk_context *context, const lk_launch_config *config, int *exit_code);
 
-/* Of a far end: says to its launcher that the failure here is due to a rank of another host, where it is. */
-void lk__hosts_tell_blame(lk__launch_job *job);
+/* In a remote launcher: tells the first launcher if the failure here is due to a rank of another host. */
+void lk__hosts_report_cause(lk__launch_job *job);
 
 /* ---- watch.c ---- */
-lk_status lk__watch(lk__launch_job *job); /* until every child has ended and what they printed is in the queues */
+lk_status lk__job_watch(lk__launch_job *job); /* until every child has ended and all their output is queued */
 void      lk__job_stop(lk__launch_job *job, lk__launch_end why);
-void lk__job_take_signals(lk__launch_job *job); /* takes the signals that came; the second request to stop kills at once */
-void lk__job_flush(lk__launch_job *job); /* until the queues are empty, the readers gone or somebody loses patience */
+void lk__job_handle_signals(lk__launch_job *job); /* handles pending signals; the second stop request kills at once */
+void lk__job_flush(lk__launch_job *job); /* until the queues are empty, the readers closed or another signal arrives */
 
 /* ---- signals.c ---- */
 lk_status lk__signals_parse(lk_context *context, const char *text, sigset_t *signals); /* "SIGTERM,SIGUSR1" */
-lk_status lk__signals_take(lk__launch_job *job);
-/* What asks ranks to stop: SIGTERM. Where a signal stops the job: that one, if it is none of SIGINT, SIGHUP and SIGQUIT, or the
- * ranks are `plain`: then a terminal would have sent it to them as well. */
+lk_status lk__signals_open(lk__launch_job *job);
+/* The signal that stops ranks: SIGTERM; if a signal stops the job, that one, unless it is SIGINT, SIGHUP or SIGQUIT. With `plain`,
+ * those are passed on too, as a terminal would send them to the ranks as well. */
 int lk__signal_for_ranks(const lk__launch_job *job);
 
 /* ---- lines.c ---- */
@@ -159,86 +158,85 @@ lk_status lk__prefix_check(lk_context *context, const lk_launch_config *config);
 void      lk__prefix_make(const lk__launch_job *job, lk__launch_child *child); /* for both of its streams */
 
 /* ---- start.c ---- */
-/* Forks. With a sentence: LK_EINVAL or LK_ENOENT when the program is none that can be executed, LK_EIO when the system does not
- * give what is needed. terminal: the child gets ours. */
+/* Forks. Fails with LK_EINVAL or LK_ENOENT if the program cannot be executed, with LK_EIO if a system resource is lacking.
+ * terminal: the child gets this process's terminal. */
 lk_status lk__child_start(lk__launch_job *job, lk__launch_child *child, const char *const *argv,
                           char *const *environment, bool terminal);
 lk_status lk__free_port(lk_context *context, int *port);
-lk_status lk__own_address_check(lk_context *context,
-                                const char *address); /* LK_EINVAL where this host does not have it */
-/* Whether as many descriptors can be had as a job of `count` children needs; `each`: of every child, while it runs. */
+lk_status lk__own_address_check(lk_context *context, const char *address); /* LK_EINVAL if this host does not have it */
+/* Checks that the descriptors for a job of `count` children are available; `each`: per child, while it runs. */
 lk_status lk__descriptors_check(lk_context *context, int count, int each, const char *noun);
 
 /* ---- environment.c ---- */
 typedef struct lk__launch_environment {
     lk_context *context;
-    char      **list; /* NULL at the end; the first `own` are ours, the others this process's */
+    char      **list; /* terminated by NULL; the first `own` are allocated here, the others are this process's */
     size_t      capacity, count, own;
     bool        short_of_memory;
 } lk__launch_environment;
 lk_status lk__environment_make(lk__launch_job *job, const lk__launch_child *child, lk__launch_environment *environment);
-lk_status lk__environment_mark(lk__launch_job *job, lk__launch_environment *environment); /* ours, and the job's id */
+lk_status lk__environment_make_ssh(lk__launch_job         *job,
+                                   lk__launch_environment *environment); /* this process's environment and the job's id */
 void      lk__environment_free(lk__launch_environment *environment);
 
 /* ---- topology.c ---- */
-lk_status lk__topology_split(lk_context *context, int ranks, cpu_set_t **cores, int *threads, char *words, size_t size);
-/* The same by memory nodes; takes *cores, made or NULL. */
-lk_status lk__topology_bind(lk_context *context, const char *mode, int ranks, cpu_set_t **cores, char *words,
+lk_status lk__topology_split(lk_context *context, int ranks, cpu_set_t **cores, int *threads, char *text, size_t size);
+/* The same by memory nodes; *cores is reused, or allocated if NULL. */
+lk_status lk__topology_bind(lk_context *context, const char *mode, int ranks, cpu_set_t **cores, char *text,
                             size_t size);
 
 /* ---- numa.c ---- */
-lk_status lk__numa_check(lk_context *context, const char *mode); /* LK_EINVAL for none of its words; NULL is fine */
-/* One set a rank, within `allowed`. root is put before every path: "". visible: CUDA_VISIBLE_DEVICES, NULL: not set. LK_EINVAL with
- * the reason where this machine does not have what the mode needs. */
+lk_status lk__numa_check(lk_context *context, const char *mode); /* LK_EINVAL for an unknown mode; NULL is fine */
+/* One set per rank, within `allowed`. root: prefix of every path, "". visible: CUDA_VISIBLE_DEVICES, NULL: not set. LK_EINVAL with
+ * the reason if this machine lacks what the mode needs. */
 lk_status lk__numa_bind(lk_context *context, const char *root, const char *mode, const cpu_set_t *allowed,
                         const char *visible, int ranks, cpu_set_t *cores);
 
-/* hwloc.c: the host's cores in an order in which neighbours share most; how many, 0 where hwloc is not there. */
+/* hwloc.c: the host's cores in an order in which neighbours share most; returns their number, 0 if hwloc is not available. */
 int lk__hwloc_order(int *cpus, int most);
 
-/* ---- keeper.c ---- */
+/* ---- reaper.c ---- */
 lk_status lk__reaper_start(lk__launch_job *job);
-void      lk__reaper_tell(lk__launch_job *job, pid_t pid, bool alive);
-void      lk__reaper_end(lk__launch_job *job);
-lk_status lk__bystanders_note(lk__launch_job *job); /* before anything of the job is started */
-/* Asks the leftovers of a generation to go, waits up to `grace` seconds, then makes them. */
-void lk__sweep(lk__launch_job *job, double grace);
+void      lk__reaper_notify(lk__launch_job *job, pid_t pid, bool alive);
+void      lk__reaper_stop(lk__launch_job *job);
+lk_status lk__bystanders_record(lk__launch_job *job); /* before any process of the job is started */
+/* Stops the remaining processes of a generation: SIGTERM, then SIGKILL after `grace` seconds. */
+void lk__leftovers_stop(lk__launch_job *job, double grace);
 
 /* ---- oom.c ---- */
-/* How often the kernel killed for memory so far, in our cgroup and on the whole host; -1 where it does not say. `root` is put
- * before every path: "". */
+/* Number of out-of-memory kills so far, in our cgroup and on the whole host; -1 if unknown. `root`: prefix of every path, "". */
 void lk__oom_read(const char *root, long *in_cgroup, long *on_host);
-/* What the kernel's log ("/dev/kmsg") says of this process having been killed for memory; false: nothing, or it may not be read. */
+/* The line of the kernel's log ("/dev/kmsg") about this process's out-of-memory kill; false: none, or the log is not readable. */
 bool lk__oom_in_log(const char *path, pid_t pid, char *out, size_t size);
 
 /* ---- cause.c ---- */
-void lk__cause_note_end(lk__launch_job *job, lk__launch_child *child); /* takes what it left behind */
-/* Whether it is known which rank caused the failure, if there is one: then it is job->first. False: nobody failed, or the end of
- * the one that is to cause is waited for. */
+void lk__cause_record_end(lk__launch_job *job, lk__launch_child *child); /* reads its flight recorder */
+/* True if the rank that caused the failure is known: it is job->first. False: no rank failed, or the end of the probable cause is
+ * still awaited. */
 bool lk__cause_find(lk__launch_job *job);
-/* The first failure's child where that failure is due to a rank of another host; else NULL. */
+/* The first failure's child if that failure is due to a rank of another host; else NULL. */
 lk__launch_child *lk__cause_elsewhere(lk__launch_job *job);
 
-/* ---- verdict.c ---- */
-void lk__verdict(lk__launch_job *job);
+/* ---- report.c ---- */
+void lk__job_report(lk__launch_job *job);                  /* explains on config->err how the generation ended */
 void lk__describe_end(int status, char *out, size_t size); /* "exit code 3", "signal 11 (SIGSEGV: …)" */
 
 /* ---- folder.c ---- */
-lk_status lk__folder_name(lk__launch_job *job); /* the one that is removed: its name, before the keeper that is to remove it */
-/* Whether a log directory is asked for, by name or because something is written to it. */
+lk_status lk__folder_name(lk__launch_job *job); /* sets job->folder, before the reaper starts, which may have to remove it */
+/* Whether a log directory is needed: named, or needed for another option. */
 static inline bool lk__wants_logs(const lk_launch_config *config)
 {
     return config->log_dir || config->tee || config->redirects || config->stdout_filters || config->stderr_filters;
 }
-lk_status lk__folder_open(lk__launch_job *job); /* makes it, and the one of the logs */
+lk_status lk__folder_open(lk__launch_job *job); /* creates it, and the log directory */
 lk_status lk__folder_child(lk__launch_job   *job,
                            lk__launch_child *child); /* its directory, log files and error file of this generation */
-void      lk__folder_remove(const char *path); /* with all that is in it; calls nothing that allocates from a context */
-lk_status lk__folder_filtered(lk__launch_job *job); /* the files of filtered lines of this generation, where they are wanted */
-void lk__folder_filtered_close(lk__launch_job *job);
-/* Bits of "3" or "0:1,1:3" for one local rank; below 0: not understood. */
+void      lk__folder_remove(const char *path);       /* recursively; does not allocate from a context */
+lk_status lk__folder_filtered(lk__launch_job *job);  /* opens the files of filtered lines of this generation, if any */
+void      lk__folder_filtered_close(lk__launch_job *job);
+/* Bits of "3" or "0:1,1:3" for one local rank; below 0: invalid. */
 int lk__std_bits(const char *text, int local_rank);
-/* "0,2": LK_EINVAL when it is no such list, or when one of them is not below `ranks`. NULL is fine. */
+/* "0,2": LK_EINVAL if it is not such a list, or if an entry is not below `ranks`. NULL is fine. */
 lk_status lk__filter_check(lk_context *context, const char *text, int ranks);
 bool      lk__filter_has(const char *text, int local_rank);
 

@@ -1,4 +1,4 @@
-/* lines.c - what stands before a rank's lines, by a template in torchrun's macros, and which lines are copied to the filtered log. */
+/* lines.c - the prefix of a rank's lines, from a template with torchrun's macros, and the choice of lines for the filtered log. */
 #define _GNU_SOURCE
 #include "launch/launch.h"
 
@@ -10,8 +10,8 @@ typedef struct macro {
     const char *name, *value;
 } macro;
 
-/* Writes the template with values for its macros; the length that it has, or -1 at a macro that is not known (*bad: it). */
-static int expand(const char *text, const macro *macros, char *out, size_t size, const char **bad)
+/* Expands the template's macros; returns the whole length, or -1 at an unknown macro (*bad: its position). */
+static int expand_template(const char *text, const macro *macros, char *out, size_t size, const char **bad)
 {
     size_t used = 0;
     for (const char *at = text; *at;) {
@@ -44,7 +44,7 @@ static int write_prefix(const lk_launch_config *config, const char *host, int ra
         {"rank", number}, {"local_rank", local}, {"role_name", config->role}, {"hostname", host}, {NULL, NULL}};
     snprintf(number, sizeof number, "%d", rank);
     snprintf(local, sizeof local, "%d", local_rank);
-    return expand(config->line_prefix, macros, out, size, bad);
+    return expand_template(config->line_prefix, macros, out, size, bad);
 }
 
 lk_status lk__prefix_check(lk_context *context, const lk_launch_config *config)
@@ -58,11 +58,10 @@ lk_status lk__prefix_check(lk_context *context, const lk_launch_config *config)
     if (bad)
         return lk__fail(
             context, LK_EINVAL,
-            "'%.40s' in the template of the line prefix is none of ${rank}, ${local_rank}, ${role_name} and "
-            "${hostname}",
+            "'%.40s' in the line prefix template is not one of ${rank}, ${local_rank}, ${role_name} and ${hostname}",
             bad);
     if (length >= LK__PREFIX)
-        return lk__fail(context, LK_EINVAL, "the template of the line prefix gives %d characters: %d are the most",
+        return lk__fail(context, LK_EINVAL, "the line prefix template expands to %d characters: at most %d are allowed",
                         length, LK__PREFIX - 1);
     return LK_OK;
 }
@@ -74,7 +73,7 @@ void lk__prefix_make(const lk__launch_job *job, lk__launch_child *child)
     for (int i = 0; i < 2; i++) {
         lk__launch_stream *stream = &child->streams[i];
         const char        *bad;
-        bool colour = job->place.colour > 0 || (job->place.colour < 0 && stream->sink->terminal && !getenv("NO_COLOR"));
+        bool colour = job->part.colour > 0 || (job->part.colour < 0 && stream->sink->terminal && !getenv("NO_COLOR"));
         snprintf(stream->label, sizeof stream->label, "[rank %d] ", child->rank);
         if (config->line_prefix)
             write_prefix(config, job->host, child->rank, child->local_rank, stream->label, sizeof stream->label, &bad);

@@ -1,5 +1,5 @@
-/* numa.c - cores by memory node, socket or shared cache, as torchrun's --numa-binding wants them. A rank belongs to the node of the GPU
- * whose number is its local rank; where that is not known, ranks are spread over the nodes in equal runs. */
+/* numa.c - assigns cores by memory node, socket or shared cache, as torchrun's --numa-binding does. A rank belongs to the node of the GPU
+ * whose number is its local rank; if that is unknown, ranks are distributed over the nodes in equal runs. */
 #define _GNU_SOURCE
 #include "launch/launch.h"
 
@@ -11,11 +11,11 @@
 enum { NODES = 1024, GPUS = 64, GPU_NAME = 32, TEXT = 4096 };
 
 typedef struct host {
-    const char *root; /* put before every path */
+    const char *root; /* prefix of every path */
     cpu_set_t   allowed;
-    int         count;        /* nodes that have a core we may use */
+    int         count;        /* nodes with at least one allowed core */
     int         ids[NODES];   /* the kernel's numbers of them */
-    cpu_set_t   cores[NODES]; /* of those that we may use */
+    cpu_set_t   cores[NODES]; /* the allowed cores of each */
 } host;
 
 static bool read_text(const char *root, char *out, size_t size, const char *format, ...)
@@ -45,8 +45,8 @@ static int package_of(const char *root, int cpu)
                : -1;
 }
 
-/* The kernel's "0-3,8", as far as `among` has them. */
-static void parse_list(const char *text, const cpu_set_t *among, cpu_set_t *set)
+/* Parses the kernel's "0-3,8"; cores outside `among` are dropped. */
+static void parse_cpu_list(const char *text, const cpu_set_t *among, cpu_set_t *set)
 {
     CPU_ZERO(set);
     for (char *end; *text; text = *end ? end + 1 : end) {
@@ -58,7 +58,7 @@ static void parse_list(const char *text, const cpu_set_t *among, cpu_set_t *set)
     }
 }
 
-static int first_of(const cpu_set_t *set)
+static int first_cpu(const cpu_set_t *set)
 {
     int cpu = 0;
     while (cpu < CPU_SETSIZE && !CPU_ISSET(cpu, set)) cpu++;
@@ -70,16 +70,16 @@ static void find_nodes(host *h)
     char text[TEXT];
     for (int id = 0; id < NODES; id++) {
         if (!read_text(h->root, text, sizeof text, "/sys/devices/system/node/node%d/cpulist", id)) continue;
-        parse_list(text, &h->allowed, &h->cores[h->count]);
+        parse_cpu_list(text, &h->allowed, &h->cores[h->count]);
         if (CPU_COUNT(&h->cores[h->count]) > 0) h->ids[h->count++] = id;
     }
 }
 
-/* ---- which node is a rank's ---- */
+/* ---- the node of each rank ---- */
 
 static int compare_names(const void *a, const void *b) { return strcmp(a, b); }
 
-/* The driver's GPUs in the order of their places on the bus. */
+/* The driver's GPUs in bus order. */
 static int list_gpus(const char *root, char names[GPUS][GPU_NAME])
 {
     char           path[LK__LAUNCH_PATH];
@@ -94,7 +94,7 @@ static int list_gpus(const char *root, char names[GPUS][GPU_NAME])
     return count;
 }
 
-/* The number of the GPU that a local rank uses: itself, or that place in CUDA_VISIBLE_DEVICES; below 0: not to be told. */
+/* The number of the GPU that a local rank uses: the local rank, or that entry of CUDA_VISIBLE_DEVICES; below 0: unknown. */
 static int gpu_of(const char *visible, int local_rank)
 {
     char *end;
@@ -102,7 +102,7 @@ static int gpu_of(const char *visible, int local_rank)
     for (int i = 0; i < local_rank && visible; i++) visible = (visible = strchr(visible, ',')) ? visible + 1 : NULL;
     if (!visible) return -1;
     long number = strtol(visible, &end, 10);
-    return end != visible && (!*end || *end == ',') ? (int)number : -1; /* a UUID is no number */
+    return end != visible && (!*end || *end == ',') ? (int)number : -1; /* a UUID is not a number */
 }
 
 static int node_of_gpu(const host *h, const char *name)
@@ -130,27 +130,27 @@ static void choose_nodes(const host *h, int ranks, const char *visible, int *nod
     for (int i = 0; i < ranks && !known; i++) nodes[i] = (int)((long)i * h->count / ranks);
 }
 
-/* ---- which cores of it ---- */
+/* ---- the cores within the node ---- */
 
-static void take_socket(const host *h, int node, cpu_set_t *cores)
+static void select_socket(const host *h, int node, cpu_set_t *cores)
 {
-    int package = package_of(h->root, first_of(&h->cores[node]));
+    int package = package_of(h->root, first_cpu(&h->cores[node]));
     *cores = h->cores[node];
     for (int i = 0; i < h->count; i++)
-        if (package_of(h->root, first_of(&h->cores[i])) == package) CPU_OR(cores, cores, &h->cores[i]);
+        if (package_of(h->root, first_cpu(&h->cores[i])) == package) CPU_OR(cores, cores, &h->cores[i]);
 }
 
-/* The cores that share something with `cpu`, a core's threads or a cache; itself alone where nobody says. */
-static void take_sharers(const host *h, int cpu, const char *name, const cpu_set_t *among, cpu_set_t *set)
+/* The CPUs that share a core or a cache with `cpu`; only `cpu` itself if unknown. */
+static void select_sharers(const host *h, int cpu, const char *name, const cpu_set_t *among, cpu_set_t *set)
 {
     char text[TEXT];
     CPU_ZERO(set);
     if (read_text(h->root, text, sizeof text, "/sys/devices/system/cpu/cpu%d/%s", cpu, name))
-        parse_list(text, among, set);
+        parse_cpu_list(text, among, set);
     CPU_SET(cpu, set);
 }
 
-/* The path of the core's third-level cache below /sys/devices/system/cpu/cpuN/; false: it has none that the kernel shows. */
+/* The path of the core's third-level cache below /sys/devices/system/cpu/cpuN/; false: the kernel lists none. */
 static bool find_cache(const host *h, int cpu, char *out, size_t size)
 {
     char text[16];
@@ -163,8 +163,8 @@ static bool find_cache(const host *h, int cpu, char *out, size_t size)
     return false;
 }
 
-/* Cuts a node into groups that share a core (or a cache); how many, -1: the kernel shows no such cache. */
-static int cut(const host *h, int node, bool caches, cpu_set_t *groups)
+/* Splits a node into groups that share a core (or a cache); returns their number, -1: the kernel lists no such cache. */
+static int split_node(const host *h, int node, bool caches, cpu_set_t *groups)
 {
     cpu_set_t left = h->cores[node];
     int       count = 0;
@@ -172,22 +172,22 @@ static int cut(const host *h, int node, bool caches, cpu_set_t *groups)
         char name[64] = "topology/thread_siblings_list";
         if (!CPU_ISSET(cpu, &left)) continue;
         if (caches && !find_cache(h, cpu, name, sizeof name)) return -1;
-        take_sharers(h, cpu, name, &left, &groups[count]);
+        select_sharers(h, cpu, name, &left, &groups[count]);
         CPU_XOR(&left, &left, &groups[count++]);
     }
     return count;
 }
 
-/* Place `index` of the `sharing` ranks of a node: the first have one more where it does not come out even. */
-static lk_status take_part(lk_context *context, const host *h, int node, bool caches, int index, int sharing,
-                           cpu_set_t *groups, cpu_set_t *cores)
+/* The part of rank `index` of the `sharing` ranks of a node: the first ranks get one group more if the number is not divisible. */
+static lk_status select_part(lk_context *context, const host *h, int node, bool caches, int index, int sharing,
+                             cpu_set_t *groups, cpu_set_t *cores)
 {
-    int count = cut(h, node, caches, groups);
+    int count = split_node(h, node, caches, groups);
     CPU_ZERO(cores);
     if (count < 0)
         return lk__fail(context, LK_EINVAL,
-                        "NUMA binding core-complex: this machine shows no third-level cache; node, socket "
-                        "and exclusive are there");
+                        "NUMA binding core-complex: this machine lists no third-level cache; node, socket "
+                        "and exclusive are available");
     if (caches) {
         *cores = groups[index % count];
         return LK_OK;
@@ -213,9 +213,9 @@ static lk_status bind_rank(lk_context *context, const host *h, const char *mode,
     if (strcmp(mode, "node") == 0)
         *cores = h->cores[nodes[rank]];
     else if (strcmp(mode, "socket") == 0)
-        take_socket(h, nodes[rank], cores);
+        select_socket(h, nodes[rank], cores);
     else
-        return take_part(context, h, nodes[rank], strcmp(mode, "core-complex") == 0, index, sharing, groups, cores);
+        return select_part(context, h, nodes[rank], strcmp(mode, "core-complex") == 0, index, sharing, groups, cores);
     return LK_OK;
 }
 
@@ -225,7 +225,7 @@ lk_status lk__numa_check(lk_context *context, const char *mode)
     for (int i = 0; i < 4; i++)
         if (!mode || strcmp(mode, modes[i]) == 0) return LK_OK;
     return lk__fail(context, LK_EINVAL,
-                    "'%.40s' is no NUMA binding: node, socket, exclusive and core-complex are there", mode);
+                    "'%.40s' is not a NUMA binding: expected node, socket, exclusive or core-complex", mode);
 }
 
 lk_status lk__numa_bind(lk_context *context, const char *root, const char *mode, const cpu_set_t *allowed,
@@ -242,7 +242,7 @@ lk_status lk__numa_bind(lk_context *context, const char *root, const char *mode,
         find_nodes(h);
         if (h->count == 0)
             status = lk__fail(context, LK_EINVAL,
-                              "NUMA binding %s: this machine shows no memory nodes (/sys/devices/system/node)", mode);
+                              "NUMA binding %s: this machine lists no memory nodes (/sys/devices/system/node)", mode);
     }
     if (status >= 0) choose_nodes(h, ranks, visible, nodes);
     for (int i = 0; i < ranks && status >= 0; i++)

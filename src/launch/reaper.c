@@ -1,5 +1,5 @@
-/* keeper.c - a small process in a session of its own that holds a pipe to the launcher. When the launcher is gone, however it
- * went, the keeper kills the ranks' process groups and whoever carries the job's id in its environment. */
+/* reaper.c - the orphan reaper: a small process in its own session that holds a pipe to the launcher. When the launcher has ended, for
+ * whatever reason, it kills the ranks' process groups and every process with the job's id in its environment. */
 #define _GNU_SOURCE
 #include "launch/launch.h"
 
@@ -16,8 +16,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#define KEEPER_NAME "lk-keeper"
-enum { GONE, ALIVE, THE_END, PROCESSES = 16384, MARK = LK__JOB_ID + 16 };
+#define REAPER_NAME "lk-reaper"
+enum { ENDED, STARTED, JOB_DONE, PROCESSES = 16384, MARK = LK__JOB_ID + 16 };
 
 typedef struct message {
     int32_t pid, what;
@@ -28,14 +28,14 @@ static void pause_for(long milliseconds)
     nanosleep(&(struct timespec){milliseconds / 1000, milliseconds % 1000 * 1000000}, NULL);
 }
 
-/* ---- who belongs to the job ---- */
+/* ---- processes of the job ---- */
 
-/* Whether one of the NUL-parted strings of a process's environment is LOCKSTEP_JOB=id, or begins a part of that job (id.…). */
-static bool carries(pid_t pid, const char *id)
+/* Whether a process's environment has LOCKSTEP_JOB=id, or the id of a job inside that job (id.…). */
+static bool has_job_id(pid_t pid, const char *id)
 {
     char   text[1 << 14], path[48], mark[MARK];
     size_t length = (size_t)snprintf(mark, sizeof mark, "LOCKSTEP_JOB=%s", id), held = 0;
-    bool   found = false, begins = true; /* begins: text starts at the beginning of a string */
+    bool   found = false, begins = true; /* begins: text starts at the beginning of an entry */
     snprintf(path, sizeof path, "/proc/%d/environ", (int)pid);
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0) return false;
@@ -48,7 +48,7 @@ static bool carries(pid_t pid, const char *id)
         while (at < end) {
             size_t rest = strlen(text + at);
             if (at + rest == end && got > 0 && rest < sizeof mark)
-                break; /* perhaps cut: look again with more behind it */
+                break; /* the entry may be incomplete: read more first */
             if (begins && strncmp(text + at, mark, length) == 0 && (!text[at + length] || text[at + length] == '.'))
                 found = true;
             begins = at + rest < end;
@@ -69,8 +69,8 @@ typedef struct process {
     unsigned long long start;
 } process;
 
-/* From /proc/PID/stat; the name in it may hold anything, so what is asked stands after the last parenthesis. False: not to be
- * known, dead, or a keeper. */
+/* From /proc/PID/stat; the name in it may contain any character, so parsing starts after the last parenthesis. False: unreadable,
+ * dead, or a reaper. */
 static bool read_stat(process *p)
 {
     char path[48], text[512], state;
@@ -83,9 +83,9 @@ static bool read_stat(process *p)
     text[got] = 0;
     char *after = strrchr(text, ')');
     if (!after) return false;
-    /* The keeper of a job inside this one ends by itself, once it has buried its own and removed their files. */
+    /* The reaper of a job inside this one ends by itself, once it has killed its processes and removed their files. */
     char *name = strchr(text, '(');
-    if (name && strncmp(name, "(" KEEPER_NAME ")", sizeof "(" KEEPER_NAME ")" - 1) == 0) return false;
+    if (name && strncmp(name, "(" REAPER_NAME ")", sizeof "(" REAPER_NAME ")" - 1) == 0) return false;
     return sscanf(after, ") %c %d %d %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %llu", &state,
                   &p->parent, &p->group, &p->start) == 4 &&
            state != 'Z' && state != 'X';
@@ -111,8 +111,8 @@ static int by_pid(const void *a, const void *b)
     return x->pid < y->pid ? -1 : x->pid > y->pid;
 }
 
-/* Also by its group, so that a bystander's child is known for one when it is orphaned and comes to us: ranks have groups of their
- * own. */
+/* Also by its group, so that a bystander's child is recognised when it is orphaned and reparented to us: ranks have groups of
+ * their own. */
 static bool is_bystander(const lk__launch_job *job, const process *p)
 {
     for (size_t i = 0; i < job->bystander_count; i++) {
@@ -122,7 +122,7 @@ static bool is_bystander(const lk__launch_job *job, const process *p)
     return false;
 }
 
-/* Our descendants, generation after generation until there are no more; not the keeper, no bystander and what descends from one. */
+/* Marks our descendants, except the reaper, bystanders and their descendants. Repeats until a pass finds no more. */
 static void mark_descendants(const lk__launch_job *job, process *list, int count)
 {
     pid_t self = getpid();
@@ -130,18 +130,18 @@ static void mark_descendants(const lk__launch_job *job, process *list, int count
     for (bool more = true; more;) {
         more = false;
         for (int i = 0; i < count; i++) {
-            if (list[i].ours || list[i].pid == job->keeper.pid || is_bystander(job, &list[i])) continue;
+            if (list[i].ours || list[i].pid == job->reaper.pid || is_bystander(job, &list[i])) continue;
             process *parent = bsearch(&(process){.pid = list[i].parent}, list, (size_t)count, sizeof *list, by_pid);
             if (list[i].parent == self || (parent && parent->ours)) list[i].ours = more = true;
         }
     }
 }
 
-lk_status lk__bystanders_note(lk__launch_job *job)
+lk_status lk__bystanders_record(lk__launch_job *job)
 {
     siginfo_t about;
     process   list[PROCESSES];
-    if (waitid(P_ALL, 0, &about, WEXITED | WNOHANG | WNOWAIT) < 0) return LK_OK; /* no child at all, as is usual */
+    if (waitid(P_ALL, 0, &about, WEXITED | WNOHANG | WNOWAIT) < 0) return LK_OK; /* no children: the usual case */
     int count = list_processes(list, PROCESSES);
     mark_descendants(job, list, count);
     for (int i = 0; i < count; i++) {
@@ -155,49 +155,49 @@ lk_status lk__bystanders_note(lk__launch_job *job)
     return LK_OK;
 }
 
-/* Processes that carry the job's id (no bystander does: they are older than it) or, where that is asked, descend from us. Sends
- * signal to each (0: none) and returns how many there are. */
-static int processes_of(const lk__launch_job *job, bool descendants, int signal)
+/* Sends signal (0: none) to all processes with the job's id (bystanders are older than it and do not have it) and, if
+ * `descendants`, to our descendants; returns their number. */
+static int signal_processes(const lk__launch_job *job, bool descendants, int signal)
 {
     process list[PROCESSES];
     int     count = list_processes(list, PROCESSES), ours = 0;
     pid_t   self = getpid();
     if (descendants) mark_descendants(job, list, count);
     for (int i = 0; i < count; i++) {
-        if (list[i].pid == self || list[i].pid == job->keeper.pid) continue;
-        if (!list[i].ours && !carries(list[i].pid, job->id)) continue;
+        if (list[i].pid == self || list[i].pid == job->reaper.pid) continue;
+        if (!list[i].ours && !has_job_id(list[i].pid, job->id)) continue;
         ours++;
         if (signal) kill(list[i].pid, signal);
-        if (signal == SIGTERM) kill(list[i].pid, SIGCONT); /* a stopped process would never see it */
+        if (signal == SIGTERM) kill(list[i].pid, SIGCONT); /* a stopped process would not handle it */
     }
     return ours;
 }
 
-/* ---- the keeper ---- */
+/* ---- the reaper process ---- */
 
 typedef struct groups {
     pid_t list[4096];
     int   count;
 } groups;
 
-static void note(groups *g, const message *m)
+static void update_groups(groups *g, const message *m)
 {
     for (int i = 0; i < g->count; i++) {
         if (g->list[i] != m->pid) continue;
-        if (m->what == GONE) g->list[i] = g->list[--g->count];
+        if (m->what == ENDED) g->list[i] = g->list[--g->count];
         return;
     }
-    if (m->what == ALIVE && g->count < (int)(sizeof g->list / sizeof *g->list)) g->list[g->count++] = m->pid;
+    if (m->what == STARTED && g->count < (int)(sizeof g->list / sizeof *g->list)) g->list[g->count++] = m->pid;
 }
 
-/* Until a look finds nobody: what was forking when we looked is found the next time. */
-static void bury(const lk__launch_job *job, const groups *g)
+/* Repeats until no process is found: a fork during one pass is found in the next. */
+static void kill_job(const lk__launch_job *job, const groups *g)
 {
     for (int i = 0; i < g->count; i++) kill(-g->list[i], SIGKILL);
-    for (int round = 0; round < 500 && processes_of(job, false, SIGKILL) > 0; round++) pause_for(2);
+    for (int round = 0; round < 500 && signal_processes(job, false, SIGKILL) > 0; round++) pause_for(2);
 }
 
-static void keep(const lk__launch_job *job, int pipe)
+static void run_reaper(const lk__launch_job *job, int pipe)
 {
     groups  g = {.count = 0};
     message m;
@@ -205,10 +205,10 @@ static void keep(const lk__launch_job *job, int pipe)
         ssize_t got = read(pipe, &m, sizeof m);
         if (got < 0 && errno == EINTR) continue;
         if (got != (ssize_t)sizeof m) break;
-        if (m.what == THE_END) _exit(0);
-        note(&g, &m);
+        if (m.what == JOB_DONE) _exit(0);
+        update_groups(&g, &m);
     }
-    bury(job, &g);
+    kill_job(job, &g);
     lk__folder_remove(job->folder);
     _exit(0);
 }
@@ -216,59 +216,59 @@ static void keep(const lk__launch_job *job, int pipe)
 lk_status lk__reaper_start(lk__launch_job *job)
 {
     int ends[2];
-    if (pipe2(ends, O_CLOEXEC) < 0) return lk__fail(job->context, LK_EIO, "cannot make a pipe: %s", strerror(errno));
-    job->keeper.pid = fork();
-    if (job->keeper.pid == 0) {
+    if (pipe2(ends, O_CLOEXEC) < 0) return lk__fail(job->context, LK_EIO, "cannot create a pipe: %s", strerror(errno));
+    job->reaper.pid = fork();
+    if (job->reaper.pid == 0) {
         setsid();
-        prctl(PR_SET_NAME, KEEPER_NAME);
+        prctl(PR_SET_NAME, REAPER_NAME);
         static const int ignored[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGPIPE};
         for (size_t i = 0; i < sizeof ignored / sizeof *ignored; i++) signal(ignored[i], SIG_IGN);
-        /* Nothing of ours stays open in it: whoever reads our output must see its end when we are gone. */
+        /* Closes all inherited descriptors: readers of our output must see end of file when we have ended. */
         dup2(ends[0], STDIN_FILENO);
         if (close_range(1, ~0u, 0) < 0) /* a kernel before 5.9 */
             for (int fd = 1; fd < 4096; fd++) close(fd);
         if (chdir("/") < 0) _exit(1);
-        keep(job, STDIN_FILENO);
+        run_reaper(job, STDIN_FILENO);
     }
     close(ends[0]);
-    if (job->keeper.pid < 0) {
+    if (job->reaper.pid < 0) {
         close(ends[1]);
-        return lk__fail(job->context, LK_EIO, "cannot start the keeper process: %s", strerror(errno));
+        return lk__fail(job->context, LK_EIO, "cannot start the orphan reaper process: %s", strerror(errno));
     }
-    job->keeper.pipe = ends[1];
-    for (int i = 0; i < job->count; i++) /* another keeper died: this one must know who is there */
-        if (job->children[i].running) lk__reaper_tell(job, job->children[i].pid, true);
+    job->reaper.pipe = ends[1];
+    for (int i = 0; i < job->count; i++) /* replaces a reaper that died: register the running children */
+        if (job->children[i].running) lk__reaper_notify(job, job->children[i].pid, true);
     return LK_OK;
 }
 
-void lk__reaper_tell(lk__launch_job *job, pid_t pid, bool alive)
+void lk__reaper_notify(lk__launch_job *job, pid_t pid, bool alive)
 {
-    message m = {pid, alive ? ALIVE : GONE};
-    if (job->keeper.pipe >= 0 && write(job->keeper.pipe, &m, sizeof m) < 0) return; /* its death is heard by SIGCHLD */
+    message m = {pid, alive ? STARTED : ENDED};
+    if (job->reaper.pipe >= 0 && write(job->reaper.pipe, &m, sizeof m) < 0) return; /* SIGCHLD reports its death */
 }
 
-void lk__reaper_end(lk__launch_job *job)
+void lk__reaper_stop(lk__launch_job *job)
 {
-    message m = {0, THE_END};
-    if (job->keeper.pid <= 0) return;
-    if (write(job->keeper.pipe, &m, sizeof m) < 0) kill(job->keeper.pid, SIGKILL);
-    close(job->keeper.pipe);
-    while (waitpid(job->keeper.pid, NULL, 0) < 0 && errno == EINTR) {}
-    job->keeper = (lk__launch_reaper){0, -1};
+    message m = {0, JOB_DONE};
+    if (job->reaper.pid <= 0) return;
+    if (write(job->reaper.pipe, &m, sizeof m) < 0) kill(job->reaper.pid, SIGKILL);
+    close(job->reaper.pipe);
+    while (waitpid(job->reaper.pid, NULL, 0) < 0 && errno == EINTR) {}
+    job->reaper = (lk__launch_reaper){0, -1};
 }
 
-void lk__sweep(lk__launch_job *job, double grace)
+void lk__leftovers_stop(lk__launch_job *job, double grace)
 {
     double until = lk__now() + grace;
-    int    left = processes_of(job, true, SIGTERM);
+    int    left = signal_processes(job, true, SIGTERM);
     while (left > 0 && lk__now() < until && !job->killing) {
         pause_for(5);
-        lk__job_take_signals(job);
-        while (waitpid(-1, NULL, WNOHANG) > 0) {} /* orphans come to us; the dead are not leftovers */
-        left = processes_of(job, true, 0);
+        lk__job_handle_signals(job);
+        while (waitpid(-1, NULL, WNOHANG) > 0) {} /* orphans are reparented to us; zombies are not leftovers */
+        left = signal_processes(job, true, 0);
     }
     for (int round = 0; round < 1000 && left > 0; round++) {
-        left = processes_of(job, true, SIGKILL);
+        left = signal_processes(job, true, SIGKILL);
         while (waitpid(-1, NULL, WNOHANG) > 0) {}
         if (left) pause_for(2);
     }

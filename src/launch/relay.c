@@ -1,4 +1,4 @@
-/* relay.c - cuts what children print into lines and queues them whole, so that lines of different ranks never mix. */
+/* relay.c - splits the children's output into lines and queues whole lines, so that lines of different ranks never mix. */
 #define _GNU_SOURCE
 #include "launch/relay.h"
 
@@ -32,7 +32,7 @@ void lk__sink_open(lk__launch_sink *sink, lk_context *context, int fd)
 
 void lk__sink_free(lk__launch_sink *sink) { lk__free(sink->context, LK_MEMORY_OTHER, sink->queue, sink->capacity); }
 
-static bool reserve(lk__launch_sink *sink, size_t bytes)
+static bool reserve_queue(lk__launch_sink *sink, size_t bytes)
 {
     if (sink->begin && sink->end + bytes > sink->capacity) {
         memmove(sink->queue, sink->queue + sink->begin, sink->end - sink->begin);
@@ -42,7 +42,7 @@ static bool reserve(lk__launch_sink *sink, size_t bytes)
     return lk__grow(sink->context, (void **)&sink->queue, &sink->capacity, sink->end + bytes, 1) == LK_OK;
 }
 
-static void put(lk__launch_sink *sink, const char *text, size_t length)
+static void append_queue(lk__launch_sink *sink, const char *text, size_t length)
 {
     memcpy(sink->queue + sink->end, text, length);
     sink->end += length;
@@ -51,12 +51,12 @@ static void put(lk__launch_sink *sink, const char *text, size_t length)
 void lk__sink_line(lk__launch_sink *sink, const char *prefix, const char *text, size_t length)
 {
     size_t lead = strlen(prefix);
-    if (sink->closed || !reserve(sink, sizeof CLEAR_LINE + lead + length + 1)) return;
-    if (sink->moving) put(sink, CLEAR_LINE, sizeof CLEAR_LINE - 1);
-    sink->moving = false;
-    put(sink, prefix, lead);
-    put(sink, text, length);
-    put(sink, "\n", 1);
+    if (sink->closed || !reserve_queue(sink, sizeof CLEAR_LINE + lead + length + 1)) return;
+    if (sink->partial_line) append_queue(sink, CLEAR_LINE, sizeof CLEAR_LINE - 1);
+    sink->partial_line = false;
+    append_queue(sink, prefix, lead);
+    append_queue(sink, text, length);
+    append_queue(sink, "\n", 1);
 }
 
 void lk__sink_flush(lk__launch_sink *sink)
@@ -83,7 +83,7 @@ void lk__sink_flush(lk__launch_sink *sink)
 void lk__tail_add(lk__launch_tail *tail, const char *text, size_t length)
 {
     while (length && text[length - 1] == '\r') length--;
-    const char *shown = memrchr(text, '\r', length); /* of a progress bar the last state is enough */
+    const char *shown = memrchr(text, '\r', length); /* of a progress bar only the last state */
     if (shown) {
         length -= (size_t)(shown + 1 - text);
         text = shown + 1;
@@ -132,8 +132,8 @@ static void finish_line(lk__launch_stream *stream, const char *text, size_t leng
     if (stream->tail) lk__tail_add(stream->tail, text, length);
 }
 
-/* Adds to the unfinished line. One that grows beyond all measure is passed on in pieces, as lines of their own. */
-static void keep(lk__launch_stream *stream, lk_context *context, const char *text, size_t length)
+/* Appends to the unfinished line. A line longer than LK__LINE_MOST is split into several. */
+static void append_line(lk__launch_stream *stream, lk_context *context, const char *text, size_t length)
 {
     while (length) {
         size_t room = LK__LINE_MOST - stream->length, some = length < room ? length : room;
@@ -154,7 +154,7 @@ static void keep(lk__launch_stream *stream, lk_context *context, const char *tex
     }
 }
 
-static void to_file(lk__launch_stream *stream, const char *text, size_t length)
+static void write_log(lk__launch_stream *stream, const char *text, size_t length)
 {
     int error = 0;
     if (stream->file < 0) return;
@@ -174,7 +174,7 @@ void lk__line_stream_read(lk__launch_stream *stream, lk_context *context)
         lk__line_stream_end(stream, context);
         return;
     }
-    to_file(stream, bytes, (size_t)got);
+    write_log(stream, bytes, (size_t)got);
     const char *at = bytes, *end = bytes + got;
     while (at < end) {
         const char *newline = memchr(at, '\n', (size_t)(end - at));
@@ -182,7 +182,7 @@ void lk__line_stream_read(lk__launch_stream *stream, lk_context *context)
         if (newline && stream->length == 0) {
             finish_line(stream, at, length);
         } else {
-            keep(stream, context, at, length);
+            append_line(stream, context, at, length);
             if (newline) {
                 finish_line(stream, stream->line, stream->length);
                 stream->length = 0;
@@ -202,9 +202,9 @@ void lk__line_stream_peek(lk__launch_stream *stream)
     if (stream->line[end - 1] == '\r') end--;
     const char *start = memrchr(stream->line, '\r', end);
     const char *at = start ? start + 1 : stream->line, *stop = at;
-    /* No wider than the terminal: a wrapped line could not be cleared. Characters, not bytes: UTF-8 continues with 10xxxxxx. */
+    /* At most the terminal's width: a wrapped line cannot be cleared. Counts characters: UTF-8 continuation bytes are 10xxxxxx. */
     int  room = sink->columns - 12;
-    bool escape = false; /* in a sequence such as ESC [ 3 2 m, which takes no column; it ends with a letter */
+    bool escape = false; /* in a sequence such as ESC [ 3 2 m, which has no width; it ends with a letter */
     for (; stop < stream->line + end && (room > 0 || escape || *stop == '\033'); stop++) {
         if (*stop == '\033')
             escape = true;
@@ -214,11 +214,11 @@ void lk__line_stream_peek(lk__launch_stream *stream)
             room -= ((unsigned char)*stop & 0xc0) != 0x80;
     }
     size_t length = (size_t)(stop - at), lead = strlen(stream->prefix);
-    if (!reserve(sink, sizeof CLEAR_LINE + lead + length)) return;
-    put(sink, CLEAR_LINE, sizeof CLEAR_LINE - 1);
-    put(sink, stream->prefix, lead);
-    put(sink, at, length);
-    sink->moving = true;
+    if (!reserve_queue(sink, sizeof CLEAR_LINE + lead + length)) return;
+    append_queue(sink, CLEAR_LINE, sizeof CLEAR_LINE - 1);
+    append_queue(sink, stream->prefix, lead);
+    append_queue(sink, at, length);
+    sink->partial_line = true;
 }
 
 void lk__line_stream_end(lk__launch_stream *stream, lk_context *context)

@@ -1,4 +1,4 @@
-/* spec.c - writes and reads what a far end is told. */
+/* spec.c - writes and parses the job specification for a remote launcher. */
 #define _GNU_SOURCE
 #include "launch/spec.h"
 
@@ -19,7 +19,7 @@ void lk__spec_add(lk__launch_spec *spec, const char *name, const char *format, .
     va_start(arguments, format);
     int length = vsnprintf(spec->text + spec->length + lead, room - (size_t)lead, format, arguments);
     va_end(arguments);
-    if (length < 0 || (size_t)(lead + length) + 2 > room) /* the empty string at the end must fit, too */
+    if (length < 0 || (size_t)(lead + length) + 2 > room) /* leaves room for the empty string at the end */
         spec->full = true;
     else
         spec->length += (size_t)(lead + length) + 1;
@@ -29,12 +29,12 @@ typedef struct number {
     const char *name;
     int        *at, low, high;
 } number;
-typedef struct word {
+typedef struct string {
     const char  *name;
     const char **at;
-} word;
+} string;
 
-static bool take_number(const number *numbers, const char *name, size_t length, const char *value, bool *good)
+static bool parse_number(const number *numbers, const char *name, size_t length, const char *value, bool *good)
 {
     for (; numbers->name; numbers++) {
         if (strlen(numbers->name) != length || memcmp(numbers->name, name, length) != 0) continue;
@@ -47,25 +47,25 @@ static bool take_number(const number *numbers, const char *name, size_t length, 
     return false;
 }
 
-static bool take_word(const word *words, const char *name, size_t length, const char *value)
+static bool parse_string(const string *strings, const char *name, size_t length, const char *value)
 {
-    for (; words->name; words++) {
-        if (strlen(words->name) != length || memcmp(words->name, name, length) != 0) continue;
-        *words->at = value;
+    for (; strings->name; strings++) {
+        if (strlen(strings->name) != length || memcmp(strings->name, name, length) != 0) continue;
+        *strings->at = value;
         return true;
     }
     return false;
 }
 
-static bool take_seconds(const char *value, double *seconds)
+static bool parse_seconds(const char *value, double *seconds)
 {
     char *end;
     *seconds = strtod(value, &end);
     return end != value && !*end && *seconds >= 0 && *seconds < 1e9;
 }
 
-/* One string; false when it is none that we know. */
-static bool take(lk__launch_spec *spec, char *text)
+/* Parses one `name=value`; false: the name is unknown or the value invalid. */
+static bool parse_entry(lk__launch_spec *spec, char *text)
 {
     lk_launch_config *c = &spec->config;
     const number      numbers[] = {{"world", &spec->world, 1, 1 << 24},
@@ -80,35 +80,35 @@ static bool take(lk__launch_spec *spec, char *text)
                                    {"generation", &spec->generation, 0, 1 << 24},
                                    {"max-restarts", &spec->max_restarts, 0, 1 << 24},
                                    {NULL, NULL, 0, 0}};
-    const word        words[] = {{"directory", &spec->directory},
-                                 {"token", &spec->token},
-                                 {"job", &spec->job},
-                                 {"address", &c->master_address},
-                                 {"run-id", &c->run_id},
-                                 {"role", &c->role},
-                                 {"log-dir", &c->log_dir},
-                                 {"tee", &c->tee},
-                                 {"redirects", &c->redirects},
-                                 {"filter", &c->local_ranks_filter},
-                                 {"signals", &c->signals},
-                                 {"line-prefix", &c->line_prefix},
-                                 {"stdout-filters", &c->stdout_filters},
-                                 {"stderr-filters", &c->stderr_filters},
-                                 {"numa-binding", &c->numa_binding},
-                                 {NULL, NULL}};
+    const string      strings[] = {{"directory", &spec->directory},
+                                   {"token", &spec->token},
+                                   {"job", &spec->job},
+                                   {"address", &c->master_address},
+                                   {"run-id", &c->run_id},
+                                   {"role", &c->role},
+                                   {"log-dir", &c->log_dir},
+                                   {"tee", &c->tee},
+                                   {"redirects", &c->redirects},
+                                   {"filter", &c->local_ranks_filter},
+                                   {"signals", &c->signals},
+                                   {"line-prefix", &c->line_prefix},
+                                   {"stdout-filters", &c->stdout_filters},
+                                   {"stderr-filters", &c->stderr_filters},
+                                   {"numa-binding", &c->numa_binding},
+                                   {NULL, NULL}};
     bool              good = true;
     char             *value = strchr(text, '=');
     if (!value) return false;
     size_t length = (size_t)(value++ - text);
-    if (take_number(numbers, text, length, value, &good)) return good;
-    if (take_word(words, text, length, value)) return true;
+    if (parse_number(numbers, text, length, value, &good)) return good;
+    if (parse_string(strings, text, length, value)) return true;
     if (strncmp(text, "argument=", 9) == 0) {
-        if (spec->words + 1 >= LK__SPEC_WORDS) return false;
-        spec->program[spec->words++] = value;
+        if (spec->argument_count + 1 >= LK__SPEC_ARGUMENTS) return false;
+        spec->program[spec->argument_count++] = value;
         return true;
     }
-    if (strncmp(text, "grace=", 6) == 0) return take_seconds(value, &c->grace);
-    if (strncmp(text, "join-timeout=", 13) == 0) return take_seconds(value, &c->join_timeout);
+    if (strncmp(text, "grace=", 6) == 0) return parse_seconds(value, &c->grace);
+    if (strncmp(text, "join-timeout=", 13) == 0) return parse_seconds(value, &c->join_timeout);
     if (strncmp(text, "environment=", 12) == 0) {
         char *equals = strchr(value, '=');
         if (!equals || equals == value) return false;
@@ -125,19 +125,20 @@ lk_status lk__spec_parse(lk_context *context, lk__launch_spec *spec)
     for (size_t at = 0; at < spec->length && spec->text[at];) {
         size_t length = strnlen(spec->text + at, spec->length - at);
         if (at + length == spec->length)
-            return lk__fail(context, LK_EFORMAT, "what the launcher said ends in the middle");
-        if (!take(spec, spec->text + at))
-            return lk__fail(context, LK_EFORMAT,
-                            "the launcher said '%.40s', which this version of lockstep does not understand",
-                            spec->text + at);
+            return lk__fail(context, LK_EFORMAT, "the launcher's job specification is truncated");
+        if (!parse_entry(spec, spec->text + at))
+            return lk__fail(
+                context, LK_EFORMAT,
+                "the launcher's job specification has '%.40s', which this version of lockstep does not support",
+                spec->text + at);
         at += length + 1;
     }
-    bool whole = spec->words && spec->directory && spec->token && spec->job && spec->config.master_address &&
+    bool whole = spec->argument_count && spec->directory && spec->token && spec->job && spec->config.master_address &&
                  spec->world && spec->config.node < spec->config.nodes &&
                  spec->first_rank + spec->config.ranks <= spec->world;
-    if (!whole) return lk__fail(context, LK_EFORMAT, "the launcher did not say all that is needed");
+    if (!whole) return lk__fail(context, LK_EFORMAT, "the launcher's job specification is incomplete");
     if (strlen(spec->token) != LK__TOKEN - 1)
-        return lk__fail(context, LK_EFORMAT, "the launcher's token is not of this version's length");
+        return lk__fail(context, LK_EFORMAT, "the launcher's token does not have the length that this version expects");
     spec->config.program = spec->program;
     spec->config.no_pin = spec->no_pin;
     spec->config.virtual_local_rank = spec->virtual_local_rank;

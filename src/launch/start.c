@@ -1,4 +1,4 @@
-/* start.c - starts one child: its own process group, its pipes, its cores; and hears from it whether exec worked. */
+/* start.c - starts one child: its process group, pipes and cores; and learns through a pipe whether exec succeeded. */
 #define _GNU_SOURCE
 #include "launch/launch.h"
 
@@ -43,15 +43,16 @@ lk_status lk__own_address_check(lk_context *context, const char *address)
     }
     freeaddrinfo(found);
     if (ours) return LK_OK;
-    return lk__fail(context, LK_EINVAL, "'%.100s' is no address of this host: ranks could not listen there", address);
+    return lk__fail(context, LK_EINVAL, "'%.100s' is not an address of this host: ranks cannot listen there", address);
 }
 
-/* Signals, the keeper's pipe, the folder's lock, the two logs of filtered lines; and in passing the pipes of the child that is being started and what /proc is read by. */
-enum { DESCRIPTORS_HELD = 5, DESCRIPTORS_PASSING = 8 };
+/* Held: signalfd, the reaper's pipe, the folder's lock, the two logs of filtered lines. Temporary: the pipes of the child that is being
+ * started, and files in /proc. */
+enum { DESCRIPTORS_HELD = 5, DESCRIPTORS_TEMPORARY = 8 };
 
 lk_status lk__descriptors_check(lk_context *context, int count, int each, const char *noun)
 {
-    int           needed = DESCRIPTORS_HELD + count * each + DESCRIPTORS_PASSING, got = 0;
+    int           needed = DESCRIPTORS_HELD + count * each + DESCRIPTORS_TEMPORARY, got = 0;
     int          *list = lk__alloc(context, LK_MEMORY_OTHER, (size_t)needed * sizeof *list);
     struct rlimit limit;
     if (!list) return LK_ENOMEM;
@@ -72,13 +73,13 @@ lk_status lk__descriptors_check(lk_context *context, int count, int each, const 
         (unsigned long long)limit.rlim_cur + (unsigned long long)(needed - got));
 }
 
-/* What exec says of a program that is not there or is none; all else is the system's trouble. */
-static lk_status status_of(int why)
+/* User errors: exec's error for a program that does not exist or is not executable. Others are system failures. */
+static lk_status exec_status(int why)
 {
-    static const int mistakes[] = {EACCES, ENOTDIR, EISDIR, ELOOP, ENAMETOOLONG, ENOEXEC, E2BIG};
+    static const int user_errors[] = {EACCES, ENOTDIR, EISDIR, ELOOP, ENAMETOOLONG, ENOEXEC, E2BIG};
     if (why == ENOENT) return LK_ENOENT;
-    for (size_t i = 0; i < sizeof mistakes / sizeof *mistakes; i++)
-        if (why == mistakes[i]) return LK_EINVAL;
+    for (size_t i = 0; i < sizeof user_errors / sizeof *user_errors; i++)
+        if (why == user_errors[i]) return LK_EINVAL;
     return LK_EIO;
 }
 
@@ -92,32 +93,34 @@ static void close_both(int ends[2])
         if (ends[i] >= 0) close(ends[i]);
 }
 
-/* In the child, after fork: only calls that are safe there. Returns if something failed, with errno set. */
-static void become(lk__launch_job *job, const lk__launch_child *child, const pipes *p, pid_t parent, bool terminal)
+/* In the child, after fork: only async-signal-safe calls. Returns with errno set if something failed. */
+static void prepare_child(lk__launch_job *job, const lk__launch_child *child, const pipes *p, pid_t parent,
+                          bool terminal)
 {
     int group = setpgid(0, 0);
-    lk__reaper_tell(job, getpid(), true); /* before exec: the keeper knows of us whatever happens to the launcher */
+    lk__reaper_notify(job, getpid(),
+                      true); /* before exec: so the reaper knows this process even if the launcher is killed now */
     if (group < 0) return;
     if (terminal) {
-        if (tcsetpgrp(STDIN_FILENO, getpid()) < 0) return; /* signals are blocked still, SIGTTOU among them */
+        if (tcsetpgrp(STDIN_FILENO, getpid()) < 0) return; /* signals, including SIGTTOU, are still blocked */
     } else {
         int  input = p->in[0] >= 0 ? p->in[0] : open("/dev/null", O_RDONLY | O_CLOEXEC);
-        bool keeps_input =
-            !job->head && child->local_rank == 0 && child->rank == 0 && !isatty(STDIN_FILENO) && job->place.watch < 0;
+        bool keeps_input = !job->uses_ssh && child->local_rank == 0 && child->rank == 0 && !isatty(STDIN_FILENO) &&
+                           job->part.control < 0;
         if (!keeps_input && dup2(input, STDIN_FILENO) < 0) return;
         if (dup2(p->out[1], STDOUT_FILENO) < 0 || dup2(p->err[1], STDERR_FILENO) < 0) return;
     }
-    /* The keeper is what leaves nobody behind; this only makes it quicker, and holds when keeper and launcher die together. */
+    /* The reaper kills orphans; this is faster, and also works if reaper and launcher are killed together. */
     if (prctl(PR_SET_PDEATHSIG, SIGKILL) < 0) return;
     if (getppid() != parent) _exit(137);
-    if (job->cores && !job->head && sched_setaffinity(0, sizeof *job->cores, &job->cores[child->local_rank]) < 0)
+    if (job->cores && !job->uses_ssh && sched_setaffinity(0, sizeof *job->cores, &job->cores[child->local_rank]) < 0)
         return;
-    sigaction(SIGPIPE, &job->old_pipe, NULL); /* others are as they were: what nohup ignores, ranks ignore too */
+    sigaction(SIGPIPE, &job->old_pipe, NULL); /* the others are unchanged: ranks ignore what nohup ignores */
     sigprocmask(SIG_SETMASK, &job->old_mask, NULL);
     errno = 0;
 }
 
-static void take_ends(lk__launch_child *child, pipes *p)
+static void keep_parent_ends(lk__launch_child *child, pipes *p)
 {
     child->streams[0].fd = p->out[0];
     child->streams[1].fd = p->err[0];
@@ -134,36 +137,36 @@ lk_status lk__child_start(lk__launch_job *job, lk__launch_child *child, const ch
     lk_status status = LK_OK;
     if (pipe2(p.failed, O_CLOEXEC) < 0) goto no_pipe;
     if (!terminal && (pipe2(p.out, O_CLOEXEC) < 0 || pipe2(p.err, O_CLOEXEC) < 0)) goto no_pipe;
-    if (job->head && pipe2(p.in, O_CLOEXEC) < 0) goto no_pipe;
+    if (job->uses_ssh && pipe2(p.in, O_CLOEXEC) < 0) goto no_pipe;
 
     child->began = lk__now();
     child->pid = fork();
     if (child->pid == 0) {
         errno = 0;
-        become(job, child, &p, parent, terminal);
+        prepare_child(job, child, &p, parent, terminal);
         if (!errno) execvpe(argv[0], (char *const *)argv, environment);
         why = errno;
         if (write(p.failed[1], &why, sizeof why) < 0) _exit(126);
         _exit(127);
     }
     if (child->pid < 0) {
-        status = lk__fail(job->context, LK_EIO, "cannot start another process: %s", strerror(errno));
+        status = lk__fail(job->context, LK_EIO, "cannot fork: %s", strerror(errno));
         goto done;
     }
     child->running = true;
     job->alive++;
-    setpgid(child->pid, child->pid); /* as the child does itself: whoever comes first */
+    setpgid(child->pid, child->pid); /* the child does the same: whichever runs first */
     close(p.failed[1]);
     p.failed[1] = -1;
-    if (!terminal) take_ends(child, &p);
+    if (!terminal) keep_parent_ends(child, &p);
     ssize_t got;
     while ((got = read(p.failed[0], &why, sizeof why)) < 0 && errno == EINTR) {}
     if (got == (ssize_t)sizeof why)
-        status = lk__fail(job->context, status_of(why), "%s: cannot be started: %s", argv[0], strerror(why));
+        status = lk__fail(job->context, exec_status(why), "%s: cannot start: %s", argv[0], strerror(why));
     goto done;
 
 no_pipe:
-    status = lk__fail(job->context, LK_EIO, "cannot make a pipe: %s", strerror(errno));
+    status = lk__fail(job->context, LK_EIO, "cannot create a pipe: %s", strerror(errno));
 done:
     close_both(p.in);
     close_both(p.out);

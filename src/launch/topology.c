@@ -1,5 +1,5 @@
-/* topology.c - which cores each rank gets: equal runs of the cores we may use, in an order that keeps siblings together: hwloc's, or
- * by socket and core as the kernel numbers them. */
+/* topology.c - assigns cores to ranks: equal runs of the allowed cores, in an order that keeps siblings together: hwloc's, or by the
+ * kernel's numbers of sockets and cores. */
 #define _GNU_SOURCE
 #include "launch/launch.h"
 
@@ -9,25 +9,25 @@
 #include <stdlib.h>
 #include <string.h>
 
-typedef struct place {
+typedef struct cpu_place {
     int cpu, package, core;
-} place;
+} cpu_place;
 
-static int number_in(int cpu, const char *name)
+static int read_topology(int cpu, const char *name)
 {
     char path[96];
     int  value = 0;
     snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu%d/topology/%s", cpu, name);
     FILE *file = fopen(path, "re");
-    if (!file) return 0;                            /* no topology there: order by number */
+    if (!file) return 0;                            /* unknown topology: order by number */
     if (fscanf(file, "%d", &value) != 1) value = 0; /* NOLINT: the kernel's own number */
     fclose(file);
     return value;
 }
 
-static int compare(const void *a, const void *b)
+static int compare_places(const void *a, const void *b)
 {
-    const place *x = a, *y = b;
+    const cpu_place *x = a, *y = b;
     if (x->package != y->package) return x->package < y->package ? -1 : 1;
     if (x->core != y->core) return x->core < y->core ? -1 : 1;
     return x->cpu < y->cpu ? -1 : x->cpu > y->cpu;
@@ -48,66 +48,65 @@ static void write_set(const cpu_set_t *set, char *out, size_t size)
     }
 }
 
-static void describe(const cpu_set_t *cores, int ranks, char *words, size_t size)
+static void describe_cores(const cpu_set_t *cores, int ranks, char *text, size_t size)
 {
-    size_t used = (size_t)snprintf(words, size, "pinned to cores ");
+    size_t used = (size_t)snprintf(text, size, "pinned to cores ");
     for (int i = 0; i < ranks && used + 80 < size; i++) {
         char one[64];
         write_set(&cores[i], one, sizeof one);
-        used += (size_t)snprintf(words + used, size - used, "%s%s", i ? " | " : "", one);
+        used += (size_t)snprintf(text + used, size - used, "%s%s", i ? " | " : "", one);
     }
 }
 
-lk_status lk__topology_split(lk_context *context, int ranks, cpu_set_t **cores, int *threads, char *words, size_t size)
+lk_status lk__topology_split(lk_context *context, int ranks, cpu_set_t **cores, int *threads, char *text, size_t size)
 {
-    place     places[CPU_SETSIZE];
+    cpu_place places[CPU_SETSIZE];
     cpu_set_t allowed;
     int       count = 0, order[CPU_SETSIZE];
     *cores = NULL;
     if (sched_getaffinity(0, sizeof allowed, &allowed) < 0)
-        return lk__fail(context, LK_EIO, "cannot read which cores may be used: %s", strerror(errno));
+        return lk__fail(context, LK_EIO, "cannot read the CPU affinity: %s", strerror(errno));
     for (int cpu = 0; cpu < CPU_SETSIZE; cpu++)
-        if (CPU_ISSET(cpu, &allowed)) places[count++] = (place){cpu, 0, 0};
-    /* Pinned to its share of the cores, a rank has no more threads than a quota lets run: that is time, spent on any core. */
+        if (CPU_ISSET(cpu, &allowed)) places[count++] = (cpu_place){cpu, 0, 0};
+    /* A rank is pinned to its share of the cores, but has no more threads than a CPU quota allows: a quota limits time, not cores. */
     int share = count / ranks, busy = lk__cgroup_cores(count) / ranks;
     *threads = busy ? busy : 1;
-    if (ranks > count) { /* some cores would have more ranks than others for ever; the scheduler shares better */
-        snprintf(words, size, "not pinned: only %d core%s", count, count == 1 ? "" : "s");
+    if (ranks > count) { /* pinning would give some cores more ranks than others; the scheduler balances better */
+        snprintf(text, size, "not pinned: only %d core%s", count, count == 1 ? "" : "s");
         return LK_OK;
     }
-    int known = count > 2 ? lk__hwloc_order(order, CPU_SETSIZE) : 0; /* two have no neighbours to choose from */
+    int known = count > 2 ? lk__hwloc_order(order, CPU_SETSIZE) : 0; /* with two, the order does not matter */
     for (int i = 0; i < count; i++) {
-        places[i].package = known ? known : number_in(places[i].cpu, "physical_package_id");
-        places[i].core = known ? 0 : number_in(places[i].cpu, "core_id");
+        places[i].package = known ? known : read_topology(places[i].cpu, "physical_package_id");
+        places[i].core = known ? 0 : read_topology(places[i].cpu, "core_id");
         for (int j = 0; j < known; j++)
             if (order[j] == places[i].cpu) places[i].package = j;
     }
-    qsort(places, (size_t)count, sizeof *places, compare);
+    qsort(places, (size_t)count, sizeof *places, compare_places);
     *cores = lk__alloc(context, LK_MEMORY_OTHER, (size_t)ranks * sizeof **cores);
     if (!*cores) return LK_ENOMEM;
     for (int i = 0; i < ranks; i++)
         for (int j = i * share; j < (i + 1) * share; j++) CPU_SET(places[j].cpu, &(*cores)[i]);
-    describe(*cores, ranks, words, size);
+    describe_cores(*cores, ranks, text, size);
     return LK_OK;
 }
 
-lk_status lk__topology_bind(lk_context *context, const char *mode, int ranks, cpu_set_t **cores, char *words,
-                            size_t size)
+lk_status lk__topology_bind(lk_context *context, const char *mode, int ranks, cpu_set_t **cores, char *text, size_t size)
 {
     cpu_set_t allowed;
     if (sched_getaffinity(0, sizeof allowed, &allowed) < 0)
-        return lk__fail(context, LK_EIO, "cannot read which cores may be used: %s", strerror(errno));
+        return lk__fail(context, LK_EIO, "cannot read the CPU affinity: %s", strerror(errno));
     if (!*cores) *cores = lk__alloc(context, LK_MEMORY_OTHER, (size_t)ranks * sizeof **cores);
     if (!*cores) return LK_ENOMEM;
     LK__TRY(lk__numa_bind(context, "", mode, &allowed, getenv("CUDA_VISIBLE_DEVICES"), ranks, *cores));
-    describe(*cores, ranks, words, size);
+    describe_cores(*cores, ranks, text, size);
     return LK_OK;
 }
 
-/* ---- how many ranks ---- */
+/* ---- number of ranks ---- */
 
-/* What CUDA_VISIBLE_DEVICES leaves of /dev/nvidia0 …: the driver's own list, without the driver. */
-static int gpus(void)
+/* The GPUs in CUDA_VISIBLE_DEVICES, else /dev/nvidia0 …: available without loading the driver. */
+static int count_gpus(void)
 {
     const char *visible = getenv("CUDA_VISIBLE_DEVICES");
     int         count = 0;
@@ -131,19 +130,19 @@ lk_status lk_launch_count(lk_context *context, const char *text, int *ranks)
     long      number = strtol(text, &end, 10);
     if (end != text && !*end) {
         if (number < 1 || number > 4096)
-            return lk__fail(context, LK_EINVAL, "%s ranks on one host: from 1 to 4096, or auto, gpu or cpu", text);
+            return lk__fail(context, LK_EINVAL, "%s ranks on one host: expected 1 to 4096, or auto, gpu or cpu", text);
         *ranks = (int)number;
         return LK_OK;
     }
     bool automatic = strcmp(text, "auto") == 0;
     if (!automatic && strcmp(text, "gpu") != 0 && strcmp(text, "cpu") != 0)
-        return lk__fail(context, LK_EINVAL, "'%.40s' ranks: give a number, auto, gpu or cpu", text);
-    *ranks = strcmp(text, "cpu") == 0 ? 0 : gpus();
+        return lk__fail(context, LK_EINVAL, "'%.40s' ranks: expected a number, auto, gpu or cpu", text);
+    *ranks = strcmp(text, "cpu") == 0 ? 0 : count_gpus();
     if (*ranks) return LK_OK;
     if (strcmp(text, "gpu") == 0)
-        return lk__fail(context, LK_EINVAL, "one rank for each GPU was asked for, but this host shows none");
+        return lk__fail(context, LK_EINVAL, "one rank per GPU was requested, but this host has no GPU");
     if (sched_getaffinity(0, sizeof allowed, &allowed) < 0)
-        return lk__fail(context, LK_EIO, "cannot read which cores may be used: %s", strerror(errno));
+        return lk__fail(context, LK_EIO, "cannot read the CPU affinity: %s", strerror(errno));
     *ranks = lk__cgroup_cores(CPU_COUNT(&allowed));
     return LK_OK;
 }

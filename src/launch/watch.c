@@ -1,4 +1,4 @@
-/* watch.c - the launcher's one loop: signals, the children's lines, their ends, and the deadline of those asked to stop. */
+/* watch.c - the launcher's event loop: signals, the children's output, their ends, and the deadline after a stop request. */
 #define _GNU_SOURCE
 #include "launch/launch.h"
 
@@ -17,37 +17,38 @@ static void kill_all(lk__launch_job *job)
     for (int i = 0; i < job->count; i++) {
         lk__launch_child *child = &job->children[i];
         if (!child->running) continue;
-        child->asked = child->forced = true;
+        child->stop_requested = child->killed = true;
         kill(-child->pid, SIGKILL);
     }
 }
 
-/* Ranks are asked one by one, not by group: a rank that saves its state first needs its helpers until it is done. A far end is
- * asked by the end of its input. */
+/* Signals each rank's process, not its group: a rank that saves its state first may need its child processes. A remote launcher stops
+ * at the end of its input. */
 void lk__job_stop(lk__launch_job *job, lk__launch_end why)
 {
     if (job->why != LK__RUNNING) return;
     job->why = why;
-    job->deadline = lk__now() + job->config->grace + (job->head ? 5.0 : 0.0); /* far ends wait for their own ranks */
+    job->deadline =
+        lk__now() + job->config->grace + (job->uses_ssh ? 5.0 : 0.0); /* remote launchers wait for their own ranks */
     for (int i = 0; i < job->count; i++) {
         lk__launch_child *child = &job->children[i];
         if (!child->running) continue;
-        child->asked = true;
+        child->stop_requested = true;
         if (child->input >= 0) {
             close(child->input);
             child->input = -1;
         } else if (kill(child->pid, lk__signal_for_ranks(job)) == 0) {
-            kill(child->pid, SIGCONT); /* a stopped process would never see it */
+            kill(child->pid, SIGCONT); /* a stopped process would not handle it */
         }
     }
 }
 
-void lk__job_take_signals(lk__launch_job *job)
+void lk__job_handle_signals(lk__launch_job *job)
 {
-    struct signalfd_siginfo heard;
-    while (read(job->signals, &heard, sizeof heard) == (ssize_t)sizeof heard) {
-        int signal = (int)heard.ssi_signo;
-        if (signal == SIGCHLD) continue;         /* whoever hears looks for the dead anyway */
+    struct signalfd_siginfo info;
+    while (read(job->signals, &info, sizeof info) == (ssize_t)sizeof info) {
+        int signal = (int)info.ssi_signo;
+        if (signal == SIGCHLD) continue;         /* the event loop reaps children anyway */
         if (!sigismember(&job->stops, signal)) { /* SIGUSR1, SIGUSR2 */
             for (int i = 0; i < job->count; i++)
                 if (job->children[i].running) kill(job->children[i].pid, signal);
@@ -56,8 +57,8 @@ void lk__job_take_signals(lk__launch_job *job)
         if (!job->signal) job->signal = signal;
         if (job->interrupts++ == 0) {
             if (job->alive && job->why == LK__RUNNING && !job->config->plain)
-                lk__job_print(job, "%s: asking %d %s to stop, %g s at most; once more kills at once", strsignal(signal),
-                              job->alive, job->head ? "hosts" : "ranks", job->config->grace);
+                lk__job_print(job, "%s: stopping %d %s within %g s; a second signal kills them at once",
+                              strsignal(signal), job->alive, job->uses_ssh ? "hosts" : "ranks", job->config->grace);
             lk__job_stop(job, LK__SIGNALLED);
         } else {
             kill_all(job);
@@ -65,9 +66,9 @@ void lk__job_take_signals(lk__launch_job *job)
     }
 }
 
-/* ---- the dead ---- */
+/* ---- ended children ---- */
 
-static lk__launch_child *child_of(lk__launch_job *job, pid_t pid)
+static lk__launch_child *find_running(lk__launch_job *job, pid_t pid)
 {
     for (int i = 0; i < job->count; i++)
         if (job->children[i].running && job->children[i].pid == pid) return &job->children[i];
@@ -76,66 +77,67 @@ static lk__launch_child *child_of(lk__launch_job *job, pid_t pid)
 
 static bool is_debugged(const lk__launch_job *job, const lk__launch_child *child)
 {
-    return !job->head && child->rank == job->config->debug_rank;
+    return !job->uses_ssh && child->rank == job->config->debug_rank;
 }
 
-static void note_end(lk__launch_job *job, lk__launch_child *child, int status, const struct rusage *usage, double now)
+static void record_end(lk__launch_job *job, lk__launch_child *child, int status, const struct rusage *usage, double now)
 {
     child->running = false;
     child->status = status;
     child->usage = *usage;
-    if (!child->unanswering) child->ended = now;
-    child->silent |=
-        job->head && status == 0 && child->port == 0 && !child->asked; /* whatever that was, it ran nothing */
-    lk__cause_note_end(job, child);
+    if (!child->unresponsive) child->ended = now;
+    child->no_answer |= job->uses_ssh && status == 0 && child->port == 0 &&
+                        !child->stop_requested; /* it ended without running anything */
+    lk__cause_record_end(job, child);
     job->alive--;
-    lk__reaper_tell(job, child->pid, false);
+    lk__reaper_notify(job, child->pid, false);
     if (child->input >= 0) close(child->input);
     child->input = -1;
 }
 
-static void reap(lk__launch_job *job)
+static void reap_children(lk__launch_job *job)
 {
     int           status;
     struct rusage usage;
     pid_t         pid;
-    double        now = lk__now(); /* one for all that are found now: in which order tells nothing */
+    double        now = lk__now(); /* one time for all that are found now: their order means nothing */
     while ((pid = wait4(-1, &status, WNOHANG | WUNTRACED, &usage)) > 0) {
-        if (pid == job->keeper.pid) { /* somebody killed it: the job must not go on without */
-            close(job->keeper.pipe);
-            job->keeper = (lk__launch_reaper){0, -1};
-            if (lk__reaper_start(job) < 0) lk__job_print(job, "the keeper died: %s", lk_context_error(job->context));
+        if (pid == job->reaper.pid) { /* it was killed: the job must not run without one */
+            close(job->reaper.pipe);
+            job->reaper = (lk__launch_reaper){0, -1};
+            if (lk__reaper_start(job) < 0)
+                lk__job_print(job, "the orphan reaper died: %s", lk_context_error(job->context));
             continue;
         }
-        lk__launch_child *child = child_of(job, pid);
+        lk__launch_child *child = find_running(job, pid);
         if (!child) continue; /* an orphan of a rank */
         if (WIFSTOPPED(status)) {
-            /* Ctrl-Z at the debugger: no shell waits for it that could wake it. */
+            /* Ctrl-Z in the debugger: no shell waits for it that could continue it. */
             if (is_debugged(job, child)) kill(-pid, SIGCONT);
             continue;
         }
-        if (is_debugged(job, child)) tcsetpgrp(STDIN_FILENO, getpgrp()); /* Ctrl-C is for us again */
-        note_end(job, child, status, &usage, now);
+        if (is_debugged(job, child)) tcsetpgrp(STDIN_FILENO, getpgrp()); /* the terminal's signals are for us again */
+        record_end(job, child, status, &usage, now);
     }
     if (pid == 0 || errno != ECHILD) return;
-    for (int i = 0; i < job->count; i++) { /* nobody is left to wait for, whatever took them */
+    for (int i = 0; i < job->count; i++) { /* there are no children left: they were reaped elsewhere */
         if (!job->children[i].running) continue;
-        lk__job_print(job, "%s is gone, and its exit status with it", job->children[i].name);
-        note_end(job, &job->children[i], W_EXITCODE(1, 0), &(struct rusage){0}, now);
+        lk__job_print(job, "%s has ended, and its exit status is not available", job->children[i].name);
+        record_end(job, &job->children[i], W_EXITCODE(1, 0), &(struct rusage){0}, now);
     }
 }
 
 /* ---- the loop ---- */
 
-static void add(lk__launch_job *job, int *count, int fd, short events)
+static void add_poll(lk__launch_job *job, int *count, int fd, short events)
 {
     if (fd >= 0) job->polls[(*count)++] = (struct pollfd){fd, events, 0};
 }
 
-/* Which streams may be read: those whose lines find room. */
+/* Streams are read only while their sink's queue has room. */
 static bool may_read(const lk__launch_stream *stream) { return stream->fd >= 0 && !lk__sink_full(stream->sink); }
 
-static int time_to_wait(const lk__launch_job *job, double limit)
+static int wait_milliseconds(const lk__launch_job *job, double limit)
 {
     double wait = limit, now = lk__now();
     if (job->why != LK__RUNNING && !job->killing && job->deadline - now < wait) wait = job->deadline - now;
@@ -146,32 +148,32 @@ static int time_to_wait(const lk__launch_job *job, double limit)
     return wait <= 0 ? 0 : (int)(wait * 1000.0) + 1;
 }
 
-static void end_of_watch(lk__launch_job *job)
+static void check_control(lk__launch_job *job)
 {
     char    bytes[256];
-    ssize_t got = read(job->place.watch, bytes, sizeof bytes);
+    ssize_t got = read(job->part.control, bytes, sizeof bytes);
     if (got > 0 || (got < 0 && (errno == EINTR || errno == EAGAIN))) return;
-    job->place.watch = -1;
+    job->part.control = -1;
     lk__job_stop(job, LK__INPUT_ENDED);
 }
 
-/* One wait, and whatever it brings. */
-static void turn(lk__launch_job *job, double limit)
+/* Waits once and handles the events. */
+static void poll_once(lk__launch_job *job, double limit)
 {
     int count = 0;
-    add(job, &count, job->signals, POLLIN);
-    add(job, &count, job->place.watch, POLLIN);
+    add_poll(job, &count, job->signals, POLLIN);
+    add_poll(job, &count, job->part.control, POLLIN);
     for (int i = 0; i < 2; i++)
-        if (lk__sink_waiting(&job->sinks[i])) add(job, &count, job->sinks[i].fd, POLLOUT);
+        if (lk__sink_waiting(&job->sinks[i])) add_poll(job, &count, job->sinks[i].fd, POLLOUT);
     for (int i = 0; i < job->count; i++)
         for (int j = 0; j < 2; j++)
-            if (may_read(&job->children[i].streams[j])) add(job, &count, job->children[i].streams[j].fd, POLLIN);
-    if (poll(job->polls, (nfds_t)count, time_to_wait(job, limit)) < 0) return;
+            if (may_read(&job->children[i].streams[j])) add_poll(job, &count, job->children[i].streams[j].fd, POLLIN);
+    if (poll(job->polls, (nfds_t)count, wait_milliseconds(job, limit)) < 0) return;
 
     int at = 0;
-    lk__job_take_signals(job);
+    lk__job_handle_signals(job);
     at++;
-    if (job->place.watch >= 0 && job->polls[at++].revents) end_of_watch(job);
+    if (job->part.control >= 0 && job->polls[at++].revents) check_control(job);
     for (int i = 0; i < 2; i++) lk__sink_flush(&job->sinks[i]);
     for (; at < count; at++) {
         if (!(job->polls[at].revents & (POLLIN | POLLHUP | POLLERR))) continue;
@@ -193,12 +195,12 @@ static bool any_stream(const lk__launch_job *job)
     return false;
 }
 
-/* All writers are dead, so each stream ends; only a process that got away could hold one open, and it is not waited for. */
+/* All writers have ended, so each stream ends; if an escaped process keeps one open, it is given up after a second. */
 static void drain(lk__launch_job *job)
 {
     double until = lk__now() + 1.0;
     while (any_stream(job) && !job->killing) {
-        turn(job, 0.1);
+        poll_once(job, 0.1);
         bool slow = lk__sink_waiting(&job->sinks[0]) || lk__sink_waiting(&job->sinks[1]);
         if (slow) until = lk__now() + 1.0;
         if (lk__now() > until) break;
@@ -206,33 +208,34 @@ static void drain(lk__launch_job *job)
     for (int i = 0; i < 2 * job->count; i++) lk__line_stream_end(&job->children[i / 2].streams[i % 2], job->context);
 }
 
-/* A far end that does not speak in time failed, whatever it is doing. */
+/* A remote launcher that does not answer in time has failed. */
 static void check_answers(lk__launch_job *job)
 {
     if (job->answer_by <= 0 || job->why != LK__RUNNING || lk__now() < job->answer_by) return;
     for (int i = 0; i < job->count && !job->first; i++) {
         if (job->children[i].port > 0) continue;
         job->first = &job->children[i];
-        job->first->silent = true;
+        job->first->no_answer = true;
     }
     lk__job_stop(job, LK__FAILED);
 }
 
-lk_status lk__watch(lk__launch_job *job)
+lk_status lk__job_watch(lk__launch_job *job)
 {
     size_t most = 4 + 2 * (size_t)job->count;
     if (lk__grow(job->context, (void **)&job->polls, &job->poll_capacity, most, sizeof *job->polls) < 0)
         return LK_ENOMEM;
     while (job->alive > 0) {
-        turn(job, 60.0);
-        reap(job);
+        poll_once(job, 60.0);
+        reap_children(job);
         if (job->why == LK__RUNNING && lk__cause_find(job)) lk__job_stop(job, LK__FAILED);
         check_answers(job);
         if (job->why != LK__RUNNING && !job->killing && lk__now() >= job->deadline) kill_all(job);
     }
-    lk__sweep(job, job->killing ? 0.0 : job->config->grace);
+    lk__leftovers_stop(job, job->killing ? 0.0 : job->config->grace);
     drain(job);
-    if (job->why == LK__RUNNING && lk__cause_find(job)) job->why = LK__FAILED; /* what far ends said is whole now */
+    if (job->why == LK__RUNNING && lk__cause_find(job))
+        job->why = LK__FAILED; /* the output of remote launchers is complete now */
     return LK_OK;
 }
 
@@ -244,7 +247,7 @@ void lk__job_flush(lk__launch_job *job)
         for (int i = 0; i < 2; i++)
             if (lk__sink_waiting(&job->sinks[i])) polls[1 + i].fd = job->sinks[i].fd;
         poll(polls, 3, 1000);
-        lk__job_take_signals(job);
+        lk__job_handle_signals(job);
         for (int i = 0; i < 2; i++) lk__sink_flush(&job->sinks[i]);
     }
 }

@@ -1,4 +1,4 @@
-/* fuzz_config.c - any configuration file is either refused with a sentence that names the file and a line, or every value it sets
+/* fuzz_config.c - any configuration file is either rejected with an error that names the file and a line, or every value it sets
  * is one that its option allows. */
 #include "cli/command.h"
 

@@ -1,5 +1,5 @@
-/* fuzz_spec.c - what a far end reads from its launcher: any bytes are refused with a sentence, or give ranks that fit
- * into their world, numbers within their bounds and words that end. An input is what comes over the pipe. */
+/* fuzz_spec.c - the job specification that a remote launcher reads: any bytes are rejected with an error, or give ranks
+ * within the world size, numbers within their bounds and terminated strings. An input is the data of the pipe. */
 #include "launch/spec.h"
 
 #include <stdlib.h>
@@ -9,18 +9,18 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static lk__launch_spec spec;
 
-static void check_word(const char *word, bool needed)
+static void check_string(const char *text, bool needed)
 {
-    if (!word && !needed) return;
-    if (!word || word < spec.text || word >= spec.text + spec.length) abort();
-    if (memchr(word, 0, (size_t)(spec.text + spec.length - word)) == NULL) abort();
+    if (!text && !needed) return;
+    if (!text || text < spec.text || text >= spec.text + spec.length) abort();
+    if (memchr(text, 0, (size_t)(spec.text + spec.length - text)) == NULL) abort();
 }
 
-/* In place of the system's: an environment would only grow. */
+/* Replaces the system's, with which the environment would grow without bound. */
 int setenv(const char *name, const char *value, int overwrite)
 {
-    check_word(name, true);
-    check_word(value, true);
+    check_string(name, true);
+    check_string(value, true);
     if (!*name || strchr(name, '=') || !overwrite) abort();
     return 0;
 }
@@ -38,7 +38,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (!context && lk_context_create(&config, &context) < 0) abort();
     if (size > sizeof spec.text) return 0;
     memset(&spec, 0, sizeof spec);
-    memset(spec.text + size, '=', sizeof spec.text - size); /* nothing behind it is read */
+    memset(spec.text + size, '=', sizeof spec.text - size); /* nothing after the input must be read */
     memcpy(spec.text, data, size);
     spec.length = size;
     if (lk__spec_parse(context, &spec) < 0) {
@@ -55,22 +55,22 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     check_number(spec.generation, 0, 1 << 24);
     check_number(spec.max_restarts, 0, 1 << 24);
     if (!(c->grace >= 0 && c->grace < 1e9)) abort();
-    check_word(spec.directory, true);
-    check_word(spec.token, true);
-    check_word(spec.job, true);
-    check_word(c->master_address, true);
-    check_word(c->log_dir, false);
-    check_word(c->tee, false);
-    check_word(c->redirects, false);
-    check_word(c->local_ranks_filter, false);
-    check_word(c->line_prefix, false);
-    check_word(c->stdout_filters, false);
-    check_word(c->stderr_filters, false);
-    check_word(c->numa_binding, false);
+    check_string(spec.directory, true);
+    check_string(spec.token, true);
+    check_string(spec.job, true);
+    check_string(c->master_address, true);
+    check_string(c->log_dir, false);
+    check_string(c->tee, false);
+    check_string(c->redirects, false);
+    check_string(c->local_ranks_filter, false);
+    check_string(c->line_prefix, false);
+    check_string(c->stdout_filters, false);
+    check_string(c->stderr_filters, false);
+    check_string(c->numa_binding, false);
     if (!c->signals) abort();
     if (!(c->join_timeout >= 0 && c->join_timeout < 1e9)) abort();
     if (strlen(spec.token) != LK__TOKEN - 1) abort();
-    if (c->program != spec.program || spec.words < 1 || spec.program[spec.words]) abort();
-    for (int i = 0; i < spec.words; i++) check_word(spec.program[i], true);
+    if (c->program != spec.program || spec.argument_count < 1 || spec.program[spec.argument_count]) abort();
+    for (int i = 0; i < spec.argument_count; i++) check_string(spec.program[i], true);
     return 0;
 }

@@ -1,4 +1,4 @@
-/* verdict.c - explains the end of a job: who failed first, when, where and how, and what became of the others. */
+/* report.c - explains the end of a job: which rank failed first, when, where and how, and how the others ended. */
 #define _GNU_SOURCE
 #include "comm/flight_recorder.h"
 #include "launch/launch.h"
@@ -10,7 +10,7 @@
 #include <sys/wait.h>
 #include <time.h>
 
-enum { LAST_LINES = 10, ERROR_BYTES = 65536, MISTAKE = 2 }; /* MISTAKE: the exit code for what the user can mend */
+enum { LAST_LINES = 10, ERROR_BYTES = 65536, USER_ERROR = 2 }; /* USER_ERROR: an exit code */
 
 void lk__describe_end(int status, char *out, size_t size)
 {
@@ -28,7 +28,7 @@ void lk__describe_end(int status, char *out, size_t size)
              WCOREDUMP(status) ? ", core dumped" : "");
 }
 
-static void memory_words(long kilobytes, char *out, size_t size)
+static void format_memory(long kilobytes, char *out, size_t size)
 {
     if (kilobytes >= 1 << 20)
         snprintf(out, size, "%.1f GiB", (double)kilobytes / 1048576.0);
@@ -36,8 +36,8 @@ static void memory_words(long kilobytes, char *out, size_t size)
         snprintf(out, size, "%.1f MiB", (double)kilobytes / 1024.0);
 }
 
-/* The one string after "message": in what torch.distributed.elastic's record writes; enough of JSON for a sentence. */
-static bool error_message(lk_context *context, const char *path, char *out, size_t size)
+/* The first string value of "message" in the JSON file that torch.distributed.elastic's record writes. */
+static bool read_error_message(lk_context *context, const char *path, char *out, size_t size)
 {
     char  *text = lk__alloc(context, LK_MEMORY_OTHER, ERROR_BYTES);
     FILE  *file = text ? fopen(path, "re") : NULL;
@@ -58,29 +58,29 @@ static bool error_message(lk_context *context, const char *path, char *out, size
     return used > 0;
 }
 
-static void say_memory(lk__launch_job *job, const lk__launch_child *child)
+static void print_memory(lk__launch_job *job, const lk__launch_child *child)
 {
     long in_cgroup, on_host;
-    if (WIFSIGNALED(child->status) && WTERMSIG(child->status) == SIGKILL && !child->asked) {
+    if (WIFSIGNALED(child->status) && WTERMSIG(child->status) == SIGKILL && !child->stop_requested) {
         char log[512];
         lk__oom_read("", &in_cgroup, &on_host);
-        if (lk__oom_in_log("/dev/kmsg", child->pid, log, sizeof log)) lk__job_print(job, "  the kernel's log: %s", log);
+        if (lk__oom_in_log("/dev/kmsg", child->pid, log, sizeof log)) lk__job_print(job, "  kernel log: %s", log);
         if (job->oom_cgroup >= 0 && in_cgroup > job->oom_cgroup)
-            lk__job_print(job, "  the kernel killed for memory: this cgroup's limit was reached (oom_kill %ld -> %ld)",
+            lk__job_print(job, "  out-of-memory kill: this cgroup's memory limit was reached (oom_kill %ld -> %ld)",
                           job->oom_cgroup, in_cgroup);
         else if (job->oom_host >= 0 && on_host > job->oom_host)
-            lk__job_print(job,
-                          "  the kernel killed a process of this host for memory in that time (oom_kill %ld -> %ld)",
-                          job->oom_host, on_host);
+            lk__job_print(
+                job, "  out-of-memory kill: the kernel killed a process of this host in that time (oom_kill %ld -> %ld)",
+                job->oom_host, on_host);
         else if (job->oom_cgroup >= 0 || job->oom_host >= 0)
-            lk__job_print(job, "  the kernel counts no kill for memory: somebody sent the signal");
+            lk__job_print(job, "  no out-of-memory kill was counted: a process sent the signal");
     }
-    char words[32];
-    memory_words(child->usage.ru_maxrss, words, sizeof words);
-    lk__job_print(job, "  peak memory %s", words);
+    char text[32];
+    format_memory(child->usage.ru_maxrss, text, sizeof text);
+    lk__job_print(job, "  peak memory %s", text);
 }
 
-static void say_last_lines(lk__launch_job *job, const lk__launch_child *child)
+static void print_last_lines(lk__launch_job *job, const lk__launch_child *child)
 {
     const char *text = child->tail.text, *end = text + child->tail.length, *start = end;
     int         lines = 0;
@@ -90,7 +90,7 @@ static void say_last_lines(lk__launch_job *job, const lk__launch_child *child)
         while (start > text && start[-1] != '\n') start--;
         lines++;
     }
-    lk__job_print(job, "  its last lines:");
+    lk__job_print(job, "  last lines of its output:");
     while (start < end) {
         const char *newline = memchr(start, '\n', (size_t)(end - start));
         size_t      length = (size_t)((newline ? newline : end) - start);
@@ -99,13 +99,13 @@ static void say_last_lines(lk__launch_job *job, const lk__launch_child *child)
     }
 }
 
-/* A rank of this very command that ended with a code has said why, in a line that stands above. */
-static bool explained_itself(const lk__launch_job *job)
+/* With `plain`, ranks run this same command: one that ended with an exit code has printed its error already. */
+static bool has_printed_error(const lk__launch_job *job)
 {
     return job->config->plain && job->first && WIFEXITED(job->first->status);
 }
 
-static const char *state_words(char state)
+static const char *describe_state(char state)
 {
     switch (state) {
     case 'T':
@@ -115,7 +115,7 @@ static const char *state_words(char state)
     case 'X': return "ending";
     case 'R':
     case 'S': return "running";
-    default: return "not known";
+    default: return "unknown";
     }
 }
 
@@ -131,19 +131,19 @@ static const char *describe_cause(int kind)
 }
 
 /* The cause did not end by itself. */
-static void say_unanswering(lk__launch_job *job, const lk__launch_child *child, const char *clock)
+static void print_unresponsive(lk__launch_job *job, const lk__launch_child *child, const char *clock)
 {
-    if (job->head)
+    if (job->uses_ssh)
         lk__job_print(job, "rank %d %s: %s, noticed on %s at %s after %.1f s", job->reporter->cause.rank,
-                      describe_cause(child->blamed), child->name, job->reporter->name, clock,
+                      describe_cause(child->cause_kind), child->name, job->reporter->name, clock,
                       child->ended - child->began);
     else
         lk__job_print(job, "%s %s (state: %s), noticed by %s at %s after %.1f s, on %s, pid %d", child->name,
-                      describe_cause(child->blamed), state_words(child->state), job->reporter->name, clock,
+                      describe_cause(child->cause_kind), describe_state(child->state), job->reporter->name, clock,
                       child->ended - child->began, job->host, (int)child->pid);
 }
 
-static void say_end(lk__launch_job *job, const lk__launch_child *child, const char *how, const char *clock)
+static void print_end(lk__launch_job *job, const lk__launch_child *child, const char *how, const char *clock)
 {
     char because[64] = "failed first";
     if (lk__cause_elsewhere(job))
@@ -153,48 +153,49 @@ static void say_end(lk__launch_job *job, const lk__launch_child *child, const ch
 }
 
 /* A rank that ended by itself outside a collective did not fail in one. */
-static bool matters(const lk__launch_child *child, const char *collectives)
+static bool failed_in_collective(const lk__launch_child *child, const char *collectives)
 {
     return WIFSIGNALED(child->status) || strncmp(collectives, "it was in ", 10) == 0 ||
            strstr(collectives, "it had failed in ");
 }
 
-static void say_first(lk__launch_job *job, const lk__launch_child *child)
+static void print_first(lk__launch_job *job, const lk__launch_child *child)
 {
     char   how[160], clock[16];
     time_t now = time(NULL) - (time_t)(lk__now() - child->ended);
     lk__describe_end(child->status, how, sizeof how);
-    if (child->silent && child->asked)
+    if (child->no_answer && child->stop_requested)
         snprintf(how, sizeof how, "no answer within %d s", LK__ANSWER_SECONDS);
-    else if (child->silent)
+    else if (child->no_answer)
         snprintf(how, sizeof how, "it ended without an answer");
     strftime(clock, sizeof clock, "%H:%M:%S", localtime(&now));
-    if (child->unanswering) say_unanswering(job, child, clock);
-    if (job->head && child->unanswering) return;
-    if (job->head) {
+    if (child->unresponsive) print_unresponsive(job, child, clock);
+    if (job->uses_ssh && child->unresponsive) return;
+    if (job->uses_ssh) {
         lk__job_print(job, "%s failed first: %s, at %s after %.1f s", child->name, how, clock,
                       child->ended - child->began);
         if (WIFEXITED(child->status) && WEXITSTATUS(child->status) == 255)
-            lk__job_print(job, "  255 is also what ssh gives when it cannot reach a host");
-        if (child->silent)
-            lk__job_print(job,
-                          "  look whether `%s %s '%s' --version` answers, without a password and without a question",
+            lk__job_print(job, "  255 is also ssh's exit code when it cannot reach a host");
+        if (child->no_answer)
+            lk__job_print(job, "  check that `%s %s '%s' --version` works without a password and without a prompt",
                           job->config->ssh, child->name + strlen("host "), job->config->remote_command);
-        return; /* the far end explained its own */
+        return; /* the remote launcher reported its own ranks */
     }
-    if (!child->unanswering) say_end(job, child, how, clock);
-    char said[1024];
-    if (error_message(job->context, child->error_file, said, sizeof said)) lk__job_print(job, "  it said: %s", said);
-    if (child->unanswering ? job->was_in[0] != 0
-                           : lk__flight_recorder_read(child->diary, said, sizeof said) && matters(child, said))
-        lk__job_print(job, "  of collectives: %s", child->unanswering ? job->was_in : said);
-    say_memory(job, child);
-    if (!explained_itself(job)) say_last_lines(job, child);
+    if (!child->unresponsive) print_end(job, child, how, clock);
+    char text[1024];
+    if (read_error_message(job->context, child->error_file, text, sizeof text))
+        lk__job_print(job, "  error message: %s", text);
+    if (child->unresponsive
+            ? job->last_operation[0] != 0
+            : lk__flight_recorder_read(child->flight_recorder, text, sizeof text) && failed_in_collective(child, text))
+        lk__job_print(job, "  collectives: %s", child->unresponsive ? job->last_operation : text);
+    print_memory(job, child);
+    if (!has_printed_error(job)) print_last_lines(job, child);
 }
 
-/* "ranks 0, 2-5" of those that `is` is true for; false when there are none. */
-static bool list(const lk__launch_job *job, bool (*is)(const lk__launch_job *job, const lk__launch_child *child),
-                 char *out, size_t size)
+/* "ranks 0, 2-5": the children for which `is` returns true; false if there are none. */
+static bool list_children(const lk__launch_job *job,
+                          bool (*is)(const lk__launch_job *job, const lk__launch_child *child), char *out, size_t size)
 {
     size_t used = 0;
     bool   several = false;
@@ -202,11 +203,11 @@ static bool list(const lk__launch_job *job, bool (*is)(const lk__launch_job *job
     for (int i = 0; i < job->count; i++) {
         if (!is(job, &job->children[i])) continue;
         int last = i;
-        while (!job->head && last + 1 < job->count && is(job, &job->children[last + 1])) last++;
+        while (!job->uses_ssh && last + 1 < job->count && is(job, &job->children[last + 1])) last++;
         if (used + 100 > size) break;
         if (used || last > i) several = true;
         used += (size_t)snprintf(out + used, size - used, "%s", used ? ", " : "");
-        if (job->head)
+        if (job->uses_ssh)
             used += (size_t)snprintf(out + used, size - used, "%s", job->children[i].name + strlen("host "));
         else if (last > i)
             used += (size_t)snprintf(out + used, size - used, "%d-%d", job->children[i].rank, job->children[last].rank);
@@ -215,7 +216,7 @@ static bool list(const lk__launch_job *job, bool (*is)(const lk__launch_job *job
         i = last;
     }
     if (!used) return false;
-    const char *noun = job->head ? (several ? "hosts " : "host ") : several ? "ranks " : "rank ";
+    const char *noun = job->uses_ssh ? (several ? "hosts " : "host ") : several ? "ranks " : "rank ";
     size_t      lead = strlen(noun);
     memmove(out + lead, out, used + 1);
     memcpy(out, noun, lead);
@@ -224,59 +225,63 @@ static bool list(const lk__launch_job *job, bool (*is)(const lk__launch_job *job
 
 static bool was_stopped(const lk__launch_job *job, const lk__launch_child *child)
 {
-    return child != job->first && child->asked && !child->forced;
+    return child != job->first && child->stop_requested && !child->killed;
 }
 static bool was_killed(const lk__launch_job *job, const lk__launch_child *child)
 {
-    return child != job->first && child->forced;
+    return child != job->first && child->killed;
 }
-static bool was_done(const lk__launch_job *job, const lk__launch_child *child)
+static bool had_finished(const lk__launch_job *job, const lk__launch_child *child)
 {
-    return child != job->first && !child->asked && child->status == 0 && !child->silent;
+    return child != job->first && !child->stop_requested && child->status == 0 && !child->no_answer;
 }
 static bool also_failed(const lk__launch_job *job, const lk__launch_child *child)
 {
-    return child != job->first && !child->asked && !child->consequence && (child->status != 0 || child->silent);
+    return child != job->first && !child->stop_requested && !child->consequence &&
+           (child->status != 0 || child->no_answer);
 }
 static bool failed_after(const lk__launch_job *job, const lk__launch_child *child)
 {
     return child != job->first && child->consequence;
 }
 
-static void say_others(lk__launch_job *job)
+static void print_others(lk__launch_job *job)
 {
-    char        who[512], because[160];
+    char        names[512], because[160];
     const char *lead = job->first ? "  " : "";
     if (job->why == LK__FAILED)
         snprintf(because, sizeof because, "because of %s", job->first->name);
     else if (job->why == LK__SIGNALLED)
         snprintf(because, sizeof because, "because of signal %d (%s)", job->signal, strsignal(job->signal));
     else if (job->why == LK__INPUT_ENDED)
-        snprintf(because, sizeof because, "because the launcher that started this end is gone or said so");
+        snprintf(because, sizeof because, "because the first launcher ended or requested it");
     else if (job->out->error == EPIPE)
-        snprintf(because, sizeof because, "because nobody reads standard output any more");
+        snprintf(because, sizeof because, "because the reader of standard output closed it");
     else
         snprintf(because, sizeof because, "because standard output cannot be written");
-    if (list(job, failed_after, who, sizeof who)) lk__job_print(job, "%sfailed %s: %s", lead, because, who);
-    if (list(job, also_failed, who, sizeof who)) lk__job_print(job, "%sfailed at the same moment: %s", lead, who);
+    if (list_children(job, failed_after, names, sizeof names))
+        lk__job_print(job, "%sfailed %s: %s", lead, because, names);
+    if (list_children(job, also_failed, names, sizeof names))
+        lk__job_print(job, "%sfailed at the same time: %s", lead, names);
     bool quiet =
-        job->config->plain && job->why == LK__SIGNALLED; /* rank 0 says that it was stopped, and what it saved */
-    if (!quiet && list(job, was_stopped, who, sizeof who)) lk__job_print(job, "%sstopped %s: %s", lead, because, who);
-    if (list(job, was_killed, who, sizeof who))
+        job->config->plain && job->why == LK__SIGNALLED; /* rank 0 prints that it was stopped, and what it saved */
+    if (!quiet && list_children(job, was_stopped, names, sizeof names))
+        lk__job_print(job, "%sstopped %s: %s", lead, because, names);
+    if (list_children(job, was_killed, names, sizeof names))
         lk__job_print(job, "%sstopped %s, by SIGKILL%s: %s", lead, because,
-                      job->interrupts > 1 ? "" : " since SIGTERM did not do it in time", who);
-    if (list(job, was_done, who, sizeof who)) lk__job_print(job, "%sdone before that: %s", lead, who);
+                      job->interrupts > 1 ? "" : " after the grace period", names);
+    if (list_children(job, had_finished, names, sizeof names)) lk__job_print(job, "%sfinished before: %s", lead, names);
 }
 
-void lk__verdict(lk__launch_job *job)
+void lk__job_report(lk__launch_job *job)
 {
-    bool mistake = explained_itself(job) && WEXITSTATUS(job->first->status) == MISTAKE;
-    if (job->first && !mistake) say_first(job, job->first);
+    bool user_error = has_printed_error(job) && WEXITSTATUS(job->first->status) == USER_ERROR;
+    if (job->first && !user_error) print_first(job, job->first);
     if (job->why == LK__OUTPUT_CLOSED && job->out->error != EPIPE)
         lk__job_print(job, "standard output cannot be written: %s", strerror(job->out->error));
-    if (job->why != LK__RUNNING && !mistake) say_others(job);
+    if (job->why != LK__RUNNING && !user_error) print_others(job);
     for (int i = 0; i < 2 * job->count; i++)
         if (job->children[i / 2].streams[i % 2].file_error)
-            lk__job_print(job, "the log of %s is not whole: %s", job->children[i / 2].name,
+            lk__job_print(job, "the log of %s is incomplete: %s", job->children[i / 2].name,
                           strerror(job->children[i / 2].streams[i % 2].file_error));
 }
