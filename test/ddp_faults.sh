@@ -1,4 +1,4 @@
 #!/usr/bin/env bash
-# ddp_faults.sh - a few rounds of storm_ddp.sh: one kill, one NaN and one stop at least.
+# ddp_faults.sh - a few rounds of storm_ddp.sh: at least one kill, one NaN and one stop.
 # ctest: timeout 300
 ROUNDS=${ROUNDS:-4} exec bash "$SOURCE_DIR/test/storm_ddp.sh"

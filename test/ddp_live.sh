@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# ddp_live.sh - PyTorch's DistributedDataParallel, run here and now over gloo, against two ranks of ours: the first steps of what
-# test_ddp_golden.c has stored. Skipped where there is no PyTorch.
+# ddp_live.sh - PyTorch's DistributedDataParallel, run over gloo by this test, compared with two ranks of ours: the first steps of
+# test_ddp_golden.c's stored values. Skipped without PyTorch.
 # ctest: timeout 300
 set -eu
 python3 -c 'import torch.distributed as d, safetensors; assert d.is_available() and d.is_gloo_available()' 2> /dev/null ||
-    { echo "skipped: no PyTorch with gloo (and safetensors) here"; exit 77; }
+    { echo "skipped: no PyTorch with gloo (and safetensors)"; exit 77; }
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT LOCKSTEP_JOB

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# ddp_namespaces.sh - data parallel over two hosts, as network namespaces of this machine joined by a veth pair: two ranks on each, by shared
-# memory within a host and tcp between, or tcp alone, end with the bits of one process; a rank that dies on one host ends the job on the other,
-# by name. Skipped where namespaces are not permitted.   ctest: timeout 200
+# ddp_namespaces.sh - data parallel over two hosts, simulated by network namespaces with a veth pair: two ranks on each, with shared memory
+# within a host and tcp between hosts, or tcp alone, give the bits of one process; a rank that dies on one host ends the job on the other,
+# which names it. Skipped where namespaces are not permitted.   ctest: timeout 200
 set -u
-[ -z "${LK_SANITIZE:-}" ] || { echo "skipped: everything it runs is tested elsewhere, and faster"; exit 77; }
+[ -z "${LK_SANITIZE:-}" ] || { echo "skipped: other sanitizer tests cover the same code faster"; exit 77; }
 # shellcheck source=two_hosts.bash
 . "$SOURCE_DIR/test/two_hosts.bash"
 jobs=()
@@ -31,7 +31,7 @@ start() {
 # shellcheck disable=SC2086
 "$LOCKSTEP" train $options --steps 12 > "$work/whole" 2> "$work/err" || fail "one process: $(cat "$work/err")"
 want=$(hash_of "$work/whole")
-[ -n "$want" ] || fail "one process says no hash: $(cat "$work/whole")"
+[ -n "$want" ] || fail "one process prints no hash: $(cat "$work/whole")"
 for backend in mixed tcp; do
     start --steps 12 --backend $backend
     for job in "${jobs[@]}"; do wait "$job" || fail "$backend: $(cat "$work"/err.*)"; done
@@ -43,9 +43,9 @@ start --steps 100000 --log "$work/log"
 for _ in $(seq 200); do grep -qs "\"step\"" "$work/log" && break; sleep 0.05; done
 victim=
 for pid in $(pgrep -P "${jobs[0]}"); do tr '\0' '\n' < /proc/"$pid"/environ 2> /dev/null | grep -qx RANK=3 && victim=$pid; done
-[ -n "$victim" ] || fail "rank 3 is nowhere: $(cat "$work"/err.*)"
+[ -n "$victim" ] || fail "rank 3 was not found: $(cat "$work"/err.*)"
 kill -KILL "$victim"
-for job in "${jobs[@]}"; do wait "$job" && fail "a host did not notice that rank 3 is dead"; done
+for job in "${jobs[@]}"; do wait "$job" && fail "a host did not notice that rank 3 died"; done
 jobs=()
-grep -q "rank 3 of 4 .* died" "$work/err.0" || fail "the other host does not say who died: $(cat "$work/err.0")"
+grep -q "rank 3 of 4 .* died" "$work/err.0" || fail "the other host does not name the dead rank: $(cat "$work/err.0")"
 echo "a rank killed on one host is named on the other"

@@ -1,6 +1,6 @@
-/* ddp_poison.c - a rank of a job whose data may hold one sample that is not a number; storm_ddp.sh builds and runs it.
+/* ddp_poison.c - a rank of a job whose data may contain one NaN sample; storm_ddp.sh builds and runs it.
  *
- *   ddp_poison SAVE STEPS SAMPLE      SAMPLE: the bad one; -1: none */
+ *   ddp_poison SAVE STEPS SAMPLE      SAMPLE: the index of the NaN; -1: none */
 #include <lockstep.h>
 #include <math.h>
 #include <stdio.h>
@@ -19,14 +19,14 @@ static lk_tensor model(lk_tensor x)
     return lk_linear(lk_flatten(x), "fc", 10);
 }
 
-static lk_status get(void *user, int64_t index, float *features, int32_t *label)
+static lk_status read_sample(void *user, int64_t index, float *features, int32_t *label)
 {
     poison *p = user;
     *label = (int32_t)(index % 10);
     for (int i = 0; i < PIXELS; i++) features[i] = (float)((index * 31 + i * 17) % 97) / 97 - 0.5f + (float)*label / 20;
     if (index != p->sample) return LK_OK;
     features[7] = NAN;
-    fprintf(stderr, "the bad sample is in the hands of rank %d\n", p->rank);
+    fprintf(stderr, "rank %d read the bad sample\n", p->rank);
     return LK_OK;
 }
 
@@ -41,7 +41,7 @@ static int train(lk_context *context, lk_comm *comm, poison *p, const char *save
     data.dims[0] = 3;
     data.dims[1] = data.dims[2] = 8;
     data.classes = 10;
-    data.get = get;
+    data.get = read_sample;
     data.user = p;
     lk_status status = lk_dataset_from_callbacks(context, &data, &dataset);
     config.model = model;
@@ -72,11 +72,11 @@ int main(int argc, char **argv)
     lk_context       *context;
     lk_comm          *comm;
     lk_context_config config = LK_CONTEXT_CONFIG_INIT;
-    lk_comm_config    meeting = LK_COMM_CONFIG_INIT;
+    lk_comm_config    comm_config = LK_COMM_CONFIG_INIT;
     config.threads = 1;
-    meeting.join_ms = 30000;
+    comm_config.join_ms = 30000;
     if (argc != 4 || lk_context_create(&config, &context) < 0) return 2;
-    if (lk_comm_create(context, &meeting, &comm) < 0) {
+    if (lk_comm_create(context, &comm_config, &comm) < 0) {
         fprintf(stderr, "%s\n", lk_context_error(context));
         return 2;
     }

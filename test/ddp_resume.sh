@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# ddp_resume.sh - a job that is killed and goes on at another size ends with the bits of one that ran undisturbed at one rank: with
-# --reproducible at 1, 4, 3 and 2 ranks, SIGKILL to the process, to a rank and to the launcher between, in the middle of epochs. Without it
-# the losses after a change of size stay within rounding.
+# ddp_resume.sh - a job that is killed and resumed with another number of ranks ends with the bits of an uninterrupted run with one rank:
+# with --reproducible at 1, 4, 3 and 2 ranks, after SIGKILL to the process, to a rank and to the launcher, in the middle of epochs. Without
+# it the losses after a change of size differ only by rounding.
 # ctest: timeout 400
 set -eu
 work=$(mktemp -d)
@@ -21,8 +21,8 @@ rank_pid() { # the process of rank $1 of the job
     done
 }
 
-# leg RANKS VICTIM MORE: goes on until MORE further steps are saved, then kills: rank VICTIM, or "job".
-leg() {
+# run_and_kill RANKS VICTIM MORE: runs until MORE further steps are saved, then kills rank VICTIM, or the "job".
+run_and_kill() {
     local ranks=$1 victim=$2 goal code=0 before members
     before=$(saved run)
     goal=$((before + $3))
@@ -33,22 +33,22 @@ leg() {
         if [ "$(saved run)" -ge $goal ] || ! kill -0 "$job" 2> /dev/null; then break; fi
         sleep 0.02
     done
-    [ "$(saved run)" -ge $goal ] || fail "$ranks ranks did not come to step $goal: $(cat err.txt)"
+    [ "$(saved run)" -ge $goal ] || fail "$ranks ranks did not reach step $goal: $(cat err.txt)"
     members=$(pgrep -P "$job" || true)
     if [ "$victim" = job ]; then kill -KILL "$job"; else kill -KILL "$(rank_pid "$victim")"; fi
     wait "$job" 2> /dev/null || code=$?
     job=
-    [ $code != 0 ] || fail "$ranks ranks: the end came before the kill: more steps are needed"
+    [ $code != 0 ] || fail "$ranks ranks: the job ended before the kill: more steps are needed"
     if [ "$victim" != job ]; then
-        grep -q "rank $victim" err.txt || fail "$ranks ranks: nobody says that rank $victim died: $(cat err.txt)"
+        grep -q "rank $victim" err.txt || fail "$ranks ranks: no message names rank $victim: $(cat err.txt)"
     fi
-    for _ in $(seq 200); do # nobody survives
+    for _ in $(seq 200); do # no process survives
         left=
         for pid in $members; do if [ -d "/proc/$pid" ] && ! grep -qs '^State:.Z' "/proc/$pid/status"; then left="$left $pid"; fi; done
         [ -n "$left" ] || break
         sleep 0.05
     done
-    [ -z "$left" ] || fail "$ranks ranks: still there after the kill:$left"
+    [ -z "$left" ] || fail "$ranks ranks: still running after the kill:$left"
     [ "$(saved run)" -ge "$before" ] || fail "went back from step $before to $(saved run)"
     echo "  $ranks ranks, killed $victim: saved step $(saved run)"
 }
@@ -57,25 +57,25 @@ check_model() { # check_model NAME OPTIONS…
     options="${*:2} --threads 1 --seed 3 --eval-every -1 --reproducible --json"
     rm -rf run whole
     # shellcheck disable=SC2086
-    "$LOCKSTEP" train $options --save whole > whole.json 2> err.txt || fail "$1, undisturbed: $(cat err.txt)"
+    "$LOCKSTEP" train $options --save whole > whole.json 2> err.txt || fail "$1, uninterrupted: $(cat err.txt)"
     echo "$1:"
-    leg 1 job $((RANDOM % 3 + 2))
-    leg 4 $((RANDOM % 4)) $((RANDOM % 3 + 2))
-    leg 3 job $((RANDOM % 3 + 2))
+    run_and_kill 1 job $((RANDOM % 3 + 2))
+    run_and_kill 4 $((RANDOM % 4)) $((RANDOM % 3 + 2))
+    run_and_kill 3 job $((RANDOM % 3 + 2))
     # shellcheck disable=SC2086
-    "$LOCKSTEP" train -n 3 $options --save run --resume auto > out.json 2> err.txt || fail "$1, the last leg: $(cat err.txt)"
-    grep -q 'resumed' err.txt || fail "$1: the last leg did not resume: $(cat err.txt)"
-    [ "$(field hash < out.json)" = "$(field hash < whole.json)" ] || fail "$1: killed and resumed: $(cat out.json), undisturbed: $(cat whole.json)"
+    "$LOCKSTEP" train -n 3 $options --save run --resume auto > out.json 2> err.txt || fail "$1, the last run: $(cat err.txt)"
+    grep -q 'resumed' err.txt || fail "$1: the last run did not resume: $(cat err.txt)"
+    [ "$(field hash < out.json)" = "$(field hash < whole.json)" ] || fail "$1: killed and resumed: $(cat out.json), uninterrupted: $(cat whole.json)"
     cmp whole/model.safetensors run/model.safetensors
     cmp whole/optimizer.safetensors run/optimizer.safetensors
-    echo "  the end is the same: $(field hash < out.json)"
+    echo "  the same result: $(field hash < out.json)"
 }
 
-# An epoch has 9 steps, the last of 8 samples; one of 14 has 5, the last of 4.
+# With batches of 24 an epoch has 9 steps, the last of 8 samples; with batches of 14 it has 5, the last of 4.
 check_model cnn --model cnn --data synthetic:3x16x16,count=200 --batch 24 --steps 60 --save-every 1
 check_model "resnet20 with synchronised batch norm" --model resnet20 --sync-batchnorm --data synthetic:3x8x8,count=60 --batch 14 --steps 40 --save-every 1
 
-# Without --reproducible: the sums are rounded elsewhere, and that is all.
+# Without --reproducible: only the rounding of sums differs.
 options="--model cnn --data synthetic:3x32x32,count=200 --batch 24 --threads 1 --seed 3 --eval-every -1"
 losses() { sed -n 's/.*"event": *"step", *"step": *\([0-9]*\).*"loss": *\([-0-9.e+]*\).*/\1 \2/p' "$1"; }
 # shellcheck disable=SC2086

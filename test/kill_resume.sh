@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# A run that is killed with SIGKILL again and again, and resumed each time, never loses its last checkpoint, never has half a
-# checkpoint, and ends with the same bits as one that was never stopped.
+# kill_resume.sh - a run that is repeatedly killed with SIGKILL and resumed never loses its last checkpoint, never has an incomplete
+# checkpoint, and ends with the same bits as an uninterrupted run.
 #
 #   kill_resume.sh [ROUNDS] [MODEL]
 # ctest: timeout 240
@@ -35,7 +35,7 @@ for round in $(seq "$rounds"); do
     pid=
     if [ "$code" = 0 ]; then done=yes; break; fi
     if [ "$code" != 137 ]; then echo "round $round: exit status $code: $(cat "$work/killed.err")"; exit 1; fi
-    # Each step that is there has all its files; what the links lead to opens, whole, and never goes back.
+    # Each saved step has all its files; the linked checkpoint loads completely and is never older than before.
     for step in "$work"/killed/step-*; do
         case $step in *.tmp.* | *.old.* | *'*') continue ;; esac
         for file in model.safetensors optimizer.safetensors state.json; do
@@ -45,10 +45,10 @@ for round in $(seq "$rounds"); do
     if [ -e "$work/killed/model.safetensors" ]; then
         "$LOCKSTEP" eval --load "$work/killed" ${options%% --batch*} --threads 1 > /dev/null
         step=$(field step "$work/killed/state.json")
-        if [ "$step" -lt "$best" ]; then echo "round $round: went back from step $best to $step"; exit 1; fi
+        if [ "$step" -lt "$best" ]; then echo "round $round: the checkpoint went from step $best to $step"; exit 1; fi
         best=$step
     elif [ "$best" -gt 0 ]; then
-        echo "round $round: the checkpoint of step $best is gone"; exit 1
+        echo "round $round: the checkpoint of step $best is missing"; exit 1
     fi
 done
 if [ "$done" = no ]; then
@@ -56,10 +56,10 @@ if [ "$done" = no ]; then
     "$LOCKSTEP" train $options --save "$work/killed" --resume auto > "$work/killed.json" 2> "$work/killed.err"
 fi
 killed=$(field hash "$work/killed.json")
-if [ -z "$whole" ] || [ "$whole" != "$killed" ]; then echo "never stopped: $whole; killed $kills times: $killed"; exit 1; fi
+if [ -z "$whole" ] || [ "$whole" != "$killed" ]; then echo "uninterrupted: $whole; killed $kills times: $killed"; exit 1; fi
 cmp "$work/whole/model.safetensors" "$work/killed/model.safetensors"
 cmp "$work/whole/optimizer.safetensors" "$work/killed/optimizer.safetensors"
 left=$(find "$work/killed" -name '*.tmp.*' -o -name '*.old.*' -o -name '.link.*' | wc -l)
-if [ "$left" != 0 ]; then echo "left behind: $(find "$work/killed")"; exit 1; fi
-if [ "$kills" -lt 3 ] || [ "$best" = 0 ]; then echo "only $kills kills hit, at step $best: nothing was proved"; exit 1; fi
-echo "killed $kills times, last seen at step $best; the end is the same: $killed"
+if [ "$left" != 0 ]; then echo "leftover files: $(find "$work/killed")"; exit 1; fi
+if [ "$kills" -lt 3 ] || [ "$best" = 0 ]; then echo "only $kills kills, at step $best: too few for this test"; exit 1; fi
+echo "killed $kills times, last checkpoint at step $best; the same result: $killed"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The long form of test_comm_faults and test_comm_net_faults: 200 rounds in which a rank is killed, is stopped or loses a connection in the
+# storm_comm.sh - the long form of test_comm_faults and test_comm_net_faults: 200 rounds in which a rank is killed, is stopped or loses a connection in the
 # middle of collectives.
 set -eu
 "$BUILD_DIR/test_comm_faults" 200

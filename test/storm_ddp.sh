@@ -1,17 +1,17 @@
 #!/usr/bin/env bash
-# storm_ddp.sh - jobs of two to four ranks in bad weather: a random rank is killed, is stopped or meets a NaN, at a random step. Each time the
-# job ends by itself with the right story, nobody survives, the last checkpoint opens, and --resume auto at another size finishes with the
-# bits of an undisturbed run.
+# storm_ddp.sh - faults in jobs of two to four ranks: a random rank is killed, is stopped or reads a NaN, at a random step. Each time the job
+# ends by itself with the right error, no process survives, the last checkpoint loads, and --resume auto with another number of ranks ends
+# with the bits of an uninterrupted run.
 #
 #   ROUNDS=n storm_ddp.sh      50 rounds by default
 # ctest: timeout 1800
 set -eu
 rounds=${ROUNDS:-50}
-deadline=40 # seconds for a job to end after the blow; --timeout is 3
+deadline=40 # seconds for a job to end after the fault; --timeout is 3
 work=$(mktemp -d)
 mark=LOCKSTEP_TEST_STORM=$$.$RANDOM
 job=
-members() { # living processes of this storm, found by a mark in their environment
+members() { # running processes of this test, found by a mark in their environment
     local file pid
     for file in $(grep -slz "^$mark\$" /proc/[0-9]*/environ 2> /dev/null || true); do
         pid=${file#/proc/}
@@ -23,7 +23,7 @@ finish() { for pid in $(members) $job; do kill -KILL "$pid" 2> /dev/null || true
 trap finish EXIT
 cd "$work"
 fail() { echo "round ${round:-0} ($what): $*"; exit 1; }
-what=undisturbed
+what=uninterrupted
 field() { sed -n "s/.*\"$1\": *\"\{0,1\}\([-0-9a-zA-Z.+]*\).*/\1/p" "$2"; }
 unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT LOCKSTEP_JOB LOCKSTEP_TOKEN
 
@@ -35,7 +35,7 @@ steps=40
 data="--model cnn --data synthetic:3x16x16,count=200 --threads 1"
 options="$data --batch 24 --steps $steps --save-every 1 --seed 3 --eval-every -1 --reproducible --timeout 3 --json"
 
-# job_of RANKS SAMPLE: `lockstep train`, or with a sample the program that poisons it, in the background or not.
+# train RANKS SAMPLE: `lockstep train`, or with a sample ddp_poison.
 train() {
     # shellcheck disable=SC2086
     if [ "$2" = none ]; then exec env "$mark" "$LOCKSTEP" train -n "$1" $options --save run --resume auto
@@ -61,14 +61,14 @@ await_end() { # of the job, within the deadline; its exit status is in $code
     for _ in $(seq 100); do [ -n "$(members)" ] || return 0; sleep 0.05; done
     fail "survivors: $(members | xargs ps -o pid,ppid,stat,args -p)"
 }
-strike() { # kills or stops rank $1 with SIG$2 once step $3 is saved
+signal_rank() { # sends SIG$2 to rank $1 once step $3 is saved
     local pid
     for _ in $(seq 2000); do
         if [ "$(saved)" -ge "$3" ] || ! kill -0 "$job" 2> /dev/null; then break; fi
         sleep 0.01
     done
     pid=$(rank_pid "$1")
-    [ -n "$pid" ] || fail "rank $1 is gone before its time, at step $(saved): $(cat err.txt)"
+    [ -n "$pid" ] || fail "rank $1 ended too early, at step $(saved): $(cat err.txt)"
     kill "-$2" "$pid"
 }
 
@@ -91,33 +91,33 @@ for round in $(seq "$rounds"); do
     esac
     (train $ranks "$sample") > out.json 2> err.txt < /dev/null &
     job=$!
-    if [ -n "$signal" ]; then strike $victim $signal $goal; fi
+    if [ -n "$signal" ]; then signal_rank $victim $signal $goal; fi
     await_end
-    [ $code != 0 ] || fail "ended as if nothing had happened: $(cat err.txt)"
-    # The story: whose fault it was.
+    [ $code != 0 ] || fail "exit status 0 despite the fault: $(cat err.txt)"
+    # The error names the rank and the cause.
     case $signal in
-    KILL) grep -Eq "rank $victim( |.*)(SIGKILL|signal 9|Killed|killed)" err.txt || fail "nobody says that rank $victim was killed: $(cat err.txt)" ;;
-    STOP) grep -Eq "rank $victim .*(missing|stopped|did not)" err.txt || fail "nobody says that rank $victim was missing: $(cat err.txt)" ;;
+    KILL) grep -Eq "rank $victim( |.*)(SIGKILL|signal 9|Killed|killed)" err.txt || fail "no message that rank $victim was killed: $(cat err.txt)" ;;
+    STOP) grep -Eq "rank $victim .*(missing|stopped|did not)" err.txt || fail "no message that rank $victim was missing: $(cat err.txt)" ;;
     *)
-        victim=$(sed -n 's/.*the bad sample is in the hands of rank \([0-9]\).*/\1/p' err.txt | head -1)
-        [ -n "$victim" ] || fail "nobody read it: $(cat err.txt)"
-        grep -q "LK_ENAN: rank $victim's loss became .*nan at step .*[ ,]${sample}[,.]" err.txt || fail "the story is not that of rank $victim: $(cat err.txt)"
-        if grep "LK_ENAN: rank" err.txt | grep -qv "rank $victim's"; then fail "two stories: $(cat err.txt)"; fi
+        victim=$(sed -n 's/.*rank \([0-9]\) read the bad sample.*/\1/p' err.txt | head -1)
+        [ -n "$victim" ] || fail "no rank read it: $(cat err.txt)"
+        grep -q "LK_ENAN: rank $victim's loss became .*nan at step .*[ ,]${sample}[,.]" err.txt || fail "the error is not that of rank $victim: $(cat err.txt)"
+        if grep "LK_ENAN: rank" err.txt | grep -qv "rank $victim's"; then fail "two errors: $(cat err.txt)"; fi
         ;;
     esac
-    # What was saved opens, and the job goes on at another size.
+    # The checkpoint loads, and the job resumes with another number of ranks.
     if [ -e run/model.safetensors ] && [ "$sample" = none ]; then
         # shellcheck disable=SC2086
-        "$LOCKSTEP" eval --load run $data > /dev/null 2> eval.txt || fail "the checkpoint of step $(saved) does not open: $(cat eval.txt)"
+        "$LOCKSTEP" eval --load run $data > /dev/null 2> eval.txt || fail "the checkpoint of step $(saved) does not load: $(cat eval.txt)"
     fi
     other=$((ranks % 4 + 1)) from=$(saved)
     [ "$sample" = none ] || sample=-1
     (train $other $sample) > out.json 2> err.txt < /dev/null || fail "resumed with $other ranks: $(cat err.txt)"
-    if [ "$sample" = none ]; then grep -q "resumed run at step $from of" err.txt || fail "it did not go on from step $from: $(cat err.txt)"; fi
+    if [ "$sample" = none ]; then grep -q "resumed run at step $from of" err.txt || fail "it did not resume from step $from: $(cat err.txt)"; fi
     [ "$(field hash out.json)" = "$whole" ] || fail "resumed with $other ranks it ends with $(field hash out.json), not $whole"
     left=$(find run -name '*.tmp.*' -o -name '*.old.*' -o -name '.link.*')
-    [ -z "$left" ] || fail "left behind: $left"
-    [ -z "$(members)" ] || fail "survivors of a good end: $(members | xargs ps -o pid,ppid,stat,args -p)"
-    echo "round $round: $what; went on with $other"
+    [ -z "$left" ] || fail "leftover files: $left"
+    [ -z "$(members)" ] || fail "survivors after success: $(members | xargs ps -o pid,ppid,stat,args -p)"
+    echo "round $round: $what; resumed with $other"
 done
 echo "$kills kills, $stops stops, $nans NaNs"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# storm_headline.sh - whom the launcher names as the cause. In turn: rank 0 is killed amid a save over tcp; rank 0 cannot save; a random
-# rank is stopped. Each time the first line of the explanation names that rank and what happened, with the right exit status.
+# storm_headline.sh - which rank the launcher names as the cause. In turn: rank 0 is killed during a save over tcp; rank 0 cannot save; a
+# random rank is stopped. Each time the first line of the report names that rank and the cause, with the right exit status.
 #
 #   ROUNDS=n SECONDS_MOST=s storm_headline.sh      100 rounds of each by default, at most 1500 s
 # ctest: timeout 1800
@@ -38,8 +38,8 @@ rank_pid() {
         if tr '\0' '\n' < "/proc/$pid/environ" 2> /dev/null | grep -qx "RANK=$1"; then echo "$pid"; return; fi
     done
 }
-# judge WHAT STATUS WORDS: the job ended so
-judge() {
+# check_end WHAT STATUS PATTERN: the job's exit status and report
+check_end() {
     local got=0
     wait "$job" || got=$?
     job=
@@ -49,20 +49,20 @@ judge() {
     wrong=$((wrong + 1))
     return 1
 }
-kill_amid_save() {
+kill_during_save() {
     train $((RANDOM % 2 + 2)) --backend tcp
     await test -e run/state.json
     sleep "0.0$((RANDOM % 90 + 10))"
     kill -KILL "$(rank_pid 0)"
-    judge "SIGKILL to rank 0" 137 "rank 0 failed first: signal 9 "
+    check_end "SIGKILL to rank 0" 137 "rank 0 failed first: signal 9 "
 }
 save_error() {
     train $((RANDOM % 3 + 2)) ${1:+--backend $1}
     await test -e run/state.json
     sleep "0.0$((RANDOM % 90 + 10))"
-    # Whoever is root writes anywhere: so a file stands where the directory was.
+    # root can write anywhere: so a file replaces the directory.
     until mv run "gone.$RANDOM" && : > run; do :; done 2> /dev/null
-    judge "no directory to save in" "[12]" "rank 0 failed first: exit code [12],"
+    check_end "no directory to save to" "[12]" "rank 0 failed first: exit code [12],"
 }
 stop_rank() {
     local ranks=$((RANDOM % 3 + 2)) victim
@@ -71,17 +71,17 @@ stop_rank() {
     await test -e run/state.json
     sleep "0.0$((RANDOM % 90 + 10))"
     kill -STOP "$(rank_pid $victim)"
-    judge "SIGSTOP to rank $victim of $ranks" 1 "rank $victim stopped answering \(state: stopped by a signal\)"
+    check_end "SIGSTOP to rank $victim of $ranks" 1 "rank $victim stopped answering \(state: stopped by a signal\)"
 }
 right_a=0 right_b=0 right_c=0 done_rounds=0
 while [ $done_rounds -lt "$rounds" ] && [ $SECONDS -lt "$most" ]; do
     backend=
     if [ $((done_rounds % 2)) = 1 ]; then backend=tcp; fi
-    if kill_amid_save; then right_a=$((right_a + 1)); fi
+    if kill_during_save; then right_a=$((right_a + 1)); fi
     if save_error $backend; then right_b=$((right_b + 1)); fi
     if stop_rank $backend; then right_c=$((right_c + 1)); fi
     rm -rf gone.*
     done_rounds=$((done_rounds + 1))
 done
-echo "of $done_rounds rounds each: rank 0 killed amid a save $right_a right, its save impossible $right_b, a rank stopped $right_c"
+echo "of $done_rounds rounds each: $right_a correct with rank 0 killed during a save, $right_b with a failed save, $right_c with a stopped rank"
 exit $((wrong > 0))
