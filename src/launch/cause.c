@@ -48,7 +48,7 @@ static char state_of(const lk__launch_child *child)
 }
 
 typedef struct finding {
-    lk__launch_child *child;   /* the cause as far as this chain shows it */
+    lk__launch_child *child;   /* the cause, as this chain shows it */
     bool              pending; /* it may be about to end */
     bool              runs;    /* it did not end by itself, but is the cause */
     char              state;
@@ -72,7 +72,7 @@ static finding judge_running(const lk__launch_job *job, lk__launch_child *next, 
     return f;
 }
 
-/* Follows the causes from a failed rank to the one that failed first. */
+/* Follows the causes from a failed rank to the rank that caused its failure. */
 static finding follow_causes(lk__launch_job *job, lk__launch_child *child, double now)
 {
     finding f = {.child = child};

@@ -96,8 +96,7 @@ static void set_all(lk__launch_job *job, const lk__launch_child *child, lk__laun
     if (config->nodes > 1 && !job->part.token)
         set_join_command(job, e);
     else if (getenv("LOCKSTEP_JOIN_COMMAND"))
-        set_variable(e, "LOCKSTEP_JOIN_COMMAND", "%s",
-                     ""); /* inherited from an enclosing job; here the launcher starts all ranks */
+        set_variable(e, "LOCKSTEP_JOIN_COMMAND", "%s", ""); /* that of an enclosing job does not apply */
     if (config->debug_rank >= 0) set_variable(e, "LOCKSTEP_NO_DEADLINES", "1");
     set_variable(e, "RANK", "%d", child->rank);
     set_variable(e, "WORLD_SIZE", "%d", job->part.world);

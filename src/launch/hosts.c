@@ -263,7 +263,7 @@ static lk_status run_hosts(launcher *h, line_handler *handlers, int *exit_code)
     for (;; h->job.generation++) {
         LK__TRY(run_generation(h, handlers));
         lk__job_report(&h->job);
-        if (h->job.why != LK__FAILED || h->job.interrupts || h->job.generation == h->config->max_restarts) break;
+        if (h->job.end_reason != LK__FAILED || h->job.interrupts || h->job.generation == h->config->max_restarts) break;
         lk__job_print(&h->job, "starting all ranks of all hosts again: restart %d of %d", h->job.generation + 1,
                       h->config->max_restarts);
     }

@@ -116,7 +116,7 @@ void lk__job_close(lk__launch_job *job)
 
 void lk__job_begin(lk__launch_job *job)
 {
-    job->why = LK__RUNNING;
+    job->end_reason = LK__RUNNING;
     job->first = job->reporter = NULL;
     job->decide_by = 0;
     job->killing = false;
@@ -135,7 +135,7 @@ void lk__job_begin(lk__launch_job *job)
 
 int lk__job_result(const lk__launch_job *job)
 {
-    switch (job->why) {
+    switch (job->end_reason) {
     case LK__RUNNING: return 0;
     case LK__FAILED: /* an unresponsive rank or host was ended by us, so its status means nothing */
         return job->first->no_answer || job->first->unresponsive ? 1 : lk__exit_code(job->first->status);
@@ -283,7 +283,7 @@ static lk_status run_generation(lk__launch_job *job)
     for (int i = 0; i < job->count; i++) name_child(job, &job->children[i], i);
     for (int i = 0; i < job->count && status == LK_OK; i++) status = start_rank(job, &job->children[i]);
     if (status < 0) { /* stops the ranks that run already */
-        job->why = LK__FAILED;
+        job->end_reason = LK__FAILED;
         job->deadline = 0;
     }
     lk_status watched = lk__job_watch(job);
@@ -345,7 +345,7 @@ lk_status lk__launch_local(lk_context *context, const lk_launch_config *config, 
         if (status < 0) break;
         lk__job_report(&job);
         lk__hosts_report_cause(&job);
-        if (job.why != LK__FAILED || job.interrupts || job.generation == config->max_restarts) break;
+        if (job.end_reason != LK__FAILED || job.interrupts || job.generation == config->max_restarts) break;
         job.generation++;
         lk__job_print(&job, "starting all ranks again: restart %d of %d", job.generation, config->max_restarts);
     }

@@ -109,7 +109,7 @@ typedef struct lk__launch_job {
     size_t                bystander_count, bystander_capacity;
     struct pollfd        *polls;
     size_t                poll_capacity;
-    lk__launch_end        why;
+    lk__launch_end        end_reason;
     lk__launch_child     *first;               /* the cause of the failure */
     lk__launch_child     *reporter;            /* the child whose group named it; NULL: none did */
     char                  last_operation[512]; /* of `first` if it had not ended, read before it was stopped */
@@ -142,7 +142,7 @@ void lk__hosts_report_cause(lk__launch_job *job);
 
 /* ---- watch.c ---- */
 lk_status lk__job_watch(lk__launch_job *job); /* until every child has ended and all their output is queued */
-void      lk__job_stop(lk__launch_job *job, lk__launch_end why);
+void      lk__job_stop(lk__launch_job *job, lk__launch_end end_reason);
 void lk__job_handle_signals(lk__launch_job *job); /* handles pending signals; the second stop request kills at once */
 void lk__job_flush(lk__launch_job *job); /* until the queues are empty, the readers closed or another signal arrives */
 

@@ -249,11 +249,11 @@ static void print_others(lk__launch_job *job)
 {
     char        names[512], because[160];
     const char *lead = job->first ? "  " : "";
-    if (job->why == LK__FAILED)
+    if (job->end_reason == LK__FAILED)
         snprintf(because, sizeof because, "because of %s", job->first->name);
-    else if (job->why == LK__SIGNALLED)
+    else if (job->end_reason == LK__SIGNALLED)
         snprintf(because, sizeof because, "because of signal %d (%s)", job->signal, strsignal(job->signal));
-    else if (job->why == LK__INPUT_ENDED)
+    else if (job->end_reason == LK__INPUT_ENDED)
         snprintf(because, sizeof because, "because the first launcher ended or requested it");
     else if (job->out->error == EPIPE)
         snprintf(because, sizeof because, "because the reader of standard output closed it");
@@ -263,8 +263,8 @@ static void print_others(lk__launch_job *job)
         lk__job_print(job, "%sfailed %s: %s", lead, because, names);
     if (list_children(job, also_failed, names, sizeof names))
         lk__job_print(job, "%sfailed at the same time: %s", lead, names);
-    bool quiet =
-        job->config->plain && job->why == LK__SIGNALLED; /* rank 0 prints that it was stopped, and what it saved */
+    bool quiet = job->config->plain &&
+                 job->end_reason == LK__SIGNALLED; /* rank 0 prints that it was stopped, and what it saved */
     if (!quiet && list_children(job, was_stopped, names, sizeof names))
         lk__job_print(job, "%sstopped %s: %s", lead, because, names);
     if (list_children(job, was_killed, names, sizeof names))
@@ -277,9 +277,9 @@ void lk__job_report(lk__launch_job *job)
 {
     bool user_error = has_printed_error(job) && WEXITSTATUS(job->first->status) == USER_ERROR;
     if (job->first && !user_error) print_first(job, job->first);
-    if (job->why == LK__OUTPUT_CLOSED && job->out->error != EPIPE)
+    if (job->end_reason == LK__OUTPUT_CLOSED && job->out->error != EPIPE)
         lk__job_print(job, "standard output cannot be written: %s", strerror(job->out->error));
-    if (job->why != LK__RUNNING && !user_error) print_others(job);
+    if (job->end_reason != LK__RUNNING && !user_error) print_others(job);
     for (int i = 0; i < 2 * job->count; i++)
         if (job->children[i / 2].streams[i % 2].file_error)
             lk__job_print(job, "the log of %s is incomplete: %s", job->children[i / 2].name,

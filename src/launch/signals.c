@@ -70,5 +70,5 @@ lk_status lk__signals_open(lk__launch_job *job)
 int lk__signal_for_ranks(const lk__launch_job *job)
 {
     bool usual = job->signal == SIGINT || job->signal == SIGHUP || job->signal == SIGQUIT;
-    return job->why == LK__SIGNALLED && (job->config->plain || !usual) ? job->signal : SIGTERM;
+    return job->end_reason == LK__SIGNALLED && (job->config->plain || !usual) ? job->signal : SIGTERM;
 }

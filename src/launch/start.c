@@ -98,8 +98,7 @@ static void prepare_child(lk__launch_job *job, const lk__launch_child *child, co
                           bool terminal)
 {
     int group = setpgid(0, 0);
-    lk__reaper_notify(job, getpid(),
-                      true); /* before exec: so the reaper knows this process even if the launcher is killed now */
+    lk__reaper_notify(job, getpid(), true); /* before exec, in case the launcher is killed now */
     if (group < 0) return;
     if (terminal) {
         if (tcsetpgrp(STDIN_FILENO, getpid()) < 0) return; /* signals, including SIGTTOU, are still blocked */

@@ -24,10 +24,10 @@ static void kill_all(lk__launch_job *job)
 
 /* Signals each rank's process, not its group: a rank that saves its state first may need its child processes. A remote launcher stops
  * at the end of its input. */
-void lk__job_stop(lk__launch_job *job, lk__launch_end why)
+void lk__job_stop(lk__launch_job *job, lk__launch_end end_reason)
 {
-    if (job->why != LK__RUNNING) return;
-    job->why = why;
+    if (job->end_reason != LK__RUNNING) return;
+    job->end_reason = end_reason;
     job->deadline =
         lk__now() + job->config->grace + (job->uses_ssh ? 5.0 : 0.0); /* remote launchers wait for their own ranks */
     for (int i = 0; i < job->count; i++) {
@@ -56,7 +56,7 @@ void lk__job_handle_signals(lk__launch_job *job)
         }
         if (!job->signal) job->signal = signal;
         if (job->interrupts++ == 0) {
-            if (job->alive && job->why == LK__RUNNING && !job->config->plain)
+            if (job->alive && job->end_reason == LK__RUNNING && !job->config->plain)
                 lk__job_print(job, "%s: stopping %d %s within %g s; a second signal kills them at once",
                               strsignal(signal), job->alive, job->uses_ssh ? "hosts" : "ranks", job->config->grace);
             lk__job_stop(job, LK__SIGNALLED);
@@ -140,9 +140,11 @@ static bool may_read(const lk__launch_stream *stream) { return stream->fd >= 0 &
 static int wait_milliseconds(const lk__launch_job *job, double limit)
 {
     double wait = limit, now = lk__now();
-    if (job->why != LK__RUNNING && !job->killing && job->deadline - now < wait) wait = job->deadline - now;
-    if (job->answer_by > 0 && job->why == LK__RUNNING && job->answer_by - now < wait) wait = job->answer_by - now;
-    if (job->decide_by > 0 && job->why == LK__RUNNING && job->decide_by - now < wait) wait = job->decide_by - now;
+    if (job->end_reason != LK__RUNNING && !job->killing && job->deadline - now < wait) wait = job->deadline - now;
+    if (job->answer_by > 0 && job->end_reason == LK__RUNNING && job->answer_by - now < wait)
+        wait = job->answer_by - now;
+    if (job->decide_by > 0 && job->end_reason == LK__RUNNING && job->decide_by - now < wait)
+        wait = job->decide_by - now;
     if ((job->out->terminal || job->err->terminal) && job->config->monitor_interval < wait)
         wait = job->config->monitor_interval;
     return wait <= 0 ? 0 : (int)(wait * 1000.0) + 1;
@@ -211,7 +213,7 @@ static void drain(lk__launch_job *job)
 /* A remote launcher that does not answer in time has failed. */
 static void check_answers(lk__launch_job *job)
 {
-    if (job->answer_by <= 0 || job->why != LK__RUNNING || lk__now() < job->answer_by) return;
+    if (job->answer_by <= 0 || job->end_reason != LK__RUNNING || lk__now() < job->answer_by) return;
     for (int i = 0; i < job->count && !job->first; i++) {
         if (job->children[i].port > 0) continue;
         job->first = &job->children[i];
@@ -228,14 +230,14 @@ lk_status lk__job_watch(lk__launch_job *job)
     while (job->alive > 0) {
         poll_once(job, 60.0);
         reap_children(job);
-        if (job->why == LK__RUNNING && lk__cause_find(job)) lk__job_stop(job, LK__FAILED);
+        if (job->end_reason == LK__RUNNING && lk__cause_find(job)) lk__job_stop(job, LK__FAILED);
         check_answers(job);
-        if (job->why != LK__RUNNING && !job->killing && lk__now() >= job->deadline) kill_all(job);
+        if (job->end_reason != LK__RUNNING && !job->killing && lk__now() >= job->deadline) kill_all(job);
     }
     lk__leftovers_stop(job, job->killing ? 0.0 : job->config->grace);
     drain(job);
-    if (job->why == LK__RUNNING && lk__cause_find(job))
-        job->why = LK__FAILED; /* the output of remote launchers is complete now */
+    if (job->end_reason == LK__RUNNING && lk__cause_find(job))
+        job->end_reason = LK__FAILED; /* the output of remote launchers is complete now */
     return LK_OK;
 }
 
