@@ -29,8 +29,8 @@ export ASAN_OPTIONS=${ASAN_OPTIONS:+$ASAN_OPTIONS:}detect_leaks=0
 expect 7 -n 3 sh -c 'if [ $RANK = 1 ]; then echo "last output"; echo "of rank 1" >&2; exit 7; fi; exec sleep 600'
 prints "rank 1 failed first: exit code 7, at [0-9:]{8} after [0-9.]+ s, on $(uname -n), pid [0-9]+"
 prints "peak memory [0-9.]+ MiB"
-prints "^    \| last output"
-prints "^    \| of rank 1"
+prints "^\[rank 1\] last output"
+prints "^\[rank 1\] of rank 1"
 prints "stopped because of rank 1: ranks 0, 2"
 
 expect 139 -n 2 sh -c '[ $RANK = 0 ] && kill -SEGV $$; exec sleep 600'
@@ -44,9 +44,14 @@ expect 9 -n 2 sh -c 'if [ $RANK = 0 ]; then exit 0; fi; sleep 0.3; exit 9'
 prints "finished before: rank 0"
 expect 5 -n 2 --grace 0.3 sh -c 'if [ $RANK = 0 ]; then trap "" TERM; echo ready > ready; while :; do sleep 600; done; fi; while [ ! -e ready ]; do sleep 0.05; done; exit 5'
 prints "stopped because of rank 1, by SIGKILL after the grace period: rank 0"
-expect 3 sh -c 'for i in $(seq 1 500); do echo "line $i"; done; exit 3'
+# The last lines of the rank that failed are quoted, unless they are the last that were printed.
+rm -f printed more
+expect 3 -n 2 sh -c 'if [ $RANK = 0 ]; then for i in $(seq 1 500); do echo "line $i"; done; : > printed; while [ ! -e more ]; do sleep 0.05; done; exit 3; fi
+while [ ! -e printed ]; do sleep 0.05; done; sleep 0.2; seq 20; sleep 0.2; : > more; exec sleep 600'
 prints "^    \| line 500\$"
 [ "$(grep -c '^    | ' out.txt)" = 10 ] || complain "not the last 10 lines: $(tail -20 out.txt)"
+expect 3 sh -c 'for i in $(seq 1 500); do echo "line $i"; done; exit 3'
+[ "$(grep -c 'line 500' out.txt)" = 1 ] || complain "printed twice: $(tail -20 out.txt)"
 
 # A rank may save before it stops, while its child processes run: only the rank itself gets SIGTERM.
 expect 4 -n 2 sh -c 'if [ $RANK = 0 ]; then sleep 601 & helper=$!; trap "kill -0 $helper && echo saved; kill $helper; exit 0" TERM; : > up; wait; fi; while [ ! -e up ]; do sleep 0.05; done; exit 4'

@@ -57,6 +57,7 @@ void lk__sink_line(lk__launch_sink *sink, const char *prefix, const char *text, 
     append_queue(sink, prefix, lead);
     append_queue(sink, text, length);
     append_queue(sink, "\n", 1);
+    sink->lines++;
 }
 
 void lk__sink_flush(lk__launch_sink *sink)
@@ -129,7 +130,10 @@ static void finish_line(lk__launch_stream *stream, const char *text, size_t leng
     copy_filtered(stream, text, length);
     if (stream->consume && stream->consume(stream->user, text, length)) return;
     if (stream->sink) lk__sink_line(stream->sink, stream->prefix, text, length);
-    if (stream->tail) lk__tail_add(stream->tail, text, length);
+    if (!stream->tail) return;
+    lk__tail_add(stream->tail, text, length);
+    stream->tail->sink = stream->sink;
+    stream->tail->line = stream->sink ? stream->sink->lines : 0;
 }
 
 /* Appends to the unfinished line. A line longer than LK__LINE_MOST is split into several. */

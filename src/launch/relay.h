@@ -16,13 +16,16 @@ typedef struct lk__launch_sink {
     bool        partial_line;     /* the terminal shows an unfinished line, to be cleared before the next */
     size_t      piece;            /* bytes that one write accepts without blocking after POLLOUT */
     int         columns;          /* of the terminal */
+    uint64_t    lines;            /* printed so far */
     char       *queue;
     size_t      begin, end, capacity;
 } lk__launch_sink;
 
 typedef struct lk__launch_tail { /* the last lines, oldest first */
-    char   text[LK__TAIL_BYTES];
-    size_t length;
+    const lk__launch_sink *sink; /* where the newest was printed; NULL: nowhere */
+    uint64_t               line; /* its number there */
+    char                   text[LK__TAIL_BYTES];
+    size_t                 length;
 } lk__launch_tail;
 
 typedef struct lk__launch_stream {

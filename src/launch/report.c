@@ -10,7 +10,7 @@
 #include <sys/wait.h>
 #include <time.h>
 
-enum { LAST_LINES = 10, ERROR_BYTES = 65536, USER_ERROR = 2 }; /* USER_ERROR: an exit code */
+enum { LAST_LINES = 10, VISIBLE_LINES = 5, ERROR_BYTES = 65536, USER_ERROR = 2 }; /* USER_ERROR: an exit code */
 
 void lk__describe_end(int status, char *out, size_t size)
 {
@@ -80,11 +80,12 @@ static void print_memory(lk__launch_job *job, const lk__launch_child *child)
     lk__job_print(job, "  peak memory %s", text);
 }
 
-static void print_last_lines(lk__launch_job *job, const lk__launch_child *child)
+/* `printed`: lines of the job's error output before this report. A rank whose newest line is among the last of them is not quoted. */
+static void print_last_lines(lk__launch_job *job, const lk__launch_child *child, uint64_t printed)
 {
     const char *text = child->tail.text, *end = text + child->tail.length, *start = end;
     int         lines = 0;
-    if (start == text) return;
+    if (start == text || (child->tail.sink == job->err && child->tail.line + VISIBLE_LINES > printed)) return;
     while (start > text && lines < LAST_LINES) {
         start--;
         while (start > text && start[-1] != '\n') start--;
@@ -161,8 +162,9 @@ static bool failed_in_collective(const lk__launch_child *child, const char *coll
 
 static void print_first(lk__launch_job *job, const lk__launch_child *child)
 {
-    char   how[160], clock[16];
-    time_t now = time(NULL) - (time_t)(lk__now() - child->ended);
+    char     how[160], clock[16];
+    time_t   now = time(NULL) - (time_t)(lk__now() - child->ended);
+    uint64_t printed = job->err->lines;
     lk__describe_end(child->status, how, sizeof how);
     if (child->no_answer && child->stop_requested)
         snprintf(how, sizeof how, "no answer within %d s", LK__ANSWER_SECONDS);
@@ -190,7 +192,7 @@ static void print_first(lk__launch_job *job, const lk__launch_child *child)
             : lk__flight_recorder_read(child->flight_recorder, text, sizeof text) && failed_in_collective(child, text))
         lk__job_print(job, "  collectives: %s", child->unresponsive ? job->last_operation : text);
     print_memory(job, child);
-    if (!has_printed_error(job)) print_last_lines(job, child);
+    if (!has_printed_error(job)) print_last_lines(job, child, printed);
 }
 
 /* "ranks 0, 2-5": the children for which `is` returns true; false if there are none. */
