@@ -79,7 +79,7 @@ static bool is_of_other_rank(const char *text, int rank)
     if (rank < 0 || sscanf(text, "rank %d%n", &by, &length) != 1 || by == rank) return false;
     text += length;
     length = 0;
-    (void)sscanf(text, " of %d called the group off:%n", &world, &length);
+    (void)sscanf(text, " of %d aborted the group:%n", &world, &length);
     return text[0] == ':' || length > 0;
 }
 

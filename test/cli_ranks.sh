@@ -155,7 +155,7 @@ P
     code=0
     "$LOCKSTEP" train -n 3 --model cnn --data "fashion-mnist:$PWD/got" --download "$address" --steps 2 --eval-every -1 --threads 1 > got.txt 2>&1 || code=$?
     kill "$server"; wait "$server" 2> /dev/null || true
-    [ "$code" != 0 ] && [ "$(grep -c 404 got.txt)" = 1 ] && ! grep -q 'collectives\|called the group off' got.txt || fail "a data set that cannot be got: $(cat got.txt)"
+    [ "$code" != 0 ] && [ "$(grep -c 404 got.txt)" = 1 ] && ! grep -q 'collectives\|aborted the group' got.txt || fail "a data set that cannot be got: $(cat got.txt)"
     [ "$(grep -c 'GET ' requests.txt)" = $((2 * requests)) ] || fail "three ranks made more requests than one: $(cat requests.txt)"
     # An existing data set is not downloaded.
     "$LOCKSTEP" train -n 3 --model cnn --data fashion-mnist --download "$address" --steps 2 --eval-every -1 --threads 1 > there.txt 2>&1 ||

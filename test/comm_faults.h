@@ -1,5 +1,5 @@
-/* comm_faults.h - what happens when ranks disagree, are late, die or are stopped, on whatever backend: every survivor
- * returns the right error with the culprit's name. */
+/* comm_faults.h - ranks that make different calls, are late, die or are stopped, with any backend: every survivor returns
+ * the right error, which names the cause. */
 #ifndef COMM_FAULTS_H
 #define COMM_FAULTS_H
 
@@ -24,7 +24,7 @@ static int rounds = 4;
 #define SANITIZED 0
 #endif
 
-static const char *fault_backend; /* NULL: what is chosen for one host, which is shm */
+static const char *fault_backend; /* NULL: the default for one host, which is shm */
 
 static void run_faulty(int size, const lk_comm_config *config, void (*function)(rank_test *t), void *user)
 {
@@ -34,11 +34,11 @@ static void run_faulty(int size, const lk_comm_config *config, void (*function)(
     run_ranks(size, &with, function, user);
 }
 
-/* ---- ranks that disagree ---- */
+/* ---- calls that differ ---- */
 
 static char texts[8][LK__COMM_TEXT];
 
-static void disagree(rank_test *t)
+static void make_different_calls(rank_test *t)
 {
     float     x[100] = {0};
     int       how = *(int *)t->user;
@@ -69,11 +69,12 @@ static void a_mismatch_fails_on_every_rank_with_one_table(void)
     static const char *const theirs[] = {"broadcast f32 × 10 root 0", "all_reduce f32 × 11 sum",
                                          "all_reduce i32 × 10 sum", "all_reduce f32 × 10 max", "barrier"};
     for (int how = 0; how < 5; how++) {
-        run_faulty(2 + how % 3, NULL, disagree, &how);
+        run_faulty(2 + how % 3, NULL, make_different_calls, &how);
         CHECK(strstr(texts[0], theirs[how]) && strstr(texts[0], "all_reduce f32 × 10 sum") &&
                   strstr(texts[0], "comm_faults.h:"),
               "%s", texts[0]);
-        for (int r = 1; r < 2 + how % 3; r++) CHECK(strcmp(texts[0], texts[r]) == 0, "rank %d says: %s", r, texts[r]);
+        for (int r = 1; r < 2 + how % 3; r++)
+            CHECK(strcmp(texts[0], texts[r]) == 0, "rank %d reports: %s", r, texts[r]);
     }
 }
 
@@ -109,7 +110,7 @@ static void a_transfer_of_another_size_is_a_mismatch(void)
 enum { MANY = 4 << 20 };
 
 /* Rank 1 is in a send or receive with a rank that is in a collective. */
-static void cross(rank_test *t)
+static void transfer_against_collective(rank_test *t)
 {
     int       how = *(int *)t->user, with = t->size - 1 == 1 ? 0 : t->size - 1;
     char     *x = calloc(MANY, 1);
@@ -119,7 +120,7 @@ static void cross(rank_test *t)
     if (t->rank != 1) {
         status = lk_comm_all_reduce(t->comm, x, x, 10, LK_F32, LK_SUM, NULL);
     } else {
-        usleep(how & 2 ? 100000 : 0); /* whoever comes first */
+        usleep(how & 2 ? 100000 : 0); /* either order */
         if (how & 1)
             status = lk_comm_send(t->comm, x, MANY, LK_U8, with, 7, &work);
         else
@@ -136,18 +137,18 @@ static void a_transfer_against_a_collective_is_a_mismatch_at_once(void)
     for (int how = 0; how < 4; how++) {
         int    ranks = 2 + how % 2;
         double begun = lk__now();
-        run_faulty(ranks, NULL, cross, &how);
+        run_faulty(ranks, NULL, transfer_against_collective, &how);
         CHECK(lk__now() - begun < 5, "it took %.1f s", lk__now() - begun); /* the deadline is 10 minutes */
         const char *mine = how & 1 ? "send u8 × 4194304 to rank" : "recv f32 × 10 from rank";
         CHECK(strstr(texts[0], mine) && strstr(texts[0], "all_reduce f32 × 10 sum at ") &&
                   strstr(texts[0], "rank 1 waits for rank"),
               "%s", texts[0]);
-        for (int r = 1; r < ranks; r++) CHECK(strcmp(texts[0], texts[r]) == 0, "rank %d says: %s", r, texts[r]);
+        for (int r = 1; r < ranks; r++) CHECK(strcmp(texts[0], texts[r]) == 0, "rank %d reports: %s", r, texts[r]);
     }
 }
 
-/* What is short is under way before its sender goes on: whoever takes it after the collective does nothing wrong. */
-static void take_later(rank_test *t)
+/* A short message is sent before its sender goes on: receiving it after the collective is no mismatch. */
+static void receive_later(rank_test *t)
 {
     float x[10] = {0}, y = 1;
     for (int i = 0; i < 20; i++) {
@@ -167,11 +168,11 @@ static void take_later(rank_test *t)
     }
 }
 
-static void a_message_may_be_taken_after_a_collective(void) { run_faulty(2, NULL, take_later, NULL); }
+static void a_message_may_be_received_after_a_collective(void) { run_faulty(2, NULL, receive_later, NULL); }
 
 /* ---- ranks that are late ---- */
 
-static void late(rank_test *t)
+static void be_late(rank_test *t)
 {
     int32_t x = 1;
     REQUIRE(lk_comm_all_reduce(t->comm, &x, &x, 1, LK_I32, LK_SUM, NULL) == LK_OK);
@@ -183,20 +184,20 @@ static void late(rank_test *t)
               strstr(text, "last finished #2 all_reduce i32 × 1 sum at ") && strstr(text, "outside any operation"),
           "%s", text);
     if (t->rank != 1)
-        CHECK(strstr(t->log, "is waited for since") && strstr(t->log, "rank 1"), "the log says: %s", t->log);
+        CHECK(strstr(t->log, "has been missing for") && strstr(t->log, "rank 1"), "the log says: %s", t->log);
     snprintf(texts[t->rank], sizeof texts[0], "%s", text);
 }
 
-static void who_misses_a_deadline_is_named_on_every_rank(void)
+static void a_rank_that_misses_a_deadline_is_named_on_every_rank(void)
 {
     lk_comm_config config = LK_COMM_CONFIG_INIT;
     config.timeout_ms = 500;
     config.stall_ms = 100;
-    run_faulty(3, &config, late, NULL);
+    run_faulty(3, &config, be_late, NULL);
     CHECK(strcmp(texts[0], texts[1]) == 0 && strcmp(texts[0], texts[2]) == 0);
 }
 
-static void busy(rank_test *t)
+static void be_busy(rank_test *t)
 {
     REQUIRE(lk_comm_barrier(t->comm, NULL) == LK_OK);
     if (t->rank == 2) {
@@ -208,14 +209,14 @@ static void busy(rank_test *t)
     if (t->rank == 0) CHECK(!strstr(t->log, "did not"), "%s", t->log);
 }
 
-static void declared_work_puts_the_deadline_off(void)
+static void declared_work_does_not_count_towards_the_deadline(void)
 {
     lk_comm_config config = LK_COMM_CONFIG_INIT;
     config.timeout_ms = 400;
-    run_faulty(3, &config, busy, NULL);
+    run_faulty(3, &config, be_busy, NULL);
 }
 
-/* Rank 1 is busy and rank 2 is not, but late: its deadline is not put off. Nor is it left unsaid that ranks are waited for. */
+/* Rank 1 is busy and rank 2 is not, but late: the deadline still holds for it, and the stall is logged. */
 static void busy_and_late(rank_test *t)
 {
     REQUIRE(lk_comm_barrier(t->comm, NULL) == LK_OK);
@@ -230,7 +231,7 @@ static void busy_and_late(rank_test *t)
     CHECK(status == LK_ETIMEOUT, "rank %d: %s", t->rank, lk_status_name(status));
     if (t->rank != 0) return;
     CHECK(lk__now() - begun < 1.4, "it took %.1f s", lk__now() - begun); /* rank 1 is busy for longer */
-    CHECK(strstr(t->log, "is waited for since") && strstr(t->log, "busy with saving"), "%s", t->log);
+    CHECK(strstr(t->log, "has been missing for") && strstr(t->log, "busy with saving"), "%s", t->log);
 }
 
 static void declared_work_of_one_excuses_no_other(void)
@@ -241,8 +242,8 @@ static void declared_work_of_one_excuses_no_other(void)
     run_faulty(3, &config, busy_and_late, NULL);
 }
 
-/* A rank dies outside any operation, soon after its last: nobody is told that it was inside. */
-static void who_dies_outside_any_operation_was_not_inside(void)
+/* A rank dies outside any operation, soon after its last: no table reports it as inside. */
+static void a_death_outside_any_operation_is_reported_as_such(void)
 {
     char  job[64];
     pid_t pids[2];
@@ -272,7 +273,7 @@ static void who_dies_outside_any_operation_was_not_inside(void)
         lk_status   status = lk_comm_barrier(comm, NULL);
         const char *line = strstr(lk_comm_error(comm), "rank 1  ");
         bool        right = status == LK_EIO && line &&
-                     (strstr(line, "it was outside any operation") || strstr(line, "last heard of when it came to #"));
+                     (strstr(line, "it was outside any operation") || strstr(line, " s ago, when it entered #"));
         if (!right) fprintf(stderr, "%s: %s\n", lk_status_name(status), lk_comm_error(comm));
         _exit(right ? 0 : 12);
     }
@@ -282,13 +283,13 @@ static void who_dies_outside_any_operation_was_not_inside(void)
     CHECK(status == 0, "rank 0 ended with %x", status);
 }
 
-/* ---- what tables call things ---- */
+/* ---- file names in tables ---- */
 
-/* Two names 8 MiB apart: a table with a few slots by their addresses takes them for one. */
+/* Two names 8 MiB apart: a small table hashed by address would confuse them. */
 enum { APART = 8 << 20 };
 static char site_names[APART + 16];
 
-/* Rank 0 waits for rank 1 in a call from one file after a call from another: the log's table says which was where. */
+/* Rank 0 waits for rank 1 in a call from one file after a call from another: the logged table has both. */
 static void call_from_two_files(rank_test *t)
 {
     const char *first = site_names, *second = site_names + APART;
@@ -311,15 +312,15 @@ static void a_table_names_the_file_of_each_call(void)
     run_faulty(2, &config, call_from_two_files, NULL);
 }
 
-/* ---- what the flight record says ---- */
+/* ---- the flight record ---- */
 
 typedef struct end {
-    int            victim, how; /* a signal; 0: it calls the group off */
+    int            victim, how; /* a signal; 0: it aborts the group */
     lk__comm_cause cause;
-    const char    *words;
+    const char    *text;
 } end;
 
-/* Rank 0 of 3 stays outside. Ranks 1 and 2 form a group in which rank 2 counts as 0; the victim leaves it as `e` says. */
+/* Rank 0 of 3 stays outside. Ranks 1 and 2 form a group in which rank 2 is rank 0; the victim leaves it as in `e`. */
 static int end_in_a_group(const end *e, int rank)
 {
     lk_context    *context;
@@ -350,13 +351,13 @@ static void check_record(const end *e, const char *path)
     uint64_t       started;
     CHECK(lk__flight_recorder_look(path, &cause, &pid, &started) && cause.kind == e->cause.kind &&
               cause.rank == e->cause.rank,
-          "way %d: it blames rank %d for %d, not rank %d for %d", e->how, cause.rank, cause.kind, e->cause.rank,
+          "way %d: the cause is rank %d with %d, not rank %d with %d", e->how, cause.rank, cause.kind, e->cause.rank,
           e->cause.kind);
-    CHECK(lk__flight_recorder_read(path, text, sizeof text) && strstr(text, e->words), "way %d: not '%s': %s", e->how,
-          e->words, text);
+    CHECK(lk__flight_recorder_read(path, text, sizeof text) && strstr(text, e->text), "way %d: not '%s': %s", e->how,
+          e->text, text);
 }
 
-static void one_end(const end *e)
+static void check_end(const end *e)
 {
     char  path[64], job[64];
     pid_t pids[3];
@@ -383,27 +384,27 @@ static void one_end(const end *e)
     }
 }
 
-static void a_flight_record_says_whose_failure_it_was_and_that_the_call_failed(void)
+static void a_flight_record_has_the_cause_and_the_failed_call(void)
 {
     int       stopped = fault_backend ? LK__CAUSE_LATE : LK__CAUSE_STOPPED;
     const end ends[] = {{2, SIGKILL, {LK__CAUSE_DEAD, 2}, "it had failed in barrier at "},
                         {2, SIGSTOP, {stopped, 2}, "it had failed in barrier at "},
                         {2, 0, {LK__CAUSE_OWN, 2}, " barrier at "}};
-    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) one_end(&ends[i]);
+    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) check_end(&ends[i]);
 }
 
-static void *abort_it(void *comm)
+static void *abort_later(void *comm)
 {
     usleep(100000);
     lk_comm_abort(comm, "the disk is full");
     return NULL;
 }
 
-static void aborted(rank_test *t)
+static void wait_for_abort(rank_test *t)
 {
     pthread_t thread;
     lk_status status;
-    if (t->rank == 0) REQUIRE(pthread_create(&thread, NULL, abort_it, t->comm) == 0);
+    if (t->rank == 0) REQUIRE(pthread_create(&thread, NULL, abort_later, t->comm) == 0);
     if (t->rank < 2) { /* each waits for the other; and rank 2, in a collective, for both */
         lk_work *work;
         float    x;
@@ -413,14 +414,14 @@ static void aborted(rank_test *t)
         status = lk_comm_barrier(t->comm, NULL);
     }
     CHECK(status == LK_ECANCELED, "rank %d: %s", t->rank, lk_status_name(status));
-    CHECK(strstr(lk_comm_error(t->comm), "rank 0 of 3 called the group off: the disk is full"), "%s",
+    CHECK(strstr(lk_comm_error(t->comm), "rank 0 of 3 aborted the group: the disk is full"), "%s",
           lk_comm_error(t->comm));
     if (t->rank == 0) pthread_join(thread, NULL);
 }
 
-static void abort_from_any_thread_ends_every_wait(void) { run_faulty(3, NULL, aborted, NULL); }
+static void abort_from_any_thread_ends_every_wait(void) { run_faulty(3, NULL, wait_for_abort, NULL); }
 
-static void leaver(rank_test *t)
+static void leave_group(rank_test *t)
 {
     lk_comm *group;
     REQUIRE(lk_comm_split(t->comm, 0, 0, &group) == LK_OK);
@@ -433,15 +434,15 @@ static void leaver(rank_test *t)
               lk_comm_error(group));
         lk_comm_free(group);
     }
-    REQUIRE(lk_comm_barrier(t->comm, NULL) == LK_OK, "%s", lk_comm_error(t->comm)); /* the world goes on */
+    REQUIRE(lk_comm_barrier(t->comm, NULL) == LK_OK, "%s", lk_comm_error(t->comm)); /* the world has not failed */
 }
 
-static void who_leaves_is_not_waited_for(void) { run_faulty(3, NULL, leaver, NULL); }
+static void a_rank_that_leaves_is_not_waited_for(void) { run_faulty(3, NULL, leave_group, NULL); }
 
 /* ---- ranks that die or are stopped ---- */
 
-/* Collectives of all kinds and sizes, for ever. */
-static lk_status turmoil(lk_comm *comm, char *ordinary, char *symmetric, size_t bytes, uint64_t seed)
+/* Collectives of all kinds and sizes, until one fails. */
+static lk_status run_random_calls(lk_comm *comm, char *ordinary, char *symmetric, size_t bytes, uint64_t seed)
 {
     int ranks = lk_comm_size(comm), rank = lk_comm_rank(comm);
     for (uint64_t i = 0;; i++) {
@@ -475,20 +476,20 @@ static lk_status turmoil(lk_comm *comm, char *ordinary, char *symmetric, size_t 
     }
 }
 
-typedef struct storm {
+typedef struct fault_round {
     int      ranks, victim, signal;
     uint64_t seed;
     char     job[64];
-} storm;
+} fault_round;
 
-/* What a table says about a rank that a signal stopped. */
-static const char *stopped_words(void)
+/* The table's text for a rank that a signal stopped. */
+static const char *stopped_text(void)
 {
     return fault_backend ? "does not answer, though its host does" : "stopped by a signal";
 }
 
-/* A rank's process: 0 when it saw what it should have seen. */
-static int storm_rank(const storm *w, int rank, int ready)
+/* A rank's process: 0 when it got the expected error. */
+static int run_fault_rank(const fault_round *w, int rank, int ready)
 {
     enum { BYTES = 1 << 20 };
     lk_context_config config = LK_CONTEXT_CONFIG_INIT;
@@ -507,13 +508,13 @@ static int storm_rank(const storm *w, int rank, int ready)
     if (lk_context_create(&config, &context) < 0 || lk_comm_create(context, &comm_config, &comm) < 0) return 10;
     if (lk_comm_alloc(comm, 2 * BYTES, &symmetric) < 0) return 11;
     if (write(ready, "r", 1) != 1) return 12;
-    lk_status status = turmoil(comm, ordinary, symmetric, BYTES, w->seed),
+    lk_status status = run_random_calls(comm, ordinary, symmetric, BYTES, w->seed),
               want = w->signal == SIGSTOP ? LK_ETIMEOUT : LK_EIO;
     const char *text = lk_comm_error(comm);
     snprintf(named, sizeof named, "rank %d of %d", w->victim, w->ranks);
-    /* A stopped rank may be inside an operation that the first to complain does not need it for; the table marks it
-     * all the same. */
-    bool right = status == want && strstr(text, w->signal == SIGSTOP ? stopped_words() : "died") &&
+    /* A stopped rank may not be needed in the operation of the first rank that times out; the table marks it all the
+     * same. */
+    bool right = status == want && strstr(text, w->signal == SIGSTOP ? stopped_text() : "died") &&
                  (w->signal == SIGSTOP || strstr(text, named));
     if (right && lk_comm_barrier(comm, NULL) != want) right = false;
     if (!right)
@@ -525,7 +526,7 @@ static int storm_rank(const storm *w, int rank, int ready)
     return right ? 0 : 13;
 }
 
-static void one_storm(const storm *w)
+static void run_fault_round(const fault_round *w)
 {
     pid_t pids[8];
     int   pipes[2];
@@ -536,12 +537,12 @@ static void one_storm(const storm *w)
         pids[i] = fork();
         REQUIRE(pids[i] >= 0);
         if (pids[i] == 0) {
-            alarm(100); /* nobody stays behind, whatever happens to this test */
-            _exit(storm_rank(w, i, pipes[1]));
+            alarm(100); /* no process is left behind, even if this test dies */
+            _exit(run_fault_rank(w, i, pipes[1]));
         }
     }
     close(pipes[1]);
-    for (int i = 0; i < w->ranks; i++) CHECK(read(pipes[0], &byte, 1) == 1, "a rank did not come so far");
+    for (int i = 0; i < w->ranks; i++) CHECK(read(pipes[0], &byte, 1) == 1, "a rank did not start its calls");
     usleep((useconds_t)(number_bits(w->seed, 77) % 60000));
     kill(pids[w->victim], w->signal);
     for (int i = 0; i < w->ranks; i++) {
@@ -560,10 +561,10 @@ static void one_storm(const storm *w)
 static void survivors_of_a_killed_or_stopped_rank_name_it(void)
 {
     for (int i = 0; i < rounds; i++) {
-        storm w = {.ranks = 2 + i % 4, .signal = i % 4 == 3 ? SIGSTOP : SIGKILL, .seed = (uint64_t)i + 1};
+        fault_round w = {.ranks = 2 + i % 4, .signal = i % 4 == 3 ? SIGSTOP : SIGKILL, .seed = (uint64_t)i + 1};
         w.victim = (int)(number_bits(w.seed, 78) % (uint64_t)w.ranks);
         snprintf(w.job, sizeof w.job, "storm-%ld-%d", (long)getpid(), i);
-        one_storm(&w);
+        run_fault_round(&w);
     }
 }
 

@@ -1,5 +1,5 @@
-/* comm_joiner.h - what tests of the meeting share: one who tries to join, as a thread of this process, and what it then
- * knows. Expects _GNU_SOURCE, LOCKSTEP_TOKEN=token and src/ among the includes. */
+/* comm_joiner.h - shared by the tests of the rendezvous: a rank that tries to join, as a thread of this process, and its
+ * result. Needs _GNU_SOURCE, LOCKSTEP_TOKEN=token and src/ among the include directories. */
 #ifndef COMM_JOINER_H
 #define COMM_JOINER_H
 
@@ -12,10 +12,10 @@
 
 static const char token[] = "0123456789abcdef";
 
-/* One who tries to join, as a thread of this process. */
+/* A rank that tries to join. */
 typedef struct joiner {
     int         rank, world, port;
-    int         join_ms; /* 0: this test's own default; below: the library's */
+    int         join_ms; /* 0: this test's own default; negative: the library's */
     const char *address;
     int         sum; /* of all ranks, once joined */
     lk_status   status;
@@ -69,7 +69,7 @@ SHARED void *join_thread(void *argument)
     }
     j->sum = x;
     lk_comm_free(comm);
-    CHECK(lk_context_memory(context, LK_MEMORY_OTHER) == before, "rank %d does not give everything back", j->rank);
+    CHECK(lk_context_memory(context, LK_MEMORY_OTHER) == before, "rank %d does not free all memory", j->rank);
     lk_context_free(context);
     return NULL;
 }
@@ -100,7 +100,8 @@ SHARED void expect_sum(const joiner *joiners, int count)
         CHECK(joiners[i].status == LK_OK && joiners[i].sum == count * (count + 1) / 2, "rank %d: %s %s sum %d", i,
               lk_status_name(joiners[i].status), joiners[i].text, joiners[i].sum);
 }
-SHARED int reach(int port)
+
+SHARED int connect_to(int port)
 {
     struct sockaddr_in address = {
         .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK), .sin_port = htons((uint16_t)port)};

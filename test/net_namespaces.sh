@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# net_namespaces.sh - several hosts for real, as network namespaces of this machine joined by a veth pair: ranks in both, over IPv4 and
-# IPv6, at a limited rate, with delay and loss; a rank that is killed, a host that is cut off, a route that is not there. Skipped where
-# namespaces are not permitted.   ctest: timeout 240
+# net_namespaces.sh - two hosts, as network namespaces of this machine connected by a veth pair: ranks in both, over IPv4 and IPv6, at a
+# limited rate, with delay and loss; a rank that is killed, a host that is cut off, a missing route. Skipped where namespaces are not
+# permitted.   ctest: timeout 240
 set -u
-[ -z "${LK_SANITIZE:-}" ] || { echo "skipped: a sanitized library wants a sanitized program"; exit 77; }
+[ -z "${LK_SANITIZE:-}" ] || { echo "skipped: a sanitized library needs a sanitized program"; exit 77; }
 # shellcheck source=two_hosts.bash
 . "$SOURCE_DIR/test/two_hosts.bash"
 pids=()
@@ -12,7 +12,7 @@ two_hosts 10.77.0
 ip -n $a -6 addr add fd00:77::1/64 dev lkveth nodad
 ip -n $b -6 addr add fd00:77::2/64 dev lkveth nodad
 
-# Sums of known numbers over and over, for so many seconds or until it fails; then it says how long it took to fail, and with what.
+# Sums known numbers repeatedly, for SECONDS or until a call fails; then prints when it failed, and the error.
 cat > "$work/ranks.c" <<'C'
 #include <lockstep.h>
 #include <stdio.h>
@@ -84,21 +84,21 @@ ends_right() { # WHAT BACKEND
     pids=()
     echo "$1"
 }
-# All of RANKS have failed and say WORDS; prints how long after $begun the last of them did.
-ends_failed() { # WHAT WORDS RANKS…
-    what=$1 words=$2 last=$begun
+# All of RANKS have failed with PATTERN in their error; prints how long after $begun the last of them did.
+ends_failed() { # WHAT PATTERN RANKS…
+    what=$1 pattern=$2 last=$begun
     shift 2
     for rank in "$@"; do
         wait "${pids[$rank]}" && complain "$what: rank $rank did not fail"
         read -r word at _ < "$work/out.$rank"
         [ "$word" = failed ] || complain "$what: rank $rank: $(cat "$work/out.$rank")"
-        grep -qE "$words" "$work/out.$rank" || complain "$what: rank $rank does not say '$words': $(cat "$work/out.$rank")"
+        grep -qE "$pattern" "$work/out.$rank" || complain "$what: rank $rank does not report '$pattern': $(cat "$work/out.$rank")"
         last=$(printf '%s\n' "$last" "$at" | sort -n | tail -n 1)
     done
     pids=()
     took=$(awk -v at="$last" -v begun="$begun" 'BEGIN { printf "%.1f", at - begun }')
-    awk -v took="$took" 'BEGIN { exit took > 5 }' || complain "$what: noticed by all only after $took s"
-    echo "$what: noticed by all after $took s"
+    awk -v took="$took" 'BEGIN { exit took > 5 }' || complain "$what: detected by all only after $took s"
+    echo "$what: detected by all after $took s"
 }
 
 start 10.77.0.1 0.3 1000 tcp; ends_right "two hosts over IPv4" tcp
@@ -134,7 +134,7 @@ LOCKSTEP_JOIN_TIMEOUT=3 RANK=1 WORLD_SIZE=2 LOCAL_WORLD_SIZE=1 MASTER_ADDR=10.99
 grep -q "no route to that host" "$work/out.0" || complain "no route: $(cat "$work/out.0")"
 echo "no route"
 
-# Two of three ranks have come, the third is long in coming, and one of the two hosts is gone meanwhile: the other does not count it any more.
+# Two of three ranks have joined, the third is missing, and one of the two hosts is cut off meanwhile: the other reports its rank as missing too.
 export LOCKSTEP_JOIN_TIMEOUT=12 WORLD_SIZE=3 LOCAL_WORLD_SIZE=1 MASTER_ADDR=10.77.0.1
 RANK=0 ip netns exec $a "$work/ranks" 0 1 tcp > "$work/out.0" 2>&1 &
 zero=$!
@@ -146,8 +146,8 @@ wait $zero && complain "two of three ranks joined"
 wait $one && complain "two of three ranks joined"
 ip -n $b link set lkveth up
 unset LOCKSTEP_JOIN_TIMEOUT
-grep -q "ranks 1, 2 of 3 never came" "$work/out.0" || complain "a host is cut off while it waits: $(cat "$work/out.0")"
-grep -q "rank 0 of 3 was not found" "$work/out.1" && ! grep -q "did not say that all ranks have joined" "$work/out.1" || complain "a host is cut off while it waits: $(cat "$work/out.1")"
+grep -q "ranks 1, 2 of 3 did not join" "$work/out.0" || complain "a host is cut off while it waits: $(cat "$work/out.0")"
+grep -q "rank 0 of 3 is not reachable" "$work/out.1" && ! grep -q "did not report that all ranks have joined" "$work/out.1" || complain "a host is cut off while it waits: $(cat "$work/out.1")"
 echo "a host is cut off while it waits for others to join"
 
 start 10.77.0.1 60 100000 tcp

@@ -111,18 +111,18 @@ PET_START_METHOD=fork expect 2 "PET_START_METHOD in the environment is not suppo
 
 # Several hosts by hand: no token, an invalid one, and a missing host.
 train=("$LOCKSTEP" train --model mlp --data synthetic:8 --classes 2 --steps 1 --threads 1)
-expect 2 "started by a lockstep run on each, which makes no token" "${two_nodes[@]}" "${train[@]}"
+expect 2 "started by one lockstep run on each, which makes no token" "${two_nodes[@]}" "${train[@]}"
 prints 'set LOCKSTEP_TOKEN_FILE .* openssl rand -hex 16 > ~/.lockstep-token && chmod 600'
 LOCKSTEP_TOKEN=short expect 2 "^lockstep run: LOCKSTEP_TOKEN holds a token of 5 characters: 16 to 263 are needed" "${two_nodes[@]}" "${train[@]}"
 echo 0123456789abcdef > token
 chmod 644 token
 LOCKSTEP_TOKEN_FILE=$work/token expect 2 "^lockstep run: LOCKSTEP_TOKEN_FILE .* chmod 600 it" "${two_nodes[@]}" "${train[@]}"
 chmod 600 token
-LOCKSTEP_TOKEN_FILE=$work/token expect 1 "never came within" "${two_nodes[@]}" --master-port $((20000 + $$ % 9000)) --join-timeout 7 -n 2 "${train[@]}" --lr "1e-3"
+LOCKSTEP_TOKEN_FILE=$work/token expect 1 "did not join within" "${two_nodes[@]}" --master-port $((20000 + $$ % 9000)) --join-timeout 7 -n 2 "${train[@]}" --lr "1e-3"
 prints "rank 0 of 4 has waited [56] s for ranks 2-3 to join, and waits [012] s more; host 1 of 2 is missing, start it with: lockstep run --nnodes 2 --node-rank 1 --master-addr 127.0.0.1 --master-port [0-9]+ -n 2 $LOCKSTEP train --model mlp .*--lr 1e-3"
 [ "$(grep -c '^\[rank.*has waited' out.txt)" = 1 ] || complain "it is printed more than once: $(cat out.txt)"
 RANK=0 WORLD_SIZE=2 MASTER_PORT=$$ "${train[@]}" --join-timeout 0.3 > out.txt 2>&1 && complain "one of two ranks trained"
-prints "rank 1 of 2 never came within"
+prints "rank 1 of 2 did not join within"
 left=$(ls "$TMPDIR")
 [ -z "$left" ] || complain "leftover files: $left"
 exit $wrong

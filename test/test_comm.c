@@ -1,4 +1,4 @@
-/* test_comm.c - every collective over shared memory, and over nothing for one rank.   ctest: timeout 300, label threaded */
+/* test_comm.c - every collective over shared memory, and of one rank alone.   ctest: timeout 300, label threaded */
 #define _GNU_SOURCE
 #include "comm_cases.h"
 
@@ -9,8 +9,8 @@
 static void   run(int size, void (*function)(rank_test *t)) { run_ranks(size, NULL, function, NULL); }
 static size_t chunk(lk__comm_kind kind, int size) { return (void)kind, (void)size, LK__CHUNK; }
 
-/* What runs over the end of symmetric memory would run into the next rank's. */
-static void overrun(rank_test *t)
+/* A buffer that exceeds this rank's symmetric memory would overlap the next rank's. */
+static void exceed_memory(rank_test *t)
 {
     enum { COUNT = 100000 };
     void *memory;
@@ -20,7 +20,7 @@ static void overrun(rank_test *t)
         size_t at = n < COUNT ? COUNT - n / 2 : 1;
         CHECK(lk_comm_all_reduce(t->comm, x + at, x + at, n, LK_F32, LK_SUM, NULL) == LK_EINVAL, "%zu from %zu", n, at);
         CHECK(strstr(lk_context_error(t->context), "test_comm.c:") &&
-                  strstr(lk_context_error(t->context), "400000 that lk_comm_alloc gave"),
+                  strstr(lk_context_error(t->context), "the 400000 bytes of lk_comm_alloc"),
               "%s", lk_context_error(t->context));
     }
     CHECK(lk_comm_all_gather(t->comm, x, x, COUNT / (size_t)t->size + 1, LK_F32, NULL) == LK_EINVAL);
@@ -29,10 +29,10 @@ static void overrun(rank_test *t)
     CHECK(x[COUNT - 1] == (float)t->size);
 }
 
-static void symmetric_memory_has_an_end(void) { run(3, overrun); }
+static void symmetric_memory_cannot_be_exceeded(void) { run(3, exceed_memory); }
 
-/* A child that a rank forks is no rank: what it frees the group does not lose. */
-static void forks(rank_test *t)
+/* A child that a rank forks is not a rank: freeing the group there has no effect. */
+static void free_in_child(rank_test *t)
 {
     if (t->rank == 0) {
         pid_t child = fork();
@@ -48,12 +48,12 @@ static void forks(rank_test *t)
     CHECK(lk_comm_barrier(t->comm, NULL) == LK_OK, "%s", lk_comm_error(t->comm));
 }
 
-static void a_forked_child_takes_no_rank_away(void) { run(2, forks); }
+static void freeing_in_a_forked_child_has_no_effect(void) { run(2, free_in_child); }
 
 int main(void)
 {
     static const backend_case shm = {run, LK__SMALL, chunk, 4, false};
-    RUN(symmetric_memory_has_an_end);
-    RUN(a_forked_child_takes_no_rank_away);
+    RUN(symmetric_memory_cannot_be_exceeded);
+    RUN(freeing_in_a_forked_child_has_no_effect);
     return run_cases(&shm);
 }

@@ -1,6 +1,6 @@
-/* test_comm_faults.c - what happens when ranks disagree, are late, die, are stopped, never come or are not ours: every
- * survivor returns the right error with the culprit's name, and nothing stays behind. The argument is the number of
- * rounds of killing and stopping.
+/* test_comm_faults.c - ranks that make different calls, are late, die, are stopped, do not join or belong to another job:
+ * every survivor returns the right error, which names the cause, and nothing is left behind. The argument is the number
+ * of rounds of killing and stopping.
  *   ctest: timeout 300, label threaded */
 #define _GNU_SOURCE
 #include "comm_faults.h"
@@ -17,7 +17,7 @@
 #include <sys/un.h>
 #include <sys/wait.h>
 
-/* ---- meeting ---- */
+/* ---- joining ---- */
 
 /* Tries to join as `rank` of `world`, in this process. */
 static lk_status join(int rank, int world, int join_ms, char *text, size_t bytes)
@@ -56,11 +56,11 @@ static void fresh_job(void)
 {
     static int number;
     char       job[64];
-    snprintf(job, sizeof job, "meeting-%ld-%d", (long)getpid(), number++);
+    snprintf(job, sizeof job, "rendezvous-%ld-%d", (long)getpid(), number++);
     setenv("LOCKSTEP_JOB", job, 1);
 }
 
-static void who_never_comes_is_named(void)
+static void missing_ranks_are_named(void)
 {
     joiner two[2] = {{.rank = 0, .world = 4, .join_ms = 400}, {.rank = 2, .world = 4, .join_ms = 400}},
            alone = {.rank = 1, .world = 2, .join_ms = 200};
@@ -69,14 +69,14 @@ static void who_never_comes_is_named(void)
     for (int i = 0; i < 2; i++) pthread_create(&threads[i], NULL, join_thread, &two[i]);
     for (int i = 0; i < 2; i++) pthread_join(threads[i], NULL);
     for (int i = 0; i < 2; i++)
-        CHECK(two[i].status == LK_ETIMEOUT && strstr(two[i].text, "ranks 1, 3 of 4 never came"), "%s", two[i].text);
+        CHECK(two[i].status == LK_ETIMEOUT && strstr(two[i].text, "ranks 1, 3 of 4 did not join"), "%s", two[i].text);
     join_thread(&alone);
-    CHECK(alone.status == LK_ETIMEOUT && strstr(alone.text, "rank 0 of 2 never came") &&
-              strstr(alone.text, "nobody listens"),
+    CHECK(alone.status == LK_ETIMEOUT && strstr(alone.text, "rank 0 of 2 did not join") &&
+              strstr(alone.text, "nothing listens"),
           "%s", alone.text);
 }
 
-static void who_does_not_belong_is_turned_away(void)
+static void ranks_of_another_job_are_refused(void)
 {
     joiner    many[] = {{.rank = 0, .world = 3, .join_ms = 20000},
                         {.rank = 1, .world = 3, .join_ms = 20000},
@@ -87,16 +87,16 @@ static void who_does_not_belong_is_turned_away(void)
     fresh_job();
     for (int i = 0; i < 4; i++) pthread_create(&threads[i], NULL, join_thread, &many[i]);
     for (int i = 3; i > 2; i--) pthread_join(threads[i], NULL);
-    CHECK(many[3].status == LK_EMISMATCH && strstr(many[3].text, "world of 3"), "%s", many[3].text);
-    usleep(100000); /* both who claim to be rank 1 have been heard */
-    pid_t stranger = fork();
-    if (stranger == 0) { /* another process, which does not know the token */
+    CHECK(many[3].status == LK_EMISMATCH && strstr(many[3].text, "world size of 3"), "%s", many[3].text);
+    usleep(100000); /* both that claim to be rank 1 have connected */
+    pid_t intruder = fork();
+    if (intruder == 0) { /* another process, which does not know the token */
         char text[1024];
         setenv("LOCKSTEP_TOKEN", "not the right token", 1);
         _exit(join(2, 3, 5000, text, sizeof text) == LK_EINVAL && strstr(text, "wrong token") ? 0 : 1);
     }
     int status;
-    waitpid(stranger, &status, 0);
+    waitpid(intruder, &status, 0);
     CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0, "the wrong token was not refused as such");
     pthread_create(&threads[4], NULL, join_thread, &many[4]);
     for (int i = 0; i < 5; i++)
@@ -104,7 +104,7 @@ static void who_does_not_belong_is_turned_away(void)
     CHECK(many[0].status == LK_OK && many[4].status == LK_OK, "%s %s", many[0].text, many[4].text);
     int first = many[1].status == LK_OK ? 1 : 2, second = 3 - first;
     CHECK(many[first].status == LK_OK && many[second].status == LK_EMISMATCH &&
-              strstr(many[second].text, "is there already"),
+              strstr(many[second].text, "has joined already"),
           "%s", many[second].text);
 }
 
@@ -118,31 +118,31 @@ static void join_and_die(int rank, int world)
         join(rank, world, 60000, text, sizeof text);
         _exit(0);
     }
-    usleep(500000); /* by then it has come, or the next one has */
+    usleep(500000); /* by then it has joined, or the next one will */
     kill(pid, SIGKILL);
     waitpid(pid, NULL, 0);
 }
 
-typedef struct lone {
+typedef struct lone_joiner {
     joiner     joiner;
     atomic_int done;
-} lone;
+} lone_joiner;
 
 static void *join_alone(void *argument)
 {
-    lone *l = argument;
+    lone_joiner *l = argument;
     join_thread(&l->joiner);
     atomic_store(&l->done, 1);
     return NULL;
 }
 
-/* The third rank never comes, and nobody waits a minute for it. */
+/* The third rank does not join, and the others do not wait a minute for it. */
 static void a_rank_that_dies_while_others_are_missing_is_noticed(void)
 {
     for (int waits = 0; waits < 2; waits++) {
-        lone      l = {.joiner = {.rank = waits, .world = 3, .join_ms = 60000}};
-        pthread_t thread;
-        char      name[64];
+        lone_joiner l = {.joiner = {.rank = waits, .world = 3, .join_ms = 60000}};
+        pthread_t   thread;
+        char        name[64];
         fresh_job();
         pthread_create(&thread, NULL, join_alone, &l);
         for (int i = 0; i < 40 && !atomic_load(&l.done); i++) join_and_die(1 - waits, 3);
@@ -154,8 +154,8 @@ static void a_rank_that_dies_while_others_are_missing_is_noticed(void)
     }
 }
 
-/* Garbage, half a word, and nothing at all. */
-static void *strangers(void *argument)
+/* Sends garbage, a truncated request, and nothing at all. */
+static void *send_invalid_requests(void *argument)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     int  n = snprintf(address.sun_path + 1, sizeof address.sun_path - 1, "lockstep/%u/job-%s-0", (unsigned)geteuid(),
@@ -178,14 +178,14 @@ static void *strangers(void *argument)
     return NULL;
 }
 
-static void strangers_do_not_disturb_a_meeting(void)
+static void foreign_connections_do_not_disturb_a_rendezvous(void)
 {
     joiner    two[2] = {{.rank = 0, .world = 2, .join_ms = 20000}, {.rank = 1, .world = 2, .join_ms = 20000}};
     pthread_t threads[2], other;
     int       reached = 0;
     fresh_job();
     pthread_create(&threads[0], NULL, join_thread, &two[0]);
-    pthread_create(&other, NULL, strangers, &reached);
+    pthread_create(&other, NULL, send_invalid_requests, &reached);
     pthread_join(other, NULL);
     pthread_create(&threads[1], NULL, join_thread, &two[1]);
     for (int i = 0; i < 2; i++) pthread_join(threads[i], NULL);
@@ -219,7 +219,7 @@ static void hmac_gives_the_digests_of_the_rfc(void)
 
 /* ---- the environment ---- */
 
-static lk_status place_from(const char *const *pairs, lk__rendezvous_identity *place, char *text, size_t bytes)
+static lk_status find_identity(const char *const *pairs, lk__rendezvous_identity *identity, char *text, size_t bytes)
 {
     static const char *const names[] = {"RANK",
                                         "WORLD_SIZE",
@@ -246,75 +246,79 @@ static lk_status place_from(const char *const *pairs, lk__rendezvous_identity *p
     for (; *pairs; pairs += 2) setenv(pairs[0], pairs[1], 1);
     context_config.threads = 1;
     REQUIRE(lk_context_create(&context_config, &context) == LK_OK);
-    lk_status status = lk__identity_find(context, &config, place);
+    lk_status status = lk__identity_find(context, &config, identity);
     snprintf(text, bytes, "%s", lk_context_error(context));
     lk_context_free(context);
     return status;
 }
-#define PLACE(...) place_from((const char *const[]){__VA_ARGS__, NULL}, &place, text, sizeof text)
+#define FIND_IDENTITY(...) find_identity((const char *const[]){__VA_ARGS__, NULL}, &identity, text, sizeof text)
 
-static void the_environment_says_who_this_is_or_what_is_wrong_with_it(void)
+static void the_environment_gives_rank_and_size_or_an_error(void)
 {
-    lk__rendezvous_identity place;
+    lk__rendezvous_identity identity;
     char                    text[1024], key[192];
-    CHECK(PLACE(NULL) == LK_OK && place.rank == 0 && place.world == 1);
-    CHECK(PLACE("RANK", "2", "WORLD_SIZE", "4", "LOCAL_WORLD_SIZE", "4", "MASTER_PORT", "29501") == LK_OK &&
-          place.rank == 2 && place.world == 4);
-    memcpy(key, place.key, sizeof key);
-    CHECK(PLACE("RANK", "1", "WORLD_SIZE", "4", "MASTER_PORT", "29501", "TORCHELASTIC_RESTART_COUNT", "1") == LK_OK &&
-              strcmp(place.key, key) != 0,
-          "a restarted job met the old one");
-    CHECK(PLACE("RANK", "1", "WORLD_SIZE", "4", "MASTER_PORT", "29502") == LK_OK && strcmp(place.key, key) != 0);
-    CHECK(PLACE("OMPI_COMM_WORLD_RANK", "1", "OMPI_COMM_WORLD_SIZE", "3") == LK_OK && place.rank == 1 &&
-          place.world == 3);
-    CHECK(PLACE("PMI_RANK", "1", "PMI_SIZE", "2") == LK_OK && place.rank == 1 && place.world == 2);
-    CHECK(PLACE("SLURM_PROCID", "3", "SLURM_STEP_NUM_TASKS", "5", "SLURM_STEP_TASKS_PER_NODE", "5") == LK_OK &&
-          place.rank == 3 && place.world == 5);
-    CHECK(!place.many_hosts);
-    CHECK(PLACE("RANK", "0", "WORLD_SIZE", "4", "LOCAL_WORLD_SIZE", "2") == LK_EINVAL &&
+    CHECK(FIND_IDENTITY(NULL) == LK_OK && identity.rank == 0 && identity.world == 1);
+    CHECK(FIND_IDENTITY("RANK", "2", "WORLD_SIZE", "4", "LOCAL_WORLD_SIZE", "4", "MASTER_PORT", "29501") == LK_OK &&
+          identity.rank == 2 && identity.world == 4);
+    memcpy(key, identity.key, sizeof key);
+    CHECK(FIND_IDENTITY("RANK", "1", "WORLD_SIZE", "4", "MASTER_PORT", "29501", "TORCHELASTIC_RESTART_COUNT", "1") ==
+                  LK_OK &&
+              strcmp(identity.key, key) != 0,
+          "a restarted job has the name of the old one");
+    CHECK(FIND_IDENTITY("RANK", "1", "WORLD_SIZE", "4", "MASTER_PORT", "29502") == LK_OK &&
+          strcmp(identity.key, key) != 0);
+    CHECK(FIND_IDENTITY("OMPI_COMM_WORLD_RANK", "1", "OMPI_COMM_WORLD_SIZE", "3") == LK_OK && identity.rank == 1 &&
+          identity.world == 3);
+    CHECK(FIND_IDENTITY("PMI_RANK", "1", "PMI_SIZE", "2") == LK_OK && identity.rank == 1 && identity.world == 2);
+    CHECK(FIND_IDENTITY("SLURM_PROCID", "3", "SLURM_STEP_NUM_TASKS", "5", "SLURM_STEP_TASKS_PER_NODE", "5") == LK_OK &&
+          identity.rank == 3 && identity.world == 5);
+    CHECK(!identity.many_hosts);
+    CHECK(FIND_IDENTITY("RANK", "0", "WORLD_SIZE", "4", "LOCAL_WORLD_SIZE", "2") == LK_EINVAL &&
               strstr(text, "several hosts") && strstr(text, "LOCKSTEP_TOKEN_FILE"),
           "%s", text);
-    CHECK(PLACE("RANK", "3", "WORLD_SIZE", "4", "LOCAL_WORLD_SIZE", "2", "LOCKSTEP_JOB", "j", "LOCKSTEP_TOKEN",
-                "0123456789abcdef") == LK_OK &&
-              place.rank == 3 && place.many_hosts,
+    CHECK(FIND_IDENTITY("RANK", "3", "WORLD_SIZE", "4", "LOCAL_WORLD_SIZE", "2", "LOCKSTEP_JOB", "j", "LOCKSTEP_TOKEN",
+                        "0123456789abcdef") == LK_OK &&
+              identity.rank == 3 && identity.many_hosts,
           "%s", text);
-    CHECK(PLACE("SLURM_PROCID", "3", "SLURM_STEP_NUM_TASKS", "8", "SLURM_STEP_TASKS_PER_NODE", "4(x2)", "LOCKSTEP_JOB",
-                "j", "LOCKSTEP_TOKEN", "0123456789abcdef") == LK_OK &&
-              place.many_hosts,
+    CHECK(FIND_IDENTITY("SLURM_PROCID", "3", "SLURM_STEP_NUM_TASKS", "8", "SLURM_STEP_TASKS_PER_NODE", "4(x2)",
+                        "LOCKSTEP_JOB", "j", "LOCKSTEP_TOKEN", "0123456789abcdef") == LK_OK &&
+              identity.many_hosts,
           "%s", text);
-    CHECK(PLACE("PMI_RANK", "1", "PMI_SIZE", "4", "SLURM_STEP_NUM_TASKS", "4", "SLURM_STEP_TASKS_PER_NODE", "2(x2)",
-                "LOCKSTEP_JOB", "j", "LOCKSTEP_TOKEN", "0123456789abcdef") == LK_OK &&
-              place.rank == 1 && place.many_hosts,
+    CHECK(FIND_IDENTITY("PMI_RANK", "1", "PMI_SIZE", "4", "SLURM_STEP_NUM_TASKS", "4", "SLURM_STEP_TASKS_PER_NODE",
+                        "2(x2)", "LOCKSTEP_JOB", "j", "LOCKSTEP_TOKEN", "0123456789abcdef") == LK_OK &&
+              identity.rank == 1 && identity.many_hosts,
           "srun --mpi=pmi2: %s", text);
-    CHECK(PLACE("RANK", "1", "WORLD_SIZE", "4", "SLURM_STEP_NUM_TASKS", "2", "SLURM_STEP_TASKS_PER_NODE", "1(x2)") ==
-                  LK_OK &&
-              !place.many_hosts,
-          "a step of another size says nothing about these ranks: %s", text);
-    CHECK(PLACE("RANK", "4", "WORLD_SIZE", "4") == LK_EINVAL && strstr(text, "rank 4 does not exist"), "%s", text);
-    CHECK(PLACE("RANK", "two", "WORLD_SIZE", "4") == LK_EINVAL && strstr(text, "'two'"), "%s", text);
-    CHECK(PLACE("WORLD_SIZE", "4") == LK_EINVAL && strstr(text, "RANK is not"), "%s", text);
-    CHECK(PLACE("RANK", "1") == LK_EINVAL && strstr(text, "WORLD_SIZE is not"), "%s", text);
-    CHECK(PLACE("RANK", "0", "WORLD_SIZE", "0") == LK_EINVAL, "%s", text);
-    CHECK(PLACE("RANK", "0", "WORLD_SIZE", "5000000") == LK_EINVAL && strstr(text, "from 1 to 1000000"), "%s", text);
-    CHECK(PLACE("RANK", "0", "WORLD_SIZE", "2", "MASTER_PORT", "99999", "LOCKSTEP_JOB", "j",
-                "TORCHELASTIC_USE_AGENT_STORE", "False") == LK_EINVAL &&
-              strstr(text, "'99999', which is no port"),
+    CHECK(FIND_IDENTITY("RANK", "1", "WORLD_SIZE", "4", "SLURM_STEP_NUM_TASKS", "2", "SLURM_STEP_TASKS_PER_NODE",
+                        "1(x2)") == LK_OK &&
+              !identity.many_hosts,
+          "a step of another size does not count: %s", text);
+    CHECK(FIND_IDENTITY("RANK", "4", "WORLD_SIZE", "4") == LK_EINVAL && strstr(text, "rank 4 does not exist"), "%s",
+          text);
+    CHECK(FIND_IDENTITY("RANK", "two", "WORLD_SIZE", "4") == LK_EINVAL && strstr(text, "'two'"), "%s", text);
+    CHECK(FIND_IDENTITY("WORLD_SIZE", "4") == LK_EINVAL && strstr(text, "RANK is not"), "%s", text);
+    CHECK(FIND_IDENTITY("RANK", "1") == LK_EINVAL && strstr(text, "WORLD_SIZE is not"), "%s", text);
+    CHECK(FIND_IDENTITY("RANK", "0", "WORLD_SIZE", "0") == LK_EINVAL, "%s", text);
+    CHECK(FIND_IDENTITY("RANK", "0", "WORLD_SIZE", "5000000") == LK_EINVAL && strstr(text, "from 1 to 1000000"), "%s",
+          text);
+    CHECK(FIND_IDENTITY("RANK", "0", "WORLD_SIZE", "2", "MASTER_PORT", "99999", "LOCKSTEP_JOB", "j",
+                        "TORCHELASTIC_USE_AGENT_STORE", "False") == LK_EINVAL &&
+              strstr(text, "'99999'; it must be a port"),
           "%s", text);
-    CHECK(PLACE("RANK", "0", "WORLD_SIZE", "2", "LOCKSTEP_TOKEN", "fifteen letters") == LK_EINVAL &&
+    CHECK(FIND_IDENTITY("RANK", "0", "WORLD_SIZE", "2", "LOCKSTEP_TOKEN", "fifteen letters") == LK_EINVAL &&
               strstr(text, "LOCKSTEP_TOKEN holds a token of 15 characters") && strstr(text, "openssl rand -hex 16"),
           "on one host: %s", text);
-    CHECK(PLACE("RANK", "3", "WORLD_SIZE", "4", "LOCAL_WORLD_SIZE", "2", "LOCKSTEP_JOB", "j", "LOCKSTEP_TOKEN", "0") ==
-                  LK_EINVAL &&
+    CHECK(FIND_IDENTITY("RANK", "3", "WORLD_SIZE", "4", "LOCAL_WORLD_SIZE", "2", "LOCKSTEP_JOB", "j", "LOCKSTEP_TOKEN",
+                        "0") == LK_EINVAL &&
               strstr(text, "a token of 1 characters"),
           "on several: %s", text);
-    CHECK(PLACE("RANK", "3", "WORLD_SIZE", "4", "LOCAL_WORLD_SIZE", "2", "LOCKSTEP_JOB", "j") == LK_EINVAL &&
-              strstr(text, "started by a lockstep run on each, which makes no token") &&
+    CHECK(FIND_IDENTITY("RANK", "3", "WORLD_SIZE", "4", "LOCAL_WORLD_SIZE", "2", "LOCKSTEP_JOB", "j") == LK_EINVAL &&
+              strstr(text, "started by one lockstep run on each, which makes no token") &&
               strstr(text, "openssl rand -hex 16 >") && !strstr(text, "not started by"),
           "lockstep run --nnodes: %s", text);
-    CHECK(PLACE("RANK", "0", "WORLD_SIZE", "2", "LOCKSTEP_TOKEN_FILE", "/dev/null") == LK_EINVAL &&
-              strstr(text, "no ordinary file"),
+    CHECK(FIND_IDENTITY("RANK", "0", "WORLD_SIZE", "2", "LOCKSTEP_TOKEN_FILE", "/dev/null") == LK_EINVAL &&
+              strstr(text, "not a regular file"),
           "%s", text);
-    (void)PLACE(NULL);
+    (void)FIND_IDENTITY(NULL);
     lk_context       *context;
     lk_context_config context_config = LK_CONTEXT_CONFIG_INIT;
     lk_comm_config    config = LK_COMM_CONFIG_INIT; /* what a tutorial's setup(rank, world_size) gives */
@@ -323,9 +327,10 @@ static void the_environment_says_who_this_is_or_what_is_wrong_with_it(void)
     config.world = 2;
     config.address = "localhost";
     REQUIRE(lk_context_create(&context_config, &context) == LK_OK);
-    CHECK(lk__identity_find(context, &config, &place) == LK_OK && !place.many_hosts, "%s", lk_context_error(context));
+    CHECK(lk__identity_find(context, &config, &identity) == LK_OK && !identity.many_hosts, "%s",
+          lk_context_error(context));
     config.address = "10.0.0.1";
-    CHECK(lk__identity_find(context, &config, &place) == LK_EINVAL &&
+    CHECK(lk__identity_find(context, &config, &identity) == LK_EINVAL &&
               strstr(lk_context_error(context), "the program gives rank 0's address, 10.0.0.1"),
           "%s", lk_context_error(context));
     lk_context_free(context);
@@ -333,7 +338,7 @@ static void the_environment_says_who_this_is_or_what_is_wrong_with_it(void)
 
 /* ---- spawning ---- */
 
-static int spawned(int rank, void *user)
+static int run_spawned(int rank, void *user)
 {
     lk_context_config config = LK_CONTEXT_CONFIG_INIT;
     lk_context       *context;
@@ -345,7 +350,7 @@ static int spawned(int rank, void *user)
         return 4;
     if (*(int *)user == rank) return 42;
     if (*(int *)user == 10 + rank) raise(SIGKILL);
-    lk_status status = *(int *)user < 0 ? LK_OK : lk_comm_barrier(comm, NULL); /* whoever is left learns of it */
+    lk_status status = *(int *)user < 0 ? LK_OK : lk_comm_barrier(comm, NULL); /* the others get the failure */
     lk_comm_free(comm);
     lk_context_free(context);
     return status < 0 ? 5 : 0;
@@ -354,22 +359,22 @@ static int spawned(int rank, void *user)
 static void *spawn_in_thread(void *user)
 {
     lk_spawn_result result;
-    lk_status       status = lk_spawn(2, spawned, user, &result);
+    lk_status       status = lk_spawn(2, run_spawned, user, &result);
     CHECK(status == LK_EINVAL && strstr(result.text, "threads, and a forked rank would have one"), "%s", result.text);
     return NULL;
 }
 
-static void spawn_starts_ranks_and_says_which_failed_first(void)
+static void spawn_starts_ranks_and_reports_which_failed_first(void)
 {
     lk_spawn_result result;
     int             nobody = -1, one = 1, killed = 12;
-    CHECK(lk_spawn(3, spawned, &nobody, &result) == LK_OK && result.rank == -1, "%s", result.text);
-    CHECK(lk_spawn(3, spawned, &one, &result) == LK_ECANCELED && result.rank == 1 && result.exit_code == 42 &&
+    CHECK(lk_spawn(3, run_spawned, &nobody, &result) == LK_OK && result.rank == -1, "%s", result.text);
+    CHECK(lk_spawn(3, run_spawned, &one, &result) == LK_ECANCELED && result.rank == 1 && result.exit_code == 42 &&
               result.signal == 0,
           "%s", result.text);
-    CHECK(lk_spawn(3, spawned, &killed, &result) == LK_ECANCELED && result.rank == 2 && result.signal == SIGKILL, "%s",
-          result.text);
-    CHECK(lk_spawn(0, spawned, &nobody, NULL) == LK_EINVAL);
+    CHECK(lk_spawn(3, run_spawned, &killed, &result) == LK_ECANCELED && result.rank == 2 && result.signal == SIGKILL,
+          "%s", result.text);
+    CHECK(lk_spawn(0, run_spawned, &nobody, NULL) == LK_EINVAL);
     pthread_t thread;
     pthread_create(&thread, NULL, spawn_in_thread, &nobody);
     pthread_join(thread, NULL);
@@ -386,8 +391,8 @@ static rlim_t address_space(void)
     return pages * (rlim_t)sysconf(_SC_PAGESIZE);
 }
 
-/* Rank 1 may have 64 MiB more, and the ranks' parts are 120 MiB together: more would only take time to allocate, and the others
- * wait for that. */
+/* Rank 1 may have 64 MiB more, and the ranks' parts are 120 MiB together: more would only take longer to allocate, and
+ * the others wait for that. */
 static int without_memory(int rank, void *user)
 {
     lk_context_config config = LK_CONTEXT_CONFIG_INIT;
@@ -396,7 +401,7 @@ static int without_memory(int rank, void *user)
     lk_comm_config    comm_config = LK_COMM_CONFIG_INIT;
     void             *memory;
     config.threads = 1;
-    comm_config.join_ms = 60000; /* a gigabyte is made within it, on a machine that may be busy */
+    comm_config.join_ms = 60000; /* enough to allocate a gigabyte on a busy machine */
     if (lk_context_create(&config, &context) < 0 || lk_comm_create(context, &comm_config, &comm) < 0) return 3;
     bool          files = *(int *)user == 1;
     rlim_t        most = files ? 5 : address_space() + (64 << 20);
@@ -406,26 +411,26 @@ static int without_memory(int rank, void *user)
     lk_status status = lk_comm_alloc(comm, (size_t)(files ? 1 : 40) << 20, &memory);
     if (status >= 0) return 5;
     const char *text = lk_context_error(context);
-    bool        culprit = rank == (files ? 0 : 1);
-    bool        said = !culprit || (files ? strstr(text, "Too many open files") != NULL
-                                          : status == LK_ENOMEM && strstr(text, "no memory"));
-    if (!said) fprintf(stderr, "rank %d: %s\n", rank, text);
-    status = lk_comm_barrier(comm, NULL); /* the group is as it was */
+    bool        is_cause = rank == (files ? 0 : 1);
+    bool        reported = !is_cause || (files ? strstr(text, "Too many open files") != NULL
+                                               : status == LK_ENOMEM && strstr(text, "no memory"));
+    if (!reported) fprintf(stderr, "rank %d: %s\n", rank, text);
+    status = lk_comm_barrier(comm, NULL); /* the group has not failed */
     lk_comm_free(comm);
     lk_context_free(context);
-    return said && status == LK_OK ? 0 : 6;
+    return reported && status == LK_OK ? 0 : 6;
 }
 
-static void no_memory_and_no_descriptors_are_said_and_survived(void)
+static void lack_of_memory_or_descriptors_is_reported_and_survived(void)
 {
     lk_spawn_result result;
     int             memory = 0, files = 1;
-    if (SANITIZED) return; /* which need address space of their own */
+    if (SANITIZED) return; /* sanitizers need address space of their own */
     CHECK(lk_spawn(3, without_memory, &memory, &result) == LK_OK, "%s", result.text);
     CHECK(lk_spawn(2, without_memory, &files, &result) == LK_OK, "%s", result.text);
 }
 
-/* ---- nothing stays behind ---- */
+/* ---- nothing is left behind ---- */
 
 static int lines_with(const char *path, const char *word)
 {
@@ -443,33 +448,33 @@ int main(int argc, char **argv)
     int before = open_descriptors();
     if (argc <= 1) {
         RUN(hmac_gives_the_digests_of_the_rfc);
-        RUN(the_environment_says_who_this_is_or_what_is_wrong_with_it);
-        RUN(spawn_starts_ranks_and_says_which_failed_first);
-        RUN(no_memory_and_no_descriptors_are_said_and_survived);
+        RUN(the_environment_gives_rank_and_size_or_an_error);
+        RUN(spawn_starts_ranks_and_reports_which_failed_first);
+        RUN(lack_of_memory_or_descriptors_is_reported_and_survived);
     }
     RUN(survivors_of_a_killed_or_stopped_rank_name_it);
     if (argc <= 1) {
         RUN(a_mismatch_fails_on_every_rank_with_one_table);
         RUN(a_transfer_of_another_size_is_a_mismatch);
         RUN(a_transfer_against_a_collective_is_a_mismatch_at_once);
-        RUN(a_message_may_be_taken_after_a_collective);
-        RUN(who_misses_a_deadline_is_named_on_every_rank);
-        RUN(declared_work_puts_the_deadline_off);
+        RUN(a_message_may_be_received_after_a_collective);
+        RUN(a_rank_that_misses_a_deadline_is_named_on_every_rank);
+        RUN(declared_work_does_not_count_towards_the_deadline);
         RUN(declared_work_of_one_excuses_no_other);
-        RUN(who_dies_outside_any_operation_was_not_inside);
+        RUN(a_death_outside_any_operation_is_reported_as_such);
         RUN(a_table_names_the_file_of_each_call);
-        RUN(a_flight_record_says_whose_failure_it_was_and_that_the_call_failed);
+        RUN(a_flight_record_has_the_cause_and_the_failed_call);
         RUN(abort_from_any_thread_ends_every_wait);
-        RUN(who_leaves_is_not_waited_for);
-        RUN(who_never_comes_is_named);
-        RUN(who_does_not_belong_is_turned_away);
+        RUN(a_rank_that_leaves_is_not_waited_for);
+        RUN(missing_ranks_are_named);
+        RUN(ranks_of_another_job_are_refused);
         RUN(a_rank_that_dies_while_others_are_missing_is_noticed);
-        RUN(strangers_do_not_disturb_a_meeting);
+        RUN(foreign_connections_do_not_disturb_a_rendezvous);
     }
     CHECK(open_descriptors() == before, "%d descriptors are open, %d were", open_descriptors(), before);
     CHECK(lines_with("/proc/self/maps", "memfd:lockstep") == 0, "shared memory is still mapped");
     char mine[64];
     snprintf(mine, sizeof mine, "-%ld-", (long)getpid());
-    CHECK(lines_with("/proc/net/unix", mine) == 0, "a socket is still there");
+    CHECK(lines_with("/proc/net/unix", mine) == 0, "a socket is still open");
     return check_result();
 }

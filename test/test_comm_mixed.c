@@ -1,6 +1,6 @@
-/* test_comm_mixed.c - groups over hosts that are played on this one: reductions in layers have the bits of the flat order
- * for every type and reduction, layers spare the network, and when a rank dies, stops, disagrees or gives up, all others
- * on all hosts say the same.   ctest: timeout 200 */
+/* test_comm_mixed.c - groups over simulated hosts: hierarchical reductions have the bits of the flat order for every type
+ * and reduction and send less over the network, and when a rank dies, stops, makes another call or aborts, all others on
+ * all hosts report the same.   ctest: timeout 200 */
 #define _GNU_SOURCE
 #include "comm_ranks.h"
 
@@ -14,7 +14,7 @@
 
 enum { MOST = 12 };
 
-/* What ranks leave for the test to look at. */
+/* The result of a rank, for the test to check. */
 typedef struct outcome {
     int        status;
     double     seconds; /* from the last call to its end */
@@ -32,8 +32,8 @@ static double now(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-static int be_rank(int rank, int size, int each, const lk_comm_config *config, void (*function)(rank_test *t),
-                   void *user)
+static int run_rank(int rank, int size, int each, const lk_comm_config *config, void (*function)(rank_test *t),
+                    void *user)
 {
     rank_test t = {.rank = rank, .size = size, .function = function, .user = user, .config = *config};
     char      host[32];
@@ -49,17 +49,17 @@ static int be_rank(int rank, int size, int each, const lk_comm_config *config, v
 
 static void start_ranks(int size, int each, const lk_comm_config *config, void (*function)(rank_test *t), void *user)
 {
-    static int     meetings;
+    static int     jobs;
     char           job[64];
     lk_comm_config defaults = LK_COMM_CONFIG_INIT;
-    snprintf(job, sizeof job, "mixed-%ld-%d", (long)getpid(), meetings++);
+    snprintf(job, sizeof job, "mixed-%ld-%d", (long)getpid(), jobs++);
     setenv("LOCKSTEP_JOB", job, 1);
     fflush(stdout);
     memset(outcomes, 0, MOST * sizeof *outcomes);
     for (int i = 0; i < size; i++) {
         processes[i] = fork();
         REQUIRE(processes[i] >= 0);
-        if (processes[i] == 0) _exit(be_rank(i, size, each, config ? config : &defaults, function, user));
+        if (processes[i] == 0) _exit(run_rank(i, size, each, config ? config : &defaults, function, user));
     }
 }
 
@@ -74,7 +74,7 @@ static void end_ranks(int size, int killed)
 
 /* ---- bits ---- */
 
-enum { PERIOD = 509 }; /* after which values repeat: the oracle is slow */
+enum { PERIOD = 509 }; /* after which values repeat, because the oracle is slow */
 
 static void reduce_all_types(rank_test *t)
 {
@@ -120,7 +120,7 @@ static void layers_give_the_bits_of_the_flat_order_for_every_type_and_reduction(
     }
 }
 
-/* Eight ranks, four a host: within the hosts 1 × the buffer, across them a quarter; flat it would be 1.75 ×. */
+/* Eight ranks, four per host: 1 × the buffer within the hosts, a quarter across them; flat it would be 1.75 ×. */
 static void count_layered(rank_test *t)
 {
     enum { COUNT = 1 << 20 };
@@ -137,52 +137,52 @@ static void count_layered(rank_test *t)
     free(ordinary);
 }
 
-static void layers_spare_the_network(void)
+static void layers_send_less_over_the_network(void)
 {
     start_ranks(8, 4, NULL, count_layered, NULL);
     end_ranks(8, -1);
 }
 
-/* ---- what goes wrong ---- */
+/* ---- faults ---- */
 
-typedef enum trouble {
-    DISAGREES,
-    DISAGREES_WITHIN,
+typedef enum fault {
+    MISMATCHES,
+    MISMATCHES_WITHIN,
     CROSSES_WITHIN,
     CROSSES_HOSTS,
     CROSSES_LATER,
     DIES,
     STOPS,
-    GIVES_UP,
+    ABORTS,
     LEAVES,
     DIES_INSIDE
-} trouble;
+} fault;
 
-/* The culprit is the last rank but one; all others go on until something happens. */
-static void with_trouble(rank_test *t)
+/* The faulty rank is the last but one; all others call until one fails. */
+static void run_with_fault(rank_test *t)
 {
-    trouble   what = *(trouble *)t->user;
+    fault     what = *(fault *)t->user;
     outcome  *mine = &outcomes[t->rank];
     size_t    count = what == DIES_INSIDE ? 1000000 : 100000;
     float    *data = calloc(count + 1, 4);
-    bool      culprit = t->rank == t->size - 2;
+    bool      faulty = t->rank == t->size - 2;
     double    start = 0;
     lk_status status = LK_OK;
     for (int round = 0; status >= 0 && round < 100000; round++) {
         size_t n = count;
         start = now();
-        if (round == 30 && culprit) {
-            if (what == DISAGREES) n = 99999;
+        if (round == 30 && faulty) {
+            if (what == MISMATCHES) n = 99999;
             if (what == DIES) raise(SIGKILL);
             if (what == STOPS) raise(SIGSTOP);
-            if (what == GIVES_UP) lk_comm_abort(t->comm, "no more");
+            if (what == ABORTS) lk_comm_abort(t->comm, "no more");
             if (what == LEAVES) break;
         }
-        if (round == 30 && culprit && what == DISAGREES_WITHIN) {
+        if (round == 30 && faulty && what == MISMATCHES_WITHIN) {
             status = lk_comm_broadcast(t->comm, data, n, LK_F32, 0, NULL);
             continue;
         }
-        if (round == 30 && culprit && what >= CROSSES_WITHIN && what <= CROSSES_LATER) { /* a receive, and nobody sends */
+        if (round == 30 && faulty && what >= CROSSES_WITHIN && what <= CROSSES_LATER) { /* a receive without a send */
             lk_work *work = NULL;
             status = lk_comm_recv(t->comm, data, 3, LK_F32, what == CROSSES_HOSTS ? 0 : t->rank + 1, 4,
                                   what == CROSSES_LATER ? &work : NULL);
@@ -195,11 +195,11 @@ static void with_trouble(rank_test *t)
     mine->seconds = now() - start;
     mine->status = status;
     snprintf(mine->text, sizeof mine->text, "%s", lk_comm_error(t->comm));
-    if (status < 0) CHECK(lk_comm_barrier(t->comm, NULL) == status, "a later call says something else");
+    if (status < 0) CHECK(lk_comm_barrier(t->comm, NULL) == status, "a later call fails differently");
     free(data);
 }
 
-/* Until every rank is in the group and at work, however long joining takes. */
+/* Until every rank has joined and done a round, however long joining takes. */
 static void await_first_round(int size)
 {
     for (int i = 0; i < size; i++) {
@@ -211,18 +211,18 @@ static void await_first_round(int size)
     }
 }
 
-static void everyone_says(trouble what, int size, int each, lk_status status, const char *word)
+static void expect_everywhere(fault what, int size, int each, lk_status status, const char *expected)
 {
     lk_comm_config config = LK_COMM_CONFIG_INIT;
     char           name[32];
     if (what == STOPS) config.timeout_ms = 1500;
-    start_ranks(size, each, &config, with_trouble, &what);
+    start_ranks(size, each, &config, run_with_fault, &what);
     if (what == DIES_INSIDE) { /* somewhere in one of the layers, most of the time */
         await_first_round(size);
         usleep((useconds_t)(number_bits((uint64_t)each, (uint64_t)lrint(now() * 1e6)) % 200000));
         kill(processes[size - 2], SIGKILL);
     }
-    if (what == STOPS) { /* it is killed once the others have said their word */
+    if (what == STOPS) { /* it is killed once the others have ended */
         for (int i = 0; i < size; i++)
             if (i != size - 2) {
                 int ended = -1;
@@ -237,26 +237,26 @@ static void everyone_says(trouble what, int size, int each, lk_status status, co
     snprintf(name, sizeof name, "rank %d", size - 2);
     for (int i = 0; i < size; i++) {
         outcome *o = &outcomes[i];
-        if (i == size - 2 && what > CROSSES_LATER && what != GIVES_UP) continue;
+        if (i == size - 2 && what > CROSSES_LATER && what != ABORTS) continue;
         CHECK(o->status == status, "rank %d: status %d: %s", i, o->status, o->text);
         CHECK(o->seconds < 60, "rank %d took %.1f s: it waited for a deadline", i, o->seconds);
-        CHECK(strstr(o->text, name) && strstr(o->text, word), "rank %d: %s", i, o->text);
+        CHECK(strstr(o->text, name) && strstr(o->text, expected), "rank %d: %s", i, o->text);
     }
 }
 
-static void all_hosts_hear_of_whoever_fails(void)
+static void all_hosts_report_the_faulty_rank(void)
 {
     for (int each = 2; each <= 4; each += 2) {
-        everyone_says(DISAGREES, 8, each, LK_EMISMATCH, "99999");
-        everyone_says(DISAGREES_WITHIN, 8, each, LK_EMISMATCH, "broadcast");
-        everyone_says(CROSSES_WITHIN, 8, each, LK_EMISMATCH, "waits for rank 7 in recv f32 × 3 from rank 7, tag 4");
-        everyone_says(CROSSES_HOSTS, 8, each, LK_EMISMATCH, "waits for rank 0 in recv f32 × 3 from rank 0, tag 4");
-        everyone_says(CROSSES_LATER, 8, each, LK_EMISMATCH, "and rank 7 for rank 6 in #");
-        everyone_says(DIES, 8, each, LK_EIO, "died");
-        for (int round = 0; round < 3; round++) everyone_says(DIES_INSIDE, 8, each, LK_EIO, "died");
-        everyone_says(STOPS, 8, each, LK_ETIMEOUT, "did not do its part");
-        everyone_says(GIVES_UP, 8, each, LK_ECANCELED, "no more");
-        everyone_says(LEAVES, 8, each, LK_EIO, "left the group");
+        expect_everywhere(MISMATCHES, 8, each, LK_EMISMATCH, "99999");
+        expect_everywhere(MISMATCHES_WITHIN, 8, each, LK_EMISMATCH, "broadcast");
+        expect_everywhere(CROSSES_WITHIN, 8, each, LK_EMISMATCH, "waits for rank 7 in recv f32 × 3 from rank 7, tag 4");
+        expect_everywhere(CROSSES_HOSTS, 8, each, LK_EMISMATCH, "waits for rank 0 in recv f32 × 3 from rank 0, tag 4");
+        expect_everywhere(CROSSES_LATER, 8, each, LK_EMISMATCH, "while rank 7 waits for rank 6 in #");
+        expect_everywhere(DIES, 8, each, LK_EIO, "died");
+        for (int round = 0; round < 3; round++) expect_everywhere(DIES_INSIDE, 8, each, LK_EIO, "died");
+        expect_everywhere(STOPS, 8, each, LK_ETIMEOUT, "did not do its part");
+        expect_everywhere(ABORTS, 8, each, LK_ECANCELED, "no more");
+        expect_everywhere(LEAVES, 8, each, LK_EIO, "left the group");
     }
 }
 
@@ -265,7 +265,7 @@ int main(void)
     outcomes = mmap(NULL, MOST * sizeof *outcomes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     REQUIRE(outcomes != MAP_FAILED);
     RUN(layers_give_the_bits_of_the_flat_order_for_every_type_and_reduction);
-    RUN(layers_spare_the_network);
-    RUN(all_hosts_hear_of_whoever_fails);
+    RUN(layers_send_less_over_the_network);
+    RUN(all_hosts_report_the_faulty_rank);
     return check_result();
 }

@@ -1,5 +1,5 @@
-/* test_comm_net_faults.c - the faults of test_comm_faults over tcp: ranks that disagree, are late, die, are stopped, or
- * lose a connection. The argument is the number of rounds of killing, stopping and closing.
+/* test_comm_net_faults.c - the faults of test_comm_faults over tcp: ranks that make different calls, are late, die, are
+ * stopped, or lose a connection. The argument is the number of rounds of killing, stopping and closing.
  *   ctest: timeout 300, label threaded */
 #define _GNU_SOURCE
 #include "comm_faults.h"
@@ -41,8 +41,8 @@ static void *close_one(void *argument)
     return NULL;
 }
 
-/* A rank's process: 0 when it failed as it should. */
-static int closing_rank(int rank, int ranks, bool victim, uint64_t seed)
+/* A rank's process: 0 when it got the expected error. */
+static int run_closing_rank(int rank, int ranks, bool victim, uint64_t seed)
 {
     enum { BYTES = 1 << 20 };
     lk_context_config config = LK_CONTEXT_CONFIG_INIT;
@@ -62,10 +62,10 @@ static int closing_rank(int rank, int ranks, bool victim, uint64_t seed)
     if (lk_context_create(&config, &context) < 0 || lk_comm_create(context, &comm_config, &comm) < 0) return 10;
     if (lk_comm_alloc(comm, 2 * BYTES, &symmetric) < 0) return 11;
     if (victim && pthread_create(&thread, NULL, close_one, &c) != 0) return 12;
-    lk_status   status = turmoil(comm, ordinary, symmetric, BYTES, seed);
+    lk_status   status = run_random_calls(comm, ordinary, symmetric, BYTES, seed);
     const char *text = lk_comm_error(comm);
     bool        right = status == LK_EIO && strstr(text, "rank ") &&
-                 (strstr(text, "died") || strstr(text, "broke off") || strstr(text, "left the group"));
+                 (strstr(text, "died") || strstr(text, "closed a connection") || strstr(text, "left the group"));
     if (!right)
         fprintf(stderr, "rank %d, seed %llu: %s: %s\n", rank, (unsigned long long)seed, lk_status_name(status), text);
     if (victim) pthread_join(thread, NULL);
@@ -89,7 +89,7 @@ static void a_closed_connection_fails_the_group_on_every_rank(void)
             REQUIRE((pids[r] = fork()) >= 0);
             if (pids[r] == 0) {
                 alarm(100);
-                _exit(closing_rank(r, ranks, r == victim, (uint64_t)i + 1000));
+                _exit(run_closing_rank(r, ranks, r == victim, (uint64_t)i + 1000));
             }
         }
         for (int r = 0; r < ranks; r++) {
@@ -101,10 +101,10 @@ static void a_closed_connection_fails_the_group_on_every_rank(void)
     }
 }
 
-/* ---- a rank is stopped amid declared work ---- */
+/* ---- a rank is stopped during declared work ---- */
 
 /* A rank's process: 0 when it did not wait for the one that was stopped. */
-static int beside_a_stopped_rank(int rank, int victim)
+static int run_with_stopped_rank(int rank, int victim)
 {
     lk_context_config config = LK_CONTEXT_CONFIG_INIT;
     lk_comm_config    comm_config = LK_COMM_CONFIG_INIT;
@@ -125,15 +125,15 @@ static int beside_a_stopped_rank(int rank, int victim)
     lk_status   status = lk_comm_barrier(comm, NULL);
     const char *text = lk_comm_error(comm);
     snprintf(named, sizeof named, "rank %d of 2", victim);
-    bool right = status == LK_ETIMEOUT && strstr(text, named) && strstr(text, stopped_words()) &&
+    bool right = status == LK_ETIMEOUT && strstr(text, named) && strstr(text, stopped_text()) &&
                  strstr(text, "busy with saving a checkpoint");
-    if (!right) fprintf(stderr, "rank %d beside %d: %s: %s\n", rank, victim, lk_status_name(status), text);
+    if (!right) fprintf(stderr, "rank %d, with rank %d stopped: %s: %s\n", rank, victim, lk_status_name(status), text);
     lk_comm_free(comm);
     lk_context_free(context);
     return right ? 0 : 13;
 }
 
-static void a_rank_that_is_stopped_amid_declared_work_is_not_waited_for(void)
+static void a_rank_that_is_stopped_during_declared_work_is_not_waited_for(void)
 {
     for (int victim = 0; victim < 2; victim++) {
         pid_t pids[2];
@@ -145,18 +145,16 @@ static void a_rank_that_is_stopped_amid_declared_work_is_not_waited_for(void)
         for (int r = 0; r < 2; r++) {
             REQUIRE((pids[r] = fork()) >= 0);
             if (pids[r] == 0) {
-                alarm(60); /* which ends it if it waits for ever */
-                _exit(beside_a_stopped_rank(r, victim));
+                alarm(60); /* ends it if it would wait without limit */
+                _exit(run_with_stopped_rank(r, victim));
             }
         }
         waitpid(pids[!victim], &status, 0);
-        CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0, "beside rank %d: ended with %x", victim, status);
+        CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0, "with rank %d stopped: ended with %x", victim, status);
         kill(pids[victim], SIGKILL);
         waitpid(pids[victim], NULL, 0);
     }
 }
-
-/* ---- nothing stays behind ---- */
 
 int main(int argc, char **argv)
 {
@@ -166,19 +164,19 @@ int main(int argc, char **argv)
     RUN(survivors_of_a_killed_or_stopped_rank_name_it);
     RUN(a_closed_connection_fails_the_group_on_every_rank);
     if (argc <= 1) {
-        RUN(a_rank_that_is_stopped_amid_declared_work_is_not_waited_for);
+        RUN(a_rank_that_is_stopped_during_declared_work_is_not_waited_for);
         RUN(a_mismatch_fails_on_every_rank_with_one_table);
         RUN(a_transfer_of_another_size_is_a_mismatch);
         RUN(a_transfer_against_a_collective_is_a_mismatch_at_once);
-        RUN(a_message_may_be_taken_after_a_collective);
-        RUN(who_misses_a_deadline_is_named_on_every_rank);
-        RUN(declared_work_puts_the_deadline_off);
+        RUN(a_message_may_be_received_after_a_collective);
+        RUN(a_rank_that_misses_a_deadline_is_named_on_every_rank);
+        RUN(declared_work_does_not_count_towards_the_deadline);
         RUN(declared_work_of_one_excuses_no_other);
-        RUN(who_dies_outside_any_operation_was_not_inside);
+        RUN(a_death_outside_any_operation_is_reported_as_such);
         RUN(a_table_names_the_file_of_each_call);
-        RUN(a_flight_record_says_whose_failure_it_was_and_that_the_call_failed);
+        RUN(a_flight_record_has_the_cause_and_the_failed_call);
         RUN(abort_from_any_thread_ends_every_wait);
-        RUN(who_leaves_is_not_waited_for);
+        RUN(a_rank_that_leaves_is_not_waited_for);
     }
     CHECK(open_descriptors() == before, "%d descriptors are open, %d were", open_descriptors(), before);
     return check_result();

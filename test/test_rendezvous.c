@@ -1,5 +1,5 @@
-/* test_comm_meet.c - the meeting over a network, on this host's loopback: who comes, who never comes, who does not belong,
- * and what is said when an address, a port or a token is wrong.
+/* test_rendezvous.c - the rendezvous over a network, on this host's loopback: joining, missing and foreign ranks, and the
+ * errors for a wrong address, port or token.
  *   ctest: timeout 200, label threaded */
 #define _GNU_SOURCE
 #include "comm_joiner.h"
@@ -21,29 +21,29 @@ static bool resolves(const char *name)
     return true;
 }
 
-static void ranks_meet_over_ipv4_ipv6_and_by_name(void)
+static void ranks_join_over_ipv4_ipv6_and_by_name(void)
 {
     static const struct {
         const char *address;
         int         family;
-    } ways[] = {{"127.0.0.1", AF_INET}, {"localhost", AF_INET}, {"::1", AF_INET6}};
+    } addresses[] = {{"127.0.0.1", AF_INET}, {"localhost", AF_INET}, {"::1", AF_INET6}};
     for (int w = 0; w < 3; w++) {
         joiner joiners[5];
-        int    port = free_port(ways[w].family);
+        int    port = free_port(addresses[w].family);
         if (!port) {
-            printf("     no %s here: skipped\n", ways[w].address);
+            printf("     no %s here: skipped\n", addresses[w].address);
             continue;
         }
-        if (!resolves(ways[w].address)) continue; /* main tells */
+        if (!resolves(addresses[w].address)) continue; /* main reports it */
         for (int i = 0; i < 5; i++)
-            joiners[i] = (joiner){.rank = i, .world = 5, .address = ways[w].address, .port = port};
+            joiners[i] = (joiner){.rank = i, .world = 5, .address = addresses[w].address, .port = port};
         join_all(joiners, 5);
         expect_sum(joiners, 5);
     }
 }
 
-/* In a range: rank 0 takes the first that is free, and the others find it. */
-static void a_range_of_ports_is_kept_to(void)
+/* In a range: rank 0 takes the first that is free, and the others connect to it. */
+static void ranks_listen_within_the_range_of_ports(void)
 {
     int                first = free_port(AF_INET), one = 1;
     char               range[32];
@@ -67,9 +67,9 @@ static void a_range_of_ports_is_kept_to(void)
     unsetenv("LOCKSTEP_PORT");
 }
 
-static void what_was_tried_and_what_answered_is_said(void)
+static void errors_name_the_address_and_the_answer(void)
 {
-    /* A part of a name is at most 63 characters long (RFC 1035): so nobody is asked about this one. */
+    /* A label of a name is at most 63 characters long (RFC 1035): so no server is queried for this one. */
     static const char name[] = "a-name-of-more-than-sixty-three-characters-which-no-server-is-asked-about.invalid";
     joiner            unknown = {.rank = 1, .world = 2, .join_ms = 300, .address = name, .port = 4000};
     join_thread(&unknown);
@@ -80,12 +80,12 @@ static void what_was_tried_and_what_answered_is_said(void)
     char   where[64];
     snprintf(where, sizeof where, "127.0.0.1:%d: connection refused", refused.port);
     join_thread(&refused);
-    CHECK(refused.status == LK_ETIMEOUT && strstr(refused.text, "rank 0 of 2 was not found") &&
+    CHECK(refused.status == LK_ETIMEOUT && strstr(refused.text, "rank 0 of 2 is not reachable") &&
               strstr(refused.text, where),
           "%s", refused.text);
     CHECK(refused.seconds < 5, "%g s", refused.seconds);
 
-    /* An address of documentation (RFC 5737): nobody has it, so rank 0 cannot be there; nothing is sent. */
+    /* An address for documentation (RFC 5737): no host has it, so rank 0 cannot listen on it; nothing is sent. */
     joiner elsewhere = {.rank = 0, .world = 2, .join_ms = 300, .address = "192.0.2.7", .port = 4000};
     join_thread(&elsewhere);
     CHECK(elsewhere.status == LK_EIO && strstr(elsewhere.text, "rank 0 must run on the host that has this address"),
@@ -96,8 +96,8 @@ static void what_was_tried_and_what_answered_is_said(void)
     CHECK(nowhere.status == LK_EINVAL && strstr(nowhere.text, "LOCKSTEP_PORT"), "%s", nowhere.text);
 }
 
-/* Something else listens where rank 0 should: it says nothing, or something else. */
-static void what_is_not_rank_0_is_told_apart(void)
+/* Something else listens where rank 0 should, and sends other data. */
+static void a_foreign_listener_is_reported(void)
 {
     int                port = free_port(AF_INET), one = 1;
     struct sockaddr_in address = {
@@ -109,32 +109,32 @@ static void what_is_not_rank_0_is_told_apart(void)
     if (other == 0) {
         alarm(20);
         for (;;) {
-            int came = accept(fd, NULL, NULL);
-            (void)!write(came, "220 mail.example.org ESMTP ready when you are, please speak up\r\n", 64);
-            close(came);
+            int accepted = accept(fd, NULL, NULL);
+            (void)!write(accepted, "220 mail.example.org ESMTP ready when you are, please speak up\r\n", 64);
+            close(accepted);
         }
     }
     joiner lost = {.rank = 1, .world = 2, .join_ms = 400, .address = "127.0.0.1", .port = port};
     join_thread(&lost);
-    CHECK(lost.status == LK_ETIMEOUT && strstr(lost.text, "does not speak as rank 0 does"), "%s", lost.text);
+    CHECK(lost.status == LK_ETIMEOUT && strstr(lost.text, "does not speak rank 0's protocol"), "%s", lost.text);
     kill(other, SIGKILL);
     waitpid(other, NULL, 0);
     close(fd);
 }
 
-static void who_never_comes_is_named(void)
+static void missing_ranks_are_named(void)
 {
     int    port = free_port(AF_INET);
     joiner two[2] = {{.rank = 0, .world = 4, .join_ms = 700, .address = "127.0.0.1", .port = port},
                      {.rank = 2, .world = 4, .join_ms = 700, .address = "127.0.0.1", .port = port}};
     join_all(two, 2);
     for (int i = 0; i < 2; i++)
-        CHECK(two[i].status == LK_ETIMEOUT && strstr(two[i].text, "ranks 1, 3 of 4 never came") &&
+        CHECK(two[i].status == LK_ETIMEOUT && strstr(two[i].text, "ranks 1, 3 of 4 did not join") &&
                   strstr(two[i].text, "127.0.0.1:"),
               "%s", two[i].text);
 }
 
-/* The token is the environment's, so this one is a process. */
+/* The token comes from the environment, so this joiner is a process. */
 static int join_with_token(const char *wrong, joiner *j, const char *expected)
 {
     fflush(NULL);
@@ -142,7 +142,7 @@ static int join_with_token(const char *wrong, joiner *j, const char *expected)
     if (pid == 0) {
         setenv("LOCKSTEP_TOKEN", wrong, 1);
         join_thread(j);
-        if (!strstr(j->text, expected)) fprintf(stderr, "it was said: %s\n", j->text);
+        if (!strstr(j->text, expected)) fprintf(stderr, "the error was: %s\n", j->text);
         _exit(j->status == LK_EINVAL && strstr(j->text, expected) ? 0 : 1);
     }
     int status = -1;
@@ -150,21 +150,21 @@ static int join_with_token(const char *wrong, joiner *j, const char *expected)
     return status;
 }
 
-typedef struct stranger {
+typedef struct intruder {
     int port, reached;
-} stranger;
+} intruder;
 
-/* Garbage, a gigantic length, a true beginning with nothing after it, a replayed hello, and nothing at all. */
-static void *bother(void *argument)
+/* Garbage, a huge length, a valid magic with nothing after it, a request with another token, and nothing at all. */
+static void *send_invalid_requests(void *argument)
 {
-    stranger                *s = argument;
+    intruder                *s = argument;
     char                     garbage[8192];
-    lk__rendezvous_challenge greeting;
-    lk__rendezvous_request   hello = {.purpose = LK__TO_JOIN, .rank = 1, .size = 2};
+    lk__rendezvous_challenge challenge;
+    lk__rendezvous_request   request = {.purpose = LK__TO_JOIN, .rank = 1, .size = 2};
     int                      fds[100], count = 0;
     memset(garbage, 0xff, sizeof garbage);
     for (int i = 0; i < 100; i++) {
-        int fd = reach(s->port);
+        int fd = connect_to(s->port);
         if (fd < 0) break;
         fds[count++] = fd;
         s->reached++;
@@ -173,11 +173,11 @@ static void *bother(void *argument)
         case 1: (void)!send(fd, "\xff\xff\xff\x7f\xff\xff\xff\x7f", 8, MSG_NOSIGNAL); break;
         case 2: (void)!send(fd, "lknet01", 8, MSG_NOSIGNAL); break;
         case 3:
-            if (recv(fd, &greeting, sizeof greeting, MSG_WAITALL) != sizeof greeting) break;
-            lk__card_make(&hello.card);
-            hello.card.address = (lk__rendezvous_address){.family = 4, .port = 9};
-            lk__request_sign(&hello, &greeting, "another token, of the right length");
-            (void)!send(fd, &hello, sizeof hello, MSG_NOSIGNAL);
+            if (recv(fd, &challenge, sizeof challenge, MSG_WAITALL) != sizeof challenge) break;
+            lk__endpoint_make(&request.endpoint);
+            request.endpoint.address = (lk__rendezvous_address){.family = 4, .port = 9};
+            lk__request_sign(&request, &challenge, "another token, of the right length");
+            (void)!send(fd, &request, sizeof request, MSG_NOSIGNAL);
             break;
         default: break;
         }
@@ -187,29 +187,29 @@ static void *bother(void *argument)
     return NULL;
 }
 
-static void strangers_are_dropped_and_nobody_notices(void)
+static void foreign_connections_are_dropped_without_effect(void)
 {
     int      port = free_port(AF_INET);
-    stranger s = {.port = port};
+    intruder s = {.port = port};
     joiner   late[2] = {{.rank = 1, .world = 3, .address = "127.0.0.1", .port = port},
                         {.rank = 2, .world = 3, .address = "127.0.0.1", .port = port}},
            first = {.rank = 0, .world = 3, .address = "127.0.0.1", .port = port};
     pthread_t threads[2];
     REQUIRE(pthread_create(&threads[0], NULL, join_thread, &first) == 0);
-    REQUIRE(pthread_create(&threads[1], NULL, bother, &s) == 0);
-    usleep(200000); /* while they are there */
+    REQUIRE(pthread_create(&threads[1], NULL, send_invalid_requests, &s) == 0);
+    usleep(200000); /* while they are connected */
     join_all(late, 2);
     pthread_join(threads[0], NULL);
     pthread_join(threads[1], NULL);
-    CHECK(s.reached > 10, "only %d strangers came", s.reached);
+    CHECK(s.reached > 10, "only %d connections were made", s.reached);
     joiner all[3] = {first, late[0], late[1]};
     expect_sum(all, 3);
-    CHECK(strstr(first.log, "dropped 127.0.0.1:") && strstr(first.log, "does not speak as a rank does") &&
+    CHECK(strstr(first.log, "from 127.0.0.1:") && strstr(first.log, "does not speak this protocol") &&
               strstr(first.log, "wrong token"),
           "the log says: %s", first.log);
 }
 
-static void who_does_not_belong_is_turned_away(void)
+static void ranks_of_another_job_are_refused(void)
 {
     int       port = free_port(AF_INET);
     joiner    first = {.rank = 0, .world = 2, .address = "127.0.0.1", .port = port};
@@ -228,7 +228,8 @@ static void who_does_not_belong_is_turned_away(void)
     CHECK(join_with_token("fedcba9876543210", &wrong, "wrong token") == 0);
     REQUIRE(pthread_create(&thread, NULL, join_thread, &other) == 0);
     pthread_join(thread, NULL);
-    CHECK(other.status == LK_EMISMATCH && strstr(other.text, "world of 2, and this rank in one of 3"), "%s", other.text);
+    CHECK(other.status == LK_EMISMATCH && strstr(other.text, "world size of 2, and this rank one of 3"), "%s",
+          other.text);
     join_thread(&right);
     CHECK(right.status == LK_OK && right.sum == 3, "%s", right.text);
     int status = -1;
@@ -243,7 +244,7 @@ static void write_file(const char *path, const char *text, mode_t mode)
     close(fd);
 }
 
-static void a_token_file_is_asked_for_and_looked_at(void)
+static void a_token_file_is_required_and_checked(void)
 {
     char   path[64];
     joiner one = {.rank = 0, .world = 2, .join_ms = 200, .address = "127.0.0.1", .port = 4000}, two[2];
@@ -256,14 +257,15 @@ static void a_token_file_is_asked_for_and_looked_at(void)
     CHECK(one.status == LK_ENOENT && strstr(one.text, path), "%s", one.text);
     write_file(path, "a secret of some length\n", 0644);
     join_thread(&one);
-    CHECK(one.status == LK_EINVAL && strstr(one.text, "can be read by others"), "%s", one.text);
+    CHECK(one.status == LK_EINVAL && strstr(one.text, "can be read or written by others"), "%s", one.text);
     write_file(path, "a secret of some length\n", 0620);
     join_thread(&one);
     CHECK(one.status == LK_EINVAL && strstr(one.text, "620"), "%s", one.text);
     write_file(path, "a secret of some length\n", 0600);
     if (geteuid() == 0 && chown(path, 12345, (gid_t)-1) == 0) {
         join_thread(&one);
-        CHECK(one.status == LK_EINVAL && strstr(one.text, "belongs to user 12345, and this is user 0"), "%s", one.text);
+        CHECK(one.status == LK_EINVAL && strstr(one.text, "belongs to user 12345, but this process runs as user 0"),
+              "%s", one.text);
         REQUIRE(chown(path, 0, (gid_t)-1) == 0);
     } else {
         printf("     not root: another user's token file was not tried\n");
@@ -284,10 +286,10 @@ static void a_token_file_is_asked_for_and_looked_at(void)
     setenv("LOCKSTEP_TOKEN", token, 1);
 }
 
-/* torchrun's store holds MASTER_PORT: it must not be touched, and the error says what to set instead. */
-static void a_foreign_launchers_port_is_left_alone(void)
+/* torchrun's store listens on MASTER_PORT: rank 0 must not use it. */
+static void a_foreign_launchers_port_is_not_used(void)
 {
-    lk__rendezvous_identity place;
+    lk__rendezvous_identity identity;
     lk_context             *context;
     lk_comm_config          config = LK_COMM_CONFIG_INIT;
     lk_context_config       context_config = LK_CONTEXT_CONFIG_INIT;
@@ -299,13 +301,13 @@ static void a_foreign_launchers_port_is_left_alone(void)
     setenv("MASTER_ADDR", "127.0.0.1", 1);
     setenv("MASTER_PORT", "29500", 1);
     setenv("TORCHELASTIC_USE_AGENT_STORE", "True", 1);
-    CHECK(lk__identity_find(context, &config, &place) == LK_OK && place.many_hosts && place.master.first == 0, "%s",
-          lk_context_error(context));
+    CHECK(lk__identity_find(context, &config, &identity) == LK_OK && identity.many_hosts && identity.master.first == 0,
+          "%s", lk_context_error(context));
     setenv("TORCHELASTIC_USE_AGENT_STORE", "False", 1);
-    CHECK(lk__identity_find(context, &config, &place) == LK_OK && place.master.first == 29500);
+    CHECK(lk__identity_find(context, &config, &identity) == LK_OK && identity.master.first == 29500);
     setenv("LOCKSTEP_PORT", "4000-4010", 1);
-    CHECK(lk__identity_find(context, &config, &place) == LK_OK && place.master.first == 4000 &&
-          place.master.last == 4010 && place.ports.last == 4010);
+    CHECK(lk__identity_find(context, &config, &identity) == LK_OK && identity.master.first == 4000 &&
+          identity.master.last == 4010 && identity.ports.last == 4010);
     static const char *const names[] = {"RANK",         "WORLD_SIZE",  "LOCAL_WORLD_SIZE",
                                         "MASTER_ADDR",  "MASTER_PORT", "TORCHELASTIC_USE_AGENT_STORE",
                                         "LOCKSTEP_PORT"};
@@ -313,8 +315,8 @@ static void a_foreign_launchers_port_is_left_alone(void)
     lk_context_free(context);
 }
 
-/* By the library's own default, as a user who starts a second host by hand would: the first is there for more than 5 s before. */
-static void a_rank_waits_for_rank_0_and_says_so(void)
+/* With the library's default timeout, as when a user starts a second host by hand: the first waits for more than 5 s. */
+static void a_rank_that_waits_for_rank_0_logs_it(void)
 {
     int       port = free_port(AF_INET);
     joiner    early = {.rank = 1, .world = 2, .join_ms = -1, .address = "127.0.0.1", .port = port};
@@ -335,8 +337,8 @@ static void a_rank_waits_for_rank_0_and_says_so(void)
     unsetenv("LOCKSTEP_JOIN_COMMAND");
 }
 
-/* Five ranks a host, of which the first has rank 0 alone and the second nobody. */
-static void rank_0_says_which_hosts_are_missing_and_how_to_start_them(void)
+/* Five ranks per host; only ranks 0 and 3, both of the first host, join. */
+static void rank_0_logs_which_hosts_are_missing_and_how_to_start_them(void)
 {
     int    port = free_port(AF_INET);
     joiner two[2] = {{.rank = 0, .world = 15, .join_ms = 7000, .address = "127.0.0.1", .port = port},
@@ -350,25 +352,25 @@ static void rank_0_says_which_hosts_are_missing_and_how_to_start_them(void)
                      "; hosts 0-2 of 3 are missing, start the first with: lockstep run --node-rank 0 train.py"),
           "the log says: %s", two[0].log);
     CHECK(!two[1].log[0], "the log says: %s", two[1].log);
-    CHECK(two[0].status == LK_ETIMEOUT && strstr(two[0].text, "never came"), "%s", two[0].text);
+    CHECK(two[0].status == LK_ETIMEOUT && strstr(two[0].text, "did not join"), "%s", two[0].text);
     unsetenv("GROUP_WORLD_SIZE");
     unsetenv("LOCAL_WORLD_SIZE");
     unsetenv("LOCKSTEP_JOIN_COMMAND");
 }
 
-static void how_long_to_wait_may_come_from_the_environment(void)
+static void the_join_timeout_may_come_from_the_environment(void)
 {
     joiner one = {.rank = 0, .world = 2, .join_ms = -1, .address = "127.0.0.1", .port = free_port(AF_INET)};
     setenv("LOCKSTEP_JOIN_TIMEOUT", "0.3", 1);
     join_thread(&one);
-    CHECK(one.status == LK_ETIMEOUT && strstr(one.text, "never came within"), "%s", one.text);
+    CHECK(one.status == LK_ETIMEOUT && strstr(one.text, "did not join within"), "%s", one.text);
     setenv("LOCKSTEP_JOIN_TIMEOUT", "soon", 1);
     join_thread(&one);
     CHECK(one.status == LK_EINVAL && strstr(one.text, "LOCKSTEP_JOIN_TIMEOUT is 'soon'"), "%s", one.text);
     unsetenv("LOCKSTEP_JOIN_TIMEOUT");
 }
 
-/* Whether somebody listens on an address of this host, which is written as /proc/net/tcp has it. */
+/* Whether a socket listens on an address of this host, written as in /proc/net/tcp. */
 static bool is_listening(const char *address)
 {
     char  line[256];
@@ -379,7 +381,7 @@ static bool is_listening(const char *address)
     return found;
 }
 
-static void a_rank_listens_on_the_local_address_that_it_is_given(void)
+static void a_rank_listens_on_its_local_address(void)
 {
     int       port = free_port(AF_INET);
     joiner    others[3] = {{.rank = 0}, {.rank = 1}, {.rank = 2}};
@@ -413,7 +415,7 @@ static void a_rank_listens_on_the_local_address_that_it_is_given(void)
     unsetenv("LOCKSTEP_LOCAL_ADDR");
 }
 
-static void every_interface_at_once_is_refused(void)
+static void a_wildcard_address_is_refused(void)
 {
     static const char *const addresses[] = {"0.0.0.0", "0", "::", "::ffff:0.0.0.0"};
     for (int i = 0; i < 8; i++) {
@@ -428,22 +430,22 @@ static void every_interface_at_once_is_refused(void)
 int main(void)
 {
     int before = open_descriptors();
-    setenv("LOCKSTEP_JOB", "meet", 1);
+    setenv("LOCKSTEP_JOB", "rendezvous", 1);
     setenv("LOCKSTEP_TOKEN", token, 1);
-    RUN(who_does_not_belong_is_turned_away);
-    RUN(what_is_not_rank_0_is_told_apart);
-    RUN(a_rank_listens_on_the_local_address_that_it_is_given);
-    RUN(ranks_meet_over_ipv4_ipv6_and_by_name);
-    RUN(a_rank_waits_for_rank_0_and_says_so);
-    RUN(rank_0_says_which_hosts_are_missing_and_how_to_start_them);
-    RUN(how_long_to_wait_may_come_from_the_environment);
-    RUN(a_range_of_ports_is_kept_to);
-    RUN(what_was_tried_and_what_answered_is_said);
-    RUN(who_never_comes_is_named);
-    RUN(strangers_are_dropped_and_nobody_notices);
-    RUN(every_interface_at_once_is_refused);
-    RUN(a_token_file_is_asked_for_and_looked_at);
-    RUN(a_foreign_launchers_port_is_left_alone);
+    RUN(ranks_of_another_job_are_refused);
+    RUN(a_foreign_listener_is_reported);
+    RUN(a_rank_listens_on_its_local_address);
+    RUN(ranks_join_over_ipv4_ipv6_and_by_name);
+    RUN(a_rank_that_waits_for_rank_0_logs_it);
+    RUN(rank_0_logs_which_hosts_are_missing_and_how_to_start_them);
+    RUN(the_join_timeout_may_come_from_the_environment);
+    RUN(ranks_listen_within_the_range_of_ports);
+    RUN(errors_name_the_address_and_the_answer);
+    RUN(missing_ranks_are_named);
+    RUN(foreign_connections_are_dropped_without_effect);
+    RUN(a_wildcard_address_is_refused);
+    RUN(a_token_file_is_required_and_checked);
+    RUN(a_foreign_launchers_port_is_not_used);
     CHECK(open_descriptors() == before, "%d descriptors are open, %d were", open_descriptors(), before);
     if (check_failures || resolves("localhost")) return check_result();
     printf("skipped: the name localhost does not resolve: is it in /etc/hosts? The rest passed\n");

@@ -1,10 +1,10 @@
-/* comm/abort.h - ending a group because of another rank, for layers that need nothing else of a group's inside. */
+/* comm/abort.h - aborting a group because of another rank, for layers that need no other internals of a group. */
 #ifndef LK__ABORT_H
 #define LK__ABORT_H
 
 #include <lockstep/comm.h>
 
-/* As lk_comm_abort on `rank`, by any rank that was told why that one cannot go on. */
+/* As lk_comm_abort on `rank`, called by any rank that knows why that one failed. */
 void lk__comm_abort_for(lk_comm *comm, int rank, const char *why);
 
 #endif

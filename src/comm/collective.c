@@ -1,12 +1,12 @@
-/* collective.c - the collectives as users call them: what is wrong with a call is found here, so backends see sound
- * operations. A mistake fails on the rank that made it and leaves the group as it was. */
+/* collective.c - the public collectives. Calls are validated here, so backends get valid operations. An invalid call
+ * fails on the rank that made it and leaves the group unchanged. */
 #include "comm/comm.h"
 
 #include <string.h>
 
 typedef enum needs { SEND_BUFFER = 1, RECV_BUFFER = 2, REDUCES = 4, ROOTED = 8, BLOCKS = 16, COUNTS = 32 } needs;
 
-static lk_status check(lk_comm *c, const lk__comm_call *o, int needs)
+static lk_status check_call(lk_comm *c, const lk__comm_call *o, int needs)
 {
     const char *name = lk__comm_kind_name(o->kind);
     size_t      size = lk_dtype_size(o->type), most = o->count;
@@ -20,7 +20,7 @@ static lk_status check(lk_comm *c, const lk__comm_call *o, int needs)
         return lk__fail(c->context, LK_EINVAL, "%s:%d: %s: there is no rank %d in a group of %d", o->site.file,
                         o->site.line, name, o->root, c->size);
     if ((needs & COUNTS) && (!o->recv_counts || !o->recv_displacements))
-        return lk__fail(c->context, LK_EINVAL, "%s:%d: %s: counts and displacements are needed, one a rank",
+        return lk__fail(c->context, LK_EINVAL, "%s:%d: %s: counts and displacements are needed, one per rank",
                         o->site.file, o->site.line, name);
     for (int i = 0; (needs & COUNTS) && i < c->size; i++) {
         size_t largest = o->recv_counts[i];
@@ -36,8 +36,8 @@ static lk_status check(lk_comm *c, const lk__comm_call *o, int needs)
     if (!in_place && o->send && o->recv && !lk__call_buffers_fit(o, c->rank, c->size))
         return lk__fail(
             c->context, LK_EINVAL,
-            "%s:%d: %s: what is sent and what is received overlap: give buffers that are apart, or call it in "
-            "place as its header says",
+            "%s:%d: %s: the send and receive buffers overlap: give separate buffers, or call it in place as "
+            "lockstep/comm.h describes",
             o->site.file, o->site.line, name);
     return LK_OK;
 }
@@ -45,7 +45,7 @@ static lk_status check(lk_comm *c, const lk__comm_call *o, int needs)
 static lk_status submit(lk_comm *c, const lk__comm_call *o, int needs, lk_work **work)
 {
     if (work) *work = NULL;
-    lk_status status = check(c, o, needs);
+    lk_status status = check_call(c, o, needs);
     return status < 0 ? status : lk__work_submit(c, o, work);
 }
 
@@ -117,8 +117,11 @@ lk_status lk_comm_all_to_all_at(lk_site site, lk_comm *c, const void *send, void
     return submit(c, &o, SEND_BUFFER | RECV_BUFFER | BLOCKS, work);
 }
 
-/* Where this rank gives nothing, send may be NULL. */
-static int send_of(const lk_comm *c, const size_t *counts) { return counts && counts[c->rank] ? SEND_BUFFER : 0; }
+/* Where this rank sends nothing, send may be NULL. */
+static int need_send_buffer(const lk_comm *c, const size_t *counts)
+{
+    return counts && counts[c->rank] ? SEND_BUFFER : 0;
+}
 
 lk_status lk_comm_all_gatherv_at(lk_site site, lk_comm *c, const void *send, void *recv, const size_t *counts,
                                  const size_t *displacements, lk_dtype type, lk_work **work)
@@ -130,7 +133,7 @@ lk_status lk_comm_all_gatherv_at(lk_site site, lk_comm *c, const void *send, voi
                        .recv_counts = counts,
                        .recv_displacements = displacements,
                        .site = site};
-    return submit(c, &o, send_of(c, counts) | RECV_BUFFER | BLOCKS | COUNTS, work);
+    return submit(c, &o, need_send_buffer(c, counts) | RECV_BUFFER | BLOCKS | COUNTS, work);
 }
 
 lk_status lk_comm_gatherv_at(lk_site site, lk_comm *c, const void *send, void *recv, const size_t *counts,
@@ -144,7 +147,8 @@ lk_status lk_comm_gatherv_at(lk_site site, lk_comm *c, const void *send, void *r
                        .recv_counts = counts,
                        .recv_displacements = displacements,
                        .site = site};
-    return submit(c, &o, send_of(c, counts) | (c->rank == root ? RECV_BUFFER : 0) | ROOTED | BLOCKS | COUNTS, work);
+    return submit(c, &o, need_send_buffer(c, counts) | (c->rank == root ? RECV_BUFFER : 0) | ROOTED | BLOCKS | COUNTS,
+                  work);
 }
 
 lk_status lk_comm_all_to_allv_at(lk_site site, lk_comm *c, const void *send, const size_t *send_counts,
@@ -162,7 +166,7 @@ lk_status lk_comm_all_to_allv_at(lk_site site, lk_comm *c, const void *send, con
                        .site = site};
     if (work) *work = NULL;
     if (!send_counts || !send_displacements)
-        return lk__fail(c->context, LK_EINVAL, "%s:%d: all_to_allv: counts and displacements are needed, one a rank",
+        return lk__fail(c->context, LK_EINVAL, "%s:%d: all_to_allv: counts and displacements are needed, one per rank",
                         site.file, site.line);
     int buffers = 0;
     for (int i = 0; recv_counts && i < c->size; i++)
@@ -170,12 +174,12 @@ lk_status lk_comm_all_to_allv_at(lk_site site, lk_comm *c, const void *send, con
     return submit(c, &o, buffers | BLOCKS | COUNTS, work);
 }
 
-static lk_status transfer(lk_comm *c, const lk__comm_call *o, int buffer, lk_work **work)
+static lk_status submit_transfer(lk_comm *c, const lk__comm_call *o, int buffer, lk_work **work)
 {
     if (work) *work = NULL;
     if (o->root == c->rank)
-        return lk__fail(c->context, LK_EINVAL, "%s:%d: %s: rank %d and itself; copy instead", o->site.file,
-                        o->site.line, lk__comm_kind_name(o->kind), c->rank);
+        return lk__fail(c->context, LK_EINVAL, "%s:%d: %s: rank %d cannot transfer to itself; copy instead",
+                        o->site.file, o->site.line, lk__comm_kind_name(o->kind), c->rank);
     return submit(c, o, buffer | ROOTED, work);
 }
 
@@ -184,7 +188,7 @@ lk_status lk_comm_send_at(lk_site site, lk_comm *c, const void *buffer, size_t c
 {
     lk__comm_call o = {
         .kind = LK__SEND, .type = type, .root = to, .tag = tag, .count = count, .send = buffer, .site = site};
-    return transfer(c, &o, SEND_BUFFER, work);
+    return submit_transfer(c, &o, SEND_BUFFER, work);
 }
 
 lk_status lk_comm_recv_at(lk_site site, lk_comm *c, void *buffer, size_t count, lk_dtype type, int from, int tag,
@@ -192,7 +196,7 @@ lk_status lk_comm_recv_at(lk_site site, lk_comm *c, void *buffer, size_t count, 
 {
     lk__comm_call o = {
         .kind = LK__RECV, .type = type, .root = from, .tag = tag, .count = count, .recv = buffer, .site = site};
-    return transfer(c, &o, RECV_BUFFER, work);
+    return submit_transfer(c, &o, RECV_BUFFER, work);
 }
 
 lk_status lk_comm_barrier_at(lk_site site, lk_comm *c, lk_work **work)

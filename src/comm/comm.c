@@ -1,5 +1,4 @@
-/* comm.c - a group's life: creating, splitting, its failure, its end. Operations are in collective.c, works in
- * work.c. */
+/* comm.c - a group: creating, splitting, failing, freeing. Operations are in collective.c, works in work.c. */
 #define _GNU_SOURCE
 #include "comm/comm.h"
 
@@ -33,7 +32,7 @@ lk__comm_cause lk__comm_cause_make(const lk_comm *c, int rank, lk__comm_cause_ki
 
 void lk__comm_join_failed(const lk_comm *c, int rank, lk__comm_cause_kind kind)
 {
-    if (c) lk__flight_recorder_cause(c->outer ? c->outer->diary : c->diary, lk__comm_cause_make(c, rank, kind));
+    if (c) lk__flight_recorder_cause(c->outer ? c->outer->recorder : c->recorder, lk__comm_cause_make(c, rank, kind));
 }
 
 lk__comm_cause lk__comm_cause_for(const lk_comm *c, lk_status status)
@@ -47,7 +46,7 @@ lk_status lk__comm_note(lk_comm *c, lk_status status, const char *text, lk__comm
     if (atomic_load(&c->failed) == LK_OK) {
         snprintf(c->text, sizeof c->text, "%s", text);
         c->cause = cause;
-        lk__flight_recorder_cause(c->diary, cause);
+        lk__flight_recorder_cause(c->recorder, cause);
         atomic_store(&c->failed, status);
     }
     status = atomic_load(&c->failed);
@@ -65,7 +64,7 @@ lk_status lk_comm_status(lk_comm *c)
 
 const char *lk_comm_error(lk_comm *c) { return lk_comm_status(c) < 0 ? c->text : ""; }
 
-/* Whether `why` is the text of the group's failure, which the context may have cut. */
+/* Whether `why` is the text of the group's failure, which the context may have truncated. */
 static bool is_failure_of_group(lk_comm *c, const char *why)
 {
     char begin[200];
@@ -78,9 +77,8 @@ void lk__comm_abort_for(lk_comm *c, int rank, const char *why)
 {
     char text[512];
     if (is_failure_of_group(c, why)) return;
-    if (rank == c->rank) lk__flight_recorder_own_cause(c->diary, lk__comm_cause_make(c, rank, LK__CAUSE_OWN));
-    snprintf(text, sizeof text, "rank %d of %d called the group off: %.400s", rank, c->size,
-             why ? why : "no reason given");
+    if (rank == c->rank) lk__flight_recorder_own_cause(c->recorder, lk__comm_cause_make(c, rank, LK__CAUSE_OWN));
+    snprintf(text, sizeof text, "rank %d of %d aborted the group: %.400s", rank, c->size, why ? why : "no reason given");
     c->backend->raise(c, LK_ECANCELED, text, lk__comm_cause_make(c, rank, LK__CAUSE_OWN));
 }
 
@@ -89,7 +87,7 @@ void lk_comm_abort(lk_comm *c, const char *why) { lk__comm_abort_for(c, c->rank,
 void lk_comm_busy_begin(lk_comm *c, const char *what) { c->backend->busy(c, what ? what : "long work"); }
 void lk_comm_busy_end(lk_comm *c) { c->backend->busy(c, NULL); }
 
-/* ---- life ---- */
+/* ---- create and free ---- */
 
 lk_status lk__comm_make(lk_context *context, const lk_comm *like, const lk_comm_config *config, lk_comm **comm)
 {
@@ -117,62 +115,63 @@ void lk__comm_drop(lk_comm *c)
     pthread_cond_destroy(&c->queued);
     pthread_mutex_destroy(&c->lock);
     pthread_mutex_destroy(&c->failing);
-    lk__flight_recorder_close(c->diary);
+    lk__flight_recorder_close(c->recorder);
     lk__free(c->context, LK_MEMORY_OTHER, c->world, c->world ? (size_t)c->size * sizeof *c->world : 0);
     lk__free(c->context, LK_MEMORY_OTHER, c, sizeof *c);
 }
 
-/* All there are. Where none is asked for, the first that fits. */
 static const lk__comm_backend *const backends[] = {&lk__backend_self, &lk__backend_shm, &lk__backend_tcp,
                                                    &lk__backend_mpi, &lk__backend_mixed};
 enum { BACKENDS = sizeof backends / sizeof *backends };
 
-static const lk__comm_backend *fitting_backend(const lk__rendezvous_identity *place)
+static const lk__comm_backend *default_backend(const lk__rendezvous_identity *identity)
 {
-    if (place->world == 1) return &lk__backend_self;
-    return place->many_hosts ? &lk__backend_mixed : &lk__backend_shm;
+    if (identity->world == 1) return &lk__backend_self;
+    return identity->many_hosts ? &lk__backend_mixed : &lk__backend_shm;
 }
 
-static lk_status check_backend(lk_context *context, const lk__comm_backend *b, const lk__rendezvous_identity *place)
+static lk_status check_backend(lk_context *context, const lk__comm_backend *b, const lk__rendezvous_identity *identity)
 {
-    if (b == &lk__backend_self && place->world > 1)
-        return lk__fail(context, LK_EINVAL, "backend self carries one rank alone, and the world has %d", place->world);
-    if (b == &lk__backend_shm && place->many_hosts)
-        return lk__fail(context, LK_EINVAL,
-                        "backend shm carries ranks of one host, and this world is on several (%s): choose another, "
-                        "or none",
-                        place->tried);
+    if (b == &lk__backend_self && identity->world > 1)
+        return lk__fail(context, LK_EINVAL, "backend self supports one rank only, and the world has %d",
+                        identity->world);
+    if (b == &lk__backend_shm && identity->many_hosts)
+        return lk__fail(
+            context, LK_EINVAL,
+            "backend shm supports ranks of one host only, and this world is on several (%s): choose another "
+            "backend, or none",
+            identity->tried);
     return LK_OK;
 }
 
-static lk_status choose_backend(lk_context *context, const char *wanted, const lk__rendezvous_identity *place,
+static lk_status choose_backend(lk_context *context, const char *wanted, const lk__rendezvous_identity *identity,
                                 const lk__comm_backend **backend)
 {
     const char *names[BACKENDS];
     char        list[128] = "";
-    *backend = fitting_backend(place);
+    *backend = default_backend(identity);
     if (!wanted) return LK_OK;
     for (size_t i = 0; i < BACKENDS; i++) {
         names[i] = backends[i]->name;
         if (strcmp(wanted, names[i]) == 0) {
-            bool alone = place->world == 1 && backends[i] != &lk__backend_shm; /* nobody to connect with */
+            bool alone = identity->world == 1 && backends[i] != &lk__backend_shm; /* there is no peer */
             *backend = alone ? &lk__backend_self : backends[i];
-            return check_backend(context, *backend, place);
+            return check_backend(context, *backend, identity);
         }
         size_t used = strlen(list);
         snprintf(list + used, sizeof list - used, "%s%s", i == 0 ? "" : i + 1 < BACKENDS ? ", " : " and ", names[i]);
     }
-    const char *near = lk__suggest(wanted, names, BACKENDS);
-    return lk__fail(context, LK_EINVAL, "there is no backend '%s'%s%s%s; %s are there", wanted,
-                    near ? "; did you mean " : "", near ? near : "", near ? "?" : "", list);
+    const char *suggestion = lk__suggest(wanted, names, BACKENDS);
+    return lk__fail(context, LK_EINVAL, "there is no backend '%s'%s%s%s; the backends are %s", wanted,
+                    suggestion ? "; did you mean " : "", suggestion ? suggestion : "", suggestion ? "?" : "", list);
 }
 
 enum { WEEK_MS = 7 * 24 * 3600 * 1000, JOIN_HERE_MS = 30000, JOIN_HOSTS_MS = 600000, CONNECT_MS = 30000 };
 
-/* What the program says, else LOCKSTEP_JOIN_TIMEOUT. By default a host may be started by hand, minutes after another. */
-static lk_status choose_deadlines(lk_comm *c, const lk_comm_config *config, const lk__rendezvous_identity *place)
+/* From config, else LOCKSTEP_JOIN_TIMEOUT. The default allows hosts to be started by hand, minutes after one another. */
+static lk_status choose_deadlines(lk_comm *c, const lk_comm_config *config, const lk__rendezvous_identity *identity)
 {
-    const char *thinking = getenv("LOCKSTEP_NO_DEADLINES"), *text = getenv("LOCKSTEP_JOIN_TIMEOUT");
+    const char *no_deadlines = getenv("LOCKSTEP_NO_DEADLINES"), *text = getenv("LOCKSTEP_JOIN_TIMEOUT");
     c->join_ms = c->connect_ms = config->join_ms;
     if (!config->join_ms && text && *text) {
         char  *end;
@@ -180,56 +179,59 @@ static lk_status choose_deadlines(lk_comm *c, const lk_comm_config *config, cons
         if (end == text || *end || !(seconds >= 0.001 && seconds <= 1e7))
             return lk__fail(
                 c->context, LK_EINVAL,
-                "LOCKSTEP_JOIN_TIMEOUT is '%.40s' in the environment, which is no number of seconds from 0.001 to "
+                "LOCKSTEP_JOIN_TIMEOUT is '%.40s' in the environment; it must be a number of seconds from 0.001 to "
                 "10000000",
                 text);
         c->join_ms = c->connect_ms = (int64_t)(seconds * 1000);
     }
     if (!c->join_ms) {
-        c->join_ms = place->many_hosts ? JOIN_HOSTS_MS : JOIN_HERE_MS;
+        c->join_ms = identity->many_hosts ? JOIN_HOSTS_MS : JOIN_HERE_MS;
         c->connect_ms = CONNECT_MS;
     }
-    if (thinking && strcmp(thinking, "1") == 0) c->timeout_ms = c->join_ms = c->connect_ms = WEEK_MS; /* a debugger */
+    if (no_deadlines && strcmp(no_deadlines, "1") == 0)
+        c->timeout_ms = c->join_ms = c->connect_ms = WEEK_MS; /* for debuggers */
     return LK_OK;
 }
 
 lk_status lk_comm_create(lk_context *context, const lk_comm_config *config, lk_comm **comm)
 {
     static const lk_comm_config defaults = LK_COMM_CONFIG_INIT;
-    lk__rendezvous_identity     place;
+    lk__rendezvous_identity     identity;
     lk_comm                    *c = NULL;
     *comm = NULL;
     if (!config) config = &defaults;
     if (config->size != sizeof *config)
-        return lk__fail(context, LK_EINVAL, "lk_comm_config has another size: start from LK_COMM_CONFIG_INIT");
+        return lk__fail(context, LK_EINVAL, "lk_comm_config.size is wrong: initialise it with LK_COMM_CONFIG_INIT");
     if (config->timeout_ms <= 0 || config->stall_ms <= 0 || config->join_ms < 0)
-        return lk__fail(context, LK_EINVAL,
-                        "timeout_ms and stall_ms are above 0, and join_ms is not below: there is no \"for ever\"");
-    lk_status status = lk__identity_find(context, config, &place);
+        return lk__fail(
+            context, LK_EINVAL,
+            "timeout_ms and stall_ms must be above 0, and join_ms must not be negative: there is no unlimited wait");
+    lk_status status = lk__identity_find(context, config, &identity);
     if (status < 0) return status;
-    if (place.world > LK__REDUCE_MOST)
-        return lk__fail(context, LK_EUNSUPPORTED, "a world of %d: %d ranks are the most", place.world, LK__REDUCE_MOST);
+    if (identity.world > LK__REDUCE_MOST)
+        return lk__fail(context, LK_EUNSUPPORTED, "a world of %d ranks is too large: the maximum is %d", identity.world,
+                        LK__REDUCE_MOST);
     const lk__comm_backend *backend;
-    if ((status = choose_backend(context, config->backend, &place, &backend)) < 0) return status;
+    if ((status = choose_backend(context, config->backend, &identity, &backend)) < 0) return status;
     if ((status = lk__comm_make(context, NULL, config, &c)) < 0) return status;
     c->backend = backend;
-    c->diary = lk__flight_recorder_open();
-    c->rank = c->local_rank = place.rank;
-    c->size = c->local_size = place.world;
-    status = choose_deadlines(c, config, &place);
-    if (status >= 0) status = backend->create(c, &place);
+    c->recorder = lk__flight_recorder_open();
+    c->rank = c->local_rank = identity.rank;
+    c->size = c->local_size = identity.world;
+    status = choose_deadlines(c, config, &identity);
+    if (status >= 0) status = backend->create(c, &identity);
     if (status < 0) {
         lk__comm_drop(c);
         return status;
     }
-    lk__flight_recorder_joined(c->diary);
+    lk__flight_recorder_joined(c->recorder);
     *comm = c;
     return LK_OK;
 }
 
 void lk_comm_free(lk_comm *c)
 {
-    if (!c || c->owner != getpid()) return; /* a forked child has none of its threads, and is no rank */
+    if (!c || c->owner != getpid()) return; /* a forked child has none of its threads, and is not a rank */
     lk__work_close(c);
     c->backend->free(c);
     lk__comm_drop(c);
@@ -242,11 +244,11 @@ int         lk_comm_local_size(const lk_comm *c) { return c->local_size; }
 const char *lk_comm_backend(const lk_comm *c) { return c->backend->name; }
 uint64_t    lk__comm_sent(const lk_comm *c) { return c->backend->sent(c); }
 
-/* ---- splitting and symmetric memory: every rank says a few bytes, then those who belong together meet ---- */
+/* ---- splitting and symmetric memory: a few bytes of every rank are gathered, then the ranks of each group join ---- */
 
 static lk_status draw_secret(lk_context *context, uint64_t *secret)
 {
-    if (!lk__entropy(secret, sizeof *secret)) return lk__fail(context, LK_EIO, "the system gives no random numbers");
+    if (!lk__entropy(secret, sizeof *secret)) return lk__fail(context, LK_EIO, "the system provides no random numbers");
     return LK_OK;
 }
 
@@ -258,7 +260,7 @@ static lk_status gather_members(lk_comm *c, lk__comm_kind kind, size_t bytes, lk
     return lk__work_submit(c, &o, NULL);
 }
 
-/* Who of `all` has this colour, by key, then rank. */
+/* The members with this colour, ordered by key, then rank. */
 static int order_members(const lk__comm_member *all, int count, int colour, int *ranks)
 {
     int size = 0;
@@ -277,8 +279,8 @@ static lk_status make_group(lk_comm *c, const lk__comm_member *all, const int *r
     lk_comm  *g = NULL;
     lk_status status = lk__comm_make(c->context, c, NULL, &g);
     if (status < 0) return status;
-    g->diary = lk__flight_recorder_open();
-    g->join_ms = c->connect_ms; /* they have joined */
+    g->recorder = lk__flight_recorder_open();
+    g->join_ms = c->connect_ms; /* its ranks have joined the parent already */
     while (ranks[g->rank] != c->rank) g->rank++;
     g->size = g->local_size = size;
     g->local_rank = g->rank;

@@ -1,4 +1,4 @@
-/* comm/comm.h - the inside of a group: works in flight, and the table of functions that a backend is. */
+/* comm/comm.h - internals of a group: works in flight, and a backend's table of functions. */
 #ifndef LK__COMM_H
 #define LK__COMM_H
 
@@ -17,23 +17,23 @@ struct lk_work {
     double        began, ended;        /* lk__now, of a queued one */
     size_t        moved;               /* bytes, of a send or receive under way */
     bool          queued;              /* on the heap, for the comm's thread; otherwise on a blocking caller's stack */
-    bool          complete;            /* a send or receive that only waits to be told so */
-    bool          announced;           /* a send: the header is out; a receive: it has its message */
+    bool          complete;            /* a send or receive that is done but not yet reported */
+    bool          announced;           /* a send: its header is sent; a receive: it has its message */
     lk_work      *next;                /* in the queue, or among the transfers under way */
-    lk_work      *older, *newer;       /* among all works of the comm that are not waited for */
-    lk_comm      *watcher;             /* woken when it is done: the mixed group that handed it on */
+    lk_work      *older, *newer;       /* among all works of the comm that were not waited for yet */
+    lk_comm      *watcher;             /* woken when it is done: the mixed group that submitted it */
     char          text[LK__WORK_TEXT]; /* why a queued one failed, for the thread that waits for it */
 };
 
-/* Whom a failure is due to, so that whoever explains the end of a job finds the rank that caused it. */
+/* Which rank caused a failure, and how; the launcher reports it. */
 typedef enum lk__comm_cause_kind {
     LK__CAUSE_UNKNOWN,
-    LK__CAUSE_OWN,     /* the rank itself could not go on, and told the others */
+    LK__CAUSE_OWN,     /* the rank itself failed, and reported it */
     LK__CAUSE_DEAD,    /* its process or its connection ended */
     LK__CAUSE_LEFT,    /* it freed the group while others waited for it */
     LK__CAUSE_CUT_OFF, /* its host does not answer */
-    LK__CAUSE_LATE,    /* the others waited for it until their deadline */
-    LK__CAUSE_STOPPED, /* they did, and a signal had stopped it */
+    LK__CAUSE_LATE,    /* the others' deadline passed while they waited for it */
+    LK__CAUSE_STOPPED, /* the same, and a signal had stopped it */
     LK__CAUSE_KINDS
 } lk__comm_cause_kind;
 
@@ -41,38 +41,37 @@ typedef struct lk__comm_cause {
     int32_t kind, rank; /* rank: of the world, not of the group */
 } lk__comm_cause;
 
-enum { LK__CARD = 64 };
+enum { LK__MEMBER_DATA = 64 };
 
 typedef struct lk__comm_member {
     int           colour, key;
-    uint64_t      secret;         /* names the meeting of a new group; random */
-    unsigned char card[LK__CARD]; /* the backend's */
+    uint64_t      secret;                /* names the rendezvous of a new group; random */
+    unsigned char data[LK__MEMBER_DATA]; /* the backend's */
 } lk__comm_member;
 
-struct lk__rendezvous_identity; /* place.h */
+struct lk__rendezvous_identity; /* rendezvous/identity.h */
 
-/* What carries a group. Functions that can fail have raised the group's failure, or said it in the context, when they
- * do. */
+/* A backend. A function that fails has raised the group's failure, or set the context's error. */
 typedef struct lk__comm_backend {
     const char *name;
     lk_status (*collective)(lk_comm *comm, const lk__comm_call *operation); /* returns when this rank's part is done */
-    /* Carries `first` and whatever lk__work_next_transfer gives meanwhile, side by side, until all are done. */
+    /* Runs `first` and the transfers that lk__work_next_transfer gives meanwhile, concurrently, until all are done. */
     void (*transfer)(lk_comm *comm, lk_work *first);
     lk_status (*allocate)(lk_comm *comm, uint64_t secret, size_t bytes,
                           void **memory); /* after the secrets were exchanged */
     void (*release)(lk_comm *comm, void *memory);
-    lk_status (*failure)(lk_comm *comm); /* of the group, as far as any rank raised it; takes over its text */
+    lk_status (*failure)(lk_comm *comm); /* of the group, raised by any rank; copies its text into comm */
     void (*raise)(lk_comm *comm, lk_status status, const char *text,
                   lk__comm_cause cause);           /* on all ranks; from any thread; the first counts */
     void (*busy)(lk_comm *comm, const char *what); /* NULL: no longer */
-    void (*nudge)(lk_comm *comm); /* wakes this rank's own waits, which then look at comm->closing and at the queue */
+    void (*wake)(lk_comm *comm); /* wakes this rank's own waits, which then check comm->closing and the queue */
     uint64_t (*sent)(const lk_comm *comm); /* bytes written where other ranks read them */
     void (*free)(lk_comm *comm);
-    /* The beginning: comm has its rank and size, and gets its state. */
-    lk_status (*create)(lk_comm *comm, const struct lk__rendezvous_identity *place);
-    /* A split: first every rank writes into its card what the others need to find it (NULL: they need nothing). Then
-     * those who belong together meet: `all` are the members of `parent`, and ranks[i] says who of them is rank i of
-     * comm. comm NULL: nothing comes of it, and what was prepared goes. */
+    /* comm has its rank and size; create sets its state. */
+    lk_status (*create)(lk_comm *comm, const struct lk__rendezvous_identity *identity);
+    /* A split: first every rank writes what the others need to connect to it into mine->data (NULL: nothing). Then the
+     * ranks of each new group join: `all` are the members of `parent`, and ranks[i] is the member that becomes rank i of
+     * comm. comm NULL: no group is made, and what was prepared is freed. */
     lk_status (*prepare)(lk_comm *parent, lk__comm_member *mine);
     lk_status (*split)(lk_comm *parent, lk_comm *comm, const lk__comm_member *all, const int *ranks);
 } lk__comm_backend;
@@ -86,14 +85,14 @@ struct lk_comm {
     const lk__comm_backend          *backend;
     void                            *state;                              /* the backend's */
     int                              rank, size, local_rank, local_size; /* local: on this host */
-    int                             *world; /* by rank: which rank of the world that is; NULL: the same */
+    int                             *world; /* by rank: its rank in the world; NULL: the same */
     pid_t                            owner;
     int64_t                          timeout_ms, stall_ms;
-    int64_t                          join_ms;    /* until all ranks have come */
-    int64_t                          connect_ms; /* for what they then do to be connected */
-    struct lk__comm_flight_recorder *diary;      /* diary.h; NULL: none, as in the groups that a mixed one holds */
-    /* Of a group that carries transfers for another, `outer`: LK_END when its rank `peer` has come to a collective of the outer
-     * group which this rank has not come to; with the transfer that then waits for ever, the failure of all. */
+    int64_t                          join_ms;    /* until all ranks have joined */
+    int64_t                          connect_ms; /* until all connections are made after that */
+    struct lk__comm_flight_recorder *recorder;   /* NULL: none, as in the groups that a mixed one holds */
+    /* Of a group that carries transfers for another, `outer`: LK_END when its rank `peer` has entered a collective of the
+     * outer group which this rank has not entered; with the transfer that then can never complete, raises the failure. */
     lk_comm *outer;
     lk_status (*crossed)(lk_comm *outer, int peer, const lk__comm_call *transfer);
 
@@ -102,33 +101,33 @@ struct lk_comm {
     char            text[LK__COMM_TEXT];
     lk__comm_cause  cause;
 
-    /* Works in flight: asked for in order, run in order by one thread that starts with the first of them. */
+    /* Works in flight, run in the order of their calls by one thread that is started with the first of them. */
     pthread_mutex_t lock; /* guards the queue and the list; a leaf */
     pthread_cond_t  queued, finished;
-    lk_work        *first, *last; /* not yet begun */
-    lk_work        *newest;       /* of all that nobody waited for yet */
-    lk_work        *spare;        /* waited for, to be used again */
-    atomic_int      pending;      /* queued or running: while none is, blocking calls run where they are called */
-    atomic_bool     closing;      /* waits give up */
+    lk_work        *first, *last; /* not yet started */
+    lk_work        *newest;       /* of all that were not waited for yet */
+    lk_work        *spare;        /* waited for, to be reused */
+    atomic_int      pending;      /* queued or running; while 0, blocking calls run in the caller's thread */
+    atomic_bool     closing;      /* waits end with LK_ECANCELED */
     bool            running;
     pthread_t       thread;
 };
 
-/* Takes `state` over on success; on failure the caller keeps it. */
+/* Without a backend. Limits come from `like`, or from config where it is NULL. */
 lk_status lk__comm_make(lk_context *context, const lk_comm *like, const lk_comm_config *config, lk_comm **comm);
-void      lk__comm_drop(lk_comm *comm); /* what lk__comm_make made, without its backend */
+void      lk__comm_drop(lk_comm *comm); /* frees what lk__comm_make made, not the backend's state */
 
-/* Notes the group's failure here, the first alone, and returns the status that counts. */
+/* Records the group's failure on this rank unless it has one already, and returns the recorded status. */
 lk_status lk__comm_note(lk_comm *comm, lk_status status, const char *text, lk__comm_cause cause);
-/* Notes which ranks of the world the members are: those of `like` at ranks[0 … comm->size); NULL: the same. */
+/* Records the members' ranks in the world: those of `like` at ranks[0 … comm->size); NULL: the same. */
 lk_status lk__comm_set_world(lk_comm *comm, const lk_comm *like, const int *ranks);
-/* A failure due to `rank` of this group. */
+/* A failure that `rank` of this group caused. */
 lk__comm_cause lk__comm_cause_make(const lk_comm *comm, int rank, lk__comm_cause_kind kind);
-/* A group could not be joined because of `rank`, says this rank. comm NULL is fine. */
+/* Records that joining failed because of `rank`. comm NULL is fine. */
 void lk__comm_join_failed(const lk_comm *comm, int rank, lk__comm_cause_kind kind);
-/* Of failures that name no other rank: no memory is this rank's own trouble, calls that differ are nobody's. */
+/* For failures that name no other rank: lack of memory is caused by this rank, calls that differ by none. */
 lk__comm_cause lk__comm_cause_for(const lk_comm *comm, lk_status status);
-/* The failure once more, into the context. */
+/* Sets the context's error to the group's failure. */
 lk_status lk__comm_failed(lk_comm *comm);
 
 /* ---- works ---- */
@@ -137,18 +136,19 @@ lk_status lk__work_submit(lk_comm *comm, const lk__comm_call *operation, lk_work
 lk_work  *lk__work_next_transfer(lk_comm *comm,
                                  lk_work *inside); /* a send or receive that is next in the queue, else NULL */
 void      lk__work_finish(lk_work *work, lk_status status);
-/* Of transfers under way side by side: finishes those that are complete and takes them out of the list; with a failure, all. */
+/* Finishes the transfers that are complete and removes them from the list; with a failure, all. */
 void lk__works_sweep(lk_work **under_way, lk_status status);
 bool lk__works_complete(const lk_work *under_way);
 /* Queues it in `comm`, whose own thread runs it; `watcher` is woken when it is done. */
-lk_status lk__work_hand_on(lk_comm *comm, const lk__comm_call *operation, lk_comm *watcher, lk_work **work);
-void      lk__work_wake(lk_comm *comm);  /* whoever waits for works of comm looks again */
-void      lk__work_close(lk_comm *comm); /* gives up what is in flight */
+lk_status lk__work_submit_watched(lk_comm *comm, const lk__comm_call *operation, lk_comm *watcher, lk_work **work);
+void      lk__work_wake(lk_comm *comm);  /* threads that wait for works of comm check again */
+void      lk__work_close(lk_comm *comm); /* cancels what is in flight */
 
-/* Bytes that this rank wrote where its peers read them, so far. */
+/* Bytes that this rank has sent to its peers so far, or written where they read them. */
 uint64_t lk__comm_sent(const lk_comm *comm);
 
-/* Meets the ranks of this host that know `key`. place: where ranks come from that have not joined yet; NULL: all have. */
-lk_status lk__shm_create(lk_comm *comm, const struct lk__rendezvous_identity *place, const char *key, const char *token);
+/* Joins the ranks of this host that know `key`. identity: for log lines about missing ranks; NULL: all have joined. */
+lk_status lk__shm_create(lk_comm *comm, const struct lk__rendezvous_identity *identity, const char *key,
+                         const char *token);
 
 #endif

@@ -1,5 +1,5 @@
-/* diary.c - the page that a rank's latest operation stands on. A few stores an operation, and no system call: the kernel keeps the page
- * whatever becomes of the process. */
+/* flight_recorder.c - records a rank's latest operation in a mapped file. An operation costs a few stores and no system
+ * call: the kernel keeps the page when the process ends. */
 #define _GNU_SOURCE
 #include "comm/flight_recorder.h"
 #include "comm/process.h"
@@ -21,7 +21,7 @@ static bool fits_file_limit(void)
     return getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur >= sizeof(lk__comm_flight_recorder);
 }
 
-static lk__comm_flight_recorder *map(const char *path)
+static lk__comm_flight_recorder *map_file(const char *path)
 {
     int   fd = fits_file_limit() ? open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600) : -1;
     void *page = MAP_FAILED;
@@ -30,92 +30,95 @@ static lk__comm_flight_recorder *map(const char *path)
         page = mmap(NULL, sizeof(lk__comm_flight_recorder), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     close(fd);
     if (page == MAP_FAILED) return NULL;
-    lk__comm_flight_recorder *d = page;
-    d->site = NULL; /* another process's, where this one followed it */
-    d->pid = getpid();
-    d->started = lk__process_started(d->pid);
-    d->magic = MAGIC;
-    return d;
+    lk__comm_flight_recorder *recorder = page;
+    recorder->site = NULL; /* stale, if an earlier process wrote the file */
+    recorder->pid = getpid();
+    recorder->started = lk__process_started(recorder->pid);
+    recorder->magic = MAGIC;
+    return recorder;
 }
 
 lk__comm_flight_recorder *lk__flight_recorder_open(void)
 {
     const char *path = getenv("LOCKSTEP_FLIGHT_RECORDER");
-    return path && *path ? map(path) : NULL;
+    return path && *path ? map_file(path) : NULL;
 }
 
-void lk__flight_recorder_close(lk__comm_flight_recorder *d)
+void lk__flight_recorder_close(lk__comm_flight_recorder *recorder)
 {
-    if (d) munmap(d, sizeof *d);
+    if (recorder) munmap(recorder, sizeof *recorder);
 }
 
-void lk__flight_recorder_cause(lk__comm_flight_recorder *d, lk__comm_cause cause)
+void lk__flight_recorder_cause(lk__comm_flight_recorder *recorder, lk__comm_cause cause)
 {
     uint64_t none = 0;
-    if (d && cause.kind != LK__CAUSE_UNKNOWN)
-        atomic_compare_exchange_strong(&d->cause, &none, (uint64_t)cause.kind << 32 | (uint32_t)cause.rank);
+    if (recorder && cause.kind != LK__CAUSE_UNKNOWN)
+        atomic_compare_exchange_strong(&recorder->cause, &none, (uint64_t)cause.kind << 32 | (uint32_t)cause.rank);
 }
 
-void lk__flight_recorder_own_cause(lk__comm_flight_recorder *d, lk__comm_cause cause)
+void lk__flight_recorder_own_cause(lk__comm_flight_recorder *recorder, lk__comm_cause cause)
 {
-    if (d) atomic_store(&d->cause, (uint64_t)cause.kind << 32 | (uint32_t)cause.rank);
+    if (recorder) atomic_store(&recorder->cause, (uint64_t)cause.kind << 32 | (uint32_t)cause.rank);
 }
 
-void lk__flight_recorder_joined(lk__comm_flight_recorder *d)
+void lk__flight_recorder_joined(lk__comm_flight_recorder *recorder)
 {
-    if (d) atomic_store(&d->cause, 0);
+    if (recorder) atomic_store(&recorder->cause, 0);
 }
 
-/* Two threads may do this at once: see the header. */
-__attribute__((no_sanitize("thread"))) void lk__flight_recorder_name(lk__comm_flight_recorder *d, const char *file)
+/* Two threads may call this at once: see the header. */
+__attribute__((no_sanitize("thread"))) void lk__flight_recorder_name(lk__comm_flight_recorder *recorder,
+                                                                     const char               *file)
 {
     size_t length = 0, i = 0;
     while (file && file[length]) length++;
-    const char *from = !file ? "?" : length < sizeof d->file ? file : file + length - sizeof d->file + 1;
-    for (; from[i] && i + 1 < sizeof d->file; i++) d->file[i] = from[i];
-    d->file[i] = 0;
-    atomic_store_explicit(&d->site, file, memory_order_relaxed);
+    const char *from = !file ? "?" : length < sizeof recorder->file ? file : file + length - sizeof recorder->file + 1;
+    for (; from[i] && i + 1 < sizeof recorder->file; i++) recorder->file[i] = from[i];
+    recorder->file[i] = 0;
+    atomic_store_explicit(&recorder->site, file, memory_order_relaxed);
 }
 
-static bool load(const char *path, lk__comm_flight_recorder *d)
+static bool read_recorder(const char *path, lk__comm_flight_recorder *recorder)
 {
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0) return false;
-    ssize_t n = read(fd, d, sizeof *d);
+    ssize_t n = read(fd, recorder, sizeof *recorder);
     close(fd);
-    return n == sizeof *d && d->magic == MAGIC;
+    return n == sizeof *recorder && recorder->magic == MAGIC;
 }
 
 bool lk__flight_recorder_look(const char *path, lk__comm_cause *cause, int64_t *pid, uint64_t *started)
 {
-    lk__comm_flight_recorder d;
-    if (!load(path, &d)) return false;
-    uint64_t kind = d.cause >> 32;
-    *cause = (lk__comm_cause){kind < LK__CAUSE_KINDS ? (int32_t)kind : LK__CAUSE_UNKNOWN, (int32_t)(uint32_t)d.cause};
-    *pid = d.pid;
-    *started = d.started;
+    lk__comm_flight_recorder recorder;
+    if (!read_recorder(path, &recorder)) return false;
+    uint64_t kind = recorder.cause >> 32;
+    *cause =
+        (lk__comm_cause){kind < LK__CAUSE_KINDS ? (int32_t)kind : LK__CAUSE_UNKNOWN, (int32_t)(uint32_t)recorder.cause};
+    *pid = recorder.pid;
+    *started = recorder.started;
     return true;
 }
 
 bool lk__flight_recorder_read(const char *path, char *out, size_t size)
 {
-    lk__comm_flight_recorder d;
+    lk__comm_flight_recorder recorder;
     char                     text[256];
-    if (!load(path, &d) || d.begun == 0) return false;
-    d.file[sizeof d.file - 1] = 0;
-    lk__comm_call o = {.kind = (lk__comm_kind)d.kind,
-                       .type = (unsigned)d.type < LK_DTYPE_COUNT ? (lk_dtype)d.type : LK_U8,
-                       .reduce = (unsigned)d.reduce <= LK_PROD ? (lk_reduce_op)d.reduce : LK_SUM,
-                       .root = d.root,
-                       .tag = d.tag,
-                       .count = d.count,
-                       .bytes = d.bytes,
-                       .site = {d.file, d.line}};
+    if (!read_recorder(path, &recorder) || recorder.begun == 0) return false;
+    recorder.file[sizeof recorder.file - 1] = 0;
+    lk__comm_call o = {.kind = (lk__comm_kind)recorder.kind,
+                       .type = (unsigned)recorder.type < LK_DTYPE_COUNT ? (lk_dtype)recorder.type : LK_U8,
+                       .reduce = (unsigned)recorder.reduce <= LK_PROD ? (lk_reduce_op)recorder.reduce : LK_SUM,
+                       .root = recorder.root,
+                       .tag = recorder.tag,
+                       .count = recorder.count,
+                       .bytes = recorder.bytes,
+                       .site = {recorder.file, recorder.line}};
     lk__call_describe(&o, 0, text, sizeof text);
-    if (d.begun != d.ended)
-        snprintf(out, size, "it was in %s, its operation %llu", text, (unsigned long long)d.begun);
+    if (recorder.begun != recorder.ended)
+        snprintf(out, size, "it was in %s, its operation %llu", text, (unsigned long long)recorder.begun);
     else
         snprintf(out, size, "it was outside any; %s %s, its operation %llu",
-                 d.failed == d.ended ? "it had failed in" : "it had finished", text, (unsigned long long)d.ended);
+                 recorder.failed == recorder.ended ? "it had failed in" : "it had finished", text,
+                 (unsigned long long)recorder.ended);
     return true;
 }

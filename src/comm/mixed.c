@@ -1,14 +1,14 @@
-/* mixed.c - ranks on several hosts: those of one host share memory, and a network is between the hosts. A mixed group
- * holds groups of its own:
+/* mixed.c - ranks on several hosts: those of one host share memory, and the hosts are connected by a network. A mixed
+ * group has groups of its own:
  *
- *   flat     all ranks, over the network: what is small, and what does not fit the layers; it also compares the calls;
+ *   flat     all ranks, over the network: for small calls, and those that the layers do not support; compares all calls;
  *   local    the ranks of this host, over shared memory;
- *   across   the ranks with this one's place on every host, over the network.
+ *   across   the ranks with the same local rank on every host, over the network.
  *
- * Where each host has the same number of ranks, a power of two, side by side, they are a whole subtree of the canonical
- * order. A large reduction is then reduced within the hosts, each rank's slice across them, and gathered within; partial
- * results are held wide enough that the bits are those of the flat order. When one of the groups fails the others are
- * failed with the same words, so a rank that waits in any of them hears of it. */
+ * Where each host has the same number of consecutive ranks, a power of two, they are a whole subtree of the canonical
+ * order. A large reduction then runs within the hosts, on each rank's slice across them, and is gathered within; partial
+ * results are wide enough that the bits are those of the flat order. When one of the groups fails, the others are failed
+ * with the same text, so a rank that waits in any of them gets it. */
 #include "comm/mixed.h"
 #include "comm/mpi/mpi.h"
 #include "comm/net/net.h"
@@ -19,15 +19,15 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { NOTICE_MS = 1500 }; /* until a dead rank's connections are seen to be closed */
+enum { NOTICE_MS = 1500 }; /* until the end of a dead rank's connections is detected */
 
 /* ---- failure ---- */
 
-/* One group's failure is everyone's. */
-static lk_status spread(lk_comm *c, lk_status status, const char *text, lk__comm_cause cause)
+/* Raises a failure in all groups. */
+static lk_status raise_in_all(lk_comm *c, lk_status status, const char *text, lk__comm_cause cause)
 {
     lk__comm_mixed *m = c->state;
-    lk_comm        *flat = m->groups[LK__FLAT]; /* where all ranks agree on the words */
+    lk_comm        *flat = m->groups[LK__FLAT]; /* where all ranks agree on the text */
     flat->backend->raise(flat, status, text, cause);
     status = (lk_status)atomic_load(&flat->failed);
     for (int i = LK__LOCAL; i < LK__GROUPS; i++)
@@ -35,17 +35,17 @@ static lk_status spread(lk_comm *c, lk_status status, const char *text, lk__comm
     return lk__comm_note(c, status, flat->text, flat->cause);
 }
 
-/* A group among some ranks has failed. It counts them in its own way, so the flat group, where everyone sees the dead
- * too, is given the time to; and where it cannot know, whose words they are is said. */
-static lk_status failure_of(lk_comm *c, lk_comm *group)
+/* A group of some of the ranks has failed. Its text has its own rank numbers, so the flat group, which detects lost ranks
+ * too, gets time to do so; if it does not, the text is used and its rank numbers are explained. */
+static lk_status raise_group_failure(lk_comm *c, lk_comm *group)
 {
     lk__comm_mixed *m = c->state;
     lk_comm        *flat = m->groups[LK__FLAT];
     lk__net        *net = flat->state;
     int             status = atomic_load(&group->failed);
-    if (m->hosts == 1) return spread(c, (lk_status)status, group->text, group->cause);
-    double end = lk__now() + (status == LK_EIO ? NOTICE_MS / 1e3 : 0);
-    while (atomic_load(&flat->failed) == LK_OK && lk__now() < end) {
+    if (m->hosts == 1) return raise_in_all(c, (lk_status)status, group->text, group->cause);
+    double finish_create = lk__now() + (status == LK_EIO ? NOTICE_MS / 1e3 : 0);
+    while (atomic_load(&flat->failed) == LK_OK && lk__now() < finish_create) {
         for (int i = 0; i < c->size && atomic_load(&flat->failed) == LK_OK; i++) {
             const lk__net_peer *p = &net->peers[i];
             if (i != c->rank && (atomic_load(&p->gone) || atomic_load(&p->dead) || atomic_load(&p->cut_off)))
@@ -54,14 +54,14 @@ static lk_status failure_of(lk_comm *c, lk_comm *group)
         usleep(2000);
     }
     if (atomic_load(&flat->failed) == LK_OK) {
-        lk__comm_page page;
-        int           step = group == m->groups[LK__LOCAL] ? 1 : m->each,
-            first = group == m->groups[LK__LOCAL] ? c->rank - m->place : m->place;
-        snprintf(page.text, sizeof page.text, "among ranks %d, %d … of %d, which count from 0 here: %.8000s", first,
-                 first + step, c->size, group->text);
-        (void)lk__net_raise_because(net, (lk_status)status, page.text, group->cause);
+        lk__comm_report report;
+        int             step = group == m->groups[LK__LOCAL] ? 1 : m->each,
+            first = group == m->groups[LK__LOCAL] ? c->rank - m->local_rank : m->local_rank;
+        snprintf(report.text, sizeof report.text, "among ranks %d, %d … of %d, which are numbered from 0 here: %.8000s",
+                 first, first + step, c->size, group->text);
+        (void)lk__net_raise_because(net, (lk_status)status, report.text, group->cause);
     }
-    return spread(c, (lk_status)atomic_load(&flat->failed), flat->text, flat->cause);
+    return raise_in_all(c, (lk_status)atomic_load(&flat->failed), flat->text, flat->cause);
 }
 
 static lk_status failure(lk_comm *c)
@@ -69,21 +69,22 @@ static lk_status failure(lk_comm *c)
     lk__comm_mixed *m = c->state;
     if (atomic_load(&c->failed) != LK_OK) return (lk_status)atomic_load(&c->failed);
     if (m->groups[LK__FLAT]->backend->failure(m->groups[LK__FLAT]) < 0)
-        return spread(c, (lk_status)atomic_load(&m->groups[LK__FLAT]->failed), m->groups[LK__FLAT]->text,
-                      m->groups[LK__FLAT]->cause);
+        return raise_in_all(c, (lk_status)atomic_load(&m->groups[LK__FLAT]->failed), m->groups[LK__FLAT]->text,
+                            m->groups[LK__FLAT]->cause);
     for (int i = LK__LOCAL; i < LK__GROUPS; i++)
-        if (m->groups[i] && m->groups[i]->backend->failure(m->groups[i]) < 0) return failure_of(c, m->groups[i]);
+        if (m->groups[i] && m->groups[i]->backend->failure(m->groups[i]) < 0)
+            return raise_group_failure(c, m->groups[i]);
     return LK_OK;
 }
 
 static void raise_failure(lk_comm *c, lk_status status, const char *text, lk__comm_cause cause)
 {
-    (void)spread(c, status, text, cause);
+    (void)raise_in_all(c, status, text, cause);
 }
 
 /* ---- collectives ---- */
 
-/* All come together over the flat group first, so that whoever made another call, or does not come, is found there. */
+/* All ranks enter over the flat group first, which detects calls that differ and missing ranks. */
 static lk_status layered(lk_comm *c, const lk__comm_call *o)
 {
     lk__comm_mixed *m = c->state;
@@ -94,14 +95,14 @@ static lk_status layered(lk_comm *c, const lk__comm_call *o)
     return lk__net_leave(net, status);
 }
 
-/* What a group says of its own failure counts; another, such as no memory, fails all of them. */
-static lk_status settle(lk_comm *c, const lk__comm_call *o, lk_status status)
+/* A failure of a group is reported as such; any other, such as lack of memory, fails all groups. */
+static lk_status finish_call(lk_comm *c, const lk__comm_call *o, lk_status status)
 {
     if (status >= 0 || atomic_load(&c->closing) || failure(c) < 0) return status;
     char text[256];
-    snprintf(text, sizeof text, "rank %d could not go on with %s: %.160s", c->rank, lk__comm_kind_name(o->kind),
+    snprintf(text, sizeof text, "rank %d failed in %s: %.160s", c->rank, lk__comm_kind_name(o->kind),
              lk_context_error(c->context));
-    return spread(c, status, text, lk__comm_cause_make(c, c->rank, LK__CAUSE_OWN));
+    return raise_in_all(c, status, text, lk__comm_cause_make(c, c->rank, LK__CAUSE_OWN));
 }
 
 static lk_status collective(lk_comm *c, const lk__comm_call *o)
@@ -113,7 +114,7 @@ static lk_status collective(lk_comm *c, const lk__comm_call *o)
         status = lk__mixed_run(m, LK__LOCAL, o);
     else
         status = lk__mixed_fits_layers(m, o) ? layered(c, o) : lk__mixed_run(m, LK__FLAT, o);
-    return settle(c, o, status);
+    return finish_call(c, o, status);
 }
 
 /* ---- send and receive ---- */
@@ -133,11 +134,11 @@ static lk_status crossed(lk_comm *c, int neighbour, const lk__comm_call *transfe
     return failure(c);
 }
 
-/* A send or receive of this group that one of its groups carries. */
-typedef struct handed {
-    struct handed *next;
-    lk_work       *work, *inside;
-} handed;
+/* A send or receive of this group that runs in one of its groups. */
+typedef struct submitted {
+    struct submitted *next;
+    lk_work          *work, *inside;
+} submitted;
 
 static lk_comm *route(lk_comm *c, const lk__comm_call *o, lk__comm_call *inside)
 {
@@ -148,12 +149,12 @@ static lk_comm *route(lk_comm *c, const lk__comm_call *o, lk__comm_call *inside)
     return m->groups[LK__LOCAL];
 }
 
-static void hand_on(lk_comm *c, lk_work *work, handed **list)
+static void submit_transfer(lk_comm *c, lk_work *work, submitted **list)
 {
     lk__comm_call inside;
     lk_comm      *group = route(c, &work->operation, &inside);
-    handed       *h = lk__alloc(c->context, LK_MEMORY_OTHER, sizeof *h);
-    lk_status     status = h ? lk__work_hand_on(group, &inside, c, &h->inside) : LK_ENOMEM;
+    submitted    *h = lk__alloc(c->context, LK_MEMORY_OTHER, sizeof *h);
+    lk_status     status = h ? lk__work_submit_watched(group, &inside, c, &h->inside) : LK_ENOMEM;
     if (status < 0) {
         lk__free(c->context, LK_MEMORY_OTHER, h, sizeof *h);
         lk__work_finish(work, status);
@@ -164,18 +165,18 @@ static void hand_on(lk_comm *c, lk_work *work, handed **list)
     *list = h;
 }
 
-/* Finishes what is done. When the last one is told so, the group may be used from another thread: nothing follows. */
-static void sweep(lk_comm *c, handed **list)
+/* Finishes what is done. Once the last one is, the group may be used from another thread: nothing may follow. */
+static void finish_done(lk_comm *c, submitted **list)
 {
-    for (handed **at = list; *at;) {
-        handed *h = *at;
-        bool    over = atomic_load(&c->closing);
+    for (submitted **at = list; *at;) {
+        submitted *h = *at;
+        bool       over = atomic_load(&c->closing);
         if (lk_work_test(h->inside) == LK_END && !over) {
             at = &h->next;
             continue;
         }
         lk_work  *work = h->work;
-        lk_status status = over ? LK_ECANCELED : lk_work_wait(h->inside); /* else it goes with its group */
+        lk_status status = over ? LK_ECANCELED : lk_work_wait(h->inside); /* otherwise it is freed with its group */
         if (status < 0) (void)failure(c);
         *at = h->next;
         lk__free(c->context, LK_MEMORY_OTHER, h, sizeof *h);
@@ -183,31 +184,31 @@ static void sweep(lk_comm *c, handed **list)
     }
 }
 
-static void wait_for_any(lk_comm *c, const handed *list)
+static void wait_for_any(lk_comm *c, const submitted *list)
 {
-    struct timespec end;
-    clock_gettime(CLOCK_REALTIME, &end);
-    end.tv_sec++;
+    struct timespec finish_create;
+    clock_gettime(CLOCK_REALTIME, &finish_create);
+    finish_create.tv_sec++;
     pthread_mutex_lock(&c->lock);
     bool any = atomic_load(&c->closing) ||
                (c->first && (c->first->operation.kind == LK__SEND || c->first->operation.kind == LK__RECV));
     for (; list && !any; list = list->next) any = lk_work_test(list->inside) != LK_END;
-    if (!any) pthread_cond_timedwait(&c->finished, &c->lock, &end);
+    if (!any) pthread_cond_timedwait(&c->finished, &c->lock, &finish_create);
     pthread_mutex_unlock(&c->lock);
 }
 
-/* Those within the host and those over the network have to go on side by side: each group's own thread carries its. */
+/* Transfers within the host and over the network have to progress concurrently: each runs in its group's own thread. */
 static void transfer(lk_comm *c, lk_work *first)
 {
     lk__comm_mixed *m = c->state;
-    handed         *list = NULL;
+    submitted      *list = NULL;
     if (m->hosts == 1 || m->each == 1) {
         lk_comm *group = m->groups[m->hosts == 1 ? LK__LOCAL : LK__FLAT];
         group->backend->transfer(group, first);
         (void)failure(c);
         return;
     }
-    if (!first->queued) { /* it is alone */
+    if (!first->queued) { /* a blocking call, the only one */
         lk_work  inside = {.comm = c};
         lk_comm *group = route(c, &first->operation, &inside.operation);
         inside.comm = group;
@@ -216,11 +217,11 @@ static void transfer(lk_comm *c, lk_work *first)
         lk__work_finish(first, inside.status);
         return;
     }
-    hand_on(c, first, &list);
+    submit_transfer(c, first, &list);
     while (list) {
-        for (lk_work *more; (more = lk__work_next_transfer(c, list->work));) hand_on(c, more, &list);
+        for (lk_work *more; (more = lk__work_next_transfer(c, list->work));) submit_transfer(c, more, &list);
         wait_for_any(c, list);
-        sweep(c, &list);
+        finish_done(c, &list);
     }
 }
 
@@ -230,7 +231,7 @@ static lk_status allocate(lk_comm *c, uint64_t secret, size_t bytes, void **memo
 {
     lk__comm_mixed *m = c->state;
     lk_comm        *local = m->groups[LK__LOCAL];
-    /* Each host's ranks meet on their own host; the name has to be theirs alone when hosts are only played. */
+    /* Each host's ranks have their own rendezvous; its name must be unique when LOCKSTEP_HOST_ID simulates hosts. */
     return local->backend->allocate(local, secret ^ (uint64_t)m->host * 0x9E3779B97F4A7C15u, bytes, memory);
 }
 
@@ -247,13 +248,13 @@ static void busy(lk_comm *c, const char *what)
         if (m->groups[i]) m->groups[i]->backend->busy(m->groups[i], what);
 }
 
-static void nudge(lk_comm *c)
+static void wake_waits(lk_comm *c)
 {
     lk__comm_mixed *m = c->state;
     for (int i = 0; i < LK__GROUPS; i++) {
         if (!m->groups[i]) continue;
         if (atomic_load(&c->closing)) atomic_store(&m->groups[i]->closing, true);
-        m->groups[i]->backend->nudge(m->groups[i]);
+        m->groups[i]->backend->wake(m->groups[i]);
     }
     lk__work_wake(c);
 }
@@ -277,9 +278,9 @@ static void free_state(lk_comm *c)
     c->state = NULL;
 }
 
-/* ---- beginning ---- */
+/* ---- create ---- */
 
-/* Who sits where. Hosts count from the one of rank 0, in the order of their first ranks. */
+/* Finds each rank's host. Hosts are numbered in the order of their first ranks. */
 static lk_status find_hosts(lk_comm *c)
 {
     lk__comm_mixed          *m = c->state;
@@ -300,14 +301,14 @@ static lk_status find_hosts(lk_comm *c)
     m->host = host_of[c->rank];
     for (int i = 0; i < c->size; i++) {
         m->neighbours[i] = host_of[i] == m->host ? m->each++ : -1;
-        if (i < c->rank && m->neighbours[i] >= 0) m->place++;
+        if (i < c->rank && m->neighbours[i] >= 0) m->local_rank++;
     }
     m->layered = m->hosts > 1 && c->size % m->hosts == 0;
     int each = c->size / m->hosts;
     m->layered = m->layered && each > 1 && (each & (each - 1)) == 0;
     for (int i = 0; i < c->size && m->layered; i++) m->layered = host_of[i] == i / each;
     lk__free(c->context, LK_MEMORY_OTHER, host_of, bytes);
-    c->local_rank = m->place;
+    c->local_rank = m->local_rank;
     c->local_size = m->each;
     return LK_OK;
 }
@@ -332,8 +333,8 @@ static lk_status make_local(lk_comm *c)
     char                name[64];
     lk_status           status = lk__comm_make(c->context, c, NULL, &local);
     if (status < 0) return status;
-    local->join_ms = c->connect_ms; /* its ranks have joined */
-    local->rank = local->local_rank = m->place;
+    local->join_ms = c->connect_ms; /* its ranks have joined already */
+    local->rank = local->local_rank = m->local_rank;
     local->size = local->local_size = m->each;
     local->backend = m->each == 1 ? &lk__backend_self : &lk__backend_shm;
     local->outer = c;
@@ -349,32 +350,32 @@ static lk_status make_local(lk_comm *c)
     return status;
 }
 
-/* The flat group stands. */
-static lk_status complete(lk_comm *c)
+/* Makes the other groups; the flat group is connected. */
+static lk_status make_groups(lk_comm *c)
 {
     lk__comm_mixed *m = c->state;
     lk_status       status = find_hosts(c);
     if (status >= 0) status = make_local(c);
     if (status >= 0 && m->layered)
-        status = lk_comm_split_at((lk_site){"lk_comm_create", 0}, m->groups[LK__FLAT], m->place, c->rank,
+        status = lk_comm_split_at((lk_site){"lk_comm_create", 0}, m->groups[LK__FLAT], m->local_rank, c->rank,
                                   &m->groups[LK__ACROSS]);
     if (status < 0) free_state(c);
     return status;
 }
 
-static lk_status end(lk_comm *c, lk_comm *flat, lk_status status)
+static lk_status finish_create(lk_comm *c, lk_comm *flat, lk_status status)
 {
     lk__comm_mixed *m = c->state;
     if (status >= 0) {
         m->groups[LK__FLAT] = flat;
-        return complete(c);
+        return make_groups(c);
     }
     lk__comm_drop(flat);
     free_state(c);
     return status;
 }
 
-static lk_status begin(lk_comm *c, lk_comm **flat)
+static lk_status begin_create(lk_comm *c, lk_comm **flat)
 {
     lk__comm_mixed *m = lk__alloc(c->context, LK_MEMORY_OTHER, sizeof *m);
     lk_status       status = m ? lk__comm_make(c->context, c, NULL, flat) : LK_ENOMEM;
@@ -386,16 +387,16 @@ static lk_status begin(lk_comm *c, lk_comm **flat)
     (*flat)->rank = c->rank;
     (*flat)->size = c->size;
     status = c->world ? lk__comm_set_world(*flat, c, NULL) : LK_OK;
-    return status < 0 ? end(c, *flat, status) : LK_OK;
+    return status < 0 ? finish_create(c, *flat, status) : LK_OK;
 }
 
-static lk_status create(lk_comm *c, const lk__rendezvous_identity *place)
+static lk_status create(lk_comm *c, const lk__rendezvous_identity *identity)
 {
     lk_comm  *flat = NULL;
-    lk_status status = begin(c, &flat);
+    lk_status status = begin_create(c, &flat);
     if (status < 0) return status;
-    flat->backend = lk__mpi_offers(place) ? &lk__backend_mpi : &lk__backend_tcp;
-    return end(c, flat, flat->backend->create(flat, place));
+    flat->backend = lk__mpi_available(identity) ? &lk__backend_mpi : &lk__backend_tcp;
+    return finish_create(c, flat, flat->backend->create(flat, identity));
 }
 
 static lk_status prepare(lk_comm *parent, lk__comm_member *mine)
@@ -406,13 +407,13 @@ static lk_status prepare(lk_comm *parent, lk__comm_member *mine)
 
 static lk_status split(lk_comm *parent, lk_comm *c, const lk__comm_member *all, const int *ranks)
 {
-    lk_comm *above = ((lk__comm_mixed *)parent->state)->groups[LK__FLAT], *flat = NULL;
-    if (!c) return above->backend->split(above, NULL, all, NULL);
-    lk_status status = begin(c, &flat);
+    lk_comm *parent_flat = ((lk__comm_mixed *)parent->state)->groups[LK__FLAT], *flat = NULL;
+    if (!c) return parent_flat->backend->split(parent_flat, NULL, all, NULL);
+    lk_status status = begin_create(c, &flat);
     if (status < 0) return status;
-    flat->backend = above->backend;
-    return end(c, flat, above->backend->split(above, flat, all, ranks));
+    flat->backend = parent_flat->backend;
+    return finish_create(c, flat, parent_flat->backend->split(parent_flat, flat, all, ranks));
 }
 
 const lk__comm_backend lk__backend_mixed = {"mixed", collective, transfer, allocate,   release, failure, raise_failure,
-                                            busy,    nudge,      sent,     free_state, create,  prepare, split};
+                                            busy,    wake_waits, sent,     free_state, create,  prepare, split};

@@ -1,4 +1,4 @@
-/* comm/mixed.h - what a mixed group holds, and its collectives in layers. */
+/* comm/mixed.h - the state of a mixed group, and its hierarchical collectives. */
 #ifndef LK__MIXED_H
 #define LK__MIXED_H
 
@@ -8,18 +8,18 @@ enum { LK__FLAT, LK__LOCAL, LK__ACROSS, LK__GROUPS }; /* see mixed.c */
 
 typedef struct lk__comm_mixed {
     lk_comm *groups[LK__GROUPS]; /* NULL: not needed */
-    int      hosts, host;        /* how many, and which this is */
-    int      each, place;        /* ranks of this host, and which of them this is */
-    int     *neighbours;         /* by rank: which of this host's it is; -1 of another host */
+    int      hosts, host;        /* how many, and the index of this one */
+    int      each, local_rank;   /* ranks of this host, and this rank's index among them */
+    int     *neighbours;         /* by rank: its index on this host; -1: on another host */
     bool     layered;
     char    *scratch;
     size_t   scratch_bytes;
 } lk__comm_mixed;
 
-/* By one of the groups, in this thread. */
+/* Runs a call on one of the groups, in this thread. */
 lk_status lk__mixed_run(const lk__comm_mixed *mixed, int group, const lk__comm_call *operation);
 
-/* mixed_layers.c. After all ranks have come; a failure is that of one of the groups, or of this rank alone. */
+/* mixed_layers.c. After all ranks have entered; a failure is that of one of the groups, or of this rank alone. */
 bool      lk__mixed_fits_layers(const lk__comm_mixed *mixed, const lk__comm_call *operation);
 lk_status lk__mixed_layered(lk_comm *comm, const lk__comm_call *operation);
 

@@ -1,12 +1,12 @@
-/* mixed_layers.c - large collectives in layers: within the hosts, each rank's slice across them, and within again. Partial
- * results are held wide enough that the bits are those of the flat order. */
+/* mixed_layers.c - large collectives in three steps: within each host, each rank's slice across the hosts, and within
+ * each host again. Partial results are wide enough that the bits are those of the flat order. */
 #include "comm/mixed.h"
 #include "comm/reduce.h"
 
 #include <string.h>
 
 enum {
-    LAYERED_LEAST = 32 << 10, /* bytes; below, one exchange among all is faster than three */
+    LAYERED_LEAST = 32 << 10, /* bytes; below, one exchange among all ranks is faster than three */
     SCRATCH = 8 << 20,        /* bytes of partial results at once, where they have to be copied */
 };
 
@@ -25,13 +25,13 @@ static lk_status grow_scratch(lk_comm *c, size_t bytes)
     return m->scratch ? LK_OK : LK_ENOMEM;
 }
 
-/* Reduces `count` elements of each of this host's ranks at `data` into the slice of this rank, which is the place-th of
- * them, then the slices of all hosts. root: the host that gets the result; -1: all do. */
+/* Reduces `count` elements of each of this host's ranks at `data` into the slice of this rank, then across the hosts.
+ * root: the host that gets the result; -1: all do. */
 static lk_status reduce_slices(lk__comm_mixed *m, const lk__comm_call *o, const void *send, char *data, size_t count,
                                lk_dtype type, int root)
 {
     size_t        bytes = count * lk_dtype_size(type);
-    char         *slice = data + (size_t)m->place * bytes;
+    char         *slice = data + (size_t)m->local_rank * bytes;
     lk__comm_call inside = {.kind = LK__REDUCE_SCATTER,
                             .type = type,
                             .reduce = lk__reduce_step(o->reduce),
@@ -47,7 +47,7 @@ static lk_status reduce_slices(lk__comm_mixed *m, const lk__comm_call *o, const 
     return lk__mixed_run(m, LK__ACROSS, &inside);
 }
 
-/* The slices of this host, side by side at data: all of its ranks get them, or the one of place `root`. */
+/* Gathers this host's slices at data, contiguous: on all of its ranks, or on local rank `root`. */
 static lk_status gather_slices(lk__comm_mixed *m, const lk__comm_call *o, char *data, size_t count, lk_dtype type,
                                int root)
 {
@@ -55,29 +55,29 @@ static lk_status gather_slices(lk__comm_mixed *m, const lk__comm_call *o, char *
                             .type = type,
                             .root = root < 0 ? 0 : root,
                             .count = count,
-                            .send = data + (size_t)m->place * count * lk_dtype_size(type),
+                            .send = data + (size_t)m->local_rank * count * lk_dtype_size(type),
                             .recv = data,
                             .site = o->site};
     return lk__mixed_run(m, LK__LOCAL, &inside);
 }
 
-/* all_reduce and reduce: `count` elements from send to recv, by way of the scratch, in slices that are filled up. */
+/* all_reduce and reduce: `count` elements from send to recv, through the scratch, in slices padded with zeros. */
 static lk_status reduce_copied(lk_comm *c, const lk__comm_call *o, size_t first, size_t count)
 {
     lk__comm_mixed *m = c->state;
     lk_dtype        wide = lk__reduce_partial(o->type, o->reduce);
     bool            rooted = o->kind == LK__REDUCE, gets = !rooted || c->rank == o->root;
-    int             host = rooted ? o->root / m->each : -1, place = rooted ? o->root % m->each : -1;
+    int             host = rooted ? o->root / m->each : -1, local_root = rooted ? o->root % m->each : -1;
     size_t          slice = (count + (size_t)m->each - 1) / (size_t)m->each, all = slice * (size_t)m->each;
     size_t          size = lk_dtype_size(o->type), wide_size = lk_dtype_size(wide);
     char           *partial = m->scratch, *result = partial + lk__round_up(all * wide_size, 64);
-    size_t          own = (size_t)m->place * slice;
+    size_t          own = (size_t)m->local_rank * slice;
     lk__reduce_widen(partial, (const char *)o->send + first * size, count, o->type, wide);
     memset(partial + count * wide_size, 0, (all - count) * wide_size);
     lk_status status = reduce_slices(m, o, partial, partial, slice, wide, host);
     if (status < 0 || (rooted && m->host != host)) return status;
     lk__reduce_finish(result + own * size, partial + own * wide_size, c->size, slice, o->type, o->reduce);
-    status = gather_slices(m, o, result, slice, o->type, place);
+    status = gather_slices(m, o, result, slice, o->type, local_root);
     if (status >= 0 && gets) memcpy((char *)o->recv + first * size, result, count * size);
     return status;
 }
@@ -88,7 +88,7 @@ static lk_status layered_reduce(lk_comm *c, const lk__comm_call *o)
     lk_dtype        wide = lk__reduce_partial(o->type, o->reduce);
     size_t          size = lk_dtype_size(o->type), slice = o->count / (size_t)m->each;
     if (o->kind == LK__ALL_REDUCE && wide == o->type && o->count % (size_t)m->each == 0) {
-        char     *own = (char *)o->recv + (size_t)m->place * slice * size;
+        char     *own = (char *)o->recv + (size_t)m->local_rank * slice * size;
         lk_status status = reduce_slices(m, o, o->send, o->recv, slice, o->type, -1);
         if (status < 0) return status;
         lk__reduce_finish(own, own, c->size, slice, o->type, o->reduce);
@@ -102,13 +102,14 @@ static lk_status layered_reduce(lk_comm *c, const lk__comm_call *o)
     return status;
 }
 
-/* Within the root's host to all; each of them hands its slice to the other hosts; there they are put together. */
+/* First within the root's host; then each of its ranks sends its slice to the other hosts; there they are gathered. */
 static lk_status layered_broadcast(lk_comm *c, const lk__comm_call *o)
 {
     lk__comm_mixed *m = c->state;
     size_t size = lk_dtype_size(o->type), slice = o->count / (size_t)m->each, rest = o->count % (size_t)m->each;
     int    host = o->root / m->each;
-    char  *own = (char *)o->recv + (size_t)m->place * slice * size, *tail = (char *)o->recv + (o->count - rest) * size;
+    char  *own = (char *)o->recv + (size_t)m->local_rank * slice * size,
+         *tail = (char *)o->recv + (o->count - rest) * size;
     lk__comm_call inside = *o;
     lk_status     status = LK_OK;
     inside.root = o->root % m->each;
@@ -123,7 +124,7 @@ static lk_status layered_broadcast(lk_comm *c, const lk__comm_call *o)
     return status < 0 || m->host == host ? status : gather_slices(m, o, o->recv, slice, o->type, -1);
 }
 
-/* Within the hosts; then each rank gets its peers' parts across; then host by host within again. */
+/* Each rank gathers the parts of its local rank across the hosts; then they are gathered within each host. */
 static lk_status layered_gather(lk_comm *c, const lk__comm_call *o)
 {
     lk__comm_mixed *m = c->state;
@@ -135,7 +136,7 @@ static lk_status layered_gather(lk_comm *c, const lk__comm_call *o)
     if (o->send != own) memmove(own, o->send, bytes);
     for (int h = 0; h < m->hosts; h++) {
         counts[h] = o->count;
-        at[h] = (size_t)(h * m->each + m->place) * o->count;
+        at[h] = (size_t)(h * m->each + m->local_rank) * o->count;
     }
     lk__comm_call inside = {.kind = LK__ALL_GATHERV,
                             .type = o->type,

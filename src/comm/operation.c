@@ -1,4 +1,4 @@
-/* operation.c - what calls are named, and where in their buffers each rank's part lies. */
+/* operation.c - descriptions of calls, and where in their buffers each rank's part is. */
 #include "comm/operation.h"
 
 #include <stdio.h>
@@ -43,8 +43,8 @@ size_t lk__call_largest(const lk__comm_call *o, int ranks)
     return most;
 }
 
-/* The end of the last of these parts. */
-static size_t end_of(const size_t *counts, const size_t *displacements, int ranks)
+/* The end of the last part. */
+static size_t end_of_parts(const size_t *counts, const size_t *displacements, int ranks)
 {
     size_t end = 0;
     for (int i = 0; i < ranks; i++)
@@ -55,14 +55,14 @@ static size_t end_of(const size_t *counts, const size_t *displacements, int rank
 lk__comm_extents lk__call_extents(const lk__comm_call *o, int rank, int ranks)
 {
     lk__comm_extents      e = {0, 0};
-    lk__comm_send_pattern gives = lk__call_send_pattern(o, rank);
+    lk__comm_send_pattern pattern = lk__call_send_pattern(o, rank);
     size_t                size = lk_dtype_size(o->type);
-    if (gives == LK__SEND_PARTS)
-        e.send = o->send_counts ? end_of(o->send_counts, o->send_displacements, ranks) : (size_t)ranks * o->count;
-    else if (gives == LK__SEND_ALL)
+    if (pattern == LK__SEND_PARTS)
+        e.send = o->send_counts ? end_of_parts(o->send_counts, o->send_displacements, ranks) : (size_t)ranks * o->count;
+    else if (pattern == LK__SEND_ALL)
         e.send = o->recv_counts ? o->recv_counts[rank] : o->count;
     if (lk__call_receives(o, rank))
-        e.recv = o->recv_counts        ? end_of(o->recv_counts, o->recv_displacements, ranks)
+        e.recv = o->recv_counts        ? end_of_parts(o->recv_counts, o->recv_displacements, ranks)
                  : lk__call_gathers(o) ? (size_t)ranks * o->count
                                        : o->count;
     return (lk__comm_extents){e.send * size, e.recv * size};

@@ -1,4 +1,5 @@
-/* comm/operation.h - one call of a collective, a send or a receive: what it is, who gives what to whom in it, and its words. */
+/* comm/operation.h - one call of a collective, a send or a receive: its arguments, which rank sends what to which, and
+ * its description. */
 #ifndef LK__OPERATION_H
 #define LK__OPERATION_H
 
@@ -21,8 +22,7 @@ typedef enum lk__comm_kind {
 
 const char *lk__comm_kind_name(lk__comm_kind kind);
 
-/* One call, as its rank made it. Split and alloc are gatherings of a few bytes from every rank, and `bytes` is what
- * they are for. */
+/* One call, as its rank made it. Split and alloc gather a few bytes from every rank; `bytes` is alloc's argument. */
 typedef struct lk__comm_call {
     lk__comm_kind kind;
     lk_dtype      type;
@@ -33,16 +33,16 @@ typedef struct lk__comm_call {
     const void   *send;
     void         *recv;
     const size_t *send_counts, *send_displacements, *recv_counts,
-        *recv_displacements; /* NULL: `count` each, side by side */
+        *recv_displacements; /* NULL: `count` each, contiguous */
     lk_site site;
 } lk__comm_call;
 
 /* "#17 all_reduce f32 × 1000 sum at train.c:55". */
 void lk__call_describe(const lk__comm_call *operation, uint64_t number, char *out, size_t bytes);
 
-/* ---- who gives what to whom ---- */
+/* ---- which rank sends what to which ---- */
 
-/* What `rank` gives to a collective: nothing, the same to everybody, or a part to each. */
+/* What `rank` sends in a collective: nothing, the same to all, or a part to each. */
 typedef enum lk__comm_send_pattern { LK__SEND_NONE, LK__SEND_ALL, LK__SEND_PARTS } lk__comm_send_pattern;
 static inline lk__comm_send_pattern lk__call_send_pattern(const lk__comm_call *o, int rank)
 {
@@ -68,17 +68,17 @@ static inline bool lk__call_receives(const lk__comm_call *o, int rank)
     return o->kind != LK__BARRIER && (!at_root || rank == o->root);
 }
 
-/* Elements that `from` has for `to`, as far as `rank`, whose call this is, knows: enough when it is one of the two. */
+/* Elements that `from` sends to `to`. `rank`, whose call this is, must be one of the two. */
 static inline size_t lk__call_count(const lk__comm_call *o, int rank, int from, int to)
 {
     if (o->kind == LK__ALL_TO_ALLV) return from == rank ? o->send_counts[to] : o->recv_counts[from];
     return o->recv_counts ? o->recv_counts[from] : o->count;
 }
 
-/* Elements of the largest part that any rank gives, as far as all know alike. */
+/* Elements of the largest part that any rank sends; computed only from what all ranks know. */
 size_t lk__call_largest(const lk__comm_call *operation, int ranks);
 
-/* What others give stands side by side. */
+/* The ranks' parts are contiguous in the receive buffer. */
 static inline bool lk__call_gathers(const lk__comm_call *o)
 {
     return o->kind == LK__ALL_GATHER || o->kind == LK__GATHER || o->kind == LK__ALL_TO_ALL || o->kind == LK__SPLIT ||
@@ -101,13 +101,13 @@ static inline char *lk__call_recv_part(const lk__comm_call *o, int from, size_t 
     return o->recv ? (char *)o->recv + at * size : NULL;
 }
 
-/* Bytes of the two buffers that `rank`, whose call this is, reads and writes: from their beginning to the end of their last
+/* Bytes of the two buffers that `rank`, whose call this is, reads and writes: from their start to the end of their last
  * part. */
 typedef struct lk__comm_extents {
     size_t send, recv;
 } lk__comm_extents;
 lk__comm_extents lk__call_extents(const lk__comm_call *operation, int rank, int ranks);
-/* Whether its buffers are apart, or in place as the kind allows it. */
+/* Whether its buffers do not overlap, or are in place as the kind allows it. */
 bool lk__call_buffers_fit(const lk__comm_call *operation, int rank, int ranks);
 
 #endif

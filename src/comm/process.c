@@ -1,4 +1,4 @@
-/* process.c - reads /proc/PID/stat. The name in it may hold anything, but ends with the last ')'. */
+/* process.c - reads /proc/PID/stat. The command name in it may contain any character; it ends with the last ')'. */
 #define _GNU_SOURCE
 #include "comm/process.h"
 

@@ -1,4 +1,4 @@
-/* comm/process.h - what /proc tells about a process: its state, and when it started. */
+/* comm/process.h - reads /proc for a process: its state, and when it started. */
 #ifndef LK__PROCESS_H
 #define LK__PROCESS_H
 
@@ -7,11 +7,11 @@
 
 typedef struct lk__process {
     char     state;   /* R, S, D, T, Z, … as proc(5) lists them */
-    uint64_t started; /* in ticks since the boot: with the pid it names one process for ever */
+    uint64_t started; /* in ticks since boot: with the pid it identifies one process */
 } lk__process;
 
-bool     lk__process_look(int64_t pid, lk__process *process); /* false: there is none, or it may not be read */
-uint64_t lk__process_started(int64_t pid);                    /* 0: not known */
+bool     lk__process_look(int64_t pid, lk__process *process); /* false: no such process, or not readable */
+uint64_t lk__process_started(int64_t pid);                    /* 0: unknown */
 bool     lk__process_gone(int64_t pid);                       /* it does not exist, or is a zombie */
 
 static inline bool lk__process_stopped(const lk__process *p) { return p->state == 'T' || p->state == 't'; }

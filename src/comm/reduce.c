@@ -1,6 +1,6 @@
-/* reduce.c - sums and the like over ranks, bound by bytes: every loop is one pass over its inputs, and `lockstep bench
- * comm` shows it. Types may lie at any address, and an output may be one of the inputs, which the compiler is told
- * cannot hurt. */
+/* reduce.c - reductions over ranks, bound by memory bandwidth: every loop is one pass over its inputs, as `lockstep bench
+ * comm` shows. Any alignment is allowed, and an output may be one of the inputs; the loops are marked as safe to
+ * vectorise all the same. */
 #include "comm/reduce.h"
 
 #include <string.h>
@@ -11,12 +11,12 @@
 #define FOR_EACH _Pragma("GCC ivdep") for (size_t i = 0; i < count; i++)
 #endif
 
-enum { BLOCK = 512 }; /* elements of a partial result; a tree's live ones stay in the first cache */
+enum { BLOCK = 512 }; /* elements of a partial result; a tree's live ones stay in the L1 cache */
 
 typedef float    f32 __attribute__((aligned(1), may_alias));
 typedef double   f64 __attribute__((aligned(1), may_alias));
 typedef uint16_t b16
-    __attribute__((aligned(1), may_alias)); /* bf16's bits. In memory alone: gcc 14 fails on such parameters */
+    __attribute__((aligned(1), may_alias)); /* the bits of bf16. Only in memory: gcc 14 fails on such parameters */
 typedef int8_t  i8 __attribute__((may_alias));
 typedef uint8_t u8 __attribute__((may_alias));
 typedef int32_t i32 __attribute__((aligned(1), may_alias));
@@ -61,8 +61,7 @@ static inline float f16_load(uint16_t x)
     return float_of(bits | sign);
 }
 
-/* To the nearest, ties to even. What is below the normal numbers is rounded by the addition of 0.5, whose last place
- * is 2^-24. */
+/* To the nearest, ties to even. Subnormal results are rounded by adding 0.5, whose last place is 2^-24. */
 static inline uint16_t f16_store(float x)
 {
     uint32_t bits = bits_of(x), sign = bits >> 16 & 0x8000, rest = bits & 0x7fffffffu;
@@ -77,12 +76,12 @@ static inline uint16_t f16_store(float x)
 #define AS_IS(x) (x)
 #define ADD(a, b) ((a) + (b))
 #define TIMES(a, b) ((a) * (b))
-/* Where one of the two is NaN, that one; the left where both are. */
+/* NaN if one of the two is; the left one if both are. */
 #define LEAST(a, b) ((a) < (b) || (a) != (a) ? (a) : (b))
 #define GREATEST(a, b) ((a) > (b) || (a) != (a) ? (a) : (b))
 
-/* One type and operation. T is stored, A is what partial results are held in; LOAD and STORE go between them, COMBINE
- * takes two, and FINISH sees the whole tree's result and `scale`, which is the number of inputs or one over it. */
+/* One type and operation. T is the stored type, A that of partial results; LOAD and STORE convert between them, COMBINE
+ * takes two, and FINISH gets the tree's result and `scale`, which is the number of inputs or its reciprocal. */
 #define DEFINE(name, T, A, LOAD, STORE, COMBINE, FINISH)                                                            \
     static void tree_##name(A *out, const T *const *in, size_t at, int n, size_t count, A *scratch)                 \
     {                                                                                                               \
@@ -113,7 +112,7 @@ static inline uint16_t f16_store(float x)
             FOR_EACH out[i] = STORE((A)FINISH((A)COMBINE((A)COMBINE((A)LOAD(a[i]), (A)LOAD(b[i])),                  \
                                                          (A)COMBINE((A)LOAD(c[i]), (A)LOAD(d[i]))), scale));        \
         } else {                                                                                                    \
-            A acc[BLOCK], scratch[13 * BLOCK]; /* as deep as 4096 inputs go */                                      \
+            A acc[BLOCK], scratch[13 * BLOCK]; /* the depth of 4096 inputs */                                      \
             for (size_t at = 0, all = count; at < all; at += BLOCK) {                                               \
                 T *to = out + at;                                                                                   \
                 count = all - at < BLOCK ? all - at : BLOCK;                                                        \
@@ -137,7 +136,7 @@ static inline uint16_t f16_store(float x)
 
 #define SMALLER(a, b) ((a) < (b) ? (a) : (b))
 #define LARGER(a, b) ((a) > (b) ? (a) : (b))
-/* Unsigned arithmetic wraps; U is the unsigned twin of T. */
+/* Unsigned arithmetic wraps; U is the unsigned type of T's size. */
 #define DEFINE_WHOLE(type, T, U)                                                                   \
     DEFINE(type##_sum, T, U, (U), (T), ADD, ALONE)                                                 \
     DEFINE(type##_divided, T, int64_t, (int64_t), (T), ADD_WRAPPING, DIVIDED)                      \

@@ -1,4 +1,4 @@
-/* comm/reduce.h - the one canonical order in which ranks' values are combined. */
+/* comm/reduce.h - the canonical order in which ranks' values are combined. */
 #ifndef LK__REDUCE_H
 #define LK__REDUCE_H
 
@@ -7,15 +7,15 @@
 enum { LK__REDUCE_MOST = 4096 }; /* inputs at once, so ranks of a group */
 
 /* out[i] = in[0][i] op … op in[n-1][i] for `count` elements, as a pairwise tree: ((0 1)(2 3))((4 5)(6 7)); where n is
- * no power of two, the largest power of two below n stands left and the rest, in the same manner, right: 0…3 and 4…6
- * for 7. out may be one of the inputs. No alignment is asked for. */
+ * no power of two, the left subtree has the largest power of two below n, and the right one the rest, split in the same
+ * way: 0…3 and 4…6 for 7. out may be one of the inputs. Any alignment is allowed. */
 void lk__reduce(void *out, const void *const *in, int n, size_t count, lk_dtype type, lk_reduce_op op);
 
-/* For a tree whose parts are reduced in different places: what partial results are held in, so that the whole has the
- * same bits as if lk__reduce had seen all inputs. A part is widened, reduced with lk__reduce_step's op, and when `n`
- * inputs are in it, finished. */
+/* For a tree whose parts are reduced by different ranks: the type of partial results with which the result has the same
+ * bits as if lk__reduce had all inputs. A part is widened, reduced with lk__reduce_step's op, and finished once it
+ * contains all `n` inputs. */
 lk_dtype     lk__reduce_partial(lk_dtype type, lk_reduce_op op);
-lk_reduce_op lk__reduce_step(lk_reduce_op op); /* avg adds, and divides in the end */
+lk_reduce_op lk__reduce_step(lk_reduce_op op); /* avg: sum, divided by lk__reduce_finish */
 void         lk__reduce_widen(void *out, const void *in, size_t count, lk_dtype type, lk_dtype partial);
 /* out may be in where type and partial are the same. */
 void lk__reduce_finish(void *out, const void *in, int n, size_t count, lk_dtype type, lk_reduce_op op);

@@ -1,4 +1,4 @@
-/* self.c - the group of one rank: every collective is a copy. */
+/* self.c - a group of one rank: every collective is a copy. */
 #include "comm/comm.h"
 
 #include <string.h>
@@ -21,10 +21,10 @@ static lk_status collective(lk_comm *c, const lk__comm_call *o)
     return LK_OK;
 }
 
-/* There is no other rank to send to, and that was found before. */
+/* There is no other rank; collective.c has refused the call already. */
 static void transfer(lk_comm *c, lk_work *first)
 {
-    lk__work_finish(first, lk__fail(c->context, LK_EINVAL, "a group of one has nobody to send to"));
+    lk__work_finish(first, lk__fail(c->context, LK_EINVAL, "a group of one has no rank to send to"));
 }
 
 typedef struct piece {
@@ -61,7 +61,7 @@ static void      raise_failure(lk_comm *c, lk_status status, const char *text, l
     lk__comm_note(c, status, text, cause);
 }
 static void     busy(lk_comm *c, const char *what) { (void)c, (void)what; }
-static void     nudge(lk_comm *c) { (void)c; }
+static void     wake_waits(lk_comm *c) { (void)c; }
 static uint64_t sent(const lk_comm *c) { return (void)c, 0; }
 
 static void free_state(lk_comm *c)
@@ -69,12 +69,12 @@ static void free_state(lk_comm *c)
     for (piece *p; (p = c->state);) release(c, p->memory);
 }
 
-static lk_status create(lk_comm *c, const struct lk__rendezvous_identity *place)
+static lk_status create(lk_comm *c, const struct lk__rendezvous_identity *identity)
 {
-    (void)place;
+    (void)identity;
     c->state = NULL;
     return LK_OK;
 }
 
 const lk__comm_backend lk__backend_self = {"self", collective, transfer, allocate,   release, failure, raise_failure,
-                                           busy,   nudge,      sent,     free_state, create,  NULL,    NULL};
+                                           busy,   wake_waits, sent,     free_state, create,  NULL,    NULL};

@@ -1,5 +1,5 @@
-/* socket.c - waits on sockets. A signal ends no wait and starts none anew: what is left is counted each time, and nothing
- * is read or written that could block. */
+/* socket.c - waits on sockets. A signal neither ends nor restarts a wait: the remaining time is computed each time, and
+ * no read or write blocks. */
 #define _GNU_SOURCE
 #include "comm/socket.h"
 
@@ -22,7 +22,7 @@ int lk__poll_until(struct pollfd *polls, nfds_t count, double end)
     }
 }
 
-static bool ready_by(int fd, short events, double end)
+static bool wait_ready(int fd, short events, double end)
 {
     struct pollfd one = {.fd = fd, .events = events};
     int           ready = lk__poll_until(&one, 1, end);
@@ -30,11 +30,11 @@ static bool ready_by(int fd, short events, double end)
     return ready > 0;
 }
 
-static void take_passed(struct msghdr *message, int *passed)
+static void receive_descriptor(struct msghdr *message, int *passed)
 {
     struct cmsghdr *c = CMSG_FIRSTHDR(message);
     if (!c || c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS || c->cmsg_len != CMSG_LEN(sizeof(int))) return;
-    if (*passed >= 0) close(*passed); /* one is expected */
+    if (*passed >= 0) close(*passed); /* only one is expected */
     memcpy(passed, CMSG_DATA(c), sizeof *passed);
 }
 
@@ -50,14 +50,14 @@ bool lk__read_passed(int fd, void *into, size_t bytes, int *passed, double end)
         struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
         if (passed) {
             message.msg_control = control.space;
-            message.msg_controllen = CMSG_LEN(sizeof(int)); /* no room for a second, which nobody would close */
+            message.msg_controllen = CMSG_LEN(sizeof(int)); /* no room for a second one, which would leak */
         }
-        if (!ready_by(fd, POLLIN, end)) return false;
+        if (!wait_ready(fd, POLLIN, end)) return false;
         ssize_t n = recvmsg(fd, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
         if (n < 0 && (errno == EAGAIN || errno == EINTR)) continue;
         if (n == 0) errno = ECONNRESET;
         if (n <= 0) return false;
-        if (passed) take_passed(&message, passed);
+        if (passed) receive_descriptor(&message, passed);
         have += (size_t)n;
     }
     return true;
@@ -71,7 +71,7 @@ bool lk__read_whole(int fd, void *into, size_t bytes, double end)
 bool lk__write_whole(int fd, const void *from, size_t bytes, double end)
 {
     for (size_t done = 0; done < bytes;) {
-        if (!ready_by(fd, POLLOUT, end)) return false;
+        if (!wait_ready(fd, POLLOUT, end)) return false;
         ssize_t n = send(fd, (const char *)from + done, bytes - done, MSG_NOSIGNAL | MSG_DONTWAIT);
         if (n < 0 && errno != EAGAIN && errno != EINTR) return false;
         if (n > 0) done += (size_t)n;

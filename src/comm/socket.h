@@ -1,4 +1,4 @@
-/* comm/socket.h - waiting on, reading and writing sockets until a point in time (lk__now), which no signal moves. */
+/* comm/socket.h - waiting on, reading and writing sockets until a deadline (lk__now), which signals do not change. */
 #ifndef LK__SOCKET_H
 #define LK__SOCKET_H
 
@@ -6,25 +6,25 @@
 
 #include <poll.h>
 
-/* As poll; goes on after a signal. */
+/* As poll; continues after a signal. */
 int lk__poll_until(struct pollfd *polls, nfds_t count, double end);
 
-/* All of it. False: closed, failed or late, as errno says. */
+/* All `bytes`. False: closed, failed or late, with errno set. */
 bool lk__read_whole(int fd, void *into, size_t bytes, double end);
 bool lk__write_whole(int fd, const void *from, size_t bytes, double end);
-/* And the descriptor that came along, the caller's then even on failure; -1: none. */
+/* The same, with a passed descriptor, which the caller owns even on failure; -1: none. */
 bool lk__read_passed(int fd, void *into, size_t bytes, int *passed, double end);
-/* At once or not at all: who cannot take a few bytes does not read. passed -1: none. */
+/* Without waiting: fails unless the socket takes all of it at once. passed -1: none. */
 bool lk__send_passed(int fd, const void *from, size_t bytes, int passed);
 
-/* Has the kernel find out that the other host of a TCP connection is cut off, within some 4 s: by what is not acknowledged, and by
- * probes where nothing is said. A process that is merely stopped does not matter: its kernel answers. */
+/* Has the kernel detect within about 4 s that the other host of a TCP connection is cut off: by unacknowledged data, and
+ * by keepalive probes on an idle connection. A stopped process is not affected: its kernel answers. */
 void lk__socket_probe(int fd);
 
-/* Whether a Unix socket's other end is of this user, or root's. pid 0: not to be known. */
+/* Whether a Unix socket's peer is a process of this user or of root. pid 0: unknown. */
 bool lk__own_peer(int fd, long *pid);
 
-/* An error of the system in words; with what to do where descriptors ran out. */
+/* The text of a system error; where descriptors ran out, with what to do. */
 typedef struct lk__comm_reason {
     char text[128];
 } lk__comm_reason;

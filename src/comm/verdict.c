@@ -1,4 +1,4 @@
-/* verdict.c - prints what is known about the ranks of a group: one sentence, and one line a rank. */
+/* verdict.c - describes the state of a group's ranks: one sentence, then a table with one line per rank. */
 #include "comm/verdict.h"
 
 #include <stdio.h>
@@ -33,13 +33,13 @@ uint64_t lk__signature_with_counts(uint64_t h, const size_t *counts, int ranks)
     return h;
 }
 
-__attribute__((format(printf, 2, 3))) static void add(lk__comm_page *p, const char *format, ...)
+__attribute__((format(printf, 2, 3))) static void append(lk__comm_report *report, const char *format, ...)
 {
     va_list arguments;
     va_start(arguments, format);
-    if (p->used < sizeof p->text) {
-        int n = vsnprintf(p->text + p->used, sizeof p->text - p->used, format, arguments);
-        p->used += n > 0 ? (size_t)n : 0;
+    if (report->used < sizeof report->text) {
+        int n = vsnprintf(report->text + report->used, sizeof report->text - report->used, format, arguments);
+        report->used += n > 0 ? (size_t)n : 0;
     }
     va_end(arguments);
 }
@@ -59,46 +59,46 @@ static void describe_record(const lk__comm_rank_view *v, uint64_t which, char *o
 }
 
 /* "in #17 all_reduce … for 12.0 s; last finished #16 barrier …" */
-static void describe_rank(const lk__comm_rank_view *v, lk__comm_page *p)
+static void append_state(const lk__comm_rank_view *v, lk__comm_report *report)
 {
     char        text[256];
     const char *was = v->dead || v->gone || v->cut_off ? "it was " : "";
     if (v->dead)
-        add(p, "dead; ");
+        append(report, "dead; ");
     else if (v->gone)
-        add(p, "left the group; ");
+        append(report, "left the group; ");
     else if (v->cut_off)
-        add(p, "its host does not answer; ");
+        append(report, "its host does not answer; ");
     else if (v->stopped)
-        add(p, "stopped by a signal; ");
+        append(report, "stopped by a signal; ");
     else if (v->silent)
-        add(p, "does not answer, though its host does; ");
-    if (v->busy[0]) add(p, "busy with %s; ", v->busy);
+        append(report, "does not answer, though its host does; ");
+    if (v->busy[0]) append(report, "busy with %s; ", v->busy);
     if (v->entered == 0) {
-        add(p, "%soutside any operation; it has begun none", was);
+        append(report, "%soutside any operation; it has begun none", was);
         return;
     }
     describe_record(v, v->entered, text, sizeof text);
-    if (v->only_came) {
-        add(p, "last heard of when it came to %s, %.1f s ago", text, v->since);
+    if (v->only_arrived) {
+        append(report, "last message %.1f s ago, when it entered %s", v->since, text);
         return;
     }
     if (v->entered == v->left) {
-        add(p, "%soutside any operation for %.1f s; %s %s", was, v->since,
-            v->failed == v->entered ? "failed in" : "last finished", text);
+        append(report, "%soutside any operation for %.1f s; %s %s", was, v->since,
+               v->failed == v->entered ? "failed in" : "last finished", text);
         return;
     }
-    add(p, "%sin %s for %.1f s", was, text, v->since);
+    append(report, "%sin %s for %.1f s", was, text, v->since);
     if (v->entered == 1) {
-        add(p, "; it has finished none");
+        append(report, "; it has finished none");
         return;
     }
     describe_record(v, v->entered - 1, text, sizeof text);
-    add(p, "; %s %s", v->failed == v->entered - 1 ? "before that it failed in" : "last finished", text);
+    append(report, "; %s %s", v->failed == v->entered - 1 ? "before that it failed in" : "last finished", text);
 }
 
-/* One line a rank, the missing ones marked; of very many ranks those that matter. */
-static void add_table(const lk__comm_table *t, const bool *missing, lk__comm_page *p)
+/* One line per rank, missing ones marked; of very many ranks only the missing ones and this one. */
+static void append_table(const lk__comm_table *t, const bool *missing, lk__comm_report *report)
 {
     enum { LINES = 32 };
     int lines = 0;
@@ -106,34 +106,34 @@ static void add_table(const lk__comm_table *t, const bool *missing, lk__comm_pag
         lk__comm_rank_view v = {.pid = 0};
         if (t->size > LINES && missing && !missing[i] && i != t->rank) continue;
         if (lines++ == LINES) {
-            add(p, "\n  …");
+            append(report, "\n  …");
             return;
         }
         t->view(t->state, i, &v);
-        add(p, "\n  rank %d  %s pid %lld  ", i, v.host, (long long)v.pid);
-        describe_rank(&v, p);
-        if (missing && missing[i]) add(p, "  <- missing");
+        append(report, "\n  rank %d  %s pid %lld  ", i, v.host, (long long)v.pid);
+        append_state(&v, report);
+        if (missing && missing[i]) append(report, "  <- missing");
     }
 }
 
-static void own_call(const lk__comm_table *t, char *out, size_t bytes)
+static void describe_own_call(const lk__comm_table *t, char *out, size_t bytes)
 {
     lk__comm_rank_view v = {.pid = 0};
     t->view(t->state, t->rank, &v);
     describe_record(&v, v.entered, out, bytes);
 }
 
-static void name_rank(const lk__comm_table *t, int rank, lk__comm_page *p)
+static void append_rank(const lk__comm_table *t, int rank, lk__comm_report *report)
 {
     lk__comm_rank_view v = {.pid = 0};
     t->view(t->state, rank, &v);
-    add(p, "rank %d of %d (%s, pid %lld)", rank, t->size, v.host, (long long)v.pid);
+    append(report, "rank %d of %d (%s, pid %lld)", rank, t->size, v.host, (long long)v.pid);
 }
 
-/* How well a rank explains why others wait: one that cannot come, or does not run, then one that has not begun what they are in, then
- * one that waits in it as they do. Of those that did their part here only one that does not run explains anything: others may wait
- * for it elsewhere. */
-static int explains(const lk__comm_rank_view *v, bool missing, uint64_t own)
+/* How likely a rank is the cause that others wait: most likely one that is lost or does not run, then one that is in no
+ * operation, then one that is in an earlier one, then one that waits in the same one. Of ranks that are not missing only
+ * one that does not run can be the cause: others may wait for it elsewhere. */
+static int score_rank(const lk__comm_rank_view *v, bool missing, uint64_t own)
 {
     bool halted = v->stopped || v->silent;
     if (!missing) return halted ? 3 : -1;
@@ -151,8 +151,8 @@ static lk__comm_cause_kind cause_of(const lk__comm_rank_view *v)
                         : LK__CAUSE_LATE;
 }
 
-/* The missing rank that explains most; page->cause names the rank of all that does. */
-static int find_culprit(const lk__comm_table *t, const bool *missing, lk__comm_page *p)
+/* The missing rank that is the most likely cause; report->cause names the most likely of all ranks. */
+static int find_culprit(const lk__comm_table *t, const bool *missing, lk__comm_report *report)
 {
     lk__comm_rank_view own = {.pid = 0};
     int                culprit = 0, best = -1, best_missing = -1;
@@ -161,75 +161,76 @@ static int find_culprit(const lk__comm_table *t, const bool *missing, lk__comm_p
         lk__comm_rank_view v = {.pid = 0};
         if (i == t->rank) continue;
         t->view(t->state, i, &v);
-        int score = explains(&v, missing[i], own.entered);
-        if (score > best) p->cause = lk__comm_cause_make(t->comm, i, cause_of(&v));
+        int score = score_rank(&v, missing[i], own.entered);
+        if (score > best) report->cause = lk__comm_cause_make(t->comm, i, cause_of(&v));
         if (score > best) best = score;
         if (missing[i] && score > best_missing) best_missing = score, culprit = i;
     }
     return culprit;
 }
 
-void lk__verdict_late(const lk__comm_table *t, const bool *missing, double seconds, const char *verb, lk__comm_page *p)
+void lk__verdict_late(const lk__comm_table *t, const bool *missing, double seconds, const char *verb,
+                      lk__comm_report *report)
 {
     char call[256];
-    int  culprit, missed = 0;
-    for (int i = 0; i < t->size; i++) missed += missing[i];
-    culprit = find_culprit(t, missing, p);
-    own_call(t, call, sizeof call);
-    name_rank(t, culprit, p);
-    if (missed > 1) add(p, " and %d more", missed - 1);
-    add(p, " %s %.1f s in %s, says rank %d", verb, seconds, call, t->rank);
-    add_table(t, missing, p);
+    int  culprit, missing_count = 0;
+    for (int i = 0; i < t->size; i++) missing_count += missing[i];
+    culprit = find_culprit(t, missing, report);
+    describe_own_call(t, call, sizeof call);
+    append_rank(t, culprit, report);
+    if (missing_count > 1) append(report, " and %d more", missing_count - 1);
+    append(report, " %s %.1f s in %s, reports rank %d", verb, seconds, call, t->rank);
+    append_table(t, missing, report);
 }
 
-void lk__verdict_lost(const lk__comm_table *t, int peer, lk__comm_page *p)
+void lk__verdict_lost(const lk__comm_table *t, int peer, lk__comm_report *report)
 {
     char               call[256];
     lk__comm_rank_view v = {.pid = 0};
     bool              *missing = lk__alloc(t->comm->context, LK_MEMORY_OTHER, (size_t)t->size);
     t->view(t->state, peer, &v);
     if (missing) missing[peer] = true;
-    own_call(t, call, sizeof call);
-    name_rank(t, peer, p);
-    add(p, " %s while rank %d waited for it in %s",
-        v.gone      ? "left the group"
-        : v.cut_off ? "was cut off (its host does not answer)"
-        : v.broken  ? "broke off a connection"
-                    : "died",
-        t->rank, call);
-    add_table(t, missing, p);
-    p->cause = lk__comm_cause_make(t->comm, peer,
-                                   v.gone      ? LK__CAUSE_LEFT
-                                   : v.cut_off ? LK__CAUSE_CUT_OFF
-                                               : LK__CAUSE_DEAD);
+    describe_own_call(t, call, sizeof call);
+    append_rank(t, peer, report);
+    append(report, " %s while rank %d waited for it in %s",
+           v.gone      ? "left the group"
+           : v.cut_off ? "was cut off (its host does not answer)"
+           : v.broken  ? "closed a connection"
+                       : "died",
+           t->rank, call);
+    append_table(t, missing, report);
+    report->cause = lk__comm_cause_make(t->comm, peer,
+                                        v.gone      ? LK__CAUSE_LEFT
+                                        : v.cut_off ? LK__CAUSE_CUT_OFF
+                                                    : LK__CAUSE_DEAD);
     lk__free(t->comm->context, LK_MEMORY_OTHER, missing, (size_t)t->size);
 }
 
-void lk__verdict_mismatch(const lk__comm_table *t, int peer, uint64_t number, lk__comm_page *p)
+void lk__verdict_mismatch(const lk__comm_table *t, int peer, uint64_t number, lk__comm_report *report)
 {
-    add(p, "the ranks do not agree: rank %d and rank %d came to operation #%llu with different calls", t->rank, peer,
-        (unsigned long long)number);
-    add_table(t, NULL, p);
+    append(report, "the ranks do not agree: rank %d and rank %d made different calls as operation #%llu", t->rank, peer,
+           (unsigned long long)number);
+    append_table(t, NULL, report);
 }
 
-void lk__verdict_unlike(const lk__comm_call *receive, int rank, const lk__comm_record *sent, const char *file,
-                        lk__comm_page *p)
+void lk__verdict_type_mismatch(const lk__comm_call *receive, int rank, const lk__comm_record *sent, const char *file,
+                               lk__comm_report *report)
 {
     char call[256];
     lk__call_describe(receive, 0, call, sizeof call);
-    add(p, "rank %d sent %s × %llu (tag %d) at %.*s:%d, and rank %d receives it as %s", receive->root,
-        lk_dtype_name((lk_dtype)sent->type), (unsigned long long)sent->count, sent->tag, LK__FILE_NAME - 1, file,
-        sent->line, rank, call);
+    append(report, "rank %d sent %s × %llu (tag %d) at %.*s:%d, but rank %d receives it as %s", receive->root,
+           lk_dtype_name((lk_dtype)sent->type), (unsigned long long)sent->count, sent->tag, LK__FILE_NAME - 1, file,
+           sent->line, rank, call);
 }
 
-void lk__verdict_crossed(const lk__comm_table *t, int peer, const lk__comm_call *transfer, lk__comm_page *p)
+void lk__verdict_crossed(const lk__comm_table *t, int peer, const lk__comm_call *transfer, lk__comm_report *report)
 {
     char               mine[256], its[256];
     lk__comm_rank_view v = {.pid = 0};
     t->view(t->state, peer, &v);
     describe_record(&v, v.entered, its, sizeof its);
     lk__call_describe(transfer, 0, mine, sizeof mine);
-    add(p, "the ranks do not agree: rank %d waits for rank %d in %s, and rank %d for rank %d in %s", t->rank, peer,
-        mine, peer, t->rank, its);
-    add_table(t, NULL, p);
+    append(report, "the ranks do not agree: rank %d waits for rank %d in %s, while rank %d waits for rank %d in %s",
+           t->rank, peer, mine, peer, t->rank, its);
+    append_table(t, NULL, report);
 }

@@ -1,11 +1,10 @@
-/* comm/verdict.h - the sentences and the table that explain a failure or a stall, whatever carries the group. */
+/* comm/verdict.h - the message and the table that explain a failure or a stall, for all backends. */
 #ifndef LK__VERDICT_H
 #define LK__VERDICT_H
 
 #include "comm/comm.h"
 
-/* Built with LK_UNCHECKED, calls are neither noted nor compared, so that one can measure what that costs. Nothing else
- * is such a build for. */
+/* Built with LK_UNCHECKED, calls are neither recorded nor compared. Such a build serves only to measure their cost. */
 #ifdef LK_UNCHECKED
 enum { LK__CHECKED = 0 };
 #else
@@ -14,8 +13,8 @@ enum { LK__CHECKED = 1 };
 
 enum { LK__FILE_NAME = 112, LK__HOST_NAME = 64, LK__BUSY_TEXT = 64 };
 
-/* One call, without its buffers. Where ranks share memory it is read by others only when something is wrong, possibly
- * while it changes: a line of the table may then be a mixture of two calls, which does no harm. */
+/* One call, without its buffers. In shared memory other ranks read it only after a failure or a stall, possibly while it
+ * changes: a line of the table may then mix two calls, which is harmless. */
 typedef struct lk__comm_record {
     uint64_t number; /* of the collective; 0: a send or receive */
     int32_t  kind, type, reduce, root, tag, line, reserved[2];
@@ -23,10 +22,10 @@ typedef struct lk__comm_record {
 } lk__comm_record;
 
 void lk__comm_record_make(lk__comm_record *record, const lk__comm_call *operation, uint64_t number);
-/* The end of a name that is too long says most. */
+/* The end of a file name that is too long for LK__FILE_NAME. */
 const char *lk__file_tail(const char *file);
-/* What ranks compare to see whether they made the same call: one multiplication, but for calls with a count for each
- * rank. Calls that differ only in small numbers never look alike. */
+/* What ranks compare to find out whether they made the same call: one multiplication, except for calls with a count for
+ * each rank. Calls that differ only in small numbers never have the same signature. */
 uint64_t lk__signature_with_counts(uint64_t signature, const size_t *counts, int ranks);
 
 static inline uint64_t lk__call_signature(const lk__comm_call *o, int ranks)
@@ -40,15 +39,15 @@ static inline uint64_t lk__call_signature(const lk__comm_call *o, int ranks)
 
 /* What is known about a rank. */
 typedef struct lk__comm_rank_view {
-    char            host[LK__HOST_NAME], busy[LK__BUSY_TEXT]; /* busy: "" not */
+    char            host[LK__HOST_NAME], busy[LK__BUSY_TEXT]; /* busy: "": not busy */
     int64_t         pid;
-    uint64_t        entered, left; /* operations begun, and ended: equal outside of any */
-    uint64_t        failed;        /* which of them failed, the latest; 0: none */
+    uint64_t        entered, left; /* operations begun, and ended: equal outside any operation */
+    uint64_t        failed;        /* the latest of them that failed; 0: none */
     double          since;         /* seconds since the latest change of the two */
     lk__comm_record records[2];    /* of operation number `entered` and the one before, by parity */
     char            files[2][LK__FILE_NAME];
-    bool gone, dead, stopped, cut_off, silent, broken; /* broken: it, or something between, closed a connection */
-    bool only_came; /* that it came to its latest operation is the last that was heard of it */
+    bool            gone, dead, stopped, cut_off, silent, broken; /* broken: a connection to it was closed */
+    bool            only_arrived; /* the last message from it was its arrival at its latest operation */
 } lk__comm_rank_view;
 
 typedef struct lk__comm_table {
@@ -58,21 +57,21 @@ typedef struct lk__comm_table {
     void (*view)(void *state, int rank, lk__comm_rank_view *view);
 } lk__comm_table;
 
-typedef struct lk__comm_page {
+typedef struct lk__comm_report {
     char           text[LK__COMM_TEXT];
     size_t         used;
-    lk__comm_cause cause; /* whom the sentence names */
-} lk__comm_page;
+    lk__comm_cause cause; /* the rank that the message names */
+} lk__comm_report;
 
-/* "rank 1 of 3 (host, pid 4) did not do its part within 600.0 s in …, says rank 0", and the table. */
+/* "rank 1 of 3 (host, pid 4) did not do its part within 600.0 s in …, reports rank 0", and the table. */
 void lk__verdict_late(const lk__comm_table *table, const bool *missing, double seconds, const char *verb,
-                      lk__comm_page *page);
-void lk__verdict_lost(const lk__comm_table *table, int peer, lk__comm_page *page);
-void lk__verdict_mismatch(const lk__comm_table *table, int peer, uint64_t number, lk__comm_page *page);
-/* What `rank` receives was sent as another type or count: type, count, tag and line of the record count, and the file's name. */
-void lk__verdict_unlike(const lk__comm_call *receive, int rank, const lk__comm_record *sent, const char *file,
-                        lk__comm_page *page);
-/* `peer` waits for this rank in a collective, and this rank for it in a send or receive. */
-void lk__verdict_crossed(const lk__comm_table *table, int peer, const lk__comm_call *transfer, lk__comm_page *page);
+                      lk__comm_report *report);
+void lk__verdict_lost(const lk__comm_table *table, int peer, lk__comm_report *report);
+void lk__verdict_mismatch(const lk__comm_table *table, int peer, uint64_t number, lk__comm_report *report);
+/* What `rank` receives was sent with another type or count. Of `sent`, type, count, tag and line are used. */
+void lk__verdict_type_mismatch(const lk__comm_call *receive, int rank, const lk__comm_record *sent, const char *file,
+                               lk__comm_report *report);
+/* `peer` waits for this rank in a collective, while this rank waits for it in a send or receive. */
+void lk__verdict_crossed(const lk__comm_table *table, int peer, const lk__comm_call *transfer, lk__comm_report *report);
 
 #endif

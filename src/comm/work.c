@@ -1,6 +1,5 @@
-/* work.c - operations in flight. A blocking call with nothing before it runs where it is called; all else goes
- * through one thread per group, which starts with the first asynchronous call, so a program that never makes one
- * never has it. */
+/* work.c - operations in flight. A blocking call runs in the caller's thread if nothing is in flight; all others run in
+ * one thread per group, which is started by the first asynchronous call. */
 #include "comm/flight_recorder.h"
 
 #include <stdio.h>
@@ -8,9 +7,9 @@
 
 static bool is_transfer(const lk__comm_call *o) { return o->kind == LK__SEND || o->kind == LK__RECV; }
 
-static lk_status run_here(lk_comm *c, const lk__comm_call *o)
+static lk_status run_in_caller(lk_comm *c, const lk__comm_call *o)
 {
-    lk__flight_recorder_begin(c->diary, o);
+    lk__flight_recorder_begin(c->recorder, o);
     lk_status status;
     if (is_transfer(o)) {
         lk_work work = {.comm = c, .operation = *o};
@@ -19,7 +18,7 @@ static lk_status run_here(lk_comm *c, const lk__comm_call *o)
     } else {
         status = c->backend->collective(c, o);
     }
-    lk__flight_recorder_end(c->diary, status);
+    lk__flight_recorder_end(c->recorder, status);
     return status;
 }
 
@@ -33,7 +32,7 @@ void lk__work_finish(lk_work *work, lk_status status)
     }
     work->ended = lk__now();
     if (status < 0) snprintf(work->text, sizeof work->text, "%.511s", lk_context_error(c->context));
-    lk_comm *watcher = work->watcher; /* once it is done it may be gone */
+    lk_comm *watcher = work->watcher; /* read before: once it is done, work may be freed */
     pthread_mutex_lock(&c->lock);
     atomic_store(&work->done, true);
     atomic_fetch_sub(&c->pending, 1);
@@ -49,7 +48,7 @@ void lk__work_wake(lk_comm *c)
     pthread_mutex_unlock(&c->lock);
 }
 
-static lk_work *take(lk_comm *c)
+static lk_work *dequeue(lk_comm *c)
 {
     lk_work *work = c->first;
     if (work && !(c->first = work->next)) c->last = NULL;
@@ -60,9 +59,9 @@ static lk_work *take(lk_comm *c)
 lk_work *lk__work_next_transfer(lk_comm *c, lk_work *inside)
 {
     if (!inside->queued) return NULL;
-    c = inside->comm; /* a mixed group has its works carried by a group of its own */
+    c = inside->comm; /* a mixed group's works run on one of its groups */
     pthread_mutex_lock(&c->lock);
-    lk_work *work = c->first && is_transfer(&c->first->operation) ? take(c) : NULL;
+    lk_work *work = c->first && is_transfer(&c->first->operation) ? dequeue(c) : NULL;
     pthread_mutex_unlock(&c->lock);
     return work;
 }
@@ -94,17 +93,17 @@ static void *thread_main(void *argument)
     pthread_mutex_lock(&c->lock);
     for (;;) {
         while (!c->first && !atomic_load(&c->closing)) pthread_cond_wait(&c->queued, &c->lock);
-        lk_work *work = atomic_load(&c->closing) ? NULL : take(c);
+        lk_work *work = atomic_load(&c->closing) ? NULL : dequeue(c);
         if (!work) break;
         pthread_mutex_unlock(&c->lock);
         work->began = lk__now();
-        lk__flight_recorder_begin(c->diary, &work->operation);
+        lk__flight_recorder_begin(c->recorder, &work->operation);
         if (is_transfer(&work->operation)) {
             c->backend->transfer(c, work);
-            lk__flight_recorder_end(c->diary, (lk_status)atomic_load(&c->failed));
+            lk__flight_recorder_end(c->recorder, (lk_status)atomic_load(&c->failed));
         } else {
             lk_status status = c->backend->collective(c, &work->operation);
-            lk__flight_recorder_end(c->diary, status); /* before it is told done: then the group may be gone */
+            lk__flight_recorder_end(c->recorder, status); /* before it is done: then the group may be freed */
             lk__work_finish(work, status);
         }
         pthread_mutex_lock(&c->lock);
@@ -113,8 +112,8 @@ static void *thread_main(void *argument)
     return NULL;
 }
 
-/* One that was waited for, or a new one: a program that makes the same calls again and again allocates nothing. */
-static lk_work *obtain(lk_comm *c)
+/* Reuses one that was waited for, so that repeated calls allocate nothing, or makes one. */
+static lk_work *obtain_work(lk_comm *c)
 {
     pthread_mutex_lock(&c->lock);
     lk_work *work = c->spare;
@@ -124,7 +123,7 @@ static lk_work *obtain(lk_comm *c)
 }
 
 /* Under the lock. */
-static void put_by(lk_comm *c, lk_work *work)
+static void put_spare(lk_comm *c, lk_work *work)
 {
     work->next = c->spare;
     c->spare = work;
@@ -136,7 +135,7 @@ lk_status lk_comm_reserve(lk_comm *c, int works)
         lk_work *work = lk__alloc(c->context, LK_MEMORY_OTHER, sizeof *work);
         if (!work) return LK_ENOMEM;
         pthread_mutex_lock(&c->lock);
-        put_by(c, work);
+        put_spare(c, work);
         pthread_mutex_unlock(&c->lock);
     }
     return LK_OK;
@@ -144,12 +143,12 @@ lk_status lk_comm_reserve(lk_comm *c, int works)
 
 static lk_status enqueue(lk_comm *c, const lk__comm_call *o, lk_comm *watcher, lk_work **made)
 {
-    lk_work *work = obtain(c);
+    lk_work *work = obtain_work(c);
     if (!work) return LK_ENOMEM;
     *work = (lk_work){.comm = c, .operation = *o, .watcher = watcher, .queued = true};
     pthread_mutex_lock(&c->lock);
     if (!c->running && pthread_create(&c->thread, NULL, thread_main, c) != 0) {
-        put_by(c, work);
+        put_spare(c, work);
         pthread_mutex_unlock(&c->lock);
         return lk__fail(c->context, LK_ENOMEM, "cannot start the thread that asynchronous operations run in");
     }
@@ -164,12 +163,12 @@ static lk_status enqueue(lk_comm *c, const lk__comm_call *o, lk_comm *watcher, l
     atomic_fetch_add(&c->pending, 1);
     pthread_cond_signal(&c->queued);
     pthread_mutex_unlock(&c->lock);
-    if (is_transfer(o)) c->backend->nudge(c); /* it may join those under way */
+    if (is_transfer(o)) c->backend->wake(c); /* it may run with those in progress */
     *made = work;
     return LK_OK;
 }
 
-lk_status lk__work_hand_on(lk_comm *c, const lk__comm_call *o, lk_comm *watcher, lk_work **work)
+lk_status lk__work_submit_watched(lk_comm *c, const lk__comm_call *o, lk_comm *watcher, lk_work **work)
 {
     return enqueue(c, o, watcher, work);
 }
@@ -178,7 +177,7 @@ lk_status lk__work_submit(lk_comm *c, const lk__comm_call *o, lk_work **work)
 {
     if (atomic_load_explicit(&c->failed, memory_order_relaxed) != LK_OK) return lk__comm_failed(c);
     if (!work && atomic_load_explicit(&c->pending, memory_order_acquire) == 0) {
-        lk_status status = run_here(c, o);
+        lk_status status = run_in_caller(c, o);
         return status < 0 && atomic_load(&c->failed) != LK_OK ? lk__comm_failed(c) : status;
     }
     lk_work  *made = NULL;
@@ -190,7 +189,7 @@ lk_status lk__work_submit(lk_comm *c, const lk__comm_call *o, lk_work **work)
     return lk_work_wait(made);
 }
 
-/* In the words of the group, once it has failed, or in those of the thread that ran the work. */
+/* The group's failure, if it has one, else the error of the thread that ran the work. */
 static lk_status report_failure(lk_comm *c, lk_status status, const char *text)
 {
     return atomic_load(&c->failed) != LK_OK ? lk__comm_failed(c) : lk__fail(c->context, status, "%s", text);
@@ -216,10 +215,10 @@ lk_status lk_work_wait(lk_work *work)
     char      text[LK__WORK_TEXT];
     lk_status status = work->status;
     if (status < 0) memcpy(text, work->text, sizeof text);
-    put_by(c, work);
+    put_spare(c, work);
     pthread_mutex_unlock(&c->lock);
     if (status >= 0) return status;
-    (void)lk_comm_status(c); /* asks the backend */
+    (void)lk_comm_status(c); /* lets the backend report a failure of the group */
     return report_failure(c, status, text);
 }
 
@@ -230,7 +229,7 @@ void lk__work_close(lk_comm *c)
         atomic_store(&c->closing, true);
         pthread_cond_broadcast(&c->queued);
         pthread_mutex_unlock(&c->lock);
-        c->backend->nudge(c);
+        c->backend->wake(c);
         pthread_join(c->thread, NULL);
     }
     for (lk_work *work = c->newest, *older; work; work = older) {

@@ -1,6 +1,6 @@
-/* fuzz_hello.c - the handshake: any bytes are refused, or give a rank, an address and names that can be used. An input is
- * a byte that says which message it is and whether it is signed rightly before it is judged (else nothing would ever get
- * past the MAC), then the message. */
+/* fuzz_handshake.c - the handshake: any bytes are refused, or give a valid rank, address and names. An input is a byte
+ * with the kind of message and whether it is signed correctly before it is verified (else nothing would ever pass the
+ * MAC), then the message. */
 #include "comm/reduce.h"
 #include "comm/rendezvous/handshake.h"
 #include "comm/rendezvous/local.h"
@@ -19,60 +19,62 @@ static void check_text(const char *text, size_t room)
         if ((unsigned char)*text < ' ') abort();
 }
 
-static void check_card(const lk__rendezvous_card *card)
+static void check_endpoint(const lk__rendezvous_endpoint *endpoint)
 {
     struct sockaddr_storage address;
     char                    text[64];
-    check_text(card->host, sizeof card->host);
-    check_text(card->host_id, sizeof card->host_id);
-    if (lk__address_give(&card->address, 0, &address) == 0) abort();
+    check_text(endpoint->host, sizeof endpoint->host);
+    check_text(endpoint->host_id, sizeof endpoint->host_id);
+    if (lk__address_to_socket(&endpoint->address, 0, &address) == 0) abort();
     lk__address_show(&address, text, sizeof text);
     check_text(text, sizeof text);
 }
 
-static void take(void *into, size_t room, const uint8_t *data, size_t size)
+static void copy_input(void *into, size_t room, const uint8_t *data, size_t size)
 {
     memset(into, 0, room);
     memcpy(into, data, size < room ? size : room);
 }
 
-static void try_hello(const uint8_t *data, size_t size, int sign)
+static void try_request(const uint8_t *data, size_t size, int sign)
 {
-    lk__rendezvous_challenge greeting = {.magic = "lknet01"};
-    lk__rendezvous_request   hello;
-    take(&hello, sizeof hello, data, size);
-    if (sign && !lk__request_sign(&hello, &greeting, token)) abort();
-    lk__rendezvous_trust belief = lk__request_verify(&hello, &greeting, token);
-    if (!sign && belief == LK__TRUSTED) abort(); /* a MAC was guessed */
-    if (belief != LK__TRUSTED) return;
-    if (hello.purpose < LK__TO_JOIN || hello.purpose > LK__TO_SHARE) abort();
-    if (hello.purpose == LK__TO_SHARE) hello.card.address = (lk__rendezvous_address){.family = 4}; /* it needs none */
-    if (hello.rank < 0 || hello.rank >= hello.size || hello.size > LK__REDUCE_MOST || hello.stream < 0) abort();
-    check_card(&hello.card);
+    lk__rendezvous_challenge challenge = {.magic = "lknet01"};
+    lk__rendezvous_request   request;
+    copy_input(&request, sizeof request, data, size);
+    if (sign && !lk__request_sign(&request, &challenge, token)) abort();
+    lk__rendezvous_trust trust = lk__request_verify(&request, &challenge, token);
+    if (!sign && trust == LK__TRUSTED) abort(); /* a MAC was guessed */
+    if (trust != LK__TRUSTED) return;
+    if (request.purpose < LK__TO_JOIN || request.purpose > LK__TO_SHARE) abort();
+    if (request.purpose == LK__TO_SHARE)
+        request.endpoint.address = (lk__rendezvous_address){.family = 4}; /* it needs none */
+    if (request.rank < 0 || request.rank >= request.size || request.size > LK__REDUCE_MOST || request.stream < 0)
+        abort();
+    check_endpoint(&request.endpoint);
 }
 
-static void try_answer(const uint8_t *data, size_t size, int sign)
+static void try_reply(const uint8_t *data, size_t size, int sign)
 {
-    lk__rendezvous_request hello = {.rank = 1, .size = 2};
-    lk__rendezvous_reply   answer;
-    take(&answer, sizeof answer, data, size);
-    if (sign) lk__reply_sign(&answer, &hello, token);
-    lk__rendezvous_trust belief = lk__reply_verify(&answer, &hello, token);
-    if (!sign && belief == LK__TRUSTED) abort();
-    if (belief != LK__FOREIGN) check_text(answer.text, sizeof answer.text);
-    if (belief == LK__TRUSTED && *lk_status_name((lk_status)answer.status) != 'L') abort();
+    lk__rendezvous_request request = {.rank = 1, .size = 2};
+    lk__rendezvous_reply   reply;
+    copy_input(&reply, sizeof reply, data, size);
+    if (sign) lk__reply_sign(&reply, &request, token);
+    lk__rendezvous_trust trust = lk__reply_verify(&reply, &request, token);
+    if (!sign && trust == LK__TRUSTED) abort();
+    if (trust != LK__FOREIGN) check_text(reply.text, sizeof reply.text);
+    if (trust == LK__TRUSTED && *lk_status_name((lk_status)reply.status) != 'L') abort();
 }
 
-static void try_cards(const uint8_t *data, size_t size, int sign)
+static void try_endpoints(const uint8_t *data, size_t size, int sign)
 {
-    lk__rendezvous_request hello = {.rank = 1, .size = 4};
-    lk__rendezvous_card    cards[4];
-    unsigned char          mac[LK__MAC] = {0};
-    take(cards, sizeof cards, data, size);
-    if (sign) lk__cards_sign(cards, 4, &hello, token, mac);
-    bool good = lk__cards_verify(cards, 4, &hello, token, mac);
+    lk__rendezvous_request  request = {.rank = 1, .size = 4};
+    lk__rendezvous_endpoint endpoints[4];
+    unsigned char           mac[LK__MAC] = {0};
+    copy_input(endpoints, sizeof endpoints, data, size);
+    if (sign) lk__endpoints_sign(endpoints, 4, &request, token, mac);
+    bool good = lk__endpoints_verify(endpoints, 4, &request, token, mac);
     if (!sign && good) abort();
-    for (int i = 0; i < 4 && good; i++) check_card(&cards[i]);
+    for (int i = 0; i < 4 && good; i++) check_endpoint(&endpoints[i]);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
@@ -80,9 +82,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (size < 1) return 0;
     int sign = data[0] & 1;
     switch (data[0] >> 1 & 3) {
-    case 0: try_hello(data + 1, size - 1, sign); break;
-    case 1: try_answer(data + 1, size - 1, sign); break;
-    default: try_cards(data + 1, size - 1, sign);
+    case 0: try_request(data + 1, size - 1, sign); break;
+    case 1: try_reply(data + 1, size - 1, sign); break;
+    default: try_endpoints(data + 1, size - 1, sign);
     }
     return 0;
 }

@@ -1,5 +1,5 @@
-/* module.c - the module that is compiled by an MPI's own mpicc: a table of functions over a few of MPI's. Its memory is
- * the C library's, because what MPI still holds when a group fails must outlive the context that the group came from. */
+/* module.c - the module that an MPI's mpicc compiles: a table of functions that wrap a few of MPI's. It allocates with
+ * malloc, because what MPI still uses when a group fails must outlive the group's context. */
 #include "comm/mpi/module.h"
 
 #include <errno.h>
@@ -18,19 +18,19 @@ struct lk__mpi_group {
 };
 
 struct lk__mpi_request {
-    int           count; /* of requests */
-    MPI_Request  *requests;
-    int           size;                   /* ranks of an exchange, or 0 */
-    int          *counts, *displacements; /* MPI reads them until it is done; size each of sending and receiving */
+    int          count; /* of requests */
+    MPI_Request *requests;
+    int          size;           /* ranks of an exchange, or 0 */
+    int *counts, *displacements; /* MPI reads them until it is done; `size` for sending, then `size` for receiving */
     MPI_Datatype *types;
 };
 
 enum { PIECE = 1 << 30 }; /* MPI counts in int */
 
-/* MPI is one for the whole process, and so is this. */
+/* MPI's state is global to the process, and so is this. */
 static pthread_mutex_t guard = PTHREAD_MUTEX_INITIALIZER; /* a leaf */
 static int             started, serialized, live, disorder, tags;
-static pid_t           process;
+static pid_t           owner;
 
 static void lock(void)
 {
@@ -53,28 +53,28 @@ static int fail(char *text, const char *what, int code)
 
 static void finalise(void)
 {
-    int over = 0;
-    if (getpid() != process || live || disorder) return;
-    MPI_Finalized(&over);
-    if (!over) MPI_Finalize();
+    int finalised = 0;
+    if (getpid() != owner || live || disorder) return;
+    MPI_Finalized(&finalised);
+    if (!finalised) MPI_Finalize();
 }
 
 static int start_once(char *text)
 {
-    int there = 0, over = 0, level = 0, found = 0, *most = NULL;
-    MPI_Finalized(&over);
-    if (over) return fail(text, "the program has finalised MPI already", MPI_SUCCESS);
-    MPI_Initialized(&there);
-    if (!there) {
+    int initialised = 0, finalised = 0, level = 0, found = 0, *most = NULL;
+    MPI_Finalized(&finalised);
+    if (finalised) return fail(text, "the program has finalised MPI already", MPI_SUCCESS);
+    MPI_Initialized(&initialised);
+    if (!initialised) {
         int code = MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &level);
-        if (code != MPI_SUCCESS) return fail(text, "MPI does not start", code);
+        if (code != MPI_SUCCESS) return fail(text, "MPI cannot be initialised", code);
         atexit(finalise);
     }
-    process = getpid();
+    owner = getpid();
     MPI_Query_thread(&level);
     if (level < MPI_THREAD_SERIALIZED)
         return fail(text,
-                    "MPI was started for one thread alone: start it with MPI_Init_thread(…, MPI_THREAD_MULTIPLE, …), "
+                    "MPI was initialised for one thread only: call MPI_Init_thread(…, MPI_THREAD_MULTIPLE, …), "
                     "or leave it to Lockstep",
                     MPI_SUCCESS);
     serialized = level < MPI_THREAD_MULTIPLE;
@@ -96,20 +96,20 @@ static int start(int *rank, int *size, char *text)
     return status;
 }
 
-/* The making of a communicator, which MPI offers as a blocking call alone: so it has a thread, and one that does not
- * come back is left alone. Whoever is last frees it. */
+/* Making a communicator, which MPI offers only as a blocking call: it runs in a thread, which is abandoned if it does not
+ * return in time. The last user frees this. */
 typedef struct joining {
     int            users; /* atomic */
     int            size, tag, code;
     int           *ranks;
     lk__mpi_group *group;
-    sem_t          over;
+    sem_t          done;
 } joining;
 
 static void drop_joining(joining *j)
 {
     if (__atomic_sub_fetch(&j->users, 1, __ATOMIC_SEQ_CST) > 0) return;
-    sem_destroy(&j->over);
+    sem_destroy(&j->done);
     free(j->ranks);
     free(j);
 }
@@ -135,7 +135,7 @@ static void *join_main(void *argument)
         MPI_Comm_size(g->comm, &g->size);
     }
     unlock();
-    sem_post(&j->over);
+    sem_post(&j->done);
     drop_joining(j);
     return NULL;
 }
@@ -151,16 +151,17 @@ static int join_wait(joining *j, double seconds, char *text)
     end.tv_nsec %= 1000000000;
     if (pthread_create(&thread, NULL, join_main, j) != 0) {
         drop_joining(j);
-        return fail(text, "no thread to make a communicator in", MPI_SUCCESS);
+        return fail(text, "cannot start a thread to make a communicator", MPI_SUCCESS);
     }
     pthread_detach(thread);
-    while (sem_timedwait(&j->over, &end) != 0)
+    while (sem_timedwait(&j->done, &end) != 0)
         if (errno != EINTR) {
-            snprintf(text, LK__MPI_TEXT, "not all of %d ranks came within %.1f s, and MPI does not say who is missing",
-                     j->size, seconds);
+            snprintf(text, LK__MPI_TEXT,
+                     "not all of %d ranks joined within %.1f s, and MPI does not report which are missing", j->size,
+                     seconds);
             return -1;
         }
-    return j->code == MPI_SUCCESS ? 0 : fail(text, "MPI makes no communicator", j->code);
+    return j->code == MPI_SUCCESS ? 0 : fail(text, "MPI cannot make a communicator", j->code);
 }
 
 static int join(const int *ranks, int size, int tag, double seconds, lk__mpi_group **made, char *text)
@@ -173,14 +174,14 @@ static int join(const int *ranks, int size, int tag, double seconds, lk__mpi_gro
     }
     if (!j || !j->ranks || !j->group) return fail(text, "no memory for a communicator", MPI_SUCCESS);
     memcpy(j->ranks, ranks, (size_t)size * sizeof *ranks);
-    sem_init(&j->over, 0, 0);
+    sem_init(&j->done, 0, 0);
     __atomic_fetch_add(&live, 1, __ATOMIC_SEQ_CST);
     int status = join_wait(j, seconds, text);
     if (status == 0) {
         j->group->tags = tags;
         *made = j->group;
     } else {
-        __atomic_store_n(&disorder, 1, __ATOMIC_SEQ_CST); /* what it made, if it did, is left */
+        __atomic_store_n(&disorder, 1, __ATOMIC_SEQ_CST); /* a communicator that it may have made is leaked */
     }
     drop_joining(j);
     return status;
@@ -190,7 +191,7 @@ static void leave(lk__mpi_group *g, int in_order)
 {
     if (in_order) {
         lock();
-        MPI_Comm_free(&g->comm); /* local in every MPI there is, though the standard only hopes so */
+        MPI_Comm_free(&g->comm); /* local in all implementations, though the standard does not require it */
         unlock();
         free(g);
         __atomic_fetch_sub(&live, 1, __ATOMIC_SEQ_CST);
@@ -199,7 +200,7 @@ static void leave(lk__mpi_group *g, int in_order)
     }
 }
 
-/* ---- what is under way ---- */
+/* ---- requests ---- */
 
 static void drop(lk__mpi_request *r)
 {
@@ -217,7 +218,7 @@ static void drop(lk__mpi_request *r)
     free(r);
 }
 
-static lk__mpi_request *begin(int count, int size)
+static lk__mpi_request *make_request(int count, int size)
 {
     size_t           twice = 2 * (size_t)size;
     lk__mpi_request *r = calloc(1, sizeof *r);
@@ -243,14 +244,14 @@ static int test(lk__mpi_request *r, char *text)
     int done = 1, code = MPI_SUCCESS;
     lock();
     for (int i = 0; i < r->count && done && code == MPI_SUCCESS; i++)
-        code = MPI_Test(&r->requests[i], &done, MPI_STATUS_IGNORE); /* one that is done is null from then on */
+        code = MPI_Test(&r->requests[i], &done, MPI_STATUS_IGNORE); /* a request that is done becomes MPI_REQUEST_NULL */
     unlock();
-    return code == MPI_SUCCESS ? done != 0 : fail(text, "MPI did not carry the data", code);
+    return code == MPI_SUCCESS ? done != 0 : fail(text, "MPI did not transfer the data", code);
 }
 
 static int all_gather(lk__mpi_group *g, const void *mine, void *all, size_t bytes, lk__mpi_request **made, char *text)
 {
-    lk__mpi_request *r = begin(1, 0);
+    lk__mpi_request *r = make_request(1, 0);
     if (!r || bytes > PIECE / (size_t)g->size) {
         drop(r);
         return fail(text, "no memory for a request", MPI_SUCCESS);
@@ -266,7 +267,7 @@ static int all_gather(lk__mpi_group *g, const void *mine, void *all, size_t byte
     return fail(text, "MPI_Iallgather", code);
 }
 
-/* Blocks may lie anywhere in memory and be of any length, so each has a type of its own that holds its address. */
+/* Blocks may be anywhere in memory and of any length, so each has its own type, which contains its address. */
 static int block_type(const void *data, size_t bytes, int *count, MPI_Datatype *type)
 {
     if (bytes == 0) return MPI_SUCCESS;
@@ -290,7 +291,7 @@ static int block_type(const void *data, size_t bytes, int *count, MPI_Datatype *
 
 static int exchange(lk__mpi_group *g, const lk__mpi_part *parts, lk__mpi_request **made, char *text)
 {
-    lk__mpi_request *r = begin(1, g->size);
+    lk__mpi_request *r = make_request(1, g->size);
     int              n = g->size, code = MPI_SUCCESS;
     if (!r) return fail(text, "no memory for a request", MPI_SUCCESS);
     lock();
@@ -313,11 +314,11 @@ static int exchange(lk__mpi_group *g, const lk__mpi_part *parts, lk__mpi_request
 }
 
 /* Pieces of one message have one tag: MPI keeps their order. */
-static int message(lk__mpi_group *g, int peer, uint64_t id, const void *out, void *in, size_t bytes,
-                   lk__mpi_request **made, char *text)
+static int begin_message(lk__mpi_group *g, int peer, uint64_t id, const void *out, void *in, size_t bytes,
+                         lk__mpi_request **made, char *text)
 {
     int              pieces = (int)((bytes + PIECE - 1) / PIECE), code = MPI_SUCCESS;
-    lk__mpi_request *r = begin(pieces ? pieces : 1, 0);
+    lk__mpi_request *r = make_request(pieces ? pieces : 1, 0);
     if (!r) return fail(text, "no memory for a request", MPI_SUCCESS);
     int tag = (int)(id % (uint64_t)g->tags);
     lock();
@@ -328,20 +329,20 @@ static int message(lk__mpi_group *g, int peer, uint64_t id, const void *out, voi
         r->count++;
     }
     unlock();
-    *made = r; /* also when it failed: an earlier piece may be under way */
+    *made = r; /* also on failure: an earlier piece may be in flight */
     return code == MPI_SUCCESS ? 0 : fail(text, out ? "MPI_Isend" : "MPI_Irecv", code);
 }
 
 static int send_message(lk__mpi_group *g, int peer, uint64_t id, const void *data, size_t bytes, lk__mpi_request **r,
                         char *text)
 {
-    return message(g, peer, id, data, NULL, bytes, r, text);
+    return begin_message(g, peer, id, data, NULL, bytes, r, text);
 }
 
 static int receive_message(lk__mpi_group *g, int peer, uint64_t id, void *data, size_t bytes, lk__mpi_request **r,
                            char *text)
 {
-    return message(g, peer, id, NULL, data, bytes, r, text);
+    return begin_message(g, peer, id, NULL, data, bytes, r, text);
 }
 
 __attribute__((visibility("default"))) const lk__mpi_module *lockstep_mpi_module(void);

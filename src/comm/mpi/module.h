@@ -1,5 +1,5 @@
-/* comm/mpi/module.h - what Lockstep asks of MPI, in plain C types. The module is a shared object of its own, built once
- * for each MPI, so that liblockstep links none and never sees which one it is. */
+/* comm/mpi/module.h - what Lockstep uses of MPI, in plain C types. The module is a separate shared object, built once for
+ * each MPI, so that liblockstep links no MPI and does not depend on which one is used. */
 #ifndef LK__MPI_MODULE_H
 #define LK__MPI_MODULE_H
 
@@ -16,29 +16,29 @@ typedef struct lk__mpi_part {
 } lk__mpi_part;
 
 typedef struct lk__mpi_group   lk__mpi_group;   /* a communicator */
-typedef struct lk__mpi_request lk__mpi_request; /* something under way */
+typedef struct lk__mpi_request lk__mpi_request; /* an operation in progress */
 
-/* Functions return 0, or -1 with a sentence in `text`, which holds LK__MPI_TEXT bytes. Any thread may call them: where
- * MPI itself allows one at a time, a lock sees to it. */
+/* Functions return 0, or -1 with a message in `text`, which holds LK__MPI_TEXT bytes. Any thread may call them: where MPI
+ * allows one thread at a time, a lock serialises the calls. */
 typedef struct lk__mpi_module {
     uint32_t version;
-    /* Initialises MPI unless the program has, and says which rank of its world this is. What was initialised here is
-     * finalised when the process ends, if all groups were left in order: otherwise others could wait in it for ever. */
+    /* Initialises MPI unless the program has, and gives the rank and size of its world. MPI initialised here is finalised
+     * when the process ends, if all groups were left in order: otherwise finalising could block without end. */
     int (*start)(int *rank, int *size, char *text);
-    /* A communicator of these ranks of the world; they alone call it, and wait for each other so long at most. */
+    /* Makes a communicator of these ranks of the world; only they call it, and wait up to `seconds` for each other. */
     int (*join)(const int *ranks, int size, int tag, double seconds, lk__mpi_group **group, char *text);
-    /* Local. Not in order: something is under way or the group failed, so it is left as it is for ever. */
+    /* Local. Not in_order: an operation is in progress or the group failed, so it is leaked on purpose. */
     void (*leave)(lk__mpi_group *group, int in_order);
     int (*all_gather)(lk__mpi_group *group, const void *mine, void *all, size_t bytes, lk__mpi_request **request,
                       char *text);
-    /* parts[i] with each rank i but this one. All ranks call it, in one order. */
+    /* Exchanges parts[i] with each rank i except this one. All ranks call it, in the same order. */
     int (*exchange)(lk__mpi_group *group, const lk__mpi_part *parts, lk__mpi_request **request, char *text);
     int (*send)(lk__mpi_group *group, int peer, uint64_t id, const void *data, size_t bytes, lk__mpi_request **request,
                 char *text);
     int (*recv)(lk__mpi_group *group, int peer, uint64_t id, void *data, size_t bytes, lk__mpi_request **request,
                 char *text);
     int (*test)(lk__mpi_request *request, char *text); /* 1 done, 0 not yet */
-    void (*drop)(lk__mpi_request *request);            /* a done one */
+    void (*drop)(lk__mpi_request *request);            /* one that is done */
 } lk__mpi_module;
 
 /* The one symbol that a module exports. */

@@ -1,23 +1,23 @@
-/* net_collective.c - the collectives over a network, whatever moves the bytes. Three ways, by size:
+/* collective.c - the collectives over a network, for any transport. Three algorithms, by size:
  *
- *   with the arrival   a part that fits the word with which ranks tell that they have come travels in it: one exchange;
- *   straight           what is only moved goes from one rank's buffer into the other's: an exchange after the arrival;
- *   pipelined          reductions and broadcasts, in chunks (net_pipeline.c).
+ *   small       parts that fit into the arrival message are sent with it: one exchange;
+ *   direct      data that is only moved goes from one rank's buffer to the other's: an exchange after the arrival;
+ *   pipelined   reductions and broadcasts, in chunks (pipeline.c).
  *
- * Elements do not depend on each other and every slice is reduced by lk__reduce, so all ways give the same bits. */
+ * Elements are independent and every slice is reduced by lk__reduce, so all algorithms give the same bits. */
 #include "comm/net/collective.h"
 #include "comm/reduce.h"
 
 #include <stdio.h>
 #include <string.h>
 
-enum { TINY = 256 }; /* bytes of an all_reduce that are sent whole to everyone: the word is longer than that */
+enum { TINY = 256 }; /* bytes of an all_reduce that are sent whole to all ranks: the message itself is longer */
 
-/* Bytes that `from` has for `to`, as far as this rank is one of the two. */
-static size_t part_bytes(const lk__net_collective_run *j, int from, int to)
+/* Bytes that `from` sends to `to`; this rank is one of the two. */
+static size_t part_bytes(const lk__net_collective_run *run, int from, int to)
 {
-    if (lk__call_send_pattern(j->o, from) == LK__SEND_NONE || !lk__call_receives(j->o, to)) return 0;
-    return lk__call_count(j->o, j->rank, from, to) * j->size;
+    if (lk__call_send_pattern(run->o, from) == LK__SEND_NONE || !lk__call_receives(run->o, to)) return 0;
+    return lk__call_count(run->o, run->rank, from, to) * run->size;
 }
 
 static void copy(void *to, const void *from, size_t bytes)
@@ -25,224 +25,225 @@ static void copy(void *to, const void *from, size_t bytes)
     if (bytes && to != from) memmove(to, from, bytes);
 }
 
-/* ---- room ---- */
+/* ---- scratch ---- */
 
 static size_t list_bytes(const lk__net *net, size_t each) { return (size_t)net->size * each; }
 static size_t needed_bytes(const lk__net *net) { return 2 * LK__NET_SLOTS * list_bytes(net, sizeof(bool)); }
 
-static lk__net_scratch *open_room(lk__net *net)
+static lk__net_scratch *open_scratch(lk__net *net)
 {
     lk_context      *context = net->comm->context;
-    lk__net_scratch *r = net->collective_state;
-    if (r) return r;
-    if (!(r = net->collective_state = lk__alloc(context, LK_MEMORY_OTHER, sizeof *r))) return NULL;
-    r->parts = lk__alloc(context, LK_MEMORY_OTHER, list_bytes(net, sizeof *r->parts));
-    r->from = lk__alloc(context, LK_MEMORY_OTHER, list_bytes(net, sizeof *r->from));
-    r->needed = lk__alloc(context, LK_MEMORY_OTHER, needed_bytes(net));
-    if (r->parts && r->from && r->needed) return r;
+    lk__net_scratch *scratch = net->collective_state;
+    if (scratch) return scratch;
+    if (!(scratch = net->collective_state = lk__alloc(context, LK_MEMORY_OTHER, sizeof *scratch))) return NULL;
+    scratch->parts = lk__alloc(context, LK_MEMORY_OTHER, list_bytes(net, sizeof *scratch->parts));
+    scratch->from = lk__alloc(context, LK_MEMORY_OTHER, list_bytes(net, sizeof *scratch->from));
+    scratch->needed = lk__alloc(context, LK_MEMORY_OTHER, needed_bytes(net));
+    if (scratch->parts && scratch->from && scratch->needed) return scratch;
     lk__net_collective_free(net);
     return NULL;
 }
 
-lk_status lk__net_run_reserve(const lk__net_collective_run *j, size_t bytes)
+lk_status lk__net_run_reserve(const lk__net_collective_run *run, size_t bytes)
 {
-    lk_context      *context = j->net->comm->context;
-    lk__net_scratch *r = j->room;
-    if (r->bytes >= bytes) return LK_OK;
-    lk__free(context, LK_MEMORY_OTHER, r->memory, r->bytes);
-    r->memory = lk__alloc(context, LK_MEMORY_OTHER, bytes);
-    r->bytes = r->memory ? bytes : 0;
-    if (r->memory) return LK_OK;
+    lk_context      *context = run->net->comm->context;
+    lk__net_scratch *scratch = run->scratch;
+    if (scratch->bytes >= bytes) return LK_OK;
+    lk__free(context, LK_MEMORY_OTHER, scratch->memory, scratch->bytes);
+    scratch->memory = lk__alloc(context, LK_MEMORY_OTHER, bytes);
+    scratch->bytes = scratch->memory ? bytes : 0;
+    if (scratch->memory) return LK_OK;
     char text[160];
-    snprintf(text, sizeof text, "rank %d has no memory for %.1f MiB that %s passes through", j->rank,
-             (double)bytes / 1048576, lk__comm_kind_name(j->o->kind));
-    return lk__net_raise(j->net, LK_ENOMEM, text);
+    snprintf(text, sizeof text, "rank %d has no memory for the %.1f MiB of scratch that %s needs", run->rank,
+             (double)bytes / 1048576, lk__comm_kind_name(run->o->kind));
+    return lk__net_raise(run->net, LK_ENOMEM, text);
 }
 
 void lk__net_collective_free(lk__net *net)
 {
     lk_context      *context = net->comm->context;
-    lk__net_scratch *r = net->collective_state;
-    if (!r) return;
-    /* What a failed group left in flight may still be written to by a transport that cannot be stopped. */
-    if (!net->abandoned) lk__free(context, LK_MEMORY_OTHER, r->memory, r->bytes);
-    lk__free(context, LK_MEMORY_OTHER, r->parts, list_bytes(net, sizeof *r->parts));
-    lk__free(context, LK_MEMORY_OTHER, r->from, list_bytes(net, sizeof *r->from));
-    lk__free(context, LK_MEMORY_OTHER, r->needed, needed_bytes(net));
-    lk__free(context, LK_MEMORY_OTHER, r, sizeof *r);
+    lk__net_scratch *scratch = net->collective_state;
+    if (!scratch) return;
+    /* After a failure, a transport that cannot cancel may still write to it. */
+    if (!net->abandoned) lk__free(context, LK_MEMORY_OTHER, scratch->memory, scratch->bytes);
+    lk__free(context, LK_MEMORY_OTHER, scratch->parts, list_bytes(net, sizeof *scratch->parts));
+    lk__free(context, LK_MEMORY_OTHER, scratch->from, list_bytes(net, sizeof *scratch->from));
+    lk__free(context, LK_MEMORY_OTHER, scratch->needed, needed_bytes(net));
+    lk__free(context, LK_MEMORY_OTHER, scratch, sizeof *scratch);
     net->collective_state = NULL;
 }
 
 /* ---- exchanges ---- */
 
-void lk__net_run_clear(const lk__net_collective_run *j)
+void lk__net_run_clear(const lk__net_collective_run *run)
 {
-    memset(j->room->parts, 0, list_bytes(j->net, sizeof *j->room->parts));
+    memset(run->scratch->parts, 0, list_bytes(run->net, sizeof *run->scratch->parts));
 }
 
-lk_status lk__net_run_begin(const lk__net_collective_run *j, int which, lk__net_transfer_state **flight)
+lk_status lk__net_run_begin(const lk__net_collective_run *run, int which, lk__net_transfer_state **flight)
 {
-    bool *needed = j->room->needed + (size_t)which * (size_t)j->ranks;
-    for (int i = 0; i < j->ranks; i++)
-        needed[i] = i != j->rank && (j->room->parts[i].send_bytes || j->room->parts[i].recv_bytes);
+    bool *needed = run->scratch->needed + (size_t)which * (size_t)run->ranks;
+    for (int i = 0; i < run->ranks; i++)
+        needed[i] = i != run->rank && (run->scratch->parts[i].send_bytes || run->scratch->parts[i].recv_bytes);
     *flight = NULL;
-    return j->net->transport->exchange(j->net, j->room->parts, flight);
+    return run->net->transport->exchange(run->net, run->scratch->parts, flight);
 }
 
-lk_status lk__net_run_finish(const lk__net_collective_run *j, int which, lk__net_transfer_state **flight)
+lk_status lk__net_run_finish(const lk__net_collective_run *run, int which, lk__net_transfer_state **flight)
 {
     if (!*flight) return LK_OK;
-    lk_status status = lk__net_flight_wait(j->net, *flight, j->room->needed + (size_t)which * (size_t)j->ranks);
+    lk_status status = lk__net_flight_wait(run->net, *flight, run->scratch->needed + (size_t)which * (size_t)run->ranks);
     if (status < 0) return status;
-    j->net->transport->finish(j->net, *flight);
+    run->net->transport->finish(run->net, *flight);
     *flight = NULL;
     return LK_OK;
 }
 
-/* An exchange of its own. */
-static lk_status exchange(const lk__net_collective_run *j)
+/* One exchange, begun and finished. */
+static lk_status exchange(const lk__net_collective_run *run)
 {
     lk__net_transfer_state *flight;
-    lk_status               status = lk__net_run_begin(j, 0, &flight);
-    if (status >= 0) status = lk__net_run_finish(j, 0, &flight);
-    if (flight) j->net->transport->finish(j->net, flight);
+    lk_status               status = lk__net_run_begin(run, 0, &flight);
+    if (status >= 0) status = lk__net_run_finish(run, 0, &flight);
+    if (flight) run->net->transport->finish(run->net, flight);
     return status;
 }
 
-/* ---- with the arrival ---- */
+/* ---- small ---- */
 
-static lk_status come(const lk__net_collective_run *j, bool with_data)
+static lk_status enter_and_await(const lk__net_collective_run *run, bool with_data)
 {
-    lk__net_part *parts = j->room->parts;
-    lk__net_run_clear(j);
-    for (int i = 0; with_data && i < j->ranks; i++) {
-        if (i == j->rank) continue;
-        parts[i].send_bytes = part_bytes(j, j->rank, i);
-        parts[i].send = parts[i].send_bytes ? lk__call_send_part(j->o, j->rank, i, j->size) : NULL;
+    lk__net_part *parts = run->scratch->parts;
+    lk__net_run_clear(run);
+    for (int i = 0; with_data && i < run->ranks; i++) {
+        if (i == run->rank) continue;
+        parts[i].send_bytes = part_bytes(run, run->rank, i);
+        parts[i].send = parts[i].send_bytes ? lk__call_send_part(run->o, run->rank, i, run->size) : NULL;
     }
-    lk_status status = lk__net_enter(j->net, j->o, with_data ? parts : NULL);
-    return status < 0 ? status : lk__net_await(j->net, -1);
+    lk_status status = lk__net_enter(run->net, run->o, with_data ? parts : NULL);
+    return status < 0 ? status : lk__net_await(run->net, -1);
 }
 
-lk_status lk__net_run_payload(const lk__net_collective_run *j, int from, size_t bytes, const void **data)
+lk_status lk__net_run_payload(const lk__net_collective_run *run, int from, size_t bytes, const void **data)
 {
     size_t got = 0;
-    *data = lk__net_payload(j->net, from, &got);
+    *data = lk__net_payload(run->net, from, &got);
     if (got == bytes) return LK_OK;
     char text[128];
     snprintf(text, sizeof text,
-             "rank %d came with %zu bytes and rank %d expected %zu: they are not "
+             "rank %d sent %zu bytes and rank %d expected %zu: they do not run "
              "the same program",
-             from, got, j->rank, bytes);
-    return lk__net_raise(j->net, LK_EMISMATCH, text);
+             from, got, run->rank, bytes);
+    return lk__net_raise(run->net, LK_EMISMATCH, text);
 }
 
-static lk_status small(const lk__net_collective_run *j)
+static lk_status run_small(const lk__net_collective_run *run)
 {
-    lk_status status = come(j, true);
-    if (status < 0 || !lk__call_receives(j->o, j->rank)) return status;
-    for (int i = 0; i < j->ranks && status >= 0; i++) {
-        size_t bytes = part_bytes(j, i, j->rank);
-        if (i == j->rank)
-            j->room->from[i] = lk__call_send_part(j->o, j->rank, i, j->size);
+    lk_status status = enter_and_await(run, true);
+    if (status < 0 || !lk__call_receives(run->o, run->rank)) return status;
+    for (int i = 0; i < run->ranks && status >= 0; i++) {
+        size_t bytes = part_bytes(run, i, run->rank);
+        if (i == run->rank)
+            run->scratch->from[i] = lk__call_send_part(run->o, run->rank, i, run->size);
         else
-            status = lk__net_run_payload(j, i, bytes, &j->room->from[i]);
-        if (status >= 0 && !lk__call_reduces(j->o)) copy(lk__call_recv_part(j->o, i, j->size), j->room->from[i], bytes);
+            status = lk__net_run_payload(run, i, bytes, &run->scratch->from[i]);
+        if (status >= 0 && !lk__call_reduces(run->o))
+            copy(lk__call_recv_part(run->o, i, run->size), run->scratch->from[i], bytes);
     }
-    if (status >= 0 && lk__call_reduces(j->o))
-        lk__reduce(j->o->recv, j->room->from, j->ranks, j->o->count, j->o->type, j->o->reduce);
+    if (status >= 0 && lk__call_reduces(run->o))
+        lk__reduce(run->o->recv, run->scratch->from, run->ranks, run->o->count, run->o->type, run->o->reduce);
     return status;
 }
 
-/* ---- straight ---- */
+/* ---- direct ---- */
 
-static lk_status straight(const lk__net_collective_run *j)
+static lk_status run_direct(const lk__net_collective_run *run)
 {
-    lk__net_part *parts = j->room->parts;
-    lk__net_run_clear(j);
-    for (int i = 0; i < j->ranks; i++) {
-        parts[i].send_bytes = part_bytes(j, j->rank, i);
-        parts[i].recv_bytes = part_bytes(j, i, j->rank);
-        if (parts[i].send_bytes) parts[i].send = lk__call_send_part(j->o, j->rank, i, j->size);
-        if (parts[i].recv_bytes) parts[i].recv = lk__call_recv_part(j->o, i, j->size);
-        if (i == j->rank) copy(parts[i].recv, parts[i].send, parts[i].recv_bytes);
+    lk__net_part *parts = run->scratch->parts;
+    lk__net_run_clear(run);
+    for (int i = 0; i < run->ranks; i++) {
+        parts[i].send_bytes = part_bytes(run, run->rank, i);
+        parts[i].recv_bytes = part_bytes(run, i, run->rank);
+        if (parts[i].send_bytes) parts[i].send = lk__call_send_part(run->o, run->rank, i, run->size);
+        if (parts[i].recv_bytes) parts[i].recv = lk__call_recv_part(run->o, i, run->size);
+        if (i == run->rank) copy(parts[i].recv, parts[i].send, parts[i].recv_bytes);
     }
-    return exchange(j);
+    return exchange(run);
 }
 
-/* all_to_all in place: what comes waits aside until what it replaces is gone.
- */
-static lk_status swapped(const lk__net_collective_run *j)
+/* all_to_all in place: received parts stay in scratch memory until the parts they replace are sent. */
+static lk_status run_in_place(const lk__net_collective_run *run)
 {
-    size_t        each = j->o->count, n = LK__NET_CHUNK / j->size / (size_t)j->ranks;
-    lk__net_part *parts = j->room->parts;
+    size_t        each = run->o->count, n = LK__NET_CHUNK / run->size / (size_t)run->ranks;
+    lk__net_part *parts = run->scratch->parts;
     if (n == 0) n = 1;
     if (n > each) n = each;
-    lk_status status = lk__net_run_reserve(j, n * j->size * (size_t)j->ranks);
+    lk_status status = lk__net_run_reserve(run, n * run->size * (size_t)run->ranks);
     for (size_t first = 0; first < each && status >= 0; first += n) {
-        size_t bytes = (each - first < n ? each - first : n) * j->size;
-        for (int i = 0; i < j->ranks; i++) {
-            char *own = (char *)j->o->recv + ((size_t)i * each + first) * j->size;
-            parts[i] = (lk__net_part){own, j->room->memory + (size_t)i * n * j->size, bytes, bytes};
+        size_t bytes = (each - first < n ? each - first : n) * run->size;
+        for (int i = 0; i < run->ranks; i++) {
+            char *own = (char *)run->o->recv + ((size_t)i * each + first) * run->size;
+            parts[i] = (lk__net_part){own, run->scratch->memory + (size_t)i * n * run->size, bytes, bytes};
         }
-        if ((status = exchange(j)) < 0) break;
-        for (int i = 0; i < j->ranks; i++)
-            if (i != j->rank) copy((char *)(uintptr_t)parts[i].send, parts[i].recv, bytes);
+        if ((status = exchange(run)) < 0) break;
+        for (int i = 0; i < run->ranks; i++)
+            if (i != run->rank) copy((char *)(uintptr_t)parts[i].send, parts[i].recv, bytes);
     }
     return status;
 }
 
-/* Everyone tells everyone how much it has for it; then that much comes. */
-static lk_status all_to_allv(const lk__net_collective_run *j)
+/* Every rank sends its counts with the arrival; then the data. */
+static lk_status all_to_allv(const lk__net_collective_run *run)
 {
-    const lk__comm_call *o = j->o;
-    lk__net_part        *parts = j->room->parts;
-    lk__net_run_clear(j);
-    for (int i = 0; i < j->ranks; i++)
-        if (i != j->rank) parts[i] = (lk__net_part){.send = &o->send_counts[i], .send_bytes = sizeof *o->send_counts};
-    lk_status status = lk__net_enter(j->net, o, parts);
-    if (status >= 0) status = lk__net_await(j->net, -1);
-    for (int i = 0; i < j->ranks && status >= 0; i++) {
-        size_t      coming = o->send_counts[i];
-        const void *told;
-        if (i != j->rank && (status = lk__net_run_payload(j, i, sizeof coming, &told)) < 0) break;
-        if (i != j->rank) memcpy(&coming, told, sizeof coming);
-        if (coming == o->recv_counts[i]) continue;
+    const lk__comm_call *o = run->o;
+    lk__net_part        *parts = run->scratch->parts;
+    lk__net_run_clear(run);
+    for (int i = 0; i < run->ranks; i++)
+        if (i != run->rank) parts[i] = (lk__net_part){.send = &o->send_counts[i], .send_bytes = sizeof *o->send_counts};
+    lk_status status = lk__net_enter(run->net, o, parts);
+    if (status >= 0) status = lk__net_await(run->net, -1);
+    for (int i = 0; i < run->ranks && status >= 0; i++) {
+        size_t      incoming = o->send_counts[i];
+        const void *received;
+        if (i != run->rank && (status = lk__net_run_payload(run, i, sizeof incoming, &received)) < 0) break;
+        if (i != run->rank) memcpy(&incoming, received, sizeof incoming);
+        if (incoming == o->recv_counts[i]) continue;
         char text[512], call[256];
-        lk__call_describe(o, j->net->number, call, sizeof call);
-        snprintf(text, sizeof text, "rank %d sends %zu elements to rank %d, which expects %zu, in %s", i, coming,
-                 j->rank, o->recv_counts[i], call);
-        status = lk__net_raise(j->net, LK_EMISMATCH, text);
+        lk__call_describe(o, run->net->number, call, sizeof call);
+        snprintf(text, sizeof text, "rank %d sends %zu elements to rank %d, which expects %zu, in %s", i, incoming,
+                 run->rank, o->recv_counts[i], call);
+        status = lk__net_raise(run->net, LK_EMISMATCH, text);
     }
-    return status < 0 ? status : straight(j);
+    return status < 0 ? status : run_direct(run);
 }
 
-/* ---- which way: from what all ranks know alike ---- */
+/* ---- choice of the algorithm: only from what all ranks know ---- */
 
-static lk_status run(const lk__net_collective_run *j)
+static lk_status run_collective(const lk__net_collective_run *run)
 {
-    const lk__comm_call *o = j->o;
-    size_t               most = lk__call_largest(o, j->ranks) * j->size;
-    if (o->kind == LK__ALL_TO_ALLV) return all_to_allv(j);
-    if (o->kind == LK__ALL_REDUCE && j->ranks > 2 && most > TINY) {
-        if (most / (size_t)j->ranks + 128 <= LK__NET_SMALL) return lk__net_with_slices(j);
+    const lk__comm_call *o = run->o;
+    size_t               most = lk__call_largest(o, run->ranks) * run->size;
+    if (o->kind == LK__ALL_TO_ALLV) return all_to_allv(run);
+    if (o->kind == LK__ALL_REDUCE && run->ranks > 2 && most > TINY) {
+        if (most / (size_t)run->ranks + 128 <= LK__NET_SMALL) return lk__net_with_slices(run);
     } else if (most <= LK__NET_SMALL) {
-        return small(j);
+        return run_small(run);
     }
-    lk_status status = come(j, false);
+    lk_status status = enter_and_await(run, false);
     if (status < 0) return status;
-    if (o->kind == LK__BROADCAST || lk__call_reduces(o)) return lk__net_pipelined(j);
-    if (o->kind == LK__ALL_TO_ALL && o->send == o->recv) return swapped(j);
-    return straight(j);
+    if (o->kind == LK__BROADCAST || lk__call_reduces(o)) return lk__net_pipelined(run);
+    if (o->kind == LK__ALL_TO_ALL && o->send == o->recv) return run_in_place(run);
+    return run_direct(run);
 }
 
 lk_status lk__net_collective(lk_comm *comm, const lk__comm_call *o)
 {
     lk__net               *net = comm->state;
-    lk__net_collective_run j = {
+    lk__net_collective_run run = {
         .net = net, .o = o, .size = lk_dtype_size(o->type), .rank = net->rank, .ranks = net->size};
     lk_status status = lk__net_failure(net);
     if (status < 0) return status;
-    if (!(j.room = open_room(net))) return lk__net_raise(net, LK_ENOMEM, "no memory for a collective's lists of ranks");
-    return lk__net_leave(net, run(&j));
+    if (!(run.scratch = open_scratch(net)))
+        return lk__net_raise(net, LK_ENOMEM, "no memory for a collective's lists of ranks");
+    return lk__net_leave(net, run_collective(&run));
 }

@@ -1,5 +1,5 @@
-/* net_words.c - what ranks say to each other over the mesh: sending without ever waiting, and what each word does
- * when it comes. All of it under net->lock, but for the notes at the end. */
+/* control.c - control messages over the mesh: sending, which never waits, and handling received ones. All of it under
+ * net->lock, except the notes at the end. */
 #define _GNU_SOURCE
 #include "comm/net/net.h"
 
@@ -10,190 +10,190 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-/* ---- saying ---- */
+/* ---- sending ---- */
 
-/* What the socket did not take waits here; a peer that does not read is soon found missing, so it stays small. */
-static void keep(lk__net *net, lk__net_peer *p, const char *data, size_t bytes)
+/* Queues what the socket did not accept. A peer that does not read soon times out, so the queue stays small. */
+static void queue_bytes(lk__net *net, lk__net_peer *peer, const char *data, size_t bytes)
 {
-    if (lk__grow(net->comm->context, (void **)&p->out, &p->out_room, p->out_bytes + bytes, 1) < 0) {
-        lk__log(net->comm->context, LK_LOG_WARNING, "no memory for words to rank %d: the connection is given up",
-                p->rank);
-        shutdown(p->fd, SHUT_RDWR);
+    if (lk__grow(net->comm->context, (void **)&peer->out, &peer->out_room, peer->out_bytes + bytes, 1) < 0) {
+        lk__log(net->comm->context, LK_LOG_WARNING, "no memory for messages to rank %d: closing the connection",
+                peer->rank);
+        shutdown(peer->fd, SHUT_RDWR);
         return;
     }
-    memcpy(p->out + p->out_bytes, data, bytes);
-    p->out_bytes += bytes;
+    memcpy(peer->out + peer->out_bytes, data, bytes);
+    peer->out_bytes += bytes;
 }
 
-static void flush(lk__net_peer *p)
+static void flush_queue(lk__net_peer *peer)
 {
-    while (p->out_bytes > 0) {
-        ssize_t n = send(p->fd, p->out, p->out_bytes, MSG_NOSIGNAL | MSG_DONTWAIT);
+    while (peer->out_bytes > 0) {
+        ssize_t n = send(peer->fd, peer->out, peer->out_bytes, MSG_NOSIGNAL | MSG_DONTWAIT);
         if (n < 0 && errno == EINTR) continue;
-        if (n <= 0) return; /* full, or broken: then reading tells */
-        memmove(p->out, p->out + n, p->out_bytes - (size_t)n);
-        p->out_bytes -= (size_t)n;
+        if (n <= 0) return; /* full, or broken, which reading detects */
+        memmove(peer->out, peer->out + n, peer->out_bytes - (size_t)n);
+        peer->out_bytes -= (size_t)n;
     }
 }
 
-void lk__net_send_message(lk__net *net, int peer, const void *word, size_t bytes, const void *data, size_t data_bytes)
+void lk__net_send_message(lk__net *net, int peer, const void *message, size_t bytes, const void *data, size_t data_bytes)
 {
     lk__net_peer *p = &net->peers[peer];
     if (p->fd < 0) return;
     size_t done = 0;
     if (p->out_bytes == 0) {
-        struct iovec  parts[2] = {{(void *)word, bytes}, {(void *)data, data_bytes}};
-        struct msghdr message = {.msg_iov = parts, .msg_iovlen = data_bytes ? 2 : 1};
+        struct iovec  parts[2] = {{(void *)message, bytes}, {(void *)data, data_bytes}};
+        struct msghdr header = {.msg_iov = parts, .msg_iovlen = data_bytes ? 2 : 1};
         ssize_t       n;
-        do n = sendmsg(p->fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+        do n = sendmsg(p->fd, &header, MSG_NOSIGNAL | MSG_DONTWAIT);
         while (n < 0 && errno == EINTR);
         if (n < 0 && errno != EAGAIN && errno != EWOULDBLOCK) return;
         done = n > 0 ? (size_t)n : 0;
     }
-    if (done < bytes) keep(net, p, (const char *)word + done, bytes - done);
+    if (done < bytes) queue_bytes(net, p, (const char *)message + done, bytes - done);
     size_t rest = done > bytes ? done - bytes : 0;
-    if (rest < data_bytes) keep(net, p, (const char *)data + rest, data_bytes - rest);
+    if (rest < data_bytes) queue_bytes(net, p, (const char *)data + rest, data_bytes - rest);
 }
 
 void lk__net_send_state(lk__net *net, int peer)
 {
-    lk__net_message_state word = {.head = {sizeof word, LK__MESSAGE_STATE, 0}, .state = net->mine};
-    word.state.since_us = (int64_t)((lk__now() - net->since) * 1e6);
-    if (word.state.since_us < 0) word.state.since_us = 0;
-    lk__net_send_message(net, peer, &word, sizeof word, NULL, 0);
+    lk__net_message_state message = {.head = {sizeof message, LK__MESSAGE_STATE, 0}, .state = net->mine};
+    message.state.since_us = (int64_t)((lk__now() - net->since) * 1e6);
+    if (message.state.since_us < 0) message.state.since_us = 0;
+    lk__net_send_message(net, peer, &message, sizeof message, NULL, 0);
 }
 
-/* ---- hearing ---- */
+/* ---- receiving ---- */
 
-static void lose(lk__net *net, lk__net_peer *p, int why)
+static void close_lost_peer(lk__net *net, lk__net_peer *peer, int why)
 {
-    if (p->fd < 0) return;
-    close(p->fd);
-    p->fd = -1;
-    if (atomic_load(&p->gone)) return;
+    if (peer->fd < 0) return;
+    close(peer->fd);
+    peer->fd = -1;
+    if (atomic_load(&peer->gone)) return;
     bool cut = why == ETIMEDOUT || why == EHOSTUNREACH || why == ENETUNREACH || why == ENETDOWN || why == EHOSTDOWN;
-    atomic_store(&p->lost_at, lk__now());
-    atomic_store(cut ? &p->cut_off : &p->dead, true);
+    atomic_store(&peer->lost_at, lk__now());
+    atomic_store(cut ? &peer->cut_off : &peer->dead, true);
     atomic_fetch_add(&net->events, 1);
 }
 
-static bool hear_arrival(lk__net *net, lk__net_peer *p, const lk__net_message *w)
+static bool handle_arrival(lk__net *net, lk__net_peer *peer, const lk__net_message *message)
 {
-    uint64_t         last = atomic_load_explicit(&p->arrived, memory_order_relaxed);
-    lk__net_arrival *a = &p->arrivals[w->number & 1];
-    if (w->number != last + 1 || w->number > net->number + 1) return false;
-    if (w->bytes && !a->payload && !(a->payload = lk__alloc(net->comm->context, LK_MEMORY_OTHER, LK__NET_SMALL)))
+    uint64_t         last = atomic_load_explicit(&peer->arrived, memory_order_relaxed);
+    lk__net_arrival *a = &peer->arrivals[message->number & 1];
+    if (message->number != last + 1 || message->number > net->number + 1) return false;
+    if (message->bytes && !a->payload && !(a->payload = lk__alloc(net->comm->context, LK_MEMORY_OTHER, LK__NET_SMALL)))
         return false;
-    a->number = w->number;
-    a->signature = w->signature;
-    a->bytes = w->bytes;
-    if (w->bytes) memcpy(a->payload, w->data, w->bytes);
-    p->state.entered = w->entered;
-    p->state.left = w->entered - 1;
-    p->state.calls[w->entered & 1] = w->call;
-    p->state.since_us = 0;
-    p->stated = lk__now();
-    p->only_came = true;
-    atomic_store_explicit(&p->arrived, w->number, memory_order_release);
+    a->number = message->number;
+    a->signature = message->signature;
+    a->bytes = message->bytes;
+    if (message->bytes) memcpy(a->payload, message->data, message->bytes);
+    peer->state.entered = message->entered;
+    peer->state.left = message->entered - 1;
+    peer->state.calls[message->entered & 1] = message->call;
+    peer->state.since_us = 0;
+    peer->stated = lk__now();
+    peer->only_arrived = true;
+    atomic_store_explicit(&peer->arrived, message->number, memory_order_release);
     return true;
 }
 
-static void hear_failure(lk__net *net, const lk__net_peer *p, const lk__net_message *w)
+static void handle_failure(lk__net *net, const lk__net_peer *peer, const lk__net_message *message)
 {
     char text[LK__COMM_TEXT];
-    snprintf(text, sizeof text, "%.*s", (int)w->bytes, w->data);
+    snprintf(text, sizeof text, "%.*s", (int)message->bytes, message->data);
     lk__message_clean_text(text);
-    if (w->proposed)
-        lk__net_decide(net, (lk_status)w->status, text, w->cause, p->rank);
+    if (message->proposed)
+        lk__net_decide(net, (lk_status)message->status, text, message->cause, peer->rank);
     else
-        lk__comm_note(net->comm, (lk_status)w->status, text, w->cause);
+        lk__comm_note(net->comm, (lk_status)message->status, text, message->cause);
 }
 
-static bool hear_note(lk__net *net, lk__net_peer *p, const lk__net_message *w)
+static bool handle_note(lk__net *net, lk__net_peer *peer, const lk__net_message *message)
 {
-    lk__net_note_entry *note = lk__alloc(net->comm->context, LK_MEMORY_OTHER, sizeof *note + w->bytes);
+    lk__net_note_entry *note = lk__alloc(net->comm->context, LK_MEMORY_OTHER, sizeof *note + message->bytes);
     if (!note) return false;
-    note->bytes = w->bytes;
-    memcpy(note->data, w->data, w->bytes);
-    *p->last_note = note;
-    p->last_note = &note->next;
+    note->bytes = message->bytes;
+    memcpy(note->data, message->data, message->bytes);
+    *peer->last_note = note;
+    peer->last_note = &note->next;
     return true;
 }
 
-/* False: the peer does not keep to the rules. */
-static bool hear_word(lk__net *net, lk__net_peer *p, const lk__net_message *w)
+/* False: the peer violates the protocol. */
+static bool handle_message(lk__net *net, lk__net_peer *peer, const lk__net_message *message)
 {
-    switch (w->kind) {
-    case LK__MESSAGE_ARRIVE: return hear_arrival(net, p, w);
+    switch (message->kind) {
+    case LK__MESSAGE_ARRIVE: return handle_arrival(net, peer, message);
     case LK__MESSAGE_STATE:
-        p->state = w->state;
-        p->stated = lk__now();
-        p->only_came = false;
-        atomic_store(&p->busy, w->state.busy != 0);
+        peer->state = message->state;
+        peer->stated = lk__now();
+        peer->only_arrived = false;
+        atomic_store(&peer->busy, message->state.busy != 0);
         return true;
-    case LK__MESSAGE_ASK: lk__net_send_state(net, p->rank); return true;
-    case LK__MESSAGE_FAIL: hear_failure(net, p, w); return true;
+    case LK__MESSAGE_ASK: lk__net_send_state(net, peer->rank); return true;
+    case LK__MESSAGE_FAIL: handle_failure(net, peer, message); return true;
     case LK__MESSAGE_GONE:
-        atomic_store(&p->lost_at, lk__now());
-        atomic_store(&p->gone, true);
+        atomic_store(&peer->lost_at, lk__now());
+        atomic_store(&peer->gone, true);
         return true;
-    case LK__MESSAGE_NOTE: return hear_note(net, p, w);
+    case LK__MESSAGE_NOTE: return handle_note(net, peer, message);
     }
     return false;
 }
 
-/* Takes the whole words off the front of `have` bytes; gives how many bytes that were, or -1. */
-static long hear_words(lk__net *net, lk__net_peer *p, const char *bytes, size_t have)
+/* Handles the complete messages at the beginning of `have` bytes; returns their bytes, or -1. */
+static long handle_messages(lk__net *net, lk__net_peer *peer, const char *bytes, size_t have)
 {
-    static _Thread_local lk__net_message word; /* half a kilobyte that need not be cleared each time */
+    static _Thread_local lk__net_message message; /* half a kilobyte, not cleared each time */
     size_t                               at = 0;
     while (at < have) {
         long length = lk__message_length(bytes + at, have - at);
         if (length < 0) return -1;
         if (length == 0 || (size_t)length > have - at) break;
-        if (!lk__message_parse(bytes + at, (size_t)length, &word) || !hear_word(net, p, &word)) return -1;
+        if (!lk__message_parse(bytes + at, (size_t)length, &message) || !handle_message(net, peer, &message)) return -1;
         at += (size_t)length;
         atomic_fetch_add(&net->events, 1);
     }
     return (long)at;
 }
 
-static void read_words(lk__net *net, lk__net_peer *p, bool ending)
+static void read_messages(lk__net *net, lk__net_peer *peer, bool ending)
 {
-    while (p->fd >= 0) {
-        size_t had = p->in_bytes;
-        if (had) memcpy(net->inbox, p->in, had);
-        ssize_t n = recv(p->fd, net->inbox + had, LK__NET_INBOX - had, MSG_DONTWAIT);
+    while (peer->fd >= 0) {
+        size_t had = peer->in_bytes;
+        if (had) memcpy(net->inbox, peer->in, had);
+        ssize_t n = recv(peer->fd, net->inbox + had, LK__NET_INBOX - had, MSG_DONTWAIT);
         if (n < 0 && errno == EINTR) continue;
         if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
         if (n <= 0) {
-            lose(net, p, n == 0 ? 0 : errno);
+            close_lost_peer(net, peer, n == 0 ? 0 : errno);
             return;
         }
         size_t have = had + (size_t)n;
-        p->beats = 0;
-        long   taken = hear_words(net, p, net->inbox, have);
+        peer->heartbeats = 0;
+        long   taken = handle_messages(net, peer, net->inbox, have);
         size_t left = taken < 0 ? 0 : have - (size_t)taken;
         if (taken < 0) {
-            lk__log(net->comm->context, LK_LOG_WARNING, "rank %d says what no rank says: its connection is closed",
-                    p->rank);
-            lose(net, p, EPROTO);
+            lk__log(net->comm->context, LK_LOG_WARNING, "rank %d sent an invalid message: closing its connection",
+                    peer->rank);
+            close_lost_peer(net, peer, EPROTO);
             return;
         }
-        if (left) memcpy(p->in, net->inbox + taken, left);
-        p->in_bytes = left;
-        /* There was no more; if more has come since, the set says so again. But it says only once that all is over. */
+        if (left) memcpy(peer->in, net->inbox + taken, left);
+        peer->in_bytes = left;
+        /* There was no more; later data is a new event. But the end of the connection is reported only once. */
         if (have < LK__NET_INBOX && !ending) return;
     }
 }
 
 void lk__net_receive(lk__net_handler *handler, uint32_t events)
 {
-    lk__net_peer *p = (lk__net_peer *)handler; /* its first member */
-    if (p->fd < 0) return;
-    if (events & EPOLLOUT) flush(p);
+    lk__net_peer *peer = (lk__net_peer *)handler; /* its first member */
+    if (peer->fd < 0) return;
+    if (events & EPOLLOUT) flush_queue(peer);
     if (events & (EPOLLIN | EPOLLHUP | EPOLLERR | EPOLLRDHUP)) {
-        read_words(p->net, p, events & (EPOLLHUP | EPOLLERR | EPOLLRDHUP));
+        read_messages(peer->net, peer, events & (EPOLLHUP | EPOLLERR | EPOLLRDHUP));
     }
 }
 
@@ -201,17 +201,17 @@ void lk__net_receive(lk__net_handler *handler, uint32_t events)
 
 lk_status lk__net_send_note(lk__net *net, int peer, const void *data, size_t bytes)
 {
-    lk__net_message_header word = {(uint32_t)(sizeof word + bytes), LK__MESSAGE_NOTE, 0};
+    lk__net_message_header message = {(uint32_t)(sizeof message + bytes), LK__MESSAGE_NOTE, 0};
     pthread_mutex_lock(&net->lock);
-    lk__net_send_message(net, peer, &word, sizeof word, data, bytes);
+    lk__net_send_message(net, peer, &message, sizeof message, data, bytes);
     pthread_mutex_unlock(&net->lock);
     return lk__net_failure(net);
 }
 
-void lk__net_forget_note(lk__net *net, lk__net_peer *p)
+void lk__net_forget_note(lk__net *net, lk__net_peer *peer)
 {
-    lk__net_note_entry *note = p->notes;
-    if (!(p->notes = note->next)) p->last_note = &p->notes;
+    lk__net_note_entry *note = peer->notes;
+    if (!(peer->notes = note->next)) peer->last_note = &peer->notes;
     lk__free(net->comm->context, LK_MEMORY_OTHER, note, sizeof *note + note->bytes);
 }
 

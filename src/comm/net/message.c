@@ -1,12 +1,12 @@
-/* words.c - takes words apart. A peer has proved that it knows the token before its words come here, but a broken one
- * may say anything: lengths are checked against the kind, numbers against their range, text is made printable. */
+/* message.c - parses control messages. A peer was authenticated before, but a faulty one may send anything: lengths are
+ * checked against the kind, numbers against their range, text is made printable. */
 #include "comm/net/message.h"
 
 #include <string.h>
 
-_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "words are copied as they lie in memory");
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "messages are copied as they are in memory");
 _Static_assert(sizeof(lk__comm_record) == 56 && sizeof(lk__net_call) == 168 && sizeof(lk__net_state) == 432,
-               "no holes");
+               "no padding");
 
 static const struct {
     size_t least, most;
@@ -29,7 +29,7 @@ long lk__message_length(const void *bytes, size_t have)
     return (long)head.bytes;
 }
 
-/* Ends it, and replaces what a terminal would obey. */
+/* Terminates it, and replaces control characters. */
 static void make_printable(char *text, size_t room)
 {
     text[room - 1] = 0;
@@ -50,43 +50,44 @@ static bool check_call(lk__net_call *call)
     return (uint32_t)r->kind < LK__KIND_COUNT && lk_dtype_size((lk_dtype)r->type) > 0 && (uint32_t)r->reduce <= LK_PROD;
 }
 
-bool lk__message_parse(const void *bytes, size_t length, lk__net_message *word)
+bool lk__message_parse(const void *bytes, size_t length, lk__net_message *message)
 {
     if (length < sizeof(lk__net_message_header) || lk__message_length(bytes, length) != (long)length) return false;
     lk__net_message_header head;
     lk__net_message_arrive arrive;
     lk__net_message_fail   fail;
     memcpy(&head, bytes, sizeof head);
-    word->kind = (lk__net_message_kind)head.kind;
-    word->data = NULL;
-    word->bytes = 0;
-    switch (word->kind) {
+    message->kind = (lk__net_message_kind)head.kind;
+    message->data = NULL;
+    message->bytes = 0;
+    switch (message->kind) {
     case LK__MESSAGE_ARRIVE:
         memcpy(&arrive, bytes, sizeof arrive);
-        word->number = arrive.number;
-        word->signature = arrive.signature;
-        word->entered = arrive.entered;
-        word->call = arrive.call;
-        word->data = (const char *)bytes + sizeof arrive;
-        word->bytes = length - sizeof arrive;
-        return arrive.number > 0 && check_call(&word->call);
+        message->number = arrive.number;
+        message->signature = arrive.signature;
+        message->entered = arrive.entered;
+        message->call = arrive.call;
+        message->data = (const char *)bytes + sizeof arrive;
+        message->bytes = length - sizeof arrive;
+        return arrive.number > 0 && check_call(&message->call);
     case LK__MESSAGE_STATE:
-        memcpy(&word->state, (const char *)bytes + sizeof head, sizeof word->state);
-        make_printable(word->state.busy_with, sizeof word->state.busy_with);
-        return word->state.since_us >= 0 && check_call(&word->state.calls[0]) && check_call(&word->state.calls[1]);
+        memcpy(&message->state, (const char *)bytes + sizeof head, sizeof message->state);
+        make_printable(message->state.busy_with, sizeof message->state.busy_with);
+        return message->state.since_us >= 0 && check_call(&message->state.calls[0]) &&
+               check_call(&message->state.calls[1]);
     case LK__MESSAGE_FAIL:
         memcpy(&fail, bytes, sizeof fail);
-        word->status = fail.status;
-        word->proposed = fail.proposed != 0;
-        word->cause = fail.cause;
-        word->data = (const char *)bytes + sizeof fail;
-        word->bytes = length - sizeof fail;
+        message->status = fail.status;
+        message->proposed = fail.proposed != 0;
+        message->cause = fail.cause;
+        message->data = (const char *)bytes + sizeof fail;
+        message->bytes = length - sizeof fail;
         return fail.status < 0 && fail.status >= LK_ECANCELED && (uint32_t)fail.cause.kind < LK__CAUSE_KINDS &&
                fail.cause.rank >= 0;
     case LK__MESSAGE_NOTE:
-        word->data = (const char *)bytes + sizeof head;
-        word->bytes = length - sizeof head;
-        return word->bytes > 0;
+        message->data = (const char *)bytes + sizeof head;
+        message->bytes = length - sizeof head;
+        return message->bytes > 0;
     default: return true;
     }
 }

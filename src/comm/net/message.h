@@ -1,20 +1,21 @@
-/* comm/words.h - the small messages of a group over a network: their bytes, and their parser, which believes nothing. */
+/* comm/net/message.h - the control messages of a group over a network: their format, and their parser, which validates
+ * everything. */
 #ifndef LK__MESSAGE_H
 #define LK__MESSAGE_H
 
 #include "comm/verdict.h"
 
 enum {
-    LK__NET_SMALL = 8192, /* bytes of data that travel with an arrival */
-    LK__NET_NOTE = 256,   /* bytes of a note */
+    LK__NET_SMALL = 8192, /* bytes of data in an arrival, at most */
+    LK__NET_NOTE = 256,   /* bytes of a note, at most */
 };
 
 typedef enum lk__net_message_kind {
-    LK__MESSAGE_ARRIVE = 1, /* has come to a collective; data may follow */
-    LK__MESSAGE_STATE,      /* where it is: an answer, and its pulse */
-    LK__MESSAGE_ASK,        /* where are you? */
-    LK__MESSAGE_FAIL,       /* the group failed; or that it should, says one that does not decide it */
-    LK__MESSAGE_GONE,       /* leaves the group */
+    LK__MESSAGE_ARRIVE = 1, /* the sender has entered a collective; data may follow */
+    LK__MESSAGE_STATE,      /* the sender's state: a reply to ASK, and a heartbeat */
+    LK__MESSAGE_ASK,        /* asks for the receiver's state */
+    LK__MESSAGE_FAIL,       /* the group failed; or a rank that does not decide it proposes so */
+    LK__MESSAGE_GONE,       /* the sender leaves the group */
     LK__MESSAGE_NOTE,       /* for a send or receive */
 } lk__net_message_kind;
 
@@ -25,15 +26,15 @@ typedef struct lk__net_call {
 
 typedef struct lk__net_state {
     uint64_t     entered, left;
-    int64_t      since_us;     /* of the latest change of the two, before this was said */
-    int32_t      busy, failed; /* failed: the latest operation that ended */
+    int64_t      since_us;     /* microseconds from the latest change of the two to this message */
+    int32_t      busy, failed; /* failed: whether the latest operation that ended did */
     char         busy_with[LK__BUSY_TEXT];
     lk__net_call calls[2]; /* by parity */
 } lk__net_state;
 
-/* On the wire everything is little-endian and begins with this. */
+/* Every message begins with this. All fields are little-endian. */
 typedef struct lk__net_message_header {
-    uint32_t bytes; /* of the whole word */
+    uint32_t bytes; /* of the whole message */
     uint16_t kind, reserved;
 } lk__net_message_header;
 
@@ -60,7 +61,7 @@ enum {
                            : sizeof(lk__net_message_fail) + LK__COMM_TEXT
 };
 
-/* A word taken apart. `data` points into what was parsed. */
+/* A parsed message. `data` points into the bytes that were parsed. */
 typedef struct lk__net_message {
     lk__net_message_kind kind;
     uint64_t             number, signature, entered; /* arrive */
@@ -69,15 +70,15 @@ typedef struct lk__net_message {
     int                  status;   /* fail; below 0 */
     bool                 proposed; /* fail */
     lk__comm_cause       cause;    /* fail */
-    const char          *data;     /* of an arrival or a note; the text of a failure, which does not end in 0 */
+    const char          *data;     /* of an arrival or a note; the text of a failure, without a final NUL */
     size_t               bytes;
 } lk__net_message;
 
-/* How long the word at the beginning of `have` bytes is: 0 when more is needed to know, -1 when it is no word. */
+/* The length of the message at the beginning of `have` bytes: 0: more bytes are needed, -1: not a message. */
 long lk__message_length(const void *bytes, size_t have);
-/* A whole word, as long as lk__message_length said. False: it is none. Whatever it gives can be shown and indexed. */
-bool lk__message_parse(const void *bytes, size_t length, lk__net_message *word);
-/* A failure's text as it is shown: lines stay, what else a terminal would obey is replaced. */
+/* A complete message of lk__message_length bytes. False: invalid. Parsed text is printable, and numbers are in range. */
+bool lk__message_parse(const void *bytes, size_t length, lk__net_message *message);
+/* Replaces control characters, except newlines, in a failure's text. */
 void lk__message_clean_text(char *text);
 
 #endif

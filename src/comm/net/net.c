@@ -1,8 +1,8 @@
-/* net.c - a group over a mesh: its beginning and end, and its thread.
+/* net.c - a group over a mesh: creating, freeing, and its thread.
  *
- * Whoever waits in an operation reads the words itself, which saves a hand-over between threads. The group's thread
- * does it while nobody is in an operation, so that others who ask are answered also while the program computes; it
- * stands back from the set as long as a caller drives it. */
+ * A thread that waits in an operation polls the epoll set itself, which saves a switch between threads. The group's
+ * thread polls it while no thread is in an operation, so that other ranks' queries are answered also while the program
+ * computes. */
 #define _GNU_SOURCE
 #include "comm/net/net.h"
 
@@ -17,27 +17,27 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-enum { SPINS = 60, STAND_BACK_MS = 20, PULSE_MS = 1000, BEATS = 64 };
+enum { SPINS = 60, IDLE_MS = 20, HEARTBEAT_MS = 1000, HEARTBEATS_MOST = 64 };
 
-/* ---- the set ---- */
+/* ---- the epoll set ---- */
 
 lk_status lk__net_watch(lk__net *net, int fd, lk__net_handler *handler)
 {
     struct epoll_event event = {.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, .data.ptr = handler};
     if (epoll_ctl(net->epoll, EPOLL_CTL_ADD, fd, &event) != 0)
-        return lk__fail(net->comm->context, LK_EIO, "cannot watch a connection: %s", strerror(errno));
+        return lk__fail(net->comm->context, LK_EIO, "cannot poll a connection: %s", strerror(errno));
     return LK_OK;
 }
 
-static void ring(int fd) { (void)!write(fd, &(uint64_t){1}, sizeof(uint64_t)); }
-void        lk__net_wake(lk__net *net) { ring(net->bell); }
+static void signal_eventfd(int fd) { (void)!write(fd, &(uint64_t){1}, sizeof(uint64_t)); }
+void        lk__net_wake(lk__net *net) { signal_eventfd(net->wakeup); }
 
-static void hear_bell(lk__net_handler *handler, uint32_t events)
+static void on_wakeup(lk__net_handler *handler, uint32_t events)
 {
-    lk__net *net = (lk__net *)((char *)handler - offsetof(lk__net, bell_ear));
+    lk__net *net = (lk__net *)((char *)handler - offsetof(lk__net, wakeup_handler));
     uint64_t count;
     (void)events;
-    (void)!read(net->bell, &count, sizeof count);
+    (void)!read(net->wakeup, &count, sizeof count);
     atomic_fetch_add(&net->events, 1);
 }
 
@@ -57,55 +57,55 @@ int lk__net_poll(lk__net *net, int milliseconds)
 
 bool lk__net_pump(lk__net *net, double seconds)
 {
-    if (atomic_load_explicit(&net->watching, memory_order_relaxed)) ring(net->thread_bell);
+    if (atomic_load_explicit(&net->watching, memory_order_relaxed)) signal_eventfd(net->thread_wakeup);
     for (int i = 0; i < net->spins; i++)
         if (lk__net_poll(net, 0) > 0) return true;
     int  milliseconds = seconds >= LK__NET_SLICE_MS / 1e3 ? LK__NET_SLICE_MS : (int)(seconds * 1e3 + 0.999);
-    bool came = lk__net_poll(net, milliseconds) > 0;
+    bool any = lk__net_poll(net, milliseconds) > 0;
     atomic_store_explicit(&net->driven, lk__now(), memory_order_relaxed);
-    return came;
+    return any;
 }
 
 /* ---- the thread ---- */
 
-/* Those who were not told what this rank does are told now and then, so that they know it should it die. */
-static void beat(lk__net *net)
+/* Ranks that were not informed of this rank's state get it now and then, so that they know it if this rank dies. */
+static void send_heartbeats(lk__net *net)
 {
     pthread_mutex_lock(&net->lock);
-    for (int i = 0; i < net->size && net->untold; i++) {
-        if (i == net->rank || net->peers[i].beats >= BEATS) continue;
-        net->peers[i].beats++;
+    for (int i = 0; i < net->size && net->unreported; i++) {
+        if (i == net->rank || net->peers[i].heartbeats >= HEARTBEATS_MOST) continue;
+        net->peers[i].heartbeats++;
         lk__net_send_state(net, i);
     }
-    net->untold = false;
+    net->unreported = false;
     pthread_mutex_unlock(&net->lock);
 }
 
 static bool driven_by_caller(lk__net *net)
 {
     double ago = lk__now() - atomic_load_explicit(&net->driven, memory_order_relaxed);
-    /* A caller that has not looked for long is in the middle of something: a large reduction. */
-    return ago < (atomic_load(&net->drivers) > 0 ? 2 * LK__NET_SLICE_MS / 1e3 : STAND_BACK_MS / 1e3);
+    /* A caller that has not polled for long is computing, for example a large reduction. */
+    return ago < (atomic_load(&net->drivers) > 0 ? 2 * LK__NET_SLICE_MS / 1e3 : IDLE_MS / 1e3);
 }
 
 static void *thread_main(void *argument)
 {
     lk__net *net = argument;
-    double   beaten = lk__now();
+    double   last_heartbeat = lk__now();
     while (!atomic_load(&net->stop)) {
-        bool          back = driven_by_caller(net);
-        struct pollfd polls[2] = {{.fd = net->thread_bell, .events = POLLIN}, {.fd = net->epoll, .events = POLLIN}};
-        atomic_store(&net->watching, !back);
-        int ready = poll(polls, back ? 1 : 2, back ? STAND_BACK_MS : PULSE_MS / 4);
+        bool          driven = driven_by_caller(net);
+        struct pollfd polls[2] = {{.fd = net->thread_wakeup, .events = POLLIN}, {.fd = net->epoll, .events = POLLIN}};
+        atomic_store(&net->watching, !driven);
+        int ready = poll(polls, driven ? 1 : 2, driven ? IDLE_MS : HEARTBEAT_MS / 4);
         atomic_store(&net->watching, false);
-        if (ready > 0 && polls[0].revents) (void)!read(net->thread_bell, &(uint64_t){0}, sizeof(uint64_t));
-        if (ready > 0 && !back && polls[1].revents && !driven_by_caller(net)) {
+        if (ready > 0 && polls[0].revents) (void)!read(net->thread_wakeup, &(uint64_t){0}, sizeof(uint64_t));
+        if (ready > 0 && !driven && polls[1].revents && !driven_by_caller(net)) {
             lk__net_poll(net, 0);
-            if (atomic_load(&net->drivers) > 0) lk__net_wake(net); /* what came may be what it sleeps for */
+            if (atomic_load(&net->drivers) > 0) lk__net_wake(net); /* the caller may sleep for what was received */
         }
-        if (lk__now() - beaten < PULSE_MS / 1e3) continue;
-        beaten = lk__now();
-        beat(net);
+        if (lk__now() - last_heartbeat < HEARTBEAT_MS / 1e3) continue;
+        last_heartbeat = lk__now();
+        send_heartbeats(net);
     }
     return NULL;
 }
@@ -117,7 +117,7 @@ void      lk__net_table_raise(lk_comm *c, lk_status status, const char *text, lk
 {
     lk__net_raise_because(c->state, status, text, cause);
 }
-void     lk__net_table_nudge(lk_comm *c) { lk__net_wake(c->state); }
+void     lk__net_table_wake(lk_comm *c) { lk__net_wake(c->state); }
 uint64_t lk__net_table_sent(const lk_comm *c) { return atomic_load(&((lk__net *)c->state)->sent); }
 
 void lk__net_table_busy(lk_comm *c, const char *what)
@@ -162,7 +162,7 @@ void lk__net_release(lk_comm *c, void *memory)
     }
 }
 
-/* ---- beginning and end ---- */
+/* ---- create and free ---- */
 
 static size_t peer_bytes(const lk__net *net) { return (size_t)net->size * sizeof *net->peers; }
 
@@ -176,8 +176,8 @@ static void free_peer(lk__net *net, lk__net_peer *p)
     lk__free(context, LK_MEMORY_OTHER, p->out, p->out_room);
 }
 
-/* Says that this rank leaves. What came and nobody read is read, or the kernel would throw away what was not yet sent. */
-static void say_farewell(lk__net *net)
+/* Informs the peers that this rank leaves. Unread data is read first, or the kernel would discard what was not sent yet. */
+static void send_gone(lk__net *net)
 {
     lk__net_message_header gone = {sizeof gone, LK__MESSAGE_GONE, 0};
     pthread_mutex_lock(&net->lock);
@@ -197,9 +197,9 @@ void lk__net_table_free(lk_comm *c)
     lk__net *net = c->state;
     if (net->running) {
         atomic_store(&net->stop, true);
-        ring(net->thread_bell);
+        signal_eventfd(net->thread_wakeup);
         pthread_join(net->thread, NULL);
-        say_farewell(net);
+        send_gone(net);
     }
     if (net->collective_state) lk__net_collective_free(net);
     if (net->transfer_state) lk__net_transfer_free(net);
@@ -207,7 +207,7 @@ void lk__net_table_free(lk_comm *c)
     while (net->pieces) lk__net_release(c, net->pieces->memory);
     for (int i = 0; net->peers && i < net->size; i++)
         if (i != net->rank) free_peer(net, &net->peers[i]);
-    int fds[] = {net->epoll, net->bell, net->thread_bell};
+    int fds[] = {net->epoll, net->wakeup, net->thread_wakeup};
     for (int i = 0; i < 3; i++)
         if (fds[i] >= 0) close(fds[i]);
     pthread_mutex_destroy(&net->lock);
@@ -219,7 +219,7 @@ void lk__net_table_free(lk_comm *c)
     c->state = NULL;
 }
 
-static lk_status take_peers(lk__net *net)
+static lk_status open_peers(lk__net *net)
 {
     lk_status status = LK_OK;
     for (int i = 0; i < net->size; i++) {
@@ -238,14 +238,14 @@ static lk_status take_peers(lk__net *net)
     return status;
 }
 
-/* Spinning pays where every rank of the host has a core. */
+/* Spin only where every rank of the host has a core. */
 static int choose_spins(const lk_comm *c)
 {
     cpu_set_t cpus;
     return sched_getaffinity(0, sizeof cpus, &cpus) == 0 && CPU_COUNT(&cpus) >= c->local_size ? SPINS : 0;
 }
 
-static lk_status see_everyone(lk_comm *c)
+static lk_status run_first_barrier(lk_comm *c)
 {
     int64_t       timeout = c->timeout_ms;
     lk__comm_call o = {.kind = LK__BARRIER, .type = LK_U8, .site = {"lk_comm_create", 0}};
@@ -271,11 +271,11 @@ lk_status lk__net_create(lk_comm *c, lk__net_mesh *mesh, const lk__net_transport
                      .size = mesh->size,
                      .mesh = *mesh,
                      .since = lk__now(),
-                     .bell_ear = {hear_bell},
+                     .wakeup_handler = {on_wakeup},
                      .epoll = epoll_create1(EPOLL_CLOEXEC),
-                     .bell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK),
-                     .thread_bell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
-    mesh->ranks = NULL; /* ours now */
+                     .wakeup = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK),
+                     .thread_wakeup = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
+    mesh->ranks = NULL; /* owned by net now */
     c->state = net;
     lk__mesh_locals(&net->mesh, &c->local_rank, &c->local_size);
     net->spins = choose_spins(c);
@@ -284,13 +284,13 @@ lk_status lk__net_create(lk_comm *c, lk__net_mesh *mesh, const lk__net_transport
     net->peers = lk__alloc(c->context, LK_MEMORY_OTHER, peer_bytes(net));
     net->pending = lk__alloc(c->context, LK_MEMORY_OTHER, (size_t)net->size * sizeof *net->pending);
     lk_status status = net->inbox && net->peers && net->pending ? LK_OK : LK_ENOMEM;
-    if (status >= 0 && (net->epoll < 0 || net->bell < 0 || net->thread_bell < 0))
-        status = lk__fail(c->context, LK_EIO, "rank %d cannot watch its connections: %s", c->rank, strerror(errno));
+    if (status >= 0 && (net->epoll < 0 || net->wakeup < 0 || net->thread_wakeup < 0))
+        status = lk__fail(c->context, LK_EIO, "rank %d cannot poll its connections: %s", c->rank, strerror(errno));
     if (net->peers) {
-        lk_status taken = take_peers(net);
-        if (status >= 0) status = taken;
+        lk_status opened = open_peers(net);
+        if (status >= 0) status = opened;
     }
-    if (status >= 0) status = lk__net_watch(net, net->bell, &net->bell_ear);
+    if (status >= 0) status = lk__net_watch(net, net->wakeup, &net->wakeup_handler);
     if (status >= 0) {
         net->transport = transport;
         status = transport->open(net);
@@ -302,14 +302,15 @@ lk_status lk__net_create(lk_comm *c, lk__net_mesh *mesh, const lk__net_transport
         return status;
     }
     net->running = true;
-    return see_everyone(c);
+    return run_first_barrier(c);
 }
 
-lk_status lk__net_open(lk_comm *c, const struct lk__rendezvous_identity *place, const lk__net_transport *transport)
+lk_status lk__net_open(lk_comm *c, const struct lk__rendezvous_identity *identity, const lk__net_transport *transport)
 {
     lk__net_mesh mesh;
-    int          streams =
-        transport->streams > 1 && !place->many_hosts ? 1 : transport->streams; /* more pay between hosts alone */
-    lk_status status = lk__mesh_join(c, place, streams, &mesh);
+    int          streams = transport->streams > 1 && !identity->many_hosts
+                               ? 1
+                               : transport->streams; /* more than one help only between hosts */
+    lk_status    status = lk__mesh_join(c, identity, streams, &mesh);
     return status < 0 ? status : lk__net_create(c, &mesh, transport);
 }

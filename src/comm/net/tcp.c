@@ -1,8 +1,8 @@
-/* tcp.c - the bulk over TCP: connections of their own between any two ranks, read straight into the buffers it is for
- * and written straight from those it comes from. Whoever waits for a flight does the reading and writing.
+/* tcp.c - bulk data over TCP: separate connections between every two ranks, read directly into the receive buffers and
+ * written directly from the send buffers. The thread that waits for a flight reads and writes.
  *
  * Exchanges need no header: all ranks begin them in one order and know their sizes. Messages have one, since their
- * order may differ; ranks are never in both at once, because a collective moves nothing before all have come to it. A
+ * order may differ. Ranks never have both in flight, because a collective moves no data before all have entered it. A
  * large part is divided over the streams between two hosts. */
 #define _GNU_SOURCE
 #include "comm/net/net.h"
@@ -13,19 +13,18 @@
 #include <unistd.h>
 
 enum {
-    /* Between hosts: a lost packet halves one window, not all (with cubic and 1 % of loss 1.8 times as fast; the same at
-     * 1 Gbit/s; a little slower where nothing limits the link). On one host one is faster. */
+    /* Between hosts: a lost packet halves one window, not all (1.8 times as fast with cubic and 1 % of loss; equal at
+     * 1 Gbit/s; a little slower on an unlimited link). On one host one is faster. */
     STREAMS = 2,
-    DIVIDED = 256 << 10, /* bytes from which on a part goes over all streams */
-    AT_ONCE =
-        256 << 10, /* bytes a system call: what is copied stays in the cache, and other connections get their turn */
+    DIVIDED = 256 << 10, /* bytes from which on a part is divided over all streams */
+    AT_ONCE = 256 << 10, /* bytes per system call: the copy stays in the cache, and connections take turns */
 };
 
 typedef struct header {
     uint64_t id, bytes;
 } header;
 
-/* What one stream carries of a flight in one direction. */
+/* The part of a flight that one stream moves in one direction. */
 typedef struct item {
     lk__net_transfer_state *flight;
     struct item            *next;
@@ -37,7 +36,7 @@ typedef struct item {
 } item;
 
 struct lk__net_transfer_state {
-    int                     count, left; /* items; those not done */
+    int                     count, left; /* items; items that are not done */
     int                     room;
     lk__net_transfer_state *next; /* among the spare ones */
     item                    items[];
@@ -54,14 +53,14 @@ typedef struct stream {
     bool            broken;
     queue           sending, receiving, awaited; /* awaited: messages, in no order */
     size_t          sent_header, have_header;
-    header          header; /* of the message that is coming */
+    header          header; /* of the message that is being received */
     item           *coming;
 } stream;
 
 typedef struct tcp {
     stream                 *streams; /* by rank, then number */
-    int                     count;   /* a rank */
-    lk__net_transfer_state *spare;   /* over, to be used again: the same calls again and again allocate nothing */
+    int                     count;   /* per rank */
+    lk__net_transfer_state *spare;   /* finished, to be reused: repeated calls allocate nothing */
 } tcp;
 
 static stream *stream_of(lk__net *net, int peer, int which)
@@ -72,13 +71,13 @@ static stream *stream_of(lk__net *net, int peer, int which)
 
 /* ---- queues ---- */
 
-static void put(queue *q, item *i)
+static void enqueue(queue *q, item *i)
 {
     *q->last = i;
     q->last = &i->next;
 }
 
-static void take(queue *q, item *i)
+static void remove_item(queue *q, item *i)
 {
     item **at = &q->first;
     while (*at && *at != i) at = &(*at)->next;
@@ -87,9 +86,9 @@ static void take(queue *q, item *i)
     i->next = NULL;
 }
 
-static void done(queue *q, item *i)
+static void complete_item(queue *q, item *i)
 {
-    take(q, i);
+    remove_item(q, i);
     i->flight->left--;
 }
 
@@ -119,7 +118,7 @@ static bool push(lk__net *net, stream *s)
     size_t left = i->bytes - i->done, chunk = left < AT_ONCE ? left : AT_ONCE;
     if (chunk) parts[n++] = (struct iovec){i->data + i->done, chunk};
     struct msghdr message = {.msg_iov = parts, .msg_iovlen = (size_t)n};
-    atomic_store(&s->writable, false); /* before: it may become so again at any time */
+    atomic_store(&s->writable, false); /* before sendmsg: a new event may set it at any time */
     ssize_t moved = sendmsg(s->fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (moved < 0) {
         if (errno == EINTR) atomic_store(&s->writable, true);
@@ -136,12 +135,12 @@ static bool push(lk__net *net, stream *s)
     i->done += bytes;
     if (i->done == i->bytes && (!i->headed || s->sent_header == sizeof(header))) {
         s->sent_header = 0;
-        done(&s->sending, i);
+        complete_item(&s->sending, i);
     }
     return true;
 }
 
-/* Bytes that came, 0 none. */
+/* Bytes received; 0: none. */
 static size_t receive(lk__net *net, stream *s, void *into, size_t bytes)
 {
     atomic_store(&s->readable, false);
@@ -151,7 +150,7 @@ static size_t receive(lk__net *net, stream *s, void *into, size_t bytes)
     return n > 0 ? (size_t)n : 0;
 }
 
-/* The message that comes next: its header, and who awaits it. NULL: neither whole, or nobody yet. */
+/* The awaited item of the next message. NULL: its header is incomplete, or nothing awaits it yet. */
 static item *next_message(lk__net *net, stream *s, bool *moved)
 {
     if (s->have_header < sizeof s->header) {
@@ -163,7 +162,7 @@ static item *next_message(lk__net *net, stream *s, bool *moved)
     for (item *i = s->awaited.first; i; i = i->next)
         if (i->header.id == s->header.id) {
             if (i->bytes == s->header.bytes) return i;
-            break_off(net, s); /* they did not agree: the words will not tell, but it never ends well */
+            break_off(net, s); /* sizes differ: a protocol violation that no control message reports */
             return NULL;
         }
     return NULL;
@@ -186,9 +185,9 @@ static bool pull(lk__net *net, stream *s)
     if (i == s->coming) {
         s->coming = NULL;
         s->have_header = 0;
-        done(&s->awaited, i);
+        complete_item(&s->awaited, i);
     } else {
-        done(&s->receiving, i);
+        complete_item(&s->receiving, i);
     }
     return true;
 }
@@ -228,7 +227,7 @@ static lk__net_transfer_state *make_flight(lk__net *net, int room)
     return f;
 }
 
-/* Divides what goes to or comes from a peer over its streams. */
+/* Divides a part over the streams of its peer. */
 static void add(lk__net *net, lk__net_transfer_state *f, int peer, void *data, size_t bytes, const uint64_t *id,
                 bool sends)
 {
@@ -249,7 +248,7 @@ static void add(lk__net *net, lk__net_transfer_state *f, int peer, void *data, s
                     .peer = peer,
                     .stream = (int)k};
         f->left++;
-        put(sends ? &s->sending : id ? &s->awaited : &s->receiving, i);
+        enqueue(sends ? &s->sending : id ? &s->awaited : &s->receiving, i);
         at += n;
     }
 }
@@ -300,7 +299,7 @@ static lk_status wait_flight(lk__net *net, lk__net_transfer_state *f, double sec
     return f->left > 0 ? LK_END : LK_OK;
 }
 
-/* What is half done leaves the stream in the middle of something: it is of no use any more. */
+/* A stream whose item is cancelled halfway is unusable. */
 static void finish(lk__net *net, lk__net_transfer_state *f)
 {
     tcp *t = net->transport_state;
@@ -309,8 +308,8 @@ static void finish(lk__net *net, lk__net_transfer_state *f)
         item   *i = &f->items[k];
         stream *s = stream_of(net, i->peer, i->stream);
         if (i->done == i->bytes && i->bytes > 0 && !(i->sends && i->headed && s->sending.first == i)) continue;
-        take(i->sends ? &s->sending : &s->receiving, i);
-        take(&s->awaited, i);
+        remove_item(i->sends ? &s->sending : &s->receiving, i);
+        remove_item(&s->awaited, i);
         if (s->coming == i) s->coming = NULL;
         s->broken = true;
         shutdown(s->fd, SHUT_RDWR);
@@ -330,7 +329,7 @@ static bool pending(lk__net *net, lk__net_transfer_state *f, int peer)
     return false;
 }
 
-/* ---- beginning and end ---- */
+/* ---- open and close ---- */
 
 static size_t stream_bytes(const lk__net *net, const tcp *t)
 {

@@ -1,6 +1,6 @@
-/* net_transfer.c - send and receive over a network. A send is announced by a note; what is short comes with it. For the
- * rest the receiver says where to begin: when it has a receive for it, or when it waits for another message of the same
- * rank, in which case it is kept aside in ordinary memory, so that tags may be taken in any order. */
+/* transfer.c - send and receive over a network. A send is announced by a note, which includes short data. Longer data is
+ * sent when the receiver is ready: when it has a matching receive, or when it waits for a later message of the same
+ * rank; then it buffers the data in ordinary memory, so that tags may be received in any order. */
 #include "comm/net/net.h"
 
 #include <stdio.h>
@@ -22,13 +22,13 @@ typedef struct message {
     struct message         *next; /* older ones first */
     header                  header;
     size_t                  bytes;
-    char                   *data;   /* kept here … */
-    lk_work                *taker;  /* … or coming straight into this receive's buffer */
-    lk__net_transfer_state *flight; /* on its way */
-    bool                    here;   /* in data, whole */
+    char                   *data;     /* buffered here … */
+    lk_work                *receiver; /* … or received directly into this receive's buffer */
+    lk__net_transfer_state *flight;   /* being received */
+    bool                    complete; /* in data */
 } message;
 
-/* A send that was announced and is not over. */
+/* A send that was announced and is not done. */
 typedef struct sending {
     struct sending         *next;
     lk_work                *work;
@@ -36,35 +36,35 @@ typedef struct sending {
     lk__net_transfer_state *flight; /* once the receiver is ready */
 } sending;
 
-typedef struct desk {
+typedef struct transfers {
     message **messages; /* by rank */
     sending  *sends;
     uint64_t  ids;
     bool     *needed;
     unsigned  turn;
-} desk;
+} transfers;
 
 static size_t operation_bytes(const lk__comm_call *o) { return o->count * lk_dtype_size(o->type); }
 
-static desk *open_desk(lk__net *net)
+static transfers *open_transfers(lk__net *net)
 {
     lk_context *context = net->comm->context;
-    desk       *d = net->transfer_state;
-    if (d) return d;
-    if (!(d = net->transfer_state = lk__alloc(context, LK_MEMORY_OTHER, sizeof *d))) return NULL;
-    d->messages = lk__alloc(context, LK_MEMORY_OTHER, (size_t)net->size * sizeof *d->messages);
-    d->needed = lk__alloc(context, LK_MEMORY_OTHER, (size_t)net->size * sizeof *d->needed);
-    if (d->messages && d->needed) return d;
+    transfers  *t = net->transfer_state;
+    if (t) return t;
+    if (!(t = net->transfer_state = lk__alloc(context, LK_MEMORY_OTHER, sizeof *t))) return NULL;
+    t->messages = lk__alloc(context, LK_MEMORY_OTHER, (size_t)net->size * sizeof *t->messages);
+    t->needed = lk__alloc(context, LK_MEMORY_OTHER, (size_t)net->size * sizeof *t->needed);
+    if (t->messages && t->needed) return t;
     lk__net_transfer_free(net);
     return NULL;
 }
 
-static void forget(lk__net *net, message **at)
+static void free_message(lk__net *net, message **at)
 {
     message *m = *at;
     *at = m->next;
     if (m->flight) net->transport->finish(net, m->flight);
-    /* A transport that cannot be stopped may still write what a failed group had asked for. */
+    /* After a failure, a transport that cannot cancel may still write to it. */
     if (!m->flight || !net->abandoned) lk__free(net->comm->context, LK_MEMORY_OTHER, m->data, m->bytes);
     lk__free(net->comm->context, LK_MEMORY_OTHER, m, sizeof *m);
 }
@@ -79,26 +79,26 @@ static void end_sending(lk__net *net, sending **at)
 
 void lk__net_transfer_free(lk__net *net)
 {
-    desk *d = net->transfer_state;
-    if (!d) return;
-    for (int i = 0; d->messages && i < net->size; i++)
-        while (d->messages[i]) forget(net, &d->messages[i]);
-    while (d->sends) end_sending(net, &d->sends);
-    lk__free(net->comm->context, LK_MEMORY_OTHER, d->messages, (size_t)net->size * sizeof *d->messages);
-    lk__free(net->comm->context, LK_MEMORY_OTHER, d->needed, (size_t)net->size * sizeof *d->needed);
-    lk__free(net->comm->context, LK_MEMORY_OTHER, d, sizeof *d);
+    transfers *t = net->transfer_state;
+    if (!t) return;
+    for (int i = 0; t->messages && i < net->size; i++)
+        while (t->messages[i]) free_message(net, &t->messages[i]);
+    while (t->sends) end_sending(net, &t->sends);
+    lk__free(net->comm->context, LK_MEMORY_OTHER, t->messages, (size_t)net->size * sizeof *t->messages);
+    lk__free(net->comm->context, LK_MEMORY_OTHER, t->needed, (size_t)net->size * sizeof *t->needed);
+    lk__free(net->comm->context, LK_MEMORY_OTHER, t, sizeof *t);
     net->transfer_state = NULL;
 }
 
 /* ---- sending ---- */
 
-static lk_status announce(lk__net *net, desk *d, lk_work *w)
+static lk_status announce(lk__net *net, transfers *t, lk_work *w)
 {
     const lk__comm_call *o = &w->operation;
     size_t               bytes = operation_bytes(o);
     char                 note[LK__NET_NOTE];
     header h = {.kind = ANNOUNCE, .tag = o->tag, .type = (int32_t)o->type, .line = o->site.line, .count = o->count};
-    h.id = ++d->ids * 2 + (net->rank > o->root); /* unlike those in the other direction too */
+    h.id = ++t->ids * 2 + (net->rank > o->root); /* differs from ids in the other direction too */
     snprintf(h.file, sizeof h.file, "%s", lk__file_tail(o->site.file));
     memcpy(note, &h, sizeof h);
     w->announced = true;
@@ -107,7 +107,7 @@ static lk_status announce(lk__net *net, desk *d, lk_work *w)
         w->complete = true;
         return lk__net_send_note(net, o->root, note, sizeof h + bytes);
     }
-    sending *s = lk__alloc(net->comm->context, LK_MEMORY_OTHER, sizeof *s), **end = &d->sends;
+    sending *s = lk__alloc(net->comm->context, LK_MEMORY_OTHER, sizeof *s), **end = &t->sends;
     if (!s) return lk__net_raise(net, LK_ENOMEM, "no memory for a send");
     *s = (sending){.work = w, .id = h.id};
     while (*end) end = &(*end)->next;
@@ -115,18 +115,18 @@ static lk_status announce(lk__net *net, desk *d, lk_work *w)
     return lk__net_send_note(net, o->root, note, sizeof h);
 }
 
-static lk_status begin_send(lk__net *net, desk *d, int peer, uint64_t id)
+static lk_status begin_send(lk__net *net, transfers *t, int peer, uint64_t id)
 {
-    for (sending *s = d->sends; s; s = s->next)
+    for (sending *s = t->sends; s; s = s->next)
         if (s->id == id && s->work->operation.root == peer && !s->flight)
             return net->transport->send(net, peer, id, s->work->operation.send, operation_bytes(&s->work->operation),
                                         &s->flight);
-    return lk__net_raise(net, LK_EMISMATCH, "a rank is ready for a message that this rank never announced");
+    return lk__net_raise(net, LK_EMISMATCH, "a rank is ready for a message that this rank did not announce");
 }
 
-static lk_status look_after_sends(lk__net *net, desk *d, bool *moved)
+static lk_status advance_sends(lk__net *net, transfers *t, bool *moved)
 {
-    for (sending **at = &d->sends; *at;) {
+    for (sending **at = &t->sends; *at;) {
         sending  *s = *at;
         lk_status status = s->flight ? net->transport->wait(net, s->flight, 0) : LK_END;
         if (status < 0) return status;
@@ -142,27 +142,27 @@ static lk_status look_after_sends(lk__net *net, desk *d, bool *moved)
 
 /* ---- receiving ---- */
 
-static lk_status disagree(lk__net *net, const lk_work *w, const message *m)
+static lk_status raise_type_mismatch(lk__net *net, const lk_work *w, const message *m)
 {
     const header   *h = &m->header;
     lk__comm_record sent = {.type = h->type, .count = h->count, .tag = h->tag, .line = h->line};
-    lk__comm_page   p = {.used = 0};
-    lk__verdict_unlike(&w->operation, net->rank, &sent, h->file, &p);
-    return lk__net_raise(net, LK_EMISMATCH, p.text);
+    lk__comm_report report = {.used = 0};
+    lk__verdict_type_mismatch(&w->operation, net->rank, &sent, h->file, &report);
+    return lk__net_raise(net, LK_EMISMATCH, report.text);
 }
 
-/* A note of `peer`, who may say anything. */
-static lk_status hear(lk__net *net, desk *d, int peer, const char *note, size_t length)
+/* Handles a note of `peer`, which may be invalid. */
+static lk_status handle_note(lk__net *net, transfers *t, int peer, const char *note, size_t length)
 {
     header h;
-    if (length < sizeof h) return lk__net_raise(net, LK_EIO, "a rank's note is cut short");
+    if (length < sizeof h) return lk__net_raise(net, LK_EIO, "a rank's note is truncated");
     memcpy(&h, note, sizeof h);
     h.file[sizeof h.file - 1] = 0;
-    if (h.kind == READY) return begin_send(net, d, peer, h.id);
+    if (h.kind == READY) return begin_send(net, t, peer, h.id);
     size_t size = h.kind == ANNOUNCE ? lk_dtype_size((lk_dtype)h.type) : 0;
-    if (size == 0 || h.count > SIZE_MAX / 4 / size) return lk__net_raise(net, LK_EIO, "a rank's note makes no sense");
+    if (size == 0 || h.count > SIZE_MAX / 4 / size) return lk__net_raise(net, LK_EIO, "a rank's note is invalid");
     size_t   bytes = h.count * size;
-    message *m = lk__alloc(net->comm->context, LK_MEMORY_OTHER, sizeof *m), **end = &d->messages[peer];
+    message *m = lk__alloc(net->comm->context, LK_MEMORY_OTHER, sizeof *m), **end = &t->messages[peer];
     if (!m) return lk__net_raise(net, LK_ENOMEM, "no memory for a message's header");
     while (*end) end = &(*end)->next;
     *end = m;
@@ -171,11 +171,11 @@ static lk_status hear(lk__net *net, desk *d, int peer, const char *note, size_t 
         m->bytes = bytes;
         return LK_OK;
     }
-    if (length != sizeof h + bytes) return lk__net_raise(net, LK_EIO, "a rank's note is not as long as it says");
+    if (length != sizeof h + bytes) return lk__net_raise(net, LK_EIO, "a rank's note has the wrong length");
     if (bytes && !(m->data = lk__alloc(net->comm->context, LK_MEMORY_OTHER, bytes)))
         return lk__net_raise(net, LK_ENOMEM, "no memory for a message");
     m->bytes = bytes;
-    m->here = true;
+    m->complete = true;
     if (bytes) memcpy(m->data, note + sizeof h, bytes);
     return LK_OK;
 }
@@ -187,36 +187,36 @@ static lk_status begin_receive(lk__net *net, int from, message *m, void *into)
     return status < 0 ? status : lk__net_send_note(net, from, &h, sizeof h);
 }
 
-/* The oldest message for this receive that nobody has. LK_END: it is not announced yet. */
-static lk_status take(lk__net *net, desk *d, lk_work *w, bool *moved)
+/* Matches the oldest free message to this receive. LK_END: none is announced yet. */
+static lk_status match_receive(lk__net *net, transfers *t, lk_work *w, bool *moved)
 {
     const lk__comm_call *o = &w->operation;
-    message            **at = &d->messages[o->root];
-    while (*at && ((*at)->taker || (*at)->header.tag != o->tag)) at = &(*at)->next;
+    message            **at = &t->messages[o->root];
+    while (*at && ((*at)->receiver || (*at)->header.tag != o->tag)) at = &(*at)->next;
     message *m = *at;
     if (!m) return LK_END;
-    if (m->header.type != (int32_t)o->type || m->header.count != o->count) return disagree(net, w, m);
-    if (m->flight) return LK_OK; /* it is being kept; the rest comes */
+    if (m->header.type != (int32_t)o->type || m->header.count != o->count) return raise_type_mismatch(net, w, m);
+    if (m->flight) return LK_OK; /* it is being buffered, not complete yet */
     w->announced = *moved = true;
-    if (m->here) {
+    if (m->complete) {
         if (m->bytes) memcpy(o->recv, m->data, m->bytes);
         w->complete = true;
-        forget(net, at);
+        free_message(net, at);
         return LK_OK;
     }
-    m->taker = w;
+    m->receiver = w;
     return begin_receive(net, o->root, m, o->recv);
 }
 
-/* A receive waits for a message that stands behind these. */
-static lk_status keep_others(lk__net *net, desk *d, int from)
+/* Buffers the announced messages of `from`, because a receive waits for a later one. */
+static lk_status buffer_messages(lk__net *net, transfers *t, int from)
 {
-    for (message *m = d->messages[from]; m; m = m->next) {
-        if (m->here || m->flight) continue;
+    for (message *m = t->messages[from]; m; m = m->next) {
+        if (m->complete || m->flight) continue;
         if (!(m->data = lk__alloc(net->comm->context, LK_MEMORY_OTHER, m->bytes))) {
             char text[160];
             snprintf(text, sizeof text,
-                     "rank %d has no memory to keep %zu bytes that rank %d sent before they were asked for", net->rank,
+                     "rank %d has no memory to buffer %zu bytes that rank %d sent before they were received", net->rank,
                      m->bytes, from);
             return lk__net_raise(net, LK_ENOMEM, text);
         }
@@ -226,19 +226,19 @@ static lk_status keep_others(lk__net *net, desk *d, int from)
     return LK_OK;
 }
 
-static lk_status look_after_messages(lk__net *net, desk *d, int from, bool *moved)
+static lk_status advance_messages(lk__net *net, transfers *t, int from, bool *moved)
 {
-    for (message **at = &d->messages[from]; *at;) {
+    for (message **at = &t->messages[from]; *at;) {
         message  *m = *at;
         lk_status status = m->flight ? net->transport->wait(net, m->flight, 0) : LK_END;
         if (status < 0) return status;
         if (status == LK_OK) {
             net->transport->finish(net, m->flight);
             m->flight = NULL;
-            m->here = *moved = true;
-            if (m->taker) {
-                m->taker->complete = true;
-                forget(net, at);
+            m->complete = *moved = true;
+            if (m->receiver) {
+                m->receiver->complete = true;
+                free_message(net, at);
                 continue;
             }
         }
@@ -247,68 +247,68 @@ static lk_status look_after_messages(lk__net *net, desk *d, int from, bool *move
     return LK_OK;
 }
 
-/* ---- all that are under way ---- */
+/* ---- all transfers in progress ---- */
 
-static lk_status progress(lk__net *net, desk *d, lk_work *under_way, bool *moved)
+static lk_status progress(lk__net *net, transfers *t, lk_work *under_way, bool *moved)
 {
     char      note[LK__NET_NOTE];
     lk_status status = LK_OK;
-    memset(d->needed, 0, (size_t)net->size * sizeof *d->needed);
+    memset(t->needed, 0, (size_t)net->size * sizeof *t->needed);
     for (lk_work *w = under_way; w && status >= 0; w = w->next) {
-        if (!w->complete) d->needed[w->operation.root] = true;
-        if (w->operation.kind == LK__SEND && !w->announced) status = announce(net, d, w), *moved = true;
+        if (!w->complete) t->needed[w->operation.root] = true;
+        if (w->operation.kind == LK__SEND && !w->announced) status = announce(net, t, w), *moved = true;
     }
     for (int i = 0; i < net->size && status >= 0; i++)
-        for (size_t length; d->needed[i] && status >= 0 && (length = lk__net_take_note(net, i, note)); *moved = true)
-            status = hear(net, d, i, note, length);
+        for (size_t length; t->needed[i] && status >= 0 && (length = lk__net_take_note(net, i, note)); *moved = true)
+            status = handle_note(net, t, i, note, length);
     for (lk_work *w = under_way; w && status >= 0; w = w->next) {
         if (w->operation.kind != LK__RECV || w->announced) continue;
-        status = take(net, d, w, moved);
-        if (status == LK_END) status = keep_others(net, d, w->operation.root);
+        status = match_receive(net, t, w, moved);
+        if (status == LK_END) status = buffer_messages(net, t, w->operation.root);
     }
-    if (status >= 0) status = look_after_sends(net, d, moved);
+    if (status >= 0) status = advance_sends(net, t, moved);
     for (int i = 0; i < net->size && status >= 0; i++)
-        if (d->messages[i]) status = look_after_messages(net, d, i, moved);
-    for (int i = 0; i < net->size; i++) d->needed[i] = false;
+        if (t->messages[i]) status = advance_messages(net, t, i, moved);
+    for (int i = 0; i < net->size; i++) t->needed[i] = false;
     for (lk_work *w = under_way; w; w = w->next)
-        if (!w->complete) d->needed[w->operation.root] = true;
+        if (!w->complete) t->needed[w->operation.root] = true;
     return status;
 }
 
-/* Whether something is on its way here that was begun: it has to be in before a collective uses the same connections,
- * and its sender is at it. */
-static bool still_coming(const lk__net *net, desk *d)
+/* Whether a message is being received: it has to be complete before a collective uses the same connections, and its
+ * sender is sending it. */
+static bool receiving_any(const lk__net *net, transfers *t)
 {
     bool any = false;
     for (int i = 0; i < net->size; i++)
-        for (const message *m = d->messages[i]; m; m = m->next)
-            if (m->flight) any = d->needed[i] = true;
+        for (const message *m = t->messages[i]; m; m = m->next)
+            if (m->flight) any = t->needed[i] = true;
     return any;
 }
 
-/* Each flight in turn, so that a transport which has to be asked is asked about all. NULL: none is under way. */
-static lk__net_transfer_state *one_of(const lk__net *net, desk *d)
+/* Each flight in turn, so that a transport that progresses only in `wait` advances all. NULL: there is none. */
+static lk__net_transfer_state *next_flight(const lk__net *net, transfers *t)
 {
     unsigned                n = 0;
     lk__net_transfer_state *first = NULL;
-    for (const sending *s = d->sends; s; s = s->next) {
+    for (const sending *s = t->sends; s; s = s->next) {
         if (!s->flight) continue;
         if (!first) first = s->flight;
-        if (n++ == d->turn) return d->turn++, s->flight;
+        if (n++ == t->turn) return t->turn++, s->flight;
     }
     for (int i = 0; i < net->size; i++)
-        for (const message *m = d->messages[i]; m; m = m->next) {
+        for (const message *m = t->messages[i]; m; m = m->next) {
             if (!m->flight) continue;
             if (!first) first = m->flight;
-            if (n++ == d->turn) return d->turn++, m->flight;
+            if (n++ == t->turn) return t->turn++, m->flight;
         }
-    d->turn = 1;
+    t->turn = 1;
     return first;
 }
 
-static lk_status rest(lk__net *net, desk *d)
+static lk_status wait_for_flight(lk__net *net, transfers *t)
 {
-    lk__net_transfer_state *flight = one_of(net, d);
+    lk__net_transfer_state *flight = next_flight(net, t);
     if (!flight) {
         (void)lk__net_pump(net, 0.1);
         return LK_OK;
@@ -317,39 +317,39 @@ static lk_status rest(lk__net *net, desk *d)
     return status < 0 ? status : LK_OK;
 }
 
-static bool is_announced(const desk *d, const lk__comm_call *o)
+static bool is_announced(const transfers *t, const lk__comm_call *o)
 {
-    const message *m = d->messages[o->root];
-    while (m && (m->taker || m->header.tag != o->tag)) m = m->next;
+    const message *m = t->messages[o->root];
+    while (m && (m->receiver || m->header.tag != o->tag)) m = m->next;
     return m != NULL;
 }
 
-static bool is_wanted(const desk *d, const lk_work *w)
+static bool is_wanted(const transfers *t, const lk_work *w)
 {
-    const sending *s = d->sends;
+    const sending *s = t->sends;
     while (s && s->work != w) s = s->next;
     return s && s->flight;
 }
 
-/* A rank that has come to a collective which this one has not come to can neither announce anything, nor ask for what was
- * announced to it, nor leave: whoever waits here for it to do so waits for ever. */
-static lk_status look_for_crossed(lk__net *net, const desk *d, const lk_work *under_way)
+/* A rank that has entered a collective which this one has not can neither announce a send, nor become ready for one, nor
+ * leave: waiting for it to do so would never end. */
+static lk_status check_crossed(lk__net *net, const transfers *t, const lk_work *under_way)
 {
     for (const lk_work *w = under_way; w; w = w->next) {
         const lk__comm_call *o = &w->operation;
         if (w->complete || !lk__net_ahead(net, o->root)) continue;
-        if (o->kind == LK__SEND ? !is_wanted(d, w) : !w->announced && !is_announced(d, o))
+        if (o->kind == LK__SEND ? !is_wanted(t, w) : !w->announced && !is_announced(t, o))
             return lk__net_crossed(net, o);
     }
     return LK_OK;
 }
 
-/* Receives and sends that a failure ends are no longer pointed at. */
-static void give_up(lk__net *net, desk *d)
+/* After a failure: drops all references to works. */
+static void cancel_all(lk__net *net, transfers *t)
 {
-    while (d->sends) end_sending(net, &d->sends);
+    while (t->sends) end_sending(net, &t->sends);
     for (int i = 0; i < net->size; i++)
-        while (d->messages[i]) forget(net, &d->messages[i]);
+        while (t->messages[i]) free_message(net, &t->messages[i]);
 }
 
 void lk__net_transfer(lk_comm *comm, lk_work *first)
@@ -359,8 +359,8 @@ void lk__net_transfer(lk_comm *comm, lk_work *first)
     lk__net_wait_state wait_state = {0};
     bool               queued = first->queued;
     lk_status          status = lk__net_failure(net);
-    desk              *d = open_desk(net);
-    if (!d && status >= 0) status = lk__net_raise(net, LK_ENOMEM, "no memory for sends and receives");
+    transfers         *t = open_transfers(net);
+    if (!t && status >= 0) status = lk__net_raise(net, LK_ENOMEM, "no memory for sends and receives");
     lk__net_enter_transfer(net, &first->operation);
     while (status >= 0) {
         bool     moved = false;
@@ -371,20 +371,21 @@ void lk__net_transfer(lk_comm *comm, lk_work *first)
             *end = more;
             moved = true;
         }
-        if ((status = progress(net, d, under_way, &moved)) < 0) break;
-        bool coming = still_coming(net, d), complete = lk__works_complete(under_way);
-        if (complete && !coming) break;
+        if ((status = progress(net, t, under_way, &moved)) < 0) break;
+        bool receiving = receiving_any(net, t), complete = lk__works_complete(under_way);
+        if (complete && !receiving) break;
         if (!complete)
-            lk__works_sweep(&under_way, LK_OK); /* the last ones are told in the end: then others may use the group */
+            lk__works_sweep(&under_way,
+                            LK_OK); /* the last ones are finished at the end: then other threads may use the group */
         inside = under_way;
         if (moved) {
             wait_state = (lk__net_wait_state){0};
             continue;
         }
-        if ((status = rest(net, d)) >= 0) status = lk__net_check(net, d->needed, &wait_state);
-        if (LK__CHECKED && status >= 0) status = look_for_crossed(net, d, under_way);
+        if ((status = wait_for_flight(net, t)) >= 0) status = lk__net_check(net, t->needed, &wait_state);
+        if (LK__CHECKED && status >= 0) status = check_crossed(net, t, under_way);
     }
-    if (status < 0 && d) give_up(net, d);
-    lk__net_leave(net, status); /* before the last work is told done: then the group may be used from another thread */
+    if (status < 0 && t) cancel_all(net, t);
+    lk__net_leave(net, status); /* before the last work is done: then the group may be used from another thread */
     lk__works_sweep(&under_way, status);
 }

@@ -1,4 +1,4 @@
-/* net_verdict.c - what is known about ranks on other hosts, as tables want it; asking them; the group's one failure. */
+/* verdict.c - the state of other ranks for tables, querying it, and agreeing on one failure of the group. */
 #define _GNU_SOURCE
 #include "comm/net/net.h"
 
@@ -32,7 +32,7 @@ static void view_rank(void *state, int rank, lk__comm_rank_view *v)
         v->cut_off = atomic_load(&p->cut_off);
         v->broken = atomic_load(&p->drained) && !v->dead && !v->gone && !v->cut_off;
         v->silent = p->asked > p->stated && !v->dead && !v->gone && !v->cut_off;
-        v->only_came = p->only_came && (v->dead || v->gone || v->cut_off || v->silent);
+        v->only_arrived = p->only_arrived && (v->dead || v->gone || v->cut_off || v->silent);
     }
     pthread_mutex_unlock(&net->lock);
 }
@@ -67,24 +67,24 @@ void lk__net_query_states(lk__net *net, double seconds)
         lk__net_pump(net, end - now);
 }
 
-enum { ASK_MS = 300 }; /* those who compute answer within 20 or so: their group's thread does */
+enum { ASK_MS = 300 }; /* ranks that compute answer within about 20: their group's thread does */
 
-/* Several ranks notice the same thing at the same time. So that not all ask all others, the lowest of those who can tell
- * does, and the others wait for its word, but not for long. True: it came. (That all say the same is not left to this:
- * lk__net_raise sees to it.) */
-static bool another_tells(lk__net    *net, bool (*can_tell)(lk__net *net, int rank, const bool *missing),
-                          const bool *missing, double seconds)
+/* Several ranks may detect the same failure at the same time. So that not all query all others, the lowest rank that can
+ * report it does, and the others wait for its report, up to `seconds`. True: it was received. (That all ranks have the
+ * same text does not depend on this: lk__net_raise ensures it.) */
+static bool another_reports(lk__net    *net, bool (*can_report)(lk__net *net, int rank, const bool *missing),
+                            const bool *missing, double seconds)
 {
     double end = lk__now() + seconds, now;
     int    first = 0;
-    while (first < net->rank && !can_tell(net, first, missing)) first++;
+    while (first < net->rank && !can_report(net, first, missing)) first++;
     if (first == net->rank) return false;
     while (lk__net_failure(net) == LK_OK && (now = lk__now()) < end && !atomic_load(&net->comm->closing))
         lk__net_pump(net, end - now);
     return lk__net_failure(net) < 0;
 }
 
-/* One rank of a host was found cut off: the others are, though their connections may not have noticed yet. */
+/* If one rank of a host is cut off, so are its others, though their connections may not have detected it yet. */
 static bool host_cut_off(lk__net *net, int rank)
 {
     const lk__net_mesh_rank *ranks = net->mesh.ranks;
@@ -93,65 +93,64 @@ static bool host_cut_off(lk__net *net, int rank)
     return false;
 }
 
-static bool is_there(lk__net *net, int rank, const bool *missing)
+static bool is_connected(lk__net *net, int rank, const bool *missing)
 {
     lk__net_peer *p = &net->peers[rank];
     if (host_cut_off(net, rank)) return false;
     return !(missing && missing[rank]) && !atomic_load(&p->gone) && !atomic_load(&p->dead);
 }
 
-/* Whoever has come to this collective sees every other call that differs from its own, and of two that differ one
- * does. */
-static bool has_come(lk__net *net, int rank, const bool *missing)
+/* A rank that has entered this collective detects every other call that differs from its own. */
+static bool has_entered(lk__net *net, int rank, const bool *missing)
 {
-    return is_there(net, rank, missing) && atomic_load(&net->peers[rank].arrived) >= net->number;
+    return is_connected(net, rank, missing) && atomic_load(&net->peers[rank].arrived) >= net->number;
 }
 
 lk_status lk__net_late(lk__net *net, const bool *missing, double seconds)
 {
-    lk__comm_page  p = {.used = 0};
-    lk__comm_table table = table_of(net);
-    if (another_tells(net, is_there, missing, 0.5)) return lk__net_failure(net);
+    lk__comm_report report = {.used = 0};
+    lk__comm_table  table = table_of(net);
+    if (another_reports(net, is_connected, missing, 0.5)) return lk__net_failure(net);
     lk__net_query_states(net, ASK_MS / 1e3);
-    lk__verdict_late(&table, missing, seconds, "did not do its part within", &p);
-    return lk__net_raise_because(net, LK_ETIMEOUT, p.text, p.cause);
+    lk__verdict_late(&table, missing, seconds, "did not do its part within", &report);
+    return lk__net_raise_because(net, LK_ETIMEOUT, report.text, report.cause);
 }
 
 void lk__net_stalled(lk__net *net, const bool *missing, double seconds)
 {
-    lk__comm_page  p = {.used = 0};
-    lk__comm_table table = table_of(net);
+    lk__comm_report report = {.used = 0};
+    lk__comm_table  table = table_of(net);
     lk__net_query_states(net, ASK_MS / 1e3);
-    lk__verdict_late(&table, missing, seconds, "is waited for since", &p);
-    lk__log(net->comm->context, LK_LOG_WARNING, "%s", p.text);
+    lk__verdict_late(&table, missing, seconds, "has been missing for", &report);
+    lk__log(net->comm->context, LK_LOG_WARNING, "%s", report.text);
 }
 
 lk_status lk__net_lost(lk__net *net, int peer)
 {
-    lk__comm_page  p = {.used = 0};
-    lk__comm_table table = table_of(net);
-    if (another_tells(net, is_there, NULL, 0.2)) return lk__net_failure(net);
-    lk__verdict_lost(&table, peer, &p);
-    return lk__net_raise_because(net, LK_EIO, p.text, p.cause);
+    lk__comm_report report = {.used = 0};
+    lk__comm_table  table = table_of(net);
+    if (another_reports(net, is_connected, NULL, 0.2)) return lk__net_failure(net);
+    lk__verdict_lost(&table, peer, &report);
+    return lk__net_raise_because(net, LK_EIO, report.text, report.cause);
 }
 
 lk_status lk__net_mismatch(lk__net *net, int peer)
 {
-    lk__comm_page  p = {.used = 0};
-    lk__comm_table table = table_of(net);
-    if (another_tells(net, has_come, NULL, 0.2)) return lk__net_failure(net);
+    lk__comm_report report = {.used = 0};
+    lk__comm_table  table = table_of(net);
+    if (another_reports(net, has_entered, NULL, 0.2)) return lk__net_failure(net);
     lk__net_query_states(net, 0.1);
-    lk__verdict_mismatch(&table, peer, net->number, &p);
-    return lk__net_raise(net, LK_EMISMATCH, p.text);
+    lk__verdict_mismatch(&table, peer, net->number, &report);
+    return lk__net_raise(net, LK_EMISMATCH, report.text);
 }
 
 lk_status lk__net_crossed(lk__net *net, const lk__comm_call *transfer)
 {
-    lk__comm_page  p = {.used = 0};
-    lk__comm_table table = table_of(net);
+    lk__comm_report report = {.used = 0};
+    lk__comm_table  table = table_of(net);
     lk__net_query_states(net, 0.1);
-    lk__verdict_crossed(&table, transfer->root, transfer, &p);
-    return lk__net_raise(net, LK_EMISMATCH, p.text);
+    lk__verdict_crossed(&table, transfer->root, transfer, &report);
+    return lk__net_raise(net, LK_EMISMATCH, report.text);
 }
 
 /* ---- the failure ---- */
@@ -159,50 +158,50 @@ lk_status lk__net_crossed(lk__net *net, const lk__comm_call *transfer)
 lk_status lk__net_failure(lk__net *net) { return (lk_status)atomic_load(&net->comm->failed); }
 
 /* Under the lock. */
-static void say_failure(lk__net *net, int peer, lk_status status, const char *text, lk__comm_cause cause, bool proposed)
+static void send_failure(lk__net *net, int peer, lk_status status, const char *text, lk__comm_cause cause, bool proposed)
 {
     size_t               length = strnlen(text, LK__COMM_TEXT - 1);
-    lk__net_message_fail word = {.head = {(uint32_t)(sizeof word + length), LK__MESSAGE_FAIL, 0},
-                                 .status = status,
-                                 .proposed = proposed,
-                                 .cause = cause};
-    lk__net_send_message(net, peer, &word, sizeof word, text, length);
+    lk__net_message_fail message = {.head = {(uint32_t)(sizeof message + length), LK__MESSAGE_FAIL, 0},
+                                    .status = status,
+                                    .proposed = proposed,
+                                    .cause = cause};
+    lk__net_send_message(net, peer, &message, sizeof message, text, length);
 }
 
 void lk__net_decide(lk__net *net, lk_status status, const char *text, lk__comm_cause cause, int peer)
 {
     bool first = lk__net_failure(net) == LK_OK;
-    status = lk__comm_note(net->comm, status, text, cause); /* from here on the text stays as it is */
+    status = lk__comm_note(net->comm, status, text, cause); /* from here on the text is final */
     for (int i = 0; i < net->size; i++)
         if (i != net->rank && (first || i == peer))
-            say_failure(net, i, status, net->comm->text, net->comm->cause, false);
+            send_failure(net, i, status, net->comm->text, net->comm->cause, false);
 }
 
-enum { JUDGE_MS = 1000, JUDGES = 2 }; /* how long one is waited for that does not answer, and how many such */
+enum { DECIDER_MS = 1000, DECIDERS = 2 }; /* how long to wait for a rank that does not answer, and for how many */
 
-/* What several ranks notice at the same time they put in different words, so one decides: the lowest that is there. The
- * others propose their words to it and take what it says, which its group's thread does also while it computes. Who is
- * there the ranks may see differently for a moment: so whoever is asked decides, and who sees that the one it asked is
- * lost asks the next. Since a rank's decision comes before its farewell, nobody misses it by that. */
+/* Ranks that detect a failure at the same time describe it differently, so one decides: the lowest that is connected.
+ * The others propose their text to it and take its decision, which its group's thread sends even while it computes.
+ * Ranks may briefly differ on which ranks are connected: so any rank that gets a proposal decides, and a rank whose
+ * decider is lost asks the next. A rank sends its decision before its GONE message, so it is never lost by leaving. */
 lk_status lk__net_raise_because(lk__net *net, lk_status status, const char *why, lk__comm_cause cause)
 {
     char text[LK__COMM_TEXT];
     snprintf(text, sizeof text, "%s", why);
-    lk__message_clean_text(text); /* as those who hear it do */
-    int    judge = -1, next = 0, silent = 0;
+    lk__message_clean_text(text); /* as the receivers do */
+    int    decider = -1, next = 0, silent = 0;
     double now, end = 0;
     while (lk__net_failure(net) == LK_OK) {
         pthread_mutex_lock(&net->lock);
         now = lk__now();
-        if (judge >= 0 && now >= end) next = ++silent < JUDGES ? judge + 1 : net->rank;
-        while (next < net->rank && !is_there(net, next, NULL)) next++;
-        if (next != judge && lk__net_failure(net) == LK_OK) {
-            judge = next;
-            end = now + JUDGE_MS / 1e3;
-            if (judge == net->rank)
+        if (decider >= 0 && now >= end) next = ++silent < DECIDERS ? decider + 1 : net->rank;
+        while (next < net->rank && !is_connected(net, next, NULL)) next++;
+        if (next != decider && lk__net_failure(net) == LK_OK) {
+            decider = next;
+            end = now + DECIDER_MS / 1e3;
+            if (decider == net->rank)
                 lk__net_decide(net, status, text, cause, -1);
             else
-                say_failure(net, judge, status, text, cause, true);
+                send_failure(net, decider, status, text, cause, true);
         }
         pthread_mutex_unlock(&net->lock);
         if (lk__net_failure(net) == LK_OK) lk__net_pump(net, end - now);

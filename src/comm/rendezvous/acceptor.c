@@ -1,5 +1,5 @@
-/* acceptor.c - listens, and finds out who came: strangers who send something else, or nothing, are dropped and logged, and
- * whoever waits for ranks does not notice. */
+/* acceptor.c - listens and authenticates incoming connections. One that sends anything but a valid request, or nothing,
+ * is dropped and logged, and does not delay the ranks. */
 #define _GNU_SOURCE
 #include "comm/rendezvous/acceptor.h"
 
@@ -11,7 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { STRANGERS = 64, LOGGED = 16 };
+enum { UNAUTHENTICATED_MOST = 64, LOGGED = 16 };
 
 socklen_t lk__address_length(const struct sockaddr_storage *address)
 {
@@ -26,11 +26,11 @@ static void set_port(struct sockaddr_storage *address, int port)
         ((struct sockaddr_in *)address)->sin_port = htons((uint16_t)port);
 }
 
-static int bind_one(const struct sockaddr_storage *address, bool again)
+static int bind_one(const struct sockaddr_storage *address, bool reuse)
 {
     int one = 1, fd = socket(address->ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0) return -1;
-    if (again) setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one); /* past connections do not hold the port */
+    if (reuse) setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one); /* past connections do not hold the port */
     if (bind(fd, (const struct sockaddr *)address, lk__address_length(address)) == 0 && listen(fd, 4096) == 0)
         return fd;
     int why = errno;
@@ -53,7 +53,7 @@ lk_status lk__listen(lk_context *context, const struct sockaddr_storage *where, 
     int       why = errno;
     socklen_t length = sizeof l->bound;
     if (l->fd >= 0 && getsockname(l->fd, (struct sockaddr *)&l->bound, &length) == 0 &&
-        lk__address_take(&l->address, &l->bound)) {
+        lk__address_from_socket(&l->address, &l->bound)) {
         if (l->bound.ss_family == AF_INET6) l->scope = ((struct sockaddr_in6 *)&l->bound)->sin6_scope_id;
         return LK_OK;
     }
@@ -64,7 +64,7 @@ lk_status lk__listen(lk_context *context, const struct sockaddr_storage *where, 
                  lk__comm_reason_of(why).text);
     else
         lk__fail(context, LK_EIO, "cannot listen on %s: %s", text, lk__comm_reason_of(why).text);
-    errno = why; /* the caller may try again */
+    errno = why; /* the caller may retry */
     return LK_EIO;
 }
 
@@ -74,131 +74,140 @@ void lk__listener_close(lk__rendezvous_listener *l)
     l->fd = -1;
 }
 
-lk_status lk__acceptor_open(lk__rendezvous_acceptor *p, lk_context *context, lk__rendezvous_listener *listener,
+lk_status lk__acceptor_open(lk__rendezvous_acceptor *acceptor, lk_context *context, lk__rendezvous_listener *listener,
                             const char *token, int expected)
 {
-    *p = (lk__rendezvous_acceptor){
-        .context = context, .token = token, .listener = listener, .most = STRANGERS + expected};
-    p->pending = lk__alloc(context, LK_MEMORY_OTHER, (size_t)p->most * sizeof *p->pending);
-    if (!p->pending) return LK_ENOMEM;
-    for (int i = 0; i < p->most; i++) p->pending[i].fd = p->pending[i].poll = -1;
+    *acceptor = (lk__rendezvous_acceptor){
+        .context = context, .token = token, .listener = listener, .most = UNAUTHENTICATED_MOST + expected};
+    acceptor->pending = lk__alloc(context, LK_MEMORY_OTHER, (size_t)acceptor->most * sizeof *acceptor->pending);
+    if (!acceptor->pending) return LK_ENOMEM;
+    for (int i = 0; i < acceptor->most; i++) acceptor->pending[i].fd = acceptor->pending[i].poll = -1;
     return LK_OK;
 }
 
-void lk__acceptor_close(lk__rendezvous_acceptor *p)
+void lk__acceptor_close(lk__rendezvous_acceptor *acceptor)
 {
-    for (int i = 0; p->pending && i < p->most; i++)
-        if (p->pending[i].fd >= 0) close(p->pending[i].fd);
-    lk__free(p->context, LK_MEMORY_OTHER, p->pending, (size_t)p->most * sizeof *p->pending);
-    p->pending = NULL;
-    if (p->dropped > LOGGED)
-        lk__log(p->context, LK_LOG_WARNING, "and %d more, who came and were dropped", p->dropped - LOGGED);
+    for (int i = 0; acceptor->pending && i < acceptor->most; i++)
+        if (acceptor->pending[i].fd >= 0) close(acceptor->pending[i].fd);
+    lk__free(acceptor->context, LK_MEMORY_OTHER, acceptor->pending, (size_t)acceptor->most * sizeof *acceptor->pending);
+    acceptor->pending = NULL;
+    if (acceptor->dropped > LOGGED)
+        lk__log(acceptor->context, LK_LOG_WARNING, "dropped %d more connections to the rendezvous",
+                acceptor->dropped - LOGGED);
 }
 
-void lk__acceptor_drop(lk__rendezvous_acceptor *p, lk__rendezvous_pending *v, const char *why)
+void lk__acceptor_drop(lk__rendezvous_acceptor *acceptor, lk__rendezvous_pending *connection, const char *why)
 {
-    if (why && ++p->dropped <= LOGGED)
-        lk__log(p->context, LK_LOG_WARNING, "dropped %s, who came to where the ranks meet: %s", v->from, why);
-    close(v->fd);
-    v->fd = -1;
+    if (why && ++acceptor->dropped <= LOGGED)
+        lk__log(acceptor->context, LK_LOG_WARNING, "dropped a connection to the rendezvous from %s: %s",
+                connection->from, why);
+    close(connection->fd);
+    connection->fd = -1;
 }
 
-int lk__acceptor_watch(lk__rendezvous_acceptor *p, struct pollfd *polls)
+int lk__acceptor_watch(lk__rendezvous_acceptor *acceptor, struct pollfd *polls)
 {
     double now = lk__now();
     int    n = 0;
-    for (int i = 0; i < p->most; i++) {
-        lk__rendezvous_pending *v = &p->pending[i];
-        if (v->fd >= 0 && !v->known && now - v->since > 1) lk__acceptor_drop(p, v, "it said nothing for a second");
-        v->poll = v->fd >= 0 ? n++ : -1;
-        if (v->fd >= 0) polls[v->poll] = (struct pollfd){.fd = v->fd, .events = POLLIN};
+    for (int i = 0; i < acceptor->most; i++) {
+        lk__rendezvous_pending *connection = &acceptor->pending[i];
+        if (connection->fd >= 0 && !connection->known && now - connection->since > 1)
+            lk__acceptor_drop(acceptor, connection, "it sent no request within a second");
+        connection->poll = connection->fd >= 0 ? n++ : -1;
+        if (connection->fd >= 0) polls[connection->poll] = (struct pollfd){.fd = connection->fd, .events = POLLIN};
     }
-    /* Where nobody can be let in the door stays shut for one round: it would be ready again at once. */
-    p->door = p->listener->fd >= 0 && !(p->why && p->door >= 0) ? n++ : -1;
-    if (p->door >= 0) polls[p->door] = (struct pollfd){.fd = p->listener->fd, .events = POLLIN};
+    /* When accept failed, the listener is not polled for one round: it would be ready again at once. */
+    acceptor->listener_poll = acceptor->listener->fd >= 0 && !(acceptor->why && acceptor->listener_poll >= 0) ? n++ : -1;
+    if (acceptor->listener_poll >= 0)
+        polls[acceptor->listener_poll] = (struct pollfd){.fd = acceptor->listener->fd, .events = POLLIN};
     return n;
 }
 
-void lk__acceptor_reply(const lk__rendezvous_acceptor *p, const lk__rendezvous_pending *v,
-                        const lk__rendezvous_reply *answer)
+void lk__acceptor_reply(const lk__rendezvous_acceptor *acceptor, const lk__rendezvous_pending *connection,
+                        const lk__rendezvous_reply *reply)
 {
-    lk__rendezvous_reply a = *answer;
-    lk__reply_sign(&a, &v->hello, p->token);
-    (void)!send(v->fd, &a, sizeof a, MSG_NOSIGNAL | MSG_DONTWAIT); /* who cannot take a kilobyte is found missing */
+    lk__rendezvous_reply signed_reply = *reply;
+    lk__reply_sign(&signed_reply, &connection->request, acceptor->token);
+    /* A rank that does not receive it is reported as missing later. */
+    (void)!send(connection->fd, &signed_reply, sizeof signed_reply, MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
-/* False: nobody is at the door, or the system lets nobody in. */
-static bool welcome(lk__rendezvous_acceptor *p)
+/* False: there is no connection to accept, or accept failed. */
+static bool accept_connection(lk__rendezvous_acceptor *acceptor)
 {
     struct sockaddr_storage from = {0};
     socklen_t               length = sizeof from;
-    lk__rendezvous_pending  unknown = {.since = lk__now(), .poll = -1}, *free_one = NULL;
+    lk__rendezvous_pending  incoming = {.since = lk__now(), .poll = -1}, *unused = NULL;
     long                    pid;
-    bool                    ours = true;
-    unknown.fd = accept4(p->listener->fd, (struct sockaddr *)&from, &length, SOCK_CLOEXEC | SOCK_NONBLOCK);
-    if (unknown.fd < 0) {
-        if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS) p->why = errno;
-        return errno == ECONNABORTED; /* that one is gone */
+    bool                    own_user = true;
+    incoming.fd = accept4(acceptor->listener->fd, (struct sockaddr *)&from, &length, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    if (incoming.fd < 0) {
+        if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS) acceptor->why = errno;
+        return errno == ECONNABORTED; /* that client disconnected */
     }
-    p->why = 0;
-    if (p->listener->bound.ss_family == AF_UNIX) {
-        ours = lk__own_peer(unknown.fd, &pid);
-        snprintf(unknown.from, sizeof unknown.from, "process %ld", pid);
+    acceptor->why = 0;
+    if (acceptor->listener->bound.ss_family == AF_UNIX) {
+        own_user = lk__own_peer(incoming.fd, &pid);
+        snprintf(incoming.from, sizeof incoming.from, "process %ld", pid);
     } else {
-        lk__address_show(&from, unknown.from, sizeof unknown.from);
-        lk__socket_probe(unknown.fd);
+        lk__address_show(&from, incoming.from, sizeof incoming.from);
+        lk__socket_probe(incoming.fd);
     }
-    for (int i = 0; i < p->most && !free_one; i++)
-        if (p->pending[i].fd < 0) free_one = &p->pending[i];
-    if (!ours)
-        lk__acceptor_drop(p, &unknown, "it belongs to another user");
-    else if (!free_one || !lk__challenge_make(&unknown.greeting))
-        lk__acceptor_drop(p, &unknown, "too many came at once");
-    else if (send(unknown.fd, &unknown.greeting, sizeof unknown.greeting, MSG_NOSIGNAL) != sizeof unknown.greeting)
-        lk__acceptor_drop(p, &unknown, "it left at once");
+    for (int i = 0; i < acceptor->most && !unused; i++)
+        if (acceptor->pending[i].fd < 0) unused = &acceptor->pending[i];
+    if (!own_user)
+        lk__acceptor_drop(acceptor, &incoming, "it belongs to another user");
+    else if (!unused || !lk__challenge_make(&incoming.challenge))
+        lk__acceptor_drop(acceptor, &incoming, "too many connections at once");
+    else if (send(incoming.fd, &incoming.challenge, sizeof incoming.challenge, MSG_NOSIGNAL) != sizeof incoming.challenge)
+        lk__acceptor_drop(acceptor, &incoming, "it disconnected at once");
     else
-        *free_one = unknown;
+        *unused = incoming;
     return true;
 }
 
-static void hear(lk__rendezvous_acceptor *p, lk__rendezvous_pending *v)
+static void receive_request(lk__rendezvous_acceptor *acceptor, lk__rendezvous_pending *connection)
 {
     char byte;
-    if (v->known) { /* it waits for an answer: all it can do is leave */
-        ssize_t n = recv(v->fd, &byte, 1, MSG_DONTWAIT);
-        if (n >= 0 || (errno != EAGAIN && errno != EINTR)) lk__acceptor_drop(p, v, NULL);
+    if (connection->known) { /* it waits for a reply: all it may do is disconnect */
+        ssize_t n = recv(connection->fd, &byte, 1, MSG_DONTWAIT);
+        if (n >= 0 || (errno != EAGAIN && errno != EINTR)) lk__acceptor_drop(acceptor, connection, NULL);
         return;
     }
-    ssize_t n = recv(v->fd, (char *)&v->hello + v->have, sizeof v->hello - v->have, MSG_DONTWAIT);
+    ssize_t n = recv(connection->fd, (char *)&connection->request + connection->have,
+                     sizeof connection->request - connection->have, MSG_DONTWAIT);
     if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;
     if (n <= 0) {
-        lk__acceptor_drop(p, v, v->have ? "it left in the middle of a word" : "it said nothing");
+        lk__acceptor_drop(acceptor, connection,
+                          connection->have ? "it disconnected in the middle of its request"
+                                           : "it disconnected without a request");
         return;
     }
-    if ((v->have += (size_t)n) < sizeof v->hello) {
-        /* Who says something else from the first byte on need not be heard to the end. */
+    if ((connection->have += (size_t)n) < sizeof connection->request) {
+        /* A wrong magic is enough to drop it, without the rest of the request. */
         lk__rendezvous_challenge begin;
-        if (v->have < sizeof begin.magic) return;
-        memcpy(begin.magic, v->hello.magic, sizeof begin.magic);
-        if (!lk__challenge_valid(&begin)) lk__acceptor_drop(p, v, "it does not speak as a rank does");
+        if (connection->have < sizeof begin.magic) return;
+        memcpy(begin.magic, connection->request.magic, sizeof begin.magic);
+        if (!lk__challenge_valid(&begin)) lk__acceptor_drop(acceptor, connection, "it does not speak this protocol");
         return;
     }
-    switch (lk__request_verify(&v->hello, &v->greeting, p->token)) {
-    case LK__FOREIGN: lk__acceptor_drop(p, v, "it does not speak as a rank does"); return;
+    switch (lk__request_verify(&connection->request, &connection->challenge, acceptor->token)) {
+    case LK__FOREIGN: lk__acceptor_drop(acceptor, connection, "it does not speak this protocol"); return;
     case LK__WRONG_TOKEN:
-        lk__acceptor_reply(p, v, &(lk__rendezvous_reply){.status = LK_EINVAL, .text = "wrong token"});
-        lk__acceptor_drop(p, v, "wrong token");
+        lk__acceptor_reply(acceptor, connection, &(lk__rendezvous_reply){.status = LK_EINVAL, .text = "wrong token"});
+        lk__acceptor_drop(acceptor, connection, "wrong token");
         return;
-    case LK__TRUSTED: v->known = true; p->came(p, v, p->user);
+    case LK__TRUSTED: connection->known = true; acceptor->accepted(acceptor, connection, acceptor->user);
     }
 }
 
-void lk__acceptor_serve(lk__rendezvous_acceptor *p, const struct pollfd *polls)
+void lk__acceptor_serve(lk__rendezvous_acceptor *acceptor, const struct pollfd *polls)
 {
-    for (int i = 0; i < p->most; i++) {
-        lk__rendezvous_pending *v = &p->pending[i];
-        if (v->fd >= 0 && v->poll >= 0 && polls[v->poll].revents) hear(p, v);
+    for (int i = 0; i < acceptor->most; i++) {
+        lk__rendezvous_pending *connection = &acceptor->pending[i];
+        if (connection->fd >= 0 && connection->poll >= 0 && polls[connection->poll].revents)
+            receive_request(acceptor, connection);
     }
-    if (p->door >= 0 && polls[p->door].revents)
-        for (int i = 0; i < 16 && welcome(p); i++) {}
+    if (acceptor->listener_poll >= 0 && polls[acceptor->listener_poll].revents)
+        for (int i = 0; i < 16 && accept_connection(acceptor); i++) {}
 }

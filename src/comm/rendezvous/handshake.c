@@ -1,4 +1,4 @@
-/* hello.c - makes and judges the messages of a handshake: functions over bytes, which a fuzzer can call. */
+/* handshake.c - makes and verifies the messages of a handshake: functions over bytes, which a fuzzer can call. */
 #define _GNU_SOURCE
 #include "comm/rendezvous/handshake.h"
 
@@ -16,15 +16,15 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-_Static_assert(sizeof(lk__rendezvous_address) == 20 && sizeof(lk__rendezvous_card) == 192 &&
+_Static_assert(sizeof(lk__rendezvous_address) == 20 && sizeof(lk__rendezvous_endpoint) == 192 &&
                    sizeof(lk__rendezvous_request) == 280 && sizeof(lk__rendezvous_reply) == 600,
-               "no holes");
+               "no padding");
 
 static const char magic[8] = "lknet01";
 
 enum { LABEL = 16, PART_MOST = 1024 };
 
-/* Over a label, so that no message can pass for another; a number; the message. */
+/* The MAC covers a label, so that one kind of message is not accepted as another; a nonce; the message. */
 static void sign(const char *token, const char *label, const unsigned char *nonce, const void *message, size_t bytes,
                  unsigned char mac[LK__MAC])
 {
@@ -58,14 +58,14 @@ bool lk__request_sign(lk__rendezvous_request *h, const lk__rendezvous_challenge 
     return true;
 }
 
-static bool card_good(lk__rendezvous_card *c)
+static bool check_endpoint(lk__rendezvous_endpoint *c)
 {
     make_printable(c->host, sizeof c->host);
     make_printable(c->host_id, sizeof c->host_id);
     return c->pid > 0;
 }
 
-static bool address_good(const lk__rendezvous_address *a) { return a->family == 4 || a->family == 6; }
+static bool is_address_valid(const lk__rendezvous_address *a) { return a->family == 4 || a->family == 6; }
 
 lk__rendezvous_trust lk__request_verify(lk__rendezvous_request *h, const lk__rendezvous_challenge *g, const char *token)
 {
@@ -74,10 +74,10 @@ lk__rendezvous_trust lk__request_verify(lk__rendezvous_request *h, const lk__ren
     sign(token, "hello", g->nonce, h, offsetof(lk__rendezvous_request, mac), mac);
     if (!lk__hmac_same(mac, h->mac)) return LK__WRONG_TOKEN;
     if (h->purpose < LK__TO_JOIN || h->purpose > LK__TO_SHARE) return LK__FOREIGN;
-    if (h->purpose != LK__TO_SHARE && !address_good(&h->card.address)) return LK__FOREIGN;
+    if (h->purpose != LK__TO_SHARE && !is_address_valid(&h->endpoint.address)) return LK__FOREIGN;
     if (h->size < 2 || h->size > LK__REDUCE_MOST || h->rank < 0 || h->rank >= h->size || h->stream < 0)
         return LK__FOREIGN;
-    return card_good(&h->card) ? LK__TRUSTED : LK__FOREIGN;
+    return check_endpoint(&h->endpoint) ? LK__TRUSTED : LK__FOREIGN;
 }
 
 void lk__reply_sign(lk__rendezvous_reply *a, const lk__rendezvous_request *h, const char *token)
@@ -96,22 +96,22 @@ lk__rendezvous_trust lk__reply_verify(lk__rendezvous_reply *a, const lk__rendezv
     return a->status <= 0 && a->status >= LK_ECANCELED ? LK__TRUSTED : LK__FOREIGN;
 }
 
-void lk__cards_sign(const lk__rendezvous_card *cards, int count, const lk__rendezvous_request *h, const char *token,
-                    unsigned char mac[LK__MAC])
+void lk__endpoints_sign(const lk__rendezvous_endpoint *endpoints, int count, const lk__rendezvous_request *h,
+                        const char *token, unsigned char mac[LK__MAC])
 {
     unsigned char digest[LK__MAC];
-    lk__hmac(token, cards, (size_t)count * sizeof *cards, digest);
+    lk__hmac(token, endpoints, (size_t)count * sizeof *endpoints, digest);
     sign(token, "cards", h->nonce, digest, sizeof digest, mac);
 }
 
-bool lk__cards_verify(lk__rendezvous_card *cards, int count, const lk__rendezvous_request *h, const char *token,
-                      const unsigned char mac[LK__MAC])
+bool lk__endpoints_verify(lk__rendezvous_endpoint *endpoints, int count, const lk__rendezvous_request *h,
+                          const char *token, const unsigned char mac[LK__MAC])
 {
     unsigned char right[LK__MAC];
-    lk__cards_sign(cards, count, h, token, right);
+    lk__endpoints_sign(endpoints, count, h, token, right);
     if (!lk__hmac_same(right, mac)) return false;
     for (int i = 0; i < count; i++)
-        if (!card_good(&cards[i]) || !address_good(&cards[i].address)) return false;
+        if (!check_endpoint(&endpoints[i]) || !is_address_valid(&endpoints[i].address)) return false;
     return true;
 }
 
@@ -130,27 +130,30 @@ static unsigned long namespace_number(const char *path)
     return stat(path, &about) == 0 ? (unsigned long)about.st_ino : 0;
 }
 
-/* Shared memory is passed over a socket of the network's namespace, and a rank looks whether another's process lives:
- * so ranks are on one host for us when boot, both namespaces and user are the same. LOCKSTEP_HOST_ID says otherwise. */
-void lk__card_make(lk__rendezvous_card *card)
+/* Shared memory is passed over a Unix socket, which belongs to a network namespace, and ranks check each other's
+ * processes: so ranks count as on one host when boot id, both namespaces and user are the same. LOCKSTEP_HOST_ID
+ * separates them further. */
+void lk__endpoint_make(lk__rendezvous_endpoint *endpoint)
 {
     char        boot[40] = "?";
-    const char *told = getenv("LOCKSTEP_HOST_ID");
+    const char *given = getenv("LOCKSTEP_HOST_ID");
     FILE       *file = fopen("/proc/sys/kernel/random/boot_id", "re");
-    memset(card, 0, sizeof *card);
-    card->pid = getpid();
-    if (gethostname(card->host, sizeof card->host - 1) != 0 || !card->host[0]) snprintf(card->host, 2, "?");
+    memset(endpoint, 0, sizeof *endpoint);
+    endpoint->pid = getpid();
+    if (gethostname(endpoint->host, sizeof endpoint->host - 1) != 0 || !endpoint->host[0])
+        snprintf(endpoint->host, 2, "?");
     if (file) {
         if (fscanf(file, "%39s", boot) != 1) snprintf(boot, sizeof boot, "?");
         fclose(file);
     }
-    snprintf(card->host_id, sizeof card->host_id, "%s:%lu:%lu:%u%s%.20s", boot, namespace_number("/proc/self/ns/net"),
-             namespace_number("/proc/self/ns/pid"), (unsigned)geteuid(), told ? ":" : "", told ? told : "");
+    snprintf(endpoint->host_id, sizeof endpoint->host_id, "%s:%lu:%lu:%u%s%.20s", boot,
+             namespace_number("/proc/self/ns/net"), namespace_number("/proc/self/ns/pid"), (unsigned)geteuid(),
+             given ? ":" : "", given ? given : "");
 }
 
 /* ---- addresses ---- */
 
-bool lk__address_take(lk__rendezvous_address *a, const struct sockaddr_storage *from)
+bool lk__address_from_socket(lk__rendezvous_address *a, const struct sockaddr_storage *from)
 {
     memset(a, 0, sizeof *a);
     if (from->ss_family == AF_INET) {
@@ -167,7 +170,7 @@ bool lk__address_take(lk__rendezvous_address *a, const struct sockaddr_storage *
     return a->family != 0;
 }
 
-socklen_t lk__address_give(const lk__rendezvous_address *a, uint32_t scope, struct sockaddr_storage *to)
+socklen_t lk__address_to_socket(const lk__rendezvous_address *a, uint32_t scope, struct sockaddr_storage *to)
 {
     memset(to, 0, sizeof *to);
     if (a->family == 4) {

@@ -1,4 +1,4 @@
-/* hmac.c - HMAC-SHA-256 as in RFC 2104, and the comparison of two. */
+/* hmac.c - HMAC-SHA-256 (RFC 2104), and its comparison in constant time. */
 #include "base/hash.h"
 #include "comm/rendezvous/local.h"
 

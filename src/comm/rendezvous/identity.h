@@ -1,4 +1,4 @@
-/* comm/place.h - which rank this process is, where its job meets, and under which name. */
+/* comm/rendezvous/identity.h - which rank this process is, the name of its job, and where the job's ranks join. */
 #ifndef LK__IDENTITY_H
 #define LK__IDENTITY_H
 
@@ -12,19 +12,19 @@ typedef struct lk__rendezvous_ports {
 
 typedef struct lk__rendezvous_identity {
     int                  rank, world;
-    bool                 many_hosts;    /* as far as the environment tells */
-    char                 key[192];      /* the job: the same on all its ranks of this host, different for every other */
-    char                 tried[160];    /* where rank and size came from, for messages */
-    char                 address[256];  /* rank 0's, "" where nobody said */
-    char                 local[256];    /* where this rank listens, "": on the interface that leads to rank 0 */
-    lk__rendezvous_ports master;        /* where rank 0 listens for the others; 0: nobody said */
+    bool                 many_hosts;    /* as far as the environment shows */
+    char                 key[192];      /* the job: equal on all its ranks of this host, different for other jobs */
+    char                 tried[160];    /* the source of rank and size, for messages */
+    char                 address[256];  /* rank 0's, "": not given */
+    char                 local[256];    /* where this rank listens, "": on the interface of the route to rank 0 */
+    lk__rendezvous_ports master;        /* where rank 0 listens for the others; 0: not given */
     lk__rendezvous_ports ports;         /* where every rank may listen */
-    char                 port_from[64]; /* who said it, for messages */
-    char                 token[LK__TOKEN_ROOM]; /* what they prove to know, "" nothing */
+    char                 port_from[64]; /* the source of `master`, for messages */
+    char                 token[LK__TOKEN_ROOM]; /* the job's shared secret, "": none */
 } lk__rendezvous_identity;
 
-/* From config, then the environment: RANK and WORLD_SIZE; Open MPI's, PMI's and Slurm's words; else a world of one. */
-lk_status lk__identity_find(lk_context *context, const lk_comm_config *config, lk__rendezvous_identity *place);
+/* From config, then the environment: RANK and WORLD_SIZE; the variables of Open MPI, PMI and Slurm; else a world of one. */
+lk_status lk__identity_find(lk_context *context, const lk_comm_config *config, lk__rendezvous_identity *identity);
 /* "4000" or "4000-4100". */
 bool lk__ports_parse(const char *text, lk__rendezvous_ports *ports);
 

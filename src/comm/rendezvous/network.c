@@ -1,5 +1,5 @@
-/* meet_net.c - the rendezvous over several hosts. Rank 0 listens where MASTER_ADDR and the port say; the others go
- * there, prove themselves, and get everyone's card once all have come. What goes wrong is told with what was tried and
+/* network.c - the rendezvous over several hosts. Rank 0 listens at MASTER_ADDR and the port; the others connect,
+ * authenticate, and get the endpoints of all ranks once all have joined. Errors name the addresses that were tried and
  * what answered. */
 #define _GNU_SOURCE
 #include "base/entropy.h"
@@ -15,30 +15,29 @@
 
 enum { ADDRESSES = 8 };
 
-/* Seconds: for an earlier run to give the port up; for one attempt to connect, where there are several addresses and where there
- * is one. */
-static const double port_patience = 5, quick_attempt = 1, attempt = 5;
+/* Seconds: for an earlier run to release the port; for one attempt to connect, with several addresses and with one. */
+static const double port_wait = 5, quick_attempt = 1, attempt = 5;
 
-/* What a name stands for. */
-typedef struct names {
+/* The addresses of a host name. */
+typedef struct addresses {
     struct sockaddr_storage addresses[ADDRESSES];
     int                     count;
-} names;
+} addresses;
 
-typedef struct meeting {
+typedef struct rendezvous {
     lk_context                    *context;
     const lk_comm                 *comm;
-    const lk__rendezvous_identity *place;
+    const lk__rendezvous_identity *identity;
     int                            rank, size;
     double                         begun, end;
     lk__rendezvous_waiting         waiting;
     lk__rendezvous_listener       *listener;
-    lk__rendezvous_card           *cards;
+    lk__rendezvous_endpoint       *endpoints;
     lk__net_mesh                  *mesh;
-    names                          master, local; /* where rank 0 is; where this rank listens, if it was told */
-} meeting;
+    addresses                      master, local; /* of rank 0; where this rank listens, if given */
+} rendezvous;
 
-static void read_addresses(const struct addrinfo *found, names *into)
+static void read_addresses(const struct addrinfo *found, addresses *into)
 {
     for (; found && into->count < ADDRESSES; found = found->ai_next)
         if (found->ai_addrlen <= sizeof into->addresses[0] &&
@@ -46,39 +45,39 @@ static void read_addresses(const struct addrinfo *found, names *into)
             memcpy(&into->addresses[into->count++], found->ai_addr, found->ai_addrlen);
 }
 
-static lk_status resolve(meeting *m)
+static lk_status resolve(rendezvous *m)
 {
     struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_family = AF_UNSPEC}, *found = NULL;
     int             why;
     do {
-        why = getaddrinfo(m->place->address, NULL, &hints, &found);
+        why = getaddrinfo(m->identity->address, NULL, &hints, &found);
         if (why == 0) break;
-        if (lk__waiting_due(&m->waiting)) lk__waiting_for_master(&m->waiting, m->place->address, gai_strerror(why));
-        usleep(lk__now() < m->begun + 5 ? 100000 : 1000000); /* a name server may be about to learn it */
+        if (lk__waiting_due(&m->waiting)) lk__waiting_for_master(&m->waiting, m->identity->address, gai_strerror(why));
+        usleep(lk__now() < m->begun + 5 ? 100000 : 1000000); /* the name may be registered later */
     } while (why != 0 && why != EAI_FAMILY && why != EAI_MEMORY && lk__now() < m->end);
     if (why != 0)
         return lk__fail(m->context, LK_ENOENT, "rank %d of %d cannot find rank 0: the name '%s' does not resolve: %s",
-                        m->rank, m->size, m->place->address, gai_strerror(why));
+                        m->rank, m->size, m->identity->address, gai_strerror(why));
     read_addresses(found, &m->master);
     freeaddrinfo(found);
     return LK_OK;
 }
 
-/* LOCKSTEP_LOCAL_ADDR: one of this host's own, so there is nothing to wait for. */
-static lk_status resolve_local(meeting *m)
+/* LOCKSTEP_LOCAL_ADDR is an address of this host: no retries. */
+static lk_status resolve_local(rendezvous *m)
 {
     struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_family = AF_UNSPEC}, *found = NULL;
-    if (!m->place->local[0]) return LK_OK;
-    int why = getaddrinfo(m->place->local, NULL, &hints, &found);
+    if (!m->identity->local[0]) return LK_OK;
+    int why = getaddrinfo(m->identity->local, NULL, &hints, &found);
     if (why != 0)
         return lk__fail(m->context, LK_EINVAL, "rank %d of %d: LOCKSTEP_LOCAL_ADDR '%s' does not resolve: %s", m->rank,
-                        m->size, m->place->local, gai_strerror(why));
+                        m->size, m->identity->local, gai_strerror(why));
     read_addresses(found, &m->local);
     freeaddrinfo(found);
     return LK_OK;
 }
 
-/* 0.0.0.0, :: and ::ffff:0.0.0.0 stand for every interface there is. */
+/* 0.0.0.0, :: and ::ffff:0.0.0.0 stand for every interface. */
 static bool is_any(const struct sockaddr_storage *address)
 {
     static const unsigned char mapped[16] = {[10] = 0xff, [11] = 0xff};
@@ -87,92 +86,93 @@ static bool is_any(const struct sockaddr_storage *address)
     return IN6_IS_ADDR_UNSPECIFIED(six) || memcmp(six, mapped, sizeof mapped) == 0;
 }
 
-/* What listens binds one interface only, and the others could not go to "any". */
-static lk_status refuse_any(const meeting *m, const char *name, const names *addresses)
+/* A listener binds one interface only, and other ranks cannot connect to "any". */
+static lk_status refuse_any(const rendezvous *m, const char *name, const addresses *addresses)
 {
     for (int i = 0; i < addresses->count; i++)
         if (is_any(&addresses->addresses[i]))
             return lk__fail(m->context, LK_EINVAL,
                             "rank %d of %d: '%s' stands for every interface, and rank 0 listens on one only: give the "
-                            "name or the address of rank 0's host at which the others reach it, as MASTER_ADDR or "
+                            "name or the address by which the other ranks reach rank 0's host, as MASTER_ADDR or "
                             "lk_comm_config.address",
                             m->rank, m->size, name);
     return LK_OK;
 }
 
-static void show_ports(const lk__rendezvous_identity *place, char *out, size_t bytes)
+static void show_ports(const lk__rendezvous_identity *identity, char *out, size_t bytes)
 {
-    if (place->master.first == place->master.last)
-        snprintf(out, bytes, "%d", place->master.first);
+    if (identity->master.first == identity->master.last)
+        snprintf(out, bytes, "%d", identity->master.first);
     else
-        snprintf(out, bytes, "%d-%d", place->master.first, place->master.last);
+        snprintf(out, bytes, "%d-%d", identity->master.first, identity->master.last);
 }
 
 /* ---- rank 0 ---- */
 
-/* Yes and the cards, or no and why, to all who came. */
-static void tell_all(meeting *m, const lk__rendezvous_server *p, lk_status status, const unsigned char *secret)
+/* Sends all ranks that joined the endpoints, or the failure. */
+static void reply_to_all(rendezvous *m, const lk__rendezvous_server *server, lk_status status,
+                         const unsigned char *secret)
 {
-    lk__rendezvous_reply answer = {.status = status};
-    memcpy(answer.secret, secret, sizeof answer.secret);
-    if (status < 0) snprintf(answer.text, sizeof answer.text, "%s", lk_context_error(m->context));
+    lk__rendezvous_reply reply = {.status = status};
+    memcpy(reply.secret, secret, sizeof reply.secret);
+    if (status < 0) snprintf(reply.text, sizeof reply.text, "%s", lk_context_error(m->context));
     for (int i = 1; i < m->size; i++) {
         unsigned char           mac[LK__MAC];
-        lk__rendezvous_pending *v = lk__server_peer(p, i);
-        if (v) lk__acceptor_reply(&p->acceptor, v, &answer);
-        if (!v || status < 0) continue;
-        lk__cards_sign(m->cards, m->size, &v->hello, m->place->token, mac);
-        /* A second, for some hundred kilobytes to a rank that reads. Who does not is found missing when ranks connect. */
+        lk__rendezvous_pending *connection = lk__server_peer(server, i);
+        if (connection) lk__acceptor_reply(&server->acceptor, connection, &reply);
+        if (!connection || status < 0) continue;
+        lk__endpoints_sign(m->endpoints, m->size, &connection->request, m->identity->token, mac);
+        /* One second for some hundred kilobytes. A rank that does not read is reported when ranks connect. */
         double end = lk__now() + 1;
-        (void)(lk__write_whole(v->fd, m->cards, (size_t)m->size * sizeof *m->cards, end) &&
-               lk__write_whole(v->fd, mac, sizeof mac, end));
+        (void)(lk__write_whole(connection->fd, m->endpoints, (size_t)m->size * sizeof *m->endpoints, end) &&
+               lk__write_whole(connection->fd, mac, sizeof mac, end));
     }
 }
 
-static lk_status open_house(meeting *m)
+static lk_status open_listener(rendezvous *m)
 {
-    lk_status    status = LK_EIO;
-    double       until = m->begun + port_patience;
-    const names *own = m->local.count ? &m->local : &m->master;
+    lk_status        status = LK_EIO;
+    double           until = m->begun + port_wait;
+    const addresses *own = m->local.count ? &m->local : &m->master;
     if (until > m->end) until = m->end;
     for (int i = 0; i < own->count && status < 0; i++) do {
-            status = lk__listen(m->context, &own->addresses[i], m->place->master, m->listener);
-            if (status < 0 && errno == EADDRINUSE && m->place->master.first) usleep(20000); /* of an earlier run */
+            status = lk__listen(m->context, &own->addresses[i], m->identity->master, m->listener);
+            if (status < 0 && errno == EADDRINUSE && m->identity->master.first) usleep(20000); /* of an earlier run */
         } while (status < 0 && errno == EADDRINUSE && lk__now() < until);
     if (status < 0)
         return lk__fail_prefix(m->context, status, "rank 0 of %d (%s %s, port %s%s): ", m->size,
                                m->local.count ? "LOCKSTEP_LOCAL_ADDR" : "MASTER_ADDR",
-                               m->local.count ? m->place->local : m->place->address, m->place->port_from,
+                               m->local.count ? m->identity->local : m->identity->address, m->identity->port_from,
                                errno == EADDRNOTAVAIL ? "; rank 0 must run on the host that has this address" : "");
     return LK_OK;
 }
 
-static lk_status host(meeting *m)
+static lk_status serve_ranks(rendezvous *m)
 {
-    lk__rendezvous_server p;
+    lk__rendezvous_server server;
     unsigned char         secret[LK__NONCE] = {0};
-    lk_status             status = open_house(m);
+    lk_status             status = open_listener(m);
     if (status < 0) return status;
-    lk__card_make(&m->cards[0]);
-    m->cards[0].address = m->listener->address;
-    status = lk__server_open(&p, m->context, m->listener, m->place->token, LK__TO_JOIN, m->size);
+    lk__endpoint_make(&m->endpoints[0]);
+    m->endpoints[0].address = m->listener->address;
+    status = lk__server_open(&server, m->context, m->listener, m->identity->token, LK__TO_JOIN, m->size);
     if (status >= 0 && !lk__entropy(secret, sizeof secret))
-        status = lk__fail(m->context, LK_EIO, "the system gives no random numbers");
+        status = lk__fail(m->context, LK_EIO, "the system provides no random numbers");
     if (status >= 0) {
-        status = lk__server_receive(&p, &m->waiting, m->place->port_from);
-        if (status < 0) lk__server_note_failure(&p, m->comm);
-        for (int i = 1; i < m->size && status >= 0; i++) m->cards[i] = p.ranks[i]->hello.card;
-        tell_all(m, &p, status, secret);
+        status = lk__server_receive(&server, &m->waiting, m->identity->port_from);
+        if (status < 0) lk__server_note_failure(&server, m->comm);
+        for (int i = 1; i < m->size && status >= 0; i++) m->endpoints[i] = server.ranks[i]->request.endpoint;
+        reply_to_all(m, &server, status, secret);
     }
-    lk__token_derive(m->place->token, secret, sizeof secret, m->mesh->token);
+    lk__token_derive(m->identity->token, secret, sizeof secret, m->mesh->token);
     memcpy(&m->mesh->secret, secret, sizeof m->mesh->secret);
-    lk__server_close(&p);
+    lk__server_close(&server);
     return status;
 }
 
 /* ---- the others ---- */
 
-static int knock(const struct sockaddr_storage *to, double end)
+static int connect_until(const struct sockaddr_storage *to, double end)
 {
     int fd = socket(to->ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), why = 0;
     if (fd < 0) return -1;
@@ -190,153 +190,157 @@ static int knock(const struct sockaddr_storage *to, double end)
         errno = why;
         return -1;
     }
-    lk__socket_probe(fd); /* others may come minutes later, and rank 0's host be gone by then */
+    lk__socket_probe(fd); /* others may join minutes later, and rank 0's host may be lost by then */
     return fd;
 }
 
-/* Unless it was told another, the interface that leads to rank 0 is the one on which this rank can be reached. */
-static lk_status listen_beside(meeting *m, int fd)
+/* Unless LOCKSTEP_LOCAL_ADDR gives another, a rank listens on the interface of its route to rank 0. */
+static lk_status listen_for_ranks(rendezvous *m, int fd)
 {
     struct sockaddr_storage own = {0};
     socklen_t               length = sizeof own;
     if (m->listener->fd >= 0) return LK_OK;
-    if (m->local.count) return lk__listen(m->context, &m->local.addresses[0], m->place->ports, m->listener);
+    if (m->local.count) return lk__listen(m->context, &m->local.addresses[0], m->identity->ports, m->listener);
     if (getsockname(fd, (struct sockaddr *)&own, &length) != 0)
         return lk__fail(m->context, LK_EIO, "rank %d: %s", m->rank, strerror(errno));
-    return lk__listen(m->context, &own, m->place->ports, m->listener);
+    return lk__listen(m->context, &own, m->identity->ports, m->listener);
 }
 
-typedef enum outcome { MET, AGAIN, REFUSED, SILENT } outcome;
+typedef enum outcome { JOINED, RETRY, REFUSED, NO_REPLY } outcome;
 
-/* One attempt on a connection. AGAIN: rank 0 was not ready, or it was something else that listens. */
-static outcome talk(meeting *m, int fd, const char *where, char *heard, size_t heard_bytes, lk_status *status)
+/* One attempt on a connection. RETRY: rank 0 was not ready, or something else listens there. */
+static outcome request_endpoints(rendezvous *m, int fd, const char *where, char *problem, size_t problem_bytes,
+                                 lk_status *status)
 {
-    lk__rendezvous_challenge greeting;
-    lk__rendezvous_request   hello = {.purpose = LK__TO_JOIN, .rank = m->rank, .size = m->size};
-    lk__rendezvous_reply     answer;
+    lk__rendezvous_challenge challenge;
+    lk__rendezvous_request   request = {.purpose = LK__TO_JOIN, .rank = m->rank, .size = m->size};
+    lk__rendezvous_reply     reply;
     unsigned char            mac[LK__MAC];
-    /* Rank 0 waits for the others as long as this rank would: it, not we, should say who is missing and why. */
+    /* Rank 0 has the same deadline, and knows which ranks are missing: wait a little longer for its report. */
     double soon = lk__now() + 2, end = m->end + 0.5;
-    if (!lk__read_whole(fd, &greeting, sizeof greeting, soon < end ? soon : end)) {
-        snprintf(heard, heard_bytes, "something listens there and %s",
-                 errno == ETIMEDOUT ? "says nothing" : "hangs up without a word");
-        return AGAIN;
+    if (!lk__read_whole(fd, &challenge, sizeof challenge, soon < end ? soon : end)) {
+        snprintf(problem, problem_bytes, "something listens there and %s",
+                 errno == ETIMEDOUT ? "sends nothing" : "closes the connection at once");
+        return RETRY;
     }
-    if (!lk__challenge_valid(&greeting)) {
-        snprintf(heard, heard_bytes, "something listens there that does not speak as rank 0 does");
-        return AGAIN;
+    if (!lk__challenge_valid(&challenge)) {
+        snprintf(problem, problem_bytes, "something listens there that does not speak rank 0's protocol");
+        return RETRY;
     }
-    if ((*status = listen_beside(m, fd)) < 0) return REFUSED;
-    lk__card_make(&hello.card);
-    hello.card.address = m->listener->address;
-    if (!lk__request_sign(&hello, &greeting, m->place->token) || !lk__write_whole(fd, &hello, sizeof hello, end))
-        return AGAIN;
-    if (!lk__read_whole(fd, &answer, sizeof answer, end)) {
+    if ((*status = listen_for_ranks(m, fd)) < 0) return REFUSED;
+    lk__endpoint_make(&request.endpoint);
+    request.endpoint.address = m->listener->address;
+    if (!lk__request_sign(&request, &challenge, m->identity->token) ||
+        !lk__write_whole(fd, &request, sizeof request, end))
+        return RETRY;
+    if (!lk__read_whole(fd, &reply, sizeof reply, end)) {
         bool late = errno == ETIMEDOUT && lk__now() >= end; /* probes that fail give the same error */
-        snprintf(heard, heard_bytes,
-                 late ? "it answered, but did not say that all ranks have joined" : "it answered, then went away");
-        return late ? SILENT : AGAIN;
+        snprintf(problem, problem_bytes,
+                 late ? "it answered, but did not report that all ranks have joined"
+                      : "it answered, then closed the connection");
+        return late ? NO_REPLY : RETRY;
     }
-    lk__rendezvous_trust belief = lk__reply_verify(&answer, &hello, m->place->token);
-    if (belief == LK__FOREIGN) {
-        snprintf(heard, heard_bytes, "something listens there that does not speak as rank 0 does");
-        return AGAIN;
+    lk__rendezvous_trust trust = lk__reply_verify(&reply, &request, m->identity->token);
+    if (trust == LK__FOREIGN) {
+        snprintf(problem, problem_bytes, "something listens there that does not speak rank 0's protocol");
+        return RETRY;
     }
-    if ((*status = lk__reply_check(m->context, &answer, belief, &hello, where)) < 0) return REFUSED;
-    size_t bytes = (size_t)m->size * sizeof *m->cards;
-    if (!lk__read_whole(fd, m->cards, bytes, end) || !lk__read_whole(fd, mac, sizeof mac, end) ||
-        !lk__cards_verify(m->cards, m->size, &hello, m->place->token, mac)) {
-        *status = lk__fail(m->context, LK_EIO, "rank %d of %d: rank 0 (%s) went away while it said who is there",
-                           m->rank, m->size, where);
+    if ((*status = lk__reply_check(m->context, &reply, trust, &request, where)) < 0) return REFUSED;
+    size_t bytes = (size_t)m->size * sizeof *m->endpoints;
+    if (!lk__read_whole(fd, m->endpoints, bytes, end) || !lk__read_whole(fd, mac, sizeof mac, end) ||
+        !lk__endpoints_verify(m->endpoints, m->size, &request, m->identity->token, mac)) {
+        *status = lk__fail(m->context, LK_EIO,
+                           "rank %d of %d: rank 0 (%s) closed the connection while it sent the list of ranks", m->rank,
+                           m->size, where);
         return REFUSED;
     }
-    lk__token_derive(m->place->token, answer.secret, sizeof answer.secret, m->mesh->token);
-    memcpy(&m->mesh->secret, answer.secret, sizeof m->mesh->secret);
-    return MET;
+    lk__token_derive(m->identity->token, reply.secret, sizeof reply.secret, m->mesh->token);
+    memcpy(&m->mesh->secret, reply.secret, sizeof m->mesh->secret);
+    return JOINED;
 }
 
-/* NULL: the system has a word for it. */
-static const char *in_words(int why)
+/* NULL: use strerror. */
+static const char *explain_error(int why)
 {
     switch (why) {
-    case ECONNREFUSED: return "connection refused: nobody listens there";
+    case ECONNREFUSED: return "connection refused: nothing listens there";
     case EHOSTUNREACH:
     case ENETUNREACH: return "no route to that host";
-    case ETIMEDOUT: return "nothing answers: the host is down, or a firewall drops what is sent";
+    case ETIMEDOUT: return "no answer: the host is down, or a firewall drops the packets";
     default: return NULL;
     }
 }
 
-static lk_status join(meeting *m)
+static lk_status join_rank_0(rendezvous *m)
 {
     lk_status  status = LK_OK;
-    char       heard[256] = "", where[LK__ADDRESS_TEXT] = "", ports[32];
-    int        turns = m->master.count * (m->place->master.last - m->place->master.first + 1);
+    char       problem[256] = "", where[LK__ADDRESS_TEXT] = "", ports[32];
+    int        attempts = m->master.count * (m->identity->master.last - m->identity->master.first + 1);
     useconds_t pause = 500;
     do {
-        for (int i = 0; i < turns && lk__now() < m->end; i++) {
+        for (int i = 0; i < attempts && lk__now() < m->end; i++) {
             struct sockaddr_storage to = m->master.addresses[i % m->master.count];
-            uint16_t                port = htons((uint16_t)(m->place->master.first + i / m->master.count));
+            uint16_t                port = htons((uint16_t)(m->identity->master.first + i / m->master.count));
             *(to.ss_family == AF_INET6 ? &((struct sockaddr_in6 *)&to)->sin6_port
                                        : &((struct sockaddr_in *)&to)->sin_port) = port;
             char   at[LK__ADDRESS_TEXT];
-            double soon = lk__now() + (turns > 1 ? quick_attempt : attempt);
+            double soon = lk__now() + (attempts > 1 ? quick_attempt : attempt);
             lk__address_show(&to, at, sizeof at);
-            int     fd = knock(&to, soon < m->end ? soon : m->end);
-            outcome o = AGAIN;
+            int     fd = connect_until(&to, soon < m->end ? soon : m->end);
+            outcome result = RETRY;
             if (fd < 0) {
-                const char *words = in_words(errno);
-                snprintf(heard, sizeof heard, "%s", words ? words : lk__comm_reason_of(errno).text);
+                const char *explanation = explain_error(errno);
+                snprintf(problem, sizeof problem, "%s", explanation ? explanation : lk__comm_reason_of(errno).text);
             } else {
-                o = talk(m, fd, at, heard, sizeof heard, &status);
+                result = request_endpoints(m, fd, at, problem, sizeof problem, &status);
                 close(fd);
             }
             snprintf(where, sizeof where, "%s", at);
-            if (o == MET) return LK_OK;
-            if (o == REFUSED) return status;
-            if (o == SILENT) m->end = 0;
+            if (result == JOINED) return LK_OK;
+            if (result == REFUSED) return status;
+            if (result == NO_REPLY) m->end = 0;
         }
-        if (lk__now() < m->end && lk__waiting_due(&m->waiting)) lk__waiting_for_master(&m->waiting, where, heard);
+        if (lk__now() < m->end && lk__waiting_due(&m->waiting)) lk__waiting_for_master(&m->waiting, where, problem);
         usleep(pause);
         if (pause < 20000) pause *= 2;
     } while (lk__now() < m->end);
-    show_ports(m->place, ports, sizeof ports);
+    show_ports(m->identity, ports, sizeof ports);
     return lk__fail(m->context, LK_ETIMEOUT,
-                    "rank 0 of %d was not found: rank %d tried %s port %s (%s) for %.1f s, the last time at %s: %s",
-                    m->size, m->rank, m->place->address, ports, m->place->port_from, lk__now() - m->begun, where,
-                    heard[0] ? heard : "nothing came");
+                    "rank 0 of %d is not reachable: rank %d tried %s port %s (%s) for %.1f s, last at %s: %s", m->size,
+                    m->rank, m->identity->address, ports, m->identity->port_from, lk__now() - m->begun, where,
+                    problem[0] ? problem : "no answer");
 }
 
-lk_status lk__rendezvous_join(lk_comm *c, const lk__rendezvous_identity *place, lk__rendezvous_listener *listener,
-                              lk__rendezvous_card *cards, lk__net_mesh *mesh, double end)
+lk_status lk__rendezvous_join(lk_comm *c, const lk__rendezvous_identity *identity, lk__rendezvous_listener *listener,
+                              lk__rendezvous_endpoint *endpoints, lk__net_mesh *mesh, double end)
 {
-    meeting m = {.context = c->context,
-                 .comm = c,
-                 .place = place,
-                 .rank = c->rank,
-                 .size = c->size,
-                 .begun = lk__now(),
-                 .end = end,
-                 .listener = listener,
-                 .cards = cards,
-                 .mesh = mesh};
-    lk__waiting_begin(&m.waiting, c->context, place, c->rank, c->size, end);
-    if (!place->address[0])
+    rendezvous m = {.context = c->context,
+                    .comm = c,
+                    .identity = identity,
+                    .rank = c->rank,
+                    .size = c->size,
+                    .begun = lk__now(),
+                    .end = end,
+                    .listener = listener,
+                    .endpoints = endpoints,
+                    .mesh = mesh};
+    lk__waiting_begin(&m.waiting, c->context, identity, c->rank, c->size, end);
+    if (!identity->address[0])
         return lk__fail(c->context, LK_EINVAL,
-                        "rank %d of %d: the ranks are on several hosts (%s), and nobody says where rank 0 is: set "
+                        "rank %d of %d: the ranks are on several hosts (%s), and rank 0's address is not given: set "
                         "MASTER_ADDR",
-                        c->rank, c->size, place->tried);
-    if (!place->master.first)
+                        c->rank, c->size, identity->tried);
+    if (!identity->master.first)
         return lk__fail(c->context, LK_EINVAL,
-                        "rank %d of %d: the ranks are on several hosts (%s), and nobody says on which port they meet: "
-                        "set LOCKSTEP_PORT to a free port (MASTER_PORT is held by the launcher's own store)",
-                        c->rank, c->size, place->tried);
+                        "rank %d of %d: the ranks are on several hosts (%s), and rank 0's port is not given: set "
+                        "LOCKSTEP_PORT to a free port (the launcher's own store uses MASTER_PORT)",
+                        c->rank, c->size, identity->tried);
     lk_status status = resolve(&m);
     if (status >= 0) status = resolve_local(&m);
-    if (status >= 0) status = refuse_any(&m, place->address, &m.master);
-    if (status >= 0) status = refuse_any(&m, place->local, &m.local);
+    if (status >= 0) status = refuse_any(&m, identity->address, &m.master);
+    if (status >= 0) status = refuse_any(&m, identity->local, &m.local);
     if (status < 0) return status;
-    status = c->rank == 0 ? host(&m) : join(&m);
+    status = c->rank == 0 ? serve_ranks(&m) : join_rank_0(&m);
     if (status == LK_ETIMEOUT && c->rank != 0) lk__comm_join_failed(c, 0, LK__CAUSE_LATE);
     return status;
 }

@@ -1,4 +1,4 @@
-/* server.c - rank 0 receives the others, on one host or on several: each once, and who does not come is named. */
+/* server.c - rank 0 waits for the other ranks, on one host or on several: each joins once, and missing ranks are named. */
 #define _GNU_SOURCE
 #include "comm/process.h"
 #include "comm/rendezvous/acceptor.h"
@@ -8,152 +8,163 @@
 #include <stdio.h>
 #include <unistd.h>
 
-lk__rendezvous_pending *lk__server_peer(const lk__rendezvous_server *p, int rank)
+lk__rendezvous_pending *lk__server_peer(const lk__rendezvous_server *server, int rank)
 {
-    lk__rendezvous_pending *v = p->ranks[rank];
-    return v && v->fd >= 0 && v->known && v->hello.rank == rank ? v : NULL;
+    lk__rendezvous_pending *connection = server->ranks[rank];
+    return connection && connection->fd >= 0 && connection->known && connection->request.rank == rank ? connection
+                                                                                                      : NULL;
 }
 
-static void came(lk__rendezvous_acceptor *acceptor, lk__rendezvous_pending *v, void *user)
+static void on_accepted(lk__rendezvous_acceptor *acceptor, lk__rendezvous_pending *connection, void *user)
 {
-    lk__rendezvous_server  *p = user;
-    int                     rank = v->hello.rank;
-    lk__rendezvous_reply    no = {.status = LK_EMISMATCH};
-    lk__rendezvous_pending *there = v->hello.size == p->size ? lk__server_peer(p, rank) : NULL;
-    if (v->hello.purpose != p->purpose)
-        snprintf(no.text, sizeof no.text, "rank %d comes for something else, and the meeting is not over", rank);
-    else if (v->hello.size != p->size)
-        snprintf(no.text, sizeof no.text, "rank 0 is in a world of %d, and this rank in one of %d", p->size,
-                 v->hello.size);
+    lk__rendezvous_server  *server = user;
+    int                     rank = connection->request.rank;
+    lk__rendezvous_reply    refusal = {.status = LK_EMISMATCH};
+    lk__rendezvous_pending *earlier = connection->request.size == server->size ? lk__server_peer(server, rank) : NULL;
+    if (connection->request.purpose != server->purpose)
+        snprintf(refusal.text, sizeof refusal.text,
+                 "rank %d sent a request of another kind, and not all ranks have joined", rank);
+    else if (connection->request.size != server->size)
+        snprintf(refusal.text, sizeof refusal.text, "rank 0 has a world size of %d, and this rank one of %d",
+                 server->size, connection->request.size);
     else if (rank == 0)
-        snprintf(no.text, sizeof no.text, "there is a rank 0 already, as process %ld", (long)getpid());
-    else if (there && there != v) /* v itself: it left, and came again into the same place of the acceptor */
-        snprintf(no.text, sizeof no.text, "rank %d is there already, as process %lld of %.60s", rank,
-                 (long long)there->hello.card.pid, there->hello.card.host);
+        snprintf(refusal.text, sizeof refusal.text, "there already is a rank 0, process %ld", (long)getpid());
+    else if (earlier && earlier != connection) /* the same slot: it disconnected and connected again */
+        snprintf(refusal.text, sizeof refusal.text, "rank %d has joined already, as process %lld on %.60s", rank,
+                 (long long)earlier->request.endpoint.pid, earlier->request.endpoint.host);
     else {
-        p->ranks[rank] = v;
-        p->pids[rank] = v->hello.card.pid;
+        server->ranks[rank] = connection;
+        server->pids[rank] = connection->request.endpoint.pid;
         return;
     }
-    lk__acceptor_reply(acceptor, v, &no);
-    lk__acceptor_drop(acceptor, v, no.text);
+    lk__acceptor_reply(acceptor, connection, &refusal);
+    lk__acceptor_drop(acceptor, connection, refusal.text);
 }
 
-static size_t seat_bytes(const lk__rendezvous_server *p) { return (size_t)p->size * sizeof *p->ranks; }
-static size_t pid_bytes(const lk__rendezvous_server *p) { return (size_t)p->size * sizeof *p->pids; }
-static size_t missing_bytes(const lk__rendezvous_server *p) { return (size_t)p->size * sizeof *p->missing; }
-static size_t poll_bytes(const lk__rendezvous_server *p) { return (size_t)(p->acceptor.most + 1) * sizeof *p->polls; }
+static size_t rank_bytes(const lk__rendezvous_server *server) { return (size_t)server->size * sizeof *server->ranks; }
+static size_t pid_bytes(const lk__rendezvous_server *server) { return (size_t)server->size * sizeof *server->pids; }
+static size_t missing_bytes(const lk__rendezvous_server *server)
+{
+    return (size_t)server->size * sizeof *server->missing;
+}
+static size_t poll_bytes(const lk__rendezvous_server *server)
+{
+    return (size_t)(server->acceptor.most + 1) * sizeof *server->polls;
+}
 
-lk_status lk__server_open(lk__rendezvous_server *p, lk_context *context, lk__rendezvous_listener *listener,
+lk_status lk__server_open(lk__rendezvous_server *server, lk_context *context, lk__rendezvous_listener *listener,
                           const char *token, lk__rendezvous_purpose purpose, int size)
 {
-    *p = (lk__rendezvous_server){.purpose = purpose, .size = size};
-    lk_status status = lk__acceptor_open(&p->acceptor, context, listener, token, size);
-    p->acceptor.came = came;
-    p->acceptor.user = p;
-    if (status >= 0) p->ranks = lk__alloc(context, LK_MEMORY_OTHER, seat_bytes(p));
-    if (status >= 0) p->polls = lk__alloc(context, LK_MEMORY_OTHER, poll_bytes(p));
-    if (status >= 0) p->pids = lk__alloc(context, LK_MEMORY_OTHER, pid_bytes(p));
-    if (status >= 0) p->missing = lk__alloc(context, LK_MEMORY_OTHER, missing_bytes(p));
-    return p->ranks && p->polls && p->pids && p->missing ? LK_OK : LK_ENOMEM;
+    *server = (lk__rendezvous_server){.purpose = purpose, .size = size};
+    lk_status status = lk__acceptor_open(&server->acceptor, context, listener, token, size);
+    server->acceptor.accepted = on_accepted;
+    server->acceptor.user = server;
+    if (status >= 0) server->ranks = lk__alloc(context, LK_MEMORY_OTHER, rank_bytes(server));
+    if (status >= 0) server->polls = lk__alloc(context, LK_MEMORY_OTHER, poll_bytes(server));
+    if (status >= 0) server->pids = lk__alloc(context, LK_MEMORY_OTHER, pid_bytes(server));
+    if (status >= 0) server->missing = lk__alloc(context, LK_MEMORY_OTHER, missing_bytes(server));
+    return server->ranks && server->polls && server->pids && server->missing ? LK_OK : LK_ENOMEM;
 }
 
-void lk__server_close(lk__rendezvous_server *p)
+void lk__server_close(lk__rendezvous_server *server)
 {
-    lk_context *context = p->acceptor.context;
+    lk_context *context = server->acceptor.context;
     if (!context) return; /* it was never opened */
-    lk__free(context, LK_MEMORY_OTHER, p->ranks, seat_bytes(p));
-    lk__free(context, LK_MEMORY_OTHER, p->polls, poll_bytes(p));
-    lk__free(context, LK_MEMORY_OTHER, p->pids, pid_bytes(p));
-    lk__free(context, LK_MEMORY_OTHER, p->missing, missing_bytes(p));
-    lk__acceptor_close(&p->acceptor);
+    lk__free(context, LK_MEMORY_OTHER, server->ranks, rank_bytes(server));
+    lk__free(context, LK_MEMORY_OTHER, server->polls, poll_bytes(server));
+    lk__free(context, LK_MEMORY_OTHER, server->pids, pid_bytes(server));
+    lk__free(context, LK_MEMORY_OTHER, server->missing, missing_bytes(server));
+    lk__acceptor_close(&server->acceptor);
 }
 
-static lk_status say_missing(const lk__rendezvous_server *p, double seconds, const char *from)
+static lk_status fail_missing(const lk__rendezvous_server *server, double seconds, const char *from)
 {
-    lk_context *context = p->acceptor.context;
+    lk_context *context = server->acceptor.context;
     char        names[200] = "", where[LK__ADDRESS_TEXT];
     size_t      used = 0;
     int         missing = 0;
-    for (int i = 1; i < p->size; i++) {
-        if (lk__server_peer(p, i)) continue;
+    for (int i = 1; i < server->size; i++) {
+        if (lk__server_peer(server, i)) continue;
         missing++;
         if (used + 16 < sizeof names)
             used += (size_t)snprintf(names + used, sizeof names - used, "%s%d", used ? ", " : "", i);
     }
-    lk__address_show(&p->acceptor.listener->bound, where, sizeof where);
-    if (p->acceptor.why)
-        return lk__fail(context, LK_EIO, "rank 0 of %d could not let rank%s %s in on %s for %.1f s: %s", p->size,
-                        missing > 1 ? "s" : "", names, where, seconds, lk__comm_reason_of(p->acceptor.why).text);
-    return lk__fail(
-        context, LK_ETIMEOUT, "rank%s %s of %d never came within %.1f s; rank 0 listened on %s%s%s%s, %d of %d came%s",
-        missing > 1 ? "s" : "", names, p->size, seconds, where, *from ? " (" : "", from, *from ? ")" : "",
-        p->size - 1 - missing, p->size - 1, p->acceptor.dropped ? ", and others who were dropped (see the log)" : "");
+    lk__address_show(&server->acceptor.listener->bound, where, sizeof where);
+    if (server->acceptor.why)
+        return lk__fail(context, LK_EIO, "rank 0 of %d could not accept rank%s %s on %s for %.1f s: %s", server->size,
+                        missing > 1 ? "s" : "", names, where, seconds, lk__comm_reason_of(server->acceptor.why).text);
+    return lk__fail(context, LK_ETIMEOUT,
+                    "rank%s %s of %d did not join within %.1f s; rank 0 listened on %s%s%s%s, %d of %d joined%s",
+                    missing > 1 ? "s" : "", names, server->size, seconds, where, *from ? " (" : "", from,
+                    *from ? ")" : "", server->size - 1 - missing, server->size - 1,
+                    server->acceptor.dropped ? ", and other connections were dropped (see the log)" : "");
 }
 
-/* The first that is not there; -1: all are. */
-static int first_missing(const lk__rendezvous_server *p)
+/* The first rank that has not joined; -1: all have. */
+static int first_missing(const lk__rendezvous_server *server)
 {
-    for (int i = 1; i < p->size; i++)
-        if (!lk__server_peer(p, i)) return i;
+    for (int i = 1; i < server->size; i++)
+        if (!lk__server_peer(server, i)) return i;
     return -1;
 }
 
-/* A rank of this host that came and whose process is gone will not come again. Of other hosts' nobody knows, and there a user may
- * start one anew. */
-static lk_status check_deaths(lk__rendezvous_server *p)
+/* A rank of this host that joined and died does not join again. On other hosts its process cannot be checked, and a user
+ * may start it again. */
+static lk_status check_dead_ranks(lk__rendezvous_server *server)
 {
-    if (p->acceptor.listener->bound.ss_family != AF_UNIX) return LK_OK;
-    for (int i = 1; i < p->size; i++)
-        if (p->pids[i] && !lk__server_peer(p, i) && lk__process_gone(p->pids[i])) {
-            p->dead = i;
-            return lk__fail(p->acceptor.context, LK_EIO, "rank %d of %d (process %lld) died before all ranks had joined",
-                            i, p->size, (long long)p->pids[i]);
+    if (server->acceptor.listener->bound.ss_family != AF_UNIX) return LK_OK;
+    for (int i = 1; i < server->size; i++)
+        if (server->pids[i] && !lk__server_peer(server, i) && lk__process_gone(server->pids[i])) {
+            server->dead = i;
+            return lk__fail(server->acceptor.context, LK_EIO,
+                            "rank %d of %d (process %lld) died before all ranks had joined", i, server->size,
+                            (long long)server->pids[i]);
         }
     return LK_OK;
 }
 
-void lk__server_note_failure(const lk__rendezvous_server *p, const lk_comm *comm)
+void lk__server_note_failure(const lk__rendezvous_server *server, const lk_comm *comm)
 {
-    int missing = p->dead ? p->dead : first_missing(p);
-    if (missing >= 0) lk__comm_join_failed(comm, missing, p->dead ? LK__CAUSE_DEAD : LK__CAUSE_LATE);
+    int missing = server->dead ? server->dead : first_missing(server);
+    if (missing >= 0) lk__comm_join_failed(comm, missing, server->dead ? LK__CAUSE_DEAD : LK__CAUSE_LATE);
 }
 
-static void report_missing(lk__rendezvous_server *p, lk__rendezvous_waiting *waiting)
+static void log_missing(lk__rendezvous_server *server, lk__rendezvous_waiting *waiting)
 {
     if (!lk__waiting_due(waiting)) return;
-    for (int i = 1; i < p->size; i++) p->missing[i] = !lk__server_peer(p, i);
-    lk__waiting_for_ranks(waiting, p->missing);
+    for (int i = 1; i < server->size; i++) server->missing[i] = !lk__server_peer(server, i);
+    lk__waiting_for_ranks(waiting, server->missing);
 }
 
-lk_status lk__server_receive(lk__rendezvous_server *p, lk__rendezvous_waiting *waiting, const char *from)
+lk_status lk__server_receive(lk__rendezvous_server *server, lk__rendezvous_waiting *waiting, const char *from)
 {
-    while (first_missing(p) >= 0) {
+    while (first_missing(server) >= 0) {
         double    now = lk__now();
-        lk_status status = check_deaths(p);
+        lk_status status = check_dead_ranks(server);
         if (status < 0) return status;
-        if (now > waiting->end) return say_missing(p, now - waiting->begun, from);
-        report_missing(p, waiting);
-        int n = lk__acceptor_watch(&p->acceptor, p->polls);
-        int ready = lk__poll_until(p->polls, (nfds_t)n, now + 0.02);
+        if (now > waiting->end) return fail_missing(server, now - waiting->begun, from);
+        log_missing(server, waiting);
+        int n = lk__acceptor_watch(&server->acceptor, server->polls);
+        int ready = lk__poll_until(server->polls, (nfds_t)n, now + 0.02);
         if (ready < 0)
-            return lk__fail(p->acceptor.context, LK_EIO, "rank 0 of %d cannot wait for the others: %s", p->size,
-                            lk__comm_reason_of(errno).text);
-        if (ready > 0) lk__acceptor_serve(&p->acceptor, p->polls);
+            return lk__fail(server->acceptor.context, LK_EIO, "rank 0 of %d cannot wait for the others: %s",
+                            server->size, lk__comm_reason_of(errno).text);
+        if (ready > 0) lk__acceptor_serve(&server->acceptor, server->polls);
     }
     return LK_OK;
 }
 
-lk_status lk__reply_check(lk_context *context, const lk__rendezvous_reply *answer, lk__rendezvous_trust belief,
-                          const lk__rendezvous_request *hello, const char *where)
+lk_status lk__reply_check(lk_context *context, const lk__rendezvous_reply *reply, lk__rendezvous_trust trust,
+                          const lk__rendezvous_request *request, const char *where)
 {
-    if (belief == LK__WRONG_TOKEN)
+    if (trust == LK__WRONG_TOKEN)
         return lk__fail(context, LK_EINVAL,
-                        "rank %d of %d cannot join: wrong token, says who listens on %s: LOCKSTEP_TOKEN or the file "
-                        "LOCKSTEP_TOKEN_FILE differs between this rank and that one",
-                        hello->rank, hello->size, where);
-    if (answer->status != LK_OK)
-        return lk__fail(context, (lk_status)answer->status, "rank %d of %d cannot join: rank 0 says: %s", hello->rank,
-                        hello->size, answer->text);
+                        "rank %d of %d cannot join: wrong token, according to the process that listens on %s: "
+                        "LOCKSTEP_TOKEN or the file "
+                        "LOCKSTEP_TOKEN_FILE differs between this rank and that process",
+                        request->rank, request->size, where);
+    if (reply->status != LK_OK)
+        return lk__fail(context, (lk_status)reply->status, "rank %d of %d cannot join: rank 0 reports: %s",
+                        request->rank, request->size, reply->text);
     return LK_OK;
 }

@@ -1,5 +1,5 @@
-/* token.c - reads and checks the job's token. A file is looked at as ssh looks at a private key: another user's, or one that
- * others can read or write, is refused. */
+/* token.c - reads and checks the job's token. A file is checked as ssh checks a private key: one that another user owns,
+ * or that others can read or write, is refused. */
 #define _GNU_SOURCE
 #include "comm/rendezvous/token.h"
 
@@ -20,17 +20,18 @@ lk_status lk__token_check(lk_context *context, const char *from, const char *tok
                     from, length, LK__TOKEN_LEAST, LK__TOKEN_ROOM - 1);
 }
 
-static lk_status check_file(lk_context *context, const char *path, const struct stat *about)
+static lk_status check_permissions(lk_context *context, const char *path, const struct stat *about)
 {
     if (!S_ISREG(about->st_mode))
-        return lk__fail(context, LK_EINVAL, "LOCKSTEP_TOKEN_FILE %s is no ordinary file", path);
+        return lk__fail(context, LK_EINVAL, "LOCKSTEP_TOKEN_FILE %s is not a regular file", path);
     if (about->st_uid != geteuid())
-        return lk__fail(context, LK_EINVAL,
-                        "LOCKSTEP_TOKEN_FILE %s belongs to user %u, and this is user %u: use a file of your own", path,
-                        (unsigned)about->st_uid, (unsigned)geteuid());
+        return lk__fail(
+            context, LK_EINVAL,
+            "LOCKSTEP_TOKEN_FILE %s belongs to user %u, but this process runs as user %u: use a file of your own", path,
+            (unsigned)about->st_uid, (unsigned)geteuid());
     if (about->st_mode & 077)
         return lk__fail(context, LK_EINVAL,
-                        "LOCKSTEP_TOKEN_FILE %s can be read by others, or written (its mode is %03o): chmod 600 it",
+                        "LOCKSTEP_TOKEN_FILE %s can be read or written by others (its mode is %03o): chmod 600 it",
                         path, (unsigned)about->st_mode & 0777);
     return LK_OK;
 }
@@ -46,7 +47,7 @@ lk_status lk__token_read(lk_context *context, const char *path, char token[LK__T
         return lk__fail(context, why == ENOENT ? LK_ENOENT : LK_EIO, "cannot read LOCKSTEP_TOKEN_FILE %s: %s", path,
                         strerror(why));
     }
-    lk_status status = check_file(context, path, &about);
+    lk_status status = check_permissions(context, path, &about);
     if (status >= 0) n = read(fd, token, LK__TOKEN_ROOM);
     close(fd);
     if (status < 0) return status;

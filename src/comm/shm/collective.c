@@ -1,12 +1,11 @@
-/* shm_collective.c - the collectives over shared memory. Three ways, by size and by where the buffers are:
+/* collective.c - the collectives over shared memory. Three algorithms, by size and by where the buffers are:
  *
- *   small    the data travels in the slots with which ranks tell that they have come: one exchange;
- *   direct   all buffers lie in symmetric memory: ranks read and write each other's, nothing is copied;
+ *   small    the data is in the arrivals: one exchange;
+ *   direct   all buffers are in symmetric memory: ranks read and write each other's, nothing is copied;
  *   staged   everything else, in chunks through buffers in the shared memory, copying one chunk while another is
- *            worked on.
+ *            processed.
  *
- * In every one a rank works on its own share alone, and elements do not depend on each other, so all three give the
- * same bits. */
+ * In each of them a rank computes its own slice only, and elements are independent, so all three give the same bits. */
 #include "comm/reduce.h"
 #include "comm/shm/shm.h"
 
@@ -27,7 +26,7 @@ static bool rooted_in(const lk__comm_call *o) { return o->kind == LK__BROADCAST 
 static size_t part_count(const job *j, int from, int to) { return lk__call_count(j->o, j->s->rank, from, to); }
 static bool   receives(const job *j) { return lk__call_receives(j->o, j->s->rank); }
 
-/* ---- coming together ---- */
+/* ---- arrivals ---- */
 
 static const lk__shm_symmetric *symmetric_of(const lk__shm *s, const void *buffer)
 {
@@ -36,26 +35,26 @@ static const lk__shm_symmetric *symmetric_of(const lk__shm *s, const void *buffe
     return y;
 }
 
-static uint64_t symmetric_place(const lk__shm *s, const void *buffer)
+static uint64_t symmetric_location(const lk__shm *s, const void *buffer)
 {
     const lk__shm_symmetric *y = symmetric_of(s, buffer);
     return y ? y->id << 40 | ((uintptr_t)buffer - (uintptr_t)(y->base + y->stride * (size_t)s->rank)) : 0;
 }
 
-/* Beyond the end of a rank's part begins another's. */
+/* After the end of a rank's part another rank's begins. */
 static lk_status check_end(lk__shm *s, const lk__comm_call *o, const lk__shm_symmetric *y, const void *buffer,
                            size_t bytes)
 {
     size_t at = y ? (uintptr_t)buffer - (uintptr_t)(y->base + y->stride * (size_t)s->rank) : 0;
     if (!y || !bytes || (at <= y->bytes && bytes <= y->bytes - at)) return LK_OK;
     return lk__fail(s->comm->context, LK_EINVAL,
-                    "%s:%d: %s: %zu bytes from byte %zu on end after the %zu that lk_comm_alloc gave", o->site.file,
+                    "%s:%d: %s: %zu bytes from byte %zu on exceed the %zu bytes of lk_comm_alloc", o->site.file,
                     o->site.line, lk__comm_kind_name(o->kind), bytes, at, y->bytes);
 }
 
 static lk_status check_ends(lk__shm *s, const lk__comm_call *o)
 {
-    const lk__comm_call *f = &s->fits; /* most calls are made again and again */
+    const lk__comm_call *f = &s->fits; /* most calls are repeated */
     if (o->send == f->send && o->recv == f->recv && o->count == f->count && o->kind == f->kind && o->type == f->type &&
         !o->recv_counts)
         return LK_OK;
@@ -67,35 +66,38 @@ static lk_status check_ends(lk__shm *s, const lk__comm_call *o)
     return status;
 }
 
-/* The buffer of `rank` at a place it told, in an allocation that this rank uses too. */
-static char *symmetric_at(const lk__shm *s, int rank, uint64_t place)
+/* The buffer of `rank` at a location it published, in an allocation that this rank uses too. */
+static char *symmetric_at(const lk__shm *s, int rank, uint64_t location)
 {
     const lk__shm_symmetric *y = s->symmetric;
-    while (y->id != place >> 40) y = y->next;
-    return y->base + y->stride * (size_t)rank + (place & (((uint64_t)1 << 40) - 1));
+    while (y->id != location >> 40) y = y->next;
+    return y->base + y->stride * (size_t)rank + (location & (((uint64_t)1 << 40) - 1));
 }
 
-/* Tells that this rank has come, with what it filled its slot with, and waits for all others. */
-static lk_status arrive(lk__shm *s, const lk__comm_call *o, uint32_t number)
+/* Publishes this rank's arrival with its data, and waits for those of all others. */
+static lk_status publish_and_await(lk__shm *s, const lk__comm_call *o, uint32_t number)
 {
-    lk__shm_arrival *mine = &s->me->slots[number & 1];
+    lk__shm_arrival *mine = &s->me->arrivals[number & 1];
     const uint64_t   signature = mine->signature = lk__call_signature(o, s->size);
-    lk__shm_post(s, &mine->arrive, number);
+    lk__shm_post(s, &mine->number, number);
     lk__shm_enter(s, o, s->number);
     for (int i = 0; i < s->size; i++) {
-        lk__shm_arrival *other = &s->rank_slots[i].slots[number & 1];
+        lk__shm_arrival *other = &s->rank_slots[i].arrivals[number & 1];
         if (i == s->rank) continue;
-        lk_status status = lk__shm_await(s, i, &other->arrive, number);
+        lk_status status = lk__shm_await(s, i, &other->number, number);
         if (status < 0) return status;
         if (LK__CHECKED && other->signature != signature) return lk__shm_mismatch(s, i);
     }
     return LK_OK;
 }
 
-/* A step of this rank, counted from the beginning of the call; and waiting until all have made it. */
-static void step(const job *j, uint32_t n) { lk__shm_post(j->s, &j->s->me->progress, j->s->progress = j->base + n); }
+/* Publishes a step of this rank, counted from the start of the call; and waits until all have done it. */
+static void publish_step(const job *j, uint32_t n)
+{
+    lk__shm_post(j->s, &j->s->me->progress, j->s->progress = j->base + n);
+}
 
-static lk_status all_made(const job *j, uint32_t n)
+static lk_status await_step(const job *j, uint32_t n)
 {
     for (int i = 0; i < j->s->size; i++) {
         if (i == j->s->rank) continue;
@@ -105,16 +107,16 @@ static lk_status all_made(const job *j, uint32_t n)
     return LK_OK;
 }
 
-/* ---- publishing and taking: the parts of every way ---- */
+/* ---- publishing and taking parts, used by all algorithms ---- */
 
 static void copy(void *to, const void *from, size_t bytes)
 {
     if (bytes && to != from) memcpy(to, from, bytes);
 }
 
-/* Elements [first, first + n) of every part, as many as there are, parts n elements apart. The own part stays where
- * it is. */
-static void publish(const job *j, char *to, size_t first, size_t n)
+/* Publishes elements [first, first + n) of every part, as many as there are, parts n elements apart. The own part is not
+ * copied. */
+static void publish_parts(const job *j, char *to, size_t first, size_t n)
 {
     lk__shm              *s = j->s;
     lk__comm_send_pattern what = lk__call_send_pattern(j->o, s->rank);
@@ -130,7 +132,7 @@ static void publish(const job *j, char *to, size_t first, size_t n)
 }
 
 /* j->from[i] is where elements [first, first + n) of what i published for this rank are. */
-static void take(const job *j, size_t first, size_t n)
+static void take_parts(const job *j, size_t first, size_t n)
 {
     const lk__comm_call *o = j->o;
     lk__shm             *s = j->s;
@@ -142,7 +144,7 @@ static void take(const job *j, size_t first, size_t n)
         return;
     }
     for (int k = 0; k < s->size; k++) {
-        int i = (s->rank + k) % s->size; /* not all from the same one at once */
+        int i = (s->rank + k) % s->size; /* so that not all read from the same rank at once */
         if (rooted_in(o) && i != o->root) continue;
         size_t count = part_count(j, i, s->rank), here = count > first ? count - first : 0;
         if (here > n) here = n;
@@ -155,9 +157,10 @@ static void take(const job *j, size_t first, size_t n)
     }
 }
 
-/* Points j->from at the published elements in each rank's `where`, parts n elements apart; this rank's own at its
- * send buffer. */
-static void point(const job *j, char *(*where)(const lk__shm *s, int rank, int which), int which, size_t first, size_t n)
+/* Sets j->from to the published elements in each rank's `where`, parts n elements apart; the own one to the send
+ * buffer. */
+static void point_at_parts(const job *j, char *(*where)(const lk__shm *s, int rank, int which), int which, size_t first,
+                           size_t n)
 {
     lk__shm *s = j->s;
     for (int i = 0; i < s->size; i++) {
@@ -171,22 +174,22 @@ static void point(const job *j, char *(*where)(const lk__shm *s, int rank, int w
 
 /* ---- small ---- */
 
-static char *payload(const lk__shm *s, int rank, int which) { return s->rank_slots[rank].slots[which].payload; }
+static char *payload(const lk__shm *s, int rank, int which) { return s->rank_slots[rank].arrivals[which].payload; }
 
-static lk_status small(const job *j, uint32_t number)
+static lk_status run_small(const job *j, uint32_t number)
 {
-    lk__shm_arrival *mine = &j->s->me->slots[number & 1];
-    publish(j, mine->payload, 0, j->most);
-    lk_status status = arrive(j->s, j->o, number);
+    lk__shm_arrival *mine = &j->s->me->arrivals[number & 1];
+    publish_parts(j, mine->payload, 0, j->most);
+    lk_status status = publish_and_await(j->s, j->o, number);
     if (status < 0 || j->o->kind == LK__BARRIER) return status;
-    point(j, payload, (int)(number & 1), 0, j->most);
-    take(j, 0, j->most);
+    point_at_parts(j, payload, (int)(number & 1), 0, j->most);
+    take_parts(j, 0, j->most);
     return LK_OK;
 }
 
 /* ---- slices of a reduction ---- */
 
-/* This rank's share of [0, n): whole cache lines, so that no two ranks write to one. */
+/* This rank's slice of [0, n): whole cache lines, so that no two ranks write to the same one. */
 static void slice_of(size_t n, size_t size, int rank, int ranks, size_t *begin, size_t *end)
 {
     size_t line = 64 / size, lines = (n + line - 1) / line, each = lines / (size_t)ranks, more = lines % (size_t)ranks,
@@ -198,9 +201,9 @@ static void slice_of(size_t n, size_t size, int rank, int ranks, size_t *begin, 
 
 /* ---- direct ---- */
 
-enum { BLOCK = 8192 }; /* bytes reduced before they are handed on: they are still in the first cache then */
+enum { BLOCK = 8192 }; /* bytes reduced before they are copied on: they are still in the L1 cache then */
 
-/* All ranks' results of this rank's slice, straight from and to everyone's buffer. */
+/* Reduces this rank's slice, directly from and to all ranks' buffers. */
 static lk_status direct_reduce(const job *j, char **send, char **recv)
 {
     const lk__comm_call *o = j->o;
@@ -219,36 +222,36 @@ static lk_status direct_reduce(const job *j, char **send, char **recv)
             s->sent += n * j->size;
         }
     }
-    step(j, 1);
-    return all_made(j, 1);
+    publish_step(j, 1);
+    return await_step(j, 1);
 }
 
-static lk_status direct(const job *j, char **send, char **recv)
+static lk_status run_direct(const job *j, char **send, char **recv)
 {
     if (j->o->kind == LK__ALL_REDUCE || j->o->kind == LK__REDUCE) return direct_reduce(j, send, recv);
     for (int i = 0; i < j->s->size; i++)
         j->from[i] = send[i] +
                      (lk__call_send_pattern(j->o, i) == LK__SEND_PARTS ? (size_t)j->s->rank * j->o->count * j->size : 0);
-    take(j, 0, j->most);
-    step(j, 1);
-    return all_made(j, 1); /* until then a peer may be reading this rank's buffer */
+    take_parts(j, 0, j->most);
+    publish_step(j, 1);
+    return await_step(j, 1); /* until then a peer may be reading this rank's buffer */
 }
 
-/* Whether all ranks' buffers are parts of the same symmetric memory and nobody's reading meets another's writing.
- * Every rank decides alike: it looks at what all of them told. */
+/* Whether all ranks' buffers are in the same symmetric memory and no rank reads what another writes. Every rank decides
+ * the same: it uses what all of them published. */
 static bool all_symmetric(const job *j, uint32_t number, char **send, char **recv)
 {
     lk__shm *s = j->s;
-    if (j->o->kind == LK__ALL_TO_ALLV) return false; /* displacements are known at home alone */
+    if (j->o->kind == LK__ALL_TO_ALLV) return false; /* each rank knows only its own displacements */
     for (int i = 0; i < s->size; i++) {
-        const lk__shm_arrival *slot = &s->rank_slots[i].slots[number & 1];
-        const lk__shm_arrival *mine = &s->me->slots[number & 1];
+        const lk__shm_arrival *slot = &s->rank_slots[i].arrivals[number & 1];
+        const lk__shm_arrival *mine = &s->me->arrivals[number & 1];
         if (!slot->send || !slot->recv || slot->send >> 40 != mine->send >> 40 || slot->recv >> 40 != mine->recv >> 40)
             return false;
         if (j->o->kind == LK__ALL_TO_ALL && slot->send == slot->recv) return false;
     }
     for (int i = 0; i < s->size; i++) {
-        const lk__shm_arrival *slot = &s->rank_slots[i].slots[number & 1];
+        const lk__shm_arrival *slot = &s->rank_slots[i].arrivals[number & 1];
         send[i] = symmetric_at(s, i, slot->send);
         recv[i] = symmetric_at(s, i, slot->recv);
     }
@@ -257,9 +260,9 @@ static bool all_symmetric(const job *j, uint32_t number, char **send, char **rec
 
 /* ---- staged ---- */
 
-/* Chunk c is published in buffer c % 3. It may be overwritten when all have taken chunk c - 3, of which each has
- * told two steps ago. */
-static lk_status staged(const job *j)
+/* Chunk c is published in buffer c % 3, which may be overwritten when all have taken chunk c - 3: each published that
+ * two steps ago. */
+static lk_status run_staged(const job *j)
 {
     size_t   parts = lk__call_send_pattern(j->o, j->o->kind == LK__SCATTER ? j->o->root : j->s->rank) == LK__SEND_PARTS
                          ? (size_t)j->s->size
@@ -271,24 +274,24 @@ static lk_status staged(const job *j)
     for (uint32_t c = 0; c <= chunks; c++) {
         lk_status status = LK_OK;
         if (c < chunks) {
-            if (c >= 3) status = all_made(j, 2 * (c - 3) + 3);
+            if (c >= 3) status = await_step(j, 2 * (c - 3) + 3);
             if (status < 0) return status;
-            publish(j, lk__shm_buffer(j->s, j->s->rank, (int)(c % 3)), (size_t)c * n, n);
+            publish_parts(j, lk__shm_buffer(j->s, j->s->rank, (int)(c % 3)), (size_t)c * n, n);
         }
-        step(j, c == 0 ? 1 : 2 * c); /* the last one publishes nothing, but keeps the count */
+        publish_step(j, c == 0 ? 1 : 2 * c); /* the last one publishes nothing, but keeps the steps in order */
         if (c == 0) continue;
         uint32_t t = c - 1;
-        if ((status = all_made(j, t == 0 ? 1 : 2 * t)) < 0) return status;
-        point(j, lk__shm_buffer, (int)(t % 3), (size_t)t * n, n);
-        take(j, (size_t)t * n, n);
-        step(j, 2 * t + 3);
+        if ((status = await_step(j, t == 0 ? 1 : 2 * t)) < 0) return status;
+        point_at_parts(j, lk__shm_buffer, (int)(t % 3), (size_t)t * n, n);
+        take_parts(j, (size_t)t * n, n);
+        publish_step(j, 2 * t + 3);
     }
     return LK_OK;
 }
 
 typedef struct pipeline {
     const job *j;
-    size_t     n; /* elements a chunk */
+    size_t     n; /* elements per chunk */
     uint32_t   chunks;
 } pipeline;
 
@@ -298,7 +301,7 @@ static size_t chunk_count(const pipeline *p, uint32_t c)
     return left < p->n ? left : p->n;
 }
 
-/* Others' slices of chunk c of this rank's data, for them to reduce. */
+/* Publishes other ranks' slices of chunk c of this rank's data, for them to reduce. */
 static void stage_in(const pipeline *p, uint32_t c)
 {
     const job  *j = p->j;
@@ -311,7 +314,7 @@ static void stage_in(const pipeline *p, uint32_t c)
     j->s->sent += (count - (end - begin)) * j->size;
 }
 
-/* The results lie in the fourth buffer, chunks of either parity in one half. */
+/* Results are in the fourth buffer: even chunks in one half, odd ones in the other. */
 static char *result_buffer(const pipeline *p, int rank, uint32_t c)
 {
     return lk__shm_buffer(p->j->s, rank, 3) + (c & 1) * (LK__CHUNK / 2);
@@ -348,31 +351,31 @@ static void stage_out(const pipeline *p, uint32_t c)
 }
 
 /* Steps: in 0 is 1; then for each chunk c: in c + 1 is 2c + 2, reduced c is 2c + 3. Two chunks of input and one of
- * results are under way, so that a rank that comes a little late holds nobody up. */
+ * results are in progress, so that a rank that is a little late does not delay the others. */
 static lk_status staged_reduce(const job *j)
 {
-    /* A rank's slice of a chunk has to fit half a buffer: from two ranks on it does. */
+    /* A rank's slice of a chunk has to fit into half a buffer: with two ranks or more it does. */
     pipeline p = {.j = j, .n = LK__CHUNK / j->size / (j->s->size == 1 ? 2 : 1)};
     p.chunks = (uint32_t)((j->o->count + p.n - 1) / p.n);
     stage_in(&p, 0);
-    step(j, 1);
+    publish_step(j, 1);
     for (uint32_t c = 0; c <= p.chunks; c++) {
         lk_status status = LK_OK;
         if (c + 1 < p.chunks) stage_in(&p, c + 1);
-        if (c < p.chunks) step(j, 2 * c + 2);
+        if (c < p.chunks) publish_step(j, 2 * c + 2);
         if (c > 0) {
-            if ((status = all_made(j, 2 * (c - 1) + 3)) < 0) return status;
+            if ((status = await_step(j, 2 * (c - 1) + 3)) < 0) return status;
             stage_out(&p, c - 1);
         }
         if (c == p.chunks) break;
-        if ((status = all_made(j, c == 0 ? 1 : 2 * (c - 1) + 2)) < 0) return status;
+        if ((status = await_step(j, c == 0 ? 1 : 2 * (c - 1) + 2)) < 0) return status;
         reduce_slice(&p, c);
-        step(j, 2 * c + 3);
+        publish_step(j, 2 * c + 3);
     }
     return LK_OK;
 }
 
-/* ---- all_to_allv: first everyone's counts, since nobody knows how long the longest is ---- */
+/* ---- all_to_allv: first the counts of all ranks, since no rank knows the largest part ---- */
 
 static lk_status exchange_counts(job *j, size_t *most)
 {
@@ -388,8 +391,8 @@ static lk_status exchange_counts(job *j, size_t *most)
                             .recv = all,
                             .site = o->site};
     job inner = {.s = s, .o = &counts, .size = sizeof(size_t), .most = counts.count, .from = j->from, .base = j->base};
-    lk_status status = staged(&inner);
-    if (status >= 0) status = all_made(&inner, s->progress - inner.base); /* the buffers are about to be used again */
+    lk_status status = run_staged(&inner);
+    if (status >= 0) status = await_step(&inner, s->progress - inner.base); /* the buffers are reused next */
     *most = 0;
     for (size_t i = 0; status >= 0 && i < (size_t)s->size * (size_t)s->size; i++)
         if (all[i] > *most) *most = all[i];
@@ -406,22 +409,22 @@ static lk_status exchange_counts(job *j, size_t *most)
     return status;
 }
 
-/* ---- which way ---- */
+/* ---- choice of the algorithm ---- */
 
-static lk_status large(job *j, uint32_t number)
+static lk_status run_large(job *j, uint32_t number)
 {
     lk__shm  *s = j->s;
     char    **send = (char **)j->from + s->size, **recv = send + s->size;
-    lk_status status = arrive(s, j->o, number);
+    lk_status status = publish_and_await(s, j->o, number);
     if (status < 0) return status;
     j->base = s->progress;
     if (j->o->kind == LK__ALL_TO_ALLV) {
         if ((status = exchange_counts(j, &j->most)) < 0) return status;
         j->base = s->progress;
-        return j->most ? staged(j) : LK_OK;
+        return j->most ? run_staged(j) : LK_OK;
     }
-    if (all_symmetric(j, number, send, recv)) return direct(j, send, recv);
-    return j->o->kind == LK__ALL_REDUCE || j->o->kind == LK__REDUCE ? staged_reduce(j) : staged(j);
+    if (all_symmetric(j, number, send, recv)) return run_direct(j, send, recv);
+    return j->o->kind == LK__ALL_REDUCE || j->o->kind == LK__REDUCE ? staged_reduce(j) : run_staged(j);
 }
 
 lk_status lk__shm_collective(lk_comm *comm, const lk__comm_call *o)
@@ -431,7 +434,7 @@ lk_status lk__shm_collective(lk_comm *comm, const lk__comm_call *o)
     lk_status status = s->symmetric ? check_ends(s, o) : LK_OK;
     if (status < 0) return status;
     uint32_t         number = ++s->arrivals;
-    lk__shm_arrival *mine = &s->me->slots[number & 1];
+    lk__shm_arrival *mine = &s->me->arrivals[number & 1];
     job j = {.s = s, .o = o, .size = lk_dtype_size(o->type), .most = lk__call_largest(o, s->size), .from = s->pointers};
     bool parts = o->kind == LK__SCATTER || o->kind == LK__REDUCE_SCATTER || o->kind == LK__ALL_TO_ALL;
     bool is_small = o->kind != LK__ALL_TO_ALLV && j.most * j.size * (parts ? (size_t)s->size : 1) <= LK__SMALL;
@@ -439,9 +442,9 @@ lk_status lk__shm_collective(lk_comm *comm, const lk__comm_call *o)
     s->number++;
     if (!is_small) {
         bool reads_nothing = o->kind == LK__SCATTER && s->rank != o->root, gets_nothing = !receives(&j);
-        mine->send = symmetric_place(s, reads_nothing ? o->recv : o->send);
-        mine->recv = symmetric_place(s, gets_nothing ? o->send : o->recv);
+        mine->send = symmetric_location(s, reads_nothing ? o->recv : o->send);
+        mine->recv = symmetric_location(s, gets_nothing ? o->send : o->recv);
     }
-    status = is_small ? small(&j, number) : large(&j, number);
+    status = is_small ? run_small(&j, number) : run_large(&j, number);
     return lk__shm_leave(s, status);
 }

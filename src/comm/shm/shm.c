@@ -1,7 +1,6 @@
-/* shm.c - the backend for ranks of one host: its memory, its beginning and its end. */
+/* shm.c - the backend for ranks of one host: its memory, creating and freeing. */
 #define _GNU_SOURCE
 #include "comm/shm/shm.h"
-#include "comm/process.h"
 
 #include "comm/process.h"
 #include "comm/rendezvous/identity.h"
@@ -13,9 +12,9 @@
 #include <unistd.h>
 
 enum {
-    SPINS = 400, /* 5 µs or so: about what it takes to sleep and be woken */
-    YIELDS = 20, /* each with a quarter of that spun after it: the one waited for may be about to run on this very core */
-    SPINS_CROWDED = 20, /* where ranks share cores, spinning takes time from the one waited for */
+    SPINS = 400,        /* about 5 µs: what it takes to sleep and be woken */
+    YIELDS = 20,        /* each followed by a quarter of SPINS: the rank that is waited for may need this core */
+    SPINS_CROWDED = 20, /* where ranks share cores, spinning delays the rank that is waited for */
     YIELDS_CROWDED = 10,
     RINGS_MOST = 4 << 20, /* bytes of all rings together, while each has at least RING_LEAST */
     RING_MOST = 128 << 10,
@@ -29,16 +28,16 @@ static size_t ring_bytes(int size)
     return bytes;
 }
 
-static size_t hall_bytes(void) { return lk__round_up(sizeof(lk__shm_header), 4096); }
+static size_t header_bytes(void) { return lk__round_up(sizeof(lk__shm_header), 4096); }
 
-static size_t whole_bytes(int size)
+static size_t mapped_bytes(int size)
 {
     size_t n = (size_t)size;
-    return hall_bytes() + lk__round_up(n * sizeof(lk__shm_rank_slot), 4096) + n * LK__BUFFERS * LK__CHUNK +
+    return header_bytes() + lk__round_up(n * sizeof(lk__shm_rank_slot), 4096) + n * LK__BUFFERS * LK__CHUNK +
            n * n * (sizeof(lk__shm_ring) + ring_bytes(size));
 }
 
-static void take_seat(lk__shm *s)
+static void fill_rank_slot(lk__shm *s)
 {
     cpu_set_t cpus;
     s->me->pid = getpid();
@@ -49,8 +48,8 @@ static void take_seat(lk__shm *s)
             if (CPU_ISSET(i, &cpus)) s->me->cpus[i / 64] |= (uint64_t)1 << i % 64;
 }
 
-/* Once all sit: how many cores they have between them decides how long it pays to spin. */
-static void choose_patience(lk__shm *s)
+/* Once all ranks have filled their slots: spins depend on how many cores they have in total. */
+static void choose_spins(lk__shm *s)
 {
     int cores = 0;
     for (int word = 0; word < 16; word++) {
@@ -62,10 +61,10 @@ static void choose_patience(lk__shm *s)
     s->yields = s->size <= cores ? YIELDS : YIELDS_CROWDED;
 }
 
-static void lay_out(lk__shm *s, char *memory)
+static void set_layout(lk__shm *s, char *memory)
 {
     s->header = (lk__shm_header *)memory;
-    s->rank_slots = (lk__shm_rank_slot *)(memory + hall_bytes());
+    s->rank_slots = (lk__shm_rank_slot *)(memory + header_bytes());
     s->me = &s->rank_slots[s->rank];
     s->staging = (char *)s->rank_slots + lk__round_up((size_t)s->size * sizeof(lk__shm_rank_slot), 4096);
     s->rings = s->staging + (size_t)s->size * LK__BUFFERS * LK__CHUNK;
@@ -75,37 +74,38 @@ static void lay_out(lk__shm *s, char *memory)
 static size_t pointer_bytes(const lk__shm *s) { return 3 * (size_t)s->size * sizeof *s->pointers; }
 static size_t message_bytes(const lk__shm *s) { return (size_t)s->size * sizeof *s->messages; }
 
-lk_status lk__shm_create(lk_comm *c, const lk__rendezvous_identity *place, const char *key, const char *token)
+lk_status lk__shm_create(lk_comm *c, const lk__rendezvous_identity *identity, const char *key, const char *token)
 {
     lk__shm             *s = lk__alloc(c->context, LK_MEMORY_OTHER, sizeof *s);
-    lk__rendezvous_local meeting = {c->context, key, token, c->rank, c->size, (double)c->join_ms / 1000, place, c};
+    lk__rendezvous_local rendezvous = {c->context, key, token, c->rank, c->size, (double)c->join_ms / 1000,
+                                       identity,   c};
     void                *memory;
     if (!s) return LK_ENOMEM;
     *s = (lk__shm){.comm = c,
                    .rank = c->rank,
                    .size = c->size,
-                   .mapped = whole_bytes(c->size),
+                   .mapped = mapped_bytes(c->size),
                    .tick_start = lk__tick(),
                    .time_start = lk__now()};
     s->pointers = lk__alloc(c->context, LK_MEMORY_OTHER, pointer_bytes(s));
     s->messages = lk__alloc(c->context, LK_MEMORY_OTHER, message_bytes(s));
-    lk_status status = s->pointers && s->messages ? lk__rendezvous_share(&meeting, s->mapped, &memory) : LK_ENOMEM;
+    lk_status status = s->pointers && s->messages ? lk__rendezvous_share(&rendezvous, s->mapped, &memory) : LK_ENOMEM;
     if (status < 0) {
         lk__free(c->context, LK_MEMORY_OTHER, s->pointers, pointer_bytes(s));
         lk__free(c->context, LK_MEMORY_OTHER, s->messages, message_bytes(s));
         lk__free(c->context, LK_MEMORY_OTHER, s, sizeof *s);
         return status;
     }
-    lay_out(s, memory);
-    take_seat(s);
+    set_layout(s, memory);
+    fill_rank_slot(s);
     c->state = s;
     int64_t       timeout = c->timeout_ms;
     lk__comm_call o = {.kind = LK__BARRIER, .type = LK_U8, .site = {"lk_comm_create", 0}};
     c->timeout_ms = c->connect_ms;
-    choose_patience(s);
+    choose_spins(s);
     status = lk__shm_collective(c, &o);
     c->timeout_ms = timeout;
-    choose_patience(s);
+    choose_spins(s);
     if (status < 0) {
         status = lk__comm_failed(c);
         c->backend->free(c);
@@ -121,23 +121,24 @@ static lk_status allocate(lk_comm *c, uint64_t secret, size_t bytes, void **memo
     lk__shm_symmetric *y = lk__alloc(c->context, LK_MEMORY_OTHER, sizeof *y);
     char               name[32], token[24];
     void              *base;
-    s->symmetric_ids++; /* alike on all ranks, whatever becomes of this one */
+    s->symmetric_ids++; /* equal on all ranks, even if this one fails */
     if (!y) return LK_ENOMEM;
     snprintf(name, sizeof name, "memory-%016llx", (unsigned long long)secret);
     snprintf(token, sizeof token, "%016llx", (unsigned long long)secret);
-    lk__rendezvous_local meeting = {c->context, name, token, s->rank, s->size, (double)c->connect_ms / 1000, NULL, c};
+    lk__rendezvous_local rendezvous = {c->context, name, token, s->rank, s->size, (double)c->connect_ms / 1000,
+                                       NULL,       c};
     *y = (lk__shm_symmetric){.stride = lk__round_up(bytes, (size_t)sysconf(_SC_PAGESIZE)),
                              .bytes = bytes,
                              .id = s->symmetric_ids,
                              .next = s->symmetric};
-    lk_status status = lk__rendezvous_share(&meeting, y->stride * (size_t)s->size, &base);
+    lk_status status = lk__rendezvous_share(&rendezvous, y->stride * (size_t)s->size, &base);
     if (status < 0) {
         lk__free(c->context, LK_MEMORY_OTHER, y, sizeof *y);
         return status;
     }
     y->base = base;
     s->symmetric = y;
-    s->fits = (lk__comm_call){.kind = LK__BARRIER}; /* seen before this memory was there */
+    s->fits = (lk__comm_call){.kind = LK__BARRIER}; /* it was checked without this memory */
     *memory = y->base + y->stride * (size_t)s->rank;
     return LK_OK;
 }
@@ -163,7 +164,7 @@ static void      raise_failure(lk_comm *c, lk_status status, const char *text, l
 {
     (void)lk__shm_raise_because(c->state, status, text, cause);
 }
-static void     nudge(lk_comm *c) { lk__shm_nudge(c->state); }
+static void     wake_waits(lk_comm *c) { lk__shm_wake_self(c->state); }
 static uint64_t sent(const lk_comm *c) { return ((const lk__shm *)c->state)->sent; }
 
 static void busy(lk_comm *c, const char *what)
@@ -173,11 +174,11 @@ static void busy(lk_comm *c, const char *what)
     atomic_store(&s->me->busy, what ? 1 : 0);
 }
 
-/* Peers that wait for this rank look round at once. */
+/* Wakes peers that wait for this rank, so that they check the group at once. */
 static void leave_group(lk__shm *s)
 {
     atomic_store(&s->me->gone, 1);
-    _Atomic uint32_t *words[] = {&s->me->slots[0].arrive, &s->me->slots[1].arrive, &s->me->progress};
+    _Atomic uint32_t *words[] = {&s->me->arrivals[0].number, &s->me->arrivals[1].number, &s->me->progress};
     if (atomic_load(&s->me->sleepers))
         for (int i = 0; i < 3; i++) lk__shm_wake(words[i]);
     for (int i = 0; i < s->size; i++)
@@ -197,9 +198,9 @@ static void free_state(lk_comm *c)
     c->state = NULL;
 }
 
-static lk_status create(lk_comm *c, const lk__rendezvous_identity *place)
+static lk_status create(lk_comm *c, const lk__rendezvous_identity *identity)
 {
-    return lk__shm_create(c, place, place->key, place->token);
+    return lk__shm_create(c, identity, identity->key, identity->token);
 }
 
 static lk_status split(lk_comm *parent, lk_comm *c, const lk__comm_member *all, const int *ranks)
@@ -213,5 +214,5 @@ static lk_status split(lk_comm *parent, lk_comm *c, const lk__comm_member *all, 
 }
 
 const lk__comm_backend lk__backend_shm = {
-    "shm", lk__shm_collective, lk__shm_transfer, allocate, release, failure, raise_failure, busy, nudge,
+    "shm", lk__shm_collective, lk__shm_transfer, allocate, release, failure, raise_failure, busy, wake_waits,
     sent,  free_state,         create,           NULL,     split};

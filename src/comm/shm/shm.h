@@ -1,14 +1,13 @@
-/* comm/shm.h - ranks of one host over shared memory: what lies in that memory, and how one rank waits for another.
+/* comm/shm/shm.h - ranks of one host over shared memory: the layout of that memory, and how one rank waits for another.
  *
- * Every rank has a rank_slot. Only its owner writes to a rank_slot, but for the few words that say so, and counts in it only
+ * Every rank has a rank slot. Only its owner writes to it, except for the few words marked below, and counts in it only
  * grow:
- *   slot.arrive    the number of the collective that the owner has come to, with the call's signature and up to SMALL
- *                  bytes of its data; two slots in turn, because when a rank has seen all others come to number n + 1
- *                  they have all left number n;
- *   progress       steps of a large collective that the owner has made. Every rank makes the same steps for the same
- *                  call.
- * A waiting rank spins for a moment, then sleeps on the word that it waits for; whoever moves that word on wakes those
- * who sleep. */
+ *   arrivals[].number   the collective that the owner has entered, with the call's signature and up to LK__SMALL bytes
+ *                       of its data; two in turn, because once a rank has seen all others enter number n + 1, they have
+ *                       all left number n;
+ *   progress            steps of a large collective that the owner has done. Every rank does the same steps for the same
+ *                       call.
+ * A waiting rank spins briefly, then sleeps on the word that it waits for; the rank that changes the word wakes it. */
 #ifndef LK__SHM_H
 #define LK__SHM_H
 
@@ -18,37 +17,37 @@
 #include <stdatomic.h>
 
 enum {
-    LK__SMALL = 16384 - 64, /* bytes that travel in a slot */
+    LK__SMALL = 16384 - 64, /* bytes of data in an arrival */
     LK__CHUNK = 256 << 10,  /* bytes of a staging buffer */
     LK__BUFFERS = 4,        /* three to publish in, one for results */
 };
 
 typedef struct lk__shm_arrival {
-    _Alignas(128) _Atomic uint32_t arrive;
+    _Alignas(128) _Atomic uint32_t number;
     uint32_t reserved;
     uint64_t signature;
-    uint64_t send, recv; /* where in symmetric memory the buffers are: allocation << 40 | offset; 0: elsewhere */
+    uint64_t send, recv; /* the buffers' location in symmetric memory: allocation << 40 | offset; 0: elsewhere */
     char     payload[LK__SMALL];
 } lk__shm_arrival;
 
 typedef struct lk__shm_rank_slot {
-    lk__shm_arrival slots[2];
+    lk__shm_arrival arrivals[2];
     _Alignas(128) _Atomic uint32_t progress;
-    _Alignas(128) _Atomic uint32_t sleepers; /* ranks that sleep on one of the words above; they write it */
-    _Atomic uint32_t waiters;                /* the owner sleeps on `doorbell` */
-    _Alignas(128) _Atomic uint32_t doorbell; /* moves when something happens in a ring to or from the owner; others write it */
-    _Alignas(128) _Atomic uint64_t entered; /* operations begun, and ended: equal outside of any */
+    _Alignas(128) _Atomic uint32_t sleepers; /* ranks that sleep on one of the words above; written by them */
+    _Atomic uint32_t waiters;                /* whether the owner sleeps on `doorbell` */
+    _Alignas(128) _Atomic uint32_t doorbell; /* incremented with each change of a ring to or from the owner, by its peer */
+    _Alignas(128) _Atomic uint64_t entered; /* operations begun, and ended: equal outside any operation */
     _Atomic uint64_t left;
-    _Atomic uint64_t since;  /* ticks: of the latest change of the two */
-    _Atomic uint64_t failed; /* the latest that ended with a failure, by its number among those entered; 0: none */
-    _Atomic uint32_t notes;  /* odd while the owner writes one of the two records below */
+    _Atomic uint64_t since;  /* when one of the two last changed, in ticks */
+    _Atomic uint64_t failed; /* the latest operation that failed, as counted by `entered`; 0: none */
+    _Atomic uint32_t notes;  /* a sequence count: odd while the owner writes one of the two records below */
     lk__comm_record  records[2];
     char             files[2][LK__FILE_NAME]; /* of the records */
     _Atomic int32_t  gone;                    /* the rank freed its comm */
     _Atomic int32_t  busy;                    /* declared long work */
     char             busy_with[64];
     int64_t          pid;
-    uint64_t         started; /* of the process, as the kernel counts it: a pid alone may come again */
+    uint64_t         started; /* of the process, in ticks since boot: a pid alone may be reused */
     uint64_t         cpus[16];
     char             host[LK__HOST_NAME];
 } lk__shm_rank_slot;
@@ -67,40 +66,40 @@ typedef struct lk__shm_header {
 } lk__shm_header;
 
 typedef struct lk__shm_symmetric {
-    char                     *base; /* all ranks' parts, side by side */
+    char                     *base; /* all ranks' parts, contiguous */
     size_t                    stride, bytes;
     uint64_t                  id;
     struct lk__shm_symmetric *next;
 } lk__shm_symmetric;
 
-struct lk__shm_message; /* shm_transfer.c */
+struct lk__shm_message; /* transfer.c */
 
 typedef struct lk__shm {
-    lk_comm                    *comm;
-    lk__shm_header             *header;
-    lk__shm_rank_slot          *rank_slots, *me;
-    char                       *staging; /* size × BUFFERS × CHUNK */
-    char                       *rings;
-    size_t                      ring_bytes; /* of data; a power of two */
-    size_t                      mapped;
-    int                         rank, size;
-    int                         spins, yields;
-    uint32_t                    arrivals, progress; /* this rank's own counts */
-    uint64_t                    number, operations;
-    uint64_t                    sent;
-    uint64_t                    symmetric_ids;
-    lk__shm_symmetric          *symmetric;
-    const void                **pointers; /* three a rank, for a collective's use */
-    lk__comm_call               noted[2]; /* the last two calls */
-    lk__comm_call               fits;     /* the last call whose buffers were seen to end where symmetric memory does */
-    bool                        slow;     /* the call under way took long enough to look at the clock again */
-    _Atomic(_Atomic uint32_t *) sleeping_on; /* for lk_comm_free from another thread than the one that waits */
+    lk_comm           *comm;
+    lk__shm_header    *header;
+    lk__shm_rank_slot *rank_slots, *me;
+    char              *staging; /* size × BUFFERS × CHUNK */
+    char              *rings;
+    size_t             ring_bytes; /* of data; a power of two */
+    size_t             mapped;
+    int                rank, size;
+    int                spins, yields;
+    uint32_t           arrivals, progress; /* this rank's own counts */
+    uint64_t           number, operations;
+    uint64_t           sent;
+    uint64_t           symmetric_ids;
+    lk__shm_symmetric *symmetric;
+    const void       **pointers;    /* three per rank, for collectives */
+    lk__comm_call      recorded[2]; /* the last two calls */
+    lk__comm_call      fits;        /* the last call whose buffers were checked against the ends of symmetric memory */
+    bool               slow;        /* the current call slept, so the clock is read again at its end */
+    _Atomic(_Atomic uint32_t *) sleeping_on; /* for lk_comm_free from a thread other than the one that waits */
     uint64_t                    tick_start;
     double                      time_start;
-    struct lk__shm_message    **messages; /* by rank: the one being read, then those that nobody asked for yet */
+    struct lk__shm_message    **messages; /* by rank: buffered messages, and the one being read */
 } lk__shm;
 
-/* A counter that runs at one speed on all cores; a few nanoseconds, where the clock takes tens. */
+/* A counter with the same rate on all cores; takes a few nanoseconds, where clock_gettime takes tens. */
 static inline uint64_t lk__tick(void)
 {
 #if defined(__aarch64__)
@@ -114,18 +113,18 @@ static inline uint64_t lk__tick(void)
 #endif
 }
 
-/* ---- waiting (shm_wait.c) ---- */
+/* ---- waiting (wait.c) ---- */
 
 lk_status lk__shm_wait(lk__shm *s, int peer, _Atomic uint32_t *word, uint32_t target);
 
-/* Until `word`, in the rank_slot of `peer`, has come to target. */
+/* Waits until `word`, in the rank slot of `peer`, has reached target. */
 static inline lk_status lk__shm_await(lk__shm *s, int peer, _Atomic uint32_t *word, uint32_t target)
 {
     if ((int32_t)(atomic_load_explicit(word, memory_order_acquire) - target) >= 0) return LK_OK;
     return lk__shm_wait(s, peer, word, target);
 }
 
-/* Moves one of this rank's own words on. */
+/* Sets one of this rank's own words and wakes the ranks that sleep on it. */
 void               lk__shm_wake(_Atomic uint32_t *word);
 static inline void lk__shm_post(lk__shm *s, _Atomic uint32_t *word, uint32_t value)
 {
@@ -133,48 +132,48 @@ static inline void lk__shm_post(lk__shm *s, _Atomic uint32_t *word, uint32_t val
     if (atomic_load(&s->me->sleepers)) lk__shm_wake(word);
 }
 
-/* Sleeps until this rank's doorbell is no longer `heard`, or a slice of time is over; then looks round. `peer` is one it
- * waits for. */
+/* Sleeps until this rank's doorbell is no longer `seen`, or for a limited time; then checks the group. `peer` is a rank
+ * that it waits for. */
 typedef struct lk__shm_wait_state {
-    double   since, begun, looked, checked; /* begun moves on while someone is busy */
-    bool     told;
+    double   since, begun, checked, checked_all; /* begun advances while a rank is busy */
+    bool     reported;
     unsigned tries;
 } lk__shm_wait_state;
-lk_status lk__shm_sleep(lk__shm *s, int peer, uint32_t heard, lk__shm_wait_state *wait_state);
+lk_status lk__shm_sleep(lk__shm *s, int peer, uint32_t seen, lk__shm_wait_state *wait_state);
 void      lk__shm_ring_doorbell(lk__shm *s, int peer);
-void      lk__shm_nudge(lk__shm *s);
+void      lk__shm_wake_self(lk__shm *s); /* wakes this rank's own waits */
 
-/* ---- failure (shm_verdict.c) ---- */
+/* ---- failure (verdict.c) ---- */
 
-/* Notes the call in this rank's rank_slot. */
-void lk__shm_note(lk__shm *s, const lk__comm_call *operation, uint64_t number);
+/* Records the call in this rank's slot. */
+void lk__shm_record(lk__shm *s, const lk__comm_call *operation, uint64_t number);
 
-/* Reading the clock takes a thirtieth of the smallest collective: so it is done while others are waited for anyway, and
- * at the end only of calls that took long. */
+/* Reading the clock takes a thirtieth of the smallest collective: so it is read while waiting for other ranks, and at
+ * the end only of calls that took long. */
 static inline void lk__shm_stamp(lk__shm *s)
 {
     if (LK__CHECKED) atomic_store_explicit(&s->me->since, lk__tick(), memory_order_relaxed);
 }
 
-/* A call like the last but one, whose place it takes, is noted already. */
-static inline bool lk__shm_noted(const lk__comm_call *o, const lk__comm_call *n)
+/* Whether the call equals the last but one, in whose record it goes: then it is recorded already. */
+static inline bool lk__shm_recorded(const lk__comm_call *o, const lk__comm_call *n)
 {
     return n->kind == o->kind && n->count == o->count && n->type == o->type && n->reduce == o->reduce &&
            n->root == o->root && n->tag == o->tag && n->bytes == o->bytes && n->site.line == o->site.line &&
            n->site.file == o->site.file && !o->recv_counts && o->site.file;
 }
 
-/* After it has told that it came, so that noting takes none of the others' time: who sees that calls differ waits a
- * moment for the notes. */
+/* Called after the arrival is published, so that recording does not delay the others: a rank that detects calls that
+ * differ waits briefly for the records. */
 static inline void lk__shm_enter(lk__shm *s, const lk__comm_call *o, uint64_t number)
 {
     if (!LK__CHECKED) return;
     uint64_t         entered = ++s->operations, which = entered & 1;
     lk__comm_record *r = &s->me->records[which];
-    if (lk__shm_noted(o, &s->noted[which]))
+    if (lk__shm_recorded(o, &s->recorded[which]))
         r->number = number;
     else
-        lk__shm_note(s, o, number);
+        lk__shm_record(s, o, number);
     atomic_store_explicit(&s->me->entered, entered, memory_order_release);
     lk__shm_stamp(s);
 }
@@ -188,13 +187,13 @@ static inline lk_status lk__shm_leave(lk__shm *s, lk_status status)
     return status;
 }
 
-lk_status lk__shm_failure(lk__shm *s);                                   /* LK_OK, or the group's failure, taken over */
-lk_status lk__shm_raise(lk__shm *s, lk_status status, const char *text); /* lk__comm_cause_for(status) says whose it is */
+lk_status lk__shm_failure(lk__shm *s); /* LK_OK, or the group's failure, copied to comm */
+lk_status lk__shm_raise(lk__shm *s, lk_status status, const char *text); /* with lk__comm_cause_for(status) */
 lk_status lk__shm_raise_because(lk__shm *s, lk_status status, const char *text, lk__comm_cause cause);
 bool      lk__shm_dead(const lk__shm_rank_slot *rank_slot, bool *stopped);
-/* Whether all who are missing are busy, or wait themselves while someone is. */
+/* Whether all missing ranks are busy, or wait themselves while another is busy. */
 bool lk__shm_excused(const lk__shm *s, int peer, _Atomic uint32_t *word, uint32_t target);
-/* The sentence and the table. word: what is waited for in each rank_slot, or NULL where only `peer` is. */
+/* Report and raise a failure. word: what is waited for in each rank slot; NULL: only `peer` is waited for. */
 lk_status lk__shm_mismatch(lk__shm *s, int peer);
 lk_status lk__shm_crossed(lk__shm *s, const lk__comm_call *transfer);
 lk_status lk__shm_lost(lk__shm *s, int peer);
@@ -203,8 +202,8 @@ void      lk__shm_stalled(lk__shm *s, int peer, _Atomic uint32_t *word, uint32_t
 
 /* ---- moving data ---- */
 
-lk_status lk__shm_collective(lk_comm *comm, const lk__comm_call *operation); /* shm_collective.c */
-void      lk__shm_transfer(lk_comm *comm, lk_work *first);                   /* shm_transfer.c */
+lk_status lk__shm_collective(lk_comm *comm, const lk__comm_call *operation); /* collective.c */
+void      lk__shm_transfer(lk_comm *comm, lk_work *first);                   /* transfer.c */
 void      lk__shm_transfer_free(lk__shm *s);
 
 static inline char *lk__shm_buffer(const lk__shm *s, int rank, int buffer)

@@ -1,6 +1,6 @@
-/* shm_transfer.c - send and receive: a ring of bytes for each direction between two ranks, messages one after the
- * other, each with a header. What arrives before it is asked for is kept aside in ordinary memory, so that tags may be
- * taken in any order. */
+/* transfer.c - send and receive: a ring buffer for each direction between two ranks; it holds messages one after
+ * another, each with a header. Messages without a matching receive are buffered in ordinary memory, so that tags may be
+ * received in any order. */
 #define _GNU_SOURCE
 #include "comm/shm/shm.h"
 
@@ -13,14 +13,14 @@ typedef struct header {
     char     file[LK__FILE_NAME];
 } header;
 
-/* A message being read from a ring, or kept until someone asks for it. */
+/* A message that is being read from a ring, or buffered until it is received. */
 typedef struct lk__shm_message {
     header                  header;
     size_t                  bytes, have; /* of the header, then of the data */
-    bool                    heard;       /* the header is whole */
-    char                   *data;        /* kept here … */
-    lk_work                *taker;       /* … or read straight into this receive's buffer */
-    struct lk__shm_message *next;        /* older ones first; only the last can be unfinished */
+    bool                    headed;      /* the header is complete */
+    char                   *data;        /* buffered here … */
+    lk_work                *receiver;    /* … or read directly into this receive's buffer */
+    struct lk__shm_message *next;        /* older ones first; only the last can be incomplete */
 } message;
 
 static lk__shm_ring *ring(const lk__shm *s, int from, int to)
@@ -43,9 +43,9 @@ static void ring_copy(const lk__shm *s, lk__shm_ring *r, uint32_t at, void *memo
     }
 }
 
-/* As much of [*done, total) as the ring has room for; half a ring at most before the other side hears of it, so that
- * both work. */
-static bool put(lk__shm *s, int to, const void *from, size_t total, size_t *done)
+/* Writes as much of [*done, total) as the ring has room for; at most half a ring before the peer is woken, so that both
+ * sides work concurrently. */
+static bool write_ring(lk__shm *s, int to, const void *from, size_t total, size_t *done)
 {
     lk__shm_ring *r = ring(s, s->rank, to);
     uint32_t      head = atomic_load_explicit(&r->head, memory_order_relaxed),
@@ -62,7 +62,7 @@ static bool put(lk__shm *s, int to, const void *from, size_t total, size_t *done
     return true;
 }
 
-static bool get(lk__shm *s, int from, void *to, size_t total, size_t *done)
+static bool read_ring(lk__shm *s, int from, void *to, size_t total, size_t *done)
 {
     lk__shm_ring *r = ring(s, from, s->rank);
     uint32_t      head = atomic_load_explicit(&r->head, memory_order_acquire),
@@ -81,8 +81,8 @@ static bool get(lk__shm *s, int from, void *to, size_t total, size_t *done)
 
 static size_t operation_bytes(const lk__comm_call *o) { return o->count * lk_dtype_size(o->type); }
 
-/* True when something moved. The header and the data are one run of bytes, `moved` of which are out. */
-static bool push(lk__shm *s, lk_work *w, bool *done)
+/* True when bytes moved. Header and data are one sequence of bytes, `moved` of which are written. */
+static bool advance_send(lk__shm *s, lk_work *w, bool *done)
 {
     const lk__comm_call *o = &w->operation;
     bool                 moved = false;
@@ -91,33 +91,33 @@ static bool push(lk__shm *s, lk_work *w, bool *done)
         size_t length = o->site.file ? strlen(o->site.file) : 0,
                skip = length > LK__FILE_NAME - 1 ? length - (LK__FILE_NAME - 1) : 0;
         snprintf(h.file, sizeof h.file, "%s", o->site.file ? o->site.file + skip : "?");
-        while (put(s, o->root, &h, sizeof h, &w->moved)) moved = true;
+        while (write_ring(s, o->root, &h, sizeof h, &w->moved)) moved = true;
         if (w->moved < sizeof h) return moved;
         w->announced = true;
         w->moved = 0;
     }
-    while (put(s, o->root, o->send, operation_bytes(o), &w->moved)) moved = true;
+    while (write_ring(s, o->root, o->send, operation_bytes(o), &w->moved)) moved = true;
     *done = w->moved == operation_bytes(o);
     return moved;
 }
 
 /* ---- receiving ---- */
 
-static lk_status disagree(lk__shm *s, const lk_work *w, const message *m)
+static lk_status raise_type_mismatch(lk__shm *s, const lk_work *w, const message *m)
 {
     const header   *h = &m->header;
     lk__comm_record sent = {.type = h->type, .count = h->count, .tag = h->tag, .line = h->line};
-    lk__comm_page   p = {.used = 0};
-    lk__verdict_unlike(&w->operation, s->rank, &sent, h->file, &p);
-    return lk__shm_raise(s, LK_EMISMATCH, p.text);
+    lk__comm_report report = {.used = 0};
+    lk__verdict_type_mismatch(&w->operation, s->rank, &sent, h->file, &report);
+    return lk__shm_raise(s, LK_EMISMATCH, report.text);
 }
 
-static bool agrees(const lk_work *w, const message *m)
+static bool matches_type(const lk_work *w, const message *m)
 {
     return m->header.type == (int32_t)w->operation.type && m->header.count == w->operation.count;
 }
 
-static void forget(lk__shm *s, message **at)
+static void free_message(lk__shm *s, message **at)
 {
     message *m = *at;
     *at = m->next;
@@ -125,8 +125,8 @@ static void forget(lk__shm *s, message **at)
     lk__free(s->comm->context, LK_MEMORY_OTHER, m, sizeof *m);
 }
 
-/* The first receive under way for this message, unless an older message of its tag is kept for that. */
-static lk_work *find_taker(const lk__shm *s, lk_work *under_way, int from, const message *m)
+/* The first receive in progress for this message, unless an older message of its tag is buffered. */
+static lk_work *find_receiver(const lk__shm *s, lk_work *under_way, int from, const message *m)
 {
     for (const message *older = s->messages[from]; older != m; older = older->next)
         if (older->header.tag == m->header.tag) return NULL;
@@ -137,34 +137,34 @@ static lk_work *find_taker(const lk__shm *s, lk_work *under_way, int from, const
     return NULL;
 }
 
-/* The header has come: where does the data go? */
-static lk_status settle(lk__shm *s, int from, message *m, lk_work *under_way)
+/* Once the header is complete: chooses where the data goes. */
+static lk_status choose_destination(lk__shm *s, int from, message *m, lk_work *under_way)
 {
-    m->heard = true;
+    m->headed = true;
     m->have = 0;
     m->bytes = m->header.count * lk_dtype_size((lk_dtype)m->header.type);
-    if ((m->taker = find_taker(s, under_way, from, m))) {
-        m->taker->announced = true;
-        if (!agrees(m->taker, m)) return disagree(s, m->taker, m);
+    if ((m->receiver = find_receiver(s, under_way, from, m))) {
+        m->receiver->announced = true;
+        if (!matches_type(m->receiver, m)) return raise_type_mismatch(s, m->receiver, m);
     } else if (m->bytes && !(m->data = lk__alloc(s->comm->context, LK_MEMORY_OTHER, m->bytes))) {
         char text[128];
         snprintf(text, sizeof text,
-                 "rank %d has no memory to keep %zu bytes that rank %d sent before they were asked for", s->rank,
+                 "rank %d has no memory to buffer %zu bytes that rank %d sent before they were received", s->rank,
                  m->bytes, from);
         return lk__shm_raise(s, LK_ENOMEM, text);
     }
     return LK_OK;
 }
 
-/* Reads what rank `from` has put into its ring. */
-static lk_status pull(lk__shm *s, int from, lk_work *under_way, bool *moved)
+/* Reads what rank `from` has written into its ring. */
+static lk_status read_messages(lk__shm *s, int from, lk_work *under_way, bool *moved)
 {
     for (;;) {
         message **last = &s->messages[from];
-        while (*last && ((*last)->next || ((*last)->heard && !(*last)->taker && (*last)->have == (*last)->bytes)))
+        while (*last && ((*last)->next || ((*last)->headed && !(*last)->receiver && (*last)->have == (*last)->bytes)))
             last = &(*last)->next;
         message *m = *last;
-        if (!m) { /* nothing is half read: does something new begin? */
+        if (!m) { /* no incomplete message: does a new one begin? */
             lk__shm_ring *r = ring(s, from, s->rank);
             if (atomic_load_explicit(&r->head, memory_order_acquire) ==
                 atomic_load_explicit(&r->tail, memory_order_relaxed))
@@ -172,44 +172,44 @@ static lk_status pull(lk__shm *s, int from, lk_work *under_way, bool *moved)
             if (!(m = *last = lk__alloc(s->comm->context, LK_MEMORY_OTHER, sizeof *m)))
                 return lk__shm_raise(s, LK_ENOMEM, "no memory for a message's header");
         }
-        if (!m->heard) {
-            *moved |= get(s, from, &m->header, sizeof m->header, &m->have);
+        if (!m->headed) {
+            *moved |= read_ring(s, from, &m->header, sizeof m->header, &m->have);
             if (m->have < sizeof m->header) return LK_OK;
-            lk_status status = settle(s, from, m, under_way);
+            lk_status status = choose_destination(s, from, m, under_way);
             if (status < 0) return status;
         }
-        *moved |= get(s, from, m->taker ? m->taker->operation.recv : m->data, m->bytes, &m->have);
+        *moved |= read_ring(s, from, m->receiver ? m->receiver->operation.recv : m->data, m->bytes, &m->have);
         if (m->have < m->bytes) return LK_OK;
-        if (m->taker) {
-            m->taker->complete = true;
-            m->taker = NULL;
-            forget(s, last);
+        if (m->receiver) {
+            m->receiver->complete = true;
+            m->receiver = NULL;
+            free_message(s, last);
         }
     }
 }
 
-/* A receive that may find its message among those kept. True: it has it, whole. */
-static bool find_kept(lk__shm *s, lk_work *w, lk_status *status)
+/* Matches a receive to a buffered message. True: the receive is complete. */
+static bool match_buffered(lk__shm *s, lk_work *w, lk_status *status)
 {
     for (message **at = &s->messages[w->operation.root]; *at; at = &(*at)->next) {
         message *m = *at;
-        if (!m->heard || m->taker || m->header.tag != w->operation.tag) continue;
-        if (!agrees(w, m)) {
-            *status = disagree(s, w, m);
+        if (!m->headed || m->receiver || m->header.tag != w->operation.tag) continue;
+        if (!matches_type(w, m)) {
+            *status = raise_type_mismatch(s, w, m);
             return true;
         }
         if (m->have < m->bytes)
-            return false; /* the rest comes; nobody else may take it before, and it is the oldest of its tag */
+            return false; /* incomplete; no other receive can match it before, since it is the oldest of its tag */
         if (m->bytes) memcpy(w->operation.recv, m->data, m->bytes);
-        forget(s, at);
+        free_message(s, at);
         return true;
     }
     return false;
 }
 
-/* ---- all that are under way ---- */
+/* ---- all transfers in progress ---- */
 
-/* A send goes on only when no older one to the same rank is under way. */
+/* A send progresses only when no older one to the same rank is in progress. */
 static bool may_send(const lk_work *under_way, const lk_work *w)
 {
     for (const lk_work *o = under_way; o != w; o = o->next)
@@ -217,8 +217,8 @@ static bool may_send(const lk_work *under_way, const lk_work *w)
     return true;
 }
 
-/* An older receive of the same tag goes first. */
-static bool may_take(const lk_work *under_way, const lk_work *w)
+/* An older receive of the same tag matches first. */
+static bool may_match(const lk_work *under_way, const lk_work *w)
 {
     for (const lk_work *o = under_way; o != w; o = o->next)
         if (o->operation.kind == LK__RECV && o->operation.root == w->operation.root &&
@@ -234,10 +234,10 @@ static lk_status progress(lk__shm *s, lk_work **under_way, bool *moved)
         bool      done = false;
         lk_status status = LK_OK;
         if (w->operation.kind == LK__SEND) {
-            if (may_send(*under_way, w)) *moved |= push(s, w, &done);
+            if (may_send(*under_way, w)) *moved |= advance_send(s, w, &done);
         } else {
-            if (!w->announced && may_take(*under_way, w)) done = w->announced = find_kept(s, w, &status);
-            if (!done && status >= 0) status = pull(s, w->operation.root, *under_way, moved);
+            if (!w->announced && may_match(*under_way, w)) done = w->announced = match_buffered(s, w, &status);
+            if (!done && status >= 0) status = read_messages(s, w->operation.root, *under_way, moved);
         }
         if (status < 0) return status;
         if (done) w->complete = true;
@@ -245,8 +245,8 @@ static lk_status progress(lk__shm *s, lk_work **under_way, bool *moved)
     return LK_OK;
 }
 
-/* Each in turn: whoever it waits for is looked at. */
-static const lk_work *one_of(const lk_work *under_way, unsigned *turn)
+/* Each in turn, so that every awaited peer is checked. */
+static const lk_work *next_in_turn(const lk_work *under_way, unsigned *turn)
 {
     const lk_work *w = under_way;
     for (unsigned i = 0; i < *turn && w; i++) w = w->next;
@@ -258,14 +258,14 @@ static bool is_ahead(const lk__shm *s, int peer)
 {
     lk__shm_rank_slot *rank_slot = &s->rank_slots[peer];
     for (int k = 0; k < 2; k++)
-        if ((int32_t)(atomic_load_explicit(&rank_slot->slots[k].arrive, memory_order_acquire) - s->arrivals) > 0)
+        if ((int32_t)(atomic_load_explicit(&rank_slot->arrivals[k].number, memory_order_acquire) - s->arrivals) > 0)
             return true;
     return false;
 }
 
-/* A rank that has come to a collective which this one has not come to can neither send, nor receive, nor leave: whoever
- * waits for it here waits for ever, once the ring between them has nothing more to give, or to take. */
-static lk_status look_for_crossed(lk__shm *s, const lk_work *under_way)
+/* A rank that has entered a collective which this one has not can neither send, nor receive, nor leave: waiting for it
+ * would never end, once the ring between them is empty, or full. */
+static lk_status check_crossed(lk__shm *s, const lk_work *under_way)
 {
     lk_comm *c = s->comm;
     for (const lk_work *w = under_way; w; w = w->next) {
@@ -293,7 +293,7 @@ void lk__shm_transfer(lk_comm *comm, lk_work *first)
     lk__shm_enter(s, &first->operation, 0);
     s->slow = true;
     while (status >= 0) {
-        uint32_t heard = atomic_load(&s->me->doorbell);
+        uint32_t seen = atomic_load(&s->me->doorbell);
         bool     moved = false;
         lk_work *more;
         while (queued && (more = lk__work_next_transfer(comm, inside))) {
@@ -308,16 +308,16 @@ void lk__shm_transfer(lk_comm *comm, lk_work *first)
         if (moved)
             wait_state = (lk__shm_wait_state){0};
         else
-            status = lk__shm_sleep(s, one_of(under_way, &turn)->operation.root, heard, &wait_state);
-        if (LK__CHECKED && status >= 0 && wait_state.begun > 0) status = look_for_crossed(s, under_way);
+            status = lk__shm_sleep(s, next_in_turn(under_way, &turn)->operation.root, seen, &wait_state);
+        if (LK__CHECKED && status >= 0 && wait_state.begun > 0) status = check_crossed(s, under_way);
         if (status >= 0 && atomic_load_explicit(&s->header->failure, memory_order_relaxed)) status = lk__shm_failure(s);
     }
-    lk__shm_leave(s, status); /* before the last work is told done: then the group may be used from another thread */
+    lk__shm_leave(s, status); /* before the last work is done: then the group may be used from another thread */
     lk__works_sweep(&under_way, status);
 }
 
 void lk__shm_transfer_free(lk__shm *s)
 {
     for (int i = 0; s->messages && i < s->size; i++)
-        while (s->messages[i]) forget(s, &s->messages[i]);
+        while (s->messages[i]) free_message(s, &s->messages[i]);
 }

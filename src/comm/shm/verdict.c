@@ -1,4 +1,4 @@
-/* shm_verdict.c - what every rank says it is doing, the group's one failure, and the table that explains it. */
+/* verdict.c - the state of every rank, the group's one failure, and the table that explains it. */
 #define _GNU_SOURCE
 #include "comm/process.h"
 #include "comm/shm/shm.h"
@@ -9,8 +9,8 @@
 
 /* ---- what this rank does ---- */
 
-/* A record and its file's name are written together, and `notes` is odd meanwhile: who reads them then does so again. */
-void lk__shm_note(lk__shm *s, const lk__comm_call *o, uint64_t number)
+/* A record and its file name are written together, and `notes` is odd meanwhile: readers then retry. */
+void lk__shm_record(lk__shm *s, const lk__comm_call *o, uint64_t number)
 {
     int         which = (int)(s->operations & 1);
     char       *name = s->me->files[which];
@@ -19,10 +19,10 @@ void lk__shm_note(lk__shm *s, const lk__comm_call *o, uint64_t number)
     lk__comm_record_make(&s->me->records[which], o, number);
     if (strcmp(name, file) != 0) memcpy(name, file, strlen(file) + 1);
     atomic_fetch_add(&s->me->notes, 1);
-    s->noted[which] = *o;
+    s->recorded[which] = *o;
 }
 
-/* A rank that was stopped or died while it wrote leaves `notes` odd: its file's name is then not known. */
+/* A rank that was stopped or died while it wrote leaves `notes` odd: its file name is then unknown. */
 static void read_records(lk__shm_rank_slot *rank_slot, lk__comm_rank_view *v)
 {
     for (int tries = 0; tries < 1000; tries++) {
@@ -31,19 +31,19 @@ static void read_records(lk__shm_rank_slot *rank_slot, lk__comm_rank_view *v)
             v->records[i] = rank_slot->records[i];
             snprintf(v->files[i], sizeof v->files[i], "%.*s", LK__FILE_NAME - 1, rank_slot->files[i]);
         }
-        /* Adds nothing, but comes after what was read. */
+        /* Adds 0: a read-modify-write is ordered after the reads above. */
         if (before % 2 == 0 && atomic_fetch_add(&rank_slot->notes, 0) == before) return;
     }
     for (int i = 0; i < 2; i++) snprintf(v->files[i], sizeof v->files[i], "?");
 }
 
-/* ---- is a process still there ---- */
+/* ---- is a process alive ---- */
 
 bool lk__shm_dead(const lk__shm_rank_slot *rank_slot, bool *stopped)
 {
     lk__process process;
     if (stopped) *stopped = false;
-    if (rank_slot->pid == getpid()) return false; /* a thread of ours */
+    if (rank_slot->pid == getpid()) return false; /* a thread of this process */
     if (!lk__process_look(rank_slot->pid, &process)) return lk__process_gone(rank_slot->pid);
     if (stopped) *stopped = lk__process_stopped(&process);
     return lk__process_over(&process) || (rank_slot->started && process.started != rank_slot->started);
@@ -59,7 +59,7 @@ static double seconds_since(const lk__shm *s, uint64_t then)
     return seconds > 0 ? seconds : 0;
 }
 
-static void view_seat(void *state, int rank, lk__comm_rank_view *v)
+static void view_rank(void *state, int rank, lk__comm_rank_view *v)
 {
     lk__shm           *s = state;
     lk__shm_rank_slot *rank_slot = &s->rank_slots[rank];
@@ -78,10 +78,10 @@ static void view_seat(void *state, int rank, lk__comm_rank_view *v)
 
 static lk__comm_table table_of(lk__shm *s)
 {
-    return (lk__comm_table){.comm = s->comm, .rank = s->rank, .size = s->size, .state = s, .view = view_seat};
+    return (lk__comm_table){.comm = s->comm, .rank = s->rank, .size = s->size, .state = s, .view = view_rank};
 }
 
-/* Of the ranks but this one. */
+/* For ranks other than this one. */
 static bool is_missing(int rank, int peer, _Atomic uint32_t *word, uint32_t target)
 {
     if (!word) return rank == peer;
@@ -91,7 +91,7 @@ static bool is_missing(int rank, int peer, _Atomic uint32_t *word, uint32_t targ
 
 static bool is_busy(const lk__shm_rank_slot *rank_slot)
 {
-    bool stopped; /* nobody waits for what was stopped amid it */
+    bool stopped; /* one that was stopped meanwhile is not excused */
     return atomic_load(&rank_slot->busy) && !lk__shm_dead(rank_slot, &stopped) && !stopped;
 }
 
@@ -109,47 +109,47 @@ bool lk__shm_excused(const lk__shm *s, int peer, _Atomic uint32_t *word, uint32_
     return any;
 }
 
-static void late_page(lk__shm *s, int peer, _Atomic uint32_t *word, uint32_t target, double seconds, const char *verb,
-                      lk__comm_page *p)
+static void describe_late(lk__shm *s, int peer, _Atomic uint32_t *word, uint32_t target, double seconds,
+                          const char *verb, lk__comm_report *report)
 {
     lk__comm_table table = table_of(s);
     bool          *missing = lk__alloc(s->comm->context, LK_MEMORY_OTHER, (size_t)s->size);
     if (!missing) return;
     for (int i = 0; i < s->size; i++) missing[i] = i != s->rank && is_missing(i, peer, word, target);
-    lk__verdict_late(&table, missing, seconds, verb, p);
+    lk__verdict_late(&table, missing, seconds, verb, report);
     lk__free(s->comm->context, LK_MEMORY_OTHER, missing, (size_t)s->size);
 }
 
 lk_status lk__shm_late(lk__shm *s, int peer, _Atomic uint32_t *word, uint32_t target, double seconds)
 {
-    lk__comm_page p = {.used = 0};
-    late_page(s, peer, word, target, seconds, "did not do its part within", &p);
-    return lk__shm_raise_because(s, LK_ETIMEOUT, p.text, p.cause);
+    lk__comm_report report = {.used = 0};
+    describe_late(s, peer, word, target, seconds, "did not do its part within", &report);
+    return lk__shm_raise_because(s, LK_ETIMEOUT, report.text, report.cause);
 }
 
 void lk__shm_stalled(lk__shm *s, int peer, _Atomic uint32_t *word, uint32_t target, double seconds)
 {
-    lk__comm_page p = {.used = 0};
-    late_page(s, peer, word, target, seconds, "is waited for since", &p);
-    lk__log(s->comm->context, LK_LOG_WARNING, "%s", p.text);
+    lk__comm_report report = {.used = 0};
+    describe_late(s, peer, word, target, seconds, "has been missing for", &report);
+    lk__log(s->comm->context, LK_LOG_WARNING, "%s", report.text);
 }
 
 lk_status lk__shm_lost(lk__shm *s, int peer)
 {
-    lk__comm_page  p = {.used = 0};
-    lk__comm_table table = table_of(s);
-    lk__verdict_lost(&table, peer, &p);
-    return lk__shm_raise_because(s, LK_EIO, p.text, p.cause);
+    lk__comm_report report = {.used = 0};
+    lk__comm_table  table = table_of(s);
+    lk__verdict_lost(&table, peer, &report);
+    return lk__shm_raise_because(s, LK_EIO, report.text, report.cause);
 }
 
-/* A rank notes its call just after it has told that it came to it. */
-static void await_notes(const lk__shm *s)
+/* A rank records its call just after it has published its arrival. */
+static void await_records(const lk__shm *s)
 {
     double end = lk__now() + 0.1;
     for (int i = 0; i < s->size; i++) {
         const lk__shm_rank_slot *rank_slot = &s->rank_slots[i];
         uint32_t                 number = (uint32_t)s->number;
-        if (atomic_load(&rank_slot->slots[number & 1].arrive) != number) continue;
+        if (atomic_load(&rank_slot->arrivals[number & 1].number) != number) continue;
         while ((uint32_t)rank_slot->records[atomic_load(&rank_slot->entered) & 1].number != number && lk__now() < end)
             usleep(100);
     }
@@ -157,19 +157,19 @@ static void await_notes(const lk__shm *s)
 
 lk_status lk__shm_crossed(lk__shm *s, const lk__comm_call *transfer)
 {
-    lk__comm_page  p = {.used = 0};
-    lk__comm_table table = table_of(s);
-    lk__verdict_crossed(&table, transfer->root, transfer, &p);
-    return lk__shm_raise(s, LK_EMISMATCH, p.text);
+    lk__comm_report report = {.used = 0};
+    lk__comm_table  table = table_of(s);
+    lk__verdict_crossed(&table, transfer->root, transfer, &report);
+    return lk__shm_raise(s, LK_EMISMATCH, report.text);
 }
 
 lk_status lk__shm_mismatch(lk__shm *s, int peer)
 {
-    lk__comm_page  p = {.used = 0};
-    lk__comm_table table = table_of(s);
-    await_notes(s);
-    lk__verdict_mismatch(&table, peer, s->number, &p);
-    return lk__shm_raise(s, LK_EMISMATCH, p.text);
+    lk__comm_report report = {.used = 0};
+    lk__comm_table  table = table_of(s);
+    await_records(s);
+    lk__verdict_mismatch(&table, peer, s->number, &report);
+    return lk__shm_raise(s, LK_EMISMATCH, report.text);
 }
 
 /* ---- the failure ---- */
@@ -178,13 +178,13 @@ lk_status lk__shm_failure(lk__shm *s)
 {
     int state = atomic_load_explicit(&s->header->failure, memory_order_acquire);
     if (state == 0) return LK_OK;
-    for (int i = 0; state == 1 && i < 200; i++) { /* whoever writes it may have been stopped in between */
+    for (int i = 0; state == 1 && i < 200; i++) { /* the rank that writes it may have been stopped meanwhile */
         usleep(1000);
         state = atomic_load(&s->header->failure);
     }
     char text[LK__COMM_TEXT];
     snprintf(text, sizeof text, "%.*s", LK__COMM_TEXT - 1,
-             state == 2 ? s->header->text : "the group failed on another rank, which did not come to say why");
+             state == 2 ? s->header->text : "the group failed on another rank, which did not report why");
     return lk__comm_note(s->comm, state == 2 && s->header->status < 0 ? (lk_status)s->header->status : LK_EIO, text,
                          state == 2 ? s->header->cause : (lk__comm_cause){LK__CAUSE_UNKNOWN, 0});
 }
@@ -205,8 +205,8 @@ lk_status lk__shm_raise_because(lk__shm *s, lk_status status, const char *text, 
         for (int i = 0; i < s->size; i++) {
             lk__shm_rank_slot *rank_slot = &s->rank_slots[i];
             atomic_fetch_add(&rank_slot->doorbell, 1);
-            _Atomic uint32_t *words[] = {&rank_slot->slots[0].arrive, &rank_slot->slots[1].arrive, &rank_slot->progress,
-                                         &rank_slot->doorbell};
+            _Atomic uint32_t *words[] = {&rank_slot->arrivals[0].number, &rank_slot->arrivals[1].number,
+                                         &rank_slot->progress, &rank_slot->doorbell};
             for (int w = 0; w < 4; w++) lk__shm_wake(words[w]);
         }
     }

@@ -1,5 +1,4 @@
-/* shm_wait.c - waiting for another rank: spin, then sleep in slices, and between slices look whether there is still
- * a reason to. */
+/* wait.c - waiting for another rank: spin, then sleep in slices of time, and check the group between them. */
 #define _GNU_SOURCE
 #include "comm/shm/shm.h"
 
@@ -16,7 +15,7 @@ static void cpu_relax(void)
 #if defined(__x86_64__)
     __builtin_ia32_pause();
 #elif defined(__aarch64__)
-    __asm__ volatile("isb"); /* 10 ns or so, where `yield` is nothing */
+    __asm__ volatile("isb"); /* about 10 ns; `yield` takes no time */
 #endif
 }
 
@@ -33,37 +32,36 @@ static bool reached(_Atomic uint32_t *word, uint32_t target)
     return (int32_t)(atomic_load_explicit(word, memory_order_acquire) - target) >= 0;
 }
 
-/* Whether someone who has come to the same collective came to another call. Only words that are slots' are looked at.
- */
-static lk_status look_for_mismatch(lk__shm *s, _Atomic uint32_t *word, uint32_t target)
+/* Whether a rank that has entered the same collective made another call. Only where `word` is an arrival's. */
+static lk_status check_mismatch(lk__shm *s, _Atomic uint32_t *word, uint32_t target)
 {
     size_t           offset = (size_t)((char *)word - (char *)s->rank_slots) % sizeof(lk__shm_rank_slot);
-    lk__shm_arrival *mine = &s->me->slots[target & 1];
-    if (offset != (size_t)((char *)&mine->arrive - (char *)s->me)) return LK_OK;
+    lk__shm_arrival *mine = &s->me->arrivals[target & 1];
+    if (offset != (size_t)((char *)&mine->number - (char *)s->me)) return LK_OK;
     for (int i = 0; i < s->size; i++) {
-        lk__shm_arrival *other = &s->rank_slots[i].slots[target & 1];
-        if (atomic_load_explicit(&other->arrive, memory_order_acquire) == target && other->signature != mine->signature)
+        lk__shm_arrival *other = &s->rank_slots[i].arrivals[target & 1];
+        if (atomic_load_explicit(&other->number, memory_order_acquire) == target && other->signature != mine->signature)
             return lk__shm_mismatch(s, i);
     }
     return LK_OK;
 }
 
-/* Between two slices: is the group still whole, and is there still time? word may be NULL. */
-static lk_status look_round(lk__shm *s, int peer, _Atomic uint32_t *word, uint32_t target, lk__shm_wait_state *p)
+/* Between two slices: checks for failure, lost ranks and the deadline. word may be NULL. */
+static lk_status check_group(lk__shm *s, int peer, _Atomic uint32_t *word, uint32_t target, lk__shm_wait_state *p)
 {
     double    now = lk__now();
     lk_status status = lk__shm_failure(s);
     if (status < 0) return status;
     if (atomic_load(&s->comm->closing)) return LK_ECANCELED;
-    if (lk__shm_excused(s, peer, word, target)) p->begun += now - p->looked; /* declared work stops the clock */
-    p->looked = now;
-    if (word && (status = look_for_mismatch(s, word, target)) < 0) return status;
-    bool all = now - p->checked > (s->size <= 8 ? 0.25 : 1.0); /* those it waits for later may have died too */
-    if (all) p->checked = now;
+    if (lk__shm_excused(s, peer, word, target)) p->begun += now - p->checked; /* declared work does not count */
+    p->checked = now;
+    if (word && (status = check_mismatch(s, word, target)) < 0) return status;
+    bool all = now - p->checked_all > (s->size <= 8 ? 0.25 : 1.0); /* ranks that it waits for later may have died too */
+    if (all) p->checked_all = now;
     for (int i = all ? 0 : peer; i < (all ? s->size : peer + 1); i++) {
         lk__shm_rank_slot *rank_slot = &s->rank_slots[i];
         if (i == s->rank || (!atomic_load(&rank_slot->gone) && !lk__shm_dead(rank_slot, NULL))) continue;
-        if (word) { /* it may have done its part and left as it should */
+        if (word) { /* it may have done its part before it left */
             _Atomic uint32_t *its =
                 (_Atomic uint32_t *)((char *)word + (i - peer) * (ptrdiff_t)sizeof(lk__shm_rank_slot));
             if (reached(its, target)) continue;
@@ -73,17 +71,17 @@ static lk_status look_round(lk__shm *s, int peer, _Atomic uint32_t *word, uint32
         return lk__shm_lost(s, i);
     }
     double waited = now - p->begun;
-    if (!p->told && (now - p->since) * 1000 >= (double)s->comm->stall_ms) {
-        p->told = true;
+    if (!p->reported && (now - p->since) * 1000 >= (double)s->comm->stall_ms) {
+        p->reported = true;
         lk__shm_stalled(s, peer, word, target, now - p->since);
     }
     return waited * 1000 >= (double)s->comm->timeout_ms ? lk__shm_late(s, peer, word, target, waited) : LK_OK;
 }
 
-static lk_status sleep_for(lk__shm *s, int peer, _Atomic uint32_t *word, uint32_t target)
+static lk_status sleep_until(lk__shm *s, int peer, _Atomic uint32_t *word, uint32_t target)
 {
     double             now = lk__now();
-    lk__shm_wait_state p = {.since = now, .begun = now, .looked = now, .checked = now};
+    lk__shm_wait_state p = {.since = now, .begun = now, .checked = now, .checked_all = now};
     lk__shm_rank_slot *rank_slot = &s->rank_slots[peer];
     s->slow = true;
     for (lk_status status = LK_OK;;) {
@@ -94,7 +92,7 @@ static lk_status sleep_for(lk__shm *s, int peer, _Atomic uint32_t *word, uint32_
         atomic_store(&s->sleeping_on, NULL);
         atomic_fetch_sub(&rank_slot->sleepers, 1);
         if (reached(word, target)) return LK_OK;
-        if ((status = look_round(s, peer, word, target, &p)) < 0) return status;
+        if ((status = check_group(s, peer, word, target, &p)) < 0) return status;
     }
 }
 
@@ -108,10 +106,10 @@ lk_status lk__shm_wait(lk__shm *s, int peer, _Atomic uint32_t *word, uint32_t ta
         sched_yield();
         if (reached(word, target)) return LK_OK;
     }
-    return sleep_for(s, peer, word, target);
+    return sleep_until(s, peer, word, target);
 }
 
-/* ---- the doorbell: for transfers, which wait for several things at once ---- */
+/* ---- the doorbell: a futex for transfers, which wait for several peers at once ---- */
 
 void lk__shm_ring_doorbell(lk__shm *s, int peer)
 {
@@ -120,14 +118,14 @@ void lk__shm_ring_doorbell(lk__shm *s, int peer)
     if (atomic_load(&rank_slot->waiters)) lk__shm_wake(&rank_slot->doorbell);
 }
 
-void lk__shm_nudge(lk__shm *s)
+void lk__shm_wake_self(lk__shm *s)
 {
     lk__shm_ring_doorbell(s, s->rank);
     _Atomic uint32_t *word = atomic_load(&s->sleeping_on);
     if (word) lk__shm_wake(word);
 }
 
-lk_status lk__shm_sleep(lk__shm *s, int peer, uint32_t heard, lk__shm_wait_state *p)
+lk_status lk__shm_sleep(lk__shm *s, int peer, uint32_t seen, lk__shm_wait_state *p)
 {
     _Atomic uint32_t *doorbell = &s->me->doorbell;
     if (p->tries++ < (unsigned)(s->spins + s->yields)) {
@@ -137,10 +135,10 @@ lk_status lk__shm_sleep(lk__shm *s, int peer, uint32_t heard, lk__shm_wait_state
             sched_yield();
         return LK_OK;
     }
-    if (p->begun == 0) p->since = p->begun = p->looked = p->checked = lk__now();
+    if (p->begun == 0) p->since = p->begun = p->checked = p->checked_all = lk__now();
     atomic_fetch_add(&s->me->waiters, 1);
-    if (atomic_load(doorbell) == heard && !atomic_load(&s->comm->closing)) futex_wait(doorbell, heard);
+    if (atomic_load(doorbell) == seen && !atomic_load(&s->comm->closing)) futex_wait(doorbell, seen);
     atomic_fetch_sub(&s->me->waiters, 1);
-    if (atomic_load(doorbell) != heard) return LK_OK;
-    return look_round(s, peer, NULL, 0, p);
+    if (atomic_load(doorbell) != seen) return LK_OK;
+    return check_group(s, peer, NULL, 0, p);
 }
