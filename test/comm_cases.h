@@ -1,6 +1,6 @@
-/* comm_cases.h - what every backend has to do, against the naive oracle: every collective, type, reduction, awkward size
- * and world size; in place and not, symmetric memory and not, aligned and not, blocking and in flight. Whoever includes it
- * says how ranks are started and where the borders between a backend's ways of working are. */
+/* comm_cases.h - test cases for every backend, against the naive oracle: every collective, type, reduction, awkward size
+ * and world size; in place and not, symmetric memory and not, aligned and not, blocking and in flight. The including test
+ * defines how ranks are started, and the sizes at which the backend changes its algorithm. */
 #ifndef COMM_CASES_H
 #define COMM_CASES_H
 
@@ -11,8 +11,8 @@
 typedef struct backend_case {
     /* Runs function on `size` ranks. */
     void (*run)(int size, void (*function)(rank_test *t));
-    size_t small;                                  /* bytes that travel at once */
-    size_t (*chunk)(lk__comm_kind kind, int size); /* bytes that are worked on at once */
+    size_t small;                                  /* bytes that are sent with the arrival */
+    size_t (*chunk)(lk__comm_kind kind, int size); /* bytes that are processed at once */
     int  modes;                                    /* how many ways to call each edge; fewer from six ranks on */
     bool few;                                      /* of the world sizes */
 } backend_case;
@@ -51,17 +51,17 @@ static size_t recv_blocks(const call *c, const rank_test *t)
     return gathers ? (size_t)t->size : 1;
 }
 
-static bool gets(const call *c, const rank_test *t)
+static bool receives(const call *c, const rank_test *t)
 {
     return (c->kind != LK__REDUCE && c->kind != LK__GATHER) || t->rank == c->root;
 }
 
-/* Values repeat after PERIOD elements, a prime, so that a call's numbers fit tables: the oracle is slow. */
+/* Values repeat after PERIOD elements, a prime, so that tables can hold them, because the oracle is slow. */
 enum { PERIOD = 1009 };
 
 typedef struct tables {
     size_t period;
-    char   values[12][PERIOD * 8]; /* by rank, as they lie in memory */
+    char   values[12][PERIOD * 8]; /* by rank, as in memory */
     char   reduced[PERIOD * 8];
 } tables;
 
@@ -84,7 +84,7 @@ static void fill_from(const tables *tables, int rank, char *data, size_t count, 
         memcpy(data + i * size, tables->values[rank], (count - i < tables->period ? count - i : tables->period) * size);
 }
 
-/* Element i of what this rank should have got. */
+/* Element i of this rank's expected result. */
 static const char *expected(const call *c, const rank_test *t, const tables *tables, size_t i)
 {
     size_t block = i / c->count, at = i % c->count, size = lk_dtype_size(c->type), p = tables->period,
@@ -119,11 +119,11 @@ static void check_call(rank_test *t, const buffers *b, const call *c)
     tables *tables = b->tables;
     make_tables(c, t, tables);
     size_t size = lk_dtype_size(c->type), sends = send_blocks(c, t) * c->count,
-           gotten = gets(c, t) ? recv_blocks(c, t) * c->count : 0;
+           received = receives(c, t) ? recv_blocks(c, t) * c->count : 0;
     int   offset = c->mode & SYMMETRIC ? 2 : 0;
     char *send = b->memory[offset] + (c->mode & UNALIGNED ? 1 : 0),
          *recv = b->memory[offset + 1] + (c->mode & UNALIGNED ? 3 : 0);
-    REQUIRE((sends > gotten ? sends : gotten) * size + 8 <= b->bytes);
+    REQUIRE((sends > received ? sends : received) * size + 8 <= b->bytes);
     if (c->mode & IN_PLACE) { /* the smaller buffer is this rank's part of the larger */
         size_t part = (size_t)t->rank * c->count * size;
         if (c->kind == LK__ALL_GATHER || (c->kind == LK__GATHER && t->rank == c->root))
@@ -133,19 +133,19 @@ static void check_call(rank_test *t, const buffers *b, const call *c)
         else
             recv = send;
     }
-    memset(recv, 0xA5, gotten * size + 1);
+    memset(recv, 0xA5, received * size + 1);
     if (c->kind == LK__BROADCAST) {
         if (t->rank == c->root) fill_from(tables, t->rank, recv, c->count, size);
     } else if (c->kind != LK__SCATTER || t->rank == c->root) {
         fill_from(tables, t->rank, send, sends, size);
     }
     lk_work  *work = NULL;
-    char      guard = recv[gotten * size];
+    char      guard = recv[received * size];
     bool      inside = (c->mode & IN_PLACE) && (c->kind == LK__REDUCE_SCATTER || c->kind == LK__SCATTER);
     lk_status status = perform(c, t->comm, send, recv, c->mode & LATER ? &work : NULL);
     if (work) status = lk_work_wait(work);
     REQUIRE(status == LK_OK, "%s: %s", lk__comm_kind_name(c->kind), lk_context_error(t->context));
-    for (size_t i = 0; i < gotten; i++) {
+    for (size_t i = 0; i < received; i++) {
         const char *want = expected(c, t, tables, i);
         if (memcmp(recv + i * size, want, size) == 0) continue;
         element a = load(recv, c->type, i), b = load(want, c->type, 0);
@@ -154,7 +154,7 @@ static void check_call(rank_test *t, const buffers *b, const call *c)
               i, a.real, (long long)a.whole, b.real, (long long)b.whole);
         break;
     }
-    CHECK(inside || recv[gotten * size] == guard, "%s wrote past the end", lk__comm_kind_name(c->kind));
+    CHECK(inside || recv[received * size] == guard, "%s wrote past the end", lk__comm_kind_name(c->kind));
     if (!(c->mode & IN_PLACE) && c->kind != LK__BROADCAST && c->kind != LK__SCATTER && sends)
         CHECK(memcmp(send + (sends - 1) * size, tables->values[t->rank] + (sends - 1) % tables->period * size, size) == 0,
               "%s changed what was sent", lk__comm_kind_name(c->kind));
@@ -177,7 +177,7 @@ static void close_buffers(rank_test *t, buffers *b)
     free(b->memory[0]);
     free(b->memory[1]);
     free(b->tables);
-    lk_comm_release(t->comm, b->memory[2]); /* the other one goes with the comm */
+    lk_comm_release(t->comm, b->memory[2]); /* the other one is freed with the comm */
 }
 
 static const lk__comm_kind kinds[] = {LK__ALL_REDUCE, LK__REDUCE, LK__REDUCE_SCATTER, LK__BROADCAST,
@@ -190,9 +190,8 @@ static size_t several_chunks(lk__comm_kind kind, int size, size_t chunks, size_t
     return bytes < most - 4096 ? bytes : most - 4096;
 }
 
-/* Every collective × type × reduction × mode at small sizes; then sizes about the borders between the ways a
- * collective can go. */
-static void all_calls(rank_test *t)
+/* Every collective × type × reduction × mode at small sizes; then sizes around those at which the algorithm changes. */
+static void run_all_calls(rank_test *t)
 {
     static const size_t sizes[] = {0, 1, 3, 67};
     buffers             b;
@@ -218,7 +217,7 @@ static void all_calls(rank_test *t)
             size_t   small = the_case->small / lk_dtype_size(type) / blocks,
                    chunk = the_case->chunk(kinds[k], t->size) / lk_dtype_size(type) / blocks;
             size_t counts[] = {small - 1, small, small + 1, chunk - 1, chunk, chunk + 1, chunk + chunk / 2 + 13, 1009};
-            if (t->size > 5 && edge == 6) continue; /* the time goes into the oracle */
+            if (t->size > 5 && edge == 6) continue; /* the oracle would take too long */
             for (int m = 0; m < (t->size > 5 ? (the_case->modes + 1) / 2 : the_case->modes); m++) {
                 call c = {kinds[k],
                           type,
@@ -232,7 +231,7 @@ static void all_calls(rank_test *t)
             }
         }
     }
-    /* Several chunks, so that buffers are used again. */
+    /* Several chunks, so that buffers are reused. */
     for (int m = 0; m < 4; m++) {
         call c = {m & 1 ? LK__ALL_TO_ALL : LK__ALL_REDUCE,
                   LK_F32,
@@ -265,7 +264,7 @@ static void every_collective_matches_the_oracle_at_every_world_size(void)
     static const int worlds[] = {1, 2, 3, 4, 5, 8, 11};
     for (size_t i = 0; i < sizeof worlds / sizeof *worlds; i++) {
         if (the_case->few && worlds[i] != 5 && worlds[i] != 8) continue;
-        run_world(worlds[i], all_calls);
+        run_world(worlds[i], run_all_calls);
         printf("     a world of %d\n", worlds[i]);
         fflush(stdout);
     }
@@ -273,7 +272,7 @@ static void every_collective_matches_the_oracle_at_every_world_size(void)
 
 /* ---- the v forms ---- */
 
-static void v_calls(rank_test *t)
+static void run_v_calls(rank_test *t)
 {
     static const size_t bases[] = {0, 1, 5, 1000, 30011};
     size_t              counts[16], at[16], send_counts[16], send_at[16], recv_counts[16], recv_at[16];
@@ -322,20 +321,20 @@ static void v_calls(rank_test *t)
     }
 }
 
-static void gatherv_and_all_to_allv_move_every_element_to_its_place(void)
+static void gatherv_and_all_to_allv_move_every_element(void)
 {
     static const int worlds[] = {1, 2, 3, 5, 8};
-    for (size_t i = 0; i < sizeof worlds / sizeof *worlds; i++) run_world(worlds[i], v_calls);
+    for (size_t i = 0; i < sizeof worlds / sizeof *worlds; i++) run_world(worlds[i], run_v_calls);
 }
 
 /* ---- send and receive ---- */
 
-static void transfers(rank_test *t)
+static void run_transfers(rank_test *t)
 {
     static const size_t counts[] = {0, 1, 1000, 40000, 300001};
     int                 right = (t->rank + 1) % t->size, left = (t->rank + t->size - 1) % t->size;
     for (size_t k = 0; k < sizeof counts / sizeof *counts;
-         k++) { /* everyone sends first, and far more than fits on the way */
+         k++) { /* every rank sends first, and far more than buffers hold */
         size_t   n = counts[k];
         int32_t *out = malloc(n * 4 + 4), *in = malloc(n * 4 + 4);
         for (size_t i = 0; i < n; i++) out[i] = t->rank * 1000000 + (int)i;
@@ -349,7 +348,7 @@ static void transfers(rank_test *t)
         free(out);
         free(in);
     }
-    /* Tags are taken in another order than they were sent, two of one tag in their own. */
+    /* Tags are received in another order than they were sent, two of one tag in order. */
     int      tags[] = {3, 1, 3, 2}, order[] = {2, 3, 1, 3}, sums = 0;
     uint64_t message;
     if (t->rank == 0) {
@@ -382,15 +381,15 @@ static void transfers(rank_test *t)
     for (int i = 0; i < 16; i++) CHECK(numbers[1][i] == left * 100 + i, "%d", numbers[1][i]);
 }
 
-static void sends_and_receives_meet_by_tag_and_never_block_each_other(void)
+static void sends_and_receives_match_by_tag_and_never_block_each_other(void)
 {
     static const int worlds[] = {2, 3, 5};
-    for (size_t i = 0; i < sizeof worlds / sizeof *worlds; i++) run_world(worlds[i], transfers);
+    for (size_t i = 0; i < sizeof worlds / sizeof *worlds; i++) run_world(worlds[i], run_transfers);
 }
 
 /* ---- groups ---- */
 
-static void splits(rank_test *t)
+static void run_splits(rank_test *t)
 {
     lk_comm *half, *back, *again, *none;
     int32_t  sum = t->rank, twice;
@@ -426,13 +425,13 @@ static void splits(rank_test *t)
     REQUIRE(lk_comm_barrier(t->comm, NULL) == LK_OK);
 }
 
-static void groups_live_side_by_side_and_are_freed_in_any_order(void)
+static void groups_coexist_and_are_freed_in_any_order(void)
 {
     static const int worlds[] = {1, 2, 5, 8};
-    for (size_t i = 0; i < sizeof worlds / sizeof *worlds; i++) run_world(worlds[i], splits);
+    for (size_t i = 0; i < sizeof worlds / sizeof *worlds; i++) run_world(worlds[i], run_splits);
 }
 
-/* ---- what is promised about bytes, bits and buffers ---- */
+/* ---- bytes, bits and buffers ---- */
 
 static void count_bytes(rank_test *t)
 {
@@ -460,8 +459,8 @@ static void a_rank_sends_no_more_than_it_must_for_an_all_reduce(void)
     for (size_t i = 0; i < sizeof worlds / sizeof *worlds; i++) run_world(worlds[i], count_bytes);
 }
 
-/* Ranks come in another order each time; some have symmetric memory and some not. */
-static void disorderly(rank_test *t)
+/* Ranks arrive in another order each time; some use symmetric memory and some do not. */
+static void reduce_in_any_order(rank_test *t)
 {
     enum { COUNT = 30011 };
     void  *memory;
@@ -481,14 +480,18 @@ static void disorderly(rank_test *t)
     free(ordinary);
 }
 
-static void all_reduce_gives_the_same_bits_in_any_arrival_order_and_from_any_memory(void) { run_world(5, disorderly); }
+static void all_reduce_gives_the_same_bits_in_any_arrival_order_and_from_any_memory(void)
+{
+    run_world(5, reduce_in_any_order);
+}
 
 static void special_numbers(rank_test *t)
 {
     float values[4] = {t->rank == 1 ? NAN : 1, t->rank == 2 ? -INFINITY : 2, t->rank == 0 ? INFINITY : 0,
                        (float)t->rank},
           out[4];
-    uint16_t half = t->rank == 0 ? 0x0001 : 0x8001, large = 0x7bff; /* the least f16 of either sign, and the greatest */
+    uint16_t half = t->rank == 0 ? 0x0001 : 0x8001,
+             large = 0x7bff; /* the smallest f16 of either sign, and the largest */
     REQUIRE(lk_comm_all_reduce(t->comm, values, out, 4, LK_F32, LK_MIN, NULL) == LK_OK);
     CHECK(isnan(out[0]) && out[1] == -INFINITY && out[2] == 0 && out[3] == 0);
     REQUIRE(lk_comm_all_reduce(t->comm, values, out, 4, LK_F32, LK_MAX, NULL) == LK_OK);
@@ -502,7 +505,7 @@ static void special_numbers(rank_test *t)
     CHECK(large == 0x7bff, "%04x", large);
 }
 
-static void nan_spreads_and_halves_are_rounded_once(void) { run_world(3, special_numbers); }
+static void nan_propagates_and_halves_are_rounded_once(void) { run_world(3, special_numbers); }
 
 static void many_in_flight(rank_test *t)
 {
@@ -513,7 +516,7 @@ static void many_in_flight(rank_test *t)
     for (int i = 0; i < WORKS; i++)
         REQUIRE(lk_comm_all_reduce(t->comm, data + i * COUNT, data + i * COUNT, COUNT, LK_F32, LK_SUM, &works[i]) ==
                 LK_OK);
-    float after = 1; /* a blocking call takes its turn behind them */
+    float after = 1; /* a blocking call runs after them */
     REQUIRE(lk_comm_all_reduce(t->comm, &after, &after, 1, LK_F32, LK_SUM, NULL) == LK_OK);
     CHECK(after == (float)t->size);
     for (int i = 0; i < WORKS; i++) CHECK(lk_work_test(works[i]) == LK_OK);
@@ -523,7 +526,7 @@ static void many_in_flight(rank_test *t)
             CHECK(false, "element %d is %g", i, (double)data[i]);
             break;
         }
-    if (t->rank == 0) { /* given up with the comm: freeing does not wait for the others, who never call */
+    if (t->rank == 0) { /* cancelled with the comm: freeing does not wait for the others, which never call */
         lk_work *left;
         REQUIRE(lk_comm_recv(t->comm, data, 1, LK_F32, t->size - 1, 99, &left) == LK_OK || t->size == 1);
     }
@@ -532,9 +535,9 @@ static void many_in_flight(rank_test *t)
 
 static void works_run_in_order_and_need_not_be_waited_for_in_order(void) { run_world(3, many_in_flight); }
 
-/* ---- mistakes ---- */
+/* ---- invalid calls ---- */
 
-static void mistakes(rank_test *t)
+static void make_invalid_calls(rank_test *t)
 {
     float    x = 1, y[8];
     lk_work *work = (lk_work *)&x;
@@ -555,25 +558,25 @@ static void mistakes(rank_test *t)
     CHECK(lk_comm_all_to_allv(t->comm, y, (size_t[]){1, 1}, (size_t[]){0, 3}, y + 3, (size_t[]){1, 1}, (size_t[]){0, 1},
                               LK_F32, NULL) == LK_EINVAL);
     CHECK(lk_work_wait(NULL) == LK_OK && lk_comm_status(t->comm) == LK_OK && lk_comm_error(t->comm)[0] == 0);
-    REQUIRE(lk_comm_all_reduce(t->comm, &x, &x, 1, LK_F32, LK_SUM, NULL) == LK_OK); /* none of it harmed the group */
+    REQUIRE(lk_comm_all_reduce(t->comm, &x, &x, 1, LK_F32, LK_SUM, NULL) == LK_OK); /* the group has not failed */
     CHECK(x == 2);
     REQUIRE(lk_comm_barrier(t->comm, &work) == LK_OK && work && lk_work_wait(work) == LK_OK);
 }
 
-static void a_mistaken_call_fails_alone_and_says_where(void) { run_world(2, mistakes); }
+static void an_invalid_call_fails_alone_and_is_located(void) { run_world(2, make_invalid_calls); }
 
 static int run_cases(const backend_case *which)
 {
     the_case = which;
     RUN(every_collective_matches_the_oracle_at_every_world_size);
-    RUN(gatherv_and_all_to_allv_move_every_element_to_its_place);
-    RUN(sends_and_receives_meet_by_tag_and_never_block_each_other);
-    RUN(groups_live_side_by_side_and_are_freed_in_any_order);
+    RUN(gatherv_and_all_to_allv_move_every_element);
+    RUN(sends_and_receives_match_by_tag_and_never_block_each_other);
+    RUN(groups_coexist_and_are_freed_in_any_order);
     RUN(a_rank_sends_no_more_than_it_must_for_an_all_reduce);
     RUN(all_reduce_gives_the_same_bits_in_any_arrival_order_and_from_any_memory);
-    RUN(nan_spreads_and_halves_are_rounded_once);
+    RUN(nan_propagates_and_halves_are_rounded_once);
     RUN(works_run_in_order_and_need_not_be_waited_for_in_order);
-    RUN(a_mistaken_call_fails_alone_and_says_where);
+    RUN(an_invalid_call_fails_alone_and_is_located);
     return check_result();
 }
 

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# comm_launchers.sh - a C program that only wants an all_reduce, built as an outsider, finds its peers however it is started: by hand, by
-# `lockstep run`, by torchrun and by mpirun, as far as they are at hand; and `lockstep bench comm` prints what it says it prints.   ctest: timeout 180
+# comm_launchers.sh - a C program with one all_reduce, built outside the tree, joins its peers however it is started: by hand, by `lockstep run`,
+# by torchrun and by mpirun, where they are installed; and `lockstep bench comm` prints its documented output.   ctest: timeout 180
 set -eu
-[ -z "${LK_SANITIZE:-}" ] || { echo "skipped: a sanitized library wants a sanitized program"; exit 77; }
+[ -z "${LK_SANITIZE:-}" ] || { echo "skipped: a sanitized library needs a sanitized program"; exit 77; }
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 fail() { echo "$*" >&2; exit 1; }

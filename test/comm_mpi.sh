@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # comm_mpi.sh - groups over MPI under a real mpirun, for each MPI whose module was built and whose mpirun is here: every collective against the
-# oracle, alone and mixed with shared memory; ranks that disagree are told within a second; a killed rank ends the job; the program needs no
-# `lockstep run`; and without mpirun the error says what to do.   ctest: timeout 400
+# oracle, alone and mixed with shared memory; different calls are reported within a second; a killed rank ends the job; the program needs no
+# `lockstep run`; and without mpirun the error explains what to do.   ctest: timeout 400
 set -eu
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -9,9 +9,9 @@ fail() { echo "$*" >&2; exit 1; }
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT LOCKSTEP_JOB LOCKSTEP_TOKEN LOCKSTEP_HOST_ID
 
-if [ -z "${LK_SANITIZE:-}" ]; then # a sanitized library wants a sanitized program
+if [ -z "${LK_SANITIZE:-}" ]; then # a sanitized library needs a sanitized program
     cat > "$work/odd.c" <<'C'
-/* odd.c WHAT - the last rank does what the others do not expect. */
+/* odd.c WHAT - the last rank makes another call than the others, or dies. */
 #include <lockstep.h>
 #include <signal.h>
 #include <stdio.h>
@@ -57,7 +57,7 @@ int main(int count, char **arguments)
     else
         printf("%s after %.3f s: %s\n", lk_status_name(status), now() - start, lk_comm_error(comm));
     fflush(stdout);
-    if (status == LK_EMISMATCH) sleep(1); /* so that all can say it before mpirun ends the job */
+    if (status == LK_EMISMATCH) sleep(1); /* so that all can print it before mpirun ends the job */
     lk_comm_free(comm);
     lk_context_free(context);
     return status < 0 ? 3 : 0;
@@ -70,9 +70,9 @@ C
     grep -q 'LOCKSTEP_MODULES' "$work/out" || fail "without a module: $(cat "$work/out")"
 fi
 
-# disagree WHAT: all three ranks say LK_EMISMATCH within a second, with both calls.
-disagree() {
-    if timeout 60 $start -n 3 "$work/odd" "$1" > "$work/out" 2>&1; then fail "$flavour, $1: nobody minded: $(cat "$work/out")"; fi
+# expect_mismatch WHAT: all three ranks report LK_EMISMATCH within a second, with both calls.
+expect_mismatch() {
+    if timeout 60 $start -n 3 "$work/odd" "$1" > "$work/out" 2>&1; then fail "$flavour, $1: no rank failed: $(cat "$work/out")"; fi
     [ "$(grep -c '^LK_EMISMATCH after 0\.' "$work/out")" = 3 ] || fail "$flavour, $1: $(cat "$work/out")"
     grep -q "all_reduce f32 × $2 sum at .*odd.c" "$work/out" && grep -q "all_reduce f32 × $3 sum at .*odd.c" "$work/out" || fail "$flavour, $1: $(cat "$work/out")"
 }
@@ -99,7 +99,7 @@ for flavour in openmpi mpich; do
     [ -z "${LK_SANITIZE:-}" ] || continue
     timeout 60 $start -n 3 "$work/odd" > "$work/out" 2>&1 || fail "$flavour: $(cat "$work/out")"
     [ "$(grep -c 'fine over mpi' "$work/out")" = 3 ] || fail "$flavour: $(cat "$work/out")"
-    # Ranks that believe to be two a host: chosen are shared memory and MPI, and no token or port is asked for.
+    # Simulated hosts with two ranks each: shared memory and MPI are chosen, and no token or port is needed.
     cat > "$work/hosts" <<SH
 #!/bin/sh
 export LOCKSTEP_HOST_ID=\$((\${OMPI_COMM_WORLD_RANK:-\${PMI_RANK:-0}} / 2)) OMPI_COMM_WORLD_LOCAL_SIZE=2 MPI_LOCALNRANKS=2
@@ -109,10 +109,10 @@ SH
     chmod +x "$work/hosts"
     timeout 60 $start -n 4 "$work/hosts" > "$work/out" 2>&1 || fail "$flavour, hosts: $(cat "$work/out")"
     [ "$(grep -c 'fine over mixed' "$work/out")" = 4 ] || fail "$flavour, hosts: $(cat "$work/out")"
-    disagree mismatch 1000 1001
-    disagree large 1048575 1048576
+    expect_mismatch mismatch 1000 1001
+    expect_mismatch large 1048575 1048576
     begun=$SECONDS
-    if timeout 60 $start -n 3 "$work/odd" kill > "$work/out" 2>&1; then fail "$flavour: a killed rank went unnoticed: $(cat "$work/out")"; fi
+    if timeout 60 $start -n 3 "$work/odd" kill > "$work/out" 2>&1; then fail "$flavour: a killed rank was not detected: $(cat "$work/out")"; fi
     [ $((SECONDS - begun)) -lt 30 ] || fail "$flavour: a killed rank did not end the job for $((SECONDS - begun)) s"
     echo "ok   $flavour"
 done

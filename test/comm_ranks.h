@@ -1,5 +1,5 @@
-/* comm_ranks.h - what tests of groups share: ranks as threads, each with a context and its place in the world; numbers
- * of every type; and the naive oracle, which knows the order of a reduction but nothing of how it is carried out. */
+/* comm_ranks.h - shared by the tests of groups: ranks as threads, each with a context and a comm; numbers of every type;
+ * and the naive oracle, which knows the order of a reduction but nothing of its implementation. */
 #ifndef COMM_RANKS_H
 #define COMM_RANKS_H
 
@@ -45,7 +45,7 @@ static void *rank_main(void *argument)
     CHECK(lk_comm_rank(t->comm) == t->rank && lk_comm_size(t->comm) == t->size);
     t->function(t);
     lk_comm_free(t->comm);
-    CHECK(lk_context_memory(t->context, LK_MEMORY_OTHER) == before, "rank %d: %zu bytes are not given back", t->rank,
+    CHECK(lk_context_memory(t->context, LK_MEMORY_OTHER) == before, "rank %d: %zu bytes are not freed", t->rank,
           lk_context_memory(t->context, LK_MEMORY_OTHER) - before);
     lk_context_free(t->context);
     return NULL;
@@ -54,11 +54,11 @@ static void *rank_main(void *argument)
 /* Runs function on `size` ranks that are threads of this process. config may be NULL. */
 SHARED void run_ranks(int size, const lk_comm_config *config, void (*function)(rank_test *t), void *user)
 {
-    static atomic_int meetings;
+    static atomic_int jobs;
     rank_test        *ranks = calloc((size_t)size, sizeof *ranks);
     pthread_t        *threads = calloc((size_t)size, sizeof *threads);
     char              job[64];
-    snprintf(job, sizeof job, "test-%ld-%d", (long)getpid(), atomic_fetch_add(&meetings, 1));
+    snprintf(job, sizeof job, "test-%ld-%d", (long)getpid(), atomic_fetch_add(&jobs, 1));
     setenv("LOCKSTEP_JOB", job, 1);
     for (int i = 0; i < size; i++) {
         ranks[i] =
@@ -66,7 +66,7 @@ SHARED void run_ranks(int size, const lk_comm_config *config, void (*function)(r
         if (config) ranks[i].config = *config;
         ranks[i].config.rank = i;
         ranks[i].config.world = size;
-        ranks[i].config.join_ms = 60000; /* the machine may be busy; none of these tests is about that */
+        ranks[i].config.join_ms = 60000; /* the machine may be busy; these tests do not test joining */
         REQUIRE(pthread_create(&threads[i], NULL, rank_main, &ranks[i]) == 0);
     }
     for (int i = 0; i < size; i++) pthread_join(threads[i], NULL);
@@ -74,7 +74,7 @@ SHARED void run_ranks(int size, const lk_comm_config *config, void (*function)(r
     free(ranks);
 }
 
-/* ---- what a test must not leave behind ---- */
+/* ---- leaks ---- */
 
 SHARED int open_descriptors(void)
 {
@@ -95,8 +95,7 @@ SHARED uint64_t number_bits(uint64_t seed, uint64_t index)
     return z ^ z >> 31;
 }
 
-/* A real of few bits, rounded to `bits` of significand and no smaller than the step 2^least, by arithmetic alone: ties
- * to even. */
+/* Rounds to `bits` of significand, with steps of at least 2^least, ties to even; by arithmetic only. */
 SHARED double round_to(double x, int bits, int least, double largest)
 {
     int exponent;
@@ -218,7 +217,7 @@ static element combine(element a, element b, lk_dtype type, lk_reduce_op op)
                        : op == LK_MAX ? fmax(a.real, b.real)
                                       : a.real + b.real;
         e.real =
-            type == LK_F64 ? exact : (float)exact; /* a sum or product of two floats rounds the same by way of double */
+            type == LK_F64 ? exact : (float)exact; /* a sum or product of two floats rounds the same through double */
         return e;
     }
     int64_t x = (int64_t)a.whole, y = (int64_t)b.whole;
@@ -229,8 +228,7 @@ static element combine(element a, element b, lk_dtype type, lk_reduce_op op)
     return op == LK_AVG ? e : extend(e, type);
 }
 
-/* The pairwise tree over n ranks' values: halves of a power of two; otherwise the largest power of two below n goes
- * left. */
+/* The pairwise tree over n ranks' values: the left subtree has the largest power of two below n. */
 static element tree(const element *values, int n, lk_dtype type, lk_reduce_op op)
 {
     if (n == 1) return values[0];
@@ -251,7 +249,7 @@ SHARED element oracle(const element *values, int n, lk_dtype type, lk_reduce_op 
     return extend(e, type);
 }
 
-/* What all ranks' values at index i give. */
+/* The reduction of all ranks' values at index i. */
 SHARED element reduced(uint64_t seed, int ranks, size_t i, lk_dtype type, lk_reduce_op op)
 {
     element values[64];

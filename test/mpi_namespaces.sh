@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# mpi_namespaces.sh - MPI between hosts for real: network namespaces of this machine, each with a host name of its own and joined by a veth pair, and
-# an mpirun in one of them that starts its daemon in the other, for each MPI whose module was built and whose mpirun is here. Sums over mpi and mixed
-# with shared memory; a rank that is killed; what another launcher's ranks need for tcp. Skipped where namespaces are not permitted.   ctest: timeout 240
+# mpi_namespaces.sh - MPI between two hosts: network namespaces of this machine, each with its own host name, connected by a veth pair, and an mpirun
+# in one of them that starts its daemon in the other, for each MPI whose module was built and whose mpirun is installed. Sums over mpi and mixed with
+# shared memory; a rank that is killed; tcp with a token. Skipped where namespaces are not permitted.   ctest: timeout 240
 set -u
-[ -z "${LK_SANITIZE:-}" ] || { echo "skipped: a sanitized library wants a sanitized program"; exit 77; }
+[ -z "${LK_SANITIZE:-}" ] || { echo "skipped: a sanitized library needs a sanitized program"; exit 77; }
 # shellcheck source=two_hosts.bash
 . "$SOURCE_DIR/test/two_hosts.bash"
 need ip unshare hostname timeout
-# As hosts with containers have it: a bridge that comes first and has the same address everywhere, at which nobody finds the other.
+# As on hosts with containers: a bridge, listed first, with the same address on every host, by which no host reaches the other.
 before_link() {
     for space in $a $b; do
         ip -n $space link add lkbridge type bridge 2> "$work/why" || { echo "no bridge: $(cat "$work/why")"; break; }
@@ -16,11 +16,11 @@ before_link() {
     done
 }
 two_hosts 10.79.0
-ip netns exec $a unshare --uts hostname lk-first 2> "$work/why" || skip "host names of one's own are not permitted: $(cat "$work/why")"
+ip netns exec $a unshare --uts hostname lk-first 2> "$work/why" || skip "separate host names are not permitted: $(cat "$work/why")"
 compile "$SOURCE_DIR/test/rank_sums.c" "$work/ranks"
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 TMPDIR=$work
 
-# What ssh would do: HOST COMMAND…, in that host's namespace, under its name and with an environment of its own.
+# In place of ssh: HOST COMMAND…, in that host's namespace, with its host name and a new environment.
 cat > "$work/reach" <<SH
 #!/bin/sh
 while [ "\${1#-}" != "\$1" ]; do shift; done
@@ -30,7 +30,7 @@ exec env -i "PATH=$PATH" "HOME=$HOME" "TMPDIR=$work" OMPI_ALLOW_RUN_AS_ROOT=1 OM
 SH
 chmod +x "$work/reach"
 
-# job FIRST SECOND SETTINGS ARGS… : so many ranks on the first host and on the second, which are given these settings.
+# job FIRST SECOND SETTINGS ARGS… : FIRST ranks on the first host and SECOND on the second, with these settings.
 job() {
     local first=$1 second=$2 setting start
     case $flavour in
@@ -44,7 +44,7 @@ job() {
     shift 3
     ip netns exec $a unshare --uts sh -c 'hostname lk-first; exec "$@"' sh timeout -k 5 50 $start "$work/ranks" "$@" > "$work/out" 2>&1
 }
-# Every rank is where it should be, and got the right sums over BACKEND.
+# Every rank is on the right host, and got the right sums over BACKEND.
 right() { # WHAT FIRST SECOND BACKEND
     local rank here
     for ((rank = 0; rank < $2 + $3; rank++)); do
@@ -53,11 +53,11 @@ right() { # WHAT FIRST SECOND BACKEND
     done
     echo "$flavour: $1"
 }
-# The last of four ranks was killed: the job is over, whoever could still speak named it, and nobody is left on either host.
-buried() { # STATUS WHAT
+# The last of four ranks was killed: the job has ended, the survivors that reported an error named it, and no process is left on either host.
+ended() { # STATUS WHAT
     [ $1 != 0 ] && [ $1 != 124 ] || complain "$flavour, $2: mpirun ends with $1: $(cat "$work/out")"
     for _ in $(seq 50); do [ -n "$(ip netns pids $a)$(ip netns pids $b)" ] || break; sleep 0.1; done
-    [ -z "$(ip netns pids $a)$(ip netns pids $b)" ] || complain "$flavour, $2: processes stayed behind: $(ps -fp "$(echo $(ip netns pids $a) $(ip netns pids $b) | tr ' ' ,)")"
+    [ -z "$(ip netns pids $a)$(ip netns pids $b)" ] || complain "$flavour, $2: processes are left: $(ps -fp "$(echo $(ip netns pids $a) $(ip netns pids $b) | tr ' ' ,)")"
     local said
     said=$(grep -c '^failed' "$work/out")
     [ "$said" = "$(grep -cE '^failed after [0-4]\.[0-9] s LK_EIO rank 3 of 4 \(lk-second, .* died' "$work/out")" ] || complain "$flavour, $2: $(cat "$work/out")"
@@ -76,12 +76,12 @@ for flavour in openmpi mpich; do
     job 1 1 "" - 0.3 1000; right "one rank on each host, backend chosen" 1 1 "mixed with MPI"
     job 1 3 "" - 0.3 100000; right "one rank and three, backend chosen" 1 3 "mixed with MPI"
 
-    # Without MPI the ranks know nobody's secret.
+    # Without MPI the ranks have no shared secret.
     job 2 2 "MASTER_ADDR=10.79.0.1 LOCKSTEP_PORT=4000-4060" tcp 0.3 1000 && complain "$flavour, tcp without a token: $(cat "$work/out")"
     grep -q 'on several hosts .* set LOCKSTEP_TOKEN_FILE to a file' "$work/out" || complain "$flavour, tcp without a token: $(cat "$work/out")"
     job 2 2 "MASTER_ADDR=10.79.0.1 LOCKSTEP_PORT=4000-4060 LOCKSTEP_TOKEN_FILE=$work/token" tcp 0.3 1000; right "tcp with LOCKSTEP_TOKEN_FILE" 2 2 tcp
 
-    if [ $flavour = openmpi ] && command -v ss > /dev/null; then # Lockstep's connections keep to LOCKSTEP_PORT, those of split groups too, as a firewall may demand
+    if [ $flavour = openmpi ] && command -v ss > /dev/null; then # Lockstep's connections use only LOCKSTEP_PORT, also those of split groups, as a firewall may require
         job 2 2 "LOCKSTEP_PORT=4000-4060" mpi 3 1000 &
         wait_for=$!
         for _ in $(seq 200); do grep -q '^under way' "$work/out" && break; sleep 0.1; done
@@ -93,8 +93,8 @@ for flavour in openmpi mpich; do
         grep '10\.79\.0\.2' "$work/connections" | grep -vE ':(40[0-6][0-9]|5[0-2][0-9][0-9])( |$)' && complain "connections outside of LOCKSTEP_PORT: $(cat "$work/connections")"
     fi
 
-    job 2 2 "" mpi 3 100000 kill; buried $? "a rank is killed, mpi"
-    job 2 2 "" - 3 100000 kill; buried $? "a rank is killed, backend chosen"
+    job 2 2 "" mpi 3 100000 kill; ended $? "a rank is killed, mpi"
+    job 2 2 "" - 3 100000 kill; ended $? "a rank is killed, backend chosen"
 done
 [ $tried = 1 ] || skip "there is no mpirun with a module"
 exit $wrong

@@ -1,5 +1,5 @@
-/* test_comm_net.c - every collective over a network: tcp between threads of one process; mixed between processes that
- * believe to be on several hosts; and, when mpirun starts it with the word mpi or mixed, as one rank of that world.
+/* test_comm_net.c - every collective over a network: tcp between threads of one process; mixed between processes on
+ * simulated hosts; and, when mpirun starts it with the argument mpi or mixed, as one rank of that world.
  * ctest: timeout 400, label threaded */
 #define _GNU_SOURCE
 #include "comm_cases.h"
@@ -8,7 +8,7 @@
 
 #include <sys/wait.h>
 
-enum { SLICE = 256 << 10 }; /* as net_collective.c cuts */
+enum { SLICE = 256 << 10 }; /* as in net/pipeline.c */
 
 static size_t chunk(lk__comm_kind kind, int size)
 {
@@ -25,9 +25,9 @@ static void run_tcp(int size, void (*function)(rank_test *t))
     run_ranks(size, &config, function, NULL);
 }
 
-/* ---- what a step costs ---- */
+/* ---- allocations of a step ---- */
 
-static lk_status a_step(rank_test *t, float *x)
+static lk_status run_step(rank_test *t, float *x)
 {
     lk_work  *works[3] = {NULL};
     lk_status status = lk_comm_all_reduce(t->comm, x, x, 5, LK_F32, LK_SUM, NULL);
@@ -38,54 +38,54 @@ static lk_status a_step(rank_test *t, float *x)
     return status < 0 ? status : lk_comm_barrier(t->comm, NULL);
 }
 
-static void steps(rank_test *t)
+static void count_allocations(rank_test *t)
 {
     float *x = calloc(3 << 18, sizeof *x);
     REQUIRE(x && lk_comm_reserve(t->comm, 3) == LK_OK);
-    for (int i = 0; i < 3; i++) REQUIRE(a_step(t, x) == LK_OK, "%s", lk_comm_error(t->comm));
+    for (int i = 0; i < 3; i++) REQUIRE(run_step(t, x) == LK_OK, "%s", lk_comm_error(t->comm));
     uint64_t before = lk_context_allocations(t->context);
-    for (int i = 0; i < 10; i++) REQUIRE(a_step(t, x) == LK_OK, "%s", lk_comm_error(t->comm));
+    for (int i = 0; i < 10; i++) REQUIRE(run_step(t, x) == LK_OK, "%s", lk_comm_error(t->comm));
     CHECK(lk_context_allocations(t->context) == before, "rank %d: %llu allocations", t->rank,
           (unsigned long long)(lk_context_allocations(t->context) - before));
     free(x);
 }
 
-static void the_same_calls_again_allocate_nothing(void)
+static void repeated_calls_allocate_nothing(void)
 {
-    run_tcp(2, steps);
-    run_tcp(3, steps);
+    run_tcp(2, count_allocations);
+    run_tcp(3, count_allocations);
 }
 
-/* ---- mixed: processes, some of them on each played host ---- */
+/* ---- mixed: processes, some of them on each simulated host ---- */
 
-static const int *layout; /* hosts of ranks; NULL: `each` ranks a host, side by side */
+static const int *layout; /* hosts of ranks; NULL: `each` consecutive ranks per host */
 static int        each;
 
-static void check_places(rank_test *t)
+static void check_local_ranks(rank_test *t)
 {
     if (t->size == 1) return;
-    int host = layout ? layout[t->rank] : t->rank / each, place = 0, here = 0;
+    int host = layout ? layout[t->rank] : t->rank / each, local_rank = 0, here = 0;
     for (int i = 0; i < t->size; i++) {
         if ((layout ? layout[i] : i / each) != host) continue;
-        place += i < t->rank;
+        local_rank += i < t->rank;
         here++;
     }
-    CHECK(lk_comm_local_rank(t->comm) == place && lk_comm_local_size(t->comm) == here, "rank %d: %d of %d on this host",
-          t->rank, lk_comm_local_rank(t->comm), lk_comm_local_size(t->comm));
+    CHECK(lk_comm_local_rank(t->comm) == local_rank && lk_comm_local_size(t->comm) == here,
+          "rank %d: %d of %d on this host", t->rank, lk_comm_local_rank(t->comm), lk_comm_local_size(t->comm));
     CHECK(strcmp(lk_comm_backend(t->comm), "mixed") == 0);
 }
 
 static void (*inner_function)(rank_test *t);
 
-static void with_places(rank_test *t)
+static void check_and_run(rank_test *t)
 {
-    check_places(t);
+    check_local_ranks(t);
     inner_function(t);
 }
 
-static int be_rank(int rank, int size, void (*function)(rank_test *t))
+static int run_rank(int rank, int size, void (*function)(rank_test *t))
 {
-    rank_test t = {.rank = rank, .size = size, .function = with_places, .config = LK_COMM_CONFIG_INIT};
+    rank_test t = {.rank = rank, .size = size, .function = check_and_run, .config = LK_COMM_CONFIG_INIT};
     char      host[32];
     inner_function = function;
     snprintf(host, sizeof host, "host-%d", layout ? layout[rank] : rank / each);
@@ -100,16 +100,16 @@ static int be_rank(int rank, int size, void (*function)(rank_test *t))
 
 static void run_mixed(int size, void (*function)(rank_test *t))
 {
-    static int meetings;
+    static int jobs;
     char       job[64];
     pid_t      ranks[16];
-    snprintf(job, sizeof job, "mixed-%ld-%d", (long)getpid(), meetings++);
+    snprintf(job, sizeof job, "mixed-%ld-%d", (long)getpid(), jobs++);
     setenv("LOCKSTEP_JOB", job, 1);
     fflush(stdout);
     for (int i = 0; i < size; i++) {
         ranks[i] = fork();
         REQUIRE(ranks[i] >= 0);
-        if (ranks[i] == 0) exit(be_rank(i, size, function));
+        if (ranks[i] == 0) exit(run_rank(i, size, function));
     }
     for (int i = 0; i < size; i++) {
         int status = -1;
@@ -141,7 +141,7 @@ int main(int count, char **arguments)
 {
     static const backend_case tcp = {run_tcp, LK__NET_SMALL, chunk, 2, false},
                               mixed = {run_mixed, LK__NET_SMALL, chunk, 2, false},
-                              others = {run_mixed, LK__NET_SMALL, chunk, 2, true},
+                              more_cases = {run_mixed, LK__NET_SMALL, chunk, 2, true},
                               launched = {run_launched, LK__NET_SMALL, chunk, 2, false};
     static const int scattered[] = {0, 1, 0, 1, 1, 2, 0, 0, 2, 1, 0};
     const char      *which = count > 1 ? arguments[1] : "";
@@ -151,14 +151,14 @@ int main(int count, char **arguments)
         return run_cases(&launched);
     }
     if (!*which || strcmp(which, "tcp") == 0) {
-        RUN(the_same_calls_again_allocate_nothing);
+        RUN(repeated_calls_allocate_nothing);
         result |= run_cases(&tcp);
     }
     if (!*which || strcmp(which, "mixed") == 0) {
         each = 2;
         result |= run_cases(&mixed);
         each = 4;
-        the_case = &others;
+        the_case = &more_cases;
         RUN(every_collective_matches_the_oracle_at_every_world_size);
         layout = scattered;
         RUN(every_collective_matches_the_oracle_at_every_world_size);

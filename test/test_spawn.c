@@ -1,4 +1,4 @@
-/* test_spawn.c - lk_spawn in a process that has ideas of its own about its children: SIGCHLD ignored, no status wanted, a handler. */
+/* test_spawn.c - lk_spawn in a process with other settings for its children: SIGCHLD ignored, SA_NOCLDWAIT, a handler. */
 /* ctest: timeout 60 */
 #define _GNU_SOURCE
 #include "check.h"
@@ -9,10 +9,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-static int give(int rank, void *user) { return rank == 1 ? *(int *)user : 0; }
+static int return_code(int rank, void *user) { return rank == 1 ? *(int *)user : 0; }
 
-/* In a rank: what its own children and its own SIGCHLD are like. */
-static int sees_the_callers_action(int rank, void *user)
+/* In a rank: whether SIGCHLD has the caller's action. */
+static int check_sigchld_action(int rank, void *user)
 {
     struct sigaction now;
     (void)rank;
@@ -20,25 +20,25 @@ static int sees_the_callers_action(int rank, void *user)
     return now.sa_handler == ((struct sigaction *)user)->sa_handler ? 0 : 3;
 }
 
-static void on_death(int signal) { (void)signal; }
+static void on_child_end(int signal) { (void)signal; }
 
-static void spawn_works_whatever_is_done_with_dead_children(void)
+static void spawn_works_with_any_sigchld_action(void)
 {
     struct sigaction actions[] = {{.sa_handler = SIG_DFL},
                                   {.sa_handler = SIG_IGN},
                                   {.sa_handler = SIG_DFL, .sa_flags = SA_NOCLDWAIT},
-                                  {.sa_handler = on_death, .sa_flags = SA_NOCLDWAIT},
-                                  {.sa_handler = on_death}};
+                                  {.sa_handler = on_child_end, .sa_flags = SA_NOCLDWAIT},
+                                  {.sa_handler = on_child_end}};
     for (size_t i = 0; i < sizeof actions / sizeof *actions; i++) {
         lk_spawn_result  result;
         struct sigaction after;
         int              good = 0, bad = 7;
         REQUIRE(sigaction(SIGCHLD, &actions[i], NULL) == 0);
-        alarm(20); /* where it waits for ever, this ends it */
-        CHECK(lk_spawn(2, give, &good, &result) == LK_OK && result.rank == -1, "action %zu: %s", i, result.text);
-        CHECK(lk_spawn(2, give, &bad, &result) == LK_ECANCELED && result.rank == 1 && result.exit_code == 7,
+        alarm(20); /* ends it if it would wait without limit */
+        CHECK(lk_spawn(2, return_code, &good, &result) == LK_OK && result.rank == -1, "action %zu: %s", i, result.text);
+        CHECK(lk_spawn(2, return_code, &bad, &result) == LK_ECANCELED && result.rank == 1 && result.exit_code == 7,
               "action %zu: %s", i, result.text);
-        CHECK(lk_spawn(2, sees_the_callers_action, &actions[i], &result) == LK_OK, "action %zu: %s", i, result.text);
+        CHECK(lk_spawn(2, check_sigchld_action, &actions[i], &result) == LK_OK, "action %zu: %s", i, result.text);
         alarm(0);
         REQUIRE(sigaction(SIGCHLD, NULL, &after) == 0);
         CHECK(after.sa_handler == actions[i].sa_handler && (after.sa_flags & SA_NOCLDWAIT) == actions[i].sa_flags,
@@ -47,8 +47,8 @@ static void spawn_works_whatever_is_done_with_dead_children(void)
     signal(SIGCHLD, SIG_DFL);
 }
 
-/* A child that dies during lk_spawn, and that nobody will ever wait for, is no zombie afterwards. */
-static void children_that_nobody_waits_for_are_buried(void)
+/* A child that ends during lk_spawn, and that the caller never waits for, does not stay a zombie. */
+static void children_that_are_not_waited_for_are_reaped(void)
 {
     int good = 0;
     signal(SIGCHLD, SIG_IGN);
@@ -58,25 +58,25 @@ static void children_that_nobody_waits_for_are_buried(void)
         usleep(50000);
         _exit(0);
     }
-    for (int i = 0; i < 500 && kill(own, 0) == 0; i++) CHECK(lk_spawn(1, give, &good, NULL) == LK_OK);
-    CHECK(kill(own, 0) < 0 && errno == ESRCH, "pid %d is still there", (int)own);
+    for (int i = 0; i < 500 && kill(own, 0) == 0; i++) CHECK(lk_spawn(1, return_code, &good, NULL) == LK_OK);
+    CHECK(kill(own, 0) < 0 && errno == ESRCH, "pid %d still exists", (int)own);
     signal(SIGCHLD, SIG_DFL);
 }
 
-static void a_status_that_does_not_fit_is_no_success(void)
+static void a_status_beyond_eight_bits_is_a_failure(void)
 {
     int codes[] = {256, 512, -1, -256, 255, 1 << 30};
     for (size_t i = 0; i < sizeof codes / sizeof *codes; i++) {
         lk_spawn_result result;
-        CHECK(lk_spawn(2, give, &codes[i], &result) == LK_ECANCELED && result.rank == 1 && result.exit_code == 255,
+        CHECK(lk_spawn(2, return_code, &codes[i], &result) == LK_ECANCELED && result.rank == 1 && result.exit_code == 255,
               "%d: %d, %s", codes[i], result.exit_code, result.text);
     }
 }
 
 int main(void)
 {
-    RUN(spawn_works_whatever_is_done_with_dead_children);
-    RUN(children_that_nobody_waits_for_are_buried);
-    RUN(a_status_that_does_not_fit_is_no_success);
+    RUN(spawn_works_with_any_sigchld_action);
+    RUN(children_that_are_not_waited_for_are_reaped);
+    RUN(a_status_beyond_eight_bits_is_a_failure);
     return check_result();
 }

@@ -1,21 +1,21 @@
-# two_hosts.bash - for tests that play two hosts on this machine: network namespaces $a and $b, joined by a veth pair lkveth, where they are NET.1 and
-# NET.2. Sourced as: two_hosts NET, after what it may be skipped for. It gives $work, a folder of the test's own, and ends with the test: whoever is in
-# the namespaces then was started by it. A test may define before_link and before_end: what it does before the pair is there, and before all ends.
+# two_hosts.bash - for tests that simulate two hosts on this machine: network namespaces $a and $b, connected by a veth pair lkveth, with the addresses
+# NET.1 and NET.2. A test sources it, does its checks for skipping, and calls two_hosts NET. It sets $work, a folder of the test's own. At the end of the
+# test all processes in the namespaces are killed. A test may define before_link and before_end, which run before the pair is made and before the end.
 skip() { echo "skipped: $*"; exit 77; }
 need() { for tool in "$@"; do command -v "$tool" > /dev/null || skip "there is no $tool"; done; }
 complain() { echo "$*" >&2; wrong=1; }
 
-# shellcheck disable=SC2034 # they are for the test
+# shellcheck disable=SC2034 # used by the test
 wrong=0
 a=lka-$$ b=lkb-$$
 work=$(mktemp -d)
 export work
-inhabitants() { ip netns pids $a; ip netns pids $b; }
-kill_inhabitants() { for pid in $(inhabitants 2> /dev/null); do kill -KILL "$pid" 2> /dev/null; done; }
+host_processes() { ip netns pids $a; ip netns pids $b; }
+kill_processes() { for pid in $(host_processes 2> /dev/null); do kill -KILL "$pid" 2> /dev/null; done; }
 end_hosts() {
     { if declare -F before_end > /dev/null; then before_end; fi; } 2> /dev/null
-    kill_inhabitants
-    for _ in $(seq 20); do [ -n "$(inhabitants 2> /dev/null)" ] || break; sleep 0.1; done
+    kill_processes
+    for _ in $(seq 20); do [ -n "$(host_processes 2> /dev/null)" ] || break; sleep 0.1; done
     ip netns del $a 2> /dev/null
     ip netns del $b 2> /dev/null
     rm -rf "$work"
