@@ -5,7 +5,6 @@
 
 #include "comm_ranks.h"
 
-#include <arpa/inet.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
 #include <time.h>

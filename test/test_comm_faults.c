@@ -8,7 +8,6 @@
 #include "comm/rendezvous/identity.h"
 #include "comm/rendezvous/local.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <stdatomic.h>

@@ -6,7 +6,6 @@
 
 #include <dirent.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 
 /* ---- a connection is closed ---- */
 

@@ -6,7 +6,6 @@
 #include <errno.h>
 #include <lockstep/comm.h>
 #include <signal.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 static int return_code(int rank, void *user) { return rank == 1 ? *(int *)user : 0; }

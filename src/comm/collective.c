@@ -2,8 +2,6 @@
  * fails on the rank that made it and leaves the group unchanged. */
 #include "comm/comm.h"
 
-#include <string.h>
-
 typedef enum needs { SEND_BUFFER = 1, RECV_BUFFER = 2, REDUCES = 4, ROOTED = 8, BLOCKS = 16, COUNTS = 32 } needs;
 
 static lk_status check_call(lk_comm *c, const lk__comm_call *o, int needs)
@@ -42,7 +40,7 @@ static lk_status check_call(lk_comm *c, const lk__comm_call *o, int needs)
     return LK_OK;
 }
 
-static lk_status submit(lk_comm *c, const lk__comm_call *o, int needs, lk_work **work)
+static lk_status check_and_submit(lk_comm *c, const lk__comm_call *o, int needs, lk_work **work)
 {
     if (work) *work = NULL;
     lk_status status = check_call(c, o, needs);
@@ -54,7 +52,7 @@ lk_status lk_comm_all_reduce_at(lk_site site, lk_comm *c, const void *send, void
 {
     lk__comm_call o = {
         .kind = LK__ALL_REDUCE, .type = type, .reduce = op, .count = count, .send = send, .recv = recv, .site = site};
-    return submit(c, &o, SEND_BUFFER | RECV_BUFFER | REDUCES, work);
+    return check_and_submit(c, &o, SEND_BUFFER | RECV_BUFFER | REDUCES, work);
 }
 
 lk_status lk_comm_reduce_at(lk_site site, lk_comm *c, const void *send, void *recv, size_t count, lk_dtype type,
@@ -68,7 +66,7 @@ lk_status lk_comm_reduce_at(lk_site site, lk_comm *c, const void *send, void *re
                        .send = send,
                        .recv = recv,
                        .site = site};
-    return submit(c, &o, SEND_BUFFER | (c->rank == root ? RECV_BUFFER : 0) | REDUCES | ROOTED, work);
+    return check_and_submit(c, &o, SEND_BUFFER | (c->rank == root ? RECV_BUFFER : 0) | REDUCES | ROOTED, work);
 }
 
 lk_status lk_comm_broadcast_at(lk_site site, lk_comm *c, void *buffer, size_t count, lk_dtype type, int root,
@@ -76,14 +74,14 @@ lk_status lk_comm_broadcast_at(lk_site site, lk_comm *c, void *buffer, size_t co
 {
     lk__comm_call o = {
         .kind = LK__BROADCAST, .type = type, .root = root, .count = count, .send = buffer, .recv = buffer, .site = site};
-    return submit(c, &o, SEND_BUFFER | ROOTED, work);
+    return check_and_submit(c, &o, SEND_BUFFER | ROOTED, work);
 }
 
 lk_status lk_comm_all_gather_at(lk_site site, lk_comm *c, const void *send, void *recv, size_t count, lk_dtype type,
                                 lk_work **work)
 {
     lk__comm_call o = {.kind = LK__ALL_GATHER, .type = type, .count = count, .send = send, .recv = recv, .site = site};
-    return submit(c, &o, SEND_BUFFER | RECV_BUFFER | BLOCKS, work);
+    return check_and_submit(c, &o, SEND_BUFFER | RECV_BUFFER | BLOCKS, work);
 }
 
 lk_status lk_comm_reduce_scatter_at(lk_site site, lk_comm *c, const void *send, void *recv, size_t count, lk_dtype type,
@@ -91,7 +89,7 @@ lk_status lk_comm_reduce_scatter_at(lk_site site, lk_comm *c, const void *send, 
 {
     lk__comm_call o = {
         .kind = LK__REDUCE_SCATTER, .type = type, .reduce = op, .count = count, .send = send, .recv = recv, .site = site};
-    return submit(c, &o, SEND_BUFFER | RECV_BUFFER | REDUCES | BLOCKS, work);
+    return check_and_submit(c, &o, SEND_BUFFER | RECV_BUFFER | REDUCES | BLOCKS, work);
 }
 
 lk_status lk_comm_gather_at(lk_site site, lk_comm *c, const void *send, void *recv, size_t count, lk_dtype type,
@@ -99,7 +97,7 @@ lk_status lk_comm_gather_at(lk_site site, lk_comm *c, const void *send, void *re
 {
     lk__comm_call o = {
         .kind = LK__GATHER, .type = type, .root = root, .count = count, .send = send, .recv = recv, .site = site};
-    return submit(c, &o, SEND_BUFFER | (c->rank == root ? RECV_BUFFER : 0) | ROOTED | BLOCKS, work);
+    return check_and_submit(c, &o, SEND_BUFFER | (c->rank == root ? RECV_BUFFER : 0) | ROOTED | BLOCKS, work);
 }
 
 lk_status lk_comm_scatter_at(lk_site site, lk_comm *c, const void *send, void *recv, size_t count, lk_dtype type,
@@ -107,14 +105,14 @@ lk_status lk_comm_scatter_at(lk_site site, lk_comm *c, const void *send, void *r
 {
     lk__comm_call o = {
         .kind = LK__SCATTER, .type = type, .root = root, .count = count, .send = send, .recv = recv, .site = site};
-    return submit(c, &o, RECV_BUFFER | (c->rank == root ? SEND_BUFFER : 0) | ROOTED | BLOCKS, work);
+    return check_and_submit(c, &o, RECV_BUFFER | (c->rank == root ? SEND_BUFFER : 0) | ROOTED | BLOCKS, work);
 }
 
 lk_status lk_comm_all_to_all_at(lk_site site, lk_comm *c, const void *send, void *recv, size_t count, lk_dtype type,
                                 lk_work **work)
 {
     lk__comm_call o = {.kind = LK__ALL_TO_ALL, .type = type, .count = count, .send = send, .recv = recv, .site = site};
-    return submit(c, &o, SEND_BUFFER | RECV_BUFFER | BLOCKS, work);
+    return check_and_submit(c, &o, SEND_BUFFER | RECV_BUFFER | BLOCKS, work);
 }
 
 /* Where this rank sends nothing, send may be NULL. */
@@ -133,7 +131,7 @@ lk_status lk_comm_all_gatherv_at(lk_site site, lk_comm *c, const void *send, voi
                        .recv_counts = counts,
                        .recv_displacements = displacements,
                        .site = site};
-    return submit(c, &o, need_send_buffer(c, counts) | RECV_BUFFER | BLOCKS | COUNTS, work);
+    return check_and_submit(c, &o, need_send_buffer(c, counts) | RECV_BUFFER | BLOCKS | COUNTS, work);
 }
 
 lk_status lk_comm_gatherv_at(lk_site site, lk_comm *c, const void *send, void *recv, const size_t *counts,
@@ -147,8 +145,8 @@ lk_status lk_comm_gatherv_at(lk_site site, lk_comm *c, const void *send, void *r
                        .recv_counts = counts,
                        .recv_displacements = displacements,
                        .site = site};
-    return submit(c, &o, need_send_buffer(c, counts) | (c->rank == root ? RECV_BUFFER : 0) | ROOTED | BLOCKS | COUNTS,
-                  work);
+    return check_and_submit(
+        c, &o, need_send_buffer(c, counts) | (c->rank == root ? RECV_BUFFER : 0) | ROOTED | BLOCKS | COUNTS, work);
 }
 
 lk_status lk_comm_all_to_allv_at(lk_site site, lk_comm *c, const void *send, const size_t *send_counts,
@@ -171,7 +169,7 @@ lk_status lk_comm_all_to_allv_at(lk_site site, lk_comm *c, const void *send, con
     int buffers = 0;
     for (int i = 0; recv_counts && i < c->size; i++)
         buffers |= (send_counts[i] ? SEND_BUFFER : 0) | (recv_counts[i] ? RECV_BUFFER : 0);
-    return submit(c, &o, buffers | BLOCKS | COUNTS, work);
+    return check_and_submit(c, &o, buffers | BLOCKS | COUNTS, work);
 }
 
 static lk_status submit_transfer(lk_comm *c, const lk__comm_call *o, int buffer, lk_work **work)
@@ -180,7 +178,7 @@ static lk_status submit_transfer(lk_comm *c, const lk__comm_call *o, int buffer,
     if (o->root == c->rank)
         return lk__fail(c->context, LK_EINVAL, "%s:%d: %s: rank %d cannot transfer to itself; copy instead",
                         o->site.file, o->site.line, lk__comm_kind_name(o->kind), c->rank);
-    return submit(c, o, buffer | ROOTED, work);
+    return check_and_submit(c, o, buffer | ROOTED, work);
 }
 
 lk_status lk_comm_send_at(lk_site site, lk_comm *c, const void *buffer, size_t count, lk_dtype type, int to, int tag,
@@ -202,5 +200,5 @@ lk_status lk_comm_recv_at(lk_site site, lk_comm *c, void *buffer, size_t count, 
 lk_status lk_comm_barrier_at(lk_site site, lk_comm *c, lk_work **work)
 {
     lk__comm_call o = {.kind = LK__BARRIER, .type = LK_U8, .site = site};
-    return submit(c, &o, 0, work);
+    return check_and_submit(c, &o, 0, work);
 }

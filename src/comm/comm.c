@@ -40,7 +40,7 @@ lk__comm_cause lk__comm_cause_for(const lk_comm *c, lk_status status)
     return lk__comm_cause_make(c, c->rank, status == LK_ENOMEM ? LK__CAUSE_OWN : LK__CAUSE_UNKNOWN);
 }
 
-lk_status lk__comm_note(lk_comm *c, lk_status status, const char *text, lk__comm_cause cause)
+lk_status lk__comm_record_failure(lk_comm *c, lk_status status, const char *text, lk__comm_cause cause)
 {
     pthread_mutex_lock(&c->failing);
     if (atomic_load(&c->failed) == LK_OK) {
@@ -54,7 +54,7 @@ lk_status lk__comm_note(lk_comm *c, lk_status status, const char *text, lk__comm
     return status;
 }
 
-lk_status lk__comm_failed(lk_comm *c) { return lk__fail(c->context, atomic_load(&c->failed), "%s", c->text); }
+lk_status lk__comm_report_failure(lk_comm *c) { return lk__fail(c->context, atomic_load(&c->failed), "%s", c->text); }
 
 lk_status lk_comm_status(lk_comm *c)
 {

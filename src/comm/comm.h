@@ -15,11 +15,11 @@ struct lk_work {
     atomic_bool   done;
     lk_status     status;
     double        began, ended;        /* lk__now, of a queued one */
-    size_t        moved;               /* bytes, of a send or receive under way */
+    size_t        moved;               /* bytes, of a send or receive in progress */
     bool          queued;              /* on the heap, for the comm's thread; otherwise on a blocking caller's stack */
     bool          complete;            /* a send or receive that is done but not yet reported */
     bool          announced;           /* a send: its header is sent; a receive: it has its message */
-    lk_work      *next;                /* in the queue, or among the transfers under way */
+    lk_work      *next;                /* in the queue, or among the transfers in progress */
     lk_work      *older, *newer;       /* among all works of the comm that were not waited for yet */
     lk_comm      *watcher;             /* woken when it is done: the mixed group that submitted it */
     char          text[LK__WORK_TEXT]; /* why a queued one failed, for the thread that waits for it */
@@ -118,7 +118,7 @@ lk_status lk__comm_make(lk_context *context, const lk_comm *like, const lk_comm_
 void      lk__comm_drop(lk_comm *comm); /* frees what lk__comm_make made, not the backend's state */
 
 /* Records the group's failure on this rank unless it has one already, and returns the recorded status. */
-lk_status lk__comm_note(lk_comm *comm, lk_status status, const char *text, lk__comm_cause cause);
+lk_status lk__comm_record_failure(lk_comm *comm, lk_status status, const char *text, lk__comm_cause cause);
 /* Records the members' ranks in the world: those of `like` at ranks[0 … comm->size); NULL: the same. */
 lk_status lk__comm_set_world(lk_comm *comm, const lk_comm *like, const int *ranks);
 /* A failure that `rank` of this group caused. */
@@ -128,7 +128,7 @@ void lk__comm_join_failed(const lk_comm *comm, int rank, lk__comm_cause_kind kin
 /* For failures that name no other rank: lack of memory is caused by this rank, calls that differ by none. */
 lk__comm_cause lk__comm_cause_for(const lk_comm *comm, lk_status status);
 /* Sets the context's error to the group's failure. */
-lk_status lk__comm_failed(lk_comm *comm);
+lk_status lk__comm_report_failure(lk_comm *comm);
 
 /* ---- works ---- */
 
@@ -137,8 +137,8 @@ lk_work  *lk__work_next_transfer(lk_comm *comm,
                                  lk_work *inside); /* a send or receive that is next in the queue, else NULL */
 void      lk__work_finish(lk_work *work, lk_status status);
 /* Finishes the transfers that are complete and removes them from the list; with a failure, all. */
-void lk__works_sweep(lk_work **under_way, lk_status status);
-bool lk__works_complete(const lk_work *under_way);
+void lk__works_finish_complete(lk_work **in_progress, lk_status status);
+bool lk__works_complete(const lk_work *in_progress);
 /* Queues it in `comm`, whose own thread runs it; `watcher` is woken when it is done. */
 lk_status lk__work_submit_watched(lk_comm *comm, const lk__comm_call *operation, lk_comm *watcher, lk_work **work);
 void      lk__work_wake(lk_comm *comm);  /* threads that wait for works of comm check again */

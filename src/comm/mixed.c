@@ -32,7 +32,7 @@ static lk_status raise_in_all(lk_comm *c, lk_status status, const char *text, lk
     status = (lk_status)atomic_load(&flat->failed);
     for (int i = LK__LOCAL; i < LK__GROUPS; i++)
         if (m->groups[i]) m->groups[i]->backend->raise(m->groups[i], status, flat->text, flat->cause);
-    return lk__comm_note(c, status, flat->text, flat->cause);
+    return lk__comm_record_failure(c, status, flat->text, flat->cause);
 }
 
 /* A group of some of the ranks has failed. Its text has its own rank numbers, so the flat group, which detects lost ranks
@@ -85,7 +85,7 @@ static void raise_failure(lk_comm *c, lk_status status, const char *text, lk__co
 /* ---- collectives ---- */
 
 /* All ranks enter over the flat group first, which detects calls that differ and missing ranks. */
-static lk_status layered(lk_comm *c, const lk__comm_call *o)
+static lk_status run_layered(lk_comm *c, const lk__comm_call *o)
 {
     lk__comm_mixed *m = c->state;
     lk__net        *net = m->groups[LK__FLAT]->state;
@@ -113,14 +113,14 @@ static lk_status collective(lk_comm *c, const lk__comm_call *o)
     if (m->hosts == 1)
         status = lk__mixed_run(m, LK__LOCAL, o);
     else
-        status = lk__mixed_fits_layers(m, o) ? layered(c, o) : lk__mixed_run(m, LK__FLAT, o);
+        status = lk__mixed_fits_layers(m, o) ? run_layered(c, o) : lk__mixed_run(m, LK__FLAT, o);
     return finish_call(c, o, status);
 }
 
 /* ---- send and receive ---- */
 
 /* Of the local group: see lk_comm. */
-static lk_status crossed(lk_comm *c, int neighbour, const lk__comm_call *transfer)
+static lk_status check_crossed(lk_comm *c, int neighbour, const lk__comm_call *transfer)
 {
     lk__comm_mixed *m = c->state;
     lk__net        *net = m->groups[LK__FLAT]->state;
@@ -338,7 +338,7 @@ static lk_status make_local(lk_comm *c)
     local->size = local->local_size = m->each;
     local->backend = m->each == 1 ? &lk__backend_self : &lk__backend_shm;
     local->outer = c;
-    local->crossed = m->hosts > 1 ? crossed : NULL;
+    local->crossed = m->hosts > 1 ? check_crossed : NULL;
     snprintf(name, sizeof name, "mixed-%016llx-%d", (unsigned long long)mesh->secret, m->host);
     status = set_local_world(c, local);
     if (status >= 0)

@@ -58,7 +58,7 @@ static void release(lk_comm *c, void *memory)
 static lk_status failure(lk_comm *c) { return atomic_load(&c->failed); }
 static void      raise_failure(lk_comm *c, lk_status status, const char *text, lk__comm_cause cause)
 {
-    lk__comm_note(c, status, text, cause);
+    lk__comm_record_failure(c, status, text, cause);
 }
 static void     busy(lk_comm *c, const char *what) { (void)c, (void)what; }
 static void     wake_waits(lk_comm *c) { (void)c; }

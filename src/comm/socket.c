@@ -108,7 +108,7 @@ void lk__socket_probe(int fd)
     setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof probes);
 }
 
-bool lk__own_peer(int fd, long *pid)
+bool lk__peer_is_own_user(int fd, long *pid)
 {
     struct ucred peer = {0};
     socklen_t    length = sizeof peer;

@@ -22,7 +22,7 @@ bool lk__send_passed(int fd, const void *from, size_t bytes, int passed);
 void lk__socket_probe(int fd);
 
 /* Whether a Unix socket's peer is a process of this user or of root. pid 0: unknown. */
-bool lk__own_peer(int fd, long *pid);
+bool lk__peer_is_own_user(int fd, long *pid);
 
 /* The text of a system error; where descriptors ran out, with what to do. */
 typedef struct lk__comm_reason {

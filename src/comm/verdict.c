@@ -152,10 +152,10 @@ static lk__comm_cause_kind cause_of(const lk__comm_rank_view *v)
 }
 
 /* The missing rank that is the most likely cause; report->cause names the most likely of all ranks. */
-static int find_culprit(const lk__comm_table *t, const bool *missing, lk__comm_report *report)
+static int find_cause(const lk__comm_table *t, const bool *missing, lk__comm_report *report)
 {
     lk__comm_rank_view own = {.pid = 0};
-    int                culprit = 0, best = -1, best_missing = -1;
+    int                cause = 0, best = -1, best_missing = -1;
     t->view(t->state, t->rank, &own);
     for (int i = 0; i < t->size; i++) {
         lk__comm_rank_view v = {.pid = 0};
@@ -164,20 +164,20 @@ static int find_culprit(const lk__comm_table *t, const bool *missing, lk__comm_r
         int score = score_rank(&v, missing[i], own.entered);
         if (score > best) report->cause = lk__comm_cause_make(t->comm, i, cause_of(&v));
         if (score > best) best = score;
-        if (missing[i] && score > best_missing) best_missing = score, culprit = i;
+        if (missing[i] && score > best_missing) best_missing = score, cause = i;
     }
-    return culprit;
+    return cause;
 }
 
 void lk__verdict_late(const lk__comm_table *t, const bool *missing, double seconds, const char *verb,
                       lk__comm_report *report)
 {
     char call[256];
-    int  culprit, missing_count = 0;
+    int  cause, missing_count = 0;
     for (int i = 0; i < t->size; i++) missing_count += missing[i];
-    culprit = find_culprit(t, missing, report);
+    cause = find_cause(t, missing, report);
     describe_own_call(t, call, sizeof call);
-    append_rank(t, culprit, report);
+    append_rank(t, cause, report);
     if (missing_count > 1) append(report, " and %d more", missing_count - 1);
     append(report, " %s %.1f s in %s, reports rank %d", verb, seconds, call, t->rank);
     append_table(t, missing, report);

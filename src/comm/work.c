@@ -66,9 +66,9 @@ lk_work *lk__work_next_transfer(lk_comm *c, lk_work *inside)
     return work;
 }
 
-void lk__works_sweep(lk_work **under_way, lk_status status)
+void lk__works_finish_complete(lk_work **in_progress, lk_status status)
 {
-    for (lk_work **at = under_way; *at;) {
+    for (lk_work **at = in_progress; *at;) {
         lk_work *w = *at;
         if (!w->complete && status >= 0) {
             at = &w->next;
@@ -80,10 +80,10 @@ void lk__works_sweep(lk_work **under_way, lk_status status)
     }
 }
 
-bool lk__works_complete(const lk_work *under_way)
+bool lk__works_complete(const lk_work *in_progress)
 {
-    for (; under_way; under_way = under_way->next)
-        if (!under_way->complete) return false;
+    for (; in_progress; in_progress = in_progress->next)
+        if (!in_progress->complete) return false;
     return true;
 }
 
@@ -175,10 +175,10 @@ lk_status lk__work_submit_watched(lk_comm *c, const lk__comm_call *o, lk_comm *w
 
 lk_status lk__work_submit(lk_comm *c, const lk__comm_call *o, lk_work **work)
 {
-    if (atomic_load_explicit(&c->failed, memory_order_relaxed) != LK_OK) return lk__comm_failed(c);
+    if (atomic_load_explicit(&c->failed, memory_order_relaxed) != LK_OK) return lk__comm_report_failure(c);
     if (!work && atomic_load_explicit(&c->pending, memory_order_acquire) == 0) {
         lk_status status = run_in_caller(c, o);
-        return status < 0 && atomic_load(&c->failed) != LK_OK ? lk__comm_failed(c) : status;
+        return status < 0 && atomic_load(&c->failed) != LK_OK ? lk__comm_report_failure(c) : status;
     }
     lk_work  *made = NULL;
     lk_status status = enqueue(c, o, NULL, &made);
@@ -192,7 +192,7 @@ lk_status lk__work_submit(lk_comm *c, const lk__comm_call *o, lk_work **work)
 /* The group's failure, if it has one, else the error of the thread that ran the work. */
 static lk_status report_failure(lk_comm *c, lk_status status, const char *text)
 {
-    return atomic_load(&c->failed) != LK_OK ? lk__comm_failed(c) : lk__fail(c->context, status, "%s", text);
+    return atomic_load(&c->failed) != LK_OK ? lk__comm_report_failure(c) : lk__fail(c->context, status, "%s", text);
 }
 
 lk_status lk_work_test(lk_work *work)

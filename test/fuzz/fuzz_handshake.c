@@ -3,7 +3,6 @@
  * MAC), then the message. */
 #include "comm/reduce.h"
 #include "comm/rendezvous/handshake.h"
-#include "comm/rendezvous/local.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -32,17 +32,17 @@ static pthread_mutex_t guard = PTHREAD_MUTEX_INITIALIZER; /* a leaf */
 static int             started, serialized, live, disorder, tags;
 static pid_t           owner;
 
-static void lock(void)
+static void lock_mpi(void)
 {
     if (serialized) pthread_mutex_lock(&guard);
 }
 
-static void unlock(void)
+static void unlock_mpi(void)
 {
     if (serialized) pthread_mutex_unlock(&guard);
 }
 
-static int fail(char *text, const char *what, int code)
+static int set_error(char *text, const char *what, int code)
 {
     char why[MPI_MAX_ERROR_STRING] = "";
     int  length = 0;
@@ -63,20 +63,20 @@ static int start_once(char *text)
 {
     int initialised = 0, finalised = 0, level = 0, found = 0, *most = NULL;
     MPI_Finalized(&finalised);
-    if (finalised) return fail(text, "the program has finalised MPI already", MPI_SUCCESS);
+    if (finalised) return set_error(text, "the program has finalised MPI already", MPI_SUCCESS);
     MPI_Initialized(&initialised);
     if (!initialised) {
         int code = MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &level);
-        if (code != MPI_SUCCESS) return fail(text, "MPI cannot be initialised", code);
+        if (code != MPI_SUCCESS) return set_error(text, "MPI cannot be initialised", code);
         atexit(finalise);
     }
     owner = getpid();
     MPI_Query_thread(&level);
     if (level < MPI_THREAD_SERIALIZED)
-        return fail(text,
-                    "MPI was initialised for one thread only: call MPI_Init_thread(…, MPI_THREAD_MULTIPLE, …), "
-                    "or leave it to Lockstep",
-                    MPI_SUCCESS);
+        return set_error(text,
+                         "MPI was initialised for one thread only: call MPI_Init_thread(…, MPI_THREAD_MULTIPLE, …), "
+                         "or leave it to Lockstep",
+                         MPI_SUCCESS);
     serialized = level < MPI_THREAD_MULTIPLE;
     MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, &most, &found);
     tags = found && *most > 0 ? *most : 32767;
@@ -84,7 +84,7 @@ static int start_once(char *text)
     return 0;
 }
 
-static int start(int *rank, int *size, char *text)
+static int start_mpi(int *rank, int *size, char *text)
 {
     pthread_mutex_lock(&guard);
     int status = started ? 0 : start_once(text);
@@ -119,7 +119,7 @@ static void *join_main(void *argument)
     joining       *j = argument;
     lk__mpi_group *g = j->group;
     MPI_Group      world, some;
-    lock();
+    lock_mpi();
     j->code = MPI_Comm_group(MPI_COMM_WORLD, &world);
     if (j->code == MPI_SUCCESS) {
         j->code = MPI_Group_incl(world, j->size, j->ranks, &some);
@@ -134,7 +134,7 @@ static void *join_main(void *argument)
         MPI_Comm_rank(g->comm, &g->rank);
         MPI_Comm_size(g->comm, &g->size);
     }
-    unlock();
+    unlock_mpi();
     sem_post(&j->done);
     drop_joining(j);
     return NULL;
@@ -151,7 +151,7 @@ static int join_wait(joining *j, double seconds, char *text)
     end.tv_nsec %= 1000000000;
     if (pthread_create(&thread, NULL, join_main, j) != 0) {
         drop_joining(j);
-        return fail(text, "cannot start a thread to make a communicator", MPI_SUCCESS);
+        return set_error(text, "cannot start a thread to make a communicator", MPI_SUCCESS);
     }
     pthread_detach(thread);
     while (sem_timedwait(&j->done, &end) != 0)
@@ -161,10 +161,10 @@ static int join_wait(joining *j, double seconds, char *text)
                      seconds);
             return -1;
         }
-    return j->code == MPI_SUCCESS ? 0 : fail(text, "MPI cannot make a communicator", j->code);
+    return j->code == MPI_SUCCESS ? 0 : set_error(text, "MPI cannot make a communicator", j->code);
 }
 
-static int join(const int *ranks, int size, int tag, double seconds, lk__mpi_group **made, char *text)
+static int join_group(const int *ranks, int size, int tag, double seconds, lk__mpi_group **made, char *text)
 {
     joining *j = calloc(1, sizeof *j);
     if (j) {
@@ -172,7 +172,7 @@ static int join(const int *ranks, int size, int tag, double seconds, lk__mpi_gro
         j->ranks = calloc((size_t)size, sizeof *ranks);
         j->group = calloc(1, sizeof *j->group);
     }
-    if (!j || !j->ranks || !j->group) return fail(text, "no memory for a communicator", MPI_SUCCESS);
+    if (!j || !j->ranks || !j->group) return set_error(text, "no memory for a communicator", MPI_SUCCESS);
     memcpy(j->ranks, ranks, (size_t)size * sizeof *ranks);
     sem_init(&j->done, 0, 0);
     __atomic_fetch_add(&live, 1, __ATOMIC_SEQ_CST);
@@ -187,12 +187,12 @@ static int join(const int *ranks, int size, int tag, double seconds, lk__mpi_gro
     return status;
 }
 
-static void leave(lk__mpi_group *g, int in_order)
+static void leave_group(lk__mpi_group *g, int in_order)
 {
     if (in_order) {
-        lock();
+        lock_mpi();
         MPI_Comm_free(&g->comm); /* local in all implementations, though the standard does not require it */
-        unlock();
+        unlock_mpi();
         free(g);
         __atomic_fetch_sub(&live, 1, __ATOMIC_SEQ_CST);
     } else {
@@ -202,14 +202,14 @@ static void leave(lk__mpi_group *g, int in_order)
 
 /* ---- requests ---- */
 
-static void drop(lk__mpi_request *r)
+static void free_request(lk__mpi_request *r)
 {
     if (!r) return;
     for (int i = 0; i < 2 * r->size; i++)
         if (r->types[i] != MPI_BYTE) {
-            lock();
+            lock_mpi();
             MPI_Type_free(&r->types[i]);
-            unlock();
+            unlock_mpi();
         }
     free(r->requests);
     free(r->counts);
@@ -230,7 +230,7 @@ static lk__mpi_request *make_request(int count, int size)
         r->types = calloc(twice, sizeof *r->types);
     }
     if (!r->requests || (size && (!r->counts || !r->displacements || !r->types))) {
-        drop(r);
+        free_request(r);
         return NULL;
     }
     r->size = size;
@@ -239,32 +239,33 @@ static lk__mpi_request *make_request(int count, int size)
     return r;
 }
 
-static int test(lk__mpi_request *r, char *text)
+static int test_request(lk__mpi_request *r, char *text)
 {
     int done = 1, code = MPI_SUCCESS;
-    lock();
+    lock_mpi();
     for (int i = 0; i < r->count && done && code == MPI_SUCCESS; i++)
         code = MPI_Test(&r->requests[i], &done, MPI_STATUS_IGNORE); /* a request that is done becomes MPI_REQUEST_NULL */
-    unlock();
-    return code == MPI_SUCCESS ? done != 0 : fail(text, "MPI did not transfer the data", code);
+    unlock_mpi();
+    return code == MPI_SUCCESS ? done != 0 : set_error(text, "MPI did not transfer the data", code);
 }
 
-static int all_gather(lk__mpi_group *g, const void *mine, void *all, size_t bytes, lk__mpi_request **made, char *text)
+static int begin_all_gather(lk__mpi_group *g, const void *mine, void *all, size_t bytes, lk__mpi_request **made,
+                            char *text)
 {
     lk__mpi_request *r = make_request(1, 0);
     if (!r || bytes > PIECE / (size_t)g->size) {
-        drop(r);
-        return fail(text, "no memory for a request", MPI_SUCCESS);
+        free_request(r);
+        return set_error(text, "no memory for a request", MPI_SUCCESS);
     }
-    lock();
+    lock_mpi();
     int code = MPI_Iallgather(mine, (int)bytes, MPI_BYTE, all, (int)bytes, MPI_BYTE, g->comm, &r->requests[r->count++]);
-    unlock();
+    unlock_mpi();
     if (code == MPI_SUCCESS) {
         *made = r;
         return 0;
     }
-    drop(r);
-    return fail(text, "MPI_Iallgather", code);
+    free_request(r);
+    return set_error(text, "MPI_Iallgather", code);
 }
 
 /* Blocks may be anywhere in memory and of any length, so each has its own type, which contains its address. */
@@ -289,12 +290,12 @@ static int block_type(const void *data, size_t bytes, int *count, MPI_Datatype *
     return code;
 }
 
-static int exchange(lk__mpi_group *g, const lk__mpi_part *parts, lk__mpi_request **made, char *text)
+static int begin_exchange(lk__mpi_group *g, const lk__mpi_part *parts, lk__mpi_request **made, char *text)
 {
     lk__mpi_request *r = make_request(1, g->size);
     int              n = g->size, code = MPI_SUCCESS;
-    if (!r) return fail(text, "no memory for a request", MPI_SUCCESS);
-    lock();
+    if (!r) return set_error(text, "no memory for a request", MPI_SUCCESS);
+    lock_mpi();
     for (int i = 0; i < n && code == MPI_SUCCESS; i++) {
         if (i == g->rank) continue;
         code = block_type(parts[i].send, parts[i].send_bytes, &r->counts[i], &r->types[i]);
@@ -304,13 +305,13 @@ static int exchange(lk__mpi_group *g, const lk__mpi_part *parts, lk__mpi_request
     if (code == MPI_SUCCESS)
         code = MPI_Ialltoallw(MPI_BOTTOM, r->counts, r->displacements, r->types, MPI_BOTTOM, r->counts + n,
                               r->displacements + n, r->types + n, g->comm, &r->requests[r->count++]);
-    unlock();
+    unlock_mpi();
     if (code == MPI_SUCCESS) {
         *made = r;
         return 0;
     }
-    drop(r);
-    return fail(text, "MPI_Ialltoallw", code);
+    free_request(r);
+    return set_error(text, "MPI_Ialltoallw", code);
 }
 
 /* Pieces of one message have one tag: MPI keeps their order. */
@@ -319,18 +320,18 @@ static int begin_message(lk__mpi_group *g, int peer, uint64_t id, const void *ou
 {
     int              pieces = (int)((bytes + PIECE - 1) / PIECE), code = MPI_SUCCESS;
     lk__mpi_request *r = make_request(pieces ? pieces : 1, 0);
-    if (!r) return fail(text, "no memory for a request", MPI_SUCCESS);
+    if (!r) return set_error(text, "no memory for a request", MPI_SUCCESS);
     int tag = (int)(id % (uint64_t)g->tags);
-    lock();
+    lock_mpi();
     for (size_t at = 0; at < bytes && code == MPI_SUCCESS; at += PIECE) {
         int n = (int)(bytes - at < PIECE ? bytes - at : PIECE);
         code = out ? MPI_Isend((const char *)out + at, n, MPI_BYTE, peer, tag, g->comm, &r->requests[r->count])
                    : MPI_Irecv((char *)in + at, n, MPI_BYTE, peer, tag, g->comm, &r->requests[r->count]);
         r->count++;
     }
-    unlock();
+    unlock_mpi();
     *made = r; /* also on failure: an earlier piece may be in flight */
-    return code == MPI_SUCCESS ? 0 : fail(text, out ? "MPI_Isend" : "MPI_Irecv", code);
+    return code == MPI_SUCCESS ? 0 : set_error(text, out ? "MPI_Isend" : "MPI_Irecv", code);
 }
 
 static int send_message(lk__mpi_group *g, int peer, uint64_t id, const void *data, size_t bytes, lk__mpi_request **r,
@@ -348,7 +349,7 @@ static int receive_message(lk__mpi_group *g, int peer, uint64_t id, void *data, 
 __attribute__((visibility("default"))) const lk__mpi_module *lockstep_mpi_module(void);
 const lk__mpi_module                                        *lockstep_mpi_module(void)
 {
-    static const lk__mpi_module table = {LK__MPI_VERSION, start,           join, leave, all_gather, exchange,
-                                         send_message,    receive_message, test, drop};
+    static const lk__mpi_module table = {LK__MPI_VERSION, start_mpi,    join_group,      leave_group,  begin_all_gather,
+                                         begin_exchange,  send_message, receive_message, test_request, free_request};
     return &table;
 }

@@ -20,7 +20,7 @@ static size_t part_bytes(const lk__net_collective_run *run, int from, int to)
     return lk__call_count(run->o, run->rank, from, to) * run->size;
 }
 
-static void copy(void *to, const void *from, size_t bytes)
+static void copy_part(void *to, const void *from, size_t bytes)
 {
     if (bytes && to != from) memmove(to, from, bytes);
 }
@@ -100,7 +100,7 @@ lk_status lk__net_run_finish(const lk__net_collective_run *run, int which, lk__n
 }
 
 /* One exchange, begun and finished. */
-static lk_status exchange(const lk__net_collective_run *run)
+static lk_status run_exchange(const lk__net_collective_run *run)
 {
     lk__net_transfer_state *flight;
     lk_status               status = lk__net_run_begin(run, 0, &flight);
@@ -148,7 +148,7 @@ static lk_status run_small(const lk__net_collective_run *run)
         else
             status = lk__net_run_payload(run, i, bytes, &run->scratch->from[i]);
         if (status >= 0 && !lk__call_reduces(run->o))
-            copy(lk__call_recv_part(run->o, i, run->size), run->scratch->from[i], bytes);
+            copy_part(lk__call_recv_part(run->o, i, run->size), run->scratch->from[i], bytes);
     }
     if (status >= 0 && lk__call_reduces(run->o))
         lk__reduce(run->o->recv, run->scratch->from, run->ranks, run->o->count, run->o->type, run->o->reduce);
@@ -166,9 +166,9 @@ static lk_status run_direct(const lk__net_collective_run *run)
         parts[i].recv_bytes = part_bytes(run, i, run->rank);
         if (parts[i].send_bytes) parts[i].send = lk__call_send_part(run->o, run->rank, i, run->size);
         if (parts[i].recv_bytes) parts[i].recv = lk__call_recv_part(run->o, i, run->size);
-        if (i == run->rank) copy(parts[i].recv, parts[i].send, parts[i].recv_bytes);
+        if (i == run->rank) copy_part(parts[i].recv, parts[i].send, parts[i].recv_bytes);
     }
-    return exchange(run);
+    return run_exchange(run);
 }
 
 /* all_to_all in place: received parts stay in scratch memory until the parts they replace are sent. */
@@ -185,9 +185,9 @@ static lk_status run_in_place(const lk__net_collective_run *run)
             char *own = (char *)run->o->recv + ((size_t)i * each + first) * run->size;
             parts[i] = (lk__net_part){own, run->scratch->memory + (size_t)i * n * run->size, bytes, bytes};
         }
-        if ((status = exchange(run)) < 0) break;
+        if ((status = run_exchange(run)) < 0) break;
         for (int i = 0; i < run->ranks; i++)
-            if (i != run->rank) copy((char *)(uintptr_t)parts[i].send, parts[i].recv, bytes);
+            if (i != run->rank) copy_part((char *)(uintptr_t)parts[i].send, parts[i].recv, bytes);
     }
     return status;
 }

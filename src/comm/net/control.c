@@ -106,7 +106,7 @@ static void handle_failure(lk__net *net, const lk__net_peer *peer, const lk__net
     if (message->proposed)
         lk__net_decide(net, (lk_status)message->status, text, message->cause, peer->rank);
     else
-        lk__comm_note(net->comm, (lk_status)message->status, text, message->cause);
+        lk__comm_record_failure(net->comm, (lk_status)message->status, text, message->cause);
 }
 
 static bool handle_note(lk__net *net, lk__net_peer *peer, const lk__net_message *message)

@@ -253,7 +253,7 @@ static lk_status run_first_barrier(lk_comm *c)
     lk_status status = lk__net_collective(c, &o);
     c->timeout_ms = timeout;
     if (status < 0) {
-        if (lk__net_failure(c->state) < 0) status = lk__comm_failed(c);
+        if (lk__net_failure(c->state) < 0) status = lk__comm_report_failure(c);
         lk__net_table_free(c);
     }
     return status;

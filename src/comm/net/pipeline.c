@@ -2,8 +2,6 @@
 #include "comm/net/collective.h"
 #include "comm/reduce.h"
 
-#include <string.h>
-
 enum { SLICE = 256 << 10 }; /* bytes of a chunk for each rank, unless the chunk would exceed LK__NET_CHUNK */
 
 /* The slice of `rank` in [0, n): sizes differ by 1 at most, since the largest determines how much is sent. */

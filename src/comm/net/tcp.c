@@ -94,21 +94,21 @@ static void complete_item(queue *q, item *i)
 
 /* ---- moving ---- */
 
-static void ready(lk__net_handler *handler, uint32_t events)
+static void on_ready(lk__net_handler *handler, uint32_t events)
 {
     stream *s = (stream *)handler; /* its first member */
     if (events & (EPOLLIN | EPOLLRDHUP | EPOLLHUP | EPOLLERR)) atomic_store(&s->readable, true);
     if (events & (EPOLLOUT | EPOLLHUP | EPOLLERR)) atomic_store(&s->writable, true);
 }
 
-static void break_off(lk__net *net, stream *s)
+static void mark_broken(lk__net *net, stream *s)
 {
     s->broken = true;
     atomic_store(&net->peers[s->peer].drained, true);
 }
 
 /* True when bytes moved. */
-static bool push(lk__net *net, stream *s)
+static bool advance_send(lk__net *net, stream *s)
 {
     item        *i = s->sending.first;
     struct iovec parts[2];
@@ -122,7 +122,7 @@ static bool push(lk__net *net, stream *s)
     ssize_t moved = sendmsg(s->fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (moved < 0) {
         if (errno == EINTR) atomic_store(&s->writable, true);
-        if (errno != EINTR && errno != EAGAIN && errno != EWOULDBLOCK) break_off(net, s);
+        if (errno != EINTR && errno != EAGAIN && errno != EWOULDBLOCK) mark_broken(net, s);
         return false;
     }
     size_t bytes = (size_t)moved;
@@ -141,12 +141,12 @@ static bool push(lk__net *net, stream *s)
 }
 
 /* Bytes received; 0: none. */
-static size_t receive(lk__net *net, stream *s, void *into, size_t bytes)
+static size_t receive_bytes(lk__net *net, stream *s, void *into, size_t bytes)
 {
     atomic_store(&s->readable, false);
     ssize_t n = recv(s->fd, into, bytes < AT_ONCE ? bytes : AT_ONCE, MSG_DONTWAIT);
     if (n > 0 || (n < 0 && errno == EINTR)) atomic_store(&s->readable, true);
-    if (n == 0 || (n < 0 && errno != EINTR && errno != EAGAIN && errno != EWOULDBLOCK)) break_off(net, s);
+    if (n == 0 || (n < 0 && errno != EINTR && errno != EAGAIN && errno != EWOULDBLOCK)) mark_broken(net, s);
     return n > 0 ? (size_t)n : 0;
 }
 
@@ -154,7 +154,7 @@ static size_t receive(lk__net *net, stream *s, void *into, size_t bytes)
 static item *next_message(lk__net *net, stream *s, bool *moved)
 {
     if (s->have_header < sizeof s->header) {
-        size_t n = receive(net, s, (char *)&s->header + s->have_header, sizeof s->header - s->have_header);
+        size_t n = receive_bytes(net, s, (char *)&s->header + s->have_header, sizeof s->header - s->have_header);
         s->have_header += n;
         *moved |= n > 0;
         if (s->have_header < sizeof s->header) return NULL;
@@ -162,13 +162,13 @@ static item *next_message(lk__net *net, stream *s, bool *moved)
     for (item *i = s->awaited.first; i; i = i->next)
         if (i->header.id == s->header.id) {
             if (i->bytes == s->header.bytes) return i;
-            break_off(net, s); /* sizes differ: a protocol violation that no control message reports */
+            mark_broken(net, s); /* sizes differ: a protocol violation that no control message reports */
             return NULL;
         }
     return NULL;
 }
 
-static bool pull(lk__net *net, stream *s)
+static bool advance_receive(lk__net *net, stream *s)
 {
     bool  moved = false;
     item *i = s->receiving.first;
@@ -177,7 +177,7 @@ static bool pull(lk__net *net, stream *s)
         if (!(i = s->coming)) return moved;
     }
     if (i->done < i->bytes) {
-        size_t n = receive(net, s, i->data + i->done, i->bytes - i->done);
+        size_t n = receive_bytes(net, s, i->data + i->done, i->bytes - i->done);
         i->done += n;
         moved |= n > 0;
     }
@@ -192,17 +192,17 @@ static bool pull(lk__net *net, stream *s)
     return true;
 }
 
-static bool progress(lk__net *net)
+static bool advance_streams(lk__net *net)
 {
     tcp *t = net->transport_state;
     bool any = false;
     for (int k = 0; k < net->size * t->count; k++) {
         stream *s = &t->streams[k];
         if (s->fd < 0 || s->broken) continue;
-        if (s->sending.first && atomic_load_explicit(&s->writable, memory_order_relaxed)) any |= push(net, s);
+        if (s->sending.first && atomic_load_explicit(&s->writable, memory_order_relaxed)) any |= advance_send(net, s);
         if ((s->receiving.first || s->awaited.first) && !s->broken &&
             atomic_load_explicit(&s->readable, memory_order_relaxed))
-            any |= pull(net, s);
+            any |= advance_receive(net, s);
     }
     if (any) atomic_fetch_add_explicit(&net->progress, 1, memory_order_relaxed);
     return any;
@@ -228,8 +228,8 @@ static lk__net_transfer_state *make_flight(lk__net *net, int room)
 }
 
 /* Divides a part over the streams of its peer. */
-static void add(lk__net *net, lk__net_transfer_state *f, int peer, void *data, size_t bytes, const uint64_t *id,
-                bool sends)
+static void add_items(lk__net *net, lk__net_transfer_state *f, int peer, void *data, size_t bytes, const uint64_t *id,
+                      bool sends)
 {
     tcp   *t = net->transport_state;
     bool   here = strcmp(net->mesh.ranks[peer].host_id, net->mesh.ranks[net->rank].host_id) == 0;
@@ -260,10 +260,10 @@ static lk_status exchange(lk__net *net, const lk__net_part *parts, lk__net_trans
     if (!f) return LK_ENOMEM;
     for (int k = 1; k < net->size; k++) {
         int i = (net->rank + k) % net->size;
-        if (parts[i].send_bytes) add(net, f, i, (void *)parts[i].send, parts[i].send_bytes, NULL, true);
-        if (parts[i].recv_bytes) add(net, f, i, parts[i].recv, parts[i].recv_bytes, NULL, false);
+        if (parts[i].send_bytes) add_items(net, f, i, (void *)parts[i].send, parts[i].send_bytes, NULL, true);
+        if (parts[i].recv_bytes) add_items(net, f, i, parts[i].recv, parts[i].recv_bytes, NULL, false);
     }
-    progress(net);
+    advance_streams(net);
     return LK_OK;
 }
 
@@ -272,8 +272,8 @@ static lk_status begin_message(lk__net *net, int peer, uint64_t id, void *data, 
 {
     lk__net_transfer_state *f = *flight = make_flight(net, ((tcp *)net->transport_state)->count);
     if (!f) return LK_ENOMEM;
-    add(net, f, peer, data, bytes, &id, sends);
-    progress(net);
+    add_items(net, f, peer, data, bytes, &id, sends);
+    advance_streams(net);
     return LK_OK;
 }
 
@@ -291,16 +291,16 @@ static lk_status recv_message(lk__net *net, int peer, uint64_t id, void *data, s
 
 static lk_status wait_flight(lk__net *net, lk__net_transfer_state *f, double seconds)
 {
-    while (f->left > 0 && progress(net)) {}
+    while (f->left > 0 && advance_streams(net)) {}
     if (f->left > 0 && seconds > 0) {
         lk__net_pump(net, seconds);
-        while (f->left > 0 && progress(net)) {}
+        while (f->left > 0 && advance_streams(net)) {}
     }
     return f->left > 0 ? LK_END : LK_OK;
 }
 
 /* A stream whose item is cancelled halfway is unusable. */
-static void finish(lk__net *net, lk__net_transfer_state *f)
+static void finish_flight(lk__net *net, lk__net_transfer_state *f)
 {
     tcp *t = net->transport_state;
     if (!f) return;
@@ -319,7 +319,7 @@ static void finish(lk__net *net, lk__net_transfer_state *f)
     t->spare = f;
 }
 
-static bool pending(lk__net *net, lk__net_transfer_state *f, int peer)
+static bool is_pending(lk__net *net, lk__net_transfer_state *f, int peer)
 {
     (void)net;
     for (int k = 0; k < f->count; k++) {
@@ -348,7 +348,7 @@ static lk_status open_streams(lk__net *net)
         for (int k = 0; k < t->count; k++) {
             stream *s = stream_of(net, i, k);
             queue  *queues[] = {&s->sending, &s->receiving, &s->awaited};
-            s->handler.ready = ready;
+            s->handler.ready = on_ready;
             s->peer = i;
             s->fd = -1;
             for (int q = 0; q < 3; q++) queues[q]->last = &queues[q]->first;
@@ -376,8 +376,8 @@ static void free_streams(lk__net *net)
     net->transport_state = NULL;
 }
 
-static const lk__net_transport transport = {"tcp",        STREAMS,     open_streams, exchange, send_message,
-                                            recv_message, wait_flight, finish,       pending,  free_streams};
+static const lk__net_transport transport = {"tcp",        STREAMS,     open_streams,  exchange,   send_message,
+                                            recv_message, wait_flight, finish_flight, is_pending, free_streams};
 
 static lk_status create(lk_comm *c, const struct lk__rendezvous_identity *place)
 {

@@ -92,7 +92,7 @@ void lk__net_transfer_free(lk__net *net)
 
 /* ---- sending ---- */
 
-static lk_status announce(lk__net *net, transfers *t, lk_work *w)
+static lk_status announce_send(lk__net *net, transfers *t, lk_work *w)
 {
     const lk__comm_call *o = &w->operation;
     size_t               bytes = operation_bytes(o);
@@ -249,19 +249,19 @@ static lk_status advance_messages(lk__net *net, transfers *t, int from, bool *mo
 
 /* ---- all transfers in progress ---- */
 
-static lk_status progress(lk__net *net, transfers *t, lk_work *under_way, bool *moved)
+static lk_status advance_transfers(lk__net *net, transfers *t, lk_work *in_progress, bool *moved)
 {
     char      note[LK__NET_NOTE];
     lk_status status = LK_OK;
     memset(t->needed, 0, (size_t)net->size * sizeof *t->needed);
-    for (lk_work *w = under_way; w && status >= 0; w = w->next) {
+    for (lk_work *w = in_progress; w && status >= 0; w = w->next) {
         if (!w->complete) t->needed[w->operation.root] = true;
-        if (w->operation.kind == LK__SEND && !w->announced) status = announce(net, t, w), *moved = true;
+        if (w->operation.kind == LK__SEND && !w->announced) status = announce_send(net, t, w), *moved = true;
     }
     for (int i = 0; i < net->size && status >= 0; i++)
         for (size_t length; t->needed[i] && status >= 0 && (length = lk__net_take_note(net, i, note)); *moved = true)
             status = handle_note(net, t, i, note, length);
-    for (lk_work *w = under_way; w && status >= 0; w = w->next) {
+    for (lk_work *w = in_progress; w && status >= 0; w = w->next) {
         if (w->operation.kind != LK__RECV || w->announced) continue;
         status = match_receive(net, t, w, moved);
         if (status == LK_END) status = buffer_messages(net, t, w->operation.root);
@@ -270,7 +270,7 @@ static lk_status progress(lk__net *net, transfers *t, lk_work *under_way, bool *
     for (int i = 0; i < net->size && status >= 0; i++)
         if (t->messages[i]) status = advance_messages(net, t, i, moved);
     for (int i = 0; i < net->size; i++) t->needed[i] = false;
-    for (lk_work *w = under_way; w; w = w->next)
+    for (lk_work *w = in_progress; w; w = w->next)
         if (!w->complete) t->needed[w->operation.root] = true;
     return status;
 }
@@ -333,9 +333,9 @@ static bool is_wanted(const transfers *t, const lk_work *w)
 
 /* A rank that has entered a collective which this one has not can neither announce a send, nor become ready for one, nor
  * leave: waiting for it to do so would never end. */
-static lk_status check_crossed(lk__net *net, const transfers *t, const lk_work *under_way)
+static lk_status check_crossed(lk__net *net, const transfers *t, const lk_work *in_progress)
 {
-    for (const lk_work *w = under_way; w; w = w->next) {
+    for (const lk_work *w = in_progress; w; w = w->next) {
         const lk__comm_call *o = &w->operation;
         if (w->complete || !lk__net_ahead(net, o->root)) continue;
         if (o->kind == LK__SEND ? !is_wanted(t, w) : !w->announced && !is_announced(t, o))
@@ -355,7 +355,7 @@ static void cancel_all(lk__net *net, transfers *t)
 void lk__net_transfer(lk_comm *comm, lk_work *first)
 {
     lk__net           *net = comm->state;
-    lk_work           *under_way = first, *inside = first;
+    lk_work           *in_progress = first, *inside = first;
     lk__net_wait_state wait_state = {0};
     bool               queued = first->queued;
     lk_status          status = lk__net_failure(net);
@@ -366,26 +366,26 @@ void lk__net_transfer(lk_comm *comm, lk_work *first)
         bool     moved = false;
         lk_work *more;
         while (queued && (more = lk__work_next_transfer(comm, inside))) {
-            lk_work **end = &under_way;
+            lk_work **end = &in_progress;
             while (*end) end = &(*end)->next;
             *end = more;
             moved = true;
         }
-        if ((status = progress(net, t, under_way, &moved)) < 0) break;
-        bool receiving = receiving_any(net, t), complete = lk__works_complete(under_way);
+        if ((status = advance_transfers(net, t, in_progress, &moved)) < 0) break;
+        bool receiving = receiving_any(net, t), complete = lk__works_complete(in_progress);
         if (complete && !receiving) break;
         if (!complete)
-            lk__works_sweep(&under_way,
-                            LK_OK); /* the last ones are finished at the end: then other threads may use the group */
-        inside = under_way;
+            lk__works_finish_complete(
+                &in_progress, LK_OK); /* the last ones are finished at the end: then other threads may use the group */
+        inside = in_progress;
         if (moved) {
             wait_state = (lk__net_wait_state){0};
             continue;
         }
         if ((status = wait_for_flight(net, t)) >= 0) status = lk__net_check(net, t->needed, &wait_state);
-        if (LK__CHECKED && status >= 0) status = check_crossed(net, t, under_way);
+        if (LK__CHECKED && status >= 0) status = check_crossed(net, t, in_progress);
     }
     if (status < 0 && t) cancel_all(net, t);
     lk__net_leave(net, status); /* before the last work is done: then the group may be used from another thread */
-    lk__works_sweep(&under_way, status);
+    lk__works_finish_complete(&in_progress, status);
 }

@@ -4,7 +4,6 @@
 
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 static void view_rank(void *state, int rank, lk__comm_rank_view *v)
 {
@@ -171,7 +170,7 @@ static void send_failure(lk__net *net, int peer, lk_status status, const char *t
 void lk__net_decide(lk__net *net, lk_status status, const char *text, lk__comm_cause cause, int peer)
 {
     bool first = lk__net_failure(net) == LK_OK;
-    status = lk__comm_note(net->comm, status, text, cause); /* from here on the text is final */
+    status = lk__comm_record_failure(net->comm, status, text, cause); /* from here on the text is final */
     for (int i = 0; i < net->size; i++)
         if (i != net->rank && (first || i == peer))
             send_failure(net, i, status, net->comm->text, net->comm->cause, false);

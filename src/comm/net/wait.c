@@ -2,7 +2,6 @@
 #include "comm/net/net.h"
 
 #include <stdio.h>
-#include <string.h>
 
 static void record_call(lk__net *net, const lk__comm_call *o, uint64_t number)
 {

@@ -111,7 +111,7 @@ int lk__acceptor_watch(lk__rendezvous_acceptor *acceptor, struct pollfd *polls)
     int    n = 0;
     for (int i = 0; i < acceptor->most; i++) {
         lk__rendezvous_pending *connection = &acceptor->pending[i];
-        if (connection->fd >= 0 && !connection->known && now - connection->since > 1)
+        if (connection->fd >= 0 && !connection->authenticated && now - connection->since > 1)
             lk__acceptor_drop(acceptor, connection, "it sent no request within a second");
         connection->poll = connection->fd >= 0 ? n++ : -1;
         if (connection->fd >= 0) polls[connection->poll] = (struct pollfd){.fd = connection->fd, .events = POLLIN};
@@ -147,7 +147,7 @@ static bool accept_connection(lk__rendezvous_acceptor *acceptor)
     }
     acceptor->why = 0;
     if (acceptor->listener->bound.ss_family == AF_UNIX) {
-        own_user = lk__own_peer(incoming.fd, &pid);
+        own_user = lk__peer_is_own_user(incoming.fd, &pid);
         snprintf(incoming.from, sizeof incoming.from, "process %ld", pid);
     } else {
         lk__address_show(&from, incoming.from, sizeof incoming.from);
@@ -169,7 +169,7 @@ static bool accept_connection(lk__rendezvous_acceptor *acceptor)
 static void receive_request(lk__rendezvous_acceptor *acceptor, lk__rendezvous_pending *connection)
 {
     char byte;
-    if (connection->known) { /* it waits for a reply: all it may do is disconnect */
+    if (connection->authenticated) { /* it waits for a reply: all it may do is disconnect */
         ssize_t n = recv(connection->fd, &byte, 1, MSG_DONTWAIT);
         if (n >= 0 || (errno != EAGAIN && errno != EINTR)) lk__acceptor_drop(acceptor, connection, NULL);
         return;
@@ -197,7 +197,7 @@ static void receive_request(lk__rendezvous_acceptor *acceptor, lk__rendezvous_pe
         lk__acceptor_reply(acceptor, connection, &(lk__rendezvous_reply){.status = LK_EINVAL, .text = "wrong token"});
         lk__acceptor_drop(acceptor, connection, "wrong token");
         return;
-    case LK__TRUSTED: connection->known = true; acceptor->accepted(acceptor, connection, acceptor->user);
+    case LK__TRUSTED: connection->authenticated = true; acceptor->accepted(acceptor, connection, acceptor->user);
     }
 }
 

@@ -26,7 +26,7 @@ typedef struct lk__rendezvous_pending {
     int                      fd, poll; /* fd -1: unused; poll: index among the polled descriptors, -1: not polled */
     double                   since;
     size_t                   have;
-    bool                     known; /* its request was verified */
+    bool                     authenticated; /* its request was verified */
     char                     from[LK__ADDRESS_TEXT];
     lk__rendezvous_challenge challenge;
     lk__rendezvous_request   request;

@@ -15,7 +15,7 @@
 #include <unistd.h>
 
 /* A connection to a lower rank that is being made. */
-typedef struct outgoing {
+typedef struct outgoing_connection {
     enum { IDLE, CONNECTING, CONNECTED, REQUESTED, DONE } stage;
     int    fd, poll, rank, stream, why; /* poll: index among the polled descriptors; why: errno of the last failure */
     double retry_at;                    /* IDLE */
@@ -23,13 +23,13 @@ typedef struct outgoing {
     lk__rendezvous_challenge challenge;
     lk__rendezvous_request   request;
     lk__rendezvous_reply     reply;
-} outgoing;
+} outgoing_connection;
 
 typedef struct mesh_setup {
     lk__net_mesh                  *mesh;
     const lk__rendezvous_endpoint *endpoints;
     lk__rendezvous_listener       *listener;
-    outgoing                      *outgoing;
+    outgoing_connection           *outgoing;
     int                            outgoing_count, missing; /* missing: higher ranks' connections */
     lk__rendezvous_acceptor        acceptor;
     struct pollfd                 *polls;
@@ -73,7 +73,7 @@ static void configure_socket(int fd, int stream)
 
 /* ---- to the lower ranks ---- */
 
-static void retry_later(outgoing *l, int why)
+static void retry_later(outgoing_connection *l, int why)
 {
     if (l->fd >= 0) close(l->fd);
     l->fd = -1;
@@ -82,7 +82,7 @@ static void retry_later(outgoing *l, int why)
     l->retry_at = lk__now() + 0.02;
 }
 
-static void begin_connect(mesh_setup *b, outgoing *l)
+static void begin_connect(mesh_setup *b, outgoing_connection *l)
 {
     struct sockaddr_storage to;
     socklen_t               length = lk__address_to_socket(&b->endpoints[l->rank].address, b->listener->scope, &to);
@@ -95,7 +95,7 @@ static void begin_connect(mesh_setup *b, outgoing *l)
 }
 
 /* Reads as much of a message as there is: true once it is complete. */
-static bool receive_message(outgoing *l, void *message, size_t bytes)
+static bool receive_message(outgoing_connection *l, void *message, size_t bytes)
 {
     ssize_t n = recv(l->fd, (char *)message + l->have, bytes - l->have, MSG_DONTWAIT);
     if (n < 0 && (errno == EAGAIN || errno == EINTR)) return false;
@@ -109,7 +109,7 @@ static bool receive_message(outgoing *l, void *message, size_t bytes)
     return true;
 }
 
-static void send_request(mesh_setup *b, outgoing *l)
+static void send_request(mesh_setup *b, outgoing_connection *l)
 {
     lk__net_mesh *m = b->mesh;
     l->request = (lk__rendezvous_request){.purpose = LK__TO_CONNECT,
@@ -124,7 +124,7 @@ static void send_request(mesh_setup *b, outgoing *l)
         l->stage = REQUESTED;
 }
 
-static void advance(mesh_setup *b, outgoing *l)
+static void advance_handshake(mesh_setup *b, outgoing_connection *l)
 {
     int       why = 0;
     socklen_t length = sizeof why;
@@ -173,7 +173,7 @@ static void on_accepted(lk__rendezvous_acceptor *acceptor, lk__rendezvous_pendin
 
 /* ---- both directions ---- */
 
-static lk_status fail_unreachable(const mesh_setup *b, const outgoing *l, double seconds)
+static lk_status fail_unreachable(const mesh_setup *b, const outgoing_connection *l, double seconds)
 {
     struct sockaddr_storage        to;
     char                           text[LK__ADDRESS_TEXT];
@@ -232,7 +232,7 @@ static lk_status connect_all(mesh_setup *b, double seconds)
         int    n = lk__acceptor_watch(&b->acceptor, b->polls);
         double wait = 0.05;
         for (int i = 0; i < b->outgoing_count; i++) {
-            outgoing *l = &b->outgoing[i];
+            outgoing_connection *l = &b->outgoing[i];
             if (l->stage == IDLE && now >= l->retry_at) begin_connect(b, l);
             if (l->stage == IDLE) wait = 0.01;
             l->poll = l->fd >= 0 ? n++ : -1;
@@ -246,7 +246,8 @@ static lk_status connect_all(mesh_setup *b, double seconds)
         if (ready == 0) continue;
         lk__acceptor_serve(&b->acceptor, b->polls);
         for (int i = 0; i < b->outgoing_count; i++)
-            if (b->outgoing[i].poll >= 0 && b->polls[b->outgoing[i].poll].revents) advance(b, &b->outgoing[i]);
+            if (b->outgoing[i].poll >= 0 && b->polls[b->outgoing[i].poll].revents)
+                advance_handshake(b, &b->outgoing[i]);
     }
     return LK_OK;
 }
@@ -276,7 +277,7 @@ lk_status lk__mesh_connect(lk__net_mesh *m, const lk__rendezvous_endpoint *endpo
         if (!(b.polls = lk__alloc(m->context, LK_MEMORY_OTHER, poll_bytes))) status = LK_ENOMEM;
     }
     for (int i = 0; b.outgoing && i < b.outgoing_count; i++)
-        b.outgoing[i] = (outgoing){.fd = -1, .rank = i / streams, .stream = i % streams};
+        b.outgoing[i] = (outgoing_connection){.fd = -1, .rank = i / streams, .stream = i % streams};
     if (status >= 0) status = connect_all(&b, seconds);
     for (int i = 0; b.outgoing && i < b.outgoing_count; i++)
         if (b.outgoing[i].fd >= 0) close(b.outgoing[i].fd);

@@ -25,8 +25,8 @@ static const char magic[8] = "lknet01";
 enum { LABEL = 16, PART_MOST = 1024 };
 
 /* The MAC covers a label, so that one kind of message is not accepted as another; a nonce; the message. */
-static void sign(const char *token, const char *label, const unsigned char *nonce, const void *message, size_t bytes,
-                 unsigned char mac[LK__MAC])
+static void compute_mac(const char *token, const char *label, const unsigned char *nonce, const void *message,
+                        size_t bytes, unsigned char mac[LK__MAC])
 {
     unsigned char all[LABEL + LK__NONCE + PART_MOST] = {0};
     memcpy(all, label, strlen(label));
@@ -54,7 +54,7 @@ bool lk__request_sign(lk__rendezvous_request *h, const lk__rendezvous_challenge 
 {
     memcpy(h->magic, magic, sizeof magic);
     if (!lk__entropy(h->nonce, sizeof h->nonce)) return false;
-    sign(token, "hello", g->nonce, h, offsetof(lk__rendezvous_request, mac), h->mac);
+    compute_mac(token, "hello", g->nonce, h, offsetof(lk__rendezvous_request, mac), h->mac);
     return true;
 }
 
@@ -71,7 +71,7 @@ lk__rendezvous_trust lk__request_verify(lk__rendezvous_request *h, const lk__ren
 {
     unsigned char mac[LK__MAC];
     if (memcmp(h->magic, magic, sizeof magic) != 0) return LK__FOREIGN;
-    sign(token, "hello", g->nonce, h, offsetof(lk__rendezvous_request, mac), mac);
+    compute_mac(token, "hello", g->nonce, h, offsetof(lk__rendezvous_request, mac), mac);
     if (!lk__hmac_same(mac, h->mac)) return LK__WRONG_TOKEN;
     if (h->purpose < LK__TO_JOIN || h->purpose > LK__TO_SHARE) return LK__FOREIGN;
     if (h->purpose != LK__TO_SHARE && !is_address_valid(&h->endpoint.address)) return LK__FOREIGN;
@@ -83,14 +83,14 @@ lk__rendezvous_trust lk__request_verify(lk__rendezvous_request *h, const lk__ren
 void lk__reply_sign(lk__rendezvous_reply *a, const lk__rendezvous_request *h, const char *token)
 {
     memcpy(a->magic, magic, sizeof magic);
-    sign(token, "answer", h->nonce, a, offsetof(lk__rendezvous_reply, mac), a->mac);
+    compute_mac(token, "answer", h->nonce, a, offsetof(lk__rendezvous_reply, mac), a->mac);
 }
 
 lk__rendezvous_trust lk__reply_verify(lk__rendezvous_reply *a, const lk__rendezvous_request *h, const char *token)
 {
     unsigned char mac[LK__MAC];
     if (memcmp(a->magic, magic, sizeof magic) != 0) return LK__FOREIGN;
-    sign(token, "answer", h->nonce, a, offsetof(lk__rendezvous_reply, mac), mac);
+    compute_mac(token, "answer", h->nonce, a, offsetof(lk__rendezvous_reply, mac), mac);
     make_printable(a->text, sizeof a->text);
     if (!lk__hmac_same(mac, a->mac)) return LK__WRONG_TOKEN;
     return a->status <= 0 && a->status >= LK_ECANCELED ? LK__TRUSTED : LK__FOREIGN;
@@ -101,7 +101,7 @@ void lk__endpoints_sign(const lk__rendezvous_endpoint *endpoints, int count, con
 {
     unsigned char digest[LK__MAC];
     lk__hmac(token, endpoints, (size_t)count * sizeof *endpoints, digest);
-    sign(token, "cards", h->nonce, digest, sizeof digest, mac);
+    compute_mac(token, "cards", h->nonce, digest, sizeof digest, mac);
 }
 
 bool lk__endpoints_verify(lk__rendezvous_endpoint *endpoints, int count, const lk__rendezvous_request *h,
@@ -118,7 +118,7 @@ bool lk__endpoints_verify(lk__rendezvous_endpoint *endpoints, int count, const l
 void lk__token_derive(const char *token, const void *secret, size_t bytes, char derived[LK__NET_TOKEN])
 {
     unsigned char nonce[LK__NONCE] = {0}, mac[LK__MAC];
-    sign(token, "group", nonce, secret, bytes, mac);
+    compute_mac(token, "group", nonce, secret, bytes, mac);
     lk__sha256_hex(mac, derived);
 }
 

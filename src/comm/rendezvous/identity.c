@@ -22,7 +22,7 @@ static const struct {
     {"Slurm", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_STEP_TASKS_PER_NODE"},
 };
 
-static const char *environment(const char *name)
+static const char *variable(const char *name)
 {
     const char *value = getenv(name);
     return value && *value ? value : NULL;
@@ -46,15 +46,15 @@ static lk_status parse_number(lk_context *context, const char *name, const char 
  * Slurm's variables. The step's value is used if the step is as large as the world. */
 static const char *slurm_local_size(const char *world)
 {
-    const char *tasks = environment("SLURM_STEP_NUM_TASKS");
-    return tasks && strcmp(tasks, world) == 0 ? environment("SLURM_STEP_TASKS_PER_NODE") : NULL;
+    const char *tasks = variable("SLURM_STEP_NUM_TASKS");
+    return tasks && strcmp(tasks, world) == 0 ? variable("SLURM_STEP_TASKS_PER_NODE") : NULL;
 }
 
 static lk_status read_environment(lk_context *context, lk__rendezvous_identity *identity)
 {
     for (size_t i = 0; i < sizeof launchers / sizeof *launchers; i++) {
-        const char *rank = environment(launchers[i].rank), *world = environment(launchers[i].world);
-        const char *local = environment(launchers[i].local_world), *local_name = launchers[i].local_world;
+        const char *rank = variable(launchers[i].rank), *world = variable(launchers[i].world);
+        const char *local = variable(launchers[i].local_world), *local_name = launchers[i].local_world;
         if (!world) continue;
         if (!local && (local = slurm_local_size(world))) local_name = "SLURM_STEP_TASKS_PER_NODE";
         if (!rank)
@@ -119,10 +119,10 @@ static bool is_loopback(const char *address)
 /* Where rank 0 listens, and where this rank does. */
 static lk_status find_address(lk_context *context, const lk_comm_config *config, lk__rendezvous_identity *identity)
 {
-    const char *address = config->address ? config->address : environment("MASTER_ADDR");
-    const char *ports = environment("LOCKSTEP_PORT"), *master = environment("MASTER_PORT");
+    const char *address = config->address ? config->address : variable("MASTER_ADDR");
+    const char *ports = variable("LOCKSTEP_PORT"), *master = variable("MASTER_PORT");
     const char *store = getenv("TORCHELASTIC_USE_AGENT_STORE");
-    bool        own_launcher = environment("LOCKSTEP_JOB") && store && strcmp(store, "False") == 0;
+    bool        own_launcher = variable("LOCKSTEP_JOB") && store && strcmp(store, "False") == 0;
     bool        shared = !config->backend || strcmp(config->backend, "shm") == 0;
     if (config->address && identity->world > 1 && !(shared && is_loopback(config->address))) {
         identity->many_hosts = true; /* or may be: the rendezvous shows it */
@@ -131,7 +131,7 @@ static lk_status find_address(lk_context *context, const lk_comm_config *config,
     if (address &&
         (size_t)snprintf(identity->address, sizeof identity->address, "%s", address) >= sizeof identity->address)
         return lk__fail(context, LK_EINVAL, "the address of rank 0 is too long for a host name: %.60s…", address);
-    const char *local = environment("LOCKSTEP_LOCAL_ADDR");
+    const char *local = variable("LOCKSTEP_LOCAL_ADDR");
     if (local && (size_t)snprintf(identity->local, sizeof identity->local, "%s", local) >= sizeof identity->local)
         return lk__fail(context, LK_EINVAL, "LOCKSTEP_LOCAL_ADDR is too long for a host name: %.60s…", local);
     if (ports && !lk__ports_parse(ports, &identity->ports))
@@ -156,7 +156,7 @@ static lk_status find_address(lk_context *context, const lk_comm_config *config,
 /* Explains why there is no token and how to make one. */
 static lk_status fail_missing_token(lk_context *context, const lk__rendezvous_identity *identity)
 {
-    bool        by_launcher = environment("LOCKSTEP_JOB") != NULL;
+    bool        by_launcher = variable("LOCKSTEP_JOB") != NULL;
     const char *why =
         by_launcher ? "were started by one lockstep run on each, which makes no token because these launchers are "
                       "not connected (lockstep run --hosts makes one)"
@@ -170,12 +170,12 @@ static lk_status fail_missing_token(lk_context *context, const lk__rendezvous_id
 /* LOCKSTEP_TOKEN_FILE first, then the launcher's LOCKSTEP_TOKEN. */
 static lk_status find_token(lk_context *context, const lk_comm_config *config, lk__rendezvous_identity *identity)
 {
-    const char *file = environment("LOCKSTEP_TOKEN_FILE"), *token = environment("LOCKSTEP_TOKEN");
+    const char *file = variable("LOCKSTEP_TOKEN_FILE"), *token = variable("LOCKSTEP_TOKEN");
     const char *backend = config->backend ? config->backend : "mixed";
     bool        by_mpi = strcmp(backend, "mpi") == 0 || (strcmp(backend, "mixed") == 0 && lk__mpi_available(identity));
     if (identity->world == 1) return LK_OK; /* there is no peer */
     if (file) return lk__token_read(context, file, identity->token);
-    if (identity->many_hosts && !by_mpi && !(token && environment("LOCKSTEP_JOB"))) /* over MPI a token is generated */
+    if (identity->many_hosts && !by_mpi && !(token && variable("LOCKSTEP_JOB"))) /* over MPI a token is generated */
         return fail_missing_token(context, identity);
     if (!token) return LK_OK;
     lk_status status = lk__token_check(context, "LOCKSTEP_TOKEN", token);

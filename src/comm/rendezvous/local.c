@@ -16,7 +16,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -239,7 +238,7 @@ static outcome request_memory(const lk__rendezvous_local *m, int fd, const char 
     lk__rendezvous_reply     reply;
     int                      shared;
     long                     pid;
-    if (!lk__own_peer(fd, &pid)) {
+    if (!lk__peer_is_own_user(fd, &pid)) {
         *status =
             lk__fail(m->context, LK_EIO, "process %ld of another user listens on %s instead of rank 0", pid, where);
         return REFUSED;

@@ -19,10 +19,10 @@ enum { ADDRESSES = 8 };
 static const double port_wait = 5, quick_attempt = 1, attempt = 5;
 
 /* The addresses of a host name. */
-typedef struct addresses {
+typedef struct address_list {
     struct sockaddr_storage addresses[ADDRESSES];
     int                     count;
-} addresses;
+} address_list;
 
 typedef struct rendezvous {
     lk_context                    *context;
@@ -34,10 +34,10 @@ typedef struct rendezvous {
     lk__rendezvous_listener       *listener;
     lk__rendezvous_endpoint       *endpoints;
     lk__net_mesh                  *mesh;
-    addresses                      master, local; /* of rank 0; where this rank listens, if given */
+    address_list                   master, local; /* of rank 0; where this rank listens, if given */
 } rendezvous;
 
-static void read_addresses(const struct addrinfo *found, addresses *into)
+static void read_addresses(const struct addrinfo *found, address_list *into)
 {
     for (; found && into->count < ADDRESSES; found = found->ai_next)
         if (found->ai_addrlen <= sizeof into->addresses[0] &&
@@ -45,7 +45,7 @@ static void read_addresses(const struct addrinfo *found, addresses *into)
             memcpy(&into->addresses[into->count++], found->ai_addr, found->ai_addrlen);
 }
 
-static lk_status resolve(rendezvous *m)
+static lk_status resolve_master(rendezvous *m)
 {
     struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_family = AF_UNSPEC}, *found = NULL;
     int             why;
@@ -87,10 +87,10 @@ static bool is_any(const struct sockaddr_storage *address)
 }
 
 /* A listener binds one interface only, and other ranks cannot connect to "any". */
-static lk_status refuse_any(const rendezvous *m, const char *name, const addresses *addresses)
+static lk_status refuse_any(const rendezvous *m, const char *name, const address_list *list)
 {
-    for (int i = 0; i < addresses->count; i++)
-        if (is_any(&addresses->addresses[i]))
+    for (int i = 0; i < list->count; i++)
+        if (is_any(&list->addresses[i]))
             return lk__fail(m->context, LK_EINVAL,
                             "rank %d of %d: '%s' stands for every interface, and rank 0 listens on one only: give the "
                             "name or the address by which the other ranks reach rank 0's host, as MASTER_ADDR or "
@@ -131,9 +131,9 @@ static void reply_to_all(rendezvous *m, const lk__rendezvous_server *server, lk_
 
 static lk_status open_listener(rendezvous *m)
 {
-    lk_status        status = LK_EIO;
-    double           until = m->begun + port_wait;
-    const addresses *own = m->local.count ? &m->local : &m->master;
+    lk_status           status = LK_EIO;
+    double              until = m->begun + port_wait;
+    const address_list *own = m->local.count ? &m->local : &m->master;
     if (until > m->end) until = m->end;
     for (int i = 0; i < own->count && status < 0; i++) do {
             status = lk__listen(m->context, &own->addresses[i], m->identity->master, m->listener);
@@ -335,7 +335,7 @@ lk_status lk__rendezvous_join(lk_comm *c, const lk__rendezvous_identity *identit
                         "rank %d of %d: the ranks are on several hosts (%s), and rank 0's port is not given: set "
                         "LOCKSTEP_PORT to a free port (the launcher's own store uses MASTER_PORT)",
                         c->rank, c->size, identity->tried);
-    lk_status status = resolve(&m);
+    lk_status status = resolve_master(&m);
     if (status >= 0) status = resolve_local(&m);
     if (status >= 0) status = refuse_any(&m, identity->address, &m.master);
     if (status >= 0) status = refuse_any(&m, identity->local, &m.local);

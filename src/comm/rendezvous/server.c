@@ -11,8 +11,9 @@
 lk__rendezvous_pending *lk__server_peer(const lk__rendezvous_server *server, int rank)
 {
     lk__rendezvous_pending *connection = server->ranks[rank];
-    return connection && connection->fd >= 0 && connection->known && connection->request.rank == rank ? connection
-                                                                                                      : NULL;
+    return connection && connection->fd >= 0 && connection->authenticated && connection->request.rank == rank
+               ? connection
+               : NULL;
 }
 
 static void on_accepted(lk__rendezvous_acceptor *acceptor, lk__rendezvous_pending *connection, void *user)

@@ -109,7 +109,7 @@ static lk_status await_step(const job *j, uint32_t n)
 
 /* ---- publishing and taking parts, used by all algorithms ---- */
 
-static void copy(void *to, const void *from, size_t bytes)
+static void copy_part(void *to, const void *from, size_t bytes)
 {
     if (bytes && to != from) memcpy(to, from, bytes);
 }
@@ -125,8 +125,8 @@ static void publish_parts(const job *j, char *to, size_t first, size_t n)
         size_t count = part_count(j, s->rank, i), here = count > first ? count - first : 0;
         if (here > n) here = n;
         if (what == LK__SEND_PARTS && i == s->rank) continue;
-        copy(to + (size_t)i * n * j->size, lk__call_send_part(j->o, j->s->rank, i, j->size) + first * j->size,
-             here * j->size);
+        copy_part(to + (size_t)i * n * j->size, lk__call_send_part(j->o, j->s->rank, i, j->size) + first * j->size,
+                  here * j->size);
         s->sent += here * j->size;
     }
 }
@@ -152,7 +152,7 @@ static void take_parts(const job *j, size_t first, size_t n)
         if (i == s->rank) {
             if (here && to != j->from[i]) memmove(to, j->from[i], here * j->size);
         } else {
-            copy(to, j->from[i], here * j->size);
+            copy_part(to, j->from[i], here * j->size);
         }
     }
 }
@@ -309,8 +309,8 @@ static void stage_in(const pipeline *p, uint32_t c)
     char       *to = lk__shm_buffer(j->s, j->s->rank, (int)(c % 3));
     const char *from = (const char *)j->o->send + (size_t)c * p->n * j->size;
     slice_of(count, j->size, j->s->rank, j->s->size, &begin, &end);
-    copy(to, from, begin * j->size);
-    copy(to + end * j->size, from + end * j->size, (count - end) * j->size);
+    copy_part(to, from, begin * j->size);
+    copy_part(to + end * j->size, from + end * j->size, (count - end) * j->size);
     j->s->sent += (count - (end - begin)) * j->size;
 }
 
@@ -334,7 +334,7 @@ static void reduce_slice(const pipeline *p, uint32_t c)
             j->from[i] = i == j->s->rank ? (const char *)o->send + (first + at) * j->size
                                          : lk__shm_buffer(j->s, i, (int)(c % 3)) + at * j->size;
         lk__reduce(to, j->from, j->s->size, n, o->type, o->reduce);
-        copy(result + (at - begin) * j->size, to, n * j->size);
+        copy_part(result + (at - begin) * j->size, to, n * j->size);
     }
     j->s->sent += (end - begin) * j->size;
 }
@@ -346,7 +346,8 @@ static void stage_out(const pipeline *p, uint32_t c)
         size_t begin, end;
         if (i == j->s->rank) continue;
         slice_of(chunk_count(p, c), j->size, i, j->s->size, &begin, &end);
-        copy((char *)j->o->recv + ((size_t)c * p->n + begin) * j->size, result_buffer(p, i, c), (end - begin) * j->size);
+        copy_part((char *)j->o->recv + ((size_t)c * p->n + begin) * j->size, result_buffer(p, i, c),
+                  (end - begin) * j->size);
     }
 }
 

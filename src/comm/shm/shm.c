@@ -8,7 +8,6 @@
 
 #include <sched.h>
 #include <stdio.h>
-#include <string.h>
 #include <unistd.h>
 
 enum {
@@ -107,7 +106,7 @@ lk_status lk__shm_create(lk_comm *c, const lk__rendezvous_identity *identity, co
     c->timeout_ms = timeout;
     choose_spins(s);
     if (status < 0) {
-        status = lk__comm_failed(c);
+        status = lk__comm_report_failure(c);
         c->backend->free(c);
     }
     return status;

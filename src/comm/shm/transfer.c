@@ -23,7 +23,7 @@ typedef struct lk__shm_message {
     struct lk__shm_message *next;        /* older ones first; only the last can be incomplete */
 } message;
 
-static lk__shm_ring *ring(const lk__shm *s, int from, int to)
+static lk__shm_ring *ring_between(const lk__shm *s, int from, int to)
 {
     return (lk__shm_ring *)(s->rings +
                             ((size_t)from * (size_t)s->size + (size_t)to) * (sizeof(lk__shm_ring) + s->ring_bytes));
@@ -47,7 +47,7 @@ static void ring_copy(const lk__shm *s, lk__shm_ring *r, uint32_t at, void *memo
  * sides work concurrently. */
 static bool write_ring(lk__shm *s, int to, const void *from, size_t total, size_t *done)
 {
-    lk__shm_ring *r = ring(s, s->rank, to);
+    lk__shm_ring *r = ring_between(s, s->rank, to);
     uint32_t      head = atomic_load_explicit(&r->head, memory_order_relaxed),
              tail = atomic_load_explicit(&r->tail, memory_order_acquire);
     size_t room = s->ring_bytes - (head - tail), n = total - *done;
@@ -64,7 +64,7 @@ static bool write_ring(lk__shm *s, int to, const void *from, size_t total, size_
 
 static bool read_ring(lk__shm *s, int from, void *to, size_t total, size_t *done)
 {
-    lk__shm_ring *r = ring(s, from, s->rank);
+    lk__shm_ring *r = ring_between(s, from, s->rank);
     uint32_t      head = atomic_load_explicit(&r->head, memory_order_acquire),
              tail = atomic_load_explicit(&r->tail, memory_order_relaxed);
     size_t ready = head - tail, n = total - *done;
@@ -126,11 +126,11 @@ static void free_message(lk__shm *s, message **at)
 }
 
 /* The first receive in progress for this message, unless an older message of its tag is buffered. */
-static lk_work *find_receiver(const lk__shm *s, lk_work *under_way, int from, const message *m)
+static lk_work *find_receiver(const lk__shm *s, lk_work *in_progress, int from, const message *m)
 {
     for (const message *older = s->messages[from]; older != m; older = older->next)
         if (older->header.tag == m->header.tag) return NULL;
-    for (lk_work *w = under_way; w; w = w->next)
+    for (lk_work *w = in_progress; w; w = w->next)
         if (w->operation.kind == LK__RECV && w->operation.root == from && w->operation.tag == m->header.tag &&
             !w->announced)
             return w;
@@ -138,12 +138,12 @@ static lk_work *find_receiver(const lk__shm *s, lk_work *under_way, int from, co
 }
 
 /* Once the header is complete: chooses where the data goes. */
-static lk_status choose_destination(lk__shm *s, int from, message *m, lk_work *under_way)
+static lk_status choose_destination(lk__shm *s, int from, message *m, lk_work *in_progress)
 {
     m->headed = true;
     m->have = 0;
     m->bytes = m->header.count * lk_dtype_size((lk_dtype)m->header.type);
-    if ((m->receiver = find_receiver(s, under_way, from, m))) {
+    if ((m->receiver = find_receiver(s, in_progress, from, m))) {
         m->receiver->announced = true;
         if (!matches_type(m->receiver, m)) return raise_type_mismatch(s, m->receiver, m);
     } else if (m->bytes && !(m->data = lk__alloc(s->comm->context, LK_MEMORY_OTHER, m->bytes))) {
@@ -157,7 +157,7 @@ static lk_status choose_destination(lk__shm *s, int from, message *m, lk_work *u
 }
 
 /* Reads what rank `from` has written into its ring. */
-static lk_status read_messages(lk__shm *s, int from, lk_work *under_way, bool *moved)
+static lk_status read_messages(lk__shm *s, int from, lk_work *in_progress, bool *moved)
 {
     for (;;) {
         message **last = &s->messages[from];
@@ -165,7 +165,7 @@ static lk_status read_messages(lk__shm *s, int from, lk_work *under_way, bool *m
             last = &(*last)->next;
         message *m = *last;
         if (!m) { /* no incomplete message: does a new one begin? */
-            lk__shm_ring *r = ring(s, from, s->rank);
+            lk__shm_ring *r = ring_between(s, from, s->rank);
             if (atomic_load_explicit(&r->head, memory_order_acquire) ==
                 atomic_load_explicit(&r->tail, memory_order_relaxed))
                 return LK_OK;
@@ -175,7 +175,7 @@ static lk_status read_messages(lk__shm *s, int from, lk_work *under_way, bool *m
         if (!m->headed) {
             *moved |= read_ring(s, from, &m->header, sizeof m->header, &m->have);
             if (m->have < sizeof m->header) return LK_OK;
-            lk_status status = choose_destination(s, from, m, under_way);
+            lk_status status = choose_destination(s, from, m, in_progress);
             if (status < 0) return status;
         }
         *moved |= read_ring(s, from, m->receiver ? m->receiver->operation.recv : m->data, m->bytes, &m->have);
@@ -210,34 +210,34 @@ static bool match_buffered(lk__shm *s, lk_work *w, lk_status *status)
 /* ---- all transfers in progress ---- */
 
 /* A send progresses only when no older one to the same rank is in progress. */
-static bool may_send(const lk_work *under_way, const lk_work *w)
+static bool may_send(const lk_work *in_progress, const lk_work *w)
 {
-    for (const lk_work *o = under_way; o != w; o = o->next)
+    for (const lk_work *o = in_progress; o != w; o = o->next)
         if (o->operation.kind == LK__SEND && o->operation.root == w->operation.root) return false;
     return true;
 }
 
 /* An older receive of the same tag matches first. */
-static bool may_match(const lk_work *under_way, const lk_work *w)
+static bool may_match(const lk_work *in_progress, const lk_work *w)
 {
-    for (const lk_work *o = under_way; o != w; o = o->next)
+    for (const lk_work *o = in_progress; o != w; o = o->next)
         if (o->operation.kind == LK__RECV && o->operation.root == w->operation.root &&
             o->operation.tag == w->operation.tag && !o->announced)
             return false;
     return true;
 }
 
-static lk_status progress(lk__shm *s, lk_work **under_way, bool *moved)
+static lk_status advance_transfers(lk__shm *s, lk_work **in_progress, bool *moved)
 {
-    for (lk_work *w = *under_way; w; w = w->next) {
+    for (lk_work *w = *in_progress; w; w = w->next) {
         if (w->complete) continue;
         bool      done = false;
         lk_status status = LK_OK;
         if (w->operation.kind == LK__SEND) {
-            if (may_send(*under_way, w)) *moved |= advance_send(s, w, &done);
+            if (may_send(*in_progress, w)) *moved |= advance_send(s, w, &done);
         } else {
-            if (!w->announced && may_match(*under_way, w)) done = w->announced = match_buffered(s, w, &status);
-            if (!done && status >= 0) status = read_messages(s, w->operation.root, *under_way, moved);
+            if (!w->announced && may_match(*in_progress, w)) done = w->announced = match_buffered(s, w, &status);
+            if (!done && status >= 0) status = read_messages(s, w->operation.root, *in_progress, moved);
         }
         if (status < 0) return status;
         if (done) w->complete = true;
@@ -246,12 +246,12 @@ static lk_status progress(lk__shm *s, lk_work **under_way, bool *moved)
 }
 
 /* Each in turn, so that every awaited peer is checked. */
-static const lk_work *next_in_turn(const lk_work *under_way, unsigned *turn)
+static const lk_work *next_in_turn(const lk_work *in_progress, unsigned *turn)
 {
-    const lk_work *w = under_way;
+    const lk_work *w = in_progress;
     for (unsigned i = 0; i < *turn && w; i++) w = w->next;
     *turn = w ? *turn + 1 : 1;
-    return w ? w : under_way;
+    return w ? w : in_progress;
 }
 
 static bool is_ahead(const lk__shm *s, int peer)
@@ -265,14 +265,14 @@ static bool is_ahead(const lk__shm *s, int peer)
 
 /* A rank that has entered a collective which this one has not can neither send, nor receive, nor leave: waiting for it
  * would never end, once the ring between them is empty, or full. */
-static lk_status check_crossed(lk__shm *s, const lk_work *under_way)
+static lk_status check_crossed(lk__shm *s, const lk_work *in_progress)
 {
     lk_comm *c = s->comm;
-    for (const lk_work *w = under_way; w; w = w->next) {
+    for (const lk_work *w = in_progress; w; w = w->next) {
         int  peer = w->operation.root;
         bool sends = w->operation.kind == LK__SEND, here = is_ahead(s, peer);
         if (w->complete || (!here && !(c->crossed && c->crossed(c->outer, peer, NULL) == LK_END))) continue;
-        const lk__shm_ring *r = sends ? ring(s, s->rank, peer) : ring(s, peer, s->rank);
+        const lk__shm_ring *r = sends ? ring_between(s, s->rank, peer) : ring_between(s, peer, s->rank);
         uint32_t            held =
             atomic_load_explicit(&r->head, memory_order_acquire) - atomic_load_explicit(&r->tail, memory_order_acquire);
         if (held != (sends ? s->ring_bytes : 0)) continue;
@@ -284,7 +284,7 @@ static lk_status check_crossed(lk__shm *s, const lk_work *under_way)
 void lk__shm_transfer(lk_comm *comm, lk_work *first)
 {
     lk__shm           *s = comm->state;
-    lk_work           *under_way = first, *inside = first;
+    lk_work           *in_progress = first, *inside = first;
     lk_status          status = LK_OK;
     lk__shm_wait_state wait_state = {0};
     bool               queued = first->queued;
@@ -297,23 +297,23 @@ void lk__shm_transfer(lk_comm *comm, lk_work *first)
         bool     moved = false;
         lk_work *more;
         while (queued && (more = lk__work_next_transfer(comm, inside))) {
-            lk_work **end = &under_way;
+            lk_work **end = &in_progress;
             while (*end) end = &(*end)->next;
             *end = more;
             moved = true;
         }
-        if ((status = progress(s, &under_way, &moved)) < 0 || lk__works_complete(under_way)) break;
-        lk__works_sweep(&under_way, LK_OK);
-        inside = under_way;
+        if ((status = advance_transfers(s, &in_progress, &moved)) < 0 || lk__works_complete(in_progress)) break;
+        lk__works_finish_complete(&in_progress, LK_OK);
+        inside = in_progress;
         if (moved)
             wait_state = (lk__shm_wait_state){0};
         else
-            status = lk__shm_sleep(s, next_in_turn(under_way, &turn)->operation.root, seen, &wait_state);
-        if (LK__CHECKED && status >= 0 && wait_state.begun > 0) status = check_crossed(s, under_way);
+            status = lk__shm_sleep(s, next_in_turn(in_progress, &turn)->operation.root, seen, &wait_state);
+        if (LK__CHECKED && status >= 0 && wait_state.begun > 0) status = check_crossed(s, in_progress);
         if (status >= 0 && atomic_load_explicit(&s->header->failure, memory_order_relaxed)) status = lk__shm_failure(s);
     }
     lk__shm_leave(s, status); /* before the last work is done: then the group may be used from another thread */
-    lk__works_sweep(&under_way, status);
+    lk__works_finish_complete(&in_progress, status);
 }
 
 void lk__shm_transfer_free(lk__shm *s)

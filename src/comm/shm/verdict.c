@@ -185,8 +185,8 @@ lk_status lk__shm_failure(lk__shm *s)
     char text[LK__COMM_TEXT];
     snprintf(text, sizeof text, "%.*s", LK__COMM_TEXT - 1,
              state == 2 ? s->header->text : "the group failed on another rank, which did not report why");
-    return lk__comm_note(s->comm, state == 2 && s->header->status < 0 ? (lk_status)s->header->status : LK_EIO, text,
-                         state == 2 ? s->header->cause : (lk__comm_cause){LK__CAUSE_UNKNOWN, 0});
+    return lk__comm_record_failure(s->comm, state == 2 && s->header->status < 0 ? (lk_status)s->header->status : LK_EIO,
+                                   text, state == 2 ? s->header->cause : (lk__comm_cause){LK__CAUSE_UNKNOWN, 0});
 }
 
 lk_status lk__shm_raise(lk__shm *s, lk_status status, const char *text)
