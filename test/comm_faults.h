@@ -184,7 +184,7 @@ static void be_late(rank_test *t)
               strstr(text, "last finished #2 all_reduce i32 × 1 sum at ") && strstr(text, "outside any operation"),
           "%s", text);
     if (t->rank != 1)
-        CHECK(strstr(t->log, "has been missing for") && strstr(t->log, "rank 1"), "the log says: %s", t->log);
+        CHECK(strstr(t->log, "has been missing for") && strstr(t->log, "rank 1"), "the log is: %s", t->log);
     snprintf(texts[t->rank], sizeof texts[0], "%s", text);
 }
 

@@ -58,10 +58,10 @@ ended() { # STATUS WHAT
     [ $1 != 0 ] && [ $1 != 124 ] || complain "$flavour, $2: mpirun ends with $1: $(cat "$work/out")"
     for _ in $(seq 50); do [ -n "$(ip netns pids $a)$(ip netns pids $b)" ] || break; sleep 0.1; done
     [ -z "$(ip netns pids $a)$(ip netns pids $b)" ] || complain "$flavour, $2: processes are left: $(ps -fp "$(echo $(ip netns pids $a) $(ip netns pids $b) | tr ' ' ,)")"
-    local said
-    said=$(grep -c '^failed' "$work/out")
-    [ "$said" = "$(grep -cE '^failed after [0-4]\.[0-9] s LK_EIO rank 3 of 4 \(lk-second, .* died' "$work/out")" ] || complain "$flavour, $2: $(cat "$work/out")"
-    echo "$flavour: $2: $said of 3 survivors named it before mpirun ended them"
+    local reported
+    reported=$(grep -c '^failed' "$work/out")
+    [ "$reported" = "$(grep -cE '^failed after [0-4]\.[0-9] s LK_EIO rank 3 of 4 \(lk-second, .* died' "$work/out")" ] || complain "$flavour, $2: $(cat "$work/out")"
+    echo "$flavour: $2: $reported of 3 survivors named it before mpirun ended them"
 }
 
 openssl rand -hex 16 > "$work/token" 2> /dev/null || head -c 16 /dev/urandom | od -An -tx1 | tr -d ' \n' > "$work/token"

@@ -206,7 +206,7 @@ static void foreign_connections_are_dropped_without_effect(void)
     expect_sum(all, 3);
     CHECK(strstr(first.log, "from 127.0.0.1:") && strstr(first.log, "does not speak this protocol") &&
               strstr(first.log, "wrong token"),
-          "the log says: %s", first.log);
+          "the log is: %s", first.log);
 }
 
 static void ranks_of_another_job_are_refused(void)
@@ -332,8 +332,8 @@ static void a_rank_that_waits_for_rank_0_logs_it(void)
     CHECK(strstr(early.log, "rank 1 of 2 has waited ") && strstr(early.log, " s for rank 0 at 127.0.0.1:") &&
               strstr(early.log, "connection refused") &&
               strstr(early.log, "its host is started with: lockstep run --node-rank 0 a {node}"),
-          "the log says: %s", early.log);
-    CHECK(!late.log[0], "the log says: %s", late.log);
+          "the log is: %s", early.log);
+    CHECK(!late.log[0], "the log is: %s", late.log);
     unsetenv("LOCKSTEP_JOIN_COMMAND");
 }
 
@@ -350,8 +350,8 @@ static void rank_0_logs_which_hosts_are_missing_and_how_to_start_them(void)
     CHECK(strstr(two[0].log, "rank 0 of 15 has waited ") && strstr(two[0].log, " s for ranks 1-2, 4-14 to join") &&
               strstr(two[0].log,
                      "; hosts 0-2 of 3 are missing, start the first with: lockstep run --node-rank 0 train.py"),
-          "the log says: %s", two[0].log);
-    CHECK(!two[1].log[0], "the log says: %s", two[1].log);
+          "the log is: %s", two[0].log);
+    CHECK(!two[1].log[0], "the log is: %s", two[1].log);
     CHECK(two[0].status == LK_ETIMEOUT && strstr(two[0].text, "did not join"), "%s", two[0].text);
     unsetenv("GROUP_WORLD_SIZE");
     unsetenv("LOCAL_WORLD_SIZE");

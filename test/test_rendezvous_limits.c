@@ -357,7 +357,7 @@ static void log_lines_about_foreign_connections_are_limited(void)
     expect_sum(two, 2);
     CHECK(reached == 200, "only %d connections were made", reached);
     CHECK(count_lines(two[0].log, "from process") == 16 && count_lines(two[0].log, " more connections") == 1,
-          "the log says: %s", two[0].log);
+          "the log is: %s", two[0].log);
 }
 
 /* Joins as a rank does, is authenticated, and disconnects before all have joined. */
