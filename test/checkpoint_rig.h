@@ -1,4 +1,4 @@
-/* checkpoint_rig.h - what tests of checkpoint directories share: a small store, a directory of their own, and what the log said. */
+/* checkpoint_rig.h - shared by tests of checkpoint directories: a small store, a temporary directory, and the logged warnings. */
 #ifndef CHECKPOINT_RIG_H
 #define CHECKPOINT_RIG_H
 
@@ -11,7 +11,7 @@
 
 static char root[64];
 
-/* In memory where that can be: some hundred saves are flushed to disk. */
+/* In memory if possible, since some hundred saves are flushed to disk. */
 SHARED void make_root(void)
 {
     static const char *const places[] = {"/dev/shm", "/tmp"};
@@ -23,7 +23,7 @@ SHARED void make_root(void)
     REQUIRE(made != NULL);
 }
 
-/* ---- a small store, and what the log said ---- */
+/* ---- a small store, and the logged warnings ---- */
 
 typedef struct rig {
     lk_context *context;
@@ -34,7 +34,7 @@ typedef struct rig {
     char        warning[2048];
 } rig;
 
-SHARED void keep_warning(void *user, lk_log_level level, const char *text)
+SHARED void store_warning(void *user, lk_log_level level, const char *text)
 {
     rig *r = user;
     if (level != LK_LOG_WARNING) return;
@@ -50,7 +50,7 @@ SHARED void open_rig(rig *r)
     int64_t             dims[] = {4, 6};
     *r = (rig){0};
     config.threads = 1;
-    config.log = keep_warning;
+    config.log = store_warning;
     config.log_user = r;
     REQUIRE(lk_context_create(&config, &r->context) == LK_OK);
     REQUIRE(lk_graph_create(r->context, LK_F32, &r->graph) == LK_OK);

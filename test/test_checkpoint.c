@@ -1,5 +1,5 @@
-/* test_checkpoint.c - saving touches nothing of the user's; a kill at any system call of a save leaves only whole checkpoints; and
- * what is not as it was saved is skipped.
+/* test_checkpoint.c - saving changes no file of the user; a kill at any system call of a save leaves only complete checkpoints; and
+ * modified checkpoints are skipped.
  *
  * ctest: timeout 240 */
 #define _GNU_SOURCE
@@ -12,11 +12,11 @@
 #include <sys/ptrace.h>
 #include <sys/wait.h>
 
-/* ---- what is the user's ---- */
+/* ---- files of the user ---- */
 
-static void files_of_the_users_own_are_refused_and_stay(void)
+static void files_of_the_user_are_refused_and_stay(void)
 {
-    static const char *const makes[] = {
+    static const char *const commands[] = {
         "echo mine > user/model.safetensors",
         "echo mine > user/state.json",
         "mkdir user/optimizer.safetensors",
@@ -27,15 +27,15 @@ static void files_of_the_users_own_are_refused_and_stay(void)
     };
     rig r;
     open_rig(&r);
-    for (size_t i = 0; i < sizeof makes / sizeof *makes; i++) {
+    for (size_t i = 0; i < sizeof commands / sizeof *commands; i++) {
         shell("rm -rf user before after && mkdir user");
-        shell(makes[i]);
+        shell(commands[i]);
         shell("ls -lAR user > before");
         CHECK(lk_checkpoint_check(r.context, in_root("user")) == LK_EINVAL &&
                   strstr(lk_context_error(r.context), "not a link that a save made"),
-              "%s: %s", makes[i], lk_context_error(r.context));
+              "%s: %s", commands[i], lk_context_error(r.context));
         CHECK(save_step(&r, "user", 4, 2) == LK_EINVAL && strstr(lk_context_error(r.context), in_root("user")),
-              "%s: %s", makes[i], lk_context_error(r.context));
+              "%s: %s", commands[i], lk_context_error(r.context));
         shell("ls -lAR user > after && cmp before after");
     }
     shell("rm -rf user && mkdir user");
@@ -44,7 +44,7 @@ static void files_of_the_users_own_are_refused_and_stay(void)
     close_rig(&r);
 }
 
-static void pruning_leaves_what_is_only_linked_here(void)
+static void pruning_keeps_links_to_checkpoints_elsewhere(void)
 {
     rig r;
     open_rig(&r);
@@ -54,7 +54,7 @@ static void pruning_leaves_what_is_only_linked_here(void)
     CHECK(save_step(&r, "linked", 3, 1) == LK_OK, "%s", lk_context_error(r.context));
     shell("test -e away/step-00000001/model.safetensors && test -e away/step-00000001/optimizer.safetensors && test -e "
           "away/step-00000001/state.json && test -L linked/step-00000001 && test ! -e linked/step-00000002");
-    /* A step that is saved anew takes the link's place, and what the link led to stays. */
+    /* A step that is saved again replaces the link, and the link's target stays. */
     CHECK(save_step(&r, "linked", 1, 3) == LK_OK, "%s", lk_context_error(r.context));
     shell("test ! -L linked/step-00000001 && test -e linked/step-00000001/state.json && test -e "
           "away/step-00000001/state.json "
@@ -67,7 +67,7 @@ static void pruning_leaves_what_is_only_linked_here(void)
 
 /* ---- a kill at each system call of a save ---- */
 
-/* Runs a save in a child and kills it when it enters its n-th system call. False: it was done before. */
+/* Runs a save in a child and kills it when it enters its n-th system call. False: it finished before. */
 static bool killed_at(rig *r, int n, int64_t step)
 {
     int   code;
@@ -80,7 +80,7 @@ static bool killed_at(rig *r, int n, int64_t step)
     }
     waitpid(child, &code, 0);
     if (WIFEXITED(code)) {
-        printf("skipped from here on: tracing is not permitted\n");
+        printf("skipped: tracing is not permitted\n");
         return false;
     }
     ptrace(PTRACE_SETOPTIONS, child, NULL, (void *)(PTRACE_O_EXITKILL | PTRACE_O_TRACESYSGOOD));
@@ -98,7 +98,7 @@ static bool killed_at(rig *r, int n, int64_t step)
     return true;
 }
 
-static void check_whole(int n)
+static void check_complete(int n)
 {
     struct dirent *entry;
     DIR           *dir = opendir(in_root("kills"));
@@ -110,7 +110,7 @@ static void check_whole(int n)
         static const char *const files[] = {"model.safetensors", "optimizer.safetensors", "state.json"};
         for (int i = 0; i < 3; i++) {
             snprintf(path, sizeof path, "%s/%s/%s", in_root("kills"), entry->d_name, files[i]);
-            CHECK(access(path, F_OK) == 0, "killed at system call %d: %s is gone", n, path);
+            CHECK(access(path, F_OK) == 0, "killed at system call %d: %s is missing", n, path);
         }
         steps++;
     }
@@ -118,7 +118,7 @@ static void check_whole(int n)
     CHECK(steps >= 1, "killed at system call %d: no checkpoint is left", n);
 }
 
-static void a_kill_at_any_system_call_leaves_only_whole_checkpoints(void)
+static void a_kill_at_any_system_call_leaves_only_complete_checkpoints(void)
 {
     rig     r;
     int64_t step = 3;
@@ -126,11 +126,11 @@ static void a_kill_at_any_system_call_leaves_only_whole_checkpoints(void)
     open_rig(&r);
     REQUIRE(save_step(&r, "kills", 1, 3) == LK_OK && save_step(&r, "kills", 2, 3) == LK_OK);
     for (; killed_at(&r, n, step + 1); n++) {
-        check_whole(n);
+        check_complete(n);
         int64_t found = loaded_step(&r, "kills");
         CHECK(found >= step - 1 && found <= step + 1, "killed at system call %d: step %lld is resumed, of %lld", n,
               (long long)found, (long long)step);
-        /* two whole ones for the next save to prune, and nothing left of the one before */
+        /* two complete ones for the next save to remove, and no leftovers of the killed one */
         CHECK(save_step(&r, "kills", step + 2, 3) == LK_OK && save_step(&r, "kills", step + 3, 2) == LK_OK, "%s",
               lk_context_error(r.context));
         shell("test -z \"$(find kills -name '*.tmp.*' -o -name '*.old.*' -o -name '.link.*')\"");
@@ -140,9 +140,9 @@ static void a_kill_at_any_system_call_leaves_only_whole_checkpoints(void)
     close_rig(&r);
 }
 
-/* ---- what is not as it was saved ---- */
+/* ---- modified checkpoints ---- */
 
-/* Replaces the first `from` in a state.json; with `sign`, its digest of itself is made to fit. */
+/* Replaces the first `from` in a state.json; with `sign`, updates its own digest. */
 static void edit_state(const char *path, const char *from, const char *to, bool sign)
 {
     char  text[2048], edited[4096];
@@ -171,23 +171,23 @@ static void edit_state(const char *path, const char *from, const char *to, bool 
     REQUIRE(file && fputs(edited, file) >= 0 && fclose(file) == 0);
 }
 
-static void a_state_that_was_changed_is_skipped(void)
+static void a_modified_state_is_skipped(void)
 {
     static const struct {
         const char *from, *to;
         bool        sign;
-        const char *words;
+        const char *text;
     } cases[] = {
         {"\"position\":80", "\"position\":76", false, "state.json is damaged: its SHA-256"},
         {"\"seed\":\"7\"", "\"seed\":\"8\"", false, "state.json is damaged: its SHA-256"},
         {"\"epoch\":2", "\"epoch\":1", false, "state.json is damaged: its SHA-256"},
         {"\"step\":20", "\"step\":21", false, "state.json is damaged: its SHA-256"},
         {"}}\n", "}} \n", false, "state.json is damaged: its SHA-256"},
-        {"\"step\":20", "\"step\":21", true, "is of step 21, and its directory is named for step 20"},
+        {"\"step\":20", "\"step\":21", true, "is of step 21, but its directory is named for step 20"},
         {"\"step\":20", "\"step\":4611686018427387904", true, "is of step 4611686018427387904"},
-        {"\"epoch\":2", "\"epoch\":21", true, "no run stands there"},
-        {"\"position\":80", "\"position\":-1", true, "no run stands there"},
-        {"\"position\":80", "\"position\":9007199254740993", true, "no run stands there"},
+        {"\"epoch\":2", "\"epoch\":21", true, "inconsistent progress"},
+        {"\"position\":80", "\"position\":-1", true, "inconsistent progress"},
+        {"\"position\":80", "\"position\":9007199254740993", true, "inconsistent progress"},
         {"\"seed\":\"7\"", "\"seed\":\"seven\"", true, "is not the state of a Lockstep checkpoint"},
         {"\"seed\":\"7\"", "\"seed\":\"-7\"", true, "is not the state of a Lockstep checkpoint"},
         {"\"seed\":\"7\"", "\"seed\":\" 7\"", true, "is not the state of a Lockstep checkpoint"},
@@ -206,10 +206,10 @@ static void a_state_that_was_changed_is_skipped(void)
         edit_state(in_root("edited/step-00000020/state.json"), cases[i].from, cases[i].to, cases[i].sign);
         r.warnings = 0;
         int64_t step = loaded_step(&r, "edited");
-        CHECK(step == 10 && r.warnings == 1 && strstr(r.warning, cases[i].words), "%s → %s: step %lld, %d warnings: %s",
+        CHECK(step == 10 && r.warnings == 1 && strstr(r.warning, cases[i].text), "%s → %s: step %lld, %d warnings: %s",
               cases[i].from, cases[i].to, (long long)step, r.warnings, r.warning);
     }
-    /* Another step's directory under this name. */
+    /* The directory of another step under this name. */
     shell("rm -rf edited/step-00000020 && cp -r edited/step-00000010 edited/step-00000020");
     r.warnings = 0;
     CHECK(loaded_step(&r, "edited") == 10 && r.warnings == 1 && strstr(r.warning, "is of step 10"), "%s", r.warning);
@@ -221,8 +221,8 @@ static void a_state_that_was_changed_is_skipped(void)
     close_rig(&r);
 }
 
-/* By another program: the digest is that of the file with zeros in its place. */
-static void the_digest_of_a_state_is_what_sha256sum_says(void)
+/* By another program: the digest is computed with zeros in its place. */
+static void the_digest_of_a_state_agrees_with_sha256sum(void)
 {
     rig r;
     open_rig(&r);
@@ -233,7 +233,7 @@ static void the_digest_of_a_state_is_what_sha256sum_says(void)
     close_rig(&r);
 }
 
-static void a_progress_that_cannot_be_is_not_saved(void)
+static void inconsistent_progress_is_not_saved(void)
 {
     static const lk_progress wrong[] = {{-1, 0, 0, 0}, {3, 4, 0, 0}, {3, -1, 0, 0},
                                         {3, 0, -1, 0}, {0, 0, 5, 0}, {((int64_t)1 << 53) + 1, 0, 0, 0}};
@@ -241,14 +241,14 @@ static void a_progress_that_cannot_be_is_not_saved(void)
     open_rig(&r);
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
         CHECK(lk_checkpoint_save(r.store, in_root("wrong"), &wrong[i], 2) == LK_EINVAL &&
-                  strstr(lk_context_error(r.context), "no run stands there"),
+                  strstr(lk_context_error(r.context), "inconsistent progress"),
               "%zu: %s", i, lk_context_error(r.context));
     int64_t step;
     CHECK(lk_checkpoint_find(r.context, in_root("wrong"), &step) == LK_ENOENT);
     close_rig(&r);
 }
 
-static void what_resembles_a_checkpoints_name_is_none(void)
+static void names_that_resemble_a_checkpoints_are_ignored(void)
 {
     rig     r;
     int64_t step;
@@ -261,7 +261,7 @@ static void what_resembles_a_checkpoints_name_is_none(void)
     close_rig(&r);
 }
 
-static void an_expected_absence_is_no_failure(void)
+static void an_expected_absence_sets_no_error(void)
 {
     rig         r;
     lk_progress progress;
@@ -278,14 +278,14 @@ static void an_expected_absence_is_no_failure(void)
 int main(void)
 {
     make_root();
-    RUN(files_of_the_users_own_are_refused_and_stay);
-    RUN(pruning_leaves_what_is_only_linked_here);
-    RUN(a_kill_at_any_system_call_leaves_only_whole_checkpoints);
-    RUN(a_state_that_was_changed_is_skipped);
-    RUN(the_digest_of_a_state_is_what_sha256sum_says);
-    RUN(a_progress_that_cannot_be_is_not_saved);
-    RUN(what_resembles_a_checkpoints_name_is_none);
-    RUN(an_expected_absence_is_no_failure);
+    RUN(files_of_the_user_are_refused_and_stay);
+    RUN(pruning_keeps_links_to_checkpoints_elsewhere);
+    RUN(a_kill_at_any_system_call_leaves_only_complete_checkpoints);
+    RUN(a_modified_state_is_skipped);
+    RUN(the_digest_of_a_state_agrees_with_sha256sum);
+    RUN(inconsistent_progress_is_not_saved);
+    RUN(names_that_resemble_a_checkpoints_are_ignored);
+    RUN(an_expected_absence_sets_no_error);
     remove_root();
     return check_result();
 }

@@ -1,5 +1,5 @@
-/* test_checkpoint_lock.c - a checkpoint directory has one writer, as long as its process lives and no longer; and whether a
- * directory can be saved into can be asked beforehand. */
+/* test_checkpoint_lock.c - a checkpoint directory has one writer at a time, whose lock ends with its process; and
+ * lk_checkpoint_check tells beforehand whether a save would succeed. */
 #define _GNU_SOURCE
 #include "checkpoint_rig.h"
 
@@ -12,10 +12,10 @@
 
 typedef struct holder {
     pid_t pid;
-    int   ready, go; /* pipes: it has the lock; it may end */
+    int   ready, go; /* pipes: it holds the lock; it may end */
 } holder;
 
-/* A process that holds the lock of a directory until it is told to end; with `child`, one that shares its descriptors outlives it. */
+/* A process that holds the lock of a directory until end_holder; with `child`, its own child shares the descriptors and outlives it. */
 static holder start_holder(const char *name, bool child)
 {
     int    ready[2], go[2];
@@ -27,7 +27,7 @@ static holder start_holder(const char *name, bool child)
         char     byte;
         close(go[1]);
         open_rig(&r);
-        if (lk__lock_take(r.context, in_root(name), 0, &lock) < 0) _exit(1);
+        if (lk__lock_acquire(r.context, in_root(name), 0, &lock) < 0) _exit(1);
         if (child && fork() == 0) {
             (void)!read(go[0], &byte, 1); /* ends with the test */
             _exit(0);
@@ -72,7 +72,7 @@ static void check_refused(rig *r, const char *name, lk_status status, const hold
           lk_status_name(status), lk_context_error(r->context), expected);
 }
 
-static void a_second_writer_is_refused_and_told_who_holds_the_lock(void)
+static void a_second_writer_is_refused_with_the_holder_of_the_lock(void)
 {
     rig         r;
     lk__lock    lock;
@@ -80,7 +80,7 @@ static void a_second_writer_is_refused_and_told_who_holds_the_lock(void)
     open_rig(&r);
     REQUIRE(save_step(&r, "one", 4, 2) == LK_OK, "%s", lk_context_error(r.context));
     holder h = start_holder("one", false);
-    check_refused(&r, "one", lk__lock_take(r.context, in_root("one"), 0, &lock), &h);
+    check_refused(&r, "one", lk__lock_acquire(r.context, in_root("one"), 0, &lock), &h);
     CHECK(lock.fd < 0);
     check_refused(&r, "one", lk_checkpoint_check(r.context, in_root("one")), &h);
     CHECK(lk_checkpoint_load(r.store, in_root("one"), &progress) == LK_OK && progress.step == 4,
@@ -93,19 +93,19 @@ static void a_second_writer_is_refused_and_told_who_holds_the_lock(void)
     close_rig(&r);
 }
 
-static void a_process_is_refused_what_it_holds_already(void)
+static void a_process_cannot_acquire_a_lock_twice(void)
 {
     rig      r;
     lk__lock first, second;
     open_rig(&r);
     shell("mkdir twice");
-    REQUIRE(lk__lock_take(r.context, in_root("twice"), 0, &first) == LK_OK, "%s", lk_context_error(r.context));
-    check_refused(&r, "twice", lk__lock_take(r.context, in_root("twice"), 0, &second), &(holder){.pid = getpid()});
+    REQUIRE(lk__lock_acquire(r.context, in_root("twice"), 0, &first) == LK_OK, "%s", lk_context_error(r.context));
+    check_refused(&r, "twice", lk__lock_acquire(r.context, in_root("twice"), 0, &second), &(holder){.pid = getpid()});
     CHECK(lk_checkpoint_check(r.context, in_root("twice")) == LK_EINVAL);
-    CHECK(lk__lock_take(r.context, in_root("twice"), 0, &second) == LK_EINVAL, "asking has let go of it");
+    CHECK(lk__lock_acquire(r.context, in_root("twice"), 0, &second) == LK_EINVAL, "the check released it");
     lk__lock_release(&first);
     lk__lock_release(&first);
-    CHECK(lk__lock_take(r.context, in_root("twice"), 0, &second) == LK_OK, "%s", lk_context_error(r.context));
+    CHECK(lk__lock_acquire(r.context, in_root("twice"), 0, &second) == LK_OK, "%s", lk_context_error(r.context));
     lk__lock_release(&second);
     close_rig(&r);
 }
@@ -115,10 +115,10 @@ static void a_kill_releases_the_lock_also_when_a_child_has_its_descriptors(void)
     rig r;
     open_rig(&r);
     shell("mkdir killed");
-    for (int turn = 0; turn < 6; turn++) { /* so that a successor is succeeded too */
-        holder h = start_holder("killed", turn % 2);
+    for (int round = 0; round < 6; round++) { /* so that the lock also passes on from a second holder */
+        holder h = start_holder("killed", round % 2);
         end_holder(&h, SIGKILL);
-        CHECK(lk_checkpoint_check(r.context, in_root("killed")) == LK_OK, "turn %d: %s", turn,
+        CHECK(lk_checkpoint_check(r.context, in_root("killed")) == LK_OK, "turn %d: %s", round,
               lk_context_error(r.context));
         holder next = start_holder("killed", false);
         check_refused(&r, "killed", lk_checkpoint_check(r.context, in_root("killed")), &next);
@@ -129,25 +129,25 @@ static void a_kill_releases_the_lock_also_when_a_child_has_its_descriptors(void)
     close_rig(&r);
 }
 
-static void a_forked_child_does_not_end_its_parents_lock(void)
+static void a_forked_child_does_not_release_its_parents_lock(void)
 {
     rig      r;
     lk__lock lock, other;
     open_rig(&r);
     shell("mkdir parent");
-    REQUIRE(lk__lock_take(r.context, in_root("parent"), 0, &lock) == LK_OK);
+    REQUIRE(lk__lock_acquire(r.context, in_root("parent"), 0, &lock) == LK_OK);
     pid_t child = fork();
     if (child == 0) {
         lk__lock_release(&lock);
         _exit(0);
     }
     waitpid(child, NULL, 0);
-    CHECK(lk__lock_take(r.context, in_root("parent"), 0, &other) == LK_EINVAL, "the child let go of it");
+    CHECK(lk__lock_acquire(r.context, in_root("parent"), 0, &other) == LK_EINVAL, "the child released it");
     lk__lock_release(&lock);
     close_rig(&r);
 }
 
-static void a_restart_waits_for_its_predecessor_and_a_first_start_does_not(void)
+static void a_restart_waits_for_the_lock_and_a_first_start_does_not(void)
 {
     rig      r;
     lk__lock lock;
@@ -155,14 +155,14 @@ static void a_restart_waits_for_its_predecessor_and_a_first_start_does_not(void)
     shell("mkdir restart");
     unsetenv("TORCHELASTIC_RESTART_COUNT");
     unsetenv("SLURM_RESTART_COUNT");
-    CHECK(lk__lock_patience() == 0);
+    CHECK(lk__lock_timeout() == 0);
     setenv("TORCHELASTIC_RESTART_COUNT", "0", 1);
-    CHECK(lk__lock_patience() == 0);
+    CHECK(lk__lock_timeout() == 0);
     setenv("TORCHELASTIC_RESTART_COUNT", "2", 1);
-    CHECK(lk__lock_patience() == 10);
+    CHECK(lk__lock_timeout() == 10);
     setenv("TORCHELASTIC_RESTART_COUNT", "0", 1);
     setenv("SLURM_RESTART_COUNT", "1", 1);
-    CHECK(lk__lock_patience() == 10);
+    CHECK(lk__lock_timeout() == 10);
     unsetenv("SLURM_RESTART_COUNT");
     setenv("TORCHELASTIC_RESTART_COUNT", "2", 1);
     holder h = start_holder("restart", false);
@@ -172,7 +172,7 @@ static void a_restart_waits_for_its_predecessor_and_a_first_start_does_not(void)
         (void)!write(h.go, "x", 1);
         _exit(0);
     }
-    CHECK(lk__lock_take(r.context, in_root("restart"), lk__lock_patience(), &lock) == LK_OK, "%s",
+    CHECK(lk__lock_acquire(r.context, in_root("restart"), lk__lock_timeout(), &lock) == LK_OK, "%s",
           lk_context_error(r.context));
     lk__lock_release(&lock);
     waitpid(ender, NULL, 0);
@@ -182,7 +182,7 @@ static void a_restart_waits_for_its_predecessor_and_a_first_start_does_not(void)
     close_rig(&r);
 }
 
-static void what_else_is_in_the_lock_file_does_no_harm(void)
+static void other_contents_of_the_lock_file_are_harmless(void)
 {
     static const char *const texts[] = {
         "", "\n", "somebody's notes\n", "{\"byte\":-3}", "{\"byte\":1e9}", "[]", "{\"byte\":1,\"pid\":99,\"host\":7}"};
@@ -193,35 +193,35 @@ static void what_else_is_in_the_lock_file_does_no_harm(void)
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         FILE *file = fopen(in_root("odd/.lockstep.lock"), "w");
         REQUIRE(file && fputs(texts[i], file) >= 0 && fclose(file) == 0);
-        CHECK(lk__lock_take(r.context, in_root("odd"), 0, &lock) == LK_OK, "\"%s\": %s", texts[i],
+        CHECK(lk__lock_acquire(r.context, in_root("odd"), 0, &lock) == LK_OK, "\"%s\": %s", texts[i],
               lk_context_error(r.context));
         lk__lock_release(&lock);
     }
     holder h = start_holder("odd", false);
     shell("printf '{\"host\":\"a\\\\u001b[31mb\",\"pid\":77,\"since\":\"\\\\u0007\",\"started\":\"\",\"boot\":\"\","
           "\"namespace\":\"\",\"byte\":1}' > odd/.lockstep.lock");
-    CHECK(lk__lock_take(r.context, in_root("odd"), 0, &lock) == LK_EINVAL &&
+    CHECK(lk__lock_acquire(r.context, in_root("odd"), 0, &lock) == LK_EINVAL &&
               strstr(lk_context_error(r.context), "(host a?[31mb, pid 77, since ?)"),
           "%s", lk_context_error(r.context));
     end_holder(&h, 0);
     close_holder(&h);
     shell("rm odd/.lockstep.lock && ln -s ../elsewhere odd/.lockstep.lock");
-    CHECK(lk__lock_take(r.context, in_root("odd"), 0, &lock) < 0 && access(in_root("elsewhere"), F_OK) != 0);
+    CHECK(lk__lock_acquire(r.context, in_root("odd"), 0, &lock) < 0 && access(in_root("elsewhere"), F_OK) != 0);
     shell("rm odd/.lockstep.lock && mkfifo odd/.lockstep.lock");
-    CHECK(lk__lock_take(r.context, in_root("odd"), 0, &lock) == LK_EINVAL, "%s", lk_context_error(r.context));
+    CHECK(lk__lock_acquire(r.context, in_root("odd"), 0, &lock) == LK_EINVAL, "%s", lk_context_error(r.context));
     close_rig(&r);
 }
 
-/* ---- asking beforehand ---- */
+/* ---- lk_checkpoint_check ---- */
 
-static void asking_changes_nothing_and_sees_what_would_fail(void)
+static void the_check_changes_nothing_and_finds_what_would_fail(void)
 {
     rig r;
     open_rig(&r);
     shell("mkdir there && touch file");
     CHECK(lk_checkpoint_check(r.context, in_root("there/not/yet")) == LK_OK, "%s", lk_context_error(r.context));
     CHECK(lk_checkpoint_check(r.context, in_root("there")) == LK_OK, "%s", lk_context_error(r.context));
-    CHECK(rmdir(in_root("there")) == 0, "something was made");
+    CHECK(rmdir(in_root("there")) == 0, "something was created");
     CHECK(lk_checkpoint_check(r.context, in_root("file")) == LK_EINVAL && lk_context_error(r.context)[0]);
     CHECK(lk_checkpoint_check(r.context, in_root("file/below")) == LK_EINVAL && lk_context_error(r.context)[0]);
     CHECK(lk_checkpoint_check(r.context, "") == LK_EINVAL && lk_context_error(r.context)[0]);
@@ -231,7 +231,7 @@ static void asking_changes_nothing_and_sees_what_would_fail(void)
     if (child == 0) { /* root may write anywhere */
         if (geteuid() == 0 && setresuid(65534, 65534, 65534) != 0) _exit(77);
         bool refused = lk_checkpoint_check(r.context, in_root("sealed/run")) == LK_EIO &&
-                       strstr(lk_context_error(r.context), "sealed cannot be written to: Permission denied");
+                       strstr(lk_context_error(r.context), "sealed is not writable: Permission denied");
         if (!refused) fprintf(stderr, "\"%s\"\n", lk_context_error(r.context));
         _exit(!refused);
     }
@@ -244,13 +244,13 @@ static void asking_changes_nothing_and_sees_what_would_fail(void)
 int main(void)
 {
     make_root();
-    RUN(a_second_writer_is_refused_and_told_who_holds_the_lock);
-    RUN(a_process_is_refused_what_it_holds_already);
+    RUN(a_second_writer_is_refused_with_the_holder_of_the_lock);
+    RUN(a_process_cannot_acquire_a_lock_twice);
     RUN(a_kill_releases_the_lock_also_when_a_child_has_its_descriptors);
-    RUN(a_forked_child_does_not_end_its_parents_lock);
-    RUN(a_restart_waits_for_its_predecessor_and_a_first_start_does_not);
-    RUN(what_else_is_in_the_lock_file_does_no_harm);
-    RUN(asking_changes_nothing_and_sees_what_would_fail);
+    RUN(a_forked_child_does_not_release_its_parents_lock);
+    RUN(a_restart_waits_for_the_lock_and_a_first_start_does_not);
+    RUN(other_contents_of_the_lock_file_are_harmless);
+    RUN(the_check_changes_nothing_and_finds_what_would_fail);
     remove_root();
     return check_result();
 }

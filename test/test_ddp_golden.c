@@ -1,8 +1,8 @@
-/* test_ddp_golden.c - two ranks beside two processes of PyTorch's DistributedDataParallel, from the same weights and batches in
- * f64: SimpleCNN, and ResNet-20 with each rank's own batch norm; and ResNet-20 with synchronised batch norm beside one process
- * of PyTorch on the whole batch. The values come from golden/make_ddp.py and make_training.py.
+/* test_ddp_golden.c - two ranks compared with two processes of PyTorch's DistributedDataParallel, from the same weights and
+ * batches in f64: SimpleCNN, and ResNet-20 with separate batch norm on each rank; and ResNet-20 with synchronised batch norm
+ * compared with one process of PyTorch on the whole batch. The values come from golden/make_ddp.py and make_training.py.
  *
- *   test_ddp_golden [FILE]     FILE: made by make_ddp.py just now, of any number of steps
+ *   test_ddp_golden [FILE]     FILE: written by make_ddp.py, with any number of steps
  * ctest: timeout 300 */
 #include "parallel.h"
 
@@ -13,7 +13,7 @@ typedef struct lesson {
     double evaluated;
 } lesson;
 
-/* Rank 0 also evaluates, by its own running statistics. */
+/* Rank 0 also evaluates, with its own running statistics. */
 static int train_and_evaluate(int rank, void *user)
 {
     lesson *l = user;

@@ -1,5 +1,5 @@
-/* test_file.c - files and directories appear whole or not at all: under kills at random moments, stale temporaries, foreign
- * contents and living writers. */
+/* test_file.c - files and directories are replaced atomically: with kills at random times, stale temporaries, files of others,
+ * and running writers. */
 #define _GNU_SOURCE
 #include "check.h"
 
@@ -64,7 +64,7 @@ static lk_status write_text(const char *path, const char *text)
     return lk__file_commit(&file, NULL);
 }
 
-static void an_abandoned_file_leaves_the_old_one(void)
+static void an_abandoned_file_leaves_the_old_file(void)
 {
     lk__file file;
     REQUIRE(write_text(in_folder("a"), "old") == LK_OK);
@@ -82,7 +82,7 @@ static void an_abandoned_file_leaves_the_old_one(void)
     CHECK(holds("a", "new"));
 }
 
-static void small_and_large_writes_arrive_in_order(void)
+static void small_and_large_writes_are_in_order(void)
 {
     enum { TOTAL = 50000 };
     static char expected[TOTAL + 1];
@@ -99,7 +99,7 @@ static void small_and_large_writes_arrive_in_order(void)
     CHECK(holds("b", expected));
 }
 
-static void text_files_are_read_with_care(void)
+static void text_files_are_checked(void)
 {
     char  *text;
     size_t length;
@@ -135,7 +135,7 @@ static void a_directory_is_replaced_as_a_whole(void)
     CHECK(holds("d/model", "one") && holds("d/manifest", "one"));
     REQUIRE(save("d/", "two", 2) == LK_OK, "%s", lk_context_error(context));
     CHECK(holds("d/model", "two") && holds("d/state", "two") && !exists("d/manifest"),
-          "no file of the old one among the new");
+          "no file of the old directory is left");
     shell("test $(ls -d d* | wc -l) = 1 %s", "");
 
     lk__train_directory directory;
@@ -169,7 +169,7 @@ static void a_directory_that_holds_something_else_is_refused(void)
           holds("late/model", "old"));
 }
 
-static void leftovers_of_the_dead_go_and_those_of_the_living_stay(void)
+static void temporaries_of_ended_writers_are_removed_and_others_stay(void)
 {
     shell("mkdir r && cd r && mkdir s.tmp.1 t.tmp.2 u.old.3 v.old.4 v foreign.tmp.5 && echo x > s.tmp.1/model && echo "
           "x > "
@@ -183,18 +183,19 @@ static void leftovers_of_the_dead_go_and_those_of_the_living_stay(void)
         file = open(in_folder("r/state.tmp.88"), O_RDONLY);
     REQUIRE(directory >= 0 && file >= 0 && flock(directory, LOCK_EX) == 0 && flock(file, LOCK_EX) == 0);
     CHECK(lk__directory_recover(context, in_folder("r"), names, NAMES) == LK_OK);
-    CHECK(!exists("r/s.tmp.1") && !exists("r/t.tmp.2") && !exists("r/model.tmp.77"), "dead writers");
-    CHECK(holds("r/u/model", "saved\n") && !exists("r/u.old.3"), "moved aside and never replaced: put back");
+    CHECK(!exists("r/s.tmp.1") && !exists("r/t.tmp.2") && !exists("r/model.tmp.77"), "ended writers");
+    CHECK(holds("r/u/model", "saved\n") && !exists("r/u.old.3"), "renamed and not replaced: restored");
     CHECK(holds("r/v/model", "new\n") && !exists("r/v.old.4"), "replaced: removed");
-    CHECK(exists("r/foreign.tmp.5/letter") && exists("r/letter.tmp.77") && exists("r/model.tmp.x"), "not ours");
-    CHECK(exists("r/live.tmp.6") && exists("r/state.tmp.88"), "living writers");
+    CHECK(exists("r/foreign.tmp.5/letter") && exists("r/letter.tmp.77") && exists("r/model.tmp.x"),
+          "not of a checkpoint");
+    CHECK(exists("r/live.tmp.6") && exists("r/state.tmp.88"), "running writers");
     close(directory), close(file);
     CHECK(lk__directory_recover(context, in_folder("r"), names, NAMES) == LK_OK);
     CHECK(!exists("r/live.tmp.6") && !exists("r/state.tmp.88"));
     CHECK(lk__directory_recover(context, in_folder("absent"), names, NAMES) == LK_OK);
 }
 
-static void a_kill_at_any_moment_leaves_a_whole_directory(void)
+static void a_kill_at_any_time_leaves_a_complete_directory(void)
 {
     REQUIRE(save("k", "0", 3) == LK_OK);
     unsigned seed = 7;
@@ -212,21 +213,21 @@ static void a_kill_at_any_moment_leaves_a_whole_directory(void)
         nanosleep(&pause, NULL);
         kill(child, SIGKILL);
         int result;
-        REQUIRE(waitpid(child, &result, 0) == child && WIFSIGNALED(result), "the saver failed by itself: %d", result);
+        REQUIRE(waitpid(child, &result, 0) == child && WIFSIGNALED(result), "the save failed: %d", result);
         REQUIRE(lk__directory_recover(context, folder, names, NAMES) == LK_OK);
         char  *first;
         size_t length;
         REQUIRE(lk__read_text(context, in_folder("k/model"), 100, &first, &length) == LK_OK, "%s",
                 lk_context_error(context));
-        CHECK(holds("k/state", first) && holds("k/manifest", first), "round %d: a mixture", round);
+        CHECK(holds("k/state", first) && holds("k/manifest", first), "round %d: files of different saves", round);
         saves_seen += atoi(first) == round;
         lk__text_free(context, first, length);
     }
-    CHECK(saves_seen > 0, "no save ever came through, so nothing was tested");
+    CHECK(saves_seen > 0, "no save completed, so nothing was tested");
     shell("test $(ls -d k* | wc -l) = 1 %s", "");
 }
 
-/* From here on this process is on a filesystem that cannot exchange two names, as NFS. */
+/* Makes RENAME_EXCHANGE fail in this process, as on filesystems without it, such as NFS. */
 static bool forbid_exchange(void)
 {
     struct sock_filter filter[] = {
@@ -241,7 +242,7 @@ static bool forbid_exchange(void)
     return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
 }
 
-static void the_same_holds_where_names_cannot_be_exchanged(void)
+static void the_same_holds_without_rename_exchange(void)
 {
     pid_t child = fork();
     if (child == 0) {
@@ -251,18 +252,18 @@ static void the_same_holds_where_names_cannot_be_exchanged(void)
         int  before = check_failures;
         CHECK(forbidden);
         a_directory_is_replaced_as_a_whole();
-        a_kill_at_any_moment_leaves_a_whole_directory();
+        a_kill_at_any_time_leaves_a_complete_directory();
         _exit(check_failures != before);
     }
     int result;
     REQUIRE(child > 0 && waitpid(child, &result, 0) == child && WIFEXITED(result));
     if (WEXITSTATUS(result) == SKIPPED)
-        printf("     (no seccomp here)\n");
+        printf("     (skipped: no seccomp)\n");
     else
         CHECK(WEXITSTATUS(result) == 0);
 }
 
-static void directories_are_made_with_their_parents(void)
+static void directories_are_created_with_their_parents(void)
 {
     CHECK(lk__make_directories(context, in_folder("p/q//r/")) == LK_OK && exists("p/q/r"));
     CHECK(lk__make_directories(context, in_folder("p/q")) == LK_OK);
@@ -277,15 +278,15 @@ int main(void)
 {
     REQUIRE(mkdtemp(folder) && lk_context_create(NULL, &context) == LK_OK);
     size_t held = lk_context_memory(context, LK_MEMORY_OTHER);
-    RUN(an_abandoned_file_leaves_the_old_one);
-    RUN(small_and_large_writes_arrive_in_order);
-    RUN(text_files_are_read_with_care);
+    RUN(an_abandoned_file_leaves_the_old_file);
+    RUN(small_and_large_writes_are_in_order);
+    RUN(text_files_are_checked);
     RUN(a_directory_is_replaced_as_a_whole);
     RUN(a_directory_that_holds_something_else_is_refused);
-    RUN(leftovers_of_the_dead_go_and_those_of_the_living_stay);
-    RUN(a_kill_at_any_moment_leaves_a_whole_directory);
-    RUN(the_same_holds_where_names_cannot_be_exchanged);
-    RUN(directories_are_made_with_their_parents);
+    RUN(temporaries_of_ended_writers_are_removed_and_others_stay);
+    RUN(a_kill_at_any_time_leaves_a_complete_directory);
+    RUN(the_same_holds_without_rename_exchange);
+    RUN(directories_are_created_with_their_parents);
     CHECK(lk_context_memory(context, LK_MEMORY_OTHER) == held, "leaks");
     lk_context_free(context);
     char command[600];

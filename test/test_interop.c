@@ -1,5 +1,5 @@
-/* test_interop.c - files go both ways between PyTorch and Lockstep: a state_dict that PyTorch wrote (golden/make_interop.py) gives
- * PyTorch's logits here, and what we save of it is byte for byte what the safetensors library would have written. */
+/* test_interop.c - exchange of files with PyTorch: a state_dict that PyTorch wrote (golden/make_interop.py) gives PyTorch's logits
+ * here, and saving it writes the same bytes as the safetensors library. */
 #include "base/hash.h"
 #include "check.h"
 #include "train/file.h"
@@ -19,7 +19,7 @@ typedef struct model {
     lk_program *program;
 } model;
 
-static void make(model *m, lk_dtype type)
+static void load_model(model *m, lk_dtype type)
 {
     int64_t        dims[] = {2, 3, 32, 32};
     lk_plan_config config = LK_PLAN_CONFIG_INIT;
@@ -34,7 +34,7 @@ static void make(model *m, lk_dtype type)
     REQUIRE(lk_weights_load(m->store, GOLDEN "resnet20.safetensors") == LK_OK, "%s", lk_context_error(m->context));
 }
 
-static void drop(model *m)
+static void free_model(model *m)
 {
     lk_program_free(m->program);
     lk_store_free(m->store);
@@ -54,7 +54,7 @@ static void read_golden(lk_context *c, double logits[20], char sha256[65])
     lk__safetensors_close(file);
 }
 
-static void logits_agree(lk_dtype type, double tolerance)
+static void check_logits(lk_dtype type, double tolerance)
 {
     static double wide[2 * 3 * 32 * 32];
     static float  narrow[2 * 3 * 32 * 32];
@@ -62,7 +62,7 @@ static void logits_agree(lk_dtype type, double tolerance)
     char          sha256[65];
     model         m;
     uint32_t      state = 1;
-    make(&m, type);
+    load_model(&m, type);
     read_golden(m.context, expected, sha256);
     for (int i = 0; i < 2 * 3 * 32 * 32; i++) {
         state = state * 1664525u + 1013904223u;
@@ -78,31 +78,31 @@ static void logits_agree(lk_dtype type, double tolerance)
         CHECK(fabs(got - expected[i]) <= tolerance * (1 + fabs(expected[i])), "logit %d: %.12g, PyTorch %.12g", i, got,
               expected[i]);
     }
-    drop(&m);
+    free_model(&m);
 }
 
-static void a_state_dict_of_pytorch_gives_its_logits_in_f64(void) { logits_agree(LK_F64, 1e-12); }
-static void a_state_dict_of_pytorch_gives_its_logits_in_f32(void) { logits_agree(LK_F32, 2e-5); }
+static void a_state_dict_of_pytorch_gives_pytorchs_logits_in_f64(void) { check_logits(LK_F64, 1e-12); }
+static void a_state_dict_of_pytorch_gives_pytorchs_logits_in_f32(void) { check_logits(LK_F32, 2e-5); }
 
-static void what_we_save_is_what_the_safetensors_library_writes(void)
+static void saved_files_equal_those_of_the_safetensors_library(void)
 {
     double logits[20];
     char   expected[65], got[65], path[] = "/tmp/lockstep-interop-XXXXXX", staging[LK__FILE_STAGING];
     model  m;
-    make(&m, LK_F32);
+    load_model(&m, LK_F32);
     read_golden(m.context, logits, expected);
     close(mkstemp(path));
     CHECK(lk_weights_save(m.store, path) == LK_OK, "%s", lk_context_error(m.context));
     CHECK(lk__file_digest(m.context, path, staging, sizeof staging, got) == LK_OK);
     CHECK(strcmp(got, expected) == 0, "SHA-256 %s, the library's file has %s", got, expected);
     unlink(path);
-    drop(&m);
+    free_model(&m);
 }
 
 int main(void)
 {
-    RUN(a_state_dict_of_pytorch_gives_its_logits_in_f64);
-    RUN(a_state_dict_of_pytorch_gives_its_logits_in_f32);
-    RUN(what_we_save_is_what_the_safetensors_library_writes);
+    RUN(a_state_dict_of_pytorch_gives_pytorchs_logits_in_f64);
+    RUN(a_state_dict_of_pytorch_gives_pytorchs_logits_in_f32);
+    RUN(saved_files_equal_those_of_the_safetensors_library);
     return check_result();
 }

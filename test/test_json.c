@@ -1,4 +1,4 @@
-/* test_json.c - the JSON reader: what it takes, what it refuses and at which byte, and the values it gives. */
+/* test_json.c - the JSON reader: what it accepts, what it refuses and at which byte, and the values it returns. */
 #include "check.h"
 
 #include "train/json.h"
@@ -24,7 +24,7 @@ static bool refused(const char *text, size_t offset)
     return !ok && error.offset == offset;
 }
 
-static void members_are_walked_in_order(void)
+static void members_are_visited_in_order(void)
 {
     lk__json root = parse(" { \"a\" : [ 1 , [2,\"]}\"] ,{\"x\":{}}, true,null ] ,\"b\":-7,\"a\":3, \"\" : \"\" } "), a,
              b, item, key;
@@ -66,7 +66,7 @@ static void numbers_are_exact_or_refused(void)
         lk__json v = parse(integers[i].text);
         CHECK(lk__json_integer(&v, &n) == integers[i].fits && n == integers[i].value, "%s", integers[i].text);
     }
-    const char *locales[] = {"C", "de_DE.UTF-8", "fr_FR.UTF-8"}; /* where installed: a comma for the point */
+    const char *locales[] = {"C", "de_DE.UTF-8", "fr_FR.UTF-8"}; /* if installed: with a decimal comma */
     for (int i = 0; i < 3; i++) {
         double   x = 0;
         lk__json v = parse("-12.5e-1");
@@ -97,7 +97,7 @@ static void strings_are_decoded(void)
     lk__json nul = parse("\"a\\u0000b\""), number = parse("1");
     CHECK(lk__json_string(&nul, out, sizeof out) == 3 && memcmp(out, "a\0b", 4) == 0 && !lk__json_equals(&nul, "a"));
     CHECK(lk__json_string(&number, out, sizeof out) == SIZE_MAX && !lk__json_equals(&number, "1"));
-    for (int c = 0; c < 128; c++) { /* what is escaped decodes to itself */
+    for (int c = 0; c < 128; c++) { /* an escaped byte decodes to itself */
         char   text[16] = "\"", decoded[4];
         size_t n = lk__json_escape((unsigned char)c, text + 1);
         memcpy(text + 1 + n, "\"", 2);
@@ -126,7 +126,7 @@ static void errors_name_the_byte(void)
 
 int main(void)
 {
-    RUN(members_are_walked_in_order);
+    RUN(members_are_visited_in_order);
     RUN(numbers_are_exact_or_refused);
     RUN(strings_are_decoded);
     RUN(errors_name_the_byte);

@@ -1,5 +1,5 @@
-/* test_optimizers.c - SGD, Adam and AdamW beside PyTorch's over 100 steps in f64, with clipping and parameter groups; and the
- * schedules of the rate. The values come from golden/make_optimizers.py. */
+/* test_optimizers.c - SGD, Adam and AdamW compared with PyTorch's over 100 steps in f64, with clipping and parameter groups; and
+ * learning-rate schedules. The values come from golden/make_optimizers.py. */
 #include "support.h"
 
 enum { STEPS = 100, ROWS = 6, INSIDE = 5, OUTSIDE = 3 };
@@ -43,7 +43,7 @@ static const trajectory trajectories[] = {
     {"adamw_no_decay", SETTINGS(.kind = LK_ADAMW, .lr = 1e-2, .beta1 = 0.95, .beta2 = 0.98, .weight_decay = 0.1)},
     {"adamw_groups", SETTINGS(.kind = LK_ADAMW, .lr = 1e-2, .weight_decay = 0.1, GROUPS(groups))},
     {"sgd_momentum", SETTINGS(.kind = LK_SGD, .lr = 0.02, .momentum = 0.9, .weight_decay = 0.05, .decay_all = true,
-                              GROUPS(undecayed))}, /* a group's decay of 0 is none */
+                              GROUPS(undecayed))}, /* weight decay 0 in a group: none */
     {"adam", SETTINGS(.kind = LK_ADAM, .lr = 1e-2, .weight_decay = 0.1, .decay_all = true, GROUPS(undecayed))},
     {"adam", SETTINGS(.kind = LK_ADAMW, .lr = 1e-2, .weight_decay = 0.1, .decay_all = true, GROUPS(undecayed))},
     {"adam", SETTINGS(.kind = LK_ADAMW, .lr = 1e-2, .weight_decay = 0, .decay_all = true)}, /* PyTorch's default is 0.01 */
@@ -63,7 +63,7 @@ static void initialise(lk_store *store)
     }
 }
 
-static void batch(int step, double *x, double *target)
+static void fill_batch(int step, double *x, double *target)
 {
     for (int i = 0; i < ROWS * INSIDE; i++) x[i] = 2 * number(1000 + (uint64_t)step, (uint64_t)i) - 1;
     for (int i = 0; i < ROWS * OUTSIDE; i++)
@@ -88,7 +88,7 @@ static void check_trajectory(const trajectory *t)
     double x[ROWS * INSIDE], target[ROWS * OUTSIDE], worst = 0;
     REQUIRE(lk_program_bind(r.program, "x", x) == LK_OK && lk_program_bind(r.program, "target", target) == LK_OK);
     for (int step = 1; step <= STEPS; step++) {
-        batch(step, x, target);
+        fill_batch(step, x, target);
         REQUIRE(lk_program_train(r.program,
                                  &(lk_step){.step = step, .count = ROWS, .rate = t->config.lr * (1 - 0.005 * step)}) ==
                 LK_OK);
@@ -106,7 +106,7 @@ static void check_trajectory(const trajectory *t)
             largest = fmax(largest, fabs(expected[j]));
             off = fmax(off, fabs(((double *)s.data)[j] - expected[j]));
         }
-        CHECK(off <= 1e-12 * largest, "%s: %s is off by %g of %g", t->name, s.name, off, largest);
+        CHECK(off <= 1e-12 * largest, "%s: %s differs by %g of %g", t->name, s.name, off, largest);
         worst = fmax(worst, off / largest);
         free(expected);
     }
@@ -149,7 +149,7 @@ static void schedules_give_pytorchs_rates(void)
         }
         free(rates);
     }
-    /* Past the end a cosine stays at its minimum. */
+    /* After the end a cosine stays at its minimum. */
     CHECK(fabs(lk_schedule_rate(&all[3].schedule, 0.3, 40) - 0.03) < 1e-16 &&
           fabs(lk_schedule_rate(&all[3].schedule, 0.3, 4000) - 0.03) < 1e-16);
     lk__safetensors_close(file);

@@ -1,24 +1,24 @@
-/* test_parity.c - training beside PyTorch: from the same weights and batches, SimpleCNN's and ResNet-20's losses over 50 Adam
- * steps in f64, their first gradients, and SimpleCNN in f32. The values come from golden/make_training.py.
+/* test_parity.c - training compared with PyTorch: from the same weights and batches, the losses of SimpleCNN and ResNet-20 over
+ * 50 Adam steps in f64, their first gradients, and SimpleCNN in f32. The values come from golden/make_training.py.
  *
  * ctest: timeout 300 */
 #include "lesson.h"
 
 enum { STEPS = 50, PROJECTIONS = 8, PIXELS = 3 * 32 * 32, MOST = 16 };
 
-typedef struct student {
+typedef struct model_run {
     rig      rig;
     lk_dtype real;
     int      size; /* of a batch */
     void    *images;
     int32_t  labels[MOST];
-} student;
+} model_run;
 
-static void batch(student *s, int step) { fill_rows(s->images, s->real, s->labels, 32, 0, s->size, step); }
+static void fill_batch(model_run *s, int step) { fill_rows(s->images, s->real, s->labels, 32, 0, s->size, step); }
 
-static student enrol(const char *model, lk_dtype real, int size)
+static model_run open_run(const char *model, lk_dtype real, int size)
 {
-    student             s = {.rig = rig_open(real, 2), .real = real, .size = size};
+    model_run           s = {.rig = rig_open(real, 2), .real = real, .size = size};
     lk_tensor           x = lk_input(s.rig.graph, "x", real, 4, ((int64_t[]){size, 3, 32, 32}));
     lk_tensor           y = lk_input(s.rig.graph, "y", LK_I32, 1, ((int64_t[]){size}));
     lk_tensor           logits = lk_model_find(model)(x, (lk_model_options){0});
@@ -35,23 +35,23 @@ static student enrol(const char *model, lk_dtype real, int size)
     return s;
 }
 
-static void dismiss(student *s)
+static void close_run(model_run *s)
 {
     rig_close(&s->rig);
     free(s->images);
 }
 
-static double train(student *s, int step)
+static double train(model_run *s, int step)
 {
-    batch(s, step);
+    fill_batch(s, step);
     REQUIRE(lk_program_bind(s->rig.program, "y", s->labels) == LK_OK);
     REQUIRE(lk_program_train(s->rig.program, &(lk_step){.step = step, .count = s->size, .rate = 1e-3}) == LK_OK);
     return rig_metrics(&s->rig).loss;
 }
 
-/* Norm and projections of every parameter's mean gradient after step 1. A projection's error is set against the norm it could
- * have: that of the gradient times that of the direction. */
-static void check_first_gradients(student *s, lk__safetensors *file, const char *prefix, double tolerance)
+/* Norm and projections of every parameter's mean gradient after step 1. The error of a projection is relative to its largest
+ * possible value: the norm of the gradient times that of the direction. */
+static void check_first_gradients(model_run *s, lk__safetensors *file, const char *prefix, double tolerance)
 {
     for (size_t i = 0; i < lk_store_count(s->rig.store); i++) {
         lk_state state = lk_store_at(s->rig.store, i);
@@ -84,7 +84,7 @@ static double worst_of(double worst, double a, double b, double scale)
 
 static void check_f64(const char *model, int size)
 {
-    student          s = enrol(model, LK_F64, size);
+    model_run        s = open_run(model, LK_F64, size);
     lk__safetensors *file = golden_open(s.rig.context, "training.safetensors");
     char             prefix[64], gradients[64];
     int64_t          count;
@@ -100,8 +100,8 @@ static void check_f64(const char *model, int size)
               step, loss, losses[step - 1]);
         if (step == 1) check_first_gradients(&s, file, gradients, 1e-12);
     }
-    /* In evaluation the running statistics count too. */
-    batch(&s, 9999);
+    /* Evaluation also checks the running statistics. */
+    fill_batch(&s, 9999);
     REQUIRE(lk_program_run(s.rig.program, LK_EVALUATE) == LK_OK);
     const double *output = lk_program_output(s.rig.program, 0);
     for (int i = 0; i < size * 10; i++) largest = fmax(largest, fabs(logits[i]));
@@ -111,17 +111,17 @@ static void check_f64(const char *model, int size)
     free(losses);
     free(logits);
     lk__safetensors_close(file);
-    dismiss(&s);
+    close_run(&s);
 }
 
-static void simple_cnn_trains_as_in_pytorch_f64(void) { check_f64("cnn", 16); }
-static void resnet20_trains_as_in_pytorch_f64(void) { check_f64("resnet20", 8); }
+static void simple_cnn_trains_as_in_pytorch_in_f64(void) { check_f64("cnn", 16); }
+static void resnet20_trains_as_in_pytorch_in_f64(void) { check_f64("resnet20", 8); }
 
 /* f32 against f64 over the whole gradient; the f64 one is PyTorch's, as checked above. */
 static void check_f32_gradients(const char *model, int size, int number)
 {
-    student narrow = enrol(model, LK_F32, size), wide = enrol(model, LK_F64, size);
-    double  off = 0, all = 0, worst = 0;
+    model_run narrow = open_run(model, LK_F32, size), wide = open_run(model, LK_F64, size);
+    double    off = 0, all = 0, worst = 0;
     train(&narrow, number);
     train(&wide, number);
     for (size_t i = 0; i < lk_store_count(wide.rig.store); i++) {
@@ -143,19 +143,20 @@ static void check_f32_gradients(const char *model, int size, int number)
     CHECK(sqrt(off) <= 1e-5 * sqrt(all), "%s: the gradient is off by %g of its norm", model, sqrt(off / all));
     printf("     %s: f32 gradient within %.1e of its norm, single parameters within %.1e\n", model, sqrt(off / all),
            worst);
-    dismiss(&narrow);
-    dismiss(&wide);
+    close_run(&narrow);
+    close_run(&wide);
 }
 
 static void first_gradients_in_f32_agree_to_1e_5(void)
 {
     check_f32_gradients("cnn", 16, 1);
-    /* ResNet-20's many relus: on a batch where PyTorch in f64 finds no input near enough to the kink for rounding to cross it. */
+    /* ResNet-20 has many relus, so this uses a batch for which PyTorch in f64 finds no relu input so close to 0 that rounding
+     * changes its sign. */
     lk_context *context;
     REQUIRE(lk_context_create(NULL, &context) == LK_OK);
     lk__safetensors *file = golden_open(context, "training.safetensors");
     double          *clear = golden(file, "resnet20/", "clear", NULL);
-    CHECK(clear[1] > 1e-5, "the batch is not clear: %g", clear[1]);
+    CHECK(clear[1] > 1e-5, "the batch has relu inputs near 0: %g", clear[1]);
     check_f32_gradients("resnet20", 2, (int)clear[0]);
     free(clear);
     lk__safetensors_close(file);
@@ -164,7 +165,7 @@ static void first_gradients_in_f32_agree_to_1e_5(void)
 
 static void simple_cnn_in_f32_follows_pytorch_for_20_steps(void)
 {
-    student          s = enrol("cnn", LK_F32, 16);
+    model_run        s = open_run("cnn", LK_F32, 16);
     lk__safetensors *file = golden_open(s.rig.context, "training.safetensors");
     double *f32 = golden(file, "cnn/", "f32_losses", NULL), *f64 = golden(file, "cnn/", "losses", NULL), worst = 0;
     for (int step = 1; step <= 20; step++) {
@@ -179,13 +180,13 @@ static void simple_cnn_in_f32_follows_pytorch_for_20_steps(void)
     free(f32);
     free(f64);
     lk__safetensors_close(file);
-    dismiss(&s);
+    close_run(&s);
 }
 
 int main(void)
 {
-    RUN(simple_cnn_trains_as_in_pytorch_f64);
-    RUN(resnet20_trains_as_in_pytorch_f64);
+    RUN(simple_cnn_trains_as_in_pytorch_in_f64);
+    RUN(resnet20_trains_as_in_pytorch_in_f64);
     RUN(first_gradients_in_f32_agree_to_1e_5);
     RUN(simple_cnn_in_f32_follows_pytorch_for_20_steps);
     return check_result();

@@ -1,5 +1,5 @@
-/* test_safetensors.c - the safetensors format: bytes as the reference library writes them, every kind of damage refused with
- * a sentence, full disks and lost memory survived. */
+/* test_safetensors.c - the safetensors format: the same bytes as the reference library writes, an error for every kind of damage,
+ * full disks and failed allocations. */
 #define _GNU_SOURCE
 #include "check.h"
 
@@ -29,7 +29,7 @@ static const char *in_folder(const char *name)
     return path;
 }
 
-static size_t slurp(const char *path, unsigned char *out, size_t size)
+static size_t read_bytes(const char *path, unsigned char *out, size_t size)
 {
     FILE *file = fopen(path, "rb");
     if (!file) return 0;
@@ -38,7 +38,7 @@ static size_t slurp(const char *path, unsigned char *out, size_t size)
     return n;
 }
 
-static void spill(const char *path, const void *bytes, size_t length)
+static void write_bytes(const char *path, const void *bytes, size_t length)
 {
     FILE *file = fopen(path, "wb");
     REQUIRE(file && fwrite(bytes, 1, length, file) == length && fclose(file) == 0);
@@ -89,7 +89,7 @@ static lk_status write_example(const char *path, char digest[65])
     return lk__safetensors_write(context, path, tensors, count, &format, 1, staging, sizeof staging, digest);
 }
 
-static void the_file_is_byte_for_byte_the_reference_librarys(void)
+static void the_file_equals_the_reference_librarys(void)
 {
     unsigned char got[4096], expected[4096];
     size_t        header = (strlen(reference_header) + 7) / 8 * 8, length = 8 + header;
@@ -106,7 +106,7 @@ static void the_file_is_byte_for_byte_the_reference_librarys(void)
         length += order[i].bytes;
     }
     REQUIRE(write_example(in_folder("a.safetensors"), NULL) == LK_OK, "%s", lk_context_error(context));
-    size_t n = slurp(in_folder("a.safetensors"), got, sizeof got);
+    size_t n = read_bytes(in_folder("a.safetensors"), got, sizeof got);
     CHECK(n == length, "%zu %zu", n, length);
     CHECK(memcmp(got, expected, length) == 0);
 }
@@ -122,12 +122,12 @@ static void bytes_depend_on_the_contents_alone(void)
     CHECK(lk__safetensors_write(context, in_folder("x"), tensors, count, ab, 2, staging, sizeof staging, digest[0]) ==
           LK_OK);
     CHECK(lk__safetensors_write(context, in_folder("y"), reversed, count, ba, 2, tiny, 1, digest[1]) == LK_OK);
-    size_t n = slurp(in_folder("x"), first, sizeof first), m = slurp(in_folder("y"), second, sizeof second);
+    size_t n = read_bytes(in_folder("x"), first, sizeof first), m = read_bytes(in_folder("y"), second, sizeof second);
     CHECK(n == m && n > 0 && memcmp(first, second, n) == 0, "%zu %zu", n, m);
     CHECK(strcmp(digest[0], digest[1]) == 0);
 
     char command[600], line[200] = "";
-    snprintf(command, sizeof command, "sha256sum %s/x", folder); /* coreutils' SHA-256 is the independent one */
+    snprintf(command, sizeof command, "sha256sum %s/x", folder); /* coreutils' SHA-256 is independent of ours */
     FILE *pipe = popen(command, "r");
     REQUIRE(pipe && fgets(line, sizeof line, pipe));
     pclose(pipe);
@@ -135,7 +135,7 @@ static void bytes_depend_on_the_contents_alone(void)
     CHECK(lk__file_digest(context, in_folder("x"), staging, 7, digest[1]) == LK_OK && strcmp(digest[0], digest[1]) == 0);
 }
 
-static void what_is_written_is_read_again(void)
+static void written_tensors_are_read_back(void)
 {
     REQUIRE(write_example(in_folder("r"), NULL) == LK_OK);
     lk__safetensors_tensor tensors[8];
@@ -172,7 +172,7 @@ static void what_is_written_is_read_again(void)
     lk__safetensors_tensor none[1];
     CHECK(lk__safetensors_write(context, in_folder("r"), none, 0, NULL, 0, staging, sizeof staging, NULL) == LK_OK);
     unsigned char small[64];
-    CHECK(slurp(in_folder("r"), small, sizeof small) == 16 && memcmp(small, "\x08\0\0\0\0\0\0\0{}      ", 16) == 0);
+    CHECK(read_bytes(in_folder("r"), small, sizeof small) == 16 && memcmp(small, "\x08\0\0\0\0\0\0\0{}      ", 16) == 0);
     REQUIRE(lk__safetensors_open(context, in_folder("r"), &file) == LK_OK);
     CHECK(lk__safetensors_count(file) == 0);
     lk__safetensors_close(file);
@@ -206,7 +206,7 @@ static void many_tensors_are_sorted_and_found(void)
     lk__safetensors_close(file);
 }
 
-static void tensors_that_cannot_be_written_are_refused(void)
+static void invalid_tensors_are_refused(void)
 {
     float                  one = 1;
     lk__safetensors_tensor twice[2] = {{.name = "a", .dtype = LK_F32, .data = &one},
@@ -235,7 +235,7 @@ static void tensors_that_cannot_be_written_are_refused(void)
 
 /* ---- damage ---- */
 
-/* A file of the given header and `data` bytes, opened from memory (exactly as long, so that a sanitizer sees each byte too far). */
+/* A file of the given header and `data` bytes, opened from memory of exactly its size, so that a sanitizer detects overruns. */
 static lk_status open_text(const char *header, size_t header_bytes, size_t data, lk__safetensors **file)
 {
     size_t         length = 8 + header_bytes + data;
@@ -250,7 +250,7 @@ static lk_status open_text(const char *header, size_t header_bytes, size_t data,
     return status;
 }
 
-/* 640 and 1152 bytes: 80 02 and 80 04 in front, as pickles of protocols 2 and 4 begin. */
+/* 640 and 1152 bytes: the file starts with 80 02 and 80 04, as pickles of protocols 2 and 4 do. */
 static void a_header_whose_length_looks_like_a_pickle_is_read(void)
 {
     for (size_t length = 640; length <= 1152; length += 512) {
@@ -262,14 +262,14 @@ static void a_header_whose_length_looks_like_a_pickle_is_read(void)
     }
 }
 
-static void damaged_headers_get_a_clear_sentence(void)
+static void damaged_headers_give_a_clear_error(void)
 {
 #define T(fields) "{\"t\":{" fields "}}"
 #define GOOD "\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]"
     static const struct {
         const char *header;
         size_t      data;
-        const char *says;
+        const char *expected;
     } cases[] = {
         {"[]", 0, "does not begin with '{'"},
         {" {}", 0, "does not begin with '{'"},
@@ -300,7 +300,7 @@ static void damaged_headers_get_a_clear_sentence(void)
         {T(""), 0, "'t' has no dtype"},
         {T("\"dtype\":\"F32\""), 0, "'t' has no shape"},
         {T("\"dtype\":\"F32\",\"shape\":[]"), 0, "'t' has no data_offsets"},
-        {T(GOOD ",\"dtype\":\"F32\""), 8, "the same field"},
+        {T(GOOD ",\"dtype\":\"F32\""), 8, "a duplicate field"},
         {T(GOOD ",\"stride\":1"), 8, "an unknown field"},
         {T("\"dtype\":\"F8_E4M3\",\"shape\":[2],\"data_offsets\":[0,2]"), 2, "type 'F8_E4M3', which is not known"},
         {T("\"dtype\":\"f32\",\"shape\":[2],\"data_offsets\":[0,8]"), 8, "type 'f32', which is not known"},
@@ -308,11 +308,11 @@ static void damaged_headers_get_a_clear_sentence(void)
          "type 'F32\\x1b[2J', which is not known"},
         {T("\"dtype\":32,\"shape\":[2],\"data_offsets\":[0,8]"), 8, "not a string"},
         {T("\"dtype\":\"F32\",\"shape\":2,\"data_offsets\":[0,8]"), 8, "shape of tensor 't' is not an array"},
-        {T("\"dtype\":\"F32\",\"shape\":[-2],\"data_offsets\":[0,8]"), 8, "no whole number"},
-        {T("\"dtype\":\"F32\",\"shape\":[2.0],\"data_offsets\":[0,8]"), 8, "no whole number"},
-        {T("\"dtype\":\"F32\",\"shape\":[2e0],\"data_offsets\":[0,8]"), 8, "no whole number"},
-        {T("\"dtype\":\"F32\",\"shape\":[\"2\"],\"data_offsets\":[0,8]"), 8, "no whole number"},
-        {T("\"dtype\":\"F32\",\"shape\":[9223372036854775808],\"data_offsets\":[0,8]"), 8, "no whole number"},
+        {T("\"dtype\":\"F32\",\"shape\":[-2],\"data_offsets\":[0,8]"), 8, "not a whole number"},
+        {T("\"dtype\":\"F32\",\"shape\":[2.0],\"data_offsets\":[0,8]"), 8, "not a whole number"},
+        {T("\"dtype\":\"F32\",\"shape\":[2e0],\"data_offsets\":[0,8]"), 8, "not a whole number"},
+        {T("\"dtype\":\"F32\",\"shape\":[\"2\"],\"data_offsets\":[0,8]"), 8, "not a whole number"},
+        {T("\"dtype\":\"F32\",\"shape\":[9223372036854775808],\"data_offsets\":[0,8]"), 8, "not a whole number"},
         {T("\"dtype\":\"F32\",\"shape\":[1,1,1,1,1,1,2],\"data_offsets\":[0,8]"), 8, "more than 6 axes"},
         {T("\"dtype\":\"F32\",\"shape\":[4294967296,4294967296],\"data_offsets\":[0,0]"), 0,
          "not what its type and shape need"},
@@ -331,12 +331,12 @@ static void damaged_headers_get_a_clear_sentence(void)
         {T(GOOD), 0, "truncated or damaged"},
         {T(GOOD), 9, "1 bytes follow the last"},
         {"{}", 3, "3 bytes follow the last"},
-        {T("\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[4,12]"), 12, "a hole"},
+        {T("\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[4,12]"), 12, "a gap"},
         {"{\"t\":{" GOOD "},\"t\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[8,9]}}", 9,
          "two tensors are named 't'"},
         {"{\"t\":{" GOOD "},\"u\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[4,12]}}", 12, "an overlap"},
         {"{\"t\":{" GOOD "},\"u\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}}", 8, "an overlap"},
-        {"{\"t\":{" GOOD "},\"u\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[9,13]}}", 13, "a hole"},
+        {"{\"t\":{" GOOD "},\"u\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[9,13]}}", 13, "a gap"},
         {"{\"__metadata__\":1}", 0, "not an object"},
         {"{\"__metadata__\":{\"a\":1}}", 0, "not a string"},
         {"{\"__metadata__\":{\"a\":\"1\",\"\\u0061\":\"2\"}}", 0, "'a' twice"},
@@ -348,12 +348,12 @@ static void damaged_headers_get_a_clear_sentence(void)
         lk_status        status = open_text(cases[i].header, strlen(cases[i].header), cases[i].data, &file);
         CHECK(status == LK_EFORMAT, "%s gives %s", cases[i].header, lk_status_name(status));
         const char *text = lk_context_error(context);
-        CHECK(strstr(text, cases[i].says), "%s says: %s", cases[i].header, text);
+        CHECK(strstr(text, cases[i].expected), "%s gives: %s", cases[i].header, text);
         CHECK(strncmp(text, "bad.safetensors: ", 17) == 0, "%s", text);
     }
     CHECK(lk_context_memory(context, LK_MEMORY_OTHER) == held, "a refused file leaks");
     lk__safetensors *file;
-    CHECK(open_text(T(GOOD), strlen(T(GOOD)), 8, &file) == LK_OK, "the good one among the bad is good");
+    CHECK(open_text(T(GOOD), strlen(T(GOOD)), 8, &file) == LK_OK, "the valid header is accepted");
     CHECK(open_text("{\"\\u0074\\ud83d\\ude00\" :\t{" GOOD "} }", strlen("{\"\\u0074\\ud83d\\ude00\" :\t{" GOOD "} }"),
                     8, &file) == LK_OK);
 }
@@ -370,20 +370,20 @@ static void deep_nesting_is_refused_and_does_not_overflow_the_stack(void)
     free(text);
 }
 
-static void header_lengths_that_cannot_be_are_refused(void)
+static void invalid_header_lengths_are_refused(void)
 {
     static const struct {
         uint64_t    header;
         size_t      length; /* of the whole file */
-        const char *says;
+        const char *expected;
     } cases[] = {
         {0, 0, "too few"},
         {0, 7, "too few"},
         {0, 8, "a header of 0 bytes"},
         {1, 9, "of 1 bytes"},
         {3, 10, "truncated"},
-        {UINT64_MAX, 100, "no safetensors file"},
-        {100000001, 100, "no safetensors file"},
+        {UINT64_MAX, 100, "not a safetensors file"},
+        {100000001, 100, "not a safetensors file"},
         {100000000, 100, "truncated"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -391,16 +391,16 @@ static void header_lengths_that_cannot_be_are_refused(void)
         lk__safetensors *file;
         memcpy(bytes, &cases[i].header, cases[i].length < 8 ? cases[i].length : 8);
         CHECK(lk__safetensors_open_memory(context, "short", bytes, cases[i].length, &file) == LK_EFORMAT, "%zu", i);
-        CHECK(file == NULL && strstr(lk_context_error(context), cases[i].says), "%s", lk_context_error(context));
+        CHECK(file == NULL && strstr(lk_context_error(context), cases[i].expected), "%s", lk_context_error(context));
         free(bytes);
     }
 }
 
-static void every_truncation_is_noticed(void)
+static void every_truncation_is_detected(void)
 {
     unsigned char bytes[4096];
     REQUIRE(write_example(in_folder("t"), NULL) == LK_OK);
-    size_t n = slurp(in_folder("t"), bytes, sizeof bytes);
+    size_t n = read_bytes(in_folder("t"), bytes, sizeof bytes);
     for (size_t length = 0; length < n; length++) {
         lk__safetensors *file;
         unsigned char   *part = malloc(length ? length : 1);
@@ -421,7 +421,7 @@ static void every_truncation_is_noticed(void)
           strstr(lk_context_error(context), "device"));
 }
 
-/* ---- failures of the machine ---- */
+/* ---- allocation and disk failures ---- */
 
 static int64_t allocations_left;
 
@@ -438,7 +438,7 @@ static void plain_free(void *user, void *memory, size_t bytes)
     free(memory);
 }
 
-static void the_nth_allocation_may_fail(void)
+static void the_nth_allocation_can_fail(void)
 {
     lk_context       *poor;
     lk_context_config config = LK_CONTEXT_CONFIG_INIT;
@@ -489,7 +489,7 @@ static void a_full_disk_leaves_the_old_file(void)
     const char *path = in_folder("kept");
     REQUIRE(write_example(path, NULL) == LK_OK);
     unsigned char before[4096], after[4096];
-    size_t        n = slurp(path, before, sizeof before);
+    size_t        n = read_bytes(path, before, sizeof before);
     int           entries = entries_of_folder();
     pid_t         child = fork();
     if (child == 0) {
@@ -503,7 +503,7 @@ static void a_full_disk_leaves_the_old_file(void)
     int result;
     REQUIRE(child > 0 && waitpid(child, &result, 0) == child);
     CHECK(result == 0);
-    CHECK(slurp(path, after, sizeof after) == n && memcmp(before, after, n) == 0);
+    CHECK(read_bytes(path, after, sizeof after) == n && memcmp(before, after, n) == 0);
     CHECK(entries_of_folder() == entries, "a temporary was left behind");
 
     CHECK(lk__safetensors_write(context, in_folder("no/such/folder"), &t, 1, NULL, 0, staging, sizeof staging, NULL) ==
@@ -512,12 +512,12 @@ static void a_full_disk_leaves_the_old_file(void)
           "over a directory");
 }
 
-/* ---- the reference library, where it is installed ---- */
+/* ---- the reference library, if it is installed ---- */
 
 static int python(const char *script)
 {
     const char *path = in_folder("script.py");
-    spill(path, script, strlen(script));
+    write_bytes(path, script, strlen(script));
     char command[1200];
     snprintf(command, sizeof command, "cd %s && python3 script.py", folder);
     return system(command);
@@ -526,7 +526,7 @@ static int python(const char *script)
 static void the_reference_library_agrees_in_both_directions(void)
 {
     if (system("python3 -c 'import numpy, safetensors.numpy' >/dev/null 2>&1") != 0) {
-        printf("     (no safetensors package for python3: its stored header stands in)\n");
+        printf("     (skipped: python3 has no safetensors; the stored header was compared)\n");
         return;
     }
     REQUIRE(write_example(in_folder("ours"), NULL) == LK_OK);
@@ -565,17 +565,17 @@ static void the_reference_library_agrees_in_both_directions(void)
 int main(void)
 {
     REQUIRE(mkdtemp(folder) && lk_context_create(NULL, &context) == LK_OK);
-    RUN(the_file_is_byte_for_byte_the_reference_librarys);
+    RUN(the_file_equals_the_reference_librarys);
     RUN(bytes_depend_on_the_contents_alone);
-    RUN(what_is_written_is_read_again);
+    RUN(written_tensors_are_read_back);
     RUN(many_tensors_are_sorted_and_found);
-    RUN(tensors_that_cannot_be_written_are_refused);
-    RUN(damaged_headers_get_a_clear_sentence);
+    RUN(invalid_tensors_are_refused);
+    RUN(damaged_headers_give_a_clear_error);
     RUN(a_header_whose_length_looks_like_a_pickle_is_read);
     RUN(deep_nesting_is_refused_and_does_not_overflow_the_stack);
-    RUN(header_lengths_that_cannot_be_are_refused);
-    RUN(every_truncation_is_noticed);
-    RUN(the_nth_allocation_may_fail);
+    RUN(invalid_header_lengths_are_refused);
+    RUN(every_truncation_is_detected);
+    RUN(the_nth_allocation_can_fail);
     RUN(a_full_disk_leaves_the_old_file);
     RUN(the_reference_library_agrees_in_both_directions);
     lk_context_free(context);

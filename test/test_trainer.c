@@ -1,5 +1,5 @@
-/* test_trainer.c - the trainer holds what its plan said, to the byte; never saves or deletes what it must not; and takes up
- * where it stopped.
+/* test_trainer.c - the trainer holds the memory that its plan states, to the byte; saves and deletes only what it should; and
+ * resumes exactly.
  *
  * ctest: label threaded */
 #include "check.h"
@@ -18,14 +18,14 @@ static lk_tensor tiny(lk_tensor x)
     return lk_linear(lk_dropout(lk_flatten(x), 0.2), "fc", 10);
 }
 
-typedef struct bench {
+typedef struct fixture {
     lk_context       *context;
     lk_dataset       *train, *test;
     lk_trainer_config config;
     char              save[128];
-} bench;
+} fixture;
 
-static void start(bench *b, int threads, const char *directory)
+static void open_fixture(fixture *b, int threads, const char *directory)
 {
     lk_context_config config = LK_CONTEXT_CONFIG_INIT;
     config.threads = threads;
@@ -36,7 +36,7 @@ static void start(bench *b, int threads, const char *directory)
     b->config.model = tiny;
     b->config.train = b->train;
     b->config.test = b->test;
-    b->config.batch = 16; /* the last batch of an epoch is uneven */
+    b->config.batch = 16; /* the last batch of an epoch is smaller */
     b->config.steps = 8;
     if (directory) {
         snprintf(b->save, sizeof b->save, "%s/%s", root, directory);
@@ -44,15 +44,15 @@ static void start(bench *b, int threads, const char *directory)
     }
 }
 
-static void stop(bench *b)
+static void close_fixture(fixture *b)
 {
     lk_dataset_free(b->train);
     lk_dataset_free(b->test);
     lk_context_free(b->context);
 }
 
-/* Trains to `steps` and gives the hash of the weights. */
-static uint64_t train(bench *b, int64_t steps, lk_status expected)
+/* Trains to `steps` and returns the hash of the weights. */
+static uint64_t train(fixture *b, int64_t steps, lk_status expected)
 {
     lk_trainer *t = NULL;
     b->config.steps = steps;
@@ -64,54 +64,54 @@ static uint64_t train(bench *b, int64_t steps, lk_status expected)
     return hash;
 }
 
-static void a_trainer_holds_what_its_plan_said(void)
+static void a_trainer_holds_the_planned_memory(void)
 {
     static const lk_memory kinds[] = {LK_MEMORY_PARAMETERS, LK_MEMORY_GRADIENTS,   LK_MEMORY_OPTIMIZER,
                                       LK_MEMORY_BUFFERS,    LK_MEMORY_ACTIVATIONS, LK_MEMORY_WORKSPACE,
                                       LK_MEMORY_LOADER,     LK_MEMORY_CHECKPOINT};
     for (int threads = 1; threads <= 3; threads++) {
         for (int workers = 0; workers <= 2; workers++) {
-            bench       b;
+            fixture     b;
             lk_graph   *graph;
             lk_plan    *plan;
             lk_trainer *t;
             size_t      memory[LK_MEMORY_COUNT];
-            start(&b, threads, "plan");
+            open_fixture(&b, threads, "plan");
             b.config.workers = workers;
             b.config.resume = true;
             REQUIRE(lk_trainer_plan(b.context, &b.config, &graph, &plan, memory) == LK_OK, "%s",
                     lk_context_error(b.context));
             REQUIRE(lk_trainer_create(b.context, &b.config, &t) == LK_OK, "%s", lk_context_error(b.context));
-            for (int turn = 0; turn < 2; turn++) { /* before the first step and after the last */
+            for (int pass = 0; pass < 2; pass++) { /* before the first step and after the last */
                 for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
                     CHECK(lk_context_memory(b.context, kinds[i]) == memory[kinds[i]], "%s: held %zu, planned %zu",
                           lk_memory_name(kinds[i]), lk_context_memory(b.context, kinds[i]), memory[kinds[i]]);
                 CHECK(memory[LK_MEMORY_CHECKPOINT] > 0 && memory[LK_MEMORY_LOADER] > 0);
-                if (turn == 0) CHECK(lk_trainer_run(t) == LK_OK, "%s", lk_context_error(b.context));
+                if (pass == 0) CHECK(lk_trainer_run(t) == LK_OK, "%s", lk_context_error(b.context));
             }
             lk_trainer_free(t);
             lk_plan_free(plan);
             lk_graph_free(graph);
-            stop(&b);
+            close_fixture(&b);
         }
     }
 }
 
-static void resuming_gives_the_bits_of_a_run_that_never_stopped(void)
+static void resuming_gives_the_bits_of_an_uninterrupted_run(void)
 {
-    bench a, b;
-    start(&a, 1, NULL);
+    fixture a, b;
+    open_fixture(&a, 1, NULL);
     uint64_t whole = train(&a, 20, LK_OK);
-    stop(&a);
-    start(&b, 1, "resumed");
+    close_fixture(&a);
+    open_fixture(&b, 1, "resumed");
     b.config.resume = true;
     for (int64_t steps = 3; steps < 20; steps += 4) train(&b, steps, LK_OK); /* stops within epochs of 7 steps */
     uint64_t resumed = train(&b, 20, LK_OK);
     CHECK(whole == resumed, "%016llx, %016llx", (unsigned long long)whole, (unsigned long long)resumed);
-    stop(&b);
+    close_fixture(&b);
 }
 
-static void spoil(const bench *b, int64_t step)
+static void damage_checkpoint(const fixture *b, int64_t step)
 {
     char path[256];
     snprintf(path, sizeof path, "%s/step-%08lld/model.safetensors", b->save, (long long)step);
@@ -122,61 +122,61 @@ static void spoil(const bench *b, int64_t step)
     fclose(file);
 }
 
-static void what_was_just_saved_is_never_removed(void)
+static void the_newest_checkpoint_is_never_removed(void)
 {
-    bench   b;
+    fixture b;
     int64_t step = 0;
-    start(&b, 1, "damaged");
+    open_fixture(&b, 1, "damaged");
     b.config.resume = true;
     b.config.keep = 2;
-    b.config.save_every = 1000; /* at the end alone */
+    b.config.save_every = 1000; /* only at the end */
     train(&b, 4, LK_OK);
     train(&b, 8, LK_OK);
-    spoil(&b, 8);
+    damage_checkpoint(&b, 8);
     b.config.keep = 1;
-    train(&b, 6, LK_OK); /* 8 is skipped, 4 is gone on from, 6 is saved: and stays */
+    train(&b, 6, LK_OK); /* 8 is skipped, 4 is resumed, 6 is saved and stays */
     lk_trainer *t;
     REQUIRE(lk_trainer_create(b.context, &b.config, &t) == LK_OK, "%s", lk_context_error(b.context));
     CHECK(lk_trainer_progress(t)->step == 6, "resumed at %lld", (long long)lk_trainer_progress(t)->step);
     lk_trainer_free(t);
-    train(&b, 8, LK_OK); /* takes the damaged one's place */
+    train(&b, 8, LK_OK); /* replaces the damaged one */
     CHECK(lk_checkpoint_find(b.context, b.save, &step) == LK_OK && step == 8);
     REQUIRE(lk_trainer_create(b.context, &b.config, &t) == LK_OK, "%s", lk_context_error(b.context));
     CHECK(lk_trainer_progress(t)->step == 8);
     lk_trainer_free(t);
-    stop(&b);
+    close_fixture(&b);
 }
 
-static void somebody_elses_checkpoint_is_not_written_over(void)
+static void a_checkpoint_of_another_run_is_not_overwritten(void)
 {
-    bench       b;
+    fixture     b;
     lk_trainer *t;
-    start(&b, 1, "taken");
+    open_fixture(&b, 1, "taken");
     train(&b, 2, LK_OK);
     CHECK(lk_trainer_create(b.context, &b.config, &t) == LK_EINVAL &&
           strstr(lk_context_error(b.context), "already holds"));
     b.config.resume_from = "/tmp/lockstep-no-such-run";
     b.config.save = NULL;
     CHECK(lk_trainer_create(b.context, &b.config, &t) == LK_ENOENT, "%s", lk_context_error(b.context));
-    stop(&b);
+    close_fixture(&b);
 }
 
 static void weights_that_overflowed_are_not_saved(void)
 {
-    bench   b;
+    fixture b;
     int64_t step;
-    start(&b, 1, "overflow");
+    open_fixture(&b, 1, "overflow");
     b.config.optimizer.kind = LK_SGD;
     b.config.optimizer.lr = 1e38;
     b.config.save_every = 1;
     train(&b, 8, LK_ENAN);
     CHECK(strstr(lk_context_error(b.context), "step") != NULL, "%s", lk_context_error(b.context));
     if (lk_checkpoint_find(b.context, b.save, &step) == LK_OK) { /* what is there is finite */
-        bench       c;
+        fixture     c;
         double      loss, accuracy;
         int64_t     seen;
         lk_trainer *t;
-        start(&c, 1, NULL);
+        open_fixture(&c, 1, NULL);
         c.config.train = NULL;
         c.config.init = b.save;
         REQUIRE(lk_trainer_create(c.context, &c.config, &t) == LK_OK, "%s", lk_context_error(c.context));
@@ -186,9 +186,9 @@ static void weights_that_overflowed_are_not_saved(void)
         }
         CHECK(lk_trainer_evaluate(t, &loss, &accuracy, &seen) == LK_OK);
         lk_trainer_free(t);
-        stop(&c);
+        close_fixture(&c);
     }
-    stop(&b);
+    close_fixture(&b);
 }
 
 static lk_tensor returns_nothing(lk_tensor x)
@@ -219,7 +219,7 @@ static lk_tensor returns_three_axes(lk_tensor x)
 
 static lk_tensor returns_too_few(lk_tensor x) { return lk_linear(lk_flatten(x), "fc", 9); }
 
-static void a_model_without_logits_is_told_what_is_wanted(void)
+static void a_model_that_returns_no_logits_fails_with_the_expected_shape(void)
 {
     char line[160], place[96];
     snprintf(line, sizeof line,
@@ -237,24 +237,24 @@ static void a_model_without_logits_is_told_what_is_wanted(void)
                  {returns_three_axes, LK_EMISMATCH, "need logits (N, classes) with at least 10 classes"},
                  {returns_too_few, LK_EMISMATCH, "returns (16*, 9)"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        bench b;
-        start(&b, 1, NULL);
+        fixture b;
+        open_fixture(&b, 1, NULL);
         b.config.model = cases[i].model;
         REQUIRE(lk_graph_create(b.context, LK_F32, &another_graph) == LK_OK);
         train(&b, 1, cases[i].status);
         CHECK(strstr(lk_context_error(b.context), cases[i].words), "%s", lk_context_error(b.context));
         lk_graph_free(another_graph);
-        stop(&b);
+        close_fixture(&b);
     }
 }
 
-static void evaluation_alone_holds_nothing_for_training(void)
+static void evaluation_alone_holds_no_memory_for_training(void)
 {
-    bench       b;
+    fixture     b;
     lk_trainer *t;
     double      loss, accuracy;
     int64_t     seen;
-    start(&b, 1, NULL);
+    open_fixture(&b, 1, NULL);
     b.config.train = NULL;
     REQUIRE(lk_trainer_create(b.context, &b.config, &t) == LK_OK, "%s", lk_context_error(b.context));
     CHECK(lk_context_memory(b.context, LK_MEMORY_GRADIENTS) == 0 &&
@@ -263,7 +263,7 @@ static void evaluation_alone_holds_nothing_for_training(void)
     CHECK(loss > 0 && accuracy >= 0 && accuracy <= 1);
     CHECK(lk_trainer_run(t) == LK_EINVAL);
     lk_trainer_free(t);
-    stop(&b);
+    close_fixture(&b);
 }
 
 static int stop_at_three(void *user, const lk_event *e)
@@ -272,25 +272,25 @@ static int stop_at_three(void *user, const lk_event *e)
     return e->kind == LK_EVENT_STEP && e->step == 3;
 }
 
-static void an_event_can_stop_and_what_was_done_is_saved(void)
+static void an_event_can_stop_training_and_progress_is_saved(void)
 {
-    bench   b;
+    fixture b;
     int64_t step;
-    start(&b, 1, "stopped");
+    open_fixture(&b, 1, "stopped");
     b.config.event = stop_at_three;
     train(&b, 8, LK_ECANCELED);
     CHECK(lk_checkpoint_find(b.context, b.save, &step) == LK_OK && step == 3);
-    stop(&b);
+    close_fixture(&b);
 }
 
 /* ---- one writer ---- */
 
 static void a_second_trainer_on_one_directory_is_refused(void)
 {
-    bench       a, b;
+    fixture     a, b;
     lk_trainer *first, *second;
-    start(&a, 1, "shared");
-    start(&b, 1, "shared");
+    open_fixture(&a, 1, "shared");
+    open_fixture(&b, 1, "shared");
     b.config.resume = true;
     REQUIRE(lk_trainer_create(a.context, &a.config, &first) == LK_OK, "%s", lk_context_error(a.context));
     CHECK(lk_trainer_create(b.context, &b.config, &second) == LK_EINVAL && !second &&
@@ -302,29 +302,29 @@ static void a_second_trainer_on_one_directory_is_refused(void)
     REQUIRE(lk_trainer_create(b.context, &b.config, &second) == LK_OK, "%s", lk_context_error(b.context));
     CHECK(lk_trainer_progress(second)->step == 8);
     lk_trainer_free(second);
-    stop(&a);
-    stop(&b);
+    close_fixture(&a);
+    close_fixture(&b);
 }
 
-static void a_refused_trainer_leaves_the_directory_free(void)
+static void a_refused_trainer_releases_the_directory(void)
 {
-    bench       b;
+    fixture     b;
     lk_trainer *t;
-    start(&b, 1, "freed");
+    open_fixture(&b, 1, "freed");
     train(&b, 2, LK_OK);
     CHECK(lk_trainer_create(b.context, &b.config, &t) == LK_EINVAL &&
           strstr(lk_context_error(b.context), "already holds"));
     b.config.resume = true;
     train(&b, 4, LK_OK);
-    stop(&b);
+    close_fixture(&b);
 }
 
-static void a_file_of_the_users_own_is_refused_before_the_first_step(void)
+static void a_file_of_the_user_is_refused_before_the_first_step(void)
 {
-    bench       b;
+    fixture     b;
     lk_trainer *t;
     char        path[256];
-    start(&b, 1, "own");
+    open_fixture(&b, 1, "own");
     REQUIRE(mkdir(b.save, 0777) == 0);
     snprintf(path, sizeof path, "%s/model.safetensors", b.save);
     FILE *file = fopen(path, "w");
@@ -333,18 +333,18 @@ static void a_file_of_the_users_own_is_refused_before_the_first_step(void)
           lk_context_error(b.context));
     struct stat info;
     CHECK(lstat(path, &info) == 0 && S_ISREG(info.st_mode) && info.st_size == 4);
-    stop(&b);
+    close_fixture(&b);
 }
 
 /* ---- saves that fail, and failures during a save ---- */
 
 enum { FAILING_SAVE = 1000 };
 
-/* Lets the save of step 1000 fail, and gives its thread time to. */
-static int spoil_save(void *user, const lk_event *e)
+/* Makes the save of step 1000 fail, and gives its thread time to fail. */
+static int break_save(void *user, const lk_event *e)
 {
-    bench *b = user;
-    char   path[256];
+    fixture *b = user;
+    char     path[256];
     if (e->kind != LK_EVENT_STEP || e->step < FAILING_SAVE) return 0;
     if (e->step > FAILING_SAVE) usleep(5000);
     snprintf(path, sizeof path, "%s/state.json", b->save);
@@ -355,10 +355,10 @@ static int spoil_save(void *user, const lk_event *e)
 
 static void check_failing_save(const char *directory, int64_t batch)
 {
-    bench       b;
+    fixture     b;
     lk_trainer *t;
-    start(&b, 1, directory);
-    b.config.event = spoil_save;
+    open_fixture(&b, 1, directory);
+    b.config.event = break_save;
     b.config.event_user = &b;
     b.config.save_every = FAILING_SAVE;
     b.config.steps = 2 * FAILING_SAVE;
@@ -369,20 +369,20 @@ static void check_failing_save(const char *directory, int64_t batch)
               strstr(lk_context_error(b.context), "state.json is not a link"),
           "%s", lk_context_error(b.context));
     CHECK(lk_trainer_progress(t)->step > FAILING_SAVE && lk_trainer_progress(t)->step < 2 * FAILING_SAVE,
-          "batches of %lld: it was told at step %lld", (long long)batch, (long long)lk_trainer_progress(t)->step);
+          "batches of %lld: stopped at step %lld", (long long)batch, (long long)lk_trainer_progress(t)->step);
     lk_trainer_free(t);
-    stop(&b);
+    close_fixture(&b);
 }
 
-static void a_save_that_fails_stops_training_at_once_with_its_own_sentence(void)
+static void a_failed_save_stops_training_with_its_error(void)
 {
     check_failing_save("failing", 16);
     check_failing_save("failing-epochs", 100); /* each step ends an epoch */
 }
 
-static int fail_something_else(void *user, const lk_event *e)
+static int cause_another_error(void *user, const lk_event *e)
 {
-    bench    *b = user;
+    fixture  *b = user;
     lk_graph *graph;
     lk_plan  *plan;
     size_t    memory[LK_MEMORY_COUNT];
@@ -393,42 +393,43 @@ static int fail_something_else(void *user, const lk_event *e)
     return 0;
 }
 
-static void saving_says_nothing_over_another_failure(void)
+static void saving_does_not_replace_an_earlier_error(void)
 {
-    bench b;
-    start(&b, 1, "words");
-    b.config.event = fail_something_else;
+    fixture b;
+    open_fixture(&b, 1, "words");
+    b.config.event = cause_another_error;
     b.config.event_user = &b;
     b.config.save_every = 1;
     b.config.keep = 1;
     train(&b, 8, LK_OK);
-    CHECK(strcmp(lk_context_error(b.context), "a batch of -7 samples") == 0, "\"%s\"", lk_context_error(b.context));
-    stop(&b);
-    start(&b, 1, "no-words");
+    CHECK(strcmp(lk_context_error(b.context), "a batch of -7 samples is invalid: at least 1 is needed") == 0, "\"%s\"",
+          lk_context_error(b.context));
+    close_fixture(&b);
+    open_fixture(&b, 1, "no-words");
     b.config.save_every = 1;
     train(&b, 8, LK_OK);
     b.config.resume = true;
     train(&b, 12, LK_OK);
     CHECK(strcmp(lk_context_error(b.context), "") == 0, "nothing failed, but: %s", lk_context_error(b.context));
-    stop(&b);
+    close_fixture(&b);
 }
 
 int main(void)
 {
     REQUIRE(mkdtemp(root) != NULL);
-    RUN(a_trainer_holds_what_its_plan_said);
-    RUN(resuming_gives_the_bits_of_a_run_that_never_stopped);
-    RUN(what_was_just_saved_is_never_removed);
-    RUN(somebody_elses_checkpoint_is_not_written_over);
+    RUN(a_trainer_holds_the_planned_memory);
+    RUN(resuming_gives_the_bits_of_an_uninterrupted_run);
+    RUN(the_newest_checkpoint_is_never_removed);
+    RUN(a_checkpoint_of_another_run_is_not_overwritten);
     RUN(weights_that_overflowed_are_not_saved);
-    RUN(a_model_without_logits_is_told_what_is_wanted);
-    RUN(evaluation_alone_holds_nothing_for_training);
-    RUN(an_event_can_stop_and_what_was_done_is_saved);
+    RUN(a_model_that_returns_no_logits_fails_with_the_expected_shape);
+    RUN(evaluation_alone_holds_no_memory_for_training);
+    RUN(an_event_can_stop_training_and_progress_is_saved);
     RUN(a_second_trainer_on_one_directory_is_refused);
-    RUN(a_refused_trainer_leaves_the_directory_free);
-    RUN(a_file_of_the_users_own_is_refused_before_the_first_step);
-    RUN(a_save_that_fails_stops_training_at_once_with_its_own_sentence);
-    RUN(saving_says_nothing_over_another_failure);
+    RUN(a_refused_trainer_releases_the_directory);
+    RUN(a_file_of_the_user_is_refused_before_the_first_step);
+    RUN(a_failed_save_stops_training_with_its_error);
+    RUN(saving_does_not_replace_an_earlier_error);
     char command[160];
     snprintf(command, sizeof command, "rm -rf '%s'", root);
     CHECK(system(command) == 0);

@@ -1,5 +1,5 @@
-/* test_trainer_ranks.c - trainers of several ranks: what they hold, what they refuse, what they find out about each other, and
- * that evaluation sees every sample once.
+/* test_trainer_ranks.c - trainers of several ranks: memory, refused options, detected failures, and that evaluation uses every
+ * sample once.
  *
  * ctest: timeout 240 */
 #include "check.h"
@@ -16,30 +16,30 @@ enum { MOST_RANKS = 4, TEXT = 2048 };
 
 static char root[] = "/tmp/lockstep-ranks-XXXXXX";
 
-/* What each rank leaves for the parent, in shared memory. */
-typedef struct findings {
+/* The results of each rank, in memory shared with the parent. */
+typedef struct results {
     int      status[MOST_RANKS];
     char     text[MOST_RANKS][TEXT]; /* the error */
     int64_t  step[MOST_RANKS];
-    int      warnings; /* lines of the log that say "not used" */
+    int      warnings; /* log lines that contain "not used" */
     char     warning[TEXT];
-    int      poisoned; /* 1 + the rank whose loader met the bad sample; 0: none yet */
+    int      nan_rank; /* 1 + the rank whose loader read the NaN sample; 0: none yet */
     double   loss, accuracy;
     int64_t  samples;
     uint64_t hash[MOST_RANKS];
-} findings;
+} results;
 
-typedef struct scene scene;
-struct scene {
+typedef struct test_case test_case;
+struct test_case {
     lk_trainer_config config;
     int               world, threads;
-    const char       *train, *test;     /* data sets; "poison": callbacks, of which one sample is NaN */
-    void (*before)(scene *s, int rank); /* changes this rank's config */
-    void (*after)(scene *s, int rank, lk_trainer *t);
+    const char       *train, *test;         /* data sets; "nan": callbacks, one sample of which is NaN */
+    void (*before)(test_case *s, int rank); /* changes this rank's config */
+    void (*after)(test_case *s, int rank, lk_trainer *t);
     lk_context *context;
     lk_trainer *trainer;
     int         rank;
-    findings   *found;
+    results    *results;
     char        save[128];
     uint64_t    allocations;
 };
@@ -60,32 +60,32 @@ static lk_tensor tiny_with_unused(lk_tensor x)
 static lk_tensor wider(lk_tensor x) { return lk_linear(lk_relu(lk_linear(lk_flatten(x), "fc1", 17)), "fc2", 10); }
 static lk_tensor narrow(lk_tensor x) { return lk_linear(lk_relu(lk_linear(lk_flatten(x), "fc1", 16)), "fc2", 10); }
 
-static void keep_warning(void *user, lk_log_level level, const char *text)
+static void store_warning(void *user, lk_log_level level, const char *text)
 {
-    scene *s = user;
+    test_case *s = user;
     if (level != LK_LOG_WARNING || !strstr(text, "not used")) return;
-    __atomic_add_fetch(&s->found->warnings, 1, __ATOMIC_SEQ_CST);
-    snprintf(s->found->warning, TEXT, "%s", text);
+    __atomic_add_fetch(&s->results->warnings, 1, __ATOMIC_SEQ_CST);
+    snprintf(s->results->warning, TEXT, "%s", text);
 }
 
 enum { BAD_SAMPLE = 300 };
 
 static lk_status get_sample(void *user, int64_t index, float *features, int32_t *label)
 {
-    scene *s = user;
+    test_case *s = user;
     for (int i = 0; i < 64; i++) features[i] = (float)((index * 7 + i * 13) % 29) / 29 - 0.5f;
     *label = (int32_t)(index % 10);
     if (index != BAD_SAMPLE) return LK_OK;
     features[11] = NAN;
-    __atomic_store_n(&s->found->poisoned, 1 + s->rank, __ATOMIC_SEQ_CST);
+    __atomic_store_n(&s->results->nan_rank, 1 + s->rank, __ATOMIC_SEQ_CST);
     return LK_OK;
 }
 
-static lk_dataset *open_data(scene *s, const char *name, lk_split split)
+static lk_dataset *open_data(test_case *s, const char *name, lk_split split)
 {
     lk_dataset *dataset;
     if (!name) return NULL;
-    if (strcmp(name, "poison") != 0) {
+    if (strcmp(name, "nan") != 0) {
         REQUIRE(lk_dataset_open(s->context, name, split, &dataset) == LK_OK, "%s", lk_context_error(s->context));
         return dataset;
     }
@@ -101,23 +101,23 @@ static lk_dataset *open_data(scene *s, const char *name, lk_split split)
     return dataset;
 }
 
-static int play(int rank, void *user)
+static int run_rank(int rank, void *user)
 {
-    scene            *s = user;
+    test_case        *s = user;
     lk_context_config config = LK_CONTEXT_CONFIG_INIT;
-    lk_comm_config    meeting = LK_COMM_CONFIG_INIT;
+    lk_comm_config    joining = LK_COMM_CONFIG_INIT;
     lk_comm          *comm = NULL;
     lk_trainer       *t = NULL;
     check_failures = 0;
     s->rank = rank;
     config.threads = s->threads ? s->threads : 1;
-    config.log = keep_warning;
+    config.log = store_warning;
     config.log_user = s;
     REQUIRE(lk_context_create(&config, &s->context) == LK_OK);
     lk_dataset *train = open_data(s, s->train, LK_SPLIT_TRAIN), *test = open_data(s, s->test, LK_SPLIT_TEST);
-    meeting.join_ms = 60000;
-    meeting.timeout_ms = 60000;
-    if (s->world > 1) REQUIRE(lk_comm_create(s->context, &meeting, &comm) == LK_OK, "%s", lk_context_error(s->context));
+    joining.join_ms = 60000;
+    joining.timeout_ms = 60000;
+    if (s->world > 1) REQUIRE(lk_comm_create(s->context, &joining, &comm) == LK_OK, "%s", lk_context_error(s->context));
     s->config.comm = comm;
     s->config.train = train;
     s->config.test = test;
@@ -126,10 +126,10 @@ static int play(int rank, void *user)
     lk_status status = lk_trainer_create(s->context, &s->config, &t);
     s->trainer = t;
     if (status >= 0 && train) status = lk_trainer_run(t);
-    s->found->status[rank] = status;
-    if (status < 0) snprintf(s->found->text[rank], TEXT, "%s", lk_context_error(s->context));
-    if (t) s->found->step[rank] = lk_trainer_progress(t)->step;
-    if (t) s->found->hash[rank] = lk_store_hash(lk_trainer_store(t));
+    s->results->status[rank] = status;
+    if (status < 0) snprintf(s->results->text[rank], TEXT, "%s", lk_context_error(s->context));
+    if (t) s->results->step[rank] = lk_trainer_progress(t)->step;
+    if (t) s->results->hash[rank] = lk_store_hash(lk_trainer_store(t));
     if (s->after) s->after(s, rank, t);
     lk_trainer_free(t);
     lk_comm_free(comm);
@@ -139,41 +139,41 @@ static int play(int rank, void *user)
     return check_result();
 }
 
-static scene scene_of(int world, const char *save)
+static test_case make_case(int world, const char *save)
 {
-    scene s = {.config = LK_TRAINER_CONFIG_INIT, .world = world, .train = "synthetic:1x8x8,count=100"};
+    test_case s = {.config = LK_TRAINER_CONFIG_INIT, .world = world, .train = "synthetic:1x8x8,count=100"};
     s.config.model = tiny;
     s.config.batch = 16; /* the last batch of an epoch has 4 */
     s.config.steps = 12;
-    s.found = mmap(NULL, sizeof *s.found, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    REQUIRE(s.found != MAP_FAILED);
+    s.results = mmap(NULL, sizeof *s.results, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    REQUIRE(s.results != MAP_FAILED);
     if (save) snprintf(s.save, sizeof s.save, "%s/%s", root, save);
     return s;
 }
 
-static void perform(scene *s)
+static void run_case(test_case *s)
 {
     lk_spawn_result result;
     if (s->save[0]) s->config.save = s->save;
-    lk_status status = lk_spawn(s->world, play, s, &result);
+    lk_status status = lk_spawn(s->world, run_rank, s, &result);
     CHECK(status == LK_OK, "%s", result.text);
 }
 
-static void end(scene *s) { munmap(s->found, sizeof *s->found); }
+static void free_case(test_case *s) { munmap(s->results, sizeof *s->results); }
 
-/* All ranks failed alike, and each says this. */
-static void check_story(const scene *s, lk_status status, const char *words)
+/* All ranks failed with this status, and each message contains the text. */
+static void check_all_failed(const test_case *s, lk_status status, const char *text)
 {
     for (int i = 0; i < s->world; i++) {
-        CHECK(s->found->status[i] == status, "rank %d: %s: %s", i, lk_status_name(s->found->status[i]),
-              s->found->text[i]);
-        CHECK(strstr(s->found->text[i], words), "rank %d does not say \"%s\": %s", i, words, s->found->text[i]);
+        CHECK(s->results->status[i] == status, "rank %d: %s: %s", i, lk_status_name(s->results->status[i]),
+              s->results->text[i]);
+        CHECK(strstr(s->results->text[i], text), "rank %d: no \"%s\" in: %s", i, text, s->results->text[i]);
     }
 }
 
-/* ---- what they hold ---- */
+/* ---- memory ---- */
 
-static void check_held(scene *s, int rank, lk_trainer *t)
+static void check_held(test_case *s, int rank, lk_trainer *t)
 {
     static const lk_memory kinds[] = {LK_MEMORY_PARAMETERS, LK_MEMORY_GRADIENTS,   LK_MEMORY_OPTIMIZER,
                                       LK_MEMORY_BUFFERS,    LK_MEMORY_ACTIVATIONS, LK_MEMORY_WORKSPACE,
@@ -181,7 +181,7 @@ static void check_held(scene *s, int rank, lk_trainer *t)
     lk_graph              *graph;
     lk_plan               *plan;
     size_t                 held[LK_MEMORY_COUNT], memory[LK_MEMORY_COUNT];
-    REQUIRE(t, "%s", s->found->text[rank]);
+    REQUIRE(t, "%s", s->results->text[rank]);
     for (int i = 0; i < LK_MEMORY_COUNT; i++) held[i] = lk_context_memory(s->context, (lk_memory)i);
     REQUIRE(lk_trainer_plan(s->context, &s->config, &graph, &plan, memory) == LK_OK, "%s", lk_context_error(s->context));
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
@@ -193,29 +193,29 @@ static void check_held(scene *s, int rank, lk_trainer *t)
     lk_graph_free(graph);
 }
 
-static void ranks_hold_what_their_plan_said(void)
+static void ranks_hold_the_planned_memory(void)
 {
     for (int world = 2; world <= 3; world++) {
-        for (int way = 0; way < 5; way++) {
+        for (int variant = 0; variant < 5; variant++) {
             char name[32];
-            snprintf(name, sizeof name, "plan-%d-%d", world, way);
-            scene s = scene_of(world, name);
+            snprintf(name, sizeof name, "plan-%d-%d", world, variant);
+            test_case s = make_case(world, name);
             s.test = "synthetic:1x8x8,count=50";
             s.after = check_held;
-            s.threads = way == 1 ? 2 : 1;
-            s.config.accumulate = way == 2 ? 3 : 0;
-            s.config.leaves = way > 2 ? 8 : 0;
-            s.config.sync_batch_norm = way == 4;
-            perform(&s);
-            CHECK(s.found->status[0] == LK_OK, "%s", s.found->text[0]);
-            end(&s);
+            s.threads = variant == 1 ? 2 : 1;
+            s.config.accumulate = variant == 2 ? 3 : 0;
+            s.config.leaves = variant > 2 ? 8 : 0;
+            s.config.sync_batch_norm = variant == 4;
+            run_case(&s);
+            CHECK(s.results->status[0] == LK_OK, "%s", s.results->text[0]);
+            free_case(&s);
         }
     }
 }
 
 static int count_allocations(void *user, const lk_event *e)
 {
-    scene *s = user;
+    test_case *s = user;
     if (e->kind == LK_EVENT_STEP && e->step == 4) s->allocations = lk_context_allocations(s->context);
     if (e->kind == LK_EVENT_STEP && e->step == 20)
         CHECK(lk_context_allocations(s->context) == s->allocations,
@@ -227,37 +227,39 @@ static int count_allocations(void *user, const lk_event *e)
 
 static void a_step_allocates_nothing(void)
 {
-    for (int way = 0; way < 6; way++) {
-        scene s = scene_of(way == 4 ? 3 : 2, NULL);
+    for (int variant = 0; variant < 6; variant++) {
+        test_case s = make_case(variant == 4 ? 3 : 2, NULL);
         s.config.event = count_allocations;
         s.config.steps = 22;
-        s.config.accumulate = way == 1 ? 2 : 0;
-        s.config.leaves = way == 2 || way == 4 ? 8 : way == 5 ? 6 : 0; /* 6 by 2 and 8 by 3 are no halves of a tree */
-        s.config.sync_batch_norm = way >= 3;
-        perform(&s);
-        CHECK(s.found->status[0] == LK_OK, "%s", s.found->text[0]);
-        end(&s);
+        s.config.accumulate = variant == 1 ? 2 : 0;
+        s.config.leaves = variant == 2 || variant == 4 ? 8
+                          : variant == 5               ? 6
+                                         : 0; /* 6 leaves on 2 ranks and 8 on 3 do not split the tree evenly */
+        s.config.sync_batch_norm = variant >= 3;
+        run_case(&s);
+        CHECK(s.results->status[0] == LK_OK, "%s", s.results->text[0]);
+        free_case(&s);
     }
 }
 
-/* ---- what they refuse ---- */
+/* ---- refused options ---- */
 
-static void other_model(scene *s, int rank) { s->config.model = rank == 1 ? wider : narrow; }
-static void other_rate(scene *s, int rank) { s->config.optimizer.lr = rank == 1 ? 2e-3 : 1e-3; }
-static void other_beta(scene *s, int rank) { s->config.optimizer.beta2 = rank == 1 ? 0.99 : 0.999; }
-static void other_steps(scene *s, int rank) { s->config.steps = rank == 1 ? 13 : 12; }
-static void other_seed(scene *s, int rank) { s->config.seed = rank == 1 ? 5 : 4; }
-static void other_batch(scene *s, int rank) { s->config.batch = rank == 1 ? 20 : 16; }
-static void other_smoothing(scene *s, int rank) { s->config.label_smoothing = rank == 1 ? 0.1 : 0; }
-static void other_schedule(scene *s, int rank) { s->config.schedule.warmup = rank == 1 ? 3 : 0; }
-static void other_evaluation(scene *s, int rank) { s->config.eval_every = rank == 1 ? 2 : 3; }
-static void other_saving(scene *s, int rank) { s->config.save_every = rank == 1 ? 5 : 4; }
-static void other_crop(scene *s, int rank) { s->config.transform.crop_padding = rank == 1 ? 1 : 0; }
+static void other_model(test_case *s, int rank) { s->config.model = rank == 1 ? wider : narrow; }
+static void other_rate(test_case *s, int rank) { s->config.optimizer.lr = rank == 1 ? 2e-3 : 1e-3; }
+static void other_beta(test_case *s, int rank) { s->config.optimizer.beta2 = rank == 1 ? 0.99 : 0.999; }
+static void other_steps(test_case *s, int rank) { s->config.steps = rank == 1 ? 13 : 12; }
+static void other_seed(test_case *s, int rank) { s->config.seed = rank == 1 ? 5 : 4; }
+static void other_batch(test_case *s, int rank) { s->config.batch = rank == 1 ? 20 : 16; }
+static void other_smoothing(test_case *s, int rank) { s->config.label_smoothing = rank == 1 ? 0.1 : 0; }
+static void other_schedule(test_case *s, int rank) { s->config.schedule.warmup = rank == 1 ? 3 : 0; }
+static void other_evaluation(test_case *s, int rank) { s->config.eval_every = rank == 1 ? 2 : 3; }
+static void other_saving(test_case *s, int rank) { s->config.save_every = rank == 1 ? 5 : 4; }
+static void other_crop(test_case *s, int rank) { s->config.transform.crop_padding = rank == 1 ? 1 : 0; }
 
 static void ranks_with_different_models_or_options_are_refused(void)
 {
     static const struct {
-        void (*before)(scene *s, int rank);
+        void (*before)(test_case *s, int rank);
         const char *what, *mine, *theirs; /* in the first differing lines */
     } cases[] = {
         {other_model, "model", "fc1.weight (16, 64)", "fc1.weight (17, 64)"},
@@ -273,46 +275,45 @@ static void ranks_with_different_models_or_options_are_refused(void)
         {other_crop, "crop", "padding 0", "padding 1"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        scene s = scene_of(i % 2 ? 3 : 2, "refused");
+        test_case s = make_case(i % 2 ? 3 : 2, "refused");
         s.test = "synthetic:1x8x8,count=50";
         s.before = cases[i].before;
-        perform(&s);
-        check_story(&s, LK_EMISMATCH, "rank 0: ");
-        check_story(&s, LK_EMISMATCH, "rank 1: ");
+        run_case(&s);
+        check_all_failed(&s, LK_EMISMATCH, "rank 0: ");
+        check_all_failed(&s, LK_EMISMATCH, "rank 1: ");
         for (int rank = 0; rank < s.world; rank++) {
-            const char *first = strstr(s.found->text[rank], "rank 0: "),
-                       *second = strstr(s.found->text[rank], "rank 1: ");
+            const char *first = strstr(s.results->text[rank], "rank 0: "),
+                       *second = strstr(s.results->text[rank], "rank 1: ");
             CHECK(first && strstr(first, cases[i].mine) && second && strstr(second, cases[i].theirs) &&
-                      s.found->step[rank] == 0,
-                  "%s, rank %d: %s", cases[i].what, rank, s.found->text[rank]);
+                      s.results->step[rank] == 0,
+                  "%s, rank %d: %s", cases[i].what, rank, s.results->text[rank]);
         }
-        end(&s);
+        free_case(&s);
     }
 }
 
-/* ---- what they find out ---- */
+/* ---- detected failures ---- */
 
-static int spoil_rank_1(void *user, const lk_event *e)
+static int change_weights_of_rank_1(void *user, const lk_event *e)
 {
-    scene   *s = user;
-    lk_state state;
+    test_case *s = user;
+    lk_state   state;
     if (s->rank == 1 && e->kind == LK_EVENT_STEP && e->step == 5 &&
         lk_store_find(lk_trainer_store(s->trainer), "fc.bias", &state))
         ((float *)state.data)[3] += 1e-6f;
     return 0;
 }
 
-/* The trainer is known only after its creation, and its events come later still. */
-static void a_divergence_is_named_with_rank_tensor_and_step(void)
+static void a_divergence_is_reported_with_rank_tensor_and_step(void)
 {
-    for (int way = 0; way < 3; way++) { /* between checks, at one, and only at the end */
-        scene s = scene_of(3, way ? NULL : "diverged");
-        s.config.event = spoil_rank_1;
-        s.config.check_every = way == 0 ? 4 : way == 1 ? 5 : 1000;
-        perform(&s);
-        check_story(&s, LK_EMISMATCH, way == 0 ? "at step 8 " : way == 1 ? "at step 5 " : "at step 12 ");
-        check_story(&s, LK_EMISMATCH, "rank 1's");
-        end(&s);
+    for (int variant = 0; variant < 3; variant++) { /* between checks, at a check, and only at the end */
+        test_case s = make_case(3, variant ? NULL : "diverged");
+        s.config.event = change_weights_of_rank_1;
+        s.config.check_every = variant == 0 ? 4 : variant == 1 ? 5 : 1000;
+        run_case(&s);
+        check_all_failed(&s, LK_EMISMATCH, variant == 0 ? "at step 8 " : variant == 1 ? "at step 5 " : "at step 12 ");
+        check_all_failed(&s, LK_EMISMATCH, "rank 1's");
+        free_case(&s);
     }
 }
 
@@ -320,9 +321,9 @@ static void check_nan(bool sync, int leaves)
 {
     lk_context *context;
     int64_t     step;
-    char        words[64];
-    scene       s = scene_of(3, sync ? "nan-sync" : leaves ? "nan-leaves" : "nan");
-    s.train = "poison";
+    char        text[64];
+    test_case   s = make_case(3, sync ? "nan-sync" : leaves ? "nan-leaves" : "nan");
+    s.train = "nan";
     s.config.batch = 24;
     s.config.epochs = 1;
     s.config.steps = 0;
@@ -330,54 +331,54 @@ static void check_nan(bool sync, int leaves)
     s.config.save_every = 1;
     s.config.sync_batch_norm = sync;
     s.config.leaves = leaves;
-    perform(&s);
-    CHECK(s.found->poisoned > 0, "nobody met the sample");
-    snprintf(words, sizeof words, "rank %d's", s.found->poisoned - 1);
-    check_story(&s, LK_ENAN, words);
-    snprintf(words, sizeof words, "step %lld", (long long)s.found->step[0] + 1);
-    check_story(&s, LK_ENAN, words);
-    snprintf(words, sizeof words, " %d", BAD_SAMPLE); /* after "samples" or a comma */
-    check_story(&s, LK_ENAN, words);
+    run_case(&s);
+    CHECK(s.results->nan_rank > 0, "no rank read the sample");
+    snprintf(text, sizeof text, "rank %d's", s.results->nan_rank - 1);
+    check_all_failed(&s, LK_ENAN, text);
+    snprintf(text, sizeof text, "step %lld", (long long)s.results->step[0] + 1);
+    check_all_failed(&s, LK_ENAN, text);
+    snprintf(text, sizeof text, " %d", BAD_SAMPLE); /* after "samples" or a comma */
+    check_all_failed(&s, LK_ENAN, text);
     REQUIRE(lk_context_create(NULL, &context) == LK_OK);
-    lk_status there = lk_checkpoint_find(context, s.save, &step);
-    CHECK(s.found->step[0] == 0 || (there == LK_OK && step <= s.found->step[0]),
-          "the last checkpoint is of step %lld, not of %lld", (long long)step, (long long)s.found->step[0]);
+    lk_status found = lk_checkpoint_find(context, s.save, &step);
+    CHECK(s.results->step[0] == 0 || (found == LK_OK && step <= s.results->step[0]),
+          "the last checkpoint is of step %lld, not of %lld", (long long)step, (long long)s.results->step[0]);
     lk_context_free(context);
-    end(&s);
+    free_case(&s);
 }
 
-static void a_nan_on_one_rank_stops_all_and_is_named(void) { check_nan(false, 0); }
-static void a_nan_in_a_leaf_is_named_too(void) { check_nan(false, 6); }
-static void a_nan_that_batch_norm_spreads_is_named_by_whose_it_was(void) { check_nan(true, 0); }
+static void a_nan_on_one_rank_stops_all_and_is_reported(void) { check_nan(false, 0); }
+static void a_nan_in_a_leaf_is_reported(void) { check_nan(false, 6); }
+static void a_nan_spread_by_batch_norm_is_reported_with_its_first_rank(void) { check_nan(true, 0); }
 
 static int stop_rank_1(void *user, const lk_event *e)
 {
-    return ((scene *)user)->rank == 1 && e->kind == LK_EVENT_STEP && e->step == 5;
+    return ((test_case *)user)->rank == 1 && e->kind == LK_EVENT_STEP && e->step == 5;
 }
 
-static void the_wish_of_one_rank_stops_all_at_one_step_saved(void)
+static void a_stop_request_of_one_rank_stops_all_at_one_saved_step(void)
 {
     lk_context *context;
     int64_t     step = -1;
-    scene       s = scene_of(3, "wish");
+    test_case   s = make_case(3, "stop");
     s.config.event = stop_rank_1;
-    s.config.sync_batch_norm = true; /* then statistics are the same everywhere too */
-    perform(&s);
-    check_story(&s, LK_ECANCELED, "stopped on request");
+    s.config.sync_batch_norm = true; /* so that statistics are equal on all ranks too */
+    run_case(&s);
+    check_all_failed(&s, LK_ECANCELED, "stopped on request");
     REQUIRE(lk_context_create(NULL, &context) == LK_OK);
-    CHECK(lk_checkpoint_find(context, s.save, &step) == LK_OK && step == s.found->step[0] && step >= 5 && step <= 6,
+    CHECK(lk_checkpoint_find(context, s.save, &step) == LK_OK && step == s.results->step[0] && step >= 5 && step <= 6,
           "saved step %lld", (long long)step);
     for (int i = 0; i < 3; i++)
-        CHECK(s.found->step[i] == step && s.found->hash[i] == s.found->hash[0], "rank %d stopped after step %lld", i,
-              (long long)s.found->step[i]);
+        CHECK(s.results->step[i] == step && s.results->hash[i] == s.results->hash[0], "rank %d stopped after step %lld",
+              i, (long long)s.results->step[i]);
     lk_context_free(context);
-    end(&s);
+    free_case(&s);
 }
 
-static int die_in_step_3(void *user, const lk_event *e)
+static int exit_in_step_3(void *user, const lk_event *e)
 {
-    scene *s = user;
-    if (s->rank == 1 && e->kind == LK_EVENT_STEP && e->step == 3) _exit(0); /* as if it were done */
+    test_case *s = user;
+    if (s->rank == 1 && e->kind == LK_EVENT_STEP && e->step == 3) _exit(0); /* as if it had finished */
     return 0;
 }
 
@@ -385,14 +386,14 @@ static void a_group_that_has_failed_does_not_save(void)
 {
     lk_context *context;
     int64_t     step;
-    scene       s = scene_of(2, "failed");
-    s.config.event = die_in_step_3;
-    perform(&s);
-    CHECK(s.found->status[0] < 0 && strstr(s.found->text[0], "rank 1"), "%s", s.found->text[0]);
+    test_case   s = make_case(2, "failed");
+    s.config.event = exit_in_step_3;
+    run_case(&s);
+    CHECK(s.results->status[0] < 0 && strstr(s.results->text[0], "rank 1"), "%s", s.results->text[0]);
     REQUIRE(lk_context_create(NULL, &context) == LK_OK);
     CHECK(lk_checkpoint_find(context, s.save, &step) == LK_ENOENT, "it saved step %lld", (long long)step);
     lk_context_free(context);
-    end(&s);
+    free_case(&s);
 }
 
 /* ---- the checkpoint directory ---- */
@@ -402,7 +403,7 @@ static void hold_directory(int ready)
     lk_context *context;
     lk_dataset *data;
     lk_trainer *t;
-    scene       s = scene_of(1, "held");
+    test_case   s = make_case(1, "held");
     REQUIRE(lk_context_create(NULL, &context) == LK_OK);
     REQUIRE(lk_dataset_open(context, s.train, LK_SPLIT_TRAIN, &data) == LK_OK);
     s.config.train = data;
@@ -412,37 +413,37 @@ static void hold_directory(int ready)
     for (;;) pause();
 }
 
-static void a_directory_that_another_run_writes_is_refused_on_every_rank(void)
+static void a_directory_locked_by_another_run_is_refused_on_every_rank(void)
 {
-    int   ready[2];
-    char  byte, words[64];
-    scene s = scene_of(3, "held");
+    int       ready[2];
+    char      byte, text[64];
+    test_case s = make_case(3, "held");
     REQUIRE(pipe(ready) == 0);
     pid_t holder = fork();
     if (holder == 0) hold_directory(ready[1]);
     close(ready[1]);
     REQUIRE(read(ready[0], &byte, 1) == 1);
-    perform(&s);
-    snprintf(words, sizeof words, "pid %ld, since ", (long)holder);
-    check_story(&s, LK_EINVAL, words);
-    check_story(&s, LK_EINVAL, "is being written by another run");
+    run_case(&s);
+    snprintf(text, sizeof text, "pid %ld, since ", (long)holder);
+    check_all_failed(&s, LK_EINVAL, text);
+    check_all_failed(&s, LK_EINVAL, "is being written by another run");
     for (int i = 1; i < 3; i++)
-        CHECK(strncmp(s.found->text[i], "rank 0: ", 8) == 0, "rank %d: %s", i, s.found->text[i]);
+        CHECK(strncmp(s.results->text[i], "rank 0: ", 8) == 0, "rank %d: %s", i, s.results->text[i]);
     kill(holder, SIGKILL);
     waitpid(holder, NULL, 0);
-    perform(&s);
-    CHECK(s.found->status[0] == LK_OK && s.found->status[2] == LK_OK, "%s", s.found->text[0]);
+    run_case(&s);
+    CHECK(s.results->status[0] == LK_OK && s.results->status[2] == LK_OK, "%s", s.results->text[0]);
     close(ready[0]);
-    end(&s);
+    free_case(&s);
 }
 
 enum { FAILING_SAVE = 200 };
 
-/* Lets the save of step 200 fail, and gives its thread time to. */
-static int spoil_save(void *user, const lk_event *e)
+/* Makes the save of step 200 fail, and gives its thread time to fail. */
+static int break_save(void *user, const lk_event *e)
 {
-    scene *s = user;
-    char   path[256];
+    test_case *s = user;
+    char       path[256];
     if (e->kind != LK_EVENT_STEP || s->rank != 0 || e->step < FAILING_SAVE) return 0;
     if (e->step > FAILING_SAVE) usleep(20000);
     snprintf(path, sizeof path, "%s/state.json", s->save);
@@ -451,18 +452,18 @@ static int spoil_save(void *user, const lk_event *e)
     return 0;
 }
 
-static void a_save_that_fails_stops_all_ranks_at_one_step(void)
+static void a_failed_save_stops_all_ranks_at_one_step(void)
 {
-    scene s = scene_of(3, "unsaved");
-    s.config.event = spoil_save;
+    test_case s = make_case(3, "unsaved");
+    s.config.event = break_save;
     s.config.save_every = FAILING_SAVE;
     s.config.steps = 2 * FAILING_SAVE;
-    perform(&s);
-    check_story(&s, LK_EIO, "step 200 could not be saved: ");
+    run_case(&s);
+    check_all_failed(&s, LK_EIO, "step 200 could not be saved: ");
     for (int i = 0; i < 3; i++)
-        CHECK(s.found->step[i] == s.found->step[0] && s.found->step[i] < 2 * FAILING_SAVE,
-              "rank %d stopped at step %lld", i, (long long)s.found->step[i]);
-    end(&s);
+        CHECK(s.results->step[i] == s.results->step[0] && s.results->step[i] < 2 * FAILING_SAVE,
+              "rank %d stopped at step %lld", i, (long long)s.results->step[i]);
+    free_case(&s);
 }
 
 static int stop_while_busy(int rank, void *user)
@@ -470,26 +471,26 @@ static int stop_while_busy(int rank, void *user)
     lk_context       *context;
     lk_comm          *comm;
     lk_context_config config = LK_CONTEXT_CONFIG_INIT;
-    lk_comm_config    meeting = LK_COMM_CONFIG_INIT;
+    lk_comm_config    joining = LK_COMM_CONFIG_INIT;
     (void)user;
     config.threads = 1;
-    meeting.join_ms = 60000;
-    meeting.timeout_ms = 500;
+    joining.join_ms = 60000;
+    joining.timeout_ms = 500;
     REQUIRE(lk_context_create(&config, &context) == LK_OK);
-    REQUIRE(lk_comm_create(context, &meeting, &comm) == LK_OK, "%s", lk_context_error(context));
+    REQUIRE(lk_comm_create(context, &joining, &comm) == LK_OK, "%s", lk_context_error(context));
     if (rank == 1) {
         lk_comm_busy_begin(comm, "saving a checkpoint");
         raise(SIGSTOP);
     }
-    bool right = lk_comm_barrier(comm, NULL) == LK_ETIMEOUT && strstr(lk_comm_error(comm), "rank 1") &&
-                 strstr(lk_comm_error(comm), "stopped");
-    if (!right) fprintf(stderr, "%s\n", lk_comm_error(comm));
+    bool correct = lk_comm_barrier(comm, NULL) == LK_ETIMEOUT && strstr(lk_comm_error(comm), "rank 1") &&
+                   strstr(lk_comm_error(comm), "stopped");
+    if (!correct) fprintf(stderr, "%s\n", lk_comm_error(comm));
     lk_comm_free(comm);
     lk_context_free(context);
-    return right ? 7 : 1; /* then whoever started them ends the other */
+    return correct ? 7 : 1; /* lk_spawn then ends the other rank */
 }
 
-static void a_rank_that_is_stopped_amid_a_save_is_not_waited_for(void)
+static void a_rank_stopped_during_a_save_times_out(void)
 {
     lk_spawn_result result;
     CHECK(lk_spawn(2, stop_while_busy, NULL, &result) == LK_ECANCELED && result.rank == 0 && result.exit_code == 7,
@@ -498,13 +499,14 @@ static void a_rank_that_is_stopped_amid_a_save_is_not_waited_for(void)
 
 /* ---- unused parameters ---- */
 
-static void check_unused(scene *s, int rank, lk_trainer *t)
+static void check_unused(test_case *s, int rank, lk_trainer *t)
 {
     lk_state     state;
     lk_trainer  *fresh;
     lk_comm     *comm = s->config.comm;
     const float *trained, *start;
-    REQUIRE(t && lk_store_find(lk_trainer_store(t), "never.weight", &state), "rank %d: %s", rank, s->found->text[rank]);
+    REQUIRE(t && lk_store_find(lk_trainer_store(t), "never.weight", &state), "rank %d: %s", rank,
+            s->results->text[rank]);
     trained = state.data;
     for (int i = 0; i < 2; i++)
         for (int64_t k = 0; k < state.dims[0] * state.dims[1]; k++)
@@ -514,89 +516,89 @@ static void check_unused(scene *s, int rank, lk_trainer *t)
     REQUIRE(lk_trainer_create(s->context, &s->config, &fresh) == LK_OK &&
             lk_store_find(lk_trainer_store(fresh), "never.weight", &state));
     start = state.data;
-    CHECK(memcmp(trained, start, (size_t)(state.dims[0] * state.dims[1]) * sizeof *start) == 0, "it moved");
+    CHECK(memcmp(trained, start, (size_t)(state.dims[0] * state.dims[1]) * sizeof *start) == 0, "it changed");
     lk_trainer_free(fresh);
     s->config.comm = comm;
 }
 
-static void unused_parameters_get_zeros_and_are_named_once(void)
+static void unused_parameters_get_zero_gradients_and_one_warning(void)
 {
-    scene s = scene_of(3, NULL);
+    test_case s = make_case(3, NULL);
     s.config.model = tiny_with_unused;
-    perform(&s);
-    CHECK(s.found->status[0] == LK_OK && s.found->status[2] == LK_OK, "%s", s.found->text[0]);
-    CHECK(s.found->warnings == 1, "named %d times", s.found->warnings);
-    CHECK(strstr(s.found->warning, "never.weight") && strstr(s.found->warning, "never.bias") &&
-              !strstr(s.found->warning, "conv"),
-          "%s", s.found->warning);
+    run_case(&s);
+    CHECK(s.results->status[0] == LK_OK && s.results->status[2] == LK_OK, "%s", s.results->text[0]);
+    CHECK(s.results->warnings == 1, "%d warnings", s.results->warnings);
+    CHECK(strstr(s.results->warning, "never.weight") && strstr(s.results->warning, "never.bias") &&
+              !strstr(s.results->warning, "conv"),
+          "%s", s.results->warning);
     s.after = check_unused;
-    perform(&s);
-    end(&s);
+    run_case(&s);
+    free_case(&s);
 }
 
 /* ---- evaluation ---- */
 
-static void evaluate(scene *s, int rank, lk_trainer *t)
+static void evaluate(test_case *s, int rank, lk_trainer *t)
 {
     double  loss, accuracy;
     int64_t samples;
     REQUIRE(t && lk_trainer_evaluate(t, &loss, &accuracy, &samples) == LK_OK, "rank %d: %s", rank,
             lk_context_error(s->context));
     if (rank == 0) {
-        s->found->loss = loss;
-        s->found->accuracy = accuracy;
-        s->found->samples = samples;
+        s->results->loss = loss;
+        s->results->accuracy = accuracy;
+        s->results->samples = samples;
     }
 }
 
-static void evaluation_sees_each_of_10000_samples_once(void)
+static void evaluation_uses_each_of_10000_samples_once(void)
 {
-    scene teacher = scene_of(1, "teacher");
-    teacher.train = "synthetic:1x8x8,count=2000";
-    teacher.config.steps = 60;
-    perform(&teacher);
-    CHECK(teacher.found->status[0] == LK_OK, "%s", teacher.found->text[0]);
+    test_case trained = make_case(1, "trained");
+    trained.train = "synthetic:1x8x8,count=2000";
+    trained.config.steps = 60;
+    run_case(&trained);
+    CHECK(trained.results->status[0] == LK_OK, "%s", trained.results->text[0]);
     double accuracy = 0, loss = 0;
     for (int world = 1; world <= 4; world++) {
         for (int leaves = 0; leaves <= 8; leaves += 8) {
-            scene s = scene_of(world, NULL);
+            test_case s = make_case(world, NULL);
             s.train = NULL;
-            s.test = "synthetic:1x8x8,count=40000"; /* a quarter of it is for tests */
+            s.test = "synthetic:1x8x8,count=40000"; /* the test set has a quarter of it */
             s.config.batch = 64;
-            s.config.init = teacher.save;
+            s.config.init = trained.save;
             s.config.leaves = leaves;
             s.after = evaluate;
-            perform(&s);
-            CHECK(s.found->samples == 10000, "%d ranks: %lld samples", world, (long long)s.found->samples);
-            if (world == 1 && !leaves) accuracy = s.found->accuracy, loss = s.found->loss;
-            CHECK(s.found->accuracy == accuracy, "%d ranks: accuracy %.17g, one rank %.17g", world, s.found->accuracy,
-                  accuracy);
-            CHECK(fabs(s.found->loss - loss) <= 1e-6 * loss, "%d ranks: loss %.17g, one rank %.17g", world,
-                  s.found->loss, loss);
-            end(&s);
+            run_case(&s);
+            CHECK(s.results->samples == 10000, "%d ranks: %lld samples", world, (long long)s.results->samples);
+            if (world == 1 && !leaves) accuracy = s.results->accuracy, loss = s.results->loss;
+            CHECK(s.results->accuracy == accuracy, "%d ranks: accuracy %.17g, one rank %.17g", world,
+                  s.results->accuracy, accuracy);
+            CHECK(fabs(s.results->loss - loss) <= 1e-6 * loss, "%d ranks: loss %.17g, one rank %.17g", world,
+                  s.results->loss, loss);
+            free_case(&s);
         }
     }
-    CHECK(accuracy > 0.2 && accuracy < 1, "accuracy %g says nothing", accuracy);
-    end(&teacher);
+    CHECK(accuracy > 0.2 && accuracy < 1, "accuracy %g shows nothing", accuracy);
+    free_case(&trained);
 }
 
 int main(void)
 {
     REQUIRE(mkdtemp(root) != NULL);
-    RUN(ranks_hold_what_their_plan_said);
+    RUN(ranks_hold_the_planned_memory);
     RUN(a_step_allocates_nothing);
     RUN(ranks_with_different_models_or_options_are_refused);
-    RUN(a_divergence_is_named_with_rank_tensor_and_step);
-    RUN(a_nan_on_one_rank_stops_all_and_is_named);
-    RUN(a_nan_in_a_leaf_is_named_too);
-    RUN(a_nan_that_batch_norm_spreads_is_named_by_whose_it_was);
-    RUN(the_wish_of_one_rank_stops_all_at_one_step_saved);
+    RUN(a_divergence_is_reported_with_rank_tensor_and_step);
+    RUN(a_nan_on_one_rank_stops_all_and_is_reported);
+    RUN(a_nan_in_a_leaf_is_reported);
+    RUN(a_nan_spread_by_batch_norm_is_reported_with_its_first_rank);
+    RUN(a_stop_request_of_one_rank_stops_all_at_one_saved_step);
     RUN(a_group_that_has_failed_does_not_save);
-    RUN(a_directory_that_another_run_writes_is_refused_on_every_rank);
-    RUN(a_save_that_fails_stops_all_ranks_at_one_step);
-    RUN(a_rank_that_is_stopped_amid_a_save_is_not_waited_for);
-    RUN(unused_parameters_get_zeros_and_are_named_once);
-    RUN(evaluation_sees_each_of_10000_samples_once);
+    RUN(a_directory_locked_by_another_run_is_refused_on_every_rank);
+    RUN(a_failed_save_stops_all_ranks_at_one_step);
+    RUN(a_rank_stopped_during_a_save_times_out);
+    RUN(unused_parameters_get_zero_gradients_and_one_warning);
+    RUN(evaluation_uses_each_of_10000_samples_once);
     char command[160];
     snprintf(command, sizeof command, "rm -rf '%s'", root);
     CHECK(system(command) == 0);

@@ -1,4 +1,4 @@
-/* optimizer.h - which rule updates the parameters, and how its rate moves over the steps. PyTorch's semantics. */
+/* optimizer.h - optimizers and learning-rate schedules, with PyTorch's semantics. */
 #ifndef LOCKSTEP_OPTIMIZER_H
 #define LOCKSTEP_OPTIMIZER_H
 
@@ -8,12 +8,12 @@ LK_BEGIN_DECLS
 
 typedef enum lk_optimizer_kind { LK_SGD, LK_ADAM, LK_ADAMW } lk_optimizer_kind;
 
-/* Settings for the parameters whose names match. The first group that matches counts. Begin with LK_PARAMETER_GROUP_INIT, which
+/* Settings for the parameters whose names match. The first matching group applies. Start from LK_PARAMETER_GROUP_INIT, which
  * changes nothing. */
 typedef struct lk_parameter_group {
     const char *match LK_ZERO;        /* a shell pattern: "*.bias", "layer1.*" */
-    double      lr_scale LK_ZERO;     /* factor on the rate; 0: 1 */
-    double      weight_decay LK_ZERO; /* 0: none; below 0: as without a group */
+    double      lr_scale LK_ZERO;     /* factor on the learning rate; 0: 1 */
+    double      weight_decay LK_ZERO; /* 0: none; below 0: the optimizer's */
     bool        frozen LK_ZERO;       /* no gradient, no update */
 } lk_parameter_group;
 #define LK_PARAMETER_GROUP_INIT {NULL, 1.0, -1.0, false}
@@ -26,8 +26,8 @@ typedef struct lk_optimizer_config {
     bool                      nesterov;              /* SGD */
     double                    beta1, beta2, epsilon; /* Adam, AdamW */
     double                    weight_decay;
-    bool                      decay_all; /* decay biases and norms too, as one PyTorch group over all parameters does */
-    double                    clip;      /* largest norm of the whole gradient; 0: no clipping */
+    bool                      decay_all; /* decay biases and norms too, as PyTorch does without parameter groups */
+    double                    clip;      /* maximum norm of the whole gradient; 0: no clipping */
     const lk_parameter_group *groups;
     int                       groups_count;
 } lk_optimizer_config;
@@ -40,16 +40,16 @@ typedef enum lk_schedule_kind { LK_CONSTANT, LK_STEP, LK_COSINE } lk_schedule_ki
 
 typedef struct lk_schedule {
     lk_schedule_kind kind LK_ZERO;
-    int64_t          warmup LK_ZERO; /* steps of linear rise from lr/warmup to lr, in front of any kind */
-    int64_t          total LK_ZERO;  /* cosine: all steps, the warm-up included */
-    int64_t          every LK_ZERO;  /* step: the rate is multiplied by gamma each so many steps */
+    int64_t          warmup LK_ZERO; /* steps of linear increase from lr/warmup to lr, before any kind */
+    int64_t          total LK_ZERO;  /* cosine: all steps, including the warm-up */
+    int64_t          every LK_ZERO;  /* step: the rate is multiplied by gamma every this many steps */
     double           gamma LK_ZERO;
-    double           minimum LK_ZERO; /* cosine: where it ends, as a fraction of lr */
+    double           minimum LK_ZERO; /* cosine: final rate, as a fraction of lr */
 } lk_schedule;
 
-LK_API bool   lk_schedule_parse(const char *name, lk_schedule_kind *kind); /* "constant", "step", "cosine" */
-LK_API double lk_schedule_rate(const lk_schedule *schedule, double lr,
-                               int64_t step); /* step from 0: updates done before */
+LK_API bool lk_schedule_parse(const char *name, lk_schedule_kind *kind); /* "constant", "step", "cosine" */
+/* The learning rate of step `step`, counted from 0 (updates done before). */
+LK_API double lk_schedule_rate(const lk_schedule *schedule, double lr, int64_t step);
 
 LK_END_DECLS
 #endif

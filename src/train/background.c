@@ -1,5 +1,5 @@
-/* background.c - saves that training does not wait for: the store is copied, which takes as long as reading it, and a thread
- * writes the copy. */
+/* background.c - saves in the background: the store is copied, which takes as long as reading it, and a thread writes the copy
+ * while training continues. */
 #include "train/checkpoint.h"
 
 #include <pthread.h>
@@ -9,9 +9,9 @@
 
 typedef struct lk__train_background {
     lk__train_saver *saver;
-    lk_store         copy; /* the store's own plan over memory of ours */
+    lk_store         copy; /* the store's plan over memory of this struct */
     size_t           bytes;
-    bool             running; /* the thread is there to be joined */
+    bool             running; /* the thread must be joined */
     atomic_bool      done;
     pthread_t        thread;
     const char      *directory;
@@ -19,7 +19,7 @@ typedef struct lk__train_background {
     int              keep;
     double           began, seconds;
     lk_status        status;
-    char             text[2048]; /* why it failed: the message of the thread, which ends */
+    char             error[2048]; /* the thread's error message: lk_context_error is per thread */
 } lk__train_background;
 
 static const lk_memory kinds[] = {LK_MEMORY_PARAMETERS, LK_MEMORY_BUFFERS, LK_MEMORY_OPTIMIZER};
@@ -60,7 +60,7 @@ static void *write_copy(void *argument)
     lk__train_saver       writer = *b->saver;
     writer.store = &b->copy;
     b->status = lk__saver_save(&writer, b->directory, &b->progress, b->keep);
-    if (b->status < 0) snprintf(b->text, sizeof b->text, "%s", lk_context_error(b->saver->context));
+    if (b->status < 0) snprintf(b->error, sizeof b->error, "%s", lk_context_error(b->saver->context));
     b->seconds = lk__now() - b->began;
     atomic_store(&b->done, true);
     return NULL;
@@ -81,7 +81,7 @@ lk_status lk__saver_begin(lk__train_saver *s, const char *directory, const lk_pr
     for (int i = 0; i < KINDS; i++)
         if (lk_plan_memory(s->store->plan, kinds[i])) memcpy(to[i], from[i], lk_plan_memory(s->store->plan, kinds[i]));
     if (pthread_create(&b->thread, NULL, write_copy, b) != 0)
-        write_copy(b); /* no thread to be had: then while we wait */
+        write_copy(b); /* no thread available: write it now */
     else
         b->running = true;
     return LK_OK;
@@ -105,9 +105,9 @@ lk_status lk__saver_finish(lk__train_saver *s, lk_progress *progress, double *se
     *progress = b->progress;
     *seconds = b->seconds;
     if (b->status >= 0) return LK_OK;
-    /* The directory was good when the run began: what became of it since is a failure, not the user's mistake. */
+    /* The directory was valid when the run started: a change since then is a failure, not a user error. */
     lk_status status = b->status == LK_EINVAL ? LK_EIO : b->status;
-    return lk__fail(s->context, status, "step %lld could not be saved: %s", (long long)b->progress.step, b->text);
+    return lk__fail(s->context, status, "step %lld could not be saved: %s", (long long)b->progress.step, b->error);
 }
 
 void lk__saver_background_free(lk__train_saver *s)

@@ -1,4 +1,4 @@
-/* checkpoint.c - writes and finds checkpoints: one directory a step, whole or not there, and links to the newest. */
+/* checkpoint.c - writes and finds checkpoints: one directory per step, complete or absent, and links to the newest. */
 #define _GNU_SOURCE
 #include "train/checkpoint.h"
 
@@ -19,8 +19,8 @@
 #include <unistd.h>
 
 static const char *const file_names[] = {"model.safetensors", "optimizer.safetensors", "state.json"};
-enum { FILES = 3, MOST_STEPS = 256 };
-static const double SAVE_PATIENCE = 10; /* seconds that a save of its own waits for another */
+enum { FILES = 3, MAX_STEPS = 256 };
+static const double SAVE_LOCK_TIMEOUT = 10; /* seconds that lk_checkpoint_save waits for another save */
 
 /* ---- memory ---- */
 
@@ -62,7 +62,7 @@ void lk__saver_free(lk__train_saver *s)
 
 /* ---- writing ---- */
 
-static lk__safetensors_tensor tensor_of(const lk_state *state, const char *name, const void *data)
+static lk__safetensors_tensor tensor_of_state(const lk_state *state, const char *name, const void *data)
 {
     lk__safetensors_tensor t = {.name = name, .dtype = state->dtype, .rank = state->rank, .data = data};
     memcpy(t.dims, state->dims, sizeof t.dims);
@@ -75,9 +75,9 @@ static lk_status write_model(lk__train_saver *s, const char *path, char sha[65])
     for (size_t i = 0; i < lk_store_count(s->store); i++) {
         lk_state    state = lk_store_at(s->store, i);
         const char *alias;
-        s->tensors[count++] = tensor_of(&state, state.name, state.data);
+        s->tensors[count++] = tensor_of_state(&state, state.name, state.data);
         for (size_t j = 0; (alias = lk_store_alias(s->store, i, j)); j++)
-            s->tensors[count++] = tensor_of(&state, alias, state.data);
+            s->tensors[count++] = tensor_of_state(&state, alias, state.data);
     }
     return lk__safetensors_write(s->context, path, s->tensors, count, NULL, 0, s->staging,
                                  lk__safetensors_staging_bytes(), sha);
@@ -93,32 +93,32 @@ static lk_status write_optimizer(lk__train_saver *s, const char *path, char sha[
                              lk__moment_name(state.moments, m));
             if (n < 0 || (size_t)n >= sizeof s->names[count])
                 return lk__fail(s->context, LK_EINVAL, "parameter name \"%s\" is too long to save", state.name);
-            s->tensors[count] = tensor_of(&state, s->names[count], state.moment[m]);
+            s->tensors[count] = tensor_of_state(&state, s->names[count], state.moment[m]);
         }
     }
     return lk__safetensors_write(s->context, path, s->tensors, count, NULL, 0, s->staging,
                                  lk__safetensors_staging_bytes(), sha);
 }
 
-static lk_status join(lk_context *c, char *out, const char *directory, const char *name)
+static lk_status join_path(lk_context *c, char *out, const char *directory, const char *name)
 {
     int n = snprintf(out, PATH_MAX, "%s/%s", directory, name);
     return n > 0 && n < PATH_MAX ? LK_OK : lk__fail(c, LK_EINVAL, "the path %s/%s is too long", directory, name);
 }
 
-/* directory/name → step/name, replaced in one move. */
+/* Makes directory/name a link to step/name, by one rename. */
 static lk_status link_newest(lk_context *c, const char *directory, const char *step, const char *name)
 {
-    char link[PATH_MAX], aside[PATH_MAX], target[PATH_MAX], temporary[64];
-    snprintf(temporary, sizeof temporary, ".link.%ld", (long)getpid());
-    if (join(c, link, directory, name) < 0 || join(c, aside, directory, temporary) < 0 ||
-        join(c, target, step, name) < 0)
+    char link[PATH_MAX], temporary[PATH_MAX], target[PATH_MAX], temporary_name[64];
+    snprintf(temporary_name, sizeof temporary_name, ".link.%ld", (long)getpid());
+    if (join_path(c, link, directory, name) < 0 || join_path(c, temporary, directory, temporary_name) < 0 ||
+        join_path(c, target, step, name) < 0)
         return LK_EINVAL;
-    unlink(aside);
-    if (symlink(target, aside) != 0 || rename(aside, link) != 0) {
+    unlink(temporary);
+    if (symlink(target, temporary) != 0 || rename(temporary, link) != 0) {
         int error = errno;
-        unlink(aside);
-        return lk__fail(c, LK_EIO, "cannot make the link %s: %s", link, strerror(error));
+        unlink(temporary);
+        return lk__fail(c, LK_EIO, "cannot create the link %s: %s", link, strerror(error));
     }
     return LK_OK;
 }
@@ -127,7 +127,7 @@ static lk_status link_newest(lk_context *c, const char *directory, const char *s
 
 static void step_name(int64_t step, char name[64]) { snprintf(name, 64, "step-%08" PRId64, step); }
 
-/* False for what only resembles the name of a checkpoint. */
+/* False for names that only resemble a checkpoint's. */
 static bool parse_step(const char *name, int64_t *step)
 {
     char same[64];
@@ -137,7 +137,7 @@ static bool parse_step(const char *name, int64_t *step)
     return strcmp(name, same) == 0;
 }
 
-/* Steps of the checkpoints in a directory, newest first, at most `room`; how many there are in all. */
+/* Steps of the checkpoints in a directory, newest first, at most `room`; returns how many there are in total. */
 static size_t list_steps(const char *directory, int64_t *steps, size_t room)
 {
     size_t         count = 0;
@@ -157,8 +157,8 @@ static size_t list_steps(const char *directory, int64_t *steps, size_t room)
     return count;
 }
 
-/* What a crash may have left: half-written and half-removed directories, and links that were not yet moved into place. */
-static void clean_up(lk_context *c, const char *directory)
+/* Removes what a crash may have left: partly written or removed directories, and links that were not renamed yet. */
+static void remove_leftovers(lk_context *c, const char *directory)
 {
     struct dirent *entry;
     DIR           *dir = opendir(directory);
@@ -171,10 +171,10 @@ static void clean_up(lk_context *c, const char *directory)
     closedir(dir);
 }
 
-/* ---- what is the user's ---- */
+/* ---- checks of the directory ---- */
 
-/* Whether a name of ours in the directory is free, or a link that a save made: → step-N/NAME. */
-static bool is_ours(const char *path, const char *name)
+/* True if the name is free in the directory, or a link that a save made, to step-N/NAME. */
+static bool is_free_or_own_link(const char *path, const char *name)
 {
     char    target[PATH_MAX];
     int64_t step;
@@ -191,19 +191,19 @@ static lk_status check_links(lk_context *c, const char *directory)
 {
     char path[PATH_MAX];
     for (int i = 0; i < FILES; i++) {
-        lk_status status = join(c, path, directory, file_names[i]);
+        lk_status status = join_path(c, path, directory, file_names[i]);
         if (status < 0) return status;
-        if (!is_ours(path, file_names[i]))
+        if (!is_free_or_own_link(path, file_names[i]))
             return lk__fail(
                 c, LK_EINVAL,
-                "%s is not a link that a save made, and saving would replace it; move it away, or save into "
-                "another directory",
+                "%s is not a link that a save made, and saving would replace it; move it, or save into another "
+                "directory",
                 path);
     }
     return LK_OK;
 }
 
-/* The directory above, into path itself; false above "/" and above the first of a relative path, which is in ".". */
+/* Replaces path by its parent directory; false for "/" and ".". The parent of a relative path of one component is ".". */
 static bool to_parent(char *path)
 {
     size_t length = strlen(path);
@@ -216,14 +216,14 @@ static bool to_parent(char *path)
     return true;
 }
 
-/* The directory, or what it would be made in, takes new files. */
+/* Checks that files can be created in the directory, or in the existing directory in which it would be created. */
 static lk_status check_writable(lk_context *c, const char *directory)
 {
     char        path[PATH_MAX];
     struct stat info;
     size_t      length = strlen(directory);
     if (length == 0 || length >= sizeof path)
-        return lk__fail(c, LK_EINVAL, "'%.200s' cannot name a directory: it is %s", directory,
+        return lk__fail(c, LK_EINVAL, "'%.200s' is not a valid directory name: it is %s", directory,
                         length ? "too long" : "empty");
     memcpy(path, directory, length + 1);
     int code = stat(path, &info);
@@ -231,37 +231,37 @@ static lk_status check_writable(lk_context *c, const char *directory)
     if (code != 0) return lk__fail(c, errno == ENOTDIR ? LK_EINVAL : LK_EIO, "%s: %s", path, strerror(errno));
     if (!S_ISDIR(info.st_mode)) return lk__fail(c, LK_EINVAL, "%s is not a directory", path);
     if (faccessat(AT_FDCWD, path, W_OK | X_OK, AT_EACCESS) == 0) return LK_OK;
-    return lk__fail(c, LK_EIO, "%s cannot be written to: %s", path, strerror(errno));
+    return lk__fail(c, LK_EIO, "%s is not writable: %s", path, strerror(errno));
 }
 
 lk_status lk_checkpoint_check(lk_context *c, const char *directory)
 {
     lk_status status = check_writable(c, directory);
     if (status >= 0) status = check_links(c, directory);
-    return status < 0 ? status : lk__lock_check(c, directory, lk__lock_patience());
+    return status < 0 ? status : lk__lock_check(c, directory, lk__lock_timeout());
 }
 
-lk_status lk__checkpoint_open(lk_context *c, const char *directory, double patience, lk__lock *lock)
+lk_status lk__checkpoint_open(lk_context *c, const char *directory, double timeout, lk__lock *lock)
 {
     lk_status status = lk__make_directories(c, directory);
     if (status >= 0) status = check_links(c, directory);
-    return status < 0 ? status : lk__lock_take(c, directory, patience, lock);
+    return status < 0 ? status : lk__lock_acquire(c, directory, timeout, lock);
 }
 
 /* ---- saving ---- */
 
-/* Leaves `newest` and the keep - 1 before it. Later ones, if any, were skipped as damaged: they are replaced when the run
- * gets there, and stay until then. So does what lies elsewhere and is only linked here. */
+/* Keeps `newest` and the keep - 1 before it. Later ones, if any, were skipped as damaged: they stay until the run replaces
+ * them. A link to a checkpoint elsewhere stays too. */
 static void remove_older(lk_context *c, const char *directory, int64_t newest, int keep)
 {
-    int64_t steps[MOST_STEPS];
-    size_t  count = list_steps(directory, steps, MOST_STEPS);
-    for (size_t i = 0; i < count && i < MOST_STEPS; i++) {
+    int64_t steps[MAX_STEPS];
+    size_t  count = list_steps(directory, steps, MAX_STEPS);
+    for (size_t i = 0; i < count && i < MAX_STEPS; i++) {
         char name[64], path[PATH_MAX];
         if (steps[i] > newest || keep-- > 0) continue;
         step_name(steps[i], name);
-        if (join(c, path, directory, name) < 0 || lk__directory_prune(c, path, file_names, FILES) < 0)
-            lk__log(c, LK_LOG_WARNING, "an old checkpoint stays: %s", lk_context_error(c));
+        if (join_path(c, path, directory, name) < 0 || lk__directory_prune(c, path, file_names, FILES) < 0)
+            lk__log(c, LK_LOG_WARNING, "an old checkpoint was not removed: %s", lk_context_error(c));
     }
 }
 
@@ -273,13 +273,14 @@ lk_status lk__saver_save(lk__train_saver *s, const char *directory, const lk_pro
     lk_status           status = lk__progress_check(c, "a checkpoint", progress);
     step_name(progress->step, name);
     if (status < 0 || (status = lk__make_directories(c, directory)) < 0 || (status = check_links(c, directory)) < 0 ||
-        (status = join(c, path, directory, name)) < 0)
+        (status = join_path(c, path, directory, name)) < 0)
         return status;
-    clean_up(c, directory);
+    remove_leftovers(c, directory);
     if ((status = lk__directory_create(&d, c, path, file_names, FILES)) < 0) return status;
-    if ((status = join(c, file, d.temporary, file_names[0])) < 0 || (status = write_model(s, file, model)) < 0 ||
-        (status = join(c, file, d.temporary, file_names[1])) < 0 ||
-        (status = write_optimizer(s, file, optimizer)) < 0 || (status = join(c, file, d.temporary, file_names[2])) < 0 ||
+    if ((status = join_path(c, file, d.temporary, file_names[0])) < 0 || (status = write_model(s, file, model)) < 0 ||
+        (status = join_path(c, file, d.temporary, file_names[1])) < 0 ||
+        (status = write_optimizer(s, file, optimizer)) < 0 ||
+        (status = join_path(c, file, d.temporary, file_names[2])) < 0 ||
         (status = lk__state_write(c, file, s->staging, lk__safetensors_staging_bytes(), progress, model, optimizer)) <
             0) {
         lk__directory_abandon(&d);
@@ -297,7 +298,7 @@ lk_status lk_checkpoint_save(lk_store *store, const char *directory, const lk_pr
 {
     lk__train_saver saver;
     lk__lock        lock;
-    lk_status       status = lk__checkpoint_open(store->context, directory, SAVE_PATIENCE, &lock);
+    lk_status       status = lk__checkpoint_open(store->context, directory, SAVE_LOCK_TIMEOUT, &lock);
     if (status < 0) return status;
     if ((status = lk__saver_init(&saver, store)) >= 0) status = lk__saver_save(&saver, directory, progress, keep);
     lk__saver_free(&saver);
@@ -321,27 +322,27 @@ typedef struct found {
     char        sha[2][65];
 } found;
 
-/* Whether the files of a step are what its state says. */
-static lk_status verify(lk_context *c, const char *directory, int64_t step, void *staging, found *f)
+/* Checks the files of a step against the digests in its state. */
+static lk_status verify_step(lk_context *c, const char *directory, int64_t step, void *staging, found *f)
 {
     char      path[PATH_MAX], digest[65];
     lk_status status;
-    if ((status = join(c, path, directory, file_names[2])) < 0 ||
+    if ((status = join_path(c, path, directory, file_names[2])) < 0 ||
         (status = lk__state_read(c, path, step, &f->progress, f->sha)) < 0)
         return status;
     for (int i = 0; i < 2; i++) {
-        if ((status = join(c, path, directory, file_names[i])) < 0 ||
+        if ((status = join_path(c, path, directory, file_names[i])) < 0 ||
             (status = lk__file_digest(c, path, staging, LK__FILE_STAGING, digest)) < 0)
             return status;
         if (strcmp(digest, f->sha[i]) != 0)
-            return lk__fail(c, LK_EFORMAT, "%s is damaged: its SHA-256 is not the one that was saved with it", path);
+            return lk__fail(c, LK_EFORMAT, "%s is damaged: its SHA-256 differs from the one saved with it", path);
     }
     return LK_OK;
 }
 
 bool lk__checkpoint_newest(lk_context *c, const char *directory, int64_t *step)
 {
-    clean_up(c, directory);
+    remove_leftovers(c, directory);
     return list_steps(directory, step, 1) > 0;
 }
 
@@ -351,25 +352,25 @@ lk_status lk_checkpoint_find(lk_context *c, const char *directory, int64_t *step
     return lk__fail(c, LK_ENOENT, "%s holds no checkpoint", directory);
 }
 
-/* Reading takes no lock, so a run that saves meanwhile may prune what is being read. */
+/* Reading takes no lock, so a run that saves at the same time may remove what is being read. */
 static bool is_pruned(const char *path)
 {
     struct stat info;
     return lstat(path, &info) != 0 && errno == ENOENT;
 }
 
-/* The newest step of a directory whose digests fit: its path and what its state says. Without a message: LK_ENOENT, there are no
- * steps; LK_END, it was pruned while it was read, so that there is a newer one. */
-static lk_status newest_whole(lk_context *c, const char *directory, void *staging, char path[PATH_MAX], found *f)
+/* The newest step of a directory whose digests match: its path and its state. Without a message: LK_ENOENT, there are no
+ * steps; LK_END, it was removed while it was read, so there is a newer one. */
+static lk_status find_newest_intact(lk_context *c, const char *directory, void *staging, char path[PATH_MAX], found *f)
 {
-    int64_t   steps[MOST_STEPS];
+    int64_t   steps[MAX_STEPS];
     char      name[64];
     lk_status status = LK_ENOENT;
-    size_t    count = list_steps(directory, steps, MOST_STEPS);
-    for (size_t i = 0; i < count && i < MOST_STEPS; i++) {
+    size_t    count = list_steps(directory, steps, MAX_STEPS);
+    for (size_t i = 0; i < count && i < MAX_STEPS; i++) {
         step_name(steps[i], name);
-        if ((status = join(c, path, directory, name)) < 0) return status;
-        if ((status = verify(c, path, steps[i], staging, f)) >= 0) return LK_OK;
+        if ((status = join_path(c, path, directory, name)) < 0) return status;
+        if ((status = verify_step(c, path, steps[i], staging, f)) >= 0) return LK_OK;
         if (is_pruned(path)) return LK_END;
         lk__log(c, LK_LOG_WARNING, "skipping a checkpoint: %s", lk_context_error(c));
     }
@@ -381,8 +382,8 @@ static lk_status load_step(lk_store *store, const char *path, bool all)
 {
     lk_context *c = store->context;
     char        model[PATH_MAX], optimizer[PATH_MAX];
-    lk_status   status = join(c, model, path, file_names[0]);
-    if (status < 0 || (status = join(c, optimizer, path, file_names[1])) < 0 ||
+    lk_status   status = join_path(c, model, path, file_names[0]);
+    if (status < 0 || (status = join_path(c, optimizer, path, file_names[1])) < 0 ||
         (status = lk__load_check(store, model, LK__LOAD_MODEL)) < 0 ||
         (all && (status = lk__load_check(store, optimizer, LK__LOAD_OPTIMIZER)) < 0) ||
         (status = lk__load_tensors(store, model, LK__LOAD_MODEL)) < 0 ||
@@ -391,7 +392,7 @@ static lk_status load_step(lk_store *store, const char *path, bool all)
     return LK_OK;
 }
 
-/* Finds the newest whole step and reads it: the weights alone, or all. LK_ENOENT, without a message: there is none. */
+/* Finds the newest intact step and reads it: the weights alone, or all. LK_ENOENT, without a message: there is none. */
 static lk_status load_newest(lk_store *store, const char *directory, bool all, lk_progress *progress)
 {
     lk_context *c = store->context;
@@ -400,13 +401,13 @@ static lk_status load_newest(lk_store *store, const char *directory, bool all, l
     lk_status   status = LK_END;
     void       *staging = lk__alloc(c, LK_MEMORY_OTHER, LK__FILE_STAGING);
     if (!staging) return LK_ENOMEM;
-    clean_up(c, directory);
-    for (int turn = 0; turn < 10 && status == LK_END; turn++)
-        if ((status = newest_whole(c, directory, staging, path, &f)) == LK_OK) status = load_step(store, path, all);
+    remove_leftovers(c, directory);
+    for (int attempt = 0; attempt < 10 && status == LK_END; attempt++)
+        if ((status = find_newest_intact(c, directory, staging, path, &f)) == LK_OK)
+            status = load_step(store, path, all);
     lk__free(c, LK_MEMORY_OTHER, staging, LK__FILE_STAGING);
     if (status == LK_END)
-        return lk__fail(c, LK_EIO, "%s: its checkpoints are removed before they can be read; keep more of them",
-                        directory);
+        return lk__fail(c, LK_EIO, "%s: checkpoints are removed before they can be read; keep more of them", directory);
     if (status == LK_OK && progress) *progress = f.progress;
     return status;
 }
@@ -424,7 +425,7 @@ lk_status lk_weights_load(lk_store *store, const char *path)
     if (stat(path, &info) != 0 || !S_ISDIR(info.st_mode)) return lk__load_tensors(store, path, LK__LOAD_MODEL);
     lk_status status = load_newest(store, path, false, NULL);
     if (status != LK_ENOENT) return status;
-    /* a plain directory with a model.safetensors in it, as people copy them */
-    if ((status = join(store->context, file, path, file_names[0])) < 0) return status;
+    /* not a checkpoint directory: one with a copied model.safetensors */
+    if ((status = join_path(store->context, file, path, file_names[0])) < 0) return status;
     return lk__load_tensors(store, file, LK__LOAD_MODEL);
 }

@@ -1,5 +1,5 @@
-/* agree.c - the options that ranks must have been given alike, one to a line. Ranks that would take different turns wait for each
- * other in vain, and ranks with different rates drift apart: neither starts. */
+/* compare_options.c - the options that must be equal on all ranks, one per line of text. Ranks with different numbers of steps
+ * would wait for each other, and ranks with different learning rates would diverge: such a group does not start. */
 #include "train/trainer.h"
 
 #include "base/hash.h"
@@ -32,34 +32,37 @@ static void describe_optimizer(const lk_optimizer_config *o, char text[LINE])
              o->decay_all, o->clip);
 }
 
-/* Lines past the fixed ones are the optimizer's groups. False past the last. */
-static bool option_line(const lk_trainer_config *f, int index, char text[LINE])
+/* Lines after the fixed ones describe the optimizer's groups. False after the last. */
+static bool option_line(const lk_trainer_config *config, int index, char text[LINE])
 {
-    const lk_schedule  *s = &f->schedule;
-    const lk_transform *m = &f->transform;
+    const lk_schedule  *s = &config->schedule;
+    const lk_transform *m = &config->transform;
     size_t              channels = m->channels > 0 && m->channels <= LK_MAX_CHANNELS ? (size_t)m->channels : 0;
     switch (index) {
-    case 0: describe_data("training data", f->train, text); return true;
-    case 1: describe_data("test data", f->test, text); return true;
+    case 0: describe_data("training data", config->train, text); return true;
+    case 1: describe_data("test data", config->test, text); return true;
     case 2:
         snprintf(text, LINE,
                  "batch %lld, dtype %s, accumulate %d, leaves %d, synchronised batch norm %d, bucket bytes %zu",
-                 (long long)f->batch, lk_dtype_name(f->dtype), f->accumulate > 1 ? f->accumulate : 1, f->leaves,
-                 f->sync_batch_norm, f->bucket_bytes);
+                 (long long)config->batch, lk_dtype_name(config->dtype), config->accumulate > 1 ? config->accumulate : 1,
+                 config->leaves, config->sync_batch_norm, config->bucket_bytes);
         return true;
-    case 3: snprintf(text, LINE, "epochs %lld, steps %lld", (long long)f->epochs, (long long)f->steps); return true;
+    case 3:
+        snprintf(text, LINE, "epochs %lld, steps %lld", (long long)config->epochs, (long long)config->steps);
+        return true;
     case 4:
         snprintf(text, LINE, "evaluates every %lld, saves %d, every %lld, checks every %lld, initial weights given %d",
-                 (long long)f->eval_every, f->save != NULL, (long long)f->save_every, (long long)f->check_every,
-                 f->init != NULL);
+                 (long long)config->eval_every, config->save != NULL, (long long)config->save_every,
+                 (long long)config->check_every, config->init != NULL);
         return true;
-    case 5: describe_optimizer(&f->optimizer, text); return true;
+    case 5: describe_optimizer(&config->optimizer, text); return true;
     case 6:
         snprintf(text, LINE, "schedule %d, warmup %lld, total %lld, every %lld, gamma %.17g, minimum %.17g", s->kind,
                  (long long)s->warmup, (long long)s->total, (long long)s->every, s->gamma, s->minimum);
         return true;
     case 7:
-        snprintf(text, LINE, "seed %llu, label smoothing %.17g", (unsigned long long)f->seed, f->label_smoothing);
+        snprintf(text, LINE, "seed %llu, label smoothing %.17g", (unsigned long long)config->seed,
+                 config->label_smoothing);
         return true;
     case 8:
         snprintf(text, LINE, "transform: crop padding %d, flip %.17g, %d channels of mean and deviation (%016llx)",
@@ -69,28 +72,28 @@ static bool option_line(const lk_trainer_config *f, int index, char text[LINE])
         return true;
     default: break;
     }
-    if (index - LINES >= f->optimizer.groups_count) return false;
-    const lk_parameter_group *g = &f->optimizer.groups[index - LINES];
+    if (index - LINES >= config->optimizer.groups_count) return false;
+    const lk_parameter_group *g = &config->optimizer.groups[index - LINES];
     snprintf(text, LINE, "group \"%.120s\": rate × %.17g, weight decay %.17g, frozen %d", g->match, g->lr_scale,
              g->weight_decay, g->frozen);
     return true;
 }
 
-lk_status lk__trainer_compare_options(lk_context *c, const lk_trainer_config *f)
+lk_status lk__trainer_compare_options(lk_context *c, const lk_trainer_config *config)
 {
     char     text[LINE];
     uint64_t whole = 11;
     int      different;
-    if (!f->comm || lk_comm_size(f->comm) == 1) return LK_OK;
-    for (int i = 0; option_line(f, i, text); i++) whole = lk__hash64(text, strlen(text), whole);
-    lk_status status = lk__find_different(c, f->comm, whole, &different);
+    if (!config->comm || lk_comm_size(config->comm) == 1) return LK_OK;
+    for (int i = 0; option_line(config, i, text); i++) whole = lk__hash64(text, strlen(text), whole);
+    lk_status status = lk__find_different(c, config->comm, whole, &different);
     if (status < 0 || different < 0) return status;
-    for (int i = 0;; i++) { /* every rank sees the same answers, and one of them ends this */
-        if (!option_line(f, i, text)) snprintf(text, LINE, "(no more groups)");
-        status = lk__find_different(c, f->comm, lk__hash64(text, strlen(text), 13), &different);
+    for (int i = 0;; i++) { /* every rank gets the same results, and some line differs */
+        if (!option_line(config, i, text)) snprintf(text, LINE, "(no more groups)");
+        status = lk__find_different(c, config->comm, lk__hash64(text, strlen(text), 13), &different);
         if (status < 0) return status;
         if (different >= 0)
-            return lk__tell_difference(c, f->comm, text, different,
+            return lk__tell_difference(c, config->comm, text, different,
                                        "the ranks were started with different options; they first differ in");
     }
 }

@@ -1,6 +1,6 @@
-/* directory.c - a directory of known files replaced as a whole, and what a crash left of one put right. Where the filesystem
- * can, old and new change places in one step (renameat2); elsewhere the old one is moved aside first, and recovery moves it
- * back if the new one never came. */
+/* directory.c - replaces a directory of known files as a whole, and recovers from a crash in the middle. If the filesystem
+ * supports it, old and new are exchanged in one step (renameat2); otherwise the old one is renamed first, and recovery renames
+ * it back if the new one did not take its place. */
 #define _GNU_SOURCE
 #include "train/file.h"
 
@@ -15,8 +15,8 @@
 
 typedef enum suffix { PLAIN, TEMPORARY, OLD } suffix;
 
-/* What `name` is by its ending, NAME.tmp.123 or NAME.old.123, and the length of NAME. */
-static suffix suffix_of(const char *name, size_t *base)
+/* The kind of `name` by its ending, NAME.tmp.123 or NAME.old.123, and the length of NAME. */
+static suffix parse_suffix(const char *name, size_t *base)
 {
     size_t n = strlen(name), digits = 0;
     *base = n;
@@ -36,10 +36,10 @@ static bool is_known(const char *name, size_t length, const char *const *names, 
     return false;
 }
 
-static bool is_dots(const char *name) { return strcmp(name, ".") == 0 || strcmp(name, "..") == 0; }
+static bool is_dot_entry(const char *name) { return strcmp(name, ".") == 0 || strcmp(name, "..") == 0; }
 
-/* True when no living process holds the lock that writers take. fd is then open and locked. */
-static bool nobody_writes(int at, const char *name, int *fd)
+/* True if no running process holds the lock that writers take. fd is then open and locked. */
+static bool lock_abandoned(int at, const char *name, int *fd)
 {
     *fd = openat(at, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
     if (*fd >= 0 && flock(*fd, LOCK_EX | LOCK_NB) == 0) return true;
@@ -48,8 +48,8 @@ static bool nobody_writes(int at, const char *name, int *fd)
     return false;
 }
 
-/* A link is not followed: what it leads to is not in this directory. */
-static DIR *open_here(const char *path)
+/* Does not follow a link: its target is not in this directory. */
+static DIR *open_no_follow(const char *path)
 {
     int  fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     DIR *stream = fd < 0 ? NULL : fdopendir(fd);
@@ -63,21 +63,21 @@ static bool is_link(const char *path)
     return lstat(path, &info) == 0 && S_ISLNK(info.st_mode);
 }
 
-/* The first entry that is neither named nor a dead temporary of a named file; "" when there is none. False: errno says why the
- * directory cannot be read. */
+/* The first entry that is neither named nor an abandoned temporary of a named file; "" if there is none. False: the directory
+ * cannot be read, and errno is set. */
 static bool find_foreign(const char *path, const char *const *names, size_t count, char foreign[NAME_MAX + 1])
 {
     foreign[0] = 0;
-    DIR *stream = open_here(path);
+    DIR *stream = open_no_follow(path);
     if (!stream) return false;
     for (struct dirent *entry; !foreign[0] && (entry = readdir(stream));) {
         size_t base;
         int    fd;
-        if (is_dots(entry->d_name)) continue;
-        suffix kind = suffix_of(entry->d_name, &base);
+        if (is_dot_entry(entry->d_name)) continue;
+        suffix kind = parse_suffix(entry->d_name, &base);
         bool   known = kind != OLD && is_known(entry->d_name, base, names, count);
         if (known && kind == TEMPORARY) {
-            known = nobody_writes(dirfd(stream), entry->d_name, &fd);
+            known = lock_abandoned(dirfd(stream), entry->d_name, &fd);
             if (known) close(fd);
         }
         struct stat info;
@@ -89,33 +89,33 @@ static bool find_foreign(const char *path, const char *const *names, size_t coun
     return true;
 }
 
-/* LK_ENOENT, which is what most callers expect, sets no message. */
+/* LK_ENOENT, which most callers expect, sets no message. */
 static lk_status refuse_foreign(lk_context *context, const char *path, const char *const *names, size_t count)
 {
     char foreign[NAME_MAX + 1];
     if (!find_foreign(path, names, count, foreign)) {
-        int why = errno;
-        if (why == ENOENT) return LK_ENOENT;
-        return lk__fail(context, why == ENOTDIR ? LK_EINVAL : LK_EIO, "%s: cannot open the directory: %s", path,
-                        strerror(why));
+        int error = errno;
+        if (error == ENOENT) return LK_ENOENT;
+        return lk__fail(context, error == ENOTDIR ? LK_EINVAL : LK_EIO, "%s: cannot open the directory: %s", path,
+                        strerror(error));
     }
     if (!foreign[0]) return LK_OK;
-    return lk__fail(context, LK_EINVAL, "%s: holds '%s', which is no part of a checkpoint; name another directory",
+    return lk__fail(context, LK_EINVAL, "%s: holds '%s', which is not part of a checkpoint; use another directory",
                     path, foreign);
 }
 
-/* Deletes what find_foreign allowed. Subdirectories were refused, so one level is all. */
+/* Deletes the entries that find_foreign allowed. Subdirectories were refused, so there is one level. */
 static lk_status empty_and_remove(lk_context *context, const char *path)
 {
-    DIR *stream = open_here(path);
+    DIR *stream = open_no_follow(path);
     if (!stream) return lk__fail(context, LK_EIO, "%s: cannot open the directory: %s", path, strerror(errno));
     bool failed = false;
     for (struct dirent *entry; !failed && (entry = readdir(stream));)
-        failed = !is_dots(entry->d_name) && unlinkat(dirfd(stream), entry->d_name, 0) < 0 && errno != ENOENT;
-    int why = errno;
+        failed = !is_dot_entry(entry->d_name) && unlinkat(dirfd(stream), entry->d_name, 0) < 0 && errno != ENOENT;
+    int error = errno;
     closedir(stream);
     if (!failed && rmdir(path) == 0) return LK_OK;
-    return lk__fail(context, LK_EIO, "%s: cannot remove: %s", path, strerror(failed ? why : errno));
+    return lk__fail(context, LK_EIO, "%s: cannot remove: %s", path, strerror(failed ? error : errno));
 }
 
 lk_status lk__directory_remove(lk_context *context, const char *path, const char *const *names, size_t count)
@@ -133,12 +133,12 @@ lk_status lk__directory_prune(lk_context *context, const char *path, const char 
     int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     if (fd < 0 && (errno == ENOENT || errno == ENOTDIR || errno == ELOOP)) return LK_OK;
     if (fd < 0) return lk__fail(context, LK_EIO, "%s: cannot open the directory: %s", path, strerror(errno));
-    (void)flock(fd, LOCK_EX | LOCK_NB); /* until it is gone, so that a reader's recovery leaves it to us */
+    (void)flock(fd, LOCK_EX | LOCK_NB); /* until it is removed, so that the recovery of a reader does not touch it */
     if ((status = refuse_foreign(context, path, names, count)) < 0) goto done;
-    status = lk__directory_remove(context, aside, names, count); /* an earlier process of this number left it */
+    status = lk__directory_remove(context, aside, names, count); /* left by an earlier process with this pid */
     if (status < 0 && status != LK_ENOENT) goto done;
     status = rename(path, aside) == 0 ? empty_and_remove(context, aside)
-                                      : lk__fail(context, LK_EIO, "%s: cannot move it aside: %s", path, strerror(errno));
+                                      : lk__fail(context, LK_EIO, "%s: cannot rename: %s", path, strerror(errno));
 done:
     close(fd);
     return status;
@@ -151,7 +151,7 @@ lk_status lk__directory_create(lk__train_directory *d, lk_context *context, cons
     size_t length = strlen(path);
     while (length > 1 && path[length - 1] == '/') length--;
     if (length == 0 || length > sizeof d->path - 32)
-        return lk__fail(context, LK_EINVAL, "'%.200s' cannot name a directory: it is %s", path,
+        return lk__fail(context, LK_EINVAL, "'%.200s' is not a valid directory name: it is %s", path,
                         length ? "too long" : "empty");
     snprintf(d->path, sizeof d->path, "%.*s", (int)length, path);
     snprintf(d->temporary, sizeof d->temporary, "%.*s.tmp.%ld", (int)length, path, (long)getpid());
@@ -160,7 +160,7 @@ lk_status lk__directory_create(lk__train_directory *d, lk_context *context, cons
     if (status == LK_ENOENT) status = LK_OK;
     if (status == LK_OK) {
         status =
-            lk__directory_remove(context, d->temporary, names, count); /* an earlier process of this number left it */
+            lk__directory_remove(context, d->temporary, names, count); /* left by an earlier process with this pid */
         if (status == LK_ENOENT) status = LK_OK;
     }
     if (status == LK_OK && mkdir(d->temporary, 0777) < 0)
@@ -179,7 +179,7 @@ lk_status lk__directory_create(lk__train_directory *d, lk_context *context, cons
     return LK_OK;
 }
 
-/* path ↔ temporary where the filesystem cannot exchange. On success the old directory is at `aside`. */
+/* Exchanges path and temporary by two renames. On success the old directory is at `aside`. */
 static lk_status swap_in_two_steps(lk__train_directory *d, char aside[PATH_MAX])
 {
     snprintf(aside, PATH_MAX, "%.*s.old.%ld", PATH_MAX - 32, d->path, (long)getpid());
@@ -205,7 +205,7 @@ lk_status lk__directory_commit(lk__train_directory *d)
         status = lk__fail(context, LK_EIO, "%s: cannot flush to disk: %s", d->temporary, strerror(errno));
         goto done;
     }
-    /* A link to a checkpoint that was moved elsewhere makes room; what it leads to stays. */
+    /* A link to a checkpoint that was moved elsewhere is replaced; its target stays. */
     if (is_link(d->path) && unlink(d->path) < 0 && errno != ENOENT) {
         status = lk__fail(context, LK_EIO, "%s: cannot remove the link: %s", d->path, strerror(errno));
         goto done;
@@ -227,7 +227,7 @@ lk_status lk__directory_commit(lk__train_directory *d)
     if (status < 0) goto done;
     d->temporary[0] = 0;
     status = lk__file_sync_parent(context, d->path);
-    /* The new one is in place. That the old one cannot be removed is worth a word, but is no failure of this save. */
+    /* The new directory is in place, so a failure to remove the old one is only a warning. */
     if (aside[0] && lk__directory_remove(context, aside, d->names, d->count) < 0)
         lk__log(context, LK_LOG_WARNING, "%s", lk_context_error(context));
 done:
@@ -243,22 +243,22 @@ void lk__directory_abandon(lk__train_directory *d)
     d->temporary[0] = 0;
 }
 
-/* One leftover: `name` of parent, whose plain name would be its first `base` bytes. */
+/* Recovers one leftover: entry `name` of parent, whose final name is its first `base` bytes. */
 static void recover_entry(lk_context *context, int parent_fd, const char *parent, const char *name, size_t base,
                           suffix kind, const char *const *names, size_t count)
 {
     char        full[PATH_MAX], plain[NAME_MAX + 1], foreign[NAME_MAX + 1];
     struct stat info = {0};
     int         fd;
-    if (snprintf(full, sizeof full, "%s/%s", parent, name) >= (int)sizeof full || !nobody_writes(parent_fd, name, &fd))
+    if (snprintf(full, sizeof full, "%s/%s", parent, name) >= (int)sizeof full || !lock_abandoned(parent_fd, name, &fd))
         return;
     snprintf(plain, sizeof plain, "%.*s", (int)base, name);
     if (fstat(fd, &info) == 0 && S_ISDIR(info.st_mode)) {
-        bool ours = find_foreign(full, names, count, foreign) && !foreign[0];
-        if (ours && kind == OLD && faccessat(parent_fd, plain, F_OK, AT_SYMLINK_NOFOLLOW) < 0) {
+        bool recoverable = find_foreign(full, names, count, foreign) && !foreign[0];
+        if (recoverable && kind == OLD && faccessat(parent_fd, plain, F_OK, AT_SYMLINK_NOFOLLOW) < 0) {
             if (renameat(parent_fd, name, parent_fd, plain) == 0)
                 lk__log(context, LK_LOG_INFO, "%s/%s: restored after an interrupted save", parent, plain);
-        } else if (ours) {
+        } else if (recoverable) {
             (void)empty_and_remove(context, full);
         }
     } else if (kind == TEMPORARY && S_ISREG(info.st_mode) && is_known(name, base, names, count)) {
@@ -274,7 +274,7 @@ lk_status lk__directory_recover(lk_context *context, const char *parent, const c
     if (!stream) return lk__fail(context, LK_EIO, "%s: cannot open the directory: %s", parent, strerror(errno));
     for (struct dirent *entry; (entry = readdir(stream));) {
         size_t base;
-        suffix kind = suffix_of(entry->d_name, &base);
+        suffix kind = parse_suffix(entry->d_name, &base);
         if (kind != PLAIN) recover_entry(context, dirfd(stream), parent, entry->d_name, base, kind, names, count);
     }
     closedir(stream);
@@ -286,7 +286,7 @@ lk_status lk__make_directories(lk_context *context, const char *path)
     char   partial[PATH_MAX];
     size_t length = strlen(path);
     if (length == 0 || length >= sizeof partial)
-        return lk__fail(context, LK_EINVAL, "'%.200s' cannot name a directory: it is %s", path,
+        return lk__fail(context, LK_EINVAL, "'%.200s' is not a valid directory name: it is %s", path,
                         length ? "too long" : "empty");
     for (size_t i = 1; i <= length; i++) {
         if (i < length && path[i] != '/') continue;
@@ -294,11 +294,11 @@ lk_status lk__make_directories(lk_context *context, const char *path)
         partial[i] = 0;
         if (mkdir(partial, 0777) == 0) continue;
         struct stat info;
-        int         why = errno;
+        int         error = errno;
         if (stat(partial, &info) == 0 && S_ISDIR(info.st_mode)) continue;
-        lk_status status = why == EEXIST || why == ENOTDIR ? LK_EINVAL : LK_EIO;
+        lk_status status = error == EEXIST || error == ENOTDIR ? LK_EINVAL : LK_EIO;
         return lk__fail(context, status, "%s: cannot create the directory: %s", partial,
-                        why == EEXIST ? "a file of that name is in the way" : strerror(why));
+                        error == EEXIST ? "a file of that name exists" : strerror(error));
     }
     return LK_OK;
 }

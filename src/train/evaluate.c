@@ -1,4 +1,5 @@
-/* evaluate.c - the test set, each sample once: every rank takes its part of each batch, and what they found is added in one order. */
+/* evaluate.c - evaluates the test set, each sample once: every rank evaluates its part of each batch, and the ranks' sums are
+ * added in a fixed order. */
 #include "train/trainer.h"
 
 #include <string.h>
@@ -13,8 +14,8 @@ static lk_status evaluate_part(lk_trainer *t, const lk_batch *b, int64_t first, 
         (status = lk_program_step(t->program, &step)) < 0 || (status = lk_program_run(t->program, LK_EVALUATE)) < 0)
         return status;
     lk_program_metrics(t->program, &m);
-    double more[] = {m.sum, m.weight, m.correct, (double)count};
-    for (int i = 0; i < 4; i++) sums[i] += more[i];
+    double part[] = {m.sum, m.weight, m.correct, (double)count};
+    for (int i = 0; i < 4; i++) sums[i] += part[i];
     return LK_OK;
 }
 
@@ -23,15 +24,15 @@ lk_status lk_trainer_evaluate(lk_trainer *t, double *loss, double *accuracy, int
     lk_batch  b;
     lk_status status;
     int       parts = lk__evaluation_parts(&t->config, t->world), first = lk__first_leaf(parts, t->world, t->rank);
-    int       here = lk__first_leaf(parts, t->world, t->rank + 1) - first;
+    int       local_parts = lk__first_leaf(parts, t->world, t->rank + 1) - first;
     double    sums[LK__LEAVES_MOST][4], all[4];
     if (!t->test) return lk__fail(t->context, LK_EINVAL, "there is no test set to evaluate on");
     memset(sums, 0, sizeof sums);
-    /* Running statistics are rank 0's: other ranks have gone their own way since they were last given them. */
+    /* All ranks evaluate with rank 0's running statistics: they differ since the last broadcast. */
     if ((status = lk__broadcast_buffers(t->program)) < 0) return status;
     if ((status = lk_loader_seek(t->test, 0, 0)) < 0) return status;
     while ((status = lk_loader_next(t->test, &b)) == LK_OK)
-        for (int i = 0; i < here; i++) {
+        for (int i = 0; i < local_parts; i++) {
             int64_t begin = b.total * (first + i) / parts - b.offset, end = b.total * (first + i + 1) / parts - b.offset;
             if ((status = evaluate_part(t, &b, begin, end - begin, sums[i])) < 0) return status;
         }
@@ -49,6 +50,6 @@ lk_status lk__trainer_evaluate(lk_trainer *t)
     lk_status status = lk_trainer_evaluate(t, &e.loss, &e.accuracy, &e.samples);
     if (status < 0) return status;
     e.seconds = lk__now() - start;
-    lk__trainer_tell(t, e);
+    lk__trainer_emit(t, e);
     return LK_OK;
 }

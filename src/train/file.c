@@ -1,5 +1,5 @@
-/* file.c - one file written aside, flushed and renamed; small text files; digests. What fails names the path and the reason,
- * and the file that was there before is still there. */
+/* file.c - writes a file under a temporary name, flushes and renames it; reads small text files; computes digests. Errors name
+ * the path and the reason, and leave the previous file unchanged. */
 #define _GNU_SOURCE
 #include "train/file.h"
 
@@ -11,7 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Linux moves at most 2 GiB - 4 KiB in one call; ask for less, so that a short write is a real one. */
+/* Linux writes at most 2 GiB - 4 KiB in one call; ask for less, so that a short write means an error. */
 static const size_t LARGEST_WRITE = (size_t)1 << 30;
 
 static lk_status write_all(lk__file *f, const char *data, size_t bytes)
@@ -21,9 +21,9 @@ static lk_status write_all(lk__file *f, const char *data, size_t bytes)
         ssize_t n = write(f->fd, data, bytes < LARGEST_WRITE ? bytes : LARGEST_WRITE);
         if (n < 0 && errno == EINTR) continue;
         if (n <= 0) {
-            const char *why = n < 0 ? strerror(errno) : "nothing was written";
+            const char *reason = n < 0 ? strerror(errno) : "no byte was written";
             return f->status = lk__fail(f->context, LK_EIO, "%s: cannot write at byte %llu: %s", f->path,
-                                        (unsigned long long)f->bytes, why);
+                                        (unsigned long long)f->bytes, reason);
         }
         data += n, bytes -= (size_t)n;
         f->bytes += (uint64_t)n;
@@ -56,14 +56,14 @@ lk_status lk__file_create(lk__file *f, lk_context *context, const char *path, vo
         f->temporary[0] = 0;
         f->fd = open(path, O_WRONLY | O_CLOEXEC | O_NOCTTY);
     } else {
-        unlink(f->temporary); /* left by an earlier process of this number */
+        unlink(f->temporary); /* left by an earlier process with this pid */
         f->fd = open(f->temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-        if (f->fd >= 0) (void)flock(f->fd, LOCK_EX | LOCK_NB); /* tells lk__directory_recover that the writer lives */
+        if (f->fd >= 0) (void)flock(f->fd, LOCK_EX | LOCK_NB); /* shows lk__directory_recover that the writer runs */
     }
     if (f->fd < 0) {
-        const char *aside = f->direct ? path : f->temporary;
-        f->status = lk__fail(context, LK_EIO, "%s: cannot create: %s", aside, strerror(errno));
-        f->temporary[0] = 0; /* not ours to remove */
+        const char *opened = f->direct ? path : f->temporary;
+        f->status = lk__fail(context, LK_EIO, "%s: cannot create: %s", opened, strerror(errno));
+        f->temporary[0] = 0; /* of another process: do not remove it */
     }
     return f->status;
 }
@@ -81,7 +81,7 @@ lk_status lk__file_write(lk__file *f, const void *data, size_t bytes)
     return LK_OK;
 }
 
-/* Some filesystems refuse to fsync a directory (EINVAL): theirs is not worse. */
+/* Some filesystems do not support fsync of a directory (EINVAL): that is not an error. */
 lk_status lk__file_sync_parent(lk_context *context, const char *path)
 {
     char        parent[PATH_MAX];
@@ -145,7 +145,7 @@ void lk__file_abandon(lk__file *f)
     if (f->temporary[0]) unlink(f->temporary);
     f->fd = -1;
     f->temporary[0] = 0;
-    if (f->status == LK_OK) f->status = LK_ECANCELED; /* a write after this is a mistake and must not pass for done */
+    if (f->status == LK_OK) f->status = LK_ECANCELED; /* later writes are a caller's error and must fail */
 }
 
 lk_status lk__read_text(lk_context *context, const char *path, size_t limit, char **text, size_t *length)
@@ -160,7 +160,7 @@ lk_status lk__read_text(lk_context *context, const char *path, size_t limit, cha
     size_t    capacity = 0, used = 0;
     char     *buffer = NULL;
     lk_status status = LK_OK;
-    for (;;) { /* by reading, not by its size: pipes and /proc have none */
+    for (;;) { /* reads to the end instead of asking for the size: pipes and /proc have none */
         if (used + 1 >= capacity && (status = lk__grow(context, (void **)&buffer, &capacity, used + 4096, 1)) < 0)
             break;
         ssize_t n = read(fd, buffer + used, capacity - used - 1);
@@ -175,9 +175,9 @@ lk_status lk__read_text(lk_context *context, const char *path, size_t limit, cha
     }
     close(fd);
     if (status == LK_OK && memchr(buffer, 0, used))
-        status = lk__fail(context, LK_EFORMAT, "%s: holds a NUL byte, so it is no text file", path);
+        status = lk__fail(context, LK_EFORMAT, "%s: contains a NUL byte, so it is not a text file", path);
     if (status == LK_OK && (*text = lk__alloc(context, LK_MEMORY_OTHER, used + 1))) {
-        memcpy(*text, buffer, used); /* a copy of the exact size: lk__text_free knows only the length */
+        memcpy(*text, buffer, used); /* a copy of the exact size: lk__text_free takes the length alone */
         *length = used;
     } else if (status == LK_OK) {
         status = LK_ENOMEM;

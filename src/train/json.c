@@ -1,4 +1,4 @@
-/* json.c - the JSON reader: one recursive check of the whole text, then unchecked walks over spans of it. */
+/* json.c - the JSON reader: one recursive validation of the whole text, then iteration over spans of it without checks. */
 #define _GNU_SOURCE
 #include "train/json.h"
 
@@ -13,7 +13,7 @@ typedef struct reader {
     lk__json_error *error;
 } reader;
 
-static bool bad(reader *r, const char *what)
+static bool syntax_error(reader *r, const char *what)
 {
     r->error->what = what;
     r->error->offset = (size_t)(r->at - r->text);
@@ -28,9 +28,9 @@ static const char *skip_space(const char *at, const char *end)
 
 static bool is_digit(const char *at, const char *end) { return at < end && *at >= '0' && *at <= '9'; }
 
-/* ---- the check ---- */
+/* ---- validation ---- */
 
-static int hex4(const char *at, const char *end)
+static int parse_hex4(const char *at, const char *end)
 {
     int value = 0;
     if (end - at < 4) return -1;
@@ -73,26 +73,26 @@ static int utf8_length(const unsigned char *at, const unsigned char *end)
 static bool check_escape(reader *r)
 {
     const char *escape = r->at++;
-    if (r->at == r->end) return bad(r, "a string that does not end");
+    if (r->at == r->end) return syntax_error(r, "a string that does not end");
     char c = *r->at++;
     if (strchr("\"\\/bfnrt", c) && c) return true;
     if (c == 'u') {
-        int code = hex4(r->at, r->end);
+        int code = parse_hex4(r->at, r->end);
         if (code >= 0 && (code < 0xd800 || code > 0xdfff)) {
             r->at += 4;
             return true;
         }
         bool pair = code >= 0xd800 && code <= 0xdbff && r->end - r->at >= 10 && r->at[4] == '\\' && r->at[5] == 'u';
-        int  low = pair ? hex4(r->at + 6, r->end) : -1;
+        int  low = pair ? parse_hex4(r->at + 6, r->end) : -1;
         if (low >= 0xdc00 && low <= 0xdfff) {
             r->at += 10;
             return true;
         }
         r->at = escape;
-        return bad(r, code < 0 ? "\\u without four hexadecimal digits" : "half of a surrogate pair");
+        return syntax_error(r, code < 0 ? "\\u without four hexadecimal digits" : "half of a surrogate pair");
     }
     r->at = escape;
-    return bad(r, "an unknown escape in a string");
+    return syntax_error(r, "an unknown escape in a string");
 }
 
 static bool check_string(reader *r)
@@ -104,54 +104,55 @@ static bool check_string(reader *r)
             r->at++;
             return true;
         }
-        if (c < 0x20) return bad(r, "a control character in a string");
+        if (c < 0x20) return syntax_error(r, "a control character in a string");
         if (c == '\\') {
             if (!check_escape(r)) return false;
         } else if (c < 0x80) {
             r->at++;
         } else {
             int length = utf8_length((const unsigned char *)r->at, (const unsigned char *)r->end);
-            if (!length) return bad(r, "a string that is not UTF-8");
+            if (!length) return syntax_error(r, "a string that is not UTF-8");
             r->at += length;
         }
     }
-    return bad(r, "a string that does not end");
+    return syntax_error(r, "a string that does not end");
 }
 
 static bool check_number(reader *r)
 {
     if (*r->at == '-') r->at++;
-    if (!is_digit(r->at, r->end)) return bad(r, "a number without digits");
-    if (*r->at == '0' && is_digit(r->at + 1, r->end)) return bad(r, "a number that begins with 0");
+    if (!is_digit(r->at, r->end)) return syntax_error(r, "a number without digits");
+    if (*r->at == '0' && is_digit(r->at + 1, r->end)) return syntax_error(r, "a number that begins with 0");
     while (is_digit(r->at, r->end)) r->at++;
     if (r->at < r->end && *r->at == '.') {
         r->at++;
-        if (!is_digit(r->at, r->end)) return bad(r, "a number without digits after its point");
+        if (!is_digit(r->at, r->end)) return syntax_error(r, "a number without digits after its point");
         while (is_digit(r->at, r->end)) r->at++;
     }
     if (r->at < r->end && (*r->at == 'e' || *r->at == 'E')) {
         r->at++;
         if (r->at < r->end && (*r->at == '+' || *r->at == '-')) r->at++;
-        if (!is_digit(r->at, r->end)) return bad(r, "a number without digits in its exponent");
+        if (!is_digit(r->at, r->end)) return syntax_error(r, "a number without digits in its exponent");
         while (is_digit(r->at, r->end)) r->at++;
     }
     return true;
 }
 
-static bool check_word(reader *r, const char *word)
+static bool check_literal(reader *r, const char *literal)
 {
-    size_t length = strlen(word);
-    if ((size_t)(r->end - r->at) < length || memcmp(r->at, word, length) != 0) return bad(r, "expected a value");
+    size_t length = strlen(literal);
+    if ((size_t)(r->end - r->at) < length || memcmp(r->at, literal, length) != 0)
+        return syntax_error(r, "expected a value");
     r->at += length;
     return true;
 }
 
 static bool check_value(reader *r);
 
-/* The members up to and with the closing bracket; r->at stands on the opening one. */
+/* The members up to and including the closing bracket; r->at is at the opening one. */
 static bool check_members(reader *r, char close)
 {
-    if (++r->depth > LK__JSON_DEPTH) return bad(r, "nested too deeply");
+    if (++r->depth > LK__JSON_DEPTH) return syntax_error(r, "nested too deeply");
     r->at = skip_space(r->at + 1, r->end);
     if (r->at < r->end && *r->at == close) {
         r->at++, r->depth--;
@@ -159,10 +160,10 @@ static bool check_members(reader *r, char close)
     }
     for (;;) {
         if (close == '}') {
-            if (r->at == r->end || *r->at != '"') return bad(r, "expected a key in quotes");
+            if (r->at == r->end || *r->at != '"') return syntax_error(r, "expected a key in quotes");
             if (!check_string(r)) return false;
             r->at = skip_space(r->at, r->end);
-            if (r->at == r->end || *r->at != ':') return bad(r, "expected ':' after a key");
+            if (r->at == r->end || *r->at != ':') return syntax_error(r, "expected ':' after a key");
             r->at = skip_space(r->at + 1, r->end);
         }
         if (!check_value(r)) return false;
@@ -172,28 +173,28 @@ static bool check_members(reader *r, char close)
             return true;
         }
         if (r->at == r->end || *r->at != ',')
-            return bad(r, close == '}' ? "expected ',' or '}'" : "expected ',' or ']'");
+            return syntax_error(r, close == '}' ? "expected ',' or '}'" : "expected ',' or ']'");
         r->at = skip_space(r->at + 1, r->end);
     }
 }
 
 static bool check_value(reader *r)
 {
-    if (r->at == r->end) return bad(r, "expected a value");
+    if (r->at == r->end) return syntax_error(r, "expected a value");
     switch (*r->at) {
     case '{': return check_members(r, '}');
     case '[': return check_members(r, ']');
     case '"': return check_string(r);
-    case 't': return check_word(r, "true");
-    case 'f': return check_word(r, "false");
-    case 'n': return check_word(r, "null");
+    case 't': return check_literal(r, "true");
+    case 'f': return check_literal(r, "false");
+    case 'n': return check_literal(r, "null");
     default:
         if (*r->at == '-' || is_digit(r->at, r->end)) return check_number(r);
-        return bad(r, "expected a value");
+        return syntax_error(r, "expected a value");
     }
 }
 
-static lk__json_kind kind_of(char first)
+static lk__json_kind value_kind(char first)
 {
     switch (first) {
     case '{': return LK__JSON_OBJECT;
@@ -213,15 +214,15 @@ bool lk__json_parse(const char *text, size_t length, lk__json *value, lk__json_e
     r.at = skip_space(r.at, r.end);
     const char *begin = r.at;
     if (!check_value(&r)) return false;
-    *value = (lk__json){kind_of(*begin), begin, (size_t)(r.at - begin)};
+    *value = (lk__json){value_kind(*begin), begin, (size_t)(r.at - begin)};
     r.at = skip_space(r.at, r.end);
-    if (r.at != r.end) return bad(&r, "something follows the value");
+    if (r.at != r.end) return syntax_error(&r, "something follows the value");
     return true;
 }
 
-/* ---- walks over checked text ---- */
+/* ---- iteration over validated text ---- */
 
-/* Past the value at `at`. Only brackets outside strings count. */
+/* The end of the value at `at`. Only brackets outside strings count. */
 static const char *skip_value(const char *at, const char *end)
 {
     int depth = 0;
@@ -233,7 +234,7 @@ static const char *skip_value(const char *at, const char *end)
         } else if (*at == '{' || *at == '[') {
             depth++;
         } else if (*at == '}' || *at == ']') {
-            if (depth == 0) return at; /* a number or word at the end of its container */
+            if (depth == 0) return at; /* a number or literal at the end of its container */
             if (--depth == 0) return at + 1;
         } else if (depth == 0 && (*at == ',' || *at == ' ' || *at == '\t' || *at == '\n' || *at == '\r')) {
             return at;
@@ -265,7 +266,7 @@ bool lk__json_next(lk__json_walk *walk, lk__json *key, lk__json *value)
     }
     const char *begin = walk->at;
     walk->at = skip_value(begin, walk->end);
-    *value = (lk__json){kind_of(*begin), begin, (size_t)(walk->at - begin)};
+    *value = (lk__json){value_kind(*begin), begin, (size_t)(walk->at - begin)};
     return true;
 }
 
@@ -311,11 +312,11 @@ bool lk__json_integer(const lk__json *value, int64_t *out)
 
 bool lk__json_number(const lk__json *value, double *out)
 {
-    char buffer[512]; /* strtod wants a NUL; digits past 512 would not change a double, but nobody writes them */
+    char buffer[512]; /* strtod needs a NUL; longer numbers are refused */
     if (value->kind != LK__JSON_NUMBER || value->length >= sizeof buffer) return false;
     memcpy(buffer, value->text, value->length);
     buffer[value->length] = 0;
-    locale_t c = newlocale(LC_ALL_MASK, "C", (locale_t)0); /* the program's own locale may write 0,5 */
+    locale_t c = newlocale(LC_ALL_MASK, "C", (locale_t)0); /* the program's locale may use a decimal comma */
     if (!c) return false;
     double number = strtod_l(buffer, NULL, c);
     freelocale(c);
@@ -355,8 +356,8 @@ static size_t encode_utf8(uint32_t code, char out[4])
     return 4;
 }
 
-/* Decodes the character at *at of a checked string, 1 to 4 bytes, and moves past it. */
-static size_t decode(const char **at, const char *end, char out[4])
+/* Decodes the character at *at of a validated string, 1 to 4 bytes, and advances *at. */
+static size_t decode_character(const char **at, const char *end, char out[4])
 {
     const char *p = *at;
     if (*p != '\\') {
@@ -374,10 +375,10 @@ static size_t decode(const char **at, const char *end, char out[4])
     case 'u': break;
     default: out[0] = p[1]; return 1;
     }
-    uint32_t code = (uint32_t)hex4(p + 2, end);
+    uint32_t code = (uint32_t)parse_hex4(p + 2, end);
     *at = p + 6;
     if (code >= 0xd800 && code <= 0xdbff) {
-        code = 0x10000 + ((code - 0xd800) << 10) + ((uint32_t)hex4(p + 8, end) - 0xdc00);
+        code = 0x10000 + ((code - 0xd800) << 10) + ((uint32_t)parse_hex4(p + 8, end) - 0xdc00);
         *at = p + 12;
     }
     return encode_utf8(code, out);
@@ -390,7 +391,7 @@ size_t lk__json_string(const lk__json *value, char *out, size_t size)
     size_t      length = 0;
     while (at < end) {
         char   bytes[4];
-        size_t n = decode(&at, end, bytes);
+        size_t n = decode_character(&at, end, bytes);
         for (size_t i = 0; i < n; i++, length++)
             if (length + 1 < size) out[length] = bytes[i];
     }
@@ -404,7 +405,7 @@ bool lk__json_equals(const lk__json *value, const char *text)
     const char *at = value->text + 1, *end = value->text + value->length - 1;
     while (at < end) {
         char   bytes[4];
-        size_t n = decode(&at, end, bytes);
+        size_t n = decode_character(&at, end, bytes);
         for (size_t i = 0; i < n; i++, text++)
             if (*text == 0 || *text != bytes[i]) return false;
     }

@@ -1,5 +1,5 @@
 /* train/json.h - a strict JSON reader (RFC 8259) over a span of bytes. It allocates nothing: a value is a span of a text
- * that lk__json_parse has checked as a whole, so walking it afterwards cannot fail. */
+ * that lk__json_parse has validated as a whole, so iterating over it cannot fail. */
 #ifndef LK__JSON_H
 #define LK__JSON_H
 
@@ -7,7 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { LK__JSON_DEPTH = 64 }; /* containers within containers; more is refused, so that the reader's stack is bounded */
+enum { LK__JSON_DEPTH = 64 }; /* maximum nesting of containers, which bounds the reader's stack */
 
 typedef enum lk__json_kind {
     LK__JSON_NULL,
@@ -18,7 +18,7 @@ typedef enum lk__json_kind {
     LK__JSON_OBJECT
 } lk__json_kind;
 
-/* Borrows from the text that was parsed. Quotes and brackets are part of the span. */
+/* Borrows from the parsed text. Quotes and brackets are part of the span. */
 typedef struct lk__json {
     lk__json_kind kind;
     const char   *text;
@@ -30,12 +30,12 @@ typedef struct lk__json_error {
     size_t      offset; /* byte of the text */
 } lk__json_error;
 
-/* Checks all of text (which needs no NUL at its end): grammar, depth, UTF-8, escapes. False fills error. Duplicate keys
- * are the caller's business: only it knows which objects may be large. */
+/* Validates the whole text (which needs no NUL at its end): grammar, depth, UTF-8, escapes. False fills error. The caller
+ * checks for duplicate keys: only it knows which objects may be large. */
 bool lk__json_parse(const char *text, size_t length, lk__json *value, lk__json_error *error);
 
-/* Walks an array or an object: `lk__json_walk w = lk__json_begin(&v); while (lk__json_next(&w, &key, &item)) …`.
- * key may be NULL; in an array it is left alone. A value of another kind has no members. */
+/* Iterates over an array or an object: `lk__json_walk w = lk__json_begin(&v); while (lk__json_next(&w, &key, &item)) …`.
+ * key may be NULL; it is not set in an array. A value of another kind has no members. */
 typedef struct lk__json_walk {
     const char *at, *end;
     bool        object;
@@ -43,20 +43,20 @@ typedef struct lk__json_walk {
 lk__json_walk lk__json_begin(const lk__json *container);
 bool          lk__json_next(lk__json_walk *walk, lk__json *key, lk__json *value);
 
-bool   lk__json_get(const lk__json *object, const char *key, lk__json *value); /* the first of that name */
+bool   lk__json_get(const lk__json *object, const char *key, lk__json *value); /* the first member with that key */
 size_t lk__json_count(const lk__json *container);
 
-bool lk__json_integer(const lk__json *value, int64_t *out); /* false for fractions, exponents and what does not fit */
-bool lk__json_number(const lk__json *value, double *out);   /* any locale; false when it is none or overflows */
+bool lk__json_integer(const lk__json *value, int64_t *out); /* false for fractions, exponents and overflow */
+bool lk__json_number(const lk__json *value, double *out);   /* in any locale; false if not a number, or on overflow */
 bool lk__json_bool(const lk__json *value, bool *out);
 
-/* Decodes a string into out (size bytes, NUL included; out may be NULL when size is 0) and returns its full length
- * without the NUL, as snprintf does; SIZE_MAX when value is no string. A decoded U+0000 counts as a byte like any other. */
+/* Decodes a string into out (size bytes, including the NUL; out may be NULL if size is 0) and returns its full length
+ * without the NUL, as snprintf does; SIZE_MAX if value is not a string. A decoded U+0000 is a byte like any other. */
 size_t lk__json_string(const lk__json *value, char *out, size_t size);
 bool   lk__json_equals(const lk__json *value, const char *text); /* a string that decodes to text */
 
-bool lk__json_check_utf8(const char *text, size_t length); /* text that may be written as a string, once escaped */
-/* The escaped form of one byte of a string that is being written: its length, 1 … 6, in out. UTF-8 passes unchanged. */
+bool lk__json_check_utf8(const char *text, size_t length); /* valid UTF-8, which may be written as a string, escaped */
+/* Writes the escaped form of one byte of a string to out and returns its length, 1 … 6. UTF-8 stays unchanged. */
 size_t lk__json_escape(unsigned char byte, char out[6]);
 
 #endif

@@ -1,10 +1,10 @@
 /* lock.c - the lock of a checkpoint directory: byte-range locks of the open file description (F_OFD_SETLK) on the file
- * .lockstep.lock in it. They end with the process, also by SIGKILL, and tell two trainers of one process apart; NFS carries them as
- * it carries any lock of fcntl.
+ * .lockstep.lock in it. They end with the process, also by SIGKILL, and distinguish two trainers of one process; NFS supports them
+ * as it supports other fcntl locks.
  *
- * A child that was forked without exec shares the description, and would hold the lock beyond its parent's death. So the file
- * says who holds it (host, pid, start time) and by which byte: a holder that is dead for certain is succeeded on the next byte.
- * Byte 0 is held only while the file is read and written. */
+ * A child that was forked without exec shares the description, and would hold the lock after its parent has ended. So the file
+ * records the holder (host, pid, start time) and its byte: if that process has certainly ended, the next holder locks the next
+ * byte. Byte 0 is held only while the file is read and written. */
 #define _GNU_SOURCE
 #include "train/lock.h"
 
@@ -22,18 +22,18 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { OWNER_BYTES = 1024, POLL_MS = 20, MOST_BYTES = 1 << 20 };
+enum { OWNER_BYTES = 1024, POLL_MS = 20, MAX_BYTE = 1 << 20 };
 static const char   file_name[] = ".lockstep.lock";
-static const double RESTART_PATIENCE = 10, TURN_PATIENCE = 2; /* seconds */
+static const double RESTART_TIMEOUT = 10, FILE_TIMEOUT = 2; /* seconds; the latter for byte 0 */
 
-/* What the file says of its holder. Boot and namespace tell whether a pid can be looked up here. */
+/* The holder as recorded in the file. Boot id and pid namespace show whether the pid can be looked up here. */
 typedef struct owner {
     int64_t byte, pid;
     char    host[128], since[32], boot[64], namespace[64];
-    char    started[32]; /* clock ticks since boot, as /proc has them; "" where there is no /proc */
+    char    started[32]; /* clock ticks since boot, from /proc; "" without /proc */
 } owner;
 
-double lk__lock_patience(void)
+double lk__lock_timeout(void)
 {
     static const char *const names[] = {"TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT"};
     bool                     restarted = false;
@@ -41,12 +41,12 @@ double lk__lock_patience(void)
         const char *count = getenv(names[i]);
         restarted |= count && atoi(count) > 0;
     }
-    return restarted ? RESTART_PATIENCE : 0;
+    return restarted ? RESTART_TIMEOUT : 0;
 }
 
-/* ---- who ---- */
+/* ---- identity of a process ---- */
 
-/* The first line of a file, or nothing. */
+/* The first line of a file, or "". */
 static void read_line(const char *path, char *text, size_t room)
 {
     int     fd = open(path, O_RDONLY | O_CLOEXEC);
@@ -56,8 +56,8 @@ static void read_line(const char *path, char *text, size_t room)
     if (fd >= 0) close(fd);
 }
 
-/* When a process started: field 22 of /proc/PID/stat, counted from behind the name, which may hold anything. */
-static bool read_start(int64_t pid, char started[32])
+/* The start time of a process: field 22 of /proc/PID/stat, counted from the end of the name, which may contain anything. */
+static bool read_start_time(int64_t pid, char started[32])
 {
     char path[64], text[1024];
     snprintf(path, sizeof path, "/proc/%" PRId64 "/stat", pid);
@@ -80,13 +80,13 @@ static void describe_self(owner *o)
     o->host[sizeof o->host - 1] = 0;
     o->pid = getpid();
     o->started[0] = 0;
-    (void)read_start(o->pid, o->started);
+    (void)read_start_time(o->pid, o->started);
     o->since[0] = 0;
     if (gmtime_r(&now, &utc)) strftime(o->since, sizeof o->since, "%Y-%m-%d %H:%M:%S UTC", &utc);
 }
 
-/* True only when it is certain: the pid is of this host and namespace, and its process has ended or is another one's. */
-static bool is_dead(const owner *o)
+/* True only if certain: the pid is of this host and namespace, and the process has ended or its pid was reused. */
+static bool has_ended(const owner *o)
 {
     owner self;
     char  started[32];
@@ -94,28 +94,28 @@ static bool is_dead(const owner *o)
     if (o->pid <= 0 || !o->boot[0] || !o->namespace[0] || !o->started[0] || strcmp(o->boot, self.boot) != 0 ||
         strcmp(o->namespace, self.namespace) != 0)
         return false;
-    if (!read_start(o->pid, started)) return kill((pid_t)o->pid, 0) != 0 && errno == ESRCH;
+    if (!read_start_time(o->pid, started)) return kill((pid_t)o->pid, 0) != 0 && errno == ESRCH;
     return strcmp(started, o->started) != 0;
 }
 
 /* ---- the file ---- */
 
-/* What is written to the file, and from it to a terminal, is printable ASCII that needs no escape. */
-static void make_plain(char *text)
+/* Text in the file is printable ASCII that needs no escape, since messages show it on a terminal. */
+static void make_printable(char *text)
 {
     for (; *text; text++)
         if (*text < ' ' || *text > '~' || *text == '"' || *text == '\\') *text = '?';
 }
 
-static bool get_text(const lk__json *root, const char *key, char *text, size_t room)
+static bool get_string(const lk__json *root, const char *key, char *text, size_t room)
 {
     lk__json value;
     if (!lk__json_get(root, key, &value) || lk__json_string(&value, text, room) >= room) return false;
-    make_plain(text);
+    make_printable(text);
     return true;
 }
 
-/* A file that holds something else has no holder, and its lock is at byte 1. */
+/* A file with other contents has no holder, and its lock is at byte 1. */
 static void read_owner(int fd, owner *o)
 {
     char           text[OWNER_BYTES];
@@ -124,13 +124,13 @@ static void read_owner(int fd, owner *o)
     ssize_t        n = pread(fd, text, sizeof text, 0);
     *o = (owner){.byte = 1};
     bool good = n > 0 && lk__json_parse(text, (size_t)n, &root, &error) && lk__json_get(&root, "byte", &value) &&
-                lk__json_integer(&value, &o->byte) && o->byte >= 1 && o->byte <= MOST_BYTES &&
+                lk__json_integer(&value, &o->byte) && o->byte >= 1 && o->byte <= MAX_BYTE &&
                 lk__json_get(&root, "pid", &value) && lk__json_integer(&value, &o->pid) &&
-                get_text(&root, "host", o->host, sizeof o->host) &&
-                get_text(&root, "since", o->since, sizeof o->since) &&
-                get_text(&root, "boot", o->boot, sizeof o->boot) &&
-                get_text(&root, "namespace", o->namespace, sizeof o->namespace) &&
-                get_text(&root, "started", o->started, sizeof o->started);
+                get_string(&root, "host", o->host, sizeof o->host) &&
+                get_string(&root, "since", o->since, sizeof o->since) &&
+                get_string(&root, "boot", o->boot, sizeof o->boot) &&
+                get_string(&root, "namespace", o->namespace, sizeof o->namespace) &&
+                get_string(&root, "started", o->started, sizeof o->started);
     if (!good) *o = (owner){.byte = 1};
 }
 
@@ -139,7 +139,7 @@ static bool write_owner(int fd, int64_t byte)
     char  text[OWNER_BYTES];
     owner o;
     describe_self(&o);
-    make_plain(o.host);
+    make_printable(o.host);
     int n = snprintf(text, sizeof text,
                      "{\"host\":\"%s\",\"pid\":%" PRId64 ",\"since\":\"%s\",\"started\":\"%s\",\"boot\":\"%s\","
                      "\"namespace\":\"%s\",\"byte\":%" PRId64 "}\n",
@@ -147,28 +147,28 @@ static bool write_owner(int fd, int64_t byte)
     return n > 0 && n < (int)sizeof text && pwrite(fd, text, (size_t)n, 0) == n && ftruncate(fd, n) == 0;
 }
 
-/* LK_ENOENT, without a message, when it is not there and not to be made. */
-static lk_status open_file(lk_context *c, const char *directory, bool make, int *fd)
+/* LK_ENOENT, without a message, if it does not exist and `create` is false. */
+static lk_status open_file(lk_context *c, const char *directory, bool create, int *fd)
 {
     char        path[PATH_MAX];
     struct stat info;
     int         n = snprintf(path, sizeof path, "%s/%s", directory, file_name);
     if (n < 0 || n >= (int)sizeof path)
         return lk__fail(c, LK_EINVAL, "the path %s/%s is too long", directory, file_name);
-    *fd = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | (make ? O_CREAT : 0), 0666);
-    if (*fd < 0 && errno == ENOENT && !make) return LK_ENOENT;
+    *fd = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | (create ? O_CREAT : 0), 0666);
+    if (*fd < 0 && errno == ENOENT && !create) return LK_ENOENT;
     if (*fd < 0)
-        return lk__fail(c, LK_EIO, "%s cannot be written to: its lock %s cannot be opened: %s", directory, file_name,
+        return lk__fail(c, LK_EIO, "%s is not writable: cannot open its lock file %s: %s", directory, file_name,
                         strerror(errno));
     if (fstat(*fd, &info) == 0 && S_ISREG(info.st_mode)) return LK_OK;
     close(*fd);
     *fd = -1;
-    return lk__fail(c, LK_EINVAL, "%s is in the way: the lock of the directory is to be a file", path);
+    return lk__fail(c, LK_EINVAL, "%s is not a regular file; remove it: it is the name of the directory's lock", path);
 }
 
 /* ---- the lock ---- */
 
-/* 0, EAGAIN when another description holds it, or the reason why it cannot be locked. */
+/* 0; EAGAIN if another description holds it; or another errno. */
 static int lock_byte(int fd, int64_t byte, short type)
 {
     struct flock range = {.l_type = type, .l_whence = SEEK_SET, .l_start = byte, .l_len = 1};
@@ -177,13 +177,13 @@ static int lock_byte(int fd, int64_t byte, short type)
     return code == 0 ? 0 : errno == EACCES ? EAGAIN : errno;
 }
 
-/* With byte 0 held: the byte that a new holder has. */
-static int take_next(int fd, const owner *holder, int64_t *byte)
+/* With byte 0 held: locks the byte of a new holder. */
+static int lock_holder_byte(int fd, const owner *holder, int64_t *byte)
 {
     *byte = holder->byte;
-    int why = lock_byte(fd, *byte, F_WRLCK);
-    if (why != EAGAIN || !is_dead(holder)) return why;
-    *byte = holder->byte < MOST_BYTES ? holder->byte + 1 : 1;
+    int error = lock_byte(fd, *byte, F_WRLCK);
+    if (error != EAGAIN || !has_ended(holder)) return error;
+    *byte = holder->byte < MAX_BYTE ? holder->byte + 1 : 1;
     return lock_byte(fd, *byte, F_WRLCK);
 }
 
@@ -191,85 +191,86 @@ typedef struct attempt {
     lk_context *context;
     const char *directory;
     int         fd;
-    bool        keep; /* the lock is wanted, not only asked about */
+    bool        keep; /* acquire, not only check */
     int64_t     byte;
     owner       holder;
-    bool        seen; /* byte 0 was ours, so the holder is known */
+    bool        holder_read; /* byte 0 was locked, so holder is valid */
 } attempt;
 
-/* LK_END: another holds it. LK_EUNSUPPORTED: there are no locks. */
+/* LK_END: another process holds it. LK_EUNSUPPORTED: the filesystem has no locks. */
 static lk_status try_once(attempt *a)
 {
     bool written = true;
-    int  why = lock_byte(a->fd, 0, F_WRLCK), write_error = 0;
-    a->seen = why == 0;
-    if (a->seen) {
+    int  error = lock_byte(a->fd, 0, F_WRLCK), write_error = 0;
+    a->holder_read = error == 0;
+    if (a->holder_read) {
         read_owner(a->fd, &a->holder);
-        why = take_next(a->fd, &a->holder, &a->byte);
-        if (why == 0 && a->keep && !(written = write_owner(a->fd, a->byte))) write_error = errno;
-        if (why == 0 && (!a->keep || !written)) (void)lock_byte(a->fd, a->byte, F_UNLCK);
+        error = lock_holder_byte(a->fd, &a->holder, &a->byte);
+        if (error == 0 && a->keep && !(written = write_owner(a->fd, a->byte))) write_error = errno;
+        if (error == 0 && (!a->keep || !written)) (void)lock_byte(a->fd, a->byte, F_UNLCK);
         (void)lock_byte(a->fd, 0, F_UNLCK);
     }
     if (!written)
-        return lk__fail(a->context, LK_EIO, "%s cannot be written to: its lock %s cannot be written: %s", a->directory,
+        return lk__fail(a->context, LK_EIO, "%s is not writable: cannot write its lock file %s: %s", a->directory,
                         file_name, strerror(write_error));
-    if (why == 0 || why == EAGAIN) return why ? LK_END : LK_OK;
-    return lk__fail(a->context, LK_EUNSUPPORTED, "%s cannot be locked: %s", a->directory, strerror(why));
+    if (error == 0 || error == EAGAIN) return error ? LK_END : LK_OK;
+    return lk__fail(a->context, LK_EUNSUPPORTED, "cannot lock %s: %s", a->directory, strerror(error));
 }
 
-static lk_status refuse(const attempt *a)
+static lk_status report_holder(const attempt *a)
 {
-    char         who[256] = "another process";
+    char         holder[256] = "another process";
     const owner *o = &a->holder;
     if (o->pid > 0)
-        snprintf(who, sizeof who, "another run (host %s, pid %" PRId64 ", since %s)", o->host, o->pid, o->since);
+        snprintf(holder, sizeof holder, "another run (host %s, pid %" PRId64 ", since %s)", o->host, o->pid, o->since);
     return lk__fail(a->context, LK_EINVAL,
-                    "%s is being written by %s; let it end first, or save into another directory", a->directory, who);
+                    "%s is being written by %s; wait until it ends, or save into another directory", a->directory,
+                    holder);
 }
 
-static lk_status acquire(attempt *a, double patience)
+static lk_status acquire(attempt *a, double timeout)
 {
     double    began = lk__now();
     lk_status status;
     while ((status = try_once(a)) == LK_END) {
-        double limit = a->seen || patience > TURN_PATIENCE ? patience : TURN_PATIENCE;
-        if (lk__now() - began >= limit) return refuse(a);
+        double limit = a->holder_read || timeout > FILE_TIMEOUT ? timeout : FILE_TIMEOUT;
+        if (lk__now() - began >= limit) return report_holder(a);
         nanosleep(&(struct timespec){0, POLL_MS * 1000000}, NULL);
     }
     return status;
 }
 
-lk_status lk__lock_take(lk_context *c, const char *directory, double patience, lk__lock *lock)
+lk_status lk__lock_acquire(lk_context *c, const char *directory, double timeout, lk__lock *lock)
 {
     attempt a = {.context = c, .directory = directory, .keep = true};
     *lock = (lk__lock)LK__LOCK_INIT;
     lk_status status = open_file(c, directory, true, &a.fd);
     if (status < 0) return status;
-    if ((status = acquire(&a, patience)) == LK_OK) {
+    if ((status = acquire(&a, timeout)) == LK_OK) {
         *lock = (lk__lock){a.fd, getpid(), a.byte};
         return LK_OK;
     }
     close(a.fd);
     if (status != LK_EUNSUPPORTED) return status;
-    lk__log(c, LK_LOG_WARNING, "%s; two runs that save there at once would not notice each other", lk_context_error(c));
+    lk__log(c, LK_LOG_WARNING, "%s; two runs that save there at the same time are not detected", lk_context_error(c));
     return LK_OK;
 }
 
 void lk__lock_release(lk__lock *lock)
 {
     if (lock->fd < 0) return;
-    /* By name, not by closing: a forked child may share the description. In such a child it is not ours to end. */
+    /* Unlocks explicitly, since a forked child may share the description and keep it open. Such a child does not unlock. */
     if (lock->pid == getpid()) (void)lock_byte(lock->fd, lock->byte, F_UNLCK);
     close(lock->fd);
     *lock = (lk__lock)LK__LOCK_INIT;
 }
 
-lk_status lk__lock_check(lk_context *c, const char *directory, double patience)
+lk_status lk__lock_check(lk_context *c, const char *directory, double timeout)
 {
     attempt   a = {.context = c, .directory = directory};
     lk_status status = open_file(c, directory, false, &a.fd);
     if (status < 0) return status == LK_ENOENT ? LK_OK : status;
-    status = acquire(&a, patience);
+    status = acquire(&a, timeout);
     close(a.fd);
     return status == LK_EUNSUPPORTED ? LK_OK : status;
 }

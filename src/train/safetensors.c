@@ -1,4 +1,4 @@
-/* safetensors.c - what reading and writing share (types, sizes, order), and the writer. */
+/* safetensors.c - the safetensors writer, and what it shares with the reader: types, sizes, order. */
 #include "train/safetensors.h"
 
 #include "train/file.h"
@@ -10,10 +10,10 @@
 #include <string.h>
 
 #if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
-#error "safetensors data is little-endian and is written as it lies in memory"
+#error "safetensors data is little-endian and is written as it is in memory"
 #endif
 
-/* The order in which the data lies: this list from its top. */
+/* Tensors are sorted in the order of this list. */
 const lk__safetensors_dtype lk__safetensors_dtypes[LK__SAFETENSORS_DTYPES] = {
     {"I64", LK_I64, false}, {"F64", LK_F64, false},   {"F32", LK_F32, false},
     {"I32", LK_I32, false}, {"BF16", LK_BF16, false}, {"F16", LK_F16, false},
@@ -48,26 +48,26 @@ bool lk__safetensors_size(const lk__safetensors_tensor *t, uint64_t *bytes)
     return *bytes <= INT64_MAX;
 }
 
-/* Heap sort: in place, no allocation (glibc's qsort takes some), and at worst n log n whatever a file holds. */
+/* Heap sort: in place, without allocation (glibc's qsort allocates), and n log n in the worst case. */
 void lk__safetensors_sort(void *array, size_t count, size_t size, int (*compare)(const void *a, const void *b))
 {
     char *base = array;
-    char  hold[sizeof(lk__safetensors_tensor)];
+    char  swap[sizeof(lk__safetensors_tensor)];
     for (size_t start = count / 2, end = count; end > 1;) {
         if (start > 0) {
             start--;
         } else {
             end--;
-            memcpy(hold, base, size);
+            memcpy(swap, base, size);
             memcpy(base, base + end * size, size);
-            memcpy(base + end * size, hold, size);
+            memcpy(base + end * size, swap, size);
         }
         for (size_t root = start, child; (child = 2 * root + 1) < end; root = child) {
             if (child + 1 < end && compare(base + child * size, base + (child + 1) * size) < 0) child++;
             if (compare(base + root * size, base + child * size) >= 0) break;
-            memcpy(hold, base + root * size, size);
+            memcpy(swap, base + root * size, size);
             memcpy(base + root * size, base + child * size, size);
-            memcpy(base + child * size, hold, size);
+            memcpy(base + child * size, swap, size);
         }
     }
 }
@@ -91,36 +91,36 @@ int lk__safetensors_compare_pairs(const void *a, const void *b)
 
 /* ---- the writer ---- */
 
-/* Where header text goes: counted when file is NULL, else written. The same code does both, so they agree. */
+/* Receives header text: counts it if file is NULL, else writes it. The same code does both, so the results agree. */
 typedef struct sink {
     lk__file *file;
     uint64_t  bytes;
 } sink;
 
-static void put(sink *s, const char *text, size_t bytes)
+static void put_bytes(sink *s, const char *text, size_t bytes)
 {
     s->bytes += bytes;
-    if (s->file) (void)lk__file_write(s->file, text, bytes); /* the failure sticks; commit reports it */
+    if (s->file) (void)lk__file_write(s->file, text, bytes); /* commit reports the failure */
 }
 
-static void put_text(sink *s, const char *text) { put(s, text, strlen(text)); }
+static void put_text(sink *s, const char *text) { put_bytes(s, text, strlen(text)); }
 
 static void put_string(sink *s, const char *text)
 {
-    put(s, "\"", 1);
+    put_bytes(s, "\"", 1);
     for (; *text; text++) {
         char   escaped[6];
         size_t n = lk__json_escape((unsigned char)*text, escaped);
-        put(s, escaped, n);
+        put_bytes(s, escaped, n);
     }
-    put(s, "\"", 1);
+    put_bytes(s, "\"", 1);
 }
 
 static void put_number(sink *s, uint64_t n)
 {
     char digits[24];
     int  length = snprintf(digits, sizeof digits, "%" PRIu64, n);
-    put(s, digits, (size_t)length);
+    put_bytes(s, digits, (size_t)length);
 }
 
 static void put_tensor(sink *s, const lk__safetensors_tensor *t)
@@ -162,17 +162,18 @@ static void put_header(sink *s, const lk__safetensors_tensor *tensors, size_t co
     while (s->bytes % 8) put_text(s, " ");
 }
 
-/* A string that will stand in the header: JSON must be able to hold it. */
+/* Strings in the header must be UTF-8, as JSON requires. */
 static bool is_utf8(const char *text) { return lk__json_check_utf8(text, strlen(text)); }
 
-static lk_status prepare(lk_context *context, const char *path, lk__safetensors_tensor *tensors, size_t count,
-                         lk__safetensors_pair *metadata, size_t pairs)
+/* Checks and sorts tensors and metadata, and sets offsets. */
+static lk_status prepare_header(lk_context *context, const char *path, lk__safetensors_tensor *tensors, size_t count,
+                                lk__safetensors_pair *metadata, size_t pairs)
 {
     uint64_t total = 0;
     for (size_t i = 0; i < count; i++) {
         lk__safetensors_tensor *t = &tensors[i];
         if (!is_utf8(t->name) || strcmp(t->name, "__metadata__") == 0)
-            return lk__fail(context, LK_EINVAL, "%s: '%s' cannot be a tensor's name", path, t->name);
+            return lk__fail(context, LK_EINVAL, "%s: '%s' is not a valid tensor name", path, t->name);
         if (type_rank(t) == LK__SAFETENSORS_DTYPES || t->rank < 0 || t->rank > LK_MAX_RANK ||
             !lk__safetensors_size(t, &t->bytes) || (t->bytes && !t->data))
             return lk__fail(context, LK_EINVAL, "%s: tensor '%s' has a type, shape or data that cannot be written",
@@ -203,7 +204,7 @@ lk_status lk__safetensors_write(lk_context *context, const char *path, lk__safet
                                 lk__safetensors_pair *metadata, size_t pairs, void *staging, size_t staging_bytes,
                                 char sha256[65])
 {
-    lk_status status = prepare(context, path, tensors, count, metadata, pairs);
+    lk_status status = prepare_header(context, path, tensors, count, metadata, pairs);
     if (status < 0) return status;
     sink counter = {NULL, 0};
     put_header(&counter, tensors, count, metadata, pairs);

@@ -1,7 +1,7 @@
 /* train/safetensors.h - reads and writes the safetensors format: eight bytes of header length, a JSON header, the data.
  *
- * What is written depends on the tensors and the metadata alone, and is byte for byte what Hugging Face's library writes:
- * tensors by type (the widest first), then by name; compact JSON padded with spaces to a multiple of eight. */
+ * The bytes written depend on the tensors and the metadata alone, and are those that Hugging Face's library writes: tensors
+ * sorted by type (the widest first), then by name; compact JSON padded with spaces to a multiple of eight. */
 #ifndef LK__SAFETENSORS_H
 #define LK__SAFETENSORS_H
 
@@ -10,7 +10,7 @@
 typedef struct lk__safetensors_tensor {
     const char *name;
     lk_dtype    dtype;
-    bool        boolean; /* BOOL in the file; dtype is LK_U8 then */
+    bool        boolean; /* BOOL in the file; dtype is then LK_U8 */
     int         rank;    /* 0 … LK_MAX_RANK */
     int64_t     dims[LK_MAX_RANK];
     const void *data;          /* writing: row-major, borrowed; reading: NULL */
@@ -21,21 +21,21 @@ typedef struct lk__safetensors_pair {
     const char *key, *value;
 } lk__safetensors_pair;
 
-/* Bytes of the staging buffer that the writer wants. It does not depend on the model, so a plan can state it. */
+/* Bytes of the writer's staging buffer. It does not depend on the model, so a plan can include it. */
 size_t lk__safetensors_staging_bytes(void);
 
 /* Replaces path atomically (train/file.h). Sorts tensors and metadata in place and allocates nothing. Names must differ and be
- * UTF-8. sha256 may be NULL: the digest of the file in hexadecimal. */
+ * UTF-8. sha256 gets the digest of the file in hexadecimal; may be NULL. */
 lk_status lk__safetensors_write(lk_context *context, const char *path, lk__safetensors_tensor *tensors, size_t count,
                                 lk__safetensors_pair *metadata, size_t pairs, void *staging, size_t staging_bytes,
                                 char sha256[65]);
 
-typedef struct lk__safetensors lk__safetensors; /* an open file; keeps the header's names, never the data */
+typedef struct lk__safetensors lk__safetensors; /* an open file; holds the header's names, not the data */
 
-/* Checks the whole header against the file's size: on success every tensor's bytes exist, do not overlap and are all of the
- * data. LK_ENOENT: no such file. LK_EFORMAT: what is wrong and at which byte. */
+/* Checks the whole header against the file's size: on success the tensors cover all of the data without overlap. LK_ENOENT: no
+ * such file. LK_EFORMAT: the message names the error and its byte. */
 lk_status lk__safetensors_open(lk_context *context, const char *path, lk__safetensors **file);
-/* The same over bytes in memory, borrowed until close; label stands for the path in messages. */
+/* The same over bytes in memory, borrowed until close; messages show label instead of a path. */
 lk_status lk__safetensors_open_memory(lk_context *context, const char *label, const void *bytes, size_t length,
                                       lk__safetensors **file);
 void      lk__safetensors_close(lk__safetensors *file); /* NULL is fine */
@@ -43,17 +43,14 @@ void      lk__safetensors_close(lk__safetensors *file); /* NULL is fine */
 size_t                        lk__safetensors_count(const lk__safetensors *file);
 const lk__safetensors_tensor *lk__safetensors_at(const lk__safetensors *file,
                                                  size_t                 index); /* in the order of the data */
-const lk__safetensors_tensor *lk__safetensors_find(const lk__safetensors *file,
-                                                   const char            *name);               /* NULL when there is none */
-const char *lk__safetensors_metadata(const lk__safetensors *file, const char *key); /* NULL when there is none */
-/* All metadata, sorted by key: *pairs of them. */
-const lk__safetensors_pair *lk__safetensors_pairs(const lk__safetensors *file, size_t *pairs);
+const lk__safetensors_tensor *lk__safetensors_find(const lk__safetensors *file, const char *name);    /* NULL if none */
+const char                   *lk__safetensors_metadata(const lk__safetensors *file, const char *key); /* NULL if none */
 
-/* Copies bytes first … first + bytes of a tensor's data. LK_EFORMAT when the file has been cut short since it was opened. */
+/* Copies bytes first … first + bytes of a tensor's data. LK_EFORMAT if the file was truncated after it was opened. */
 lk_status lk__safetensors_read(lk__safetensors *file, const lk__safetensors_tensor *tensor, uint64_t first, void *out,
                                size_t bytes);
 
-/* "F32", "BOOL", …: the format's word for a tensor's type. */
+/* "F32", "BOOL", …: the format's name for a tensor's type. */
 const char *lk__safetensors_type(const lk__safetensors_tensor *tensor);
 
 #endif

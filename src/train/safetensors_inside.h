@@ -1,13 +1,10 @@
-/* train/safetensors_inside.h - what the safetensors reader and writer share and nobody else needs. */
+/* train/safetensors_inside.h - shared by the safetensors reader and writer alone. */
 #ifndef LK__SAFETENSORS_INSIDE_H
 #define LK__SAFETENSORS_INSIDE_H
 
 #include "train/safetensors.h"
 
-enum {
-    LK__SAFETENSORS_HEADER_LIMIT = 100000000,
-    LK__SAFETENSORS_DTYPES = 9
-}; /* the limit is the reference library's */
+enum { LK__SAFETENSORS_HEADER_LIMIT = 100000000, LK__SAFETENSORS_DTYPES = 9 }; /* the reference library's limit */
 
 typedef struct lk__safetensors_dtype {
     const char *name;
@@ -16,14 +13,14 @@ typedef struct lk__safetensors_dtype {
 } lk__safetensors_dtype;
 extern const lk__safetensors_dtype lk__safetensors_dtypes[LK__SAFETENSORS_DTYPES];
 
-bool lk__safetensors_size(const lk__safetensors_tensor *tensor,
-                          uint64_t                     *bytes); /* false: negative dims or too large for a file */
-/* Elements of at most sizeof(lk__safetensors_tensor). */
+/* False: negative dims, or too large for a file. */
+bool lk__safetensors_size(const lk__safetensors_tensor *tensor, uint64_t *bytes);
+/* size is at most sizeof(lk__safetensors_tensor). */
 void lk__safetensors_sort(void *array, size_t count, size_t size, int (*compare)(const void *a, const void *b));
 int  lk__safetensors_compare_pairs(const void *a, const void *b);
 
-/* foreign.c: LK_OK when the first bytes of a file could be safetensors; LK_EFORMAT, with what it is and how to convert it, when
- * they are a zip's or a pickle's: weights as PyTorch saves them. */
+/* foreign.c: LK_OK if the first bytes of a file may be safetensors; LK_EFORMAT if they are those of a zip or a pickle, as
+ * PyTorch saves weights: the message says how to convert the file. */
 lk_status lk__safetensors_foreign(lk_context *context, const char *path, const unsigned char *first, size_t bytes);
 
 #endif

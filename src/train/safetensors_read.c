@@ -1,5 +1,5 @@
-/* safetensors_read.c - the safetensors reader. The header is checked as a whole before anything is believed; data is read by
- * position, never mapped: a file that shrinks under us is an error then, not a signal. */
+/* safetensors_read.c - the safetensors reader. The whole header is checked before any of it is used; data is read by position,
+ * not mapped, so that a file that shrinks meanwhile is an error, not a signal. */
 #define _GNU_SOURCE
 #include "train/json.h"
 #include "train/safetensors.h"
@@ -8,7 +8,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -28,7 +27,7 @@ struct lk__safetensors {
     size_t                         names_used, names_bytes;
 };
 
-/* What stands where in the header, for messages. */
+/* The header and its position in the file, for messages. */
 typedef struct header {
     lk__safetensors *file;
     const char      *text; /* the header's first byte is byte 8 of the file */
@@ -39,9 +38,9 @@ typedef struct header {
     lk__fail((h)->file->context, LK_EFORMAT, "%s: byte %zu: " format, (h)->file->label, (size_t)((at) - (h)->text) + 8, \
              ##__VA_ARGS__)
 
-/* Decodes into the names arena, which is as large as the header and so never too small: decoding shrinks, and the two
- * quotes leave room for the NUL. */
-static lk_status keep_string(header *h, const lk__json *value, const char **out)
+/* Decodes into the names arena, which is as large as the header and so never too small: decoding shrinks a string, and
+ * the two quotes leave room for the NUL. */
+static lk_status store_string(header *h, const lk__json *value, const char **out)
 {
     lk__safetensors *f = h->file;
     char            *to = f->names + f->names_used;
@@ -66,8 +65,8 @@ static lk_status read_metadata(header *h, const lk__json *object)
     for (size_t i = 0; lk__json_next(&walk, &key, &value); i++) {
         if (value.kind != LK__JSON_STRING)
             return FORMAT_ERROR(h, value.text, "a value of __metadata__ is not a string");
-        lk_status status = keep_string(h, &key, &f->pairs[i].key);
-        if (status == LK_OK) status = keep_string(h, &value, &f->pairs[i].value);
+        lk_status status = store_string(h, &key, &f->pairs[i].key);
+        if (status == LK_OK) status = store_string(h, &value, &f->pairs[i].value);
         if (status < 0) return status;
     }
     lk__safetensors_sort(f->pairs, count, sizeof *f->pairs, lk__safetensors_compare_pairs);
@@ -108,7 +107,7 @@ static lk_status read_shape(header *h, const lk__json *value, lk__safetensors_te
             return FORMAT_ERROR(h, item.text, "tensor '%s' has more than %d axes", lk__shown(t->name, name),
                                 LK_MAX_RANK);
         if (!lk__json_integer(&item, &t->dims[t->rank]) || t->dims[t->rank] < 0)
-            return FORMAT_ERROR(h, item.text, "tensor '%s' has a size that is no whole number from 0 to 2^63 - 1",
+            return FORMAT_ERROR(h, item.text, "tensor '%s' has a size that is not a whole number from 0 to 2^63 - 1",
                                 lk__shown(t->name, name));
         t->rank++;
     }
@@ -141,7 +140,7 @@ static lk_status read_tensor(header *h, const lk__json *key, const lk__json *obj
                              uint64_t data_bytes)
 {
     char      name[LK__SHOWN];
-    lk_status status = keep_string(h, key, &t->name);
+    lk_status status = store_string(h, key, &t->name);
     if (status < 0) return status;
     if (object->kind != LK__JSON_OBJECT)
         return FORMAT_ERROR(h, object->text, "tensor '%s' is not an object", lk__shown(t->name, name));
@@ -154,7 +153,7 @@ static lk_status read_tensor(header *h, const lk__json *key, const lk__json *obj
                                                                    : NULL;
         if (!slot || slot->text)
             return FORMAT_ERROR(h, field.text, "tensor '%s' has %s field", lk__shown(t->name, name),
-                                slot ? "the same" : "an unknown");
+                                slot ? "a duplicate" : "an unknown");
         *slot = value;
     }
     if (!dtype.text || !shape.text || !offsets.text)
@@ -178,7 +177,7 @@ static int compare_offsets(const void *a, const void *b)
     const lk__safetensors_tensor *x = a, *y = b;
     uint64_t                      x_end = x->offset + x->bytes, y_end = y->offset + y->bytes;
     if (x->offset != y->offset) return x->offset < y->offset ? -1 : 1;
-    if (x_end != y_end) return x_end < y_end ? -1 : 1; /* empty tensors before the one that begins where they stand */
+    if (x_end != y_end) return x_end < y_end ? -1 : 1; /* empty tensors before the one at the same offset */
     return strcmp(x->name, y->name);
 }
 
@@ -187,7 +186,7 @@ static int compare_names(const void *a, const void *b)
     return strcmp((*(const lk__safetensors_tensor *const *)a)->name, (*(const lk__safetensors_tensor *const *)b)->name);
 }
 
-/* Tensors lie end to end: no overlap, no hole, nothing after the last. */
+/* Checks that the tensors cover the data: no overlap, no gap, nothing after the last. */
 static lk_status check_layout(header *h, uint64_t data_bytes)
 {
     lk__safetensors *f = h->file;
@@ -197,10 +196,9 @@ static lk_status check_layout(header *h, uint64_t data_bytes)
     for (size_t i = 0; i < f->count; i++) {
         lk__safetensors_tensor *t = &f->tensors[i];
         if (t->offset != at)
-            return lk__fail(f->context, LK_EFORMAT,
-                            "%s: the data of tensor '%s' begins at byte %" PRIu64 ", which leaves %s before it",
-                            f->label, lk__shown(t->name, name), t->offset + h->length + 8,
-                            t->offset > at ? "a hole" : "an overlap");
+            return lk__fail(
+                f->context, LK_EFORMAT, "%s: the data of tensor '%s' starts at byte %" PRIu64 ", with %s before it",
+                f->label, lk__shown(t->name, name), t->offset + h->length + 8, t->offset > at ? "a gap" : "an overlap");
         at += t->bytes;
         t->offset += h->length + 8;
         f->by_name[i] = t;
@@ -223,7 +221,7 @@ static lk_status parse_header(header *h)
     lk__json_error   error;
     uint64_t         data_bytes = f->length - 8 - h->length;
     if (h->text[0] != '{')
-        return FORMAT_ERROR(h, h->text, "the header does not begin with '{', so this is no safetensors file");
+        return FORMAT_ERROR(h, h->text, "the header does not begin with '{', so this is not a safetensors file");
     if (!lk__json_parse(h->text, h->length, &root, &error))
         return FORMAT_ERROR(h, h->text + error.offset, "the header is not JSON: %s", error.what);
 
@@ -266,18 +264,18 @@ static lk_status read_at(lk__safetensors *f, uint64_t offset, void *out, size_t 
             return lk__fail(f->context, LK_EIO, "%s: cannot read at byte %" PRIu64 ": %s", f->label, offset,
                             strerror(errno));
         if (n == 0)
-            return lk__fail(f->context, LK_EFORMAT, "%s: ends at byte %" PRIu64 "; it was longer when it was opened",
-                            f->label, offset);
+            return lk__fail(f->context, LK_EFORMAT,
+                            "%s: ends at byte %" PRIu64 "; it was truncated after it was opened", f->label, offset);
         to += n, bytes -= (size_t)n;
         offset += (uint64_t)n;
     }
     return LK_OK;
 }
 
-enum { FIRST = 128 }; /* bytes that show what kind of file it is */
+enum { FIRST = 128 }; /* bytes that show the format of the file */
 
-/* f has its source and length; reads and checks the header, and frees f when that fails. */
-static lk_status finish_open(lk__safetensors *f, lk__safetensors **out)
+/* f has its source and length; reads and checks the header, and frees f on failure. */
+static lk_status read_header(lk__safetensors *f, lk__safetensors **out)
 {
     lk_context   *context = f->context;
     uint64_t      length = 0;
@@ -294,14 +292,14 @@ static lk_status finish_open(lk__safetensors *f, lk__safetensors **out)
         goto done;
     memcpy(&length, first, sizeof length);
     if (length < 2 || length > LK__SAFETENSORS_HEADER_LIMIT) {
-        status = lk__fail(context, LK_EFORMAT, "%s: byte 0: a header of %" PRIu64 " bytes; this is no safetensors file",
-                          f->label, length);
+        status = lk__fail(context, LK_EFORMAT,
+                          "%s: byte 0: a header of %" PRIu64 " bytes; this is not a safetensors file", f->label, length);
         goto done;
     }
     if (length > f->length - 8) {
         status = lk__fail(context, LK_EFORMAT,
                           "%s: byte 0: a header of %" PRIu64 " bytes in a file of %" PRIu64
-                          ": truncated, or no safetensors file",
+                          ": truncated, or not a safetensors file",
                           f->label, length, f->length);
         goto done;
     }
@@ -336,7 +334,7 @@ lk_status lk__safetensors_open(lk_context *context, const char *path, lk__safete
     if (!f) return LK_ENOMEM;
     struct stat info;
     lk_status   status;
-    f->fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK); /* O_NONBLOCK: a pipe is refused, not waited for */
+    f->fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK); /* O_NONBLOCK: do not wait for a pipe's writer */
     if (f->fd < 0 || fstat(f->fd, &info) < 0) {
         status = errno == ENOENT || errno == ENOTDIR ? LK_ENOENT : LK_EIO;
         lk__fail(context, status, "%s: cannot open: %s", path, strerror(errno));
@@ -345,7 +343,7 @@ lk_status lk__safetensors_open(lk_context *context, const char *path, lk__safete
                           S_ISDIR(info.st_mode) ? "a directory" : "a device or pipe");
     } else {
         f->length = (uint64_t)info.st_size;
-        return finish_open(f, out);
+        return read_header(f, out);
     }
     lk__safetensors_close(f);
     return status;
@@ -359,7 +357,7 @@ lk_status lk__safetensors_open_memory(lk_context *context, const char *label, co
     if (!f) return LK_ENOMEM;
     f->memory = bytes;
     f->length = length;
-    return finish_open(f, out);
+    return read_header(f, out);
 }
 
 void lk__safetensors_close(lk__safetensors *f)
@@ -393,12 +391,6 @@ const lk__safetensors_tensor *lk__safetensors_find(const lk__safetensors *f, con
             low = middle + 1;
     }
     return NULL;
-}
-
-const lk__safetensors_pair *lk__safetensors_pairs(const lk__safetensors *f, size_t *pairs)
-{
-    *pairs = f->pair_count;
-    return f->pairs;
 }
 
 const char *lk__safetensors_metadata(const lk__safetensors *f, const char *key)

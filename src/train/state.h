@@ -6,14 +6,14 @@
 
 #include <lockstep/checkpoint.h>
 
-/* LK_EINVAL unless a run can stand there; `what` begins the sentence. */
+/* LK_EINVAL if the numbers are inconsistent; `what` starts the message. */
 lk_status lk__progress_check(lk_context *context, const char *what, const lk_progress *progress);
 
+/* model, optimizer: SHA-256 of the files. */
 lk_status lk__state_write(lk_context *context, const char *path, void *staging, size_t staging_bytes,
-                          const lk_progress *progress, const char *model,
-                          const char *optimizer); /* SHA-256 of the files */
-/* LK_EFORMAT when it is damaged, of impossible numbers, or not of the step that its directory is named for. sha: of the model and
- * of the optimizer. */
+                          const lk_progress *progress, const char *model, const char *optimizer);
+/* LK_EFORMAT if it is damaged, inconsistent, or of another step than its directory's name. sha: of the model and of the
+ * optimizer. */
 lk_status lk__state_read(lk_context *context, const char *path, int64_t step, lk_progress *progress, char sha[2][65]);
 
 #endif

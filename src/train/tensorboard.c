@@ -1,5 +1,5 @@
-/* tensorboard.c - event files: records of a length, its checksum, a message and its checksum, as TensorFlow's record
- * writer frames them. The messages (Event, Summary) are protocol buffers, written by hand: four fields and a list of one. */
+/* tensorboard.c - event files: records of a length, its checksum, a message and its checksum, in TensorFlow's record
+ * format. The messages (Event, Summary) are protocol buffers of four fields and a list of one, encoded here. */
 #define _GNU_SOURCE
 #include <lockstep/tensorboard.h>
 
@@ -15,12 +15,12 @@
 #include <unistd.h>
 
 enum {
-    MOST_TAG = 1024,
-    MOST_MESSAGE = MOST_TAG + 64, /* what stands around the tag takes 34 bytes at most */
-    MOST_RECORD = MOST_MESSAGE + 16,
+    MAX_TAG = 1024,
+    MAX_MESSAGE = MAX_TAG + 64, /* other fields take at most 34 bytes */
+    MAX_RECORD = MAX_MESSAGE + 16,
     STAGING = 65536
 };
-static const double PATIENCE = 5; /* seconds that a point may stay out of the file */
+static const double FLUSH_INTERVAL = 5; /* seconds */
 
 struct lk_tensorboard {
     lk_context   *context;
@@ -36,7 +36,7 @@ struct lk_tensorboard {
 
 typedef struct message {
     size_t        bytes;
-    unsigned char data[MOST_MESSAGE];
+    unsigned char data[MAX_MESSAGE];
 } message;
 
 static void put_fixed(unsigned char *out, uint64_t value, int bytes)
@@ -74,7 +74,7 @@ static void add_wall_time(message *m, double seconds) /* Event.wall_time */
 
 /* ---- Records. ---- */
 
-/* CRC-32C (RFC 3720, appendix B.4), turned and moved, so that a checksum over data that holds checksums stays good. */
+/* CRC-32C (RFC 3720, appendix B.4), rotated and offset, so that a checksum of data that contains checksums stays useful. */
 static uint32_t masked_checksum(const unsigned char *data, size_t bytes)
 {
     uint32_t crc = 0xFFFFFFFFu;
@@ -86,20 +86,20 @@ static uint32_t masked_checksum(const unsigned char *data, size_t bytes)
     return (crc >> 15 | crc << 17) + 0xA282EAD8u;
 }
 
-static lk_status broken(lk_tensorboard *t)
+static lk_status report_write_error(lk_tensorboard *t)
 {
     return lk__fail(t->context, LK_EIO, "%s: cannot write: %s", t->path, strerror(t->error));
 }
 
 lk_status lk_tensorboard_flush(lk_tensorboard *t)
 {
-    if (t->error) return broken(t);
+    if (t->error) return report_write_error(t);
     for (size_t at = 0; at < t->used;) {
         ssize_t n = write(t->fd, t->staging + at, t->used - at);
         if (n < 0 && errno == EINTR) continue;
         if (n <= 0) {
             t->error = n < 0 ? errno : EIO;
-            return broken(t);
+            return report_write_error(t);
         }
         at += (size_t)n;
     }
@@ -110,7 +110,7 @@ lk_status lk_tensorboard_flush(lk_tensorboard *t)
 
 static lk_status add_record(lk_tensorboard *t, const message *m)
 {
-    if (STAGING - t->used < MOST_RECORD) {
+    if (STAGING - t->used < MAX_RECORD) {
         lk_status status = lk_tensorboard_flush(t);
         if (status < 0) return status;
     }
@@ -132,10 +132,10 @@ static double wall_clock(void)
 
 lk_status lk_tensorboard_add_scalar(lk_tensorboard *t, const char *tag, int64_t step, double value, double wall_time)
 {
-    if (t->error) return broken(t);
+    if (t->error) return report_write_error(t);
     size_t length = tag ? strlen(tag) : 0;
-    if (length < 1 || length > MOST_TAG || !lk__json_check_utf8(tag, length))
-        return lk__fail(t->context, LK_EINVAL, "\"%.60s\": a tag is 1 to %d bytes of UTF-8", tag ? tag : "", MOST_TAG);
+    if (length < 1 || length > MAX_TAG || !lk__json_check_utf8(tag, length))
+        return lk__fail(t->context, LK_EINVAL, "\"%.60s\": a tag is 1 to %d bytes of UTF-8", tag ? tag : "", MAX_TAG);
 
     message  point = {0}, summary = {0}, event = {0};
     float    narrow = (float)value;
@@ -149,22 +149,22 @@ lk_status lk_tensorboard_add_scalar(lk_tensorboard *t, const char *tag, int64_t 
     add_varint(&event, (uint64_t)step);
     add_bytes(&event, 5, summary.data, summary.bytes); /* Event.summary */
     lk_status status = add_record(t, &event);
-    if (status == LK_OK && lk__now() - t->written_at > PATIENCE) status = lk_tensorboard_flush(t);
+    if (status == LK_OK && lk__now() - t->written_at > FLUSH_INTERVAL) status = lk_tensorboard_flush(t);
     return status;
 }
 
 /* ---- The file. ---- */
 
-/* A name that nothing has yet: the same process may make several within a second. */
-static lk_status open_new(lk_tensorboard *t, const char *directory, double now)
+/* Creates a file with a new name: a process may create several within a second. */
+static lk_status create_file(lk_tensorboard *t, const char *directory, double now)
 {
     char host[256] = "localhost";
     if (gethostname(host, sizeof host - 1) < 0) host[0] = 0;
     for (char *at = host; *at; at++)
         if (*at == '/') *at = '-';
-    for (int again = 0; again < 1000; again++) {
+    for (int attempt = 0; attempt < 1000; attempt++) {
         char suffix[16] = "";
-        if (again) snprintf(suffix, sizeof suffix, ".%d", again);
+        if (attempt) snprintf(suffix, sizeof suffix, ".%d", attempt);
         int length = snprintf(t->path, sizeof t->path, "%s/events.out.tfevents.%010lld.%s.%ld.lockstep%s", directory,
                               (long long)now, host, (long)getpid(), suffix);
         if (length < 0 || length >= (int)sizeof t->path)
@@ -187,7 +187,7 @@ lk_status lk_tensorboard_create(lk_context *context, const char *directory, lk_t
     t->context = context;
     t->fd = -1;
     double now = wall_clock();
-    if ((status = open_new(t, directory, now)) < 0) goto fail;
+    if ((status = create_file(t, directory, now)) < 0) goto fail;
     message first = {0};
     add_wall_time(&first, now);
     add_bytes(&first, 3, version, sizeof version - 1); /* Event.file_version */

@@ -1,4 +1,4 @@
-/* tracing.c - a window of steps, recorded on every rank and written by rank 0 as one picture on one clock. */
+/* tracing.c - traces a range of steps on every rank; rank 0 writes one file with all clocks converted to its own. */
 #include "train/trainer.h"
 
 #include <stdio.h>
@@ -8,15 +8,15 @@ enum { WARM_UP = 5, EXCHANGES = 16, TAG = 77 };
 
 lk_status lk__trainer_trace_open(lk_trainer *t)
 {
-    const lk_trainer_config *f = &t->config;
+    const lk_trainer_config *config = &t->config;
     int64_t                  left = t->steps - t->progress.step, per_step = 64;
-    if (!f->trace) return LK_OK;
+    if (!config->trace) return LK_OK;
     for (int i = 0; i < t->plan->slots; i++) per_step += (int64_t)t->program->slots[i].train.count;
     if (t->plan->parallel.leaves && !t->plan->parallel.batch_leaves)
         per_step *= (t->plan->sets + t->plan->slots - 1) / t->plan->slots;
     per_step *= t->plan->parallel.micro_batches;
-    t->trace_first = t->progress.step + (left > f->trace_steps + WARM_UP ? WARM_UP : 0);
-    return lk__trace_create(t->context, per_step * f->trace_steps, &t->trace);
+    t->trace_first = t->progress.step + (left > config->trace_steps + WARM_UP ? WARM_UP : 0);
+    return lk__trace_create(t->context, per_step * config->trace_steps, &t->trace);
 }
 
 lk_status lk__trainer_trace_step(lk_trainer *t)
@@ -26,8 +26,8 @@ lk_status lk__trainer_trace_step(lk_trainer *t)
     return lk__program_trace(t->program, at == 0 ? t->trace : NULL);
 }
 
-/* Seconds from this rank's clock to rank 0's: of several questions the one that was answered fastest knows best. */
-static lk_status clock_offset(lk_trainer *t, int peer, double *offset)
+/* Seconds from this rank's clock to rank 0's, by the exchange with the shortest round trip. */
+static lk_status measure_clock_offset(lk_trainer *t, int peer, double *offset)
 {
     lk_comm  *comm = t->config.comm;
     lk_status status = LK_OK;
@@ -67,8 +67,8 @@ static lk_status write_parts(lk_trainer *t, const block *blocks, const char *all
     return status;
 }
 
-/* All blocks to rank 0, one after the other. */
-static lk_status gather(lk_trainer *t, block *blocks, const char *mine, char **all, size_t *total)
+/* Sends all blocks to rank 0, which stores them one after the other. */
+static lk_status gather_events(lk_trainer *t, block *blocks, const char *mine, char **all, size_t *total)
 {
     lk_status status = LK_OK;
     *total = 0;
@@ -99,14 +99,14 @@ lk_status lk__trainer_trace_write(lk_trainer *t)
     for (int peer = 1; peer < t->world && status >= 0; peer++)
         if (t->rank == 0 || t->rank == peer) {
             double offset;
-            status = clock_offset(t, peer, &offset);
+            status = measure_clock_offset(t, peer, &offset);
             if (t->rank == peer) own.offset = offset;
         }
     blocks[t->rank] = own;
     if (status >= 0 && t->world > 1) status = lk_comm_all_gather(t->config.comm, &own, blocks, sizeof own, LK_U8, NULL);
-    if (status >= 0 && t->world > 1) status = gather(t, blocks, mine, &all, &total);
+    if (status >= 0 && t->world > 1) status = gather_events(t, blocks, mine, &all, &total);
     if (status >= 0 && t->rank == 0) status = write_parts(t, blocks, all ? all : mine);
-    status = lk__trainer_share(t, 0, status);
+    status = lk__trainer_share_status(t, 0, status);
 done:
     lk__free(t->context, LK_MEMORY_OTHER, all, total);
     lk__free(t->context, LK_MEMORY_OTHER, mine, mine_bytes);

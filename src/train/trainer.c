@@ -1,5 +1,5 @@
-/* trainer.c - the loop: epochs of batches through the program's sections, evaluation, checkpoints, and events about them. With
- * several ranks each runs this loop over its share, and all take the same turns. */
+/* trainer.c - the training loop: epochs of batches through the program's sections, evaluation, checkpoints, and events. With
+ * several ranks each runs this loop over its share of the data, with the same steps, evaluations and saves. */
 #include "train/trainer.h"
 
 #include "comm/abort.h"
@@ -9,99 +9,108 @@
 #include <stdio.h>
 #include <string.h>
 
-static const lk_dataset *samples(const lk_trainer_config *f) { return f->train ? f->train : f->test; }
-
-static lk_status check(lk_context *c, const lk_trainer_config *f)
+static const lk_dataset *any_dataset(const lk_trainer_config *config)
 {
-    if (f->size != sizeof *f) return lk__fail(c, LK_EINVAL, "lk_trainer_config is of another version of Lockstep");
-    if (!f->model && !f->model_with) return lk__fail(c, LK_EINVAL, "a trainer needs a model");
-    if (!f->train && !f->test)
+    return config->train ? config->train : config->test;
+}
+
+static lk_status check_config(lk_context *c, const lk_trainer_config *config)
+{
+    if (config->size != sizeof *config)
+        return lk__fail(c, LK_EINVAL, "lk_trainer_config is of another version of Lockstep");
+    if (!config->model && !config->model_with) return lk__fail(c, LK_EINVAL, "a trainer needs a model");
+    if (!config->train && !config->test)
         return lk__fail(c, LK_EINVAL, "a trainer needs a training set, or a test set to evaluate");
-    if (lk_dataset_count(samples(f)) < 1) return lk__fail(c, LK_EINVAL, "the data set is empty");
-    if (lk_dataset_classes(samples(f)) < 1) return lk__fail(c, LK_EINVAL, "the data set has no classes to learn");
-    if (f->batch < 1) return lk__fail(c, LK_EINVAL, "a batch of %lld samples", (long long)f->batch);
-    if (f->epochs < 0 || f->steps < 0 || (f->epochs == 0 && f->steps == 0))
-        return lk__fail(c, LK_EINVAL, "say for how many epochs or steps to train");
-    if (f->trace && f->trace_steps < 1)
-        return lk__fail(c, LK_EINVAL, "a trace of %lld steps", (long long)f->trace_steps);
-    if (f->accumulate < 0 || f->leaves < 0 || f->check_every < 0)
-        return lk__fail(c, LK_EINVAL, "accumulate, leaves and check_every are 0 or above");
-    if (f->leaves > LK__LEAVES_MOST || (f->leaves && f->leaves > f->batch))
-        return lk__fail(c, LK_EINVAL, "a batch of %lld cut into %d leaves: at most one a sample, and 64",
-                        (long long)f->batch, f->leaves);
-    if (f->keep < 1) return lk__fail(c, LK_EINVAL, "keep is %d; at least one checkpoint must stay", f->keep);
-    if (f->train && f->test &&
-        (lk_dataset_rank(f->test) != lk_dataset_rank(f->train) ||
-         memcmp(lk_dataset_dims(f->test), lk_dataset_dims(f->train),
-                (size_t)lk_dataset_rank(f->train) * sizeof(int64_t)) != 0 ||
-         lk_dataset_classes(f->test) > lk_dataset_classes(f->train)))
+    if (lk_dataset_count(any_dataset(config)) < 1) return lk__fail(c, LK_EINVAL, "the data set is empty");
+    if (lk_dataset_classes(any_dataset(config)) < 1)
+        return lk__fail(c, LK_EINVAL, "the data set has no classes to learn");
+    if (config->batch < 1)
+        return lk__fail(c, LK_EINVAL, "a batch of %lld samples is invalid: at least 1 is needed",
+                        (long long)config->batch);
+    if (config->epochs < 0 || config->steps < 0 || (config->epochs == 0 && config->steps == 0))
+        return lk__fail(c, LK_EINVAL, "a trainer needs a number of epochs or steps above 0");
+    if (config->trace && config->trace_steps < 1)
+        return lk__fail(c, LK_EINVAL, "a trace of %lld steps is invalid: at least 1 is needed",
+                        (long long)config->trace_steps);
+    if (config->accumulate < 0 || config->leaves < 0 || config->check_every < 0)
+        return lk__fail(c, LK_EINVAL, "accumulate, leaves and check_every must be 0 or more");
+    if (config->leaves > LK__LEAVES_MOST || (config->leaves && config->leaves > config->batch))
+        return lk__fail(c, LK_EINVAL, "a batch of %lld samples has at most one leaf per sample, and at most %d: not %d",
+                        (long long)config->batch, LK__LEAVES_MOST, config->leaves);
+    if (config->keep < 1) return lk__fail(c, LK_EINVAL, "keep is %d: at least 1 checkpoint must be kept", config->keep);
+    if (config->train && config->test &&
+        (lk_dataset_rank(config->test) != lk_dataset_rank(config->train) ||
+         memcmp(lk_dataset_dims(config->test), lk_dataset_dims(config->train),
+                (size_t)lk_dataset_rank(config->train) * sizeof(int64_t)) != 0 ||
+         lk_dataset_classes(config->test) > lk_dataset_classes(config->train)))
         return lk__fail(c, LK_EMISMATCH,
-                        "the test set's samples have another shape or more classes than the training set's");
+                        "the test set differs from the training set: its samples have another shape, or it has more "
+                        "classes");
     return LK_OK;
 }
 
-static int64_t steps_per_epoch(const lk_trainer_config *f)
+static int64_t steps_per_epoch(const lk_trainer_config *config)
 {
-    return (lk_dataset_count(samples(f)) + f->batch - 1) / f->batch;
+    return (lk_dataset_count(any_dataset(config)) + config->batch - 1) / config->batch;
 }
 
-static int64_t total_steps(const lk_trainer_config *f)
+static int64_t total_steps(const lk_trainer_config *config)
 {
-    return f->steps > 0 ? f->steps : f->epochs * steps_per_epoch(f);
+    return config->steps > 0 ? config->steps : config->epochs * steps_per_epoch(config);
 }
 
-static int world_of(const lk_trainer_config *f)
+static int world_of(const lk_trainer_config *config)
 {
-    return f->comm ? lk_comm_size(f->comm) : f->plan_world > 0 ? f->plan_world : 1;
+    return config->comm ? lk_comm_size(config->comm) : config->plan_world > 0 ? config->plan_world : 1;
 }
-static int rank_of(const lk_trainer_config *f) { return f->comm ? lk_comm_rank(f->comm) : 0; }
+static int rank_of(const lk_trainer_config *config) { return config->comm ? lk_comm_rank(config->comm) : 0; }
 
-/* This rank's part of every batch. */
-static void share(const lk_trainer_config *f, lk_loader_config *loader, int parts)
+/* Sets this rank's share of every batch. */
+static void set_share(const lk_trainer_config *config, lk_loader_config *loader, int parts)
 {
-    int world = world_of(f), rank = rank_of(f);
+    int world = world_of(config), rank = rank_of(config);
     if (parts == 1) return;
     loader->parts = parts;
     loader->first_part = lk__first_leaf(parts, world, rank);
     loader->last_part = lk__first_leaf(parts, world, rank + 1);
 }
 
-static int accumulate(const lk_trainer_config *f) { return f->accumulate > 1 ? f->accumulate : 1; }
+static int accumulate(const lk_trainer_config *config) { return config->accumulate > 1 ? config->accumulate : 1; }
 
-/* The same on every rank, as the ranks' programs must be. */
-int64_t lk_trainer_capacity(const lk_trainer_config *f)
+/* Equal on every rank, as the ranks' programs must be. */
+int64_t lk_trainer_capacity(const lk_trainer_config *config)
 {
-    int64_t world = world_of(f), parts = f->leaves ? f->leaves : world * accumulate(f);
-    int64_t each = (f->batch + world - 1) / world;
-    return f->leaves ? (f->batch + parts - 1) / parts : (each + accumulate(f) - 1) / accumulate(f);
+    int64_t world = world_of(config), parts = config->leaves ? config->leaves : world * accumulate(config);
+    int64_t each = (config->batch + world - 1) / world;
+    return config->leaves ? (config->batch + parts - 1) / parts : (each + accumulate(config) - 1) / accumulate(config);
 }
 
-static void loader_configs(const lk_trainer_config *f, lk_loader_config *train, lk_loader_config *test)
+static void loader_configs(const lk_trainer_config *config, lk_loader_config *train, lk_loader_config *test)
 {
-    int world = world_of(f), parts = lk__evaluation_parts(f, world);
+    int world = world_of(config), parts = lk__evaluation_parts(config, world);
     *train = (lk_loader_config)LK_LOADER_CONFIG_INIT;
-    train->dataset = f->train;
-    train->batch = f->batch;
+    train->dataset = config->train;
+    train->batch = config->batch;
     train->shuffle = true;
-    train->seed = f->seed;
-    train->workers = f->workers;
-    train->dtype = f->dtype;
-    train->transform = f->transform;
+    train->seed = config->seed;
+    train->workers = config->workers;
+    train->dtype = config->dtype;
+    train->transform = config->transform;
     *test = *train;
-    test->dataset = f->test;
-    test->batch = lk_trainer_capacity(f) * parts;
+    test->dataset = config->test;
+    test->batch = lk_trainer_capacity(config) * parts;
     test->shuffle = false;
     test->transform.crop_padding = 0;
     test->transform.flip = 0;
-    share(f, train, f->leaves ? f->leaves : world);
-    share(f, test, parts);
+    set_share(config, train, config->leaves ? config->leaves : world);
+    set_share(config, test, parts);
 }
 
-/* What the model returned: one number for each class of each sample of this graph. */
-static lk_status check_logits(const lk_trainer_config *f, const lk_graph *graph, lk_tensor logits)
+/* Checks what the model returned: it must be (samples, classes), of this graph. */
+static lk_status check_logits(const lk_trainer_config *config, const lk_graph *graph, lk_tensor logits)
 {
     lk_context *c = graph->context;
-    int         classes = lk_dataset_classes(samples(f)), line = lk__empty_line(logits);
+    int         classes = lk_dataset_classes(any_dataset(config)), line = lk__empty_line(logits);
     char        shape[128], where[64] = "";
     if (line) snprintf(where, sizeof where, "; the first call on an empty tensor is on line %d", line);
     if (!logits.graph)
@@ -117,71 +126,74 @@ static lk_status check_logits(const lk_trainer_config *f, const lk_graph *graph,
         v->site.file ? v->site.file : "?", v->site.line, shape, classes, classes);
 }
 
-static lk_status record_as(lk_context *c, const lk_trainer_config *f, bool batch_leaves, lk_graph **graph,
-                           lk_plan **plan)
+static lk_status record_and_plan_as(lk_context *c, const lk_trainer_config *config, bool batch_leaves, lk_graph **graph,
+                                    lk_plan **plan)
 {
-    int64_t   world = world_of(f), together = batch_leaves ? (f->leaves + world - 1) / world : 1;
-    int64_t   dims[LK_MAX_RANK] = {lk_trainer_capacity(f) * together};
-    int       rank = lk_dataset_rank(samples(f)) + 1;
-    lk_status status = lk_graph_create(c, f->dtype, graph);
+    int64_t   world = world_of(config), together = batch_leaves ? (config->leaves + world - 1) / world : 1;
+    int64_t   dims[LK_MAX_RANK] = {lk_trainer_capacity(config) * together};
+    int       rank = lk_dataset_rank(any_dataset(config)) + 1;
+    lk_status status = lk_graph_create(c, config->dtype, graph);
     if (status < 0) return status;
-    if (rank > LK_MAX_RANK) return lk__fail(c, LK_EINVAL, "samples of %d axes; at most %d", rank - 1, LK_MAX_RANK - 1);
-    memcpy(dims + 1, lk_dataset_dims(samples(f)), (size_t)(rank - 1) * sizeof *dims);
-    lk_tensor x = lk_input(*graph, "features", f->dtype, rank, dims);
+    if (rank > LK_MAX_RANK)
+        return lk__fail(c, LK_EINVAL, "samples have %d axes: at most %d are supported", rank - 1, LK_MAX_RANK - 1);
+    memcpy(dims + 1, lk_dataset_dims(any_dataset(config)), (size_t)(rank - 1) * sizeof *dims);
+    lk_tensor x = lk_input(*graph, "features", config->dtype, rank, dims);
     lk_tensor labels = lk_input(*graph, "labels", LK_I32, 1, dims);
-    lk_tensor logits = f->model ? f->model(x) : f->model_with(x, f->model_user);
-    if (lk_graph_status(*graph) == LK_OK && (status = check_logits(f, *graph, logits)) < 0) return status;
-    lk_tensor      loss = lk_cross_entropy(logits, labels, .label_smoothing = f->label_smoothing);
-    lk_plan_config config = LK_PLAN_CONFIG_INIT;
-    config.loss = loss;
-    config.optimizer = f->train ? &f->optimizer : NULL;
-    config.sync_batch_norm = f->sync_batch_norm;
-    config.parallel = (lk_parallel){.world = world_of(f),
-                                    .rank = rank_of(f),
-                                    .micro_batches = accumulate(f),
-                                    .leaves = f->leaves,
-                                    .batch_leaves = batch_leaves,
-                                    .bucket_bytes = f->bucket_bytes};
-    return lk_plan_create(*graph, &config, plan);
+    lk_tensor logits = config->model ? config->model(x) : config->model_with(x, config->model_user);
+    if (lk_graph_status(*graph) == LK_OK && (status = check_logits(config, *graph, logits)) < 0) return status;
+    lk_tensor      loss = lk_cross_entropy(logits, labels, .label_smoothing = config->label_smoothing);
+    lk_plan_config planning = LK_PLAN_CONFIG_INIT;
+    planning.loss = loss;
+    planning.optimizer = config->train ? &config->optimizer : NULL;
+    planning.sync_batch_norm = config->sync_batch_norm;
+    planning.parallel = (lk_parallel){.world = world_of(config),
+                                      .rank = rank_of(config),
+                                      .micro_batches = accumulate(config),
+                                      .leaves = config->leaves,
+                                      .batch_leaves = batch_leaves,
+                                      .bucket_bytes = config->bucket_bytes};
+    return lk_plan_create(*graph, &planning, plan);
 }
 
-/* Leaves run as one batch where the model allows it. */
-static lk_status record(lk_context *c, const lk_trainer_config *f, lk_graph **graph, lk_plan **plan)
+/* Leaves run as one batch if the model allows it. */
+static lk_status record_and_plan(lk_context *c, const lk_trainer_config *config, lk_graph **graph, lk_plan **plan)
 {
-    lk_status status = record_as(c, f, f->leaves && f->train, graph, plan);
-    if (status != LK_EUNSUPPORTED || !f->leaves) return status;
+    lk_status status = record_and_plan_as(c, config, config->leaves && config->train, graph, plan);
+    if (status != LK_EUNSUPPORTED || !config->leaves) return status;
     lk_graph_free(*graph);
     *graph = NULL;
-    return record_as(c, f, false, graph, plan);
+    return record_and_plan_as(c, config, false, graph, plan);
 }
 
-lk_status lk_trainer_plan(lk_context *c, const lk_trainer_config *f, lk_graph **graph, lk_plan **plan,
+lk_status lk_trainer_plan(lk_context *c, const lk_trainer_config *config, lk_graph **graph, lk_plan **plan,
                           size_t memory[LK_MEMORY_COUNT])
 {
     lk_loader_config train, test;
-    lk_status        status = check(c, f);
+    lk_status        status = check_config(c, config);
     *graph = NULL;
     *plan = NULL;
-    if (status >= 0) loader_configs(f, &train, &test);
-    if (status < 0 || (f->train && (status = lk__loader_check(c, &train)) < 0) ||
-        (f->test && (status = lk__loader_check(c, &test)) < 0) || (status = record(c, f, graph, plan)) < 0) {
+    if (status >= 0) loader_configs(config, &train, &test);
+    if (status < 0 || (config->train && (status = lk__loader_check(c, &train)) < 0) ||
+        (config->test && (status = lk__loader_check(c, &test)) < 0) ||
+        (status = record_and_plan(c, config, graph, plan)) < 0) {
         lk_graph_free(*graph);
         *graph = NULL;
         return status;
     }
     for (int kind = 0; kind < LK_MEMORY_COUNT; kind++) memory[kind] = lk_plan_memory(*plan, (lk_memory)kind);
-    memory[LK_MEMORY_LOADER] = (f->train ? lk_loader_bytes(&train) : 0) + (f->test ? lk_loader_bytes(&test) : 0);
-    bool saves = f->save && rank_of(f) == 0;
+    memory[LK_MEMORY_LOADER] =
+        (config->train ? lk_loader_bytes(&train) : 0) + (config->test ? lk_loader_bytes(&test) : 0);
+    bool saves = config->save && rank_of(config) == 0;
     memory[LK_MEMORY_CHECKPOINT] = saves ? lk_checkpoint_bytes(*plan) + lk__saver_background_bytes(*plan) : 0;
     return LK_OK;
 }
 
-void lk__trainer_tell(lk_trainer *t, lk_event event)
+void lk__trainer_emit(lk_trainer *t, lk_event event)
 {
     if (event.kind != LK_EVENT_SAVED) event.step = t->progress.step;
     event.steps = t->steps;
-    if (t->config.event && t->config.event(t->config.event_user, &event) != 0) t->wish = true;
-    if (t->world == 1) t->stop = t->wish;
+    if (t->config.event && t->config.event(t->config.event_user, &event) != 0) t->stop_requested = true;
+    if (t->world == 1) t->stop = t->stop_requested;
 }
 
 static lk_status open_loaders(lk_trainer *t)
@@ -195,16 +207,16 @@ static lk_status open_loaders(lk_trainer *t)
     return status;
 }
 
-/* A rank that fails by itself tells the others why, so that none waits for it. */
-static void give_up(lk_trainer *t, lk_status status)
+/* A rank that fails sends its error to the others, so that none waits for it. */
+static void abort_group(lk_trainer *t, lk_status status)
 {
     if (status < 0 && t->world > 1)
-        lk__comm_abort_for(t->config.comm, t->culprit < 0 ? t->rank : t->culprit, lk_context_error(t->context));
+        lk__comm_abort_for(t->config.comm, t->failed_rank < 0 ? t->rank : t->failed_rank, lk_context_error(t->context));
 }
 
 lk_status lk_trainer_create(lk_context *c, const lk_trainer_config *config, lk_trainer **trainer)
 {
-    lk_status status = check(c, config);
+    lk_status status = check_config(c, config);
     *trainer = NULL;
     if (status < 0) return status;
     lk_trainer *t = lk__alloc(c, LK_MEMORY_OTHER, sizeof *t);
@@ -213,7 +225,7 @@ lk_status lk_trainer_create(lk_context *c, const lk_trainer_config *config, lk_t
     t->config = *config;
     t->world = world_of(config);
     t->rank = rank_of(config);
-    t->culprit = -1;
+    t->failed_rank = -1;
     t->steps = total_steps(config);
     t->lock = (lk__lock)LK__LOCK_INIT;
     if (t->config.schedule.kind == LK_COSINE && t->config.schedule.total == 0) t->config.schedule.total = t->steps;
@@ -222,14 +234,14 @@ lk_status lk_trainer_create(lk_context *c, const lk_trainer_config *config, lk_t
     if (!t->late) status = LK_ENOMEM;
     if (status >= 0) status = lk__trainer_compare_options(c, config);
     if (status >= 0) status = lk__trainer_lock(t);
-    if (status < 0 || (status = record(c, config, &t->graph, &t->plan)) < 0 ||
+    if (status < 0 || (status = record_and_plan(c, config, &t->graph, &t->plan)) < 0 ||
         (status = lk_store_create(t->plan, config->seed, &t->store)) < 0 ||
         (status = lk_program_create(t->plan, t->store, config->comm, &t->program)) < 0 ||
         (status = lk__trainer_load(t)) < 0 ||
         (saves &&
          ((status = lk__saver_init(&t->saver, t->store)) < 0 || (status = lk__saver_background(&t->saver)) < 0)) ||
         (status = open_loaders(t)) < 0 || (status = lk__trainer_trace_open(t)) < 0) {
-        give_up(t, status);
+        abort_group(t, status);
         lk_trainer_free(t);
         return status;
     }
@@ -258,8 +270,8 @@ const lk_progress *lk_trainer_progress(const lk_trainer *t) { return &t->progres
 
 /* ---- one step ---- */
 
-/* Whose samples did it: what one rank's hold, synchronised batch norm spreads to all in the same step. */
-static lk_status find_culprit(lk_trainer *t, const lk_batch *b, int *rank)
+/* Finds the first rank whose samples are not finite: synchronised batch norm spreads NaN to all ranks in the same step. */
+static lk_status find_failed_rank(lk_trainer *t, const lk_batch *b, int *rank)
 {
     int64_t first = INT64_MAX, n = b->count * lk_dataset_elements(t->config.train);
     for (int64_t i = 0; i < n && first == INT64_MAX; i++)
@@ -272,37 +284,38 @@ static lk_status find_culprit(lk_trainer *t, const lk_batch *b, int *rank)
     return status;
 }
 
-/* The rank whose samples did it knows which they were, and tells the others: whoever is heard says it all. */
-static lk_status not_finite(lk_trainer *t, const lk_batch *b, int rank)
+/* Fails with the rank and the samples of the NaN, which that rank broadcasts: all ranks set the same message. */
+static lk_status report_not_finite(lk_trainer *t, const lk_batch *b, int rank)
 {
-    char      samples[256] = "", who[32] = "the";
+    char      samples[256] = "", whose[32] = "the";
     size_t    used = 0;
-    lk_status status = find_culprit(t, b, &rank);
+    lk_status status = find_failed_rank(t, b, &rank);
     for (int64_t i = 0; i < b->count && used + 32 < sizeof samples; i++)
         used +=
             (size_t)snprintf(samples + used, sizeof samples - used, "%s%lld", i ? ", " : "", (long long)b->indices[i]);
     if (used + 32 >= sizeof samples) snprintf(samples + used, sizeof samples - used, ", …");
-    if (t->world > 1) snprintf(who, sizeof who, "rank %d's", rank);
-    t->culprit = rank;
+    if (t->world > 1) snprintf(whose, sizeof whose, "rank %d's", rank);
+    t->failed_rank = rank;
     if (status >= 0 && t->world > 1)
         status = lk_comm_broadcast(t->config.comm, samples, sizeof samples, LK_U8, rank, NULL);
     if (status < 0) return status;
     return lk__fail(
         t->context, LK_ENAN,
-        "%s loss became %g at step %lld (epoch %lld); the batch held samples %s. That step was not taken; a lower "
-        "learning rate, a warm-up or clipping may help",
-        who, lk__program_sums(t->program, rank).sum, (long long)t->progress.step + 1, (long long)b->epoch + 1, samples);
+        "%s loss became %g at step %lld (epoch %lld); the batch contained samples %s. The weights were not updated; a "
+        "lower learning rate, a warm-up or clipping may help",
+        whose, lk__program_sums(t->program, rank).sum, (long long)t->progress.step + 1, (long long)b->epoch + 1,
+        samples);
 }
 
-/* Whoever waits least is waited for. */
-static void follow_lateness(lk_trainer *t)
+/* The rank that waits least is the one that the others wait for. */
+static void update_lateness(lk_trainer *t)
 {
     double most = 0;
     for (int i = 0; i < t->world; i++) most = fmax(most, lk__program_rank_report(t->program, i).waited);
     for (int i = 0; i < t->world; i++) {
-        lk__run_report word = lk__program_rank_report(t->program, i);
-        t->late[2 * i] += 0.1 * (most - word.waited - t->late[2 * i]);
-        t->late[2 * i + 1] += 0.1 * (word.data - t->late[2 * i + 1]);
+        lk__run_report report = lk__program_rank_report(t->program, i);
+        t->late[2 * i] += 0.1 * (most - report.waited - t->late[2 * i]);
+        t->late[2 * i + 1] += 0.1 * (report.data - t->late[2 * i + 1]);
     }
 }
 
@@ -319,15 +332,15 @@ static lk_status train_batch(lk_trainer *t, const lk_batch *b, lk_event *e)
                       .sample_ids = b->indices};
     lk_status status = lk_program_bind(t->program, "features", b->features);
     if (status >= 0) status = lk_program_bind(t->program, "labels", b->labels);
-    lk__program_report(t->program, t->wish, t->data);
+    lk__program_report(t->program, t->stop_requested, t->data);
     if (status < 0 || (status = lk_program_compute(t->program, &step)) < 0) return status;
     for (int i = 0; i < t->world; i++)
-        if (!isfinite(lk__program_sums(t->program, i).sum)) return not_finite(t, b, i);
+        if (!isfinite(lk__program_sums(t->program, i).sum)) return report_not_finite(t, b, i);
     if ((status = lk_program_run(t->program, LK_UPDATE)) < 0) return status;
     lk_program_metrics(t->program, &m);
     if (t->world > 1) {
         t->stop = lk__program_stop_requested(t->program) > 0;
-        follow_lateness(t);
+        update_lateness(t);
     }
     lk__run_sums own = lk__program_sums(t->program, t->rank);
     t->own = (lk__run_sums){t->own.sum + own.sum, t->own.weight + own.weight, t->own.correct + (double)b->count};
@@ -340,7 +353,7 @@ static lk_status train_batch(lk_trainer *t, const lk_batch *b, lk_event *e)
     return LK_OK;
 }
 
-static void tell_step(lk_trainer *t, const lk_batch *b, lk_event e, double seconds)
+static void emit_step(lk_trainer *t, const lk_batch *b, lk_event e, double seconds)
 {
     e.kind = LK_EVENT_STEP;
     e.epoch = b->epoch;
@@ -350,12 +363,12 @@ static void tell_step(lk_trainer *t, const lk_batch *b, lk_event e, double secon
     for (int i = 0; i < t->world && t->world > 1; i++)
         if (e.late_rank < 0 || t->late[2 * i] > e.late) e.late_rank = i, e.late = t->late[2 * i];
     if (e.late_rank >= 0) e.late_in = t->late[2 * e.late_rank + 1] > e.late / 2 ? "data" : "compute";
-    lk__trainer_tell(t, e);
+    lk__trainer_emit(t, e);
 }
 
-static void tell_epoch(lk_trainer *t, int64_t epoch)
+static void emit_epoch(lk_trainer *t, int64_t epoch)
 {
-    lk__trainer_tell(t, (lk_event){.kind = LK_EVENT_EPOCH,
+    lk__trainer_emit(t, (lk_event){.kind = LK_EVENT_EPOCH,
                                    .epoch = epoch,
                                    .samples = (int64_t)t->own.correct,
                                    .loss = t->all.weight > 0 ? t->all.sum / t->all.weight : 0,
@@ -365,7 +378,7 @@ static void tell_epoch(lk_trainer *t, int64_t epoch)
 
 /* ---- the loop ---- */
 
-static bool due(int64_t every, int64_t step, bool epoch_end)
+static bool is_due(int64_t every, int64_t step, bool epoch_end)
 {
     return every > 0 ? step % every == 0 : every == 0 && epoch_end;
 }
@@ -390,39 +403,39 @@ static void trace_step(const lk_trainer *t, double began, double ended)
 
 static lk_status run_loop(lk_trainer *t)
 {
-    const lk_trainer_config *f = &t->config;
+    const lk_trainer_config *config = &t->config;
     double                   last = lk__now();
     lk_status                status = LK_OK;
     int64_t                  evaluated = -1;
     while (t->progress.step < t->steps && !t->stop) {
         lk_batch b;
         lk_event e = {.kind = LK_EVENT_STEP};
-        double   asked = lk__now();
+        double   began = lk__now();
         status = lk_loader_next(t->train, &b);
-        t->data = lk__now() - asked;
-        if (status == LK_END) continue; /* the next call begins the next epoch */
+        t->data = lk__now() - began;
+        if (status == LK_END) continue; /* the next call starts the next epoch */
         if (status < 0 || (status = lk__trainer_trace_step(t)) < 0 || (status = train_batch(t, &b, &e)) < 0)
             return status;
         double now = lk__now();
-        trace_step(t, asked, now);
-        tell_step(t, &b, e, now - last);
+        trace_step(t, began, now);
+        emit_step(t, &b, e, now - last);
         last = now;
-        lk__trainer_look_at_save(t);
+        lk__trainer_poll_save(t);
         if ((status = check_replicas(t, false)) < 0) return status;
-        bool epoch_end = b.position + b.total >= lk_dataset_count(f->train);
-        if (epoch_end) tell_epoch(t, b.epoch);
-        if (f->test && due(f->eval_every, t->progress.step, epoch_end)) {
+        bool epoch_end = b.position + b.total >= lk_dataset_count(config->train);
+        if (epoch_end) emit_epoch(t, b.epoch);
+        if (config->test && is_due(config->eval_every, t->progress.step, epoch_end)) {
             if ((status = lk__trainer_evaluate(t)) < 0) return status;
             evaluated = t->progress.step;
             last = lk__now();
         }
-        if (f->save && due(f->save_every, t->progress.step, epoch_end)) {
+        if (config->save && is_due(config->save_every, t->progress.step, epoch_end)) {
             if ((status = lk__trainer_save(t, false)) < 0) return status;
             last = lk__now();
         }
     }
     if ((status = check_replicas(t, true)) < 0) return status;
-    if (!t->stop && f->test && f->eval_every >= 0 && evaluated != t->progress.step &&
+    if (!t->stop && config->test && config->eval_every >= 0 && evaluated != t->progress.step &&
         (status = lk__trainer_evaluate(t)) < 0)
         return status;
     if ((status = lk__trainer_save(t, true)) < 0 || (status = lk__trainer_trace_write(t)) < 0) return status;
@@ -435,6 +448,6 @@ lk_status lk_trainer_run(lk_trainer *t)
 {
     if (!t->train) return lk__fail(t->context, LK_EINVAL, "this trainer has no training set: it only evaluates");
     lk_status status = run_loop(t);
-    if (status != LK_ECANCELED || !t->stop) give_up(t, status);
+    if (status != LK_ECANCELED || !t->stop) abort_group(t, status);
     return status;
 }

@@ -1,4 +1,4 @@
-/* train/trainer.h - the inside of a trainer: one loop on every rank, which take the same turns. */
+/* train/trainer.h - the inside of a trainer: every rank runs the same loop with the same steps, evaluations and saves. */
 #ifndef LK__TRAINER_H
 #define LK__TRAINER_H
 
@@ -18,46 +18,49 @@ struct lk_trainer {
     lk__train_saver   saver;
     lk__lock          lock; /* of config.save, on rank 0 */
     lk_progress       progress;
-    int64_t           steps;   /* in all */
-    int64_t           saved;   /* step of the latest checkpoint, or of the one being written; -1: none */
-    int64_t           checked; /* step at which replicas were last compared */
-    bool              wish;    /* an event of this rank asked to stop */
-    bool              stop;    /* all ranks agreed to */
+    int64_t           steps;          /* in total */
+    int64_t           saved;          /* step of the latest checkpoint, or of the one being written; -1: none */
+    int64_t           checked;        /* step at which replicas were last compared */
+    bool              stop_requested; /* an event callback of this rank requested a stop */
+    bool              stop;           /* all ranks stop */
     int               rank, world;
-    int               culprit; /* the rank whose failure all were told of; -1: none */
+    int               failed_rank; /* the rank whose failure was shared with all; -1: none */
     lk__trace        *trace;
-    int64_t           trace_first; /* step before which it begins */
+    int64_t           trace_first; /* the trace starts after this step */
 
-    /* Since the epoch began: this rank's own samples, and all ranks'. */
+    /* Since the epoch started: of this rank's samples, and of all ranks'. */
     lk__run_sums own, all;
-    double *late; /* seconds a step that each rank comes later than the first, and that its data took; smoothed, side by side */
-    double data; /* seconds that this step's batch took */
+    double *late; /* (world, 2): seconds per step that the rank is later than the first, and that its data took; smoothed */
+    double data; /* seconds that loading this step's batch took */
 };
 
-/* The parts that batches are cut into for evaluation: one a leaf, or one a rank. */
-static inline int lk__evaluation_parts(const lk_trainer_config *f, int world) { return f->leaves ? f->leaves : world; }
+/* The number of parts that batches are split into for evaluation: one per leaf, or one per rank. */
+static inline int lk__evaluation_parts(const lk_trainer_config *config, int world)
+{
+    return config->leaves ? config->leaves : world;
+}
 
-void lk__trainer_tell(lk_trainer *trainer, lk_event event);
-/* Rank `rank` did something that may have failed, and says so: all ranks have its status, and its sentence. */
-lk_status lk__trainer_share(lk_trainer *trainer, int rank, lk_status status);
+void lk__trainer_emit(lk_trainer *trainer, lk_event event); /* calls the event callback */
+/* Broadcasts the status of `rank` and its error message: all ranks return them. */
+lk_status lk__trainer_share_status(lk_trainer *trainer, int rank, lk_status status);
 
 /* ---- tracing.c ---- */
 lk_status lk__trainer_trace_open(lk_trainer *trainer);
-lk_status lk__trainer_trace_step(lk_trainer *trainer); /* before each step: begins or ends the window */
+lk_status lk__trainer_trace_step(lk_trainer *trainer); /* before each step: starts or ends the trace */
 lk_status lk__trainer_trace_write(lk_trainer *trainer);
 
-/* ---- agree.c ---- */
-lk_status lk__trainer_compare_options(
-    lk_context *context, const lk_trainer_config *config); /* all ranks have the same options, or none starts */
+/* ---- compare_options.c ---- */
+/* Fails on all ranks if options differ between ranks. */
+lk_status lk__trainer_compare_options(lk_context *context, const lk_trainer_config *config);
 
 /* ---- evaluate.c ---- */
-lk_status lk__trainer_evaluate(lk_trainer *trainer); /* and tells */
+lk_status lk__trainer_evaluate(lk_trainer *trainer); /* emits LK_EVENT_EVALUATED */
 
 /* ---- resume.c ---- */
-lk_status lk__trainer_lock(lk_trainer *trainer); /* rank 0 has the checkpoint directory to itself, or no rank starts */
-lk_status lk__trainer_load(lk_trainer *trainer); /* what init and resume say: read by rank 0, sent to all */
+lk_status lk__trainer_lock(lk_trainer *trainer); /* rank 0 locks the checkpoint directory; a failure fails all ranks */
+lk_status lk__trainer_load(lk_trainer *trainer); /* what init and resume name: read by rank 0, sent to all */
 lk_status lk__trainer_save(lk_trainer *trainer, bool last); /* by rank 0, in the background unless it is the last */
-/* Tells of a save that is done meanwhile; when it failed, training stops with its failure. */
-void lk__trainer_look_at_save(lk_trainer *trainer);
+/* Emits LK_EVENT_SAVED if a background save has ended; if it failed, training stops with its failure. */
+void lk__trainer_poll_save(lk_trainer *trainer);
 
 #endif

@@ -1,5 +1,5 @@
-/* fuzz_safetensors.c - any bytes are either refused with a sentence, and nothing leaks, or are a file whose tensors can all be
- * found and read and fill it exactly. */
+/* fuzz_safetensors.c - any input is either refused with a message and without a leak, or is a file whose tensors can all be
+ * found and read, and cover its data exactly. */
 #include "base/base.h"
 #include "train/safetensors.h"
 
