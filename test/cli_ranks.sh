@@ -104,7 +104,7 @@ once() { # once PATTERN ARGUMENTS…
     [ "$code" = 2 ] && [ "$(grep -c '^\[rank' once.txt)" = 1 ] && grep -q "^\[rank 0\] lockstep train: .*$pattern" once.txt && ! grep -q 'collectives' once.txt ||
         fail "run -n 3 $*: exit status $code: $(cat once.txt)"
 }
-once 'no data set is called nothing' --data nothing
+once 'unknown data set: nothing' --data nothing
 once 'no CIFAR-10 in nowhere' --data cifar10:nowhere
 once 'data_batch_3.bin: record 1, .* has label 11' --data cifar10:labels
 once 'cnn needs images' --data synthetic:64
@@ -127,7 +127,7 @@ S
 code=0
 # shellcheck disable=SC2086
 "$LOCKSTEP" run -n 3 sh alone.sh "$LOCKSTEP" train $small --steps 1 > alone.txt 2>&1 || code=$?
-[ "$code" = 2 ] && grep -q '^\[rank 1\] lockstep train: rank 1: no data set is called nothing' alone.txt && [ "$(grep -c '^\[rank' alone.txt)" = 1 ] ||
+[ "$code" = 2 ] && grep -q '^\[rank 1\] lockstep train: rank 1: unknown data set: nothing' alone.txt && [ "$(grep -c '^\[rank' alone.txt)" = 1 ] ||
     fail "one rank's error: exit status $code: $(cat alone.txt)"
 
 # --lr-scale scales the learning rate with the batch.

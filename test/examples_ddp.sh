@@ -41,7 +41,7 @@ close "$(number accuracy three.txt)" "$(number accuracy eval.txt)" || fail "eval
 
 # A rank that cannot go on says why, and nobody waits for it.
 if "$LOCKSTEP" run -n 2 "$examples/ddp_cnn" no-such-data > out.txt 2>&1; then fail "trained on nothing"; fi
-grep -q 'no data set is called no-such-data' out.txt || fail "unexplained: $(cat out.txt)"
+grep -q 'unknown data set: no-such-data' out.txt || fail "unexplained: $(cat out.txt)"
 
 # Accumulating over micro-batches and ranks gives the same losses whatever their number; infer reads what rank 0 saved.
 "$examples/ddp_mlp" 1 > mlp-1.txt

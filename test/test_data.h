@@ -1,4 +1,4 @@
-/* test_data.h - what the tests of the data layer share: checks, a context, files in a directory of their own. */
+/* test_data.h - shared by the tests of the data layer: checks, a context, files in a temporary directory. */
 #ifndef TEST_DATA_H
 #define TEST_DATA_H
 
@@ -20,12 +20,12 @@
 #define CHECK(condition)                                                            \
     do {                                                                            \
         if (!(condition)) {                                                         \
-            fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #condition); \
+            fprintf(stderr, "%s:%d: failed: %s\n", __FILE__, __LINE__, #condition); \
             exit(1);                                                                \
         }                                                                           \
     } while (0)
 
-/* status is wanted, and the message holds every one of the words given. */
+/* The call returns the expected status, and the message contains every given text. */
 #define CHECK_FAILS(context, call, wanted, ...)                                                                   \
     do {                                                                                                          \
         lk_status   status_ = (call);                                                                             \
@@ -63,7 +63,7 @@ static inline lk_context *make_context(void)
     return context;
 }
 
-/* Nothing of data or loaders may be left when a test has freed what it made. */
+/* Checks that no memory of data sets or loaders is left. */
 static inline void free_context(lk_context *context)
 {
     CHECK(lk_context_memory(context, LK_MEMORY_DATA) == 0);
@@ -71,39 +71,39 @@ static inline void free_context(lk_context *context)
     lk_context_free(context);
 }
 
-/* Calls `attempt` on contexts whose first, second, … allocation fails, until none does: each time it must say LK_ENOMEM and
- * give everything back. */
-static int   starving_countdown;
-static long  starving_living;
-static void *starving_alloc(void *user, size_t bytes, size_t alignment)
+/* Calls `attempt` on contexts whose first, second, … allocation fails, until none does: each time it must return LK_ENOMEM
+ * and free everything. */
+static int   failing_countdown;
+static long  failing_live_blocks;
+static void *failing_alloc(void *user, size_t bytes, size_t alignment)
 {
     (void)user;
-    if (--starving_countdown == 0) return NULL;
-    starving_living++;
+    if (--failing_countdown == 0) return NULL;
+    failing_live_blocks++;
     return aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment);
 }
-static void starving_free(void *user, void *memory, size_t bytes)
+static void failing_free(void *user, void *memory, size_t bytes)
 {
     (void)user, (void)bytes;
-    starving_living--;
+    failing_live_blocks--;
     free(memory);
 }
 
-static inline int starve(lk_status (*attempt)(lk_context *context))
+static inline int fail_each_allocation(lk_status (*attempt)(lk_context *context))
 {
     lk_context_config config = LK_CONTEXT_CONFIG_INIT;
     config.threads = 1;
-    config.allocator = (lk_allocator){starving_alloc, starving_free, NULL};
+    config.allocator = (lk_allocator){failing_alloc, failing_free, NULL};
     for (int failures = 0;; failures++) {
         lk_context *context = NULL;
-        starving_countdown = 0;
+        failing_countdown = 0;
         CHECK(lk_context_create(&config, &context) == LK_OK);
-        long before = starving_living;
-        starving_countdown = failures + 1;
+        long before = failing_live_blocks;
+        failing_countdown = failures + 1;
         lk_status status = attempt(context);
-        bool      failed = starving_countdown <= 0;
-        starving_countdown = 0;
-        CHECK(starving_living == before);
+        bool      failed = failing_countdown <= 0;
+        failing_countdown = 0;
+        CHECK(failing_live_blocks == before);
         if (failed) CHECK_FAILS(context, status, LK_ENOMEM, "no memory");
         if (!failed) CHECK_OK(context, status);
         lk_context_free(context);
@@ -121,7 +121,7 @@ static int remove_one(const char *path, const struct stat *about, int kind, stru
 
 static void remove_scratch(void) { nftw(scratch_directory, remove_one, 16, FTW_DEPTH | FTW_PHYS); }
 
-/* A new directory, gone when the test ends. */
+/* A temporary directory, removed when the test ends. */
 static inline void make_scratch(void)
 {
     const char *base = getenv("TMPDIR");
@@ -166,7 +166,7 @@ static inline unsigned char *read_whole(const char *path, size_t *size)
     return bytes;
 }
 
-/* A file of ../shared, as LOCKSTEP_SHARED says or beside the source tree. */
+/* A file in $LOCKSTEP_SHARED or, by default, in ../shared of the source tree. */
 static inline const char *shared(const char *name)
 {
     static char path[1024];

@@ -1,5 +1,5 @@
-/* test_data_download.c - getting data sets from a small HTTP server on 127.0.0.1 that can also stall, cut off, lie and
- * refuse. Skipped (77) where there is no libcurl. */
+/* test_data_download.c - downloads of data sets from a small HTTP server on 127.0.0.1 that can also stall, close early,
+ * send wrong data and return errors. Skipped (77) without libcurl. */
 #define _GNU_SOURCE
 #include "test_data.h"
 
@@ -69,14 +69,14 @@ _Static_assert(CURL_GLOBAL_DEFAULT == 3 && sizeof(curl_off_t) == 8, "libcurl's t
 /* ---- The server. ---- */
 
 enum { LARGE = 100003, SMALL = 70001, TINY = 5 };
-static unsigned char  noise_bytes[LARGE + 16]; /* every file is a beginning of it */
+static unsigned char  noise_bytes[LARGE + 16]; /* every file is a prefix of it */
 static unsigned char *archive;                 /* of the unpacking tests */
 static size_t         archive_bytes;
 static int            port;
-static atomic_int     requests;   /* since the test set it to 0 */
-static atomic_llong   last_range; /* what the latest request asked for; -1 for all */
+static atomic_int     requests;   /* since start_over */
+static atomic_llong   last_range; /* start of the latest request's range; -1: the whole file */
 static atomic_int     active;     /* connections */
-static atomic_int     hold;       /* a stalled answer goes on when this is 0 */
+static atomic_int     hold;       /* a stalled response ends when this is 0 */
 
 static void send_all(int fd, const void *data, size_t bytes)
 {
@@ -87,7 +87,7 @@ static void send_all(int fd, const void *data, size_t bytes)
     }
 }
 
-static void answer(int fd, const char *status, const char *headers)
+static void send_response(int fd, const char *status, const char *headers)
 {
     char text[512];
     int  n = snprintf(text, sizeof text, "HTTP/1.1 %s\r\nConnection: close\r\n%s\r\n", status, headers);
@@ -112,18 +112,19 @@ static void serve(int fd, char *request)
     unsigned char other[LARGE];
     bool          first = number == 0, cut = false, stall = false, length = true;
 
-    if (size < 0 || strcmp(mode, "missing") == 0) return answer(fd, "404 Not Found", "Content-Length: 0\r\n");
-    if (strcmp(mode, "forbidden") == 0) return answer(fd, "403 Forbidden", "Content-Length: 0\r\n");
-    if (strcmp(mode, "broken") == 0) return answer(fd, "500 Oops", "Content-Length: 4\r\n\r\nbody");
-    if (strcmp(mode, "busy") == 0 && first) return answer(fd, "503 Busy", "Retry-After: 1\r\nContent-Length: 0\r\n");
+    if (size < 0 || strcmp(mode, "missing") == 0) return send_response(fd, "404 Not Found", "Content-Length: 0\r\n");
+    if (strcmp(mode, "forbidden") == 0) return send_response(fd, "403 Forbidden", "Content-Length: 0\r\n");
+    if (strcmp(mode, "broken") == 0) return send_response(fd, "500 Oops", "Content-Length: 4\r\n\r\nbody");
+    if (strcmp(mode, "busy") == 0 && first)
+        return send_response(fd, "503 Busy", "Retry-After: 1\r\nContent-Length: 0\r\n");
     if (strcmp(mode, "silent") == 0 && first) return;
     if (strcmp(mode, "moved") == 0) {
         snprintf(headers, sizeof headers, "Location: /good/%s\r\nContent-Length: 5\r\n", name);
-        answer(fd, "302 Found", headers);
+        send_response(fd, "302 Found", headers);
         return send_all(fd, "moved", 5);
     }
     if (strcmp(mode, "tofile") == 0)
-        return answer(fd, "302 Found", "Location: file:///etc/passwd\r\nContent-Length: 0\r\n");
+        return send_response(fd, "302 Found", "Location: file:///etc/passwd\r\nContent-Length: 0\r\n");
     if (strcmp(mode, "wrong") == 0) {
         memcpy(other, bytes, (size_t)size);
         other[size / 2] ^= 1;
@@ -135,7 +136,7 @@ static void serve(int fd, char *request)
     if (strcmp(mode, "norange") == 0) start = -1;
     if (strcmp(mode, "long") == 0) size += 3;
     if (strcmp(mode, "short") == 0) size -= 3;
-    if (start >= size) return answer(fd, "416 Range Not Satisfiable", "Content-Length: 0\r\n");
+    if (start >= size) return send_response(fd, "416 Range Not Satisfiable", "Content-Length: 0\r\n");
     long long from = start < 0 ? 0 : start;
     if (strcmp(mode, "badrange") == 0 && start > 0) from = start - 1;
     int n = 0;
@@ -145,7 +146,7 @@ static void serve(int fd, char *request)
                  size);
     else
         headers[n] = 0;
-    answer(fd, start >= 0 ? "206 Partial Content" : "200 OK", headers);
+    send_response(fd, start >= 0 ? "206 Partial Content" : "200 OK", headers);
     long long part = cut ? (size - from) / 3 : stall ? 300 : size - from;
     send_all(fd, bytes + from, (size_t)part);
     while (stall && atomic_load(&hold)) nanosleep(&(struct timespec){0, 10000000}, NULL);
@@ -171,13 +172,13 @@ static void *connection(void *argument)
     return NULL;
 }
 
-/* Nobody sends any more. */
-static void wait_for_quiet(void)
+/* Waits until no connection is active. */
+static void wait_for_connections(void)
 {
     while (atomic_load(&active) > 0) nanosleep(&(struct timespec){0, 1000000}, NULL);
 }
 
-static int listen_somewhere(int *chosen)
+static int listen_on_any_port(int *chosen)
 {
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     socklen_t          length = sizeof address;
@@ -201,7 +202,7 @@ static void *accept_all(void *argument)
     }
 }
 
-/* ---- What is asked of it. Sums by Python's hashlib over byte i = (i × 0x9E3779B97F4A7C15 mod 2^64) >> 56. ---- */
+/* ---- The files. Sums by Python's hashlib over byte i = (i × 0x9E3779B97F4A7C15 mod 2^64) >> 56. ---- */
 
 static const lk__data_known_file files[] = {
     {"large", LARGE, "6e38cf597ec12732eca97a5653a3b8d47710e5eb65eb7dd8c0fd9072cd82f5ba"},
@@ -211,7 +212,7 @@ static const lk__data_known_file files[] = {
 static const lk__data_known_set all_three = {
     "three", "http://127.0.0.1:1/usual", files, 3, "dataset-three", NULL, NULL, 0, 0};
 static const lk__data_known_set only_large = {"one", "http://127.0.0.1:1/usual", files, 1, NULL, NULL, NULL, 0, 0};
-static const lk__data_retry     patience = {.attempts = 3, .backoff_ms = 1, .connect_ms = 2000, .stall_s = 1};
+static const lk__data_retry     retry = {.attempts = 3, .backoff_ms = 1, .connect_ms = 2000, .stall_s = 1};
 
 static lk_context *context;
 static char        directory[512];
@@ -243,7 +244,7 @@ static const char *in_directory(const char *name)
     return path;
 }
 
-static bool there(const char *name) { return access(in_directory(name), F_OK) == 0; }
+static bool exists(const char *name) { return access(in_directory(name), F_OK) == 0; }
 
 static void make_directory(void)
 {
@@ -262,42 +263,42 @@ static void check_content(const char *name, size_t bytes)
 
 static lk_status get(const lk__data_known_set *set, const char *mode)
 {
-    return lk__data_get(context, set, directory, url_of(mode), patience, NULL, NULL);
+    return lk__data_get(context, set, directory, url_of(mode), retry, NULL, NULL);
 }
 
-typedef struct watched {
+typedef struct progress_log {
     int64_t last, total, stop_at;
     int     calls;
-    bool    fell;
-} watched;
+    bool    decreased;
+} progress_log;
 
-static int watch(void *user, int64_t done, int64_t total)
+static int log_progress(void *user, int64_t done, int64_t total)
 {
-    watched *w = user;
+    progress_log *w = user;
     w->calls++;
-    if (done < w->last) w->fell = true;
+    if (done < w->last) w->decreased = true;
     w->last = done;
     w->total = total;
     return w->stop_at && done >= w->stop_at;
 }
 
-static void files_come_and_are_kept(void)
+static void files_are_downloaded_once(void)
 {
-    watched w = {0};
+    progress_log w = {0};
     start_over();
-    CHECK_OK(context, lk__data_get(context, &all_three, directory, url_of("good"), patience, watch, &w));
+    CHECK_OK(context, lk__data_get(context, &all_three, directory, url_of("good"), retry, log_progress, &w));
     check_content("large", LARGE), check_content("small", SMALL), check_content("tiny", TINY);
-    CHECK(!there("large.part") && !there("small.part") && !there("tiny.part"));
-    CHECK(w.calls > 0 && !w.fell && w.last == LARGE + SMALL + TINY && w.total == w.last);
+    CHECK(!exists("large.part") && !exists("small.part") && !exists("tiny.part"));
+    CHECK(w.calls > 0 && !w.decreased && w.last == LARGE + SMALL + TINY && w.total == w.last);
     CHECK(atomic_load(&requests) == 3);
     CHECK_OK(context, get(&all_three, "good/")); /* nothing to do */
     CHECK(atomic_load(&requests) == 3);
     CHECK(unlink(in_directory("small")) == 0);
-    CHECK_OK(context, get(&all_three, "missing/../moved")); /* a redirection, and a slash more or less */
+    CHECK_OK(context, get(&all_three, "missing/../moved")); /* a redirection, and a path with ".." */
     check_content("small", SMALL);
 }
 
-static void a_part_is_resumed_not_fetched_again(void)
+static void a_partial_file_is_resumed(void)
 {
     for (int64_t have = 1; have <= LARGE; have += LARGE / 2) { /* 1, the middle, all but one, then all of it */
         int64_t part = have == LARGE ? LARGE - 1 : have;
@@ -308,11 +309,11 @@ static void a_part_is_resumed_not_fetched_again(void)
         check_content("large", LARGE);
     }
     start_over(), make_directory();
-    write_file(in_directory("large.part"), noise_bytes, LARGE); /* killed before it was named */
+    write_file(in_directory("large.part"), noise_bytes, LARGE); /* killed before the rename */
     CHECK_OK(context, get(&only_large, "good"));
     CHECK(atomic_load(&requests) == 0);
     check_content("large", LARGE);
-    /* Servers that do not resume, or not where they were asked to. */
+    /* Servers that do not support ranges, or send another range. */
     static const char *const modes[] = {"norange", "badrange"};
     for (int m = 0; m < 2; m++) {
         start_over(), make_directory();
@@ -320,7 +321,7 @@ static void a_part_is_resumed_not_fetched_again(void)
         CHECK_OK(context, get(&only_large, modes[m]));
         check_content("large", LARGE);
     }
-    /* A part of something else: found out by the sum, then fetched from the beginning. Too long a part as well. */
+    /* A part of another file: detected by the sum, then downloaded from the beginning. Also a part that is too long. */
     start_over(), make_directory();
     write_file(in_directory("large.part"), noise_bytes + 7, 5000);
     CHECK_OK(context, get(&only_large, "good"));
@@ -335,7 +336,7 @@ static void a_part_is_resumed_not_fetched_again(void)
     check_content("large", LARGE);
 }
 
-static void cut_stalled_and_busy_servers_are_tried_again(void)
+static void truncated_stalled_and_busy_responses_are_retried(void)
 {
     static const char *const modes[] = {"cut", "nolength", "stall", "silent", "busy"};
     static const int         wanted[] = {3, 3, 2, 2, 2};
@@ -346,40 +347,40 @@ static void cut_stalled_and_busy_servers_are_tried_again(void)
         atomic_store(&hold, 0);
         check_content("large", LARGE);
         CHECK(atomic_load(&requests) == wanted[m]);
-        if (m < 3) CHECK(atomic_load(&last_range) > 0); /* went on where it stopped */
+        if (m < 3) CHECK(atomic_load(&last_range) > 0); /* resumed */
     }
 }
 
-static void refusals_are_final_and_say_what_to_do(void)
+static void http_errors_fail_with_advice(void)
 {
     start_over();
     CHECK_FAILS(context, get(&all_three, "missing"), LK_EIO, "404", "/missing/large", "--url", "https_proxy", "by hand",
                 directory, "package dataset-three", "tried 1 time");
-    CHECK(atomic_load(&requests) == 1 && !there("large") && !there("large.part"));
+    CHECK(atomic_load(&requests) == 1 && !exists("large") && !exists("large.part"));
     start_over();
     CHECK_FAILS(context, get(&only_large, "forbidden"), LK_EIO, "403", "tried 1 time");
     start_over();
     CHECK_FAILS(context, get(&only_large, "broken"), LK_EIO, "500", "tried 3 times");
-    CHECK(atomic_load(&requests) == 3 && !there("large"));
+    CHECK(atomic_load(&requests) == 3 && !exists("large"));
     start_over();
     CHECK_FAILS(context, get(&only_large, "tofile"), LK_EIO, "/tofile/large");
-    CHECK(!there("large"));
+    CHECK(!exists("large"));
     start_over();
     CHECK_FAILS(context, get(&only_large, "short"), LK_EIO, "tried 3 times");
-    CHECK(!there("large"));
+    CHECK(!exists("large"));
 }
 
-static void wrong_bytes_never_get_the_name(void)
+static void wrong_contents_are_never_renamed_to_the_file(void)
 {
     start_over();
     CHECK_FAILS(context, get(&only_large, "wrong"), LK_EFORMAT, "/wrong/large", "SHA-256", files[0].sha256, "--url");
-    CHECK(!there("large") && !there("large.part") && atomic_load(&requests) == 1);
+    CHECK(!exists("large") && !exists("large.part") && atomic_load(&requests) == 1);
     start_over();
     CHECK_FAILS(context, get(&only_large, "long"), LK_EFORMAT, "more than", "100003");
-    CHECK(!there("large") && !there("large.part"));
-    start_over(), make_directory(); /* a wrong file of the user's is left alone */
+    CHECK(!exists("large") && !exists("large.part"));
+    start_over(), make_directory(); /* a wrong file of the user stays unchanged */
     write_file(in_directory("large"), "mine", 4);
-    CHECK_FAILS(context, get(&only_large, "good"), LK_EMISMATCH, "large is there already", "move it away");
+    CHECK_FAILS(context, get(&only_large, "good"), LK_EMISMATCH, "large already exists", "move it");
     CHECK(atomic_load(&requests) == 0);
     size_t size;
     char  *mine = (char *)read_whole(in_directory("large"), &size);
@@ -387,61 +388,60 @@ static void wrong_bytes_never_get_the_name(void)
     free(mine);
 }
 
-static void offline_says_what_was_tried_and_what_to_do(void)
+static void unreachable_servers_fail_with_advice(void)
 {
-    int closed_port, fd = listen_somewhere(&closed_port);
+    int closed_port, fd = listen_on_any_port(&closed_port);
     close(fd);
     char url[64];
     snprintf(url, sizeof url, "http://127.0.0.1:%d", closed_port);
     start_over();
-    CHECK_FAILS(context, lk__data_get(context, &all_three, directory, url, patience, NULL, NULL), LK_EIO, url,
+    CHECK_FAILS(context, lk__data_get(context, &all_three, directory, url, retry, NULL, NULL), LK_EIO, url,
                 "tried 3 times", "https_proxy", "--url", "large", directory, "install the package dataset-three");
-    CHECK(!there("large.part"));
+    CHECK(!exists("large.part"));
     start_over();
-    CHECK_FAILS(context,
-                lk__data_get(context, &only_large, directory, "http://no-such-host.invalid", patience, NULL, NULL),
+    CHECK_FAILS(context, lk__data_get(context, &only_large, directory, "http://no-such-host.invalid", retry, NULL, NULL),
                 LK_EIO, "no-such-host.invalid", "--url");
-    CHECK_FAILS(context, lk__data_get(context, &only_large, directory, "ftp://127.0.0.1/x", patience, NULL, NULL),
-                LK_EIO, "ftp://127.0.0.1/x");
-    CHECK_FAILS(context, lk__data_get(context, &only_large, directory, "not a url", patience, NULL, NULL), LK_EIO,
+    CHECK_FAILS(context, lk__data_get(context, &only_large, directory, "ftp://127.0.0.1/x", retry, NULL, NULL), LK_EIO,
+                "ftp://127.0.0.1/x");
+    CHECK_FAILS(context, lk__data_get(context, &only_large, directory, "not a url", retry, NULL, NULL), LK_EIO,
                 "not a url");
 }
 
-static void the_user_can_stop_and_go_on(void)
+static void the_user_can_stop_and_resume(void)
 {
-    watched w = {.stop_at = 200};
+    progress_log w = {.stop_at = 200};
     start_over();
-    atomic_store(&hold, 1); /* 300 bytes come, then nothing */
-    CHECK_FAILS(context, lk__data_get(context, &only_large, directory, url_of("stall"), patience, watch, &w),
+    atomic_store(&hold, 1); /* 300 bytes, then nothing */
+    CHECK_FAILS(context, lk__data_get(context, &only_large, directory, url_of("stall"), retry, log_progress, &w),
                 LK_ECANCELED, "large.part");
     atomic_store(&hold, 0);
-    CHECK(!there("large") && there("large.part"));
+    CHECK(!exists("large") && exists("large.part"));
     CHECK_OK(context, get(&only_large, "good"));
     CHECK(atomic_load(&last_range) == 300);
     check_content("large", LARGE);
 }
 
-static void two_at_once_do_not_mix(void)
+static void concurrent_downloads_do_not_mix(void)
 {
     start_over(), make_directory();
     int fd = open(in_directory("large.part"), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
     CHECK(fd >= 0 && flock(fd, LOCK_EX) == 0);
     CHECK_FAILS(context, get(&only_large, "good"), LK_EIO, "another process");
-    CHECK(there("large.part"));
+    CHECK(exists("large.part"));
     close(fd);
     CHECK_OK(context, get(&only_large, "good"));
 }
 
-static void directories_that_cannot_be_are_refused(void)
+static void invalid_directories_are_refused(void)
 {
     start_over();
     write_file(scratch("file"), "x", 1);
     snprintf(directory, sizeof directory, "%s", scratch("file/below"));
-    CHECK_FAILS(context, get(&only_large, "good"), LK_EIO, "cannot make the directory");
+    CHECK_FAILS(context, get(&only_large, "good"), LK_EIO, "cannot create the directory");
     char *endless = malloc(3000);
     memset(endless, 'a', 2999);
     endless[2999] = 0;
-    CHECK_FAILS(context, lk__data_get(context, &only_large, endless, NULL, patience, NULL, NULL), LK_EINVAL, "aaa");
+    CHECK_FAILS(context, lk__data_get(context, &only_large, endless, NULL, retry, NULL, NULL), LK_EINVAL, "aaa");
     free(endless);
     CHECK_FAILS(context, lk_data_get(context, "cifar100", NULL, NULL, NULL, NULL), LK_EINVAL, "did you mean cifar10?");
     CHECK_FAILS(context, lk_data_get(context, NULL, NULL, NULL, NULL, NULL), LK_EINVAL, "mnist");
@@ -454,12 +454,12 @@ enum { MEMBER_BYTES = 70001 };
 
 static void serve_archive(const char *path)
 {
-    wait_for_quiet();
+    wait_for_connections();
     free(archive);
     archive = read_whole(path, &archive_bytes);
 }
 
-/* A set whose archive is what is in `archive` now. */
+/* A set for the current contents of `archive`. */
 static lk__data_known_set archive_set(lk__data_known_file *file)
 {
     static char   hex[65];
@@ -473,7 +473,7 @@ static lk__data_known_set archive_set(lk__data_known_file *file)
     return (lk__data_known_set){"packed", "http://127.0.0.1:1", file, 1, NULL, "folder", members, 2, MEMBER_BYTES};
 }
 
-static void archives_of_tar_are_unpacked(void)
+static void tar_archives_are_unpacked(void)
 {
     static const char *const formats[] = {"gnu", "ustar", "v7", "posix"};
     for (int f = 0; f < 4; f++) {
@@ -494,16 +494,18 @@ static void archives_of_tar_are_unpacked(void)
         start_over();
         lk__data_known_file file;
         lk__data_known_set  set = archive_set(&file);
-        watched             w = {0};
+        progress_log        w = {0};
         CHECK_OK(context, get(&set, "good"));
         check_content("folder/one.bin", MEMBER_BYTES);
-        CHECK(there("folder/two.bin") && !there("folder/readme.html") && !there("folder/link") && !there("folder/sub"));
-        CHECK(!there("archive.tar.gz") && !there("folder/one.bin.part"));
-        CHECK_OK(context, lk__data_get(context, &set, directory, url_of("good/archive.tar.gz"), patience, watch, &w));
+        CHECK(exists("folder/two.bin") && !exists("folder/readme.html") && !exists("folder/link") &&
+              !exists("folder/sub"));
+        CHECK(!exists("archive.tar.gz") && !exists("folder/one.bin.part"));
+        CHECK_OK(context,
+                 lk__data_get(context, &set, directory, url_of("good/archive.tar.gz"), retry, log_progress, &w));
         CHECK(atomic_load(&requests) == 1 && w.last == (int64_t)archive_bytes); /* nothing to do */
         CHECK(unlink(in_directory("folder/two.bin")) == 0);
-        CHECK_OK(context, lk__data_get(context, &set, directory, url_of("good/archive.tar.gz"), patience, NULL, NULL));
-        CHECK(atomic_load(&requests) == 2 && there("folder/two.bin"));
+        CHECK_OK(context, lk__data_get(context, &set, directory, url_of("good/archive.tar.gz"), retry, NULL, NULL));
+        CHECK(atomic_load(&requests) == 2 && exists("folder/two.bin"));
     }
 }
 
@@ -520,8 +522,8 @@ static void put_header(unsigned char *block, const char *name, size_t bytes, cha
     snprintf((char *)block + 148, 8, "%06o", sum);
 }
 
-/* An archive of one evil entry and, when they are asked for, the two good ones. */
-static void evil_archive(const char *name, char kind, size_t bytes, size_t claimed, bool good)
+/* An archive of one malicious entry and, with `good`, the two valid ones. */
+static void malicious_archive(const char *name, char kind, size_t bytes, size_t claimed, bool good)
 {
     unsigned char *tar = calloc(1, 512 * 1024), *at = tar;
     put_header(at, name, claimed, kind);
@@ -546,14 +548,14 @@ static void archives_cannot_write_elsewhere(void)
     static const char kinds[] = {'0', '0', '0', '0', '0', '2'}; /* the last a symbolic link */
     for (int i = 0; i < 6; i++) {
         lk__data_known_file file;
-        evil_archive(names[i], kinds[i], kinds[i] == '2' ? 0 : 1000, kinds[i] == '2' ? 0 : 1000, true);
+        malicious_archive(names[i], kinds[i], kinds[i] == '2' ? 0 : 1000, kinds[i] == '2' ? 0 : 1000, true);
         lk__data_known_set set = archive_set(&file);
         start_over();
         CHECK_OK(context, get(&set, "good"));
         check_content("folder/one.bin", MEMBER_BYTES);
         struct stat about;
         CHECK(lstat(in_directory("folder/one.bin"), &about) == 0 && S_ISREG(about.st_mode));
-        CHECK(!there("escaped") && !there("../escaped") && access("/tmp/lockstep-escaped", F_OK) != 0);
+        CHECK(!exists("escaped") && !exists("../escaped") && access("/tmp/lockstep-escaped", F_OK) != 0);
     }
 }
 
@@ -561,14 +563,14 @@ static void damaged_archives_are_refused(void)
 {
     lk__data_known_file file;
     lk__data_known_set  set;
-    evil_archive("folder/one.bin", '0', 1000, 1000, false);
+    malicious_archive("folder/one.bin", '0', 1000, 1000, false);
     start_over(), set = archive_set(&file);
     CHECK_FAILS(context, get(&set, "good"), LK_EFORMAT, "archive.tar.gz", "wrong size");
-    evil_archive("folder/one.bin", '0', 1000, MEMBER_BYTES, false);
+    malicious_archive("folder/one.bin", '0', 1000, MEMBER_BYTES, false);
     start_over(), set = archive_set(&file);
     CHECK_FAILS(context, get(&set, "good"), LK_EFORMAT, "ends too early");
-    CHECK(!there("folder/one.bin") && !there("folder/one.bin.part"));
-    evil_archive("folder/other", '0', 1000, 1000, false);
+    CHECK(!exists("folder/one.bin") && !exists("folder/one.bin.part"));
+    malicious_archive("folder/other", '0', 1000, 1000, false);
     start_over(), set = archive_set(&file);
     CHECK_FAILS(context, get(&set, "good"), LK_EFORMAT, "does not hold folder/");
     unsigned char block[2048] = {0};
@@ -585,7 +587,7 @@ static void damaged_archives_are_refused(void)
     CHECK_FAILS(context, get(&set, "good"), LK_EFORMAT, "archive.tar.gz");
 }
 
-/* Whoever edits the table of real sets should notice a slip. */
+/* Detects mistakes in the table of public data sets. */
 static void the_known_sets_are_well_formed(void)
 {
     CHECK(lk__known_set_count == 3);
@@ -613,26 +615,26 @@ int main(void)
         return 77;
     }
     lk__curl_unload(&curl);
-    int       listener = listen_somewhere(&port);
+    int       listener = listen_on_any_port(&port);
     pthread_t thread;
     CHECK(pthread_create(&thread, NULL, accept_all, (void *)(intptr_t)listener) == 0);
     RUN(the_known_sets_are_well_formed);
-    RUN(files_come_and_are_kept);
-    RUN(a_part_is_resumed_not_fetched_again);
-    RUN(cut_stalled_and_busy_servers_are_tried_again);
-    RUN(refusals_are_final_and_say_what_to_do);
-    RUN(wrong_bytes_never_get_the_name);
-    RUN(offline_says_what_was_tried_and_what_to_do);
-    RUN(the_user_can_stop_and_go_on);
-    RUN(two_at_once_do_not_mix);
-    RUN(directories_that_cannot_be_are_refused);
-    RUN(archives_of_tar_are_unpacked);
+    RUN(files_are_downloaded_once);
+    RUN(a_partial_file_is_resumed);
+    RUN(truncated_stalled_and_busy_responses_are_retried);
+    RUN(http_errors_fail_with_advice);
+    RUN(wrong_contents_are_never_renamed_to_the_file);
+    RUN(unreachable_servers_fail_with_advice);
+    RUN(the_user_can_stop_and_resume);
+    RUN(concurrent_downloads_do_not_mix);
+    RUN(invalid_directories_are_refused);
+    RUN(tar_archives_are_unpacked);
     RUN(archives_cannot_write_elsewhere);
     RUN(damaged_archives_are_refused);
     shutdown(listener, SHUT_RDWR);
     pthread_join(thread, NULL);
     close(listener);
-    wait_for_quiet();
+    wait_for_connections();
     free(archive);
     free_context(context);
     return 0;

@@ -1,5 +1,5 @@
-/* test_data_files.c - data sets from files and arrays: the bytes that were written come back, and what is wrong with a
- * file is said with its name and the place in it. */
+/* test_data_files.c - data sets from files and arrays: the bytes that were written are read back, and errors name the
+ * file and the position in it. */
 #define _GNU_SOURCE
 #include "test_data.h"
 
@@ -8,7 +8,7 @@ static lk_context *context;
 
 static unsigned char noise(uint64_t n) { return (unsigned char)((n * 0x9E3779B97F4A7C15u) >> 56); }
 
-/* `records` of CIFAR-10, beginning at `first`: label i % 10, pixels by noise. */
+/* `records` records of CIFAR-10, starting at number `first`: label i % 10, pixels by noise. */
 static unsigned char *cifar_records(int first, int records)
 {
     unsigned char *bytes = malloc((size_t)records * RECORD + 1);
@@ -20,7 +20,7 @@ static unsigned char *cifar_records(int first, int records)
     return bytes;
 }
 
-static void cifar_files_of_any_length_come_back_in_order(void)
+static void cifar_files_of_any_length_are_read_in_order(void)
 {
     static const int lengths[5] = {1, 3, 7, 2, 11};
     char             name[64];
@@ -67,7 +67,7 @@ static void cifar_files_of_any_length_come_back_in_order(void)
     lk_dataset_free(d);
 }
 
-static void bad_cifar_files_are_named_with_record_and_byte(void)
+static void invalid_cifar_files_are_reported_with_record_and_byte(void)
 {
     lk_dataset    *d;
     unsigned char *bytes = cifar_records(0, 5);
@@ -122,7 +122,7 @@ static unsigned char *idx_bytes(int rank, const uint32_t *dims, size_t *size)
     return bytes;
 }
 
-static void idx_files_come_back_plain_and_gzip(void)
+static void idx_files_are_read_plain_and_gzip(void)
 {
     static const uint32_t shapes[][4] = {{13, 5, 7, 0}, {1, 1, 1, 0}, {300, 28, 28, 0}, {13, 3, 4, 5}, {13, 9, 0, 0}};
     static const int      ranks[] = {3, 3, 3, 4, 2};
@@ -182,7 +182,7 @@ static void several_gzip_members_are_one_file(void)
     free(images), free(labels), free(first), free(second), free(both);
 }
 
-static void bad_idx_files_say_what_and_where(void)
+static void invalid_idx_files_are_reported_with_position(void)
 {
     uint32_t       shape[3] = {20, 6, 6}, other[1] = {19};
     size_t         image_size, label_size, other_size, packed_size;
@@ -203,7 +203,7 @@ static void bad_idx_files_say_what_and_where(void)
     write_file(i_path, images, image_size - 200);
     BAD_IDX("truncated");
     write_file(i_path, images, image_size + 1);
-    BAD_IDX("more bytes than its header says", "byte 736");
+    BAD_IDX("more bytes than its header declares", "byte 736");
     images[0] = 'P';
     write_file(i_path, images, image_size);
     BAD_IDX("not an IDX file", "50 00 08 03");
@@ -219,7 +219,7 @@ static void bad_idx_files_say_what_and_where(void)
     images[3] = 3;
     memset(images + 4, 0xff, 12); /* the product overflows 64 bits */
     write_file(i_path, images, image_size);
-    BAD_IDX("promises more bytes");
+    BAD_IDX("declares more bytes");
     memset(images + 4, 0, 12);
     write_file(i_path, images, image_size);
     BAD_IDX("axis 0", "0 long");
@@ -228,7 +228,7 @@ static void bad_idx_files_say_what_and_where(void)
 
     write_gzip(i_path, images, image_size);
     unsigned char *packed = read_whole(i_path, &packed_size);
-    for (size_t cut = 2; cut < packed_size; cut += 37) { /* any shortening of gzip is noticed */
+    for (size_t cut = 2; cut < packed_size; cut += 37) { /* any truncation of gzip is detected */
         write_file(i_path, packed, cut);
         BAD_IDX("truncated");
     }
@@ -237,17 +237,17 @@ static void bad_idx_files_say_what_and_where(void)
     packed = realloc(packed, packed_size + 4);
     memcpy(packed + packed_size, "junk", 4);
     write_file(i_path, packed, packed_size + 4);
-    BAD_IDX("something else after its gzip data");
+    BAD_IDX("other data after its gzip data");
     packed[packed_size - 6] ^= 1; /* the checksum */
     write_file(i_path, packed, packed_size);
     BAD_IDX("damaged");
     unsigned char *longer = calloc(1, image_size + 1);
     memcpy(longer, images, image_size);
     write_gzip(i_path, longer, image_size + 1);
-    BAD_IDX("more bytes than its header says");
-    longer[4] = 0x40; /* a bomb's header: a thousand million samples in a small gzip */
+    BAD_IDX("more bytes than its header declares");
+    longer[4] = 0x40; /* a header that declares 10^9 samples in a small gzip */
     write_gzip(i_path, longer, image_size);
-    BAD_IDX("promises more bytes");
+    BAD_IDX("declares more bytes");
 
     write_file(i_path, images, image_size);
     write_file(l_path, fewer, other_size);
@@ -255,20 +255,20 @@ static void bad_idx_files_say_what_and_where(void)
     labels[8 + 13] = 200;
     write_file(l_path, labels, label_size);
     BAD_IDX("label 200", "sample 13", "byte 21");
-    CHECK_OK(context, lk_dataset_idx(context, i_path, l_path, 0, &d)); /* counted: 201 classes */
+    CHECK_OK(context, lk_dataset_idx(context, i_path, l_path, 0, &d)); /* 0: 201 classes by the largest label */
     CHECK(lk_dataset_classes(d) == 201);
     lk_dataset_free(d);
-    CHECK_FAILS(context, lk_dataset_idx(context, l_path, i_path, 10, &d), LK_EFORMAT, "exchanged");
+    CHECK_FAILS(context, lk_dataset_idx(context, l_path, i_path, 10, &d), LK_EFORMAT, "swapped");
     CHECK_FAILS(context, lk_dataset_idx(context, i_path, l_path, 257, &d), LK_EINVAL, "257");
     write_file(i_path, labels, label_size);
-    BAD_IDX("exchanged");
+    BAD_IDX("swapped");
     CHECK_FAILS(context, lk_dataset_idx(context, "/nowhere/a", l_path, 10, &d), LK_ENOENT, "/nowhere/a");
     CHECK_FAILS(context, lk_dataset_idx(context, i_path, "/nowhere/b", 10, &d), LK_ENOENT, "/nowhere/b");
     CHECK(lk_context_memory(context, LK_MEMORY_DATA) == 0);
     free(images), free(labels), free(fewer), free(packed), free(longer), free((void *)i_path), free((void *)l_path);
 }
 
-static void names_lead_to_directories_or_to_advice(void)
+static void names_give_directories_or_advice(void)
 {
     lk_dataset    *d;
     char           path[512];
@@ -305,7 +305,7 @@ static void names_lead_to_directories_or_to_advice(void)
     CHECK_OK(context, lk_dataset_open(context, "mnist", LK_SPLIT_TEST, &d));
     CHECK(lk_dataset_count(d) == 11 && lk_dataset_classes(d) == 10 && strcmp(lk_dataset_class_name(d, 3), "3") == 0);
     lk_dataset_free(d);
-    CHECK_OK(context, lk_dataset_open(context, "mnist", LK_SPLIT_TRAIN, &d)); /* where PyTorch puts it */
+    CHECK_OK(context, lk_dataset_open(context, "mnist", LK_SPLIT_TRAIN, &d)); /* PyTorch's subdirectory */
     lk_dataset_free(d);
     setenv("LOCKSTEP_DATA", scratch("data"), 1); /* falls back to the cache */
     CHECK_OK(context, lk_dataset_open(context, "mnist", LK_SPLIT_TEST, &d));
@@ -320,7 +320,7 @@ static void write_idx(const char *name, int rank, const int *dims, size_t bytes)
     write_file(scratch(name), file, 4 + 4 * (size_t)rank + bytes);
 }
 
-static void probing_finds_sizes_and_bad_files_without_reading_samples(void)
+static void probing_finds_sizes_and_invalid_files_without_reading_samples(void)
 {
     char           name[256];
     lk_dataset    *d = NULL;
@@ -358,7 +358,7 @@ static void probing_finds_sizes_and_bad_files_without_reading_samples(void)
     CHECK_FAILS(context, lk_dataset_probe(context, "synthetic:x", LK_SPLIT_TRAIN, &d), LK_EINVAL, "synthetic:x");
 }
 
-static void a_place_where_data_is_not_is_no_failure(void)
+static void a_directory_without_the_data_set_sets_no_error(void)
 {
     static const unsigned char record[3073] = {3};
     lk_context                *fresh;
@@ -368,7 +368,7 @@ static void a_place_where_data_is_not_is_no_failure(void)
     mkdir(scratch("home/.cache/lockstep/cifar10"), 0777);
     write_file(scratch("home/.cache/lockstep/cifar10/test_batch.bin"), record, sizeof record);
     CHECK(lk_context_create(NULL, &fresh) == LK_OK);
-    CHECK_OK(fresh, lk_dataset_open(fresh, "cifar10", LK_SPLIT_TEST, &d)); /* the second place that is looked at */
+    CHECK_OK(fresh, lk_dataset_open(fresh, "cifar10", LK_SPLIT_TEST, &d)); /* the second place that is searched */
     CHECK(strcmp(lk_context_error(fresh), "") == 0);
     lk_dataset_free(d);
     lk_context_free(fresh);
@@ -399,14 +399,14 @@ static void synthetic_samples_depend_on_seed_and_number_alone(void)
     lk_dataset_free(all), lk_dataset_free(part), lk_dataset_free(other);
 }
 
-/* A nearest-mean classifier, trained on one half, must do well on the other: so a network can learn it. */
+/* A nearest-mean classifier trained on the training set must do well on the test set: so a network can learn it. */
 static void check_learnable(lk_dataset *train, lk_dataset *test)
 {
     int64_t n = lk_dataset_elements(train), classes = lk_dataset_classes(train);
     bool    bytes = lk_dataset_dtype(train) == LK_U8;
     double *mean = calloc((size_t)(n * classes), sizeof *mean), *seen = calloc((size_t)classes, sizeof *seen);
     void   *sample = malloc((size_t)n * 4);
-    int     right = 0;
+    int     correct = 0;
     int32_t label;
     for (int64_t i = 0; i < lk_dataset_count(train); i++) {
         CHECK_OK(context, lk_dataset_get(train, i, sample, &label));
@@ -431,9 +431,9 @@ static void check_learnable(lk_dataset *train, lk_dataset *test)
             }
             if (distance < least) least = distance, best = (int)c;
         }
-        right += best == label;
+        correct += best == label;
     }
-    CHECK(right > 0.9 * (double)lk_dataset_count(test));
+    CHECK(correct > 0.9 * (double)lk_dataset_count(test));
     free(mean), free(seen), free(sample);
 }
 
@@ -470,7 +470,7 @@ static void synthetic_data_can_be_learned(void)
     CHECK_FAILS(context, lk_dataset_open(context, "synthetic:count=0", LK_SPLIT_TRAIN, &d), LK_EINVAL, "0 samples");
     CHECK_FAILS(context, lk_dataset_open(context, "synthetic:classes=0", LK_SPLIT_TRAIN, &d), LK_EINVAL, "0 classes");
     CHECK_FAILS(context, lk_dataset_open(context, "synthetic:2000000000x2000000000x2000000000", LK_SPLIT_TRAIN, &d),
-                LK_EINVAL, "larger");
+                LK_EINVAL, "too large");
 }
 
 static void arrays_are_copied_or_borrowed_and_labels_checked(void)
@@ -512,7 +512,7 @@ static void arrays_are_copied_or_borrowed_and_labels_checked(void)
     lk_dataset_free(copied), lk_dataset_free(borrowed), lk_dataset_free(NULL);
 }
 
-static int opening; /* which way of opening is starved */
+static int opening; /* which way of opening attempt tests */
 
 static lk_status attempt(lk_context *c)
 {
@@ -531,14 +531,14 @@ static lk_status attempt(lk_context *c)
     return status;
 }
 
-static void any_allocation_may_fail(void)
+static void any_allocation_can_fail(void)
 {
     uint32_t       shape[3] = {11, 28, 28};
     size_t         image_size, label_size;
     unsigned char *images = idx_bytes(3, shape, &image_size), *labels = idx_bytes(1, shape, &label_size);
     write_gzip(scratch("fi.gz"), images, image_size);
     write_file(scratch("fl"), labels, label_size);
-    for (opening = 0; opening < 4; opening++) CHECK(starve(attempt) >= 4);
+    for (opening = 0; opening < 4; opening++) CHECK(fail_each_allocation(attempt) >= 4);
     free(images), free(labels);
 }
 
@@ -546,18 +546,18 @@ int main(void)
 {
     make_scratch();
     context = make_context();
-    RUN(cifar_files_of_any_length_come_back_in_order);
-    RUN(bad_cifar_files_are_named_with_record_and_byte);
-    RUN(idx_files_come_back_plain_and_gzip);
+    RUN(cifar_files_of_any_length_are_read_in_order);
+    RUN(invalid_cifar_files_are_reported_with_record_and_byte);
+    RUN(idx_files_are_read_plain_and_gzip);
     RUN(several_gzip_members_are_one_file);
-    RUN(bad_idx_files_say_what_and_where);
-    RUN(names_lead_to_directories_or_to_advice);
-    RUN(probing_finds_sizes_and_bad_files_without_reading_samples);
-    RUN(a_place_where_data_is_not_is_no_failure);
+    RUN(invalid_idx_files_are_reported_with_position);
+    RUN(names_give_directories_or_advice);
+    RUN(probing_finds_sizes_and_invalid_files_without_reading_samples);
+    RUN(a_directory_without_the_data_set_sets_no_error);
     RUN(synthetic_samples_depend_on_seed_and_number_alone);
     RUN(synthetic_data_can_be_learned);
     RUN(arrays_are_copied_or_borrowed_and_labels_checked);
-    RUN(any_allocation_may_fail);
+    RUN(any_allocation_can_fail);
     free_context(context);
     return 0;
 }

@@ -1,5 +1,5 @@
-/* test_data_loader.c - batches: the same whatever the workers, resumed anywhere, transformed as a naive loop says,
- * without an allocation, and failures that name the sample.
+/* test_data_loader.c - batches: independent of workers, resumable anywhere, transformed as by a naive loop, without
+ * allocations, and errors that name the sample.
  *
  * ctest: label threaded */
 #define _GNU_SOURCE
@@ -14,7 +14,7 @@
 static lk_context *context;
 
 /* Arrays of n samples: feature k of sample i is i + k / 1000, label i % 5. */
-static lk_dataset *counting(int64_t n, int64_t elements)
+static lk_dataset *make_counting(int64_t n, int64_t elements)
 {
     float   *features = malloc((size_t)(n * elements) * sizeof *features);
     int32_t *labels = malloc((size_t)n * sizeof *labels);
@@ -30,7 +30,7 @@ static lk_dataset *counting(int64_t n, int64_t elements)
     return d;
 }
 
-static lk_dataset *images(int64_t channels, int64_t height, int64_t width, int64_t n, lk_dtype dtype)
+static lk_dataset *make_images(int64_t channels, int64_t height, int64_t width, int64_t n, lk_dtype dtype)
 {
     lk_dataset_synthetic_config c = LK_DATASET_SYNTHETIC_CONFIG_INIT;
     lk_dataset                 *d;
@@ -39,14 +39,14 @@ static lk_dataset *images(int64_t channels, int64_t height, int64_t width, int64
     return d;
 }
 
-static uint64_t mix(uint64_t hash, const void *data, size_t bytes)
+static uint64_t update_hash(uint64_t hash, const void *data, size_t bytes)
 {
     for (size_t i = 0; i < bytes; i++) hash = (hash ^ ((const unsigned char *)data)[i]) * 0x100000001b3u;
     return hash;
 }
 
-/* Everything a reader can see of `epochs` epochs, padding included. */
-static uint64_t digest(lk_loader_config config, int epochs)
+/* A hash of everything the loader returns in `epochs` epochs, including padding. */
+static uint64_t hash_batches(lk_loader_config config, int epochs)
 {
     lk_loader *loader;
     lk_batch   b;
@@ -57,16 +57,16 @@ static uint64_t digest(lk_loader_config config, int epochs)
         lk_status status = lk_loader_next(loader, &b);
         if (status == LK_END) {
             e++;
-            hash = mix(hash, "end", 3);
+            hash = update_hash(hash, "end", 3);
             continue;
         }
         CHECK_OK(context, status);
-        hash = mix(hash, b.features, row * batch);
-        hash = mix(hash, b.labels, batch * sizeof *b.labels);
-        hash = mix(hash, b.indices, batch * sizeof *b.indices);
-        hash = mix(hash, &b.count, sizeof b.count);
-        hash = mix(hash, &b.epoch, sizeof b.epoch);
-        hash = mix(hash, &b.position, sizeof b.position);
+        hash = update_hash(hash, b.features, row * batch);
+        hash = update_hash(hash, b.labels, batch * sizeof *b.labels);
+        hash = update_hash(hash, b.indices, batch * sizeof *b.indices);
+        hash = update_hash(hash, &b.count, sizeof b.count);
+        hash = update_hash(hash, &b.epoch, sizeof b.epoch);
+        hash = update_hash(hash, &b.position, sizeof b.position);
     }
     lk_loader_free(loader);
     return hash;
@@ -76,23 +76,23 @@ static void batches_do_not_depend_on_workers_or_prefetch(void)
 {
     static const int64_t counts[] = {1, 3, 64, 65, 131};
     for (int n = 0; n < 5; n++) {
-        lk_dataset      *d = images(3, 6, 5, counts[n], LK_U8);
+        lk_dataset      *d = make_images(3, 6, 5, counts[n], LK_U8);
         lk_loader_config c = LK_LOADER_CONFIG_INIT;
         c.dataset = d, c.batch = 16, c.shuffle = true, c.seed = 7;
         c.transform.crop_padding = 2, c.transform.flip = 0.5;
-        uint64_t         expected = digest(c, 3);
+        uint64_t         expected = hash_batches(c, 3);
         static const int workers[] = {1, 1, 2, 3, 8, 2}, prefetch[] = {1, 3, 0, 1, 20, 100};
         for (int w = 0; w < 6; w++) {
             c.workers = workers[w], c.prefetch = prefetch[w];
-            CHECK(digest(c, 3) == expected);
+            CHECK(hash_batches(c, 3) == expected);
         }
         c.seed = 8;
-        if (counts[n] > 3) CHECK(digest(c, 3) != expected);
+        if (counts[n] > 3) CHECK(hash_batches(c, 3) != expected);
         lk_dataset_free(d);
     }
 }
 
-static void every_sample_comes_once_and_the_last_batch_is_padded(void)
+static void every_sample_occurs_once_and_the_last_batch_is_padded(void)
 {
     static const int64_t counts[] = {1, 2, 7, 8, 9, 23};
     for (int n = 0; n < 6; n++)
@@ -100,7 +100,7 @@ static void every_sample_comes_once_and_the_last_batch_is_padded(void)
             for (int drop = 0; drop < 2; drop++) {
                 int64_t count = counts[n];
                 if (drop && count < 8) continue;
-                lk_dataset      *d = counting(count, 3);
+                lk_dataset      *d = make_counting(count, 3);
                 lk_loader       *loader;
                 lk_loader_config c = LK_LOADER_CONFIG_INIT;
                 c.dataset = d, c.batch = 8, c.shuffle = shuffle, c.drop_last = drop, c.workers = shuffle;
@@ -146,20 +146,20 @@ static void every_sample_comes_once_and_the_last_batch_is_padded(void)
             }
 }
 
-/* Ranks that hold runs of parts must see, together, each whole batch: same rows, same bits, same positions, at any
- * worker count, also after a seek into the middle of a batch. */
-static void shares_cut_each_batch_and_change_nothing_else(void)
+/* Ranks with consecutive parts must together get each whole batch: same rows, same bits, same positions, with any
+ * number of workers, also after a seek into the middle of a batch. */
+static void shares_split_each_batch_and_change_nothing_else(void)
 {
     static const struct {
         int64_t count, batch;
-        int     parts, cuts[5]; /* where one rank's parts end and the next one's begin */
+        int     parts, cuts[5]; /* boundaries between the parts of ranks */
     } cases[] = {
         {41, 16, 2, {0, 1, 2}},   {41, 16, 3, {0, 1, 2, 3}},   {41, 16, 8, {0, 2, 5, 8}},
         {41, 16, 8, {0, 8}},      {41, 3, 5, {0, 1, 2, 3, 5}}, {7, 1, 4, {0, 1, 2, 3, 4}},
         {23, 7, 3, {0, 1, 2, 3}}, {5, 64, 3, {0, 1, 3}},       {23, 8, 5, {0, 2, 3, 5}},
     };
     for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
-        lk_dataset      *d = images(3, 6, 5, cases[k].count, LK_U8);
+        lk_dataset      *d = make_images(3, 6, 5, cases[k].count, LK_U8);
         lk_loader_config c = LK_LOADER_CONFIG_INIT;
         lk_loader       *whole, *share[4] = {0};
         int              ranks = 0, last = 0;
@@ -173,7 +173,7 @@ static void shares_cut_each_batch_and_change_nothing_else(void)
             lk_loader_config part = c;
             part.parts = cases[k].parts, part.first_part = last, part.last_part = last = cases[k].cuts[ranks + 1];
             part.workers = ranks % 3, part.prefetch = part.workers ? 1 + ranks : 0;
-            int64_t most = 1; /* by trying all */
+            int64_t most = 1; /* by trying all sizes */
             for (int64_t n = 1; n <= c.batch; n++) {
                 int64_t rows = n * part.last_part / part.parts - n * part.first_part / part.parts;
                 most = rows > most ? rows : most;
@@ -204,7 +204,7 @@ static void shares_cut_each_batch_and_change_nothing_else(void)
                 next += b.count;
                 empty += b.count == 0;
             }
-            if (status == LK_END && ++epoch == 2) { /* the last one from an odd place */
+            if (status == LK_END && ++epoch == 2) { /* the last epoch starts within a batch */
                 CHECK_OK(context, lk_loader_seek(whole, 7, cases[k].count / 3));
                 for (int r = 0; r < ranks; r++) CHECK_OK(context, lk_loader_seek(share[r], 7, cases[k].count / 3));
             }
@@ -223,7 +223,7 @@ static void shares_cut_each_batch_and_change_nothing_else(void)
  * freedom is below 181 with probability 0.9998; the seed is fixed, so this either holds or never does. */
 static void shuffles_are_uniform(void)
 {
-    lk_dataset      *d = counting(5, 1);
+    lk_dataset      *d = make_counting(5, 1);
     lk_loader       *loader;
     lk_loader_config c = LK_LOADER_CONFIG_INIT;
     int              seen[3125] = {0}, orders = 0;
@@ -250,7 +250,7 @@ static void shuffles_are_uniform(void)
 
 static void seeking_resumes_anywhere(void)
 {
-    lk_dataset      *d = images(1, 4, 4, 53, LK_U8);
+    lk_dataset      *d = make_images(1, 4, 4, 53, LK_U8);
     lk_loader_config c = LK_LOADER_CONFIG_INIT;
     c.dataset = d, c.batch = 10, c.shuffle = true, c.transform.flip = 0.5, c.transform.crop_padding = 1;
     for (int workers = 0; workers < 3; workers += 2) {
@@ -262,7 +262,7 @@ static void seeking_resumes_anywhere(void)
         for (int step = 0; step < 20; step++) {
             int64_t   epoch = lk_loader_epoch(straight), position = lk_loader_position(straight);
             lk_status one = lk_loader_next(straight, &a);
-            for (int k = 0; k < step % 4; k++) lk_loader_next(again, &b); /* be elsewhere first */
+            for (int k = 0; k < step % 4; k++) lk_loader_next(again, &b); /* start from another position */
             CHECK_OK(context, lk_loader_seek(again, epoch, position));
             lk_status two = lk_loader_next(again, &b);
             CHECK(one == two);
@@ -274,7 +274,7 @@ static void seeking_resumes_anywhere(void)
             CHECK(memcmp(a.indices, b.indices, 10 * sizeof(int64_t)) == 0 &&
                   memcmp(a.labels, b.labels, 10 * sizeof(int32_t)) == 0);
         }
-        /* From the middle of a batch too: another batch size reads on in the same order. */
+        /* Also from the middle of a batch: another batch size continues in the same order. */
         int64_t order[53];
         CHECK_OK(context, lk_loader_seek(straight, 4, 0));
         while (lk_loader_next(straight, &a) == LK_OK)
@@ -293,15 +293,15 @@ static void seeking_resumes_anywhere(void)
     lk_dataset_free(d);
 }
 
-static void pixels_become_what_a_naive_loop_says(void)
+static void pixels_are_transformed_as_by_a_naive_loop(void)
 {
     static const int64_t shapes[][3] = {{1, 1, 1}, {3, 5, 7}, {4, 3, 3}, {1, 28, 28}};
     for (int s = 0; s < 4; s++)
         for (int in = 0; in < 2; in++)
             for (int out = 0; out < 2; out++)
-                for (int given = 0; given < 3; given++) { /* default; one for all; one for each */
+                for (int given = 0; given < 3; given++) { /* mean and std: default; one for all channels; one for each */
                     int64_t          channels = shapes[s][0], plane = shapes[s][1] * shapes[s][2], n = channels * plane;
-                    lk_dataset      *d = images(channels, shapes[s][1], shapes[s][2], 9, in ? LK_F32 : LK_U8);
+                    lk_dataset      *d = make_images(channels, shapes[s][1], shapes[s][2], 9, in ? LK_F32 : LK_U8);
                     lk_loader       *loader;
                     lk_batch         b;
                     lk_loader_config c = LK_LOADER_CONFIG_INIT;
@@ -335,8 +335,8 @@ static void pixels_become_what_a_naive_loop_says(void)
                 }
 }
 
-/* Each augmented image must be the naive crop and flip at one of the (2p+1)² × 2 places; all of them occur about
- * equally often; and where an image lands depends on (seed, epoch, sample) alone, so the batch size changes nothing. */
+/* Each augmented image must be the naive crop and flip at one of the (2p+1)² × 2 positions; all of them occur about
+ * equally often; and the position depends on (seed, epoch, sample) alone, so the batch size changes nothing. */
 static void augmentation_is_a_crop_and_a_flip_by_sample(void)
 {
     enum {
@@ -348,19 +348,19 @@ static void augmentation_is_a_crop_and_a_flip_by_sample(void)
         COUNT = 5000,
         N = CHANNELS * HEIGHT * WIDTH
     };
-    lk_dataset      *d = images(CHANNELS, HEIGHT, WIDTH, COUNT, LK_U8);
+    lk_dataset      *d = make_images(CHANNELS, HEIGHT, WIDTH, COUNT, LK_U8);
     lk_loader_config c = LK_LOADER_CONFIG_INIT;
     int              found[SIDE * SIDE * 2] = {0};
     int             *place = malloc(COUNT * sizeof *place);
     c.dataset = d, c.shuffle = true, c.transform.crop_padding = PADDING, c.transform.flip = 0.25;
     c.transform.channels = CHANNELS, c.transform.mean[1] = 0.25, c.transform.std[0] = 1, c.transform.std[1] = 0.5;
-    for (int way = 0; way < 3; way++) { /* epoch 0, epoch 0 in other batches, epoch 1 */
+    for (int variant = 0; variant < 3; variant++) { /* epoch 0, epoch 0 in other batches, epoch 1 */
         lk_loader *loader;
         lk_batch   b;
         int        same_place = 0;
-        c.batch = way ? 37 : 64;
+        c.batch = variant ? 37 : 64;
         CHECK_OK(context, lk_loader_create(context, &c, &loader));
-        CHECK_OK(context, lk_loader_seek(loader, way == 2, 0));
+        CHECK_OK(context, lk_loader_seek(loader, variant == 2, 0));
         while (lk_loader_next(loader, &b) == LK_OK) {
             for (int64_t i = 0; i < b.count; i++) {
                 const float  *row = (const float *)b.features + i * N;
@@ -382,14 +382,14 @@ static void augmentation_is_a_crop_and_a_flip_by_sample(void)
                     if (same) matches++, match = p;
                 }
                 CHECK(matches == 1);
-                if (way == 0) {
+                if (variant == 0) {
                     place[b.indices[i]] = match;
                     found[match]++;
                 }
                 same_place += place[b.indices[i]] == match;
             }
         }
-        CHECK(way == 2 ? same_place < COUNT / 10 : same_place == COUNT);
+        CHECK(variant == 2 ? same_place < COUNT / 10 : same_place == COUNT);
         lk_loader_free(loader);
     }
     for (int p = 0; p < SIDE * SIDE * 2; p++) { /* means 50 and 150, within six deviations */
@@ -400,20 +400,21 @@ static void augmentation_is_a_crop_and_a_flip_by_sample(void)
     lk_dataset_free(d);
 }
 
-static void memory_is_as_predicted_and_next_allocates_nothing(void)
+static void memory_is_as_planned_and_next_allocates_nothing(void)
 {
-    for (int way = 0; way < 12; way++) {
-        lk_dataset      *d = way % 3 == 2 ? counting(101, 17) : images(3, 9, 11, 101, LK_U8);
+    for (int variant = 0; variant < 12; variant++) {
+        lk_dataset      *d = variant % 3 == 2 ? make_counting(101, 17) : make_images(3, 9, 11, 101, LK_U8);
         lk_loader       *loader;
         lk_batch         b;
         lk_loader_config c = LK_LOADER_CONFIG_INIT;
-        c.dataset = d, c.batch = way % 3 ? 7 : 64, c.shuffle = way % 2, c.workers = way % 4,
-        c.dtype = way % 5 ? LK_F32 : LK_F64;
-        c.prefetch = c.workers ? way % 6 : 0;
-        if (way % 3 == 0) c.transform.channels = 3, c.transform.std[0] = c.transform.std[1] = c.transform.std[2] = 1;
-        if (way % 4 == 1) c.parts = 3, c.first_part = 1, c.last_part = 2;
+        c.dataset = d, c.batch = variant % 3 ? 7 : 64, c.shuffle = variant % 2, c.workers = variant % 4,
+        c.dtype = variant % 5 ? LK_F32 : LK_F64;
+        c.prefetch = c.workers ? variant % 6 : 0;
+        if (variant % 3 == 0)
+            c.transform.channels = 3, c.transform.std[0] = c.transform.std[1] = c.transform.std[2] = 1;
+        if (variant % 4 == 1) c.parts = 3, c.first_part = 1, c.last_part = 2;
         size_t predicted = lk_loader_bytes(&c);
-        /* By hand: the slots, each part to a multiple of 64. */
+        /* Computed by hand: the slots, each array rounded up to a multiple of 64. */
         size_t slots = c.workers ? 1 + (size_t)(c.prefetch ? c.prefetch : 2 * c.workers) : 1,
                real = lk_dtype_size(c.dtype);
         size_t elements = (size_t)lk_dataset_elements(d), batch = (size_t)c.batch;
@@ -421,7 +422,7 @@ static void memory_is_as_predicted_and_next_allocates_nothing(void)
         size_t by_hand =
             slots * ((batch * elements * real + 63) / 64 * 64 + (batch * 4 + 63) / 64 * 64 + (batch * 8 + 63) / 64 * 64);
         by_hand += c.shuffle ? (101 * 8 + 63) / 64 * 64 : 0;
-        by_hand += way % 3 == 2 ? 0 : 256 * real * (way % 3 == 0 ? 3 : 1);
+        by_hand += variant % 3 == 2 ? 0 : 256 * real * (variant % 3 == 0 ? 3 : 1);
         CHECK(predicted == by_hand);
         CHECK_OK(context, lk_loader_create(context, &c, &loader));
         CHECK(lk_context_memory(context, LK_MEMORY_LOADER) == predicted);
@@ -440,7 +441,7 @@ static void memory_is_as_predicted_and_next_allocates_nothing(void)
 typedef struct source {
     int64_t    bad_sample, bad_label, slow_sample;
     atomic_int calls;
-    int        nap_ms;
+    int        sleep_ms;
 } source;
 
 static lk_status get_sample(void *user, int64_t index, float *features, int32_t *label)
@@ -448,14 +449,14 @@ static lk_status get_sample(void *user, int64_t index, float *features, int32_t 
     source *s = user;
     atomic_fetch_add(&s->calls, 1);
     if (index == s->slow_sample || s->slow_sample == -2)
-        nanosleep(&(struct timespec){s->nap_ms / 1000, s->nap_ms % 1000 * 1000000L}, NULL);
+        nanosleep(&(struct timespec){s->sleep_ms / 1000, s->sleep_ms % 1000 * 1000000L}, NULL);
     if (index == s->bad_sample) return LK_EIO;
     for (int k = 0; k < 4; k++) features[k] = (float)(index * 4 + k);
     *label = index == s->bad_label ? 9 : (int32_t)(index % 3);
     return LK_OK;
 }
 
-static lk_dataset *called(source *s, int64_t count)
+static lk_dataset *make_callbacks(source *s, int64_t count)
 {
     lk_dataset_callbacks_config c = LK_DATASET_CALLBACKS_CONFIG_INIT;
     lk_dataset                 *d;
@@ -464,11 +465,11 @@ static lk_dataset *called(source *s, int64_t count)
     return d;
 }
 
-static void callbacks_give_samples(void)
+static void callbacks_provide_samples(void)
 {
-    for (int way = 0; way < 8; way++) { /* with and without workers, f64, normalising */
+    for (int variant = 0; variant < 8; variant++) { /* with and without workers, f64, normalising */
         source           s = {.bad_sample = -1, .bad_label = -1, .slow_sample = -1};
-        lk_dataset      *d = called(&s, 41);
+        lk_dataset      *d = make_callbacks(&s, 41);
         lk_loader       *loader;
         lk_batch         b;
         lk_loader_config c = LK_LOADER_CONFIG_INIT;
@@ -476,8 +477,8 @@ static void callbacks_give_samples(void)
         int32_t          label;
         CHECK_OK(context, lk_dataset_get(d, 40, direct, &label));
         CHECK(direct[0] == 160 && direct[3] == 163 && label == 1);
-        c.dataset = d, c.batch = 6, c.workers = way % 2 * 3, c.dtype = way & 2 ? LK_F64 : LK_F32;
-        if (way & 4) c.transform.channels = 1, c.transform.mean[0] = 2, c.transform.std[0] = 4;
+        c.dataset = d, c.batch = 6, c.workers = variant % 2 * 3, c.dtype = variant & 2 ? LK_F64 : LK_F32;
+        if (variant & 4) c.transform.channels = 1, c.transform.mean[0] = 2, c.transform.std[0] = 4;
         CHECK_OK(context, lk_loader_create(context, &c, &loader));
         CHECK(lk_context_memory(context, LK_MEMORY_LOADER) == lk_loader_bytes(&c));
         int64_t at = 0;
@@ -486,9 +487,9 @@ static void callbacks_give_samples(void)
                 CHECK(b.indices[i] == at && b.labels[i] == at % 3);
                 for (int k = 0; k < 4; k++) {
                     double wanted = (double)(at * 4 + k);
-                    if (way & 4) wanted = (wanted - 2) / 4;
-                    CHECK(wanted ==
-                          (way & 2 ? ((const double *)b.features)[i * 4 + k] : ((const float *)b.features)[i * 4 + k]));
+                    if (variant & 4) wanted = (wanted - 2) / 4;
+                    CHECK(wanted == (variant & 2 ? ((const double *)b.features)[i * 4 + k]
+                                                 : ((const float *)b.features)[i * 4 + k]));
                 }
             }
         }
@@ -498,12 +499,12 @@ static void callbacks_give_samples(void)
     }
 }
 
-static void failures_name_the_sample_and_stay(void)
+static void errors_name_the_sample_and_repeat(void)
 {
     for (int workers = 0; workers < 4; workers += 3)
         for (int kind = 0; kind < 2; kind++) {
             source           s = {.bad_sample = kind ? -1 : 17, .bad_label = kind ? 17 : -1, .slow_sample = -1};
-            lk_dataset      *d = called(&s, 40);
+            lk_dataset      *d = make_callbacks(&s, 40);
             lk_loader       *loader;
             lk_batch         b;
             lk_loader_config c = LK_LOADER_CONFIG_INIT;
@@ -519,13 +520,13 @@ static void failures_name_the_sample_and_stay(void)
                                 "position 15");
                 CHECK(!b.features && lk_loader_position(loader) == 15);
             }
-            CHECK_OK(context, lk_loader_seek(loader, 0, 18)); /* the user may step over it */
+            CHECK_OK(context, lk_loader_seek(loader, 0, 18)); /* the user may skip it */
             CHECK_OK(context, lk_loader_next(loader, &b));
             CHECK(b.indices[0] == 18);
             lk_loader_free(loader);
             lk_dataset_free(d);
         }
-    /* Borrowed arrays whose label is changed later. */
+    /* A label of borrowed arrays changes later. */
     float                    features[8] = {0};
     int32_t                  labels[8] = {0};
     lk_dataset_arrays_config a = LK_DATASET_ARRAYS_CONFIG_INIT;
@@ -543,26 +544,27 @@ static void failures_name_the_sample_and_stay(void)
     lk_dataset_free(d);
 }
 
-static void silent_workers_are_named_and_freeing_stops_them(void)
+static void slow_workers_time_out_and_freeing_stops_them(void)
 {
-    source           s = {.bad_sample = -1, .bad_label = -1, .slow_sample = 12, .nap_ms = 400};
-    lk_dataset      *d = called(&s, 1000);
+    source           s = {.bad_sample = -1, .bad_label = -1, .slow_sample = 12, .sleep_ms = 400};
+    lk_dataset      *d = make_callbacks(&s, 1000);
     lk_loader       *loader;
     lk_batch         b;
     lk_loader_config c = LK_LOADER_CONFIG_INIT;
     c.dataset = d, c.batch = 10, c.workers = 1, c.timeout_ms = 50;
     CHECK_OK(context, lk_loader_create(context, &c, &loader));
     CHECK_OK(context, lk_loader_next(loader, &b));
-    CHECK_FAILS(context, lk_loader_next(loader, &b), LK_ETIMEOUT, "sample 12", "position 10", "silent");
-    while (lk_loader_next(loader, &b) == LK_ETIMEOUT) continue; /* it comes in the end, and is the right one */
+    CHECK_FAILS(context, lk_loader_next(loader, &b), LK_ETIMEOUT, "sample 12", "position 10", "have not finished");
+    while (lk_loader_next(loader, &b) == LK_ETIMEOUT)
+        continue; /* the batch becomes ready later, and is the right one */
     CHECK(b.indices[0] == 10 && b.count == 10);
     lk_loader_free(loader);
     lk_dataset_free(d);
 
-    /* Two workers in the middle of batches of 500 slow samples: freeing waits for a sample each, so few more are
+    /* Two workers in the middle of batches of 500 slow samples: freeing waits for one sample of each, so few more are
      * read. */
-    s = (source){.bad_sample = -1, .bad_label = -1, .slow_sample = -2, .nap_ms = 20};
-    d = called(&s, 1000);
+    s = (source){.bad_sample = -1, .bad_label = -1, .slow_sample = -2, .sleep_ms = 20};
+    d = make_callbacks(&s, 1000);
     c.dataset = d, c.batch = 500, c.workers = 2;
     CHECK_OK(context, lk_loader_create(context, &c, &loader));
     while (atomic_load(&s.calls) < 2) nanosleep(&(struct timespec){0, 1000000}, NULL);
@@ -573,9 +575,9 @@ static void silent_workers_are_named_and_freeing_stops_them(void)
     lk_dataset_free(d);
 }
 
-static void configs_that_cannot_be_are_refused(void)
+static void invalid_configs_are_refused(void)
 {
-    lk_dataset      *d = counting(10, 3), *i = images(3, 4, 4, 10, LK_U8);
+    lk_dataset      *d = make_counting(10, 3), *i = make_images(3, 4, 4, 10, LK_U8);
     lk_loader       *loader;
     lk_loader_config good = LK_LOADER_CONFIG_INIT, c;
     good.dataset = d;
@@ -590,7 +592,7 @@ static void configs_that_cannot_be_are_refused(void)
     REFUSED(c.dataset = NULL, "data set");
     REFUSED(c.batch = 0, "batch of 0");
     REFUSED(c.batch = -5, "batch of -5");
-    REFUSED(c.batch = INT64_MAX, "larger than any memory");
+    REFUSED(c.batch = INT64_MAX, "too large to address");
     REFUSED(c.dtype = LK_I32, "i32");
     REFUSED(c.workers = -1, "-1 workers");
     REFUSED(c.workers = 100000, "100000 workers");
@@ -623,17 +625,17 @@ int main(void)
 {
     context = make_context();
     RUN(batches_do_not_depend_on_workers_or_prefetch);
-    RUN(every_sample_comes_once_and_the_last_batch_is_padded);
-    RUN(shares_cut_each_batch_and_change_nothing_else);
+    RUN(every_sample_occurs_once_and_the_last_batch_is_padded);
+    RUN(shares_split_each_batch_and_change_nothing_else);
     RUN(shuffles_are_uniform);
     RUN(seeking_resumes_anywhere);
-    RUN(pixels_become_what_a_naive_loop_says);
+    RUN(pixels_are_transformed_as_by_a_naive_loop);
     RUN(augmentation_is_a_crop_and_a_flip_by_sample);
-    RUN(memory_is_as_predicted_and_next_allocates_nothing);
-    RUN(callbacks_give_samples);
-    RUN(failures_name_the_sample_and_stay);
-    RUN(silent_workers_are_named_and_freeing_stops_them);
-    RUN(configs_that_cannot_be_are_refused);
+    RUN(memory_is_as_planned_and_next_allocates_nothing);
+    RUN(callbacks_provide_samples);
+    RUN(errors_name_the_sample_and_repeat);
+    RUN(slow_workers_time_out_and_freeing_stops_them);
+    RUN(invalid_configs_are_refused);
     free_context(context);
     return 0;
 }

@@ -1,5 +1,5 @@
-/* test_data_real.c - the real CIFAR-10 subset and Fashion-MNIST, compared with what plain file reading and zlib's own
- * gzip reader give. Skipped (77) where either is not at hand. */
+/* test_data_real.c - a subset of CIFAR-10 and Fashion-MNIST, compared with plain file reading and zlib's gzip reader.
+ * Skipped (77) if either is not available. */
 #define _GNU_SOURCE
 #include "test_data.h"
 
@@ -7,7 +7,7 @@
 
 static lk_context *context;
 
-static void cifar_is_read_as_its_files_say(const char *directory)
+static void cifar_is_read_as_by_plain_file_reading(const char *directory)
 {
     lk_dataset *d;
     CHECK_OK(context, lk_dataset_cifar10(context, directory, LK_SPLIT_TRAIN, &d));
@@ -28,7 +28,7 @@ static void cifar_is_read_as_its_files_say(const char *directory)
     }
     CHECK(at == lk_dataset_count(d));
 
-    /* A shuffled, prefetched epoch: the mean of all values by a naive sum over the files' bytes. */
+    /* A shuffled, prefetched epoch: its mean equals that of a naive sum over the files' bytes. */
     lk_loader_config c = LK_LOADER_CONFIG_INIT;
     lk_loader       *loader;
     lk_batch         b;
@@ -55,13 +55,13 @@ static void cifar_is_read_as_its_files_say(const char *directory)
     lk_dataset_free(d);
 }
 
-static void fashion_is_read_as_gzip_says(void)
+static void fashion_is_read_as_by_zlib(void)
 {
     static const char *const sets[] = {"train", "t10k"};
     for (int set = 0; set < 2; set++) {
         lk_dataset *d;
         unsetenv("LOCKSTEP_DATA");
-        setenv("HOME", "/nowhere", 1); /* so that the package is what is found */
+        setenv("HOME", "/nowhere", 1); /* so that the package is found */
         CHECK_OK(context, lk_dataset_open(context, "fashion-mnist", set ? LK_SPLIT_TEST : LK_SPLIT_TRAIN, &d));
         CHECK(lk_dataset_count(d) == (set ? 10000 : 60000) && lk_dataset_classes(d) == 10);
         CHECK(lk_dataset_dims(d)[0] == 1 && lk_dataset_dims(d)[1] == 28 && lk_dataset_dims(d)[2] == 28);
@@ -82,7 +82,7 @@ static void fashion_is_read_as_gzip_says(void)
             CHECK(gzgetc(labels) == label);
             per_class[label]++;
         }
-        for (int k = 0; k < 10; k++) CHECK(per_class[k] == lk_dataset_count(d) / 10); /* it is balanced */
+        for (int k = 0; k < 10; k++) CHECK(per_class[k] == lk_dataset_count(d) / 10); /* classes are balanced */
         gzclose(images), gzclose(labels);
         lk_dataset_free(d);
     }
@@ -96,13 +96,13 @@ int main(void)
     snprintf(directory, sizeof directory, "%s", shared("data/cifar-10-batches-bin"));
     if (access(directory, F_OK) == 0) {
         printf("cifar_is_read_as_its_files_say\n");
-        cifar_is_read_as_its_files_say(directory);
+        cifar_is_read_as_by_plain_file_reading(directory);
     } else {
-        printf("skipped: %s is not there; set LOCKSTEP_SHARED\n", directory);
+        printf("skipped: %s does not exist; set LOCKSTEP_SHARED\n", directory);
         skipped = true;
     }
     if (access("/usr/share/datasets/fashion-mnist", F_OK) == 0) {
-        RUN(fashion_is_read_as_gzip_says);
+        RUN(fashion_is_read_as_by_zlib);
     } else {
         printf("skipped: the package dataset-fashion-mnist is not installed\n");
         skipped = true;

@@ -1,5 +1,5 @@
-/* test_sampler.c - which sample goes to which rank: each exactly once, and in compatible mode the lists that PyTorch's
- * DistributedSampler gave (golden/make_sampler.py). `test_sampler FILE` compares with the lists of another file alone. */
+/* test_sampler.c - assignment of samples to ranks: each exactly once, and in compatible mode the lists of PyTorch's
+ * DistributedSampler (golden/make_sampler.py). `test_sampler FILE` only compares with the lists of another file. */
 #define _GNU_SOURCE
 #include "test_data.h"
 
@@ -13,15 +13,15 @@
 static lk_context *context;
 static const char *golden_file = LK_SOURCE_DIR "/test/golden/sampler.txt";
 
-static lk_sampler *make(const lk_sampler_config *config)
+static lk_sampler *make_sampler(const lk_sampler_config *config)
 {
     lk_sampler *sampler;
     CHECK_OK(context, lk_sampler_create(context, config, &sampler));
     return sampler;
 }
 
-/* The 10,000th number from the usual seed is what C++11 demands of std::mt19937 (26.5.5 [rand.predef]). */
-static void the_generator_is_the_standard_one(void)
+/* The 10,000th number of the default seed is specified by C++11 for std::mt19937 (26.5.5 [rand.predef]). */
+static void the_generator_is_mt19937(void)
 {
     lk__data_mersenne m;
     uint32_t          number = 0;
@@ -30,7 +30,7 @@ static void the_generator_is_the_standard_one(void)
     CHECK(number == 4123659995u);
 }
 
-/* One line of the file: every rank's list is hashed, and compared number by number where the line has them. */
+/* One line of the file: every rank's list is hashed, and compared by number if the line has the numbers. */
 static void compare(char *line, int number)
 {
     lk_sampler_config c = LK_SAMPLER_CONFIG_INIT;
@@ -45,11 +45,11 @@ static void compare(char *line, int number)
     lk__sha256_init(&sha);
     char *rest = line + at;
     for (c.rank = 0; c.rank < c.world; c.rank++) {
-        lk_sampler    *sampler = make(&c);
+        lk_sampler    *sampler = make_sampler(&c);
         const int64_t *indices;
         int64_t        count;
         if (c.count < 1000)
-            CHECK_OK(context, lk_sampler_epoch(sampler, epoch + 1, &indices, &count)); /* leaves no trace */
+            CHECK_OK(context, lk_sampler_epoch(sampler, epoch + 1, &indices, &count)); /* has no effect on later epochs */
         CHECK_OK(context, lk_sampler_epoch(sampler, epoch, &indices, &count));
         CHECK(count == length);
         lk__sha256_update(&sha, indices, (size_t)count * sizeof *indices);
@@ -68,7 +68,7 @@ static void compare(char *line, int number)
     CHECK(!strcmp(got, wanted));
 }
 
-static void compatible_lists_are_those_of_pytorch(void)
+static void compatible_lists_equal_pytorchs(void)
 {
     FILE *file = fopen(golden_file, "r");
     char  line[1024];
@@ -98,7 +98,7 @@ static void every_sample_goes_to_one_rank(void)
                 int64_t           all = 0, least = INT64_MAX, most = 0;
                 c.count = counts[n], c.world = worlds[w], c.shuffle = way & 1, c.drop_last = way & 2, c.seed = 9;
                 for (c.rank = 0; c.rank < c.world; c.rank++) {
-                    lk_sampler    *sampler = make(&c);
+                    lk_sampler    *sampler = make_sampler(&c);
                     const int64_t *indices;
                     int64_t        count;
                     CHECK_OK(context, lk_sampler_epoch(sampler, 4, &indices, &count));
@@ -117,8 +117,8 @@ static void every_sample_goes_to_one_rank(void)
             }
 }
 
-/* A loader over the same data, seed and epoch shows the order that the ranks' lists make when dealt in turn. */
-static void epochs_are_shuffled_anew_in_the_loaders_order(void)
+/* A loader of the same data, seed and epoch has the order that interleaving the ranks' lists gives. */
+static void each_epoch_has_a_new_order_equal_to_the_loaders(void)
 {
     enum { COUNT = 101, WORLD = 3 };
     lk_dataset_synthetic_config data = LK_DATASET_SYNTHETIC_CONFIG_INIT;
@@ -140,9 +140,9 @@ static void epochs_are_shuffled_anew_in_the_loaders_order(void)
     lk_sampler_config c = LK_SAMPLER_CONFIG_INIT;
     c.count = COUNT, c.world = WORLD, c.shuffle = true, c.seed = 77;
     for (c.rank = 0; c.rank < WORLD; c.rank++) {
-        lk_sampler *sampler = make(&c);
-        for (int turn = 0; turn < 6; turn++) { /* forth and back: nothing is remembered between epochs */
-            int            epoch = turn < 3 ? turn : 5 - turn;
+        lk_sampler *sampler = make_sampler(&c);
+        for (int visit = 0; visit < 6; visit++) { /* forward and back: epochs do not depend on each other */
+            int            epoch = visit < 3 ? visit : 5 - visit;
             const int64_t *indices;
             int64_t        count;
             CHECK_OK(context, lk_sampler_epoch(sampler, epoch, &indices, &count));
@@ -154,14 +154,14 @@ static void epochs_are_shuffled_anew_in_the_loaders_order(void)
     lk_dataset_free(dataset);
 }
 
-static void memory_is_taken_at_creation_alone(void)
+static void memory_is_allocated_only_at_creation(void)
 {
     for (int way = 0; way < 4; way++) {
         lk_sampler_config c = LK_SAMPLER_CONFIG_INIT;
         const int64_t    *indices;
         int64_t           count;
         c.count = 1000, c.world = 3, c.rank = 2, c.shuffle = way & 1, c.compatible = way & 2;
-        lk_sampler *sampler = make(&c);
+        lk_sampler *sampler = make_sampler(&c);
         size_t      own = c.compatible ? 334 : 333;
         CHECK(lk_context_memory(context, LK_MEMORY_LOADER) == (own + (c.shuffle ? 1000 : 0)) * 8);
         uint64_t before = lk_context_allocations(context);
@@ -172,20 +172,20 @@ static void memory_is_taken_at_creation_alone(void)
     }
 }
 
-static lk_status attempt(lk_context *starving)
+static lk_status attempt(lk_context *failing)
 {
     lk_sampler_config c = LK_SAMPLER_CONFIG_INIT;
     lk_sampler       *sampler;
     c.count = 100, c.world = 3, c.shuffle = true;
-    lk_status status = lk_sampler_create(starving, &c, &sampler);
+    lk_status status = lk_sampler_create(failing, &c, &sampler);
     CHECK((status == LK_OK) == (sampler != NULL));
     lk_sampler_free(sampler);
     return status;
 }
 
-static void any_allocation_may_fail(void) { CHECK(starve(attempt) == 2); }
+static void any_allocation_can_fail(void) { CHECK(fail_each_allocation(attempt) == 2); }
 
-static void what_cannot_be_is_refused(void)
+static void invalid_configs_are_refused(void)
 {
     lk_sampler       *sampler;
     lk_sampler_config good = LK_SAMPLER_CONFIG_INIT, c;
@@ -205,7 +205,7 @@ static void what_cannot_be_is_refused(void)
     REFUSED(c.rank = -1, "rank -1");
     const int64_t *indices = &good.count;
     int64_t        count = 5;
-    sampler = make(&good);
+    sampler = make_sampler(&good);
     CHECK_FAILS(context, lk_sampler_epoch(sampler, -1, &indices, &count), LK_EINVAL, "epoch -1");
     CHECK(!indices && count == 0);
     lk_sampler_free(sampler);
@@ -217,15 +217,15 @@ int main(int words, char **arguments)
     context = make_context();
     if (words > 1) {
         golden_file = arguments[1];
-        RUN(compatible_lists_are_those_of_pytorch);
+        RUN(compatible_lists_equal_pytorchs);
     } else {
-        RUN(the_generator_is_the_standard_one);
-        RUN(compatible_lists_are_those_of_pytorch);
+        RUN(the_generator_is_mt19937);
+        RUN(compatible_lists_equal_pytorchs);
         RUN(every_sample_goes_to_one_rank);
-        RUN(epochs_are_shuffled_anew_in_the_loaders_order);
-        RUN(memory_is_taken_at_creation_alone);
-        RUN(any_allocation_may_fail);
-        RUN(what_cannot_be_is_refused);
+        RUN(each_epoch_has_a_new_order_equal_to_the_loaders);
+        RUN(memory_is_allocated_only_at_creation);
+        RUN(any_allocation_can_fail);
+        RUN(invalid_configs_are_refused);
     }
     free_context(context);
     return 0;

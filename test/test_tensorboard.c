@@ -1,5 +1,5 @@
-/* test_tensorboard.c - event files, read back by a decoder of the test's own. `test_tensorboard DIR` only writes the
- * file that tensorboard_opens.sh shows to the real TensorBoard. */
+/* test_tensorboard.c - event files, read by an independent decoder. `test_tensorboard DIR` only writes the file that
+ * tensorboard_opens.sh opens with TensorBoard. */
 #define _GNU_SOURCE
 #include "test_data.h"
 
@@ -15,7 +15,7 @@ static lk_context *context;
 
 /* ---- a decoder ---- */
 
-static uint32_t crc32c(const unsigned char *data, size_t bytes) /* by table, unlike the library's */
+static uint32_t crc32c(const unsigned char *data, size_t bytes) /* by table, unlike in the library */
 {
     uint32_t table[256], crc = ~0u;
     for (uint32_t i = 0; i < 256; i++) {
@@ -30,7 +30,7 @@ typedef struct reader {
     const unsigned char *at, *end;
 } reader;
 
-static uint64_t take(reader *r, int bytes)
+static uint64_t read_fixed(reader *r, int bytes)
 {
     uint64_t value = 0;
     CHECK(r->end - r->at >= bytes);
@@ -39,11 +39,11 @@ static uint64_t take(reader *r, int bytes)
     return value;
 }
 
-static uint64_t take_varint(reader *r)
+static uint64_t read_varint(reader *r)
 {
     uint64_t value = 0;
     for (int shift = 0; shift < 70; shift += 7) {
-        uint64_t byte = take(r, 1);
+        uint64_t byte = read_fixed(r, 1);
         value |= (byte & 127) << shift;
         if (byte < 128) return value;
     }
@@ -51,19 +51,19 @@ static uint64_t take_varint(reader *r)
     return 0;
 }
 
-static reader take_bytes(reader *r)
+static reader read_bytes(reader *r)
 {
-    uint64_t bytes = take_varint(r);
+    uint64_t bytes = read_varint(r);
     CHECK(bytes <= (uint64_t)(r->end - r->at));
     reader inside = {r->at, r->at + bytes};
     r->at += bytes;
     return inside;
 }
 
-/* The checksum is stored turned right by 15 bits, plus a constant. */
-static void take_checksum(reader *r, const unsigned char *of, size_t bytes)
+/* The checksum is stored rotated right by 15 bits, plus a constant. */
+static void check_checksum(reader *r, const unsigned char *of, size_t bytes)
 {
-    uint32_t stored = (uint32_t)take(r, 4) - 0xa282ead8u;
+    uint32_t stored = (uint32_t)read_fixed(r, 4) - 0xa282ead8u;
     CHECK((stored << 15 | stored >> 17) == crc32c(of, bytes));
 }
 
@@ -75,37 +75,37 @@ typedef struct point {
     bool    has_value;
 } point;
 
-static bool take_event(reader *file, point *p)
+static bool read_event(reader *file, point *p)
 {
     if (file->at == file->end) return false;
     *p = (point){0};
     const unsigned char *head = file->at;
-    uint64_t             bytes = take(file, 8);
-    take_checksum(file, head, 8);
+    uint64_t             bytes = read_fixed(file, 8);
+    check_checksum(file, head, 8);
     CHECK(bytes <= (uint64_t)(file->end - file->at));
     reader event = {file->at, file->at + bytes};
     file->at += bytes;
-    take_checksum(file, event.at, bytes);
+    check_checksum(file, event.at, bytes);
     while (event.at < event.end) {
-        uint64_t key = take_varint(&event);
+        uint64_t key = read_varint(&event);
         if (key == 9) { /* 1, eight bytes */
-            uint64_t bits = take(&event, 8);
+            uint64_t bits = read_fixed(&event, 8);
             memcpy(&p->wall_time, &bits, 8);
         } else if (key == 16) { /* 2, varint */
-            p->step = (int64_t)take_varint(&event);
+            p->step = (int64_t)read_varint(&event);
         } else if (key == 26) { /* 3, string */
-            reader text = take_bytes(&event);
+            reader text = read_bytes(&event);
             memcpy(p->version, text.at, (size_t)(text.end - text.at));
         } else {
             CHECK(key == 42); /* 5, message: a summary of one value */
-            reader summary = take_bytes(&event);
-            CHECK(take_varint(&summary) == 10);
-            reader value = take_bytes(&summary);
-            CHECK(summary.at == summary.end && take_varint(&value) == 10);
-            reader tag = take_bytes(&value);
+            reader summary = read_bytes(&event);
+            CHECK(read_varint(&summary) == 10);
+            reader value = read_bytes(&summary);
+            CHECK(summary.at == summary.end && read_varint(&value) == 10);
+            reader tag = read_bytes(&value);
             memcpy(p->tag, tag.at, (size_t)(tag.end - tag.at));
-            CHECK(take_varint(&value) == 21); /* 2, four bytes */
-            uint32_t bits = (uint32_t)take(&value, 4);
+            CHECK(read_varint(&value) == 21); /* 2, four bytes */
+            uint32_t bits = (uint32_t)read_fixed(&value, 4);
             memcpy(&p->value, &bits, 4);
             CHECK(value.at == value.end);
             p->has_value = true;
@@ -114,7 +114,7 @@ static bool take_event(reader *file, point *p)
     return true;
 }
 
-static reader slurp(const char *path)
+static reader read_file(const char *path)
 {
     FILE          *file = fopen(path, "rb");
     unsigned char *data = malloc(1 << 22);
@@ -129,12 +129,9 @@ static reader slurp(const char *path)
 
 static double seconds_now(void) { return (double)time(NULL); }
 
-static void the_decoder_knows_the_checksum(void)
-{
-    CHECK(crc32c((const unsigned char *)"123456789", 9) == 0xE3069283u);
-}
+static void the_decoder_computes_crc32c(void) { CHECK(crc32c((const unsigned char *)"123456789", 9) == 0xE3069283u); }
 
-static void points_come_back_as_they_were_given(void)
+static void points_are_read_back_unchanged(void)
 {
     enum { POINTS = 5000 }; /* several times the staging buffer */
     lk_tensorboard *t;
@@ -163,31 +160,31 @@ static void points_come_back_as_they_were_given(void)
     CHECK(lk_context_allocations(context) == before);
     CHECK_OK(context, lk_tensorboard_flush(t));
 
-    reader file = slurp(path), start = file;
+    reader file = read_file(path), start = file;
     point  p;
-    CHECK(take_event(&file, &p) && !strcmp(p.version, "brain.Event:2") && !p.has_value);
+    CHECK(read_event(&file, &p) && !strcmp(p.version, "brain.Event:2") && !p.has_value);
     CHECK(p.wall_time >= begin && p.wall_time <= seconds_now() + 1);
     for (int i = 0; i < POINTS; i++) {
         snprintf(tag, sizeof tag, "loss/%d", i % 7);
-        CHECK(take_event(&file, &p) && p.has_value && !strcmp(p.tag, tag) && p.step == (int64_t)i * i * 1000);
+        CHECK(read_event(&file, &p) && p.has_value && !strcmp(p.tag, tag) && p.step == (int64_t)i * i * 1000);
         CHECK(p.value == (float)sin(i) && p.wall_time == 1e9 + i / 8.0);
     }
-    CHECK(take_event(&file, &p) && !strcmp(p.tag, "Genauigkeit äöü") && p.step == -1 && isnan(p.value));
-    CHECK(take_event(&file, &p) && !strcmp(p.tag, long_tag) && p.step == INT64_MAX && isinf(p.value));
+    CHECK(read_event(&file, &p) && !strcmp(p.tag, "Genauigkeit äöü") && p.step == -1 && isnan(p.value));
+    CHECK(read_event(&file, &p) && !strcmp(p.tag, long_tag) && p.step == INT64_MAX && isinf(p.value));
     CHECK(p.wall_time >= begin && p.wall_time <= seconds_now() + 1);
-    CHECK(!take_event(&file, &p));
+    CHECK(!read_event(&file, &p));
     free((void *)start.at);
 
     CHECK_OK(context, lk_tensorboard_add_scalar(t, "late", 1, 2, 3));
     lk_tensorboard_free(t); /* flushes */
-    file = start = slurp(path);
+    file = start = read_file(path);
     int events = 0;
-    while (take_event(&file, &p)) events++;
+    while (read_event(&file, &p)) events++;
     CHECK(events == POINTS + 4 && !strcmp(p.tag, "late"));
     free((void *)start.at);
 }
 
-static void a_second_file_takes_a_name_of_its_own(void)
+static void a_second_file_gets_another_name(void)
 {
     lk_tensorboard *a, *b;
     CHECK_OK(context, lk_tensorboard_create(context, scratch("two"), &a));
@@ -197,7 +194,7 @@ static void a_second_file_takes_a_name_of_its_own(void)
     lk_tensorboard_free(a), lk_tensorboard_free(b);
 }
 
-static void mistakes_are_refused_with_a_reason(void)
+static void invalid_arguments_are_refused_with_a_reason(void)
 {
     lk_tensorboard *t;
     char            tag[1026];
@@ -216,19 +213,19 @@ static void mistakes_are_refused_with_a_reason(void)
     lk_tensorboard_free(NULL);
 }
 
-static lk_status attempt(lk_context *starving)
+static lk_status attempt(lk_context *failing)
 {
     lk_tensorboard *t;
-    lk_status       status = lk_tensorboard_create(starving, scratch("starving"), &t);
+    lk_status       status = lk_tensorboard_create(failing, scratch("failing"), &t);
     CHECK((status == LK_OK) == (t != NULL));
     lk_tensorboard_free(t);
     return status;
 }
 
-static void any_allocation_may_fail(void) { CHECK(starve(attempt) >= 1); }
+static void any_allocation_can_fail(void) { CHECK(fail_each_allocation(attempt) >= 1); }
 
-/* In a process of its own, which may write 10,000 bytes into a file. */
-static void a_full_disk_is_reported_and_stays(void)
+/* In its own process, limited to files of 10,000 bytes. */
+static void a_full_disk_is_reported_by_every_later_call(void)
 {
     pid_t child = fork();
     if (child == 0) {
@@ -268,12 +265,12 @@ int main(int words, char **arguments)
     context = make_context();
     if (words > 1) return write_sample(arguments[1]);
     make_scratch();
-    RUN(the_decoder_knows_the_checksum);
-    RUN(points_come_back_as_they_were_given);
-    RUN(a_second_file_takes_a_name_of_its_own);
-    RUN(mistakes_are_refused_with_a_reason);
-    RUN(any_allocation_may_fail);
-    RUN(a_full_disk_is_reported_and_stays);
+    RUN(the_decoder_computes_crc32c);
+    RUN(points_are_read_back_unchanged);
+    RUN(a_second_file_gets_another_name);
+    RUN(invalid_arguments_are_refused_with_a_reason);
+    RUN(any_allocation_can_fail);
+    RUN(a_full_disk_is_reported_by_every_later_call);
     free_context(context);
     return 0;
 }

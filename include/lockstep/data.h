@@ -1,4 +1,4 @@
-/* data.h - samples by index, batches of them made ready ahead of time, and the known data sets from the net. */
+/* data.h - data sets (samples by index), loaders (batches prefetched by threads), and downloads of public data sets. */
 #ifndef LOCKSTEP_DATA_H
 #define LOCKSTEP_DATA_H
 
@@ -7,40 +7,40 @@
 
 LK_BEGIN_DECLS
 
-typedef struct lk_dataset lk_dataset; /* read-only once made: threads and loaders may share one; outlives its loaders */
+typedef struct lk_dataset lk_dataset; /* read-only: threads and loaders may share one; must outlive its loaders */
 typedef struct lk_loader  lk_loader;  /* use from one thread */
 
 typedef enum lk_split { LK_SPLIT_TRAIN, LK_SPLIT_TEST } lk_split;
 
 /* ---- Data sets. A sample is `elements` values of one dtype (u8 images or f32 features) and an i32 label. ---- */
 
-/* Opens by name: "cifar10", "fashion-mnist", "mnist", each with ":DIR" or, without, looked for in $LOCKSTEP_DATA/NAME,
- * ~/.cache/lockstep/NAME and where Debian's packages put it; "synthetic", or
- * "synthetic:3x32x32,classes=10,count=5000,seed=1" (any of these may be left out). LK_ENOENT names the files that were
- * looked for and how to get them, LK_EFORMAT the file and byte that are wrong, LK_EINVAL an unknown name and the
- * nearest known one. */
+/* Opens by name: "cifar10", "fashion-mnist" or "mnist", each with ":DIR"; without it, searches $LOCKSTEP_DATA/NAME,
+ * ~/.cache/lockstep/NAME and the directory of Debian's package. Or "synthetic", or
+ * "synthetic:3x32x32,classes=10,count=5000,seed=1" (each part is optional). Messages name, for LK_ENOENT, the missing
+ * files and how to get them; for LK_EFORMAT, the file and the invalid byte; for LK_EINVAL, the unknown name and the
+ * most similar known one. */
 LK_API lk_status lk_dataset_open(lk_context *context, const char *name, lk_split split, lk_dataset **dataset);
-/* The same from names, sizes and headers of the files alone, at no memory and in little time: count, shape and classes, for
- * a check or a plan. Fails as lk_dataset_open does, except for what only reading every sample shows. Its samples cannot
- * be read. */
+/* The same from names, sizes and headers of the files alone, quickly and without memory for samples: count, shape and
+ * classes, for a check or a plan. Fails as lk_dataset_open does, except for errors that show only when every sample is
+ * read. Its samples cannot be read. */
 LK_API lk_status lk_dataset_probe(lk_context *context, const char *name, lk_split split, lk_dataset **dataset);
 
 /* The binary version of CIFAR-10: data_batch_1.bin … data_batch_5.bin or test_batch.bin in directory or in its
  * cifar-10-batches-bin. Files may hold any number of whole records. Held in memory (LK_MEMORY_DATA). */
 LK_API lk_status lk_dataset_cifar10(lk_context *context, const char *directory, lk_split split, lk_dataset **dataset);
 
-/* A pair of IDX files of unsigned bytes, plain or gzip (each path is also tried with .gz added or left out). Images are
+/* A pair of IDX files of unsigned bytes, plain or gzip (each path is also tried with .gz added or removed). Images are
  * (count, height, width), (count, channels, height, width) or (count, features); labels are (count). classes 0 means
  * the largest label + 1. Held in memory, unpacked. */
 LK_API lk_status lk_dataset_idx(lk_context *context, const char *images, const char *labels, int classes,
                                 lk_dataset **dataset);
 
-/* Made-up data that can be learned: a mean for each class, and noise. Sample i is a function of (seed, i, shape,
+/* Generated data that a model can learn: a mean for each class, plus noise. Sample i is a function of (seed, i, shape,
  * classes). */
 typedef struct lk_dataset_synthetic_config {
     size_t   size;  /* sizeof this struct; set by LK_DATASET_SYNTHETIC_CONFIG_INIT */
     int64_t  count; /* samples */
-    int64_t  first; /* number of the first: a test set that begins where the training set ends shares no sample */
+    int64_t  first; /* number of the first: a test set that starts where the training set ends shares no sample */
     int      rank;  /* axes of one sample */
     int64_t  dims[LK_MAX_RANK]; /* for example 64, or 3, 32, 32 */
     lk_dtype dtype;             /* LK_F32, or LK_U8 for images */
@@ -75,9 +75,8 @@ typedef struct lk_dataset_arrays_config {
 LK_API lk_status lk_dataset_from_arrays(lk_context *context, const lk_dataset_arrays_config *config,
                                         lk_dataset **dataset);
 
-/* Writes one sample's features (elements floats) and label. A status below 0 fails the batch and surfaces from
- * lk_loader_next. Called from the loader's workers, so from several threads at once when there are several; never after
- * lk_loader_free has returned. */
+/* Writes one sample's features (elements floats) and label. A status below 0 fails the batch: lk_loader_next returns
+ * it. The loader's workers call it, concurrently if there are several; never after lk_loader_free has returned. */
 typedef lk_status (*lk_dataset_get_callback)(void *user, int64_t index, float *features, int32_t *label);
 
 typedef struct lk_dataset_callbacks_config {
@@ -97,12 +96,12 @@ typedef struct lk_dataset_callbacks_config {
 LK_API lk_status lk_dataset_from_callbacks(lk_context *context, const lk_dataset_callbacks_config *config,
                                            lk_dataset **dataset);
 
-LK_API void lk_dataset_free(lk_dataset *dataset); /* NULL is fine; its loaders must be gone */
+LK_API void lk_dataset_free(lk_dataset *dataset); /* NULL is fine; free its loaders first */
 
 LK_API const char    *lk_dataset_name(const lk_dataset *dataset); /* "cifar10", "idx", "arrays", … */
 LK_API int64_t        lk_dataset_count(const lk_dataset *dataset);
 LK_API int            lk_dataset_rank(const lk_dataset *dataset); /* axes of one sample */
-LK_API const int64_t *lk_dataset_dims(const lk_dataset *dataset); /* lk_dataset_rank of them; lives as the dataset */
+LK_API const int64_t *lk_dataset_dims(const lk_dataset *dataset); /* lk_dataset_rank of them; valid as the data set is */
 LK_API int64_t        lk_dataset_elements(const lk_dataset *dataset);              /* their product */
 LK_API lk_dtype       lk_dataset_dtype(const lk_dataset *dataset);                 /* as stored: LK_U8 or LK_F32 */
 LK_API int            lk_dataset_classes(const lk_dataset *dataset);               /* 0: not class numbers */
@@ -111,20 +110,20 @@ LK_API const char    *lk_dataset_class_name(const lk_dataset *dataset, int label
 /* Copies sample `index` as stored: elements × lk_dtype_size(dtype) bytes. Any thread. */
 LK_API lk_status lk_dataset_get(const lk_dataset *dataset, int64_t index, void *features, int32_t *label);
 
-/* ---- What happens to a sample on its way into a batch. ---- */
+/* ---- Transforms of a sample. ---- */
 
 #define LK_MAX_CHANNELS 16
 
 /* u8 becomes v / 255; then (v - mean) / std per channel, rounded as PyTorch's ToTensor and Normalize round. Crop and
- * flip need (channels, height, width); what is drawn is a function of (seed, epoch, sample index) alone. */
+ * flip need (channels, height, width); their random numbers are a function of (seed, epoch, sample index) alone. */
 typedef struct lk_transform {
     size_t size;     /* sizeof this struct; set by LK_TRANSFORM_INIT */
     int    channels; /* entries of mean and std: 1 (for all) or dims[0] of (channels, height, width) samples;
                       * 0: mean 0.5 and std 0.5 for u8, f32 as it is */
     double mean[LK_MAX_CHANNELS];
     double std[LK_MAX_CHANNELS]; /* above 0 */
-    int    crop_padding;         /* zeros (before normalising) on every side, then a crop of the old size; 0: none */
-    double flip;                 /* probability that left and right change places; 0: never */
+    int    crop_padding;         /* zeros (before normalising) on each side, then a crop to the original size; 0: none */
+    double flip;                 /* probability of a horizontal flip; 0: never */
 } lk_transform;
 #define LK_TRANSFORM_INIT                         \
     {                                             \
@@ -139,14 +138,14 @@ typedef struct lk_loader_config {
     int64_t           batch;      /* samples of a full batch, over all ranks */
     bool              shuffle;    /* a new order each epoch, from (seed, epoch) */
     uint64_t          seed;       /* of shuffling and augmentation */
-    bool              drop_last;  /* leave out an uneven last batch */
+    bool              drop_last;  /* skip the last batch if it is not full */
     int               workers;    /* threads that make batches; 0: lk_loader_next makes them itself */
-    int               prefetch;   /* batches made ahead, needs workers; 0: two for each worker */
+    int               prefetch;   /* batches made ahead of time, needs workers; 0: two for each worker */
     lk_dtype          dtype;      /* of the features in a batch: LK_F32 or LK_F64 */
-    int64_t           timeout_ms; /* lk_loader_next fails when workers are silent this long */
+    int64_t           timeout_ms; /* lk_loader_next fails if no batch is ready after this time */
     lk_transform      transform;
-    /* A share of each batch: a batch of n samples is cut into `parts`, part q being its rows n*q/parts … n*(q+1)/parts
-     * (rounded down), and this loader makes parts first_part … last_part-1 alone. 0, 0, 0: the whole batch. */
+    /* A share of each batch: a batch of n samples is split into `parts`, part q being its rows n*q/parts … n*(q+1)/parts
+     * (rounded down), and this loader makes only parts first_part … last_part-1. 0, 0, 0: the whole batch. */
     int parts, first_part, last_part;
 } lk_loader_config;
 #define LK_LOADER_CONFIG_INIT                                                                                 \
@@ -156,57 +155,57 @@ typedef struct lk_loader_config {
 
 /* Borrowed until the next lk_loader_next, lk_loader_seek or lk_loader_free. Arrays hold `capacity` samples
  * (lk_loader_capacity: config.batch of them unless it makes a share), aligned to 64 bytes; those past count are
- * padding: features 0, label 0, index -1. What a sample is, and when its turn comes, does not depend on the share. */
+ * padding: features 0, label 0, index -1. Samples and their order do not depend on the share. */
 typedef struct lk_batch {
     const void    *features; /* (capacity, dims…) of config.dtype */
     const int32_t *labels;   /* (capacity) */
     const int64_t *indices;  /* (capacity): which samples of the data set these are */
-    int64_t        count;    /* samples here: 1 … capacity, or of a share also 0 */
+    int64_t        count;    /* samples here: 1 … capacity; in a share also 0 */
     int64_t        epoch;
     int64_t        position; /* of the whole batch's first sample in the epoch's order */
     int64_t        total;    /* samples of the whole batch, 1 … config.batch */
     int64_t        offset;   /* of the first sample here in the whole batch */
 } lk_batch;
 
-/* The most samples that a batch of this config can have here, for a seek may shift where batches begin; at least 1; 0
- * for a config that cannot be. */
+/* The largest number of samples that a batch of this config can have in this share (a seek may shift where batches
+ * start); at least 1; 0 for an invalid config. */
 LK_API int64_t lk_loader_capacity(const lk_loader_config *config);
 
-/* Copies config; borrows its dataset. All memory is taken here. */
+/* Copies config; borrows its dataset. Allocates all memory that the loader will use. */
 LK_API lk_status lk_loader_create(lk_context *context, const lk_loader_config *config, lk_loader **loader);
 
-/* Waits for workers to finish the sample in hand, not the batch. NULL is fine. */
+/* Waits for workers to finish the current sample, not the batch. NULL is fine. */
 LK_API void lk_loader_free(lk_loader *loader);
 
-/* The next batch; LK_END after the last of an epoch (the call after that begins the next epoch). The batches and their
- * order do not depend on workers or prefetch. A sample that cannot be had is a failure that names its index, and the
- * same failure again until lk_loader_seek. LK_ETIMEOUT when workers are silent for timeout_ms; calling again waits
- * again. */
+/* The next batch; LK_END after the last of an epoch (the next call starts the next epoch). The batches and their order
+ * do not depend on workers or prefetch. If a sample cannot be read, the message names its index, and every call fails
+ * the same way until lk_loader_seek. LK_ETIMEOUT if no batch is ready after timeout_ms; another call waits again. */
 LK_API lk_status lk_loader_next(lk_loader *loader, lk_batch *batch);
 
-/* What the next lk_loader_next will give: save both, seek to them, and the run goes on as if it had not stopped. Both
- * are of whole batches, so they mean the same to every share. */
+/* The position of the next lk_loader_next: save both and seek to them later to continue as if the run had not stopped.
+ * Both count whole batches, so they are the same for every share. */
 LK_API int64_t lk_loader_epoch(const lk_loader *loader);
-LK_API int64_t lk_loader_position(const lk_loader *loader); /* samples of this epoch already given, 0 … count */
-/* Waits, like lk_loader_free, for workers to finish the sample in hand. */
+LK_API int64_t lk_loader_position(const lk_loader *loader); /* samples of this epoch already returned, 0 … count */
+/* Waits, like lk_loader_free, for workers to finish the current sample. */
 LK_API lk_status lk_loader_seek(lk_loader *loader, int64_t epoch, int64_t position);
 
-/* Bytes of LK_MEMORY_LOADER that a loader of this config will hold, exactly; 0 for a config that cannot be. */
+/* Bytes of LK_MEMORY_LOADER that a loader of this config will hold, exactly; 0 for an invalid config. */
 LK_API size_t lk_loader_bytes(const lk_loader_config *config);
 
-/* ---- Getting the known data sets. ---- */
+/* ---- Downloads of public data sets. ---- */
 
-/* Called now and then with bytes done and in total over all files; other than 0 stops (LK_ECANCELED). */
+/* Called regularly with bytes done and in total over all files; a result other than 0 stops (LK_ECANCELED). */
 typedef int (*lk_data_progress)(void *user, int64_t done, int64_t total);
 
-/* Downloads "cifar10", "fashion-mnist" or "mnist" into directory (NULL: lk_data_directory), made if need be. url
- * replaces the usual address of the directory that holds the files (NULL: the usual one). What is there and right is
- * kept, a part is resumed, and a file gets its name only when its SHA-256 is right. LK_EUNSUPPORTED without libcurl,
- * LK_EIO when offline, with a message that says what to do. */
+/* Downloads "cifar10", "fashion-mnist" or "mnist" into directory (NULL: lk_data_directory), which is created if
+ * necessary. url replaces the default URL of the directory that holds the files (NULL: the default). Correct files are
+ * kept, a partial file is resumed, and a file gets its final name only after its SHA-256 was verified. LK_EUNSUPPORTED
+ * without libcurl, LK_EIO without a connection, with a message that says what to do. */
 LK_API lk_status lk_data_get(lk_context *context, const char *name, const char *directory, const char *url,
                              lk_data_progress progress, void *user);
 
-/* Where lk_data_get puts and lk_dataset_open first looks for NAME: $LOCKSTEP_DATA/NAME, else ~/.cache/lockstep/NAME. */
+/* The directory that lk_data_get writes to and lk_dataset_open searches first: $LOCKSTEP_DATA/NAME, else
+ * ~/.cache/lockstep/NAME. */
 LK_API lk_status lk_data_directory(lk_context *context, const char *name, char *path, size_t bytes);
 
 LK_END_DECLS

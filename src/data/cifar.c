@@ -1,19 +1,19 @@
-/* cifar.c - CIFAR-10's binary version: records of a label byte and 3 × 32 × 32 pixels, kept in memory as they are. */
+/* cifar.c - the binary version of CIFAR-10: records of a label byte and 3 × 32 × 32 pixels, held in memory unchanged. */
 #include "data/dataset.h"
 
 enum { CLASSES = 10, FILES = 5 };
 
-static const char *const names[CLASSES] = {"airplane", "automobile", "bird",  "cat",  "deer",
-                                           "dog",      "frog",       "horse", "ship", "truck"};
+static const char *const class_names[CLASSES] = {"airplane", "automobile", "bird",  "cat",  "deer",
+                                                 "dog",      "frog",       "horse", "ship", "truck"};
 static const char *const train_files[FILES] = {"data_batch_1.bin", "data_batch_2.bin", "data_batch_3.bin",
                                                "data_batch_4.bin", "data_batch_5.bin"};
 static const char *const test_files[1] = {"test_batch.bin"};
 
-static lk_status truncated(lk_context *context, const char *name, uint64_t size)
+static lk_status report_truncated(lk_context *context, const char *name, uint64_t size)
 {
     uint64_t records = size / LK__CIFAR_RECORD;
     return lk__fail(context, LK_EFORMAT,
-                    "%s is truncated or of another kind: record %llu, at byte %llu, has %d bytes of %d", name,
+                    "%s is truncated or of another format: record %llu, at byte %llu, has %d bytes of %d", name,
                     (unsigned long long)records, (unsigned long long)records * LK__CIFAR_RECORD,
                     (int)(size % LK__CIFAR_RECORD), LK__CIFAR_RECORD);
 }
@@ -28,16 +28,17 @@ lk_status lk__cifar_check(lk_context *context, const char *name, const unsigned 
         if (label >= CLASSES)
             return lk__fail(context, LK_EFORMAT,
                             "%s: record %lld, at byte %lld, has label %u: CIFAR-10's are 0 to 9. The file is damaged "
-                            "or of another kind",
+                            "or of another format",
                             name, (long long)i, (long long)i * LK__CIFAR_RECORD, label);
     }
-    if (size % LK__CIFAR_RECORD != 0) return truncated(context, name, size);
+    if (size % LK__CIFAR_RECORD != 0) return report_truncated(context, name, size);
     *count = records;
     return LK_OK;
 }
 
-/* Looks in the directory and in its cifar-10-batches-bin. *missing is the first file that is in neither. */
-static bool find(const char *directory, const char *const *files, int count, char found[LK__PATH], const char **missing)
+/* Searches the directory and its cifar-10-batches-bin. *missing is the first file that is in neither. */
+static bool find_directory(const char *directory, const char *const *files, int count, char found[LK__PATH],
+                           const char **missing)
 {
     static const char *const places[] = {"", "/cifar-10-batches-bin"};
     for (size_t p = 0; p < sizeof places / sizeof *places; p++) {
@@ -58,21 +59,21 @@ bool lk__cifar_exists(const char *directory, lk_split split)
     bool        train = split == LK_SPLIT_TRAIN;
     const char *missing;
     char        found[LK__PATH];
-    return find(directory, train ? train_files : test_files, train ? FILES : 1, found, &missing);
+    return find_directory(directory, train ? train_files : test_files, train ? FILES : 1, found, &missing);
 }
 
-static lk_status absent(lk_context *context, const char *directory, bool train, const char *missing)
+static lk_status report_missing(lk_context *context, const char *directory, bool train, const char *missing)
 {
     char        path[LK__PATH];
     bool        foreign = lk__path(path, "%s/cifar-10-batches-py", directory) && lk__path_exists(path);
     const char *python = foreign ? " (cifar-10-batches-py is the Python version; the binary one is needed)" : "";
     return lk__fail(context, LK_ENOENT,
-                    "no CIFAR-10 in %s: looked for %s there and in its cifar-10-batches-bin, and %s is not there%s. "
-                    "Get it with: lockstep data get cifar10",
+                    "no CIFAR-10 in %s: searched it and its cifar-10-batches-bin for %s; %s is missing%s. Get it with: "
+                    "lockstep data get cifar10",
                     directory, train ? "data_batch_1.bin to data_batch_5.bin" : "test_batch.bin", missing, python);
 }
 
-/* Sizes are asked for first and files read after, so that there is one allocation and nothing is copied. */
+/* Adds up the sizes of the files before it reads them, so that there is one allocation and no copy. */
 lk_status lk__cifar_open(lk_context *context, const char *directory, lk_split split, bool probe, lk_dataset **dataset)
 {
     static const int64_t dims[3] = {3, 32, 32};
@@ -89,22 +90,23 @@ lk_status lk__cifar_open(lk_context *context, const char *directory, lk_split sp
 
     *dataset = NULL;
     for (int i = 0; i < FILES; i++) streams[i] = (lk__data_stream){.context = context, .fd = -1};
-    if (!find(directory, files, count, found, &missing)) return absent(context, directory, train, missing);
+    if (!find_directory(directory, files, count, found, &missing))
+        return report_missing(context, directory, train, missing);
     for (int i = 0; i < count; i++) {
-        lk__path(paths[i], "%s/%s", found, files[i]); /* fits: find made it before */
+        lk__path(paths[i], "%s/%s", found, files[i]); /* fits: find_directory formatted it before */
         if ((status = lk__stream_open(context, paths[i], &streams[i])) < 0) goto fail;
         if (streams[i].gzip) {
-            status = lk__fail(context, LK_EFORMAT, "%s is gzip, not CIFAR-10's records: unpack it first", paths[i]);
+            status = lk__fail(context, LK_EFORMAT, "%s is compressed by gzip: decompress it first", paths[i]);
             goto fail;
         }
         if (streams[i].size < LK__CIFAR_RECORD) {
-            status = lk__fail(context, LK_EFORMAT, "%s is %s: it has %llu bytes, and one record of CIFAR-10 has %d",
+            status = lk__fail(context, LK_EFORMAT, "%s is %s: it has %llu bytes, but a record of CIFAR-10 has %d",
                               paths[i], streams[i].size ? "truncated" : "empty", (unsigned long long)streams[i].size,
                               LK__CIFAR_RECORD);
             goto fail;
         }
         if (probe && streams[i].size % LK__CIFAR_RECORD != 0) {
-            status = truncated(context, paths[i], streams[i].size);
+            status = report_truncated(context, paths[i], streams[i].size);
             goto fail;
         }
         total += streams[i].size;
@@ -112,7 +114,7 @@ lk_status lk__cifar_open(lk_context *context, const char *directory, lk_split sp
     if ((status = lk__dataset_make(context, "cifar10", (int64_t)(total / LK__CIFAR_RECORD), 3, dims, LK_U8, CLASSES,
                                    &d)) < 0)
         goto fail;
-    d->class_names = names;
+    d->class_names = class_names;
     d->stride = LK__CIFAR_RECORD;
     if (probe) goto done;
     if ((status = lk__dataset_own(d, (size_t)total)) < 0) goto fail;
@@ -123,7 +125,7 @@ lk_status lk__cifar_open(lk_context *context, const char *directory, lk_split sp
         if ((status = lk__stream_read(&streams[i], bytes, (size_t)streams[i].size, &got)) < 0) goto fail;
         if ((status = lk__cifar_check(context, paths[i], bytes, got, &records)) < 0) goto fail;
         if (got != streams[i].size) {
-            status = lk__fail(context, LK_EFORMAT, "%s became shorter while it was read", paths[i]);
+            status = lk__fail(context, LK_EFORMAT, "%s was truncated while it was read", paths[i]);
             goto fail;
         }
         bytes += got;

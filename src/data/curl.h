@@ -1,6 +1,5 @@
-/* data/curl.h - the little of libcurl that downloading needs, found at run time. The numbers are libcurl's ABI, which
- * has not changed since its version 4 (2006) and is promised not to; a test compares them with curl.h where that is
- * installed. */
+/* data/curl.h - the part of libcurl that downloads need, loaded at run time. The numbers are libcurl's ABI, which is
+ * stable since its version 4 (2006); a test compares them with curl.h if that is installed. */
 #ifndef LK__CURL_H
 #define LK__CURL_H
 
@@ -65,8 +64,8 @@ typedef struct lk__data_curl {
     const char *(*easy_strerror)(int error);
 } lk__data_curl;
 
-/* LK_EUNSUPPORTED, with what to install, when there is no libcurl. */
+/* LK_EUNSUPPORTED if there is no libcurl: the message names the package to install. */
 lk_status lk__curl_load(lk_context *context, lk__data_curl *curl);
-void      lk__curl_unload(lk__data_curl *curl); /* one that failed to load is fine */
+void      lk__curl_unload(lk__data_curl *curl); /* no effect if it was not loaded */
 
 #endif

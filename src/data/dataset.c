@@ -1,4 +1,4 @@
-/* dataset.c - what all data sets share, and those of the user's own: arrays in memory and callbacks. */
+/* dataset.c - what all data sets share, and data sets of the user: arrays in memory and callbacks. */
 #include "data/dataset.h"
 
 #include <stdio.h>
@@ -9,23 +9,26 @@ lk_status lk__dataset_make(lk_context *context, const char *name, int64_t count,
 {
     *dataset = NULL;
     if (count < 1)
-        return lk__fail(context, LK_EINVAL, "a data set (%s) of %lld samples: it needs one at least", name,
+        return lk__fail(context, LK_EINVAL, "a data set (%s) of %lld samples is invalid: at least 1 is needed", name,
                         (long long)count);
     if (rank < 1 || rank >= LK_MAX_RANK) /* a batch has one axis more */
-        return lk__fail(context, LK_EINVAL, "a data set (%s) of rank %d: samples have 1 to %d axes", name, rank,
-                        LK_MAX_RANK - 1);
+        return lk__fail(context, LK_EINVAL, "a data set (%s) of rank %d is invalid: samples have 1 to %d axes", name,
+                        rank, LK_MAX_RANK - 1);
     if (dtype != LK_U8 && dtype != LK_F32)
-        return lk__fail(context, LK_EINVAL, "a data set (%s) of %s: samples are u8 or f32", name, lk_dtype_name(dtype));
-    if (classes < 0) return lk__fail(context, LK_EINVAL, "a data set (%s) of %d classes", name, classes);
+        return lk__fail(context, LK_EINVAL, "a data set (%s) of %s is invalid: samples are u8 or f32", name,
+                        lk_dtype_name(dtype));
+    if (classes < 0)
+        return lk__fail(context, LK_EINVAL, "a data set (%s) of %d classes is invalid: it must be 0 or more", name,
+                        classes);
     int64_t elements = 1, total;
     for (int i = 0; i < rank; i++) {
         if (dims[i] < 1)
-            return lk__fail(context, LK_EINVAL, "a data set (%s) whose axis %d is %lld long", name, i,
-                            (long long)dims[i]);
+            return lk__fail(context, LK_EINVAL, "a data set (%s) whose axis %d is %lld long is invalid: at least 1",
+                            name, i, (long long)dims[i]);
         /* × 8: a batch may hold doubles */
         if (__builtin_mul_overflow(elements, dims[i], &elements) || __builtin_mul_overflow(elements, count, &total) ||
             __builtin_mul_overflow(total, (int64_t)8, &total))
-            return lk__fail(context, LK_EINVAL, "a data set (%s) larger than any memory", name);
+            return lk__fail(context, LK_EINVAL, "the data set (%s) is too large to address", name);
     }
     lk_dataset *d = lk__alloc(context, LK_MEMORY_OTHER, sizeof *d);
     if (!d) return LK_ENOMEM;
@@ -68,7 +71,7 @@ lk_status lk_dataset_from_arrays(lk_context *context, const lk_dataset_arrays_co
     *dataset = NULL;
     if (!config || config->size != sizeof *config)
         return lk__fail(context, LK_EINVAL,
-                        "a data set from arrays: begin its config with LK_DATASET_ARRAYS_CONFIG_INIT");
+                        "a data set from arrays: initialise its config with LK_DATASET_ARRAYS_CONFIG_INIT");
     if (!config->features || !config->labels)
         return lk__fail(context, LK_EINVAL, "a data set from arrays needs both features and labels");
     lk_dataset *d = NULL;
@@ -100,7 +103,7 @@ lk_status lk_dataset_from_callbacks(lk_context *context, const lk_dataset_callba
     *dataset = NULL;
     if (!config || config->size != sizeof *config)
         return lk__fail(context, LK_EINVAL,
-                        "a data set from callbacks: begin its config with LK_DATASET_CALLBACKS_CONFIG_INIT");
+                        "a data set from callbacks: initialise its config with LK_DATASET_CALLBACKS_CONFIG_INIT");
     if (!config->get) return lk__fail(context, LK_EINVAL, "a data set from callbacks needs a get function");
     lk_status status = lk__dataset_make(context, "callbacks", config->count, config->rank, config->dims, LK_F32,
                                         config->classes, dataset);
@@ -123,13 +126,13 @@ lk_status lk__dataset_read(const lk_dataset *d, int64_t index, float *scratch, c
         }
         *features = scratch;
     } else if (!d->features) {
-        snprintf(message, LK__DATASET_MESSAGE, "the data set was probed, not opened: it has no samples to give");
+        snprintf(message, LK__DATASET_MESSAGE, "the data set was probed, not opened: its samples cannot be read");
         return LK_EINVAL;
     } else {
         *features = d->features + (size_t)index * d->stride;
         *label = d->labels[index];
     }
-    /* Also for arrays, which are the user's and may have changed since they were checked. */
+    /* Also for arrays: borrowed ones may have changed since they were checked. */
     if (d->classes && (*label < 0 || *label >= d->classes)) {
         snprintf(message, LK__DATASET_MESSAGE, "sample %lld of %lld has label %d: labels of %d classes are 0 to %d",
                  (long long)index, (long long)d->count, *label, d->classes, d->classes - 1);
@@ -143,7 +146,7 @@ lk_status lk_dataset_get(const lk_dataset *d, int64_t index, void *features, int
     char        message[LK__DATASET_MESSAGE];
     const void *stored = NULL;
     if (index < 0 || index >= d->count)
-        return lk__fail(d->context, LK_EINVAL, "sample %lld of a data set of %lld", (long long)index,
+        return lk__fail(d->context, LK_EINVAL, "sample %lld is out of range: the data set has %lld", (long long)index,
                         (long long)d->count);
     lk_status status = lk__dataset_read(d, index, features, &stored, label, message);
     if (status < 0) return lk__fail(d->context, status, "%s", message);

@@ -1,5 +1,5 @@
-/* download.c - one file over HTTP: into NAME.part, resumed where it stopped, tried again politely, and given its name
- * only when its SHA-256 is right. */
+/* download.c - downloads one file over HTTP to NAME.part, resumes partial downloads, retries with backoff, and renames
+ * the file only if its SHA-256 is correct. */
 #define _GNU_SOURCE
 #include "data/download.h"
 
@@ -9,7 +9,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 #include <sys/file.h>
@@ -17,7 +16,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { STALL_RATE = 128 }; /* bytes a second: slower is no transfer at all */
+enum { STALL_RATE = 128 }; /* bytes per second below which a transfer counts as stalled */
 
 typedef struct transfer {
     lk__data_download         *download;
@@ -28,8 +27,8 @@ typedef struct transfer {
     int                        fd;
     int64_t                    offset; /* bytes of the part */
     /* of one attempt */
-    bool    begun;       /* the first byte has been looked at */
-    int64_t range_start; /* as the answer says, or -1 */
+    bool    begun;       /* the response was checked */
+    int64_t range_start; /* of the response, or -1 */
     int     write_error; /* errno */
     bool    too_long, canceled;
     int     result;   /* of curl */
@@ -58,7 +57,7 @@ lk_status lk__sha256_check(lk_context *context, const char *path, const char *sh
     return strcasecmp(hex, sha256) == 0 ? LK_OK : LK_EMISMATCH;
 }
 
-static bool report(transfer *t)
+static bool report_progress(transfer *t)
 {
     lk__data_download *d = t->download;
     if (d->progress && d->progress(d->user, d->done + t->offset, d->total) != 0) t->canceled = true;
@@ -68,10 +67,10 @@ static bool report(transfer *t)
 static int on_progress(void *user, int64_t total, int64_t now, int64_t upload_total, int64_t upload_now)
 {
     (void)total, (void)now, (void)upload_total, (void)upload_now;
-    return report(user) ? 0 : 1;
+    return report_progress(user) ? 0 : 1;
 }
 
-/* Content-Range: bytes FIRST-LAST/ALL. A redirection's headers come here too; the last answer's stay. */
+/* Content-Range: bytes FIRST-LAST/ALL. Also called for the headers of redirections; those of the last response count. */
 static size_t on_header(char *line, size_t one, size_t bytes, void *user)
 {
     static const char key[] = "content-range: bytes ";
@@ -87,9 +86,8 @@ static size_t on_header(char *line, size_t one, size_t bytes, void *user)
     return bytes;
 }
 
-/* Before the first byte is kept: a server may ignore the range and send the whole, or send another part than was asked
- * for. */
-static bool begin(transfer *t)
+/* Before the first byte is written: a server may ignore the range and send the whole file, or send another range. */
+static bool check_response(transfer *t)
 {
     t->begun = true;
     t->download->curl->easy_getinfo(t->handle, LK__CURL_RESPONSE_CODE, &t->response);
@@ -107,7 +105,7 @@ static size_t on_data(char *data, size_t one, size_t bytes, void *user)
 {
     transfer *t = user;
     (void)one;
-    if (!t->begun && !begin(t)) return 0;
+    if (!t->begun && !check_response(t)) return 0;
     if ((int64_t)bytes > t->file->bytes - t->offset) {
         t->too_long = true;
         return 0;
@@ -125,8 +123,8 @@ static size_t on_data(char *data, size_t one, size_t bytes, void *user)
     return bytes;
 }
 
-/* One request for what is missing. */
-static lk_status attempt(transfer *t)
+/* Sends one request for the missing bytes. */
+static lk_status send_request(transfer *t)
 {
     const lk__data_curl *c = t->download->curl;
     char                 range[32];
@@ -137,7 +135,7 @@ static lk_status attempt(transfer *t)
     t->retry_after_s = 0;
     t->error[0] = 0;
     t->handle = c->easy_init();
-    if (!t->handle) return lk__fail(t->download->context, LK_ENOMEM, "libcurl has no memory");
+    if (!t->handle) return lk__fail(t->download->context, LK_ENOMEM, "libcurl is out of memory");
     c->easy_setopt(t->handle, LK__CURL_URL, t->url);
     c->easy_setopt(t->handle, LK__CURL_USERAGENT, "lockstep/" LK_VERSION_STRING);
     c->easy_setopt(t->handle, LK__CURL_NOSIGNAL, 1L);
@@ -146,9 +144,9 @@ static lk_status attempt(transfer *t)
     c->easy_setopt(t->handle, LK__CURL_MAXREDIRS, 5L);
     c->easy_setopt(t->handle, LK__CURL_PROTOCOLS, (long)(LK__CURL_HTTP | LK__CURL_HTTPS));
     c->easy_setopt(t->handle, LK__CURL_REDIR_PROTOCOLS, (long)(LK__CURL_HTTP | LK__CURL_HTTPS));
-    c->easy_setopt(t->handle, LK__CURL_CONNECTTIMEOUT_MS, (long)t->download->patience.connect_ms);
+    c->easy_setopt(t->handle, LK__CURL_CONNECTTIMEOUT_MS, (long)t->download->retry.connect_ms);
     c->easy_setopt(t->handle, LK__CURL_LOW_SPEED_LIMIT, (long)STALL_RATE);
-    c->easy_setopt(t->handle, LK__CURL_LOW_SPEED_TIME, (long)t->download->patience.stall_s);
+    c->easy_setopt(t->handle, LK__CURL_LOW_SPEED_TIME, (long)t->download->retry.stall_s);
     c->easy_setopt(t->handle, LK__CURL_ERRORBUFFER, t->error);
     c->easy_setopt(t->handle, LK__CURL_WRITEFUNCTION, on_data);
     c->easy_setopt(t->handle, LK__CURL_WRITEDATA, t);
@@ -168,17 +166,17 @@ static lk_status attempt(transfer *t)
     return LK_OK;
 }
 
-/* The range asked for cannot be had, or another one came: the part is not of this file, or the server cannot count. */
+/* The server does not have the requested range, or sent another one: the part may be of another file. */
 static bool wrong_range(const transfer *t)
 {
     return t->response == 416 ||
            (t->result == LK__CURL_WRITE_ERROR && t->response == 206 && !t->write_error && !t->too_long);
 }
 
-static bool worth_another(const transfer *t)
+static bool is_retryable(const transfer *t)
 {
     switch (t->result) {
-    case LK__CURL_OK: /* closed early, with no length announced */
+    case LK__CURL_OK: /* closed early, without a Content-Length */
     case LK__CURL_NO_PROXY_NAME:
     case LK__CURL_NO_HOST_NAME:
     case LK__CURL_NO_CONNECTION:
@@ -195,50 +193,50 @@ static bool worth_another(const transfer *t)
     }
 }
 
-/* Sleeps in short pieces, so that the user can stop it. */
-static void wait_before(transfer *t, int number)
+/* Sleeps in short intervals, so that the user can stop it. */
+static void wait_before_retry(transfer *t, int number)
 {
-    int64_t ms = (int64_t)t->download->patience.backoff_ms << (number - 1);
+    int64_t ms = (int64_t)t->download->retry.backoff_ms << (number - 1);
     if (t->retry_after_s > 0 && t->retry_after_s * 1000 > ms)
         ms = t->retry_after_s < 60 ? t->retry_after_s * 1000 : 60000;
-    for (; ms > 0 && report(t); ms -= 100) {
-        int64_t nap = ms < 100 ? ms : 100;
-        nanosleep(&(struct timespec){0, (long)(nap * 1000000)}, NULL);
+    for (; ms > 0 && report_progress(t); ms -= 100) {
+        int64_t interval = ms < 100 ? ms : 100;
+        nanosleep(&(struct timespec){0, (long)(interval * 1000000)}, NULL);
     }
 }
 
-static lk_status refuse(transfer *t, int tries)
+static lk_status report_failure(transfer *t, int tries)
 {
     lk__data_download *d = t->download;
     char               package[128] = "", what[LK__CURL_ERROR_SIZE + 64];
     if (t->write_error)
         return lk__fail(d->context, LK_EIO,
-                        "cannot write %s: %s. What has come is kept; the same command goes on from there", t->part,
+                        "cannot write %s: %s. The partial file is kept; run the same command again to resume", t->part,
                         strerror(t->write_error));
     if (t->too_long) {
         unlink(t->part);
-        return lk__fail(d->context, LK_EFORMAT, "%s sends more than the %lld bytes that %s has: it is something else",
-                        t->url, (long long)t->file->bytes, t->file->name);
+        return lk__fail(d->context, LK_EFORMAT, "%s sends more than the %lld bytes of %s: it is another file", t->url,
+                        (long long)t->file->bytes, t->file->name);
     }
     if (d->set->package) snprintf(package, sizeof package, ", or install the package %s", d->set->package);
     if (t->response >= 400)
-        snprintf(what, sizeof what, "the server answers %ld%s", t->response, t->response == 404 ? " (not found)" : "");
+        snprintf(what, sizeof what, "the server returns %ld%s", t->response, t->response == 404 ? " (not found)" : "");
     else if (t->result == LK__CURL_OK)
         snprintf(what, sizeof what, "it ends after %lld of %lld bytes", (long long)t->offset, (long long)t->file->bytes);
     else
         snprintf(what, sizeof what, "%s", t->error);
     return lk__fail(d->context, LK_EIO,
-                    "cannot get %s: %s (tried %d time%s). Without a way to that server: set "
-                    "https_proxy=http://HOST:PORT for a proxy, give "
-                    "the address of a mirror with --url, put %s into %s by hand%s",
+                    "cannot get %s: %s (tried %d time%s). If that server is not reachable: set "
+                    "https_proxy=http://HOST:PORT for a proxy, give the URL of a mirror with --url, copy %s into %s by "
+                    "hand%s",
                     t->url, what, tries, tries == 1 ? "" : "s", t->file->name, d->directory, package);
 }
 
-/* Until the part is as long as it should be. */
-static lk_status fetch(transfer *t)
+/* Sends requests until the part has its full length. */
+static lk_status fetch_part(transfer *t)
 {
     for (int tries = 1; t->offset < t->file->bytes; tries++) {
-        lk_status status = attempt(t);
+        lk_status status = send_request(t);
         if (status < 0) return status;
         if (t->offset == t->file->bytes && t->result == LK__CURL_OK) break;
         if (!t->canceled) {
@@ -246,18 +244,19 @@ static lk_status fetch(transfer *t)
                 if (ftruncate(t->fd, 0) != 0) t->write_error = errno;
                 t->offset = 0;
             }
-            if (!worth_another(t) || t->write_error || tries >= t->download->patience.attempts) return refuse(t, tries);
+            if (!is_retryable(t) || t->write_error || tries >= t->download->retry.attempts)
+                return report_failure(t, tries);
             lk__log(t->download->context, LK_LOG_WARNING, "%s: %s; trying again", t->url, t->error);
-            wait_before(t, tries);
+            wait_before_retry(t, tries);
         }
         if (t->canceled)
             return lk__fail(t->download->context, LK_ECANCELED,
-                            "stopped; %s keeps what has come, and the same command goes on from there", t->part);
+                            "stopped; the partial file %s is kept; run the same command again to resume", t->part);
     }
     return LK_OK;
 }
 
-/* The part, locked against another process that gets the same file. */
+/* Opens the part and locks it against other processes that download the same file. */
 static lk_status open_part(transfer *t)
 {
     lk_context *context = t->download->context;
@@ -267,14 +266,14 @@ static lk_status open_part(transfer *t)
     if (flock(t->fd, LOCK_EX | LOCK_NB) != 0) {
         close(t->fd);
         t->fd = -1;
-        return lk__fail(context, LK_EIO,
-                        "another process is getting %s just now: wait for it, or take another directory", t->part);
+        return lk__fail(context, LK_EIO, "another process is downloading %s: wait for it, or use another directory",
+                        t->part);
     }
-    /* The other may have finished, and renamed the file that was opened here, a moment before the lock was ours. */
+    /* The other process may have finished and renamed the file between open and flock. */
     if (fstat(t->fd, &about) != 0 || stat(t->part, &named) != 0 || about.st_ino != named.st_ino) {
         close(t->fd);
         t->fd = -1;
-        return lk__fail(context, LK_EIO, "another process has just got %s: run the same command again", t->part);
+        return lk__fail(context, LK_EIO, "another process has just downloaded %s: run the same command again", t->part);
     }
     t->offset = about.st_size;
     if (t->offset > t->file->bytes) {
@@ -284,24 +283,24 @@ static lk_status open_part(transfer *t)
     return LK_OK;
 }
 
-/* What is there already: LK_OK right, LK_ENOENT nothing, else a failure. It is the user's, so it is not overwritten. */
-static lk_status look(transfer *t)
+/* Checks an existing file: LK_OK it is correct, LK_ENOENT there is none, else a failure. It is never overwritten. */
+static lk_status check_existing(transfer *t)
 {
     char      hex[65];
     lk_status status =
         lk__path_exists(t->path) ? lk__sha256_check(t->download->context, t->path, t->file->sha256, hex) : LK_ENOENT;
     if (status != LK_EMISMATCH) return status;
     return lk__fail(t->download->context, LK_EMISMATCH,
-                    "%s is there already, but its SHA-256 is %s and not %s: move it away, or take another directory",
-                    t->path, hex, t->file->sha256);
+                    "%s already exists, but its SHA-256 is %s, not %s: move it, or use another directory", t->path, hex,
+                    t->file->sha256);
 }
 
-static lk_status finish(transfer *t)
+static lk_status rename_part(transfer *t)
 {
     if (fsync(t->fd) != 0)
         return lk__fail(t->download->context, LK_EIO, "cannot write %s: %s", t->part, strerror(errno));
     if (rename(t->part, t->path) != 0)
-        return lk__fail(t->download->context, LK_EIO, "cannot name %s: %s", t->path, strerror(errno));
+        return lk__fail(t->download->context, LK_EIO, "cannot create %s: %s", t->path, strerror(errno));
     return LK_OK;
 }
 
@@ -310,36 +309,36 @@ lk_status lk__download_file(lk__data_download *d, const lk__data_known_file *fil
     transfer t = {.download = d, .file = file, .url = url, .fd = -1};
     char     hex[65];
     if (!lk__path(t.path, "%s/%s", d->directory, file->name) || !lk__path(t.part, "%s.part", t.path))
-        return lk__fail(d->context, LK_EINVAL, "the directory %s has too long a name", d->directory);
-    lk_status status = look(&t);
+        return lk__fail(d->context, LK_EINVAL, "the directory name %s is too long", d->directory);
+    lk_status status = check_existing(&t);
     if (status != LK_ENOENT) goto fail;
     if ((status = open_part(&t)) < 0) goto fail;
     bool resumed = t.offset > 0;
     for (;;) {
-        if ((status = fetch(&t)) < 0) goto fail;
+        if ((status = fetch_part(&t)) < 0) goto fail;
         status = lk__sha256_check(d->context, t.part, file->sha256, hex);
         if (status != LK_EMISMATCH) break;
         t.offset = 0;
         if (!resumed || ftruncate(t.fd, 0) != 0) break;
-        resumed = false; /* the old part may have been of something else: once more, from the beginning */
+        resumed = false; /* the old part may have been of another file: start again from the beginning */
     }
-    if (status == LK_OK) status = finish(&t);
+    if (status == LK_OK) status = rename_part(&t);
     if (status == LK_EMISMATCH) {
         unlink(t.part);
         status = lk__fail(
             d->context, LK_EFORMAT,
-            "what %s gives is not %s: its SHA-256 is %s and not %s. Nothing is kept; try another mirror with --url",
-            url, file->name, hex, file->sha256);
+            "the file at %s is not %s: its SHA-256 is %s, not %s. It was removed; try another mirror with --url", url,
+            file->name, hex, file->sha256);
     }
 fail:
     if (t.fd >= 0) {
-        if (status < 0 && t.offset == 0) unlink(t.part); /* while the lock is ours; nothing came */
+        if (status < 0 && t.offset == 0) unlink(t.part); /* while it is locked; it is empty */
         close(t.fd);
     }
     if (status == LK_OK) {
         d->done += file->bytes;
         t.offset = 0;
-        if (!report(&t)) status = lk__fail(d->context, LK_ECANCELED, "stopped; what has come is kept");
+        if (!report_progress(&t)) status = lk__fail(d->context, LK_ECANCELED, "stopped; downloaded files are kept");
     }
     return status;
 }

@@ -1,4 +1,4 @@
-/* data/download.h - files fetched whole or not at all, and what is known of the public data sets. */
+/* data/download.h - atomic downloads of files, and the table of public data sets. */
 #ifndef LK__DOWNLOAD_H
 #define LK__DOWNLOAD_H
 
@@ -19,7 +19,7 @@ typedef struct lk__data_known_set {
     const lk__data_known_file *files;
     int                        file_count;
     const char                *package; /* of Debian, or NULL */
-    /* Where files is one .tar.gz: what to take out of it. */
+    /* If files is one .tar.gz: the members to extract. */
     const char        *member_directory;
     const char *const *members;
     int                member_count;
@@ -30,15 +30,15 @@ typedef struct lk__data_retry {
     int attempts;   /* for each file */
     int backoff_ms; /* before the second attempt; twice that before the third, … */
     int connect_ms;
-    int stall_s; /* next to nothing for so long ends an attempt */
+    int stall_s; /* an attempt fails after this time with almost no data */
 } lk__data_retry;
 
 typedef struct lk__data_download {
     lk_context               *context;
     const lk__data_curl      *curl;
-    const lk__data_known_set *set; /* for advice */
+    const lk__data_known_set *set; /* for messages */
     const char               *directory;
-    lk__data_retry            patience;
+    lk__data_retry            retry;
     lk_data_progress          progress; /* may be NULL */
     void                     *user;
     int64_t                   done, total; /* bytes of finished files; of all */
@@ -47,17 +47,17 @@ typedef struct lk__data_download {
 extern const lk__data_known_set lk__known_sets[];
 extern const int                lk__known_set_count;
 
-/* Fetches url into directory/file->name by way of a .part file beside it, which it resumes. */
+/* Downloads url to directory/file->name through a .part file in the same directory, which it resumes. */
 lk_status lk__download_file(lk__data_download *download, const lk__data_known_file *file, const char *url);
 
-/* LK_OK when the file has those bytes; LK_EMISMATCH, with its sum in hex, when not. */
+/* LK_OK if the file has that SHA-256; LK_EMISMATCH if not: hex gets the actual one. */
 lk_status lk__sha256_check(lk_context *context, const char *path, const char *sha256, char hex[65]);
 
 /* lk_data_get for any set. url may be NULL. */
 lk_status lk__data_get(lk_context *context, const lk__data_known_set *set, const char *directory, const char *url,
-                       lk__data_retry patience, lk_data_progress progress, void *user);
+                       lk__data_retry retry, lk_data_progress progress, void *user);
 
-/* Takes set's members out of a .tar.gz into directory/member_directory. Names and places come from set, never from the
+/* Extracts set's members from a .tar.gz into directory/member_directory. Output paths come from set, never from the
  * archive, so nothing can be written elsewhere. */
 lk_status lk__untar(lk_context *context, const char *archive, const lk__data_known_set *set, const char *directory);
 

@@ -1,4 +1,4 @@
-/* idx.c - IDX files (yann.lecun.com/exdb/mnist): a type, the lengths of the axes in big-endian, the bytes. */
+/* idx.c - IDX files (yann.lecun.com/exdb/mnist): a type, the lengths of the axes in big-endian, then the bytes. */
 #include "data/dataset.h"
 
 #include <string.h>
@@ -9,22 +9,22 @@ void lk__idx_free(lk_context *context, lk__data_idx *idx)
     *idx = (lk__data_idx){0};
 }
 
-/* All of `bytes`, or LK_EFORMAT. */
-static lk_status read_all(lk__data_stream *s, void *out, size_t bytes, const char *what)
+/* Reads exactly `bytes`, or fails with LK_EFORMAT. */
+static lk_status read_exactly(lk__data_stream *s, void *out, size_t bytes, const char *what)
 {
     size_t    got = 0;
     lk_status status = lk__stream_read(s, out, bytes, &got);
     if (status < 0) return status;
     if (got == bytes) return LK_OK;
     if (got == 0 && s->size == 0) return lk__fail(s->context, LK_EFORMAT, "%s is empty", s->name);
-    return lk__fail(s->context, LK_EFORMAT, "%s is truncated: %zu of %zu bytes of its %s are there%s", s->name, got,
-                    bytes, what, s->gzip ? " (unpacked)" : "");
+    return lk__fail(s->context, LK_EFORMAT, "%s is truncated: it has %zu of %zu bytes of its %s%s", s->name, got, bytes,
+                    what, s->gzip ? " (decompressed)" : "");
 }
 
 static lk_status read_header(lk__data_stream *s, lk__data_idx *idx)
 {
     unsigned char magic[4], length[4];
-    lk_status     status = read_all(s, magic, sizeof magic, "header");
+    lk_status     status = read_exactly(s, magic, sizeof magic, "header");
     if (status < 0) return status;
     if (magic[0] != 0 || magic[1] != 0)
         return lk__fail(s->context, LK_EFORMAT,
@@ -32,15 +32,15 @@ static lk_status read_header(lk__data_stream *s, lk__data_idx *idx)
                         magic[1], magic[2], magic[3]);
     if (magic[2] != 0x08)
         return lk__fail(s->context, LK_EFORMAT,
-                        "%s: IDX values of type 0x%02x at byte 2: only unsigned bytes (0x08) are read", s->name,
+                        "%s: IDX values of type 0x%02x at byte 2: only unsigned bytes (0x08) are supported", s->name,
                         magic[2]);
     if (magic[3] < 1 || magic[3] > LK__IDX_RANK)
-        return lk__fail(s->context, LK_EFORMAT, "%s: %d axes at byte 3: 1 to %d can be", s->name, magic[3],
+        return lk__fail(s->context, LK_EFORMAT, "%s: %d axes at byte 3: 1 to %d are supported", s->name, magic[3],
                         LK__IDX_RANK);
     idx->rank = magic[3];
     uint64_t total = 1, limit = lk__stream_limit(s);
     for (int i = 0; i < idx->rank; i++) {
-        if ((status = read_all(s, length, sizeof length, "header")) < 0) return status;
+        if ((status = read_exactly(s, length, sizeof length, "header")) < 0) return status;
         uint32_t n = (uint32_t)length[0] << 24 | (uint32_t)length[1] << 16 | (uint32_t)length[2] << 8 | length[3];
         if (n == 0)
             return lk__fail(s->context, LK_EFORMAT, "%s: axis %d, at byte %d, is 0 long", s->name, i, 4 + 4 * i);
@@ -48,8 +48,8 @@ static lk_status read_header(lk__data_stream *s, lk__data_idx *idx)
         if (__builtin_mul_overflow(total, (uint64_t)n, &total) || total > limit)
             return lk__fail(
                 s->context, LK_EFORMAT,
-                "%s is truncated or damaged: its header promises more bytes (axis %d, at byte %d, is %u long) "
-                "than a file of %llu bytes can hold",
+                "%s is truncated or damaged: its header declares more bytes (axis %d, at byte %d, is %u long) than a "
+                "file of %llu bytes can hold",
                 s->name, i, 4 + 4 * i, n, (unsigned long long)s->size);
     }
     idx->size = (size_t)total;
@@ -63,28 +63,29 @@ lk_status lk__idx_read(lk__data_stream *s, lk__data_idx *idx)
     if (status < 0) return status;
     idx->bytes = lk__alloc(s->context, LK_MEMORY_DATA, idx->size);
     if (!idx->bytes) return LK_ENOMEM;
-    if ((status = read_all(s, idx->bytes, idx->size, "data")) < 0) goto fail;
+    if ((status = read_exactly(s, idx->bytes, idx->size, "data")) < 0) goto fail;
     unsigned char more;
     size_t        got = 0;
     if ((status = lk__stream_read(s, &more, 1, &got)) < 0) goto fail;
     if (got == 0) return LK_OK;
-    status =
-        lk__fail(s->context, LK_EFORMAT, "%s has more bytes than its header says: byte %llu%s is one too many", s->name,
-                 (unsigned long long)(4 + 4 * (size_t)idx->rank + idx->size), s->gzip ? " (unpacked)" : "");
+    status = lk__fail(s->context, LK_EFORMAT, "%s has more bytes than its header declares: byte %llu%s is past its end",
+                      s->name, (unsigned long long)(4 + 4 * (size_t)idx->rank + idx->size),
+                      s->gzip ? " (decompressed)" : "");
 fail:
     lk__idx_free(s->context, idx);
     return status;
 }
 
-/* The header alone; the size of a file that is not packed shows whether the rest is there. */
+/* Reads the header alone; the size of a file that is not compressed shows whether it is complete. */
 static lk_status probe_idx(lk__data_stream *s, lk__data_idx *idx)
 {
     *idx = (lk__data_idx){0};
     lk_status status = read_header(s, idx);
     uint64_t  all = 4 + 4 * (uint64_t)idx->rank + idx->size;
     if (status < 0 || s->gzip || s->size == all) return status;
-    return lk__fail(s->context, LK_EFORMAT, "%s has %llu bytes, and its header says %llu: it is truncated or damaged",
-                    s->name, (unsigned long long)s->size, (unsigned long long)all);
+    return lk__fail(s->context, LK_EFORMAT,
+                    "%s has %llu bytes, but its header declares %llu: it is truncated or damaged", s->name,
+                    (unsigned long long)s->size, (unsigned long long)all);
 }
 
 static lk_status convert_labels(lk_context *context, const char *file, const lk__data_idx *labels, int classes,
@@ -92,7 +93,8 @@ static lk_status convert_labels(lk_context *context, const char *file, const lk_
 {
     for (int64_t i = 0; i < labels->dims[0]; i++) {
         if (labels->bytes[i] >= classes)
-            return lk__fail(context, LK_EFORMAT, "%s: label %d of sample %lld, at byte %lld: labels are 0 to %d", file,
+            return lk__fail(context, LK_EFORMAT,
+                            "%s: label %d of sample %lld, at byte %lld, is invalid: labels are 0 to %d", file,
                             labels->bytes[i], (long long)i, (long long)(8 + i), classes - 1);
         out[i] = labels->bytes[i];
     }
@@ -105,37 +107,37 @@ lk_status lk__idx_dataset(lk_context *context, const char *name, lk__data_stream
 {
     lk__data_idx images = {0}, labels = {0};
     lk_dataset  *d = NULL;
-    lk_status    status = lk__idx_read(label_stream, &labels); /* the small one first */
+    lk_status    status = lk__idx_read(label_stream, &labels); /* the smaller file first */
     *dataset = NULL;
     if (status < 0) goto fail;
     if (labels.rank != 1) {
-        status = lk__fail(context, LK_EFORMAT, "%s has %d axes: labels have one. Are images and labels exchanged?",
+        status = lk__fail(context, LK_EFORMAT, "%s has %d axes: labels have one. Are images and labels swapped?",
                           label_stream->name, labels.rank);
         goto fail;
     }
     if ((status = probe ? probe_idx(image_stream, &images) : lk__idx_read(image_stream, &images)) < 0) goto fail;
     if (images.rank < 2) {
         status =
-            lk__fail(context, LK_EFORMAT, "%s has one axis: images have two at least. Are images and labels exchanged?",
+            lk__fail(context, LK_EFORMAT, "%s has one axis: images have at least two. Are images and labels swapped?",
                      image_stream->name);
         goto fail;
     }
     if (images.dims[0] != labels.dims[0]) {
-        status = lk__fail(context, LK_EFORMAT, "%s has %lld samples and %s has %lld: they do not belong together",
-                          image_stream->name, (long long)images.dims[0], label_stream->name, (long long)labels.dims[0]);
+        status = lk__fail(context, LK_EFORMAT, "%s has %lld samples, but %s has %lld", image_stream->name,
+                          (long long)images.dims[0], label_stream->name, (long long)labels.dims[0]);
         goto fail;
     }
     if (classes == 0)
         for (int64_t i = 0; i < labels.dims[0]; i++)
             if (labels.bytes[i] >= classes) classes = labels.bytes[i] + 1;
-    /* (count, height, width) has one channel that IDX does not write down. */
+    /* (count, height, width) has one channel, which IDX does not store. */
     int64_t dims[LK__IDX_RANK] = {1};
     int     grey = images.rank == 3;
     for (int i = 1; i < images.rank; i++) dims[i - 1 + grey] = images.dims[i];
     if ((status = lk__dataset_make(context, name, images.dims[0], images.rank - 1 + grey, dims, LK_U8, classes, &d)) < 0)
         goto fail;
     d->class_names = class_names;
-    d->owned_features = images.bytes; /* handed over */
+    d->owned_features = images.bytes; /* ownership moves to d */
     d->owned_feature_bytes = images.bytes ? images.size : 0;
     d->features = images.bytes;
     images.bytes = NULL;
@@ -145,7 +147,7 @@ lk_status lk__idx_dataset(lk_context *context, const char *name, lk__data_stream
     status =
         d->owned_labels ? convert_labels(context, label_stream->name, &labels, classes, d->owned_labels) : LK_ENOMEM;
     if (status < 0) goto fail;
-    if (probe) { /* the labels were checked, being few; they are not kept */
+    if (probe) { /* labels are small, so they were read and checked; they are not kept */
         lk__free(context, LK_MEMORY_DATA, d->owned_labels, d->owned_label_bytes);
         d->labels = d->owned_labels = NULL;
         d->owned_label_bytes = 0;
@@ -178,7 +180,7 @@ lk_status lk__idx_open(lk_context *context, const char *name, const char *images
     bool image_found = lk__idx_find(images, image_path), label_found = lk__idx_find(labels, label_path);
     if (!image_found || !label_found) {
         const char *missing = image_found ? labels : images;
-        return lk__fail(context, LK_ENOENT, "looked for %s, plain and .gz: it is not there", missing);
+        return lk__fail(context, LK_ENOENT, "%s does not exist, neither plain nor as .gz", missing);
     }
     if ((status = lk__stream_open(context, image_path, &image_stream)) < 0) goto fail;
     if ((status = lk__stream_open(context, label_path, &label_stream)) < 0) goto fail;
@@ -194,6 +196,6 @@ lk_status lk_dataset_idx(lk_context *context, const char *images, const char *la
     *dataset = NULL;
     if (classes < 0 || classes > 256)
         return lk__fail(context, LK_EINVAL,
-                        "an IDX data set of %d classes: labels are bytes, so 1 to 256, or 0 to count them", classes);
+                        "an IDX data set of %d classes is invalid: 1 to 256, or 0 for the largest label + 1", classes);
     return lk__idx_open(context, "idx", images, labels, classes, NULL, false, dataset);
 }

@@ -1,9 +1,9 @@
-/* known.c - the public data sets: where they are, how large, and their SHA-256.
+/* known.c - the public data sets: URLs, sizes and SHA-256.
  *
  * Sizes, sums and addresses are those that TensorFlow Datasets 4.9.4 publishes in its url_checksums (cifar10.txt,
  * fashion_mnist.txt, mnist.txt). Debian's package dataset-fashion-mnist holds the same files with another gzip header,
- * so its sums differ; with the name and time of the original header put back, all four give the sums below and the MD5
- * sums of Fashion-MNIST's own README. The package is read where it lies and never fetched from here. */
+ * so its sums differ; with the name and time of the original header restored, all four have the sums below and the MD5
+ * sums of Fashion-MNIST's README. The package's files are read where they are installed, never downloaded. */
 #include "data/download.h"
 #include "data/path.h"
 
@@ -41,8 +41,8 @@ const lk__data_known_set lk__known_sets[] = {
 };
 const int lk__known_set_count = sizeof lk__known_sets / sizeof *lk__known_sets;
 
-/* Whether an archive's members are all there already, of their right size. */
-static bool unpacked(const lk__data_known_set *set, const char *directory)
+/* Whether all members of the archive exist with the right size. */
+static bool is_unpacked(const lk__data_known_set *set, const char *directory)
 {
     for (int i = 0; i < set->member_count; i++) {
         char        path[LK__PATH];
@@ -54,7 +54,7 @@ static bool unpacked(const lk__data_known_set *set, const char *directory)
     return set->member_count > 0;
 }
 
-/* base/name; base itself when it names the file already. */
+/* base/name; base itself if it already ends in /name. */
 static bool make_url(char url[LK__PATH], const char *base, const char *name)
 {
     size_t length = strlen(base), tail = strlen(name);
@@ -65,18 +65,18 @@ static bool make_url(char url[LK__PATH], const char *base, const char *name)
 }
 
 lk_status lk__data_get(lk_context *context, const lk__data_known_set *set, const char *directory, const char *url,
-                       lk__data_retry patience, lk_data_progress progress, void *user)
+                       lk__data_retry retry, lk_data_progress progress, void *user)
 {
     lk__data_curl     curl = {0};
     lk__data_download d = {.context = context,
                            .curl = &curl,
                            .set = set,
                            .directory = directory,
-                           .patience = patience,
+                           .retry = retry,
                            .progress = progress,
                            .user = user};
     for (int i = 0; i < set->file_count; i++) d.total += set->files[i].bytes;
-    if (unpacked(set, directory)) {
+    if (is_unpacked(set, directory)) {
         if (progress) progress(user, d.total, d.total);
         return LK_OK;
     }
@@ -86,7 +86,7 @@ lk_status lk__data_get(lk_context *context, const lk__data_known_set *set, const
     for (int i = 0; i < set->file_count && status == LK_OK; i++) {
         char address[LK__PATH];
         if (!make_url(address, url ? url : set->url, set->files[i].name)) {
-            status = lk__fail(context, LK_EINVAL, "the address %s is longer than %d bytes", url, LK__PATH);
+            status = lk__fail(context, LK_EINVAL, "the URL %s is longer than %d bytes", url, LK__PATH);
             break;
         }
         status = lk__download_file(&d, &set->files[i], address);
@@ -103,7 +103,7 @@ lk_status lk__data_get(lk_context *context, const lk__data_known_set *set, const
 lk_status lk_data_get(lk_context *context, const char *name, const char *directory, const char *url,
                       lk_data_progress progress, void *user)
 {
-    static const lk__data_retry patience = {.attempts = 4, .backoff_ms = 1000, .connect_ms = 15000, .stall_s = 30};
+    static const lk__data_retry retry = {.attempts = 4, .backoff_ms = 1000, .connect_ms = 15000, .stall_s = 30};
     char                        usual[LK__PATH];
     const char                 *names[8];
     const lk__data_known_set   *set = NULL;
@@ -112,15 +112,16 @@ lk_status lk_data_get(lk_context *context, const char *name, const char *directo
         if (name && strcmp(name, names[i]) == 0) set = &lk__known_sets[i];
     }
     if (!set) {
-        const char *near = name ? lk__suggest(name, names, (size_t)lk__known_set_count) : NULL;
+        const char *suggestion = name ? lk__suggest(name, names, (size_t)lk__known_set_count) : NULL;
         return lk__fail(context, LK_EINVAL,
-                        "no data set to get is called %s%s%s%s: there are cifar10, fashion-mnist and mnist",
-                        name ? name : "(nothing)", near ? " (did you mean " : "", near ? near : "", near ? "?)" : "");
+                        "unknown data set to get: %s%s%s%s; known are cifar10, fashion-mnist and mnist",
+                        name ? name : "(nothing)", suggestion ? " (did you mean " : "", suggestion ? suggestion : "",
+                        suggestion ? "?)" : "");
     }
     if (!directory) {
         lk_status status = lk_data_directory(context, name, usual, sizeof usual);
         if (status < 0) return status;
         directory = usual;
     }
-    return lk__data_get(context, set, directory, url, patience, progress, user);
+    return lk__data_get(context, set, directory, url, retry, progress, user);
 }

@@ -1,5 +1,5 @@
 /* loader.c - batches, made by the caller or ahead of time by worker threads. Slots form a ring in the order of batches;
- * what a slot holds is settled when it is handed out, under the lock, so who fills it and when changes nothing. */
+ * the samples of a slot are assigned under the lock, so they do not depend on which worker fills it and when. */
 #define _GNU_SOURCE
 #include "data/dataset.h"
 #include "data/order.h"
@@ -13,7 +13,7 @@
 #include <string.h>
 #include <time.h>
 
-enum { MOST_PARTS = 1 << 20 }; /* a rank has one at least, and the product of two stays an int64_t */
+enum { MAX_PARTS = 1 << 20 }; /* a rank has at least one, and the product of two fits int64_t */
 
 typedef struct slot {
     void               *features;
@@ -22,11 +22,11 @@ typedef struct slot {
     int64_t             count, epoch, position, total, offset; /* as in lk_batch */
     bool                ready;                                 /* guarded by lock */
     lk_status           status;
-    atomic_int_fast64_t reading; /* the sample in hand, or -1 */
+    atomic_int_fast64_t reading; /* the current sample, or -1 */
     char                message[LK__DATASET_MESSAGE];
 } slot;
 
-/* Where everything lies in the one block of LK_MEMORY_LOADER; all offsets are multiples of LK__ALIGN. */
+/* The layout of the one block of LK_MEMORY_LOADER; all offsets are multiples of LK__ALIGN. */
 typedef struct layout {
     int    slots, scratches;
     size_t features, labels, indices, slot; /* bytes */
@@ -39,62 +39,62 @@ struct lk_loader {
     lk_loader_config   config;
     layout             layout;
     char              *memory;
-    size_t             own_bytes; /* of this struct with its slots and threads */
+    size_t             own_bytes; /* of this struct including slots and threads */
     int64_t            capacity;  /* rows of a slot */
     lk__data_transform transform;
     slot              *slots;
     pthread_t         *threads;
     int                started; /* threads */
 
-    /* The reader's side. */
+    /* Used by the caller's thread alone. */
     int64_t epoch, position;
 
-    /* The makers' side. A leaf lock: nothing else is locked while it is held. */
+    /* Shared with workers. A leaf lock: nothing else is locked while it is held. */
     pthread_mutex_t lock;
-    pthread_cond_t  work; /* a slot became free, or stop: workers wait */
-    pthread_cond_t  done; /* a slot became ready, or nobody fills any more: the reader waits */
+    pthread_cond_t  work; /* workers wait: a slot became free, or stop */
+    pthread_cond_t  done; /* the caller waits: a slot became ready, or no worker fills any */
     lk__data_order  order;
-    int64_t         next_epoch, next_position; /* of the next batch to hand out */
-    uint64_t        handed, consumed;          /* batches since the last seek; batch n lives in slot n % slots */
-    bool            holding;                   /* batch `consumed` is in the caller's hands */
-    int             filling;                   /* workers at it */
+    int64_t         next_epoch, next_position; /* of the next batch to assign */
+    uint64_t        assigned, consumed;        /* batches since the last seek; batch n is in slot n % slots */
+    bool            borrowed;                  /* the caller uses batch `consumed` */
+    int             filling;                   /* number of workers that fill a slot */
     bool            paused, stop;
-    atomic_bool     cancel; /* whoever fills gives up after the sample in hand */
+    atomic_bool     cancel; /* stop filling after the current sample */
 };
 
-/* Row of a batch of n at which part q begins: n * q / parts, without the product's overflow. */
+/* First row of part q in a batch of n: n * q / parts, without overflow of the product. */
 static int64_t part_begin(const lk_loader_config *c, int64_t n, int q)
 {
     return n / c->parts * q + n % c->parts * q / c->parts;
 }
 
 /* The rows [*begin, *end) of a batch of n that this loader makes. */
-static void share(const lk_loader_config *c, int64_t n, int64_t *begin, int64_t *end)
+static void share_of(const lk_loader_config *c, int64_t n, int64_t *begin, int64_t *end)
 {
     *begin = c->parts ? part_begin(c, n, c->first_part) : 0;
     *end = c->parts ? part_begin(c, n, c->last_part) : n;
 }
 
-/* Rounding makes some smaller batches' shares larger than the full one's, but `parts` more samples never make a share
- * smaller: the largest is among the last `parts` sizes. */
-static int64_t capacity(const lk_loader_config *c)
+/* Because of rounding, a smaller batch may have a larger share than a full one. But `parts` more samples never make a
+ * share smaller, so the largest is among the last `parts` sizes. */
+static int64_t compute_capacity(const lk_loader_config *c)
 {
     int64_t most = 1, begin, end;
     for (int64_t n = c->batch; n > 0 && n >= c->batch - c->parts; n--) {
-        share(c, n, &begin, &end);
+        share_of(c, n, &begin, &end);
         if (end - begin > most) most = end - begin;
     }
     return most;
 }
 
-static layout plan(const lk_loader_config *c)
+static layout plan_layout(const lk_loader_config *c)
 {
     layout l = {.slots = 1, .scratches = 1};
     if (c->workers > 0) {
-        l.slots = 1 + (c->prefetch ? c->prefetch : 2 * c->workers); /* one is in the caller's hands */
+        l.slots = 1 + (c->prefetch ? c->prefetch : 2 * c->workers); /* one is borrowed by the caller */
         l.scratches = c->workers;
     }
-    size_t rows = (size_t)capacity(c), elements = (size_t)lk_dataset_elements(c->dataset);
+    size_t rows = (size_t)compute_capacity(c), elements = (size_t)lk_dataset_elements(c->dataset);
     l.features = lk__round_up(rows * elements * lk_dtype_size(c->dtype), LK__ALIGN);
     l.labels = lk__round_up(rows * sizeof(int32_t), LK__ALIGN);
     l.indices = lk__round_up(rows * sizeof(int64_t), LK__ALIGN);
@@ -109,55 +109,58 @@ static layout plan(const lk_loader_config *c)
 lk_status lk__loader_check(lk_context *context, const lk_loader_config *c)
 {
 #define REFUSE(...) return context ? lk__fail(context, LK_EINVAL, __VA_ARGS__) : LK_EINVAL
-    if (!c || c->size != sizeof *c) REFUSE("a loader's config must begin with LK_LOADER_CONFIG_INIT");
+    if (!c || c->size != sizeof *c) REFUSE("initialise a loader's config with LK_LOADER_CONFIG_INIT");
     if (!c->dataset) REFUSE("a loader needs a data set");
-    if (c->batch < 1) REFUSE("a batch of %lld samples: 1 at least", (long long)c->batch);
-    if (c->dtype != LK_F32 && c->dtype != LK_F64) REFUSE("batches of %s: f32 or f64 can be", lk_dtype_name(c->dtype));
+    if (c->batch < 1) REFUSE("a batch of %lld samples is invalid: at least 1 is needed", (long long)c->batch);
+    if (c->dtype != LK_F32 && c->dtype != LK_F64)
+        REFUSE("batches of %s are not supported: f32 or f64", lk_dtype_name(c->dtype));
     if (c->workers < 0 || c->workers > LK__MAX_THREADS)
-        REFUSE("a loader with %d workers: 0 to %d can be", c->workers, LK__MAX_THREADS);
+        REFUSE("a loader with %d workers is invalid: 0 to %d are allowed", c->workers, LK__MAX_THREADS);
     if (c->prefetch < 0 || c->prefetch > 65536)
-        REFUSE("a loader that prefetches %d batches: 0 to 65536 can be", c->prefetch);
+        REFUSE("a loader that prefetches %d batches is invalid: 0 to 65536 are allowed", c->prefetch);
     if (c->prefetch && !c->workers)
         REFUSE("a loader that prefetches %d batches needs a worker to make them", c->prefetch);
-    if (c->timeout_ms < 1) REFUSE("a loader's timeout of %lld ms: 1 at least", (long long)c->timeout_ms);
+    if (c->timeout_ms < 1)
+        REFUSE("a loader's timeout of %lld ms is invalid: at least 1 is needed", (long long)c->timeout_ms);
     if (c->drop_last && lk_dataset_count(c->dataset) < c->batch)
-        REFUSE("a data set of %lld samples has no full batch of %lld: take a smaller batch, or do not drop the last",
+        REFUSE("a data set of %lld samples has no full batch of %lld: use a smaller batch, or do not drop the last",
                (long long)lk_dataset_count(c->dataset), (long long)c->batch);
-    if (c->parts < 0 || c->parts > MOST_PARTS) REFUSE("a batch in %d parts: 1 to %d can be", c->parts, MOST_PARTS);
+    if (c->parts < 0 || c->parts > MAX_PARTS)
+        REFUSE("a batch in %d parts is invalid: 1 to %d are allowed", c->parts, MAX_PARTS);
     if (c->parts ? c->first_part < 0 || c->first_part >= c->last_part || c->last_part > c->parts
                  : c->first_part || c->last_part)
-        REFUSE("parts %d to %d (not included) of a batch in %d: at least one of them, and all of 0 to %d",
+        REFUSE("parts %d to %d (exclusive) of a batch in %d are invalid: at least one part, within 0 to %d",
                c->first_part, c->last_part, c->parts, c->parts);
     size_t all;
     int    slots = 1 + (c->prefetch ? c->prefetch : 2 * c->workers);
-    if (__builtin_mul_overflow((size_t)capacity(c),
+    if (__builtin_mul_overflow((size_t)compute_capacity(c),
                                (size_t)lk_dataset_elements(c->dataset) * sizeof(double) + 4 * LK__ALIGN, &all) ||
         __builtin_mul_overflow(all, (size_t)slots, &all) || all > SIZE_MAX / 4)
-        REFUSE("%d batches of %lld samples are larger than any memory", slots, (long long)c->batch);
+        REFUSE("%d batches of %lld samples are too large to address", slots, (long long)c->batch);
 #undef REFUSE
     return lk__transform_check(c->dataset->context, c);
 }
 
 size_t lk_loader_bytes(const lk_loader_config *config)
 {
-    return lk__loader_check(NULL, config) < 0 ? 0 : plan(config).total;
+    return lk__loader_check(NULL, config) < 0 ? 0 : plan_layout(config).total;
 }
 int64_t lk_loader_capacity(const lk_loader_config *config)
 {
-    return lk__loader_check(NULL, config) < 0 ? 0 : capacity(config);
+    return lk__loader_check(NULL, config) < 0 ? 0 : compute_capacity(config);
 }
 
-/* An epoch is over when nothing is left, or too little for a full batch when only those count. */
-static bool over(const lk_loader *l, int64_t position)
+/* An epoch ends when no samples are left or, with drop_last, too few for a full batch. */
+static bool is_epoch_over(const lk_loader *l, int64_t position)
 {
     int64_t left = lk_dataset_count(l->config.dataset) - position;
     return left <= 0 || (l->config.drop_last && left < l->config.batch);
 }
 
-/* Settles what the next batch is. Under the lock where there are workers. */
-static void hand_out(lk_loader *l, slot *s)
+/* Assigns the next batch to the slot. Under the lock if there are workers. */
+static void assign_batch(lk_loader *l, slot *s)
 {
-    if (over(l, l->next_position)) {
+    if (is_epoch_over(l, l->next_position)) {
         l->next_epoch++;
         l->next_position = 0;
     }
@@ -165,17 +168,17 @@ static void hand_out(lk_loader *l, slot *s)
     int64_t left = lk_dataset_count(l->config.dataset) - l->next_position;
     int64_t end;
     s->total = left < l->config.batch ? left : l->config.batch;
-    share(&l->config, s->total, &s->offset, &end);
+    share_of(&l->config, s->total, &s->offset, &end);
     s->count = end - s->offset;
     s->epoch = l->next_epoch;
     s->position = l->next_position;
     for (int64_t i = 0; i < s->count; i++) s->indices[i] = lk__order_index(&l->order, s->position + s->offset + i);
     s->ready = false;
     l->next_position += s->total;
-    l->handed++;
+    l->assigned++;
 }
 
-static void fill(lk_loader *l, slot *s, float *scratch)
+static void fill_slot(lk_loader *l, slot *s, float *scratch)
 {
     lk__random random = lk__transform_random(l->config.seed, s->epoch);
     size_t     row_bytes = (size_t)lk_dataset_elements(l->config.dataset) * lk_dtype_size(l->config.dtype);
@@ -193,7 +196,7 @@ static void fill(lk_loader *l, slot *s, float *scratch)
         lk__transform_apply(&l->transform, &random, s->indices[i], sample, row);
     }
     atomic_store_explicit(&s->reading, -1, memory_order_relaxed);
-    /* What is past the count is the same whatever the slot held before. */
+    /* Padding does not depend on what the slot held before. */
     memset((char *)s->features + (size_t)s->count * row_bytes, 0, (size_t)(l->capacity - s->count) * row_bytes);
     for (i = s->count; i < l->capacity; i++) {
         s->labels[i] = 0;
@@ -213,14 +216,14 @@ static void *worker_main(void *argument)
     pthread_mutex_lock(&l->lock);
     float *scratch = scratch_of(l, l->started++);
     for (;;) {
-        while (!l->stop && (l->paused || l->handed >= l->consumed + (uint64_t)l->layout.slots))
+        while (!l->stop && (l->paused || l->assigned >= l->consumed + (uint64_t)l->layout.slots))
             pthread_cond_wait(&l->work, &l->lock);
         if (l->stop) break;
-        slot *s = &l->slots[l->handed % (uint64_t)l->layout.slots];
-        hand_out(l, s);
+        slot *s = &l->slots[l->assigned % (uint64_t)l->layout.slots];
+        assign_batch(l, s);
         l->filling++;
         pthread_mutex_unlock(&l->lock);
-        fill(l, s, scratch);
+        fill_slot(l, s, scratch);
         pthread_mutex_lock(&l->lock);
         s->ready = true;
         l->filling--;
@@ -230,10 +233,10 @@ static void *worker_main(void *argument)
     return NULL;
 }
 
-static bool ready(const lk_loader *l, const slot *s) { return l->handed > l->consumed && s->ready; }
+static bool is_ready(const lk_loader *l, const slot *s) { return l->assigned > l->consumed && s->ready; }
 
-/* Waits until the slot is ready: false when the deadline passes first. Under the lock. */
-static bool await(lk_loader *l, const slot *s)
+/* Waits until the slot is ready: false if the deadline passes first. Under the lock. */
+static bool wait_until_ready(lk_loader *l, const slot *s)
 {
     struct timespec deadline;
     clock_gettime(CLOCK_MONOTONIC, &deadline);
@@ -244,17 +247,17 @@ static bool await(lk_loader *l, const slot *s)
         deadline.tv_nsec -= 1000000000;
     }
     int error = 0;
-    while (!ready(l, s) && !error) error = pthread_cond_timedwait(&l->done, &l->lock, &deadline);
-    return ready(l, s);
+    while (!is_ready(l, s) && !error) error = pthread_cond_timedwait(&l->done, &l->lock, &deadline);
+    return is_ready(l, s);
 }
 
-static lk_status late(const lk_loader *l, const slot *s)
+static lk_status report_timeout(const lk_loader *l, const slot *s)
 {
     char    where[48] = "";
     int64_t reading = atomic_load_explicit(&s->reading, memory_order_relaxed);
     if (reading >= 0) snprintf(where, sizeof where, "; sample %lld is being read", (long long)reading);
     return lk__fail(l->context, LK_ETIMEOUT,
-                    "epoch %lld, batch at position %lld: the loader's workers have been silent for %.1f s%s",
+                    "epoch %lld, batch at position %lld: the loader's workers have not finished it after %.1f s%s",
                     (long long)l->epoch, (long long)l->position, (double)l->config.timeout_ms / 1000.0, where);
 }
 
@@ -264,31 +267,31 @@ lk_status lk_loader_next(lk_loader *l, lk_batch *batch)
     lk_status status = LK_OK;
     *batch = (lk_batch){0};
     if (threaded) pthread_mutex_lock(&l->lock);
-    if (l->holding) {
-        l->holding = false;
+    if (l->borrowed) {
+        l->borrowed = false;
         l->consumed++;
         if (threaded) pthread_cond_signal(&l->work);
     }
     slot *s = &l->slots[l->consumed % (uint64_t)l->layout.slots];
-    if (over(l, l->position)) {
+    if (is_epoch_over(l, l->position)) {
         l->epoch++;
         l->position = 0;
         status = LK_END;
     } else if (threaded) {
-        status = await(l, s) ? LK_OK : LK_ETIMEOUT;
-    } else if (l->handed == l->consumed) { /* else it was made before, and failed */
-        hand_out(l, s);
-        fill(l, s, scratch_of(l, 0));
+        status = wait_until_ready(l, s) ? LK_OK : LK_ETIMEOUT;
+    } else if (l->assigned == l->consumed) { /* else it was filled before, and failed */
+        assign_batch(l, s);
+        fill_slot(l, s, scratch_of(l, 0));
     }
     if (threaded) pthread_mutex_unlock(&l->lock);
-    if (status != LK_OK) return status == LK_END ? status : late(l, s);
+    if (status != LK_OK) return status == LK_END ? status : report_timeout(l, s);
     if (s->status < 0)
         return lk__fail(l->context, s->status, "epoch %lld, batch at position %lld: %s", (long long)s->epoch,
                         (long long)s->position, s->message);
     *batch = (lk_batch){
         s->features, s->labels, s->indices, s->count, s->epoch, s->position, s->total, s->offset,
     };
-    l->holding = true;
+    l->borrowed = true;
     l->position += s->total;
     return LK_OK;
 }
@@ -305,11 +308,11 @@ lk_status lk_loader_seek(lk_loader *l, int64_t epoch, int64_t position)
     pthread_mutex_lock(&l->lock);
     l->paused = true;
     atomic_store(&l->cancel, true);
-    while (l->filling > 0) pthread_cond_wait(&l->done, &l->lock); /* at most the sample in hand */
+    while (l->filling > 0) pthread_cond_wait(&l->done, &l->lock); /* at most one sample */
     l->epoch = l->next_epoch = epoch;
     l->position = l->next_position = position;
-    l->handed = l->consumed = 0;
-    l->holding = false;
+    l->assigned = l->consumed = 0;
+    l->borrowed = false;
     l->paused = false;
     atomic_store(&l->cancel, false);
     pthread_cond_broadcast(&l->work);
@@ -317,7 +320,7 @@ lk_status lk_loader_seek(lk_loader *l, int64_t epoch, int64_t position)
     return LK_OK;
 }
 
-/* Signals are the program's: they go to its threads, never to these. */
+/* Workers block all signals, so that the program's threads handle them. */
 static lk_status start_workers(lk_loader *l)
 {
     sigset_t all, before;
@@ -337,16 +340,16 @@ lk_status lk_loader_create(lk_context *context, const lk_loader_config *config, 
     *loader = NULL;
     lk_status status = lk__loader_check(context, config);
     if (status < 0) return status;
-    layout     place = plan(config);
+    layout     memory_layout = plan_layout(config);
     size_t     slots_at = lk__round_up(sizeof(lk_loader), LK__ALIGN);
-    size_t     threads_at = slots_at + lk__round_up((size_t)place.slots * sizeof(slot), LK__ALIGN);
+    size_t     threads_at = slots_at + lk__round_up((size_t)memory_layout.slots * sizeof(slot), LK__ALIGN);
     size_t     own_bytes = threads_at + (size_t)config->workers * sizeof(pthread_t);
     lk_loader *l = lk__alloc(context, LK_MEMORY_OTHER, own_bytes);
     if (!l) return LK_ENOMEM;
     l->context = context;
     l->config = *config;
-    l->layout = place;
-    l->capacity = capacity(config);
+    l->layout = memory_layout;
+    l->capacity = compute_capacity(config);
     l->own_bytes = own_bytes;
     l->slots = (slot *)((char *)l + slots_at);
     l->threads = (pthread_t *)((char *)l + threads_at);
@@ -357,22 +360,22 @@ lk_status lk_loader_create(lk_context *context, const lk_loader_config *config, 
     pthread_cond_init(&l->work, NULL);
     pthread_cond_init(&l->done, &monotonic);
     pthread_condattr_destroy(&monotonic);
-    l->memory = lk__alloc(context, LK_MEMORY_LOADER, place.total);
+    l->memory = lk__alloc(context, LK_MEMORY_LOADER, memory_layout.total);
     if (!l->memory) {
         l->config.workers = 0;
         status = LK_ENOMEM;
         goto fail;
     }
     char *at = l->memory;
-    for (int i = 0; i < place.slots; i++, at += place.slot) {
+    for (int i = 0; i < memory_layout.slots; i++, at += memory_layout.slot) {
         slot *s = &l->slots[i];
         s->features = at;
-        s->labels = (int32_t *)(at + place.features);
-        s->indices = (int64_t *)(at + place.features + place.labels);
+        s->labels = (int32_t *)(at + memory_layout.features);
+        s->indices = (int64_t *)(at + memory_layout.features + memory_layout.labels);
         atomic_init(&s->reading, -1);
     }
     lk__order_init(&l->order, lk_dataset_count(config->dataset), config->seed, config->shuffle, (int64_t *)at);
-    lk__transform_init(&l->transform, config, place.table ? at + place.order : NULL);
+    lk__transform_init(&l->transform, config, memory_layout.table ? at + memory_layout.order : NULL);
     if ((status = start_workers(l)) < 0) goto fail;
     *loader = l;
     return LK_OK;

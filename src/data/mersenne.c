@@ -1,5 +1,5 @@
-/* mersenne.c - the recurrence and tempering of MT19937. The numbers of the paper's table 2 have no names there but
- * letters: m = 397, a = 0x9908B0DF, (u, s, t, l) = (11, 7, 15, 18), b = 0x9D2C5680, c = 0xEFC60000. */
+/* mersenne.c - the recurrence and tempering of MT19937, with the constants of the paper's table 2: m = 397,
+ * a = 0x9908B0DF, (u, s, t, l) = (11, 7, 15, 18), b = 0x9D2C5680, c = 0xEFC60000. */
 #include "data/mersenne.h"
 
 void lk__mersenne_seed(lk__data_mersenne *m, uint32_t seed)
@@ -12,7 +12,7 @@ void lk__mersenne_seed(lk__data_mersenne *m, uint32_t seed)
     m->used = LK__MERSENNE_WORDS;
 }
 
-static void make_anew(lk__data_mersenne *m)
+static void regenerate(lk__data_mersenne *m)
 {
     enum { N = LK__MERSENNE_WORDS, M = 397 };
     for (int i = 0; i < N; i++) {
@@ -24,7 +24,7 @@ static void make_anew(lk__data_mersenne *m)
 
 uint32_t lk__mersenne_next(lk__data_mersenne *m)
 {
-    if (m->used == LK__MERSENNE_WORDS) make_anew(m);
+    if (m->used == LK__MERSENNE_WORDS) regenerate(m);
     uint32_t y = m->words[m->used++];
     y ^= y >> 11;
     y ^= y << 7 & 0x9D2C5680u;

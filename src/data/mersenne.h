@@ -1,5 +1,5 @@
-/* data/mersenne.h - MT19937 (Matsumoto and Nishimura, 1998), for orders that must equal PyTorch's; all else uses the
- * counter-based numbers of base/random.h. */
+/* data/mersenne.h - MT19937 (Matsumoto and Nishimura, 1998), for orders that must equal PyTorch's; everything else uses
+ * the counter-based generator of base/random.h. */
 #ifndef LK__MERSENNE_H
 #define LK__MERSENNE_H
 
@@ -9,7 +9,7 @@ enum { LK__MERSENNE_WORDS = 624 };
 
 typedef struct lk__data_mersenne {
     uint32_t words[LK__MERSENNE_WORDS];
-    int      used; /* words given since they were last made anew */
+    int      used; /* words returned since the last regeneration */
 } lk__data_mersenne;
 
 void     lk__mersenne_seed(lk__data_mersenne *mersenne, uint32_t seed);

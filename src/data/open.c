@@ -1,4 +1,4 @@
-/* open.c - data sets by name: where each is looked for, and what to do when it is not there. */
+/* open.c - opens data sets by name: the directories that are searched, and messages about missing files. */
 #define _GNU_SOURCE
 #include "data/dataset.h"
 
@@ -18,7 +18,7 @@ lk_status lk_data_directory(lk_context *context, const char *name, char *path, s
 {
     const char *root = getenv("LOCKSTEP_DATA"), *home = getenv("HOME");
     int         length;
-    if (bytes == 0) return lk__fail(context, LK_EINVAL, "no room for a path");
+    if (bytes == 0) return lk__fail(context, LK_EINVAL, "a buffer of 0 bytes for a path");
     if (root && *root) {
         length = snprintf(path, bytes, "%s/%s", root, name);
     } else {
@@ -35,9 +35,9 @@ lk_status lk_data_directory(lk_context *context, const char *name, char *path, s
 
 enum { PLACES = 6 };
 
-/* Where to look for name, when no directory was given. */
-static lk_status places_of(lk_context *context, const char *name, const char *packaged, char places[PLACES][LK__PATH],
-                           int *count)
+/* The directories to search for name if none was given. */
+static lk_status list_places(lk_context *context, const char *name, const char *packaged, char places[PLACES][LK__PATH],
+                             int *count)
 {
     *count = 0;
     lk_status status = lk_data_directory(context, name, places[(*count)++], LK__PATH);
@@ -51,8 +51,8 @@ static lk_status places_of(lk_context *context, const char *name, const char *pa
     return LK_OK;
 }
 
-/* Commas between, for a sentence. */
-static void list(char *text, size_t bytes, char places[PLACES][LK__PATH], int count)
+/* Joins the places with commas, for a message. */
+static void join_places(char *text, size_t bytes, char places[PLACES][LK__PATH], int count)
 {
     size_t used = 0;
     text[0] = 0;
@@ -65,13 +65,13 @@ static lk_status open_cifar(lk_context *context, const char *directory, lk_split
     char places[PLACES][LK__PATH], tried[LK__PATH];
     int  count = 0;
     if (directory) return lk__cifar_open(context, directory, split, probe, dataset);
-    lk_status status = places_of(context, "cifar10", NULL, places, &count);
+    lk_status status = list_places(context, "cifar10", NULL, places, &count);
     if (status < 0) return status;
     for (int i = 0; i < count; i++)
         if (lk__cifar_exists(places[i], split)) return lk__cifar_open(context, places[i], split, probe, dataset);
-    list(tried, sizeof tried, places, count);
+    join_places(tried, sizeof tried, places, count);
     return lk__fail(context, LK_ENOENT,
-                    "no CIFAR-10 here: looked for %s in %s. Get it with: lockstep data get cifar10. Or name its "
+                    "CIFAR-10 not found: searched for %s in %s. Get it with: lockstep data get cifar10. Or give its "
                     "directory: cifar10:DIR",
                     split == LK_SPLIT_TRAIN ? "data_batch_1.bin to data_batch_5.bin" : "test_batch.bin", tried);
 }
@@ -80,16 +80,16 @@ static lk_status open_mnist(lk_context *context, bool fashion, const char *direc
                             lk_dataset **dataset)
 {
     const char *name = fashion ? "fashion-mnist" : "mnist", *set = split == LK_SPLIT_TRAIN ? "train" : "t10k";
-    /* The directory itself, and where PyTorch's downloads lie in theirs. */
+    /* The directory itself, and the subdirectory of PyTorch's downloads. */
     const char *const layouts[] = {"", fashion ? "/FashionMNIST/raw" : "/MNIST/raw"};
     char              places[PLACES][LK__PATH], tried[LK__PATH], images[LK__PATH], labels[LK__PATH], found[LK__PATH];
     int               count = 1;
     if (directory) {
         if (!lk__path(places[0], "%s", directory))
-            return lk__fail(context, LK_EINVAL, "%s: a path of more than %d bytes", name, LK__PATH);
+            return lk__fail(context, LK_EINVAL, "%s: the path is longer than %d bytes", name, LK__PATH);
     } else {
         lk_status status =
-            places_of(context, name, fashion ? "/usr/share/datasets/fashion-mnist" : NULL, places, &count);
+            list_places(context, name, fashion ? "/usr/share/datasets/fashion-mnist" : NULL, places, &count);
         if (status < 0) return status;
     }
     for (int i = 0; i < count; i++) {
@@ -101,16 +101,16 @@ static lk_status open_mnist(lk_context *context, bool fashion, const char *direc
                                     dataset);
         }
     }
-    list(tried, sizeof tried, places, count);
+    join_places(tried, sizeof tried, places, count);
     return lk__fail(context, LK_ENOENT,
-                    "no %s here: looked for %s-images-idx3-ubyte and %s-labels-idx1-ubyte, plain and .gz, in %s. "
-                    "Get it with: lockstep data get %s%s. Or name its directory: %s:DIR",
+                    "%s not found: searched for %s-images-idx3-ubyte and %s-labels-idx1-ubyte, plain and .gz, in %s. "
+                    "Get it with: lockstep data get %s%s. Or give its directory: %s:DIR",
                     fashion ? "Fashion-MNIST" : "MNIST", set, set, tried, name,
                     fashion ? ", or install the package dataset-fashion-mnist" : "", name);
 }
 
-/* A number at *text, which moves past it; false when there is none or it is above `most`. */
-static bool take_number(const char **text, int64_t most, int64_t *number)
+/* Parses a number at *text and advances *text; false if there is none or it is above `most`. */
+static bool parse_number(const char **text, int64_t most, int64_t *number)
 {
     char *end;
     errno = 0;
@@ -122,7 +122,7 @@ static bool take_number(const char **text, int64_t most, int64_t *number)
     return true;
 }
 
-/* "3x32x32,classes=10,count=5000,seed=1", every part optional. */
+/* "3x32x32,classes=10,count=5000,seed=1"; each part is optional. */
 static bool parse_synthetic(const char *text, lk_dataset_synthetic_config *config)
 {
     int64_t number;
@@ -130,7 +130,7 @@ static bool parse_synthetic(const char *text, lk_dataset_synthetic_config *confi
         config->rank = 0;
         do {
             if (config->rank > 0) text++; /* the x */
-            if (config->rank >= LK_MAX_RANK || !take_number(&text, INT32_MAX, &config->dims[config->rank++]))
+            if (config->rank >= LK_MAX_RANK || !parse_number(&text, INT32_MAX, &config->dims[config->rank++]))
                 return false;
         } while (*text == 'x');
         if (*text == ',' && text[1])
@@ -144,7 +144,7 @@ static bool parse_synthetic(const char *text, lk_dataset_synthetic_config *confi
         while (key < 3 && strncmp(text, keys[key], strlen(keys[key])) != 0) key++;
         if (key == 3) return false;
         text += strlen(keys[key]);
-        if (!take_number(&text, key == 0 ? INT32_MAX : INT64_MAX, &number)) return false;
+        if (!parse_number(&text, key == 0 ? INT32_MAX : INT64_MAX, &number)) return false;
         if (key == 0) config->classes = (int)number;
         if (key == 1) config->count = number;
         if (key == 2) config->seed = (uint64_t)number;
@@ -161,9 +161,9 @@ static lk_status open_synthetic(lk_context *context, const char *text, lk_split 
     lk_dataset_synthetic_config config = LK_DATASET_SYNTHETIC_CONFIG_INIT;
     if (text && !parse_synthetic(text, &config))
         return lk__fail(context, LK_EINVAL,
-                        "synthetic:%s cannot be: say for example synthetic:3x32x32,classes=10,count=5000,seed=1", text);
+                        "synthetic:%s is invalid; an example: synthetic:3x32x32,classes=10,count=5000,seed=1", text);
     config.dtype = config.rank == 3 ? LK_U8 : LK_F32;
-    if (split == LK_SPLIT_TEST) { /* a quarter as many, from where the training set ends */
+    if (split == LK_SPLIT_TEST) { /* a quarter as many samples, after those of the training set */
         config.first = config.count;
         config.count = (config.count + 3) / 4;
     }
@@ -184,10 +184,10 @@ static lk_status open_named(lk_context *context, const char *name, lk_split spli
     if (strcmp(key, "fashion-mnist") == 0) return open_mnist(context, true, rest, split, probe, dataset);
     if (strcmp(key, "mnist") == 0) return open_mnist(context, false, rest, split, probe, dataset);
     if (strcmp(key, "synthetic") == 0) return open_synthetic(context, rest, split, probe, dataset);
-    const char *near = lk__suggest(key, open_names, sizeof open_names / sizeof *open_names);
+    const char *suggestion = lk__suggest(key, open_names, sizeof open_names / sizeof *open_names);
     return lk__fail(context, LK_EINVAL,
-                    "no data set is called %s%s%s%s: there are cifar10, fashion-mnist, mnist and synthetic", key,
-                    near ? " (did you mean " : "", near ? near : "", near ? "?)" : "");
+                    "unknown data set: %s%s%s%s; known are cifar10, fashion-mnist, mnist and synthetic", key,
+                    suggestion ? " (did you mean " : "", suggestion ? suggestion : "", suggestion ? "?)" : "");
 }
 
 lk_status lk_dataset_open(lk_context *context, const char *name, lk_split split, lk_dataset **dataset)

@@ -1,4 +1,4 @@
-/* order.c - the order of an epoch: Fisher and Yates's shuffle by counter-based numbers, a function of (seed, epoch). */
+/* order.c - the order of an epoch: a Fisher-Yates shuffle by counter-based random numbers, a function of (seed, epoch). */
 #include "data/order.h"
 
 #include "base/random.h"

@@ -1,4 +1,4 @@
-/* path.c - paths that fit or are refused, never cut short. */
+/* path.c - formats paths; one that is too long is an error, never truncated. */
 #define _GNU_SOURCE
 #include "data/path.h"
 
@@ -25,13 +25,13 @@ lk_status lk__path_make(lk_context *context, const char *directory)
 {
     char path[LK__PATH];
     if (!*directory || !lk__path(path, "%s", directory))
-        return lk__fail(context, LK_EINVAL, "no directory can be called \"%s\"", directory);
+        return lk__fail(context, LK_EINVAL, "\"%s\" is not a valid directory name", directory);
     for (char *p = path + 1;; p++) {
         if (*p && *p != '/') continue;
         char end = *p;
         *p = 0;
         if (mkdir(path, 0777) != 0 && errno != EEXIST)
-            return lk__fail(context, LK_EIO, "cannot make the directory %s: %s", path, strerror(errno));
+            return lk__fail(context, LK_EIO, "cannot create the directory %s: %s", path, strerror(errno));
         *p = end;
         if (!end) return LK_OK;
     }

@@ -1,4 +1,4 @@
-/* data/path.h - paths of files, of a fixed greatest length. */
+/* data/path.h - paths of files, of a fixed maximum length. */
 #ifndef LK__PATH_H
 #define LK__PATH_H
 
@@ -6,10 +6,10 @@
 
 enum { LK__PATH = 1024 };
 
-/* Formats a path; false when it does not fit (then path is ""). */
+/* Formats a path; false if it does not fit (then path is ""). */
 bool lk__path(char path[LK__PATH], const char *format, ...) __attribute__((format(printf, 2, 3)));
 bool lk__path_exists(const char *path);
-/* Makes the directory and those above it. LK_EIO when the system refuses. */
+/* Creates the directory and its parents. LK_EIO if that fails. */
 lk_status lk__path_make(lk_context *context, const char *directory);
 
 #endif

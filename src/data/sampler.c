@@ -1,5 +1,5 @@
-/* sampler.c - one rank's list of an epoch: every world-th of the epoch's order. The order is the loader's own, or, to be
- * compatible, the permutation that PyTorch draws. */
+/* sampler.c - one rank's list of an epoch: every world-th sample of the epoch's order. The order is the loader's or, in
+ * compatible mode, PyTorch's permutation. */
 #include <lockstep/sampler.h>
 
 #include "base/base.h"
@@ -12,12 +12,12 @@ struct lk_sampler {
     lk__data_order    order;
     lk__data_mersenne generator; /* when compatible */
     int64_t           own;       /* samples of this rank */
-    int64_t          *indices;   /* own of them, then those of order */
+    int64_t          *indices;   /* `own` of them, then those of order */
     size_t            bytes;     /* of indices */
-    int64_t           epoch;     /* that indices are of; -1 before the first */
+    int64_t           epoch;     /* of indices; -1 before the first */
 };
 
-/* torch.randperm on the CPU: from this many elements on it draws 64 bits for each, and in another order. */
+/* torch.randperm on the CPU: for this many elements or more it draws 64 bits for each, in another order. */
 enum { WIDE_DRAWS = UINT32_MAX / 20 };
 
 static void permute_narrow(lk__data_mersenne *generator, int64_t *indices, int64_t count)
@@ -49,24 +49,25 @@ static int64_t own_count(const lk_sampler_config *c)
     return each + (c->compatible ? left > 0 : c->rank < left);
 }
 
-static lk_status check(lk_context *context, const lk_sampler_config *c)
+static lk_status check_config(lk_context *context, const lk_sampler_config *c)
 {
     if (!c || c->size != sizeof *c)
-        return lk__fail(context, LK_EINVAL, "a sampler's config must begin with LK_SAMPLER_CONFIG_INIT");
+        return lk__fail(context, LK_EINVAL, "initialise a sampler's config with LK_SAMPLER_CONFIG_INIT");
     if (c->count < 0 || c->count > INT64_MAX / 32)
-        return lk__fail(context, LK_EINVAL, "a sampler over %lld samples: 0 to %lld can be", (long long)c->count,
-                        (long long)(INT64_MAX / 32));
-    if (c->world < 1) return lk__fail(context, LK_EINVAL, "a sampler for %d ranks: 1 at least", c->world);
+        return lk__fail(context, LK_EINVAL, "a sampler over %lld samples is invalid: 0 to %lld are allowed",
+                        (long long)c->count, (long long)(INT64_MAX / 32));
+    if (c->world < 1)
+        return lk__fail(context, LK_EINVAL, "a sampler for %d ranks is invalid: at least 1 is needed", c->world);
     if (c->rank < 0 || c->rank >= c->world)
-        return lk__fail(context, LK_EINVAL, "a sampler for rank %d of %d: 0 to %d can be", c->rank, c->world,
-                        c->world - 1);
+        return lk__fail(context, LK_EINVAL, "a sampler for rank %d of %d is invalid: 0 to %d are allowed", c->rank,
+                        c->world, c->world - 1);
     return LK_OK;
 }
 
 lk_status lk_sampler_create(lk_context *context, const lk_sampler_config *config, lk_sampler **sampler)
 {
     *sampler = NULL;
-    lk_status status = check(context, config);
+    lk_status status = check_config(context, config);
     if (status < 0) return status;
     lk_sampler *s = lk__alloc(context, LK_MEMORY_OTHER, sizeof *s);
     if (!s) return LK_ENOMEM;
@@ -89,15 +90,17 @@ lk_status lk_sampler_epoch(lk_sampler *s, int64_t epoch, const int64_t **indices
     const lk_sampler_config *c = &s->config;
     *indices = NULL;
     *count = 0;
-    if (epoch < 0) return lk__fail(s->context, LK_EINVAL, "a sampler's epoch %lld: 0 at least", (long long)epoch);
+    if (epoch < 0)
+        return lk__fail(s->context, LK_EINVAL, "a sampler's epoch %lld is invalid: it must be 0 or more",
+                        (long long)epoch);
     if (s->epoch != epoch) {
         if (c->compatible && c->shuffle) {
-            lk__mersenne_seed(&s->generator, (uint32_t)(c->seed + (uint64_t)epoch)); /* PyTorch keeps these bits too */
+            lk__mersenne_seed(&s->generator, (uint32_t)(c->seed + (uint64_t)epoch)); /* PyTorch truncates the seed too */
             (c->count < WIDE_DRAWS ? permute_narrow : permute_wide)(&s->generator, s->order.indices, c->count);
         } else {
             lk__order_epoch(&s->order, epoch);
         }
-        for (int64_t i = 0; i < s->own; i++) { /* past the count only when compatible: it begins again, for padding */
+        for (int64_t i = 0; i < s->own; i++) { /* beyond the count only in compatible mode: padding by repetition */
             int64_t position = c->rank + i * c->world;
             s->indices[i] = lk__order_index(&s->order, position < c->count ? position : position % c->count);
         }

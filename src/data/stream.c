@@ -1,4 +1,4 @@
-/* stream.c - files and memory read from front to back; gzip is known by its first two bytes, never by a name. */
+/* stream.c - sequential reading of files and memory; gzip is recognised by its first two bytes, not by the name. */
 #define _GNU_SOURCE
 #include "data/stream.h"
 
@@ -10,7 +10,7 @@
 
 enum { BUFFER = 65536 };
 
-/* zlib frees without a size, so each of its blocks carries its own in front, a whole alignment long. */
+/* zlib frees without a size, so each block starts with its size, padded to the alignment. */
 static voidpf zlib_alloc(voidpf context, uInt items, uInt size)
 {
     size_t bytes = LK__ALIGN + (size_t)items * size;
@@ -28,7 +28,7 @@ static void zlib_free(voidpf context, voidpf block)
     lk__free(context, LK_MEMORY_DATA, memory, bytes);
 }
 
-/* Makes sure that a byte of input is there, unless the input is over. */
+/* Reads input if none is buffered; none is available afterwards only at the end. */
 static lk_status refill(lk__data_stream *s)
 {
     if (s->available > 0 || s->fd < 0) return LK_OK;
@@ -41,7 +41,7 @@ static lk_status refill(lk__data_stream *s)
     return LK_OK;
 }
 
-static lk_status begin(lk__data_stream *s)
+static lk_status detect_gzip(lk__data_stream *s)
 {
     lk_status status = refill(s);
     if (status < 0) return status;
@@ -50,7 +50,8 @@ static lk_status begin(lk__data_stream *s)
     s->z.zalloc = zlib_alloc;
     s->z.zfree = zlib_free;
     s->z.opaque = s->context;
-    if (inflateInit2(&s->z, 15 + 16) != Z_OK) return lk__fail(s->context, LK_ENOMEM, "no memory to unpack %s", s->name);
+    if (inflateInit2(&s->z, 15 + 16) != Z_OK)
+        return lk__fail(s->context, LK_ENOMEM, "no memory to decompress %s", s->name);
     s->inflating = true;
     return LK_OK;
 }
@@ -65,13 +66,13 @@ lk_status lk__stream_open(lk_context *context, const char *path, lk__data_stream
     if (!S_ISREG(about.st_mode)) return lk__fail(context, LK_EFORMAT, "%s is not a file", path);
     s->size = (uint64_t)about.st_size;
     s->buffer = lk__alloc(context, LK_MEMORY_DATA, BUFFER);
-    return s->buffer ? begin(s) : LK_ENOMEM;
+    return s->buffer ? detect_gzip(s) : LK_ENOMEM;
 }
 
 lk_status lk__stream_memory(lk_context *context, const char *name, const void *bytes, size_t size, lk__data_stream *s)
 {
     *s = (lk__data_stream){.context = context, .name = name, .fd = -1, .size = size, .next = bytes, .available = size};
-    return begin(s);
+    return detect_gzip(s);
 }
 
 void lk__stream_close(lk__data_stream *s)
@@ -84,7 +85,7 @@ void lk__stream_close(lk__data_stream *s)
     s->buffer = NULL;
 }
 
-/* Unpacks into all of out, or up to the end. */
+/* Decompresses `bytes` into out, or fewer at the end. */
 static lk_status read_gzip(lk__data_stream *s, unsigned char *out, size_t bytes, size_t *got)
 {
     while (*got < bytes && !s->ended) {
@@ -92,7 +93,7 @@ static lk_status read_gzip(lk__data_stream *s, unsigned char *out, size_t bytes,
         if (status < 0) return status;
         if (s->available == 0)
             return lk__fail(s->context, LK_EFORMAT, "%s is truncated: its gzip data stops at byte %llu", s->name,
-                            (unsigned long long)s->taken);
+                            (unsigned long long)s->consumed);
         size_t space = bytes - *got < 1u << 30 ? bytes - *got : 1u << 30; /* zlib counts in 32 bits */
         size_t input = s->available < 1u << 30 ? s->available : 1u << 30;
         s->z.next_in = (Bytef *)s->next;
@@ -103,21 +104,21 @@ static lk_status read_gzip(lk__data_stream *s, unsigned char *out, size_t bytes,
         size_t used = input - s->z.avail_in;
         s->next += used;
         s->available -= used;
-        s->taken += used;
+        s->consumed += used;
         *got += space - s->z.avail_out;
         if (result == Z_STREAM_END) {
-            /* RFC 1952, 2.2: a file may be several members, one after the other, and nothing else. */
+            /* RFC 1952, 2.2: a file is one or more members, one after the other, and nothing else. */
             if ((status = refill(s)) < 0) return status;
             if (s->available == 0)
                 s->ended = true;
             else if (s->next[0] != 0x1f || inflateReset(&s->z) != Z_OK)
-                return lk__fail(s->context, LK_EFORMAT, "%s has something else after its gzip data, from byte %llu on",
-                                s->name, (unsigned long long)s->taken);
+                return lk__fail(s->context, LK_EFORMAT, "%s has other data after its gzip data, from byte %llu",
+                                s->name, (unsigned long long)s->consumed);
         } else if (result == Z_MEM_ERROR) {
-            return lk__fail(s->context, LK_ENOMEM, "no memory to unpack %s", s->name);
+            return lk__fail(s->context, LK_ENOMEM, "no memory to decompress %s", s->name);
         } else if (result != Z_OK && result != Z_BUF_ERROR) {
             return lk__fail(s->context, LK_EFORMAT, "%s is damaged: gzip data near byte %llu: %s", s->name,
-                            (unsigned long long)s->taken, s->z.msg ? s->z.msg : "it cannot be unpacked");
+                            (unsigned long long)s->consumed, s->z.msg ? s->z.msg : "cannot decompress");
         }
     }
     return LK_OK;
@@ -131,18 +132,18 @@ lk_status lk__stream_read(lk__data_stream *s, void *out, size_t bytes, size_t *g
         lk_status status = refill(s);
         if (status < 0) return status;
         if (s->available == 0) return LK_OK;
-        size_t take = s->available < bytes - *got ? s->available : bytes - *got;
-        memcpy((unsigned char *)out + *got, s->next, take);
-        s->next += take;
-        s->available -= take;
-        s->taken += take;
-        *got += take;
+        size_t n = s->available < bytes - *got ? s->available : bytes - *got;
+        memcpy((unsigned char *)out + *got, s->next, n);
+        s->next += n;
+        s->available -= n;
+        s->consumed += n;
+        *got += n;
     }
     return LK_OK;
 }
 
 uint64_t lk__stream_limit(const lk__data_stream *s)
 {
-    /* Deflate's densest code: 258 bytes from 2 bits; 1032 to 1, as zlib's own notes say. */
+    /* Deflate's best compression: 258 bytes from 2 bits, which is 1032 to 1 (zlib's technical notes). */
     return s->gzip ? s->size * 1032 + 1032 : s->size;
 }

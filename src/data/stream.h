@@ -1,4 +1,4 @@
-/* data/stream.h - bytes of a file or of memory from front to back, unpacked on the way when they are gzip. */
+/* data/stream.h - sequential reading of a file or of memory, with decompression of gzip. */
 #ifndef LK__STREAM_H
 #define LK__STREAM_H
 
@@ -11,7 +11,7 @@ typedef struct lk__data_stream {
     const char          *name;   /* for messages; borrowed */
     int                  fd;     /* -1: memory */
     uint64_t             size;   /* bytes as stored */
-    uint64_t             taken;  /* of them, handed on so far */
+    uint64_t             consumed; /* of them, read so far */
     unsigned char       *buffer; /* of a file */
     const unsigned char *next;
     size_t               available;
@@ -19,17 +19,17 @@ typedef struct lk__data_stream {
     z_stream             z;
 } lk__data_stream;
 
-/* Both leave a stream that lk__stream_close accepts, also when they fail. */
+/* Both leave a stream that lk__stream_close accepts, also on failure. */
 lk_status lk__stream_open(lk_context *context, const char *path, lk__data_stream *stream);
 lk_status lk__stream_memory(lk_context *context, const char *name, const void *bytes, size_t size,
                             lk__data_stream *stream);
 void      lk__stream_close(lk__data_stream *stream);
 
-/* Reads up to `bytes`; *got is less only at the end. LK_EFORMAT for damaged or truncated gzip, or what follows it. */
+/* Reads up to `bytes`; *got is less only at the end. LK_EFORMAT for damaged or truncated gzip, or data after it. */
 lk_status lk__stream_read(lk__data_stream *stream, void *out, size_t bytes, size_t *got);
 
-/* The most that the stream could ever give: a header that promises more lies, and nothing should be allocated for
- * it. */
+/* The largest number of bytes that the stream can contain: a header that declares more is damaged, and nothing should
+ * be allocated for it. */
 uint64_t lk__stream_limit(const lk__data_stream *stream);
 
 #endif

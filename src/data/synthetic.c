@@ -1,4 +1,4 @@
-/* synthetic.c - made-up data: each class has a mean, each sample is its class's mean and noise. Images have means that
+/* synthetic.c - generated data: each class has a mean, each sample is its class's mean plus noise. The means of images
  * are constant over blocks of 4 × 4 pixels, since convolution and pooling would average finer ones away. */
 #include "base/random.h"
 #include "data/dataset.h"
@@ -6,9 +6,9 @@
 enum { MEANS, LABELS, NOISE }; /* streams of random numbers */
 enum { BLOCK = 4 };
 
-/* 64 bits for (key, index): the finaliser of SplitMix64 (Steele, Lea and Flood, OOPSLA'14). A key comes from Philox,
- * one for each class or sample; the values below it need speed more than quality. */
-static uint64_t word(uint64_t key, uint64_t index)
+/* 64 bits for (key, index): the finaliser of SplitMix64 (Steele, Lea and Flood, OOPSLA'14). Keys come from Philox, one
+ * for each class or sample; for values within them speed matters more than quality. */
+static uint64_t random_bits(uint64_t key, uint64_t index)
 {
     uint64_t z = key + index * 0x9E3779B97F4A7C15u;
     z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9u;
@@ -23,8 +23,8 @@ static uint64_t key_of(const lk__random *random, uint64_t item)
     return (uint64_t)bits[0] << 32 | bits[1];
 }
 
-/* About normal, mean 0 and variance 1: the sum of four bytes (Irwin and Hall), quick and the same on every machine. */
-static float gauss(uint32_t bits)
+/* Approximately normal, mean 0 and variance 1: the sum of four bytes (Irwin-Hall), fast and equal on every machine. */
+static float random_normal(uint32_t bits)
 {
     int sum = (int)(bits & 255) + (int)(bits >> 8 & 255) + (int)(bits >> 16 & 255) + (int)(bits >> 24);
     return (float)(sum - 510) * (1.0f / 147.7983f); /* sqrt(4 (256² - 1) / 12) */
@@ -40,7 +40,7 @@ static void make_means(const lk_dataset *d, uint64_t seed, void *means)
         for (int64_t i = 0; i < d->elements; i++) {
             int64_t x = i % width, y = i / width % height, plane = i / (width * height);
             int64_t cell = d->rank == 3 ? (plane * height + y / BLOCK) * width + x / BLOCK : i;
-            double  mean = 2 * lk__random_unit((uint32_t)word(key, (uint64_t)cell)) - 1;
+            double  mean = 2 * lk__random_unit((uint32_t)random_bits(key, (uint64_t)cell)) - 1;
             if (d->dtype == LK_U8)
                 ((unsigned char *)means)[c * d->elements + i] = (unsigned char)(64 + 40 * mean);
             else
@@ -51,18 +51,18 @@ static void make_means(const lk_dataset *d, uint64_t seed, void *means)
 
 static void fill_floats(int64_t elements, uint64_t key, const float *mean, float *out)
 {
-    for (int64_t i = 0; i < elements; i++) out[i] = mean[i] + gauss((uint32_t)word(key, (uint64_t)i));
+    for (int64_t i = 0; i < elements; i++) out[i] = mean[i] + random_normal((uint32_t)random_bits(key, (uint64_t)i));
 }
 
-/* The mean and 0 … 127 of noise: never out of a byte's range. */
+/* The mean plus noise of 0 … 127, which stays in a byte's range. */
 static void fill_bytes(int64_t elements, uint64_t key, const unsigned char *mean, unsigned char *out)
 {
     int64_t i = 0;
     for (; i + 8 <= elements; i += 8) {
-        uint64_t noise = word(key, (uint64_t)i);
+        uint64_t noise = random_bits(key, (uint64_t)i);
         for (int k = 0; k < 8; k++) out[i + k] = (unsigned char)(mean[i + k] + (noise >> 8 * k & 127));
     }
-    for (uint64_t noise = word(key, (uint64_t)i); i < elements; i++, noise >>= 8)
+    for (uint64_t noise = random_bits(key, (uint64_t)i); i < elements; i++, noise >>= 8)
         out[i] = (unsigned char)(mean[i] + (noise & 127));
 }
 
@@ -76,16 +76,17 @@ lk_status lk__synthetic_make(lk_context *context, const lk_dataset_synthetic_con
     *dataset = NULL;
     if (!config) config = &defaults;
     if (config->size != sizeof *config)
-        return lk__fail(context, LK_EINVAL, "synthetic data: begin its config with LK_DATASET_SYNTHETIC_CONFIG_INIT");
+        return lk__fail(context, LK_EINVAL,
+                        "synthetic data: initialise its config with LK_DATASET_SYNTHETIC_CONFIG_INIT");
     if (config->classes < 1 || config->first < 0)
         return lk__fail(context, LK_EINVAL,
-                        "synthetic data of %d classes from sample %lld on: at least 1 class and sample 0",
+                        "synthetic data of %d classes, first sample %lld, is invalid: at least 1 class, and sample 0",
                         config->classes, (long long)config->first);
     lk_status status = lk__dataset_make(context, "synthetic", config->count, config->rank, config->dims, config->dtype,
                                         config->classes, &d);
     if (status < 0) return status;
     if (__builtin_mul_overflow(d->stride, (size_t)d->classes, &mean_bytes)) {
-        status = lk__fail(context, LK_EINVAL, "synthetic data of %d classes of %lld values: too large", d->classes,
+        status = lk__fail(context, LK_EINVAL, "synthetic data of %d classes of %lld values is too large", d->classes,
                           (long long)d->elements);
         goto fail;
     }

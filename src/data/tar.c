@@ -1,5 +1,4 @@
-/* tar.c - takes known members out of a .tar.gz (POSIX.1-1988 ustar, and what older tars wrote). Everything else in the
- * archive is passed over unread. */
+/* tar.c - extracts known members from a .tar.gz (POSIX.1-1988 ustar, and older formats). Other members are skipped. */
 #define _GNU_SOURCE
 #include "data/download.h"
 #include "data/path.h"
@@ -12,7 +11,7 @@
 #include <unistd.h>
 
 enum { BLOCK = 512, CHUNK = 65536 };
-enum { NAME = 0, SIZE = 124, SUM = 148, KIND = 156, PREFIX = 345 }; /* where fields begin in a header */
+enum { NAME = 0, SIZE = 124, SUM = 148, KIND = 156, PREFIX = 345 }; /* offsets of fields in a header */
 
 typedef struct unpacker {
     lk_context               *context;
@@ -22,8 +21,8 @@ typedef struct unpacker {
     unsigned char            *chunk; /* CHUNK bytes */
 } unpacker;
 
-/* An octal field; false when it is something else. */
-static bool octal(const unsigned char *field, int width, uint64_t *value)
+/* Parses an octal field; false if it is not one. */
+static bool parse_octal(const unsigned char *field, int width, uint64_t *value)
 {
     int i = 0;
     *value = 0;
@@ -33,7 +32,7 @@ static bool octal(const unsigned char *field, int width, uint64_t *value)
     return i == width || field[i] == 0 || field[i] == ' ';
 }
 
-static lk_status damaged(unpacker *u, const char *what)
+static lk_status report_damaged(unpacker *u, const char *what)
 {
     return lk__fail(u->context, LK_EFORMAT, "%s is truncated or damaged: %s", u->stream.name, what);
 }
@@ -43,11 +42,11 @@ static lk_status read_exactly(unpacker *u, void *out, size_t bytes)
     size_t    got = 0;
     lk_status status = lk__stream_read(&u->stream, out, bytes, &got);
     if (status < 0) return status;
-    return got == bytes ? LK_OK : damaged(u, "a member ends too early");
+    return got == bytes ? LK_OK : report_damaged(u, "a member ends too early");
 }
 
-/* Reads `bytes` and the padding to a whole block, into fd where that is not -1. */
-static lk_status pass(unpacker *u, uint64_t bytes, int fd, const char *path)
+/* Reads `bytes` and the padding to a whole block, and writes them to fd unless it is -1. */
+static lk_status copy_member(unpacker *u, uint64_t bytes, int fd, const char *path)
 {
     uint64_t padded = (bytes + BLOCK - 1) / BLOCK * BLOCK;
     for (uint64_t at = 0; at < padded;) {
@@ -66,8 +65,8 @@ static lk_status pass(unpacker *u, uint64_t bytes, int fd, const char *path)
     return LK_OK;
 }
 
-/* Which member a header is of, or -1. */
-static int member_of(const unpacker *u, const unsigned char *header)
+/* The index of the header's member in the set, or -1. */
+static int find_member(const unpacker *u, const unsigned char *header)
 {
     char path[LK__PATH];
     if (header[KIND] != '0' && header[KIND] != 0) return -1; /* not a plain file */
@@ -84,27 +83,27 @@ static int member_of(const unpacker *u, const unsigned char *header)
     return -1;
 }
 
-static lk_status take(unpacker *u, int member, uint64_t bytes)
+static lk_status extract_member(unpacker *u, int member, uint64_t bytes)
 {
     char path[LK__PATH], part[LK__PATH];
-    if ((int64_t)bytes != u->set->member_bytes) return damaged(u, "a member has the wrong size");
+    if ((int64_t)bytes != u->set->member_bytes) return report_damaged(u, "a member has the wrong size");
     if (!lk__path(path, "%s/%s/%s", u->directory, u->set->member_directory, u->set->members[member]) ||
         !lk__path(part, "%s.part", path))
-        return lk__fail(u->context, LK_EINVAL, "the directory %s has too long a name", u->directory);
+        return lk__fail(u->context, LK_EINVAL, "the directory name %s is too long", u->directory);
     int fd = open(part, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
     if (fd < 0) return lk__fail(u->context, LK_EIO, "cannot write %s: %s", part, strerror(errno));
-    lk_status status = pass(u, bytes, fd, part);
+    lk_status status = copy_member(u, bytes, fd, part);
     if (status == LK_OK && fsync(fd) != 0)
         status = lk__fail(u->context, LK_EIO, "cannot write %s: %s", part, strerror(errno));
     close(fd);
     if (status == LK_OK && rename(part, path) != 0)
-        status = lk__fail(u->context, LK_EIO, "cannot name %s: %s", path, strerror(errno));
+        status = lk__fail(u->context, LK_EIO, "cannot create %s: %s", path, strerror(errno));
     if (status < 0) unlink(part);
     return status;
 }
 
-/* One header and what follows it; LK_END at the archive's. */
-static lk_status step(unpacker *u, unsigned *taken)
+/* Reads one header and its data; LK_END at the end of the archive. */
+static lk_status read_entry(unpacker *u, unsigned *extracted)
 {
     unsigned char header[BLOCK];
     uint64_t      sum, bytes, actual = 0;
@@ -112,18 +111,18 @@ static lk_status step(unpacker *u, unsigned *taken)
     if (status < 0) return status;
     if (header[0] == 0) return LK_END; /* a block of zeros */
     for (int i = 0; i < BLOCK; i++) actual += i >= SUM && i < SUM + 8 ? ' ' : header[i];
-    if (!octal(header + SUM, 8, &sum) || sum != actual) return damaged(u, "a header's checksum is wrong");
-    if (!octal(header + SIZE, 12, &bytes)) return damaged(u, "a header's size is not a number");
-    int member = member_of(u, header);
-    if (member < 0) return pass(u, bytes, -1, NULL);
-    *taken |= 1u << member;
-    return take(u, member, bytes);
+    if (!parse_octal(header + SUM, 8, &sum) || sum != actual) return report_damaged(u, "a header's checksum is wrong");
+    if (!parse_octal(header + SIZE, 12, &bytes)) return report_damaged(u, "a header's size is not a number");
+    int member = find_member(u, header);
+    if (member < 0) return copy_member(u, bytes, -1, NULL);
+    *extracted |= 1u << member;
+    return extract_member(u, member, bytes);
 }
 
 lk_status lk__untar(lk_context *context, const char *archive, const lk__data_known_set *set, const char *directory)
 {
     unpacker  u = {.context = context, .set = set, .directory = directory};
-    unsigned  taken = 0; /* a bit for each member */
+    unsigned  extracted = 0; /* a bit for each member */
     char      folder[LK__PATH];
     lk_status status = lk__stream_open(context, archive, &u.stream);
     if (status < 0) goto fail;
@@ -133,15 +132,15 @@ lk_status lk__untar(lk_context *context, const char *archive, const lk__data_kno
         goto fail;
     }
     if (!lk__path(folder, "%s/%s", directory, set->member_directory)) {
-        status = lk__fail(context, LK_EINVAL, "the directory %s has too long a name", directory);
+        status = lk__fail(context, LK_EINVAL, "the directory name %s is too long", directory);
         goto fail;
     }
     if ((status = lk__path_make(context, folder)) < 0) goto fail;
-    while ((status = step(&u, &taken)) == LK_OK) continue;
+    while ((status = read_entry(&u, &extracted)) == LK_OK) continue;
     if (status < 0) goto fail;
     status = LK_OK;
     for (int i = 0; i < set->member_count; i++)
-        if (!(taken >> i & 1))
+        if (!(extracted >> i & 1))
             status = lk__fail(context, LK_EFORMAT, "%s does not hold %s/%s", archive, set->member_directory,
                               set->members[i]);
 fail:

@@ -1,5 +1,5 @@
-/* transform.c - to float, normalise, crop, flip. Bytes go through a table of 256 values for each channel: a division
- * for each pixel would cost more than the look-up, and the table rounds once and for all as PyTorch rounds. */
+/* transform.c - conversion to float, normalisation, crop, flip. Bytes are converted by a table of 256 values for each
+ * channel: a look-up costs less than a division, and the table's values are rounded as PyTorch rounds. */
 #include "data/transform.h"
 
 #include "base/base.h"
@@ -18,20 +18,21 @@ lk_status lk__transform_check(lk_context *context, const lk_loader_config *confi
     const lk_transform *t = &config->transform;
     const int64_t      *dims = lk_dataset_dims(config->dataset);
     int                 rank = lk_dataset_rank(config->dataset);
-    if (t->size != sizeof *t) return lk__fail(context, LK_EINVAL, "a transform must begin with LK_TRANSFORM_INIT");
+    if (t->size != sizeof *t) return lk__fail(context, LK_EINVAL, "initialise a transform with LK_TRANSFORM_INIT");
     if (t->channels < 0 || t->channels > LK_MAX_CHANNELS || (t->channels > 1 && (rank != 3 || dims[0] != t->channels)))
         return lk__fail(
             context, LK_EINVAL,
-            "a transform with mean and std for %d channels: a sample has %lld (at most %d can be given, or 1 for all)",
+            "a transform with mean and std for %d channels is invalid: a sample has %lld (at most %d, or 1 for all)",
             t->channels, rank == 3 ? (long long)dims[0] : 1LL, LK_MAX_CHANNELS);
     for (int i = 0; i < t->channels; i++)
         if (!(t->std[i] > 0) || t->std[i] - t->std[i] != 0 || t->mean[i] - t->mean[i] != 0) /* infinite or NaN */
-            return lk__fail(context, LK_EINVAL, "a transform with mean %g and std %g for channel %d: std is above 0",
+            return lk__fail(context, LK_EINVAL,
+                            "a transform with mean %g and std %g for channel %d is invalid: std must be above 0",
                             t->mean[i], t->std[i], i);
     if (!(t->flip >= 0 && t->flip <= 1))
-        return lk__fail(context, LK_EINVAL, "a transform that flips with probability %g: 0 to 1 can be", t->flip);
+        return lk__fail(context, LK_EINVAL, "a flip probability of %g is invalid: 0 to 1 is allowed", t->flip);
     if (t->crop_padding < 0 || t->crop_padding > 4096)
-        return lk__fail(context, LK_EINVAL, "a transform that crops with a padding of %d pixels: 0 to 4096 can be",
+        return lk__fail(context, LK_EINVAL, "a crop padding of %d pixels is invalid: 0 to 4096 are allowed",
                         t->crop_padding);
     if ((t->crop_padding || t->flip > 0) && rank != 3)
         return lk__fail(context, LK_EINVAL,
@@ -39,7 +40,7 @@ lk_status lk__transform_check(lk_context *context, const lk_loader_config *confi
     return LK_OK;
 }
 
-/* One rounding for each step, in the type of the result: v / 255, minus mean, over std. */
+/* Each operation rounds to the type of the result: v / 255, minus mean, divided by std. */
 static void fill_table(const lk__data_transform *t, int64_t tables, void *table)
 {
     for (int64_t c = 0; c < tables; c++) {
@@ -79,15 +80,15 @@ lk__random lk__transform_random(uint64_t seed, int64_t epoch)
     return lk__random_make(seed, LK__FOR_AUGMENT, (uint64_t)epoch);
 }
 
-typedef struct placing {
-    int64_t down, right; /* from a place in the row to the same place in the sample */
+typedef struct crop {
+    int64_t down, right; /* offset from a pixel of the row to the pixel of the sample */
     bool    flip;
-} placing;
+} crop;
 
-/* For each type in and out: `value` maps one element, given table, mean and std of its channel. The three inner loops
- * are straight lines over a row; without augmentation a row is a whole channel. Bound by the bytes written. */
+/* For each pair of types: `value` converts one element, given table, mean and std of its channel. The three inner loops
+ * run along a row; without augmentation a row is a whole channel. Bound by the bytes written. */
 #define DEFINE_APPLY(name, from, to, value)                                                             \
-    static void name(const lk__data_transform *t, const placing *p, const from *sample, to *out)             \
+    static void name(const lk__data_transform *t, const crop *p, const from *sample, to *out)             \
     {                                                                                                   \
         int64_t width = t->width, begin = p->right < 0 ? -p->right : 0;                                 \
         int64_t end = p->right > 0 ? width - p->right : width;                                          \
@@ -124,12 +125,12 @@ DEFINE_APPLY(bytes_to_double, unsigned char, double, LOOK_UP)
 DEFINE_APPLY(float_to_float, float, float, ARITHMETIC)
 DEFINE_APPLY(float_to_double, float, double, ARITHMETIC)
 
-static int64_t below(uint32_t bits, int64_t n) { return (int64_t)((uint64_t)bits * (uint64_t)n >> 32); }
+static int64_t scale_to_range(uint32_t bits, int64_t n) { return (int64_t)((uint64_t)bits * (uint64_t)n >> 32); }
 
 void lk__transform_apply(const lk__data_transform *t, const lk__random *random, int64_t index, const void *sample,
                          void *row)
 {
-    placing p = {0};
+    crop p = {0};
     if (lk__transform_copies(t)) {
         if (row != sample) memcpy(row, sample, (size_t)t->width * sizeof(float));
         return;
@@ -137,8 +138,8 @@ void lk__transform_apply(const lk__data_transform *t, const lk__random *random, 
     if (t->augment) {
         uint32_t draw[4];
         lk__random4(random, (uint64_t)index, 0, draw);
-        p.down = below(draw[0], 2 * t->padding + 1) - t->padding;
-        p.right = below(draw[1], 2 * t->padding + 1) - t->padding;
+        p.down = scale_to_range(draw[0], 2 * t->padding + 1) - t->padding;
+        p.right = scale_to_range(draw[1], 2 * t->padding + 1) - t->padding;
         p.flip = lk__random_unit(draw[2]) < t->flip;
     }
     if (t->in == LK_U8 && t->out == LK_F32)

@@ -1,4 +1,4 @@
-/* data/transform.h - from a stored sample to a row of a batch. */
+/* data/transform.h - transforms a stored sample into a row of a batch. */
 #ifndef LK__TRANSFORM_H
 #define LK__TRANSFORM_H
 
@@ -8,9 +8,9 @@
 
 typedef struct lk__data_transform {
     lk_dtype    in, out;
-    int64_t     channels, height, width; /* 1, 1, elements where the parts do not matter */
+    int64_t     channels, height, width; /* 1, 1, elements if the axes do not matter */
     bool        normalize;
-    bool        per_channel; /* mean, std and table; else the first serves all */
+    bool        per_channel; /* mean, std and table; else the first is used for all */
     bool        augment;
     int         padding;
     double      flip;
@@ -20,10 +20,10 @@ typedef struct lk__data_transform {
 
 size_t    lk__transform_bytes(const lk_loader_config *config); /* of the table */
 lk_status lk__transform_check(lk_context *context, const lk_loader_config *config);
-/* config has been checked; table has lk__transform_bytes and is borrowed. */
+/* config is valid; table has lk__transform_bytes and is borrowed. */
 void lk__transform_init(lk__data_transform *transform, const lk_loader_config *config, void *table);
 
-/* Whether a row is the sample as it is; then it may be given as both. */
+/* Whether the row is an unchanged copy of the sample; then both may be the same memory. */
 static inline bool lk__transform_copies(const lk__data_transform *t)
 {
     return t->in == LK_F32 && t->out == LK_F32 && !t->normalize && !t->augment;

@@ -1,5 +1,4 @@
-/* fuzz_cifar.c - the check of CIFAR-10's records: what it accepts is whole records with labels 0 to 9, and nothing
- * else. */
+/* fuzz_cifar.c - the check of CIFAR-10's records: it accepts exactly complete records with labels 0 to 9. */
 #include "data/dataset.h"
 
 #include <stdlib.h>
@@ -14,9 +13,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     config.threads = 1;
     if (!context && lk_context_create(&config, &context) != LK_OK) abort();
     lk_status status = lk__cifar_check(context, "fuzz", data, size, &count);
-    bool      right = size > 0 && size % 3073 == 0;
-    for (size_t at = 0; right && at < size; at += 3073) right = data[at] < 10;
-    if (right != (status == LK_OK) || count != (right ? (int64_t)(size / 3073) : 0)) abort();
-    if (!right && (status != LK_EFORMAT || !*lk_context_error(context))) abort();
+    bool      valid = size > 0 && size % 3073 == 0;
+    for (size_t at = 0; valid && at < size; at += 3073) valid = data[at] < 10;
+    if (valid != (status == LK_OK) || count != (valid ? (int64_t)(size / 3073) : 0)) abort();
+    if (!valid && (status != LK_EFORMAT || !*lk_context_error(context))) abort();
     return 0;
 }

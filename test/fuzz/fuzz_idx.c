@@ -1,5 +1,5 @@
-/* fuzz_idx.c - the IDX parser, plain and gzip: any bytes are refused with a message or give a data set that can be
- * read. An input is two bytes (how long the labels' file is), the labels' file, the images' file. */
+/* fuzz_idx.c - the IDX parser, plain and gzip: any input is refused with a message or gives a readable data set. An
+ * input is two bytes (the length of the label file), the label file, the image file. */
 #include "data/dataset.h"
 
 #include <stdlib.h>
@@ -41,6 +41,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         free(sample);
     }
     lk_dataset_free(dataset);
-    if (lk_context_memory(context, LK_MEMORY_DATA) != 0) abort(); /* nothing leaks, whatever went wrong */
+    if (lk_context_memory(context, LK_MEMORY_DATA) != 0) abort(); /* no leak, also on errors */
     return 0;
 }

@@ -1,4 +1,4 @@
-/* replay.c - runs a fuzzer's function over files, so that its corpus is tested where there is no libFuzzer.
+/* replay.c - runs a fuzzer's function over files, so that its corpus is tested without libFuzzer.
  * Usage: replay FILE-or-DIRECTORY… ; built together with one fuzz_*.c. */
 #include <dirent.h>
 #include <stddef.h>
@@ -18,7 +18,7 @@ static int replay_file(const char *path)
         perror(path);
         return -1;
     }
-    /* Exactly as large as the input, so that a sanitizer sees one byte too far. */
+    /* Exactly as large as the input, so that a sanitizer detects overruns. */
     size_t   size = (size_t)about.st_size;
     uint8_t *bytes = malloc(size ? size : 1);
     if (!bytes || fread(bytes, 1, size, file) != size) {
@@ -67,5 +67,5 @@ int main(int count, char **arguments)
         total += n;
     }
     printf("%d inputs\n", total);
-    return total > 0 ? 0 : 1; /* a corpus that is not there proves nothing */
+    return total > 0 ? 0 : 1; /* a missing corpus is a failure */
 }
