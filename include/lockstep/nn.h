@@ -1,5 +1,5 @@
-/* nn.h - layers that make their own parameters under a name, with PyTorch's names, layouts and initial distributions; and the
- * models that `lockstep train` knows. Built on graph.h alone: what is here, a user could write. */
+/* nn.h - layers that create their own parameters, with PyTorch's names, layouts and initial distributions; and the models of
+ * `lockstep train`. It uses graph.h alone, so users can write their own layers the same way. */
 #ifndef LOCKSTEP_NN_H
 #define LOCKSTEP_NN_H
 
@@ -11,12 +11,12 @@ typedef struct lk_layer_options {
     int     reserved LK_ZERO;
     int64_t stride LK_ZERO, padding LK_ZERO, groups LK_ZERO; /* conv2d: 0 means 1, 0, 1 */
     bool    no_bias LK_ZERO;
-    bool    frozen LK_ZERO; /* its parameters get no gradient and no update */
-    /* conv2d, linear, embedding; tied: use this parameter instead of making one; name.weight becomes its second name */
+    bool    frozen LK_ZERO; /* no gradient and no update for its parameters */
+    /* conv2d, linear, embedding; tied weights: use this parameter instead of a new one; name.weight becomes its alias */
     lk_tensor weight LK_ZERO;
     double    epsilon LK_ZERO;  /* norms; 0: PyTorch's default */
     double    momentum LK_ZERO; /* batch norm; 0: 0.1 */
-    double std LK_ZERO; /* conv2d, linear, embedding: normal weights of this deviation instead of PyTorch's default */
+    double std LK_ZERO; /* conv2d, linear, embedding: normal weights of this standard deviation, not PyTorch's default */
 } lk_layer_options;
 
 /* (N, C, H, W) → (N, channels, …): name.weight (channels, C/groups, kernel, kernel), name.bias */
@@ -51,7 +51,7 @@ typedef struct lk_model_options {
     int     reserved LK_ZERO;
     int64_t classes LK_ZERO; /* 0: 10 */
     int64_t hidden LK_ZERO;  /* mlp; 0: 128 */
-    /* resnet18: 3×3 stride 1 and no max pool, for small images, instead of torchvision's 7×7 stem */
+    /* resnet18: a 3×3 stem of stride 1 without max pool, for small images, instead of torchvision's 7×7 */
     bool cifar_stem LK_ZERO;
     bool recompute LK_ZERO; /* resnets: recompute each residual block in backward */
 } lk_model_options;

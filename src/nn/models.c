@@ -1,4 +1,4 @@
-/* models.c - the models that `lockstep train` knows, as a user would write them. */
+/* models.c - the models of `lockstep train`, written as users write theirs. */
 #include <lockstep/nn.h>
 #include <math.h>
 #include <stdio.h>
@@ -6,15 +6,15 @@
 
 static int64_t classes(lk_model_options o) { return o.classes > 0 ? o.classes : 10; }
 
-/* Whether x is a batch of images at least so many pixels high and wide; else the graph has failed, in words about the data. */
-static bool takes_images(lk_tensor x, const char *model, int64_t least)
+/* Whether x is a batch of images of at least `least` by `least` pixels; else fails the graph with a message about the data. */
+static bool check_images(lk_tensor x, const char *model, int64_t least)
 {
     if (!x.graph || x.id < 0 || lk_graph_status(x.graph) != LK_OK) return false;
     int     rank = lk_tensor_rank(x);
     int64_t height = lk_tensor_dim(x, -2), width = lk_tensor_dim(x, -1);
     if (rank == 4 && height >= least && width >= least) return true;
     if (rank == 4)
-        lk_graph_fail(x.graph, "%s needs images of %lld by %lld pixels at least; the data has %lld by %lld", model,
+        lk_graph_fail(x.graph, "%s needs images of at least %lld by %lld pixels; the data has %lld by %lld", model,
                       (long long)least, (long long)least, (long long)height, (long long)width);
     else if (rank == 2)
         lk_graph_fail(x.graph, "%s needs images (channels, height, width); the data has %lld features", model,
@@ -34,14 +34,14 @@ lk_tensor lk_model_mlp(lk_tensor x, lk_model_options o)
 
 lk_tensor lk_model_cnn(lk_tensor x, lk_model_options o)
 {
-    if (!takes_images(x, "cnn", 4)) return (lk_tensor){x.graph, -1};
+    if (!check_images(x, "cnn", 4)) return (lk_tensor){x.graph, -1};
     x = lk_max_pool2d(lk_relu(lk_conv2d(x, "conv1", 32, 3, .padding = 1)), 2);
     x = lk_max_pool2d(lk_relu(lk_conv2d(x, "conv2", 64, 3, .padding = 1)), 2);
     x = lk_relu(lk_linear(lk_flatten(x), "fc1", 512));
     return lk_linear(x, "fc2", classes(o));
 }
 
-/* torchvision's initialisation of residual networks: normal, sqrt(2 / fan_out). */
+/* torchvision's initialisation of residual networks: normal, standard deviation sqrt(2 / fan_out). */
 static double fan_out_std(int64_t channels, int64_t kernel) { return sqrt(2.0 / (double)(channels * kernel * kernel)); }
 
 static lk_tensor conv(lk_tensor x, const char *name, int64_t channels, int64_t kernel, int64_t stride)
@@ -81,7 +81,7 @@ static lk_tensor stage(lk_tensor x, const char *name, int64_t channels, int bloc
 
 lk_tensor lk_model_resnet18(lk_tensor x, lk_model_options o)
 {
-    if (!takes_images(x, "resnet18", 1)) return (lk_tensor){x.graph, -1};
+    if (!check_images(x, "resnet18", 1)) return (lk_tensor){x.graph, -1};
     if (o.cifar_stem) {
         x = lk_relu(lk_batch_norm(conv(x, "conv1", 64, 3, 1), "bn1"));
     } else {
@@ -97,7 +97,7 @@ lk_tensor lk_model_resnet18(lk_tensor x, lk_model_options o)
 
 lk_tensor lk_model_resnet20(lk_tensor x, lk_model_options o)
 {
-    if (!takes_images(x, "resnet20", 1)) return (lk_tensor){x.graph, -1};
+    if (!check_images(x, "resnet20", 1)) return (lk_tensor){x.graph, -1};
     x = lk_relu(lk_batch_norm(conv(x, "conv1", 16, 3, 1), "bn1"));
     x = stage(x, "layer1", 16, 3, 1, o.recompute);
     x = stage(x, "layer2", 32, 3, 2, o.recompute);
