@@ -20,7 +20,7 @@ static int on_event(void *user, const lk_event *e)
         printf("step %lld/%lld  loss %.4f\n", (long long)e->step, (long long)e->steps, e->loss);
     if (e->kind == LK_EVENT_EVALUATED)
         printf("epoch %lld: test loss %.4f, accuracy %.2f %%\n", (long long)e->epoch + 1, e->loss, 100 * e->accuracy);
-    return 0; /* anything else would stop */
+    return 0; /* any other result stops training */
 }
 
 int main(int argc, char **argv)
@@ -41,7 +41,7 @@ int main(int argc, char **argv)
         config.test = test;
         config.epochs = argc > 2 ? atoi(argv[2]) : 5;
         config.save = argc > 3 ? argv[3] : NULL;
-        config.resume = true; /* go on if DIR holds a checkpoint */
+        config.resume = true; /* resume if DIR holds a checkpoint */
         config.event = on_event;
         status = lk_trainer_create(context, &config, &trainer);
     }

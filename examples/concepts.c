@@ -1,7 +1,7 @@
-/* concepts.c - data parallel in three pictures: who sees which sample, what all_reduce does to gradients, and that the weights
- * stay identical. Rank 0 prints what the others tell it, so the lines come in order.
+/* concepts.c - data parallelism in three parts: which rank gets which sample, what all_reduce does to gradients, and that the
+ * weights stay identical. Rank 0 gathers and prints all results, so the output is in order.
  *
- *   concepts [RANKS]     2 unless said */
+ *   concepts [RANKS]     default: 2 */
 #include <lockstep.h>
 #include <math.h>
 #include <stdio.h>
@@ -24,7 +24,7 @@ typedef struct job {
     int         rank, world;
     float       x[SAMPLES * FEATURES], target[SAMPLES]; /* of this rank's samples */
     int64_t     count;
-    bool        wrong; /* something is not as this program says */
+    bool        wrong; /* a result differs from what this program explains */
 } job;
 
 #define TRY(call)                       \
@@ -33,14 +33,14 @@ typedef struct job {
         if (tried < 0) return tried;    \
     } while (0)
 
-static const char *paint(int rank)
+static const char *colour(int rank)
 {
     static const char *const colours[] = {"\033[36m", "\033[33m", "\033[32m", "\033[35m"};
     if (!isatty(STDOUT_FILENO) || getenv("NO_COLOR")) return "";
     return rank < 0 ? "\033[0m" : colours[rank % 4];
 }
 
-/* ---- 1. who sees which sample ---- */
+/* ---- 1. which rank gets which sample ---- */
 
 static lk_status show_epoch(job *j, lk_sampler *sampler, int64_t epoch)
 {
@@ -52,15 +52,15 @@ static lk_status show_epoch(job *j, lk_sampler *sampler, int64_t epoch)
     TRY(lk_comm_gather(j->comm, mine, all, SAMPLES, LK_I64, 0, NULL));
     if (j->rank != 0) return LK_OK;
     for (int rank = 0; rank < j->world; rank++) {
-        printf("  epoch %lld  %srank %d%s  samples", (long long)epoch, paint(rank), rank, paint(-1));
+        printf("  epoch %lld  %srank %d%s  samples", (long long)epoch, colour(rank), rank, colour(-1));
         for (const int64_t *s = all + rank * SAMPLES; s < all + (rank + 1) * SAMPLES && *s >= 0; s++) {
-            printf(" %s%lld%s", paint(rank), (long long)*s, paint(-1));
+            printf(" %s%lld%s", colour(rank), (long long)*s, colour(-1));
             seen[*s]++;
         }
         printf("\n");
     }
     for (int i = 0; i < SAMPLES; i++) once += seen[i] == 1;
-    printf("  epoch %lld  %d of %d samples came exactly once\n", (long long)epoch, once, SAMPLES);
+    printf("  epoch %lld  %d of %d samples occur exactly once\n", (long long)epoch, once, SAMPLES);
     j->wrong |= once != SAMPLES;
     return LK_OK;
 }
@@ -74,11 +74,11 @@ static lk_status show_samples(job *j)
     config.rank = j->rank;
     config.shuffle = true;
     if (j->rank == 0)
-        printf("1. Who sees which sample: a new order each epoch, cut among the ranks, nothing repeated\n");
+        printf("1. Which rank gets which sample: a new order each epoch, split over the ranks, no repetition\n");
     TRY(lk_sampler_create(j->context, &config, &sampler));
     lk_status status = LK_OK;
     for (int64_t epoch = 0; epoch < 2 && status >= 0; epoch++) status = show_epoch(j, sampler, epoch);
-    /* The rest of this program works with what this rank had in epoch 0. Sample s is (s, s², 1) / 10, its target s. */
+    /* The rest of this program uses this rank's samples of epoch 0. Sample s is (s / 10, s² / 100, 0.1), its target s. */
     const int64_t *indices;
     if (status >= 0) status = lk_sampler_epoch(sampler, 0, &indices, &j->count);
     for (int64_t i = 0; i < j->count && status >= 0; i++) {
@@ -90,9 +90,9 @@ static lk_status show_samples(job *j)
     return status;
 }
 
-/* ---- the model: with a comm its ranks share every step, without one it is this rank's alone ---- */
+/* ---- the model: with a comm its ranks synchronise every step, without one each rank trains alone ---- */
 
-static lk_status make(job *j, lk_comm *comm, model *m)
+static lk_status make_model(job *j, lk_comm *comm, model *m)
 {
     lk_optimizer_config sgd = LK_OPTIMIZER_CONFIG_INIT;
     lk_plan_config      config = LK_PLAN_CONFIG_INIT;
@@ -102,16 +102,16 @@ static lk_status make(job *j, lk_comm *comm, model *m)
     sgd.kind = LK_SGD;
     config.loss = lk_mse(lk_linear(x, "fc", 1), target);
     config.optimizer = &sgd;
-    config.parallel.micro_batches = 2; /* room to look at gradients before they are synchronised */
+    config.parallel.micro_batches = 2; /* lets us read gradients before they are synchronised */
     if (comm) config.parallel.world = j->world, config.parallel.rank = j->rank;
     TRY(lk_plan_create(m->graph, &config, &m->plan));
-    TRY(lk_store_create(m->plan, 0, &m->store)); /* the same seed: the same weights on every rank */
+    TRY(lk_store_create(m->plan, 0, &m->store)); /* same seed, same weights on every rank */
     TRY(lk_program_create(m->plan, m->store, comm, &m->program));
     TRY(lk_program_bind(m->program, "x", j->x));
     return lk_program_bind(m->program, "target", j->target);
 }
 
-static void release(model *m)
+static void free_model(model *m)
 {
     lk_program_free(m->program);
     lk_store_free(m->store);
@@ -134,21 +134,21 @@ static lk_status show_gradients(job *j, model *m)
     float       own[MOST_RANKS * FEATURES], after[MOST_RANKS * FEATURES], sum[FEATURES] = {0};
     lk_metrics  metrics;
     const void *gradient = lk_program_gradient(m->program, "fc.weight");
-    lk_no_sync(m->program, true); /* backward keeps to itself … */
+    lk_no_sync(m->program, true); /* backward does not synchronise … */
     TRY(begin_step(j, m, 1));
     TRY(lk_comm_gather(j->comm, gradient, own, FEATURES, LK_F32, 0, NULL));
     lk_no_sync(m->program, false);
-    TRY(lk_program_run(m->program, LK_SYNC)); /* … until here: one all_reduce a bucket */
+    TRY(lk_program_run(m->program, LK_SYNC)); /* … this does: one all_reduce per bucket */
     TRY(lk_comm_gather(j->comm, gradient, after, FEATURES, LK_F32, 0, NULL));
     lk_program_metrics(m->program, &metrics); /* of all ranks */
     if (j->rank == 0) {
-        printf("2. What all_reduce does to the gradient of fc.weight (of the sum of the loss over the samples)\n");
+        printf("2. What all_reduce does to the gradient of fc.weight (of the loss summed over the samples)\n");
         for (int when = 0; when < 2; when++)
             for (int rank = 0; rank < j->world; rank++) {
                 const float *g = (when ? after : own) + rank * FEATURES;
-                printf("  %s  %srank %d%s", when ? "after LK_SYNC " : "own, by itself", paint(rank), rank, paint(-1));
+                printf("  %s  %srank %d%s", when ? "after LK_SYNC " : "before LK_SYNC", colour(rank), rank, colour(-1));
                 for (int i = 0; i < FEATURES; i++) {
-                    printf(" %s%10.4f%s", when ? "" : paint(rank), (double)g[i], paint(-1));
+                    printf(" %s%10.4f%s", when ? "" : colour(rank), (double)g[i], colour(-1));
                     if (!when) sum[i] += g[i];
                     if (when) j->wrong |= !(fabsf(g[i] - sum[i]) <= 1e-5f * fabsf(sum[i])) || g[i] != after[i];
                 }
@@ -156,7 +156,7 @@ static lk_status show_gradients(job *j, model *m)
             }
         printf("  over %2.0f samples       ", metrics.weight);
         for (int i = 0; i < FEATURES; i++) printf(" %10.4f", (double)after[i] / metrics.weight);
-        printf("   the mean, which an update takes\n");
+        printf("   the mean, which the update uses\n");
     }
     return LK_OK; /* no update: the next backward replaces these gradients */
 }
@@ -171,7 +171,7 @@ static lk_status show_hashes(job *j, model *m, int64_t step, bool together)
     if (j->rank != 0) return LK_OK;
     printf("  %s  step %lld ", together ? "together" : "alone   ", (long long)step);
     for (int rank = 0; rank < j->world; rank++) {
-        printf("  %srank %d %016llx%s", paint(rank), rank, (unsigned long long)all[rank], paint(-1));
+        printf("  %srank %d %016llx%s", colour(rank), rank, (unsigned long long)all[rank], colour(-1));
         same &= all[rank] == all[0];
     }
     printf("  %s\n", same ? "same" : "different");
@@ -181,7 +181,7 @@ static lk_status show_hashes(job *j, model *m, int64_t step, bool together)
 
 static lk_status show_steps(job *j, model *m, bool together)
 {
-    TRY(show_hashes(j, m, 0, together)); /* one seed, one start */
+    TRY(show_hashes(j, m, 0, together)); /* same seed: equal at the start */
     for (int64_t step = 1; step <= STEPS; step++) {
         TRY(begin_step(j, m, step));
         TRY(lk_program_run(m->program, LK_UPDATE)); /* synchronises first */
@@ -196,11 +196,11 @@ static lk_status run(job *j, model *together, model *alone)
     j->rank = lk_comm_rank(j->comm);
     j->world = lk_comm_size(j->comm);
     TRY(show_samples(j));
-    TRY(make(j, j->comm, together));
-    TRY(make(j, NULL, alone));
+    TRY(make_model(j, j->comm, together));
+    TRY(make_model(j, NULL, alone));
     TRY(show_gradients(j, together));
     if (j->rank == 0)
-        printf("3. A hash of all weights after each step: together, and for comparison each rank by itself\n");
+        printf("3. A hash of all weights after each step: synchronised, and for comparison each rank alone\n");
     TRY(show_steps(j, together, true));
     return show_steps(j, alone, false);
 }
@@ -213,10 +213,10 @@ static int rank_main(int rank, void *user)
     lk_status status = run(j, &together, &alone);
     if (status < 0) {
         fprintf(stderr, "concepts: rank %d: %s\n", rank, lk_context_error(j->context));
-        if (j->comm) lk_comm_abort(j->comm, lk_context_error(j->context)); /* so that nobody waits for this rank */
+        if (j->comm) lk_comm_abort(j->comm, lk_context_error(j->context)); /* so that no rank waits for this one */
     }
-    release(&together);
-    release(&alone);
+    free_model(&together);
+    free_model(&alone);
     lk_comm_free(j->comm);
     lk_context_free(j->context);
     return status < 0 || j->wrong;

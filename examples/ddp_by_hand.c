@@ -1,8 +1,8 @@
-/* ddp_by_hand.c - data parallel as the tutorials teach it: every rank runs forward and backward over its share of the batch, all_reduces
- * each gradient, and updates its own copy of the weights. The program knows nothing of the other ranks: what
- * DistributedDataParallel does inside is reduce_gradients below. `built-in` trains the same with Lockstep's own data parallel.
+/* ddp_by_hand.c - data parallelism as tutorials teach it: every rank runs forward and backward over its share of the batch,
+ * all_reduces each gradient, and updates its own copy of the weights. The lk_program runs on one rank alone; reduce_gradients
+ * below does what DistributedDataParallel does inside. `built-in` trains the same with Lockstep's own data parallelism.
  *
- *   ddp_by_hand [RANKS] [average|sum|built-in]     2 ranks, average */
+ *   ddp_by_hand [RANKS] [average|sum|built-in]     default: 2 ranks, average */
 #include <lockstep.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,7 +13,7 @@ enum { LARGEST = HIDDEN * CLASSES };                                       /* el
 
 typedef enum way { AVERAGE, SUM, BUILT_IN } way;
 
-/* Ranks are forked, so they find in memory what was there before. */
+/* Ranks are forked, so they inherit these arrays. */
 static float   points[2 * SAMPLES];
 static int32_t labels[SAMPLES];
 
@@ -22,7 +22,7 @@ typedef struct job {
     lk_context *context;
     lk_comm    *comm;
     int         rank, world;
-    int64_t     share; /* samples of the batch that are this rank's */
+    int64_t     share; /* samples of the batch for this rank */
     lk_graph   *graph;
     lk_plan    *plan;
     lk_store   *store;
@@ -63,13 +63,13 @@ static lk_status setup(job *j)
     planning.optimizer = &sgd;
     if (j->way == BUILT_IN) planning.parallel = (lk_parallel){.world = j->world, .rank = j->rank};
     TRY(lk_plan_create(j->graph, &planning, &j->plan));
-    TRY(lk_store_create(j->plan, 0, &j->store)); /* the same seed, so the same weights on every rank */
+    TRY(lk_store_create(j->plan, 0, &j->store)); /* same seed, same weights on every rank */
     return lk_program_create(j->plan, j->store, j->way == BUILT_IN ? j->comm : NULL, &j->program);
 }
 
-/* Gradients are those of the sum of the loss over the samples, and the update divides them by how many samples there were: the
- * program knows of its own alone. The average over ranks, divided by that, is the mean over the batch, because all shares are
- * equal; with the sum over ranks, the update is told how many samples all ranks had. */
+/* Gradients are of the loss summed over the samples, and the update divides them by the number of samples, of which the program
+ * counts its own. The average over ranks, divided by that, is the mean over the batch, because all shares are equal; with the
+ * sum over ranks, lk_program_gradient_weight sets the number of samples of all ranks. */
 static lk_status reduce_gradients(job *j)
 {
     for (size_t i = 0; i < lk_store_count(j->store); i++) {
@@ -101,7 +101,7 @@ static lk_status train_step(job *j, int64_t step, int64_t epoch, int64_t first, 
     return LK_OK;
 }
 
-/* All ranks hold the same weights, though each made its own update. */
+/* Checks that all ranks hold the same weights, though each ran its own update. */
 static lk_status compare_weights(job *j, bool *same)
 {
     int64_t hash = (int64_t)lk_store_hash(j->store), least, most;
@@ -125,7 +125,7 @@ static lk_status run(job *j, bool *same)
     return compare_weights(j, same);
 }
 
-/* What each rank does; its exit status. */
+/* The main function of each rank; returns its exit status. */
 static int rank_main(int rank, void *user)
 {
     job *j = user; /* this process's own copy */
@@ -134,7 +134,7 @@ static int rank_main(int rank, void *user)
     lk_status status = run(j, &same);
     if (status < 0) {
         fprintf(stderr, "ddp_by_hand: rank %d: %s\n", rank, lk_context_error(j->context));
-        if (j->comm) lk_comm_abort(j->comm, lk_context_error(j->context)); /* so that nobody waits for this rank */
+        if (j->comm) lk_comm_abort(j->comm, lk_context_error(j->context)); /* so that no rank waits for this one */
     }
     lk_program_free(j->program);
     lk_store_free(j->store);
@@ -153,7 +153,7 @@ int main(int argc, char **argv)
     int                      ranks = argc > 1 ? atoi(argv[1]) : 2, way = 0;
     while (argc > 2 && way < 3 && strcmp(argv[2], ways[way]) != 0) way++;
     if (ranks < 1 || ranks > BATCH || BATCH % ranks != 0 || way == 3) {
-        fprintf(stderr, "usage: ddp_by_hand [RANKS] [average|sum|built-in]; %d divides by RANKS\n", BATCH);
+        fprintf(stderr, "usage: ddp_by_hand [RANKS] [average|sum|built-in]; RANKS must divide %d\n", BATCH);
         return 2;
     }
     j.way = (enum way)way;

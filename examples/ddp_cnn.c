@@ -1,15 +1,15 @@
-/* ddp_cnn.c - data-parallel training by hand: what the trainer does with several ranks, and what a PyTorch DDP script spells
- * out: setup, a share of every batch, one synchronisation a step, metrics of all ranks, a checkpoint from rank 0, cleanup.
+/* ddp_cnn.c - data-parallel training by hand: what the trainer does with several ranks, and what a PyTorch DDP script contains:
+ * setup, a share of every batch, one synchronisation per step, metrics of all ranks, a checkpoint from rank 0, cleanup.
  *
  *   ddp_cnn [DATA] [EPOCHS] [DIR]                           one rank
- *   lockstep run -n 2 ddp_cnn cifar10 5 runs/ddp            two; torchrun --no-python and mpirun start it as well */
+ *   lockstep run -n 2 ddp_cnn cifar10 5 runs/ddp            two ranks; torchrun --no-python and mpirun also start it */
 #include <lockstep.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { BATCH = 64, SEED = 0 }; /* the global batch: what all ranks see in one step */
+enum { BATCH = 64, SEED = 0 }; /* the global batch: samples of all ranks in one step */
 
 typedef struct job {
     lk_context         *context;
@@ -39,7 +39,7 @@ static lk_tensor simple_cnn(lk_tensor x)                                        
     return lk_linear(x, "fc2", 10);                                             /* logits (N, 10) */
 }
 
-/* Rank and size come from the launcher's environment; without one this is a world of one. */
+/* Rank and size come from the launcher's environment; without one there is one rank. */
 static lk_status setup(job *j)
 {
     TRY(lk_comm_create(j->context, NULL, &j->comm));
@@ -49,7 +49,7 @@ static lk_status setup(job *j)
     return LK_OK;
 }
 
-/* Each rank reads its own part of every global batch: all see one order, and every sample comes once an epoch. */
+/* Each rank reads its own part of every global batch: all use the same order, and every sample occurs once per epoch. */
 static lk_status open_data(job *j, const char *data)
 {
     lk_loader_config config = LK_LOADER_CONFIG_INIT;
@@ -69,10 +69,10 @@ static lk_status open_data(job *j, const char *data)
     return lk_loader_create(j->context, &config, &j->tests);
 }
 
-/* The model's code knows nothing of ranks: the plan does. The ranks compare what they will run before they do. */
+/* The model's code does not depend on ranks: the plan does. The ranks compare their programs before they run. */
 static lk_status make_model(job *j)
 {
-    int64_t dims[LK_MAX_RANK] = {(BATCH + j->world - 1) / j->world}; /* one rank's share at the most */
+    int64_t dims[LK_MAX_RANK] = {(BATCH + j->world - 1) / j->world}; /* the largest share of a rank */
     int     axes = lk_dataset_rank(j->train);
     memcpy(dims + 1, lk_dataset_dims(j->train), (size_t)axes * sizeof *dims);
     TRY(lk_graph_create(j->context, LK_F32, &j->graph));
@@ -89,13 +89,13 @@ static lk_status make_model(job *j)
     return lk_program_create(j->plan, j->store, j->comm, &j->program);
 }
 
-/* Rank 0 reads the checkpoint, if there is one, and all start from what it has: weights, moments, place in the data. */
+/* Rank 0 reads the checkpoint, if there is one, and broadcasts it: weights, moments, position in the data. */
 static lk_status start_from(job *j, const char *directory)
 {
     lk_progress done = {0, 0, 0, SEED};
     if (j->rank == 0 && directory && lk_checkpoint_find(j->context, directory, &done.step) == LK_OK) {
         TRY(lk_checkpoint_load(j->store, directory, &done));
-        printf("going on from step %lld\n", (long long)done.step);
+        printf("resuming from step %lld\n", (long long)done.step);
     }
     TRY(lk_comm_broadcast(j->comm, &done, sizeof done, LK_U8, 0, NULL));
     j->steps = done.step;
@@ -109,7 +109,7 @@ static lk_status start_from(job *j, const char *directory)
     return lk_loader_seek(j->batches, done.epoch, done.position);
 }
 
-static lk_status feed(job *j, const lk_batch *batch, const lk_step *step)
+static lk_status bind_batch(job *j, const lk_batch *batch, const lk_step *step)
 {
     TRY(lk_program_bind(j->program, "x", batch->features));
     TRY(lk_program_bind(j->program, "labels", batch->labels));
@@ -120,18 +120,18 @@ static lk_status train_step(job *j, const lk_batch *batch, lk_metrics *own, lk_m
 {
     lk_step step = {.step = j->steps + 1,
                     .epoch = batch->epoch,
-                    .count = batch->count, /* may be 0 in the last batch: this rank takes part all the same */
+                    .count = batch->count, /* may be 0 in the last batch: this rank still takes part */
                     .seed = SEED,
                     .rate = j->adam.lr,
                     .sample_ids = batch->indices};
-    TRY(feed(j, batch, &step));
+    TRY(bind_batch(j, batch, &step));
     TRY(lk_program_run(j->program, LK_FORWARD));
     lk_program_metrics(j->program, own);          /* of this rank's samples */
-    TRY(lk_program_run(j->program, LK_BACKWARD)); /* a bucket travels as soon as its gradients are there */
+    TRY(lk_program_run(j->program, LK_BACKWARD)); /* a bucket is reduced as soon as its gradients are complete */
     TRY(lk_program_run(j->program, LK_SYNC));
-    lk_program_metrics(j->program, all); /* of the global batch, the same on every rank: so all stop here, or none */
+    lk_program_metrics(j->program, all); /* of the global batch, equal on every rank: so all ranks stop here, or none */
     if (!isfinite(all->loss)) return LK_ENAN;
-    TRY(lk_program_run(j->program, LK_UPDATE)); /* gradients of all ranks over the samples of all ranks */
+    TRY(lk_program_run(j->program, LK_UPDATE)); /* divides the summed gradients by the samples of all ranks */
     j->steps++;
     return LK_OK;
 }
@@ -164,7 +164,7 @@ static lk_status train_epoch(job *j, int64_t epoch)
     return status;
 }
 
-/* Each rank evaluates its share; the sums are exact, because no sample was added to make the shares equal. */
+/* Each rank evaluates its share; the sums are exact, because shares are not padded to equal sizes. */
 static lk_status evaluate(job *j)
 {
     double    sums[] = {0, 0, 0, 0}; /* loss, its weight, correct, samples */
@@ -172,11 +172,11 @@ static lk_status evaluate(job *j)
     lk_status status;
     while ((status = lk_loader_next(j->tests, &batch)) == LK_OK) {
         lk_metrics m;
-        TRY(feed(j, &batch, &(lk_step){.step = 1, .count = batch.count}));
+        TRY(bind_batch(j, &batch, &(lk_step){.step = 1, .count = batch.count}));
         TRY(lk_program_run(j->program, LK_EVALUATE));
         lk_program_metrics(j->program, &m);
-        double more[] = {m.sum, m.weight, m.correct, (double)batch.count};
-        for (int i = 0; i < 4; i++) sums[i] += more[i];
+        double part[] = {m.sum, m.weight, m.correct, (double)batch.count};
+        for (int i = 0; i < 4; i++) sums[i] += part[i];
     }
     TRY(status);
     TRY(lk_comm_all_reduce(j->comm, sums, sums, 4, LK_F64, LK_SUM, NULL));
@@ -186,7 +186,8 @@ static lk_status evaluate(job *j)
     return LK_OK;
 }
 
-/* Rank 0 writes; the others wait, and know that it is at work. What is written says nothing of how many ranks there were. */
+/* Rank 0 writes; busy_begin tells the waiting ranks that it is still working. The checkpoint does not depend on the number of
+ * ranks. */
 static lk_status save(job *j, const char *directory)
 {
     lk_progress done = {j->steps, lk_loader_epoch(j->batches), lk_loader_position(j->batches), SEED};
@@ -234,9 +235,9 @@ int main(int argc, char **argv)
     if (lk_context_create(NULL, &j.context) < 0) return 1;
     lk_status status = run(&j, argc > 1 ? argv[1] : "cifar10", argc > 2 ? atoi(argv[2]) : 5, argc > 3 ? argv[3] : NULL);
     if (status < 0) {
-        const char *why = status == LK_ENAN ? "the loss became NaN or infinite" : lk_context_error(j.context);
-        fprintf(stderr, "ddp_cnn: rank %d, after step %lld: %s\n", j.rank, (long long)j.steps, why);
-        if (j.comm) lk_comm_abort(j.comm, why); /* so that nobody waits for this rank */
+        const char *reason = status == LK_ENAN ? "the loss became NaN or infinite" : lk_context_error(j.context);
+        fprintf(stderr, "ddp_cnn: rank %d, after step %lld: %s\n", j.rank, (long long)j.steps, reason);
+        if (j.comm) lk_comm_abort(j.comm, reason); /* so that no rank waits for this one */
     }
     cleanup(&j);
     return status < 0;

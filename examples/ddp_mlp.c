@@ -1,14 +1,14 @@
-/* ddp_mlp.c - ranks from code, over your own arrays: lk_spawn forks them, lk_sampler says whose samples are whose, gradients of
- * several micro-batches are added up before they are synchronised, and rank 0 saves.
+/* ddp_mlp.c - starts ranks from code and trains on arrays: lk_spawn forks the ranks, lk_sampler assigns samples to them, the
+ * gradients of several micro-batches are accumulated before they are synchronised, and rank 0 saves.
  *
- *   ddp_mlp [RANKS] [FILE.safetensors]     2 ranks unless said; infer FILE then asks what was learnt */
+ *   ddp_mlp [RANKS] [FILE.safetensors]     default: 2 ranks; then run infer FILE */
 #include <lockstep.h>
 #include <stdio.h>
 #include <stdlib.h>
 
 enum { SAMPLES = 2000, TESTS = 500, EPOCHS = 5, BATCH = 48, ACCUMULATE = 2 }; /* the batch of all ranks */
 
-/* Ranks are forked, so they find in memory what was there before. */
+/* Ranks are forked, so they inherit these arrays. */
 static float   points[2 * (SAMPLES + TESTS)];
 static int32_t labels[SAMPLES + TESTS];
 
@@ -17,7 +17,7 @@ typedef struct job {
     lk_context *context;
     lk_comm    *comm;
     int         rank, world;
-    int64_t     micro; /* samples of one micro-batch of one rank, at the most */
+    int64_t     micro; /* largest number of samples in a micro-batch of one rank */
     lk_sampler *train, *test;
     lk_graph   *graph;
     lk_plan    *plan;
@@ -50,7 +50,7 @@ static void make_points(void)
 
 static lk_status setup(job *j)
 {
-    TRY(lk_comm_create(j->context, NULL, &j->comm)); /* lk_spawn told this process who it is */
+    TRY(lk_comm_create(j->context, NULL, &j->comm)); /* lk_spawn has set rank and size */
     j->rank = lk_comm_rank(j->comm);
     j->world = lk_comm_size(j->comm);
     j->micro = (BATCH + j->world * ACCUMULATE - 1) / (j->world * ACCUMULATE);
@@ -82,8 +82,8 @@ static lk_status setup(job *j)
     return lk_program_bind(j->program, "y", j->y);
 }
 
-/* Copies samples number `first` … of the list into the micro-batch: how many there were. The last ones may be fewer, or none. */
-static int64_t fetch(job *j, const int64_t *indices, int64_t count, int64_t first, int64_t offset)
+/* Copies samples `first` … of the list into the micro-batch and returns their number: fewer at the end of the list, or 0. */
+static int64_t copy_samples(job *j, const int64_t *indices, int64_t count, int64_t first, int64_t offset)
 {
     int64_t n = first >= count ? 0 : count - first < j->micro ? count - first : j->micro;
     for (int64_t i = 0; i < n; i++) {
@@ -101,14 +101,14 @@ static lk_status train_epoch(job *j, int64_t epoch, int64_t *step, double *loss)
     int64_t        count, each = j->micro * ACCUMULATE, most = (SAMPLES + j->world - 1) / j->world;
     double         sum = 0, weight = 0;
     TRY(lk_sampler_epoch(j->train, epoch, &mine, &count));
-    for (int64_t at = 0; at < most; at += each) { /* by the longest list: all ranks take the same number of steps */
+    for (int64_t at = 0; at < most; at += each) { /* the longest list of all ranks: all take the same number of steps */
         lk_metrics m;
         lk_step    now = {.step = ++*step, .epoch = epoch, .rate = 0.1};
         for (int k = 0; k < ACCUMULATE; k++) {
             int64_t first = at + k * j->micro;
-            now.count = fetch(j, mine, count, first, 0);
+            now.count = copy_samples(j, mine, count, first, 0);
             now.sample_ids = now.count > 0 ? mine + first : NULL;
-            lk_no_sync(j->program, k + 1 < ACCUMULATE); /* only the last one talks */
+            lk_no_sync(j->program, k + 1 < ACCUMULATE); /* only the last one synchronises */
             TRY(lk_program_step(j->program, &now));
             TRY(lk_program_run(j->program, LK_FORWARD));
             TRY(lk_program_run(j->program, LK_BACKWARD));
@@ -126,22 +126,22 @@ static lk_status train_epoch(job *j, int64_t epoch, int64_t *step, double *loss)
 static lk_status evaluate(job *j, double *accuracy)
 {
     const int64_t *mine;
-    int64_t        count, right[] = {0, 0}; /* of how many */
+    int64_t        count, counts[] = {0, 0}; /* correct, total */
     TRY(lk_sampler_epoch(j->test, 0, &mine, &count));
     for (int64_t at = 0; at < count; at += j->micro) {
         lk_metrics m;
-        int64_t    n = fetch(j, mine, count, at, SAMPLES);
+        int64_t    n = copy_samples(j, mine, count, at, SAMPLES);
         TRY(lk_program_step(j->program, &(lk_step){.step = 1, .count = n}));
         TRY(lk_program_run(j->program, LK_EVALUATE));
         lk_program_metrics(j->program, &m);
-        right[0] += (int64_t)m.correct;
-        right[1] += n;
+        counts[0] += (int64_t)m.correct;
+        counts[1] += n;
     }
-    TRY(lk_comm_all_reduce(j->comm, right, right, 2, LK_I64, LK_SUM, NULL));
-    *accuracy = (double)right[0] / (double)right[1];
+    TRY(lk_comm_all_reduce(j->comm, counts, counts, 2, LK_I64, LK_SUM, NULL));
+    *accuracy = (double)counts[0] / (double)counts[1];
     if (j->rank == 0)
         printf("%d rank%s: accuracy %.1f %% of %lld points\n", j->world, j->world == 1 ? "" : "s", 100 * *accuracy,
-               (long long)right[1]);
+               (long long)counts[1]);
     return LK_OK;
 }
 
@@ -156,10 +156,10 @@ static lk_status run(job *j, double *accuracy)
     }
     TRY(evaluate(j, accuracy));
     if (j->rank == 0 && j->file) TRY(lk_weights_save(j->store, j->file));
-    return lk_comm_barrier(j->comm, NULL); /* nobody leaves before the file is there */
+    return lk_comm_barrier(j->comm, NULL); /* no rank ends before the file is written */
 }
 
-/* What each rank does; its exit status. */
+/* The main function of each rank; returns its exit status. */
 static int rank_main(int rank, void *user)
 {
     job   *j = user; /* this process's own copy */
@@ -168,7 +168,7 @@ static int rank_main(int rank, void *user)
     lk_status status = run(j, &accuracy);
     if (status < 0) {
         fprintf(stderr, "ddp_mlp: rank %d: %s\n", rank, lk_context_error(j->context));
-        if (j->comm) lk_comm_abort(j->comm, lk_context_error(j->context)); /* so that nobody waits for this rank */
+        if (j->comm) lk_comm_abort(j->comm, lk_context_error(j->context)); /* so that no rank waits for this one */
     }
     lk_program_free(j->program);
     lk_store_free(j->store);

@@ -1,4 +1,4 @@
-/* infer.c - load and predict, no training: the weights that mlp.c saved, asked about four points.
+/* infer.c - inference without training: loads the weights that mlp.c saved and classifies four points.
  *
  *   infer FILE.safetensors */
 #include <lockstep.h>
@@ -12,7 +12,7 @@ int main(int argc, char **argv)
     lk_plan           *plan = NULL;
     lk_store          *store = NULL;
     lk_program        *program = NULL;
-    int                right = 0;
+    int                correct = 0;
     if (argc != 2) {
         fprintf(stderr, "usage: infer FILE.safetensors (written by mlp)\n");
         return 2;
@@ -24,7 +24,7 @@ int main(int argc, char **argv)
         lk_tensor      x = lk_input(graph, "x", LK_F32, 2, ((int64_t[]){4, 2}));
         lk_tensor      y = lk_linear(lk_dropout(lk_gelu(lk_linear(x, "hidden", 32)), 0.1), "out", 4);
         lk_tensor      probabilities = lk_softmax(y, -1);
-        lk_plan_config config = LK_PLAN_CONFIG_INIT; /* no loss, no optimizer: nothing is held for training */
+        lk_plan_config config = LK_PLAN_CONFIG_INIT; /* no loss, no optimizer: no memory for training */
         config.outputs = &probabilities;
         config.outputs_count = 1;
         status = lk_plan_create(graph, &config, &plan);
@@ -43,7 +43,7 @@ int main(int argc, char **argv)
             if (p[k] > p[best]) best = k;
         printf("(%+.0f, %+.0f): class %d, %.1f %%\n", (double)corners[i][0], (double)corners[i][1], best,
                100 * (double)p[best]);
-        right += best == i;
+        correct += best == i;
     }
 
     lk_program_free(program);
@@ -51,5 +51,5 @@ int main(int argc, char **argv)
     lk_plan_free(plan);
     lk_graph_free(graph);
     lk_context_free(context);
-    return status < 0 || right != 4;
+    return status < 0 || correct != 4;
 }

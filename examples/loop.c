@@ -1,4 +1,4 @@
-/* loop.c - the training loop by hand: record, plan, then load, step, evaluate. Nothing here that the trainer hides.
+/* loop.c - the training loop by hand, without lk_trainer: record, plan, then load, step, evaluate.
  *
  *   loop [DATA] [EPOCHS] */
 #include <lockstep.h>
@@ -16,7 +16,7 @@ enum { BATCH = 64 };
         }                                                                    \
     } while (0)
 
-static lk_status feed(lk_program *program, const lk_batch *batch)
+static lk_status bind_batch(lk_program *program, const lk_batch *batch)
 {
     lk_status status = lk_program_bind(program, "x", batch->features);
     return status < 0 ? status : lk_program_bind(program, "labels", batch->labels);
@@ -29,7 +29,7 @@ int main(int argc, char **argv)
     lk_context *context;
     if (lk_context_create(NULL, &context) < 0) return 1;
 
-    /* Data: samples by index, and batches of them made ready by a thread. */
+    /* Data: samples by index, and batches prefetched by a thread. */
     lk_dataset *train, *test;
     lk_loader  *batches, *tests;
     TRY(lk_dataset_open(context, data, LK_SPLIT_TRAIN, &train));
@@ -54,7 +54,7 @@ int main(int argc, char **argv)
     lk_tensor logits = lk_model_cnn(x, (lk_model_options){.classes = lk_dataset_classes(train)});
     lk_tensor loss = lk_cross_entropy(logits, labels);
 
-    /* Plan: where everything lives. Store: the parameters. Program: what runs. */
+    /* Plan: instructions and memory layout. Store: parameters. Program: executes the plan. */
     lk_optimizer_config adam = LK_OPTIMIZER_CONFIG_INIT;
     lk_plan_config      planning = LK_PLAN_CONFIG_INIT;
     lk_plan            *plan;
@@ -77,7 +77,7 @@ int main(int argc, char **argv)
         while ((status = lk_loader_next(batches, &batch)) == LK_OK) {
             lk_step step = {
                 .step = ++steps, .epoch = epoch, .count = batch.count, .rate = adam.lr, .sample_ids = batch.indices};
-            TRY(feed(program, &batch));
+            TRY(bind_batch(program, &batch));
             TRY(lk_program_step(program, &step));
             TRY(lk_program_run(program, LK_FORWARD));
             TRY(lk_program_run(program, LK_BACKWARD));
@@ -91,7 +91,7 @@ int main(int argc, char **argv)
         double correct = 0, seen = 0;
         while ((status = lk_loader_next(tests, &batch)) == LK_OK) {
             lk_step step = {.step = 1, .count = batch.count};
-            TRY(feed(program, &batch));
+            TRY(bind_batch(program, &batch));
             TRY(lk_program_step(program, &step));
             TRY(lk_program_run(program, LK_EVALUATE));
             lk_program_metrics(program, &metrics);

@@ -1,4 +1,4 @@
-/* mlp.c - your own arrays: learns which of four corners a noisy point lies in, and saves the weights.
+/* mlp.c - trains on arrays in memory: classifies noisy points by four corners, and saves the weights.
  *
  *   mlp [FILE.safetensors] */
 #include <lockstep.h>

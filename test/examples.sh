@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# examples.sh - every example runs and learns: on synthetic data, on its own arrays, and from weights that another one saved.
+# examples.sh - runs every example that needs one rank and checks that it learns: on synthetic data, on arrays, and from saved weights.
 # ctest: timeout 240
 set -eu
 work=$(mktemp -d)
@@ -17,8 +17,8 @@ data=synthetic:3x32x32,count=512
 "$examples/cnn" $data 2 run > cnn.txt
 learned cnn.txt
 [ -s run/model.safetensors ] || { echo "cnn saved nothing" >&2; exit 1; }
-"$examples/cnn" $data 3 run > more.txt # goes on where it was
-! grep -q 'epoch 1:' more.txt || { echo "cnn began anew instead of going on" >&2; exit 1; }
+"$examples/cnn" $data 3 run > more.txt # resumes
+! grep -q 'epoch 1:' more.txt || { echo "cnn started again instead of resuming" >&2; exit 1; }
 learned more.txt
 
 "$examples/loop" $data 2 > loop.txt
@@ -28,10 +28,10 @@ learned loop.txt
 learned mlp.txt
 "$examples/infer" corners.safetensors > infer.txt
 [ "$(grep -c class infer.txt)" = 4 ]
-if "$examples/infer" run/model.safetensors > /dev/null 2> wrong.txt; then echo "infer took the weights of another model" >&2; exit 1; fi
-[ -s wrong.txt ] || { echo "infer said nothing about the weights of another model" >&2; exit 1; }
+if "$examples/infer" run/model.safetensors > /dev/null 2> wrong.txt; then echo "infer accepted the weights of another model" >&2; exit 1; fi
+[ -s wrong.txt ] || { echo "infer printed no error about the weights of another model" >&2; exit 1; }
 
 for source in "$SOURCE_DIR"/examples/*.c; do
     name=$(basename "$source" .c)
-    grep -q "examples/$name" "$SOURCE_DIR"/test/examples*.sh || { echo "examples/$name.c is run by no line of these tests" >&2; exit 1; }
+    grep -q "examples/$name" "$SOURCE_DIR"/test/examples*.sh || { echo "examples/$name.c is not run by these tests" >&2; exit 1; }
 done

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# examples_ddp.sh - the data-parallel examples: several ranks give what one gives, a checkpoint of two goes on with three and opens
-# elsewhere, and what concepts prints is true.
+# examples_ddp.sh - the data-parallel examples: several ranks give the results of one, three ranks resume a checkpoint of two, `lockstep
+# eval` reads it, and what concepts prints is correct.
 # ctest: timeout 240
 set -eu
 work=$(mktemp -d)
@@ -9,12 +9,12 @@ examples=$BUILD_DIR/examples
 cd "$work"
 unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT LOCKSTEP_JOB LOCKSTEP_TOKEN
 fail() { echo "$*" >&2; exit 1; }
-# number WORD FILE: the number after the last WORD in it.
+# number WORD FILE: the number after the last WORD in FILE.
 number() { grep -oE "$1 [0-9.]+" "$2" | tail -1 | grep -oE '[0-9.]+$'; }
-# close A B: within 1e-4, relatively.
+# close A B: relative difference at most 1e-4.
 close() { awk -v a="${1:-x}" -v b="${2:-y}" 'BEGIN { d = a - b; if (d < 0) d = -d; exit !(a > 0 && d <= 1e-4 * a) }'; }
 
-# 330 samples in batches of 64: the last has 10, and shares of them are uneven.
+# 330 samples in batches of 64: the last batch has 10, and its shares differ.
 data=synthetic:3x32x32,count=330
 "$examples/ddp_cnn" $data 1 one > one.txt
 for ranks in 2 3; do
@@ -23,15 +23,15 @@ for ranks in 2 3; do
         close "$(number "$what" one.txt)" "$(number "$what" $ranks.txt)" || fail "$what at one rank and at $ranks: $(cat one.txt $ranks.txt)"
     done
     grep -q '/83 samples' $ranks.txt && grep -q 'of 83/83' $ranks.txt || fail "not each test sample once: $(cat $ranks.txt)"
-    # The ranks' own samples, added up, are all.
+    # The samples of the ranks add up to all samples.
     grep -oE '[0-9]+ samples' $ranks.txt | head -$ranks | awk '{ sum += $1 } END { exit sum != 330 }' || fail "samples of $ranks ranks: $(cat $ranks.txt)"
 done
 
-# What two ranks saved goes on with three, as one alone goes on, and the command reads it.
+# Three ranks resume what two saved, with the results of one rank, and `lockstep eval` reads it.
 "$examples/ddp_cnn" $data 2 one > one.txt
-"$LOCKSTEP" run -n 3 "$examples/ddp_cnn" $data 2 at-2 > three.txt 2> err.txt || fail "going on: $(cat three.txt err.txt)"
-grep -q 'going on from step 6' three.txt || fail "began anew: $(cat three.txt)"
-! grep -q 'epoch 1:' three.txt || fail "did epoch 1 again: $(cat three.txt)"
+"$LOCKSTEP" run -n 3 "$examples/ddp_cnn" $data 2 at-2 > three.txt 2> err.txt || fail "resuming: $(cat three.txt err.txt)"
+grep -q 'resuming from step 6' three.txt || fail "did not resume: $(cat three.txt)"
+! grep -q 'epoch 1:' three.txt || fail "repeated epoch 1: $(cat three.txt)"
 awk -v a="$(number accuracy three.txt)" 'BEGIN { exit !(a >= 95) }' || fail "learned too little: $(cat three.txt)"
 for what in 'train loss' 'test loss' accuracy; do
     close "$(number "$what" one.txt)" "$(number "$what" three.txt)" || fail "one and three ranks end differently: $(cat one.txt three.txt)"
@@ -39,9 +39,9 @@ done
 "$LOCKSTEP" eval --load at-2 --model cnn --data $data > eval.txt
 close "$(number accuracy three.txt)" "$(number accuracy eval.txt)" || fail "eval: $(cat eval.txt), the example: $(cat three.txt)"
 
-# A rank that cannot go on says why, and nobody waits for it.
-if "$LOCKSTEP" run -n 2 "$examples/ddp_cnn" no-such-data > out.txt 2>&1; then fail "trained on nothing"; fi
-grep -q 'unknown data set: no-such-data' out.txt || fail "unexplained: $(cat out.txt)"
+# A rank that fails reports the reason, and the other does not wait for it.
+if "$LOCKSTEP" run -n 2 "$examples/ddp_cnn" no-such-data > out.txt 2>&1; then fail "trained without data"; fi
+grep -q 'unknown data set: no-such-data' out.txt || fail "no reason given: $(cat out.txt)"
 
 # Accumulating over micro-batches and ranks gives the same losses whatever their number; infer reads what rank 0 saved.
 "$examples/ddp_mlp" 1 > mlp-1.txt
@@ -54,34 +54,34 @@ for ranks in 2 3; do
     "$examples/infer" corners.safetensors > infer.txt || fail "infer: $(cat infer.txt)"
     rm corners.safetensors
 done
-if "$examples/ddp_mlp" 2 no/such/directory/file > out.txt 2>&1; then fail "saved into nowhere"; fi
-grep -q 'rank 0: .*no/such/directory' out.txt || fail "unexplained: $(cat out.txt)"
+if "$examples/ddp_mlp" 2 no/such/directory/file > out.txt 2>&1; then fail "saved into a directory that does not exist"; fi
+grep -q 'rank 0: .*no/such/directory' out.txt || fail "no reason given: $(cat out.txt)"
 
-# Gradients that the program itself reduces train as the built-in ones do, averaged or summed, at any number of ranks.
+# Reducing gradients by hand, as average or sum, trains as the built-in reduction does, with any number of ranks.
 "$examples/ddp_by_hand" 1 built-in > by-hand-1.txt
 for ranks in 1 2 3; do
     for way in average sum built-in; do
         "$examples/ddp_by_hand" $ranks $way > by-hand.txt || fail "ddp_by_hand, $ranks ranks, $way: $(cat by-hand.txt)"
-        grep -q 'of all ranks are the same' by-hand.txt || fail "ranks part: $(cat by-hand.txt)"
+        grep -q 'of all ranks are the same' by-hand.txt || fail "ranks diverge: $(cat by-hand.txt)"
         for epoch in 1 2 3; do
             close "$(number "epoch $epoch: loss" by-hand-1.txt)" "$(number "epoch $epoch: loss" by-hand.txt)" || fail "epoch $epoch, $ranks ranks, $way: $(cat by-hand-1.txt by-hand.txt)"
         done
     done
 done
 
-# What concepts prints, looked at once more from outside: lists, sums and hashes.
+# What concepts prints, checked independently: lists, sums and hashes.
 for ranks in 2 3; do
     "$examples/concepts" $ranks > concepts.txt || fail "concepts $ranks: $(cat concepts.txt)"
     ! grep -q $'\033' concepts.txt || fail "colours in a file"
     for epoch in 0 1; do
         grep "epoch $epoch  rank" concepts.txt | sed 's/.*samples//' | tr ' ' '\n' | grep . | sort -n > seen.txt
-        seq 0 10 | cmp -s - seen.txt || fail "epoch $epoch is no partition: $(cat concepts.txt)"
+        seq 0 10 | cmp -s - seen.txt || fail "epoch $epoch is not a partition: $(cat concepts.txt)"
     done
     [ "$(sed -n 's/ *epoch 0  rank/rank/p' concepts.txt)" != "$(sed -n 's/ *epoch 1  rank/rank/p' concepts.txt)" ] || fail "no new order: $(cat concepts.txt)"
-    awk '/own, by itself/ { for (i = NF - 2; i <= NF; i++) sum[i - NF] += $i; n++ }
+    awk '/before LK_SYNC/ { for (i = NF - 2; i <= NF; i++) sum[i - NF] += $i; n++ }
          /after LK_SYNC/ { for (i = NF - 2; i <= NF; i++) { d = $i - sum[i - NF]; if (d < 0) d = -d; if (d > 1e-3) wrong = 1 } m++ }
          END { exit wrong || n != m || n < 2 }' concepts.txt || fail "the sums: $(cat concepts.txt)"
-    # Every step together has one hash, each step another; alone they part at step 1.
+    # Synchronised ranks have one hash in each step, different between steps; without synchronisation they differ from step 1.
     awk -v ranks=$ranks '/^  (together|alone)/ {
              split("", seen); kinds = 0
              for (i = 1; i <= NF; i++) if (length($i) == 16) { if (!($i in seen)) kinds++; seen[$i] = 1; last = $i; hashes++ }

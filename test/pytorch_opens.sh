@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# PyTorch opens what `lockstep train --save` wrote, strictly, and sees the same; and `--init` takes what PyTorch wrote.
+# pytorch_opens.sh - PyTorch loads what `lockstep train --save` wrote (strict) and predicts the same; `--init` loads what PyTorch wrote.
 # ctest: timeout 300
 set -eu
 python3 -c 'import torch, safetensors' 2>/dev/null || { echo "skipped: python3 has no torch and safetensors"; exit 77; }
@@ -48,7 +48,7 @@ class ResNet18(nn.Module):
         return self.fc(x.mean((2, 3)))
 
 
-# CIFAR-10's layout with made-up pixels: 40 training and 10 test images.
+# CIFAR-10's format with random pixels: 40 training and 10 test images.
 os.mkdir("cifar-10-batches-bin")
 images = torch.randint(0, 256, (50, 3072), dtype=torch.uint8)
 labels = torch.arange(50, dtype=torch.uint8) % 10
@@ -59,9 +59,9 @@ open("cifar-10-batches-bin/test_batch.bin", "wb").write(records[40 * 3073:])
 x = (images[40:].float() / 255 - 0.5) / 0.5
 
 
-def run(*words):
-    done = subprocess.run([lockstep, *words], capture_output=True, text=True)
-    assert done.returncode == 0, (words, done.stderr)
+def run(*arguments):
+    done = subprocess.run([lockstep, *arguments], capture_output=True, text=True)
+    assert done.returncode == 0, (arguments, done.stderr)
     return done.stdout
 
 
@@ -80,11 +80,11 @@ cases = [("cnn", SimpleCNN(), ["--model", "cnn"]), ("resnet20", ResNet20(), ["--
 for i, (name, model, options) in enumerate(cases):
     run("train", "--data", "cifar10:.", "--batch", "16", "--steps", "2", "--save", f"run{i}", *options)
     model.load_state_dict(load_file(f"run{i}/model.safetensors"), strict=True)
-    compare(name + ", PyTorch reads ours", model, f"run{i}", *options)
+    compare(name + ", saved by Lockstep", model, f"run{i}", *options)
     with torch.no_grad():
         for p in model.parameters(): p.mul_(1.01)
     save_file(model.state_dict(), f"torch{i}.safetensors")
-    compare(name + ", we read PyTorch's", model, f"torch{i}.safetensors", *options)
+    compare(name + ", saved by PyTorch", model, f"torch{i}.safetensors", *options)
     run("train", "--data", "cifar10:.", "--batch", "16", "--steps", "1", "--init", f"torch{i}.safetensors", *options)
 PY
 python3 check.py

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# tensorboard_opens.sh - the real TensorBoard reads the event files: tags, steps, wall times and values.
+# tensorboard_opens.sh - TensorBoard reads the event files: tags, steps, wall times and values.
 set -eu
 python3 -c 'import tensorboard' 2>/dev/null || { echo "skipped: python3 has no tensorboard"; exit 77; }
 work=$(mktemp -d)
