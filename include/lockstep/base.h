@@ -18,7 +18,7 @@
 #define LK_END_DECLS }
 /* Named options: in C a compound literal, in C++ (20 for `.name = value`) a braced temporary. */
 #define LK_OPTIONS(type, ...) (type{__VA_ARGS__})
-/* After each field that may be left out: in C it is zero then anyway, in C++ this says so, and -Wextra has nothing to warn about. */
+/* After each field that may be omitted: such a field is zero in C; in C++ this initialises it, so that -Wextra does not warn. */
 #define LK_ZERO {}
 #else
 #define LK_BEGIN_DECLS
@@ -29,15 +29,15 @@
 
 LK_BEGIN_DECLS
 
-/* 0 is done, below 0 is failed, above 0 is not finished. One list; lk_status_name and the docs come from it. */
+/* 0: success; below 0: failure; above 0: not finished. lk_status_name and the docs are made from this list. */
 #define LK_STATUS_LIST(X)                                                          \
-    X(LK_END, 1, "no more: the epoch or the listing is over")                      \
-    X(LK_OK, 0, "done")                                                            \
-    X(LK_EINVAL, -1, "the caller's mistake: a value, name or shape that cannot be") \
-    X(LK_ENOMEM, -2, "no memory")                                                  \
-    X(LK_EIO, -3, "the system refused to read or write")                           \
+    X(LK_END, 1, "the end of the epoch or the listing")                            \
+    X(LK_OK, 0, "success")                                                         \
+    X(LK_EINVAL, -1, "an invalid argument: a value, name or shape")                \
+    X(LK_ENOMEM, -2, "out of memory")                                              \
+    X(LK_EIO, -3, "reading or writing failed")                                     \
     X(LK_EFORMAT, -4, "a file that is truncated, damaged or of another kind")      \
-    X(LK_ENOENT, -5, "nothing of that name")                                       \
+    X(LK_ENOENT, -5, "nothing has that name")                                      \
     X(LK_EMISMATCH, -6, "two things that must agree do not")                       \
     X(LK_ENAN, -7, "a number became infinite or NaN")                              \
     X(LK_EUNSUPPORTED, -8, "not in this build or not on this machine")             \
@@ -51,7 +51,7 @@ typedef enum lk_status {
 } lk_status;
 
 LK_API const char *lk_status_name(lk_status status); /* "LK_EINVAL" */
-LK_API const char *lk_status_text(lk_status status); /* the sentence beside it above */
+LK_API const char *lk_status_text(lk_status status); /* its description in the list above */
 
 typedef enum lk_dtype { LK_F32, LK_F64, LK_BF16, LK_F16, LK_I8, LK_U8, LK_I32, LK_I64, LK_DTYPE_COUNT } lk_dtype;
 
@@ -61,7 +61,7 @@ LK_API bool        lk_dtype_parse(const char *name, lk_dtype *type);
 
 #define LK_MAX_RANK 6 /* axes of a tensor */
 
-/* Where in the user's program a call stands. */
+/* The source location of a call in the user's program. */
 typedef struct lk_site {
     const char *file;
     int         line;

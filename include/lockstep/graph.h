@@ -1,9 +1,9 @@
 /* graph.h - a model is a graph: calls record operations, nothing is computed until a program runs.
  *
  * A tensor is a value in a graph and is passed by value. Optional arguments are named: lk_max_pool2d(x, 3, .stride = 2).
- * Errors stick to the graph: the first bad call is kept with its file and line, later calls do nothing, and lk_plan_create
- * reports it. An empty tensor, (lk_tensor){0}, belongs to no graph: its rank and sizes are 0, and a call on nothing else records nothing
- * and gives an empty one back, whose id is minus the line of the first such call; whoever is given that as a model or a loss says so.
+ * Errors are kept in the graph: the first invalid call is stored with its file and line, later calls do nothing, and lk_plan_create
+ * reports it. An empty tensor, (lk_tensor){0}, belongs to no graph: its rank and sizes are 0. A call with empty tensors alone records
+ * nothing and returns an empty tensor, whose id is minus the line of the first such call; functions that take a model or a loss report it.
  * Every lk_name(...) is a macro over lk_name_at(site, ...), which other languages may call. */
 #ifndef LOCKSTEP_GRAPH_H
 #define LOCKSTEP_GRAPH_H
@@ -19,18 +19,18 @@ typedef struct lk_tensor {
     int       id;
 } lk_tensor;
 
-/* real is the type of all floating-point values of the graph: LK_F32, or LK_F64 for proofs. */
+/* real is the type of all floating-point values of the graph: LK_F32, or LK_F64 for numerical checks. */
 LK_API lk_status   lk_graph_create(lk_context *context, lk_dtype real, lk_graph **graph);
 LK_API void        lk_graph_free(lk_graph *graph);
 LK_API lk_status   lk_graph_status(const lk_graph *graph); /* LK_OK, or the first failure … */
-LK_API const char *lk_graph_error(const lk_graph *graph);  /* … and its sentence with file and line; "" when none */
-/* Fails the graph as a bad call does, with your sentence and no file: for a function that records a model and checks first
- * what it was given. The first failure stays. */
+LK_API const char *lk_graph_error(const lk_graph *graph);  /* … and its message with file and line; "" when none */
+/* Makes the graph fail as an invalid call does, with this message and no file: for functions that record a model and check
+ * their arguments. The first failure is kept. */
 LK_API void        lk_graph_fail(lk_graph *graph, const char *format, ...) __attribute__((format(printf, 2, 3)));
 LK_API lk_context *lk_graph_context(const lk_graph *graph);
 LK_API lk_dtype    lk_graph_dtype(const lk_graph *graph);
 
-/* Writes a listing, one operation a line, or Graphviz's dot, to a sink. */
+/* Writes a listing with one operation per line, or Graphviz's dot. */
 typedef void (*lk_write)(void *user, const char *text, size_t bytes);
 LK_API void lk_graph_print(const lk_graph *graph, lk_write write, void *user);
 LK_API void lk_graph_dot(const lk_graph *graph, lk_write write, void *user);
@@ -39,14 +39,14 @@ LK_API int      lk_tensor_rank(lk_tensor x);
 LK_API int64_t  lk_tensor_dim(lk_tensor x, int axis); /* capacity; axis may count from the end (-1) */
 LK_API lk_dtype lk_tensor_dtype(lk_tensor x);
 
-/* ---- what a graph starts from ---- */
+/* ---- inputs, parameters, buffers, constants, blocks ---- */
 
 typedef struct lk_input_options {
     int  reserved LK_ZERO;
     bool fixed LK_ZERO; /* axis 0 is not the batch: it has no run-time count */
 } lk_input_options;
 
-/* A value that the caller binds before a run. Axis 0 is the batch: dims[0] is its capacity, each run says its count. */
+/* A value that the caller binds before a run. Axis 0 is the batch: dims[0] is its capacity; each run sets its count. */
 LK_API lk_tensor lk_input_at(lk_site site, lk_graph *graph, const char *name, lk_dtype type, int rank,
                              const int64_t *dims, lk_input_options options);
 #define lk_input(graph, name, type, rank, dims, ...) \
@@ -59,10 +59,10 @@ typedef struct lk_parameter_options {
     lk_init init LK_ZERO;
     double  a LK_ZERO;        /* the constant; the uniform's bound (-a … a); the normal's standard deviation */
     bool    frozen LK_ZERO;   /* no gradient, no update */
-    bool    no_decay LK_ZERO; /* a bias or a norm: left out of weight decay unless the optimizer's decay_all is set */
+    bool    no_decay LK_ZERO; /* a bias or a norm: no weight decay unless the optimizer's decay_all is set */
 } lk_parameter_options;
 
-/* A trained value by global name, under the open blocks' names: "layer1.0.conv1.weight". */
+/* A trained value with a global name, prefixed with the names of the open blocks: "layer1.0.conv1.weight". */
 LK_API lk_tensor lk_parameter_at(lk_site site, lk_graph *graph, const char *name, int rank, const int64_t *dims,
                                  lk_parameter_options options);
 #define lk_parameter(graph, name, rank, dims, ...) \
@@ -72,7 +72,7 @@ LK_API lk_tensor lk_buffer_at(lk_site site, lk_graph *graph, const char *name, l
                               const int64_t *dims, double value);
 #define lk_buffer(...) lk_buffer_at(LK_HERE, __VA_ARGS__)
 /* Recorded data: the graph copies it. It is the same on all ranks (which compare it), has no gradient and is never saved.
- * type is LK_F32, LK_F64, LK_I32, LK_I64 or LK_U8; operations on floating values want the graph's. */
+ * type is LK_F32, LK_F64, LK_I32, LK_I64 or LK_U8; operations on floating values need the graph's. */
 LK_API lk_tensor lk_constant_at(lk_site site, lk_graph *graph, lk_dtype type, int rank, const int64_t *dims,
                                 const void *data);
 #define lk_constant(...) lk_constant_at(LK_HERE, __VA_ARGS__)
@@ -81,11 +81,11 @@ LK_API void lk_tie_at(lk_site site, lk_tensor parameter, const char *name);
 #define lk_tie(...) lk_tie_at(LK_HERE, __VA_ARGS__)
 
 typedef struct lk_block_options {
-    int  reserved LK_ZERO;
-    bool recompute LK_ZERO; /* keep only the block's inputs; run its forward again in backward */
+    int reserved LK_ZERO;
+    bool recompute LK_ZERO; /* keep only the block's inputs; run its forward again in backward (activation checkpointing) */
 } lk_block_options;
 
-/* The one unit of name scope, recomputation, sharded gathering and pipeline cuts. Blocks nest; x names the graph. */
+/* The unit of name scope, recomputation, sharded gathering and pipeline stages. Blocks nest; x identifies the graph. */
 LK_API void lk_block_begin_at(lk_site site, lk_tensor x, const char *name, lk_block_options options);
 #define lk_block_begin(x, name, ...) lk_block_begin_at(LK_HERE, x, name, LK_OPTIONS(lk_block_options, ##__VA_ARGS__))
 LK_API void lk_block_end_at(lk_site site, lk_tensor x);
@@ -93,7 +93,7 @@ LK_API void lk_block_end_at(lk_site site, lk_tensor x);
 
 /* ---- element by element ---- */
 
-LK_API lk_tensor lk_add_at(lk_site site, lk_tensor a, lk_tensor b); /* these four broadcast as PyTorch does */
+LK_API lk_tensor lk_add_at(lk_site site, lk_tensor a, lk_tensor b); /* these four broadcast as in PyTorch */
 LK_API lk_tensor lk_sub_at(lk_site site, lk_tensor a, lk_tensor b);
 LK_API lk_tensor lk_mul_at(lk_site site, lk_tensor a, lk_tensor b);
 LK_API lk_tensor lk_div_at(lk_site site, lk_tensor a, lk_tensor b);
@@ -126,11 +126,11 @@ LK_API lk_tensor lk_leaky_relu_at(lk_site site, lk_tensor x, double slope);
 #define lk_clamp(x, minimum, maximum) lk_clamp_at(LK_HERE, x, minimum, maximum)
 #define lk_leaky_relu(x, slope) lk_leaky_relu_at(LK_HERE, x, slope)
 
-/* a where the condition is not 0, b elsewhere; all three broadcast. The condition is of any type and gets no gradient. */
+/* a where the condition is not 0, b elsewhere; all three broadcast. The condition may have any type and gets no gradient. */
 LK_API lk_tensor lk_where_at(lk_site site, lk_tensor condition, lk_tensor a, lk_tensor b);
 #define lk_where(condition, a, b) lk_where_at(LK_HERE, condition, a, b)
 
-/* x itself, through which no gradient passes (PyTorch's detach). */
+/* x, without a gradient (PyTorch's detach). */
 LK_API lk_tensor lk_stop_gradient_at(lk_site site, lk_tensor x);
 #define lk_stop_gradient(x) lk_stop_gradient_at(LK_HERE, x)
 
@@ -141,7 +141,7 @@ typedef struct lk_gelu_options {
 LK_API lk_tensor lk_gelu_at(lk_site site, lk_tensor x, lk_gelu_options options);
 #define lk_gelu(x, ...) lk_gelu_at(LK_HERE, x, LK_OPTIONS(lk_gelu_options, ##__VA_ARGS__))
 
-/* Zeroes elements with the given probability in training and scales the rest; nothing in evaluation. */
+/* Zeroes elements with the given probability and scales the rest in training; the identity in evaluation. */
 LK_API lk_tensor lk_dropout_at(lk_site site, lk_tensor x, double probability);
 #define lk_dropout(x, probability) lk_dropout_at(LK_HERE, x, probability)
 
@@ -248,15 +248,15 @@ LK_API lk_tensor lk_f_embedding_at(lk_site site, lk_tensor ids, lk_tensor table)
 #define lk_f_embedding(ids, table) lk_f_embedding_at(LK_HERE, ids, table)
 
 /* ---- losses: a sum over samples together with its weight. The program divides by the weight of the whole global batch,
- * which gives PyTorch's mean however the batch is cut. ---- */
+ * which gives PyTorch's mean however the batch is split. ---- */
 
 typedef struct lk_cross_entropy_options {
     int            reserved LK_ZERO;
     double         label_smoothing LK_ZERO;
     const int64_t *ignore_index LK_ZERO; /* NULL: -100, as PyTorch */
-    lk_tensor      weight LK_ZERO;       /* one per sample (…), missing: 1 */
+    lk_tensor      weight LK_ZERO;       /* one per sample (…); missing: 1 */
 } lk_cross_entropy_options;
-/* logits (…, C), labels i32 (…). Also counts how many samples have their label on top (lk_program_metrics). */
+/* logits (…, C), labels i32 (…). Also counts the samples whose label has the largest logit (lk_metrics.correct). */
 LK_API lk_tensor lk_cross_entropy_at(lk_site site, lk_tensor logits, lk_tensor labels, lk_cross_entropy_options options);
 #define lk_cross_entropy(logits, labels, ...) \
     lk_cross_entropy_at(LK_HERE, logits, labels, LK_OPTIONS(lk_cross_entropy_options, ##__VA_ARGS__))
@@ -267,10 +267,10 @@ LK_API lk_tensor lk_l1_at(lk_site site, lk_tensor x, lk_tensor target);
 
 typedef struct lk_bce_with_logits_options {
     int       reserved LK_ZERO;
-    lk_tensor weight LK_ZERO; /* of the shape of logits' first axes, say one per sample; missing: 1 */
+    lk_tensor weight LK_ZERO; /* its shape is that of the first axes of logits, for example one per sample; missing: 1 */
 } lk_bce_with_logits_options;
-/* Binary cross-entropy of sigmoid(logits) with a target of the same shape, from 0 to 1. The mean is over all elements, by their
- * weights. Target and weight get no gradient. */
+/* Binary cross-entropy of sigmoid(logits) with a target of the same shape, from 0 to 1. The mean is over all elements, weighted.
+ * Target and weight get no gradient. */
 LK_API lk_tensor lk_bce_with_logits_at(lk_site site, lk_tensor logits, lk_tensor target,
                                        lk_bce_with_logits_options options);
 #define lk_bce_with_logits(logits, target, ...) \

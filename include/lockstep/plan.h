@@ -1,4 +1,4 @@
-/* plan.h - where everything lives, to the byte, before anything is allocated. */
+/* plan.h - what a program runs and where each value is stored, to the byte, before anything is allocated. */
 #ifndef LOCKSTEP_PLAN_H
 #define LOCKSTEP_PLAN_H
 
@@ -7,20 +7,20 @@
 
 LK_BEGIN_DECLS
 
-typedef struct lk_plan lk_plan; /* keeps what it needs of the graph, which may be freed; outlives its programs and stores */
+typedef struct lk_plan lk_plan; /* copies what it needs of the graph, which may be freed; must outlive its programs and stores */
 
 /* How the ranks of a group share every step. The graph's capacity is that of one micro-batch of one rank. */
 typedef struct lk_parallel {
     int world LK_ZERO, rank LK_ZERO; /* 0 and 0: one rank alone */
-    /* Backward runs that may be added up before an update: above 1 gradients are held twice. 0: 1. */
+    /* Backward runs that may be accumulated before an update; above 1, two sets of gradients are held. 0: 1. */
     int micro_batches LK_ZERO;
-    /* Above 0: reproducible. The global batch is cut into so many leaves, and what they give is added in one fixed tree, so
-     * that any number of ranks up to it gives the same bits. Each leaf of a rank has gradients of its own. */
+    /* Above 0: reproducible. The global batch is split into this many leaves, whose results are added in one fixed tree, so
+     * that any number of ranks up to it gives the same bits. Each leaf of a rank has its own gradients. */
     int leaves LK_ZERO;
-    /* With leaves: the graph's capacity is that of all leaves of a rank, and only what adds over samples is run leaf by leaf.
-     * The same bits, and faster. LK_EUNSUPPORTED where the model adds over samples in its midst, as batch norm by leaf does. */
+    /* With leaves: all leaves of a rank run as one batch, which is the graph's capacity; only operations that add over samples
+     * run leaf by leaf. The same bits, faster. LK_EUNSUPPORTED if the model needs such a sum within a step, as batch norm does. */
     bool   batch_leaves LK_ZERO;
-    size_t bucket_bytes LK_ZERO; /* of gradients that travel together; 0: 25 MiB, the first 1 MiB */
+    size_t bucket_bytes LK_ZERO; /* of gradients that are reduced together; 0: 25 MiB, the first 1 MiB */
 } lk_parallel;
 
 typedef struct lk_plan_config {
@@ -29,26 +29,26 @@ typedef struct lk_plan_config {
     const lk_tensor           *outputs; /* values to read after LK_EVALUATE, e.g. the logits */
     int                        outputs_count;
     const lk_optimizer_config *optimizer; /* NULL: evaluation only, no gradients, no optimizer state */
-    bool                       no_fusion; /* keep each operation by itself, as recorded: for checks */
+    bool                       no_fusion; /* run each operation as recorded: for numerical checks */
     lk_parallel                parallel;
-    bool                       sync_batch_norm; /* batch norm by the statistics of the whole global batch */
+    bool                       sync_batch_norm; /* batch norm uses the statistics of the whole global batch */
 } lk_plan_config;
 #define LK_PLAN_CONFIG_INIT {sizeof(lk_plan_config), {NULL, 0}, NULL, 0, NULL, false, {0, 0, 0, 0, false, 0}, false}
 
-/* Fails with the graph's own first failure, or where no plan is possible; lk_context_error says why. */
+/* Fails with the graph's first failure, or if no plan is possible; lk_context_error has the reason. */
 LK_API lk_status lk_plan_create(lk_graph *graph, const lk_plan_config *config, lk_plan **plan);
 LK_API void      lk_plan_free(lk_plan *plan);
 
 /* Bytes that a store and a program of this plan will hold under each kind: exact. */
 LK_API size_t lk_plan_memory(const lk_plan *plan, lk_memory kind);
-/* The fingerprint of what will run: equal plans, equal numbers. */
+/* A hash of everything that will run; equal for equal plans. */
 LK_API uint64_t lk_plan_fingerprint(const lk_plan *plan);
-/* Samples that one run of a section can have. */
+/* The most samples that one run of a section can have. */
 LK_API int64_t lk_plan_capacity(const lk_plan *plan);
-/* The sections as a listing: each instruction with its operands, shapes and place. */
+/* Lists the sections: each instruction with its operands, shapes and place in memory. */
 LK_API void lk_plan_print(const lk_plan *plan, lk_write write, void *user);
 
-/* How fast the machine is, for a step on paper. */
+/* The machine's rates, to estimate the time of a step. */
 typedef struct lk_rates {
     double        flops LK_ZERO, memory LK_ZERO; /* of one rank: operations a second, bytes a second */
     double        link LK_ZERO, latency LK_ZERO; /* between ranks: bytes a second each way, seconds */
@@ -56,10 +56,10 @@ typedef struct lk_rates {
     size_t        seconds_count LK_ZERO;
 } lk_rates;
 
-/* Prints a step: its sections, each collective with its size and what it overlaps with, and the critical path, whose seconds it
- * returns. write may be NULL. */
+/* Prints the estimate of a step: its sections, each collective with its size and what it overlaps with, and the critical path,
+ * whose seconds it returns. write may be NULL. */
 LK_API double lk_plan_step(const lk_plan *plan, const lk_rates *rates, lk_write write, void *user);
-/* Instructions of the training order: how many times lk_rates can hold. */
+/* Number of instructions in the training order: the length of lk_rates.seconds. */
 LK_API size_t lk_plan_instructions(const lk_plan *plan);
 
 LK_END_DECLS

@@ -1,5 +1,5 @@
-/* store.h - parameters, optimizer state and buffers by global name. A program can be thrown away and planned anew without
- * touching it. */
+/* store.h - parameters, optimizer state and buffers by global name. A program can be freed and planned again without
+ * changing it. */
 #ifndef LOCKSTEP_STORE_H
 #define LOCKSTEP_STORE_H
 
@@ -22,7 +22,7 @@ typedef struct lk_state {
     void       *moment[2]; /* … SGD: momentum; Adam: exp_avg, exp_avg_sq */
 } lk_state;
 
-/* Allocates for the plan and fills every parameter by its own distribution: a function of (seed, name, element). */
+/* Allocates the plan's state and initialises every parameter from its distribution, as a function of (seed, name, element). */
 LK_API lk_status lk_store_create(lk_plan *plan, uint64_t seed, lk_store **store);
 LK_API void      lk_store_free(lk_store *store);
 
@@ -32,7 +32,7 @@ LK_API bool     lk_store_find(const lk_store *store, const char *name, lk_state 
 /* Second names of tied weights: alias i (from 0) of state `index`, or NULL past the last. */
 LK_API const char *lk_store_alias(const lk_store *store, size_t index, size_t i);
 LK_API int64_t     lk_store_parameters(const lk_store *store); /* trained and frozen elements, buffers not counted */
-/* A hash of all parameters and buffers: equal states, equal hashes. */
+/* A hash of all parameters and buffers; equal for equal values. */
 LK_API uint64_t lk_store_hash(const lk_store *store);
 
 LK_END_DECLS

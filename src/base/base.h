@@ -1,4 +1,4 @@
-/* base/base.h - what the inside of every layer uses: allocation by purpose, failure messages, logging, clock. */
+/* base/base.h - internal functions that every layer uses: allocation by purpose, failure messages, logging, clock. */
 #ifndef LK__BASE_H
 #define LK__BASE_H
 
@@ -11,12 +11,13 @@
 
 static inline size_t lk__round_up(size_t n, size_t to) { return (n + to - 1) / to * to; }
 
-/* Zeroed memory aligned to LK__ALIGN, accounted under kind; NULL when there is none (and a message is set).
- * bytes == 0 gives NULL, which is no failure: use lk__alloc only for bytes > 0 where NULL means failure. */
+/* Zeroed memory aligned to LK__ALIGN, accounted under kind; NULL when out of memory (a message is set).
+ * bytes == 0 returns NULL, which is not a failure: where NULL means failure, bytes must be above 0. */
 void *lk__alloc(lk_context *context, lk_memory kind, size_t bytes);
 void  lk__free(lk_context *context, lk_memory kind, void *memory, size_t bytes); /* NULL is fine; bytes as allocated */
-void  lk__account(lk_context *context, lk_memory kind, ptrdiff_t bytes);         /* held, or given back, elsewhere */
-char *lk__strdup(lk_context *context, const char *text);                         /* LK_MEMORY_OTHER */
+void  lk__account(lk_context *context, lk_memory kind,
+                  ptrdiff_t bytes);                      /* memory allocated or freed (below 0) by other means */
+char *lk__strdup(lk_context *context, const char *text); /* LK_MEMORY_OTHER */
 void  lk__strfree(lk_context *context, char *text);
 
 /* Grows an array of LK_MEMORY_OTHER to hold at least `need` elements; *capacity counts elements. New space is zeroed. */
@@ -24,28 +25,28 @@ lk_status lk__grow(lk_context *context, void **array, size_t *capacity, size_t n
 
 /* Sets the calling thread's message on the context and returns status, so that `return lk__fail(…)` reads well. */
 lk_status lk__fail(lk_context *context, lk_status status, const char *format, ...) __attribute__((format(printf, 3, 4)));
-/* Adds to the front of the current message: "FILE: " and the like. Returns status. */
+/* Prepends to the current message, for example "FILE: ". Returns status. */
 lk_status lk__fail_prefix(lk_context *context, lk_status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 void lk__log(lk_context *context, lk_log_level level, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
-/* A name from a file made fit for a message: as lk_printable, and short. */
+/* A name from a file as a message shows it: like lk_printable, truncated. */
 enum { LK__SHOWN = 88 };
 const char *lk__shown(const char *name, char out[LK__SHOWN]);
 
 double lk__now(void); /* seconds, monotonic */
 
-/* The cgroup's CPU quota in whole cores, rounded up, where it is less than `cores`, which are there. */
+/* The cgroup's CPU quota in whole cores, rounded up; `cores` where there is none or it is larger. */
 int lk__cgroup_cores(int cores);
-/* How many cores this process may run on; *own: whoever started it bound it to them, so its neighbours have others. */
+/* How many cores this process may run on; *own: its parent bound it to them, so other ranks of the host have others. */
 int lk__cores(bool *own);
 
-/* LOCKSTEP_THREADS as it stands in the environment: a number from 1 to LK__MAX_THREADS. */
+/* Parses the value of LOCKSTEP_THREADS: a number from 1 to LK__MAX_THREADS. */
 bool lk__threads_parse(const char *text, int *threads);
 
 struct lk__pool *lk__context_pool(lk_context *context);
 
-/* The known name nearest to `name` (edit distance), or NULL when none is near enough to be meant. */
+/* The known name closest to `name` by edit distance, or NULL when none is close. */
 const char *lk__suggest(const char *name, const char *const *known, size_t count);
 
 #endif

@@ -5,7 +5,6 @@
 #include "base/isa.h"
 #include "base/pool.h"
 
-#include <errno.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -27,9 +26,9 @@ struct lk_context {
     uint64_t             created; /* nanoseconds: tells it from an earlier context at the same address */
 };
 
-/* What a thread's latest failure on a context said. It belongs to the thread, so that no other thread's failure replaces it and
- * no lock is needed; whoever reports the failure of another thread carries its text over. The storage is the thread's own: it
- * goes with the thread, and a failure for want of memory needs none. */
+/* The message of a thread's latest failure on a context. It is thread-local, so that no other thread's failure replaces it and
+ * no lock is needed; code that reports the failure of another thread copies its text. It is never allocated, so that running
+ * out of memory can be reported. */
 typedef struct message {
     const lk_context *context;
     uint64_t          created; /* the context's */
@@ -37,10 +36,10 @@ typedef struct message {
 } message;
 
 static _Thread_local message messages[MESSAGES];
-static _Thread_local int     next_message; /* the one that a context without any takes */
+static _Thread_local int     next_message; /* the entry that is reused next */
 
-/* Large pieces come as fresh pages, which are zero already and appear when first touched: a model's memory costs nothing until
- * it is used. Huge pages where the kernel has them: arenas and weights are walked from end to end. */
+/* Large allocations are mapped directly: their pages are zero and take no memory until they are used. Huge pages where the kernel
+ * has them, because arenas and weights are read from end to end. */
 enum { FRESH_PAGES = 1 << 20, HUGE_PAGE = 2 << 20 };
 
 static void *fresh_pages(size_t bytes)
@@ -53,7 +52,7 @@ static void *fresh_pages(size_t bytes)
     char  *aligned = (char *)lk__round_up((size_t)start, HUGE_PAGE), *end = aligned + lk__round_up(bytes, page);
     if (aligned > start) munmap(start, (size_t)(aligned - start));
     if (end < start + length) munmap(end, (size_t)(start + length - end));
-    madvise(aligned, bytes, MADV_HUGEPAGE); /* a wish; without it all works the same */
+    madvise(aligned, bytes, MADV_HUGEPAGE); /* a hint */
     return aligned;
 }
 

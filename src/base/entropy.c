@@ -1,4 +1,4 @@
-/* entropy.c - random bytes of the system, as they are and in hexadecimal. */
+/* entropy.c - random bytes from the system, raw and in hexadecimal. */
 #define _GNU_SOURCE
 #include "base/entropy.h"
 
@@ -10,7 +10,7 @@ bool lk__entropy(void *out, size_t bytes)
 {
     ssize_t n;
     do n = getrandom(out, bytes, 0);
-    while (n < 0 && errno == EINTR); /* early after boot it waits */
+    while (n < 0 && errno == EINTR); /* it may block early after boot */
     return n == (ssize_t)bytes;
 }
 

@@ -16,6 +16,6 @@ void lk__sha256_update(lk__sha256 *sha, const void *data, size_t bytes);
 void lk__sha256_final(lk__sha256 *sha, unsigned char digest[32]);
 void lk__sha256_hex(const unsigned char digest[32], char hex[65]);
 
-uint64_t lk__hash64(const void *data, size_t bytes, uint64_t seed); /* FNV-1a; not for adversaries */
+uint64_t lk__hash64(const void *data, size_t bytes, uint64_t seed); /* FNV-1a; not collision-resistant */
 
 #endif

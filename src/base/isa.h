@@ -4,8 +4,8 @@
 
 #include <stdbool.h>
 
-/* The name of the best set that this build and this machine share, or `wanted` itself when it is one of them; NULL when
- * wanted is not to be had. Names: "neon" on arm64; "avx512", "avx2", "generic" on x86-64; "generic" elsewhere. */
+/* The name of the best set that both this build and this machine support, or `wanted` when it is one of them; NULL when
+ * wanted is not available. Names: "neon" on arm64; "avx512", "avx2", "generic" on x86-64; "generic" elsewhere. */
 const char *lk__isa_choose(const char *wanted);
 
 /* All sets of this build, best first, NULL at the end; and whether the machine has one. */

@@ -1,4 +1,4 @@
-/* op.c - names of operations; what is done to a record of attributes, field by field of its schema. */
+/* op.c - names of operations; hashing, comparing and printing attributes, field by field of their schema. */
 #include "base/op.h"
 
 #include "base/hash.h"

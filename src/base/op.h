@@ -1,5 +1,5 @@
-/* base/op.h - the operations that a program is made of: one list, what each expects of its operands, and their attributes. What
- * else is known about an operation stands in its descriptor (graph/op.h).
+/* base/op.h - the operations that a program is made of: one list, what each expects of its operands, and their attributes.
+ * Everything else about an operation is in its descriptor (graph/op.h).
  *
  * Conventions for all kernels:
  * - REAL is the program's floating type (f32 or f64). Operands are dense. `dims` are logical sizes with the run-time count
@@ -17,11 +17,11 @@
 /* X(name, inputs → outputs; attributes) */
 #define LK__OP_LIST(X)                                                                                               \
     /* image x (N,C,H,W), w (O,C/groups,kh,kw), [b (O)] → image y [after activation and pool], [index u8 image]. */  \
-    /* pool = p > 1: y is the p×p max pool (stride p, floor) of activation(conv + b); index holds the winning */     \
-    /* window position (row*p+col), or 255 where relu makes the gradient zero. stride, padding, groups, activation, pool */ \
+    /* pool = p > 1: y is the p×p max pool (stride p, floor) of activation(conv + b); index holds the */             \
+    /* maximum's position in its window (row*p+col), 255 where relu's gradient is zero. stride, padding, groups, activation, pool */ \
     X(conv2d)                                                                                                        \
     /* image dy (of y), w, [index] → image dx; attributes of the conv2d. Without pool, dy is the gradient before */  \
-    /* the activation (a unary_grad stands in front); with pool, index routes it. */                                 \
+    /* the activation (a unary_grad precedes it); with pool, index says where it goes. */                            \
     X(conv2d_grad_input)                                                                                             \
     X(conv2d_grad_weight)    /* image x, image dy, [index] → dw (O,C/groups,kh,kw), [db (O)] */                      \
     X(max_pool2d)            /* image x → image y, [index u8 image]; kernel, stride, padding; index = row*kernel+col */ \
@@ -35,7 +35,7 @@
     X(linear_grad_weight)    /* x (…,I), dy (…,O) → dw (O,I), [db (O)] */                                            \
     X(matmul)                /* a (B…,M,K), b (B…,K,N) → y (B…,M,N); B… equal, or either side has none; transpose_a and */ \
                              /* transpose_b: that operand's last two dims are stored swapped. An output with no B… from */ \
-                             /* inputs with B… sums over the batch (the gradient of a shared side) */                \
+                             /* inputs with B… sums over the batch (the gradient of a shared operand) */             \
     X(add) X(sub) X(mul) X(div) /* a, b → y, broadcasting as PyTorch; in place on a or b when its shape is y's */    \
     X(unary)                 /* x → y; unary; in place */                                                            \
     X(unary_grad)            /* dy, saved → dx; unary; saved is y where lk__unary_saves_result, else x; in place on dy */ \
@@ -60,16 +60,16 @@
     X(batch_norm_eval)       /* image or (N,C) x, [w], [b], running_mean, running_var → y; activation; in place on x */ \
     X(batch_norm_grad)       /* dy, x, [w], mean, rstd, [y: given when activation is relu] → dx, [dw], [db] */       \
     X(batch_norm_eval_grad)  /* dy, x, [w], running_mean, running_var → dx, [dw], [db] */                            \
-    /* The same over the rows of all ranks and micro-leaves, in parts with a sync between them; see plan/sync_norm.c. */ \
+    /* The same over the rows of all ranks and leaves, split at the sums over them; see plan/sync_norm.c. */         \
     /* x, [running_mean] → stats f64 (2C+1): rows, then each channel's sum of x - centre, then of its square; */     \
     /* centre f64 (C): running_mean, or 0. Sums of no rows are 0. */                                                 \
     X(batch_norm_stats)                                                                                              \
-    X(sync)                  /* x f64 → y: x summed over all ranks and micro-leaves, in the same order on each */    \
+    X(sync)                  /* x f64 → y: x summed over all ranks and leaves, in the same order on each rank */     \
     /* image or (N,C) x, [w], [b], [running_mean, running_var, num_batches_tracked: as batch_norm], stats summed, */ \
     /* centre → y, mean (C), rstd (C); epsilon, momentum, activation, update */                                      \
     X(batch_norm_apply)                                                                                              \
     /* dy, x, mean, rstd, [y: given when activation is relu] → sums f64 (2C): of g (x - mean), then of g; [dw], [db], */ \
-    /* all of the rows at hand */                                                                                    \
+    /* all of this rank's rows */                                                                                    \
     X(batch_norm_grad_stats)                                                                                         \
     X(batch_norm_grad_apply) /* dy, x, [w], mean, rstd, [y], sums summed, stats summed → dx */                       \
     X(dropout)               /* x → y; probability, stream; axis 0: samples of `rows` rows each; in place. Its gradient is itself on dy */ \
@@ -116,8 +116,8 @@ typedef enum lk__op {
 
 /* ---- attributes ----
  *
- * One flat record for all operations, made from one schema, so that what copies, hashes, compares and prints a record cannot
- * forget a field. A descriptor says which of them its operation has (LK__HAS(name)); the others are zero. */
+ * One flat record for all operations, generated from one schema, so that copying, hashing, comparing and printing a record cannot
+ * omit a field. A descriptor lists those that its operation has (LK__HAS(name)); the others are zero. */
 
 /* X(constant, name) */
 #define LK__UNARY_LIST(X)                                                                                          \
@@ -131,7 +131,7 @@ typedef enum lk__op_unary {
 #undef LK__UNARY_ENUM
 } lk__op_unary;
 
-/* X(kind, name): the kinds and their C types stand below. The order is that of printing. */
+/* X(kind, name): the kinds and their C types are below. Printed in this order. */
 #define LK__ATTR_LIST(X)                                                                                             \
     X(unary, unary)           /* unary, unary_grad: which function */                                                \
     X(activation, activation) /* fused into conv2d, linear, batch norm: LK__IDENTITY or LK__RELU */                  \
@@ -203,7 +203,7 @@ enum {
 uint64_t lk__attrs_hash(const lk__op_attrs *attrs, uint64_t seed);
 bool     lk__attrs_equal(const lk__op_attrs *a, const lk__op_attrs *b);
 uint64_t lk__attrs_set(const lk__op_attrs *attrs); /* those that are not zero */
-/* " relu", "+relu+max_pool 2, padding 1": those of `has` that are worth printing, as they follow an operation's name. */
+/* " relu", "+relu+max_pool 2, padding 1": the text after an operation's name, from the attributes in `has`. */
 void        lk__attrs_text(const lk__op_attrs *attrs, uint64_t has, char *text, size_t bytes);
 const char *lk__attr_name(int id);
 const char *lk__unary_name(lk__op_unary unary);

@@ -1,5 +1,5 @@
-/* pool.c - the thread pool. Workers spin for a moment, then sleep on a condition variable: a step is a burst of short
- * sections, and a sleeping thread costs more to wake than most sections last. */
+/* pool.c - the thread pool. Workers spin briefly, then sleep on a condition variable: a step is a sequence of short
+ * parallel sections, and waking a thread takes longer than most of them. */
 #define _GNU_SOURCE
 #include "base/pool.h"
 
@@ -26,16 +26,16 @@ struct lk__pool {
     int         threads;
     int         spins;
 
-    /* One section. Written by the caller before `generation` moves on; read by workers after they see it move. */
+    /* One section. Written by the caller before it increments `generation`; read by workers after they see the change. */
     lk__tile            function;
     void               *argument;
     int64_t             tiles;
     atomic_int_fast64_t next;
     atomic_int          busy;       /* workers that have not finished this generation */
-    atomic_uint         generation; /* odd or even means nothing: each change is one section */
+    atomic_uint         generation; /* incremented for each section */
     atomic_bool         stop;
 
-    pthread_mutex_t lock; /* guards sleeping; a leaf */
+    pthread_mutex_t lock; /* guards sleeping; no other lock is taken while it is held */
     pthread_cond_t  wake;
     atomic_int      sleeping;
     worker          workers[];
@@ -50,7 +50,7 @@ static void cpu_relax(void)
 #endif
 }
 
-static void work(lk__pool *p, int index)
+static void run_tiles(lk__pool *p, int index)
 {
     for (;;) {
         int64_t tile = atomic_fetch_add_explicit(&p->next, 1, memory_order_relaxed);
@@ -84,12 +84,12 @@ static void *worker_main(void *argument)
     for (;;) {
         seen = wait_for_work(p, seen);
         if (atomic_load(&p->stop)) return NULL;
-        work(p, self->index);
+        run_tiles(p, self->index);
         atomic_fetch_sub_explicit(&p->busy, 1, memory_order_release);
     }
 }
 
-static void announce(lk__pool *p)
+static void wake_workers(lk__pool *p)
 {
     atomic_fetch_add(&p->generation, 1);
     if (atomic_load(&p->sleeping) > 0) {
@@ -110,13 +110,13 @@ void lk__pool_run(lk__pool *p, int64_t tiles, lk__tile function, void *argument)
     p->tiles = tiles;
     atomic_store_explicit(&p->next, 0, memory_order_relaxed);
     atomic_store_explicit(&p->busy, p->threads - 1, memory_order_relaxed);
-    announce(p);
-    work(p, 0);
+    wake_workers(p);
+    run_tiles(p, 0);
     for (int spin = 0; atomic_load_explicit(&p->busy, memory_order_acquire) > 0; spin++) {
         if (spin < p->spins)
             cpu_relax();
         else
-            sched_yield(); /* more threads than cores: let the one we wait for run */
+            sched_yield(); /* more threads than cores: let the other thread run */
     }
 }
 
@@ -135,7 +135,7 @@ lk_status lk__pool_create(lk_context *context, int threads, lk__pool **pool)
         worker *w = &p->workers[i];
         *w = (worker){.pool = p, .index = i};
         if (pthread_create(&w->thread, NULL, worker_main, w) != 0) {
-            p->workers[0].index = threads; /* what was allocated; lk__pool_free needs it */
+            p->workers[0].index = threads; /* the number allocated, for lk__pool_free */
             lk__pool_free(p);
             return lk__fail(context, LK_ENOMEM, "cannot start thread %d of %d", i + 1, threads);
         }
@@ -150,7 +150,7 @@ void lk__pool_free(lk__pool *p)
 {
     if (!p) return;
     atomic_store(&p->stop, true);
-    announce(p);
+    wake_workers(p);
     for (int i = 1; i < p->threads; i++) pthread_join(p->workers[i].thread, NULL);
     pthread_cond_destroy(&p->wake);
     pthread_mutex_destroy(&p->lock);
@@ -159,14 +159,14 @@ void lk__pool_free(lk__pool *p)
 
 int lk__pool_threads(const lk__pool *p) { return p->threads; }
 
-/* Version 2 of cgroups, then version 1, as the kernel mounts them. */
+/* Reads cgroup version 2, then version 1, at the usual mount points. */
 int lk__cgroup_cores(int cores)
 {
     long long quota = -1, period = 100000;
-    char      word[32];
+    char      text[32];
     FILE     *file = fopen("/sys/fs/cgroup/cpu.max", "re");
     if (file) {
-        if (fscanf(file, "%31s %lld", word, &period) == 2 && strcmp(word, "max") != 0) quota = atoll(word);
+        if (fscanf(file, "%31s %lld", text, &period) == 2 && strcmp(text, "max") != 0) quota = atoll(text);
         fclose(file);
     } else if ((file = fopen("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "re"))) {
         if (fscanf(file, "%lld", &quota) != 1) quota = -1;
@@ -198,14 +198,14 @@ bool lk__threads_parse(const char *text, int *threads)
     return *text >= '0' && *text <= '9' && !*end && *threads;
 }
 
-/* LOCKSTEP_THREADS is what `lockstep run` gives each rank. Otherwise the cores that this process may use; ranks that another
- * launcher started share them, unless it has bound each to some. */
+/* `lockstep run` sets LOCKSTEP_THREADS for each rank. Otherwise: the cores that this process may use, divided among the ranks of
+ * the host unless their launcher has bound each of them to its own cores. */
 int lk_default_threads(void)
 {
-    const char *told = getenv("LOCKSTEP_THREADS"), *local = getenv("LOCAL_WORLD_SIZE");
+    const char *value = getenv("LOCKSTEP_THREADS"), *local = getenv("LOCAL_WORLD_SIZE");
     int         threads = 0, ranks = local ? atoi(local) : 1;
-    if (told && *told) {
-        if (!lk__threads_parse(told, &threads)) return 0;
+    if (value && *value) {
+        if (!lk__threads_parse(value, &threads)) return 0;
     } else {
         bool own;
         threads = lk__cgroup_cores(lk__cores(&own));

@@ -1,4 +1,4 @@
-/* base/pool.h - the thread pool: runs numbered tiles. Tiles are cut by shape alone, so threads never change bits. */
+/* base/pool.h - the thread pool: runs numbered tiles. Tiles depend on shapes alone, so the number of threads changes no bits. */
 #ifndef LK__POOL_H
 #define LK__POOL_H
 
@@ -6,7 +6,7 @@
 
 typedef struct lk__pool lk__pool; /* used by one thread at a time, the one that calls lk__pool_run */
 
-/* worker is 0 … threads-1, unique among the tiles that run at one moment: it picks scratch memory, never results. */
+/* worker is 0 … threads-1, unique among the tiles that run concurrently: it selects scratch memory and must not affect results. */
 typedef void (*lk__tile)(void *argument, int64_t tile, int worker);
 
 lk_status lk__pool_create(lk_context *context, int threads, lk__pool **pool);

@@ -1,4 +1,4 @@
-/* printable.c - text for a terminal: what came from files or other hosts must not move its cursor or change its colours. */
+/* printable.c - text for a terminal: text from files or other hosts must not move the cursor or change colours. */
 #include "base/base.h"
 
 #include <stdio.h>
@@ -19,7 +19,7 @@ static size_t utf8_length(const unsigned char *text, uint32_t *code)
     }
     *code = text[0] & (0x7fu >> length);
     for (size_t i = 1; i < length; i++) {
-        if ((text[i] & 0xc0) != 0x80) return 0; /* the NUL at the end ends this too */
+        if ((text[i] & 0xc0) != 0x80) return 0; /* also at the terminating NUL */
         *code = *code << 6 | (text[i] & 0x3f);
     }
     return *code < least[length] || *code > 0x10ffff || (*code >= 0xd800 && *code < 0xe000) ? 0 : length;
@@ -49,7 +49,7 @@ size_t lk_printable(const char *text, char *out, size_t size)
         if (!length) length = 1;
         if (!plain) escape((const unsigned char *)text, length, piece);
         size_t bytes = plain ? length : strlen(piece);
-        full = full || shown + bytes >= size; /* never half a character */
+        full = full || shown + bytes >= size; /* whole characters only */
         if (!full) memcpy(out + shown, plain ? text : piece, bytes);
         if (!full) shown += bytes;
         used += bytes;

@@ -5,8 +5,8 @@
 
 lk__random lk__random_make(uint64_t seed, lk__random_purpose purpose, uint64_t stream)
 {
-    uint64_t words[2] = {stream, (uint64_t)purpose};
-    uint64_t folded = lk__hash64(words, sizeof words, 0);
+    uint64_t key[2] = {stream, (uint64_t)purpose};
+    uint64_t folded = lk__hash64(key, sizeof key, 0);
     return (lk__random){{(uint32_t)seed, (uint32_t)(seed >> 32) ^ (uint32_t)(folded >> 32)}, (uint32_t)folded};
 }
 
@@ -41,7 +41,7 @@ uint32_t lk__random_u32(const lk__random *random, uint64_t item, uint32_t index)
 
 uint64_t lk__random_below(const lk__random *random, uint64_t item, uint32_t *index, uint64_t n)
 {
-    /* Rejection: throw away the part of the range that does not divide evenly. */
+    /* Rejection sampling: the part of the range that does not divide evenly is discarded. */
     uint64_t limit = UINT64_MAX - UINT64_MAX % n;
     for (;;) {
         uint64_t high = lk__random_u32(random, item, (*index)++);

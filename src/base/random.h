@@ -1,5 +1,5 @@
-/* base/random.h - counter-based random numbers (Philox 4x32-10; Salmon et al., SC'11): a number is a function of what it
- * is for, never of a rank, a thread or the time. */
+/* base/random.h - counter-based random numbers (Philox 4x32-10; Salmon et al., SC'11): a number is a function of its
+ * purpose and position, never of a rank, a thread or the time. */
 #ifndef LK__RANDOM_H
 #define LK__RANDOM_H
 
@@ -14,7 +14,7 @@ typedef enum lk__random_purpose {
     LK__FOR_SYNTHETIC
 } lk__random_purpose;
 
-/* (seed, purpose, stream) choose the key; what a stream is the purpose says: a parameter's name hash, an epoch. */
+/* (seed, purpose, stream) select the key; the meaning of a stream depends on the purpose: a parameter's name hash, an epoch. */
 typedef struct lk__random {
     uint32_t key[2];
     uint32_t high; /* purpose and folded stream */
@@ -24,17 +24,17 @@ lk__random lk__random_make(uint64_t seed, lk__random_purpose purpose, uint64_t s
 /* Four numbers for (item, index): for example a sample and an element / 4. */
 void     lk__random4(const lk__random *random, uint64_t item, uint32_t index, uint32_t out[4]);
 uint32_t lk__random_u32(const lk__random *random, uint64_t item, uint32_t index);
-/* Uniform in [0, n) without bias, n >= 1. Consumes numbers from (item, index…) on; index advances past them. */
+/* Uniform in [0, n) without bias, n >= 1. Consumes numbers from (item, index…) on; index is advanced. */
 uint64_t lk__random_below(const lk__random *random, uint64_t item, uint32_t *index, uint64_t n);
 
-/* lk__random4 for LK__RANDOM_BATCH indices from `index` on: out[k][j] is number k of index + j. Counters that advance together
- * are what a compiler needs to vectorise the rounds, so this is for loops over many numbers, and stands here to be compiled with
+/* lk__random4 for LK__RANDOM_BATCH indices from `index` on: out[k][j] is number k of index + j. A compiler can vectorise the
+ * rounds because the counters advance together. For loops over many numbers; defined in the header, to be compiled with
  * its caller's instruction set. */
 enum { LK__RANDOM_BATCH = 32 };
 #if defined(__clang__)
 #define LK__KEEP_LOOP
 #else
-#define LK__KEEP_LOOP _Pragma("GCC unroll 1") /* gcc would unroll it whole and then find nothing to vectorise */
+#define LK__KEEP_LOOP _Pragma("GCC unroll 1") /* gcc would unroll it completely and then not vectorise it */
 #endif
 static inline void lk__random4_batch(const lk__random *random, uint64_t item, uint32_t index,
                                      uint32_t out[4][LK__RANDOM_BATCH])

@@ -1,11 +1,11 @@
-/* nearest.c - which known name was probably meant: Levenshtein distance, at most a third of the letters wrong. */
+/* suggest.c - the known name that was probably meant: Levenshtein distance, at most a third of the letters different. */
 #include "base/base.h"
 
 #include <string.h>
 
 enum { LONGEST = 64 };
 
-static size_t distance(const char *a, const char *b)
+static size_t edit_distance(const char *a, const char *b)
 {
     size_t row[LONGEST + 1], n = strlen(b);
     for (size_t j = 0; j <= n; j++) row[j] = j;
@@ -30,7 +30,7 @@ const char *lk__suggest(const char *name, const char *const *known, size_t count
     if (strlen(name) > LONGEST) return NULL;
     for (size_t i = 0; i < count; i++) {
         if (strlen(known[i]) > LONGEST) continue;
-        size_t d = distance(name, known[i]);
+        size_t d = edit_distance(name, known[i]);
         size_t longer = strlen(name) > strlen(known[i]) ? strlen(name) : strlen(known[i]);
         if (d < least && d <= (longer + 2) / 3) {
             least = d;
