@@ -332,7 +332,7 @@ static void shapes_that_do_not_fit_are_named_with_file_and_line(void)
     WRONG(lk_sum(x, .axes = ((int[]){5}), .axes_count = 1), "no axis 5");
     WRONG(lk_reshape(x, 2, ((int64_t[]){5, 5})), "24 elements");
     WRONG(lk_reshape(x, 2, ((int64_t[]){6, 4})), "tear the batch axis apart");
-    WRONG(lk_reshape(x, 2, ((int64_t[]){-1, -1})), "cannot have size -1");
+    WRONG(lk_reshape(x, 2, ((int64_t[]){-1, -1})), "size -1 of axis 1 is invalid");
     WRONG(lk_reshape(x, 7, ((int64_t[]){4, 1, 1, 1, 1, 1, 6})), "7 axes");
     WRONG(lk_transpose(x, 0, 2), "axes 0 and 2");
     WRONG(lk_permute(x, ((int[]){1, 1})), "each be named once");
@@ -355,7 +355,7 @@ static void shapes_that_do_not_fit_are_named_with_file_and_line(void)
     WRONG(lk_bce_with_logits(x, none), "target is missing");
     WRONG(lk_pow(x, NAN), "pow: nan is not a finite number");
     WRONG(lk_leaky_relu(x, INFINITY), "leaky_relu: inf is not a finite number");
-    WRONG(lk_clamp(x, NAN, 1), "is no range");
+    WRONG(lk_clamp(x, NAN, 1), "is not a range");
     WRONG(lk_log(ids), "x is i32");
     WRONG(lk_where(ids, x, v), "do not broadcast");
     WRONG(lk_where(none, x, x), "missing");
@@ -375,7 +375,7 @@ static void shapes_that_do_not_fit_are_named_with_file_and_line(void)
     WRONG((lk_block_end(x), x), "without lk_block_begin");
     WRONG((lk_parameter(r.graph, "v", 1, ((int64_t[]){3}))), "exists already");
     WRONG(lk_parameter(r.graph, "w", 1, ((int64_t[]){0})), "size 0");
-    WRONG(lk_input(r.graph, "x", LK_F32, 1, ((int64_t[]){3})), "there is an input \"x\" already");
+    WRONG(lk_input(r.graph, "x", LK_F32, 1, ((int64_t[]){3})), "input \"x\" already exists");
     WRONG(lk_input(r.graph, "z", LK_F64, 1, ((int64_t[]){3})), "f64");
     WRONG(lk_add(x, ((lk_tensor){r.graph, 1000})), "not a tensor of this graph");
 }
@@ -472,13 +472,13 @@ static void an_empty_tensor_among_others_is_named(void)
     WRONG(lk_mse(x, e), "missing");
     WRONG(lk_concat(((lk_tensor[]){x, e}), 2, 0), "argument 2 is missing");
     WRONG(lk_concat(((lk_tensor[]){e, x}), 2, 0), "first argument is missing");
-    WRONG(lk_f_linear(x, e, e), "linear: its weight is missing");
-    WRONG(lk_f_conv2d(image, e, e), "conv2d: its weight is missing");
+    WRONG(lk_f_linear(x, e, e), "linear: the weight is missing");
+    WRONG(lk_f_conv2d(image, e, e), "conv2d: the weight is missing");
     WRONG(lk_f_linear(e, v, e), "missing");
     WRONG(lk_f_layer_norm(e, v, e), "missing");
     WRONG(lk_f_rms_norm(e, v), "missing");
     WRONG(lk_f_batch_norm(image, e, e, e, e, e), "running_mean");
-    WRONG(lk_f_embedding(ids, e), "embedding: needs ids and a table");
+    WRONG(lk_f_embedding(ids, e), "embedding: ids and a table are required");
     WRONG(lk_cross_entropy(e, ids), "cross_entropy: needs logits");
     WRONG(lk_cross_entropy(x, e), "cross_entropy: needs logits");
     WRONG(lk_relu(((lk_tensor){x.graph, 99})), "argument 1 is not a tensor of this graph");

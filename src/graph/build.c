@@ -1,11 +1,11 @@
-/* build.c - the recording calls of lockstep/graph.h. Each checks what a descriptor cannot see (owners, ranges), adds its node and
- * gives the result; after a failure they do nothing. */
+/* build.c - the recording calls of lockstep/graph.h. Each checks what a descriptor cannot express (the arguments' graph, ranges),
+ * adds its node and returns the result; after a failure they do nothing. */
 #include "graph/graph.h"
 
 #include <string.h>
 
-/* What a call gives that records nothing: nothing of its graph or, where no tensor has one, nothing at all. The latter has no graph that
- * keeps an error, so its id keeps the line of the first such call (lk__empty_line). */
+/* The result of a call that records nothing: an invalid tensor of its graph, or an empty tensor where no argument has a graph. No graph
+ * can keep an error then, so the id holds the line of the first such call (lk__empty_line). */
 static lk_tensor no_result(lk_site site, const lk_tensor *x, int count)
 {
     int line = 0;
@@ -16,8 +16,8 @@ static lk_tensor no_result(lk_site site, const lk_tensor *x, int count)
     return (lk_tensor){NULL, -(line ? line : site.line)};
 }
 
-/* The graph that all present tensors belong to and that has not failed; NULL otherwise, with the failure kept. */
-static lk_graph *owner(lk_site site, lk__op op, const lk_tensor *x, int count)
+/* The graph that all present tensors belong to and that has not failed; NULL otherwise, with the failure recorded. */
+static lk_graph *common_graph(lk_site site, lk__op op, const lk_tensor *x, int count)
 {
     lk_graph *g = NULL;
     for (int i = 0; i < count && !g; i++) g = x[i].graph;
@@ -32,14 +32,14 @@ static lk_graph *owner(lk_site site, lk__op op, const lk_tensor *x, int count)
     return g;
 }
 
-/* The common case: missing operands allowed where graph is NULL (but never the first). */
+/* The common case: operands whose graph is NULL are missing, which is allowed for all but the first. */
 static lk_tensor record(lk_site site, lk__op op, const lk__op_attrs *attrs, const lk_tensor *x, int count)
 {
-    lk_graph *g = owner(site, op, x, count);
+    lk_graph *g = common_graph(site, op, x, count);
     int       in[LK__MAX_IN];
     if (!g) return no_result(site, x, count);
     if (!x[0].graph) {
-        lk__graph_fail(g, site, "%s: its first argument is missing", lk__op_name(op));
+        lk__graph_fail(g, site, "%s: the first argument is missing", lk__op_name(op));
         return (lk_tensor){g, -1};
     }
     for (int i = 0; i < count; i++) in[i] = x[i].graph ? x[i].id : -1;
@@ -67,11 +67,11 @@ static lk_tensor record2(lk_site site, lk__op op, const lk__op_attrs *attrs, lk_
 static lk_tensor record_weighted(lk_site site, lk__op op, const lk__op_attrs *attrs, lk_tensor x, lk_tensor weight,
                                  lk_tensor bias)
 {
-    if (x.graph && !weight.graph) lk__graph_fail(x.graph, site, "%s: its weight is missing", lk__op_name(op));
+    if (x.graph && !weight.graph) lk__graph_fail(x.graph, site, "%s: the weight is missing", lk__op_name(op));
     return record(site, op, attrs, (lk_tensor[]){x, weight, bias}, 3);
 }
 
-static int from_end(lk_tensor x, int axis) { return axis < 0 ? axis + lk_tensor_rank(x) : axis; }
+static int normal_axis(lk_tensor x, int axis) { return axis < 0 ? axis + lk_tensor_rank(x) : axis; }
 
 lk_tensor lk_add_at(lk_site site, lk_tensor a, lk_tensor b) { return record2(site, LK__OP_add, NULL, a, b); }
 lk_tensor lk_sub_at(lk_site site, lk_tensor a, lk_tensor b) { return record2(site, LK__OP_sub, NULL, a, b); }
@@ -83,24 +83,24 @@ lk_tensor lk_scale_at(lk_site site, lk_tensor x, double factor)
     return record1(site, LK__OP_scale, &(lk__op_attrs){.scale = factor}, x);
 }
 
-static lk_tensor unary(lk_site site, lk_tensor x, lk__op_unary which)
+static lk_tensor record_unary(lk_site site, lk_tensor x, lk__op_unary which)
 {
     return record1(site, LK__OP_unary, &(lk__op_attrs){.unary = which}, x);
 }
 
-lk_tensor lk_relu_at(lk_site site, lk_tensor x) { return unary(site, x, LK__RELU); }
-lk_tensor lk_silu_at(lk_site site, lk_tensor x) { return unary(site, x, LK__SILU); }
-lk_tensor lk_sigmoid_at(lk_site site, lk_tensor x) { return unary(site, x, LK__SIGMOID); }
-lk_tensor lk_tanh_at(lk_site site, lk_tensor x) { return unary(site, x, LK__TANH); }
+lk_tensor lk_relu_at(lk_site site, lk_tensor x) { return record_unary(site, x, LK__RELU); }
+lk_tensor lk_silu_at(lk_site site, lk_tensor x) { return record_unary(site, x, LK__SILU); }
+lk_tensor lk_sigmoid_at(lk_site site, lk_tensor x) { return record_unary(site, x, LK__SIGMOID); }
+lk_tensor lk_tanh_at(lk_site site, lk_tensor x) { return record_unary(site, x, LK__TANH); }
 
 lk_tensor lk_gelu_at(lk_site site, lk_tensor x, lk_gelu_options options)
 {
-    return unary(site, x, options.tanh ? LK__GELU_TANH : LK__GELU);
+    return record_unary(site, x, options.tanh ? LK__GELU_TANH : LK__GELU);
 }
 
-lk_tensor lk_exp_at(lk_site site, lk_tensor x) { return unary(site, x, LK__EXP); }
-lk_tensor lk_log_at(lk_site site, lk_tensor x) { return unary(site, x, LK__LOG); }
-lk_tensor lk_sqrt_at(lk_site site, lk_tensor x) { return unary(site, x, LK__SQRT); }
+lk_tensor lk_exp_at(lk_site site, lk_tensor x) { return record_unary(site, x, LK__EXP); }
+lk_tensor lk_log_at(lk_site site, lk_tensor x) { return record_unary(site, x, LK__LOG); }
+lk_tensor lk_sqrt_at(lk_site site, lk_tensor x) { return record_unary(site, x, LK__SQRT); }
 
 lk_tensor lk_pow_at(lk_site site, lk_tensor x, double exponent)
 {
@@ -126,10 +126,10 @@ lk_tensor lk_stop_gradient_at(lk_site site, lk_tensor x) { return record1(site, 
 
 lk_tensor lk_dropout_at(lk_site site, lk_tensor x, double probability)
 {
-    lk_graph *g = owner(site, LK__OP_dropout, &x, 1);
+    lk_graph *g = common_graph(site, LK__OP_dropout, &x, 1);
     if (!g) return no_result(site, &x, 1);
     if (!(probability >= 0 && probability <= 1)) {
-        lk__graph_fail(g, site, "dropout: probability is %g; 0 to 1 is possible", probability);
+        lk__graph_fail(g, site, "dropout: probability %g is out of range; 0 to 1 is allowed", probability);
         return (lk_tensor){g, -1};
     }
     const lk__graph_shape *shape = &g->values[x.id].shape;
@@ -144,37 +144,37 @@ lk_tensor lk_dropout_at(lk_site site, lk_tensor x, double probability)
 
 lk_tensor lk_softmax_at(lk_site site, lk_tensor x, int axis)
 {
-    return record1(site, LK__OP_softmax, &(lk__op_attrs){.axis = from_end(x, axis)}, x);
+    return record1(site, LK__OP_softmax, &(lk__op_attrs){.axis = normal_axis(x, axis)}, x);
 }
 
 lk_tensor lk_log_softmax_at(lk_site site, lk_tensor x, int axis)
 {
-    return record1(site, LK__OP_log_softmax, &(lk__op_attrs){.axis = from_end(x, axis)}, x);
+    return record1(site, LK__OP_log_softmax, &(lk__op_attrs){.axis = normal_axis(x, axis)}, x);
 }
 
 lk_tensor lk_max_at(lk_site site, lk_tensor x, int axis, lk_axis_options options)
 {
-    return record1(site, LK__OP_max, &(lk__op_attrs){.axis = from_end(x, axis), .keepdim = options.keepdim}, x);
+    return record1(site, LK__OP_max, &(lk__op_attrs){.axis = normal_axis(x, axis), .keepdim = options.keepdim}, x);
 }
 
 lk_tensor lk_argmax_at(lk_site site, lk_tensor x, int axis, lk_axis_options options)
 {
-    return record1(site, LK__OP_argmax, &(lk__op_attrs){.axis = from_end(x, axis), .keepdim = options.keepdim}, x);
+    return record1(site, LK__OP_argmax, &(lk__op_attrs){.axis = normal_axis(x, axis), .keepdim = options.keepdim}, x);
 }
 
-static lk_tensor reduce(lk_site site, lk_tensor x, lk_reduce_options options, bool mean)
+static lk_tensor record_sum(lk_site site, lk_tensor x, lk_reduce_options options, bool mean)
 {
-    lk_graph *g = owner(site, LK__OP_sum, &x, 1);
+    lk_graph *g = common_graph(site, LK__OP_sum, &x, 1);
     if (!g) return no_result(site, &x, 1);
     int          rank = lk_tensor_rank(x);
     lk__op_attrs attrs = {.mask = (1u << rank) - 1, .mean = mean, .keepdim = options.keepdim};
     if (options.axes) {
         attrs.mask = 0;
         for (int i = 0; i < options.axes_count; i++) {
-            int axis = from_end(x, options.axes[i]);
+            int axis = normal_axis(x, options.axes[i]);
             if (axis < 0 || axis >= rank) {
-                lk__graph_fail(g, site, "%s: there is no axis %d among %d", mean ? "mean" : "sum", options.axes[i],
-                               rank);
+                lk__graph_fail(g, site, "%s: axis %d is out of range for %d axes", mean ? "mean" : "sum",
+                               options.axes[i], rank);
                 return (lk_tensor){g, -1};
             }
             attrs.mask |= 1u << axis;
@@ -183,8 +183,14 @@ static lk_tensor reduce(lk_site site, lk_tensor x, lk_reduce_options options, bo
     return record1(site, LK__OP_sum, &attrs, x);
 }
 
-lk_tensor lk_sum_at(lk_site site, lk_tensor x, lk_reduce_options options) { return reduce(site, x, options, false); }
-lk_tensor lk_mean_at(lk_site site, lk_tensor x, lk_reduce_options options) { return reduce(site, x, options, true); }
+lk_tensor lk_sum_at(lk_site site, lk_tensor x, lk_reduce_options options)
+{
+    return record_sum(site, x, options, false);
+}
+lk_tensor lk_mean_at(lk_site site, lk_tensor x, lk_reduce_options options)
+{
+    return record_sum(site, x, options, true);
+}
 
 /* The count's axis after a reshape: axes before it must stay, and one of the new axes must hold whole samples. */
 static bool reshape_count(const lk__graph_shape *x, lk__graph_shape *y)
@@ -205,7 +211,7 @@ static bool reshape_count(const lk__graph_shape *x, lk__graph_shape *y)
 
 lk_tensor lk_reshape_at(lk_site site, lk_tensor x, int rank, const int64_t *dims)
 {
-    lk_graph *g = owner(site, LK__OP_reshape, &x, 1);
+    lk_graph *g = common_graph(site, LK__OP_reshape, &x, 1);
     if (!g) return no_result(site, &x, 1);
     lk_tensor       failed = {g, -1};
     lk__graph_shape from = g->values[x.id].shape, to = {.dtype = from.dtype, .rank = rank};
@@ -214,7 +220,7 @@ lk_tensor lk_reshape_at(lk_site site, lk_tensor x, int rank, const int64_t *dims
     int             open = -1;
     lk__shape_text(&from, text, sizeof text);
     if (rank < 0 || rank > LK_MAX_RANK) {
-        lk__graph_fail(g, site, "reshape: %d axes; 0 to %d are possible", rank, LK_MAX_RANK);
+        lk__graph_fail(g, site, "reshape: %d axes; 0 to %d are allowed", rank, LK_MAX_RANK);
         return failed;
     }
     for (int i = 0; i < rank; i++) {
@@ -222,7 +228,7 @@ lk_tensor lk_reshape_at(lk_site site, lk_tensor x, int rank, const int64_t *dims
         if (dims[i] == -1 && open < 0)
             open = i;
         else if (dims[i] < 1 || dims[i] > elements) {
-            lk__graph_fail(g, site, "reshape of %s: axis %d cannot have size %lld", text, i, (long long)dims[i]);
+            lk__graph_fail(g, site, "reshape of %s: size %lld of axis %d is invalid", text, (long long)dims[i], i);
             return failed;
         } else
             known *= dims[i];
@@ -234,7 +240,7 @@ lk_tensor lk_reshape_at(lk_site site, lk_tensor x, int rank, const int64_t *dims
         return failed;
     }
     if (!reshape_count(&from, &to)) {
-        lk__graph_fail(g, site, "reshape of %s would tear the batch axis apart (marked *)", text);
+        lk__graph_fail(g, site, "reshape of %s would split the batch axis (marked *)", text);
         return failed;
     }
     int node = lk__emit_shaped(g, site, LK__OP_reshape, NULL, &x.id, 1, &to, 1);
@@ -249,17 +255,17 @@ lk_tensor lk_flatten_at(lk_site site, lk_tensor x)
 lk_tensor lk_permute_at(lk_site site, lk_tensor x, const int *axes)
 {
     lk__op_attrs attrs = {0};
-    for (int i = 0; i < lk_tensor_rank(x); i++) attrs.axes[i] = from_end(x, axes[i]);
+    for (int i = 0; i < lk_tensor_rank(x); i++) attrs.axes[i] = normal_axis(x, axes[i]);
     return record1(site, LK__OP_permute, &attrs, x);
 }
 
 lk_tensor lk_transpose_at(lk_site site, lk_tensor x, int axis_a, int axis_b)
 {
-    lk_graph *g = owner(site, LK__OP_permute, &x, 1);
+    lk_graph *g = common_graph(site, LK__OP_permute, &x, 1);
     if (!g) return no_result(site, &x, 1);
-    int axes[LK_MAX_RANK], rank = lk_tensor_rank(x), a = from_end(x, axis_a), b = from_end(x, axis_b);
+    int axes[LK_MAX_RANK], rank = lk_tensor_rank(x), a = normal_axis(x, axis_a), b = normal_axis(x, axis_b);
     if (a < 0 || a >= rank || b < 0 || b >= rank) {
-        lk__graph_fail(g, site, "transpose: axes %d and %d of %d", axis_a, axis_b, rank);
+        lk__graph_fail(g, site, "transpose: axes %d and %d are out of range for %d axes", axis_a, axis_b, rank);
         return (lk_tensor){g, -1};
     }
     for (int i = 0; i < rank; i++) axes[i] = i == a ? b : i == b ? a : i;
@@ -268,18 +274,19 @@ lk_tensor lk_transpose_at(lk_site site, lk_tensor x, int axis_a, int axis_b)
 
 lk_tensor lk_slice_at(lk_site site, lk_tensor x, int axis, int64_t start, int64_t length)
 {
-    return record1(site, LK__OP_slice, &(lk__op_attrs){.axis = from_end(x, axis), .start = start, .length = length}, x);
+    return record1(site, LK__OP_slice, &(lk__op_attrs){.axis = normal_axis(x, axis), .start = start, .length = length},
+                   x);
 }
 
 lk_tensor lk_concat_at(lk_site site, const lk_tensor *x, int count, int axis)
 {
     if (count < 1 || count > 8) {
-        if (count > 0 && x[0].graph) lk__graph_fail(x[0].graph, site, "concat: %d tensors; 1 to 8 are possible", count);
+        if (count > 0 && x[0].graph) lk__graph_fail(x[0].graph, site, "concat: %d tensors; 1 to 8 are allowed", count);
         return no_result(site, x, count > 0 ? 1 : 0);
     }
     for (int i = 1; i < count; i++)
         if (x[0].graph && !x[i].graph) lk__graph_fail(x[0].graph, site, "concat: argument %d is missing", i + 1);
-    return record(site, LK__OP_concat, &(lk__op_attrs){.axis = from_end(x[0], axis)}, x, count);
+    return record(site, LK__OP_concat, &(lk__op_attrs){.axis = normal_axis(x[0], axis)}, x, count);
 }
 
 lk_tensor lk_matmul_at(lk_site site, lk_tensor a, lk_tensor b, lk_matmul_options options)
@@ -293,7 +300,7 @@ lk_tensor lk_f_linear_at(lk_site site, lk_tensor x, lk_tensor weight, lk_tensor 
     return record_weighted(site, LK__OP_linear, NULL, x, weight, bias);
 }
 
-static lk__op_attrs window(lk_window_options options, int64_t kernel, int64_t stride)
+static lk__op_attrs window_attrs(lk_window_options options, int64_t kernel, int64_t stride)
 {
     return (lk__op_attrs){
         .kernel = kernel, .stride = options.stride ? options.stride : stride, .padding = options.padding};
@@ -301,20 +308,20 @@ static lk__op_attrs window(lk_window_options options, int64_t kernel, int64_t st
 
 lk_tensor lk_f_conv2d_at(lk_site site, lk_tensor x, lk_tensor weight, lk_tensor bias, lk_window_options options)
 {
-    lk__op_attrs attrs = window(options, 0, 1);
+    lk__op_attrs attrs = window_attrs(options, 0, 1);
     attrs.groups = options.groups ? options.groups : 1;
     return record_weighted(site, LK__OP_conv2d, &attrs, x, weight, bias);
 }
 
 lk_tensor lk_max_pool2d_at(lk_site site, lk_tensor x, int64_t kernel, lk_window_options options)
 {
-    lk__op_attrs attrs = window(options, kernel, kernel);
+    lk__op_attrs attrs = window_attrs(options, kernel, kernel);
     return record1(site, LK__OP_max_pool2d, &attrs, x);
 }
 
 lk_tensor lk_avg_pool2d_at(lk_site site, lk_tensor x, int64_t kernel, lk_window_options options)
 {
-    lk__op_attrs attrs = window(options, kernel, kernel);
+    lk__op_attrs attrs = window_attrs(options, kernel, kernel);
     return record1(site, LK__OP_avg_pool2d, &attrs, x);
 }
 
@@ -349,11 +356,11 @@ lk_tensor lk_f_batch_norm_at(lk_site site, lk_tensor x, lk_tensor weight, lk_ten
                              lk_tensor running_var, lk_tensor tracked, lk_norm_options options)
 {
     lk_tensor all[] = {x, weight, bias, running_mean, running_var, tracked};
-    lk_graph *g = owner(site, LK__OP_batch_norm, all, 6);
+    lk_graph *g = common_graph(site, LK__OP_batch_norm, all, 6);
     int       in[6];
     if (!g) return no_result(site, all, 6);
     if (!x.graph || !running_mean.graph || !running_var.graph) {
-        lk__graph_fail(g, site, "batch_norm: needs x, running_mean and running_var");
+        lk__graph_fail(g, site, "batch_norm: x, running_mean and running_var are required");
         return (lk_tensor){g, -1};
     }
     for (int i = 0; i < 6; i++) in[i] = all[i].graph ? all[i].id : -1;
@@ -367,10 +374,10 @@ lk_tensor lk_f_batch_norm_at(lk_site site, lk_tensor x, lk_tensor weight, lk_ten
 lk_tensor lk_f_embedding_at(lk_site site, lk_tensor ids, lk_tensor table)
 {
     lk_tensor all[] = {ids, table};
-    lk_graph *g = owner(site, LK__OP_embedding, all, 2);
+    lk_graph *g = common_graph(site, LK__OP_embedding, all, 2);
     if (!g) return no_result(site, all, 2);
     if (!ids.graph || !table.graph) {
-        lk__graph_fail(g, site, "embedding: needs ids and a table");
+        lk__graph_fail(g, site, "embedding: ids and a table are required");
         return (lk_tensor){g, -1};
     }
     return (lk_tensor){g, lk__emit1(g, site, LK__OP_embedding, NULL, (int[]){ids.id, table.id}, 2)};
@@ -379,14 +386,15 @@ lk_tensor lk_f_embedding_at(lk_site site, lk_tensor ids, lk_tensor table)
 lk_tensor lk_cross_entropy_at(lk_site site, lk_tensor logits, lk_tensor labels, lk_cross_entropy_options options)
 {
     lk_tensor all[] = {logits, labels, options.weight};
-    lk_graph *g = owner(site, LK__OP_cross_entropy, all, 3);
+    lk_graph *g = common_graph(site, LK__OP_cross_entropy, all, 3);
     if (!g) return no_result(site, all, 3);
     if (!logits.graph || !labels.graph || lk_tensor_rank(logits) < 1) {
-        lk__graph_fail(g, site, "cross_entropy: needs logits (…, classes) and labels");
+        lk__graph_fail(g, site, "cross_entropy: logits (…, classes) and labels are required");
         return (lk_tensor){g, -1};
     }
     if (options.weight.graph && g->values[options.weight.id].needs_gradient) {
-        lk__graph_fail(g, site, "cross_entropy: the samples' weights cannot be trained");
+        lk__graph_fail(g, site,
+                       "cross_entropy: the samples' weights get no gradient; pass them through lk_stop_gradient");
         return (lk_tensor){g, -1};
     }
     if (lk_tensor_rank(logits) != 2) { /* rows of classes; the batch's count becomes a count of rows */
@@ -409,7 +417,7 @@ lk_tensor lk_l1_at(lk_site site, lk_tensor x, lk_tensor target) { return record2
 lk_tensor lk_bce_with_logits_at(lk_site site, lk_tensor logits, lk_tensor target, lk_bce_with_logits_options options)
 {
     lk_tensor all[] = {logits, target, options.weight};
-    lk_graph *g = owner(site, LK__OP_bce_with_logits, all, 3);
+    lk_graph *g = common_graph(site, LK__OP_bce_with_logits, all, 3);
     for (int i = 1; g && i < 3; i++)
         if (all[i].graph && g->values[all[i].id].needs_gradient)
             lk__graph_fail(g, site, "bce_with_logits: the %s gets no gradient; pass it through lk_stop_gradient",

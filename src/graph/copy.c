@@ -1,4 +1,4 @@
-/* copy.c - copies of a graph: those that passes change, which go without names and data that no pass reads, and the plan's own. */
+/* copy.c - copies of a graph: those that passes change, without names and data that no pass reads, and the plan's complete copy. */
 #include "graph/graph.h"
 
 #include <string.h>

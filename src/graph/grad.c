@@ -1,13 +1,13 @@
-/* grad.c - gradients by graph transformation: walks the nodes back from the loss and lets each operation's gradient rule append
- * the nodes that carry the gradient of its outputs to its inputs. Blocks marked for recomputation are recorded again in front of their backward. */
+/* grad.c - gradients by graph transformation: visits the nodes from the loss backwards; each operation's gradient rule appends the
+ * nodes that compute its inputs' gradients. Blocks marked for recomputation are recorded again before their backward. */
 #include "graph/op.h"
 
 #include <string.h>
 
 typedef lk__graph_backward backward;
 
-/* Values appear while we walk: keep both maps as long as the graph. */
-static bool fit(backward *b)
+/* Rules add values: both maps grow with the graph. */
+static bool grow_maps(backward *b)
 {
     if (b->g->status < 0) return false;
     size_t need = b->g->values_count, had = b->capacity;
@@ -24,7 +24,7 @@ static bool fit(backward *b)
     return true;
 }
 
-/* ---- what rules are made of ---- */
+/* ---- for gradient rules ---- */
 
 int lk__grad_in(const backward *b, int i) { return i < b->n.inputs && b->n.in[i] >= 0 ? b->now[b->n.in[i]] : -1; }
 int lk__grad_out(const backward *b, int i) { return b->n.out[i] < 0 ? -1 : b->now[b->n.out[i]]; }
@@ -42,10 +42,10 @@ int lk__grad_emit_like(backward *b, lk__op op, const lk__op_attrs *attrs, const 
 
 void lk__grad_give(backward *b, int i, int g)
 {
-    if (g < 0 || !fit(b)) return;
+    if (g < 0 || !grow_maps(b)) return;
     int *slot = &b->gradient[b->n.in[i]];
     *slot = *slot == LK__GRAD_NONE ? g : LK__GRAD_EMIT(b, LK__OP_add, NULL, 2, *slot, g);
-    fit(b);
+    grow_maps(b);
 }
 
 int lk__grad_reduce_to(backward *b, int dy, int like)
@@ -89,7 +89,7 @@ void lk__gradient_none(backward *b, int dy)
 
 void lk__gradient_stopped(backward *b, int dy) { (void)b, (void)dy; }
 
-/* ---- the walk ---- */
+/* ---- the traversal ---- */
 
 /* The outermost block around `block` that is to be recomputed, or 0. */
 static int recomputed_block(const lk_graph *g, int block)
@@ -100,12 +100,12 @@ static int recomputed_block(const lk_graph *g, int block)
     return found;
 }
 
-/* Records the nodes of a block again, from its inputs; backward then reads the twins. Running statistics are not updated twice;
- * dropout's numbers depend on its stream alone, so they come out the same. What a descriptor says to keep is kept. */
+/* Records the nodes of a block again, from its inputs; backward then reads the copies. Running statistics are not updated twice;
+ * dropout's numbers depend on its stream alone, so they are the same. Nodes whose descriptor says LK__KEEP are not recorded again. */
 static void recompute(backward *b, int block, size_t forward_nodes)
 {
     lk_graph *g = b->g;
-    for (size_t i = 0; i < forward_nodes && fit(b); i++) {
+    for (size_t i = 0; i < forward_nodes && grow_maps(b); i++) {
         lk__graph_node n = g->nodes[i];
         if (n.dead || recomputed_block(g, n.block) != block) continue;
         if (lk__op_find(n.op)->recompute == LK__KEEP) continue;
@@ -115,15 +115,15 @@ static void recompute(backward *b, int block, size_t forward_nodes)
         for (int j = 0; j < n.outputs; j++)
             if (n.out[j] >= 0) shapes[j] = g->values[n.out[j]].shape;
         n.attrs.update = false;
-        int twin = lk__emit_shaped(g, n.site, n.op, &n.attrs, n.in, n.inputs, shapes, n.outputs);
-        if (twin < 0 || !fit(b)) return;
+        int copy = lk__emit_shaped(g, n.site, n.op, &n.attrs, n.in, n.inputs, shapes, n.outputs);
+        if (copy < 0 || !grow_maps(b)) return;
         for (int j = 0; j < n.outputs; j++)
-            if (n.out[j] >= 0) b->now[n.out[j]] = g->nodes[twin].out[j];
+            if (n.out[j] >= 0) b->now[n.out[j]] = g->nodes[copy].out[j];
     }
 }
 
 /* The value that a chain of reshapes starts from: two parameters must not share one as their gradient. */
-static int root(const lk_graph *g, int value)
+static int alias_root(const lk_graph *g, int value)
 {
     while (value >= 0 && g->values[value].kind == LK__VALUE_RESULT &&
            lk__op_find(g->nodes[g->values[value].node].op)->runs == LK__RUNS_NOTHING)
@@ -131,27 +131,27 @@ static int root(const lk_graph *g, int value)
     return value;
 }
 
-/* Whether a gradient lies where forward, or nothing at all, puts it. Those of parameters lie in a region of their own, which
- * backward alone fills. */
+/* Whether a gradient was computed by forward or is not computed at all. Parameters' gradients have their own region, which only
+ * backward writes. */
 static bool made_before(const lk_graph *g, int value, size_t forward_nodes)
 {
-    const lk__graph_value *v = &g->values[root(g, value)];
+    const lk__graph_value *v = &g->values[alias_root(g, value)];
     return v->kind != LK__VALUE_RESULT || (size_t)v->node < forward_nodes;
 }
 
-static void collect(backward *b, int *gradients, size_t forward_nodes)
+static void collect_gradients(backward *b, int *gradients, size_t forward_nodes)
 {
     lk_graph *g = b->g;
-    for (size_t i = 0; i < g->states_count && fit(b); i++) {
+    for (size_t i = 0; i < g->states_count && grow_maps(b); i++) {
         gradients[i] = LK__GRAD_NONE;
         const lk__graph_state *s = &g->states[i];
         if (s->buffer || s->frozen) continue;
         int  own = b->gradient[s->value];
-        bool taken = own >= 0 && made_before(g, own, forward_nodes);
+        bool copied = own >= 0 && made_before(g, own, forward_nodes);
         for (size_t j = 0; j < i && own >= 0; j++)
-            taken = taken || (gradients[j] >= 0 && root(g, gradients[j]) == root(g, own));
+            copied = copied || (gradients[j] >= 0 && alias_root(g, gradients[j]) == alias_root(g, own));
         b->n.site = s->site;
-        gradients[i] = taken ? LK__GRAD_EMIT(b, LK__OP_scale, &(lk__op_attrs){.scale = 1}, 1, own) : own;
+        gradients[i] = copied ? LK__GRAD_EMIT(b, LK__OP_scale, &(lk__op_attrs){.scale = 1}, 1, own) : own;
     }
 }
 
@@ -160,7 +160,7 @@ lk_status lk__graph_grad(lk_graph *g, int loss, int *gradients)
     backward b = {.g = g};
     size_t   forward_nodes = g->nodes_count;
     int      last_block = 0;
-    if (!fit(&b)) goto done;
+    if (!grow_maps(&b)) goto done;
     const lk__graph_value *v = &g->values[loss];
     bool is_loss = v->kind == LK__VALUE_RESULT && lk__op_find(g->nodes[v->node].op)->loss != LK__LOSS_NO;
     if (lk__shape_elements(&v->shape) != 1 || v->shape.count_axis >= 0) {
@@ -176,7 +176,7 @@ lk_status lk__graph_grad(lk_graph *g, int loss, int *gradients)
     } else {
         lk__graph_shape shape = v->shape;
         int node = lk__emit_shaped(g, v->site, LK__OP_fill, &(lk__op_attrs){.scale = 1}, NULL, 0, &shape, 1);
-        if (!fit(&b)) goto done;
+        if (!grow_maps(&b)) goto done;
         b.gradient[loss] = g->nodes[node].out[0];
     }
     for (size_t i = forward_nodes; i-- > 0 && g->status == LK_OK;) {
@@ -192,10 +192,10 @@ lk_status lk__graph_grad(lk_graph *g, int loss, int *gradients)
         }
         last_block = block;
         lk__op_find(b.n.op)->gradient(&b, dy);
-        fit(&b);
+        grow_maps(&b);
     }
     g->block = 0;
-    collect(&b, gradients, forward_nodes);
+    collect_gradients(&b, gradients, forward_nodes);
 done:
     lk__free(g->context, LK_MEMORY_OTHER, b.gradient, b.capacity * sizeof(int));
     lk__free(g->context, LK_MEMORY_OTHER, b.now, b.now_capacity * sizeof(int));

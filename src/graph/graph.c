@@ -1,4 +1,4 @@
-/* graph.c - a graph's life: creating, failing, and adding values, nodes, state, constants and blocks. */
+/* graph.c - creating graphs, recording failures, and adding values, nodes, states, constants and blocks. */
 #include "graph/op.h"
 
 #include "base/hash.h"
@@ -106,7 +106,7 @@ static const lk__graph_shape *shape_of(lk_tensor x)
 }
 
 /* "layer1.0" + "conv1" → "layer1.0.conv1" */
-static char *scoped(lk_graph *g, const char *name)
+static char *scoped_name(lk_graph *g, const char *name)
 {
     char        full[512];
     const char *scope = g->blocks[g->block].name;
@@ -114,24 +114,24 @@ static char *scoped(lk_graph *g, const char *name)
     if (n < 0 || (size_t)n >= sizeof full) {
         if (g->status == LK_OK) {
             g->status = LK_EINVAL;
-            snprintf(g->error, sizeof g->error, "the name \"%.60s…\" is too long: %zu characters are possible", name,
-                     sizeof full - 1);
+            snprintf(g->error, sizeof g->error, "the name \"%.60s…\" is too long: at most %zu characters are allowed",
+                     name, sizeof full - 1);
         }
         return NULL;
     }
     return lk__strdup(g->context, full);
 }
 
-static bool good_dims(lk_graph *g, lk_site site, const char *name, int rank, const int64_t *dims)
+static bool check_dims(lk_graph *g, lk_site site, const char *name, int rank, const int64_t *dims)
 {
     if (rank < 0 || rank > LK_MAX_RANK) {
-        lk__graph_fail(g, site, "%s has %d axes; 0 to %d are possible", name, rank, LK_MAX_RANK);
+        lk__graph_fail(g, site, "%s has %d axes; 0 to %d are allowed", name, rank, LK_MAX_RANK);
         return false;
     }
     int64_t elements = 1;
     for (int i = 0; i < rank; i++) {
         if (dims[i] < 1 || dims[i] > INT64_MAX / 16 / elements) {
-            lk__graph_fail(g, site, "axis %d of %s has size %lld", i, name, (long long)dims[i]);
+            lk__graph_fail(g, site, "axis %d of %s has the invalid size %lld", i, name, (long long)dims[i]);
             return false;
         }
         elements *= dims[i];
@@ -150,15 +150,15 @@ lk_tensor lk_input_at(lk_site site, lk_graph *g, const char *name, lk_dtype type
                       lk_input_options options)
 {
     lk_tensor none = {g, g ? -1 : -site.line};
-    if (!g || g->status < 0 || !good_dims(g, site, name, rank, dims)) return none;
+    if (!g || g->status < 0 || !check_dims(g, site, name, rank, dims)) return none;
     if (type != g->real && type != LK_I32) {
-        lk__graph_fail(g, site, "input %s is %s; a graph of %s takes that or i32", name, lk_dtype_name(type),
+        lk__graph_fail(g, site, "input %s has type %s; %s or i32 is needed", name, lk_dtype_name(type),
                        lk_dtype_name(g->real));
         return none;
     }
     for (size_t i = 0; i < g->values_count; i++)
         if (g->values[i].kind == LK__VALUE_INPUT && strcmp(g->values[i].name, name) == 0) {
-            lk__graph_fail(g, site, "there is an input \"%s\" already, made at %s:%d", name, g->values[i].site.file,
+            lk__graph_fail(g, site, "input \"%s\" already exists, recorded at %s:%d", name, g->values[i].site.file,
                            g->values[i].site.line);
             return none;
         }
@@ -190,15 +190,15 @@ static lk_tensor add_state(lk_graph *g, lk_site site, const char *name, lk_dtype
                            lk__graph_state state)
 {
     lk_tensor none = {g, -1};
-    if (g->status < 0 || !good_dims(g, site, name, rank, dims)) return none;
+    if (g->status < 0 || !check_dims(g, site, name, rank, dims)) return none;
     if (lk__grow(g->context, (void **)&g->states, &g->states_capacity, g->states_count + 1, sizeof *g->states) < 0 ||
-        !(state.name = scoped(g, name))) {
+        !(state.name = scoped_name(g, name))) {
         out_of_memory(g);
         return none;
     }
     lk__graph_state *other = find_state(g, state.name);
     if (other) {
-        lk__graph_fail(g, site, "\"%s\" exists already, made at %s:%d; tie it with lk_tie or choose another name",
+        lk__graph_fail(g, site, "\"%s\" already exists, recorded at %s:%d; tie it with lk_tie or choose another name",
                        state.name, other->site.file, other->site.line);
         lk__strfree(g->context, state.name);
         return none;
@@ -224,9 +224,9 @@ lk_tensor lk_constant_at(lk_site site, lk_graph *g, lk_dtype type, int rank, con
 {
     lk_tensor none = {g, -1};
     if (!g) return (lk_tensor){NULL, -site.line};
-    if (g->status < 0 || !good_dims(g, site, "a constant", rank, dims)) return none;
+    if (g->status < 0 || !check_dims(g, site, "a constant", rank, dims)) return none;
     if (!is_constant_type(type) || !data) {
-        lk__graph_fail(g, site, "constant: %s; f32, f64, i32, i64 and u8 data is possible",
+        lk__graph_fail(g, site, "constant: %s; f32, f64, i32, i64 or u8 data is needed",
                        data ? lk_dtype_name(type) : "there is no data");
         return none;
     }
@@ -263,7 +263,7 @@ lk_tensor lk_buffer_at(lk_site site, lk_graph *g, const char *name, lk_dtype typ
 {
     if (!g) return (lk_tensor){NULL, -site.line};
     if (type != g->real && type != LK_I64) {
-        lk__graph_fail(g, site, "buffer %s is %s; a graph of %s takes that or i64", name, lk_dtype_name(type),
+        lk__graph_fail(g, site, "buffer %s has type %s; %s or i64 is needed", name, lk_dtype_name(type),
                        lk_dtype_name(g->real));
         return (lk_tensor){g, -1};
     }
@@ -280,7 +280,7 @@ void lk_tie_at(lk_site site, lk_tensor parameter, const char *name)
         return;
     }
     lk__graph_state *s = &g->states[g->values[parameter.id].state];
-    char            *full = scoped(g, name);
+    char            *full = scoped_name(g, name);
     if (!full ||
         lk__grow(g->context, (void **)&s->aliases, &s->aliases_capacity, s->aliases_count + 1, sizeof(char *)) < 0) {
         lk__strfree(g->context, full);
@@ -289,7 +289,7 @@ void lk_tie_at(lk_site site, lk_tensor parameter, const char *name)
     }
     lk__graph_state *other = find_state(g, full);
     if (other) {
-        lk__graph_fail(g, site, "\"%s\" exists already, made at %s:%d", full, other->site.file, other->site.line);
+        lk__graph_fail(g, site, "\"%s\" already exists, recorded at %s:%d", full, other->site.file, other->site.line);
         lk__strfree(g->context, full);
         return;
     }
@@ -304,7 +304,7 @@ void lk_block_begin_at(lk_site site, lk_tensor x, const char *name, lk_block_opt
         lk__graph_fail(g, site, "a block needs a name");
         return;
     }
-    char *full = scoped(g, name);
+    char *full = scoped_name(g, name);
     int   block = full ? add_block(g, full, g->block, options.recompute) : -1;
     lk__strfree(g->context, full);
     if (block < 0)
@@ -379,7 +379,7 @@ static bool check_node(lk_graph *g, lk_site site, lk__op op, const lk__op_attrs 
     return true;
 }
 
-/* Adds the node alone; its outputs are the caller's to fill. */
+/* Adds the node; the caller sets its outputs. */
 static lk__graph_node *add_node(lk_graph *g, lk_site site, lk__op op, const lk__op_attrs *attrs, const int *in,
                                 int inputs, int outputs)
 {

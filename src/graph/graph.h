@@ -1,4 +1,4 @@
-/* graph/graph.h - the inside of a graph: values, nodes, state, and how passes add to them. */
+/* graph/graph.h - the internals of a graph: values, nodes, states, and how passes add to them. */
 #ifndef LK__GRAPH_H
 #define LK__GRAPH_H
 
@@ -18,9 +18,9 @@ typedef struct lk__graph_shape {
 typedef enum lk__graph_kind {
     LK__VALUE_RESULT,    /* of a node */
     LK__VALUE_INPUT,     /* bound by the caller */
-    LK__VALUE_STATE,     /* a parameter or buffer: lives in the store */
-    LK__VALUE_OPTIMIZER, /* optimizer state of a parameter: lives in the store */
-    LK__VALUE_CONSTANT,  /* recorded data: lives in the store too, and is never saved */
+    LK__VALUE_STATE,     /* a parameter or buffer, in the store */
+    LK__VALUE_OPTIMIZER, /* optimizer state of a parameter, in the store */
+    LK__VALUE_CONSTANT,  /* recorded data, in the store, never saved */
 } lk__graph_kind;
 
 typedef struct lk__graph_value {
@@ -41,7 +41,7 @@ typedef struct lk__graph_node {
     int          in[LK__MAX_IN], out[LK__MAX_OUT]; /* value ids; -1: absent */
     int          inputs, outputs;
     int          block; /* innermost block it was recorded in; 0 is the whole model */
-    bool         dead;  /* taken out by a pass */
+    bool         dead;  /* removed by a pass */
     lk_site      site;
 } lk__graph_node;
 
@@ -80,22 +80,22 @@ struct lk_graph {
     size_t              values_count, nodes_count, states_count, blocks_count, constants_count;
     size_t              values_capacity, nodes_capacity, states_capacity, blocks_capacity, constants_capacity;
     int                 block;    /* the open one */
-    uint64_t            dropouts; /* recorded so far: the next one's stream */
+    uint64_t            dropouts; /* number recorded so far: the stream of the next one */
     lk_status           status;
     char                error[1024];
 };
 
-/* Of a tensor without a graph: the line of the first recording call that was given nothing but such; 0: not known. */
+/* Of an empty tensor: the line of the first recording call that had empty tensors alone; 0: unknown. */
 static inline int lk__empty_line(lk_tensor x) { return !x.graph && x.id < 0 ? -x.id : 0; }
 
 static inline lk__graph_value *lk__graph_value_at(lk_graph *g, int id) { return &g->values[id]; }
 
-/* Keeps the first failure, with the site in front. */
+/* Records a failure, prefixed with the site; only the first is kept. */
 void lk__graph_fail(lk_graph *graph, lk_site site, const char *format, ...) __attribute__((format(printf, 3, 4)));
 int  lk__graph_add_value(lk_graph *graph, const lk__graph_value *value); /* adds one; -1 on failure */
 
-/* Adds a node: the shape rule checks the inputs and makes the outputs whose bit is set in `wanted`. Returns the node or -1,
- * with the failure kept in the graph. inputs may hold -1 for optional ones. */
+/* Adds a node: the shape rule checks the inputs and makes the outputs whose bit is set in `wanted`. Returns the node, or -1
+ * with the failure recorded in the graph. inputs may hold -1 for optional ones. */
 enum { LK__ALL_OUTPUTS = -1 };
 int lk__emit(lk_graph *graph, lk_site site, lk__op op, const lk__op_attrs *attrs, const int *in, int inputs, int wanted);
 /* The same, giving output 0's id or -1. */
@@ -104,7 +104,7 @@ int lk__emit1(lk_graph *graph, lk_site site, lk__op op, const lk__op_attrs *attr
 /* For ops whose output shapes do not follow from their inputs (reshape, expand, gradients): the shapes are given. */
 int lk__emit_shaped(lk_graph *graph, lk_site site, lk__op op, const lk__op_attrs *attrs, const int *in, int inputs,
                     const lk__graph_shape *shapes, int outputs);
-/* For ops that update state in place (optimizers): the outputs are values that exist. */
+/* For ops that update state in place (optimizers): the outputs are existing values. */
 int lk__emit_update(lk_graph *graph, lk_site site, lk__op op, const lk__op_attrs *attrs, const int *in, int inputs,
                     const int *out, int outputs);
 
@@ -117,9 +117,9 @@ lk_status lk__graph_grad(lk_graph *graph, int loss, int *gradients);
 
 /* A copy for passes to change; values, nodes and states keep their ids. It has neither tied names nor the constants' data. */
 lk_status lk__graph_copy(const lk_graph *graph, lk_graph **copy);
-/* The rest of a copy that outlives what it was made from. */
+/* Adds those to a copy that outlives its source. */
 lk_status lk__graph_copy_rest(const lk_graph *graph, lk_graph *copy);
-/* "constant 0, i32 (2, 3), data 0x1234…: 1, 2, 3, …": what tells two constants apart. */
+/* "constant0 i32 (2, 3), data 0x1234…: 1, 2, 3, …": the line that ranks compare. */
 void lk__constant_text(const lk_graph *graph, size_t index, char *text, size_t bytes);
 
 void lk__node_text(const lk_graph *graph, const lk__graph_node *node, char *text, size_t bytes);

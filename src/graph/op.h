@@ -1,6 +1,6 @@
-/* graph/op.h - the descriptor of an operation: all that is known about it apart from its kernels. Passes ask the descriptor and
- * list no operations. Descriptors stand in graph/op/, one file for each family. No field may be left out: 0 is "not said" in
- * each of them, and test_op_table refuses it. docs/extending.md adds an operation step by step. */
+/* graph/op.h - the descriptor of an operation: everything about it except its kernels. Passes read the descriptor and have no
+ * lists of operations. Descriptors are in graph/op/, one file per family. Every field must be set: 0 means "not set", and
+ * test_op_table fails on it. docs/extending.md adds an operation step by step. */
 #ifndef LK__GRAPH_OP_H
 #define LK__GRAPH_OP_H
 
@@ -46,17 +46,17 @@ typedef struct lk__graph_shapes {
     lk_site                site;
     lk__op                 op;
     const lk__op_attrs    *attrs;
-    const lk__graph_shape *in[LK__MAX_IN]; /* NULL: not there */
+    const lk__graph_shape *in[LK__MAX_IN]; /* NULL: absent */
     int                    inputs;
     lk__graph_shape       *out; /* LK__MAX_OUT */
 } lk__graph_shapes;
 
-/* How many outputs there are, or -1 with the failure kept in the graph. */
+/* Returns the number of outputs, or -1 with the failure recorded in the graph. */
 typedef int (*lk__graph_shape_rule)(lk__graph_shapes *shapes);
-int lk__shape_given(lk__graph_shapes *shapes); /* no shape follows from the inputs: lk__emit_shaped is told it */
+int lk__shape_given(lk__graph_shapes *shapes); /* for shapes that do not follow from the inputs: lk__emit_shaped */
 
-/* ---- gradient rule: appends the nodes that carry the gradient dy of output 0 to the inputs (lk__grad_give). It may give a
- * value that forward made: an output with LK__IF_READ, which evaluation then goes without. ---- */
+/* ---- gradient rule: appends the nodes that compute the inputs' gradients (lk__grad_give) from dy, that of output 0. It may also
+ * use a value that forward computed: an output with LK__IF_READ, which evaluation then omits. ---- */
 
 typedef struct lk__graph_backward {
     lk_graph      *g;
@@ -72,48 +72,48 @@ void lk__gradient_stopped(lk__graph_backward *backward, int dy); /* its inputs g
 
 /* ---- the rest ---- */
 
-/* In masks of inputs or outputs (bit i): none of them, said on purpose. */
+/* In masks of inputs or outputs (bit i): none of them, stated explicitly. */
 #define LK__NO_OPERAND (1u << 31)
 
 typedef enum lk__graph_runs {
     LK__RUNS_KERNEL = 1,
-    LK__RUNS_NOTHING,    /* output 0 is input 0, byte by byte: one place in memory */
+    LK__RUNS_NOTHING,    /* output 0 has the bytes of input 0 and shares its memory */
     LK__RUNS_COLLECTIVE, /* together with other ranks */
 } lk__graph_runs;
 
 typedef enum lk__graph_effect {
     LK__EFFECT_NONE = 1,
-    LK__EFFECT_STATE,     /* writes its outputs, which are states: runs though nobody reads them */
+    LK__EFFECT_STATE,     /* writes its outputs, which are states: runs even if nothing reads them */
     LK__EFFECT_IF_UPDATE, /* writes states among its inputs where the attribute `update` is set */
 } lk__graph_effect;
 
 /* An output without a run-time count, made from inputs with one, is a sum over samples, unless `same` names it. */
 typedef enum lk__graph_samples {
-    LK__SAMPLES_APART = 1, /* a sample's part of the outputs depends on that sample alone */
-    LK__SAMPLES_LEAVES, /* so, and its kernel adds over the leaves of a batch itself, in their order (lk__kernel_leaves) */
-    LK__SAMPLES_COUPLED, /* it depends on all samples of the batch: leaves cannot run as one */
+    LK__SAMPLES_APART = 1, /* a sample's rows of the outputs depend on that sample alone */
+    LK__SAMPLES_LEAVES, /* the same, and its kernel adds over the leaves of a batch, in their order (lk__kernel_leaves) */
+    LK__SAMPLES_COUPLED, /* they depend on all samples of the batch: leaves cannot run as one batch */
 } lk__graph_samples;
 
 typedef enum lk__graph_evaluation {
     LK__EVALUATE_SAME = 1,
     LK__EVALUATE_IDENTITY,   /* its result is its first input */
-    LK__EVALUATE_BY_BUFFERS, /* batch_norm: the running statistics take the batch's place */
+    LK__EVALUATE_BY_BUFFERS, /* batch_norm: uses the running statistics instead of the batch's */
 } lk__graph_evaluation;
 
 typedef enum lk__graph_recompute {
     LK__RECOMPUTE = 1,
-    LK__KEEP, /* small, and would have to be communicated again */
+    LK__KEEP, /* its results are small, and computing them again would communicate again */
 } lk__graph_recompute;
 
-/* What its kernel can do in the same pass: bits. */
+/* What its kernel can fuse: bits. */
 enum { LK__FUSE_NOTHING = 1, LK__FUSE_ACTIVATION = 2, LK__FUSE_MAX_POOL = 4 };
 
-/* A loss gives a sum over samples first, then what the mean divides by; its gradient rule gets LK__GRAD_ONE instead of dy
- * where the loss is what is minimised. */
+/* The outputs of a loss are a sum over samples, then the weight that the mean divides by; its gradient rule gets LK__GRAD_ONE
+ * instead of dy where that loss is minimised. */
 typedef enum lk__graph_loss {
     LK__LOSS_NO = 1,
     LK__LOSS_SUM_WEIGHT,
-    LK__LOSS_SUM_WEIGHT_CORRECT, /* and the samples whose label is on top */
+    LK__LOSS_SUM_WEIGHT_CORRECT, /* and the number of samples whose label has the largest logit */
 } lk__graph_loss;
 
 typedef struct lk__graph_op {
@@ -122,9 +122,9 @@ typedef struct lk__graph_op {
     uint64_t                attributes; /* LK__HAS(…) | …, or LK__NO_ATTRIBUTES */
     lk__graph_shape_rule    shape;
     lk__graph_gradient_rule gradient;
-    unsigned                no_gradient; /* inputs that get no gradient: an output needs none because of them */
-    unsigned                in_place;    /* inputs whose memory output 0 may take over */
-    unsigned                same;        /* outputs that are the same for every part of a batch */
+    unsigned                no_gradient; /* inputs that get no gradient and do not make outputs need one */
+    unsigned                in_place;    /* inputs whose memory output 0 may reuse */
+    unsigned                same;        /* outputs that are the same for every leaf of a batch */
     lk__graph_samples       samples;
     lk__graph_runs          runs;
     lk__graph_effect        effect;
@@ -141,7 +141,7 @@ typedef struct lk__graph_op {
 const lk__graph_op *lk__op_find(lk__op op);
 /* Operand i of a node of this operation: the last input may be repeated. */
 const lk__graph_operand *lk__op_input(const lk__graph_op *op, int i);
-/* Whether input i of a node is there, needs a gradient, and gets one from this operation. */
+/* Whether input i of a node is present, needs a gradient, and gets one from this operation. */
 bool lk__node_wants_gradient(const lk_graph *graph, const lk__graph_node *node, int i);
 /* Whether the node's outputs need a gradient: any of its inputs wants one. */
 bool lk__node_needs_gradient(const lk_graph *graph, const lk__graph_node *node);
@@ -161,7 +161,7 @@ lk__graph_shape_text lk__shape_show(const lk__graph_shape *shape);
 lk__graph_shape      lk__shape_fixed(lk_dtype type, int rank, const int64_t *dims); /* no run-time count */
 lk__graph_shape      lk__shape_scalar(lk_dtype type);
 lk__graph_shape      lk__shape_vector(lk_dtype type, int64_t n);
-/* Takes the count of axis `from` of x over to axis `to` of y. */
+/* Copies the run-time count of axis `from` of x to axis `to` of y. */
 void lk__shape_carry_count(lk__graph_shape *y, const lk__graph_shape *x, int from, int to);
 /* Output 0 of a window of kh × kw that moves over input 0 (N, C, H, W) by the attributes stride and padding; -1: it does not fit. */
 int lk__shape_window(lk__graph_shapes *shapes, int64_t channels, int64_t kh, int64_t kw);
@@ -170,9 +170,9 @@ int lk__shape_same_second(lk__graph_shapes *shapes); /* one output, of input 1's
 
 /* ---- for gradient rules (graph/grad.c) ---- */
 
-enum { LK__GRAD_NONE = -1, LK__GRAD_ONE = -2 }; /* no gradient; that of the loss itself, which is the number 1 */
+enum { LK__GRAD_NONE = -1, LK__GRAD_ONE = -2 }; /* no gradient; the gradient of the loss itself, the number 1 */
 
-/* What backward reads for input and output i of the node; -1: it is not there. */
+/* The values that backward reads for input and output i of the node; -1: absent. */
 int             lk__grad_in(const lk__graph_backward *backward, int i);
 int             lk__grad_out(const lk__graph_backward *backward, int i);
 bool            lk__grad_wants(const lk__graph_backward *backward, int i); /* whether input i needs a gradient */
@@ -186,7 +186,7 @@ int lk__grad_emit_like(lk__graph_backward *backward, lk__op op, const lk__op_att
 int lk__grad_reduce_to(lk__graph_backward *backward, int dy, int like);
 /* The gradient before a fused activation. */
 int lk__grad_before_activation(lk__graph_backward *backward, int dy);
-/* Norms: one node gives dx, dw and db; `last` is the node's highest input that may want a gradient. */
+/* Norms: one node gives dx, dw and db; `last` is the node's last input that may need a gradient. */
 void lk__grad_norm(lk__graph_backward *backward, lk__op op, const int *operands, int inputs, int last);
 /* A node's output 0, or -1: LK__GRAD_EMIT(backward, LK__OP_mul, NULL, 2, dy, lk__grad_in(backward, 0)). */
 #define LK__GRAD_EMIT(backward, op, attrs, inputs, ...) \

@@ -1,4 +1,4 @@
-/* print.c - a graph as text: one operation a line, and as Graphviz's dot. */
+/* print.c - a graph as text with one operation per line, and as Graphviz's dot. */
 #include "graph/op.h"
 
 #include <stdarg.h>
@@ -102,7 +102,7 @@ void lk__constant_text(const lk_graph *g, size_t index, char *text, size_t bytes
                          i == shown - 1 && shown < elements ? ", …" : "");
 }
 
-static bool is_leaf(const lk__graph_value *v)
+static bool is_source(const lk__graph_value *v)
 {
     return v->kind == LK__VALUE_INPUT || v->kind == LK__VALUE_STATE || v->kind == LK__VALUE_CONSTANT;
 }
@@ -113,7 +113,7 @@ void lk_graph_print(const lk_graph *g, lk_write write, void *user)
     char text[1024], shape[128];
     for (size_t i = 0; i < g->values_count; i++) {
         const lk__graph_value *v = &g->values[i];
-        if (!is_leaf(v)) continue;
+        if (!is_source(v)) continue;
         value_name(g, (int)i, text, sizeof text);
         lk__shape_text(&v->shape, shape, sizeof shape);
         const lk__graph_state *state = v->kind == LK__VALUE_STATE ? &g->states[v->state] : NULL;
@@ -143,7 +143,7 @@ void lk_graph_dot(const lk_graph *g, lk_write write, void *user)
     emit(&s, "digraph model {\n  rankdir=TB;\n  node [fontname=\"Helvetica\", fontsize=11];\n");
     for (size_t i = 0; i < g->values_count; i++) {
         const lk__graph_value *v = &g->values[i];
-        if (!is_leaf(v)) continue;
+        if (!is_source(v)) continue;
         value_name(g, (int)i, text, sizeof text);
         lk__shape_text(&v->shape, shape, sizeof shape);
         emit(&s, "  v%zu [shape=%s, style=filled, fillcolor=\"%s\", label=\"%s\\n%s\"];\n", i,

@@ -1,5 +1,5 @@
-/* batch_norm.c - norms over the batch: by its own statistics, by running statistics, and, in parts with a sum over all ranks
- * between them, by those of the whole global batch (plan/sync_norm.c puts the parts together). */
+/* batch_norm.c - batch norm with the batch's statistics, with running statistics, and with those of the whole global batch: several
+ * operations with sums over all ranks between them, which plan/sync_norm.c combines. */
 #include "graph/op/describe.h"
 
 #define NORM_ATTRIBUTES LK__HAS(activation) | LK__HAS(update) | LK__HAS(epsilon) | LK__HAS(momentum)
@@ -126,7 +126,7 @@ DESCRIBE(batch_norm_eval_grad){
     MEMORY_BOUND,
 };
 
-/* ---- by the statistics of all ranks: sums in double, to be added over ranks ---- */
+/* ---- with the statistics of all ranks: sums in double, which are added over ranks ---- */
 
 static int stats_shape(lk__graph_shapes *s)
 {
@@ -144,7 +144,7 @@ static int grad_stats_shape(lk__graph_shapes *s)
     return 3;
 }
 
-/* The sums that go through the statistics are those of all ranks; dw and db are of the rows at hand, like the gradient of
+/* The sums in the gradient of the statistics are those of all ranks; dw and db are of this rank's rows, like the gradient of
  * any weight. The statistics themselves get no gradient: dx has all of it. */
 static void apply_gradient(lk__graph_backward *b, int dy)
 {

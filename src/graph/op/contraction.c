@@ -1,7 +1,7 @@
-/* contraction.c - operations bound by arithmetic: linear, matmul, conv2d, and what they need in backward. */
+/* contraction.c - operations bound by arithmetic: linear, matmul, conv2d, and their gradients. */
 #include "graph/op/describe.h"
 
-/* dw and, where there is a bias that wants one, db: one node with up to two outputs. */
+/* dw and, where there is a bias that needs it, db: one node with up to two outputs. */
 static void give_weight_gradient(lk__graph_backward *b, lk__op op, const lk__op_attrs *attrs, const int *operands,
                                  int inputs)
 {
@@ -40,7 +40,7 @@ static int linear_shape(lk__graph_shapes *s)
 static void linear_gradient(lk__graph_backward *b, int dy)
 {
     dy = lk__grad_before_activation(b, dy);
-    /* The weight's first: the sooner it is made, the sooner it can be reduced over the ranks. */
+    /* The weight's first, so that it can be reduced over the ranks earlier. */
     give_weight_gradient(b, LK__OP_linear_grad_weight, NULL, (int[]){lk__grad_in(b, 0), dy}, 2);
     if (!lk__grad_wants(b, 0)) return;
     int operands[] = {dy, lk__grad_in(b, 1)};
@@ -122,7 +122,7 @@ DESCRIBE(linear_grad_weight){
 
 /* ---- matmul ---- */
 
-/* Batch axes: equal, or one side has none. */
+/* Batch axes: equal, or one operand has none. */
 static bool batch_axes_fit(const lk__graph_shape *a, const lk__graph_shape *b)
 {
     if (a->rank != b->rank) return a->rank == 2 || b->rank == 2;
@@ -135,14 +135,14 @@ static int matmul_shape(lk__graph_shapes *s)
 {
     const lk__graph_shape *a = s->in[0], *b = s->in[1];
     if (a->rank < 2 || b->rank < 2)
-        return LK__SHAPE_FAIL(s, "matmul: %s × %s; each side needs two axes or more", lk__shape_show(a).text,
+        return LK__SHAPE_FAIL(s, "matmul: %s × %s; each operand needs two axes or more", lk__shape_show(a).text,
                               lk__shape_show(b).text);
     int                    ma = a->rank - 2 + s->attrs->transpose_a, ka = a->rank - 1 - s->attrs->transpose_a;
     int                    kb = b->rank - 2 + s->attrs->transpose_b, nb = b->rank - 1 - s->attrs->transpose_b;
     bool                   same_count = (a->count_axis == ka) == (b->count_axis == kb);
     const lk__graph_shape *batch = a->rank >= b->rank ? a : b;
     if (a->dims[ka] != b->dims[kb] || !same_count)
-        return LK__SHAPE_FAIL(s, "matmul: %s × %s do not fit: %lld against %lld", lk__shape_show(a).text,
+        return LK__SHAPE_FAIL(s, "matmul: %s × %s do not fit: %lld and %lld", lk__shape_show(a).text,
                               lk__shape_show(b).text, (long long)a->dims[ka], (long long)b->dims[kb]);
     if (!batch_axes_fit(a, b))
         return LK__SHAPE_FAIL(s, "matmul: batch axes of %s and %s differ", lk__shape_show(a).text,
@@ -153,7 +153,7 @@ static int matmul_shape(lk__graph_shapes *s)
     y.dims[y.rank - 1] = b->dims[nb];
     lk__shape_carry_count(&y, a, ma, y.rank - 2);
     lk__shape_carry_count(&y, b, nb, y.rank - 1);
-    if (s->attrs->sum_batch) { /* the gradient of a shared side: summed over the batch */
+    if (s->attrs->sum_batch) { /* the gradient of a shared operand: summed over the batch */
         int64_t         dims[2] = {y.dims[y.rank - 2], y.dims[y.rank - 1]};
         lk__graph_shape shared = lk__shape_fixed(y.dtype, 2, dims);
         lk__shape_carry_count(&shared, &y, y.rank - 2, 0);
@@ -238,7 +238,7 @@ static void conv2d_gradient(lk__graph_backward *b, int dy)
     bool         pooled = b->n.attrs.pool > 1;
     int          index = pooled ? lk__grad_out(b, 1) : -1;
     lk__op_attrs attrs = b->n.attrs;
-    if (!pooled) { /* with a pool, the index knows what relu stopped */
+    if (!pooled) { /* with a pool, the index marks where relu's gradient is zero */
         dy = lk__grad_before_activation(b, dy);
         attrs.activation = LK__IDENTITY;
     }
@@ -249,7 +249,7 @@ static void conv2d_gradient(lk__graph_backward *b, int dy)
                   lk__grad_emit_like(b, LK__OP_conv2d_grad_input, &attrs, operands, pooled ? 3 : 2, lk__grad_in(b, 0)));
 }
 
-/* Every element before the pool takes a weight of each of its inputs; a fused pool leaves one of p × p. */
+/* Each element before the pool needs one product per weight of its channel; a fused pool keeps one of p × p elements. */
 static double conv2d_products(const lk_graph *g, const lk__graph_node *n, int y, int weight)
 {
     const lk__graph_shape *w = &g->values[weight].shape;

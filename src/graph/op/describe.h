@@ -1,4 +1,4 @@
-/* graph/op/describe.h - how a descriptor is written down; for the files of this folder. */
+/* graph/op/describe.h - macros for descriptors; for the files of this folder. */
 #ifndef LK__GRAPH_OP_DESCRIBE_H
 #define LK__GRAPH_OP_DESCRIBE_H
 
@@ -12,15 +12,15 @@
 /* OPERAND("x", REAL, REQUIRED, ROWS) */
 #define OPERAND(name, type, presence, layout) {name, LK__TYPE_##type, LK__##presence, LK__LAYOUT_##layout}
 
-/* What most operations are: a kernel without effects that treats samples one by one and fuses nothing. */
+/* The fields of most operations: a kernel without effects that treats samples one by one and fuses nothing. */
 #define ORDINARY                                                                                                     \
     .same = LK__NO_OPERAND, .samples = LK__SAMPLES_APART, .runs = LK__RUNS_KERNEL, .effect = LK__EFFECT_NONE,        \
     .evaluation = LK__EVALUATE_SAME, .recompute = LK__RECOMPUTE, .fuse = LK__FUSE_NOTHING, .loss = LK__LOSS_NO
 
-/* What is bound by bytes: each operand is read or written once. */
+/* Bound by memory: each operand is read or written once. */
 #define MEMORY_BOUND .arithmetic = lk__arithmetic_none, .bytes = lk__bytes_operands
 
-/* Neither a gradient nor a shape rule: an operation that backward adds, and tells the shape. */
+/* An operation that backward adds, with a given shape; it has no gradient. */
 #define BACKWARD_ONLY .shape = lk__shape_given, .gradient = lk__gradient_none
 
 static inline double elements(const lk_graph *g, int value)

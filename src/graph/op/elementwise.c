@@ -33,7 +33,7 @@ static int broadcast_shape(lk__graph_shapes *s)
     const lk__graph_shape *a = s->in[0], *b = s->in[1];
     if (a->dtype != b->dtype || (a->dtype != s->graph->real && !lk__shape_equal(a, b)))
         return LK__SHAPE_FAIL(
-            s, "%s: %s %s and %s %s; losses and their like, which are f64, go with their own kind and shape",
+            s, "%s: %s %s and %s %s; losses and other f64 values need an operand of the same type and shape",
             lk__op_name(s->op), lk_dtype_name(a->dtype), lk__shape_show(a).text, lk_dtype_name(b->dtype),
             lk__shape_show(b).text);
     return broadcast_pair(s, a, b, &s->out[0]);
@@ -75,7 +75,7 @@ static void div_gradient(lk__graph_backward *b, int dy)
     lk__grad_give(b, 1, negate(b, lk__grad_reduce_to(b, product, lk__grad_in(b, 1))));
 }
 
-/* f64 too: losses, and squares of gradients, which the update adds, are sums in double. */
+/* f64 too: losses and the sums of squared gradients in the update are sums in double. */
 #define BINARY(rule)                                                                            \
     {                                                                                           \
         .inputs = 2, .in = {OPERAND("a", FLOAT, REQUIRED, FOLLOW), OPERAND("b", FLOAT, REQUIRED, FOLLOW)}, \
@@ -97,7 +97,7 @@ static int where_shape(lk__graph_shapes *s)
     return broadcast_pair(s, s->in[0], &both, &s->out[0]);
 }
 
-/* Each side gets dy where it was taken, 0 elsewhere. */
+/* Each operand gets dy where it was selected, 0 elsewhere. */
 static void where_gradient(lk__graph_backward *b, int dy)
 {
     lk__graph_shape scalar = lk__shape_scalar(b->g->real);
@@ -138,7 +138,7 @@ static int unary_shape(lk__graph_shapes *s)
         return LK__SHAPE_FAIL(s, "%s: %g is not a finite number", lk__unary_name(a->unary),
                               a->unary == LK__POW ? a->exponent : a->slope);
     if (a->minimum != a->minimum || a->maximum != a->maximum)
-        return LK__SHAPE_FAIL(s, "clamp: from %g to %g is no range", a->minimum, a->maximum);
+        return LK__SHAPE_FAIL(s, "clamp: %g to %g is not a range", a->minimum, a->maximum);
     return lk__shape_same(s);
 }
 
@@ -195,7 +195,7 @@ DESCRIBE(scale){
     MEMORY_BOUND,
 };
 
-/* What scales the gradient that a loss made in forward. */
+/* Scales the gradient that a loss computed in forward. */
 DESCRIBE(scale_by){
     .inputs = 2,
     .in = {OPERAND("x", REAL, REQUIRED, ROWS), OPERAND("factor", F64, REQUIRED, ROWS)},

@@ -1,4 +1,4 @@
-/* indexed.c - operations that read or write where another operand's numbers say: embedding. */
+/* indexed.c - operations that read or write at positions given by another operand: embedding. */
 #include "graph/op/describe.h"
 
 static int embedding_shape(lk__graph_shapes *s)

@@ -16,13 +16,13 @@ static int cross_entropy_shape(lk__graph_shapes *s)
     lk__graph_shape rows = lk__shape_fixed(labels->dtype, 1, x->dims);
     lk__shape_carry_count(&rows, x, 0, 0);
     if (labels->dtype != LK_I32 || !lk__shape_equal(&rows, labels))
-        return LK__SHAPE_FAIL(s, "cross_entropy: labels %s (%s) do not fit logits %s; i32, one a row, is needed",
+        return LK__SHAPE_FAIL(s, "cross_entropy: labels %s (%s) do not fit logits %s; one i32 per row is needed",
                               lk__shape_show(labels).text, lk_dtype_name(labels->dtype), lk__shape_show(x).text);
     if (w && !lk__shape_equal(&rows, w))
         return LK__SHAPE_FAIL(s, "cross_entropy: weight %s does not fit logits %s", lk__shape_show(w).text,
                               lk__shape_show(x).text);
     if (!(s->attrs->label_smoothing >= 0 && s->attrs->label_smoothing < 1))
-        return LK__SHAPE_FAIL(s, "cross_entropy: label_smoothing is %g; 0 to below 1 is possible",
+        return LK__SHAPE_FAIL(s, "cross_entropy: label_smoothing is %g; 0 to below 1 is allowed",
                               s->attrs->label_smoothing);
     s->out[0] = s->out[1] = s->out[2] = lk__shape_scalar(LK_F64);
     s->out[3] = *x;
@@ -81,7 +81,7 @@ static int distance_shape(lk__graph_shapes *s)
     return 2;
 }
 
-/* Either side's gradient is that of x with the two exchanged. */
+/* The target's gradient is that of x with the operands exchanged. */
 static void give_distance_gradient(lk__graph_backward *b, lk__op op, int dy)
 {
     int dloss = dy == LK__GRAD_ONE ? -1 : dy;
@@ -126,14 +126,14 @@ static int bce_with_logits_shape(lk__graph_shapes *s)
     bool fits = !w || (w->rank <= x->rank && w->count_axis == x->count_axis && w->count_unit == x->count_unit);
     for (int i = 0; fits && w && i < w->rank; i++) fits = w->dims[i] == x->dims[i];
     if (!fits)
-        return LK__SHAPE_FAIL(s, "bce_with_logits: weight %s has not the first axes of logits %s",
+        return LK__SHAPE_FAIL(s, "bce_with_logits: weight %s does not have the first axes of logits %s",
                               lk__shape_show(w).text, lk__shape_show(x).text);
     s->out[0] = s->out[1] = lk__shape_scalar(LK_F64);
     s->out[2] = *x;
     return 3;
 }
 
-/* Forward made it while it had the numbers. */
+/* Forward computed it together with the loss. */
 static void bce_with_logits_gradient(lk__graph_backward *b, int dy)
 {
     int dlogits = lk__grad_out(b, 2);

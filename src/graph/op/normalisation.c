@@ -40,7 +40,7 @@ DESCRIBE(log_softmax) SOFTMAX(log_softmax_gradient);
 DESCRIBE(softmax_grad) SOFTMAX_GRAD;
 DESCRIBE(log_softmax_grad) SOFTMAX_GRAD;
 
-/* ---- layer norm, RMS norm: rows are the last `axis` dims of x; one statistic a row ---- */
+/* ---- layer norm, RMS norm: rows are the last `axis` dims of x; one statistic per row ---- */
 
 static int row_norm_shape(lk__graph_shapes *s, int statistics)
 {

@@ -1,4 +1,4 @@
-/* optimizer.c - what the update section is made of: the norm and the common scale of the gradients, and the optimizers, which
+/* optimizer.c - the operations of the update section: the norm and the common scale of the gradients, and the optimizers, which
  * write states. */
 #include "graph/op/describe.h"
 

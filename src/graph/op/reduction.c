@@ -60,7 +60,7 @@ static int argmax_shape(lk__graph_shapes *s)
     if (axis < 0 || axis >= x->rank)
         return LK__SHAPE_FAIL(s, "%s: x %s has no axis %d", lk__op_name(s->op), lk__shape_show(x).text, axis);
     if (x->count_axis == axis)
-        return LK__SHAPE_FAIL(s, "%s: cannot go over the batch axis of %s", lk__op_name(s->op), lk__shape_show(x).text);
+        return LK__SHAPE_FAIL(s, "%s: cannot reduce the batch axis of %s", lk__op_name(s->op), lk__shape_show(x).text);
     if (x->dims[axis] > INT32_MAX)
         return LK__SHAPE_FAIL(s, "%s: axis %d of %s is too long for an i32 index", lk__op_name(s->op), axis,
                               lk__shape_show(x).text);
@@ -139,7 +139,8 @@ static int pool_shape(lk__graph_shapes *s)
                               lk__shape_show(x).text);
     int64_t kernel = s->attrs->kernel;
     if (kernel > 15)
-        return LK__SHAPE_FAIL(s, "%s: a kernel of %lld; at most 15 is possible", lk__op_name(s->op), (long long)kernel);
+        return LK__SHAPE_FAIL(s, "%s: kernel %lld is too large; at most 15 is allowed", lk__op_name(s->op),
+                              (long long)kernel);
     if (2 * s->attrs->padding > kernel)
         return LK__SHAPE_FAIL(s, "%s: padding %lld is more than half the kernel %lld", lk__op_name(s->op),
                               (long long)s->attrs->padding, (long long)kernel);

@@ -106,7 +106,7 @@ static int slice_shape(lk__graph_shapes *s)
         return LK__SHAPE_FAIL(s, "slice: x %s has no [%lld, %lld) along axis %d", lk__shape_show(x).text,
                               (long long)start, (long long)(start + length), axis);
     if (x->count_axis == axis)
-        return LK__SHAPE_FAIL(s, "slice: cannot cut the batch axis of %s", lk__shape_show(x).text);
+        return LK__SHAPE_FAIL(s, "slice: cannot slice the batch axis of %s", lk__shape_show(x).text);
     s->out[0] = *x;
     s->out[0].dims[axis] = length;
     return 1;
@@ -153,7 +153,7 @@ static int concat_shape(lk__graph_shapes *s)
     if (axis < 0 || axis >= y.rank)
         return LK__SHAPE_FAIL(s, "concat: %s has no axis %d", lk__shape_show(&y).text, axis);
     if (y.count_axis == axis)
-        return LK__SHAPE_FAIL(s, "concat: cannot join along the batch axis of %s", lk__shape_show(&y).text);
+        return LK__SHAPE_FAIL(s, "concat: cannot concatenate along the batch axis of %s", lk__shape_show(&y).text);
     for (int i = 1; i < s->inputs; i++) {
         lk__graph_shape other = *s->in[i];
         int64_t         add = other.rank == y.rank ? other.dims[axis] : 0;

@@ -1,4 +1,4 @@
-/* table.c - all descriptors by operation, and what several families share. An operation without a descriptor does not link. */
+/* table.c - all descriptors by operation, and functions that several families share. An operation without a descriptor does not link. */
 #include "graph/op.h"
 
 #define DECLARE(name) extern const lk__graph_op lk__descriptor_##name;
