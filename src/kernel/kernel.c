@@ -1,4 +1,4 @@
-/* kernel.c - finds the CPU's table for a floating type and an instruction set. */
+/* kernel.c - the CPU's kernel table for a floating type and an instruction set. */
 #include "kernel/kernel.h"
 
 #include <string.h>

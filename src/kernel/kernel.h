@@ -1,4 +1,4 @@
-/* kernel/kernel.h - how a kernel is called, and the table op × device that finds it. */
+/* kernel/kernel.h - how a kernel is called, and the table by operation and device in which it is found. */
 #ifndef LK__KERNEL_H
 #define LK__KERNEL_H
 
@@ -8,7 +8,7 @@
 
 enum { LK__MAX_IN = 9, LK__MAX_OUT = 4 };
 
-/* The step block: all that changes from step to step. Kernels read it; nothing of it is baked into an instruction. */
+/* The step block: everything that changes from step to step. Kernels read it; instructions hold none of it. */
 typedef struct lk__kernel_step {
     int64_t        step;  /* updates so far, this one included: Adam's t, from 1 */
     int64_t        epoch; /* from 0 */
@@ -16,40 +16,40 @@ typedef struct lk__kernel_step {
     uint64_t       seed;
     double         rate;            /* learning rate of this step */
     const int64_t *sample_ids;      /* count of them; NULL: 0, 1, 2, … */
-    bool           updates_buffers; /* of micro-leaves that run side by side, one moves the running statistics */
+    bool           updates_buffers; /* of leaves that run together, one updates the running statistics */
 } lk__kernel_step;
 
 typedef struct lk__kernel_operand {
-    void    *data; /* NULL: an optional operand that is not there */
+    void    *data; /* NULL: an absent optional operand */
     lk_dtype dtype;
     int      rank;
     int64_t  dims[LK_MAX_RANK];
 } lk__kernel_operand;
 
-/* Samples in parts, for kernels that add over them (linear_grad_weight): what each part gives is added as a pairwise tree over parts,
- * the order of lk__reduce (comm/reduce.h). */
+/* The leaves of a batch, for kernels that add over samples (linear_grad_weight): the leaves' sums are added in a pairwise tree,
+ * in the order of lk__reduce (comm/reduce.h). */
 typedef struct lk__kernel_leaves {
     int            count;
-    const int64_t *rows; /* count + 1: where each begins */
-    void          *sums; /* lk__kernel_leaves_bytes a thread: partial results */
+    const int64_t *rows; /* count + 1: the first row of each leaf, and the end */
+    void          *sums; /* lk__kernel_leaves_bytes per thread: partial results */
 } lk__kernel_leaves;
 
 enum {
     LK__LEAVES_MOST = 64,
-    LK__LEAVES_TILE = 16 << 10,
-    LK__LEAVES_DEPTH = 7
-}; /* elements of a tile; results that wait at once */
+    LK__LEAVES_TILE = 16 << 10, /* elements */
+    LK__LEAVES_DEPTH = 7,       /* partial results held at once */
+};
 static inline size_t lk__kernel_leaves_bytes(void)
 {
     return (size_t)LK__LEAVES_TILE * LK__LEAVES_DEPTH * sizeof(double);
 }
 
-/* The first id out of range in a run: kernels that look up by id (cross_entropy, embedding) report it here, and the program, which
- * knows its inputs by address, turns it into an error. */
+/* The first id out of range in a run: kernels that look up by id (cross_entropy, embedding) report it here, and the program makes
+ * an error of it, since it knows its inputs by address. */
 typedef struct lk__kernel_invalid_id {
     bool           found;
     lk__op         op;
-    const int32_t *at; /* where in the operand; not to be read by the host */
+    const int32_t *at; /* its address in the operand; the host must not dereference it */
     int32_t        value;
     int64_t        limit; /* ids are 0 … limit - 1 */
 } lk__kernel_invalid_id;
@@ -59,11 +59,11 @@ typedef struct lk__kernel_call {
     lk__kernel_operand  in[LK__MAX_IN];
     lk__kernel_operand  out[LK__MAX_OUT];
     int       inputs, outputs; /* operands named above, absent optional ones included up to the last present */
-    void     *workspace;       /* what the workspace function asked for, aligned to LK__ALIGN; undefined contents */
+    void     *workspace;       /* as large as the workspace function returned, aligned to LK__ALIGN; undefined contents */
     lk__pool *pool;
     const lk__kernel_step   *step;
-    const lk__kernel_leaves *parts;   /* NULL: one */
-    lk__kernel_invalid_id   *invalid; /* where an id out of range is reported; NULL: nowhere */
+    const lk__kernel_leaves *leaves;  /* NULL: the batch is one leaf */
+    lk__kernel_invalid_id   *invalid; /* receives an id out of range; NULL: not reported */
 } lk__kernel_call;
 
 typedef void (*lk__kernel)(const lk__kernel_call *call);

@@ -1,58 +1,60 @@
-/* bucket.c - where gradients live: one after the other in the order in which backward makes them, cut into buckets that travel
- * as one. A bucket is whole when the last gradient in it is made; from then on it can be on its way while backward goes on. So
- * it is closed when it is full, and also when it is worth a journey and the next gradient is long in coming. */
+/* bucket.c - the layout of gradients: contiguous, in the order in which backward makes them, divided into buckets that are reduced
+ * as one. A bucket is complete when its last gradient is made; from then on it can be reduced while backward continues. So a
+ * bucket is closed when it is full, and also when it is large enough and the next gradient takes long to compute. */
 #include "plan/plan.h"
 
 #include <stdlib.h>
 
-enum { FIRST_BUCKET = 1 << 20, BUCKET = 25 << 20, WORTH = 1 << 20 };
-/* Some machine's rates, the same on every rank; a link's latency is well below a long time. */
+enum { FIRST_BUCKET = 1 << 20, BUCKET = 25 << 20, LARGE_ENOUGH = 1 << 20 };
+/* Typical rates, the same on every rank; a link's latency is well below LONG_GAP. */
 #define FLOPS 30e9
 #define MEMORY 10e9
-#define LONG 500e-6 /* seconds */
+#define LONG_GAP 500e-6 /* seconds */
 
-typedef struct made {
+typedef struct gradient {
     size_t state;
-    int    position; /* in the order: where its gradient is whole */
-} made;
+    int    position; /* in the order: the node that makes it */
+} gradient;
 
-static int earlier(const void *a, const void *b)
+static int by_position(const void *a, const void *b)
 {
-    const made *x = a, *y = b;
+    const gradient *x = a, *y = b;
     if (x->position != y->position) return x->position < y->position ? -1 : 1;
     return x->state < y->state ? -1 : x->state > y->state;
 }
 
 /* Position of every node in the order, or -1. */
-static int *positions(const lk__plan_order *t)
+static int *node_positions(const lk__plan_list *list)
 {
-    int *position = lk__alloc(t->graph->context, LK_MEMORY_OTHER, t->graph->nodes_count * sizeof(int));
+    int *position = lk__alloc(list->graph->context, LK_MEMORY_OTHER, list->graph->nodes_count * sizeof(int));
     if (!position) return NULL;
-    for (size_t i = 0; i < t->graph->nodes_count; i++) position[i] = -1;
-    for (size_t i = 0; i < t->order_count; i++) position[t->order[i]] = (int)i;
+    for (size_t i = 0; i < list->graph->nodes_count; i++) position[i] = -1;
+    for (size_t i = 0; i < list->order_count; i++) position[list->order[i]] = (int)i;
     return position;
 }
 
-static size_t collect(const lk__plan_order *t, const int *position, made *all)
+/* All gradients in the order in which backward makes them; returns how many. */
+static size_t list_gradients(const lk__plan_list *list, const int *position, gradient *all)
 {
     size_t count = 0;
-    for (size_t i = 0; i < t->graph->states_count; i++)
-        if (t->gradients[i] >= 0) all[count++] = (made){i, position[t->graph->values[t->gradients[i]].node]};
-    if (count) qsort(all, count, sizeof *all, earlier);
+    for (size_t i = 0; i < list->graph->states_count; i++)
+        if (list->gradients[i] >= 0)
+            all[count++] = (gradient){i, position[list->graph->values[list->gradients[i]].node]};
+    if (count) qsort(all, count, sizeof *all, by_position);
     return count;
 }
 
-/* From the gradient before to this one. */
-static double gap(const lk__plan_order *t, const made *before, const made *next)
+/* Seconds from one gradient to the next. */
+static double gap_seconds(const lk__plan_list *list, const gradient *before, const gradient *next)
 {
     double seconds = 0;
     for (int i = before->position + 1; i <= next->position; i++)
-        seconds += lk__node_seconds(t->graph, &t->graph->nodes[t->order[i]], FLOPS, MEMORY);
+        seconds += lk__node_seconds(list->graph, &list->graph->nodes[list->order[i]], FLOPS, MEMORY);
     return seconds;
 }
 
-/* With one rank nothing travels and everything is one bucket. */
-static size_t limit(const lk_plan *p, size_t buckets)
+/* With one rank nothing is reduced and all gradients are one bucket. */
+static size_t bucket_limit(const lk_plan *p, size_t buckets)
 {
     if (p->parallel.world <= 1) return SIZE_MAX;
     size_t most = p->parallel.bucket_bytes ? p->parallel.bucket_bytes : BUCKET;
@@ -61,20 +63,21 @@ static size_t limit(const lk_plan *p, size_t buckets)
 
 lk_status lk__pass_buckets(lk_plan *p)
 {
-    lk__plan_order *t = &p->train;
-    lk_context     *c = p->context;
-    size_t          states = t->graph->states_count, offset = 0, nodes = t->graph->nodes_count * sizeof(int);
-    made           *all = states ? lk__alloc(c, LK_MEMORY_OTHER, states * sizeof *all) : NULL;
-    int            *position = positions(t);
-    lk_status       status = LK_ENOMEM;
+    lk__plan_list *list = &p->train;
+    lk_context    *c = p->context;
+    size_t         states = list->graph->states_count, offset = 0, nodes = list->graph->nodes_count * sizeof(int);
+    gradient      *all = states ? lk__alloc(c, LK_MEMORY_OTHER, states * sizeof *all) : NULL;
+    int           *position = node_positions(list);
+    lk_status      status = LK_ENOMEM;
     if ((states && !all) || !position) goto done;
-    size_t count = collect(t, position, all);
+    size_t count = list_gradients(list, position, all);
     for (size_t i = 0; i < count; i++) {
         lk__plan_state  *sp = &p->states[all[i].state];
         size_t           bytes = lk__round_up(sp->bytes, LK__ALIGN);
         lk__plan_bucket *last = p->buckets_count ? &p->buckets[p->buckets_count - 1] : NULL;
-        bool far = last && p->parallel.world > 1 && last->bytes >= WORTH && gap(t, &all[i - 1], &all[i]) > LONG;
-        if (!last || far || last->bytes + bytes > limit(p, p->buckets_count - 1)) {
+        bool             close_early = last && p->parallel.world > 1 && last->bytes >= LARGE_ENOUGH &&
+                           gap_seconds(list, &all[i - 1], &all[i]) > LONG_GAP;
+        if (!last || close_early || last->bytes + bytes > bucket_limit(p, p->buckets_count - 1)) {
             if (lk__grow(c, (void **)&p->buckets, &p->buckets_capacity, p->buckets_count + 1, sizeof *last) < 0)
                 goto done;
             last = &p->buckets[p->buckets_count++];

@@ -1,5 +1,5 @@
-/* cost.c - a step on paper: how long each instruction takes, when each bucket is whole, travels and arrives, and what of that
- * nothing hides. Times are measured ones where they are given, else arithmetic and bytes over the machine's rates. */
+/* cost.c - the estimate of a step: the time of each instruction, when each bucket is complete and when it is reduced, and how much
+ * of that backward does not hide. Times are measured where given, otherwise arithmetic and bytes over the machine's rates. */
 #include "plan/plan.h"
 
 #include <math.h>
@@ -13,7 +13,7 @@ double lk__node_seconds(const lk_graph *g, const lk__graph_node *n, double flops
 }
 
 /* Seconds of the instruction at a position of the order. */
-static double takes(const lk_plan *p, const lk_rates *r, size_t position)
+static double instruction_seconds(const lk_plan *p, const lk_rates *r, size_t position)
 {
     const lk_graph       *g = p->train.graph;
     const lk__graph_node *n = &g->nodes[p->train.order[position]];
@@ -21,12 +21,12 @@ static double takes(const lk_plan *p, const lk_rates *r, size_t position)
     return lk__node_seconds(g, n, r->flops, r->memory);
 }
 
-typedef struct page {
+typedef struct output {
     lk_write write;
     void    *user;
-} page;
+} output;
 
-__attribute__((format(printf, 2, 3))) static void say(const page *o, const char *format, ...)
+__attribute__((format(printf, 2, 3))) static void print(const output *o, const char *format, ...)
 {
     char    text[512];
     va_list arguments;
@@ -39,21 +39,21 @@ __attribute__((format(printf, 2, 3))) static void say(const page *o, const char 
 static double section_seconds(const lk_plan *p, const lk_rates *r, size_t begin, size_t end)
 {
     double total = 0;
-    for (size_t i = begin; i < end; i++) total += takes(p, r, i);
+    for (size_t i = begin; i < end; i++) total += instruction_seconds(p, r, i);
     return total;
 }
 
-/* What runs at `time`, counted from the start of backward. */
+/* The position of the instruction that runs at `time` after the start of backward. */
 static size_t running_at(const lk_plan *p, const lk_rates *r, size_t begin, size_t end, double time)
 {
     double at = 0;
     size_t i = begin;
     for (; i + 1 < end; i++)
-        if ((at += takes(p, r, i)) > time) break;
+        if ((at += instruction_seconds(p, r, i)) > time) break;
     return i;
 }
 
-static const char *name_at(const lk_plan *p, size_t position, char *text, size_t size)
+static const char *instruction_name(const lk_plan *p, size_t position, char *text, size_t size)
 {
     const lk__graph_node *n = &p->train.graph->nodes[p->train.order[position]];
     snprintf(text, size, "%s", lk__op_name(n->op));
@@ -65,7 +65,7 @@ static const char *name_at(const lk_plan *p, size_t position, char *text, size_t
 }
 
 /* An all_reduce sends, and receives, 2(N-1)/N of its bytes. */
-static double travels(const lk_plan *p, const lk_rates *r, double bytes)
+static double all_reduce_seconds(const lk_plan *p, const lk_rates *r, double bytes)
 {
     double world = p->parallel.world;
     return 2 * r->latency + 2 * (world - 1) / world * bytes / r->link;
@@ -73,40 +73,41 @@ static double travels(const lk_plan *p, const lk_rates *r, double bytes)
 
 double lk_plan_step(const lk_plan *p, const lk_rates *r, lk_write write, void *user)
 {
-    const lk__plan_order *t = &p->train;
-    page                  o = {write, user};
+    const lk__plan_list *list = &p->train;
+    output               o = {write, user};
     if (!p->trains) return 0;
-    size_t begin = t->end[LK_FORWARD], end = t->end[LK_BACKWARD];
+    size_t begin = list->end[LK_FORWARD], end = list->end[LK_BACKWARD];
     double runs = p->parallel.leaves && !p->parallel.batch_leaves ? p->sets : p->parallel.micro_batches;
     double forward = section_seconds(p, r, 0, begin), backward = section_seconds(p, r, begin, end);
-    double update = section_seconds(p, r, t->end[LK_SYNC], t->end[LK_UPDATE]), link = 0, arrived = 0;
-    double meeting = p->parallel.world > 1 ? 2 * r->latency : 0, syncs = p->syncs * runs * meeting;
-    say(&o, "step of rank %d of %d: %.3f ms forward, %.3f ms backward%s, %.3f ms update\n", p->parallel.rank,
-        p->parallel.world, 1e3 * forward, 1e3 * backward, runs > 1 ? " a micro-batch" : "", 1e3 * update);
+    double update = section_seconds(p, r, list->end[LK_SYNC], list->end[LK_UPDATE]), link = 0, finished = 0;
+    double sync_seconds = p->parallel.world > 1 ? 2 * r->latency : 0, syncs = p->syncs * runs * sync_seconds;
+    print(&o, "step of rank %d of %d: %.3f ms forward, %.3f ms backward%s, %.3f ms update\n", p->parallel.rank,
+          p->parallel.world, 1e3 * forward, 1e3 * backward, runs > 1 ? " per micro-batch" : "", 1e3 * update);
     if (p->syncs)
-        say(&o, "  %d sums over all ranks within them (synchronised batch norm), each %.3f ms, which nothing hides\n",
-            p->syncs, 1e3 * meeting);
+        print(&o, "  %d sums over all ranks within them (synchronised batch norm), each %.3f ms, not overlapped\n",
+              p->syncs, 1e3 * sync_seconds);
     for (size_t i = 0; i < p->buckets_count && p->parallel.world > 1; i++) {
         const lk__plan_bucket *b = &p->buckets[i];
-        double                 whole = section_seconds(p, r, begin, b->after + 1), start = fmax(whole, arrived);
+        double                 complete = section_seconds(p, r, begin, b->after + 1), start = fmax(complete, finished);
         char                   first[96], last[96];
-        arrived = start + travels(p, r, (double)b->bytes);
-        link += arrived - start;
-        say(&o,
-            "  bucket %zu: all_reduce of %zu bytes (%d tensor%s), whole %.3f ms into backward, travels %.3f to %.3f ms",
-            i, b->bytes, b->states, b->states == 1 ? "" : "s", 1e3 * whole, 1e3 * start, 1e3 * arrived);
+        finished = start + all_reduce_seconds(p, r, (double)b->bytes);
+        link += finished - start;
+        print(
+            &o, "  bucket %zu: all_reduce of %zu bytes (%d tensor%s), complete %.3f ms into backward, in flight %.3f to %.3f ms",
+            i, b->bytes, b->states, b->states == 1 ? "" : "s", 1e3 * complete, 1e3 * start, 1e3 * finished);
         if (start < backward)
-            say(&o, ", over %s to %s", name_at(p, running_at(p, r, begin, end, start), first, sizeof first),
-                name_at(p, running_at(p, r, begin, end, fmin(arrived, backward)), last, sizeof last));
-        say(&o, "%s\n", arrived > backward ? start < backward ? ", and past its end" : ", after its end" : "");
+            print(&o, ", during %s to %s", instruction_name(p, running_at(p, r, begin, end, start), first, sizeof first),
+                  instruction_name(p, running_at(p, r, begin, end, fmin(finished, backward)), last, sizeof last));
+        print(&o, "%s\n", finished > backward ? start < backward ? ", and after backward" : ", after backward" : "");
     }
-    if (p->parallel.world > 1) say(&o, "  metrics: all_gather of a few numbers a rank, %.3f ms\n", 1e3 * meeting);
-    double exposed = fmax(0, arrived - backward);
-    double critical = runs * (forward + backward) + syncs + exposed + meeting + update;
-    say(&o, "critical path %.3f ms", 1e3 * critical);
+    if (p->parallel.world > 1)
+        print(&o, "  metrics: all_gather of a few numbers per rank, %.3f ms\n", 1e3 * sync_seconds);
+    double exposed = fmax(0, finished - backward);
+    double critical = runs * (forward + backward) + syncs + exposed + sync_seconds + update;
+    print(&o, "critical path %.3f ms", 1e3 * critical);
     if (link > 0)
-        say(&o, ": %.3f ms of %.3f ms on the link are hidden by backward", 1e3 * (link - exposed), 1e3 * link);
-    say(&o, "\n");
+        print(&o, ": %.3f ms of %.3f ms on the link are hidden by backward", 1e3 * (link - exposed), 1e3 * link);
+    print(&o, "\n");
     return critical;
 }
 
@@ -115,10 +116,10 @@ size_t lk_plan_instructions(const lk_plan *p) { return p->train.order_count; }
 int64_t lk_plan_capacity(const lk_plan *p)
 {
     const lk_graph *g = p->graph;
-    int64_t         least = INT64_MAX;
+    int64_t         smallest = INT64_MAX;
     for (size_t i = 0; i < g->values_count; i++)
         if (g->values[i].kind == LK__VALUE_INPUT && g->values[i].shape.count_axis >= 0 &&
-            g->values[i].shape.dims[0] < least)
-            least = g->values[i].shape.dims[0];
-    return least;
+            g->values[i].shape.dims[0] < smallest)
+            smallest = g->values[i].shape.dims[0];
+    return smallest;
 }

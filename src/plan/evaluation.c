@@ -1,24 +1,24 @@
-/* evaluation.c - evaluation is a mode of the same model: a rewriting of its graph. */
+/* evaluation.c - rewrites the graph of the model for evaluation mode. */
 #include "plan/plan.h"
 
-static void replace_uses(lk__plan_order *t, int from, int to)
+static void replace_uses(lk__plan_list *list, int from, int to)
 {
-    lk_graph *g = t->graph;
+    lk_graph *g = list->graph;
     for (size_t i = 0; i < g->nodes_count; i++)
         for (int j = 0; j < g->nodes[i].inputs; j++)
             if (g->nodes[i].in[j] == from) g->nodes[i].in[j] = to;
-    for (int i = 0; i < t->outputs_count; i++)
-        if (t->outputs[i] == from) t->outputs[i] = to;
-    if (t->sum == from) t->sum = to;
+    for (int i = 0; i < list->outputs_count; i++)
+        if (list->outputs[i] == from) list->outputs[i] = to;
+    if (list->sum == from) list->sum = to;
 }
 
-void lk__pass_evaluation(lk__plan_order *t)
+void lk__pass_evaluation(lk__plan_list *list)
 {
-    for (size_t i = 0; i < t->graph->nodes_count; i++) {
-        lk__graph_node *n = &t->graph->nodes[i];
+    for (size_t i = 0; i < list->graph->nodes_count; i++) {
+        lk__graph_node *n = &list->graph->nodes[i];
         switch (lk__op_find(n->op)->evaluation) {
         case LK__EVALUATE_SAME: break;
-        case LK__EVALUATE_BY_BUFFERS: /* x, w, b, running_mean, running_var stay; the rest goes */
+        case LK__EVALUATE_BY_BUFFERS: /* x, w, b, running_mean, running_var are kept */
             n->op = LK__OP_batch_norm_eval;
             n->inputs = 5;
             n->outputs = 1;
@@ -26,7 +26,7 @@ void lk__pass_evaluation(lk__plan_order *t)
             break;
         case LK__EVALUATE_IDENTITY:
             n->dead = true;
-            replace_uses(t, n->out[0], n->in[0]);
+            replace_uses(list, n->out[0], n->in[0]);
             break;
         }
     }

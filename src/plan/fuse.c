@@ -1,4 +1,4 @@
-/* fuse.c - joins an operation with what follows it where one kernel does both in one pass over memory. Runs before the
+/* fuse.c - fuses an operation with the next one where one kernel computes both in one pass over memory. Runs before the
  * gradients are made, so that the backward of a fused operation is fused too. */
 #include "plan/plan.h"
 
@@ -7,9 +7,9 @@ typedef struct uses {
     int *last;  /* by value: its (only, when count is 1) reading node */
 } uses;
 
-static void count_uses(const lk__plan_order *t, uses *u)
+static void count_uses(const lk__plan_list *list, uses *u)
 {
-    const lk_graph *g = t->graph;
+    const lk_graph *g = list->graph;
     for (size_t i = 0; i < g->nodes_count; i++) {
         if (g->nodes[i].dead) continue;
         for (int j = 0; j < g->nodes[i].inputs; j++) {
@@ -19,11 +19,11 @@ static void count_uses(const lk__plan_order *t, uses *u)
             u->last[v] = (int)i;
         }
     }
-    for (int i = 0; i < t->outputs_count; i++) u->count[t->outputs[i]]++;
-    if (t->sum >= 0) u->count[t->sum]++;
+    for (int i = 0; i < list->outputs_count; i++) u->count[list->outputs[i]]++;
+    if (list->sum >= 0) u->count[list->sum]++;
 }
 
-/* The node that alone reads value v, in the same block for recomputation's sake; NULL if there are more, or none. */
+/* The only node that reads value v; NULL if there are several, or none. */
 static lk__graph_node *only_reader(lk_graph *g, const uses *u, int v)
 {
     return v >= 0 && u->count[v] == 1 && !g->nodes[u->last[v]].dead ? &g->nodes[u->last[v]] : NULL;
@@ -36,7 +36,7 @@ static bool recompute_differs(const lk_graph *g, int a, int b)
     return a != b;
 }
 
-/* n takes over the outputs of the node that followed it. */
+/* n gets the outputs of the node that followed it. */
 static void absorb(lk_graph *g, lk__graph_node *n, lk__graph_node *next)
 {
     n->outputs = next->outputs;
@@ -55,7 +55,7 @@ static void fuse_relu(lk_graph *g, const uses *u, lk__graph_node *n)
         return;
     n->attrs.activation = LK__RELU;
     int kept = n->outputs;
-    n->out[0] = next->out[0]; /* further outputs (saved statistics) stay n's own */
+    n->out[0] = next->out[0]; /* further outputs (saved statistics) remain n's */
     g->values[n->out[0]].node = (int)(n - g->nodes);
     n->outputs = kept;
     next->dead = true;
@@ -71,14 +71,14 @@ static void fuse_pool(lk_graph *g, const uses *u, lk__graph_node *n)
     absorb(g, n, next);
 }
 
-lk_status lk__pass_fuse(lk__plan_order *t)
+lk_status lk__pass_fuse(lk__plan_list *list)
 {
-    lk_graph   *g = t->graph;
+    lk_graph   *g = list->graph;
     lk_context *c = g->context;
     size_t      bytes = g->values_count * sizeof(int);
     uses        u = {lk__alloc(c, LK_MEMORY_OTHER, bytes), lk__alloc(c, LK_MEMORY_OTHER, bytes)};
     if (u.count && u.last) {
-        count_uses(t, &u);
+        count_uses(list, &u);
         for (size_t i = 0; i < g->nodes_count; i++) {
             lk__graph_node *n = &g->nodes[i];
             if (n->dead) continue;

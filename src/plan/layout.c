@@ -1,10 +1,10 @@
-/* layout.c - takes out what nothing reads, and decides how images are stored: as the operations' descriptors ask for, with a copy
- * where two ask for different layouts. */
+/* layout.c - removes what nothing reads, and decides how images are stored: as the operations' descriptors require, with a copy
+ * where two require different layouts. */
 #include "plan/plan.h"
 
 #include <string.h>
 
-/* What the operation's kernels ask of input i. */
+/* The layout that the operation's kernels require of input i. */
 static lk__graph_layout input_layout(const lk_graph *g, const lk__graph_node *n, int i)
 {
     lk__graph_layout layout = lk__op_input(lk__op_find(n->op), i)->layout;
@@ -15,7 +15,7 @@ static lk__graph_layout input_layout(const lk_graph *g, const lk__graph_node *n,
     return layout;
 }
 
-/* What they give for output i. */
+/* The layout of output i. */
 static lk__graph_layout output_layout(const lk_graph *g, const lk__graph_node *n, int i)
 {
     lk__graph_layout layout = lk__op_find(n->op)->out[i].layout;
@@ -23,18 +23,18 @@ static lk__graph_layout output_layout(const lk_graph *g, const lk__graph_node *n
 }
 
 typedef struct layout {
-    lk__plan_order *t;
-    bool           *needed;    /* by node */
-    bool           *read;      /* by value: by a node that is needed, or from outside */
-    int            *converted; /* by value: its twin in the other layout, or 0 */
-    size_t          values;    /* that exist before conversions are added */
+    lk__plan_list *list;
+    bool          *needed;    /* by node */
+    bool          *read;      /* by value: by a node that is needed, or from outside */
+    int           *converted; /* by value: its copy in the other layout, or 0 */
+    size_t         values;    /* that exist before conversions are added */
 } layout;
 
-static void need_value(layout *l, int v)
+static void mark_read(layout *l, int v)
 {
     if (v < 0) return;
     l->read[v] = true;
-    if (l->t->graph->values[v].kind == LK__VALUE_RESULT) l->needed[l->t->graph->values[v].node] = true;
+    if (l->list->graph->values[v].kind == LK__VALUE_RESULT) l->needed[l->list->graph->values[v].node] = true;
 }
 
 static bool has_effect(const lk__graph_node *n)
@@ -45,35 +45,36 @@ static bool has_effect(const lk__graph_node *n)
 
 static void mark_needed(layout *l)
 {
-    lk__plan_order *t = l->t;
-    lk_graph       *g = t->graph;
-    need_value(l, t->sum);
-    need_value(l, t->weight);
-    need_value(l, t->correct);
-    need_value(l, t->norm);
-    for (int i = 0; i < t->outputs_count; i++) need_value(l, t->outputs[i]);
-    if (t->gradients)
-        for (size_t i = 0; i < g->states_count; i++) need_value(l, t->gradients[i]);
+    lk__plan_list *list = l->list;
+    lk_graph      *g = list->graph;
+    mark_read(l, list->sum);
+    mark_read(l, list->weight);
+    mark_read(l, list->correct);
+    mark_read(l, list->norm);
+    for (int i = 0; i < list->outputs_count; i++) mark_read(l, list->outputs[i]);
+    if (list->gradients)
+        for (size_t i = 0; i < g->states_count; i++) mark_read(l, list->gradients[i]);
     for (size_t i = g->nodes_count; i-- > 0;) {
         const lk__graph_node *n = &g->nodes[i];
         if (!n->dead && has_effect(n)) l->needed[i] = true;
         if (n->dead || !l->needed[i]) continue;
-        for (int j = 0; j < n->inputs; j++) need_value(l, n->in[j]);
+        for (int j = 0; j < n->inputs; j++) mark_read(l, n->in[j]);
     }
 }
 
-static lk_status push(lk__plan_order *t, int node)
+static lk_status append_node(lk__plan_list *list, int node)
 {
-    if (lk__grow(t->graph->context, (void **)&t->order, &t->order_capacity, t->order_count + 1, sizeof(int)) < 0)
+    if (lk__grow(list->graph->context, (void **)&list->order, &list->order_capacity, list->order_count + 1,
+                 sizeof(int)) < 0)
         return LK_ENOMEM;
-    t->order[t->order_count++] = node;
+    list->order[list->order_count++] = node;
     return LK_OK;
 }
 
-/* v in the wanted layout, through a copy made just before where it is first needed. */
+/* v in the required layout; the copy, if needed, is made just before it is first read. */
 static int convert(layout *l, int v, bool last)
 {
-    lk_graph *g = l->t->graph;
+    lk_graph *g = l->list->graph;
     if (v < 0 || g->values[v].channels_last == last || g->values[v].shape.rank != 4) return v;
     if ((size_t)v < l->values && l->converted[v]) return l->converted[v];
     const lk__graph_shape shape = g->values[v].shape;
@@ -81,14 +82,14 @@ static int convert(layout *l, int v, bool last)
     bool   same = shape.dims[1] == 1 || shape.dims[2] * shape.dims[3] == 1;
     lk__op op = same ? LK__OP_reshape : last ? LK__OP_to_channels_last : LK__OP_to_channels_first;
     int    node = lk__emit_shaped(g, g->values[v].site, op, NULL, &v, 1, &shape, 1);
-    if (node < 0 || push(l->t, node) < 0) return -1;
-    int twin = g->nodes[node].out[0];
-    g->values[twin].channels_last = last;
-    if ((size_t)v < l->values) l->converted[v] = twin;
-    return twin;
+    if (node < 0 || append_node(l->list, node) < 0) return -1;
+    int copy = g->nodes[node].out[0];
+    g->values[copy].channels_last = last;
+    if ((size_t)v < l->values) l->converted[v] = copy;
+    return copy;
 }
 
-/* Outputs that are made for a reader alone, and have none. */
+/* Removes outputs that are made only if they are read, and are not. */
 static void drop_unread(const layout *l, lk__graph_node *n)
 {
     const lk__graph_op *d = lk__op_find(n->op);
@@ -96,9 +97,9 @@ static void drop_unread(const layout *l, lk__graph_node *n)
         if (d->out[i].presence == LK__IF_READ && n->out[i] >= 0 && !l->read[n->out[i]]) n->out[i] = -1;
 }
 
-static lk_status place_node(layout *l, int index)
+static lk_status schedule_node(layout *l, int index)
 {
-    lk_graph *g = l->t->graph;
+    lk_graph *g = l->list->graph;
     bool      follow_last = false;
     drop_unread(l, &g->nodes[index]);
     for (int i = 0; i < g->nodes[index].inputs; i++) {
@@ -122,24 +123,25 @@ static lk_status place_node(layout *l, int index)
         g->values[v].channels_last =
             g->values[v].shape.rank == 4 && (w == LK__LAYOUT_LAST || (w == LK__LAYOUT_FOLLOW && follow_last));
     }
-    return push(l->t, index);
+    return append_node(l->list, index);
 }
 
-/* The caller reads gradients row by row, as he reads parameters. */
-static lk_status settle_gradients(layout *l)
+/* Callers read gradients row-major, like parameters. */
+static lk_status convert_gradients(layout *l)
 {
-    lk__plan_order *t = l->t;
-    for (size_t i = 0; t->gradients && i < t->graph->states_count; i++)
-        if (t->gradients[i] >= 0 && (t->gradients[i] = convert(l, t->gradients[i], false)) < 0) return LK_ENOMEM;
+    lk__plan_list *list = l->list;
+    for (size_t i = 0; list->gradients && i < list->graph->states_count; i++)
+        if (list->gradients[i] >= 0 && (list->gradients[i] = convert(l, list->gradients[i], false)) < 0)
+            return LK_ENOMEM;
     return LK_OK;
 }
 
-lk_status lk__pass_layout(lk__plan_order *t, size_t forward_nodes, size_t backward_nodes)
+lk_status lk__pass_layout(lk__plan_list *list, size_t forward_nodes, size_t backward_nodes)
 {
-    lk_graph *g = t->graph;
+    lk_graph *g = list->graph;
     size_t    nodes = g->nodes_count, node_bytes = nodes * sizeof(bool), value_bytes = g->values_count * sizeof(int);
     size_t    read_bytes = g->values_count * sizeof(bool);
-    layout    l = {.t = t, .values = g->values_count};
+    layout    l = {.list = list, .values = g->values_count};
     lk_status status = LK_ENOMEM;
     l.needed = lk__alloc(g->context, LK_MEMORY_OTHER, node_bytes);
     l.converted = lk__alloc(g->context, LK_MEMORY_OTHER, value_bytes);
@@ -147,19 +149,19 @@ lk_status lk__pass_layout(lk__plan_order *t, size_t forward_nodes, size_t backwa
     if ((node_bytes && !l.needed) || (value_bytes && (!l.converted || !l.read))) goto done;
     mark_needed(&l);
     for (size_t i = 0; i < nodes; i++) {
-        if (i == forward_nodes) t->end[LK_FORWARD] = t->order_count;
+        if (i == forward_nodes) list->end[LK_FORWARD] = list->order_count;
         if (i == backward_nodes) {
-            if (settle_gradients(&l) < 0) goto done;
-            t->end[LK_BACKWARD] = t->order_count;
+            if (convert_gradients(&l) < 0) goto done;
+            list->end[LK_BACKWARD] = list->order_count;
         }
-        if (!g->nodes[i].dead && l.needed[i] && place_node(&l, (int)i) < 0) goto done;
+        if (!g->nodes[i].dead && l.needed[i] && schedule_node(&l, (int)i) < 0) goto done;
     }
-    for (int i = 0; i < t->outputs_count; i++)
-        if ((t->outputs[i] = convert(&l, t->outputs[i], false)) < 0) goto done;
-    if (forward_nodes >= nodes) t->end[LK_FORWARD] = t->order_count;
-    if (backward_nodes >= nodes) t->end[LK_BACKWARD] = t->order_count;
-    t->end[LK_SYNC] = t->end[LK_BACKWARD]; /* what it runs is in the plan's buckets */
-    t->end[LK_UPDATE] = t->end[LK_EVALUATE] = t->order_count;
+    for (int i = 0; i < list->outputs_count; i++)
+        if ((list->outputs[i] = convert(&l, list->outputs[i], false)) < 0) goto done;
+    if (forward_nodes >= nodes) list->end[LK_FORWARD] = list->order_count;
+    if (backward_nodes >= nodes) list->end[LK_BACKWARD] = list->order_count;
+    list->end[LK_SYNC] = list->end[LK_BACKWARD]; /* its collectives are the plan's buckets */
+    list->end[LK_UPDATE] = list->end[LK_EVALUATE] = list->order_count;
     status = LK_OK;
 done:
     lk__free(g->context, LK_MEMORY_OTHER, l.needed, node_bytes);

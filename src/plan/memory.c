@@ -1,27 +1,27 @@
-/* memory.c - gives every value a place. Values that share bytes (reshapes, results written in place) form one storage; a
- * storage lives from the node that fills it to the last that reads any of its values; storages that do not live at the same
- * time may overlap in the arena. Largest first, lowest free offset. */
+/* memory.c - assigns memory to every value. Values that share bytes (reshapes, results written in place) form one storage; a
+ * storage is live from the node that writes it to the last that reads any of its values; storages that are not live at the same
+ * time may overlap in the arena. They are placed largest first, at the lowest free offset. */
 #include "plan/plan.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-enum { FOR_EVER = 1 << 30 };
+enum { UNTIL_END = 1 << 30 };
 
 typedef struct storage {
     size_t         bytes, offset;
     int            first, last; /* positions in order */
-    bool           arena;       /* ours to place; else it lies in `place` */
+    bool           arena;       /* placed by this pass; otherwise it is at `place` */
     lk__plan_place place;
 } storage;
 
 typedef struct memory {
-    lk__plan_order *t;
-    const lk_plan  *plan;
-    int            *storage_of; /* by value; -1: none yet */
-    int            *last_use;   /* by value: position, or FOR_EVER */
-    storage        *storages;
-    size_t          count;
+    lk__plan_list *list;
+    const lk_plan *plan;
+    int           *storage_of; /* by value; -1: none yet */
+    int           *last_use;   /* by value: position, or UNTIL_END */
+    storage       *storages;
+    size_t         count;
 } memory;
 
 static size_t bytes_of(const lk__graph_shape *s) { return (size_t)lk__shape_elements(s) * lk_dtype_size(s->dtype); }
@@ -52,10 +52,10 @@ static int new_storage(memory *m, const storage *s)
 
 static void external_storages(memory *m)
 {
-    lk_graph *g = m->t->graph;
+    lk_graph *g = m->list->graph;
     for (size_t v = 0; v < g->values_count; v++) {
         const lk__graph_value *value = &g->values[v];
-        storage                s = {.bytes = bytes_of(&value->shape), .first = -1, .last = FOR_EVER};
+        storage                s = {.bytes = bytes_of(&value->shape), .first = -1, .last = UNTIL_END};
         if (value->kind == LK__VALUE_RESULT) continue;
         if (value->kind == LK__VALUE_INPUT) s.place = (lk__plan_place){LK__IN_INPUT, v};
         if (value->kind == LK__VALUE_STATE) s.place = m->plan->states[value->state].place;
@@ -69,34 +69,34 @@ static void external_storages(memory *m)
 
 static void find_last_uses(memory *m)
 {
-    lk__plan_order *t = m->t;
-    for (size_t i = 0; i < t->graph->values_count; i++) m->last_use[i] = -1;
-    for (size_t p = 0; p < t->order_count; p++) {
-        const lk__graph_node *n = &t->graph->nodes[t->order[p]];
+    lk__plan_list *list = m->list;
+    for (size_t i = 0; i < list->graph->values_count; i++) m->last_use[i] = -1;
+    for (size_t p = 0; p < list->order_count; p++) {
+        const lk__graph_node *n = &list->graph->nodes[list->order[p]];
         for (int i = 0; i < n->inputs; i++)
             if (n->in[i] >= 0) m->last_use[n->in[i]] = (int)p;
     }
-    int pinned[] = {t->sum, t->weight, t->correct, t->norm};
+    int pinned[] = {list->sum, list->weight, list->correct, list->norm};
     for (size_t i = 0; i < sizeof pinned / sizeof *pinned; i++)
-        if (pinned[i] >= 0) m->last_use[pinned[i]] = FOR_EVER;
-    for (int i = 0; i < t->outputs_count; i++) m->last_use[t->outputs[i]] = FOR_EVER;
-    if (t->gradients)
-        for (size_t i = 0; i < t->graph->states_count; i++)
-            if (t->gradients[i] >= 0) m->last_use[t->gradients[i]] = FOR_EVER;
+        if (pinned[i] >= 0) m->last_use[pinned[i]] = UNTIL_END;
+    for (int i = 0; i < list->outputs_count; i++) m->last_use[list->outputs[i]] = UNTIL_END;
+    if (list->gradients)
+        for (size_t i = 0; i < list->graph->states_count; i++)
+            if (list->gradients[i] >= 0) m->last_use[list->gradients[i]] = UNTIL_END;
 }
 
-static bool is_gradient(const lk__plan_order *t, int v)
+static bool is_gradient(const lk__plan_list *list, int v)
 {
-    for (size_t i = 0; t->gradients && i < t->graph->states_count; i++)
-        if (t->gradients[i] == v) return true;
+    for (size_t i = 0; list->gradients && i < list->graph->states_count; i++)
+        if (list->gradients[i] == v) return true;
     return false;
 }
 
-/* The storage that output 0 of n may write over, or -1. A parameter's gradient moves to a region that only backward finds, since
- * it changes from one micro-batch to the next: it takes nothing over that forward fills. */
+/* The storage that output 0 of n may overwrite, or -1. A parameter's gradient is in a region whose address changes from one
+ * micro-batch to the next and which only backward knows: it must not share a storage that forward writes. */
 static int in_place_storage(const memory *m, const lk__graph_node *n, int position)
 {
-    const lk_graph *g = m->t->graph;
+    const lk_graph *g = m->list->graph;
     size_t          bytes = bytes_of(&g->values[n->out[0]].shape);
     for (int i = 0; i < n->inputs; i++) {
         if (!(lk__op_find(n->op)->in_place >> i & 1) || n->in[i] < 0) continue;
@@ -105,7 +105,7 @@ static int in_place_storage(const memory *m, const lk__graph_node *n, int positi
         if (!s->arena || s->last != position ||
             !lk__shape_equal(&g->values[n->in[i]].shape, &g->values[n->out[0]].shape) || s->bytes != bytes)
             continue;
-        if (s->first < (int)m->t->end[LK_FORWARD] && is_gradient(m->t, n->out[0])) continue;
+        if (s->first < (int)m->list->end[LK_FORWARD] && is_gradient(m->list, n->out[0])) continue;
         bool shared = false; /* another operand in the same bytes would be overwritten while it is read */
         for (int j = 0; j < n->inputs; j++)
             if (j != i && n->in[j] >= 0 && m->storage_of[n->in[j]] == id) shared = true;
@@ -116,10 +116,10 @@ static int in_place_storage(const memory *m, const lk__graph_node *n, int positi
 
 static void assign_storages(memory *m)
 {
-    lk__plan_order *t = m->t;
-    lk_graph       *g = t->graph;
-    for (size_t p = 0; p < t->order_count; p++) {
-        const lk__graph_node *n = &g->nodes[t->order[p]];
+    lk__plan_list *list = m->list;
+    lk_graph      *g = list->graph;
+    for (size_t p = 0; p < list->order_count; p++) {
+        const lk__graph_node *n = &g->nodes[list->order[p]];
         for (int i = 0; i < n->outputs; i++) {
             int v = n->out[i];
             if (v < 0 || g->values[v].kind != LK__VALUE_RESULT) continue;
@@ -135,14 +135,14 @@ static void assign_storages(memory *m)
     }
 }
 
-/* Gradients of parameters live in their own region, one after the other in the order of the parameters. */
-static void home_gradients(memory *m)
+/* Gradients of parameters are in their own region, at the offsets that the bucket pass chose. */
+static void place_gradients(memory *m)
 {
-    lk__plan_order *t = m->t;
-    if (!t->gradients) return;
-    for (size_t i = 0; i < t->graph->states_count; i++) {
-        if (t->gradients[i] < 0) continue;
-        storage *s = &m->storages[m->storage_of[t->gradients[i]]];
+    lk__plan_list *list = m->list;
+    if (!list->gradients) return;
+    for (size_t i = 0; i < list->graph->states_count; i++) {
+        if (list->gradients[i] < 0) continue;
+        storage *s = &m->storages[m->storage_of[list->gradients[i]]];
         s->arena = false;
         s->place = (lk__plan_place){LK__IN_GRADIENTS, m->plan->states[i].gradient_offset};
     }
@@ -155,7 +155,7 @@ static int larger_first(const void *a, const void *b)
     return x->first != y->first ? (x->first < y->first ? -1 : 1) : (x < y ? -1 : x > y);
 }
 
-/* placed is kept sorted by offset; s goes into the first gap between those that live when it does. */
+/* placed is kept sorted by offset; s is put into the first gap between storages that are live at the same time. */
 static void place_one(storage **placed, size_t count, storage *s)
 {
     size_t offset = 0, need = lk__round_up(s->bytes, LK__ALIGN);
@@ -174,7 +174,7 @@ static void place_one(storage **placed, size_t count, storage *s)
 
 static lk_status place_storages(memory *m)
 {
-    lk_context *c = m->t->graph->context;
+    lk_context *c = m->list->graph->context;
     size_t      bytes = 2 * m->count * sizeof(storage *), ours = 0;
     storage   **sorted = lk__alloc(c, LK_MEMORY_OTHER, bytes), **placed = sorted + m->count;
     if (bytes && !sorted) return LK_ENOMEM;
@@ -184,51 +184,51 @@ static lk_status place_storages(memory *m)
     for (size_t i = 0; i < ours; i++) {
         place_one(placed, i, sorted[i]);
         size_t end = sorted[i]->offset + lk__round_up(sorted[i]->bytes, LK__ALIGN);
-        if (end > m->t->arena) m->t->arena = end;
+        if (end > m->list->arena) m->list->arena = end;
     }
     lk__free(c, LK_MEMORY_OTHER, sorted, bytes);
     return LK_OK;
 }
 
-static lk_status measure_workspace(lk__plan_order *t)
+static lk_status measure_workspace(lk__plan_list *list)
 {
-    lk_context             *c = t->graph->context;
-    const lk__kernel_entry *kernels = lk__cpu_kernels(t->graph->real, lk_context_isa(c));
-    for (size_t p = 0; p < t->order_count; p++) {
-        const lk__graph_node *n = &t->graph->nodes[t->order[p]];
+    lk_context             *c = list->graph->context;
+    const lk__kernel_entry *kernels = lk__cpu_kernels(list->graph->real, lk_context_isa(c));
+    for (size_t p = 0; p < list->order_count; p++) {
+        const lk__graph_node *n = &list->graph->nodes[list->order[p]];
         lk__kernel_call       call;
         if (!kernels[n->op].workspace) continue;
-        lk__plan_call_at_capacity(t->graph, n, &call);
+        lk__plan_call_at_capacity(list->graph, n, &call);
         size_t need = lk__round_up(kernels[n->op].workspace(&call, lk_context_threads(c)), LK__ALIGN);
-        if (need > t->workspace) t->workspace = need;
+        if (need > list->workspace) list->workspace = need;
     }
     return LK_OK;
 }
 
-lk_status lk__pass_memory(lk__plan_order *t, const lk_plan *plan)
+lk_status lk__pass_memory(lk__plan_list *list, const lk_plan *plan)
 {
-    lk_context *c = t->graph->context;
-    size_t      values = t->graph->values_count, map = values * sizeof(int), all = values * sizeof(storage);
-    memory      m = {.t = t, .plan = plan};
+    lk_context *c = list->graph->context;
+    size_t      values = list->graph->values_count, map = values * sizeof(int), all = values * sizeof(storage);
+    memory      m = {.list = list, .plan = plan};
     lk_status   status = LK_ENOMEM;
     m.storage_of = lk__alloc(c, LK_MEMORY_OTHER, map);
     m.last_use = lk__alloc(c, LK_MEMORY_OTHER, map);
     m.storages = lk__alloc(c, LK_MEMORY_OTHER, all);
-    t->places = lk__alloc(c, LK_MEMORY_OTHER, values * sizeof *t->places);
-    t->places_count = values;
-    if (values && (!m.storage_of || !m.last_use || !m.storages || !t->places)) goto done;
+    list->places = lk__alloc(c, LK_MEMORY_OTHER, values * sizeof *list->places);
+    list->places_count = values;
+    if (values && (!m.storage_of || !m.last_use || !m.storages || !list->places)) goto done;
     for (size_t i = 0; i < values; i++) m.storage_of[i] = -1;
     external_storages(&m);
     find_last_uses(&m);
     assign_storages(&m);
-    home_gradients(&m);
+    place_gradients(&m);
     if (place_storages(&m) < 0) goto done;
     for (size_t i = 0; i < values; i++) {
         if (m.storage_of[i] < 0) continue;
         const storage *s = &m.storages[m.storage_of[i]];
-        t->places[i] = s->arena ? (lk__plan_place){LK__IN_ACTIVATIONS, s->offset} : s->place;
+        list->places[i] = s->arena ? (lk__plan_place){LK__IN_ACTIVATIONS, s->offset} : s->place;
     }
-    status = measure_workspace(t);
+    status = measure_workspace(list);
 done:
     lk__free(c, LK_MEMORY_OTHER, m.storage_of, map);
     lk__free(c, LK_MEMORY_OTHER, m.last_use, map);

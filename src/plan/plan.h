@@ -1,5 +1,5 @@
-/* plan/plan.h - the inside of a plan: two timelines (training, evaluation) over one set of states, and the passes that make
- * them. Order of the passes: mode → fuse → sync norm → grad → update → layout → buckets → memory. */
+/* plan/plan.h - the internals of a plan: two instruction lists (training, evaluation) over one set of states, and the passes that
+ * make them. Order of the passes: evaluation → fuse → sync norm → grad → update → layout → buckets → leaf batch → memory. */
 #ifndef LK__PLAN_H
 #define LK__PLAN_H
 
@@ -23,21 +23,21 @@ typedef struct lk__plan_place {
     size_t          offset; /* bytes; for LK__IN_INPUT the input's value id */
 } lk__plan_place;
 
-/* One run from start to end: nodes in order, cut into sections. */
-typedef struct lk__plan_order {
-    lk_graph *graph;
-    int      *order; /* nodes that are left, as they run */
-    size_t    order_count, order_capacity;
-    size_t    end[LK_SECTION_COUNT]; /* where each section ends in order; it begins where the one before it ends */
-    lk__plan_place *places;          /* by value */
+/* One instruction list: nodes in the order in which they run, divided into sections. */
+typedef struct lk__plan_list {
+    lk_graph       *graph;
+    int            *order; /* nodes that were not removed, in the order in which they run */
+    size_t          order_count, order_capacity;
+    size_t          end[LK_SECTION_COUNT]; /* where each section ends in order; it begins where the previous one ends */
+    lk__plan_place *places;                /* by value */
     size_t          places_count;
     size_t          arena, workspace;           /* bytes */
     int             sum, weight, correct, norm; /* values of the metrics; -1: none */
     int            *gradients;                  /* by state: value or -1; NULL: no backward */
-    bool           *by_leaf; /* by position in order: run once for each leaf; NULL: nothing is (batch_leaves.c) */
+    bool           *by_leaf; /* by position in order: runs once for each leaf; NULL: nothing does (leaf_batch.c) */
     int            *outputs; /* values that the caller reads */
     int             outputs_count;
-} lk__plan_order;
+} lk__plan_list;
 
 typedef struct lk__plan_state {
     lk__plan_place place;
@@ -46,21 +46,21 @@ typedef struct lk__plan_state {
     size_t         moment_offset[2];
     size_t         gradient_offset;
     bool           trained;
-    bool           in_parts; /* batch_leaves leaves: its gradient is added over them where it is made */
+    bool           adds_leaves; /* with batch_leaves: the kernel of its gradient adds over leaves */
 } lk__plan_state;
 
-/* Gradients that travel together. */
+/* Gradients that are reduced together. */
 typedef struct lk__plan_bucket {
     size_t offset, bytes; /* in the region of gradients */
-    size_t after;         /* position in the training order whose node makes it whole */
+    size_t after;         /* position in the training order of the node that completes it */
     int    states;
 } lk__plan_bucket;
 
 struct lk_plan {
     lk_context     *context;
     lk_graph       *graph; /* as recorded */
-    lk__plan_order  train, evaluate;
-    lk__plan_state *states; /* graph->states_count of them */
+    lk__plan_list   train, evaluate;
+    lk__plan_state *states;    /* graph->states_count of them */
     size_t         *constants; /* graph->constants_count offsets, among the buffers */
     size_t          memory[LK_MEMORY_COUNT];
     bool            trains;
@@ -68,37 +68,37 @@ struct lk_plan {
     lk_parallel      parallel; /* world at least 1, micro_batches at least 1 */
     lk__plan_bucket *buckets;  /* in the order in which backward fills them */
     size_t           buckets_count, buckets_capacity;
-    size_t           gradient_bytes; /* of one set of gradients */
-    int              sets;           /* of gradients */
-    size_t           parts_offset;   /* in the workspace: lk__kernel_leaves' sums */
-    int              slots;          /* micro-batches whose activations are held at once */
-    int              syncs;          /* sums over all ranks within forward and backward: synchronised batch norm */
+    size_t           gradient_bytes;   /* of one set of gradients */
+    int              sets;             /* of gradients */
+    size_t           leaf_sums_offset; /* in the workspace: lk__kernel_leaves' sums */
+    int              slots;            /* micro-batches whose activations are held at once */
+    int              syncs;            /* sums over all ranks within forward and backward: synchronised batch norm */
 };
 
-/* Which leaves of the global batch are a rank's: first … first of the next rank. */
+/* The first leaf of a rank; its leaves end at the first of the next rank. */
 static inline int lk__first_leaf(int leaves, int world, int rank) { return (int)((int64_t)leaves * rank / world); }
 
-/* mode.c: evaluation: batch norm reads its running statistics, dropout goes. */
-void lk__pass_evaluation(lk__plan_order *timeline);
-/* fuse.c: relu and pooling into the convolution, relu into linear and batch norm. */
-lk_status lk__pass_fuse(lk__plan_order *timeline);
-/* sync_norm.c: batch norm by the statistics of all ranks and micro-leaves. */
-lk_status lk__pass_sync_norm(lk__plan_order *timeline);
-/* update.c: clipping and the optimizer; fills the states' moments. */
-lk_status lk__pass_update(lk__plan_order *timeline, const lk_optimizer_config *optimizer, lk__plan_state *states);
-/* layout.c: what nothing reads goes; images are stored channels last where kernels want it; fills order and end. */
-lk_status lk__pass_layout(lk__plan_order *timeline, size_t forward_nodes, size_t backward_nodes);
-/* bucket.c: where gradients live, and which travel together; after layout. */
+/* evaluation.c: batch norm uses its running statistics, dropout is removed. */
+void lk__pass_evaluation(lk__plan_list *list);
+/* fuse.c: fuses relu and pooling into the convolution, relu into linear and batch norm. */
+lk_status lk__pass_fuse(lk__plan_list *list);
+/* sync_norm.c: batch norm with the statistics of all ranks and leaves. */
+lk_status lk__pass_sync_norm(lk__plan_list *list);
+/* update.c: clipping and the optimizer; sets the states' moments. */
+lk_status lk__pass_update(lk__plan_list *list, const lk_optimizer_config *optimizer, lk__plan_state *states);
+/* layout.c: removes what nothing reads; stores images channels last where kernels need it; sets order and end. */
+lk_status lk__pass_layout(lk__plan_list *list, size_t forward_nodes, size_t backward_nodes);
+/* bucket.c: places gradients and groups them into buckets; after layout. */
 lk_status lk__pass_buckets(lk_plan *plan);
-/* batch_leaves.c: with batch_leaves leaves, which nodes run leaf by leaf; LK_EUNSUPPORTED where the model does not allow it. */
+/* leaf_batch.c: with batch_leaves, which nodes run leaf by leaf; LK_EUNSUPPORTED where the model does not allow it. */
 lk_status lk__pass_leaf_batch(lk_plan *plan);
 /* memory.c: a place for every value, the size of the arena and of the workspace. */
-lk_status lk__pass_memory(lk__plan_order *timeline, const lk_plan *plan);
+lk_status lk__pass_memory(lk__plan_list *list, const lk_plan *plan);
 
-/* cost.c: what a node takes at its capacity on a machine of so many operations and bytes a second. */
+/* cost.c: the estimated time of a node at its capacity, from the machine's operations and bytes per second. */
 double lk__node_seconds(const lk_graph *graph, const lk__graph_node *node, double flops, double memory);
 
-/* The node's call at the capacity's shapes, operands present but without data. */
+/* The node's call at the capacity's shapes, with operands that are present but have no data. */
 void lk__plan_call_at_capacity(const lk_graph *graph, const lk__graph_node *node, lk__kernel_call *call);
 
 #endif

@@ -1,4 +1,4 @@
-/* print.c - a plan as a listing: sections, instructions, and where their results lie. */
+/* print.c - the listing of a plan: sections, instructions, and where their results are stored. */
 #include "plan/plan.h"
 
 #include <stdio.h>
@@ -8,33 +8,33 @@ static const char *const section_names[LK_SECTION_COUNT] = {"forward", "backward
 static const char *const region_names[LK__REGION_COUNT] = {"input",     "parameters", "buffers",
                                                            "optimizer", "gradients",  "arena"};
 
-static void line(lk_write write, void *user, const char *text)
+static void print_line(lk_write write, void *user, const char *text)
 {
     write(user, text, strlen(text));
     write(user, "\n", 1);
 }
 
-static void print_node(const lk__plan_order *t, int index, lk_write write, void *user)
+static void print_node(const lk__plan_list *list, int index, lk_write write, void *user)
 {
-    const lk__graph_node *n = &t->graph->nodes[index];
+    const lk__graph_node *n = &list->graph->nodes[index];
     char                  text[1024], full[1200];
-    lk__node_text(t->graph, n, text, sizeof text);
+    lk__node_text(list->graph, n, text, sizeof text);
     int v = n->outputs > 0 ? n->out[0] : -1;
     if (v >= 0)
-        snprintf(full, sizeof full, "  %-80s %s+%zu%s", text, region_names[t->places[v].region], t->places[v].offset,
-                 t->graph->values[v].channels_last ? "  channels last" : "");
+        snprintf(full, sizeof full, "  %-80s %s+%zu%s", text, region_names[list->places[v].region],
+                 list->places[v].offset, list->graph->values[v].channels_last ? "  channels last" : "");
     else
         snprintf(full, sizeof full, "  %s", text);
-    line(write, user, full);
+    print_line(write, user, full);
 }
 
 void lk_plan_print(const lk_plan *p, lk_write write, void *user)
 {
     for (int section = 0; section < LK_SECTION_COUNT; section++) {
-        const lk__plan_order *t = section == LK_EVALUATE ? &p->evaluate : &p->train;
-        size_t                begin = section == LK_FORWARD || section == LK_EVALUATE ? 0 : t->end[section - 1];
-        if (!t->graph) continue;
-        line(write, user, section_names[section]);
-        for (size_t i = begin; i < t->end[section]; i++) print_node(t, t->order[i], write, user);
+        const lk__plan_list *list = section == LK_EVALUATE ? &p->evaluate : &p->train;
+        size_t               begin = section == LK_FORWARD || section == LK_EVALUATE ? 0 : list->end[section - 1];
+        if (!list->graph) continue;
+        print_line(write, user, section_names[section]);
+        for (size_t i = begin; i < list->end[section]; i++) print_node(list, list->order[i], write, user);
     }
 }

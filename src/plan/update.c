@@ -1,4 +1,4 @@
-/* update.c - the update section: the gradients' common scale (mean over the samples, clipping), then one optimizer node a
+/* update.c - the update section: the gradients' common scale (mean over the samples, clipping), then one optimizer node per
  * parameter. */
 #include "plan/plan.h"
 
@@ -36,13 +36,13 @@ static lk__op_attrs optimizer_attrs(const lk_optimizer_config *o, const lk__grap
 static int moments_of(const lk_optimizer_config *o) { return o->kind == LK_SGD ? (o->momentum != 0) : 2; }
 
 /* The sum of all gradients' squares, as one value. */
-static int total_squares(lk__plan_order *t)
+static int total_squares(lk__plan_list *list)
 {
-    lk_graph *g = t->graph;
+    lk_graph *g = list->graph;
     int       total = -1;
     for (size_t i = 0; i < g->states_count; i++) {
-        if (t->gradients[i] < 0) continue;
-        int one = lk__emit1(g, g->states[i].site, LK__OP_square_sum, NULL, &t->gradients[i], 1);
+        if (list->gradients[i] < 0) continue;
+        int one = lk__emit1(g, g->states[i].site, LK__OP_square_sum, NULL, &list->gradients[i], 1);
         total = total < 0 ? one : lk__emit1(g, g->states[i].site, LK__OP_add, NULL, (int[]){total, one}, 2);
         if (total < 0) return -1;
     }
@@ -58,24 +58,25 @@ static int moment_value(lk_graph *g, size_t state, int slot)
     return lk__graph_add_value(g, &v);
 }
 
-lk_status lk__pass_update(lk__plan_order *t, const lk_optimizer_config *o, lk__plan_state *states)
+lk_status lk__pass_update(lk__plan_list *list, const lk_optimizer_config *o, lk__plan_state *states)
 {
-    lk_graph *g = t->graph;
-    int       squares = o->clip > 0 ? total_squares(t) : -1;
-    int       in[2] = {t->weight, squares};
+    lk_graph *g = list->graph;
+    int       squares = o->clip > 0 ? total_squares(list) : -1;
+    int       in[2] = {list->weight, squares};
     int node = lk__emit(g, LK_HERE, LK__OP_gradient_scale, &(lk__op_attrs){.clip = o->clip}, in, squares < 0 ? 1 : 2,
                         LK__ALL_OUTPUTS);
     if (node < 0) return g->status;
     int scale = g->nodes[node].out[0];
-    t->norm = g->nodes[node].out[1];
+    list->norm = g->nodes[node].out[1];
     for (size_t i = 0; i < g->states_count; i++) {
-        if (t->gradients[i] < 0) continue;
+        if (list->gradients[i] < 0) continue;
         lk__op_attrs attrs = optimizer_attrs(o, &g->states[i]);
         int          out[3] = {g->states[i].value}, moments = moments_of(o);
         for (int m = 0; m < moments; m++)
             if ((out[1 + m] = moment_value(g, i, m)) < 0) return g->status;
         lk__op op = o->kind == LK_SGD ? LK__OP_sgd : LK__OP_adam;
-        if (lk__emit_update(g, g->states[i].site, op, &attrs, (int[]){t->gradients[i], scale}, 2, out, 1 + moments) < 0)
+        if (lk__emit_update(g, g->states[i].site, op, &attrs, (int[]){list->gradients[i], scale}, 2, out, 1 + moments) <
+            0)
             return g->status;
         states[i].moments = moments;
     }

@@ -1,10 +1,10 @@
-/* exchange.c - what travels between ranks in a step: buckets of gradients, the sums of synchronised batch norm, and one small
- * gathering of metrics.
+/* exchange.c - communication between ranks within a step: buckets of gradients, the sums of synchronised batch norm, and one small
+ * all_gather of metrics and rank reports.
  *
- * Without leaves a bucket is one all_reduce, in the canonical order over ranks. With leaves the leaves of that order are the
- * leaves: a rank first adds what is a whole subtree of its own. Where all ranks hold one subtree each, and as large as the
- * others', the order over ranks completes the tree and an all_reduce does it. Otherwise every rank gets a slice of everybody's
- * subtrees, completes the tree over its slice, and the slices are gathered. */
+ * Without leaves a bucket is one all_reduce, in the canonical order over ranks. With leaves the tree is over leaves: a rank first
+ * adds the subtrees that it holds whole. Where every rank holds one subtree and all are of the same size, an all_reduce over ranks
+ * completes the tree. Otherwise every rank gets its slice of all ranks' subtrees, completes the tree over its slice, and the slices
+ * are gathered. */
 #define _GNU_SOURCE
 #include "run/program.h"
 
@@ -16,7 +16,7 @@
 enum {
     TILE = 16384, /* elements that one thread adds at a time */
     BLOCK = 4096, /* elements of a tree's intermediate results */
-    DEPTH = 14,   /* of a tree over as many leaves as there can be */
+    DEPTH = 14,   /* of a tree over the maximum number of leaves */
 };
 
 /* A whole subtree of the fixed tree: leaves first … last-1. */
@@ -25,80 +25,80 @@ typedef struct subtree {
 } subtree;
 
 struct lk__run_exchange {
-    lk_comm  *bulk;  /* buckets; a group of its own where sums in the midst of backward must not queue behind them */
-    bool      split; /* bulk is ours to free */
-    bool      overlaps;
-    lk_work **works;    /* by bucket: under way, or NULL */
-    subtree  *subtrees; /* of all ranks, in order */
-    int       subtrees_count;
-    bool      aligned; /* an all_reduce completes the tree */
-    char     *slices;  /* unless aligned: of every subtree, this rank's slice of a bucket */
-    size_t    slice_bytes;
-    size_t    bytes;                                                     /* of all this */
-    char     *scratch;                                                   /* DEPTH blocks */
-    size_t   *counts, *displacements, *more_counts, *more_displacements; /* one a rank */
-    double   *gathered, *mine; /* of the small gatherings: all leaves' numbers, then all ranks' words */
-    lk__run_report *words;
-    lk__run_sums   *ranks; /* what each rank's leaves gave */
+    lk_comm        *bulk;  /* for buckets; a separate group where sums within backward must not queue behind them */
+    bool            split; /* bulk is a separate group and freed here */
+    bool            overlaps;
+    lk_work       **works;    /* by bucket: in flight, or NULL */
+    subtree        *subtrees; /* of all ranks, in order */
+    int             subtrees_count;
+    bool            aligned; /* an all_reduce completes the tree */
+    char           *slices;  /* unless aligned: this rank's slice of a bucket, of every subtree */
+    size_t          slice_bytes;
+    size_t          bytes;                                                     /* of this struct and its arrays */
+    char           *scratch;                                                   /* DEPTH blocks */
+    size_t         *counts, *displacements, *more_counts, *more_displacements; /* one per rank */
+    double         *gathered, *mine; /* of the small all_gathers: all leaves' numbers, then all ranks' reports */
+    lk__run_report *reports;         /* by rank */
+    lk__run_sums   *ranks;           /* by rank: the sums of its leaves */
     double          waited;
 };
 
-enum { SMALL = 64 }; /* numbers a leaf that are exchanged besides synchronised sums */
+enum { SMALL = 64 }; /* numbers per leaf that are exchanged besides synchronised sums */
 
 static size_t elements_of(const lk_program *p, size_t bytes) { return bytes / lk_dtype_size(p->plan->graph->real); }
 
 /* ---- the tree over leaves ---- */
 
-static int half(int n) /* the largest power of two below n */
+static int left_leaves(int n) /* of a tree over n leaves: the largest power of two below n */
 {
     int h = 1;
     while (2 * h < n) h *= 2;
     return h;
 }
 
-/* The largest subtrees of lo … hi within first … last. */
-static void cut_subtrees(lk__run_exchange *x, int lo, int hi, int first, int last, int rank)
+/* Appends the largest subtrees of lo … hi within first … last. */
+static void append_subtrees(lk__run_exchange *x, int lo, int hi, int first, int last, int rank)
 {
     if (hi <= first || last <= lo) return;
     if (first <= lo && hi <= last) {
         x->subtrees[x->subtrees_count++] = (subtree){lo, hi, rank};
         return;
     }
-    int middle = lo + half(hi - lo);
-    cut_subtrees(x, lo, middle, first, last, rank);
-    cut_subtrees(x, middle, hi, first, last, rank);
+    int middle = lo + left_leaves(hi - lo);
+    append_subtrees(x, lo, middle, first, last, rank);
+    append_subtrees(x, middle, hi, first, last, rank);
 }
 
-/* Every rank has one subtree, as large as the others': then an all_reduce completes the tree. */
-static bool is_aligned(const lk_parallel *f)
+/* Whether every rank has one subtree and all have the same size: then an all_reduce completes the tree. */
+static bool is_aligned(const lk_parallel *parallel)
 {
-    int each = f->leaves / f->world;
-    return f->leaves % f->world == 0 && (each & (each - 1)) == 0;
+    int each = parallel->leaves / parallel->world;
+    return parallel->leaves % parallel->world == 0 && (each & (each - 1)) == 0;
 }
 
-static void find_subtrees(lk__run_exchange *x, const lk_parallel *f)
+static void find_subtrees(lk__run_exchange *x, const lk_parallel *parallel)
 {
-    for (int rank = 0; rank < f->world; rank++)
-        cut_subtrees(x, 0, f->leaves, lk__first_leaf(f->leaves, f->world, rank),
-                     lk__first_leaf(f->leaves, f->world, rank + 1), rank);
+    for (int rank = 0; rank < parallel->world; rank++)
+        append_subtrees(x, 0, parallel->leaves, lk__first_leaf(parallel->leaves, parallel->world, rank),
+                        lk__first_leaf(parallel->leaves, parallel->world, rank + 1), rank);
 }
 
-/* The sum over leaves lo … hi of `count` elements: where it is. A result that had to be added lies in scratch[depth]. */
-static const char *tree(const lk_program *p, const char *const *at, int lo, int hi, size_t offset, size_t count,
-                        int depth)
+/* The address of the sum over leaves lo … hi of `count` elements. A sum computed here is in scratch[depth]. */
+static const char *add_tree(const lk_program *p, const char *const *at, int lo, int hi, size_t offset, size_t count,
+                            int depth)
 {
     const lk__run_exchange *x = p->exchange;
     for (int i = 0; i < x->subtrees_count; i++)
         if (x->subtrees[i].first == lo && x->subtrees[i].last == hi) return at[i] + offset;
-    int         middle = lo + half(hi - lo);
+    int         middle = lo + left_leaves(hi - lo);
     char       *out = x->scratch + (size_t)depth * BLOCK * sizeof(double);
-    const void *sides[] = {tree(p, at, lo, middle, offset, count, depth), NULL};
-    sides[1] = tree(p, at, middle, hi, offset, count, depth + 1);
+    const void *sides[] = {add_tree(p, at, lo, middle, offset, count, depth), NULL};
+    sides[1] = add_tree(p, at, middle, hi, offset, count, depth + 1);
     lk__reduce(out, sides, 2, count, p->plan->graph->real, LK_SUM);
     return out;
 }
 
-/* ---- adding here ---- */
+/* ---- additions on this rank ---- */
 
 typedef struct addition {
     char        *out;
@@ -120,7 +120,7 @@ static void add_tile(void *argument, int64_t tile, int worker)
 }
 
 /* out = in[0] + … as a tree; n up to 64. */
-static void add(const lk_program *p, void *out, const void **in, int n, size_t bytes)
+static void add_arrays(const lk_program *p, void *out, const void **in, int n, size_t bytes)
 {
     addition a = {out, in, n, elements_of(p, bytes), p->plan->graph->real};
     if (n > 1) lk__pool_run(lk__context_pool(p->context), (int64_t)((a.count + TILE - 1) / TILE), add_tile, &a);
@@ -129,21 +129,21 @@ static void add(const lk_program *p, void *out, const void **in, int n, size_t b
 int lk__exchange_subtree(const lk_program *p, int leaf)
 {
     const lk__run_exchange *x = p->exchange;
-    const lk_parallel      *f = &p->plan->parallel;
-    int                     first = lk__first_leaf(f->leaves, f->world, f->rank) + leaf;
+    const lk_parallel      *parallel = &p->plan->parallel;
+    int                     first = lk__first_leaf(parallel->leaves, parallel->world, parallel->rank) + leaf;
     for (int i = 0; i < x->subtrees_count; i++)
-        if (x->subtrees[i].first == first && x->subtrees[i].rank == f->rank) return x->subtrees[i].last - first;
+        if (x->subtrees[i].first == first && x->subtrees[i].rank == parallel->rank) return x->subtrees[i].last - first;
     return 0;
 }
 
-/* One piece of gradients over every subtree of this rank's leaves, into those of its first leaf. */
+/* Adds a range of the gradients over every subtree of this rank's leaves, into those of the subtree's first leaf. */
 static void add_subtrees(lk_program *p, size_t offset, size_t bytes)
 {
     for (int leaf = 0, n; leaf < lk__leaves_here(p); leaf += n) {
         const void *in[LK__LEAVES_MOST] = {NULL};
         n = lk__exchange_subtree(p, leaf);
         for (int k = 0; k < n; k++) in[k] = lk__gradient_set(p, leaf + k) + offset;
-        add(p, (char *)in[0], in, n, bytes);
+        add_arrays(p, (char *)in[0], in, n, bytes);
     }
 }
 
@@ -157,7 +157,7 @@ static void add_leaves(lk_program *p, const lk__plan_bucket *b)
     for (size_t i = 0; i < plan->graph->states_count; i++) {
         const lk__plan_state *s = &plan->states[i];
         bool here = s->trained && s->gradient_offset >= b->offset && s->gradient_offset < b->offset + b->bytes;
-        if (here && !s->in_parts) add_subtrees(p, s->gradient_offset, s->bytes);
+        if (here && !s->adds_leaves) add_subtrees(p, s->gradient_offset, s->bytes);
     }
 }
 
@@ -170,28 +170,30 @@ static void slice_of(const lk_program *p, size_t elements, int rank, size_t *fir
     *count = elements * (size_t)(rank + 1) / world - *first;
 }
 
-/* Subtree number `turn` of every rank that has so many: to each rank its slice of ours, from each its own of theirs. */
-static lk_status trade_slices(lk_program *p, const lk__plan_bucket *b, int turn, bool *more)
+/* Exchanges subtree number `turn` of every rank that has so many: sends each rank its slice of ours, receives our slice of theirs. */
+static lk_status exchange_slices(lk_program *p, const lk__plan_bucket *b, int turn, bool *more)
 {
     lk__run_exchange  *x = p->exchange;
-    const lk_parallel *f = &p->plan->parallel;
+    const lk_parallel *parallel = &p->plan->parallel;
     size_t             elements = elements_of(p, b->bytes), size = lk_dtype_size(p->plan->graph->real), first, mine;
     const char        *send = NULL;
     *more = false;
-    slice_of(p, elements, f->rank, &first, &mine);
-    memset(x->more_counts, 0, (size_t)f->world * sizeof *x->more_counts);
-    for (int rank = 0; rank < f->world; rank++) {
+    slice_of(p, elements, parallel->rank, &first, &mine);
+    memset(x->more_counts, 0, (size_t)parallel->world * sizeof *x->more_counts);
+    for (int rank = 0; rank < parallel->world; rank++) {
         int seen = 0;
         for (int i = 0; i < x->subtrees_count; i++) {
             if (x->subtrees[i].rank != rank || seen++ != turn) continue;
             x->more_counts[rank] = mine;
             x->more_displacements[rank] = (size_t)i * x->slice_bytes / size;
             *more = true;
-            if (rank == f->rank)
-                send = lk__gradient_set(p, x->subtrees[i].first - lk__first_leaf(f->leaves, f->world, rank)) + b->offset;
+            if (rank == parallel->rank)
+                send =
+                    lk__gradient_set(p, x->subtrees[i].first - lk__first_leaf(parallel->leaves, parallel->world, rank)) +
+                    b->offset;
         }
     }
-    for (int rank = 0; rank < f->world; rank++) {
+    for (int rank = 0; rank < parallel->world; rank++) {
         slice_of(p, elements, rank, &x->displacements[rank], &x->counts[rank]);
         if (!send) x->counts[rank] = 0;
     }
@@ -200,32 +202,33 @@ static lk_status trade_slices(lk_program *p, const lk__plan_bucket *b, int turn,
                                x->more_displacements, p->plan->graph->real, NULL);
 }
 
-static lk_status send_slices(lk_program *p, const lk__plan_bucket *b)
+static lk_status reduce_slices(lk_program *p, const lk__plan_bucket *b)
 {
     lk__run_exchange  *x = p->exchange;
-    const lk_parallel *f = &p->plan->parallel;
+    const lk_parallel *parallel = &p->plan->parallel;
     size_t             elements = elements_of(p, b->bytes), size = lk_dtype_size(p->plan->graph->real), first, mine;
-    const char        *at[LK__LEAVES_MOST] = {NULL}; /* as many subtrees as leaves at the most */
+    const char        *at[LK__LEAVES_MOST] = {NULL}; /* at most as many subtrees as leaves */
     char              *bucket = lk__gradient_set(p, 0) + b->offset;
     bool               more = true;
     for (int turn = 0; more; turn++) {
-        lk_status status = trade_slices(p, b, turn, &more);
+        lk_status status = exchange_slices(p, b, turn, &more);
         if (status < 0) return status;
     }
-    slice_of(p, elements, f->rank, &first, &mine);
+    slice_of(p, elements, parallel->rank, &first, &mine);
     for (int i = 0; i < x->subtrees_count; i++) at[i] = x->slices + (size_t)i * x->slice_bytes;
     for (size_t i = 0; i < mine; i += BLOCK) {
         size_t count = mine - i < BLOCK ? mine - i : BLOCK;
-        memcpy(bucket + (first + i) * size, tree(p, at, 0, f->leaves, i * size, count, 0), count * size);
+        memcpy(bucket + (first + i) * size, add_tree(p, at, 0, parallel->leaves, i * size, count, 0), count * size);
     }
-    for (int rank = 0; rank < f->world; rank++) slice_of(p, elements, rank, &x->displacements[rank], &x->counts[rank]);
+    for (int rank = 0; rank < parallel->world; rank++)
+        slice_of(p, elements, rank, &x->displacements[rank], &x->counts[rank]);
     return lk_comm_all_gatherv(x->bulk, bucket + first * size, bucket, x->counts, x->displacements,
                                p->plan->graph->real, NULL);
 }
 
 bool lk__exchange_by_slices(const lk_program *p) { return p->plan->parallel.leaves && !p->exchange->aligned; }
 
-static lk_status send_bucket(lk_program *p, size_t index)
+static lk_status reduce_bucket(lk_program *p, size_t index)
 {
     lk__run_exchange      *x = p->exchange;
     const lk__plan_bucket *b = &p->plan->buckets[index];
@@ -234,7 +237,7 @@ static lk_status send_bucket(lk_program *p, size_t index)
     double    start = lk__now();
     lk_status status;
     if (lk__exchange_by_slices(p))
-        status = send_slices(p, b);
+        status = reduce_slices(p, b);
     else
         status = lk_comm_all_reduce(x->bulk, data, data, elements_of(p, b->bytes), p->plan->graph->real, LK_SUM,
                                     x->overlaps ? &x->works[index] : NULL);
@@ -252,23 +255,23 @@ lk_status lk__exchange_bucket(lk_program *p, size_t index, bool last)
         add_leaves(p, b);
     } else if (p->pending > 0) {
         const void *in[] = {lk__gradient_set(p, 0) + b->offset, lk__gradient_set(p, 1) + b->offset};
-        add(p, (char *)in[0], in, 2, b->bytes);
+        add_arrays(p, (char *)in[0], in, 2, b->bytes);
     }
-    return last ? send_bucket(p, index) : LK_OK;
+    return last ? reduce_bucket(p, index) : LK_OK;
 }
 
-/* ---- sums in the midst of forward and backward ---- */
+/* ---- sums within forward and backward ---- */
 
-/* Numbers of every leaf of this rank, side by side, to all ranks: x->gathered then holds all leaves' in order. */
+/* Gathers the numbers of this rank's leaves, contiguous in `mine`, on all ranks: x->gathered then holds those of all leaves in order. */
 static lk_status gather_leaves(lk_program *p, const char *name, const double *mine, size_t numbers)
 {
     lk__run_exchange  *x = p->exchange;
-    const lk_parallel *f = &p->plan->parallel;
-    size_t             leaves = f->leaves ? (size_t)f->leaves : (size_t)f->world;
-    for (int rank = 0; rank < f->world; rank++) {
-        size_t first = (size_t)lk__first_leaf((int)leaves, f->world, rank);
+    const lk_parallel *parallel = &p->plan->parallel;
+    size_t             leaves = parallel->leaves ? (size_t)parallel->leaves : (size_t)parallel->world;
+    for (int rank = 0; rank < parallel->world; rank++) {
+        size_t first = (size_t)lk__first_leaf((int)leaves, parallel->world, rank);
         x->displacements[rank] = first * numbers;
-        x->counts[rank] = ((size_t)lk__first_leaf((int)leaves, f->world, rank + 1) - first) * numbers;
+        x->counts[rank] = ((size_t)lk__first_leaf((int)leaves, parallel->world, rank + 1) - first) * numbers;
     }
     if (!p->comm) {
         memcpy(x->gathered, mine, leaves * numbers * sizeof *mine);
@@ -282,12 +285,12 @@ static lk_status gather_leaves(lk_program *p, const char *name, const double *mi
     return status;
 }
 
-/* The tree over what gather_leaves brought. */
+/* The tree over the numbers from gather_leaves. */
 static void add_gathered(const lk_program *p, size_t numbers, double *out)
 {
-    const lk_parallel *f = &p->plan->parallel;
+    const lk_parallel *parallel = &p->plan->parallel;
     const void        *in[LK__REDUCE_MOST];
-    int                leaves = f->leaves ? f->leaves : f->world;
+    int                leaves = parallel->leaves ? parallel->leaves : parallel->world;
     for (int i = 0; i < leaves; i++) in[i] = p->exchange->gathered + (size_t)i * numbers;
     lk__reduce(out, in, leaves, numbers, LK_F64, LK_SUM);
 }
@@ -332,8 +335,8 @@ lk_status lk__exchange_numbers(lk_program *p, const double *mine, int numbers, d
 
 /* ---- the end of a step ---- */
 
-/* What each rank's own samples gave, and what it says of itself. */
-static lk_status gather_words(lk_program *p)
+/* The sums over each rank's samples, and the ranks' reports. */
+static lk_status gather_reports(lk_program *p)
 {
     lk__run_exchange *x = p->exchange;
     lk__run_sums      here = {0, 0, 0};
@@ -342,7 +345,7 @@ static lk_status gather_words(lk_program *p)
         here.weight += p->sums[i].weight;
         here.correct += p->sums[i].correct;
     }
-    double  mine[] = {here.sum, here.weight, here.correct, x->waited, p->wish, p->data, p->invalid_text[0] != 0};
+    double mine[] = {here.sum, here.weight, here.correct, x->waited, p->stop_request, p->data, p->invalid_text[0] != 0};
     double *all = x->gathered;
     size_t  numbers = sizeof mine / sizeof *mine;
     x->waited = 0;
@@ -356,13 +359,13 @@ static lk_status gather_words(lk_program *p)
     }
     for (int i = 0; i < p->plan->parallel.world; i++, all += numbers) {
         x->ranks[i] = (lk__run_sums){all[0], all[1], all[2]};
-        x->words[i] = (lk__run_report){all[3], all[4], all[5], all[6]};
+        x->reports[i] = (lk__run_report){all[3], all[4], all[5], all[6]};
     }
     return LK_OK;
 }
 
-/* The span is read before the wait takes the work; while tracing, the wait is for its end. */
-static lk_status await(lk_program *p, size_t bucket)
+/* The span must be read before lk_work_wait frees the work, so tracing waits for its end first. */
+static lk_status wait_for_bucket(lk_program *p, size_t bucket)
 {
     lk_work *work = p->exchange->works[bucket];
     double   began, ended;
@@ -380,22 +383,22 @@ lk_status lk__exchange_finish(lk_program *p)
     lk_status         status = LK_OK;
     for (; p->sent < p->plan->buckets_count && status >= 0; p->sent++) {
         if (p->plan->parallel.leaves) add_leaves(p, &p->plan->buckets[p->sent]);
-        status = send_bucket(p, p->sent);
+        status = reduce_bucket(p, p->sent);
     }
     double start = lk__now();
     for (size_t i = 0; i < p->plan->buckets_count; i++) {
         if (!x->works[i]) continue;
-        lk_status one = await(p, i);
+        lk_status one = wait_for_bucket(p, i);
         x->works[i] = NULL;
         if (status >= 0) status = one;
     }
     x->waited += lk__now() - start;
-    return status < 0 ? status : gather_words(p);
+    return status < 0 ? status : gather_reports(p);
 }
 
-void lk__program_report(lk_program *p, double wish, double data)
+void lk__program_report(lk_program *p, double stop_request, double data)
 {
-    p->wish = wish;
+    p->stop_request = stop_request;
     p->data = data;
 }
 
@@ -403,17 +406,17 @@ double lk__program_stop_requested(const lk_program *p)
 {
     double most = 0;
     for (int i = 0; i < p->plan->parallel.world; i++)
-        if (p->exchange->words[i].wish > most) most = p->exchange->words[i].wish;
+        if (p->exchange->reports[i].stop_request > most) most = p->exchange->reports[i].stop_request;
     return most;
 }
-lk__run_report lk__program_rank_report(const lk_program *p, int rank) { return p->exchange->words[rank]; }
+lk__run_report lk__program_rank_report(const lk_program *p, int rank) { return p->exchange->reports[rank]; }
 lk__run_sums   lk__program_sums(const lk_program *p, int rank) { return p->exchange->ranks[rank]; }
 
-/* ---- life ---- */
+/* ---- creating and freeing ---- */
 
-/* Whether buckets travel while backward goes on: always where a network carries them; where memory does, only if a core is
- * free for it, because otherwise it takes from backward what it gives. */
-static bool overlaps(const lk_program *p)
+/* Whether buckets are reduced while backward continues: always over a network; in shared memory only if a core is free for it,
+ * because otherwise backward loses as much time as is hidden. */
+static bool can_overlap(const lk_program *p)
 {
     bool own;
     int  cores = lk__cores(&own), wanted = lk_context_threads(p->context) + 1;
@@ -433,8 +436,8 @@ static size_t largest_sync(const lk_plan *plan)
     return most;
 }
 
-/* One piece after the other of one block; with memory NULL it only measures. */
-static void *take(char *memory, size_t *used, size_t bytes)
+/* Reserves the next bytes of one block; with memory NULL it only measures. */
+static void *reserve_bytes(char *memory, size_t *used, size_t bytes)
 {
     char *at = memory ? memory + *used : NULL;
     *used += lk__round_up(bytes, LK__ALIGN);
@@ -449,29 +452,29 @@ static size_t lay_out(const lk_program *p, lk__run_exchange *x, char *memory)
     if (widest < SMALL) widest = SMALL;
     for (size_t i = 0; i < plan->buckets_count; i++)
         if (plan->buckets[i].bytes > most) most = plan->buckets[i].bytes;
-    x->works = take(memory, &used, plan->buckets_count * sizeof *x->works);
-    x->subtrees = take(memory, &used, 2 * leaves * sizeof *x->subtrees);
-    x->counts = take(memory, &used, world * sizeof(size_t));
-    x->displacements = take(memory, &used, world * sizeof(size_t));
-    x->more_counts = take(memory, &used, world * sizeof(size_t));
-    x->more_displacements = take(memory, &used, world * sizeof(size_t));
-    x->gathered = take(memory, &used, leaves * widest * sizeof(double));
-    x->mine = take(memory, &used, leaves * widest * sizeof(double));
-    x->words = take(memory, &used, world * sizeof *x->words);
-    x->ranks = take(memory, &used, world * sizeof *x->ranks);
+    x->works = reserve_bytes(memory, &used, plan->buckets_count * sizeof *x->works);
+    x->subtrees = reserve_bytes(memory, &used, 2 * leaves * sizeof *x->subtrees);
+    x->counts = reserve_bytes(memory, &used, world * sizeof(size_t));
+    x->displacements = reserve_bytes(memory, &used, world * sizeof(size_t));
+    x->more_counts = reserve_bytes(memory, &used, world * sizeof(size_t));
+    x->more_displacements = reserve_bytes(memory, &used, world * sizeof(size_t));
+    x->gathered = reserve_bytes(memory, &used, leaves * widest * sizeof(double));
+    x->mine = reserve_bytes(memory, &used, leaves * widest * sizeof(double));
+    x->reports = reserve_bytes(memory, &used, world * sizeof *x->reports);
+    x->ranks = reserve_bytes(memory, &used, world * sizeof *x->ranks);
     if (!plan->parallel.leaves || x->aligned) return used;
     x->slice_bytes = lk__round_up(most / world + 2 * LK__ALIGN, LK__ALIGN);
-    x->slices = take(memory, &used, x->slice_bytes * 2 * leaves);
-    x->scratch = take(memory, &used, (size_t)DEPTH * BLOCK * sizeof(double));
+    x->slices = reserve_bytes(memory, &used, x->slice_bytes * 2 * leaves);
+    x->scratch = reserve_bytes(memory, &used, (size_t)DEPTH * BLOCK * sizeof(double));
     return used;
 }
 
 lk_status lk__exchange_create(lk_program *p)
 {
-    const lk_parallel *f = &p->plan->parallel;
-    lk__run_exchange   measured = {.aligned = is_aligned(f)};
-    if (f->leaves > LK__LEAVES_MOST)
-        return lk__fail(p->context, LK_EUNSUPPORTED, "%d leaves; at most %d", f->leaves, LK__LEAVES_MOST);
+    const lk_parallel *parallel = &p->plan->parallel;
+    lk__run_exchange   measured = {.aligned = is_aligned(parallel)};
+    if (parallel->leaves > LK__LEAVES_MOST)
+        return lk__fail(p->context, LK_EUNSUPPORTED, "%d leaves; at most %d", parallel->leaves, LK__LEAVES_MOST);
     size_t bytes = lay_out(p, &measured, NULL);
     char  *memory = lk__alloc(p->context, LK_MEMORY_OTHER, bytes);
     if (!memory) return LK_ENOMEM;
@@ -479,16 +482,16 @@ lk_status lk__exchange_create(lk_program *p)
     x->aligned = measured.aligned;
     lay_out(p, x, memory);
     x->bytes = bytes;
-    if (f->leaves) find_subtrees(x, f);
+    if (parallel->leaves) find_subtrees(x, parallel);
     if (!p->comm) return LK_OK;
     x->bulk = p->comm;
-    x->overlaps = overlaps(p);
+    x->overlaps = can_overlap(p);
     lk_status status = LK_OK;
     if (x->overlaps && p->plan->syncs) {
-        status = lk_comm_split(p->comm, 0, f->rank, &x->bulk);
+        status = lk_comm_split(p->comm, 0, parallel->rank, &x->bulk);
         x->split = status >= 0;
     }
-    /* All buckets at once, and a call that waits behind them. */
+    /* All buckets at once, and one call that queues behind them. */
     if (status >= 0 && x->overlaps) status = lk_comm_reserve(x->bulk, (int)p->plan->buckets_count + 1);
     return status;
 }

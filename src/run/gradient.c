@@ -1,5 +1,5 @@
-/* gradient.c - gradients by name, for programs that reduce or change them by their own means: copied out and in, never by pointer, so
- * that it does not matter where they live. They are row-major, as the parameters are: the plan's layout pass sees to it. */
+/* gradient.c - gradients by name, for programs that reduce or change them by other means: copied, never by pointer, so that they may
+ * be in any memory. They are row-major like the parameters, which the plan's layout pass ensures. */
 #include "run/program.h"
 
 #include <math.h>
@@ -25,8 +25,8 @@ const void *lk_program_gradient(const lk_program *p, const char *parameter)
     return lk__gradient_set(p, 0) + p->plan->states[state].gradient_offset;
 }
 
-/* Afterwards the first set holds whole gradients, of this rank or of all ranks, and nobody else works on it. */
-static lk_status settle_gradients(lk_program *p)
+/* Afterwards the first set holds complete gradients, of this rank or of all ranks, and nothing else accesses it. */
+static lk_status finish_gradients(lk_program *p)
 {
     if (!p->plan->trains)
         return lk__fail(p->context, LK_EINVAL, "this program was planned without an optimizer: it has no gradients");
@@ -34,8 +34,8 @@ static lk_status settle_gradients(lk_program *p)
     if (!p->comm) return lk__section_run(p, LK_SYNC); /* no other rank takes part */
     if (p->sent == 0 && !p->plan->parallel.leaves) return LK_OK;
     return lk__fail(p->context, LK_EINVAL,
-                    "the gradients are on their way to the other ranks: run LK_SYNC first, or keep them here with "
-                    "lk_no_sync before LK_BACKWARD");
+                    "the gradients are being reduced over the ranks: run LK_SYNC first, or call lk_no_sync before "
+                    "LK_BACKWARD");
 }
 
 static lk_status locate_gradient(const lk_program *p, const char *parameter, char **gradient, size_t *bytes)
@@ -65,7 +65,7 @@ lk_status lk_program_gradient_read(lk_program *p, const char *parameter, void *d
 {
     char     *gradient;
     size_t    size;
-    lk_status status = settle_gradients(p);
+    lk_status status = finish_gradients(p);
     if (status < 0 || (status = locate_gradient(p, parameter, &gradient, &size)) < 0 ||
         (status = check_bytes(p, parameter, size, bytes)) < 0)
         return status;
@@ -97,11 +97,11 @@ lk_status lk_program_gradient_write(lk_program *p, const char *parameter, const 
 {
     char     *gradient;
     size_t    size;
-    lk_status status = settle_gradients(p);
+    lk_status status = finish_gradients(p);
     if (status < 0 || (status = locate_gradient(p, parameter, &gradient, &size)) < 0 ||
         (status = check_bytes(p, parameter, size, bytes)) < 0)
         return status;
-    if (p->pending == 0) { /* no backward has run: what is written counts as one, and the rest is zero */
+    if (p->pending == 0) { /* no backward has run: written gradients count as one, the others are zero */
         run_over_gradients(p, LK__OP_fill, 0, lk__gradient_set(p, 0), p->plan->gradient_bytes);
         p->pending = 1;
         p->synced = p->has_gradients = true;
@@ -123,9 +123,10 @@ lk_status lk_program_gradient_scale(lk_program *p, const char *parameter, double
 {
     char     *gradient;
     size_t    size;
-    lk_status status = settle_gradients(p);
+    lk_status status = finish_gradients(p);
     if (status < 0 || (status = check_pending(p)) < 0) return status;
-    if (!isfinite(factor)) return lk__fail(p->context, LK_EINVAL, "gradients cannot be scaled by %g", factor);
+    if (!isfinite(factor))
+        return lk__fail(p->context, LK_EINVAL, "gradients are scaled by a finite factor, not by %g", factor);
     if (!parameter) {
         lk__scale_gradients(p, factor);
         return LK_OK;
@@ -137,7 +138,7 @@ lk_status lk_program_gradient_scale(lk_program *p, const char *parameter, double
 
 lk_status lk_program_gradient_weight(lk_program *p, double weight)
 {
-    lk_status status = settle_gradients(p);
+    lk_status status = finish_gradients(p);
     if (status < 0 || (status = check_pending(p)) < 0) return status;
     if (!p->synced)
         return lk__fail(p->context, LK_EINVAL, "LK_SYNC would add up the weights of all ranks: run it first");

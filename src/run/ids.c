@@ -1,19 +1,19 @@
-/* ids.c - labels and token ids out of range. Kernels report the first of a run; here it becomes a sentence that names input, row, sample
- * and value. Alone, the section fails at once. With other ranks, a rank that left in the midst of a step would keep them waiting, so
- * the sentence travels with LK_SYNC and all ranks fail together. */
+/* ids.c - labels and token ids out of range. Kernels report the first of a run; here it becomes an error that names input, row, sample
+ * and value. With one rank the section fails at once. With other ranks, a rank that failed within a step would leave them waiting, so
+ * the error is exchanged at LK_SYNC and all ranks fail together. */
 #include "run/program.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 
-/* Where the ids of an operation come from: an input, since no operation computes integers. -1: not of this node. */
-static int ids_input(const lk__plan_order *t, const lk__graph_node *n)
+/* The input that holds the ids of an operation, since no operation computes ids; -1: the node has none. */
+static int ids_input(const lk__plan_list *planned, const lk__graph_node *n)
 {
     const lk__graph_op *d = lk__op_find(n->op);
     int                 v = -1;
     for (int i = 0; i < n->inputs && v < 0; i++)
         if (lk__op_input(d, i)->types == LK__TYPE_I32) v = n->in[i];
-    return v >= 0 && t->places[v].region == LK__IN_INPUT ? (int)t->places[v].offset : -1;
+    return v >= 0 && planned->places[v].region == LK__IN_INPUT ? (int)planned->places[v].offset : -1;
 }
 
 /* Elements of an input for each of its rows, and how many the caller bound. */
@@ -25,11 +25,12 @@ static int64_t bound_elements(const lk_program *p, const lk__graph_shape *s)
 }
 
 /* The node that reported, and the position of the id in its input. */
-static const lk__graph_node *find_reporter(const lk_program *p, const lk__plan_order *t, int *input, int64_t *position)
+static const lk__graph_node *find_reporter(const lk_program *p, const lk__plan_list *planned, int *input,
+                                           int64_t *position)
 {
-    for (size_t i = 0; i < t->order_count; i++) {
-        const lk__graph_node *n = &t->graph->nodes[t->order[i]];
-        if (n->op != p->invalid.op || (*input = ids_input(t, n)) < 0) continue;
+    for (size_t i = 0; i < planned->order_count; i++) {
+        const lk__graph_node *n = &planned->graph->nodes[planned->order[i]];
+        if (n->op != p->invalid.op || (*input = ids_input(planned, n)) < 0) continue;
         intptr_t offset = (intptr_t)p->invalid.at - (intptr_t)p->bound[*input];
         *position = offset / (intptr_t)sizeof(int32_t);
         if (offset >= 0 && *position < bound_elements(p, &p->plan->graph->values[*input].shape)) return n;
@@ -37,14 +38,14 @@ static const lk__graph_node *find_reporter(const lk_program *p, const lk__plan_o
     return NULL;
 }
 
-static void describe_invalid(const lk_program *p, const lk__plan_order *t, char *text, size_t bytes)
+static void describe_invalid(const lk_program *p, const lk__plan_list *planned, char *text, size_t bytes)
 {
     const lk__kernel_invalid_id *id = &p->invalid;
     bool                         label = lk__op_find(id->op)->loss != LK__LOSS_NO;
     int                          input;
     int64_t                      position;
     char                         where[256] = "", ignored[64] = "";
-    const lk__graph_node        *n = find_reporter(p, t, &input, &position);
+    const lk__graph_node        *n = find_reporter(p, planned, &input, &position);
     if (n) {
         const lk__graph_value *v = &p->plan->graph->values[input];
         int64_t                each = row_elements(&v->shape), row = position / each;
@@ -72,13 +73,13 @@ void lk__drop_gradients(lk_program *p)
     p->invalid_forward = p->invalid_backward = false;
 }
 
-lk_status lk__check_ids(lk_program *p, const lk__plan_order *t)
+lk_status lk__check_ids(lk_program *p, const lk__plan_list *planned)
 {
     char text[sizeof p->invalid_text];
     if (!p->invalid.found) return LK_OK;
     p->invalid.found = false;
-    describe_invalid(p, t, text, sizeof text);
-    if (t == &p->plan->evaluate) return lk__fail(p->context, LK_EINVAL, "%s", text);
+    describe_invalid(p, planned, text, sizeof text);
+    if (planned == &p->plan->evaluate) return lk__fail(p->context, LK_EINVAL, "%s", text);
     if (!p->comm) {
         lk__drop_gradients(p);
         return lk__fail(p->context, LK_EINVAL, "%s. The step was not taken", text);

@@ -1,4 +1,4 @@
-/* leaf_batch.c - leaves that run as one batch: what adds over samples is called once for each of them, on its own rows, into its own sums. */
+/* leaf_batch.c - leaves that run as one batch: operations that add over samples are called once per leaf, on its rows, with its own sums. */
 #include "run/program.h"
 
 #include <string.h>
@@ -14,45 +14,45 @@ static lk__kernel_operand *operand_of(lk__kernel_call *call, const lk__graph_nod
     return i < n->inputs ? &call->in[i] : &call->out[i - n->inputs];
 }
 
-/* Sums that a collective reads: they need a place for each leaf. */
-static bool is_private(const lk__plan_order *t, const lk__graph_node *n, int output)
+/* Whether a collective reads the output: such sums need memory for each leaf. */
+static bool is_private(const lk__plan_list *planned, const lk__graph_node *n, int output)
 {
-    for (size_t i = 0; i < t->order_count; i++) {
-        const lk__graph_node *reader = &t->graph->nodes[t->order[i]];
+    for (size_t i = 0; i < planned->order_count; i++) {
+        const lk__graph_node *reader = &planned->graph->nodes[planned->order[i]];
         if (lk__op_find(reader->op)->runs == LK__RUNS_COLLECTIVE && reader->in[0] == n->out[output]) return true;
     }
     return false;
 }
 
-static size_t private_bytes(const lk__plan_order *t, const lk__graph_node *n)
+static size_t private_bytes(const lk__plan_list *planned, const lk__graph_node *n)
 {
     size_t bytes = 0;
     for (int i = 0; i < n->outputs; i++)
-        if (n->out[i] >= 0 && is_private(t, n, i))
-            bytes += lk__round_up((size_t)lk__shape_elements(&t->graph->values[n->out[i]].shape) * sizeof(double),
+        if (n->out[i] >= 0 && is_private(planned, n, i))
+            bytes += lk__round_up((size_t)lk__shape_elements(&planned->graph->values[n->out[i]].shape) * sizeof(double),
                                   LK__ALIGN);
     return bytes;
 }
 
-/* This one adds its parts itself, so it is called once for each subtree of leaves. */
-static bool adds_parts(const lk__graph_node *n) { return lk__op_find(n->op)->samples == LK__SAMPLES_LEAVES; }
+/* Whether the kernel adds over leaves itself: it is then called once for each subtree of leaves. */
+static bool adds_leaves(const lk__graph_node *n) { return lk__op_find(n->op)->samples == LK__SAMPLES_LEAVES; }
 
-/* Parts, and where they begin. */
-static size_t parts_bytes(size_t here)
+/* Of lk__kernel_leaves and its rows. */
+static size_t leaves_bytes(size_t here)
 {
     return lk__round_up(sizeof(lk__kernel_leaves) + (here + 1) * sizeof(int64_t), LK__ALIGN);
 }
 
 lk_status lk__leaf_batch_build(lk_program *p)
 {
-    const lk__plan_order *t = &p->plan->train;
-    lk__run_list         *l = &p->slots[0].train;
-    size_t                here = (size_t)lk__leaves_here(p), calls = 0, bytes = 0, position = 0;
-    for (size_t i = 0; i < l->count; i++) {
-        while (t->order[position] != l->instructions[i].node) position++;
-        if (!t->by_leaf[position]) continue;
+    const lk__plan_list *planned = &p->plan->train;
+    lk__run_list        *list = &p->slots[0].train;
+    size_t               here = (size_t)lk__leaves_here(p), calls = 0, bytes = 0, position = 0;
+    for (size_t i = 0; i < list->count; i++) {
+        while (planned->order[position] != list->instructions[i].node) position++;
+        if (!planned->by_leaf[position]) continue;
         calls += here;
-        bytes += here * (private_bytes(t, node_of(p, i)) + (adds_parts(node_of(p, i)) ? parts_bytes(here) : 0));
+        bytes += here * (private_bytes(planned, node_of(p, i)) + (adds_leaves(node_of(p, i)) ? leaves_bytes(here) : 0));
     }
     p->leaf_bytes = lk__round_up(calls * sizeof(lk__kernel_call), LK__ALIGN) + bytes;
     p->leaf_memory = lk__alloc(p->context, LK_MEMORY_OTHER, p->leaf_bytes);
@@ -60,22 +60,22 @@ lk_status lk__leaf_batch_build(lk_program *p)
     lk__kernel_call *call = (lk__kernel_call *)p->leaf_memory;
     char            *sums = p->leaf_memory + lk__round_up(calls * sizeof(lk__kernel_call), LK__ALIGN);
     position = 0;
-    for (size_t i = 0; i < l->count; i++) {
-        lk__run_instruction *in = &l->instructions[i];
-        while (t->order[position] != in->node) position++;
-        if (!t->by_leaf[position]) continue;
+    for (size_t i = 0; i < list->count; i++) {
+        lk__run_instruction *in = &list->instructions[i];
+        while (planned->order[position] != in->node) position++;
+        if (!planned->by_leaf[position]) continue;
         in->leaves = call;
         for (size_t s = 0; s < here; s++, call++) {
             *call = in->call;
-            if (adds_parts(node_of(p, i))) {
-                lk__kernel_leaves *parts = (lk__kernel_leaves *)sums;
-                *parts =
-                    (lk__kernel_leaves){.rows = (int64_t *)(parts + 1), .sums = p->workspace + p->plan->parts_offset};
-                call->parts = parts;
-                sums += parts_bytes(here);
+            if (adds_leaves(node_of(p, i))) {
+                lk__kernel_leaves *leaves = (lk__kernel_leaves *)sums;
+                *leaves = (lk__kernel_leaves){.rows = (int64_t *)(leaves + 1),
+                                              .sums = p->workspace + p->plan->leaf_sums_offset};
+                call->leaves = leaves;
+                sums += leaves_bytes(here);
             }
             for (int k = 0; k < node_of(p, i)->outputs; k++)
-                if (call->out[k].data && is_private(t, node_of(p, i), k)) {
+                if (call->out[k].data && is_private(planned, node_of(p, i), k)) {
                     call->out[k].data = sums;
                     sums += lk__round_up((size_t)lk__operand_elements(&call->out[k]) * sizeof(double), LK__ALIGN);
                 }
@@ -84,78 +84,78 @@ lk_status lk__leaf_batch_build(lk_program *p)
     return LK_OK;
 }
 
-/* Rows first … last of what the whole instruction works on. */
+/* Sets a leaf's operands to rows first … last of the instruction's. */
 static void place_leaf(const lk_program *p, const lk__run_instruction *in, int leaf, int64_t first, int64_t last)
 {
-    const lk__plan_order *t = &p->plan->train;
-    const lk__graph_node *n = &t->graph->nodes[in->node];
+    const lk__plan_list  *planned = &p->plan->train;
+    const lk__graph_node *n = &planned->graph->nodes[in->node];
     lk__kernel_call      *call = &in->leaves[leaf];
     for (int j = 0; j < n->inputs + n->outputs; j++) {
         int v = value_of(n, j);
         if (v < 0) continue;
-        const lk__graph_shape    *s = &t->graph->values[v].shape;
+        const lk__graph_shape    *s = &planned->graph->values[v].shape;
         const lk__kernel_operand *whole = operand_of((lk__kernel_call *)&in->call, n, j);
         lk__kernel_operand       *o = operand_of(call, n, j);
         if (s->count_axis == 0) {
             size_t row = (size_t)(lk__shape_elements(s) / s->dims[0] * s->count_unit) * lk_dtype_size(s->dtype);
             o->data = (char *)whole->data + (size_t)first * row;
             o->dims[0] = (last - first) * s->count_unit;
-        } else if (t->places[v].region == LK__IN_GRADIENTS) {
-            o->data = lk__gradient_set(p, leaf) + t->places[v].offset;
+        } else if (planned->places[v].region == LK__IN_GRADIENTS) {
+            o->data = lk__gradient_set(p, leaf) + planned->places[v].offset;
         }
     }
 }
 
-/* All rows of the subtree that begins with this leaf, and where in them its leaves begin. */
-static void place_parts(const lk_program *p, const lk__run_instruction *in, int leaf, int count)
+/* Sets the operands to all rows of the subtree that begins with this leaf, and where its leaves begin in them. */
+static void place_subtree(const lk_program *p, const lk__run_instruction *in, int leaf, int count)
 {
-    lk__kernel_leaves        *parts = (lk__kernel_leaves *)in->leaves[leaf].parts;
-    int64_t                  *rows = (int64_t *)parts->rows, begin = lk__leaf_row(p, leaf), each = 1;
+    lk__kernel_leaves        *leaves = (lk__kernel_leaves *)in->leaves[leaf].leaves;
+    int64_t                  *rows = (int64_t *)leaves->rows, begin = lk__leaf_row(p, leaf), each = 1;
     const lk__kernel_operand *x = &in->call.in[0];
     for (int i = 0; i + 1 < x->rank; i++) each *= x->dims[i];
     if (p->slots[0].step.count) each /= p->slots[0].step.count; /* rows of a sample */
-    parts->count = count;
+    leaves->count = count;
     for (int i = 0; i <= count; i++) rows[i] = (lk__leaf_row(p, leaf + i) - begin) * each;
     place_leaf(p, in, leaf, begin - lk__leaf_row(p, 0), lk__leaf_row(p, leaf + count) - lk__leaf_row(p, 0));
 }
 
 void lk__leaf_batch_patch(lk_program *p)
 {
-    lk__run_list *l = &p->slots[0].train;
+    lk__run_list *list = &p->slots[0].train;
     int           here = lk__leaves_here(p);
-    for (size_t i = 0; i < l->count; i++)
-        for (int s = 0; l->instructions[i].leaves && s < here; s++) {
+    for (size_t i = 0; i < list->count; i++)
+        for (int s = 0; list->instructions[i].leaves && s < here; s++) {
             int count = lk__exchange_subtree(p, s);
-            if (!adds_parts(node_of(p, i)))
-                place_leaf(p, &l->instructions[i], s, lk__leaf_row(p, s) - lk__leaf_row(p, 0),
+            if (!adds_leaves(node_of(p, i)))
+                place_leaf(p, &list->instructions[i], s, lk__leaf_row(p, s) - lk__leaf_row(p, 0),
                            lk__leaf_row(p, s + 1) - lk__leaf_row(p, 0));
             else if (count)
-                place_parts(p, &l->instructions[i], s, count);
+                place_subtree(p, &list->instructions[i], s, count);
         }
 }
 
 void lk__leaf_batch_run(lk_program *p, lk__run_instruction *in)
 {
-    const lk__plan_order *t = &p->plan->train;
-    const lk__graph_node *n = &t->graph->nodes[in->node];
+    const lk__plan_list  *planned = &p->plan->train;
+    const lk__graph_node *n = &planned->graph->nodes[in->node];
     bool                  metric = false;
-    for (int i = 0; i < n->outputs; i++) metric |= n->out[i] >= 0 && n->out[i] == t->sum;
+    for (int i = 0; i < n->outputs; i++) metric |= n->out[i] >= 0 && n->out[i] == planned->sum;
     for (int s = 0; s < lk__leaves_here(p); s++) {
-        if (adds_parts(n) && !lk__exchange_subtree(p, s)) continue;
+        if (adds_leaves(n) && !lk__exchange_subtree(p, s)) continue;
         in->run(&in->leaves[s]);
-        if (metric) p->sums[s] = lk__slot_sums(p, &p->slots[0], t);
+        if (metric) p->sums[s] = lk__slot_sums(p, &p->slots[0], planned);
     }
 }
 
-/* Where leaf `leaf` left what the `sync` at `index` sums. */
+/* The address of leaf `leaf`'s input of the `sync` at `index`. */
 const double *lk__leaf_batch_source(const lk_program *p, size_t index, int leaf)
 {
-    const lk__run_list *l = &p->slots[0].train;
+    const lk__run_list *list = &p->slots[0].train;
     int                 v = node_of(p, index)->in[0];
     for (size_t i = index; i-- > 0;) {
         const lk__graph_node *n = node_of(p, i);
-        for (int k = 0; k < n->outputs && l->instructions[i].leaves; k++)
-            if (n->out[k] == v) return l->instructions[i].leaves[leaf].out[k].data;
+        for (int k = 0; k < n->outputs && list->instructions[i].leaves; k++)
+            if (n->out[k] == v) return list->instructions[i].leaves[leaf].out[k].data;
     }
-    return NULL; /* the plan saw to it that there is one */
+    return NULL; /* not reached: the plan has made one */
 }

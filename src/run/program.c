@@ -1,31 +1,31 @@
-/* program.c - a program's life: creating it resolves every operand to a pointer once, so that a run is a walk over calls. What is
- * bound, cut into micro-batches and read is here as well; running is in section.c. */
+/* program.c - creating and freeing programs: every operand is resolved to a pointer once, so that a run is a loop over calls. Also
+ * binding inputs, splitting a batch into micro-batches and reading results; sections run in section.c. */
 #include "run/program.h"
 
 #include <stdio.h>
 #include <string.h>
 
-static lk_status build_line(lk_program *p, const lk__plan_order *t, lk__run_slot *slot, lk__run_list *l)
+static lk_status build_list(lk_program *p, const lk__plan_list *planned, lk__run_slot *slot, lk__run_list *list)
 {
-    const lk__kernel_entry *kernels = lk__cpu_kernels(t->graph->real, lk_context_isa(p->context));
-    size_t                  whole = 0;
-    l->timeline = t;
-    l->samples = -1;
-    if (t->order_count == 0) return LK_OK;
-    l->instructions = lk__alloc(p->context, LK_MEMORY_OTHER, t->order_count * sizeof *l->instructions);
-    if (!l->instructions) return LK_ENOMEM;
-    for (size_t i = 0; i < t->order_count; i++) {
-        const lk__graph_node *n = &t->graph->nodes[t->order[i]];
+    const lk__kernel_entry *kernels = lk__cpu_kernels(planned->graph->real, lk_context_isa(p->context));
+    size_t                  complete = 0;
+    list->planned = planned;
+    list->samples = -1;
+    if (planned->order_count == 0) return LK_OK;
+    list->instructions = lk__alloc(p->context, LK_MEMORY_OTHER, planned->order_count * sizeof *list->instructions);
+    if (!list->instructions) return LK_ENOMEM;
+    for (size_t i = 0; i < planned->order_count; i++) {
+        const lk__graph_node *n = &planned->graph->nodes[planned->order[i]];
         if (lk__op_find(n->op)->runs != LK__RUNS_NOTHING) {
             for (int section = 0; section < LK_SECTION_COUNT; section++) {
                 bool first = section == LK_FORWARD || section == LK_EVALUATE;
-                if (!first && i < t->end[section - 1]) l->begin[section] = l->count + 1;
-                if (i < t->end[section]) l->end[section] = l->count + 1;
+                if (!first && i < planned->end[section - 1]) list->begin[section] = list->count + 1;
+                if (i < planned->end[section]) list->end[section] = list->count + 1;
             }
-            lk__run_instruction *in = &l->instructions[l->count++];
-            in->node = t->order[i];
+            lk__run_instruction *in = &list->instructions[list->count++];
+            in->node = planned->order[i];
             in->run = kernels[n->op].run;
-            lk__plan_call_at_capacity(t->graph, n, &in->call);
+            lk__plan_call_at_capacity(planned->graph, n, &in->call);
             in->call.workspace = p->workspace;
             in->call.pool = lk__context_pool(p->context);
             in->call.step = &slot->step;
@@ -33,16 +33,17 @@ static lk_status build_line(lk_program *p, const lk__plan_order *t, lk__run_slot
             for (int j = 0; j < n->inputs + n->outputs; j++) {
                 int                 v = j < n->inputs ? n->in[j] : n->out[j - n->inputs];
                 lk__kernel_operand *o = j < n->inputs ? &in->call.in[j] : &in->call.out[j - n->inputs];
-                o->data = v < 0 ? NULL : lk__program_resolve(p, slot->arena, p->gradients, t->places[v]);
+                o->data = v < 0 ? NULL : lk__program_resolve(p, slot->arena, p->gradients, planned->places[v]);
             }
         }
-        while (t == &p->plan->train && whole < p->plan->buckets_count && p->plan->buckets[whole].after <= i) whole++;
-        if (l->count) l->instructions[l->count - 1].whole = whole;
+        while (planned == &p->plan->train && complete < p->plan->buckets_count && p->plan->buckets[complete].after <= i)
+            complete++;
+        if (list->count) list->instructions[list->count - 1].complete = complete;
     }
     return LK_OK;
 }
 
-/* A store outlives plans: any plan that lays out the same states the same way can run on it. */
+/* A store can be used with any plan that has the same states in the same layout. */
 static lk_status check_states(const lk_plan *plan, const lk_store *store)
 {
     const lk_plan *theirs = store->plan;
@@ -91,11 +92,11 @@ static lk_status check_constants(const lk_plan *plan, const lk_store *store)
 
 static lk_status check_comm(const lk_plan *plan, lk_comm *comm)
 {
-    const lk_parallel *f = &plan->parallel;
+    const lk_parallel *parallel = &plan->parallel;
     int                size = comm ? lk_comm_size(comm) : 1, rank = comm ? lk_comm_rank(comm) : 0;
-    if (size == f->world && rank == f->rank) return LK_OK;
-    return lk__fail(plan->context, LK_EMISMATCH, "the plan is for rank %d of %d, this is rank %d of %d", f->rank,
-                    f->world, rank, size);
+    if (size == parallel->world && rank == parallel->rank) return LK_OK;
+    return lk__fail(plan->context, LK_EMISMATCH, "the plan is for rank %d of %d, this is rank %d of %d", parallel->rank,
+                    parallel->world, rank, size);
 }
 
 static lk_status make_slots(lk_program *p)
@@ -112,14 +113,14 @@ static lk_status make_slots(lk_program *p)
         slot->step = (lk__kernel_step){.step = 1, .updates_buffers = i == 0};
         slot->inputs = lk__alloc(p->context, LK_MEMORY_OTHER, inputs);
         if (inputs && !slot->inputs) return LK_ENOMEM;
-        lk_status status = plan->trains ? build_line(p, &plan->train, slot, &slot->train) : LK_OK;
+        lk_status status = plan->trains ? build_list(p, &plan->train, slot, &slot->train) : LK_OK;
         if (status < 0) return status;
     }
     lk_status status = plan->parallel.batch_leaves && plan->trains ? lk__leaf_batch_build(p) : LK_OK;
-    return status < 0 ? status : build_line(p, &plan->evaluate, &p->slots[0], &p->evaluate);
+    return status < 0 ? status : build_list(p, &plan->evaluate, &p->slots[0], &p->evaluate);
 }
 
-/* Gradients lie where peers of the host can read them; the account of memory is the same. */
+/* Gradients are in memory that other ranks of the host can read; they are accounted in the same way. */
 static lk_status make_gradients(lk_program *p)
 {
     size_t bytes = p->plan->memory[LK_MEMORY_GRADIENTS];
@@ -165,10 +166,10 @@ fail:
     return status;
 }
 
-static void free_line(lk_context *c, lk__run_list *l)
+static void free_list(lk_context *c, lk__run_list *list)
 {
-    if (l->instructions)
-        lk__free(c, LK_MEMORY_OTHER, l->instructions, l->timeline->order_count * sizeof *l->instructions);
+    if (list->instructions)
+        lk__free(c, LK_MEMORY_OTHER, list->instructions, list->planned->order_count * sizeof *list->instructions);
 }
 
 void lk_program_free(lk_program *p)
@@ -186,10 +187,10 @@ void lk_program_free(lk_program *p)
         lk__free(c, LK_MEMORY_GRADIENTS, p->gradients, gradients);
     }
     for (int i = 0; p->slots && i < p->plan->slots; i++) {
-        free_line(c, &p->slots[i].train);
+        free_list(c, &p->slots[i].train);
         lk__free(c, LK_MEMORY_OTHER, (void *)p->slots[i].inputs, inputs);
     }
-    free_line(c, &p->evaluate);
+    free_list(c, &p->evaluate);
     lk__free(c, LK_MEMORY_OTHER, p->leaf_memory, p->leaf_bytes);
     lk__free(c, LK_MEMORY_OTHER, p->trace_names, p->trace_names_bytes);
     lk__free(c, LK_MEMORY_OTHER, p->sums, (size_t)lk__leaves_here(p) * sizeof *p->sums);
@@ -198,15 +199,15 @@ void lk_program_free(lk_program *p)
     lk__free(c, LK_MEMORY_OTHER, p, sizeof *p);
 }
 
-/* ---- what a run works on ---- */
+/* ---- inputs and step ---- */
 
-static bool counts(const lk__graph_value *v) { return v->kind == LK__VALUE_INPUT && v->shape.count_axis >= 0; }
+static bool has_count(const lk__graph_value *v) { return v->kind == LK__VALUE_INPUT && v->shape.count_axis >= 0; }
 
-/* Lane `slot` works on `count` of the bound samples from `first` on. */
-static lk_status cut(lk_program *p, int slot, int64_t first, int64_t count)
+/* Makes micro-batch slot `index` work on `count` of the bound samples from `first` on. */
+static lk_status set_slot(lk_program *p, int index, int64_t first, int64_t count)
 {
     const lk_graph *g = p->plan->graph;
-    lk__run_slot   *l = &p->slots[slot];
+    lk__run_slot   *slot = &p->slots[index];
     const lk_step  *s = &p->step;
     if (count < 0 || count > p->capacity)
         return lk__fail(p->context, LK_EINVAL, "a batch of %lld samples; the plan's capacity is %lld", (long long)count,
@@ -215,20 +216,20 @@ static lk_status cut(lk_program *p, int slot, int64_t first, int64_t count)
         const lk__graph_value *v = &g->values[i];
         const char            *data = p->bound[i];
         if (v->kind != LK__VALUE_INPUT) continue;
-        if (data && first > 0 && counts(v))
+        if (data && first > 0 && has_count(v))
             data += (size_t)first * (size_t)(lk__shape_elements(&v->shape) / v->shape.dims[0]) *
                     lk_dtype_size(v->shape.dtype);
-        if (l->inputs[i] == data) continue;
-        l->inputs[i] = data;
-        l->train.samples = -1;
-        if (slot == 0) p->evaluate.samples = -1;
+        if (slot->inputs[i] == data) continue;
+        slot->inputs[i] = data;
+        slot->train.samples = -1;
+        if (index == 0) p->evaluate.samples = -1;
     }
-    l->step.step = s->step;
-    l->step.epoch = s->epoch;
-    l->step.count = count;
-    l->step.seed = s->seed;
-    l->step.rate = s->rate;
-    l->step.sample_ids = s->sample_ids ? s->sample_ids + first : NULL;
+    slot->step.step = s->step;
+    slot->step.epoch = s->epoch;
+    slot->step.count = count;
+    slot->step.seed = s->seed;
+    slot->step.rate = s->rate;
+    slot->step.sample_ids = s->sample_ids ? s->sample_ids + first : NULL;
     return LK_OK;
 }
 
@@ -238,7 +239,7 @@ lk_status lk_program_bind(lk_program *p, const char *input, const void *data)
     for (size_t i = 0; i < p->values; i++) {
         if (g->values[i].kind != LK__VALUE_INPUT || strcmp(g->values[i].name, input) != 0) continue;
         p->bound[i] = data;
-        return cut(p, 0, 0, p->slots[0].step.count);
+        return set_slot(p, 0, 0, p->slots[0].step.count);
     }
     return lk__fail(p->context, LK_ENOENT, "the model has no input \"%s\"", input);
 }
@@ -254,7 +255,7 @@ static lk_status set_step(lk_program *p, const lk_step *step)
 lk_status lk_program_step(lk_program *p, const lk_step *step)
 {
     lk_status status = set_step(p, step);
-    return status < 0 ? status : cut(p, 0, 0, step->count);
+    return status < 0 ? status : set_slot(p, 0, 0, step->count);
 }
 
 lk_status lk_program_run(lk_program *p, lk_section section)
@@ -270,21 +271,23 @@ lk_status lk_program_run(lk_program *p, lk_section section)
 
 static lk_status compute_leaves(lk_program *p)
 {
-    const lk_parallel *f = &p->plan->parallel;
+    const lk_parallel *parallel = &p->plan->parallel;
     int                here = lk__leaves_here(p), slots = p->plan->slots;
     int64_t            begin = lk__leaf_row(p, 0), rows = lk__leaf_row(p, here) - begin;
-    bool               first = lk__first_leaf(f->leaves, f->world, f->rank) == 0 || p->plan->syncs;
+    bool               first = lk__first_leaf(parallel->leaves, parallel->world, parallel->rank) == 0 || p->plan->syncs;
     lk_status          status = LK_OK;
     if (p->step.total < p->step.count || rows != p->step.count)
         return lk__fail(p->context, LK_EINVAL,
-                        "%lld samples here of a batch of %lld: rank %d's %d of %d leaves hold %lld",
-                        (long long)p->step.count, (long long)p->step.total, f->rank, here, f->leaves, (long long)rows);
-    for (int leaf = 0; leaf < here && status >= 0; leaf += f->batch_leaves ? here : slots) {
+                        "this rank has %lld samples of a batch of %lld, but rank %d's %d of %d leaves hold %lld",
+                        (long long)p->step.count, (long long)p->step.total, parallel->rank, here, parallel->leaves,
+                        (long long)rows);
+    for (int leaf = 0; leaf < here && status >= 0; leaf += parallel->batch_leaves ? here : slots) {
         p->leaf = leaf;
         for (int slot = 0; slot < slots && status >= 0; slot++) {
-            int64_t row = lk__leaf_row(p, leaf + slot), next = lk__leaf_row(p, f->batch_leaves ? here : leaf + slot + 1);
-            status = cut(p, slot, row - begin, next - row);
-            /* Running statistics are those of the first leaf, whoever has it; synchronised ones are everybody's. */
+            int64_t row = lk__leaf_row(p, leaf + slot),
+                    next = lk__leaf_row(p, parallel->batch_leaves ? here : leaf + slot + 1);
+            status = set_slot(p, slot, row - begin, next - row);
+            /* Running statistics are those of the first leaf, on the rank that has it; synchronised ones are updated on all ranks. */
             p->slots[slot].step.updates_buffers = slot == 0 && leaf == 0 && first;
         }
         if (status >= 0 && (status = lk__section_run(p, LK_FORWARD)) >= 0) status = lk__section_run(p, LK_BACKWARD);
@@ -295,13 +298,13 @@ static lk_status compute_leaves(lk_program *p)
 
 static lk_status compute_micro_batches(lk_program *p)
 {
-    int64_t   parts = p->plan->parallel.micro_batches, count = p->step.count;
+    int64_t   micro_batches = p->plan->parallel.micro_batches, count = p->step.count;
     bool      no_sync = p->no_sync;
     lk_status status = LK_OK;
-    for (int64_t i = 0; i < parts && status >= 0; i++) {
-        int64_t row = count * i / parts, next = count * (i + 1) / parts;
-        p->no_sync = no_sync || i + 1 < parts;
-        if ((status = cut(p, 0, row, next - row)) >= 0 && (status = lk__section_run(p, LK_FORWARD)) >= 0)
+    for (int64_t i = 0; i < micro_batches && status >= 0; i++) {
+        int64_t row = count * i / micro_batches, next = count * (i + 1) / micro_batches;
+        p->no_sync = no_sync || i + 1 < micro_batches;
+        if ((status = set_slot(p, 0, row, next - row)) >= 0 && (status = lk__section_run(p, LK_FORWARD)) >= 0)
             status = lk__section_run(p, LK_BACKWARD);
     }
     p->no_sync = no_sync;
@@ -329,9 +332,9 @@ void lk_program_metrics(const lk_program *p, lk_metrics *metrics) { *metrics = p
 
 const void *lk_program_output(const lk_program *p, int i)
 {
-    const lk__plan_order *t = &p->plan->evaluate;
-    if (i < 0 || i >= t->outputs_count) return NULL;
-    lk__plan_place place = t->places[t->outputs[i]];
+    const lk__plan_list *planned = &p->plan->evaluate;
+    if (i < 0 || i >= planned->outputs_count) return NULL;
+    lk__plan_place place = planned->places[planned->outputs[i]];
     if (place.region == LK__IN_INPUT) return p->slots[0].inputs[place.offset];
     return lk__program_resolve(p, p->slots[0].arena, p->gradients, place);
 }
@@ -339,20 +342,20 @@ const void *lk_program_output(const lk_program *p, int i)
 /* Profiles are of the first slot. */
 void lk_program_profile(lk_program *p, bool enable)
 {
-    lk__run_list *lines[] = {&p->slots[0].train, &p->evaluate};
+    lk__run_list *lists[] = {&p->slots[0].train, &p->evaluate};
     p->profile = enable;
     for (int i = 0; i < 2 && enable; i++)
-        for (size_t j = 0; j < lines[i]->count; j++)
-            lines[i]->instructions[j].seconds = 0, lines[i]->instructions[j].runs = 0;
+        for (size_t j = 0; j < lists[i]->count; j++)
+            lists[i]->instructions[j].seconds = 0, lists[i]->instructions[j].runs = 0;
 }
 
 void lk_program_profile_seconds(const lk_program *p, double *seconds, size_t count)
 {
-    const lk__run_list   *l = &p->slots[0].train;
-    const lk__plan_order *t = l->timeline;
-    for (size_t i = 0, at = 0; i < count && t; i++) {
-        const lk__run_instruction *in = &l->instructions[at];
-        bool                       runs = i < t->order_count && at < l->count && in->node == t->order[i];
+    const lk__run_list  *list = &p->slots[0].train;
+    const lk__plan_list *planned = list->planned;
+    for (size_t i = 0, at = 0; i < count && planned; i++) {
+        const lk__run_instruction *in = &list->instructions[at];
+        bool                       runs = i < planned->order_count && at < list->count && in->node == planned->order[i];
         seconds[i] = runs && in->runs ? in->seconds / (double)in->runs : 0;
         at += runs;
     }
@@ -360,16 +363,16 @@ void lk_program_profile_seconds(const lk_program *p, double *seconds, size_t cou
 
 void lk_program_profile_print(const lk_program *p, lk_write write, void *user)
 {
-    const lk__run_list *lines[] = {&p->slots[0].train, &p->evaluate};
+    const lk__run_list *lists[] = {&p->slots[0].train, &p->evaluate};
     double              total = 0;
     for (int i = 0; i < 2; i++)
-        for (size_t j = 0; j < lines[i]->count; j++) total += lines[i]->instructions[j].seconds;
+        for (size_t j = 0; j < lists[i]->count; j++) total += lists[i]->instructions[j].seconds;
     for (int i = 0; i < 2; i++)
-        for (size_t j = 0; j < lines[i]->count; j++) {
-            const lk__run_instruction *in = &lines[i]->instructions[j];
+        for (size_t j = 0; j < lists[i]->count; j++) {
+            const lk__run_instruction *in = &lists[i]->instructions[j];
             if (in->runs == 0) continue;
             char text[512], full[640];
-            lk__node_text(lines[i]->timeline->graph, &lines[i]->timeline->graph->nodes[in->node], text, sizeof text);
+            lk__node_text(lists[i]->planned->graph, &lists[i]->planned->graph->nodes[in->node], text, sizeof text);
             int n = snprintf(full, sizeof full, "%9.3f ms  %5.1f %%  %s\n", 1e3 * in->seconds / (double)in->runs,
                              total > 0 ? 100 * in->seconds / total : 0, text);
             if (n > 0) write(user, full, (size_t)n < sizeof full ? (size_t)n : sizeof full - 1);

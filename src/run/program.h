@@ -1,7 +1,7 @@
-/* run/program.h - the inside of a program: slots, the lines of instructions they run, and what is exchanged with other ranks.
+/* run/program.h - the internals of a program: micro-batch slots, their instruction lists, and the exchange with other ranks.
  *
  * A slot is one micro-batch in flight: its activations, its inputs and its step block. Most programs have one. Leaves that
- * couple in synchronised batch norm have one each, and advance together. */
+ * are coupled by synchronised batch norm have one each, and advance together. */
 #ifndef LK__PROGRAM_H
 #define LK__PROGRAM_H
 
@@ -13,22 +13,22 @@
 typedef struct lk__run_instruction {
     lk__kernel       run;
     lk__kernel_call  call;
-    lk__kernel_call *leaves; /* one a leaf of this rank, where it is run leaf by leaf; else NULL */
+    lk__kernel_call *leaves; /* one per leaf of this rank, where it is run leaf by leaf; else NULL */
     int              node;
-    size_t           whole;   /* buckets that are whole after it */
-    const char      *name;    /* while tracing */
-    double           seconds; /* while profiling */
+    size_t           complete; /* buckets that are complete after it */
+    const char      *name;     /* while tracing */
+    double           seconds;  /* while profiling */
     int64_t          runs;
 } lk__run_instruction;
 
 typedef struct lk__run_list {
-    const lk__plan_order *timeline;
-    lk__run_instruction  *instructions;
-    size_t                count;
-    size_t                begin[LK_SECTION_COUNT], end[LK_SECTION_COUNT]; /* of each section among the instructions */
-    int64_t               samples;   /* the count that extents are set for; -1: none yet, or an input moved */
-    int64_t               total;     /* of the global batch, by which batch_leaves leaves are cut; as samples */
-    const char           *gradients; /* the set that gradients are addressed in */
+    const lk__plan_list *planned;
+    lk__run_instruction *instructions;
+    size_t               count;
+    size_t               begin[LK_SECTION_COUNT], end[LK_SECTION_COUNT]; /* of each section among the instructions */
+    int64_t              samples;   /* the count that operands are set for; -1: none yet, or an input was rebound */
+    int64_t              total;     /* the same for the samples of the global batch, with batch_leaves */
+    const char          *gradients; /* the same for the set of gradients */
 } lk__run_list;
 
 typedef struct lk__run_slot {
@@ -38,17 +38,17 @@ typedef struct lk__run_slot {
     lk__run_list    train;
 } lk__run_slot;
 
-/* What one leaf (without leaves: this rank, over its micro-batches) has to say about the loss. */
+/* The loss's sums over one leaf (without leaves: over this rank's micro-batches). */
 typedef struct lk__run_sums {
     double sum, weight, correct;
 } lk__run_sums;
 
-/* What a rank says of itself in the step's own small exchange. */
+/* A rank's report in the step's small exchange. */
 typedef struct lk__run_report {
-    double waited;  /* seconds, for other ranks in the collectives of this step */
-    double wish;    /* lk__program_report */
-    double data;    /* seconds until its batch was there */
-    double invalid; /* 1: an id of its samples is out of range */
+    double waited;       /* seconds, for other ranks in the collectives of this step */
+    double stop_request; /* lk__program_report */
+    double data;         /* seconds that it waited for its batch */
+    double invalid;      /* 1: an id of its samples is out of range */
 } lk__run_report;
 
 typedef struct lk__run_exchange lk__run_exchange; /* exchange.c: buffers and works */
@@ -74,28 +74,29 @@ struct lk_program {
     size_t        trace_names_bytes;
 
     bool                  ready;       /* LK_FORWARD has run, and LK_BACKWARD may */
-    bool                  overwritten; /* … but for a LK_EVALUATE in between */
+    bool                  overwritten; /* a LK_EVALUATE has run since LK_FORWARD */
     int                   pending;     /* backward runs since the last update; written gradients count as one */
     bool                  no_sync, synced;
     bool                  has_gradients; /* some were made or written since the program was created */
     double                weight;        /* once synced: what the update divides by */
-    size_t                sent;          /* buckets of this update that are on their way or there */
-    int                   leaf;          /* of this rank, from 0: the one that runs */
+    size_t                sent;          /* buckets of this update that are in flight or reduced */
+    int                   leaf;          /* the current leaf of this rank, from 0 */
     lk__run_sums         *sums;          /* by leaf of this rank */
     lk__run_exchange     *exchange;
-    double                wish, data;
-    lk__kernel_invalid_id invalid;           /* of the section that runs */
+    double                stop_request, data; /* of this rank's next report */
+    lk__kernel_invalid_id invalid;            /* of the current section */
     bool  invalid_forward, invalid_backward; /* with other ranks: in the latest forward; in one whose gradients count */
-    char  invalid_text[LK__VERIFY_LINE];     /* with other ranks: what LK_SYNC will say; "" when all ids are in range */
-    char *leaf_memory;                       /* of batch_leaves leaves: their calls, and sums that `sync` reads */
+    char  invalid_text[LK__VERIFY_LINE];     /* with other ranks: LK_SYNC's error; "" when all ids are in range */
+    char *leaf_memory;                       /* with batch_leaves: the leaves' calls, and sums that `sync` reads */
     size_t leaf_bytes;
 };
 
 static inline int lk__leaves_here(const lk_program *p)
 {
-    const lk_parallel *f = &p->plan->parallel;
-    if (!f->leaves) return 1;
-    return lk__first_leaf(f->leaves, f->world, f->rank + 1) - lk__first_leaf(f->leaves, f->world, f->rank);
+    const lk_parallel *parallel = &p->plan->parallel;
+    if (!parallel->leaves) return 1;
+    return lk__first_leaf(parallel->leaves, parallel->world, parallel->rank + 1) -
+           lk__first_leaf(parallel->leaves, parallel->world, parallel->rank);
 }
 
 static inline char *lk__gradient_set(const lk_program *p, int set)
@@ -106,50 +107,50 @@ static inline char *lk__gradient_set(const lk_program *p, int set)
 /* Row of the global batch at which leaf `leaf` of this rank begins. */
 static inline int64_t lk__leaf_row(const lk_program *p, int leaf)
 {
-    const lk_parallel *f = &p->plan->parallel;
-    return p->step.total * (lk__first_leaf(f->leaves, f->world, f->rank) + leaf) / f->leaves;
+    const lk_parallel *parallel = &p->plan->parallel;
+    return p->step.total * (lk__first_leaf(parallel->leaves, parallel->world, parallel->rank) + leaf) / parallel->leaves;
 }
 
-/* ---- batch_leaves.c: leaves that run as one batch ---- */
+/* ---- leaf_batch.c: leaves that run as one batch ---- */
 lk_status     lk__leaf_batch_build(lk_program *program);
-void          lk__leaf_batch_patch(lk_program *program); /* after the whole instructions were */
+void          lk__leaf_batch_patch(lk_program *program); /* after the instructions of the whole batch */
 void          lk__leaf_batch_run(lk_program *program, lk__run_instruction *instruction);
 const double *lk__leaf_batch_source(const lk_program *program, size_t index, int leaf);
 
 /* ---- section.c ---- */
-lk__run_sums lk__slot_sums(const lk_program *program, const lk__run_slot *slot, const lk__plan_order *timeline);
+lk__run_sums lk__slot_sums(const lk_program *program, const lk__run_slot *slot, const lk__plan_list *planned);
 lk_status    lk__section_run(lk_program *program, lk_section section);
-double       lk__program_number(const lk_program *program, const lk__plan_order *timeline, int value, double otherwise);
+double       lk__program_number(const lk_program *program, const lk__plan_list *planned, int value, double otherwise);
 void *lk__program_resolve(const lk_program *program, const char *arena, const char *gradients, lk__plan_place place);
 
-/* ---- exchange.c: what travels ---- */
+/* ---- exchange.c: communication within a step ---- */
 lk_status lk__exchange_create(lk_program *program);
 void      lk__exchange_free(lk_program *program);
-/* Bucket `index` is whole in the leaf or micro-batch that runs: adds it to those before it, and sends it off if it is the last. */
+/* Bucket `index` of the current leaf or micro-batch is complete: adds it to those before it, and starts to reduce it if it is the last. */
 lk_status lk__exchange_bucket(lk_program *program, size_t index, bool last);
-/* Whether a bucket is added by exchanging slices of it; otherwise by one all_reduce. */
+/* Whether a bucket is reduced by exchanging slices of it; otherwise by one all_reduce. */
 bool lk__exchange_by_slices(const lk_program *program);
 /* The instruction `index` of all slots: a sum over them and over all ranks. */
 lk_status lk__exchange_sync(lk_program *program, size_t index);
 /* Leaves of the subtree that begins with leaf `leaf` of this rank, all of them its own; 0: none begins there. */
 int lk__exchange_subtree(const lk_program *program, int leaf);
-/* Waits for the buckets, then makes sums and words those of all ranks. */
+/* Waits for the buckets, then gathers the sums and reports of all ranks. */
 lk_status lk__exchange_finish(lk_program *program);
-/* Numbers of each leaf of this rank (`numbers` a leaf), added over all leaves and ranks in the fixed tree, into out. */
+/* Adds numbers of each leaf of this rank (`numbers` per leaf) over all leaves and ranks in the fixed tree, into out. */
 lk_status lk__exchange_numbers(lk_program *program, const double *mine, int numbers, double *out);
 
-/* ---- verify.c: what ranks compare ---- */
-/* The first rank whose word is not rank 0's, to all; -1: all are. */
+/* ---- verify.c: comparison of ranks ---- */
+/* The first rank whose value differs from rank 0's, on all ranks; -1: none differs. */
 lk_status lk__find_different(lk_context *context, lk_comm *comm, uint64_t mine, int *different);
-/* Fails everywhere, with that rank's version of a line beside rank 0's. */
-lk_status lk__tell_difference(lk_context *context, lk_comm *comm, const char *mine, int different, const char *what);
-lk_status lk__verify_plans(lk_program *program);      /* the lines of what they will run */
+/* Fails on all ranks, with rank 0's and that rank's version of a line. */
+lk_status lk__report_difference(lk_context *context, lk_comm *comm, const char *mine, int different, const char *what);
+lk_status lk__verify_plans(lk_program *program);      /* their programs, line by line */
 lk_status lk__broadcast_buffers(lk_program *program); /* the buffers alone */
 
 /* ---- ids.c: labels and token ids out of range ---- */
 /* After a forward section: fails if one was found; in training with other ranks, leaves that to lk__share_ids. */
-lk_status lk__check_ids(lk_program *program, const lk__plan_order *timeline);
-lk_status lk__share_ids(lk_program *program); /* once the words of all ranks are here: fails on all if one rank found any */
+lk_status lk__check_ids(lk_program *program, const lk__plan_list *planned);
+lk_status lk__share_ids(lk_program *program); /* after the rank reports were gathered: fails on all ranks if one found any */
 void      lk__drop_gradients(lk_program *program);
 
 /* ---- gradient.c ---- */
@@ -157,17 +158,16 @@ void lk__scale_gradients(lk_program *program, double factor); /* all of them */
 
 /* ---- traced.c ---- */
 enum { LK__TRACK_STEPS, LK__TRACK_COMPUTE, LK__TRACK_COLLECTIVES };
-/* Records from now on; NULL: no longer. The names it borrows live as long as the program. */
+/* Starts recording into trace; NULL stops it. The trace borrows names until the program is freed. */
 lk_status lk__program_trace(lk_program *program, lk__trace *trace);
-/* A collective that was begun then and has ended now; the name is borrowed until the trace is freed. */
+/* Records a collective; the name is borrowed until the trace is freed. */
 void lk__traced(const lk_program *program, const char *name, double began, double ended, size_t bytes);
 void lk__traced_bucket(const lk_program *program, size_t index, double began, double ended);
 
 /* ---- for the trainer ---- */
-void           lk__program_report(lk_program *program, double wish, double data); /* travels with the next SYNC */
+void           lk__program_report(lk_program *program, double stop_request, double data); /* sent with the next SYNC */
 double         lk__program_stop_requested(const lk_program *program); /* the largest of all ranks' at the latest SYNC */
 lk__run_report lk__program_rank_report(const lk_program *program, int rank);
-lk__run_sums   lk__program_sums(const lk_program *program,
-                                int               rank); /* what a rank's own samples gave at the latest SYNC */
+lk__run_sums   lk__program_sums(const lk_program *program, int rank); /* of a rank's own samples at the latest SYNC */
 
 #endif

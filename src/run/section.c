@@ -1,4 +1,4 @@
-/* section.c - the interpreter: a walk over the calls of a section, slot by slot between the points where slots and ranks meet. */
+/* section.c - the interpreter: runs the calls of a section, slot by slot between the points where slots and ranks synchronise. */
 #include "run/program.h"
 
 #include <math.h>
@@ -21,49 +21,49 @@ static lk__kernel_operand *operand(lk__kernel_call *call, const lk__graph_node *
     return i < n->inputs ? &call->in[i] : &call->out[i - n->inputs];
 }
 
-/* Extents that follow the count, and addresses of inputs and gradients. */
-static lk_status patch(lk_program *p, const lk__run_slot *slot, lk__run_list *l, const char *gradients)
+/* Sets the extents that depend on the count, and the addresses of inputs and gradients. */
+static lk_status set_operands(lk_program *p, const lk__run_slot *slot, lk__run_list *list, const char *gradients)
 {
-    const lk__plan_order *t = l->timeline;
-    for (size_t i = 0; i < l->count; i++) {
-        lk__run_instruction  *in = &l->instructions[i];
-        const lk__graph_node *n = &t->graph->nodes[in->node];
+    const lk__plan_list *planned = list->planned;
+    for (size_t i = 0; i < list->count; i++) {
+        lk__run_instruction  *in = &list->instructions[i];
+        const lk__graph_node *n = &planned->graph->nodes[in->node];
         for (int j = 0; j < n->inputs + n->outputs; j++) {
             int v = operand_value(n, j);
             if (v < 0) continue;
             lk__kernel_operand    *o = operand(&in->call, n, j);
-            const lk__graph_shape *s = &t->graph->values[v].shape;
+            const lk__graph_shape *s = &planned->graph->values[v].shape;
             if (s->count_axis >= 0) o->dims[s->count_axis] = slot->step.count * s->count_unit;
-            if (t->places[v].region == LK__IN_GRADIENTS) o->data = (char *)gradients + t->places[v].offset;
-            if (t->places[v].region != LK__IN_INPUT) continue;
-            size_t input = t->places[v].offset;
+            if (planned->places[v].region == LK__IN_GRADIENTS) o->data = (char *)gradients + planned->places[v].offset;
+            if (planned->places[v].region != LK__IN_INPUT) continue;
+            size_t input = planned->places[v].offset;
             o->data = (void *)slot->inputs[input];
             if (!o->data)
                 return lk__fail(p->context, LK_EINVAL, "input \"%s\" is not bound; call lk_program_bind before a run",
                                 p->plan->graph->values[input].name);
         }
     }
-    l->samples = slot->step.count;
-    l->total = p->step.total;
-    l->gradients = gradients;
+    list->samples = slot->step.count;
+    list->total = p->step.total;
+    list->gradients = gradients;
     return LK_OK;
 }
 
-double lk__program_number(const lk_program *p, const lk__plan_order *t, int value, double otherwise)
+double lk__program_number(const lk_program *p, const lk__plan_list *planned, int value, double otherwise)
 {
     if (value < 0) return otherwise;
-    const void *data = lk__program_resolve(p, p->slots[0].arena, p->gradients, t->places[value]);
-    return t->graph->values[value].shape.dtype == LK_F32 ? (double)*(const float *)data : *(const double *)data;
+    const void *data = lk__program_resolve(p, p->slots[0].arena, p->gradients, planned->places[value]);
+    return planned->graph->values[value].shape.dtype == LK_F32 ? (double)*(const float *)data : *(const double *)data;
 }
 
-lk__run_sums lk__slot_sums(const lk_program *p, const lk__run_slot *slot, const lk__plan_order *t)
+lk__run_sums lk__slot_sums(const lk_program *p, const lk__run_slot *slot, const lk__plan_list *planned)
 {
-    int    values[] = {t->sum, t->weight, t->correct};
+    int    values[] = {planned->sum, planned->weight, planned->correct};
     double numbers[] = {0, 1, 0};
     for (int i = 0; i < 3; i++) {
         if (values[i] < 0) continue;
-        const void *data = lk__program_resolve(p, slot->arena, p->gradients, t->places[values[i]]);
-        bool        f32 = t->graph->values[values[i]].shape.dtype == LK_F32;
+        const void *data = lk__program_resolve(p, slot->arena, p->gradients, planned->places[values[i]]);
+        bool        f32 = planned->graph->values[values[i]].shape.dtype == LK_F32;
         numbers[i] = f32 ? (double)*(const float *)data : *(const double *)data;
     }
     return (lk__run_sums){numbers[0], numbers[1], numbers[2]};
@@ -75,7 +75,7 @@ static void set_metrics(lk_program *p, lk__run_sums s)
         .loss = s.weight != 0 ? s.sum / s.weight : 0, .sum = s.sum, .weight = s.weight, .correct = s.correct};
 }
 
-static inline void call(lk_program *p, lk__run_instruction *in)
+static inline void call_kernel(lk_program *p, lk__run_instruction *in)
 {
     if (in->leaves)
         lk__leaf_batch_run(p, in);
@@ -83,14 +83,14 @@ static inline void call(lk_program *p, lk__run_instruction *in)
         in->run(&in->call);
 }
 
-static inline void run_one(lk_program *p, lk__run_instruction *in)
+static inline void run_instruction(lk_program *p, lk__run_instruction *in)
 {
     if (!p->profile && !p->trace) {
-        call(p, in);
+        call_kernel(p, in);
         return;
     }
     double start = lk__now();
-    call(p, in);
+    call_kernel(p, in);
     double end = lk__now();
     in->seconds += end - start;
     in->runs++;
@@ -101,13 +101,13 @@ static inline void run_one(lk_program *p, lk__run_instruction *in)
                 .name = in->name, .kind = LK__TRACE_KERNEL, .track = LK__TRACK_COMPUTE, .begin = start, .end = end});
 }
 
-/* One stretch of one slot. In backward, the last slot's passing makes buckets whole. */
-static lk_status run_stretch(lk_program *p, lk__run_slot *slot, size_t begin, size_t end, bool fills, bool last)
+/* Instructions begin … end-1 of one slot. In backward, buckets are complete after the last slot. */
+static lk_status run_range(lk_program *p, lk__run_slot *slot, size_t begin, size_t end, bool completes, bool last)
 {
-    lk__run_list *l = &slot->train;
+    lk__run_list *list = &slot->train;
     for (size_t i = begin; i < end; i++) {
-        run_one(p, &l->instructions[i]);
-        for (; fills && p->sent < l->instructions[i].whole; p->sent++) {
+        run_instruction(p, &list->instructions[i]);
+        for (; completes && p->sent < list->instructions[i].complete; p->sent++) {
             lk_status status = lk__exchange_bucket(p, p->sent, last);
             if (status < 0) return status;
         }
@@ -115,32 +115,32 @@ static lk_status run_stretch(lk_program *p, lk__run_slot *slot, size_t begin, si
     return LK_OK;
 }
 
-static bool is_sync(const lk__run_list *l, size_t i)
+static bool is_sync(const lk__run_list *list, size_t i)
 {
-    return lk__op_find(l->timeline->graph->nodes[l->instructions[i].node].op)->runs == LK__RUNS_COLLECTIVE;
+    return lk__op_find(list->planned->graph->nodes[list->instructions[i].node].op)->runs == LK__RUNS_COLLECTIVE;
 }
 
 static lk_status run_slots(lk_program *p, lk_section section)
 {
     int           slots = section == LK_UPDATE ? 1 : p->plan->slots;
-    lk__run_list *l = &p->slots[0].train;
+    lk__run_list *list = &p->slots[0].train;
     bool          batch_leaves = p->plan->parallel.batch_leaves;
     bool          last = !p->no_sync && (batch_leaves || slots > 1 || p->leaf == lk__leaves_here(p) - 1);
     lk_status     status = LK_OK;
     for (int i = 0; i < slots; i++) {
-        lk__run_list *line = &p->slots[i].train;
+        lk__run_list *own = &p->slots[i].train;
         int           set = p->plan->parallel.leaves ? p->leaf + i : p->pending > 0 ? 1 : 0;
         const char   *gradients = lk__gradient_set(p, section == LK_UPDATE ? 0 : set);
-        bool          cut = line->samples == p->slots[i].step.count && (!batch_leaves || line->total == p->step.total);
-        if (cut && (section == LK_FORWARD || line->gradients == gradients)) continue;
-        if ((status = patch(p, &p->slots[i], line, gradients)) < 0) return status;
+        bool          set_up = own->samples == p->slots[i].step.count && (!batch_leaves || own->total == p->step.total);
+        if (set_up && (section == LK_FORWARD || own->gradients == gradients)) continue;
+        if ((status = set_operands(p, &p->slots[i], own, gradients)) < 0) return status;
         if (batch_leaves) lk__leaf_batch_patch(p);
     }
-    for (size_t i = l->begin[section], stop; i < l->end[section] && status >= 0; i = stop + 1) {
-        for (stop = i; stop < l->end[section] && !(p->plan->syncs && is_sync(l, stop));) stop++;
+    for (size_t i = list->begin[section], stop; i < list->end[section] && status >= 0; i = stop + 1) {
+        for (stop = i; stop < list->end[section] && !(p->plan->syncs && is_sync(list, stop));) stop++;
         for (int slot = 0; slot < slots && status >= 0; slot++)
-            status = run_stretch(p, &p->slots[slot], i, stop, section == LK_BACKWARD && slot == slots - 1, last);
-        if (stop < l->end[section] && status >= 0) status = lk__exchange_sync(p, stop);
+            status = run_range(p, &p->slots[slot], i, stop, section == LK_BACKWARD && slot == slots - 1, last);
+        if (stop < list->end[section] && status >= 0) status = lk__exchange_sync(p, stop);
     }
     return status;
 }
@@ -160,7 +160,7 @@ static lk_status run_backward(lk_program *p)
         return lk__fail(
             p->context, LK_EINVAL,
             "lk_no_sync adds up gradients, but the plan holds one set of them: plan it with micro_batches above 1");
-    if (p->comm && !plan->parallel.leaves && !p->synced && p->pending && p->sent) { /* its gradients are under way */
+    if (p->comm && !plan->parallel.leaves && !p->synced && p->pending && p->sent) { /* its gradients are in flight */
         if (adds)
             return lk__fail(p->context, LK_EINVAL,
                             "the gradients of the LK_BACKWARD before this one were sent to the other ranks already, so "
@@ -168,14 +168,14 @@ static lk_status run_backward(lk_program *p)
         lk_status status = lk__exchange_finish(p);
         if (status < 0) return status;
     }
-    if (p->synced || (!adds && p->pending)) { /* gradients that nobody took: these replace them */
+    if (p->synced || (!adds && p->pending)) { /* gradients that no update used are replaced */
         p->pending = 0;
         p->synced = false;
         p->invalid_backward = false;
         if (!p->invalid_forward) p->invalid_text[0] = 0;
     }
     p->sent = 0;
-    p->ready = false; /* gradients take the place of activations */
+    p->ready = false; /* gradients overwrite activations */
     lk_status status = run_slots(p, LK_BACKWARD);
     if (status < 0) return status;
     for (int i = 0; i < plan->slots && !plan->parallel.batch_leaves; i++) {
@@ -191,10 +191,10 @@ static lk_status run_backward(lk_program *p)
     return LK_OK;
 }
 
-/* The update divides by what the ranks have together. */
+/* The update divides by the weight of all ranks. */
 static lk_status run_sync(lk_program *p)
 {
-    const lk__plan_order *t = &p->plan->train;
+    const lk__plan_list *planned = &p->plan->train;
     if (p->synced) return LK_OK;
     if (p->pending == 0)
         return lk__fail(p->context, LK_EINVAL, "there are no gradients to synchronise: run LK_BACKWARD first");
@@ -203,19 +203,19 @@ static lk_status run_sync(lk_program *p)
     double all[3];
     status = lk__exchange_numbers(p, (const double *)p->sums, 3, all);
     if (status < 0) return status;
-    if (t->weight < 0) all[1] = 1;
+    if (planned->weight < 0) all[1] = 1;
     set_metrics(p, (lk__run_sums){all[0], all[1], all[2]});
     p->weight = all[1];
     p->synced = true;
     return LK_OK;
 }
 
-/* The weight lies among the activations, which other sections may have used since LK_SYNC. A loss without one is divided here. */
+/* The weight is among the activations, which other sections may have overwritten since LK_SYNC. A loss without one is divided here. */
 static void set_weight(lk_program *p)
 {
-    const lk__plan_order *t = &p->plan->train;
-    if (t->weight >= 0)
-        *(double *)lk__program_resolve(p, p->slots[0].arena, p->gradients, t->places[t->weight]) = p->weight;
+    const lk__plan_list *planned = &p->plan->train;
+    if (planned->weight >= 0)
+        *(double *)lk__program_resolve(p, p->slots[0].arena, p->gradients, planned->places[planned->weight]) = p->weight;
     else if (p->weight != 1)
         lk__scale_gradients(p, 1 / p->weight);
 }
@@ -238,16 +238,17 @@ static lk_status run_update(lk_program *p)
 
 static lk_status run_evaluate(lk_program *p)
 {
-    lk__run_list *l = &p->evaluate;
-    if (l->samples != p->slots[0].step.count) {
-        lk_status status = patch(p, &p->slots[0], l, p->gradients);
+    lk__run_list *list = &p->evaluate;
+    if (list->samples != p->slots[0].step.count) {
+        lk_status status = set_operands(p, &p->slots[0], list, p->gradients);
         if (status < 0) return status;
     }
     p->overwritten |= p->ready;
     p->ready = p->invalid.found = false;
-    for (size_t i = l->begin[LK_EVALUATE]; i < l->end[LK_EVALUATE]; i++) run_one(p, &l->instructions[i]);
-    set_metrics(p, lk__slot_sums(p, &p->slots[0], l->timeline));
-    return lk__check_ids(p, l->timeline);
+    for (size_t i = list->begin[LK_EVALUATE]; i < list->end[LK_EVALUATE]; i++)
+        run_instruction(p, &list->instructions[i]);
+    set_metrics(p, lk__slot_sums(p, &p->slots[0], list->planned));
+    return lk__check_ids(p, list->planned);
 }
 
 static lk_status run_forward(lk_program *p)

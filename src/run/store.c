@@ -1,4 +1,4 @@
-/* store.c - allocates the state of a plan and gives it its first values. */
+/* store.c - allocates the state of a plan and initialises it. */
 #include "run/store.h"
 
 #include "base/hash.h"

@@ -1,4 +1,4 @@
-/* run/store.h - the inside of a store: one piece of memory a kind, as the plan laid it out. */
+/* run/store.h - the internals of a store: one block of memory per kind, laid out by the plan. */
 #ifndef LK__STORE_H
 #define LK__STORE_H
 
@@ -8,7 +8,7 @@
 
 struct lk_store {
     lk_context *context;
-    lk_plan    *plan; /* outlives the store */
+    lk_plan    *plan; /* must outlive the store */
     char       *parameters, *buffers, *optimizer;
 };
 

@@ -1,4 +1,4 @@
-/* trace.c - recording what ran when, packing it into a block, and how much of communication hides behind arithmetic. */
+/* trace.c - recording events, packing them into a block, and how much communication is hidden behind computation. */
 #include "run/trace.h"
 
 #include <stdatomic.h>
@@ -6,16 +6,16 @@
 #include <string.h>
 
 typedef struct record {
-    lk__trace_event       event; /* but for its name */
-    _Atomic(const char *) name;  /* stored last: NULL while the record is not whole */
+    lk__trace_event       event; /* except its name */
+    _Atomic(const char *) name;  /* stored last: NULL while the record is incomplete */
 } record;
 
 struct lk__trace {
     lk_context         *context;
     size_t              own_bytes;
     int64_t             capacity;
-    atomic_int_fast64_t next;    /* record to be taken; may pass capacity */
-    atomic_int_fast64_t refused; /* events that could not be, wherever there was room */
+    atomic_int_fast64_t next;    /* the next free record; may exceed capacity */
+    atomic_int_fast64_t refused; /* invalid events */
     const char         *tracks[LK__TRACE_TRACKS];
     record              records[];
 };
@@ -24,7 +24,7 @@ lk_status lk__trace_create(lk_context *context, int64_t capacity, lk__trace **tr
 {
     *trace = NULL;
     if (capacity < 1 || capacity > INT64_MAX / (int64_t)sizeof(record) / 2)
-        return lk__fail(context, LK_EINVAL, "a trace of %lld events", (long long)capacity);
+        return lk__fail(context, LK_EINVAL, "a trace of %lld events is invalid", (long long)capacity);
     size_t     own_bytes = sizeof(lk__trace) + (size_t)capacity * sizeof(record);
     lk__trace *t = lk__alloc(context, LK_MEMORY_OTHER, own_bytes);
     if (!t) return LK_ENOMEM;
@@ -193,8 +193,7 @@ lk_status lk__trace_measure(lk_context *context, const void *block, size_t bytes
     const char    *text;
     lk_status      status = LK_OK;
     *overlap = (lk__trace_overlap){0};
-    if (!lk__trace_begin(block, bytes, &head, &walk))
-        return lk__fail(context, LK_EFORMAT, "a trace's block is damaged");
+    if (!lk__trace_begin(block, bytes, &head, &walk)) return lk__fail(context, LK_EFORMAT, "a trace block is damaged");
     if (head.events == 0) return LK_OK;
     size_t  room = (size_t)head.events * sizeof(span);
     int64_t collectives = 0, kernels = 0;
@@ -206,7 +205,7 @@ lk_status lk__trace_measure(lk_context *context, const void *block, size_t bytes
         if (item.kind == LK__TRACE_KERNEL) spans[head.events - ++kernels] = (span){item.begin, item.end};
     }
     if (walk.left)
-        status = lk__fail(context, LK_EFORMAT, "a trace's block is damaged");
+        status = lk__fail(context, LK_EFORMAT, "a trace block is damaged");
     else
         *overlap = overlap_of(spans, collectives, spans + head.events - kernels, kernels);
     lk__free(context, LK_MEMORY_OTHER, spans, room);

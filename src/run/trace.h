@@ -1,5 +1,5 @@
-/* run/trace.h - what ran when on one rank, and one file of all ranks for Chrome's and Perfetto's viewers. A rank records
- * into memory taken beforehand, packs it into a block of bytes that can travel, and one rank writes all blocks. */
+/* run/trace.h - a timeline of what ran on each rank, in one file for Chrome's and Perfetto's viewers. A rank records
+ * into preallocated memory and packs it into a block of bytes that can be sent; one rank writes all blocks. */
 #ifndef LK__TRACE_H
 #define LK__TRACE_H
 
@@ -10,14 +10,14 @@ typedef struct lk__trace lk__trace;
 typedef enum lk__trace_kind {
     LK__TRACE_STEP,       /* a whole step, around the others */
     LK__TRACE_KERNEL,     /* arithmetic */
-    LK__TRACE_COLLECTIVE, /* from start to completion, on whatever thread moves it */
-    LK__TRACE_WAIT,       /* nothing to do until another rank has done something */
+    LK__TRACE_COLLECTIVE, /* from start to completion, on any thread */
+    LK__TRACE_WAIT,       /* waiting for another rank */
     LK__TRACE_DATA,       /* waiting for a batch */
     LK__TRACE_SAVE,
     LK__TRACE_KIND_COUNT
 } lk__trace_kind;
 
-enum { LK__TRACE_TRACKS = 32 }; /* lines of the picture a rank, one below the other: a thread or a stream each */
+enum { LK__TRACE_TRACKS = 32 }; /* tracks of a rank in the viewer: a thread or a stream each */
 
 typedef struct lk__trace_event {
     const char    *name; /* borrowed until the trace is freed; any bytes: what is not UTF-8 is shown as U+FFFD */
@@ -27,19 +27,19 @@ typedef struct lk__trace_event {
     int64_t        bytes;      /* that it moves; 0: not shown */
 } lk__trace_event;
 
-/* Room for `capacity` events, taken here (LK_MEMORY_OTHER). */
+/* Allocates memory for `capacity` events (LK_MEMORY_OTHER). */
 lk_status lk__trace_create(lk_context *context, int64_t capacity, lk__trace **trace);
 void      lk__trace_free(lk__trace *trace); /* NULL is fine */
 
 void lk__trace_name_track(lk__trace *trace, int track, const char *name); /* borrowed; before it is packed */
 
-/* From any thread, without a lock or an allocation. What finds no room, or has a track or kind that is none, is dropped
+/* From any thread, without a lock or an allocation. Events beyond the capacity, or with an invalid track or kind, are dropped
  * and counted. NULL records nothing. */
 void    lk__trace_add(lk__trace *trace, const lk__trace_event *event);
 int64_t lk__trace_count(const lk__trace *trace);
 int64_t lk__trace_dropped(const lk__trace *trace);
 
-/* All that was recorded, as one block without pointers. Nobody may record meanwhile. */
+/* Everything recorded, as one block without pointers. No thread may record meanwhile. */
 size_t lk__trace_packed_bytes(const lk__trace *trace);
 void   lk__trace_pack(const lk__trace *trace, void *block);
 
@@ -60,10 +60,10 @@ typedef struct lk__trace_part {
 
 /* One JSON file in the trace event format: a process for each part, a thread for each of its tracks, time 0 at the first
  * event, and in otherData the overlap (hidden / collective, in percent; null without collectives) of all parts together
- * and of each, and what was dropped. LK_EFORMAT when a block is not what lk__trace_pack made. */
+ * and of each, and the number of dropped events. LK_EFORMAT when a block was not made by lk__trace_pack. */
 lk_status lk__trace_write(lk_context *context, const char *path, const lk__trace_part *parts, int count);
 
-/* ---- Between trace.c and trace_write.c: a block is a head, then tracks' names and events, each with its text after it. */
+/* ---- Between trace.c and trace_write.c: a block is a head, then tracks' names and events, each followed by its text. */
 
 typedef struct lk__trace_head {
     uint64_t magic, bytes;
@@ -74,7 +74,7 @@ typedef struct lk__trace_item {
     double  begin, end;
     int64_t bytes;
     int32_t kind, track;
-    int64_t length; /* of the text that follows; the next item stands at the next multiple of 8 */
+    int64_t length; /* of the text that follows; the next item is at the next multiple of 8 */
 } lk__trace_item;
 
 #define LK__TRACE_MAGIC 0x31454341525421A7u
@@ -84,9 +84,9 @@ typedef struct lk__trace_walk {
     int64_t     left;
 } lk__trace_walk;
 
-/* Checks the head and stands before the first item: head->tracks of them, then head->events. False: no block. */
+/* Checks the head and starts before the first item: head->tracks of them, then head->events. False: not a block. */
 bool lk__trace_begin(const void *block, size_t bytes, lk__trace_head *head, lk__trace_walk *walk);
-/* False at the end, and where an item reaches past the block: then walk->left is above 0. */
+/* False at the end, and where an item extends past the block: then walk->left is above 0. */
 bool lk__trace_next(lk__trace_walk *walk, lk__trace_item *item, const char **text);
 
 #endif

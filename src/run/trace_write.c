@@ -1,5 +1,5 @@
 /* trace_write.c - traces of all ranks as one file in the trace event format, which Chrome and Perfetto open. Numbers are
- * written from integers, so that no locale can put a comma into them. */
+ * written from integers, so that the locale does not affect the decimal point. */
 #define _GNU_SOURCE
 #include "run/trace.h"
 
@@ -61,7 +61,7 @@ static void print(output *o, const char *format, ...)
 }
 
 /* Bytes of the UTF-8 sequence at text, 0 when it is none (RFC 3629). */
-static size_t sequence(const unsigned char *text, size_t left)
+static size_t utf8_length(const unsigned char *text, size_t left)
 {
     unsigned first = text[0], second = left > 1 ? text[1] : 0;
     size_t   bytes = first < 0x80 ? 1 : first < 0xC2 ? 0 : first < 0xE0 ? 2 : first < 0xF0 ? 3 : first < 0xF5 ? 4 : 0;
@@ -70,7 +70,7 @@ static size_t sequence(const unsigned char *text, size_t left)
         if ((text[i] & 0xC0) != 0x80) return 0;
     if ((first == 0xE0 && second < 0xA0) || (first == 0xED && second > 0x9F) || (first == 0xF0 && second < 0x90) ||
         (first == 0xF4 && second > 0x8F))
-        return 0; /* longer than need be, a surrogate, past U+10FFFF */
+        return 0; /* overlong, a surrogate, past U+10FFFF */
     return bytes;
 }
 
@@ -79,7 +79,7 @@ static void put_string(output *o, const char *text, size_t bytes)
     put(o, "\"", 1);
     for (size_t at = 0; at < bytes;) {
         unsigned char c = (unsigned char)text[at];
-        size_t        n = sequence((const unsigned char *)text + at, bytes - at);
+        size_t        n = utf8_length((const unsigned char *)text + at, bytes - at);
         if (c == '"' || c == '\\')
             print(o, "\\%c", c);
         else if (c < 0x20)
@@ -183,7 +183,7 @@ lk_status lk__trace_write(lk_context *context, const char *path, const lk__trace
     lk_status         status = LK_ENOMEM;
     o.staging = lk__alloc(context, LK_MEMORY_OTHER, STAGING);
     if (!each || !o.staging) goto end;
-    for (int i = 0; i < count; i++) { /* this also checks the blocks */
+    for (int i = 0; i < count; i++) { /* also checks the blocks */
         lk__trace_head head;
         lk__trace_walk walk;
         if ((status = lk__trace_measure(context, parts[i].block, parts[i].bytes, &each[i])) < 0) {

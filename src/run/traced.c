@@ -1,15 +1,15 @@
-/* traced.c - what a program puts into a trace. */
+/* traced.c - the events that a program records in a trace. */
 #include "run/program.h"
 
 #include <stdio.h>
 
 enum { NAME = 128 };
 
-static void name_line(lk__run_list *l, char *names)
+static void name_list(lk__run_list *list, char *names)
 {
-    for (size_t i = 0; i < l->count; i++, names += NAME) {
-        lk__node_text(l->timeline->graph, &l->timeline->graph->nodes[l->instructions[i].node], names, NAME);
-        l->instructions[i].name = names;
+    for (size_t i = 0; i < list->count; i++, names += NAME) {
+        lk__node_text(list->planned->graph, &list->planned->graph->nodes[list->instructions[i].node], names, NAME);
+        list->instructions[i].name = names;
     }
 }
 
@@ -31,8 +31,8 @@ lk_status lk__program_trace(lk_program *p, lk__trace *trace)
         p->trace_names_bytes = bytes;
         char *names = p->trace_names;
         for (size_t i = 0; i < buckets; i++, names += NAME) name_bucket(p, i, names);
-        for (size_t i = 0; i < slots; i++, names += each * NAME) name_line(&p->slots[i].train, names);
-        name_line(&p->evaluate, names);
+        for (size_t i = 0; i < slots; i++, names += each * NAME) name_list(&p->slots[i].train, names);
+        name_list(&p->evaluate, names);
     }
     if (trace) {
         lk__trace_name_track(trace, LK__TRACK_STEPS, "steps");

@@ -1,4 +1,4 @@
-/* verify.c - what ranks compare before and while they train together: what they will run, line by line, and what they hold. */
+/* verify.c - what ranks compare before and during training: their programs, line by line, and their parameters. */
 #include "run/program.h"
 
 #include "base/hash.h"
@@ -9,16 +9,16 @@
 
 enum { LINE = LK__VERIFY_LINE };
 
-/* ---- what they will run ---- */
+/* ---- programs ---- */
 
-/* Line `index` of what a rank will run, or false past the last. Nothing in it depends on the rank. */
+/* Line `index` of the description of a program, or false past the last. Nothing in it depends on the rank. */
 static bool plan_line(const lk_plan *plan, size_t index, char text[LINE])
 {
-    const lk_parallel *f = &plan->parallel;
+    const lk_parallel *parallel = &plan->parallel;
     const lk_graph    *g = plan->graph;
     if (index == 0) {
-        snprintf(text, LINE, "%s, world %d, %d micro-batches, %d leaves, %zu buckets", lk_dtype_name(g->real), f->world,
-                 f->micro_batches, f->leaves, plan->buckets_count);
+        snprintf(text, LINE, "%s, world %d, %d micro-batches, %d leaves, %zu buckets", lk_dtype_name(g->real),
+                 parallel->world, parallel->micro_batches, parallel->leaves, plan->buckets_count);
         return true;
     }
     index -= 1;
@@ -74,7 +74,7 @@ static lk_status find_different(lk_program *p, uint64_t mine, int *different)
     return lk__find_different(p->context, p->comm, mine, different);
 }
 
-lk_status lk__tell_difference(lk_context *c, lk_comm *comm, const char *mine, int different, const char *what)
+lk_status lk__report_difference(lk_context *c, lk_comm *comm, const char *mine, int different, const char *what)
 {
     char texts[2][LINE];
     for (int i = 0; i < 2; i++) {
@@ -93,7 +93,7 @@ lk_status lk__verify_plans(lk_program *p)
     uint64_t  whole = hash_plan(p->plan, 0, SIZE_MAX) ^ lk_plan_fingerprint(p->plan);
     lk_status status = find_different(p, whole, &different);
     if (status < 0 || different < 0) return status;
-    /* The first line that differs, by halving. Every rank takes the same turns, because all see the same answers. */
+    /* The first line that differs, by bisection. All ranks take the same branches, because all get the same results. */
     size_t same = 0, differs = 1;
     for (bool found = false; !found; differs *= 2) {
         if ((status = find_different(p, hash_plan(p->plan, 0, differs), &different)) < 0) return status;
@@ -116,11 +116,11 @@ lk_status lk__verify_plans(lk_program *p)
             "the ranks would run the same instructions with different settings (an optimizer's, a schedule's): "
             "start all of them with the same options");
     (void)plan_line(p->plan, same, text);
-    return lk__tell_difference(p->context, p->comm, text, different,
-                               "the ranks would not run the same program; they first differ in");
+    return lk__report_difference(p->context, p->comm, text, different,
+                                 "the ranks would not run the same program; they first differ in");
 }
 
-/* ---- what they hold ---- */
+/* ---- parameters ---- */
 
 static uint64_t hash_state(const lk_program *p, size_t index)
 {
@@ -128,8 +128,8 @@ static uint64_t hash_state(const lk_program *p, size_t index)
     return lk__hash64(state.data, p->plan->states[index].bytes, lk__hash64(state.name, strlen(state.name), 3));
 }
 
-/* Buffers may differ where each rank keeps statistics of its own samples: rank 0's count. */
-static bool compared(const lk_program *p, size_t index) { return !p->plan->graph->states[index].buffer; }
+/* Buffers may differ, since each rank keeps statistics of its own samples: rank 0's are used. */
+static bool is_compared(const lk_program *p, size_t index) { return !p->plan->graph->states[index].buffer; }
 
 lk_status lk_program_verify(lk_program *p, int64_t step)
 {
@@ -139,13 +139,13 @@ lk_status lk_program_verify(lk_program *p, int64_t step)
     lk_status status;
     if (!p->comm) return LK_OK;
     for (size_t i = 0; i < count; i++)
-        if (compared(p, i)) {
+        if (is_compared(p, i)) {
             uint64_t one = hash_state(p, i);
             whole = lk__hash64(&one, sizeof one, whole);
         }
     if ((status = find_different(p, whole, &different)) < 0 || different < 0) return status;
     for (size_t i = 0; i < count; i++) {
-        if (!compared(p, i)) continue;
+        if (!is_compared(p, i)) continue;
         if ((status = find_different(p, hash_state(p, i), &different)) < 0) return status;
         if (different < 0) continue;
         return lk__fail(p->context, LK_EMISMATCH,

@@ -93,7 +93,7 @@ lk_status lk__trainer_compare_options(lk_context *c, const lk_trainer_config *co
         status = lk__find_different(c, config->comm, lk__hash64(text, strlen(text), 13), &different);
         if (status < 0) return status;
         if (different >= 0)
-            return lk__tell_difference(c, config->comm, text, different,
-                                       "the ranks were started with different options; they first differ in");
+            return lk__report_difference(c, config->comm, text, different,
+                                         "the ranks were started with different options; they first differ in");
     }
 }

@@ -14,8 +14,8 @@ typedef struct batch {
     REAL       *factor, *shift, *slope; /* (channels): y = x factor + shift; dx = dy factor + x slope + shift */
 } batch;
 
-/* A channel's weight or bias, or what stands for all where there is none. (Not a choice per channel: compilers turn that
- * into masked loads from NULL.) */
+/* A channel's weight or bias, or a constant where there is none. (The address is chosen once: a choice per channel would compile
+ * to masked loads from NULL.) */
 static const REAL one = 1, zero = 0;
 #define WEIGHT(s, c) ((double)((s)->w ? (s)->w : &one)[(s)->w ? (c) : 0])
 #define BIAS(s, c) ((double)((s)->b ? (s)->b : &zero)[(s)->b ? (c) : 0])
@@ -27,7 +27,7 @@ static void measure(batch *s, const lk__kernel_operand *x, int64_t most)
     s->tiles = tile_count(s->rows, s->channels, most);
 }
 
-/* partial, scratch of three rows a worker, three rows of coefficients. */
+/* partial, scratch of three rows per worker, three rows of coefficients. */
 static size_t workspace(const lk__kernel_operand *x, int threads)
 {
     batch s;
@@ -138,8 +138,8 @@ static void statistics(const lk__kernel_call *call, batch *s)
     }
 }
 
-/* y, mean, rstd and the running statistics, from those of a batch of n rows, of which x's are all or some. Where there
- * are none anywhere, there is nothing to normalise, and nothing is learnt. */
+/* y, mean, rstd and the running statistics, from the statistics of a batch of n rows that includes x's rows. A batch
+ * without rows changes nothing. */
 static void normalise(const lk__kernel_call *call, batch *s, const double *mean, const double *squares, double n)
 {
     REAL *mean_out = call->out[1].data, *rstd_out = call->out[2].data;
@@ -177,9 +177,9 @@ void KERNEL(batch_norm)(const lk__kernel_call *call)
 }
 
 /* Statistics that can be added over ranks: the number of rows, then each channel's sum and sum of squares about a centre
- * that all ranks share. Taking the square of the mean off the squares again costs digits where the mean is many deviations
- * from the centre, so the centre is the running mean, and all is in double. It is handed on as a copy: the first leaf
- * moves the running mean before the others normalise by it, and recomputed blocks come later still. */
+ * that all ranks share. Subtracting the square of the mean from the squares loses digits where the mean is many deviations
+ * from the centre, so the centre is the running mean, in double. It is passed on as a copy, because the first leaf
+ * updates the running mean before other leaves and recomputed blocks use it. */
 size_t KERNEL(batch_norm_stats_workspace)(const lk__kernel_call *call, int threads)
 {
     return workspace(&call->in[0], threads);
@@ -223,7 +223,7 @@ void KERNEL(batch_norm_apply)(const lk__kernel_call *call)
     for (int64_t c = 0; c < s.channels && n > 0; c++) {
         double offset = sums[c] / n;
         mean[c] = centre[c] + offset;
-        squares[c] = fmax(about[c] - sums[c] * offset, 0); /* rounding may leave less than nothing */
+        squares[c] = fmax(about[c] - sums[c] * offset, 0); /* rounding may make it negative */
     }
     normalise(call, &s, mean, squares, n);
 }

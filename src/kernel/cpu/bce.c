@@ -4,7 +4,7 @@
 
 typedef struct bce {
     const REAL *logits, *target, *weight; /* weight: one for `span` elements; NULL: 1 */
-    REAL       *dlogits;                  /* NULL: nobody reads it */
+    REAL       *dlogits;                  /* NULL: not read */
     int64_t     rows, span, tiles;        /* without a weight one row is one element */
     double (*partial)[2];                 /* sum, weight */
 } bce;
@@ -22,7 +22,7 @@ static bce describe(const lk__kernel_call *call)
     return s;
 }
 
-/* max(x, 0) - x t + log(1 + e^-|x|): no term overflows, and none cancels another. The slope is sigmoid(x) - t. */
+/* max(x, 0) - x t + log(1 + e^-|x|): no overflow and no cancellation. The derivative is sigmoid(x) - t. */
 INLINE vec loss_of(vec x, vec t, vec e) { return choose(x > 0, x, splat(0)) - x * t + vlog1p(e); }
 
 /* The loss of n elements. Their weights: one each, or one for all of them. */

@@ -10,7 +10,7 @@ typedef struct pair {
     REAL       *y;
 } pair;
 
-/* One inner row; a step of 0 stands for one value. Scalar tails give the same bits: each is a single rounding. */
+/* One inner row; a step of 0 repeats one value. Scalar tails give the same bits: each element is rounded once. */
 #define ROW(name, op)                                                                              \
     static void name(const REAL *a, int64_t a_step, const REAL *b, int64_t b_step, REAL *y, int64_t n) \
     {                                                                                              \

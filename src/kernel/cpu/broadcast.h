@@ -1,5 +1,5 @@
-/* kernel/cpu/broadcast.h - walks operands of broadcast shapes together. Axes that all operands walk alike are merged first, so
- * equal shapes are one long row, a scalar or a trailing vector a short inner loop. */
+/* kernel/cpu/broadcast.h - iterates over operands of broadcast shapes together. Axes that all operands traverse alike are merged
+ * first, so equal shapes are one long row, a scalar or a trailing vector a short inner loop. */
 #ifndef LK__BROADCAST_H
 #define LK__BROADCAST_H
 
@@ -15,14 +15,14 @@ typedef struct broadcast {
     int64_t n, tiles;
 } broadcast;
 
-/* x's dim that meets y's axis, counted from the right as broadcasting does. */
+/* x's dim that corresponds to y's axis, aligned from the right as in broadcasting. */
 static inline int64_t dim_under(const lk__kernel_operand *x, const lk__kernel_operand *y, int axis)
 {
     int own = axis - (y->rank - x->rank);
     return own < 0 ? 1 : x->dims[own];
 }
 
-/* Whether y's axis continues the one that was merged before it, for every operand. */
+/* Whether y's axis can be merged with the axis before it, for every operand. */
 static inline bool continues(const broadcast *p, const int64_t *step)
 {
     if (p->rank == 0) return false;
@@ -44,7 +44,7 @@ static inline broadcast broadcast_merge(const lk__kernel_call *call, int operand
     broadcast                 p = {.operands = operands, .n = lk__operand_elements(y)};
     int64_t                   next[BROADCAST_MOST], step[BROADCAST_MOST];
     for (int k = 0; k < operands; k++) next[k] = 1;
-    for (int axis = y->rank - 1; axis >= 0; axis--) { /* innermost first, turned round at the end */
+    for (int axis = y->rank - 1; axis >= 0; axis--) { /* innermost first, reversed at the end */
         for (int k = 0; k < operands; k++) {
             int64_t own = dim_under(&call->in[k], y, axis);
             step[k] = own == 1 ? 0 : next[k];
@@ -70,7 +70,7 @@ static inline broadcast broadcast_merge(const lk__kernel_call *call, int operand
     return p;
 }
 
-/* One stretch of an inner row: n elements of y from `begin` on, and where each operand's begin. Steps are those of the last
+/* Part of an inner row: n elements of y from `begin` on, and the first position in each operand. Steps are those of the last
  * axis: 1, or 0 for one value. */
 typedef void (*broadcast_row)(const void *data, const int64_t at[BROADCAST_MOST], int64_t begin, int64_t n);
 

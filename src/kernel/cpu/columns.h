@@ -7,7 +7,7 @@
 
 enum { SPAN = 64 }; /* vectors of columns that are summed together */
 
-/* What rows × columns are added: one or two terms for `lanes` columns from `column` on. Written INLINE, so that it melts
+/* The terms that are added: one or two for `lanes` columns from `column` on. Declared INLINE, so that it is inlined
  * into the loop. */
 typedef void (*column_terms)(const void *data, int64_t row, int64_t column, int64_t lanes, vec *first, vec *second);
 
@@ -79,8 +79,8 @@ INLINE void sum_wide(column_terms terms, const void *data, int64_t begin, int64_
     }
 }
 
-/* Adds to first[c] and, unless NULL, to second[c] the terms of rows begin … end-1, in an order that only their number
- * decides. */
+/* Adds to first[c] and, unless NULL, to second[c] the terms of rows begin … end-1, in an order that depends
+ * on their number alone. */
 INLINE void sum_columns(column_terms terms, const void *data, int64_t begin, int64_t end, int64_t columns,
                         double *first, double *second)
 {

@@ -1,4 +1,4 @@
-/* conv.c - the movements of data around convolutions: windows of images, patches, the fused max pool and its way back. */
+/* conv.c - data movement for convolutions: windows of images, patches, the fused max pool and its gradient. */
 #include "kernel/cpu/conv.h"
 
 static void zero(REAL *to, int64_t count) { memset(to, 0, (size_t)count * sizeof(REAL)); }
@@ -23,7 +23,7 @@ void copy_window(REAL *to, window at, const REAL *image, int64_t h, int64_t w, i
     }
 }
 
-/* One kernel row of all patches of an output row, in whole vectors: the next kernel row writes over what is too much. */
+/* One kernel row of all patches of an output row, in whole vectors: the next kernel row overwrites the excess. */
 static inline void copy_runs(REAL *to, int64_t to_step, const REAL *from, int64_t step, int64_t count, int64_t vectors)
 {
     for (int64_t q = 0; q < count; q++, to += to_step, from += step)
@@ -193,6 +193,6 @@ void pack_weights(const conv *v, const REAL *w, REAL *to, lk__pool *pool)
     int64_t tiles = v->groups * v->panels;
     if (v->o * v->cg * v->kh * v->kw >= 1 << 16)
         lk__pool_run(pool, tiles, pack_panel, &job);
-    else /* a wake-up costs more */
+    else /* waking threads costs more */
         for (int64_t tile = 0; tile < tiles; tile++) pack_panel(&job, tile, 0);
 }

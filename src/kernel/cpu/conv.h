@@ -1,5 +1,5 @@
-/* kernel/cpu/conv.h - what the three convolution kernels share: the geometry, padded copies of an image's rows, patches,
- * the fused pool and its way back. Images are (H, W, C) in memory, so the pixels under a kernel row are one run. */
+/* kernel/cpu/conv.h - shared by the three convolution kernels: the geometry, padded copies of an image's rows, patches,
+ * the fused pool and its gradient. Images are (H, W, C) in memory, so the pixels under a kernel row are one run. */
 #ifndef LK__CONV_H
 #define LK__CONV_H
 
@@ -38,7 +38,7 @@ static inline conv conv_of(const lk__op_attrs *attrs, const int64_t *x, const in
     return v;
 }
 
-/* Rows and columns of an image that a scratch copy holds: from (row, column), which may lie outside and is zero there. */
+/* Rows and columns of an image that a scratch copy holds: from (row, column), which may be outside the image, where it is zero. */
 typedef struct window {
     int64_t row, column, rows, columns;
 } window;
@@ -59,8 +59,8 @@ static inline int64_t patch_step(const conv *v) /* a kernel row is copied by who
     return max64(round_to(patch_deep(v), VL), (v->kh - 1) * run + round_to(run, VL));
 }
 
-/* sums[channel][0 … winners_vectors * VL) += Σ over `rows` rows of pool windows of the winner's patch times its gradient,
- * for dy's and index's channels from the pointers on. patches are those of the windows' pixels. */
+/* sums[channel][0 … winners_vectors * VL) += Σ over `rows` rows of pool windows of the patch at the window's maximum times its
+ * gradient, for the channels that start at dy and index. patches are those of the windows' pixels. */
 #define add_winners KERNEL(add_winners)
 void add_winners(const conv *v, const REAL *patches, int64_t rows, const REAL *dy, const uint8_t *index,
                  int64_t channels, REAL *sums);
@@ -74,7 +74,7 @@ bool winners_fit(const conv *v);
 void expand_window(REAL *to, window at, const conv *v, const REAL *dy, const uint8_t *index, int64_t first,
                    int64_t channels, int64_t width, int64_t block);
 
-/* Winners' positions, VL bytes in memory, as REALs: GCC 12 fails on blends of 64-bit integers for plain x86-64. */
+/* Positions of maxima, VL bytes in memory, as REALs: GCC 12 fails on blends of 64-bit integers for plain x86-64. */
 #if defined(__aarch64__)
 #if LK_REAL_BITS == 32
 static const uint8_t widen[16] = {0, 255, 255, 255, 1, 255, 255, 255, 2, 255, 255, 255, 3, 255, 255, 255};
@@ -120,13 +120,13 @@ static inline vec greater(vec a, vec b)
 #endif
 }
 
-/* The first of the greatest values wins, as in PyTorch: ask from the last position to the first. */
+/* The first of equal maxima counts, as in PyTorch: call it from the last position to the first. */
 static inline vec choose_winner(ivec equal, int64_t position, vec winner)
 {
     return choose(equal, splat((REAL)position), winner);
 }
 
-/* A pooled vector and its winners; with relu nobody wins at or below 0. index may be NULL. */
+/* A pooled vector and the positions of its maxima; 255 with relu at or below 0. index may be NULL. */
 static inline void store_pooled(vec best, vec winner, bool relu, REAL *y, uint8_t *index)
 {
     ivec dead = best <= splat(0);
@@ -134,13 +134,13 @@ static inline void store_pooled(vec best, vec winner, bool relu, REAL *y, uint8_
     if (index) store_winners(index, relu ? choose(dead, splat(255), winner) : winner);
 }
 
-/* relu (if asked) and max pool of `count` windows that lie one after the other: from[window][position][channels] →
- * y[window][0…channels), a window's y and index `step` elements after the one before. index may be NULL. */
+/* relu (if set) and max pool of `count` consecutive windows: from[window][position][channels] →
+ * y[window][0…channels), the y and index of consecutive windows `step` elements apart. index may be NULL. */
 #define pool_windows KERNEL(pool_windows)
 void pool_windows(const REAL *from, int64_t count, int64_t pool, int64_t channels, bool relu, REAL *y, uint8_t *index,
                   int64_t step);
 
-/* sum[0…NR) += (or =, to start) the sum of `rows` rows of NR: a bias gradient's part. */
+/* sum[0…NR) += (or =, to start) the sum of `rows` rows of NR: part of a bias gradient. */
 static inline void add_rows(REAL *sum, const REAL *from, int64_t rows, bool start)
 {
     vec total[NV];

@@ -1,8 +1,8 @@
 /* conv2d.c - convolution forward, with bias, relu and max pool in the same pass.
  *
  * A tile is one image's band of output rows in one group. A padded copy of the rows it reads stays in cache and is multiplied
- * where it lies, kernel row by kernel row. With a pool, pixels are taken window by window, a strip of windows stays in cache
- * until it is pooled, and only pooled values and the winners' positions go to memory. */
+ * in place, kernel row by kernel row. With a pool, pixels are processed window by window, a strip of windows stays in cache
+ * until it is pooled, and only pooled values and the positions of maxima are written to memory. */
 #include "kernel/cpu/winograd.h"
 
 enum {
@@ -13,7 +13,7 @@ enum {
 
 typedef struct plan {
     conv    v;
-    bool    copies; /* of x: padding or groups; otherwise x is used where it lies */
+    bool    copies; /* of x: padding or groups; otherwise x is read in place */
     int64_t deep;   /* K of the product */
     int64_t band;   /* rows of the convolution in a band, whole pool windows */
     int64_t bands;
@@ -32,7 +32,7 @@ static plan plan_of(const lk__kernel_call *call)
     p.copies = v->padding > 0 || v->groups > 1;
     p.columns = v->w + 2 * v->padding;
     p.deep = v->kh * v->kw * v->cg;
-    int64_t used = v->yh * v->pool; /* rows and columns that the pool leaves out are never computed */
+    int64_t used = v->yh * v->pool; /* rows and columns that the pool omits are not computed */
     int64_t rows = min64(BAND / max64(1, v->stride * p.columns * v->cg), tiles_of(PIXELS, max64(1, v->yw * v->pool)));
     rows = max64(v->pool, rows / v->pool * v->pool);
     p.band = round_to(tiles_of(used, max64(1, tiles_of(used, rows))), v->pool);
@@ -67,7 +67,7 @@ typedef struct job {
     size_t                 per_worker;
 } job;
 
-/* Where each pixel's values begin, pool window by pool window; without a pool row by row. */
+/* The address of each pixel's values, pool window by pool window; without a pool row by row. */
 static void list_pixels(const plan *p, const REAL *image, int64_t rows, const REAL **from)
 {
     const conv *v = &p->v;

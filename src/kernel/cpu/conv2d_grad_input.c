@@ -1,8 +1,8 @@
-/* conv2d_grad_input.c - the gradient of a convolution by its input.
+/* conv2d_grad_input.c - the gradient of a convolution with respect to its input.
  *
- * Row h of dx meets kernel row i and row q of dy where h + padding = i + stride*q. So the pixels with one remainder of
- * (h + padding, w + padding) by the stride form a phase, and each phase is a convolution of dy at stride 1 with every
- * stride-th tap, turned round. At stride 1 there is one phase. */
+ * Row h of dx depends on kernel row i and row q of dy where h + padding = i + stride*q. So the pixels with the same remainder
+ * of (h + padding, w + padding) modulo the stride form a phase, and each phase is a convolution of dy at stride 1 with every
+ * stride-th tap, in reverse order. At stride 1 there is one phase. */
 #include "kernel/cpu/winograd.h"
 
 enum { BAND = 48 << 10, PIXELS = 512 }; /* elements of scratch and pixels that a band aims at */
@@ -10,7 +10,7 @@ enum { BAND = 48 << 10, PIXELS = 512 }; /* elements of scratch and pixels that a
 typedef struct plan {
     conv    v;
     int64_t panels;          /* of cg */
-    int64_t tall, wide;      /* the most taps of a phase */
+    int64_t tall, wide;      /* maximum taps of a phase */
     int64_t column, columns; /* of the window of dy: first (may be negative) and how many */
     int64_t band, bands;     /* rows of dx */
     int64_t window;          /* elements of a worker's scratch */

@@ -1,14 +1,14 @@
-/* conv2d_grad_weight.c - the gradient of a convolution by its weight and bias.
+/* conv2d_grad_weight.c - the gradient of a convolution with respect to its weight and bias.
  *
  * A tile sums over a chunk of images for a block of output channels, in the layout of packed weights; the chunks' sums are
- * then added in order. Chunks and blocks come from the shape alone. */
+ * then added in order. Chunks and blocks depend on the shape alone. */
 #include "kernel/cpu/winograd.h"
 
 enum {
     PIXELS = 256,        /* of a band: a panel of dy stays in the first-level cache */
     BAND = 32 << 10,     /* elements of x that a band may copy */
-    CHUNKS = 16,         /* at most, and as many tiles as we want for threads */
-    PARTIALS = 512 << 10 /* elements of partial sums that we are ready to hold */
+    CHUNKS = 16,         /* at most; also the number of tiles wanted for threads */
+    PARTIALS = 512 << 10 /* at most so many elements of partial sums */
 };
 
 typedef struct plan {
@@ -18,7 +18,7 @@ typedef struct plan {
     int64_t chunks, blocks; /* of images; of panels */
     int64_t block;          /* panels of a block */
     int64_t band, bands, columns;
-    int64_t window, patch, panel; /* elements of a worker's scratch; panel: of dy, or of the winners' sums */
+    int64_t window, patch, panel; /* elements of a worker's scratch; panel: of dy, or of the sums of winners.c */
 } plan;
 
 static int64_t band_rows(const plan *p, int64_t rows) { return (rows - 1) * p->v.stride + p->v.kh; }
@@ -28,11 +28,11 @@ static plan plan_of(const lk__kernel_call *call)
     plan  p = {.v = conv_of(call->attrs, call->in[0].dims, call->out[0].dims)};
     conv *v = &p.v;
     p.winograd = winograd_fits(v);
-    /* Kernel rows of few values waste much of a tile of MR rows. */
+    /* Short kernel rows would waste most of a tile of MR rows. */
     p.patches = v->kw * v->cg < 4 * MR && v->kw * v->cg % MR != 0;
     p.winners = !p.winograd && winners_fit(v);
     p.patches = p.patches || p.winners;
-    /* micro_tn reads up to a multiple of MR, copy_patches whole vectors: at the end of x that would be beyond it. */
+    /* micro_tn reads up to a multiple of MR, copy_patches whole vectors: at the end of x that would read past it. */
     p.copies = v->padding > 0 || v->groups > 1 || p.patches || v->kw * v->cg % MR != 0;
     p.columns = v->w + 2 * v->padding;
     p.deep = p.patches ? patch_deep(v) : v->kh * v->kw * v->cg;
@@ -149,7 +149,8 @@ static void sum_chunk(void *argument, int64_t tile, int worker)
     int64_t     length = winners_vectors(v) * VL;
     for (int64_t q = 0; q < panels; q++)
         transpose(partial_at(job, chunk, group * v->panels + panel + q), NR, sums + q * p->panel, length,
-                  min64(NR, v->og - (panel + q) * NR), min64(p->deep, length)); /* past length lies another worker's */
+                  min64(NR, v->og - (panel + q) * NR),
+                  min64(p->deep, length)); /* the memory past length belongs to another worker */
 }
 
 /* Adds the chunks' sums of one panel and writes it in the weights' layout. */
@@ -174,7 +175,7 @@ static void finish_panel(void *argument, int64_t tile, int worker)
             REAL       *to = dw + c * taps + t;
             for (int64_t j = 0; j < columns; j++) to[j * deep] = row[j];
         }
-    /* With patches the row of ones comes right after the taps, else the bias has the last row: both are row `deep`. */
+    /* With patches the row of ones follows the taps, otherwise the bias is the last row: both are row `deep`. */
     if (db) memcpy(db + first, sum + deep * NR, (size_t)columns * sizeof(REAL));
 }
 

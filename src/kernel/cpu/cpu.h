@@ -10,7 +10,7 @@
 
 #if LK_REAL_BITS == 32
 typedef float   REAL;
-typedef int32_t INTEGER; /* of REAL's width: what a vector comparison gives */
+typedef int32_t INTEGER; /* of REAL's width: the type of a vector comparison */
 #define R(x) x##f        /* a constant: R(0.5) */
 #elif LK_REAL_BITS == 64
 typedef double  REAL;
@@ -41,7 +41,7 @@ static inline vec  splat(REAL x)
 {
     return x - (vec){0};
 } /* not 0 + x: that would turn -0 into 0, so compilers keep the addition */
-/* mask lanes are 0 or -1, as comparisons give them. */
+/* mask lanes are 0 or -1, as in the result of a comparison. */
 static inline vec choose(ivec mask, vec yes, vec no) { return (vec)((mask & (ivec)yes) | (~mask & (ivec)no)); }
 static inline vec vmax(vec a, vec b) { return choose(a > b, a, b); }
 
@@ -50,7 +50,7 @@ static inline vec vmax(vec a, vec b) { return choose(a > b, a, b); }
 #define PASTE(a, bits, isa) PASTE_(a, bits, isa)
 #define KERNEL(name) PASTE(name, LK_REAL_BITS, LK_ISA)
 
-/* Cuts n elements into tiles of at least `grain`: by shape alone. */
+/* Splits n elements into tiles of at least `grain`; depends on the shape alone. */
 static inline int64_t tiles_of(int64_t n, int64_t grain) { return (n + grain - 1) / grain; }
 static inline int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
 static inline int64_t max64(int64_t a, int64_t b) { return a > b ? a : b; }

@@ -1,5 +1,5 @@
-/* dropout.c - zeroes elements at random and scales the rest by 1 / (1 - p). Whether an element stays is a function of
- * (seed, epoch, op, sample, element of the sample): the gradient draws the same numbers again. Philox bounds it. */
+/* dropout.c - zeroes elements at random and scales the rest by 1 / (1 - p). Whether an element is kept is a function of
+ * (seed, epoch, op, sample, element of the sample), so the gradient draws the same numbers. Philox bounds it. */
 #include "base/random.h"
 #include "kernel/cpu/lanes.h"
 
@@ -9,8 +9,8 @@ typedef struct dropping {
     const REAL    *x;
     REAL          *y;
     const int64_t *ids;
-    int64_t        rows, columns, known, pieces, tiles; /* each row is cut into pieces */
-    uint32_t       threshold;                           /* a draw below it drops */
+    int64_t        rows, columns, known, pieces, tiles; /* each row is split into pieces */
+    uint32_t       threshold;                           /* draws below it zero the element */
     REAL           scale;
     lk__random     random;
 } dropping;
@@ -56,7 +56,7 @@ void KERNEL(dropout)(const lk__kernel_call *call)
     double                    p = call->attrs->probability;
     int64_t  rows = call->attrs->rows > 1 ? call->attrs->rows : 1; /* of a sample, where a reshape merged axes */
     uint64_t turn = call->step->sample_ids ? (uint64_t)call->step->epoch : ~(uint64_t)call->step->step;
-    uint64_t mixed = turn * 0x9E3779B97F4A7C15u; /* far apart for neighbouring epochs */
+    uint64_t mixed = turn * 0x9E3779B97F4A7C15u; /* different streams for neighbouring epochs */
     dropping d = {.x = x->data, .y = call->out[0].data, .ids = call->step->sample_ids};
     d.known = call->step->count;
     d.rows = (x->rank ? x->dims[0] : 1) / rows;
@@ -64,7 +64,7 @@ void KERNEL(dropout)(const lk__kernel_call *call)
     d.pieces = tiles_of(d.columns, PIECE);
     /* lk__random_unit(bits) >= p, without the conversion of each draw. */
     double threshold = ceil(p * 4294967296.0 - 0.5);
-    if (threshold > 4294967295.0) { /* nothing stays */
+    if (threshold > 4294967295.0) { /* nothing is kept */
         memset(d.y, 0, (size_t)(d.rows * d.columns) * sizeof *d.y);
         return;
     }

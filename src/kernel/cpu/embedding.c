@@ -1,5 +1,5 @@
 /* embedding.c - rows of a table by id, and the gradient of the table. A row of the gradient belongs to one tile, which
- * adds in the order of the ids. An id that is not in the table gives zeros, which spread no NaN into statistics, and is reported. */
+ * adds in the order of the ids. An id out of range gives zeros, which put no NaN into statistics, and is reported. */
 #include "kernel/cpu/lanes.h"
 
 typedef struct lookup {

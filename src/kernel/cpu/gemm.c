@@ -1,20 +1,21 @@
 /* gemm.c - the blocked matrix product: independent tiles of C, each of which packs what it needs into its worker's scratch.
  *
- * An A whose k's are neighbours is used where it lies (micro_nn); one whose rows are is packed by whole vectors (micro_tn).
- * B is packed in panels; only a B whose k's are neighbours must be transposed for that, and where both sides could be B, the
- * product is turned over (C' = B' A') so that it is the smaller one. */
+ * An A that is contiguous along k is read in place (micro_nn); one that is contiguous along its rows is packed by whole vectors
+ * (micro_tn). B is packed in panels; a B that is contiguous along k must be transposed for that, and where either operand could be
+ * B, the product is transposed (C' = B' A') so that B is the smaller one. */
 #include "kernel/cpu/gemm.h"
 
 enum {
-    BLOCK_K = 256,      /* a panel of B is 16 KiB (NEON, f32): it stays in the first-level cache */
-    BLOCK_A = 32 << 10, /* elements of A that a panel of B meets: with B's block, 3/8 of a second-level cache of 1 MiB */
+    BLOCK_K = 256, /* a panel of B is 16 KiB (NEON, f32): it stays in the first-level cache */
+    BLOCK_A =
+        32 << 10, /* elements of A that are multiplied with a panel of B: with B's block, 3/8 of a second-level cache of 1 MiB */
     BLOCK_B = 64 << 10,
     BLOCK_C = 32 << 10, /* elements, where C goes through scratch */
     SHARED = 1 << 20,   /* elements of a B packed once for all tiles */
-    SMALL = 8 << 10,    /* elements of an A that is not worth packing */
+    SMALL = 8 << 10,    /* elements of an A that is not packed */
     LONGEST = 512,      /* rows or columns of a block */
     MANY = 32,          /* tiles: enough for as many threads */
-    LEAST = 8 << 20     /* multiplications that are worth a tile of their own */
+    LEAST = 8 << 20     /* multiplications that justify a separate tile */
 };
 
 typedef REAL quad __attribute__((vector_size(16)));
@@ -58,13 +59,13 @@ __attribute__((noinline)) void transpose(REAL *to, int64_t to_row, const REAL *f
         for (int64_t j = 0; j < columns; j++) to[j * to_row + i] = from[i * from_row + j];
 }
 
-/* How C is cut: by shape alone. */
+/* How C is split into blocks; depends on the shape alone. */
 typedef struct blocks {
     int64_t m, n, k; /* largest extents of a block */
     int64_t rows, columns;
 } blocks;
 
-static int64_t even_part(int64_t n, int64_t largest, int64_t unit) /* cuts n into equal parts of whole units */
+static int64_t even_part(int64_t n, int64_t largest, int64_t unit) /* splits n into equal parts of whole units */
 {
     int64_t parts = max64(1, tiles_of(n, max64(unit, largest / unit * unit)));
     return max64(unit, round_to(tiles_of(n, parts), unit));
@@ -93,7 +94,7 @@ static blocks cut(const gemm *g, bool through_scratch)
     }
 }
 
-/* The product turned over: C' = B' A'. */
+/* The transposed product: C' = B' A'. */
 static gemm turned(const gemm *g)
 {
     gemm t = *g;
@@ -105,7 +106,7 @@ static gemm turned(const gemm *g)
 }
 
 typedef struct job {
-    gemm   asked, g; /* g may be turned over */
+    gemm   asked, g; /* g may be the transposed product */
     blocks cut;
     bool   turned; /* bias goes along rows */
     REAL  *shared; /* all of B packed, [block of k][panel][k][NR]; NULL: each tile packs its own */
@@ -113,23 +114,23 @@ typedef struct job {
     size_t per_worker;
 } job;
 
-/* Scratch for g and any smaller m, n, k. A transposed B stays one when A's k's are neighbours, and then has the fewer columns;
- * else the product is turned over. */
+/* Scratch for g and any smaller m, n, k. A transposed B remains B when A is contiguous along k, and then has the fewer columns;
+ * otherwise the product is transposed. */
 static int64_t columns_of_b(const gemm *g) { return !g->b_transposed ? g->n : g->a_k == 1 ? min64(g->m, g->n) : g->m; }
 static int64_t a_space(const gemm *g)
 {
     int64_t rows = round_to(min64(LONGEST, g->m), MR);
     return g->a_k == 1 || g->b_transposed ? 0 : min64(BLOCK_A + MR * BLOCK_K, rows * round_to(g->k, 4));
 }
-static int64_t b_space(const gemm *g) /* one row of each panel is left free */
+static int64_t b_space(const gemm *g) /* one row of each panel is unused */
 {
     int64_t columns = round_to(min64(LONGEST, columns_of_b(g)), NR);
     return min64(BLOCK_B + NR * BLOCK_K, columns * round_to(g->k, 4)) + columns;
 }
 static int64_t c_space(const gemm *g) { return g->b_transposed ? min64(BLOCK_C, g->m * g->n) : 0; }
 
-/* Transposing costs more than copying: a B that many tiles would transpose is packed once for all, if that is not too
- * much memory. */
+/* Transposing costs more than copying: a B that many tiles would transpose is packed once for all of them, unless that takes
+ * too much memory. */
 static int64_t shared_columns(const gemm *g)
 {
     return g->b_transposed && g->a_k == 1 && g->alone ? round_to(columns_of_b(g), NR) : 0;
@@ -148,7 +149,7 @@ static void pack_b(const gemm *g, const REAL *b, int64_t n, int64_t k, REAL *to,
 {
     int64_t whole = n / NR, rest = n - whole * NR;
     if (g->b_column == 1)
-        for (int64_t q = 0; q < k; q++) { /* along the rows, and the hardware does not guess the row after */
+        for (int64_t q = 0; q < k; q++) { /* along the rows; the hardware does not prefetch the next row */
             const REAL *from = b + q * g->b_k, *next = from + min64(4, k - 1 - q) * g->b_k;
             for (int64_t j = 0; j < whole; j++) {
                 __builtin_prefetch(next + j * NR, 0, 2);
@@ -180,7 +181,7 @@ static void pack_a(const gemm *g, const REAL *a, int64_t m, int64_t k, REAL *to)
     }
 }
 
-typedef struct place { /* a tile: where in C, and how much of it */
+typedef struct place { /* a tile: its position in C and its size */
     int64_t batch, i, j, m, n;
 } place;
 
@@ -195,7 +196,7 @@ static place place_of(const job *job, int64_t index)
 
 /* One block of k. */
 typedef struct step {
-    const REAL *a; /* rows where they lie, or panels: (i, k) at a[i*a_panel + k*a_k] */
+    const REAL *a; /* rows in place, or panels: (i, k) at a[i*a_panel + k*a_k] */
     int64_t     a_panel, a_k;
     const REAL *b; /* panels, `panel` elements apart */
     int64_t     panel, k;
@@ -228,7 +229,7 @@ static void multiply(const gemm *g, int64_t m, int64_t n, const step *s)
     }
 }
 
-/* line += bias (if not NULL; `step` 0: one for the whole line, 1: one an element), then the activation. */
+/* line += bias (if not NULL; `step` 0: one for the whole line, 1: one per element), then the activation. */
 static void finish_line(REAL *line, int64_t n, const REAL *bias, int64_t step, lk__op_unary activation)
 {
     int64_t j = 0;
@@ -251,7 +252,7 @@ static void finish_tile(const job *job, place p, bool empty, REAL *sum, int64_t 
     const REAL *bias = g->bias ? g->bias + (job->turned ? p.i : p.j) : NULL;
     for (int64_t i = 0; empty && i < p.m; i++) /* no k at all */
         memset(sum + i * row, 0, (size_t)p.n * sizeof *sum);
-    /* The bias comes last, turned over or not: a row's numbers do not depend on how many rows there are. */
+    /* The bias is added last, also when transposed: a row's numbers do not depend on the number of rows. */
     if (bias || g->activation == LK__RELU)
         for (int64_t i = 0; i < p.m; i++)
             finish_line(sum + i * row, p.n, bias ? bias + (job->turned ? i : 0) : NULL, !job->turned, g->activation);
@@ -280,7 +281,7 @@ static void run_tile(void *argument, int64_t index, int worker)
             s.a_k = lies ? g->a_k : MR;
             if (!lies) pack_a(g, a_from + k * g->a_k, p.m, s.k, a);
             s.b = job->shared ? job->shared + k * round_to(g->n, NR) + p.j * s.k : b;
-            /* Panels of own scratch stand one row apart, lest the pieces of a row all go to one set of the cache. */
+            /* Panels in a worker's scratch are one row apart, so that the parts of a row do not map to one cache set. */
             s.panel = job->shared ? s.k * NR : (s.k + 1) * NR;
             if (!job->shared) pack_b(g, b_from + k * g->b_k, p.n, s.k, b, s.panel);
             multiply(g, p.m, p.n, &s);
@@ -317,15 +318,15 @@ void gemm_run(const gemm *g, lk__pool *pool, void *workspace)
     lk__pool_run(pool, job.cut.rows * job.cut.columns * (g->sum ? 1 : g->batch), run_tile, &job);
 }
 
-/* ---- k in parts ---- */
+/* ---- k split into leaves ---- */
 
-typedef struct part_job {
+typedef struct leaf_job {
     job                      job;
-    const lk__kernel_leaves *parts;
-} part_job;
+    const lk__kernel_leaves *leaves;
+} leaf_job;
 
-/* The product of one part, into a tile of its own. Cut by the part's own length: its bits do not depend on the others. */
-static void multiply_part(const job *job, place p, int64_t first, int64_t last, REAL *scratch, REAL *sum)
+/* The product of one leaf, into its own tile. Blocks depend on the leaf's length alone: its bits do not depend on other leaves. */
+static void multiply_leaf(const job *job, place p, int64_t first, int64_t last, REAL *scratch, REAL *sum)
 {
     const gemm *g = &job->g;
     REAL       *a = scratch, *b = (REAL *)((char *)scratch + space_of(a_space(&job->asked)));
@@ -351,21 +352,21 @@ static void add_tile(REAL *to, const REAL *more, int64_t n)
     for (; i < n; i++) to[i] += more[i];
 }
 
-/* Results wait until their neighbour is there: two of a kind make one of the next. What is left at the end is added from the right,
- * which is the tree where the parts are no power of two. */
-static void run_part_tile(void *argument, int64_t index, int worker)
+/* Two neighbouring results of one level are added to one of the next level as soon as both are computed. The results that remain at
+ * the end are added from the right, which completes the tree when the number of leaves is not a power of two. */
+static void run_leaf_tile(void *argument, int64_t index, int worker)
 {
-    const part_job *q = argument;
+    const leaf_job *q = argument;
     const job      *job = &q->job;
     place           p = place_of(job, index);
     int64_t         size = p.m * p.n;
     REAL           *scratch = (REAL *)(job->workspace + (size_t)worker * job->per_worker);
-    REAL           *sums = (REAL *)((char *)q->parts->sums + (size_t)worker * lk__kernel_leaves_bytes());
+    REAL           *sums = (REAL *)((char *)q->leaves->sums + (size_t)worker * lk__kernel_leaves_bytes());
     int             depth = 0;
-    for (int part = 0; part < q->parts->count; part++) {
-        multiply_part(job, p, q->parts->rows[part], q->parts->rows[part + 1], scratch, sums + depth * size);
+    for (int leaf = 0; leaf < q->leaves->count; leaf++) {
+        multiply_leaf(job, p, q->leaves->rows[leaf], q->leaves->rows[leaf + 1], scratch, sums + depth * size);
         depth++;
-        for (int pair = part; pair & 1; pair >>= 1, depth--)
+        for (int pair = leaf; pair & 1; pair >>= 1, depth--)
             add_tile(sums + (depth - 2) * size, sums + (depth - 1) * size, size);
     }
     for (; depth > 1; depth--) add_tile(sums + (depth - 2) * size, sums + (depth - 1) * size, size);
@@ -373,9 +374,9 @@ static void run_part_tile(void *argument, int64_t index, int worker)
     for (int64_t i = 0; i < p.m; i++) memcpy(out + i * job->g.c_row, sums + i * p.n, (size_t)p.n * sizeof *out);
 }
 
-void gemm_run_parts(const gemm *g, const lk__kernel_leaves *parts, lk__pool *pool, void *workspace)
+void gemm_run_leaves(const gemm *g, const lk__kernel_leaves *leaves, lk__pool *pool, void *workspace)
 {
-    part_job q = {.job = {.asked = *g, .g = *g}, .parts = parts};
+    leaf_job q = {.job = {.asked = *g, .g = *g}, .leaves = leaves};
     blocks  *b = &q.job.cut;
     if (g->m <= 0 || g->n <= 0) return;
     q.job.per_worker = worker_space(g);
@@ -385,5 +386,5 @@ void gemm_run_parts(const gemm *g, const lk__kernel_leaves *parts, lk__pool *poo
     while (b->m * b->n > LK__LEAVES_TILE) b->n -= NR;
     b->rows = tiles_of(g->m, b->m);
     b->columns = tiles_of(g->n, b->n);
-    lk__pool_run(pool, b->rows * b->columns, run_part_tile, &q);
+    lk__pool_run(pool, b->rows * b->columns, run_leaf_tile, &q);
 }

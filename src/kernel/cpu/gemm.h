@@ -1,9 +1,9 @@
-/* kernel/cpu/gemm.h - the two micro-kernels that all matrix products and convolutions are made of, and the blocked product
+/* kernel/cpu/gemm.h - the two micro-kernels of all matrix products and convolutions, and the blocked product
  * built on them.
  *
  * Both add to an MR × NR tile of C held in registers. B is always a packed panel: row k holds NR consecutive columns, the
  * missing ones zero. K is `runs` runs of `length`, so that a kernel row of a channels-last image, or a row of its pixels,
- * is used where it lies. */
+ * is read in place. */
 #ifndef LK__GEMM_H
 #define LK__GEMM_H
 
@@ -55,20 +55,20 @@ typedef struct gemm {
     int64_t      a_row, a_k, a_batch;
     const REAL  *b; /* (k, j) at b[k*b_k + j*b_column]; one of the two is 1 */
     int64_t      b_k, b_column, b_batch;
-    bool         b_transposed; /* b_k is 1 by the layout, not because there is but one column */
+    bool         b_transposed; /* b_k is 1 because of the layout, not because there is one column */
     REAL        *c;            /* (i, j) at c[i*c_row + j*c_column] */
     int64_t      c_row, c_column, c_batch;
     const REAL  *bias; /* n of them, or NULL */
     lk__op_unary activation;
     bool         sum;
-    bool         alone; /* never a batch: batch is 1 and will be */
+    bool         alone; /* batch is always 1 */
 } gemm;
 
 #define gemm_run KERNEL(gemm_run)
 void gemm_run(const gemm *g, lk__pool *pool, void *workspace);
-/* The same with k in parts, whose products are added as a tree. For products whose c_column is 1, without bias. */
-#define gemm_run_parts KERNEL(gemm_run_parts)
-void gemm_run_parts(const gemm *g, const lk__kernel_leaves *parts, lk__pool *pool, void *workspace);
+/* The same with k split into leaves, whose products are added in a tree. For products whose c_column is 1, without bias. */
+#define gemm_run_leaves KERNEL(gemm_run_leaves)
+void gemm_run_leaves(const gemm *g, const lk__kernel_leaves *leaves, lk__pool *pool, void *workspace);
 /* Enough for g and for any smaller m, n, k. */
 #define gemm_workspace KERNEL(gemm_workspace)
 size_t gemm_workspace(const gemm *g, int threads);

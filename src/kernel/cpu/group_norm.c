@@ -1,5 +1,5 @@
-/* group_norm.c - group norm and its gradient. The channels of a group lie one after the other, so a group is one row that is read
- * again while it is in the cache; the gradients of weight and bias are added over samples, in parts that are added in order.
+/* group_norm.c - group norm and its gradient. The channels of a group are contiguous, so a group is one row that is read
+ * again while it is in the cache; the gradients of weight and bias are partial sums over samples, which are added in order.
  * Bound by memory. */
 #include "kernel/cpu/columns.h"
 
@@ -63,7 +63,7 @@ void KERNEL(group_norm)(const lk__kernel_call *call)
     lk__pool_run(call->pool, s.tiles, group_tile, &s);
 }
 
-/* dx = rstd (g - mean(g) - xhat mean(g xhat)), with g = dy w and xhat = (x - mean) rstd; dw and db by the way. */
+/* dx = rstd (g - mean(g) - xhat mean(g xhat)), with g = dy w and xhat = (x - mean) rstd; also dw and db. */
 static void grad_group(const grouped *of, int64_t row, double *dw, double *db)
 {
     const grouped s = *of;

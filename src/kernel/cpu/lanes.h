@@ -1,7 +1,7 @@
-/* kernel/cpu/lanes.h - loops over vectors with a tail, sums in a fixed order, and how work is cut into tiles. A tail runs
- * the same vector arithmetic as the rest, so an element's bits do not depend on where in a row it stands.
+/* kernel/cpu/lanes.h - loops over vectors with a tail, sums in a fixed order, and how work is split into tiles. A tail uses
+ * the same vector arithmetic as the rest, so an element's bits do not depend on its position in a row.
  *
- * A vector store may alias anything, so a tile copies its description: what stays in memory is read again after each. */
+ * A vector store may alias anything, so a tile copies its description to locals: memory would be read again after each store. */
 #ifndef LK__LANES_H
 #define LK__LANES_H
 
@@ -12,9 +12,9 @@
 #endif
 
 enum {
-    GRAIN = 16384, /* elements: less than this is one tile, and wakes no thread */
-    PARTS = 64,    /* the most partial results that a reduction is cut into */
-    RUN = 64,      /* rows that are added in REAL before they go into a double */
+    GRAIN = 16384, /* elements: less than this is one tile and runs on the calling thread */
+    PARTS = 64,    /* maximum partial results of a reduction */
+    RUN = 64,      /* rows that are added in REAL before they are added to a double */
 };
 
 #if LK_REAL_BITS == 32
@@ -141,7 +141,7 @@ INLINE REAL lanes_max(vec v)
 #define UNROLL_2 _Pragma("GCC unroll 2")
 #endif
 
-/* Runs the body for i = 0, VL, 2 VL, … below n; in it `lanes` says how many elements from i on exist. */
+/* Runs the body for i = 0, VL, 2 VL, … below n; `lanes` is the number of elements from i on, at most VL. */
 #define EACH_VECTOR(i, n, ...)                     \
     do {                                           \
         const int64_t n_ = (n);                    \
@@ -184,8 +184,8 @@ INLINE REAL lanes_max(vec v)
         }                                                                                     \
     } while (0)
 
-/* Work of n items of `size` elements each, cut into tiles of about GRAIN elements, or into at most `most` (0: no limit).
- * Fewer items never give more tiles, so a workspace for the capacity holds for every count. */
+/* Work of n items of `size` elements each, split into tiles of about GRAIN elements, at most `most` of them (0: no limit).
+ * Fewer items never give more tiles, so a workspace for the capacity is enough for every count. */
 static inline int64_t tile_count(int64_t n, int64_t size, int64_t most)
 {
     if (n <= 0) return 0;

@@ -1,5 +1,5 @@
 /* layer_norm.c - layer norm over the last dims, and its gradient. A row is read again while it is in the cache; the
- * gradients of weight and bias are sums down the columns, in parts that are added in order. Bound by memory. */
+ * gradients of weight and bias are partial sums over the rows, which are added in order. Bound by memory. */
 #include "kernel/cpu/columns.h"
 
 typedef struct layer {

@@ -95,7 +95,10 @@ static gemm grad_weight(const lk__kernel_call *call)
                   .c_column = 1};
 }
 
-enum { COLUMNS = 64, ROWS = 64 }; /* of a bias gradient's tile; of a partial sum: short sums of short sums round less */
+enum {
+    COLUMNS = 64,
+    ROWS = 64
+}; /* of a bias gradient's tile; of a partial sum: summing in two levels reduces rounding errors */
 
 static void sum_rows(const REAL *from, int64_t rows, int64_t outputs, int64_t columns, REAL total[COLUMNS])
 {
@@ -108,22 +111,22 @@ static void sum_rows(const REAL *from, int64_t rows, int64_t outputs, int64_t co
     }
 }
 
-/* Parts are added as gemm_run_parts adds them. */
+/* Leaves are added in the order of gemm_run_leaves. */
 static void sum_columns(void *argument, int64_t tile, int worker)
 {
     const lk__kernel_call    *call = argument;
     const lk__kernel_operand *dy = &call->in[1];
     int64_t                   outputs = dy->dims[dy->rank - 1], whole[2] = {0, rows_of(dy)};
     int64_t                   first = tile * COLUMNS, columns = min64(COLUMNS, outputs - first);
-    const lk__kernel_leaves   one = {1, whole, NULL}, *parts = call->parts ? call->parts : &one;
+    const lk__kernel_leaves   one = {1, whole, NULL}, *leaves = call->leaves ? call->leaves : &one;
     const REAL               *from = (const REAL *)dy->data + first;
     REAL                      total[LK__LEAVES_DEPTH][COLUMNS];
     int                       depth = 0;
     (void)worker;
-    for (int part = 0; part < parts->count; part++) {
-        sum_rows(from + parts->rows[part] * outputs, parts->rows[part + 1] - parts->rows[part], outputs, columns,
+    for (int leaf = 0; leaf < leaves->count; leaf++) {
+        sum_rows(from + leaves->rows[leaf] * outputs, leaves->rows[leaf + 1] - leaves->rows[leaf], outputs, columns,
                  total[depth++]);
-        for (int pair = part; pair & 1; pair >>= 1, depth--)
+        for (int pair = leaf; pair & 1; pair >>= 1, depth--)
             for (int64_t j = 0; j < columns; j++) total[depth - 2][j] += total[depth - 1][j];
     }
     for (; depth > 1; depth--)
@@ -134,12 +137,12 @@ static void sum_columns(void *argument, int64_t tile, int worker)
 void KERNEL(linear_grad_weight)(const lk__kernel_call *call)
 {
     gemm g = grad_weight(call);
-    if (call->parts)
-        gemm_run_parts(&g, call->parts, call->pool, call->workspace);
+    if (call->leaves)
+        gemm_run_leaves(&g, call->leaves, call->pool, call->workspace);
     else
         gemm_run(&g, call->pool, call->workspace);
     if (optional_out(call, 1)) {
-        /* One tile unless dy is large: a wake-up costs more than the sum. */
+        /* One tile unless dy is large: waking a thread costs more than the sum. */
         int64_t tiles = tiles_of(g.m, COLUMNS);
         if (g.m * g.k >= 1 << 16)
             lk__pool_run(call->pool, tiles, sum_columns, (void *)call);

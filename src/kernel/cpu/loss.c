@@ -1,4 +1,4 @@
-/* loss.c - cross-entropy fused with softmax, squared and absolute errors, each as a sum and a weight in double. Tiles leave
+/* loss.c - cross-entropy fused with softmax, squared and absolute errors, each as a sum and a weight in double. Tiles write
  * partial sums that are added in order; exp bounds cross-entropy. */
 #include "kernel/cpu/vmath.h"
 

@@ -1,4 +1,4 @@
-/* matmul.c - batched matrix products, either side shared by the batch, either side stored transposed. */
+/* matmul.c - batched matrix products; either operand may be shared by the batch or stored transposed. */
 #include "kernel/cpu/gemm.h"
 
 static int64_t batch_of(const lk__kernel_operand *x)

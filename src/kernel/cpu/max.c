@@ -1,13 +1,13 @@
-/* max.c - the maximum over one axis and where it is: x seen as (outer, n, inner). The first of equal values counts, and NaN is
+/* max.c - the maximum over one axis and its index, with x as (outer, n, inner). The first of equal values counts, and NaN is
  * above all numbers, as in PyTorch. Bound by memory. */
 #include "kernel/cpu/lanes.h"
 
-enum { COLUMNS = 4, STRIP = 64 * VL }; /* vectors of columns that go together; columns of a strip, the unit of work */
+enum { COLUMNS = 4, STRIP = 64 * VL }; /* vectors of columns processed together; columns of a strip, the unit of work */
 
 typedef struct maximum {
     const REAL    *x;
-    REAL          *y;     /* NULL: not wanted */
-    int32_t       *index; /* NULL: not wanted */
+    REAL          *y;     /* NULL: not needed */
+    int32_t       *index; /* NULL: not needed */
     int64_t        outer, n, inner, strips, tiles; /* strips of columns, where inner is above 1 */
     const int32_t *at; /* of max_grad */
 } maximum;
@@ -25,7 +25,7 @@ typedef struct best {
     ivec index;
 } best;
 
-/* Lanes in which x takes the place of what was found so far. */
+/* Lanes in which x replaces the maximum found so far. */
 INLINE ivec above(vec x, vec found) { return (x > found) | ((x != x) & (found == found)); }
 
 INLINE best take(best b, vec x, ivec index)
@@ -41,7 +41,7 @@ INLINE ivec lane_numbers(void)
     return lane;
 }
 
-/* Along neighbours in memory: lane l sees x[l], x[l + VL], …; then the lanes are compared. */
+/* Along contiguous elements: lane l reads x[l], x[l + VL], …; then the lanes are compared. */
 static void row_maximum(const REAL *x, int64_t n, REAL *value, int64_t *index)
 {
     int64_t i = 0;
@@ -72,7 +72,7 @@ static void row_maximum(const REAL *x, int64_t n, REAL *value, int64_t *index)
     }
 }
 
-/* Down `vectors` neighbouring vectors of columns of (n, inner): a few, so that all of a cache line is used when it is read. */
+/* Along `vectors` adjacent vectors of columns of (n, inner): several, so that whole cache lines are used. */
 INLINE void column_maxima(const maximum *m, int64_t outer, int64_t column, int64_t lanes, const int vectors)
 {
     const REAL *x = m->x + outer * m->n * m->inner + column;

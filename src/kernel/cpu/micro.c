@@ -32,7 +32,7 @@ INLINE vec add_product(vec c, vec a, int lane, vec b)
 }
 #endif
 
-/* One k: the MR scalars at a[i] each times the row b. */
+/* One k: each of the MR scalars at a[i] times the row b. */
 INLINE void add_scalars(tile *t, const REAL *const *a, int64_t k, const REAL *b)
 {
     vec row[NV];
@@ -65,7 +65,7 @@ INLINE void add_vectors(tile *t, const REAL *const *a, int64_t k, const REAL *b)
 }
 #endif
 
-/* C's lines are wanted at the end: asked for now, they come while the products are summed. */
+/* C's cache lines are needed at the end; they are prefetched while the products are summed. */
 INLINE void start_tile(tile *t, const REAL *start, REAL *const *c)
 {
     UNROLL
@@ -104,7 +104,7 @@ static void nn_tile(const REAL *const *a, const runs *r, const REAL *b, const RE
     store_tile(&t, !start, c);
 }
 
-/* A tile of m rows and n columns that is not whole goes through a whole one on the stack. */
+/* A partial tile of m rows and n columns is computed in a whole one on the stack. */
 static void nn_edge(int64_t m, const REAL *const *a, int64_t shift, const runs *r, const REAL *b, const REAL *start,
                     REAL *const *c, int64_t column, int64_t n)
 {
@@ -125,7 +125,7 @@ enum { PANEL = 32 << 10 }; /* bytes of B that stay in the first-level cache besi
 void micro_nn(int64_t m, const REAL *const *a, const runs *r, const REAL *b, const REAL *start, REAL *const *c,
               int64_t column, int64_t n)
 {
-    /* A panel larger than the cache is used in parts of whole runs, or all rows would stream it. */
+    /* A panel larger than the cache is used in parts of whole runs; otherwise every row would read it from memory. */
     int64_t bytes = max64(1, r->length * NR * (int64_t)sizeof(REAL)), part = max64(1, PANEL / bytes), first = 0;
     if (part * 3 / 2 >= r->runs) part = max64(1, r->runs);
     do {

@@ -1,4 +1,4 @@
-/* optimizer.c - the factor that all gradients share, SGD and Adam, with PyTorch's order of operations. Large parameters
+/* optimizer.c - the common scale of all gradients, SGD and Adam, with PyTorch's order of operations. Large parameters
  * are bound by memory: 7 streams for Adam.
  *
  * gradient_scale: 1 / weight (1 without a weight, 0 for a weight of 0), times clip / (norm + 1e-6) where that is below 1. */
@@ -24,7 +24,7 @@ void KERNEL(gradient_scale)(const lk__kernel_call *call)
     double scale = weight == 0 ? 0 : 1 / weight;
     double norm = sqrt(squares) * scale;
     double factor = clip / (norm + 1e-6);
-    /* A NaN norm makes the scale NaN: it must not pass for a small one. */
+    /* A NaN norm makes the scale NaN: it must not count as a small one. */
     *(double *)call->out[0].data = clip > 0 && !(factor >= 1) ? scale * factor : scale;
     if (output(call, 1)) *(double *)output(call, 1) = norm;
 }
@@ -66,7 +66,7 @@ void KERNEL(sgd)(const lk__kernel_call *call)
     lk__pool_run(call->pool, u.tiles, sgd_tile, &u);
 }
 
-/* The step of one vector. In f64 the divisions stand as PyTorch writes them; in f32 one of them is a multiplication. */
+/* The step of one vector. In f64 the divisions are PyTorch's; in f32 one of them is a multiplication. */
 INLINE vec adam_step(const update *u, vec m, vec v)
 {
 #if LK_REAL_BITS == 32

@@ -24,9 +24,9 @@ static window describe(const lk__kernel_call *call, const lk__kernel_operand *la
     return w;
 }
 
-/* The part of a window that lies on the image: rows and columns of the window, from … to-1. */
+/* The part of a window inside the image: rows and columns of the window, from … to-1. */
 typedef struct span {
-    int64_t from, to, at; /* at: where in the image the window's position 0 lies */
+    int64_t from, to, at; /* at: the position in the image of the window's position 0 */
 } span;
 
 static span clip(int64_t out, int64_t size, const window *w)
@@ -49,7 +49,7 @@ INLINE ivec load_index(const uint8_t *p, int64_t lanes)
     return v;
 }
 
-/* The largest of a window; the first of equals wins, and NaN over all. */
+/* The maximum of a window; the first of equal values counts, and NaN is above all numbers. */
 INLINE void max_window(const window *w, const REAL *image, span r, span s, int64_t c, int64_t lanes, REAL *y,
                        uint8_t *index)
 {
@@ -101,7 +101,7 @@ void KERNEL(max_pool2d)(const lk__kernel_call *call)
     lk__pool_run(call->pool, w.tiles, max_tile, &w);
 }
 
-/* Windows apart from each other: every element of dx is written once. */
+/* Windows that do not overlap: every element of dx is written once. */
 static void spread_apart(const window *w, const REAL *dy, const uint8_t *index, REAL *dx, int64_t row, int64_t column)
 {
     span r = clip(row, w->height, w), s = clip(column, w->width, w);

@@ -1,8 +1,8 @@
-/* reduce.c - sum and mean over axes, their gradient, and the sum of squares. Neighbouring axes that are treated alike are
- * merged, so nearly every sum is over the middle of (a, b, c); long ones are cut into parts that are added in order. */
+/* reduce.c - sum and mean over axes, their gradient, and the sum of squares. Adjacent axes that are treated alike are
+ * merged, so nearly every sum is over the middle of (a, b, c); long sums are split into partial sums that are added in order. */
 #include "kernel/cpu/columns.h"
 
-/* x's axes, merged; axes of size 1 are gone. */
+/* x's axes, merged, without axes of size 1. */
 typedef struct groups {
     int     rank;
     int64_t dims[LK_MAX_RANK];
@@ -52,7 +52,7 @@ static bool is_simple(const groups *g, sum *s)
     return true;
 }
 
-/* How many parts each sum is cut into, so that there is work for many threads: a × parts stays below 2 PARTS. */
+/* How many parts each sum is split into, so that there is work for many threads: a × parts stays below 2 PARTS. */
 static int64_t parts_of(const sum *s)
 {
     int64_t wanted = tiles_of(PARTS, max64(s->a, 1));
@@ -76,7 +76,7 @@ INLINE void element_term(const void *data, int64_t row, int64_t column, int64_t 
     *first = load_part(s->x + row * s->c + column, lanes);
 }
 
-/* The sums over rows begin … end-1 of (a, b, c) seen as (a b, c), by way of doubles, in strips that fit the stack. */
+/* The sums over rows begin … end-1 of (a, b, c) as (a b, c), accumulated in double, in strips that fit on the stack. */
 static void sum_rows(const sum *s, int64_t begin, int64_t end, REAL *y, double *partial)
 {
     enum { STRIP = 64 * VL };
@@ -190,7 +190,7 @@ typedef struct spread {
     REAL       *dx;
     REAL        factor;
     int         rank;
-    int64_t     dims[LK_MAX_RANK], step[LK_MAX_RANK]; /* a step of 0 in dy along what was added */
+    int64_t     dims[LK_MAX_RANK], step[LK_MAX_RANK]; /* a step of 0 in dy along the summed axes */
     int64_t     n, tiles;
 } spread;
 

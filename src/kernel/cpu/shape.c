@@ -1,4 +1,4 @@
-/* shape.c - moves elements without changing them: reshape, permute, slice, concat, and between channels first and last.
+/* shape.c - moves elements without changing them: reshape, permute, slice, concat, conversion between channels first and last.
  * Elements are moved as 1, 2, 4 or 8 bytes whatever their type. Bound by memory. */
 #include "kernel/cpu/lanes.h"
 
@@ -64,7 +64,7 @@ static void transpose(const void *from, int64_t from_step, void *to, int64_t to_
     transpose32(x + whole_rows * from_step, from_step, y + whole_rows, to_step, rows - whole_rows, columns);
 }
 
-/* The walk of a permute, in elements: y's axes merged where x keeps them together. */
+/* The iteration of a permute, in elements: y's axes are merged where they are contiguous in x. */
 typedef struct permutation {
     const char *x;
     char       *y;
@@ -73,7 +73,7 @@ typedef struct permutation {
     int64_t     dims[LK_MAX_RANK], x_step[LK_MAX_RANK], y_step[LK_MAX_RANK]; /* in y's order */
     int         other;                  /* the axis along which x is contiguous; y is along the last */
     int64_t     outer;                  /* the product of the axes that are neither */
-    int64_t     columns, blocks, block; /* x's run is cut into blocks, so that one large matrix makes many tiles */
+    int64_t     columns, blocks, block; /* x's run is split into blocks, so that one large matrix makes many tiles */
     int64_t     tiles;
 } permutation;
 
@@ -156,7 +156,7 @@ void KERNEL(to_channels_first)(const lk__kernel_call *call)
     permute(call, 3, (int64_t[]){d[0], d[1], pixels}, (int64_t[]){d[1] * pixels, 1, d[1]});
 }
 
-/* Rows of bytes from one place to another; what lies before and after in the destination is zeroed or left alone. */
+/* Copies rows of bytes; the bytes before and after each in the destination are zeroed or not changed. */
 typedef struct rows_copy {
     const char *from;
     char       *to;

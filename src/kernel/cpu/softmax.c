@@ -41,7 +41,7 @@ static void softmax_row(const rows *r, const REAL *x, REAL *y)
     }
 }
 
-/* VL rows side by side; the axis has a stride of `inner`. */
+/* VL adjacent rows at once; the axis has a stride of `inner`. */
 static void softmax_strip(const rows *r, const REAL *x, REAL *y, int64_t lanes)
 {
     vec  most = splat(-INFINITY);

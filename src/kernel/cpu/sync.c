@@ -1,4 +1,4 @@
-/* sync.c - the sum over ranks and micro-leaves, where there is one of each: a copy. With more of them the interpreter adds
+/* sync.c - the sum over ranks and leaves where there is one of each: a copy. With more of them the interpreter computes the sum
  * instead. */
 #include "kernel/cpu/lanes.h"
 

@@ -15,11 +15,11 @@ typedef struct elementwise {
     REAL                scale;
 } elementwise;
 
-/* NaN passes relu, as in PyTorch. */
+/* relu keeps NaN, as in PyTorch. */
 INLINE vec relu(vec x) { return choose(x <= 0, splat(0), x); }
 INLINE vec gelu(vec x) { return R(0.5) * x * (R(1.0) + verf(x * SQRT_HALF)); }
 INLINE vec gelu_tanh(vec x) { return R(0.5) * x * (R(1.0) + vtanh(SQRT_2_OVER_PI * (x + GELU_CUBIC * x * x * x))); }
-/* The bounds one after the other, as PyTorch: where they cross, all is the upper one. NaN stays. */
+/* The lower bound first, as in PyTorch: where it is above the upper bound, the result is the upper bound. NaN is kept. */
 INLINE vec clamp(vec x, REAL low, REAL high)
 {
     x = choose(x < low, splat(low), x);
@@ -39,7 +39,7 @@ INLINE vec gelu_tanh_slope(vec x)
     vec square = x * x;
     vec t = vtanh(SQRT_2_OVER_PI * (x + GELU_CUBIC * square * x));
     vec inner = SQRT_2_OVER_PI * (R(1.0) + R(3.0) * GELU_CUBIC * square);
-    /* Where tanh is flat the inner slope may be infinite: their product is 0 there. */
+    /* Where tanh's derivative is 0 the inner derivative may be infinite: their product is 0. */
     vec curved = choose(vabs(t) == R(1.0), splat(0), R(0.5) * x * (R(1.0) - t * t) * inner);
     return R(0.5) * (R(1.0) + t) + curved;
 }

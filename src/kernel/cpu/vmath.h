@@ -1,5 +1,5 @@
-/* kernel/cpu/vmath.h - exp, log, tanh, erf and their like for a vector. In f32 polynomials (coefficients: weighted minimax fits
- * in double, to 2 ulp; test_kernels.c measures them), in f64 the C library lane by lane, which proofs against PyTorch need. */
+/* kernel/cpu/vmath.h - exp, log, tanh, erf and similar functions of a vector. In f32 polynomials (coefficients: weighted minimax
+ * fits in double, to 2 ulp; test_kernels.c measures them), in f64 the C library lane by lane, for comparisons with PyTorch. */
 #ifndef LK__VMATH_H
 #define LK__VMATH_H
 
@@ -22,7 +22,7 @@ INLINE vec vsqrt(vec x)
 
 #if LK_REAL_BITS == 32
 
-/* 2^k e^r with |r| <= ln 2 / 2. Beyond the ends it gives 0 and infinity as it should; NaN stays NaN. */
+/* 2^k e^r with |r| <= ln 2 / 2. Gives 0 and infinity outside the range; NaN stays NaN. */
 INLINE vec vexp(vec x)
 {
     const vec magic = splat(0x1.8p23f); /* adding it rounds to an integer and leaves that in the low bits */
@@ -39,7 +39,7 @@ INLINE vec vexp(vec x)
     p = p * r + 0.1666652113199234f;
     p = p * r + 0.4999999403953552f;
     p = p * (r * r) + r + 1.0f;
-    ivec half = power >> 1; /* two factors: 2^k alone leaves the range of exponents at both ends */
+    ivec half = power >> 1; /* two factors: 2^k alone may be outside the range of exponents */
     return p * (vec)((half + 127) << 23) * (vec)((power - half + 127) << 23);
 }
 
@@ -105,7 +105,7 @@ INLINE vec vlog(vec x)
     p = p * m + 3.3333331174e-1f;
     vec y = p * m * z + k * -2.12194440e-4f - 0.5f * z;
     y = m + y + k * 0.693359375f;
-    y = choose(x < INFINITY, y, x); /* infinity and NaN stay what they are */
+    y = choose(x < INFINITY, y, x); /* infinity and NaN are kept */
     y = choose(x == 0, splat(-INFINITY), y);
     return choose(x < 0, splat(NAN), y);
 }
@@ -113,7 +113,7 @@ INLINE vec vlog(vec x)
 typedef int64_t iwide __attribute__((vector_size(VECTOR_BYTES)));
 
 /* x^p for x above 0 and finite, in double: p log2 x needs more digits than a float has. Taylor series of atanh and exp, whose
- * rest is below 1e-11. */
+ * remainder is below 1e-11. */
 INLINE wide wide_pow(wide x, double p)
 {
     const wide  magic = (wide){0} + 0x1.8p52; /* as in vexp and vlog */
@@ -129,7 +129,7 @@ INLINE wide wide_pow(wide x, double p)
     q = q * z + 1.0 / 3;
     q = q * z + 1.0;
     wide  e = p * ((wide)(power + magic_bits) - magic + s * q * 2.8853900817779268); /* 2 / ln 2 */
-    iwide high = e > 1000.0, low = e < -1000.0;                                      /* a float ends far earlier */
+    iwide high = e > 1000.0, low = e < -1000.0;                                      /* outside the range of a float */
     e = (wide)((~(high | low) & (iwide)e) | (high & (iwide)((wide){0} + 1000.0)) | (low & (iwide)((wide){0} - 1000.0)));
     wide  shifted = e + magic;
     iwide whole = (iwide)shifted - magic_bits;
@@ -199,7 +199,7 @@ INLINE vec verf(vec x)
 
 #endif
 
-/* log(1 + x) for x from 0 to 1: what 1 + x rounds away is added back. */
+/* log(1 + x) for x from 0 to 1: the rounding error of 1 + x is added back. */
 INLINE vec vlog1p(vec x)
 {
     vec u = R(1.0) + x;

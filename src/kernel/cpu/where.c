@@ -14,14 +14,14 @@ static void fill_row(REAL *y, REAL value, int64_t n)
     for (int64_t i = 0; i < n; i++) y[i] = value;
 }
 
-/* y may be a or b: an element is read before it is written, and no other is. */
+/* y may be a or b: each element is read before it is written, and no other element is read. */
 #if defined(__clang__)
 #define INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
 #else
 #define INDEPENDENT _Pragma("GCC ivdep")
 #endif
 
-/* One inner row. Each case is a loop of its own, which compilers make vectors of. NaN is not 0. */
+/* One inner row. Each case is a separate loop, which compilers vectorise. NaN is not 0. */
 #define ROW(name, type)                                                                            \
     static void name(const void *data, const int64_t at[BROADCAST_MOST], int64_t begin, int64_t n) \
     {                                                                                              \

@@ -1,15 +1,15 @@
-/* winners.c - a convolution's weight gradient straight from a pooled gradient.
+/* winners.c - a convolution's weight gradient directly from a pooled gradient.
  *
- * Of the pool² pixels of a window only the winner has a gradient, so for few input channels (a patch of a few vectors) it is
- * cheaper to add each winner's patch, times its gradient, than to multiply the mostly zero gradient of all pixels: a quarter
- * of the products for a pool of 2. Loads bound it, one for each product. */
+ * Of the pool² pixels of a window only the maximum (the winner) has a gradient, so for few input channels (a patch of a few vectors)
+ * it is cheaper to add the patch at each maximum, times its gradient, than to multiply the mostly zero gradient of all pixels: a
+ * quarter of the products for a pool of 2. Loads bound it, one for each product. */
 #include "kernel/cpu/unscheduled.h"
 
 #include "kernel/cpu/conv.h"
 
 bool winners_fit(const conv *v) { return v->pool > 1 && v->pool < 16 && winners_vectors(v) <= 8; }
 
-/* One channel: sum[0…vectors) += gradient × winner's patch over the band's windows. */
+/* One channel: sum[0…vectors) += gradient × patch at the maximum, over the band's windows. */
 INLINE void add_channel(const conv *v, const REAL *patches, int64_t rows, const REAL *dy, const uint8_t *index,
                         const int32_t *offset, int vectors, REAL *sum)
 {
@@ -34,7 +34,7 @@ void add_winners(const conv *v, const REAL *patches, int64_t rows, const REAL *d
                  int64_t channels, REAL *sums)
 {
     int64_t vectors = winners_vectors(v);
-    int32_t offset[256] = {0}; /* of a position's patch from its window's first */
+    int32_t offset[256] = {0}; /* of a position's patch from the first patch of its window */
     for (int64_t i = 0; i < v->pool * v->pool; i++)
         offset[i] = (int32_t)((i / v->pool * v->ow + i % v->pool) * patch_step(v));
     for (int64_t c = 0; c < channels; c++, dy++, index++, sums += vectors * VL) switch (vectors) {

@@ -5,7 +5,7 @@
 
 enum {
     LARGEST = 32 << 10
-}; /* filters: transformed ones are four times as large, and each block of tiles reads them all */
+}; /* filters: transformed, they are four times as large, and every block of tiles reads all of them */
 
 bool winograd_fits(const conv *v)
 {

@@ -1,9 +1,9 @@
 /* kernel/cpu/winograd.h - 3×3 convolutions at stride 1 by 6×6 products instead of 144 for each 4×4 tile of pixels.
  *
  * Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks" (2016): F(4×4, 3×3) for the forward pass and the
- * gradient by the input, F(3×3, 4×4) for the gradient by the weight. Interpolation at 0, ±3/4, ±3/2 and infinity: their
+ * input gradient, F(3×3, 4×4) for the weight gradient. Interpolation at 0, ±3/4, ±3/2 and infinity: their
  * products are exact in binary, and the error is half of that of 0, ±1, ±2 (6e-7 of the result's norm where the direct
- * sum has 1e-7). f32 only: f64 is for proofs. */
+ * sum has 1e-7). f32 only: f64 is for numerical checks. */
 #ifndef LK__WINOGRAD_H
 #define LK__WINOGRAD_H
 
@@ -17,18 +17,18 @@
 #define B3 ((REAL)3.375)
 #define AB ((REAL)1.265625) /* a²b² */
 #define SUM ((REAL)2.8125)  /* a² + b² */
-/* The denominators of the interpolation, turned over: at 0; at ±a, 1 / 2a²(a² - b²); at ±b, 1 / 2b²(b² - a²). */
+/* The reciprocal denominators of the interpolation: at 0; at ±a, 1 / 2a²(a² - b²); at ±b, 1 / 2b²(b² - a²). */
 #define AT_0 (64.0 / 81)
 #define AT_A (-128.0 / 243)
 #define AT_B (32.0 / 243)
 
-enum { PLANES = 36, SKEW = 16 }; /* products of a tile; elements between planes, lest they share sets of the cache */
+enum { PLANES = 36, SKEW = 16 }; /* products of a tile; elements between planes, so that they do not share cache sets */
 
-/* Whether the three kernels go this way: by the shape of an image and the weights alone, never by the batch. */
+/* Whether the three kernels use it: depends on the shape of an image and the weights alone, not on the batch. */
 #define winograd_fits KERNEL(winograd_fits)
 bool winograd_fits(const conv *v);
 
-/* A block of tiles that is worked on at once: `units` bands of `band` tile rows, counted through the images. */
+/* A block of tiles that is processed at once: `units` bands of `band` tile rows, numbered across the images. */
 typedef struct tiling {
     int64_t tall, wide;  /* tiles of an image */
     int64_t band, bands; /* tile rows of a unit; units of an image */
@@ -55,7 +55,7 @@ tiling tiling_of(int64_t h, int64_t w, int64_t channels, int64_t wanted);
 #define transform_input KERNEL(transform_input)
 void transform_input(const REAL *from, int64_t row, int64_t channels, REAL *to, int64_t plane);
 
-/* 4×4 pixels of dy, likewise; the factors 1/f of the interpolation are left to transform_weight_sum. */
+/* The same for 4×4 pixels of dy; transform_weight_sum applies the factors 1/f of the interpolation. */
 #define transform_gradient KERNEL(transform_gradient)
 void transform_gradient(const REAL *from, int64_t row, int64_t channels, REAL *to, int64_t plane);
 
@@ -63,7 +63,7 @@ void transform_gradient(const REAL *from, int64_t row, int64_t channels, REAL *t
 #define transform_weight_sum KERNEL(transform_weight_sum)
 void transform_weight_sum(const REAL *from, int64_t plane, REAL *to, int64_t tap);
 
-/* Weights → to[panel][f][k][NR]. Forward: k is c, columns are o. Backward: turned round, k is o, columns are c. */
+/* Weights → to[panel][f][k][NR]. Forward: k is c, columns are o. Backward: taps in reverse order, k is o, columns are c. */
 #define transform_weights KERNEL(transform_weights)
 void transform_weights(const conv *v, const REAL *w, bool backward, REAL *to, lk__pool *pool);
 
@@ -81,6 +81,6 @@ void winograd_weight_sum(const lk__kernel_call *call, const conv *v, int64_t fir
 #define winograd_weight_scratch KERNEL(winograd_weight_scratch)
 size_t winograd_weight_scratch(const conv *v, int64_t panels);
 #define winograd_weight_block KERNEL(winograd_weight_block)
-int64_t winograd_weight_block(const conv *v); /* the most panels at once */
+int64_t winograd_weight_block(const conv *v); /* maximum panels at once */
 
 #endif

@@ -1,4 +1,4 @@
-/* winograd_conv.c - conv2d and conv2d_grad_input by Winograd's way: a block of tiles is transformed, multiplied plane by
+/* winograd_conv.c - conv2d and conv2d_grad_input by Winograd's algorithm: a block of tiles is transformed, multiplied plane by
  * plane with a panel of transformed weights, and transformed back while it is in cache. Arithmetic bounds the products,
  * the first-level cache the transforms. */
 #include "kernel/cpu/unscheduled.h"
@@ -21,7 +21,7 @@ typedef struct plan {
 static plan plan_of(const conv *v, bool backward)
 {
     plan p = {.v = v, .backward = backward, .in = v->c, .out = v->o, .padding = v->padding};
-    p.h = v->yh * v->pool, p.w = v->yw * v->pool; /* what a pool leaves out is not computed */
+    p.h = v->yh * v->pool, p.w = v->yw * v->pool; /* pixels that a pool omits are not computed */
     if (backward) p.in = v->o, p.out = v->c, p.h = v->h, p.w = v->w, p.padding = 2 - v->padding;
     p.panels = tiles_of(p.out, NR);
     p.t = tiling_of(p.h, p.w, p.in, TILES);
@@ -98,7 +98,7 @@ INLINE void transform_output(const REAL *from, int64_t plane, vec bias, vec out[
     for (int i = 0; i < 4; i++) output_line(t[i], &bias, out + 4 * i);
 }
 
-/* Where a tile's results go: rows × columns of its 4×4 pixels, or their pooled windows, are there. */
+/* Where a tile's results are stored: rows × columns of its 4×4 pixels, or of their pooled windows, exist. */
 typedef struct target {
     REAL    *y;
     uint8_t *index;

@@ -1,8 +1,10 @@
-/* winograd_weight.c - conv2d_grad_weight by Winograd's way: for each of the 36 planes the product of a block's transformed x
+/* winograd_weight.c - conv2d_grad_weight by Winograd's algorithm: for each of the 36 planes the product of a block's transformed x
  * and dy over its tiles; the planes are summed over a chunk's images and transformed to 3×3 taps once. */
 #include "kernel/cpu/winograd.h"
 
-enum { LARGEST = 16 << 10 }; /* elements of one plane of a tile's sums: 36 of them stay near the second-level cache */
+enum {
+    LARGEST = 16 << 10
+}; /* elements of one plane of a tile's sums: 36 of them about fit into the second-level cache */
 
 int64_t winograd_weight_block(const conv *v) { return max64(1, LARGEST / (v->c * NR)); }
 
@@ -42,7 +44,7 @@ static void transform_x(const lk__kernel_call *call, const conv *v, const plan *
             transform_input(copy + 4 * i * row + 4 * j * v->c, row, v->c, planes + first * v->c, p->v_plane);
 }
 
-/* And of one panel of dy, whose pixels are also summed for the bias. */
+/* The same for one panel of dy, whose pixels are also summed for the bias. */
 static void transform_dy(const lk__kernel_call *call, const conv *v, const plan *p, unit u, int64_t first,
                          int64_t panel, REAL *copy, REAL *planes, REAL *bias, bool start)
 {
