@@ -1,9 +1,9 @@
-/* kernels.c - how fast the products and convolutions run: GFLOP/s of each, as a fraction of the FMA peak measured here.
+/* kernels.c - the speed of products and convolutions: GFLOP/s of each, and the fraction of the measured FMA peak.
  *
  *   kernels [threads [isa [part of a name]]]
  *
- * Each figure is the best of several runs over data that was touched before. The operations counted are those of the plain
- * algorithm, so one that needs fewer (Winograd) may pass 100 %. */
+ * Each number is the best of several runs over data that was accessed before. The operations counted are those of the direct
+ * algorithm, so one that needs fewer (Winograd) may exceed 100 %. */
 #include "base/base.h"
 #include "base/isa.h"
 #include "kernel/kernel.h"
@@ -16,14 +16,14 @@ typedef struct bench {
     lk_context *context;
     const char *isa;
     int         threads;
-    const char *only;  /* lines whose name has this; NULL all */
+    const char *only;  /* only lines whose name contains this; NULL: all */
     double      peak;  /* FLOP/s, f32, all threads */
     double      total; /* seconds of one SimpleCNN step's kernels */
 } bench;
 
 enum { CHAINS = 24, ROUNDS = 20000 };
 
-/* Independent chains of multiply-add in registers; the barrier keeps the compiler from taking the product out of the loop. */
+/* Independent chains of multiply-add in registers; the barrier keeps the compiler from moving the product out of the loop. */
 #define SPIN(name, bytes, target, registers)                                                                 \
     target static void name(void *argument, int64_t tile, int worker)                                        \
     {                                                                                                        \
@@ -200,7 +200,7 @@ int main(int argc, char **argv)
     config.isa = argc > 2 ? argv[2] : NULL;
     b.only = argc > 3 ? argv[3] : NULL;
     if (lk_context_create(&config, &b.context) != LK_OK) {
-        fprintf(stderr, "kernels: no such number of threads or instruction set\n");
+        fprintf(stderr, "kernels: the number of threads or the instruction set is invalid\n");
         return 2;
     }
     b.threads = lk_context_threads(b.context);

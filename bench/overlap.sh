@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# overlap.sh - what a step takes between two hosts with a slow link, against the critical path that `lockstep plan` prints. The hosts are
-# network namespaces of this machine, joined by a veth that tbf holds to RATE. As root.
+# overlap.sh - the time of a step between two hosts with a slow link, against the critical path that `lockstep plan` prints. The hosts
+# are network namespaces of this machine, connected by a veth whose rate tbf limits to RATE. As root.
 #   bench/overlap.sh [BATCH] [RATE]     e.g. bench/overlap.sh 384 1gbit
 set -euo pipefail
 batch=${1:-384} rate=${2:-1gbit} lockstep=${LOCKSTEP:-build/lockstep}

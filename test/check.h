@@ -1,4 +1,4 @@
-/* check.h - what C tests share: a check that says what failed and where, and the count that becomes the exit status. */
+/* check.h - shared by C tests: a check that reports what failed and where, and the failure count, which gives the exit status. */
 #ifndef CHECK_H
 #define CHECK_H
 
@@ -10,18 +10,18 @@ enum { SKIPPED = 77 }; /* the exit status that ctest takes for "not on this mach
 
 static int check_failures;
 
-/* CHECK(condition) or CHECK(condition, "format", …) where the values help. The test goes on: one run shows all that is wrong. */
+/* CHECK(condition) or CHECK(condition, "format", …) where the values help. The test continues, so that one run shows all failures. */
 #define CHECK(condition, ...)                                                             \
     do {                                                                                  \
         if (!(condition)) {                                                               \
-            fprintf(stderr, "%s:%d: %s: not so: %s", __FILE__, __LINE__, __func__, #condition); \
+            fprintf(stderr, "%s:%d: %s: failed: %s", __FILE__, __LINE__, __func__, #condition); \
             fprintf(stderr, " " __VA_ARGS__);                                              \
             fprintf(stderr, "\n");                                                        \
             check_failures++;                                                             \
         }                                                                                 \
     } while (0)
 
-/* For what the rest of the test cannot do without. */
+/* For conditions that the rest of the test depends on. */
 #define REQUIRE(condition, ...)               \
     do {                                      \
         int before_ = check_failures;         \

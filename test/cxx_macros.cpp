@@ -8,7 +8,7 @@
 #define WANT(condition)                                                          \
     do {                                                                         \
         if (!(condition)) {                                                      \
-            std::fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #condition); \
+            std::fprintf(stderr, "%s:%d: failed: %s\n", __FILE__, __LINE__, #condition); \
             return false;                                                        \
         }                                                                        \
     } while (0)
@@ -95,7 +95,7 @@ static bool configure_everything(lk_context *context)
     return lk_context_error(context)[0] == 0;
 }
 
-/* A group of one: every collective gives back what was given. */
+/* A group of one rank: every collective returns its input. */
 static bool call_everything(lk_context *context)
 {
     lk_comm_config config = LK_COMM_CONFIG_INIT;

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# cxx_warnings.sh - the headers give no warning from C++20 at -Wall -Wextra, whichever compiler is at hand, to one who includes them by
-# -I (warnings of system headers are not shown), and every macro of theirs is tried.
+# cxx_warnings.sh - the headers give no warning in C++20 at -Wall -Wextra with any installed compiler when they are included by
+# -I (warnings of system headers are not shown), and cxx_macros.cpp uses every macro.
 set -eu
 fail() { echo "$*" >&2; exit 1; }
 for name in $(grep -rhoE '^#define (LK_[A-Z_]*INIT|lk_[a-z_0-9]+\()' "$SOURCE_DIR/include" | sed 's/#define //'); do

@@ -88,7 +88,7 @@ static lk_tensor build_unary(cell *c)
     }
 }
 
-/* Functions with a parameter, or that are defined for some numbers alone. */
+/* Functions with a parameter, or that are not defined for all numbers. */
 static lk_tensor build_unary_more(cell *c)
 {
     const shape *s = &PICK(unary_shapes, c->variant / 8);
@@ -151,7 +151,7 @@ static lk_tensor build_where(cell *c)
     return lk_where(condition, lk_mul(a, a), lk_tanh(b));
 }
 
-/* One operand on both sides, of a convolution, under a condition that needs a gradient itself and gives none. */
+/* A convolution's result as both operands, with a condition that needs a gradient but gets none. */
 static lk_tensor build_where_image(cell *c)
 {
     lk_tensor x = OPERAND(c, PLAIN, 2, 3, 5, 5), w = OPERAND(c, PLAIN, 7, 3, 3, 3);
@@ -166,7 +166,7 @@ static lk_tensor build_dropout(cell *c)
     switch (c->variant / 4) {
     case 0: return lk_dropout(OPERAND(c, PLAIN, 3, 17), probability);
     case 1: return lk_dropout(lk_dropout(OPERAND(c, PLAIN, 5, 2, 3, 7), probability), 0.25);
-    case 2: { /* an image: its layout inside must not change which elements go */
+    case 2: { /* an image: its layout must not change which elements are dropped */
         lk_tensor x = OPERAND(c, PLAIN, 2, 3, 5, 5), w = OPERAND(c, PLAIN, 7, 3, 3, 3);
         return lk_linear(lk_flatten(lk_dropout(lk_f_conv2d(x, w, (lk_tensor){0}), probability)), "fc", 3);
     }
@@ -220,7 +220,7 @@ static lk_tensor build_max(cell *c)
     return lk_mul(y, y);
 }
 
-/* The argmax chooses, and passes no gradient to what it chooses by. */
+/* The argmax selects, and gives no gradient to its own input. */
 static lk_tensor build_argmax(cell *c)
 {
     lk_tensor x = OPERAND(c, SPREAD, 3, 7), table = OPERAND(c, PLAIN, 7, 5);
@@ -245,7 +245,7 @@ static lk_tensor build_reshape(cell *c)
     case 3: y = lk_reshape(x, 1, ((int64_t[]){-1})); break;
     case 4: y = lk_flatten(x); break;
     case 5: y = lk_flatten(lk_flatten(lk_flatten(x))); break;
-    case 6: return x; /* a parameter straight into the loss */
+    case 6: return x; /* a parameter directly in the loss */
     case 7: return lk_flatten(x);
     case 8: y = lk_add(lk_flatten(x), lk_reshape(x, 2, ((int64_t[]){3, 70}))); break;
     default: y = lk_reshape(lk_reshape(OPERAND(c, PLAIN, 1), 0, NULL), 3, ((int64_t[]){1, 1, 1}));
@@ -469,7 +469,7 @@ static lk_tensor build_group_norm(cell *c)
     return lk_f_group_norm(x, groups[c->variant / 4 % 4], w, b, .epsilon = c->variant & 4 ? 0.3 : 0.01);
 }
 
-/* Between convolutions, whose images are stored another way. */
+/* Between convolutions, whose images are stored in another layout. */
 static lk_tensor build_group_norm_layer(cell *c)
 {
     lk_tensor x = OPERAND(c, PLAIN, 2, 3, 5, 5), w = OPERAND(c, PLAIN, 6, 3, 3, 3), v = OPERAND(c, PLAIN, 2, 6, 2, 2);
@@ -560,7 +560,7 @@ static lk_tensor absolute(cell *c)
     return c->variant & 1 ? lk_mul(loss, loss) : loss;
 }
 
-/* The loss itself, where the gradient is what forward made, and a function of it, where that is scaled. */
+/* The loss itself, where the gradient is the one that forward computed, and a function of it, where that is scaled. */
 static lk_tensor binary_entropy(cell *c)
 {
     int       n = c->variant;
@@ -574,7 +574,7 @@ static lk_tensor binary_entropy(cell *c)
     return n & 16 ? lk_mul(loss, loss) : loss;
 }
 
-/* Target and weight are constant functions of x: no gradient may reach x by way of them. */
+/* Target and weight are constant functions of x: no gradient may reach x through them. */
 static lk_tensor binary_entropy_of_itself(cell *c)
 {
     lk_tensor x = OPERAND(c, POSITIVE, 3, 5);
@@ -610,7 +610,7 @@ static lk_tensor build_residual(cell *c)
     return y;
 }
 
-/* Images that are added to convolutions, and whose own gradient is an image. */
+/* Images that are added to convolutions, and whose gradient is an image. */
 static lk_tensor build_image_parameter(cell *c)
 {
     lk_tensor x = OPERAND(c, PLAIN, 2, 3, 5, 5), w = OPERAND(c, PLAIN, 7, 3, 3, 3), p = OPERAND(c, PLAIN, 2, 7, 3, 3);
@@ -641,7 +641,7 @@ static lk_tensor build_constant(cell *c)
     }
 }
 
-/* A parameter read by many: gradients add up in one place. */
+/* A parameter that is read several times: its gradients are added. */
 static lk_tensor build_many_uses(cell *c)
 {
     lk_tensor w = OPERAND(c, PLAIN, 5, 5), y = OPERAND(c, PLAIN, 3, 5);

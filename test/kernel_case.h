@@ -1,5 +1,5 @@
 /* kernel_case.h - runs one kernel on exact-size buffers for every instruction set the machine has, for f32 and f64, with
- * 1, 2 and 3 threads and in place where it may be, demands the same bits each time, and hands the results out as doubles. */
+ * 1, 2 and 3 threads and in place where allowed, requires the same bits each time, and returns the results as doubles. */
 #ifndef KERNEL_CASE_H
 #define KERNEL_CASE_H
 
@@ -26,8 +26,8 @@ typedef struct kernel_case {
     double                scale;                /* errors are measured against at least this size of value */
     unsigned              in_place;             /* bit i: the first output may be input i */
     double               *initial[LK__MAX_OUT]; /* of outputs that are updated; NULL: poison */
-    double               *x[LK__MAX_IN];        /* what the inputs hold */
-    double               *y[LK__MAX_OUT];       /* what came out */
+    double               *x[LK__MAX_IN];        /* the inputs' values */
+    double               *y[LK__MAX_OUT];       /* the results */
 } kernel_case;
 
 static kernel_case t;
@@ -43,7 +43,7 @@ static double uniform(double low, double high)
     return low + (high - low) * ((double)(random_state >> 11) / 9007199254740992.0);
 }
 
-static void describe_case(const char *what)
+static void fail_case(const char *what)
 {
     fprintf(stderr, "FAIL %s %s %s: %s;", lk__op_name(t.op), lk_dtype_name(t.real), t.isa, what);
     for (int k = 0; k < t.inputs + t.outputs; k++) {
@@ -80,7 +80,7 @@ static double get(lk_dtype type, const void *data, int64_t i)
     }
 }
 
-/* Memory of exactly `bytes`, so that a checker sees the first byte beyond; 64-byte aligned, with a guard behind it. */
+/* Memory of exactly `bytes`, so that a sanitizer detects the first byte past it; 64-byte aligned, followed by a guard. */
 static void *guarded(size_t bytes)
 {
     unsigned char *p = aligned_alloc(64, (bytes + GUARD + 63) / 64 * 64);
@@ -117,7 +117,7 @@ static size_t bytes_of(const lk__kernel_operand *o)
     return (size_t)lk__operand_elements(o) * lk_dtype_size(o->dtype);
 }
 
-/* An input whose values the caller fills in by x[]; returns them. They are rounded to the type by seal(). */
+/* An input whose values the caller sets in x[], which it returns. round_inputs() rounds them to the type. */
 static double *in(lk_dtype type, int rank, const int64_t *dims)
 {
     int                 k = t.inputs++;
@@ -135,7 +135,7 @@ static inline void no_in(void)
     t.x[t.inputs++] = NULL;
 }
 
-/* An output. initial != NULL: it is updated, and starts so; the values are copied. */
+/* An output. initial != NULL: it is updated, and starts with these values, which are copied. */
 static void out(lk_dtype type, int rank, const int64_t *dims, const double *initial)
 {
     int                 k = t.outputs++;
@@ -157,8 +157,8 @@ static inline void no_out(void)
 
 static inline double scalar_in(double value) { return in(LK_F64, 0, NULL)[0] = value; }
 
-/* Rounds the inputs to their types: what the kernel sees and what a reference must start from. */
-static void seal(void)
+/* Rounds the inputs to their types: the values that the kernel reads and that a reference must use. */
+static void round_inputs(void)
 {
     for (int k = 0; k < t.inputs; k++) {
         for (int64_t i = 0, n = lk__operand_elements(&t.in[k]); t.in[k].data && i < n; i++) {
@@ -194,18 +194,18 @@ static void run_once(int threads, void *alias)
     call.workspace = guarded(bytes);
     if (alias) call.out[0].data = alias;
     entry->run(&call);
-    if (!guard_holds(call.workspace, bytes)) describe_case("wrote past its workspace");
+    if (!guard_holds(call.workspace, bytes)) fail_case("wrote past its workspace");
     for (int k = 0; k < t.outputs; k++)
-        if (t.out[k].data && !guard_holds(t.out[k].data, bytes_of(&t.out[k]))) describe_case("wrote past an output");
+        if (t.out[k].data && !guard_holds(t.out[k].data, bytes_of(&t.out[k]))) fail_case("wrote past an output");
     free(call.workspace);
 }
 
-/* Runs with 1 thread, keeps the results in t.y, then demands the same bits of 2 and 3 threads and in place. */
+/* Runs with 1 thread, keeps the results in t.y, then requires the same bits of 2 and 3 threads and in place. */
 static void run_case(void)
 {
     void *first[LK__MAX_OUT] = {0};
     cases++;
-    seal();
+    round_inputs();
     run_once(1, NULL);
     for (int k = 0; k < t.outputs; k++) {
         size_t bytes = bytes_of(&t.out[k]);
@@ -219,7 +219,7 @@ static void run_case(void)
         run_once(threads, NULL);
         for (int k = 0; k < t.outputs; k++)
             if (t.out[k].data && memcmp(first[k], t.out[k].data, bytes_of(&t.out[k])) != 0)
-                describe_case("the number of threads changes bits");
+                fail_case("the number of threads changes bits");
     }
     for (int k = 0; k < t.inputs; k++) {
         size_t bytes = bytes_of(&t.in[k]);
@@ -227,17 +227,17 @@ static void run_case(void)
         void *kept = malloc(bytes + 1);
         memcpy(kept, t.in[k].data, bytes);
         run_once(2, t.in[k].data);
-        if (memcmp(first[0], t.in[k].data, bytes) != 0) describe_case("in place changes bits");
-        if (!guard_holds(t.in[k].data, bytes)) describe_case("in place wrote past the end");
+        if (memcmp(first[0], t.in[k].data, bytes) != 0) fail_case("in place changes bits");
+        if (!guard_holds(t.in[k].data, bytes)) fail_case("in place wrote past the end");
         memcpy(t.in[k].data, kept, bytes);
         free(kept);
     }
     for (int k = 0; k < t.inputs; k++)
-        if (t.in[k].data && !guard_holds(t.in[k].data, bytes_of(&t.in[k]))) describe_case("wrote past an input");
+        if (t.in[k].data && !guard_holds(t.in[k].data, bytes_of(&t.in[k]))) fail_case("wrote past an input");
     for (int k = 0; k < t.outputs; k++) free(first[k]);
 }
 
-/* Output k is want to a relative tolerance, of each element, of the array's root mean square or of t.scale. NaN
+/* Output k equals want to a relative tolerance, of each element, of the array's root mean square or of t.scale. NaN
  * and infinity must be the same. In f64 the tolerance is 1e-7 of what it is in f32. */
 static void expect(int k, const double *want, double tolerance)
 {
@@ -253,7 +253,7 @@ static void expect(int k, const double *want, double tolerance)
                                        : error <= limit * fmax(fabs(want[i]), scale);
         if (same) continue;
         snprintf(text, sizeof text, "output %d [%lld] is %.9g, not %.9g", k, (long long)i, got, want[i]);
-        describe_case(text);
+        fail_case(text);
         return;
     }
 }
@@ -271,7 +271,7 @@ static double *zeros(int64_t n)
     return p;
 }
 
-/* Runs `tests` for each instruction set and type; the program's exit status. */
+/* Runs `tests` for each instruction set and type; returns the program's exit status. */
 static int run_all(void (*tests)(void))
 {
     for (int i = 0; i < POOLS; i++) {

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # layers.sh - each folder of src includes only itself, the folders above it in the list, and public headers; src/nn, cli and
-# examples include no folder of src at all; public headers include public headers alone. Internal types say where they live.
+# examples include no folder of src at all; public headers include public headers alone. Internal types name their layer.
 set -u
 cd "${SOURCE_DIR:-$(dirname "$0")/..}" || exit 1
 layers="base device kernel graph comm plan run nn data train launch"
@@ -29,7 +29,7 @@ for folder in src/*/; do
     done < <(includes "$folder")
 done
 
-# What could be written outside of this tree: src/nn, cli and examples see the public headers alone.
+# src/nn, cli and examples use public headers alone: they could be outside of this tree.
 while IFS=: read -r file line text; do
     [ -n "$file" ] || continue
     path=${text#*\"} path=${path%\"}
@@ -37,7 +37,7 @@ while IFS=: read -r file line text; do
     [ -e "$(dirname "$file")/$path" ] || complain "$file:$line: \"$path\": only public headers (<lockstep/...>) and its own folder"
 done < <(includes src/nn cli examples)
 
-# Angle brackets are for what is installed: no folder of src is reached by them.
+# Angle brackets are for installed headers: none may include a folder of src.
 while IFS=: read -r file line text; do
     [ -n "$file" ] || continue
     header=${text#*<} header=${header%>*}
@@ -59,7 +59,7 @@ while IFS=: read -r file line text; do
     esac
 done < <(grep -rnoE '^[[:space:]]*#[[:space:]]*include[[:space:]]*<[^>]*>' include)
 
-# Types of the inside carry where they live: the layer, the folder within it, or the header. base is everybody's. None exists twice.
+# Internal types carry their layer, the folder within it, or their header; base is exempt. None exists twice.
 types() {
     grep -rnE '^(typedef )?(struct|enum|union) lk__[a-z0-9_]+( \{|;| lk__)|^typedef .*\(\*lk__[a-z0-9_]+\)' src --include='*.h' |
         sed -E 's/^src\/([^:]*):[0-9]+:typedef .*\(\*(lk__[a-z0-9_]+)\).*/\1 \2 defined/; s/^src\/([^:]*):[0-9]+:(typedef )?(struct|enum|union) (lk__[a-z0-9_]+) \{.*/\1 \4 defined/; s/^src\/([^:]*):[0-9]+:(typedef )?(struct|enum|union) (lk__[a-z0-9_]+).*/\1 \4 declared/'

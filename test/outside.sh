@@ -10,7 +10,7 @@ trap 'rm -rf "$work"' EXIT
 cd "$work"
 
 cmake --install "$BUILD_DIR" --prefix "$work/first" > install.log
-mv first prefix # what is installed must not know where it was
+mv first prefix # installed files must not contain the prefix
 libdir=$(dirname "$(find prefix -name liblockstep.so)")
 pcdir=$(dirname "$(find prefix -name lockstep.pc)")
 [ "$(readlink "$libdir/liblockstep.so.0")" != "" ] || { echo "no liblockstep.so.0" >&2; exit 1; }
@@ -67,9 +67,9 @@ if cmake -S project -B project/newer -DCMAKE_PREFIX_PATH="$work/prefix" > /dev/n
 
 for header in lockstep.h $(cd prefix/include && ls lockstep/*.h); do
     echo "#include <$header>" > alone.c
-    "$CC" -std=gnu11 -Wall -Wextra -Werror -pedantic -Iprefix/include -fsyntax-only alone.c || { echo "$header does not stand alone in C" >&2; exit 1; }
+    "$CC" -std=gnu11 -Wall -Wextra -Werror -pedantic -Iprefix/include -fsyntax-only alone.c || { echo "$header does not compile by itself in C" >&2; exit 1; }
     if command -v g++ > /dev/null; then
         cp alone.c alone.cpp
-        g++ -std=c++20 -Wall -Wextra -Werror -Iprefix/include -fsyntax-only alone.cpp || { echo "$header does not stand alone in C++" >&2; exit 1; }
+        g++ -std=c++20 -Wall -Wextra -Werror -Iprefix/include -fsyntax-only alone.cpp || { echo "$header does not compile by itself in C++" >&2; exit 1; }
     fi
 done

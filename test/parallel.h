@@ -1,9 +1,9 @@
-/* parallel.h - what tests of data-parallel training share: a job, which lk_spawn's ranks train on batches that everybody can
- * make, and the report that its ranks leave in shared memory. */
+/* parallel.h - shared by tests of data-parallel training: a job, which lk_spawn's ranks train on batches that every rank can
+ * generate, and the report that its ranks write to shared memory. */
 #ifndef PARALLEL_H
 #define PARALLEL_H
 
-#include "lesson.h"
+#include "training_batch.h"
 
 #include <lockstep/comm.h>
 #include <sys/mman.h>
@@ -24,7 +24,7 @@ typedef struct job {
     int               batch; /* capacity of the global batch */
     int               odd;   /* above 0: every third step has so many samples instead */
     int               world, micro_batches, leaves, threads;
-    bool              batch_leaves;                /* leaves of a rank as one batch */
+    bool              batch_leaves;        /* leaves of a rank as one batch */
     bool              sync, plain_weights; /* plain_weights: the store's own, from a seed */
     size_t            bucket_bytes;
     lk_optimizer_kind optimizer;
@@ -60,18 +60,18 @@ SHARED lk_comm *join_group(lk_context *context, const char *backend)
     return comm;
 }
 
-typedef struct pupil {
+typedef struct rank_program {
     rig      rig;
-    lk_comm *comm; /* NULL: alone */
+    lk_comm *comm; /* NULL: one rank */
     void    *images;
     int32_t *labels;
-} pupil;
+} rank_program;
 
-SHARED pupil enrol_rank(const job *j, int rank)
+SHARED rank_program enrol_rank(const job *j, int rank)
 {
-    pupil   p = {.rig = rig_open(j->real, j->threads ? j->threads : 1)};
-    int64_t each = (j->batch + j->world - 1) / j->world, micro = j->micro_batches > 1 ? j->micro_batches : 1;
-    int64_t capacity = j->leaves ? (j->batch + j->leaves - 1) / j->leaves : (each + micro - 1) / micro;
+    rank_program p = {.rig = rig_open(j->real, j->threads ? j->threads : 1)};
+    int64_t      each = (j->batch + j->world - 1) / j->world, micro = j->micro_batches > 1 ? j->micro_batches : 1;
+    int64_t      capacity = j->leaves ? (j->batch + j->leaves - 1) / j->leaves : (each + micro - 1) / micro;
     if (j->batch_leaves) capacity *= (j->leaves + j->world - 1) / j->world;
     lk_tensor           x = lk_input(p.rig.graph, "x", j->real, 4, ((int64_t[]){capacity, 3, j->side, j->side}));
     lk_tensor           y = lk_input(p.rig.graph, "y", LK_I32, 1, ((int64_t[]){capacity}));
@@ -101,7 +101,7 @@ SHARED pupil enrol_rank(const job *j, int rank)
     return p;
 }
 
-SHARED void dismiss_rank(pupil *p)
+SHARED void dismiss_rank(rank_program *p)
 {
     lk_program_free(p->rig.program);
     lk_store_free(p->rig.store);
@@ -113,7 +113,7 @@ SHARED void dismiss_rank(pupil *p)
     free(p->labels);
 }
 
-SHARED double train_rank(pupil *p, const job *j, int rank, int step)
+SHARED double train_rank(rank_program *p, const job *j, int rank, int step)
 {
     int64_t total = total_of(j, step), first = first_row(j, total, rank), count = first_row(j, total, rank + 1) - first;
     fill_rows(p->images, j->real, p->labels, j->side, first, count, step);
@@ -124,7 +124,7 @@ SHARED double train_rank(pupil *p, const job *j, int rank, int step)
 }
 
 /* The mean gradient of all parameters. */
-SHARED void keep_gradient(const pupil *p, const job *j, int64_t total, report *out)
+SHARED void keep_gradient(const rank_program *p, const job *j, int64_t total, report *out)
 {
     int64_t at = 0;
     for (size_t i = 0; i < lk_store_count(p->rig.store); i++) {
@@ -141,8 +141,8 @@ SHARED void keep_gradient(const pupil *p, const job *j, int64_t total, report *o
 SHARED int train_as(int rank, void *user)
 {
     const job *j = user;
-    check_failures = 0; /* the parent's own are not this rank's */
-    pupil p = enrol_rank(j, rank);
+    check_failures = 0; /* failures of the parent do not count here */
+    rank_program p = enrol_rank(j, rank);
     for (int step = 1; step <= j->steps; step++) {
         double loss = train_rank(&p, j, rank, step);
         if (rank == 0) j->out->losses[step - 1] = loss;

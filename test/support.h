@@ -1,5 +1,5 @@
-/* support.h - what tests of whole graphs share: numbers that a Python script can make too, a graph carried through to its
- * program, and operands that are parameters, so that every gradient can be read and every value moved. */
+/* support.h - shared by tests of whole graphs: numbers that a Python script can generate too, a graph with its plan, store and
+ * program, and operands that are parameters, so that every gradient can be read and every value changed. */
 #ifndef SUPPORT_H
 #define SUPPORT_H
 
@@ -74,7 +74,7 @@ SHARED int64_t state_elements(const lk_state *s)
     return n;
 }
 
-/* ---- a graph and all that is made from it ---- */
+/* ---- a graph and everything made from it ---- */
 
 typedef struct rig {
     lk_context *context;
@@ -111,7 +111,7 @@ SHARED void rig_close(rig *r)
     lk_graph_free(r->graph);
     for (int kind = 0; kind < LK_MEMORY_COUNT; kind++) {
         size_t left = lk_context_memory(r->context, kind) - (kind == LK_MEMORY_OTHER ? r->before : 0);
-        CHECK(left == 0, "%s: %zu bytes are not given back", lk_memory_name(kind), left);
+        CHECK(left == 0, "%s: %zu bytes are not freed", lk_memory_name(kind), left);
     }
     lk_context_free(r->context);
     *r = (rig){0};
@@ -180,7 +180,7 @@ SHARED lk_tensor reals(cell *c, const double *numbers, int count)
     return lk_input(c->graph, c->inputs[index].name, c->real, 1, &(int64_t){count}, .fixed = true);
 }
 
-/* The operands' values and the inputs; state i is drawn from seed + i. Buffers keep what they have. */
+/* The operands' values and the inputs; state i is drawn from seed + i. Buffers are not changed. */
 SHARED void cell_fill(cell *c, rig *r, uint64_t seed)
 {
     int operand_index = 0;

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # symbols.sh - the shared library exports what the public headers declare, all of it and nothing else; and no global name of the
-# static one can collide with a program's own.
+# static one can collide with a program's names.
 set -eu
-[ -z "${LK_SANITIZE:-}" ] || { echo "skipped: sanitizers add names of their own"; exit 77; }
+[ -z "${LK_SANITIZE:-}" ] || { echo "skipped: sanitizers add names"; exit 77; }
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
@@ -10,7 +10,7 @@ trap 'rm -rf "$work"' EXIT
 grep -hv '^#' "$SOURCE_DIR"/include/lockstep/*.h | sed 's,/\*.*\*/,,; s,__attribute__((.*)),,' | tr '\n' ' ' | grep -oE 'LK_API [^;(]*\(' |
     sed 's/.*[ *]\(lk_[a-z0-9_]*\) *($/\1/' | sort -u > "$work/declared"
 nm -D --defined-only "$BUILD_DIR/liblockstep.so" | awk '$2 ~ /[A-Z]/ { print $3 }' | sort -u > "$work/exported"
-[ "$(wc -l < "$work/declared")" -gt 50 ] || { echo "the headers were not understood" >&2; exit 1; }
+[ "$(wc -l < "$work/declared")" -gt 50 ] || { echo "the headers could not be parsed" >&2; exit 1; }
 
 status=0
 extra=$(comm -13 "$work/declared" "$work/exported")
@@ -18,7 +18,7 @@ missing=$(comm -23 "$work/declared" "$work/exported")
 [ -z "$extra" ] || { echo "exported, but in no public header: $extra" >&2; status=1; }
 [ -z "$missing" ] || { echo "in a public header, but not exported: $missing" >&2; status=1; }
 inside=$(grep '^lk__' "$work/exported" || true)
-[ -z "$inside" ] || { echo "exported from the inside: $inside" >&2; status=1; }
+[ -z "$inside" ] || { echo "internal, but exported: $inside" >&2; status=1; }
 
 foreign=$(nm -g --defined-only "$BUILD_DIR/liblockstep.a" | awk 'NF == 3 && $3 !~ /^lk_/ { print $3 }' | sort -u)
 [ -z "$foreign" ] || { echo "global names without lk_ in the static library: $foreign" >&2; status=1; }

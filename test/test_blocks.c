@@ -1,5 +1,5 @@
-/* test_blocks.c - recomputation of blocks, frozen groups and tied weights over whole models: what they save, what they leave
- * alone, and that no bit moves. */
+/* test_blocks.c - recomputation of blocks, frozen groups and tied weights in whole models: the memory they save, the states they
+ * do not change, and that all bits are the same. */
 #include "support.h"
 
 static const int ids[] = {2, 0, 2, 6, 2, 5, 0};

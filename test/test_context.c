@@ -1,5 +1,5 @@
-/* test_context.c - a failure's text belongs to the thread and the context of the call that failed, and reaches whoever is told of
- * the failure.
+/* test_context.c - a failure's message belongs to the thread and the context of the call that failed, and is passed on to a thread
+ * that gets the failure of another.
  *
  * ctest: label threaded */
 #include "check.h"
@@ -36,7 +36,7 @@ static void *fail_elsewhere(void *argument)
     return NULL;
 }
 
-static void each_thread_has_its_own_text(void)
+static void each_thread_has_its_own_message(void)
 {
     enum { THREADS = 5 };
     lk_context *context = open_context();
@@ -52,7 +52,7 @@ static void each_thread_has_its_own_text(void)
         char expected[64];
         pthread_join(threads[i], NULL);
         snprintf(expected, sizeof expected, "again: thread %d, failure 999", i);
-        CHECK(strcmp(others[i].seen, "") == 0, "thread %d was shown \"%s\"", i, others[i].seen);
+        CHECK(strcmp(others[i].seen, "") == 0, "thread %d got \"%s\"", i, others[i].seen);
         CHECK(strcmp(others[i].own, expected) == 0, "thread %d: \"%s\"", i, others[i].own);
     }
     CHECK(strcmp(lk_context_error(context), "mine") == 0, "\"%s\"", lk_context_error(context));
@@ -61,7 +61,7 @@ static void each_thread_has_its_own_text(void)
 
 /* ---- contexts ---- */
 
-static void several_contexts_of_a_thread_keep_their_texts(void)
+static void contexts_of_a_thread_keep_their_messages(void)
 {
     lk_context *contexts[4];
     for (int i = 0; i < 4; i++) contexts[i] = open_context();
@@ -76,10 +76,10 @@ static void several_contexts_of_a_thread_keep_their_texts(void)
     for (int i = 0; i < 4; i++) lk_context_free(contexts[i]);
 }
 
-/* An allocator that gives the same block again, so that a second context has the address of the first. */
+/* An allocator that returns the same block again, so that a second context has the address of the first. */
 static char  block[1 << 16] __attribute__((aligned(64)));
 static bool  taken;
-static void *give_block(void *user, size_t bytes, size_t alignment)
+static void *alloc_block(void *user, size_t bytes, size_t alignment)
 {
     (void)user;
     if (taken || bytes > sizeof block) return aligned_alloc(alignment, lk__round_up(bytes, alignment));
@@ -87,7 +87,7 @@ static void *give_block(void *user, size_t bytes, size_t alignment)
     return block;
 }
 
-static void take_back(void *user, void *memory, size_t bytes)
+static void free_block(void *user, void *memory, size_t bytes)
 {
     (void)user, (void)bytes;
     if (memory == block)
@@ -96,12 +96,12 @@ static void take_back(void *user, void *memory, size_t bytes)
         free(memory);
 }
 
-static void a_new_context_at_an_old_address_has_no_text(void)
+static void a_new_context_at_an_old_address_has_no_message(void)
 {
     lk_context_config config = LK_CONTEXT_CONFIG_INIT;
     lk_context       *first, *second;
     config.threads = 1;
-    config.allocator = (lk_allocator){give_block, take_back, NULL};
+    config.allocator = (lk_allocator){alloc_block, free_block, NULL};
     REQUIRE(lk_context_create(&config, &first) == LK_OK);
     lk__fail(first, LK_EIO, "of the first");
     CHECK(strcmp(lk_context_error(first), "of the first") == 0);
@@ -111,9 +111,9 @@ static void a_new_context_at_an_old_address_has_no_text(void)
     lk_context_free(second);
 }
 
-/* ---- failures that another thread has for us ---- */
+/* ---- failures of another thread ---- */
 
-static void what_failed_in_a_groups_thread_is_said_to_who_waits(void)
+static void a_failure_in_a_groups_thread_is_reported_to_the_waiter(void)
 {
     lk_context *context = open_context();
     lk_comm    *comm;
@@ -136,9 +136,9 @@ static void what_failed_in_a_groups_thread_is_said_to_who_waits(void)
 
 int main(void)
 {
-    RUN(each_thread_has_its_own_text);
-    RUN(several_contexts_of_a_thread_keep_their_texts);
-    RUN(a_new_context_at_an_old_address_has_no_text);
-    RUN(what_failed_in_a_groups_thread_is_said_to_who_waits);
+    RUN(each_thread_has_its_own_message);
+    RUN(contexts_of_a_thread_keep_their_messages);
+    RUN(a_new_context_at_an_old_address_has_no_message);
+    RUN(a_failure_in_a_groups_thread_is_reported_to_the_waiter);
     return check_result();
 }

@@ -1,5 +1,5 @@
 /* test_count.c - an axis has a capacity and a count: padding is never read (it is NaN here, and labels and ids that would crash)
- * and changes no bit of losses, gradients, updates or outputs. And what differs between training and evaluation.
+ * and changes no bit of losses, gradients, updates or outputs. Also the differences between training and evaluation.
  *
  * ctest: timeout 300 */
 #include "support.h"
@@ -21,7 +21,7 @@ typedef struct model_inputs {
     int count;
 } model_inputs;
 
-static lk_tensor give(model_inputs *in, const char *name, int range, int rank, const int64_t *row)
+static lk_tensor add_input(model_inputs *in, const char *name, int range, int rank, const int64_t *row)
 {
     int64_t dims[LK_MAX_RANK] = {in->capacity}, each = 1;
     for (int i = 0; i < rank; i++) each *= dims[i + 1] = row[i];
@@ -31,7 +31,7 @@ static lk_tensor give(model_inputs *in, const char *name, int range, int rank, c
     return lk_input(in->graph, name, range ? LK_I32 : lk_graph_dtype(in->graph), rank + 1, dims);
 }
 
-/* The first `count` rows are the same whatever the capacity; the rest is poison. */
+/* The first `count` rows are the same for any capacity; the rest is poison. */
 static void fill(model_inputs *in, int64_t count, lk_dtype real)
 {
     for (int k = 0; k < in->count; k++) {
@@ -58,41 +58,41 @@ typedef model_result (*model)(model_inputs *in);
 
 static model_result classified(model_inputs *in, lk_tensor logits)
 {
-    return (model_result){lk_cross_entropy(logits, give(in, "y", 10, 0, NULL), .label_smoothing = 0.05), logits};
+    return (model_result){lk_cross_entropy(logits, add_input(in, "y", 10, 0, NULL), .label_smoothing = 0.05), logits};
 }
 
 static model_result mlp(model_inputs *in)
 {
-    return classified(in, lk_model_mlp(give(in, "x", 0, DIMS(17)), (lk_model_options){.hidden = 33}));
+    return classified(in, lk_model_mlp(add_input(in, "x", 0, DIMS(17)), (lk_model_options){.hidden = 33}));
 }
 
 static model_result cnn(model_inputs *in)
 {
-    return classified(in, lk_model_cnn(give(in, "x", 0, DIMS(3, 12, 12)), (lk_model_options){0}));
+    return classified(in, lk_model_cnn(add_input(in, "x", 0, DIMS(3, 12, 12)), (lk_model_options){0}));
 }
 
 static model_result resnet20(model_inputs *in)
 {
-    return classified(in, lk_model_resnet20(give(in, "x", 0, DIMS(3, 12, 12)), (lk_model_options){0}));
+    return classified(in, lk_model_resnet20(add_input(in, "x", 0, DIMS(3, 12, 12)), (lk_model_options){0}));
 }
 
 /* Tokens: embedding, attention, layer norm, dropout; the rows of the loss are count × 7. */
 static model_result tokens(model_inputs *in)
 {
-    lk_tensor ids = give(in, "ids", 23, DIMS(7)), x = lk_embedding(ids, "embed", 23, 12);
+    lk_tensor ids = add_input(in, "ids", 23, DIMS(7)), x = lk_embedding(ids, "embed", 23, 12);
     lk_tensor q = lk_linear(x, "q", 12), k = lk_linear(x, "k", 12), v = lk_linear(x, "v", 12);
     lk_tensor p = lk_dropout(lk_softmax(lk_scale(lk_matmul(q, k, .transpose_b = true), 0.3), -1), 0.1);
     x = lk_layer_norm(lk_add(x, lk_dropout(lk_matmul(p, v), 0.3)), "norm");
     x = lk_rms_norm(lk_add(x, lk_linear(lk_gelu(lk_linear(x, "up", 30)), "down", 12)), "rms");
     lk_tensor logits = lk_linear(x, "head", 23);
-    lk_tensor w = give(in, "w", 0, DIMS(7));
+    lk_tensor w = add_input(in, "w", 0, DIMS(7));
     return (model_result){lk_cross_entropy(logits, ids, .weight = lk_mul(w, w)), logits};
 }
 
-/* What else carries a count: reductions over the batch, products over it, reshapes that scale it, axes that move. */
+/* Other operations with a count: reductions over the batch, products over it, reshapes that scale it, permuted axes. */
 static model_result zoo(model_inputs *in)
 {
-    lk_tensor x = give(in, "x", 0, DIMS(6)), image = give(in, "image", 0, DIMS(4, 6, 6));
+    lk_tensor x = add_input(in, "x", 0, DIMS(6)), image = add_input(in, "image", 0, DIMS(4, 6, 6));
     lk_tensor h = lk_batch_norm(lk_linear(x, "a", 10), "bn");
     lk_tensor gram = lk_matmul(h, h, .transpose_a = true); /* (10, 10): a product over the batch */
     lk_tensor centre = lk_mean(h, .axes = (int[]){0}, .axes_count = 1, .keepdim = true); /* (1, 10), over the count */
@@ -101,7 +101,7 @@ static model_result zoo(model_inputs *in)
     lk_tensor rows = lk_reshape(h, 2, ((int64_t[]){in->capacity * 5, 2})); /* (N·5, 2) */
     rows = lk_silu(lk_linear(rows, "c", 3));
     h = lk_reshape(rows, 2, ((int64_t[]){in->capacity, 15}));
-    lk_tensor turned = lk_transpose(lk_softmax(lk_transpose(h, 0, 1), 1), 0, 1); /* softmax along the batch */
+    lk_tensor transposed = lk_transpose(lk_softmax(lk_transpose(h, 0, 1), 1), 0, 1); /* softmax along the batch */
     lk_tensor y = lk_conv2d(image, "conv", 6, 3, .padding = 1);
     y = lk_dropout(lk_avg_pool2d(lk_relu(lk_batch_norm(y, "bn2")), 2), 0.2);
     y = lk_max_pool2d(
@@ -109,16 +109,16 @@ static model_result zoo(model_inputs *in)
         .stride = 1);
     lk_tensor one = lk_parameter(in->graph, "one", 0, NULL, .init = LK_INIT_CONSTANT, .a = 1);
     lk_tensor all = lk_concat(
-        ((lk_tensor[]){turned, lk_slice(h, 1, 2, 5), lk_flatten(y), lk_div(x, lk_add(lk_mul(x, x), one))}), 4, 1);
+        ((lk_tensor[]){transposed, lk_slice(h, 1, 2, 5), lk_flatten(y), lk_div(x, lk_add(lk_mul(x, x), one))}), 4, 1);
     lk_tensor out = lk_linear(all, "d", 7);
-    return (model_result){lk_mse(lk_sigmoid(out), give(in, "target", 0, DIMS(7))), out};
+    return (model_result){lk_mse(lk_sigmoid(out), add_input(in, "target", 0, DIMS(7))), out};
 }
 
-/* Operations that choose, recorded data, and a loss that makes its gradient in forward. */
+/* Operations that select, recorded data, and a loss that computes its gradient in forward. */
 static model_result choices(model_inputs *in)
 {
     static const uint8_t parts[] = {1, 0, 0, 1, 1, 0};
-    lk_tensor            x = give(in, "x", 0, DIMS(6)), image = give(in, "image", 0, DIMS(4, 6, 6));
+    lk_tensor            x = add_input(in, "x", 0, DIMS(6)), image = add_input(in, "image", 0, DIMS(4, 6, 6));
     lk_tensor            part = lk_constant(in->graph, LK_U8, 1, &(int64_t){6}, parts);
     lk_tensor            h = lk_where(part, lk_exp(x), lk_leaky_relu(lk_linear(x, "a", 6), 0.1));
     lk_tensor            y = lk_group_norm(lk_conv2d(image, "conv", 6, 3, .padding = 1), "norm", 3);
@@ -126,7 +126,7 @@ static model_result choices(model_inputs *in)
     y = lk_add(lk_max(y, 1), lk_pow(lk_stop_gradient(h), 2)); /* (N, 6) */
     lk_tensor chosen = lk_embedding(lk_argmax(y, 1), "table", 6, 6);
     lk_tensor out = lk_linear(lk_add(lk_mul(h, chosen), lk_sqrt(lk_exp(y))), "b", 7);
-    lk_tensor target = lk_sigmoid(give(in, "target", 0, DIMS(7))), w = give(in, "w", 0, 0, NULL);
+    lk_tensor target = lk_sigmoid(add_input(in, "target", 0, DIMS(7))), w = add_input(in, "w", 0, 0, NULL);
     return (model_result){lk_bce_with_logits(out, target, .weight = lk_mul(w, w)), out};
 }
 
@@ -214,7 +214,7 @@ static void compare(const char *name, model build, lk_dtype real, int threads)
         train(&exact, step, COUNT);
         check_same(&batch_leaves, &exact, name, COUNT);
     }
-    /* A full batch in between leaves nothing behind. */
+    /* A full batch in between has no effect. */
     bind(&batch_leaves, CAPACITY);
     train(&batch_leaves, 4, CAPACITY);
     for (size_t i = 0; i < lk_store_count(batch_leaves.rig.store); i++) {
@@ -252,7 +252,7 @@ static void five_samples_of_eight_give_the_bits_of_five_of_five(void)
     }
 }
 
-static void a_batch_of_none_changes_nothing(void)
+static void an_empty_batch_changes_nothing(void)
 {
     for (int i = 0; i < MODELS; i++) {
         session s = begin(models[i].build, CAPACITY, LK_F32, LK_SGD, 1);
@@ -285,8 +285,8 @@ static void a_batch_of_none_changes_nothing(void)
 
 static model_result one_norm(model_inputs *in)
 {
-    lk_tensor y = lk_batch_norm(give(in, "x", 0, DIMS(3, 2, 5)), "bn", .momentum = 0.25);
-    return (model_result){lk_mse(y, give(in, "target", 0, DIMS(3, 2, 5))), y};
+    lk_tensor y = lk_batch_norm(add_input(in, "x", 0, DIMS(3, 2, 5)), "bn", .momentum = 0.25);
+    return (model_result){lk_mse(y, add_input(in, "target", 0, DIMS(3, 2, 5))), y};
 }
 
 /* Against sums in double over the rows that exist. */
@@ -318,7 +318,7 @@ static void running_statistics_are_of_the_count(void)
     }
     uint64_t before = lk_store_hash(s.rig.store);
     REQUIRE(lk_program_run(s.rig.program, LK_EVALUATE) == LK_OK);
-    CHECK(lk_store_hash(s.rig.store) == before); /* evaluation leaves them alone … */
+    CHECK(lk_store_hash(s.rig.store) == before); /* evaluation does not change them … */
     const double *x = s.in.all[0].data, *y = lk_program_output(s.rig.program, 0);
     for (int64_t i = 0; i < COUNT * 30; i++) { /* … and normalises with them */
         int64_t c = i / 10 % 3;
@@ -381,15 +381,15 @@ static void dropout_is_a_function_of_seed_epoch_sample_and_operation(void)
     INDEPENDENT();
     draw_mask(&s, "a", 1, 1, 1, ids, &other);
     INDEPENDENT();
-    draw_mask(&s, "a", 1, 0, 2, ids, &other); /* a sample keeps its mask within an epoch, whichever step it falls in … */
+    draw_mask(&s, "a", 1, 0, 2, ids, &other); /* a sample keeps its mask within an epoch, in any step … */
     CHECK(equal_part(&first, &other) == 1);
-    for (int i = 0; i < ROWS; i++) ids[i] = 1000 + ROWS - 1 - i; /* … and whichever row */
+    for (int i = 0; i < ROWS; i++) ids[i] = 1000 + ROWS - 1 - i; /* … and in any row */
     draw_mask(&s, "a", 1, 0, 1, ids, &other);
     for (int i = 0; i < ROWS; i++) CHECK(memcmp(first[i], other[ROWS - 1 - i], sizeof first[i]) == 0, "row %d", i);
     for (int i = 0; i < ROWS; i++) ids[i] = 1000000007 + i;
     draw_mask(&s, "a", 1, 0, 1, ids, &other);
     INDEPENDENT();
-    /* Nobody knows the samples: each step has masks of its own. */
+    /* Without sample ids each step has its own masks. */
     draw_mask(&s, "a", 1, 0, 1, NULL, &first);
     draw_mask(&s, "a", 1, 0, 1, NULL, &other);
     CHECK(equal_part(&first, &other) == 1);
@@ -406,7 +406,7 @@ static void dropout_is_a_function_of_seed_epoch_sample_and_operation(void)
 int main(void)
 {
     RUN(five_samples_of_eight_give_the_bits_of_five_of_five);
-    RUN(a_batch_of_none_changes_nothing);
+    RUN(an_empty_batch_changes_nothing);
     RUN(running_statistics_are_of_the_count);
     RUN(dropout_is_a_function_of_seed_epoch_sample_and_operation);
     return check_result();

@@ -1,5 +1,5 @@
-/* test_data_parallel.c - SimpleCNN, whatever the split: one rank with the whole batch, two, three (uneven) or four with a part
- * each, and accumulation, give the same losses and gradients.
+/* test_data_parallel.c - SimpleCNN with any split of the batch: one rank with the whole batch, two, three (uneven) or four with a
+ * part each, and accumulation, give the same losses and gradients.
  *
  * ctest: timeout 600 */
 #include "parallel.h"
@@ -29,7 +29,7 @@ static void compare(job j, const report *whole, double tolerance, const char *wh
     free_report(r);
 }
 
-static void any_split_trains_as_the_whole_batch_f64(void)
+static void any_split_trains_like_the_whole_batch_f64(void)
 {
     static const int micro[] = {2, 4, 3};
     report          *whole = new_report();
@@ -51,17 +51,17 @@ static void any_split_trains_as_the_whole_batch_f64(void)
         }
     }
     j = job_of(2, NULL);
-    j.bucket_bytes = 4096; /* nearly every gradient a bucket of its own */
+    j.bucket_bytes = 4096; /* nearly every gradient is a separate bucket */
     compare(j, whole, 1e-9, "2 ranks, small buckets");
     j.world = 3;
     j.micro_batches = 2;
-    j.backend = "tcp"; /* buckets travel while backward goes on */
+    j.backend = "tcp"; /* buckets are reduced while backward continues */
     compare(j, whole, 1e-9, "3 ranks × 2 micro-batches over tcp, small buckets");
     free_report(whole);
 }
 
 /* Every third batch has 2 samples: with three and four ranks some have none, with micro-batches too. */
-static void batches_with_less_than_one_sample_a_rank_count_what_is_there_f64(void)
+static void batches_with_fewer_samples_than_ranks_train_alike_f64(void)
 {
     report *whole = new_report();
     job     j = job_of(1, whole);
@@ -73,13 +73,13 @@ static void batches_with_less_than_one_sample_a_rank_count_what_is_there_f64(voi
         char what[64];
         k.world = world;
         k.micro_batches = world == 2 ? 2 : 0;
-        snprintf(what, sizeof what, "%d ranks, now and then 2 samples", world);
+        snprintf(what, sizeof what, "%d ranks, every third batch of 2 samples", world);
         compare(k, whole, 1e-9, what);
     }
     free_report(whole);
 }
 
-/* At 32 × 32 no input of a relu or a max pool comes so near its kink within 20 steps that rounding carries it across. */
+/* At 32 × 32 no input of a relu or a max pool comes so close to its kink within 20 steps that rounding changes the side. */
 static void f32_agrees_to_its_rounding(void)
 {
     report *exact = new_report(), *whole = new_report(), *split = new_report();
@@ -112,14 +112,14 @@ static void f32_agrees_to_its_rounding(void)
 
 /* ---- a hand-written loop ---- */
 
-/* Three micro-batches a step, of 9, 4 and 3 samples of each rank, with sections called one by one. */
+/* Three micro-batches per step, of 9, 4 and 3 samples of each rank, with sections called one by one. */
 static int loop_by_hand(int rank, void *user)
 {
     static const int64_t parts[] = {9, 4, 3};
     const job           *j = user;
     check_failures = 0;
-    pupil   p = enrol_rank(j, rank);
-    int64_t row = 3 * j->side * j->side * (int64_t)lk_dtype_size(j->real);
+    rank_program p = enrol_rank(j, rank);
+    int64_t      row = 3 * j->side * j->side * (int64_t)lk_dtype_size(j->real);
     for (int step = 1; step <= j->steps; step++) {
         fill_rows(p.images, j->real, p.labels, j->side, 16 * rank, 16, step);
         for (int64_t i = 0, at = 0; i < 3; at += parts[i++]) {
@@ -160,8 +160,8 @@ static void no_sync_in_a_hand_written_loop_equals_one_large_batch(void)
 
 int main(void)
 {
-    RUN(any_split_trains_as_the_whole_batch_f64);
-    RUN(batches_with_less_than_one_sample_a_rank_count_what_is_there_f64);
+    RUN(any_split_trains_like_the_whole_batch_f64);
+    RUN(batches_with_fewer_samples_than_ranks_train_alike_f64);
     RUN(f32_agrees_to_its_rounding);
     RUN(no_sync_in_a_hand_written_loop_equals_one_large_batch);
     return check_result();

@@ -1,5 +1,5 @@
-/* test_data_parallel_resnet.c - ResNet-20 with synchronised batch norm, whatever the split: the losses of one process with plain
- * batch norm on the whole batch. Without synchronisation they are others, so the comparison can tell.
+/* test_data_parallel_resnet.c - ResNet-20 with synchronised batch norm and any split of the batch: the losses of one process with
+ * plain batch norm on the whole batch. Without synchronisation they differ, so the comparison detects it.
  *
  * ctest: timeout 900 */
 #include "parallel.h"
@@ -18,7 +18,7 @@ static job job_of(int world, bool sync, int steps)
                  .out = new_report()};
 }
 
-static void sync_batch_norm_trains_as_the_whole_batch_f64(void)
+static void sync_batch_norm_trains_like_the_whole_batch_f64(void)
 {
     job whole = job_of(1, false, 50);
     run_job(&whole);
@@ -32,12 +32,12 @@ static void sync_batch_norm_trains_as_the_whole_batch_f64(void)
         CHECK(first <= 1e-11, "%d ranks: first gradients differ by %g", world, first);
         for (int i = 1; i < world; i++)
             CHECK(split.out->hashes[i] == split.out->hashes[0],
-                  "%d ranks: rank %d's weights and statistics are its own", world, i);
+                  "%d ranks: rank %d's weights or statistics differ from rank 0's", world, i);
         printf("     %d ranks: losses within %.1e, first gradients within %.1e\n", world, off, first);
         free_report(split.out);
     }
     job far = job_of(3, true, 12);
-    far.backend = "tcp"; /* sums of batch norm overtake the buckets that are under way */
+    far.backend = "tcp"; /* sums of batch norm do not queue behind buckets in flight */
     far.bucket_bytes = 16384;
     run_job(&far);
     CHECK(losses_apart(far.out, whole.out, 12) <= 1e-9, "3 ranks over tcp: losses differ by %g",
@@ -51,8 +51,8 @@ static void sync_batch_norm_trains_as_the_whole_batch_f64(void)
     free_report(whole.out);
 }
 
-/* Every third batch has 2 samples: some ranks have none, and count for nothing in the statistics. */
-static void ranks_without_samples_leave_statistics_alone_f64(void)
+/* Every third batch has 2 samples: some ranks have none, and do not change the statistics. */
+static void ranks_without_samples_do_not_change_statistics_f64(void)
 {
     job whole = job_of(1, false, 12);
     whole.odd = 2;
@@ -86,8 +86,8 @@ static void f32_first_gradients_agree_to_1e_5(void)
 
 int main(void)
 {
-    RUN(sync_batch_norm_trains_as_the_whole_batch_f64);
-    RUN(ranks_without_samples_leave_statistics_alone_f64);
+    RUN(sync_batch_norm_trains_like_the_whole_batch_f64);
+    RUN(ranks_without_samples_do_not_change_statistics_f64);
     RUN(f32_first_gradients_agree_to_1e_5);
     return check_result();
 }

@@ -18,7 +18,7 @@ static int train_and_evaluate(int rank, void *user)
 {
     lesson *l = user;
     check_failures = 0;
-    pupil p = enrol_rank(&l->job, rank);
+    rank_program p = enrol_rank(&l->job, rank);
     for (int step = 1; step <= l->job.steps; step++) {
         double loss = train_rank(&p, &l->job, rank, step);
         if (rank == 0) l->job.out->losses[step - 1] = loss;

@@ -1,6 +1,6 @@
-/* test_hand_loop.c - sections run by hand, with one rank and with several: orders that are not the trainer's give the right gradients
- * or are refused, ids out of range are named and change nothing, gradients reduced by hand train as the program's own do, and ranks
- * that start from different weights do not train.
+/* test_hand_loop.c - sections run one by one, with one rank and with several: orders that are not the trainer's give the right
+ * gradients or are rejected, ids out of range are named and change nothing, gradients reduced by other means train like the
+ * program's, and ranks that start from different weights do not train.
  *
  * ctest: timeout 120, label threaded */
 #include "comm_ranks.h"
@@ -89,7 +89,7 @@ static lk_status backward_of(const rank_test *t, net *n, int micro, int64_t coun
 
 static lk_status backward(const rank_test *t, net *n, int micro) { return backward_of(t, n, micro, ROWS); }
 
-/* Over tcp, buckets travel while backward goes on; over shared memory only where a core is free. */
+/* Over tcp, buckets are reduced while backward continues; in shared memory only where a core is free. */
 static void run_everywhere(void (*function)(rank_test *t))
 {
     lk_comm_config tcp = LK_COMM_CONFIG_INIT;
@@ -113,7 +113,7 @@ static void replace(rank_test *t)
     release(&n);
 }
 
-static void gradients_that_nobody_took_are_replaced_also_those_on_their_way(void) { run_everywhere(replace); }
+static void unused_gradients_are_replaced_also_those_in_flight(void) { run_everywhere(replace); }
 
 static void accumulate(rank_test *t)
 {
@@ -129,7 +129,7 @@ static void accumulate(rank_test *t)
     lk_program_metrics(n.program, &m);
     CHECK(m.weight == 3.0 * t->size * ROWS * OUT, "weight %g", m.weight);
 
-    /* The last may keep silent as well: then synchronising sends everything. */
+    /* With no_sync for the last one as well, LK_SYNC reduces everything. */
     REQUIRE(lk_program_run(n.program, LK_UPDATE) == LK_OK);
     lk_no_sync(n.program, true);
     REQUIRE(backward(t, &n, 0) == LK_OK && backward(t, &n, 1) == LK_OK);
@@ -138,10 +138,10 @@ static void accumulate(rank_test *t)
     release(&n);
 }
 
-static void no_sync_adds_up_what_all_micro_batches_of_all_ranks_give(void) { run_everywhere(accumulate); }
+static void no_sync_adds_the_gradients_of_all_micro_batches_and_ranks(void) { run_everywhere(accumulate); }
 
-/* What has been added over ranks would be added over ranks again. */
-static void forget(rank_test *t)
+/* Gradients that were reduced over ranks would be reduced again. */
+static void add_after_sending(rank_test *t)
 {
     net n;
     REQUIRE(make(t, &n, 2, 0) == LK_OK, "%s", lk_context_error(t->context));
@@ -157,7 +157,7 @@ static void forget(rank_test *t)
     release(&n);
 }
 
-static void adding_to_gradients_that_were_sent_is_refused(void) { run_everywhere(forget); }
+static void adding_to_gradients_that_were_sent_is_rejected(void) { run_everywhere(add_after_sending); }
 
 static lk_status run_step(const rank_test *t, net *n, int micro)
 {
@@ -165,14 +165,14 @@ static lk_status run_step(const rank_test *t, net *n, int micro)
     return status < 0 ? status : lk_program_run(n->program, LK_UPDATE);
 }
 
-#define CHECK_SAYS(t, call, code, words)                                                                         \
+#define CHECK_ERROR(t, call, code, expected)                                                                         \
     do {                                                                                                         \
-        lk_status said = (call);                                                                                 \
-        CHECK(said == (code) && strstr(lk_context_error((t)->context), words), "%s: %d: %s", #call, (int)said,   \
+        lk_status got = (call);                                                                                 \
+        CHECK(got == (code) && strstr(lk_context_error((t)->context), expected), "%s: %d: %s", #call, (int)got,   \
               lk_context_error((t)->context));                                                                   \
     } while (0)
 
-static void disorder(rank_test *t)
+static void run_out_of_order(rank_test *t)
 {
     net n, straight;
     REQUIRE(make(t, &n, 1, 0) == LK_OK && make(t, &straight, 1, 0) == LK_OK, "%s", lk_context_error(t->context));
@@ -180,27 +180,27 @@ static void disorder(rank_test *t)
     const lk_step step = {.step = 1, .count = ROWS, .rate = 0.1};
     fill_net(&n, t->rank, 0);
     REQUIRE(lk_program_step(n.program, &step) == LK_OK);
-    CHECK_SAYS(t, lk_program_run(n.program, LK_UPDATE), LK_EINVAL, "LK_FORWARD, LK_BACKWARD, LK_UPDATE");
-    CHECK_SAYS(t, lk_program_run(n.program, LK_BACKWARD), LK_EINVAL, "without a LK_FORWARD");
+    CHECK_ERROR(t, lk_program_run(n.program, LK_UPDATE), LK_EINVAL, "LK_FORWARD, LK_BACKWARD, LK_UPDATE");
+    CHECK_ERROR(t, lk_program_run(n.program, LK_BACKWARD), LK_EINVAL, "without a LK_FORWARD");
     CHECK(lk_program_run(n.program, LK_FORWARD) == LK_OK && lk_program_run(n.program, LK_EVALUATE) == LK_OK);
-    CHECK_SAYS(t, lk_program_run(n.program, LK_BACKWARD), LK_EINVAL, "after LK_EVALUATE");
-    CHECK_SAYS(t, lk_program_run(n.program, LK_SYNC), LK_EINVAL, "LK_BACKWARD");
-    CHECK_SAYS(t, lk_program_run(n.program, LK_UPDATE), LK_EINVAL, "without gradients");
+    CHECK_ERROR(t, lk_program_run(n.program, LK_BACKWARD), LK_EINVAL, "after LK_EVALUATE");
+    CHECK_ERROR(t, lk_program_run(n.program, LK_SYNC), LK_EINVAL, "LK_BACKWARD");
+    CHECK_ERROR(t, lk_program_run(n.program, LK_UPDATE), LK_EINVAL, "without gradients");
     CHECK(lk_store_hash(n.store) == before);
 
-    /* Evaluating between the sum over ranks and the update is an order that works. */
+    /* Evaluating between LK_SYNC and LK_UPDATE is allowed. */
     REQUIRE(backward(t, &n, 0) == LK_OK && lk_program_run(n.program, LK_SYNC) == LK_OK);
-    CHECK_SAYS(t, lk_program_run(n.program, LK_BACKWARD), LK_EINVAL, "without a LK_FORWARD");
+    CHECK_ERROR(t, lk_program_run(n.program, LK_BACKWARD), LK_EINVAL, "without a LK_FORWARD");
     REQUIRE(lk_program_step(n.program, &(lk_step){.step = 1, .count = 1, .rate = 0.1}) == LK_OK);
     REQUIRE(lk_program_run(n.program, LK_EVALUATE) == LK_OK && lk_program_run(n.program, LK_UPDATE) == LK_OK);
     REQUIRE(run_step(t, &straight, 0) == LK_OK);
     CHECK(lk_store_hash(n.store) == lk_store_hash(straight.store) && lk_store_hash(n.store) != before);
-    CHECK_SAYS(t, lk_program_run(n.program, LK_UPDATE), LK_EINVAL, "without gradients");
+    CHECK_ERROR(t, lk_program_run(n.program, LK_UPDATE), LK_EINVAL, "without gradients");
     release(&n);
     release(&straight);
 }
 
-static void sections_in_another_order_are_refused_with_the_order_wanted(void) { run_everywhere(disorder); }
+static void sections_in_another_order_are_rejected_with_the_right_order(void) { run_everywhere(run_out_of_order); }
 
 /* ---- ids out of range ---- */
 
@@ -260,15 +260,15 @@ static void release_reader(reader *r)
     lk_graph_free(r->graph);
 }
 
-/* The last rank's batch holds one id out of range: every rank says so, and nothing has changed. */
-static void check_invalid(rank_test *t, reader *r, int64_t count, const char *words)
+/* The last rank's batch has one id out of range: every rank reports it, and nothing changes. */
+static void check_invalid(rank_test *t, reader *r, int64_t count, const char *expected)
 {
     char     all[256];
     uint64_t before = lk_store_hash(r->store);
     lk_step  step = {.step = 1, .count = count, .total = count * t->size, .rate = 0.1, .sample_ids = r->sample_ids};
-    snprintf(all, sizeof all, "%s%s", t->size > 1 ? t->size == 2 ? "rank 1: " : "rank 2: " : "", words);
-    CHECK_SAYS(t, lk_program_train(r->program, &step), LK_EINVAL, all);
-    CHECK_SAYS(t, lk_program_run(r->program, LK_UPDATE), LK_EINVAL, "without gradients");
+    snprintf(all, sizeof all, "%s%s", t->size > 1 ? t->size == 2 ? "rank 1: " : "rank 2: " : "", expected);
+    CHECK_ERROR(t, lk_program_train(r->program, &step), LK_EINVAL, all);
+    CHECK_ERROR(t, lk_program_run(r->program, LK_UPDATE), LK_EINVAL, "without gradients");
     CHECK(lk_store_hash(r->store) == before);
     fill_reader(r, t->rank);
     CHECK(lk_program_train(r->program, &step) == LK_OK, "%s", lk_context_error(t->context));
@@ -279,21 +279,21 @@ static void try_cases(rank_test *t, reader_case c, int64_t count)
 {
     reader r;
     bool   last = t->rank == t->size - 1;
-    char   words[256];
+    char   expected[256];
     make_reader(t, &r, c);
     if (last) r.labels[count - 2] = CLASSES, r.labels[count - 1] = -1; /* the first is named */
     snprintf(
-        words, sizeof words,
+        expected, sizeof expected,
         "input \"labels\", row %d of the batch (sample %d): label 5 is out of range: the loss has 5 classes, 0 to 4; "
         "-100 is ignored",
         (int)count - 2, 1000 * (t->size - 1) + 2 * ((int)count - 2));
-    check_invalid(t, &r, count, words);
+    check_invalid(t, &r, count, expected);
     if (last) r.ids[2 * TOKENS + 1] = -7;
     snprintf(
-        words, sizeof words,
+        expected, sizeof expected,
         "input \"ids\", row 2 of the batch, position 1 (sample %d): id -7 is out of range: the embedding has 11 rows",
         1000 * (t->size - 1) + 4);
-    check_invalid(t, &r, count, words);
+    check_invalid(t, &r, count, expected);
     release_reader(&r);
 }
 
@@ -306,9 +306,9 @@ static void invalid(rank_test *t)
     try_cases(t, (reader_case){{.leaves = 4 * t->size, .batch_leaves = true}, SAMPLES}, SAMPLES);
 }
 
-static void an_id_out_of_range_is_named_on_every_rank_and_changes_nothing(void) { run_everywhere(invalid); }
+static void an_id_out_of_range_is_reported_on_every_rank_and_changes_nothing(void) { run_everywhere(invalid); }
 
-/* By sections: alone, forward says it; with others, synchronising does. */
+/* By sections: with one rank LK_FORWARD reports it; with several LK_SYNC does. */
 static void invalid_sections(rank_test *t)
 {
     reader r;
@@ -321,19 +321,19 @@ static void invalid_sections(rank_test *t)
     lk_no_sync(r.program, false);
     r.labels[3] = 99;
     if (t->size == 1) {
-        CHECK_SAYS(t, lk_program_run(r.program, LK_FORWARD), LK_EINVAL, "row 3 of the batch: label 99");
-        CHECK_SAYS(t, lk_program_run(r.program, LK_BACKWARD), LK_EINVAL, "LK_FORWARD");
+        CHECK_ERROR(t, lk_program_run(r.program, LK_FORWARD), LK_EINVAL, "row 3 of the batch: label 99");
+        CHECK_ERROR(t, lk_program_run(r.program, LK_BACKWARD), LK_EINVAL, "LK_FORWARD");
     } else {
         CHECK(lk_program_run(r.program, LK_FORWARD) == LK_OK && lk_program_run(r.program, LK_BACKWARD) == LK_OK);
     }
     CHECK(lk_program_run(r.program, LK_UPDATE) == LK_EINVAL, "%s", lk_context_error(t->context));
-    CHECK_SAYS(t, lk_program_run(r.program, LK_UPDATE), LK_EINVAL, "without gradients");
-    CHECK_SAYS(t, lk_program_run(r.program, LK_EVALUATE), LK_EINVAL, "row 3 of the batch: label 99");
+    CHECK_ERROR(t, lk_program_run(r.program, LK_UPDATE), LK_EINVAL, "without gradients");
+    CHECK_ERROR(t, lk_program_run(r.program, LK_EVALUATE), LK_EINVAL, "row 3 of the batch: label 99");
     CHECK(lk_store_hash(r.store) == before);
     release_reader(&r);
 }
 
-/* A batch that the loop leaves out after its forward, or whose gradients it replaces, does not count. */
+/* A batch that the loop skips after its forward, or whose gradients it replaces, does not count. */
 static void skip_invalid(rank_test *t)
 {
     for (int replaced = 0; replaced < 2; replaced++) {
@@ -351,17 +351,17 @@ static void skip_invalid(rank_test *t)
     }
 }
 
-static void a_batch_with_an_id_out_of_range_can_be_left_out(void) { run_everywhere(skip_invalid); }
+static void a_batch_with_an_id_out_of_range_can_be_skipped(void) { run_everywhere(skip_invalid); }
 
 static void an_id_out_of_range_in_one_micro_batch_drops_the_whole_update(void) { run_everywhere(invalid_sections); }
 
-/* ---- gradients of one's own ---- */
+/* ---- written gradients ---- */
 
 static const char *const parameters[] = {"fc.weight", "fc.bias"};
 static const size_t      elements[] = {OUT * IN, OUT};
 
-/* The same net in a program that knows nothing of the other ranks. */
-static void make_alone(const rank_test *t, net *n, int micro_batches)
+/* The same net in a program for one rank. */
+static void make_for_one_rank(const rank_test *t, net *n, int micro_batches)
 {
     rank_test alone = *t;
     alone.size = 1;
@@ -396,12 +396,12 @@ static void reduce_by_hand(const rank_test *t, net *n, double factor)
     }
 }
 
-static void by_hand(rank_test *t)
+static void train_by_hand(rank_test *t)
 {
     net built_in, averaged, scaled;
     REQUIRE(make(t, &built_in, 1, 0) == LK_OK, "%s", lk_context_error(t->context));
-    make_alone(t, &averaged, 1);
-    make_alone(t, &scaled, 1);
+    make_for_one_rank(t, &averaged, 1);
+    make_for_one_rank(t, &scaled, 1);
     for (int step = 0; step < 5; step++) {
         REQUIRE(run_step(t, &built_in, step) == LK_OK);
         REQUIRE(backward(t, &averaged, step) == LK_OK);
@@ -421,12 +421,12 @@ static void by_hand(rank_test *t)
     release(&scaled);
 }
 
-/* Shares that differ, some of them empty: sums over the sum of the weights. */
-static void by_hand_uneven(rank_test *t)
+/* Ranks with different numbers of samples, some with none: sums over the sum of the weights. */
+static void train_by_hand_uneven(rank_test *t)
 {
     net built_in, summed;
     REQUIRE(make(t, &built_in, 1, 0) == LK_OK, "%s", lk_context_error(t->context));
-    make_alone(t, &summed, 2);
+    make_for_one_rank(t, &summed, 2);
     for (int step = 0; step < 5; step++) {
         lk_metrics m;
         int64_t    count = t->rank == 0 ? 1 + step % ROWS : t->rank == 1 ? step % 2 : 0;
@@ -444,13 +444,13 @@ static void by_hand_uneven(rank_test *t)
     release(&summed);
 }
 
-static void gradients_reduced_by_hand_train_as_the_programs_own_do(void)
+static void gradients_reduced_by_hand_train_like_the_programs(void)
 {
-    run_everywhere(by_hand);
-    run_everywhere(by_hand_uneven);
+    run_everywhere(train_by_hand);
+    run_everywhere(train_by_hand_uneven);
 }
 
-static void own_gradients(rank_test *t)
+static void write_gradients(rank_test *t)
 {
     net    n;
     double g[OUT * IN], read[OUT * IN], before[OUT * IN];
@@ -459,15 +459,15 @@ static void own_gradients(rank_test *t)
     lk_state    weight, bias;
     REQUIRE(lk_store_find(n.store, "fc.weight", &weight) && lk_store_find(n.store, "fc.bias", &bias));
     for (int i = 0; i < OUT * IN; i++) g[i] = number(77 + i);
-    CHECK_SAYS(t, lk_program_gradient_read(p, "fc.weight", read, sizeof read), LK_EINVAL, "LK_BACKWARD");
-    CHECK_SAYS(t, lk_program_gradient_scale(p, NULL, 2), LK_EINVAL, "LK_BACKWARD");
-    CHECK_SAYS(t, lk_program_gradient_weight(p, 2), LK_EINVAL, "LK_BACKWARD");
-    CHECK_SAYS(t, lk_program_gradient_write(p, "fc.weight", g, sizeof g - 8), LK_EINVAL,
-               "(2, 3) in f64, has 48 bytes, not 40");
-    CHECK_SAYS(t, lk_program_gradient_write(p, "fc", g, sizeof g), LK_ENOENT, "no parameter \"fc\"");
-    CHECK_SAYS(t, lk_program_run(p, LK_UPDATE), LK_EINVAL, "lk_program_gradient_write");
+    CHECK_ERROR(t, lk_program_gradient_read(p, "fc.weight", read, sizeof read), LK_EINVAL, "LK_BACKWARD");
+    CHECK_ERROR(t, lk_program_gradient_scale(p, NULL, 2), LK_EINVAL, "LK_BACKWARD");
+    CHECK_ERROR(t, lk_program_gradient_weight(p, 2), LK_EINVAL, "LK_BACKWARD");
+    CHECK_ERROR(t, lk_program_gradient_write(p, "fc.weight", g, sizeof g - 8), LK_EINVAL,
+                "(2, 3) in f64, has 48 bytes, not 40");
+    CHECK_ERROR(t, lk_program_gradient_write(p, "fc", g, sizeof g), LK_ENOENT, "no parameter \"fc\"");
+    CHECK_ERROR(t, lk_program_run(p, LK_UPDATE), LK_EINVAL, "lk_program_gradient_write");
 
-    /* Without a backward: taken as they are, the others are zero, and one update takes them. */
+    /* Without a backward: used as written, the others are zero, and one update uses them. */
     REQUIRE(lk_program_step(p, &(lk_step){.step = 1, .count = ROWS, .rate = 0.5}) == LK_OK);
     double bias_before[OUT];
     memcpy(before, weight.data, sizeof before);
@@ -478,32 +478,32 @@ static void own_gradients(rank_test *t)
     REQUIRE(lk_program_run(p, LK_UPDATE) == LK_OK, "%s", lk_context_error(t->context));
     for (int i = 0; i < OUT * IN; i++) CHECK(((double *)weight.data)[i] == before[i] - g[i] * 0.5);
     CHECK(memcmp(bias.data, bias_before, sizeof bias_before) == 0);
-    CHECK_SAYS(t, lk_program_run(p, LK_UPDATE), LK_EINVAL, "without gradients");
+    CHECK_ERROR(t, lk_program_run(p, LK_UPDATE), LK_EINVAL, "without gradients");
 
-    /* While they travel nobody may touch them; kept here, they are this rank's, and LK_SYNC adds what was written. */
+    /* They cannot be accessed while they are reduced; with no_sync they are this rank's, and LK_SYNC reduces what was written. */
     REQUIRE(backward(t, &n, 0) == LK_OK);
     if (t->size > 1) {
-        CHECK_SAYS(t, lk_program_gradient_read(p, "fc.weight", read, sizeof read), LK_EINVAL, "run LK_SYNC first");
-        CHECK_SAYS(t, lk_program_gradient_write(p, "fc.weight", read, sizeof read), LK_EINVAL, "run LK_SYNC first");
+        CHECK_ERROR(t, lk_program_gradient_read(p, "fc.weight", read, sizeof read), LK_EINVAL, "run LK_SYNC first");
+        CHECK_ERROR(t, lk_program_gradient_write(p, "fc.weight", read, sizeof read), LK_EINVAL, "run LK_SYNC first");
     }
     REQUIRE(lk_program_run(p, LK_SYNC) == LK_OK && lk_program_gradient_read(p, "fc.weight", read, sizeof read) == LK_OK);
     CHECK(memcmp(read, lk_program_gradient(p, "fc.weight"), sizeof read) == 0 && error(t, &n, 0, 0) < 1e-12);
-    CHECK_SAYS(t, lk_program_gradient_scale(p, NULL, NAN), LK_EINVAL, "nan");
-    CHECK_SAYS(t, lk_program_gradient_weight(p, 0), LK_EINVAL, "above 0");
+    CHECK_ERROR(t, lk_program_gradient_scale(p, NULL, NAN), LK_EINVAL, "nan");
+    CHECK_ERROR(t, lk_program_gradient_weight(p, 0), LK_EINVAL, "above 0");
     REQUIRE(lk_program_run(p, LK_UPDATE) == LK_OK);
     lk_no_sync(p, true);
     REQUIRE(backward(t, &n, 0) == LK_OK);
     for (int i = 0; i < OUT * IN; i++) g[i] = 1 + t->rank;
     REQUIRE(lk_program_gradient_write(p, "fc.weight", g, sizeof g) == LK_OK, "%s", lk_context_error(t->context));
-    if (t->size > 1) CHECK_SAYS(t, lk_program_gradient_weight(p, 2), LK_EINVAL, "LK_SYNC");
+    if (t->size > 1) CHECK_ERROR(t, lk_program_gradient_weight(p, 2), LK_EINVAL, "LK_SYNC");
     REQUIRE(lk_program_run(p, LK_SYNC) == LK_OK && lk_program_gradient_read(p, "fc.weight", read, sizeof read) == LK_OK);
     CHECK(read[0] == t->size * (t->size + 1) / 2 && read[5] == read[0], "%g", read[0]);
     release(&n);
 }
 
-static void written_gradients_count_as_a_backward_and_are_checked(void) { run_everywhere(own_gradients); }
+static void written_gradients_count_as_a_backward_and_are_checked(void) { run_everywhere(write_gradients); }
 
-/* Any single number may be the loss: it has no weight of its own, and one that is given still divides. */
+/* Any single number may be the loss: it has no weight, but a weight that was set still divides. */
 static void a_weight_divides_the_gradients_of_every_loss(void)
 {
     lk_context         *context;
@@ -538,7 +538,7 @@ static void a_weight_divides_the_gradients_of_every_loss(void)
     lk_context_free(context);
 }
 
-static void differ(rank_test *t)
+static void start_differently(rank_test *t)
 {
     net       n;
     lk_status status = make(t, &n, 1, t->rank == t->size - 1 ? 1 : 0);
@@ -547,23 +547,23 @@ static void differ(rank_test *t)
     release(&n);
 }
 
-static void ranks_that_start_from_other_weights_are_refused(void)
+static void ranks_that_start_from_other_weights_are_rejected(void)
 {
-    for (int size = 2; size <= 3; size++) run_ranks(size, NULL, differ, NULL);
+    for (int size = 2; size <= 3; size++) run_ranks(size, NULL, start_differently, NULL);
 }
 
 int main(void)
 {
-    RUN(gradients_that_nobody_took_are_replaced_also_those_on_their_way);
-    RUN(no_sync_adds_up_what_all_micro_batches_of_all_ranks_give);
-    RUN(adding_to_gradients_that_were_sent_is_refused);
-    RUN(sections_in_another_order_are_refused_with_the_order_wanted);
-    RUN(an_id_out_of_range_is_named_on_every_rank_and_changes_nothing);
+    RUN(unused_gradients_are_replaced_also_those_in_flight);
+    RUN(no_sync_adds_the_gradients_of_all_micro_batches_and_ranks);
+    RUN(adding_to_gradients_that_were_sent_is_rejected);
+    RUN(sections_in_another_order_are_rejected_with_the_right_order);
+    RUN(an_id_out_of_range_is_reported_on_every_rank_and_changes_nothing);
     RUN(an_id_out_of_range_in_one_micro_batch_drops_the_whole_update);
-    RUN(a_batch_with_an_id_out_of_range_can_be_left_out);
-    RUN(gradients_reduced_by_hand_train_as_the_programs_own_do);
+    RUN(a_batch_with_an_id_out_of_range_can_be_skipped);
+    RUN(gradients_reduced_by_hand_train_like_the_programs);
     RUN(written_gradients_count_as_a_backward_and_are_checked);
     RUN(a_weight_divides_the_gradients_of_every_loss);
-    RUN(ranks_that_start_from_other_weights_are_refused);
+    RUN(ranks_that_start_from_other_weights_are_rejected);
     return check_result();
 }

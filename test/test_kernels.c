@@ -1,4 +1,4 @@
-/* test_kernels.c - elementwise kernels, softmax, reductions and moves of elements against naive loops in double, and the
+/* test_kernels.c - elementwise kernels, softmax, reductions and data movement against naive loops in double, and the
  * vector functions of vmath.h against the C library over the whole range of floats.
  *
  * ctest: label threaded */
@@ -103,7 +103,7 @@ static double unary_value(lk__op_unary unary, double x)
 static const struct function {
     lk__op_unary unary;
     double       a, b;
-    bool         positive; /* defined or smooth above 0 alone */
+    bool         positive; /* defined or smooth only above 0 */
 } functions[] = {
     {LK__IDENTITY, 0, 0, false},  {LK__RELU, 0, 0, false},         {LK__GELU, 0, 0, false},
     {LK__GELU_TANH, 0, 0, false}, {LK__SILU, 0, 0, false},         {LK__SIGMOID, 0, 0, false},
@@ -195,8 +195,7 @@ static void unary_keeps_nan_and_infinity(void)
             /* -inf * 0 is NaN in PyTorch too; only finite x must give the limit. */
             if (isinf(x) && isnan(t.y[0][i]) && (unary == LK__GELU || unary == LK__GELU_TANH || unary == LK__SILU))
                 want[i] = NAN;
-            if (want[i] == 0 && unary == LK__POW && !signbit(want[i]) != !signbit(t.y[0][i]))
-                describe_case("sign of 0");
+            if (want[i] == 0 && unary == LK__POW && !signbit(want[i]) != !signbit(t.y[0][i])) fail_case("sign of 0");
             if (t.real == LK_F32 && fabs(want[i]) < 1e-37)
                 want[i] = t.y[0][i] = fabs(t.y[0][i]) < 1e-37 ? 0 : t.y[0][i];
         }
@@ -281,7 +280,7 @@ static void softmax_case(bool log_of, int rank, const int64_t *dims, int axis, d
             for (int64_t k = 0; k < n; k++) {
                 int64_t at = (o * n + k) * inner + i;
                 want[at] = log_of ? t.x[0][at] - exp(t.x[1][at]) * sum : t.x[1][at] * (t.x[0][at] - sum);
-                /* It is a difference of products of this size, and no more exact than they are. */
+                /* It is a difference of products of this size, and as exact as they are. */
                 t.scale = fmax(t.scale,
                                log_of ? exp(t.x[1][at]) * fabs(sum) : t.x[1][at] * fmax(fabs(t.x[0][at]), fabs(sum)));
             }

@@ -1,4 +1,4 @@
-/* test_kernels_choice.c - kernels that choose among values (where, max, argmax) against naive loops in double.
+/* test_kernels_choice.c - kernels that select values (where, max, argmax) against naive loops in double.
  *
  * ctest: label threaded */
 #include "kernel_case.h"
@@ -15,7 +15,7 @@ static int64_t dim_at(const shape *s, int rank, int axis)
     return axis < rank - s->rank ? 1 : s->dims[axis - (rank - s->rank)];
 }
 
-/* The element of s that meets element `flat` of y. */
+/* The element of s that corresponds to element `flat` of y. */
 static int64_t under(const shape *s, const shape *y, int64_t flat)
 {
     int64_t at = 0, step = 1;

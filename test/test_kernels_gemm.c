@@ -13,7 +13,7 @@
 enum { THREADS = 3, GUARD = 64 };
 
 static lk_context *contexts[THREADS];
-static char        the_case[512]; /* what runs now, for messages */
+static char        the_case[512]; /* the current case, for messages */
 static uint32_t    draw_index;
 
 static double draw(void) /* (-1, 1), with the few bits that f32 holds */
@@ -28,13 +28,13 @@ static int64_t pick(int64_t below)
     return (int64_t)(lk__random_u32(&random, 1, draw_index++) % (uint32_t)below);
 }
 
-static void *must(void *p)
+static void *require_memory(void *p)
 {
     if (!p) exit(1);
     return p;
 }
 
-/* A tensor of doubles (what is wanted) beside the bytes that a kernel sees, in its type; images are channels last. */
+/* A tensor of doubles (the expected values) and the bytes that a kernel reads, in its type; images are channels last. */
 typedef struct values {
     int      rank;
     int64_t  dims[LK_MAX_RANK], count;
@@ -48,7 +48,7 @@ static values make(int rank, const int64_t *dims, bool image)
 {
     values x = {.rank = rank, .count = 1, .image = image};
     for (int i = 0; i < rank; i++) x.count *= x.dims[i] = dims[i];
-    x.v = must(calloc((size_t)x.count + 1, sizeof(double)));
+    x.v = require_memory(calloc((size_t)x.count + 1, sizeof(double)));
     return x;
 }
 
@@ -62,7 +62,7 @@ static values make_random(int rank, const int64_t *dims, bool image)
 static values make_wanted(int rank, const int64_t *dims, bool image)
 {
     values x = make(rank, dims, image);
-    x.size = must(calloc((size_t)x.count + 1, sizeof(double)));
+    x.size = require_memory(calloc((size_t)x.count + 1, sizeof(double)));
     return x;
 }
 
@@ -71,18 +71,18 @@ static values make_index(const int64_t *dims)
     values x = make(4, dims, true);
     free(x.v);
     x.v = NULL;
-    x.index = must(malloc((size_t)x.count + 1));
+    x.index = require_memory(malloc((size_t)x.count + 1));
     return x;
 }
 
-static void drop(values *x)
+static void free_values(values *x)
 {
     free(x->v);
     free(x->size);
     free(x->index);
 }
 
-static int64_t place(const values *x, int64_t i) /* where element i lies in the kernel's memory */
+static int64_t place(const values *x, int64_t i) /* where element i is in the kernel's memory */
 {
     if (!x->image) return i;
     int64_t C = x->dims[1], H = x->dims[2], W = x->dims[3];
@@ -97,7 +97,7 @@ static lk__kernel_operand operand(const values *x, lk_dtype real)
     lk__kernel_operand o = {.dtype = x->index ? LK_U8 : real, .rank = x->rank};
     memcpy(o.dims, x->dims, sizeof o.dims);
     size_t         bytes = (size_t)x->count * element(o.dtype);
-    unsigned char *data = must(malloc(bytes + GUARD));
+    unsigned char *data = require_memory(malloc(bytes + GUARD));
     memset(data, 0xff, bytes + GUARD); /* NaN, and the guard */
     for (int64_t i = 0; i < x->count; i++) {
         int64_t at = place(x, i);
@@ -126,7 +126,7 @@ static void check_guard(const void *data, size_t bytes, const char *what)
 }
 
 /* Single elements to 4 × tolerance (Winograd's rounding comes from the whole tile, not from the element's own products), all
- * together to the tolerance, as norms. One difference a case is enough to look at. */
+ * together to the tolerance, as norms. One difference per case is reported. */
 static void check_values(const values *want, const lk__kernel_operand *o, double tolerance, int output)
 {
     double errors = 0, sizes = 0;
@@ -147,7 +147,7 @@ typedef struct spec {
     lk__op       op;
     lk__op_attrs attrs;
     values      *in[3], *out[2];
-    int64_t      capacity;   /* of dims[0] where the workspace is asked for: at least the dims */
+    int64_t      capacity;   /* of dims[0] for the workspace: at least the dims */
     int64_t      batched_in; /* bit i: operand i has the batch as dims[0] */
     bool (*close_index)(const values *want, const lk__kernel_operand *index, void *argument, double tolerance);
     void *argument;
@@ -190,7 +190,7 @@ static void run_one(const spec *s, const char *isa, lk_dtype real)
         lk__kernel_call ask = call_of(s, real, false), *call = &calls[t];
         *call = call_of(s, real, true);
         size_t bytes = entry->workspace ? entry->workspace(&ask, t + 1) : 0;
-        char  *workspace = must(aligned_alloc(LK__ALIGN, lk__round_up(bytes + GUARD, LK__ALIGN)));
+        char  *workspace = require_memory(aligned_alloc(LK__ALIGN, lk__round_up(bytes + GUARD, LK__ALIGN)));
         memset(workspace, 0xff, bytes + GUARD);
         call->workspace = workspace;
         call->pool = lk__context_pool(contexts[t]);
@@ -206,7 +206,8 @@ static void run_one(const spec *s, const char *isa, lk_dtype real)
     }
     for (int i = 0; i < 2 && s->out[i]; i++)
         if (s->out[i]->index)
-            CHECK(s->close_index(s->out[i], &calls[0].out[i], s->argument, tolerance), "%s: wrong winners", the_case);
+            CHECK(s->close_index(s->out[i], &calls[0].out[i], s->argument, tolerance), "%s: wrong positions of maxima",
+                  the_case);
         else
             check_values(s->out[i], &calls[0].out[i], tolerance, i);
     for (int t = 0; t < THREADS; t++) {
@@ -296,8 +297,8 @@ static void oracle_pool(conv *k)
     }
 }
 
-/* A winner may differ from the oracle's where the two values differ by rounding alone. */
-static bool winners_are_close(const values *want, const lk__kernel_operand *index, void *argument, double tolerance)
+/* The position of a maximum may differ from the oracle's where the two values differ by rounding alone. */
+static bool positions_are_close(const values *want, const lk__kernel_operand *index, void *argument, double tolerance)
 {
     const conv *k = argument;
     int64_t     p = k->s.pool;
@@ -371,7 +372,7 @@ static void check_conv(const shape *s)
                 {&k.y, s->index ? index : NULL},
                 extra,
                 0x301,
-                winners_are_close,
+                positions_are_close,
                 &k},
         name);
     snprintf(name, sizeof name, "conv2d_grad_input %s", text);
@@ -382,7 +383,7 @@ static void check_conv(const shape *s)
             LK__OP_conv2d_grad_weight, attrs, {&k.x, &k.dy, index}, {&k.dw, s->bias ? &k.db : NULL}, extra, 7, NULL, NULL},
         name);
     values *all[] = {&k.x, &k.w, &k.b, &k.full, &k.y, &k.index, &k.dy, &k.spread, &k.dx, &k.dw, &k.db};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++) drop(all[i]);
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) free_values(all[i]);
 }
 
 static void convolutions_of_chosen_shapes(void)
@@ -406,7 +407,7 @@ static void convolutions_of_chosen_shapes(void)
         {1, 34, 6, 6, 68, 3, 3, 1, 1, 2, 2, true, true, true},
         {2, 5, 7, 2, 5, 3, 2, 3, 1, 1, 0, false, true, false},
         {1, 4, 3, 3, 4, 2, 2, 1, 3, 1, 0, false, true, false},  /* padding past the kernel */
-        {1, 3, 12, 12, 5, 3, 3, 1, 1, 1, 3, true, true, false}, /* a pool without winners: evaluation */
+        {1, 3, 12, 12, 5, 3, 3, 1, 1, 1, 3, true, true, false}, /* a pool without positions: evaluation */
     };
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) check_conv(&shapes[i]);
 }
@@ -469,7 +470,7 @@ static void check_linear(int64_t rows, int64_t inputs, int64_t outputs, bool bia
     run(&(spec){LK__OP_linear_grad_weight, attrs, {&x, &dy, NULL}, {&dw, bias ? &db : NULL}, extra, 3, NULL, NULL},
         name);
     values *all[] = {&x, &w, &b, &dy, &y, &dx, &dw, &db};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++) drop(all[i]);
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) free_values(all[i]);
 }
 
 static void linear_layers(void)
@@ -486,7 +487,7 @@ static void linear_layers(void)
     for (int i = 0; i < 120; i++) check_linear(sizes[pick(14)], sizes[pick(14)], sizes[pick(14)], pick(2), pick(2));
 }
 
-/* left, right: whether that side has a batch; sum: the output has none. */
+/* left, right: whether that operand has a batch; sum: the output has none. */
 static void check_matmul(int64_t batch, int64_t m, int64_t n, int64_t k, bool left, bool right, bool sum, bool ta,
                          bool tb)
 {
@@ -516,7 +517,7 @@ static void check_matmul(int64_t batch, int64_t m, int64_t n, int64_t k, bool le
                 NULL,
                 NULL},
         name);
-    drop(&a), drop(&b), drop(&y);
+    free_values(&a), free_values(&b), free_values(&y);
 }
 
 static void matrix_products(void)
@@ -537,7 +538,7 @@ static void matrix_products(void)
     }
 }
 
-/* Training must see a NaN as a NaN loss, so neither relu nor max pool may swallow one. */
+/* Training must get a NaN loss from a NaN, so neither relu nor max pool may hide one. */
 static void nan_passes(const char *isa, lk_dtype real, int64_t channels, int64_t pool)
 {
     const lk__kernel_entry *entry = &lk__cpu_kernels(real, isa)[LK__OP_conv2d];
@@ -548,7 +549,7 @@ static void nan_passes(const char *isa, lk_dtype real, int64_t channels, int64_t
     *at4(&x, 0, 0, 5, 6) = NAN;
     lk__kernel_call call = {.attrs = &attrs, .inputs = 2, .outputs = 1, .pool = lk__context_pool(contexts[0])};
     call.in[0] = operand(&x, real), call.in[1] = operand(&w, real), call.out[0] = operand(&y, real);
-    call.workspace = must(aligned_alloc(LK__ALIGN, lk__round_up(entry->workspace(&call, 1) + 1, LK__ALIGN)));
+    call.workspace = require_memory(aligned_alloc(LK__ALIGN, lk__round_up(entry->workspace(&call, 1) + 1, LK__ALIGN)));
     entry->run(&call);
     int64_t p = pool ? pool : 1, missed = 0;
     for (int64_t o = 0; o < channels; o++)
@@ -558,7 +559,7 @@ static void nan_passes(const char *isa, lk_dtype real, int64_t channels, int64_t
     CHECK(missed == 0, "%s %s, %lld channels, pool %lld: %lld values hide a NaN", isa, lk_dtype_name(real),
           (long long)channels, (long long)pool, (long long)missed);
     free(call.workspace), free(call.in[0].data), free(call.in[1].data), free(call.out[0].data);
-    drop(&x), drop(&w), drop(&y);
+    free_values(&x), free_values(&w), free_values(&y);
 }
 
 static void nan_is_not_hidden_by_relu_and_pool(void)

@@ -1,4 +1,4 @@
-/* test_kernels_loss.c - l1, binary cross-entropy with its gradient, and what scales that, against naive loops in double.
+/* test_kernels_loss.c - l1, binary cross-entropy with its gradient, and scale_by, against naive loops in double.
  * Cross-entropy and mse are in test_kernels_nn.c.
  *
  * ctest: label threaded */
@@ -65,7 +65,7 @@ static void bce_case(int64_t rows, int64_t span, bool weighted, bool gradient, d
     free(dx);
 }
 
-/* Far out, e^x alone is infinite or nothing. */
+/* For large |x|, e^x alone is infinite or zero. */
 static void bce_is_stable(void)
 {
     static const double logits[] = {-1000, -90, -30, -1e-30, 0, 1e-30, 30, 90, 1000, 60, -60};

@@ -145,7 +145,7 @@ static void pools_as_pytorch(void)
 
 /* ---- dropout ---- */
 
-/* A sample is `length` rows of axis 0, where a reshape merged axes. Without ids the step stands in for the epoch. */
+/* A sample is `length` rows of axis 0, where a reshape merged axes. Without ids the step is used instead of the epoch. */
 static void dropout_case(int rank, const int64_t *dims, int64_t length, double p, bool with_ids)
 {
     int64_t samples = dims[0] / length, columns = length, kept = 0;
@@ -176,7 +176,7 @@ static void dropout_case(int rank, const int64_t *dims, int64_t length, double p
     }
     expect(0, want, 2e-7);
     double n = (double)(samples * columns), expected = n * (1 - p);
-    if (fabs((double)kept - expected) > 5 * sqrt(n * p * (1 - p)) + 1e-9) describe_case("keeps too many or too few");
+    if (fabs((double)kept - expected) > 5 * sqrt(n * p * (1 - p)) + 1e-9) fail_case("keeps too many or too few");
     end_case();
     free(ids);
     free(want);
@@ -198,7 +198,7 @@ static void dropout_draws_by_sample_and_element(void)
 
 /* ---- embedding ---- */
 
-/* The smallest position whose id is out of range is reported, whichever thread found it; -1: none is. */
+/* The smallest position whose id is out of range is reported, for any number of threads; -1: none is. */
 static void expect_invalid(int64_t position, int operand, int32_t value, int64_t limit)
 {
     const lk__kernel_invalid_id *got = &t.invalid;
@@ -206,7 +206,7 @@ static void expect_invalid(int64_t position, int operand, int32_t value, int64_t
     if (position >= 0 && right)
         right = got->op == t.op && got->at == (const int32_t *)t.in[operand].data + position && got->value == value &&
                 got->limit == limit;
-    if (!right) describe_case("reports another id as out of range");
+    if (!right) fail_case("reports another id as out of range");
 }
 
 static void embedding_case(int64_t count, int64_t rows, int64_t columns, int bad)
@@ -299,12 +299,12 @@ static void entropy_case(int64_t rows, int64_t classes, double smoothing, bool w
     kept_sum[0] = t.y[0][0];
     memcpy(labels_kept, t.x[1], (size_t)rows * sizeof(double));
     if (weighted) memcpy(w_kept, t.x[2], (size_t)rows * sizeof(double));
-    /* Evaluation asks for no probabilities; the sums are the same bits. */
+    /* Evaluation needs no probabilities; the sums have the same bits. */
     free(t.out[3].data), free(t.y[3]);
     t.y[3] = NULL;
     t.out[3].data = NULL;
     run_case();
-    if (memcmp(kept_sum, t.y[0], sizeof(double)) != 0) describe_case("probs change the sum");
+    if (memcmp(kept_sum, t.y[0], sizeof(double)) != 0) fail_case("probs change the sum");
     end_case();
 
     begin(LK__OP_cross_entropy_grad);
@@ -399,7 +399,7 @@ static void scale_case(bool weighted, double weight, int squares, double clip)
     end_case();
 }
 
-/* Three steps in a row, each from what the one before left. */
+/* Three consecutive steps, each from the result of the previous one. */
 static void optimizer_case(lk__op op, int64_t n, double decay, double momentum, double dampening, bool flag)
 {
     double *p = zeros(n), *a = zeros(n), *b = zeros(n), scale = 0.3;
@@ -457,7 +457,7 @@ static void optimizer_case(lk__op op, int64_t n, double decay, double momentum, 
     free(p), free(a), free(b);
 }
 
-/* A gradient of 0 from the start must not move a parameter, nor make it NaN. */
+/* A gradient that is always 0 must not change a parameter, nor make it NaN. */
 static void adam_leaves_what_has_no_gradient(void)
 {
     enum { N = 21 };

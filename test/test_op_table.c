@@ -1,5 +1,5 @@
-/* test_op_table.c - every operation has a descriptor in which no field is left out; records of attributes differ in whatever
- * attribute they differ. */
+/* test_op_table.c - every operation has a descriptor in which every field is set; hashing, comparing and printing attributes
+ * cover every field. */
 #include "check.h"
 #include "graph/op.h"
 
@@ -12,16 +12,16 @@ static void check_operands(const char *op, const char *what, const lk__graph_ope
 {
     for (int i = 0; i < most; i++) {
         const lk__graph_operand *o = &operands[i];
-        bool                     said = o->name && *o->name && o->types && o->presence && o->layout;
-        bool                     silent = !o->name && !o->types && !o->presence && !o->layout;
-        CHECK(i < count ? said : silent, "%s: %s %d of %d", op, what, i, count);
+        bool                     set = o->name && *o->name && o->types && o->presence && o->layout;
+        bool                     unset = !o->name && !o->types && !o->presence && !o->layout;
+        CHECK(i < count ? set : unset, "%s: %s %d of %d", op, what, i, count);
         CHECK(i >= count || o->presence != LK__REPEATED || i == count - 1, "%s: only the last operand can repeat", op);
         for (int j = 0; j < i && i < count; j++)
             CHECK(strcmp(o->name, operands[j].name) != 0, "%s: two operands named %s", op, o->name);
     }
 }
 
-static void no_field_of_a_descriptor_is_left_out(void)
+static void every_field_of_a_descriptor_is_set(void)
 {
     for (int i = 0; i < LK__OP_COUNT; i++) {
         const char         *name = lk__op_name((lk__op)i);
@@ -37,8 +37,8 @@ static void no_field_of_a_descriptor_is_left_out(void)
     }
 }
 
-/* A descriptor's claims that follow from one another. */
-static void descriptors_do_not_contradict_themselves(void)
+/* Fields of a descriptor that depend on each other. */
+static void fields_of_a_descriptor_agree(void)
 {
     for (int i = 0; i < LK__OP_COUNT; i++) {
         const char         *name = lk__op_name((lk__op)i);
@@ -50,14 +50,14 @@ static void descriptors_do_not_contradict_themselves(void)
             CHECK(d->outputs >= 2 && d->out[0].types == LK__TYPE_F64 && d->out[1].types == LK__TYPE_F64, "%s", name);
         if (d->gradient == lk__gradient_stopped) CHECK(d->no_gradient == (1u << d->inputs) - 1, "%s", name);
         for (int j = 0; j < d->inputs; j++) CHECK(d->in[j].presence != LK__IF_READ, "%s: input %d", name, j);
-        CHECK(d->out[0].presence != LK__IF_READ, "%s: the gradient comes by output 0", name);
+        CHECK(d->out[0].presence != LK__IF_READ, "%s: the gradient is that of output 0", name);
         for (int j = 0; j < d->inputs; j++)
             if (d->in_place != LK__NO_OPERAND && d->in_place >> j & 1)
                 CHECK(d->in[j].types == d->out[0].types && d->in[j].layout == d->out[0].layout, "%s: input %d", name, j);
     }
 }
 
-/* Sets byte after byte of a record: whatever field it belongs to, the records must differ, and the set must name one field. */
+/* Sets each byte of a record in turn: the records must differ, and the set must contain one field. */
 static void attributes_hash_and_compare_every_field(void)
 {
     static const lk__op_attrs none;
@@ -89,7 +89,7 @@ static void attributes_print_what_differs(void)
     b.scale = 0.1 + 1e-17 * 2;
     lk__attrs_text(&b, lk__op_find(LK__OP_scale)->attributes, text, sizeof text);
     CHECK(strtod(strstr(text, "scale ") + 6, NULL) == b.scale, "\"%s\"", text);
-    for (size_t bytes = 1; bytes < 12; bytes++) { /* cut where the room ends */
+    for (size_t bytes = 1; bytes < 12; bytes++) { /* truncated at the end of the buffer */
         memset(text, 'x', sizeof text);
         lk__attrs_text(&a, lk__op_find(LK__OP_conv2d)->attributes, text, bytes);
         CHECK(strlen(text) == bytes - 1 && text[bytes] == 'x', "%zu", bytes);
@@ -98,8 +98,8 @@ static void attributes_print_what_differs(void)
 
 int main(void)
 {
-    RUN(no_field_of_a_descriptor_is_left_out);
-    RUN(descriptors_do_not_contradict_themselves);
+    RUN(every_field_of_a_descriptor_is_set);
+    RUN(fields_of_a_descriptor_agree);
     RUN(attributes_hash_and_compare_every_field);
     RUN(attributes_print_what_differs);
     return check_result();

@@ -2,7 +2,7 @@
  * 50 Adam steps in f64, their first gradients, and SimpleCNN in f32. The values come from golden/make_training.py.
  *
  * ctest: timeout 300 */
-#include "lesson.h"
+#include "training_batch.h"
 
 enum { STEPS = 50, PROJECTIONS = 8, PIXELS = 3 * 32 * 32, MOST = 16 };
 

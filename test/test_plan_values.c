@@ -1,5 +1,5 @@
-/* test_plan_values.c - what plans make of values: recorded data lies in the store, is compared by ranks and never saved; an output
- * that nobody reads is not made; a stopped gradient reaches nothing; a gradient that forward made is a gradient like any other.
+/* test_plan_values.c - values in plans: constants are in the store, are compared by ranks and never saved; an output that nothing
+ * reads is not computed; nothing is trained through a stopped gradient; gradients computed in forward are used like any other.
  *
  * ctest: timeout 120 */
 #include "support.h"
@@ -33,7 +33,7 @@ static lk_plan_config configured(lk_tensor loss, const lk_optimizer_config *opti
 
 /* ---- recorded data ---- */
 
-/* sum of (w · floats + the embedding of integers) where bytes say so */
+/* sum of (w · floats + the embedding of integers) where bytes are not 0 */
 static lk_tensor with_constants(lk_graph *g, float first)
 {
     float     floats[] = {first, -2, 3, 0, 1.25F};
@@ -50,7 +50,7 @@ static lk_tensor with_constants(lk_graph *g, float first)
     return lk_sum(z); /* 10 + (-2) 2 + 10 + 10 + 1.25 · 2 */
 }
 
-static void constants_are_held_as_planned_and_outlive_their_graph(void)
+static void constants_are_stored_as_planned_and_outlive_their_graph(void)
 {
     rig                 r = rig_open(LK_F32, 1);
     lk_optimizer_config sgd = LK_OPTIMIZER_CONFIG_INIT;
@@ -90,7 +90,7 @@ static void constants_are_never_saved(void)
     rig_close(&r);
 }
 
-static void a_store_of_other_constants_is_refused(void)
+static void a_store_of_other_constants_is_rejected(void)
 {
     rig            r = rig_open(LK_F32, 1);
     lk_plan_config config = configured(with_constants(r.graph, 0.5F), NULL);
@@ -105,9 +105,9 @@ static void a_store_of_other_constants_is_refused(void)
         REQUIRE(lk_plan_create(graph, &config, &plan) == LK_OK);
         CHECK((lk_plan_fingerprint(plan) == lk_plan_fingerprint(r.plan)) == (how == 0), "%d", how);
         lk_status   status = lk_program_create(plan, r.store, NULL, &program);
-        const char *words[] = {"", "test_plan_values.c:", "3 constants, the plan has 4"};
+        const char *expected[] = {"", "test_plan_values.c:", "3 constants, the plan has 4"};
         CHECK(status == (how ? LK_EMISMATCH : LK_OK), "%d: %d", how, status);
-        CHECK(!how || strstr(lk_context_error(r.context), words[how]), "%s", lk_context_error(r.context));
+        CHECK(!how || strstr(lk_context_error(r.context), expected[how]), "%s", lk_context_error(r.context));
         lk_program_free(program);
         lk_plan_free(plan);
         lk_graph_free(graph);
@@ -123,7 +123,7 @@ static int rank_with_other_data(int rank, void *user)
     rig                 r = rig_open(LK_F32, 1);
     bool                differs = *(const bool *)user;
     lk_plan_config      config = configured(with_constants(r.graph, rank && differs ? 0.25F : 0.5F), &sgd);
-    check_failures = 0; /* the parent's own are not this rank's */
+    check_failures = 0; /* failures of the parent do not count here */
     joining.join_ms = 60000;
     config.parallel = (lk_parallel){.world = 2, .rank = rank};
     REQUIRE(lk_comm_create(r.context, &joining, &comm) == LK_OK, "%s", lk_context_error(r.context));
@@ -144,7 +144,7 @@ static int rank_with_other_data(int rank, void *user)
     return check_result();
 }
 
-static void ranks_compare_constants_and_show_the_line(void)
+static void ranks_compare_constants_and_report_the_line(void)
 {
     for (int differs = 0; differs < 2; differs++) {
         lk_spawn_result result;
@@ -152,9 +152,9 @@ static void ranks_compare_constants_and_show_the_line(void)
     }
 }
 
-/* ---- outputs that are made for a reader alone ---- */
+/* ---- outputs that are made only if they are read ---- */
 
-static void a_loss_makes_its_gradient_in_training_alone(void)
+static void a_loss_computes_its_gradient_only_in_training(void)
 {
     rig                 r = rig_open(LK_F32, 1);
     lk_optimizer_config sgd = LK_OPTIMIZER_CONFIG_INIT;
@@ -190,8 +190,8 @@ static void softmax(const double *x, double *y)
     for (int i = 0; i < 5; i++) y[i] = exp(x[i]) / total;
 }
 
-/* With parameters as logits, the gradient lies where micro-batches are added up, whether forward makes it (entropy 0) or
- * backward makes it of what forward left (entropy 1: of the probabilities, in place otherwise). */
+/* With parameters as logits, the gradient is in the region where micro-batches are added, whether forward computes it (entropy 0)
+ * or backward does, from a result of forward (entropy 1: from the probabilities, in place otherwise). */
 static void gradient_of_logits_over_micro_batches(bool entropy)
 {
     static const double  target[] = {0, 1, 0, 0, 0};
@@ -225,7 +225,7 @@ static void gradient_of_logits_over_micro_batches(bool entropy)
     rig_close(&r);
 }
 
-static void gradients_by_way_of_forward_add_up_over_micro_batches(void)
+static void gradients_computed_in_forward_accumulate_over_micro_batches(void)
 {
     gradient_of_logits_over_micro_batches(false);
     gradient_of_logits_over_micro_batches(true);
@@ -243,8 +243,8 @@ static lk_status plan_of(rig *r, lk_tensor loss, const char *frozen)
     return lk_plan_create(r->graph, &config, &r->plan);
 }
 
-/* What is behind a stopped gradient, a condition or an index is not trained by it, whether by recording or by freezing. */
-static void nothing_is_trained_through_what_has_no_gradient(void)
+/* Parameters behind a stopped gradient, a condition or an index are not trained through it, whether recorded or frozen so. */
+static void nothing_is_trained_through_operands_without_gradient(void)
 {
     for (int how = 0; how < 6; how++) {
         rig       r = rig_open(LK_F32, 1);
@@ -263,7 +263,7 @@ static void nothing_is_trained_through_what_has_no_gradient(void)
     }
 }
 
-/* Losses are f64 in every graph, and can be weighed and added there. */
+/* Losses are f64 in every graph, and can be scaled and added. */
 static void losses_add_up_in_f32(void)
 {
     static const float  target[] = {0, 1, 0.25F, 0.5F, 1};
@@ -290,7 +290,7 @@ static void losses_add_up_in_f32(void)
 
 enum { LEAVES = 4, SAMPLES = 11 };
 
-/* The weights' bits after three steps on the same samples, cut into leaves that run one by one or as one batch. */
+/* The weights' bits after three steps on the same samples, split into leaves that run one by one or as one batch. */
 static uint64_t trained_in_leaves(bool batch_leaves)
 {
     static const uint8_t parts[] = {1, 0, 0, 1, 1, 0};
@@ -327,13 +327,13 @@ static void leaves_as_one_batch_give_the_same_bits(void) { CHECK(trained_in_leav
 
 int main(void)
 {
-    RUN(constants_are_held_as_planned_and_outlive_their_graph);
+    RUN(constants_are_stored_as_planned_and_outlive_their_graph);
     RUN(constants_are_never_saved);
-    RUN(a_store_of_other_constants_is_refused);
-    RUN(ranks_compare_constants_and_show_the_line);
-    RUN(a_loss_makes_its_gradient_in_training_alone);
-    RUN(gradients_by_way_of_forward_add_up_over_micro_batches);
-    RUN(nothing_is_trained_through_what_has_no_gradient);
+    RUN(a_store_of_other_constants_is_rejected);
+    RUN(ranks_compare_constants_and_report_the_line);
+    RUN(a_loss_computes_its_gradient_only_in_training);
+    RUN(gradients_computed_in_forward_accumulate_over_micro_batches);
+    RUN(nothing_is_trained_through_operands_without_gradient);
     RUN(losses_add_up_in_f32);
     RUN(leaves_as_one_batch_give_the_same_bits);
     return check_result();

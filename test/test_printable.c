@@ -1,4 +1,4 @@
-/* test_printable.c - what reaches a terminal: controls are escaped, readable text stays, nothing is cut inside a character. */
+/* test_printable.c - text for a terminal: controls are escaped, other text is unchanged, truncation is at a character boundary. */
 #include "check.h"
 
 #include <lockstep/context.h>
@@ -11,7 +11,7 @@ static void expect_text(const char *text, const char *wanted)
     CHECK(strcmp(out, wanted) == 0 && length == strlen(wanted), "\"%s\", not \"%s\"", out, wanted);
 }
 
-static void controls_are_escaped_and_text_stays(void)
+static void controls_are_escaped_and_other_text_is_kept(void)
 {
     expect_text("", "");
     expect_text("runs/first: 3 × 32, naïve, 文字, 🙂 \\ \"q\"",
@@ -27,7 +27,7 @@ static void controls_are_escaped_and_text_stays(void)
     expect_text("\xf4\x90\x80\x80 \xe6\x96", "\\xf4\\x90\\x80\\x80 \\xe6\\x96"); /* above U+10FFFF; cut short */
 }
 
-static void what_does_not_fit_is_cut_at_a_character(void)
+static void long_text_is_truncated_at_a_character(void)
 {
     char out[8] = "???????";
     CHECK(lk_printable("ab\033", out, 6) == 6 && strcmp(out, "ab") == 0, "%s", out);
@@ -40,7 +40,7 @@ static void what_does_not_fit_is_cut_at_a_character(void)
 
 int main(void)
 {
-    RUN(controls_are_escaped_and_text_stays);
-    RUN(what_does_not_fit_is_cut_at_a_character);
+    RUN(controls_are_escaped_and_other_text_is_kept);
+    RUN(long_text_is_truncated_at_a_character);
     return check_result();
 }

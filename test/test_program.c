@@ -1,5 +1,5 @@
 /* test_program.c - what a program promises: it uses exactly the memory that its plan states, allocates nothing while it runs,
- * gives the same bits with any number of threads, survives every failing allocation, and says where a model is wrong.
+ * gives the same bits with any number of threads, handles every failing allocation, and reports where a model is wrong.
  *
  * ctest: timeout 300, label threaded */
 #include "support.h"
@@ -145,7 +145,7 @@ static void the_same_seed_gives_the_same_bits_with_1_2_and_3_threads(void)
 
 typedef struct meter {
     int64_t left;     /* calls before one fails */
-    bool    for_good; /* all later ones fail too */
+    bool    permanent; /* all later ones fail too */
     int64_t calls, outstanding;
     bool    hit;
 } meter;
@@ -154,7 +154,7 @@ static void *metered_alloc(void *user, size_t bytes, size_t alignment)
 {
     meter *m = user;
     m->calls++;
-    if (m->left == 0 || (m->left < 0 && m->for_good)) {
+    if (m->left == 0 || (m->left < 0 && m->permanent)) {
         m->hit = true;
         m->left--;
         return NULL;
@@ -170,7 +170,7 @@ static void metered_free(void *user, void *memory, size_t bytes)
     free(memory);
 }
 
-/* Everything from the context to a step; the status of what failed first. */
+/* Everything from the context to a step; returns the first failure. */
 static lk_status attempt(const setting *s, meter *m, data *d)
 {
     rig               r = {0};
@@ -198,7 +198,7 @@ static lk_status attempt(const setting *s, meter *m, data *d)
         goto done;
     status = lk_program_train(r.program, &(lk_step){.step = 1, .count = s->capacity, .rate = 1e-3});
 done:
-    CHECK(status >= 0 || *lk_context_error(r.context), "%s fails without a word", lk_status_name(status));
+    CHECK(status >= 0 || *lk_context_error(r.context), "%s fails without a message", lk_status_name(status));
     lk_program_free(r.program);
     lk_store_free(r.store);
     lk_plan_free(r.plan);
@@ -207,14 +207,14 @@ done:
     return status;
 }
 
-static void storm(const setting *s)
+static void fail_each_allocation(const setting *s)
 {
     data    d = make_data(s);
     int64_t n = 0, failures = 0;
     for (bool hit = true; hit && n < 100000; n++) {
         hit = false;
-        for (int for_good = 0; for_good < 2; for_good++) {
-            meter     m = {.left = n, .for_good = for_good};
+        for (int permanent = 0; permanent < 2; permanent++) {
+            meter     m = {.left = n, .permanent = permanent};
             lk_status status = attempt(s, &m, &d);
             CHECK(status == LK_OK || status == LK_ENOMEM, "%s: allocation %lld: %s", s->model, (long long)n,
                   lk_status_name(status));
@@ -233,12 +233,12 @@ static void storm(const setting *s)
 
 static void a_failing_allocation_gives_enomem_and_loses_nothing(void)
 {
-    storm(&(setting){"mlp", 3, 0, false});
-    storm(&(setting){"resnet20", 2, 8, true});
+    fail_each_allocation(&(setting){"mlp", 3, 0, false});
+    fail_each_allocation(&(setting){"resnet20", 2, 8, true});
 }
 
-/* A plan of another capacity takes over the store where the first one left it. */
-static void a_store_can_be_planned_anew(void)
+/* A plan of another capacity continues with the store of the first. */
+static void a_store_can_be_used_by_a_second_plan(void)
 {
     data                d, e;
     rig                 r = prepare(&settings[0], 1, &d), same = prepare(&settings[0], 1, &e);
@@ -271,10 +271,10 @@ static void a_store_can_be_planned_anew(void)
     finish(&same, &e);
 }
 
-/* ---- mistakes of the caller ---- */
+/* ---- user errors ---- */
 
 /* A fresh graph with x (4*, 6), image (4*, 3, 8, 8), ids (4*) and a vector of 5; then `call`, which must fail on this line. */
-#define WRONG(call, words)                                                                  \
+#define WRONG(call, expected)                                                                  \
     do {                                                                                    \
         rig       r = rig_open(LK_F32, 1);                                                  \
         lk_tensor x = lk_input(r.graph, "x", LK_F32, 2, ((int64_t[]){4, 6})),               \
@@ -284,18 +284,18 @@ static void a_store_can_be_planned_anew(void)
         (void)x, (void)v, (void)image, (void)ids;                                           \
         REQUIRE(lk_graph_status(r.graph) == LK_OK);                                         \
         (void)(call);                                                                       \
-        check_wrong(&r, x, __LINE__, words);                                                \
+        check_wrong(&r, x, __LINE__, expected);                                                \
         rig_close(&r);                                                                      \
     } while (0)
 
-static void check_wrong(rig *r, lk_tensor x, int line, const char *words)
+static void check_wrong(rig *r, lk_tensor x, int line, const char *expected)
 {
     char place[64], first[1024];
     snprintf(place, sizeof place, "test_program.c:%d: ", line);
     CHECK(lk_graph_status(r->graph) == LK_EINVAL, "line %d: %s", line, lk_status_name(lk_graph_status(r->graph)));
     snprintf(first, sizeof first, "%s", lk_graph_error(r->graph));
-    CHECK(strstr(first, place) && strstr(first, words), "line %d, \"%s\": \"%s\"", line, words, first);
-    /* Later calls, good or bad, do nothing and keep the first message. */
+    CHECK(strstr(first, place) && strstr(first, expected), "line %d, \"%s\": \"%s\"", line, expected, first);
+    /* Later calls, valid or not, do nothing and keep the first message. */
     CHECK(lk_relu(x).id < 0 && lk_softmax(x, 9).id < 0 && lk_linear(x, "fc", 3).id < 0 &&
           lk_model_mlp(x, (lk_model_options){0}).id < 0);
     CHECK(strcmp(lk_graph_error(r->graph), first) == 0);
@@ -312,7 +312,7 @@ static void shapes_that_do_not_fit_are_named_with_file_and_line(void)
     WRONG(lk_mul(x, lk_parameter(r.graph, "w", 2, ((int64_t[]){4, 6}))), "batch axis");
     WRONG(lk_add(x, none), "missing");
     WRONG(lk_add(x, ids), "b is i32; f32 is needed");
-    WRONG(lk_add(x, lk_mse(x, x)), "go with their own kind");
+    WRONG(lk_add(x, lk_mse(x, x)), "need an operand of the same type and shape");
     WRONG(lk_tanh(lk_mse(x, x)), "x is f64; f32 is needed");
     WRONG(lk_matmul(x, x), "do not fit");
     WRONG(lk_matmul(x, v), "two axes");
@@ -329,17 +329,17 @@ static void shapes_that_do_not_fit_are_named_with_file_and_line(void)
     WRONG(lk_global_avg_pool2d(x), "4 axes");
     WRONG(lk_softmax(x, 2), "no axis 2");
     WRONG(lk_softmax(x, -3), "no axis");
-    WRONG(lk_sum(x, .axes = ((int[]){5}), .axes_count = 1), "no axis 5");
+    WRONG(lk_sum(x, .axes = ((int[]){5}), .axes_count = 1), "axis 5 is out of range");
     WRONG(lk_reshape(x, 2, ((int64_t[]){5, 5})), "24 elements");
-    WRONG(lk_reshape(x, 2, ((int64_t[]){6, 4})), "tear the batch axis apart");
+    WRONG(lk_reshape(x, 2, ((int64_t[]){6, 4})), "split the batch axis");
     WRONG(lk_reshape(x, 2, ((int64_t[]){-1, -1})), "size -1 of axis 1 is invalid");
     WRONG(lk_reshape(x, 7, ((int64_t[]){4, 1, 1, 1, 1, 1, 6})), "7 axes");
     WRONG(lk_transpose(x, 0, 2), "axes 0 and 2");
     WRONG(lk_permute(x, ((int[]){1, 1})), "each be named once");
     WRONG(lk_slice(x, 1, 4, 3), "no [4, 7)");
-    WRONG(lk_slice(x, 0, 0, 2), "cannot cut the batch axis");
+    WRONG(lk_slice(x, 0, 0, 2), "cannot slice the batch axis");
     WRONG(lk_concat(((lk_tensor[]){x, v}), 2, 1), "differ in more than axis 1");
-    WRONG(lk_concat(((lk_tensor[]){x, x}), 2, 0), "cannot join along the batch axis");
+    WRONG(lk_concat(((lk_tensor[]){x, x}), 2, 0), "cannot concatenate along the batch axis");
     WRONG(lk_concat(((lk_tensor[]){x, x, x, x, x, x, x, x, x}), 9, 1), "1 to 8");
     WRONG(lk_f_layer_norm(x, v, none), "does not fit");
     WRONG(lk_batch_norm(lk_reshape(x, 3, ((int64_t[]){4, 2, 3})), "bn"), "(N, C) or (N, C, H, W)");
@@ -350,7 +350,7 @@ static void shapes_that_do_not_fit_are_named_with_file_and_line(void)
     WRONG(lk_mse(x, v), "differ");
     WRONG(lk_l1(x, v), "l1: x (4*, 6) and target (5) differ");
     WRONG(lk_bce_with_logits(x, lk_stop_gradient(v)), "differ");
-    WRONG(lk_bce_with_logits(x, x, .weight = lk_scale(lk_slice(x, 1, 0, 3), 2)), "has not the first axes");
+    WRONG(lk_bce_with_logits(x, x, .weight = lk_scale(lk_slice(x, 1, 0, 3), 2)), "does not have the first axes");
     WRONG(lk_bce_with_logits(x, lk_mul(x, lk_sum(v))), "lk_stop_gradient");
     WRONG(lk_bce_with_logits(x, none), "target is missing");
     WRONG(lk_pow(x, NAN), "pow: nan is not a finite number");
@@ -362,8 +362,8 @@ static void shapes_that_do_not_fit_are_named_with_file_and_line(void)
     WRONG(lk_where(x, x, none), "b is missing");
     WRONG(lk_where(x, ids, x), "a is i32");
     WRONG(lk_max(x, 2), "max: x (4*, 6) has no axis 2");
-    WRONG(lk_max(x, 0), "cannot go over the batch axis");
-    WRONG(lk_argmax(x, -2), "argmax: cannot go over the batch axis");
+    WRONG(lk_max(x, 0), "cannot reduce the batch axis");
+    WRONG(lk_argmax(x, -2), "argmax: cannot reduce the batch axis");
     WRONG(lk_f_group_norm(x, 4, none, none), "do not divide into 4 groups");
     WRONG(lk_f_group_norm(x, 2, v, none), "does not fit the 6 channels");
     WRONG(lk_f_group_norm(v, 1, none, none), "(N, C, …) is needed");
@@ -373,21 +373,21 @@ static void shapes_that_do_not_fit_are_named_with_file_and_line(void)
     WRONG(lk_constant(r.graph, LK_U8, 1, ((int64_t[]){0}), "a"), "size 0");
     WRONG(lk_relu(lk_constant(r.graph, LK_F64, 1, ((int64_t[]){1}), &(double){1})), "x is f64");
     WRONG((lk_block_end(x), x), "without lk_block_begin");
-    WRONG((lk_parameter(r.graph, "v", 1, ((int64_t[]){3}))), "exists already");
+    WRONG((lk_parameter(r.graph, "v", 1, ((int64_t[]){3}))), "already exists");
     WRONG(lk_parameter(r.graph, "w", 1, ((int64_t[]){0})), "size 0");
     WRONG(lk_input(r.graph, "x", LK_F32, 1, ((int64_t[]){3})), "input \"x\" already exists");
     WRONG(lk_input(r.graph, "z", LK_F64, 1, ((int64_t[]){3})), "f64");
     WRONG(lk_add(x, ((lk_tensor){r.graph, 1000})), "not a tensor of this graph");
 }
 
-/* A call on nothing but empty tensors has no graph that keeps its error: its result is empty, and knows the line. */
+/* A call on empty tensors alone has no graph that keeps its error: its result is empty and holds the line. */
 #define EMPTY(call)                                                                            \
     do {                                                                                       \
         lk_tensor y = (call);                                                                  \
         CHECK(!y.graph && y.id == -__LINE__, "line %d: %p %d", __LINE__, (void *)y.graph, y.id); \
     } while (0)
 
-static void every_call_takes_an_empty_tensor_and_gives_one(void)
+static void every_call_on_empty_tensors_returns_one(void)
 {
     const lk_tensor        e = {0}, both[] = {e, e};
     const int64_t          dims[] = {2, 3};
@@ -479,8 +479,8 @@ static void an_empty_tensor_among_others_is_named(void)
     WRONG(lk_f_rms_norm(e, v), "missing");
     WRONG(lk_f_batch_norm(image, e, e, e, e, e), "running_mean");
     WRONG(lk_f_embedding(ids, e), "embedding: ids and a table are required");
-    WRONG(lk_cross_entropy(e, ids), "cross_entropy: needs logits");
-    WRONG(lk_cross_entropy(x, e), "cross_entropy: needs logits");
+    WRONG(lk_cross_entropy(e, ids), "cross_entropy: logits (…, classes) and labels are required");
+    WRONG(lk_cross_entropy(x, e), "cross_entropy: logits (…, classes) and labels are required");
     WRONG(lk_relu(((lk_tensor){x.graph, 99})), "argument 1 is not a tensor of this graph");
     WRONG(lk_tie(((lk_tensor){x.graph, 99}), "second"), "needs a parameter");
 
@@ -489,11 +489,11 @@ static void an_empty_tensor_among_others_is_named(void)
     CHECK(lk_tensor_rank((lk_tensor){r.graph, 99}) == 0 && lk_tensor_dim((lk_tensor){r.graph, -1}, 0) == 0);
     lost = lk_relu(lost);
     int            line = __LINE__ - 1;
-    char           words[64];
+    char           expected[64];
     lk_plan_config config = LK_PLAN_CONFIG_INIT;
     config.loss = lk_sum(lk_linear(lost, "fc", 3));
-    snprintf(words, sizeof words, "empty tensor: line %d ", line);
-    CHECK(lk_plan_create(r.graph, &config, &r.plan) == LK_EINVAL && strstr(lk_context_error(r.context), words), "%s",
+    snprintf(expected, sizeof expected, "empty tensor: line %d ", line);
+    CHECK(lk_plan_create(r.graph, &config, &r.plan) == LK_EINVAL && strstr(lk_context_error(r.context), expected), "%s",
           lk_context_error(r.context));
     config.loss = x;
     config.outputs = &lost;
@@ -503,7 +503,7 @@ static void an_empty_tensor_among_others_is_named(void)
     rig_close(&r);
 }
 
-static void a_program_refuses_what_cannot_be_run(void)
+static void a_program_rejects_invalid_calls(void)
 {
     data           d;
     rig            r = prepare(&settings[0], 1, &d), evaluation = rig_open(LK_F32, 1);
@@ -537,7 +537,7 @@ static void a_program_refuses_what_cannot_be_run(void)
     finish(&r, &d);
 }
 
-static void a_plan_refuses_settings_out_of_range(void)
+static void a_plan_rejects_settings_out_of_range(void)
 {
     rig                 r = rig_open(LK_F32, 1);
     lk_tensor           logits, loss = record(r.graph, &settings[0], &logits);
@@ -578,11 +578,11 @@ int main(void)
     RUN(a_step_allocates_nothing);
     RUN(the_same_seed_gives_the_same_bits_with_1_2_and_3_threads);
     RUN(a_failing_allocation_gives_enomem_and_loses_nothing);
-    RUN(a_store_can_be_planned_anew);
+    RUN(a_store_can_be_used_by_a_second_plan);
     RUN(shapes_that_do_not_fit_are_named_with_file_and_line);
-    RUN(every_call_takes_an_empty_tensor_and_gives_one);
+    RUN(every_call_on_empty_tensors_returns_one);
     RUN(an_empty_tensor_among_others_is_named);
-    RUN(a_program_refuses_what_cannot_be_run);
-    RUN(a_plan_refuses_settings_out_of_range);
+    RUN(a_program_rejects_invalid_calls);
+    RUN(a_plan_rejects_settings_out_of_range);
     return check_result();
 }

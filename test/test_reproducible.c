@@ -1,5 +1,5 @@
 /* test_reproducible.c - with leaves the weights are the same to the bit at one, two, three and four ranks and any number of
- * threads, with batches of less than a sample a leaf too.
+ * threads, also with batches of fewer samples than leaves.
  *
  * ctest: timeout 600 */
 #include "parallel.h"
@@ -10,7 +10,7 @@ static uint64_t hash_of(job j)
     run_job(&j);
     uint64_t hash = j.out->hashes[0];
     for (int i = 1; i < j.world; i++)
-        CHECK(j.out->hashes[i] == hash, "%s, %d ranks: rank %d's weights are its own", j.model, j.world, i);
+        CHECK(j.out->hashes[i] == hash, "%s, %d ranks: rank %d's weights differ from rank 0's", j.model, j.world, i);
     free_report(j.out);
     return hash;
 }
@@ -40,7 +40,7 @@ static void check_any_size(job j, int most_threads)
     j.world = j.threads = 1;
     j.sync = false;
     if (j.real == LK_F32 && j.batch > 8)
-        CHECK(hash_of(j) != one, "leaves change nothing, so the comparison may be blind");
+        CHECK(hash_of(j) != one, "leaves change nothing, so the comparison may detect nothing");
 }
 
 static void simple_cnn_gives_the_same_bits_at_any_size(void)
@@ -54,10 +54,10 @@ static void uneven_batches_and_ranks_without_samples_too(void)
     job j = {
         .model = "cnn", .real = LK_F32, .side = 8, .steps = 9, .batch = 37, .odd = 2, .leaves = 8, .optimizer = LK_ADAM};
     check_any_size(j, 1); /* every third batch has 2 samples for 8 leaves */
-    j.odd = 36;           /* the last of three ranks has 14 samples of 37 and of 36, but cut into other leaves */
+    j.odd = 36;           /* the last of three ranks has 14 samples of 37 and of 36, but split into other leaves */
     check_any_size(j, 1);
     j.odd = 2;
-    j.leaves = 5; /* the tree is no full one */
+    j.leaves = 5; /* the tree is not full */
     j.bucket_bytes = 5000;
     check_any_size(j, 1);
     j.leaves = 64;
@@ -80,7 +80,7 @@ static void resnet20_with_synchronised_batch_norm_too(void)
     check_any_size(j, 2);
 }
 
-static void what_carries_the_bytes_changes_no_bits(void)
+static void the_backend_changes_no_bits(void)
 {
     job      j = {.model = "resnet20",
                   .real = LK_F32,
@@ -97,8 +97,8 @@ static void what_carries_the_bytes_changes_no_bits(void)
     for (j.world = 2; j.world <= 4; j.world++) CHECK(hash_of(j) == one, "%d ranks over tcp: other bits", j.world);
 }
 
-/* Statistics of its own for each leaf; the first leaf's are kept, whoever has it. */
-static void resnet20_with_plain_batch_norm_too_but_for_the_statistics(void)
+/* Each leaf has its own statistics; the first leaf's are kept, on the rank that has it. */
+static void resnet20_with_plain_batch_norm_too_except_statistics(void)
 {
     job j = {.model = "resnet20", .real = LK_F32, .side = 8, .steps = 6, .batch = 16, .leaves = 4, .optimizer = LK_SGD};
     report *one = NULL;
@@ -122,7 +122,7 @@ int main(void)
     RUN(simple_cnn_gives_the_same_bits_at_any_size);
     RUN(uneven_batches_and_ranks_without_samples_too);
     RUN(resnet20_with_synchronised_batch_norm_too);
-    RUN(what_carries_the_bytes_changes_no_bits);
-    RUN(resnet20_with_plain_batch_norm_too_but_for_the_statistics);
+    RUN(the_backend_changes_no_bits);
+    RUN(resnet20_with_plain_batch_norm_too_except_statistics);
     return check_result();
 }

@@ -1,5 +1,5 @@
-/* test_sync_norm.c - the kernels of synchronised batch norm: a batch cut into uneven shares, some of them empty, gives
- * what the whole batch gives by naive loops in double and by plain batch norm, forward and backward.
+/* test_sync_norm.c - the kernels of synchronised batch norm: a batch split into uneven shares, some of them empty, gives
+ * the results of the whole batch by naive loops in double and by plain batch norm, forward and backward.
  *
  * ctest: label threaded */
 #include "kernel_case.h"
@@ -14,7 +14,7 @@ typedef struct share_case {
     double  offset;
 } share_case;
 
-/* The whole batch and what must come out of it, by rows; got: from the shares, plain: from one batch norm. */
+/* The whole batch and its expected results, by rows; got: from the shares, plain: from one batch norm. */
 typedef struct whole {
     int64_t samples, pixels, rows, c, shares;
     double *x, *dy, *w, *b, *running_mean, *running_var;
@@ -58,7 +58,7 @@ static void close_enough(const char *what, const double *got, const double *want
     for (int64_t i = 0; i < n; i++) {
         if (fabs(got[i] - want[i]) <= limit * fmax(fabs(want[i]), scale)) continue;
         snprintf(text, sizeof text, "%s [%lld] is %.17g, not %.17g", what, (long long)i, got[i], want[i]);
-        describe_case(text);
+        fail_case(text);
         return;
     }
 }
@@ -169,10 +169,10 @@ static void share_stats(const share_case *k, whole *a, int64_t first, int64_t sa
         want[1 + i % c] += d;
         want[1 + c + i % c] += d * d;
     }
-    if (t.y[0][0] != want[0]) describe_case("the number of rows");
+    if (t.y[0][0] != want[0]) fail_case("the number of rows");
     t.scale = sqrt((double)rows); /* of sums whose terms cancel */
     expect(0, want, 2e-6 * (1 + fabs(k->offset)));
-    if (memcmp(t.y[1], want_centre, (size_t)c * sizeof *want) != 0) describe_case("the centre");
+    if (memcmp(t.y[1], want_centre, (size_t)c * sizeof *want) != 0) fail_case("the centre");
     for (int64_t i = 0; i < 2 * c + 1; i++) a->stats[i] += t.y[0][i];
     memcpy(a->centre, t.y[1], (size_t)c * sizeof *a->centre);
     end_case();
@@ -200,15 +200,15 @@ static void share_apply(const share_case *k, whole *a, int64_t first, int64_t sa
     t.scale = 1;
     expect(0, a->y + at, 1e-6 * a->steepest * slack);
     expect(1, a->mean, 1e-6);
-    /* Where the variance is next to nothing, the rounding of what cancels in it is not. */
+    /* Where the variance is tiny, the rounding of what cancels in it is not. */
     expect(2, a->rstd, 3e-6 * slack * (t.real == LK_F64 ? a->steepest * a->steepest : 1));
     close_enough("y against batch_norm", t.y[0], a->plain_y + at, rows * c, 1e-6 * a->steepest * slack, 1);
     memcpy(a->got_y + at, t.y[0], (size_t)(rows * c) * sizeof(double));
     memcpy(a->got_mean, t.y[1], (size_t)c * sizeof(double));
     memcpy(a->got_rstd, t.y[2], (size_t)c * sizeof(double));
 
-    /* Running statistics stay until the step lets them move, then they are the global ones; y does not depend on them,
-     * so that a leaf that comes after the one that moved them is right too. */
+    /* Running statistics change only where the step updates buffers, to the global ones; y does not depend on them,
+     * so that leaves after the one that updates them are right too. */
     bool moves = a->rows > 0;
     for (int turn = 0; turn < 3; turn++) {
         t.attrs.update = true;
@@ -216,7 +216,7 @@ static void share_apply(const share_case *k, whole *a, int64_t first, int64_t sa
         run_once(3, NULL);
         double *mean = zeros(c), *var = zeros(c), *y = zeros(rows * c), unbiased = a->rows > 1 ? a->rows - 1 : 1;
         for (int64_t i = 0; i < rows * c; i++) y[i] = get(t.real, t.out[0].data, i);
-        if (memcmp(y, t.y[0], (size_t)(rows * c) * sizeof *y) != 0) describe_case("running statistics change y");
+        if (memcmp(y, t.y[0], (size_t)(rows * c) * sizeof *y) != 0) fail_case("running statistics change y");
         for (int64_t i = 0; i < c; i++) {
             double m = a->running_mean[i], v = a->running_var[i];
             bool   moved = turn > 0 && moves;
@@ -229,7 +229,7 @@ static void share_apply(const share_case *k, whole *a, int64_t first, int64_t sa
         close_enough("running_var", t.y[2], var, c, 1e-6 * slack, 1);
         if (turn > 0) close_enough("running_mean against batch_norm", t.y[1], a->plain_mean, c, 1e-6 * slack, 1);
         if (turn > 0) close_enough("running_var against batch_norm", t.y[2], a->plain_var, c, 1e-6 * slack, 1);
-        if (*(int64_t *)t.in[5].data != (turn > 0 && moves ? 42 : 41)) describe_case("num_batches_tracked");
+        if (*(int64_t *)t.in[5].data != (turn > 0 && moves ? 42 : 41)) fail_case("num_batches_tracked");
         free(mean), free(var), free(y);
     }
     end_case();
@@ -387,8 +387,8 @@ static void a_constant_channel_has_no_variance(void)
         expect(0, zero, 1e-6);
         for (int c = 0; c < C; c++) {
             double rstd = t.y[2][c];
-            if (!(rstd > 0 && rstd <= 1.0001 * steepest)) describe_case("rstd of a constant");
-            if (k == 0 && !(rstd >= 0.9999 * steepest)) describe_case("a constant has a variance");
+            if (!(rstd > 0 && rstd <= 1.0001 * steepest)) fail_case("rstd of a constant");
+            if (k == 0 && !(rstd >= 0.9999 * steepest)) fail_case("a constant has a variance");
         }
         end_case();
     }
@@ -401,7 +401,7 @@ static void one_rank_sums_to_itself(void)
         in(LK_F64, 1, &n);
         out(LK_F64, 1, &n, NULL);
         run_case();
-        if (memcmp(t.x[0], t.y[0], (size_t)n * sizeof(double)) != 0) describe_case("a copy");
+        if (memcmp(t.x[0], t.y[0], (size_t)n * sizeof(double)) != 0) fail_case("a copy");
         end_case();
     }
 }

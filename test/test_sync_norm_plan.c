@@ -101,17 +101,17 @@ static void compare(const trained *a, const trained *b, double tolerance)
             CHECK(*(const int64_t *)s.data == *(const int64_t *)other.data, "%s", s.name);
             continue;
         }
-        double far = distance(s.data, other.data, n);
-        CHECK(far <= tolerance, "%s differs by %g", s.name, far);
+        double off = distance(s.data, other.data, n);
+        CHECK(off <= tolerance, "%s differs by %g", s.name, off);
         const double *da = lk_program_gradient(a->rig.program, s.name),
                      *db = lk_program_gradient(b->rig.program, s.name);
         CHECK(!da == !db, "%s", s.name);
-        far = da && db ? distance(da, db, n) : 0;
-        CHECK(far <= 10 * tolerance, "the gradient of %s differs by %g", s.name, far);
+        off = da && db ? distance(da, db, n) : 0;
+        CHECK(off <= 10 * tolerance, "the gradient of %s differs by %g", s.name, off);
     }
 }
 
-static void one_rank_trains_resnet20_as_without(void)
+static void one_rank_trains_resnet20_like_plain_batch_norm(void)
 {
     static trained plain, synced;
     for (int no_fusion = 0; no_fusion < 2; no_fusion++) {
@@ -160,7 +160,7 @@ static void recomputation_keeps_the_sums_and_changes_no_bit(void)
     rig_close(&again.rig);
 }
 
-static void what_needs_no_gradient_sums_none(void)
+static void frozen_norms_add_no_sums_to_backward(void)
 {
     static trained plain, synced;
     setting        s = {.frozen = true, .counts = {6, 6, 6, 6, 6}};
@@ -173,8 +173,8 @@ static void what_needs_no_gradient_sums_none(void)
     rig_close(&synced.rig);
 }
 
-/* A norm whose result nobody reads learns its running statistics all the same, as without. */
-static void a_norm_that_nobody_reads_learns_too(void)
+/* A norm whose result nothing reads still updates its running statistics, as plain batch norm does. */
+static void an_unread_norm_updates_its_running_statistics(void)
 {
     double running[2][3], x[5 * 3], y[5 * 3] = {0};
     for (int i = 0; i < 5 * 3; i++) x[i] = number(1, (uint64_t)i);
@@ -205,10 +205,10 @@ static void a_norm_that_nobody_reads_learns_too(void)
 
 int main(void)
 {
-    RUN(one_rank_trains_resnet20_as_without);
+    RUN(one_rank_trains_resnet20_like_plain_batch_norm);
     RUN(uneven_and_empty_batches_too);
     RUN(recomputation_keeps_the_sums_and_changes_no_bit);
-    RUN(what_needs_no_gradient_sums_none);
-    RUN(a_norm_that_nobody_reads_learns_too);
+    RUN(frozen_norms_add_no_sums_to_backward);
+    RUN(an_unread_norm_updates_its_running_statistics);
     return check_result();
 }

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# trace_opens.sh - another reader of JSON sees in a trace's file what was recorded: names, places, times by the common clock; and what
-# training records is called by what it is.
+# trace_opens.sh - another JSON parser reads from a trace file what was recorded: names, tracks, times by the common clock; and the
+# events of a training run have telling names.
 set -eu
 command -v python3 > /dev/null || { echo "skipped: no python3"; exit 77; }
 work=$(mktemp -d)
@@ -37,7 +37,7 @@ assert other["overlap_percent"] == 25.0 and other["overlap_percent_by_rank"] == 
 print(len(events), "events")
 PY
 
-# Collectives of a step: the operation, what it carries, and of a bucket the number that `plan` prints and its size.
+# Collectives of a step: the operation, its data, and of a bucket the number that `plan` prints and its size.
 cd "$work"
 unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT LOCKSTEP_JOB LOCKSTEP_TOKEN
 train() { # train FILE RANKS OPTIONS...
