@@ -24,7 +24,7 @@ for folder in src/*/; do
         esac
         at=$(place "$other")
         if [ -z "$at" ]; then complain "$file:$line: \"$path\" is in no layer"
-        elif [ "$at" -gt "$own" ]; then complain "$file:$line: $layer includes \"$path\", but $other stands below it"
+        elif [ "$at" -gt "$own" ]; then complain "$file:$line: $layer includes \"$path\", but $other is a layer below it"
         elif [ ! -e "src/$path" ]; then complain "$file:$line: src/$path does not exist"; fi
     done < <(includes "$folder")
 done

@@ -204,7 +204,7 @@ SHARED void cell_close(cell *c)
 }
 
 /* sum(y * k) with fixed k of y's shape: every element of y counts differently. */
-SHARED lk_tensor weighed(cell *c, lk_tensor y)
+SHARED lk_tensor weighted_sum(cell *c, lk_tensor y)
 {
     int64_t dims[LK_MAX_RANK];
     for (int i = 0; i < lk_tensor_rank(y); i++) dims[i] = lk_tensor_dim(y, i);

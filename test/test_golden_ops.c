@@ -1,4 +1,4 @@
-/* test_golden_ops.c - outputs and gradients of the operations beside PyTorch's, in f64 and in f32. The values, and what each
+/* test_golden_ops.c - outputs and gradients of the operations against PyTorch's, in f64 and in f32. The values, and what each
  * case computes, are in golden/make_ops.py; operands are drawn by the same formula here. */
 #include "support.h"
 
@@ -428,7 +428,7 @@ static lk_tensor squeeze_and_excite(cell *c)
 static const struct golden_case {
     const char *name;
     builder     build;
-    bool        loss; /* build gives the loss itself */
+    bool        loss; /* build returns the loss itself */
 } cases[] = {
     {"add", add, false},
     {"sub", sub, false},
@@ -542,7 +542,7 @@ static const struct golden_case {
 };
 enum { CASES = sizeof cases / sizeof *cases };
 
-/* The difference of two arrays, as a part of the largest value. */
+/* The difference of two arrays, relative to the largest value. */
 static double distance(const void *a, lk_dtype real, const double *b, int64_t n)
 {
     double worst = 0, largest = 1e-30;
@@ -573,7 +573,7 @@ static void check_case(lk__safetensors *file, const struct golden_case *k, lk_dt
     lk_tensor           y = k->build(&c);
     lk_optimizer_config optimizer = LK_OPTIMIZER_CONFIG_INIT;
     lk_plan_config      config = LK_PLAN_CONFIG_INIT;
-    config.loss = k->loss ? y : weighed(&c, y);
+    config.loss = k->loss ? y : weighted_sum(&c, y);
     config.outputs = &y;
     config.outputs_count = k->loss ? 0 : 1;
     config.optimizer = &optimizer;

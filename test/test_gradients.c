@@ -1,5 +1,5 @@
 /* test_gradients.c - every operation's gradient against finite differences in f64, at awkward shapes; the same gradients with
- * and without fusion, and bit for bit the same inside a block that is recomputed. Batch norm is tried synchronised as well.
+ * and without fusion, and bit for bit the same inside a block that is recomputed. Batch norm is also tested synchronised.
  *
  * ctest: timeout 300 */
 #include "gradient_cases.h"
@@ -19,7 +19,7 @@ static run start(const gradient_case *k, int variant, bool sync, bool no_fusion,
     if (recompute) lk_block_end(anywhere);
     lk_optimizer_config optimizer = LK_OPTIMIZER_CONFIG_INIT;
     lk_plan_config      config = LK_PLAN_CONFIG_INIT;
-    config.loss = k->loss ? y : weighed(&r.cell, y);
+    config.loss = k->loss ? y : weighted_sum(&r.cell, y);
     config.optimizer = &optimizer;
     config.no_fusion = no_fusion;
     config.sync_batch_norm = sync;
@@ -48,7 +48,7 @@ static double backward(run *r)
     return loss;
 }
 
-/* The derivative of the loss as x moves by t · direction, by central differences. Smooth: of fourth order, so that the step can
+/* The derivative of the loss along x + t · direction, by central differences. Smooth: of fourth order, so that the step can
  * be large and rounding stays far below the tolerance. Piecewise: a step so small that it rarely meets a kink. */
 static double slope(run *r, bool kinks, double *x, const double *direction, int64_t n, double *keep)
 {
@@ -65,7 +65,7 @@ static double slope(run *r, bool kinks, double *x, const double *direction, int6
 
 enum { ELEMENTS_TRIED = 24 };
 
-/* Along single elements (all, or some of many) and along a random direction, which no wrong element escapes. */
+/* Along single elements (all, or some of many) and along a random direction, which detects any wrong element. */
 static void check_parameter(run *r, const gradient_case *k, int variant, const lk_state *s)
 {
     int64_t       n = state_elements(s);
@@ -137,7 +137,7 @@ static void check_case(const gradient_case *k, int variant, bool sync)
         backward(&r);
     }
     check_same(&r, k, variant, sync, true, false, 1e-12);
-    /* Synchronised statistics are taken about the running mean, which the many forwards above have moved. */
+    /* Synchronised statistics are relative to the running mean, which the forward runs above have changed. */
     check_same(&r, k, variant, sync, false, true, sync ? 1e-12 : 0);
     if (sync) check_same(&r, k, variant, false, false, false, 1e-12);
     stop(&r);

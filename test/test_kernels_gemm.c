@@ -285,15 +285,15 @@ static void oracle_pool(conv *k)
     int64_t      p = s->pool ? s->pool : 1;
     for (int64_t i = 0; i < k->y.count; i++) {
         int64_t w = i % k->y.dims[3], h = i / k->y.dims[3] % k->y.dims[2], nc = i / k->y.dims[3] / k->y.dims[2];
-        int64_t winner = 0, best = -1;
+        int64_t position = 0, best = -1;
         for (int64_t a = 0; a < p * p; a++) {
             int64_t at = (nc * k->full.dims[2] + h * p + a / p) * k->full.dims[3] + w * p + a % p;
-            if (best < 0 || k->full.v[at] > k->full.v[best]) best = at, winner = a;
+            if (best < 0 || k->full.v[at] > k->full.v[best]) best = at, position = a;
         }
         bool dead = s->relu && k->full.v[best] <= 0;
         k->y.v[i] = dead ? 0 : k->full.v[best];
         k->y.size[i] = k->full.size[best];
-        if (k->index.index) k->index.index[i] = (uint8_t)(dead ? 255 : winner);
+        if (k->index.index) k->index.index[i] = (uint8_t)(dead ? 255 : position);
     }
 }
 
@@ -303,16 +303,16 @@ static bool positions_are_close(const values *want, const lk__kernel_operand *in
     const conv *k = argument;
     int64_t     p = k->s.pool;
     for (int64_t i = 0; i < want->count; i++) {
-        int winner = ((uint8_t *)index->data)[place(want, i)];
-        if (winner == want->index[i]) continue;
+        int position = ((uint8_t *)index->data)[place(want, i)];
+        if (position == want->index[i]) continue;
         double slack = 8 * tolerance * k->y.size[i];
-        if (winner == 255) {
+        if (position == 255) {
             if (k->s.relu && k->y.v[i] <= slack) continue;
             return false;
         }
-        if (winner >= p * p) return false;
+        if (position >= p * p) return false;
         int64_t w = i % want->dims[3], h = i / want->dims[3] % want->dims[2], nc = i / want->dims[3] / want->dims[2];
-        double  x = k->full.v[(nc * k->full.dims[2] + h * p + winner / p) * k->full.dims[3] + w * p + winner % p];
+        double  x = k->full.v[(nc * k->full.dims[2] + h * p + position / p) * k->full.dims[3] + w * p + position % p];
         if (fabs(x - k->y.v[i]) > slack) return false;
     }
     return true;
@@ -323,9 +323,9 @@ static void oracle_spread(conv *k)
     int64_t p = k->s.pool ? k->s.pool : 1;
     for (int64_t i = 0; i < k->dy.count; i++) {
         int64_t w = i % k->y.dims[3], h = i / k->y.dims[3] % k->y.dims[2], nc = i / k->y.dims[3] / k->y.dims[2];
-        int     winner = p > 1 ? k->index.index[i] : 0;
-        if (winner == 255) continue;
-        k->spread.v[(nc * k->full.dims[2] + h * p + winner / p) * k->full.dims[3] + w * p + winner % p] = k->dy.v[i];
+        int     position = p > 1 ? k->index.index[i] : 0;
+        if (position == 255) continue;
+        k->spread.v[(nc * k->full.dims[2] + h * p + position / p) * k->full.dims[3] + w * p + position % p] = k->dy.v[i];
     }
     for (int64_t i = 0; i < k->spread.count; i++)
         add(&k->db, i / k->full.dims[3] / k->full.dims[2] % k->s.o, k->spread.v[i]);

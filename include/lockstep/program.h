@@ -84,7 +84,7 @@ LK_API const void *lk_program_gradient(const lk_program *program, const char *pa
  *
  * A gradient is that of the *sum* of the loss over samples, and LK_UPDATE divides it by a weight: lk_metrics.weight of what this
  * program has run since the last update (of all ranks after LK_SYNC), for cross_entropy the number of samples. So, in a program
- * that was planned for one rank, with gradients reduced by hand over `world` ranks:
+ * that was planned for one rank, with gradients reduced by other means over `world` ranks:
  *   - gradients averaged (the sum over ranks, divided by world), all ranks having had the same number of samples: write them,
  *     and the weight stays as it is;
  *   - gradients summed: write them, and set the weight to the sum of the ranks' weights. Right for any numbers of samples, 0 too;

@@ -67,7 +67,7 @@ int lk__shape_same_second(lk__graph_shapes *s)
 
 int lk__shape_given(lk__graph_shapes *s)
 {
-    return LK__SHAPE_FAIL(s, "%s: no shape follows from its inputs", lk__op_name(s->op));
+    return LK__SHAPE_FAIL(s, "%s: its shape does not follow from its inputs", lk__op_name(s->op));
 }
 
 static int64_t window_out(int64_t size, int64_t kernel, int64_t stride, int64_t padding)

@@ -327,7 +327,9 @@ lk_status lk__exchange_sync(lk_program *p, size_t index)
 
 lk_status lk__exchange_numbers(lk_program *p, const double *mine, int numbers, double *out)
 {
-    if (numbers > SMALL) return lk__fail(p->context, LK_EINVAL, "%d numbers at once; at most %d", numbers, SMALL);
+    if (numbers > SMALL)
+        return lk__fail(p->context, LK_EINVAL, "%d numbers are too many; at most %d are exchanged at once", numbers,
+                        SMALL);
     lk_status status = gather_leaves(p, "all_gather metrics", mine, (size_t)numbers);
     if (status >= 0) add_gathered(p, (size_t)numbers, out);
     return status;
@@ -474,7 +476,8 @@ lk_status lk__exchange_create(lk_program *p)
     const lk_parallel *parallel = &p->plan->parallel;
     lk__run_exchange   measured = {.aligned = is_aligned(parallel)};
     if (parallel->leaves > LK__LEAVES_MOST)
-        return lk__fail(p->context, LK_EUNSUPPORTED, "%d leaves; at most %d", parallel->leaves, LK__LEAVES_MOST);
+        return lk__fail(p->context, LK_EUNSUPPORTED, "%d leaves are too many; at most %d are supported",
+                        parallel->leaves, LK__LEAVES_MOST);
     size_t bytes = lay_out(p, &measured, NULL);
     char  *memory = lk__alloc(p->context, LK_MEMORY_OTHER, bytes);
     if (!memory) return LK_ENOMEM;

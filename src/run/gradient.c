@@ -75,7 +75,7 @@ lk_status lk_program_gradient_read(lk_program *p, const char *parameter, void *d
     return LK_OK;
 }
 
-/* One of the kernels that have a single operand and a factor, over gradients as they lie. */
+/* One of the kernels that have a single operand and a factor, over gradients in their memory. */
 static void run_over_gradients(const lk_program *p, lk__op op, double factor, void *data, size_t bytes)
 {
     lk_dtype           real = p->plan->graph->real;

@@ -159,7 +159,7 @@ static lk_status run_backward(lk_program *p)
     if (!adds && p->no_sync)
         return lk__fail(
             p->context, LK_EINVAL,
-            "lk_no_sync adds up gradients, but the plan holds one set of them: plan it with micro_batches above 1");
+            "lk_no_sync accumulates gradients, but the plan holds one set of them: plan it with micro_batches above 1");
     if (p->comm && !plan->parallel.leaves && !p->synced && p->pending && p->sent) { /* its gradients are in flight */
         if (adds)
             return lk__fail(p->context, LK_EINVAL,

@@ -1,7 +1,7 @@
 /* collective.c - operations that ranks run together. */
 #include "graph/op/describe.h"
 
-/* Statistics get no gradient of their own: batch_norm_apply's rule sums over ranks itself. */
+/* Statistics get no gradient: batch_norm_apply's rule sums over ranks itself. */
 DESCRIBE(sync){
     .inputs = 1,
     .in = {OPERAND("x", F64, REQUIRED, ROWS)},

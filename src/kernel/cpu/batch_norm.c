@@ -1,4 +1,4 @@
-/* batch_norm.c - batch norm over all but the channels, which lie last in memory for images and for (N, C) alike. The
+/* batch_norm.c - batch norm over all but the channels, which are last in memory for images and for (N, C). The
  * statistics: blocks that fit the cache give a mean and a sum of squares about it, and blocks are merged in order in
  * double (Chan, Golub and LeVeque 1979). Bound by memory: x is read from it twice, once for the statistics. */
 #include "kernel/cpu/columns.h"
@@ -20,7 +20,7 @@ static const REAL one = 1, zero = 0;
 #define WEIGHT(s, c) ((double)((s)->w ? (s)->w : &one)[(s)->w ? (c) : 0])
 #define BIAS(s, c) ((double)((s)->b ? (s)->b : &zero)[(s)->b ? (c) : 0])
 
-static void measure(batch *s, const lk__kernel_operand *x, int64_t most)
+static void set_extents(batch *s, const lk__kernel_operand *x, int64_t most)
 {
     s->channels = x->dims[1];
     s->rows = x->dims[0] * dims_product(x, 2, x->rank);
@@ -28,14 +28,14 @@ static void measure(batch *s, const lk__kernel_operand *x, int64_t most)
 }
 
 /* partial, scratch of three rows per worker, three rows of coefficients. */
-static size_t workspace(const lk__kernel_operand *x, int threads)
+static size_t workspace_bytes(const lk__kernel_operand *x, int threads)
 {
     batch s;
-    measure(&s, x, PARTS);
+    set_extents(&s, x, PARTS);
     return (size_t)((max64(s.tiles, 1) * 2 + threads * 3 + 3) * s.channels) * sizeof(double);
 }
 
-static void place(batch *s, void *memory, int threads)
+static void place_workspace(batch *s, void *memory, int threads)
 {
     s->partial = memory;
     s->scratch = s->partial + max64(s->tiles, 1) * 2 * s->channels;
@@ -126,7 +126,7 @@ static void update_running(const lk__kernel_call *call, const double *mean, cons
 }
 
 /* s->partial[0 … 2C-1]: the mean and the sum of squares about it, of one row at least. */
-static void statistics(const lk__kernel_call *call, batch *s)
+static void compute_statistics(const lk__kernel_call *call, batch *s)
 {
     double *mean = s->partial, *squares = mean + s->channels;
     lk__pool_run(call->pool, s->tiles, statistics_tile, s);
@@ -163,16 +163,16 @@ static void normalise(const lk__kernel_call *call, batch *s, const double *mean,
 
 size_t KERNEL(batch_norm_workspace)(const lk__kernel_call *call, int threads)
 {
-    return workspace(&call->in[0], threads);
+    return workspace_bytes(&call->in[0], threads);
 }
 
 void KERNEL(batch_norm)(const lk__kernel_call *call)
 {
     batch s = {.x = call->in[0].data, .w = input(call, 1), .b = input(call, 2), .y = call->out[0].data};
     s.relu = call->attrs->activation == LK__RELU;
-    measure(&s, &call->in[0], PARTS);
-    place(&s, call->workspace, lk__pool_threads(call->pool));
-    if (s.rows > 0) statistics(call, &s);
+    set_extents(&s, &call->in[0], PARTS);
+    place_workspace(&s, call->workspace, lk__pool_threads(call->pool));
+    if (s.rows > 0) compute_statistics(call, &s);
     normalise(call, &s, s.partial, s.partial + s.channels, (double)s.rows);
 }
 
@@ -182,7 +182,7 @@ void KERNEL(batch_norm)(const lk__kernel_call *call)
  * updates the running mean before other leaves and recomputed blocks use it. */
 size_t KERNEL(batch_norm_stats_workspace)(const lk__kernel_call *call, int threads)
 {
-    return workspace(&call->in[0], threads);
+    return workspace_bytes(&call->in[0], threads);
 }
 
 void KERNEL(batch_norm_stats)(const lk__kernel_call *call)
@@ -190,12 +190,12 @@ void KERNEL(batch_norm_stats)(const lk__kernel_call *call)
     batch       s = {.x = call->in[0].data};
     const REAL *running_mean = input(call, 1);
     double     *stats = call->out[0].data, *centre = call->out[1].data;
-    measure(&s, &call->in[0], PARTS);
-    place(&s, call->workspace, lk__pool_threads(call->pool));
+    set_extents(&s, &call->in[0], PARTS);
+    place_workspace(&s, call->workspace, lk__pool_threads(call->pool));
     memset(stats, 0, (size_t)(2 * s.channels + 1) * sizeof *stats);
     for (int64_t c = 0; c < s.channels; c++) centre[c] = running_mean ? (double)running_mean[c] : 0;
     if (s.rows == 0) return;
-    statistics(call, &s);
+    compute_statistics(call, &s);
     double n = stats[0] = (double)s.rows, *sums = stats + 1, *squares = sums + s.channels;
     for (int64_t c = 0; c < s.channels; c++) {
         double offset = s.partial[c] - centre[c];
@@ -215,7 +215,7 @@ void KERNEL(batch_norm_apply)(const lk__kernel_call *call)
     batch         s = {.x = call->in[0].data, .w = input(call, 1), .b = input(call, 2), .y = call->out[0].data};
     const double *stats = call->in[6].data, *centre = call->in[7].data, n = stats[0];
     s.relu = call->attrs->activation == LK__RELU;
-    measure(&s, &call->in[0], 0);
+    set_extents(&s, &call->in[0], 0);
     double       *mean = call->workspace, *squares = mean + s.channels;
     const double *sums = stats + 1, *about = sums + s.channels;
     s.factor = (REAL *)(squares + s.channels);
@@ -239,7 +239,7 @@ void KERNEL(batch_norm_eval)(const lk__kernel_call *call)
     batch       s = {.x = call->in[0].data, .w = input(call, 1), .b = input(call, 2), .y = call->out[0].data};
     const REAL *mean = call->in[3].data, *variance = call->in[4].data;
     s.relu = call->attrs->activation == LK__RELU;
-    measure(&s, &call->in[0], 0);
+    set_extents(&s, &call->in[0], 0);
     s.factor = call->workspace;
     s.shift = s.factor + s.channels;
     for (int64_t c = 0; c < s.channels; c++) {
@@ -250,7 +250,7 @@ void KERNEL(batch_norm_eval)(const lk__kernel_call *call)
     lk__pool_run(call->pool, s.tiles, apply_tile, &s);
 }
 
-INLINE vec gradient(const batch *s, int64_t at, int64_t lanes)
+INLINE vec relu_gradient(const batch *s, int64_t at, int64_t lanes)
 {
     vec d = load_part(s->dy + at, lanes);
     return s->out ? choose(load_part(s->out + at, lanes) <= 0, splat(0), d) : d;
@@ -261,7 +261,7 @@ INLINE void gradient_terms(const void *data, int64_t row, int64_t column, int64_
 {
     const batch *s = data;
     int64_t      at = row * s->channels + column;
-    vec          g = gradient(s, at, lanes);
+    vec          g = relu_gradient(s, at, lanes);
     *first = g * (load_part(s->x + at, lanes) - load_part(s->mean + column, lanes));
     *second = g;
 }
@@ -288,7 +288,7 @@ static void gradient_tile(void *argument, int64_t tile, int worker)
     for (int64_t row = tile_begin(s.rows, s.tiles, tile); row < end; row++) {
         int64_t at = row * s.channels;
         EACH_VECTOR(c, s.channels, {
-            vec g = gradient(&s, at + c, lanes) * load_part(s.factor + c, lanes);
+            vec g = relu_gradient(&s, at + c, lanes) * load_part(s.factor + c, lanes);
             if (s.slope)
                 g = g + (load_part(s.x + at + c, lanes) * load_part(s.slope + c, lanes) + load_part(s.shift + c, lanes));
             store_part(s.y + at + c, g, lanes);
@@ -329,7 +329,7 @@ static void gradient_input(const lk__kernel_call *call, batch *s, const double *
 
 size_t KERNEL(batch_norm_grad_workspace)(const lk__kernel_call *call, int threads)
 {
-    return workspace(&call->in[1], threads);
+    return workspace_bytes(&call->in[1], threads);
 }
 
 void KERNEL(batch_norm_grad)(const lk__kernel_call *call)
@@ -338,8 +338,8 @@ void KERNEL(batch_norm_grad)(const lk__kernel_call *call)
     s.rstd = call->in[4].data;
     s.out = call->attrs->activation == LK__RELU ? input(call, 5) : NULL;
     s.y = call->out[0].data;
-    measure(&s, &call->in[1], PARTS);
-    place(&s, call->workspace, lk__pool_threads(call->pool));
+    set_extents(&s, &call->in[1], PARTS);
+    place_workspace(&s, call->workspace, lk__pool_threads(call->pool));
     gradient_sums(call, &s);
     gradient_weights(call, &s);
     gradient_input(call, &s, s.partial, (double)max64(s.rows, 1));
@@ -347,15 +347,15 @@ void KERNEL(batch_norm_grad)(const lk__kernel_call *call)
 
 size_t KERNEL(batch_norm_grad_stats_workspace)(const lk__kernel_call *call, int threads)
 {
-    return workspace(&call->in[1], threads);
+    return workspace_bytes(&call->in[1], threads);
 }
 
 void KERNEL(batch_norm_grad_stats)(const lk__kernel_call *call)
 {
     batch s = {.dy = call->in[0].data, .x = call->in[1].data, .mean = call->in[2].data, .rstd = call->in[3].data};
     s.out = call->attrs->activation == LK__RELU ? input(call, 4) : NULL;
-    measure(&s, &call->in[1], PARTS);
-    place(&s, call->workspace, lk__pool_threads(call->pool));
+    set_extents(&s, &call->in[1], PARTS);
+    place_workspace(&s, call->workspace, lk__pool_threads(call->pool));
     gradient_sums(call, &s);
     gradient_weights(call, &s);
     memcpy(call->out[0].data, s.partial, (size_t)(2 * s.channels) * sizeof *s.partial);
@@ -374,7 +374,7 @@ void KERNEL(batch_norm_grad_apply)(const lk__kernel_call *call)
     s.rstd = call->in[4].data;
     s.out = call->attrs->activation == LK__RELU ? input(call, 5) : NULL;
     s.y = call->out[0].data;
-    measure(&s, &call->in[1], 0);
+    set_extents(&s, &call->in[1], 0);
     s.factor = call->workspace;
     s.shift = s.factor + s.channels;
     s.slope = s.shift + s.channels;
@@ -383,7 +383,7 @@ void KERNEL(batch_norm_grad_apply)(const lk__kernel_call *call)
 
 size_t KERNEL(batch_norm_eval_grad_workspace)(const lk__kernel_call *call, int threads)
 {
-    return workspace(&call->in[1], threads) + (size_t)call->in[1].dims[1] * sizeof(REAL);
+    return workspace_bytes(&call->in[1], threads) + (size_t)call->in[1].dims[1] * sizeof(REAL);
 }
 
 void KERNEL(batch_norm_eval_grad)(const lk__kernel_call *call)
@@ -391,8 +391,8 @@ void KERNEL(batch_norm_eval_grad)(const lk__kernel_call *call)
     batch       s = {.dy = call->in[0].data, .x = call->in[1].data, .w = input(call, 2), .mean = call->in[3].data};
     const REAL *variance = call->in[4].data;
     s.y = call->out[0].data;
-    measure(&s, &call->in[1], PARTS);
-    place(&s, call->workspace, lk__pool_threads(call->pool));
+    set_extents(&s, &call->in[1], PARTS);
+    place_workspace(&s, call->workspace, lk__pool_threads(call->pool));
     REAL *rstd = s.slope + s.channels;
     for (int64_t c = 0; c < s.channels; c++) rstd[c] = (REAL)(1 / sqrt((double)variance[c] + call->attrs->epsilon));
     s.rstd = rstd;

@@ -9,7 +9,7 @@ typedef struct bce {
     double (*partial)[2];                 /* sum, weight */
 } bce;
 
-static bce describe(const lk__kernel_call *call)
+static bce describe_call(const lk__kernel_call *call)
 {
     bce s = {.logits = call->in[0].data, .target = call->in[1].data, .weight = input(call, 2), .span = 1};
     s.rows = lk__operand_elements(&call->in[0]);
@@ -73,14 +73,14 @@ static void bce_tile(void *argument, int64_t tile, int worker)
 
 size_t KERNEL(bce_with_logits_workspace)(const lk__kernel_call *call, int threads)
 {
-    bce s = describe(call);
+    bce s = describe_call(call);
     (void)threads;
     return (size_t)s.tiles * sizeof *s.partial;
 }
 
 void KERNEL(bce_with_logits)(const lk__kernel_call *call)
 {
-    bce    s = describe(call);
+    bce    s = describe_call(call);
     double total[2] = {0};
     s.dlogits = output(call, 2);
     lk__pool_run(call->pool, s.tiles, bce_tile, &s);

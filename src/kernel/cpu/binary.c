@@ -56,7 +56,7 @@ static void pair_tile(void *argument, int64_t tile, int worker)
 }
 
 /* Sums and weights are doubles in every program. */
-static void doubles(const lk__kernel_call *call, operation operation)
+static void run_doubles(const lk__kernel_call *call, operation operation)
 {
     const double *a = call->in[0].data, *b = call->in[1].data;
     double       *y = call->out[0].data;
@@ -71,10 +71,10 @@ static void doubles(const lk__kernel_call *call, operation operation)
     }
 }
 
-static void binary(const lk__kernel_call *call, operation operation)
+static void run_binary(const lk__kernel_call *call, operation operation)
 {
     if (call->in[0].dtype == LK_F64 && REAL_DTYPE != LK_F64) {
-        doubles(call, operation);
+        run_doubles(call, operation);
         return;
     }
     pair p = {.walk = broadcast_merge(call, 2), .operation = operation};
@@ -84,7 +84,7 @@ static void binary(const lk__kernel_call *call, operation operation)
     lk__pool_run(call->pool, p.walk.tiles, pair_tile, &p);
 }
 
-void KERNEL(add)(const lk__kernel_call *call) { binary(call, ADD); }
-void KERNEL(sub)(const lk__kernel_call *call) { binary(call, SUB); }
-void KERNEL(mul)(const lk__kernel_call *call) { binary(call, MUL); }
-void KERNEL(div)(const lk__kernel_call *call) { binary(call, DIV); }
+void KERNEL(add)(const lk__kernel_call *call) { run_binary(call, ADD); }
+void KERNEL(sub)(const lk__kernel_call *call) { run_binary(call, SUB); }
+void KERNEL(mul)(const lk__kernel_call *call) { run_binary(call, MUL); }
+void KERNEL(div)(const lk__kernel_call *call) { run_binary(call, DIV); }

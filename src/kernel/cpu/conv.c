@@ -49,17 +49,17 @@ void copy_patches(REAL *to, const conv *v, const REAL *from, int64_t columns, in
 }
 
 /* One pooled gradient to the pixels of its window: rows × columns of them from position `first` on, `row` elements apart. */
-static inline void route(REAL *to, int64_t pixel, int64_t row, const REAL *dy, const uint8_t *index, int64_t pool,
-                         int64_t first, int64_t rows, int64_t columns, int64_t channels)
+static inline void scatter_gradient(REAL *to, int64_t pixel, int64_t row, const REAL *dy, const uint8_t *index,
+                                    int64_t pool, int64_t first, int64_t rows, int64_t columns, int64_t channels)
 {
     int64_t c = 0;
     for (; c + VL <= channels; c += VL) {
         vec value = load(dy + c);
-        vec winner = load_winners(index + c);
+        vec argmax = load_argmax(index + c);
         for (int64_t i = 0; i < rows; i++)
             for (int64_t j = 0; j < columns; j++)
                 store(to + i * row + j * pixel + c,
-                      choose(winner == splat((REAL)(first + i * pool + j)), value, splat(0)));
+                      choose(argmax == splat((REAL)(first + i * pool + j)), value, splat(0)));
     }
     for (; c < channels; c++)
         for (int64_t i = 0; i < rows; i++)
@@ -79,11 +79,12 @@ static void expand_row(REAL *to, window at, const conv *v, const REAL *dy, const
         int64_t columns = min64((w + 1) * p, end) - q;
         REAL   *pixel = line + q * width;
         if (p == 2 && rows == 2 && columns == 2 && count == NR) /* the loops are unrolled */
-            route(pixel, width, row, dy + from, index + from, 2, 0, 2, 2, NR);
+            scatter_gradient(pixel, width, row, dy + from, index + from, 2, 0, 2, 2, NR);
         else if (p == 2 && rows == 2 && columns == 2)
-            route(pixel, width, row, dy + from, index + from, 2, 0, 2, 2, count);
+            scatter_gradient(pixel, width, row, dy + from, index + from, 2, 0, 2, 2, count);
         else
-            route(pixel, width, row, dy + from, index + from, p, (top - h * p) * p + q - w * p, rows, columns, count);
+            scatter_gradient(pixel, width, row, dy + from, index + from, p, (top - h * p) * p + q - w * p, rows,
+                             columns, count);
         q += columns;
     }
 }
@@ -125,22 +126,22 @@ static inline void pool_vector(const REAL *from, int64_t p, int64_t pixel, bool 
 {
     vec best = load(from);
     for (int64_t i = 1; i < p * p; i++) best = greater(best, load(from + i * pixel));
-    vec winner = splat((REAL)(p * p - 1));
-    for (int64_t i = p * p - 2; index && i >= 0; i--) winner = choose_winner(load(from + i * pixel) == best, i, winner);
-    store_pooled(best, winner, relu, y, index);
+    vec argmax = splat((REAL)(p * p - 1));
+    for (int64_t i = p * p - 2; index && i >= 0; i--) argmax = choose_argmax(load(from + i * pixel) == best, i, argmax);
+    store_pooled(best, argmax, relu, y, index);
 }
 
 static inline void pool_scalar(const REAL *from, int64_t p, int64_t pixel, bool relu, REAL *y, uint8_t *index)
 {
     REAL    best = from[0];
-    int64_t winner = 0;
+    int64_t argmax = 0;
     for (int64_t i = 1; i < p * p; i++) {
         REAL x = from[i * pixel];
-        if (x > best || (x != x && best == best)) best = x, winner = i;
+        if (x > best || (x != x && best == best)) best = x, argmax = i;
     }
     bool dead = relu && best <= 0;
     *y = dead ? 0 : best;
-    if (index) *index = dead ? 255 : (uint8_t)winner;
+    if (index) *index = dead ? 255 : (uint8_t)argmax;
 }
 
 static inline __attribute__((always_inline)) void pool_pixel(const REAL *from, int64_t p, int64_t channels, bool relu,
@@ -155,11 +156,11 @@ void pool_windows(const REAL *from, int64_t count, int64_t pool, int64_t channel
                   int64_t step)
 {
     for (int64_t i = 0; i < count; i++, from += pool * pool * channels, y += step) {
-        uint8_t *winners = index ? index + i * step : NULL;
-        if (pool == 2 && relu && winners) /* the common case unrolled */
-            pool_pixel(from, 2, channels, true, y, winners);
+        uint8_t *argmax = index ? index + i * step : NULL;
+        if (pool == 2 && relu && argmax) /* the common case unrolled */
+            pool_pixel(from, 2, channels, true, y, argmax);
         else
-            pool_pixel(from, pool, channels, relu, y, winners);
+            pool_pixel(from, pool, channels, relu, y, argmax);
     }
 }
 

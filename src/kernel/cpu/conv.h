@@ -59,14 +59,14 @@ static inline int64_t patch_step(const conv *v) /* a kernel row is copied by who
     return max64(round_to(patch_deep(v), VL), (v->kh - 1) * run + round_to(run, VL));
 }
 
-/* sums[channel][0 … winners_vectors * VL) += Σ over `rows` rows of pool windows of the patch at the window's maximum times its
+/* sums[channel][0 … patch_vectors * VL) += Σ over `rows` rows of pool windows of the patch at the window's maximum times its
  * gradient, for the channels that start at dy and index. patches are those of the windows' pixels. */
-#define add_winners KERNEL(add_winners)
-void add_winners(const conv *v, const REAL *patches, int64_t rows, const REAL *dy, const uint8_t *index,
-                 int64_t channels, REAL *sums);
-static inline int64_t winners_vectors(const conv *v) { return tiles_of(v->kh * v->kw * v->cg + 1, VL); }
-#define winners_fit KERNEL(winners_fit)
-bool winners_fit(const conv *v);
+#define add_argmax_patches KERNEL(add_argmax_patches)
+void add_argmax_patches(const conv *v, const REAL *patches, int64_t rows, const REAL *dy, const uint8_t *index,
+                        int64_t channels, REAL *sums);
+static inline int64_t patch_vectors(const conv *v) { return tiles_of(v->kh * v->kw * v->cg + 1, VL); }
+#define argmax_patches_fit KERNEL(argmax_patches_fit)
+bool argmax_patches_fit(const conv *v);
 
 /* The gradient before the pool, at the window's pixels and the channels first … first+channels of dy, zero outside:
  * to[channel / width * block + pixel * width + channel % width]. index may be NULL when there is no pool. */
@@ -83,13 +83,13 @@ static const uint8_t narrow[16] = {0, 4, 8, 12, 255, 255, 255, 255, 255, 255, 25
 static const uint8_t widen[16] = {0, 255, 255, 255, 255, 255, 255, 255, 1, 255, 255, 255, 255, 255, 255, 255};
 static const uint8_t narrow[16] = {0, 8, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255};
 #endif
-static inline vec load_winners(const uint8_t *p)
+static inline vec load_argmax(const uint8_t *p)
 {
     uint32_t word = 0;
     memcpy(&word, p, VL);
     return __builtin_convertvector((ivec)vqtbl1q_u8(vreinterpretq_u8_u32(vdupq_n_u32(word)), vld1q_u8(widen)), vec);
 }
-static inline void store_winners(uint8_t *p, vec v)
+static inline void store_argmax(uint8_t *p, vec v)
 {
     uint8x16_t integers = (uint8x16_t) __builtin_convertvector(v, ivec);
     uint32_t   word = vgetq_lane_u32(vreinterpretq_u32_u8(vqtbl1q_u8(integers, vld1q_u8(narrow))), 0);
@@ -98,11 +98,11 @@ static inline void store_winners(uint8_t *p, vec v)
 #else
 typedef uint8_t   bytes __attribute__((vector_size(VL)));
 typedef uint8_t   bytes_unaligned __attribute__((vector_size(VL), aligned(1), may_alias));
-static inline vec load_winners(const uint8_t *p)
+static inline vec load_argmax(const uint8_t *p)
 {
     return __builtin_convertvector(__builtin_convertvector((bytes) * (const bytes_unaligned *)p, ivec), vec);
 }
-static inline void store_winners(uint8_t *p, vec v)
+static inline void store_argmax(uint8_t *p, vec v)
 {
     *(bytes_unaligned *)p = (bytes_unaligned) __builtin_convertvector(__builtin_convertvector(v, ivec), bytes);
 }
@@ -121,17 +121,17 @@ static inline vec greater(vec a, vec b)
 }
 
 /* The first of equal maxima counts, as in PyTorch: call it from the last position to the first. */
-static inline vec choose_winner(ivec equal, int64_t position, vec winner)
+static inline vec choose_argmax(ivec equal, int64_t position, vec argmax)
 {
-    return choose(equal, splat((REAL)position), winner);
+    return choose(equal, splat((REAL)position), argmax);
 }
 
 /* A pooled vector and the positions of its maxima; 255 with relu at or below 0. index may be NULL. */
-static inline void store_pooled(vec best, vec winner, bool relu, REAL *y, uint8_t *index)
+static inline void store_pooled(vec best, vec argmax, bool relu, REAL *y, uint8_t *index)
 {
     ivec dead = best <= splat(0);
     store(y, relu ? choose(dead, splat(0), best) : best);
-    if (index) store_winners(index, relu ? choose(dead, splat(255), winner) : winner);
+    if (index) store_argmax(index, relu ? choose(dead, splat(255), argmax) : argmax);
 }
 
 /* relu (if set) and max pool of `count` consecutive windows: from[window][position][channels] →

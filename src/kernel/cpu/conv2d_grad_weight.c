@@ -13,12 +13,12 @@ enum {
 
 typedef struct plan {
     conv    v;
-    bool    winograd, copies, patches, winners; /* winners: see winners.c */
+    bool    winograd, copies, patches, argmax; /* argmax: see argmax_patches.c */
     int64_t deep;           /* rows of a panel of dw; with patches the bias gradient is row kh*kw*cg */
     int64_t chunks, blocks; /* of images; of panels */
     int64_t block;          /* panels of a block */
     int64_t band, bands, columns;
-    int64_t window, patch, panel; /* elements of a worker's scratch; panel: of dy, or of the sums of winners.c */
+    int64_t window, patch, panel; /* elements of a worker's scratch; panel: of dy, or of the sums of argmax_patches.c */
 } plan;
 
 static int64_t band_rows(const plan *p, int64_t rows) { return (rows - 1) * p->v.stride + p->v.kh; }
@@ -30,8 +30,8 @@ static plan plan_of(const lk__kernel_call *call)
     p.winograd = winograd_fits(v);
     /* Short kernel rows would waste most of a tile of MR rows. */
     p.patches = v->kw * v->cg < 4 * MR && v->kw * v->cg % MR != 0;
-    p.winners = !p.winograd && winners_fit(v);
-    p.patches = p.patches || p.winners;
+    p.argmax = !p.winograd && argmax_patches_fit(v);
+    p.patches = p.patches || p.argmax;
     /* micro_tn reads up to a multiple of MR, copy_patches whole vectors: at the end of x that would read past it. */
     p.copies = v->padding > 0 || v->groups > 1 || p.patches || v->kw * v->cg % MR != 0;
     p.columns = v->w + 2 * v->padding;
@@ -44,13 +44,13 @@ static plan plan_of(const lk__kernel_call *call)
     p.blocks = tiles_of(v->panels, p.block);
     int64_t per_row = v->stride * p.columns * v->cg + (p.patches ? v->ow * patch_step(v) : 0);
     int64_t rows = max64(1, min64(BAND / max64(1, per_row), tiles_of(PIXELS, max64(1, v->ow))));
-    if (p.winners) rows = max64(1, rows / v->pool) * v->pool;
+    if (p.argmax) rows = max64(1, rows / v->pool) * v->pool;
     int64_t bands = max64(1, tiles_of(v->oh, rows));
-    p.band = p.winners ? rows : tiles_of(v->oh, bands);
+    p.band = p.argmax ? rows : tiles_of(v->oh, bands);
     p.bands = tiles_of(v->oh, max64(1, p.band));
     p.window = p.copies ? band_rows(&p, p.band) * p.columns * v->cg + max64(MR, VL) : 0;
     p.patch = p.patches ? p.band * v->ow * patch_step(v) + VL : 0;
-    p.panel = p.winners ? winners_vectors(v) * VL * NR : p.band * v->ow * NR;
+    p.panel = p.argmax ? patch_vectors(v) * VL * NR : p.band * v->ow * NR;
     return p;
 }
 
@@ -102,11 +102,11 @@ static void add_band(const job *job, int64_t n, int64_t band, int64_t group, int
     if (p->patches) copy_patches(patches, v, image, p->columns, rows);
     window  at = {first, 0, rows, v->ow};
     int64_t channel = first_panel * NR, channels = min64(panels * NR, v->og - channel);
-    if (p->winners) {
+    if (p->argmax) {
         int64_t windows = min64(rows / v->pool, v->yh - first / v->pool);
         int64_t from = first / v->pool * v->yw * v->o + group * v->og + channel;
         if (start) memset(gradient, 0, (size_t)(panels * p->panel) * sizeof(REAL));
-        add_winners(v, patches, windows, dy + from, index + from, channels, gradient);
+        add_argmax_patches(v, patches, windows, dy + from, index + from, channels, gradient);
         return;
     }
     expand_window(gradient, at, v, dy, index, group * v->og + channel, channels, NR, pixels * NR);
@@ -144,9 +144,9 @@ static void sum_chunk(void *argument, int64_t tile, int worker)
     for (int64_t n = first; n < end; n++)
         for (int64_t band = 0; band < p->bands; band++)
             add_band(job, n, band, group, chunk, panel, panels, n == first && band == 0, scratch);
-    if (!p->winners) return;
+    if (!p->argmax) return;
     const REAL *sums = (const REAL *)(scratch + space_of(p->window) + space_of(p->patch));
-    int64_t     length = winners_vectors(v) * VL;
+    int64_t     length = patch_vectors(v) * VL;
     for (int64_t q = 0; q < panels; q++)
         transpose(partial_at(job, chunk, group * v->panels + panel + q), NR, sums + q * p->panel, length,
                   min64(NR, v->og - (panel + q) * NR),

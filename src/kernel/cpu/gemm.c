@@ -71,7 +71,7 @@ static int64_t even_part(int64_t n, int64_t largest, int64_t unit) /* splits n i
     return max64(unit, round_to(tiles_of(n, parts), unit));
 }
 
-static blocks cut(const gemm *g, bool through_scratch)
+static blocks choose_blocks(const gemm *g, bool through_scratch)
 {
     blocks b;
     b.k = even_part(g->k, BLOCK_K, 4);
@@ -95,7 +95,7 @@ static blocks cut(const gemm *g, bool through_scratch)
 }
 
 /* The transposed product: C' = B' A'. */
-static gemm turned(const gemm *g)
+static gemm transposed_product(const gemm *g)
 {
     gemm t = *g;
     t.m = g->n, t.n = g->m;
@@ -108,8 +108,8 @@ static gemm turned(const gemm *g)
 typedef struct job {
     gemm   asked, g; /* g may be the transposed product */
     blocks cut;
-    bool   turned; /* bias goes along rows */
-    REAL  *shared; /* all of B packed, [block of k][panel][k][NR]; NULL: each tile packs its own */
+    bool   transposed; /* bias goes along rows */
+    REAL  *shared;     /* all of B packed, [block of k][panel][k][NR]; NULL: each tile packs its own */
     char  *workspace;
     size_t per_worker;
 } job;
@@ -211,8 +211,8 @@ static void multiply(const gemm *g, int64_t m, int64_t n, const step *s)
     const REAL *rows[LONGEST];
     REAL       *to[LONGEST];
     runs        r = {.runs = 1, .length = s->k, .a_k = s->a_k};
-    bool        lies = g->a_k == 1;
-    for (int64_t i = 0; lies && i < m; i++) {
+    bool        in_place = g->a_k == 1;
+    for (int64_t i = 0; in_place && i < m; i++) {
         rows[i] = s->a + i * g->a_row;
         to[i] = s->c + i * s->c_row;
     }
@@ -220,7 +220,7 @@ static void multiply(const gemm *g, int64_t m, int64_t n, const step *s)
     for (int64_t j = 0; j < n; j += NR, panel += s->panel) {
         int64_t     columns = min64(NR, n - j);
         const REAL *first = s->start ? zeros : NULL;
-        if (lies)
+        if (in_place)
             micro_nn(m, rows, &r, panel, first, to, j, columns);
         else
             for (int64_t i = 0; i < m; i += MR)
@@ -249,13 +249,14 @@ static void finish_line(REAL *line, int64_t n, const REAL *bias, int64_t step, l
 static void finish_tile(const job *job, place p, bool empty, REAL *sum, int64_t row, REAL *out)
 {
     const gemm *g = &job->g;
-    const REAL *bias = g->bias ? g->bias + (job->turned ? p.i : p.j) : NULL;
+    const REAL *bias = g->bias ? g->bias + (job->transposed ? p.i : p.j) : NULL;
     for (int64_t i = 0; empty && i < p.m; i++) /* no k at all */
         memset(sum + i * row, 0, (size_t)p.n * sizeof *sum);
     /* The bias is added last, also when transposed: a row's numbers do not depend on the number of rows. */
     if (bias || g->activation == LK__RELU)
         for (int64_t i = 0; i < p.m; i++)
-            finish_line(sum + i * row, p.n, bias ? bias + (job->turned ? i : 0) : NULL, !job->turned, g->activation);
+            finish_line(sum + i * row, p.n, bias ? bias + (job->transposed ? i : 0) : NULL, !job->transposed,
+                        g->activation);
     if (g->c_column != 1) transpose(out, g->c_column, sum, row, p.m, p.n);
 }
 
@@ -270,16 +271,16 @@ static void run_tile(void *argument, int64_t index, int worker)
     REAL       *out = g->c + p.batch * g->c_batch + p.i * g->c_row + p.j * g->c_column;
     bool        direct = g->c_column == 1;
     step        s = {.start = true, .c = direct ? out : c, .c_row = direct ? g->c_row : p.n};
-    bool        lies = g->a_k == 1 || (p.m % MR == 0 && p.m * g->k <= SMALL);
+    bool        in_place = g->a_k == 1 || (p.m % MR == 0 && p.m * g->k <= SMALL);
     for (int64_t part = 0; part < (g->sum ? g->batch : 1); part++) {
         const REAL *a_from = g->a + (p.batch + part) * g->a_batch + p.i * g->a_row;
         const REAL *b_from = g->b + (p.batch + part) * g->b_batch + p.j * g->b_column;
         for (int64_t k = 0; k < g->k; k += s.k, s.start = false) {
             s.k = min64(job->cut.k, g->k - k);
-            s.a = lies ? a_from + k * g->a_k : a;
-            s.a_panel = lies ? 1 : s.k;
-            s.a_k = lies ? g->a_k : MR;
-            if (!lies) pack_a(g, a_from + k * g->a_k, p.m, s.k, a);
+            s.a = in_place ? a_from + k * g->a_k : a;
+            s.a_panel = in_place ? 1 : s.k;
+            s.a_k = in_place ? g->a_k : MR;
+            if (!in_place) pack_a(g, a_from + k * g->a_k, p.m, s.k, a);
             s.b = job->shared ? job->shared + k * round_to(g->n, NR) + p.j * s.k : b;
             /* Panels in a worker's scratch are one row apart, so that the parts of a row do not map to one cache set. */
             s.panel = job->shared ? s.k * NR : (s.k + 1) * NR;
@@ -290,7 +291,7 @@ static void run_tile(void *argument, int64_t index, int worker)
     finish_tile(job, p, s.start, s.c, s.c_row, out);
 }
 
-static void share(void *argument, int64_t block, int worker)
+static void pack_shared_b(void *argument, int64_t block, int worker)
 {
     const job  *job = argument;
     const gemm *g = &job->g;
@@ -304,15 +305,15 @@ void gemm_run(const gemm *g, lk__pool *pool, void *workspace)
     job job = {.asked = *g, .g = *g};
     if (g->m <= 0 || g->n <= 0 || (g->batch <= 0 && !g->sum)) return;
     if (g->b_transposed && (g->a_k != 1 || g->n > g->m)) {
-        job.g = turned(g);
-        job.turned = true;
+        job.g = transposed_product(g);
+        job.transposed = true;
     }
-    job.cut = cut(&job.g, job.turned);
+    job.cut = choose_blocks(&job.g, job.transposed);
     job.per_worker = worker_space(g);
     int64_t columns = shared_columns(g);
     if (columns > 0 && columns * g->k <= SHARED && job.cut.rows > 1) {
         job.shared = workspace;
-        lk__pool_run(pool, tiles_of(job.g.k, job.cut.k), share, &job);
+        lk__pool_run(pool, tiles_of(job.g.k, job.cut.k), pack_shared_b, &job);
     }
     job.workspace = (char *)workspace + space_of(shared_space(g));
     lk__pool_run(pool, job.cut.rows * job.cut.columns * (g->sum ? 1 : g->batch), run_tile, &job);

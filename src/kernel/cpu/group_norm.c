@@ -12,7 +12,7 @@ typedef struct grouped {
     double     *partial; /* (tiles, 2, channels): dw, db */
 } grouped;
 
-static grouped describe(const lk__kernel_operand *x, const lk__op_attrs *attrs, int64_t most)
+static grouped describe_operand(const lk__kernel_operand *x, const lk__op_attrs *attrs, int64_t most)
 {
     grouped s = {.samples = x->dims[0], .channels = x->dims[1], .groups = attrs->groups, .epsilon = attrs->epsilon};
     s.size = dims_product(x, 2, x->rank);
@@ -52,7 +52,7 @@ static void group_tile(void *argument, int64_t tile, int worker)
 
 void KERNEL(group_norm)(const lk__kernel_call *call)
 {
-    grouped s = describe(&call->in[0], call->attrs, 0);
+    grouped s = describe_operand(&call->in[0], call->attrs, 0);
     s.tiles = tile_count(s.samples * s.groups, s.channels / s.groups * s.size, 0);
     s.x = call->in[0].data;
     s.w = input(call, 1);
@@ -106,14 +106,14 @@ static bool wants_weights(const lk__kernel_call *call) { return output(call, 1) 
 
 size_t KERNEL(group_norm_grad_workspace)(const lk__kernel_call *call, int threads)
 {
-    grouped s = describe(&call->in[1], call->attrs, PARTS);
+    grouped s = describe_operand(&call->in[1], call->attrs, PARTS);
     (void)threads;
     return wants_weights(call) ? (size_t)(s.tiles * 2 * s.channels) * sizeof(double) : 0;
 }
 
 void KERNEL(group_norm_grad)(const lk__kernel_call *call)
 {
-    grouped s = describe(&call->in[1], call->attrs, PARTS);
+    grouped s = describe_operand(&call->in[1], call->attrs, PARTS);
     s.dy = call->in[0].data;
     s.x = call->in[1].data;
     s.w = input(call, 2);

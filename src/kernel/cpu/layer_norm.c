@@ -10,7 +10,7 @@ typedef struct layer {
     double     *partial; /* (tiles, 2, n): dw, db */
 } layer;
 
-static void measure(layer *s, const lk__kernel_operand *x, int axis, int64_t most)
+static void set_extents(layer *s, const lk__kernel_operand *x, int axis, int64_t most)
 {
     s->rows = dims_product(x, 0, x->rank - axis);
     s->n = dims_product(x, x->rank - axis, x->rank);
@@ -54,7 +54,7 @@ void KERNEL(layer_norm)(const lk__kernel_call *call)
     s.mean = call->out[1].data;
     s.rstd = call->out[2].data;
     s.epsilon = call->attrs->epsilon;
-    measure(&s, &call->in[0], call->attrs->axis, 0);
+    set_extents(&s, &call->in[0], call->attrs->axis, 0);
     lk__pool_run(call->pool, s.tiles, layer_tile, &s);
 }
 
@@ -111,7 +111,7 @@ size_t KERNEL(layer_norm_grad_workspace)(const lk__kernel_call *call, int thread
 {
     layer s;
     (void)threads;
-    measure(&s, &call->in[1], call->attrs->axis, PARTS);
+    set_extents(&s, &call->in[1], call->attrs->axis, PARTS);
     return wants_weights(call) ? (size_t)(s.tiles * 2 * s.n) * sizeof(double) : 0;
 }
 
@@ -121,7 +121,7 @@ void KERNEL(layer_norm_grad)(const lk__kernel_call *call)
     s.saved_mean = call->in[3].data;
     s.saved_rstd = call->in[4].data;
     s.partial = wants_weights(call) ? call->workspace : NULL;
-    measure(&s, &call->in[1], call->attrs->axis, PARTS);
+    set_extents(&s, &call->in[1], call->attrs->axis, PARTS);
     lk__pool_run(call->pool, s.tiles, grad_tile, &s);
     if (!wants_weights(call)) return;
     if (s.tiles > 0) add_parts(call->pool, s.partial, s.tiles, 2 * s.n);

@@ -8,7 +8,7 @@ static int64_t rows_of(const lk__kernel_operand *x)
     return rows;
 }
 
-static gemm forward(const lk__kernel_call *call)
+static gemm forward_product(const lk__kernel_call *call)
 {
     const lk__kernel_operand *x = &call->in[0], *w = &call->in[1];
     int64_t                   inputs = w->dims[1], outputs = w->dims[0];
@@ -33,17 +33,17 @@ static gemm forward(const lk__kernel_call *call)
 
 void KERNEL(linear)(const lk__kernel_call *call)
 {
-    gemm g = forward(call);
+    gemm g = forward_product(call);
     gemm_run(&g, call->pool, call->workspace);
 }
 
 size_t KERNEL(linear_workspace)(const lk__kernel_call *call, int threads)
 {
-    gemm g = forward(call);
+    gemm g = forward_product(call);
     return gemm_workspace(&g, threads);
 }
 
-static gemm grad_input(const lk__kernel_call *call)
+static gemm input_product(const lk__kernel_call *call)
 {
     const lk__kernel_operand *dy = &call->in[0], *w = &call->in[1];
     int64_t                   inputs = w->dims[1], outputs = w->dims[0];
@@ -65,17 +65,17 @@ static gemm grad_input(const lk__kernel_call *call)
 
 void KERNEL(linear_grad_input)(const lk__kernel_call *call)
 {
-    gemm g = grad_input(call);
+    gemm g = input_product(call);
     gemm_run(&g, call->pool, call->workspace);
 }
 
 size_t KERNEL(linear_grad_input_workspace)(const lk__kernel_call *call, int threads)
 {
-    gemm g = grad_input(call);
+    gemm g = input_product(call);
     return gemm_workspace(&g, threads);
 }
 
-static gemm grad_weight(const lk__kernel_call *call)
+static gemm weight_product(const lk__kernel_call *call)
 {
     const lk__kernel_operand *x = &call->in[0], *dy = &call->in[1];
     int64_t                   inputs = x->dims[x->rank - 1], outputs = dy->dims[dy->rank - 1];
@@ -136,7 +136,7 @@ static void sum_columns(void *argument, int64_t tile, int worker)
 
 void KERNEL(linear_grad_weight)(const lk__kernel_call *call)
 {
-    gemm g = grad_weight(call);
+    gemm g = weight_product(call);
     if (call->leaves)
         gemm_run_leaves(&g, call->leaves, call->pool, call->workspace);
     else
@@ -153,6 +153,6 @@ void KERNEL(linear_grad_weight)(const lk__kernel_call *call)
 
 size_t KERNEL(linear_grad_weight_workspace)(const lk__kernel_call *call, int threads)
 {
-    gemm g = grad_weight(call);
+    gemm g = weight_product(call);
     return gemm_workspace(&g, threads);
 }

@@ -13,7 +13,7 @@ typedef struct entropy {
     int64_t *invalid;     /* row of the first label out of range */
 } entropy;
 
-static entropy describe(const lk__kernel_call *call)
+static entropy describe_call(const lk__kernel_call *call)
 {
     const lk__kernel_operand *x = &call->in[0];
     entropy                   e = {.labels = call->in[1].data, .weight = input(call, 2)};
@@ -26,7 +26,7 @@ static entropy describe(const lk__kernel_call *call)
     return e;
 }
 
-INLINE vec keep(REAL *p, vec v, int64_t lanes)
+INLINE vec store_and_return(REAL *p, vec v, int64_t lanes)
 {
     if (p) store_part(p, v, lanes);
     return v;
@@ -44,7 +44,7 @@ static double row_loss(const entropy *e, const REAL *x, int64_t label, REAL *pro
     while (first < label && x[first] != most) first++;
     *correct = first == label && x[label] == most;
     if (probs) {
-        SUM_VECTORS(total, k, e->classes, keep(probs + k, vexp(load_part(x + k, lanes) - most), lanes));
+        SUM_VECTORS(total, k, e->classes, store_and_return(probs + k, vexp(load_part(x + k, lanes) - most), lanes));
         REAL factor = (REAL)(1 / total);
         EACH_VECTOR(k, e->classes, store_part(probs + k, load_part(probs + k, lanes) * factor, lanes););
     } else {
@@ -94,7 +94,7 @@ size_t KERNEL(cross_entropy_workspace)(const lk__kernel_call *call, int threads)
 
 void KERNEL(cross_entropy)(const lk__kernel_call *call)
 {
-    entropy e = describe(call);
+    entropy e = describe_call(call);
     double  total[3] = {0};
     int64_t invalid = INT64_MAX;
     e.invalid = &invalid;
@@ -131,7 +131,7 @@ static void entropy_grad_tile(void *argument, int64_t tile, int worker)
 
 void KERNEL(cross_entropy_grad)(const lk__kernel_call *call)
 {
-    entropy e = describe(call);
+    entropy e = describe_call(call);
     e.saved = call->in[0].data;
     e.probs = call->out[0].data;
     e.dloss = input(call, 3) ? *(const double *)input(call, 3) : 1;

@@ -8,7 +8,7 @@ static int64_t batch_of(const lk__kernel_operand *x)
     return batch;
 }
 
-static gemm product(const lk__kernel_call *call)
+static gemm describe_product(const lk__kernel_call *call)
 {
     const lk__kernel_operand *a = &call->in[0], *b = &call->in[1], *y = &call->out[0];
     bool                      ta = call->attrs->transpose_a, tb = call->attrs->transpose_b;
@@ -38,12 +38,12 @@ static gemm product(const lk__kernel_call *call)
 
 void KERNEL(matmul)(const lk__kernel_call *call)
 {
-    gemm g = product(call);
+    gemm g = describe_product(call);
     gemm_run(&g, call->pool, call->workspace);
 }
 
 size_t KERNEL(matmul_workspace)(const lk__kernel_call *call, int threads)
 {
-    gemm g = product(call);
+    gemm g = describe_product(call);
     return gemm_workspace(&g, threads);
 }

@@ -12,7 +12,7 @@ typedef struct maximum {
     const int32_t *at; /* of max_grad */
 } maximum;
 
-static maximum describe(const lk__kernel_operand *x, int axis)
+static maximum describe_operand(const lk__kernel_operand *x, int axis)
 {
     maximum m = {.outer = dims_product(x, 0, axis), .n = x->dims[axis], .inner = dims_product(x, axis + 1, x->rank)};
     m.strips = tiles_of(m.inner, STRIP);
@@ -28,7 +28,7 @@ typedef struct best {
 /* Lanes in which x replaces the maximum found so far. */
 INLINE ivec above(vec x, vec found) { return (x > found) | ((x != x) & (found == found)); }
 
-INLINE best take(best b, vec x, ivec index)
+INLINE best keep_larger(best b, vec x, ivec index)
 {
     ivec more = above(x, b.value);
     return (best){choose(more, x, b.value), (more & index) | (~more & b.index)};
@@ -52,7 +52,7 @@ static void row_maximum(const REAL *x, int64_t n, REAL *value, int64_t *index)
         best b = {load(x), at};
         for (i = VL; i + VL <= n; i += VL) {
             at += VL;
-            b = take(b, load(x + i), at);
+            b = keep_larger(b, load(x + i), at);
         }
         *value = b.value[0];
         *index = (int64_t)b.index[0];
@@ -81,7 +81,7 @@ INLINE void column_maxima(const maximum *m, int64_t outer, int64_t column, int64
     for (int v = 0; v < vectors; v++) b[v] = (best){load_part(x + v * VL, lanes), {0}};
     for (int64_t k = 1; k < m->n; k++)
         for (int v = 0; v < vectors; v++)
-            b[v] = take(b[v], load_part(x + k * inner + v * VL, lanes), (ivec){0} + (INTEGER)k);
+            b[v] = keep_larger(b[v], load_part(x + k * inner + v * VL, lanes), (ivec){0} + (INTEGER)k);
     for (int v = 0; v < vectors; v++) {
         if (m->y) store_part(m->y + to + v * VL, b[v].value, lanes);
         for (int l = 0; m->index && l < VL; l++)
@@ -116,7 +116,7 @@ static void maximum_tile(void *argument, int64_t tile, int worker)
 
 void KERNEL(max)(const lk__kernel_call *call)
 {
-    maximum m = describe(&call->in[0], call->attrs->axis);
+    maximum m = describe_operand(&call->in[0], call->attrs->axis);
     m.x = call->in[0].data;
     m.y = call->out[0].data;
     m.index = output(call, 1);
@@ -125,7 +125,7 @@ void KERNEL(max)(const lk__kernel_call *call)
 
 void KERNEL(argmax)(const lk__kernel_call *call)
 {
-    maximum m = describe(&call->in[0], call->attrs->axis);
+    maximum m = describe_operand(&call->in[0], call->attrs->axis);
     m.x = call->in[0].data;
     m.index = call->out[0].data;
     lk__pool_run(call->pool, m.tiles, maximum_tile, &m);
@@ -154,7 +154,7 @@ static void maximum_grad_tile(void *argument, int64_t tile, int worker)
 
 void KERNEL(max_grad)(const lk__kernel_call *call)
 {
-    maximum m = describe(&call->out[0], call->attrs->axis);
+    maximum m = describe_operand(&call->out[0], call->attrs->axis);
     m.x = call->in[0].data;
     m.at = call->in[1].data;
     m.y = call->out[0].data;

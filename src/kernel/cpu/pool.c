@@ -11,7 +11,8 @@ typedef struct window {
     int64_t        kernel, stride, padding, tiles;
 } window;
 
-static window describe(const lk__kernel_call *call, const lk__kernel_operand *large, const lk__kernel_operand *small)
+static window describe_call(const lk__kernel_call *call, const lk__kernel_operand *large,
+                            const lk__kernel_operand *small)
 {
     window w = {.x = call->in[0].data, .y = call->out[0].data, .images = large->dims[0], .channels = large->dims[1]};
     w.height = large->dims[2];
@@ -94,7 +95,7 @@ static void max_tile(void *argument, int64_t tile, int worker)
 
 void KERNEL(max_pool2d)(const lk__kernel_call *call)
 {
-    window w = describe(call, &call->in[0], &call->out[0]);
+    window w = describe_call(call, &call->in[0], &call->out[0]);
     w.index = output(call, 1);
     w.tiles = tile_count(w.images * w.out_height, w.out_width * w.channels * w.kernel * w.kernel, 0);
     if (w.out_width * w.channels == 0) return;
@@ -151,7 +152,7 @@ static void max_grad_tile(void *argument, int64_t tile, int worker)
 
 void KERNEL(max_pool2d_grad)(const lk__kernel_call *call)
 {
-    window w = describe(call, &call->out[0], &call->in[0]);
+    window w = describe_call(call, &call->out[0], &call->in[0]);
     w.saved = call->in[1].data;
     w.tiles = tile_count(w.images, w.height * w.width * w.channels, 0);
     lk__pool_run(call->pool, w.tiles, max_grad_tile, &w);
@@ -182,7 +183,7 @@ static void avg_tile(void *argument, int64_t tile, int worker)
 
 void KERNEL(avg_pool2d)(const lk__kernel_call *call)
 {
-    window w = describe(call, &call->in[0], &call->out[0]);
+    window w = describe_call(call, &call->in[0], &call->out[0]);
     w.tiles = tile_count(w.images * w.out_height, w.out_width * w.channels * w.kernel * w.kernel, 0);
     if (w.out_width * w.channels == 0) return;
     lk__pool_run(call->pool, w.tiles, avg_tile, &w);
@@ -215,7 +216,7 @@ static void avg_grad_tile(void *argument, int64_t tile, int worker)
 
 void KERNEL(avg_pool2d_grad)(const lk__kernel_call *call)
 {
-    window w = describe(call, &call->out[0], &call->in[0]);
+    window w = describe_call(call, &call->out[0], &call->in[0]);
     w.tiles = tile_count(w.images, w.height * w.width * w.channels, 0);
     lk__pool_run(call->pool, w.tiles, avg_grad_tile, &w);
 }

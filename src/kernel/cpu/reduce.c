@@ -10,7 +10,7 @@ typedef struct groups {
     int64_t added; /* elements that go into one sum */
 } groups;
 
-static groups merge(const lk__kernel_operand *x, uint32_t mask)
+static groups merge_axes(const lk__kernel_operand *x, uint32_t mask)
 {
     groups g = {.added = 1};
     for (int axis = 0; axis < x->rank; axis++) {
@@ -61,7 +61,7 @@ static int64_t parts_of(const sum *s)
 
 size_t KERNEL(sum_workspace)(const lk__kernel_call *call, int threads)
 {
-    groups g = merge(&call->in[0], call->attrs->mask);
+    groups g = merge_axes(&call->in[0], call->attrs->mask);
     sum    s;
     (void)threads;
     if (!is_simple(&g, &s) || s.b == 1) return 0;
@@ -119,7 +119,7 @@ static void sum_tile(void *argument, int64_t tile, int worker)
     }
 }
 
-static void finish(const sum *s, lk__pool *pool)
+static void finish_sums(const sum *s, lk__pool *pool)
 {
     for (int64_t row = 0; row < s->a; row++) {
         double *total = s->partial + row * s->parts * s->c;
@@ -166,7 +166,7 @@ static void general_tile(void *argument, int64_t tile, int worker)
 void KERNEL(sum)(const lk__kernel_call *call)
 {
     sum s = {.x = call->in[0].data, .y = call->out[0].data, .partial = call->workspace};
-    s.g = merge(&call->in[0], call->attrs->mask);
+    s.g = merge_axes(&call->in[0], call->attrs->mask);
     s.divisor = call->attrs->mean ? (double)s.g.added : 1;
     if (lk__operand_elements(&call->out[0]) == 0) return;
     if (s.g.added == 0) { /* sums of nothing; their mean is NaN, as in PyTorch */
@@ -182,7 +182,7 @@ void KERNEL(sum)(const lk__kernel_call *call)
     s.parts = parts_of(&s);
     s.tiles = tile_count(s.a * s.parts, tiles_of(s.b, s.parts) * s.c, 0);
     lk__pool_run(call->pool, s.tiles, sum_tile, &s);
-    if (s.parts > 1) finish(&s, call->pool);
+    if (s.parts > 1) finish_sums(&s, call->pool);
 }
 
 typedef struct spread {
@@ -228,7 +228,7 @@ static void expand_tile(void *argument, int64_t tile, int worker)
 
 void KERNEL(expand)(const lk__kernel_call *call)
 {
-    groups g = merge(&call->out[0], call->attrs->mask);
+    groups g = merge_axes(&call->out[0], call->attrs->mask);
     spread s = {.dy = call->in[0].data, .dx = call->out[0].data, .n = lk__operand_elements(&call->out[0]), .factor = 1};
     int64_t step = 1;
     if (g.rank == 0) g = (groups){.rank = 1, .dims = {1}, .added = 1};

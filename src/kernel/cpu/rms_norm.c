@@ -9,7 +9,7 @@ typedef struct rms {
     double     *partial; /* (tiles, n): dw */
 } rms;
 
-static void measure(rms *s, const lk__kernel_operand *x, int axis, int64_t most)
+static void set_extents(rms *s, const lk__kernel_operand *x, int axis, int64_t most)
 {
     s->rows = dims_product(x, 0, x->rank - axis);
     s->n = dims_product(x, x->rank - axis, x->rank);
@@ -44,7 +44,7 @@ void KERNEL(rms_norm)(const lk__kernel_call *call)
 {
     rms s = {.x = call->in[0].data, .w = input(call, 1), .y = call->out[0].data, .rstd = call->out[1].data};
     s.epsilon = call->attrs->epsilon;
-    measure(&s, &call->in[0], call->attrs->axis, 0);
+    set_extents(&s, &call->in[0], call->attrs->axis, 0);
     lk__pool_run(call->pool, s.tiles, rms_tile, &s);
 }
 
@@ -95,7 +95,7 @@ size_t KERNEL(rms_norm_grad_workspace)(const lk__kernel_call *call, int threads)
 {
     rms s;
     (void)threads;
-    measure(&s, &call->in[1], call->attrs->axis, PARTS);
+    set_extents(&s, &call->in[1], call->attrs->axis, PARTS);
     return wants_weight(call) ? (size_t)(s.tiles * s.n) * sizeof(double) : 0;
 }
 
@@ -104,7 +104,7 @@ void KERNEL(rms_norm_grad)(const lk__kernel_call *call)
     rms s = {.dy = call->in[0].data, .x = call->in[1].data, .w = input(call, 2), .saved = call->in[3].data};
     s.y = call->out[0].data;
     s.partial = wants_weight(call) ? call->workspace : NULL;
-    measure(&s, &call->in[1], call->attrs->axis, PARTS);
+    set_extents(&s, &call->in[1], call->attrs->axis, PARTS);
     lk__pool_run(call->pool, s.tiles, grad_tile, &s);
     if (!wants_weight(call)) return;
     if (s.tiles > 0) add_parts(call->pool, s.partial, s.tiles, s.n);

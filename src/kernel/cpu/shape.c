@@ -101,7 +101,7 @@ static void permute_tile(void *argument, int64_t tile, int worker)
 }
 
 /* y's axis i has dims[i] elements and x_step[i] in x. Axes of size 1 and axes that stay neighbours are merged. */
-static void permute(const lk__kernel_call *call, int rank, const int64_t *dims, const int64_t *x_step)
+static void permute_axes(const lk__kernel_call *call, int rank, const int64_t *dims, const int64_t *x_step)
 {
     permutation p = {.x = call->in[0].data, .y = call->out[0].data, .size = lk_dtype_size(call->out[0].dtype)};
     int64_t     n = 1, step = 1;
@@ -141,19 +141,19 @@ void KERNEL(permute)(const lk__kernel_call *call)
         step *= x->dims[i];
     }
     for (int i = 0; i < x->rank; i++) x_step[i] = own[call->attrs->axes[i]];
-    permute(call, x->rank, call->out[0].dims, x_step);
+    permute_axes(call, x->rank, call->out[0].dims, x_step);
 }
 
 void KERNEL(to_channels_last)(const lk__kernel_call *call)
 {
     const int64_t *d = call->in[0].dims, pixels = d[2] * d[3];
-    permute(call, 3, (int64_t[]){d[0], pixels, d[1]}, (int64_t[]){d[1] * pixels, 1, pixels});
+    permute_axes(call, 3, (int64_t[]){d[0], pixels, d[1]}, (int64_t[]){d[1] * pixels, 1, pixels});
 }
 
 void KERNEL(to_channels_first)(const lk__kernel_call *call)
 {
     const int64_t *d = call->in[0].dims, pixels = d[2] * d[3];
-    permute(call, 3, (int64_t[]){d[0], d[1], pixels}, (int64_t[]){d[1] * pixels, 1, d[1]});
+    permute_axes(call, 3, (int64_t[]){d[0], d[1], pixels}, (int64_t[]){d[1] * pixels, 1, d[1]});
 }
 
 /* Copies rows of bytes; the bytes before and after each in the destination are zeroed or not changed. */
@@ -177,7 +177,7 @@ static void copy_tile(void *argument, int64_t tile, int worker)
     }
 }
 
-static void copy(const lk__kernel_call *call, rows_copy *c)
+static void copy_rows(const lk__kernel_call *call, rows_copy *c)
 {
     c->tiles = tile_count(c->rows, (c->bytes + c->before + c->after) / 4, 0);
     lk__pool_run(call->pool, c->tiles, copy_tile, c);
@@ -189,7 +189,7 @@ static void copy_bytes(const lk__kernel_call *call)
     if (call->in[0].data == call->out[0].data) return;
     rows_copy whole = {.from = call->in[0].data, .to = call->out[0].data, .rows = bytes / row, .bytes = row};
     whole.from_step = whole.to_step = row;
-    copy(call, &whole);
+    copy_rows(call, &whole);
     int64_t done = bytes / row * row;
     if (done < bytes)
         memcpy((char *)call->out[0].data + done, (const char *)call->in[0].data + done, (size_t)(bytes - done));
@@ -207,7 +207,7 @@ void KERNEL(slice)(const lk__kernel_call *call)
     c.from = (const char *)x->data + call->attrs->start * inner;
     c.to_step = c.bytes = call->out[0].dims[axis] * inner;
     c.from_step = x->dims[axis] * inner;
-    copy(call, &c);
+    copy_rows(call, &c);
 }
 
 void KERNEL(slice_grad)(const lk__kernel_call *call)
@@ -221,7 +221,7 @@ void KERNEL(slice_grad)(const lk__kernel_call *call)
     c.from_step = c.bytes = call->in[0].dims[axis] * inner;
     c.to_step = dx->dims[axis] * inner;
     c.after = c.to_step - c.before - c.bytes;
-    copy(call, &c);
+    copy_rows(call, &c);
 }
 
 void KERNEL(concat)(const lk__kernel_call *call)
@@ -236,6 +236,6 @@ void KERNEL(concat)(const lk__kernel_call *call)
         c.from_step = c.bytes = x->dims[axis] * inner;
         c.to_step = y->dims[axis] * inner;
         at += c.bytes;
-        if (c.bytes) copy(call, &c);
+        if (c.bytes) copy_rows(call, &c);
     }
 }

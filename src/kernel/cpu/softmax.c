@@ -112,7 +112,7 @@ static void rows_tile(void *argument, int64_t tile, int worker)
     }
 }
 
-static void run(const lk__kernel_call *call, bool log, bool grad)
+static void run_softmax(const lk__kernel_call *call, bool log, bool grad)
 {
     const lk__kernel_operand *x = &call->in[0];
     int                       axis = call->attrs->axis;
@@ -127,7 +127,7 @@ static void run(const lk__kernel_call *call, bool log, bool grad)
     lk__pool_run(call->pool, r.tiles, rows_tile, &r);
 }
 
-void KERNEL(softmax)(const lk__kernel_call *call) { run(call, false, false); }
-void KERNEL(log_softmax)(const lk__kernel_call *call) { run(call, true, false); }
-void KERNEL(softmax_grad)(const lk__kernel_call *call) { run(call, false, true); }
-void KERNEL(log_softmax_grad)(const lk__kernel_call *call) { run(call, true, true); }
+void KERNEL(softmax)(const lk__kernel_call *call) { run_softmax(call, false, false); }
+void KERNEL(log_softmax)(const lk__kernel_call *call) { run_softmax(call, true, false); }
+void KERNEL(softmax_grad)(const lk__kernel_call *call) { run_softmax(call, false, true); }
+void KERNEL(log_softmax_grad)(const lk__kernel_call *call) { run_softmax(call, true, true); }

@@ -124,10 +124,10 @@ INLINE void store_pool(const vec out[16], const target *to, int64_t q, int64_t r
         for (int64_t j = 0; j < columns; j += 2) {
             const vec *x = out + 4 * i + j;
             vec        best = greater(greater(x[0], x[1]), greater(x[4], x[5]));
-            vec        winner = choose_winner(x[4] == best, 2, splat(3));
-            winner = choose_winner(x[0] == best, 0, choose_winner(x[1] == best, 1, winner));
+            vec        argmax = choose_argmax(x[4] == best, 2, splat(3));
+            argmax = choose_argmax(x[0] == best, 0, choose_argmax(x[1] == best, 1, argmax));
             int64_t at = i / 2 * to->row + j / 2 * to->pixel + q;
-            store_pooled(best, winner, to->relu, to->y + at, to->index ? to->index + at : NULL);
+            store_pooled(best, argmax, to->relu, to->y + at, to->index ? to->index + at : NULL);
         }
     }
 }

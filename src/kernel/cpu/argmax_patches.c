@@ -1,13 +1,13 @@
-/* winners.c - a convolution's weight gradient directly from a pooled gradient.
+/* argmax_patches.c - a convolution's weight gradient directly from a pooled gradient.
  *
- * Of the pool² pixels of a window only the maximum (the winner) has a gradient, so for few input channels (a patch of a few vectors)
+ * Of the pool² pixels of a window only the maximum has a gradient, so for few input channels (a patch of a few vectors)
  * it is cheaper to add the patch at each maximum, times its gradient, than to multiply the mostly zero gradient of all pixels: a
  * quarter of the products for a pool of 2. Loads bound it, one for each product. */
 #include "kernel/cpu/unscheduled.h"
 
 #include "kernel/cpu/conv.h"
 
-bool winners_fit(const conv *v) { return v->pool > 1 && v->pool < 16 && winners_vectors(v) <= 8; }
+bool argmax_patches_fit(const conv *v) { return v->pool > 1 && v->pool < 16 && patch_vectors(v) <= 8; }
 
 /* One channel: sum[0…vectors) += gradient × patch at the maximum, over the band's windows. */
 INLINE void add_channel(const conv *v, const REAL *patches, int64_t rows, const REAL *dy, const uint8_t *index,
@@ -30,10 +30,10 @@ INLINE void add_channel(const conv *v, const REAL *patches, int64_t rows, const 
     for (int k = 0; k < vectors; k++) store(sum + k * VL, total[k]);
 }
 
-void add_winners(const conv *v, const REAL *patches, int64_t rows, const REAL *dy, const uint8_t *index,
-                 int64_t channels, REAL *sums)
+void add_argmax_patches(const conv *v, const REAL *patches, int64_t rows, const REAL *dy, const uint8_t *index,
+                        int64_t channels, REAL *sums)
 {
-    int64_t vectors = winners_vectors(v);
+    int64_t vectors = patch_vectors(v);
     int32_t offset[256] = {0}; /* of a position's patch from the first patch of its window */
     for (int64_t i = 0; i < v->pool * v->pool; i++)
         offset[i] = (int32_t)((i / v->pool * v->ow + i % v->pool) * patch_step(v));
