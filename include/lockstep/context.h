@@ -35,8 +35,8 @@ typedef struct lk_allocator {
 } lk_allocator;
 
 typedef struct lk_context_config {
-    size_t size; /* sizeof this struct; set by LK_CONTEXT_CONFIG_INIT */
-    int threads; /* of the pool, the caller's included; 0: affinity mask and cgroup quota, divided by LOCAL_WORLD_SIZE */
+    size_t size;      /* sizeof this struct; set by LK_CONTEXT_CONFIG_INIT */
+    int    threads;   /* of the pool with the caller; 0: affinity mask and cgroup quota, divided by LOCAL_WORLD_SIZE */
     const char  *isa; /* "neon", "avx2", "avx512", "generic"; NULL: the best available */
     lk_allocator allocator;
     void (*log)(void *user, lk_log_level level, const char *text); /* NULL: silent. One line, no newline; any thread */
@@ -62,7 +62,7 @@ LK_API int         lk_context_threads(const lk_context *context);
 LK_API const char *lk_context_isa(const lk_context *context);
 LK_API size_t      lk_context_memory(const lk_context *context, lk_memory kind); /* bytes held now */
 LK_API uint64_t    lk_context_allocations(const lk_context *context);            /* calls of the allocator so far */
-/* The threads of threads = 0; 0 if LOCKSTEP_THREADS is not a number from 1 to 256: lk_context_create then returns LK_EINVAL. */
+/* The number that threads = 0 chooses; 0 if LOCKSTEP_THREADS is not a number from 1 to 256: lk_context_create then returns LK_EINVAL. */
 LK_API int lk_default_threads(void);
 
 LK_END_DECLS

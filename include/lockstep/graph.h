@@ -81,8 +81,8 @@ LK_API void lk_tie_at(lk_site site, lk_tensor parameter, const char *name);
 #define lk_tie(...) lk_tie_at(LK_HERE, __VA_ARGS__)
 
 typedef struct lk_block_options {
-    int reserved LK_ZERO;
-    bool recompute LK_ZERO; /* keep only the block's inputs; run its forward again in backward (activation checkpointing) */
+    int  reserved LK_ZERO;
+    bool recompute LK_ZERO; /* keep only the block's inputs and run its forward again in backward */
 } lk_block_options;
 
 /* The unit of name scope, recomputation, sharded gathering and pipeline stages. Blocks nest; x identifies the graph. */

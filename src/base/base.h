@@ -15,8 +15,7 @@ static inline size_t lk__round_up(size_t n, size_t to) { return (n + to - 1) / t
  * bytes == 0 returns NULL, which is not a failure: where NULL means failure, bytes must be above 0. */
 void *lk__alloc(lk_context *context, lk_memory kind, size_t bytes);
 void  lk__free(lk_context *context, lk_memory kind, void *memory, size_t bytes); /* NULL is fine; bytes as allocated */
-void  lk__account(lk_context *context, lk_memory kind,
-                  ptrdiff_t bytes);                      /* memory allocated or freed (below 0) by other means */
+void  lk__account(lk_context *context, lk_memory kind, ptrdiff_t bytes); /* held, or freed, by other means */
 char *lk__strdup(lk_context *context, const char *text); /* LK_MEMORY_OTHER */
 void  lk__strfree(lk_context *context, char *text);
 

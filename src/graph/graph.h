@@ -88,8 +88,6 @@ struct lk_graph {
 /* Of an empty tensor: the line of the first recording call that had empty tensors alone; 0: unknown. */
 static inline int lk__empty_line(lk_tensor x) { return !x.graph && x.id < 0 ? -x.id : 0; }
 
-static inline lk__graph_value *lk__graph_value_at(lk_graph *g, int id) { return &g->values[id]; }
-
 /* Records a failure, prefixed with the site; only the first is kept. */
 void lk__graph_fail(lk_graph *graph, lk_site site, const char *format, ...) __attribute__((format(printf, 3, 4)));
 int  lk__graph_add_value(lk_graph *graph, const lk__graph_value *value); /* adds one; -1 on failure */

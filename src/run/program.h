@@ -168,6 +168,6 @@ void lk__traced_bucket(const lk_program *program, size_t index, double began, do
 void           lk__program_report(lk_program *program, double stop_request, double data); /* sent with the next SYNC */
 double         lk__program_stop_requested(const lk_program *program); /* the largest of all ranks' at the latest SYNC */
 lk__run_report lk__program_rank_report(const lk_program *program, int rank);
-lk__run_sums   lk__program_sums(const lk_program *program, int rank); /* of a rank's own samples at the latest SYNC */
+lk__run_sums   lk__program_sums(const lk_program *program, int rank); /* of its own samples at the latest SYNC */
 
 #endif
