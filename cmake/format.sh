@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# format.sh [--fix] FILE... - clang-format, but for macros, which stay as they were written: versions of clang-format disagree
-# about them, and tables in macros are aligned by hand. Without --fix, says which files differ and exits 1. Blanks before a
-# comment at the end of a line are not compared: there, too, versions disagree.
+# format.sh [--fix] FILE... - clang-format, except for macros, which stay as written: versions of clang-format format them
+# differently, and tables in macros are aligned by hand. Without --fix, prints which files differ and exits 1. Blanks before a
+# comment at the end of a line are not compared, because versions differ there too.
 set -eu
 fix=0
 [ "${1:-}" = --fix ] && { fix=1; shift; }

@@ -1,4 +1,4 @@
-# What `cmake --install` puts where: headers, both libraries, the command, man pages, lockstep.pc and the package for find_package.
+# What `cmake --install` installs: headers, both libraries, the command, man pages, lockstep.pc and the package for find_package.
 # The static library has its own export, so that users of the shared one need neither zlib's headers nor its CMake module.
 install(TARGETS lockstep EXPORT lockstep_shared
         LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
@@ -15,7 +15,7 @@ configure_package_config_file(cmake/lockstep-config.cmake.in ${PROJECT_BINARY_DI
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/lockstep-config-version.cmake COMPATIBILITY SameMinorVersion)
 install(FILES ${PROJECT_BINARY_DIR}/lockstep-config.cmake ${PROJECT_BINARY_DIR}/lockstep-config-version.cmake DESTINATION ${package_dir})
 
-# Directories relative to the file itself, so that an installed tree can be moved.
+# Directories relative to lockstep.pc, so that an installed tree can be moved.
 file(RELATIVE_PATH pc_up /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
 string(REGEX REPLACE "/$" "" pc_up "${pc_up}")
 if(IS_ABSOLUTE "${CMAKE_INSTALL_LIBDIR}" OR IS_ABSOLUTE "${CMAKE_INSTALL_INCLUDEDIR}")

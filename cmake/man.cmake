@@ -1,4 +1,4 @@
-# Writes the man pages of the command and of each of its commands into OUT; they come from its option tables.
+# Writes the man pages of the command and of each subcommand, from its option tables, into OUT.
 file(REMOVE_RECURSE ${OUT})
 file(MAKE_DIRECTORY ${OUT})
 execute_process(COMMAND ${COMMAND} help --names OUTPUT_VARIABLE names COMMAND_ERROR_IS_FATAL ANY)

@@ -1,14 +1,14 @@
-# The MPI modules: one small shared object for each MPI whose compiler is found, which src/comm/mpi/load.c loads when it is asked for.
-# Compiled by mpicc itself, because only that knows where its MPI is.
+# The MPI modules: one small shared object for each MPI whose compiler is found; src/comm/mpi/load.c loads it when it is needed.
+# Compiled by mpicc, which knows the paths of its MPI.
 set(mpi_modules)
 foreach(flavour openmpi mpich)
   find_program(LK_MPICC_${flavour} NAMES mpicc.${flavour})
 endforeach()
 if(NOT LK_MPICC_openmpi AND NOT LK_MPICC_mpich)
   find_program(LK_MPICC mpicc)
-  if(LK_MPICC) # which one is it?
-    execute_process(COMMAND ${LK_MPICC} --showme:version OUTPUT_VARIABLE says ERROR_VARIABLE says)
-    if(says MATCHES "Open MPI")
+  if(LK_MPICC) # of Open MPI or of MPICH?
+    execute_process(COMMAND ${LK_MPICC} --showme:version OUTPUT_VARIABLE version ERROR_VARIABLE version)
+    if(version MATCHES "Open MPI")
       set(LK_MPICC_openmpi ${LK_MPICC})
     else()
       set(LK_MPICC_mpich ${LK_MPICC})
@@ -32,7 +32,7 @@ endforeach()
 add_custom_target(mpi_modules ALL DEPENDS ${mpi_modules})
 install(FILES ${mpi_modules} DESTINATION ${CMAKE_INSTALL_LIBDIR}/lockstep)
 
-# From the command's directory to the modules', so that an installed tree can be moved.
+# The modules' directory relative to the command's, so that an installed tree can be moved.
 file(RELATIVE_PATH LK_MODULES_FROM_BIN ${CMAKE_INSTALL_FULL_BINDIR} ${CMAKE_INSTALL_FULL_LIBDIR}/lockstep)
 list(JOIN mpi_flavours " " mpi_flavours_text)
 target_compile_definitions(lockstep_objects PRIVATE LK_MODULES_FROM_BIN="${LK_MODULES_FROM_BIN}")

@@ -1,10 +1,9 @@
-# Every test/test_*.c, test/*.cpp and test/*.sh is a test of its own process. It may say in one line near its top how it wants
-# to run:
+# Every test/test_*.c, test/*.cpp and test/*.sh is one test in its own process. One line near its top may set how it is run:
 #
 #   ctest: timeout 300, label threaded, args --steps 2        (each part is optional)
 #
-# The default is 120 seconds. Exit status 77 means "skipped". Scripts find what they need in the environment:
-# LOCKSTEP (the command), SOURCE_DIR, BUILD_DIR, CC, CXX.
+# The default timeout is 120 seconds. Exit status 77 means "skipped". Scripts get these environment variables:
+# LOCKSTEP (the command), SOURCE_DIR, BUILD_DIR, CC, LK_SANITIZE.
 set(default_timeout 120)
 set(slowness 1)
 if(LK_SANITIZE)
@@ -14,40 +13,41 @@ endif()
 set(test_environment "LOCKSTEP=$<TARGET_FILE:lockstep_command>" "SOURCE_DIR=${PROJECT_SOURCE_DIR}" "BUILD_DIR=${PROJECT_BINARY_DIR}"
     "CC=${CMAKE_C_COMPILER}" "LK_SANITIZE=${LK_SANITIZE}" "UBSAN_OPTIONS=print_stacktrace=1")
 
-# Gives test `name` the wishes written in `source`; `wish_args` is left for whoever adds the test.
-function(read_wishes source)
+# Reads the settings of the test in `source`: setting_timeout, setting_labels, setting_args.
+function(read_settings source)
   file(STRINGS ${source} lines REGEX "ctest: " LIMIT_INPUT 4096)
-  set(wish_timeout ${default_timeout})
-  set(wish_labels "")
-  set(wish_args "")
+  set(setting_timeout ${default_timeout})
+  set(setting_labels "")
+  set(setting_args "")
   foreach(line ${lines})
     if(line MATCHES "timeout ([0-9]+)")
-      set(wish_timeout ${CMAKE_MATCH_1})
+      set(setting_timeout ${CMAKE_MATCH_1})
     endif()
     string(REGEX MATCHALL "label [a-z]+" labels "${line}")
     list(TRANSFORM labels REPLACE "label " "")
-    set(wish_labels ${labels})
+    set(setting_labels ${labels})
     if(line MATCHES "args ([^*]*[^* ])")
-      separate_arguments(wish_args UNIX_COMMAND "${CMAKE_MATCH_1}")
+      separate_arguments(setting_args UNIX_COMMAND "${CMAKE_MATCH_1}")
     endif()
   endforeach()
-  math(EXPR wish_timeout "${wish_timeout} * ${slowness}")
-  set(wish_timeout ${wish_timeout} PARENT_SCOPE)
-  set(wish_labels ${wish_labels} PARENT_SCOPE)
-  set(wish_args ${wish_args} PARENT_SCOPE)
+  math(EXPR setting_timeout "${setting_timeout} * ${slowness}")
+  set(setting_timeout ${setting_timeout} PARENT_SCOPE)
+  set(setting_labels ${setting_labels} PARENT_SCOPE)
+  set(setting_args ${setting_args} PARENT_SCOPE)
 endfunction()
 
-# Scripts start many short processes, and the search for leaks at each one's end can take seconds: C tests do it.
-function(grant_wishes test kind)
+# Applies the settings to `test`. Scripts start many short processes, and the leak check at the end of each can take seconds: only
+# other kinds of test check for leaks.
+function(apply_settings test kind)
   set(leaks 1)
   if(kind STREQUAL "script")
     set(leaks 0)
   endif()
-  set_tests_properties(${test} PROPERTIES TIMEOUT ${wish_timeout} SKIP_RETURN_CODE 77 LABELS "${kind};${wish_labels}"
+  set_tests_properties(${test} PROPERTIES TIMEOUT ${setting_timeout} SKIP_RETURN_CODE 77 LABELS "${kind};${setting_labels}"
                        ENVIRONMENT "${test_environment};ASAN_OPTIONS=detect_leaks=${leaks}:detect_stack_use_after_return=1")
 endfunction()
 
-# C tests see the inside of the library.
+# C tests include internal headers and link the static library.
 file(GLOB sources CONFIGURE_DEPENDS test/test_*.c)
 foreach(source ${sources})
   get_filename_component(name ${source} NAME_WE)
@@ -55,13 +55,13 @@ foreach(source ${sources})
   target_include_directories(${name} PRIVATE src test)
   target_compile_definitions(${name} PRIVATE LK_SOURCE_DIR="${PROJECT_SOURCE_DIR}" LK_COMMAND="$<TARGET_FILE:lockstep_command>")
   target_link_libraries(${name} PRIVATE lockstep_static Threads::Threads ZLIB::ZLIB m ${CMAKE_DL_LIBS})
-  read_wishes(${source})
-  add_test(NAME ${name} COMMAND ${name} ${wish_args})
-  grant_wishes(${name} c)
+  read_settings(${source})
+  add_test(NAME ${name} COMMAND ${name} ${setting_args})
+  apply_settings(${name} c)
 endforeach()
 
-# Any two internal headers can meet in one file: one test includes all of them, another in the reverse order. Kernels' headers
-# are compiled once per type and instruction set, and stand by themselves.
+# Any two internal headers can be included in one file: one test includes all of them, another in reverse order. The kernels' headers
+# are excluded: they are compiled once per type and instruction set.
 file(GLOB headers RELATIVE ${PROJECT_SOURCE_DIR}/src CONFIGURE_DEPENDS src/*/*.h src/*/*/*.h)
 list(FILTER headers EXCLUDE REGEX "^kernel/cpu/")
 foreach(order forwards backwards)
@@ -75,7 +75,7 @@ foreach(order forwards backwards)
   list(REVERSE headers)
 endforeach()
 
-# C++ tests are outsiders: public headers and the shared library.
+# C++ tests use public headers and the shared library only.
 include(CheckLanguage)
 check_language(CXX)
 if(CMAKE_CXX_COMPILER)
@@ -86,13 +86,13 @@ if(CMAKE_CXX_COMPILER)
     add_executable(${name} ${source})
     target_compile_features(${name} PRIVATE cxx_std_20)
     target_link_libraries(${name} PRIVATE lockstep)
-    read_wishes(${source})
-    add_test(NAME ${name} COMMAND ${name} ${wish_args})
-    grant_wishes(${name} cxx)
+    read_settings(${source})
+    add_test(NAME ${name} COMMAND ${name} ${setting_args})
+    apply_settings(${name} cxx)
   endforeach()
 endif()
 
-# Examples are outsiders too; test/examples.sh runs them.
+# So do the examples; test/examples.sh runs them.
 file(GLOB sources CONFIGURE_DEPENDS examples/*.c)
 foreach(source ${sources})
   get_filename_component(name ${source} NAME_WE)
@@ -101,14 +101,14 @@ foreach(source ${sources})
   target_link_libraries(example_${name} PRIVATE lockstep m)
 endforeach()
 
-# Scripts, but for storms: those are long and belong to `./x check`.
+# Scripts, except storm_*.sh, which take long and are run by `./x check`.
 file(GLOB sources CONFIGURE_DEPENDS test/*.sh)
 list(FILTER sources EXCLUDE REGEX "/storm_[^/]*$")
 foreach(source ${sources})
   get_filename_component(name ${source} NAME_WE)
-  read_wishes(${source})
-  add_test(NAME ${name} COMMAND bash ${source} ${wish_args})
-  grant_wishes(${name} script)
+  read_settings(${source})
+  add_test(NAME ${name} COMMAND bash ${source} ${setting_args})
+  apply_settings(${name} script)
 endforeach()
 
 file(GLOB sources CONFIGURE_DEPENDS bench/*.c)
@@ -120,7 +120,7 @@ foreach(source ${sources})
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bench)
 endforeach()
 
-# Fuzzers: with libFuzzer in their own build, elsewhere replays of the stored corpus.
+# Fuzzers: with libFuzzer under LK_FUZZ, otherwise a replay of the stored corpus.
 file(GLOB sources CONFIGURE_DEPENDS test/fuzz/fuzz_*.c)
 foreach(source ${sources})
   get_filename_component(name ${source} NAME_WE)
@@ -131,8 +131,8 @@ foreach(source ${sources})
   elseif(EXISTS ${PROJECT_SOURCE_DIR}/test/fuzz/replay.c)
     add_executable(${name} ${source} test/fuzz/replay.c)
     add_test(NAME ${name} COMMAND ${name} ${PROJECT_SOURCE_DIR}/test/fuzz/corpus/${format})
-    read_wishes(${source})
-    grant_wishes(${name} fuzz)
+    read_settings(${source})
+    apply_settings(${name} fuzz)
   else()
     continue()
   endif()

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# docs_plans.sh - every `$ lockstep plan …` in README.md and docs/ prints what stands below it there. A line of … stands for
-# any lines, … at a line's end for its rest. Workspace and total depend on the instruction set: they are compared on NEON.
+# docs_plans.sh - every `$ lockstep plan …` in README.md and docs/ prints the output shown below it. A line of … matches
+# any lines, … at the end of a line its rest. Workspace and total depend on the instruction set: they are compared on NEON.
 set -eu
 command -v python3 > /dev/null || { echo "skipped: there is no python3"; exit 77; }
 exec python3 - "$LOCKSTEP" "$SOURCE_DIR" <<'PY'
@@ -11,7 +11,7 @@ isa = json.loads(subprocess.run([command, "info", "--json"], capture_output=True
 
 
 def documented(path):
-    """Each command of a fenced block, with its line and the lines below it."""
+    """Each command of a fenced block, with its line number and the output below it."""
     inside, found, all = False, None, []
     for number, line in enumerate(open(path), 1):
         if line.startswith("```"):
@@ -45,7 +45,7 @@ for path in [source + "/README.md"] + sorted(glob.glob(source + "/docs/*.md")):
         run = subprocess.run(["bash", "-c", re.sub(r"^(build/)?lockstep ", '"$LOCKSTEP" ', line)], capture_output=True, text=True)
         if run.returncode or not expected or not re.fullmatch(pattern(expected), run.stdout):
             wrong += 1
-            print(f"{os.path.relpath(path, source)}:{number}: {line}: documented is\n" + "\n".join(expected) + "\nit prints\n" + run.stdout + run.stderr, file=sys.stderr)
-print(f"{count} commands, {wrong} of them print something else")
+            print(f"{os.path.relpath(path, source)}:{number}: {line}: documented output\n" + "\n".join(expected) + "\nactual output\n" + run.stdout + run.stderr, file=sys.stderr)
+print(f"{count} commands, {wrong} with different output")
 sys.exit(wrong > 0 or count < 5)
 PY

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# x_setup.sh - ./x shows progress while it installs and builds, on a terminal and elsewhere, and shows a log only when something
-# is wrong; ./x test says why tests were skipped; ./x demo does not train twice. apt-get, cmake, ctest and the command are stubs.
+# x_setup.sh - ./x shows progress while it installs and builds, on a terminal and elsewhere, and shows a log only on
+# failure; ./x test prints why tests were skipped; ./x demo does not train twice. apt-get, cmake, ctest and the command are stubs.
 # ctest: timeout 240
 set -u
 work=$(mktemp -d)
@@ -11,12 +11,12 @@ complain() { echo "$*" >&2; wrong=1; }
 # shellcheck source=test/terminal.bash
 . "$SOURCE_DIR/test/terminal.bash"
 
-# All commands of this machine but those that x looks for first: apt-get "installs" cmake, which "builds" the command.
+# All commands of this machine except those that x checks for: the stub of apt-get installs that of cmake, which "builds" the command.
 mkdir tree bin stubs
 cp "$SOURCE_DIR/x" tree/
 for folder in /bin /usr/bin; do ln -s $folder/* bin/ 2> /dev/null; done
 rm -f bin/cmake bin/ninja bin/apt-get bin/sudo bin/ctest bin/id
-printf '#!/bin/sh\necho 0\n' > bin/id # root, for whom no sudo is needed
+printf '#!/bin/sh\necho 0\n' > bin/id # root, which needs no sudo
 for tool in gcc g++ cc make pkg-config pgrep; do [ -e bin/$tool ] || ln -s /bin/true bin/$tool; done
 cat > bin/apt-get <<'T'
 #!/bin/sh
@@ -32,7 +32,7 @@ cat > stubs/cmake <<'T'
 [ "$1" = --build ] || { echo "-- Configuring done"; exit 0; }
 echo "[1/318] Building C object CMakeFiles/a.dir/src/first.c.o"
 echo "[ 42%] Building C object CMakeFiles/a.dir/src/second.c.o"
-[ -z "${BUILD_FAILS:-}" ] || { echo "third.c:1: error: nothing is right"; exit 1; }
+[ -z "${BUILD_FAILS:-}" ] || { echo "third.c:1: error: invalid statement"; exit 1; }
 sleep "${BUILD_SECONDS:-0}"
 mkdir -p build && cp "$STUBS/lockstep" build/lockstep
 T
@@ -68,54 +68,54 @@ T
 chmod +x bin/apt-get bin/id stubs/cmake stubs/ctest stubs/lockstep
 export STUBS=$work/stubs BIN=$work/bin
 x() { env PATH="$work/bin" DEBIAN_FRONTEND=noninteractive "$work/tree/x" "$@"; }
-bare() { rm -rf bin/cmake bin/ctest stubs/calls tree/build; }
+remove_stubs() { rm -rf bin/cmake bin/ctest stubs/calls tree/build; }
 
-# Elsewhere than on a terminal: a line after 10 seconds, none of the logs, no escape sequences.
-bare
+# Without a terminal: a line after 10 seconds, no logs, no escape sequences.
+remove_stubs
 BUILD_SECONDS=11 x build > out.txt 2>&1 || complain "build: $(cat out.txt)"
-grep -q '^Installing .*cmake' out.txt || complain "does not say what it installs: $(cat out.txt)"
-grep -Eq '^  building, 42%: second.c.o, [0-9]+ s$' out.txt || complain "no line of progress in 11 seconds: $(cat out.txt)"
-grep -Eq 'status:|Configuring|Reading' out.txt && complain "logs of what went well: $(cat out.txt)"
+grep -q '^Installing .*cmake' out.txt || complain "does not print what it installs: $(cat out.txt)"
+grep -Eq '^  building, 42%: second.c.o, [0-9]+ s$' out.txt || complain "no progress line in 11 seconds: $(cat out.txt)"
+grep -Eq 'status:|Configuring|Reading' out.txt && complain "prints logs although nothing failed: $(cat out.txt)"
 grep -q $'[\033\r]' out.txt && complain "control characters in a pipe: $(cat -v out.txt)"
 grep -q 'first.c.o' tree/build/x.log && grep -q 'Configuring done' tree/build/x.log || complain "the log lacks output: $(cat tree/build/x.log)"
-bare
+remove_stubs
 APT_SECONDS=11 x build > out.txt 2>&1 || complain "a slow apt-get: $(cat out.txt)"
-grep -Eq '^  installing, 62 %: Unpacking cmake \(arm64\), [0-9]+ s$' out.txt || complain "no line of progress while apt-get installs: $(cat out.txt)"
+grep -Eq '^  installing, 62 %: Unpacking cmake \(arm64\), [0-9]+ s$' out.txt || complain "no progress line while apt-get installs: $(cat out.txt)"
 
-# On a terminal: a line that moves and is cleared.
+# On a terminal: one line is updated in place and cleared at the end.
 if has_terminal; then
-    bare
+    remove_stubs
     on_terminal "PATH='$work/bin' '$work/tree/x' build" < /dev/null > tty.txt || complain "on a terminal: $(cat -v tty.txt)"
-    for words in 'downloading: Retrieving file 2 of 57' 'installing, 62 %: Unpacking cmake' 'building, 1/318: first.c.o' 'building, 42%: second.c.o'; do
-        grep -q $'\r\033\[K  '"$words" tty.txt || complain "on a terminal: no '$words': $(cat -v tty.txt)"
+    for text in 'downloading: Retrieving file 2 of 57' 'installing, 62 %: Unpacking cmake' 'building, 1/318: first.c.o' 'building, 42%: second.c.o'; do
+        grep -q $'\r\033\[K  '"$text" tty.txt || complain "on a terminal: no '$text': $(cat -v tty.txt)"
     done
-    grep -q $'\r\033\[K\033\[1mbuild/lockstep is ready' tty.txt || complain "the moving line stays: $(cat -v tty.txt)"
+    grep -q $'\r\033\[K\033\[1mbuild/lockstep is ready' tty.txt || complain "the progress line is not cleared: $(cat -v tty.txt)"
 fi
 
-# What is wrong is shown.
-bare
-APT_FAILS=1 x build > out.txt 2>&1 && complain "apt-get failed and x did not"
+# Errors are shown.
+remove_stubs
+APT_FAILS=1 x build > out.txt 2>&1 && complain "x succeeded although apt-get failed"
 grep -q 'E: Unable to locate package cmake' out.txt && grep -q 'x: apt-get could not install: .*cmake' out.txt && ! grep -q 'status:' out.txt || complain "apt-get fails: $(cat out.txt)"
-bare
-BUILD_FAILS=1 x build > out.txt 2>&1 && complain "the build failed and x did not"
-grep -q 'third.c:1: error: nothing is right' out.txt && grep -q 'x: the build failed; all of its output is in build/x.log' out.txt || complain "the build fails: $(cat out.txt)"
+remove_stubs
+BUILD_FAILS=1 x build > out.txt 2>&1 && complain "x succeeded although the build failed"
+grep -q 'third.c:1: error: invalid statement' out.txt && grep -q 'x: the build failed; its full output is in build/x.log' out.txt || complain "the build fails: $(cat out.txt)"
 
-# Why a test was skipped.
-bare
+# The reason of a skipped test is printed.
+remove_stubs
 x test > out.txt 2>&1 || complain "test: $(cat out.txt)"
-[ "$(grep '^skipped' out.txt | tr '\n' '|')" = "skipped two: there is no 'second' host|skipped three: it gives no reason|" ] || complain "does not say why a test was skipped: $(cat out.txt)"
+[ "$(grep '^skipped' out.txt | tr '\n' '|')" = "skipped two: there is no 'second' host|skipped three: no reason given|" ] || complain "does not print why a test was skipped: $(cat out.txt)"
 
 TESTS_FAIL=8 x test > out.txt 2>&1
-[ $? = 8 ] && grep -q '^skipped two' out.txt || complain "tests that fail: $(cat out.txt)"
+[ $? = 8 ] && grep -q '^skipped two' out.txt || complain "exit status or reasons are wrong when tests fail: $(cat out.txt)"
 
-# The demo: trained once, then it says so; more epochs when they are asked for.
-bare
+# The demo trains once and then reports that it has; --epochs trains further.
+remove_stubs
 x demo > out.txt 2>&1 || complain "demo: $(cat out.txt)"
 grep -q '^Training SimpleCNN on Fashion-MNIST for 3 epochs' out.txt && [ "$(grep -c '^lockstep train' stubs/calls)" = 1 ] || complain "the first demo: $(cat out.txt stubs/calls)"
 x demo > out.txt 2>&1 || complain "demo again: $(cat out.txt)"
 [ "$(grep -c '^lockstep train' stubs/calls)" = 1 ] || complain "the second demo trains: $(cat stubs/calls)"
-for words in 'is trained already \(3 epochs\)' 'lockstep eval --load' 'lockstep predict --load' './x demo --epochs 6'; do
-    grep -Eq -e "$words" out.txt || complain "the second demo does not say '$words': $(cat out.txt)"
+for text in 'is trained already \(3 epochs\)' 'lockstep eval --load' 'lockstep predict --load' './x demo --epochs 6'; do
+    grep -Eq -e "$text" out.txt || complain "the second demo does not print '$text': $(cat out.txt)"
 done
 x demo --epochs 6 > out.txt 2>&1 || complain "demo --epochs 6: $(cat out.txt)"
 grep -q -e '--epochs 3 .*--epochs 6$' stubs/calls || complain "demo --epochs 6 does not train: $(cat stubs/calls)"
