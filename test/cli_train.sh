@@ -70,9 +70,10 @@ wait "$pid" || code=$?
 grep -q "^lockstep train: terminated, saved step $(field step < signalled/state.json);" err.txt || fail "SIGTERM: $(cat err.txt)"
 # Ctrl-C prints one message.
 for more in "--save interrupted" "--save-every 100000000 --save interrupted2" ""; do
-    "$LOCKSTEP" train $small --epochs 100000 $more --eval-every -1 2> err.txt &
+    rm -f steps.jsonl
+    "$LOCKSTEP" train $small --epochs 100000 $more --log steps.jsonl --eval-every -1 2> err.txt &
     pid=$!
-    for i in $(seq 100); do grep -q step err.txt && break; sleep 0.1; done
+    until [ -s steps.jsonl ] || ! kill -0 "$pid"; do sleep 0.1; done
     kill -INT "$pid"
     code=0
     wait "$pid" || code=$?
