@@ -66,7 +66,7 @@ lk_status lk_program_gradient_read(lk_program *p, const char *parameter, void *d
     char     *gradient;
     size_t    size;
     lk_status status = finish_gradients(p);
-    if (status < 0 || (status = locate_gradient(p, parameter, &gradient, &size)) < 0 ||
+    if (status < 0 || (status = locate_gradient(p, parameter, &gradient, &size)) < 0 || !gradient ||
         (status = check_bytes(p, parameter, size, bytes)) < 0)
         return status;
     if (!p->has_gradients)
@@ -98,7 +98,7 @@ lk_status lk_program_gradient_write(lk_program *p, const char *parameter, const 
     char     *gradient;
     size_t    size;
     lk_status status = finish_gradients(p);
-    if (status < 0 || (status = locate_gradient(p, parameter, &gradient, &size)) < 0 ||
+    if (status < 0 || (status = locate_gradient(p, parameter, &gradient, &size)) < 0 || !gradient ||
         (status = check_bytes(p, parameter, size, bytes)) < 0)
         return status;
     if (p->pending == 0) { /* no backward has run: written gradients count as one, the others are zero */
