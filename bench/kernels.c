@@ -6,7 +6,7 @@
  * algorithm, so one that needs fewer (Winograd) may exceed 100 %. */
 #include "base/base.h"
 #include "base/isa.h"
-#include "kernel/kernel.h"
+#include "device/kernel.h"
 
 #include <stdio.h>
 #include <stdlib.h>

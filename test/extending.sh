@@ -6,7 +6,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 squeeze() { sed 's/\\$//; s/[[:space:]][[:space:]]*/ /g; s/^ //; s/ $//'; } # blanks and continued lines do not count
 
-cat src/base/op.h src/graph/build.c src/graph/op/*.c src/kernel/cpu/*.c include/lockstep/graph.h test/test_golden_ops.c \
+cat src/base/op.h src/graph/build.c src/graph/op/*.c src/device/cpu/*.c include/lockstep/graph.h test/test_golden_ops.c \
     test/golden/make_ops.py | squeeze > "$work/tree"
 awk '/^```(c|python)$/ { inside = 1; next } /^```/ { inside = 0 } inside' docs/extending.md | squeeze | grep -v '^[{}]*$' > "$work/quoted"
 [ "$(wc -l < "$work/quoted")" -gt 30 ] || { echo "docs/extending.md could not be parsed" >&2; exit 1; }

@@ -5,7 +5,7 @@
 
 #include "base/base.h"
 #include "base/isa.h"
-#include "kernel/kernel.h"
+#include "device/kernel.h"
 
 #include <math.h>
 #include <stdio.h>

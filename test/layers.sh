@@ -3,7 +3,7 @@
 # examples include no folder of src at all; public headers include public headers alone. Internal types name their layer.
 set -u
 cd "${SOURCE_DIR:-$(dirname "$0")/..}" || exit 1
-layers="base device kernel graph comm plan run nn data train launch"
+layers="base device graph comm plan run nn data train launch"
 bad=0
 complain() { echo "$*" >&2; bad=1; }
 

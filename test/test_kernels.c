@@ -2,9 +2,9 @@
  * vector functions of vmath.h against the C library over the whole range of floats.
  *
  * ctest: label threaded */
-#define LK_REAL_BITS 32
+#define LK_ELEMENT f32
 #define LK_ISA test
-#include "kernel/cpu/vmath.h"
+#include "device/cpu/vmath.h"
 
 #include "kernel_case.h"
 

@@ -6,7 +6,7 @@
 
 #include "base/isa.h"
 #include "base/random.h"
-#include "kernel/kernel.h"
+#include "device/kernel.h"
 
 #include <math.h>
 

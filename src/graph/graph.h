@@ -3,7 +3,7 @@
 #define LK__GRAPH_H
 
 #include "base/base.h"
-#include "kernel/kernel.h"
+#include "device/kernel.h"
 
 #include <lockstep/graph.h>
 

@@ -1,0 +1,29 @@
+/* base/bf16.h - bfloat16: the upper half of an f32. Stored, never computed with. */
+#ifndef LK__BF16_H
+#define LK__BF16_H
+
+#include <stdint.h>
+#include <string.h>
+
+typedef struct lk__bf16 {
+    uint16_t bits;
+} lk__bf16;
+
+static inline float lk__from_bf16(lk__bf16 x)
+{
+    uint32_t bits = (uint32_t)x.bits << 16;
+    float    y;
+    memcpy(&y, &bits, sizeof y);
+    return y;
+}
+
+/* To nearest, ties to even, as PyTorch; a NaN stays one. */
+static inline lk__bf16 lk__to_bf16(float x)
+{
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    if (x != x) return (lk__bf16){(uint16_t)(bits >> 16 | 0x40)};
+    return (lk__bf16){(uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16)};
+}
+
+#endif

@@ -1,0 +1,90 @@
+/* binary.c - add, sub, mul and div with broadcasting. Bound by memory. */
+#include "device/cpu/broadcast.h"
+
+typedef enum operation { ADD, SUB, MUL, DIV } operation;
+
+typedef struct pair {
+    broadcast   walk;
+    operation   operation;
+    const REAL *a, *b;
+    REAL       *y;
+} pair;
+
+/* One inner row; a step of 0 repeats one value. Scalar tails give the same bits: each element is rounded once. */
+#define ROW(name, op)                                                                              \
+    static void name(const REAL *a, int64_t a_step, const REAL *b, int64_t b_step, REAL *y, int64_t n) \
+    {                                                                                              \
+        int64_t i = 0;                                                                             \
+        if (a_step && b_step) {                                                                    \
+            for (; i + 2 * VL <= n; i += 2 * VL) {                                                 \
+                vec low = load(a + i) op load(b + i), high = load(a + i + VL) op load(b + i + VL); \
+                store(y + i, low);                                                                 \
+                store(y + i + VL, high);                                                           \
+            }                                                                                      \
+            for (; i + VL <= n; i += VL) store(y + i, load(a + i) op load(b + i));                 \
+            for (; i < n; i++) y[i] = a[i] op b[i];                                                \
+        } else if (a_step) {                                                                       \
+            const REAL value = b[0];                                                               \
+            for (; i + VL <= n; i += VL) store(y + i, load(a + i) op splat(value));                \
+            for (; i < n; i++) y[i] = a[i] op value;                                               \
+        } else {                                                                                   \
+            const REAL value = a[0];                                                               \
+            for (; i + VL <= n; i += VL) store(y + i, splat(value) op load(b + i));                \
+            for (; i < n; i++) y[i] = value op b[i];                                               \
+        }                                                                                          \
+    }
+ROW(add_row, +)
+ROW(sub_row, -)
+ROW(mul_row, *)
+ROW(div_row, /)
+#undef ROW
+
+static void pair_row(const void *data, const int64_t at[BROADCAST_MOST], int64_t begin, int64_t n)
+{
+    static void (*const rows[])(const REAL *, int64_t, const REAL *, int64_t, REAL *, int64_t) = {add_row, sub_row,
+                                                                                                  mul_row, div_row};
+    const pair *p = data;
+    int         last = p->walk.rank - 1;
+    rows[p->operation](p->a + at[0], p->walk.step[0][last], p->b + at[1], p->walk.step[1][last], p->y + begin, n);
+}
+
+static void pair_tile(void *argument, int64_t tile, int worker)
+{
+    const pair *p = argument;
+    (void)worker;
+    broadcast_walk(&p->walk, tile, pair_row, p);
+}
+
+/* Sums and weights are doubles in every program. */
+static void run_doubles(const lk__kernel_call *call, operation operation)
+{
+    const double *a = call->in[0].data, *b = call->in[1].data;
+    double       *y = call->out[0].data;
+    int64_t       n = lk__operand_elements(&call->out[0]);
+    for (int64_t i = 0; i < n; i++) {
+        switch (operation) {
+        case ADD: y[i] = a[i] + b[i]; break;
+        case SUB: y[i] = a[i] - b[i]; break;
+        case MUL: y[i] = a[i] * b[i]; break;
+        case DIV: y[i] = a[i] / b[i]; break;
+        }
+    }
+}
+
+static void run_binary(const lk__kernel_call *call, operation operation)
+{
+    if (call->in[0].dtype == LK_F64 && REAL_DTYPE != LK_F64) {
+        run_doubles(call, operation);
+        return;
+    }
+    pair p = {.walk = broadcast_merge(call, 2), .operation = operation};
+    p.a = call->in[0].data;
+    p.b = call->in[1].data;
+    p.y = call->out[0].data;
+    lk__pool_run(call->pool, p.walk.tiles, pair_tile, &p);
+}
+
+void KERNEL(add)(const lk__kernel_call *call) { run_binary(call, ADD); }
+void KERNEL(sub)(const lk__kernel_call *call) { run_binary(call, SUB); }
+void KERNEL(mul)(const lk__kernel_call *call) { run_binary(call, MUL); }
+void KERNEL(div)(const lk__kernel_call *call) { run_binary(call, DIV); }

@@ -1,0 +1,122 @@
+/* device/cpu/columns.h - sums down the columns of a matrix whose elements are computed as they are read: the one loop
+ * behind bias gradients, the statistics of batch norm and the gradients of norms' weights. */
+#ifndef LK__COLUMNS_H
+#define LK__COLUMNS_H
+
+#include "device/cpu/lanes.h"
+
+enum { SPAN = 64 }; /* vectors of columns that are summed together */
+
+/* The terms that are added: one or two for `lanes` columns from `column` on. Declared INLINE, so that it is inlined
+ * into the loop. */
+typedef void (*column_terms)(const void *data, int64_t row, int64_t column, int64_t lanes, vec *first, vec *second);
+
+/* Few columns: a strip of `vectors` vectors in registers, `unroll` rows at a time: enough independent sums to hide an addition's
+ * latency. RUN × unroll rows are added in REAL, then go into doubles. */
+INLINE void sum_strip(column_terms terms, const void *data, int64_t begin, int64_t end, int64_t column, int64_t lanes,
+                      const int vectors, const int unroll, double *first, double *second)
+{
+    dvec total[2][4] = {0};
+    for (int64_t row = begin; row < end;) {
+        vec     sum[2][4] = {0};
+        int64_t stop = min64(end, row + RUN * unroll);
+        for (; row + unroll <= stop; row += unroll) {
+            for (int k = 0; k < vectors * unroll; k++) {
+                vec a = {0}, b = {0};
+                terms(data, row + k / vectors, column + k % vectors * VL, lanes, &a, &b);
+                sum[0][k] += a;
+                if (second) sum[1][k] += b;
+            }
+        }
+        for (; row < stop; row++) {
+            for (int k = 0; k < vectors; k++) {
+                vec a = {0}, b = {0};
+                terms(data, row, column + k * VL, lanes, &a, &b);
+                sum[0][k] += a;
+                if (second) sum[1][k] += b;
+            }
+        }
+        for (int k = 0; k < vectors * unroll; k++) {
+            total[0][k % vectors] = dadd(total[0][k % vectors], to_double(sum[0][k]));
+            if (second) total[1][k % vectors] = dadd(total[1][k % vectors], to_double(sum[1][k]));
+        }
+    }
+    for (int k = 0; k < vectors; k++) {
+        dadd_to(first + column + k * VL, total[0][k], lanes);
+        if (second) dadd_to(second + column + k * VL, total[1][k], lanes);
+    }
+}
+
+/* Many columns: four rows at a time, each read from left to right as the prefetcher expects, into sums in the cache. */
+INLINE void sum_wide(column_terms terms, const void *data, int64_t begin, int64_t end, int64_t column,
+                     const int vectors, double *first, double *second)
+{
+    for (int64_t row = begin; row < end;) {
+        vec     sum[2][SPAN];
+        int64_t stop = min64(end, row + 2 * RUN);
+        memset(sum[0], 0, (size_t)vectors * sizeof(vec));
+        if (second) memset(sum[1], 0, (size_t)vectors * sizeof(vec));
+        for (; row + 4 <= stop; row += 4) {
+            for (int k = 0; k < vectors; k++) {
+                vec a[4], b[4];
+                for (int r = 0; r < 4; r++) terms(data, row + r, column + k * VL, VL, &a[r], &b[r]);
+                sum[0][k] += (a[0] + a[1]) + (a[2] + a[3]);
+                if (second) sum[1][k] += (b[0] + b[1]) + (b[2] + b[3]);
+            }
+        }
+        for (; row < stop; row++) {
+            for (int k = 0; k < vectors; k++) {
+                vec a, b;
+                terms(data, row, column + k * VL, VL, &a, &b);
+                sum[0][k] += a;
+                if (second) sum[1][k] += b;
+            }
+        }
+        for (int k = 0; k < vectors; k++) {
+            dadd_to(first + column + k * VL, to_double(sum[0][k]), VL);
+            if (second) dadd_to(second + column + k * VL, to_double(sum[1][k]), VL);
+        }
+    }
+}
+
+/* Adds to first[c] and, unless NULL, to second[c] the terms of rows begin … end-1, in an order that depends
+ * on their number alone. */
+INLINE void sum_columns(column_terms terms, const void *data, int64_t begin, int64_t end, int64_t columns,
+                        double *first, double *second)
+{
+    int64_t c = 0;
+    while (c + 5 * VL <= columns) {
+        int vectors = (int)min64(SPAN, (columns - c) / VL);
+        sum_wide(terms, data, begin, end, c, vectors, first, second);
+        c += vectors * VL;
+    }
+    for (; c + 4 * VL <= columns; c += 4 * VL) sum_strip(terms, data, begin, end, c, VL, 4, 1, first, second);
+    for (; c + 2 * VL <= columns; c += 2 * VL) sum_strip(terms, data, begin, end, c, VL, 2, 2, first, second);
+    for (; c + VL <= columns; c += VL) sum_strip(terms, data, begin, end, c, VL, 1, 4, first, second);
+    if (c < columns) sum_strip(terms, data, begin, end, c, columns - c, 1, 4, first, second);
+}
+
+/* partial (parts, columns): adds all parts to the first, in order. */
+typedef struct column_parts {
+    double *partial;
+    int64_t parts, columns, tiles;
+} column_parts;
+
+static inline void add_parts_tile(void *argument, int64_t tile, int worker)
+{
+    const column_parts *p = argument;
+    int64_t begin = tile_begin(p->columns, p->tiles, tile), end = tile_begin(p->columns, p->tiles, tile + 1);
+    (void)worker;
+    for (int64_t part = 1; part < p->parts; part++) {
+        const double *from = p->partial + part * p->columns;
+        for (int64_t i = begin; i < end; i++) p->partial[i] += from[i];
+    }
+}
+
+static inline void add_parts(lk__pool *pool, double *partial, int64_t parts, int64_t columns)
+{
+    column_parts p = {partial, parts, columns, tile_count(columns, parts, 0)};
+    if (parts > 1) lk__pool_run(pool, p.tiles, add_parts_tile, &p);
+}
+
+#endif

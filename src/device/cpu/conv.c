@@ -1,0 +1,199 @@
+/* conv.c - data movement for convolutions: windows of images, patches, the fused max pool and its gradient. */
+#include "device/cpu/conv.h"
+
+static void zero(REAL *to, int64_t count) { memset(to, 0, (size_t)count * sizeof(REAL)); }
+
+void copy_window(REAL *to, window at, const REAL *image, int64_t h, int64_t w, int64_t c, int64_t first, int64_t width)
+{
+    int64_t left = min64(at.columns, max64(0, -at.column)); /* columns before the image */
+    int64_t right = max64(left, min64(at.columns, w - at.column));
+    for (int64_t r = 0; r < at.rows; r++, to += at.columns * width) {
+        int64_t row = at.row + r;
+        if (row < 0 || row >= h) {
+            zero(to, at.columns * width);
+            continue;
+        }
+        const REAL *from = image + (row * w + at.column) * c + first;
+        zero(to, left * width);
+        if (width == c)
+            memcpy(to + left * width, from + left * c, (size_t)((right - left) * c) * sizeof(REAL));
+        else
+            for (int64_t q = left; q < right; q++) memcpy(to + q * width, from + q * c, (size_t)width * sizeof(REAL));
+        zero(to + right * width, (at.columns - right) * width);
+    }
+}
+
+/* One kernel row of all patches of an output row, in whole vectors: the next kernel row overwrites the excess. */
+static inline void copy_runs(REAL *to, int64_t to_step, const REAL *from, int64_t step, int64_t count, int64_t vectors)
+{
+    for (int64_t q = 0; q < count; q++, to += to_step, from += step)
+        for (int64_t k = 0; k < vectors; k++) store(to + k * VL, load(from + k * VL));
+}
+
+void copy_patches(REAL *to, const conv *v, const REAL *from, int64_t columns, int64_t rows)
+{
+    int64_t run = v->kw * v->cg, deep = v->kh * run, step = v->stride * v->cg, count = v->ow, to_step = patch_step(v);
+    for (int64_t r = 0; r < rows; r++, to += count * to_step) {
+        for (int64_t i = 0; i < v->kh; i++) {
+            const REAL *at = from + (r * v->stride + i) * columns * v->cg;
+            if (tiles_of(run, VL) == 3) /* unrolled */
+                copy_runs(to + i * run, to_step, at, step, count, 3);
+            else
+                copy_runs(to + i * run, to_step, at, step, count, tiles_of(run, VL));
+        }
+        for (int64_t q = 0; q < count; q++) {
+            to[q * to_step + deep] = 1;
+            for (int64_t k = deep + 1; k < patch_deep(v); k++) to[q * to_step + k] = 0;
+        }
+    }
+}
+
+/* One pooled gradient to the pixels of its window: rows × columns of them from position `first` on, `row` elements apart. */
+static inline void scatter_gradient(REAL *to, int64_t pixel, int64_t row, const REAL *dy, const uint8_t *index,
+                                    int64_t pool, int64_t first, int64_t rows, int64_t columns, int64_t channels)
+{
+    int64_t c = 0;
+    for (; c + VL <= channels; c += VL) {
+        vec value = load(dy + c);
+        vec argmax = load_argmax(index + c);
+        for (int64_t i = 0; i < rows; i++)
+            for (int64_t j = 0; j < columns; j++)
+                store(to + i * row + j * pixel + c,
+                      choose(argmax == splat((REAL)(first + i * pool + j)), value, splat(0)));
+    }
+    for (; c < channels; c++)
+        for (int64_t i = 0; i < rows; i++)
+            for (int64_t j = 0; j < columns; j++)
+                to[i * row + j * pixel + c] = index[c] == first + i * pool + j ? dy[c] : 0;
+}
+
+/* The window's pixels from pooled row h, `count` channels of one block. */
+static void expand_row(REAL *to, window at, const conv *v, const REAL *dy, const uint8_t *index, int64_t h,
+                       int64_t count, int64_t width)
+{
+    int64_t p = v->pool, top = max64(h * p, at.row), rows = min64((h + 1) * p, at.row + at.rows) - top;
+    int64_t first = max64(0, at.column), end = min64(v->yw * p, at.column + at.columns), row = at.columns * width;
+    int64_t step = v->o, from = (h * v->yw + first / p) * step;
+    REAL   *line = to + (top - at.row) * row - at.column * width;
+    for (int64_t q = first, w = first / p; q < end; w++, from += step) {
+        int64_t columns = min64((w + 1) * p, end) - q;
+        REAL   *pixel = line + q * width;
+        if (p == 2 && rows == 2 && columns == 2 && count == NR) /* the loops are unrolled */
+            scatter_gradient(pixel, width, row, dy + from, index + from, 2, 0, 2, 2, NR);
+        else if (p == 2 && rows == 2 && columns == 2)
+            scatter_gradient(pixel, width, row, dy + from, index + from, 2, 0, 2, 2, count);
+        else
+            scatter_gradient(pixel, width, row, dy + from, index + from, p, (top - h * p) * p + q - w * p, rows,
+                             columns, count);
+        q += columns;
+    }
+}
+
+void expand_window(REAL *to, window at, const conv *v, const REAL *dy, const uint8_t *index, int64_t first,
+                   int64_t channels, int64_t width, int64_t block)
+{
+    int64_t p = v->pool, h = v->yh * p, w = v->yw * p, row = at.columns * width;
+    int64_t left = min64(at.columns, max64(0, -at.column)), right = max64(left, min64(at.columns, w - at.column));
+    if (p == 1 && width == channels) {
+        copy_window(to, at, dy, h, w, v->o, first, width);
+        return;
+    }
+    for (int64_t c = 0; c < channels; c += width, to += block) {
+        int64_t count = min64(width, channels - c);
+        for (int64_t r = 0; r < at.rows; r++) {
+            bool outside = at.row + r < 0 || at.row + r >= h;
+            if (outside || count < width) zero(to + r * row, row);
+            if (outside) continue;
+            zero(to + r * row, left * width);
+            zero(to + r * row + right * width, (at.columns - right) * width);
+            if (p > 1) continue;
+            const REAL *from = dy + ((at.row + r) * w + at.column) * v->o + first + c;
+            REAL       *pixel = to + r * row;
+            if (count == NR && width == NR)
+                for (int64_t q = left; q < right; q++) memcpy(pixel + q * NR, from + q * v->o, NR * sizeof(REAL));
+            else
+                for (int64_t q = left; q < right; q++)
+                    memcpy(pixel + q * width, from + q * v->o, (size_t)count * sizeof(REAL));
+        }
+        if (p == 1) continue;
+        for (int64_t y = max64(0, at.row) / p; y < v->yh && y * p < at.row + at.rows; y++)
+            expand_row(to, at, v, dy + first + c, index + first + c, y, count, width);
+    }
+}
+
+/* VL channels of one window. */
+static inline void pool_vector(const REAL *from, int64_t p, int64_t pixel, bool relu, REAL *y, uint8_t *index)
+{
+    vec best = load(from);
+    for (int64_t i = 1; i < p * p; i++) best = greater(best, load(from + i * pixel));
+    vec argmax = splat((REAL)(p * p - 1));
+    for (int64_t i = p * p - 2; index && i >= 0; i--) argmax = choose_argmax(load(from + i * pixel) == best, i, argmax);
+    store_pooled(best, argmax, relu, y, index);
+}
+
+static inline void pool_scalar(const REAL *from, int64_t p, int64_t pixel, bool relu, REAL *y, uint8_t *index)
+{
+    REAL    best = from[0];
+    int64_t argmax = 0;
+    for (int64_t i = 1; i < p * p; i++) {
+        REAL x = from[i * pixel];
+        if (x > best || (x != x && best == best)) best = x, argmax = i;
+    }
+    bool dead = relu && best <= 0;
+    *y = dead ? 0 : best;
+    if (index) *index = dead ? 255 : (uint8_t)argmax;
+}
+
+static inline __attribute__((always_inline)) void pool_pixel(const REAL *from, int64_t p, int64_t channels, bool relu,
+                                                             REAL *y, uint8_t *index)
+{
+    int64_t c = 0;
+    for (; c + VL <= channels; c += VL) pool_vector(from + c, p, channels, relu, y + c, index ? index + c : NULL);
+    for (; c < channels; c++) pool_scalar(from + c, p, channels, relu, y + c, index ? index + c : NULL);
+}
+
+void pool_windows(const REAL *from, int64_t count, int64_t pool, int64_t channels, bool relu, REAL *y, uint8_t *index,
+                  int64_t step)
+{
+    for (int64_t i = 0; i < count; i++, from += pool * pool * channels, y += step) {
+        uint8_t *argmax = index ? index + i * step : NULL;
+        if (pool == 2 && relu && argmax) /* the common case unrolled */
+            pool_pixel(from, 2, channels, true, y, argmax);
+        else
+            pool_pixel(from, pool, channels, relu, y, argmax);
+    }
+}
+
+typedef struct weights {
+    const conv *v;
+    const REAL *from;
+    REAL       *to;
+} weights;
+
+static void pack_panel(void *argument, int64_t tile, int worker)
+{
+    const weights *job = argument;
+    const conv    *v = job->v;
+    int64_t        group = tile / v->panels, panel = tile % v->panels, taps = v->kh * v->kw, deep = taps * v->cg;
+    int64_t        columns = min64(NR, v->og - panel * NR);
+    const REAL    *w = job->from + (group * v->og + panel * NR) * deep;
+    REAL          *to = job->to + tile * deep * NR;
+    (void)worker;
+    if (columns < NR) zero(to, deep * NR);
+    for (int64_t c = 0; c < v->cg; c++)
+        for (int64_t t = 0; t < taps; t++) {
+            REAL       *row = to + (t * v->cg + c) * NR;
+            const REAL *from = w + c * taps + t;
+            for (int64_t j = 0; j < columns; j++) row[j] = from[j * deep];
+        }
+}
+
+void pack_weights(const conv *v, const REAL *w, REAL *to, lk__pool *pool)
+{
+    weights job = {v, w, to};
+    int64_t tiles = v->groups * v->panels;
+    if (v->o * v->cg * v->kh * v->kw >= 1 << 16)
+        lk__pool_run(pool, tiles, pack_panel, &job);
+    else /* waking threads costs more */
+        for (int64_t tile = 0; tile < tiles; tile++) pack_panel(&job, tile, 0);
+}

@@ -1,0 +1,157 @@
+/* device/cpu/conv.h - shared by the three convolution kernels: the geometry, padded copies of an image's rows, patches,
+ * the fused pool and its gradient. Images are (H, W, C) in memory, so the pixels under a kernel row are one run. */
+#ifndef LK__CONV_H
+#define LK__CONV_H
+
+#include "device/cpu/gemm.h"
+
+#if defined(__aarch64__)
+#include <arm_neon.h>
+#endif
+
+typedef struct conv {
+    int64_t n, c, h, w;                    /* x */
+    int64_t o, kh, kw;                     /* w */
+    int64_t oh, ow;                        /* of the convolution, before the pool */
+    int64_t yh, yw;                        /* of y and dy */
+    int64_t stride, padding, groups, pool; /* pool >= 1 */
+    int64_t cg, og;                        /* channels of a group, in and out */
+    int64_t panels;                        /* of og */
+    bool    relu;
+} conv;
+
+static inline conv conv_of(const lk__op_attrs *attrs, const int64_t *x, const int64_t *w)
+{
+    conv v = {.n = x[0], .c = x[1], .h = x[2], .w = x[3], .o = w[0], .kh = w[2], .kw = w[3]};
+    v.stride = max64(1, attrs->stride);
+    v.padding = attrs->padding;
+    v.groups = max64(1, attrs->groups);
+    v.pool = max64(1, attrs->pool);
+    v.oh = (v.h + 2 * v.padding - v.kh) / v.stride + 1;
+    v.ow = (v.w + 2 * v.padding - v.kw) / v.stride + 1;
+    v.yh = v.oh / v.pool;
+    v.yw = v.ow / v.pool;
+    v.cg = v.c / v.groups;
+    v.og = v.o / v.groups;
+    v.panels = tiles_of(v.og, NR);
+    v.relu = attrs->activation == LK__RELU;
+    return v;
+}
+
+/* Rows and columns of an image that a scratch copy holds: from (row, column), which may be outside the image, where it is zero. */
+typedef struct window {
+    int64_t row, column, rows, columns;
+} window;
+
+/* to[r][q][0…width) = channels first … first+width of the image (h, w, c). */
+#define copy_window KERNEL(copy_window)
+void copy_window(REAL *to, window at, const REAL *image, int64_t h, int64_t w, int64_t c, int64_t first, int64_t width);
+
+/* to[pixel * patch_step + …]: the kh*kw*cg values under the kernel, in the order (row, column, channel), then one, then
+ * zeros up to patch_deep. from is a window of x with `columns` columns of cg channels; up to VL past its end is read. */
+#define copy_patches KERNEL(copy_patches)
+void copy_patches(REAL *to, const conv *v, const REAL *from, int64_t columns, int64_t rows);
+
+static inline int64_t patch_deep(const conv *v) { return round_to(v->kh * v->kw * v->cg + 1, MR); }
+static inline int64_t patch_step(const conv *v) /* a kernel row is copied by whole vectors */
+{
+    int64_t run = v->kw * v->cg;
+    return max64(round_to(patch_deep(v), VL), (v->kh - 1) * run + round_to(run, VL));
+}
+
+/* sums[channel][0 … patch_vectors * VL) += Σ over `rows` rows of pool windows of the patch at the window's maximum times its
+ * gradient, for the channels that start at dy and index. patches are those of the windows' pixels. */
+#define add_argmax_patches KERNEL(add_argmax_patches)
+void add_argmax_patches(const conv *v, const REAL *patches, int64_t rows, const REAL *dy, const uint8_t *index,
+                        int64_t channels, REAL *sums);
+static inline int64_t patch_vectors(const conv *v) { return tiles_of(v->kh * v->kw * v->cg + 1, VL); }
+#define argmax_patches_fit KERNEL(argmax_patches_fit)
+bool argmax_patches_fit(const conv *v);
+
+/* The gradient before the pool, at the window's pixels and the channels first … first+channels of dy, zero outside:
+ * to[channel / width * block + pixel * width + channel % width]. index may be NULL when there is no pool. */
+#define expand_window KERNEL(expand_window)
+void expand_window(REAL *to, window at, const conv *v, const REAL *dy, const uint8_t *index, int64_t first,
+                   int64_t channels, int64_t width, int64_t block);
+
+/* Positions of maxima, VL bytes in memory, as REALs: GCC 12 fails on blends of 64-bit integers for plain x86-64. */
+#if defined(__aarch64__)
+#if LK_REAL_BITS == 32
+static const uint8_t widen[16] = {0, 255, 255, 255, 1, 255, 255, 255, 2, 255, 255, 255, 3, 255, 255, 255};
+static const uint8_t narrow[16] = {0, 4, 8, 12, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255};
+#else
+static const uint8_t widen[16] = {0, 255, 255, 255, 255, 255, 255, 255, 1, 255, 255, 255, 255, 255, 255, 255};
+static const uint8_t narrow[16] = {0, 8, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255};
+#endif
+static inline vec load_argmax(const uint8_t *p)
+{
+    uint32_t word = 0;
+    memcpy(&word, p, VL);
+    return __builtin_convertvector((ivec)vqtbl1q_u8(vreinterpretq_u8_u32(vdupq_n_u32(word)), vld1q_u8(widen)), vec);
+}
+static inline void store_argmax(uint8_t *p, vec v)
+{
+    uint8x16_t integers = (uint8x16_t) __builtin_convertvector(v, ivec);
+    uint32_t   word = vgetq_lane_u32(vreinterpretq_u32_u8(vqtbl1q_u8(integers, vld1q_u8(narrow))), 0);
+    memcpy(p, &word, VL);
+}
+#else
+typedef uint8_t   bytes __attribute__((vector_size(VL)));
+typedef uint8_t   bytes_unaligned __attribute__((vector_size(VL), aligned(1), may_alias));
+static inline vec load_argmax(const uint8_t *p)
+{
+    return __builtin_convertvector(__builtin_convertvector((bytes) * (const bytes_unaligned *)p, ivec), vec);
+}
+static inline void store_argmax(uint8_t *p, vec v)
+{
+    *(bytes_unaligned *)p = (bytes_unaligned) __builtin_convertvector(__builtin_convertvector(v, ivec), bytes);
+}
+#endif
+
+/* The greater, and NaN if either is. */
+static inline vec greater(vec a, vec b)
+{
+#if defined(__aarch64__) && LK_REAL_BITS == 32
+    return (vec)vmaxq_f32((float32x4_t)a, (float32x4_t)b);
+#elif defined(__aarch64__)
+    return (vec)vmaxq_f64((float64x2_t)a, (float64x2_t)b);
+#else
+    return choose((a > b) | (a != a), a, b);
+#endif
+}
+
+/* The first of equal maxima counts, as in PyTorch: call it from the last position to the first. */
+static inline vec choose_argmax(ivec equal, int64_t position, vec argmax)
+{
+    return choose(equal, splat((REAL)position), argmax);
+}
+
+/* A pooled vector and the positions of its maxima; 255 with relu at or below 0. index may be NULL. */
+static inline void store_pooled(vec best, vec argmax, bool relu, REAL *y, uint8_t *index)
+{
+    ivec dead = best <= splat(0);
+    store(y, relu ? choose(dead, splat(0), best) : best);
+    if (index) store_argmax(index, relu ? choose(dead, splat(255), argmax) : argmax);
+}
+
+/* relu (if set) and max pool of `count` consecutive windows: from[window][position][channels] →
+ * y[window][0…channels), the y and index of consecutive windows `step` elements apart. index may be NULL. */
+#define pool_windows KERNEL(pool_windows)
+void pool_windows(const REAL *from, int64_t count, int64_t pool, int64_t channels, bool relu, REAL *y, uint8_t *index,
+                  int64_t step);
+
+/* sum[0…NR) += (or =, to start) the sum of `rows` rows of NR: part of a bias gradient. */
+static inline void add_rows(REAL *sum, const REAL *from, int64_t rows, bool start)
+{
+    vec total[NV];
+    for (int j = 0; j < NV; j++) total[j] = splat(0);
+    for (int64_t i = 0; i < rows; i++)
+        for (int j = 0; j < NV; j++) total[j] += load(from + i * NR + j * VL);
+    for (int j = 0; j < NV; j++) store(sum + j * VL, start ? total[j] : load(sum + j * VL) + total[j]);
+}
+
+/* Weights as panels of og: to[g][panel][(row, column, channel)][NR]. */
+#define pack_weights KERNEL(pack_weights)
+void pack_weights(const conv *v, const REAL *w, REAL *to, lk__pool *pool);
+
+#endif

@@ -1,0 +1,157 @@
+/* conv2d.c - convolution forward, with bias, relu and max pool in the same pass.
+ *
+ * A tile is one image's band of output rows in one group. A padded copy of the rows it reads stays in cache and is multiplied
+ * in place, kernel row by kernel row. With a pool, pixels are processed window by window, a strip of windows stays in cache
+ * until it is pooled, and only pooled values and the positions of maxima are written to memory. */
+#include "device/cpu/winograd.h"
+
+enum {
+    BAND = 32 << 10,
+    PIXELS = 512,
+    STRIP = 64
+}; /* elements of x and pixels that a band aims at; pixels of a strip */
+
+typedef struct plan {
+    conv    v;
+    bool    copies; /* of x: padding or groups; otherwise x is read in place */
+    int64_t deep;   /* K of the product */
+    int64_t band;   /* rows of the convolution in a band, whole pool windows */
+    int64_t bands;
+    int64_t columns;        /* of the window */
+    int64_t strip;          /* pixels, whole pool windows */
+    int64_t window, result; /* elements of a worker's scratch */
+} plan;
+
+static int64_t band_rows(const plan *p, int64_t rows) { return (rows - 1) * p->v.stride + p->v.kh; }
+static int64_t pixels_of(const plan *p, int64_t rows) { return rows * p->v.yw * p->v.pool; }
+
+static plan plan_of(const lk__kernel_call *call)
+{
+    plan  p = {.v = conv_of(call->attrs, call->in[0].dims, call->in[1].dims)};
+    conv *v = &p.v;
+    p.copies = v->padding > 0 || v->groups > 1;
+    p.columns = v->w + 2 * v->padding;
+    p.deep = v->kh * v->kw * v->cg;
+    int64_t used = v->yh * v->pool; /* rows and columns that the pool omits are not computed */
+    int64_t rows = min64(BAND / max64(1, v->stride * p.columns * v->cg), tiles_of(PIXELS, max64(1, v->yw * v->pool)));
+    rows = max64(v->pool, rows / v->pool * v->pool);
+    p.band = round_to(tiles_of(used, max64(1, tiles_of(used, rows))), v->pool);
+    p.bands = tiles_of(used, max64(1, p.band));
+    p.strip = max64(1, STRIP / (v->pool * v->pool)) * v->pool * v->pool;
+    p.window = p.copies ? band_rows(&p, p.band) * p.columns * v->cg : 0;
+    p.result = v->pool > 1 ? p.strip * v->og : 0;
+    return p;
+}
+
+static size_t scratch_of(const plan *p)
+{
+    size_t pointers = lk__round_up((size_t)(pixels_of(p, p->band) * 2) * sizeof(void *), LK__ALIGN);
+    return space_of(p->window) + space_of(p->result) + pointers;
+}
+
+static size_t weights_of(const plan *p) { return space_of(p->v.groups * p->v.panels * NR * p->deep); }
+static size_t bias_of(const plan *p) { return space_of(p->v.groups * p->v.panels * NR); }
+
+size_t KERNEL(conv2d_workspace)(const lk__kernel_call *call, int threads)
+{
+    plan p = plan_of(call);
+    if (winograd_fits(&p.v)) return winograd_workspace(&p.v, false, threads);
+    return weights_of(&p) + bias_of(&p) + (size_t)threads * scratch_of(&p);
+}
+
+typedef struct job {
+    plan                   p;
+    const lk__kernel_call *call;
+    const REAL            *weights, *bias; /* bias: padded to whole panels for each group */
+    char                  *scratch;
+    size_t                 per_worker;
+} job;
+
+/* The address of each pixel's values, pool window by pool window; without a pool row by row. */
+static void list_pixels(const plan *p, const REAL *image, int64_t rows, const REAL **from)
+{
+    const conv *v = &p->v;
+    int64_t     pool = v->pool, down = v->stride * p->columns * v->cg, right = v->stride * v->cg;
+    for (int64_t r = 0; r < rows; r += pool)
+        for (int64_t q = 0; q < v->yw * pool; q += pool)
+            for (int64_t i = r; i < r + pool; i++)
+                for (int64_t j = q; j < q + pool; j++) *from++ = image + i * down + j * right;
+}
+
+/* All panels of `count` pixels. */
+static void multiply(const job *job, int64_t group, const REAL **from, REAL **to, int64_t count)
+{
+    const plan *p = &job->p;
+    const conv *v = &p->v;
+    runs        how = {.runs = v->kh, .length = v->kw * v->cg, .a_run = p->columns * v->cg};
+    for (int64_t panel = 0; panel < v->panels; panel++) {
+        int64_t at = group * v->panels + panel;
+        micro_nn(count, from, &how, job->weights + at * p->deep * NR, job->bias + at * NR, to, panel * NR,
+                 min64(NR, v->og - panel * NR));
+    }
+}
+
+static void run_tile(void *argument, int64_t tile, int worker)
+{
+    const job   *job = argument;
+    const plan  *p = &job->p;
+    const conv  *v = &p->v;
+    int64_t      group = tile % v->groups, band = tile / v->groups % p->bands, n = tile / v->groups / p->bands;
+    int64_t      first = band * p->band, rows = min64(p->band, v->yh * v->pool - first), pixels = pixels_of(p, rows);
+    char        *scratch = job->scratch + (size_t)worker * job->per_worker;
+    REAL        *copy = (REAL *)scratch, *result = (REAL *)(scratch + space_of(p->window));
+    const REAL **from = (const REAL **)(scratch + space_of(p->window) + space_of(p->result));
+    REAL       **to = (REAL **)(from + pixels);
+    const REAL  *x = (const REAL *)job->call->in[0].data + n * v->h * v->w * v->c;
+    int64_t      at = (n * v->yh + first / v->pool) * v->yw * v->o + group * v->og;
+    REAL        *y = (REAL *)job->call->out[0].data + at;
+    uint8_t     *index = optional_out(job->call, 1);
+
+    const REAL *image = x + first * v->stride * v->w * v->c;
+    if (p->copies) {
+        window rectangle = {first * v->stride - v->padding, -v->padding, band_rows(p, rows), p->columns};
+        copy_window(copy, rectangle, x, v->h, v->w, v->c, group * v->cg, v->cg);
+        image = copy;
+    }
+    list_pixels(p, image, rows, from);
+    if (v->pool > 1) {
+        int64_t area = v->pool * v->pool;
+        if (index) index += at;
+        for (int64_t i = 0; i < min64(pixels, p->strip); i++) to[i] = result + i * v->og;
+        for (int64_t i = 0; i < pixels; i += p->strip) {
+            int64_t count = min64(p->strip, pixels - i), done = i / area * v->o;
+            multiply(job, group, from + i, to, count);
+            pool_windows(result, count / area, v->pool, v->og, v->relu, y + done, index ? index + done : NULL, v->o);
+        }
+        return;
+    }
+    for (int64_t i = 0; i < pixels; i++) to[i] = y + i * v->o;
+    multiply(job, group, from, to, pixels);
+    if (!v->relu) return;
+    for (int64_t i = 0; i < (v->groups == 1 ? 1 : pixels); i++)
+        relu_in_place(y + i * v->o, v->groups == 1 ? pixels * v->o : v->og);
+}
+
+void KERNEL(conv2d)(const lk__kernel_call *call)
+{
+    job   job = {.p = plan_of(call), .call = call};
+    plan *p = &job.p;
+    conv *v = &p->v;
+    if (v->n * p->bands <= 0 || v->yw <= 0) return;
+    if (winograd_fits(v)) {
+        winograd_run(call, v, false);
+        return;
+    }
+    char       *workspace = call->workspace;
+    REAL       *weights = (REAL *)workspace, *bias = (REAL *)(workspace + weights_of(p));
+    const REAL *b = optional_in(call, 2);
+    pack_weights(v, call->in[1].data, weights, call->pool);
+    memset(bias, 0, bias_of(p));
+    for (int64_t g = 0; b && g < v->groups; g++)
+        memcpy(bias + g * v->panels * NR, b + g * v->og, (size_t)v->og * sizeof(REAL));
+    job.weights = weights;
+    job.bias = bias;
+    job.scratch = workspace + weights_of(p) + bias_of(p);
+    job.per_worker = scratch_of(p);
+    lk__pool_run(call->pool, v->n * p->bands * v->groups, run_tile, &job);
+}

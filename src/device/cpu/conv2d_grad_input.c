@@ -1,0 +1,156 @@
+/* conv2d_grad_input.c - the gradient of a convolution with respect to its input.
+ *
+ * Row h of dx depends on kernel row i and row q of dy where h + padding = i + stride*q. So the pixels with the same remainder
+ * of (h + padding, w + padding) modulo the stride form a phase, and each phase is a convolution of dy at stride 1 with every
+ * stride-th tap, in reverse order. At stride 1 there is one phase. */
+#include "device/cpu/winograd.h"
+
+enum { BAND = 48 << 10, PIXELS = 512 }; /* elements of scratch and pixels that a band aims at */
+
+typedef struct plan {
+    conv    v;
+    int64_t panels;          /* of cg */
+    int64_t tall, wide;      /* maximum taps of a phase */
+    int64_t column, columns; /* of the window of dy: first (may be negative) and how many */
+    int64_t band, bands;     /* rows of dx */
+    int64_t window;          /* elements of a worker's scratch */
+} plan;
+
+static int64_t band_rows(const plan *p, int64_t rows) { return tiles_of(rows - 1, p->v.stride) + p->tall; }
+
+static plan plan_of(const lk__kernel_call *call)
+{
+    plan  p = {.v = conv_of(call->attrs, call->out[0].dims, call->in[1].dims)};
+    conv *v = &p.v;
+    p.panels = tiles_of(v->cg, NR);
+    p.tall = tiles_of(v->kh, v->stride);
+    p.wide = tiles_of(v->kw, v->stride);
+    p.column = v->padding / v->stride - p.wide + 1;
+    p.columns = (v->w - 1 + v->padding) / v->stride - p.column + 1;
+    int64_t per_row = tiles_of(p.columns * v->og, v->stride);
+    int64_t rows = max64(v->stride, min64(BAND / max64(1, per_row), tiles_of(PIXELS, max64(1, v->w))));
+    int64_t bands = max64(1, tiles_of(v->h, rows));
+    p.band = tiles_of(v->h, bands);
+    p.bands = tiles_of(v->h, max64(1, p.band));
+    p.window = band_rows(&p, p.band) * p.columns * v->og;
+    return p;
+}
+
+static size_t scratch_of(const plan *p)
+{
+    return space_of(p->window) + lk__round_up((size_t)(p->band * p->v.w) * 2 * sizeof(void *), LK__ALIGN);
+}
+
+static int64_t weights_per_group(const plan *p) { return p->v.kh * p->v.kw * p->v.og * p->panels * NR; }
+static size_t  weights_of(const plan *p) { return space_of(p->v.groups * weights_per_group(p)); }
+
+size_t KERNEL(conv2d_grad_input_workspace)(const lk__kernel_call *call, int threads)
+{
+    plan p = plan_of(call);
+    if (winograd_fits(&p.v)) return winograd_workspace(&p.v, true, threads);
+    return weights_of(&p) + (size_t)threads * scratch_of(&p);
+}
+
+typedef struct job {
+    plan                   p;
+    const lk__kernel_call *call;
+    REAL  *weights; /* [group][phase][panel][(tap row, tap column, o)][NR], taps from the last to the first */
+    char  *scratch;
+    size_t per_worker;
+} job;
+
+static int64_t taps(int64_t kernel, int64_t phase, int64_t stride)
+{
+    return phase < kernel ? (kernel - phase + stride - 1) / stride : 0;
+}
+
+static void pack_panel(void *argument, int64_t tile, int worker)
+{
+    const job  *job = argument;
+    const plan *p = &job->p;
+    const conv *v = &p->v;
+    int64_t     group = tile / p->panels, panel = tile % p->panels, area = v->kh * v->kw, s = v->stride;
+    int64_t     columns = min64(NR, v->cg - panel * NR);
+    REAL       *phase = job->weights + group * weights_per_group(p);
+    const REAL *w = (const REAL *)job->call->in[1].data + (group * v->og * v->cg + panel * NR) * area;
+    (void)worker;
+    for (int64_t a = 0; a < s; a++)
+        for (int64_t b = 0; b < s; b++) {
+            int64_t tall = taps(v->kh, a, s), wide = taps(v->kw, b, s), deep = tall * wide * v->og;
+            REAL   *to = phase + panel * deep * NR;
+            for (int64_t i = 0; i < tall; i++)
+                for (int64_t j = 0; j < wide; j++) {
+                    const REAL *tap = w + (a + (tall - 1 - i) * s) * v->kw + b + (wide - 1 - j) * s;
+                    for (int64_t o = 0; o < v->og; o++, to += NR, tap += v->cg * area) {
+                        for (int64_t c = 0; c < columns; c++) to[c] = tap[c * area];
+                        for (int64_t c = columns; c < NR; c++) to[c] = 0;
+                    }
+                }
+            phase += p->panels * deep * NR;
+        }
+}
+
+/* The pixels of phase (a, b) in the band's rows; returns how many. */
+static int64_t gather_phase(const plan *p, int64_t a, int64_t b, int64_t first, int64_t rows, const REAL *window_copy,
+                            REAL *dx, const REAL **from, REAL **to)
+{
+    const conv *v = &p->v;
+    int64_t     s = v->stride, count = 0, lowest = (first + v->padding) / s;
+    int64_t     up = p->tall - taps(v->kh, a, s), left = p->wide - taps(v->kw, b, s);
+    for (int64_t h = first; h < first + rows; h++) {
+        if ((h + v->padding) % s != a) continue;
+        int64_t row = (h + v->padding) / s - lowest + up;
+        for (int64_t w = ((b - v->padding) % s + s) % s; w < v->w; w += s, count++) {
+            int64_t column = (w + v->padding) / s - p->wide + 1 - p->column + left;
+            from[count] = window_copy + (row * p->columns + column) * v->og;
+            to[count] = dx + (h * v->w + w) * v->c;
+        }
+    }
+    return count;
+}
+
+static void run_tile(void *argument, int64_t tile, int worker)
+{
+    const job     *job = argument;
+    const plan    *p = &job->p;
+    const conv    *v = &p->v;
+    int64_t        group = tile % v->groups, band = tile / v->groups % p->bands, n = tile / v->groups / p->bands;
+    int64_t        first = band * p->band, rows = min64(p->band, v->h - first), s = v->stride;
+    char          *scratch = job->scratch + (size_t)worker * job->per_worker;
+    REAL          *window_copy = (REAL *)scratch;
+    const REAL   **from = (const REAL **)(scratch + space_of(p->window));
+    REAL         **to = (REAL **)(from + p->band * v->w);
+    const REAL    *dy = (const REAL *)job->call->in[0].data + n * v->yh * v->yw * v->o;
+    const uint8_t *index = optional_in(job->call, 2);
+    REAL          *dx = (REAL *)job->call->out[0].data + n * v->h * v->w * v->c + group * v->cg;
+    const REAL    *weights = job->weights + group * weights_per_group(p);
+
+    int64_t lowest = (first + v->padding) / s, highest = (first + rows - 1 + v->padding) / s;
+    window  at = {lowest - p->tall + 1, p->column, highest - lowest + p->tall, p->columns};
+    if (index) index += n * v->yh * v->yw * v->o;
+    expand_window(window_copy, at, v, dy, index, group * v->og, v->og, v->og, 0);
+    for (int64_t a = 0; a < s; a++)
+        for (int64_t b = 0; b < s; b++) {
+            int64_t tall = taps(v->kh, a, s), wide = taps(v->kw, b, s), deep = tall * wide * v->og;
+            int64_t count = gather_phase(p, a, b, first, rows, window_copy, dx, from, to);
+            runs    how = {.runs = wide ? tall : 0, .length = wide * v->og, .a_run = p->columns * v->og};
+            for (int64_t panel = 0; panel < p->panels; panel++, weights += deep * NR)
+                micro_nn(count, from, &how, weights, zeros, to, panel * NR, min64(NR, v->cg - panel * NR));
+        }
+}
+
+void KERNEL(conv2d_grad_input)(const lk__kernel_call *call)
+{
+    job   job = {.p = plan_of(call), .call = call, .weights = call->workspace};
+    plan *p = &job.p;
+    conv *v = &p->v;
+    if (v->n * p->bands <= 0 || v->w <= 0) return;
+    if (winograd_fits(v)) {
+        winograd_run(call, v, true);
+        return;
+    }
+    job.scratch = (char *)call->workspace + weights_of(p);
+    job.per_worker = scratch_of(p);
+    lk__pool_run(call->pool, v->groups * p->panels, pack_panel, &job);
+    lk__pool_run(call->pool, v->n * p->bands * v->groups, run_tile, &job);
+}

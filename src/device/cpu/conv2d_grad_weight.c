@@ -1,0 +1,197 @@
+/* conv2d_grad_weight.c - the gradient of a convolution with respect to its weight and bias.
+ *
+ * A tile sums over a chunk of images for a block of output channels, in the layout of packed weights; the chunks' sums are
+ * then added in order. Chunks and blocks depend on the shape alone. */
+#include "device/cpu/winograd.h"
+
+enum {
+    PIXELS = 256,        /* of a band: a panel of dy stays in the first-level cache */
+    BAND = 32 << 10,     /* elements of x that a band may copy */
+    CHUNKS = 16,         /* at most; also the number of tiles wanted for threads */
+    PARTIALS = 512 << 10 /* at most so many elements of partial sums */
+};
+
+typedef struct plan {
+    conv    v;
+    bool    winograd, copies, patches, argmax; /* argmax: see argmax_patches.c */
+    int64_t deep;           /* rows of a panel of dw; with patches the bias gradient is row kh*kw*cg */
+    int64_t chunks, blocks; /* of images; of panels */
+    int64_t block;          /* panels of a block */
+    int64_t band, bands, columns;
+    int64_t window, patch, panel; /* elements of a worker's scratch; panel: of dy, or of the sums of argmax_patches.c */
+} plan;
+
+static int64_t band_rows(const plan *p, int64_t rows) { return (rows - 1) * p->v.stride + p->v.kh; }
+
+static plan plan_of(const lk__kernel_call *call)
+{
+    plan  p = {.v = conv_of(call->attrs, call->in[0].dims, call->out[0].dims)};
+    conv *v = &p.v;
+    p.winograd = winograd_fits(v);
+    /* Short kernel rows would waste most of a tile of MR rows. */
+    p.patches = v->kw * v->cg < 4 * MR && v->kw * v->cg % MR != 0;
+    p.argmax = !p.winograd && argmax_patches_fit(v);
+    p.patches = p.patches || p.argmax;
+    /* micro_tn reads up to a multiple of MR, copy_patches whole vectors: at the end of x that would read past it. */
+    p.copies = v->padding > 0 || v->groups > 1 || p.patches || v->kw * v->cg % MR != 0;
+    p.columns = v->w + 2 * v->padding;
+    p.deep = p.patches ? patch_deep(v) : v->kh * v->kw * v->cg;
+    int64_t whole = v->groups * v->panels * NR * p.deep;
+    p.chunks = max64(1, min64(PARTIALS / max64(1, whole), min64(v->n, CHUNKS)));
+    p.blocks = min64(v->panels, tiles_of(CHUNKS, p.chunks * v->groups));
+    p.block = tiles_of(v->panels, p.blocks);
+    if (p.winograd) p.block = min64(p.block, winograd_weight_block(v));
+    p.blocks = tiles_of(v->panels, p.block);
+    int64_t per_row = v->stride * p.columns * v->cg + (p.patches ? v->ow * patch_step(v) : 0);
+    int64_t rows = max64(1, min64(BAND / max64(1, per_row), tiles_of(PIXELS, max64(1, v->ow))));
+    if (p.argmax) rows = max64(1, rows / v->pool) * v->pool;
+    int64_t bands = max64(1, tiles_of(v->oh, rows));
+    p.band = p.argmax ? rows : tiles_of(v->oh, bands);
+    p.bands = tiles_of(v->oh, max64(1, p.band));
+    p.window = p.copies ? band_rows(&p, p.band) * p.columns * v->cg + max64(MR, VL) : 0;
+    p.patch = p.patches ? p.band * v->ow * patch_step(v) + VL : 0;
+    p.panel = p.argmax ? patch_vectors(v) * VL * NR : p.band * v->ow * NR;
+    return p;
+}
+
+static int64_t partial_of(const plan *p) { return p->v.groups * p->v.panels * (p->deep + 1) * NR; } /* dw, then db */
+static size_t  scratch_of(const plan *p)
+{
+    if (p->winograd) return winograd_weight_scratch(&p->v, p->block);
+    return space_of(p->window) + space_of(p->patch) + space_of(p->panel * p->block);
+}
+
+size_t KERNEL(conv2d_grad_weight_workspace)(const lk__kernel_call *call, int threads)
+{
+    plan p = plan_of(call);
+    return (size_t)p.chunks * space_of(partial_of(&p)) + (size_t)threads * scratch_of(&p);
+}
+
+typedef struct job {
+    plan                   p;
+    const lk__kernel_call *call;
+    char                  *partials, *scratch;
+    size_t                 per_worker;
+} job;
+
+static REAL *partial_at(const job *job, int64_t chunk, int64_t panel) /* panel counts through the groups */
+{
+    return (REAL *)(job->partials + (size_t)chunk * space_of(partial_of(&job->p))) + panel * (job->p.deep + 1) * NR;
+}
+
+/* Adds one image's band of output rows. */
+static void add_band(const job *job, int64_t n, int64_t band, int64_t group, int64_t chunk, int64_t first_panel,
+                     int64_t panels, bool start, char *scratch)
+{
+    const plan    *p = &job->p;
+    const conv    *v = &p->v;
+    int64_t        first = band * p->band, rows = min64(p->band, v->oh - first), pixels = rows * v->ow;
+    REAL          *window_copy = (REAL *)scratch;
+    REAL          *patches = (REAL *)(scratch + space_of(p->window));
+    REAL          *gradient = (REAL *)(scratch + space_of(p->window) + space_of(p->patch));
+    const REAL    *x = (const REAL *)job->call->in[0].data + n * v->h * v->w * v->c;
+    const REAL    *dy = (const REAL *)job->call->in[1].data + n * v->yh * v->yw * v->o;
+    const uint8_t *index = optional_in(job->call, 2);
+    const REAL    *image = x + first * v->stride * v->w * v->c;
+    if (index) index += n * v->yh * v->yw * v->o;
+    if (p->copies) {
+        window at = {first * v->stride - v->padding, -v->padding, band_rows(p, rows), p->columns};
+        copy_window(window_copy, at, x, v->h, v->w, v->c, group * v->cg, v->cg);
+        image = window_copy;
+    }
+    if (p->patches) copy_patches(patches, v, image, p->columns, rows);
+    window  at = {first, 0, rows, v->ow};
+    int64_t channel = first_panel * NR, channels = min64(panels * NR, v->og - channel);
+    if (p->argmax) {
+        int64_t windows = min64(rows / v->pool, v->yh - first / v->pool);
+        int64_t from = first / v->pool * v->yw * v->o + group * v->og + channel;
+        if (start) memset(gradient, 0, (size_t)(panels * p->panel) * sizeof(REAL));
+        add_argmax_patches(v, patches, windows, dy + from, index + from, channels, gradient);
+        return;
+    }
+    expand_window(gradient, at, v, dy, index, group * v->og + channel, channels, NR, pixels * NR);
+
+    runs    how = {rows, v->ow, v->stride * p->columns * v->cg, v->stride * v->cg};
+    int64_t run = v->kw * v->cg;
+    for (int64_t panel = 0; panel < panels; panel++, gradient += pixels * NR) {
+        REAL       *sum = partial_at(job, chunk, group * v->panels + first_panel + panel);
+        const REAL *from = start ? zeros : NULL;
+        if (p->patches) {
+            runs flat = {1, pixels, 0, patch_step(v)};
+            micro_tn(p->deep, patches, &flat, gradient, from, sum, NR, NR);
+            continue;
+        }
+        for (int64_t i = 0; i < v->kh; i++)
+            micro_tn(run, image + i * p->columns * v->cg, &how, gradient, from, sum + i * run * NR, NR, NR);
+        add_rows(sum + p->deep * NR, gradient, pixels, start);
+    }
+}
+
+static void sum_chunk(void *argument, int64_t tile, int worker)
+{
+    const job  *job = argument;
+    const plan *p = &job->p;
+    const conv *v = &p->v;
+    int64_t     block = tile % p->blocks, group = tile / p->blocks % v->groups, chunk = tile / p->blocks / v->groups;
+    int64_t     panel = block * p->block, panels = min64(p->block, v->panels - panel);
+    char       *scratch = job->scratch + (size_t)worker * job->per_worker;
+    int64_t     first = chunk * v->n / p->chunks, end = (chunk + 1) * v->n / p->chunks;
+    if (p->winograd) {
+        REAL *to = partial_at(job, chunk, panel);
+        winograd_weight_sum(job->call, v, first, end, panel, panels, to, (p->deep + 1) * NR, scratch);
+        return;
+    }
+    for (int64_t n = first; n < end; n++)
+        for (int64_t band = 0; band < p->bands; band++)
+            add_band(job, n, band, group, chunk, panel, panels, n == first && band == 0, scratch);
+    if (!p->argmax) return;
+    const REAL *sums = (const REAL *)(scratch + space_of(p->window) + space_of(p->patch));
+    int64_t     length = patch_vectors(v) * VL;
+    for (int64_t q = 0; q < panels; q++)
+        transpose(partial_at(job, chunk, group * v->panels + panel + q), NR, sums + q * p->panel, length,
+                  min64(NR, v->og - (panel + q) * NR),
+                  min64(p->deep, length)); /* the memory past length belongs to another worker */
+}
+
+/* Adds the chunks' sums of one panel and writes it in the weights' layout. */
+static void finish_panel(void *argument, int64_t tile, int worker)
+{
+    const job  *job = argument;
+    const plan *p = &job->p;
+    const conv *v = &p->v;
+    int64_t     group = tile / v->panels, panel = tile % v->panels, taps = v->kh * v->kw, deep = taps * v->cg;
+    int64_t     columns = min64(NR, v->og - panel * NR), first = group * v->og + panel * NR;
+    REAL       *dw = (REAL *)job->call->out[0].data + first * deep, *db = optional_out(job->call, 1);
+    REAL       *sum = partial_at(job, 0, tile);
+    int64_t     count = (p->deep + 1) * NR;
+    (void)worker;
+    for (int64_t chunk = 1; chunk < p->chunks; chunk++) {
+        const REAL *more = partial_at(job, chunk, tile);
+        for (int64_t i = 0; i < count; i += VL) store(sum + i, load(sum + i) + load(more + i));
+    }
+    for (int64_t c = 0; c < v->cg; c++)
+        for (int64_t t = 0; t < taps; t++) {
+            const REAL *row = sum + (t * v->cg + c) * NR;
+            REAL       *to = dw + c * taps + t;
+            for (int64_t j = 0; j < columns; j++) to[j * deep] = row[j];
+        }
+    /* With patches the row of ones follows the taps, otherwise the bias is the last row: both are row `deep`. */
+    if (db) memcpy(db + first, sum + deep * NR, (size_t)columns * sizeof(REAL));
+}
+
+void KERNEL(conv2d_grad_weight)(const lk__kernel_call *call)
+{
+    job   job = {.p = plan_of(call), .call = call, .partials = call->workspace};
+    plan *p = &job.p;
+    conv *v = &p->v;
+    REAL *db = optional_out(call, 1);
+    if (v->n <= 0 || v->oh <= 0 || v->ow <= 0) {
+        memset(call->out[0].data, 0, (size_t)(v->o * v->cg * v->kh * v->kw) * sizeof(REAL));
+        if (db) memset(db, 0, (size_t)v->o * sizeof(REAL));
+        return;
+    }
+    job.scratch = job.partials + (size_t)p->chunks * space_of(partial_of(p));
+    job.per_worker = scratch_of(p);
+    lk__pool_run(call->pool, p->chunks * v->groups * p->blocks, sum_chunk, &job);
+    lk__pool_run(call->pool, v->groups * v->panels, finish_panel, &job);
+}

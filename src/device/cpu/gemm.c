@@ -1,0 +1,391 @@
+/* gemm.c - the blocked matrix product: independent tiles of C, each of which packs what it needs into its worker's scratch.
+ *
+ * An A that is contiguous along k is read in place (micro_nn); one that is contiguous along its rows is packed by whole vectors
+ * (micro_tn). B is packed in panels; a B that is contiguous along k must be transposed for that, and where either operand could be
+ * B, the product is transposed (C' = B' A') so that B is the smaller one. */
+#include "device/cpu/gemm.h"
+
+enum {
+    BLOCK_K = 256, /* a panel of B is 16 KiB (NEON, f32): it stays in the first-level cache */
+    BLOCK_A =
+        32 << 10, /* elements of A that are multiplied with a panel of B: with B's block, 3/8 of a second-level cache of 1 MiB */
+    BLOCK_B = 64 << 10,
+    BLOCK_C = 32 << 10, /* elements, where C goes through scratch */
+    SHARED = 1 << 20,   /* elements of a B packed once for all tiles */
+    SMALL = 8 << 10,    /* elements of an A that is not packed */
+    LONGEST = 512,      /* rows or columns of a block */
+    MANY = 32,          /* tiles: enough for as many threads */
+    LEAST = 8 << 20     /* multiplications that justify a separate tile */
+};
+
+typedef REAL quad __attribute__((vector_size(16)));
+typedef REAL quad_unaligned __attribute__((vector_size(16), aligned(sizeof(REAL)), may_alias));
+enum { QL = 16 / sizeof(REAL) };
+
+static inline quad load_quad(const REAL *p) { return (quad) * (const quad_unaligned *)p; }
+static inline void store_quad(REAL *p, quad v) { *(quad_unaligned *)p = (quad_unaligned)v; }
+
+static inline void transpose_quads(REAL *to, int64_t to_row, const REAL *from, int64_t from_row)
+{
+#if LK_REAL_BITS == 32
+    quad a = load_quad(from), b = load_quad(from + from_row);
+    quad c = load_quad(from + 2 * from_row), d = load_quad(from + 3 * from_row);
+    quad ab_low = __builtin_shufflevector(a, b, 0, 4, 2, 6), ab_high = __builtin_shufflevector(a, b, 1, 5, 3, 7);
+    quad cd_low = __builtin_shufflevector(c, d, 0, 4, 2, 6), cd_high = __builtin_shufflevector(c, d, 1, 5, 3, 7);
+    store_quad(to, __builtin_shufflevector(ab_low, cd_low, 0, 1, 4, 5));
+    store_quad(to + to_row, __builtin_shufflevector(ab_high, cd_high, 0, 1, 4, 5));
+    store_quad(to + 2 * to_row, __builtin_shufflevector(ab_low, cd_low, 2, 3, 6, 7));
+    store_quad(to + 3 * to_row, __builtin_shufflevector(ab_high, cd_high, 2, 3, 6, 7));
+#else
+    quad a = load_quad(from), b = load_quad(from + from_row);
+    store_quad(to, __builtin_shufflevector(a, b, 0, 2));
+    store_quad(to + to_row, __builtin_shufflevector(a, b, 1, 3));
+#endif
+}
+
+/* Not inlined: with known rows GCC warns of an overflow that the loops exclude. */
+__attribute__((noinline)) void transpose(REAL *to, int64_t to_row, const REAL *from, int64_t from_row, int64_t rows,
+                                         int64_t columns)
+{
+    int64_t i = 0;
+    for (; i + QL <= rows; i += QL) {
+        int64_t j = 0;
+        for (; j + QL <= columns; j += QL)
+            transpose_quads(to + j * to_row + i, to_row, from + i * from_row + j, from_row);
+        for (; j < columns; j++)
+            for (int64_t q = i; q < i + QL; q++) to[j * to_row + q] = from[q * from_row + j];
+    }
+    for (; i < rows; i++)
+        for (int64_t j = 0; j < columns; j++) to[j * to_row + i] = from[i * from_row + j];
+}
+
+/* How C is split into blocks; depends on the shape alone. */
+typedef struct blocks {
+    int64_t m, n, k; /* largest extents of a block */
+    int64_t rows, columns;
+} blocks;
+
+static int64_t even_part(int64_t n, int64_t largest, int64_t unit) /* splits n into equal parts of whole units */
+{
+    int64_t parts = max64(1, tiles_of(n, max64(unit, largest / unit * unit)));
+    return max64(unit, round_to(tiles_of(n, parts), unit));
+}
+
+static blocks choose_blocks(const gemm *g, bool through_scratch)
+{
+    blocks b;
+    b.k = even_part(g->k, BLOCK_K, 4);
+    b.m = even_part(g->m, min64(LONGEST, BLOCK_A / b.k), MR);
+    b.n = even_part(g->n, min64(LONGEST, BLOCK_B / b.k), NR);
+    double  products = (double)g->m * (double)g->n * (double)g->k * (g->sum ? (double)g->batch : 1);
+    int64_t outputs = g->sum ? 1 : g->batch;
+    for (;;) {
+        b.rows = tiles_of(g->m, b.m);
+        b.columns = tiles_of(g->n, b.n);
+        int64_t tiles = b.rows * b.columns;
+        bool    fits = !through_scratch || b.m * b.n <= BLOCK_C;
+        if (fits && (tiles * outputs >= MANY || products < 2.0 * LEAST * (double)tiles)) return b;
+        if (b.m >= 4 * MR && b.m >= b.n)
+            b.m = round_to(tiles_of(b.m, 2), MR);
+        else if (b.n >= 4 * NR)
+            b.n = round_to(tiles_of(b.n, 2), NR);
+        else
+            return b;
+    }
+}
+
+/* The transposed product: C' = B' A'. */
+static gemm transposed_product(const gemm *g)
+{
+    gemm t = *g;
+    t.m = g->n, t.n = g->m;
+    t.a = g->b, t.a_row = g->b_column, t.a_k = g->b_k, t.a_batch = g->b_batch;
+    t.b = g->a, t.b_k = g->a_k, t.b_column = g->a_row, t.b_batch = g->a_batch;
+    t.c_row = g->c_column, t.c_column = g->c_row;
+    return t;
+}
+
+typedef struct job {
+    gemm   asked, g; /* g may be the transposed product */
+    blocks cut;
+    bool   transposed; /* bias goes along rows */
+    REAL  *shared;     /* all of B packed, [block of k][panel][k][NR]; NULL: each tile packs its own */
+    char  *workspace;
+    size_t per_worker;
+} job;
+
+/* Scratch for g and any smaller m, n, k. A transposed B remains B when A is contiguous along k, and then has the fewer columns;
+ * otherwise the product is transposed. */
+static int64_t columns_of_b(const gemm *g) { return !g->b_transposed ? g->n : g->a_k == 1 ? min64(g->m, g->n) : g->m; }
+static int64_t a_space(const gemm *g)
+{
+    int64_t rows = round_to(min64(LONGEST, g->m), MR);
+    return g->a_k == 1 || g->b_transposed ? 0 : min64(BLOCK_A + MR * BLOCK_K, rows * round_to(g->k, 4));
+}
+static int64_t b_space(const gemm *g) /* one row of each panel is unused */
+{
+    int64_t columns = round_to(min64(LONGEST, columns_of_b(g)), NR);
+    return min64(BLOCK_B + NR * BLOCK_K, columns * round_to(g->k, 4)) + columns;
+}
+static int64_t c_space(const gemm *g) { return g->b_transposed ? min64(BLOCK_C, g->m * g->n) : 0; }
+
+/* Transposing costs more than copying: a B that many tiles would transpose is packed once for all of them, unless that takes
+ * too much memory. */
+static int64_t shared_columns(const gemm *g)
+{
+    return g->b_transposed && g->a_k == 1 && g->alone ? round_to(columns_of_b(g), NR) : 0;
+}
+static int64_t shared_space(const gemm *g) { return min64(SHARED, shared_columns(g) * g->k); }
+
+static size_t worker_space(const gemm *g) { return space_of(a_space(g)) + space_of(b_space(g)) + space_of(c_space(g)); }
+
+size_t gemm_workspace(const gemm *g, int threads)
+{
+    return space_of(shared_space(g)) + (size_t)threads * worker_space(g);
+}
+
+/* Panels of NR columns, each k × NR, `panel` elements apart. */
+static void pack_b(const gemm *g, const REAL *b, int64_t n, int64_t k, REAL *to, int64_t panel)
+{
+    int64_t whole = n / NR, rest = n - whole * NR;
+    if (g->b_column == 1)
+        for (int64_t q = 0; q < k; q++) { /* along the rows; the hardware does not prefetch the next row */
+            const REAL *from = b + q * g->b_k, *next = from + min64(4, k - 1 - q) * g->b_k;
+            for (int64_t j = 0; j < whole; j++) {
+                __builtin_prefetch(next + j * NR, 0, 2);
+                memcpy(to + j * panel + q * NR, from + j * NR, NR * sizeof(REAL));
+            }
+        }
+    else
+        for (int64_t j = 0; j < whole; j++) transpose(to + j * panel, NR, b + j * NR * g->b_column, g->b_column, NR, k);
+    if (rest == 0) return;
+    b += whole * NR * g->b_column;
+    to += whole * panel;
+    memset(to, 0, (size_t)(k * NR) * sizeof(REAL));
+    if (g->b_column == 1)
+        for (int64_t q = 0; q < k; q++) memcpy(to + q * NR, b + q * g->b_k, (size_t)rest * sizeof(REAL));
+    else
+        transpose(to, NR, b, g->b_column, rest, k);
+}
+
+/* Panels of MR rows, each k × MR. */
+static void pack_a(const gemm *g, const REAL *a, int64_t m, int64_t k, REAL *to)
+{
+    for (int64_t i = 0; i < m; i += MR, to += k * MR) {
+        int64_t rows = min64(MR, m - i);
+        if (rows == MR)
+            for (int64_t q = 0; q < k; q++) memcpy(to + q * MR, a + q * g->a_k + i, MR * sizeof(REAL));
+        else
+            for (int64_t q = 0; q < k; q++)
+                for (int64_t p = 0; p < MR; p++) to[q * MR + p] = p < rows ? a[q * g->a_k + i + p] : 0;
+    }
+}
+
+typedef struct place { /* a tile: its position in C and its size */
+    int64_t batch, i, j, m, n;
+} place;
+
+static place place_of(const job *job, int64_t index)
+{
+    int64_t per = job->cut.rows * job->cut.columns, tile = index % per;
+    place   p = {index / per, tile / job->cut.columns * job->cut.m, tile % job->cut.columns * job->cut.n, 0, 0};
+    p.m = min64(job->cut.m, job->g.m - p.i);
+    p.n = min64(job->cut.n, job->g.n - p.j);
+    return p;
+}
+
+/* One block of k. */
+typedef struct step {
+    const REAL *a; /* rows in place, or panels: (i, k) at a[i*a_panel + k*a_k] */
+    int64_t     a_panel, a_k;
+    const REAL *b; /* panels, `panel` elements apart */
+    int64_t     panel, k;
+    bool        start;
+    REAL       *c;
+    int64_t     c_row;
+} step;
+
+/* C's block += (or =, to start) A's rows times B's panels. */
+static void multiply(const gemm *g, int64_t m, int64_t n, const step *s)
+{
+    const REAL *rows[LONGEST];
+    REAL       *to[LONGEST];
+    runs        r = {.runs = 1, .length = s->k, .a_k = s->a_k};
+    bool        in_place = g->a_k == 1;
+    for (int64_t i = 0; in_place && i < m; i++) {
+        rows[i] = s->a + i * g->a_row;
+        to[i] = s->c + i * s->c_row;
+    }
+    const REAL *panel = s->b;
+    for (int64_t j = 0; j < n; j += NR, panel += s->panel) {
+        int64_t     columns = min64(NR, n - j);
+        const REAL *first = s->start ? zeros : NULL;
+        if (in_place)
+            micro_nn(m, rows, &r, panel, first, to, j, columns);
+        else
+            for (int64_t i = 0; i < m; i += MR)
+                micro_tn(min64(MR, m - i), s->a + i * s->a_panel, &r, panel, first, s->c + i * s->c_row + j, s->c_row,
+                         columns);
+    }
+}
+
+/* line += bias (if not NULL; `step` 0: one for the whole line, 1: one per element), then the activation. */
+static void finish_line(REAL *line, int64_t n, const REAL *bias, int64_t step, lk__op_unary activation)
+{
+    int64_t j = 0;
+    bool    relu = activation == LK__RELU;
+    vec     b = bias && step == 0 ? *bias - (vec){0} : (vec){0};
+    for (; j + VL <= n; j += VL) {
+        vec x = load(line + j);
+        if (bias) x += step ? load(bias + j) : b;
+        store(line + j, relu ? choose(x < splat(0), splat(0), x) : x);
+    }
+    for (; j < n; j++) {
+        REAL x = bias ? line[j] + bias[j * step] : line[j];
+        line[j] = relu && x < 0 ? 0 : x;
+    }
+}
+
+static void finish_tile(const job *job, place p, bool empty, REAL *sum, int64_t row, REAL *out)
+{
+    const gemm *g = &job->g;
+    const REAL *bias = g->bias ? g->bias + (job->transposed ? p.i : p.j) : NULL;
+    for (int64_t i = 0; empty && i < p.m; i++) /* no k at all */
+        memset(sum + i * row, 0, (size_t)p.n * sizeof *sum);
+    /* The bias is added last, also when transposed: a row's numbers do not depend on the number of rows. */
+    if (bias || g->activation == LK__RELU)
+        for (int64_t i = 0; i < p.m; i++)
+            finish_line(sum + i * row, p.n, bias ? bias + (job->transposed ? i : 0) : NULL, !job->transposed,
+                        g->activation);
+    if (g->c_column != 1) transpose(out, g->c_column, sum, row, p.m, p.n);
+}
+
+static void run_tile(void *argument, int64_t index, int worker)
+{
+    const job  *job = argument;
+    const gemm *g = &job->g;
+    place       p = place_of(job, index);
+    char       *scratch = job->workspace + (size_t)worker * job->per_worker;
+    REAL       *a = (REAL *)scratch, *b = (REAL *)(scratch + space_of(a_space(&job->asked)));
+    REAL       *c = (REAL *)((char *)b + space_of(b_space(&job->asked)));
+    REAL       *out = g->c + p.batch * g->c_batch + p.i * g->c_row + p.j * g->c_column;
+    bool        direct = g->c_column == 1;
+    step        s = {.start = true, .c = direct ? out : c, .c_row = direct ? g->c_row : p.n};
+    bool        in_place = g->a_k == 1 || (p.m % MR == 0 && p.m * g->k <= SMALL);
+    for (int64_t part = 0; part < (g->sum ? g->batch : 1); part++) {
+        const REAL *a_from = g->a + (p.batch + part) * g->a_batch + p.i * g->a_row;
+        const REAL *b_from = g->b + (p.batch + part) * g->b_batch + p.j * g->b_column;
+        for (int64_t k = 0; k < g->k; k += s.k, s.start = false) {
+            s.k = min64(job->cut.k, g->k - k);
+            s.a = in_place ? a_from + k * g->a_k : a;
+            s.a_panel = in_place ? 1 : s.k;
+            s.a_k = in_place ? g->a_k : MR;
+            if (!in_place) pack_a(g, a_from + k * g->a_k, p.m, s.k, a);
+            s.b = job->shared ? job->shared + k * round_to(g->n, NR) + p.j * s.k : b;
+            /* Panels in a worker's scratch are one row apart, so that the parts of a row do not map to one cache set. */
+            s.panel = job->shared ? s.k * NR : (s.k + 1) * NR;
+            if (!job->shared) pack_b(g, b_from + k * g->b_k, p.n, s.k, b, s.panel);
+            multiply(g, p.m, p.n, &s);
+        }
+    }
+    finish_tile(job, p, s.start, s.c, s.c_row, out);
+}
+
+static void pack_shared_b(void *argument, int64_t block, int worker)
+{
+    const job  *job = argument;
+    const gemm *g = &job->g;
+    int64_t     k = block * job->cut.k, depth = min64(job->cut.k, g->k - k);
+    (void)worker;
+    pack_b(g, g->b + k * g->b_k, g->n, depth, job->shared + k * round_to(g->n, NR), depth * NR);
+}
+
+void gemm_run(const gemm *g, lk__pool *pool, void *workspace)
+{
+    job job = {.asked = *g, .g = *g};
+    if (g->m <= 0 || g->n <= 0 || (g->batch <= 0 && !g->sum)) return;
+    if (g->b_transposed && (g->a_k != 1 || g->n > g->m)) {
+        job.g = transposed_product(g);
+        job.transposed = true;
+    }
+    job.cut = choose_blocks(&job.g, job.transposed);
+    job.per_worker = worker_space(g);
+    int64_t columns = shared_columns(g);
+    if (columns > 0 && columns * g->k <= SHARED && job.cut.rows > 1) {
+        job.shared = workspace;
+        lk__pool_run(pool, tiles_of(job.g.k, job.cut.k), pack_shared_b, &job);
+    }
+    job.workspace = (char *)workspace + space_of(shared_space(g));
+    lk__pool_run(pool, job.cut.rows * job.cut.columns * (g->sum ? 1 : g->batch), run_tile, &job);
+}
+
+/* ---- k split into leaves ---- */
+
+typedef struct leaf_job {
+    job                      job;
+    const lk__kernel_leaves *leaves;
+} leaf_job;
+
+/* The product of one leaf, into its own tile. Blocks depend on the leaf's length alone: its bits do not depend on other leaves. */
+static void multiply_leaf(const job *job, place p, int64_t first, int64_t last, REAL *scratch, REAL *sum)
+{
+    const gemm *g = &job->g;
+    REAL       *a = scratch, *b = (REAL *)((char *)scratch + space_of(a_space(&job->asked)));
+    int64_t     block = even_part(last - first, BLOCK_K, 4);
+    step        s = {.start = true, .c = sum, .c_row = p.n, .a_k = MR};
+    for (int64_t k = first; k < last; k += s.k, s.start = false) {
+        s.k = min64(block, last - k);
+        s.a = g->a_k == 1 ? g->a + p.i * g->a_row + k : a;
+        s.a_panel = s.k;
+        if (g->a_k != 1) pack_a(g, g->a + p.i * g->a_row + k * g->a_k, p.m, s.k, a);
+        s.b = b;
+        s.panel = (s.k + 1) * NR;
+        pack_b(g, g->b + p.j * g->b_column + k * g->b_k, p.n, s.k, b, s.panel);
+        multiply(g, p.m, p.n, &s);
+    }
+    if (s.start) memset(sum, 0, (size_t)(p.m * p.n) * sizeof *sum);
+}
+
+static void add_tile(REAL *to, const REAL *more, int64_t n)
+{
+    int64_t i = 0;
+    for (; i + VL <= n; i += VL) store(to + i, load(to + i) + load(more + i));
+    for (; i < n; i++) to[i] += more[i];
+}
+
+/* Two neighbouring results of one level are added to one of the next level as soon as both are computed. The results that remain at
+ * the end are added from the right, which completes the tree when the number of leaves is not a power of two. */
+static void run_leaf_tile(void *argument, int64_t index, int worker)
+{
+    const leaf_job *q = argument;
+    const job      *job = &q->job;
+    place           p = place_of(job, index);
+    int64_t         size = p.m * p.n;
+    REAL           *scratch = (REAL *)(job->workspace + (size_t)worker * job->per_worker);
+    REAL           *sums = (REAL *)((char *)q->leaves->sums + (size_t)worker * lk__kernel_leaves_bytes());
+    int             depth = 0;
+    for (int leaf = 0; leaf < q->leaves->count; leaf++) {
+        multiply_leaf(job, p, q->leaves->rows[leaf], q->leaves->rows[leaf + 1], scratch, sums + depth * size);
+        depth++;
+        for (int pair = leaf; pair & 1; pair >>= 1, depth--)
+            add_tile(sums + (depth - 2) * size, sums + (depth - 1) * size, size);
+    }
+    for (; depth > 1; depth--) add_tile(sums + (depth - 2) * size, sums + (depth - 1) * size, size);
+    REAL *out = job->g.c + p.i * job->g.c_row + p.j;
+    for (int64_t i = 0; i < p.m; i++) memcpy(out + i * job->g.c_row, sums + i * p.n, (size_t)p.n * sizeof *out);
+}
+
+void gemm_run_leaves(const gemm *g, const lk__kernel_leaves *leaves, lk__pool *pool, void *workspace)
+{
+    leaf_job q = {.job = {.asked = *g, .g = *g}, .leaves = leaves};
+    blocks  *b = &q.job.cut;
+    if (g->m <= 0 || g->n <= 0) return;
+    q.job.per_worker = worker_space(g);
+    q.job.workspace = (char *)workspace + space_of(shared_space(g));
+    b->m = even_part(g->m, 64, MR);
+    b->n = even_part(g->n, LK__LEAVES_TILE / b->m, NR);
+    while (b->m * b->n > LK__LEAVES_TILE) b->n -= NR;
+    b->rows = tiles_of(g->m, b->m);
+    b->columns = tiles_of(g->n, b->n);
+    lk__pool_run(pool, b->rows * b->columns, run_leaf_tile, &q);
+}

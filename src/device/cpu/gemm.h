@@ -1,0 +1,101 @@
+/* device/cpu/gemm.h - the two micro-kernels of all matrix products and convolutions, and the blocked product
+ * built on them.
+ *
+ * Both add to an MR × NR tile of C held in registers. B is always a packed panel: row k holds NR consecutive columns, the
+ * missing ones zero. K is `runs` runs of `length`, so that a kernel row of a channels-last image, or a row of its pixels,
+ * is read in place. */
+#ifndef LK__GEMM_H
+#define LK__GEMM_H
+
+#include "device/cpu/cpu.h"
+
+/* MR × NV vectors of accumulators, NV of B and at least one of A fit the registers: 32 on arm64 and AVX-512, 16 else. */
+#if defined(__aarch64__)
+enum { MR = 4, NV = 4 };
+#elif defined(__AVX512F__)
+enum { MR = 8, NV = 2 };
+#elif defined(__AVX2__)
+enum { MR = 6, NV = 2 };
+#else
+enum { MR = 4, NV = 2 };
+#endif
+enum { NR = NV * VL };
+
+typedef struct runs {
+    int64_t runs, length;
+    int64_t a_run; /* elements of A from a run to the next */
+    int64_t a_k;   /* micro_tn: elements of A from a k to the next; micro_nn has 1 */
+} runs;
+
+#define zeros KERNEL(zeros)
+extern const REAL zeros[NR];
+
+/* c[i][column + j] = start[j] + Σ a[i][k] b[k][j] for i < m, j < n <= NR; start == NULL: += Σ instead. */
+#define micro_nn KERNEL(micro_nn)
+void micro_nn(int64_t m, const REAL *const *a, const runs *r, const REAL *b, const REAL *start, REAL *const *c,
+              int64_t column, int64_t n);
+
+/* The dense case without edges: c[i*NR + j] = Σ a[i*k + …] b[…][j] for i < m, a multiple of MR. */
+#define micro_rows KERNEL(micro_rows)
+void micro_rows(int64_t m, const REAL *a, int64_t k, const REAL *b, REAL *c);
+
+/* c[i*c_row + j] = start[j] + Σ a[k*a_k + i] b[k][j]. Reads a up to the next multiple of MR past m. */
+#define micro_tn KERNEL(micro_tn)
+void micro_tn(int64_t m, const REAL *a, const runs *r, const REAL *b, const REAL *start, REAL *c, int64_t c_row,
+              int64_t n);
+
+/* to[j*to_row + i] = from[i*from_row + j] for i < rows, j < columns. */
+#define transpose KERNEL(transpose)
+void transpose(REAL *to, int64_t to_row, const REAL *from, int64_t from_row, int64_t rows, int64_t columns);
+
+/* C = A B (+ bias by column, then activation), for each of `batch`; or, with sum, C = Σ over the batch of A B. */
+typedef struct gemm {
+    int64_t      m, n, k, batch;
+    const REAL  *a; /* (i, k) at a[i*a_row + k*a_k]; one of the two is 1 */
+    int64_t      a_row, a_k, a_batch;
+    const REAL  *b; /* (k, j) at b[k*b_k + j*b_column]; one of the two is 1 */
+    int64_t      b_k, b_column, b_batch;
+    bool         b_transposed; /* b_k is 1 because of the layout, not because there is one column */
+    REAL        *c;            /* (i, j) at c[i*c_row + j*c_column] */
+    int64_t      c_row, c_column, c_batch;
+    const REAL  *bias; /* n of them, or NULL */
+    lk__op_unary activation;
+    bool         sum;
+    bool         alone; /* batch is always 1 */
+} gemm;
+
+#define gemm_run KERNEL(gemm_run)
+void gemm_run(const gemm *g, lk__pool *pool, void *workspace);
+/* The same with k split into leaves, whose products are added in a tree. For products whose c_column is 1, without bias. */
+#define gemm_run_leaves KERNEL(gemm_run_leaves)
+void gemm_run_leaves(const gemm *g, const lk__kernel_leaves *leaves, lk__pool *pool, void *workspace);
+/* Enough for g and for any smaller m, n, k. */
+#define gemm_workspace KERNEL(gemm_workspace)
+size_t gemm_workspace(const gemm *g, int threads);
+
+/* Bytes of `count` REALs, rounded up to a cache line. */
+static inline size_t  space_of(int64_t count) { return lk__round_up((size_t)count * sizeof(REAL), LK__ALIGN); }
+static inline int64_t round_to(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
+
+/* An optional operand's data, or NULL. */
+static inline void *optional_in(const lk__kernel_call *call, int i)
+{
+    return i < call->inputs ? call->in[i].data : NULL;
+}
+static inline void *optional_out(const lk__kernel_call *call, int i)
+{
+    return i < call->outputs ? call->out[i].data : NULL;
+}
+
+/* Vectors over `count` REALs and the rest one by one: relu keeps NaN. */
+static inline void relu_in_place(REAL *x, int64_t count)
+{
+    int64_t i = 0;
+    for (; i + VL <= count; i += VL) {
+        vec v = load(x + i);
+        store(x + i, choose(v < splat(0), splat(0), v));
+    }
+    for (; i < count; i++) x[i] = x[i] < 0 ? 0 : x[i];
+}
+
+#endif

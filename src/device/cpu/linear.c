@@ -1,0 +1,158 @@
+/* linear.c - y = x w' + b and its gradients: three products of one shape. */
+#include "device/cpu/gemm.h"
+
+static int64_t rows_of(const lk__kernel_operand *x)
+{
+    int64_t rows = 1;
+    for (int i = 0; i + 1 < x->rank; i++) rows *= x->dims[i];
+    return rows;
+}
+
+static gemm forward_product(const lk__kernel_call *call)
+{
+    const lk__kernel_operand *x = &call->in[0], *w = &call->in[1];
+    int64_t                   inputs = w->dims[1], outputs = w->dims[0];
+    return (gemm){.m = rows_of(x),
+                  .n = outputs,
+                  .k = inputs,
+                  .batch = 1,
+                  .alone = true,
+                  .a = x->data,
+                  .a_row = inputs,
+                  .a_k = 1,
+                  .b = w->data,
+                  .b_k = 1,
+                  .b_column = inputs,
+                  .b_transposed = true,
+                  .c = call->out[0].data,
+                  .c_row = outputs,
+                  .c_column = 1,
+                  .bias = optional_in(call, 2),
+                  .activation = call->attrs->activation};
+}
+
+void KERNEL(linear)(const lk__kernel_call *call)
+{
+    gemm g = forward_product(call);
+    gemm_run(&g, call->pool, call->workspace);
+}
+
+size_t KERNEL(linear_workspace)(const lk__kernel_call *call, int threads)
+{
+    gemm g = forward_product(call);
+    return gemm_workspace(&g, threads);
+}
+
+static gemm input_product(const lk__kernel_call *call)
+{
+    const lk__kernel_operand *dy = &call->in[0], *w = &call->in[1];
+    int64_t                   inputs = w->dims[1], outputs = w->dims[0];
+    return (gemm){.m = rows_of(dy),
+                  .n = inputs,
+                  .k = outputs,
+                  .batch = 1,
+                  .alone = true,
+                  .a = dy->data,
+                  .a_row = outputs,
+                  .a_k = 1,
+                  .b = w->data,
+                  .b_k = inputs,
+                  .b_column = 1,
+                  .c = call->out[0].data,
+                  .c_row = inputs,
+                  .c_column = 1};
+}
+
+void KERNEL(linear_grad_input)(const lk__kernel_call *call)
+{
+    gemm g = input_product(call);
+    gemm_run(&g, call->pool, call->workspace);
+}
+
+size_t KERNEL(linear_grad_input_workspace)(const lk__kernel_call *call, int threads)
+{
+    gemm g = input_product(call);
+    return gemm_workspace(&g, threads);
+}
+
+static gemm weight_product(const lk__kernel_call *call)
+{
+    const lk__kernel_operand *x = &call->in[0], *dy = &call->in[1];
+    int64_t                   inputs = x->dims[x->rank - 1], outputs = dy->dims[dy->rank - 1];
+    return (gemm){.m = outputs,
+                  .n = inputs,
+                  .k = rows_of(x),
+                  .batch = 1,
+                  .alone = true,
+                  .a = dy->data,
+                  .a_row = 1,
+                  .a_k = outputs,
+                  .b = x->data,
+                  .b_k = inputs,
+                  .b_column = 1,
+                  .c = call->out[0].data,
+                  .c_row = inputs,
+                  .c_column = 1};
+}
+
+enum {
+    COLUMNS = 64,
+    ROWS = 64
+}; /* of a bias gradient's tile; of a partial sum: summing in two levels reduces rounding errors */
+
+static void sum_rows(const REAL *from, int64_t rows, int64_t outputs, int64_t columns, REAL total[COLUMNS])
+{
+    memset(total, 0, COLUMNS * sizeof *total);
+    for (int64_t i = 0; i < rows; i += ROWS) {
+        REAL sum[COLUMNS] = {0};
+        for (int64_t q = i; q < min64(rows, i + ROWS); q++)
+            for (int64_t j = 0; j < columns; j++) sum[j] += from[q * outputs + j];
+        for (int64_t j = 0; j < columns; j++) total[j] += sum[j];
+    }
+}
+
+/* Leaves are added in the order of gemm_run_leaves. */
+static void sum_columns(void *argument, int64_t tile, int worker)
+{
+    const lk__kernel_call    *call = argument;
+    const lk__kernel_operand *dy = &call->in[1];
+    int64_t                   outputs = dy->dims[dy->rank - 1], whole[2] = {0, rows_of(dy)};
+    int64_t                   first = tile * COLUMNS, columns = min64(COLUMNS, outputs - first);
+    const lk__kernel_leaves   one = {1, whole, NULL}, *leaves = call->leaves ? call->leaves : &one;
+    const REAL               *from = (const REAL *)dy->data + first;
+    REAL                      total[LK__LEAVES_DEPTH][COLUMNS];
+    int                       depth = 0;
+    (void)worker;
+    for (int leaf = 0; leaf < leaves->count; leaf++) {
+        sum_rows(from + leaves->rows[leaf] * outputs, leaves->rows[leaf + 1] - leaves->rows[leaf], outputs, columns,
+                 total[depth++]);
+        for (int pair = leaf; pair & 1; pair >>= 1, depth--)
+            for (int64_t j = 0; j < columns; j++) total[depth - 2][j] += total[depth - 1][j];
+    }
+    for (; depth > 1; depth--)
+        for (int64_t j = 0; j < columns; j++) total[depth - 2][j] += total[depth - 1][j];
+    memcpy((REAL *)call->out[1].data + first, total[0], (size_t)columns * sizeof(REAL));
+}
+
+void KERNEL(linear_grad_weight)(const lk__kernel_call *call)
+{
+    gemm g = weight_product(call);
+    if (call->leaves)
+        gemm_run_leaves(&g, call->leaves, call->pool, call->workspace);
+    else
+        gemm_run(&g, call->pool, call->workspace);
+    if (optional_out(call, 1)) {
+        /* One tile unless dy is large: waking a thread costs more than the sum. */
+        int64_t tiles = tiles_of(g.m, COLUMNS);
+        if (g.m * g.k >= 1 << 16)
+            lk__pool_run(call->pool, tiles, sum_columns, (void *)call);
+        else
+            for (int64_t tile = 0; tile < tiles; tile++) sum_columns((void *)call, tile, 0);
+    }
+}
+
+size_t KERNEL(linear_grad_weight_workspace)(const lk__kernel_call *call, int threads)
+{
+    gemm g = weight_product(call);
+    return gemm_workspace(&g, threads);
+}

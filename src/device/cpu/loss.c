@@ -1,0 +1,226 @@
+/* loss.c - cross-entropy fused with softmax, squared and absolute errors, each as a sum and a weight in double. Tiles write
+ * partial sums that are added in order; exp bounds cross-entropy. */
+#include "device/cpu/vmath.h"
+
+typedef struct entropy {
+    const REAL    *logits, *weight;
+    const int32_t *labels;
+    REAL          *probs; /* of cross_entropy_grad: the output as well */
+    const REAL    *saved;
+    int64_t        rows, classes, ignore, tiles;
+    double         smoothing, dloss;
+    double (*partial)[3]; /* sum, weight, correct */
+    int64_t *invalid;     /* row of the first label out of range */
+} entropy;
+
+static entropy describe_call(const lk__kernel_call *call)
+{
+    const lk__kernel_operand *x = &call->in[0];
+    entropy                   e = {.labels = call->in[1].data, .weight = input(call, 2)};
+    e.classes = x->dims[x->rank - 1];
+    e.rows = dims_product(x, 0, x->rank - 1);
+    e.ignore = call->attrs->ignore_index;
+    e.smoothing = call->attrs->label_smoothing;
+    e.partial = call->workspace;
+    e.tiles = tile_count(e.rows, e.classes, 0);
+    return e;
+}
+
+INLINE vec store_and_return(REAL *p, vec v, int64_t lanes)
+{
+    if (p) store_part(p, v, lanes);
+    return v;
+}
+
+/* The loss of one row; its softmax goes to probs unless NULL. */
+static double row_loss(const entropy *e, const REAL *x, int64_t label, REAL *probs, bool *correct)
+{
+    vec     best = splat(-INFINITY);
+    double  total = 0, all = 0;
+    int64_t i = 0, first = 0;
+    for (; i + VL <= e->classes; i += VL) best = vmax(load(x + i), best);
+    REAL most = lanes_max(best);
+    for (; i < e->classes; i++) most = x[i] > most ? x[i] : most;
+    while (first < label && x[first] != most) first++;
+    *correct = first == label && x[label] == most;
+    if (probs) {
+        SUM_VECTORS(total, k, e->classes, store_and_return(probs + k, vexp(load_part(x + k, lanes) - most), lanes));
+        REAL factor = (REAL)(1 / total);
+        EACH_VECTOR(k, e->classes, store_part(probs + k, load_part(probs + k, lanes) * factor, lanes););
+    } else {
+        SUM_VECTORS(total, k, e->classes, vexp(load_part(x + k, lanes) - most));
+    }
+    double log_total = log(total);
+    double loss = log_total + ((double)most - (double)x[label]);
+    if (e->smoothing == 0) return loss;
+    SUM_VECTORS(all, k, e->classes, most - load_part(x + k, lanes));
+    all += (double)e->classes * log_total;
+    return (1 - e->smoothing) * loss + e->smoothing / (double)e->classes * all;
+}
+
+static void entropy_tile(void *argument, int64_t tile, int worker)
+{
+    const entropy *e = argument;
+    double         sum = 0, weight = 0, right = 0;
+    int64_t        end = tile_begin(e->rows, e->tiles, tile + 1);
+    (void)worker;
+    for (int64_t row = tile_begin(e->rows, e->tiles, tile); row < end; row++) {
+        REAL   *probs = e->probs ? e->probs + row * e->classes : NULL;
+        int64_t label = e->labels[row];
+        double  w = e->weight ? (double)e->weight[row] : 1;
+        bool    correct;
+        if (label == e->ignore || label < 0 || label >= e->classes) {
+            if (probs) memset(probs, 0, (size_t)e->classes * sizeof *probs);
+            if (label == e->ignore) continue;
+            sum = (double)NAN;
+            keep_first(e->invalid, row);
+            continue;
+        }
+        sum += w * row_loss(e, e->logits + row * e->classes, label, probs, &correct);
+        weight += w;
+        right += correct;
+    }
+    e->partial[tile][0] = sum;
+    e->partial[tile][1] = weight;
+    e->partial[tile][2] = right;
+}
+
+size_t KERNEL(cross_entropy_workspace)(const lk__kernel_call *call, int threads)
+{
+    const lk__kernel_operand *x = &call->in[0];
+    (void)threads;
+    return (size_t)tile_count(dims_product(x, 0, x->rank - 1), x->dims[x->rank - 1], 0) * sizeof(double[3]);
+}
+
+void KERNEL(cross_entropy)(const lk__kernel_call *call)
+{
+    entropy e = describe_call(call);
+    double  total[3] = {0};
+    int64_t invalid = INT64_MAX;
+    e.invalid = &invalid;
+    e.logits = call->in[0].data;
+    e.probs = output(call, 3);
+    lk__pool_run(call->pool, e.tiles, entropy_tile, &e);
+    for (int64_t tile = 0; tile < e.tiles; tile++)
+        for (int k = 0; k < 3; k++) total[k] += e.partial[tile][k];
+    for (int k = 0; k < 3; k++)
+        if (output(call, k)) *(double *)output(call, k) = total[k];
+    report_invalid(call, LK__OP_cross_entropy, e.labels, invalid, e.classes);
+}
+
+static void entropy_grad_tile(void *argument, int64_t tile, int worker)
+{
+    const entropy *e = argument;
+    int64_t        end = tile_begin(e->rows, e->tiles, tile + 1);
+    REAL           even = (REAL)(e->smoothing / (double)e->classes);
+    (void)worker;
+    for (int64_t row = tile_begin(e->rows, e->tiles, tile); row < end; row++) {
+        const REAL *probs = e->saved + row * e->classes;
+        REAL       *dx = e->probs + row * e->classes;
+        int64_t     label = e->labels[row];
+        if (label == e->ignore || label < 0 || label >= e->classes) {
+            memset(dx, 0, (size_t)e->classes * sizeof *dx);
+            continue;
+        }
+        REAL factor = (REAL)(e->dloss * (e->weight ? (double)e->weight[row] : 1));
+        REAL at_label = probs[label];
+        EACH_VECTOR(i, e->classes, store_part(dx + i, (load_part(probs + i, lanes) - even) * factor, lanes););
+        dx[label] = (at_label - even - (REAL)(1 - e->smoothing)) * factor;
+    }
+}
+
+void KERNEL(cross_entropy_grad)(const lk__kernel_call *call)
+{
+    entropy e = describe_call(call);
+    e.saved = call->in[0].data;
+    e.probs = call->out[0].data;
+    e.dloss = input(call, 3) ? *(const double *)input(call, 3) : 1;
+    lk__pool_run(call->pool, e.tiles, entropy_grad_tile, &e);
+}
+
+/* ---- mse, l1 ---- */
+
+typedef struct difference {
+    const REAL *x, *target;
+    REAL       *dx, factor;
+    int64_t     n, tiles;
+    double     *partial;
+} difference;
+
+INLINE vec square(vec d) { return d * d; }
+INLINE vec sign(vec d) { return choose(d > 0, splat(1), choose(d < 0, splat(-1), splat(0))); }
+
+/* A tile's sum of f(x - target), and a tile of slope(x - target) times the factor. */
+#define DIFFERENCE(name, f, slope)                                                                                 \
+    static void name##_tile(void *argument, int64_t tile, int worker)                                              \
+    {                                                                                                              \
+        const difference *s = argument;                                                                            \
+        int64_t           begin = tile_begin(s->n, s->tiles, tile);                                                \
+        int64_t           n = tile_begin(s->n, s->tiles, tile + 1) - begin;                                        \
+        const REAL       *x = s->x + begin, *target = s->target + begin;                                           \
+        double            total = 0;                                                                               \
+        (void)worker;                                                                                              \
+        SUM_VECTORS(total, i, n, f(load_part(x + i, lanes) - load_part(target + i, lanes)));                       \
+        s->partial[tile] = total;                                                                                  \
+    }                                                                                                              \
+    static void name##_grad_tile(void *argument, int64_t tile, int worker)                                         \
+    {                                                                                                              \
+        const difference *s = argument;                                                                            \
+        int64_t           begin = tile_begin(s->n, s->tiles, tile);                                                \
+        int64_t           n = tile_begin(s->n, s->tiles, tile + 1) - begin;                                        \
+        const REAL       *x = s->x + begin, *target = s->target + begin;                                           \
+        (void)worker;                                                                                              \
+        EACH_VECTOR(i, n, {                                                                                        \
+            vec d = load_part(x + i, lanes) - load_part(target + i, lanes);                                        \
+            store_part(s->dx + begin + i, slope(d) * s->factor, lanes);                                            \
+        });                                                                                                        \
+    }
+#define HALF_SQUARE_SLOPE(d) (d)
+DIFFERENCE(mse, square, HALF_SQUARE_SLOPE)
+DIFFERENCE(l1, vabs, sign)
+#undef HALF_SQUARE_SLOPE
+#undef DIFFERENCE
+
+static size_t difference_workspace(const lk__kernel_call *call)
+{
+    return (size_t)tile_count(lk__operand_elements(&call->in[0]), 1, 0) * sizeof(double);
+}
+
+static void add_differences(const lk__kernel_call *call, void (*tile)(void *, int64_t, int))
+{
+    difference s = {.x = call->in[0].data, .target = call->in[1].data, .partial = call->workspace};
+    double     total = 0;
+    s.n = lk__operand_elements(&call->in[0]);
+    s.tiles = tile_count(s.n, 1, 0);
+    lk__pool_run(call->pool, s.tiles, tile, &s);
+    for (int64_t i = 0; i < s.tiles; i++) total += s.partial[i];
+    *(double *)call->out[0].data = total;
+    if (output(call, 1)) *(double *)output(call, 1) = (double)s.n;
+}
+
+static void difference_grad(const lk__kernel_call *call, double factor, void (*tile)(void *, int64_t, int))
+{
+    difference s = {.x = call->in[0].data, .target = call->in[1].data, .dx = call->out[0].data};
+    double     dloss = input(call, 2) ? *(const double *)input(call, 2) : 1;
+    s.factor = (REAL)(factor * dloss);
+    s.n = lk__operand_elements(&call->out[0]);
+    s.tiles = tile_count(s.n, 1, 0);
+    lk__pool_run(call->pool, s.tiles, tile, &s);
+}
+
+size_t KERNEL(mse_workspace)(const lk__kernel_call *call, int threads)
+{
+    (void)threads;
+    return difference_workspace(call);
+}
+
+size_t KERNEL(l1_workspace)(const lk__kernel_call *call, int threads)
+{
+    (void)threads;
+    return difference_workspace(call);
+}
+
+void KERNEL(mse)(const lk__kernel_call *call) { add_differences(call, mse_tile); }
+void KERNEL(mse_grad)(const lk__kernel_call *call) { difference_grad(call, 2, mse_grad_tile); }
+void KERNEL(l1)(const lk__kernel_call *call) { add_differences(call, l1_tile); }
+void KERNEL(l1_grad)(const lk__kernel_call *call) { difference_grad(call, 1, l1_grad_tile); }

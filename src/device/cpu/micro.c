@@ -1,0 +1,218 @@
+/* micro.c - the micro-kernels. Arithmetic bounds them: bench/kernels.c gives the fraction of the peak. */
+#include "device/cpu/unscheduled.h"
+
+#include "device/cpu/gemm.h"
+
+#if defined(__aarch64__)
+#include <arm_neon.h>
+#endif
+
+const REAL zeros[NR];
+
+typedef struct tile {
+    vec v[MR][NV];
+} tile;
+
+#if defined(__aarch64__)
+/* c + a[lane] * b */
+INLINE vec add_product(vec c, vec a, int lane, vec b)
+{
+#if LK_REAL_BITS == 32
+    float32x4_t x = (float32x4_t)c, y = (float32x4_t)b, z = (float32x4_t)a;
+    switch (lane) {
+    case 0: return (vec)vfmaq_laneq_f32(x, y, z, 0);
+    case 1: return (vec)vfmaq_laneq_f32(x, y, z, 1);
+    case 2: return (vec)vfmaq_laneq_f32(x, y, z, 2);
+    default: return (vec)vfmaq_laneq_f32(x, y, z, 3);
+    }
+#else
+    float64x2_t x = (float64x2_t)c, y = (float64x2_t)b, z = (float64x2_t)a;
+    return lane == 0 ? (vec)vfmaq_laneq_f64(x, y, z, 0) : (vec)vfmaq_laneq_f64(x, y, z, 1);
+#endif
+}
+#endif
+
+/* One k: each of the MR scalars at a[i] times the row b. */
+INLINE void add_scalars(tile *t, const REAL *const *a, int64_t k, const REAL *b)
+{
+    vec row[NV];
+    UNROLL
+    for (int j = 0; j < NV; j++) row[j] = load(b + j * VL);
+    UNROLL
+    for (int i = 0; i < MR; i++) {
+        vec x = a[i][k] - (vec){0}; /* a broadcast: x - 0 is x for every x, also -0 */
+        UNROLL
+        for (int j = 0; j < NV; j++) t->v[i][j] += x * row[j];
+    }
+}
+
+#if defined(__aarch64__)
+/* VL k's: one vector of each row of A, its lanes times VL rows of B. */
+INLINE void add_vectors(tile *t, const REAL *const *a, int64_t k, const REAL *b)
+{
+    vec x[MR];
+    UNROLL
+    for (int i = 0; i < MR; i++) x[i] = load(a[i] + k);
+    UNROLL
+    for (int lane = 0; lane < VL; lane++) {
+        UNROLL
+        for (int j = 0; j < NV; j++) {
+            vec row = load(b + lane * NR + j * VL);
+            UNROLL
+            for (int i = 0; i < MR; i++) t->v[i][j] = add_product(t->v[i][j], x[i], lane, row);
+        }
+    }
+}
+#endif
+
+/* C's cache lines are needed at the end; they are prefetched while the products are summed. */
+INLINE void start_tile(tile *t, const REAL *start, REAL *const *c)
+{
+    UNROLL
+    for (int i = 0; i < MR; i++) {
+        __builtin_prefetch(c[i], 1, 3);
+        UNROLL
+        for (int j = 0; j < NV; j++) t->v[i][j] = load((start ? start : zeros) + j * VL);
+    }
+}
+
+INLINE void store_tile(const tile *t, bool add, REAL *const *c)
+{
+    UNROLL
+    for (int i = 0; i < MR; i++) {
+        UNROLL
+        for (int j = 0; j < NV; j++) store(c[i] + j * VL, add ? load(c[i] + j * VL) + t->v[i][j] : t->v[i][j]);
+    }
+}
+
+static void nn_tile(const REAL *const *a, const runs *r, const REAL *b, const REAL *start, REAL *const *c)
+{
+    tile        t;
+    const REAL *row[MR];
+    start_tile(&t, start, c);
+    UNROLL
+    for (int i = 0; i < MR; i++) row[i] = a[i];
+    for (int64_t run = 0; run < r->runs; run++) {
+        int64_t k = 0;
+#if defined(__aarch64__)
+        for (; k + VL <= r->length; k += VL, b += VL * NR) add_vectors(&t, row, k, b);
+#endif
+        for (; k < r->length; k++, b += NR) add_scalars(&t, row, k, b);
+        UNROLL
+        for (int i = 0; i < MR; i++) row[i] += r->a_run;
+    }
+    store_tile(&t, !start, c);
+}
+
+/* A partial tile of m rows and n columns is computed in a whole one on the stack. */
+static void nn_edge(int64_t m, const REAL *const *a, int64_t shift, const runs *r, const REAL *b, const REAL *start,
+                    REAL *const *c, int64_t column, int64_t n)
+{
+    REAL        buffer[MR][NR];
+    const REAL *rows[MR];
+    REAL       *to[MR];
+    for (int i = 0; i < MR; i++) {
+        rows[i] = a[min64(i, m - 1)] + shift;
+        to[i] = buffer[i];
+        for (int64_t j = 0; j < NR; j++) buffer[i][j] = !start && i < m && j < n ? c[i][column + j] : 0;
+    }
+    nn_tile(rows, r, b, start, to);
+    for (int64_t i = 0; i < m; i++) memcpy(c[i] + column, buffer[i], (size_t)n * sizeof(REAL));
+}
+
+enum { PANEL = 32 << 10 }; /* bytes of B that stay in the first-level cache beside A */
+
+void micro_nn(int64_t m, const REAL *const *a, const runs *r, const REAL *b, const REAL *start, REAL *const *c,
+              int64_t column, int64_t n)
+{
+    /* A panel larger than the cache is used in parts of whole runs; otherwise every row would read it from memory. */
+    int64_t bytes = max64(1, r->length * NR * (int64_t)sizeof(REAL)), part = max64(1, PANEL / bytes), first = 0;
+    if (part * 3 / 2 >= r->runs) part = max64(1, r->runs);
+    do {
+        runs    now = {.runs = min64(part, r->runs - first), .length = r->length, .a_run = r->a_run};
+        int64_t i = 0;
+        for (; n == NR && i + MR <= m; i += MR) {
+            const REAL *from[MR];
+            REAL       *to[MR];
+            UNROLL
+            for (int q = 0; q < MR; q++) from[q] = a[i + q] + first * r->a_run;
+            UNROLL
+            for (int q = 0; q < MR; q++) to[q] = c[i + q] + column;
+            nn_tile(from, &now, b, start, to);
+        }
+        for (; i < m; i += MR) nn_edge(min64(MR, m - i), a + i, first * r->a_run, &now, b, start, c + i, column, n);
+        first += part;
+        b += part * r->length * NR;
+        start = NULL;
+    } while (first < r->runs);
+}
+
+void micro_rows(int64_t m, const REAL *a, int64_t k, const REAL *b, REAL *c)
+{
+    for (int64_t i = 0; i < m; i += MR, a += MR * k, c += MR * NR) {
+        const REAL *row[MR];
+        REAL       *to[MR];
+        const REAL *panel = b;
+        tile        t;
+        UNROLL
+        for (int q = 0; q < MR; q++) {
+            row[q] = a + q * k;
+            to[q] = c + q * NR;
+            UNROLL
+            for (int j = 0; j < NV; j++) t.v[q][j] = (vec){0};
+        }
+        int64_t at = 0;
+#if defined(__aarch64__)
+        for (; at + VL <= k; at += VL, panel += VL * NR) add_vectors(&t, row, at, panel);
+#endif
+        for (; at < k; at++, panel += NR) add_scalars(&t, row, at, panel);
+        store_tile(&t, false, to);
+    }
+}
+
+static void tn_tile(const REAL *a, const runs *r, const REAL *b, const REAL *start, REAL *c, int64_t c_row)
+{
+    tile  t;
+    REAL *to[MR];
+    UNROLL
+    for (int i = 0; i < MR; i++) to[i] = c + i * c_row;
+    start_tile(&t, start, to);
+    for (int64_t run = 0; run < r->runs; run++, a += r->a_run) {
+        const REAL *x = a;
+        for (int64_t k = 0; k < r->length; k++, x += r->a_k, b += NR) {
+#if defined(__aarch64__)
+            vec scalars[MR / VL];
+            UNROLL
+            for (int i = 0; i < MR / VL; i++) scalars[i] = load(x + i * VL);
+            UNROLL
+            for (int j = 0; j < NV; j++) {
+                vec row = load(b + j * VL);
+                UNROLL
+                for (int i = 0; i < MR; i++) t.v[i][j] = add_product(t.v[i][j], scalars[i / VL], i % VL, row);
+            }
+#else
+            const REAL *scalars[MR];
+            UNROLL
+            for (int i = 0; i < MR; i++) scalars[i] = x + i;
+            add_scalars(&t, scalars, 0, b);
+#endif
+        }
+    }
+    store_tile(&t, !start, to);
+}
+
+void micro_tn(int64_t m, const REAL *a, const runs *r, const REAL *b, const REAL *start, REAL *c, int64_t c_row,
+              int64_t n)
+{
+    int64_t i = 0;
+    if (n == NR)
+        for (; i + MR <= m; i += MR) tn_tile(a + i, r, b, start, c + i * c_row, c_row);
+    for (; i < m; i += MR) {
+        REAL    buffer[MR * NR] = {0};
+        int64_t rows = min64(MR, m - i);
+        for (int64_t q = 0; !start && q < rows; q++)
+            memcpy(buffer + q * NR, c + (i + q) * c_row, (size_t)n * sizeof(REAL));
+        tn_tile(a + i, r, b, start, buffer, NR);
+        for (int64_t q = 0; q < rows; q++) memcpy(c + (i + q) * c_row, buffer + q * NR, (size_t)n * sizeof(REAL));
+    }
+}

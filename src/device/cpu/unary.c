@@ -1,0 +1,183 @@
+/* unary.c - functions of one element and their gradients, scale and fill. Bound by memory except where exp, log or pow is
+ * called. */
+#include "device/cpu/vmath.h"
+
+#define SQRT_HALF R(0.70710678118654752440)
+#define INVERSE_SQRT_2PI R(0.39894228040143267794)
+#define SQRT_2_OVER_PI R(0.79788456080286535588)
+#define GELU_CUBIC R(0.044715)
+
+typedef struct elementwise {
+    const lk__op_attrs *attrs;
+    const REAL         *x, *saved;
+    REAL               *y;
+    int64_t             n, tiles;
+    REAL                scale;
+} elementwise;
+
+/* relu keeps NaN, as in PyTorch. */
+INLINE vec relu(vec x) { return choose(x <= 0, splat(0), x); }
+INLINE vec gelu(vec x) { return R(0.5) * x * (R(1.0) + verf(x * SQRT_HALF)); }
+INLINE vec gelu_tanh(vec x) { return R(0.5) * x * (R(1.0) + vtanh(SQRT_2_OVER_PI * (x + GELU_CUBIC * x * x * x))); }
+/* The lower bound first, as in PyTorch: where it is above the upper bound, the result is the upper bound. NaN is kept. */
+INLINE vec clamp(vec x, REAL low, REAL high)
+{
+    x = choose(x < low, splat(low), x);
+    return choose(x > high, splat(high), x);
+}
+INLINE vec leaky_relu(vec x, REAL slope) { return choose(x > 0, x, x * slope); }
+INLINE vec pow_slope(vec x, double p) { return p == 0 ? splat(0) : vpow(x, p - 1) * (REAL)p; }
+INLINE vec silu(vec x) { return x / (R(1.0) + vexp(-x)); }
+
+INLINE vec gelu_slope(vec x)
+{
+    vec cdf = R(0.5) * (R(1.0) + verf(x * SQRT_HALF));
+    return cdf + x * (vexp(R(-0.5) * x * x) * INVERSE_SQRT_2PI);
+}
+INLINE vec gelu_tanh_slope(vec x)
+{
+    vec square = x * x;
+    vec t = vtanh(SQRT_2_OVER_PI * (x + GELU_CUBIC * square * x));
+    vec inner = SQRT_2_OVER_PI * (R(1.0) + R(3.0) * GELU_CUBIC * square);
+    /* Where tanh's derivative is 0 the inner derivative may be infinite: their product is 0. */
+    vec curved = choose(vabs(t) == R(1.0), splat(0), R(0.5) * x * (R(1.0) - t * t) * inner);
+    return R(0.5) * (R(1.0) + t) + curved;
+}
+INLINE vec silu_slope(vec x)
+{
+    vec s = vsigmoid(x);
+    return choose(s == 0, splat(0), s * (R(1.0) + x * (R(1.0) - s)));
+}
+
+static void unary_tile(void *argument, int64_t tile, int worker)
+{
+    const elementwise *e = argument;
+    int64_t            begin = tile_begin(e->n, e->tiles, tile), n = tile_begin(e->n, e->tiles, tile + 1) - begin;
+    const REAL        *x = e->x + begin;
+    REAL              *y = e->y + begin;
+    const lk__op_attrs a = *e->attrs;
+    (void)worker;
+#define MAP(f) EACH_VECTOR(i, n, store_part(y + i, f(load_part(x + i, lanes)), lanes);)
+    switch (a.unary) {
+    case LK__IDENTITY: memmove(y, x, (size_t)n * sizeof *y); break;
+    case LK__RELU: MAP(relu); break;
+    case LK__GELU: MAP(gelu); break;
+    case LK__GELU_TANH: MAP(gelu_tanh); break;
+    case LK__SILU: MAP(silu); break;
+    case LK__SIGMOID: MAP(vsigmoid); break;
+    case LK__TANH: MAP(vtanh); break;
+    case LK__EXP: MAP(vexp); break;
+    case LK__LOG: MAP(vlog); break;
+    case LK__SQRT: MAP(vsqrt); break;
+#define POW(x) vpow(x, a.exponent)
+    case LK__POW: MAP(POW); break;
+#define CLAMP(x) clamp(x, (REAL)a.minimum, (REAL)a.maximum)
+    case LK__CLAMP: MAP(CLAMP); break;
+#define LEAKY_RELU(x) leaky_relu(x, (REAL)a.slope)
+    case LK__LEAKY_RELU: MAP(LEAKY_RELU); break;
+    }
+#undef POW
+#undef CLAMP
+#undef LEAKY_RELU
+#undef MAP
+}
+
+void KERNEL(unary)(const lk__kernel_call *call)
+{
+    elementwise e = {.attrs = call->attrs, .x = call->in[0].data, .y = call->out[0].data};
+    e.n = lk__operand_elements(&call->out[0]);
+    e.tiles = tile_count(e.n, 1, 0);
+    lk__pool_run(call->pool, e.tiles, unary_tile, &e);
+}
+
+static void unary_grad_tile(void *argument, int64_t tile, int worker)
+{
+    const elementwise *e = argument;
+    int64_t            begin = tile_begin(e->n, e->tiles, tile), n = tile_begin(e->n, e->tiles, tile + 1) - begin;
+    const REAL        *dy = e->x + begin, *saved = e->saved + begin;
+    REAL              *dx = e->y + begin;
+    const lk__op_attrs a = *e->attrs;
+    (void)worker;
+#define MAP(expression)                                                        \
+    EACH_VECTOR(i, n, {                                                        \
+        vec d = load_part(dy + i, lanes);                                      \
+        vec s = load_part(saved + i, lanes);                                   \
+        store_part(dx + i, expression, lanes);                                 \
+    })
+    switch (a.unary) {
+    case LK__IDENTITY: memmove(dx, dy, (size_t)n * sizeof *dx); break;
+    case LK__RELU: MAP(choose(s <= 0, splat(0), d)); break;
+    case LK__GELU: MAP(d * gelu_slope(s)); break;
+    case LK__GELU_TANH: MAP(d * gelu_tanh_slope(s)); break;
+    case LK__SILU: MAP(d * silu_slope(s)); break;
+    case LK__SIGMOID: MAP(d * ((R(1.0) - s) * s)); break;
+    case LK__TANH: MAP(d * (R(1.0) - s * s)); break;
+    case LK__EXP: MAP(d * s); break;
+    case LK__LOG: MAP(d / s); break;
+    case LK__SQRT: MAP(d / (s + s)); break;
+    case LK__POW: MAP(d * pow_slope(s, a.exponent)); break;
+    case LK__CLAMP: MAP(choose((s >= (REAL)a.minimum) & (s <= (REAL)a.maximum), d, splat(0))); break;
+    case LK__LEAKY_RELU: MAP(choose(s > 0, d, d * (REAL)a.slope)); break;
+    }
+#undef MAP
+}
+
+void KERNEL(unary_grad)(const lk__kernel_call *call)
+{
+    elementwise e = {.attrs = call->attrs, .x = call->in[0].data, .saved = call->in[1].data};
+    e.y = call->out[0].data;
+    e.n = lk__operand_elements(&call->out[0]);
+    e.tiles = tile_count(e.n, 1, 0);
+    lk__pool_run(call->pool, e.tiles, unary_grad_tile, &e);
+}
+
+static void scale_tile(void *argument, int64_t tile, int worker)
+{
+    const elementwise e = *(const elementwise *)argument;
+    int64_t           begin = tile_begin(e.n, e.tiles, tile), n = tile_begin(e.n, e.tiles, tile + 1) - begin;
+    (void)worker;
+    EACH_VECTOR(i, n, store_part(e.y + begin + i, load_part(e.x + begin + i, lanes) * e.scale, lanes););
+}
+
+void KERNEL(scale_by)(const lk__kernel_call *call)
+{
+    elementwise e = {.x = call->in[0].data, .y = call->out[0].data, .scale = (REAL) * (const double *)call->in[1].data};
+    e.n = lk__operand_elements(&call->out[0]);
+    e.tiles = tile_count(e.n, 1, 0);
+    lk__pool_run(call->pool, e.tiles, scale_tile, &e);
+}
+
+void KERNEL(scale)(const lk__kernel_call *call)
+{
+    elementwise e = {.x = call->in[0].data, .y = call->out[0].data, .scale = (REAL)call->attrs->scale};
+    e.n = lk__operand_elements(&call->out[0]);
+    if (call->out[0].dtype == LK_F64 && REAL_DTYPE != LK_F64) { /* sums and weights are doubles in every program */
+        const double *x = call->in[0].data;
+        double       *y = call->out[0].data;
+        for (int64_t i = 0; i < e.n; i++) y[i] = x[i] * call->attrs->scale;
+        return;
+    }
+    e.tiles = tile_count(e.n, 1, 0);
+    lk__pool_run(call->pool, e.tiles, scale_tile, &e);
+}
+
+static void fill_tile(void *argument, int64_t tile, int worker)
+{
+    const elementwise e = *(const elementwise *)argument;
+    int64_t           begin = tile_begin(e.n, e.tiles, tile), n = tile_begin(e.n, e.tiles, tile + 1) - begin;
+    (void)worker;
+    EACH_VECTOR(i, n, store_part(e.y + begin + i, splat(e.scale), lanes););
+}
+
+void KERNEL(fill)(const lk__kernel_call *call)
+{
+    elementwise e = {.y = call->out[0].data, .scale = (REAL)call->attrs->scale};
+    e.n = lk__operand_elements(&call->out[0]);
+    if (call->out[0].dtype == LK_F64 && REAL_DTYPE != LK_F64) {
+        double *y = call->out[0].data;
+        for (int64_t i = 0; i < e.n; i++) y[i] = call->attrs->scale;
+        return;
+    }
+    e.tiles = tile_count(e.n, 1, 0);
+    lk__pool_run(call->pool, e.tiles, fill_tile, &e);
+}

@@ -1,0 +1,180 @@
+/* winograd.c - the transforms. Each is a matrix with rows for the points 0, a, -a, b, -b and infinity, applied along both
+ * axes of a tile; the rows of a point and its opposite share their even and odd parts. */
+#include "device/cpu/winograd.h"
+#include "device/cpu/unscheduled.h"
+
+enum {
+    LARGEST = 32 << 10
+}; /* filters: transformed, they are four times as large, and every block of tiles reads all of them */
+
+bool winograd_fits(const conv *v)
+{
+    int64_t tiles = tiles_of(v->oh, 4) * tiles_of(v->ow, 4);
+    return LK_REAL_BITS == 32 && v->kh == 3 && v->kw == 3 && v->stride == 1 && v->groups == 1 && v->padding <= 2 &&
+           v->pool <= 2 && v->c % VL == 0 && v->o % VL == 0 && v->c >= 16 && v->o >= 16 && v->c * v->o <= LARGEST &&
+           v->oh * v->ow >= 9 * tiles;
+}
+
+tiling tiling_of(int64_t h, int64_t w, int64_t channels, int64_t wanted)
+{
+    tiling  t = {.tall = tiles_of(h, 4), .wide = tiles_of(w, 4)};
+    int64_t rows = max64(1, wanted / max64(1, t.wide));
+    t.bands = max64(1, tiles_of(t.tall, rows));
+    t.band = tiles_of(t.tall, t.bands);
+    t.bands = tiles_of(t.tall, max64(1, t.band));
+    t.units = max64(1, wanted / max64(1, t.band * t.wide));
+    t.tiles = round_to(t.units * t.band * t.wide, MR);
+    t.window = (4 * t.band + 2) * (4 * t.wide + 2) * channels;
+    return t;
+}
+
+/* One line of the input's transform: x(x²-b²)(x±a) and so on, as polynomials in the pixel's position. */
+INLINE void input_line(vec d0, vec d1, vec d2, vec d3, vec d4, vec d5, vec out[6])
+{
+    vec even_a = d4 - B2 * d2, odd_a = d3 - B2 * d1;
+    vec even_b = d4 - A2 * d2, odd_b = d3 - A2 * d1;
+    out[0] = AB * d0 + (d4 - SUM * d2);
+    out[1] = even_a + A1 * odd_a;
+    out[2] = even_a - A1 * odd_a;
+    out[3] = even_b + B1 * odd_b;
+    out[4] = even_b - B1 * odd_b;
+    out[5] = AB * d1 + (d5 - SUM * d3);
+}
+
+void transform_input(const REAL *from, int64_t row, int64_t channels, REAL *to, int64_t plane)
+{
+    for (int64_t c = 0; c < channels; c += VL, from += VL, to += VL) {
+        vec t[6][6];
+        UNROLL
+        for (int j = 0; j < 6; j++) {
+            const REAL *d = from + j * channels;
+            input_line(load(d), load(d + row), load(d + 2 * row), load(d + 3 * row), load(d + 4 * row),
+                       load(d + 5 * row), t[j]);
+        }
+        UNROLL
+        for (int i = 0; i < 6; i++) {
+            vec out[6];
+            input_line(t[0][i], t[1][i], t[2][i], t[3][i], t[4][i], t[5][i], out);
+            UNROLL
+            for (int j = 0; j < 6; j++) store(to + (i * 6 + j) * plane, out[j]);
+        }
+    }
+}
+
+/* Values of the polynomial g0 + g1 x + g2 x² + g3 x³ at the points. */
+INLINE void gradient_line(vec g0, vec g1, vec g2, vec g3, vec out[6])
+{
+    vec even_a = g0 + A2 * g2, odd_a = g1 + A2 * g3;
+    vec even_b = g0 + B2 * g2, odd_b = g1 + B2 * g3;
+    out[0] = g0;
+    out[1] = even_a + A1 * odd_a;
+    out[2] = even_a - A1 * odd_a;
+    out[3] = even_b + B1 * odd_b;
+    out[4] = even_b - B1 * odd_b;
+    out[5] = g3;
+}
+
+void transform_gradient(const REAL *from, int64_t row, int64_t channels, REAL *to, int64_t plane)
+{
+    for (int64_t c = 0; c < channels; c += VL, from += VL, to += VL) {
+        vec t[4][6];
+        UNROLL
+        for (int j = 0; j < 4; j++) {
+            const REAL *g = from + j * channels;
+            gradient_line(load(g), load(g + row), load(g + 2 * row), load(g + 3 * row), t[j]);
+        }
+        UNROLL
+        for (int i = 0; i < 6; i++) {
+            vec out[6];
+            gradient_line(t[0][i], t[1][i], t[2][i], t[3][i], out);
+            UNROLL
+            for (int j = 0; j < 6; j++) store(to + (i * 6 + j) * plane, out[j]);
+        }
+    }
+}
+
+INLINE void weight_sum_line(const vec m[6], vec out[3])
+{
+    vec even_a = m[1] + m[2], odd_a = m[1] - m[2], even_b = m[3] + m[4], odd_b = m[3] - m[4];
+    out[0] = (m[0] + even_a) + even_b;
+    out[1] = A1 * odd_a + B1 * odd_b;
+    out[2] = A2 * even_a + (B2 * even_b + m[5]);
+}
+
+void transform_weight_sum(const REAL *from, int64_t plane, REAL *to, int64_t tap)
+{
+    static const REAL factor[6] = {(REAL)AT_0, (REAL)AT_A, (REAL)AT_A, (REAL)AT_B, (REAL)AT_B, 1};
+    for (int64_t q = 0; q < NR; q += VL, from += VL, to += VL) {
+        vec t[3][6];
+        UNROLL
+        for (int j = 0; j < 6; j++) {
+            vec m[6], line[3];
+            UNROLL
+            for (int i = 0; i < 6; i++) m[i] = load(from + (i * 6 + j) * plane) * factor[i];
+            weight_sum_line(m, line);
+            UNROLL
+            for (int i = 0; i < 3; i++) t[i][j] = line[i] * factor[j];
+        }
+        UNROLL
+        for (int i = 0; i < 3; i++) {
+            vec out[3];
+            weight_sum_line(t[i], out);
+            UNROLL
+            for (int j = 0; j < 3; j++) store(to + (i * 3 + j) * tap, out[j]);
+        }
+    }
+}
+
+typedef struct weights {
+    const REAL *w;
+    REAL       *to;
+    int64_t     deep, columns;          /* k and all columns */
+    int64_t     deep_step, column_step; /* elements of w from one to the next */
+    bool        backward;
+} weights;
+
+INLINE void weight_line(vec g0, vec g1, vec g2, vec out[6])
+{
+    vec even_a = (REAL)AT_A * (g0 + A2 * g2), odd_a = (REAL)(AT_A * 0.75) * g1;
+    vec even_b = (REAL)AT_B * (g0 + B2 * g2), odd_b = (REAL)(AT_B * 1.5) * g1;
+    out[0] = (REAL)AT_0 * g0;
+    out[1] = even_a + odd_a;
+    out[2] = even_a - odd_a;
+    out[3] = even_b + odd_b;
+    out[4] = even_b - odd_b;
+    out[5] = g2;
+}
+
+static void weights_panel(void *argument, int64_t panel, int worker)
+{
+    const weights *job = argument;
+    int64_t        columns = min64(NR, job->columns - panel * NR);
+    REAL          *to = job->to + panel * PLANES * job->deep * NR;
+    (void)worker;
+    for (int64_t k = 0; k < job->deep; k++) {
+        REAL        g[9][NR] = {{0}};
+        const REAL *w = job->w + k * job->deep_step + panel * NR * job->column_step;
+        for (int64_t j = 0; j < columns; j++, w += job->column_step)
+            for (int t = 0; t < 9; t++) g[job->backward ? 8 - t : t][j] = w[t];
+        for (int64_t q = 0; q < NR; q += VL) {
+            vec t[3][6];
+            UNROLL
+            for (int j = 0; j < 3; j++) weight_line(load(g[j] + q), load(g[3 + j] + q), load(g[6 + j] + q), t[j]);
+            UNROLL
+            for (int i = 0; i < 6; i++) {
+                vec out[6];
+                weight_line(t[0][i], t[1][i], t[2][i], out);
+                UNROLL
+                for (int j = 0; j < 6; j++) store(to + ((i * 6 + j) * job->deep + k) * NR + q, out[j]);
+            }
+        }
+    }
+}
+
+void transform_weights(const conv *v, const REAL *w, bool backward, REAL *to, lk__pool *pool)
+{
+    int64_t outer = v->c * 9; /* from an o to the next */
+    weights job = {w, to, v->c, v->o, 9, outer, false};
+    if (backward) job = (weights){w, to, v->o, v->c, outer, 9, true};
+    lk__pool_run(pool, tiles_of(job.columns, NR), weights_panel, &job);
+}

@@ -1,0 +1,204 @@
+/* winograd_conv.c - conv2d and conv2d_grad_input by Winograd's algorithm: a block of tiles is transformed, multiplied plane by
+ * plane with a panel of transformed weights, and transformed back while it is in cache. Arithmetic bounds the products,
+ * the first-level cache the transforms. */
+#include "device/cpu/unscheduled.h"
+
+#include "device/cpu/winograd.h"
+
+enum { TILES = 16 }; /* of a block: a panel's products (36 × 16 × NR) stay in the first-level cache on NEON */
+
+typedef struct plan {
+    const conv *v;
+    bool        backward;
+    int64_t     in, out; /* channels */
+    int64_t     h, w;    /* of the result, before a pool */
+    int64_t     padding;
+    int64_t     panels;
+    int64_t     v_plane, m_plane;
+    tiling      t;
+} plan;
+
+static plan plan_of(const conv *v, bool backward)
+{
+    plan p = {.v = v, .backward = backward, .in = v->c, .out = v->o, .padding = v->padding};
+    p.h = v->yh * v->pool, p.w = v->yw * v->pool; /* pixels that a pool omits are not computed */
+    if (backward) p.in = v->o, p.out = v->c, p.h = v->h, p.w = v->w, p.padding = 2 - v->padding;
+    p.panels = tiles_of(p.out, NR);
+    p.t = tiling_of(p.h, p.w, p.in, TILES);
+    p.v_plane = p.t.tiles * p.in + SKEW;
+    p.m_plane = p.t.tiles * NR + SKEW;
+    return p;
+}
+
+static size_t weights_of(const plan *p) { return space_of(p->panels * PLANES * p->in * NR); }
+static size_t bias_of(const plan *p) { return space_of(p->panels * NR); }
+static size_t scratch_of(const plan *p)
+{
+    return space_of(p->t.window) + space_of(PLANES * p->v_plane) + space_of(PLANES * p->m_plane);
+}
+
+size_t winograd_workspace(const conv *v, bool backward, int threads)
+{
+    plan p = plan_of(v, backward);
+    return weights_of(&p) + bias_of(&p) + (size_t)threads * scratch_of(&p);
+}
+
+typedef struct job {
+    plan                   p;
+    const lk__kernel_call *call;
+    REAL                  *weights, *bias;
+    char                  *scratch;
+    size_t                 per_worker;
+} job;
+
+/* Fills the planes with the unit's tiles from `first` on. */
+static void transform_unit(const job *job, unit u, int64_t first, REAL *copy, REAL *planes)
+{
+    const plan *p = &job->p;
+    const conv *v = p->v;
+    const REAL *from = (const REAL *)job->call->in[0].data;
+    window      at = {4 * u.row - p->padding, -p->padding, 4 * u.rows + 2, 4 * p->t.wide + 2};
+    int64_t     row = at.columns * p->in;
+    if (p->backward) {
+        const uint8_t *index = optional_in(job->call, 2);
+        int64_t        start = u.n * v->yh * v->yw * v->o;
+        expand_window(copy, at, v, from + start, index ? index + start : NULL, 0, v->o, v->o, 0);
+    } else {
+        copy_window(copy, at, from + u.n * v->h * v->w * v->c, v->h, v->w, v->c, 0, v->c);
+    }
+    for (int64_t i = 0; i < u.rows; i++)
+        for (int64_t j = 0; j < p->t.wide; j++, first++)
+            transform_input(copy + 4 * i * row + 4 * j * p->in, row, p->in, planes + first * p->in, p->v_plane);
+}
+
+/* bias may be NULL. */
+INLINE void output_line(const vec m[6], const vec *bias, vec out[4])
+{
+    vec even_a = m[1] + m[2], odd_a = m[1] - m[2], even_b = m[3] + m[4], odd_b = m[3] - m[4];
+    out[0] = (m[0] + even_a) + (bias ? even_b + *bias : even_b);
+    out[1] = A1 * odd_a + (bias ? B1 * odd_b + *bias : B1 * odd_b);
+    out[2] = A2 * even_a + (bias ? B2 * even_b + *bias : B2 * even_b);
+    out[3] = A3 * odd_a + (B3 * odd_b + (bias ? m[5] + *bias : m[5]));
+}
+
+/* 36 planes of products → 4×4 vectors of results. */
+INLINE void transform_output(const REAL *from, int64_t plane, vec bias, vec out[16])
+{
+    vec t[4][6];
+    UNROLL
+    for (int j = 0; j < 6; j++) {
+        vec m[6], line[4];
+        UNROLL
+        for (int i = 0; i < 6; i++) m[i] = load(from + (i * 6 + j) * plane);
+        output_line(m, NULL, line);
+        UNROLL
+        for (int i = 0; i < 4; i++) t[i][j] = line[i];
+    }
+    UNROLL
+    for (int i = 0; i < 4; i++) output_line(t[i], &bias, out + 4 * i);
+}
+
+/* Where a tile's results are stored: rows × columns of its 4×4 pixels, or of their pooled windows, exist. */
+typedef struct target {
+    REAL    *y;
+    uint8_t *index;
+    int64_t  row, pixel; /* elements from one to the next */
+    int64_t  rows, columns;
+    bool     relu;
+} target;
+
+/* VL channels of one tile. */
+INLINE void store_plain(const vec out[16], const target *to, int64_t q, int64_t rows, int64_t columns)
+{
+    for (int64_t i = 0; i < rows; i++) {
+        for (int64_t j = 0; j < columns; j++) {
+            vec x = out[4 * i + j];
+            store(to->y + i * to->row + j * to->pixel + q, to->relu ? choose(x < splat(0), splat(0), x) : x);
+        }
+    }
+}
+
+INLINE void store_pool(const vec out[16], const target *to, int64_t q, int64_t rows, int64_t columns)
+{
+    for (int64_t i = 0; i < rows; i += 2) {
+        for (int64_t j = 0; j < columns; j += 2) {
+            const vec *x = out + 4 * i + j;
+            vec        best = greater(greater(x[0], x[1]), greater(x[4], x[5]));
+            vec        argmax = choose_argmax(x[4] == best, 2, splat(3));
+            argmax = choose_argmax(x[0] == best, 0, choose_argmax(x[1] == best, 1, argmax));
+            int64_t at = i / 2 * to->row + j / 2 * to->pixel + q;
+            store_pooled(best, argmax, to->relu, to->y + at, to->index ? to->index + at : NULL);
+        }
+    }
+}
+
+/* One tile of one panel: transforms the products back and stores the result. */
+static void finish_tile(const job *job, int64_t n, int64_t ty, int64_t tx, int64_t panel, const REAL *products)
+{
+    const plan *p = &job->p;
+    const conv *v = p->v;
+    int64_t     pool = p->backward ? 1 : v->pool, channels = min64(NR, p->out - panel * NR);
+    target      to = {.row = p->w / pool * p->out, .pixel = p->out, .relu = v->relu && !p->backward};
+    int64_t     at = (n * (p->h / pool) + 4 / pool * ty) * to.row + 4 / pool * tx * p->out + panel * NR;
+    to.y = (REAL *)job->call->out[0].data + at;
+    to.index = pool > 1 ? optional_out(job->call, 1) : NULL;
+    to.rows = min64(4, p->h - 4 * ty);
+    to.columns = min64(4, p->w - 4 * tx);
+    if (to.index) to.index += at;
+    bool whole = to.rows == 4 && to.columns == 4;
+    for (int64_t q = 0; q < channels; q += VL) {
+        vec out[16];
+        transform_output(products + q, p->m_plane, load(job->bias + panel * NR + q), out);
+        if (pool == 1 && whole)
+            store_plain(out, &to, q, 4, 4);
+        else if (pool == 1)
+            store_plain(out, &to, q, to.rows, to.columns);
+        else if (whole)
+            store_pool(out, &to, q, 4, 4);
+        else
+            store_pool(out, &to, q, to.rows, to.columns);
+    }
+}
+
+static void run_block(void *argument, int64_t block, int worker)
+{
+    const job    *job = argument;
+    const plan   *p = &job->p;
+    const tiling *t = &p->t;
+    char         *scratch = job->scratch + (size_t)worker * job->per_worker;
+    REAL         *copy = (REAL *)scratch, *planes = (REAL *)(scratch + space_of(t->window));
+    REAL         *products = (REAL *)(scratch + space_of(t->window) + space_of(PLANES * p->v_plane));
+    int64_t       first = block * t->units, end = min64(p->v->n * t->bands, first + t->units), tiles = 0;
+    for (int64_t i = first; i < end; i++) {
+        unit u = unit_of(t, i);
+        transform_unit(job, u, tiles, copy, planes);
+        tiles += u.rows * t->wide;
+    }
+    for (int64_t panel = 0; panel < p->panels; panel++) {
+        const REAL *weights = job->weights + panel * PLANES * p->in * NR;
+        for (int64_t f = 0; f < PLANES; f++)
+            micro_rows(round_to(tiles, MR), planes + f * p->v_plane, p->in, weights + f * p->in * NR,
+                       products + f * p->m_plane);
+        const REAL *from = products;
+        for (int64_t i = first; i < end; i++) {
+            unit u = unit_of(t, i);
+            for (int64_t ty = u.row; ty < u.row + u.rows; ty++)
+                for (int64_t tx = 0; tx < t->wide; tx++, from += NR) finish_tile(job, u.n, ty, tx, panel, from);
+        }
+    }
+}
+
+void winograd_run(const lk__kernel_call *call, const conv *v, bool backward)
+{
+    job   job = {.p = plan_of(v, backward), .call = call, .weights = call->workspace};
+    plan *p = &job.p;
+    if (v->n <= 0) return;
+    const REAL *b = backward ? NULL : optional_in(call, 2);
+    job.bias = (REAL *)((char *)call->workspace + weights_of(p));
+    job.scratch = (char *)job.bias + bias_of(p);
+    job.per_worker = scratch_of(p);
+    memset(job.bias, 0, bias_of(p));
+    if (b) memcpy(job.bias, b, (size_t)v->o * sizeof(REAL));
+    transform_weights(v, call->in[1].data, backward, job.weights, call->pool);
+    lk__pool_run(call->pool, tiles_of(v->n * p->t.bands, p->t.units), run_block, &job);
+}

@@ -1,0 +1,89 @@
+/* device/kernel.h - how a kernel is called, and the table by operation and device in which it is found. */
+#ifndef LK__KERNEL_H
+#define LK__KERNEL_H
+
+#include "base/base.h"
+#include "base/op.h"
+#include "base/pool.h"
+
+enum { LK__MAX_IN = 9, LK__MAX_OUT = 4 };
+
+/* The step block: everything that changes from step to step. Kernels read it; instructions hold none of it. */
+typedef struct lk__kernel_step {
+    int64_t        step;  /* updates so far, this one included: Adam's t, from 1 */
+    int64_t        epoch; /* from 0 */
+    int64_t        count; /* samples in the batch, at most the capacity */
+    uint64_t       seed;
+    double         rate;            /* learning rate of this step */
+    const int64_t *sample_ids;      /* count of them; NULL: 0, 1, 2, … */
+    bool           updates_buffers; /* of leaves that run together, one updates the running statistics */
+} lk__kernel_step;
+
+typedef struct lk__kernel_operand {
+    void    *data; /* NULL: an absent optional operand */
+    lk_dtype dtype;
+    int      rank;
+    int64_t  dims[LK_MAX_RANK];
+} lk__kernel_operand;
+
+/* The leaves of a batch, for kernels that add over samples (linear_grad_weight): the leaves' sums are added in a pairwise tree,
+ * in the order of lk__reduce (comm/reduce.h). */
+typedef struct lk__kernel_leaves {
+    int            count;
+    const int64_t *rows; /* count + 1: the first row of each leaf, and the end */
+    void          *sums; /* lk__kernel_leaves_bytes per thread: partial results */
+} lk__kernel_leaves;
+
+enum {
+    LK__LEAVES_MOST = 64,
+    LK__LEAVES_TILE = 16 << 10, /* elements */
+    LK__LEAVES_DEPTH = 7,       /* partial results held at once */
+};
+static inline size_t lk__kernel_leaves_bytes(void)
+{
+    return (size_t)LK__LEAVES_TILE * LK__LEAVES_DEPTH * sizeof(double);
+}
+
+/* The first id out of range in a run: kernels that look up by id (cross_entropy, embedding) report it here, and the program makes
+ * an error of it, since it knows its inputs by address. */
+typedef struct lk__kernel_invalid_id {
+    bool           found;
+    lk__op         op;
+    const int32_t *at; /* its address in the operand; the host must not dereference it */
+    int32_t        value;
+    int64_t        limit; /* ids are 0 … limit - 1 */
+} lk__kernel_invalid_id;
+
+typedef struct lk__kernel_call {
+    const lk__op_attrs *attrs;
+    lk__kernel_operand  in[LK__MAX_IN];
+    lk__kernel_operand  out[LK__MAX_OUT];
+    int       inputs, outputs; /* operands named above, absent optional ones included up to the last present */
+    void     *workspace;       /* as large as the workspace function returned, aligned to LK__ALIGN; undefined contents */
+    lk__pool *pool;
+    const lk__kernel_step   *step;
+    const lk__kernel_leaves *leaves;  /* NULL: the batch is one leaf */
+    lk__kernel_invalid_id   *invalid; /* receives an id out of range; NULL: not reported */
+} lk__kernel_call;
+
+typedef void (*lk__kernel)(const lk__kernel_call *call);
+/* Bytes of scratch at the capacity's dims; operands have data == (void *)1 where present. threads is the pool's size. */
+typedef size_t (*lk__kernel_workspace)(const lk__kernel_call *call, int threads);
+
+typedef struct lk__kernel_entry {
+    lk__kernel           run;
+    lk__kernel_workspace workspace; /* NULL: none */
+} lk__kernel_entry;
+
+/* The CPU's table for one element type (f32, f64, bf16) and instruction set ("neon", …): LK__OP_COUNT entries; NULL if not built.
+ * Operations that compute in f32 at least have no bf16 kernel: run is NULL there. */
+const lk__kernel_entry *lk__cpu_kernels(lk_dtype element, const char *isa);
+
+static inline int64_t lk__operand_elements(const lk__kernel_operand *x)
+{
+    int64_t n = 1;
+    for (int i = 0; i < x->rank; i++) n *= x->dims[i];
+    return n;
+}
+
+#endif
