@@ -1,9 +1,11 @@
-/* kernel_case.h - runs one kernel on exact-size buffers for every instruction set the machine has, for f32 and f64, with
- * 1, 2 and 3 threads and in place where allowed, requires the same bits each time, and returns the results as doubles. */
+/* kernel_case.h - runs one kernel on exact-size buffers for every instruction set the machine has, for f32, f64 and bf16, with
+ * 1, 2 and 3 threads and in place where allowed, requires the same bits each time, and returns the results as doubles. The bits of
+ * a bf16 kernel must be those of the f32 kernel on the same numbers, rounded. */
 #ifndef KERNEL_CASE_H
 #define KERNEL_CASE_H
 
 #include "base/base.h"
+#include "base/bf16.h"
 #include "base/isa.h"
 #include "device/kernel.h"
 
@@ -16,8 +18,10 @@ enum { POOLS = 3, GUARD = 64 };
 
 typedef struct kernel_case {
     const char           *isa;
-    lk_dtype              real;
+    lk_dtype              real; /* the type of elements: of what op.h and its descriptor call real */
+    lk_dtype              wide; /* the type of sums: f32 where elements are bf16 */
     lk__op                op;
+    bool                  skipped; /* no kernel: bf16 alone */
     lk__op_attrs          attrs;
     lk__kernel_step       step;
     lk__kernel_invalid_id invalid; /* what the latest run reported */
@@ -61,6 +65,7 @@ static void put(lk_dtype type, void *data, int64_t i, double value)
     switch (type) {
     case LK_F32: ((float *)data)[i] = (float)value; break;
     case LK_F64: ((double *)data)[i] = value; break;
+    case LK_BF16: ((lk__bf16 *)data)[i] = lk__to_bf16((float)value); break;
     case LK_I32: ((int32_t *)data)[i] = (int32_t)value; break;
     case LK_I64: ((int64_t *)data)[i] = (int64_t)value; break;
     case LK_U8: ((uint8_t *)data)[i] = (uint8_t)value; break;
@@ -73,6 +78,7 @@ static double get(lk_dtype type, const void *data, int64_t i)
     switch (type) {
     case LK_F32: return (double)((const float *)data)[i];
     case LK_F64: return ((const double *)data)[i];
+    case LK_BF16: return (double)lk__from_bf16(((const lk__bf16 *)data)[i]);
     case LK_I32: return ((const int32_t *)data)[i];
     case LK_I64: return (double)((const int64_t *)data)[i];
     case LK_U8: return ((const uint8_t *)data)[i];
@@ -143,7 +149,7 @@ static void out(lk_dtype type, int rank, const int64_t *dims, const double *init
     set_dims(o, type, rank, dims);
     size_t n = (size_t)lk__operand_elements(o);
     o->data = guarded(bytes_of(o));
-    t.y[k] = malloc((n + 1) * sizeof(double));
+    t.y[k] = calloc(n + 1, sizeof(double));
     t.initial[k] = initial ? malloc((n + 1) * sizeof(double)) : NULL;
     if (initial) memcpy(t.initial[k], initial, n * sizeof(double));
 }
@@ -200,12 +206,60 @@ static void run_once(int threads, void *alias)
     free(call.workspace);
 }
 
-/* Runs with 1 thread, keeps the results in t.y, then requires the same bits of 2 and 3 threads and in place. */
+/* Bf16 operands that become f32 here keep their numbers. */
+static void widen(lk__kernel_operand *o, const double *values)
+{
+    if (o->dtype != LK_BF16) return;
+    o->dtype = LK_F32;
+    if (!o->data) return;
+    o->data = guarded(bytes_of(o));
+    for (int64_t i = 0, n = lk__operand_elements(o); values && i < n; i++) put(LK_F32, o->data, i, values[i]);
+}
+
+/* Runs the f32 kernel on the numbers of a bf16 case, whose outputs have been computed: they must be the f32 kernel's, rounded
+ * once. */
+static void compare_with_f32(void)
+{
+    kernel_case narrow = t;
+    t.real = LK_F32;
+    for (int k = 0; k < t.inputs; k++) widen(&t.in[k], t.x[k]);
+    for (int k = 0; k < t.outputs; k++)
+        if (t.out[k].data) {
+            widen(&t.out[k], NULL);
+            if (t.out[k].data == narrow.out[k].data) t.out[k].data = guarded(bytes_of(&t.out[k]));
+        }
+    run_once(1, NULL);
+    kernel_case wide = t;
+    t = narrow;
+    for (int k = 0; k < t.outputs; k++) {
+        lk_dtype type = t.out[k].dtype;
+        char     buffer[sizeof(double)], text[128];
+        for (int64_t i = 0, n = lk__operand_elements(&t.out[k]); t.out[k].data && i < n; i++) {
+            double value = get(wide.out[k].dtype, wide.out[k].data, i);
+            put(type, buffer, 0, value);
+            double rounded = get(type, buffer, 0), got = get(type, t.out[k].data, i);
+            if (isnan(rounded) ? isnan(got) : rounded == got && signbit(rounded) == signbit(got)) continue;
+            snprintf(text, sizeof text, "output %d [%lld] is %.9g; the f32 kernel gives %.9g", k, (long long)i, got,
+                     value);
+            fail_case(text);
+            break;
+        }
+    }
+    for (int k = 0; k < t.inputs; k++)
+        if (wide.in[k].data != t.in[k].data) free(wide.in[k].data);
+    for (int k = 0; k < t.outputs; k++)
+        if (wide.out[k].data != t.out[k].data) free(wide.out[k].data);
+}
+
+/* Runs with 1 thread, keeps the results in t.y, then requires the same bits of 2 and 3 threads and in place. An operation without
+ * a bf16 kernel is skipped: expect does nothing then. */
 static void run_case(void)
 {
     void *first[LK__MAX_OUT] = {0};
-    cases++;
+    t.skipped = !lk__cpu_kernels(t.real, t.isa)[t.op].run;
     round_inputs();
+    if (t.skipped) return;
+    cases++;
     run_once(1, NULL);
     for (int k = 0; k < t.outputs; k++) {
         size_t bytes = bytes_of(&t.out[k]);
@@ -215,6 +269,7 @@ static void run_case(void)
         for (int64_t i = 0, n = lk__operand_elements(&t.out[k]); i < n; i++)
             t.y[k][i] = get(t.out[k].dtype, t.out[k].data, i);
     }
+    if (t.real == LK_BF16 && t.op != LK__OP_cast) compare_with_f32();
     for (int threads = 2; threads <= POOLS; threads++) {
         run_once(threads, NULL);
         for (int k = 0; k < t.outputs; k++)
@@ -238,19 +293,22 @@ static void run_case(void)
 }
 
 /* Output k equals want to a relative tolerance, of each element, of the array's root mean square or of t.scale. NaN
- * and infinity must be the same. In f64 the tolerance is 1e-7 of what it is in f32. */
-static void expect(int k, const double *want, double tolerance)
+ * and infinity must be the same. In f64 the tolerance is 1e-7 of what it is in f32; what is stored in bf16 may in addition be
+ * rounded once. */
+static inline void expect(int k, const double *want, double tolerance)
 {
     int64_t n = lk__operand_elements(&t.out[k]);
     double  squares = 0, limit = t.real == LK_F64 ? tolerance * 1e-7 : tolerance;
+    double  rounding = t.out[k].dtype == LK_BF16 ? 0x1p-8 : 0;
     char    text[128];
+    if (t.skipped) return;
     for (int64_t i = 0; i < n; i++) squares += isfinite(want[i]) ? want[i] * want[i] : 0;
     double scale = fmax(t.scale, n ? sqrt(squares / (double)n) : 0);
     for (int64_t i = 0; i < n; i++) {
         double got = t.y[k][i], error = fabs(got - want[i]);
         bool   same = isnan(want[i])   ? isnan(got)
                       : isinf(want[i]) ? got == want[i]
-                                       : error <= limit * fmax(fabs(want[i]), scale);
+                                       : error <= limit * fmax(fabs(want[i]), scale) + rounding * fabs(want[i]);
         if (same) continue;
         snprintf(text, sizeof text, "output %d [%lld] is %.9g, not %.9g", k, (long long)i, got, want[i]);
         fail_case(text);
@@ -271,8 +329,8 @@ static double *zeros(int64_t n)
     return p;
 }
 
-/* Runs `tests` for each instruction set and type; returns the program's exit status. */
-static int run_all(void (*tests)(void))
+/* Runs `tests` for each instruction set and each type up to `last`: f32, f64, bf16. Returns the program's exit status. */
+static int run_types(void (*tests)(void), lk_dtype last)
 {
     for (int i = 0; i < POOLS; i++) {
         lk_context_config config = LK_CONTEXT_CONFIG_INIT;
@@ -282,12 +340,17 @@ static int run_all(void (*tests)(void))
     for (int i = 0; lk__isa_names[i]; i++) {
         t.isa = lk__isa_names[i];
         if (!lk__isa_available(t.isa) || !lk__cpu_kernels(LK_F32, t.isa)) continue;
-        for (t.real = LK_F32; t.real <= LK_F64; t.real++) tests();
+        for (t.real = LK_F32; t.real <= last; t.real++) {
+            t.wide = t.real == LK_F64 ? LK_F64 : LK_F32;
+            tests();
+        }
     }
     for (int i = 0; i < POOLS; i++) lk_context_free(contexts[i]);
     printf("%d cases, %d failures\n", cases, failures);
     return failures || !cases;
 }
+
+static inline int run_all(void (*tests)(void)) { return run_types(tests, LK_F64); }
 
 #define DIMS(...) (const int64_t[]){__VA_ARGS__}
 #define COUNT(array) (sizeof(array) / sizeof *(array))

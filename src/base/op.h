@@ -100,12 +100,14 @@
     /* [dlogits: the gradient of sum] */                                                                             \
     X(bce_with_logits)                                                                                               \
     X(fill)                  /* → y = scale */                                                                       \
+    X(cast)                  /* x bf16, f32, f64, i32, i64 or u8 → y bf16, f32 or f64: the same numbers, rounded */  \
     X(to_channels_last)      /* x row-major (N,C,H,W) → image y */                                                   \
     X(to_channels_first)     /* image x → y row-major */                                                             \
     X(square_sum)            /* x → y f64 (): sum of squares in double, fixed order */                               \
     X(gradient_scale)        /* [weight f64 ()], up to 8 square sums f64 (): unused → scale f64 (), see optimizer.c */ \
-    X(sgd)                   /* grad, scale f64 () ; param, [momentum buffer]: updated */                            \
-    X(adam)                  /* grad, scale f64 () ; param, m, v: updated; decoupled: AdamW */
+    /* stored: the updated param rounded to bf16 */                                                                  \
+    X(sgd)                   /* grad, scale f64 () ; param, [momentum buffer]: updated; [stored bf16] */             \
+    X(adam)                  /* grad, scale f64 () ; param, m, v: updated; [stored bf16]; decoupled: AdamW */
 
 typedef enum lk__op {
 #define LK__OP_ENUM(name) LK__OP_##name,

@@ -12,6 +12,10 @@
 #include <math.h>
 #include <string.h>
 
+#if defined(__aarch64__)
+#include <arm_neon.h>
+#endif
+
 #define LK__ELEMENT_f32 1
 #define LK__ELEMENT_f64 2
 #define LK__ELEMENT_bf16 3
@@ -66,25 +70,41 @@ static inline vec vmax(vec a, vec b) { return choose(a > b, a, b); }
 /* load, store: a vector; load_one, store_one: one number. Of an array of REALs or of ELEMENTs, by the pointer's type. */
 static inline REAL load_one_real(const REAL *p) { return *p; }
 static inline void store_one_real(REAL *p, REAL x) { *p = x; }
-#if NARROW
+#if LK_REAL_BITS == 32
+/* A vector of bf16. To nearest, ties to even; a NaN stays one: as lk__to_bf16. (On arm64 by intrinsics: GCC 12 loads and converts
+ * a half vector one by one.) */
+#if defined(__aarch64__)
+static inline vec  load_bf16(const lk__bf16 *p) { return (vec)vshll_n_u16(vld1_u16(&p->bits), 16); }
+static inline void store_bf16(lk__bf16 *p, vec v)
+{
+    uint32x4_t bits = (uint32x4_t)v, odd = vtstq_u32(bits, vdupq_n_u32(1 << 16)); /* -1 where the last bit kept is set */
+    uint32x4_t rounded = vaddq_u32(vsubq_u32(bits, odd), vdupq_n_u32(0x7fff));
+    uint32x4_t quiet = vorrq_u32(bits, vdupq_n_u32(0x40 << 16));
+    vst1_u16(&p->bits, vshrn_n_u32(vbslq_u32((uint32x4_t)(v == v), rounded, quiet), 16));
+}
+#else
 typedef uint16_t half_bits __attribute__((vector_size(VECTOR_BYTES / 2)));
 typedef uint16_t half_bits_unaligned __attribute__((vector_size(VECTOR_BYTES / 2), aligned(2), may_alias));
 typedef uint32_t word_bits __attribute__((vector_size(VECTOR_BYTES)));
 
-static inline vec load_element(const ELEMENT *p)
+static inline vec load_bf16(const lk__bf16 *p)
 {
     half_bits bits = (half_bits) * (const half_bits_unaligned *)p;
     return (vec)(__builtin_convertvector(bits, word_bits) << 16);
 }
-/* To nearest, ties to even; a NaN stays one. As lk__to_bf16. */
-static inline half_bits narrow_bits(vec v)
+static inline void store_bf16(lk__bf16 *p, vec v)
 {
     word_bits bits = (word_bits)v, odd = bits >> 16 & 1;
     word_bits rounded = (bits + 0x7fff + odd) >> 16, quiet = bits >> 16 | 0x40;
     ivec      number = v == v;
-    return __builtin_convertvector((word_bits)((number & (ivec)rounded) | (~number & (ivec)quiet)), half_bits);
+    word_bits both = (word_bits)((number & (ivec)rounded) | (~number & (ivec)quiet));
+    *(half_bits_unaligned *)p = (half_bits_unaligned) __builtin_convertvector(both, half_bits);
 }
-static inline void store_element(ELEMENT *p, vec v) { *(half_bits_unaligned *)p = (half_bits_unaligned)narrow_bits(v); }
+#endif
+#endif
+#if NARROW
+static inline vec  load_element(const ELEMENT *p) { return load_bf16(p); }
+static inline void store_element(ELEMENT *p, vec v) { store_bf16(p, v); }
 static inline REAL load_one_element(const ELEMENT *p) { return lk__from_bf16(*p); }
 static inline void store_one_element(ELEMENT *p, REAL x) { *p = lk__to_bf16(x); }
 #define BY_TYPE(name, p) \
@@ -122,15 +142,9 @@ static inline void report_invalid(const lk__kernel_call *call, lk__op op, const 
         (lk__kernel_invalid_id){.found = true, .op = op, .at = ids + first, .value = ids[first], .limit = limit};
 }
 
-/* Declared for the table: every op has run and, if it needs scratch, a workspace function. For bf16 there are kernels of those
- * operations alone whose descriptor allows it (graph/op.h): CMakeLists.txt lists the files. */
-#if NARROW
-#define IF_BUILT __attribute__((weak))
-#else
-#define IF_BUILT
-#endif
-#define DECLARE_KERNEL(name)                                        \
-    void   KERNEL(name)(const lk__kernel_call *call) IF_BUILT;             \
+/* Declared for the table (table.c): every op has run and, if it needs scratch, a workspace function. */
+#define DECLARE_KERNEL(name)                         \
+    void   KERNEL(name)(const lk__kernel_call *call); \
     size_t KERNEL(name##_workspace)(const lk__kernel_call *call, int threads) __attribute__((weak));
 LK__OP_LIST(DECLARE_KERNEL)
 #undef DECLARE_KERNEL

@@ -7,10 +7,6 @@
 
 #include "device/cpu/cpu.h"
 
-#if defined(__aarch64__)
-#include <arm_neon.h>
-#endif
-
 enum {
     GRAIN = 16384, /* elements: less than this is one tile and runs on the calling thread */
     PARTS = 64,    /* maximum partial results of a reduction */
@@ -56,16 +52,20 @@ INLINE vec load_part_element(const ELEMENT *p, int64_t lanes)
     return v;
 }
 
-INLINE void store_part_element(ELEMENT *p, vec v, int64_t lanes)
+#define store_part_element store_part_bf16
+#endif
+/* Rounds to bf16, also where ELEMENT is wider. */
+INLINE void store_part_bf16(lk__bf16 *p, vec v, int64_t lanes)
 {
+#if LK_REAL_BITS == 32
     if (lanes == VL) {
-        store_element(p, v);
+        store_bf16(p, v);
         return;
     }
-    for (int l = 0; l < VL; l++)
-        if (l < lanes) store_one_element(p + l, v[l]);
-}
 #endif
+    for (int l = 0; l < VL; l++)
+        if (l < lanes) p[l] = lk__to_bf16((float)v[l]);
+}
 #define load_part(p, lanes) BY_TYPE(load_part, p)(p, lanes)
 #define store_part(p, v, lanes) BY_TYPE(store_part, p)(p, v, lanes)
 

@@ -1,8 +1,15 @@
-/* table.c - one table of kernels for this build's floating type and instruction set. */
+/* table.c - one table of kernels for this build's element type and instruction set. Operations whose operands are never bf16 have
+ * no kernel for it: the planner casts to f32. */
 #include "device/cpu/cpu.h"
 
+#if NARROW
+#define OPERATIONS(X) X(cast)
+#else
+#define OPERATIONS(X) LK__OP_LIST(X)
+#endif
+
 const lk__kernel_entry KERNEL(table)[LK__OP_COUNT] = {
-#define ENTRY(name) {KERNEL(name), KERNEL(name##_workspace)},
-    LK__OP_LIST(ENTRY)
+#define ENTRY(name) [LK__OP_##name] = {KERNEL(name), KERNEL(name##_workspace)},
+    OPERATIONS(ENTRY)
 #undef ENTRY
 };

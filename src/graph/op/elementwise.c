@@ -222,6 +222,26 @@ DESCRIBE(fill){
     MEMORY_BOUND,
 };
 
+static void cast_gradient(lk__graph_backward *b, int dy)
+{
+    lk__grad_give(b, 0, lk__grad_emit_like(b, LK__OP_cast, NULL, &dy, 1, lk__grad_in(b, 0)));
+}
+
+/* The type that is wanted does not follow from x. */
+DESCRIBE(cast){
+    .inputs = 1,
+    .in = {OPERAND("x", ANY, REQUIRED, FOLLOW)},
+    .outputs = 1,
+    .out = {OPERAND("y", ANY, REQUIRED, FOLLOW)},
+    .attributes = LK__NO_ATTRIBUTES,
+    .shape = lk__shape_given,
+    .gradient = cast_gradient,
+    .no_gradient = LK__NO_OPERAND,
+    .in_place = LK__NO_OPERAND,
+    ORDINARY,
+    MEMORY_BOUND,
+};
+
 /* ---- dropout ---- */
 
 static int dropout_shape(lk__graph_shapes *s)

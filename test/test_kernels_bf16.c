@@ -1,0 +1,221 @@
+/* test_kernels_bf16.c - bf16 itself: conversion in vectors and one by one, casts between all types, the copy of a parameter that
+ * optimizers store, and which operations have a kernel. What those kernels compute is compared in the other files test_kernels*.c,
+ * with the same loops in double as f32 and f64.
+ *
+ * ctest: timeout 300, label threaded */
+#include "kernel_case.h"
+
+/* The bf16 nearest to x, ties to even, by arithmetic on doubles: 8 binary digits, fewer below 2^-126. */
+static double nearest_bf16(double x)
+{
+    int exponent;
+    if (x == 0 || isnan(x) || isinf(x)) return x;
+    frexp(x, &exponent); /* |x| is from 2^(exponent - 1) to 2^exponent */
+    double unit = ldexp(1, (exponent > -125 ? exponent : -125) - 8);
+    double y = nearbyint(x / unit) * unit;
+    return fabs(y) > 0x1.FEp127 ? copysign(INFINITY, x) : y;
+}
+
+static bool same_number(double a, double b) { return isnan(a) ? isnan(b) : a == b && signbit(a) == signbit(b); }
+
+static float float_of(uint32_t bits)
+{
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+static int64_t add_neighbours(double *to, uint16_t high)
+{
+    static const uint32_t low[] = {0, 1, 0x7fff, 0x8000, 0x8001, 0xffff};
+    for (size_t i = 0; i < COUNT(low); i++) to[i] = (double)float_of((uint32_t)high << 16 | low[i]);
+    return COUNT(low);
+}
+
+/* Every bf16, and the f32 at and next to the middle between it and its neighbour. */
+enum { HALVES = 65536, FLOATS = HALVES * 6 };
+static double every_bf16[HALVES], floats_about_ties[FLOATS];
+
+static void list_values(void)
+{
+    for (int64_t i = 0, n = 0; i < HALVES; i++) {
+        every_bf16[i] = (double)lk__from_bf16((lk__bf16){(uint16_t)i});
+        n += add_neighbours(floats_about_ties + n, (uint16_t)i);
+    }
+}
+
+static void one_number_is_rounded_to_nearest_even(void)
+{
+    for (int64_t i = 0; i < HALVES; i++) {
+        lk__bf16 x = {(uint16_t)i};
+        lk__bf16 back = lk__to_bf16(lk__from_bf16(x));
+        if (isnan(every_bf16[i]) ? back.bits != (x.bits | 0x40) : back.bits != x.bits) fail_case("bf16 → f32 → bf16");
+    }
+    for (int64_t i = 0; i < FLOATS; i++) {
+        double y = (double)lk__from_bf16(lk__to_bf16((float)floats_about_ties[i]));
+        if (!same_number(y, nearest_bf16(floats_about_ties[i]))) fail_case("f32 → bf16");
+    }
+}
+
+/* The f32 kernel of sgd with a rate of 0 stores its parameter in whole vectors and, at the end, in part of one. */
+static void vectors_are_rounded_as_one_number_is(void)
+{
+    if (t.real != LK_F32) return;
+    for (int64_t shift = 0; shift < 3; shift++) {
+        int64_t n = FLOATS - shift;
+        begin(LK__OP_sgd);
+        t.step.rate = 0;
+        memset(in(LK_F32, 1, DIMS(n)), 0, (size_t)n * sizeof(double));
+        scalar_in(1);
+        out(LK_F32, 1, DIMS(n), floats_about_ties + shift);
+        no_out();
+        out(LK_BF16, 1, DIMS(n), NULL);
+        run_case();
+        for (int64_t i = 0; i < n; i++)
+            if (!same_number(t.y[2][i], nearest_bf16(t.y[0][i]))) {
+                fail_case("a vector of f32 → bf16");
+                break;
+            }
+        end_case();
+    }
+}
+
+/* ---- cast ---- */
+
+static double range_of(lk_dtype type)
+{
+    return type == LK_U8 ? 255 : type == LK_I32 ? 2147483647 : type == LK_I64 ? 0x1p52 : 1e6;
+}
+
+static double converted(double x, lk_dtype to)
+{
+    if (to == LK_F64) return x;
+    return to == LK_F32 ? (double)(float)x : nearest_bf16((double)(float)x);
+}
+
+static void cast_case(lk_dtype from, lk_dtype to, int64_t n)
+{
+    bool    real = from == LK_F32 || from == LK_F64 || from == LK_BF16;
+    double *want = zeros(n);
+    begin(LK__OP_cast);
+    double *x = in(from, 1, DIMS(n));
+    for (int64_t i = 0; i < n; i++) {
+        x[i] = uniform(from == LK_U8 ? 0 : -range_of(from), range_of(from));
+        if (!real) x[i] = floor(x[i]);
+    }
+    out(to, 1, DIMS(n), NULL);
+    run_case();
+    for (int64_t i = 0; i < n; i++) want[i] = converted(t.x[0][i], to);
+    for (int64_t i = 0; i < n; i++)
+        if (!same_number(t.y[0][i], want[i])) {
+            fail_case("cast");
+            break;
+        }
+    end_case();
+    free(want);
+}
+
+static void cast_values_case(const double *values, int64_t n, lk_dtype from, lk_dtype to)
+{
+    begin(LK__OP_cast);
+    memcpy(in(from, 1, DIMS(n)), values, (size_t)n * sizeof *values);
+    out(to, 1, DIMS(n), NULL);
+    run_case();
+    for (int64_t i = 0; i < n; i++)
+        if (!same_number(t.y[0][i], converted(values[i], to))) {
+            fail_case("cast of every value");
+            break;
+        }
+    end_case();
+}
+
+static void cast_converts_every_type(void)
+{
+    static const lk_dtype from[] = {LK_BF16, LK_F32, LK_F64, LK_I32, LK_I64, LK_U8}, to[] = {LK_BF16, LK_F32, LK_F64};
+    static const int64_t  sizes[] = {0, 1, 3, 4, 5, 8, 9, 16, 17, 33, 1009, 40009};
+    for (size_t i = 0; i < COUNT(from); i++)
+        for (size_t j = 0; j < COUNT(to); j++)
+            for (size_t s = 0; s < COUNT(sizes); s++) cast_case(from[i], to[j], sizes[s]);
+    cast_values_case(every_bf16, HALVES, LK_BF16, LK_F32);
+    cast_values_case(every_bf16, HALVES, LK_BF16, LK_F64);
+    cast_values_case(every_bf16, HALVES, LK_F32, LK_BF16);
+    cast_values_case(floats_about_ties, FLOATS, LK_F32, LK_BF16);
+    cast_values_case(floats_about_ties, FLOATS, LK_F64, LK_BF16);
+}
+
+/* ---- the copy that optimizers store ---- */
+
+static void stored_case(lk__op op, int64_t n, double momentum)
+{
+    begin(op);
+    t.attrs = (lk__op_attrs){.momentum = momentum, .lr_scale = 1};
+    if (op == LK__OP_adam) t.attrs = (lk__op_attrs){.beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-8, .lr_scale = 1};
+    double *initial = zeros(n), *none = zeros(n);
+    for (int64_t i = 0; i < n; i++) initial[i] = uniform(-2, 2);
+    in(t.real, 1, DIMS(n));
+    scalar_in(1);
+    out(t.real, 1, DIMS(n), initial);
+    if (op == LK__OP_adam || momentum != 0)
+        out(t.real, 1, DIMS(n), none);
+    else
+        no_out();
+    if (op == LK__OP_adam) out(t.real, 1, DIMS(n), none);
+    out(LK_BF16, 1, DIMS(n), NULL);
+    run_case();
+    bool moved = n == 0;
+    for (int64_t i = 0; i < n; i++) {
+        moved |= t.y[0][i] != initial[i];
+        if (same_number(t.y[t.outputs - 1][i], nearest_bf16((double)(float)t.y[0][i]))) continue;
+        fail_case("the stored copy is not the updated parameter rounded");
+        break;
+    }
+    if (!moved) fail_case("nothing was updated");
+    end_case();
+    free(initial), free(none);
+}
+
+static void optimizers_store_the_updated_parameter(void)
+{
+    static const int64_t sizes[] = {0, 1, 3, 4, 5, 8, 9, 17, 1009, 40009};
+    if (t.real == LK_BF16) return; /* parameters that are updated are f32 or f64 */
+    for (size_t s = 0; s < COUNT(sizes); s++) {
+        stored_case(LK__OP_sgd, sizes[s], 0);
+        stored_case(LK__OP_sgd, sizes[s], 0.9);
+        stored_case(LK__OP_adam, sizes[s], 0);
+    }
+}
+
+/* ---- which operations ---- */
+
+static void listed_operations_have_a_kernel(void)
+{
+    static const lk__op listed[] = {
+#define LISTED(name) LK__OP_##name,
+        LISTED(cast)
+#undef LISTED
+    };
+    bool is_listed[LK__OP_COUNT] = {false};
+    if (t.real != LK_BF16) return;
+    for (size_t i = 0; i < COUNT(listed); i++) is_listed[listed[i]] = true;
+    for (int i = 0; i < LK__OP_COUNT; i++) {
+        t.op = (lk__op)i;
+        t.inputs = t.outputs = 0;
+        if (is_listed[i] != (lk__cpu_kernels(LK_BF16, t.isa)[i].run != NULL))
+            fail_case("has a bf16 kernel, or has none");
+    }
+}
+
+static void tests(void)
+{
+    one_number_is_rounded_to_nearest_even();
+    vectors_are_rounded_as_one_number_is();
+    cast_converts_every_type();
+    optimizers_store_the_updated_parameter();
+    listed_operations_have_a_kernel();
+}
+
+int main(void)
+{
+    list_values();
+    return run_types(tests, LK_BF16);
+}
