@@ -328,6 +328,7 @@ static bool type_fits(const lk_graph *g, lk__graph_types types, lk_dtype type)
     switch (types) {
     case LK__TYPE_REAL: return type == g->real;
     case LK__TYPE_F64: return type == LK_F64;
+    case LK__TYPE_BF16: return type == LK_BF16;
     case LK__TYPE_FLOAT: return type == g->real || type == LK_F64;
     case LK__TYPE_I32: return type == LK_I32;
     case LK__TYPE_I64: return type == LK_I64;
@@ -341,6 +342,7 @@ static const char *type_text(const lk_graph *g, lk__graph_types types)
 {
     switch (types) {
     case LK__TYPE_F64: return "f64";
+    case LK__TYPE_BF16: return "bf16";
     case LK__TYPE_I32: return "i32";
     case LK__TYPE_I64: return "i64";
     case LK__TYPE_U8: return "u8";

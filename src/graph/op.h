@@ -11,6 +11,7 @@
 typedef enum lk__graph_types {
     LK__TYPE_REAL = 1, /* the graph's floating type */
     LK__TYPE_F64,
+    LK__TYPE_BF16,
     LK__TYPE_FLOAT, /* either of them: losses are f64 in every graph */
     LK__TYPE_I32,
     LK__TYPE_I64,

@@ -1,5 +1,5 @@
 /* optimizer.c - the common scale of all gradients, SGD and Adam, with PyTorch's order of operations. Large parameters
- * are bound by memory: 7 streams for Adam.
+ * are bound by memory: 7 streams for Adam, 8 where the parameter is also stored in bf16.
  *
  * gradient_scale: 1 / weight (1 without a weight, 0 for a weight of 0), times clip / (norm + 1e-6) where that is below 1. */
 #include "device/cpu/vmath.h"
@@ -7,6 +7,7 @@
 typedef struct update {
     const REAL *gradient;
     REAL       *parameter, *momentum, *m, *v;
+    lk__bf16   *stored; /* the parameter after the update, rounded; NULL: not wanted */
     int64_t     n, tiles;
     bool        first, nesterov, decoupled;
     REAL        scale, rate, decay, factor, dampening; /* sgd; factor: momentum */
@@ -29,13 +30,10 @@ void KERNEL(gradient_scale)(const lk__kernel_call *call)
     if (output(call, 1)) *(double *)output(call, 1) = norm;
 }
 
-static void sgd_tile(void *argument, int64_t tile, int worker)
+INLINE void sgd_range(const update u, int64_t begin, int64_t n, lk__bf16 *stored)
 {
-    const update u = *(const update *)argument;
-    int64_t      begin = tile_begin(u.n, u.tiles, tile), n = tile_begin(u.n, u.tiles, tile + 1) - begin;
-    const REAL  *gradient = u.gradient + begin;
-    REAL        *parameter = u.parameter + begin, *momentum = u.momentum ? u.momentum + begin : NULL;
-    (void)worker;
+    const REAL *gradient = u.gradient + begin;
+    REAL       *parameter = u.parameter + begin, *momentum = u.momentum ? u.momentum + begin : NULL;
     EACH_VECTOR(i, n, {
         vec p = load_part(parameter + i, lanes);
         vec g = load_part(gradient + i, lanes) * u.scale + p * u.decay;
@@ -45,8 +43,21 @@ static void sgd_tile(void *argument, int64_t tile, int worker)
             store_part(momentum + i, buffer, lanes);
             g = u.nesterov ? g + buffer * u.factor : buffer;
         }
-        store_part(parameter + i, p - g * u.rate, lanes);
+        p -= g * u.rate;
+        store_part(parameter + i, p, lanes);
+        if (stored) store_part_bf16(stored + i, p, lanes);
     });
+}
+
+static void sgd_tile(void *argument, int64_t tile, int worker)
+{
+    const update u = *(const update *)argument;
+    int64_t      begin = tile_begin(u.n, u.tiles, tile), n = tile_begin(u.n, u.tiles, tile + 1) - begin;
+    (void)worker;
+    if (u.stored)
+        sgd_range(u, begin, n, u.stored + begin);
+    else
+        sgd_range(u, begin, n, NULL);
 }
 
 void KERNEL(sgd)(const lk__kernel_call *call)
@@ -54,6 +65,7 @@ void KERNEL(sgd)(const lk__kernel_call *call)
     const lk__op_attrs *a = call->attrs;
     update              u = {.gradient = call->in[0].data, .parameter = call->out[0].data};
     if (a->momentum != 0) u.momentum = output(call, 1);
+    u.stored = output(call, 2);
     u.n = lk__operand_elements(&call->out[0]);
     u.scale = (REAL)scalar(input(call, 1), 1);
     u.rate = (REAL)(call->step->rate * a->lr_scale);
@@ -76,13 +88,10 @@ INLINE vec adam_step(const update *u, vec m, vec v)
 #endif
 }
 
-static void adam_tile(void *argument, int64_t tile, int worker)
+INLINE void adam_range(const update u, int64_t begin, int64_t n, lk__bf16 *stored)
 {
-    const update u = *(const update *)argument;
-    int64_t      begin = tile_begin(u.n, u.tiles, tile), n = tile_begin(u.n, u.tiles, tile + 1) - begin;
-    const REAL  *gradient = u.gradient + begin;
-    REAL        *parameter = u.parameter + begin, *first = u.m + begin, *second = u.v + begin;
-    (void)worker;
+    const REAL *gradient = u.gradient + begin;
+    REAL       *parameter = u.parameter + begin, *first = u.m + begin, *second = u.v + begin;
     EACH_VECTOR(i, n, {
         vec p = load_part(parameter + i, lanes);
         vec g = load_part(gradient + i, lanes) * u.scale;
@@ -95,8 +104,21 @@ static void adam_tile(void *argument, int64_t tile, int worker)
         m += (g - m) * u.beta1_rest;
         store_part(first + i, m, lanes);
         store_part(second + i, v, lanes);
-        store_part(parameter + i, p - adam_step(&u, m, v), lanes);
+        p -= adam_step(&u, m, v);
+        store_part(parameter + i, p, lanes);
+        if (stored) store_part_bf16(stored + i, p, lanes);
     });
+}
+
+static void adam_tile(void *argument, int64_t tile, int worker)
+{
+    const update u = *(const update *)argument;
+    int64_t      begin = tile_begin(u.n, u.tiles, tile), n = tile_begin(u.n, u.tiles, tile + 1) - begin;
+    (void)worker;
+    if (u.stored)
+        adam_range(u, begin, n, u.stored + begin);
+    else
+        adam_range(u, begin, n, NULL);
 }
 
 void KERNEL(adam)(const lk__kernel_call *call)
@@ -107,6 +129,7 @@ void KERNEL(adam)(const lk__kernel_call *call)
     double              correction = sqrt(1 - pow(a->beta2, t));
     u.m = call->out[1].data;
     u.v = call->out[2].data;
+    u.stored = output(call, 3);
     u.n = lk__operand_elements(&call->out[0]);
     u.scale = (REAL)scalar(input(call, 1), 1);
     u.decoupled = a->decoupled;

@@ -42,6 +42,7 @@ DESCRIBE(gradient_scale){
     MEMORY_BOUND,
 };
 
+/* stored: the parameter in bf16, as the model reads it, where the parameter itself is the wider copy that is updated. */
 #define OPTIMIZER                                                                                              \
     BACKWARD_ONLY, .no_gradient = LK__NO_OPERAND, .in_place = LK__NO_OPERAND, .same = LK__NO_OPERAND, .samples = LK__SAMPLES_APART,           \
                    .runs = LK__RUNS_KERNEL, .effect = LK__EFFECT_STATE, .evaluation = LK__EVALUATE_SAME,       \
@@ -50,8 +51,9 @@ DESCRIBE(gradient_scale){
 DESCRIBE(sgd){
     .inputs = 2,
     .in = {OPERAND("gradient", REAL, REQUIRED, ROWS), OPERAND("scale", F64, REQUIRED, ROWS)},
-    .outputs = 2,
-    .out = {OPERAND("parameter", REAL, REQUIRED, ROWS), OPERAND("momentum", REAL, OPTIONAL, ROWS)},
+    .outputs = 3,
+    .out = {OPERAND("parameter", REAL, REQUIRED, ROWS), OPERAND("momentum", REAL, OPTIONAL, ROWS),
+            OPERAND("stored", BF16, OPTIONAL, ROWS)},
     .attributes = LK__HAS(momentum) | LK__HAS(dampening) | LK__HAS(nesterov) | LK__HAS(weight_decay) | LK__HAS(lr_scale),
     OPTIMIZER,
 };
@@ -59,9 +61,9 @@ DESCRIBE(sgd){
 DESCRIBE(adam){
     .inputs = 2,
     .in = {OPERAND("gradient", REAL, REQUIRED, ROWS), OPERAND("scale", F64, REQUIRED, ROWS)},
-    .outputs = 3,
+    .outputs = 4,
     .out = {OPERAND("parameter", REAL, REQUIRED, ROWS), OPERAND("exp_avg", REAL, REQUIRED, ROWS),
-            OPERAND("exp_avg_sq", REAL, REQUIRED, ROWS)},
+            OPERAND("exp_avg_sq", REAL, REQUIRED, ROWS), OPERAND("stored", BF16, OPTIONAL, ROWS)},
     .attributes = LK__HAS(beta1) | LK__HAS(beta2) | LK__HAS(epsilon) | LK__HAS(decoupled) | LK__HAS(weight_decay) |
                   LK__HAS(lr_scale),
     OPTIMIZER,
