@@ -92,15 +92,6 @@ static void fill_samples(bench *b)
     for (int64_t i = 0; i < b->samples; i++) b->labels[i] = (int32_t)(i % b->setup->model_options.classes);
 }
 
-/* This rank's share of every batch. */
-static int64_t compute_share(const bench *b)
-{
-    const lk_trainer_config *config = &b->setup->config;
-    int64_t                  parts = config->leaves ? config->leaves : b->world, first = parts * b->rank / b->world,
-            last = parts * (b->rank + 1) / b->world;
-    return config->batch * last / parts - config->batch * first / parts;
-}
-
 static lk_status create_bench(bench *b)
 {
     setup    *s = b->setup;
@@ -108,7 +99,7 @@ static lk_status create_bench(bench *b)
     lk_status status = lk_trainer_plan(s->context, &s->config, &b->graph, &b->plan, memory);
     if (status < 0) return status;
     b->elements = lk_dataset_elements(s->train);
-    b->share = compute_share(b);
+    b->share = lk_trainer_share(&s->config);
     b->samples = b->share;
     while (b->samples + b->share <= SAMPLES && b->samples < 4 * b->share) b->samples += b->share;
     b->features = aligned_alloc(64, ((size_t)(b->samples * b->elements) * size + 63) / 64 * 64);

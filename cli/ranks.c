@@ -133,14 +133,12 @@ void ranks_describe(const setup *s, char *out, size_t size)
     cpu_set_t set;
     lk_comm  *comm = s->config.comm;
     int       rank = comm ? lk_comm_rank(comm) : 0, world = comm ? lk_comm_size(comm) : 1;
-    int64_t   batch = s->config.batch, parts = s->config.leaves ? s->config.leaves : world;
-    int64_t   first = parts * rank / world, last = parts * (rank + 1) / world;
     size_t used = (size_t)snprintf(out, size, "rank %d of %d (%s, pid %ld): cpu %s, %d thread%s on core", rank, world,
                                    comm ? lk_comm_backend(comm) : "alone", (long)getpid(), lk_context_isa(s->context),
                                    lk_context_threads(s->context), lk_context_threads(s->context) == 1 ? "" : "s");
     bool   known = sched_getaffinity(0, sizeof set, &set) == 0;
     for (int i = 0, n = 0; known && i < CPU_SETSIZE && used + 64 < size; i++)
         if (CPU_ISSET(i, &set)) used += (size_t)snprintf(out + used, size - used, "%s%d", n++ ? "," : " ", i);
-    snprintf(out + used, size - used, "; %lld of each batch of %lld",
-             (long long)(batch * last / parts - batch * first / parts), (long long)batch);
+    snprintf(out + used, size - used, "; %lld of each batch of %lld", (long long)lk_trainer_share(&s->config),
+             (long long)s->config.batch);
 }

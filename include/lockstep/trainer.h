@@ -99,6 +99,8 @@ LK_API const lk_progress *lk_trainer_progress(const lk_trainer *trainer);
 
 /* The largest number of samples in one micro-batch or leaf of a rank: the capacity of the ranks' plans. */
 LK_API int64_t lk_trainer_capacity(const lk_trainer_config *config);
+/* Samples of this rank in a full batch. */
+LK_API int64_t lk_trainer_share(const lk_trainer_config *config);
 
 /* The plan alone: the memory that lk_trainer_create would hold, by kind, including loaders and checkpoint staging, without
  * allocating it. The caller frees plan and graph. */

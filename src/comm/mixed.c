@@ -10,6 +10,8 @@
  * results are wide enough that the bits are those of the flat order. When one of the groups fails, the others are failed
  * with the same text, so a rank that waits in any of them gets it. */
 #include "comm/mixed.h"
+
+#include "base/tree.h"
 #include "comm/mpi/mpi.h"
 #include "comm/net/net.h"
 #include "comm/rendezvous/identity.h"
@@ -303,9 +305,8 @@ static lk_status find_hosts(lk_comm *c)
         m->neighbours[i] = host_of[i] == m->host ? m->each++ : -1;
         if (i < c->rank && m->neighbours[i] >= 0) m->local_rank++;
     }
-    m->layered = m->hosts > 1 && c->size % m->hosts == 0;
     int each = c->size / m->hosts;
-    m->layered = m->layered && each > 1 && (each & (each - 1)) == 0;
+    m->layered = m->hosts > 1 && each > 1 && lk__tree_nests(c->size, m->hosts);
     for (int i = 0; i < c->size && m->layered; i++) m->layered = host_of[i] == i / each;
     lk__free(c->context, LK_MEMORY_OTHER, host_of, bytes);
     c->local_rank = m->local_rank;

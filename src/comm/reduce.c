@@ -3,6 +3,8 @@
  * vectorise all the same. */
 #include "comm/reduce.h"
 
+#include "base/tree.h"
+
 #include <string.h>
 
 #if defined(__clang__)
@@ -92,8 +94,7 @@ static inline uint16_t f16_store(float x)
             const T *a = in[0] + at, *b = in[1] + at;                                                               \
             FOR_EACH out[i] = (A)COMBINE((A)LOAD(a[i]), (A)LOAD(b[i]));                                             \
         } else {                                                                                                    \
-            int left = 2;                                                                                           \
-            while (left * 2 < n) left *= 2;                                                                         \
+            int left = lk__tree_left(n);                                                                            \
             tree_##name(out, in, at, left, count, scratch);                                                         \
             tree_##name(scratch, in + left, at, n - left, count, scratch + BLOCK);                                  \
             FOR_EACH out[i] = (A)COMBINE(out[i], scratch[i]);                                                       \

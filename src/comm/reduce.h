@@ -6,9 +6,8 @@
 
 enum { LK__REDUCE_MOST = 4096 }; /* inputs at once, so ranks of a group */
 
-/* out[i] = in[0][i] op … op in[n-1][i] for `count` elements, as a pairwise tree: ((0 1)(2 3))((4 5)(6 7)); where n is
- * no power of two, the left subtree has the largest power of two below n, and the right one the rest, split in the same
- * way: 0…3 and 4…6 for 7. out may be one of the inputs. Any alignment is allowed. */
+/* out[i] = in[0][i] op … op in[n-1][i] for `count` elements, as the pairwise tree of base/tree.h. out may be one of the
+ * inputs. Any alignment is allowed. */
 void lk__reduce(void *out, const void *const *in, int n, size_t count, lk_dtype type, lk_reduce_op op);
 
 /* For a tree whose parts are reduced by different ranks: the type of partial results with which the result has the same

@@ -1,6 +1,7 @@
 /* loader.c - batches, made by the caller or ahead of time by worker threads. Slots form a ring in the order of batches;
  * the samples of a slot are assigned under the lock, so they do not depend on which worker fills it and when. */
 #define _GNU_SOURCE
+#include "base/split.h"
 #include "data/dataset.h"
 #include "data/order.h"
 #include "data/transform.h"
@@ -62,17 +63,11 @@ struct lk_loader {
     atomic_bool     cancel; /* stop filling after the current sample */
 };
 
-/* First row of part q in a batch of n: n * q / parts, without overflow of the product. */
-static int64_t part_begin(const lk_loader_config *c, int64_t n, int q)
-{
-    return n / c->parts * q + n % c->parts * q / c->parts;
-}
-
 /* The rows [*begin, *end) of a batch of n that this loader makes. */
 static void share_of(const lk_loader_config *c, int64_t n, int64_t *begin, int64_t *end)
 {
-    *begin = c->parts ? part_begin(c, n, c->first_part) : 0;
-    *end = c->parts ? part_begin(c, n, c->last_part) : n;
+    *begin = c->parts ? lk__split(n, c->parts, c->first_part) : 0;
+    *end = c->parts ? lk__split(n, c->parts, c->last_part) : n;
 }
 
 /* Because of rounding, a smaller batch may have a larger share than a full one. But `parts` more samples never make a

@@ -26,8 +26,8 @@ typedef struct lk__kernel_operand {
     int64_t  dims[LK_MAX_RANK];
 } lk__kernel_operand;
 
-/* The leaves of a batch, for kernels that add over samples (linear_grad_weight): the leaves' sums are added in a pairwise tree,
- * in the order of lk__reduce (comm/reduce.h). */
+/* The leaves of a batch, for kernels that add over samples (linear_grad_weight): the leaves' sums are added in the pairwise tree
+ * of base/tree.h. */
 typedef struct lk__kernel_leaves {
     int            count;
     const int64_t *rows; /* count + 1: the first row of each leaf, and the end */

@@ -99,8 +99,7 @@ static void count_sets(lk_plan *p)
     const lk_parallel *parallel = &p->parallel;
     for (size_t i = 0; i < p->train.order_count; i++)
         p->syncs += lk__op_find(p->train.graph->nodes[p->train.order[i]].op)->runs == LK__RUNS_COLLECTIVE;
-    int mine = lk__first_leaf(parallel->leaves, parallel->world, parallel->rank + 1) -
-               lk__first_leaf(parallel->leaves, parallel->world, parallel->rank);
+    int mine = (int)lk__range_count(lk__plan_leaves(parallel, parallel->rank));
     p->sets = parallel->leaves ? (parallel->leaves + parallel->world - 1) /
                                      parallel->world /* the same on all ranks, since it is shared memory */
               : parallel->micro_batches > 1 ? 2

@@ -3,6 +3,7 @@
 #ifndef LK__PLAN_H
 #define LK__PLAN_H
 
+#include "base/split.h"
 #include "graph/op.h"
 
 #include <lockstep/plan.h>
@@ -75,8 +76,18 @@ struct lk_plan {
     int              syncs;            /* sums over all ranks within forward and backward: synchronised batch norm */
 };
 
-/* The first leaf of a rank; its leaves end at the first of the next rank. */
-static inline int lk__first_leaf(int leaves, int world, int rank) { return (int)((int64_t)leaves * rank / world); }
+/* How `rank` and the others split a batch. */
+static inline lk__split_job lk__plan_split(const lk_parallel *parallel, int rank)
+{
+    return (lk__split_job){parallel->world, rank, parallel->leaves, parallel->micro_batches};
+}
+
+/* The leaves of a rank; without leaves its one part of the batch. */
+static inline lk__range lk__plan_leaves(const lk_parallel *parallel, int rank)
+{
+    lk__split_job job = lk__plan_split(parallel, rank);
+    return lk__split_own(&job);
+}
 
 /* evaluation.c: batch norm uses its running statistics, dropout is removed. */
 void lk__pass_evaluation(lk__plan_list *list);

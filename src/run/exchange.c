@@ -8,6 +8,7 @@
 #define _GNU_SOURCE
 #include "run/program.h"
 
+#include "base/tree.h"
 #include "comm/reduce.h"
 
 #include <sched.h>
@@ -31,7 +32,7 @@ struct lk__run_exchange {
     lk_work       **works;    /* by bucket: in flight, or NULL */
     subtree        *subtrees; /* of all ranks, in order */
     int             subtrees_count;
-    bool            aligned; /* an all_reduce completes the tree */
+    bool            aligned; /* every rank has one subtree of the same size: an all_reduce completes the tree */
     char           *slices;  /* unless aligned: this rank's slice of a bucket, of every subtree */
     size_t          slice_bytes;
     size_t          bytes;                                                     /* of this struct and its arrays */
@@ -49,38 +50,15 @@ static size_t elements_of(const lk_program *p, size_t bytes) { return bytes / lk
 
 /* ---- the tree over leaves ---- */
 
-static int left_leaves(int n) /* of a tree over n leaves: the largest power of two below n */
-{
-    int h = 1;
-    while (2 * h < n) h *= 2;
-    return h;
-}
-
-/* Appends the largest subtrees of lo … hi within first … last. */
-static void append_subtrees(lk__run_exchange *x, int lo, int hi, int first, int last, int rank)
-{
-    if (hi <= first || last <= lo) return;
-    if (first <= lo && hi <= last) {
-        x->subtrees[x->subtrees_count++] = (subtree){lo, hi, rank};
-        return;
-    }
-    int middle = lo + left_leaves(hi - lo);
-    append_subtrees(x, lo, middle, first, last, rank);
-    append_subtrees(x, middle, hi, first, last, rank);
-}
-
-/* Whether every rank has one subtree and all have the same size: then an all_reduce completes the tree. */
-static bool is_aligned(const lk_parallel *parallel)
-{
-    int each = parallel->leaves / parallel->world;
-    return parallel->leaves % parallel->world == 0 && (each & (each - 1)) == 0;
-}
-
 static void find_subtrees(lk__run_exchange *x, const lk_parallel *parallel)
 {
-    for (int rank = 0; rank < parallel->world; rank++)
-        append_subtrees(x, 0, parallel->leaves, lk__first_leaf(parallel->leaves, parallel->world, rank),
-                        lk__first_leaf(parallel->leaves, parallel->world, rank + 1), rank);
+    for (int rank = 0; rank < parallel->world; rank++) {
+        lk__range own = lk__plan_leaves(parallel, rank);
+        for (int leaf = (int)own.first, count; leaf < own.end; leaf += count) {
+            count = lk__tree_subtree(parallel->leaves, leaf, (int)own.end);
+            x->subtrees[x->subtrees_count++] = (subtree){leaf, leaf + count, rank};
+        }
+    }
 }
 
 /* The address of the sum over leaves lo … hi of `count` elements. A sum computed here is in scratch[depth]. */
@@ -90,7 +68,7 @@ static const char *add_tree(const lk_program *p, const char *const *at, int lo, 
     const lk__run_exchange *x = p->exchange;
     for (int i = 0; i < x->subtrees_count; i++)
         if (x->subtrees[i].first == lo && x->subtrees[i].last == hi) return at[i] + offset;
-    int         middle = lo + left_leaves(hi - lo);
+    int         middle = lo + lk__tree_left(hi - lo);
     char       *out = x->scratch + (size_t)depth * BLOCK * sizeof(double);
     const void *sides[] = {add_tree(p, at, lo, middle, offset, count, depth), NULL};
     sides[1] = add_tree(p, at, middle, hi, offset, count, depth + 1);
@@ -130,7 +108,7 @@ int lk__exchange_subtree(const lk_program *p, int leaf)
 {
     const lk__run_exchange *x = p->exchange;
     const lk_parallel      *parallel = &p->plan->parallel;
-    int                     first = lk__first_leaf(parallel->leaves, parallel->world, parallel->rank) + leaf;
+    int                     first = (int)lk__plan_leaves(parallel, parallel->rank).first + leaf;
     for (int i = 0; i < x->subtrees_count; i++)
         if (x->subtrees[i].first == first && x->subtrees[i].rank == parallel->rank) return x->subtrees[i].last - first;
     return 0;
@@ -165,9 +143,9 @@ static void add_leaves(lk_program *p, const lk__plan_bucket *b)
 
 static void slice_of(const lk_program *p, size_t elements, int rank, size_t *first, size_t *count)
 {
-    size_t world = (size_t)p->plan->parallel.world;
-    *first = elements * (size_t)rank / world;
-    *count = elements * (size_t)(rank + 1) / world - *first;
+    lk__range slice = lk__split_part((int64_t)elements, p->plan->parallel.world, rank);
+    *first = (size_t)slice.first;
+    *count = (size_t)lk__range_count(slice);
 }
 
 /* Exchanges subtree number `turn` of every rank that has so many: sends each rank its slice of ours, receives our slice of theirs. */
@@ -189,8 +167,7 @@ static lk_status exchange_slices(lk_program *p, const lk__plan_bucket *b, int tu
             *more = true;
             if (rank == parallel->rank)
                 send =
-                    lk__gradient_set(p, x->subtrees[i].first - lk__first_leaf(parallel->leaves, parallel->world, rank)) +
-                    b->offset;
+                    lk__gradient_set(p, x->subtrees[i].first - (int)lk__plan_leaves(parallel, rank).first) + b->offset;
         }
     }
     for (int rank = 0; rank < parallel->world; rank++) {
@@ -269,9 +246,9 @@ static lk_status gather_leaves(lk_program *p, const char *name, const double *mi
     const lk_parallel *parallel = &p->plan->parallel;
     size_t             leaves = parallel->leaves ? (size_t)parallel->leaves : (size_t)parallel->world;
     for (int rank = 0; rank < parallel->world; rank++) {
-        size_t first = (size_t)lk__first_leaf((int)leaves, parallel->world, rank);
-        x->displacements[rank] = first * numbers;
-        x->counts[rank] = ((size_t)lk__first_leaf((int)leaves, parallel->world, rank + 1) - first) * numbers;
+        lk__range own = lk__plan_leaves(parallel, rank);
+        x->displacements[rank] = (size_t)own.first * numbers;
+        x->counts[rank] = (size_t)lk__range_count(own) * numbers;
     }
     if (!p->comm) {
         memcpy(x->gathered, mine, leaves * numbers * sizeof *mine);
@@ -474,7 +451,7 @@ static size_t lay_out(const lk_program *p, lk__run_exchange *x, char *memory)
 lk_status lk__exchange_create(lk_program *p)
 {
     const lk_parallel *parallel = &p->plan->parallel;
-    lk__run_exchange   measured = {.aligned = is_aligned(parallel)};
+    lk__run_exchange   measured = {.aligned = lk__tree_nests(parallel->leaves, parallel->world)};
     if (parallel->leaves > LK__LEAVES_MOST)
         return lk__fail(p->context, LK_EUNSUPPORTED, "%d leaves are too many; at most %d are supported",
                         parallel->leaves, LK__LEAVES_MOST);

@@ -274,7 +274,7 @@ static lk_status compute_leaves(lk_program *p)
     const lk_parallel *parallel = &p->plan->parallel;
     int                here = lk__leaves_here(p), slots = p->plan->slots;
     int64_t            begin = lk__leaf_row(p, 0), rows = lk__leaf_row(p, here) - begin;
-    bool               first = lk__first_leaf(parallel->leaves, parallel->world, parallel->rank) == 0 || p->plan->syncs;
+    bool               first = lk__plan_leaves(parallel, parallel->rank).first == 0 || p->plan->syncs;
     lk_status          status = LK_OK;
     if (p->step.total < p->step.count || rows != p->step.count)
         return lk__fail(p->context, LK_EINVAL,
@@ -302,9 +302,10 @@ static lk_status compute_micro_batches(lk_program *p)
     bool      no_sync = p->no_sync;
     lk_status status = LK_OK;
     for (int64_t i = 0; i < micro_batches && status >= 0; i++) {
-        int64_t row = count * i / micro_batches, next = count * (i + 1) / micro_batches;
+        lk__range rows = lk__split_part(count, micro_batches, i);
         p->no_sync = no_sync || i + 1 < micro_batches;
-        if ((status = set_slot(p, 0, row, next - row)) >= 0 && (status = lk__section_run(p, LK_FORWARD)) >= 0)
+        if ((status = set_slot(p, 0, rows.first, lk__range_count(rows))) >= 0 &&
+            (status = lk__section_run(p, LK_FORWARD)) >= 0)
             status = lk__section_run(p, LK_BACKWARD);
     }
     p->no_sync = no_sync;

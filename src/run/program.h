@@ -91,12 +91,10 @@ struct lk_program {
     size_t leaf_bytes;
 };
 
+/* Leaves of this rank; without leaves 1. */
 static inline int lk__leaves_here(const lk_program *p)
 {
-    const lk_parallel *parallel = &p->plan->parallel;
-    if (!parallel->leaves) return 1;
-    return lk__first_leaf(parallel->leaves, parallel->world, parallel->rank + 1) -
-           lk__first_leaf(parallel->leaves, parallel->world, parallel->rank);
+    return (int)lk__range_count(lk__plan_leaves(&p->plan->parallel, p->plan->parallel.rank));
 }
 
 static inline char *lk__gradient_set(const lk_program *p, int set)
@@ -108,7 +106,7 @@ static inline char *lk__gradient_set(const lk_program *p, int set)
 static inline int64_t lk__leaf_row(const lk_program *p, int leaf)
 {
     const lk_parallel *parallel = &p->plan->parallel;
-    return p->step.total * (lk__first_leaf(parallel->leaves, parallel->world, parallel->rank) + leaf) / parallel->leaves;
+    return lk__split(p->step.total, parallel->leaves, lk__plan_leaves(parallel, parallel->rank).first + leaf);
 }
 
 /* ---- leaf_batch.c: leaves that run as one batch ---- */

@@ -21,20 +21,21 @@ static lk_status evaluate_part(lk_trainer *t, const lk_batch *b, int64_t first, 
 
 lk_status lk_trainer_evaluate(lk_trainer *t, double *loss, double *accuracy, int64_t *samples)
 {
-    lk_batch  b;
-    lk_status status;
-    int       parts = lk__evaluation_parts(&t->config, t->world), first = lk__first_leaf(parts, t->world, t->rank);
-    int       local_parts = lk__first_leaf(parts, t->world, t->rank + 1) - first;
-    double    sums[LK__LEAVES_MOST][4], all[4];
+    lk_batch      b;
+    lk_status     status;
+    lk__split_job job = {t->world, t->rank, t->config.leaves, 1};
+    lk__range     own = lk__split_own(&job);
+    double        sums[LK__LEAVES_MOST][4], all[4];
     if (!t->test) return lk__fail(t->context, LK_EINVAL, "there is no test set to evaluate on");
     memset(sums, 0, sizeof sums);
     /* All ranks evaluate with rank 0's running statistics: they differ since the last broadcast. */
     if ((status = lk__broadcast_buffers(t->program)) < 0) return status;
     if ((status = lk_loader_seek(t->test, 0, 0)) < 0) return status;
     while ((status = lk_loader_next(t->test, &b)) == LK_OK)
-        for (int i = 0; i < local_parts; i++) {
-            int64_t begin = b.total * (first + i) / parts - b.offset, end = b.total * (first + i + 1) / parts - b.offset;
-            if ((status = evaluate_part(t, &b, begin, end - begin, sums[i])) < 0) return status;
+        for (int64_t i = own.first; i < own.end; i++) {
+            lk__range rows = lk__split_part(b.total, lk__split_parts(&job), i);
+            status = evaluate_part(t, &b, rows.first - b.offset, lk__range_count(rows), sums[i - own.first]);
+            if (status < 0) return status;
         }
     if (status < 0 || (status = lk__exchange_numbers(t->program, sums[0], 4, all)) < 0) return status;
     *loss = all[1] > 0 ? all[0] / all[1] : 0;

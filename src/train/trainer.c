@@ -65,29 +65,40 @@ static int world_of(const lk_trainer_config *config)
 }
 static int rank_of(const lk_trainer_config *config) { return config->comm ? lk_comm_rank(config->comm) : 0; }
 
-/* Sets this rank's share of every batch. */
-static void set_share(const lk_trainer_config *config, lk_loader_config *loader, int parts)
+static int accumulate(const lk_trainer_config *config) { return config->accumulate > 1 ? config->accumulate : 1; }
+
+static lk__split_job split_of(const lk_trainer_config *config)
 {
-    int world = world_of(config), rank = rank_of(config);
-    if (parts == 1) return;
-    loader->parts = parts;
-    loader->first_part = lk__first_leaf(parts, world, rank);
-    loader->last_part = lk__first_leaf(parts, world, rank + 1);
+    return (lk__split_job){world_of(config), rank_of(config), config->leaves, accumulate(config)};
 }
 
-static int accumulate(const lk_trainer_config *config) { return config->accumulate > 1 ? config->accumulate : 1; }
+/* Sets this rank's share of every batch. */
+static void set_share(const lk_trainer_config *config, lk_loader_config *loader)
+{
+    lk__split_job job = split_of(config);
+    lk__range     own = lk__split_own(&job);
+    if (lk__split_parts(&job) == 1) return;
+    loader->parts = lk__split_parts(&job);
+    loader->first_part = (int)own.first;
+    loader->last_part = (int)own.end;
+}
 
 /* Equal on every rank, as the ranks' programs must be. */
 int64_t lk_trainer_capacity(const lk_trainer_config *config)
 {
-    int64_t world = world_of(config), parts = config->leaves ? config->leaves : world * accumulate(config);
-    int64_t each = (config->batch + world - 1) / world;
-    return config->leaves ? (config->batch + parts - 1) / parts : (each + accumulate(config) - 1) / accumulate(config);
+    lk__split_job job = split_of(config);
+    return lk__split_largest(&job, config->batch);
+}
+
+int64_t lk_trainer_share(const lk_trainer_config *config)
+{
+    lk__split_job job = split_of(config);
+    return lk__range_count(lk__split_share(&job, config->batch));
 }
 
 static void loader_configs(const lk_trainer_config *config, lk_loader_config *train, lk_loader_config *test)
 {
-    int world = world_of(config), parts = lk__evaluation_parts(config, world);
+    lk__split_job job = split_of(config);
     *train = (lk_loader_config)LK_LOADER_CONFIG_INIT;
     train->dataset = config->train;
     train->batch = config->batch;
@@ -98,12 +109,12 @@ static void loader_configs(const lk_trainer_config *config, lk_loader_config *tr
     train->transform = config->transform;
     *test = *train;
     test->dataset = config->test;
-    test->batch = lk_trainer_capacity(config) * parts;
+    test->batch = lk_trainer_capacity(config) * lk__split_parts(&job);
     test->shuffle = false;
     test->transform.crop_padding = 0;
     test->transform.flip = 0;
-    set_share(config, train, config->leaves ? config->leaves : world);
-    set_share(config, test, parts);
+    set_share(config, train);
+    set_share(config, test);
 }
 
 /* Checks what the model returned: it must be (samples, classes), of this graph. */

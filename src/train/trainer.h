@@ -34,12 +34,6 @@ struct lk_trainer {
     double data; /* seconds that loading this step's batch took */
 };
 
-/* The number of parts that batches are split into for evaluation: one per leaf, or one per rank. */
-static inline int lk__evaluation_parts(const lk_trainer_config *config, int world)
-{
-    return config->leaves ? config->leaves : world;
-}
-
 void lk__trainer_emit(lk_trainer *trainer, lk_event event); /* calls the event callback */
 /* Broadcasts the status of `rank` and its error message: all ranks return them. */
 lk_status lk__trainer_share_status(lk_trainer *trainer, int rank, lk_status status);

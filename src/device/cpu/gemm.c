@@ -5,6 +5,8 @@
  * B, the product is transposed (C' = B' A') so that B is the smaller one. */
 #include "device/cpu/gemm.h"
 
+#include "base/tree.h"
+
 enum {
     BLOCK_K = 256, /* a panel of B is 16 KiB (NEON, f32): it stays in the first-level cache */
     BLOCK_A =
@@ -353,8 +355,7 @@ static void add_tile(REAL *to, const REAL *more, int64_t n)
     for (; i < n; i++) to[i] += more[i];
 }
 
-/* Two neighbouring results of one level are added to one of the next level as soon as both are computed. The results that remain at
- * the end are added from the right, which completes the tree when the number of leaves is not a power of two. */
+/* Partial results are added as soon as the pairwise tree allows it. */
 static void run_leaf_tile(void *argument, int64_t index, int worker)
 {
     const leaf_job *q = argument;
@@ -367,10 +368,9 @@ static void run_leaf_tile(void *argument, int64_t index, int worker)
     for (int leaf = 0; leaf < q->leaves->count; leaf++) {
         multiply_leaf(job, p, q->leaves->rows[leaf], q->leaves->rows[leaf + 1], scratch, sums + depth * size);
         depth++;
-        for (int pair = leaf; pair & 1; pair >>= 1, depth--)
+        for (int merges = lk__tree_merges(leaf, q->leaves->count); merges > 0; merges--, depth--)
             add_tile(sums + (depth - 2) * size, sums + (depth - 1) * size, size);
     }
-    for (; depth > 1; depth--) add_tile(sums + (depth - 2) * size, sums + (depth - 1) * size, size);
     REAL *out = job->g.c + p.i * job->g.c_row + p.j;
     for (int64_t i = 0; i < p.m; i++) memcpy(out + i * job->g.c_row, sums + i * p.n, (size_t)p.n * sizeof *out);
 }

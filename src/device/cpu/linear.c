@@ -1,6 +1,8 @@
 /* linear.c - y = x w' + b and its gradients: three products of one shape. */
 #include "device/cpu/gemm.h"
 
+#include "base/tree.h"
+
 static int64_t rows_of(const lk__kernel_operand *x)
 {
     int64_t rows = 1;
@@ -111,7 +113,7 @@ static void sum_rows(const REAL *from, int64_t rows, int64_t outputs, int64_t co
     }
 }
 
-/* Leaves are added in the order of gemm_run_leaves. */
+/* Leaves are added in the pairwise tree. */
 static void sum_columns(void *argument, int64_t tile, int worker)
 {
     const lk__kernel_call    *call = argument;
@@ -126,11 +128,9 @@ static void sum_columns(void *argument, int64_t tile, int worker)
     for (int leaf = 0; leaf < leaves->count; leaf++) {
         sum_rows(from + leaves->rows[leaf] * outputs, leaves->rows[leaf + 1] - leaves->rows[leaf], outputs, columns,
                  total[depth++]);
-        for (int pair = leaf; pair & 1; pair >>= 1, depth--)
+        for (int merges = lk__tree_merges(leaf, leaves->count); merges > 0; merges--, depth--)
             for (int64_t j = 0; j < columns; j++) total[depth - 2][j] += total[depth - 1][j];
     }
-    for (; depth > 1; depth--)
-        for (int64_t j = 0; j < columns; j++) total[depth - 2][j] += total[depth - 1][j];
     memcpy((REAL *)call->out[1].data + first, total[0], (size_t)columns * sizeof(REAL));
 }
 
