@@ -26,10 +26,12 @@ typedef struct predictor {
     lk_program *program;
     lk_loader  *loader;
     int64_t     classes;
+    void       *output; /* a batch's probabilities (N, classes) */
 } predictor;
 
 static void free_predictor(predictor *p)
 {
+    free(p->output);
     lk_loader_free(p->loader);
     lk_program_free(p->program);
     lk_store_free(p->store);
@@ -61,12 +63,14 @@ static lk_status create_predictor(setup *s, const char *weights, predictor *p)
         (status = lk_store_create(p->plan, 0, &p->store)) < 0 || (status = lk_weights_load(p->store, weights)) < 0 ||
         (status = lk_program_create(p->plan, p->store, NULL, &p->program)) < 0)
         return status;
+    p->output = malloc((size_t)(s->config.batch * p->classes) * lk_dtype_size(s->config.dtype));
+    if (!p->output) return LK_ENOMEM;
     return lk_loader_create(s->context, &loader, &p->loader);
 }
 
 static void print_sample(const setup *s, const predictor *p, const lk_batch *b, int64_t row, bool as_json)
 {
-    const void *output = lk_program_output(p->program, 0);
+    const void *output = p->output;
     int64_t     best = 0;
     double      top = -1;
 #define PROBABILITY(i) \
@@ -100,11 +104,13 @@ static lk_status predict(setup *s, predictor *p, int64_t first, int64_t count, b
 {
     lk_batch  b;
     int64_t   end = first + count;
+    size_t    size = lk_dtype_size(s->config.dtype);
     lk_status status = lk_loader_seek(p->loader, 0, first - first % s->config.batch);
     while (status >= 0 && (status = lk_loader_next(p->loader, &b)) == LK_OK && b.position < end) {
         lk_step step = {.step = 1, .count = b.count};
         if ((status = lk_program_bind(p->program, "features", b.features)) < 0 ||
-            (status = lk_program_step(p->program, &step)) < 0 || (status = lk_program_run(p->program, LK_EVALUATE)) < 0)
+            (status = lk_program_step(p->program, &step)) < 0 || (status = lk_program_run(p->program, LK_EVALUATE)) < 0 ||
+            (status = lk_program_output_read(p->program, 0, p->output, (size_t)(b.count * p->classes) * size)) < 0)
             return status;
         for (int64_t row = 0; row < b.count; row++)
             if (b.position + row >= first && b.position + row < end) print_sample(s, p, &b, row, as_json);

@@ -99,13 +99,7 @@ static lk_status start_from(job *j, const char *directory)
     }
     TRY(lk_comm_broadcast(j->comm, &done, sizeof done, LK_U8, 0, NULL));
     j->steps = done.step;
-    for (size_t i = 0; i < lk_store_count(j->store); i++) {
-        lk_state s = lk_store_at(j->store, i);
-        size_t   count = 1;
-        for (int k = 0; k < s.rank; k++) count *= (size_t)s.dims[k];
-        TRY(lk_comm_broadcast(j->comm, s.data, count, s.dtype, 0, NULL));
-        for (int k = 0; k < s.moments; k++) TRY(lk_comm_broadcast(j->comm, s.moment[k], count, s.dtype, 0, NULL));
-    }
+    TRY(lk_program_broadcast(j->program));
     return lk_loader_seek(j->batches, done.epoch, done.position);
 }
 

@@ -12,6 +12,7 @@ int main(int argc, char **argv)
     lk_plan           *plan = NULL;
     lk_store          *store = NULL;
     lk_program        *program = NULL;
+    float              output[4][4]; /* probabilities (N, 4) */
     int                correct = 0;
     if (argc != 2) {
         fprintf(stderr, "usage: infer FILE.safetensors (written by mlp)\n");
@@ -35,9 +36,10 @@ int main(int argc, char **argv)
     if (status >= 0) status = lk_program_bind(program, "x", corners);
     if (status >= 0) status = lk_program_step(program, &(lk_step){.step = 1, .count = 4});
     if (status >= 0) status = lk_program_run(program, LK_EVALUATE);
+    if (status >= 0) status = lk_program_output_read(program, 0, output, sizeof output);
     if (status < 0) fprintf(stderr, "infer: %s\n", lk_context_error(context));
     for (int i = 0; i < 4 && status >= 0; i++) {
-        const float *p = (const float *)lk_program_output(program, 0) + 4 * i;
+        const float *p = output[i];
         int          best = 0;
         for (int k = 1; k < 4; k++)
             if (p[k] > p[best]) best = k;

@@ -54,9 +54,9 @@ int main()
         step.rate = sgd.lr;
         TRY(lk_program_train(program, &step));
     }
-    lk_state weight, bias;
-    if (!lk_store_find(store, "fc.weight", &weight) || !lk_store_find(store, "fc.bias", &bias)) return 1;
-    const double *w = static_cast<const double *>(weight.data), *b = static_cast<const double *>(bias.data);
+    double w[2], b[1];
+    TRY(lk_store_read(store, "fc.weight", LK_STATE_VALUE, 0, 2, w, sizeof w));
+    TRY(lk_store_read(store, "fc.bias", LK_STATE_VALUE, 0, 1, b, sizeof b));
     std::printf("%.9f a + %.9f b + %.9f\n", w[0], w[1], b[0]);
     bool found = std::fabs(w[0] - 2) < 1e-6 && std::fabs(w[1] + 3) < 1e-6 && std::fabs(b[0] - 1) < 1e-6;
 

@@ -129,7 +129,7 @@ SHARED void keep_gradient(const rank_program *p, const job *j, int64_t total, re
     int64_t at = 0;
     for (size_t i = 0; i < lk_store_count(p->rig.store); i++) {
         lk_state    s = lk_store_at(p->rig.store, i);
-        const void *gradient = s.buffer ? NULL : lk_program_gradient(p->rig.program, s.name);
+        const void *gradient = s.buffer ? NULL : gradient_copy(p->rig.program, p->rig.store, s.name);
         for (int64_t k = 0; gradient && k < state_elements(&s); k++, at++) {
             REQUIRE(at < (int64_t)(sizeof out->gradient / sizeof *out->gradient));
             out->gradient[at] = real_at(gradient, j->real, k) / (double)total;

@@ -4,6 +4,7 @@
 #define SUPPORT_H
 
 #include "check.h"
+#include "copies.h"
 #include "train/safetensors.h"
 
 #include <lockstep/nn.h>
@@ -65,13 +66,6 @@ SHARED void set_real(void *data, lk_dtype type, int64_t i, double value)
         ((float *)data)[i] = (float)value;
     else
         ((double *)data)[i] = value;
-}
-
-SHARED int64_t state_elements(const lk_state *s)
-{
-    int64_t n = 1;
-    for (int i = 0; i < s->rank; i++) n *= s->dims[i];
-    return n;
 }
 
 /* ---- a graph and everything made from it ---- */
@@ -189,8 +183,10 @@ SHARED void cell_fill(cell *c, rig *r, uint64_t seed)
         if (s.buffer) continue;
         values  kind = operand_index < c->operands ? c->kinds[operand_index] : PLAIN;
         int64_t n = state_elements(&s);
+        void   *data = copy_room(state_bytes(&s));
         for (int64_t j = 0; j < n; j++)
-            set_real(s.data, s.dtype, j, value_of(kind, seed + (uint64_t)operand_index, j, n));
+            set_real(data, s.dtype, j, value_of(kind, seed + (uint64_t)operand_index, j, n));
+        write_state(r->store, &s, data);
         operand_index++;
     }
     for (int i = 0; i < c->inputs_count; i++)

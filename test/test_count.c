@@ -185,9 +185,10 @@ static void check_same(session *a, session *b, const char *name, int64_t count)
           n.loss);
     CHECK(lk_store_hash(a->rig.store) == lk_store_hash(b->rig.store), "%s: parameters or buffers", name);
     for (size_t i = 0; i < lk_store_count(a->rig.store); i++) {
-        lk_state    s = lk_store_at(a->rig.store, i);
-        const void *g = lk_program_gradient(a->rig.program, s.name), *h = lk_program_gradient(b->rig.program, s.name);
+        lk_state s = lk_store_at(a->rig.store, i);
         if (s.buffer) continue;
+        const void *g = gradient_copy(a->rig.program, a->rig.store, s.name),
+                   *h = gradient_copy(b->rig.program, b->rig.store, s.name);
         CHECK(g && h && memcmp(g, h, (size_t)state_elements(&s) * size) == 0, "%s: the gradient of %s", name, s.name);
         for (int64_t j = 0; j < state_elements(&s); j++)
             if (!isfinite(real_at(g, s.dtype, j))) {
@@ -199,8 +200,8 @@ static void check_same(session *a, session *b, const char *name, int64_t count)
     m = rig_metrics(&a->rig), n = rig_metrics(&b->rig);
     CHECK(m.sum == n.sum && m.weight == n.weight && m.correct == n.correct, "%s: evaluated loss %.17g and %.17g", name,
           m.loss, n.loss);
-    CHECK(memcmp(lk_program_output(a->rig.program, 0), lk_program_output(b->rig.program, 0),
-                 (size_t)(count * a->output_row) * size) == 0,
+    size_t bytes = (size_t)(count * a->output_row) * size;
+    CHECK(memcmp(output_copy(a->rig.program, 0, bytes), output_copy(b->rig.program, 0, bytes), bytes) == 0,
           "%s: outputs", name);
 }
 
@@ -218,10 +219,10 @@ static void compare(const char *name, model build, lk_dtype real, int threads)
     bind(&batch_leaves, CAPACITY);
     train(&batch_leaves, 4, CAPACITY);
     for (size_t i = 0; i < lk_store_count(batch_leaves.rig.store); i++) {
-        lk_state from = lk_store_at(batch_leaves.rig.store, i), to = lk_store_at(exact.rig.store, i);
-        size_t   bytes = (size_t)state_elements(&from) * lk_dtype_size(from.dtype);
-        memcpy(to.data, from.data, bytes);
-        for (int m = 0; m < from.moments; m++) memcpy(to.moment[m], from.moment[m], bytes);
+        lk_state s = lk_store_at(batch_leaves.rig.store, i);
+        for (int part = 0; part <= s.moments; part++)
+            write_part(exact.rig.store, &s, (lk_state_part)part,
+                       part_copy(batch_leaves.rig.store, s.name, (lk_state_part)part));
     }
     bind(&batch_leaves, 2);
     bind(&exact, 2);
@@ -266,7 +267,7 @@ static void an_empty_batch_changes_nothing(void)
         CHECK(lk_store_hash(s.rig.store) == before, "%s", models[i].name);
         for (size_t k = 0; k < lk_store_count(s.rig.store); k++) {
             lk_state     state = lk_store_at(s.rig.store, k);
-            const float *g = lk_program_gradient(s.rig.program, state.name);
+            const float *g = gradient_copy(s.rig.program, s.rig.store, state.name);
             int64_t      bad = 0;
             for (int64_t j = 0; g && j < state_elements(&state); j++) bad += !isfinite(g[j]);
             CHECK(bad == 0, "%s: %lld elements of the gradient of %s are not finite", models[i].name, (long long)bad,
@@ -308,18 +309,16 @@ static void running_statistics_are_of_the_count(void)
             var[c] += 0.25 * (squares / (n - 1) - var[c]);
         }
     }
-    lk_state m, v, tracked;
-    REQUIRE(lk_store_find(s.rig.store, "bn.running_mean", &m) && lk_store_find(s.rig.store, "bn.running_var", &v) &&
-            lk_store_find(s.rig.store, "bn.num_batches_tracked", &tracked));
-    CHECK(*(int64_t *)tracked.data == 3);
+    const double *m = state_copy(s.rig.store, "bn.running_mean"), *v = state_copy(s.rig.store, "bn.running_var");
+    CHECK(*(int64_t *)state_copy(s.rig.store, "bn.num_batches_tracked") == 3);
     for (int c = 0; c < 3; c++) {
-        CHECK(fabs(((double *)m.data)[c] - mean[c]) < 1e-15, "mean %d: %.17g, %.17g", c, ((double *)m.data)[c], mean[c]);
-        CHECK(fabs(((double *)v.data)[c] - var[c]) < 1e-15, "var %d: %.17g, %.17g", c, ((double *)v.data)[c], var[c]);
+        CHECK(fabs(m[c] - mean[c]) < 1e-15, "mean %d: %.17g, %.17g", c, m[c], mean[c]);
+        CHECK(fabs(v[c] - var[c]) < 1e-15, "var %d: %.17g, %.17g", c, v[c], var[c]);
     }
     uint64_t before = lk_store_hash(s.rig.store);
     REQUIRE(lk_program_run(s.rig.program, LK_EVALUATE) == LK_OK);
     CHECK(lk_store_hash(s.rig.store) == before); /* evaluation does not change them … */
-    const double *x = s.in.all[0].data, *y = lk_program_output(s.rig.program, 0);
+    const double *x = s.in.all[0].data, *y = output_copy(s.rig.program, 0, COUNT * 30 * sizeof *y);
     for (int64_t i = 0; i < COUNT * 30; i++) { /* … and normalises with them */
         int64_t c = i / 10 % 3;
         double  expected = (x[i] - mean[c]) / sqrt(var[c] + 1e-5);
@@ -348,7 +347,7 @@ static void draw_mask(session *s, const char *name, uint64_t seed, int64_t epoch
                             &(lk_step){.step = step, .epoch = epoch, .seed = seed, .sample_ids = ids, .count = ROWS}) ==
             LK_OK);
     REQUIRE(lk_program_run(s->rig.program, LK_FORWARD) == LK_OK && lk_program_run(s->rig.program, LK_BACKWARD) == LK_OK);
-    memcpy(out, lk_program_gradient(s->rig.program, name), sizeof *out);
+    memcpy(out, gradient_copy(s->rig.program, s->rig.store, name), sizeof *out);
 }
 
 static double equal_part(mask *a, mask *b)
@@ -396,7 +395,7 @@ static void dropout_is_a_function_of_seed_epoch_sample_and_operation(void)
     draw_mask(&s, "a", 1, 0, 2, NULL, &other);
     INDEPENDENT();
     REQUIRE(lk_program_run(s.rig.program, LK_EVALUATE) == LK_OK); /* nothing is dropped: 1 + 1 everywhere */
-    const double *y = lk_program_output(s.rig.program, 0);
+    const double *y = output_copy(s.rig.program, 0, ROWS * COLUMNS * sizeof *y);
     int           twos = 0;
     for (int i = 0; i < ROWS * COLUMNS; i++) twos += y[i] == 2;
     CHECK(twos == ROWS * COLUMNS);

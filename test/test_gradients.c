@@ -50,16 +50,18 @@ static double backward(run *r)
 
 /* The derivative of the loss along x + t · direction, by central differences. Smooth: of fourth order, so that the step can
  * be large and rounding stays far below the tolerance. Piecewise: a step so small that it rarely meets a kink. */
-static double slope(run *r, bool kinks, double *x, const double *direction, int64_t n, double *keep)
+static double slope(run *r, bool kinks, const lk_state *s, const double *direction)
 {
     static const double offsets[] = {1, -1, 2, -2}, weights[] = {8.0 / 12, -8.0 / 12, -1.0 / 12, 1.0 / 12};
     double              h = kinks ? 1e-6 : 1e-3, total = 0;
-    memcpy(keep, x, (size_t)n * sizeof *x);
+    int64_t             n = state_elements(s);
+    double             *keep = state_copy(r->rig.store, s->name), *x = copy_room(state_bytes(s));
     for (int k = 0; k < (kinks ? 2 : 4); k++) {
         for (int64_t i = 0; i < n; i++) x[i] = keep[i] + offsets[k] * h * direction[i];
+        write_state(r->rig.store, s, x);
         total += (kinks ? offsets[k] / 2 : weights[k]) * forward(r);
     }
-    memcpy(x, keep, (size_t)n * sizeof *x);
+    write_state(r->rig.store, s, keep);
     return total / h;
 }
 
@@ -69,8 +71,8 @@ enum { ELEMENTS_TRIED = 24 };
 static void check_parameter(run *r, const gradient_case *k, int variant, const lk_state *s)
 {
     int64_t       n = state_elements(s);
-    const double *gradient = lk_program_gradient(r->rig.program, s->name);
-    double       *own = malloc((size_t)n * sizeof *own), *keep = malloc((size_t)n * sizeof *keep);
+    const double *gradient = gradient_copy(r->rig.program, r->rig.store, s->name);
+    double       *own = malloc((size_t)n * sizeof *own);
     double       *direction = calloc((size_t)n, sizeof *direction), scale = 1e-2;
     REQUIRE(gradient, "%s#%d: %s has no gradient", k->name, variant, s->name);
     memcpy(own, gradient, (size_t)n * sizeof *own);
@@ -79,7 +81,7 @@ static void check_parameter(run *r, const gradient_case *k, int variant, const l
     int64_t stride = n <= ELEMENTS_TRIED ? 1 : n / ELEMENTS_TRIED | 1;
     for (int64_t i = 0; i < n; i += stride) {
         direction[i] = 1;
-        double fd = slope(r, k->kinks, s->data, direction, n, keep);
+        double fd = slope(r, k->kinks, s, direction);
         direction[i] = 0;
         CHECK(fabs(fd - own[i]) <= tolerance, "%s#%d: %s[%lld]: gradient %.12g, differences %.12g", k->name, variant,
               s->name, (long long)i, own[i], fd);
@@ -89,11 +91,10 @@ static void check_parameter(run *r, const gradient_case *k, int variant, const l
         direction[i] = 2 * number(55, (uint64_t)i) - 1;
         expected += direction[i] * own[i];
     }
-    double fd = slope(r, k->kinks, s->data, direction, n, keep);
+    double fd = slope(r, k->kinks, s, direction);
     CHECK(fabs(fd - expected) <= tolerance * sqrt((double)n),
           "%s#%d: %s along a direction: gradient %.12g, differences %.12g", k->name, variant, s->name, expected, fd);
     free(own);
-    free(keep);
     free(direction);
 }
 
@@ -108,8 +109,8 @@ static void check_same(run *r, const gradient_case *k, int variant, bool sync, b
           how, again);
     for (size_t i = 0; i < lk_store_count(r->rig.store); i++) {
         lk_state      s = lk_store_at(r->rig.store, i);
-        const double *a = lk_program_gradient(r->rig.program, s.name);
-        const double *b = lk_program_gradient(other.rig.program, lk_store_at(other.rig.store, i).name);
+        const double *a = gradient_copy(r->rig.program, r->rig.store, s.name);
+        const double *b = gradient_copy(other.rig.program, other.rig.store, lk_store_at(other.rig.store, i).name);
         CHECK(!a == !b);
         int64_t n = a && b ? state_elements(&s) : 0;
         double  scale = 1e-2, worst = 0;
@@ -130,7 +131,7 @@ static void check_case(const gradient_case *k, int variant, bool sync)
     for (size_t i = 0; i < lk_store_count(r.rig.store); i++) {
         lk_state s = lk_store_at(r.rig.store, i);
         if (s.buffer || s.frozen) {
-            CHECK(!lk_program_gradient(r.rig.program, s.name), "%s#%d: %s", k->name, variant, s.name);
+            CHECK(!gradient_copy(r.rig.program, r.rig.store, s.name), "%s#%d: %s", k->name, variant, s.name);
             continue;
         }
         check_parameter(&r, k, variant, &s);

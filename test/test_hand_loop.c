@@ -4,6 +4,7 @@
  *
  * ctest: timeout 120, label threaded */
 #include "comm_ranks.h"
+#include "copies.h"
 
 #include <lockstep.h>
 
@@ -60,18 +61,17 @@ static void fill_net(net *n, int rank, int micro)
 static double error(const rank_test *t, const net *n, int first, int last)
 {
     double        want[OUT * IN] = {0}, most = 0;
-    lk_state      weight, bias;
     net           other;
-    const double *have = lk_program_gradient(n->program, "fc.weight");
-    REQUIRE(have && lk_store_find(n->store, "fc.weight", &weight) && lk_store_find(n->store, "fc.bias", &bias));
+    const double *have = gradient_copy(n->program, n->store, "fc.weight");
+    const double *weight = state_copy(n->store, "fc.weight"), *bias = state_copy(n->store, "fc.bias");
+    REQUIRE(have);
     for (int rank = 0; rank < t->size; rank++)
         for (int micro = first; micro <= last; micro++) {
             fill_net(&other, rank, micro);
             for (int row = 0; row < ROWS; row++)
                 for (int o = 0; o < OUT; o++) {
-                    double off = ((const double *)bias.data)[o] - other.y[row * OUT + o];
-                    for (int i = 0; i < IN; i++)
-                        off += ((const double *)weight.data)[o * IN + i] * other.x[row * IN + i];
+                    double off = bias[o] - other.y[row * OUT + o];
+                    for (int i = 0; i < IN; i++) off += weight[o * IN + i] * other.x[row * IN + i];
                     for (int i = 0; i < IN; i++) want[o * IN + i] += 2 * off * other.x[row * IN + i];
                 }
         }
@@ -374,10 +374,8 @@ static double distance(const net *a, const net *b)
 {
     double most = 0;
     for (int k = 0; k < 2; k++) {
-        lk_state x, y;
-        REQUIRE(lk_store_find(a->store, parameters[k], &x) && lk_store_find(b->store, parameters[k], &y));
-        for (size_t i = 0; i < elements[k]; i++)
-            most = fmax(most, fabs(((const double *)x.data)[i] - ((const double *)y.data)[i]));
+        const double *x = state_copy(a->store, parameters[k]), *y = state_copy(b->store, parameters[k]);
+        for (size_t i = 0; i < elements[k]; i++) most = fmax(most, fabs(x[i] - y[i]));
     }
     return most;
 }
@@ -456,8 +454,6 @@ static void write_gradients(rank_test *t)
     double g[OUT * IN], read[OUT * IN], before[OUT * IN];
     REQUIRE(make(t, &n, 2, 0) == LK_OK, "%s", lk_context_error(t->context));
     lk_program *p = n.program;
-    lk_state    weight, bias;
-    REQUIRE(lk_store_find(n.store, "fc.weight", &weight) && lk_store_find(n.store, "fc.bias", &bias));
     for (int i = 0; i < OUT * IN; i++) g[i] = number(77 + i);
     CHECK_ERROR(t, lk_program_gradient_read(p, "fc.weight", read, sizeof read), LK_EINVAL, "LK_BACKWARD");
     CHECK_ERROR(t, lk_program_gradient_scale(p, NULL, 2), LK_EINVAL, "LK_BACKWARD");
@@ -470,14 +466,15 @@ static void write_gradients(rank_test *t)
     /* Without a backward: used as written, the others are zero, and one update uses them. */
     REQUIRE(lk_program_step(p, &(lk_step){.step = 1, .count = ROWS, .rate = 0.5}) == LK_OK);
     double bias_before[OUT];
-    memcpy(before, weight.data, sizeof before);
-    memcpy(bias_before, bias.data, sizeof bias_before);
+    memcpy(before, state_copy(n.store, "fc.weight"), sizeof before);
+    memcpy(bias_before, state_copy(n.store, "fc.bias"), sizeof bias_before);
     REQUIRE(lk_program_gradient_write(p, "fc.weight", g, sizeof g) == LK_OK, "%s", lk_context_error(t->context));
     CHECK(lk_program_gradient_read(p, "fc.weight", read, sizeof read) == LK_OK && memcmp(read, g, sizeof g) == 0);
     CHECK(lk_program_gradient_read(p, "fc.bias", read, OUT * sizeof *read) == LK_OK && read[0] == 0 && read[1] == 0);
     REQUIRE(lk_program_run(p, LK_UPDATE) == LK_OK, "%s", lk_context_error(t->context));
-    for (int i = 0; i < OUT * IN; i++) CHECK(((double *)weight.data)[i] == before[i] - g[i] * 0.5);
-    CHECK(memcmp(bias.data, bias_before, sizeof bias_before) == 0);
+    const double *weight = state_copy(n.store, "fc.weight");
+    for (int i = 0; i < OUT * IN; i++) CHECK(weight[i] == before[i] - g[i] * 0.5);
+    CHECK(memcmp(state_copy(n.store, "fc.bias"), bias_before, sizeof bias_before) == 0);
     CHECK_ERROR(t, lk_program_run(p, LK_UPDATE), LK_EINVAL, "without gradients");
 
     /* They cannot be accessed while they are reduced; with no_sync they are this rank's, and LK_SYNC reduces what was written. */
@@ -487,7 +484,7 @@ static void write_gradients(rank_test *t)
         CHECK_ERROR(t, lk_program_gradient_write(p, "fc.weight", read, sizeof read), LK_EINVAL, "run LK_SYNC first");
     }
     REQUIRE(lk_program_run(p, LK_SYNC) == LK_OK && lk_program_gradient_read(p, "fc.weight", read, sizeof read) == LK_OK);
-    CHECK(memcmp(read, lk_program_gradient(p, "fc.weight"), sizeof read) == 0 && error(t, &n, 0, 0) < 1e-12);
+    CHECK(memcmp(read, gradient_copy(p, n.store, "fc.weight"), sizeof read) == 0 && error(t, &n, 0, 0) < 1e-12);
     CHECK_ERROR(t, lk_program_gradient_scale(p, NULL, NAN), LK_EINVAL, "nan");
     CHECK_ERROR(t, lk_program_gradient_weight(p, 0), LK_EINVAL, "above 0");
     REQUIRE(lk_program_run(p, LK_UPDATE) == LK_OK);
@@ -513,7 +510,6 @@ static void a_weight_divides_the_gradients_of_every_loss(void)
     lk_program         *program;
     lk_optimizer_config sgd = LK_OPTIMIZER_CONFIG_INIT;
     lk_plan_config      config = LK_PLAN_CONFIG_INIT;
-    lk_state            w;
     double              x[] = {1, 2, 3}, was[3];
     REQUIRE(lk_context_create(NULL, &context) == LK_OK && lk_graph_create(context, LK_F64, &graph) == LK_OK);
     lk_tensor input = lk_input(graph, "x", LK_F64, 2, ((int64_t[]){1, 3}));
@@ -521,15 +517,16 @@ static void a_weight_divides_the_gradients_of_every_loss(void)
     config.loss = lk_sum(lk_mul(input, lk_parameter(graph, "w", 2, ((int64_t[]){1, 3}))));
     config.optimizer = &sgd;
     REQUIRE(lk_plan_create(graph, &config, &plan) == LK_OK && lk_store_create(plan, 0, &store) == LK_OK &&
-            lk_program_create(plan, store, NULL, &program) == LK_OK && lk_store_find(store, "w", &w));
+            lk_program_create(plan, store, NULL, &program) == LK_OK);
     REQUIRE(lk_program_bind(program, "x", x) == LK_OK);
     for (int weight = 1; weight <= 4; weight *= 2) {
-        memcpy(was, w.data, sizeof was);
+        memcpy(was, state_copy(store, "w"), sizeof was);
         REQUIRE(lk_program_step(program, &(lk_step){.step = 1, .count = 1, .rate = 1}) == LK_OK &&
                 lk_program_run(program, LK_FORWARD) == LK_OK && lk_program_run(program, LK_BACKWARD) == LK_OK);
         if (weight > 1) REQUIRE(lk_program_gradient_weight(program, weight) == LK_OK);
         REQUIRE(lk_program_run(program, LK_UPDATE) == LK_OK);
-        for (int i = 0; i < 3; i++) CHECK(((double *)w.data)[i] == was[i] - x[i] / weight);
+        const double *w = state_copy(store, "w");
+        for (int i = 0; i < 3; i++) CHECK(w[i] == was[i] - x[i] / weight);
     }
     lk_program_free(program);
     lk_store_free(store);

@@ -57,9 +57,10 @@ static void initialise(lk_store *store)
 {
     for (size_t i = 0; i < lk_store_count(store); i++) {
         lk_state s = lk_store_at(store, i);
-        double   offset = strcmp(s.name, "norm.weight") == 0;
+        double   offset = strcmp(s.name, "norm.weight") == 0, *data = copy_room(state_bytes(&s));
         for (int64_t j = 0; j < state_elements(&s); j++)
-            ((double *)s.data)[j] = (2 * number(seed_of(s.name), (uint64_t)j) - 1) / 2 + offset;
+            data[j] = (2 * number(seed_of(s.name), (uint64_t)j) - 1) / 2 + offset;
+        write_state(store, &s, data);
     }
 }
 
@@ -100,11 +101,12 @@ static void check_trajectory(const trajectory *t)
                   "%s step %d: norm %.17g, PyTorch %.17g", t->name, step, m.grad_norm, norms[step - 1]);
     }
     for (size_t i = 0; i < lk_store_count(r.store); i++) {
-        lk_state s = lk_store_at(r.store, i);
-        double  *expected = golden(file, prefix, s.name, NULL), largest = 0, off = 0;
+        lk_state      s = lk_store_at(r.store, i);
+        const double *x = state_copy(r.store, s.name);
+        double       *expected = golden(file, prefix, s.name, NULL), largest = 0, off = 0;
         for (int64_t j = 0; j < state_elements(&s); j++) {
             largest = fmax(largest, fabs(expected[j]));
-            off = fmax(off, fabs(((double *)s.data)[j] - expected[j]));
+            off = fmax(off, fabs(x[j] - expected[j]));
         }
         CHECK(off <= 1e-12 * largest, "%s: %s differs by %g of %g", t->name, s.name, off, largest);
         worst = fmax(worst, off / largest);

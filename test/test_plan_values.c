@@ -211,8 +211,7 @@ static void gradient_of_logits_over_micro_batches(bool entropy)
                     lk_program_run(r.program, LK_FORWARD) == LK_OK && lk_program_run(r.program, LK_BACKWARD) == LK_OK);
         }
         REQUIRE(lk_program_run(r.program, LK_SYNC) == LK_OK);
-        lk_state      s = lk_store_at(r.store, 0);
-        const double *gradient = lk_program_gradient(r.program, "w"), *x = s.data;
+        const double *gradient = gradient_copy(r.program, r.store, "w"), *x = state_copy(r.store, "w");
         double        p[5];
         softmax(x, p);
         for (int i = 0; i < 5; i++) {
@@ -276,8 +275,7 @@ static void losses_add_up_in_f32(void)
     rig_plan(&r, &config, 1);
     REQUIRE(lk_program_step(r.program, &(lk_step){.step = 1}) == LK_OK &&
             lk_program_run(r.program, LK_FORWARD) == LK_OK && lk_program_run(r.program, LK_BACKWARD) == LK_OK);
-    lk_state     s = lk_store_at(r.store, 0);
-    const float *gradient = lk_program_gradient(r.program, "w"), *x = s.data;
+    const float *gradient = gradient_copy(r.program, r.store, "w"), *x = state_copy(r.store, "w");
     for (int i = 0; i < 5; i++) {
         double d = (double)x[i] - (double)target[i];
         double want = d + (d > 0) - (d < 0) - 3 * (1 / (1 + exp(-(double)x[i])) - (double)target[i]);

@@ -95,16 +95,17 @@ static void compare(const trained *a, const trained *b, double tolerance)
         CHECK(fabs(a->losses[i] - b->losses[i]) <= tolerance * fabs(a->losses[i]), "step %d: %.17g and %.17g", i + 1,
               a->losses[i], b->losses[i]);
     for (size_t i = 0; i < lk_store_count(a->rig.store); i++) {
-        lk_state s = lk_store_at(a->rig.store, i), other = lk_store_at(b->rig.store, i);
-        int64_t  n = state_elements(&s);
+        lk_state    s = lk_store_at(a->rig.store, i);
+        int64_t     n = state_elements(&s);
+        const void *x = state_copy(a->rig.store, s.name), *y = state_copy(b->rig.store, s.name);
         if (s.dtype == LK_I64) {
-            CHECK(*(const int64_t *)s.data == *(const int64_t *)other.data, "%s", s.name);
+            CHECK(*(const int64_t *)x == *(const int64_t *)y, "%s", s.name);
             continue;
         }
-        double off = distance(s.data, other.data, n);
+        double off = distance(x, y, n);
         CHECK(off <= tolerance, "%s differs by %g", s.name, off);
-        const double *da = lk_program_gradient(a->rig.program, s.name),
-                     *db = lk_program_gradient(b->rig.program, s.name);
+        const double *da = gradient_copy(a->rig.program, a->rig.store, s.name),
+                     *db = gradient_copy(b->rig.program, b->rig.store, s.name);
         CHECK(!da == !db, "%s", s.name);
         off = da && db ? distance(da, db, n) : 0;
         CHECK(off <= 10 * tolerance, "the gradient of %s differs by %g", s.name, off);
@@ -183,7 +184,6 @@ static void an_unread_norm_updates_its_running_statistics(void)
         lk_tensor           input = lk_input(r.graph, "x", LK_F64, 2, ((int64_t[]){5, 3}));
         lk_optimizer_config optimizer = LK_OPTIMIZER_CONFIG_INIT;
         lk_plan_config      config = LK_PLAN_CONFIG_INIT;
-        lk_state            state;
         lk_batch_norm(input, "unread", .no_bias = true);
         config.loss = lk_mse(lk_linear(input, "read", 3), lk_input(r.graph, "y", LK_F64, 2, ((int64_t[]){5, 3})));
         config.optimizer = &optimizer;
@@ -191,8 +191,7 @@ static void an_unread_norm_updates_its_running_statistics(void)
         rig_plan(&r, &config, 5);
         REQUIRE(lk_program_bind(r.program, "x", x) == LK_OK && lk_program_bind(r.program, "y", y) == LK_OK);
         REQUIRE(lk_program_train(r.program, &(lk_step){.step = 1, .count = 5, .rate = 0.1}) == LK_OK);
-        REQUIRE(lk_store_find(r.store, "unread.running_mean", &state));
-        memcpy(running[sync], state.data, sizeof running[sync]);
+        memcpy(running[sync], state_copy(r.store, "unread.running_mean"), sizeof running[sync]);
         rig_close(&r);
     }
     for (int c = 0; c < 3; c++) {

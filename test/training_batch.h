@@ -16,10 +16,12 @@ SHARED void initialise(lk_store *store)
         size_t   length = strlen(s.name);
         bool     weight = length >= 6 && strcmp(s.name + length - 6, "weight") == 0;
         double   root = sqrt((double)(n / s.dims[0]));
+        void    *data = copy_room(state_bytes(&s));
         for (int64_t j = 0; j < n; j++) {
             double u = 2 * number(seed, (uint64_t)j) - 1;
-            set_real(s.data, s.dtype, j, s.rank > 1 ? u / root : weight ? 1 + u / 4 : u / 10);
+            set_real(data, s.dtype, j, s.rank > 1 ? u / root : weight ? 1 + u / 4 : u / 10);
         }
+        write_state(store, &s, data);
     }
 }
 

@@ -74,9 +74,13 @@ LK_API void lk_no_sync(lk_program *program, bool enable);
 
 /* Of the latest FORWARD or EVALUATE on this rank; after SYNC, of all ranks. */
 LK_API void lk_program_metrics(const lk_program *program, lk_metrics *metrics);
-/* Output i of the plan after LK_EVALUATE, valid until the next run. Row-major. */
+/* Copies output i of the plan after LK_EVALUATE, before the next run. Row-major, dense; bytes must be the output's size at the
+ * step's count. */
+LK_API lk_status lk_program_output_read(lk_program *program, int i, void *data, size_t bytes);
+/* The same without a copy, valid until the next run; NULL: no such output, or its memory is not the host's (off the CPU). */
 LK_API const void *lk_program_output(const lk_program *program, int i);
-/* The gradient of the sum of the loss with respect to a parameter, after LK_BACKWARD; NULL: it has none. */
+/* The gradient of the sum of the loss with respect to a parameter, after LK_BACKWARD; NULL: it has none, or its memory is not the
+ * host's (off the CPU): lk_program_gradient_read copies it from any. */
 LK_API const void *lk_program_gradient(const lk_program *program, const char *parameter);
 
 /* Reads and writes gradients, to reduce them by other means or to change them before LK_UPDATE. They are copied, row-major, in the

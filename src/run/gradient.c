@@ -5,22 +5,9 @@
 #include <math.h>
 #include <string.h>
 
-/* The state of that name, or -1; second names of tied weights count. */
-static int find_state(const lk_program *p, const char *name)
-{
-    const lk_graph *g = p->plan->graph;
-    for (size_t i = 0; i < g->states_count; i++) {
-        const lk__graph_state *s = &g->states[i];
-        bool                   found = strcmp(s->name, name) == 0;
-        for (size_t j = 0; j < s->aliases_count && !found; j++) found = strcmp(s->aliases[j], name) == 0;
-        if (found) return (int)i;
-    }
-    return -1;
-}
-
 const void *lk_program_gradient(const lk_program *p, const char *parameter)
 {
-    int state = p->plan->trains ? find_state(p, parameter) : -1;
+    int state = p->plan->trains ? lk__find_state(p->plan->graph, parameter) : -1;
     if (state < 0 || !p->plan->states[state].trained) return NULL;
     return lk__gradient_set(p, 0) + p->plan->states[state].gradient_offset;
 }
@@ -40,7 +27,7 @@ static lk_status finish_gradients(lk_program *p)
 
 static lk_status locate_gradient(const lk_program *p, const char *parameter, char **gradient, size_t *bytes)
 {
-    int state = find_state(p, parameter);
+    int state = lk__find_state(p->plan->graph, parameter);
     *gradient = NULL;
     *bytes = 0;
     if (state < 0) return lk__fail(p->context, LK_ENOENT, "the model has no parameter \"%s\"", parameter);
@@ -56,7 +43,7 @@ static lk_status check_bytes(const lk_program *p, const char *parameter, size_t 
     const lk_graph *g = p->plan->graph;
     char            shape[128];
     if (bytes == given) return LK_OK;
-    lk__shape_text(&g->values[g->states[find_state(p, parameter)].value].shape, shape, sizeof shape);
+    lk__shape_text(&g->values[g->states[lk__find_state(p->plan->graph, parameter)].value].shape, shape, sizeof shape);
     return lk__fail(p->context, LK_EINVAL, "the gradient of \"%s\", %s in %s, has %zu bytes, not %zu", parameter, shape,
                     lk_dtype_name(g->real), bytes, given);
 }

@@ -150,6 +150,7 @@ lk_status lk_program_create(lk_plan *plan, lk_store *store, lk_comm *comm, lk_pr
     p->comm = plan->parallel.world > 1 ? comm : NULL;
     p->values = plan->graph->values_count;
     p->capacity = lk_plan_capacity(plan);
+    p->evaluated = -1;
     p->arena = lk__alloc(c, LK_MEMORY_ACTIVATIONS, plan->memory[LK_MEMORY_ACTIVATIONS]);
     p->workspace = lk__alloc(c, LK_MEMORY_WORKSPACE, plan->memory[LK_MEMORY_WORKSPACE]);
     status = LK_ENOMEM;
@@ -338,6 +339,31 @@ const void *lk_program_output(const lk_program *p, int i)
     lk__plan_place place = planned->places[planned->outputs[i]];
     if (place.region == LK__IN_INPUT) return p->slots[0].inputs[place.offset];
     return lk__program_resolve(p, p->slots[0].arena, p->gradients, place);
+}
+
+/* Bytes of a value with the count of samples applied. */
+static size_t bytes_at_count(const lk__graph_shape *s, int64_t samples)
+{
+    size_t bytes = lk_dtype_size(s->dtype);
+    for (int i = 0; i < s->rank; i++) bytes *= (size_t)(i == s->count_axis ? samples * s->count_unit : s->dims[i]);
+    return bytes;
+}
+
+lk_status lk_program_output_read(lk_program *p, int i, void *data, size_t bytes)
+{
+    const lk__plan_list *planned = &p->plan->evaluate;
+    if (i < 0 || i >= planned->outputs_count)
+        return lk__fail(p->context, LK_ENOENT, "the plan has %d outputs: there is no output %d", planned->outputs_count,
+                        i);
+    if (p->evaluated < 0)
+        return lk__fail(p->context, LK_EINVAL,
+                        "output %d is not there: run LK_EVALUATE, and read its outputs before the next run", i);
+    size_t size = bytes_at_count(&planned->graph->values[planned->outputs[i]].shape, p->evaluated);
+    if (size != bytes)
+        return lk__fail(p->context, LK_EINVAL, "output %d has %zu bytes at a count of %lld, not %zu", i, size,
+                        (long long)p->evaluated, bytes);
+    if (bytes) memcpy(data, lk_program_output(p, i), bytes);
+    return LK_OK;
 }
 
 /* Profiles are of the first slot. */

@@ -75,6 +75,7 @@ struct lk_program {
 
     bool                  ready;       /* LK_FORWARD has run, and LK_BACKWARD may */
     bool                  overwritten; /* a LK_EVALUATE has run since LK_FORWARD */
+    int64_t               evaluated;   /* samples of the LK_EVALUATE that ran last; -1: another section has run since */
     int                   pending;     /* backward runs since the last update; written gradients count as one */
     bool                  no_sync, synced;
     bool                  has_gradients; /* some were made or written since the program was created */

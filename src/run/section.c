@@ -248,6 +248,7 @@ static lk_status run_evaluate(lk_program *p)
     for (size_t i = list->begin[LK_EVALUATE]; i < list->end[LK_EVALUATE]; i++)
         run_instruction(p, &list->instructions[i]);
     set_metrics(p, lk__slot_sums(p, &p->slots[0], list->planned));
+    p->evaluated = p->slots[0].step.count;
     return lk__check_ids(p, list->planned);
 }
 
@@ -265,6 +266,7 @@ static lk_status run_forward(lk_program *p)
 
 lk_status lk__section_run(lk_program *p, lk_section section)
 {
+    p->evaluated = -1; /* its outputs are overwritten */
     switch (section) {
     case LK_FORWARD: return run_forward(p);
     case LK_BACKWARD: return run_backward(p);

@@ -135,19 +135,6 @@ lk_state lk_store_at(const lk_store *s, size_t index)
     return out;
 }
 
-bool lk_store_find(const lk_store *s, const char *name, lk_state *state)
-{
-    for (size_t i = 0; i < lk_store_count(s); i++) {
-        const lk__graph_state *one = &s->plan->graph->states[i];
-        bool                   found = strcmp(one->name, name) == 0;
-        for (size_t j = 0; j < one->aliases_count && !found; j++) found = strcmp(one->aliases[j], name) == 0;
-        if (!found) continue;
-        *state = lk_store_at(s, i);
-        return true;
-    }
-    return false;
-}
-
 const char *lk_store_alias(const lk_store *s, size_t index, size_t i)
 {
     const lk__graph_state *state = &s->plan->graph->states[index];
@@ -162,15 +149,4 @@ int64_t lk_store_parameters(const lk_store *s)
         if (!state->buffer) total += lk__shape_elements(&s->plan->graph->values[state->value].shape);
     }
     return total;
-}
-
-uint64_t lk_store_hash(const lk_store *s)
-{
-    uint64_t hash = 0;
-    for (size_t i = 0; i < lk_store_count(s); i++) {
-        lk_state state = lk_store_at(s, i);
-        hash = lk__hash64(state.name, strlen(state.name), hash);
-        hash = lk__hash64(state.data, s->plan->states[i].bytes, hash);
-    }
-    return hash;
 }

@@ -12,4 +12,14 @@ struct lk_store {
     char       *parameters, *buffers, *optimizer;
 };
 
+int lk__find_state(const lk_graph *graph, const char *name); /* its index, or -1; second names of tied weights count */
+
+/* ---- slice.c: by index instead of name, in bytes, unchecked ---- */
+lk_status lk__store_read_bytes(const lk_store *store, size_t index, lk_state_part part, size_t first, void *data,
+                               size_t bytes);
+lk_status lk__store_write_bytes(lk_store *store, size_t index, lk_state_part part, size_t first, const void *data,
+                                size_t bytes);
+uint64_t  lk__store_hash_state(const lk_store *store, size_t index, uint64_t seed); /* of its value */
+bool      lk__store_finite(const lk_store *store, size_t index);                    /* its value; integers are */
+
 #endif

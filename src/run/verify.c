@@ -124,8 +124,8 @@ lk_status lk__verify_plans(lk_program *p)
 
 static uint64_t hash_state(const lk_program *p, size_t index)
 {
-    lk_state state = lk_store_at(p->store, index);
-    return lk__hash64(state.data, p->plan->states[index].bytes, lk__hash64(state.name, strlen(state.name), 3));
+    const char *name = p->plan->graph->states[index].name;
+    return lk__store_hash_state(p->store, index, lk__hash64(name, strlen(name), 3));
 }
 
 /* Buffers may differ, since each rank keeps statistics of its own samples: rank 0's are used. */

@@ -62,10 +62,24 @@ void lk__saver_free(lk__train_saver *s)
 
 /* ---- writing ---- */
 
-static lk__safetensors_tensor tensor_of_state(const lk_state *state, const char *name, const void *data)
+/* A tensor's source is its state's index and part. */
+static lk_status read_state(void *store, size_t source, uint64_t first, void *out, size_t bytes)
 {
-    lk__safetensors_tensor t = {.name = name, .dtype = state->dtype, .rank = state->rank, .data = data};
-    memcpy(t.dims, state->dims, sizeof t.dims);
+    return lk__store_read_bytes(store, source / LK_STATE_PART_COUNT, (lk_state_part)(source % LK_STATE_PART_COUNT),
+                                (size_t)first, out, bytes);
+}
+
+static lk__safetensors_tensor tensor_of_state(const lk__train_saver *s, size_t index, lk_state_part part,
+                                              const char *name)
+{
+    lk_state               state = lk_store_at(s->store, index);
+    lk__safetensors_tensor t = {.name = name,
+                                .dtype = state.dtype,
+                                .rank = state.rank,
+                                .read = read_state,
+                                .user = s->store,
+                                .source = index * LK_STATE_PART_COUNT + part};
+    memcpy(t.dims, state.dims, sizeof t.dims);
     return t;
 }
 
@@ -73,11 +87,10 @@ static lk_status write_model(lk__train_saver *s, const char *path, char sha[65])
 {
     size_t count = 0;
     for (size_t i = 0; i < lk_store_count(s->store); i++) {
-        lk_state    state = lk_store_at(s->store, i);
         const char *alias;
-        s->tensors[count++] = tensor_of_state(&state, state.name, state.data);
+        s->tensors[count++] = tensor_of_state(s, i, LK_STATE_VALUE, lk_store_at(s->store, i).name);
         for (size_t j = 0; (alias = lk_store_alias(s->store, i, j)); j++)
-            s->tensors[count++] = tensor_of_state(&state, alias, state.data);
+            s->tensors[count++] = tensor_of_state(s, i, LK_STATE_VALUE, alias);
     }
     return lk__safetensors_write(s->context, path, s->tensors, count, NULL, 0, s->staging,
                                  lk__safetensors_staging_bytes(), sha);
@@ -93,7 +106,7 @@ static lk_status write_optimizer(lk__train_saver *s, const char *path, char sha[
                              lk__moment_name(state.moments, m));
             if (n < 0 || (size_t)n >= sizeof s->names[count])
                 return lk__fail(s->context, LK_EINVAL, "parameter name \"%s\" is too long to save", state.name);
-            s->tensors[count] = tensor_of_state(&state, s->names[count], state.moment[m]);
+            s->tensors[count] = tensor_of_state(s, i, (lk_state_part)(LK_STATE_MOMENT_0 + m), s->names[count]);
         }
     }
     return lk__safetensors_write(s->context, path, s->tensors, count, NULL, 0, s->staging,

@@ -81,6 +81,15 @@ lk_status lk__file_write(lk__file *f, const void *data, size_t bytes)
     return LK_OK;
 }
 
+void *lk__file_reserve(lk__file *f, size_t *room)
+{
+    if (f->status < 0 || (f->used == f->capacity && flush_staging(f) < 0)) return NULL;
+    *room = f->capacity - f->used;
+    return f->staging + f->used;
+}
+
+void lk__file_advance(lk__file *f, size_t bytes) { f->used += bytes; }
+
 /* Some filesystems do not support fsync of a directory (EINVAL): that is not an error. */
 lk_status lk__file_sync_parent(lk_context *context, const char *path)
 {

@@ -26,6 +26,9 @@ typedef struct lk__file {
 
 lk_status lk__file_create(lk__file *file, lk_context *context, const char *path, void *staging, size_t staging_bytes);
 lk_status lk__file_write(lk__file *file, const void *data, size_t bytes);
+/* Where the next *room bytes (at least 1) may be put instead, and how many were put there. NULL after a failure. */
+void *lk__file_reserve(lk__file *file, size_t *room);
+void  lk__file_advance(lk__file *file, size_t bytes);
 /* Flushes, renames and flushes the directory. digest gets the SHA-256 of all bytes in hexadecimal; may be NULL. Closes the file
  * and leaves no temporary, also when it fails. */
 lk_status lk__file_commit(lk__file *file, char digest[65]);

@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { CHUNK = 16384 }; /* bytes converted at a time */
+enum { CHUNK = 16384 }; /* elements copied at a time */
 
 const char *lk__moment_name(int moments, int m)
 {
@@ -68,65 +68,75 @@ static lk_status check_tensor(lk_context *c, const char *path, const lk__safeten
     return LK_OK;
 }
 
-static lk_status copy_tensor(lk__safetensors *file, const lk__safetensors_tensor *t, lk_dtype type, void *out)
+/* A tensor of the file and where it belongs. */
+typedef struct target {
+    lk_store        *store;
+    const char      *path;
+    lk__safetensors *file;
+    void            *staging; /* two chunks */
+    lk_state         state;
+    size_t           index;
+    lk_state_part    part;
+    const char      *name; /* in the file */
+} target;
+
+static void convert_elements(lk_dtype from, const void *source, lk_dtype to, void *out, size_t count)
 {
-    if (t->dtype == type) return lk__safetensors_read(file, t, 0, out, (size_t)t->bytes);
-    double chunk[CHUNK / sizeof(double)];
-    size_t size = lk_dtype_size(t->dtype), at = 0;
-    for (uint64_t done = 0; done < t->bytes;) {
-        size_t    bytes = t->bytes - done < CHUNK ? (size_t)(t->bytes - done) : CHUNK;
-        lk_status status = lk__safetensors_read(file, t, done, chunk, bytes);
+    for (size_t i = 0; i < count; i++) {
+        double value = read_element(from, source, i);
+        if (to == LK_F32)
+            ((float *)out)[i] = (float)value;
+        else
+            ((double *)out)[i] = value;
+    }
+}
+
+static lk_status check_target(const target *to)
+{
+    return check_tensor(to->store->context, to->path, lk__safetensors_find(to->file, to->name), &to->state, to->name);
+}
+
+static lk_status copy_target(const target *to)
+{
+    const lk__safetensors_tensor *t = lk__safetensors_find(to->file, to->name);
+    lk_dtype                      type = to->state.dtype;
+    size_t                        from_size = lk_dtype_size(t->dtype), size = lk_dtype_size(type);
+    char *chunk = to->staging, *converted = t->dtype == type ? chunk : chunk + CHUNK * sizeof(double);
+    for (uint64_t done = 0, elements = t->bytes / from_size; done < elements;) {
+        size_t    count = elements - done < CHUNK ? (size_t)(elements - done) : CHUNK;
+        lk_status status = lk__safetensors_read(to->file, t, done * from_size, chunk, count * from_size);
         if (status < 0) return status;
-        for (size_t i = 0; i < bytes / size; i++, at++) {
-            double value = read_element(t->dtype, chunk, i);
-            if (type == LK_F32)
-                ((float *)out)[at] = (float)value;
-            else
-                ((double *)out)[at] = value;
-        }
-        done += bytes;
+        if (t->dtype != type) convert_elements(t->dtype, chunk, type, converted, count);
+        status = lk__store_write_bytes(to->store, to->index, to->part, (size_t)done * size, converted, count * size);
+        if (status < 0) return status;
+        done += count;
     }
     return LK_OK;
 }
 
-typedef lk_status (*visit)(lk_context *c, const char *path, lk__safetensors *file, const lk_state *state,
-                           const char *name, void *data);
-
-static lk_status visit_check(lk_context *c, const char *path, lk__safetensors *file, const lk_state *state,
-                             const char *name, void *data)
+/* Calls visit for every tensor that the file must hold; counts them. */
+static lk_status visit_tensors(target *to, lk__train_load_what what, lk_status (*visit)(const target *to), size_t *count)
 {
-    (void)data;
-    return check_tensor(c, path, lk__safetensors_find(file, name), state, name);
-}
-
-static lk_status visit_copy(lk_context *c, const char *path, lk__safetensors *file, const lk_state *state,
-                            const char *name, void *data)
-{
-    (void)c;
-    (void)path;
-    return copy_tensor(file, lk__safetensors_find(file, name), state->dtype, data);
-}
-
-/* Calls visitor for every tensor that the file must hold; counts them. */
-static lk_status visit_tensors(lk_store *s, const char *path, lk__safetensors *file, lk__train_load_what what,
-                               visit visitor, size_t *count)
-{
+    lk_store *s = to->store;
     lk_status status = LK_OK;
     *count = 0;
     for (size_t i = 0; i < lk_store_count(s) && status >= 0; i++) {
-        lk_state    state = lk_store_at(s, i);
-        const char *alias;
+        to->state = lk_store_at(s, i);
+        to->index = i;
+        to->part = LK_STATE_VALUE;
+        to->name = to->state.name;
         if (what == LK__LOAD_MODEL) {
-            status = visitor(s->context, path, file, &state, state.name, state.data);
+            status = visit(to);
             ++*count;
-            for (size_t j = 0; status >= 0 && (alias = lk_store_alias(s, i, j)); j++, ++*count)
-                status = visitor(s->context, path, file, &state, alias, state.data);
+            for (size_t j = 0; status >= 0 && (to->name = lk_store_alias(s, i, j)); j++, ++*count) status = visit(to);
             continue;
         }
-        for (int m = 0; m < state.moments && status >= 0; m++, ++*count) {
+        for (int m = 0; m < to->state.moments && status >= 0; m++, ++*count) {
             char name[512];
-            snprintf(name, sizeof name, "%s.%s", state.name, lk__moment_name(state.moments, m));
-            status = visitor(s->context, path, file, &state, name, state.moment[m]);
+            snprintf(name, sizeof name, "%s.%s", to->state.name, lk__moment_name(to->state.moments, m));
+            to->name = name;
+            to->part = (lk_state_part)(LK_STATE_MOMENT_0 + m);
+            status = visit(to);
         }
     }
     return status;
@@ -147,19 +157,30 @@ static lk_status report_unknown_tensor(lk_store *s, const char *path, lk__safete
     return lk__fail(s->context, LK_EMISMATCH, "%s holds more tensors than the model's optimizer", path);
 }
 
+static lk_status copy_tensors(target *to, lk__train_load_what what)
+{
+    lk_context  *c = to->store->context;
+    const size_t bytes = 2 * CHUNK * sizeof(double);
+    size_t       count;
+    if (!(to->staging = lk__alloc(c, LK_MEMORY_OTHER, bytes))) return LK_ENOMEM;
+    lk_status status = visit_tensors(to, what, copy_target, &count);
+    lk__free(c, LK_MEMORY_OTHER, to->staging, bytes);
+    return status;
+}
+
 static lk_status load_file(lk_store *s, const char *path, lk__train_load_what what, bool check_only)
 {
-    lk__safetensors *file;
-    size_t           count;
-    lk_status        status = lk__safetensors_open(s->context, path, &file);
+    target    to = {.store = s, .path = path};
+    size_t    count;
+    lk_status status = lk__safetensors_open(s->context, path, &to.file);
     if (status < 0) return status;
-    status = visit_tensors(s, path, file, what, visit_check, &count);
-    if (status >= 0 && count != lk__safetensors_count(file)) status = report_unknown_tensor(s, path, file);
+    status = visit_tensors(&to, what, check_target, &count);
+    if (status >= 0 && count != lk__safetensors_count(to.file)) status = report_unknown_tensor(s, path, to.file);
     if (status == LK_EMISMATCH && what == LK__LOAD_OPTIMIZER)
         lk__fail_prefix(s->context, status,
                         "the saved optimizer state does not match (was it saved with another optimizer?): ");
-    if (status >= 0 && !check_only) status = visit_tensors(s, path, file, what, visit_copy, &count);
-    lk__safetensors_close(file);
+    if (status >= 0 && !check_only) status = copy_tensors(&to, what);
+    lk__safetensors_close(to.file);
     return status;
 }
 

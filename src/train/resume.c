@@ -2,7 +2,6 @@
  * host needs the files, and a checkpoint does not depend on the number of ranks. */
 #include "train/trainer.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -98,19 +97,11 @@ lk_status lk__trainer_load(lk_trainer *t)
 static lk_status check_finite(lk_trainer *t)
 {
     for (size_t i = 0; i < lk_store_count(t->store); i++) {
-        lk_state state = lk_store_at(t->store, i);
-        int64_t  elements = 1;
-        bool     finite = true;
-        for (int k = 0; k < state.rank; k++) elements *= state.dims[k];
-        if (state.dtype == LK_F32)
-            for (int64_t k = 0; k < elements; k++) finite &= isfinite(((const float *)state.data)[k]) != 0;
-        else if (state.dtype == LK_F64)
-            for (int64_t k = 0; k < elements; k++) finite &= isfinite(((const double *)state.data)[k]) != 0;
-        if (!finite)
+        if (!lk__store_finite(t->store, i))
             return lk__fail(t->context, LK_ENAN,
                             "\"%s\" is infinite or NaN after step %lld, which was not saved; a lower learning rate, a "
                             "warm-up or clipping may help",
-                            state.name, (long long)t->progress.step);
+                            lk_store_at(t->store, i).name, (long long)t->progress.step);
     }
     return LK_OK;
 }

@@ -175,7 +175,7 @@ static lk_status prepare_header(lk_context *context, const char *path, lk__safet
         if (!is_utf8(t->name) || strcmp(t->name, "__metadata__") == 0)
             return lk__fail(context, LK_EINVAL, "%s: '%s' is not a valid tensor name", path, t->name);
         if (type_rank(t) == LK__SAFETENSORS_DTYPES || t->rank < 0 || t->rank > LK_MAX_RANK ||
-            !lk__safetensors_size(t, &t->bytes) || (t->bytes && !t->data))
+            !lk__safetensors_size(t, &t->bytes) || (t->bytes && !t->data && !t->read))
             return lk__fail(context, LK_EINVAL, "%s: tensor '%s' has a type, shape or data that cannot be written",
                             path, t->name);
     }
@@ -195,6 +195,23 @@ static lk_status prepare_header(lk_context *context, const char *path, lk__safet
             (i && strcmp(metadata[i - 1].key, metadata[i].key) == 0))
             return lk__fail(context, LK_EINVAL, "%s: metadata '%s' is not UTF-8 or is given twice", path,
                             metadata[i].key);
+    return LK_OK;
+}
+
+/* Through the file's staging buffer, where the data is not in the host's memory. */
+static lk_status write_data(lk__file *file, const lk__safetensors_tensor *t)
+{
+    if (t->data) return lk__file_write(file, t->data, (size_t)t->bytes);
+    for (uint64_t done = 0; done < t->bytes;) {
+        size_t room;
+        void  *to = lk__file_reserve(file, &room);
+        if (!to) return file->status;
+        size_t    bytes = t->bytes - done < room ? (size_t)(t->bytes - done) : room;
+        lk_status status = t->read(t->user, t->source, done, to, bytes);
+        if (status < 0) return status;
+        lk__file_advance(file, bytes);
+        done += bytes;
+    }
     return LK_OK;
 }
 
@@ -219,8 +236,11 @@ lk_status lk__safetensors_write(lk_context *context, const char *path, lk__safet
     sink writer = {&file, 0};
     put_header(&writer, tensors, count, metadata, pairs);
     uint64_t data = 8 + counter.bytes;
-    for (size_t i = 0; i < count && file.status == LK_OK; i++) {
-        (void)lk__file_write(&file, tensors[i].data, (size_t)tensors[i].bytes);
+    for (size_t i = 0; i < count; i++) {
+        if ((status = write_data(&file, &tensors[i])) < 0) {
+            lk__file_abandon(&file);
+            return status;
+        }
         tensors[i].offset += data;
     }
     return lk__file_commit(&file, sha256);

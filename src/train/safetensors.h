@@ -13,8 +13,13 @@ typedef struct lk__safetensors_tensor {
     bool        boolean; /* BOOL in the file; dtype is then LK_U8 */
     int         rank;    /* 0 … LK_MAX_RANK */
     int64_t     dims[LK_MAX_RANK];
-    const void *data;          /* writing: row-major, borrowed; reading: NULL */
+    const void *data;          /* writing: row-major, borrowed; NULL: see read; reading: NULL */
     uint64_t    offset, bytes; /* reading: where in the file, from its beginning; writing: filled in */
+
+    /* Writing without data: copies bytes first … first + bytes - 1 of the tensor that `user` knows as `source`. */
+    lk_status (*read)(void *user, size_t source, uint64_t first, void *out, size_t bytes);
+    void  *user;
+    size_t source;
 } lk__safetensors_tensor;
 
 typedef struct lk__safetensors_pair {

@@ -1,0 +1,114 @@
+/* slice.c - state by name and slice: copied, hashed and checked here, so that nothing else accesses its memory. */
+#include "run/store.h"
+
+#include "base/hash.h"
+
+#include <math.h>
+#include <string.h>
+
+int lk__find_state(const lk_graph *g, const char *name)
+{
+    for (size_t i = 0; i < g->states_count; i++) {
+        const lk__graph_state *one = &g->states[i];
+        bool                   found = strcmp(one->name, name) == 0;
+        for (size_t j = 0; j < one->aliases_count && !found; j++) found = strcmp(one->aliases[j], name) == 0;
+        if (found) return (int)i;
+    }
+    return -1;
+}
+
+bool lk_store_find(const lk_store *s, const char *name, lk_state *state)
+{
+    int index = lk__find_state(s->plan->graph, name);
+    if (index >= 0) *state = lk_store_at(s, (size_t)index);
+    return index >= 0;
+}
+
+static char *part_memory(const lk_store *s, size_t index, lk_state_part part)
+{
+    const lk__plan_state *sp = &s->plan->states[index];
+    if (part != LK_STATE_VALUE) return s->optimizer + sp->moment_offset[part - LK_STATE_MOMENT_0];
+    return (s->plan->graph->states[index].buffer ? s->buffers : s->parameters) + sp->place.offset;
+}
+
+lk_status lk__store_read_bytes(const lk_store *s, size_t index, lk_state_part part, size_t first, void *data,
+                               size_t bytes)
+{
+    if (bytes) memcpy(data, part_memory(s, index, part) + first, bytes);
+    return LK_OK;
+}
+
+lk_status lk__store_write_bytes(lk_store *s, size_t index, lk_state_part part, size_t first, const void *data,
+                                size_t bytes)
+{
+    if (bytes) memcpy(part_memory(s, index, part) + first, data, bytes);
+    return LK_OK;
+}
+
+uint64_t lk__store_hash_state(const lk_store *s, size_t index, uint64_t seed)
+{
+    return lk__hash64(part_memory(s, index, LK_STATE_VALUE), s->plan->states[index].bytes, seed);
+}
+
+bool lk__store_finite(const lk_store *s, size_t index)
+{
+    const lk__graph_shape *shape = &s->plan->graph->values[s->plan->graph->states[index].value].shape;
+    const void            *data = part_memory(s, index, LK_STATE_VALUE);
+    int64_t                elements = lk__shape_elements(shape);
+    bool                   finite = true;
+    if (shape->dtype == LK_F32)
+        for (int64_t k = 0; k < elements; k++) finite &= isfinite(((const float *)data)[k]) != 0;
+    else if (shape->dtype == LK_F64)
+        for (int64_t k = 0; k < elements; k++) finite &= isfinite(((const double *)data)[k]) != 0;
+    return finite;
+}
+
+/* Finds what lk_store_read and lk_store_write copy: the state, and the slice's first byte. */
+static lk_status locate_slice(const lk_store *s, const char *name, lk_state_part part, int64_t first, int64_t count,
+                              size_t bytes, size_t *index, size_t *first_byte)
+{
+    int found = lk__find_state(s->plan->graph, name);
+    if (found < 0) return lk__fail(s->context, LK_ENOENT, "the model has no parameter or buffer \"%s\"", name);
+    const lk_state state = lk_store_at(s, (size_t)found);
+    int64_t        elements = 1;
+    for (int i = 0; i < state.rank; i++) elements *= state.dims[i];
+    if ((unsigned)part >= LK_STATE_PART_COUNT || (int)part > state.moments)
+        return lk__fail(s->context, LK_EINVAL, "part %d of \"%s\" is invalid: it has its value (0) and %d moments",
+                        (int)part, name, state.moments);
+    if (first < 0 || count < 0 || first > elements || count > elements - first)
+        return lk__fail(s->context, LK_EINVAL, "%lld elements from element %lld on of \"%s\", which has %lld",
+                        (long long)count, (long long)first, name, (long long)elements);
+    size_t size = lk_dtype_size(state.dtype);
+    if (bytes != (size_t)count * size)
+        return lk__fail(s->context, LK_EINVAL, "%lld elements of \"%s\" in %s have %zu bytes, not %zu",
+                        (long long)count, name, lk_dtype_name(state.dtype), (size_t)count * size, bytes);
+    *index = (size_t)found;
+    *first_byte = (size_t)first * size;
+    return LK_OK;
+}
+
+lk_status lk_store_read(const lk_store *s, const char *name, lk_state_part part, int64_t first, int64_t count,
+                        void *data, size_t bytes)
+{
+    size_t    index, first_byte;
+    lk_status status = locate_slice(s, name, part, first, count, bytes, &index, &first_byte);
+    return status < 0 ? status : lk__store_read_bytes(s, index, part, first_byte, data, bytes);
+}
+
+lk_status lk_store_write(lk_store *s, const char *name, lk_state_part part, int64_t first, int64_t count,
+                         const void *data, size_t bytes)
+{
+    size_t    index, first_byte;
+    lk_status status = locate_slice(s, name, part, first, count, bytes, &index, &first_byte);
+    return status < 0 ? status : lk__store_write_bytes(s, index, part, first_byte, data, bytes);
+}
+
+uint64_t lk_store_hash(const lk_store *s)
+{
+    uint64_t hash = 0;
+    for (size_t i = 0; i < lk_store_count(s); i++) {
+        const char *name = s->plan->graph->states[i].name;
+        hash = lk__store_hash_state(s, i, lk__hash64(name, strlen(name), hash));
+    }
+    return hash;
+}
