@@ -3,6 +3,7 @@
 #ifndef PARALLEL_H
 #define PARALLEL_H
 
+#include "plan/plan.h"
 #include "training_batch.h"
 
 #include <lockstep/comm.h>
@@ -24,7 +25,7 @@ typedef struct job {
     int               batch; /* capacity of the global batch */
     int               odd;   /* above 0: every third step has so many samples instead */
     int               world, micro_batches, leaves, threads;
-    bool              batch_leaves;        /* leaves of a rank as one batch */
+    bool              one_by_one;          /* leaves of a rank do not run as one batch */
     bool              sync, plain_weights; /* plain_weights: the store's own, from a seed */
     size_t            bucket_bytes;
     lk_optimizer_kind optimizer;
@@ -69,10 +70,13 @@ typedef struct rank_program {
 
 SHARED rank_program enrol_rank(const job *j, int rank)
 {
-    rank_program p = {.rig = rig_open(j->real, j->threads ? j->threads : 1)};
-    int64_t      each = (j->batch + j->world - 1) / j->world, micro = j->micro_batches > 1 ? j->micro_batches : 1;
-    int64_t      capacity = j->leaves ? (j->batch + j->leaves - 1) / j->leaves : (each + micro - 1) / micro;
-    if (j->batch_leaves) capacity *= (j->leaves + j->world - 1) / j->world;
+    rank_program        p = {.rig = rig_open(j->real, j->threads ? j->threads : 1)};
+    lk_parallel         parallel = {.world = j->world,
+                                    .rank = rank,
+                                    .micro_batches = j->micro_batches,
+                                    .leaves = j->leaves,
+                                    .bucket_bytes = j->bucket_bytes};
+    int64_t             capacity = lk_parallel_capacity(&parallel, j->batch);
     lk_tensor           x = lk_input(p.rig.graph, "x", j->real, 4, ((int64_t[]){capacity, 3, j->side, j->side}));
     lk_tensor           y = lk_input(p.rig.graph, "y", LK_I32, 1, ((int64_t[]){capacity}));
     lk_plan_config      config = LK_PLAN_CONFIG_INIT;
@@ -82,14 +86,10 @@ SHARED rank_program enrol_rank(const job *j, int rank)
     config.loss = lk_cross_entropy(logits, y);
     config.optimizer = &optimizer;
     config.sync_batch_norm = j->sync;
-    config.parallel = (lk_parallel){.world = j->world,
-                                    .rank = rank,
-                                    .micro_batches = j->micro_batches,
-                                    .leaves = j->leaves,
-                                    .batch_leaves = j->batch_leaves,
-                                    .bucket_bytes = j->bucket_bytes};
+    config.parallel = parallel;
     if (j->world > 1) p.comm = join_group(p.rig.context, j->backend);
-    REQUIRE(lk_plan_create(p.rig.graph, &config, &p.rig.plan) == LK_OK, "%s", lk_context_error(p.rig.context));
+    REQUIRE(lk__plan_create(p.rig.graph, &config, j->one_by_one, &p.rig.plan) == LK_OK, "%s",
+            lk_context_error(p.rig.context));
     REQUIRE(lk_store_create(p.rig.plan, 1, &p.rig.store) == LK_OK, "%s", lk_context_error(p.rig.context));
     if (!j->plain_weights) initialise(p.rig.store);
     REQUIRE(lk_program_create(p.rig.plan, p.rig.store, p.comm, &p.rig.program) == LK_OK, "rank %d: %s", rank,

@@ -90,11 +90,17 @@ SHARED rig rig_open(lk_dtype real, int threads)
     return r;
 }
 
+/* The store and the program of the plan. */
+SHARED void rig_start(rig *r, uint64_t seed)
+{
+    REQUIRE(lk_store_create(r->plan, seed, &r->store) == LK_OK, "%s", lk_context_error(r->context));
+    REQUIRE(lk_program_create(r->plan, r->store, NULL, &r->program) == LK_OK, "%s", lk_context_error(r->context));
+}
+
 SHARED void rig_plan(rig *r, const lk_plan_config *config, uint64_t seed)
 {
     REQUIRE(lk_plan_create(r->graph, config, &r->plan) == LK_OK, "%s", lk_context_error(r->context));
-    REQUIRE(lk_store_create(r->plan, seed, &r->store) == LK_OK, "%s", lk_context_error(r->context));
-    REQUIRE(lk_program_create(r->plan, r->store, NULL, &r->program) == LK_OK, "%s", lk_context_error(r->context));
+    rig_start(r, seed);
 }
 
 SHARED void rig_close(rig *r)

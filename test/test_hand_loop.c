@@ -5,6 +5,7 @@
  * ctest: timeout 120, label threaded */
 #include "comm_ranks.h"
 #include "copies.h"
+#include "plan/plan.h"
 
 #include <lockstep.h>
 
@@ -218,6 +219,7 @@ typedef struct reader {
 typedef struct reader_case {
     lk_parallel parallel;
     int64_t     capacity;
+    bool        one_by_one; /* leaves do not run as one batch */
 } reader_case;
 
 static void fill_reader(reader *r, int rank)
@@ -244,7 +246,7 @@ static void make_reader(const rank_test *t, reader *r, reader_case c)
     config.loss = lk_cross_entropy(lk_linear(x, "fc", CLASSES), labels);
     config.optimizer = &adam;
     config.parallel = c.parallel;
-    REQUIRE(lk_plan_create(r->graph, &config, &r->plan) == LK_OK, "%s", lk_context_error(t->context));
+    REQUIRE(lk__plan_create(r->graph, &config, c.one_by_one, &r->plan) == LK_OK, "%s", lk_context_error(t->context));
     REQUIRE(lk_store_create(r->plan, 0, &r->store) == LK_OK);
     REQUIRE(lk_program_create(r->plan, r->store, t->comm, &r->program) == LK_OK, "%s", lk_context_error(t->context));
     REQUIRE(lk_program_bind(r->program, "ids", r->ids) == LK_OK &&
@@ -299,11 +301,11 @@ static void try_cases(rank_test *t, reader_case c, int64_t count)
 
 static void invalid(rank_test *t)
 {
-    try_cases(t, (reader_case){{0}, SAMPLES}, SAMPLES);
-    try_cases(t, (reader_case){{0}, SAMPLES}, 5);
-    try_cases(t, (reader_case){{.micro_batches = 3}, 4}, SAMPLES);
-    try_cases(t, (reader_case){{.leaves = 4 * t->size}, 3}, SAMPLES);
-    try_cases(t, (reader_case){{.leaves = 4 * t->size, .batch_leaves = true}, SAMPLES}, SAMPLES);
+    try_cases(t, (reader_case){{0}, SAMPLES, false}, SAMPLES);
+    try_cases(t, (reader_case){{0}, SAMPLES, false}, 5);
+    try_cases(t, (reader_case){{.micro_batches = 3}, 4, false}, SAMPLES);
+    try_cases(t, (reader_case){{.leaves = 4 * t->size}, SAMPLES, true}, SAMPLES);
+    try_cases(t, (reader_case){{.leaves = 4 * t->size}, SAMPLES, false}, SAMPLES);
 }
 
 static void an_id_out_of_range_is_reported_on_every_rank_and_changes_nothing(void) { run_everywhere(invalid); }
@@ -312,7 +314,7 @@ static void an_id_out_of_range_is_reported_on_every_rank_and_changes_nothing(voi
 static void invalid_sections(rank_test *t)
 {
     reader r;
-    make_reader(t, &r, (reader_case){{.micro_batches = 2}, SAMPLES});
+    make_reader(t, &r, (reader_case){{.micro_batches = 2}, SAMPLES, false});
     uint64_t before = lk_store_hash(r.store);
     lk_step  step = {.step = 1, .count = SAMPLES, .rate = 0.1};
     REQUIRE(lk_program_step(r.program, &step) == LK_OK);
@@ -338,7 +340,7 @@ static void skip_invalid(rank_test *t)
 {
     for (int replaced = 0; replaced < 2; replaced++) {
         reader r;
-        make_reader(t, &r, (reader_case){{0}, SAMPLES});
+        make_reader(t, &r, (reader_case){{0}, SAMPLES, false});
         lk_step step = {.step = 1, .count = SAMPLES, .rate = 0.1};
         REQUIRE(lk_program_step(r.program, &step) == LK_OK);
         r.labels[3] = t->rank == 0 ? 99 : 0;

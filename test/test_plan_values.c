@@ -2,6 +2,7 @@
  * reads is not computed; nothing is trained through a stopped gradient; gradients computed in forward are used like any other.
  *
  * ctest: timeout 120 */
+#include "plan/plan.h"
 #include "support.h"
 
 #include <lockstep/checkpoint.h>
@@ -289,13 +290,13 @@ static void losses_add_up_in_f32(void)
 enum { LEAVES = 4, SAMPLES = 11 };
 
 /* The weights' bits after three steps on the same samples, split into leaves that run one by one or as one batch. */
-static uint64_t trained_in_leaves(bool batch_leaves)
+static uint64_t trained_in_leaves(bool one_by_one)
 {
     static const uint8_t parts[] = {1, 0, 0, 1, 1, 0};
     static float         x[SAMPLES * 6], target[SAMPLES * 3], weight[SAMPLES];
     rig                  r = rig_open(LK_F32, 2);
     lk_optimizer_config  adam = LK_OPTIMIZER_CONFIG_INIT;
-    int64_t              capacity = batch_leaves ? SAMPLES + 1 : (SAMPLES + LEAVES - 1) / LEAVES;
+    int64_t              capacity = SAMPLES + 1;
     lk_tensor            in = lk_input(r.graph, "x", LK_F32, 2, ((int64_t[]){capacity, 6}));
     lk_tensor            t = lk_input(r.graph, "t", LK_F32, 2, ((int64_t[]){capacity, 3}));
     lk_tensor            w = lk_input(r.graph, "w", LK_F32, 1, &capacity);
@@ -304,8 +305,10 @@ static uint64_t trained_in_leaves(bool batch_leaves)
     h = lk_group_norm(h, "norm", 2);
     h = lk_add(h, lk_mul(lk_max(h, 1, .keepdim = true), lk_embedding(lk_argmax(h, 1), "table", 6, 6)));
     lk_plan_config config = configured(lk_bce_with_logits(lk_linear(h, "b", 3), t, .weight = w), &adam);
-    config.parallel = (lk_parallel){.leaves = LEAVES, .batch_leaves = batch_leaves};
-    rig_plan(&r, &config, 1);
+    config.parallel = (lk_parallel){.leaves = LEAVES};
+    REQUIRE(lk__plan_create(r.graph, &config, one_by_one, &r.plan) == LK_OK, "%s", lk_context_error(r.context));
+    CHECK(r.plan->batch_leaves == !one_by_one);
+    rig_start(&r, 1);
     for (int i = 0; i < SAMPLES * 6; i++) x[i] = (float)(2 * number(1, (uint64_t)i) - 1);
     for (int i = 0; i < SAMPLES * 3; i++) target[i] = (float)number(2, (uint64_t)i);
     for (int i = 0; i < SAMPLES; i++) weight[i] = (float)number(3, (uint64_t)i);
@@ -321,6 +324,58 @@ static uint64_t trained_in_leaves(bool batch_leaves)
     return hash;
 }
 
+/* A plan for two ranks with five leaves of a batch of up to 13 samples: at most three leaves of up to three samples. */
+static void plan_of_leaves(rig *r, bool batch_norm, int64_t capacity, const lk_parallel *parallel, lk_plan **plan)
+{
+    lk_graph *graph;
+    REQUIRE(lk_graph_create(r->context, LK_F32, &graph) == LK_OK);
+    lk_tensor x = lk_input(graph, "x", LK_F32, 2, ((int64_t[]){capacity, 6}));
+    lk_tensor t = lk_input(graph, "t", LK_F32, 2, ((int64_t[]){capacity, 3}));
+    lk_tensor h = lk_reshape(lk_linear(x, "a", 6), 2, ((int64_t[]){2 * capacity, 3}));
+    if (batch_norm) h = lk_batch_norm(h, "norm");
+    lk_optimizer_config adam = LK_OPTIMIZER_CONFIG_INIT;
+    lk_plan_config config = configured(lk_mse(lk_linear(lk_reshape(h, 2, ((int64_t[]){-1, 6})), "b", 3), t), &adam);
+    config.parallel = *parallel;
+    REQUIRE(lk_plan_create(graph, &config, plan) == LK_OK, "%s", lk_context_error(r->context));
+    lk_graph_free(graph);
+}
+
+static void keep_text(void *user, const char *text, size_t bytes)
+{
+    char  *all = user;
+    size_t used = strlen(all);
+    if (used + bytes < 4096) memcpy(all + used, text, bytes), all[used + bytes] = 0;
+}
+
+static void the_plan_decides_whether_leaves_run_as_one_batch(void)
+{
+    lk_parallel leaves = {.world = 2, .rank = 1, .leaves = 5}, alone = {.world = 2, .rank = 1};
+    int64_t     capacity = lk_parallel_capacity(&leaves, 13);
+    rig         r = rig_open(LK_F32, 1);
+    lk_plan    *batched, *apart, *leaf;
+    char        texts[2][4096] = {"", ""};
+    CHECK(capacity == 9 && lk_parallel_capacity(&(lk_parallel){.leaves = 5}, 13) == 15);
+    CHECK(lk_parallel_capacity(&(lk_parallel){0}, 13) == 13 && lk_parallel_capacity(&alone, 13) == 7 &&
+          lk_parallel_capacity(&(lk_parallel){.world = 2, .micro_batches = 3}, 13) == 3);
+    plan_of_leaves(&r, false, capacity, &leaves, &batched);
+    plan_of_leaves(&r, true, capacity, &leaves, &apart);
+    plan_of_leaves(&r, true, 3, &alone, &leaf);
+    CHECK(batched->batch_leaves && lk_plan_capacity(batched) == 9);
+    CHECK(!apart->batch_leaves && lk_plan_capacity(apart) == 3, "capacity %lld", (long long)lk_plan_capacity(apart));
+    /* A leaf needs no more memory than a batch of its size. */
+    CHECK(lk_plan_memory(apart, LK_MEMORY_ACTIVATIONS) == lk_plan_memory(leaf, LK_MEMORY_ACTIVATIONS));
+    CHECK(lk_plan_memory(apart, LK_MEMORY_GRADIENTS) == 3 * lk_plan_memory(leaf, LK_MEMORY_GRADIENTS));
+    lk_rates rates = {.flops = 1e9, .memory = 1e9, .link = 1e9, .latency = 1e-6};
+    lk_plan_step(batched, &rates, keep_text, texts[0]);
+    lk_plan_step(apart, &rates, keep_text, texts[1]);
+    CHECK(strstr(texts[0], "3 of 5 leaves, as one batch\n"), "%s", texts[0]);
+    CHECK(strstr(texts[1], "3 of 5 leaves, one after the other: batch_norm at "), "%s", texts[1]);
+    lk_plan_free(batched);
+    lk_plan_free(apart);
+    lk_plan_free(leaf);
+    rig_close(&r);
+}
+
 static void leaves_as_one_batch_give_the_same_bits(void) { CHECK(trained_in_leaves(false) == trained_in_leaves(true)); }
 
 int main(void)
@@ -334,5 +389,6 @@ int main(void)
     RUN(nothing_is_trained_through_operands_without_gradient);
     RUN(losses_add_up_in_f32);
     RUN(leaves_as_one_batch_give_the_same_bits);
+    RUN(the_plan_decides_whether_leaves_run_as_one_batch);
     return check_result();
 }

@@ -18,6 +18,7 @@ static uint64_t hash_of(job j)
 static void check_any_size(job j, int most_threads)
 {
     j.world = j.threads = 1;
+    j.one_by_one = true;
     uint64_t one = hash_of(j);
     for (int world = 1; world <= 4; world++)
         for (int threads = world == 1 ? 2 : 1; threads <= most_threads; threads++) {
@@ -27,7 +28,7 @@ static void check_any_size(job j, int most_threads)
             CHECK(hash == one, "%s, batch %d, %d leaves, %d ranks × %d threads: %016llx, one rank %016llx", j.model,
                   j.batch, j.leaves, world, threads, (unsigned long long)hash, (unsigned long long)one);
         }
-    j.batch_leaves = true; /* the same bits whether a rank's leaves run one by one or as one batch */
+    j.one_by_one = false; /* the same bits whether a rank's leaves run one by one or as one batch */
     for (int world = 1; world <= 4; world++) {
         j.world = world;
         j.threads = most_threads;
@@ -35,7 +36,6 @@ static void check_any_size(job j, int most_threads)
         CHECK(hash == one, "%s, batch %d, %d leaves as one batch, %d ranks: %016llx, one by one %016llx", j.model,
               j.batch, j.leaves, world, (unsigned long long)hash, (unsigned long long)one);
     }
-    j.batch_leaves = false;
     j.leaves = 0;
     j.world = j.threads = 1;
     j.sync = false;
@@ -88,6 +88,7 @@ static void the_backend_changes_no_bits(void)
                   .steps = 4,
                   .batch = 21,
                   .leaves = 8,
+                  .one_by_one = true,
                   .sync = true,
                   .world = 1,
                   .optimizer = LK_ADAM,

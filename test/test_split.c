@@ -77,10 +77,28 @@ static void the_capacity_is_the_largest_leaf_or_micro_batch(void)
                 }
 }
 
+static void a_graph_has_room_for_every_share_and_a_leaf_for_every_leaf(void)
+{
+    for (int leaves = 1; leaves <= 13; leaves++)
+        for (int world = 1; world <= leaves; world++)
+            for (int64_t batch = 1; batch <= 40; batch++) {
+                lk__split_job job = {world, 0, leaves, 1};
+                int64_t capacity = lk__split_capacity(&job, batch), leaf = lk__split_leaf_capacity(&job, capacity);
+                CHECK(leaf == naive_largest(world, leaves, 1, batch), "%d leaves, %d ranks", leaves, world);
+                for (int64_t total = 0; total <= batch; total++)
+                    for (job.rank = 0; job.rank < world; job.rank++)
+                        CHECK(lk__range_count(lk__split_share(&job, total)) <= capacity);
+                job.rank = 0;
+            }
+    CHECK(lk__split_capacity(&(lk__split_job){3, 0, 0, 2}, 20) == 4);
+    CHECK(lk__split_leaf_capacity(&(lk__split_job){3, 0, 0, 2}, 4) == 4);
+}
+
 int main(void)
 {
     RUN(parts_cover_everything_once_and_differ_by_one_at_most);
     RUN(ranks_have_consecutive_leaves_and_their_rows);
     RUN(the_capacity_is_the_largest_leaf_or_micro_batch);
+    RUN(a_graph_has_room_for_every_share_and_a_leaf_for_every_leaf);
     return check_result();
 }

@@ -9,19 +9,23 @@ LK_BEGIN_DECLS
 
 typedef struct lk_plan lk_plan; /* copies what it needs of the graph, which may be freed; must outlive its programs and stores */
 
-/* How the ranks of a group share every step. The graph's capacity is that of one micro-batch of one rank. */
+/* How the ranks of a group share every step. The graph is recorded with the capacity that lk_parallel_capacity gives: that of one
+ * micro-batch of a rank or, with leaves, of all leaves of a rank. */
 typedef struct lk_parallel {
     int world LK_ZERO, rank LK_ZERO; /* 0 and 0: one rank alone */
     /* Backward runs that may be accumulated before an update; above 1, two sets of gradients are held. 0: 1. */
     int micro_batches LK_ZERO;
     /* Above 0: reproducible. The global batch is split into this many leaves, whose results are added in one fixed tree, so
-     * that any number of ranks up to it gives the same bits. Each leaf of a rank has its own gradients. */
-    int leaves LK_ZERO;
-    /* With leaves: all leaves of a rank run as one batch, which is the graph's capacity; only operations that add over samples
-     * run leaf by leaf. The same bits, faster. LK_EUNSUPPORTED if the model needs such a sum within a step, as batch norm does. */
-    bool   batch_leaves LK_ZERO;
+     * that any number of ranks up to it gives the same bits. Each leaf of a rank has its own gradients. The plan lets all leaves
+     * of a rank run as one batch, of which only operations that add over samples run leaf by leaf: the same bits, faster. Where
+     * the model adds over samples between its layers, as batch norm does, they run one after the other, and the plan reduces its
+     * capacity to that of one leaf. */
+    int    leaves LK_ZERO;
     size_t bucket_bytes LK_ZERO; /* of gradients that are reduced together; 0: 25 MiB, the first 1 MiB */
 } lk_parallel;
+
+/* The capacity to record a graph with, for global batches of up to `batch` samples; the same on all ranks. */
+LK_API int64_t lk_parallel_capacity(const lk_parallel *parallel, int64_t batch);
 
 typedef struct lk_plan_config {
     size_t                     size;    /* sizeof this struct; set by LK_PLAN_CONFIG_INIT */
@@ -33,7 +37,7 @@ typedef struct lk_plan_config {
     lk_parallel                parallel;
     bool                       sync_batch_norm; /* batch norm uses the statistics of the whole global batch */
 } lk_plan_config;
-#define LK_PLAN_CONFIG_INIT {sizeof(lk_plan_config), {NULL, 0}, NULL, 0, NULL, false, {0, 0, 0, 0, false, 0}, false}
+#define LK_PLAN_CONFIG_INIT {sizeof(lk_plan_config), {NULL, 0}, NULL, 0, NULL, false, {0, 0, 0, 0, 0}, false}
 
 /* Fails with the graph's first failure, or if no plan is possible; lk_context_error has the reason. */
 LK_API lk_status lk_plan_create(lk_graph *graph, const lk_plan_config *config, lk_plan **plan);
@@ -43,7 +47,8 @@ LK_API void      lk_plan_free(lk_plan *plan);
 LK_API size_t lk_plan_memory(const lk_plan *plan, lk_memory kind);
 /* A hash of everything that will run; equal for equal plans. */
 LK_API uint64_t lk_plan_fingerprint(const lk_plan *plan);
-/* The most samples that one run of a section can have. */
+/* The most samples that one run of a section can have: the graph's capacity, or that of one leaf where leaves run one after the
+ * other. */
 LK_API int64_t lk_plan_capacity(const lk_plan *plan);
 /* Lists the sections: each instruction with its operands, shapes and place in memory. */
 LK_API void lk_plan_print(const lk_plan *plan, lk_write write, void *user);

@@ -23,7 +23,7 @@ typedef enum lk_section {
 typedef struct lk_step {
     int64_t step LK_ZERO;  /* this update's number, from 1 */
     int64_t epoch LK_ZERO; /* from 0 */
-    /* Samples of this rank: 0 … capacity (times the micro-batches or leaves, for lk_program_compute). */
+    /* Samples of this rank: 0 … lk_plan_capacity; for lk_program_compute, those of all its micro-batches or leaves. */
     int64_t count LK_ZERO;
     /* Samples of the global batch; required with leaves, which split it, otherwise it may be 0. */
     int64_t  total LK_ZERO;

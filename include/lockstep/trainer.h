@@ -97,8 +97,6 @@ LK_API lk_status lk_trainer_evaluate(lk_trainer *trainer, double *loss, double *
 LK_API lk_store          *lk_trainer_store(lk_trainer *trainer);
 LK_API const lk_progress *lk_trainer_progress(const lk_trainer *trainer);
 
-/* The largest number of samples in one micro-batch or leaf of a rank: the capacity of the ranks' plans. */
-LK_API int64_t lk_trainer_capacity(const lk_trainer_config *config);
 /* Samples of this rank in a full batch. */
 LK_API int64_t lk_trainer_share(const lk_trainer_config *config);
 

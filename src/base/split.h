@@ -38,5 +38,9 @@ lk__range lk__split_own(const lk__split_job *job);
 lk__range lk__split_share(const lk__split_job *job, int64_t total);
 /* The largest leaf or micro-batch of any rank, in batches of up to `batch` samples. */
 int64_t lk__split_largest(const lk__split_job *job, int64_t batch);
+/* The capacity of a rank's graph: one micro-batch, or all leaves of a rank if each is as large as the largest. And, from that
+ * capacity, the capacity of one leaf. */
+int64_t lk__split_capacity(const lk__split_job *job, int64_t batch);
+int64_t lk__split_leaf_capacity(const lk__split_job *job, int64_t capacity);
 
 #endif

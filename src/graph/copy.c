@@ -46,6 +46,14 @@ fail:
     return LK_ENOMEM;
 }
 
+void lk__graph_set_capacity(lk_graph *g, int64_t capacity)
+{
+    for (size_t i = 0; i < g->values_count; i++) {
+        lk__graph_shape *s = &g->values[i].shape;
+        if (s->count_axis >= 0) s->dims[s->count_axis] = capacity * s->count_unit;
+    }
+}
+
 lk_status lk__graph_copy_rest(const lk_graph *from, lk_graph *g)
 {
     lk_context *c = g->context;

@@ -106,6 +106,9 @@ int lk__emit_shaped(lk_graph *graph, lk_site site, lk__op op, const lk__op_attrs
 int lk__emit_update(lk_graph *graph, lk_site site, lk__op op, const lk__op_attrs *attrs, const int *in, int inputs,
                     const int *out, int outputs);
 
+/* Sets the capacity of the batch in every shape; at most the recorded one. */
+void lk__graph_set_capacity(lk_graph *graph, int64_t capacity);
+
 int64_t lk__shape_elements(const lk__graph_shape *shape);
 bool    lk__shape_equal(const lk__graph_shape *a, const lk__graph_shape *b); /* dims and count; not type */
 void lk__shape_text(const lk__graph_shape *shape, char *text, size_t bytes); /* "(64*, 3, 32, 32)": * marks the count */

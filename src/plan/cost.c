@@ -71,18 +71,35 @@ static double all_reduce_seconds(const lk_plan *p, const lk_rates *r, double byt
     return 2 * r->latency + 2 * (world - 1) / world * bytes / r->link;
 }
 
+/* How this rank's leaves run and, if not as one batch, because of what. */
+static void print_leaves(const lk_plan *p, const output *o)
+{
+    const lk_parallel *parallel = &p->parallel;
+    int                leaves = (int)lk__range_count(lk__plan_leaves(parallel, parallel->rank));
+    if (!parallel->leaves) return;
+    print(o, "  %d of %d leaves, %s", leaves, parallel->leaves,
+          p->batch_leaves ? "as one batch" : "one after the other");
+    if (p->couples >= 0) {
+        const lk__graph_node *n = &p->train.graph->nodes[p->couples];
+        print(o, ": %s at %s:%d adds over samples within the model", lk__op_name(n->op),
+              n->site.file ? n->site.file : "?", n->site.line);
+    }
+    print(o, "\n");
+}
+
 double lk_plan_step(const lk_plan *p, const lk_rates *r, lk_write write, void *user)
 {
     const lk__plan_list *list = &p->train;
     output               o = {write, user};
     if (!p->trains) return 0;
     size_t begin = list->end[LK_FORWARD], end = list->end[LK_BACKWARD];
-    double runs = p->parallel.leaves && !p->parallel.batch_leaves ? p->sets : p->parallel.micro_batches;
+    double runs = p->parallel.leaves && !p->batch_leaves ? p->sets : p->parallel.micro_batches;
     double forward = section_seconds(p, r, 0, begin), backward = section_seconds(p, r, begin, end);
     double update = section_seconds(p, r, list->end[LK_SYNC], list->end[LK_UPDATE]), link = 0, finished = 0;
     double sync_seconds = p->parallel.world > 1 ? 2 * r->latency : 0, syncs = p->syncs * runs * sync_seconds;
     print(&o, "step of rank %d of %d: %.3f ms forward, %.3f ms backward%s, %.3f ms update\n", p->parallel.rank,
           p->parallel.world, 1e3 * forward, 1e3 * backward, runs > 1 ? " per micro-batch" : "", 1e3 * update);
+    print_leaves(p, &o);
     if (p->syncs)
         print(&o, "  %d sums over all ranks within them (synchronised batch norm), each %.3f ms, not overlapped\n",
               p->syncs, 1e3 * sync_seconds);
@@ -112,6 +129,13 @@ double lk_plan_step(const lk_plan *p, const lk_rates *r, lk_write write, void *u
 }
 
 size_t lk_plan_instructions(const lk_plan *p) { return p->train.order_count; }
+
+int64_t lk_parallel_capacity(const lk_parallel *parallel, int64_t batch)
+{
+    lk__split_job job = {parallel->world > 1 ? parallel->world : 1, 0, parallel->leaves,
+                         parallel->micro_batches > 1 ? parallel->micro_batches : 1};
+    return lk__split_capacity(&job, batch);
+}
 
 int64_t lk_plan_capacity(const lk_plan *p)
 {

@@ -1,6 +1,7 @@
-/* leaf_batch.c - whether all leaves of a rank can run as one batch. A sample's results do not depend on the number of samples in the
- * batch, so only operations that add over samples must run leaf by leaf: the gradients of parameters, the metrics, the sums of
- * synchronised batch norm. A weight is then read once for all leaves instead of once for each. */
+/* leaf_batch.c - decides whether all leaves of a rank run as one batch. A sample's results do not depend on the number of samples in
+ * the batch, so only operations that add over samples must run leaf by leaf: the gradients of parameters, the metrics, the sums of
+ * synchronised batch norm. A weight is then read once for all leaves instead of once for each. A model that needs such a sum between
+ * its layers runs its leaves one after the other, with the activations of one leaf. */
 #include "plan/plan.h"
 
 static bool counted(const lk_graph *g, int v) { return v >= 0 && g->values[v].shape.count_axis >= 0; }
@@ -57,23 +58,48 @@ static execution choose_execution(const lk__plan_list *list, const lk__graph_nod
     return bad || !in_rows(g, n) || d->samples == LK__SAMPLES_COUPLED ? UNSUPPORTED : BY_LEAF;
 }
 
-lk_status lk__pass_leaf_batch(lk_plan *p)
+/* The first node that does not allow it, or -1. */
+static int find_coupling(const lk__plan_list *list)
+{
+    for (size_t i = 0; i < list->end[LK_BACKWARD]; i++)
+        if (choose_execution(list, &list->graph->nodes[list->order[i]]) == UNSUPPORTED) return list->order[i];
+    return -1;
+}
+
+/* Marks the nodes that run leaf by leaf, and the gradients that their kernels add over leaves. */
+static void mark_leaves(lk_plan *p)
 {
     lk__plan_list *list = &p->train;
-    if (list->order_count &&
-        !(list->by_leaf = lk__alloc(p->context, LK_MEMORY_OTHER, list->order_count * sizeof *list->by_leaf)))
-        return LK_ENOMEM;
     for (size_t i = 0; i < list->end[LK_BACKWARD]; i++) {
         const lk__graph_node *n = &list->graph->nodes[list->order[i]];
-        execution             execution = choose_execution(list, n);
-        list->by_leaf[i] = execution == BY_LEAF;
+        list->by_leaf[list->order[i]] = choose_execution(list, n) == BY_LEAF;
         for (size_t k = 0; k < list->graph->states_count && lk__op_find(n->op)->samples == LK__SAMPLES_LEAVES; k++)
             p->states[k].adds_leaves |=
                 list->gradients[k] >= 0 && (list->gradients[k] == n->out[0] || list->gradients[k] == n->out[1]);
-        if (execution == UNSUPPORTED)
-            return lk__fail(p->context, LK_EUNSUPPORTED,
-                            "%s at %s:%d adds over samples within the model: leaves must run one by one",
-                            lk__op_name(n->op), n->site.file ? n->site.file : "?", n->site.line);
     }
+}
+
+void lk__plan_reduce_capacity(lk_plan *p)
+{
+    lk__split_job job = lk__plan_split(&p->parallel, p->parallel.rank);
+    int64_t       capacity = lk__split_leaf_capacity(&job, lk_plan_capacity(p));
+    lk__graph_set_capacity(p->graph, capacity);
+    if (p->train.graph) lk__graph_set_capacity(p->train.graph, capacity);
+}
+
+lk_status lk__pass_leaf_batch(lk_plan *p)
+{
+    lk__plan_list *list = &p->train;
+    if (!p->batch_leaves) return LK_OK;
+    if ((p->couples = find_coupling(list)) >= 0) {
+        p->batch_leaves = false;
+        lk__plan_reduce_capacity(p);
+        return LK_OK;
+    }
+    size_t count = list->graph->nodes_count;
+    if (count && !(list->by_leaf = lk__alloc(p->context, LK_MEMORY_OTHER, count * sizeof *list->by_leaf)))
+        return LK_ENOMEM;
+    list->by_leaf_count = count;
+    mark_leaves(p);
     return LK_OK;
 }

@@ -104,7 +104,7 @@ static void count_sets(lk_plan *p)
                                      parallel->world /* the same on all ranks, since it is shared memory */
               : parallel->micro_batches > 1 ? 2
                                             : 1;
-    p->slots = parallel->leaves && p->syncs && !parallel->batch_leaves ? mine : 1;
+    p->slots = parallel->leaves && p->syncs && !p->batch_leaves ? mine : 1;
     p->memory[LK_MEMORY_GRADIENTS] = p->gradient_bytes * (size_t)p->sets;
 }
 
@@ -149,9 +149,8 @@ static lk_status plan_training(lk_plan *p, const lk_plan_config *config)
     if ((status = lk__pass_update(list, config->optimizer, p->states)) < 0) return status;
     if ((status = lk__pass_layout(list, forward, backward)) < 0) return status;
     place_moments(p);
-    if ((status = lk__pass_buckets(p)) < 0) return status;
+    if ((status = lk__pass_leaf_batch(p)) < 0 || (status = lk__pass_buckets(p)) < 0) return status;
     count_sets(p);
-    if (p->parallel.batch_leaves && (status = lk__pass_leaf_batch(p)) < 0) return status;
     return lk__pass_memory(list, p);
 }
 
@@ -197,8 +196,6 @@ static lk_status check_config(lk_graph *g, const lk_plan_config *config)
             c, LK_EINVAL,
             "%d leaves and %d micro-batches: leaves already run one after the other, so only one of the two can be set",
             parallel->leaves, parallel->micro_batches);
-    if (parallel->batch_leaves && !parallel->leaves)
-        return lk__fail(c, LK_EINVAL, "batch_leaves is set, but leaves is 0");
     if (parallel->leaves && parallel->leaves < parallel->world)
         return lk__fail(c, LK_EINVAL, "%d leaves for %d ranks: each rank needs at least one leaf", parallel->leaves,
                         parallel->world);
@@ -222,6 +219,11 @@ static lk_status check_config(lk_graph *g, const lk_plan_config *config)
 
 lk_status lk_plan_create(lk_graph *graph, const lk_plan_config *config, lk_plan **plan)
 {
+    return lk__plan_create(graph, config, false, plan);
+}
+
+lk_status lk__plan_create(lk_graph *graph, const lk_plan_config *config, bool one_by_one, lk_plan **plan)
+{
     *plan = NULL;
     if (!graph) return LK_EINVAL; /* of an empty tensor: there is no context for a message */
     lk_context *c = graph->context;
@@ -235,6 +237,8 @@ lk_status lk_plan_create(lk_graph *graph, const lk_plan_config *config, lk_plan 
     if (p->parallel.world == 0) p->parallel.world = 1;
     if (p->parallel.micro_batches == 0) p->parallel.micro_batches = 1;
     p->slots = p->sets = 1;
+    p->batch_leaves = p->parallel.leaves && p->trains && !one_by_one;
+    p->couples = -1;
     if ((status = lk__graph_copy(graph, &p->graph)) < 0) goto fail;
     if ((status = lk__graph_copy_rest(graph, p->graph)) < 0) goto fail;
     if (graph->states_count && !(p->states = lk__alloc(c, LK_MEMORY_OTHER, graph->states_count * sizeof *p->states)))
@@ -244,6 +248,7 @@ lk_status lk_plan_create(lk_graph *graph, const lk_plan_config *config, lk_plan 
         goto no_memory;
     place_states(p);
     place_constants(p);
+    if (p->parallel.leaves && !p->batch_leaves) lk__plan_reduce_capacity(p);
     if (p->trains && (status = plan_training(p, config)) < 0) goto fail;
     if ((status = plan_evaluation(p, config)) < 0) goto fail;
     size_t arenas = p->train.arena * (size_t)p->slots;
@@ -251,8 +256,7 @@ lk_status lk_plan_create(lk_graph *graph, const lk_plan_config *config, lk_plan 
     p->memory[LK_MEMORY_WORKSPACE] =
         p->train.workspace > p->evaluate.workspace ? p->train.workspace : p->evaluate.workspace;
     p->leaf_sums_offset = p->memory[LK_MEMORY_WORKSPACE];
-    if (p->parallel.batch_leaves)
-        p->memory[LK_MEMORY_WORKSPACE] += (size_t)lk_context_threads(c) * lk__kernel_leaves_bytes();
+    if (p->batch_leaves) p->memory[LK_MEMORY_WORKSPACE] += (size_t)lk_context_threads(c) * lk__kernel_leaves_bytes();
     *plan = p;
     return LK_OK;
 no_memory:
@@ -267,7 +271,7 @@ static void free_list(lk_context *c, lk__plan_list *list, size_t states)
 {
     lk_graph_free(list->graph);
     lk__free(c, LK_MEMORY_OTHER, list->order, list->order_capacity * sizeof *list->order);
-    lk__free(c, LK_MEMORY_OTHER, list->by_leaf, list->order_count * sizeof *list->by_leaf);
+    lk__free(c, LK_MEMORY_OTHER, list->by_leaf, list->by_leaf_count * sizeof *list->by_leaf);
     lk__free(c, LK_MEMORY_OTHER, list->places, list->places_count * sizeof *list->places);
     lk__free(c, LK_MEMORY_OTHER, list->gradients, states * sizeof(int));
     lk__free(c, LK_MEMORY_OTHER, list->outputs, (size_t)list->outputs_count * sizeof(int));

@@ -1,5 +1,5 @@
 /* plan/plan.h - the internals of a plan: two instruction lists (training, evaluation) over one set of states, and the passes that
- * make them. Order of the passes: evaluation → fuse → sync norm → grad → update → layout → buckets → leaf batch → memory. */
+ * make them. Order of the passes: evaluation → fuse → sync norm → grad → update → layout → leaf batch → buckets → memory. */
 #ifndef LK__PLAN_H
 #define LK__PLAN_H
 
@@ -35,7 +35,8 @@ typedef struct lk__plan_list {
     size_t          arena, workspace;           /* bytes */
     int             sum, weight, correct, norm; /* values of the metrics; -1: none */
     int            *gradients;                  /* by state: value or -1; NULL: no backward */
-    bool           *by_leaf; /* by position in order: runs once for each leaf; NULL: nothing does (leaf_batch.c) */
+    bool           *by_leaf; /* by node: runs once for each leaf; NULL: nothing does (leaf_batch.c) */
+    size_t          by_leaf_count;
     int            *outputs; /* values that the caller reads */
     int             outputs_count;
 } lk__plan_list;
@@ -47,7 +48,7 @@ typedef struct lk__plan_state {
     size_t         moment_offset[2];
     size_t         gradient_offset;
     bool           trained;
-    bool           adds_leaves; /* with batch_leaves: the kernel of its gradient adds over leaves */
+    bool           adds_leaves; /* with batch_leaves: the kernel of its gradient adds over leaves itself */
 } lk__plan_state;
 
 /* Gradients that are reduced together. */
@@ -72,6 +73,8 @@ struct lk_plan {
     size_t           gradient_bytes;   /* of one set of gradients */
     int              sets;             /* of gradients */
     size_t           leaf_sums_offset; /* in the workspace: lk__kernel_leaves' sums */
+    bool             batch_leaves;     /* the leaves of a rank run as one batch */
+    int              couples;          /* node of the training graph because of which they do not; -1: none */
     int              slots;            /* micro-batches whose activations are held at once */
     int              syncs;            /* sums over all ranks within forward and backward: synchronised batch norm */
 };
@@ -101,10 +104,15 @@ lk_status lk__pass_update(lk__plan_list *list, const lk_optimizer_config *optimi
 lk_status lk__pass_layout(lk__plan_list *list, size_t forward_nodes, size_t backward_nodes);
 /* bucket.c: places gradients and groups them into buckets; after layout. */
 lk_status lk__pass_buckets(lk_plan *plan);
-/* leaf_batch.c: with batch_leaves, which nodes run leaf by leaf; LK_EUNSUPPORTED where the model does not allow it. */
+/* leaf_batch.c: with leaves, decides whether those of a rank run as one batch and which nodes run leaf by leaf; otherwise reduces
+ * the capacity of the plan to one leaf. After layout, before anything depends on sizes. */
 lk_status lk__pass_leaf_batch(lk_plan *plan);
+void      lk__plan_reduce_capacity(lk_plan *plan);
 /* memory.c: a place for every value, the size of the arena and of the workspace. */
 lk_status lk__pass_memory(lk__plan_list *list, const lk_plan *plan);
+
+/* lk_plan_create; `one_by_one`: leaves do not run as one batch, for comparisons of the two. */
+lk_status lk__plan_create(lk_graph *graph, const lk_plan_config *config, bool one_by_one, lk_plan **plan);
 
 /* cost.c: the estimated time of a node at its capacity, from the machine's operations and bytes per second. */
 double lk__node_seconds(const lk_graph *graph, const lk__graph_node *node, double flops, double memory);

@@ -128,7 +128,7 @@ static void add_subtrees(lk_program *p, size_t offset, size_t bytes)
 static void add_leaves(lk_program *p, const lk__plan_bucket *b)
 {
     const lk_plan *plan = p->plan;
-    if (!plan->parallel.batch_leaves) {
+    if (!plan->batch_leaves) {
         add_subtrees(p, b->offset, b->bytes);
         return;
     }
@@ -292,8 +292,8 @@ lk_status lk__exchange_sync(lk_program *p, size_t index)
     }
     for (int i = 0; i < lk__leaves_here(p); i++)
         memcpy(x->mine + (size_t)i * numbers,
-               p->plan->parallel.batch_leaves ? lk__leaf_batch_source(p, index, i)
-                                              : p->slots[i].train.instructions[index].call.in[0].data,
+               p->plan->batch_leaves ? lk__leaf_batch_source(p, index, i)
+                                     : p->slots[i].train.instructions[index].call.in[0].data,
                bytes);
     if ((status = gather_leaves(p, "all_gather batch norm sums", x->mine, numbers)) < 0) return status;
     add_gathered(p, numbers, first->out[0].data);

@@ -47,10 +47,9 @@ lk_status lk__leaf_batch_build(lk_program *p)
 {
     const lk__plan_list *planned = &p->plan->train;
     lk__run_list        *list = &p->slots[0].train;
-    size_t               here = (size_t)lk__leaves_here(p), calls = 0, bytes = 0, position = 0;
+    size_t               here = (size_t)lk__leaves_here(p), calls = 0, bytes = 0;
     for (size_t i = 0; i < list->count; i++) {
-        while (planned->order[position] != list->instructions[i].node) position++;
-        if (!planned->by_leaf[position]) continue;
+        if (!planned->by_leaf[list->instructions[i].node]) continue;
         calls += here;
         bytes += here * (private_bytes(planned, node_of(p, i)) + (adds_leaves(node_of(p, i)) ? leaves_bytes(here) : 0));
     }
@@ -59,11 +58,9 @@ lk_status lk__leaf_batch_build(lk_program *p)
     if (!p->leaf_memory) return LK_ENOMEM;
     lk__kernel_call *call = (lk__kernel_call *)p->leaf_memory;
     char            *sums = p->leaf_memory + lk__round_up(calls * sizeof(lk__kernel_call), LK__ALIGN);
-    position = 0;
     for (size_t i = 0; i < list->count; i++) {
         lk__run_instruction *in = &list->instructions[i];
-        while (planned->order[position] != in->node) position++;
-        if (!planned->by_leaf[position]) continue;
+        if (!planned->by_leaf[in->node]) continue;
         in->leaves = call;
         for (size_t s = 0; s < here; s++, call++) {
             *call = in->call;

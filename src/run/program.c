@@ -116,7 +116,7 @@ static lk_status make_slots(lk_program *p)
         lk_status status = plan->trains ? build_list(p, &plan->train, slot, &slot->train) : LK_OK;
         if (status < 0) return status;
     }
-    lk_status status = plan->parallel.batch_leaves && plan->trains ? lk__leaf_batch_build(p) : LK_OK;
+    lk_status status = plan->batch_leaves && plan->trains ? lk__leaf_batch_build(p) : LK_OK;
     return status < 0 ? status : build_list(p, &plan->evaluate, &p->slots[0], &p->evaluate);
 }
 
@@ -282,11 +282,11 @@ static lk_status compute_leaves(lk_program *p)
                         "this rank has %lld samples of a batch of %lld, but rank %d's %d of %d leaves hold %lld",
                         (long long)p->step.count, (long long)p->step.total, parallel->rank, here, parallel->leaves,
                         (long long)rows);
-    for (int leaf = 0; leaf < here && status >= 0; leaf += parallel->batch_leaves ? here : slots) {
+    for (int leaf = 0; leaf < here && status >= 0; leaf += p->plan->batch_leaves ? here : slots) {
         p->leaf = leaf;
         for (int slot = 0; slot < slots && status >= 0; slot++) {
             int64_t row = lk__leaf_row(p, leaf + slot),
-                    next = lk__leaf_row(p, parallel->batch_leaves ? here : leaf + slot + 1);
+                    next = lk__leaf_row(p, p->plan->batch_leaves ? here : leaf + slot + 1);
             status = set_slot(p, slot, row - begin, next - row);
             /* Running statistics are those of the first leaf, on the rank that has it; synchronised ones are updated on all ranks. */
             p->slots[slot].step.updates_buffers = slot == 0 && leaf == 0 && first;

@@ -124,7 +124,7 @@ static lk_status run_slots(lk_program *p, lk_section section)
 {
     int           slots = section == LK_UPDATE ? 1 : p->plan->slots;
     lk__run_list *list = &p->slots[0].train;
-    bool          batch_leaves = p->plan->parallel.batch_leaves;
+    bool          batch_leaves = p->plan->batch_leaves;
     bool          last = !p->no_sync && (batch_leaves || slots > 1 || p->leaf == lk__leaves_here(p) - 1);
     lk_status     status = LK_OK;
     for (int i = 0; i < slots; i++) {
@@ -178,7 +178,7 @@ static lk_status run_backward(lk_program *p)
     p->ready = false; /* gradients overwrite activations */
     lk_status status = run_slots(p, LK_BACKWARD);
     if (status < 0) return status;
-    for (int i = 0; i < plan->slots && !plan->parallel.batch_leaves; i++) {
+    for (int i = 0; i < plan->slots && !plan->batch_leaves; i++) {
         lk__run_sums s = lk__slot_sums(p, &p->slots[i], &plan->train),
                      *to = &p->sums[plan->parallel.leaves ? p->leaf + i : 0];
         bool more = !plan->parallel.leaves && p->pending > 0;

@@ -12,7 +12,7 @@ lk_status lk__trainer_trace_open(lk_trainer *t)
     int64_t                  left = t->steps - t->progress.step, per_step = 64;
     if (!config->trace) return LK_OK;
     for (int i = 0; i < t->plan->slots; i++) per_step += (int64_t)t->program->slots[i].train.count;
-    if (t->plan->parallel.leaves && !t->plan->parallel.batch_leaves)
+    if (t->plan->parallel.leaves && !t->plan->batch_leaves)
         per_step *= (t->plan->sets + t->plan->slots - 1) / t->plan->slots;
     per_step *= t->plan->parallel.micro_batches;
     t->trace_first = t->progress.step + (left > config->trace_steps + WARM_UP ? WARM_UP : 0);

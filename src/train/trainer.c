@@ -83,13 +83,6 @@ static void set_share(const lk_trainer_config *config, lk_loader_config *loader)
     loader->last_part = (int)own.end;
 }
 
-/* Equal on every rank, as the ranks' programs must be. */
-int64_t lk_trainer_capacity(const lk_trainer_config *config)
-{
-    lk__split_job job = split_of(config);
-    return lk__split_largest(&job, config->batch);
-}
-
 int64_t lk_trainer_share(const lk_trainer_config *config)
 {
     lk__split_job job = split_of(config);
@@ -109,7 +102,7 @@ static void loader_configs(const lk_trainer_config *config, lk_loader_config *tr
     train->transform = config->transform;
     *test = *train;
     test->dataset = config->test;
-    test->batch = lk_trainer_capacity(config) * lk__split_parts(&job);
+    test->batch = lk__split_largest(&job, config->batch) * lk__split_parts(&job); /* a part fits into every plan */
     test->shuffle = false;
     test->transform.crop_padding = 0;
     test->transform.flip = 0;
@@ -137,13 +130,16 @@ static lk_status check_logits(const lk_trainer_config *config, const lk_graph *g
         v->site.file ? v->site.file : "?", v->site.line, shape, classes, classes);
 }
 
-static lk_status record_and_plan_as(lk_context *c, const lk_trainer_config *config, bool batch_leaves, lk_graph **graph,
-                                    lk_plan **plan)
+static lk_status record_and_plan(lk_context *c, const lk_trainer_config *config, lk_graph **graph, lk_plan **plan)
 {
-    int64_t   world = world_of(config), together = batch_leaves ? (config->leaves + world - 1) / world : 1;
-    int64_t   dims[LK_MAX_RANK] = {lk_trainer_capacity(config) * together};
-    int       rank = lk_dataset_rank(any_dataset(config)) + 1;
-    lk_status status = lk_graph_create(c, config->dtype, graph);
+    lk_parallel parallel = {.world = world_of(config),
+                            .rank = rank_of(config),
+                            .micro_batches = accumulate(config),
+                            .leaves = config->leaves,
+                            .bucket_bytes = config->bucket_bytes};
+    int64_t     dims[LK_MAX_RANK] = {lk_parallel_capacity(&parallel, config->batch)};
+    int         rank = lk_dataset_rank(any_dataset(config)) + 1;
+    lk_status   status = lk_graph_create(c, config->dtype, graph);
     if (status < 0) return status;
     if (rank > LK_MAX_RANK)
         return lk__fail(c, LK_EINVAL, "samples have %d axes: at most %d are supported", rank - 1, LK_MAX_RANK - 1);
@@ -157,23 +153,8 @@ static lk_status record_and_plan_as(lk_context *c, const lk_trainer_config *conf
     planning.loss = loss;
     planning.optimizer = config->train ? &config->optimizer : NULL;
     planning.sync_batch_norm = config->sync_batch_norm;
-    planning.parallel = (lk_parallel){.world = world_of(config),
-                                      .rank = rank_of(config),
-                                      .micro_batches = accumulate(config),
-                                      .leaves = config->leaves,
-                                      .batch_leaves = batch_leaves,
-                                      .bucket_bytes = config->bucket_bytes};
+    planning.parallel = parallel;
     return lk_plan_create(*graph, &planning, plan);
-}
-
-/* Leaves run as one batch if the model allows it. */
-static lk_status record_and_plan(lk_context *c, const lk_trainer_config *config, lk_graph **graph, lk_plan **plan)
-{
-    lk_status status = record_and_plan_as(c, config, config->leaves && config->train, graph, plan);
-    if (status != LK_EUNSUPPORTED || !config->leaves) return status;
-    lk_graph_free(*graph);
-    *graph = NULL;
-    return record_and_plan_as(c, config, false, graph, plan);
 }
 
 lk_status lk_trainer_plan(lk_context *c, const lk_trainer_config *config, lk_graph **graph, lk_plan **plan,
