@@ -185,13 +185,66 @@ static void optimizers_store_the_updated_parameter(void)
     }
 }
 
+/* ---- leaves ---- */
+
+/* The weight gradient with leaves: dw, then db, on bf16 or on the same numbers in f32. */
+static void leaves_run(lk_dtype real, int64_t rows, int64_t inputs, int64_t outputs, const int64_t *leaf_rows,
+                       int leaves, int threads, float *dw, float *db)
+{
+    const lk__kernel_entry *entry = &lk__cpu_kernels(real, t.isa)[LK__OP_linear_grad_weight];
+    lk__kernel_leaves       split = {leaves, leaf_rows, guarded((size_t)threads * lk__kernel_leaves_bytes())};
+    lk__op_attrs            attrs = {0};
+    lk__kernel_call         call = {.attrs = &attrs, .inputs = 2, .outputs = 2, .leaves = &split};
+    set_dims(&call.in[0], real, 2, DIMS(rows, inputs));
+    set_dims(&call.in[1], real, 2, DIMS(rows, outputs));
+    set_dims(&call.out[0], LK_F32, 2, DIMS(outputs, inputs));
+    set_dims(&call.out[1], LK_F32, 1, DIMS(outputs));
+    random_state = 88172645463325252u; /* the same numbers each time */
+    for (int k = 0; k < 2; k++) {
+        int64_t n = lk__operand_elements(&call.in[k]);
+        call.in[k].data = guarded(bytes_of(&call.in[k]));
+        for (int64_t i = 0; i < n; i++) put(real, call.in[k].data, i, nearest_bf16(uniform(-2, 2)));
+    }
+    call.out[0].data = dw, call.out[1].data = db;
+    call.pool = lk__context_pool(contexts[threads - 1]);
+    size_t bytes = entry->workspace(&call, threads);
+    call.workspace = guarded(bytes);
+    entry->run(&call);
+    if (!guard_holds(call.workspace, bytes)) fail_case("leaves: wrote past its workspace");
+    free(call.workspace), free(split.sums), free(call.in[0].data), free(call.in[1].data);
+}
+
+static void leaves_are_added_as_in_f32(void)
+{
+    static const int64_t splits[][6] = {{0, 7}, {0, 300, 600}, {0, 0, 5, 5, 9, 11}, {0, 1, 2, 3, 4, 5}};
+    static const int     counts[] = {1, 2, 5, 5};
+    static const int64_t sizes[][2] = {{1, 1}, {17, 5}, {70, 130}, {33, 600}};
+    if (t.real != LK_BF16) return;
+    t.op = LK__OP_linear_grad_weight;
+    t.inputs = t.outputs = 0;
+    for (size_t s = 0; s < COUNT(sizes); s++)
+        for (size_t i = 0; i < COUNT(counts); i++) {
+            int64_t rows = splits[i][counts[i]], outputs = sizes[s][0], inputs = sizes[s][1];
+            size_t  n = (size_t)(outputs * inputs), bytes = (n + (size_t)outputs) * sizeof(float);
+            float  *want = malloc(bytes), *got = malloc(bytes);
+            leaves_run(LK_F32, rows, inputs, outputs, splits[i], counts[i], 1, want, want + n);
+            for (int threads = 1; threads <= POOLS; threads++) {
+                leaves_run(LK_BF16, rows, inputs, outputs, splits[i], counts[i], threads, got, got + n);
+                if (memcmp(want, got, bytes) != 0) fail_case("leaves are added otherwise than in f32");
+                cases++;
+            }
+            free(want), free(got);
+        }
+}
+
 /* ---- which operations ---- */
 
 static void listed_operations_have_a_kernel(void)
 {
     static const lk__op listed[] = {
 #define LISTED(name) LK__OP_##name,
-        LISTED(cast)
+        LISTED(cast) LISTED(conv2d) LISTED(conv2d_grad_input) LISTED(conv2d_grad_weight) LISTED(linear)
+            LISTED(linear_grad_input) LISTED(linear_grad_weight) LISTED(matmul)
 #undef LISTED
     };
     bool is_listed[LK__OP_COUNT] = {false};
@@ -211,6 +264,7 @@ static void tests(void)
     vectors_are_rounded_as_one_number_is();
     cast_converts_every_type();
     optimizers_store_the_updated_parameter();
+    leaves_are_added_as_in_f32();
     listed_operations_have_a_kernel();
 }
 

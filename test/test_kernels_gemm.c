@@ -1,9 +1,10 @@
 /* test_kernels_gemm.c - convolution, linear and matmul kernels against plain loops in double: every instruction set of this
- * machine, f32 and f64, awkward shapes, and the same bits with 1, 2 and 3 threads.
+ * machine, f32, f64 and bf16, awkward shapes, and the same bits with 1, 2 and 3 threads. bf16 gives the bits of f32, rounded once.
  *
  * ctest: timeout 300, label threaded */
 #include "check.h"
 
+#include "base/bf16.h"
 #include "base/isa.h"
 #include "base/random.h"
 #include "device/kernel.h"
@@ -15,11 +16,13 @@ enum { THREADS = 3, GUARD = 64 };
 static lk_context *contexts[THREADS];
 static char        the_case[512]; /* the current case, for messages */
 static uint32_t    draw_index;
+static bool        narrow; /* bf16 is tested, not f32 and f64 */
 
-static double draw(void) /* (-1, 1), with the few bits that f32 holds */
+static double draw(void) /* (-1, 1), with the few bits that the narrowest type holds */
 {
     lk__random random = lk__random_make(1, LK__FOR_SYNTHETIC, 7);
-    return (double)(float)(2 * lk__random_unit(lk__random_u32(&random, 0, draw_index++)) - 1);
+    float      x = (float)(2 * lk__random_unit(lk__random_u32(&random, 0, draw_index++)) - 1);
+    return (double)(narrow ? lk__from_bf16(lk__to_bf16(x)) : x);
 }
 
 static int64_t pick(int64_t below)
@@ -105,6 +108,8 @@ static lk__kernel_operand operand(const values *x, lk_dtype real)
             data[at] = x->index[i];
         else if (!x->size && real == LK_F32)
             ((float *)(void *)data)[at] = (float)x->v[i];
+        else if (!x->size && real == LK_BF16)
+            ((lk__bf16 *)(void *)data)[at] = lk__to_bf16((float)x->v[i]);
         else if (!x->size)
             ((double *)(void *)data)[at] = x->v[i];
     }
@@ -114,6 +119,7 @@ static lk__kernel_operand operand(const values *x, lk_dtype real)
 
 static double got(const lk__kernel_operand *o, int64_t at)
 {
+    if (o->dtype == LK_BF16) return (double)lk__from_bf16(((lk__bf16 *)o->data)[at]);
     return o->dtype == LK_F32 ? (double)((float *)o->data)[at] : ((double *)o->data)[at];
 }
 
@@ -126,12 +132,14 @@ static void check_guard(const void *data, size_t bytes, const char *what)
 }
 
 /* Single elements to 4 × tolerance (Winograd's rounding comes from the whole tile, not from the element's own products), all
- * together to the tolerance, as norms. One difference per case is reported. */
+ * together to the tolerance, as norms; what is stored in bf16 may in addition be rounded once. One difference per case is
+ * reported. */
 static void check_values(const values *want, const lk__kernel_operand *o, double tolerance, int output)
 {
-    double errors = 0, sizes = 0;
+    double errors = 0, sizes = 0, rounding = o->dtype == LK_BF16 ? 0x1p-8 : 0;
     for (int64_t i = 0; i < want->count; i++) {
-        double x = got(o, place(want, i)), error = fabs(x - want->v[i]);
+        double x = got(o, place(want, i)), error = fmax(0, fabs(x - want->v[i]) - rounding * fabs(want->v[i]));
+        if (isnan(x)) error = INFINITY;
         errors += error * error;
         sizes += want->size[i] * want->size[i];
         if (error <= 4 * tolerance * want->size[i] + 1e-30) continue;
@@ -153,9 +161,18 @@ typedef struct spec {
     void *argument;
 } spec;
 
+/* Gradients of weights, and sums over a batch, are f32 where elements are bf16. */
+static lk_dtype output_type(const spec *s, lk_dtype real)
+{
+    bool wide = s->op == LK__OP_conv2d_grad_weight || s->op == LK__OP_linear_grad_weight;
+    if (s->op == LK__OP_matmul) wide = s->out[0]->rank == 2 && (s->in[0]->rank > 2 || s->in[1]->rank > 2);
+    return real == LK_BF16 && wide ? LK_F32 : real;
+}
+
 static lk__kernel_call call_of(const spec *s, lk_dtype real, bool data)
 {
     lk__kernel_call call = {.attrs = &s->attrs};
+    lk_dtype        result = output_type(s, real);
     for (int i = 0; i < 3; i++)
         if (s->in[i]) {
             call.inputs = i + 1;
@@ -171,9 +188,9 @@ static lk__kernel_call call_of(const spec *s, lk_dtype real, bool data)
         if (s->out[i]) {
             call.outputs = i + 1;
             if (data)
-                call.out[i] = operand(s->out[i], real);
+                call.out[i] = operand(s->out[i], result);
             else {
-                call.out[i] = (lk__kernel_operand){(void *)1, s->out[i]->index ? LK_U8 : real, s->out[i]->rank, {0}};
+                call.out[i] = (lk__kernel_operand){(void *)1, s->out[i]->index ? LK_U8 : result, s->out[i]->rank, {0}};
                 memcpy(call.out[i].dims, s->out[i]->dims, sizeof call.out[i].dims);
                 if (s->batched_in >> (8 + i) & 1) call.out[i].dims[0] += s->capacity;
             }
@@ -181,10 +198,40 @@ static lk__kernel_call call_of(const spec *s, lk_dtype real, bool data)
     return call;
 }
 
+static void free_operands(lk__kernel_call *call)
+{
+    for (int i = 0; i < 3; i++) free(call->in[i].data);
+    for (int i = 0; i < 2; i++) free(call->out[i].data);
+}
+
+/* The bf16 kernel's results are the f32 kernel's on the same numbers, rounded once. */
+static void compare_with_f32(const spec *s, const char *isa, const lk__kernel_call *narrow_call)
+{
+    const lk__kernel_entry *entry = &lk__cpu_kernels(LK_F32, isa)[s->op];
+    lk__kernel_call         call = call_of(s, LK_F32, true);
+    call.pool = lk__context_pool(contexts[0]);
+    size_t bytes = entry->workspace ? entry->workspace(&call, 1) : 0;
+    call.workspace = require_memory(aligned_alloc(LK__ALIGN, lk__round_up(bytes + 1, LK__ALIGN)));
+    entry->run(&call);
+    for (int i = 0; i < 2 && s->out[i]; i++) {
+        const lk__kernel_operand *o = &narrow_call->out[i];
+        int64_t                   different = 0;
+        for (int64_t at = 0; at < s->out[i]->count && o->dtype != LK_U8; at++) {
+            float x = ((float *)call.out[i].data)[at];
+            different += got(o, at) != (double)(o->dtype == LK_BF16 ? lk__from_bf16(lk__to_bf16(x)) : x);
+        }
+        if (o->dtype == LK_U8) different = memcmp(o->data, call.out[i].data, (size_t)s->out[i]->count) != 0;
+        CHECK(different == 0, "%s: %lld elements of output %d are not the f32 kernel's", the_case, (long long)different,
+              i);
+    }
+    free(call.workspace);
+    free_operands(&call);
+}
+
 static void run_one(const spec *s, const char *isa, lk_dtype real)
 {
     const lk__kernel_entry *entry = &lk__cpu_kernels(real, isa)[s->op];
-    double                  tolerance = real == LK_F32 ? 6e-7 : 1e-15;
+    double                  tolerance = real == LK_F64 ? 1e-15 : 6e-7;
     lk__kernel_call         calls[THREADS];
     for (int t = 0; t < THREADS; t++) {
         lk__kernel_call ask = call_of(s, real, false), *call = &calls[t];
@@ -210,17 +257,15 @@ static void run_one(const spec *s, const char *isa, lk_dtype real)
                   the_case);
         else
             check_values(s->out[i], &calls[0].out[i], tolerance, i);
-    for (int t = 0; t < THREADS; t++) {
-        for (int i = 0; i < 3; i++) free(calls[t].in[i].data);
-        for (int i = 0; i < 2; i++) free(calls[t].out[i].data);
-    }
+    if (real == LK_BF16) compare_with_f32(s, isa, &calls[0]);
+    for (int t = 0; t < THREADS; t++) free_operands(&calls[t]);
 }
 
 static void run(const spec *s, const char *text)
 {
     for (int i = 0; lk__isa_names[i]; i++) {
         if (!lk__isa_available(lk__isa_names[i])) continue;
-        for (int real = LK_F32; real <= LK_F64; real++) {
+        for (int real = narrow ? LK_BF16 : LK_F32; real <= (narrow ? LK_BF16 : LK_F64); real++) {
             snprintf(the_case, sizeof the_case, "%s %s %s", text, lk_dtype_name((lk_dtype)real), lk__isa_names[i]);
             run_one(s, lk__isa_names[i], (lk_dtype)real);
         }
@@ -565,7 +610,7 @@ static void nan_passes(const char *isa, lk_dtype real, int64_t channels, int64_t
 static void nan_is_not_hidden_by_relu_and_pool(void)
 {
     for (int i = 0; lk__isa_names[i]; i++)
-        for (int real = LK_F32; real <= LK_F64 && lk__isa_available(lk__isa_names[i]); real++)
+        for (int real = LK_F32; real <= LK_BF16 && lk__isa_available(lk__isa_names[i]); real++)
             for (int64_t pool = 0; pool <= 2; pool += 2) {
                 nan_passes(lk__isa_names[i], (lk_dtype)real, 3, pool);
                 nan_passes(lk__isa_names[i], (lk_dtype)real, 16, pool);
@@ -579,10 +624,13 @@ int main(void)
         config.threads = t + 1;
         REQUIRE(lk_context_create(&config, &contexts[t]) == LK_OK);
     }
-    RUN(convolutions_of_chosen_shapes);
-    RUN(convolutions_of_drawn_shapes);
-    RUN(linear_layers);
-    RUN(matrix_products);
+    for (int pass = 0; pass < 2; pass++) {
+        narrow = pass == 1;
+        RUN(convolutions_of_chosen_shapes);
+        RUN(convolutions_of_drawn_shapes);
+        RUN(linear_layers);
+        RUN(matrix_products);
+    }
     RUN(nan_is_not_hidden_by_relu_and_pool);
     for (int t = 0; t < THREADS; t++) lk_context_free(contexts[t]);
     return check_result();

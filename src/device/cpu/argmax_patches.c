@@ -10,7 +10,7 @@
 bool argmax_patches_fit(const conv *v) { return v->pool > 1 && v->pool < 16 && patch_vectors(v) <= 8; }
 
 /* One channel: sum[0…vectors) += gradient × patch at the maximum, over the band's windows. */
-INLINE void add_channel(const conv *v, const REAL *patches, int64_t rows, const REAL *dy, const uint8_t *index,
+INLINE void add_channel(const conv *v, const REAL *patches, int64_t rows, const ELEMENT *dy, const uint8_t *index,
                         const int32_t *offset, int vectors, REAL *sum)
 {
     vec     total[8];
@@ -20,7 +20,7 @@ INLINE void add_channel(const conv *v, const REAL *patches, int64_t rows, const 
     for (int64_t r = 0; r < rows; r++, patches += down) {
         const REAL *window = patches;
         for (int64_t q = 0; q < width; q++, window += right, dy += next, index += next) {
-            REAL        gradient = *index == 255 ? 0 : *dy;
+            REAL        gradient = *index == 255 ? 0 : load_one(dy);
             const REAL *patch = window + offset[*index];
             UNROLL
             for (int k = 0; k < vectors; k++) total[k] += gradient * load(patch + k * VL);
@@ -30,7 +30,7 @@ INLINE void add_channel(const conv *v, const REAL *patches, int64_t rows, const 
     for (int k = 0; k < vectors; k++) store(sum + k * VL, total[k]);
 }
 
-void add_argmax_patches(const conv *v, const REAL *patches, int64_t rows, const REAL *dy, const uint8_t *index,
+void add_argmax_patches(const conv *v, const REAL *patches, int64_t rows, const ELEMENT *dy, const uint8_t *index,
                         int64_t channels, REAL *sums)
 {
     int64_t vectors = patch_vectors(v);

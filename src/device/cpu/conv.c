@@ -3,7 +3,8 @@
 
 static void zero(REAL *to, int64_t count) { memset(to, 0, (size_t)count * sizeof(REAL)); }
 
-void copy_window(REAL *to, window at, const REAL *image, int64_t h, int64_t w, int64_t c, int64_t first, int64_t width)
+void copy_window(REAL *to, window at, const ELEMENT *image, int64_t h, int64_t w, int64_t c, int64_t first,
+                 int64_t width)
 {
     int64_t left = min64(at.columns, max64(0, -at.column)); /* columns before the image */
     int64_t right = max64(left, min64(at.columns, w - at.column));
@@ -13,12 +14,12 @@ void copy_window(REAL *to, window at, const REAL *image, int64_t h, int64_t w, i
             zero(to, at.columns * width);
             continue;
         }
-        const REAL *from = image + (row * w + at.column) * c + first;
+        const ELEMENT *from = image + (row * w + at.column) * c + first;
         zero(to, left * width);
         if (width == c)
-            memcpy(to + left * width, from + left * c, (size_t)((right - left) * c) * sizeof(REAL));
+            copy_wide(to + left * width, from + left * c, (right - left) * c);
         else
-            for (int64_t q = left; q < right; q++) memcpy(to + q * width, from + q * c, (size_t)width * sizeof(REAL));
+            for (int64_t q = left; q < right; q++) copy_wide(to + q * width, from + q * c, width);
         zero(to + right * width, (at.columns - right) * width);
     }
 }
@@ -49,7 +50,7 @@ void copy_patches(REAL *to, const conv *v, const REAL *from, int64_t columns, in
 }
 
 /* One pooled gradient to the pixels of its window: rows × columns of them from position `first` on, `row` elements apart. */
-static inline void scatter_gradient(REAL *to, int64_t pixel, int64_t row, const REAL *dy, const uint8_t *index,
+static inline void scatter_gradient(REAL *to, int64_t pixel, int64_t row, const ELEMENT *dy, const uint8_t *index,
                                     int64_t pool, int64_t first, int64_t rows, int64_t columns, int64_t channels)
 {
     int64_t c = 0;
@@ -64,11 +65,11 @@ static inline void scatter_gradient(REAL *to, int64_t pixel, int64_t row, const 
     for (; c < channels; c++)
         for (int64_t i = 0; i < rows; i++)
             for (int64_t j = 0; j < columns; j++)
-                to[i * row + j * pixel + c] = index[c] == first + i * pool + j ? dy[c] : 0;
+                to[i * row + j * pixel + c] = index[c] == first + i * pool + j ? load_one(dy + c) : 0;
 }
 
 /* The window's pixels from pooled row h, `count` channels of one block. */
-static void expand_row(REAL *to, window at, const conv *v, const REAL *dy, const uint8_t *index, int64_t h,
+static void expand_row(REAL *to, window at, const conv *v, const ELEMENT *dy, const uint8_t *index, int64_t h,
                        int64_t count, int64_t width)
 {
     int64_t p = v->pool, top = max64(h * p, at.row), rows = min64((h + 1) * p, at.row + at.rows) - top;
@@ -89,7 +90,7 @@ static void expand_row(REAL *to, window at, const conv *v, const REAL *dy, const
     }
 }
 
-void expand_window(REAL *to, window at, const conv *v, const REAL *dy, const uint8_t *index, int64_t first,
+void expand_window(REAL *to, window at, const conv *v, const ELEMENT *dy, const uint8_t *index, int64_t first,
                    int64_t channels, int64_t width, int64_t block)
 {
     int64_t p = v->pool, h = v->yh * p, w = v->yw * p, row = at.columns * width;
@@ -107,13 +108,12 @@ void expand_window(REAL *to, window at, const conv *v, const REAL *dy, const uin
             zero(to + r * row, left * width);
             zero(to + r * row + right * width, (at.columns - right) * width);
             if (p > 1) continue;
-            const REAL *from = dy + ((at.row + r) * w + at.column) * v->o + first + c;
-            REAL       *pixel = to + r * row;
+            const ELEMENT *from = dy + ((at.row + r) * w + at.column) * v->o + first + c;
+            REAL          *pixel = to + r * row;
             if (count == NR && width == NR)
-                for (int64_t q = left; q < right; q++) memcpy(pixel + q * NR, from + q * v->o, NR * sizeof(REAL));
+                for (int64_t q = left; q < right; q++) copy_wide(pixel + q * NR, from + q * v->o, NR);
             else
-                for (int64_t q = left; q < right; q++)
-                    memcpy(pixel + q * width, from + q * v->o, (size_t)count * sizeof(REAL));
+                for (int64_t q = left; q < right; q++) copy_wide(pixel + q * width, from + q * v->o, count);
         }
         if (p == 1) continue;
         for (int64_t y = max64(0, at.row) / p; y < v->yh && y * p < at.row + at.rows; y++)
@@ -122,7 +122,7 @@ void expand_window(REAL *to, window at, const conv *v, const REAL *dy, const uin
 }
 
 /* VL channels of one window. */
-static inline void pool_vector(const REAL *from, int64_t p, int64_t pixel, bool relu, REAL *y, uint8_t *index)
+static inline void pool_vector(const REAL *from, int64_t p, int64_t pixel, bool relu, ELEMENT *y, uint8_t *index)
 {
     vec best = load(from);
     for (int64_t i = 1; i < p * p; i++) best = greater(best, load(from + i * pixel));
@@ -131,7 +131,7 @@ static inline void pool_vector(const REAL *from, int64_t p, int64_t pixel, bool 
     store_pooled(best, argmax, relu, y, index);
 }
 
-static inline void pool_scalar(const REAL *from, int64_t p, int64_t pixel, bool relu, REAL *y, uint8_t *index)
+static inline void pool_scalar(const REAL *from, int64_t p, int64_t pixel, bool relu, ELEMENT *y, uint8_t *index)
 {
     REAL    best = from[0];
     int64_t argmax = 0;
@@ -140,20 +140,20 @@ static inline void pool_scalar(const REAL *from, int64_t p, int64_t pixel, bool 
         if (x > best || (x != x && best == best)) best = x, argmax = i;
     }
     bool dead = relu && best <= 0;
-    *y = dead ? 0 : best;
+    store_one(y, dead ? 0 : best);
     if (index) *index = dead ? 255 : (uint8_t)argmax;
 }
 
 static inline __attribute__((always_inline)) void pool_pixel(const REAL *from, int64_t p, int64_t channels, bool relu,
-                                                             REAL *y, uint8_t *index)
+                                                             ELEMENT *y, uint8_t *index)
 {
     int64_t c = 0;
     for (; c + VL <= channels; c += VL) pool_vector(from + c, p, channels, relu, y + c, index ? index + c : NULL);
     for (; c < channels; c++) pool_scalar(from + c, p, channels, relu, y + c, index ? index + c : NULL);
 }
 
-void pool_windows(const REAL *from, int64_t count, int64_t pool, int64_t channels, bool relu, REAL *y, uint8_t *index,
-                  int64_t step)
+void pool_windows(const REAL *from, int64_t count, int64_t pool, int64_t channels, bool relu, ELEMENT *y,
+                  uint8_t *index, int64_t step)
 {
     for (int64_t i = 0; i < count; i++, from += pool * pool * channels, y += step) {
         uint8_t *argmax = index ? index + i * step : NULL;
@@ -165,9 +165,9 @@ void pool_windows(const REAL *from, int64_t count, int64_t pool, int64_t channel
 }
 
 typedef struct weights {
-    const conv *v;
-    const REAL *from;
-    REAL       *to;
+    const conv    *v;
+    const ELEMENT *from;
+    REAL          *to;
 } weights;
 
 static void pack_panel(void *argument, int64_t tile, int worker)
@@ -176,19 +176,19 @@ static void pack_panel(void *argument, int64_t tile, int worker)
     const conv    *v = job->v;
     int64_t        group = tile / v->panels, panel = tile % v->panels, taps = v->kh * v->kw, deep = taps * v->cg;
     int64_t        columns = min64(NR, v->og - panel * NR);
-    const REAL    *w = job->from + (group * v->og + panel * NR) * deep;
+    const ELEMENT *w = job->from + (group * v->og + panel * NR) * deep;
     REAL          *to = job->to + tile * deep * NR;
     (void)worker;
     if (columns < NR) zero(to, deep * NR);
     for (int64_t c = 0; c < v->cg; c++)
         for (int64_t t = 0; t < taps; t++) {
-            REAL       *row = to + (t * v->cg + c) * NR;
-            const REAL *from = w + c * taps + t;
-            for (int64_t j = 0; j < columns; j++) row[j] = from[j * deep];
+            REAL          *row = to + (t * v->cg + c) * NR;
+            const ELEMENT *from = w + c * taps + t;
+            for (int64_t j = 0; j < columns; j++) row[j] = load_one(from + j * deep);
         }
 }
 
-void pack_weights(const conv *v, const REAL *w, REAL *to, lk__pool *pool)
+void pack_weights(const conv *v, const ELEMENT *w, REAL *to, lk__pool *pool)
 {
     weights job = {v, w, to};
     int64_t tiles = v->groups * v->panels;

@@ -45,7 +45,8 @@ typedef struct window {
 
 /* to[r][q][0…width) = channels first … first+width of the image (h, w, c). */
 #define copy_window KERNEL(copy_window)
-void copy_window(REAL *to, window at, const REAL *image, int64_t h, int64_t w, int64_t c, int64_t first, int64_t width);
+void copy_window(REAL *to, window at, const ELEMENT *image, int64_t h, int64_t w, int64_t c, int64_t first,
+                 int64_t width);
 
 /* to[pixel * patch_step + …]: the kh*kw*cg values under the kernel, in the order (row, column, channel), then one, then
  * zeros up to patch_deep. from is a window of x with `columns` columns of cg channels; up to VL past its end is read. */
@@ -62,7 +63,7 @@ static inline int64_t patch_step(const conv *v) /* a kernel row is copied by who
 /* sums[channel][0 … patch_vectors * VL) += Σ over `rows` rows of pool windows of the patch at the window's maximum times its
  * gradient, for the channels that start at dy and index. patches are those of the windows' pixels. */
 #define add_argmax_patches KERNEL(add_argmax_patches)
-void add_argmax_patches(const conv *v, const REAL *patches, int64_t rows, const REAL *dy, const uint8_t *index,
+void add_argmax_patches(const conv *v, const REAL *patches, int64_t rows, const ELEMENT *dy, const uint8_t *index,
                         int64_t channels, REAL *sums);
 static inline int64_t patch_vectors(const conv *v) { return tiles_of(v->kh * v->kw * v->cg + 1, VL); }
 #define argmax_patches_fit KERNEL(argmax_patches_fit)
@@ -71,7 +72,7 @@ bool argmax_patches_fit(const conv *v);
 /* The gradient before the pool, at the window's pixels and the channels first … first+channels of dy, zero outside:
  * to[channel / width * block + pixel * width + channel % width]. index may be NULL when there is no pool. */
 #define expand_window KERNEL(expand_window)
-void expand_window(REAL *to, window at, const conv *v, const REAL *dy, const uint8_t *index, int64_t first,
+void expand_window(REAL *to, window at, const conv *v, const ELEMENT *dy, const uint8_t *index, int64_t first,
                    int64_t channels, int64_t width, int64_t block);
 
 /* Positions of maxima, VL bytes in memory, as REALs: GCC 12 fails on blends of 64-bit integers for plain x86-64. */
@@ -127,7 +128,7 @@ static inline vec choose_argmax(ivec equal, int64_t position, vec argmax)
 }
 
 /* A pooled vector and the positions of its maxima; 255 with relu at or below 0. index may be NULL. */
-static inline void store_pooled(vec best, vec argmax, bool relu, REAL *y, uint8_t *index)
+static inline void store_pooled(vec best, vec argmax, bool relu, ELEMENT *y, uint8_t *index)
 {
     ivec dead = best <= splat(0);
     store(y, relu ? choose(dead, splat(0), best) : best);
@@ -137,8 +138,8 @@ static inline void store_pooled(vec best, vec argmax, bool relu, REAL *y, uint8_
 /* relu (if set) and max pool of `count` consecutive windows: from[window][position][channels] →
  * y[window][0…channels), the y and index of consecutive windows `step` elements apart. index may be NULL. */
 #define pool_windows KERNEL(pool_windows)
-void pool_windows(const REAL *from, int64_t count, int64_t pool, int64_t channels, bool relu, REAL *y, uint8_t *index,
-                  int64_t step);
+void pool_windows(const REAL *from, int64_t count, int64_t pool, int64_t channels, bool relu, ELEMENT *y,
+                  uint8_t *index, int64_t step);
 
 /* sum[0…NR) += (or =, to start) the sum of `rows` rows of NR: part of a bias gradient. */
 static inline void add_rows(REAL *sum, const REAL *from, int64_t rows, bool start)
@@ -152,6 +153,6 @@ static inline void add_rows(REAL *sum, const REAL *from, int64_t rows, bool star
 
 /* Weights as panels of og: to[g][panel][(row, column, channel)][NR]. */
 #define pack_weights KERNEL(pack_weights)
-void pack_weights(const conv *v, const REAL *w, REAL *to, lk__pool *pool);
+void pack_weights(const conv *v, const ELEMENT *w, REAL *to, lk__pool *pool);
 
 #endif

@@ -2,7 +2,8 @@
  *
  * A tile is one image's band of output rows in one group. A padded copy of the rows it reads stays in cache and is multiplied
  * in place, kernel row by kernel row. With a pool, pixels are processed window by window, a strip of windows stays in cache
- * until it is pooled, and only pooled values and the positions of maxima are written to memory. */
+ * until it is pooled, and only pooled values and the positions of maxima are written to memory. Where ELEMENT is narrower than
+ * REAL, x is always copied and y always goes through strips. */
 #include "device/cpu/winograd.h"
 
 enum {
@@ -13,7 +14,8 @@ enum {
 
 typedef struct plan {
     conv    v;
-    bool    copies; /* of x: padding or groups; otherwise x is read in place */
+    bool    copies; /* of x: padding, groups, another type; otherwise x is read in place */
+    bool    strips; /* results go through a worker's scratch: a pool, another type */
     int64_t deep;   /* K of the product */
     int64_t band;   /* rows of the convolution in a band, whole pool windows */
     int64_t bands;
@@ -29,7 +31,8 @@ static plan plan_of(const lk__kernel_call *call)
 {
     plan  p = {.v = conv_of(call->attrs, call->in[0].dims, call->in[1].dims)};
     conv *v = &p.v;
-    p.copies = v->padding > 0 || v->groups > 1;
+    p.copies = NARROW || v->padding > 0 || v->groups > 1;
+    p.strips = NARROW || v->pool > 1;
     p.columns = v->w + 2 * v->padding;
     p.deep = v->kh * v->kw * v->cg;
     int64_t used = v->yh * v->pool; /* rows and columns that the pool omits are not computed */
@@ -39,7 +42,7 @@ static plan plan_of(const lk__kernel_call *call)
     p.bands = tiles_of(used, max64(1, p.band));
     p.strip = max64(1, STRIP / (v->pool * v->pool)) * v->pool * v->pool;
     p.window = p.copies ? band_rows(&p, p.band) * p.columns * v->cg : 0;
-    p.result = v->pool > 1 ? p.strip * v->og : 0;
+    p.result = p.strips ? p.strip * v->og : 0;
     return p;
 }
 
@@ -91,6 +94,23 @@ static void multiply(const job *job, int64_t group, const REAL **from, REAL **to
     }
 }
 
+/* A strip's results, from pixel i of the tile on: pooled, or only rounded. y and index are the tile's. */
+static void finish_strip(const plan *p, REAL *result, int64_t i, int64_t count, ELEMENT *y, uint8_t *index)
+{
+    const conv *v = &p->v;
+    int64_t     area = v->pool * v->pool, done = i / area * v->o;
+    y += done;
+    if (v->pool > 1) {
+        pool_windows(result, count / area, v->pool, v->og, v->relu, y, index ? index + done : NULL, v->o);
+        return;
+    }
+    if (v->relu) relu_in_place(result, count * v->og);
+    if (v->groups == 1)
+        copy_narrow(y, result, count * v->o);
+    else
+        for (int64_t q = 0; q < count; q++) copy_narrow(y + q * v->o, result + q * v->og, v->og);
+}
+
 static void run_tile(void *argument, int64_t tile, int worker)
 {
     const job   *job = argument;
@@ -102,29 +122,29 @@ static void run_tile(void *argument, int64_t tile, int worker)
     REAL        *copy = (REAL *)scratch, *result = (REAL *)(scratch + space_of(p->window));
     const REAL **from = (const REAL **)(scratch + space_of(p->window) + space_of(p->result));
     REAL       **to = (REAL **)(from + pixels);
-    const REAL  *x = (const REAL *)job->call->in[0].data + n * v->h * v->w * v->c;
     int64_t      at = (n * v->yh + first / v->pool) * v->yw * v->o + group * v->og;
-    REAL        *y = (REAL *)job->call->out[0].data + at;
     uint8_t     *index = optional_out(job->call, 1);
 
-    const REAL *image = x + first * v->stride * v->w * v->c;
+    const ELEMENT *x = (const ELEMENT *)job->call->in[0].data + n * v->h * v->w * v->c;
+    const REAL    *image = (const REAL *)(const void *)(x + first * v->stride * v->w * v->c);
     if (p->copies) {
         window rectangle = {first * v->stride - v->padding, -v->padding, band_rows(p, rows), p->columns};
         copy_window(copy, rectangle, x, v->h, v->w, v->c, group * v->cg, v->cg);
         image = copy;
     }
     list_pixels(p, image, rows, from);
-    if (v->pool > 1) {
-        int64_t area = v->pool * v->pool;
+    if (p->strips) {
+        ELEMENT *y = (ELEMENT *)job->call->out[0].data + at;
         if (index) index += at;
         for (int64_t i = 0; i < min64(pixels, p->strip); i++) to[i] = result + i * v->og;
         for (int64_t i = 0; i < pixels; i += p->strip) {
-            int64_t count = min64(p->strip, pixels - i), done = i / area * v->o;
+            int64_t count = min64(p->strip, pixels - i);
             multiply(job, group, from + i, to, count);
-            pool_windows(result, count / area, v->pool, v->og, v->relu, y + done, index ? index + done : NULL, v->o);
+            finish_strip(p, result, i, count, y, index);
         }
         return;
     }
+    REAL *y = (REAL *)job->call->out[0].data + at;
     for (int64_t i = 0; i < pixels; i++) to[i] = y + i * v->o;
     multiply(job, group, from, to, pixels);
     if (!v->relu) return;
@@ -142,13 +162,12 @@ void KERNEL(conv2d)(const lk__kernel_call *call)
         winograd_run(call, v, false);
         return;
     }
-    char       *workspace = call->workspace;
-    REAL       *weights = (REAL *)workspace, *bias = (REAL *)(workspace + weights_of(p));
-    const REAL *b = optional_in(call, 2);
+    char          *workspace = call->workspace;
+    REAL          *weights = (REAL *)workspace, *bias = (REAL *)(workspace + weights_of(p));
+    const ELEMENT *b = optional_in(call, 2);
     pack_weights(v, call->in[1].data, weights, call->pool);
     memset(bias, 0, bias_of(p));
-    for (int64_t g = 0; b && g < v->groups; g++)
-        memcpy(bias + g * v->panels * NR, b + g * v->og, (size_t)v->og * sizeof(REAL));
+    for (int64_t g = 0; b && g < v->groups; g++) copy_wide(bias + g * v->panels * NR, b + g * v->og, v->og);
     job.weights = weights;
     job.bias = bias;
     job.scratch = workspace + weights_of(p) + bias_of(p);

@@ -13,7 +13,7 @@ typedef struct plan {
     int64_t tall, wide;      /* maximum taps of a phase */
     int64_t column, columns; /* of the window of dy: first (may be negative) and how many */
     int64_t band, bands;     /* rows of dx */
-    int64_t window;          /* elements of a worker's scratch */
+    int64_t window, result;  /* elements of a worker's scratch; result: the band of dx where ELEMENT is narrower */
 } plan;
 
 static int64_t band_rows(const plan *p, int64_t rows) { return tiles_of(rows - 1, p->v.stride) + p->tall; }
@@ -33,12 +33,14 @@ static plan plan_of(const lk__kernel_call *call)
     p.band = tiles_of(v->h, bands);
     p.bands = tiles_of(v->h, max64(1, p.band));
     p.window = band_rows(&p, p.band) * p.columns * v->og;
+    p.result = NARROW ? p.band * v->w * v->cg : 0;
     return p;
 }
 
 static size_t scratch_of(const plan *p)
 {
-    return space_of(p->window) + lk__round_up((size_t)(p->band * p->v.w) * 2 * sizeof(void *), LK__ALIGN);
+    size_t pointers = lk__round_up((size_t)(p->band * p->v.w) * 2 * sizeof(void *), LK__ALIGN);
+    return space_of(p->window) + space_of(p->result) + pointers;
 }
 
 static int64_t weights_per_group(const plan *p) { return p->v.kh * p->v.kw * p->v.og * p->panels * NR; }
@@ -66,13 +68,13 @@ static int64_t taps(int64_t kernel, int64_t phase, int64_t stride)
 
 static void pack_panel(void *argument, int64_t tile, int worker)
 {
-    const job  *job = argument;
-    const plan *p = &job->p;
-    const conv *v = &p->v;
-    int64_t     group = tile / p->panels, panel = tile % p->panels, area = v->kh * v->kw, s = v->stride;
-    int64_t     columns = min64(NR, v->cg - panel * NR);
-    REAL       *phase = job->weights + group * weights_per_group(p);
-    const REAL *w = (const REAL *)job->call->in[1].data + (group * v->og * v->cg + panel * NR) * area;
+    const job     *job = argument;
+    const plan    *p = &job->p;
+    const conv    *v = &p->v;
+    int64_t        group = tile / p->panels, panel = tile % p->panels, area = v->kh * v->kw, s = v->stride;
+    int64_t        columns = min64(NR, v->cg - panel * NR);
+    REAL          *phase = job->weights + group * weights_per_group(p);
+    const ELEMENT *w = (const ELEMENT *)job->call->in[1].data + (group * v->og * v->cg + panel * NR) * area;
     (void)worker;
     for (int64_t a = 0; a < s; a++)
         for (int64_t b = 0; b < s; b++) {
@@ -80,9 +82,9 @@ static void pack_panel(void *argument, int64_t tile, int worker)
             REAL   *to = phase + panel * deep * NR;
             for (int64_t i = 0; i < tall; i++)
                 for (int64_t j = 0; j < wide; j++) {
-                    const REAL *tap = w + (a + (tall - 1 - i) * s) * v->kw + b + (wide - 1 - j) * s;
+                    const ELEMENT *tap = w + (a + (tall - 1 - i) * s) * v->kw + b + (wide - 1 - j) * s;
                     for (int64_t o = 0; o < v->og; o++, to += NR, tap += v->cg * area) {
-                        for (int64_t c = 0; c < columns; c++) to[c] = tap[c * area];
+                        for (int64_t c = 0; c < columns; c++) to[c] = load_one(tap + c * area);
                         for (int64_t c = columns; c < NR; c++) to[c] = 0;
                     }
                 }
@@ -90,9 +92,10 @@ static void pack_panel(void *argument, int64_t tile, int worker)
         }
 }
 
-/* The pixels of phase (a, b) in the band's rows; returns how many. */
+/* The pixels of phase (a, b) in the band's rows; returns how many. result is the band's first pixel; they are `pixel` elements
+ * apart. */
 static int64_t gather_phase(const plan *p, int64_t a, int64_t b, int64_t first, int64_t rows, const REAL *window_copy,
-                            REAL *dx, const REAL **from, REAL **to)
+                            REAL *result, int64_t pixel, const REAL **from, REAL **to)
 {
     const conv *v = &p->v;
     int64_t     s = v->stride, count = 0, lowest = (first + v->padding) / s;
@@ -103,7 +106,7 @@ static int64_t gather_phase(const plan *p, int64_t a, int64_t b, int64_t first, 
         for (int64_t w = ((b - v->padding) % s + s) % s; w < v->w; w += s, count++) {
             int64_t column = (w + v->padding) / s - p->wide + 1 - p->column + left;
             from[count] = window_copy + (row * p->columns + column) * v->og;
-            to[count] = dx + (h * v->w + w) * v->c;
+            to[count] = result + ((h - first) * v->w + w) * pixel;
         }
     }
     return count;
@@ -118,25 +121,30 @@ static void run_tile(void *argument, int64_t tile, int worker)
     int64_t        first = band * p->band, rows = min64(p->band, v->h - first), s = v->stride;
     char          *scratch = job->scratch + (size_t)worker * job->per_worker;
     REAL          *window_copy = (REAL *)scratch;
-    const REAL   **from = (const REAL **)(scratch + space_of(p->window));
+    REAL          *result = (REAL *)(scratch + space_of(p->window));
+    const REAL   **from = (const REAL **)(scratch + space_of(p->window) + space_of(p->result));
     REAL         **to = (REAL **)(from + p->band * v->w);
-    const REAL    *dy = (const REAL *)job->call->in[0].data + n * v->yh * v->yw * v->o;
+    const ELEMENT *dy = (const ELEMENT *)job->call->in[0].data + n * v->yh * v->yw * v->o;
     const uint8_t *index = optional_in(job->call, 2);
-    REAL          *dx = (REAL *)job->call->out[0].data + n * v->h * v->w * v->c + group * v->cg;
+    ELEMENT       *dx = (ELEMENT *)job->call->out[0].data + (n * v->h + first) * v->w * v->c + group * v->cg;
     const REAL    *weights = job->weights + group * weights_per_group(p);
 
     int64_t lowest = (first + v->padding) / s, highest = (first + rows - 1 + v->padding) / s;
     window  at = {lowest - p->tall + 1, p->column, highest - lowest + p->tall, p->columns};
+    if (!NARROW) result = (REAL *)(void *)dx;
     if (index) index += n * v->yh * v->yw * v->o;
     expand_window(window_copy, at, v, dy, index, group * v->og, v->og, v->og, 0);
     for (int64_t a = 0; a < s; a++)
         for (int64_t b = 0; b < s; b++) {
             int64_t tall = taps(v->kh, a, s), wide = taps(v->kw, b, s), deep = tall * wide * v->og;
-            int64_t count = gather_phase(p, a, b, first, rows, window_copy, dx, from, to);
+            int64_t count = gather_phase(p, a, b, first, rows, window_copy, result, NARROW ? v->cg : v->c, from, to);
             runs    how = {.runs = wide ? tall : 0, .length = wide * v->og, .a_run = p->columns * v->og};
             for (int64_t panel = 0; panel < p->panels; panel++, weights += deep * NR)
                 micro_nn(count, from, &how, weights, zeros, to, panel * NR, min64(NR, v->cg - panel * NR));
         }
+    if (!NARROW) return;
+    for (int64_t i = 0, runs = v->groups == 1 ? 1 : rows * v->w, run = rows * v->w / runs * v->cg; i < runs; i++)
+        copy_narrow(dx + i * v->c, result + i * v->cg, run);
 }
 
 void KERNEL(conv2d_grad_input)(const lk__kernel_call *call)

@@ -33,7 +33,7 @@ static plan plan_of(const lk__kernel_call *call)
     p.argmax = !p.winograd && argmax_patches_fit(v);
     p.patches = p.patches || p.argmax;
     /* micro_tn reads up to a multiple of MR, copy_patches whole vectors: at the end of x that would read past it. */
-    p.copies = v->padding > 0 || v->groups > 1 || p.patches || v->kw * v->cg % MR != 0;
+    p.copies = NARROW || v->padding > 0 || v->groups > 1 || p.patches || v->kw * v->cg % MR != 0;
     p.columns = v->w + 2 * v->padding;
     p.deep = p.patches ? patch_deep(v) : v->kh * v->kw * v->cg;
     int64_t whole = v->groups * v->panels * NR * p.deep;
@@ -89,10 +89,10 @@ static void add_band(const job *job, int64_t n, int64_t band, int64_t group, int
     REAL          *window_copy = (REAL *)scratch;
     REAL          *patches = (REAL *)(scratch + space_of(p->window));
     REAL          *gradient = (REAL *)(scratch + space_of(p->window) + space_of(p->patch));
-    const REAL    *x = (const REAL *)job->call->in[0].data + n * v->h * v->w * v->c;
-    const REAL    *dy = (const REAL *)job->call->in[1].data + n * v->yh * v->yw * v->o;
+    const ELEMENT *x = (const ELEMENT *)job->call->in[0].data + n * v->h * v->w * v->c;
+    const ELEMENT *dy = (const ELEMENT *)job->call->in[1].data + n * v->yh * v->yw * v->o;
     const uint8_t *index = optional_in(job->call, 2);
-    const REAL    *image = x + first * v->stride * v->w * v->c;
+    const REAL    *image = (const REAL *)(const void *)(x + first * v->stride * v->w * v->c);
     if (index) index += n * v->yh * v->yw * v->o;
     if (p->copies) {
         window at = {first * v->stride - v->padding, -v->padding, band_rows(p, rows), p->columns};

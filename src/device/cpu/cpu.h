@@ -117,6 +117,28 @@ static inline void store_one_element(ELEMENT *p, REAL x) { *p = lk__to_bf16(x); 
 #define load_one(p) BY_TYPE(load_one, p)(p)
 #define store_one(p, x) BY_TYPE(store_one, p)(p, x)
 
+/* Copies n ELEMENTs to REALs or back; where they are the same type, as memcpy. */
+static inline void copy_wide(REAL *to, const ELEMENT *from, int64_t n)
+{
+#if NARROW
+    int64_t i = 0;
+    for (; i + VL <= n; i += VL) store_real(to + i, load_element(from + i));
+    for (; i < n; i++) to[i] = load_one_element(from + i);
+#else
+    memcpy(to, from, (size_t)n * sizeof(REAL));
+#endif
+}
+static inline void copy_narrow(ELEMENT *to, const REAL *from, int64_t n)
+{
+#if NARROW
+    int64_t i = 0;
+    for (; i + VL <= n; i += VL) store_element(to + i, load_real(from + i));
+    for (; i < n; i++) store_one_element(to + i, from[i]);
+#else
+    memcpy(to, from, (size_t)n * sizeof(REAL));
+#endif
+}
+
 /* The symbol of a kernel in this build of its file: lk__conv2d_f32_neon. */
 #define PASTE_(a, element, isa) lk__##a##_##element##_##isa
 #define PASTE(a, element, isa) PASTE_(a, element, isa)

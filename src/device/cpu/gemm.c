@@ -1,8 +1,9 @@
 /* gemm.c - the blocked matrix product: independent tiles of C, each of which packs what it needs into its worker's scratch.
  *
  * An A that is contiguous along k is read in place (micro_nn); one that is contiguous along its rows is packed by whole vectors
- * (micro_tn). B is packed in panels; a B that is contiguous along k must be transposed for that, and where either operand could be
- * B, the product is transposed (C' = B' A') so that B is the smaller one. */
+ * (micro_tn). Where ELEMENT is narrower than REAL, both are converted block by block, and C's blocks are summed in scratch. B is
+ * packed in panels; a B that is contiguous along k must be transposed for that, and where either operand could be B, the
+ * product is transposed (C' = B' A') so that B is the smaller one. */
 #include "device/cpu/gemm.h"
 
 #include "base/tree.h"
@@ -19,47 +20,6 @@ enum {
     MANY = 32,          /* tiles: enough for as many threads */
     LEAST = 8 << 20     /* multiplications that justify a separate tile */
 };
-
-typedef REAL quad __attribute__((vector_size(16)));
-typedef REAL quad_unaligned __attribute__((vector_size(16), aligned(sizeof(REAL)), may_alias));
-enum { QL = 16 / sizeof(REAL) };
-
-static inline quad load_quad(const REAL *p) { return (quad) * (const quad_unaligned *)p; }
-static inline void store_quad(REAL *p, quad v) { *(quad_unaligned *)p = (quad_unaligned)v; }
-
-static inline void transpose_quads(REAL *to, int64_t to_row, const REAL *from, int64_t from_row)
-{
-#if LK_REAL_BITS == 32
-    quad a = load_quad(from), b = load_quad(from + from_row);
-    quad c = load_quad(from + 2 * from_row), d = load_quad(from + 3 * from_row);
-    quad ab_low = __builtin_shufflevector(a, b, 0, 4, 2, 6), ab_high = __builtin_shufflevector(a, b, 1, 5, 3, 7);
-    quad cd_low = __builtin_shufflevector(c, d, 0, 4, 2, 6), cd_high = __builtin_shufflevector(c, d, 1, 5, 3, 7);
-    store_quad(to, __builtin_shufflevector(ab_low, cd_low, 0, 1, 4, 5));
-    store_quad(to + to_row, __builtin_shufflevector(ab_high, cd_high, 0, 1, 4, 5));
-    store_quad(to + 2 * to_row, __builtin_shufflevector(ab_low, cd_low, 2, 3, 6, 7));
-    store_quad(to + 3 * to_row, __builtin_shufflevector(ab_high, cd_high, 2, 3, 6, 7));
-#else
-    quad a = load_quad(from), b = load_quad(from + from_row);
-    store_quad(to, __builtin_shufflevector(a, b, 0, 2));
-    store_quad(to + to_row, __builtin_shufflevector(a, b, 1, 3));
-#endif
-}
-
-/* Not inlined: with known rows GCC warns of an overflow that the loops exclude. */
-__attribute__((noinline)) void transpose(REAL *to, int64_t to_row, const REAL *from, int64_t from_row, int64_t rows,
-                                         int64_t columns)
-{
-    int64_t i = 0;
-    for (; i + QL <= rows; i += QL) {
-        int64_t j = 0;
-        for (; j + QL <= columns; j += QL)
-            transpose_quads(to + j * to_row + i, to_row, from + i * from_row + j, from_row);
-        for (; j < columns; j++)
-            for (int64_t q = i; q < i + QL; q++) to[j * to_row + q] = from[q * from_row + j];
-    }
-    for (; i < rows; i++)
-        for (int64_t j = 0; j < columns; j++) to[j * to_row + i] = from[i * from_row + j];
-}
 
 /* How C is split into blocks; depends on the shape alone. */
 typedef struct blocks {
@@ -107,6 +67,9 @@ static gemm transposed_product(const gemm *g)
     return t;
 }
 
+/* Whether C's sums can be added up where C is. */
+static bool c_in_place(const gemm *g) { return g->c_column == 1 && (!NARROW || g->c_wide); }
+
 typedef struct job {
     gemm   asked, g; /* g may be the transposed product */
     blocks cut;
@@ -121,15 +84,16 @@ typedef struct job {
 static int64_t columns_of_b(const gemm *g) { return !g->b_transposed ? g->n : g->a_k == 1 ? min64(g->m, g->n) : g->m; }
 static int64_t a_space(const gemm *g)
 {
-    int64_t rows = round_to(min64(LONGEST, g->m), MR);
-    return g->a_k == 1 || g->b_transposed ? 0 : min64(BLOCK_A + MR * BLOCK_K, rows * round_to(g->k, 4));
+    int64_t most = NARROW && g->b_transposed ? max64(g->m, g->n) : g->m, rows = round_to(min64(LONGEST, most), MR);
+    bool    in_place = !NARROW && (g->a_k == 1 || g->b_transposed);
+    return in_place ? 0 : min64(BLOCK_A + MR * BLOCK_K, rows * round_to(g->k, 4));
 }
 static int64_t b_space(const gemm *g) /* one row of each panel is unused */
 {
     int64_t columns = round_to(min64(LONGEST, columns_of_b(g)), NR);
     return min64(BLOCK_B + NR * BLOCK_K, columns * round_to(g->k, 4)) + columns;
 }
-static int64_t c_space(const gemm *g) { return g->b_transposed ? min64(BLOCK_C, g->m * g->n) : 0; }
+static int64_t c_space(const gemm *g) { return g->b_transposed || !c_in_place(g) ? min64(BLOCK_C, g->m * g->n) : 0; }
 
 /* Transposing costs more than copying: a B that many tiles would transpose is packed once for all of them, unless that takes
  * too much memory. */
@@ -147,39 +111,40 @@ size_t gemm_workspace(const gemm *g, int threads)
 }
 
 /* Panels of NR columns, each k × NR, `panel` elements apart. */
-static void pack_b(const gemm *g, const REAL *b, int64_t n, int64_t k, REAL *to, int64_t panel)
+static void pack_b(const gemm *g, const ELEMENT *b, int64_t n, int64_t k, REAL *to, int64_t panel)
 {
     int64_t whole = n / NR, rest = n - whole * NR;
     if (g->b_column == 1)
         for (int64_t q = 0; q < k; q++) { /* along the rows; the hardware does not prefetch the next row */
-            const REAL *from = b + q * g->b_k, *next = from + min64(4, k - 1 - q) * g->b_k;
+            const ELEMENT *from = b + q * g->b_k, *next = from + min64(4, k - 1 - q) * g->b_k;
             for (int64_t j = 0; j < whole; j++) {
                 __builtin_prefetch(next + j * NR, 0, 2);
-                memcpy(to + j * panel + q * NR, from + j * NR, NR * sizeof(REAL));
+                copy_wide(to + j * panel + q * NR, from + j * NR, NR);
             }
         }
     else
-        for (int64_t j = 0; j < whole; j++) transpose(to + j * panel, NR, b + j * NR * g->b_column, g->b_column, NR, k);
+        for (int64_t j = 0; j < whole; j++)
+            transpose_wide(to + j * panel, NR, b + j * NR * g->b_column, g->b_column, NR, k);
     if (rest == 0) return;
     b += whole * NR * g->b_column;
     to += whole * panel;
     memset(to, 0, (size_t)(k * NR) * sizeof(REAL));
     if (g->b_column == 1)
-        for (int64_t q = 0; q < k; q++) memcpy(to + q * NR, b + q * g->b_k, (size_t)rest * sizeof(REAL));
+        for (int64_t q = 0; q < k; q++) copy_wide(to + q * NR, b + q * g->b_k, rest);
     else
-        transpose(to, NR, b, g->b_column, rest, k);
+        transpose_wide(to, NR, b, g->b_column, rest, k);
 }
 
 /* Panels of MR rows, each k × MR. */
-static void pack_a(const gemm *g, const REAL *a, int64_t m, int64_t k, REAL *to)
+static void pack_a(const gemm *g, const ELEMENT *a, int64_t m, int64_t k, REAL *to)
 {
     for (int64_t i = 0; i < m; i += MR, to += k * MR) {
         int64_t rows = min64(MR, m - i);
         if (rows == MR)
-            for (int64_t q = 0; q < k; q++) memcpy(to + q * MR, a + q * g->a_k + i, MR * sizeof(REAL));
+            for (int64_t q = 0; q < k; q++) copy_wide(to + q * MR, a + q * g->a_k + i, MR);
         else
             for (int64_t q = 0; q < k; q++)
-                for (int64_t p = 0; p < MR; p++) to[q * MR + p] = p < rows ? a[q * g->a_k + i + p] : 0;
+                for (int64_t p = 0; p < MR; p++) to[q * MR + p] = p < rows ? load_one(a + q * g->a_k + i + p) : 0;
     }
 }
 
@@ -198,8 +163,8 @@ static place place_of(const job *job, int64_t index)
 
 /* One block of k. */
 typedef struct step {
-    const REAL *a; /* rows in place, or panels: (i, k) at a[i*a_panel + k*a_k] */
-    int64_t     a_panel, a_k;
+    const REAL *a; /* rows, or panels: (i, k) at a[i*a_panel + k*a_k] */
+    int64_t     a_row, a_panel, a_k;
     const REAL *b; /* panels, `panel` elements apart */
     int64_t     panel, k;
     bool        start;
@@ -213,16 +178,16 @@ static void multiply(const gemm *g, int64_t m, int64_t n, const step *s)
     const REAL *rows[LONGEST];
     REAL       *to[LONGEST];
     runs        r = {.runs = 1, .length = s->k, .a_k = s->a_k};
-    bool        in_place = g->a_k == 1;
-    for (int64_t i = 0; in_place && i < m; i++) {
-        rows[i] = s->a + i * g->a_row;
+    bool        by_rows = g->a_k == 1;
+    for (int64_t i = 0; by_rows && i < m; i++) {
+        rows[i] = s->a + i * s->a_row;
         to[i] = s->c + i * s->c_row;
     }
     const REAL *panel = s->b;
     for (int64_t j = 0; j < n; j += NR, panel += s->panel) {
         int64_t     columns = min64(NR, n - j);
         const REAL *first = s->start ? zeros : NULL;
-        if (in_place)
+        if (by_rows)
             micro_nn(m, rows, &r, panel, first, to, j, columns);
         else
             for (int64_t i = 0; i < m; i += MR)
@@ -232,26 +197,38 @@ static void multiply(const gemm *g, int64_t m, int64_t n, const step *s)
 }
 
 /* line += bias (if not NULL; `step` 0: one for the whole line, 1: one per element), then the activation. */
-static void finish_line(REAL *line, int64_t n, const REAL *bias, int64_t step, lk__op_unary activation)
+static void finish_line(REAL *line, int64_t n, const ELEMENT *bias, int64_t step, lk__op_unary activation)
 {
     int64_t j = 0;
     bool    relu = activation == LK__RELU;
-    vec     b = bias && step == 0 ? *bias - (vec){0} : (vec){0};
+    vec     b = bias && step == 0 ? load_one(bias) - (vec){0} : (vec){0};
     for (; j + VL <= n; j += VL) {
         vec x = load(line + j);
         if (bias) x += step ? load(bias + j) : b;
         store(line + j, relu ? choose(x < splat(0), splat(0), x) : x);
     }
     for (; j < n; j++) {
-        REAL x = bias ? line[j] + bias[j * step] : line[j];
+        REAL x = bias ? line[j] + load_one(bias + j * step) : line[j];
         line[j] = relu && x < 0 ? 0 : x;
     }
 }
 
-static void finish_tile(const job *job, place p, bool empty, REAL *sum, int64_t row, REAL *out)
+/* Rounds the sums, (m, n) with rows n apart, to C at `at`. */
+static void store_narrow(const gemm *g, int64_t at, const REAL *sum, int64_t m, int64_t n)
 {
-    const gemm *g = &job->g;
-    const REAL *bias = g->bias ? g->bias + (job->transposed ? p.i : p.j) : NULL;
+    ELEMENT *out = (ELEMENT *)g->c + at;
+    if (g->c_column != 1)
+        transpose_narrow(out, g->c_column, sum, n, m, n);
+    else if (g->c_row == n)
+        copy_narrow(out, sum, m * n);
+    else
+        for (int64_t i = 0; i < m; i++) copy_narrow(out + i * g->c_row, sum + i * n, n);
+}
+
+static void finish_tile(const job *job, place p, bool empty, REAL *sum, int64_t row, int64_t at)
+{
+    const gemm    *g = &job->g;
+    const ELEMENT *bias = g->bias ? g->bias + (job->transposed ? p.i : p.j) : NULL;
     for (int64_t i = 0; empty && i < p.m; i++) /* no k at all */
         memset(sum + i * row, 0, (size_t)p.n * sizeof *sum);
     /* The bias is added last, also when transposed: a row's numbers do not depend on the number of rows. */
@@ -259,7 +236,27 @@ static void finish_tile(const job *job, place p, bool empty, REAL *sum, int64_t 
         for (int64_t i = 0; i < p.m; i++)
             finish_line(sum + i * row, p.n, bias ? bias + (job->transposed ? i : 0) : NULL, !job->transposed,
                         g->activation);
-    if (g->c_column != 1) transpose(out, g->c_column, sum, row, p.m, p.n);
+    if (NARROW && !g->c_wide)
+        store_narrow(g, at, sum, p.m, p.n);
+    else if (g->c_column != 1)
+        transpose((REAL *)g->c + at, g->c_column, sum, row, p.m, p.n);
+}
+
+/* One block of A, from `from` on: in place where micro-kernels can read it, else in `scratch`. */
+static void take_a(const gemm *g, const ELEMENT *from, int64_t m, bool in_place, REAL *scratch, step *s)
+{
+    s->a = scratch;
+    s->a_row = s->a_panel = s->k;
+    s->a_k = MR;
+    if (in_place) {
+        s->a = (const REAL *)(const void *)from;
+        s->a_row = g->a_row;
+        s->a_panel = 1;
+        s->a_k = g->a_k;
+    } else if (g->a_k == 1) /* NARROW */
+        for (int64_t i = 0; i < m; i++) copy_wide(scratch + i * s->k, from + i * g->a_row, s->k);
+    else
+        pack_a(g, from, m, s->k, scratch);
 }
 
 static void run_tile(void *argument, int64_t index, int worker)
@@ -270,19 +267,16 @@ static void run_tile(void *argument, int64_t index, int worker)
     char       *scratch = job->workspace + (size_t)worker * job->per_worker;
     REAL       *a = (REAL *)scratch, *b = (REAL *)(scratch + space_of(a_space(&job->asked)));
     REAL       *c = (REAL *)((char *)b + space_of(b_space(&job->asked)));
-    REAL       *out = g->c + p.batch * g->c_batch + p.i * g->c_row + p.j * g->c_column;
-    bool        direct = g->c_column == 1;
-    step        s = {.start = true, .c = direct ? out : c, .c_row = direct ? g->c_row : p.n};
-    bool        in_place = g->a_k == 1 || (p.m % MR == 0 && p.m * g->k <= SMALL);
+    int64_t     at = p.batch * g->c_batch + p.i * g->c_row + p.j * g->c_column;
+    bool        direct = c_in_place(g);
+    step        s = {.start = true, .c = direct ? (REAL *)g->c + at : c, .c_row = direct ? g->c_row : p.n};
+    bool        in_place = !NARROW && (g->a_k == 1 || (p.m % MR == 0 && p.m * g->k <= SMALL));
     for (int64_t part = 0; part < (g->sum ? g->batch : 1); part++) {
-        const REAL *a_from = g->a + (p.batch + part) * g->a_batch + p.i * g->a_row;
-        const REAL *b_from = g->b + (p.batch + part) * g->b_batch + p.j * g->b_column;
+        const ELEMENT *a_from = g->a + (p.batch + part) * g->a_batch + p.i * g->a_row;
+        const ELEMENT *b_from = g->b + (p.batch + part) * g->b_batch + p.j * g->b_column;
         for (int64_t k = 0; k < g->k; k += s.k, s.start = false) {
             s.k = min64(job->cut.k, g->k - k);
-            s.a = in_place ? a_from + k * g->a_k : a;
-            s.a_panel = in_place ? 1 : s.k;
-            s.a_k = in_place ? g->a_k : MR;
-            if (!in_place) pack_a(g, a_from + k * g->a_k, p.m, s.k, a);
+            take_a(g, a_from + k * g->a_k, p.m, in_place, a, &s);
             s.b = job->shared ? job->shared + k * round_to(g->n, NR) + p.j * s.k : b;
             /* Panels in a worker's scratch are one row apart, so that the parts of a row do not map to one cache set. */
             s.panel = job->shared ? s.k * NR : (s.k + 1) * NR;
@@ -290,7 +284,7 @@ static void run_tile(void *argument, int64_t index, int worker)
             multiply(g, p.m, p.n, &s);
         }
     }
-    finish_tile(job, p, s.start, s.c, s.c_row, out);
+    finish_tile(job, p, s.start, s.c, s.c_row, at);
 }
 
 static void pack_shared_b(void *argument, int64_t block, int worker)
@@ -310,7 +304,7 @@ void gemm_run(const gemm *g, lk__pool *pool, void *workspace)
         job.g = transposed_product(g);
         job.transposed = true;
     }
-    job.cut = choose_blocks(&job.g, job.transposed);
+    job.cut = choose_blocks(&job.g, job.transposed || !c_in_place(&job.g));
     job.per_worker = worker_space(g);
     int64_t columns = shared_columns(g);
     if (columns > 0 && columns * g->k <= SHARED && job.cut.rows > 1) {
@@ -334,12 +328,10 @@ static void multiply_leaf(const job *job, place p, int64_t first, int64_t last, 
     const gemm *g = &job->g;
     REAL       *a = scratch, *b = (REAL *)((char *)scratch + space_of(a_space(&job->asked)));
     int64_t     block = even_part(last - first, BLOCK_K, 4);
-    step        s = {.start = true, .c = sum, .c_row = p.n, .a_k = MR};
+    step        s = {.start = true, .c = sum, .c_row = p.n};
     for (int64_t k = first; k < last; k += s.k, s.start = false) {
         s.k = min64(block, last - k);
-        s.a = g->a_k == 1 ? g->a + p.i * g->a_row + k : a;
-        s.a_panel = s.k;
-        if (g->a_k != 1) pack_a(g, g->a + p.i * g->a_row + k * g->a_k, p.m, s.k, a);
+        take_a(g, g->a + p.i * g->a_row + k * g->a_k, p.m, !NARROW && g->a_k == 1, a, &s);
         s.b = b;
         s.panel = (s.k + 1) * NR;
         pack_b(g, g->b + p.j * g->b_column + k * g->b_k, p.n, s.k, b, s.panel);
@@ -371,7 +363,7 @@ static void run_leaf_tile(void *argument, int64_t index, int worker)
         for (int merges = lk__tree_merges(leaf, q->leaves->count); merges > 0; merges--, depth--)
             add_tile(sums + (depth - 2) * size, sums + (depth - 1) * size, size);
     }
-    REAL *out = job->g.c + p.i * job->g.c_row + p.j;
+    REAL *out = (REAL *)job->g.c + p.i * job->g.c_row + p.j;
     for (int64_t i = 0; i < p.m; i++) memcpy(out + i * job->g.c_row, sums + i * p.n, (size_t)p.n * sizeof *out);
 }
 

@@ -47,21 +47,32 @@ void micro_tn(int64_t m, const REAL *a, const runs *r, const REAL *b, const REAL
 /* to[j*to_row + i] = from[i*from_row + j] for i < rows, j < columns. */
 #define transpose KERNEL(transpose)
 void transpose(REAL *to, int64_t to_row, const REAL *from, int64_t from_row, int64_t rows, int64_t columns);
+#if NARROW
+#define transpose_wide KERNEL(transpose_wide)
+#define transpose_narrow KERNEL(transpose_narrow)
+void transpose_wide(REAL *to, int64_t to_row, const ELEMENT *from, int64_t from_row, int64_t rows, int64_t columns);
+void transpose_narrow(ELEMENT *to, int64_t to_row, const REAL *from, int64_t from_row, int64_t rows, int64_t columns);
+#else
+#define transpose_wide transpose
+#define transpose_narrow transpose
+#endif
 
-/* C = A B (+ bias by column, then activation), for each of `batch`; or, with sum, C = Σ over the batch of A B. */
+/* C = A B (+ bias by column, then activation), for each of `batch`; or, with sum, C = Σ over the batch of A B. Sums are REALs, and
+ * are rounded once where C is narrower. */
 typedef struct gemm {
-    int64_t      m, n, k, batch;
-    const REAL  *a; /* (i, k) at a[i*a_row + k*a_k]; one of the two is 1 */
-    int64_t      a_row, a_k, a_batch;
-    const REAL  *b; /* (k, j) at b[k*b_k + j*b_column]; one of the two is 1 */
-    int64_t      b_k, b_column, b_batch;
-    bool         b_transposed; /* b_k is 1 because of the layout, not because there is one column */
-    REAL        *c;            /* (i, j) at c[i*c_row + j*c_column] */
-    int64_t      c_row, c_column, c_batch;
-    const REAL  *bias; /* n of them, or NULL */
-    lk__op_unary activation;
-    bool         sum;
-    bool         alone; /* batch is always 1 */
+    int64_t        m, n, k, batch;
+    const ELEMENT *a; /* (i, k) at a[i*a_row + k*a_k]; one of the two is 1 */
+    int64_t        a_row, a_k, a_batch;
+    const ELEMENT *b; /* (k, j) at b[k*b_k + j*b_column]; one of the two is 1 */
+    int64_t        b_k, b_column, b_batch;
+    bool           b_transposed; /* b_k is 1 because of the layout, not because there is one column */
+    void          *c;            /* (i, j) at c[i*c_row + j*c_column] */
+    int64_t        c_row, c_column, c_batch;
+    bool           c_wide; /* C consists of REALs also where ELEMENT is narrower */
+    const ELEMENT *bias;   /* n of them, or NULL */
+    lk__op_unary   activation;
+    bool           sum;
+    bool           alone; /* batch is always 1 */
 } gemm;
 
 #define gemm_run KERNEL(gemm_run)

@@ -94,7 +94,8 @@ static gemm weight_product(const lk__kernel_call *call)
                   .b_column = 1,
                   .c = call->out[0].data,
                   .c_row = inputs,
-                  .c_column = 1};
+                  .c_column = 1,
+                  .c_wide = true};
 }
 
 enum {
@@ -102,13 +103,13 @@ enum {
     ROWS = 64
 }; /* of a bias gradient's tile; of a partial sum: summing in two levels reduces rounding errors */
 
-static void sum_rows(const REAL *from, int64_t rows, int64_t outputs, int64_t columns, REAL total[COLUMNS])
+static void sum_rows(const ELEMENT *from, int64_t rows, int64_t outputs, int64_t columns, REAL total[COLUMNS])
 {
     memset(total, 0, COLUMNS * sizeof *total);
     for (int64_t i = 0; i < rows; i += ROWS) {
         REAL sum[COLUMNS] = {0};
         for (int64_t q = i; q < min64(rows, i + ROWS); q++)
-            for (int64_t j = 0; j < columns; j++) sum[j] += from[q * outputs + j];
+            for (int64_t j = 0; j < columns; j++) sum[j] += load_one(from + q * outputs + j);
         for (int64_t j = 0; j < columns; j++) total[j] += sum[j];
     }
 }
@@ -121,7 +122,7 @@ static void sum_columns(void *argument, int64_t tile, int worker)
     int64_t                   outputs = dy->dims[dy->rank - 1], whole[2] = {0, rows_of(dy)};
     int64_t                   first = tile * COLUMNS, columns = min64(COLUMNS, outputs - first);
     const lk__kernel_leaves   one = {1, whole, NULL}, *leaves = call->leaves ? call->leaves : &one;
-    const REAL               *from = (const REAL *)dy->data + first;
+    const ELEMENT            *from = (const ELEMENT *)dy->data + first;
     REAL                      total[LK__LEAVES_DEPTH][COLUMNS];
     int                       depth = 0;
     (void)worker;

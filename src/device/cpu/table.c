@@ -3,7 +3,9 @@
 #include "device/cpu/cpu.h"
 
 #if NARROW
-#define OPERATIONS(X) X(cast)
+#define OPERATIONS(X)                                                                    \
+    X(cast) X(conv2d) X(conv2d_grad_input) X(conv2d_grad_weight)                         \
+    X(linear) X(linear_grad_input) X(linear_grad_weight) X(matmul)
 #else
 #define OPERATIONS(X) LK__OP_LIST(X)
 #endif

@@ -126,11 +126,11 @@ void transform_weight_sum(const REAL *from, int64_t plane, REAL *to, int64_t tap
 }
 
 typedef struct weights {
-    const REAL *w;
-    REAL       *to;
-    int64_t     deep, columns;          /* k and all columns */
-    int64_t     deep_step, column_step; /* elements of w from one to the next */
-    bool        backward;
+    const ELEMENT *w;
+    REAL          *to;
+    int64_t        deep, columns;          /* k and all columns */
+    int64_t        deep_step, column_step; /* elements of w from one to the next */
+    bool           backward;
 } weights;
 
 INLINE void weight_line(vec g0, vec g1, vec g2, vec out[6])
@@ -152,10 +152,10 @@ static void weights_panel(void *argument, int64_t panel, int worker)
     REAL          *to = job->to + panel * PLANES * job->deep * NR;
     (void)worker;
     for (int64_t k = 0; k < job->deep; k++) {
-        REAL        g[9][NR] = {{0}};
-        const REAL *w = job->w + k * job->deep_step + panel * NR * job->column_step;
+        REAL           g[9][NR] = {{0}};
+        const ELEMENT *w = job->w + k * job->deep_step + panel * NR * job->column_step;
         for (int64_t j = 0; j < columns; j++, w += job->column_step)
-            for (int t = 0; t < 9; t++) g[job->backward ? 8 - t : t][j] = w[t];
+            for (int t = 0; t < 9; t++) g[job->backward ? 8 - t : t][j] = load_one(w + t);
         for (int64_t q = 0; q < NR; q += VL) {
             vec t[3][6];
             UNROLL
@@ -171,7 +171,7 @@ static void weights_panel(void *argument, int64_t panel, int worker)
     }
 }
 
-void transform_weights(const conv *v, const REAL *w, bool backward, REAL *to, lk__pool *pool)
+void transform_weights(const conv *v, const ELEMENT *w, bool backward, REAL *to, lk__pool *pool)
 {
     int64_t outer = v->c * 9; /* from an o to the next */
     weights job = {w, to, v->c, v->o, 9, outer, false};

@@ -65,7 +65,7 @@ void transform_weight_sum(const REAL *from, int64_t plane, REAL *to, int64_t tap
 
 /* Weights → to[panel][f][k][NR]. Forward: k is c, columns are o. Backward: taps in reverse order, k is o, columns are c. */
 #define transform_weights KERNEL(transform_weights)
-void transform_weights(const conv *v, const REAL *w, bool backward, REAL *to, lk__pool *pool);
+void transform_weights(const conv *v, const ELEMENT *w, bool backward, REAL *to, lk__pool *pool);
 
 /* conv2d and conv2d_grad_input. */
 #define winograd_run KERNEL(winograd_run)

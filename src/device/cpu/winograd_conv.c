@@ -54,11 +54,11 @@ typedef struct job {
 /* Fills the planes with the unit's tiles from `first` on. */
 static void transform_unit(const job *job, unit u, int64_t first, REAL *copy, REAL *planes)
 {
-    const plan *p = &job->p;
-    const conv *v = p->v;
-    const REAL *from = (const REAL *)job->call->in[0].data;
-    window      at = {4 * u.row - p->padding, -p->padding, 4 * u.rows + 2, 4 * p->t.wide + 2};
-    int64_t     row = at.columns * p->in;
+    const plan    *p = &job->p;
+    const conv    *v = p->v;
+    const ELEMENT *from = (const ELEMENT *)job->call->in[0].data;
+    window         at = {4 * u.row - p->padding, -p->padding, 4 * u.rows + 2, 4 * p->t.wide + 2};
+    int64_t        row = at.columns * p->in;
     if (p->backward) {
         const uint8_t *index = optional_in(job->call, 2);
         int64_t        start = u.n * v->yh * v->yw * v->o;
@@ -100,7 +100,7 @@ INLINE void transform_output(const REAL *from, int64_t plane, vec bias, vec out[
 
 /* Where a tile's results are stored: rows × columns of its 4×4 pixels, or of their pooled windows, exist. */
 typedef struct target {
-    REAL    *y;
+    ELEMENT *y;
     uint8_t *index;
     int64_t  row, pixel; /* elements from one to the next */
     int64_t  rows, columns;
@@ -140,7 +140,7 @@ static void finish_tile(const job *job, int64_t n, int64_t ty, int64_t tx, int64
     int64_t     pool = p->backward ? 1 : v->pool, channels = min64(NR, p->out - panel * NR);
     target      to = {.row = p->w / pool * p->out, .pixel = p->out, .relu = v->relu && !p->backward};
     int64_t     at = (n * (p->h / pool) + 4 / pool * ty) * to.row + 4 / pool * tx * p->out + panel * NR;
-    to.y = (REAL *)job->call->out[0].data + at;
+    to.y = (ELEMENT *)job->call->out[0].data + at;
     to.index = pool > 1 ? optional_out(job->call, 1) : NULL;
     to.rows = min64(4, p->h - 4 * ty);
     to.columns = min64(4, p->w - 4 * tx);
@@ -193,12 +193,12 @@ void winograd_run(const lk__kernel_call *call, const conv *v, bool backward)
     job   job = {.p = plan_of(v, backward), .call = call, .weights = call->workspace};
     plan *p = &job.p;
     if (v->n <= 0) return;
-    const REAL *b = backward ? NULL : optional_in(call, 2);
+    const ELEMENT *b = backward ? NULL : optional_in(call, 2);
     job.bias = (REAL *)((char *)call->workspace + weights_of(p));
     job.scratch = (char *)job.bias + bias_of(p);
     job.per_worker = scratch_of(p);
     memset(job.bias, 0, bias_of(p));
-    if (b) memcpy(job.bias, b, (size_t)v->o * sizeof(REAL));
+    if (b) copy_wide(job.bias, b, v->o);
     transform_weights(v, call->in[1].data, backward, job.weights, call->pool);
     lk__pool_run(call->pool, tiles_of(v->n * p->t.bands, p->t.units), run_block, &job);
 }

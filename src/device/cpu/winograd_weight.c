@@ -35,9 +35,9 @@ size_t winograd_weight_scratch(const conv *v, int64_t panels)
 static void transform_x(const lk__kernel_call *call, const conv *v, const plan *p, unit u, int64_t first, REAL *copy,
                         REAL *planes)
 {
-    const REAL *x = (const REAL *)call->in[0].data + u.n * v->h * v->w * v->c;
-    window      at = {4 * u.row - v->padding, -v->padding, 4 * u.rows + 2, 4 * p->t.wide + 2};
-    int64_t     row = at.columns * v->c;
+    const ELEMENT *x = (const ELEMENT *)call->in[0].data + u.n * v->h * v->w * v->c;
+    window         at = {4 * u.row - v->padding, -v->padding, 4 * u.rows + 2, 4 * p->t.wide + 2};
+    int64_t        row = at.columns * v->c;
     copy_window(copy, at, x, v->h, v->w, v->c, 0, v->c);
     for (int64_t i = 0; i < u.rows; i++)
         for (int64_t j = 0; j < p->t.wide; j++, first++)
@@ -51,7 +51,7 @@ static void transform_dy(const lk__kernel_call *call, const conv *v, const plan 
     int64_t        from = u.n * v->yh * v->yw * v->o, channel = panel * NR, row = 4 * p->t.wide * NR;
     const uint8_t *index = optional_in(call, 2);
     window         at = {4 * u.row, 0, 4 * u.rows, 4 * p->t.wide};
-    expand_window(copy, at, v, (const REAL *)call->in[1].data + from, index ? index + from : NULL, channel,
+    expand_window(copy, at, v, (const ELEMENT *)call->in[1].data + from, index ? index + from : NULL, channel,
                   min64(NR, v->o - channel), NR, 0);
     add_rows(bias, copy, at.rows * at.columns, start);
     for (int64_t i = 0; i < u.rows; i++)

@@ -1,0 +1,68 @@
+/* transpose.c - transposed copies of a matrix, 4×4 f32 or 2×2 f64 at a time. Apart from its callers: with known rows GCC warns of an
+ * overflow that the loops exclude. */
+#include "device/cpu/gemm.h"
+
+typedef REAL quad __attribute__((vector_size(16)));
+typedef REAL quad_unaligned __attribute__((vector_size(16), aligned(sizeof(REAL)), may_alias));
+enum { QL = 16 / sizeof(REAL) };
+
+static inline quad load_quad_real(const REAL *p) { return (quad) * (const quad_unaligned *)p; }
+static inline void store_quad_real(REAL *p, quad v) { *(quad_unaligned *)p = (quad_unaligned)v; }
+#if NARROW && VECTOR_BYTES == 16
+static inline quad load_quad_element(const ELEMENT *p) { return load_element(p); }
+static inline void store_quad_element(ELEMENT *p, quad v) { store_element(p, v); }
+#elif NARROW
+static inline quad load_quad_element(const ELEMENT *p)
+{
+    quad v;
+    for (int l = 0; l < QL; l++) v[l] = load_one(p + l);
+    return v;
+}
+static inline void store_quad_element(ELEMENT *p, quad v)
+{
+    for (int l = 0; l < QL; l++) store_one(p + l, v[l]);
+}
+#endif
+#define load_quad(p) BY_TYPE(load_quad, p)(p)
+#define store_quad(p, v) BY_TYPE(store_quad, p)(p, v)
+
+#if LK_REAL_BITS == 32
+#define TRANSPOSE_QUADS(to, to_row, from, from_row)                                                                   \
+    do {                                                                                                              \
+        quad a = load_quad(from), b = load_quad((from) + from_row);                                                   \
+        quad c = load_quad((from) + 2 * from_row), d = load_quad((from) + 3 * from_row);                              \
+        quad ab_low = __builtin_shufflevector(a, b, 0, 4, 2, 6), ab_high = __builtin_shufflevector(a, b, 1, 5, 3, 7); \
+        quad cd_low = __builtin_shufflevector(c, d, 0, 4, 2, 6), cd_high = __builtin_shufflevector(c, d, 1, 5, 3, 7); \
+        store_quad(to, __builtin_shufflevector(ab_low, cd_low, 0, 1, 4, 5));                                          \
+        store_quad((to) + to_row, __builtin_shufflevector(ab_high, cd_high, 0, 1, 4, 5));                             \
+        store_quad((to) + 2 * to_row, __builtin_shufflevector(ab_low, cd_low, 2, 3, 6, 7));                           \
+        store_quad((to) + 3 * to_row, __builtin_shufflevector(ab_high, cd_high, 2, 3, 6, 7));                         \
+    } while (0)
+#else
+#define TRANSPOSE_QUADS(to, to_row, from, from_row)                                                                   \
+    do {                                                                                                              \
+        quad a = load_quad(from), b = load_quad((from) + from_row);                                                   \
+        store_quad(to, __builtin_shufflevector(a, b, 0, 2));                                                          \
+        store_quad((to) + to_row, __builtin_shufflevector(a, b, 1, 3));                                               \
+    } while (0)
+#endif
+/* TO and FROM are REAL or ELEMENT. */
+#define DEFINE_TRANSPOSE(name, TO, FROM)                                                                              \
+    void name(TO *to, int64_t to_row, const FROM *from, int64_t from_row, int64_t rows, int64_t columns)              \
+    {                                                                                                                 \
+        int64_t i = 0;                                                                                                \
+        for (; i + QL <= rows; i += QL) {                                                                             \
+            int64_t j = 0;                                                                                            \
+            for (; j + QL <= columns; j += QL)                                                                        \
+                TRANSPOSE_QUADS(to + j * to_row + i, to_row, from + i * from_row + j, from_row);                      \
+            for (; j < columns; j++)                                                                                  \
+                for (int64_t q = i; q < i + QL; q++) store_one(to + j * to_row + q, load_one(from + q * from_row + j)); \
+        }                                                                                                             \
+        for (; i < rows; i++)                                                                                         \
+            for (int64_t j = 0; j < columns; j++) store_one(to + j * to_row + i, load_one(from + i * from_row + j));  \
+    }
+DEFINE_TRANSPOSE(transpose, REAL, REAL)
+#if NARROW
+DEFINE_TRANSPOSE(transpose_wide, REAL, ELEMENT)
+DEFINE_TRANSPOSE(transpose_narrow, ELEMENT, REAL)
+#endif
