@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # layers.sh - each folder of src includes only itself, the folders above it in the list, and public headers; src/nn, cli and
-# examples include no folder of src at all; public headers include public headers alone. Internal types name their layer.
+# examples include no folder of src at all; src/train reaches into src/run through one header; public headers include public
+# headers alone. Internal types name their layer.
 set -u
 cd "${SOURCE_DIR:-$(dirname "$0")/..}" || exit 1
 layers="base device graph comm plan run nn data train launch"
@@ -28,6 +29,16 @@ for folder in src/*/; do
         elif [ ! -e "src/$path" ]; then complain "$file:$line: src/$path does not exist"; fi
     done < <(includes "$folder")
 done
+
+# The trainer uses a program through its public calls and one interface; what it saves and loads is the store.
+while IFS=: read -r file line text; do
+    [ -n "$file" ] || continue
+    path=${text#*\"} path=${path%\"}
+    case $path in
+    run/trainer_interface.h | run/store.h) ;;
+    run/*) complain "$file:$line: src/train uses of src/run only trainer_interface.h and store.h, not \"$path\"" ;;
+    esac
+done < <(includes src/train)
 
 # src/nn, cli and examples use public headers alone: they could be outside of this tree.
 while IFS=: read -r file line text; do

@@ -302,7 +302,7 @@ lk_status lk__exchange_sync(lk_program *p, size_t index)
     return LK_OK;
 }
 
-lk_status lk__exchange_numbers(lk_program *p, const double *mine, int numbers, double *out)
+lk_status lk__program_add_numbers(lk_program *p, const double *mine, int numbers, double *out)
 {
     if (numbers > SMALL)
         return lk__fail(p->context, LK_EINVAL, "%d numbers are too many; at most %d are exchanged at once", numbers,
@@ -375,21 +375,20 @@ lk_status lk__exchange_finish(lk_program *p)
     return status < 0 ? status : gather_reports(p);
 }
 
-void lk__program_report(lk_program *p, double stop_request, double data)
+void lk__program_report(lk_program *p, bool stop_request, double data)
 {
     p->stop_request = stop_request;
     p->data = data;
 }
 
-double lk__program_stop_requested(const lk_program *p)
+bool lk__program_stop_requested(const lk_program *p)
 {
-    double most = 0;
-    for (int i = 0; i < p->plan->parallel.world; i++)
-        if (p->exchange->reports[i].stop_request > most) most = p->exchange->reports[i].stop_request;
-    return most;
+    bool any = false;
+    for (int i = 0; i < p->plan->parallel.world; i++) any |= p->exchange->reports[i].stop_request > 0;
+    return any;
 }
 lk__run_report lk__program_rank_report(const lk_program *p, int rank) { return p->exchange->reports[rank]; }
-lk__run_sums   lk__program_sums(const lk_program *p, int rank) { return p->exchange->ranks[rank]; }
+lk__run_sums   lk__program_rank_sums(const lk_program *p, int rank) { return p->exchange->ranks[rank]; }
 
 /* ---- creating and freeing ---- */
 

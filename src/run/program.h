@@ -6,9 +6,7 @@
 #define LK__PROGRAM_H
 
 #include "run/store.h"
-#include "run/trace.h"
-
-#include <lockstep/comm.h>
+#include "run/trainer_interface.h"
 
 typedef struct lk__run_instruction {
     lk__kernel       run;
@@ -38,22 +36,7 @@ typedef struct lk__run_slot {
     lk__run_list    train;
 } lk__run_slot;
 
-/* The loss's sums over one leaf (without leaves: over this rank's micro-batches). */
-typedef struct lk__run_sums {
-    double sum, weight, correct;
-} lk__run_sums;
-
-/* A rank's report in the step's small exchange. */
-typedef struct lk__run_report {
-    double waited;       /* seconds, for other ranks in the collectives of this step */
-    double stop_request; /* lk__program_report */
-    double data;         /* seconds that it waited for its batch */
-    double invalid;      /* 1: an id of its samples is out of range */
-} lk__run_report;
-
 typedef struct lk__run_exchange lk__run_exchange; /* exchange.c: buffers and works */
-
-enum { LK__VERIFY_LINE = 320 }; /* bytes of a line that ranks compare or share */
 
 struct lk_program {
     lk_context   *context;
@@ -82,7 +65,7 @@ struct lk_program {
     double                weight;        /* once synced: what the update divides by */
     size_t                sent;          /* buckets of this update that are in flight or reduced */
     int                   leaf;          /* the current leaf of this rank, from 0 */
-    lk__run_sums         *sums;          /* by leaf of this rank */
+    lk__run_sums         *sums;          /* by leaf of this rank; without leaves one, over its micro-batches */
     lk__run_exchange     *exchange;
     double                stop_request, data; /* of this rank's next report */
     lk__kernel_invalid_id invalid;            /* of the current section */
@@ -135,16 +118,9 @@ lk_status lk__exchange_sync(lk_program *program, size_t index);
 int lk__exchange_subtree(const lk_program *program, int leaf);
 /* Waits for the buckets, then gathers the sums and reports of all ranks. */
 lk_status lk__exchange_finish(lk_program *program);
-/* Adds numbers of each leaf of this rank (`numbers` per leaf) over all leaves and ranks in the fixed tree, into out. */
-lk_status lk__exchange_numbers(lk_program *program, const double *mine, int numbers, double *out);
 
 /* ---- verify.c: comparison of ranks ---- */
-/* The first rank whose value differs from rank 0's, on all ranks; -1: none differs. */
-lk_status lk__find_different(lk_context *context, lk_comm *comm, uint64_t mine, int *different);
-/* Fails on all ranks, with rank 0's and that rank's version of a line. */
-lk_status lk__report_difference(lk_context *context, lk_comm *comm, const char *mine, int different, const char *what);
-lk_status lk__verify_plans(lk_program *program);      /* their programs, line by line */
-lk_status lk__broadcast_buffers(lk_program *program); /* the buffers alone */
+lk_status lk__verify_plans(lk_program *program); /* their programs, line by line */
 
 /* ---- ids.c: labels and token ids out of range ---- */
 /* After a forward section: fails if one was found; in training with other ranks, leaves that to lk__share_ids. */
@@ -157,16 +133,8 @@ void lk__scale_gradients(lk_program *program, double factor); /* all of them */
 
 /* ---- traced.c ---- */
 enum { LK__TRACK_STEPS, LK__TRACK_COMPUTE, LK__TRACK_COLLECTIVES };
-/* Starts recording into trace; NULL stops it. The trace borrows names until the program is freed. */
-lk_status lk__program_trace(lk_program *program, lk__trace *trace);
 /* Records a collective; the name is borrowed until the trace is freed. */
 void lk__traced(const lk_program *program, const char *name, double began, double ended, size_t bytes);
 void lk__traced_bucket(const lk_program *program, size_t index, double began, double ended);
-
-/* ---- for the trainer ---- */
-void           lk__program_report(lk_program *program, double stop_request, double data); /* sent with the next SYNC */
-double         lk__program_stop_requested(const lk_program *program); /* the largest of all ranks' at the latest SYNC */
-lk__run_report lk__program_rank_report(const lk_program *program, int rank);
-lk__run_sums   lk__program_sums(const lk_program *program, int rank); /* of its own samples at the latest SYNC */
 
 #endif

@@ -201,7 +201,7 @@ static lk_status run_sync(lk_program *p)
     lk_status status = lk__exchange_finish(p);
     if (status < 0 || (status = lk__share_ids(p)) < 0) return status;
     double all[3];
-    status = lk__exchange_numbers(p, (const double *)p->sums, 3, all);
+    status = lk__program_add_numbers(p, (const double *)p->sums, 3, all);
     if (status < 0) return status;
     if (planned->weight < 0) all[1] = 1;
     set_metrics(p, (lk__run_sums){all[0], all[1], all[2]});

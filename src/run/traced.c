@@ -22,6 +22,18 @@ static void name_bucket(const lk_program *p, size_t index, char *name)
     snprintf(name, NAME, "%s bucket %zu, %.1f %s", how, index, bytes / (large ? 1048576 : 1024), large ? "MiB" : "KiB");
 }
 
+/* Events of a step besides its kernels: buckets and sums of batch norm are at most as many as the instructions. */
+enum { OTHER_EVENTS = 64 };
+
+int64_t lk__program_trace_events(const lk_program *p)
+{
+    const lk_plan *plan = p->plan;
+    int64_t        events = OTHER_EVENTS;
+    for (int i = 0; i < plan->slots; i++) events += (int64_t)p->slots[i].train.count;
+    if (plan->parallel.leaves && !plan->batch_leaves) events *= (plan->sets + plan->slots - 1) / plan->slots;
+    return events * plan->parallel.micro_batches;
+}
+
 lk_status lk__program_trace(lk_program *p, lk__trace *trace)
 {
     size_t slots = (size_t)p->plan->slots, each = p->slots[0].train.count, buckets = p->plan->buckets_count,
@@ -41,6 +53,14 @@ lk_status lk__program_trace(lk_program *p, lk__trace *trace)
     }
     p->trace = trace;
     return LK_OK;
+}
+
+void lk__program_trace_step(const lk_program *p, double began, double data, double ended)
+{
+    lk__trace_event step = {"step", LK__TRACE_STEP, LK__TRACK_STEPS, began, ended, 0};
+    lk__trace_event wait = {"data", LK__TRACE_DATA, LK__TRACK_STEPS, began, began + data, 0};
+    lk__trace_add(p->trace, &step);
+    lk__trace_add(p->trace, &wait);
 }
 
 void lk__traced(const lk_program *p, const char *name, double began, double ended, size_t bytes)

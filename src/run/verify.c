@@ -163,7 +163,7 @@ static lk_status broadcast(lk_program *p, char *data, lk_memory kind)
     return bytes ? lk_comm_broadcast(p->comm, data, bytes, LK_U8, 0, NULL) : LK_OK;
 }
 
-lk_status lk__broadcast_buffers(lk_program *p)
+lk_status lk__program_broadcast_buffers(lk_program *p)
 {
     return p->comm ? broadcast(p, p->store->buffers, LK_MEMORY_BUFFERS) : LK_OK;
 }
@@ -173,5 +173,5 @@ lk_status lk_program_broadcast(lk_program *p)
     if (!p->comm) return LK_OK;
     lk_status status = broadcast(p, p->store->parameters, LK_MEMORY_PARAMETERS);
     if (status >= 0) status = broadcast(p, p->store->optimizer, LK_MEMORY_OPTIMIZER);
-    return status < 0 ? status : lk__broadcast_buffers(p);
+    return status < 0 ? status : lk__program_broadcast_buffers(p);
 }

@@ -29,7 +29,7 @@ lk_status lk_trainer_evaluate(lk_trainer *t, double *loss, double *accuracy, int
     if (!t->test) return lk__fail(t->context, LK_EINVAL, "there is no test set to evaluate on");
     memset(sums, 0, sizeof sums);
     /* All ranks evaluate with rank 0's running statistics: they differ since the last broadcast. */
-    if ((status = lk__broadcast_buffers(t->program)) < 0) return status;
+    if ((status = lk__program_broadcast_buffers(t->program)) < 0) return status;
     if ((status = lk_loader_seek(t->test, 0, 0)) < 0) return status;
     while ((status = lk_loader_next(t->test, &b)) == LK_OK)
         for (int64_t i = own.first; i < own.end; i++) {
@@ -37,7 +37,7 @@ lk_status lk_trainer_evaluate(lk_trainer *t, double *loss, double *accuracy, int
             status = evaluate_part(t, &b, rows.first - b.offset, lk__range_count(rows), sums[i - own.first]);
             if (status < 0) return status;
         }
-    if (status < 0 || (status = lk__exchange_numbers(t->program, sums[0], 4, all)) < 0) return status;
+    if (status < 0 || (status = lk__program_add_numbers(t->program, sums[0], 4, all)) < 0) return status;
     *loss = all[1] > 0 ? all[0] / all[1] : 0;
     *accuracy = all[3] > 0 ? all[2] / all[3] : 0;
     *samples = (int64_t)all[3];

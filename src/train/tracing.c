@@ -9,14 +9,10 @@ enum { WARM_UP = 5, EXCHANGES = 16, TAG = 77 };
 lk_status lk__trainer_trace_open(lk_trainer *t)
 {
     const lk_trainer_config *config = &t->config;
-    int64_t                  left = t->steps - t->progress.step, per_step = 64;
+    int64_t                  left = t->steps - t->progress.step;
     if (!config->trace) return LK_OK;
-    for (int i = 0; i < t->plan->slots; i++) per_step += (int64_t)t->program->slots[i].train.count;
-    if (t->plan->parallel.leaves && !t->plan->batch_leaves)
-        per_step *= (t->plan->sets + t->plan->slots - 1) / t->plan->slots;
-    per_step *= t->plan->parallel.micro_batches;
     t->trace_first = t->progress.step + (left > config->trace_steps + WARM_UP ? WARM_UP : 0);
-    return lk__trace_create(t->context, per_step * config->trace_steps, &t->trace);
+    return lk__trace_create(t->context, lk__program_trace_events(t->program) * config->trace_steps, &t->trace);
 }
 
 lk_status lk__trainer_trace_step(lk_trainer *t)

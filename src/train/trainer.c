@@ -295,7 +295,7 @@ static lk_status report_not_finite(lk_trainer *t, const lk_batch *b, int rank)
         t->context, LK_ENAN,
         "%s loss became %g at step %lld (epoch %lld); the batch contained samples %s. The weights were not updated; a "
         "lower learning rate, a warm-up or clipping may help",
-        whose, lk__program_sums(t->program, rank).sum, (long long)t->progress.step + 1, (long long)b->epoch + 1,
+        whose, lk__program_rank_sums(t->program, rank).sum, (long long)t->progress.step + 1, (long long)b->epoch + 1,
         samples);
 }
 
@@ -327,14 +327,14 @@ static lk_status train_batch(lk_trainer *t, const lk_batch *b, lk_event *e)
     lk__program_report(t->program, t->stop_requested, t->data);
     if (status < 0 || (status = lk_program_compute(t->program, &step)) < 0) return status;
     for (int i = 0; i < t->world; i++)
-        if (!isfinite(lk__program_sums(t->program, i).sum)) return report_not_finite(t, b, i);
+        if (!isfinite(lk__program_rank_sums(t->program, i).sum)) return report_not_finite(t, b, i);
     if ((status = lk_program_run(t->program, LK_UPDATE)) < 0) return status;
     lk_program_metrics(t->program, &m);
     if (t->world > 1) {
-        t->stop = lk__program_stop_requested(t->program) > 0;
+        t->stop = lk__program_stop_requested(t->program);
         update_lateness(t);
     }
-    lk__run_sums own = lk__program_sums(t->program, t->rank);
+    lk__run_sums own = lk__program_rank_sums(t->program, t->rank);
     t->own = (lk__run_sums){t->own.sum + own.sum, t->own.weight + own.weight, t->own.correct + (double)b->count};
     t->all = (lk__run_sums){t->all.sum + m.sum, t->all.weight + m.weight, 0};
     t->progress.step++;
@@ -384,15 +384,6 @@ static lk_status check_replicas(lk_trainer *t, bool last)
     return lk_program_verify(t->program, t->progress.step);
 }
 
-static void trace_step(const lk_trainer *t, double began, double ended)
-{
-    if (!t->program->trace) return;
-    lk__trace_event step = {"step", LK__TRACE_STEP, LK__TRACK_STEPS, began, ended, 0};
-    lk__trace_event data = {"data", LK__TRACE_DATA, LK__TRACK_STEPS, began, began + t->data, 0};
-    lk__trace_add(t->program->trace, &step);
-    lk__trace_add(t->program->trace, &data);
-}
-
 static lk_status run_loop(lk_trainer *t)
 {
     const lk_trainer_config *config = &t->config;
@@ -409,7 +400,7 @@ static lk_status run_loop(lk_trainer *t)
         if (status < 0 || (status = lk__trainer_trace_step(t)) < 0 || (status = train_batch(t, &b, &e)) < 0)
             return status;
         double now = lk__now();
-        trace_step(t, began, now);
+        lk__program_trace_step(t->program, began, t->data, now);
         emit_step(t, &b, e, now - last);
         last = now;
         lk__trainer_poll_save(t);

@@ -2,7 +2,7 @@
 #ifndef LK__TRAINER_H
 #define LK__TRAINER_H
 
-#include "run/program.h"
+#include "run/trainer_interface.h"
 #include "train/checkpoint.h"
 
 #include <lockstep/trainer.h>
