@@ -26,6 +26,23 @@ expect() {
     fi
 }
 
+# train_until LINES COLUMNS OPTIONS…: lockstep train OPTIONS on a terminal of that width, interrupted once it has shown so many progress
+# lines; tty.txt has its output, shown.txt its lines.
+train_until() {
+    local lines=$1 columns=$2 session
+    shift 2
+    rm -f pid
+    TERM=xterm script -qfec "stty cols $columns; echo \$\$ > pid; exec env --default-signal=INT '$LOCKSTEP' train $*" /dev/null < /dev/null > tty.txt &
+    session=$!
+    for _ in $(seq 1200); do # at most a minute
+        tr '\r' '\n' < tty.txt | sed 's/\x1b\[[0-9;]*[A-Za-z]//g' | grep -aE '^(train |step )' > shown.txt
+        [ "$(wc -l < shown.txt)" -lt "$lines" ] && kill -0 $session 2> /dev/null || break
+        sleep 0.05
+    done
+    kill -INT "$(cat pid)"
+    wait $session
+}
+
 version=$(sed -n 's/#define LK_VERSION_STRING "\(.*\)"/\1/p' "$SOURCE_DIR/include/lockstep/base.h")
 expect 0 "^lockstep $version\$" --version
 expect 0 "Usage: lockstep COMMAND" --help
@@ -121,8 +138,7 @@ if echo "$names" | grep -qx train; then
         long="--model mlp --threads 1 --steps 1000000000000000 --eval-every -1"
         for columns in 80 50 24 9; do
             for ranks in "" "-n 2"; do
-                TERM=xterm script -qec "stty cols $columns; exec timeout -s INT 2 '$LOCKSTEP' train $ranks $long" /dev/null < /dev/null > tty.txt
-                tr '\r' '\n' < tty.txt | sed 's/\x1b\[[0-9;]*[A-Za-z]//g' | grep -aE '^(train |step )' > shown.txt
+                train_until 3 $columns $ranks $long
                 [ -s shown.txt ] || complain "no progress line at $columns columns $ranks: $(cat -v tty.txt | head -5)"
                 awk -v most=$((columns - 1)) 'length($0) > most' shown.txt | grep -q . && complain "wider than $columns columns $ranks: $(head -3 shown.txt)"
                 [ "$columns" = 80 ] && ! grep -qE '^train (\[[= ]+\] )?step [0-9]+/1000000000000000  loss [0-9.]+  (.* )?(images/s|left [0-9]+ days|left --:--)' shown.txt && complain "80 columns: $(head -3 shown.txt)"
@@ -135,7 +151,7 @@ fi
 
 # The slowest rank is named if and only if the others wait for it more than a tenth of the step, according to the log.
 if command -v script > /dev/null && command -v python3 > /dev/null; then
-    TERM=xterm NO_COLOR=1 script -qec "stty cols 250; exec timeout -s INT 3 '$LOCKSTEP' train -n 2 --model cnn --data synthetic:3x32x32,count=96 --batch 3 --threads 1 --steps 1000000 --eval-every -1 --log late.jsonl" /dev/null < /dev/null > tty.txt
+    NO_COLOR=1 train_until 5 250 -n 2 --model cnn --data synthetic:3x32x32,count=96 --batch 3 --threads 1 --steps 1000000 --eval-every -1 --log late.jsonl
     python3 - <<'P' || complain "the slowest rank: $(tr '\r' '\n' < tty.txt | tail -3)"
 import json, re
 steps = {e["step"]: e for e in map(json.loads, open("late.jsonl")) if e["event"] == "step"}

@@ -132,13 +132,12 @@ static void transfer_against_collective(rank_test *t)
     free(x);
 }
 
-static void a_transfer_against_a_collective_is_a_mismatch_at_once(void)
+/* Found while the deadline, 10 minutes, is far off: at the deadline the status would be LK_ETIMEOUT. */
+static void a_transfer_against_a_collective_is_a_mismatch_before_the_deadline(void)
 {
     for (int how = 0; how < 4; how++) {
-        int    ranks = 2 + how % 2;
-        double begun = lk__now();
+        int ranks = 2 + how % 2;
         run_faulty(ranks, NULL, transfer_against_collective, &how);
-        CHECK(lk__now() - begun < 5, "it took %.1f s", lk__now() - begun); /* the deadline is 10 minutes */
         const char *mine = how & 1 ? "send u8 × 4194304 to rank" : "recv f32 × 10 from rank";
         CHECK(strstr(texts[0], mine) && strstr(texts[0], "all_reduce f32 × 10 sum at ") &&
                   strstr(texts[0], "rank 1 waits for rank"),
@@ -216,21 +215,28 @@ static void declared_work_does_not_count_towards_the_deadline(void)
     run_faulty(3, &config, be_busy, NULL);
 }
 
-/* Rank 1 is busy and rank 2 is not, but late: the deadline still holds for it, and the stall is logged. */
+/* Rank 1 is busy and rank 2 is not, but late: the deadline still holds for it, and the stall is logged. Both stay away
+ * until rank 0 has returned, so it would wait for ever if rank 1's work excused rank 2. */
+static atomic_bool rank_0_returned;
+
+static void await_rank_0(void)
+{
+    while (!atomic_load(&rank_0_returned)) usleep(1000);
+}
+
 static void busy_and_late(rank_test *t)
 {
     REQUIRE(lk_comm_barrier(t->comm, NULL) == LK_OK);
     if (t->rank == 1) {
         lk_comm_busy_begin(t->comm, "saving");
-        usleep(1600000);
+        await_rank_0();
         lk_comm_busy_end(t->comm);
     }
-    if (t->rank == 2) usleep(1600000);
-    double    begun = lk__now();
+    if (t->rank == 2) await_rank_0();
     lk_status status = lk_comm_barrier(t->comm, NULL);
     CHECK(status == LK_ETIMEOUT, "rank %d: %s", t->rank, lk_status_name(status));
     if (t->rank != 0) return;
-    CHECK(lk__now() - begun < 1.4, "it took %.1f s", lk__now() - begun); /* rank 1 is busy for longer */
+    atomic_store(&rank_0_returned, true);
     CHECK(strstr(t->log, "has been missing for") && strstr(t->log, "busy with saving"), "%s", t->log);
 }
 
@@ -239,6 +245,7 @@ static void declared_work_of_one_excuses_no_other(void)
     lk_comm_config config = LK_COMM_CONFIG_INIT;
     config.timeout_ms = 600;
     config.stall_ms = 200;
+    atomic_store(&rank_0_returned, false);
     run_faulty(3, &config, busy_and_late, NULL);
 }
 

@@ -18,7 +18,6 @@ typedef struct joiner {
     const char *address;
     int         sum; /* of all ranks, once joined */
     lk_status   status;
-    double      seconds;
     char        text[1024], log[4096];
 } joiner;
 
@@ -54,11 +53,9 @@ SHARED void *join_thread(void *argument)
     comm_config.port = j->port;
     comm_config.backend = "tcp";
     REQUIRE(lk_context_create(&config, &context) == LK_OK);
-    double  begin = seconds_now();
     size_t  before = lk_context_memory(context, LK_MEMORY_OTHER);
     int32_t x = j->rank + 1;
     j->status = lk_comm_create(context, &comm_config, &comm);
-    j->seconds = seconds_now() - begin;
     snprintf(j->text, sizeof j->text, "%s", lk_context_error(context));
     CHECK((comm != NULL) == (j->status == LK_OK));
     if (comm) {

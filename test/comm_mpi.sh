@@ -17,15 +17,7 @@ if [ -z "${LK_SANITIZE:-}" ]; then # a sanitized library needs a sanitized progr
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 int main(int count, char **arguments)
 {
@@ -42,20 +34,18 @@ int main(int count, char **arguments)
         return 1;
     }
     int    last = lk_comm_rank(comm) == lk_comm_size(comm) - 1, rounds = 0;
-    double start = now();
     size_t n = strcmp(what, "mismatch") == 0 && last ? 1000 : 1001;
     if (strcmp(what, "large") == 0) n = last ? 1 << 20 : (1 << 20) - 1;
     lk_status status = LK_OK;
     while (status >= 0 && (strcmp(what, "kill") == 0 || rounds == 0)) {
         if (strcmp(what, "kill") == 0 && last && rounds == 20) raise(SIGKILL);
-        start = now();
         status = lk_comm_all_reduce(comm, data, data, n, LK_F32, LK_SUM, NULL);
         rounds++;
     }
     if (status >= 0)
         printf("fine over %s\n", lk_comm_backend(comm));
     else
-        printf("%s after %.3f s: %s\n", lk_status_name(status), now() - start, lk_comm_error(comm));
+        printf("%s: %s\n", lk_status_name(status), lk_comm_error(comm));
     fflush(stdout);
     if (status == LK_EMISMATCH) sleep(1); /* so that all can print it before mpirun ends the job */
     lk_comm_free(comm);
@@ -70,10 +60,10 @@ C
     grep -q 'LOCKSTEP_MODULES' "$work/out" || fail "without a module: $(cat "$work/out")"
 fi
 
-# expect_mismatch WHAT: all three ranks report LK_EMISMATCH within a second, with both calls.
+# expect_mismatch WHAT: all three ranks report LK_EMISMATCH, with both calls.
 expect_mismatch() {
     if timeout 60 $start -n 3 "$work/odd" "$1" > "$work/out" 2>&1; then fail "$flavour, $1: no rank failed: $(cat "$work/out")"; fi
-    [ "$(grep -c '^LK_EMISMATCH after 0\.' "$work/out")" = 3 ] || fail "$flavour, $1: $(cat "$work/out")"
+    [ "$(grep -c '^LK_EMISMATCH: ' "$work/out")" = 3 ] || fail "$flavour, $1: $(cat "$work/out")"
     grep -q "all_reduce f32 × $2 sum at .*odd.c" "$work/out" && grep -q "all_reduce f32 × $3 sum at .*odd.c" "$work/out" || fail "$flavour, $1: $(cat "$work/out")"
 }
 
@@ -111,9 +101,9 @@ SH
     [ "$(grep -c 'fine over mixed' "$work/out")" = 4 ] || fail "$flavour, hosts: $(cat "$work/out")"
     expect_mismatch mismatch 1000 1001
     expect_mismatch large 1048575 1048576
-    begun=$SECONDS
-    if timeout 60 $start -n 3 "$work/odd" kill > "$work/out" 2>&1; then fail "$flavour: a killed rank was not detected: $(cat "$work/out")"; fi
-    [ $((SECONDS - begun)) -lt 30 ] || fail "$flavour: a killed rank did not end the job for $((SECONDS - begun)) s"
+    code=0
+    timeout 60 $start -n 3 "$work/odd" kill > "$work/out" 2>&1 || code=$?
+    [ $code != 0 ] && [ $code != 124 ] || fail "$flavour: a killed rank did not end the job: exit status $code: $(cat "$work/out")"
     echo "ok   $flavour"
 done
 [ $tried = 1 ] || { echo "skipped: no MPI for which a module was built"; exit 77; }

@@ -12,7 +12,7 @@ two_hosts 10.77.0
 ip -n $a -6 addr add fd00:77::1/64 dev lkveth nodad
 ip -n $b -6 addr add fd00:77::2/64 dev lkveth nodad
 
-# Sums known numbers repeatedly, for SECONDS or until a call fails; then prints when it failed, and the error.
+# Sums known numbers repeatedly, for SECONDS or until a call fails; then prints the error.
 cat > "$work/ranks.c" <<'C'
 #include <lockstep.h>
 #include <stdio.h>
@@ -52,7 +52,7 @@ int main(int argc, char **argv)
             }
     }
     if (status < 0)
-        printf("failed %.3f %s %s\n", now(), lk_status_name(status), lk_context_error(context));
+        printf("failed %s %s\n", lk_status_name(status), lk_context_error(context));
     else
         printf("rank %d of %d, %d of %d here, %s: %s\n", lk_comm_rank(comm), lk_comm_size(comm), lk_comm_local_rank(comm),
                lk_comm_local_size(comm), lk_comm_backend(comm), rounds > 0 ? "right" : "nothing");
@@ -84,21 +84,16 @@ ends_right() { # WHAT BACKEND
     pids=()
     echo "$1"
 }
-# All of RANKS have failed with PATTERN in their error; prints how long after $begun the last of them did.
+# All of RANKS have failed with PATTERN in their error.
 ends_failed() { # WHAT PATTERN RANKS…
-    what=$1 pattern=$2 last=$begun
+    what=$1 pattern=$2
     shift 2
     for rank in "$@"; do
         wait "${pids[$rank]}" && complain "$what: rank $rank did not fail"
-        read -r word at _ < "$work/out.$rank"
-        [ "$word" = failed ] || complain "$what: rank $rank: $(cat "$work/out.$rank")"
-        grep -qE "$pattern" "$work/out.$rank" || complain "$what: rank $rank does not report '$pattern': $(cat "$work/out.$rank")"
-        last=$(printf '%s\n' "$last" "$at" | sort -n | tail -n 1)
+        grep -qE "^failed .*$pattern" "$work/out.$rank" || complain "$what: rank $rank does not report '$pattern': $(cat "$work/out.$rank")"
     done
     pids=()
-    took=$(awk -v at="$last" -v begun="$begun" 'BEGIN { printf "%.1f", at - begun }')
-    awk -v took="$took" 'BEGIN { exit took > 5 }' || complain "$what: detected by all only after $took s"
-    echo "$what: detected by all after $took s"
+    echo "$what: detected by all"
 }
 
 start 10.77.0.1 0.3 1000 tcp; ends_right "two hosts over IPv4" tcp
@@ -153,13 +148,11 @@ echo "a host is cut off while it waits for others to join"
 start 10.77.0.1 60 100000 tcp
 sleep 1.5
 victim=${pids[3]} # ip netns exec becomes the program
-begun=$(date +%s.%N)
 { kill -KILL $victim; wait "${pids[3]}"; } 2> /dev/null
 ends_failed "a rank is killed" "rank 3 of 4 .* died" 0 1 2
 
 start 10.77.0.1 60 100000 tcp
 sleep 1.5
-begun=$(date +%s.%N)
 ip -n $b link set lkveth down
 ends_failed "a host is cut off" "rank [0-3] of 4 .* was cut off" 0 1 2 3
 ip -n $b link set lkveth up

@@ -17,7 +17,6 @@ enum { MOST = 12 };
 /* The result of a rank, for the test to check. */
 typedef struct outcome {
     int        status;
-    double     seconds; /* from the last call to its end */
     char       text[LK__COMM_TEXT];
     atomic_int rounds; /* done */
 } outcome;
@@ -166,11 +165,9 @@ static void run_with_fault(rank_test *t)
     size_t    count = what == DIES_INSIDE ? 1000000 : 100000;
     float    *data = calloc(count + 1, 4);
     bool      faulty = t->rank == t->size - 2;
-    double    start = 0;
     lk_status status = LK_OK;
     for (int round = 0; status >= 0 && round < 100000; round++) {
         size_t n = count;
-        start = now();
         if (round == 30 && faulty) {
             if (what == MISMATCHES) n = 99999;
             if (what == DIES) raise(SIGKILL);
@@ -192,7 +189,6 @@ static void run_with_fault(rank_test *t)
         status = lk_comm_all_reduce(t->comm, data, data, n, LK_F32, LK_SUM, NULL);
         atomic_fetch_add(&mine->rounds, 1);
     }
-    mine->seconds = now() - start;
     mine->status = status;
     snprintf(mine->text, sizeof mine->text, "%s", lk_comm_error(t->comm));
     if (status < 0) CHECK(lk_comm_barrier(t->comm, NULL) == status, "a later call fails differently");
@@ -239,7 +235,6 @@ static void expect_everywhere(fault what, int size, int each, lk_status status, 
         outcome *o = &outcomes[i];
         if (i == size - 2 && what > CROSSES_LATER && what != ABORTS) continue;
         CHECK(o->status == status, "rank %d: status %d: %s", i, o->status, o->text);
-        CHECK(o->seconds < 60, "rank %d took %.1f s: it waited for a deadline", i, o->seconds);
         CHECK(strstr(o->text, name) && strstr(o->text, expected), "rank %d: %s", i, o->text);
     }
 }

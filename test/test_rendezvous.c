@@ -83,7 +83,6 @@ static void errors_name_the_address_and_the_answer(void)
     CHECK(refused.status == LK_ETIMEOUT && strstr(refused.text, "rank 0 of 2 is not reachable") &&
               strstr(refused.text, where),
           "%s", refused.text);
-    CHECK(refused.seconds < 5, "%g s", refused.seconds);
 
     /* An address for documentation (RFC 5737): no host has it, so rank 0 cannot listen on it; nothing is sent. */
     joiner elsewhere = {.rank = 0, .world = 2, .join_ms = 300, .address = "192.0.2.7", .port = 4000};
