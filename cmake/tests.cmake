@@ -10,6 +10,13 @@ if(LK_SANITIZE)
   set(slowness 6)
 endif()
 
+# Not with gcc: its code (12 was measured) does not release the small frames of the stack that this check replaces the real one with.
+# After some thousand calls every further call searches all of them: 13 µs each, 98 % of the time of test_comm.
+set(detect_stack_use_after_return 1)
+if(CMAKE_C_COMPILER_ID STREQUAL "GNU")
+  set(detect_stack_use_after_return 0)
+endif()
+
 set(test_environment "LOCKSTEP=$<TARGET_FILE:lockstep_command>" "SOURCE_DIR=${PROJECT_SOURCE_DIR}" "BUILD_DIR=${PROJECT_BINARY_DIR}"
     "CC=${CMAKE_C_COMPILER}" "LK_SANITIZE=${LK_SANITIZE}" "UBSAN_OPTIONS=print_stacktrace=1")
 
@@ -43,8 +50,9 @@ function(apply_settings test kind)
   if(kind STREQUAL "script")
     set(leaks 0)
   endif()
+  set(asan_options "detect_leaks=${leaks}:detect_stack_use_after_return=${detect_stack_use_after_return}")
   set_tests_properties(${test} PROPERTIES TIMEOUT ${setting_timeout} SKIP_RETURN_CODE 77 LABELS "${kind};${setting_labels}"
-                       ENVIRONMENT "${test_environment};ASAN_OPTIONS=detect_leaks=${leaks}:detect_stack_use_after_return=1")
+                       ENVIRONMENT "${test_environment};ASAN_OPTIONS=${asan_options}")
 endfunction()
 
 # C tests include internal headers and link the static library.
