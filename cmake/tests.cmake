@@ -1,13 +1,19 @@
 # Every test/test_*.c, test/*.cpp and test/*.sh is one test in its own process. One line near its top may set how it is run:
 #
-#   ctest: timeout 300, label threaded, args --steps 2        (each part is optional)
+#   ctest: timeout 300, ranks 4, label threaded, args --steps 2        (each part is optional)
 #
-# The default timeout is 120 seconds. Exit status 77 means "skipped". Scripts get these environment variables:
+# The default timeout is 120 seconds. Exit status 77 means "skipped". `ranks` is how many ranks the test runs at the same time: ctest -j
+# reserves so many cores, and the test has the label `oversubscribed` where the machine has fewer. A C test that starts more than it
+# announces fails (check.h); in scripts, numbers behind -n and --nproc-per-node count too. Scripts get these environment variables:
 # LOCKSTEP (the command), SOURCE_DIR, BUILD_DIR, CC, LK_SANITIZE.
 set(default_timeout 120)
 set(slowness 1)
 if(LK_SANITIZE)
   set(slowness 6)
+endif()
+execute_process(COMMAND nproc OUTPUT_VARIABLE cores OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
+if(NOT cores MATCHES "^[1-9][0-9]*$")
+  cmake_host_system_information(RESULT cores QUERY NUMBER_OF_LOGICAL_CORES)
 endif()
 
 # Not with gcc: its code (12 was measured) does not release the small frames of the stack that this check replaces the real one with.
@@ -20,13 +26,34 @@ endif()
 set(test_environment "LOCKSTEP=$<TARGET_FILE:lockstep_command>" "SOURCE_DIR=${PROJECT_SOURCE_DIR}" "BUILD_DIR=${PROJECT_BINARY_DIR}"
     "CC=${CMAKE_C_COMPILER}" "LK_SANITIZE=${LK_SANITIZE}" "UBSAN_OPTIONS=print_stacktrace=1")
 
-# Reads the settings of the test in `source`: setting_timeout, setting_labels, setting_args.
+# The largest number behind -n or --nproc-per-node in the script `source`; `plan -n` starts no ranks, and other programs have a -n too.
+function(find_ranks source ranks)
+  set(most 1)
+  file(STRINGS ${source} lines REGEX "(-n|nproc[-_]per[-_]node)[ =][0-9]")
+  foreach(line ${lines})
+    string(REGEX REPLACE "(head|tail|xargs|plan) -n [0-9]+" "" line "${line}")
+    string(REGEX MATCHALL "(-n|nproc[-_]per[-_]node)[ =][0-9]+" uses "${line}")
+    foreach(use ${uses})
+      string(REGEX REPLACE ".*[ =]" "" number "${use}")
+      if(number GREATER most)
+        set(most ${number})
+      endif()
+    endforeach()
+  endforeach()
+  set(${ranks} ${most} PARENT_SCOPE)
+endfunction()
+
+# Reads the settings of the test in `source`: setting_timeout, setting_ranks, setting_labels, setting_args.
 function(read_settings source)
   file(STRINGS ${source} lines REGEX "ctest: " LIMIT_INPUT 4096)
   set(setting_timeout ${default_timeout})
+  set(setting_ranks 1)
   set(setting_labels "")
   set(setting_args "")
   foreach(line ${lines})
+    if(line MATCHES "ranks ([0-9]+)")
+      set(setting_ranks ${CMAKE_MATCH_1})
+    endif()
     if(line MATCHES "timeout ([0-9]+)")
       set(setting_timeout ${CMAKE_MATCH_1})
     endif()
@@ -38,7 +65,17 @@ function(read_settings source)
     endif()
   endforeach()
   math(EXPR setting_timeout "${setting_timeout} * ${slowness}")
+  if(source MATCHES "\\.sh$")
+    find_ranks(${source} ranks)
+    if(ranks GREATER setting_ranks)
+      set(setting_ranks ${ranks})
+    endif()
+  endif()
+  if(setting_ranks GREATER cores)
+    list(APPEND setting_labels oversubscribed)
+  endif()
   set(setting_timeout ${setting_timeout} PARENT_SCOPE)
+  set(setting_ranks ${setting_ranks} PARENT_SCOPE)
   set(setting_labels ${setting_labels} PARENT_SCOPE)
   set(setting_args ${setting_args} PARENT_SCOPE)
 endfunction()
@@ -51,8 +88,8 @@ function(apply_settings test kind)
     set(leaks 0)
   endif()
   set(asan_options "detect_leaks=${leaks}:detect_stack_use_after_return=${detect_stack_use_after_return}")
-  set_tests_properties(${test} PROPERTIES TIMEOUT ${setting_timeout} SKIP_RETURN_CODE 77 LABELS "${kind};${setting_labels}"
-                       ENVIRONMENT "${test_environment};ASAN_OPTIONS=${asan_options}")
+  set_tests_properties(${test} PROPERTIES TIMEOUT ${setting_timeout} SKIP_RETURN_CODE 77 PROCESSORS ${setting_ranks} LABELS "${kind};${setting_labels}"
+                       ENVIRONMENT "${test_environment};LK_TEST_RANKS=${setting_ranks};ASAN_OPTIONS=${asan_options}")
 endfunction()
 
 # C tests include internal headers and link the static library.

@@ -37,6 +37,15 @@ static int check_failures;
         fflush(stdout);                                               \
     } while (0)
 
+/* Fails where ctest was told of fewer ranks: the line `ctest: …` of each test says how many it runs at the same time, so that ctest
+ * reserves the cores. A test that is started by hand may run any number. */
+static inline void check_ranks_announced(int ranks)
+{
+    const char *announced = getenv("LK_TEST_RANKS");
+    CHECK(!announced || ranks <= atoi(announced), "%d ranks: the line `ctest: …` of this test must contain `ranks %d`",
+          ranks, ranks);
+}
+
 static inline int check_result(void) { return check_failures ? 1 : 0; }
 
 #endif

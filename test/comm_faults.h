@@ -538,6 +538,7 @@ static void run_fault_round(const fault_round *w)
     pid_t pids[8];
     int   pipes[2];
     char  byte;
+    check_ranks_announced(w->ranks);
     REQUIRE(pipe(pipes) == 0);
     fflush(NULL);
     for (int i = 0; i < w->ranks; i++) {

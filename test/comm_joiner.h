@@ -73,6 +73,7 @@ SHARED void *join_thread(void *argument)
 SHARED void join_all(joiner *joiners, int count)
 {
     pthread_t threads[16];
+    check_ranks_announced(count);
     for (int i = 0; i < count; i++) REQUIRE(pthread_create(&threads[i], NULL, join_thread, &joiners[i]) == 0);
     for (int i = 0; i < count; i++) pthread_join(threads[i], NULL);
 }

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # comm_mpi.sh - groups over MPI under a real mpirun, for each MPI whose module was built and whose mpirun is here: every collective against the
 # oracle, alone and mixed with shared memory; different calls are reported within a second; a killed rank ends the job; the program needs no
-# `lockstep run`; and without mpirun the error explains what to do.   ctest: timeout 400
+# `lockstep run`; and without mpirun the error explains what to do.   ctest: timeout 400, ranks 11
 set -eu
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT

@@ -58,6 +58,7 @@ SHARED void run_ranks(int size, const lk_comm_config *config, void (*function)(r
     rank_test        *ranks = calloc((size_t)size, sizeof *ranks);
     pthread_t        *threads = calloc((size_t)size, sizeof *threads);
     char              job[64];
+    check_ranks_announced(size);
     snprintf(job, sizeof job, "test-%ld-%d", (long)getpid(), atomic_fetch_add(&jobs, 1));
     setenv("LOCKSTEP_JOB", job, 1);
     for (int i = 0; i < size; i++) {

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # ddp_live.sh - PyTorch's DistributedDataParallel, run over gloo by this test, compared with two ranks of ours: the first steps of
 # test_ddp_golden.c's stored values. Skipped without PyTorch.
-# ctest: timeout 300
+# ctest: timeout 300, ranks 2
 set -eu
 python3 -c 'import torch.distributed as d, safetensors; assert d.is_available() and d.is_gloo_available()' 2> /dev/null ||
     { echo "skipped: no PyTorch with gloo (and safetensors)"; exit 77; }

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # ddp_namespaces.sh - data parallel over two hosts, simulated by network namespaces with a veth pair: two ranks on each, with shared memory
 # within a host and tcp between hosts, or tcp alone, give the bits of one process; a rank that dies on one host ends the job on the other,
-# which names it. Skipped where namespaces are not permitted.   ctest: timeout 200
+# which names it. Skipped where namespaces are not permitted.   ctest: timeout 200, ranks 4
 set -u
 [ -z "${LK_SANITIZE:-}" ] || { echo "skipped: other sanitizer tests cover the same code faster"; exit 77; }
 # shellcheck source=two_hosts.bash

@@ -2,7 +2,7 @@
 # ddp_resume.sh - a job that is killed and resumed with another number of ranks ends with the bits of an uninterrupted run with one rank:
 # with --reproducible at 1, 4, 3 and 2 ranks, after SIGKILL to the process, to a rank and to the launcher, in the middle of epochs. Without
 # it the losses after a change of size differ only by rounding.
-# ctest: timeout 400
+# ctest: timeout 400, ranks 4
 set -eu
 work=$(mktemp -d)
 job=

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # mpi_namespaces.sh - MPI between two hosts: network namespaces of this machine, each with its own host name, connected by a veth pair, and an mpirun
 # in one of them that starts its daemon in the other, for each MPI whose module was built and whose mpirun is installed. Sums over mpi and mixed with
-# shared memory; a rank that is killed; tcp with a token. Skipped where namespaces are not permitted.   ctest: timeout 240
+# shared memory; a rank that is killed; tcp with a token. Skipped where namespaces are not permitted.   ctest: timeout 240, ranks 4
 set -u
 [ -z "${LK_SANITIZE:-}" ] || { echo "skipped: a sanitized library needs a sanitized program"; exit 77; }
 # shellcheck source=two_hosts.bash

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # net_namespaces.sh - two hosts, as network namespaces of this machine connected by a veth pair: ranks in both, over IPv4 and IPv6, at a
 # limited rate, with delay and loss; a rank that is killed, a host that is cut off, a missing route. Skipped where namespaces are not
-# permitted.   ctest: timeout 240
+# permitted.   ctest: timeout 240, ranks 4
 set -u
 [ -z "${LK_SANITIZE:-}" ] || { echo "skipped: a sanitized library needs a sanitized program"; exit 77; }
 # shellcheck source=two_hosts.bash

@@ -156,7 +156,8 @@ SHARED int train_as(int rank, void *user)
 SHARED void run_job(job *j)
 {
     lk_spawn_result result;
-    lk_status       status = lk_spawn(j->world, train_as, j, &result);
+    check_ranks_announced(j->world);
+    lk_status status = lk_spawn(j->world, train_as, j, &result);
     CHECK(status == LK_OK, "%s at %d ranks: %s", j->model, j->world, result.text);
 }
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # run_hosts.sh - one launcher, several hosts over ssh. A script replaces ssh: it runs the remote command on this machine in its own
 # session and environment, and passes on only standard input, output and the exit status.
-# ctest: timeout 180
+# ctest: timeout 180, ranks 4
 set -u
 # Leak detection takes seconds at every exit on some machines; test_launch.c and run_ends.sh cover it.
 export ASAN_OPTIONS=${ASAN_OPTIONS:+$ASAN_OPTIONS:}detect_leaks=0

@@ -1,6 +1,6 @@
 /* test_comm_mixed.c - groups over simulated hosts: hierarchical reductions have the bits of the flat order for every type
  * and reduction and send less over the network, and when a rank dies, stops, makes another call or aborts, all others on
- * all hosts report the same.   ctest: timeout 200 */
+ * all hosts report the same.   ctest: timeout 200, ranks 8 */
 #define _GNU_SOURCE
 #include "comm_ranks.h"
 
@@ -51,6 +51,7 @@ static void start_ranks(int size, int each, const lk_comm_config *config, void (
     static int     jobs;
     char           job[64];
     lk_comm_config defaults = LK_COMM_CONFIG_INIT;
+    check_ranks_announced(size);
     snprintf(job, sizeof job, "mixed-%ld-%d", (long)getpid(), jobs++);
     setenv("LOCKSTEP_JOB", job, 1);
     fflush(stdout);

@@ -1,6 +1,6 @@
 /* test_comm_net.c - every collective over a network: tcp between threads of one process; mixed between processes on
  * simulated hosts; and, when mpirun starts it with the argument mpi or mixed, as one rank of that world.
- * ctest: timeout 400, label threaded */
+ * ctest: timeout 400, ranks 11, label threaded */
 #define _GNU_SOURCE
 #include "comm_cases.h"
 
@@ -103,6 +103,7 @@ static void run_mixed(int size, void (*function)(rank_test *t))
     static int jobs;
     char       job[64];
     pid_t      ranks[16];
+    check_ranks_announced(size);
     snprintf(job, sizeof job, "mixed-%ld-%d", (long)getpid(), jobs++);
     setenv("LOCKSTEP_JOB", job, 1);
     fflush(stdout);

@@ -1,6 +1,6 @@
 /* test_comm_net_faults.c - the faults of test_comm_faults over tcp: ranks that make different calls, are late, die, are
  * stopped, or lose a connection. The argument is the number of rounds of killing, stopping and closing.
- *   ctest: timeout 300, label threaded */
+ *   ctest: timeout 300, ranks 5, label threaded */
 #define _GNU_SOURCE
 #include "comm_faults.h"
 
@@ -81,6 +81,7 @@ static void a_closed_connection_fails_the_group_on_every_rank(void)
         int   ranks = 2 + i % 3, victim = i % ranks;
         pid_t pids[4];
         char  job[64];
+        check_ranks_announced(ranks);
         snprintf(job, sizeof job, "closing-%ld-%d", (long)getpid(), i);
         setenv("LOCKSTEP_JOB", job, 1);
         fflush(NULL);

@@ -2,7 +2,7 @@
  * gradients or are rejected, ids out of range are named and change nothing, gradients reduced by other means train like the
  * program's, and ranks that start from different weights do not train.
  *
- * ctest: timeout 120, label threaded */
+ * ctest: timeout 120, ranks 3, label threaded */
 #include "comm_ranks.h"
 #include "copies.h"
 #include "plan/plan.h"

@@ -1,7 +1,7 @@
 /* test_plan_values.c - values in plans: constants are in the store, are compared by ranks and never saved; an output that nothing
  * reads is not computed; nothing is trained through a stopped gradient; gradients computed in forward are used like any other.
  *
- * ctest: timeout 120 */
+ * ctest: timeout 120, ranks 2 */
 #include "plan/plan.h"
 #include "support.h"
 

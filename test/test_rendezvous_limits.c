@@ -1,6 +1,6 @@
 /* test_rendezvous_limits.c - the rendezvous of one host and of several under adverse conditions: few descriptors, signals,
  * a rank 0 that sends nothing, many foreign connections, ranks that leave and join again.
- *   ctest: timeout 200, label threaded */
+ *   ctest: timeout 200, ranks 3, label threaded */
 #define _GNU_SOURCE
 #include "comm_joiner.h"
 

@@ -1,5 +1,5 @@
 /* test_spawn.c - lk_spawn in a process with other settings for its children: SIGCHLD ignored, SA_NOCLDWAIT, a handler. */
-/* ctest: timeout 60 */
+/* ctest: timeout 60, ranks 2 */
 #define _GNU_SOURCE
 #include "check.h"
 

@@ -1,7 +1,7 @@
 /* test_trainer_ranks.c - trainers of several ranks: memory, refused options, detected failures, and that evaluation uses every
  * sample once.
  *
- * ctest: timeout 240 */
+ * ctest: timeout 240, ranks 4 */
 #include "check.h"
 #include "copies.h"
 
@@ -156,6 +156,7 @@ static void run_case(test_case *s)
 {
     lk_spawn_result result;
     if (s->save[0]) s->config.save = s->save;
+    check_ranks_announced(s->world);
     lk_status status = lk_spawn(s->world, run_rank, s, &result);
     CHECK(status == LK_OK, "%s", result.text);
 }
