@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # cli_mistakes.sh - user errors: a clear message and the right exit status, and nothing is overwritten.
-# ctest: timeout 240
+# ctest: timeout 240, label quick
 set -u
 work=$(mktemp -d)
 other=

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # run_ranks.sh - `lockstep run` on one host: the same environment as torchrun's, how programs are started, cores, the command line in
 # torchrun's spellings, exit statuses of user errors.
-# ctest: timeout 120
+# ctest: timeout 120, label quick
 set -u
 # Leak detection takes seconds at every exit on some machines; test_launch.c and run_ends.sh cover it.
 export ASAN_OPTIONS=${ASAN_OPTIONS:+$ASAN_OPTIONS:}detect_leaks=0

@@ -1,6 +1,6 @@
 /* test_comm_net_faults.c - the faults of test_comm_faults over tcp: ranks that make different calls, are late, die, are
  * stopped, or lose a connection. The argument is the number of rounds of killing, stopping and closing.
- *   ctest: timeout 300, ranks 5, label threaded */
+ *   ctest: timeout 300, ranks 5, label slow, label threaded */
 #define _GNU_SOURCE
 #include "comm_faults.h"
 

@@ -1,7 +1,7 @@
 /* test_data_parallel.c - SimpleCNN with any split of the batch: one rank with the whole batch, two, three (uneven) or four with a
  * part each, and accumulation, give the same losses and gradients.
  *
- * ctest: timeout 600, ranks 4 */
+ * ctest: timeout 600, ranks 4, label slow */
 #include "parallel.h"
 
 static job job_of(int world, report *out)

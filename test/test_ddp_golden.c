@@ -3,7 +3,7 @@
  * compared with one process of PyTorch on the whole batch. The values come from golden/make_ddp.py and make_training.py.
  *
  *   test_ddp_golden [FILE]     FILE: written by make_ddp.py, with any number of steps
- * ctest: timeout 300, ranks 2 */
+ * ctest: timeout 300, ranks 2, label slow */
 #include "parallel.h"
 
 static const char *fresh;

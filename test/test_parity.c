@@ -1,7 +1,7 @@
 /* test_parity.c - training compared with PyTorch: from the same weights and batches, the losses of SimpleCNN and ResNet-20 over
  * 50 Adam steps in f64, their first gradients, and SimpleCNN in f32. The values come from golden/make_training.py.
  *
- * ctest: timeout 300 */
+ * ctest: timeout 300, label slow */
 #include "training_batch.h"
 
 enum { STEPS = 50, PROJECTIONS = 8, PIXELS = 3 * 32 * 32, MOST = 16 };

@@ -1,6 +1,6 @@
 /* test_rendezvous.c - the rendezvous over a network, on this host's loopback: joining, missing and foreign ranks, and the
  * errors for a wrong address, port or token.
- *   ctest: timeout 200, ranks 5, label threaded */
+ *   ctest: timeout 200, ranks 5, label slow, label threaded */
 #define _GNU_SOURCE
 #include "comm_joiner.h"
 

@@ -1,7 +1,7 @@
 /* test_reproducible.c - with leaves the weights are the same to the bit at one, two, three and four ranks and any number of
  * threads, also with batches of fewer samples than leaves.
  *
- * ctest: timeout 600, ranks 4 */
+ * ctest: timeout 600, ranks 4, label slow */
 #include "parallel.h"
 
 static uint64_t hash_of(job j)

@@ -43,6 +43,7 @@ mkdir -p build && cp "$STUBS/lockstep" build/lockstep
 T
 cat > stubs/ctest <<'T'
 #!/bin/sh
+echo "ctest $*" >> "$STUBS/calls"
 while [ "$1" != --output-junit ]; do shift; done
 cp "$STUBS/tests.xml" "$2"
 exit "${TESTS_FAIL:-0}"
@@ -109,6 +110,18 @@ grep -q 'third.c:1: error: invalid statement' out.txt && grep -q 'x: the build f
 remove_stubs
 x test > out.txt 2>&1 || complain "test: $(cat out.txt)"
 [ "$(grep '^skipped' out.txt | tr '\n' '|')" = "skipped two: there is no 'second' host|skipped three: no reason given|" ] || complain "does not print why a test was skipped: $(cat out.txt)"
+
+# Continuous integration runs the suite, then the quick part of it with sanitizers, for which a compiler suffices.
+remove_stubs
+rm -f bin/valgrind
+mkdir tree/.ci
+cp "$SOURCE_DIR/.ci/run" tree/.ci/
+env PATH="$work/bin" tree/.ci/run > out.txt 2>&1 || complain ".ci/run: $(cat out.txt)"
+[ "$(grep -c '^ctest ' stubs/calls)" = 2 ] && grep '^ctest ' stubs/calls | tail -1 | grep -Fq -- "--test-dir build-asan " &&
+    grep -Fq -- "-L ^(c|cxx|fuzz|quick)\$ -LE ^slow\$" stubs/calls || complain ".ci/run: $(cat stubs/calls)"
+grep -q valgrind stubs/calls && complain "asan --quick installs valgrind: $(cat stubs/calls)"
+x check asan --slow > out.txt 2>&1 && complain "an unknown option of a check is ignored"
+grep -q "unknown check '--slow'" out.txt || complain "an unknown check: $(cat out.txt)"
 
 TESTS_FAIL=8 x test > out.txt 2>&1
 [ $? = 8 ] && grep -q '^skipped two' out.txt || complain "exit status or reasons are wrong when tests fail: $(cat out.txt)"
