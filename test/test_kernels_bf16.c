@@ -243,8 +243,18 @@ static void listed_operations_have_a_kernel(void)
 {
     static const lk__op listed[] = {
 #define LISTED(name) LK__OP_##name,
-        LISTED(cast) LISTED(conv2d) LISTED(conv2d_grad_input) LISTED(conv2d_grad_weight) LISTED(linear)
-            LISTED(linear_grad_input) LISTED(linear_grad_weight) LISTED(matmul)
+        LISTED(conv2d) LISTED(conv2d_grad_input) LISTED(conv2d_grad_weight) LISTED(max_pool2d) LISTED(max_pool2d_grad)
+            LISTED(avg_pool2d) LISTED(avg_pool2d_grad) LISTED(global_avg_pool2d) LISTED(global_avg_pool2d_grad)
+                LISTED(linear) LISTED(linear_grad_input) LISTED(linear_grad_weight) LISTED(matmul) LISTED(add)
+                    LISTED(sub) LISTED(mul) LISTED(div) LISTED(unary) LISTED(unary_grad) LISTED(scale) LISTED(scale_by)
+                        LISTED(layer_norm) LISTED(layer_norm_grad) LISTED(rms_norm) LISTED(rms_norm_grad)
+                            LISTED(group_norm) LISTED(group_norm_grad) LISTED(batch_norm) LISTED(batch_norm_eval)
+                                LISTED(batch_norm_grad) LISTED(batch_norm_eval_grad) LISTED(batch_norm_stats)
+                                    LISTED(batch_norm_apply) LISTED(batch_norm_grad_stats) LISTED(batch_norm_grad_apply)
+                                        LISTED(dropout) LISTED(embedding) LISTED(embedding_grad) LISTED(reshape)
+                                            LISTED(stop_gradient) LISTED(permute) LISTED(slice) LISTED(slice_grad)
+                                                LISTED(concat) LISTED(fill) LISTED(cast) LISTED(to_channels_last)
+                                                    LISTED(to_channels_first)
 #undef LISTED
     };
     bool is_listed[LK__OP_COUNT] = {false};

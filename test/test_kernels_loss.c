@@ -123,4 +123,4 @@ static void tests(void)
     scale_by_a_number_of_the_program();
 }
 
-int main(void) { return run_all(tests); }
+int main(void) { return run_types(tests, LK_BF16); }

@@ -206,7 +206,7 @@ static void expect_invalid(int64_t position, int operand, int32_t value, int64_t
     if (position >= 0 && right)
         right = got->op == t.op && got->at == (const int32_t *)t.in[operand].data + position && got->value == value &&
                 got->limit == limit;
-    if (!right) fail_case("reports another id as out of range");
+    if (!right && !t.skipped) fail_case("reports another id as out of range");
 }
 
 static void embedding_case(int64_t count, int64_t rows, int64_t columns, int bad)
@@ -221,7 +221,7 @@ static void embedding_case(int64_t count, int64_t rows, int64_t columns, int bad
             in(t.real, 2, DIMS(count, columns));
         else
             in(t.real, 2, DIMS(rows, columns));
-        out(t.real, 2, grad ? DIMS(rows, columns) : DIMS(count, columns), NULL);
+        out(grad ? t.wide : t.real, 2, grad ? DIMS(rows, columns) : DIMS(count, columns), NULL);
         run_case();
         for (int64_t i = 0; i < count; i++) {
             int64_t id = (int64_t)t.x[0][i];
@@ -510,4 +510,4 @@ static void tests(void)
     optimizers_as_pytorch();
 }
 
-int main(void) { return run_all(tests); }
+int main(void) { return run_types(tests, LK_BF16); }

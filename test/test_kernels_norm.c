@@ -15,13 +15,13 @@ static void row_norm_case(bool rms, int64_t rows, int64_t n, bool with_w, bool w
     double *x = in(t.real, 3, dims);
     for (int64_t i = 0; i < rows * n; i++) x[i] += offset;
     if (with_w)
-        in(t.real, 2, dims + 1);
+        in(t.wide, 2, dims + 1);
     else
         no_in();
-    if (with_b) in(t.real, 2, dims + 1);
+    if (with_b) in(t.wide, 2, dims + 1);
     out(t.real, 3, dims, NULL);
-    if (!rms) out(t.real, 1, DIMS(rows), NULL);
-    out(t.real, 1, DIMS(rows), NULL);
+    if (!rms) out(t.wide, 1, DIMS(rows), NULL);
+    out(t.wide, 1, DIMS(rows), NULL);
     run_case();
     for (int64_t r = 0; r < rows; r++) {
         const double *v = t.x[0] + r * n;
@@ -47,17 +47,17 @@ static void row_norm_case(bool rms, int64_t rows, int64_t n, bool with_w, bool w
     in(t.real, 3, dims);
     memcpy(in(t.real, 3, dims), kept, (size_t)(rows * n) * sizeof *kept);
     if (with_w)
-        memcpy(in(t.real, 2, dims + 1), kept_w, (size_t)n * sizeof *kept_w);
+        memcpy(in(t.wide, 2, dims + 1), kept_w, (size_t)n * sizeof *kept_w);
     else
         no_in();
-    if (!rms) memcpy(in(t.real, 1, DIMS(rows)), mean, (size_t)rows * sizeof *mean);
-    memcpy(in(t.real, 1, DIMS(rows)), rstd, (size_t)rows * sizeof *rstd);
+    if (!rms) memcpy(in(t.wide, 1, DIMS(rows)), mean, (size_t)rows * sizeof *mean);
+    memcpy(in(t.wide, 1, DIMS(rows)), rstd, (size_t)rows * sizeof *rstd);
     out(t.real, 3, dims, NULL);
     if (with_w)
-        out(t.real, 2, dims + 1, NULL);
+        out(t.wide, 2, dims + 1, NULL);
     else
         no_out();
-    if (with_b) out(t.real, 2, dims + 1, NULL);
+    if (with_b) out(t.wide, 2, dims + 1, NULL);
     run_case();
     const double *dy = t.x[0], *v = t.x[1], *m = rms ? mean : t.x[3], *s = t.x[rms ? 3 : 4];
     for (int64_t r = 0; r < rows; r++) {
@@ -100,17 +100,17 @@ static void group_norm_backward(const group_case *g, const double *x, const doub
     in(t.real, 3, dims);
     memcpy(in(t.real, 3, dims), x, (size_t)(g->n * g->c * g->size) * sizeof *x);
     if (g->with_w)
-        memcpy(in(t.real, 1, DIMS(g->c)), w, (size_t)g->c * sizeof *w);
+        memcpy(in(t.wide, 1, DIMS(g->c)), w, (size_t)g->c * sizeof *w);
     else
         no_in();
-    memcpy(in(t.real, 2, DIMS(g->n, g->groups)), mean, (size_t)(g->n * g->groups) * sizeof *mean);
-    memcpy(in(t.real, 2, DIMS(g->n, g->groups)), rstd, (size_t)(g->n * g->groups) * sizeof *rstd);
+    memcpy(in(t.wide, 2, DIMS(g->n, g->groups)), mean, (size_t)(g->n * g->groups) * sizeof *mean);
+    memcpy(in(t.wide, 2, DIMS(g->n, g->groups)), rstd, (size_t)(g->n * g->groups) * sizeof *rstd);
     out(t.real, 3, dims, NULL);
     if (g->with_w)
-        out(t.real, 1, DIMS(g->c), NULL);
+        out(t.wide, 1, DIMS(g->c), NULL);
     else
         no_out();
-    if (g->with_b) out(t.real, 1, DIMS(g->c), NULL);
+    if (g->with_b) out(t.wide, 1, DIMS(g->c), NULL);
     run_case();
     for (int64_t r = 0; r < g->n * g->groups; r++) {
         const double *dy = t.x[0] + r * row, *v = t.x[1] + r * row;
@@ -147,13 +147,13 @@ static void group_norm_case(group_case g)
     x = in(t.real, 3, dims);
     for (int64_t i = 0; i < rows * row; i++) x[i] += g.offset;
     if (g.with_w)
-        in(t.real, 1, DIMS(g.c));
+        in(t.wide, 1, DIMS(g.c));
     else
         no_in();
-    if (g.with_b) in(t.real, 1, DIMS(g.c));
+    if (g.with_b) in(t.wide, 1, DIMS(g.c));
     out(t.real, 3, dims, NULL);
-    out(t.real, 2, DIMS(g.n, g.groups), NULL);
-    out(t.real, 2, DIMS(g.n, g.groups), NULL);
+    out(t.wide, 2, DIMS(g.n, g.groups), NULL);
+    out(t.wide, 2, DIMS(g.n, g.groups), NULL);
     run_case();
     for (int64_t r = 0; r < rows; r++) {
         const double *v = t.x[0] + r * row;
@@ -222,12 +222,12 @@ static void batch_norm_forward(const bn_case *b, double *mean, double *rstd, dou
     double *x = in(t.real, b->rank, dims);
     for (int64_t i = 0; i < rows * c; i++) x[i] += b->offset;
     if (b->affine)
-        in(t.real, 1, &c), in(t.real, 1, &c);
+        in(t.wide, 1, &c), in(t.wide, 1, &c);
     else
         no_in(), no_in();
     out(t.real, b->rank, dims, NULL);
-    out(t.real, 1, &c, NULL);
-    out(t.real, 1, &c, NULL);
+    out(t.wide, 1, &c, NULL);
+    out(t.wide, 1, &c, NULL);
     /* First without running statistics: the harness runs a case several times, and each run would change them. */
     run_case();
     for (int64_t i = 0; i < rows * c; i++) mean[i % c] += t.x[0][i] / (double)rows;
@@ -249,7 +249,7 @@ static void batch_norm_forward(const bn_case *b, double *mean, double *rstd, dou
     memcpy(y_kept, t.y[0], (size_t)(rows * c) * sizeof *want);
 
     /* Now with them, once. */
-    double *running_mean = in(t.real, 1, &c), *running_var = in(t.real, 1, &c);
+    double *running_mean = in(t.wide, 1, &c), *running_var = in(t.wide, 1, &c);
     for (int64_t k = 0; k < c; k++) running_var[k] = fabs(running_var[k]);
     in(LK_I64, 0, NULL)[0] = 41;
     round_inputs();
@@ -261,8 +261,8 @@ static void batch_norm_forward(const bn_case *b, double *mean, double *rstd, dou
         double v = moves ? 0.9 * running_var[k] + 0.1 * var[k] * (double)rows / (double)(rows > 1 ? rows - 1 : 1)
                          : running_var[k];
         double limit = t.real == LK_F64 ? 1e-13 : 1e-6 * (1 + fabs(b->offset));
-        if (fabs(get(t.real, t.in[3].data, k) - m) > limit * (1 + fabs(m))) fail_case("running_mean");
-        if (fabs(get(t.real, t.in[4].data, k) - v) > limit * (1 + fabs(v))) fail_case("running_var");
+        if (fabs(get(t.wide, t.in[3].data, k) - m) > limit * (1 + fabs(m))) fail_case("running_mean");
+        if (fabs(get(t.wide, t.in[4].data, k) - v) > limit * (1 + fabs(v))) fail_case("running_var");
     }
     if (*(int64_t *)t.in[5].data != (moves ? 42 : 41)) fail_case("num_batches_tracked");
     end_case();
@@ -280,17 +280,17 @@ static void batch_norm_backward(const bn_case *b, bool training, const double *m
     in(t.real, b->rank, dims);
     memcpy(in(t.real, b->rank, dims), x_kept, (size_t)(rows * c) * sizeof(double));
     if (b->affine)
-        in(t.real, 1, &c);
+        in(t.wide, 1, &c);
     else
         no_in();
-    memcpy(in(t.real, 1, &c), mean, (size_t)c * sizeof(double));
-    memcpy(in(t.real, 1, &c), second, (size_t)c * sizeof(double));
+    memcpy(in(t.wide, 1, &c), mean, (size_t)c * sizeof(double));
+    memcpy(in(t.wide, 1, &c), second, (size_t)c * sizeof(double));
     if (training && b->relu) {
         t.attrs.activation = LK__RELU;
         memcpy(in(t.real, b->rank, dims), y_kept, (size_t)(rows * c) * sizeof(double));
     }
     out(t.real, b->rank, dims, NULL);
-    if (b->affine) out(t.real, 1, &c, NULL), out(t.real, 1, &c, NULL);
+    if (b->affine) out(t.wide, 1, &c, NULL), out(t.wide, 1, &c, NULL);
     run_case();
     double *g = zeros(rows * c), *rstd = zeros(c);
     for (int64_t k = 0; k < c; k++) rstd[k] = training ? t.x[4][k] : 1 / sqrt(t.x[4][k] + eps);
@@ -327,11 +327,11 @@ static void batch_norm_eval_case(const bn_case *b, const double *mean, const dou
     t.in_place = 1;
     in(t.real, b->rank, dims);
     if (b->affine)
-        in(t.real, 1, &c), in(t.real, 1, &c);
+        in(t.wide, 1, &c), in(t.wide, 1, &c);
     else
         no_in(), no_in();
-    memcpy(in(t.real, 1, &c), mean, (size_t)c * sizeof(double));
-    memcpy(in(t.real, 1, &c), var, (size_t)c * sizeof(double));
+    memcpy(in(t.wide, 1, &c), mean, (size_t)c * sizeof(double));
+    memcpy(in(t.wide, 1, &c), var, (size_t)c * sizeof(double));
     out(t.real, b->rank, dims, NULL);
     run_case();
     for (int64_t i = 0; i < rows * c; i++) {
@@ -377,4 +377,4 @@ static void tests(void)
     batch_norm_with_running_statistics();
 }
 
-int main(void) { return run_all(tests); }
+int main(void) { return run_types(tests, LK_BF16); }

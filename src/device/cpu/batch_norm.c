@@ -4,14 +4,14 @@
 #include "device/cpu/columns.h"
 
 typedef struct batch {
-    const REAL *x, *dy, *w, *b, *out; /* out: y, of which relu's gradient needs the sign */
-    const REAL *mean, *rstd;
-    REAL       *y;
-    int64_t     rows, channels, tiles;
-    bool        relu;
-    double     *partial;                /* (tiles, 2, channels) */
-    double     *scratch;                /* (threads, 3, channels), then coefficients */
-    REAL       *factor, *shift, *slope; /* (channels): y = x factor + shift; dx = dy factor + x slope + shift */
+    const ELEMENT *x, *dy, *out; /* out: y, of which relu's gradient needs the sign */
+    const REAL    *w, *b, *mean, *rstd;
+    ELEMENT       *y;
+    int64_t        rows, channels, tiles;
+    bool           relu;
+    double        *partial;                /* (tiles, 2, channels) */
+    double        *scratch;                /* (threads, 3, channels), then coefficients */
+    REAL          *factor, *shift, *slope; /* (channels): y = x factor + shift; dx = dy factor + x slope + shift */
 } batch;
 
 /* A channel's weight or bias, or a constant where there is none. (The address is chosen once: a choice per channel would compile
@@ -101,8 +101,8 @@ static void apply_tile(void *argument, int64_t tile, int worker)
     int64_t     channels = s.channels, end = tile_begin(s.rows, s.tiles, tile + 1);
     (void)worker;
     for (int64_t row = tile_begin(s.rows, s.tiles, tile); row < end; row++) {
-        const REAL *x = s.x + row * channels;
-        REAL       *y = s.y + row * channels;
+        const ELEMENT *x = s.x + row * channels;
+        ELEMENT       *y = s.y + row * channels;
         EACH_VECTOR(c, channels, {
             vec v = load_part(x + c, lanes) * load_part(s.factor + c, lanes) + load_part(s.shift + c, lanes);
             if (s.relu) v = choose(v <= 0, splat(0), v);

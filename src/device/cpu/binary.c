@@ -4,15 +4,15 @@
 typedef enum operation { ADD, SUB, MUL, DIV } operation;
 
 typedef struct pair {
-    broadcast   walk;
-    operation   operation;
-    const REAL *a, *b;
-    REAL       *y;
+    broadcast      walk;
+    operation      operation;
+    const ELEMENT *a, *b;
+    ELEMENT       *y;
 } pair;
 
 /* One inner row; a step of 0 repeats one value. Scalar tails give the same bits: each element is rounded once. */
 #define ROW(name, op)                                                                              \
-    static void name(const REAL *a, int64_t a_step, const REAL *b, int64_t b_step, REAL *y, int64_t n) \
+    static void name(const ELEMENT *a, int64_t a_step, const ELEMENT *b, int64_t b_step, ELEMENT *y, int64_t n) \
     {                                                                                              \
         int64_t i = 0;                                                                             \
         if (a_step && b_step) {                                                                    \
@@ -22,15 +22,15 @@ typedef struct pair {
                 store(y + i + VL, high);                                                           \
             }                                                                                      \
             for (; i + VL <= n; i += VL) store(y + i, load(a + i) op load(b + i));                 \
-            for (; i < n; i++) y[i] = a[i] op b[i];                                                \
+            for (; i < n; i++) store_one(y + i, load_one(a + i) op load_one(b + i));               \
         } else if (a_step) {                                                                       \
-            const REAL value = b[0];                                                               \
+            const REAL value = load_one(b);                                                             \
             for (; i + VL <= n; i += VL) store(y + i, load(a + i) op splat(value));                \
-            for (; i < n; i++) y[i] = a[i] op value;                                               \
+            for (; i < n; i++) store_one(y + i, load_one(a + i) op value);                         \
         } else {                                                                                   \
-            const REAL value = a[0];                                                               \
+            const REAL value = load_one(a);                                                             \
             for (; i + VL <= n; i += VL) store(y + i, splat(value) op load(b + i));                \
-            for (; i < n; i++) y[i] = value op b[i];                                               \
+            for (; i < n; i++) store_one(y + i, value op load_one(b + i));                         \
         }                                                                                          \
     }
 ROW(add_row, +)
@@ -41,8 +41,8 @@ ROW(div_row, /)
 
 static void pair_row(const void *data, const int64_t at[BROADCAST_MOST], int64_t begin, int64_t n)
 {
-    static void (*const rows[])(const REAL *, int64_t, const REAL *, int64_t, REAL *, int64_t) = {add_row, sub_row,
-                                                                                                  mul_row, div_row};
+    static void (*const rows[])(const ELEMENT *, int64_t, const ELEMENT *, int64_t, ELEMENT *,
+                                int64_t) = {add_row, sub_row, mul_row, div_row};
     const pair *p = data;
     int         last = p->walk.rank - 1;
     rows[p->operation](p->a + at[0], p->walk.step[0][last], p->b + at[1], p->walk.step[1][last], p->y + begin, n);

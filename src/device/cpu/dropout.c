@@ -6,8 +6,8 @@
 enum { BATCH = LK__RANDOM_BATCH };
 
 typedef struct dropping {
-    const REAL    *x;
-    REAL          *y;
+    const ELEMENT *x;
+    ELEMENT       *y;
     const int64_t *ids;
     int64_t        rows, columns, known, pieces, tiles; /* each row is split into pieces */
     uint32_t       threshold;                           /* draws below it zero the element */
@@ -20,8 +20,8 @@ enum { PIECE = 4096 }; /* elements; a multiple of 4 BATCH */
 static void drop_piece(const dropping *d, int64_t row, int64_t begin, int64_t end)
 {
     uint64_t       item = (uint64_t)(d->ids && row < d->known ? d->ids[row] : row);
-    const REAL    *x = d->x + row * d->columns;
-    REAL          *y = d->y + row * d->columns;
+    const ELEMENT *x = d->x + row * d->columns;
+    ELEMENT       *y = d->y + row * d->columns;
     const uint32_t threshold = d->threshold;
     const REAL     scale = d->scale;
     uint32_t       bits[4][BATCH];
@@ -30,13 +30,14 @@ static void drop_piece(const dropping *d, int64_t row, int64_t begin, int64_t en
         lk__random4_batch(&d->random, item, (uint32_t)(at / 4), bits);
         for (int64_t j = 0; j < BATCH; j++)
             for (int k = 0; k < 4; k++) {
-                REAL kept = x[at + 4 * j + k] * scale;
-                y[at + 4 * j + k] = bits[k][j] >= threshold ? kept : 0;
+                REAL kept = load_one(x + at + 4 * j + k) * scale;
+                store_one(y + at + 4 * j + k, bits[k][j] >= threshold ? kept : 0);
             }
     }
     if (at == end) return;
     lk__random4_batch(&d->random, item, (uint32_t)(at / 4), bits);
-    for (int64_t i = 0; i < end - at; i++) y[at + i] = bits[i & 3][i >> 2] >= threshold ? x[at + i] * scale : 0;
+    for (int64_t i = 0; i < end - at; i++)
+        store_one(y + at + i, bits[i & 3][i >> 2] >= threshold ? load_one(x + at + i) * scale : 0);
 }
 
 static void dropout_tile(void *argument, int64_t tile, int worker)

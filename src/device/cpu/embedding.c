@@ -4,8 +4,9 @@
 
 typedef struct lookup {
     const int32_t *ids;
-    const REAL    *from; /* the table, or dy */
-    REAL          *to;
+    const ELEMENT *from; /* the table, or dy */
+    ELEMENT       *to;
+    REAL          *sums; /* the gradient of the table */
     int64_t        count, rows, columns, tiles;
     int64_t       *invalid; /* position of the first id out of range */
 } lookup;
@@ -16,8 +17,8 @@ static void embedding_tile(void *argument, int64_t tile, int worker)
     int64_t       end = tile_begin(e->count, e->tiles, tile + 1);
     (void)worker;
     for (int64_t i = tile_begin(e->count, e->tiles, tile); i < end; i++) {
-        REAL   *y = e->to + i * e->columns;
-        int64_t id = e->ids[i];
+        ELEMENT *y = e->to + i * e->columns;
+        int64_t  id = e->ids[i];
         if (id >= 0 && id < e->rows) {
             memcpy(y, e->from + id * e->columns, (size_t)e->columns * sizeof *y);
         } else {
@@ -44,21 +45,21 @@ static void embedding_grad_tile(void *argument, int64_t tile, int worker)
     const lookup *e = argument;
     int64_t       begin = tile_begin(e->rows, e->tiles, tile), end = tile_begin(e->rows, e->tiles, tile + 1);
     (void)worker;
-    memset(e->to + begin * e->columns, 0, (size_t)((end - begin) * e->columns) * sizeof *e->to);
+    memset(e->sums + begin * e->columns, 0, (size_t)((end - begin) * e->columns) * sizeof *e->sums);
     for (int64_t i = 0; i < e->count; i++) {
         int64_t id = e->ids[i];
         if (id < begin || id >= end) continue;
-        const REAL *dy = e->from + i * e->columns;
-        REAL       *to = e->to + id * e->columns;
-        int64_t     c = 0;
+        const ELEMENT *dy = e->from + i * e->columns;
+        REAL          *to = e->sums + id * e->columns;
+        int64_t        c = 0;
         for (; c + VL <= e->columns; c += VL) store(to + c, load(to + c) + load(dy + c));
-        for (; c < e->columns; c++) to[c] += dy[c];
+        for (; c < e->columns; c++) to[c] += load_one(dy + c);
     }
 }
 
 void KERNEL(embedding_grad)(const lk__kernel_call *call)
 {
-    lookup e = {.ids = call->in[0].data, .from = call->in[1].data, .to = call->out[0].data};
+    lookup e = {.ids = call->in[0].data, .from = call->in[1].data, .sums = call->out[0].data};
     e.count = lk__operand_elements(&call->in[0]);
     e.rows = call->out[0].dims[0];
     e.columns = call->out[0].dims[1];

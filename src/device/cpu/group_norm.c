@@ -4,12 +4,14 @@
 #include "device/cpu/columns.h"
 
 typedef struct grouped {
-    const REAL *x, *dy, *w, *b, *saved_mean, *saved_rstd;
-    REAL       *y, *mean, *rstd;
-    int64_t     samples, channels, groups, size; /* size: elements of a channel */
-    int64_t     tiles;
-    double      epsilon;
-    double     *partial; /* (tiles, 2, channels): dw, db */
+    const ELEMENT *x, *dy;
+    const REAL    *w, *b, *saved_mean, *saved_rstd;
+    ELEMENT       *y;
+    REAL          *mean, *rstd;
+    int64_t        samples, channels, groups, size; /* size: elements of a channel */
+    int64_t        tiles;
+    double         epsilon;
+    double        *partial; /* (tiles, 2, channels): dw, db */
 } grouped;
 
 static grouped describe_operand(const lk__kernel_operand *x, const lk__op_attrs *attrs, int64_t most)
@@ -22,11 +24,11 @@ static grouped describe_operand(const lk__kernel_operand *x, const lk__op_attrs 
 
 static void normalise_group(const grouped *of, int64_t row)
 {
-    const grouped s = *of;
-    int64_t       each = s.channels / s.groups, n = each * s.size, first = row % s.groups * each;
-    const REAL   *x = s.x + row * n;
-    REAL         *y = s.y + row * n;
-    double        total = 0, squares = 0;
+    const grouped  s = *of;
+    int64_t        each = s.channels / s.groups, n = each * s.size, first = row % s.groups * each;
+    const ELEMENT *x = s.x + row * n;
+    ELEMENT       *y = s.y + row * n;
+    double         total = 0, squares = 0;
     SUM_VECTORS(total, i, n, load_part(x + i, lanes));
     REAL mean = (REAL)(total / (double)n);
     SUM_VECTORS(squares, i, n, ({
@@ -66,14 +68,15 @@ void KERNEL(group_norm)(const lk__kernel_call *call)
 /* dx = rstd (g - mean(g) - xhat mean(g xhat)), with g = dy w and xhat = (x - mean) rstd; also dw and db. */
 static void grad_group(const grouped *of, int64_t row, double *dw, double *db)
 {
-    const grouped s = *of;
-    int64_t       each = s.channels / s.groups, n = each * s.size, first = row % s.groups * each;
-    const REAL   *x = s.x + row * n, *dy = s.dy + row * n;
-    REAL         *dx = s.y + row * n, mean = s.saved_mean[row], rstd = s.saved_rstd[row];
-    double        total = 0, product = 0;
+    const grouped  s = *of;
+    int64_t        each = s.channels / s.groups, n = each * s.size, first = row % s.groups * each;
+    const ELEMENT *x = s.x + row * n, *dy = s.dy + row * n;
+    ELEMENT       *dx = s.y + row * n;
+    REAL           mean = s.saved_mean[row], rstd = s.saved_rstd[row];
+    double         total = 0, product = 0;
     for (int64_t c = 0; c < each; c++) {
-        const REAL *xc = x + c * s.size, *dyc = dy + c * s.size;
-        double      sum = 0, moment = 0, w = s.w ? (double)s.w[first + c] : 1;
+        const ELEMENT *xc = x + c * s.size, *dyc = dy + c * s.size;
+        double         sum = 0, moment = 0, w = s.w ? (double)s.w[first + c] : 1;
         SUM_VECTORS(sum, i, s.size, load_part(dyc + i, lanes));
         SUM_VECTORS(moment, i, s.size, load_part(dyc + i, lanes) * (load_part(xc + i, lanes) - mean));
         total += w * sum;

@@ -3,11 +3,13 @@
 #include "device/cpu/columns.h"
 
 typedef struct layer {
-    const REAL *x, *dy, *w, *b, *saved_mean, *saved_rstd;
-    REAL       *y, *mean, *rstd;
-    int64_t     rows, n, tiles;
-    double      epsilon;
-    double     *partial; /* (tiles, 2, n): dw, db */
+    const ELEMENT *x, *dy;
+    const REAL    *w, *b, *saved_mean, *saved_rstd;
+    ELEMENT       *y;
+    REAL          *mean, *rstd;
+    int64_t        rows, n, tiles;
+    double         epsilon;
+    double        *partial; /* (tiles, 2, n): dw, db */
 } layer;
 
 static void set_extents(layer *s, const lk__kernel_operand *x, int axis, int64_t most)
@@ -19,10 +21,10 @@ static void set_extents(layer *s, const lk__kernel_operand *x, int axis, int64_t
 
 static void normalise_row(const layer *of, int64_t row)
 {
-    const layer s = *of;
-    const REAL *x = s.x + row * s.n;
-    REAL       *y = s.y + row * s.n;
-    double      total = 0, squares = 0;
+    const layer    s = *of;
+    const ELEMENT *x = s.x + row * s.n;
+    ELEMENT       *y = s.y + row * s.n;
+    double         total = 0, squares = 0;
     SUM_VECTORS(total, i, s.n, load_part(x + i, lanes));
     REAL mean = (REAL)(total / (double)s.n);
     SUM_VECTORS(squares, i, s.n, ({
@@ -61,10 +63,11 @@ void KERNEL(layer_norm)(const lk__kernel_call *call)
 /* dx = rstd (g - mean(g) - xhat mean(g xhat)), with g = dy w and xhat = (x - mean) rstd. */
 static void grad_row(const layer *of, int64_t row)
 {
-    const layer s = *of;
-    const REAL *x = s.x + row * s.n, *dy = s.dy + row * s.n;
-    REAL       *dx = s.y + row * s.n, mean = s.saved_mean[row], rstd = s.saved_rstd[row];
-    double      total = 0, product = 0;
+    const layer    s = *of;
+    const ELEMENT *x = s.x + row * s.n, *dy = s.dy + row * s.n;
+    ELEMENT       *dx = s.y + row * s.n;
+    REAL           mean = s.saved_mean[row], rstd = s.saved_rstd[row];
+    double         total = 0, product = 0;
     if (s.w) {
         SUM_VECTORS(total, i, s.n, load_part(dy + i, lanes) * load_part(s.w + i, lanes));
         SUM_VECTORS(product, i, s.n,

@@ -1,10 +1,12 @@
 /* pool.c - max, average and global average pooling of images (channels last), and their gradients. Vectors run along the
- * channels; an image belongs to one tile in the gradients, so overlapping windows add in a fixed order. Bound by memory. */
+ * channels; an image belongs to one tile in the gradients, so overlapping windows add in a fixed order: in dx itself, or in a
+ * worker's scratch where ELEMENT is narrower than REAL. Bound by memory. */
 #include "device/cpu/columns.h"
 
 typedef struct window {
-    const REAL    *x; /* the larger image of a forward, dy of a gradient */
-    REAL          *y;
+    const ELEMENT *x; /* the larger image of a forward, dy of a gradient */
+    ELEMENT       *y;
+    REAL          *sums; /* a worker's image, of gradients that are added where ELEMENT is narrower */
     uint8_t       *index;
     const uint8_t *saved;
     int64_t        images, channels, height, width, out_height, out_width; /* height × width is the larger image */
@@ -51,14 +53,14 @@ INLINE ivec load_index(const uint8_t *p, int64_t lanes)
 }
 
 /* The maximum of a window; the first of equal values counts, and NaN is above all numbers. */
-INLINE void max_window(const window *w, const REAL *image, span r, span s, int64_t c, int64_t lanes, REAL *y,
+INLINE void max_window(const window *w, const ELEMENT *image, span r, span s, int64_t c, int64_t lanes, ELEMENT *y,
                        uint8_t *index)
 {
     vec  best = splat(-INFINITY);
     ivec where = {0};
     where += (INTEGER)(r.from * w->kernel + s.from);
     for (int64_t row = r.from; row < r.to; row++) {
-        const REAL *x = image + ((r.at + row) * w->width + s.at) * w->channels + c;
+        const ELEMENT *x = image + ((r.at + row) * w->width + s.at) * w->channels + c;
         for (int64_t column = s.from; column < s.to; column++) {
             vec  v = load_part(x + column * w->channels, lanes);
             ivec wins = (v > best) | (v != v);
@@ -81,12 +83,12 @@ static void max_tile(void *argument, int64_t tile, int worker)
     int64_t      rows = w.images * w.out_height, end = tile_begin(rows, w.tiles, tile + 1);
     (void)worker;
     for (int64_t item = tile_begin(rows, w.tiles, tile); item < end; item++) {
-        const REAL *image = w.x + item / w.out_height * w.height * w.width * w.channels;
-        span        r = clip(item % w.out_height, w.height, &w);
+        const ELEMENT *image = w.x + item / w.out_height * w.height * w.width * w.channels;
+        span           r = clip(item % w.out_height, w.height, &w);
         for (int64_t out = 0; out < w.out_width; out++) {
             span     s = clip(out, w.width, &w);
             int64_t  at = (item * w.out_width + out) * w.channels;
-            REAL    *y = w.y + at;
+            ELEMENT *y = w.y + at;
             uint8_t *index = w.index ? w.index + at : NULL;
             EACH_VECTOR(c, w.channels, max_window(&w, image, r, s, c, lanes, y + c, index ? index + c : NULL););
         }
@@ -102,14 +104,38 @@ void KERNEL(max_pool2d)(const lk__kernel_call *call)
     lk__pool_run(call->pool, w.tiles, max_tile, &w);
 }
 
+/* Where an image's gradients are added: in dx, or in this worker's sums, which then go to dx. */
+static REAL *clear_sums(const window *w, ELEMENT *dx, int64_t size, int worker)
+{
+    REAL *sums = NARROW ? w->sums + worker * size : (REAL *)(void *)dx;
+    memset(sums, 0, (size_t)size * sizeof *sums);
+    return sums;
+}
+
+#if NARROW
+static size_t sums_bytes(const lk__kernel_operand *dx, int threads)
+{
+    return (size_t)(dims_product(dx, 1, dx->rank) * threads) * sizeof(REAL);
+}
+size_t KERNEL(max_pool2d_grad_workspace)(const lk__kernel_call *call, int threads)
+{
+    return sums_bytes(&call->out[0], threads);
+}
+size_t KERNEL(avg_pool2d_grad_workspace)(const lk__kernel_call *call, int threads)
+{
+    return sums_bytes(&call->out[0], threads);
+}
+#endif
+
 /* Windows that do not overlap: every element of dx is written once. */
-static void spread_apart(const window *w, const REAL *dy, const uint8_t *index, REAL *dx, int64_t row, int64_t column)
+static void spread_apart(const window *w, const ELEMENT *dy, const uint8_t *index, ELEMENT *dx, int64_t row,
+                         int64_t column)
 {
     span r = clip(row, w->height, w), s = clip(column, w->width, w);
     for (int64_t i = r.from; i < r.to; i++) {
         for (int64_t j = s.from; j < s.to; j++) {
-            REAL *to = dx + ((r.at + i) * w->width + s.at + j) * w->channels;
-            ivec  here = (ivec){0} + (INTEGER)(i * w->kernel + j);
+            ELEMENT *to = dx + ((r.at + i) * w->width + s.at + j) * w->channels;
+            ivec     here = (ivec){0} + (INTEGER)(i * w->kernel + j);
             EACH_VECTOR(c, w->channels, {
                 vec d = load_part(dy + c, lanes);
                 store_part(to + c, choose(load_index(index + c, lanes) == here, d, splat(0)), lanes);
@@ -118,13 +144,13 @@ static void spread_apart(const window *w, const REAL *dy, const uint8_t *index, 
     }
 }
 
-static void spread_overlapping(const window *w, const REAL *dy, const uint8_t *index, REAL *dx, int64_t row,
+static void spread_overlapping(const window *w, const ELEMENT *dy, const uint8_t *index, REAL *dx, int64_t row,
                                int64_t column)
 {
     REAL *corner = dx + ((row * w->stride - w->padding) * w->width + column * w->stride - w->padding) * w->channels;
     for (int64_t c = 0; c < w->channels; c++) {
         int64_t i = index[c] / w->kernel, j = index[c] % w->kernel;
-        corner[(i * w->width + j) * w->channels + c] += dy[c];
+        corner[(i * w->width + j) * w->channels + c] += load_one(dy + c);
     }
 }
 
@@ -134,19 +160,20 @@ static void max_grad_tile(void *argument, int64_t tile, int worker)
     int64_t       end = tile_begin(w->images, w->tiles, tile + 1), outs = w->out_height * w->out_width;
     int64_t       size = w->height * w->width * w->channels;
     bool          apart = w->stride >= w->kernel;
-    (void)worker;
     for (int64_t image = tile_begin(w->images, w->tiles, tile); image < end; image++) {
-        REAL *dx = w->y + image * size;
-        if (!apart || w->stride != w->kernel || w->padding || w->height % w->kernel || w->width % w->kernel)
+        ELEMENT *dx = w->y + image * size;
+        REAL    *sums = apart ? NULL : clear_sums(w, dx, size, worker);
+        if (apart && (w->stride != w->kernel || w->padding || w->height % w->kernel || w->width % w->kernel))
             memset(dx, 0, (size_t)size * sizeof *dx); /* elements that no window covers */
         for (int64_t out = 0; out < outs; out++) {
-            const REAL    *dy = w->x + (image * outs + out) * w->channels;
+            const ELEMENT *dy = w->x + (image * outs + out) * w->channels;
             const uint8_t *index = w->saved + (image * outs + out) * w->channels;
             if (apart)
                 spread_apart(w, dy, index, dx, out / w->out_width, out % w->out_width);
             else
-                spread_overlapping(w, dy, index, dx, out / w->out_width, out % w->out_width);
+                spread_overlapping(w, dy, index, sums, out / w->out_width, out % w->out_width);
         }
+        if (NARROW && !apart) copy_narrow(dx, sums, size);
     }
 }
 
@@ -154,6 +181,7 @@ void KERNEL(max_pool2d_grad)(const lk__kernel_call *call)
 {
     window w = describe_call(call, &call->out[0], &call->in[0]);
     w.saved = call->in[1].data;
+    w.sums = call->workspace;
     w.tiles = tile_count(w.images, w.height * w.width * w.channels, 0);
     lk__pool_run(call->pool, w.tiles, max_grad_tile, &w);
 }
@@ -165,11 +193,11 @@ static void avg_tile(void *argument, int64_t tile, int worker)
     REAL         divisor = (REAL)(w.kernel * w.kernel);
     (void)worker;
     for (int64_t item = tile_begin(rows, w.tiles, tile); item < end; item++) {
-        const REAL *image = w.x + item / w.out_height * w.height * w.width * w.channels;
-        span        r = clip(item % w.out_height, w.height, &w);
+        const ELEMENT *image = w.x + item / w.out_height * w.height * w.width * w.channels;
+        span           r = clip(item % w.out_height, w.height, &w);
         for (int64_t out = 0; out < w.out_width; out++) {
-            span  s = clip(out, w.width, &w);
-            REAL *y = w.y + (item * w.out_width + out) * w.channels;
+            span     s = clip(out, w.width, &w);
+            ELEMENT *y = w.y + (item * w.out_width + out) * w.channels;
             EACH_VECTOR(c, w.channels, {
                 vec sum = {0};
                 for (int64_t i = r.from; i < r.to; i++)
@@ -195,28 +223,29 @@ static void avg_grad_tile(void *argument, int64_t tile, int worker)
     int64_t      end = tile_begin(w.images, w.tiles, tile + 1), outs = w.out_height * w.out_width;
     int64_t      size = w.height * w.width * w.channels;
     REAL         divisor = (REAL)(w.kernel * w.kernel);
-    (void)worker;
     for (int64_t image = tile_begin(w.images, w.tiles, tile); image < end; image++) {
-        REAL *dx = w.y + image * size;
-        memset(dx, 0, (size_t)size * sizeof *dx);
+        ELEMENT *dx = w.y + image * size;
+        REAL    *sums = clear_sums(&w, dx, size, worker);
         for (int64_t out = 0; out < outs; out++) {
-            const REAL *dy = w.x + (image * outs + out) * w.channels;
-            span        r = clip(out / w.out_width, w.height, &w), s = clip(out % w.out_width, w.width, &w);
+            const ELEMENT *dy = w.x + (image * outs + out) * w.channels;
+            span           r = clip(out / w.out_width, w.height, &w), s = clip(out % w.out_width, w.width, &w);
             EACH_VECTOR(c, w.channels, {
                 vec d = load_part(dy + c, lanes) / divisor;
                 for (int64_t i = r.from; i < r.to; i++) {
-                    REAL *to = dx + ((r.at + i) * w.width + s.at) * w.channels + c;
+                    REAL *to = sums + ((r.at + i) * w.width + s.at) * w.channels + c;
                     for (int64_t j = s.from; j < s.to; j++)
                         store_part(to + j * w.channels, load_part(to + j * w.channels, lanes) + d, lanes);
                 }
             });
         }
+        if (NARROW) copy_narrow(dx, sums, size);
     }
 }
 
 void KERNEL(avg_pool2d_grad)(const lk__kernel_call *call)
 {
     window w = describe_call(call, &call->out[0], &call->in[0]);
+    w.sums = call->workspace;
     w.tiles = tile_count(w.images, w.height * w.width * w.channels, 0);
     lk__pool_run(call->pool, w.tiles, avg_grad_tile, &w);
 }
@@ -242,7 +271,8 @@ static void global_tile(void *argument, int64_t tile, int worker)
             strip.x += c;
             memset(sums, 0, sizeof sums);
             sum_columns(pixel_term, &strip, image * pixels, (image + 1) * pixels, n, sums, NULL);
-            for (int64_t i = 0; i < n; i++) w->y[image * w->channels + c + i] = (REAL)(sums[i] / (double)pixels);
+            for (int64_t i = 0; i < n; i++)
+                store_one(w->y + image * w->channels + c + i, (REAL)(sums[i] / (double)pixels));
         }
     }
 }
@@ -263,9 +293,9 @@ static void global_grad_tile(void *argument, int64_t tile, int worker)
     REAL         divisor = (REAL)pixels;
     (void)worker;
     for (int64_t image = tile_begin(w.images, w.tiles, tile); image < end; image++) {
-        const REAL *dy = w.x + image * w.channels;
+        const ELEMENT *dy = w.x + image * w.channels;
         for (int64_t pixel = 0; pixel < pixels; pixel++) {
-            REAL *dx = w.y + (image * pixels + pixel) * w.channels;
+            ELEMENT *dx = w.y + (image * pixels + pixel) * w.channels;
             EACH_VECTOR(c, w.channels, store_part(dx + c, load_part(dy + c, lanes) / divisor, lanes););
         }
     }

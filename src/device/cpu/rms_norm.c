@@ -2,11 +2,13 @@
 #include "device/cpu/columns.h"
 
 typedef struct rms {
-    const REAL *x, *dy, *w, *saved;
-    REAL       *y, *rstd;
-    int64_t     rows, n, tiles;
-    double      epsilon;
-    double     *partial; /* (tiles, n): dw */
+    const ELEMENT *x, *dy;
+    const REAL    *w, *saved;
+    ELEMENT       *y;
+    REAL          *rstd;
+    int64_t        rows, n, tiles;
+    double         epsilon;
+    double        *partial; /* (tiles, n): dw */
 } rms;
 
 static void set_extents(rms *s, const lk__kernel_operand *x, int axis, int64_t most)
@@ -18,10 +20,10 @@ static void set_extents(rms *s, const lk__kernel_operand *x, int axis, int64_t m
 
 static void normalise_row(const rms *of, int64_t row)
 {
-    const rms   s = *of;
-    const REAL *x = s.x + row * s.n;
-    REAL       *y = s.y + row * s.n;
-    double      squares = 0;
+    const rms      s = *of;
+    const ELEMENT *x = s.x + row * s.n;
+    ELEMENT       *y = s.y + row * s.n;
+    double         squares = 0;
     SUM_VECTORS(squares, i, s.n, load_part(x + i, lanes) * load_part(x + i, lanes));
     REAL rstd = (REAL)(1 / sqrt(squares / (double)s.n + s.epsilon));
     EACH_VECTOR(i, s.n, {
@@ -51,10 +53,11 @@ void KERNEL(rms_norm)(const lk__kernel_call *call)
 /* dx = rstd (g - x rstd² mean(g x)), with g = dy w. */
 static void grad_row(const rms *of, int64_t row)
 {
-    const rms   s = *of;
-    const REAL *x = s.x + row * s.n, *dy = s.dy + row * s.n;
-    REAL       *dx = s.y + row * s.n, rstd = s.saved[row];
-    double      product = 0;
+    const rms      s = *of;
+    const ELEMENT *x = s.x + row * s.n, *dy = s.dy + row * s.n;
+    ELEMENT       *dx = s.y + row * s.n;
+    REAL           rstd = s.saved[row];
+    double         product = 0;
     if (s.w)
         SUM_VECTORS(product, i, s.n, load_part(dy + i, lanes) * load_part(s.w + i, lanes) * load_part(x + i, lanes));
     else

@@ -9,8 +9,8 @@
 
 typedef struct elementwise {
     const lk__op_attrs *attrs;
-    const REAL         *x, *saved;
-    REAL               *y;
+    const ELEMENT      *x, *saved;
+    ELEMENT            *y;
     int64_t             n, tiles;
     REAL                scale;
 } elementwise;
@@ -53,8 +53,8 @@ static void unary_tile(void *argument, int64_t tile, int worker)
 {
     const elementwise *e = argument;
     int64_t            begin = tile_begin(e->n, e->tiles, tile), n = tile_begin(e->n, e->tiles, tile + 1) - begin;
-    const REAL        *x = e->x + begin;
-    REAL              *y = e->y + begin;
+    const ELEMENT     *x = e->x + begin;
+    ELEMENT           *y = e->y + begin;
     const lk__op_attrs a = *e->attrs;
     (void)worker;
 #define MAP(f) EACH_VECTOR(i, n, store_part(y + i, f(load_part(x + i, lanes)), lanes);)
@@ -94,8 +94,8 @@ static void unary_grad_tile(void *argument, int64_t tile, int worker)
 {
     const elementwise *e = argument;
     int64_t            begin = tile_begin(e->n, e->tiles, tile), n = tile_begin(e->n, e->tiles, tile + 1) - begin;
-    const REAL        *dy = e->x + begin, *saved = e->saved + begin;
-    REAL              *dx = e->y + begin;
+    const ELEMENT     *dy = e->x + begin, *saved = e->saved + begin;
+    ELEMENT           *dx = e->y + begin;
     const lk__op_attrs a = *e->attrs;
     (void)worker;
 #define MAP(expression)                                                        \
