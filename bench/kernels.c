@@ -1,10 +1,12 @@
-/* kernels.c - the speed of products and convolutions: GFLOP/s of each, and the fraction of the measured FMA peak.
+/* kernels.c - the speed of products and convolutions in f32: GFLOP/s of each, and the fraction of the measured FMA peak; and
+ * the speed of bf16 in proportion to it. Of operations that memory bounds, that proportion alone matters.
  *
  *   kernels [threads [isa [part of a name]]]
  *
- * Each number is the best of several runs over data that was accessed before. The operations counted are those of the direct
+ * Each number is the best of several runs, of f32 and bf16 in turns, over data that was accessed before. The operations counted are those of the direct
  * algorithm, so one that needs fewer (Winograd) may exceed 100 %. */
 #include "base/base.h"
+#include "base/bf16.h"
 #include "base/isa.h"
 #include "device/kernel.h"
 
@@ -100,32 +102,84 @@ static lk__kernel_operand operand(bench *b, int rank, const int64_t *dims, bool 
     return o;
 }
 
+static size_t operand_bytes(const lk__kernel_operand *o)
+{
+    return (size_t)lk__operand_elements(o) * lk_dtype_size(o->dtype);
+}
+
+static void free_operands(bench *b, lk__kernel_call *call)
+{
+    for (int i = 0; i < call->inputs; i++)
+        lk__free(b->context, LK_MEMORY_OTHER, call->in[i].data, operand_bytes(&call->in[i]));
+    for (int i = 0; i < call->outputs; i++)
+        lk__free(b->context, LK_MEMORY_OTHER, call->out[i].data, operand_bytes(&call->out[i]));
+}
+
+/* The same in bf16. Statistics, weights of norms and gradients of weights remain f32: all with one axis except a bias, and
+ * output 0 of a weight gradient. */
+static lk__kernel_operand narrowed(bench *b, const lk__kernel_operand *o, bool wide)
+{
+    lk__kernel_operand narrow = *o;
+    int64_t            count = lk__operand_elements(o);
+    if (o->dtype == LK_F32 && !wide) narrow.dtype = LK_BF16;
+    narrow.data = fresh(b, operand_bytes(&narrow));
+    if (narrow.dtype == LK_BF16)
+        for (int64_t i = 0; i < count; i++) ((lk__bf16 *)narrow.data)[i] = lk__to_bf16(((const float *)o->data)[i]);
+    else
+        memcpy(narrow.data, o->data, operand_bytes(o));
+    return narrow;
+}
+
+static lk__kernel_call narrowed_call(bench *b, lk__op op, const lk__kernel_call *call)
+{
+    lk__kernel_call narrow = *call;
+    bool            weights = op == LK__OP_conv2d_grad_weight || op == LK__OP_linear_grad_weight;
+    bool            product = op == LK__OP_conv2d || op == LK__OP_linear;
+    for (int i = 0; i < call->inputs; i++) narrow.in[i] = narrowed(b, &call->in[i], call->in[i].rank < 2 && !product);
+    for (int i = 0; i < call->outputs; i++)
+        narrow.out[i] = narrowed(b, &call->out[i], weights || call->out[i].rank < 2);
+    return narrow;
+}
+
+static double time_run(const lk__kernel_entry *entry, const lk__kernel_call *call, int inner, double best)
+{
+    double start = lk__now();
+    for (int j = 0; j < inner; j++) entry->run(call);
+    double seconds = (lk__now() - start) / inner;
+    return seconds < best ? seconds : best;
+}
+
+/* flops 0: memory bounds it. */
 static void time_call(bench *b, const char *name, lk__op op, lk__kernel_call *call, double flops, bool counts)
 {
-    const lk__kernel_entry *entry = &lk__cpu_kernels(LK_F32, b->isa)[op];
-    size_t                  bytes = entry->workspace ? entry->workspace(call, b->threads) : 0;
-    if (b->only && !strstr(name, b->only)) goto done;
-    call->workspace = fresh(b, bytes);
-    call->pool = lk__context_pool(b->context);
-    double best = 1e9;
-    int    inner = flops < 1e7 ? 100 : 1;
-    for (int i = 0; i < (b->only ? 60 : 15); i++) {
-        double start = lk__now();
-        for (int j = 0; j < inner; j++) entry->run(call);
-        double seconds = (lk__now() - start) / inner;
-        if (seconds < best) best = seconds;
+    const lk__kernel_entry *entry[2] = {&lk__cpu_kernels(LK_F32, b->isa)[op], &lk__cpu_kernels(LK_BF16, b->isa)[op]};
+    size_t                  bytes[2] = {0};
+    double                  best[2] = {1e9, 1e9};
+    int                     inner = flops > 0 && flops < 1e7 ? 100 : 1;
+    if (b->only && !strstr(name, b->only)) {
+        free_operands(b, call);
+        return;
     }
-    if (counts) b->total += best;
-    printf("%-30s %9.3f ms %8.1f GFLOP/s %6.1f %%  %8.1f KiB workspace\n", name, best * 1e3, flops / best * 1e-9,
-           100 * flops / best / b->peak, (double)bytes / 1024);
-    lk__free(b->context, LK_MEMORY_OTHER, call->workspace, bytes ? bytes : 1);
-done:
-    for (int i = 0; i < call->inputs; i++)
-        lk__free(b->context, LK_MEMORY_OTHER, call->in[i].data,
-                 (size_t)lk__operand_elements(&call->in[i]) * lk_dtype_size(call->in[i].dtype));
-    for (int i = 0; i < call->outputs; i++)
-        lk__free(b->context, LK_MEMORY_OTHER, call->out[i].data,
-                 (size_t)lk__operand_elements(&call->out[i]) * lk_dtype_size(call->out[i].dtype));
+    call->pool = lk__context_pool(b->context);
+    call->step = &(lk__kernel_step){.step = 1};
+    lk__kernel_call calls[2] = {*call, narrowed_call(b, op, call)};
+    for (int i = 0; i < 2; i++) {
+        bytes[i] = entry[i]->workspace ? entry[i]->workspace(&calls[i], b->threads) : 0;
+        calls[i].workspace = fresh(b, bytes[i]);
+    }
+    for (int i = 0; i < (b->only ? 60 : 15); i++)
+        for (int k = 0; k < 2; k++) best[k] = time_run(entry[k], &calls[k], inner, best[k]);
+    if (counts) b->total += best[0];
+    printf("%-30s %9.3f ms ", name, best[0] * 1e3);
+    if (flops > 0)
+        printf("%8.1f GFLOP/s %6.1f %% ", flops / best[0] * 1e-9, 100 * flops / best[0] / b->peak);
+    else
+        printf("%26s", "");
+    printf(" %8.1f KiB workspace; bf16 %5.2f\n", (double)bytes[0] / 1024, best[0] / best[1]);
+    for (int i = 0; i < 2; i++) {
+        lk__free(b->context, LK_MEMORY_OTHER, calls[i].workspace, bytes[i] ? bytes[i] : 1);
+        free_operands(b, &calls[i]);
+    }
 }
 
 static void time_conv(bench *b, const char *name, int64_t n, int64_t c, int64_t size, int64_t o, int64_t kernel,
@@ -192,6 +246,41 @@ static void time_matmul(bench *b, const char *name, int64_t batch, int64_t m, in
     time_call(b, name, LK__OP_matmul, &call, 2.0 * (double)(batch * m * n * k), false);
 }
 
+/* What memory bounds, on the activations of ResNet-20: batch_norm, its gradient, relu, a sum, a max pool and its gradient. */
+static void time_activations(bench *b, int64_t n, int64_t c, int64_t size)
+{
+    int64_t         x[] = {n, c, size, size}, y[] = {n, c, size / 2, size / 2};
+    lk__op_attrs    norm = {.epsilon = 1e-5, .momentum = 0.1, .activation = LK__RELU}, relu = {.unary = LK__RELU};
+    lk__op_attrs    pool = {.kernel = 2, .stride = 2};
+    lk__kernel_call forward = {.attrs = &norm, .inputs = 3, .outputs = 3};
+    forward.in[0] = operand(b, 4, x, false), forward.out[0] = operand(b, 4, x, false);
+    for (int i = 1; i < 3; i++) forward.in[i] = operand(b, 1, &c, false), forward.out[i] = operand(b, 1, &c, false);
+    time_call(b, "batch_norm", LK__OP_batch_norm, &forward, 0, false);
+    lk__kernel_call backward = {.attrs = &norm, .inputs = 6, .outputs = 3};
+    for (int i = 0; i < 6; i++) backward.in[i] = i < 2 || i == 5 ? operand(b, 4, x, false) : operand(b, 1, &c, false);
+    for (int i = 0; i < 3; i++) backward.out[i] = i < 1 ? operand(b, 4, x, false) : operand(b, 1, &c, false);
+    time_call(b, "batch_norm_grad", LK__OP_batch_norm_grad, &backward, 0, false);
+    lk__kernel_call unary = {.attrs = &relu, .inputs = 1, .outputs = 1};
+    unary.in[0] = operand(b, 4, x, false), unary.out[0] = operand(b, 4, x, false);
+    time_call(b, "relu", LK__OP_unary, &unary, 0, false);
+    lk__kernel_call sum = {.attrs = &relu, .inputs = 2, .outputs = 1};
+    sum.in[0] = operand(b, 4, x, false), sum.in[1] = operand(b, 4, x, false), sum.out[0] = operand(b, 4, x, false);
+    time_call(b, "add", LK__OP_add, &sum, 0, false);
+    lk__kernel_call large = {.attrs = &pool, .inputs = 1, .outputs = 2};
+    large.in[0] = operand(b, 4, x, false), large.out[0] = operand(b, 4, y, false), large.out[1] = operand(b, 4, y, true);
+    time_call(b, "max_pool2d", LK__OP_max_pool2d, &large, 0, false);
+    lk__kernel_call small = {.attrs = &pool, .inputs = 2, .outputs = 1};
+    small.in[0] = operand(b, 4, y, false), small.in[1] = operand(b, 4, y, true), small.out[0] = operand(b, 4, x, false);
+    time_call(b, "max_pool2d_grad", LK__OP_max_pool2d_grad, &small, 0, false);
+    lk__kernel_call mean = {.attrs = &pool, .inputs = 1, .outputs = 1};
+    int64_t         rows[] = {n, c};
+    mean.in[0] = operand(b, 4, x, false), mean.out[0] = operand(b, 2, rows, false);
+    time_call(b, "global_avg_pool2d", LK__OP_global_avg_pool2d, &mean, 0, false);
+    lk__kernel_call last = {.attrs = &pool, .inputs = 1, .outputs = 1};
+    last.in[0] = operand(b, 4, x, false), last.out[0] = operand(b, 4, x, false);
+    time_call(b, "to_channels_last", LK__OP_to_channels_last, &last, 0, false);
+}
+
 int main(int argc, char **argv)
 {
     lk_context_config config = LK_CONTEXT_CONFIG_INIT;
@@ -222,6 +311,7 @@ int main(int argc, char **argv)
     time_matmul(&b, "matmul 512x512x512", 1, 512, 512, 512, false, false);
     time_matmul(&b, "matmul 512x512x512 tb", 1, 512, 512, 512, false, true);
     time_matmul(&b, "matmul 12 x 256x256x64 tb", 12, 256, 256, 64, false, true);
+    time_activations(&b, 64, 16, 32);
     lk_context_free(b.context);
     return 0;
 }
