@@ -566,7 +566,8 @@ static void check_array(lk__safetensors *file, const char *of, const char *name,
     free(expected);
 }
 
-static void check_case(lk__safetensors *file, const struct golden_case *k, lk_dtype real, double tolerance)
+static void check_case(lk__safetensors *file, const struct golden_case *k, lk_dtype real, lk_policy policy,
+                       double tolerance)
 {
     rig                 r = rig_open(real, 1);
     cell                c = {.graph = r.graph, .real = real};
@@ -577,6 +578,7 @@ static void check_case(lk__safetensors *file, const struct golden_case *k, lk_dt
     config.outputs = &y;
     config.outputs_count = k->loss ? 0 : 1;
     config.optimizer = &optimizer;
+    config.policy = policy;
     rig_plan(&r, &config, 1);
     cell_fill(&c, &r, 100);
     REQUIRE(lk_program_step(r.program, &(lk_step){.step = 1}) == LK_OK);
@@ -599,17 +601,18 @@ static void check_case(lk__safetensors *file, const struct golden_case *k, lk_dt
     cell_close(&c);
 }
 
-static void check_all(lk_dtype real, double tolerance)
+static void check_all(lk_dtype real, lk_policy policy, double tolerance)
 {
     rig              r = rig_open(real, 1);
     lk__safetensors *file = golden_open(r.context, "ops.safetensors");
-    for (int i = 0; i < CASES; i++) check_case(file, &cases[i], real, tolerance);
+    for (int i = 0; i < CASES; i++) check_case(file, &cases[i], real, policy, tolerance);
     lk__safetensors_close(file);
     rig_close(&r);
 }
 
-static void outputs_and_gradients_are_pytorchs_in_f64(void) { check_all(LK_F64, 1e-13); }
-static void outputs_and_gradients_are_pytorchs_in_f32(void) { check_all(LK_F32, 1e-5); }
+static void outputs_and_gradients_are_pytorchs_in_f64(void) { check_all(LK_F64, LK_POLICY_RECORDED, 1e-13); }
+static void outputs_and_gradients_are_pytorchs_in_f32(void) { check_all(LK_F32, LK_POLICY_RECORDED, 1e-5); }
+static void outputs_and_gradients_are_near_pytorchs_in_bf16(void) { check_all(LK_F32, LK_POLICY_BF16, 3e-2); }
 
 static void every_stored_case_is_run(void)
 {
@@ -633,5 +636,6 @@ int main(void)
     RUN(every_stored_case_is_run);
     RUN(outputs_and_gradients_are_pytorchs_in_f64);
     RUN(outputs_and_gradients_are_pytorchs_in_f32);
+    RUN(outputs_and_gradients_are_near_pytorchs_in_bf16);
     return check_result();
 }

@@ -33,7 +33,8 @@ static void every_field_of_a_descriptor_is_set(void)
         CHECK(d->shape && d->gradient && d->arithmetic && d->bytes, "%s", name);
         CHECK(is_mask(d->no_gradient, d->inputs) && is_mask(d->in_place, d->inputs) && is_mask(d->same, d->outputs),
               "%s", name);
-        CHECK(d->samples && d->runs && d->effect && d->evaluation && d->recompute && d->fuse && d->loss, "%s", name);
+        CHECK(d->samples && d->runs && d->effect && d->evaluation && d->recompute && d->precision && d->fuse && d->loss,
+              "%s", name);
     }
 }
 
@@ -48,6 +49,10 @@ static void fields_of_a_descriptor_agree(void)
         if (d->fuse & LK__FUSE_MAX_POOL) CHECK(d->attributes & LK__HAS(pool), "%s", name);
         if (d->loss != LK__LOSS_NO)
             CHECK(d->outputs >= 2 && d->out[0].types == LK__TYPE_F64 && d->out[1].types == LK__TYPE_F64, "%s", name);
+        for (int j = 0; j < d->inputs; j++)
+            CHECK(d->in[j].types != LK__TYPE_GIVEN && d->in[j].types != LK__TYPE_PRODUCT, "%s: input %d", name, j);
+        for (int j = 0; j < d->outputs; j++)
+            CHECK(d->out[j].types != LK__TYPE_PRODUCT || d->attributes & LK__HAS(sum_batch), "%s: output %d", name, j);
         if (d->gradient == lk__gradient_stopped) CHECK(d->no_gradient == (1u << d->inputs) - 1, "%s", name);
         for (int j = 0; j < d->inputs; j++) CHECK(d->in[j].presence != LK__IF_READ, "%s: input %d", name, j);
         CHECK(d->out[0].presence != LK__IF_READ, "%s: the gradient is that of output 0", name);
@@ -55,6 +60,21 @@ static void fields_of_a_descriptor_agree(void)
             if (d->in_place != LK__NO_OPERAND && d->in_place >> j & 1)
                 CHECK(d->in[j].types == d->out[0].types && d->in[j].layout == d->out[0].layout, "%s: input %d", name, j);
     }
+}
+
+/* An operation takes bf16 if, and only if, there are kernels for it. */
+static void kernels_exist_for_the_types_that_a_descriptor_allows(void)
+{
+    lk_context *context;
+    CHECK(lk_context_create(NULL, &context) == LK_OK);
+    for (int i = 0; i < LK__OP_COUNT; i++) {
+        const lk__graph_op *d = lk__op_find((lk__op)i);
+        const char         *isa = lk_context_isa(context), *name = lk__op_name((lk__op)i);
+        bool                runs = d->runs == LK__RUNS_KERNEL, narrow = runs && d->precision == LK__PRECISION_NARROW;
+        CHECK(!runs || (lk__cpu_kernels(LK_F32, isa)[i].run && lk__cpu_kernels(LK_F64, isa)[i].run), "%s", name);
+        if (runs) CHECK((lk__cpu_kernels(LK_BF16, isa)[i].run != NULL) == narrow, "%s in bf16", name);
+    }
+    lk_context_free(context);
 }
 
 /* Sets each byte of a record in turn: the records must differ, and the set must contain one field. */
@@ -100,6 +120,7 @@ int main(void)
 {
     RUN(every_field_of_a_descriptor_is_set);
     RUN(fields_of_a_descriptor_agree);
+    RUN(kernels_exist_for_the_types_that_a_descriptor_allows);
     RUN(attributes_hash_and_compare_every_field);
     RUN(attributes_print_what_differs);
     return check_result();

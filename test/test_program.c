@@ -311,9 +311,10 @@ static void shapes_that_do_not_fit_are_named_with_file_and_line(void)
     WRONG(lk_add(x, v), "do not broadcast");
     WRONG(lk_mul(x, lk_parameter(r.graph, "w", 2, ((int64_t[]){4, 6}))), "batch axis");
     WRONG(lk_add(x, none), "missing");
-    WRONG(lk_add(x, ids), "b is i32; f32 is needed");
-    WRONG(lk_add(x, lk_mse(x, x)), "need an operand of the same type and shape");
-    WRONG(lk_tanh(lk_mse(x, x)), "x is f64; f32 is needed");
+    WRONG(lk_add(x, ids), "b is i32; a floating type is needed");
+    WRONG(lk_add(x, lk_mse(x, x)), "b is f64, but the operands before it are f32; use lk_cast");
+    WRONG(lk_tanh(ids), "x is i32; a floating type is needed");
+    WRONG(lk_cast(x, LK_I32), "f32, f64 and bf16 are possible");
     WRONG(lk_matmul(x, x), "do not fit");
     WRONG(lk_matmul(x, v), "two axes");
     WRONG(lk_f_linear(x, lk_parameter(r.graph, "w", 2, ((int64_t[]){3, 5})), none), "ends in 6 features");
@@ -371,7 +372,7 @@ static void shapes_that_do_not_fit_are_named_with_file_and_line(void)
     WRONG(lk_constant(r.graph, LK_BF16, 1, ((int64_t[]){3}), "abcdef"), "bf16");
     WRONG(lk_constant(r.graph, LK_U8, 1, ((int64_t[]){3}), NULL), "there is no data");
     WRONG(lk_constant(r.graph, LK_U8, 1, ((int64_t[]){0}), "a"), "size 0");
-    WRONG(lk_relu(lk_constant(r.graph, LK_F64, 1, ((int64_t[]){1}), &(double){1})), "x is f64");
+    WRONG(lk_add(x, lk_constant(r.graph, LK_F64, 1, ((int64_t[]){1}), &(double){1})), "b is f64");
     WRONG((lk_block_end(x), x), "without lk_block_begin");
     WRONG((lk_parameter(r.graph, "v", 1, ((int64_t[]){3}))), "already exists");
     WRONG(lk_parameter(r.graph, "w", 1, ((int64_t[]){0})), "size 0");

@@ -13,6 +13,7 @@ typedef enum lk_log_level { LK_LOG_DEBUG, LK_LOG_INFO, LK_LOG_WARNING } lk_log_l
 /* What memory is used for. `lockstep plan` predicts the bytes of each kind; lk_context_memory returns those held. */
 typedef enum lk_memory {
     LK_MEMORY_PARAMETERS,
+    LK_MEMORY_MASTER, /* f32 copies of parameters that are stored in bf16 */
     LK_MEMORY_GRADIENTS,
     LK_MEMORY_OPTIMIZER,
     LK_MEMORY_BUFFERS, /* running statistics and other state that is not trained */

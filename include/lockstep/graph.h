@@ -130,6 +130,11 @@ LK_API lk_tensor lk_leaky_relu_at(lk_site site, lk_tensor x, double slope);
 LK_API lk_tensor lk_where_at(lk_site site, lk_tensor condition, lk_tensor a, lk_tensor b);
 #define lk_where(condition, a, b) lk_where_at(LK_HERE, condition, a, b)
 
+/* x in another type: LK_F32, LK_F64 or LK_BF16, from any. Operands of one operation have one floating type; where f32 and bf16 meet,
+ * the operation takes bf16, except softmax, losses, sums and maxima, which compute in f32 at least. */
+LK_API lk_tensor lk_cast_at(lk_site site, lk_tensor x, lk_dtype type);
+#define lk_cast(x, type) lk_cast_at(LK_HERE, x, type)
+
 /* x, without a gradient (PyTorch's detach). */
 LK_API lk_tensor lk_stop_gradient_at(lk_site site, lk_tensor x);
 #define lk_stop_gradient(x) lk_stop_gradient_at(LK_HERE, x)

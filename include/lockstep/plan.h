@@ -27,6 +27,15 @@ typedef struct lk_parallel {
 /* The capacity to record a graph with, for global batches of up to `batch` samples; the same on all ranks. */
 LK_API int64_t lk_parallel_capacity(const lk_parallel *parallel, int64_t batch);
 
+/* In which types values are stored. The graph is recorded once, in f32 or f64. */
+typedef enum lk_policy {
+    LK_POLICY_RECORDED, /* each in the type that it was recorded in */
+    /* Mixed precision, of a graph recorded in f32: weights and activations in bf16; master weights, optimizer state, gradients of
+     * parameters, statistics of norms, softmax, losses and all sums in f32 at least. What the caller reads keeps its type. */
+    LK_POLICY_BF16
+} lk_policy;
+LK_API const char *lk_policy_name(lk_policy policy); /* "recorded", "bf16" */
+
 typedef struct lk_plan_config {
     size_t                     size;    /* sizeof this struct; set by LK_PLAN_CONFIG_INIT */
     lk_tensor                  loss;    /* a single number; missing for inference */
@@ -36,8 +45,11 @@ typedef struct lk_plan_config {
     bool                       no_fusion; /* run each operation as recorded: for numerical checks */
     lk_parallel                parallel;
     bool                       sync_batch_norm; /* batch norm uses the statistics of the whole global batch */
+    lk_policy                  policy;
+    lk_dtype gradient_dtype; /* LK_BF16: gradients are rounded for the all_reduce, and half the bytes are sent; not with leaves */
 } lk_plan_config;
-#define LK_PLAN_CONFIG_INIT {sizeof(lk_plan_config), {NULL, 0}, NULL, 0, NULL, false, {0, 0, 0, 0, 0}, false}
+#define LK_PLAN_CONFIG_INIT \
+    {sizeof(lk_plan_config), {NULL, 0}, NULL, 0, NULL, false, {0, 0, 0, 0, 0}, false, LK_POLICY_RECORDED, LK_F32}
 
 /* Fails with the graph's first failure, or if no plan is possible; lk_context_error has the reason. */
 LK_API lk_status lk_plan_create(lk_graph *graph, const lk_plan_config *config, lk_plan **plan);

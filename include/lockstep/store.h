@@ -13,14 +13,15 @@ typedef struct lk_store lk_store; /* use from one thread */
  * lk_store_read and lk_store_write work with every device. */
 typedef struct lk_state {
     const char *name;
-    lk_dtype    dtype;
-    int         rank;
-    int64_t     dims[LK_MAX_RANK];
-    bool        buffer; /* not trained */
-    bool        frozen;
-    void       *data;      /* row-major, whole; NULL off the CPU */
-    int         moments;   /* optimizer state: how many of the same shape … */
-    void       *moment[2]; /* … SGD: momentum; Adam: exp_avg, exp_avg_sq; NULL off the CPU */
+    lk_dtype    dtype; /* in which it is read, written and saved; its moments too */
+    lk_dtype stored;   /* in which the model reads it: bf16 under the policy bf16; f32 is then the master copy's type */
+    int      rank;
+    int64_t  dims[LK_MAX_RANK];
+    bool     buffer; /* not trained */
+    bool     frozen;
+    void    *data; /* row-major, whole, in dtype: to be read only, since there may be a second copy. NULL off the CPU */
+    int      moments;   /* optimizer state: how many of the same shape … */
+    void    *moment[2]; /* … SGD: momentum; Adam: exp_avg, exp_avg_sq; NULL off the CPU */
 } lk_state;
 
 /* The arrays of a state, all of its shape and type. */

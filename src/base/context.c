@@ -254,8 +254,8 @@ size_t lk_context_memory(const lk_context *c, lk_memory kind)
 const char *lk_memory_name(lk_memory kind)
 {
     static const char *const names[LK_MEMORY_COUNT] = {
-        "parameters", "gradients", "optimizer state", "buffers", "activations",
-        "workspace",  "loader",    "checkpoint",      "data",    "bookkeeping",
+        "parameters", "master weights", "gradients", "optimizer state", "buffers", "activations", "workspace",
+        "loader",     "checkpoint",     "data",      "bookkeeping",
     };
     return (unsigned)kind < LK_MEMORY_COUNT ? names[kind] : "?";
 }

@@ -122,6 +122,18 @@ lk_tensor lk_where_at(lk_site site, lk_tensor condition, lk_tensor a, lk_tensor 
     return record(site, LK__OP_where, NULL, (lk_tensor[]){condition, a, b}, 3);
 }
 
+lk_tensor lk_cast_at(lk_site site, lk_tensor x, lk_dtype type)
+{
+    lk_graph *g = common_graph(site, LK__OP_cast, &x, 1);
+    if (!g) return no_result(site, &x, 1);
+    if (type != LK_F32 && type != LK_F64 && type != LK_BF16) {
+        lk__graph_fail(g, site, "cast: %s to %s; f32, f64 and bf16 are possible", lk_dtype_name(lk_tensor_dtype(x)),
+                       lk_dtype_name(type));
+        return (lk_tensor){g, -1};
+    }
+    return (lk_tensor){g, lk__emit_cast(g, site, x.id, type)};
+}
+
 lk_tensor lk_stop_gradient_at(lk_site site, lk_tensor x) { return record1(site, LK__OP_stop_gradient, NULL, x); }
 
 lk_tensor lk_dropout_at(lk_site site, lk_tensor x, double probability)

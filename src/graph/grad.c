@@ -40,8 +40,15 @@ int lk__grad_emit_like(backward *b, lk__op op, const lk__op_attrs *attrs, const 
     return node < 0 ? -1 : b->g->nodes[node].out[0];
 }
 
+/* The type of a value's gradient: sums over samples, which parameters' gradients are, are wide. */
+static lk_dtype gradient_type(const lk__graph_value *v)
+{
+    return v->kind == LK__VALUE_STATE ? lk__wide_type(v->shape.dtype) : v->shape.dtype;
+}
+
 void lk__grad_give(backward *b, int i, int g)
 {
+    if (g >= 0) g = lk__emit_cast(b->g, b->n.site, g, gradient_type(&b->g->values[b->n.in[i]]));
     if (g < 0 || !grow_maps(b)) return;
     int *slot = &b->gradient[b->n.in[i]];
     *slot = *slot == LK__GRAD_NONE ? g : LK__GRAD_EMIT(b, LK__OP_add, NULL, 2, *slot, g);

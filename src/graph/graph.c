@@ -323,34 +323,7 @@ void lk_block_end_at(lk_site site, lk_tensor x)
         g->block = g->blocks[g->block].parent;
 }
 
-static bool type_fits(const lk_graph *g, lk__graph_types types, lk_dtype type)
-{
-    switch (types) {
-    case LK__TYPE_REAL: return type == g->real;
-    case LK__TYPE_F64: return type == LK_F64;
-    case LK__TYPE_BF16: return type == LK_BF16;
-    case LK__TYPE_FLOAT: return type == g->real || type == LK_F64;
-    case LK__TYPE_I32: return type == LK_I32;
-    case LK__TYPE_I64: return type == LK_I64;
-    case LK__TYPE_U8: return type == LK_U8;
-    case LK__TYPE_ANY: return true;
-    }
-    return false;
-}
-
-static const char *type_text(const lk_graph *g, lk__graph_types types)
-{
-    switch (types) {
-    case LK__TYPE_F64: return "f64";
-    case LK__TYPE_BF16: return "bf16";
-    case LK__TYPE_I32: return "i32";
-    case LK__TYPE_I64: return "i64";
-    case LK__TYPE_U8: return "u8";
-    default: return lk_dtype_name(g->real);
-    }
-}
-
-/* That operands are there, and of the types that the descriptor names; and that no attribute is set that it has not. */
+/* That operands are there, and that no attribute is set that the operation has not. */
 static bool check_node(lk_graph *g, lk_site site, lk__op op, const lk__op_attrs *attrs, const int *in, int inputs)
 {
     const lk__graph_op *d = lk__op_find(op);
@@ -364,11 +337,6 @@ static bool check_node(lk_graph *g, lk_site site, lk__op op, const lk__op_attrs 
         int                      v = i < inputs ? in[i] : -1;
         if (v < 0 && o->presence == LK__REQUIRED) {
             lk__graph_fail(g, site, "%s: %s is missing", lk__op_name(op), o->name);
-            return false;
-        }
-        if (v >= 0 && !type_fits(g, o->types, g->values[v].shape.dtype)) {
-            lk__graph_fail(g, site, "%s: %s is %s; %s is needed", lk__op_name(op), o->name,
-                           lk_dtype_name(g->values[v].shape.dtype), type_text(g, o->types));
             return false;
         }
     }
@@ -385,7 +353,6 @@ static bool check_node(lk_graph *g, lk_site site, lk__op op, const lk__op_attrs 
 static lk__graph_node *add_node(lk_graph *g, lk_site site, lk__op op, const lk__op_attrs *attrs, const int *in,
                                 int inputs, int outputs)
 {
-    if (!check_node(g, site, op, attrs, in, inputs)) return NULL;
     if (lk__grow(g->context, (void **)&g->nodes, &g->nodes_capacity, g->nodes_count + 1, sizeof *g->nodes) < 0) {
         out_of_memory(g);
         return NULL;
@@ -398,7 +365,17 @@ static lk__graph_node *add_node(lk_graph *g, lk_site site, lk__op op, const lk__
     return node;
 }
 
-static int emit_outputs(lk_graph *g, lk__graph_node *node, const lk__graph_shape *shapes, int wanted)
+/* Checks a new node and casts its inputs, which are copied to `to`, where their types differ from its element type. */
+static bool prepare_node(lk_graph *g, lk_site site, lk__op op, const lk__op_attrs *attrs, const int *in, int inputs,
+                         lk_dtype given, int to[LK__MAX_IN], lk_dtype *element)
+{
+    if (!check_node(g, site, op, attrs, in, inputs)) return false;
+    for (int i = 0; i < inputs; i++) to[i] = in[i];
+    return lk__choose_element(g, site, op, to, inputs, given, element) &&
+           lk__cast_inputs(g, site, op, to, inputs, *element);
+}
+
+static int emit_outputs(lk_graph *g, lk__graph_node *node, const lk__graph_shape *shapes, lk_dtype element, int wanted)
 {
     bool needs_gradient = lk__node_needs_gradient(g, node);
     int  index = (int)(node - g->nodes);
@@ -410,6 +387,7 @@ static int emit_outputs(lk_graph *g, lk__graph_node *node, const lk__graph_shape
                              .state = -1,
                              .site = node->site,
                              .needs_gradient = needs_gradient};
+        v.shape.dtype = lk__output_type(g, node, i, element, v.shape.dtype);
         if ((node->out[i] = lk__graph_add_value(g, &v)) < 0) return -1;
     }
     return index;
@@ -419,29 +397,35 @@ int lk__emit(lk_graph *g, lk_site site, lk__op op, const lk__op_attrs *attrs, co
 {
     static const lk__op_attrs none;
     lk__graph_shape           shapes[LK__MAX_OUT];
-    if (g->status < 0) return -1;
-    if (!check_node(g, site, op, attrs, in, inputs)) return -1; /* rules rely on it */
+    int                       to[LK__MAX_IN];
+    lk_dtype                  element;
+    if (g->status < 0 || !prepare_node(g, site, op, attrs, in, inputs, LK_DTYPE_COUNT, to, &element)) return -1;
     lk__graph_shapes rule = {
         .graph = g, .site = site, .op = op, .attrs = attrs ? attrs : &none, .inputs = inputs, .out = shapes};
-    for (int i = 0; i < inputs; i++) rule.in[i] = in[i] >= 0 ? &g->values[in[i]].shape : NULL;
+    for (int i = 0; i < inputs; i++) rule.in[i] = to[i] >= 0 ? &g->values[to[i]].shape : NULL;
     int             outputs = lk__op_find(op)->shape(&rule);
-    lk__graph_node *node = outputs < 0 ? NULL : add_node(g, site, op, attrs, in, inputs, outputs);
-    return node ? emit_outputs(g, node, shapes, wanted) : -1;
+    lk__graph_node *node = outputs < 0 ? NULL : add_node(g, site, op, attrs, to, inputs, outputs);
+    return node ? emit_outputs(g, node, shapes, element, wanted) : -1;
 }
 
 int lk__emit_shaped(lk_graph *g, lk_site site, lk__op op, const lk__op_attrs *attrs, const int *in, int inputs,
                     const lk__graph_shape *shapes, int outputs)
 {
-    if (g->status < 0) return -1;
-    lk__graph_node *node = add_node(g, site, op, attrs, in, inputs, outputs);
-    return node ? emit_outputs(g, node, shapes, LK__ALL_OUTPUTS) : -1;
+    int      to[LK__MAX_IN];
+    lk_dtype element;
+    if (g->status < 0 || !prepare_node(g, site, op, attrs, in, inputs, shapes[0].dtype, to, &element)) return -1;
+    lk__graph_node *node = add_node(g, site, op, attrs, to, inputs, outputs);
+    return node ? emit_outputs(g, node, shapes, element, LK__ALL_OUTPUTS) : -1;
 }
 
 int lk__emit_update(lk_graph *g, lk_site site, lk__op op, const lk__op_attrs *attrs, const int *in, int inputs,
                     const int *out, int outputs)
 {
-    if (g->status < 0) return -1;
-    lk__graph_node *node = add_node(g, site, op, attrs, in, inputs, outputs);
+    int      to[LK__MAX_IN];
+    lk_dtype element;
+    if (g->status < 0 || !prepare_node(g, site, op, attrs, in, inputs, g->values[out[0]].shape.dtype, to, &element))
+        return -1;
+    lk__graph_node *node = add_node(g, site, op, attrs, to, inputs, outputs);
     if (!node) return -1;
     for (int i = 0; i < outputs; i++) node->out[i] = out[i];
     return (int)(node - g->nodes);

@@ -19,6 +19,7 @@ typedef enum lk__graph_kind {
     LK__VALUE_RESULT,    /* of a node */
     LK__VALUE_INPUT,     /* bound by the caller */
     LK__VALUE_STATE,     /* a parameter or buffer, in the store */
+    LK__VALUE_MASTER,    /* the master copy of a parameter that is stored in a narrower type, in the store */
     LK__VALUE_OPTIMIZER, /* optimizer state of a parameter, in the store */
     LK__VALUE_CONSTANT,  /* recorded data, in the store, never saved */
 } lk__graph_kind;
@@ -27,7 +28,7 @@ typedef struct lk__graph_value {
     lk__graph_shape shape;
     lk__graph_kind  kind;
     int             node;          /* producer, for results */
-    int             state;         /* index into states, for state and optimizer values; into constants, for those */
+    int             state;         /* index into states, for state, master and optimizer values; into constants, for those */
     int             slot;          /* optimizer values: which moment, from 0 */
     bool            channels_last; /* how an image is stored; set by the layout pass */
     bool            needs_gradient;
@@ -108,6 +109,8 @@ int lk__emit_update(lk_graph *graph, lk_site site, lk__op op, const lk__op_attrs
 
 /* Sets the capacity of the batch in every shape; at most the recorded one. */
 void lk__graph_set_capacity(lk_graph *graph, int64_t capacity);
+/* A value with x's elements in another type; x itself where it has that type. -1: failure, recorded in the graph. */
+int lk__emit_cast(lk_graph *graph, lk_site site, int x, lk_dtype type);
 
 int64_t lk__shape_elements(const lk__graph_shape *shape);
 bool    lk__shape_equal(const lk__graph_shape *a, const lk__graph_shape *b); /* dims and count; not type */

@@ -8,15 +8,19 @@
 
 /* ---- operands ---- */
 
+/* A node has one element type: that of its REAL operands (lk__node_element). Its kernel is found by it. */
 typedef enum lk__graph_types {
-    LK__TYPE_REAL = 1, /* the graph's floating type */
+    LK__TYPE_REAL =
+        1, /* f32, f64, or bf16 where the operation's precision is LK__PRECISION_NARROW: one for all such operands */
+    LK__TYPE_WIDE, /* the type of sums: f32 where the element type is bf16 or f32, f64 where it is f64 */
     LK__TYPE_F64,
     LK__TYPE_BF16,
-    LK__TYPE_FLOAT, /* either of them: losses are f64 in every graph */
     LK__TYPE_I32,
     LK__TYPE_I64,
     LK__TYPE_U8,
-    LK__TYPE_ANY,
+    LK__TYPE_ANY,   /* an output: that of input 0 */
+    LK__TYPE_GIVEN, /* the output of a cast: the caller gives it */
+    LK__TYPE_PRODUCT, /* the output of matmul: REAL, and WIDE with the attribute sum_batch, which makes it a sum */
 } lk__graph_types;
 
 /* How an operand with four axes is stored: (N, C, H, W) row-major, or with the channels last. Others are row-major. */
@@ -106,6 +110,12 @@ typedef enum lk__graph_recompute {
     LK__KEEP, /* its results are small, and computing them again would communicate again */
 } lk__graph_recompute;
 
+/* In which element types it is computed where the precision policy stores activations in bf16 (plan/precision.c). */
+typedef enum lk__graph_precision {
+    LK__PRECISION_NARROW = 1, /* takes and gives bf16; its kernels add in f32 at least */
+    LK__PRECISION_WIDE,       /* takes f32 at least: operands in bf16 are cast first */
+} lk__graph_precision;
+
 /* What its kernel can fuse: bits. */
 enum { LK__FUSE_NOTHING = 1, LK__FUSE_ACTIVATION = 2, LK__FUSE_MAX_POOL = 4 };
 
@@ -131,6 +141,7 @@ typedef struct lk__graph_op {
     lk__graph_effect        effect;
     lk__graph_evaluation    evaluation;
     lk__graph_recompute     recompute;
+    lk__graph_precision     precision;
     unsigned                fuse;
     lk__graph_loss          loss;
     /* For the cost of a step: multiplications and additions, 0 where bytes bound it; bytes read and written. */
@@ -142,6 +153,21 @@ typedef struct lk__graph_op {
 const lk__graph_op *lk__op_find(lk__op op);
 /* Operand i of a node of this operation: the last input may be repeated. */
 const lk__graph_operand *lk__op_input(const lk__graph_op *op, int i);
+/* type.c: the element type of a node. */
+lk_dtype lk__node_element(const lk_graph *graph, const lk__graph_node *node);
+/* The type of sums over elements of this type. */
+lk_dtype lk__wide_type(lk_dtype element);
+/* The type that input i of a node of this operation must have, for an element type; LK_DTYPE_COUNT: any. */
+lk_dtype lk__input_type(lk__op op, int i, lk_dtype element);
+/* Casts the inputs where they have another type. false: impossible, recorded in the graph. */
+bool lk__cast_inputs(lk_graph *graph, lk_site site, lk__op op, int *in, int inputs, lk_dtype element);
+/* The type of output i of the node; `given`: that of its shape. */
+lk_dtype lk__output_type(const lk_graph *graph, const lk__graph_node *node, int output, lk_dtype element,
+                         lk_dtype given);
+/* The element type of a node with these inputs: narrow where narrow and wide operands meet, unless the operation needs wide ones.
+ * `given`: where no operand determines it. false: they cannot meet, which is recorded in the graph. */
+bool lk__choose_element(lk_graph *graph, lk_site site, lk__op op, const int *in, int inputs, lk_dtype given,
+                        lk_dtype *element);
 /* Whether input i of a node is present, needs a gradient, and gets one from this operation. */
 bool lk__node_wants_gradient(const lk_graph *graph, const lk__graph_node *node, int i);
 /* Whether the node's outputs need a gradient: any of its inputs wants one. */

@@ -1,6 +1,7 @@
 /* print.c - a graph as text with one operation per line, and as Graphviz's dot. */
 #include "graph/op.h"
 
+#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -27,6 +28,8 @@ static void value_name(const lk_graph *g, int id, char *text, size_t bytes)
     const lk__graph_value *v = &g->values[id];
     if (v->kind == LK__VALUE_STATE)
         snprintf(text, bytes, "%s", g->states[v->state].name);
+    else if (v->kind == LK__VALUE_MASTER)
+        snprintf(text, bytes, "%s.master", g->states[v->state].name);
     else if (v->kind == LK__VALUE_OPTIMIZER)
         snprintf(text, bytes, "%s.m%d", g->states[v->state].name, v->slot);
     else if (v->kind == LK__VALUE_CONSTANT)
@@ -70,9 +73,10 @@ void lk__node_text(const lk_graph *g, const lk__graph_node *n, char *text, size_
     }
     MORE(")");
     if (n->outputs > 0 && n->out[0] >= 0) {
-        char shape[128];
+        char     shape[128];
+        lk_dtype type = g->values[n->out[0]].shape.dtype;
         lk__shape_text(&g->values[n->out[0]].shape, shape, sizeof shape);
-        MORE("  %s", shape);
+        MORE("  %s%s%s", type == g->real ? "" : lk_dtype_name(type), type == g->real ? "" : " ", shape);
     }
 #undef MORE
 }
@@ -84,7 +88,8 @@ static double element_at(lk_dtype type, const void *data, int64_t i)
     case LK_F64: return ((const double *)data)[i];
     case LK_I32: return ((const int32_t *)data)[i];
     case LK_I64: return (double)((const int64_t *)data)[i];
-    default: return ((const uint8_t *)data)[i];
+    case LK_U8: return ((const uint8_t *)data)[i];
+    default: return NAN; /* lk_constant accepts no others */
     }
 }
 

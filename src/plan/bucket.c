@@ -73,7 +73,7 @@ lk_status lk__pass_buckets(lk_plan *p)
     size_t count = list_gradients(list, position, all);
     for (size_t i = 0; i < count; i++) {
         lk__plan_state  *sp = &p->states[all[i].state];
-        size_t           bytes = lk__round_up(sp->bytes, LK__ALIGN);
+        size_t           bytes = lk__round_up(sp->wide_bytes, LK__ALIGN);
         lk__plan_bucket *last = p->buckets_count ? &p->buckets[p->buckets_count - 1] : NULL;
         bool             close_early = last && p->parallel.world > 1 && last->bytes >= LARGE_ENOUGH &&
                            gap_seconds(list, &all[i - 1], &all[i]) > LONG_GAP;

@@ -107,11 +107,11 @@ double lk_plan_step(const lk_plan *p, const lk_rates *r, lk_write write, void *u
         const lk__plan_bucket *b = &p->buckets[i];
         double                 complete = section_seconds(p, r, begin, b->after + 1), start = fmax(complete, finished);
         char                   first[96], last[96];
-        finished = start + all_reduce_seconds(p, r, (double)b->bytes);
+        finished = start + all_reduce_seconds(p, r, (double)lk__bucket_sent(p, i));
         link += finished - start;
         print(
             &o, "  bucket %zu: all_reduce of %zu bytes (%d tensor%s), complete %.3f ms into backward, in flight %.3f to %.3f ms",
-            i, b->bytes, b->states, b->states == 1 ? "" : "s", 1e3 * complete, 1e3 * start, 1e3 * finished);
+            i, lk__bucket_sent(p, i), b->states, b->states == 1 ? "" : "s", 1e3 * complete, 1e3 * start, 1e3 * finished);
         if (start < backward)
             print(&o, ", during %s to %s", instruction_name(p, running_at(p, r, begin, end, start), first, sizeof first),
                   instruction_name(p, running_at(p, r, begin, end, fmin(finished, backward)), last, sizeof last));

@@ -61,6 +61,8 @@ static void external_storages(memory *m)
         if (value->kind == LK__VALUE_STATE) s.place = m->plan->states[value->state].place;
         if (value->kind == LK__VALUE_CONSTANT)
             s.place = (lk__plan_place){LK__IN_BUFFERS, m->plan->constants[value->state]};
+        if (value->kind == LK__VALUE_MASTER)
+            s.place = (lk__plan_place){LK__IN_MASTER, m->plan->states[value->state].master_offset};
         if (value->kind == LK__VALUE_OPTIMIZER)
             s.place = (lk__plan_place){LK__IN_OPTIMIZER, m->plan->states[value->state].moment_offset[value->slot]};
         m->storage_of[v] = new_storage(m, &s);
@@ -192,14 +194,19 @@ static lk_status place_storages(memory *m)
 
 static lk_status measure_workspace(lk__plan_list *list)
 {
-    lk_context             *c = list->graph->context;
-    const lk__kernel_entry *kernels = lk__cpu_kernels(list->graph->real, lk_context_isa(c));
+    const lk_graph *g = list->graph;
+    lk_context     *c = g->context;
     for (size_t p = 0; p < list->order_count; p++) {
-        const lk__graph_node *n = &list->graph->nodes[list->order[p]];
-        lk__kernel_call       call;
-        if (!kernels[n->op].workspace) continue;
-        lk__plan_call_at_capacity(list->graph, n, &call);
-        size_t need = lk__round_up(kernels[n->op].workspace(&call, lk_context_threads(c)), LK__ALIGN);
+        const lk__graph_node   *n = &g->nodes[list->order[p]];
+        lk_dtype                element = lk__node_element(g, n);
+        const lk__kernel_entry *kernel = &lk__cpu_kernels(element, lk_context_isa(c))[n->op];
+        lk__kernel_call         call;
+        if (!kernel->run && lk__op_find(n->op)->runs == LK__RUNS_KERNEL)
+            return lk__fail(c, LK_EUNSUPPORTED, "%s at %s:%d: there is no kernel for %s", lk__op_name(n->op),
+                            n->site.file ? n->site.file : "?", n->site.line, lk_dtype_name(element));
+        if (!kernel->workspace) continue;
+        lk__plan_call_at_capacity(g, n, &call);
+        size_t need = lk__round_up(kernel->workspace(&call, lk_context_threads(c)), LK__ALIGN);
         if (need > list->workspace) list->workspace = need;
     }
     return LK_OK;

@@ -26,9 +26,14 @@ static void place_states(lk_plan *p)
     for (size_t i = 0; i < p->graph->states_count; i++) {
         const lk__graph_state *s = &p->graph->states[i];
         lk__plan_state        *sp = &p->states[i];
+        lk_dtype               type = p->graph->values[s->value].shape.dtype;
         sp->bytes = state_bytes(p->graph, s);
+        sp->wide_bytes = sp->bytes / lk_dtype_size(type) * lk_dtype_size(lk__wide_type(type));
         sp->place.region = s->buffer ? LK__IN_BUFFERS : LK__IN_PARAMETERS;
         sp->place.offset = reserve_bytes(p, s->buffer ? LK_MEMORY_BUFFERS : LK_MEMORY_PARAMETERS, sp->bytes);
+        /* Frozen parameters have one too: a checkpoint loses no bits, whatever the policy of the run that resumes it. */
+        sp->master = p->trains && !s->buffer && type == LK_BF16;
+        if (sp->master) sp->master_offset = reserve_bytes(p, LK_MEMORY_MASTER, sp->wide_bytes);
     }
 }
 
@@ -43,7 +48,8 @@ static void place_moments(lk_plan *p)
     for (size_t i = 0; i < p->graph->states_count; i++) {
         lk__plan_state *sp = &p->states[i];
         if (p->train.gradients[i] < 0) continue;
-        for (int m = 0; m < sp->moments; m++) sp->moment_offset[m] = reserve_bytes(p, LK_MEMORY_OPTIMIZER, sp->bytes);
+        for (int m = 0; m < sp->moments; m++)
+            sp->moment_offset[m] = reserve_bytes(p, LK_MEMORY_OPTIMIZER, sp->wide_bytes);
     }
 }
 
@@ -106,6 +112,8 @@ static void count_sets(lk_plan *p)
                                             : 1;
     p->slots = parallel->leaves && p->syncs && !p->batch_leaves ? mine : 1;
     p->memory[LK_MEMORY_GRADIENTS] = p->gradient_bytes * (size_t)p->sets;
+    if (parallel->world > 1 && p->gradient_dtype != p->graph->real) /* and rounded, where they are reduced */
+        p->memory[LK_MEMORY_GRADIENTS] += p->gradient_bytes / sizeof(float) * lk_dtype_size(p->gradient_dtype);
 }
 
 /* A parameter that the loss does not depend on gets a gradient of zeros, so that every rank updates it in the same way. */
@@ -119,7 +127,8 @@ static lk_status fill_unused(lk__plan_list *list, bool warn)
         const lk__graph_state *s = &g->states[i];
         if (list->gradients[i] >= 0 || s->buffer || s->frozen) continue;
         lk__graph_shape shape = g->values[s->value].shape;
-        int             node = lk__emit_shaped(g, s->site, LK__OP_fill, NULL, NULL, 0, &shape, 1);
+        shape.dtype = lk__wide_type(shape.dtype);
+        int node = lk__emit_shaped(g, s->site, LK__OP_fill, NULL, NULL, 0, &shape, 1);
         if (node < 0) return g->status;
         list->gradients[i] = g->nodes[node].out[0];
         count++;
@@ -140,10 +149,11 @@ static lk_status plan_training(lk_plan *p, const lk_plan_config *config)
     if (status < 0) return status;
     if (states && !(list->gradients = lk__alloc(p->context, LK_MEMORY_OTHER, states * sizeof(int)))) return LK_ENOMEM;
     freeze_groups(list->graph, config->optimizer);
+    if (p->policy == LK_POLICY_BF16 && (status = lk__pass_precision(list, p->graph)) < 0) return status;
     if (!config->no_fusion && (status = lk__pass_fuse(list)) < 0) return status;
     if (config->sync_batch_norm && (status = lk__pass_sync_norm(list)) < 0) return status;
     size_t forward = list->graph->nodes_count;
-    if ((status = lk__graph_grad(list->graph, config->loss.id, list->gradients)) < 0) return status;
+    if ((status = lk__graph_grad(list->graph, list->sum, list->gradients)) < 0) return status;
     if ((status = fill_unused(list, p->parallel.rank == 0)) < 0) return status;
     size_t backward = list->graph->nodes_count;
     if ((status = lk__pass_update(list, config->optimizer, p->states)) < 0) return status;
@@ -160,6 +170,7 @@ static lk_status plan_evaluation(lk_plan *p, const lk_plan_config *config)
     lk_status      status = start_list(p, list, config, true);
     if (status < 0) return status;
     lk__pass_evaluation(list);
+    if (p->policy == LK_POLICY_BF16 && (status = lk__pass_precision(list, p->graph)) < 0) return status;
     if (!config->no_fusion && (status = lk__pass_fuse(list)) < 0) return status;
     size_t nodes = list->graph->nodes_count;
     if ((status = lk__pass_layout(list, nodes, nodes)) < 0) return status;
@@ -169,6 +180,27 @@ static lk_status plan_evaluation(lk_plan *p, const lk_plan_config *config)
 static bool is_value(const lk_graph *g, lk_tensor x)
 {
     return x.graph == g && x.id >= 0 && (size_t)x.id < g->values_count;
+}
+
+static lk_status check_precision(lk_graph *g, const lk_plan_config *config)
+{
+    lk_context *c = g->context;
+    if (config->policy != LK_POLICY_RECORDED && config->policy != LK_POLICY_BF16)
+        return lk__fail(c, LK_EINVAL, "there is no precision policy %d", (int)config->policy);
+    if (config->policy == LK_POLICY_BF16 && g->real != LK_F32)
+        return lk__fail(c, LK_EINVAL, "the policy bf16 needs a graph that was recorded in f32, not in %s",
+                        lk_dtype_name(g->real));
+    if (config->gradient_dtype != LK_F32 && config->gradient_dtype != LK_BF16)
+        return lk__fail(c, LK_EINVAL, "gradients are reduced in f32 or bf16, not in %s",
+                        lk_dtype_name(config->gradient_dtype));
+    if (config->gradient_dtype == LK_BF16 && g->real != LK_F32)
+        return lk__fail(c, LK_EINVAL, "gradients of a graph in %s are not reduced in bf16", lk_dtype_name(g->real));
+    if (config->gradient_dtype == LK_BF16 && config->parallel.leaves)
+        return lk__fail(
+            c, LK_EINVAL,
+            "gradients in bf16 are rounded where ranks meet, so their sum would depend on the number of ranks: "
+            "leaves need f32");
+    return LK_OK;
 }
 
 static lk_status check_config(lk_graph *g, const lk_plan_config *config)
@@ -184,6 +216,9 @@ static lk_status check_config(lk_graph *g, const lk_plan_config *config)
                         lk__empty_line(config->loss));
     if (config->loss.graph && !is_value(g, config->loss))
         return lk__fail(c, LK_EINVAL, "the loss belongs to another graph");
+    lk_dtype type = config->loss.graph ? g->values[config->loss.id].shape.dtype : LK_F64;
+    if (type != LK_F32 && type != LK_F64)
+        return lk__fail(c, LK_EINVAL, "the loss is %s; f32 or f64 is needed: use lk_cast", lk_dtype_name(type));
     for (int i = 0; i < config->outputs_count; i++)
         if (!is_value(g, config->outputs[i]))
             return lk__fail(c, LK_EINVAL, "output %d is %s", i,
@@ -199,8 +234,9 @@ static lk_status check_config(lk_graph *g, const lk_plan_config *config)
     if (parallel->leaves && parallel->leaves < parallel->world)
         return lk__fail(c, LK_EINVAL, "%d leaves for %d ranks: each rank needs at least one leaf", parallel->leaves,
                         parallel->world);
+    lk_status                  status = check_precision(g, config);
     const lk_optimizer_config *o = config->optimizer;
-    if (!o) return LK_OK;
+    if (status < 0 || !o) return status;
     if (o->size != sizeof *o) return lk__fail(c, LK_EINVAL, "lk_optimizer_config is of another version of Lockstep");
     if (!config->loss.graph) return lk__fail(c, LK_EINVAL, "an optimizer needs a loss");
     if (!(o->lr >= 0) || !(o->weight_decay >= 0) || !(o->clip >= 0) || !(o->momentum >= 0) ||
@@ -234,6 +270,8 @@ lk_status lk__plan_create(lk_graph *graph, const lk_plan_config *config, bool on
     p->context = c;
     p->trains = config->optimizer != NULL;
     p->parallel = config->parallel;
+    p->policy = config->policy;
+    p->gradient_dtype = config->gradient_dtype == LK_BF16 ? LK_BF16 : graph->real;
     if (p->parallel.world == 0) p->parallel.world = 1;
     if (p->parallel.micro_batches == 0) p->parallel.micro_batches = 1;
     p->slots = p->sets = 1;
@@ -241,6 +279,7 @@ lk_status lk__plan_create(lk_graph *graph, const lk_plan_config *config, bool on
     p->couples = -1;
     if ((status = lk__graph_copy(graph, &p->graph)) < 0) goto fail;
     if ((status = lk__graph_copy_rest(graph, p->graph)) < 0) goto fail;
+    if (p->policy == LK_POLICY_BF16) lk__precision_states(p->graph);
     if (graph->states_count && !(p->states = lk__alloc(c, LK_MEMORY_OTHER, graph->states_count * sizeof *p->states)))
         goto no_memory;
     if (graph->constants_count &&
@@ -308,7 +347,8 @@ static uint64_t hash_list(const lk__plan_list *list, uint64_t hash)
 
 uint64_t lk_plan_fingerprint(const lk_plan *p)
 {
-    uint64_t hash = hash_list(&p->evaluate, hash_list(&p->train, 1 + (uint64_t)p->graph->real));
+    uint64_t hash = hash_list(&p->evaluate, hash_list(&p->train, 1 + (uint64_t)p->graph->real + 16 * p->policy +
+                                                                     64 * (uint64_t)p->gradient_dtype));
     for (size_t i = 0; i < p->graph->constants_count; i++) {
         char text[256];
         lk__constant_text(p->graph, i, text, sizeof text);

@@ -1,5 +1,5 @@
 /* plan/plan.h - the internals of a plan: two instruction lists (training, evaluation) over one set of states, and the passes that
- * make them. Order of the passes: evaluation → fuse → sync norm → grad → update → layout → leaf batch → buckets → memory. */
+ * make them. Order of the passes: evaluation → precision → fuse → sync norm → grad → update → layout → leaf batch → buckets → memory. */
 #ifndef LK__PLAN_H
 #define LK__PLAN_H
 
@@ -13,6 +13,7 @@ typedef enum lk__plan_region {
     LK__IN_INPUT, /* the caller's memory, bound before a run */
     LK__IN_PARAMETERS,
     LK__IN_BUFFERS,
+    LK__IN_MASTER,
     LK__IN_OPTIMIZER,
     LK__IN_GRADIENTS,
     LK__IN_ACTIVATIONS, /* the arena */
@@ -43,7 +44,10 @@ typedef struct lk__plan_list {
 
 typedef struct lk__plan_state {
     lk__plan_place place;
-    size_t         bytes;
+    size_t         bytes;      /* as stored */
+    size_t         wide_bytes; /* of its master copy, its gradient, and each of its moments: in the type of sums */
+    bool           master;     /* it is stored in a narrower type than it is updated in, and has a master copy */
+    size_t         master_offset;
     int            moments; /* optimizer state, one after the other */
     size_t         moment_offset[2];
     size_t         gradient_offset;
@@ -66,6 +70,8 @@ struct lk_plan {
     size_t         *constants; /* graph->constants_count offsets, among the buffers */
     size_t          memory[LK_MEMORY_COUNT];
     bool            trains;
+    lk_policy       policy;
+    lk_dtype        gradient_dtype; /* of the all_reduce of gradients */
 
     lk_parallel      parallel; /* world at least 1, micro_batches at least 1 */
     lk__plan_bucket *buckets;  /* in the order in which backward fills them */
@@ -94,6 +100,14 @@ static inline lk__range lk__plan_leaves(const lk_parallel *parallel, int rank)
 
 /* evaluation.c: batch norm uses its running statistics, dropout is removed. */
 void lk__pass_evaluation(lk__plan_list *list);
+/* rebuild.c: builds the list of nodes anew: rewrite appends a node, and others before it, and returns the index of that which has
+ * its outputs; -1: failure. Nodes that were removed are kept as they are. */
+typedef int (*lk__plan_rewrite)(lk_graph *graph, const lk__graph_node *node, void *user);
+lk_status lk__plan_rebuild(lk_graph *graph, lk__plan_rewrite rewrite, void *user);
+int       lk__plan_append(lk_graph *graph, const lk__graph_node *node); /* unchanged; its index or -1 */
+/* precision.c: the policy bf16. The types of the parameters, the same for all lists; then casts in one list. */
+void      lk__precision_states(lk_graph *graph);
+lk_status lk__pass_precision(lk__plan_list *list, const lk_graph *recorded);
 /* fuse.c: fuses relu and pooling into the convolution, relu into linear and batch norm. */
 lk_status lk__pass_fuse(lk__plan_list *list);
 /* sync_norm.c: batch norm with the statistics of all ranks and leaves. */
@@ -113,6 +127,12 @@ lk_status lk__pass_memory(lk__plan_list *list, const lk_plan *plan);
 
 /* lk_plan_create; `one_by_one`: leaves do not run as one batch, for comparisons of the two. */
 lk_status lk__plan_create(lk_graph *graph, const lk_plan_config *config, bool one_by_one, lk_plan **plan);
+
+/* Bytes of the all_reduce of a bucket. */
+static inline size_t lk__bucket_sent(const lk_plan *p, size_t index)
+{
+    return p->buckets[index].bytes / lk_dtype_size(p->graph->real) * lk_dtype_size(p->gradient_dtype);
+}
 
 /* cost.c: the estimated time of a node at its capacity, from the machine's operations and bytes per second. */
 double lk__node_seconds(const lk_graph *graph, const lk__graph_node *node, double flops, double memory);

@@ -1,5 +1,5 @@
 /* update.c - the update section: the gradients' common scale (mean over the samples, clipping), then one optimizer node per
- * parameter. */
+ * parameter, which updates its master copy and rounds that to the stored one where there are two. */
 #include "plan/plan.h"
 
 #include <fnmatch.h>
@@ -53,7 +53,19 @@ static int moment_value(lk_graph *g, size_t state, int slot)
 {
     lk__graph_value v = g->values[g->states[state].value];
     v.kind = LK__VALUE_OPTIMIZER;
+    v.shape.dtype = lk__wide_type(v.shape.dtype);
     v.slot = slot;
+    v.name = NULL;
+    return lk__graph_add_value(g, &v);
+}
+
+/* What the optimizer updates: the parameter, or its master copy. */
+static int updated_value(lk_graph *g, size_t state, bool master)
+{
+    lk__graph_value v = g->values[g->states[state].value];
+    if (!master) return g->states[state].value;
+    v.kind = LK__VALUE_MASTER;
+    v.shape.dtype = lk__wide_type(v.shape.dtype);
     v.name = NULL;
     return lk__graph_add_value(g, &v);
 }
@@ -71,13 +83,17 @@ lk_status lk__pass_update(lk__plan_list *list, const lk_optimizer_config *o, lk_
     for (size_t i = 0; i < g->states_count; i++) {
         if (list->gradients[i] < 0) continue;
         lk__op_attrs attrs = optimizer_attrs(o, &g->states[i]);
-        int          out[3] = {g->states[i].value}, moments = moments_of(o);
+        lk__op       op = o->kind == LK_SGD ? LK__OP_sgd : LK__OP_adam;
+        int          moments = moments_of(o), stored = lk__op_find(op)->outputs - 1, outputs = 1 + moments;
+        int          out[LK__MAX_OUT] = {updated_value(g, i, states[i].master), -1, -1, -1};
         for (int m = 0; m < moments; m++)
             if ((out[1 + m] = moment_value(g, i, m)) < 0) return g->status;
-        lk__op op = o->kind == LK_SGD ? LK__OP_sgd : LK__OP_adam;
-        if (lk__emit_update(g, g->states[i].site, op, &attrs, (int[]){list->gradients[i], scale}, 2, out, 1 + moments) <
-            0)
-            return g->status;
+        if (states[i].master) {
+            out[stored] = g->states[i].value;
+            outputs = stored + 1;
+        }
+        int in[] = {list->gradients[i], scale};
+        if (out[0] < 0 || lk__emit_update(g, g->states[i].site, op, &attrs, in, 2, out, outputs) < 0) return g->status;
         states[i].moments = moments;
     }
     return LK_OK;

@@ -135,7 +135,7 @@ static void add_leaves(lk_program *p, const lk__plan_bucket *b)
     for (size_t i = 0; i < plan->graph->states_count; i++) {
         const lk__plan_state *s = &plan->states[i];
         bool here = s->trained && s->gradient_offset >= b->offset && s->gradient_offset < b->offset + b->bytes;
-        if (here && !s->adds_leaves) add_subtrees(p, s->gradient_offset, s->bytes);
+        if (here && !s->adds_leaves) add_subtrees(p, s->gradient_offset, s->wide_bytes);
     }
 }
 
@@ -211,16 +211,21 @@ static lk_status reduce_bucket(lk_program *p, size_t index)
     const lk__plan_bucket *b = &p->plan->buckets[index];
     char                  *data = lk__gradient_set(p, 0) + b->offset;
     if (!p->comm) return LK_OK;
-    double    start = lk__now();
+    lk_dtype  type = p->plan->gradient_dtype;
+    bool      rounds = type != p->plan->graph->real;
     lk_status status;
+    if (rounds) data = lk__bucket_round(p, b);
+    double start = lk__now();
     if (lk__exchange_by_slices(p))
         status = reduce_slices(p, b);
     else
-        status = lk_comm_all_reduce(x->bulk, data, data, elements_of(p, b->bytes), p->plan->graph->real, LK_SUM,
+        status = lk_comm_all_reduce(x->bulk, data, data, elements_of(p, b->bytes), type, LK_SUM,
                                     x->overlaps ? &x->works[index] : NULL);
     double end = lk__now();
     x->waited += end - start;
-    if (!x->works[index]) lk__traced_bucket(p, index, start, end);
+    if (x->works[index]) return status;
+    lk__traced_bucket(p, index, start, end);
+    if (rounds && status >= 0) lk__bucket_widen(p, b);
     return status;
 }
 
@@ -369,6 +374,7 @@ lk_status lk__exchange_finish(lk_program *p)
         if (!x->works[i]) continue;
         lk_status one = wait_for_bucket(p, i);
         x->works[i] = NULL;
+        if (one >= 0 && p->plan->gradient_dtype != p->plan->graph->real) lk__bucket_widen(p, &p->plan->buckets[i]);
         if (status >= 0) status = one;
     }
     x->waited += lk__now() - start;

@@ -34,7 +34,7 @@ static lk_status locate_gradient(const lk_program *p, const char *parameter, cha
     if (!p->plan->states[state].trained)
         return lk__fail(p->context, LK_ENOENT, "\"%s\" has no gradient: it is frozen, or a buffer", parameter);
     *gradient = lk__gradient_set(p, 0) + p->plan->states[state].gradient_offset;
-    *bytes = p->plan->states[state].bytes;
+    *bytes = p->plan->states[state].wide_bytes;
     return LK_OK;
 }
 
@@ -73,6 +73,36 @@ static void run_over_gradients(const lk_program *p, lk__op op, double factor, vo
     call.out[0] = all;
     if (op == LK__OP_scale) call.in[call.inputs++] = all;
     lk__cpu_kernels(real, lk_context_isa(p->context))[op].run(&call);
+}
+
+/* ---- in bf16, for the all_reduce of a bucket ---- */
+
+static void cast_gradients(const lk_program *p, void *from, lk_dtype type, void *to, lk_dtype as, int64_t elements)
+{
+    static const lk__op_attrs none;
+    lk__kernel_call           call = {.attrs = &none, .inputs = 1, .outputs = 1, .pool = lk__context_pool(p->context)};
+    call.in[0] = (lk__kernel_operand){.data = from, .dtype = type, .rank = 1, .dims = {elements}};
+    call.out[0] = (lk__kernel_operand){.data = to, .dtype = as, .rank = 1, .dims = {elements}};
+    lk__cpu_kernels(p->plan->graph->real, lk_context_isa(p->context))[LK__OP_cast].run(&call);
+}
+
+/* Where the rounded bucket is: after all sets of gradients. */
+static char *rounded_bucket(const lk_program *p, const lk__plan_bucket *b)
+{
+    return lk__gradient_set(p, p->plan->sets) + b->offset / sizeof(float) * lk_dtype_size(LK_BF16);
+}
+
+char *lk__bucket_round(lk_program *p, const lk__plan_bucket *b)
+{
+    cast_gradients(p, lk__gradient_set(p, 0) + b->offset, LK_F32, rounded_bucket(p, b), LK_BF16,
+                   (int64_t)(b->bytes / sizeof(float)));
+    return rounded_bucket(p, b);
+}
+
+void lk__bucket_widen(lk_program *p, const lk__plan_bucket *b)
+{
+    cast_gradients(p, rounded_bucket(p, b), LK_BF16, lk__gradient_set(p, 0) + b->offset, LK_F32,
+                   (int64_t)(b->bytes / sizeof(float)));
 }
 
 void lk__scale_gradients(lk_program *p, double factor)

@@ -7,8 +7,8 @@
 
 static lk_status build_list(lk_program *p, const lk__plan_list *planned, lk__run_slot *slot, lk__run_list *list)
 {
-    const lk__kernel_entry *kernels = lk__cpu_kernels(planned->graph->real, lk_context_isa(p->context));
-    size_t                  complete = 0;
+    const char *isa = lk_context_isa(p->context);
+    size_t      complete = 0;
     list->planned = planned;
     list->samples = -1;
     if (planned->order_count == 0) return LK_OK;
@@ -24,7 +24,7 @@ static lk_status build_list(lk_program *p, const lk__plan_list *planned, lk__run
             }
             lk__run_instruction *in = &list->instructions[list->count++];
             in->node = planned->order[i];
-            in->run = kernels[n->op].run;
+            in->run = lk__cpu_kernels(lk__node_element(planned->graph, n), isa)[n->op].run;
             lk__plan_call_at_capacity(planned->graph, n, &in->call);
             in->call.workspace = p->workspace;
             in->call.pool = lk__context_pool(p->context);
@@ -60,6 +60,10 @@ static lk_status check_states(const lk_plan *plan, const lk_store *store)
         bool moments = pa->moments == 0 ||
                        (pa->moments == pb->moments &&
                         memcmp(pa->moment_offset, pb->moment_offset, (size_t)pa->moments * sizeof(size_t)) == 0);
+        if (same && pa->master && (!pb->master || pa->master_offset != pb->master_offset))
+            return lk__fail(plan->context, LK_EMISMATCH,
+                            "the store was made for a plan that does not train: it has no master copy of \"%s\"",
+                            a->name);
         if (!same || !moments)
             return lk__fail(plan->context, LK_EMISMATCH,
                             "the store was made for another plan: they first differ in \"%s\"%s", a->name,

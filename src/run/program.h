@@ -130,6 +130,9 @@ void      lk__drop_gradients(lk_program *program);
 
 /* ---- gradient.c ---- */
 void lk__scale_gradients(lk_program *program, double factor); /* all of them */
+/* With gradient_dtype bf16: rounds a bucket to where it is reduced, which it returns; and copies the result back. */
+char *lk__bucket_round(lk_program *program, const lk__plan_bucket *bucket);
+void  lk__bucket_widen(lk_program *program, const lk__plan_bucket *bucket);
 
 /* ---- traced.c ---- */
 enum { LK__TRACK_STEPS, LK__TRACK_COMPUTE, LK__TRACK_COLLECTIVES };

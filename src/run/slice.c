@@ -1,6 +1,7 @@
 /* slice.c - state by name and slice: copied, hashed and checked here, so that nothing else accesses its memory. */
 #include "run/store.h"
 
+#include "base/bf16.h"
 #include "base/hash.h"
 
 #include <math.h>
@@ -24,42 +25,63 @@ bool lk_store_find(const lk_store *s, const char *name, lk_state *state)
     return index >= 0;
 }
 
-static char *part_memory(const lk_store *s, size_t index, lk_state_part part)
+char *lk__store_memory(const lk_store *s, size_t index, lk_state_part part)
 {
     const lk__plan_state *sp = &s->plan->states[index];
     if (part != LK_STATE_VALUE) return s->optimizer + sp->moment_offset[part - LK_STATE_MOMENT_0];
+    if (sp->master) return s->master + sp->master_offset;
     return (s->plan->graph->states[index].buffer ? s->buffers : s->parameters) + sp->place.offset;
 }
 
 lk_status lk__store_read_bytes(const lk_store *s, size_t index, lk_state_part part, size_t first, void *data,
                                size_t bytes)
 {
-    if (bytes) memcpy(data, part_memory(s, index, part) + first, bytes);
+    if (bytes) memcpy(data, lk__store_memory(s, index, part) + first, bytes);
     return LK_OK;
 }
 
 lk_status lk__store_write_bytes(lk_store *s, size_t index, lk_state_part part, size_t first, const void *data,
                                 size_t bytes)
 {
-    if (bytes) memcpy(part_memory(s, index, part) + first, data, bytes);
+    if (bytes) memcpy(lk__store_memory(s, index, part) + first, data, bytes);
+    if (part == LK_STATE_VALUE) lk__store_round(s, index, first / sizeof(float), bytes / sizeof(float));
     return LK_OK;
+}
+
+void lk__store_round(lk_store *s, size_t index, size_t first, size_t count)
+{
+    const lk__plan_state *sp = &s->plan->states[index];
+    if (!sp->master) return;
+    const float *master = (const float *)(s->master + sp->master_offset) + first;
+    lk__bf16    *stored = (lk__bf16 *)(s->parameters + sp->place.offset) + first;
+    for (size_t i = 0; i < count; i++) stored[i] = lk__to_bf16(master[i]);
 }
 
 uint64_t lk__store_hash_state(const lk_store *s, size_t index, uint64_t seed)
 {
-    return lk__hash64(part_memory(s, index, LK_STATE_VALUE), s->plan->states[index].bytes, seed);
+    const lk__plan_state *sp = &s->plan->states[index];
+    return lk__hash64(lk__store_memory(s, index, LK_STATE_VALUE), sp->master ? sp->wide_bytes : sp->bytes, seed);
 }
 
 bool lk__store_finite(const lk_store *s, size_t index)
 {
-    const lk__graph_shape *shape = &s->plan->graph->values[s->plan->graph->states[index].value].shape;
-    const void            *data = part_memory(s, index, LK_STATE_VALUE);
-    int64_t                elements = lk__shape_elements(shape);
-    bool                   finite = true;
-    if (shape->dtype == LK_F32)
+    lk_state    state = lk_store_at(s, index);
+    const void *data = lk__store_memory(s, index, LK_STATE_VALUE);
+    int64_t     elements = 1;
+    bool        finite = true;
+    for (int i = 0; i < state.rank; i++) elements *= state.dims[i];
+    switch (state.dtype) {
+    case LK_F32:
         for (int64_t k = 0; k < elements; k++) finite &= isfinite(((const float *)data)[k]) != 0;
-    else if (shape->dtype == LK_F64)
+        break;
+    case LK_F64:
         for (int64_t k = 0; k < elements; k++) finite &= isfinite(((const double *)data)[k]) != 0;
+        break;
+    case LK_BF16:
+        for (int64_t k = 0; k < elements; k++) finite &= isfinite(lk__from_bf16(((const lk__bf16 *)data)[k])) != 0;
+        break;
+    default: finite = state.dtype == LK_I64; /* the only other type that lk_buffer allows */
+    }
     return finite;
 }
 

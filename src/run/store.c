@@ -1,6 +1,7 @@
 /* store.c - allocates the state of a plan and initialises it. */
 #include "run/store.h"
 
+#include "base/bf16.h"
 #include "base/hash.h"
 #include "base/random.h"
 
@@ -38,6 +39,16 @@ static void draw(const filling *f, int64_t i, double value[DRAW])
     }
 }
 
+static inline void write_number(lk_dtype type, void *data, int64_t i, double value)
+{
+    switch (type) {
+    case LK_F32: ((float *)data)[i] = (float)value; break;
+    case LK_F64: ((double *)data)[i] = value; break;
+    case LK_BF16: ((lk__bf16 *)data)[i] = lk__to_bf16((float)value); break;
+    default: ((int64_t *)data)[i] = (int64_t)value; break; /* lk_buffer allows no other type */
+    }
+}
+
 /* The common case, in f32 throughout: a draw read as a signed integer, scaled to (-a, a). */
 static void fill_uniform_f32(const filling *f, int64_t at, int64_t count)
 {
@@ -65,20 +76,18 @@ static void fill_tile(void *argument, int64_t tile, int worker)
             continue;
         }
         if (random) draw(f, at / DRAW, value);
-        if (f->type == LK_F32)
-            for (int64_t i = 0; i < count; i++) ((float *)f->data)[at + i] = (float)value[i];
-        else if (f->type == LK_F64)
-            for (int64_t i = 0; i < count; i++) ((double *)f->data)[at + i] = value[i];
-        else
-            for (int64_t i = 0; i < count; i++) ((int64_t *)f->data)[at + i] = (int64_t)value[i];
+        for (int64_t i = 0; i < count; i++) write_number(f->type, f->data, at + i, value[i]);
     }
 }
 
-static void initialise(lk_context *c, const lk__graph_state *s, const lk__graph_shape *shape, uint64_t seed, void *data)
+static void initialise(lk_store *store, size_t index, uint64_t seed)
 {
-    filling f = {s, shape->dtype, data, lk__shape_elements(shape),
+    lk_state               state = lk_store_at(store, index);
+    const lk__graph_state *s = &store->plan->graph->states[index];
+    filling f = {s, state.dtype, state.data, lk__shape_elements(&store->plan->graph->values[s->value].shape),
                  lk__random_make(seed, LK__FOR_INIT, lk__hash64(s->name, strlen(s->name), 0))};
-    lk__pool_run(lk__context_pool(c), (f.elements + TILE - 1) / TILE, fill_tile, &f);
+    lk__pool_run(lk__context_pool(store->context), (f.elements + TILE - 1) / TILE, fill_tile, &f);
+    lk__store_round(store, index, 0, (size_t)f.elements);
 }
 
 lk_status lk_store_create(lk_plan *plan, uint64_t seed, lk_store **store)
@@ -90,17 +99,15 @@ lk_status lk_store_create(lk_plan *plan, uint64_t seed, lk_store **store)
     s->context = c;
     s->plan = plan;
     s->parameters = lk__alloc(c, LK_MEMORY_PARAMETERS, plan->memory[LK_MEMORY_PARAMETERS]);
+    s->master = lk__alloc(c, LK_MEMORY_MASTER, plan->memory[LK_MEMORY_MASTER]);
     s->buffers = lk__alloc(c, LK_MEMORY_BUFFERS, plan->memory[LK_MEMORY_BUFFERS]);
     s->optimizer = lk__alloc(c, LK_MEMORY_OPTIMIZER, plan->memory[LK_MEMORY_OPTIMIZER]);
-    if ((plan->memory[LK_MEMORY_PARAMETERS] && !s->parameters) || (plan->memory[LK_MEMORY_BUFFERS] && !s->buffers) ||
-        (plan->memory[LK_MEMORY_OPTIMIZER] && !s->optimizer)) {
+    if ((plan->memory[LK_MEMORY_PARAMETERS] && !s->parameters) || (plan->memory[LK_MEMORY_MASTER] && !s->master) ||
+        (plan->memory[LK_MEMORY_BUFFERS] && !s->buffers) || (plan->memory[LK_MEMORY_OPTIMIZER] && !s->optimizer)) {
         lk_store_free(s);
         return LK_ENOMEM;
     }
-    for (size_t i = 0; i < plan->graph->states_count; i++) {
-        const lk__graph_state *state = &plan->graph->states[i];
-        initialise(c, state, &plan->graph->values[state->value].shape, seed, lk_store_at(s, i).data);
-    }
+    for (size_t i = 0; i < plan->graph->states_count; i++) initialise(s, i, seed);
     for (size_t i = 0; i < plan->graph->constants_count; i++)
         memcpy(s->buffers + plan->constants[i], plan->graph->constants[i].data, plan->graph->constants[i].bytes);
     *store = s;
@@ -111,6 +118,7 @@ void lk_store_free(lk_store *s)
 {
     if (!s) return;
     lk__free(s->context, LK_MEMORY_PARAMETERS, s->parameters, s->plan->memory[LK_MEMORY_PARAMETERS]);
+    lk__free(s->context, LK_MEMORY_MASTER, s->master, s->plan->memory[LK_MEMORY_MASTER]);
     lk__free(s->context, LK_MEMORY_BUFFERS, s->buffers, s->plan->memory[LK_MEMORY_BUFFERS]);
     lk__free(s->context, LK_MEMORY_OPTIMIZER, s->optimizer, s->plan->memory[LK_MEMORY_OPTIMIZER]);
     lk__free(s->context, LK_MEMORY_OTHER, s, sizeof *s);
@@ -124,14 +132,16 @@ lk_state lk_store_at(const lk_store *s, size_t index)
     const lk__plan_state  *sp = &s->plan->states[index];
     const lk__graph_shape *shape = &s->plan->graph->values[state->value].shape;
     lk_state               out = {.name = state->name,
-                                  .dtype = shape->dtype,
+                                  .dtype = sp->master ? lk__wide_type(shape->dtype) : shape->dtype,
+                                  .stored = shape->dtype,
                                   .rank = shape->rank,
                                   .buffer = state->buffer,
                                   .frozen = !state->buffer && s->plan->trains && !sp->trained,
                                   .moments = sp->moments};
     memcpy(out.dims, shape->dims, sizeof out.dims);
-    out.data = (state->buffer ? s->buffers : s->parameters) + sp->place.offset;
-    for (int m = 0; m < sp->moments; m++) out.moment[m] = s->optimizer + sp->moment_offset[m];
+    out.data = lk__store_memory(s, index, LK_STATE_VALUE);
+    for (int m = 0; m < sp->moments; m++)
+        out.moment[m] = lk__store_memory(s, index, (lk_state_part)(LK_STATE_MOMENT_0 + m));
     return out;
 }
 

@@ -9,12 +9,15 @@
 struct lk_store {
     lk_context *context;
     lk_plan    *plan; /* must outlive the store */
-    char       *parameters, *buffers, *optimizer;
+    char       *parameters, *master, *buffers, *optimizer;
 };
 
 int lk__find_state(const lk_graph *graph, const char *name); /* its index, or -1; second names of tied weights count */
 
 /* ---- slice.c: by index instead of name, in bytes, unchecked ---- */
+char *lk__store_memory(const lk_store *store, size_t index, lk_state_part part); /* the master copy where there is one */
+void  lk__store_round(lk_store *store, size_t index, size_t first,
+                      size_t count); /* elements: the master copy to the stored one */
 lk_status lk__store_read_bytes(const lk_store *store, size_t index, lk_state_part part, size_t first, void *data,
                                size_t bytes);
 lk_status lk__store_write_bytes(lk_store *store, size_t index, lk_state_part part, size_t first, const void *data,

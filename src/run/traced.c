@@ -16,7 +16,7 @@ static void name_list(lk__run_list *list, char *names)
 /* "all_reduce bucket 1, 8.1 MiB": numbered as in lk_plan_step. */
 static void name_bucket(const lk_program *p, size_t index, char *name)
 {
-    double      bytes = (double)p->plan->buckets[index].bytes;
+    double      bytes = (double)lk__bucket_sent(p->plan, index);
     bool        large = bytes >= 1048576;
     const char *how = lk__exchange_by_slices(p) ? "all_to_all and all_gather" : "all_reduce";
     snprintf(name, NAME, "%s bucket %zu, %.1f %s", how, index, bytes / (large ? 1048576 : 1024), large ? "MiB" : "KiB");
@@ -76,5 +76,5 @@ void lk__traced(const lk_program *p, const char *name, double began, double ende
 
 void lk__traced_bucket(const lk_program *p, size_t index, double began, double ended)
 {
-    if (p->trace) lk__traced(p, p->trace_names + index * NAME, began, ended, p->plan->buckets[index].bytes);
+    if (p->trace) lk__traced(p, p->trace_names + index * NAME, began, ended, lk__bucket_sent(p->plan, index));
 }

@@ -17,8 +17,10 @@ static bool plan_line(const lk_plan *plan, size_t index, char text[LINE])
     const lk_parallel *parallel = &plan->parallel;
     const lk_graph    *g = plan->graph;
     if (index == 0) {
-        snprintf(text, LINE, "%s, world %d, %d micro-batches, %d leaves, %zu buckets", lk_dtype_name(g->real),
-                 parallel->world, parallel->micro_batches, parallel->leaves, plan->buckets_count);
+        snprintf(text, LINE, "%s%s, gradients in %s, world %d, %d micro-batches, %d leaves, %zu buckets",
+                 lk_dtype_name(g->real), plan->policy == LK_POLICY_RECORDED ? "" : " with policy bf16",
+                 lk_dtype_name(plan->gradient_dtype), parallel->world, parallel->micro_batches, parallel->leaves,
+                 plan->buckets_count);
         return true;
     }
     index -= 1;
@@ -26,7 +28,8 @@ static bool plan_line(const lk_plan *plan, size_t index, char text[LINE])
         const lk__graph_state *s = &g->states[index];
         char                   shape[96];
         lk__shape_text(&g->values[s->value].shape, shape, sizeof shape);
-        snprintf(text, LINE, "%s %.160s %s%s", s->buffer ? "buffer" : "parameter", s->name, shape,
+        snprintf(text, LINE, "%s %.160s %s %s%s", s->buffer ? "buffer" : "parameter", s->name,
+                 lk_dtype_name(g->values[s->value].shape.dtype), shape,
                  plan->states[index].trained ? "" : ", not trained");
         return true;
     }
@@ -172,6 +175,7 @@ lk_status lk_program_broadcast(lk_program *p)
 {
     if (!p->comm) return LK_OK;
     lk_status status = broadcast(p, p->store->parameters, LK_MEMORY_PARAMETERS);
+    if (status >= 0) status = broadcast(p, p->store->master, LK_MEMORY_MASTER);
     if (status >= 0) status = broadcast(p, p->store->optimizer, LK_MEMORY_OPTIMIZER);
     return status < 0 ? status : lk__program_broadcast_buffers(p);
 }

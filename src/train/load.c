@@ -1,6 +1,7 @@
 /* load.c - loads a safetensors file into a store: checks names, shapes and types first, then copies everything. */
 #include "train/load.h"
 
+#include "base/bf16.h"
 #include "train/safetensors.h"
 
 #include <stdio.h>
@@ -12,14 +13,6 @@ const char *lk__moment_name(int moments, int m)
 {
     static const char *const adam[] = {"exp_avg", "exp_avg_sq"};
     return moments == 2 ? adam[m] : "momentum_buffer";
-}
-
-static double from_bf16(uint16_t bits)
-{
-    uint32_t wide = (uint32_t)bits << 16;
-    float    value;
-    memcpy(&value, &wide, sizeof value);
-    return (double)value;
 }
 
 static double from_f16(uint16_t bits)
@@ -35,8 +28,9 @@ static double read_element(lk_dtype type, const void *data, size_t i)
     switch (type) {
     case LK_F32: return (double)((const float *)data)[i];
     case LK_F64: return ((const double *)data)[i];
-    case LK_BF16: return from_bf16(((const uint16_t *)data)[i]);
-    default: return from_f16(((const uint16_t *)data)[i]);
+    case LK_BF16: return (double)lk__from_bf16(((const lk__bf16 *)data)[i]);
+    case LK_F16: return from_f16(((const uint16_t *)data)[i]);
+    default: return __builtin_nan(""); /* not reached: check_tensor lets only these be converted */
     }
 }
 
@@ -86,6 +80,8 @@ static void convert_elements(lk_dtype from, const void *source, lk_dtype to, voi
         double value = read_element(from, source, i);
         if (to == LK_F32)
             ((float *)out)[i] = (float)value;
+        else if (to == LK_BF16)
+            ((lk__bf16 *)out)[i] = lk__to_bf16((float)value);
         else
             ((double *)out)[i] = value;
     }

@@ -22,7 +22,7 @@ static void fill_row(REAL *y, REAL value, int64_t n)
 #endif
 
 /* One inner row. Each case is a separate loop, which compilers vectorise. NaN is not 0. */
-#define ROW(name, type)                                                                            \
+#define ROW(name, type, IS_SET)                                                                    \
     static void name(const void *data, const int64_t at[BROADCAST_MOST], int64_t begin, int64_t n) \
     {                                                                                              \
         const selection *s = data;                                                                 \
@@ -32,30 +32,33 @@ static void fill_row(REAL *y, REAL value, int64_t n)
         REAL            *y = s->y + begin;                                                         \
         const bool       many_a = s->walk.step[1][last], many_b = s->walk.step[2][last];           \
         if (!s->walk.step[0][last]) { /* one condition for the row */                              \
-            const bool  first = *c != 0;                                                           \
+            const bool  first = IS_SET(*c);                                                        \
             const REAL *from = first ? a : b;                                                      \
             if (first ? many_a : many_b)                                                           \
                 memmove(y, from, (size_t)n * sizeof *y);                                           \
             else                                                                                   \
                 fill_row(y, *from, n);                                                             \
         } else if (many_a && many_b) {                                                             \
-            INDEPENDENT for (int64_t i = 0; i < n; i++) y[i] = c[i] != 0 ? a[i] : b[i];            \
+            INDEPENDENT for (int64_t i = 0; i < n; i++) y[i] = IS_SET(c[i]) ? a[i] : b[i];            \
         } else if (many_a) {                                                                       \
             const REAL one = *b;                                                                   \
-            INDEPENDENT for (int64_t i = 0; i < n; i++) y[i] = c[i] != 0 ? a[i] : one;             \
+            INDEPENDENT for (int64_t i = 0; i < n; i++) y[i] = IS_SET(c[i]) ? a[i] : one;             \
         } else if (many_b) {                                                                       \
             const REAL one = *a;                                                                   \
-            INDEPENDENT for (int64_t i = 0; i < n; i++) y[i] = c[i] != 0 ? one : b[i];             \
+            INDEPENDENT for (int64_t i = 0; i < n; i++) y[i] = IS_SET(c[i]) ? one : b[i];             \
         } else {                                                                                   \
             const REAL yes = *a, no = *b;                                                          \
-            INDEPENDENT for (int64_t i = 0; i < n; i++) y[i] = c[i] != 0 ? yes : no;               \
+            INDEPENDENT for (int64_t i = 0; i < n; i++) y[i] = IS_SET(c[i]) ? yes : no;               \
         }                                                                                          \
     }
-ROW(float_row, float)
-ROW(double_row, double)
-ROW(byte_row, uint8_t)
-ROW(int_row, int32_t)
-ROW(long_row, int64_t)
+#define NOT_ZERO(x) ((x) != 0)
+#define HAS_BITS(x) (((x) & 0x7fff) != 0) /* bf16, f16: without the sign, as -0 is 0 */
+ROW(float_row, float, NOT_ZERO)
+ROW(double_row, double, NOT_ZERO)
+ROW(half_row, uint16_t, HAS_BITS)
+ROW(byte_row, uint8_t, NOT_ZERO)
+ROW(int_row, int32_t, NOT_ZERO)
+ROW(long_row, int64_t, NOT_ZERO)
 #undef ROW
 
 static broadcast_row row_for(lk_dtype condition)
@@ -65,7 +68,9 @@ static broadcast_row row_for(lk_dtype condition)
     case LK_F64: return double_row;
     case LK_I32: return int_row;
     case LK_I64: return long_row;
-    default: return byte_row;
+    case LK_BF16:
+    case LK_F16: return half_row;
+    default: return byte_row; /* u8, i8 */
     }
 }
 

@@ -18,6 +18,7 @@ DESCRIBE(sync){
     .effect = LK__EFFECT_NONE,
     .evaluation = LK__EVALUATE_SAME,
     .recompute = LK__KEEP,
+    .precision = LK__PRECISION_WIDE,
     .fuse = LK__FUSE_NOTHING,
     .loss = LK__LOSS_NO,
     MEMORY_BOUND,

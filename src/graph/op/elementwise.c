@@ -28,16 +28,7 @@ static int broadcast_pair(lk__graph_shapes *s, const lk__graph_shape *a, const l
     return 1;
 }
 
-static int broadcast_shape(lk__graph_shapes *s)
-{
-    const lk__graph_shape *a = s->in[0], *b = s->in[1];
-    if (a->dtype != b->dtype || (a->dtype != s->graph->real && !lk__shape_equal(a, b)))
-        return LK__SHAPE_FAIL(
-            s, "%s: %s %s and %s %s; losses and other f64 values need an operand of the same type and shape",
-            lk__op_name(s->op), lk_dtype_name(a->dtype), lk__shape_show(a).text, lk_dtype_name(b->dtype),
-            lk__shape_show(b).text);
-    return broadcast_pair(s, a, b, &s->out[0]);
-}
+static int broadcast_shape(lk__graph_shapes *s) { return broadcast_pair(s, s->in[0], s->in[1], &s->out[0]); }
 
 static int negate(lk__graph_backward *b, int x)
 {
@@ -75,13 +66,12 @@ static void div_gradient(lk__graph_backward *b, int dy)
     lk__grad_give(b, 1, negate(b, lk__grad_reduce_to(b, product, lk__grad_in(b, 1))));
 }
 
-/* f64 too: losses and the sums of squared gradients in the update are sums in double. */
 #define BINARY(rule)                                                                            \
     {                                                                                           \
-        .inputs = 2, .in = {OPERAND("a", FLOAT, REQUIRED, FOLLOW), OPERAND("b", FLOAT, REQUIRED, FOLLOW)}, \
-        .outputs = 1, .out = {OPERAND("y", FLOAT, REQUIRED, FOLLOW)},                           \
+        .inputs = 2, .in = {OPERAND("a", REAL, REQUIRED, FOLLOW), OPERAND("b", REAL, REQUIRED, FOLLOW)}, \
+        .outputs = 1, .out = {OPERAND("y", REAL, REQUIRED, FOLLOW)},                           \
         .attributes = LK__NO_ATTRIBUTES, .shape = broadcast_shape, .gradient = rule,            \
-        .no_gradient = LK__NO_OPERAND, .in_place = 1u << 0 | 1u << 1, ORDINARY, MEMORY_BOUND    \
+        .no_gradient = LK__NO_OPERAND, .in_place = 1u << 0 | 1u << 1, .precision = LK__PRECISION_NARROW, ORDINARY, MEMORY_BOUND    \
     }
 DESCRIBE(add) BINARY(add_gradient);
 DESCRIBE(sub) BINARY(sub_gradient);
@@ -100,7 +90,7 @@ static int where_shape(lk__graph_shapes *s)
 /* Each operand gets dy where it was selected, 0 elsewhere. */
 static void where_gradient(lk__graph_backward *b, int dy)
 {
-    lk__graph_shape scalar = lk__shape_scalar(b->g->real);
+    lk__graph_shape scalar = lk__shape_scalar(lk__grad_shape(b, dy).dtype);
     int             fill = lk__emit_shaped(b->g, b->n.site, LK__OP_fill, NULL, NULL, 0, &scalar, 1);
     if (fill < 0) return;
     int zero = b->g->nodes[fill].out[0], condition = lk__grad_in(b, 0);
@@ -123,6 +113,7 @@ DESCRIBE(where){
     .gradient = where_gradient,
     .no_gradient = 1u << 0,
     .in_place = 1u << 1 | 1u << 2,
+    .precision = LK__PRECISION_WIDE,
     ORDINARY,
     MEMORY_BOUND,
 };
@@ -158,6 +149,7 @@ DESCRIBE(unary){
     .gradient = unary_gradient,
     .no_gradient = LK__NO_OPERAND,
     .in_place = 1u << 0,
+    .precision = LK__PRECISION_NARROW,
     ORDINARY,
     MEMORY_BOUND,
 };
@@ -172,6 +164,7 @@ DESCRIBE(unary_grad){
     .gradient = lk__gradient_none,
     .no_gradient = LK__NO_OPERAND,
     .in_place = 1u << 0,
+    .precision = LK__PRECISION_NARROW,
     ORDINARY,
     MEMORY_BOUND,
 };
@@ -183,14 +176,15 @@ static void scale_gradient(lk__graph_backward *b, int dy)
 
 DESCRIBE(scale){
     .inputs = 1,
-    .in = {OPERAND("x", FLOAT, REQUIRED, FOLLOW)},
+    .in = {OPERAND("x", REAL, REQUIRED, FOLLOW)},
     .outputs = 1,
-    .out = {OPERAND("y", FLOAT, REQUIRED, FOLLOW)},
+    .out = {OPERAND("y", REAL, REQUIRED, FOLLOW)},
     .attributes = LK__HAS(scale),
     .shape = lk__shape_same,
     .gradient = scale_gradient,
     .no_gradient = LK__NO_OPERAND,
     .in_place = 1u << 0,
+    .precision = LK__PRECISION_NARROW,
     ORDINARY,
     MEMORY_BOUND,
 };
@@ -206,6 +200,7 @@ DESCRIBE(scale_by){
     .gradient = lk__gradient_none,
     .no_gradient = LK__NO_OPERAND,
     .in_place = 1u << 0,
+    .precision = LK__PRECISION_NARROW,
     ORDINARY,
     MEMORY_BOUND,
 };
@@ -218,26 +213,25 @@ DESCRIBE(fill){
     BACKWARD_ONLY,
     .no_gradient = LK__NO_OPERAND,
     .in_place = LK__NO_OPERAND,
+    .precision = LK__PRECISION_NARROW,
     ORDINARY,
     MEMORY_BOUND,
 };
 
-static void cast_gradient(lk__graph_backward *b, int dy)
-{
-    lk__grad_give(b, 0, lk__grad_emit_like(b, LK__OP_cast, NULL, &dy, 1, lk__grad_in(b, 0)));
-}
+/* The gradient of x gets x's type, wherever it comes from. */
+static void cast_gradient(lk__graph_backward *b, int dy) { lk__grad_give(b, 0, dy); }
 
-/* The type that is wanted does not follow from x. */
 DESCRIBE(cast){
     .inputs = 1,
     .in = {OPERAND("x", ANY, REQUIRED, FOLLOW)},
     .outputs = 1,
-    .out = {OPERAND("y", ANY, REQUIRED, FOLLOW)},
+    .out = {OPERAND("y", GIVEN, REQUIRED, FOLLOW)},
     .attributes = LK__NO_ATTRIBUTES,
     .shape = lk__shape_given,
     .gradient = cast_gradient,
     .no_gradient = LK__NO_OPERAND,
     .in_place = LK__NO_OPERAND,
+    .precision = LK__PRECISION_NARROW,
     ORDINARY,
     MEMORY_BOUND,
 };
@@ -273,6 +267,7 @@ DESCRIBE(dropout){
     .effect = LK__EFFECT_NONE,
     .evaluation = LK__EVALUATE_IDENTITY,
     .recompute = LK__RECOMPUTE,
+    .precision = LK__PRECISION_NARROW,
     .fuse = LK__FUSE_NOTHING,
     .loss = LK__LOSS_NO,
     MEMORY_BOUND,

@@ -30,6 +30,7 @@ DESCRIBE(embedding){
     .gradient = embedding_gradient,
     .no_gradient = LK__NO_OPERAND,
     .in_place = LK__NO_OPERAND,
+    .precision = LK__PRECISION_NARROW,
     ORDINARY,
     MEMORY_BOUND,
 };
@@ -38,11 +39,12 @@ DESCRIBE(embedding_grad){
     .inputs = 2,
     .in = {OPERAND("ids", I32, REQUIRED, ROWS), OPERAND("dy", REAL, REQUIRED, ROWS)},
     .outputs = 1,
-    .out = {OPERAND("dtable", REAL, REQUIRED, ROWS)},
+    .out = {OPERAND("dtable", WIDE, REQUIRED, ROWS)},
     .attributes = LK__NO_ATTRIBUTES,
     BACKWARD_ONLY,
     .no_gradient = LK__NO_OPERAND,
     .in_place = LK__NO_OPERAND,
+    .precision = LK__PRECISION_NARROW,
     ORDINARY,
     MEMORY_BOUND,
 };

@@ -26,7 +26,7 @@ static void log_softmax_gradient(lk__graph_backward *b, int dy)
     {                                                                                                                  \
         .inputs = 1, .in = {OPERAND("x", REAL, REQUIRED, ROWS)}, .outputs = 1, .out = {OPERAND("y", REAL, REQUIRED, ROWS)}, \
         .attributes = LK__HAS(axis), .shape = softmax_shape, .gradient = rule, .no_gradient = LK__NO_OPERAND, \
-        .in_place = 1u << 0, ORDINARY, MEMORY_BOUND                                                                     \
+        .in_place = 1u << 0, .precision = LK__PRECISION_WIDE, ORDINARY, MEMORY_BOUND                                                                     \
     }
 DESCRIBE(softmax) SOFTMAX(softmax_gradient);
 DESCRIBE(log_softmax) SOFTMAX(log_softmax_gradient);
@@ -35,7 +35,7 @@ DESCRIBE(log_softmax) SOFTMAX(log_softmax_gradient);
     {                                                                                                                 \
         .inputs = 2, .in = {OPERAND("dy", REAL, REQUIRED, ROWS), OPERAND("y", REAL, REQUIRED, ROWS)}, .outputs = 1,   \
         .out = {OPERAND("dx", REAL, REQUIRED, ROWS)}, .attributes = LK__HAS(axis), .shape = softmax_shape,            \
-        .gradient = lk__gradient_none, .no_gradient = LK__NO_OPERAND, .in_place = 1u << 0, ORDINARY, MEMORY_BOUND     \
+        .gradient = lk__gradient_none, .no_gradient = LK__NO_OPERAND, .in_place = 1u << 0, .precision = LK__PRECISION_WIDE, ORDINARY, MEMORY_BOUND     \
     }
 DESCRIBE(softmax_grad) SOFTMAX_GRAD;
 DESCRIBE(log_softmax_grad) SOFTMAX_GRAD;
@@ -97,16 +97,17 @@ static void rms_norm_gradient(lk__graph_backward *b, int dy)
 
 DESCRIBE(layer_norm){
     .inputs = 3,
-    .in = {OPERAND("x", REAL, REQUIRED, ROWS), OPERAND("weight", REAL, OPTIONAL, ROWS),
-           OPERAND("bias", REAL, OPTIONAL, ROWS)},
+    .in = {OPERAND("x", REAL, REQUIRED, ROWS), OPERAND("weight", WIDE, OPTIONAL, ROWS),
+           OPERAND("bias", WIDE, OPTIONAL, ROWS)},
     .outputs = 3,
-    .out = {OPERAND("y", REAL, REQUIRED, ROWS), OPERAND("mean", REAL, REQUIRED, ROWS),
-            OPERAND("rstd", REAL, REQUIRED, ROWS)},
+    .out = {OPERAND("y", REAL, REQUIRED, ROWS), OPERAND("mean", WIDE, REQUIRED, ROWS),
+            OPERAND("rstd", WIDE, REQUIRED, ROWS)},
     .attributes = LK__HAS(axis) | LK__HAS(epsilon),
     .shape = layer_norm_shape,
     .gradient = layer_norm_gradient,
     .no_gradient = LK__NO_OPERAND,
     .in_place = LK__NO_OPERAND,
+    .precision = LK__PRECISION_NARROW,
     ORDINARY,
     MEMORY_BOUND,
 };
@@ -114,30 +115,32 @@ DESCRIBE(layer_norm){
 DESCRIBE(layer_norm_grad){
     .inputs = 5,
     .in = {OPERAND("dy", REAL, REQUIRED, ROWS), OPERAND("x", REAL, REQUIRED, ROWS),
-           OPERAND("weight", REAL, OPTIONAL, ROWS), OPERAND("mean", REAL, REQUIRED, ROWS),
-           OPERAND("rstd", REAL, REQUIRED, ROWS)},
+           OPERAND("weight", WIDE, OPTIONAL, ROWS), OPERAND("mean", WIDE, REQUIRED, ROWS),
+           OPERAND("rstd", WIDE, REQUIRED, ROWS)},
     .outputs = 3,
-    .out = {OPERAND("dx", REAL, REQUIRED, ROWS), OPERAND("dw", REAL, OPTIONAL, ROWS),
-            OPERAND("db", REAL, OPTIONAL, ROWS)},
+    .out = {OPERAND("dx", REAL, REQUIRED, ROWS), OPERAND("dw", WIDE, OPTIONAL, ROWS),
+            OPERAND("db", WIDE, OPTIONAL, ROWS)},
     .attributes = LK__HAS(axis) | LK__HAS(epsilon),
     .shape = layer_norm_grad_shape,
     .gradient = lk__gradient_none,
     .no_gradient = LK__NO_OPERAND,
     .in_place = LK__NO_OPERAND,
+    .precision = LK__PRECISION_NARROW,
     ORDINARY,
     MEMORY_BOUND,
 };
 
 DESCRIBE(rms_norm){
     .inputs = 2,
-    .in = {OPERAND("x", REAL, REQUIRED, ROWS), OPERAND("weight", REAL, OPTIONAL, ROWS)},
+    .in = {OPERAND("x", REAL, REQUIRED, ROWS), OPERAND("weight", WIDE, OPTIONAL, ROWS)},
     .outputs = 2,
-    .out = {OPERAND("y", REAL, REQUIRED, ROWS), OPERAND("rstd", REAL, REQUIRED, ROWS)},
+    .out = {OPERAND("y", REAL, REQUIRED, ROWS), OPERAND("rstd", WIDE, REQUIRED, ROWS)},
     .attributes = LK__HAS(axis) | LK__HAS(epsilon),
     .shape = rms_norm_shape,
     .gradient = rms_norm_gradient,
     .no_gradient = LK__NO_OPERAND,
     .in_place = LK__NO_OPERAND,
+    .precision = LK__PRECISION_NARROW,
     ORDINARY,
     MEMORY_BOUND,
 };
@@ -145,14 +148,15 @@ DESCRIBE(rms_norm){
 DESCRIBE(rms_norm_grad){
     .inputs = 4,
     .in = {OPERAND("dy", REAL, REQUIRED, ROWS), OPERAND("x", REAL, REQUIRED, ROWS),
-           OPERAND("weight", REAL, OPTIONAL, ROWS), OPERAND("rstd", REAL, REQUIRED, ROWS)},
+           OPERAND("weight", WIDE, OPTIONAL, ROWS), OPERAND("rstd", WIDE, REQUIRED, ROWS)},
     .outputs = 2,
-    .out = {OPERAND("dx", REAL, REQUIRED, ROWS), OPERAND("dw", REAL, OPTIONAL, ROWS)},
+    .out = {OPERAND("dx", REAL, REQUIRED, ROWS), OPERAND("dw", WIDE, OPTIONAL, ROWS)},
     .attributes = LK__HAS(axis) | LK__HAS(epsilon),
     .shape = rms_norm_grad_shape,
     .gradient = lk__gradient_none,
     .no_gradient = LK__NO_OPERAND,
     .in_place = LK__NO_OPERAND,
+    .precision = LK__PRECISION_NARROW,
     ORDINARY,
     MEMORY_BOUND,
 };
@@ -196,16 +200,17 @@ static void group_norm_gradient(lk__graph_backward *b, int dy)
 
 DESCRIBE(group_norm){
     .inputs = 3,
-    .in = {OPERAND("x", REAL, REQUIRED, ROWS), OPERAND("weight", REAL, OPTIONAL, ROWS),
-           OPERAND("bias", REAL, OPTIONAL, ROWS)},
+    .in = {OPERAND("x", REAL, REQUIRED, ROWS), OPERAND("weight", WIDE, OPTIONAL, ROWS),
+           OPERAND("bias", WIDE, OPTIONAL, ROWS)},
     .outputs = 3,
-    .out = {OPERAND("y", REAL, REQUIRED, ROWS), OPERAND("mean", REAL, REQUIRED, ROWS),
-            OPERAND("rstd", REAL, REQUIRED, ROWS)},
+    .out = {OPERAND("y", REAL, REQUIRED, ROWS), OPERAND("mean", WIDE, REQUIRED, ROWS),
+            OPERAND("rstd", WIDE, REQUIRED, ROWS)},
     .attributes = LK__HAS(groups) | LK__HAS(epsilon),
     .shape = group_norm_shape,
     .gradient = group_norm_gradient,
     .no_gradient = LK__NO_OPERAND,
     .in_place = LK__NO_OPERAND,
+    .precision = LK__PRECISION_NARROW,
     ORDINARY,
     MEMORY_BOUND,
 };
@@ -213,16 +218,17 @@ DESCRIBE(group_norm){
 DESCRIBE(group_norm_grad){
     .inputs = 5,
     .in = {OPERAND("dy", REAL, REQUIRED, ROWS), OPERAND("x", REAL, REQUIRED, ROWS),
-           OPERAND("weight", REAL, OPTIONAL, ROWS), OPERAND("mean", REAL, REQUIRED, ROWS),
-           OPERAND("rstd", REAL, REQUIRED, ROWS)},
+           OPERAND("weight", WIDE, OPTIONAL, ROWS), OPERAND("mean", WIDE, REQUIRED, ROWS),
+           OPERAND("rstd", WIDE, REQUIRED, ROWS)},
     .outputs = 3,
-    .out = {OPERAND("dx", REAL, REQUIRED, ROWS), OPERAND("dw", REAL, OPTIONAL, ROWS),
-            OPERAND("db", REAL, OPTIONAL, ROWS)},
+    .out = {OPERAND("dx", REAL, REQUIRED, ROWS), OPERAND("dw", WIDE, OPTIONAL, ROWS),
+            OPERAND("db", WIDE, OPTIONAL, ROWS)},
     .attributes = LK__HAS(groups) | LK__HAS(epsilon),
     .shape = group_norm_grad_shape,
     .gradient = lk__gradient_none,
     .no_gradient = LK__NO_OPERAND,
     .in_place = LK__NO_OPERAND,
+    .precision = LK__PRECISION_NARROW,
     ORDINARY,
     MEMORY_BOUND,
 };

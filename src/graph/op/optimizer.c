@@ -24,6 +24,7 @@ DESCRIBE(square_sum){
     .gradient = lk__gradient_none,
     .no_gradient = LK__NO_OPERAND,
     .in_place = LK__NO_OPERAND,
+    .precision = LK__PRECISION_WIDE,
     ORDINARY,
     MEMORY_BOUND,
 };
@@ -38,6 +39,7 @@ DESCRIBE(gradient_scale){
     .gradient = lk__gradient_none,
     .no_gradient = LK__NO_OPERAND,
     .in_place = LK__NO_OPERAND,
+    .precision = LK__PRECISION_WIDE,
     ORDINARY,
     MEMORY_BOUND,
 };
@@ -55,6 +57,7 @@ DESCRIBE(sgd){
     .out = {OPERAND("parameter", REAL, REQUIRED, ROWS), OPERAND("momentum", REAL, OPTIONAL, ROWS),
             OPERAND("stored", BF16, OPTIONAL, ROWS)},
     .attributes = LK__HAS(momentum) | LK__HAS(dampening) | LK__HAS(nesterov) | LK__HAS(weight_decay) | LK__HAS(lr_scale),
+    .precision = LK__PRECISION_WIDE,
     OPTIMIZER,
 };
 
@@ -66,5 +69,6 @@ DESCRIBE(adam){
             OPERAND("exp_avg_sq", REAL, REQUIRED, ROWS), OPERAND("stored", BF16, OPTIONAL, ROWS)},
     .attributes = LK__HAS(beta1) | LK__HAS(beta2) | LK__HAS(epsilon) | LK__HAS(decoupled) | LK__HAS(weight_decay) |
                   LK__HAS(lr_scale),
+    .precision = LK__PRECISION_WIDE,
     OPTIMIZER,
 };

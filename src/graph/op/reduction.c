@@ -33,6 +33,7 @@ DESCRIBE(sum){
     .gradient = sum_gradient,
     .no_gradient = LK__NO_OPERAND,
     .in_place = LK__NO_OPERAND,
+    .precision = LK__PRECISION_WIDE,
     ORDINARY,
     MEMORY_BOUND,
 };
@@ -46,6 +47,7 @@ DESCRIBE(expand){
     BACKWARD_ONLY,
     .no_gradient = LK__NO_OPERAND,
     .in_place = LK__NO_OPERAND,
+    .precision = LK__PRECISION_WIDE,
     ORDINARY,
     MEMORY_BOUND,
 };
@@ -98,6 +100,7 @@ DESCRIBE(max){
     .gradient = max_gradient,
     .no_gradient = LK__NO_OPERAND,
     .in_place = LK__NO_OPERAND,
+    .precision = LK__PRECISION_WIDE,
     ORDINARY,
     MEMORY_BOUND,
 };
@@ -111,6 +114,7 @@ DESCRIBE(max_grad){
     BACKWARD_ONLY,
     .no_gradient = LK__NO_OPERAND,
     .in_place = LK__NO_OPERAND,
+    .precision = LK__PRECISION_WIDE,
     ORDINARY,
     MEMORY_BOUND,
 };
@@ -125,6 +129,7 @@ DESCRIBE(argmax){
     .gradient = lk__gradient_stopped,
     .no_gradient = 1u << 0,
     .in_place = LK__NO_OPERAND,
+    .precision = LK__PRECISION_WIDE,
     ORDINARY,
     MEMORY_BOUND,
 };
@@ -193,6 +198,7 @@ DESCRIBE(max_pool2d){
     .gradient = max_pool2d_gradient,
     .no_gradient = LK__NO_OPERAND,
     .in_place = LK__NO_OPERAND,
+    .precision = LK__PRECISION_NARROW,
     ORDINARY,
     MEMORY_BOUND,
 };
@@ -206,6 +212,7 @@ DESCRIBE(max_pool2d_grad){
     BACKWARD_ONLY,
     .no_gradient = LK__NO_OPERAND,
     .in_place = LK__NO_OPERAND,
+    .precision = LK__PRECISION_NARROW,
     ORDINARY,
     MEMORY_BOUND,
 };
@@ -220,6 +227,7 @@ DESCRIBE(avg_pool2d){
     .gradient = avg_pool2d_gradient,
     .no_gradient = LK__NO_OPERAND,
     .in_place = LK__NO_OPERAND,
+    .precision = LK__PRECISION_NARROW,
     ORDINARY,
     MEMORY_BOUND,
 };
@@ -233,6 +241,7 @@ DESCRIBE(avg_pool2d_grad){
     BACKWARD_ONLY,
     .no_gradient = LK__NO_OPERAND,
     .in_place = LK__NO_OPERAND,
+    .precision = LK__PRECISION_NARROW,
     ORDINARY,
     MEMORY_BOUND,
 };
@@ -247,6 +256,7 @@ DESCRIBE(global_avg_pool2d){
     .gradient = global_avg_pool2d_gradient,
     .no_gradient = LK__NO_OPERAND,
     .in_place = LK__NO_OPERAND,
+    .precision = LK__PRECISION_NARROW,
     ORDINARY,
     MEMORY_BOUND,
 };
@@ -260,6 +270,7 @@ DESCRIBE(global_avg_pool2d_grad){
     BACKWARD_ONLY,
     .no_gradient = LK__NO_OPERAND,
     .in_place = LK__NO_OPERAND,
+    .precision = LK__PRECISION_NARROW,
     ORDINARY,
     MEMORY_BOUND,
 };

@@ -25,6 +25,7 @@ DESCRIBE(reshape){
     .effect = LK__EFFECT_NONE,
     .evaluation = LK__EVALUATE_SAME,
     .recompute = LK__RECOMPUTE,
+    .precision = LK__PRECISION_NARROW,
     .fuse = LK__FUSE_NOTHING,
     .loss = LK__LOSS_NO,
     .arithmetic = lk__arithmetic_none,
@@ -49,6 +50,7 @@ DESCRIBE(stop_gradient){
     .effect = LK__EFFECT_NONE,
     .evaluation = LK__EVALUATE_SAME,
     .recompute = LK__RECOMPUTE,
+    .precision = LK__PRECISION_NARROW,
     .fuse = LK__FUSE_NOTHING,
     .loss = LK__LOSS_NO,
     .arithmetic = lk__arithmetic_none,
@@ -91,6 +93,7 @@ DESCRIBE(permute){
     .gradient = permute_gradient,
     .no_gradient = LK__NO_OPERAND,
     .in_place = LK__NO_OPERAND,
+    .precision = LK__PRECISION_NARROW,
     ORDINARY,
     MEMORY_BOUND,
 };
@@ -127,6 +130,7 @@ DESCRIBE(slice){
     .gradient = slice_gradient,
     .no_gradient = LK__NO_OPERAND,
     .in_place = LK__NO_OPERAND,
+    .precision = LK__PRECISION_NARROW,
     ORDINARY,
     MEMORY_BOUND,
 };
@@ -140,6 +144,7 @@ DESCRIBE(slice_grad){
     BACKWARD_ONLY,
     .no_gradient = LK__NO_OPERAND,
     .in_place = LK__NO_OPERAND,
+    .precision = LK__PRECISION_NARROW,
     ORDINARY,
     MEMORY_BOUND,
 };
@@ -188,6 +193,7 @@ DESCRIBE(concat){
     .gradient = concat_gradient,
     .no_gradient = LK__NO_OPERAND,
     .in_place = LK__NO_OPERAND,
+    .precision = LK__PRECISION_NARROW,
     ORDINARY,
     MEMORY_BOUND,
 };
@@ -204,6 +210,7 @@ DESCRIBE(to_channels_last){
     .gradient = lk__gradient_none,
     .no_gradient = LK__NO_OPERAND,
     .in_place = LK__NO_OPERAND,
+    .precision = LK__PRECISION_NARROW,
     ORDINARY,
     MEMORY_BOUND,
 };
@@ -218,6 +225,7 @@ DESCRIBE(to_channels_first){
     .gradient = lk__gradient_none,
     .no_gradient = LK__NO_OPERAND,
     .in_place = LK__NO_OPERAND,
+    .precision = LK__PRECISION_NARROW,
     ORDINARY,
     MEMORY_BOUND,
 };

@@ -1,0 +1,99 @@
+/* precision.c - the precision policy bf16: weights and activations of the operations that allow it (LK__PRECISION_NARROW in their
+ * descriptors) are stored in bf16; softmax, losses, statistics and all sums stay in f32 at least. Casts are inserted where one meets
+ * the other. Runs before fuse and grad: gradients of activations get the activations' types, those of parameters are f32. */
+#include "plan/plan.h"
+
+const char *lk_policy_name(lk_policy policy)
+{
+    return policy == LK_POLICY_RECORDED ? "recorded" : policy == LK_POLICY_BF16 ? "bf16" : "?";
+}
+
+typedef struct casts {
+    int   *narrow, *wide; /* by value: its copy in bf16 and in f32; -1: none */
+    size_t values;
+} casts;
+
+/* Whether the policy stores the REAL operands of this node in bf16: all of them are recorded in f32, or in bf16 by a cast. */
+static bool becomes_narrow(const lk_graph *g, const lk__graph_node *n)
+{
+    const lk__graph_op *d = lk__op_find(n->op);
+    bool                found = false;
+    for (int i = 0; i < n->inputs; i++) {
+        if (n->in[i] < 0 || lk__op_input(d, i)->types != LK__TYPE_REAL) continue;
+        if (lk__wide_type(g->values[n->in[i]].shape.dtype) != LK_F32) return false;
+        found = true;
+    }
+    return found && d->precision == LK__PRECISION_NARROW;
+}
+
+void lk__precision_states(lk_graph *g)
+{
+    for (size_t s = 0; s < g->states_count; s++) {
+        lk__graph_value *v = &g->values[g->states[s].value];
+        bool             narrow = !g->states[s].buffer && v->shape.dtype == LK_F32, used = false;
+        for (size_t i = 0; narrow && i < g->nodes_count; i++)
+            for (int j = 0; j < g->nodes[i].inputs; j++) {
+                const lk__graph_node *n = &g->nodes[i];
+                if (n->in[j] != g->states[s].value) continue;
+                used = true;
+                narrow &= becomes_narrow(g, n) && lk__op_input(lk__op_find(n->op), j)->types == LK__TYPE_REAL;
+            }
+        if (narrow && used) v->shape.dtype = LK_BF16;
+    }
+}
+
+/* v in another type; made once, before its first use. */
+static int cast_once(lk_graph *g, casts *c, lk_site site, int v, lk_dtype type)
+{
+    int *copies = type == LK_BF16 ? c->narrow : c->wide;
+    if (g->values[v].shape.dtype == type) return v;
+    if ((size_t)v < c->values && copies[v] >= 0) return copies[v];
+    int copy = lk__emit_cast(g, site, v, type);
+    if ((size_t)v < c->values) copies[v] = copy;
+    return copy;
+}
+
+static int rewrite_node(lk_graph *g, const lk__graph_node *node, void *user)
+{
+    lk__graph_node n = *node;
+    lk_dtype       element;
+    if (!lk__choose_element(g, n.site, n.op, n.in, n.inputs, LK_DTYPE_COUNT, &element)) return -1;
+    if (becomes_narrow(g, &n)) element = LK_BF16;
+    for (int i = 0; i < n.inputs; i++) {
+        lk_dtype wanted = lk__input_type(n.op, i, element);
+        if (n.in[i] < 0 || wanted == LK_DTYPE_COUNT) continue;
+        if ((n.in[i] = cast_once(g, user, n.site, n.in[i], wanted)) < 0) return -1;
+    }
+    for (int i = 0; i < n.outputs; i++) {
+        lk__graph_value *v = n.out[i] >= 0 ? &g->values[n.out[i]] : NULL;
+        if (v && v->kind == LK__VALUE_RESULT) v->shape.dtype = lk__output_type(g, &n, i, element, v->shape.dtype);
+    }
+    return lk__plan_append(g, &n);
+}
+
+/* What the caller reads keeps the type that it was recorded in; -1: failure. */
+static int widen_result(lk_graph *g, const lk_graph *recorded, casts *c, int v)
+{
+    const lk__graph_value *was = &recorded->values[v];
+    lk_dtype               type = was->kind == LK__VALUE_STATE ? lk__wide_type(was->shape.dtype) : was->shape.dtype;
+    return g->values[v].shape.dtype == LK_BF16 ? cast_once(g, c, g->values[v].site, v, type) : v;
+}
+
+lk_status lk__pass_precision(lk__plan_list *list, const lk_graph *recorded)
+{
+    lk_graph *g = list->graph;
+    size_t    bytes = g->values_count * sizeof(int);
+    casts     c = {lk__alloc(g->context, LK_MEMORY_OTHER, bytes), lk__alloc(g->context, LK_MEMORY_OTHER, bytes),
+                   g->values_count};
+    lk_status status = LK_ENOMEM;
+    if (bytes && (!c.narrow || !c.wide)) goto done;
+    for (size_t i = 0; i < c.values; i++) c.narrow[i] = c.wide[i] = -1;
+    status = lk__plan_rebuild(g, rewrite_node, &c);
+    if (status >= 0 && list->sum >= 0 && (list->sum = widen_result(g, recorded, &c, list->sum)) < 0) status = g->status;
+    for (int i = 0; status >= 0 && i < list->outputs_count; i++)
+        if ((list->outputs[i] = widen_result(g, recorded, &c, list->outputs[i])) < 0) status = g->status;
+done:
+    lk__free(g->context, LK_MEMORY_OTHER, c.narrow, bytes);
+    lk__free(g->context, LK_MEMORY_OTHER, c.wide, bytes);
+    return status;
+}

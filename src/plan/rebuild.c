@@ -1,0 +1,32 @@
+/* rebuild.c - for passes that put nodes between others. Nodes run in the order of the list, so the list is built anew. */
+#include "plan/plan.h"
+
+int lk__plan_append(lk_graph *g, const lk__graph_node *n)
+{
+    if (lk__grow(g->context, (void **)&g->nodes, &g->nodes_capacity, g->nodes_count + 1, sizeof *g->nodes) < 0) {
+        g->status = LK_ENOMEM;
+        return -1;
+    }
+    g->nodes[g->nodes_count] = *n;
+    return (int)g->nodes_count++;
+}
+
+lk_status lk__plan_rebuild(lk_graph *g, lk__plan_rewrite rewrite, void *user)
+{
+    lk__graph_node *nodes = g->nodes;
+    size_t          count = g->nodes_count, capacity = g->nodes_capacity, values = g->values_count;
+    int             block = g->block, *moved = lk__alloc(g->context, LK_MEMORY_OTHER, count * sizeof *moved);
+    if (count && !moved) return LK_ENOMEM;
+    g->nodes = NULL;
+    g->nodes_count = g->nodes_capacity = 0;
+    for (size_t i = 0; i < count && g->status == LK_OK; i++) {
+        g->block = nodes[i].block;
+        moved[i] = nodes[i].dead ? lk__plan_append(g, &nodes[i]) : rewrite(g, &nodes[i], user);
+    }
+    for (size_t v = 0; v < values && g->status == LK_OK; v++)
+        if (g->values[v].kind == LK__VALUE_RESULT) g->values[v].node = moved[g->values[v].node];
+    g->block = block;
+    lk__free(g->context, LK_MEMORY_OTHER, nodes, capacity * sizeof *nodes);
+    lk__free(g->context, LK_MEMORY_OTHER, moved, count * sizeof *moved);
+    return g->status;
+}
