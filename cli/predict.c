@@ -50,6 +50,7 @@ static lk_status create_predictor(setup *s, const char *weights, predictor *p)
     lk_tensor      x = lk_input(p->graph, "features", s->config.dtype, rank, dims);
     lk_tensor      y = lk_softmax(s->config.model_with(x, s->config.model_user), -1);
     lk_plan_config plan = LK_PLAN_CONFIG_INIT;
+    plan.policy = s->config.policy;
     plan.outputs = &y;
     plan.outputs_count = 1;
     p->classes = lk_tensor_dim(y, -1);

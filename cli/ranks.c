@@ -105,6 +105,7 @@ int ranks_make(setup *s, const char *name, const options *given)
     bool               reproducible = options_flag(given, "reproducible");
     config->accumulate = (int)options_integer(given, "accumulate");
     config->sync_batch_norm = options_flag(given, "sync-batchnorm");
+    lk_dtype_parse(options_text(given, "gradient-dtype"), &config->gradient_dtype);
     config->leaves = reproducible ? (int)options_integer(given, "leaves") : 0;
     if (options_given(given, "bucket-mib"))
         config->bucket_bytes = (size_t)(options_number(given, "bucket-mib") * 1048576);
@@ -115,6 +116,13 @@ int ranks_make(setup *s, const char *name, const options *given)
             "--batch %lld for %d ranks: every rank needs at least one sample of each batch; start fewer ranks, or give "
             "--batch %d or more",
             (long long)config->batch, world, world);
+        return EXIT_USER_ERROR;
+    }
+    if (config->gradient_dtype == LK_BF16 && (reproducible || config->dtype == LK_F64)) {
+        print_error(name, "--gradient-dtype bf16 %s; omit one of the two",
+                    reproducible
+                        ? "rounds where ranks meet, so its results depend on their number: not with --reproducible"
+                        : "is for a model in f32 or bf16, not with --dtype f64");
         return EXIT_USER_ERROR;
     }
     if (options_given(given, "leaves") && !reproducible) {

@@ -11,6 +11,8 @@
     CHOICE("parallel", "HOW", "data", "data", "data: every rank has the whole model and processes its share of each batch"),    \
         NUMBER("bucket-mib", "X", "25", 0.001, 65536, "MiB of gradients in a bucket, reduced while backward runs; the first bucket has 1"), \
         INTEGER("accumulate", "K", "1", 1, 65536, "Micro-batches per step and rank: less memory, one synchronisation, the same result"), \
+        CHOICE("gradient-dtype", "TYPE", "f32", "f32|bf16",                                                                      \
+               "Type in which gradients are all-reduced; bf16 sends half the bytes and rounds. Not with --reproducible or --dtype f64"), \
         FLAG("sync-batchnorm", "Batch norm over the whole batch instead of each rank's share"),                               \
         FLAG("reproducible", "The same bits with any number of ranks: gradients of --leaves parts of the batch are added in a fixed order"), \
         INTEGER("leaves", "N", "8", 1, 64, "With --reproducible: parts of each batch; the maximum number of ranks")

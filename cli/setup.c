@@ -172,6 +172,14 @@ int setup_begin(setup *s, const char *name, int threads)
     return status < 0 ? report(name, NULL, status) : 0;
 }
 
+/* bf16 is a policy for a model that is recorded in f32; f32 and f64 are types of the record. */
+static void set_precision(lk_trainer_config *config, const char *type)
+{
+    bool mixed = strcmp(type, "bf16") == 0;
+    config->policy = mixed ? LK_POLICY_BF16 : LK_POLICY_RECORDED;
+    lk_dtype_parse(mixed ? "f32" : type, &config->dtype);
+}
+
 int setup_make(setup *s, const char *name, const options *given, setup_data what)
 {
     lk_status status;
@@ -191,7 +199,7 @@ int setup_make(setup *s, const char *name, const options *given, setup_data what
     s->config.model_user = s;
     s->config.train = s->train;
     s->config.test = s->test;
-    lk_dtype_parse(options_text(given, "dtype"), &s->config.dtype);
+    set_precision(&s->config, options_text(given, "dtype"));
     s->config.batch = options_integer(given, "batch");
     s->config.workers = (int)options_integer(given, "workers");
     s->config.seed = (uint64_t)options_integer(given, "seed");

@@ -15,7 +15,8 @@
         CHOICE("stem", "WHICH", "torchvision", "torchvision|cifar",                                                              \
                "resnet18: torchvision's 7x7 stride-2 stem with max pool, or a 3x3 one for small images"),                        \
         FLAG("recompute", "resnets: keep only the inputs of residual blocks and recompute the blocks in backward: less memory, more time"), \
-        CHOICE("dtype", "TYPE", "f32", "f32|f64", "Type of all floating-point numbers; f64 is for numerical checks")
+        CHOICE("dtype", "TYPE", "f32", "f32|f64|bf16",                                                                           \
+               "Precision. bf16 is mixed: weights and activations in bf16; master weights, optimizer, gradients and sums in f32. f64 is for numerical checks")
 
 #define DATA_OPTIONS                                                                                                             \
     HEADING("Data"),                                                                                                             \

@@ -229,7 +229,7 @@ static int count_allocations(void *user, const lk_event *e)
 
 static void a_step_allocates_nothing(void)
 {
-    for (int variant = 0; variant < 6; variant++) {
+    for (int variant = 0; variant < 7; variant++) {
         test_case s = make_case(variant == 4 ? 3 : 2, NULL);
         s.config.event = count_allocations;
         s.config.steps = 22;
@@ -238,6 +238,8 @@ static void a_step_allocates_nothing(void)
                           : variant == 5               ? 6
                                          : 0; /* 6 leaves on 2 ranks and 8 on 3 do not split the tree evenly */
         s.config.sync_batch_norm = variant >= 3;
+        s.config.policy = variant == 6 ? LK_POLICY_BF16 : LK_POLICY_RECORDED;
+        s.config.gradient_dtype = variant == 6 ? LK_BF16 : LK_F32;
         run_case(&s);
         CHECK(s.results->status[0] == LK_OK, "%s", s.results->text[0]);
         free_case(&s);
@@ -256,6 +258,8 @@ static void other_smoothing(test_case *s, int rank) { s->config.label_smoothing 
 static void other_schedule(test_case *s, int rank) { s->config.schedule.warmup = rank == 1 ? 3 : 0; }
 static void other_evaluation(test_case *s, int rank) { s->config.eval_every = rank == 1 ? 2 : 3; }
 static void other_saving(test_case *s, int rank) { s->config.save_every = rank == 1 ? 5 : 4; }
+static void other_policy(test_case *s, int rank) { s->config.policy = rank == 1 ? LK_POLICY_BF16 : LK_POLICY_RECORDED; }
+static void other_gradients(test_case *s, int rank) { s->config.gradient_dtype = rank == 1 ? LK_BF16 : LK_F32; }
 static void other_crop(test_case *s, int rank) { s->config.transform.crop_padding = rank == 1 ? 1 : 0; }
 
 static void ranks_with_different_models_or_options_are_refused(void)
@@ -264,7 +268,7 @@ static void ranks_with_different_models_or_options_are_refused(void)
         void (*before)(test_case *s, int rank);
         const char *what, *mine, *theirs; /* in the first differing lines */
     } cases[] = {
-        {other_model, "model", "fc1.weight (16, 64)", "fc1.weight (17, 64)"},
+        {other_model, "model", "fc1.weight f32 (16, 64)", "fc1.weight f32 (17, 64)"},
         {other_rate, "rate", "lr 0.001", "lr 0.002"},
         {other_beta, "beta", "beta2 0.999", "beta2 0.98999"},
         {other_steps, "steps", "steps 12", "steps 13"},
@@ -274,6 +278,8 @@ static void ranks_with_different_models_or_options_are_refused(void)
         {other_schedule, "schedule", "warmup 0", "warmup 3"},
         {other_evaluation, "evaluation", "every 3,", "every 2,"},
         {other_saving, "saving", "every 4,", "every 5,"},
+        {other_policy, "policy", "policy recorded", "policy bf16"},
+        {other_gradients, "gradient type", "gradients in f32", "gradients in bf16"},
         {other_crop, "crop", "padding 0", "padding 1"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

@@ -45,7 +45,9 @@ typedef struct lk_trainer_config {
     void             *model_user;
     const lk_dataset *train; /* borrowed; NULL: only evaluates, and holds no memory for training */
     const lk_dataset *test;  /* borrowed; NULL: none. At least one of the two is needed */
-    lk_dtype          dtype; /* LK_F32, or LK_F64 for numerical checks */
+    lk_dtype          dtype; /* in which the model is recorded: LK_F32, or LK_F64 for numerical checks */
+    lk_policy         policy;         /* see plan.h: LK_POLICY_BF16 trains in mixed precision */
+    lk_dtype          gradient_dtype; /* see lk_plan_config */
 
     int64_t             batch; /* the global batch */
     int64_t             epochs;
@@ -81,7 +83,7 @@ typedef struct lk_trainer_config {
     void *event_user;
 } lk_trainer_config;
 #define LK_TRAINER_CONFIG_INIT                                                                                     \
-    {sizeof(lk_trainer_config), NULL, NULL, NULL, NULL, NULL, LK_F32, 64, 1, 0, LK_OPTIMIZER_CONFIG_INIT,          \
+    {sizeof(lk_trainer_config), NULL, NULL, NULL, NULL, NULL, LK_F32, LK_POLICY_RECORDED, LK_F32, 64, 1, 0, LK_OPTIMIZER_CONFIG_INIT,          \
      {LK_CONSTANT, 0, 0, 0, 0.1, 0.0}, 0.0, 0, LK_TRANSFORM_INIT, 1, 0, NULL, 0, 2, false, NULL, NULL, NULL, 0, 0, 0, false, 0, NULL, 10, 1000, NULL, NULL}
 
 /* Records the model, plans, allocates, and loads the weights that resume and init name. */

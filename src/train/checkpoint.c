@@ -62,6 +62,12 @@ void lk__saver_free(lk__train_saver *s)
 
 /* ---- writing ---- */
 
+/* The precision of a run as --dtype names it. Weights are saved in f32 or f64 whatever it is. */
+static const char *precision_of(const lk_store *store)
+{
+    return store->plan->policy == LK_POLICY_BF16 ? "bf16" : lk_dtype_name(store->plan->graph->real);
+}
+
 /* A tensor's source is its state's index and part. */
 static lk_status read_state(void *store, size_t source, uint64_t first, void *out, size_t bytes)
 {
@@ -294,8 +300,8 @@ lk_status lk__saver_save(lk__train_saver *s, const char *directory, const lk_pro
         (status = join_path(c, file, d.temporary, file_names[1])) < 0 ||
         (status = write_optimizer(s, file, optimizer)) < 0 ||
         (status = join_path(c, file, d.temporary, file_names[2])) < 0 ||
-        (status = lk__state_write(c, file, s->staging, lk__safetensors_staging_bytes(), progress, model, optimizer)) <
-            0) {
+        (status = lk__state_write(c, file, s->staging, lk__safetensors_staging_bytes(), progress,
+                                  precision_of(s->store), model, optimizer)) < 0) {
         lk__directory_abandon(&d);
         return status;
     }
@@ -332,6 +338,7 @@ lk_status lk_weights_save(lk_store *store, const char *file)
 
 typedef struct found {
     lk_progress progress;
+    char        dtype[LK__STATE_DTYPE];
     char        sha[2][65];
 } found;
 
@@ -341,7 +348,7 @@ static lk_status verify_step(lk_context *c, const char *directory, int64_t step,
     char      path[PATH_MAX], digest[65];
     lk_status status;
     if ((status = join_path(c, path, directory, file_names[2])) < 0 ||
-        (status = lk__state_read(c, path, step, &f->progress, f->sha)) < 0)
+        (status = lk__state_read(c, path, step, &f->progress, f->dtype, f->sha)) < 0)
         return status;
     for (int i = 0; i < 2; i++) {
         if ((status = join_path(c, path, directory, file_names[i])) < 0 ||
@@ -421,6 +428,8 @@ static lk_status load_newest(lk_store *store, const char *directory, bool all, l
     lk__free(c, LK_MEMORY_OTHER, staging, LK__FILE_STAGING);
     if (status == LK_END)
         return lk__fail(c, LK_EIO, "%s: checkpoints are removed before they can be read; keep more of them", directory);
+    if (status == LK_OK && all && f.dtype[0] && strcmp(f.dtype, precision_of(store)) != 0)
+        lk__log(c, LK_LOG_INFO, "%s was saved by a run in %s and goes on in %s", path, f.dtype, precision_of(store));
     if (status == LK_OK && progress) *progress = f.progress;
     return status;
 }

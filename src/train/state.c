@@ -42,16 +42,17 @@ static void compute_digest(const char *text, size_t length, char digest[DIGITS +
 }
 
 lk_status lk__state_write(lk_context *c, const char *path, void *staging, size_t staging_bytes, const lk_progress *p,
-                          const char *model, const char *optimizer)
+                          const char *dtype, const char *model, const char *optimizer)
 {
     static const char end[] = "\"}}\n";
     char              text[1024], own[DIGITS + 1];
     lk__file          file;
-    int               n = snprintf(
-                      text, sizeof text,
-                      "{\"lockstep\":\"%s\",\"step\":%" PRId64 ",\"epoch\":%" PRId64 ",\"position\":%" PRId64 ",\"seed\":\"%" PRIu64
-                      "\",\"sha256\":{\"model.safetensors\":\"%s\",\"optimizer.safetensors\":\"%s\",\"state.json\":\"%0*d%s",
-                      LK_VERSION_STRING, p->step, p->epoch, p->position, p->seed, model, optimizer, DIGITS, 0, end);
+    int               n =
+        snprintf(text, sizeof text,
+                 "{\"lockstep\":\"%s\",\"step\":%" PRId64 ",\"epoch\":%" PRId64 ",\"position\":%" PRId64
+                 ",\"seed\":\"%" PRIu64 "\",\"dtype\":\"%s\",\"sha256\":{\"model.safetensors\":\"%s\",\"optimizer."
+                                        "safetensors\":\"%s\",\"state.json\":\"%0*d%s",
+                 LK_VERSION_STRING, p->step, p->epoch, p->position, p->seed, dtype, model, optimizer, DIGITS, 0, end);
     compute_digest(text, (size_t)n, own);
     memcpy(text + (size_t)n - strlen(end) - DIGITS, own, DIGITS);
     lk_status status = lk__file_create(&file, c, path, staging, staging_bytes);
@@ -89,7 +90,8 @@ static lk_status check_own_digest(lk_context *c, const char *path, char *text, s
     return lk__fail(c, LK_EFORMAT, "%s is damaged: its SHA-256 differs from the one saved with it", path);
 }
 
-static lk_status parse_state(lk_context *c, const char *path, char *text, size_t length, lk_progress *p, char sha[2][65])
+static lk_status parse_state(lk_context *c, const char *path, char *text, size_t length, lk_progress *p,
+                             char dtype[LK__STATE_DTYPE], char sha[2][65])
 {
     static const char *const files[] = {"model.safetensors", "optimizer.safetensors"};
     lk__json                 root, value, sums;
@@ -101,17 +103,23 @@ static lk_status parse_state(lk_context *c, const char *path, char *text, size_t
                 parse_seed(&value, &p->seed) && lk__json_get(&root, "sha256", &sums);
     for (int i = 0; i < 2 && good; i++)
         good = lk__json_get(&sums, files[i], &value) && lk__json_string(&value, sha[i], 65) == DIGITS;
+    dtype[0] = 0;
+    if (good && lk__json_get(&root, "dtype", &value)) {
+        size_t length_of = lk__json_string(&value, dtype, LK__STATE_DTYPE);
+        good = length_of > 0 && length_of < LK__STATE_DTYPE;
+    }
     if (!good) return lk__fail(c, LK_EFORMAT, "%s is not the state of a Lockstep checkpoint", path);
     return check_own_digest(c, path, text, length, &sums);
 }
 
-lk_status lk__state_read(lk_context *c, const char *path, int64_t step, lk_progress *p, char sha[2][65])
+lk_status lk__state_read(lk_context *c, const char *path, int64_t step, lk_progress *p, char dtype[LK__STATE_DTYPE],
+                         char sha[2][65])
 {
     char     *text;
     size_t    length;
     lk_status status = lk__read_text(c, path, STATE_LIMIT, &text, &length);
     if (status < 0) return status;
-    status = parse_state(c, path, text, length, p, sha);
+    status = parse_state(c, path, text, length, p, dtype, sha);
     lk__text_free(c, text, length);
     if (status < 0) return status;
     if (p->step != step)

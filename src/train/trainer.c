@@ -153,6 +153,8 @@ static lk_status record_and_plan(lk_context *c, const lk_trainer_config *config,
     planning.loss = loss;
     planning.optimizer = config->train ? &config->optimizer : NULL;
     planning.sync_batch_norm = config->sync_batch_norm;
+    planning.policy = config->policy;
+    planning.gradient_dtype = config->gradient_dtype;
     planning.parallel = parallel;
     return lk_plan_create(*graph, &planning, plan);
 }
