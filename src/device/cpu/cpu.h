@@ -71,17 +71,18 @@ static inline vec vmax(vec a, vec b) { return choose(a > b, a, b); }
 static inline REAL load_one_real(const REAL *p) { return *p; }
 static inline void store_one_real(REAL *p, REAL x) { *p = x; }
 #if LK_REAL_BITS == 32
-/* A vector of bf16. To nearest, ties to even; a NaN stays one: as lk__to_bf16. (On arm64 by intrinsics: GCC 12 loads and converts
- * a half vector one by one.) */
+/* A vector of bf16. store_bf16 rounds a result of arithmetic to nearest, ties to even; a NaN stays one, as in lk__to_bf16:
+ * arithmetic has made it quiet, so its upper half is one too. store_exact stores numbers that are bf16 already. (On arm64 by
+ * intrinsics: GCC 12 loads and converts a half vector one by one.) */
 #if defined(__aarch64__)
 static inline vec  load_bf16(const lk__bf16 *p) { return (vec)vshll_n_u16(vld1_u16(&p->bits), 16); }
 static inline void store_bf16(lk__bf16 *p, vec v)
 {
     uint32x4_t bits = (uint32x4_t)v, odd = vtstq_u32(bits, vdupq_n_u32(1 << 16)); /* -1 where the last bit kept is set */
-    uint32x4_t rounded = vaddq_u32(vsubq_u32(bits, odd), vdupq_n_u32(0x7fff));
-    uint32x4_t quiet = vorrq_u32(bits, vdupq_n_u32(0x40 << 16));
-    vst1_u16(&p->bits, vshrn_n_u32(vbslq_u32((uint32x4_t)(v == v), rounded, quiet), 16));
+    uint32x4_t more = vandq_u32(vsubq_u32(vdupq_n_u32(0x7fff), odd), (uint32x4_t)(v == v));
+    vst1_u16(&p->bits, vaddhn_u32(bits, more));
 }
+static inline void store_exact_bf16(lk__bf16 *p, vec v) { vst1_u16(&p->bits, vshrn_n_u32((uint32x4_t)v, 16)); }
 #else
 typedef uint16_t half_bits __attribute__((vector_size(VECTOR_BYTES / 2)));
 typedef uint16_t half_bits_unaligned __attribute__((vector_size(VECTOR_BYTES / 2), aligned(2), may_alias));
@@ -94,11 +95,12 @@ static inline vec load_bf16(const lk__bf16 *p)
 }
 static inline void store_bf16(lk__bf16 *p, vec v)
 {
-    word_bits bits = (word_bits)v, odd = bits >> 16 & 1;
-    word_bits rounded = (bits + 0x7fff + odd) >> 16, quiet = bits >> 16 | 0x40;
-    ivec      number = v == v;
-    word_bits both = (word_bits)((number & (ivec)rounded) | (~number & (ivec)quiet));
-    *(half_bits_unaligned *)p = (half_bits_unaligned) __builtin_convertvector(both, half_bits);
+    word_bits bits = (word_bits)v, more = (0x7fff + (bits >> 16 & 1)) & (word_bits)(v == v);
+    *(half_bits_unaligned *)p = (half_bits_unaligned) __builtin_convertvector((bits + more) >> 16, half_bits);
+}
+static inline void store_exact_bf16(lk__bf16 *p, vec v)
+{
+    *(half_bits_unaligned *)p = (half_bits_unaligned) __builtin_convertvector((word_bits)v >> 16, half_bits);
 }
 #endif
 #endif

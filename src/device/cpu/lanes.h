@@ -53,6 +53,19 @@ INLINE vec load_part_element(const ELEMENT *p, int64_t lanes)
 }
 
 #define store_part_element store_part_bf16
+
+/* Of numbers that are ELEMENTs already: a selection of them. */
+INLINE void store_part_exact(ELEMENT *p, vec v, int64_t lanes)
+{
+    if (lanes == VL) {
+        store_exact_bf16(p, v);
+        return;
+    }
+    for (int l = 0; l < VL; l++)
+        if (l < lanes) p[l].bits = (uint16_t)((uint32_t)((ivec)v)[l] >> 16);
+}
+#else
+#define store_part_exact store_part_real
 #endif
 /* Rounds to bf16, also where ELEMENT is wider. */
 INLINE void store_part_bf16(lk__bf16 *p, vec v, int64_t lanes)

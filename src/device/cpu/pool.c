@@ -69,7 +69,7 @@ INLINE void max_window(const window *w, const ELEMENT *image, span r, span s, in
             where = (wins & here) | (~wins & where);
         }
     }
-    store_part(y, best, lanes);
+    store_part_exact(y, best, lanes);
     positions bytes = __builtin_convertvector(where, positions);
     if (index && lanes == VL)
         memcpy(index, &bytes, sizeof bytes);
@@ -138,7 +138,7 @@ static void spread_apart(const window *w, const ELEMENT *dy, const uint8_t *inde
             ivec     here = (ivec){0} + (INTEGER)(i * w->kernel + j);
             EACH_VECTOR(c, w->channels, {
                 vec d = load_part(dy + c, lanes);
-                store_part(to + c, choose(load_index(index + c, lanes) == here, d, splat(0)), lanes);
+                store_part_exact(to + c, choose(load_index(index + c, lanes) == here, d, splat(0)), lanes);
             });
         }
     }

@@ -57,10 +57,11 @@ static void unary_tile(void *argument, int64_t tile, int worker)
     ELEMENT           *y = e->y + begin;
     const lk__op_attrs a = *e->attrs;
     (void)worker;
-#define MAP(f) EACH_VECTOR(i, n, store_part(y + i, f(load_part(x + i, lanes)), lanes);)
+#define MAP_TO(store, f) EACH_VECTOR(i, n, store(y + i, f(load_part(x + i, lanes)), lanes);)
+#define MAP(f) MAP_TO(store_part, f)
     switch (a.unary) {
     case LK__IDENTITY: memmove(y, x, (size_t)n * sizeof *y); break;
-    case LK__RELU: MAP(relu); break;
+    case LK__RELU: MAP_TO(store_part_exact, relu); break;
     case LK__GELU: MAP(gelu); break;
     case LK__GELU_TANH: MAP(gelu_tanh); break;
     case LK__SILU: MAP(silu); break;
@@ -80,6 +81,7 @@ static void unary_tile(void *argument, int64_t tile, int worker)
 #undef CLAMP
 #undef LEAKY_RELU
 #undef MAP
+#undef MAP_TO
 }
 
 void KERNEL(unary)(const lk__kernel_call *call)
@@ -98,15 +100,16 @@ static void unary_grad_tile(void *argument, int64_t tile, int worker)
     ELEMENT           *dx = e->y + begin;
     const lk__op_attrs a = *e->attrs;
     (void)worker;
-#define MAP(expression)                                                        \
+#define MAP_TO(store, expression)                                              \
     EACH_VECTOR(i, n, {                                                        \
         vec d = load_part(dy + i, lanes);                                      \
         vec s = load_part(saved + i, lanes);                                   \
-        store_part(dx + i, expression, lanes);                                 \
+        store(dx + i, expression, lanes);                                      \
     })
+#define MAP(expression) MAP_TO(store_part, expression)
     switch (a.unary) {
     case LK__IDENTITY: memmove(dx, dy, (size_t)n * sizeof *dx); break;
-    case LK__RELU: MAP(choose(s <= 0, splat(0), d)); break;
+    case LK__RELU: MAP_TO(store_part_exact, choose(s <= 0, splat(0), d)); break;
     case LK__GELU: MAP(d * gelu_slope(s)); break;
     case LK__GELU_TANH: MAP(d * gelu_tanh_slope(s)); break;
     case LK__SILU: MAP(d * silu_slope(s)); break;
@@ -120,6 +123,7 @@ static void unary_grad_tile(void *argument, int64_t tile, int worker)
     case LK__LEAKY_RELU: MAP(choose(s > 0, d, d * (REAL)a.slope)); break;
     }
 #undef MAP
+#undef MAP_TO
 }
 
 void KERNEL(unary_grad)(const lk__kernel_call *call)
