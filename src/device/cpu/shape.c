@@ -4,6 +4,8 @@
 
 typedef uint32_t quad __attribute__((vector_size(16)));
 typedef uint32_t quad_unaligned __attribute__((vector_size(16), aligned(4), may_alias));
+typedef uint16_t half_quad __attribute__((vector_size(8)));
+typedef uint16_t half_quad_unaligned __attribute__((vector_size(8), aligned(2), may_alias));
 
 /* to[c * to_step + r] = from[r * from_step + c] for `rows` × `columns`; blocks keep both sides in cache lines. */
 #define TRANSPOSE(bits)                                                                                             \
@@ -20,48 +22,56 @@ TRANSPOSE(32)
 TRANSPOSE(64)
 #undef TRANSPOSE
 
-static void transpose_quads(const uint32_t *from, int64_t from_step, uint32_t *to, int64_t to_step)
-{
-    quad a = *(const quad_unaligned *)from, b = *(const quad_unaligned *)(from + from_step);
-    quad c = *(const quad_unaligned *)(from + 2 * from_step), d = *(const quad_unaligned *)(from + 3 * from_step);
-    quad ac_low = __builtin_shufflevector(a, c, 0, 4, 1, 5), ac_high = __builtin_shufflevector(a, c, 2, 6, 3, 7);
-    quad bd_low = __builtin_shufflevector(b, d, 0, 4, 1, 5), bd_high = __builtin_shufflevector(b, d, 2, 6, 3, 7);
-    *(quad_unaligned *)to = __builtin_shufflevector(ac_low, bd_low, 0, 4, 1, 5);
-    *(quad_unaligned *)(to + to_step) = __builtin_shufflevector(ac_low, bd_low, 2, 6, 3, 7);
-    *(quad_unaligned *)(to + 2 * to_step) = __builtin_shufflevector(ac_high, bd_high, 0, 4, 1, 5);
-    *(quad_unaligned *)(to + 3 * to_step) = __builtin_shufflevector(ac_high, bd_high, 2, 6, 3, 7);
-}
-
-static void interleave3(const uint32_t *restrict a, const uint32_t *restrict b, const uint32_t *restrict c,
-                        uint32_t *restrict to, int64_t n)
-{
-    for (int64_t i = 0; i < n; i++) {
-        to[3 * i] = a[i];
-        to[3 * i + 1] = b[i];
-        to[3 * i + 2] = c[i];
+/* The same for 2 and 4 bytes, 4×4 elements at a time; and images of three colours. */
+#define TRANSPOSE_FAST(bits, quad, quad_unaligned)                                                                       \
+    static void transpose_quads##bits(const uint##bits##_t *from, int64_t from_step, uint##bits##_t *to, int64_t to_step) \
+    {                                                                                                                    \
+        quad a = *(const quad_unaligned *)from, b = *(const quad_unaligned *)(from + from_step);                         \
+        quad c = *(const quad_unaligned *)(from + 2 * from_step), d = *(const quad_unaligned *)(from + 3 * from_step);   \
+        quad ac_low = __builtin_shufflevector(a, c, 0, 4, 1, 5), ac_high = __builtin_shufflevector(a, c, 2, 6, 3, 7);    \
+        quad bd_low = __builtin_shufflevector(b, d, 0, 4, 1, 5), bd_high = __builtin_shufflevector(b, d, 2, 6, 3, 7);    \
+        *(quad_unaligned *)to = __builtin_shufflevector(ac_low, bd_low, 0, 4, 1, 5);                                     \
+        *(quad_unaligned *)(to + to_step) = __builtin_shufflevector(ac_low, bd_low, 2, 6, 3, 7);                         \
+        *(quad_unaligned *)(to + 2 * to_step) = __builtin_shufflevector(ac_high, bd_high, 0, 4, 1, 5);                   \
+        *(quad_unaligned *)(to + 3 * to_step) = __builtin_shufflevector(ac_high, bd_high, 2, 6, 3, 7);                   \
+    }                                                                                                                    \
+    static void interleave##bits(const uint##bits##_t *restrict a, const uint##bits##_t *restrict b,                     \
+                                 const uint##bits##_t *restrict c, uint##bits##_t *restrict to, int64_t n)               \
+    {                                                                                                                    \
+        for (int64_t i = 0; i < n; i++) {                                                                                \
+            to[3 * i] = a[i];                                                                                            \
+            to[3 * i + 1] = b[i];                                                                                        \
+            to[3 * i + 2] = c[i];                                                                                        \
+        }                                                                                                                \
+    }                                                                                                                    \
+    static void transpose_fast##bits(const uint##bits##_t *x, int64_t from_step, uint##bits##_t *y, int64_t to_step,     \
+                                     int64_t rows, int64_t columns)                                                      \
+    {                                                                                                                    \
+        if (rows == 3 && to_step == 3) {                                                                                 \
+            interleave##bits(x, x + from_step, x + 2 * from_step, y, columns);                                           \
+            return;                                                                                                      \
+        }                                                                                                                \
+        int64_t whole_rows = rows & ~3, whole_columns = columns & ~3;                                                    \
+        for (int64_t r = 0; r < whole_rows; r += 4)                                                                      \
+            for (int64_t c = 0; c < whole_columns; c += 4)                                                               \
+                transpose_quads##bits(x + r * from_step + c, from_step, y + c * to_step + r, to_step);                   \
+        transpose##bits(x + whole_columns, from_step, y + whole_columns * to_step, to_step, whole_rows,                  \
+                        columns - whole_columns);                                                                        \
+        transpose##bits(x + whole_rows * from_step, from_step, y + whole_rows, to_step, rows - whole_rows, columns);     \
     }
-}
+TRANSPOSE_FAST(16, half_quad, half_quad_unaligned)
+TRANSPOSE_FAST(32, quad, quad_unaligned)
+#undef TRANSPOSE_FAST
 
 static void transpose(const void *from, int64_t from_step, void *to, int64_t to_step, int64_t rows, int64_t columns,
                       size_t size)
 {
     switch (size) {
     case 1: transpose8(from, from_step, to, to_step, rows, columns); return;
-    case 2: transpose16(from, from_step, to, to_step, rows, columns); return;
-    case 8: transpose64(from, from_step, to, to_step, rows, columns); return;
+    case 2: transpose_fast16(from, from_step, to, to_step, rows, columns); return;
+    case 4: transpose_fast32(from, from_step, to, to_step, rows, columns); return;
+    default: transpose64(from, from_step, to, to_step, rows, columns); return;
     }
-    const uint32_t *x = from;
-    uint32_t       *y = to;
-    if (rows == 3 && to_step == 3) { /* images of three colours */
-        interleave3(x, x + from_step, x + 2 * from_step, y, columns);
-        return;
-    }
-    int64_t whole_rows = rows & ~3, whole_columns = columns & ~3;
-    for (int64_t r = 0; r < whole_rows; r += 4)
-        for (int64_t c = 0; c < whole_columns; c += 4)
-            transpose_quads(x + r * from_step + c, from_step, y + c * to_step + r, to_step);
-    transpose32(x + whole_columns, from_step, y + whole_columns * to_step, to_step, whole_rows, columns - whole_columns);
-    transpose32(x + whole_rows * from_step, from_step, y + whole_rows, to_step, rows - whole_rows, columns);
 }
 
 /* The iteration of a permute, in elements: y's axes are merged where they are contiguous in x. */
