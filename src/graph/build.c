@@ -239,7 +239,7 @@ lk_tensor lk_reshape_at(lk_site site, lk_tensor x, int rank, const int64_t *dims
         to.dims[i] = dims[i];
         if (dims[i] == -1 && open < 0)
             open = i;
-        else if (dims[i] < 1 || dims[i] > elements) {
+        else if (dims[i] < 1 || dims[i] > elements / known) {
             lk__graph_fail(g, site, "reshape of %s: size %lld of axis %d is invalid", text, (long long)dims[i], i);
             return failed;
         } else

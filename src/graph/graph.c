@@ -130,8 +130,12 @@ static bool check_dims(lk_graph *g, lk_site site, const char *name, int rank, co
     }
     int64_t elements = 1;
     for (int i = 0; i < rank; i++) {
-        if (dims[i] < 1 || dims[i] > INT64_MAX / 16 / elements) {
+        if (dims[i] < 1) {
             lk__graph_fail(g, site, "axis %d of %s has the invalid size %lld", i, name, (long long)dims[i]);
+            return false;
+        }
+        if (dims[i] > LK__MOST_ELEMENTS / elements) {
+            lk__graph_fail(g, site, "%s has more than 2^44 elements, the most that a tensor can have", name);
             return false;
         }
         elements *= dims[i];
@@ -381,6 +385,12 @@ static int emit_outputs(lk_graph *g, lk__graph_node *node, const lk__graph_shape
     int  index = (int)(node - g->nodes);
     for (int i = 0; i < node->outputs; i++) {
         if (!(wanted >> i & 1)) continue;
+        if (!lk__shape_fits(&shapes[i])) {
+            lk__graph_fail(g, node->site,
+                           "%s: its result %s has more than 2^44 elements, the most that a tensor can have",
+                           lk__op_name(node->op), lk__shape_show(&shapes[i]).text);
+            return -1;
+        }
         lk__graph_value v = {.shape = shapes[i],
                              .kind = LK__VALUE_RESULT,
                              .node = index,

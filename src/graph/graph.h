@@ -112,8 +112,12 @@ void lk__graph_set_capacity(lk_graph *graph, int64_t capacity);
 /* A value with x's elements in another type; x itself where it has that type. -1: failure, recorded in the graph. */
 int lk__emit_cast(lk_graph *graph, lk_site site, int x, lk_dtype type);
 
+/* So many f64 fill the 47-bit address space of a process. Bounded so, the bytes of all values of a plan are added without overflow. */
+#define LK__MOST_ELEMENTS ((int64_t)1 << 44)
+
 int64_t lk__shape_elements(const lk__graph_shape *shape);
-bool    lk__shape_equal(const lk__graph_shape *a, const lk__graph_shape *b); /* dims and count; not type */
+bool lk__shape_fits(const lk__graph_shape *shape); /* it has at most LK__MOST_ELEMENTS, and none of its axes is negative */
+bool lk__shape_equal(const lk__graph_shape *a, const lk__graph_shape *b);    /* dims and count; not type */
 void lk__shape_text(const lk__graph_shape *shape, char *text, size_t bytes); /* "(64*, 3, 32, 32)": * marks the count */
 
 /* grad.c: appends the backward of `loss` to the graph. gradients[i] is the value of the gradient of state i, or -1. */

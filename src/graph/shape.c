@@ -11,6 +11,16 @@ int64_t lk__shape_elements(const lk__graph_shape *s)
     return n;
 }
 
+bool lk__shape_fits(const lk__graph_shape *s)
+{
+    int64_t n = 1;
+    for (int i = 0; i < s->rank; i++) {
+        if (s->dims[i] < 0 || (s->dims[i] > 0 && n > LK__MOST_ELEMENTS / s->dims[i])) return false;
+        n *= s->dims[i];
+    }
+    return true;
+}
+
 bool lk__shape_equal(const lk__graph_shape *a, const lk__graph_shape *b)
 {
     if (a->rank != b->rank || a->count_axis != b->count_axis) return false;
@@ -80,7 +90,7 @@ int lk__shape_window(lk__graph_shapes *s, int64_t channels, int64_t kh, int64_t 
 {
     const lk__graph_shape *x = s->in[0];
     const lk__op_attrs    *a = s->attrs;
-    if (a->stride < 1 || a->padding < 0 || kh < 1 || kw < 1)
+    if (a->stride < 1 || a->padding < 0 || a->padding > LK__MOST_ELEMENTS || kh < 1 || kw < 1)
         return LK__SHAPE_FAIL(s, "%s: stride %lld, padding %lld and kernel %lld×%lld are invalid", lk__op_name(s->op),
                               (long long)a->stride, (long long)a->padding, (long long)kh, (long long)kw);
     if (x->count_axis > 0)
