@@ -60,6 +60,8 @@ grep -q '"dtype":"f32"' a/state.json || fail "state.json: $(cat a/state.json)"
 run_train back --model cnn $image --dtype bf16 --steps 16 --save a --resume auto -n 2
 grep -q 'saved by a run in f32 and goes on in bf16' back.err || fail "no word of the change: $(cat back.err)"
 
+"$LOCKSTEP" plan --model cnn --dtype bf16 > out || fail "plan: $(cat out)"
+grep -q '^master weights' out || fail "plan does not list the master weights: $(cat out)"
 for command in "eval" "predict --count 3"; do
     # shellcheck disable=SC2086
     "$LOCKSTEP" $command --model cnn --data synthetic:3x16x16,count=200 --dtype bf16 --load a > out 2>&1 || fail "$command: $(cat out)"

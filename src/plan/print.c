@@ -5,8 +5,11 @@
 #include <string.h>
 
 static const char *const section_names[LK_SECTION_COUNT] = {"forward", "backward", "sync", "update", "evaluate"};
-static const char *const region_names[LK__REGION_COUNT] = {"input",     "parameters", "buffers",
-                                                           "optimizer", "gradients",  "arena"};
+static const char *const region_names[LK__REGION_COUNT] = {
+    [LK__IN_INPUT] = "input",       [LK__IN_PARAMETERS] = "parameters", [LK__IN_BUFFERS] = "buffers",
+    [LK__IN_MASTER] = "master",     [LK__IN_OPTIMIZER] = "optimizer",   [LK__IN_GRADIENTS] = "gradients",
+    [LK__IN_ACTIVATIONS] = "arena",
+};
 
 static void print_line(lk_write write, void *user, const char *text)
 {
