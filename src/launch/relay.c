@@ -196,6 +196,22 @@ void lk__line_stream_read(lk__launch_stream *stream, lk_context *context)
     }
 }
 
+/* The end of the first `room` columns of text. Counts characters: UTF-8 continuation bytes are 10xxxxxx, and sequences such as
+ * ESC [ 3 2 m, which end with a letter, have no width. *room is what is left. */
+static const char *fit_columns(const char *text, const char *end, int *room)
+{
+    bool escape = false;
+    for (; text < end && (*room > 0 || escape || *text == '\033'); text++) {
+        if (*text == '\033')
+            escape = true;
+        else if (escape)
+            escape = !((*text >= 'A' && *text <= 'Z') || (*text >= 'a' && *text <= 'z'));
+        else
+            *room -= ((unsigned char)*text & 0xc0) != 0x80;
+    }
+    return text;
+}
+
 void lk__line_stream_peek(lk__launch_stream *stream)
 {
     lk__launch_sink *sink = stream->sink;
@@ -205,19 +221,11 @@ void lk__line_stream_peek(lk__launch_stream *stream)
     if (!memchr(stream->line, '\r', end)) return;
     if (stream->line[end - 1] == '\r') end--;
     const char *start = memrchr(stream->line, '\r', end);
-    const char *at = start ? start + 1 : stream->line, *stop = at;
-    /* At most the terminal's width: a wrapped line cannot be cleared. Counts characters: UTF-8 continuation bytes are 10xxxxxx. */
-    int  room = sink->columns - 12;
-    bool escape = false; /* in a sequence such as ESC [ 3 2 m, which has no width; it ends with a letter */
-    for (; stop < stream->line + end && (room > 0 || escape || *stop == '\033'); stop++) {
-        if (*stop == '\033')
-            escape = true;
-        else if (escape)
-            escape = !((*stop >= 'A' && *stop <= 'Z') || (*stop >= 'a' && *stop <= 'z'));
-        else
-            room -= ((unsigned char)*stop & 0xc0) != 0x80;
-    }
-    size_t length = (size_t)(stop - at), lead = strlen(stream->prefix);
+    const char *at = start ? start + 1 : stream->line;
+    size_t      lead = strlen(stream->prefix);
+    int         room = sink->columns - 1; /* a wrapped line cannot be cleared */
+    lead = (size_t)(fit_columns(stream->prefix, stream->prefix + lead, &room) - stream->prefix);
+    size_t length = (size_t)(fit_columns(at, stream->line + end, &room) - at);
     if (!reserve_queue(sink, sizeof CLEAR_LINE + lead + length)) return;
     append_queue(sink, CLEAR_LINE, sizeof CLEAR_LINE - 1);
     append_queue(sink, stream->prefix, lead);
