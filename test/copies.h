@@ -5,13 +5,14 @@
 #include "check.h"
 
 #include <lockstep/program.h>
+#include <stdatomic.h>
 
-/* Memory for a copy, valid for the next 63 copies. */
+/* Memory for a copy, valid for the next 1023 copies of all threads: ranks may be threads. */
 __attribute__((unused)) static void *copy_room(size_t bytes)
 {
-    static void *ring[64];
-    static int   next;
-    int          i = next++ % 64;
+    static void      *ring[1024];
+    static atomic_int next;
+    int               i = atomic_fetch_add(&next, 1) % 1024;
     free(ring[i]);
     REQUIRE((ring[i] = calloc(1, bytes + 16)) != NULL);
     return ring[i];
