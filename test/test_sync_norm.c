@@ -413,11 +413,32 @@ static void a_constant_channel_has_no_variance(void)
 static void one_rank_sums_to_itself(void)
 {
     for (int64_t n = 0; n < 70; n += 23) {
-        begin(LK__OP_sync);
+        begin(LK__OP_all_reduce);
         in(LK_F64, 1, &n);
         out(LK_F64, 1, &n, NULL);
         run_case();
         if (!t.skipped && memcmp(t.x[0], t.y[0], (size_t)n * sizeof(double)) != 0) fail_case("a copy");
+        end_case();
+    }
+}
+
+/* The last part of a gathered value, and a gather of one. */
+static void a_part_is_copied_whole(void)
+{
+    for (int64_t n = 0; n < 70; n += 23) {
+        begin(LK__OP_own_part);
+        t.step.part = 2;
+        in(LK_F64, 2, DIMS(3, n));
+        out(LK_F64, 1, &n, NULL);
+        run_case();
+        if (n && !t.skipped && memcmp((double *)t.x[0] + 2 * n, t.y[0], (size_t)n * sizeof(double)) != 0)
+            fail_case("part 2");
+        end_case();
+        begin(LK__OP_all_gather);
+        in(LK_F64, 1, &n);
+        out(LK_F64, 2, DIMS(1, n), NULL);
+        run_case();
+        if (n && !t.skipped && memcmp(t.x[0], t.y[0], (size_t)n * sizeof(double)) != 0) fail_case("a copy");
         end_case();
     }
 }
@@ -427,6 +448,7 @@ static void tests(void)
     shares_of_a_batch_give_the_whole_batch();
     a_constant_channel_has_no_variance();
     one_rank_sums_to_itself();
+    a_part_is_copied_whole();
 }
 
 int main(void) { return run_types(tests, LK_BF16); }

@@ -121,8 +121,8 @@ static void one_rank_trains_resnet20_like_plain_batch_norm(void)
         s.sync = true;
         train(&synced, s);
         compare(&plain, &synced, 1e-12);
-        CHECK(planned(plain.rig.plan, " sync(") == 0 && planned(plain.rig.plan, "batch_norm_apply") == 0);
-        CHECK(planned(synced.rig.plan, " sync(") == 2 * NORMS, "%d", planned(synced.rig.plan, " sync("));
+        CHECK(planned(plain.rig.plan, " all_reduce ") == 0 && planned(plain.rig.plan, "batch_norm_apply") == 0);
+        CHECK(planned(synced.rig.plan, " all_reduce ") == 2 * NORMS, "%d", planned(synced.rig.plan, " all_reduce "));
         CHECK(planned(synced.rig.plan, "batch_norm_apply+relu") == (no_fusion ? 0 : 10));
         CHECK(planned(synced.rig.plan, " batch_norm,") == 0 && planned(synced.rig.plan, " batch_norm+") == 0 &&
               planned(synced.rig.plan, "batch_norm_grad,") == 0 && planned(synced.rig.plan, "batch_norm_grad+") == 0);
@@ -153,7 +153,7 @@ static void recomputation_keeps_the_sums_and_changes_no_bit(void)
     train(&again, s);
     CHECK(memcmp(kept.losses, again.losses, sizeof kept.losses) == 0);
     CHECK(lk_store_hash(kept.rig.store) == lk_store_hash(again.rig.store));
-    CHECK(planned(again.rig.plan, " sync(") == 2 * NORMS, "%d", planned(again.rig.plan, " sync("));
+    CHECK(planned(again.rig.plan, " all_reduce ") == 2 * NORMS, "%d", planned(again.rig.plan, " all_reduce "));
     CHECK(planned(again.rig.plan, "batch_norm_apply") > NORMS); /* it is recomputed at all */
     CHECK(lk_plan_memory(again.rig.plan, LK_MEMORY_ACTIVATIONS) <
           lk_plan_memory(kept.rig.plan, LK_MEMORY_ACTIVATIONS) * 3 / 4);
@@ -169,7 +169,7 @@ static void frozen_norms_add_no_sums_to_backward(void)
     s.sync = true;
     train(&synced, s);
     compare(&plain, &synced, 1e-12);
-    CHECK(planned(synced.rig.plan, " sync(") == NORMS, "%d", planned(synced.rig.plan, " sync("));
+    CHECK(planned(synced.rig.plan, " all_reduce ") == NORMS, "%d", planned(synced.rig.plan, " all_reduce "));
     rig_close(&plain.rig);
     rig_close(&synced.rig);
 }

@@ -103,10 +103,19 @@ static void print_real(output *o, const char *name, double value)
     print(o, ", %s %s", name, text);
 }
 
+static const char *reduction_name(lk_reduce_op reduction)
+{
+    static const char *const names[] = {"sum", "avg", "min", "max", "prod"};
+    return (unsigned)reduction < sizeof names / sizeof *names ? names[reduction] : "?";
+}
+
 void lk__attrs_text(const lk__op_attrs *a, uint64_t has, char *text, size_t bytes)
 {
     output o = {text, 0, bytes};
     if (bytes) text[0] = 0;
+#define PRINT_reduction(name) print(&o, " %s", reduction_name(a->name))
+#define PRINT_order(name) print(&o, " over %s", a->name == LK__ORDER_LEAVES ? "leaves" : "ranks")
+#define PRINT_group(name) print(&o, ", group data")
 #define PRINT_unary(name) print(&o, " %s", lk__unary_name(a->name))
 #define PRINT_activation(name) \
     if (a->name) print(&o, "+%s", lk__unary_name(a->name))

@@ -12,7 +12,7 @@
 #ifndef LK__OP_H
 #define LK__OP_H
 
-#include <lockstep/base.h>
+#include <lockstep/comm.h>
 
 /* X(name, inputs → outputs; attributes) */
 #define LK__OP_LIST(X)                                                                                               \
@@ -64,7 +64,6 @@
     /* x, [running_mean] → stats f64 (2C+1): rows, then each channel's sum of x - centre, then of its square; */     \
     /* centre f64 (C): running_mean, or 0. Sums of no rows are 0. */                                                 \
     X(batch_norm_stats)                                                                                              \
-    X(sync)                  /* x f64 → y: x summed over all ranks and leaves, in the same order on each rank */     \
     /* image or (N,C) x, [w], [b], [running_mean, running_var, num_batches_tracked: as batch_norm], stats summed, */ \
     /* centre → y, mean (C), rstd (C); epsilon, momentum, activation, update */                                      \
     X(batch_norm_apply)                                                                                              \
@@ -72,6 +71,12 @@
     /* all of this rank's rows */                                                                                    \
     X(batch_norm_grad_stats)                                                                                         \
     X(batch_norm_grad_apply) /* dy, x, [w], mean, rstd, [y], sums summed, stats summed → dx */                       \
+    /* Collectives, run by the interpreter: y is complete once its wait has run, and x must not change before. Their kernels are */ \
+    /* for a group of one, where y is x. */                                                                          \
+    X(all_reduce)            /* x → y: reduced over the group in the pairwise tree; group, reduction, order */       \
+    X(all_gather)            /* x → y (parts, x's axes): the x of every part of the group, in order; group, order, parts */ \
+    X(wait)                  /* y of a collective, its x → y: the same bytes, complete */                            \
+    X(own_part)              /* x (parts, y's axes) → y: that of this rank or leaf, step->part */                   \
     X(dropout)               /* x → y; probability, stream; axis 0: samples of `rows` rows each; in place. Its gradient is itself on dy */ \
     X(embedding)             /* ids i32 (…), table (V,D) → y (…,D); an id out of range gives zeros, and is reported */ \
     X(embedding_grad)        /* ids, dy (…,D) → dtable (V,D); fixed order of addition */                             \
@@ -133,8 +138,17 @@ typedef enum lk__op_unary {
 #undef LK__UNARY_ENUM
 } lk__op_unary;
 
+typedef enum lk__op_group { LK__GROUP_DATA } lk__op_group; /* the ranks that share every batch */
+
+/* What the leaves of a collective's pairwise tree are: ranks, or fixed parts of the batch (lk_parallel.leaves). */
+typedef enum lk__op_order { LK__ORDER_RANKS, LK__ORDER_LEAVES } lk__op_order;
+
 /* X(kind, name): the kinds and their C types are below. Printed in this order. */
 #define LK__ATTR_LIST(X)                                                                                             \
+    X(reduction, reduction)   /* collectives */                                                                      \
+    X(order, order)                                                                                                  \
+    X(group, group)                                                                                                  \
+    X(integer, parts)         /* all_gather: ranks, or leaves */                                                     \
     X(unary, unary)           /* unary, unary_grad: which function */                                                \
     X(activation, activation) /* fused into conv2d, linear, batch norm: LK__IDENTITY or LK__RELU */                  \
     X(pool, pool)             /* conv2d: fused max pool; 0 none */                                                   \
@@ -174,6 +188,9 @@ typedef enum lk__op_unary {
     X(real, clip)             /* gradient_scale */                                                                   \
     X(factor, lr_scale)       /* optimizers: this parameter group's factor on the step's rate */
 
+#define LK__ATTR_reduction(name) lk_reduce_op name;
+#define LK__ATTR_order(name) lk__op_order name;
+#define LK__ATTR_group(name) lk__op_group name;
 #define LK__ATTR_unary(name) lk__op_unary name;
 #define LK__ATTR_activation(name) lk__op_unary name;
 #define LK__ATTR_pool(name) int64_t name;

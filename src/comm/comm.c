@@ -336,6 +336,13 @@ lk_status lk_comm_alloc_at(lk_site site, lk_comm *c, size_t bytes, void **memory
     return status;
 }
 
+bool lk__comm_overlaps(const lk_comm *c, int threads)
+{
+    bool own;
+    int  cores = lk__cores(&own), wanted = threads + 1;
+    return c->backend->progresses || cores >= wanted * (own ? 1 : c->local_size);
+}
+
 void lk_comm_release(lk_comm *c, void *memory)
 {
     if (memory) c->backend->release(c, memory);

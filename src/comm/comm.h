@@ -54,6 +54,7 @@ struct lk__rendezvous_identity; /* rendezvous/identity.h */
 /* A backend. A function that fails has raised the group's failure, or set the context's error. */
 typedef struct lk__comm_backend {
     const char *name;
+    bool progresses; /* a collective in flight mostly waits for a network; else it needs a core for copying and adding */
     lk_status (*collective)(lk_comm *comm, const lk__comm_call *operation); /* returns when this rank's part is done */
     /* Runs `first` and the transfers that lk__work_next_transfer gives meanwhile, concurrently, until all are done. */
     void (*transfer)(lk_comm *comm, lk_work *first);
@@ -143,6 +144,10 @@ bool lk__works_complete(const lk_work *in_progress);
 lk_status lk__work_submit_watched(lk_comm *comm, const lk__comm_call *operation, lk_comm *watcher, lk_work **work);
 void      lk__work_wake(lk_comm *comm);  /* threads that wait for works of comm check again */
 void      lk__work_close(lk_comm *comm); /* cancels what is in flight */
+
+/* Whether collectives in flight are worth it beside `threads` threads that compute: the backend progresses by itself, or a core is
+ * free for its thread. Otherwise computing loses as much time as is hidden. */
+bool lk__comm_overlaps(const lk_comm *comm, int threads);
 
 /* Bytes that this rank has sent to its peers so far, or written where they read them. */
 uint64_t lk__comm_sent(const lk_comm *comm);

@@ -133,7 +133,7 @@ static void recompute(backward *b, int block, size_t forward_nodes)
 static int alias_root(const lk_graph *g, int value)
 {
     while (value >= 0 && g->values[value].kind == LK__VALUE_RESULT &&
-           lk__op_find(g->nodes[g->values[value].node].op)->runs == LK__RUNS_NOTHING)
+           lk__op_shares_memory(g->nodes[g->values[value].node].op))
         value = g->nodes[g->values[value].node].in[0];
     return value;
 }

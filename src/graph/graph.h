@@ -22,18 +22,19 @@ typedef enum lk__graph_kind {
     LK__VALUE_MASTER,    /* the master copy of a parameter that is stored in a narrower type, in the store */
     LK__VALUE_OPTIMIZER, /* optimizer state of a parameter, in the store */
     LK__VALUE_CONSTANT,  /* recorded data, in the store, never saved */
+    LK__VALUE_BUCKET,    /* gradients of several parameters that are contiguous in memory: plan/bucket.c */
 } lk__graph_kind;
 
 typedef struct lk__graph_value {
     lk__graph_shape shape;
     lk__graph_kind  kind;
-    int             node;          /* producer, for results */
-    int             state;         /* index into states, for state, master and optimizer values; into constants, for those */
-    int             slot;          /* optimizer values: which moment, from 0 */
-    bool            channels_last; /* how an image is stored; set by the layout pass */
-    bool            needs_gradient;
-    const char     *name; /* inputs; else NULL */
-    lk_site         site;
+    int             node; /* producer, for results */
+    int  state; /* index into states, for state, master and optimizer values; into constants or buckets, for those */
+    int  slot;  /* optimizer values: which moment, from 0 */
+    bool channels_last; /* how an image is stored; set by the layout pass */
+    bool needs_gradient;
+    const char *name; /* inputs; else NULL */
+    lk_site     site;
 } lk__graph_value;
 
 typedef struct lk__graph_node {

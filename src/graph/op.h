@@ -83,7 +83,8 @@ void lk__gradient_stopped(lk__graph_backward *backward, int dy); /* its inputs g
 typedef enum lk__graph_runs {
     LK__RUNS_KERNEL = 1,
     LK__RUNS_NOTHING,    /* output 0 has the bytes of input 0 and shares its memory */
-    LK__RUNS_COLLECTIVE, /* together with other ranks */
+    LK__RUNS_COLLECTIVE, /* starts together with other ranks; its output is complete once a wait has run */
+    LK__RUNS_WAIT,       /* completes a collective; output 0 has the bytes of input 0 and shares its memory */
 } lk__graph_runs;
 
 typedef enum lk__graph_effect {
@@ -168,6 +169,17 @@ lk_dtype lk__output_type(const lk_graph *graph, const lk__graph_node *node, int 
  * `given`: where no operand determines it. false: they cannot meet, which is recorded in the graph. */
 bool lk__choose_element(lk_graph *graph, lk_site site, lk__op op, const int *in, int inputs, lk_dtype given,
                         lk_dtype *element);
+/* Whether output 0 of a node is in the memory of its input 0. */
+static inline bool lk__op_shares_memory(lk__op op)
+{
+    return lk__op_find(op)->runs == LK__RUNS_NOTHING || lk__op_find(op)->runs == LK__RUNS_WAIT;
+}
+
+/* collective.c: appends an all_reduce of x and its wait; returns the reduced value, or -1. */
+int lk__emit_all_reduce(lk_graph *graph, lk_site site, const lk__op_attrs *attrs, int x);
+int lk__emit_all_gather(lk_graph *graph, lk_site site, const lk__op_attrs *attrs,
+                        int x); /* the same; attrs has `parts` */
+
 /* Whether input i of a node is present, needs a gradient, and gets one from this operation. */
 bool lk__node_wants_gradient(const lk_graph *graph, const lk__graph_node *node, int i);
 /* Whether the node's outputs need a gradient: any of its inputs wants one. */

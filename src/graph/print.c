@@ -34,6 +34,8 @@ static void value_name(const lk_graph *g, int id, char *text, size_t bytes)
         snprintf(text, bytes, "%s.m%d", g->states[v->state].name, v->slot);
     else if (v->kind == LK__VALUE_CONSTANT)
         snprintf(text, bytes, "constant%d", v->state);
+    else if (v->kind == LK__VALUE_BUCKET)
+        snprintf(text, bytes, "bucket%d", v->state);
     else if (v->name)
         snprintf(text, bytes, "%s", v->name);
     else

@@ -1,6 +1,6 @@
 /* bucket.c - the layout of gradients: contiguous, in the order in which backward makes them, divided into buckets that are reduced
- * as one. A bucket is complete when its last gradient is made; from then on it can be reduced while backward continues. So a
- * bucket is closed when it is full, and also when it is large enough and the next gradient takes long to compute. */
+ * as one. A bucket is complete when its last gradient is made; there its all_reduce starts, and backward continues; its wait is in the
+ * section sync. So a bucket is closed when it is full, and also when it is large enough and the next gradient takes long to compute. */
 #include "plan/plan.h"
 
 #include <stdlib.h>
@@ -61,7 +61,7 @@ static size_t bucket_limit(const lk_plan *p, size_t buckets)
     return buckets == 0 && most > FIRST_BUCKET && !p->parallel.bucket_bytes ? FIRST_BUCKET : most;
 }
 
-lk_status lk__pass_buckets(lk_plan *p)
+static lk_status make_buckets(lk_plan *p)
 {
     lk__plan_list *list = &p->train;
     lk_context    *c = p->context;
@@ -74,14 +74,15 @@ lk_status lk__pass_buckets(lk_plan *p)
     for (size_t i = 0; i < count; i++) {
         lk__plan_state  *sp = &p->states[all[i].state];
         size_t           bytes = lk__round_up(sp->wide_bytes, LK__ALIGN);
+        lk_dtype         dtype = list->graph->values[list->gradients[all[i].state]].shape.dtype;
         lk__plan_bucket *last = p->buckets_count ? &p->buckets[p->buckets_count - 1] : NULL;
         bool             close_early = last && p->parallel.world > 1 && last->bytes >= LARGE_ENOUGH &&
                            gap_seconds(list, &all[i - 1], &all[i]) > LONG_GAP;
-        if (!last || close_early || last->bytes + bytes > bucket_limit(p, p->buckets_count - 1)) {
+        if (!last || close_early || last->dtype != dtype || last->bytes + bytes > bucket_limit(p, p->buckets_count - 1)) {
             if (lk__grow(c, (void **)&p->buckets, &p->buckets_capacity, p->buckets_count + 1, sizeof *last) < 0)
                 goto done;
             last = &p->buckets[p->buckets_count++];
-            *last = (lk__plan_bucket){.offset = offset};
+            *last = (lk__plan_bucket){.offset = offset, .dtype = dtype};
         }
         sp->trained = true;
         sp->gradient_offset = offset;
@@ -95,5 +96,51 @@ lk_status lk__pass_buckets(lk_plan *p)
 done:
     lk__free(c, LK_MEMORY_OTHER, all, states * sizeof *all);
     lk__free(c, LK_MEMORY_OTHER, position, nodes);
+    return status;
+}
+
+/* Inserts a node into the order; the sections from `section` on end one later. */
+static lk_status insert_node(lk__plan_list *list, size_t position, int node, lk_section section)
+{
+    if (node < 0) return list->graph->status;
+    if (lk__grow(list->graph->context, (void **)&list->order, &list->order_capacity, list->order_count + 1,
+                 sizeof(int)) < 0)
+        return LK_ENOMEM;
+    for (size_t i = list->order_count++; i > position; i--) list->order[i] = list->order[i - 1];
+    list->order[position] = node;
+    for (int s = section; s < LK_SECTION_COUNT; s++) list->end[s]++;
+    return LK_OK;
+}
+
+/* The collective of bucket `index`: started once it is complete, waited for in the section sync. In place. */
+static lk_status add_collective(lk_plan *p, size_t index)
+{
+    lk__plan_list   *list = &p->train;
+    lk_graph        *g = list->graph;
+    lk__plan_bucket *b = &p->buckets[index];
+    lk__op_attrs     attrs = {.reduction = LK_SUM, .order = lk__plan_order(p), .group = LK__GROUP_DATA};
+    lk__graph_value v = {.shape = lk__shape_vector(lk__bucket_type(p, b), (int64_t)(b->bytes / lk_dtype_size(b->dtype))),
+                         .kind = LK__VALUE_BUCKET,
+                         .node = -1,
+                         .state = (int)index,
+                         .site = LK_HERE};
+    int             bucket = lk__graph_add_value(g, &v);
+    if (bucket < 0) return g->status;
+    b->after += index; /* behind the starts of the buckets before it */
+    int       start = lk__emit_update(g, LK_HERE, LK__OP_all_reduce, &attrs, &bucket, 1, &bucket, 1);
+    lk_status status = insert_node(list, b->after + 1, start, LK_BACKWARD);
+    if (status < 0) return status;
+    int wait = lk__emit_update(g, LK_HERE, LK__OP_wait, NULL, (int[]){bucket, bucket}, 2, &bucket, 1);
+    return insert_node(list, list->end[LK_SYNC], wait, LK_SYNC);
+}
+
+lk_status lk__pass_buckets(lk_plan *p)
+{
+    lk_status status = make_buckets(p);
+    p->memory[LK_MEMORY_GRADIENTS] = p->gradient_bytes * (size_t)p->sets;
+    if (p->parallel.world > 1 && p->gradient_dtype != p->graph->real) /* and rounded, where they are reduced */
+        p->memory[LK_MEMORY_GRADIENTS] += p->gradient_bytes / sizeof(float) * lk_dtype_size(p->gradient_dtype);
+    p->reduces = p->parallel.world > 1 || p->parallel.leaves;
+    for (size_t i = 0; i < p->buckets_count && p->reduces && status >= 0; i++) status = add_collective(p, i);
     return status;
 }

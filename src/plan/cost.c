@@ -17,6 +17,7 @@ static double instruction_seconds(const lk_plan *p, const lk_rates *r, size_t po
 {
     const lk_graph       *g = p->train.graph;
     const lk__graph_node *n = &g->nodes[p->train.order[position]];
+    if (lk__op_find(n->op)->runs != LK__RUNS_KERNEL) return 0; /* collectives are estimated by themselves */
     if (r->seconds && position < r->seconds_count) return r->seconds[position];
     return lk__node_seconds(g, n, r->flops, r->memory);
 }
@@ -43,14 +44,17 @@ static double section_seconds(const lk_plan *p, const lk_rates *r, size_t begin,
     return total;
 }
 
-/* The position of the instruction that runs at `time` after the start of backward. */
+/* The position of the kernel that runs at `time` after the start of backward, or the last one. */
 static size_t running_at(const lk_plan *p, const lk_rates *r, size_t begin, size_t end, double time)
 {
     double at = 0;
-    size_t i = begin;
-    for (; i + 1 < end; i++)
-        if ((at += instruction_seconds(p, r, i)) > time) break;
-    return i;
+    size_t last = begin;
+    for (size_t i = begin; i < end && at <= time; i++) {
+        if (lk__op_find(p->train.graph->nodes[p->train.order[i]].op)->runs != LK__RUNS_KERNEL) continue;
+        at += instruction_seconds(p, r, i);
+        last = i;
+    }
+    return last;
 }
 
 static const char *instruction_name(const lk_plan *p, size_t position, char *text, size_t size)

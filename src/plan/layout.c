@@ -160,7 +160,7 @@ lk_status lk__pass_layout(lk__plan_list *list, size_t forward_nodes, size_t back
         if ((list->outputs[i] = convert(&l, list->outputs[i], false)) < 0) goto done;
     if (forward_nodes >= nodes) list->end[LK_FORWARD] = list->order_count;
     if (backward_nodes >= nodes) list->end[LK_BACKWARD] = list->order_count;
-    list->end[LK_SYNC] = list->end[LK_BACKWARD]; /* its collectives are the plan's buckets */
+    list->end[LK_SYNC] = list->end[LK_BACKWARD]; /* the bucket pass adds to it */
     list->end[LK_UPDATE] = list->end[LK_EVALUATE] = list->order_count;
     status = LK_OK;
 done:

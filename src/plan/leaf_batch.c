@@ -15,13 +15,13 @@ static bool is_gradient(const lk__plan_list *list, int v)
 
 static lk__graph_runs runs(const lk__graph_node *n) { return lk__op_find(n->op)->runs; }
 
-/* Whether forward or backward reads value v, other than by a collective, which adds over leaves. */
+/* Whether forward or backward reads value v, other than by a collective, which adds over leaves, and its wait. */
 static bool read_before_update(const lk__plan_list *list, int v)
 {
     for (size_t p = 0; p < list->end[LK_BACKWARD]; p++) {
         const lk__graph_node *n = &list->graph->nodes[list->order[p]];
         for (int i = 0; i < n->inputs; i++)
-            if (n->in[i] == v && runs(n) != LK__RUNS_COLLECTIVE) return true;
+            if (n->in[i] == v && runs(n) != LK__RUNS_COLLECTIVE && runs(n) != LK__RUNS_WAIT) return true;
     }
     return false;
 }
@@ -54,15 +54,26 @@ static execution choose_execution(const lk__plan_list *list, const lk__graph_nod
         bad |= !same && !is_gradient(list, v) && !metric && read_before_update(list, v);
         bad |= is_gradient(list, v) && read_before_update(list, v);
     }
-    if (d->runs != LK__RUNS_KERNEL || (!samples && !gradient) || !sums) return WHOLE;
-    return bad || !in_rows(g, n) || d->samples == LK__SAMPLES_COUPLED ? UNSUPPORTED : BY_LEAF;
+    bool coupled = d->samples == LK__SAMPLES_COUPLED;
+    if (d->runs != LK__RUNS_KERNEL || (!samples && !gradient && !coupled) || !sums) return WHOLE;
+    return bad || !in_rows(g, n) || coupled ? UNSUPPORTED : BY_LEAF;
+}
+
+/* A collective reads a number of each leaf: a node that runs leaf by leaf must make it. */
+static bool reads_leaves(const lk__plan_list *list, const lk__graph_node *n)
+{
+    const lk__graph_value *x = &list->graph->values[n->in[0]];
+    return x->kind == LK__VALUE_RESULT && choose_execution(list, &list->graph->nodes[x->node]) == BY_LEAF;
 }
 
 /* The first node that does not allow it, or -1. */
 static int find_coupling(const lk__plan_list *list)
 {
-    for (size_t i = 0; i < list->end[LK_BACKWARD]; i++)
-        if (choose_execution(list, &list->graph->nodes[list->order[i]]) == UNSUPPORTED) return list->order[i];
+    for (size_t i = 0; i < list->end[LK_BACKWARD]; i++) {
+        const lk__graph_node *n = &list->graph->nodes[list->order[i]];
+        if (choose_execution(list, n) == UNSUPPORTED || (runs(n) == LK__RUNS_COLLECTIVE && !reads_leaves(list, n)))
+            return list->order[i];
+    }
     return -1;
 }
 

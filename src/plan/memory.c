@@ -1,5 +1,6 @@
 /* memory.c - assigns memory to every value. Values that share bytes (reshapes, results written in place) form one storage; a
- * storage is live from the node that writes it to the last that reads any of its values; storages that are not live at the same
+ * storage is live from the node that writes it to the last that reads any of its values (what a collective reads and writes: to its
+ * wait, which has both as operands); storages that are not live at the same
  * time may overlap in the arena. They are placed largest first, at the lowest free offset. */
 #include "plan/plan.h"
 
@@ -59,6 +60,8 @@ static void external_storages(memory *m)
         if (value->kind == LK__VALUE_RESULT) continue;
         if (value->kind == LK__VALUE_INPUT) s.place = (lk__plan_place){LK__IN_INPUT, v};
         if (value->kind == LK__VALUE_STATE) s.place = m->plan->states[value->state].place;
+        if (value->kind == LK__VALUE_BUCKET)
+            s.place = (lk__plan_place){LK__IN_GRADIENTS, lk__bucket_place(m->plan, &m->plan->buckets[value->state])};
         if (value->kind == LK__VALUE_CONSTANT)
             s.place = (lk__plan_place){LK__IN_BUFFERS, m->plan->constants[value->state]};
         if (value->kind == LK__VALUE_MASTER)
@@ -126,7 +129,7 @@ static void assign_storages(memory *m)
             int v = n->out[i];
             if (v < 0 || g->values[v].kind != LK__VALUE_RESULT) continue;
             int id = -1, last = m->last_use[v] < 0 ? (int)p : m->last_use[v];
-            if (i == 0 && lk__op_find(n->op)->runs == LK__RUNS_NOTHING) id = m->storage_of[n->in[0]];
+            if (i == 0 && lk__op_shares_memory(n->op)) id = m->storage_of[n->in[0]];
             if (i == 0 && id < 0) id = in_place_storage(m, n, (int)p);
             if (id < 0)
                 id = new_storage(

@@ -111,9 +111,6 @@ static void count_sets(lk_plan *p)
               : parallel->micro_batches > 1 ? 2
                                             : 1;
     p->slots = parallel->leaves && p->syncs && !p->batch_leaves ? mine : 1;
-    p->memory[LK_MEMORY_GRADIENTS] = p->gradient_bytes * (size_t)p->sets;
-    if (parallel->world > 1 && p->gradient_dtype != p->graph->real) /* and rounded, where they are reduced */
-        p->memory[LK_MEMORY_GRADIENTS] += p->gradient_bytes / sizeof(float) * lk_dtype_size(p->gradient_dtype);
 }
 
 /* A parameter that the loss does not depend on gets a gradient of zeros, so that every rank updates it in the same way. */
@@ -151,7 +148,7 @@ static lk_status plan_training(lk_plan *p, const lk_plan_config *config)
     freeze_groups(list->graph, config->optimizer);
     if (p->policy == LK_POLICY_BF16 && (status = lk__pass_precision(list, p->graph)) < 0) return status;
     if (!config->no_fusion && (status = lk__pass_fuse(list)) < 0) return status;
-    if (config->sync_batch_norm && (status = lk__pass_sync_norm(list)) < 0) return status;
+    if (config->sync_batch_norm && (status = lk__pass_sync_norm(list, lk__plan_order(p))) < 0) return status;
     size_t forward = list->graph->nodes_count;
     if ((status = lk__graph_grad(list->graph, list->sum, list->gradients)) < 0) return status;
     if ((status = fill_unused(list, p->parallel.rank == 0)) < 0) return status;
@@ -159,8 +156,9 @@ static lk_status plan_training(lk_plan *p, const lk_plan_config *config)
     if ((status = lk__pass_update(list, config->optimizer, p->states)) < 0) return status;
     if ((status = lk__pass_layout(list, forward, backward)) < 0) return status;
     place_moments(p);
-    if ((status = lk__pass_leaf_batch(p)) < 0 || (status = lk__pass_buckets(p)) < 0) return status;
+    if ((status = lk__pass_leaf_batch(p)) < 0) return status;
     count_sets(p);
+    if ((status = lk__pass_buckets(p)) < 0) return status;
     return lk__pass_memory(list, p);
 }
 

@@ -55,11 +55,12 @@ typedef struct lk__plan_state {
     bool           adds_leaves; /* with batch_leaves: the kernel of its gradient adds over leaves itself */
 } lk__plan_state;
 
-/* Gradients that are reduced together. */
+/* Gradients that are reduced together: one value of the training graph, LK__VALUE_BUCKET. */
 typedef struct lk__plan_bucket {
-    size_t offset, bytes; /* in the region of gradients */
-    size_t after;         /* position in the training order of the node that completes it */
-    int    states;
+    size_t   offset, bytes; /* in the region of gradients */
+    lk_dtype dtype; /* of its gradients */
+    size_t   after; /* position in the training order of the node that completes it */
+    int      states;
 } lk__plan_bucket;
 
 struct lk_plan {
@@ -76,13 +77,14 @@ struct lk_plan {
     lk_parallel      parallel; /* world at least 1, micro_batches at least 1 */
     lk__plan_bucket *buckets;  /* in the order in which backward fills them */
     size_t           buckets_count, buckets_capacity;
+    bool             reduces;          /* each bucket has an all_reduce in the training list, and a wait in its section sync */
     size_t           gradient_bytes;   /* of one set of gradients */
     int              sets;             /* of gradients */
     size_t           leaf_sums_offset; /* in the workspace: lk__kernel_leaves' sums */
     bool             batch_leaves;     /* the leaves of a rank run as one batch */
     int              couples;          /* node of the training graph because of which they do not; -1: none */
     int              slots;            /* micro-batches whose activations are held at once */
-    int              syncs;            /* sums over all ranks within forward and backward: synchronised batch norm */
+    int              syncs;            /* collectives within forward and backward: synchronised batch norm */
 };
 
 /* How `rank` and the others split a batch. */
@@ -98,6 +100,11 @@ static inline lk__range lk__plan_leaves(const lk_parallel *parallel, int rank)
     return lk__split_own(&job);
 }
 
+static inline bool lk__plan_by_leaf(const lk__plan_list *list, int node)
+{
+    return (size_t)node < list->by_leaf_count && list->by_leaf[node];
+}
+
 /* evaluation.c: batch norm uses its running statistics, dropout is removed. */
 void lk__pass_evaluation(lk__plan_list *list);
 /* rebuild.c: builds the list of nodes anew: rewrite appends a node, and others before it, and returns the index of that which has
@@ -111,12 +118,12 @@ lk_status lk__pass_precision(lk__plan_list *list, const lk_graph *recorded);
 /* fuse.c: fuses relu and pooling into the convolution, relu into linear and batch norm. */
 lk_status lk__pass_fuse(lk__plan_list *list);
 /* sync_norm.c: batch norm with the statistics of all ranks and leaves. */
-lk_status lk__pass_sync_norm(lk__plan_list *list);
+lk_status lk__pass_sync_norm(lk__plan_list *list, lk__op_order order);
 /* update.c: clipping and the optimizer; sets the states' moments. */
 lk_status lk__pass_update(lk__plan_list *list, const lk_optimizer_config *optimizer, lk__plan_state *states);
 /* layout.c: removes what nothing reads; stores images channels last where kernels need it; sets order and end. */
 lk_status lk__pass_layout(lk__plan_list *list, size_t forward_nodes, size_t backward_nodes);
-/* bucket.c: places gradients and groups them into buckets; after layout. */
+/* bucket.c: places gradients, groups them into buckets, and adds the collectives that reduce them; after layout. */
 lk_status lk__pass_buckets(lk_plan *plan);
 /* leaf_batch.c: with leaves, decides whether those of a rank run as one batch and which nodes run leaf by leaf; otherwise reduces
  * the capacity of the plan to one leaf. After layout, before anything depends on sizes. */
@@ -125,13 +132,31 @@ void      lk__plan_reduce_capacity(lk_plan *plan);
 /* memory.c: a place for every value, the size of the arena and of the workspace. */
 lk_status lk__pass_memory(lk__plan_list *list, const lk_plan *plan);
 
+/* What the leaves of the plan's reductions are. */
+static inline lk__op_order lk__plan_order(const lk_plan *plan)
+{
+    return plan->parallel.leaves ? LK__ORDER_LEAVES : LK__ORDER_RANKS;
+}
+
 /* lk_plan_create; `one_by_one`: leaves do not run as one batch, for comparisons of the two. */
 lk_status lk__plan_create(lk_graph *graph, const lk_plan_config *config, bool one_by_one, lk_plan **plan);
 
-/* Bytes of the all_reduce of a bucket. */
+/* The type in which a bucket is reduced, its bytes then, and where it is in the region of gradients: behind all sets if it is rounded
+ * for that. */
+static inline lk_dtype lk__bucket_type(const lk_plan *p, const lk__plan_bucket *b)
+{
+    return p->parallel.world > 1 && p->gradient_dtype != p->graph->real ? p->gradient_dtype : b->dtype;
+}
 static inline size_t lk__bucket_sent(const lk_plan *p, size_t index)
 {
-    return p->buckets[index].bytes / lk_dtype_size(p->graph->real) * lk_dtype_size(p->gradient_dtype);
+    const lk__plan_bucket *b = &p->buckets[index];
+    return b->bytes / lk_dtype_size(b->dtype) * lk_dtype_size(lk__bucket_type(p, b));
+}
+static inline size_t lk__bucket_place(const lk_plan *p, const lk__plan_bucket *b)
+{
+    lk_dtype type = lk__bucket_type(p, b);
+    if (type == b->dtype) return b->offset;
+    return p->gradient_bytes * (size_t)p->sets + b->offset / lk_dtype_size(b->dtype) * lk_dtype_size(type);
 }
 
 /* cost.c: the estimated time of a node at its capacity, from the machine's operations and bytes per second. */

@@ -3,15 +3,15 @@
  * rule of the normalisation adds one more sum to backward. */
 #include "plan/plan.h"
 
-/* Appends the three nodes for one batch norm; returns the index of the last, which has its outputs, or -1. */
-static int append_sync_norm(lk_graph *g, const lk__graph_node *norm)
+/* Appends the nodes for one batch norm; returns the index of the last, which has its outputs, or -1. */
+static int append_sync_norm(lk_graph *g, const lk__graph_node *norm, lk__op_order order)
 {
     lk__graph_node n = *norm;
     int            in[] = {n.in[0], n.inputs > 3 ? n.in[3] : -1};
     int            node = lk__emit(g, n.site, LK__OP_batch_norm_stats, NULL, in, 2, LK__ALL_OUTPUTS);
     if (node < 0) return -1;
     int local = g->nodes[node].out[0], centre = g->nodes[node].out[1];
-    int total = lk__emit1(g, n.site, LK__OP_sync, NULL, &local, 1);
+    int total = lk__emit_all_reduce(g, n.site, &(lk__op_attrs){.order = order}, local);
     if (total < 0) return -1;
     n.op = LK__OP_batch_norm_apply;
     for (; n.inputs < 6; n.inputs++) n.in[n.inputs] = -1;
@@ -23,8 +23,10 @@ static int append_sync_norm(lk_graph *g, const lk__graph_node *norm)
 
 static int rewrite_node(lk_graph *g, const lk__graph_node *n, void *user)
 {
-    (void)user;
-    return n->op == LK__OP_batch_norm ? append_sync_norm(g, n) : lk__plan_append(g, n);
+    return n->op == LK__OP_batch_norm ? append_sync_norm(g, n, *(const lk__op_order *)user) : lk__plan_append(g, n);
 }
 
-lk_status lk__pass_sync_norm(lk__plan_list *list) { return lk__plan_rebuild(list->graph, rewrite_node, NULL); }
+lk_status lk__pass_sync_norm(lk__plan_list *list, lk__op_order order)
+{
+    return lk__plan_rebuild(list->graph, rewrite_node, &order);
+}

@@ -86,23 +86,16 @@ static void cast_gradients(const lk_program *p, void *from, lk_dtype type, void 
     lk__cpu_kernels(p->plan->graph->real, lk_context_isa(p->context))[LK__OP_cast].run(&call);
 }
 
-/* Where the rounded bucket is: after all sets of gradients. */
-static char *rounded_bucket(const lk_program *p, const lk__plan_bucket *b)
+void lk__bucket_round(lk_program *p, const lk__plan_bucket *b)
 {
-    return lk__gradient_set(p, p->plan->sets) + b->offset / sizeof(float) * lk_dtype_size(LK_BF16);
-}
-
-char *lk__bucket_round(lk_program *p, const lk__plan_bucket *b)
-{
-    cast_gradients(p, lk__gradient_set(p, 0) + b->offset, LK_F32, rounded_bucket(p, b), LK_BF16,
-                   (int64_t)(b->bytes / sizeof(float)));
-    return rounded_bucket(p, b);
+    cast_gradients(p, p->gradients + b->offset, b->dtype, p->gradients + lk__bucket_place(p->plan, b),
+                   lk__bucket_type(p->plan, b), (int64_t)(b->bytes / lk_dtype_size(b->dtype)));
 }
 
 void lk__bucket_widen(lk_program *p, const lk__plan_bucket *b)
 {
-    cast_gradients(p, rounded_bucket(p, b), LK_BF16, lk__gradient_set(p, 0) + b->offset, LK_F32,
-                   (int64_t)(b->bytes / sizeof(float)));
+    cast_gradients(p, p->gradients + lk__bucket_place(p->plan, b), lk__bucket_type(p->plan, b),
+                   p->gradients + b->offset, b->dtype, (int64_t)(b->bytes / lk_dtype_size(b->dtype)));
 }
 
 void lk__scale_gradients(lk_program *p, double factor)

@@ -49,7 +49,7 @@ lk_status lk__leaf_batch_build(lk_program *p)
     lk__run_list        *list = &p->slots[0].train;
     size_t               here = (size_t)lk__leaves_here(p), calls = 0, bytes = 0;
     for (size_t i = 0; i < list->count; i++) {
-        if (!planned->by_leaf[list->instructions[i].node]) continue;
+        if (!lk__plan_by_leaf(planned, list->instructions[i].node)) continue;
         calls += here;
         bytes += here * (private_bytes(planned, node_of(p, i)) + (adds_leaves(node_of(p, i)) ? leaves_bytes(here) : 0));
     }
@@ -60,7 +60,7 @@ lk_status lk__leaf_batch_build(lk_program *p)
     char            *sums = p->leaf_memory + lk__round_up(calls * sizeof(lk__kernel_call), LK__ALIGN);
     for (size_t i = 0; i < list->count; i++) {
         lk__run_instruction *in = &list->instructions[i];
-        if (!planned->by_leaf[in->node]) continue;
+        if (!lk__plan_by_leaf(planned, in->node)) continue;
         in->leaves = call;
         for (size_t s = 0; s < here; s++, call++) {
             *call = in->call;
@@ -122,7 +122,7 @@ void lk__leaf_batch_patch(lk_program *p)
     int           here = lk__leaves_here(p);
     for (size_t i = 0; i < list->count; i++)
         for (int s = 0; list->instructions[i].leaves && s < here; s++) {
-            int count = lk__exchange_subtree(p, s);
+            int count = lk__leaf_subtree(p, s);
             if (!adds_leaves(node_of(p, i)))
                 place_leaf(p, &list->instructions[i], s, lk__leaf_row(p, s) - lk__leaf_row(p, 0),
                            lk__leaf_row(p, s + 1) - lk__leaf_row(p, 0));
@@ -138,14 +138,14 @@ void lk__leaf_batch_run(lk_program *p, lk__run_instruction *in)
     bool                  metric = false;
     for (int i = 0; i < n->outputs; i++) metric |= n->out[i] >= 0 && n->out[i] == planned->sum;
     for (int s = 0; s < lk__leaves_here(p); s++) {
-        if (adds_leaves(n) && !lk__exchange_subtree(p, s)) continue;
+        if (adds_leaves(n) && !lk__leaf_subtree(p, s)) continue;
         in->run(&in->leaves[s]);
         if (metric) p->sums[s] = lk__slot_sums(p, &p->slots[0], planned);
     }
 }
 
-/* The address of leaf `leaf`'s input of the `sync` at `index`. */
-const double *lk__leaf_batch_source(const lk_program *p, size_t index, int leaf)
+/* The address of leaf `leaf`'s operand of the collective at `index`. */
+const void *lk__leaf_batch_source(const lk_program *p, size_t index, int leaf)
 {
     const lk__run_list *list = &p->slots[0].train;
     int                 v = node_of(p, index)->in[0];

@@ -5,10 +5,22 @@
 #include <stdio.h>
 #include <string.h>
 
+/* A start gets the next number; its wait, the number of the latest collective that made what it reads. */
+static int find_collective(lk__run_list *list, const lk__graph_node *n)
+{
+    lk__graph_runs runs = lk__op_find(n->op)->runs;
+    if (runs == LK__RUNS_COLLECTIVE) return (int)list->collectives++;
+    for (size_t i = list->count; i-- > 0 && runs == LK__RUNS_WAIT;) {
+        const lk__run_instruction *in = &list->instructions[i];
+        if (in->kind == LK__RUNS_COLLECTIVE && list->planned->graph->nodes[in->node].out[0] == n->in[0])
+            return in->collective;
+    }
+    return -1;
+}
+
 static lk_status build_list(lk_program *p, const lk__plan_list *planned, lk__run_slot *slot, lk__run_list *list)
 {
     const char *isa = lk_context_isa(p->context);
-    size_t      complete = 0;
     list->planned = planned;
     list->samples = -1;
     if (planned->order_count == 0) return LK_OK;
@@ -24,6 +36,8 @@ static lk_status build_list(lk_program *p, const lk__plan_list *planned, lk__run
             }
             lk__run_instruction *in = &list->instructions[list->count++];
             in->node = planned->order[i];
+            in->kind = lk__op_find(n->op)->runs;
+            in->collective = find_collective(list, n);
             in->run = lk__cpu_kernels(lk__node_element(planned->graph, n), isa)[n->op].run;
             lk__plan_call_at_capacity(planned->graph, n, &in->call);
             in->call.workspace = p->workspace;
@@ -36,9 +50,6 @@ static lk_status build_list(lk_program *p, const lk__plan_list *planned, lk__run
                 o->data = v < 0 ? NULL : lk__program_resolve(p, slot->arena, p->gradients, planned->places[v]);
             }
         }
-        while (planned == &p->plan->train && complete < p->plan->buckets_count && p->plan->buckets[complete].after <= i)
-            complete++;
-        if (list->count) list->instructions[list->count - 1].complete = complete;
     }
     return LK_OK;
 }
@@ -114,7 +125,7 @@ static lk_status make_slots(lk_program *p)
     for (int i = 0; i < plan->slots; i++) {
         lk__run_slot *slot = &p->slots[i];
         slot->arena = p->arena + (size_t)i * plan->train.arena;
-        slot->step = (lk__kernel_step){.step = 1, .updates_buffers = i == 0};
+        slot->step = (lk__kernel_step){.step = 1, .updates_buffers = i == 0, .part = plan->parallel.rank};
         slot->inputs = lk__alloc(p->context, LK_MEMORY_OTHER, inputs);
         if (inputs && !slot->inputs) return LK_ENOMEM;
         lk_status status = plan->trains ? build_list(p, &plan->train, slot, &slot->train) : LK_OK;
@@ -161,7 +172,7 @@ lk_status lk_program_create(lk_plan *plan, lk_store *store, lk_comm *comm, lk_pr
     if ((plan->memory[LK_MEMORY_ACTIVATIONS] && !p->arena) || (plan->memory[LK_MEMORY_WORKSPACE] && !p->workspace))
         goto fail;
     if (p->comm && (status = lk__verify_plans(p)) < 0) goto fail;
-    if ((status = make_gradients(p)) < 0 || (status = make_slots(p)) < 0 || (status = lk__exchange_create(p)) < 0)
+    if ((status = make_gradients(p)) < 0 || (status = make_slots(p)) < 0 || (status = lk__collectives_create(p)) < 0)
         goto fail;
     if (p->comm && (status = lk_program_verify(p, 0)) < 0) goto fail;
     *program = p;
@@ -182,7 +193,7 @@ void lk_program_free(lk_program *p)
     if (!p) return;
     lk_context *c = p->context;
     size_t      inputs = p->values * sizeof *p->bound, gradients = p->plan->memory[LK_MEMORY_GRADIENTS];
-    lk__exchange_free(p);
+    lk__collectives_free(p);
     lk__free(c, LK_MEMORY_ACTIVATIONS, p->arena, p->plan->memory[LK_MEMORY_ACTIVATIONS]);
     lk__free(c, LK_MEMORY_WORKSPACE, p->workspace, p->plan->memory[LK_MEMORY_WORKSPACE]);
     if (p->comm && p->gradients) {
@@ -294,6 +305,7 @@ static lk_status compute_leaves(lk_program *p)
             status = set_slot(p, slot, row - begin, next - row);
             /* Running statistics are those of the first leaf, on the rank that has it; synchronised ones are updated on all ranks. */
             p->slots[slot].step.updates_buffers = slot == 0 && leaf == 0 && first;
+            p->slots[slot].step.part = (int)lk__plan_leaves(parallel, parallel->rank).first + leaf + slot;
         }
         if (status >= 0 && (status = lk__section_run(p, LK_FORWARD)) >= 0) status = lk__section_run(p, LK_BACKWARD);
     }

@@ -1,4 +1,4 @@
-/* run/program.h - the internals of a program: micro-batch slots, their instruction lists, and the exchange with other ranks.
+/* run/program.h - the internals of a program: micro-batch slots and their instruction lists: kernels, collectives, waits.
  *
  * A slot is one micro-batch in flight: its activations, its inputs and its step block. Most programs have one. Leaves that
  * are coupled by synchronised batch norm have one each, and advance together. */
@@ -13,16 +13,17 @@ typedef struct lk__run_instruction {
     lk__kernel_call  call;
     lk__kernel_call *leaves; /* one per leaf of this rank, where it is run leaf by leaf; else NULL */
     int              node;
-    size_t           complete; /* buckets that are complete after it */
-    const char      *name;     /* while tracing */
-    double           seconds;  /* while profiling */
+    lk__graph_runs   kind;       /* a kernel, or the start or the wait of a collective */
+    int              collective; /* which one, in the order of the list; -1: none */
+    const char      *name;       /* while tracing */
+    double           seconds;    /* while profiling */
     int64_t          runs;
 } lk__run_instruction;
 
 typedef struct lk__run_list {
     const lk__plan_list *planned;
     lk__run_instruction *instructions;
-    size_t               count;
+    size_t               count, collectives;
     size_t               begin[LK_SECTION_COUNT], end[LK_SECTION_COUNT]; /* of each section among the instructions */
     int64_t              samples;   /* the count that operands are set for; -1: none yet, or an input was rebound */
     int64_t              total;     /* the same for the samples of the global batch, with batch_leaves */
@@ -36,7 +37,7 @@ typedef struct lk__run_slot {
     lk__run_list    train;
 } lk__run_slot;
 
-typedef struct lk__run_exchange lk__run_exchange; /* exchange.c: buffers and works */
+typedef struct lk__run_collectives lk__run_collectives; /* collective.h: buffers and works */
 
 struct lk_program {
     lk_context   *context;
@@ -66,12 +67,12 @@ struct lk_program {
     size_t                sent;          /* buckets of this update that are in flight or reduced */
     int                   leaf;          /* the current leaf of this rank, from 0 */
     lk__run_sums         *sums;          /* by leaf of this rank; without leaves one, over its micro-batches */
-    lk__run_exchange     *exchange;
+    lk__run_collectives  *collectives;
     double                stop_request, data; /* of this rank's next report */
     lk__kernel_invalid_id invalid;            /* of the current section */
     bool  invalid_forward, invalid_backward; /* with other ranks: in the latest forward; in one whose gradients count */
     char  invalid_text[LK__VERIFY_LINE];     /* with other ranks: LK_SYNC's error; "" when all ids are in range */
-    char *leaf_memory;                       /* with batch_leaves: the leaves' calls, and sums that `sync` reads */
+    char *leaf_memory;                       /* with batch_leaves: the leaves' calls, and sums that collectives read */
     size_t leaf_bytes;
 };
 
@@ -94,10 +95,10 @@ static inline int64_t lk__leaf_row(const lk_program *p, int leaf)
 }
 
 /* ---- leaf_batch.c: leaves that run as one batch ---- */
-lk_status     lk__leaf_batch_build(lk_program *program);
-void          lk__leaf_batch_patch(lk_program *program); /* after the instructions of the whole batch */
-void          lk__leaf_batch_run(lk_program *program, lk__run_instruction *instruction);
-const double *lk__leaf_batch_source(const lk_program *program, size_t index, int leaf);
+lk_status   lk__leaf_batch_build(lk_program *program);
+void        lk__leaf_batch_patch(lk_program *program); /* after the instructions of the whole batch */
+void        lk__leaf_batch_run(lk_program *program, lk__run_instruction *instruction);
+const void *lk__leaf_batch_source(const lk_program *program, size_t index, int leaf);
 
 /* ---- section.c ---- */
 lk__run_sums lk__slot_sums(const lk_program *program, const lk__run_slot *slot, const lk__plan_list *planned);
@@ -105,19 +106,25 @@ lk_status    lk__section_run(lk_program *program, lk_section section);
 double       lk__program_number(const lk_program *program, const lk__plan_list *planned, int value, double otherwise);
 void *lk__program_resolve(const lk_program *program, const char *arena, const char *gradients, lk__plan_place place);
 
-/* ---- exchange.c: communication within a step ---- */
-lk_status lk__exchange_create(lk_program *program);
-void      lk__exchange_free(lk_program *program);
-/* Bucket `index` of the current leaf or micro-batch is complete: adds it to those before it, and starts to reduce it if it is the last. */
-lk_status lk__exchange_bucket(lk_program *program, size_t index, bool last);
+/* ---- collective.c: collectives among the instructions ---- */
+lk_status lk__collectives_create(lk_program *program);
+void      lk__collectives_free(lk_program *program);
+/* Runs the start or the wait that is instruction `index` of all slots. last: no leaf or micro-batch follows whose gradients would
+ * have to be added first. */
+lk_status lk__collective_run(lk_program *program, size_t index, bool last);
+lk_status lk__collective_evaluate(lk_program *program, const lk__run_instruction *instruction); /* in LK_EVALUATE */
+lk_status lk__collectives_drain(lk_program *program); /* waits for all that are in flight */
 /* Whether a bucket is reduced by exchanging slices of it; otherwise by one all_reduce. */
-bool lk__exchange_by_slices(const lk_program *program);
-/* The instruction `index` of all slots: a sum over them and over all ranks. */
-lk_status lk__exchange_sync(lk_program *program, size_t index);
+bool lk__buckets_by_slices(const lk_program *program);
+
+/* ---- leaf_tree.c ---- */
 /* Leaves of the subtree that begins with leaf `leaf` of this rank, all of them its own; 0: none begins there. */
-int lk__exchange_subtree(const lk_program *program, int leaf);
-/* Waits for the buckets, then gathers the sums and reports of all ranks. */
-lk_status lk__exchange_finish(lk_program *program);
+int lk__leaf_subtree(const lk_program *program, int leaf);
+/* Adds a bucket of the second set of gradients to the first. */
+void lk__gradients_accumulate(lk_program *program, const lk__plan_bucket *bucket);
+
+/* ---- report.c ---- */
+lk_status lk__gather_reports(lk_program *program); /* the sums and reports of all ranks */
 
 /* ---- verify.c: comparison of ranks ---- */
 lk_status lk__verify_plans(lk_program *program); /* their programs, line by line */
@@ -130,14 +137,13 @@ void      lk__drop_gradients(lk_program *program);
 
 /* ---- gradient.c ---- */
 void lk__scale_gradients(lk_program *program, double factor); /* all of them */
-/* With gradient_dtype bf16: rounds a bucket to where it is reduced, which it returns; and copies the result back. */
-char *lk__bucket_round(lk_program *program, const lk__plan_bucket *bucket);
-void  lk__bucket_widen(lk_program *program, const lk__plan_bucket *bucket);
+/* With gradient_dtype bf16: rounds a bucket to where it is reduced, and copies the result back. */
+void lk__bucket_round(lk_program *program, const lk__plan_bucket *bucket);
+void lk__bucket_widen(lk_program *program, const lk__plan_bucket *bucket);
 
 /* ---- traced.c ---- */
 enum { LK__TRACK_STEPS, LK__TRACK_COMPUTE, LK__TRACK_COLLECTIVES };
 /* Records a collective; the name is borrowed until the trace is freed. */
 void lk__traced(const lk_program *program, const char *name, double began, double ended, size_t bytes);
-void lk__traced_bucket(const lk_program *program, size_t index, double began, double ended);
 
 #endif

@@ -102,25 +102,6 @@ static inline void run_instruction(lk_program *p, lk__run_instruction *in)
                 .name = in->name, .kind = LK__TRACE_KERNEL, .track = LK__TRACK_COMPUTE, .begin = start, .end = end});
 }
 
-/* Instructions begin … end-1 of one slot. In backward, buckets are complete after the last slot. */
-static lk_status run_range(lk_program *p, lk__run_slot *slot, size_t begin, size_t end, bool completes, bool last)
-{
-    lk__run_list *list = &slot->train;
-    for (size_t i = begin; i < end; i++) {
-        run_instruction(p, &list->instructions[i]);
-        for (; completes && p->sent < list->instructions[i].complete; p->sent++) {
-            lk_status status = lk__exchange_bucket(p, p->sent, last);
-            if (status < 0) return status;
-        }
-    }
-    return LK_OK;
-}
-
-static bool is_sync(const lk__run_list *list, size_t i)
-{
-    return lk__op_find(list->planned->graph->nodes[list->instructions[i].node].op)->runs == LK__RUNS_COLLECTIVE;
-}
-
 static lk_status run_slots(lk_program *p, lk_section section)
 {
     int           slots = section == LK_UPDATE ? 1 : p->plan->slots;
@@ -138,10 +119,10 @@ static lk_status run_slots(lk_program *p, lk_section section)
         if (batch_leaves) lk__leaf_batch_patch(p);
     }
     for (size_t i = list->begin[section], stop; i < list->end[section] && status >= 0; i = stop + 1) {
-        for (stop = i; stop < list->end[section] && !(p->plan->syncs && is_sync(list, stop));) stop++;
-        for (int slot = 0; slot < slots && status >= 0; slot++)
-            status = run_range(p, &p->slots[slot], i, stop, section == LK_BACKWARD && slot == slots - 1, last);
-        if (stop < list->end[section] && status >= 0) status = lk__exchange_sync(p, stop);
+        for (stop = i; stop < list->end[section] && list->instructions[stop].kind == LK__RUNS_KERNEL;) stop++;
+        for (int slot = 0; slot < slots; slot++)
+            for (size_t k = i; k < stop; k++) run_instruction(p, &p->slots[slot].train.instructions[k]);
+        if (stop < list->end[section]) status = lk__collective_run(p, stop, last);
     }
     return status;
 }
@@ -166,7 +147,7 @@ static lk_status run_backward(lk_program *p)
             return lk__fail(p->context, LK_EINVAL,
                             "the gradients of the LK_BACKWARD before this one were sent to the other ranks already, so "
                             "nothing can be added to them: call lk_no_sync(program, true) before all but the last");
-        lk_status status = lk__exchange_finish(p);
+        lk_status status = lk__collectives_drain(p);
         if (status < 0) return status;
     }
     if (p->synced || (!adds && p->pending)) { /* gradients that no update used are replaced */
@@ -179,17 +160,29 @@ static lk_status run_backward(lk_program *p)
     p->ready = false; /* gradients overwrite activations */
     lk_status status = run_slots(p, LK_BACKWARD);
     if (status < 0) return status;
+    for (size_t i = 0; !plan->reduces && p->pending > 0 && i < plan->buckets_count; i++)
+        lk__gradients_accumulate(p, &plan->buckets[i]);
     for (int i = 0; i < plan->slots && !plan->batch_leaves; i++) {
         lk__run_sums s = lk__slot_sums(p, &p->slots[i], &plan->train),
                      *to = &p->sums[plan->parallel.leaves ? p->leaf + i : 0];
         bool more = !plan->parallel.leaves && p->pending > 0;
         *to = more ? (lk__run_sums){to->sum + s.sum, to->weight + s.weight, to->correct + s.correct} : s;
     }
-    if (p->no_sync) p->sent = 0;
     p->pending++;
     p->has_gradients = true;
     p->invalid_backward |= p->invalid_forward;
     return LK_OK;
+}
+
+/* Of all buckets; where one fails, the others are still waited for, since they use the gradients. */
+static lk_status run_waits(lk_program *p)
+{
+    const lk__run_list *list = &p->slots[0].train;
+    lk_status           status = LK_OK;
+    for (size_t i = list->begin[LK_SYNC]; i < list->end[LK_SYNC] && status >= 0; i++)
+        status = lk__collective_run(p, i, true);
+    if (status < 0) (void)lk__collectives_drain(p);
+    return status;
 }
 
 /* The update divides by the weight of all ranks. */
@@ -199,8 +192,8 @@ static lk_status run_sync(lk_program *p)
     if (p->synced) return LK_OK;
     if (p->pending == 0)
         return lk__fail(p->context, LK_EINVAL, "there are no gradients to synchronise: run LK_BACKWARD first");
-    lk_status status = lk__exchange_finish(p);
-    if (status < 0 || (status = lk__share_ids(p)) < 0) return status;
+    lk_status status = run_waits(p);
+    if (status < 0 || (status = lk__gather_reports(p)) < 0 || (status = lk__share_ids(p)) < 0) return status;
     double all[3];
     status = lk__program_add_numbers(p, (const double *)p->sums, 3, all);
     if (status < 0) return status;
@@ -246,8 +239,14 @@ static lk_status run_evaluate(lk_program *p)
     }
     p->overwritten |= p->ready;
     p->ready = p->invalid.found = false;
-    for (size_t i = list->begin[LK_EVALUATE]; i < list->end[LK_EVALUATE]; i++)
-        run_instruction(p, &list->instructions[i]);
+    for (size_t i = list->begin[LK_EVALUATE]; i < list->end[LK_EVALUATE]; i++) {
+        lk__run_instruction *in = &list->instructions[i];
+        lk_status            status = LK_OK;
+        if (in->kind == LK__RUNS_KERNEL)
+            run_instruction(p, in);
+        else if ((status = lk__collective_evaluate(p, in)) < 0)
+            return status;
+    }
     set_metrics(p, lk__slot_sums(p, &p->slots[0], list->planned));
     p->evaluated = p->slots[0].step.count;
     return lk__check_ids(p, list->planned);

@@ -5,25 +5,43 @@
 
 enum { NAME = 128 };
 
-static void name_list(lk__run_list *list, char *names)
+/* "all_reduce bucket 1, 8.1 MiB": numbered as in lk_plan_step. */
+static void name_bucket(const lk_program *p, int index, char *name)
 {
+    double      bytes = (double)lk__bucket_sent(p->plan, (size_t)index);
+    bool        large = bytes >= 1048576;
+    const char *how = lk__buckets_by_slices(p) ? "all_to_all and all_gather" : "all_reduce";
+    snprintf(name, NAME, "%s bucket %d, %.1f %s", how, index, bytes / (large ? 1048576 : 1024), large ? "MiB" : "KiB");
+}
+
+/* "all_reduce batch norm sums": by the operand's name in the descriptor of the operation that makes it. */
+static void name_collective(const lk_program *p, const lk_graph *g, const lk__graph_node *n, char *name)
+{
+    const lk__graph_value *x = &g->values[n->in[0]];
+    const char *how = n->attrs.order == LK__ORDER_LEAVES ? "all_gather" : lk__op_name(n->op), *what = "values";
+    if (x->kind == LK__VALUE_BUCKET) {
+        name_bucket(p, x->state, name);
+        return;
+    }
+    for (int i = 0; x->kind == LK__VALUE_RESULT && i < g->nodes[x->node].outputs; i++)
+        if (g->nodes[x->node].out[i] == n->in[0]) what = lk__op_find(g->nodes[x->node].op)->out[i].name;
+    snprintf(name, NAME, "%s %s", how, what);
+}
+
+static void name_list(const lk_program *p, lk__run_list *list, char *names)
+{
+    const lk_graph *g = list->planned->graph;
     for (size_t i = 0; i < list->count; i++, names += NAME) {
-        lk__node_text(list->planned->graph, &list->planned->graph->nodes[list->instructions[i].node], names, NAME);
+        const lk__graph_node *n = &g->nodes[list->instructions[i].node];
+        if (list->instructions[i].kind == LK__RUNS_COLLECTIVE)
+            name_collective(p, g, n, names);
+        else
+            lk__node_text(g, n, names, NAME);
         list->instructions[i].name = names;
     }
 }
 
-/* "all_reduce bucket 1, 8.1 MiB": numbered as in lk_plan_step. */
-static void name_bucket(const lk_program *p, size_t index, char *name)
-{
-    double      bytes = (double)lk__bucket_sent(p->plan, index);
-    bool        large = bytes >= 1048576;
-    const char *how = lk__exchange_by_slices(p) ? "all_to_all and all_gather" : "all_reduce";
-    snprintf(name, NAME, "%s bucket %zu, %.1f %s", how, index, bytes / (large ? 1048576 : 1024), large ? "MiB" : "KiB");
-}
-
-/* Events of a step besides its kernels: buckets and sums of batch norm are at most as many as the instructions. */
-enum { OTHER_EVENTS = 64 };
+enum { OTHER_EVENTS = 64 }; /* of a step besides its instructions: the step, its data, metrics, reports */
 
 int64_t lk__program_trace_events(const lk_program *p)
 {
@@ -36,15 +54,14 @@ int64_t lk__program_trace_events(const lk_program *p)
 
 lk_status lk__program_trace(lk_program *p, lk__trace *trace)
 {
-    size_t slots = (size_t)p->plan->slots, each = p->slots[0].train.count, buckets = p->plan->buckets_count,
-           bytes = (buckets + slots * each + p->evaluate.count) * NAME;
+    size_t slots = (size_t)p->plan->slots, each = p->slots[0].train.count,
+           bytes = (slots * each + p->evaluate.count) * NAME;
     if (trace && !p->trace_names) {
         if (!(p->trace_names = lk__alloc(p->context, LK_MEMORY_OTHER, bytes))) return LK_ENOMEM;
         p->trace_names_bytes = bytes;
         char *names = p->trace_names;
-        for (size_t i = 0; i < buckets; i++, names += NAME) name_bucket(p, i, names);
-        for (size_t i = 0; i < slots; i++, names += each * NAME) name_list(&p->slots[i].train, names);
-        name_list(&p->evaluate, names);
+        for (size_t i = 0; i < slots; i++, names += each * NAME) name_list(p, &p->slots[i].train, names);
+        name_list(p, &p->evaluate, names);
     }
     if (trace) {
         lk__trace_name_track(trace, LK__TRACK_STEPS, "steps");
@@ -72,9 +89,4 @@ void lk__traced(const lk_program *p, const char *name, double began, double ende
                                                .begin = began,
                                                .end = ended,
                                                .bytes = (int64_t)bytes});
-}
-
-void lk__traced_bucket(const lk_program *p, size_t index, double began, double ended)
-{
-    if (p->trace) lk__traced(p, p->trace_names + index * NAME, began, ended, lk__bucket_sent(p->plan, index));
 }

@@ -39,12 +39,6 @@ static bool plan_line(const lk_plan *plan, size_t index, char text[LINE])
         return true;
     }
     index -= g->constants_count;
-    if (index < plan->buckets_count) {
-        const lk__plan_bucket *b = &plan->buckets[index];
-        snprintf(text, LINE, "bucket %zu: all_reduce of %zu bytes after instruction %zu", index, b->bytes, b->after);
-        return true;
-    }
-    index -= plan->buckets_count;
     if (index >= plan->train.order_count) return false;
     lk__node_text(plan->train.graph, &plan->train.graph->nodes[plan->train.order[index]], text, LINE);
     return true;

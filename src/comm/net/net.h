@@ -187,7 +187,7 @@ uint64_t  lk__net_table_sent(const lk_comm *comm);
 void      lk__net_table_free(lk_comm *comm);
 #define LK__NET_TABLE(name, create, prepare, split)                                                                    \
     {                                                                                                                  \
-        name, lk__net_collective, lk__net_transfer, lk__net_allocate, lk__net_release, lk__net_table_failure,          \
+        name, true, lk__net_collective, lk__net_transfer, lk__net_allocate, lk__net_release, lk__net_table_failure,    \
             lk__net_table_raise, lk__net_table_busy, lk__net_table_wake, lk__net_table_sent, lk__net_table_free,      \
             create, prepare, split                                                                                     \
     }

@@ -213,5 +213,5 @@ static lk_status split(lk_comm *parent, lk_comm *c, const lk__comm_member *all, 
 }
 
 const lk__comm_backend lk__backend_shm = {
-    "shm", lk__shm_collective, lk__shm_transfer, allocate, release, failure, raise_failure, busy, wake_waits,
-    sent,  free_state,         create,           NULL,     split};
+    "shm",      false, lk__shm_collective, lk__shm_transfer, allocate, release, failure, raise_failure, busy,
+    wake_waits, sent,  free_state,         create,           NULL,     split};

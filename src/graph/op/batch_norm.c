@@ -148,6 +148,14 @@ static int grad_stats_shape(lk__graph_shapes *s)
     return 3;
 }
 
+/* The attributes of the all_reduce that made the statistics: input 6 is its wait. */
+static lk__op_attrs stats_collective(const lk__graph_backward *b)
+{
+    const lk_graph *g = b->g;
+    int             started = g->nodes[g->values[b->n.in[6]].node].in[0];
+    return g->nodes[g->values[started].node].attrs;
+}
+
 /* The sums in the gradient of the statistics are those of all ranks; dw and db are of this rank's rows, like the gradient of
  * any weight. The statistics themselves get no gradient: dx has all of it. */
 static void apply_gradient(lk__graph_backward *b, int dy)
@@ -162,7 +170,8 @@ static void apply_gradient(lk__graph_backward *b, int dy)
     for (int i = 1; i <= 2; i++)
         if (lk__grad_wants(b, i)) lk__grad_give(b, i, made.out[i]);
     if (!lk__grad_wants(b, 0)) return;
-    int sums = LK__GRAD_EMIT(b, LK__OP_sync, NULL, 1, made.out[0]);
+    lk__op_attrs like = stats_collective(b);
+    int          sums = lk__emit_all_reduce(b->g, b->n.site, &like, made.out[0]);
     lk__grad_give(b, 0,
                   LK__GRAD_EMIT(b, LK__OP_batch_norm_grad_apply, &attrs, 8, dy, lk__grad_in(b, 0), lk__grad_in(b, 1),
                                 mean, rstd, y, sums, lk__grad_in(b, 6)));
@@ -172,7 +181,7 @@ DESCRIBE(batch_norm_stats){
     .inputs = 2,
     .in = {OPERAND("x", REAL, REQUIRED, LAST), OPERAND("running_mean", WIDE, OPTIONAL, ROWS)},
     .outputs = 2,
-    .out = {OPERAND("stats", F64, REQUIRED, ROWS), OPERAND("centre", F64, REQUIRED, ROWS)},
+    .out = {OPERAND("batch norm sums", F64, REQUIRED, ROWS), OPERAND("centre", F64, REQUIRED, ROWS)},
     .attributes = LK__NO_ATTRIBUTES,
     .shape = stats_shape,
     .gradient = lk__gradient_stopped,
@@ -221,7 +230,7 @@ DESCRIBE(batch_norm_grad_stats){
     .in = {OPERAND("dy", REAL, REQUIRED, LAST), OPERAND("x", REAL, REQUIRED, LAST), OPERAND("mean", WIDE, REQUIRED, ROWS),
            OPERAND("rstd", WIDE, REQUIRED, ROWS), OPERAND("y", REAL, OPTIONAL, LAST)},
     .outputs = 3,
-    .out = {OPERAND("sums", F64, REQUIRED, ROWS), OPERAND("dw", WIDE, OPTIONAL, ROWS),
+    .out = {OPERAND("batch norm sums", F64, REQUIRED, ROWS), OPERAND("dw", WIDE, OPTIONAL, ROWS),
             OPERAND("db", WIDE, OPTIONAL, ROWS)},
     .attributes = NORM_ATTRIBUTES,
     .shape = grad_stats_shape,

@@ -1,23 +1,135 @@
-/* collective.c - operations that ranks run together. */
+/* collective.c - operations that the ranks of a group run together. A collective is two nodes: one starts it, and its wait completes
+ * it. The wait reads the operand as well as the result, so both are alive, and neither is overwritten, from start to wait.
+ *
+ * Gradients are stated on global values. The result of a reduction is one value, the same on all ranks, and so is its cotangent.
+ * What arrives here as dy is what this rank's samples contribute to that cotangent, as with the gradient of any parameter: its sum
+ * over the group is the cotangent. An operand of a sum has the same cotangent on every rank; one that was gathered has its own part. */
 #include "graph/op/describe.h"
 
-/* Statistics get no gradient: batch_norm_apply's rule sums over ranks itself. */
-DESCRIBE(sync){
+/* The replicated value's cotangent, of what this rank contributes to it. */
+static int replicate(lk__graph_backward *b, int dy)
+{
+    lk__op_attrs attrs = {.reduction = LK_SUM, .order = b->n.attrs.order, .group = b->n.attrs.group};
+    return lk__emit_all_reduce(b->g, b->n.site, &attrs, dy);
+}
+
+static void all_reduce_gradient(lk__graph_backward *b, int dy)
+{
+    if (b->n.attrs.reduction != LK_SUM)
+        lk__graph_fail(b->g, b->n.site, "all_reduce has a gradient only where it is a sum");
+    else
+        lk__grad_give(b, 0, replicate(b, dy));
+}
+
+static void all_gather_gradient(lk__graph_backward *b, int dy)
+{
+    int all = replicate(b, dy);
+    if (all >= 0) lk__grad_give(b, 0, lk__grad_emit_like(b, LK__OP_own_part, NULL, &all, 1, lk__grad_in(b, 0)));
+}
+
+static void wait_gradient(lk__graph_backward *b, int dy) { lk__grad_give(b, 0, dy); }
+
+static int emit_with_wait(lk_graph *g, lk_site site, lk__op op, const lk__op_attrs *attrs, int x)
+{
+    int y = lk__emit1(g, site, op, attrs, &x, 1);
+    return y < 0 ? -1 : lk__emit1(g, site, LK__OP_wait, NULL, (int[]){y, x}, 2);
+}
+
+int lk__emit_all_reduce(lk_graph *g, lk_site site, const lk__op_attrs *attrs, int x)
+{
+    return emit_with_wait(g, site, LK__OP_all_reduce, attrs, x);
+}
+
+int lk__emit_all_gather(lk_graph *g, lk_site site, const lk__op_attrs *attrs, int x)
+{
+    return emit_with_wait(g, site, LK__OP_all_gather, attrs, x);
+}
+
+/* Ranks have different counts of samples, but their parts must be of one size. */
+static bool check_operand(lk__graph_shapes *s)
+{
+    if (s->in[0]->count_axis < 0) return true;
+    (void)LK__SHAPE_FAIL(s, "%s: x has shape %s; a value without a run-time count is needed", lk__op_name(s->op),
+                         lk__shape_show(s->in[0]).text);
+    return false;
+}
+
+static int reduced_shape(lk__graph_shapes *s) { return check_operand(s) ? lk__shape_same(s) : -1; }
+
+static int gathered_shape(lk__graph_shapes *s)
+{
+    int64_t dims[LK_MAX_RANK] = {s->attrs->parts};
+    if (!check_operand(s)) return -1;
+    if (s->attrs->parts < 1 || s->in[0]->rank + 1 > LK_MAX_RANK)
+        return LK__SHAPE_FAIL(s, "all_gather: %lld parts of %s; at least 1, and at most %d axes are supported",
+                              (long long)s->attrs->parts, lk__shape_show(s->in[0]).text, LK_MAX_RANK - 1);
+    for (int i = 0; i < s->in[0]->rank; i++) dims[i + 1] = s->in[0]->dims[i];
+    s->out[0] = lk__shape_fixed(s->in[0]->dtype, s->in[0]->rank + 1, dims);
+    return 1;
+}
+
+/* A result is the same for every leaf of a batch. Recomputing it would communicate again. */
+#define COLLECTIVE(how)                                                                             \
+    .in_place = LK__NO_OPERAND, .same = 1u << 0, .samples = LK__SAMPLES_APART, .runs = how,         \
+    .effect = LK__EFFECT_NONE, .evaluation = LK__EVALUATE_SAME, .recompute = LK__KEEP,              \
+    .precision = LK__PRECISION_WIDE, .fuse = LK__FUSE_NOTHING, .loss = LK__LOSS_NO
+
+DESCRIBE(all_reduce){
     .inputs = 1,
-    .in = {OPERAND("x", F64, REQUIRED, ROWS)},
+    .in = {OPERAND("x", ANY, REQUIRED, ROWS)},
     .outputs = 1,
-    .out = {OPERAND("y", F64, REQUIRED, ROWS)},
+    .out = {OPERAND("y", ANY, REQUIRED, ROWS)},
+    .attributes = LK__HAS(reduction) | LK__HAS(order) | LK__HAS(group),
+    .shape = reduced_shape,
+    .gradient = all_reduce_gradient,
+    .no_gradient = LK__NO_OPERAND,
+    COLLECTIVE(LK__RUNS_COLLECTIVE),
+    MEMORY_BOUND,
+};
+
+DESCRIBE(all_gather){
+    .inputs = 1,
+    .in = {OPERAND("x", ANY, REQUIRED, ROWS)},
+    .outputs = 1,
+    .out = {OPERAND("y", ANY, REQUIRED, ROWS)},
+    .attributes = LK__HAS(order) | LK__HAS(group) | LK__HAS(parts),
+    .shape = gathered_shape,
+    .gradient = all_gather_gradient,
+    .no_gradient = LK__NO_OPERAND,
+    COLLECTIVE(LK__RUNS_COLLECTIVE),
+    MEMORY_BOUND,
+};
+
+DESCRIBE(wait){
+    .inputs = 2,
+    .in = {OPERAND("y", ANY, REQUIRED, ROWS), OPERAND("x", ANY, REQUIRED, ROWS)},
+    .outputs = 1,
+    .out = {OPERAND("complete", ANY, REQUIRED, ROWS)},
     .attributes = LK__NO_ATTRIBUTES,
     .shape = lk__shape_same,
-    .gradient = lk__gradient_stopped,
-    .no_gradient = 1u << 0,
+    .gradient = wait_gradient,
+    .no_gradient = 1u << 1,
+    COLLECTIVE(LK__RUNS_WAIT),
+    .arithmetic = lk__arithmetic_none,
+    .bytes = lk__bytes_none,
+};
+
+/* A replicated value's part of this rank or leaf. In the gradient of all_gather alone: its own would be another all_gather. */
+DESCRIBE(own_part){
+    .inputs = 1,
+    .in = {OPERAND("x", ANY, REQUIRED, ROWS)},
+    .outputs = 1,
+    .out = {OPERAND("y", ANY, REQUIRED, ROWS)},
+    .attributes = LK__NO_ATTRIBUTES,
+    BACKWARD_ONLY,
+    .no_gradient = LK__NO_OPERAND,
     .in_place = LK__NO_OPERAND,
-    .same = 1u << 0,
-    .samples = LK__SAMPLES_APART,
-    .runs = LK__RUNS_COLLECTIVE,
+    .same = LK__NO_OPERAND,
+    .samples = LK__SAMPLES_COUPLED,
+    .runs = LK__RUNS_KERNEL,
     .effect = LK__EFFECT_NONE,
     .evaluation = LK__EVALUATE_SAME,
-    .recompute = LK__KEEP,
+    .recompute = LK__RECOMPUTE,
     .precision = LK__PRECISION_WIDE,
     .fuse = LK__FUSE_NOTHING,
     .loss = LK__LOSS_NO,

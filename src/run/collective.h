@@ -1,0 +1,55 @@
+/* run/collective.h - what the collectives of a program need besides their operands: shared by collective.c, leaf_tree.c and report.c. */
+#ifndef LK__RUN_COLLECTIVE_H
+#define LK__RUN_COLLECTIVE_H
+
+#include "run/program.h"
+
+/* One collective of the training list. */
+typedef struct lk__run_collective {
+    size_t   start;   /* its instruction */
+    int      bucket;  /* of gradients; -1: none */
+    bool     at_once; /* its wait follows, or it would not overlap: the start runs it to the end */
+    lk_work *work;    /* in flight, or NULL */
+} lk__run_collective;
+
+/* A whole subtree of the tree over leaves: leaves first … last-1, all of one rank. */
+typedef struct lk__run_subtree {
+    int first, last, rank;
+} lk__run_subtree;
+
+struct lk__run_collectives {
+    lk__run_collective *all;
+    size_t              count;
+    lk_comm            *bulk;     /* for buckets; a separate group where other sums must not queue behind them */
+    bool                split;    /* bulk is a separate group and freed here */
+    bool                overlaps; /* the backend runs collectives while kernels run */
+    lk__run_subtree    *subtrees; /* of all ranks, in order */
+    int                 subtrees_count;
+    bool                aligned; /* every rank has one subtree of the same size: an all_reduce completes the tree */
+    char               *slices;  /* unless aligned: this rank's slice of a bucket, of every subtree */
+    size_t              slice_bytes;
+    char               *scratch; /* unless aligned: a tree's intermediate results */
+    size_t              bytes;   /* of this struct and its arrays */
+    size_t             *counts, *displacements, *more_counts, *more_displacements; /* one per rank */
+    char               *gathered, *mine; /* of small all_gathers: the numbers of all leaves, then all ranks' reports */
+    lk__run_report     *reports;         /* by rank */
+    lk__run_sums       *ranks;           /* by rank: the sums of its leaves */
+    double              waited;          /* seconds, since the latest report */
+};
+
+/* ---- leaf_tree.c ---- */
+void   lk__leaf_tree_find(lk__run_collectives *collectives, const lk_parallel *parallel); /* all subtrees */
+size_t lk__leaf_tree_scratch_bytes(void);
+/* Adds a bucket over each subtree of this rank's leaves, into the set of the subtree's first leaf. */
+void lk__leaf_tree_add(lk_program *program, const lk__plan_bucket *bucket);
+/* Completes the tree of a bucket over ranks whose subtrees are not aligned. */
+lk_status lk__leaf_tree_reduce(lk_program *program, const lk__plan_bucket *bucket);
+
+/* ---- report.c ---- */
+/* Gathers the elements of this rank's leaves, contiguous in `mine`, on all ranks: `gathered` then holds those of all leaves in order. */
+lk_status lk__gather_leaves(lk_program *program, const char *name, const void *mine, size_t elements, lk_dtype type);
+/* Reduces those in the tree. */
+void lk__reduce_gathered(const lk_program *program, size_t elements, lk_dtype type, lk_reduce_op op, void *out);
+enum { LK__RUN_NUMBERS = 64 }; /* per leaf, that are gathered at once outside the list of instructions */
+
+#endif

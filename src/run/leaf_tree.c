@@ -1,0 +1,178 @@
+/* leaf_tree.c - gradients that are added in the tree over leaves. A rank first adds the subtrees that it holds whole. Where every rank
+ * holds one subtree and all are of the same size, an all_reduce over ranks completes the tree. Otherwise every rank gets its slice of
+ * all ranks' subtrees, completes the tree over its slice, and the slices are gathered. */
+#include "run/collective.h"
+
+#include "base/tree.h"
+#include "comm/reduce.h"
+
+#include <string.h>
+
+enum {
+    TILE = 16384, /* elements that one thread adds at a time */
+    BLOCK = 4096, /* elements of a tree's intermediate results */
+    DEPTH = 14,   /* of a tree over the maximum number of leaves */
+};
+
+/* ---- the tree ---- */
+
+size_t lk__leaf_tree_scratch_bytes(void) { return (size_t)DEPTH * BLOCK * sizeof(double); }
+
+void lk__leaf_tree_find(lk__run_collectives *x, const lk_parallel *parallel)
+{
+    for (int rank = 0; rank < parallel->world; rank++) {
+        lk__range own = lk__plan_leaves(parallel, rank);
+        for (int leaf = (int)own.first, count; leaf < own.end; leaf += count) {
+            count = lk__tree_subtree(parallel->leaves, leaf, (int)own.end);
+            x->subtrees[x->subtrees_count++] = (lk__run_subtree){leaf, leaf + count, rank};
+        }
+    }
+}
+
+/* The address of the sum over leaves lo … hi of `count` elements. A sum computed here is in scratch[depth]. */
+static const char *add_tree(const lk_program *p, const char *const *at, int lo, int hi, size_t offset, size_t count,
+                            lk_dtype type, int depth)
+{
+    const lk__run_collectives *x = p->collectives;
+    for (int i = 0; i < x->subtrees_count; i++)
+        if (x->subtrees[i].first == lo && x->subtrees[i].last == hi) return at[i] + offset;
+    int         middle = lo + lk__tree_left(hi - lo);
+    char       *out = x->scratch + (size_t)depth * BLOCK * sizeof(double);
+    const void *sides[] = {add_tree(p, at, lo, middle, offset, count, type, depth), NULL};
+    sides[1] = add_tree(p, at, middle, hi, offset, count, type, depth + 1);
+    lk__reduce(out, sides, 2, count, type, LK_SUM);
+    return out;
+}
+
+/* ---- additions on this rank ---- */
+
+typedef struct addition {
+    char        *out;
+    const void **in;
+    int          n;
+    size_t       count;
+    lk_dtype     type;
+} addition;
+
+static void add_tile(void *argument, int64_t tile, int worker)
+{
+    const addition *a = argument;
+    size_t          begin = (size_t)tile * TILE, size = lk_dtype_size(a->type);
+    size_t          count = a->count - begin < TILE ? a->count - begin : TILE;
+    const void     *in[LK__LEAVES_MOST];
+    (void)worker;
+    for (int i = 0; i < a->n; i++) in[i] = (const char *)a->in[i] + begin * size;
+    lk__reduce(a->out + begin * size, in, a->n, count, a->type, LK_SUM);
+}
+
+/* out = in[0] + … as a tree; n up to 64. */
+static void add_arrays(const lk_program *p, void *out, const void **in, int n, size_t bytes, lk_dtype type)
+{
+    addition a = {out, in, n, bytes / lk_dtype_size(type), type};
+    if (n > 1) lk__pool_run(lk__context_pool(p->context), (int64_t)((a.count + TILE - 1) / TILE), add_tile, &a);
+}
+
+int lk__leaf_subtree(const lk_program *p, int leaf)
+{
+    const lk__run_collectives *x = p->collectives;
+    const lk_parallel         *parallel = &p->plan->parallel;
+    int                        first = (int)lk__plan_leaves(parallel, parallel->rank).first + leaf;
+    for (int i = 0; i < x->subtrees_count; i++)
+        if (x->subtrees[i].first == first && x->subtrees[i].rank == parallel->rank) return x->subtrees[i].last - first;
+    return 0;
+}
+
+/* Adds a range of the gradients over every subtree of this rank's leaves, into those of the subtree's first leaf. */
+static void add_subtrees(lk_program *p, size_t offset, size_t bytes, lk_dtype type)
+{
+    for (int leaf = 0, n; leaf < lk__leaves_here(p); leaf += n) {
+        const void *in[LK__LEAVES_MOST] = {NULL};
+        n = lk__leaf_subtree(p, leaf);
+        for (int k = 0; k < n; k++) in[k] = lk__gradient_set(p, leaf + k) + offset;
+        add_arrays(p, (char *)in[0], in, n, bytes, type);
+    }
+}
+
+void lk__leaf_tree_add(lk_program *p, const lk__plan_bucket *b)
+{
+    const lk_plan *plan = p->plan;
+    if (!plan->batch_leaves) {
+        add_subtrees(p, b->offset, b->bytes, b->dtype);
+        return;
+    }
+    for (size_t i = 0; i < plan->graph->states_count; i++) {
+        const lk__plan_state *s = &plan->states[i];
+        bool here = s->trained && s->gradient_offset >= b->offset && s->gradient_offset < b->offset + b->bytes;
+        if (here && !s->adds_leaves) add_subtrees(p, s->gradient_offset, s->wide_bytes, b->dtype);
+    }
+}
+
+void lk__gradients_accumulate(lk_program *p, const lk__plan_bucket *b)
+{
+    const void *in[] = {lk__gradient_set(p, 0) + b->offset, lk__gradient_set(p, 1) + b->offset};
+    add_arrays(p, (char *)in[0], in, 2, b->bytes, b->dtype);
+}
+
+/* ---- subtrees that are not aligned ---- */
+
+static void slice_of(const lk_program *p, size_t elements, int rank, size_t *first, size_t *count)
+{
+    lk__range slice = lk__split_part((int64_t)elements, p->plan->parallel.world, rank);
+    *first = (size_t)slice.first;
+    *count = (size_t)lk__range_count(slice);
+}
+
+/* Exchanges subtree number `turn` of every rank that has so many: sends each rank its slice of ours, receives our slice of theirs. */
+static lk_status exchange_slices(lk_program *p, const lk__plan_bucket *b, int turn, bool *more)
+{
+    lk__run_collectives *x = p->collectives;
+    const lk_parallel   *parallel = &p->plan->parallel;
+    size_t               elements = b->bytes / lk_dtype_size(b->dtype), size = lk_dtype_size(b->dtype), first, mine;
+    const char          *send = NULL;
+    *more = false;
+    slice_of(p, elements, parallel->rank, &first, &mine);
+    memset(x->more_counts, 0, (size_t)parallel->world * sizeof *x->more_counts);
+    for (int rank = 0; rank < parallel->world; rank++) {
+        int seen = 0;
+        for (int i = 0; i < x->subtrees_count; i++) {
+            if (x->subtrees[i].rank != rank || seen++ != turn) continue;
+            x->more_counts[rank] = mine;
+            x->more_displacements[rank] = (size_t)i * x->slice_bytes / size;
+            *more = true;
+            if (rank == parallel->rank)
+                send =
+                    lk__gradient_set(p, x->subtrees[i].first - (int)lk__plan_leaves(parallel, rank).first) + b->offset;
+        }
+    }
+    for (int rank = 0; rank < parallel->world; rank++) {
+        slice_of(p, elements, rank, &x->displacements[rank], &x->counts[rank]);
+        if (!send) x->counts[rank] = 0;
+    }
+    if (!*more) return LK_OK;
+    return lk_comm_all_to_allv(x->bulk, send ? send : x->slices, x->counts, x->displacements, x->slices, x->more_counts,
+                               x->more_displacements, b->dtype, NULL);
+}
+
+lk_status lk__leaf_tree_reduce(lk_program *p, const lk__plan_bucket *b)
+{
+    lk__run_collectives *x = p->collectives;
+    const lk_parallel   *parallel = &p->plan->parallel;
+    size_t               elements = b->bytes / lk_dtype_size(b->dtype), size = lk_dtype_size(b->dtype), first, mine;
+    const char          *at[LK__LEAVES_MOST] = {NULL}; /* at most as many subtrees as leaves */
+    char                *bucket = lk__gradient_set(p, 0) + b->offset;
+    bool                 more = true;
+    for (int turn = 0; more; turn++) {
+        lk_status status = exchange_slices(p, b, turn, &more);
+        if (status < 0) return status;
+    }
+    slice_of(p, elements, parallel->rank, &first, &mine);
+    for (int i = 0; i < x->subtrees_count; i++) at[i] = x->slices + (size_t)i * x->slice_bytes;
+    for (size_t i = 0; i < mine; i += BLOCK) {
+        size_t count = mine - i < BLOCK ? mine - i : BLOCK;
+        memcpy(bucket + (first + i) * size, add_tree(p, at, 0, parallel->leaves, i * size, count, b->dtype, 0),
+               count * size);
+    }
+    for (int rank = 0; rank < parallel->world; rank++)
+        slice_of(p, elements, rank, &x->displacements[rank], &x->counts[rank]);
+    return lk_comm_all_gatherv(x->bulk, bucket + first * size, bucket, x->counts, x->displacements, b->dtype, NULL);
+}
