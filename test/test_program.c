@@ -2,6 +2,7 @@
  * gives the same bits with any number of threads, handles every failing allocation, and reports where a model is wrong.
  *
  * ctest: timeout 300, label threaded */
+#include "failing_allocator.h"
 #include "support.h"
 
 typedef struct setting {
@@ -143,33 +144,6 @@ static void the_same_seed_gives_the_same_bits_with_1_2_and_3_threads(void)
 
 /* ---- allocations that fail ---- */
 
-typedef struct meter {
-    int64_t left;     /* calls before one fails */
-    bool    permanent; /* all later ones fail too */
-    int64_t calls, outstanding;
-    bool    hit;
-} meter;
-
-static void *metered_alloc(void *user, size_t bytes, size_t alignment)
-{
-    meter *m = user;
-    m->calls++;
-    if (m->left == 0 || (m->left < 0 && m->permanent)) {
-        m->hit = true;
-        m->left--;
-        return NULL;
-    }
-    m->left--;
-    m->outstanding += (int64_t)bytes;
-    return aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment);
-}
-
-static void metered_free(void *user, void *memory, size_t bytes)
-{
-    ((meter *)user)->outstanding -= (int64_t)bytes;
-    free(memory);
-}
-
 /* Everything from the context to a step; returns the first failure. */
 static lk_status attempt(const setting *s, meter *m, data *d)
 {
@@ -177,7 +151,7 @@ static lk_status attempt(const setting *s, meter *m, data *d)
     lk_context_config cc = LK_CONTEXT_CONFIG_INIT;
     lk_status         status;
     cc.threads = 1;
-    cc.allocator = (lk_allocator){metered_alloc, metered_free, m};
+    cc.allocator = metered(m);
     if ((status = lk_context_create(&cc, &r.context)) < 0) return status;
     if ((status = lk_graph_create(r.context, LK_F32, &r.graph)) < 0) goto done;
     lk_tensor           logits, loss = record(r.graph, s, &logits);

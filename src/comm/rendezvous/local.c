@@ -319,6 +319,7 @@ static lk_status join_rank_0(const lk__rendezvous_local *m, size_t bytes, void *
                             m->rank, lk__now() - begun);
         }
         if (why == ECONNREFUSED && master > 0 && lk__process_gone(master)) return fail_dead_master(m, master);
+        if (m->check && (status = m->check(m->comm)) < 0) return status;
         if (lk__waiting_due(&waiting)) lk__waiting_for_master(&waiting, where, describe_error(why));
         usleep(pause);
         if (pause < 5000) pause *= 2;

@@ -12,8 +12,10 @@ typedef struct lk__rendezvous_local {
     int         rank, size;
     double      seconds; /* how long it may take */
     const struct lk__rendezvous_identity
-                         *identity; /* of ranks that join, for log lines about missing ones; NULL: all have joined */
-    const struct lk_comm *comm;  /* the group whose flight recorder gets the cause of a failure; NULL: none */
+                   *identity; /* of ranks that join, for log lines about missing ones; NULL: all have joined */
+    struct lk_comm *comm;     /* the group whose flight recorder gets the cause of a failure; NULL: none */
+    /* While this rank waits for rank 0: LK_OK, or why that is in vain. NULL: nothing is known before all have joined. */
+    lk_status (*check)(struct lk_comm *comm);
 } lk__rendezvous_local;
 
 /* Gives all ranks rank 0's `bytes` of zeroed memory, mapped at *memory. Every rank has it, or every rank that joined

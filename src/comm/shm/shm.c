@@ -77,7 +77,7 @@ lk_status lk__shm_create(lk_comm *c, const lk__rendezvous_identity *identity, co
 {
     lk__shm             *s = lk__alloc(c->context, LK_MEMORY_OTHER, sizeof *s);
     lk__rendezvous_local rendezvous = {c->context, key, token, c->rank, c->size, (double)c->join_ms / 1000,
-                                       identity,   c};
+                                       identity,   c,   NULL};
     void                *memory;
     if (!s) return LK_ENOMEM;
     *s = (lk__shm){.comm = c,
@@ -114,6 +114,15 @@ lk_status lk__shm_create(lk_comm *c, const lk__rendezvous_identity *identity, co
 
 /* ---- symmetric memory ---- */
 
+/* Rank 0 may have failed, for lack of memory, before it listened. */
+static lk_status check_rank_0(lk_comm *c)
+{
+    lk__shm  *s = c->state;
+    lk_status status = lk__shm_failure(s);
+    if (status >= 0 && atomic_load(&s->rank_slots[0].gone)) status = lk__shm_lost(s, 0);
+    return status < 0 ? lk__comm_report_failure(c) : LK_OK;
+}
+
 static lk_status allocate(lk_comm *c, uint64_t secret, size_t bytes, void **memory)
 {
     lk__shm           *s = c->state;
@@ -121,21 +130,22 @@ static lk_status allocate(lk_comm *c, uint64_t secret, size_t bytes, void **memo
     char               name[32], token[24];
     void              *base;
     s->symmetric_ids++; /* equal on all ranks, even if this one fails */
-    if (!y) return LK_ENOMEM;
     snprintf(name, sizeof name, "memory-%016llx", (unsigned long long)secret);
     snprintf(token, sizeof token, "%016llx", (unsigned long long)secret);
-    lk__rendezvous_local rendezvous = {c->context, name, token, s->rank, s->size, (double)c->connect_ms / 1000,
-                                       NULL,       c};
-    *y = (lk__shm_symmetric){.stride = lk__round_up(bytes, (size_t)sysconf(_SC_PAGESIZE)),
-                             .bytes = bytes,
-                             .id = s->symmetric_ids,
-                             .next = s->symmetric};
-    lk_status status = lk__rendezvous_share(&rendezvous, y->stride * (size_t)s->size, &base);
+    lk__rendezvous_local rendezvous = {c->context, name, token,       s->rank, s->size, (double)c->connect_ms / 1000,
+                                       NULL,       c,    check_rank_0};
+    size_t               stride = lk__round_up(bytes, (size_t)sysconf(_SC_PAGESIZE));
+    lk_status            status = lk__rendezvous_share(&rendezvous, stride * (size_t)s->size, &base);
+    if (status >= 0 && !y) { /* known only now, so that the others do not wait for this rank */
+        lk__rendezvous_unmap(base, stride * (size_t)s->size);
+        status = LK_ENOMEM;
+    }
     if (status < 0) {
         lk__free(c->context, LK_MEMORY_OTHER, y, sizeof *y);
         return status;
     }
-    y->base = base;
+    *y = (lk__shm_symmetric){
+        .base = base, .stride = stride, .bytes = bytes, .id = s->symmetric_ids, .next = s->symmetric};
     s->symmetric = y;
     s->fits = (lk__comm_call){.kind = LK__BARRIER}; /* it was checked without this memory */
     *memory = y->base + y->stride * (size_t)s->rank;
