@@ -239,11 +239,11 @@ lk_tensor lk_reshape_at(lk_site site, lk_tensor x, int rank, const int64_t *dims
         to.dims[i] = dims[i];
         if (dims[i] == -1 && open < 0)
             open = i;
-        else if (dims[i] < 1 || dims[i] > elements / known) {
+        else if (dims[i] < 1 || dims[i] > elements) {
             lk__graph_fail(g, site, "reshape of %s: size %lld of axis %d is invalid", text, (long long)dims[i], i);
             return failed;
         } else
-            known *= dims[i];
+            known = dims[i] > elements / known ? elements + 1 : known * dims[i]; /* does not overflow */
     }
     if (open >= 0 && known > 0 && elements % known == 0) to.dims[open] = elements / known, known = elements;
     if (known != elements) {
