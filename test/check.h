@@ -8,6 +8,18 @@
 
 enum { SKIPPED = 77 }; /* the exit status that ctest takes for "not on this machine" */
 
+/* Under a sanitizer code takes about ten times as long: repetitions can be fewer there. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define SANITIZED 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define SANITIZED 1
+#endif
+#endif
+#ifndef SANITIZED
+#define SANITIZED 0
+#endif
+
 static int check_failures;
 
 /* CHECK(condition) or CHECK(condition, "format", …) where the values help. The test continues, so that one run shows all failures. */

@@ -13,17 +13,6 @@
 
 static int rounds = 4;
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define SANITIZED 1
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define SANITIZED 1
-#endif
-#endif
-#ifndef SANITIZED
-#define SANITIZED 0
-#endif
-
 static const char *fault_backend; /* NULL: the default for one host, which is shm */
 
 static void run_faulty(int size, const lk_comm_config *config, void (*function)(rank_test *t), void *user)
