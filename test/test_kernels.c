@@ -29,7 +29,7 @@ static double apply(lk__op op, double a, double b)
     return op == LK__OP_add ? a + b : op == LK__OP_sub ? a - b : op == LK__OP_mul ? a * b : a / b;
 }
 
-static void binary_case(lk__op op, lk_dtype type, int a_rank, const int64_t *a_dims, int b_rank, const int64_t *b_dims)
+static void binary_case(lk__op op, int a_rank, const int64_t *a_dims, int b_rank, const int64_t *b_dims)
 {
     int     rank = a_rank > b_rank ? a_rank : b_rank;
     int64_t dims[LK_MAX_RANK];
@@ -39,9 +39,9 @@ static void binary_case(lk__op op, lk_dtype type, int a_rank, const int64_t *a_d
         dims[i] = a == 1 ? b : a;
     }
     begin(op);
-    in(type, a_rank, a_dims);
-    in(type, b_rank, b_dims);
-    out(type, rank, dims, NULL);
+    in(t.real, a_rank, a_dims);
+    in(t.real, b_rank, b_dims);
+    out(t.real, rank, dims, NULL);
     t.in_place = 3;
     run_case();
     int64_t n = lk__operand_elements(&t.out[0]);
@@ -56,23 +56,21 @@ static void binary_case(lk__op op, lk_dtype type, int a_rank, const int64_t *a_d
 static void binary_broadcasts_as_pytorch(void)
 {
     for (int op = LK__OP_add; op <= LK__OP_div; op++) {
-        for (int64_t n = 0; n < 20; n++) binary_case(op, t.real, 1, DIMS(n), 1, DIMS(n));
-        binary_case(op, t.real, 0, NULL, 0, NULL);
-        binary_case(op, t.real, 2, DIMS(101, 401), 2, DIMS(101, 401));
-        binary_case(op, t.real, 2, DIMS(101, 401), 0, NULL);
-        binary_case(op, t.real, 0, NULL, 2, DIMS(3, 5));
-        binary_case(op, t.real, 2, DIMS(1009, 37), 1, DIMS(37));
-        binary_case(op, t.real, 1, DIMS(37), 2, DIMS(1009, 37));
-        binary_case(op, t.real, 2, DIMS(37, 1009), 2, DIMS(37, 1));
-        binary_case(op, t.real, 2, DIMS(7, 1), 2, DIMS(1, 9));
-        binary_case(op, t.real, 4, DIMS(2, 3, 5, 7), 4, DIMS(1, 3, 1, 1));
-        binary_case(op, t.real, 4, DIMS(2, 3, 5, 7), 3, DIMS(3, 1, 7));
-        binary_case(op, t.real, 4, DIMS(1, 3, 1, 7), 4, DIMS(2, 1, 5, 1));
-        binary_case(op, t.real, 6, DIMS(2, 1, 3, 1, 2, 5), 6, DIMS(1, 3, 1, 2, 2, 1));
-        binary_case(op, t.real, 2, DIMS(0, 5), 1, DIMS(5));
-        binary_case(op, t.real, 2, DIMS(5, 0), 2, DIMS(5, 1));
-        binary_case(op, LK_F64, 0, NULL, 0, NULL); /* sums and weights, also in an f32 program */
-        binary_case(op, LK_F64, 1, DIMS(5), 1, DIMS(5));
+        for (int64_t n = 0; n < 20; n++) binary_case(op, 1, DIMS(n), 1, DIMS(n));
+        binary_case(op, 0, NULL, 0, NULL);
+        binary_case(op, 2, DIMS(101, 401), 2, DIMS(101, 401));
+        binary_case(op, 2, DIMS(101, 401), 0, NULL);
+        binary_case(op, 0, NULL, 2, DIMS(3, 5));
+        binary_case(op, 2, DIMS(1009, 37), 1, DIMS(37));
+        binary_case(op, 1, DIMS(37), 2, DIMS(1009, 37));
+        binary_case(op, 2, DIMS(37, 1009), 2, DIMS(37, 1));
+        binary_case(op, 2, DIMS(7, 1), 2, DIMS(1, 9));
+        binary_case(op, 4, DIMS(2, 3, 5, 7), 4, DIMS(1, 3, 1, 1));
+        binary_case(op, 4, DIMS(2, 3, 5, 7), 3, DIMS(3, 1, 7));
+        binary_case(op, 4, DIMS(1, 3, 1, 7), 4, DIMS(2, 1, 5, 1));
+        binary_case(op, 6, DIMS(2, 1, 3, 1, 2, 5), 6, DIMS(1, 3, 1, 2, 2, 1));
+        binary_case(op, 2, DIMS(0, 5), 1, DIMS(5));
+        binary_case(op, 2, DIMS(5, 0), 2, DIMS(5, 1));
     }
 }
 
@@ -222,29 +220,26 @@ static void scale_and_fill(void)
 {
     static const int64_t sizes[] = {0, 1, 5, 1009, 40009};
     for (size_t s = 0; s < COUNT(sizes); s++) {
-        for (int wide = 0; wide < 2; wide++) {
-            int64_t  n = sizes[s];
-            lk_dtype type = wide ? LK_F64 : t.real;
-            double  *want = zeros(n);
-            begin(LK__OP_scale);
-            t.attrs.scale = -1.75;
-            t.in_place = 1;
-            in(type, 1, DIMS(n));
-            out(type, 1, DIMS(n), NULL);
-            run_case();
-            for (int64_t i = 0; i < n; i++) want[i] = t.x[0][i] * -1.75;
-            expect(0, want, 2e-7);
-            end_case();
+        int64_t n = sizes[s];
+        double *want = zeros(n);
+        begin(LK__OP_scale);
+        t.attrs.scale = -1.75;
+        t.in_place = 1;
+        in(t.real, 1, DIMS(n));
+        out(t.real, 1, DIMS(n), NULL);
+        run_case();
+        for (int64_t i = 0; i < n; i++) want[i] = t.x[0][i] * -1.75;
+        expect(0, want, 2e-7);
+        end_case();
 
-            begin(LK__OP_fill);
-            t.attrs.scale = 0.625;
-            out(type, 1, DIMS(n), NULL);
-            run_case();
-            for (int64_t i = 0; i < n; i++) want[i] = 0.625;
-            expect(0, want, 0);
-            end_case();
-            free(want);
-        }
+        begin(LK__OP_fill);
+        t.attrs.scale = 0.625;
+        out(t.real, 1, DIMS(n), NULL);
+        run_case();
+        for (int64_t i = 0; i < n; i++) want[i] = 0.625;
+        expect(0, want, 0);
+        end_case();
+        free(want);
     }
 }
 

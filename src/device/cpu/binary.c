@@ -55,28 +55,8 @@ static void pair_tile(void *argument, int64_t tile, int worker)
     broadcast_walk(&p->walk, tile, pair_row, p);
 }
 
-/* Sums and weights are doubles in every program. */
-static void run_doubles(const lk__kernel_call *call, operation operation)
-{
-    const double *a = call->in[0].data, *b = call->in[1].data;
-    double       *y = call->out[0].data;
-    int64_t       n = lk__operand_elements(&call->out[0]);
-    for (int64_t i = 0; i < n; i++) {
-        switch (operation) {
-        case ADD: y[i] = a[i] + b[i]; break;
-        case SUB: y[i] = a[i] - b[i]; break;
-        case MUL: y[i] = a[i] * b[i]; break;
-        case DIV: y[i] = a[i] / b[i]; break;
-        }
-    }
-}
-
 static void run_binary(const lk__kernel_call *call, operation operation)
 {
-    if (call->in[0].dtype == LK_F64 && REAL_DTYPE != LK_F64) {
-        run_doubles(call, operation);
-        return;
-    }
     pair p = {.walk = broadcast_merge(call, 2), .operation = operation};
     p.a = call->in[0].data;
     p.b = call->in[1].data;

@@ -155,12 +155,6 @@ void KERNEL(scale)(const lk__kernel_call *call)
 {
     elementwise e = {.x = call->in[0].data, .y = call->out[0].data, .scale = (REAL)call->attrs->scale};
     e.n = lk__operand_elements(&call->out[0]);
-    if (call->out[0].dtype == LK_F64 && REAL_DTYPE != LK_F64) { /* sums and weights are doubles in every program */
-        const double *x = call->in[0].data;
-        double       *y = call->out[0].data;
-        for (int64_t i = 0; i < e.n; i++) y[i] = x[i] * call->attrs->scale;
-        return;
-    }
     e.tiles = tile_count(e.n, 1, 0);
     lk__pool_run(call->pool, e.tiles, scale_tile, &e);
 }
@@ -177,11 +171,6 @@ void KERNEL(fill)(const lk__kernel_call *call)
 {
     elementwise e = {.y = call->out[0].data, .scale = (REAL)call->attrs->scale};
     e.n = lk__operand_elements(&call->out[0]);
-    if (call->out[0].dtype == LK_F64 && REAL_DTYPE != LK_F64) {
-        double *y = call->out[0].data;
-        for (int64_t i = 0; i < e.n; i++) y[i] = call->attrs->scale;
-        return;
-    }
     e.tiles = tile_count(e.n, 1, 0);
     lk__pool_run(call->pool, e.tiles, fill_tile, &e);
 }
