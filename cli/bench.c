@@ -205,7 +205,7 @@ static bool check_options(const options *given, bool comm)
 static int check_run(const options *given, int ranks)
 {
     setup s = {0};
-    int   code = setup_begin(&s, "bench", 1);
+    int   code = setup_begin(&s, "bench", given, 1);
     s.config.plan_world = ranks;
     if (code == 0) code = setup_make(&s, "bench", given, SETUP_SHAPES);
     if (code == 0) code = ranks_make(&s, "bench", given);
@@ -232,7 +232,7 @@ static int run_bench(const options *given)
     double started = exec_time();
     int    code;
     if (ranks_start("bench", given, check_run, &code)) return code;
-    code = setup_begin(&s, "bench", (int)options_integer(given, "threads"));
+    code = setup_begin(&s, "bench", given, (int)options_integer(given, "threads"));
     if (code == 0) code = ranks_join(&s, "bench", options_text(given, "backend"), 0, 0);
     b.rank = s.config.comm ? lk_comm_rank(s.config.comm) : 0;
     b.world = s.config.comm ? lk_comm_size(s.config.comm) : 1;

@@ -206,6 +206,20 @@ static void print_bytes(const char *name, int64_t bytes, const char *otherwise)
         printf("%-18s %.1f GiB\n", name, (double)bytes / 1073741824.0);
 }
 
+/* Whether a context without settings would use it. */
+static bool device_in_use(const char *name)
+{
+    const char *chosen = getenv("LOCKSTEP_DEVICE");
+    return strcmp(name, chosen && *chosen ? chosen : "cpu") == 0;
+}
+
+static void print_devices(void)
+{
+    const char *name;
+    for (size_t i = 0; (name = lk_device_name(i)); i++)
+        printf("%-18s %s: %s%s\n", i ? "" : "devices", name, lk_device_text(i), device_in_use(name) ? " (in use)" : "");
+}
+
 static void print_text(const char *machine)
 {
     char text[256];
@@ -214,6 +228,7 @@ static void print_text(const char *machine)
     printf("%-18s", "instruction sets");
     each_isa(print_isa, (void *)isa_chosen());
     printf("\n");
+    print_devices();
     print_row("zlib", zlibVersion());
 #ifdef LK_HWLOC
     print_row("hwloc", "used to pin ranks, where its library is installed");
@@ -252,6 +267,9 @@ static void print_json(const char *machine)
     each_isa(isa_available, &j);
     json_close(&j, ']');
     json_text(&j, "isa", isa_chosen());
+    json_open(&j, "devices", '[');
+    for (size_t i = 0; lk_device_name(i); i++) json_text(&j, NULL, lk_device_name(i));
+    json_close(&j, ']');
     json_text(&j, "zlib", zlibVersion());
     json_text(&j, "libcurl", read_curl_version(text, sizeof text));
     json_text(&j, "mpi_modules", LK_BUILT_MPI);

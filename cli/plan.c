@@ -30,16 +30,17 @@ static const option plan_options[] = {
 
 static void write_out(void *user, const char *text, size_t bytes) { fwrite(text, 1, bytes, user); }
 
-static const lk_memory shown[] = {LK_MEMORY_PARAMETERS, LK_MEMORY_MASTER,  LK_MEMORY_GRADIENTS,
-                                  LK_MEMORY_OPTIMIZER,  LK_MEMORY_BUFFERS, LK_MEMORY_ACTIVATIONS,
-                                  LK_MEMORY_WORKSPACE,  LK_MEMORY_LOADER,  LK_MEMORY_CHECKPOINT};
+static const lk_memory shown[] = {LK_MEMORY_PARAMETERS, LK_MEMORY_MASTER,      LK_MEMORY_GRADIENTS, LK_MEMORY_OPTIMIZER,
+                                  LK_MEMORY_BUFFERS,    LK_MEMORY_ACTIVATIONS, LK_MEMORY_WORKSPACE, LK_MEMORY_LOADER,
+                                  LK_MEMORY_CHECKPOINT, LK_MEMORY_STAGING};
 enum { SHOWN = sizeof shown / sizeof *shown };
 
 static void print_memory(const size_t *memory)
 {
     size_t total = 0;
     for (int i = 0; i < SHOWN; i++) {
-        if (shown[i] == LK_MEMORY_MASTER && memory[shown[i]] == 0) continue; /* not in bf16 */
+        bool optional = shown[i] == LK_MEMORY_MASTER || shown[i] == LK_MEMORY_STAGING; /* in bf16; off the CPU */
+        if (optional && memory[shown[i]] == 0) continue;
         printf("%-16s %15zu bytes  %10.2f MiB\n", lk_memory_name(shown[i]), memory[shown[i]],
                (double)memory[shown[i]] / 1048576);
         total += memory[shown[i]];

@@ -161,11 +161,37 @@ static int set_normalisation(setup *s, const char *name, const options *given)
     return 0;
 }
 
-int setup_begin(setup *s, const char *name, int threads)
+/* "cpu, guarded": the devices of this build. */
+static const char *list_devices(char *out, size_t size)
+{
+    size_t      used = 0;
+    const char *device;
+    out[0] = 0;
+    for (size_t i = 0; (device = lk_device_name(i)) && used < size; i++)
+        used += (size_t)snprintf(out + used, size - used, "%s%s", i ? ", " : "", device);
+    return out;
+}
+
+static int check_device(const char *name, const char *given)
+{
+    const char *device = given ? given : getenv("LOCKSTEP_DEVICE"), *known;
+    char        all[256];
+    if (!device || (!given && !*device)) return 0;
+    for (size_t i = 0; (known = lk_device_name(i)); i++)
+        if (strcmp(known, device) == 0) return 0;
+    print_error(name, "%s%.40s%s: there is no such device; this build has %s",
+                given ? "--device " : "LOCKSTEP_DEVICE is '", device, given ? "" : "' in the environment",
+                list_devices(all, sizeof all));
+    return EXIT_USER_ERROR;
+}
+
+int setup_begin(setup *s, const char *name, const options *given, int threads)
 {
     lk_context_config config = LK_CONTEXT_CONFIG_INIT;
     *s = (setup){.config = LK_TRAINER_CONFIG_INIT};
+    if (check_device(name, options_text(given, "device")) != 0) return EXIT_USER_ERROR;
     config.threads = threads;
+    config.device = options_text(given, "device");
     config.log = log_line;
     config.log_user = (void *)name;
     lk_status status = lk_context_create(&config, &s->context);
@@ -183,7 +209,7 @@ static void set_precision(lk_trainer_config *config, const char *type)
 int setup_make(setup *s, const char *name, const options *given, setup_data what)
 {
     lk_status status;
-    int       code = s->context ? 0 : setup_begin(s, name, (int)options_integer(given, "threads"));
+    int       code = s->context ? 0 : setup_begin(s, name, given, (int)options_integer(given, "threads"));
     if (code != 0) return code;
     s->model_name = options_text(given, "model");
     s->model = lk_model_find(s->model_name);

@@ -32,6 +32,8 @@
 
 #define MACHINE_OPTIONS                                                                                                 \
     INTEGER("threads", "N", "0", 0, 256, "Compute threads; 0: the cores that this process may use. Results do not depend on it"), \
+        TEXT("device", "NAME", NULL,                                                                                    \
+             "Where kernels run, as `lockstep info` lists them (default LOCKSTEP_DEVICE, else cpu). Results do not depend on it"), \
         INTEGER("seed", "N", "0", 0, 9e15, "Seed of initial weights, order, augmentation and dropout")
 
 typedef struct setup {
@@ -55,7 +57,8 @@ typedef enum setup_data {
 } setup_data;
 
 /* 0, or the exit status after the error was printed. Call setup_free in either case. */
-int setup_begin(setup *s, const char *command_name, int threads); /* only the context; setup_make continues from there */
+int setup_begin(setup *s, const char *command_name, const options *given,
+                int threads); /* only the context; setup_make continues from there */
 int setup_make(setup *s, const char *command_name, const options *given, setup_data what);
 /* As report(), with the options that caused the failure as a prefix: a model that does not fit the data, weights of another model. */
 int  setup_report(const setup *s, const char *command_name, lk_status status);

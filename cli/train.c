@@ -301,7 +301,7 @@ static int check_save(setup *s, const options *given)
 static int check_run(const options *given, int ranks)
 {
     setup s = {0};
-    int   code = setup_begin(&s, "train", 1);
+    int   code = setup_begin(&s, "train", given, 1);
     s.config.plan_world = ranks;
     if (code == 0) code = check_options(given);
     if (code == 0) code = training_make(&s, "train", given);
@@ -317,7 +317,7 @@ static int check_run(const options *given, int ranks)
 
 static int prepare_run(setup *s, watcher *w, const options *given)
 {
-    int code = setup_begin(s, "train", (int)options_integer(given, "threads"));
+    int code = setup_begin(s, "train", given, (int)options_integer(given, "threads"));
     if (code == 0) code = check_options(given);
     if (code == 0) code = training_make(s, "train", given);
     if (code == 0)
@@ -347,9 +347,9 @@ static int prepare_run(setup *s, watcher *w, const options *given)
 /* Aborts the group if this rank cannot start, so that no other rank waits for it. */
 static void abort_group(setup *s)
 {
+    if (!s->config.comm || lk_comm_status(s->config.comm) != LK_OK) return;
     const char *why = lk_context_error(s->context);
-    if (s->config.comm && lk_comm_status(s->config.comm) == LK_OK)
-        lk_comm_abort(s->config.comm, why[0] ? why : "its options are invalid");
+    lk_comm_abort(s->config.comm, why[0] ? why : "its options are invalid");
 }
 
 static int run_train(const options *given)

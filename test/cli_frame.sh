@@ -62,6 +62,8 @@ expect 2 "--man needs a value" help --man --names
 expect 2 "unknown option" info "--$(printf 'x%.0s' $(seq 5000))"
 expect 0 "^instruction sets" info --json=false
 expect 0 "^\{\"version\": \"$version\"" info --json
+expect 0 "^devices +cpu: .*\(in use\)" info
+expect 0 "\"devices\": \[\"cpu\"" info --json
 export LOCKSTEP_THREADS=3 # as set by a launcher
 expect 0 "\"threads\": 3" info --json
 unset LOCKSTEP_THREADS

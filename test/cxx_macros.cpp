@@ -25,7 +25,7 @@ static bool record_everything(lk_graph *graph)
               table = lk_parameter(graph, "table", 2, table_dims, .frozen = true);
     lk_tensor kernel = lk_parameter(graph, "kernel", 4, weight_dims, .init = LK_INIT_NORMAL, .a = 0.1, .no_decay = true);
     lk_tensor mean = lk_buffer(graph, "mean", LK_F32, 1, channels, 0),
-              var = lk_buffer(graph, "var", LK_F32, 1, channels, 1);
+              var = lk_buffer(graph, "var", LK_F32, 1, channels, 1, .not_saved = true);
     lk_tie(scale, "scale2");
     lk_block_begin(x, "plain");
     lk_block_end(x);

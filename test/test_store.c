@@ -1,27 +1,34 @@
 /* test_store.c - state, gradients and outputs are read and written by copies: by name and slice, with sizes that are checked. */
 #include "support.h"
+#include "train/checkpoint.h"
 
-#include <lockstep/checkpoint.h>
 #include <unistd.h>
 
 enum { ROWS = 3, IN = 5, OUT = 4 };
 
 static const float x[ROWS * IN] = {1, -2, 3, 4, 5, -6, 7, 8, 9, 1, 2, 3, -4, 5, 6}, y[ROWS * OUT] = {1, 2};
 
-/* y = W x + b with Adam's two moments; the weight has a second name, and `fixed` is frozen. */
+/* y = W (norm(x) + cache) + b + fixed, with Adam's two moments: the weight has a second name, `fixed` is frozen, and `cache` is never
+ * saved. */
+static lk_tensor record_net(lk_graph *g, int64_t rows, lk_tensor *out)
+{
+    lk_tensor in = lk_input(g, "x", LK_F32, 2, ((int64_t[]){rows, IN}));
+    lk_tensor target = lk_input(g, "y", LK_F32, 2, ((int64_t[]){rows, OUT}));
+    lk_tensor w = lk_parameter(g, "w", 2, ((int64_t[]){OUT, IN}), .init = LK_INIT_UNIFORM, .a = 1);
+    lk_tensor fixed = lk_parameter(g, "fixed", 1, ((int64_t[]){OUT}), .frozen = true);
+    lk_tensor cache = lk_buffer(g, "cache", LK_F32, 1, ((int64_t[]){IN}), 0, .not_saved = true);
+    lk_tie(w, "second");
+    *out = lk_add(lk_linear(lk_add(lk_batch_norm(in, "bn"), cache), "fc", OUT, .weight = w), fixed);
+    return lk_mse(*out, target);
+}
+
 static rig open_net(void)
 {
     rig                 r = rig_open(LK_F32, 1);
     lk_optimizer_config adam = LK_OPTIMIZER_CONFIG_INIT;
     lk_plan_config      config = LK_PLAN_CONFIG_INIT;
-    lk_tensor           in = lk_input(r.graph, "x", LK_F32, 2, ((int64_t[]){ROWS, IN}));
-    lk_tensor           target = lk_input(r.graph, "y", LK_F32, 2, ((int64_t[]){ROWS, OUT}));
-    lk_tensor           w = lk_parameter(r.graph, "w", 2, ((int64_t[]){OUT, IN}));
-    lk_tensor           fixed = lk_parameter(r.graph, "fixed", 1, ((int64_t[]){OUT}), .frozen = true);
-    lk_tensor           norm = lk_batch_norm(in, "bn");
-    lk_tie(w, "second");
-    lk_tensor out = lk_add(lk_linear(norm, "fc", OUT, .weight = w), fixed);
-    config.loss = lk_mse(out, target);
+    lk_tensor           out;
+    config.loss = record_net(r.graph, ROWS, &out);
     config.outputs = &out;
     config.outputs_count = 1;
     config.optimizer = &adam;
@@ -134,6 +141,139 @@ static void outputs_are_read_at_the_count_and_before_the_next_run(void)
     rig_close(&r);
 }
 
+/* ---- several programs ---- */
+
+static void bind_rows(rig *r, lk_program *program)
+{
+    REQUIRE(lk_program_bind(program, "x", x) == LK_OK && lk_program_bind(program, "y", y) == LK_OK, "%s",
+            lk_context_error(r->context));
+}
+
+/* A plan of the same model for other numbers of samples, or without an optimizer, and its program over r's store. */
+static lk_program *second_program(rig *r, int64_t rows, bool trains, lk_graph **graph, lk_plan **plan)
+{
+    lk_optimizer_config adam = LK_OPTIMIZER_CONFIG_INIT;
+    lk_plan_config      config = LK_PLAN_CONFIG_INIT;
+    lk_program         *program;
+    lk_tensor           out;
+    REQUIRE(lk_graph_create(r->context, LK_F32, graph) == LK_OK);
+    config.loss = record_net(*graph, rows, &out);
+    config.optimizer = trains ? &adam : NULL;
+    REQUIRE(lk_plan_create(*graph, &config, plan) == LK_OK && lk_program_create(*plan, r->store, NULL, &program) == LK_OK,
+            "%s", lk_context_error(r->context));
+    bind_rows(r, program);
+    return program;
+}
+
+static void programs_of_one_store_take_turns(void)
+{
+    rig         r = open_net(), same = open_net();
+    lk_graph   *graphs[2];
+    lk_plan    *plans[2];
+    lk_program *small = second_program(&r, 2, true, &graphs[0], &plans[0]),
+               *only_evaluates = second_program(&r, ROWS, false, &graphs[1], &plans[1]);
+    for (int step = 1; step <= 6; step++) {
+        int        count = step % 2 ? ROWS : 2;
+        lk_step    s = {.step = step, .count = count, .rate = 0.1}, whole = {.step = step, .count = ROWS};
+        lk_metrics a, b;
+        REQUIRE(lk_program_train(step % 2 ? r.program : small, &s) == LK_OK, "%s", lk_context_error(r.context));
+        REQUIRE(lk_program_train(same.program, &s) == LK_OK);
+        CHECK(lk_store_hash(r.store) == lk_store_hash(same.store), "step %d", step);
+        REQUIRE(lk_program_step(only_evaluates, &whole) == LK_OK && lk_program_run(only_evaluates, LK_EVALUATE) == LK_OK);
+        REQUIRE(lk_program_step(same.program, &whole) == LK_OK && lk_program_run(same.program, LK_EVALUATE) == LK_OK);
+        lk_program_metrics(only_evaluates, &a);
+        lk_program_metrics(same.program, &b);
+        CHECK(a.loss == b.loss && a.loss > 0, "step %d: %.9g, %.9g", step, a.loss, b.loss);
+    }
+    lk_program_free(small);
+    lk_program_free(only_evaluates);
+    for (int i = 0; i < 2; i++) lk_plan_free(plans[i]), lk_graph_free(graphs[i]);
+    rig_close(&r);
+    rig_close(&same);
+}
+
+/* ---- files ---- */
+
+static void a_buffer_that_is_not_saved_is_in_no_file(void)
+{
+    char  path[] = "/tmp/lockstep-store-XXXXXX";
+    float cache[IN] = {1, 2, 3, 4, 5};
+    close(mkstemp(path));
+    rig      r = open_net(), plain = rig_open(LK_F32, 1);
+    lk_state s;
+    REQUIRE(lk_store_find(r.store, "cache", &s) && s.not_saved && s.buffer);
+    REQUIRE(lk_store_find(r.store, "bn.running_mean", &s) && !s.not_saved);
+    uint64_t hash = lk_store_hash(r.store);
+    REQUIRE(lk_store_write(r.store, "cache", LK_STATE_VALUE, 0, IN, cache, sizeof cache) == LK_OK);
+    CHECK(lk_store_hash(r.store) == hash);
+    REQUIRE(lk_weights_save(r.store, path) == LK_OK, "%s", lk_context_error(r.context));
+    lk__safetensors *file;
+    REQUIRE(lk__safetensors_open(r.context, path, &file) == LK_OK);
+    CHECK(!lk__safetensors_find(file, "cache") && lk__safetensors_find(file, "w") &&
+          lk__safetensors_count(file) == lk_store_count(r.store) + 1); /* without it, with two more names of w */
+    lk__safetensors_close(file);
+    train(&r, 1);
+    REQUIRE(lk_weights_load(r.store, path) == LK_OK, "%s", lk_context_error(r.context)); /* it need not be there … */
+    CHECK(lk_store_hash(r.store) == hash && memcmp(state_copy(r.store, "cache"), cache, sizeof cache) == 0);
+    /* … and must not be. */
+    lk_plan_config config = LK_PLAN_CONFIG_INIT;
+    config.loss = lk_sum(lk_mul(lk_parameter(plain.graph, "w", 1, ((int64_t[]){IN})),
+                                lk_buffer(plain.graph, "cache", LK_F32, 1, ((int64_t[]){IN}), 1)));
+    rig_plan(&plain, &config, 1);
+    REQUIRE(lk_weights_save(plain.store, path) == LK_OK);
+    rig other = rig_open(LK_F32, 1);
+    config.loss = lk_sum(lk_mul(lk_parameter(other.graph, "w", 1, ((int64_t[]){IN})),
+                                lk_buffer(other.graph, "cache", LK_F32, 1, ((int64_t[]){IN}), 1, .not_saved = true)));
+    rig_plan(&other, &config, 1);
+    CHECK_ERROR(&other, lk_weights_load(other.store, path), LK_EMISMATCH, "never saves");
+    rig_close(&other);
+    rig_close(&plain);
+    rig_close(&r);
+    unlink(path);
+}
+
+/* What is saved is a copy: later changes of the store do not reach the file, although it is long in the making. */
+static void a_background_save_holds_the_state_of_its_beginning(void)
+{
+    static const lk_policy policies[] = {LK_POLICY_RECORDED, LK_POLICY_BF16};
+    enum { ROWS_OF_W = 2000, COLUMNS = 1000, ALL = ROWS_OF_W * COLUMNS };
+    static const char *const names[] = {"fc.weight", "fc.bias"};
+    for (int k = 0; k < 2; k++) {
+        char                directory[] = "/tmp/lockstep-store-XXXXXX", command[64];
+        rig                 r = rig_open(LK_F32, 1);
+        lk_optimizer_config sgd = LK_OPTIMIZER_CONFIG_INIT;
+        lk_plan_config      config = LK_PLAN_CONFIG_INIT;
+        lk__train_saver     saver;
+        lk_progress         progress = {.step = 3}, done;
+        double              seconds;
+        lk_tensor           in = lk_input(r.graph, "x", LK_F32, 2, ((int64_t[]){1, COLUMNS}));
+        sgd.kind = LK_SGD;
+        config.loss = lk_sum(lk_linear(in, "fc", ROWS_OF_W));
+        config.optimizer = &sgd;
+        config.policy = policies[k];
+        rig_plan(&r, &config, 1);
+        REQUIRE(mkdtemp(directory));
+        const uint64_t hash = lk_store_hash(r.store);
+        REQUIRE(lk__saver_init(&saver, r.store) == LK_OK && lk__saver_background(&saver) == LK_OK);
+        CHECK(lk_context_memory(r.context, LK_MEMORY_CHECKPOINT) ==
+              lk_checkpoint_bytes(r.plan) + lk__saver_background_bytes(r.plan));
+        REQUIRE(lk__saver_begin(&saver, directory, &progress, 1) == LK_OK);
+        for (int i = 0; i < 2; i++) {
+            lk_state s;
+            REQUIRE(lk_store_find(r.store, names[i], &s));
+            write_state(r.store, &s, copy_room(state_bytes(&s))); /* zeros */
+        }
+        CHECK(lk_store_hash(r.store) != hash);
+        REQUIRE(lk__saver_finish(&saver, &done, &seconds) == LK_OK && done.step == 3, "%s", lk_context_error(r.context));
+        REQUIRE(lk_checkpoint_load(r.store, directory, &done) == LK_OK, "%s", lk_context_error(r.context));
+        CHECK(lk_store_hash(r.store) == hash, "policy %s", lk_policy_name(policies[k]));
+        lk__saver_free(&saver);
+        rig_close(&r);
+        snprintf(command, sizeof command, "rm -rf %s", directory);
+        CHECK(system(command) == 0);
+    }
+}
+
 /* Longer than every staging buffer, and of a size that no chunk divides. */
 static void a_large_state_survives_a_file_in_every_type(void)
 {
@@ -173,6 +313,9 @@ int main(void)
     RUN(a_written_slice_changes_those_elements_alone);
     RUN(slices_and_sizes_that_do_not_exist_are_refused);
     RUN(outputs_are_read_at_the_count_and_before_the_next_run);
+    RUN(programs_of_one_store_take_turns);
+    RUN(a_buffer_that_is_not_saved_is_in_no_file);
+    RUN(a_background_save_holds_the_state_of_its_beginning);
     RUN(a_large_state_survives_a_file_in_every_type);
     return check_result();
 }

@@ -69,7 +69,7 @@ static void a_trainer_holds_the_planned_memory(void)
 {
     static const lk_memory kinds[] = {LK_MEMORY_PARAMETERS, LK_MEMORY_GRADIENTS,   LK_MEMORY_OPTIMIZER,
                                       LK_MEMORY_BUFFERS,    LK_MEMORY_ACTIVATIONS, LK_MEMORY_WORKSPACE,
-                                      LK_MEMORY_LOADER,     LK_MEMORY_CHECKPOINT};
+                                      LK_MEMORY_STAGING,    LK_MEMORY_LOADER,      LK_MEMORY_CHECKPOINT};
     for (int threads = 1; threads <= 3; threads++) {
         for (int workers = 0; workers <= 2; workers++) {
             fixture     b;

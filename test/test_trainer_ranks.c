@@ -179,7 +179,7 @@ static void check_held(test_case *s, int rank, lk_trainer *t)
 {
     static const lk_memory kinds[] = {LK_MEMORY_PARAMETERS, LK_MEMORY_GRADIENTS,   LK_MEMORY_OPTIMIZER,
                                       LK_MEMORY_BUFFERS,    LK_MEMORY_ACTIVATIONS, LK_MEMORY_WORKSPACE,
-                                      LK_MEMORY_LOADER,     LK_MEMORY_CHECKPOINT};
+                                      LK_MEMORY_STAGING,    LK_MEMORY_LOADER,      LK_MEMORY_CHECKPOINT};
     lk_graph              *graph;
     lk_plan               *plan;
     size_t                 held[LK_MEMORY_COUNT], memory[LK_MEMORY_COUNT];

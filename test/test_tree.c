@@ -2,8 +2,8 @@
  * its subtrees, and lk__reduce. */
 #include "check.h"
 
+#include "base/reduce.h"
 #include "base/tree.h"
-#include "comm/reduce.h"
 #include "device/kernel.h"
 
 enum { MOST = 130, TEXT = 2048 };

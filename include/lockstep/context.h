@@ -19,6 +19,7 @@ typedef enum lk_memory {
     LK_MEMORY_BUFFERS, /* running statistics and other state that is not trained */
     LK_MEMORY_ACTIVATIONS,
     LK_MEMORY_WORKSPACE,
+    LK_MEMORY_STAGING, /* off the CPU: the device's copies of inputs, and host copies of what ranks exchange */
     LK_MEMORY_LOADER,
     LK_MEMORY_CHECKPOINT,
     LK_MEMORY_DATA,  /* datasets held in memory */
@@ -41,11 +42,12 @@ typedef struct lk_context_config {
     const char  *isa; /* "neon", "avx2", "avx512", "generic"; NULL: the best available */
     lk_allocator allocator;
     void (*log)(void *user, lk_log_level level, const char *text); /* NULL: silent. One line, no newline; any thread */
-    void *log_user;
+    void       *log_user;
+    const char *device; /* lk_device_name; NULL: LOCKSTEP_DEVICE in the environment, else "cpu" */
 } lk_context_config;
-#define LK_CONTEXT_CONFIG_INIT {sizeof(lk_context_config), 0, NULL, {NULL, NULL, NULL}, NULL, NULL}
+#define LK_CONTEXT_CONFIG_INIT {sizeof(lk_context_config), 0, NULL, {NULL, NULL, NULL}, NULL, NULL, NULL}
 
-/* config may be NULL for all defaults. */
+/* config may be NULL for all defaults. LK_EUNSUPPORTED: this build or machine has no such instruction set or device. */
 LK_API lk_status lk_context_create(const lk_context_config *config, lk_context **context);
 LK_API void      lk_context_free(lk_context *context); /* NULL is fine */
 
@@ -61,10 +63,14 @@ LK_API size_t lk_printable(const char *text, char *out, size_t size);
 
 LK_API int         lk_context_threads(const lk_context *context);
 LK_API const char *lk_context_isa(const lk_context *context);
+LK_API const char *lk_context_device(const lk_context *context);
 LK_API size_t      lk_context_memory(const lk_context *context, lk_memory kind); /* bytes held now */
 LK_API uint64_t    lk_context_allocations(const lk_context *context);            /* calls of the allocator so far */
 /* The number that threads = 0 chooses; 0 if LOCKSTEP_THREADS is not a number from 1 to 256: lk_context_create then returns LK_EINVAL. */
 LK_API int lk_default_threads(void);
+/* The devices of this build: name i and what it is; NULL past the last. */
+LK_API const char *lk_device_name(size_t i);
+LK_API const char *lk_device_text(size_t i);
 
 LK_END_DECLS
 #endif

@@ -67,10 +67,16 @@ LK_API lk_tensor lk_parameter_at(lk_site site, lk_graph *graph, const char *name
                                  lk_parameter_options options);
 #define lk_parameter(graph, name, rank, dims, ...) \
     lk_parameter_at(LK_HERE, graph, name, rank, dims, LK_OPTIONS(lk_parameter_options, ##__VA_ARGS__))
-/* State that is saved but not trained (running statistics). type is the graph's or LK_I64. */
+typedef struct lk_buffer_options {
+    int  reserved LK_ZERO;
+    bool not_saved LK_ZERO; /* a cache: no file holds it, and loading keeps it; PyTorch's persistent=False */
+} lk_buffer_options;
+
+/* State that is saved but not trained (running statistics), `value` at first. type is the graph's or LK_I64. */
 LK_API lk_tensor lk_buffer_at(lk_site site, lk_graph *graph, const char *name, lk_dtype type, int rank,
-                              const int64_t *dims, double value);
-#define lk_buffer(...) lk_buffer_at(LK_HERE, __VA_ARGS__)
+                              const int64_t *dims, double value, lk_buffer_options options);
+#define lk_buffer(graph, name, type, rank, dims, value, ...) \
+    lk_buffer_at(LK_HERE, graph, name, type, rank, dims, value, LK_OPTIONS(lk_buffer_options, ##__VA_ARGS__))
 /* Recorded data: the graph copies it. It is the same on all ranks (which compare it), has no gradient and is never saved.
  * type is LK_F32, LK_F64, LK_I32, LK_I64 or LK_U8; operations on floating values need the graph's. */
 LK_API lk_tensor lk_constant_at(lk_site site, lk_graph *graph, lk_dtype type, int rank, const int64_t *dims,

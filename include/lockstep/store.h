@@ -19,6 +19,7 @@ typedef struct lk_state {
     int64_t  dims[LK_MAX_RANK];
     bool     buffer; /* not trained */
     bool     frozen;
+    bool     not_saved; /* a buffer that no file holds */
     void    *data; /* row-major, whole, in dtype: to be read only, since there may be a second copy. NULL off the CPU */
     int      moments;   /* optimizer state: how many of the same shape … */
     void    *moment[2]; /* … SGD: momentum; Adam: exp_avg, exp_avg_sq; NULL off the CPU */
@@ -43,7 +44,7 @@ LK_API lk_status lk_store_read(const lk_store *store, const char *name, lk_state
                                int64_t count, void *data, size_t bytes);
 LK_API lk_status lk_store_write(lk_store *store, const char *name, lk_state_part part, int64_t first, int64_t count,
                                 const void *data, size_t bytes);
-/* A hash of all parameters and buffers; equal for equal values. */
+/* A hash of all parameters and buffers that are saved; equal for equal values. 0: the device failed, and a message is set. */
 LK_API uint64_t lk_store_hash(const lk_store *store);
 
 LK_END_DECLS

@@ -16,6 +16,7 @@ static inline size_t lk__round_up(size_t n, size_t to) { return (n + to - 1) / t
 void *lk__alloc(lk_context *context, lk_memory kind, size_t bytes);
 void  lk__free(lk_context *context, lk_memory kind, void *memory, size_t bytes); /* NULL is fine; bytes as allocated */
 void  lk__account(lk_context *context, lk_memory kind, ptrdiff_t bytes); /* held, or freed, by other means */
+void  lk__account_allocation(lk_context *context, lk_memory kind, size_t bytes); /* the same; counts as an allocation */
 char *lk__strdup(lk_context *context, const char *text); /* LK_MEMORY_OTHER */
 void  lk__strfree(lk_context *context, char *text);
 
@@ -44,6 +45,12 @@ int lk__cores(bool *own);
 bool lk__threads_parse(const char *text, int *threads);
 
 struct lk__pool *lk__context_pool(lk_context *context);
+
+/* The device of a context. Devices are a layer of their own (device/device.h), which defines open and close; they are declared here
+ * because a context opens its device. name NULL: LOCKSTEP_DEVICE, or the CPU. LK_EUNSUPPORTED: there is no such device. */
+struct lk__device *lk__context_device(const lk_context *context);
+lk_status          lk__device_open(lk_context *context, const char *name, struct lk__device **device);
+void               lk__device_close(struct lk__device *device); /* NULL is fine */
 
 /* The known name closest to `name` by edit distance, or NULL when none is close. */
 const char *lk__suggest(const char *name, const char *const *known, size_t count);

@@ -21,6 +21,7 @@ struct lk_context {
     void                *log_user;
     const char          *isa;
     lk__pool            *pool;
+    struct lk__device   *device;
     atomic_size_t        held[LK_MEMORY_COUNT];
     atomic_uint_fast64_t allocations;
     uint64_t             created; /* nanoseconds: tells it from an earlier context at the same address */
@@ -101,6 +102,7 @@ lk_status lk_context_create(const lk_context_config *config, lk_context **contex
     c->isa = isa;
     c->created = nanoseconds();
     lk_status status = lk__pool_create(c, threads, &c->pool);
+    if (status >= 0) status = lk__device_open(c, config->device, &c->device);
     if (status < 0) {
         lk_context_free(c);
         return status;
@@ -112,6 +114,7 @@ lk_status lk_context_create(const lk_context_config *config, lk_context **contex
 void lk_context_free(lk_context *c)
 {
     if (!c) return;
+    lk__device_close(c->device);
     lk__pool_free(c->pool);
     lk_allocator allocator = c->allocator;
     allocator.free(allocator.user, c, sizeof *c);
@@ -141,6 +144,12 @@ void lk__free(lk_context *c, lk_memory kind, void *memory, size_t bytes)
 void lk__account(lk_context *c, lk_memory kind, ptrdiff_t bytes)
 {
     atomic_fetch_add_explicit(&c->held[kind], (size_t)bytes, memory_order_relaxed);
+}
+
+void lk__account_allocation(lk_context *c, lk_memory kind, size_t bytes)
+{
+    atomic_fetch_add_explicit(&c->allocations, 1, memory_order_relaxed);
+    lk__account(c, kind, (ptrdiff_t)bytes);
 }
 
 char *lk__strdup(lk_context *c, const char *text)
@@ -241,10 +250,11 @@ void lk__log(lk_context *c, lk_log_level level, const char *format, ...)
     c->log(c->log_user, level, text);
 }
 
-int         lk_context_threads(const lk_context *c) { return lk__pool_threads(c->pool); }
-const char *lk_context_isa(const lk_context *c) { return c->isa; }
-lk__pool   *lk__context_pool(lk_context *c) { return c->pool; }
-uint64_t    lk_context_allocations(const lk_context *c) { return atomic_load(&((lk_context *)c)->allocations); }
+int                lk_context_threads(const lk_context *c) { return lk__pool_threads(c->pool); }
+const char        *lk_context_isa(const lk_context *c) { return c->isa; }
+lk__pool          *lk__context_pool(lk_context *c) { return c->pool; }
+struct lk__device *lk__context_device(const lk_context *c) { return c->device; }
+uint64_t           lk_context_allocations(const lk_context *c) { return atomic_load(&((lk_context *)c)->allocations); }
 
 size_t lk_context_memory(const lk_context *c, lk_memory kind)
 {
@@ -254,8 +264,8 @@ size_t lk_context_memory(const lk_context *c, lk_memory kind)
 const char *lk_memory_name(lk_memory kind)
 {
     static const char *const names[LK_MEMORY_COUNT] = {
-        "parameters", "master weights", "gradients", "optimizer state", "buffers", "activations", "workspace",
-        "loader",     "checkpoint",     "data",      "bookkeeping",
+        "parameters", "master weights", "gradients", "optimizer state", "buffers", "activations",
+        "workspace",  "staging",        "loader",    "checkpoint",      "data",    "bookkeeping",
     };
     return (unsigned)kind < LK_MEMORY_COUNT ? names[kind] : "?";
 }

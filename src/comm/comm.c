@@ -3,9 +3,9 @@
 #include "comm/comm.h"
 
 #include "base/entropy.h"
+#include "base/reduce.h"
 #include "comm/abort.h"
 #include "comm/flight_recorder.h"
-#include "comm/reduce.h"
 #include "comm/rendezvous/identity.h"
 
 #include <stdio.h>
@@ -86,6 +86,10 @@ void lk_comm_abort(lk_comm *c, const char *why) { lk__comm_abort_for(c, c->rank,
 
 void lk_comm_busy_begin(lk_comm *c, const char *what) { c->backend->busy(c, what ? what : "long work"); }
 void lk_comm_busy_end(lk_comm *c) { c->backend->busy(c, NULL); }
+
+bool lk__comm_reaches_host(const lk__device_backend *device) { return device->host; }
+
+bool lk__comm_reaches(const lk_comm *c, const lk__device *device) { return c->backend->reaches(device->backend); }
 
 /* ---- create and free ---- */
 

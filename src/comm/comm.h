@@ -3,6 +3,7 @@
 #define LK__COMM_H
 
 #include "comm/operation.h"
+#include "device/device.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -75,7 +76,11 @@ typedef struct lk__comm_backend {
      * comm. comm NULL: no group is made, and what was prepared is freed. */
     lk_status (*prepare)(lk_comm *parent, lk__comm_member *mine);
     lk_status (*split)(lk_comm *parent, lk_comm *comm, const lk__comm_member *all, const int *ranks);
+    /* Whether its operations take addresses of that device's memory; for any other the caller copies to and from the host's. */
+    bool (*reaches)(const lk__device_backend *device);
 } lk__comm_backend;
+
+bool lk__comm_reaches_host(const lk__device_backend *device); /* for backends that reach the host's memory alone */
 
 extern const lk__comm_backend lk__backend_self, lk__backend_shm, lk__backend_tcp, lk__backend_mpi, lk__backend_mixed;
 

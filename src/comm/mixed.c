@@ -416,6 +416,6 @@ static lk_status split(lk_comm *parent, lk_comm *c, const lk__comm_member *all, 
     return finish_create(c, flat, parent_flat->backend->split(parent_flat, flat, all, ranks));
 }
 
-const lk__comm_backend lk__backend_mixed = {"mixed", true,       collective,    transfer, allocate,
-                                            release, failure,    raise_failure, busy,     wake_waits,
-                                            sent,    free_state, create,        prepare,  split};
+const lk__comm_backend lk__backend_mixed = {
+    "mixed", true,       collective, transfer,   allocate, release, failure, raise_failure,
+    busy,    wake_waits, sent,       free_state, create,   prepare, split,   lk__comm_reaches_host};

@@ -1,7 +1,7 @@
 /* mixed_layers.c - large collectives in three steps: within each host, each rank's slice across the hosts, and within
  * each host again. Partial results are wide enough that the bits are those of the flat order. */
+#include "base/reduce.h"
 #include "comm/mixed.h"
-#include "comm/reduce.h"
 
 #include <string.h>
 

@@ -1,6 +1,12 @@
-/* cpu.c - the CPU's kernel table for an element type and an instruction set. */
-#include "device/kernel.h"
+/* cpu.c - the CPU as a device: the host's memory, kernels from a table by operation, element type and instruction set, and everything
+ * done before a call returns. */
+#include "device/device.h"
 
+#include "base/bf16.h"
+#include "base/hash.h"
+#include "base/reduce.h"
+
+#include <math.h>
 #include <string.h>
 
 #if defined(__x86_64__)
@@ -20,13 +26,195 @@ ISA_LIST(DECLARE)
 
 const lk__kernel_entry *lk__cpu_kernels(lk_dtype element, const char *isa)
 {
-#define FIND(name)                                          \
-    if (strcmp(isa, #name) == 0) {                          \
-        if (element == LK_F32) return lk__table_f32_##name;    \
-        if (element == LK_F64) return lk__table_f64_##name;    \
-        if (element == LK_BF16) return lk__table_bf16_##name;  \
+#define FIND(name)                                            \
+    if (strcmp(isa, #name) == 0) {                            \
+        if (element == LK_F32) return lk__table_f32_##name;   \
+        if (element == LK_F64) return lk__table_f64_##name;   \
+        if (element == LK_BF16) return lk__table_bf16_##name; \
     }
     ISA_LIST(FIND)
 #undef FIND
     return NULL;
 }
+
+/* ---- memory ---- */
+
+static void *cpu_alloc(lk__device *d, lk_memory kind, size_t bytes) { return lk__alloc(d->context, kind, bytes); }
+static void  cpu_free(lk__device *d, lk_memory kind, void *memory, size_t bytes)
+{
+    lk__free(d->context, kind, memory, bytes);
+}
+
+static lk_status cpu_copy(lk__device *d, lk__device_stream *stream, void *to, const void *from, size_t bytes)
+{
+    (void)d, (void)stream;
+    memcpy(to, from, bytes);
+    return LK_OK;
+}
+
+static lk_status cpu_fill(lk__device *d, lk__device_stream *stream, void *memory, int byte, size_t bytes)
+{
+    (void)d, (void)stream;
+    memset(memory, byte, bytes);
+    return LK_OK;
+}
+
+/* ---- streams and events: there is nothing to wait for ---- */
+
+static lk_status cpu_stream_create(lk__device *d, lk__device_stream **stream)
+{
+    (void)d;
+    *stream = NULL;
+    return LK_OK;
+}
+static void      cpu_stream_free(lk__device *d, lk__device_stream *stream) { (void)d, (void)stream; }
+static lk_status cpu_stream_wait(lk__device *d, lk__device_stream *stream)
+{
+    (void)d, (void)stream;
+    return LK_OK;
+}
+static lk_status cpu_event_create(lk__device *d, lk__device_event **event)
+{
+    (void)d;
+    *event = NULL;
+    return LK_OK;
+}
+static void      cpu_event_free(lk__device *d, lk__device_event *event) { (void)d, (void)event; }
+static lk_status cpu_event(lk__device *d, lk__device_event *event, lk__device_stream *stream)
+{
+    (void)d, (void)event, (void)stream;
+    return LK_OK;
+}
+
+/* ---- kernels ---- */
+
+/* The table's kernels cannot fail: what they find wrong in their operands is in call->invalid. */
+static lk_status run_kernel(const lk__kernel_call *call)
+{
+    ((const lk__kernel_entry *)call->prepared)->run(call);
+    return LK_OK;
+}
+
+static lk_status prepare_kernel(lk__device *d, const lk__device_kernel *kernel, lk__kernel_call *call)
+{
+    (void)d;
+    call->prepared = kernel->entry;
+    return LK_OK;
+}
+
+static lk__device_kernel cpu_find(lk__device *d, lk__op op, lk_dtype element, const lk__kernel_call *call)
+{
+    const lk__kernel_entry *table = lk__cpu_kernels(element, lk_context_isa(d->context));
+    (void)call; /* one kernel for all shapes: it chooses by them itself */
+    if (!table || !table[op].run) return (lk__device_kernel){0};
+    return (lk__device_kernel){run_kernel, table[op].workspace, prepare_kernel, &table[op]};
+}
+
+/* ---- sums, hashes, checks ---- */
+
+enum { TILE = 16384 }; /* elements that one thread adds at a time */
+
+typedef struct addition {
+    char              *out;
+    const void *const *in;
+    int                n;
+    size_t             count;
+    lk_dtype           type;
+} addition;
+
+static void add_tile(void *argument, int64_t tile, int worker)
+{
+    const addition *a = argument;
+    size_t          begin = (size_t)tile * TILE, size = lk_dtype_size(a->type);
+    size_t          count = a->count - begin < TILE ? a->count - begin : TILE;
+    const void     *in[LK__DEVICE_ADDENDS];
+    (void)worker;
+    for (int i = 0; i < a->n; i++) in[i] = (const char *)a->in[i] + begin * size;
+    lk__reduce(a->out + begin * size, in, a->n, count, a->type, LK_SUM);
+}
+
+static lk_status cpu_add(lk__device *d, lk__device_stream *stream, void *out, const void *const *in, int n,
+                         size_t count, lk_dtype type)
+{
+    addition a = {out, in, n, count, type};
+    (void)stream;
+    lk__pool_run(lk__context_pool(d->context), (int64_t)((count + TILE - 1) / TILE), add_tile, &a);
+    return LK_OK;
+}
+
+static lk_status cpu_hash(lk__device *d, const void *memory, size_t bytes, uint64_t seed, uint64_t *hash)
+{
+    (void)d;
+    *hash = lk__hash64(memory, bytes, seed);
+    return LK_OK;
+}
+
+static lk_status cpu_finite(lk__device *d, const void *memory, int64_t elements, lk_dtype type, bool *finite)
+{
+    *finite = true;
+    switch (type) {
+    case LK_F32:
+        for (int64_t i = 0; i < elements; i++) *finite &= isfinite(((const float *)memory)[i]) != 0;
+        break;
+    case LK_F64:
+        for (int64_t i = 0; i < elements; i++) *finite &= isfinite(((const double *)memory)[i]) != 0;
+        break;
+    case LK_BF16:
+        for (int64_t i = 0; i < elements; i++) *finite &= isfinite(lk__from_bf16(((const lk__bf16 *)memory)[i])) != 0;
+        break;
+    case LK_F16: return lk__fail(d->context, LK_EUNSUPPORTED, "there is no check whether f16 is finite");
+    default: break; /* integers */
+    }
+    return LK_OK;
+}
+
+/* ---- what the planner asks ---- */
+
+/* relu in the products, convolutions and batch norms; max pooling without overlap or padding in convolutions. */
+static bool cpu_fuses(lk__op op, const lk__op_attrs *attrs, lk__op next, const lk__op_attrs *next_attrs)
+{
+    (void)attrs;
+    if (next == LK__OP_unary) return next_attrs->unary == LK__RELU;
+    return op == LK__OP_conv2d && next == LK__OP_max_pool2d && next_attrs->stride == next_attrs->kernel &&
+           next_attrs->padding == 0 && next_attrs->kernel >= 2;
+}
+
+static lk_status cpu_open(lk_context *c, lk__device **device)
+{
+    lk__device *d = *device = lk__alloc(c, LK_MEMORY_OTHER, sizeof *d);
+    if (!d) return LK_ENOMEM;
+    *d = (lk__device){&lk__device_cpu, c};
+    return LK_OK;
+}
+
+static void cpu_close(lk__device *d) { lk__free(d->context, LK_MEMORY_OTHER, d, sizeof *d); }
+
+const lk__device_backend lk__device_cpu = {
+    .name = "cpu",
+    .text = "the processor's cores",
+    .host = true,
+    .rates = {30e9, 10e9},
+    .open = cpu_open,
+    .close = cpu_close,
+    .alloc = cpu_alloc,
+    .free = cpu_free,
+    .alloc_host = cpu_alloc,
+    .free_host = cpu_free,
+    .copy_in = cpu_copy,
+    .copy_out = cpu_copy,
+    .copy = cpu_copy,
+    .fill = cpu_fill,
+    .stream_create = cpu_stream_create,
+    .stream_free = cpu_stream_free,
+    .stream_wait = cpu_stream_wait,
+    .event_create = cpu_event_create,
+    .event_free = cpu_event_free,
+    .event_record = cpu_event,
+    .event_wait = cpu_event,
+    .find = cpu_find,
+    .add = cpu_add,
+    .hash = cpu_hash,
+    .finite = cpu_finite,
+    .fuses = cpu_fuses,
+    .channels_last = true,
+};

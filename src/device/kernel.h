@@ -1,4 +1,4 @@
-/* device/kernel.h - how a kernel is called, and the table by operation and device in which it is found. */
+/* device/kernel.h - how a kernel is called, and the table in which the CPU finds its kernels. */
 #ifndef LK__KERNEL_H
 #define LK__KERNEL_H
 
@@ -60,20 +60,26 @@ typedef struct lk__kernel_call {
     lk__kernel_operand  in[LK__MAX_IN];
     lk__kernel_operand  out[LK__MAX_OUT];
     int       inputs, outputs; /* operands named above, absent optional ones included up to the last present */
-    void     *workspace;       /* as large as the workspace function returned, aligned to LK__ALIGN; undefined contents */
+    void     *workspace; /* as large as the workspace function returned, aligned to LK__ALIGN; undefined contents */
     lk__pool *pool;
-    const lk__kernel_step   *step;
-    const lk__kernel_leaves *leaves;  /* NULL: the batch is one leaf */
-    lk__kernel_invalid_id   *invalid; /* receives an id out of range; NULL: not reported */
+    const lk__kernel_step    *step;
+    const lk__kernel_leaves  *leaves;   /* NULL: the batch is one leaf */
+    lk__kernel_invalid_id    *invalid;  /* receives an id out of range; NULL: not reported */
+    const void               *prepared; /* by the kernel, before its first run (device.h) */
+    struct lk__device_stream *stream;   /* in whose order it runs */
+    /* In the device's memory: how many rows of the first axis are used, where only the device knows it, as with tokens that were
+     * routed to an expert; NULL: all of them. Nothing sets it yet. */
+    const int64_t *rows_used;
 } lk__kernel_call;
 
-typedef void (*lk__kernel)(const lk__kernel_call *call);
+/* Runs on the stream. Ids out of range are no failure; they are reported in `invalid`. */
+typedef lk_status (*lk__kernel)(const lk__kernel_call *call);
 /* Bytes of scratch at the capacity's dims; operands have data == (void *)1 where present. threads is the pool's size. */
 typedef size_t (*lk__kernel_workspace)(const lk__kernel_call *call, int threads);
 
 typedef struct lk__kernel_entry {
-    lk__kernel           run;
-    lk__kernel_workspace workspace; /* NULL: none */
+    void (*run)(const lk__kernel_call *call); /* cannot fail */
+    lk__kernel_workspace workspace;           /* NULL: none */
 } lk__kernel_entry;
 
 /* The CPU's table for one element type (f32, f64, bf16) and instruction set ("neon", …): LK__OP_COUNT entries; NULL if not built.

@@ -263,7 +263,7 @@ lk_tensor lk_parameter_at(lk_site site, lk_graph *g, const char *name, int rank,
 }
 
 lk_tensor lk_buffer_at(lk_site site, lk_graph *g, const char *name, lk_dtype type, int rank, const int64_t *dims,
-                       double value)
+                       double value, lk_buffer_options options)
 {
     if (!g) return (lk_tensor){NULL, -site.line};
     if (type != g->real && type != LK_I64) {
@@ -271,8 +271,9 @@ lk_tensor lk_buffer_at(lk_site site, lk_graph *g, const char *name, lk_dtype typ
                        lk_dtype_name(g->real));
         return (lk_tensor){g, -1};
     }
-    return add_state(g, site, name, type, rank, dims,
-                     (lk__graph_state){.buffer = true, .init = LK_INIT_CONSTANT, .a = value});
+    return add_state(
+        g, site, name, type, rank, dims,
+        (lk__graph_state){.buffer = true, .not_saved = options.not_saved, .init = LK_INIT_CONSTANT, .a = value});
 }
 
 void lk_tie_at(lk_site site, lk_tensor parameter, const char *name)

@@ -53,6 +53,7 @@ typedef struct lk__graph_state {
     size_t  aliases_count, aliases_capacity;
     int     value;
     bool    buffer, frozen, no_decay;
+    bool    not_saved; /* a buffer that no file holds */
     lk_init init;
     double  a;
     lk_site site;

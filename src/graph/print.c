@@ -129,7 +129,10 @@ void lk_graph_print(const lk_graph *g, lk_write write, void *user)
              : !state                      ? "input"
              : state->buffer               ? "buffer"
                                            : "parameter",
-             text, lk_dtype_name(v->shape.dtype), shape, state && state->frozen ? " frozen" : "");
+             text, lk_dtype_name(v->shape.dtype), shape,
+             state && state->frozen      ? " frozen"
+             : state && state->not_saved ? " not saved"
+                                         : "");
         for (size_t j = 0; state && j < state->aliases_count; j++)
             emit(&s, "%-9s %-32s the same as %s\n", "tied", state->aliases[j], text);
     }

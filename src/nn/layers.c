@@ -116,9 +116,9 @@ lk_tensor lk_batch_norm_at(lk_site site, lk_tensor x, const char *name, lk_layer
     lk_block_begin_at(site, x, name, (lk_block_options){0});
     lk_tensor w = make_constant(site, x, "weight", channels, 1, o);
     lk_tensor b = o.no_bias ? (lk_tensor){0} : make_constant(site, x, "bias", channels, 0, o);
-    lk_tensor mean = lk_buffer_at(site, x.graph, "running_mean", real, 1, &channels, 0);
-    lk_tensor var = lk_buffer_at(site, x.graph, "running_var", real, 1, &channels, 1);
-    lk_tensor tracked = lk_buffer_at(site, x.graph, "num_batches_tracked", LK_I64, 0, NULL, 0);
+    lk_tensor mean = lk_buffer_at(site, x.graph, "running_mean", real, 1, &channels, 0, (lk_buffer_options){0});
+    lk_tensor var = lk_buffer_at(site, x.graph, "running_var", real, 1, &channels, 1, (lk_buffer_options){0});
+    lk_tensor tracked = lk_buffer_at(site, x.graph, "num_batches_tracked", LK_I64, 0, NULL, 0, (lk_buffer_options){0});
     lk_tensor y = lk_f_batch_norm_at(site, x, w, b, mean, var, tracked,
                                      (lk_norm_options){.epsilon = o.epsilon, .momentum = o.momentum});
     lk_block_end_at(site, x);

@@ -6,10 +6,7 @@
 #include <stdlib.h>
 
 enum { FIRST_BUCKET = 1 << 20, BUCKET = 25 << 20, LARGE_ENOUGH = 1 << 20 };
-/* Typical rates, the same on every rank; a link's latency is well below LONG_GAP. */
-#define FLOPS 30e9
-#define MEMORY 10e9
-#define LONG_GAP 500e-6 /* seconds */
+#define LONG_GAP 500e-6 /* seconds; a link's latency is well below it */
 
 typedef struct gradient {
     size_t state;
@@ -45,11 +42,13 @@ static size_t list_gradients(const lk__plan_list *list, const int *position, gra
 }
 
 /* Seconds from one gradient to the next. */
-static double gap_seconds(const lk__plan_list *list, const gradient *before, const gradient *next)
+static double gap_seconds(const lk_plan *p, const gradient *before, const gradient *next)
 {
-    double seconds = 0;
+    const lk__plan_list   *list = &p->train;
+    const lk__device_rates rates = p->device->backend->rates;
+    double                 seconds = 0;
     for (int i = before->position + 1; i <= next->position; i++)
-        seconds += lk__node_seconds(list->graph, &list->graph->nodes[list->order[i]], FLOPS, MEMORY);
+        seconds += lk__node_seconds(list->graph, &list->graph->nodes[list->order[i]], rates.flops, rates.memory);
     return seconds;
 }
 
@@ -77,7 +76,7 @@ static lk_status make_buckets(lk_plan *p)
         lk_dtype         dtype = list->graph->values[list->gradients[all[i].state]].shape.dtype;
         lk__plan_bucket *last = p->buckets_count ? &p->buckets[p->buckets_count - 1] : NULL;
         bool             close_early = last && p->parallel.world > 1 && last->bytes >= LARGE_ENOUGH &&
-                           gap_seconds(list, &all[i - 1], &all[i]) > LONG_GAP;
+                           gap_seconds(p, &all[i - 1], &all[i]) > LONG_GAP;
         if (!last || close_early || last->dtype != dtype || last->bytes + bytes > bucket_limit(p, p->buckets_count - 1)) {
             if (lk__grow(c, (void **)&p->buckets, &p->buckets_capacity, p->buckets_count + 1, sizeof *last) < 0)
                 goto done;

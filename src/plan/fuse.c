@@ -1,4 +1,4 @@
-/* fuse.c - fuses an operation with the next one where one kernel computes both in one pass over memory. Runs before the
+/* fuse.c - fuses an operation with the next one where the device computes both in one pass over memory. Runs before the
  * gradients are made, so that the backward of a fused operation is fused too. */
 #include "plan/plan.h"
 
@@ -47,13 +47,20 @@ static void absorb(lk_graph *g, lk__graph_node *n, lk__graph_node *next)
     next->dead = true;
 }
 
-static void fuse_relu(lk_graph *g, const uses *u, lk__graph_node *n)
+/* The node that the device computes together with n, if it is `op`; NULL: it is another one, or they stay two. */
+static lk__graph_node *fused_reader(lk_graph *g, const uses *u, const lk__graph_node *n, lk__op op)
 {
-    lk__graph_node *next = only_reader(g, u, n->out[0]);
-    if (!next || next->op != LK__OP_unary || next->attrs.unary != LK__RELU ||
-        recompute_differs(g, n->block, next->block))
-        return;
-    n->attrs.activation = LK__RELU;
+    const lk__device_backend *device = lk__context_device(g->context)->backend;
+    lk__graph_node           *next = only_reader(g, u, n->out[0]);
+    if (!next || next->op != op || recompute_differs(g, n->block, next->block)) return NULL;
+    return device->fuses(n->op, &n->attrs, next->op, &next->attrs) ? next : NULL;
+}
+
+static void fuse_activation(lk_graph *g, const uses *u, lk__graph_node *n)
+{
+    lk__graph_node *next = fused_reader(g, u, n, LK__OP_unary);
+    if (!next) return;
+    n->attrs.activation = next->attrs.unary;
     int kept = n->outputs;
     n->out[0] = next->out[0]; /* further outputs (saved statistics) remain n's */
     g->values[n->out[0]].node = (int)(n - g->nodes);
@@ -63,10 +70,8 @@ static void fuse_relu(lk_graph *g, const uses *u, lk__graph_node *n)
 
 static void fuse_pool(lk_graph *g, const uses *u, lk__graph_node *n)
 {
-    lk__graph_node *next = only_reader(g, u, n->out[0]);
-    if (!next || next->op != LK__OP_max_pool2d || next->attrs.stride != next->attrs.kernel || next->attrs.padding ||
-        next->attrs.kernel < 2 || recompute_differs(g, n->block, next->block))
-        return;
+    lk__graph_node *next = fused_reader(g, u, n, LK__OP_max_pool2d);
+    if (!next) return;
     n->attrs.pool = next->attrs.kernel;
     absorb(g, n, next);
 }
@@ -83,7 +88,7 @@ lk_status lk__pass_fuse(lk__plan_list *list)
             lk__graph_node *n = &g->nodes[i];
             if (n->dead) continue;
             unsigned fuse = lk__op_find(n->op)->fuse;
-            if (fuse & LK__FUSE_ACTIVATION) fuse_relu(g, &u, n);
+            if (fuse & LK__FUSE_ACTIVATION) fuse_activation(g, &u, n);
             if (fuse & LK__FUSE_MAX_POOL) fuse_pool(g, &u, n);
         }
     }

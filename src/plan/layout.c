@@ -1,13 +1,20 @@
-/* layout.c - removes what nothing reads, and decides how images are stored: as the operations' descriptors require, with a copy
- * where two require different layouts. */
+/* layout.c - removes what nothing reads, and decides how images are stored: as the operations' descriptors and the device's kernels
+ * require, with a copy where two require different layouts. */
 #include "plan/plan.h"
 
 #include <string.h>
 
+/* Images are stored as the device wants them. */
+static lk__graph_layout device_layout(const lk_graph *g, lk__graph_layout layout)
+{
+    bool last = lk__context_device(g->context)->backend->channels_last;
+    return layout == LK__LAYOUT_LAST && !last ? LK__LAYOUT_ROWS : layout;
+}
+
 /* The layout that the operation's kernels require of input i. */
 static lk__graph_layout input_layout(const lk_graph *g, const lk__graph_node *n, int i)
 {
-    lk__graph_layout layout = lk__op_input(lk__op_find(n->op), i)->layout;
+    lk__graph_layout layout = device_layout(g, lk__op_input(lk__op_find(n->op), i)->layout);
     if (layout != LK__LAYOUT_FOLLOW) return layout;
     for (int j = 1; j < n->inputs; j++) /* operands that are broadcast are read by their axes */
         if (n->in[j] >= 0 && !lk__shape_equal(&g->values[n->in[0]].shape, &g->values[n->in[j]].shape))
@@ -18,7 +25,7 @@ static lk__graph_layout input_layout(const lk_graph *g, const lk__graph_node *n,
 /* The layout of output i. */
 static lk__graph_layout output_layout(const lk_graph *g, const lk__graph_node *n, int i)
 {
-    lk__graph_layout layout = lk__op_find(n->op)->out[i].layout;
+    lk__graph_layout layout = device_layout(g, lk__op_find(n->op)->out[i].layout);
     return layout == LK__LAYOUT_FOLLOW ? input_layout(g, n, 0) : layout;
 }
 

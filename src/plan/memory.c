@@ -45,6 +45,13 @@ void lk__plan_call_at_capacity(const lk_graph *g, const lk__graph_node *n, lk__k
     }
 }
 
+lk__device_kernel lk__plan_kernel(const lk_graph *g, const lk__graph_node *n, lk__kernel_call *call)
+{
+    lk__device *device = lk__context_device(g->context);
+    lk__plan_call_at_capacity(g, n, call);
+    return device->backend->find(device, n->op, lk__node_element(g, n), call);
+}
+
 static int new_storage(memory *m, const storage *s)
 {
     m->storages[m->count] = *s;
@@ -200,16 +207,14 @@ static lk_status measure_workspace(lk__plan_list *list)
     const lk_graph *g = list->graph;
     lk_context     *c = g->context;
     for (size_t p = 0; p < list->order_count; p++) {
-        const lk__graph_node   *n = &g->nodes[list->order[p]];
-        lk_dtype                element = lk__node_element(g, n);
-        const lk__kernel_entry *kernel = &lk__cpu_kernels(element, lk_context_isa(c))[n->op];
-        lk__kernel_call         call;
-        if (!kernel->run && lk__op_find(n->op)->runs == LK__RUNS_KERNEL)
-            return lk__fail(c, LK_EUNSUPPORTED, "%s at %s:%d: there is no kernel for %s", lk__op_name(n->op),
-                            n->site.file ? n->site.file : "?", n->site.line, lk_dtype_name(element));
-        if (!kernel->workspace) continue;
-        lk__plan_call_at_capacity(g, n, &call);
-        size_t need = lk__round_up(kernel->workspace(&call, lk_context_threads(c)), LK__ALIGN);
+        const lk__graph_node *n = &g->nodes[list->order[p]];
+        lk__kernel_call       call;
+        lk__device_kernel     kernel = lk__plan_kernel(g, n, &call);
+        if (!kernel.run && lk__op_find(n->op)->runs == LK__RUNS_KERNEL)
+            return lk__fail(c, LK_EUNSUPPORTED, "%s at %s:%d: the device %s has no kernel for %s", lk__op_name(n->op),
+                            n->site.file ? n->site.file : "?", n->site.line, lk_context_device(c),
+                            lk_dtype_name(lk__node_element(g, n)));
+        size_t need = kernel.workspace ? lk__round_up(kernel.workspace(&call, lk_context_threads(c)), LK__ALIGN) : 0;
         if (need > list->workspace) list->workspace = need;
     }
     return LK_OK;

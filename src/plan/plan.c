@@ -266,6 +266,7 @@ lk_status lk__plan_create(lk_graph *graph, const lk_plan_config *config, bool on
     lk_plan *p = lk__alloc(c, LK_MEMORY_OTHER, sizeof *p);
     if (!p) return LK_ENOMEM;
     p->context = c;
+    p->device = lk__context_device(c);
     p->trains = config->optimizer != NULL;
     p->parallel = config->parallel;
     p->policy = config->policy;
@@ -294,6 +295,7 @@ lk_status lk__plan_create(lk_graph *graph, const lk_plan_config *config, bool on
         p->train.workspace > p->evaluate.workspace ? p->train.workspace : p->evaluate.workspace;
     p->leaf_sums_offset = p->memory[LK_MEMORY_WORKSPACE];
     if (p->batch_leaves) p->memory[LK_MEMORY_WORKSPACE] += (size_t)lk_context_threads(c) * lk__kernel_leaves_bytes();
+    p->memory[LK_MEMORY_STAGING] = lk__plan_staging_bytes(p);
     *plan = p;
     return LK_OK;
 no_memory:

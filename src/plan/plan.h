@@ -4,6 +4,7 @@
 #define LK__PLAN_H
 
 #include "base/split.h"
+#include "device/device.h"
 #include "graph/op.h"
 
 #include <lockstep/plan.h>
@@ -65,6 +66,7 @@ typedef struct lk__plan_bucket {
 
 struct lk_plan {
     lk_context     *context;
+    lk__device     *device; /* the context's */
     lk_graph       *graph; /* as recorded */
     lk__plan_list   train, evaluate;
     lk__plan_state *states;    /* graph->states_count of them */
@@ -159,10 +161,22 @@ static inline size_t lk__bucket_place(const lk_plan *p, const lk__plan_bucket *b
     return p->gradient_bytes * (size_t)p->sets + b->offset / lk_dtype_size(b->dtype) * lk_dtype_size(type);
 }
 
+/* staging.c: off the CPU, the device's copies of the inputs of one slot: bytes and, by value, offsets; after the last value, those of
+ * the samples' ids. offsets NULL: only measures. */
+size_t lk__plan_stage_inputs(const lk_plan *plan, size_t *offsets);
+size_t lk__plan_staging_bytes(const lk_plan *plan); /* all of LK_MEMORY_STAGING */
+enum {
+    LK__STAGED_REPORT = 64,      /* bytes: lk__kernel_invalid_id, before the inputs */
+    LK__STAGING_CHUNK = 1 << 20, /* bytes that are copied at a time where whole regions are sent */
+};
+_Static_assert(sizeof(lk__kernel_invalid_id) <= LK__STAGED_REPORT, "the report of ids out of range");
+
 /* cost.c: the estimated time of a node at its capacity, from the machine's operations and bytes per second. */
 double lk__node_seconds(const lk_graph *graph, const lk__graph_node *node, double flops, double memory);
 
 /* The node's call at the capacity's shapes, with operands that are present but have no data. */
 void lk__plan_call_at_capacity(const lk_graph *graph, const lk__graph_node *node, lk__kernel_call *call);
+/* The same, and the device's kernel for it; run NULL: it has none. */
+lk__device_kernel lk__plan_kernel(const lk_graph *graph, const lk__graph_node *node, lk__kernel_call *call);
 
 #endif

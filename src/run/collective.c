@@ -5,6 +5,7 @@
 #include "run/collective.h"
 
 #include "base/tree.h"
+#include "comm/abort.h"
 #include "comm/comm.h"
 
 #include <sched.h>
@@ -19,16 +20,29 @@ static const lk__run_instruction *instruction_of(const lk_program *p, const lk__
 
 bool lk__buckets_by_slices(const lk_program *p) { return p->plan->parallel.leaves && !p->collectives->aligned; }
 
+/* A reduced bucket is copied to where the update reads it. */
+static lk_status finish_bucket(lk_program *p, const lk__run_collective *c)
+{
+    const lk__plan_bucket *b = &p->plan->buckets[c->bucket];
+    char                  *memory = p->gradients + lk__bucket_place(p->plan, b);
+    lk_status              status = lk__stage_in(p, memory, lk__bucket_sent(p->plan, (size_t)c->bucket));
+    return status < 0 ? status : lk__bucket_widen(p, b);
+}
+
 static lk_status reduce_bucket(lk_program *p, lk__run_collective *c)
 {
     lk__run_collectives   *x = p->collectives;
     const lk__plan_bucket *b = &p->plan->buckets[c->bucket];
     lk_dtype               type = lk__bucket_type(p->plan, b);
-    char                  *data = p->gradients + lk__bucket_place(p->plan, b);
+    char                  *memory = p->gradients + lk__bucket_place(p->plan, b), *data = lk__exchanged(p, memory);
+    size_t                 sent = lk__bucket_sent(p->plan, (size_t)c->bucket);
     if (!p->comm) return LK_OK;
-    if (type != b->dtype) lk__bucket_round(p, b);
-    double    start = lk__now();
-    lk_status status;
+    lk_status status = lk__bucket_round(p, b);
+    if (status >= 0 && !lk__buckets_by_slices(p)) status = lk__stage_out(p, memory, sent);
+    for (int i = 0; i < p->plan->sets && status >= 0 && lk__buckets_by_slices(p); i++)
+        status = lk__stage_out(p, lk__gradient_set(p, i) + b->offset, b->bytes);
+    if (status < 0) return status;
+    double start = lk__now();
     if (lk__buckets_by_slices(p))
         status = lk__leaf_tree_reduce(p, b);
     else
@@ -37,18 +51,18 @@ static lk_status reduce_bucket(lk_program *p, lk__run_collective *c)
     double end = lk__now();
     x->waited += end - start;
     if (c->work) return status;
-    lk__traced(p, instruction_of(p, c)->name, start, end, lk__bucket_sent(p->plan, (size_t)c->bucket));
-    if (type != b->dtype && status >= 0) lk__bucket_widen(p, b);
-    return status;
+    lk__traced(p, instruction_of(p, c)->name, start, end, sent);
+    return status < 0 ? status : finish_bucket(p, c);
 }
 
 /* A bucket of the current leaf or micro-batch is complete: it is added to those before it and, if it is the last, reduced. */
 static lk_status start_bucket(lk_program *p, lk__run_collective *c, bool last)
 {
     const lk__plan_bucket *b = &p->plan->buckets[c->bucket];
-    if (!p->plan->parallel.leaves && p->pending > 0) lk__gradients_accumulate(p, b);
-    if (!last) return LK_OK;
-    if (p->plan->parallel.leaves) lk__leaf_tree_add(p, b);
+    lk_status              status = LK_OK;
+    if (!p->plan->parallel.leaves && p->pending > 0) status = lk__gradients_accumulate(p, b);
+    if (!last || status < 0) return status;
+    if (p->plan->parallel.leaves && (status = lk__leaf_tree_add(p, b)) < 0) return status;
     p->sent = (size_t)c->bucket + 1;
     return reduce_bucket(p, c);
 }
@@ -63,43 +77,44 @@ static lk_status run_over_leaves(lk_program *p, const lk__run_collective *c)
 {
     const lk__run_instruction *in = instruction_of(p, c);
     const lk__kernel_operand  *source = &in->call.in[0];
-    size_t elements = (size_t)lk__operand_elements(source), bytes = elements * lk_dtype_size(source->dtype);
-    char  *mine = p->collectives->mine;
-    for (int i = 0; i < lk__leaves_here(p) && bytes; i++)
-        memcpy(mine + (size_t)i * bytes,
-               p->plan->batch_leaves ? lk__leaf_batch_source(p, c->start, i)
-                                     : p->slots[i].train.instructions[c->start].call.in[0].data,
-               bytes);
-    lk_status status = lk__gather_leaves(p, in->name, mine, elements, source->dtype);
-    if (status < 0) return status;
+    size_t    elements = (size_t)lk__operand_elements(source), bytes = elements * lk_dtype_size(source->dtype);
+    char     *mine = p->collectives->mine;
+    lk_status status = LK_OK;
+    for (int i = 0; i < lk__leaves_here(p) && status >= 0; i++)
+        status = lk__device_read(p->device, p->stream, mine + (size_t)i * bytes,
+                                 p->plan->batch_leaves ? lk__leaf_batch_source(p, c->start, i)
+                                                       : p->slots[i].train.instructions[c->start].call.in[0].data,
+                                 bytes);
+    if (status < 0 || (status = lk__gather_leaves(p, in->name, mine, elements, source->dtype)) < 0) return status;
     size_t made = (size_t)lk__operand_elements(&in->call.out[0]) * lk_dtype_size(in->call.out[0].dtype);
-    if (gathers(in))
-        memcpy(in->call.out[0].data, p->collectives->gathered, made);
-    else
-        lk__reduce_gathered(p, elements, source->dtype, in->call.attrs->reduction, in->call.out[0].data);
-    for (int i = 1; i < p->plan->slots && made; i++)
-        memcpy(p->slots[i].train.instructions[c->start].call.out[0].data, in->call.out[0].data, made);
-    return LK_OK;
+    if (!gathers(in)) lk__reduce_gathered(p, elements, source->dtype, in->call.attrs->reduction, mine);
+    for (int i = 0; i < p->plan->slots && status >= 0; i++)
+        status = lk__device_write(p->device, p->stream, p->slots[i].train.instructions[c->start].call.out[0].data,
+                                  gathers(in) ? p->collectives->gathered : mine, made);
+    return status;
 }
 
 static lk_status run_over_ranks(lk_program *p, const lk__run_instruction *in, lk_work **work)
 {
     const lk__kernel_call *call = &in->call;
-    size_t                 elements = (size_t)lk__operand_elements(&call->in[0]);
-    if (!p->comm) {
-        in->run(call);
-        return LK_OK;
-    }
+    const lk_dtype         type = call->in[0].dtype;
+    size_t elements = (size_t)lk__operand_elements(&call->in[0]), bytes = elements * lk_dtype_size(type);
+    size_t made = (size_t)lk__operand_elements(&call->out[0]) * lk_dtype_size(type);
+    if (!p->comm) return in->run(call);
+    /* Through the host, where the group does not reach the device. */
+    bool      reached = lk__comm_reaches(p->comm, p->device);
+    void     *from = reached ? call->in[0].data : p->collectives->mine;
+    void     *to = reached ? call->out[0].data : p->collectives->gathered;
+    lk_status status = reached ? LK_OK : lk__device_read(p->device, p->stream, from, call->in[0].data, bytes);
     double    start = lk__now();
-    lk_status status;
-    if (gathers(in))
-        status = lk_comm_all_gather(p->comm, call->in[0].data, call->out[0].data, elements, call->in[0].dtype, work);
-    else
-        status = lk_comm_all_reduce(p->comm, call->in[0].data, call->out[0].data, elements, call->in[0].dtype,
-                                    call->attrs->reduction, work);
+    if (status >= 0 && gathers(in))
+        status = lk_comm_all_gather(p->comm, from, to, elements, type, work);
+    else if (status >= 0)
+        status = lk_comm_all_reduce(p->comm, from, to, elements, type, call->attrs->reduction, work);
     double end = lk__now();
+    if (status >= 0 && !reached) status = lk__device_write(p->device, p->stream, call->out[0].data, to, made);
     p->collectives->waited += end - start;
-    if (!work || !*work) lk__traced(p, in->name, start, end, elements * lk_dtype_size(call->in[0].dtype));
+    if (!work || !*work) lk__traced(p, in->name, start, end, bytes);
     return status;
 }
 
@@ -127,19 +142,16 @@ static lk_status take_work(lk_program *p, lk__run_collective *c)
     c->work = NULL;
     lk_status status = lk_work_wait(work);
     p->collectives->waited += lk__now() - start;
-    const lk__plan_bucket *b = c->bucket >= 0 ? &p->plan->buckets[c->bucket] : NULL;
-    if (b && status >= 0 && lk__bucket_type(p->plan, b) != b->dtype) lk__bucket_widen(p, b);
-    return status;
+    return c->bucket >= 0 && status >= 0 ? finish_bucket(p, c) : status;
 }
 
 /* A bucket that lk_no_sync held back starts here. */
 static lk_status wait_for(lk_program *p, lk__run_collective *c)
 {
     if (c->bucket >= 0 && (size_t)c->bucket >= p->sent) {
-        if (p->plan->parallel.leaves) lk__leaf_tree_add(p, &p->plan->buckets[c->bucket]);
+        lk_status status = p->plan->parallel.leaves ? lk__leaf_tree_add(p, &p->plan->buckets[c->bucket]) : LK_OK;
         p->sent = (size_t)c->bucket + 1;
-        lk_status status = reduce_bucket(p, c);
-        if (status < 0) return status;
+        if (status < 0 || (status = reduce_bucket(p, c)) < 0) return status;
     }
     return c->work ? take_work(p, c) : LK_OK;
 }
@@ -173,10 +185,9 @@ lk_status lk__collectives_drain(lk_program *p)
 /* ---- creating and freeing ---- */
 
 /* The widest operand of a collective other than a bucket, in bytes. */
-static size_t widest_operand(const lk_plan *plan)
+static size_t widest_operand(const lk__plan_list *list)
 {
-    const lk__plan_list *list = &plan->train;
-    size_t               most = LK__RUN_NUMBERS * sizeof(double);
+    size_t most = LK__RUN_NUMBERS * sizeof(double);
     for (size_t i = 0; list->graph && i < list->order_count; i++) {
         const lk__graph_node *n = &list->graph->nodes[list->order[i]];
         if (lk__op_find(n->op)->runs != LK__RUNS_COLLECTIVE) continue;
@@ -199,7 +210,8 @@ static size_t lay_out(const lk_program *p, lk__run_collectives *x, char *memory)
 {
     const lk_plan *plan = p->plan;
     size_t         used = lk__round_up(sizeof *x, LK__ALIGN), world = (size_t)plan->parallel.world, most = 0;
-    size_t leaves = plan->parallel.leaves ? (size_t)plan->parallel.leaves : world, widest = widest_operand(plan);
+    size_t leaves = plan->parallel.leaves ? (size_t)plan->parallel.leaves : world, widest = widest_operand(&plan->train);
+    if (widest_operand(&plan->evaluate) > widest) widest = widest_operand(&plan->evaluate);
     for (size_t i = 0; i < plan->buckets_count; i++)
         if (plan->buckets[i].bytes > most) most = plan->buckets[i].bytes;
     x->all = reserve_bytes(memory, &used, x->count * sizeof *x->all);
@@ -222,6 +234,7 @@ static size_t lay_out(const lk_program *p, lk__run_collectives *x, char *memory)
 static void find_collectives(const lk_program *p, lk__run_collectives *x)
 {
     const lk__run_list *list = &p->slots[0].train;
+    bool                reached = p->comm && lk__comm_reaches(p->comm, p->device);
     for (size_t i = 0; i < list->count; i++) {
         const lk__run_instruction *in = &list->instructions[i];
         if (in->kind != LK__RUNS_COLLECTIVE) continue;
@@ -229,8 +242,9 @@ static void find_collectives(const lk_program *p, lk__run_collectives *x)
         const lk__graph_value *value = &g->values[g->nodes[in->node].in[0]];
         bool                   bucket = value->kind == LK__VALUE_BUCKET;
         bool follows = i + 1 < list->count && in[1].kind == LK__RUNS_WAIT && in[1].collective == in->collective;
-        x->all[in->collective] = (lk__run_collective){
-            .start = i, .bucket = bucket ? value->state : -1, .at_once = !x->overlaps || (follows && !bucket)};
+        x->all[in->collective] = (lk__run_collective){.start = i,
+                                                      .bucket = bucket ? value->state : -1,
+                                                      .at_once = !x->overlaps || (!bucket && (follows || !reached))};
     }
 }
 

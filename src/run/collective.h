@@ -41,7 +41,7 @@ struct lk__run_collectives {
 void   lk__leaf_tree_find(lk__run_collectives *collectives, const lk_parallel *parallel); /* all subtrees */
 size_t lk__leaf_tree_scratch_bytes(void);
 /* Adds a bucket over each subtree of this rank's leaves, into the set of the subtree's first leaf. */
-void lk__leaf_tree_add(lk_program *program, const lk__plan_bucket *bucket);
+lk_status lk__leaf_tree_add(lk_program *program, const lk__plan_bucket *bucket);
 /* Completes the tree of a bucket over ranks whose subtrees are not aligned. */
 lk_status lk__leaf_tree_reduce(lk_program *program, const lk__plan_bucket *bucket);
 

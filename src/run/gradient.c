@@ -8,7 +8,7 @@
 const void *lk_program_gradient(const lk_program *p, const char *parameter)
 {
     int state = p->plan->trains ? lk__find_state(p->plan->graph, parameter) : -1;
-    if (state < 0 || !p->plan->states[state].trained) return NULL;
+    if (state < 0 || !p->plan->states[state].trained || !lk__device_is_host(p->device)) return NULL;
     return lk__gradient_set(p, 0) + p->plan->states[state].gradient_offset;
 }
 
@@ -58,49 +58,52 @@ lk_status lk_program_gradient_read(lk_program *p, const char *parameter, void *d
         return status;
     if (!p->has_gradients)
         return lk__fail(p->context, LK_EINVAL, "there are no gradients yet: run LK_FORWARD and LK_BACKWARD first");
-    memcpy(data, gradient, bytes);
-    return LK_OK;
+    return lk__device_read(p->device, p->stream, data, gradient, bytes);
 }
 
 /* One of the kernels that have a single operand and a factor, over gradients in their memory. */
-static void run_over_gradients(const lk_program *p, lk__op op, double factor, void *data, size_t bytes)
+static lk_status run_over_gradients(const lk_program *p, lk__op op, double factor, void *data, size_t bytes)
 {
     lk_dtype           real = p->plan->graph->real;
     lk__op_attrs       attrs = {.scale = factor};
     lk__kernel_operand all = {.data = data, .dtype = real, .rank = 1, .dims = {(int64_t)(bytes / lk_dtype_size(real))}};
-    lk__kernel_call    call = {
-           .attrs = &attrs, .pool = lk__context_pool(p->context), .step = &p->slots[0].step, .outputs = 1};
+    lk__kernel_call    call = {.attrs = &attrs,
+                               .pool = lk__context_pool(p->context),
+                               .step = &p->slots[0].step,
+                               .outputs = 1,
+                               .stream = p->stream};
     call.out[0] = all;
     if (op == LK__OP_scale) call.in[call.inputs++] = all;
-    lk__cpu_kernels(real, lk_context_isa(p->context))[op].run(&call);
+    lk__device_kernel kernel = p->device->backend->find(p->device, op, real, &call);
+    lk_status         status = LK_EUNSUPPORTED;
+    if (!kernel.run || (kernel.prepare && (status = kernel.prepare(p->device, &kernel, &call)) < 0))
+        return lk__fail(p->context, status, "the device %s has no kernel to change gradients",
+                        lk_context_device(p->context));
+    return kernel.run(&call);
 }
 
 /* ---- in bf16, for the all_reduce of a bucket ---- */
 
-static void cast_gradients(const lk_program *p, void *from, lk_dtype type, void *to, lk_dtype as, int64_t elements)
+lk_status lk__bucket_round(lk_program *p, const lk__plan_bucket *b)
 {
-    static const lk__op_attrs none;
-    lk__kernel_call           call = {.attrs = &none, .inputs = 1, .outputs = 1, .pool = lk__context_pool(p->context)};
-    call.in[0] = (lk__kernel_operand){.data = from, .dtype = type, .rank = 1, .dims = {elements}};
-    call.out[0] = (lk__kernel_operand){.data = to, .dtype = as, .rank = 1, .dims = {elements}};
-    lk__cpu_kernels(p->plan->graph->real, lk_context_isa(p->context))[LK__OP_cast].run(&call);
+    lk_dtype sent = lk__bucket_type(p->plan, b);
+    if (sent == b->dtype) return LK_OK;
+    return lk__device_cast(p->device, p->stream, p->gradients + b->offset, b->dtype,
+                           p->gradients + lk__bucket_place(p->plan, b), sent,
+                           (int64_t)(b->bytes / lk_dtype_size(b->dtype)));
 }
 
-void lk__bucket_round(lk_program *p, const lk__plan_bucket *b)
+lk_status lk__bucket_widen(lk_program *p, const lk__plan_bucket *b)
 {
-    cast_gradients(p, p->gradients + b->offset, b->dtype, p->gradients + lk__bucket_place(p->plan, b),
-                   lk__bucket_type(p->plan, b), (int64_t)(b->bytes / lk_dtype_size(b->dtype)));
+    lk_dtype sent = lk__bucket_type(p->plan, b);
+    if (sent == b->dtype) return LK_OK;
+    return lk__device_cast(p->device, p->stream, p->gradients + lk__bucket_place(p->plan, b), sent,
+                           p->gradients + b->offset, b->dtype, (int64_t)(b->bytes / lk_dtype_size(b->dtype)));
 }
 
-void lk__bucket_widen(lk_program *p, const lk__plan_bucket *b)
+lk_status lk__scale_gradients(lk_program *p, double factor)
 {
-    cast_gradients(p, p->gradients + lk__bucket_place(p->plan, b), lk__bucket_type(p->plan, b),
-                   p->gradients + b->offset, b->dtype, (int64_t)(b->bytes / lk_dtype_size(b->dtype)));
-}
-
-void lk__scale_gradients(lk_program *p, double factor)
-{
-    run_over_gradients(p, LK__OP_scale, factor, lk__gradient_set(p, 0), p->plan->gradient_bytes);
+    return run_over_gradients(p, LK__OP_scale, factor, lk__gradient_set(p, 0), p->plan->gradient_bytes);
 }
 
 lk_status lk_program_gradient_write(lk_program *p, const char *parameter, const void *data, size_t bytes)
@@ -112,13 +115,13 @@ lk_status lk_program_gradient_write(lk_program *p, const char *parameter, const 
         (status = check_bytes(p, parameter, size, bytes)) < 0)
         return status;
     if (p->pending == 0) { /* no backward has run: written gradients count as one, the others are zero */
-        run_over_gradients(p, LK__OP_fill, 0, lk__gradient_set(p, 0), p->plan->gradient_bytes);
+        status = run_over_gradients(p, LK__OP_fill, 0, lk__gradient_set(p, 0), p->plan->gradient_bytes);
+        if (status < 0) return status;
         p->pending = 1;
         p->synced = p->has_gradients = true;
         p->weight = 1;
     }
-    memcpy(gradient, data, bytes);
-    return LK_OK;
+    return lk__device_write(p->device, p->stream, gradient, data, bytes);
 }
 
 static lk_status check_pending(const lk_program *p)
@@ -137,13 +140,9 @@ lk_status lk_program_gradient_scale(lk_program *p, const char *parameter, double
     if (status < 0 || (status = check_pending(p)) < 0) return status;
     if (!isfinite(factor))
         return lk__fail(p->context, LK_EINVAL, "gradients are scaled by a finite factor, not by %g", factor);
-    if (!parameter) {
-        lk__scale_gradients(p, factor);
-        return LK_OK;
-    }
+    if (!parameter) return lk__scale_gradients(p, factor);
     if ((status = locate_gradient(p, parameter, &gradient, &size)) < 0) return status;
-    run_over_gradients(p, LK__OP_scale, factor, gradient, size);
-    return LK_OK;
+    return run_over_gradients(p, LK__OP_scale, factor, gradient, size);
 }
 
 lk_status lk_program_gradient_weight(lk_program *p, double weight)

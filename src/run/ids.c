@@ -16,12 +16,23 @@ static int ids_input(const lk__plan_list *planned, const lk__graph_node *n)
     return v >= 0 && planned->places[v].region == LK__IN_INPUT ? (int)planned->places[v].offset : -1;
 }
 
-/* Elements of an input for each of its rows, and how many the caller bound. */
+/* Elements of an input for each of its rows. */
 static int64_t row_elements(const lk__graph_shape *s) { return s->rank ? lk__shape_elements(s) / s->dims[0] : 1; }
 
-static int64_t bound_elements(const lk_program *p, const lk__graph_shape *s)
+/* The position of the reported id among those that the caller bound, if it is in this input of a slot. */
+static bool find_position(const lk_program *p, int input, int64_t *position)
 {
-    return s->count_axis < 0 ? lk__shape_elements(s) : p->step.count * s->count_unit * row_elements(s);
+    const lk__graph_shape *shape = &p->plan->graph->values[input].shape;
+    for (int i = 0; i < p->plan->slots; i++) {
+        const lk__run_slot *slot = &p->slots[i];
+        intptr_t            offset = (intptr_t)p->invalid.at - (intptr_t)lk__input_memory(p, slot, (size_t)input);
+        intptr_t            first = (intptr_t)slot->inputs[input] - (intptr_t)p->bound[input];
+        if (!slot->inputs[input] || offset < 0 || (size_t)offset >= lk__bytes_at_count(shape, slot->step.count))
+            continue;
+        *position = (offset + first) / (intptr_t)sizeof(int32_t);
+        return true;
+    }
+    return false;
 }
 
 /* The node that reported, and the position of the id in its input. */
@@ -31,9 +42,7 @@ static const lk__graph_node *find_reporter(const lk_program *p, const lk__plan_l
     for (size_t i = 0; i < planned->order_count; i++) {
         const lk__graph_node *n = &planned->graph->nodes[planned->order[i]];
         if (n->op != p->invalid.op || (*input = ids_input(planned, n)) < 0) continue;
-        intptr_t offset = (intptr_t)p->invalid.at - (intptr_t)p->bound[*input];
-        *position = offset / (intptr_t)sizeof(int32_t);
-        if (offset >= 0 && *position < bound_elements(p, &p->plan->graph->values[*input].shape)) return n;
+        if (find_position(p, *input, position)) return n;
     }
     return NULL;
 }
@@ -75,8 +84,9 @@ void lk__drop_gradients(lk_program *p)
 
 lk_status lk__check_ids(lk_program *p, const lk__plan_list *planned)
 {
-    char text[sizeof p->invalid_text];
-    if (!p->invalid.found) return LK_OK;
+    char      text[sizeof p->invalid_text];
+    lk_status status = lk__read_report(p);
+    if (status < 0 || !p->invalid.found) return status;
     p->invalid.found = false;
     describe_invalid(p, planned, text, sizeof text);
     if (planned == &p->plan->evaluate) return lk__fail(p->context, LK_EINVAL, "%s", text);

@@ -47,17 +47,20 @@ lk_status lk__leaf_batch_build(lk_program *p)
 {
     const lk__plan_list *planned = &p->plan->train;
     lk__run_list        *list = &p->slots[0].train;
-    size_t               here = (size_t)lk__leaves_here(p), calls = 0, bytes = 0;
+    size_t               here = (size_t)lk__leaves_here(p), calls = 0, trees = 0;
     for (size_t i = 0; i < list->count; i++) {
         if (!lk__plan_by_leaf(planned, list->instructions[i].node)) continue;
         calls += here;
-        bytes += here * (private_bytes(planned, node_of(p, i)) + (adds_leaves(node_of(p, i)) ? leaves_bytes(here) : 0));
+        trees += adds_leaves(node_of(p, i)) ? here : 0;
+        p->leaf_sums_bytes += here * private_bytes(planned, node_of(p, i));
     }
-    p->leaf_bytes = lk__round_up(calls * sizeof(lk__kernel_call), LK__ALIGN) + bytes;
+    p->leaf_bytes = lk__round_up(calls * sizeof(lk__kernel_call), LK__ALIGN) + trees * leaves_bytes(here);
     p->leaf_memory = lk__alloc(p->context, LK_MEMORY_OTHER, p->leaf_bytes);
     if (!p->leaf_memory) return LK_ENOMEM;
+    if (lk__device_alloc(p->device, LK_MEMORY_OTHER, p->leaf_sums_bytes, &p->leaf_sums) < 0) return LK_ENOMEM;
     lk__kernel_call *call = (lk__kernel_call *)p->leaf_memory;
-    char            *sums = p->leaf_memory + lk__round_up(calls * sizeof(lk__kernel_call), LK__ALIGN);
+    char            *tree = p->leaf_memory + lk__round_up(calls * sizeof(lk__kernel_call), LK__ALIGN);
+    char            *sums = p->leaf_sums;
     for (size_t i = 0; i < list->count; i++) {
         lk__run_instruction *in = &list->instructions[i];
         if (!lk__plan_by_leaf(planned, in->node)) continue;
@@ -65,11 +68,11 @@ lk_status lk__leaf_batch_build(lk_program *p)
         for (size_t s = 0; s < here; s++, call++) {
             *call = in->call;
             if (adds_leaves(node_of(p, i))) {
-                lk__kernel_leaves *leaves = (lk__kernel_leaves *)sums;
+                lk__kernel_leaves *leaves = (lk__kernel_leaves *)tree;
                 *leaves = (lk__kernel_leaves){.rows = (int64_t *)(leaves + 1),
                                               .sums = p->workspace + p->plan->leaf_sums_offset};
                 call->leaves = leaves;
-                sums += leaves_bytes(here);
+                tree += leaves_bytes(here);
             }
             for (int k = 0; k < node_of(p, i)->outputs; k++)
                 if (call->out[k].data && is_private(planned, node_of(p, i), k)) {
@@ -131,7 +134,7 @@ void lk__leaf_batch_patch(lk_program *p)
         }
 }
 
-void lk__leaf_batch_run(lk_program *p, lk__run_instruction *in)
+lk_status lk__leaf_batch_run(lk_program *p, lk__run_instruction *in)
 {
     const lk__plan_list  *planned = &p->plan->train;
     const lk__graph_node *n = &planned->graph->nodes[in->node];
@@ -139,9 +142,11 @@ void lk__leaf_batch_run(lk_program *p, lk__run_instruction *in)
     for (int i = 0; i < n->outputs; i++) metric |= n->out[i] >= 0 && n->out[i] == planned->sum;
     for (int s = 0; s < lk__leaves_here(p); s++) {
         if (adds_leaves(n) && !lk__leaf_subtree(p, s)) continue;
-        in->run(&in->leaves[s]);
-        if (metric) p->sums[s] = lk__slot_sums(p, &p->slots[0], planned);
+        lk_status status = in->run(&in->leaves[s]);
+        if (status >= 0 && metric) status = lk__slot_sums(p, &p->slots[0], planned, &p->sums[s]);
+        if (status < 0) return status;
     }
+    return LK_OK;
 }
 
 /* The address of leaf `leaf`'s operand of the collective at `index`. */

@@ -3,13 +3,12 @@
  * all ranks' subtrees, completes the tree over its slice, and the slices are gathered. */
 #include "run/collective.h"
 
+#include "base/reduce.h"
 #include "base/tree.h"
-#include "comm/reduce.h"
 
 #include <string.h>
 
 enum {
-    TILE = 16384, /* elements that one thread adds at a time */
     BLOCK = 4096, /* elements of a tree's intermediate results */
     DEPTH = 14,   /* of a tree over the maximum number of leaves */
 };
@@ -46,30 +45,11 @@ static const char *add_tree(const lk_program *p, const char *const *at, int lo, 
 
 /* ---- additions on this rank ---- */
 
-typedef struct addition {
-    char        *out;
-    const void **in;
-    int          n;
-    size_t       count;
-    lk_dtype     type;
-} addition;
-
-static void add_tile(void *argument, int64_t tile, int worker)
-{
-    const addition *a = argument;
-    size_t          begin = (size_t)tile * TILE, size = lk_dtype_size(a->type);
-    size_t          count = a->count - begin < TILE ? a->count - begin : TILE;
-    const void     *in[LK__LEAVES_MOST];
-    (void)worker;
-    for (int i = 0; i < a->n; i++) in[i] = (const char *)a->in[i] + begin * size;
-    lk__reduce(a->out + begin * size, in, a->n, count, a->type, LK_SUM);
-}
-
 /* out = in[0] + … as a tree; n up to 64. */
-static void add_arrays(const lk_program *p, void *out, const void **in, int n, size_t bytes, lk_dtype type)
+static lk_status add_arrays(const lk_program *p, void *out, const void **in, int n, size_t bytes, lk_dtype type)
 {
-    addition a = {out, in, n, bytes / lk_dtype_size(type), type};
-    if (n > 1) lk__pool_run(lk__context_pool(p->context), (int64_t)((a.count + TILE - 1) / TILE), add_tile, &a);
+    if (n < 2) return LK_OK;
+    return p->device->backend->add(p->device, p->stream, out, in, n, bytes / lk_dtype_size(type), type);
 }
 
 int lk__leaf_subtree(const lk_program *p, int leaf)
@@ -83,34 +63,35 @@ int lk__leaf_subtree(const lk_program *p, int leaf)
 }
 
 /* Adds a range of the gradients over every subtree of this rank's leaves, into those of the subtree's first leaf. */
-static void add_subtrees(lk_program *p, size_t offset, size_t bytes, lk_dtype type)
+static lk_status add_subtrees(lk_program *p, size_t offset, size_t bytes, lk_dtype type)
 {
-    for (int leaf = 0, n; leaf < lk__leaves_here(p); leaf += n) {
+    lk_status status = LK_OK;
+    for (int leaf = 0, n; leaf < lk__leaves_here(p) && status >= 0; leaf += n) {
         const void *in[LK__LEAVES_MOST] = {NULL};
         n = lk__leaf_subtree(p, leaf);
         for (int k = 0; k < n; k++) in[k] = lk__gradient_set(p, leaf + k) + offset;
-        add_arrays(p, (char *)in[0], in, n, bytes, type);
+        status = add_arrays(p, (char *)in[0], in, n, bytes, type);
     }
+    return status;
 }
 
-void lk__leaf_tree_add(lk_program *p, const lk__plan_bucket *b)
+lk_status lk__leaf_tree_add(lk_program *p, const lk__plan_bucket *b)
 {
     const lk_plan *plan = p->plan;
-    if (!plan->batch_leaves) {
-        add_subtrees(p, b->offset, b->bytes, b->dtype);
-        return;
-    }
-    for (size_t i = 0; i < plan->graph->states_count; i++) {
+    lk_status      status = LK_OK;
+    if (!plan->batch_leaves) return add_subtrees(p, b->offset, b->bytes, b->dtype);
+    for (size_t i = 0; i < plan->graph->states_count && status >= 0; i++) {
         const lk__plan_state *s = &plan->states[i];
         bool here = s->trained && s->gradient_offset >= b->offset && s->gradient_offset < b->offset + b->bytes;
-        if (here && !s->adds_leaves) add_subtrees(p, s->gradient_offset, s->wide_bytes, b->dtype);
+        if (here && !s->adds_leaves) status = add_subtrees(p, s->gradient_offset, s->wide_bytes, b->dtype);
     }
+    return status;
 }
 
-void lk__gradients_accumulate(lk_program *p, const lk__plan_bucket *b)
+lk_status lk__gradients_accumulate(lk_program *p, const lk__plan_bucket *b)
 {
     const void *in[] = {lk__gradient_set(p, 0) + b->offset, lk__gradient_set(p, 1) + b->offset};
-    add_arrays(p, (char *)in[0], in, 2, b->bytes, b->dtype);
+    return add_arrays(p, (char *)in[0], in, 2, b->bytes, b->dtype);
 }
 
 /* ---- subtrees that are not aligned ---- */
@@ -149,8 +130,8 @@ static lk_status exchange_slices(lk_program *p, const lk__plan_bucket *b, int tu
         if (!send) x->counts[rank] = 0;
     }
     if (!*more) return LK_OK;
-    return lk_comm_all_to_allv(x->bulk, send ? send : x->slices, x->counts, x->displacements, x->slices, x->more_counts,
-                               x->more_displacements, b->dtype, NULL);
+    return lk_comm_all_to_allv(x->bulk, send ? lk__exchanged(p, send) : x->slices, x->counts, x->displacements,
+                               x->slices, x->more_counts, x->more_displacements, b->dtype, NULL);
 }
 
 lk_status lk__leaf_tree_reduce(lk_program *p, const lk__plan_bucket *b)
@@ -159,7 +140,7 @@ lk_status lk__leaf_tree_reduce(lk_program *p, const lk__plan_bucket *b)
     const lk_parallel   *parallel = &p->plan->parallel;
     size_t               elements = b->bytes / lk_dtype_size(b->dtype), size = lk_dtype_size(b->dtype), first, mine;
     const char          *at[LK__LEAVES_MOST] = {NULL}; /* at most as many subtrees as leaves */
-    char                *bucket = lk__gradient_set(p, 0) + b->offset;
+    char                *bucket = lk__exchanged(p, lk__gradient_set(p, 0) + b->offset);
     bool                 more = true;
     for (int turn = 0; more; turn++) {
         lk_status status = exchange_slices(p, b, turn, &more);

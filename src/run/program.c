@@ -2,6 +2,8 @@
  * binding inputs, splitting a batch into micro-batches and reading results; sections run in section.c. */
 #include "run/program.h"
 
+#include "comm/abort.h"
+
 #include <stdio.h>
 #include <string.h>
 
@@ -18,9 +20,16 @@ static int find_collective(lk__run_list *list, const lk__graph_node *n)
     return -1;
 }
 
+static lk_status prepare_kernel(lk_program *p, const lk_graph *g, const lk__graph_node *n, lk__run_instruction *in)
+{
+    lk__device_kernel kernel = lk__plan_kernel(g, n, &in->call);
+    in->run = kernel.run;
+    in->call.stream = p->stream;
+    return kernel.prepare ? kernel.prepare(p->device, &kernel, &in->call) : LK_OK;
+}
+
 static lk_status build_list(lk_program *p, const lk__plan_list *planned, lk__run_slot *slot, lk__run_list *list)
 {
-    const char *isa = lk_context_isa(p->context);
     list->planned = planned;
     list->samples = -1;
     if (planned->order_count == 0) return LK_OK;
@@ -38,12 +47,12 @@ static lk_status build_list(lk_program *p, const lk__plan_list *planned, lk__run
             in->node = planned->order[i];
             in->kind = lk__op_find(n->op)->runs;
             in->collective = find_collective(list, n);
-            in->run = lk__cpu_kernels(lk__node_element(planned->graph, n), isa)[n->op].run;
-            lk__plan_call_at_capacity(planned->graph, n, &in->call);
+            lk_status status = prepare_kernel(p, planned->graph, n, in);
+            if (status < 0) return status;
             in->call.workspace = p->workspace;
             in->call.pool = lk__context_pool(p->context);
             in->call.step = &slot->step;
-            in->call.invalid = &p->invalid;
+            in->call.invalid = p->report ? p->report : &p->invalid;
             for (int j = 0; j < n->inputs + n->outputs; j++) {
                 int                 v = j < n->inputs ? n->in[j] : n->out[j - n->inputs];
                 lk__kernel_operand *o = j < n->inputs ? &in->call.in[j] : &in->call.out[j - n->inputs];
@@ -128,19 +137,28 @@ static lk_status make_slots(lk_program *p)
         slot->step = (lk__kernel_step){.step = 1, .updates_buffers = i == 0, .part = plan->parallel.rank};
         slot->inputs = lk__alloc(p->context, LK_MEMORY_OTHER, inputs);
         if (inputs && !slot->inputs) return LK_ENOMEM;
-        lk_status status = plan->trains ? build_list(p, &plan->train, slot, &slot->train) : LK_OK;
-        if (status < 0) return status;
     }
-    lk_status status = plan->batch_leaves && plan->trains ? lk__leaf_batch_build(p) : LK_OK;
+    return LK_OK;
+}
+
+static lk_status build_lists(lk_program *p)
+{
+    const lk_plan *plan = p->plan;
+    lk_status      status = LK_OK;
+    for (int i = 0; i < plan->slots && plan->trains && status >= 0; i++)
+        status = build_list(p, &plan->train, &p->slots[i], &p->slots[i].train);
+    if (status >= 0 && plan->batch_leaves && plan->trains) status = lk__leaf_batch_build(p);
     return status < 0 ? status : build_list(p, &plan->evaluate, &p->slots[0], &p->evaluate);
 }
 
-/* Gradients are in memory that other ranks of the host can read; they are accounted in the same way. */
+/* Gradients are in memory that other ranks of the host can read, where the group reaches the device's memory; they are accounted in
+ * the same way. */
 static lk_status make_gradients(lk_program *p)
 {
     size_t bytes = p->plan->memory[LK_MEMORY_GRADIENTS];
     if (bytes == 0) return LK_OK;
-    if (!p->comm) return (p->gradients = lk__alloc(p->context, LK_MEMORY_GRADIENTS, bytes)) ? LK_OK : LK_ENOMEM;
+    if (!p->comm || !lk__comm_reaches(p->comm, p->device))
+        return lk__device_alloc(p->device, LK_MEMORY_GRADIENTS, bytes, &p->gradients);
     void     *memory;
     lk_status status = lk_comm_alloc(p->comm, bytes, &memory);
     if (status < 0) return lk__fail_prefix(p->context, status, "gradients in shared memory: ");
@@ -166,13 +184,15 @@ lk_status lk_program_create(lk_plan *plan, lk_store *store, lk_comm *comm, lk_pr
     p->values = plan->graph->values_count;
     p->capacity = lk_plan_capacity(plan);
     p->evaluated = -1;
-    p->arena = lk__alloc(c, LK_MEMORY_ACTIVATIONS, plan->memory[LK_MEMORY_ACTIVATIONS]);
-    p->workspace = lk__alloc(c, LK_MEMORY_WORKSPACE, plan->memory[LK_MEMORY_WORKSPACE]);
-    status = LK_ENOMEM;
-    if ((plan->memory[LK_MEMORY_ACTIVATIONS] && !p->arena) || (plan->memory[LK_MEMORY_WORKSPACE] && !p->workspace))
+    p->device = plan->device;
+    if ((status = p->device->backend->stream_create(p->device, &p->stream)) < 0 ||
+        (status = lk__device_alloc(p->device, LK_MEMORY_ACTIVATIONS, plan->memory[LK_MEMORY_ACTIVATIONS], &p->arena)) <
+            0 ||
+        (status = lk__device_alloc(p->device, LK_MEMORY_WORKSPACE, plan->memory[LK_MEMORY_WORKSPACE], &p->workspace)) < 0)
         goto fail;
     if (p->comm && (status = lk__verify_plans(p)) < 0) goto fail;
-    if ((status = make_gradients(p)) < 0 || (status = make_slots(p)) < 0 || (status = lk__collectives_create(p)) < 0)
+    if ((status = make_gradients(p)) < 0 || (status = make_slots(p)) < 0 || (status = lk__staging_create(p)) < 0 ||
+        (status = build_lists(p)) < 0 || (status = lk__collectives_create(p)) < 0)
         goto fail;
     if (p->comm && (status = lk_program_verify(p, 0)) < 0) goto fail;
     *program = p;
@@ -194,20 +214,23 @@ void lk_program_free(lk_program *p)
     lk_context *c = p->context;
     size_t      inputs = p->values * sizeof *p->bound, gradients = p->plan->memory[LK_MEMORY_GRADIENTS];
     lk__collectives_free(p);
-    lk__free(c, LK_MEMORY_ACTIVATIONS, p->arena, p->plan->memory[LK_MEMORY_ACTIVATIONS]);
-    lk__free(c, LK_MEMORY_WORKSPACE, p->workspace, p->plan->memory[LK_MEMORY_WORKSPACE]);
-    if (p->comm && p->gradients) {
+    lk__staging_free(p);
+    lk__device_free(p->device, LK_MEMORY_ACTIVATIONS, p->arena, p->plan->memory[LK_MEMORY_ACTIVATIONS]);
+    lk__device_free(p->device, LK_MEMORY_WORKSPACE, p->workspace, p->plan->memory[LK_MEMORY_WORKSPACE]);
+    if (p->comm && p->gradients && lk__comm_reaches(p->comm, p->device)) {
         lk_comm_release(p->comm, p->gradients);
         lk__account(c, LK_MEMORY_GRADIENTS, -(ptrdiff_t)gradients);
     } else {
-        lk__free(c, LK_MEMORY_GRADIENTS, p->gradients, gradients);
+        lk__device_free(p->device, LK_MEMORY_GRADIENTS, p->gradients, gradients);
     }
     for (int i = 0; p->slots && i < p->plan->slots; i++) {
         free_list(c, &p->slots[i].train);
         lk__free(c, LK_MEMORY_OTHER, (void *)p->slots[i].inputs, inputs);
     }
     free_list(c, &p->evaluate);
+    p->device->backend->stream_free(p->device, p->stream);
     lk__free(c, LK_MEMORY_OTHER, p->leaf_memory, p->leaf_bytes);
+    lk__device_free(p->device, LK_MEMORY_OTHER, p->leaf_sums, p->leaf_sums_bytes);
     lk__free(c, LK_MEMORY_OTHER, p->trace_names, p->trace_names_bytes);
     lk__free(c, LK_MEMORY_OTHER, p->sums, (size_t)lk__leaves_here(p) * sizeof *p->sums);
     lk__free(c, LK_MEMORY_OTHER, p->slots, (size_t)p->plan->slots * sizeof *p->slots);
@@ -245,7 +268,8 @@ static lk_status set_slot(lk_program *p, int index, int64_t first, int64_t count
     slot->step.count = count;
     slot->step.seed = s->seed;
     slot->step.rate = s->rate;
-    slot->step.sample_ids = s->sample_ids ? s->sample_ids + first : NULL;
+    slot->ids = s->sample_ids ? s->sample_ids + first : NULL;
+    slot->step.sample_ids = lk__ids_memory(p, slot);
     return LK_OK;
 }
 
@@ -348,21 +372,18 @@ void lk_no_sync(lk_program *p, bool enable) { p->no_sync = enable; }
 
 void lk_program_metrics(const lk_program *p, lk_metrics *metrics) { *metrics = p->metrics; }
 
-const void *lk_program_output(const lk_program *p, int i)
+static const void *output_memory(const lk_program *p, int i)
 {
     const lk__plan_list *planned = &p->plan->evaluate;
-    if (i < 0 || i >= planned->outputs_count) return NULL;
-    lk__plan_place place = planned->places[planned->outputs[i]];
-    if (place.region == LK__IN_INPUT) return p->slots[0].inputs[place.offset];
+    lk__plan_place       place = planned->places[planned->outputs[i]];
+    if (place.region == LK__IN_INPUT) return lk__input_memory(p, &p->slots[0], place.offset);
     return lk__program_resolve(p, p->slots[0].arena, p->gradients, place);
 }
 
-/* Bytes of a value with the count of samples applied. */
-static size_t bytes_at_count(const lk__graph_shape *s, int64_t samples)
+const void *lk_program_output(const lk_program *p, int i)
 {
-    size_t bytes = lk_dtype_size(s->dtype);
-    for (int i = 0; i < s->rank; i++) bytes *= (size_t)(i == s->count_axis ? samples * s->count_unit : s->dims[i]);
-    return bytes;
+    bool exists = i >= 0 && i < p->plan->evaluate.outputs_count;
+    return exists && lk__device_is_host(p->device) ? output_memory(p, i) : NULL;
 }
 
 lk_status lk_program_output_read(lk_program *p, int i, void *data, size_t bytes)
@@ -374,12 +395,11 @@ lk_status lk_program_output_read(lk_program *p, int i, void *data, size_t bytes)
     if (p->evaluated < 0)
         return lk__fail(p->context, LK_EINVAL,
                         "output %d is not there: run LK_EVALUATE, and read its outputs before the next run", i);
-    size_t size = bytes_at_count(&planned->graph->values[planned->outputs[i]].shape, p->evaluated);
+    size_t size = lk__bytes_at_count(&planned->graph->values[planned->outputs[i]].shape, p->evaluated);
     if (size != bytes)
         return lk__fail(p->context, LK_EINVAL, "output %d has %zu bytes at a count of %lld, not %zu", i, size,
                         (long long)p->evaluated, bytes);
-    if (bytes) memcpy(data, lk_program_output(p, i), bytes);
-    return LK_OK;
+    return lk__device_read(p->device, p->stream, data, output_memory(p, i), bytes);
 }
 
 /* Profiles are of the first slot. */

@@ -32,7 +32,9 @@ typedef struct lk__run_list {
 
 typedef struct lk__run_slot {
     char           *arena;
-    const void    **inputs; /* by value id of the plan's graph */
+    const void    **inputs; /* by value id of the plan's graph; the caller's */
+    const int64_t  *ids;    /* of its samples; the caller's */
+    char           *staged; /* the device's copies of both; NULL: it reads the caller's */
     lk__kernel_step step;
     lk__run_list    train;
 } lk__run_slot;
@@ -40,11 +42,14 @@ typedef struct lk__run_slot {
 typedef struct lk__run_collectives lk__run_collectives; /* collective.h: buffers and works */
 
 struct lk_program {
-    lk_context   *context;
-    lk_plan      *plan;
-    lk_store     *store;
-    lk_comm      *comm; /* NULL: alone */
-    char         *arena, *workspace, *gradients;
+    lk_context        *context;
+    lk_plan           *plan;
+    lk_store          *store;
+    lk_comm           *comm; /* NULL: alone */
+    lk__device        *device;
+    lk__device_stream *stream;                        /* of all kernels */
+    char              *arena, *workspace, *gradients; /* the device's memory */
+    char *exchanged; /* what collectives reduce: the gradients or, where they do not reach the device, a host copy */
     lk__run_slot *slots; /* plan->slots of them */
     lk__run_list  evaluate;
     const void  **bound; /* what the caller bound: the samples of all micro-batches or leaves; by value id */
@@ -72,8 +77,16 @@ struct lk_program {
     lk__kernel_invalid_id invalid;            /* of the current section */
     bool  invalid_forward, invalid_backward; /* with other ranks: in the latest forward; in one whose gradients count */
     char  invalid_text[LK__VERIFY_LINE];     /* with other ranks: LK_SYNC's error; "" when all ids are in range */
-    char *leaf_memory;                       /* with batch_leaves: the leaves' calls, and sums that collectives read */
+    char *leaf_memory;                       /* with batch_leaves: the leaves' calls */
     size_t leaf_bytes;
+    char  *leaf_sums; /* with batch_leaves: sums that collectives read; the device's memory */
+    size_t leaf_sums_bytes;
+
+    char                  *staged; /* off the CPU: the report of ids out of range, then the slots' inputs */
+    size_t                 staged_bytes;
+    size_t                *input_offsets; /* in the inputs of a slot, by value id; last: the ids */
+    lk__kernel_invalid_id *report;        /* off the CPU: where kernels report ids */
+    char                  *chunk;         /* off the CPU, with other ranks: LK__STAGING_CHUNK bytes of the host's */
 };
 
 /* Leaves of this rank; without leaves 1. */
@@ -94,16 +107,46 @@ static inline int64_t lk__leaf_row(const lk_program *p, int leaf)
     return lk__split(p->step.total, parallel->leaves, lk__plan_leaves(parallel, parallel->rank).first + leaf);
 }
 
+/* Where collectives find what is at this address among the gradients. */
+static inline char *lk__exchanged(const lk_program *p, const char *gradient)
+{
+    return p->exchanged + (gradient - p->gradients);
+}
+
+/* Bytes of a value with the count of samples applied. */
+static inline size_t lk__bytes_at_count(const lk__graph_shape *s, int64_t samples)
+{
+    size_t bytes = lk_dtype_size(s->dtype);
+    for (int i = 0; i < s->rank; i++) bytes *= (size_t)(i == s->count_axis ? samples * s->count_unit : s->dims[i]);
+    return bytes;
+}
+
+/* ---- staging.c: copies between the host and the device ---- */
+lk_status lk__staging_create(lk_program *program); /* after the slots and the gradients */
+void      lk__staging_free(lk_program *program);
+/* The addresses that kernels read: input `input` of a slot, and the ids of its samples; NULL: not bound. */
+const void    *lk__input_memory(const lk_program *program, const lk__run_slot *slot, size_t input);
+const int64_t *lk__ids_memory(const lk_program *program, const lk__run_slot *slot);
+lk_status lk__stage_inputs(lk_program *program, const lk__run_slot *slot); /* before its forward or evaluation runs */
+lk_status lk__read_report(lk_program *program);                            /* into program->invalid */
+/* A range of the gradients, before and after a collective: to lk__exchanged, and back. */
+lk_status lk__stage_out(lk_program *program, const char *gradient, size_t bytes);
+lk_status lk__stage_in(lk_program *program, char *gradient, size_t bytes);
+lk_status lk__broadcast_memory(lk_program *program, char *memory, size_t bytes); /* rank 0's, of the device */
+
 /* ---- leaf_batch.c: leaves that run as one batch ---- */
 lk_status   lk__leaf_batch_build(lk_program *program);
 void        lk__leaf_batch_patch(lk_program *program); /* after the instructions of the whole batch */
-void        lk__leaf_batch_run(lk_program *program, lk__run_instruction *instruction);
+lk_status   lk__leaf_batch_run(lk_program *program, lk__run_instruction *instruction);
 const void *lk__leaf_batch_source(const lk_program *program, size_t index, int leaf);
 
 /* ---- section.c ---- */
-lk__run_sums lk__slot_sums(const lk_program *program, const lk__run_slot *slot, const lk__plan_list *planned);
-lk_status    lk__section_run(lk_program *program, lk_section section);
-double       lk__program_number(const lk_program *program, const lk__plan_list *planned, int value, double otherwise);
+lk_status lk__slot_sums(const lk_program *program, const lk__run_slot *slot, const lk__plan_list *planned,
+                        lk__run_sums *sums);
+lk_status lk__section_run(lk_program *program, lk_section section);
+/* A number that the device computed; `otherwise` where there is none. */
+lk_status lk__program_number(const lk_program *program, const char *arena, const lk__plan_list *planned, int value,
+                             double otherwise, double *number);
 void *lk__program_resolve(const lk_program *program, const char *arena, const char *gradients, lk__plan_place place);
 
 /* ---- collective.c: collectives among the instructions ---- */
@@ -121,7 +164,7 @@ bool lk__buckets_by_slices(const lk_program *program);
 /* Leaves of the subtree that begins with leaf `leaf` of this rank, all of them its own; 0: none begins there. */
 int lk__leaf_subtree(const lk_program *program, int leaf);
 /* Adds a bucket of the second set of gradients to the first. */
-void lk__gradients_accumulate(lk_program *program, const lk__plan_bucket *bucket);
+lk_status lk__gradients_accumulate(lk_program *program, const lk__plan_bucket *bucket);
 
 /* ---- report.c ---- */
 lk_status lk__gather_reports(lk_program *program); /* the sums and reports of all ranks */
@@ -136,10 +179,10 @@ lk_status lk__share_ids(lk_program *program); /* after the rank reports were gat
 void      lk__drop_gradients(lk_program *program);
 
 /* ---- gradient.c ---- */
-void lk__scale_gradients(lk_program *program, double factor); /* all of them */
-/* With gradient_dtype bf16: rounds a bucket to where it is reduced, and copies the result back. */
-void lk__bucket_round(lk_program *program, const lk__plan_bucket *bucket);
-void lk__bucket_widen(lk_program *program, const lk__plan_bucket *bucket);
+lk_status lk__scale_gradients(lk_program *program, double factor); /* all of them */
+/* With gradient_dtype bf16: rounds a bucket to where it is reduced, and copies the result back; else nothing. */
+lk_status lk__bucket_round(lk_program *program, const lk__plan_bucket *bucket);
+lk_status lk__bucket_widen(lk_program *program, const lk__plan_bucket *bucket);
 
 /* ---- traced.c ---- */
 enum { LK__TRACK_STEPS, LK__TRACK_COMPUTE, LK__TRACK_COLLECTIVES };

@@ -2,7 +2,7 @@
  * Their results are what the trainer reads. */
 #include "run/collective.h"
 
-#include "comm/reduce.h"
+#include "base/reduce.h"
 
 #include <string.h>
 

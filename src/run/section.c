@@ -38,7 +38,7 @@ static lk_status set_operands(lk_program *p, const lk__run_slot *slot, lk__run_l
             if (planned->places[v].region == LK__IN_GRADIENTS) o->data = (char *)gradients + planned->places[v].offset;
             if (planned->places[v].region != LK__IN_INPUT) continue;
             size_t input = planned->places[v].offset;
-            o->data = (void *)slot->inputs[input];
+            o->data = (void *)lk__input_memory(p, slot, input);
             if (!o->data)
                 return lk__fail(p->context, LK_EINVAL, "input \"%s\" is not bound; call lk_program_bind before a run",
                                 p->plan->graph->values[input].name);
@@ -50,24 +50,25 @@ static lk_status set_operands(lk_program *p, const lk__run_slot *slot, lk__run_l
     return LK_OK;
 }
 
-double lk__program_number(const lk_program *p, const lk__plan_list *planned, int value, double otherwise)
+lk_status lk__program_number(const lk_program *p, const char *arena, const lk__plan_list *planned, int value,
+                             double otherwise, double *number)
 {
-    if (value < 0) return otherwise;
-    const void *data = lk__program_resolve(p, p->slots[0].arena, p->gradients, planned->places[value]);
-    return planned->graph->values[value].shape.dtype == LK_F32 ? (double)*(const float *)data : *(const double *)data;
+    float narrow;
+    *number = otherwise;
+    if (value < 0) return LK_OK;
+    const void *data = lk__program_resolve(p, arena, p->gradients, planned->places[value]);
+    if (planned->graph->values[value].shape.dtype != LK_F32)
+        return lk__device_read(p->device, p->stream, number, data, sizeof *number);
+    lk_status status = lk__device_read(p->device, p->stream, &narrow, data, sizeof narrow);
+    *number = (double)narrow;
+    return status;
 }
 
-lk__run_sums lk__slot_sums(const lk_program *p, const lk__run_slot *slot, const lk__plan_list *planned)
+lk_status lk__slot_sums(const lk_program *p, const lk__run_slot *slot, const lk__plan_list *planned, lk__run_sums *sums)
 {
-    int    values[] = {planned->sum, planned->weight, planned->correct};
-    double numbers[] = {0, 1, 0};
-    for (int i = 0; i < 3; i++) {
-        if (values[i] < 0) continue;
-        const void *data = lk__program_resolve(p, slot->arena, p->gradients, planned->places[values[i]]);
-        bool        f32 = planned->graph->values[values[i]].shape.dtype == LK_F32;
-        numbers[i] = f32 ? (double)*(const float *)data : *(const double *)data;
-    }
-    return (lk__run_sums){numbers[0], numbers[1], numbers[2]};
+    lk_status status = lk__program_number(p, slot->arena, planned, planned->sum, 0, &sums->sum);
+    if (status >= 0) status = lk__program_number(p, slot->arena, planned, planned->weight, 1, &sums->weight);
+    return status < 0 ? status : lk__program_number(p, slot->arena, planned, planned->correct, 0, &sums->correct);
 }
 
 static void set_metrics(lk_program *p, lk__run_sums s)
@@ -76,22 +77,17 @@ static void set_metrics(lk_program *p, lk__run_sums s)
         .loss = s.weight != 0 ? s.sum / s.weight : 0, .sum = s.sum, .weight = s.weight, .correct = s.correct};
 }
 
-static inline void call_kernel(lk_program *p, lk__run_instruction *in)
+static inline lk_status call_kernel(lk_program *p, lk__run_instruction *in)
 {
-    if (in->leaves)
-        lk__leaf_batch_run(p, in);
-    else
-        in->run(&in->call);
+    return in->leaves ? lk__leaf_batch_run(p, in) : in->run(&in->call);
 }
 
-static inline void run_instruction(lk_program *p, lk__run_instruction *in)
+static inline lk_status run_instruction(lk_program *p, lk__run_instruction *in)
 {
-    if (!p->profile && !p->trace) {
-        call_kernel(p, in);
-        return;
-    }
-    double start = lk__now();
-    call_kernel(p, in);
+    if (!p->profile && !p->trace) return call_kernel(p, in);
+    double    start = lk__now();
+    lk_status status = call_kernel(p, in);
+    if (status >= 0) status = p->device->backend->stream_wait(p->device, p->stream);
     double end = lk__now();
     in->seconds += end - start;
     in->runs++;
@@ -100,6 +96,7 @@ static inline void run_instruction(lk_program *p, lk__run_instruction *in)
             p->trace,
             &(lk__trace_event){
                 .name = in->name, .kind = LK__TRACE_KERNEL, .track = LK__TRACK_COMPUTE, .begin = start, .end = end});
+    return status;
 }
 
 static lk_status run_slots(lk_program *p, lk_section section)
@@ -118,10 +115,12 @@ static lk_status run_slots(lk_program *p, lk_section section)
         if ((status = set_operands(p, &p->slots[i], own, gradients)) < 0) return status;
         if (batch_leaves) lk__leaf_batch_patch(p);
     }
+    for (int i = 0; i < slots && section == LK_FORWARD && status >= 0; i++) status = lk__stage_inputs(p, &p->slots[i]);
     for (size_t i = list->begin[section], stop; i < list->end[section] && status >= 0; i = stop + 1) {
         for (stop = i; stop < list->end[section] && list->instructions[stop].kind == LK__RUNS_KERNEL;) stop++;
         for (int slot = 0; slot < slots; slot++)
-            for (size_t k = i; k < stop; k++) run_instruction(p, &p->slots[slot].train.instructions[k]);
+            for (size_t k = i; k < stop; k++)
+                if ((status = run_instruction(p, &p->slots[slot].train.instructions[k])) < 0) return status;
         if (stop < list->end[section]) status = lk__collective_run(p, stop, last);
     }
     return status;
@@ -159,12 +158,12 @@ static lk_status run_backward(lk_program *p)
     p->sent = 0;
     p->ready = false; /* gradients overwrite activations */
     lk_status status = run_slots(p, LK_BACKWARD);
+    for (size_t i = 0; status >= 0 && !plan->reduces && p->pending > 0 && i < plan->buckets_count; i++)
+        status = lk__gradients_accumulate(p, &plan->buckets[i]);
     if (status < 0) return status;
-    for (size_t i = 0; !plan->reduces && p->pending > 0 && i < plan->buckets_count; i++)
-        lk__gradients_accumulate(p, &plan->buckets[i]);
     for (int i = 0; i < plan->slots && !plan->batch_leaves; i++) {
-        lk__run_sums s = lk__slot_sums(p, &p->slots[i], &plan->train),
-                     *to = &p->sums[plan->parallel.leaves ? p->leaf + i : 0];
+        lk__run_sums s, *to = &p->sums[plan->parallel.leaves ? p->leaf + i : 0];
+        if ((status = lk__slot_sums(p, &p->slots[i], &plan->train, &s)) < 0) return status;
         bool more = !plan->parallel.leaves && p->pending > 0;
         *to = more ? (lk__run_sums){to->sum + s.sum, to->weight + s.weight, to->correct + s.correct} : s;
     }
@@ -205,13 +204,12 @@ static lk_status run_sync(lk_program *p)
 }
 
 /* The weight is among the activations, which other sections may have overwritten since LK_SYNC. A loss without one is divided here. */
-static void set_weight(lk_program *p)
+static lk_status set_weight(lk_program *p)
 {
     const lk__plan_list *planned = &p->plan->train;
-    if (planned->weight >= 0)
-        *(double *)lk__program_resolve(p, p->slots[0].arena, p->gradients, planned->places[planned->weight]) = p->weight;
-    else if (p->weight != 1)
-        lk__scale_gradients(p, 1 / p->weight);
+    if (planned->weight < 0) return p->weight != 1 ? lk__scale_gradients(p, 1 / p->weight) : LK_OK;
+    void *to = lk__program_resolve(p, p->slots[0].arena, p->gradients, planned->places[planned->weight]);
+    return lk__device_write(p->device, p->stream, to, &p->weight, sizeof p->weight);
 }
 
 static lk_status run_update(lk_program *p)
@@ -222,9 +220,10 @@ static lk_status run_update(lk_program *p)
                         "lk_program_gradient_write before LK_UPDATE");
     lk_status status = p->synced ? LK_OK : run_sync(p);
     if (status < 0) return status;
-    set_weight(p);
-    if ((status = run_slots(p, LK_UPDATE)) < 0) return status;
-    p->metrics.grad_norm = lk__program_number(p, &p->plan->train, p->plan->train.norm, 0);
+    if ((status = set_weight(p)) < 0 || (status = run_slots(p, LK_UPDATE)) < 0) return status;
+    const lk__plan_list *planned = &p->plan->train;
+    status = lk__program_number(p, p->slots[0].arena, planned, planned->norm, 0, &p->metrics.grad_norm);
+    if (status < 0) return status;
     p->ready = false;
     lk__drop_gradients(p);
     return LK_OK;
@@ -233,21 +232,19 @@ static lk_status run_update(lk_program *p)
 static lk_status run_evaluate(lk_program *p)
 {
     lk__run_list *list = &p->evaluate;
-    if (list->samples != p->slots[0].step.count) {
-        lk_status status = set_operands(p, &p->slots[0], list, p->gradients);
-        if (status < 0) return status;
-    }
+    lk__run_sums  sums;
+    lk_status     status = LK_OK;
+    if (list->samples != p->slots[0].step.count) status = set_operands(p, &p->slots[0], list, p->gradients);
+    if (status < 0) return status;
     p->overwritten |= p->ready;
     p->ready = p->invalid.found = false;
-    for (size_t i = list->begin[LK_EVALUATE]; i < list->end[LK_EVALUATE]; i++) {
+    status = lk__stage_inputs(p, &p->slots[0]);
+    for (size_t i = list->begin[LK_EVALUATE]; i < list->end[LK_EVALUATE] && status >= 0; i++) {
         lk__run_instruction *in = &list->instructions[i];
-        lk_status            status = LK_OK;
-        if (in->kind == LK__RUNS_KERNEL)
-            run_instruction(p, in);
-        else if ((status = lk__collective_evaluate(p, in)) < 0)
-            return status;
+        status = in->kind == LK__RUNS_KERNEL ? run_instruction(p, in) : lk__collective_evaluate(p, in);
     }
-    set_metrics(p, lk__slot_sums(p, &p->slots[0], list->planned));
+    if (status < 0 || (status = lk__slot_sums(p, &p->slots[0], list->planned, &sums)) < 0) return status;
+    set_metrics(p, sums);
     p->evaluated = p->slots[0].step.count;
     return lk__check_ids(p, list->planned);
 }
@@ -256,9 +253,10 @@ static lk_status run_forward(lk_program *p)
 {
     p->ready = p->overwritten = p->invalid.found = p->invalid_forward = false;
     if (!p->invalid_backward) p->invalid_text[0] = 0; /* of a forward that no backward followed */
-    lk_status status = run_slots(p, LK_FORWARD);
-    if (status < 0) return status;
-    set_metrics(p, lk__slot_sums(p, &p->slots[0], &p->plan->train));
+    lk__run_sums sums;
+    lk_status    status = run_slots(p, LK_FORWARD);
+    if (status < 0 || (status = lk__slot_sums(p, &p->slots[0], &p->plan->train, &sums)) < 0) return status;
+    set_metrics(p, sums);
     if ((status = lk__check_ids(p, &p->plan->train)) < 0) return status;
     p->ready = true;
     return LK_OK;

@@ -4,7 +4,6 @@
 #include "base/bf16.h"
 #include "base/hash.h"
 
-#include <math.h>
 #include <string.h>
 
 int lk__find_state(const lk_graph *g, const char *name)
@@ -36,53 +35,39 @@ char *lk__store_memory(const lk_store *s, size_t index, lk_state_part part)
 lk_status lk__store_read_bytes(const lk_store *s, size_t index, lk_state_part part, size_t first, void *data,
                                size_t bytes)
 {
-    if (bytes) memcpy(data, lk__store_memory(s, index, part) + first, bytes);
-    return LK_OK;
+    return lk__device_read(s->device, NULL, data, lk__store_memory(s, index, part) + first, bytes);
 }
 
 lk_status lk__store_write_bytes(lk_store *s, size_t index, lk_state_part part, size_t first, const void *data,
                                 size_t bytes)
 {
-    if (bytes) memcpy(lk__store_memory(s, index, part) + first, data, bytes);
-    if (part == LK_STATE_VALUE) lk__store_round(s, index, first / sizeof(float), bytes / sizeof(float));
-    return LK_OK;
+    lk_status status = lk__device_write(s->device, NULL, lk__store_memory(s, index, part) + first, data, bytes);
+    if (status < 0 || part != LK_STATE_VALUE) return status;
+    return lk__store_round(s, index, first / sizeof(float), bytes / sizeof(float));
 }
 
-void lk__store_round(lk_store *s, size_t index, size_t first, size_t count)
+lk_status lk__store_round(lk_store *s, size_t index, size_t first, size_t count)
 {
     const lk__plan_state *sp = &s->plan->states[index];
-    if (!sp->master) return;
-    const float *master = (const float *)(s->master + sp->master_offset) + first;
-    lk__bf16    *stored = (lk__bf16 *)(s->parameters + sp->place.offset) + first;
-    for (size_t i = 0; i < count; i++) stored[i] = lk__to_bf16(master[i]);
+    if (!sp->master || count == 0) return LK_OK;
+    return lk__device_cast(s->device, NULL, s->master + sp->master_offset + first * sizeof(float), LK_F32,
+                           s->parameters + sp->place.offset + first * sizeof(lk__bf16), LK_BF16, (int64_t)count);
 }
 
-uint64_t lk__store_hash_state(const lk_store *s, size_t index, uint64_t seed)
+lk_status lk__store_hash_state(const lk_store *s, size_t index, uint64_t seed, uint64_t *hash)
 {
     const lk__plan_state *sp = &s->plan->states[index];
-    return lk__hash64(lk__store_memory(s, index, LK_STATE_VALUE), sp->master ? sp->wide_bytes : sp->bytes, seed);
+    const char           *memory = lk__store_memory(s, index, LK_STATE_VALUE);
+    return s->device->backend->hash(s->device, memory, sp->master ? sp->wide_bytes : sp->bytes, seed, hash);
 }
 
-bool lk__store_finite(const lk_store *s, size_t index)
+lk_status lk__store_finite(const lk_store *s, size_t index, bool *finite)
 {
-    lk_state    state = lk_store_at(s, index);
-    const void *data = lk__store_memory(s, index, LK_STATE_VALUE);
-    int64_t     elements = 1;
-    bool        finite = true;
+    lk_state state = lk_store_at(s, index);
+    int64_t  elements = 1;
     for (int i = 0; i < state.rank; i++) elements *= state.dims[i];
-    switch (state.dtype) {
-    case LK_F32:
-        for (int64_t k = 0; k < elements; k++) finite &= isfinite(((const float *)data)[k]) != 0;
-        break;
-    case LK_F64:
-        for (int64_t k = 0; k < elements; k++) finite &= isfinite(((const double *)data)[k]) != 0;
-        break;
-    case LK_BF16:
-        for (int64_t k = 0; k < elements; k++) finite &= isfinite(lk__from_bf16(((const lk__bf16 *)data)[k])) != 0;
-        break;
-    default: finite = state.dtype == LK_I64; /* the only other type that lk_buffer allows */
-    }
-    return finite;
+    return s->device->backend->finite(s->device, lk__store_memory(s, index, LK_STATE_VALUE), elements, state.dtype,
+                                      finite);
 }
 
 /* Finds what lk_store_read and lk_store_write copy: the state, and the slice's first byte. */
@@ -130,7 +115,8 @@ uint64_t lk_store_hash(const lk_store *s)
     uint64_t hash = 0;
     for (size_t i = 0; i < lk_store_count(s); i++) {
         const char *name = s->plan->graph->states[i].name;
-        hash = lk__store_hash_state(s, i, lk__hash64(name, strlen(name), hash));
+        if (s->plan->graph->states[i].not_saved) continue;
+        if (lk__store_hash_state(s, i, lk__hash64(name, strlen(name), hash), &hash) < 0) return 0;
     }
     return hash;
 }

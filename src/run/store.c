@@ -8,13 +8,14 @@
 #include <math.h>
 #include <string.h>
 
-enum { TILE = 16384, DRAW = 4 * LK__RANDOM_BATCH }; /* elements; a tile is a multiple of a draw */
+/* Elements; a tile is a multiple of a draw, and the staged part of a tile. */
+enum { TILE = 16384, DRAW = 4 * LK__RANDOM_BATCH, STAGED = 8 * TILE };
 
 typedef struct filling {
     const lk__graph_state *state;
     lk_dtype               type;
-    void                  *data;
-    int64_t                elements;
+    void                  *data;       /* of element `first` on */
+    int64_t                first, end; /* first: a multiple of TILE */
     lk__random             random;
 } filling;
 
@@ -58,36 +59,60 @@ static void fill_uniform_f32(const filling *f, int64_t at, int64_t count)
     lk__random4_batch(&f->random, (uint64_t)i >> 27, (uint32_t)(i * LK__RANDOM_BATCH), bits);
     for (int j = 0; j < LK__RANDOM_BATCH; j++)
         for (int k = 0; k < 4; k++) value[4 * j + k] = scale * (float)(int32_t)(bits[k][j] ^ 0x80000000u);
-    memcpy((float *)f->data + at, value, (size_t)count * sizeof *value);
+    memcpy((float *)f->data + at - f->first, value, (size_t)count * sizeof *value);
 }
 
 static void fill_tile(void *argument, int64_t tile, int worker)
 {
     const filling *f = argument;
-    int64_t        end = (tile + 1) * TILE < f->elements ? (tile + 1) * TILE : f->elements;
+    int64_t        begin = f->first + tile * TILE, end = begin + TILE < f->end ? begin + TILE : f->end;
     bool           random = f->state->init == LK_INIT_UNIFORM || f->state->init == LK_INIT_NORMAL;
     double         value[DRAW];
     (void)worker;
     for (int i = 0; i < DRAW; i++) value[i] = f->state->init == LK_INIT_CONSTANT ? f->state->a : 0;
-    for (int64_t at = tile * TILE; at < end; at += DRAW) {
+    for (int64_t at = begin; at < end; at += DRAW) {
         int64_t count = end - at < DRAW ? end - at : DRAW;
         if (f->type == LK_F32 && f->state->init == LK_INIT_UNIFORM) {
             fill_uniform_f32(f, at, count);
             continue;
         }
         if (random) draw(f, at / DRAW, value);
-        for (int64_t i = 0; i < count; i++) write_number(f->type, f->data, at + i, value[i]);
+        for (int64_t i = 0; i < count; i++) write_number(f->type, f->data, at - f->first + i, value[i]);
     }
 }
 
-static void initialise(lk_store *store, size_t index, uint64_t seed)
+/* In the host's memory: where it will stay or, off the CPU, in a staging buffer, part by part. */
+static lk_status initialise(lk_store *s, size_t index, uint64_t seed)
 {
-    lk_state               state = lk_store_at(store, index);
-    const lk__graph_state *s = &store->plan->graph->states[index];
-    filling f = {s, state.dtype, state.data, lk__shape_elements(&store->plan->graph->values[s->value].shape),
-                 lk__random_make(seed, LK__FOR_INIT, lk__hash64(s->name, strlen(s->name), 0))};
-    lk__pool_run(lk__context_pool(store->context), (f.elements + TILE - 1) / TILE, fill_tile, &f);
-    lk__store_round(store, index, 0, (size_t)f.elements);
+    const lk__graph_state    *state = &s->plan->graph->states[index];
+    const lk__device_backend *device = s->device->backend;
+    const lk_dtype            type = lk_store_at(s, index).dtype;
+    const size_t              size = lk_dtype_size(type), staged = STAGED * size;
+    int64_t                   elements = lk__shape_elements(&s->plan->graph->values[state->value].shape);
+    lk_status                 status = LK_OK;
+    filling                   f = {.state = state,
+                                   .type = type,
+                                   .random = lk__random_make(seed, LK__FOR_INIT, lk__hash64(state->name, strlen(state->name), 0))};
+    if (device->host) {
+        f.data = lk__store_memory(s, index, LK_STATE_VALUE);
+        f.end = elements;
+        lk__pool_run(lk__context_pool(s->context), (elements + TILE - 1) / TILE, fill_tile, &f);
+        return lk__store_round(s, index, 0, (size_t)elements);
+    }
+    if (!(f.data = device->alloc_host(s->device, LK_MEMORY_OTHER, staged))) return LK_ENOMEM;
+    for (f.first = 0; f.first < elements && status >= 0; f.first += STAGED) {
+        int64_t count = elements - f.first < STAGED ? elements - f.first : STAGED;
+        f.end = f.first + count;
+        lk__pool_run(lk__context_pool(s->context), (count + TILE - 1) / TILE, fill_tile, &f);
+        status = lk__store_write_bytes(s, index, LK_STATE_VALUE, (size_t)f.first * size, f.data, (size_t)count * size);
+    }
+    device->free_host(s->device, LK_MEMORY_OTHER, f.data, staged);
+    return status;
+}
+
+static lk_status alloc_state(lk_store *s, lk_memory kind, char **memory)
+{
+    return lk__device_alloc(s->device, kind, s->plan->memory[kind], memory);
 }
 
 lk_status lk_store_create(lk_plan *plan, uint64_t seed, lk_store **store)
@@ -98,18 +123,19 @@ lk_status lk_store_create(lk_plan *plan, uint64_t seed, lk_store **store)
     if (!s) return LK_ENOMEM;
     s->context = c;
     s->plan = plan;
-    s->parameters = lk__alloc(c, LK_MEMORY_PARAMETERS, plan->memory[LK_MEMORY_PARAMETERS]);
-    s->master = lk__alloc(c, LK_MEMORY_MASTER, plan->memory[LK_MEMORY_MASTER]);
-    s->buffers = lk__alloc(c, LK_MEMORY_BUFFERS, plan->memory[LK_MEMORY_BUFFERS]);
-    s->optimizer = lk__alloc(c, LK_MEMORY_OPTIMIZER, plan->memory[LK_MEMORY_OPTIMIZER]);
-    if ((plan->memory[LK_MEMORY_PARAMETERS] && !s->parameters) || (plan->memory[LK_MEMORY_MASTER] && !s->master) ||
-        (plan->memory[LK_MEMORY_BUFFERS] && !s->buffers) || (plan->memory[LK_MEMORY_OPTIMIZER] && !s->optimizer)) {
+    s->device = plan->device;
+    lk_status status = alloc_state(s, LK_MEMORY_PARAMETERS, &s->parameters);
+    if (status >= 0) status = alloc_state(s, LK_MEMORY_MASTER, &s->master);
+    if (status >= 0) status = alloc_state(s, LK_MEMORY_BUFFERS, &s->buffers);
+    if (status >= 0) status = alloc_state(s, LK_MEMORY_OPTIMIZER, &s->optimizer);
+    for (size_t i = 0; i < plan->graph->states_count && status >= 0; i++) status = initialise(s, i, seed);
+    for (size_t i = 0; i < plan->graph->constants_count && status >= 0; i++)
+        status = lk__device_write(s->device, NULL, s->buffers + plan->constants[i], plan->graph->constants[i].data,
+                                  plan->graph->constants[i].bytes);
+    if (status < 0) {
         lk_store_free(s);
-        return LK_ENOMEM;
+        return status;
     }
-    for (size_t i = 0; i < plan->graph->states_count; i++) initialise(s, i, seed);
-    for (size_t i = 0; i < plan->graph->constants_count; i++)
-        memcpy(s->buffers + plan->constants[i], plan->graph->constants[i].data, plan->graph->constants[i].bytes);
     *store = s;
     return LK_OK;
 }
@@ -117,10 +143,10 @@ lk_status lk_store_create(lk_plan *plan, uint64_t seed, lk_store **store)
 void lk_store_free(lk_store *s)
 {
     if (!s) return;
-    lk__free(s->context, LK_MEMORY_PARAMETERS, s->parameters, s->plan->memory[LK_MEMORY_PARAMETERS]);
-    lk__free(s->context, LK_MEMORY_MASTER, s->master, s->plan->memory[LK_MEMORY_MASTER]);
-    lk__free(s->context, LK_MEMORY_BUFFERS, s->buffers, s->plan->memory[LK_MEMORY_BUFFERS]);
-    lk__free(s->context, LK_MEMORY_OPTIMIZER, s->optimizer, s->plan->memory[LK_MEMORY_OPTIMIZER]);
+    lk__device_free(s->device, LK_MEMORY_PARAMETERS, s->parameters, s->plan->memory[LK_MEMORY_PARAMETERS]);
+    lk__device_free(s->device, LK_MEMORY_MASTER, s->master, s->plan->memory[LK_MEMORY_MASTER]);
+    lk__device_free(s->device, LK_MEMORY_BUFFERS, s->buffers, s->plan->memory[LK_MEMORY_BUFFERS]);
+    lk__device_free(s->device, LK_MEMORY_OPTIMIZER, s->optimizer, s->plan->memory[LK_MEMORY_OPTIMIZER]);
     lk__free(s->context, LK_MEMORY_OTHER, s, sizeof *s);
 }
 
@@ -136,9 +162,11 @@ lk_state lk_store_at(const lk_store *s, size_t index)
                                   .stored = shape->dtype,
                                   .rank = shape->rank,
                                   .buffer = state->buffer,
+                                  .not_saved = state->not_saved,
                                   .frozen = !state->buffer && s->plan->trains && !sp->trained,
                                   .moments = sp->moments};
     memcpy(out.dims, shape->dims, sizeof out.dims);
+    if (!lk__device_is_host(s->device)) return out;
     out.data = lk__store_memory(s, index, LK_STATE_VALUE);
     for (int m = 0; m < sp->moments; m++)
         out.moment[m] = lk__store_memory(s, index, (lk_state_part)(LK_STATE_MOMENT_0 + m));

@@ -28,9 +28,9 @@ static bool plan_line(const lk_plan *plan, size_t index, char text[LINE])
         const lk__graph_state *s = &g->states[index];
         char                   shape[96];
         lk__shape_text(&g->values[s->value].shape, shape, sizeof shape);
-        snprintf(text, LINE, "%s %.160s %s %s%s", s->buffer ? "buffer" : "parameter", s->name,
+        snprintf(text, LINE, "%s %.160s %s %s%s%s", s->buffer ? "buffer" : "parameter", s->name,
                  lk_dtype_name(g->values[s->value].shape.dtype), shape,
-                 plan->states[index].trained ? "" : ", not trained");
+                 plan->states[index].trained ? "" : ", not trained", s->not_saved ? ", not saved" : "");
         return true;
     }
     index -= g->states_count;
@@ -119,10 +119,10 @@ lk_status lk__verify_plans(lk_program *p)
 
 /* ---- parameters ---- */
 
-static uint64_t hash_state(const lk_program *p, size_t index)
+static lk_status hash_state(const lk_program *p, size_t index, uint64_t *hash)
 {
     const char *name = p->plan->graph->states[index].name;
-    return lk__store_hash_state(p->store, index, lk__hash64(name, strlen(name), 3));
+    return lk__store_hash_state(p->store, index, lk__hash64(name, strlen(name), 3), hash);
 }
 
 /* Buffers may differ, since each rank keeps statistics of its own samples: rank 0's are used. */
@@ -131,19 +131,19 @@ static bool is_compared(const lk_program *p, size_t index) { return !p->plan->gr
 lk_status lk_program_verify(lk_program *p, int64_t step)
 {
     size_t    count = lk_store_count(p->store);
-    uint64_t  whole = 5;
+    uint64_t  whole = 5, one;
     int       different;
     lk_status status;
     if (!p->comm) return LK_OK;
     for (size_t i = 0; i < count; i++)
         if (is_compared(p, i)) {
-            uint64_t one = hash_state(p, i);
+            if ((status = hash_state(p, i, &one)) < 0) return status;
             whole = lk__hash64(&one, sizeof one, whole);
         }
     if ((status = find_different(p, whole, &different)) < 0 || different < 0) return status;
     for (size_t i = 0; i < count; i++) {
         if (!is_compared(p, i)) continue;
-        if ((status = find_different(p, hash_state(p, i), &different)) < 0) return status;
+        if ((status = hash_state(p, i, &one)) < 0 || (status = find_different(p, one, &different)) < 0) return status;
         if (different < 0) continue;
         return lk__fail(p->context, LK_EMISMATCH,
                         "replicas diverged: at step %" PRId64
@@ -156,8 +156,7 @@ lk_status lk_program_verify(lk_program *p, int64_t step)
 
 static lk_status broadcast(lk_program *p, char *data, lk_memory kind)
 {
-    size_t bytes = p->store->plan->memory[kind];
-    return bytes ? lk_comm_broadcast(p->comm, data, bytes, LK_U8, 0, NULL) : LK_OK;
+    return lk__broadcast_memory(p, data, p->store->plan->memory[kind]);
 }
 
 lk_status lk__program_broadcast_buffers(lk_program *p)

@@ -10,6 +10,7 @@
 typedef struct lk__train_background {
     lk__train_saver *saver;
     lk_store         copy; /* the store's plan over memory of this struct */
+    lk__device       host;
     size_t           bytes;
     bool             running; /* the thread must be joined */
     atomic_bool      done;
@@ -22,8 +23,8 @@ typedef struct lk__train_background {
     char             error[2048]; /* the thread's error message: lk_context_error is per thread */
 } lk__train_background;
 
-static const lk_memory kinds[] = {LK_MEMORY_PARAMETERS, LK_MEMORY_BUFFERS, LK_MEMORY_OPTIMIZER};
-enum { KINDS = 3 };
+static const lk_memory kinds[] = {LK_MEMORY_PARAMETERS, LK_MEMORY_MASTER, LK_MEMORY_BUFFERS, LK_MEMORY_OPTIMIZER};
+enum { KINDS = 4 };
 
 static size_t copy_bytes(const lk_plan *plan)
 {
@@ -44,8 +45,10 @@ lk_status lk__saver_background(lk__train_saver *s)
     char  *memory = lk__alloc(s->context, LK_MEMORY_CHECKPOINT, bytes);
     if (!memory) return LK_ENOMEM;
     lk__train_background *b = s->background = (lk__train_background *)memory;
-    char                **to[] = {&b->copy.parameters, &b->copy.buffers, &b->copy.optimizer};
+    char                **to[] = {&b->copy.parameters, &b->copy.master, &b->copy.buffers, &b->copy.optimizer};
     b->copy = *s->store;
+    b->copy.device = &b->host; /* host memory, whatever the store's device is */
+    b->host = (lk__device){&lk__device_cpu, s->context};
     b->bytes = bytes;
     for (int i = 0; i < KINDS; i++) {
         *to[i] = memory + used;
@@ -69,8 +72,8 @@ static void *write_copy(void *argument)
 lk_status lk__saver_begin(lk__train_saver *s, const char *directory, const lk_progress *progress, int keep)
 {
     lk__train_background *b = s->background;
-    const char           *from[] = {s->store->parameters, s->store->buffers, s->store->optimizer};
-    char                 *to[] = {b->copy.parameters, b->copy.buffers, b->copy.optimizer};
+    const char           *from[] = {s->store->parameters, s->store->master, s->store->buffers, s->store->optimizer};
+    char                 *to[] = {b->copy.parameters, b->copy.master, b->copy.buffers, b->copy.optimizer};
     b->began = lk__now();
     b->saver = s;
     b->directory = directory;
@@ -78,8 +81,11 @@ lk_status lk__saver_begin(lk__train_saver *s, const char *directory, const lk_pr
     b->keep = keep;
     b->status = LK_OK;
     atomic_store(&b->done, false);
-    for (int i = 0; i < KINDS; i++)
-        if (lk_plan_memory(s->store->plan, kinds[i])) memcpy(to[i], from[i], lk_plan_memory(s->store->plan, kinds[i]));
+    for (int i = 0; i < KINDS; i++) {
+        lk_status status =
+            lk__device_read(s->store->device, NULL, to[i], from[i], lk_plan_memory(s->store->plan, kinds[i]));
+        if (status < 0) return status;
+    }
     if (pthread_create(&b->thread, NULL, write_copy, b) != 0)
         write_copy(b); /* no thread available: write it now */
     else

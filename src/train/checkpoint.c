@@ -94,7 +94,9 @@ static lk_status write_model(lk__train_saver *s, const char *path, char sha[65])
     size_t count = 0;
     for (size_t i = 0; i < lk_store_count(s->store); i++) {
         const char *alias;
-        s->tensors[count++] = tensor_of_state(s, i, LK_STATE_VALUE, lk_store_at(s->store, i).name);
+        lk_state    state = lk_store_at(s->store, i);
+        if (state.not_saved) continue;
+        s->tensors[count++] = tensor_of_state(s, i, LK_STATE_VALUE, state.name);
         for (size_t j = 0; (alias = lk_store_alias(s->store, i, j)); j++)
             s->tensors[count++] = tensor_of_state(s, i, LK_STATE_VALUE, alias);
     }

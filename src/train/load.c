@@ -121,6 +121,7 @@ static lk_status visit_tensors(target *to, lk__train_load_what what, lk_status (
         to->index = i;
         to->part = LK_STATE_VALUE;
         to->name = to->state.name;
+        if (to->state.not_saved) continue;
         if (what == LK__LOAD_MODEL) {
             status = visit(to);
             ++*count;
@@ -148,6 +149,10 @@ static lk_status report_unknown_tensor(lk_store *s, const char *path, lk__safete
         if (!lk_store_find(s, name, &state))
             return lk__fail(s->context, LK_EMISMATCH,
                             "%s holds \"%s\", which the model does not have: it is of another model", path,
+                            lk__shown(name, text));
+        if (state.not_saved)
+            return lk__fail(s->context, LK_EMISMATCH,
+                            "%s holds \"%s\", which the model never saves: it is of another model", path,
                             lk__shown(name, text));
     }
     return lk__fail(s->context, LK_EMISMATCH, "%s holds more tensors than the model's optimizer", path);

@@ -97,7 +97,10 @@ lk_status lk__trainer_load(lk_trainer *t)
 static lk_status check_finite(lk_trainer *t)
 {
     for (size_t i = 0; i < lk_store_count(t->store); i++) {
-        if (!lk__store_finite(t->store, i))
+        bool      finite;
+        lk_status status = lk__store_finite(t->store, i, &finite);
+        if (status < 0) return status;
+        if (!finite)
             return lk__fail(t->context, LK_ENAN,
                             "\"%s\" is infinite or NaN after step %lld, which was not saved; a lower learning rate, a "
                             "warm-up or clipping may help",

@@ -1,7 +1,7 @@
 /* fuzz_handshake.c - the handshake: any bytes are refused, or give a valid rank, address and names. An input is a byte
  * with the kind of message and whether it is signed correctly before it is verified (else nothing would ever pass the
  * MAC), then the message. */
-#include "comm/reduce.h"
+#include "base/reduce.h"
 #include "comm/rendezvous/handshake.h"
 
 #include <stdlib.h>

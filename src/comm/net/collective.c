@@ -6,7 +6,7 @@
  *
  * Elements are independent and every slice is reduced by lk__reduce, so all algorithms give the same bits. */
 #include "comm/net/collective.h"
-#include "comm/reduce.h"
+#include "base/reduce.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 /* pipeline.c - reductions and broadcasts over a network in chunks, several of them in flight at once. */
+#include "base/reduce.h"
 #include "comm/net/collective.h"
-#include "comm/reduce.h"
 
 enum { SLICE = 256 << 10 }; /* bytes of a chunk for each rank, unless the chunk would exceed LK__NET_CHUNK */
 

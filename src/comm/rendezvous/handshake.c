@@ -4,7 +4,7 @@
 
 #include "base/entropy.h"
 #include "base/hash.h"
-#include "comm/reduce.h"
+#include "base/reduce.h"
 #include "comm/rendezvous/local.h"
 
 #include <arpa/inet.h>

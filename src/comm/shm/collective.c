@@ -6,7 +6,7 @@
  *            processed.
  *
  * In each of them a rank computes its own slice only, and elements are independent, so all three give the same bits. */
-#include "comm/reduce.h"
+#include "base/reduce.h"
 #include "comm/shm/shm.h"
 
 #include <stdio.h>

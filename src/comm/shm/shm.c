@@ -222,6 +222,19 @@ static lk_status split(lk_comm *parent, lk_comm *c, const lk__comm_member *all, 
     return lk__shm_create(c, NULL, name, token);
 }
 
-const lk__comm_backend lk__backend_shm = {
-    "shm",      false, lk__shm_collective, lk__shm_transfer, allocate, release, failure, raise_failure, busy,
-    wake_waits, sent,  free_state,         create,           NULL,     split};
+const lk__comm_backend lk__backend_shm = {"shm",
+                                          false,
+                                          lk__shm_collective,
+                                          lk__shm_transfer,
+                                          allocate,
+                                          release,
+                                          failure,
+                                          raise_failure,
+                                          busy,
+                                          wake_waits,
+                                          sent,
+                                          free_state,
+                                          create,
+                                          NULL,
+                                          split,
+                                          lk__comm_reaches_host};

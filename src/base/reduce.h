@@ -1,4 +1,4 @@
-/* comm/reduce.h - the canonical order in which ranks' values are combined. */
+/* base/reduce.h - the canonical order in which ranks' values are combined. */
 #ifndef LK__REDUCE_H
 #define LK__REDUCE_H
 

@@ -1,0 +1,97 @@
+/* device/device.h - a device: memory, copies, streams, events, and kernels by operation, types and shapes. Nothing outside a device
+ * dereferences its memory, unless the device's backend says that it is the host's (`host`). What a device prefers (layouts,
+ * fusions, typical rates) is asked of it by the planner.
+ *
+ * Work given to a stream runs in order, and copies and kernels may return before they have run: lk__device_wait waits for all of a
+ * stream's work. A failure of such work is returned by the next call on the stream. The CPU runs everything at once, so its streams
+ * and events are NULL. */
+#ifndef LK__DEVICE_H
+#define LK__DEVICE_H
+
+#include "device/kernel.h"
+
+typedef struct lk__device        lk__device;
+typedef struct lk__device_stream lk__device_stream;
+typedef struct lk__device_event  lk__device_event;
+
+/* A kernel for one operation, at the types and shapes that it was found for. */
+typedef struct lk__device_kernel {
+    lk__kernel           run;       /* NULL: the device has none */
+    lk__kernel_workspace workspace; /* NULL: it needs none */
+    /* Before a call runs for the first time: sets call->prepared. NULL: nothing is prepared. */
+    lk_status (*prepare)(lk__device *device, const struct lk__device_kernel *kernel, lk__kernel_call *call);
+    const void *entry; /* the device's own */
+} lk__device_kernel;
+
+/* Typical rates, the same on every rank, because plans are made from them. */
+typedef struct lk__device_rates {
+    double flops, memory; /* operations a second, bytes a second */
+} lk__device_rates;
+
+typedef struct lk__device_backend {
+    const char *name, *text; /* text: for `lockstep info` */
+    bool host; /* its memory is the host's: anyone may dereference it, and kernels read the caller's inputs where they are */
+    lk__device_rates rates;
+
+    lk_status (*open)(lk_context *context, lk__device **device);
+    void (*close)(lk__device *device);
+
+    /* Zeroed memory of the device, aligned to LK__ALIGN and accounted under kind; NULL: a message is set. */
+    void *(*alloc)(lk__device *device, lk_memory kind, size_t bytes);
+    void (*free)(lk__device *device, lk_memory kind, void *memory, size_t bytes);
+    /* Host memory from which and to which it copies quickly. */
+    void *(*alloc_host)(lk__device *device, lk_memory kind, size_t bytes);
+    void (*free_host)(lk__device *device, lk_memory kind, void *memory, size_t bytes);
+
+    lk_status (*copy_in)(lk__device *device, lk__device_stream *stream, void *to, const void *host, size_t bytes);
+    lk_status (*copy_out)(lk__device *device, lk__device_stream *stream, void *host, const void *from, size_t bytes);
+    lk_status (*copy)(lk__device *device, lk__device_stream *stream, void *to, const void *from, size_t bytes);
+    lk_status (*fill)(lk__device *device, lk__device_stream *stream, void *memory, int byte, size_t bytes);
+
+    lk_status (*stream_create)(lk__device *device, lk__device_stream **stream);
+    void (*stream_free)(lk__device *device, lk__device_stream *stream);
+    lk_status (*stream_wait)(lk__device *device, lk__device_stream *stream); /* the caller waits for all of its work */
+    lk_status (*event_create)(lk__device *device, lk__device_event **event);
+    void (*event_free)(lk__device *device, lk__device_event *event);
+    lk_status (*event_record)(lk__device *device, lk__device_event *event, lk__device_stream *stream);
+    lk_status (*event_wait)(lk__device *device, lk__device_event *event,
+                            lk__device_stream *stream); /* the stream waits */
+
+    /* The kernel of an operation whose tensors are stored as `element`; call has the operands' types and shapes at the capacity. */
+    lk__device_kernel (*find)(lk__device *device, lk__op op, lk_dtype element, const lk__kernel_call *call);
+    /* out = in[0] + … + in[n-1], as the pairwise tree of base/tree.h; n up to LK__DEVICE_ADDENDS; out may be one of them. */
+    lk_status (*add)(lk__device *device, lk__device_stream *stream, void *out, const void *const *in, int n,
+                     size_t count, lk_dtype type);
+    /* Of memory as it is now; both wait. The hash is lk__hash64's. Integers are finite. */
+    lk_status (*hash)(lk__device *device, const void *memory, size_t bytes, uint64_t seed, uint64_t *hash);
+    lk_status (*finite)(lk__device *device, const void *memory, int64_t elements, lk_dtype type, bool *finite);
+
+    /* Whether it computes `next`, the only reader of op's first output, in op's kernel. */
+    bool (*fuses)(lk__op op, const lk__op_attrs *attrs, lk__op next, const lk__op_attrs *next_attrs);
+    bool channels_last; /* its kernels read and write images with the channels last */
+} lk__device_backend;
+
+enum { LK__DEVICE_ADDENDS = LK__LEAVES_MOST };
+
+struct lk__device {
+    const lk__device_backend *backend;
+    lk_context               *context;
+};
+
+extern const lk__device_backend lk__device_cpu;
+
+static inline bool lk__device_is_host(const lk__device *d) { return d->backend->host; }
+
+/* Zeroed; accounted under kind. bytes 0: *memory is NULL. */
+lk_status lk__device_alloc(lk__device *device, lk_memory kind, size_t bytes, char **memory);
+void      lk__device_free(lk__device *device, lk_memory kind, void *memory, size_t bytes); /* NULL is fine */
+
+/* Copies that wait: before the first returns the numbers are there, before the second the host's memory may be reused. */
+lk_status lk__device_read(lk__device *device, lk__device_stream *stream, void *host, const void *from, size_t bytes);
+lk_status lk__device_write(lk__device *device, lk__device_stream *stream, void *to, const void *host, size_t bytes);
+
+/* Converts an array from one type to another, as the operation cast. */
+lk_status lk__device_cast(lk__device *device, lk__device_stream *stream, void *from, lk_dtype type, void *to,
+                          lk_dtype as, int64_t elements);
+
+#endif

@@ -1,0 +1,25 @@
+/* staging.c - the memory of what is copied between the host and a device whose memory is not the host's (run/staging.c). */
+#include "plan/plan.h"
+
+size_t lk__plan_stage_inputs(const lk_plan *p, size_t *offsets)
+{
+    const lk_graph *g = p->graph;
+    int64_t         samples = lk_plan_capacity(p);
+    size_t          bytes = 0;
+    for (size_t i = 0; i < g->values_count; i++) {
+        const lk__graph_shape *s = &g->values[i].shape;
+        if (g->values[i].kind != LK__VALUE_INPUT) continue;
+        if (offsets) offsets[i] = bytes;
+        bytes += lk__round_up((size_t)lk__shape_elements(s) * lk_dtype_size(s->dtype), LK__ALIGN);
+    }
+    if (offsets) offsets[g->values_count] = bytes;
+    return bytes + lk__round_up(samples == INT64_MAX ? 0 : (size_t)samples * sizeof(int64_t), LK__ALIGN);
+}
+
+/* Without a comm the plan cannot know what the ranks' backend reaches: none reaches another memory than the host's. */
+size_t lk__plan_staging_bytes(const lk_plan *p)
+{
+    if (lk__device_is_host(p->device)) return 0;
+    size_t bytes = lk__plan_stage_inputs(p, NULL) * (size_t)p->slots + LK__STAGED_REPORT;
+    return p->parallel.world > 1 ? bytes + p->memory[LK_MEMORY_GRADIENTS] + LK__STAGING_CHUNK : bytes;
+}

@@ -1,0 +1,122 @@
+/* staging.c - what is copied between the host and a device whose memory is not the host's: inputs and the samples' ids before a section
+ * runs, the report of ids out of range after it, and gradients that ranks exchange over a backend that does not reach the device.
+ * On the CPU nothing is: kernels read the caller's inputs, and collectives the gradients, where they are. */
+#include "run/program.h"
+
+#include "comm/abort.h"
+
+#include <string.h>
+
+static bool is_staged(const lk_program *p) { return !lk__device_is_host(p->device); }
+
+/* ---- creating and freeing ---- */
+
+/* Gradients that ranks exchange: in the host's memory, symmetric where ranks share a host. */
+static lk_status make_exchanged(lk_program *p)
+{
+    size_t    bytes = p->plan->memory[LK_MEMORY_GRADIENTS];
+    void     *memory;
+    lk_status status = bytes ? lk_comm_alloc(p->comm, bytes, &memory) : LK_OK;
+    if (status < 0) return lk__fail_prefix(p->context, status, "staging of gradients in shared memory: ");
+    if (bytes) p->exchanged = memory;
+    lk__account(p->context, LK_MEMORY_STAGING, (ptrdiff_t)bytes);
+    p->chunk = p->device->backend->alloc_host(p->device, LK_MEMORY_STAGING, LK__STAGING_CHUNK);
+    return p->chunk ? LK_OK : LK_ENOMEM;
+}
+
+lk_status lk__staging_create(lk_program *p)
+{
+    const lk_plan *plan = p->plan;
+    size_t         offsets = (p->values + 1) * sizeof *p->input_offsets;
+    p->exchanged = p->gradients;
+    if (!is_staged(p)) return LK_OK;
+    if (!(p->input_offsets = lk__alloc(p->context, LK_MEMORY_OTHER, offsets))) return LK_ENOMEM;
+    p->staged_bytes = lk__plan_stage_inputs(plan, p->input_offsets) * (size_t)plan->slots + LK__STAGED_REPORT;
+    lk_status status = lk__device_alloc(p->device, LK_MEMORY_STAGING, p->staged_bytes, &p->staged);
+    if (status < 0) return status;
+    for (int i = 0; i < plan->slots; i++)
+        p->slots[i].staged = p->staged + LK__STAGED_REPORT + (size_t)i * lk__plan_stage_inputs(plan, NULL);
+    p->report = (lk__kernel_invalid_id *)p->staged;
+    return p->comm && !lk__comm_reaches(p->comm, p->device) ? make_exchanged(p) : LK_OK;
+}
+
+void lk__staging_free(lk_program *p)
+{
+    if (!is_staged(p)) return;
+    if (p->comm && p->exchanged && p->exchanged != p->gradients) {
+        lk_comm_release(p->comm, p->exchanged);
+        lk__account(p->context, LK_MEMORY_STAGING, -(ptrdiff_t)p->plan->memory[LK_MEMORY_GRADIENTS]);
+    }
+    if (p->chunk) p->device->backend->free_host(p->device, LK_MEMORY_STAGING, p->chunk, LK__STAGING_CHUNK);
+    lk__device_free(p->device, LK_MEMORY_STAGING, p->staged, p->staged_bytes);
+    lk__free(p->context, LK_MEMORY_OTHER, p->input_offsets, (p->values + 1) * sizeof *p->input_offsets);
+}
+
+/* ---- inputs and ids ---- */
+
+const void *lk__input_memory(const lk_program *p, const lk__run_slot *slot, size_t input)
+{
+    if (!slot->staged || !slot->inputs[input]) return slot->inputs[input];
+    return slot->staged + p->input_offsets[input];
+}
+
+const int64_t *lk__ids_memory(const lk_program *p, const lk__run_slot *slot)
+{
+    return slot->staged && slot->ids ? (const int64_t *)(slot->staged + p->input_offsets[p->values]) : slot->ids;
+}
+
+static lk_status copy_in(const lk_program *p, const void *to, const void *host, size_t bytes)
+{
+    return bytes ? p->device->backend->copy_in(p->device, p->stream, (void *)to, host, bytes) : LK_OK;
+}
+
+lk_status lk__stage_inputs(lk_program *p, const lk__run_slot *slot)
+{
+    const lk_graph *g = p->plan->graph;
+    lk_status       status = LK_OK;
+    if (!slot->staged) return LK_OK;
+    for (size_t i = 0; i < p->values && status >= 0; i++)
+        if (g->values[i].kind == LK__VALUE_INPUT && slot->inputs[i])
+            status = copy_in(p, lk__input_memory(p, slot, i), slot->inputs[i],
+                             lk__bytes_at_count(&g->values[i].shape, slot->step.count));
+    if (status >= 0 && slot->ids)
+        status = copy_in(p, lk__ids_memory(p, slot), slot->ids, (size_t)slot->step.count * sizeof *slot->ids);
+    if (status >= 0) status = p->device->backend->fill(p->device, p->stream, p->report, 0, sizeof *p->report);
+    /* The caller may change its arrays as soon as the section has returned, and it waits for the metrics. */
+    return status;
+}
+
+lk_status lk__read_report(lk_program *p)
+{
+    return is_staged(p) ? lk__device_read(p->device, p->stream, &p->invalid, p->report, sizeof p->invalid) : LK_OK;
+}
+
+/* ---- gradients ---- */
+
+lk_status lk__stage_out(lk_program *p, const char *gradient, size_t bytes)
+{
+    return p->exchanged == p->gradients
+               ? LK_OK
+               : lk__device_read(p->device, p->stream, lk__exchanged(p, gradient), gradient, bytes);
+}
+
+lk_status lk__stage_in(lk_program *p, char *gradient, size_t bytes)
+{
+    return p->exchanged == p->gradients ? LK_OK : copy_in(p, gradient, lk__exchanged(p, gradient), bytes);
+}
+
+/* ---- whole regions ---- */
+
+lk_status lk__broadcast_memory(lk_program *p, char *memory, size_t bytes)
+{
+    if (bytes == 0) return LK_OK;
+    if (lk__comm_reaches(p->comm, p->device)) return lk_comm_broadcast(p->comm, memory, bytes, LK_U8, 0, NULL);
+    lk_status status = LK_OK;
+    for (size_t at = 0; at < bytes && status >= 0; at += LK__STAGING_CHUNK) {
+        size_t part = bytes - at < LK__STAGING_CHUNK ? bytes - at : LK__STAGING_CHUNK;
+        status = lk__device_read(p->device, p->stream, p->chunk, memory + at, part);
+        if (status >= 0) status = lk_comm_broadcast(p->comm, p->chunk, part, LK_U8, 0, NULL);
+        if (status >= 0) status = lk__device_write(p->device, p->stream, memory + at, p->chunk, part);
+    }
+    return status;
+}
