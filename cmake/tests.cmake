@@ -92,7 +92,17 @@ function(apply_settings test kind)
                        ENVIRONMENT "${test_environment};LK_TEST_RANKS=${setting_ranks};ASAN_OPTIONS=${asan_options}")
 endfunction()
 
-# C tests include internal headers and link the static library.
+# The same test once more, as NAME_guarded, on the device `guarded`: an access to a tensor's memory that does not go through the
+# device is a fault there, and results have the CPU's bits.
+function(add_guarded_test name kind)
+  list(REMOVE_ITEM setting_labels quick)
+  add_test(NAME ${name}_guarded COMMAND ${ARGN})
+  apply_settings(${name}_guarded ${kind})
+  set_property(TEST ${name}_guarded APPEND PROPERTY ENVIRONMENT "LOCKSTEP_DEVICE=guarded")
+  set_property(TEST ${name}_guarded APPEND PROPERTY LABELS guarded)
+endfunction()
+
+# C tests include internal headers and link the static library. Those of programs and trainers run on `guarded` too.
 file(GLOB sources CONFIGURE_DEPENDS test/test_*.c)
 foreach(source ${sources})
   get_filename_component(name ${source} NAME_WE)
@@ -103,6 +113,10 @@ foreach(source ${sources})
   read_settings(${source})
   add_test(NAME ${name} COMMAND ${name} ${setting_args})
   apply_settings(${name} c)
+  file(STRINGS ${source} programs REGEX "lk_program_|lk_trainer_|include \"(support|parallel|training_batch|checkpoint_rig)\\.h\"")
+  if(programs AND NOT name STREQUAL "test_device") # which tests every device itself
+    add_guarded_test(${name} c ${name} ${setting_args})
+  endif()
 endforeach()
 
 # Any two internal headers can be included in one file: one test includes all of them, another in reverse order. The kernels' headers
@@ -154,6 +168,9 @@ foreach(source ${sources})
   read_settings(${source})
   add_test(NAME ${name} COMMAND bash ${source} ${setting_args})
   apply_settings(${name} script)
+  if(name STREQUAL "bits")
+    add_guarded_test(${name} script bash ${source} ${setting_args})
+  endif()
 endforeach()
 
 file(GLOB sources CONFIGURE_DEPENDS bench/*.c)

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const lk__device_backend *const backends[] = {&lk__device_cpu};
+static const lk__device_backend *const backends[] = {&lk__device_cpu, &lk__device_guarded};
 enum { BACKENDS = sizeof backends / sizeof *backends };
 
 const char *lk_device_name(size_t i) { return i < BACKENDS ? backends[i]->name : NULL; }

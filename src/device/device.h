@@ -78,7 +78,7 @@ struct lk__device {
     lk_context               *context;
 };
 
-extern const lk__device_backend lk__device_cpu;
+extern const lk__device_backend lk__device_cpu, lk__device_guarded;
 
 static inline bool lk__device_is_host(const lk__device *d) { return d->backend->host; }
 
