@@ -49,7 +49,8 @@ typedef struct lk_metrics {
 LK_API lk_status lk_program_create(lk_plan *plan, lk_store *store, lk_comm *comm, lk_program **program);
 LK_API void      lk_program_free(lk_program *program);
 
-/* Sets the data of an input, borrowed until it is bound again: dense, capacity rows of which the first count are read. */
+/* Sets the data of an input, borrowed until it is bound again: dense, capacity rows of which the first count are read. Off the CPU
+ * they are copied to the device when LK_FORWARD or LK_EVALUATE starts. */
 LK_API lk_status lk_program_bind(lk_program *program, const char *input, const void *data);
 LK_API lk_status lk_program_step(lk_program *program, const lk_step *step); /* sets the step block for the runs to come */
 /* The order of a step is LK_FORWARD, LK_BACKWARD, LK_UPDATE; any other is LK_EINVAL: LK_BACKWARD without its own

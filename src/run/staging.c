@@ -5,8 +5,6 @@
 
 #include "comm/abort.h"
 
-#include <string.h>
-
 static bool is_staged(const lk_program *p) { return !lk__device_is_host(p->device); }
 
 /* ---- creating and freeing ---- */
