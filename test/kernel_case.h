@@ -224,7 +224,8 @@ static bool is_rounded(lk_dtype type, double got, double value, double largest)
     put(type, buffer, 0, value);
     double rounded = get(type, buffer, 0);
     if (isnan(rounded) ? isnan(got) : rounded == got && signbit(rounded) == signbit(got)) return true;
-    if (type != LK_BF16) return fabs(got - value) <= 0x1p-20 * largest;
+    if (fabs(got - value) <= 0x1p-20 * largest) return true; /* what is left of terms that cancel, too */
+    if (type != LK_BF16) return false;
     double apart = fabs(got - rounded), middle = 0.5 * (got + rounded);
     return apart <= 0x1p-7 * fabs(rounded) && fabs(value - middle) <= 0x1p-6 * apart;
 }
