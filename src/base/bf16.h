@@ -17,13 +17,14 @@ static inline float lk__from_bf16(lk__bf16 x)
     return y;
 }
 
-/* To nearest, ties to even, as PyTorch; a NaN stays one. */
+/* To nearest, ties to even, as PyTorch; a NaN stays one, quiet. */
 static inline lk__bf16 lk__to_bf16(float x)
 {
     uint32_t bits;
     memcpy(&bits, &x, sizeof bits);
-    if (x != x) return (lk__bf16){(uint16_t)(bits >> 16 | 0x40)};
-    return (lk__bf16){(uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16)};
+    uint32_t rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16, quiet = bits >> 16 | 0x40;
+    return (lk__bf16){
+        (uint16_t)((bits & 0x7fffffff) > 0x7f800000 ? quiet : rounded)}; /* no branch: loops are vectorised */
 }
 
 #endif

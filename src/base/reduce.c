@@ -3,6 +3,7 @@
  * vectorise all the same. */
 #include "base/reduce.h"
 
+#include "base/bf16.h"
 #include "base/tree.h"
 
 #include <string.h>
@@ -24,6 +25,16 @@ typedef uint8_t u8 __attribute__((may_alias));
 typedef int32_t i32 __attribute__((aligned(1), may_alias));
 typedef int64_t i64 __attribute__((aligned(1), may_alias));
 
+static inline float    bf16_load(uint16_t x) { return lk__from_bf16((lk__bf16){x}); }
+static inline uint16_t bf16_store(float x) { return lk__to_bf16(x).bits; }
+
+#if defined(__aarch64__)
+typedef __fp16       h16 __attribute__((aligned(1), may_alias));
+static inline float  f16_load(__fp16 x) { return (float)x; }
+static inline __fp16 f16_store(float x) { return (__fp16)x; }
+#else
+typedef uint16_t h16 __attribute__((aligned(1), may_alias));
+
 static inline uint32_t bits_of(float x)
 {
     uint32_t bits;
@@ -37,22 +48,6 @@ static inline float float_of(uint32_t bits)
     memcpy(&x, &bits, sizeof x);
     return x;
 }
-
-static inline float bf16_load(uint16_t x) { return float_of((uint32_t)x << 16); }
-
-/* To the nearest, ties to even; a NaN stays one, quiet. */
-static inline uint16_t bf16_store(float x)
-{
-    uint32_t bits = bits_of(x), rounded = (bits + 0x7fffu + (bits >> 16 & 1)) >> 16, nan = bits >> 16 | 0x40;
-    return (uint16_t)((bits & 0x7fffffffu) > 0x7f800000u ? nan : rounded);
-}
-
-#if defined(__aarch64__)
-typedef __fp16       h16 __attribute__((aligned(1), may_alias));
-static inline float  f16_load(__fp16 x) { return (float)x; }
-static inline __fp16 f16_store(float x) { return (__fp16)x; }
-#else
-typedef uint16_t h16 __attribute__((aligned(1), may_alias));
 
 static inline float f16_load(uint16_t x)
 {
