@@ -98,7 +98,7 @@ static lk_status create_bench(bench *b)
     size_t    size = lk_dtype_size(s->config.dtype), memory[LK_MEMORY_COUNT];
     lk_status status = lk_trainer_plan(s->context, &s->config, &b->graph, &b->plan, memory);
     if (status < 0) return status;
-    b->elements = lk_dataset_elements(s->train);
+    b->elements = lk_field_elements(lk_dataset_field(s->train, 0));
     b->share = lk_trainer_share(&s->config);
     b->samples = b->share;
     while (b->samples + b->share <= SAMPLES && b->samples < 4 * b->share) b->samples += b->share;
@@ -115,8 +115,9 @@ static lk_status one_step(bench *b, int64_t i)
     setup  *s = b->setup;
     int64_t at = b->share ? i * b->share % b->samples : 0;
     lk_step step = {.step = i + 1, .count = b->share, .total = s->config.batch, .rate = s->config.optimizer.lr};
-    lk_program_bind(b->program, "features", b->features + (size_t)(at * b->elements) * lk_dtype_size(s->config.dtype));
-    lk_program_bind(b->program, "labels", b->labels + at);
+    lk_program_bind(b->program, lk_dataset_field(s->train, 0)->name,
+                    b->features + (size_t)(at * b->elements) * lk_dtype_size(s->config.dtype));
+    lk_program_bind(b->program, "label", b->labels + at);
     return lk_program_train(b->program, &step);
 }
 

@@ -1,5 +1,5 @@
 /* eval.c - `lockstep eval`: loss and accuracy of saved weights on the test set. */
-#include "json.h"
+#include "metrics.h"
 #include "setup.h"
 
 static const option eval_options[] = {
@@ -13,31 +13,36 @@ static const option eval_options[] = {
     OPTIONS_END,
 };
 
-static int evaluate(setup *s, const options *given)
+static void print_evaluation(const setup *s, const options *given, const lk_evaluation *result)
 {
-    lk_trainer *t = NULL;
-    double      loss, accuracy;
-    int64_t     samples;
-    s->config.init = options_text(given, "load");
-    s->weights_option = "--load";
-    lk_status status = lk_trainer_create(s->context, &s->config, &t);
-    if (status >= 0) status = lk_trainer_evaluate(t, &loss, &accuracy, &samples);
-    lk_trainer_free(t);
-    if (status < 0) return setup_report(s, "eval", status);
+    char text[METRICS_TEXT];
     if (!options_flag(given, "json")) {
-        printf("loss %.6f, accuracy %.2f %% (%lld samples)\n", loss, 100 * accuracy, (long long)samples);
-        return 0;
+        printf("loss %.6f%s (%lld samples)\n", result->loss, metrics_text(result->metrics, result->metrics_count, text),
+               (long long)result->samples);
+        return;
     }
     json j = json_to(stdout);
     json_open(&j, NULL, '{');
     json_text(&j, "model", options_text(given, "model"));
     json_text(&j, "data", s->data);
-    json_number(&j, "loss", loss);
-    json_number(&j, "accuracy", accuracy);
-    json_integer(&j, "samples", samples);
+    json_number(&j, "loss", result->loss);
+    metrics_json(&j, result->metrics, result->metrics_count);
+    json_integer(&j, "samples", result->samples);
     json_close(&j, '}');
     json_line(&j);
-    return 0;
+}
+
+static int evaluate(setup *s, const options *given)
+{
+    lk_trainer   *t = NULL;
+    lk_evaluation result;
+    s->config.init = options_text(given, "load");
+    s->weights_option = "--load";
+    lk_status status = lk_trainer_create(s->context, &s->config, &t);
+    if (status >= 0) status = lk_trainer_evaluate(t, &result);
+    if (status >= 0) print_evaluation(s, given, &result);
+    lk_trainer_free(t);
+    return status < 0 ? setup_report(s, "eval", status) : 0;
 }
 
 static int run_eval(const options *given)

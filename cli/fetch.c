@@ -10,7 +10,7 @@ static lk_status fetch_dataset(setup *s, const char *data, const char *url)
     progress    bar = {.what = name};
     lk_dataset *found;
     size_t      length = strcspn(data, ":");
-    lk_status   status = lk_dataset_probe(s->context, data, LK_SPLIT_TRAIN, &found);
+    lk_status   status = lk_dataset_probe(s->context, data, LK_SPLIT_TRAIN, NULL, &found);
     if (status >= 0) lk_dataset_free(found);
     if (status != LK_ENOENT) return status;
     snprintf(name, sizeof name, "%.*s", (int)length, data);

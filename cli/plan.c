@@ -84,6 +84,15 @@ static double parse_speed(const char *text)
     return 0;
 }
 
+/* Bytes of one sample of the largest field of a batch, whose numbers have at most 8 bytes. */
+static size_t largest_field(const lk_dataset *data)
+{
+    int64_t most = 0;
+    for (int i = 0; i < lk_dataset_fields(data); i++)
+        if (lk_field_elements(lk_dataset_field(data, i)) > most) most = lk_field_elements(lk_dataset_field(data, i));
+    return (size_t)most * sizeof(double);
+}
+
 /* Measures the time of every instruction: in one process, with as many samples as one of the ranks will have. */
 static lk_status measure_instructions(const setup *s, const lk_plan *plan, double *seconds)
 {
@@ -94,18 +103,17 @@ static lk_status measure_instructions(const setup *s, const lk_plan *plan, doubl
     lk_program       *program = NULL;
     size_t            memory[LK_MEMORY_COUNT];
     int64_t           capacity = lk_plan_capacity(plan);
-    void    *features = calloc((size_t)(capacity * lk_dataset_elements(config.train)), lk_dtype_size(config.dtype));
-    int32_t *labels = calloc((size_t)capacity, sizeof *labels);
+    void             *zeros = calloc((size_t)capacity, largest_field(config.train));
     config.batch = capacity;
     config.plan_world = config.accumulate = config.leaves = 0;
-    lk_status status = features && labels ? lk_trainer_plan(s->context, &config, &graph, &alone, memory) : LK_ENOMEM;
+    lk_status status = zeros ? lk_trainer_plan(s->context, &config, &graph, &alone, memory) : LK_ENOMEM;
     if (status >= 0) status = lk_store_create(alone, config.seed, &store);
     if (status >= 0) status = lk_program_create(alone, store, NULL, &program);
     for (int64_t i = 0; i < 12 && status >= 0; i++) {
         lk_step step = {.step = i + 1, .count = capacity, .rate = 1e-4};
         if (i == 4) lk_program_profile(program, true);
-        lk_program_bind(program, "features", features);
-        lk_program_bind(program, "labels", labels);
+        for (int k = 0; k < lk_dataset_fields(config.train); k++)
+            lk_program_bind(program, lk_dataset_field(config.train, k)->name, zeros);
         status = lk_program_train(program, &step);
     }
     if (status >= 0) lk_program_profile_seconds(program, seconds, lk_plan_instructions(plan));
@@ -113,8 +121,7 @@ static lk_status measure_instructions(const setup *s, const lk_plan *plan, doubl
     lk_store_free(store);
     lk_plan_free(alone);
     lk_graph_free(graph);
-    free(features);
-    free(labels);
+    free(zeros);
     return status;
 }
 

@@ -42,24 +42,22 @@ static void free_predictor(predictor *p)
 /* The model's probabilities as the only output; no loss, no gradients. */
 static lk_status create_predictor(setup *s, const char *weights, predictor *p)
 {
-    int64_t   dims[LK_MAX_RANK] = {s->config.batch};
-    int       rank = lk_dataset_rank(s->test) + 1;
-    lk_status status = lk_graph_create(s->context, s->config.dtype, &p->graph);
-    if (status < 0) return status;
-    memcpy(dims + 1, lk_dataset_dims(s->test), (size_t)(rank - 1) * sizeof *dims);
-    lk_tensor      x = lk_input(p->graph, "features", s->config.dtype, rank, dims);
-    lk_tensor      y = lk_softmax(s->config.model_with(x, s->config.model_user), -1);
-    lk_plan_config plan = LK_PLAN_CONFIG_INIT;
-    plan.policy = s->config.policy;
-    plan.outputs = &y;
-    plan.outputs_count = 1;
-    p->classes = lk_tensor_dim(y, -1);
+    lk_inputs        inputs;
     lk_loader_config loader = LK_LOADER_CONFIG_INIT;
+    lk_status        status = lk_graph_create(s->context, s->config.dtype, &p->graph);
+    if (status < 0) return status;
     loader.dataset = s->test;
     loader.batch = s->config.batch;
     loader.workers = s->config.workers;
     loader.dtype = s->config.dtype;
     loader.transform = s->config.transform;
+    if ((status = lk_inputs_record(p->graph, &loader, loader.batch, &inputs)) < 0) return status;
+    lk_tensor      y = loss_prediction(s->loss, setup_model(s, inputs.tensors[0]));
+    lk_plan_config plan = LK_PLAN_CONFIG_INIT;
+    plan.policy = s->config.policy;
+    plan.outputs = &y;
+    plan.outputs_count = 1;
+    p->classes = lk_tensor_dim(y, -1);
     if ((status = lk_plan_create(p->graph, &plan, &p->plan)) < 0 ||
         (status = lk_store_create(p->plan, 0, &p->store)) < 0 || (status = lk_weights_load(p->store, weights)) < 0 ||
         (status = lk_program_create(p->plan, p->store, NULL, &p->program)) < 0)
@@ -67,6 +65,14 @@ static lk_status create_predictor(setup *s, const char *weights, predictor *p)
     p->output = malloc((size_t)(s->config.batch * p->classes) * lk_dtype_size(s->config.dtype));
     if (!p->output) return LK_ENOMEM;
     return lk_loader_create(s->context, &loader, &p->loader);
+}
+
+/* -1: the data set has no labels. */
+static int32_t label_of(const lk_batch *b, int64_t row)
+{
+    for (int i = 0; i < b->fields_count; i++)
+        if (strcmp(b->about[i].name, "label") == 0) return ((const int32_t *)b->fields[i])[row];
+    return -1;
 }
 
 static void print_sample(const setup *s, const predictor *p, const lk_batch *b, int64_t row, bool as_json)
@@ -78,19 +84,20 @@ static void print_sample(const setup *s, const predictor *p, const lk_batch *b, 
     (s->config.dtype == LK_F32 ? (double)((const float *)output)[row * p->classes + (i)] : ((const double *)output)[row * p->classes + (i)])
     for (int64_t i = 0; i < p->classes; i++)
         if (PROBABILITY(i) > top) top = PROBABILITY(i), best = i;
-    const char *predicted = lk_dataset_class_name(s->test, (int)best),
-               *actual = lk_dataset_class_name(s->test, b->labels[row]);
+    const lk_field *label = lk_dataset_find(s->test, "label");
+    int32_t         truth = label_of(b, row);
+    const char     *predicted = label ? lk_field_class_name(label, best) : NULL,
+               *actual = label ? lk_field_class_name(label, truth) : NULL;
     if (!as_json) {
         terminal_print(stdout, "%6lld  %-14s %5.1f %%  %s%s%s\n", (long long)b->indices[row],
-                       predicted ? predicted : "", 100 * top, best == b->labels[row] ? "right" : "wrong",
-                       best == b->labels[row] || !actual ? "" : ": it is ",
-                       best == b->labels[row] || !actual ? "" : actual);
+                       predicted ? predicted : "", 100 * top, best == truth ? "right" : "wrong",
+                       best == truth || !actual ? "" : ": it is ", best == truth || !actual ? "" : actual);
         return;
     }
     json j = json_to(stdout);
     json_open(&j, NULL, '{');
     json_integer(&j, "index", b->indices[row]);
-    json_integer(&j, "label", b->labels[row]);
+    json_integer(&j, "label", truth);
     json_integer(&j, "predicted", best);
     if (predicted) json_text(&j, "name", predicted);
     json_open(&j, "probabilities", '[');
@@ -109,8 +116,8 @@ static lk_status predict(setup *s, predictor *p, int64_t first, int64_t count, b
     lk_status status = lk_loader_seek(p->loader, 0, first - first % s->config.batch);
     while (status >= 0 && (status = lk_loader_next(p->loader, &b)) == LK_OK && b.position < end) {
         lk_step step = {.step = 1, .count = b.count};
-        if ((status = lk_program_bind(p->program, "features", b.features)) < 0 ||
-            (status = lk_program_step(p->program, &step)) < 0 || (status = lk_program_run(p->program, LK_EVALUATE)) < 0 ||
+        if ((status = lk_batch_bind(&b, p->program)) < 0 || (status = lk_program_step(p->program, &step)) < 0 ||
+            (status = lk_program_run(p->program, LK_EVALUATE)) < 0 ||
             (status = lk_program_output_read(p->program, 0, p->output, (size_t)(b.count * p->classes) * size)) < 0)
             return status;
         for (int64_t row = 0; row < b.count; row++)

@@ -7,13 +7,19 @@
 #include <string.h>
 #include <sys/mman.h>
 
-static lk_tensor build_model(lk_tensor x, void *user)
+lk_tensor setup_model(setup *s, lk_tensor x)
 {
-    setup    *s = user;
     bool      good = lk_graph_status(x.graph) == LK_OK;
     lk_tensor y = s->model(x, s->model_options);
     s->model_failed = good && lk_graph_status(x.graph) != LK_OK;
     return y;
+}
+
+static lk_tensor record_loss(const lk_inputs *inputs, void *user)
+{
+    setup    *s = user;
+    lk_tensor y = setup_model(s, inputs->tensors[0]);
+    return loss_record(s->loss, y, inputs, s->model_options.classes, s->label_smoothing);
 }
 
 static void log_line(void *user, lk_log_level level, const char *text)
@@ -45,33 +51,39 @@ static void set_data_name(setup *s, const options *given)
                  (long long)options_integer(given, "classes"));
 }
 
+/* Without a test set (LK_END), s->test stays NULL. */
 static lk_status open_both(setup *s)
 {
-    lk_status status = lk_dataset_open(s->context, s->data, LK_SPLIT_TRAIN, &s->train);
-    return status < 0 ? status : lk_dataset_open(s->context, s->data, LK_SPLIT_TEST, &s->test);
+    lk_status status = lk_dataset_open(s->context, s->data, LK_SPLIT_TRAIN, &s->open_options, &s->train);
+    return status < 0 ? status : lk_dataset_open(s->context, s->data, LK_SPLIT_TEST, &s->open_options, &s->test);
 }
 
 static lk_status probe_both(setup *s)
 {
-    lk_status status = lk_dataset_probe(s->context, s->data, LK_SPLIT_TRAIN, &s->train);
-    return status < 0 ? status : lk_dataset_probe(s->context, s->data, LK_SPLIT_TEST, &s->test);
+    lk_status status = lk_dataset_probe(s->context, s->data, LK_SPLIT_TRAIN, &s->open_options, &s->train);
+    return status < 0 ? status : lk_dataset_probe(s->context, s->data, LK_SPLIT_TEST, &s->open_options, &s->test);
+}
+
+/* The test set is required. */
+static lk_status open_test(setup *s)
+{
+    lk_status status = lk_dataset_open(s->context, s->data, LK_SPLIT_TEST, &s->open_options, &s->test);
+    return status == LK_END ? LK_ENOENT : status;
 }
 
 /* A placeholder data set of `count` black images that uses no memory: its pages are never touched. */
 static lk_status open_placeholder(setup *s, int64_t count, int64_t channels, int64_t side, lk_dataset **dataset)
 {
+    lk_field                 fields[] = {{.name = "image", .dtype = LK_U8, .rank = 3, .dims = {channels, side, side}},
+                                         {.name = "label", .dtype = LK_I32, .classes = 10}};
     lk_dataset_arrays_config c = LK_DATASET_ARRAYS_CONFIG_INIT;
     size_t                   bytes = (size_t)(count * (channels * side * side + (int64_t)sizeof(int32_t)));
     char *pages = mmap(NULL, bytes, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0); /* never unmapped */
     if (pages == MAP_FAILED) return LK_ENOMEM;
     c.count = count;
-    c.rank = 3;
-    c.dims[0] = channels;
-    c.dims[1] = c.dims[2] = side;
-    c.dtype = LK_U8;
-    c.classes = 10;
-    c.labels = (const int32_t *)pages;
-    c.features = pages + (size_t)count * sizeof(int32_t);
+    c.fields = fields;
+    c.fields_count = 2;
+    c.data = (const void *[]){pages + (size_t)count * sizeof(int32_t), pages};
     return lk_dataset_from_arrays(s->context, &c, dataset);
 }
 
@@ -99,7 +111,7 @@ static lk_status open_data(setup *s, setup_data what)
 {
     if (what == SETUP_PROBE) return probe_both(s);
     if (what == SETUP_SIZES || what == SETUP_SHAPES) return open_shapes(s, what == SETUP_SIZES);
-    return what == SETUP_BOTH ? open_both(s) : lk_dataset_open(s->context, s->data, LK_SPLIT_TEST, &s->test);
+    return what == SETUP_BOTH ? open_both(s) : open_test(s);
 }
 
 /* An option that this model or data set does not use is a user error, instead of being ignored. */
@@ -120,16 +132,17 @@ static int check_model_options(const setup *s, const char *name, const options *
 static int check_data_options(const setup *s, const char *name, const options *given)
 {
     const lk_dataset *d = s->train ? s->train : s->test;
+    const lk_field   *input = lk_dataset_field(d, 0), *label = lk_dataset_find(d, "label");
     int64_t           classes = options_integer(given, "classes"), features = options_integer(given, "features");
-    bool              flat = lk_dataset_rank(d) == 1;
-    if (options_given(given, "classes") && classes != lk_dataset_classes(d)) {
+    bool              flat = input->rank == 1;
+    if (options_given(given, "classes") && classes != (label ? label->classes : 0)) {
         print_error(name, "--classes %lld: %s has %d classes; remove --classes", (long long)classes, s->data,
-                    lk_dataset_classes(d));
+                    label ? label->classes : 0);
         return EXIT_USER_ERROR;
     }
-    if (options_given(given, "features") && !(flat && features == lk_dataset_elements(d))) {
+    if (options_given(given, "features") && !(flat && features == lk_field_elements(input))) {
         print_error(name, "--features %lld: a sample of %s has %lld %s; remove --features", (long long)features,
-                    s->data, (long long)lk_dataset_elements(d), flat ? "features" : "values, as an image");
+                    s->data, (long long)lk_field_elements(input), flat ? "features" : "values, as an image");
         return EXIT_USER_ERROR;
     }
     return 0;
@@ -150,7 +163,8 @@ static int set_normalisation(setup *s, const char *name, const options *given)
         return EXIT_USER_ERROR;
     }
     const lk_dataset *d = s->train ? s->train : s->test;
-    int64_t           channels = lk_dataset_rank(d) == 3 ? lk_dataset_dims(d)[0] : 1;
+    const lk_field   *input = lk_dataset_field(d, 0);
+    int64_t           channels = input->rank == 3 ? input->dims[0] : 1;
     if (t->channels > 1 && t->channels != channels) {
         print_error(name, "--mean and --std for %d channels: %s has %lld; give one number, or one per channel",
                     t->channels, s->data, (long long)channels);
@@ -188,7 +202,7 @@ static int check_device(const char *name, const char *given)
 int setup_begin(setup *s, const char *name, const options *given, int threads)
 {
     lk_context_config config = LK_CONTEXT_CONFIG_INIT;
-    *s = (setup){.config = LK_TRAINER_CONFIG_INIT};
+    *s = (setup){.config = LK_TRAINER_CONFIG_INIT, .open_options = LK_OPEN_OPTIONS_INIT};
     if (check_device(name, options_text(given, "device")) != 0) return EXIT_USER_ERROR;
     config.threads = threads;
     config.device = options_text(given, "device");
@@ -206,6 +220,20 @@ static void set_precision(lk_trainer_config *config, const char *type)
     lk_dtype_parse(mixed ? "f32" : type, &config->dtype);
 }
 
+static void set_open_options(setup *s, const options *given)
+{
+    const char *loss = options_text(given, "loss");
+    s->open_options = (lk_open_options)LK_OPEN_OPTIONS_INIT;
+    s->open_options.regression = strcmp(loss, "mse") == 0 || strcmp(loss, "l1") == 0;
+}
+
+static int report_no_test(const setup *s, const char *name, lk_status status)
+{
+    if (status != LK_ENOENT || *lk_context_error(s->context)) return report(name, s->context, status);
+    print_error(name, "%s has no test set: --holdout 0.1 takes a tenth of the samples as one", s->data);
+    return EXIT_USER_ERROR;
+}
+
 int setup_make(setup *s, const char *name, const options *given, setup_data what)
 {
     lk_status status;
@@ -218,10 +246,13 @@ int setup_make(setup *s, const char *name, const options *given, setup_data what
                                           .recompute = options_flag(given, "recompute")};
     if ((code = check_model_options(s, name, given)) != 0) return code;
     set_data_name(s, given);
-    if ((status = open_data(s, what)) < 0) return report(name, s->context, status);
+    set_open_options(s, given);
+    if ((status = open_data(s, what)) < 0) return report_no_test(s, name, status);
     if ((code = check_data_options(s, name, given)) != 0) return code;
-    s->model_options.classes = lk_dataset_classes(s->train ? s->train : s->test);
-    s->config.model_with = build_model;
+    code = loss_choose(name, options_text(given, "loss"), s->train ? s->train : s->test, &s->loss,
+                       &s->model_options.classes);
+    if (code != 0) return code;
+    s->config.loss = record_loss;
     s->config.model_user = s;
     s->config.train = s->train;
     s->config.test = s->test;

@@ -2,9 +2,7 @@
 #ifndef SETUP_H
 #define SETUP_H
 
-#include "command.h"
-
-#include <lockstep.h>
+#include "loss.h"
 
 /* Rows of an option table. */
 #define MODEL_OPTIONS                                                                                                            \
@@ -15,6 +13,8 @@
         CHOICE("stem", "WHICH", "torchvision", "torchvision|cifar",                                                              \
                "resnet18: torchvision's 7x7 stride-2 stem with max pool, or a 3x3 one for small images"),                        \
         FLAG("recompute", "resnets: keep only the inputs of residual blocks and recompute the blocks in backward: less memory, more time"), \
+        CHOICE("loss", "NAME", "auto", "auto|cross_entropy|mse|l1|bce",                                                          \
+               "Loss. auto: cross_entropy for labels of classes, mse for numbers to predict. bce: binary cross-entropy of each output"), \
         CHOICE("dtype", "TYPE", "f32", "f32|f64|bf16",                                                                           \
                "Precision. bf16 is mixed: weights and activations in bf16; master weights, optimizer, gradients and sums in f32. f64 is for numerical checks")
 
@@ -41,7 +41,10 @@ typedef struct setup {
     lk_dataset       *train, *test;
     lk_trainer_config config; /* model, data and batch are set; the rest is as in LK_TRAINER_CONFIG_INIT */
     lk_model_function model;
-    lk_model_options  model_options;
+    lk_model_options  model_options; /* classes: the number of outputs */
+    lk_open_options   open_options;
+    loss_kind         loss;
+    double            label_smoothing;
     char              data[4096]; /* the data's full name */
     const char       *model_name;
     bool              model_failed;   /* while its graph was recorded */
@@ -57,9 +60,10 @@ typedef enum setup_data {
 } setup_data;
 
 /* 0, or the exit status after the error was printed. Call setup_free in either case. */
-int setup_begin(setup *s, const char *command_name, const options *given,
-                int threads); /* only the context; setup_make continues from there */
-int setup_make(setup *s, const char *command_name, const options *given, setup_data what);
+int       setup_begin(setup *s, const char *command_name, const options *given,
+                      int threads); /* only the context; setup_make continues from there */
+int       setup_make(setup *s, const char *command_name, const options *given, setup_data what);
+lk_tensor setup_model(setup *s, lk_tensor x); /* records the model */
 /* As report(), with the options that caused the failure as a prefix: a model that does not fit the data, weights of another model. */
 int  setup_report(const setup *s, const char *command_name, lk_status status);
 void setup_free(setup *s);

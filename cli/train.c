@@ -1,6 +1,6 @@
 /* train.c - `lockstep train`. */
 #define _GNU_SOURCE
-#include "json.h"
+#include "metrics.h"
 #include "paths.h"
 #include "progress.h"
 #include "ranks.h"
@@ -64,8 +64,10 @@ typedef struct watcher {
     double          epoch_sum;     /* of losses × samples, and … */
     int64_t         epoch_samples; /* … of samples, in the epoch so far */
     int64_t         epoch;
-    double          loss, accuracy; /* of the latest evaluation; NaN: none */
-    int64_t         samples;        /* of it */
+    double          loss; /* of the latest evaluation; NaN: none */
+    lk_named_metric metrics[LK_MAX_METRICS + 1]; /* of it */
+    int             metrics_count;
+    int64_t         samples; /* of it */
     int             rank, world;
     bool            verbose;
     lk_tensorboard *board;
@@ -97,10 +99,8 @@ static void log_event(FILE *log, const lk_event *e)
         if (e->grad_norm > 0) json_number(&j, "grad_norm", e->grad_norm);
         json_number(&j, "images_per_s", e->seconds > 0 ? (double)e->samples / e->seconds : 0);
     }
-    if (e->kind == LK_EVENT_EVALUATED) {
-        json_number(&j, "accuracy", e->accuracy);
-        json_integer(&j, "samples", e->samples);
-    }
+    metrics_json(&j, e->metrics, e->metrics_count);
+    if (e->kind == LK_EVENT_EVALUATED) json_integer(&j, "samples", e->samples);
     if (e->path) json_text(&j, "path", e->path);
     json_number(&j, "seconds", e->seconds);
     json_close(&j, '}');
@@ -116,25 +116,42 @@ static void add_scalar(watcher *w, const char *tag, int64_t step, double value)
     }
 }
 
+static void plot_metrics(watcher *w, const lk_event *e, const char *group)
+{
+    for (int i = 0; i < e->metrics_count; i++) {
+        char tag[256];
+        snprintf(tag, sizeof tag, "%s/%s", group, e->metrics[i].name);
+        add_scalar(w, tag, e->step, e->metrics[i].value);
+    }
+}
+
 static void plot_event(watcher *w, const lk_event *e)
 {
     if (e->kind == LK_EVENT_STEP) {
         add_scalar(w, "train/loss", e->step, e->loss);
+        plot_metrics(w, e, "train");
         add_scalar(w, "train/lr", e->step, e->rate);
         if (e->grad_norm > 0) add_scalar(w, "train/grad_norm", e->step, e->grad_norm);
         if (e->seconds > 0) add_scalar(w, "train/images_per_s", e->step, (double)e->samples / e->seconds);
         if (e->late_rank >= 0) add_scalar(w, "train/late_ms", e->step, 1e3 * e->late);
     } else if (e->kind == LK_EVENT_EVALUATED) {
         add_scalar(w, "test/loss", e->step, e->loss);
-        add_scalar(w, "test/accuracy", e->step, e->accuracy);
+        plot_metrics(w, e, "test");
         (void)lk_tensorboard_flush(w->board);
     }
+}
+
+/* The metrics of the step's batch, at the end of the moving line. */
+static void show_metrics(watcher *w, const lk_event *e)
+{
+    char text[METRICS_TEXT];
+    metrics_text(e->metrics, e->metrics_count, text);
+    snprintf(w->bar.note, sizeof w->bar.note, "%.*s", (int)sizeof w->bar.note - 1, *text ? text + 2 : text);
 }
 
 /* Names the slowest rank if the others wait for it more than a tenth of a step: one rank is always the slowest. */
 static void name_slowest(watcher *w, const lk_event *e)
 {
-    w->bar.note[0] = 0;
     if (e->late_rank < 0 || e->late < 0.0005 || e->late <= 0.1 * e->seconds) return;
     snprintf(w->bar.note, sizeof w->bar.note, "slowest: rank %d, +%.*f ms (%s)", e->late_rank, e->late < 0.01 ? 1 : 0,
              1e3 * e->late, e->late_in);
@@ -153,6 +170,7 @@ static void update_train_loss(watcher *w, const lk_event *e)
 static int on_event(void *user, const lk_event *e)
 {
     watcher *w = user;
+    char     text[METRICS_TEXT];
     if (!w->started && w->rank == 0) {
         progress_start(&w->bar, stderr, "train", "images", e->steps, e->steps / 20 > 0 ? e->steps / 20 : 1);
         w->started = true;
@@ -164,6 +182,7 @@ static int on_event(void *user, const lk_event *e)
         w->steps++;
         w->seconds += e->seconds;
         update_train_loss(w, e);
+        show_metrics(w, e);
         name_slowest(w, e);
         if (w->rank == 0) progress_step(&w->bar, e->step, e->loss, (double)w->images);
     }
@@ -173,13 +192,15 @@ static int on_event(void *user, const lk_event *e)
                 (long long)e->epoch + 1, e->own_loss, (long long)e->samples, e->loss);
     if (e->kind == LK_EVENT_EVALUATED) {
         w->loss = e->loss;
-        w->accuracy = e->accuracy;
+        memcpy(w->metrics, e->metrics, (size_t)e->metrics_count * sizeof *e->metrics);
+        w->metrics_count = e->metrics_count;
         w->samples = e->samples;
     }
     if (w->rank != 0) return stop_signal != 0;
     if (e->kind == LK_EVENT_EVALUATED)
-        progress_print(&w->bar, "epoch %lld, step %lld: test loss %.4f, accuracy %.2f %% (%lld/%lld samples in %.1f s)",
-                       (long long)e->epoch + 1, (long long)e->step, e->loss, 100 * e->accuracy, (long long)e->samples,
+        progress_print(&w->bar, "epoch %lld, step %lld: test loss %.4f%s (%lld/%lld samples in %.1f s)",
+                       (long long)e->epoch + 1, (long long)e->step, e->loss,
+                       metrics_text(e->metrics, e->metrics_count, text), (long long)e->samples,
                        (long long)lk_dataset_count(w->setup->test), e->seconds);
     if (e->kind == LK_EVENT_SAVED && !stop_signal) /* otherwise the last message contains it */
         progress_print(&w->bar, "saved step %lld in %s", (long long)e->step, e->path);
@@ -203,7 +224,10 @@ static void print_results(const watcher *w, lk_trainer *t, const options *given)
     json_number(&j, "train_loss", w->train_loss);
     json_number(&j, "last_batch_loss", w->last_loss);
     json_number(&j, "loss", w->loss);
-    json_number(&j, "accuracy", w->accuracy);
+    if (w->metrics_count)
+        metrics_json(&j, w->metrics, w->metrics_count);
+    else
+        json_number(&j, "accuracy", NAN); /* never evaluated */
     json_number(&j, "images_per_s", w->seconds > 0 ? (double)w->images / w->seconds : 0);
     json_number(&j, "steps_per_s", w->seconds > 0 ? (double)w->steps / w->seconds : 0);
     json_integer(&j, "ranks", w->world);
@@ -355,7 +379,7 @@ static void abort_group(setup *s)
 static int run_train(const options *given)
 {
     setup            s = {0};
-    watcher          w = {.setup = &s, .loss = NAN, .accuracy = NAN, .train_loss = NAN, .last_loss = NAN};
+    watcher          w = {.setup = &s, .loss = NAN, .train_loss = NAN, .last_loss = NAN};
     struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESETHAND}; /* a second signal ends at once */
     int              code;
     if (ranks_start("train", given, check_run, &code)) return code;

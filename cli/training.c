@@ -40,7 +40,7 @@ int training_make(setup *s, const char *name, const options *given)
     if (status != 0) return status;
     config->epochs = options_integer(given, "epochs");
     config->steps = options_integer(given, "steps");
-    config->label_smoothing = options_number(given, "label-smoothing");
+    s->label_smoothing = options_number(given, "label-smoothing");
     lk_schedule_parse(options_text(given, "schedule"), &config->schedule.kind);
     config->schedule.warmup = options_integer(given, "warmup");
     config->schedule.every = options_integer(given, "step-size");

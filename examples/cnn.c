@@ -18,8 +18,10 @@ static int on_event(void *user, const lk_event *e)
     (void)user;
     if (e->kind == LK_EVENT_STEP && e->step % 20 == 0)
         printf("step %lld/%lld  loss %.4f\n", (long long)e->step, (long long)e->steps, e->loss);
+    const lk_named_metric *accuracy = lk_metrics_find(e->metrics, e->metrics_count, "accuracy");
     if (e->kind == LK_EVENT_EVALUATED)
-        printf("epoch %lld: test loss %.4f, accuracy %.2f %%\n", (long long)e->epoch + 1, e->loss, 100 * e->accuracy);
+        printf("epoch %lld: test loss %.4f, accuracy %.2f %%\n", (long long)e->epoch + 1, e->loss,
+               accuracy ? 100 * accuracy->value : 0);
     return 0; /* any other result stops training */
 }
 
@@ -32,8 +34,8 @@ int main(int argc, char **argv)
     lk_status   status = lk_context_create(NULL, &context);
     if (status < 0) return 1;
 
-    if (status >= 0) status = lk_dataset_open(context, data, LK_SPLIT_TRAIN, &train);
-    if (status >= 0) status = lk_dataset_open(context, data, LK_SPLIT_TEST, &test);
+    if (status >= 0) status = lk_dataset_open(context, data, LK_SPLIT_TRAIN, NULL, &train);
+    if (status >= 0) status = lk_dataset_open(context, data, LK_SPLIT_TEST, NULL, &test);
     if (status >= 0) {
         lk_trainer_config config = LK_TRAINER_CONFIG_INIT; /* Adam, 1e-3, batches of 64 */
         config.model = simple_cnn;

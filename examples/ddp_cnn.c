@@ -53,8 +53,8 @@ static lk_status setup(job *j)
 static lk_status open_data(job *j, const char *data)
 {
     lk_loader_config config = LK_LOADER_CONFIG_INIT;
-    TRY(lk_dataset_open(j->context, data, LK_SPLIT_TRAIN, &j->train));
-    TRY(lk_dataset_open(j->context, data, LK_SPLIT_TEST, &j->test));
+    TRY(lk_dataset_open(j->context, data, LK_SPLIT_TRAIN, NULL, &j->train));
+    TRY(lk_dataset_open(j->context, data, LK_SPLIT_TEST, NULL, &j->test));
     config.dataset = j->train;
     config.batch = BATCH;
     config.shuffle = true;
@@ -72,18 +72,17 @@ static lk_status open_data(job *j, const char *data)
 /* The model's code does not depend on ranks: the plan does. The ranks compare their programs before they run. */
 static lk_status make_model(job *j)
 {
-    int64_t dims[LK_MAX_RANK] = {(BATCH + j->world - 1) / j->world}; /* the largest share of a rank */
-    int     axes = lk_dataset_rank(j->train);
-    memcpy(dims + 1, lk_dataset_dims(j->train), (size_t)axes * sizeof *dims);
-    TRY(lk_graph_create(j->context, LK_F32, &j->graph));
-    lk_tensor      x = lk_input(j->graph, "x", LK_F32, axes + 1, dims);
-    lk_tensor      labels = lk_input(j->graph, "labels", LK_I32, 1, dims);
-    lk_plan_config config = LK_PLAN_CONFIG_INIT;
-    j->adam = (lk_optimizer_config)LK_OPTIMIZER_CONFIG_INIT;
-    config.loss = lk_cross_entropy(simple_cnn(x), labels);
-    config.optimizer = &j->adam;
+    lk_plan_config   config = LK_PLAN_CONFIG_INIT;
+    lk_loader_config loading = LK_LOADER_CONFIG_INIT;
+    lk_inputs        inputs; /* one for each field of a sample: image and label */
     config.parallel.world = j->world;
     config.parallel.rank = j->rank;
+    loading.dataset = j->train;
+    TRY(lk_graph_create(j->context, LK_F32, &j->graph));
+    TRY(lk_inputs_record(j->graph, &loading, lk_parallel_capacity(&config.parallel, BATCH), &inputs));
+    j->adam = (lk_optimizer_config)LK_OPTIMIZER_CONFIG_INIT;
+    config.loss = lk_cross_entropy(simple_cnn(inputs.tensors[0]), lk_inputs_find(&inputs, "label"));
+    config.optimizer = &j->adam;
     TRY(lk_plan_create(j->graph, &config, &j->plan));
     TRY(lk_store_create(j->plan, SEED, &j->store));
     return lk_program_create(j->plan, j->store, j->comm, &j->program);
@@ -105,8 +104,7 @@ static lk_status start_from(job *j, const char *directory)
 
 static lk_status bind_batch(job *j, const lk_batch *batch, const lk_step *step)
 {
-    TRY(lk_program_bind(j->program, "x", batch->features));
-    TRY(lk_program_bind(j->program, "labels", batch->labels));
+    TRY(lk_batch_bind(batch, j->program));
     return lk_program_step(j->program, step);
 }
 

@@ -29,22 +29,21 @@ int main(int argc, char **argv)
     lk_context    *context = NULL;
     lk_dataset    *train = NULL, *test = NULL;
     lk_trainer    *trainer = NULL;
-    double         loss = 0, accuracy = 0;
-    int64_t        samples = 0;
+    lk_evaluation  result = {0};
+    double         accuracy = 0;
     make_points(points, labels, SAMPLES + TESTS);
     if (lk_context_create(NULL, &context) < 0) return 1;
 
     lk_dataset_arrays_config arrays = LK_DATASET_ARRAYS_CONFIG_INIT; /* borrows both arrays */
+    lk_field                 fields[] = {{.name = "point", .dtype = LK_F32, .rank = 1, .dims = {2}},
+                                         {.name = "label", .dtype = LK_I32, .classes = 4}};
+    arrays.fields = fields;
+    arrays.fields_count = 2;
     arrays.count = SAMPLES;
-    arrays.rank = 1;
-    arrays.dims[0] = 2;
-    arrays.classes = 4;
-    arrays.features = points;
-    arrays.labels = labels;
+    arrays.data = (const void *[]){points, labels};
     lk_status status = lk_dataset_from_arrays(context, &arrays, &train);
     arrays.count = TESTS;
-    arrays.features = points + 2 * SAMPLES;
-    arrays.labels = labels + SAMPLES;
+    arrays.data = (const void *[]){points + 2 * SAMPLES, labels + SAMPLES};
     if (status >= 0) status = lk_dataset_from_arrays(context, &arrays, &test);
     if (status >= 0) {
         lk_trainer_config config = LK_TRAINER_CONFIG_INIT;
@@ -59,8 +58,10 @@ int main(int argc, char **argv)
         status = lk_trainer_create(context, &config, &trainer);
     }
     if (status >= 0) status = lk_trainer_run(trainer);
-    if (status >= 0) status = lk_trainer_evaluate(trainer, &loss, &accuracy, &samples);
-    if (status >= 0) printf("loss %.4f, accuracy %.1f %% of %lld points\n", loss, 100 * accuracy, (long long)samples);
+    if (status >= 0) status = lk_trainer_evaluate(trainer, &result);
+    if (status >= 0) accuracy = lk_metrics_find(result.metrics, result.metrics_count, "accuracy")->value;
+    if (status >= 0)
+        printf("loss %.4f, accuracy %.1f %% of %lld points\n", result.loss, 100 * accuracy, (long long)result.samples);
     if (status >= 0 && argc > 1) status = lk_weights_save(lk_trainer_store(trainer), argv[1]);
     if (status < 0) fprintf(stderr, "mlp: %s\n", lk_context_error(context));
 

@@ -57,6 +57,9 @@ static bool record_everything(lk_graph *graph)
     u = lk_group_norm(lk_f_group_norm(u, 2, none, none), "group", 3, .epsilon = 1e-3);
     lk_tensor index = lk_argmax(u, -1), binary = lk_bce_with_logits(u, x, .weight = x);
     binary = lk_add(lk_add(binary, lk_bce_with_logits(u, x)), lk_l1(u, x));
+    lk_metric(lk_equal(index, ids), "accuracy");
+    lk_metric(u, "mean", .weight = x);
+    WANT(lk_loss(u).id >= 0 && lk_loss(u, .weight = x).id >= 0);
     WANT(lk_tensor_dtype(index) == LK_I32 && lk_tensor_rank(index) == 1 && lk_tensor_rank(binary) == 0);
     WANT(lk_model_mlp(x, lk_model_options{.hidden = 4}).graph == graph);
     if (lk_graph_status(graph) < 0) std::fprintf(stderr, "%s\n", lk_graph_error(graph));
@@ -74,6 +77,8 @@ static bool configure_everything(lk_context *context)
     lk_dataset_synthetic_config synthetic = LK_DATASET_SYNTHETIC_CONFIG_INIT;
     lk_transform                transform = LK_TRANSFORM_INIT;
     lk_loader_config            loader = LK_LOADER_CONFIG_INIT;
+    lk_open_options             open = LK_OPEN_OPTIONS_INIT;
+    lk_field                    field = {.name = "label", .dtype = LK_I32, .classes = 3};
     lk_sampler_config           sampler = LK_SAMPLER_CONFIG_INIT;
     lk_trainer_config           trainer = LK_TRAINER_CONFIG_INIT;
     lk_launch_config            launch = LK_LAUNCH_CONFIG_INIT;
@@ -91,6 +96,8 @@ static bool configure_everything(lk_context *context)
     WANT(synthetic.size == sizeof synthetic && sampler.size == sizeof sampler && launch.size == sizeof launch);
     WANT(step.rate == 0 && !step.sample_ids && rates.link == 0 && plan.parallel.leaves == 0 && group.lr_scale == 1);
     WANT(optimizer.size == sizeof optimizer && optimizer.groups == &group && trainer.schedule.warmup == 5);
+    arrays.fields = &field;
+    WANT(open.size == sizeof open && field.rank == 0 && !field.class_names && arrays.fields->classes == 3);
     WANT(loader.size == sizeof loader && loader.transform.size == sizeof transform && trainer.size == sizeof trainer);
     return lk_context_error(context)[0] == 0;
 }

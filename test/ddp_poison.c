@@ -19,9 +19,11 @@ static lk_tensor model(lk_tensor x)
     return lk_linear(lk_flatten(x), "fc", 10);
 }
 
-static lk_status read_sample(void *user, int64_t index, float *features, int32_t *label)
+static lk_status read_sample(void *user, int64_t index, void *const *fields)
 {
-    poison *p = user;
+    poison  *p = user;
+    float   *features = fields[0];
+    int32_t *label = fields[1];
     *label = (int32_t)(index % 10);
     for (int i = 0; i < PIXELS; i++) features[i] = (float)((index * 31 + i * 17) % 97) / 97 - 0.5f + (float)*label / 20;
     if (index != p->sample) return LK_OK;
@@ -37,10 +39,9 @@ static int train(lk_context *context, lk_comm *comm, poison *p, const char *save
     lk_dataset                 *dataset = NULL;
     lk_trainer                 *trainer = NULL;
     data.count = SAMPLES;
-    data.rank = 3;
-    data.dims[0] = 3;
-    data.dims[1] = data.dims[2] = 8;
-    data.classes = 10;
+    data.fields = (lk_field[]){{.name = "image", .dtype = LK_F32, .rank = 3, .dims = {3, 8, 8}},
+                               {.name = "label", .dtype = LK_I32, .classes = 10}};
+    data.fields_count = 2;
     data.get = read_sample;
     data.user = p;
     lk_status status = lk_dataset_from_callbacks(context, &data, &dataset);

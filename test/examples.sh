@@ -23,6 +23,11 @@ learned more.txt
 
 "$examples/loop" $data 2 > loop.txt
 learned loop.txt
+# The loop by hand ends in the trainer's bits.
+"$LOCKSTEP" train --model cnn --data $data --epochs 2 --json 2> train.err > train.json
+hash=$(grep -oE '"hash": *"[0-9a-f]+"' train.json | grep -oE '[0-9a-f]{16}')
+grep -q "hash $hash" loop.txt || { echo "loop.c ends in $(tail -1 loop.txt), the trainer in $hash" >&2; exit 1; }
+[ "$(wc -l < "$SOURCE_DIR/examples/loop.c")" -lt 150 ]
 
 "$examples/mlp" corners.safetensors > mlp.txt
 learned mlp.txt

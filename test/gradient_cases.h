@@ -560,6 +560,16 @@ static lk_tensor absolute(cell *c)
     return c->variant & 1 ? lk_mul(loss, loss) : loss;
 }
 
+/* A sum and its weight; as the loss itself, and a function of it. A metric beside it must not change anything. */
+static lk_tensor any_loss(cell *c)
+{
+    lk_tensor x = OPERAND(c, PLAIN, 9, 5), weight = reals(c, sample_weights, 9);
+    lk_tensor each = lk_sum(lk_mul(x, lk_tanh(x)), .axes = (int[]){1}, .axes_count = 1);
+    if (c->variant & 2) lk_metric(each, "each", .weight = weight);
+    lk_tensor loss = lk_loss(lk_mul(each, weight), .weight = weight);
+    return c->variant & 1 ? lk_mul(loss, loss) : loss;
+}
+
 /* The loss itself, where the gradient is the one that forward computed, and a function of it, where that is scaled. */
 static lk_tensor binary_entropy(cell *c)
 {
@@ -701,6 +711,7 @@ static const gradient_case cases[] = {
     {.name = "cross_entropy", .build = cross_entropy, .variants = 32, .loss = true},
     {.name = "scaled_cross_entropy", .build = scaled_cross_entropy, .variants = 32, .loss = true},
     {.name = "mse", .build = mean_square, .variants = 8, .loss = true},
+    {.name = "loss", .build = any_loss, .variants = 4, .loss = true},
     {.name = "l1", .build = absolute, .variants = 8, .loss = true, .kinks = true},
     {.name = "bce_with_logits", .build = binary_entropy, .variants = 32, .loss = true},
     {.name = "bce_with_logits_of_itself", .build = binary_entropy_of_itself, .variants = 1, .loss = true},

@@ -187,8 +187,8 @@ static void train_trainer(training *t, lk_context *context)
     lk_dataset       *train, *test;
     lk_trainer       *trainer;
     lk_trainer_config config = LK_TRAINER_CONFIG_INIT;
-    REQUIRE(lk_dataset_open(context, "synthetic:1x8x8,count=60", LK_SPLIT_TRAIN, &train) == LK_OK);
-    REQUIRE(lk_dataset_open(context, "synthetic:1x8x8,count=60", LK_SPLIT_TEST, &test) == LK_OK);
+    REQUIRE(lk_dataset_open(context, "synthetic:1x8x8,count=60", LK_SPLIT_TRAIN, NULL, &train) == LK_OK);
+    REQUIRE(lk_dataset_open(context, "synthetic:1x8x8,count=60", LK_SPLIT_TEST, NULL, &test) == LK_OK);
     config.model = small_model;
     config.train = train;
     config.test = test;

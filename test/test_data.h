@@ -111,6 +111,12 @@ static inline int fail_each_allocation(lk_status (*attempt)(lk_context *context)
     }
 }
 
+/* A sample of an input and a label, as images and features have. */
+static inline lk_status get_pair(const lk_dataset *dataset, int64_t index, void *input, int32_t *label)
+{
+    return lk_dataset_get(dataset, index, (void *[]){input, label});
+}
+
 static char scratch_directory[256];
 
 static int remove_one(const char *path, const struct stat *about, int kind, struct FTW *where)

@@ -37,22 +37,25 @@ static void cifar_files_of_any_length_are_read_in_order(void)
     for (int way = 0; way < 2; way++) {
         lk_dataset *d;
         CHECK_OK(context, lk_dataset_cifar10(context, scratch(ways[way]), LK_SPLIT_TRAIN, &d));
-        CHECK(lk_dataset_count(d) == 24 && lk_dataset_rank(d) == 3 && lk_dataset_elements(d) == 3072);
-        CHECK(lk_dataset_dims(d)[0] == 3 && lk_dataset_dims(d)[1] == 32 && lk_dataset_dims(d)[2] == 32);
-        CHECK(lk_dataset_dtype(d) == LK_U8 && lk_dataset_classes(d) == 10);
-        CHECK(strcmp(lk_dataset_class_name(d, 9), "truck") == 0 && !lk_dataset_class_name(d, 10) &&
-              !lk_dataset_class_name(d, -1));
+        CHECK(lk_dataset_count(d) == 24 && lk_dataset_field(d, 0)->rank == 3 &&
+              lk_field_elements(lk_dataset_field(d, 0)) == 3072);
+        CHECK(lk_dataset_field(d, 0)->dims[0] == 3 && lk_dataset_field(d, 0)->dims[1] == 32 &&
+              lk_dataset_field(d, 0)->dims[2] == 32);
+        CHECK(lk_dataset_field(d, 0)->dtype == LK_U8 && lk_dataset_find(d, "label")->classes == 10);
+        CHECK(strcmp(lk_field_class_name(lk_dataset_find(d, "label"), 9), "truck") == 0 &&
+              !lk_field_class_name(lk_dataset_find(d, "label"), 10) &&
+              !lk_field_class_name(lk_dataset_find(d, "label"), -1));
         for (int i = 0; i < 24; i++) {
             unsigned char sample[3072];
             int32_t       label = -1;
-            CHECK_OK(context, lk_dataset_get(d, i, sample, &label));
+            CHECK_OK(context, get_pair(d, i, sample, &label));
             CHECK(label == i % 10);
             for (int k = 0; k < 3072; k++) CHECK(sample[k] == noise((uint64_t)i * RECORD + (uint64_t)k + 1));
         }
         unsigned char sample[3072];
         int32_t       label;
-        CHECK_FAILS(context, lk_dataset_get(d, 24, sample, &label), LK_EINVAL, "24");
-        CHECK_FAILS(context, lk_dataset_get(d, -1, sample, &label), LK_EINVAL, "-1");
+        CHECK_FAILS(context, get_pair(d, 24, sample, &label), LK_EINVAL, "24");
+        CHECK_FAILS(context, get_pair(d, -1, sample, &label), LK_EINVAL, "-1");
         CHECK(lk_context_memory(context, LK_MEMORY_DATA) == 24 * RECORD + 24 * 4);
         lk_dataset_free(d);
     }
@@ -62,7 +65,7 @@ static void cifar_files_of_any_length_are_read_in_order(void)
     CHECK(!d);
     char spec[600];
     snprintf(spec, sizeof spec, "cifar10:%s", scratch("cifar"));
-    CHECK_OK(context, lk_dataset_open(context, spec, LK_SPLIT_TRAIN, &d));
+    CHECK_OK(context, lk_dataset_open(context, spec, LK_SPLIT_TRAIN, NULL, &d));
     CHECK(lk_dataset_count(d) == 24 && strcmp(lk_dataset_name(d), "cifar10") == 0);
     lk_dataset_free(d);
 }
@@ -138,16 +141,16 @@ static void idx_files_are_read_plain_and_gzip(void)
             (packed ? write_file : write_gzip)(scratch(packed ? "labels" : "labels.gz"), labels, label_size);
             lk_dataset *d;
             CHECK_OK(context, lk_dataset_idx(context, scratch("images"), scratch("labels.gz"), 0, &d));
-            CHECK(lk_dataset_count(d) == shapes[s][0] && lk_dataset_elements(d) == (int64_t)sample);
-            CHECK(lk_dataset_rank(d) == (ranks[s] == 2 ? 1 : 3));
+            CHECK(lk_dataset_count(d) == shapes[s][0] && lk_field_elements(lk_dataset_field(d, 0)) == (int64_t)sample);
+            CHECK(lk_dataset_field(d, 0)->rank == (ranks[s] == 2 ? 1 : 3));
             if (ranks[s] == 3)
-                CHECK(lk_dataset_dims(d)[0] == 1 && lk_dataset_dims(d)[1] == shapes[s][1] &&
-                      lk_dataset_dims(d)[2] == shapes[s][2]);
-            CHECK(lk_dataset_classes(d) == (shapes[s][0] < 10 ? (int)shapes[s][0] : 10));
+                CHECK(lk_dataset_field(d, 0)->dims[0] == 1 && lk_dataset_field(d, 0)->dims[1] == shapes[s][1] &&
+                      lk_dataset_field(d, 0)->dims[2] == shapes[s][2]);
+            CHECK(lk_dataset_find(d, "label")->classes == (shapes[s][0] < 10 ? (int)shapes[s][0] : 10));
             unsigned char *got = malloc(sample);
             for (uint32_t i = 0; i < shapes[s][0]; i++) {
                 int32_t label = -1;
-                CHECK_OK(context, lk_dataset_get(d, i, got, &label));
+                CHECK_OK(context, get_pair(d, i, got, &label));
                 CHECK(label == (int)(i % 10) && memcmp(got, images + 4 + 4 * ranks[s] + i * sample, sample) == 0);
             }
             free(got);
@@ -176,7 +179,7 @@ static void several_gzip_members_are_one_file(void)
     unsigned char sample[81];
     int32_t       label;
     CHECK_OK(context, lk_dataset_idx(context, scratch("both"), scratch("both-labels"), 10, &d));
-    CHECK_OK(context, lk_dataset_get(d, 39, sample, &label));
+    CHECK_OK(context, get_pair(d, 39, sample, &label));
     CHECK(memcmp(sample, images + image_size - 81, 81) == 0);
     lk_dataset_free(d);
     free(images), free(labels), free(first), free(second), free(both);
@@ -256,7 +259,7 @@ static void invalid_idx_files_are_reported_with_position(void)
     write_file(l_path, labels, label_size);
     BAD_IDX("label 200", "sample 13", "byte 21");
     CHECK_OK(context, lk_dataset_idx(context, i_path, l_path, 0, &d)); /* 0: 201 classes by the largest label */
-    CHECK(lk_dataset_classes(d) == 201);
+    CHECK(lk_dataset_find(d, "label")->classes == 201);
     lk_dataset_free(d);
     CHECK_FAILS(context, lk_dataset_idx(context, l_path, i_path, 10, &d), LK_EFORMAT, "swapped");
     CHECK_FAILS(context, lk_dataset_idx(context, i_path, l_path, 257, &d), LK_EINVAL, "257");
@@ -280,16 +283,17 @@ static void names_give_directories_or_advice(void)
     CHECK_OK(context, lk_data_directory(context, "mnist", path, sizeof path));
     CHECK(strcmp(path, scratch("data/mnist")) == 0);
     CHECK_FAILS(context, lk_data_directory(context, "mnist", path, 10), LK_EINVAL, "10 bytes");
-    CHECK_FAILS(context, lk_dataset_open(context, "mnist", LK_SPLIT_TEST, &d), LK_ENOENT, scratch("data/mnist"),
+    CHECK_FAILS(context, lk_dataset_open(context, "mnist", LK_SPLIT_TEST, NULL, &d), LK_ENOENT, scratch("data/mnist"),
                 scratch("home/.cache/lockstep/mnist"), "t10k-images-idx3-ubyte", "lockstep data get mnist");
-    CHECK_FAILS(context, lk_dataset_open(context, "fashion-mnist:/nowhere", LK_SPLIT_TRAIN, &d), LK_ENOENT, "/nowhere",
-                "train-labels-idx1-ubyte", "dataset-fashion-mnist", "lockstep data get fashion-mnist");
-    CHECK_FAILS(context, lk_dataset_open(context, "cifar10", LK_SPLIT_TRAIN, &d), LK_ENOENT, scratch("data/cifar10"),
-                "data_batch_1.bin", "lockstep data get cifar10");
-    CHECK_FAILS(context, lk_dataset_open(context, "cifar", LK_SPLIT_TRAIN, &d), LK_EINVAL, "did you mean cifar10?");
-    CHECK_FAILS(context, lk_dataset_open(context, "imagenet-22k", LK_SPLIT_TRAIN, &d), LK_EINVAL, "imagenet-22k",
+    CHECK_FAILS(context, lk_dataset_open(context, "fashion-mnist:/nowhere", LK_SPLIT_TRAIN, NULL, &d), LK_ENOENT,
+                "/nowhere", "train-labels-idx1-ubyte", "dataset-fashion-mnist", "lockstep data get fashion-mnist");
+    CHECK_FAILS(context, lk_dataset_open(context, "cifar10", LK_SPLIT_TRAIN, NULL, &d), LK_ENOENT,
+                scratch("data/cifar10"), "data_batch_1.bin", "lockstep data get cifar10");
+    CHECK_FAILS(context, lk_dataset_open(context, "cifar", LK_SPLIT_TRAIN, NULL, &d), LK_EINVAL,
+                "did you mean cifar10?");
+    CHECK_FAILS(context, lk_dataset_open(context, "imagenet-22k", LK_SPLIT_TRAIN, NULL, &d), LK_EINVAL, "imagenet-22k",
                 "synthetic");
-    CHECK_FAILS(context, lk_dataset_open(context, "", LK_SPLIT_TRAIN, &d), LK_EINVAL, "needs a name");
+    CHECK_FAILS(context, lk_dataset_open(context, "", LK_SPLIT_TRAIN, NULL, &d), LK_EINVAL, "needs a name");
     unsetenv("LOCKSTEP_DATA");
     CHECK_OK(context, lk_data_directory(context, "mnist", path, sizeof path));
     CHECK(strcmp(path, scratch("home/.cache/lockstep/mnist")) == 0);
@@ -302,13 +306,14 @@ static void names_give_directories_or_advice(void)
     write_gzip(scratch("home/.cache/lockstep/mnist/t10k-labels-idx1-ubyte.gz"), labels, label_size);
     write_file(scratch("home/.cache/lockstep/mnist/MNIST/raw/train-images-idx3-ubyte"), images, image_size);
     write_file(scratch("home/.cache/lockstep/mnist/MNIST/raw/train-labels-idx1-ubyte"), labels, label_size);
-    CHECK_OK(context, lk_dataset_open(context, "mnist", LK_SPLIT_TEST, &d));
-    CHECK(lk_dataset_count(d) == 11 && lk_dataset_classes(d) == 10 && strcmp(lk_dataset_class_name(d, 3), "3") == 0);
+    CHECK_OK(context, lk_dataset_open(context, "mnist", LK_SPLIT_TEST, NULL, &d));
+    CHECK(lk_dataset_count(d) == 11 && lk_dataset_find(d, "label")->classes == 10 &&
+          strcmp(lk_field_class_name(lk_dataset_find(d, "label"), 3), "3") == 0);
     lk_dataset_free(d);
-    CHECK_OK(context, lk_dataset_open(context, "mnist", LK_SPLIT_TRAIN, &d)); /* PyTorch's subdirectory */
+    CHECK_OK(context, lk_dataset_open(context, "mnist", LK_SPLIT_TRAIN, NULL, &d)); /* PyTorch's subdirectory */
     lk_dataset_free(d);
     setenv("LOCKSTEP_DATA", scratch("data"), 1); /* falls back to the cache */
-    CHECK_OK(context, lk_dataset_open(context, "mnist", LK_SPLIT_TEST, &d));
+    CHECK_OK(context, lk_dataset_open(context, "mnist", LK_SPLIT_TEST, NULL, &d));
     lk_dataset_free(d);
     free(images), free(labels);
 }
@@ -332,30 +337,32 @@ static void probing_finds_sizes_and_invalid_files_without_reading_samples(void)
         write_file(scratch(name), bytes, 3 * RECORD);
     }
     snprintf(name, sizeof name, "cifar10:%s", scratch("probe"));
-    CHECK_OK(context, lk_dataset_probe(context, name, LK_SPLIT_TRAIN, &d));
-    CHECK(lk_dataset_count(d) == 15 && lk_dataset_elements(d) == 3072 && lk_dataset_classes(d) == 10);
+    CHECK_OK(context, lk_dataset_probe(context, name, LK_SPLIT_TRAIN, NULL, &d));
+    CHECK(lk_dataset_count(d) == 15 && lk_field_elements(lk_dataset_field(d, 0)) == 3072 &&
+          lk_dataset_find(d, "label")->classes == 10);
     CHECK(lk_context_memory(context, LK_MEMORY_DATA) == 0);
-    CHECK_FAILS(context, lk_dataset_get(d, 0, sample, &label), LK_EINVAL, "probed, not opened");
+    CHECK_FAILS(context, get_pair(d, 0, sample, &label), LK_EINVAL, "probed, not opened");
     lk_dataset_free(d);
-    CHECK_FAILS(context, lk_dataset_probe(context, name, LK_SPLIT_TEST, &d), LK_ENOENT, "test_batch.bin");
+    CHECK_FAILS(context, lk_dataset_probe(context, name, LK_SPLIT_TEST, NULL, &d), LK_ENOENT, "test_batch.bin");
     write_file(scratch("probe/data_batch_4.bin"), bytes, 2 * RECORD + 7);
-    CHECK_FAILS(context, lk_dataset_probe(context, name, LK_SPLIT_TRAIN, &d), LK_EFORMAT, "data_batch_4.bin");
+    CHECK_FAILS(context, lk_dataset_probe(context, name, LK_SPLIT_TRAIN, NULL, &d), LK_EFORMAT, "data_batch_4.bin");
     free(bytes);
 
     write_idx("probe/train-images-idx3-ubyte", 3, (int[]){5, 4, 6}, 120);
     write_idx("probe/train-labels-idx1-ubyte", 1, (int[]){5}, 5);
     snprintf(name, sizeof name, "mnist:%s", scratch("probe"));
-    CHECK_OK(context, lk_dataset_probe(context, name, LK_SPLIT_TRAIN, &d));
-    CHECK(lk_dataset_count(d) == 5 && lk_dataset_rank(d) == 3 && lk_dataset_elements(d) == 24);
+    CHECK_OK(context, lk_dataset_probe(context, name, LK_SPLIT_TRAIN, NULL, &d));
+    CHECK(lk_dataset_count(d) == 5 && lk_dataset_field(d, 0)->rank == 3 &&
+          lk_field_elements(lk_dataset_field(d, 0)) == 24);
     CHECK(lk_context_memory(context, LK_MEMORY_DATA) == 0);
     lk_dataset_free(d);
     write_idx("probe/train-images-idx3-ubyte", 3, (int[]){5, 4, 6}, 119);
-    CHECK_FAILS(context, lk_dataset_probe(context, name, LK_SPLIT_TRAIN, &d), LK_EFORMAT, "train-images");
+    CHECK_FAILS(context, lk_dataset_probe(context, name, LK_SPLIT_TRAIN, NULL, &d), LK_EFORMAT, "train-images");
 
-    CHECK_OK(context, lk_dataset_probe(context, "synthetic:3x8x8,count=1000000000,classes=7", LK_SPLIT_TEST, &d));
-    CHECK(lk_dataset_count(d) == 250000000 && lk_dataset_classes(d) == 7);
+    CHECK_OK(context, lk_dataset_probe(context, "synthetic:3x8x8,count=1000000000,classes=7", LK_SPLIT_TEST, NULL, &d));
+    CHECK(lk_dataset_count(d) == 250000000 && lk_dataset_find(d, "label")->classes == 7);
     lk_dataset_free(d);
-    CHECK_FAILS(context, lk_dataset_probe(context, "synthetic:x", LK_SPLIT_TRAIN, &d), LK_EINVAL, "synthetic:x");
+    CHECK_FAILS(context, lk_dataset_probe(context, "synthetic:x", LK_SPLIT_TRAIN, NULL, &d), LK_EINVAL, "synthetic:x");
 }
 
 static void a_directory_without_the_data_set_sets_no_error(void)
@@ -368,7 +375,7 @@ static void a_directory_without_the_data_set_sets_no_error(void)
     mkdir(scratch("home/.cache/lockstep/cifar10"), 0777);
     write_file(scratch("home/.cache/lockstep/cifar10/test_batch.bin"), record, sizeof record);
     CHECK(lk_context_create(NULL, &fresh) == LK_OK);
-    CHECK_OK(fresh, lk_dataset_open(fresh, "cifar10", LK_SPLIT_TEST, &d)); /* the second place that is searched */
+    CHECK_OK(fresh, lk_dataset_open(fresh, "cifar10", LK_SPLIT_TEST, NULL, &d)); /* the second place that is searched */
     CHECK(strcmp(lk_context_error(fresh), "") == 0);
     lk_dataset_free(d);
     lk_context_free(fresh);
@@ -388,10 +395,10 @@ static void synthetic_samples_depend_on_seed_and_number_alone(void)
     CHECK_OK(context, lk_dataset_synthetic(context, &c, &other));
     int same_labels = 0;
     for (int i = 0; i < 100; i++) {
-        CHECK_OK(context, lk_dataset_get(all, 400 + i, a, &la));
-        CHECK_OK(context, lk_dataset_get(part, i, b, &lb));
+        CHECK_OK(context, get_pair(all, 400 + i, a, &la));
+        CHECK_OK(context, get_pair(part, i, b, &lb));
         CHECK(la == lb && memcmp(a, b, sizeof a) == 0);
-        CHECK_OK(context, lk_dataset_get(other, i, b, &lb));
+        CHECK_OK(context, get_pair(other, i, b, &lb));
         CHECK(memcmp(a, b, sizeof a) != 0);
         same_labels += la == lb;
     }
@@ -402,14 +409,14 @@ static void synthetic_samples_depend_on_seed_and_number_alone(void)
 /* A nearest-mean classifier trained on the training set must do well on the test set: so a network can learn it. */
 static void check_learnable(lk_dataset *train, lk_dataset *test)
 {
-    int64_t n = lk_dataset_elements(train), classes = lk_dataset_classes(train);
-    bool    bytes = lk_dataset_dtype(train) == LK_U8;
+    int64_t n = lk_field_elements(lk_dataset_field(train, 0)), classes = lk_dataset_find(train, "label")->classes;
+    bool    bytes = lk_dataset_field(train, 0)->dtype == LK_U8;
     double *mean = calloc((size_t)(n * classes), sizeof *mean), *seen = calloc((size_t)classes, sizeof *seen);
     void   *sample = malloc((size_t)n * 4);
     int     correct = 0;
     int32_t label;
     for (int64_t i = 0; i < lk_dataset_count(train); i++) {
-        CHECK_OK(context, lk_dataset_get(train, i, sample, &label));
+        CHECK_OK(context, get_pair(train, i, sample, &label));
         CHECK(label >= 0 && label < classes);
         seen[label]++;
         for (int64_t k = 0; k < n; k++)
@@ -420,7 +427,7 @@ static void check_learnable(lk_dataset *train, lk_dataset *test)
         for (int64_t k = 0; k < n; k++) mean[c * n + k] /= seen[c];
     }
     for (int64_t i = 0; i < lk_dataset_count(test); i++) {
-        CHECK_OK(context, lk_dataset_get(test, i, sample, &label));
+        CHECK_OK(context, get_pair(test, i, sample, &label));
         int    best = 0;
         double least = 1e300;
         for (int64_t c = 0; c < classes; c++) {
@@ -444,11 +451,11 @@ static void synthetic_data_can_be_learned(void)
     static const int64_t     counts[] = {4096, 400, 200, 4096};
     for (int i = 0; i < 4; i++) {
         lk_dataset *train, *test;
-        CHECK_OK(context, lk_dataset_open(context, names[i], LK_SPLIT_TRAIN, &train));
-        CHECK_OK(context, lk_dataset_open(context, names[i], LK_SPLIT_TEST, &test));
+        CHECK_OK(context, lk_dataset_open(context, names[i], LK_SPLIT_TRAIN, NULL, &train));
+        CHECK_OK(context, lk_dataset_open(context, names[i], LK_SPLIT_TEST, NULL, &test));
         CHECK(lk_dataset_count(train) == counts[i] && lk_dataset_count(test) == counts[i] / 4);
-        CHECK(lk_dataset_dtype(train) == (i == 1 ? LK_U8 : LK_F32));
-        CHECK(lk_dataset_classes(train) == (i == 2 ? 3 : 10));
+        CHECK(lk_dataset_field(train, 0)->dtype == (i == 1 ? LK_U8 : LK_F32));
+        CHECK(lk_dataset_find(train, "label")->classes == (i == 2 ? 3 : 10));
         check_learnable(train, test);
         lk_dataset_free(train), lk_dataset_free(test);
     }
@@ -463,13 +470,16 @@ static void synthetic_data_can_be_learned(void)
                                       "synthetic:size=4"};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         lk_dataset *d;
-        CHECK_FAILS(context, lk_dataset_open(context, bad[i], LK_SPLIT_TRAIN, &d), LK_EINVAL, bad[i]);
+        CHECK_FAILS(context, lk_dataset_open(context, bad[i], LK_SPLIT_TRAIN, NULL, &d), LK_EINVAL, bad[i]);
     }
     lk_dataset *d;
-    CHECK_FAILS(context, lk_dataset_open(context, "synthetic:0", LK_SPLIT_TRAIN, &d), LK_EINVAL, "0 long");
-    CHECK_FAILS(context, lk_dataset_open(context, "synthetic:count=0", LK_SPLIT_TRAIN, &d), LK_EINVAL, "0 samples");
-    CHECK_FAILS(context, lk_dataset_open(context, "synthetic:classes=0", LK_SPLIT_TRAIN, &d), LK_EINVAL, "0 classes");
-    CHECK_FAILS(context, lk_dataset_open(context, "synthetic:2000000000x2000000000x2000000000", LK_SPLIT_TRAIN, &d),
+    CHECK_FAILS(context, lk_dataset_open(context, "synthetic:0", LK_SPLIT_TRAIN, NULL, &d), LK_EINVAL, "0 long");
+    CHECK_FAILS(context, lk_dataset_open(context, "synthetic:count=0", LK_SPLIT_TRAIN, NULL, &d), LK_EINVAL,
+                "0 samples");
+    CHECK_FAILS(context, lk_dataset_open(context, "synthetic:classes=0", LK_SPLIT_TRAIN, NULL, &d), LK_EINVAL,
+                "0 classes");
+    CHECK_FAILS(context,
+                lk_dataset_open(context, "synthetic:2000000000x2000000000x2000000000", LK_SPLIT_TRAIN, NULL, &d),
                 LK_EINVAL, "too large");
 }
 
@@ -479,33 +489,44 @@ static void arrays_are_copied_or_borrowed_and_labels_checked(void)
     int32_t                  labels[3] = {0, 2, 1}, label;
     lk_dataset              *copied, *borrowed, *d;
     lk_dataset_arrays_config c = LK_DATASET_ARRAYS_CONFIG_INIT;
-    c.count = 3, c.rank = 1, c.dims[0] = 2, c.classes = 3, c.features = features, c.labels = labels, c.copy = true;
+    lk_field                 fields[] = {{.name = "features", .dtype = LK_F32, .rank = 1, .dims = {2}},
+                                         {.name = "label", .dtype = LK_I32, .classes = 3}};
+    const void              *data[] = {features, labels};
+    c.count = 3, c.fields = fields, c.fields_count = 2, c.data = data, c.copy = true;
     CHECK_OK(context, lk_dataset_from_arrays(context, &c, &copied));
     CHECK(lk_context_memory(context, LK_MEMORY_DATA) == sizeof features + sizeof labels);
     c.copy = false;
     CHECK_OK(context, lk_dataset_from_arrays(context, &c, &borrowed));
     CHECK(lk_context_memory(context, LK_MEMORY_DATA) == sizeof features + sizeof labels);
     features[3] = 40;
-    CHECK_OK(context, lk_dataset_get(copied, 1, got, &label));
+    CHECK_OK(context, get_pair(copied, 1, got, &label));
     CHECK(got[0] == 3 && got[1] == 4 && label == 2);
-    CHECK_OK(context, lk_dataset_get(borrowed, 1, got, &label));
+    CHECK_OK(context, get_pair(borrowed, 1, got, &label));
     CHECK(got[0] == 3 && got[1] == 40 && label == 2);
     labels[1] = 3;
-    CHECK_FAILS(context, lk_dataset_get(borrowed, 1, got, &label), LK_EINVAL, "sample 1", "label 3");
+    CHECK_FAILS(context, get_pair(borrowed, 1, got, &label), LK_EINVAL, "sample 1", "label 3");
     CHECK_FAILS(context, lk_dataset_from_arrays(context, &c, &d), LK_EINVAL, "sample 1", "label 3", "0 to 2");
     labels[1] = -1;
     CHECK_FAILS(context, lk_dataset_from_arrays(context, &c, &d), LK_EINVAL, "label -1");
-    c.classes = 0;
+    fields[1].classes = 0;
     CHECK_OK(context, lk_dataset_from_arrays(context, &c, &d));
     lk_dataset_free(d);
-    c.dtype = LK_F64;
+    fields[0].dtype = LK_F64;
     CHECK_FAILS(context, lk_dataset_from_arrays(context, &c, &d), LK_EINVAL, "f64");
-    c.dtype = LK_F32, c.count = 0;
+    fields[0].dtype = LK_F32, c.count = 0;
     CHECK_FAILS(context, lk_dataset_from_arrays(context, &c, &d), LK_EINVAL, "0 samples");
-    c.count = 3, c.rank = LK_MAX_RANK;
+    c.count = 3, fields[0].rank = LK_MAX_RANK;
     CHECK_FAILS(context, lk_dataset_from_arrays(context, &c, &d), LK_EINVAL, "rank 6");
-    c.rank = 1, c.labels = NULL;
-    CHECK_FAILS(context, lk_dataset_from_arrays(context, &c, &d), LK_EINVAL, "labels");
+    fields[0].rank = 1, data[1] = NULL;
+    CHECK_FAILS(context, lk_dataset_from_arrays(context, &c, &d), LK_EINVAL, "field 1 (label)");
+    data[1] = labels, fields[1].name = "features";
+    CHECK_FAILS(context, lk_dataset_from_arrays(context, &c, &d), LK_EINVAL, "two fields named features");
+    fields[1].name = "";
+    CHECK_FAILS(context, lk_dataset_from_arrays(context, &c, &d), LK_EINVAL, "without a name");
+    fields[1].name = "label", fields[0].classes = 3;
+    CHECK_FAILS(context, lk_dataset_from_arrays(context, &c, &d), LK_EINVAL, "class numbers are i32");
+    fields[0].classes = 0, c.fields_count = LK_MAX_FIELDS + 1;
+    CHECK_FAILS(context, lk_dataset_from_arrays(context, &c, &d), LK_EINVAL, "17");
     c.size = 8;
     CHECK_FAILS(context, lk_dataset_from_arrays(context, &c, &d), LK_EINVAL, "LK_DATASET_ARRAYS_CONFIG_INIT");
     CHECK(!d);
@@ -521,7 +542,7 @@ static lk_status attempt(lk_context *c)
     lk_status        status = opening == 0   ? lk_dataset_idx(c, scratch("fi"), scratch("fl"), 10, &d)
                               : opening == 1 ? lk_dataset_cifar10(c, scratch("cifar"), LK_SPLIT_TRAIN, &d)
                               : opening == 2 ? lk_dataset_synthetic(c, NULL, &d)
-                                             : lk_dataset_open(c, "synthetic:3x8x8,count=40", LK_SPLIT_TEST, &d);
+                                             : lk_dataset_open(c, "synthetic:3x8x8,count=40", LK_SPLIT_TEST, NULL, &d);
     lk_loader_config l = LK_LOADER_CONFIG_INIT;
     l.dataset = d, l.workers = 2, l.shuffle = true;
     if (status == LK_OK) status = lk_loader_create(c, &l, &loader);

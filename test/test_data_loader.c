@@ -22,8 +22,11 @@ static lk_dataset *make_counting(int64_t n, int64_t elements)
         labels[i] = (int32_t)(i % 5);
         for (int64_t k = 0; k < elements; k++) features[i * elements + k] = (float)i + (float)k / 1000;
     }
+    lk_field                 fields[] = {{.name = "features", .dtype = LK_F32, .rank = 1, .dims = {elements}},
+                                         {.name = "label", .dtype = LK_I32, .classes = 5}};
     lk_dataset_arrays_config c = LK_DATASET_ARRAYS_CONFIG_INIT;
-    c.count = n, c.dims[0] = elements, c.classes = 5, c.features = features, c.labels = labels, c.copy = true;
+    c.count = n, c.fields = fields, c.fields_count = 2, c.copy = true;
+    c.data = (const void *[]){features, labels};
     lk_dataset *d;
     CHECK_OK(context, lk_dataset_from_arrays(context, &c, &d));
     free(features), free(labels);
@@ -51,7 +54,8 @@ static uint64_t hash_batches(lk_loader_config config, int epochs)
     lk_loader *loader;
     lk_batch   b;
     uint64_t   hash = 1;
-    size_t row = (size_t)lk_dataset_elements(config.dataset) * lk_dtype_size(config.dtype), batch = (size_t)config.batch;
+    size_t     elements = (size_t)lk_field_elements(lk_dataset_field(config.dataset, 0));
+    size_t     row = elements * lk_dtype_size(config.dtype), batch = (size_t)config.batch;
     CHECK_OK(context, lk_loader_create(context, &config, &loader));
     for (int e = 0; e < epochs;) {
         lk_status status = lk_loader_next(loader, &b);
@@ -61,8 +65,8 @@ static uint64_t hash_batches(lk_loader_config config, int epochs)
             continue;
         }
         CHECK_OK(context, status);
-        hash = update_hash(hash, b.features, row * batch);
-        hash = update_hash(hash, b.labels, batch * sizeof *b.labels);
+        hash = update_hash(hash, b.fields[0], row * batch);
+        hash = update_hash(hash, ((const int32_t *)b.fields[1]), batch * sizeof(int32_t));
         hash = update_hash(hash, b.indices, batch * sizeof *b.indices);
         hash = update_hash(hash, &b.count, sizeof b.count);
         hash = update_hash(hash, &b.epoch, sizeof b.epoch);
@@ -114,18 +118,18 @@ static void every_sample_occurs_once_and_the_last_batch_is_padded(void)
                         int64_t left = count - position;
                         CHECK(b.count == (left < 8 ? left : 8) && b.epoch == epoch && b.position == position);
                         CHECK(!drop || b.count == 8);
-                        CHECK((uintptr_t)b.features % 64 == 0 && (uintptr_t)b.labels % 64 == 0 &&
+                        CHECK((uintptr_t)b.fields[0] % 64 == 0 && (uintptr_t)((const int32_t *)b.fields[1]) % 64 == 0 &&
                               (uintptr_t)b.indices % 64 == 0);
-                        const float *f = b.features;
+                        const float *f = b.fields[0];
                         for (int i = 0; i < 8; i++) {
                             int64_t at = b.indices[i];
                             if (i >= b.count) {
-                                CHECK(at == -1 && b.labels[i] == 0 && f[3 * i] == 0 && f[3 * i + 1] == 0 &&
-                                      f[3 * i + 2] == 0);
+                                CHECK(at == -1 && ((const int32_t *)b.fields[1])[i] == 0 && f[3 * i] == 0 &&
+                                      f[3 * i + 1] == 0 && f[3 * i + 2] == 0);
                                 continue;
                             }
                             CHECK(at >= 0 && at < count && (shuffle || at == position + i));
-                            CHECK(b.labels[i] == at % 5);
+                            CHECK(((const int32_t *)b.fields[1])[i] == at % 5);
                             for (int k = 0; k < 3; k++) CHECK(f[3 * i + k] == (float)at + (float)k / 1000);
                             seen[at]++;
                         }
@@ -164,7 +168,7 @@ static void shares_split_each_batch_and_change_nothing_else(void)
         lk_loader       *whole, *share[4] = {0};
         int              ranks = 0, last = 0;
         int64_t          capacity[4], batches = 0, empty = 0;
-        size_t           row = (size_t)lk_dataset_elements(d) * sizeof(float);
+        size_t           row = (size_t)lk_field_elements(lk_dataset_field(d, 0)) * sizeof(float);
         c.dataset = d, c.batch = cases[k].batch, c.shuffle = true, c.seed = 5;
         c.transform.crop_padding = 2, c.transform.flip = 0.5;
         CHECK(lk_loader_capacity(&c) == c.batch);
@@ -195,12 +199,14 @@ static void shares_split_each_batch_and_change_nothing_else(void)
                 CHECK(b.epoch == w.epoch && b.position == w.position && b.total == w.total);
                 CHECK(b.offset == next && b.offset == w.count * cases[k].cuts[r] / cases[k].parts);
                 CHECK(b.count == w.count * cases[k].cuts[r + 1] / cases[k].parts - b.offset);
-                CHECK(!memcmp(b.features, (const char *)w.features + (size_t)next * row, (size_t)b.count * row));
-                CHECK(!memcmp(b.labels, w.labels + next, (size_t)b.count * sizeof *b.labels));
+                CHECK(!memcmp(b.fields[0], (const char *)w.fields[0] + (size_t)next * row, (size_t)b.count * row));
+                CHECK(!memcmp(((const int32_t *)b.fields[1]), ((const int32_t *)w.fields[1]) + next,
+                              (size_t)b.count * sizeof(int32_t)));
                 CHECK(!memcmp(b.indices, w.indices + next, (size_t)b.count * sizeof *b.indices));
-                for (int64_t i = b.count; i < capacity[r]; i++) CHECK(b.indices[i] == -1 && b.labels[i] == 0);
+                for (int64_t i = b.count; i < capacity[r]; i++)
+                    CHECK(b.indices[i] == -1 && ((const int32_t *)b.fields[1])[i] == 0);
                 for (size_t i = (size_t)b.count * row; i < (size_t)capacity[r] * row; i++)
-                    CHECK(((const char *)b.features)[i] == 0);
+                    CHECK(((const char *)b.fields[0])[i] == 0);
                 next += b.count;
                 empty += b.count == 0;
             }
@@ -270,9 +276,9 @@ static void seeking_resumes_anywhere(void)
                   lk_loader_position(again) == lk_loader_position(straight));
             if (one == LK_END) continue;
             CHECK(a.count == b.count && a.epoch == b.epoch && a.position == b.position);
-            CHECK(memcmp(a.features, b.features, 10 * 16 * sizeof(float)) == 0);
+            CHECK(memcmp(a.fields[0], b.fields[0], 10 * 16 * sizeof(float)) == 0);
             CHECK(memcmp(a.indices, b.indices, 10 * sizeof(int64_t)) == 0 &&
-                  memcmp(a.labels, b.labels, 10 * sizeof(int32_t)) == 0);
+                  memcmp(a.fields[1], b.fields[1], 10 * sizeof(int32_t)) == 0);
         }
         /* Also from the middle of a batch: another batch size continues in the same order. */
         int64_t order[53];
@@ -314,8 +320,8 @@ static void pixels_are_transformed_as_by_a_naive_loop(void)
                     unsigned char stored[784 * 4];
                     for (int64_t i = 0; i < 9; i++) {
                         int32_t label;
-                        CHECK_OK(context, lk_dataset_get(d, i, stored, &label));
-                        CHECK(label == b.labels[i]);
+                        CHECK_OK(context, get_pair(d, i, stored, &label));
+                        CHECK(label == ((const int32_t *)b.fields[1])[i]);
                         for (int64_t k = 0; k < n; k++) {
                             int    which = c.transform.channels > 1 ? (int)(k / plane) : 0;
                             double v = in ? ((float *)stored)[k] : stored[k] / 255.0;
@@ -325,8 +331,8 @@ static void pixels_are_transformed_as_by_a_naive_loop(void)
                                    std = given ? c.transform.std[which]
                                          : in  ? 1
                                                : 0.5;
-                            double wanted = (v - mean) / std, got = out ? ((const double *)b.features)[i * n + k]
-                                                                        : ((const float *)b.features)[i * n + k];
+                            double wanted = (v - mean) / std, got = out ? ((const double *)b.fields[0])[i * n + k]
+                                                                        : ((const float *)b.fields[0])[i * n + k];
                             CHECK(fabs(got - wanted) <= (out ? 1e-14 : 1e-6) * (1 + fabs(wanted)));
                         }
                     }
@@ -363,11 +369,11 @@ static void augmentation_is_a_crop_and_a_flip_by_sample(void)
         CHECK_OK(context, lk_loader_seek(loader, variant == 2, 0));
         while (lk_loader_next(loader, &b) == LK_OK) {
             for (int64_t i = 0; i < b.count; i++) {
-                const float  *row = (const float *)b.features + i * N;
+                const float  *row = (const float *)b.fields[0] + i * N;
                 unsigned char stored[N];
                 int32_t       label;
                 int           matches = 0, match = -1;
-                CHECK_OK(context, lk_dataset_get(d, b.indices[i], stored, &label));
+                CHECK_OK(context, get_pair(d, b.indices[i], stored, &label));
                 for (int p = 0; p < SIDE * SIDE * 2; p++) {
                     int  top = p / 2 % SIDE, left = p / 2 / SIDE, flip = p % 2;
                     bool same = true;
@@ -417,7 +423,7 @@ static void memory_is_as_planned_and_next_allocates_nothing(void)
         /* Computed by hand: the slots, each array rounded up to a multiple of 64. */
         size_t slots = c.workers ? 1 + (size_t)(c.prefetch ? c.prefetch : 2 * c.workers) : 1,
                real = lk_dtype_size(c.dtype);
-        size_t elements = (size_t)lk_dataset_elements(d), batch = (size_t)c.batch;
+        size_t elements = (size_t)lk_field_elements(lk_dataset_field(d, 0)), batch = (size_t)c.batch;
         if (c.parts) batch = c.batch == 7 ? 2 : 21; /* rows 2, 3 of 7 and 21 … 41 of 64 */
         size_t by_hand =
             slots * ((batch * elements * real + 63) / 64 * 64 + (batch * 4 + 63) / 64 * 64 + (batch * 8 + 63) / 64 * 64);
@@ -445,9 +451,11 @@ typedef struct source {
     int         sleep_ms; /* for each sample */
 } source;
 
-static lk_status get_sample(void *user, int64_t index, float *features, int32_t *label)
+static lk_status get_sample(void *user, int64_t index, void *const *fields)
 {
-    source *s = user;
+    source  *s = user;
+    float   *features = fields[0];
+    int32_t *label = fields[1];
     atomic_fetch_add(&s->calls, 1);
     nanosleep(&(struct timespec){0, s->sleep_ms * 1000000L}, NULL);
     while (index == s->held_sample && atomic_load(&s->held)) nanosleep(&(struct timespec){0, 1000000}, NULL);
@@ -459,9 +467,11 @@ static lk_status get_sample(void *user, int64_t index, float *features, int32_t 
 
 static lk_dataset *make_callbacks(source *s, int64_t count)
 {
+    lk_field                    fields[] = {{.name = "features", .dtype = LK_F32, .rank = 1, .dims = {4}},
+                                            {.name = "label", .dtype = LK_I32, .classes = 3}};
     lk_dataset_callbacks_config c = LK_DATASET_CALLBACKS_CONFIG_INIT;
     lk_dataset                 *d;
-    c.count = count, c.dims[0] = 4, c.classes = 3, c.get = get_sample, c.user = s;
+    c.count = count, c.fields = fields, c.fields_count = 2, c.get = get_sample, c.user = s;
     CHECK_OK(context, lk_dataset_from_callbacks(context, &c, &d));
     return d;
 }
@@ -476,7 +486,7 @@ static void callbacks_provide_samples(void)
         lk_loader_config c = LK_LOADER_CONFIG_INIT;
         float            direct[4];
         int32_t          label;
-        CHECK_OK(context, lk_dataset_get(d, 40, direct, &label));
+        CHECK_OK(context, get_pair(d, 40, direct, &label));
         CHECK(direct[0] == 160 && direct[3] == 163 && label == 1);
         c.dataset = d, c.batch = 6, c.workers = variant % 2 * 3, c.dtype = variant & 2 ? LK_F64 : LK_F32;
         if (variant & 4) c.transform.channels = 1, c.transform.mean[0] = 2, c.transform.std[0] = 4;
@@ -485,12 +495,12 @@ static void callbacks_provide_samples(void)
         int64_t at = 0;
         while (lk_loader_next(loader, &b) == LK_OK) {
             for (int64_t i = 0; i < b.count; i++, at++) {
-                CHECK(b.indices[i] == at && b.labels[i] == at % 3);
+                CHECK(b.indices[i] == at && ((const int32_t *)b.fields[1])[i] == at % 3);
                 for (int k = 0; k < 4; k++) {
                     double wanted = (double)(at * 4 + k);
                     if (variant & 4) wanted = (wanted - 2) / 4;
-                    CHECK(wanted == (variant & 2 ? ((const double *)b.features)[i * 4 + k]
-                                                 : ((const float *)b.features)[i * 4 + k]));
+                    CHECK(wanted == (variant & 2 ? ((const double *)b.fields[0])[i * 4 + k]
+                                                 : ((const float *)b.fields[0])[i * 4 + k]));
                 }
             }
         }
@@ -519,7 +529,7 @@ static void errors_name_the_sample_and_repeat(void)
                 else
                     CHECK_FAILS(context, lk_loader_next(loader, &b), LK_EIO, "sample 17 ", "callback", "LK_EIO",
                                 "position 15");
-                CHECK(!b.features && lk_loader_position(loader) == 15);
+                CHECK(!b.fields && lk_loader_position(loader) == 15);
             }
             CHECK_OK(context, lk_loader_seek(loader, 0, 18)); /* the user may skip it */
             CHECK_OK(context, lk_loader_next(loader, &b));
@@ -535,7 +545,9 @@ static void errors_name_the_sample_and_repeat(void)
     lk_dataset              *d;
     lk_loader               *loader;
     lk_batch                 b;
-    a.count = 8, a.dims[0] = 1, a.classes = 2, a.features = features, a.labels = labels;
+    lk_field                 fields[] = {{.name = "features", .dtype = LK_F32, .rank = 1, .dims = {1}},
+                                         {.name = "label", .dtype = LK_I32, .classes = 2}};
+    a.count = 8, a.fields = fields, a.fields_count = 2, a.data = (const void *[]){features, labels};
     CHECK_OK(context, lk_dataset_from_arrays(context, &a, &d));
     labels[6] = 2;
     c.dataset = d, c.batch = 8;

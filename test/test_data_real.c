@@ -21,7 +21,7 @@ static void cifar_is_read_as_by_plain_file_reading(const char *directory)
         snprintf(path, sizeof path, "%s/data_batch_%d.bin", directory, f);
         unsigned char *bytes = read_whole(path, &size);
         for (size_t i = 0; i < size / 3073; i++, at++) {
-            CHECK_OK(context, lk_dataset_get(d, at, sample, &label));
+            CHECK_OK(context, get_pair(d, at, sample, &label));
             CHECK(label == bytes[i * 3073] && memcmp(sample, bytes + i * 3073 + 1, 3072) == 0);
         }
         free(bytes);
@@ -37,13 +37,13 @@ static void cifar_is_read_as_by_plain_file_reading(const char *directory)
     c.dataset = d, c.batch = 64, c.shuffle = true, c.workers = 2;
     CHECK_OK(context, lk_loader_create(context, &c, &loader));
     while (lk_loader_next(loader, &b) == LK_OK) {
-        for (int64_t i = 0; i < b.count * 3072; i++) sum += ((const float *)b.features)[i];
-        for (int64_t i = 0; i < b.count; i++) classes[b.labels[i]]++;
+        for (int64_t i = 0; i < b.count * 3072; i++) sum += ((const float *)b.fields[0])[i];
+        for (int64_t i = 0; i < b.count; i++) classes[((const int32_t *)b.fields[1])[i]]++;
     }
     for (int64_t i = 0; i < lk_dataset_count(d); i++) {
         unsigned char sample[3072];
         int32_t       label;
-        CHECK_OK(context, lk_dataset_get(d, i, sample, &label));
+        CHECK_OK(context, get_pair(d, i, sample, &label));
         classes[label]--;
         for (int k = 0; k < 3072; k++) wanted += (sample[k] / 255.0 - 0.5) / 0.5;
     }
@@ -62,10 +62,11 @@ static void fashion_is_read_as_by_zlib(void)
         lk_dataset *d;
         unsetenv("LOCKSTEP_DATA");
         setenv("HOME", "/nowhere", 1); /* so that the package is found */
-        CHECK_OK(context, lk_dataset_open(context, "fashion-mnist", set ? LK_SPLIT_TEST : LK_SPLIT_TRAIN, &d));
-        CHECK(lk_dataset_count(d) == (set ? 10000 : 60000) && lk_dataset_classes(d) == 10);
-        CHECK(lk_dataset_dims(d)[0] == 1 && lk_dataset_dims(d)[1] == 28 && lk_dataset_dims(d)[2] == 28);
-        CHECK(strcmp(lk_dataset_class_name(d, 9), "Ankle boot") == 0);
+        CHECK_OK(context, lk_dataset_open(context, "fashion-mnist", set ? LK_SPLIT_TEST : LK_SPLIT_TRAIN, NULL, &d));
+        CHECK(lk_dataset_count(d) == (set ? 10000 : 60000) && lk_dataset_find(d, "label")->classes == 10);
+        CHECK(lk_dataset_field(d, 0)->dims[0] == 1 && lk_dataset_field(d, 0)->dims[1] == 28 &&
+              lk_dataset_field(d, 0)->dims[2] == 28);
+        CHECK(strcmp(lk_field_class_name(lk_dataset_find(d, "label"), 9), "Ankle boot") == 0);
         char path[256];
         snprintf(path, sizeof path, "/usr/share/datasets/fashion-mnist/%s-images-idx3-ubyte.gz", sets[set]);
         gzFile images = gzopen(path, "rb");
@@ -77,7 +78,7 @@ static void fashion_is_read_as_by_zlib(void)
         CHECK(gzread(images, head, 16) == 16 && gzread(labels, head, 8) == 8);
         for (int64_t i = 0; i < lk_dataset_count(d); i++) {
             int32_t label;
-            CHECK_OK(context, lk_dataset_get(d, i, sample, &label));
+            CHECK_OK(context, get_pair(d, i, sample, &label));
             CHECK(gzread(images, wanted, 784) == 784 && memcmp(wanted, sample, 784) == 0);
             CHECK(gzgetc(labels) == label);
             per_class[label]++;

@@ -360,6 +360,13 @@ static lk_tensor mse_image(cell *c)
     return lk_mse(a, b);
 }
 
+static lk_tensor any_loss(cell *c)
+{
+    lk_tensor x = OPERAND(c, PLAIN, 9, 5), weight = reals(c, sample_weights, 9);
+    lk_tensor each = lk_sum(lk_mul(x, lk_tanh(x)), .axes = (int[]){1}, .axes_count = 1);
+    return lk_loss(lk_mul(each, weight), .weight = weight);
+}
+
 static lk_tensor l1(cell *c)
 {
     lk_tensor a = OPERAND(c, PLAIN, 3, 5), b = OPERAND(c, PLAIN, 3, 5);
@@ -531,6 +538,7 @@ static const struct golden_case {
     {"cross_entropy_three_axes", cross_entropy_three_axes, true},
     {"mse", mse, true},
     {"mse_image", mse_image, true},
+    {"loss", any_loss, true},
     {"l1", l1, true},
     {"l1_image", l1_image, true},
     {"bce_with_logits", bce_with_logits, true},

@@ -1,4 +1,4 @@
-/* test_kernels_loss.c - l1, binary cross-entropy with its gradient, and scale_by, against naive loops in double.
+/* test_kernels_loss.c - l1, total, binary cross-entropy with its gradient, and scale_by, against naive loops in double.
  * Cross-entropy and mse are in test_kernels_nn.c.
  *
  * ctest: label threaded */
@@ -28,6 +28,34 @@ static void l1_case(int64_t n)
         end_case();
     }
     free(dx);
+}
+
+static void total_case(int64_t n, int64_t weights)
+{
+    long double sum = 0, weight = weights < 0 ? (long double)n : 0; /* rounded once, at the end */
+    begin(LK__OP_total);
+    in(t.real, 1, DIMS(n));
+    if (weights >= 0) in(t.real, 1, DIMS(weights));
+    out(LK_F64, 0, NULL, NULL);
+    out(LK_F64, 0, NULL, NULL);
+    run_case();
+    for (int64_t i = 0; i < n; i++) sum += t.x[0][i];
+    for (int64_t i = 0; i < weights; i++) weight += t.x[1][i];
+    double wanted[] = {(double)sum, (double)weight};
+    expect(0, &wanted[0], 1e-5); /* terms of both signs cancel */
+    expect(1, &wanted[1], weights < 0 ? 0 : 1e-5);
+    end_case();
+}
+
+static void total_is_a_sum_and_a_weight(void)
+{
+    for (int64_t n = 0; n < 19; n++) {
+        total_case(n, -1);
+        total_case(n, 2 * n + 1);
+    }
+    total_case(50021, -1);
+    total_case(3, 50021);
+    total_case(50021, 1);
 }
 
 /* weighted: one weight for `span` elements, above 0. */
@@ -118,6 +146,7 @@ static void tests(void)
 {
     for (int64_t n = 0; n < 20; n++) l1_case(n);
     l1_case(50021);
+    total_is_a_sum_and_a_weight();
     bce_is_a_sum_and_a_weight();
     bce_is_stable();
     scale_by_a_number_of_the_program();

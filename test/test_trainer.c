@@ -31,8 +31,8 @@ static void open_fixture(fixture *b, int threads, const char *directory)
     lk_context_config config = LK_CONTEXT_CONFIG_INIT;
     config.threads = threads;
     REQUIRE(lk_context_create(&config, &b->context) == LK_OK);
-    REQUIRE(lk_dataset_open(b->context, "synthetic:1x8x8,count=100", LK_SPLIT_TRAIN, &b->train) == LK_OK);
-    REQUIRE(lk_dataset_open(b->context, "synthetic:1x8x8,count=100", LK_SPLIT_TEST, &b->test) == LK_OK);
+    REQUIRE(lk_dataset_open(b->context, "synthetic:1x8x8,count=100", LK_SPLIT_TRAIN, NULL, &b->train) == LK_OK);
+    REQUIRE(lk_dataset_open(b->context, "synthetic:1x8x8,count=100", LK_SPLIT_TEST, NULL, &b->test) == LK_OK);
     b->config = (lk_trainer_config)LK_TRAINER_CONFIG_INIT;
     b->config.model = tiny;
     b->config.train = b->train;
@@ -173,10 +173,9 @@ static void weights_that_overflowed_are_not_saved(void)
     train(&b, 8, LK_ENAN);
     CHECK(strstr(lk_context_error(b.context), "step") != NULL, "%s", lk_context_error(b.context));
     if (lk_checkpoint_find(b.context, b.save, &step) == LK_OK) { /* what is there is finite */
-        fixture     c;
-        double      loss, accuracy;
-        int64_t     seen;
-        lk_trainer *t;
+        fixture       c;
+        lk_evaluation result;
+        lk_trainer   *t;
         open_fixture(&c, 1, NULL);
         c.config.train = NULL;
         c.config.init = b.save;
@@ -185,7 +184,7 @@ static void weights_that_overflowed_are_not_saved(void)
             lk_state s = lk_store_at(lk_trainer_store(t), i);
             if (s.dtype == LK_F32) CHECK(isfinite(*(float *)state_copy(lk_trainer_store(t), s.name)), "%s", s.name);
         }
-        CHECK(lk_trainer_evaluate(t, &loss, &accuracy, &seen) == LK_OK);
+        CHECK(lk_trainer_evaluate(t, &result) == LK_OK);
         lk_trainer_free(t);
         close_fixture(&c);
     }
@@ -251,17 +250,18 @@ static void a_model_that_returns_no_logits_fails_with_the_expected_shape(void)
 
 static void evaluation_alone_holds_no_memory_for_training(void)
 {
-    fixture     b;
-    lk_trainer *t;
-    double      loss, accuracy;
-    int64_t     seen;
+    fixture       b;
+    lk_trainer   *t;
+    lk_evaluation result;
     open_fixture(&b, 1, NULL);
     b.config.train = NULL;
     REQUIRE(lk_trainer_create(b.context, &b.config, &t) == LK_OK, "%s", lk_context_error(b.context));
     CHECK(lk_context_memory(b.context, LK_MEMORY_GRADIENTS) == 0 &&
           lk_context_memory(b.context, LK_MEMORY_OPTIMIZER) == 0);
-    CHECK(lk_trainer_evaluate(t, &loss, &accuracy, &seen) == LK_OK && seen == lk_dataset_count(b.test));
-    CHECK(loss > 0 && accuracy >= 0 && accuracy <= 1);
+    REQUIRE(lk_trainer_evaluate(t, &result) == LK_OK && result.samples == lk_dataset_count(b.test));
+    const lk_named_metric *accuracy = lk_metrics_find(result.metrics, result.metrics_count, "accuracy");
+    REQUIRE(accuracy && result.metrics_count == 1);
+    CHECK(result.loss > 0 && accuracy->value >= 0 && accuracy->value <= 1 && accuracy->weight == (double)result.samples);
     CHECK(lk_trainer_run(t) == LK_EINVAL);
     lk_trainer_free(t);
     close_fixture(&b);

@@ -26,8 +26,8 @@ static lk_status train(lk_context *context, lk_comm *comm, way how, const char *
     lk_dataset       *data[2] = {NULL};
     lk_trainer_config config = LK_TRAINER_CONFIG_INIT;
     for (int i = 0; i < 2; i++)
-        REQUIRE(lk_dataset_open(context, "synthetic:1x8x8,count=40", i ? LK_SPLIT_TEST : LK_SPLIT_TRAIN, &data[i]) ==
-                LK_OK);
+        REQUIRE(lk_dataset_open(context, "synthetic:1x8x8,count=40", i ? LK_SPLIT_TEST : LK_SPLIT_TRAIN, NULL,
+                                &data[i]) == LK_OK);
     config.model = tiny;
     config.train = data[0];
     config.test = data[1];

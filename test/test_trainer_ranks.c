@@ -71,9 +71,11 @@ static void store_warning(void *user, lk_log_level level, const char *text)
 
 enum { BAD_SAMPLE = 300 };
 
-static lk_status get_sample(void *user, int64_t index, float *features, int32_t *label)
+static lk_status get_sample(void *user, int64_t index, void *const *fields)
 {
     test_case *s = user;
+    float     *features = fields[0];
+    int32_t   *label = fields[1];
     for (int i = 0; i < 64; i++) features[i] = (float)((index * 7 + i * 13) % 29) / 29 - 0.5f;
     *label = (int32_t)(index % 10);
     if (index != BAD_SAMPLE) return LK_OK;
@@ -87,15 +89,14 @@ static lk_dataset *open_data(test_case *s, const char *name, lk_split split)
     lk_dataset *dataset;
     if (!name) return NULL;
     if (strcmp(name, "nan") != 0) {
-        REQUIRE(lk_dataset_open(s->context, name, split, &dataset) == LK_OK, "%s", lk_context_error(s->context));
+        REQUIRE(lk_dataset_open(s->context, name, split, NULL, &dataset) == LK_OK, "%s", lk_context_error(s->context));
         return dataset;
     }
     lk_dataset_callbacks_config config = LK_DATASET_CALLBACKS_CONFIG_INIT;
     config.count = 512;
-    config.rank = 3;
-    config.dims[0] = 1;
-    config.dims[1] = config.dims[2] = 8;
-    config.classes = 10;
+    config.fields = (lk_field[]){{.name = "image", .dtype = LK_F32, .rank = 3, .dims = {1, 8, 8}},
+                                 {.name = "label", .dtype = LK_I32, .classes = 10}};
+    config.fields_count = 2;
     config.get = get_sample;
     config.user = s;
     REQUIRE(lk_dataset_from_callbacks(s->context, &config, &dataset) == LK_OK);
@@ -415,7 +416,7 @@ static void hold_directory(int ready)
     lk_trainer *t;
     test_case   s = make_case(1, "held");
     REQUIRE(lk_context_create(NULL, &context) == LK_OK);
-    REQUIRE(lk_dataset_open(context, s.train, LK_SPLIT_TRAIN, &data) == LK_OK);
+    REQUIRE(lk_dataset_open(context, s.train, LK_SPLIT_TRAIN, NULL, &data) == LK_OK);
     s.config.train = data;
     s.config.save = s.save;
     REQUIRE(lk_trainer_create(context, &s.config, &t) == LK_OK, "%s", lk_context_error(context));
@@ -550,14 +551,12 @@ static void unused_parameters_get_zero_gradients_and_one_warning(void)
 
 static void evaluate(test_case *s, int rank, lk_trainer *t)
 {
-    double  loss, accuracy;
-    int64_t samples;
-    REQUIRE(t && lk_trainer_evaluate(t, &loss, &accuracy, &samples) == LK_OK, "rank %d: %s", rank,
-            lk_context_error(s->context));
+    lk_evaluation result;
+    REQUIRE(t && lk_trainer_evaluate(t, &result) == LK_OK, "rank %d: %s", rank, lk_context_error(s->context));
     if (rank == 0) {
-        s->results->loss = loss;
-        s->results->accuracy = accuracy;
-        s->results->samples = samples;
+        s->results->loss = result.loss;
+        s->results->accuracy = lk_metrics_find(result.metrics, result.metrics_count, "accuracy")->value;
+        s->results->samples = result.samples;
     }
 }
 

@@ -46,7 +46,7 @@ typedef struct lk_input_options {
     bool fixed LK_ZERO; /* axis 0 is not the batch: it has no run-time count */
 } lk_input_options;
 
-/* A value that the caller binds before a run. Axis 0 is the batch: dims[0] is its capacity; each run sets its count. */
+/* A value that the caller binds before a run: of the graph's type, LK_U8, LK_I32 or LK_I64. Axis 0 is the batch: dims[0] is its capacity; each run sets its count. */
 LK_API lk_tensor lk_input_at(lk_site site, lk_graph *graph, const char *name, lk_dtype type, int rank,
                              const int64_t *dims, lk_input_options options);
 #define lk_input(graph, name, type, rank, dims, ...) \
@@ -258,6 +258,10 @@ LK_API lk_tensor lk_f_batch_norm_at(lk_site site, lk_tensor x, lk_tensor weight,
 LK_API lk_tensor lk_f_embedding_at(lk_site site, lk_tensor ids, lk_tensor table); /* i32 (…), (V, D) → (…, D) */
 #define lk_f_embedding(ids, table) lk_f_embedding_at(LK_HERE, ids, table)
 
+/* 1 where a and b are equal, 0 elsewhere, in the graph's type; both broadcast and may have any types. No gradient. */
+LK_API lk_tensor lk_equal_at(lk_site site, lk_tensor a, lk_tensor b);
+#define lk_equal(a, b) lk_equal_at(LK_HERE, a, b)
+
 /* ---- losses: a sum over samples together with its weight. The program divides by the weight of the whole global batch,
  * which gives PyTorch's mean however the batch is split. ---- */
 
@@ -286,6 +290,23 @@ LK_API lk_tensor lk_bce_with_logits_at(lk_site site, lk_tensor logits, lk_tensor
                                        lk_bce_with_logits_options options);
 #define lk_bce_with_logits(logits, target, ...) \
     lk_bce_with_logits_at(LK_HERE, logits, target, LK_OPTIONS(lk_bce_with_logits_options, ##__VA_ARGS__))
+
+typedef struct lk_total_options {
+    int       reserved LK_ZERO;
+    lk_tensor weight LK_ZERO; /* any shape; missing: 1 for each element of x */
+} lk_total_options;
+/* Any other loss: the sum of all elements of x, and as its weight the sum of all elements of `weight`. A weighted mean over samples,
+ * for example, is lk_loss(lk_mul(each, w), .weight = w). The weight gets no gradient. */
+LK_API lk_tensor lk_loss_at(lk_site site, lk_tensor x, lk_total_options options);
+#define lk_loss(x, ...) lk_loss_at(LK_HERE, x, LK_OPTIONS(lk_total_options, ##__VA_ARGS__))
+
+#define LK_MAX_METRICS 32
+
+/* Records a metric: the sum of all elements of x over the sum of all elements of its weight, as for lk_loss. Programs compute it in
+ * training and in evaluation and add both sums over micro-batches, leaves and ranks (lk_metrics.named). x and the weight may have any
+ * type; neither is changed. */
+LK_API void lk_metric_at(lk_site site, lk_tensor x, const char *name, lk_total_options options);
+#define lk_metric(x, name, ...) lk_metric_at(LK_HERE, x, name, LK_OPTIONS(lk_total_options, ##__VA_ARGS__))
 
 LK_END_DECLS
 #endif

@@ -34,13 +34,22 @@ typedef struct lk_step {
     const int64_t *sample_ids LK_ZERO;
 } lk_step;
 
+/* A metric that the model recorded with lk_metric. */
+typedef struct lk_named_metric {
+    const char *name;
+    double      sum, weight;
+    double      value; /* sum over weight; 0 where the weight is 0 */
+} lk_named_metric;
+
 typedef struct lk_metrics {
-    double loss;   /* mean: sum over weight */
-    double sum;    /* over samples */
+    double loss; /* mean: sum over weight */
+    double sum;  /* over samples */
     double weight; /* what the sum is divided by. cross_entropy: the count without ignored labels, or the samples' weights;
                        * mse: elements; any other loss: 1 */
-    double correct;   /* samples whose label has the largest logit; 0 for losses without labels */
-    double grad_norm; /* after LK_UPDATE with clipping; else 0 */
+    double                 correct;   /* samples whose label has the largest logit; 0 for losses without labels */
+    double                 grad_norm; /* after LK_UPDATE with clipping; else 0 */
+    const lk_named_metric *named;     /* in the order of recording; valid until the next run */
+    int                    named_count;
 } lk_metrics;
 
 /* The store may belong to another plan that has the same states in the same layout. comm is the group whose ranks share every

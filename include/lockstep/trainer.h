@@ -11,6 +11,22 @@ LK_BEGIN_DECLS
 
 typedef struct lk_trainer lk_trainer; /* use from one thread */
 
+/* The inputs of a program: one for each field of a batch. */
+typedef struct lk_inputs {
+    lk_graph *graph;
+    int       count;
+    lk_field  fields[LK_MAX_FIELDS];  /* as lk_loader_field gives them */
+    lk_tensor tensors[LK_MAX_FIELDS]; /* (capacity, dims…) */
+} lk_inputs;
+
+/* Records the inputs for the batches of a loader. capacity: samples of one run, see lk_parallel_capacity. */
+LK_API lk_status lk_inputs_record(lk_graph *graph, const lk_loader_config *loader, int64_t capacity, lk_inputs *inputs);
+/* The input of that name. Where there is none, the graph fails with the names that exist, and the tensor is invalid. */
+LK_API lk_tensor lk_inputs_find(const lk_inputs *inputs, const char *name);
+LK_API bool      lk_inputs_has(const lk_inputs *inputs, const char *name);
+/* Binds every field of the batch to the input of its name. */
+LK_API lk_status lk_batch_bind(const lk_batch *batch, lk_program *program);
+
 /* STEP, EPOCH, EVALUATED and RESUMED occur on every rank at the same step; SAVED on rank 0, which writes. */
 typedef enum lk_event_kind {
     LK_EVENT_STEP,
@@ -27,25 +43,34 @@ typedef struct lk_event {
     int64_t       samples;     /* STEP: in this global batch; EVALUATED: seen; EPOCH: of this rank in this epoch */
     double        loss;        /* STEP: of this global batch; EVALUATED: of the test set; EPOCH: mean over its steps */
     double        own_loss;    /* EPOCH: the same over this rank's samples alone */
-    double        accuracy;    /* EVALUATED: a fraction */
-    double        rate;        /* STEP: learning rate */
-    double        grad_norm;   /* STEP, with clipping */
-    double        seconds;     /* STEP: since the previous one ended; others: duration */
-    const char   *path;        /* SAVED, RESUMED: the checkpoint directory */
-    int           late_rank;   /* STEP: the slowest rank, by a mean over recent steps; -1: none */
-    double        late;        /* STEP: seconds per step by which it is later than the fastest rank */
-    const char   *late_in;     /* STEP: "compute" or "data": where it spends that time */
+    /* STEP: of this global batch; EVALUATED: of the test set. Those that the model recorded and, where the loss is a cross-entropy
+     * and none has that name, "accuracy": the fraction of labels with the largest logit. Valid during the callback. */
+    const lk_named_metric *metrics;
+    int                    metrics_count;
+    double                 rate;      /* STEP: learning rate */
+    double                 grad_norm; /* STEP, with clipping */
+    double                 seconds;   /* STEP: since the previous one ended; others: duration */
+    const char            *path;      /* SAVED, RESUMED: the checkpoint directory */
+    int                    late_rank; /* STEP: the slowest rank, by a mean over recent steps; -1: none */
+    double                 late;      /* STEP: seconds per step by which it is later than the fastest rank */
+    const char            *late_in;   /* STEP: "compute" or "data": where it spends that time */
 } lk_event;
+
+/* The metric of that name; NULL if there is none. */
+LK_API const lk_named_metric *lk_metrics_find(const lk_named_metric *metrics, int count, const char *name);
 
 typedef struct lk_trainer_config {
     size_t size; /* sizeof this struct; set by LK_TRAINER_CONFIG_INIT */
 
-    lk_tensor (*model)(lk_tensor x); /* features (batch, dims…) → logits (batch, classes); or … */
-    lk_tensor (*model_with)(lk_tensor x, void *user); /* … the same with model_user */
-    void             *model_user;
-    const lk_dataset *train; /* borrowed; NULL: only evaluates, and holds no memory for training */
-    const lk_dataset *test;  /* borrowed; NULL: none. At least one of the two is needed */
-    lk_dtype          dtype; /* in which the model is recorded: LK_F32, or LK_F64 for numerical checks */
+    /* One of these three. A model: field 0 (batch, dims…) → logits (batch, classes), trained with the cross-entropy of field "label". */
+    lk_tensor (*model)(lk_tensor x);
+    lk_tensor (*model_with)(lk_tensor x, void *user);
+    /* Any model and any loss over the fields; records metrics too (lk_metric). Returns the loss. */
+    lk_tensor (*loss)(const lk_inputs *inputs, void *user);
+    void             *model_user;     /* `user` of these */
+    const lk_dataset *train;          /* borrowed; NULL: only evaluates, and holds no memory for training */
+    const lk_dataset *test;           /* borrowed; NULL: none. At least one of the two is needed */
+    lk_dtype          dtype;          /* in which the model is recorded: LK_F32, or LK_F64 for numerical checks */
     lk_policy         policy;         /* see plan.h: LK_POLICY_BF16 trains in mixed precision */
     lk_dtype          gradient_dtype; /* see lk_plan_config */
 
@@ -74,16 +99,16 @@ typedef struct lk_trainer_config {
     bool     sync_batch_norm; /* statistics of the global batch; else each rank's own (evaluation: rank 0's) */
 
     size_t      bucket_bytes; /* see lk_parallel; 0: 25 MiB */
-    const char *trace;        /* trace file for Chrome and Perfetto: kernels and collectives of every rank; NULL: none */
-    int64_t     trace_steps;  /* number of steps to trace, after a warm-up */
-    int64_t     check_every;  /* replicas compare hashes after this many steps, and at the end; 0: never */
+    const char *trace;       /* trace file for Chrome and Perfetto: kernels and collectives of every rank; NULL: none */
+    int64_t     trace_steps; /* number of steps to trace, after a warm-up */
+    int64_t     check_every; /* replicas compare hashes after this many steps, and at the end; 0: never */
 
     /* NULL: none. A result other than 0 stops after this step (several ranks: after the next), and saves if save is set. */
     int (*event)(void *user, const lk_event *event);
     void *event_user;
 } lk_trainer_config;
 #define LK_TRAINER_CONFIG_INIT                                                                                     \
-    {sizeof(lk_trainer_config), NULL, NULL, NULL, NULL, NULL, LK_F32, LK_POLICY_RECORDED, LK_F32, 64, 1, 0, LK_OPTIMIZER_CONFIG_INIT,          \
+    {sizeof(lk_trainer_config), NULL, NULL, NULL, NULL, NULL, NULL, LK_F32, LK_POLICY_RECORDED, LK_F32, 64, 1, 0, LK_OPTIMIZER_CONFIG_INIT,          \
      {LK_CONSTANT, 0, 0, 0, 0.1, 0.0}, 0.0, 0, LK_TRANSFORM_INIT, 1, 0, NULL, 0, 2, false, NULL, NULL, NULL, 0, 0, 0, false, 0, NULL, 10, 1000, NULL, NULL}
 
 /* Records the model, plans, allocates, and loads the weights that resume and init name. */
@@ -93,8 +118,15 @@ LK_API void      lk_trainer_free(lk_trainer *trainer);
 /* Trains to the end. LK_ECANCELED: an event callback of some rank requested a stop. LK_ENAN: the loss became NaN or infinite;
  * the message names step, rank and samples. Only finite weights are saved; a group that has failed saves nothing. */
 LK_API lk_status lk_trainer_run(lk_trainer *trainer);
-/* Mean loss and accuracy over the test set; each sample counts once. */
-LK_API lk_status lk_trainer_evaluate(lk_trainer *trainer, double *loss, double *accuracy, int64_t *samples);
+
+typedef struct lk_evaluation {
+    double                 loss; /* mean */
+    int64_t                samples;
+    const lk_named_metric *metrics; /* as in lk_event; valid until the trainer is used again */
+    int                    metrics_count;
+} lk_evaluation;
+/* Evaluates the test set; each sample counts once. */
+LK_API lk_status lk_trainer_evaluate(lk_trainer *trainer, lk_evaluation *result);
 
 LK_API lk_store          *lk_trainer_store(lk_trainer *trainer);
 LK_API const lk_progress *lk_trainer_progress(const lk_trainer *trainer);

@@ -104,6 +104,7 @@
     /* logits, target, [w: of logits' first axes] → sum f64 (), weight f64 () (w's sum over the elements), */        \
     /* [dlogits: the gradient of sum] */                                                                             \
     X(bce_with_logits)                                                                                               \
+    X(total)                 /* x, [w] → sum f64 () of x, weight f64 () of w, or the number of elements of x */      \
     X(fill)                  /* → y = scale */                                                                       \
     X(cast)                  /* x bf16, f32, f64, i32, i64 or u8 → y bf16, f32 or f64: the same numbers, rounded */  \
     X(to_channels_last)      /* x row-major (N,C,H,W) → image y */                                                   \

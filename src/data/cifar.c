@@ -111,14 +111,18 @@ lk_status lk__cifar_open(lk_context *context, const char *directory, lk_split sp
         }
         total += streams[i].size;
     }
-    if ((status = lk__dataset_make(context, "cifar10", (int64_t)(total / LK__CIFAR_RECORD), 3, dims, LK_U8, CLASSES,
-                                   &d)) < 0)
+    if ((status = lk__dataset_make_labelled(context, "cifar10", (int64_t)(total / LK__CIFAR_RECORD), 3, dims, LK_U8,
+                                            CLASSES, class_names, &d)) < 0)
         goto fail;
-    d->class_names = class_names;
-    d->stride = LK__CIFAR_RECORD;
     if (probe) goto done;
-    if ((status = lk__dataset_own(d, (size_t)total)) < 0) goto fail;
-    unsigned char *bytes = d->owned_features;
+    int32_t       *labels = lk__dataset_column(d, 1);
+    unsigned char *bytes = d->owned[0] = lk__alloc(context, LK_MEMORY_DATA, (size_t)total);
+    d->owned_bytes[0] = (size_t)total;
+    d->strides[0] = LK__CIFAR_RECORD;
+    if (!labels || !bytes) {
+        status = LK_ENOMEM;
+        goto fail;
+    }
     for (int i = 0; i < count; i++) {
         size_t  got = 0;
         int64_t records = 0;
@@ -130,9 +134,9 @@ lk_status lk__cifar_open(lk_context *context, const char *directory, lk_split sp
         }
         bytes += got;
     }
-    bytes = d->owned_features;
-    for (int64_t i = 0; i < d->count; i++) d->owned_labels[i] = bytes[i * LK__CIFAR_RECORD];
-    d->features = bytes + 1; /* past the first record's label */
+    bytes = d->owned[0];
+    for (int64_t i = 0; i < d->count; i++) labels[i] = bytes[i * LK__CIFAR_RECORD];
+    d->columns[0] = bytes + 1; /* past the first record's label */
 done:
     *dataset = d;
     d = NULL;

@@ -4,99 +4,229 @@
 #include <stdio.h>
 #include <string.h>
 
-lk_status lk__dataset_make(lk_context *context, const char *name, int64_t count, int rank, const int64_t *dims,
-                           lk_dtype dtype, int classes, lk_dataset **dataset)
+int64_t lk_field_elements(const lk_field *field)
 {
-    *dataset = NULL;
+    int64_t elements = 1;
+    for (int i = 0; i < field->rank; i++) elements *= field->dims[i];
+    return elements;
+}
+
+size_t lk_field_bytes(const lk_field *field) { return (size_t)lk_field_elements(field) * lk_dtype_size(field->dtype); }
+
+const char *lk_field_class_name(const lk_field *field, int64_t label)
+{
+    return field->class_names && label >= 0 && label < field->classes ? field->class_names[label] : NULL;
+}
+
+static lk_status check_field(lk_context *context, const char *name, int64_t count, const lk_field *f)
+{
+    int64_t elements = 1, total;
+    if (!f->name || !*f->name) return lk__fail(context, LK_EINVAL, "a data set (%s) has a field without a name", name);
+    if (f->rank < 0 || f->rank >= LK_MAX_RANK) /* a batch has one axis more */
+        return lk__fail(context, LK_EINVAL, "a data set (%s) whose %s has rank %d is invalid: a sample has 0 to %d axes",
+                        name, f->name, f->rank, LK_MAX_RANK - 1);
+    if (f->dtype != LK_U8 && f->dtype != LK_F32 && f->dtype != LK_I32 && f->dtype != LK_I64)
+        return lk__fail(context, LK_EINVAL, "a data set (%s) whose %s is %s is invalid: u8, i32, i64 or f32", name,
+                        f->name, lk_dtype_name(f->dtype));
+    if (f->classes < 0 || (f->classes && f->dtype != LK_I32))
+        return lk__fail(context, LK_EINVAL,
+                        "a data set (%s) of %d classes in %s %s is invalid: class numbers are i32, and 0 classes are "
+                        "any numbers",
+                        name, f->classes, f->name, lk_dtype_name(f->dtype));
+    for (int i = 0; i < f->rank; i++)
+        if (f->dims[i] < 1)
+            return lk__fail(context, LK_EINVAL,
+                            "a data set (%s) whose %s has an axis (%d) that is %lld long is invalid: at least 1", name,
+                            f->name, i, (long long)f->dims[i]);
+    for (int i = 0; i < f->rank; i++)
+        if (__builtin_mul_overflow(elements, f->dims[i], &elements)) elements = INT64_MAX;
+    /* × 8: a batch may hold doubles */
+    if (elements == INT64_MAX || __builtin_mul_overflow(elements, count, &total) ||
+        __builtin_mul_overflow(total, (int64_t)8, &total))
+        return lk__fail(context, LK_EINVAL, "the data set (%s) is too large to address", name);
+    return LK_OK;
+}
+
+static lk_status check_fields(lk_context *context, const char *name, int64_t count, const lk_field *fields, int n)
+{
+    lk_status status = LK_OK;
     if (count < 1)
         return lk__fail(context, LK_EINVAL, "a data set (%s) of %lld samples is invalid: at least 1 is needed", name,
                         (long long)count);
-    if (rank < 1 || rank >= LK_MAX_RANK) /* a batch has one axis more */
-        return lk__fail(context, LK_EINVAL, "a data set (%s) of rank %d is invalid: samples have 1 to %d axes", name,
-                        rank, LK_MAX_RANK - 1);
-    if (dtype != LK_U8 && dtype != LK_F32)
-        return lk__fail(context, LK_EINVAL, "a data set (%s) of %s is invalid: samples are u8 or f32", name,
-                        lk_dtype_name(dtype));
-    if (classes < 0)
-        return lk__fail(context, LK_EINVAL, "a data set (%s) of %d classes is invalid: it must be 0 or more", name,
-                        classes);
-    int64_t elements = 1, total;
-    for (int i = 0; i < rank; i++) {
-        if (dims[i] < 1)
-            return lk__fail(context, LK_EINVAL, "a data set (%s) whose axis %d is %lld long is invalid: at least 1",
-                            name, i, (long long)dims[i]);
-        /* × 8: a batch may hold doubles */
-        if (__builtin_mul_overflow(elements, dims[i], &elements) || __builtin_mul_overflow(elements, count, &total) ||
-            __builtin_mul_overflow(total, (int64_t)8, &total))
-            return lk__fail(context, LK_EINVAL, "the data set (%s) is too large to address", name);
+    if (n < 1 || n > LK_MAX_FIELDS || !fields)
+        return lk__fail(context, LK_EINVAL, "a data set (%s) of %d fields is invalid: a sample has 1 to %d", name, n,
+                        LK_MAX_FIELDS);
+    for (int i = 0; i < n && status >= 0; i++) {
+        status = check_field(context, name, count, &fields[i]);
+        for (int k = 0; k < i && status >= 0; k++)
+            if (strcmp(fields[i].name, fields[k].name) == 0)
+                status = lk__fail(context, LK_EINVAL, "a data set (%s) has two fields named %s", name, fields[i].name);
     }
+    return status;
+}
+
+/* Bytes of a field's copy: pointers to the class names, then texts. */
+static size_t names_bytes(const lk_field *f)
+{
+    size_t bytes = strlen(f->name) + 1;
+    if (!f->class_names) return lk__round_up(bytes, sizeof(char *));
+    for (int i = 0; i < f->classes; i++)
+        bytes += sizeof(char *) + (f->class_names[i] ? strlen(f->class_names[i]) + 1 : 0);
+    return lk__round_up(bytes, sizeof(char *));
+}
+
+static const char *copy_text(char **at, const char *text)
+{
+    size_t      bytes = strlen(text) + 1;
+    const char *copy = memcpy(*at, text, bytes);
+    *at += bytes;
+    return copy;
+}
+
+static void copy_names(lk_field *to, const lk_field *from, char *memory)
+{
+    const char **names = (const char **)memory;
+    char        *at = memory + (from->class_names ? (size_t)from->classes * sizeof *names : 0);
+    to->name = copy_text(&at, from->name);
+    if (!from->class_names) return;
+    to->class_names = names;
+    for (int i = 0; i < from->classes; i++)
+        names[i] = from->class_names[i] ? copy_text(&at, from->class_names[i]) : NULL;
+}
+
+lk_status lk__dataset_make(lk_context *context, const char *name, int64_t count, const lk_field *fields, int n,
+                           lk_dataset **dataset)
+{
+    *dataset = NULL;
+    lk_status status = check_fields(context, name, count, fields, n);
+    if (status < 0) return status;
     lk_dataset *d = lk__alloc(context, LK_MEMORY_OTHER, sizeof *d);
     if (!d) return LK_ENOMEM;
-    *d = (lk_dataset){.context = context,
-                      .name = name,
-                      .count = count,
-                      .rank = rank,
-                      .elements = elements,
-                      .dtype = dtype,
-                      .classes = classes,
-                      .stride = (size_t)elements * lk_dtype_size(dtype)};
-    memcpy(d->dims, dims, (size_t)rank * sizeof *dims);
+    *d = (lk_dataset){.context = context, .name = name, .count = count, .fields_count = n};
+    for (int i = 0; i < n; i++) d->names_bytes += names_bytes(&fields[i]);
+    char *at = d->names = lk__alloc(context, LK_MEMORY_OTHER, d->names_bytes);
+    if (!at) {
+        lk_dataset_free(d);
+        return LK_ENOMEM;
+    }
+    for (int i = 0; i < n; i++, at += names_bytes(&fields[i - 1])) {
+        d->fields[i] = fields[i];
+        d->strides[i] = lk_field_bytes(&fields[i]);
+        copy_names(&d->fields[i], &fields[i], at);
+    }
     *dataset = d;
     return LK_OK;
 }
 
-lk_status lk__dataset_own(lk_dataset *d, size_t feature_bytes)
+lk_status lk__dataset_make_labelled(lk_context *context, const char *name, int64_t count, int rank, const int64_t *dims,
+                                    lk_dtype dtype, int classes, const char *const *class_names, lk_dataset **dataset)
 {
-    d->owned_feature_bytes = feature_bytes;
-    d->owned_label_bytes = (size_t)d->count * sizeof *d->owned_labels;
-    d->owned_features = lk__alloc(d->context, LK_MEMORY_DATA, d->owned_feature_bytes);
-    d->owned_labels = lk__alloc(d->context, LK_MEMORY_DATA, d->owned_label_bytes);
-    d->features = d->owned_features;
-    d->labels = d->owned_labels;
-    return d->owned_features && d->owned_labels ? LK_OK : LK_ENOMEM;
+    lk_field fields[] = {
+        {.name = dtype == LK_U8 && rank == 3 ? "image" : "features", .dtype = dtype, .rank = rank},
+        {.name = "label", .dtype = LK_I32, .classes = classes, .class_names = class_names},
+    };
+    for (int i = 0; i < rank && i < LK_MAX_RANK; i++) fields[0].dims[i] = dims[i];
+    return lk__dataset_make(context, name, count, fields, 2, dataset);
 }
 
-size_t lk__dataset_sample_bytes(const lk_dataset *d) { return (size_t)d->elements * lk_dtype_size(d->dtype); }
+void *lk__dataset_column(lk_dataset *d, int i)
+{
+    d->strides[i] = lk_field_bytes(&d->fields[i]);
+    d->owned_bytes[i] = (size_t)d->count * d->strides[i];
+    d->owned[i] = lk__alloc(d->context, LK_MEMORY_DATA, d->owned_bytes[i]);
+    d->columns[i] = d->owned[i];
+    return d->owned[i];
+}
 
 void lk_dataset_free(lk_dataset *d)
 {
     if (!d) return;
-    lk__free(d->context, LK_MEMORY_DATA, d->owned_features, d->owned_feature_bytes);
-    lk__free(d->context, LK_MEMORY_DATA, d->owned_labels, d->owned_label_bytes);
+    if (d->release) d->release(d);
+    for (int i = 0; i < d->fields_count; i++) lk__free(d->context, LK_MEMORY_DATA, d->owned[i], d->owned_bytes[i]);
+    lk__free(d->context, LK_MEMORY_DATA, d->kept, d->kept_bytes);
+    lk__free(d->context, LK_MEMORY_OTHER, d->names, d->names_bytes);
     lk__free(d->context, LK_MEMORY_OTHER, d, sizeof *d);
+}
+
+/* A class number out of range: message is set. */
+static lk_status check_classes(const lk_dataset *d, int64_t index, int field, const int32_t *values,
+                               char message[LK__DATASET_MESSAGE])
+{
+    const lk_field *f = &d->fields[field];
+    for (int64_t i = 0, n = lk_field_elements(f); i < n; i++) {
+        if (values[i] >= 0 && values[i] < f->classes) continue;
+        snprintf(message, LK__DATASET_MESSAGE, "sample %lld of %lld has %s %d: labels of %d classes are 0 to %d",
+                 (long long)index, (long long)d->count, f->name, values[i], f->classes, f->classes - 1);
+        return LK_EINVAL;
+    }
+    return LK_OK;
+}
+
+static lk_status check_arrays(lk_context *context, const lk_dataset_arrays_config *config)
+{
+    if (!config || config->size != sizeof *config)
+        return lk__fail(context, LK_EINVAL,
+                        "a data set from arrays: initialise its config with LK_DATASET_ARRAYS_CONFIG_INIT");
+    if (!config->fields || !config->data)
+        return lk__fail(context, LK_EINVAL, "a data set from arrays needs fields, and the data of each");
+    for (int i = 0; i < config->fields_count && config->fields_count <= LK_MAX_FIELDS; i++)
+        if (!config->data[i])
+            return lk__fail(context, LK_EINVAL, "a data set from arrays needs data for its field %d (%s)", i,
+                            config->fields[i].name ? config->fields[i].name : "without a name");
+    return LK_OK;
+}
+
+static lk_status take_arrays(lk_dataset *d, const lk_dataset_arrays_config *config)
+{
+    char message[LK__DATASET_MESSAGE];
+    for (int i = 0; i < d->fields_count; i++) {
+        const int32_t *values = config->data[i];
+        int64_t        each = lk_field_elements(&d->fields[i]);
+        for (int64_t row = 0; d->fields[i].classes && row < d->count; row++)
+            if (check_classes(d, row, i, values + row * each, message) < 0)
+                return lk__fail(d->context, LK_EINVAL, "%s", message);
+        d->columns[i] = config->data[i];
+        if (!config->copy) continue;
+        if (!lk__dataset_column(d, i)) return LK_ENOMEM;
+        memcpy(d->owned[i], config->data[i], d->owned_bytes[i]);
+    }
+    return LK_OK;
 }
 
 lk_status lk_dataset_from_arrays(lk_context *context, const lk_dataset_arrays_config *config, lk_dataset **dataset)
 {
     *dataset = NULL;
-    if (!config || config->size != sizeof *config)
-        return lk__fail(context, LK_EINVAL,
-                        "a data set from arrays: initialise its config with LK_DATASET_ARRAYS_CONFIG_INIT");
-    if (!config->features || !config->labels)
-        return lk__fail(context, LK_EINVAL, "a data set from arrays needs both features and labels");
     lk_dataset *d = NULL;
-    lk_status   status = lk__dataset_make(context, "arrays", config->count, config->rank, config->dims, config->dtype,
-                                          config->classes, &d);
-    if (status < 0) return status;
-    for (int64_t i = 0; config->classes && i < config->count; i++) {
-        if (config->labels[i] >= 0 && config->labels[i] < config->classes) continue;
-        status = lk__fail(context, LK_EINVAL, "sample %lld has label %d: labels of %d classes are 0 to %d",
-                          (long long)i, config->labels[i], config->classes, config->classes - 1);
-        goto fail;
-    }
-    d->features = config->features;
-    d->labels = config->labels;
-    if (config->copy) {
-        if ((status = lk__dataset_own(d, (size_t)d->count * d->stride)) < 0) goto fail;
-        memcpy(d->owned_features, config->features, d->owned_feature_bytes);
-        memcpy(d->owned_labels, config->labels, d->owned_label_bytes);
+    lk_status   status = check_arrays(context, config);
+    if (status < 0 ||
+        (status = lk__dataset_make(context, "arrays", config->count, config->fields, config->fields_count, &d)) < 0)
+        return status;
+    if ((status = take_arrays(d, config)) < 0) {
+        lk_dataset_free(d);
+        return status;
     }
     *dataset = d;
     return LK_OK;
-fail:
-    lk_dataset_free(d);
-    return status;
 }
+
+typedef struct callbacks {
+    lk_dataset_get_callback get;
+    void                   *user;
+} callbacks;
+
+static lk_status call_get(const lk_dataset *d, int64_t index, void *const *fields, void *scratch,
+                          char message[LK__DATASET_MESSAGE])
+{
+    const callbacks *c = d->state;
+    (void)scratch;
+    lk_status status = c->get(c->user, index, fields);
+    if (status == LK_OK) return LK_OK;
+    snprintf(message, LK__DATASET_MESSAGE, "sample %lld of %lld: the data set's callback returned %s (%s)",
+             (long long)index, (long long)d->count, lk_status_name(status), lk_status_text(status));
+    return status < 0 ? status : LK_EINVAL;
+}
+
+static void free_callbacks(lk_dataset *d) { lk__free(d->context, LK_MEMORY_OTHER, d->state, sizeof(callbacks)); }
 
 lk_status lk_dataset_from_callbacks(lk_context *context, const lk_dataset_callbacks_config *config, lk_dataset **dataset)
 {
@@ -105,64 +235,90 @@ lk_status lk_dataset_from_callbacks(lk_context *context, const lk_dataset_callba
         return lk__fail(context, LK_EINVAL,
                         "a data set from callbacks: initialise its config with LK_DATASET_CALLBACKS_CONFIG_INIT");
     if (!config->get) return lk__fail(context, LK_EINVAL, "a data set from callbacks needs a get function");
-    lk_status status = lk__dataset_make(context, "callbacks", config->count, config->rank, config->dims, LK_F32,
-                                        config->classes, dataset);
+    lk_dataset *d = NULL;
+    lk_status status = lk__dataset_make(context, "callbacks", config->count, config->fields, config->fields_count, &d);
     if (status < 0) return status;
-    (*dataset)->get = config->get;
-    (*dataset)->user = config->user;
+    callbacks *c = d->state = lk__alloc(context, LK_MEMORY_OTHER, sizeof *c);
+    if (!c) {
+        lk_dataset_free(d);
+        return LK_ENOMEM;
+    }
+    *c = (callbacks){config->get, config->user};
+    d->read = call_get;
+    d->release = free_callbacks;
+    *dataset = d;
     return LK_OK;
 }
 
-lk_status lk__dataset_read(const lk_dataset *d, int64_t index, float *scratch, const void **features, int32_t *label,
+lk_status lk__dataset_read(const lk_dataset *d, int64_t index, void *const *room, void *scratch, const void **sample,
                            char message[LK__DATASET_MESSAGE])
 {
-    if (d->get) {
-        *label = 0;
-        lk_status status = d->get(d->user, index, scratch, label);
-        if (status != LK_OK) {
-            snprintf(message, LK__DATASET_MESSAGE, "sample %lld of %lld: the data set's callback returned %s (%s)",
-                     (long long)index, (long long)d->count, lk_status_name(status), lk_status_text(status));
-            return status < 0 ? status : LK_EINVAL;
-        }
-        *features = scratch;
-    } else if (!d->features) {
+    int64_t   stored = lk__dataset_stored(d, index);
+    lk_status status = LK_OK;
+    if (d->read)
+        status = d->read(d, stored, room, scratch, message);
+    else if (!d->columns[0]) {
         snprintf(message, LK__DATASET_MESSAGE, "the data set was probed, not opened: its samples cannot be read");
         return LK_EINVAL;
-    } else {
-        *features = d->features + (size_t)index * d->stride;
-        *label = d->labels[index];
     }
-    /* Also for arrays: borrowed ones may have changed since they were checked. */
-    if (d->classes && (*label < 0 || *label >= d->classes)) {
-        snprintf(message, LK__DATASET_MESSAGE, "sample %lld of %lld has label %d: labels of %d classes are 0 to %d",
-                 (long long)index, (long long)d->count, *label, d->classes, d->classes - 1);
-        return LK_EINVAL;
+    for (int i = 0; i < d->fields_count && status >= 0; i++) {
+        sample[i] = d->columns[i] ? d->columns[i] + (size_t)stored * d->strides[i] : room[i];
+        /* Also for arrays: borrowed ones may have changed since they were checked. */
+        if (d->fields[i].classes) status = check_classes(d, index, i, sample[i], message);
     }
-    return LK_OK;
+    return status;
 }
 
-lk_status lk_dataset_get(const lk_dataset *d, int64_t index, void *features, int32_t *label)
+/* Memory for one sample of each field that has no column and that the caller does not want, then the reader's scratch. */
+static size_t room_bytes(const lk_dataset *d, void *const *fields)
+{
+    size_t bytes = lk__round_up(d->scratch, LK__ALIGN);
+    for (int i = 0; i < d->fields_count; i++)
+        if (!d->columns[i] && !fields[i]) bytes += lk__round_up(lk_field_bytes(&d->fields[i]), LK__ALIGN);
+    return bytes;
+}
+
+lk_status lk_dataset_get(const lk_dataset *d, int64_t index, void *const *fields)
 {
     char        message[LK__DATASET_MESSAGE];
-    const void *stored = NULL;
+    const void *sample[LK_MAX_FIELDS];
+    void       *room[LK_MAX_FIELDS];
+    size_t      bytes = room_bytes(d, fields);
     if (index < 0 || index >= d->count)
         return lk__fail(d->context, LK_EINVAL, "sample %lld is out of range: the data set has %lld", (long long)index,
                         (long long)d->count);
-    lk_status status = lk__dataset_read(d, index, features, &stored, label, message);
-    if (status < 0) return lk__fail(d->context, status, "%s", message);
-    if (stored != features) memcpy(features, stored, lk__dataset_sample_bytes(d));
-    return LK_OK;
+    char *memory = bytes ? lk__alloc(d->context, LK_MEMORY_OTHER, bytes) : NULL, *at = memory;
+    if (bytes && !memory) return LK_ENOMEM;
+    for (int i = 0; i < d->fields_count; i++) {
+        room[i] = fields[i] ? fields[i] : at;
+        if (!d->columns[i] && !fields[i]) at += lk__round_up(lk_field_bytes(&d->fields[i]), LK__ALIGN);
+    }
+    lk_status status = lk__dataset_read(d, index, room, at, sample, message);
+    for (int i = 0; i < d->fields_count && status >= 0; i++)
+        if (fields[i] && sample[i] != fields[i]) memcpy(fields[i], sample[i], lk_field_bytes(&d->fields[i]));
+    lk__free(d->context, LK_MEMORY_OTHER, memory, bytes);
+    return status < 0 ? lk__fail(d->context, status, "%s", message) : LK_OK;
 }
 
-const char    *lk_dataset_name(const lk_dataset *d) { return d->name; }
-int64_t        lk_dataset_count(const lk_dataset *d) { return d->count; }
-int            lk_dataset_rank(const lk_dataset *d) { return d->rank; }
-const int64_t *lk_dataset_dims(const lk_dataset *d) { return d->dims; }
-int64_t        lk_dataset_elements(const lk_dataset *d) { return d->elements; }
-lk_dtype       lk_dataset_dtype(const lk_dataset *d) { return d->dtype; }
-int            lk_dataset_classes(const lk_dataset *d) { return d->classes; }
+const char *lk_dataset_name(const lk_dataset *d) { return d->name; }
+int64_t     lk_dataset_count(const lk_dataset *d) { return d->count; }
+int         lk_dataset_fields(const lk_dataset *d) { return d->fields_count; }
 
-const char *lk_dataset_class_name(const lk_dataset *d, int label)
+const lk_field *lk_dataset_field(const lk_dataset *d, int i)
 {
-    return d->class_names && label >= 0 && label < d->classes ? d->class_names[label] : NULL;
+    return i >= 0 && i < d->fields_count ? &d->fields[i] : NULL;
+}
+
+const lk_field *lk_dataset_find(const lk_dataset *d, const char *name)
+{
+    for (int i = 0; i < d->fields_count; i++)
+        if (strcmp(d->fields[i].name, name) == 0) return &d->fields[i];
+    return NULL;
+}
+
+const char *lk_dataset_sample_name(const lk_dataset *d, int64_t index)
+{
+    const char *name =
+        d->sample_name && index >= 0 && index < d->count ? d->sample_name(d, lk__dataset_stored(d, index)) : NULL;
+    return name ? name : "";
 }

@@ -10,37 +10,52 @@
 
 enum { LK__DATASET_MESSAGE = 512 };
 
+/* Writes the fields of a sample that have no column. Workers call it concurrently. On failure writes to message and does not set
+ * the context's, since it runs ahead of what the user asked for. */
+typedef lk_status (*lk__dataset_read_sample)(const lk_dataset *dataset, int64_t index, void *const *fields,
+                                             void *scratch, char message[LK__DATASET_MESSAGE]);
+
 struct lk_dataset {
-    lk_context             *context;
-    const char             *name; /* static */
-    int64_t                 count;
-    int                     rank;
-    int64_t                 dims[LK_MAX_RANK];
-    int64_t                 elements;
-    lk_dtype                dtype;
-    int                     classes;
-    const char *const      *class_names; /* static, `classes` of them, or NULL */
-    const unsigned char    *features;    /* sample i starts at i × stride; NULL with callbacks, or when only probed */
-    size_t                  stride;
-    const int32_t          *labels;
-    lk_dataset_get_callback get;
-    void                   *user;
-    void                   *owned_features; /* LK_MEMORY_DATA */
-    size_t                  owned_feature_bytes;
-    int32_t                *owned_labels;
-    size_t                  owned_label_bytes;
+    lk_context *context;
+    const char *name;                  /* static: the kind */
+    int64_t     count;                 /* samples that callers see */
+    lk_field    fields[LK_MAX_FIELDS]; /* their names and class names are in `names` */
+    int         fields_count;
+    void       *names;
+    size_t      names_bytes;
+
+    const unsigned char *columns[LK_MAX_FIELDS]; /* sample i of field k is at columns[k] + i × strides[k]; NULL: `read` makes it */
+    size_t               strides[LK_MAX_FIELDS];
+    void                *owned[LK_MAX_FIELDS]; /* LK_MEMORY_DATA */
+    size_t               owned_bytes[LK_MAX_FIELDS];
+
+    lk__dataset_read_sample read;         /* NULL: every field has a column, or the data set was only probed */
+    size_t                  scratch;      /* bytes of `scratch` for each thread that reads */
+    void                   *state;        /* of `read` */
+    void (*release)(lk_dataset *dataset); /* frees state; NULL: nothing to free */
+    const char *(*sample_name)(const lk_dataset *dataset, int64_t index); /* NULL: samples have no names */
+    int64_t *kept; /* a subset: sample i is number kept[i] of what was read; NULL: all. LK_MEMORY_DATA */
+    size_t   kept_bytes;
 };
 
-/* Creates a data set of that shape without data; checks the limits common to all kinds. The caller sets the rest. */
-lk_status lk__dataset_make(lk_context *context, const char *name, int64_t count, int rank, const int64_t *dims,
-                           lk_dtype dtype, int classes, lk_dataset **dataset);
-lk_status lk__dataset_own(lk_dataset *dataset, size_t feature_bytes); /* allocates features and labels */
-size_t    lk__dataset_sample_bytes(const lk_dataset *dataset);
+/* Creates a data set of these fields without data; checks the limits common to all kinds. The caller sets the rest. */
+lk_status lk__dataset_make(lk_context *context, const char *name, int64_t count, const lk_field *fields,
+                           int fields_count, lk_dataset **dataset);
+/* The same of one input, "image" if it has three axes and is u8, else "features", and an i32 "label". */
+lk_status lk__dataset_make_labelled(lk_context *context, const char *name, int64_t count, int rank, const int64_t *dims,
+                                    lk_dtype dtype, int classes, const char *const *class_names, lk_dataset **dataset);
+/* Allocates a column for field i (LK_MEMORY_DATA), freed with the data set; NULL: out of memory. */
+void *lk__dataset_column(lk_dataset *dataset, int i);
+/* The number of a sample in what was read. */
+static inline int64_t lk__dataset_stored(const lk_dataset *d, int64_t index)
+{
+    return d->kept ? d->kept[index] : index;
+}
 
-/* The sample in place, or in scratch (elements floats) if it comes from a callback. On failure writes to message and
- * does not set the context's, since it runs ahead of what the user asked for. */
-lk_status lk__dataset_read(const lk_dataset *dataset, int64_t index, float *scratch, const void **features,
-                           int32_t *label, char message[LK__DATASET_MESSAGE]);
+/* By field: where the sample is: in its column, or in room[i], which has lk_field_bytes and is written. scratch has
+ * dataset->scratch bytes. Checks class numbers. */
+lk_status lk__dataset_read(const lk_dataset *dataset, int64_t index, void *const *room, void *scratch,
+                           const void **sample, char message[LK__DATASET_MESSAGE]);
 
 /* Checks a loader's config; context may be NULL: then there is no message. */
 lk_status lk__loader_check(lk_context *context, const lk_loader_config *config);

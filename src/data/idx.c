@@ -134,23 +134,20 @@ lk_status lk__idx_dataset(lk_context *context, const char *name, lk__data_stream
     int64_t dims[LK__IDX_RANK] = {1};
     int     grey = images.rank == 3;
     for (int i = 1; i < images.rank; i++) dims[i - 1 + grey] = images.dims[i];
-    if ((status = lk__dataset_make(context, name, images.dims[0], images.rank - 1 + grey, dims, LK_U8, classes, &d)) < 0)
+    if ((status = lk__dataset_make_labelled(context, name, images.dims[0], images.rank - 1 + grey, dims, LK_U8, classes,
+                                            class_names, &d)) < 0)
         goto fail;
-    d->class_names = class_names;
-    d->owned_features = images.bytes; /* ownership moves to d */
-    d->owned_feature_bytes = images.bytes ? images.size : 0;
-    d->features = images.bytes;
+    d->owned[0] = images.bytes; /* ownership moves to d */
+    d->owned_bytes[0] = images.bytes ? images.size : 0;
+    d->columns[0] = images.bytes;
     images.bytes = NULL;
-    d->owned_label_bytes = (size_t)d->count * sizeof *d->owned_labels;
-    d->owned_labels = lk__alloc(context, LK_MEMORY_DATA, d->owned_label_bytes);
-    d->labels = d->owned_labels;
-    status =
-        d->owned_labels ? convert_labels(context, label_stream->name, &labels, classes, d->owned_labels) : LK_ENOMEM;
+    int32_t *out = lk__dataset_column(d, 1);
+    status = out ? convert_labels(context, label_stream->name, &labels, classes, out) : LK_ENOMEM;
     if (status < 0) goto fail;
     if (probe) { /* labels are small, so they were read and checked; they are not kept */
-        lk__free(context, LK_MEMORY_DATA, d->owned_labels, d->owned_label_bytes);
-        d->labels = d->owned_labels = NULL;
-        d->owned_label_bytes = 0;
+        lk__free(context, LK_MEMORY_DATA, d->owned[1], d->owned_bytes[1]);
+        d->columns[1] = d->owned[1] = NULL;
+        d->owned_bytes[1] = 0;
     }
     *dataset = d;
     d = NULL;

@@ -17,8 +17,7 @@
 enum { MAX_PARTS = 1 << 20 }; /* a rank has at least one, and the product of two fits int64_t */
 
 typedef struct slot {
-    void               *features;
-    int32_t            *labels;
+    void               *fields[LK_MAX_FIELDS];
     int64_t            *indices;
     int64_t             count, epoch, position, total, offset; /* as in lk_batch */
     bool                ready;                                 /* guarded by lock */
@@ -30,18 +29,34 @@ typedef struct slot {
 /* The layout of the one block of LK_MEMORY_LOADER; all offsets are multiples of LK__ALIGN. */
 typedef struct layout {
     int    slots, scratches;
-    size_t features, labels, indices, slot; /* bytes */
+    size_t fields[LK_MAX_FIELDS], indices, slot; /* bytes */
     size_t order, table, scratch;
     size_t total;
 } layout;
+
+/* How a field gets into a batch. */
+typedef enum conversion {
+    COPIED,      /* as stored */
+    WIDENED,     /* f32 to f64 */
+    TRANSFORMED, /* field 0: lk__transform_apply */
+} conversion;
+
+typedef struct batch_field {
+    conversion how;
+    size_t     row;     /* bytes of a sample in the batch */
+    size_t     scratch; /* bytes of a sample in a worker's scratch; 0: it is not read to there */
+} batch_field;
 
 struct lk_loader {
     lk_context        *context;
     lk_loader_config   config;
     layout             layout;
     char              *memory;
-    size_t             own_bytes; /* of this struct including slots and threads */
-    int64_t            capacity;  /* rows of a slot */
+    size_t             own_bytes;             /* of this struct including slots and threads */
+    int64_t            capacity;              /* rows of a slot */
+    lk_field           fields[LK_MAX_FIELDS]; /* as in the batches */
+    batch_field        making[LK_MAX_FIELDS];
+    int                fields_count;
     lk__data_transform transform;
     slot              *slots;
     pthread_t         *threads;
@@ -82,6 +97,35 @@ static int64_t compute_capacity(const lk_loader_config *c)
     return most;
 }
 
+static conversion choose_conversion(const lk_loader_config *c, int i)
+{
+    lk_dtype in = lk_dataset_field(c->dataset, i)->dtype;
+    if (i == 0 && lk__transform_used(c)) return TRANSFORMED;
+    return in == LK_F32 && c->dtype == LK_F64 && !(i == 0 && c->transform.raw) ? WIDENED : COPIED;
+}
+
+static lk_field batch_field_of(const lk_loader_config *c, int i)
+{
+    lk_field f = *lk_dataset_field(c->dataset, i);
+    if (choose_conversion(c, i) != COPIED) f.dtype = c->dtype;
+    return f;
+}
+
+/* A sample is read into a worker's scratch where it is neither in memory nor written straight into the batch: its bytes, or 0. */
+static size_t field_scratch(const lk_loader_config *c, int i)
+{
+    bool reads = c->dataset->read && !c->dataset->columns[i] && choose_conversion(c, i) != COPIED;
+    return reads ? lk__round_up(lk_field_bytes(lk_dataset_field(c->dataset, i)), LK__ALIGN) : 0;
+}
+
+/* Bytes of a worker's scratch: samples that are converted, then the data set's own. */
+static size_t scratch_bytes(const lk_loader_config *c)
+{
+    size_t bytes = lk__round_up(c->dataset->scratch, LK__ALIGN);
+    for (int i = 0; i < lk_dataset_fields(c->dataset); i++) bytes += field_scratch(c, i);
+    return bytes;
+}
+
 static layout plan_layout(const lk_loader_config *c)
 {
     layout l = {.slots = 1, .scratches = 1};
@@ -89,14 +133,17 @@ static layout plan_layout(const lk_loader_config *c)
         l.slots = 1 + (c->prefetch ? c->prefetch : 2 * c->workers); /* one is borrowed by the caller */
         l.scratches = c->workers;
     }
-    size_t rows = (size_t)compute_capacity(c), elements = (size_t)lk_dataset_elements(c->dataset);
-    l.features = lk__round_up(rows * elements * lk_dtype_size(c->dtype), LK__ALIGN);
-    l.labels = lk__round_up(rows * sizeof(int32_t), LK__ALIGN);
+    size_t rows = (size_t)compute_capacity(c);
     l.indices = lk__round_up(rows * sizeof(int64_t), LK__ALIGN);
-    l.slot = l.features + l.labels + l.indices;
+    l.slot = l.indices;
+    for (int i = 0; i < lk_dataset_fields(c->dataset); i++) {
+        lk_field f = batch_field_of(c, i);
+        l.fields[i] = lk__round_up(rows * lk_field_bytes(&f), LK__ALIGN);
+        l.slot += l.fields[i];
+    }
     l.order = lk__round_up(lk__order_bytes(lk_dataset_count(c->dataset), c->shuffle), LK__ALIGN);
     l.table = lk__round_up(lk__transform_bytes(c), LK__ALIGN);
-    l.scratch = c->dataset->get ? lk__round_up(elements * sizeof(float), LK__ALIGN) : 0;
+    l.scratch = scratch_bytes(c);
     l.total = (size_t)l.slots * l.slot + l.order + l.table + (size_t)l.scratches * l.scratch;
     return l;
 }
@@ -126,14 +173,22 @@ lk_status lk__loader_check(lk_context *context, const lk_loader_config *c)
                  : c->first_part || c->last_part)
         REFUSE("parts %d to %d (exclusive) of a batch in %d are invalid: at least one part, within 0 to %d",
                c->first_part, c->last_part, c->parts, c->parts);
-    size_t all;
+    size_t all = 0;
     int    slots = 1 + (c->prefetch ? c->prefetch : 2 * c->workers);
-    if (__builtin_mul_overflow((size_t)compute_capacity(c),
-                               (size_t)lk_dataset_elements(c->dataset) * sizeof(double) + 4 * LK__ALIGN, &all) ||
+    for (int i = 0; i < lk_dataset_fields(c->dataset); i++)
+        all += (size_t)lk_field_elements(lk_dataset_field(c->dataset, i)) * sizeof(double) + 2 * LK__ALIGN;
+    if (__builtin_mul_overflow((size_t)compute_capacity(c), all, &all) ||
         __builtin_mul_overflow(all, (size_t)slots, &all) || all > SIZE_MAX / 4)
         REFUSE("%d batches of %lld samples are too large to address", slots, (long long)c->batch);
 #undef REFUSE
     return lk__transform_check(c->dataset->context, c);
+}
+
+bool lk_loader_field(const lk_loader_config *config, int i, lk_field *field)
+{
+    if (lk__loader_check(NULL, config) < 0 || i < 0 || i >= lk_dataset_fields(config->dataset)) return false;
+    *field = batch_field_of(config, i);
+    return true;
 }
 
 size_t lk_loader_bytes(const lk_loader_config *config)
@@ -173,43 +228,78 @@ static void assign_batch(lk_loader *l, slot *s)
     l->assigned++;
 }
 
-static void fill_slot(lk_loader *l, slot *s, float *scratch)
+static char *row_of(const lk_loader *l, const slot *s, int field, int64_t row)
 {
-    lk__random random = lk__transform_random(l->config.seed, s->epoch);
-    size_t     row_bytes = (size_t)lk_dataset_elements(l->config.dataset) * lk_dtype_size(l->config.dtype);
-    bool       copies = lk__transform_copies(&l->transform);
-    int64_t    i = 0;
-    s->status = LK_OK;
-    for (; i < s->count; i++) {
-        if (atomic_load_explicit(&l->cancel, memory_order_relaxed)) break;
-        char       *row = (char *)s->features + (size_t)i * row_bytes;
-        const void *sample = NULL;
-        atomic_store_explicit(&s->reading, s->indices[i], memory_order_relaxed);
-        s->status = lk__dataset_read(l->config.dataset, s->indices[i], copies ? (float *)row : scratch, &sample,
-                                     &s->labels[i], s->message);
-        if (s->status < 0) break;
-        lk__transform_apply(&l->transform, &random, s->indices[i], sample, row);
+    return (char *)s->fields[field] + (size_t)row * l->making[field].row;
+}
+
+/* Where a sample that is not in memory is read to: its row in the batch or, if it is converted, the worker's scratch. The data
+ * set's own scratch follows. */
+static void *set_room(const lk_loader *l, const slot *s, int64_t row, char *scratch, void **room)
+{
+    for (int i = 0; i < l->fields_count; i++) {
+        room[i] = l->making[i].scratch ? scratch : row_of(l, s, i, row);
+        scratch += l->making[i].scratch;
     }
-    atomic_store_explicit(&s->reading, -1, memory_order_relaxed);
-    /* Padding does not depend on what the slot held before. */
-    memset((char *)s->features + (size_t)s->count * row_bytes, 0, (size_t)(l->capacity - s->count) * row_bytes);
-    for (i = s->count; i < l->capacity; i++) {
-        s->labels[i] = 0;
-        s->indices[i] = -1;
+    return scratch;
+}
+
+static void widen(const float *from, double *to, int64_t count)
+{
+    for (int64_t i = 0; i < count; i++) to[i] = (double)from[i];
+}
+
+static void put_sample(const lk_loader *l, const slot *s, int64_t row, const lk__random *random,
+                       const void *const *sample)
+{
+    for (int i = 0; i < l->fields_count; i++) {
+        char *to = row_of(l, s, i, row);
+        switch (l->making[i].how) {
+        case COPIED:
+            if (sample[i] != to) memcpy(to, sample[i], l->making[i].row);
+            break;
+        case WIDENED: widen(sample[i], (double *)to, lk_field_elements(&l->fields[i])); break;
+        case TRANSFORMED: lk__transform_apply(&l->transform, random, s->indices[row], sample[i], to); break;
+        }
     }
 }
 
-static float *scratch_of(lk_loader *l, int worker)
+/* Padding does not depend on what the slot held before. */
+static void clear_padding(const lk_loader *l, slot *s)
 {
-    if (l->layout.scratch == 0) return NULL;
-    return (float *)(l->memory + l->layout.total - (size_t)(worker + 1) * l->layout.scratch);
+    for (int i = 0; i < l->fields_count; i++)
+        memset(row_of(l, s, i, s->count), 0, (size_t)(l->capacity - s->count) * l->making[i].row);
+    for (int64_t i = s->count; i < l->capacity; i++) s->indices[i] = -1;
+}
+
+static void fill_slot(lk_loader *l, slot *s, char *scratch)
+{
+    lk__random  random = lk__transform_random(l->config.seed, s->epoch);
+    const void *sample[LK_MAX_FIELDS];
+    void       *room[LK_MAX_FIELDS];
+    s->status = LK_OK;
+    for (int64_t i = 0; i < s->count; i++) {
+        if (atomic_load_explicit(&l->cancel, memory_order_relaxed)) break;
+        atomic_store_explicit(&s->reading, s->indices[i], memory_order_relaxed);
+        void *rest = set_room(l, s, i, scratch, room);
+        s->status = lk__dataset_read(l->config.dataset, s->indices[i], room, rest, sample, s->message);
+        if (s->status < 0) break;
+        put_sample(l, s, i, &random, sample);
+    }
+    atomic_store_explicit(&s->reading, -1, memory_order_relaxed);
+    clear_padding(l, s);
+}
+
+static char *scratch_of(lk_loader *l, int worker)
+{
+    return l->memory + l->layout.total - (size_t)(worker + 1) * l->layout.scratch;
 }
 
 static void *worker_main(void *argument)
 {
     lk_loader *l = argument;
     pthread_mutex_lock(&l->lock);
-    float *scratch = scratch_of(l, l->started++);
+    char *scratch = scratch_of(l, l->started++);
     for (;;) {
         while (!l->stop && (l->paused || l->assigned >= l->consumed + (uint64_t)l->layout.slots))
             pthread_cond_wait(&l->work, &l->lock);
@@ -284,7 +374,15 @@ lk_status lk_loader_next(lk_loader *l, lk_batch *batch)
         return lk__fail(l->context, s->status, "epoch %lld, batch at position %lld: %s", (long long)s->epoch,
                         (long long)s->position, s->message);
     *batch = (lk_batch){
-        s->features, s->labels, s->indices, s->count, s->epoch, s->position, s->total, s->offset,
+        .fields = (const void *const *)s->fields,
+        .about = l->fields,
+        .fields_count = l->fields_count,
+        .indices = s->indices,
+        .count = s->count,
+        .epoch = s->epoch,
+        .position = s->position,
+        .total = s->total,
+        .offset = s->offset,
     };
     l->borrowed = true;
     l->position += s->total;
@@ -330,6 +428,25 @@ static lk_status start_workers(lk_loader *l)
     return lk__fail(l->context, LK_ENOMEM, "cannot start worker %d of %d: %s", i, wanted, strerror(error));
 }
 
+static void describe_fields(lk_loader *l)
+{
+    l->fields_count = lk_dataset_fields(l->config.dataset);
+    for (int i = 0; i < l->fields_count; i++) {
+        l->fields[i] = batch_field_of(&l->config, i);
+        l->making[i] = (batch_field){choose_conversion(&l->config, i), lk_field_bytes(&l->fields[i]),
+                                     field_scratch(&l->config, i)};
+    }
+}
+
+/* Returns where the slot ends. */
+static char *place_slot(lk_loader *l, slot *s, char *at)
+{
+    atomic_init(&s->reading, -1);
+    for (int i = 0; i < l->fields_count; i++, at += l->layout.fields[i - 1]) s->fields[i] = at;
+    s->indices = (int64_t *)at;
+    return at + l->layout.indices;
+}
+
 lk_status lk_loader_create(lk_context *context, const lk_loader_config *config, lk_loader **loader)
 {
     *loader = NULL;
@@ -361,16 +478,12 @@ lk_status lk_loader_create(lk_context *context, const lk_loader_config *config, 
         status = LK_ENOMEM;
         goto fail;
     }
+    describe_fields(l);
     char *at = l->memory;
-    for (int i = 0; i < memory_layout.slots; i++, at += memory_layout.slot) {
-        slot *s = &l->slots[i];
-        s->features = at;
-        s->labels = (int32_t *)(at + memory_layout.features);
-        s->indices = (int64_t *)(at + memory_layout.features + memory_layout.labels);
-        atomic_init(&s->reading, -1);
-    }
+    for (int i = 0; i < memory_layout.slots; i++) at = place_slot(l, &l->slots[i], at);
     lk__order_init(&l->order, lk_dataset_count(config->dataset), config->seed, config->shuffle, (int64_t *)at);
-    lk__transform_init(&l->transform, config, memory_layout.table ? at + memory_layout.order : NULL);
+    if (lk__transform_used(config))
+        lk__transform_init(&l->transform, config, memory_layout.table ? at + memory_layout.order : NULL);
     if ((status = start_workers(l)) < 0) goto fail;
     *loader = l;
     return LK_OK;

@@ -12,7 +12,6 @@
 static const char *const fashion_names[10] = {"T-shirt/top", "Trouser", "Pullover", "Dress", "Coat",
                                               "Sandal",      "Shirt",   "Sneaker",  "Bag",   "Ankle boot"};
 static const char *const digit_names[10] = {"0", "1", "2", "3", "4", "5", "6", "7", "8", "9"};
-static const char *const open_names[] = {"cifar10", "fashion-mnist", "mnist", "synthetic"};
 
 lk_status lk_data_directory(lk_context *context, const char *name, char *path, size_t bytes)
 {
@@ -60,8 +59,10 @@ static void join_places(char *text, size_t bytes, char places[PLACES][LK__PATH],
         used += (size_t)snprintf(text + used, bytes - used, "%s%s", i ? ", " : "", places[i]);
 }
 
-static lk_status open_cifar(lk_context *context, const char *directory, lk_split split, bool probe, lk_dataset **dataset)
+static lk_status open_cifar(lk_context *context, const char *directory, lk_split split, const lk_open_options *options,
+                            bool probe, lk_dataset **dataset)
 {
+    (void)options;
     char places[PLACES][LK__PATH], tried[LK__PATH];
     int  count = 0;
     if (directory) return lk__cifar_open(context, directory, split, probe, dataset);
@@ -76,8 +77,8 @@ static lk_status open_cifar(lk_context *context, const char *directory, lk_split
                     split == LK_SPLIT_TRAIN ? "data_batch_1.bin to data_batch_5.bin" : "test_batch.bin", tried);
 }
 
-static lk_status open_mnist(lk_context *context, bool fashion, const char *directory, lk_split split, bool probe,
-                            lk_dataset **dataset)
+static lk_status open_idx_set(lk_context *context, bool fashion, const char *directory, lk_split split, bool probe,
+                              lk_dataset **dataset)
 {
     const char *name = fashion ? "fashion-mnist" : "mnist", *set = split == LK_SPLIT_TRAIN ? "train" : "t10k";
     /* The directory itself, and the subdirectory of PyTorch's downloads. */
@@ -156,8 +157,24 @@ static bool parse_synthetic(const char *text, lk_dataset_synthetic_config *confi
     return true;
 }
 
-static lk_status open_synthetic(lk_context *context, const char *text, lk_split split, bool probe, lk_dataset **dataset)
+static lk_status open_fashion(lk_context *context, const char *directory, lk_split split,
+                              const lk_open_options *options, bool probe, lk_dataset **dataset)
 {
+    (void)options;
+    return open_idx_set(context, true, directory, split, probe, dataset);
+}
+
+static lk_status open_mnist(lk_context *context, const char *directory, lk_split split, const lk_open_options *options,
+                            bool probe, lk_dataset **dataset)
+{
+    (void)options;
+    return open_idx_set(context, false, directory, split, probe, dataset);
+}
+
+static lk_status open_synthetic(lk_context *context, const char *text, lk_split split, const lk_open_options *options,
+                                bool probe, lk_dataset **dataset)
+{
+    (void)options;
     lk_dataset_synthetic_config config = LK_DATASET_SYNTHETIC_CONFIG_INIT;
     if (text && !parse_synthetic(text, &config))
         return lk__fail(context, LK_EINVAL,
@@ -170,32 +187,65 @@ static lk_status open_synthetic(lk_context *context, const char *text, lk_split 
     return lk__synthetic_make(context, &config, probe, dataset);
 }
 
-static lk_status open_named(lk_context *context, const char *name, lk_split split, bool probe, lk_dataset **dataset)
+/* The kinds of data sets, by the part of the name before the colon. */
+static const struct {
+    const char *name;
+    lk_status (*open)(lk_context *context, const char *rest, lk_split split, const lk_open_options *options, bool probe,
+                      lk_dataset **dataset); /* rest: after the colon; NULL: nothing */
+} kinds[] = {
+    {"cifar10", open_cifar},
+    {"fashion-mnist", open_fashion},
+    {"mnist", open_mnist},
+    {"synthetic", open_synthetic},
+};
+enum { KINDS = sizeof kinds / sizeof *kinds };
+
+static lk_status report_unknown(lk_context *context, const char *key)
 {
-    char        key[64];
-    const char *colon = name ? strchr(name, ':') : NULL;
+    const char *names[KINDS], *suggestion;
+    char        all[512];
+    size_t      used = 0;
+    for (int i = 0; i < KINDS; i++) {
+        names[i] = kinds[i].name;
+        used += (size_t)snprintf(all + used, sizeof all - used, "%s%s",
+                                 !i              ? ""
+                                 : i < KINDS - 1 ? ", "
+                                                 : " and ",
+                                 kinds[i].name);
+    }
+    if (!*key) return lk__fail(context, LK_EINVAL, "a data set needs a name: known are %s", all);
+    suggestion = lk__suggest(key, names, KINDS);
+    return lk__fail(context, LK_EINVAL, "unknown data set: %s%s%s%s; known are %s", key,
+                    suggestion ? " (did you mean " : "", suggestion ? suggestion : "", suggestion ? "?)" : "", all);
+}
+
+static lk_status open_named(lk_context *context, const char *name, lk_split split, const lk_open_options *options,
+                            bool probe, lk_dataset **dataset)
+{
+    static const lk_open_options defaults = LK_OPEN_OPTIONS_INIT;
+    char                         key[64];
     *dataset = NULL;
-    if (!name || !*name)
-        return lk__fail(context, LK_EINVAL, "a data set needs a name: cifar10, fashion-mnist, mnist or synthetic");
-    size_t length = colon ? (size_t)(colon - name) : strlen(name);
+    if (!name) name = "";
+    if (options && options->size != sizeof *options)
+        return lk__fail(context, LK_EINVAL, "initialise the options of a data set with LK_OPEN_OPTIONS_INIT");
+    const char *colon = strchr(name, ':');
+    size_t      length = colon ? (size_t)(colon - name) : strlen(name);
     snprintf(key, sizeof key, "%.*s", length < sizeof key ? (int)length : (int)sizeof key - 1, name);
-    const char *rest = colon && colon[1] ? colon + 1 : NULL;
-    if (strcmp(key, "cifar10") == 0) return open_cifar(context, rest, split, probe, dataset);
-    if (strcmp(key, "fashion-mnist") == 0) return open_mnist(context, true, rest, split, probe, dataset);
-    if (strcmp(key, "mnist") == 0) return open_mnist(context, false, rest, split, probe, dataset);
-    if (strcmp(key, "synthetic") == 0) return open_synthetic(context, rest, split, probe, dataset);
-    const char *suggestion = lk__suggest(key, open_names, sizeof open_names / sizeof *open_names);
-    return lk__fail(context, LK_EINVAL,
-                    "unknown data set: %s%s%s%s; known are cifar10, fashion-mnist, mnist and synthetic", key,
-                    suggestion ? " (did you mean " : "", suggestion ? suggestion : "", suggestion ? "?)" : "");
+    for (int i = 0; i < KINDS; i++)
+        if (strcmp(key, kinds[i].name) == 0)
+            return kinds[i].open(context, colon && colon[1] ? colon + 1 : NULL, split, options ? options : &defaults,
+                                 probe, dataset);
+    return report_unknown(context, key);
 }
 
-lk_status lk_dataset_open(lk_context *context, const char *name, lk_split split, lk_dataset **dataset)
+lk_status lk_dataset_open(lk_context *context, const char *name, lk_split split, const lk_open_options *options,
+                          lk_dataset **dataset)
 {
-    return open_named(context, name, split, false, dataset);
+    return open_named(context, name, split, options, false, dataset);
 }
 
-lk_status lk_dataset_probe(lk_context *context, const char *name, lk_split split, lk_dataset **dataset)
+lk_status lk_dataset_probe(lk_context *context, const char *name, lk_split split, const lk_open_options *options,
+                           lk_dataset **dataset)
 {
-    return open_named(context, name, split, true, dataset);
+    return open_named(context, name, split, options, true, dataset);
 }

@@ -31,20 +31,21 @@ static float random_normal(uint32_t bits)
 }
 
 /* Means, one for each class and element: -1 … 1, or 24 … 104 for bytes. */
-static void make_means(const lk_dataset *d, uint64_t seed, void *means)
+static void make_means(const lk_field *f, int64_t classes, uint64_t seed, void *means)
 {
     lk__random random = lk__random_make(seed, LK__FOR_SYNTHETIC, MEANS);
-    int64_t    width = d->dims[d->rank - 1], height = d->rank >= 2 ? d->dims[d->rank - 2] : 1;
-    for (int64_t c = 0; c < d->classes; c++) {
+    int64_t    width = f->dims[f->rank - 1], height = f->rank >= 2 ? f->dims[f->rank - 2] : 1;
+    int64_t    elements = lk_field_elements(f);
+    for (int64_t c = 0; c < classes; c++) {
         uint64_t key = key_of(&random, (uint64_t)c);
-        for (int64_t i = 0; i < d->elements; i++) {
+        for (int64_t i = 0; i < elements; i++) {
             int64_t x = i % width, y = i / width % height, plane = i / (width * height);
-            int64_t cell = d->rank == 3 ? (plane * height + y / BLOCK) * width + x / BLOCK : i;
+            int64_t cell = f->rank == 3 ? (plane * height + y / BLOCK) * width + x / BLOCK : i;
             double  mean = 2 * lk__random_unit((uint32_t)random_bits(key, (uint64_t)cell)) - 1;
-            if (d->dtype == LK_U8)
-                ((unsigned char *)means)[c * d->elements + i] = (unsigned char)(64 + 40 * mean);
+            if (f->dtype == LK_U8)
+                ((unsigned char *)means)[c * elements + i] = (unsigned char)(64 + 40 * mean);
             else
-                ((float *)means)[c * d->elements + i] = (float)mean;
+                ((float *)means)[c * elements + i] = (float)mean;
         }
     }
 }
@@ -82,37 +83,46 @@ lk_status lk__synthetic_make(lk_context *context, const lk_dataset_synthetic_con
         return lk__fail(context, LK_EINVAL,
                         "synthetic data of %d classes, first sample %lld, is invalid: at least 1 class, and sample 0",
                         config->classes, (long long)config->first);
-    lk_status status = lk__dataset_make(context, "synthetic", config->count, config->rank, config->dims, config->dtype,
-                                        config->classes, &d);
+    if (config->rank < 1)
+        return lk__fail(context, LK_EINVAL, "synthetic data of rank %d is invalid: samples have at least 1 axis",
+                        config->rank);
+    lk_status status = lk__dataset_make_labelled(context, "synthetic", config->count, config->rank, config->dims,
+                                                 config->dtype, config->classes, NULL, &d);
     if (status < 0) return status;
-    if (__builtin_mul_overflow(d->stride, (size_t)d->classes, &mean_bytes)) {
-        status = lk__fail(context, LK_EINVAL, "synthetic data of %d classes of %lld values is too large", d->classes,
-                          (long long)d->elements);
+    const lk_field *input = &d->fields[0];
+    int64_t         elements = lk_field_elements(input);
+    size_t          stride = d->strides[0];
+    if ((config->dtype != LK_U8 && config->dtype != LK_F32) ||
+        __builtin_mul_overflow(stride, (size_t)config->classes, &mean_bytes)) {
+        status = lk__fail(context, LK_EINVAL,
+                          "synthetic data of %d classes of %lld values of %s is too large, or neither u8 nor f32",
+                          config->classes, (long long)elements, lk_dtype_name(config->dtype));
         goto fail;
     }
     if (probe) {
         *dataset = d;
         return LK_OK;
     }
-    if ((status = lk__dataset_own(d, (size_t)d->count * d->stride)) < 0) goto fail;
+    unsigned char *samples = lk__dataset_column(d, 0);
+    int32_t       *numbers = lk__dataset_column(d, 1);
     means = lk__alloc(context, LK_MEMORY_DATA, mean_bytes);
-    if (!means) {
+    if (!samples || !numbers || !means) {
         status = LK_ENOMEM;
         goto fail;
     }
-    make_means(d, config->seed, means);
+    make_means(input, config->classes, config->seed, means);
     lk__random labels = lk__random_make(config->seed, LK__FOR_SYNTHETIC, LABELS);
     lk__random noise = lk__random_make(config->seed, LK__FOR_SYNTHETIC, NOISE);
     for (int64_t i = 0; i < d->count; i++) {
         uint64_t       number = (uint64_t)(config->first + i), key = key_of(&noise, number);
         uint32_t       index = 0;
-        size_t         label = (size_t)lk__random_below(&labels, number, &index, (uint64_t)d->classes);
-        unsigned char *out = (unsigned char *)d->owned_features + (size_t)i * d->stride;
-        d->owned_labels[i] = (int32_t)label;
-        if (d->dtype == LK_U8)
-            fill_bytes(d->elements, key, means + label * d->stride, out);
+        size_t         label = (size_t)lk__random_below(&labels, number, &index, (uint64_t)config->classes);
+        unsigned char *out = samples + (size_t)i * stride;
+        numbers[i] = (int32_t)label;
+        if (input->dtype == LK_U8)
+            fill_bytes(elements, key, means + label * stride, out);
         else
-            fill_floats(d->elements, key, (const float *)(means + label * d->stride), (float *)out);
+            fill_floats(elements, key, (const float *)(means + label * stride), (float *)out);
     }
     *dataset = d;
     d = NULL;

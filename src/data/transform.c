@@ -6,9 +6,18 @@
 
 #include <string.h>
 
+static bool augments(const lk_transform *t) { return t->crop_padding || t->flip > 0; }
+
+bool lk__transform_used(const lk_loader_config *config)
+{
+    const lk_transform *t = &config->transform;
+    lk_dtype            in = lk_dataset_field(config->dataset, 0)->dtype;
+    return !t->raw && (in == LK_U8 || (in == LK_F32 && (t->channels > 0 || augments(t))));
+}
+
 size_t lk__transform_bytes(const lk_loader_config *config)
 {
-    if (lk_dataset_dtype(config->dataset) != LK_U8) return 0;
+    if (lk_dataset_field(config->dataset, 0)->dtype != LK_U8 || config->transform.raw) return 0;
     int64_t channels = config->transform.channels > 1 ? config->transform.channels : 1;
     return (size_t)channels * 256 * lk_dtype_size(config->dtype);
 }
@@ -16,9 +25,14 @@ size_t lk__transform_bytes(const lk_loader_config *config)
 lk_status lk__transform_check(lk_context *context, const lk_loader_config *config)
 {
     const lk_transform *t = &config->transform;
-    const int64_t      *dims = lk_dataset_dims(config->dataset);
-    int                 rank = lk_dataset_rank(config->dataset);
+    const lk_field     *field = lk_dataset_field(config->dataset, 0);
+    const int64_t      *dims = field->dims;
+    int                 rank = field->rank;
     if (t->size != sizeof *t) return lk__fail(context, LK_EINVAL, "initialise a transform with LK_TRANSFORM_INIT");
+    if ((t->raw || (field->dtype != LK_U8 && field->dtype != LK_F32)) && (t->channels || augments(t)))
+        return lk__fail(context, LK_EINVAL, "a transform of %s is invalid: %s", field->name,
+                        t->raw ? "it is raw, so it stays as it is stored"
+                               : "only u8 and f32 are normalised, cropped and flipped");
     if (t->channels < 0 || t->channels > LK_MAX_CHANNELS || (t->channels > 1 && (rank != 3 || dims[0] != t->channels)))
         return lk__fail(
             context, LK_EINVAL,
@@ -34,7 +48,7 @@ lk_status lk__transform_check(lk_context *context, const lk_loader_config *confi
     if (t->crop_padding < 0 || t->crop_padding > 4096)
         return lk__fail(context, LK_EINVAL, "a crop padding of %d pixels is invalid: 0 to 4096 are allowed",
                         t->crop_padding);
-    if ((t->crop_padding || t->flip > 0) && rank != 3)
+    if (augments(t) && rank != 3)
         return lk__fail(context, LK_EINVAL,
                         "crop and flip need samples of (channels, height, width); these have %d axes", rank);
     return LK_OK;
@@ -56,12 +70,13 @@ static void fill_table(const lk__data_transform *t, int64_t tables, void *table)
 void lk__transform_init(lk__data_transform *t, const lk_loader_config *config, void *table)
 {
     const lk_transform *from = &config->transform;
-    const int64_t      *dims = lk_dataset_dims(config->dataset);
-    *t = (lk__data_transform){.in = lk_dataset_dtype(config->dataset),
+    const lk_field     *field = lk_dataset_field(config->dataset, 0);
+    const int64_t      *dims = field->dims;
+    *t = (lk__data_transform){.in = field->dtype,
                               .out = config->dtype,
                               .padding = from->crop_padding,
                               .flip = from->flip,
-                              .augment = from->crop_padding || from->flip > 0,
+                              .augment = augments(from),
                               .table = table};
     t->normalize = from->channels > 0 || t->in == LK_U8;
     for (int i = 0; i < LK_MAX_CHANNELS; i++) {
@@ -71,7 +86,7 @@ void lk__transform_init(lk__data_transform *t, const lk_loader_config *config, v
     t->per_channel = from->channels > 1;
     t->channels = t->per_channel || t->augment ? dims[0] : 1;
     t->height = t->augment ? dims[1] : 1;
-    t->width = lk_dataset_elements(config->dataset) / t->channels / t->height;
+    t->width = lk_field_elements(field) / t->channels / t->height;
     if (table) fill_table(t, t->per_channel ? t->channels : 1, table);
 }
 
@@ -131,10 +146,6 @@ void lk__transform_apply(const lk__data_transform *t, const lk__random *random, 
                          void *row)
 {
     crop p = {0};
-    if (lk__transform_copies(t)) {
-        if (row != sample) memcpy(row, sample, (size_t)t->width * sizeof(float));
-        return;
-    }
     if (t->augment) {
         uint32_t draw[4];
         lk__random4(random, (uint64_t)index, 0, draw);

@@ -18,16 +18,11 @@ typedef struct lk__data_transform {
     const void *table; /* (channels or 1, 256) of out, for u8 */
 } lk__data_transform;
 
+bool lk__transform_used(const lk_loader_config *config); /* field 0 is transformed; else it is copied as it is stored */
 size_t    lk__transform_bytes(const lk_loader_config *config); /* of the table */
 lk_status lk__transform_check(lk_context *context, const lk_loader_config *config);
-/* config is valid; table has lk__transform_bytes and is borrowed. */
+/* config is valid, and lk__transform_used; table has lk__transform_bytes and is borrowed. */
 void lk__transform_init(lk__data_transform *transform, const lk_loader_config *config, void *table);
-
-/* Whether the row is an unchanged copy of the sample; then both may be the same memory. */
-static inline bool lk__transform_copies(const lk__data_transform *t)
-{
-    return t->in == LK_F32 && t->out == LK_F32 && !t->normalize && !t->augment;
-}
 
 /* The random numbers of augmentation in this epoch. */
 lk__random lk__transform_random(uint64_t seed, int64_t epoch);

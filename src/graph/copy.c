@@ -35,6 +35,11 @@ lk_status lk__graph_copy(const lk_graph *from, lk_graph **copy)
         g->states_count = i + 1;
         if (!(s->name = lk__strdup(c, from->states[i].name))) goto fail;
     }
+    COPY_ARRAY(metrics);
+    for (size_t i = 0; i < from->metrics_count; i++) {
+        g->metrics_count = i + 1;
+        if (!(g->metrics[i].name = lk__strdup(c, from->metrics[i].name))) goto fail;
+    }
     COPY_ARRAY(constants);
     g->constants_count = from->constants_count;
     for (size_t i = 0; i < from->constants_count; i++) g->constants[i].data = NULL;

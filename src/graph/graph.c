@@ -47,6 +47,8 @@ void lk_graph_free(lk_graph *g)
     for (size_t i = 0; i < g->constants_count; i++)
         lk__free(c, LK_MEMORY_OTHER, g->constants[i].data, g->constants[i].bytes);
     lk__free(c, LK_MEMORY_OTHER, g->constants, g->constants_capacity * sizeof *g->constants);
+    for (size_t i = 0; i < g->metrics_count; i++) lk__strfree(c, g->metrics[i].name);
+    lk__free(c, LK_MEMORY_OTHER, g->metrics, g->metrics_capacity * sizeof *g->metrics);
     for (size_t i = 0; i < g->values_count; i++) lk__strfree(c, (char *)g->values[i].name);
     lk__free(c, LK_MEMORY_OTHER, g->values, g->values_capacity * sizeof *g->values);
     lk__free(c, LK_MEMORY_OTHER, g->nodes, g->nodes_capacity * sizeof *g->nodes);
@@ -155,8 +157,8 @@ lk_tensor lk_input_at(lk_site site, lk_graph *g, const char *name, lk_dtype type
 {
     lk_tensor none = {g, g ? -1 : -site.line};
     if (!g || g->status < 0 || !check_dims(g, site, name, rank, dims)) return none;
-    if (type != g->real && type != LK_I32) {
-        lk__graph_fail(g, site, "input %s has type %s; %s or i32 is needed", name, lk_dtype_name(type),
+    if (type != g->real && type != LK_I32 && type != LK_U8 && type != LK_I64) {
+        lk__graph_fail(g, site, "input %s has type %s; %s, u8, i32 or i64 is needed", name, lk_dtype_name(type),
                        lk_dtype_name(g->real));
         return none;
     }

@@ -66,6 +66,11 @@ typedef struct lk__graph_constant {
     uint64_t hash; /* of the data */
 } lk__graph_constant;
 
+typedef struct lk__graph_metric {
+    char *name;
+    int   sum, weight; /* values: outputs of a node `total` */
+} lk__graph_metric;
+
 typedef struct lk__graph_block {
     char *name; /* full, dotted; "" for the model */
     int   parent;
@@ -80,8 +85,10 @@ struct lk_graph {
     lk__graph_state    *states;
     lk__graph_block    *blocks;
     lk__graph_constant *constants;
-    size_t              values_count, nodes_count, states_count, blocks_count, constants_count;
+    lk__graph_metric   *metrics;
+    size_t              values_count, nodes_count, states_count, blocks_count, constants_count, metrics_count;
     size_t              values_capacity, nodes_capacity, states_capacity, blocks_capacity, constants_capacity;
+    size_t              metrics_capacity;
     int                 block;    /* the open one */
     uint64_t            dropouts; /* number recorded so far: the stream of the next one */
     lk_status           status;

@@ -20,7 +20,8 @@ static void count_uses(const lk__plan_list *list, uses *u)
         }
     }
     for (int i = 0; i < list->outputs_count; i++) u->count[list->outputs[i]]++;
-    if (list->sum >= 0) u->count[list->sum]++;
+    for (int i = 0; i < list->numbers_count; i++)
+        if (list->numbers[i] >= 0) u->count[list->numbers[i]]++;
 }
 
 /* The only node that reads value v; NULL if there are several, or none. */

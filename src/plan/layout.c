@@ -54,9 +54,7 @@ static void mark_needed(layout *l)
 {
     lk__plan_list *list = l->list;
     lk_graph      *g = list->graph;
-    mark_read(l, list->sum);
-    mark_read(l, list->weight);
-    mark_read(l, list->correct);
+    for (int i = 0; i < list->numbers_count; i++) mark_read(l, list->numbers[i]);
     mark_read(l, list->norm);
     for (int i = 0; i < list->outputs_count; i++) mark_read(l, list->outputs[i]);
     if (list->gradients)

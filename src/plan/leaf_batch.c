@@ -47,7 +47,7 @@ static execution choose_execution(const lk__plan_list *list, const lk__graph_nod
     for (int i = 0; i < n->outputs; i++) {
         int v = n->out[i];
         if (v < 0 || counted(g, v)) continue;
-        bool metric = v == list->sum || v == list->weight || v == list->correct;
+        bool metric = lk__plan_is_number(list, v);
         bool same = d->same >> i & 1; /* on every leaf */
         gradient |= is_gradient(list, v);
         sums |= !same;

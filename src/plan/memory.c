@@ -88,9 +88,9 @@ static void find_last_uses(memory *m)
         for (int i = 0; i < n->inputs; i++)
             if (n->in[i] >= 0) m->last_use[n->in[i]] = (int)p;
     }
-    int pinned[] = {list->sum, list->weight, list->correct, list->norm};
-    for (size_t i = 0; i < sizeof pinned / sizeof *pinned; i++)
-        if (pinned[i] >= 0) m->last_use[pinned[i]] = UNTIL_END;
+    for (int i = 0; i < list->numbers_count; i++)
+        if (list->numbers[i] >= 0) m->last_use[list->numbers[i]] = UNTIL_END;
+    if (list->norm >= 0) m->last_use[list->norm] = UNTIL_END;
     for (int i = 0; i < list->outputs_count; i++) m->last_use[list->outputs[i]] = UNTIL_END;
     if (list->gradients)
         for (size_t i = 0; i < list->graph->states_count; i++)

@@ -53,26 +53,33 @@ static void place_moments(lk_plan *p)
     }
 }
 
-/* The metrics of the loss: the sum, weight and correct of its op, or any single number with weight 1. */
-static void find_metrics(lk__plan_list *list, int loss)
+/* The loss's numbers: the sum, weight and correct of its op, or any single number with weight 1. Then the metrics'. */
+static void find_numbers(lk__plan_list *list, int loss)
 {
-    list->sum = list->weight = list->correct = list->norm = -1;
+    const lk_graph *g = list->graph;
+    list->numbers[LK__NUMBER_SUM] = list->numbers[LK__NUMBER_WEIGHT] = list->numbers[LK__NUMBER_CORRECT] = list->norm =
+        -1;
+    list->numbers_count = LK__NUMBER_METRICS + 2 * (int)g->metrics_count;
+    for (size_t i = 0; i < g->metrics_count; i++) {
+        list->numbers[LK__NUMBER_METRICS + 2 * i] = g->metrics[i].sum;
+        list->numbers[LK__NUMBER_METRICS + 2 * i + 1] = g->metrics[i].weight;
+    }
     if (loss < 0) return;
-    list->sum = loss;
+    list->numbers[LK__NUMBER_SUM] = loss;
     const lk__graph_value *v = &list->graph->values[loss];
     if (v->kind != LK__VALUE_RESULT) return;
     const lk__graph_node *n = &list->graph->nodes[v->node];
     lk__graph_loss        kind = lk__op_find(n->op)->loss;
     if (kind == LK__LOSS_NO || n->out[0] != loss) return;
-    list->weight = n->out[1];
-    if (kind == LK__LOSS_SUM_WEIGHT_CORRECT) list->correct = n->out[2];
+    list->numbers[LK__NUMBER_WEIGHT] = n->out[1];
+    if (kind == LK__LOSS_SUM_WEIGHT_CORRECT) list->numbers[LK__NUMBER_CORRECT] = n->out[2];
 }
 
 static lk_status start_list(lk_plan *p, lk__plan_list *list, const lk_plan_config *config, bool outputs)
 {
     lk_status status = lk__graph_copy(p->graph, &list->graph);
     if (status < 0) return status;
-    find_metrics(list, config->loss.graph ? config->loss.id : -1);
+    find_numbers(list, config->loss.graph ? config->loss.id : -1);
     if (!outputs || config->outputs_count == 0) return LK_OK;
     list->outputs = lk__alloc(p->context, LK_MEMORY_OTHER, (size_t)config->outputs_count * sizeof(int));
     if (!list->outputs) return LK_ENOMEM;
@@ -150,7 +157,7 @@ static lk_status plan_training(lk_plan *p, const lk_plan_config *config)
     if (!config->no_fusion && (status = lk__pass_fuse(list)) < 0) return status;
     if (config->sync_batch_norm && (status = lk__pass_sync_norm(list, lk__plan_order(p))) < 0) return status;
     size_t forward = list->graph->nodes_count;
-    if ((status = lk__graph_grad(list->graph, list->sum, list->gradients)) < 0) return status;
+    if ((status = lk__graph_grad(list->graph, list->numbers[LK__NUMBER_SUM], list->gradients)) < 0) return status;
     if ((status = fill_unused(list, p->parallel.rank == 0)) < 0) return status;
     size_t backward = list->graph->nodes_count;
     if ((status = lk__pass_update(list, config->optimizer, p->states)) < 0) return status;

@@ -26,6 +26,15 @@ typedef struct lk__plan_place {
     size_t          offset; /* bytes; for LK__IN_INPUT the input's value id */
 } lk__plan_place;
 
+/* What a program adds over samples, leaves and ranks: the loss's sum, weight and correct, then two numbers of each metric. */
+enum {
+    LK__NUMBER_SUM,
+    LK__NUMBER_WEIGHT,
+    LK__NUMBER_CORRECT,
+    LK__NUMBER_METRICS,
+    LK__PLAN_NUMBERS = LK__NUMBER_METRICS + 2 * LK_MAX_METRICS
+};
+
 /* One instruction list: nodes in the order in which they run, divided into sections. */
 typedef struct lk__plan_list {
     lk_graph       *graph;
@@ -35,7 +44,9 @@ typedef struct lk__plan_list {
     lk__plan_place *places;                /* by value */
     size_t          places_count;
     size_t          arena, workspace;           /* bytes */
-    int             sum, weight, correct, norm; /* values of the metrics; -1: none */
+    int             numbers[LK__PLAN_NUMBERS]; /* values: the loss's, then sum and weight of each metric; -1: none */
+    int             numbers_count;
+    int             norm; /* value: the norm of the gradient; -1: none */
     int            *gradients;                  /* by state: value or -1; NULL: no backward */
     bool           *by_leaf; /* by node: runs once for each leaf; NULL: nothing does (leaf_batch.c) */
     size_t          by_leaf_count;
@@ -100,6 +111,13 @@ static inline lk__range lk__plan_leaves(const lk_parallel *parallel, int rank)
 {
     lk__split_job job = lk__plan_split(parallel, rank);
     return lk__split_own(&job);
+}
+
+static inline bool lk__plan_is_number(const lk__plan_list *list, int v)
+{
+    for (int i = 0; i < list->numbers_count; i++)
+        if (list->numbers[i] == v) return true;
+    return false;
 }
 
 static inline bool lk__plan_by_leaf(const lk__plan_list *list, int node)

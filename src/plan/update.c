@@ -74,7 +74,7 @@ lk_status lk__pass_update(lk__plan_list *list, const lk_optimizer_config *o, lk_
 {
     lk_graph *g = list->graph;
     int       squares = o->clip > 0 ? total_squares(list) : -1;
-    int       in[2] = {list->weight, squares};
+    int       in[2] = {list->numbers[LK__NUMBER_WEIGHT], squares};
     int node = lk__emit(g, LK_HERE, LK__OP_gradient_scale, &(lk__op_attrs){.clip = o->clip}, in, squares < 0 ? 1 : 2,
                         LK__ALL_OUTPUTS);
     if (node < 0) return g->status;

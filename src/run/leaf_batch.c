@@ -134,16 +134,27 @@ void lk__leaf_batch_patch(lk_program *p)
         }
 }
 
+/* Reads the numbers of a leaf that this node has made. */
+static lk_status keep_numbers(lk_program *p, const lk__graph_node *n, int leaf)
+{
+    const lk__plan_list *planned = &p->plan->train;
+    lk_status            status = LK_OK;
+    for (int i = 0; i < n->outputs; i++)
+        for (int k = 0; k < planned->numbers_count && n->out[i] >= 0 && status >= 0; k++)
+            if (planned->numbers[k] == n->out[i])
+                status = lk__program_number(p, p->slots[0].arena, planned, planned->numbers[k], 0,
+                                            &lk__leaf_numbers(p, leaf)[k]);
+    return status;
+}
+
 lk_status lk__leaf_batch_run(lk_program *p, lk__run_instruction *in)
 {
     const lk__plan_list  *planned = &p->plan->train;
     const lk__graph_node *n = &planned->graph->nodes[in->node];
-    bool                  metric = false;
-    for (int i = 0; i < n->outputs; i++) metric |= n->out[i] >= 0 && n->out[i] == planned->sum;
     for (int s = 0; s < lk__leaves_here(p); s++) {
         if (adds_leaves(n) && !lk__leaf_subtree(p, s)) continue;
         lk_status status = in->run(&in->leaves[s]);
-        if (status >= 0 && metric) status = lk__slot_sums(p, &p->slots[0], planned, &p->sums[s]);
+        if (status >= 0) status = keep_numbers(p, n, s);
         if (status < 0) return status;
     }
     return LK_OK;

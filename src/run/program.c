@@ -123,14 +123,23 @@ static lk_status check_comm(const lk_plan *plan, lk_comm *comm)
                     parallel->world, rank, size);
 }
 
+static size_t numbers_bytes(const lk_program *p)
+{
+    return (size_t)lk__leaves_here(p) * (size_t)p->plan->evaluate.numbers_count * sizeof *p->numbers;
+}
+
 static lk_status make_slots(lk_program *p)
 {
     lk_plan *plan = p->plan;
     size_t   slots = (size_t)plan->slots, inputs = p->values * sizeof *p->bound;
     p->slots = lk__alloc(p->context, LK_MEMORY_OTHER, slots * sizeof *p->slots);
-    p->sums = lk__alloc(p->context, LK_MEMORY_OTHER, (size_t)lk__leaves_here(p) * sizeof *p->sums);
+    p->numbers = lk__alloc(p->context, LK_MEMORY_OTHER, numbers_bytes(p));
+    p->named = lk__alloc(p->context, LK_MEMORY_OTHER, plan->graph->metrics_count * sizeof *p->named);
     p->bound = lk__alloc(p->context, LK_MEMORY_OTHER, inputs);
-    if (!p->slots || !p->sums || (inputs && !p->bound)) return LK_ENOMEM;
+    if (!p->slots || !p->numbers || (inputs && !p->bound) || (plan->graph->metrics_count && !p->named))
+        return LK_ENOMEM;
+    for (int i = 0; i < lk__leaves_here(p); i++)
+        lk__leaf_numbers(p, i)[LK__NUMBER_WEIGHT] = 1; /* where the loss has none */
     for (int i = 0; i < plan->slots; i++) {
         lk__run_slot *slot = &p->slots[i];
         slot->arena = p->arena + (size_t)i * plan->train.arena;
@@ -232,7 +241,8 @@ void lk_program_free(lk_program *p)
     lk__free(c, LK_MEMORY_OTHER, p->leaf_memory, p->leaf_bytes);
     lk__device_free(p->device, LK_MEMORY_OTHER, p->leaf_sums, p->leaf_sums_bytes);
     lk__free(c, LK_MEMORY_OTHER, p->trace_names, p->trace_names_bytes);
-    lk__free(c, LK_MEMORY_OTHER, p->sums, (size_t)lk__leaves_here(p) * sizeof *p->sums);
+    lk__free(c, LK_MEMORY_OTHER, p->numbers, numbers_bytes(p));
+    lk__free(c, LK_MEMORY_OTHER, p->named, p->plan->graph->metrics_count * sizeof *p->named);
     lk__free(c, LK_MEMORY_OTHER, p->slots, (size_t)p->plan->slots * sizeof *p->slots);
     lk__free(c, LK_MEMORY_OTHER, (void *)p->bound, inputs);
     lk__free(c, LK_MEMORY_OTHER, p, sizeof *p);

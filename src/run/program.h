@@ -62,16 +62,17 @@ struct lk_program {
     char         *trace_names; /* of the buckets, then of the instructions */
     size_t        trace_names_bytes;
 
-    bool                  ready;       /* LK_FORWARD has run, and LK_BACKWARD may */
-    bool                  overwritten; /* a LK_EVALUATE has run since LK_FORWARD */
-    int64_t               evaluated;   /* samples of the LK_EVALUATE that ran last; -1: another section has run since */
-    int                   pending;     /* backward runs since the last update; written gradients count as one */
-    bool                  no_sync, synced;
-    bool                  has_gradients; /* some were made or written since the program was created */
-    double                weight;        /* once synced: what the update divides by */
-    size_t                sent;          /* buckets of this update that are in flight or reduced */
-    int                   leaf;          /* the current leaf of this rank, from 0 */
-    lk__run_sums         *sums;          /* by leaf of this rank; without leaves one, over its micro-batches */
+    bool             ready;       /* LK_FORWARD has run, and LK_BACKWARD may */
+    bool             overwritten; /* a LK_EVALUATE has run since LK_FORWARD */
+    int64_t          evaluated;   /* samples of the LK_EVALUATE that ran last; -1: another section has run since */
+    int              pending;     /* backward runs since the last update; written gradients count as one */
+    bool             no_sync, synced;
+    bool             has_gradients; /* some were made or written since the program was created */
+    double           weight;        /* once synced: what the update divides by */
+    size_t           sent;          /* buckets of this update that are in flight or reduced */
+    int              leaf;          /* the current leaf of this rank, from 0 */
+    double          *numbers; /* (leaves of this rank, numbers_count); without leaves one row, over its micro-batches */
+    lk_named_metric *named;   /* of `metrics` */
     lk__run_collectives  *collectives;
     double                stop_request, data; /* of this rank's next report */
     lk__kernel_invalid_id invalid;            /* of the current section */
@@ -93,6 +94,11 @@ struct lk_program {
 static inline int lk__leaves_here(const lk_program *p)
 {
     return (int)lk__range_count(lk__plan_leaves(&p->plan->parallel, p->plan->parallel.rank));
+}
+
+static inline double *lk__leaf_numbers(const lk_program *p, int leaf)
+{
+    return p->numbers + (size_t)leaf * (size_t)p->plan->evaluate.numbers_count;
 }
 
 static inline char *lk__gradient_set(const lk_program *p, int set)
@@ -141,8 +147,9 @@ lk_status   lk__leaf_batch_run(lk_program *program, lk__run_instruction *instruc
 const void *lk__leaf_batch_source(const lk_program *program, size_t index, int leaf);
 
 /* ---- section.c ---- */
-lk_status lk__slot_sums(const lk_program *program, const lk__run_slot *slot, const lk__plan_list *planned,
-                        lk__run_sums *sums);
+lk_status lk__slot_numbers(const lk_program *program, const lk__run_slot *slot, const lk__plan_list *planned,
+                           double *numbers);
+
 lk_status lk__section_run(lk_program *program, lk_section section);
 /* A number that the device computed; `otherwise` where there is none. */
 lk_status lk__program_number(const lk_program *program, const char *arena, const lk__plan_list *planned, int value,

@@ -54,9 +54,10 @@ lk_status lk__gather_reports(lk_program *p)
     lk__run_collectives *x = p->collectives;
     lk__run_sums         here = {0, 0, 0};
     for (int i = 0; i < lk__leaves_here(p); i++) {
-        here.sum += p->sums[i].sum;
-        here.weight += p->sums[i].weight;
-        here.correct += p->sums[i].correct;
+        const double *numbers = lk__leaf_numbers(p, i);
+        here.sum += numbers[LK__NUMBER_SUM];
+        here.weight += numbers[LK__NUMBER_WEIGHT];
+        here.correct += numbers[LK__NUMBER_CORRECT];
     }
     double mine[] = {here.sum, here.weight, here.correct, x->waited, p->stop_request, p->data, p->invalid_text[0] != 0};
     double *all = (double *)x->gathered;

@@ -64,17 +64,29 @@ lk_status lk__program_number(const lk_program *p, const char *arena, const lk__p
     return status;
 }
 
-lk_status lk__slot_sums(const lk_program *p, const lk__run_slot *slot, const lk__plan_list *planned, lk__run_sums *sums)
+lk_status lk__slot_numbers(const lk_program *p, const lk__run_slot *slot, const lk__plan_list *planned, double *numbers)
 {
-    lk_status status = lk__program_number(p, slot->arena, planned, planned->sum, 0, &sums->sum);
-    if (status >= 0) status = lk__program_number(p, slot->arena, planned, planned->weight, 1, &sums->weight);
-    return status < 0 ? status : lk__program_number(p, slot->arena, planned, planned->correct, 0, &sums->correct);
+    lk_status status = LK_OK;
+    for (int i = 0; i < planned->numbers_count && status >= 0; i++)
+        status = lk__program_number(p, slot->arena, planned, planned->numbers[i], i == LK__NUMBER_WEIGHT, &numbers[i]);
+    return status;
 }
 
-static void set_metrics(lk_program *p, lk__run_sums s)
+static double mean(double sum, double weight) { return weight != 0 ? sum / weight : 0; }
+
+static void set_metrics(lk_program *p, const double *numbers)
 {
-    p->metrics = (lk_metrics){
-        .loss = s.weight != 0 ? s.sum / s.weight : 0, .sum = s.sum, .weight = s.weight, .correct = s.correct};
+    int count = (int)p->plan->graph->metrics_count;
+    for (int i = 0; i < count; i++) {
+        const double *pair = numbers + LK__NUMBER_METRICS + 2 * i;
+        p->named[i] = (lk_named_metric){p->plan->graph->metrics[i].name, pair[0], pair[1], mean(pair[0], pair[1])};
+    }
+    p->metrics = (lk_metrics){.loss = mean(numbers[LK__NUMBER_SUM], numbers[LK__NUMBER_WEIGHT]),
+                              .sum = numbers[LK__NUMBER_SUM],
+                              .weight = numbers[LK__NUMBER_WEIGHT],
+                              .correct = numbers[LK__NUMBER_CORRECT],
+                              .named = p->named,
+                              .named_count = count};
 }
 
 static inline lk_status call_kernel(lk_program *p, lk__run_instruction *in)
@@ -162,10 +174,10 @@ static lk_status run_backward(lk_program *p)
         status = lk__gradients_accumulate(p, &plan->buckets[i]);
     if (status < 0) return status;
     for (int i = 0; i < plan->slots && !plan->batch_leaves; i++) {
-        lk__run_sums s, *to = &p->sums[plan->parallel.leaves ? p->leaf + i : 0];
-        if ((status = lk__slot_sums(p, &p->slots[i], &plan->train, &s)) < 0) return status;
+        double numbers[LK__PLAN_NUMBERS], *to = lk__leaf_numbers(p, plan->parallel.leaves ? p->leaf + i : 0);
+        if ((status = lk__slot_numbers(p, &p->slots[i], &plan->train, numbers)) < 0) return status;
         bool more = !plan->parallel.leaves && p->pending > 0;
-        *to = more ? (lk__run_sums){to->sum + s.sum, to->weight + s.weight, to->correct + s.correct} : s;
+        for (int k = 0; k < plan->train.numbers_count; k++) to[k] = more ? to[k] + numbers[k] : numbers[k];
     }
     p->pending++;
     p->has_gradients = true;
@@ -193,12 +205,12 @@ static lk_status run_sync(lk_program *p)
         return lk__fail(p->context, LK_EINVAL, "there are no gradients to synchronise: run LK_BACKWARD first");
     lk_status status = run_waits(p);
     if (status < 0 || (status = lk__gather_reports(p)) < 0 || (status = lk__share_ids(p)) < 0) return status;
-    double all[3];
-    status = lk__program_add_numbers(p, (const double *)p->sums, 3, all);
+    double all[LK__PLAN_NUMBERS];
+    status = lk__program_add_numbers(p, p->numbers, planned->numbers_count, all);
     if (status < 0) return status;
-    if (planned->weight < 0) all[1] = 1;
-    set_metrics(p, (lk__run_sums){all[0], all[1], all[2]});
-    p->weight = all[1];
+    if (planned->numbers[LK__NUMBER_WEIGHT] < 0) all[LK__NUMBER_WEIGHT] = 1;
+    set_metrics(p, all);
+    p->weight = all[LK__NUMBER_WEIGHT];
     p->synced = true;
     return LK_OK;
 }
@@ -207,8 +219,9 @@ static lk_status run_sync(lk_program *p)
 static lk_status set_weight(lk_program *p)
 {
     const lk__plan_list *planned = &p->plan->train;
-    if (planned->weight < 0) return p->weight != 1 ? lk__scale_gradients(p, 1 / p->weight) : LK_OK;
-    void *to = lk__program_resolve(p, p->slots[0].arena, p->gradients, planned->places[planned->weight]);
+    int                  weight = planned->numbers[LK__NUMBER_WEIGHT];
+    if (weight < 0) return p->weight != 1 ? lk__scale_gradients(p, 1 / p->weight) : LK_OK;
+    void *to = lk__program_resolve(p, p->slots[0].arena, p->gradients, planned->places[weight]);
     return lk__device_write(p->device, p->stream, to, &p->weight, sizeof p->weight);
 }
 
@@ -232,7 +245,7 @@ static lk_status run_update(lk_program *p)
 static lk_status run_evaluate(lk_program *p)
 {
     lk__run_list *list = &p->evaluate;
-    lk__run_sums  sums;
+    double        numbers[LK__PLAN_NUMBERS];
     lk_status     status = LK_OK;
     if (list->samples != p->slots[0].step.count) status = set_operands(p, &p->slots[0], list, p->gradients);
     if (status < 0) return status;
@@ -243,8 +256,8 @@ static lk_status run_evaluate(lk_program *p)
         lk__run_instruction *in = &list->instructions[i];
         status = in->kind == LK__RUNS_KERNEL ? run_instruction(p, in) : lk__collective_evaluate(p, in);
     }
-    if (status < 0 || (status = lk__slot_sums(p, &p->slots[0], list->planned, &sums)) < 0) return status;
-    set_metrics(p, sums);
+    if (status < 0 || (status = lk__slot_numbers(p, &p->slots[0], list->planned, numbers)) < 0) return status;
+    set_metrics(p, numbers);
     p->evaluated = p->slots[0].step.count;
     return lk__check_ids(p, list->planned);
 }
@@ -253,10 +266,10 @@ static lk_status run_forward(lk_program *p)
 {
     p->ready = p->overwritten = p->invalid.found = p->invalid_forward = false;
     if (!p->invalid_backward) p->invalid_text[0] = 0; /* of a forward that no backward followed */
-    lk__run_sums sums;
-    lk_status    status = run_slots(p, LK_FORWARD);
-    if (status < 0 || (status = lk__slot_sums(p, &p->slots[0], &p->plan->train, &sums)) < 0) return status;
-    set_metrics(p, sums);
+    double    numbers[LK__PLAN_NUMBERS];
+    lk_status status = run_slots(p, LK_FORWARD);
+    if (status < 0 || (status = lk__slot_numbers(p, &p->slots[0], &p->plan->train, numbers)) < 0) return status;
+    set_metrics(p, numbers);
     if ((status = lk__check_ids(p, &p->plan->train)) < 0) return status;
     p->ready = true;
     return LK_OK;

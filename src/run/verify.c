@@ -39,6 +39,11 @@ static bool plan_line(const lk_plan *plan, size_t index, char text[LINE])
         return true;
     }
     index -= g->constants_count;
+    if (index < g->metrics_count) {
+        snprintf(text, LINE, "metric %.160s", g->metrics[index].name);
+        return true;
+    }
+    index -= g->metrics_count;
     if (index >= plan->train.order_count) return false;
     lk__node_text(plan->train.graph, &plan->train.graph->nodes[plan->train.order[index]], text, LINE);
     return true;

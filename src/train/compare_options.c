@@ -16,10 +16,14 @@ static void describe_data(const char *what, const lk_dataset *d, char text[LINE]
         snprintf(text + used, LINE - used, "none");
         return;
     }
-    used += (size_t)snprintf(text + used, LINE - used, "%lld samples, %d classes, shape",
-                             (long long)lk_dataset_count(d), lk_dataset_classes(d));
-    for (int i = 0; i < lk_dataset_rank(d); i++)
-        used += (size_t)snprintf(text + used, LINE - used, " %lld", (long long)lk_dataset_dims(d)[i]);
+    used += (size_t)snprintf(text + used, LINE - used, "%lld samples", (long long)lk_dataset_count(d));
+    for (int i = 0; i < lk_dataset_fields(d) && used < LINE; i++) {
+        const lk_field *f = lk_dataset_field(d, i);
+        used += (size_t)snprintf(text + used, LINE - used, "; %.60s %s", f->name, lk_dtype_name(f->dtype));
+        for (int k = 0; k < f->rank && used < LINE; k++)
+            used += (size_t)snprintf(text + used, LINE - used, "%s%lld", k ? "x" : " ", (long long)f->dims[k]);
+        if (f->classes && used < LINE) used += (size_t)snprintf(text + used, LINE - used, " of %d classes", f->classes);
+    }
 }
 
 static void describe_optimizer(const lk_optimizer_config *o, char text[LINE])

@@ -18,12 +18,11 @@ static lk_status check_config(lk_context *c, const lk_trainer_config *config)
 {
     if (config->size != sizeof *config)
         return lk__fail(c, LK_EINVAL, "lk_trainer_config is of another version of Lockstep");
-    if (!config->model && !config->model_with) return lk__fail(c, LK_EINVAL, "a trainer needs a model");
+    if (!config->model && !config->model_with && !config->loss)
+        return lk__fail(c, LK_EINVAL, "a trainer needs a model or a loss");
     if (!config->train && !config->test)
         return lk__fail(c, LK_EINVAL, "a trainer needs a training set, or a test set to evaluate");
     if (lk_dataset_count(any_dataset(config)) < 1) return lk__fail(c, LK_EINVAL, "the data set is empty");
-    if (lk_dataset_classes(any_dataset(config)) < 1)
-        return lk__fail(c, LK_EINVAL, "the data set has no classes to learn");
     if (config->batch < 1)
         return lk__fail(c, LK_EINVAL, "a batch of %lld samples is invalid: at least 1 is needed",
                         (long long)config->batch);
@@ -38,15 +37,7 @@ static lk_status check_config(lk_context *c, const lk_trainer_config *config)
         return lk__fail(c, LK_EINVAL, "a batch of %lld samples has at most one leaf per sample, and at most %d: not %d",
                         (long long)config->batch, LK__LEAVES_MOST, config->leaves);
     if (config->keep < 1) return lk__fail(c, LK_EINVAL, "keep is %d: at least 1 checkpoint must be kept", config->keep);
-    if (config->train && config->test &&
-        (lk_dataset_rank(config->test) != lk_dataset_rank(config->train) ||
-         memcmp(lk_dataset_dims(config->test), lk_dataset_dims(config->train),
-                (size_t)lk_dataset_rank(config->train) * sizeof(int64_t)) != 0 ||
-         lk_dataset_classes(config->test) > lk_dataset_classes(config->train)))
-        return lk__fail(c, LK_EMISMATCH,
-                        "the test set differs from the training set: its samples have another shape, or it has more "
-                        "classes");
-    return LK_OK;
+    return lk__trainer_check_fields(c, config);
 }
 
 static int64_t steps_per_epoch(const lk_trainer_config *config)
@@ -110,47 +101,23 @@ static void loader_configs(const lk_trainer_config *config, lk_loader_config *tr
     set_share(config, test);
 }
 
-/* Checks what the model returned: it must be (samples, classes), of this graph. */
-static lk_status check_logits(const lk_trainer_config *config, const lk_graph *graph, lk_tensor logits)
-{
-    lk_context *c = graph->context;
-    int         classes = lk_dataset_classes(any_dataset(config)), line = lk__empty_line(logits);
-    char        shape[128], where[64] = "";
-    if (line) snprintf(where, sizeof where, "; the first call on an empty tensor is on line %d", line);
-    if (!logits.graph)
-        return lk__fail(c, LK_EINVAL, "the model returned no tensor: it must return logits (N, %d)%s", classes, where);
-    if (logits.graph != graph || logits.id < 0 || (size_t)logits.id >= graph->values_count)
-        return lk__fail(c, LK_EINVAL, "the model returned a tensor that is not of the graph of its input");
-    const lk__graph_value *v = &graph->values[logits.id];
-    if (v->shape.rank == 2 && v->shape.dims[1] >= classes) return LK_OK;
-    lk__shape_text(&v->shape, shape, sizeof shape);
-    return lk__fail(
-        c, LK_EMISMATCH,
-        "%s:%d: the model returns %s; labels of %d classes need logits (N, classes) with at least %d classes",
-        v->site.file ? v->site.file : "?", v->site.line, shape, classes, classes);
-}
-
 static lk_status record_and_plan(lk_context *c, const lk_trainer_config *config, lk_graph **graph, lk_plan **plan)
 {
-    lk_parallel parallel = {.world = world_of(config),
-                            .rank = rank_of(config),
-                            .micro_batches = accumulate(config),
-                            .leaves = config->leaves,
-                            .bucket_bytes = config->bucket_bytes};
-    int64_t     dims[LK_MAX_RANK] = {lk_parallel_capacity(&parallel, config->batch)};
-    int         rank = lk_dataset_rank(any_dataset(config)) + 1;
-    lk_status   status = lk_graph_create(c, config->dtype, graph);
+    lk_parallel      parallel = {.world = world_of(config),
+                                 .rank = rank_of(config),
+                                 .micro_batches = accumulate(config),
+                                 .leaves = config->leaves,
+                                 .bucket_bytes = config->bucket_bytes};
+    lk_loader_config train, test;
+    lk_inputs        inputs;
+    lk_plan_config   planning = LK_PLAN_CONFIG_INIT;
+    lk_status        status = lk_graph_create(c, config->dtype, graph);
     if (status < 0) return status;
-    if (rank > LK_MAX_RANK)
-        return lk__fail(c, LK_EINVAL, "samples have %d axes: at most %d are supported", rank - 1, LK_MAX_RANK - 1);
-    memcpy(dims + 1, lk_dataset_dims(any_dataset(config)), (size_t)(rank - 1) * sizeof *dims);
-    lk_tensor x = lk_input(*graph, "features", config->dtype, rank, dims);
-    lk_tensor labels = lk_input(*graph, "labels", LK_I32, 1, dims);
-    lk_tensor logits = config->model ? config->model(x) : config->model_with(x, config->model_user);
-    if (lk_graph_status(*graph) == LK_OK && (status = check_logits(config, *graph, logits)) < 0) return status;
-    lk_tensor      loss = lk_cross_entropy(logits, labels, .label_smoothing = config->label_smoothing);
-    lk_plan_config planning = LK_PLAN_CONFIG_INIT;
-    planning.loss = loss;
+    loader_configs(config, &train, &test);
+    status = lk_inputs_record(*graph, config->train ? &train : &test, lk_parallel_capacity(&parallel, config->batch),
+                              &inputs);
+    if (status < 0 && lk_graph_status(*graph) == LK_OK) return status;
+    if ((status = lk__trainer_record(config, &inputs, &planning.loss)) < 0) return status;
     planning.optimizer = config->train ? &config->optimizer : NULL;
     planning.sync_batch_norm = config->sync_batch_norm;
     planning.policy = config->policy;
@@ -201,6 +168,17 @@ static lk_status open_loaders(lk_trainer *t)
     return status;
 }
 
+/* The sums of an evaluation, by leaf of this rank. */
+static lk_status make_sums(lk_trainer *t)
+{
+    lk__split_job job = {t->world, t->rank, t->config.leaves, 1};
+    lk__range     own = lk__split_own(&job);
+    if (!t->config.test) return LK_OK;
+    t->evaluated_bytes = (size_t)lk__range_count(own) * (size_t)lk__trainer_numbers(t) * sizeof *t->evaluated;
+    t->evaluated = lk__alloc(t->context, LK_MEMORY_OTHER, t->evaluated_bytes);
+    return t->evaluated ? LK_OK : LK_ENOMEM;
+}
+
 /* A rank that fails sends its error to the others, so that none waits for it. */
 static void abort_group(lk_trainer *t, lk_status status)
 {
@@ -234,7 +212,7 @@ lk_status lk_trainer_create(lk_context *c, const lk_trainer_config *config, lk_t
         (status = lk__trainer_load(t)) < 0 ||
         (saves &&
          ((status = lk__saver_init(&t->saver, t->store)) < 0 || (status = lk__saver_background(&t->saver)) < 0)) ||
-        (status = open_loaders(t)) < 0 || (status = lk__trainer_trace_open(t)) < 0) {
+        (status = make_sums(t)) < 0 || (status = open_loaders(t)) < 0 || (status = lk__trainer_trace_open(t)) < 0) {
         abort_group(t, status);
         lk_trainer_free(t);
         return status;
@@ -255,6 +233,7 @@ void lk_trainer_free(lk_trainer *t)
     lk_plan_free(t->plan);
     lk_graph_free(t->graph);
     lk__trace_free(t->trace);
+    lk__free(t->context, LK_MEMORY_OTHER, t->evaluated, t->evaluated_bytes);
     lk__free(t->context, LK_MEMORY_OTHER, t->late, 2 * (size_t)t->world * sizeof *t->late);
     lk__free(t->context, LK_MEMORY_OTHER, t, sizeof *t);
 }
@@ -264,14 +243,21 @@ const lk_progress *lk_trainer_progress(const lk_trainer *t) { return &t->progres
 
 /* ---- one step ---- */
 
+static bool all_finite(const lk_field *field, const void *data, int64_t samples)
+{
+    int64_t n = samples * lk_field_elements(field);
+    for (int64_t i = 0; i < n && (field->dtype == LK_F32 || field->dtype == LK_F64); i++)
+        if (!(field->dtype == LK_F32 ? isfinite(((const float *)data)[i]) : isfinite(((const double *)data)[i])))
+            return false;
+    return true;
+}
+
 /* Finds the first rank whose samples are not finite: synchronised batch norm spreads NaN to all ranks in the same step. */
 static lk_status find_failed_rank(lk_trainer *t, const lk_batch *b, int *rank)
 {
-    int64_t first = INT64_MAX, n = b->count * lk_dataset_elements(t->config.train);
-    for (int64_t i = 0; i < n && first == INT64_MAX; i++)
-        if (!(t->config.dtype == LK_F32 ? isfinite(((const float *)b->features)[i])
-                                        : isfinite(((const double *)b->features)[i])))
-            first = t->rank;
+    int64_t first = INT64_MAX;
+    for (int i = 0; i < b->fields_count; i++)
+        if (!all_finite(&b->about[i], b->fields[i], b->count)) first = t->rank;
     lk_status status =
         t->world > 1 ? lk_comm_all_reduce(t->config.comm, &first, &first, 1, LK_I64, LK_MIN, NULL) : LK_OK;
     if (status >= 0 && first != INT64_MAX) *rank = (int)first;
@@ -324,8 +310,7 @@ static lk_status train_batch(lk_trainer *t, const lk_batch *b, lk_event *e)
                       .seed = t->config.seed,
                       .rate = e->rate,
                       .sample_ids = b->indices};
-    lk_status status = lk_program_bind(t->program, "features", b->features);
-    if (status >= 0) status = lk_program_bind(t->program, "labels", b->labels);
+    lk_status status = lk_batch_bind(b, t->program);
     lk__program_report(t->program, t->stop_requested, t->data);
     if (status < 0 || (status = lk_program_compute(t->program, &step)) < 0) return status;
     for (int i = 0; i < t->world; i++)
@@ -344,6 +329,10 @@ static lk_status train_batch(lk_trainer *t, const lk_batch *b, lk_event *e)
     t->progress.position = b->position + b->total;
     e->loss = m.loss;
     e->grad_norm = m.grad_norm;
+    double numbers[LK__TRAINER_NUMBERS];
+    lk__trainer_get_numbers(t, &m, b->total, numbers);
+    e->metrics = t->named;
+    e->metrics_count = lk__trainer_set_named(t, numbers);
     return LK_OK;
 }
 

@@ -2,6 +2,8 @@
 #ifndef LK__TRAINER_H
 #define LK__TRAINER_H
 
+#include "data/dataset.h"
+#include "plan/plan.h"
 #include "run/trainer_interface.h"
 #include "train/checkpoint.h"
 
@@ -24,7 +26,10 @@ struct lk_trainer {
     bool              stop_requested; /* an event callback of this rank requested a stop */
     bool              stop;           /* all ranks stop */
     int               rank, world;
-    int               failed_rank; /* the rank whose failure was shared with all; -1: none */
+    int               failed_rank;               /* the rank whose failure was shared with all; -1: none */
+    lk_named_metric   named[LK_MAX_METRICS + 1]; /* of the latest step or evaluation */
+    double           *evaluated;                 /* (leaves here, numbers): sums of the running evaluation */
+    size_t            evaluated_bytes;
     lk__trace        *trace;
     int64_t           trace_first; /* the trace starts after this step */
 
@@ -37,6 +42,17 @@ struct lk_trainer {
 void lk__trainer_emit(lk_trainer *trainer, lk_event event); /* calls the event callback */
 /* Broadcasts the status of `rank` and its error message: all ranks return them. */
 lk_status lk__trainer_share_status(lk_trainer *trainer, int rank, lk_status status);
+
+/* ---- inputs.c ---- */
+lk_status lk__trainer_check_fields(lk_context *context, const lk_trainer_config *config); /* of both data sets */
+lk_status lk__trainer_record(const lk_trainer_config *config, const lk_inputs *inputs, lk_tensor *loss);
+
+/* ---- metrics.c ---- */
+enum { LK__TRAINER_NUMBERS = LK__PLAN_NUMBERS + 1 }; /* those of a program, and the number of samples */
+int  lk__trainer_numbers(const lk_trainer *trainer); /* that an evaluation adds, the last being the number of samples */
+void lk__trainer_get_numbers(const lk_trainer *trainer, const lk_metrics *metrics, int64_t samples, double *numbers);
+/* Sets trainer->named from such numbers; returns how many there are. */
+int lk__trainer_set_named(lk_trainer *trainer, const double *numbers);
 
 /* ---- tracing.c ---- */
 lk_status lk__trainer_trace_open(lk_trainer *trainer);

@@ -27,12 +27,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if ((status == LK_OK) != (dataset != NULL)) abort();
     if (status < 0 && (status == LK_EINVAL || !*lk_context_error(context))) abort();
     if (dataset) {
-        size_t   bytes = (size_t)lk_dataset_elements(dataset);
+        size_t   bytes = (size_t)lk_field_elements(lk_dataset_field(dataset, 0));
         uint8_t *sample = malloc(bytes);
         unsigned sum = 0;
         for (int64_t i = 0; i < lk_dataset_count(dataset); i += 1 + lk_dataset_count(dataset) / 64) {
             int32_t label = -1;
-            if (lk_dataset_get(dataset, i, sample, &label) != LK_OK || label < 0 || label >= lk_dataset_classes(dataset))
+            if (lk_dataset_get(dataset, i, (void *[]){sample, &label}) != LK_OK || label < 0 ||
+                label >= lk_dataset_find(dataset, "label")->classes)
                 abort();
             for (size_t k = 0; k < bytes; k++) sum += sample[k];
         }

@@ -169,6 +169,7 @@ case("cross_entropy_all", [(wide, 9, 5)], cross_entropy(0.3, 2, True), "loss")
 case("cross_entropy_three_axes", [(wide, 3, 3, 5)], cross_entropy(0.1), "loss")
 case("mse", [(plain, 3, 5), (plain, 3, 5)], lambda a, b: ((a - b).square().sum(), torch.tensor(15.0)), "loss")
 case("mse_image", [(plain, 2, 3, 5, 3), (plain, 2, 3, 5, 3)], lambda a, b: ((a - b).square().sum(), torch.tensor(90.0)), "loss")
+case("loss", [(plain, 9, 5)], lambda x: (((x * x.tanh()).sum(1) * SAMPLE).sum(), SAMPLE.sum()), "loss")
 case("l1", [(plain, 3, 5), (plain, 3, 5)], lambda a, b: ((a - b).abs().sum(), torch.tensor(15.0)), "loss")
 case("l1_image", [(plain, 2, 3, 5, 3), (plain, 2, 3, 5, 3)],
      lambda a, b: (F.l1_loss(a, b, reduction="sum"), torch.tensor(90.0)), "loss")

@@ -224,3 +224,41 @@ void KERNEL(mse)(const lk__kernel_call *call) { add_differences(call, mse_tile);
 void KERNEL(mse_grad)(const lk__kernel_call *call) { difference_grad(call, 2, mse_grad_tile); }
 void KERNEL(l1)(const lk__kernel_call *call) { add_differences(call, l1_tile); }
 void KERNEL(l1_grad)(const lk__kernel_call *call) { difference_grad(call, 1, l1_grad_tile); }
+
+/* ---- total ---- */
+
+static void total_tile(void *argument, int64_t tile, int worker)
+{
+    const difference *s = argument;
+    int64_t           begin = tile_begin(s->n, s->tiles, tile);
+    int64_t           n = tile_begin(s->n, s->tiles, tile + 1) - begin;
+    const REAL       *x = s->x + begin;
+    double            total = 0;
+    (void)worker;
+    SUM_VECTORS(total, i, n, load_part(x + i, lanes));
+    s->partial[tile] = total;
+}
+
+static double add_elements(const lk__kernel_call *call, const lk__kernel_operand *x)
+{
+    difference s = {.x = x->data, .partial = call->workspace, .n = lk__operand_elements(x)};
+    double     total = 0;
+    s.tiles = tile_count(s.n, 1, 0);
+    lk__pool_run(call->pool, s.tiles, total_tile, &s);
+    for (int64_t i = 0; i < s.tiles; i++) total += s.partial[i];
+    return total;
+}
+
+size_t KERNEL(total_workspace)(const lk__kernel_call *call, int threads)
+{
+    int64_t x = lk__operand_elements(&call->in[0]), w = input(call, 1) ? lk__operand_elements(&call->in[1]) : 0;
+    (void)threads;
+    return (size_t)tile_count(x > w ? x : w, 1, 0) * sizeof(double);
+}
+
+void KERNEL(total)(const lk__kernel_call *call)
+{
+    *(double *)call->out[0].data = add_elements(call, &call->in[0]);
+    *(double *)call->out[1].data =
+        input(call, 1) ? add_elements(call, &call->in[1]) : (double)lk__operand_elements(&call->in[0]);
+}

@@ -160,3 +160,37 @@ DESCRIBE(bce_with_logits){
     .loss = LK__LOSS_SUM_WEIGHT,
     MEMORY_BOUND,
 };
+
+/* ---- total: a sum and its weight, for losses and metrics ---- */
+
+static int total_shape(lk__graph_shapes *s)
+{
+    s->out[0] = s->out[1] = lk__shape_scalar(LK_F64);
+    return 2;
+}
+
+static void total_gradient(lk__graph_backward *b, int dy)
+{
+    if (!lk__grad_wants(b, 0)) return;
+    lk__graph_shape shape = lk__grad_shape(b, lk__grad_in(b, 0));
+    int node = lk__emit_shaped(b->g, b->n.site, LK__OP_fill, &(lk__op_attrs){.scale = 1}, NULL, 0, &shape, 1);
+    if (node < 0) return;
+    int ones = b->g->nodes[node].out[0];
+    lk__grad_give(b, 0, dy == LK__GRAD_ONE ? ones : LK__GRAD_EMIT(b, LK__OP_scale_by, NULL, 2, ones, dy));
+}
+
+DESCRIBE(total){
+    .inputs = 2,
+    .in = {OPERAND("x", REAL, REQUIRED, ROWS), OPERAND("weight", REAL, OPTIONAL, ROWS)},
+    .outputs = 2,
+    .out = {OPERAND("sum", F64, REQUIRED, ROWS), OPERAND("weight", F64, REQUIRED, ROWS)},
+    .attributes = LK__NO_ATTRIBUTES,
+    .shape = total_shape,
+    .gradient = total_gradient,
+    .no_gradient = 1u << 1,
+    .in_place = LK__NO_OPERAND,
+    .precision = LK__PRECISION_WIDE,
+    LOSS,
+    .loss = LK__LOSS_SUM_WEIGHT,
+    MEMORY_BOUND,
+};

@@ -1,0 +1,103 @@
+/* loss.c - the losses of --loss. With a field "weight" each sample counts with its weight. */
+#include "loss.h"
+
+#include <string.h>
+
+static const char *const names[] = {"cross_entropy", "mse", "l1", "bce"};
+
+const char *loss_name(loss_kind kind) { return names[kind]; }
+
+static int64_t count_outputs(loss_kind kind, const lk_field *label, const lk_field *target)
+{
+    if (kind == LOSS_CROSS_ENTROPY) return label->classes;
+    return target ? lk_field_elements(target) : 1; /* bce of two classes */
+}
+
+int loss_choose(const char *command_name, const char *given, const lk_dataset *data, loss_kind *kind, int64_t *outputs)
+{
+    const lk_field *label = lk_dataset_find(data, "label"), *target = lk_dataset_find(data, "target");
+    bool            classes = label && label->rank == 0 && label->classes > 0;
+    *kind = classes ? LOSS_CROSS_ENTROPY : LOSS_MSE;
+    for (int i = 0; i < 4; i++)
+        if (strcmp(given, names[i]) == 0) *kind = (loss_kind)i;
+    const char *needs = *kind == LOSS_CROSS_ENTROPY && !classes ? "labels of classes (a field \"label\")"
+                        : *kind == LOSS_BCE && !target && !(classes && label->classes == 2)
+                            ? "targets from 0 to 1 (a field \"target\"), or labels of two classes"
+                        : (*kind == LOSS_MSE || *kind == LOSS_L1) && !target ? "numbers to predict (a field \"target\")"
+                                                                             : NULL;
+    if (needs) {
+        print_error(command_name, "--loss %s needs %s; the data set (%s) has none", names[*kind], needs,
+                    lk_dataset_name(data));
+        return EXIT_USER_ERROR;
+    }
+    if (target && target->dtype != LK_F32) {
+        print_error(command_name, "--loss %s: the field \"target\" is %s; f32 is needed", names[*kind],
+                    lk_dtype_name(target->dtype));
+        return EXIT_USER_ERROR;
+    }
+    *outputs = count_outputs(*kind, label, target);
+    return 0;
+}
+
+/* (N, outputs) as y is: the target, or the label of two classes as a number. */
+static lk_tensor target_like(lk_tensor y, const lk_inputs *inputs)
+{
+    bool      target = lk_inputs_has(inputs, "target");
+    lk_tensor t = lk_inputs_find(inputs, target ? "target" : "label");
+    if (!target) t = lk_cast(t, lk_graph_dtype(inputs->graph));
+    return lk_reshape(t, 2, ((int64_t[]){-1, lk_tensor_dim(y, -1)}));
+}
+
+/* The mean over samples of their means over outputs, weighted. */
+static lk_tensor mean_loss(lk_tensor each, lk_tensor weight)
+{
+    lk_tensor samples = lk_mean(each, .axes = (int[]){1}, .axes_count = 1);
+    return lk_loss(lk_mul(samples, weight), .weight = weight);
+}
+
+static lk_tensor record_regression(loss_kind kind, lk_tensor y, lk_tensor target, const lk_inputs *inputs)
+{
+    lk_tensor difference = lk_sub(y, target);
+    lk_tensor magnitude = lk_add(lk_relu(difference), lk_relu(lk_scale(difference, -1)));
+    lk_metric(magnitude, "mae");
+    if (!lk_inputs_has(inputs, "weight")) return kind == LOSS_MSE ? lk_mse(y, target) : lk_l1(y, target);
+    lk_tensor weight = lk_inputs_find(inputs, "weight");
+    return mean_loss(kind == LOSS_MSE ? lk_mul(difference, difference) : magnitude, weight);
+}
+
+static lk_tensor record_bce(lk_tensor y, lk_tensor target, const lk_inputs *inputs)
+{
+    lk_tensor predicted = lk_clamp(lk_scale(lk_stop_gradient(y), 1e30), 0, 1); /* 1 above 0, else 0 */
+    lk_metric(lk_equal(predicted, target), "accuracy");
+    if (!lk_inputs_has(inputs, "weight")) return lk_bce_with_logits(y, target);
+    return lk_bce_with_logits(y, target, .weight = lk_inputs_find(inputs, "weight"));
+}
+
+/* The output must be (N, outputs): a model of the user's own may return anything. */
+static bool check_output(loss_kind kind, lk_tensor y, const lk_inputs *inputs, int64_t outputs)
+{
+    if (!y.graph || lk_graph_status(inputs->graph) < 0) return false;
+    bool enough = kind == LOSS_CROSS_ENTROPY ? lk_tensor_dim(y, -1) >= outputs : lk_tensor_dim(y, -1) == outputs;
+    if (lk_tensor_rank(y) == 2 && enough) return true;
+    lk_graph_fail(
+        inputs->graph, "the model returns %d axes, the last of %lld outputs; the loss %s of this data needs (N, %lld)",
+        lk_tensor_rank(y), lk_tensor_rank(y) ? (long long)lk_tensor_dim(y, -1) : 0LL, names[kind], (long long)outputs);
+    return false;
+}
+
+lk_tensor loss_record(loss_kind kind, lk_tensor y, const lk_inputs *inputs, int64_t outputs, double label_smoothing)
+{
+    if (!check_output(kind, y, inputs, outputs)) return y;
+    if (kind == LOSS_CROSS_ENTROPY) {
+        lk_tensor label = lk_inputs_find(inputs, "label");
+        lk_tensor weight = lk_inputs_has(inputs, "weight") ? lk_inputs_find(inputs, "weight") : (lk_tensor){0};
+        return lk_cross_entropy(y, label, .label_smoothing = label_smoothing, .weight = weight);
+    }
+    lk_tensor target = target_like(y, inputs);
+    return kind == LOSS_BCE ? record_bce(y, target, inputs) : record_regression(kind, y, target, inputs);
+}
+
+lk_tensor loss_prediction(loss_kind kind, lk_tensor y)
+{
+    return kind == LOSS_CROSS_ENTROPY ? lk_softmax(y, -1) : kind == LOSS_BCE ? lk_sigmoid(y) : y;
+}

@@ -1,0 +1,20 @@
+/* loss.h - the loss of `lockstep train`: the model's output against the label or target of a sample. */
+#ifndef LOSS_H
+#define LOSS_H
+
+#include "command.h"
+
+#include <lockstep.h>
+
+typedef enum loss_kind { LOSS_CROSS_ENTROPY, LOSS_MSE, LOSS_L1, LOSS_BCE } loss_kind;
+
+const char *loss_name(loss_kind kind); /* "cross_entropy" */
+/* Chooses by --loss ("auto": by the fields) and checks that the data has what the loss needs. Gives the number of outputs that the model
+ * needs. Returns an exit status. */
+int loss_choose(const char *command_name, const char *given, const lk_dataset *data, loss_kind *kind, int64_t *outputs);
+/* y, which must be (N, outputs), against the fields label, target and weight; records the metrics that belong to it. */
+lk_tensor loss_record(loss_kind kind, lk_tensor y, const lk_inputs *inputs, int64_t outputs, double label_smoothing);
+/* What a prediction prints: probabilities, or y itself for regression. */
+lk_tensor loss_prediction(loss_kind kind, lk_tensor y);
+
+#endif

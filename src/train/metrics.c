@@ -1,0 +1,53 @@
+/* metrics.c - the metrics of a step or an evaluation: those that the model recorded, and the accuracy of a cross-entropy. */
+#include "train/trainer.h"
+
+#include <string.h>
+
+const lk_named_metric *lk_metrics_find(const lk_named_metric *metrics, int count, const char *name)
+{
+    for (int i = 0; i < count; i++)
+        if (strcmp(metrics[i].name, name) == 0) return &metrics[i];
+    return NULL;
+}
+
+int lk__trainer_numbers(const lk_trainer *t) { return t->plan->evaluate.numbers_count + 1; }
+
+void lk__trainer_get_numbers(const lk_trainer *t, const lk_metrics *m, int64_t samples, double *numbers)
+{
+    numbers[LK__NUMBER_SUM] = m->sum;
+    numbers[LK__NUMBER_WEIGHT] = m->weight;
+    numbers[LK__NUMBER_CORRECT] = m->correct;
+    for (int i = 0; i < m->named_count; i++) {
+        numbers[LK__NUMBER_METRICS + 2 * i] = m->named[i].sum;
+        numbers[LK__NUMBER_METRICS + 2 * i + 1] = m->named[i].weight;
+    }
+    numbers[lk__trainer_numbers(t) - 1] = (double)samples;
+}
+
+static lk_named_metric make_metric(const char *name, double sum, double weight)
+{
+    return (lk_named_metric){name, sum, weight, weight != 0 ? sum / weight : 0};
+}
+
+/* The labels that a cross-entropy counts: its weight or, where samples have weights of their own, all rows of the logits. */
+static double count_labels(const lk_trainer *t, const double *numbers)
+{
+    const lk_graph       *g = t->plan->evaluate.graph;
+    const lk__graph_node *n = &g->nodes[g->values[t->plan->evaluate.numbers[LK__NUMBER_CORRECT]].node];
+    double                samples = numbers[lk__trainer_numbers(t) - 1];
+    bool                  weighted = n->inputs > 2 && n->in[2] >= 0;
+    return weighted ? samples * (double)g->values[n->in[1]].shape.count_unit : numbers[LK__NUMBER_WEIGHT];
+}
+
+int lk__trainer_set_named(lk_trainer *t, const double *numbers)
+{
+    const lk_graph *g = t->plan->graph;
+    int             count = 0;
+    for (size_t i = 0; i < g->metrics_count; i++) {
+        const double *pair = numbers + LK__NUMBER_METRICS + 2 * i;
+        t->named[count++] = make_metric(g->metrics[i].name, pair[0], pair[1]);
+    }
+    if (t->plan->evaluate.numbers[LK__NUMBER_CORRECT] >= 0 && !lk_metrics_find(t->named, count, "accuracy"))
+        t->named[count++] = make_metric("accuracy", numbers[LK__NUMBER_CORRECT], count_labels(t, numbers));
+    return count;
+}
