@@ -4,12 +4,15 @@
  * ctest: timeout 600, ranks 4, label slow */
 #include "parallel.h"
 
+/* Under a sanitizer, which looks for other errors, a few steps suffice. */
+enum { STEPS = SANITIZED ? 8 : 50 };
+
 static job job_of(int world, report *out)
 {
     return (job){.model = "cnn",
                  .real = LK_F64,
                  .side = 16,
-                 .steps = 50,
+                 .steps = STEPS,
                  .batch = 64,
                  .world = world,
                  .optimizer = LK_ADAM,
@@ -36,8 +39,8 @@ static void any_split_trains_like_the_whole_batch_f64(void)
     job              j = job_of(1, whole);
     char             what[96];
     run_job(&j);
-    CHECK(whole->losses[0] > 1 && whole->losses[49] < 0.95 * whole->losses[0], "nothing is learned: %g, then %g",
-          whole->losses[0], whole->losses[49]);
+    CHECK(whole->losses[0] > 1 && (SANITIZED || whole->losses[STEPS - 1] < 0.95 * whole->losses[0]),
+          "nothing is learned: %g, then %g", whole->losses[0], whole->losses[STEPS - 1]);
     for (int world = 2; world <= 4; world++) {
         snprintf(what, sizeof what, "%d ranks", world);
         compare(job_of(world, NULL), whole, 1e-9, what);
