@@ -1,6 +1,7 @@
 /* test_data_files.c - data sets from files and arrays: the bytes that were written are read back, and errors name the
  * file and the position in it. */
 #define _GNU_SOURCE
+#include "data/subset.h"
 #include "test_data.h"
 
 enum { RECORD = 3073 };
@@ -563,6 +564,42 @@ static void any_allocation_can_fail(void)
     free(images), free(labels);
 }
 
+/* lk__dataset_hold_out, of a data set in memory: both splits together are the whole, and a smaller set is split alike. */
+static void rows_are_held_out_by_their_number(void)
+{
+    int32_t                  values[1000];
+    bool                     tested[1000] = {false};
+    lk_field                 field = {.name = "features", .dtype = LK_I32};
+    lk_dataset_arrays_config c = LK_DATASET_ARRAYS_CONFIG_INIT;
+    for (int i = 0; i < 1000; i++) values[i] = i;
+    c.fields = &field, c.fields_count = 1, c.data = (const void *[]){values};
+    int64_t seen = 0;
+    for (int pass = 0; pass < 4; pass++) {
+        lk_dataset *d;
+        lk_split    split = pass % 2 ? LK_SPLIT_TRAIN : LK_SPLIT_TEST;
+        c.count = pass < 2 ? 1000 : 300;
+        CHECK_OK(context, lk_dataset_from_arrays(context, &c, &d));
+        CHECK_OK(context, lk__dataset_hold_out(d, split, 0.1, NULL));
+        if (pass == 0) CHECK(lk_dataset_count(d) > 60 && lk_dataset_count(d) < 140);
+        for (int64_t i = 0; i < lk_dataset_count(d); i++) {
+            int32_t value;
+            CHECK_OK(context, lk_dataset_get(d, i, (void *[]){&value}));
+            if (pass == 0) tested[value] = true;
+            CHECK(tested[value] == (split == LK_SPLIT_TEST));
+            seen++;
+        }
+        lk_dataset_free(d);
+    }
+    CHECK(seen == 1300);
+    lk_dataset *d;
+    CHECK_OK(context, lk_dataset_from_arrays(context, &c, &d));
+    CHECK(lk__dataset_hold_out(d, LK_SPLIT_TEST, 0, NULL) == LK_END &&
+          lk__dataset_hold_out(d, LK_SPLIT_TRAIN, 0, NULL) == LK_OK);
+    CHECK_FAILS(context, lk__dataset_hold_out(d, LK_SPLIT_TRAIN, 1, NULL), LK_EINVAL, "hold-out");
+    CHECK_FAILS(context, lk__dataset_hold_out(d, LK_SPLIT_TEST, 1e-12, NULL), LK_EINVAL, "none for the test set");
+    lk_dataset_free(d);
+}
+
 int main(void)
 {
     make_scratch();
@@ -578,6 +615,7 @@ int main(void)
     RUN(synthetic_samples_depend_on_seed_and_number_alone);
     RUN(synthetic_data_can_be_learned);
     RUN(arrays_are_copied_or_borrowed_and_labels_checked);
+    RUN(rows_are_held_out_by_their_number);
     RUN(any_allocation_can_fail);
     free_context(context);
     return 0;
