@@ -16,6 +16,25 @@
 #include <unistd.h>
 #include <zlib.h>
 
+#ifdef LK_PNG
+#include <png.h>
+#define PNG_TEXT PNG_LIBPNG_VER_STRING
+#else
+#define PNG_TEXT NULL
+#endif
+#ifdef LK_JPEG
+#include <jpeglib.h>
+#define QUOTE_VALUE(value) QUOTE(value)
+#define QUOTE(text) #text
+#ifdef LIBJPEG_TURBO_VERSION
+#define JPEG_TEXT "libjpeg-turbo " QUOTE_VALUE(LIBJPEG_TURBO_VERSION)
+#else
+#define JPEG_TEXT QUOTE_VALUE(JPEG_LIB_VERSION)
+#endif
+#else
+#define JPEG_TEXT NULL
+#endif
+
 #ifdef __clang__
 #define COMPILER __VERSION__ /* names itself */
 #else
@@ -230,6 +249,8 @@ static void print_text(const char *machine)
     printf("\n");
     print_devices();
     print_row("zlib", zlibVersion());
+    print_row("libpng", PNG_TEXT ? PNG_TEXT : "not built in: `--data folder:DIR` reads no PNG files");
+    print_row("libjpeg", JPEG_TEXT ? JPEG_TEXT : "not built in: `--data folder:DIR` reads no JPEG files");
 #ifdef LK_HWLOC
     print_row("hwloc", "used to pin ranks, where its library is installed");
 #else
@@ -271,6 +292,8 @@ static void print_json(const char *machine)
     for (size_t i = 0; lk_device_name(i); i++) json_text(&j, NULL, lk_device_name(i));
     json_close(&j, ']');
     json_text(&j, "zlib", zlibVersion());
+    json_text(&j, "libpng", PNG_TEXT);
+    json_text(&j, "libjpeg", JPEG_TEXT);
     json_text(&j, "libcurl", read_curl_version(text, sizeof text));
     json_text(&j, "mpi_modules", LK_BUILT_MPI);
     json_text(&j, "machine", machine);
