@@ -2,6 +2,8 @@
 #define _GNU_SOURCE
 #include "setup.h"
 
+#include "environment.h"
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,11 +26,12 @@ static lk_tensor record_loss(const lk_inputs *inputs, void *user)
 
 static void log_line(void *user, lk_log_level level, const char *text)
 {
-    const char *name = user;
+    const setup *s = user;
+    if (s->opening_data && environment_rank() > 0) return;
     if (level >= LK_LOG_WARNING)
-        print_note(name, "warning: %s", text);
+        print_note(s->command, "warning: %s", text);
     else if (level == LK_LOG_INFO)
-        print_note(name, "%s", text);
+        print_note(s->command, "%s", text);
 }
 
 /* The name for lk_dataset_open: defaults by model, and shapes for synthetic data. */
@@ -202,12 +205,12 @@ static int check_device(const char *name, const char *given)
 int setup_begin(setup *s, const char *name, const options *given, int threads)
 {
     lk_context_config config = LK_CONTEXT_CONFIG_INIT;
-    *s = (setup){.config = LK_TRAINER_CONFIG_INIT, .open_options = LK_OPEN_OPTIONS_INIT};
+    *s = (setup){.config = LK_TRAINER_CONFIG_INIT, .open_options = LK_OPEN_OPTIONS_INIT, .command = name};
     if (check_device(name, options_text(given, "device")) != 0) return EXIT_USER_ERROR;
     config.threads = threads;
     config.device = options_text(given, "device");
     config.log = log_line;
-    config.log_user = (void *)name;
+    config.log_user = s;
     lk_status status = lk_context_create(&config, &s->context);
     return status < 0 ? report(name, NULL, status) : 0;
 }
@@ -220,11 +223,12 @@ static void set_precision(lk_trainer_config *config, const char *type)
     lk_dtype_parse(mixed ? "f32" : type, &config->dtype);
 }
 
-static void set_open_options(setup *s, const options *given)
+static int set_open_options(setup *s, const char *name, const options *given)
 {
     const char *loss = options_text(given, "loss");
-    s->open_options = (lk_open_options)LK_OPEN_OPTIONS_INIT;
+    int         code = open_options_set(name, given, s->data, &s->open_options);
     s->open_options.regression = strcmp(loss, "mse") == 0 || strcmp(loss, "l1") == 0;
+    return code;
 }
 
 static int report_no_test(const setup *s, const char *name, lk_status status)
@@ -246,8 +250,11 @@ int setup_make(setup *s, const char *name, const options *given, setup_data what
                                           .recompute = options_flag(given, "recompute")};
     if ((code = check_model_options(s, name, given)) != 0) return code;
     set_data_name(s, given);
-    set_open_options(s, given);
-    if ((status = open_data(s, what)) < 0) return report_no_test(s, name, status);
+    if ((code = set_open_options(s, name, given)) != 0) return code;
+    s->opening_data = true;
+    status = open_data(s, what);
+    s->opening_data = false;
+    if (status < 0) return report_no_test(s, name, status);
     if ((code = check_data_options(s, name, given)) != 0) return code;
     code = loss_choose(name, options_text(given, "loss"), s->train ? s->train : s->test, &s->loss,
                        &s->model_options.classes);

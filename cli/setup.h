@@ -3,6 +3,7 @@
 #define SETUP_H
 
 #include "loss.h"
+#include "open_options.h"
 
 /* Rows of an option table. */
 #define MODEL_OPTIONS                                                                                                            \
@@ -22,7 +23,8 @@
     HEADING("Data"),                                                                                                             \
         TEXT("data", "NAME[:DIR]", NULL,                                                                                         \
              "cifar10, fashion-mnist, mnist or synthetic; without DIR it is searched where `lockstep data get` stores it. "      \
-             "Default: synthetic for mlp, else cifar10"),                                                                        \
+             "folder:DIR: PNG and JPEG files, a subdirectory for each class. Default: synthetic for mlp, else cifar10"),         \
+        FOLDER_OPTIONS,                                                                                                          \
         INTEGER("features", "N", "64", 1, 1e6, "synthetic data for mlp: features of a sample"),                                      \
         INTEGER("classes", "N", "10", 1, 1e6, "synthetic data: number of classes; other data sets have their own"),                                                        \
         INTEGER("batch", "N", "64", 1, 1e7, "Samples in a batch"),                                                               \
@@ -46,6 +48,8 @@ typedef struct setup {
     loss_kind         loss;
     double            label_smoothing;
     char              data[4096]; /* the data's full name */
+    const char       *command;      /* for messages of the log */
+    bool              opening_data; /* ranks above 0 do not show what is logged then: it is the same on all */
     const char       *model_name;
     bool              model_failed;   /* while its graph was recorded */
     const char       *weights_option; /* the option that set config.init: "--init" or "--load" */

@@ -1,6 +1,7 @@
 /* open.c - opens data sets by name: the directories that are searched, and messages about missing files. */
 #define _GNU_SOURCE
 #include "data/dataset.h"
+#include "data/folder/folder.h"
 
 #include <errno.h>
 #include <pwd.h>
@@ -193,10 +194,8 @@ static const struct {
     lk_status (*open)(lk_context *context, const char *rest, lk_split split, const lk_open_options *options, bool probe,
                       lk_dataset **dataset); /* rest: after the colon; NULL: nothing */
 } kinds[] = {
-    {"cifar10", open_cifar},
-    {"fashion-mnist", open_fashion},
-    {"mnist", open_mnist},
-    {"synthetic", open_synthetic},
+    {"cifar10", open_cifar},       {"fashion-mnist", open_fashion},  {"mnist", open_mnist},
+    {"synthetic", open_synthetic}, {"folder", lk__data_folder_open},
 };
 enum { KINDS = sizeof kinds / sizeof *kinds };
 

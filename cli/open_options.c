@@ -1,0 +1,54 @@
+/* open_options.c - sets lk_open_options from the command's options, and refuses those that a data set does not use. */
+#include "open_options.h"
+
+#include "command.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static int check_kind(const char *name, const options *given, const char *data)
+{
+    static const struct {
+        const char *option, *kinds; /* that use it */
+    } table[] = {{"size", "folder"},
+                 {"channels", "folder"},
+                 {"cache", "folder"},
+                 {"skip-broken", "folder"},
+                 {"holdout", "folder, npy, npz, safetensors, csv, idx"}};
+    char kind[32];
+    snprintf(kind, sizeof kind, "%.*s", (int)strcspn(data, ":"), data);
+    for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+        if (!options_given(given, table[i].option) || strstr(table[i].kinds, kind)) continue;
+        print_error(name, "--%s belongs to --data %s; %s does not use it", table[i].option, table[i].kinds, data);
+        return EXIT_USER_ERROR;
+    }
+    return 0;
+}
+
+/* "H,W", both whole numbers. */
+static bool parse_size(const char *text, int64_t *height, int64_t *width)
+{
+    char *end;
+    if (*text < '0' || *text > '9') return false;
+    *height = strtoll(text, &end, 10);
+    if (*end != ',' || end[1] < '0' || end[1] > '9') return false;
+    *width = strtoll(end + 1, &end, 10);
+    return !*end && *height > 0 && *width > 0;
+}
+
+int open_options_set(const char *name, const options *given, const char *data, lk_open_options *open)
+{
+    int         code = check_kind(name, given, data);
+    const char *size = options_text(given, "size"), *channels = options_text(given, "channels");
+    if (code != 0) return code;
+    *open = (lk_open_options)LK_OPEN_OPTIONS_INIT;
+    if (size && !parse_size(size, &open->height, &open->width)) {
+        print_error(name, "--size %s is invalid: give height and width, such as --size 224,224", size);
+        return EXIT_USER_ERROR;
+    }
+    open->channels = channels ? atoi(channels) : 0;
+    open->holdout = options_number(given, "holdout");
+    open->cache = options_text(given, "cache");
+    open->skip_broken = options_flag(given, "skip-broken");
+    return 0;
+}

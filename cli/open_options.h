@@ -1,0 +1,23 @@
+/* open_options.h - options for the user's own files, as lk_dataset_open takes them. */
+#ifndef OPEN_OPTIONS_H
+#define OPEN_OPTIONS_H
+
+#include "options.h"
+
+#include <lockstep/data.h>
+
+/* Rows of an option table. */
+#define FOLDER_OPTIONS                                                                                                  \
+    TEXT("size", "H,W", NULL, "folder: resize images to height H and width W, bilinear with antialiasing"),             \
+        CHOICE("channels", "N", NULL, "1|3", "folder: 1 for grey, 3 for RGB (default: as the first image)"),            \
+        NUMBER("holdout", "F", "0", 0, 0.99,                                                                            \
+               "your own files: the fraction of samples that form the test set, chosen by a hash of the file's name "   \
+               "or the row's number, so that adding samples moves none"),                                               \
+        TEXT("cache", "DIR", NULL, "folder: keep decoded images in DIR, which later runs and other ranks use"),         \
+        FLAG("skip-broken", "folder: leave out images that cannot be decoded, and list them. Decodes all of them first")
+
+/* Sets `open` for the data set `data`. 0, or the exit status after the error was printed: an invalid value, or an option that this
+ * data set does not use. */
+int open_options_set(const char *command_name, const options *given, const char *data, lk_open_options *open);
+
+#endif

@@ -1,0 +1,332 @@
+/* folder.c - the data set folder:DIR: image files in a subdirectory for each class. Where the splits are, which image determines size
+ * and channels, and what is done about broken files is decided here, from the files alone, so that all ranks agree. */
+#define _GNU_SOURCE
+#include "data/folder/folder.h"
+#include "data/subset.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+enum { LARGEST_SIDE = 16384 }; /* of a sample */
+
+static lk_status check_options(lk_context *context, const lk_open_options *o)
+{
+    if (o->regression)
+        return lk__fail(context, LK_EINVAL,
+                        "folder: its labels are classes, and a regression needs numbers: use another loss");
+    if (o->height < 0 || o->width < 0 || !o->height != !o->width || o->height > LARGEST_SIDE || o->width > LARGEST_SIDE)
+        return lk__fail(context, LK_EINVAL, "folder: a size of %lldx%lld is invalid: height and width are 1 to %d",
+                        (long long)o->height, (long long)o->width, LARGEST_SIDE);
+    if (o->channels != 0 && o->channels != 1 && o->channels != 3)
+        return lk__fail(context, LK_EINVAL, "folder: %d channels are invalid: 1 (grey) or 3 (RGB)", o->channels);
+    if (!(o->holdout >= 0 && o->holdout < 1))
+        return lk__fail(context, LK_EINVAL, "folder: a hold-out of %g is invalid: 0 to below 1 is allowed", o->holdout);
+    return LK_OK;
+}
+
+static bool is_directory(const char *path)
+{
+    struct stat about;
+    return stat(path, &about) == 0 && S_ISDIR(about.st_mode);
+}
+
+/* ---- which directory, which classes ---- */
+
+/* The directories of the splits: with train/ and test/ (or val/), those; with train/ alone and nothing beside it, that. Otherwise
+ * the directory itself: "train" may be a class. test is "" if there is none. */
+static lk_status find_splits(lk__data_folder *f, const char *directory, char train[LK__PATH], char test[LK__PATH])
+{
+    lk__data_folder_list beside = {.context = f->context};
+    struct stat          about;
+    size_t               length = strlen(directory);
+    while (length > 1 && directory[length - 1] == '/') length--;
+    if (length > LK__PATH - 16)
+        return lk__fail(f->context, LK_EINVAL, "folder:%.64s…: the path is longer than %d bytes", directory, LK__PATH);
+    if (stat(directory, &about) != 0)
+        return lk__fail(f->context, LK_ENOENT, "folder:%s: cannot open the directory: %s", directory, strerror(errno));
+    if (!S_ISDIR(about.st_mode))
+        return lk__fail(f->context, LK_EINVAL,
+                        "folder:%s: this is a file; give a directory with a subdirectory for each class", directory);
+    lk__path(test, "%.*s/test", (int)length, directory);
+    if (!is_directory(test)) lk__path(test, "%.*s/val", (int)length, directory);
+    lk__path(train, "%.*s/train", (int)length, directory);
+    bool      tested = is_directory(test), split = is_directory(train) && tested;
+    lk_status status = LK_OK;
+    if (!split && is_directory(train)) {
+        status = lk__data_folder_list_classes(&beside, directory);
+        split = beside.classes_count == 1;
+        lk__data_folder_list_free(&beside);
+    }
+    if (!split || !tested) test[0] = 0;
+    if (!split) lk__path(train, "%.*s", (int)length, directory);
+    return status;
+}
+
+static lk_status check_classes(const lk__data_folder *f, const char *train)
+{
+    if (f->list.classes_count == 0)
+        return lk__fail(f->context, LK_EINVAL,
+                        "folder:%s: it has no subdirectory; each class needs one, with its images", train);
+    if (f->list.classes_count == 1)
+        return lk__fail(f->context, LK_EINVAL, "folder:%s: it has one class only (%s); at least two are needed", train,
+                        lk__data_folder_class(&f->list, 0));
+    return LK_OK;
+}
+
+/* Classes of the test set must be known. */
+static lk_status check_test_classes(const lk__data_folder *f, const char *train, const char *test)
+{
+    lk__data_folder_list tested = {.context = f->context};
+    lk_status            status = lk__data_folder_list_classes(&tested, test);
+    for (size_t i = 0, k = 0; i < tested.classes_count && status == LK_OK; i++) {
+        const char *name = lk__data_folder_class(&tested, i);
+        while (k < f->list.classes_count && strcmp(lk__data_folder_class(&f->list, k), name) < 0) k++;
+        if (k == f->list.classes_count || strcmp(lk__data_folder_class(&f->list, k), name) != 0)
+            status = lk__fail(f->context, LK_EINVAL, "folder:%s: class %s is not in %s", test, name, train);
+    }
+    lk__data_folder_list_free(&tested);
+    return status;
+}
+
+/* ---- which files ---- */
+
+static lk_status list_files(lk__data_folder *f, bool every_class)
+{
+    for (size_t c = 0; c < f->list.classes_count; c++) {
+        size_t    before = f->list.count;
+        lk_status status = lk__data_folder_list_class(&f->list, f->root, c);
+        if (status < 0) return status;
+        if (every_class && f->list.count == before)
+            return lk__fail(f->context, LK_EINVAL, "folder:%s: class %s has no PNG or JPEG file", f->root,
+                            lk__data_folder_class(&f->list, c));
+    }
+    if (f->list.count == 0) return lk__fail(f->context, LK_EINVAL, "folder:%s: it has no PNG or JPEG files", f->root);
+    return LK_OK;
+}
+
+static lk_status fail_broken(const lk__data_folder *f, lk_status status, const char *path, const char *reason)
+{
+    return lk__fail(f->context, status, "%s %s; --skip-broken leaves such files out", path, reason);
+}
+
+/* The first image in order whose header can be read determines the channels, and without a given size also the size. */
+static lk_status choose_shape(lk__data_folder *f, const lk_open_options *o, bool *found)
+{
+    char           message[LK__IMAGE_MESSAGE];
+    lk__image_info info;
+    for (size_t i = 0; i < f->list.count; i++) {
+        lk_status status = lk__data_folder_probe(f->context, lk__data_folder_path(f, i), &info, message);
+        if (status == LK_ENOMEM) return status;
+        if (status < 0 && !o->skip_broken) return fail_broken(f, status, lk__data_folder_path(f, i), message);
+        if (status < 0) continue;
+        lk__image_size(&info, &f->decoder.height, &f->decoder.width);
+        if (o->height) f->decoder.height = o->height, f->decoder.width = o->width;
+        f->decoder.target = (lk__image_target){o->channels           ? o->channels
+                                               : info.components < 3 ? 1
+                                                                     : 3,
+                                               o->height, o->width};
+        snprintf(f->first, sizeof f->first, "%s", lk__data_folder_path(f, i));
+        *found = true;
+        break;
+    }
+    return LK_OK;
+}
+
+/* The test set has the shape of the training set: that is found in the first classes there. */
+static lk_status choose_shape_of_train(lk__data_folder *f, const char *train, const lk_open_options *o)
+{
+    bool      found = false;
+    lk_status status = LK_OK;
+    for (size_t c = 0; c < f->list.classes_count && status == LK_OK && !found; c++) {
+        f->list.count = 0;
+        status = lk__data_folder_list_class(&f->list, train, c);
+        if (status == LK_OK) status = choose_shape(f, o, &found);
+    }
+    f->list.count = 0;
+    f->list.others = 0;
+    if (status == LK_OK && !found)
+        status = lk__fail(f->context, LK_EINVAL, "folder:%s: it has no PNG or JPEG files", train);
+    return status;
+}
+
+static bool is_of_other_split(const lk__data_folder_list *list, size_t i, const void *user)
+{
+    const lk__data_folder *f = user;
+    const char            *name = lk__data_folder_path(f, i) + strlen(f->root) + 1;
+    (void)list;
+    return lk__is_held_out(name, strlen(name), f->holdout) != (f->split == LK_SPLIT_TEST);
+}
+
+static lk_status hold_out(lk__data_folder *f)
+{
+    if (f->holdout <= 0) return LK_OK;
+    lk__data_folder_list_drop(&f->list, is_of_other_split, f);
+    if (f->list.count > 0) return LK_OK;
+    return lk__fail(f->context, LK_EINVAL, "folder:%s: a hold-out of %g leaves no image for the %s set", f->root,
+                    f->holdout, f->split == LK_SPLIT_TEST ? "test" : "training");
+}
+
+/* The list of the split, and the shape of its samples. LK_END: there is no such split. */
+static lk_status select_files(lk__data_folder *f, const char *directory, const lk_open_options *o)
+{
+    char      train[LK__PATH], test[LK__PATH];
+    bool      found = false;
+    lk_status status = find_splits(f, directory, train, test);
+    if (status < 0) return status;
+    if (test[0] && o->holdout > 0)
+        return lk__fail(f->context, LK_EINVAL, "folder:%s: %s is the test set; remove the hold-out of %g", directory,
+                        test, o->holdout);
+    if (f->split == LK_SPLIT_TEST && !test[0] && o->holdout <= 0) return LK_END;
+    bool own = f->split == LK_SPLIT_TEST && test[0]; /* a directory of its own */
+    f->holdout = test[0] ? 0 : o->holdout;
+    snprintf(f->root, sizeof f->root, "%s", own ? test : train);
+    if ((status = lk__data_folder_list_classes(&f->list, train)) == LK_OK) status = check_classes(f, train);
+    if (status != LK_OK) return status;
+    if (own && (status = check_test_classes(f, train, test)) == LK_OK) status = choose_shape_of_train(f, train, o);
+    if (status == LK_OK) status = list_files(f, !own);
+    if (status == LK_OK && !own) {
+        status = choose_shape(f, o, &found);
+        if (status == LK_OK && !found)
+            status = lk__fail(f->context, LK_EFORMAT, "folder:%s: none of its %zu images can be read", f->root,
+                              f->list.count);
+    }
+    return status == LK_OK ? hold_out(f) : status;
+}
+
+/* ---- broken files ---- */
+
+static bool is_broken(const lk__data_folder_list *list, size_t i, const void *user)
+{
+    (void)user;
+    return list->files[i].broken;
+}
+
+/* Fails, or leaves broken files out and lists them. */
+static lk_status settle_broken(lk__data_folder *f, bool skip, bool probe)
+{
+    size_t broken = 0, all = f->list.count;
+    for (size_t i = 0; i < all; i++) {
+        if (!f->list.files[i].broken) continue;
+        broken++;
+        if (!skip) return fail_broken(f, LK_EFORMAT, lk__data_folder_path(f, i), f->list.files[i].broken);
+        if (!probe)
+            lk__log(f->context, LK_LOG_INFO, "left out: %s %s", lk__data_folder_path(f, i), f->list.files[i].broken);
+    }
+    if (!broken) return LK_OK;
+    lk__data_folder_list_drop(&f->list, is_broken, NULL);
+    if (f->list.count == 0)
+        return lk__fail(f->context, LK_EFORMAT, "folder:%s: none of its %zu images can be decoded", f->root, all);
+    if (!probe)
+        lk__log(f->context, LK_LOG_WARNING, "folder:%s: %zu of %zu images are broken and were left out", f->root,
+                broken, all);
+    return LK_OK;
+}
+
+/* The passes that these options need. */
+static lk_status check_files(lk__data_folder *f, const lk_open_options *o, bool probe)
+{
+    lk_status status;
+    if (!probe && o->cache) {
+        status = lk__data_folder_cache_open(f, o->cache);
+    } else {
+        status = lk__data_folder_scan(f);
+        if (status == LK_OK && !probe && o->skip_broken) status = lk__data_folder_decode_all(f, NULL, NULL);
+    }
+    return status < 0 ? status : settle_broken(f, o->skip_broken, probe);
+}
+
+/* ---- the data set ---- */
+
+static lk_status read_image(const lk_dataset *d, int64_t index, void *const *fields, void *scratch,
+                            char message[LK__DATASET_MESSAGE])
+{
+    const lk__data_folder *f = d->state;
+    char                   reason[LK__IMAGE_MESSAGE];
+    if (!fields[0]) return LK_OK;
+    const unsigned char *sample = f->cache ? lk__data_folder_cache_get(f->cache, f->list.files[index].number) : NULL;
+    if (sample) {
+        memcpy(fields[0], sample, lk__data_folder_sample_bytes(f));
+        return LK_OK;
+    }
+    const char *path = lk__data_folder_path(f, (size_t)index);
+    lk_status   status = lk__data_folder_decode(&f->decoder, path, scratch, fields[0], reason);
+    if (status == LK_OK) return LK_OK;
+    size_t length = strlen(path), most = LK__DATASET_MESSAGE - LK__IMAGE_MESSAGE - 8;
+    snprintf(message, LK__DATASET_MESSAGE, "%s%s %s", length > most ? "…" : "",
+             length > most ? path + length - most : path, reason);
+    return status;
+}
+
+static const char *name_sample(const lk_dataset *d, int64_t index)
+{
+    return lk__data_folder_path(d->state, (size_t)index);
+}
+
+static void free_folder(lk__data_folder *f)
+{
+    lk__data_folder_cache_close(f->cache);
+    lk__data_folder_list_free(&f->list);
+    lk__free(f->context, LK_MEMORY_OTHER, f, sizeof *f);
+}
+
+static void release_folder(lk_dataset *d) { free_folder(d->state); }
+
+/* On success the data set owns the folder. */
+static lk_status make_dataset(lk__data_folder *f, bool probe, lk_dataset **dataset)
+{
+    lk_dataset  *d = NULL;
+    int64_t      dims[] = {f->decoder.target.channels, f->decoder.height, f->decoder.width};
+    size_t       names_bytes = f->list.classes_count * sizeof(char *);
+    const char **names = lk__alloc(f->context, LK_MEMORY_OTHER, names_bytes);
+    if (!names) return LK_ENOMEM;
+    for (size_t i = 0; i < f->list.classes_count; i++) names[i] = lk__data_folder_class(&f->list, i);
+    lk_status status = lk__dataset_make_labelled(f->context, "folder", (int64_t)f->list.count, 3, dims, LK_U8,
+                                                 (int)f->list.classes_count, names, &d);
+    lk__free(f->context, LK_MEMORY_OTHER, names, names_bytes);
+    if (status < 0) return status;
+    if (!probe) {
+        int32_t *labels = lk__dataset_column(d, 1);
+        if (!labels) {
+            lk_dataset_free(d);
+            return LK_ENOMEM;
+        }
+        for (size_t i = 0; i < f->list.count; i++) labels[i] = f->list.files[i].label;
+        d->read = read_image;
+    }
+    d->scratch = f->decoder.scratch;
+    d->sample_name = name_sample;
+    d->state = f;
+    d->release = release_folder;
+    *dataset = d;
+    return LK_OK;
+}
+
+lk_status lk__data_folder_open(lk_context *context, const char *directory, lk_split split,
+                               const lk_open_options *options, bool probe, lk_dataset **dataset)
+{
+    *dataset = NULL;
+    lk_status status = check_options(context, options);
+    if (status < 0) return status;
+    if (!directory || !*directory)
+        return lk__fail(context, LK_EINVAL, "folder: needs a directory: folder:DIR, with a subdirectory for each class");
+    if (!lk__image_supported())
+        return lk__fail(
+            context, LK_EUNSUPPORTED,
+            "folder:%s: this build decodes no images; install libpng and libjpeg (libpng-dev, libjpeg-dev) and build "
+            "Lockstep again",
+            directory);
+    lk__data_folder *f = lk__alloc(context, LK_MEMORY_OTHER, sizeof *f);
+    if (!f) return LK_ENOMEM;
+    f->context = f->list.context = context;
+    f->split = split;
+    status = select_files(f, directory, options);
+    if (status == LK_OK) status = check_files(f, options, probe);
+    if (status == LK_OK) status = make_dataset(f, probe, dataset);
+    if (status == LK_OK && !probe && f->list.others > 0)
+        lk__log(context, LK_LOG_INFO, "folder:%s: %lld files that are not called .png, .jpg or .jpeg are not used",
+                f->root, (long long)f->list.others);
+    if (status != LK_OK) free_folder(f);
+    return status;
+}

@@ -1,0 +1,93 @@
+#!/usr/bin/env bash
+# cli_folder.sh - `--data folder:DIR`: CIFAR-10's records as PNG files give the losses of its binary files, bit for bit; ranks, resuming, the cache
+# and workers change nothing; mistakes. LK_CIFAR_COUNT=50000 does it with all of CIFAR-10 (two minutes on two cores).
+# ctest: timeout 240, ranks 3
+set -eu
+command -v python3 > /dev/null || { echo "skipped: no python3, which writes the PNG files"; exit 77; }
+"$LOCKSTEP" info | grep -q '^libpng *[0-9]' || { echo "skipped: built without libpng"; exit 77; }
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+cd "$work"
+fail() { echo "$*"; exit 1; }
+field() { sed -n "s/.*\"$1\": *\"\{0,1\}\([-0-9a-zA-Z.+]*\).*/\1/p"; }
+expect() { # expect STATUS TEXT COMMAND…: the exit status, one line of message, and the text in it
+    local wanted=$1 text=$2 code=0
+    shift 2
+    "$@" > out.txt 2> err.txt || code=$?
+    [ $code = "$wanted" ] || fail "$*: exit status $code, not $wanted: $(cat err.txt)"
+    grep -qF -- "$text" err.txt || fail "$*: no \"$text\" in: $(cat err.txt)"
+}
+
+source=$SOURCE_DIR/../shared/data/cifar-10-batches-bin
+[ -d "$source" ] || source=-
+count=${LK_CIFAR_COUNT:-500}
+python3 "$SOURCE_DIR/test/cifar_folder.py" "$source" . "$count"
+[ "$(find folder/train -name '*.png' | wc -l)" = "$count" ] || fail "the folder has not $count images"
+
+# The same losses, the same evaluation and the same weights, from both, in the same order.
+train="$LOCKSTEP train --model cnn --batch 32 --epochs 1 --seed 3 --crop-padding 2 --flip 0.5 --json"
+$train --data cifar10:sorted --log binary.jsonl > binary.json 2> /dev/null
+$train --data folder:folder --log folder.jsonl --workers 2 > folder.json 2> /dev/null
+steps() { grep '"event": *"step"' "$1" | field loss; }
+[ "$(steps binary.jsonl | wc -l)" = $(((count + 31) / 32)) ] || fail "the log: $(cat binary.jsonl)"
+diff <(steps binary.jsonl) <(steps folder.jsonl) || fail "losses differ"
+for value in hash loss accuracy; do
+    [ "$(field $value < binary.json)" = "$(field $value < folder.json)" ] || fail "$value: $(cat binary.json folder.json)"
+done
+echo "$count images: $(steps folder.jsonl | wc -l) equal losses, hash $(field hash < folder.json)"
+if [ "$count" != 500 ]; then exit 0; fi
+
+# Ranks, workers, the cache and a resume in mid-epoch, with other ranks, change no bits.
+same="--model cnn --data folder:folder --batch 48 --epochs 2 --threads 1 --seed 5 --reproducible --json"
+"$LOCKSTEP" train $same --log one.jsonl > one.json 2> /dev/null
+hash=$(field hash < one.json)
+tested() { grep '"event": *"evaluated"' "$1" | tail -1 | field samples; }
+[ "$(tested one.jsonl)" = 100 ] || fail "each test sample once: $(cat one.jsonl)"
+for more in "-n 2" "-n 3 --workers 2" "--workers 0 --cache cache" "-n 3 --cache cache2" "--cache cache2"; do
+    got=$("$LOCKSTEP" train $same $more 2> err.txt | field hash)
+    [ "$got" = "$hash" ] || fail "$more: $got, not $hash: $(cat err.txt)"
+done
+[ "$(ls cache2 | wc -l)" = 2 ] || fail "the cache of two splits: $(ls cache2)"
+"$LOCKSTEP" train $same -n 3 --steps 7 --save run 2> /dev/null > /dev/null
+"$LOCKSTEP" train $same -n 2 --steps 15 --save run --resume auto --cache cache 2> /dev/null > /dev/null
+got=$("$LOCKSTEP" train $same --save run --resume auto 2> /dev/null | field hash)
+[ "$got" = "$hash" ] || fail "resumed: $got, not $hash"
+
+# Part of the samples held out; resized; grey; class names.
+"$LOCKSTEP" train --model cnn --data folder:folder/train --holdout 0.2 --size 16,24 --channels 1 --epochs 1 --save held --log held.jsonl 2> err.txt ||
+    fail "$(cat err.txt)"
+held=$(tested held.jsonl)
+[ "$held" -gt 60 ] && [ "$held" -lt 140 ] || fail "a fifth of 500 held out: $(cat held.jsonl)"
+"$LOCKSTEP" eval --load held --model cnn --data folder:folder/train --holdout 0.2 --size 16,24 --channels 1 --json | grep -q "\"samples\": *$held" ||
+    fail "eval of what was held out"
+
+# Mistakes: one sentence, exit status 2.
+data() { echo "$LOCKSTEP train --model cnn --steps 1 --data folder:$1 ${*:2}"; }
+expect 2 "No such file" $(data nowhere)
+expect 2 "this is a file" $(data one.json)
+mkdir -p empty single/a/ sizes
+expect 2 "no subdirectory" $(data empty)
+cp folder/train/cat/*0.png single/a/
+expect 2 "one class only (a)" $(data single)
+mkdir single/b
+expect 2 "class b has no PNG or JPEG file" $(data single)
+cp -r folder/train/cat folder/train/dog sizes/
+cp "$SOURCE_DIR/test/golden/images/rgb8.png" sizes/dog/zz.png
+expect 2 "sizes/dog/zz.png is 23x37: images of several sizes need --size" $(data sizes)
+expect 0 "" $(data sizes --size 32,32 --holdout 0.1)
+for wrong in "--size 32" "--size 0,32" "--size 32,32,32" "--size 3.5,8" "--channels 2" "--holdout 1"; do expect 2 "${wrong% *}" $(data sizes $wrong); done
+for option in "--size 8,8" "--channels 1" "--cache cache" "--skip-broken"; do
+    expect 2 "${option%% *}" "$LOCKSTEP" train --model cnn --data synthetic:3x32x32 --steps 1 $option
+done
+expect 2 "folder/test is the test set" $(data folder --holdout 0.1)
+
+# Broken files, on one rank and on two.
+broken=$(find sizes/dog -name '*.png' | sort | sed -n 3p)
+head -c 700 "$broken" > cut && mv cut "$broken"
+for ranks in "" "-n 2"; do
+    expect 2 "$broken is damaged: it is truncated" $(data sizes --size 32,32 --epochs 1 --steps 1000 --holdout 0.1 $ranks)
+    expect 0 "1 of" $(data sizes --size 32,32 --skip-broken $ranks)
+    grep -qF "left out: $broken" err.txt || fail "the broken file is not listed: $(cat err.txt)"
+    [ "$(grep -c 'left out: ' err.txt)" = 1 ] || fail "it is listed more than once: $(cat err.txt)"
+done
+expect 2 "$broken is damaged" $(data sizes --size 32,32 --cache cache3)
