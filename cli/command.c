@@ -90,7 +90,7 @@ int report(const char *command_name, lk_context *context, lk_status status)
 
 int report_as(const char *command_name, const char *lead, lk_context *context, lk_status status)
 {
-    const char *text = context ? lk_context_error(context) : "";
+    const char *text = lk_context_error(context);
     int         code = exit_code(status), rank = environment_rank();
     bool        other = is_of_other_rank(text, rank);
     if (!text[0]) text = lk_status_text(status);

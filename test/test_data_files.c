@@ -528,7 +528,7 @@ static void arrays_are_copied_or_borrowed_and_labels_checked(void)
     CHECK_FAILS(context, lk_dataset_from_arrays(context, &c, &d), LK_EINVAL, "class numbers are i32");
     fields[0].classes = 0, c.fields_count = LK_MAX_FIELDS + 1;
     CHECK_FAILS(context, lk_dataset_from_arrays(context, &c, &d), LK_EINVAL, "17");
-    c.size = 8;
+    c.size = 0;
     CHECK_FAILS(context, lk_dataset_from_arrays(context, &c, &d), LK_EINVAL, "LK_DATASET_ARRAYS_CONFIG_INIT");
     CHECK(!d);
     lk_dataset_free(copied), lk_dataset_free(borrowed), lk_dataset_free(NULL);

@@ -16,20 +16,20 @@ typedef struct lk_work lk_work; /* one operation in flight; wait for it from the
 typedef enum lk_reduce_op { LK_SUM, LK_AVG, LK_MIN, LK_MAX, LK_PROD } lk_reduce_op;
 
 typedef struct lk_comm_config {
-    size_t size; /* sizeof this struct; set by LK_COMM_CONFIG_INIT */
+    size_t size LK_ZERO; /* sizeof this struct; set by LK_COMM_CONFIG_INIT */
     /* Negative: from the environment: RANK and WORLD_SIZE, or what Open MPI, PMI or Slurm set; else a world of one. */
-    int rank, world;
+    int rank LK_ZERO, world LK_ZERO;
     /* On one host it only distinguishes the jobs of one user, and nothing listens on it (0: LOCKSTEP_JOB, MASTER_PORT or
      * the parent process). Over several, where rank 0 listens (0: LOCKSTEP_PORT, or lockstep run's MASTER_PORT). */
-    int         port;
-    const char *backend;    /* "self", "shm", "tcp", "mpi" or "mixed"; NULL chooses */
-    int64_t     timeout_ms; /* for each operation, which then fails; a wait is never unlimited */
-    int64_t     stall_ms;   /* after this long, a table of the ranks, with the missing ones marked, is logged */
+    int         port LK_ZERO;
+    const char *backend LK_ZERO;    /* "self", "shm", "tcp", "mpi" or "mixed"; NULL chooses */
+    int64_t     timeout_ms LK_ZERO; /* for each operation, which then fails; a wait is never unlimited */
+    int64_t     stall_ms LK_ZERO;   /* after this long, a table of the ranks, with the missing ones marked, is logged */
     /* Until all ranks have joined. 0: LOCKSTEP_JOIN_TIMEOUT (seconds), else 10 minutes over several hosts and 30 s on one. */
-    int64_t     join_ms;
-    const char *address;    /* of rank 0, a name or IPv4 or IPv6: then ranks may be on several hosts. NULL: MASTER_ADDR */
+    int64_t join_ms LK_ZERO;
+    const char *address LK_ZERO; /* of rank 0, a name or IPv4 or IPv6: then ranks may be on several hosts. NULL: MASTER_ADDR */
 } lk_comm_config;
-#define LK_COMM_CONFIG_INIT {sizeof(lk_comm_config), -1, -1, 0, NULL, 600000, 10000, 0, NULL}
+#define LK_COMM_CONFIG_INIT {.size = sizeof(lk_comm_config), .rank = -1, .world = -1, .timeout_ms = 600000, .stall_ms = 10000}
 
 /* Joins the other ranks. Fails after join_ms with the addresses that were tried and what answered; after 5 s the missing
  * ranks are logged. config may be NULL. */

@@ -31,29 +31,32 @@ LK_API const char *lk_memory_name(lk_memory kind);
 
 /* Set all of these or none. alloc returns memory aligned to `alignment`, or NULL. */
 typedef struct lk_allocator {
-    void *(*alloc)(void *user, size_t bytes, size_t alignment);
-    void (*free)(void *user, void *memory, size_t bytes);
-    void *user;
+    void *(*alloc)(void *user, size_t bytes, size_t alignment)LK_ZERO;
+    void (*free)(void *user, void *memory, size_t bytes) LK_ZERO;
+    void *user LK_ZERO;
 } lk_allocator;
 
 typedef struct lk_context_config {
-    size_t size;      /* sizeof this struct; set by LK_CONTEXT_CONFIG_INIT */
-    int    threads;   /* of the pool with the caller; 0: affinity mask and cgroup quota, divided by LOCAL_WORLD_SIZE */
-    const char  *isa; /* "neon", "avx2", "avx512", "generic"; NULL: the best available */
-    lk_allocator allocator;
-    void (*log)(void *user, lk_log_level level, const char *text); /* NULL: silent. One line, no newline; any thread */
-    void       *log_user;
-    const char *device; /* lk_device_name; NULL: LOCKSTEP_DEVICE in the environment, else "cpu" */
+    size_t size LK_ZERO; /* sizeof this struct; set by LK_CONTEXT_CONFIG_INIT */
+    int threads LK_ZERO; /* of the pool with the caller; 0: affinity mask and cgroup quota, divided by LOCAL_WORLD_SIZE */
+    const char  *isa LK_ZERO; /* "neon", "avx2", "avx512", "generic"; NULL: the best available */
+    lk_allocator allocator LK_ZERO;
+    void (*log)(void *user, lk_log_level level, const char *text)
+        LK_ZERO; /* NULL: silent. One line, no newline; any thread */
+    void       *log_user LK_ZERO;
+    const char *device LK_ZERO; /* lk_device_name; NULL: LOCKSTEP_DEVICE in the environment, else "cpu" */
 } lk_context_config;
-#define LK_CONTEXT_CONFIG_INIT {sizeof(lk_context_config), 0, NULL, {NULL, NULL, NULL}, NULL, NULL, NULL}
+#define LK_CONTEXT_CONFIG_INIT {.size = sizeof(lk_context_config)}
 
-/* config may be NULL for all defaults. LK_EUNSUPPORTED: this build or machine has no such instruction set or device. */
+/* config may be NULL for all defaults. LK_EUNSUPPORTED: this build or machine has no such instruction set or device. Where it fails,
+ * lk_context_error(NULL) says why. */
 LK_API lk_status lk_context_create(const lk_context_config *config, lk_context **context);
 LK_API void      lk_context_free(lk_context *context); /* NULL is fine */
 
 /* The message of the calling thread's latest failed call on this context: what failed, where, and what to do; "" when none failed.
  * Like errno it is per thread: failures in other threads do not change it. It is kept for the last 4 contexts on which
- * the thread had a failure. The text stays valid until the calling thread calls this function again. */
+ * the thread had a failure. The text stays valid until the calling thread calls this function again. context NULL: the message of the
+ * calling thread's latest lk_context_create that failed. */
 LK_API const char *lk_context_error(lk_context *context);
 
 /* Copies text for output on a terminal. Messages may contain names from files and text from other hosts: control characters and

@@ -27,6 +27,7 @@ typedef struct lk_field {
     /* i32: above 0, the values are class numbers 0 … classes-1, and are checked; 0: any numbers */
     int                classes LK_ZERO;
     const char *const *class_names LK_ZERO; /* `classes` of them; NULL: none */
+    int                reserved[8] LK_ZERO;
 } lk_field;
 
 LK_API int64_t     lk_field_elements(const lk_field *field); /* the product of its dims; 1 for a single number */
@@ -35,19 +36,20 @@ LK_API const char *lk_field_class_name(const lk_field *field, int64_t label); /*
 
 /* How lk_dataset_open reads the user's own files; zeros are the defaults. */
 typedef struct lk_open_options {
-    size_t      size;          /* sizeof this struct; set by LK_OPEN_OPTIONS_INIT */
-    int64_t     height, width; /* folder: images are resized to this; 0: all images must have the same size */
-    int         channels;      /* folder: 1 grey, 3 RGB; 0: as the first image in order */
-    double      holdout;       /* the fraction of samples that form the test set, chosen by a hash of the file's name or
+    size_t  size LK_ZERO; /* sizeof this struct; set by LK_OPEN_OPTIONS_INIT */
+    int64_t height LK_ZERO,
+        width LK_ZERO;         /* folder: images are resized to this; 0: all images must have the same size */
+    int    channels LK_ZERO;   /* folder: 1 grey, 3 RGB; 0: as the first image in order */
+    double holdout LK_ZERO;    /* the fraction of samples that form the test set, chosen by a hash of the file's name or
                                  * the row's number; 0: none, and files without a test set of their own have no test set */
-    const char *label;         /* csv: the column of the label, a name or a number from 1; npz, safetensors: the array's
+    const char *label LK_ZERO; /* csv: the column of the label, a name or a number from 1; npz, safetensors: the array's
                                  * name. NULL: "label" or "target", else csv: the last column */
-    int         header;      /* csv: 1: the first line has names; -1: it has not; 0: it has if none of it is a number */
-    const char *cache;       /* folder: a directory that keeps decoded samples; NULL: none */
-    bool        skip_broken; /* folder: files that cannot be decoded are left out, and listed in the log */
-    bool        regression;  /* labels are numbers to predict: field "target" f32 instead of "label" */
+    int header LK_ZERO; /* csv: 1: the first line has names; -1: it has not; 0: it has if none of it is a number */
+    const char *cache LK_ZERO;       /* folder: a directory that keeps decoded samples; NULL: none */
+    bool        skip_broken LK_ZERO; /* folder: files that cannot be decoded are left out, and listed in the log */
+    bool        regression LK_ZERO;  /* labels are numbers to predict: field "target" f32 instead of "label" */
 } lk_open_options;
-#define LK_OPEN_OPTIONS_INIT {sizeof(lk_open_options), 0, 0, 0, 0.0, NULL, 0, NULL, false, false}
+#define LK_OPEN_OPTIONS_INIT {.size = sizeof(lk_open_options)}
 
 /* Opens by name.
  *   cifar10, fashion-mnist, mnist, each with ":DIR"; without it, searches $LOCKSTEP_DATA/NAME, ~/.cache/lockstep/NAME and
@@ -82,33 +84,31 @@ LK_API lk_status lk_dataset_idx(lk_context *context, const char *images, const c
 /* Generated data that a model can learn: a mean for each class, plus noise. Sample i is a function of (seed, i, shape,
  * classes). */
 typedef struct lk_dataset_synthetic_config {
-    size_t   size;  /* sizeof this struct; set by LK_DATASET_SYNTHETIC_CONFIG_INIT */
-    int64_t  count; /* samples */
-    int64_t  first; /* number of the first: a test set that starts where the training set ends shares no sample */
-    int      rank;  /* axes of one sample */
-    int64_t  dims[LK_MAX_RANK]; /* for example 64, or 3, 32, 32 */
-    lk_dtype dtype;             /* LK_F32, or LK_U8 for images */
-    int      classes;
-    uint64_t seed;
+    size_t  size LK_ZERO;  /* sizeof this struct; set by LK_DATASET_SYNTHETIC_CONFIG_INIT */
+    int64_t count LK_ZERO; /* samples */
+    int64_t first LK_ZERO; /* number of the first: a test set that starts where the training set ends shares no sample */
+    int     rank LK_ZERO;  /* axes of one sample */
+    int64_t  dims[LK_MAX_RANK] LK_ZERO; /* for example 64, or 3, 32, 32 */
+    lk_dtype dtype LK_ZERO;             /* LK_F32, or LK_U8 for images */
+    int      classes LK_ZERO;
+    uint64_t seed LK_ZERO;
 } lk_dataset_synthetic_config;
-#define LK_DATASET_SYNTHETIC_CONFIG_INIT                                                    \
-    {                                                                                       \
-        sizeof(lk_dataset_synthetic_config), 4096, 0, 1, {64, 0, 0, 0, 0, 0}, LK_F32, 10, 0 \
-    }
+#define LK_DATASET_SYNTHETIC_CONFIG_INIT \
+    {.size = sizeof(lk_dataset_synthetic_config), .count = 4096, .rank = 1, .dims = {64}, .dtype = LK_F32, .classes = 10}
 
 /* config may be NULL for all defaults. Held in memory. */
 LK_API lk_status lk_dataset_synthetic(lk_context *context, const lk_dataset_synthetic_config *config,
                                       lk_dataset **dataset);
 
 typedef struct lk_dataset_arrays_config {
-    size_t             size; /* sizeof this struct; set by LK_DATASET_ARRAYS_CONFIG_INIT */
-    int64_t            count;
-    const lk_field    *fields; /* copied, with their names */
-    int                fields_count;
-    const void *const *data; /* by field: count samples, one after the other */
-    bool               copy; /* true: copied now (LK_MEMORY_DATA); false: borrowed until lk_dataset_free */
+    size_t             size LK_ZERO; /* sizeof this struct; set by LK_DATASET_ARRAYS_CONFIG_INIT */
+    int64_t            count LK_ZERO;
+    const lk_field    *fields LK_ZERO; /* copied, with their names */
+    int                fields_count LK_ZERO;
+    const void *const *data LK_ZERO; /* by field: count samples, one after the other */
+    bool               copy LK_ZERO; /* true: copied now (LK_MEMORY_DATA); false: borrowed until lk_dataset_free */
 } lk_dataset_arrays_config;
-#define LK_DATASET_ARRAYS_CONFIG_INIT {sizeof(lk_dataset_arrays_config), 0, NULL, 0, NULL, false}
+#define LK_DATASET_ARRAYS_CONFIG_INIT {.size = sizeof(lk_dataset_arrays_config)}
 
 LK_API lk_status lk_dataset_from_arrays(lk_context *context, const lk_dataset_arrays_config *config,
                                         lk_dataset **dataset);
@@ -119,14 +119,14 @@ LK_API lk_status lk_dataset_from_arrays(lk_context *context, const lk_dataset_ar
 typedef lk_status (*lk_dataset_get_callback)(void *user, int64_t index, void *const *fields);
 
 typedef struct lk_dataset_callbacks_config {
-    size_t                  size; /* sizeof this struct; set by LK_DATASET_CALLBACKS_CONFIG_INIT */
-    int64_t                 count;
-    const lk_field         *fields; /* copied, with their names */
-    int                     fields_count;
-    lk_dataset_get_callback get;
-    void                   *user; /* handed to get; borrowed until lk_dataset_free */
+    size_t                  size LK_ZERO; /* sizeof this struct; set by LK_DATASET_CALLBACKS_CONFIG_INIT */
+    int64_t                 count LK_ZERO;
+    const lk_field         *fields LK_ZERO; /* copied, with their names */
+    int                     fields_count LK_ZERO;
+    lk_dataset_get_callback get LK_ZERO;
+    void                   *user LK_ZERO; /* handed to get; borrowed until lk_dataset_free */
 } lk_dataset_callbacks_config;
-#define LK_DATASET_CALLBACKS_CONFIG_INIT {sizeof(lk_dataset_callbacks_config), 0, NULL, 0, NULL, NULL}
+#define LK_DATASET_CALLBACKS_CONFIG_INIT {.size = sizeof(lk_dataset_callbacks_config)}
 
 LK_API lk_status lk_dataset_from_callbacks(lk_context *context, const lk_dataset_callbacks_config *config,
                                            lk_dataset **dataset);
@@ -153,42 +153,38 @@ LK_API lk_status lk_dataset_get(const lk_dataset *dataset, int64_t index, void *
  * Normalize round. Crop and flip need (channels, height, width); their random numbers are a function of (seed, epoch,
  * sample index) alone. */
 typedef struct lk_transform {
-    size_t size;     /* sizeof this struct; set by LK_TRANSFORM_INIT */
-    bool   raw;      /* field 0 stays as it is stored, whatever its type; nothing else may be set */
-    int    channels; /* entries of mean and std: 1 (for all) or dims[0] of (channels, height, width) samples;
+    size_t size LK_ZERO;     /* sizeof this struct; set by LK_TRANSFORM_INIT */
+    bool   raw LK_ZERO;      /* field 0 stays as it is stored, whatever its type; nothing else may be set */
+    int    channels LK_ZERO; /* entries of mean and std: 1 (for all) or dims[0] of (channels, height, width) samples;
                       * 0: mean 0.5 and std 0.5 for u8, f32 as it is */
-    double mean[LK_MAX_CHANNELS];
-    double std[LK_MAX_CHANNELS]; /* above 0 */
-    int    crop_padding; /* zeros (before normalising) on each side, then a crop to the original size; 0: none */
-    double flip;         /* probability of a horizontal flip; 0: never */
+    double mean[LK_MAX_CHANNELS] LK_ZERO;
+    double std[LK_MAX_CHANNELS] LK_ZERO; /* above 0 */
+    int crop_padding LK_ZERO; /* zeros (before normalising) on each side, then a crop to the original size; 0: none */
+    double flip LK_ZERO;      /* probability of a horizontal flip; 0: never */
+    int    reserved[24] LK_ZERO; /* it is part of other configs */
 } lk_transform;
-#define LK_TRANSFORM_INIT                         \
-    {                                             \
-        sizeof(lk_transform), false, 0, {0}, {0}, 0, 0.0 \
-    }
+#define LK_TRANSFORM_INIT {.size = sizeof(lk_transform)}
 
 /* ---- Batches. ---- */
 
 typedef struct lk_loader_config {
-    size_t            size; /* sizeof this struct; set by LK_LOADER_CONFIG_INIT */
-    const lk_dataset *dataset;
-    int64_t           batch;      /* samples of a full batch, over all ranks */
-    bool              shuffle;    /* a new order each epoch, from (seed, epoch) */
-    uint64_t          seed;       /* of shuffling and augmentation */
-    bool              drop_last;  /* skip the last batch if it is not full */
-    int               workers;    /* threads that make batches; 0: lk_loader_next makes them itself */
-    int               prefetch;   /* batches made ahead of time, needs workers; 0: two for each worker */
-    lk_dtype          dtype;      /* of floating-point fields in a batch: LK_F32 or LK_F64 */
-    int64_t           timeout_ms; /* lk_loader_next fails if no batch is ready after this time */
-    lk_transform      transform;
+    size_t            size LK_ZERO; /* sizeof this struct; set by LK_LOADER_CONFIG_INIT */
+    const lk_dataset *dataset LK_ZERO;
+    int64_t           batch LK_ZERO;      /* samples of a full batch, over all ranks */
+    bool              shuffle LK_ZERO;    /* a new order each epoch, from (seed, epoch) */
+    uint64_t          seed LK_ZERO;       /* of shuffling and augmentation */
+    bool              drop_last LK_ZERO;  /* skip the last batch if it is not full */
+    int               workers LK_ZERO;    /* threads that make batches; 0: lk_loader_next makes them itself */
+    int               prefetch LK_ZERO;   /* batches made ahead of time, needs workers; 0: two for each worker */
+    lk_dtype          dtype LK_ZERO;      /* of floating-point fields in a batch: LK_F32 or LK_F64 */
+    int64_t           timeout_ms LK_ZERO; /* lk_loader_next fails if no batch is ready after this time */
+    lk_transform      transform LK_ZERO;
     /* A share of each batch: a batch of n samples is split into `parts`, part q being its rows n*q/parts … n*(q+1)/parts
      * (rounded down), and this loader makes only parts first_part … last_part-1. 0, 0, 0: the whole batch. */
-    int parts, first_part, last_part;
+    int parts LK_ZERO, first_part LK_ZERO, last_part LK_ZERO;
 } lk_loader_config;
-#define LK_LOADER_CONFIG_INIT                                                                                 \
-    {                                                                                                         \
-        sizeof(lk_loader_config), NULL, 64, false, 0, false, 0, 0, LK_F32, 600000, LK_TRANSFORM_INIT, 0, 0, 0 \
-    }
+#define LK_LOADER_CONFIG_INIT \
+    {.size = sizeof(lk_loader_config), .batch = 64, .timeout_ms = 600000, .transform = LK_TRANSFORM_INIT}
 
 /* Borrowed until the next lk_loader_next, lk_loader_seek or lk_loader_free. Arrays hold `capacity` samples
  * (lk_loader_capacity: config.batch of them unless it makes a share), aligned to 64 bytes; those past count are

@@ -15,24 +15,26 @@ typedef struct lk_parameter_group {
     double      lr_scale LK_ZERO;     /* factor on the learning rate; 0: 1 */
     double      weight_decay LK_ZERO; /* 0: none; below 0: the optimizer's */
     bool        frozen LK_ZERO;       /* no gradient, no update */
+    int         reserved[7] LK_ZERO;
 } lk_parameter_group;
-#define LK_PARAMETER_GROUP_INIT {NULL, 1.0, -1.0, false}
+#define LK_PARAMETER_GROUP_INIT {.lr_scale = 1.0, .weight_decay = -1.0}
 
 typedef struct lk_optimizer_config {
-    size_t                    size; /* sizeof this struct; set by LK_OPTIMIZER_CONFIG_INIT */
-    lk_optimizer_kind         kind;
-    double                    lr;
-    double                    momentum, dampening;   /* SGD */
-    bool                      nesterov;              /* SGD */
-    double                    beta1, beta2, epsilon; /* Adam, AdamW */
-    double                    weight_decay;
-    bool                      decay_all; /* decay biases and norms too, as PyTorch does without parameter groups */
-    double                    clip;      /* maximum norm of the whole gradient; 0: no clipping */
-    const lk_parameter_group *groups;
-    int                       groups_count;
+    size_t            size LK_ZERO; /* sizeof this struct; set by LK_OPTIMIZER_CONFIG_INIT */
+    lk_optimizer_kind kind LK_ZERO;
+    double            lr LK_ZERO;
+    double            momentum LK_ZERO, dampening LK_ZERO;           /* SGD */
+    bool              nesterov LK_ZERO;                              /* SGD */
+    double            beta1 LK_ZERO, beta2 LK_ZERO, epsilon LK_ZERO; /* Adam, AdamW */
+    double            weight_decay LK_ZERO;
+    bool              decay_all LK_ZERO; /* decay biases and norms too, as PyTorch does without parameter groups */
+    double            clip LK_ZERO;      /* maximum norm of the whole gradient; 0: no clipping */
+    const lk_parameter_group *groups LK_ZERO;
+    int                       groups_count LK_ZERO;
+    int                       reserved[15] LK_ZERO; /* it is part of lk_trainer_config */
 } lk_optimizer_config;
 #define LK_OPTIMIZER_CONFIG_INIT \
-    {sizeof(lk_optimizer_config), LK_ADAM, 1e-3, 0.0, 0.0, false, 0.9, 0.999, 1e-8, 0.0, false, 0.0, NULL, 0}
+    {.size = sizeof(lk_optimizer_config), .kind = LK_ADAM, .lr = 1e-3, .beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-8}
 
 LK_API bool lk_optimizer_parse(const char *name, lk_optimizer_kind *kind); /* "sgd", "adam", "adamw" */
 
@@ -45,6 +47,7 @@ typedef struct lk_schedule {
     int64_t          every LK_ZERO;  /* step: the rate is multiplied by gamma every this many steps */
     double           gamma LK_ZERO;
     double           minimum LK_ZERO; /* cosine: final rate, as a fraction of lr */
+    int64_t          reserved[4] LK_ZERO;
 } lk_schedule;
 
 LK_API bool lk_schedule_parse(const char *name, lk_schedule_kind *kind); /* "constant", "step", "cosine" */

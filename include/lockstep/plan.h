@@ -22,6 +22,7 @@ typedef struct lk_parallel {
      * capacity to that of one leaf. */
     int    leaves LK_ZERO;
     size_t bucket_bytes LK_ZERO; /* of gradients that are reduced together; 0: 25 MiB, the first 1 MiB */
+    int    reserved[8] LK_ZERO;  /* a mesh has more axes */
 } lk_parallel;
 
 /* The capacity to record a graph with, for global batches of up to `batch` samples; the same on all ranks. */
@@ -37,19 +38,18 @@ typedef enum lk_policy {
 LK_API const char *lk_policy_name(lk_policy policy); /* "recorded", "bf16" */
 
 typedef struct lk_plan_config {
-    size_t                     size;    /* sizeof this struct; set by LK_PLAN_CONFIG_INIT */
-    lk_tensor                  loss;    /* a single number; missing for inference */
-    const lk_tensor           *outputs; /* values to read after LK_EVALUATE, e.g. the logits */
-    int                        outputs_count;
-    const lk_optimizer_config *optimizer; /* NULL: evaluation only, no gradients, no optimizer state */
-    bool                       no_fusion; /* run each operation as recorded: for numerical checks */
-    lk_parallel                parallel;
-    bool                       sync_batch_norm; /* batch norm uses the statistics of the whole global batch */
-    lk_policy                  policy;
-    lk_dtype gradient_dtype; /* LK_BF16: gradients are rounded for the all_reduce, and half the bytes are sent; not with leaves */
+    size_t                     size LK_ZERO;    /* sizeof this struct; set by LK_PLAN_CONFIG_INIT */
+    lk_tensor                  loss LK_ZERO;    /* a single number; missing for inference */
+    const lk_tensor           *outputs LK_ZERO; /* values to read after LK_EVALUATE, e.g. the logits */
+    int                        outputs_count LK_ZERO;
+    const lk_optimizer_config *optimizer LK_ZERO; /* NULL: evaluation only, no gradients, no optimizer state */
+    bool                       no_fusion LK_ZERO; /* run each operation as recorded: for numerical checks */
+    lk_parallel                parallel LK_ZERO;
+    bool                       sync_batch_norm LK_ZERO; /* batch norm uses the statistics of the whole global batch */
+    lk_policy                  policy LK_ZERO;
+    lk_dtype                   gradient_dtype LK_ZERO; /* LK_BF16: gradients are rounded for the all_reduce, and half the bytes are sent; not with leaves */
 } lk_plan_config;
-#define LK_PLAN_CONFIG_INIT \
-    {sizeof(lk_plan_config), {NULL, 0}, NULL, 0, NULL, false, {0, 0, 0, 0, 0}, false, LK_POLICY_RECORDED, LK_F32}
+#define LK_PLAN_CONFIG_INIT {.size = sizeof(lk_plan_config)}
 
 /* Fails with the graph's first failure, or if no plan is possible; lk_context_error has the reason. */
 LK_API lk_status lk_plan_create(lk_graph *graph, const lk_plan_config *config, lk_plan **plan);

@@ -60,56 +60,56 @@ typedef struct lk_event {
 LK_API const lk_named_metric *lk_metrics_find(const lk_named_metric *metrics, int count, const char *name);
 
 typedef struct lk_trainer_config {
-    size_t size; /* sizeof this struct; set by LK_TRAINER_CONFIG_INIT */
+    size_t size LK_ZERO; /* sizeof this struct; set by LK_TRAINER_CONFIG_INIT */
 
     /* One of these three. A model: field 0 (batch, dims…) → logits (batch, classes), trained with the cross-entropy of field "label". */
-    lk_tensor (*model)(lk_tensor x);
-    lk_tensor (*model_with)(lk_tensor x, void *user);
+    lk_tensor (*model)(lk_tensor x) LK_ZERO;
+    lk_tensor (*model_with)(lk_tensor x, void *user) LK_ZERO;
     /* Any model and any loss over the fields; records metrics too (lk_metric). Returns the loss. */
-    lk_tensor (*loss)(const lk_inputs *inputs, void *user);
-    void             *model_user;     /* `user` of these */
-    const lk_dataset *train;          /* borrowed; NULL: only evaluates, and holds no memory for training */
-    const lk_dataset *test;           /* borrowed; NULL: none. At least one of the two is needed */
-    lk_dtype          dtype;          /* in which the model is recorded: LK_F32, or LK_F64 for numerical checks */
-    lk_policy         policy;         /* see plan.h: LK_POLICY_BF16 trains in mixed precision */
-    lk_dtype          gradient_dtype; /* see lk_plan_config */
+    lk_tensor (*loss)(const lk_inputs *inputs, void *user) LK_ZERO;
+    void             *model_user LK_ZERO;     /* `user` of these */
+    const lk_dataset *train LK_ZERO;          /* borrowed; NULL: only evaluates, and holds no memory for training */
+    const lk_dataset *test LK_ZERO;           /* borrowed; NULL: none. At least one of the two is needed */
+    lk_dtype          dtype LK_ZERO;          /* in which the model is recorded: LK_F32, or LK_F64 for numerical checks */
+    lk_policy         policy LK_ZERO;         /* see plan.h: LK_POLICY_BF16 trains in mixed precision */
+    lk_dtype          gradient_dtype LK_ZERO; /* see lk_plan_config */
 
-    int64_t             batch; /* the global batch */
-    int64_t             epochs;
-    int64_t             steps; /* above 0: number of steps to train, instead of epochs */
-    lk_optimizer_config optimizer;
-    lk_schedule         schedule; /* cosine with total 0 uses the run's number of steps */
-    double              label_smoothing;
-    uint64_t            seed;
-    lk_transform        transform;  /* of the training data; of the test data only its normalisation */
-    int                 workers;    /* loader threads */
-    int64_t             eval_every; /* steps; 0: after each epoch; below 0: never */
+    int64_t             batch LK_ZERO; /* the global batch */
+    int64_t             epochs LK_ZERO;
+    int64_t             steps LK_ZERO; /* above 0: number of steps to train, instead of epochs */
+    lk_optimizer_config optimizer LK_ZERO;
+    lk_schedule         schedule LK_ZERO; /* cosine with total 0 uses the run's number of steps */
+    double              label_smoothing LK_ZERO;
+    uint64_t            seed LK_ZERO;
+    lk_transform        transform LK_ZERO;  /* of the training data; of the test data only its normalisation */
+    int                 workers LK_ZERO;    /* loader threads */
+    int64_t             eval_every LK_ZERO; /* steps; 0: after each epoch; below 0: never */
 
-    const char *save;        /* checkpoint directory; NULL: none. Rank 0 holds its lock until lk_trainer_free */
-    int64_t     save_every;  /* steps; 0: after each epoch. Always saves at the end */
-    int         keep;        /* number of checkpoints to keep */
-    bool        resume;      /* resume from `save` if it holds a checkpoint; false: such a directory is an error */
-    const char *resume_from; /* resume from this checkpoint directory, which must hold one; may equal `save` */
-    const char *init;        /* initial weights: a safetensors file or checkpoint directory; NULL: random */
+    const char *save LK_ZERO;        /* checkpoint directory; NULL: none. Rank 0 holds its lock until lk_trainer_free */
+    int64_t     save_every LK_ZERO;  /* steps; 0: after each epoch. Always saves at the end */
+    int         keep LK_ZERO;        /* number of checkpoints to keep */
+    bool        resume LK_ZERO;      /* resume from `save` if it holds a checkpoint; false: such a directory is an error */
+    const char *resume_from LK_ZERO; /* resume from this checkpoint directory, which must hold one; may equal `save` */
+    const char *init LK_ZERO;        /* initial weights: a safetensors file or checkpoint directory; NULL: random */
 
-    lk_comm *comm;            /* the ranks that train together, all with the same config; NULL: one rank. Borrowed */
-    int      plan_world;      /* lk_trainer_plan without a comm: plan for rank 0 of this many ranks */
-    int      accumulate;      /* micro-batches per step and rank, with one synchronisation; 0: 1 */
-    int      leaves;          /* above 0: reproducible, see lk_parallel */
-    bool     sync_batch_norm; /* statistics of the global batch; else each rank's own (evaluation: rank 0's) */
+    lk_comm *comm LK_ZERO;            /* the ranks that train together, all with the same config; NULL: one rank. Borrowed */
+    int      plan_world LK_ZERO;      /* lk_trainer_plan without a comm: plan for rank 0 of this many ranks */
+    int      accumulate LK_ZERO;      /* micro-batches per step and rank, with one synchronisation; 0: 1 */
+    int      leaves LK_ZERO;          /* above 0: reproducible, see lk_parallel */
+    bool     sync_batch_norm LK_ZERO; /* statistics of the global batch; else each rank's own (evaluation: rank 0's) */
 
-    size_t      bucket_bytes; /* see lk_parallel; 0: 25 MiB */
-    const char *trace;       /* trace file for Chrome and Perfetto: kernels and collectives of every rank; NULL: none */
-    int64_t     trace_steps; /* number of steps to trace, after a warm-up */
-    int64_t     check_every; /* replicas compare hashes after this many steps, and at the end; 0: never */
+    size_t      bucket_bytes LK_ZERO; /* see lk_parallel; 0: 25 MiB */
+    const char *trace LK_ZERO;       /* trace file for Chrome and Perfetto: kernels and collectives of every rank; NULL: none */
+    int64_t     trace_steps LK_ZERO; /* number of steps to trace, after a warm-up */
+    int64_t     check_every LK_ZERO; /* replicas compare hashes after this many steps, and at the end; 0: never */
 
     /* NULL: none. A result other than 0 stops after this step (several ranks: after the next), and saves if save is set. */
-    int (*event)(void *user, const lk_event *event);
-    void *event_user;
+    int (*event)(void *user, const lk_event *event) LK_ZERO;
+    void *event_user LK_ZERO;
 } lk_trainer_config;
-#define LK_TRAINER_CONFIG_INIT                                                                                     \
-    {sizeof(lk_trainer_config), NULL, NULL, NULL, NULL, NULL, NULL, LK_F32, LK_POLICY_RECORDED, LK_F32, 64, 1, 0, LK_OPTIMIZER_CONFIG_INIT,          \
-     {LK_CONSTANT, 0, 0, 0, 0.1, 0.0}, 0.0, 0, LK_TRANSFORM_INIT, 1, 0, NULL, 0, 2, false, NULL, NULL, NULL, 0, 0, 0, false, 0, NULL, 10, 1000, NULL, NULL}
+#define LK_TRAINER_CONFIG_INIT \
+    {.size = sizeof(lk_trainer_config), .batch = 64, .epochs = 1, .optimizer = LK_OPTIMIZER_CONFIG_INIT, .schedule = {.gamma = 0.1}, \
+     .transform = LK_TRANSFORM_INIT, .workers = 1, .keep = 2, .trace_steps = 10, .check_every = 1000}
 
 /* Records the model, plans, allocates, and loads the weights that resume and init name. */
 LK_API lk_status lk_trainer_create(lk_context *context, const lk_trainer_config *config, lk_trainer **trainer);

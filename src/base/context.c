@@ -1,7 +1,6 @@
 /* context.c - the context: allocation by purpose, each thread's latest failure message, the log sink, the pool. */
 #define _GNU_SOURCE
-#include "base/base.h"
-
+#include "base/config.h"
 #include "base/isa.h"
 #include "base/pool.h"
 
@@ -37,6 +36,7 @@ typedef struct message {
 } message;
 
 static _Thread_local message messages[MESSAGES];
+static _Thread_local message creation;     /* of lk_context_create, which has no context */
 static _Thread_local int     next_message; /* the entry that is reused next */
 
 /* Large allocations are mapped directly: their pages are zero and take no memory until they are used. Huge pages where the kernel
@@ -79,31 +79,44 @@ static uint64_t nanoseconds(void)
     return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
 }
 
-lk_status lk_context_create(const lk_context_config *config, lk_context **context)
+/* What the config and the machine determine. */
+static lk_status choose_isa_and_threads(const lk_context_config *config, const char **isa, int *threads)
 {
-    static const lk_context_config defaults = LK_CONTEXT_CONFIG_INIT;
-    if (!config) config = &defaults;
+    if (config->threads < 0 || config->threads > LK__MAX_THREADS)
+        return lk__fail(NULL, LK_EINVAL,
+                        "%d threads are out of range: 1 to %d, or 0 for the cores that this process may use",
+                        config->threads, LK__MAX_THREADS);
+    *threads = config->threads ? config->threads : lk_default_threads();
+    if (*threads < 1)
+        return lk__fail(NULL, LK_EINVAL, "LOCKSTEP_THREADS is not a number from 1 to %d", LK__MAX_THREADS);
+    if (!(*isa = lk__isa_choose(config->isa)))
+        return lk__fail(NULL, LK_EUNSUPPORTED, "this build or machine does not have the instruction set \"%.40s\"",
+                        config->isa ? config->isa : "");
+    return LK_OK;
+}
+
+lk_status lk_context_create(const lk_context_config *given, lk_context **context)
+{
+    lk_context_config config = LK_CONTEXT_CONFIG_INIT;
+    const char       *isa = NULL;
+    int               threads = 1;
     *context = NULL;
-    if (config->size != sizeof *config || config->threads < 0 || config->threads > LK__MAX_THREADS) return LK_EINVAL;
-
-    lk_allocator allocator = config->allocator;
+    lk_status status = LK__CONFIG_READ(NULL, lk_context_config, given, &config);
+    if (status < 0 || (status = choose_isa_and_threads(&config, &isa, &threads)) < 0) return status;
+    lk_allocator allocator = config.allocator;
     if (!allocator.alloc || !allocator.free) allocator = (lk_allocator){default_alloc, default_free, NULL};
-    const char *isa = lk__isa_choose(config->isa);
-    if (!isa) return LK_EUNSUPPORTED;
-
-    int threads = config->threads ? config->threads : lk_default_threads();
-    if (threads < 1) return LK_EINVAL;
     lk_context *c = allocator.alloc(allocator.user, sizeof *c, LK__ALIGN);
-    if (!c) return LK_ENOMEM;
+    if (!c) return lk__fail(NULL, LK_ENOMEM, "there is no memory for a context");
     memset(c, 0, sizeof *c);
     c->allocator = allocator;
-    c->log = config->log;
-    c->log_user = config->log_user;
+    c->log = config.log;
+    c->log_user = config.log_user;
     c->isa = isa;
     c->created = nanoseconds();
-    lk_status status = lk__pool_create(c, threads, &c->pool);
-    if (status >= 0) status = lk__device_open(c, config->device, &c->device);
+    status = lk__pool_create(c, threads, &c->pool);
+    if (status >= 0) status = lk__device_open(c, config.device, &c->device);
     if (status < 0) {
+        lk__fail(NULL, status, "%s", lk_context_error(c));
         lk_context_free(c);
         return status;
     }
@@ -181,6 +194,7 @@ lk_status lk__grow(lk_context *c, void **array, size_t *capacity, size_t need, s
 
 static message *find_message(const lk_context *c)
 {
+    if (!c) return &creation;
     for (int i = 0; i < MESSAGES; i++)
         if (messages[i].context == c && messages[i].created == c->created) return &messages[i];
     return NULL;

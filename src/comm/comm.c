@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "comm/comm.h"
 
+#include "base/config.h"
 #include "base/entropy.h"
 #include "base/reduce.h"
 #include "comm/abort.h"
@@ -197,21 +198,20 @@ static lk_status choose_deadlines(lk_comm *c, const lk_comm_config *config, cons
     return LK_OK;
 }
 
-lk_status lk_comm_create(lk_context *context, const lk_comm_config *config, lk_comm **comm)
+lk_status lk_comm_create(lk_context *context, const lk_comm_config *given, lk_comm **comm)
 {
-    static const lk_comm_config defaults = LK_COMM_CONFIG_INIT;
-    lk__rendezvous_identity     identity;
-    lk_comm                    *c = NULL;
+    lk_comm_config          read = LK_COMM_CONFIG_INIT;
+    const lk_comm_config   *config = &read;
+    lk__rendezvous_identity identity;
+    lk_comm                *c = NULL;
     *comm = NULL;
-    if (!config) config = &defaults;
-    if (config->size != sizeof *config)
-        return lk__fail(context, LK_EINVAL, "lk_comm_config.size is wrong: initialise it with LK_COMM_CONFIG_INIT");
+    lk_status status = LK__CONFIG_READ(context, lk_comm_config, given, &read);
+    if (status < 0) return status;
     if (config->timeout_ms <= 0 || config->stall_ms <= 0 || config->join_ms < 0)
         return lk__fail(
             context, LK_EINVAL,
             "timeout_ms and stall_ms must be above 0, and join_ms must not be negative: there is no unlimited wait");
-    lk_status status = lk__identity_find(context, config, &identity);
-    if (status < 0) return status;
+    if ((status = lk__identity_find(context, config, &identity)) < 0) return status;
     if (identity.world > LK__REDUCE_MOST)
         return lk__fail(context, LK_EUNSUPPORTED, "a world of %d ranks is too large: the maximum is %d", identity.world,
                         LK__REDUCE_MOST);

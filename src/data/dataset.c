@@ -1,5 +1,6 @@
 /* dataset.c - what all data sets share, and data sets of the user: arrays in memory and callbacks. */
 #include "data/dataset.h"
+#include "base/config.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -164,9 +165,6 @@ static lk_status check_classes(const lk_dataset *d, int64_t index, int field, co
 
 static lk_status check_arrays(lk_context *context, const lk_dataset_arrays_config *config)
 {
-    if (!config || config->size != sizeof *config)
-        return lk__fail(context, LK_EINVAL,
-                        "a data set from arrays: initialise its config with LK_DATASET_ARRAYS_CONFIG_INIT");
     if (!config->fields || !config->data)
         return lk__fail(context, LK_EINVAL, "a data set from arrays needs fields, and the data of each");
     for (int i = 0; i < config->fields_count && config->fields_count <= LK_MAX_FIELDS; i++)
@@ -193,12 +191,14 @@ static lk_status take_arrays(lk_dataset *d, const lk_dataset_arrays_config *conf
     return LK_OK;
 }
 
-lk_status lk_dataset_from_arrays(lk_context *context, const lk_dataset_arrays_config *config, lk_dataset **dataset)
+lk_status lk_dataset_from_arrays(lk_context *context, const lk_dataset_arrays_config *given, lk_dataset **dataset)
 {
+    lk_dataset_arrays_config        read = LK_DATASET_ARRAYS_CONFIG_INIT;
+    const lk_dataset_arrays_config *config = &read;
+    lk_dataset                     *d = NULL;
     *dataset = NULL;
-    lk_dataset *d = NULL;
-    lk_status   status = check_arrays(context, config);
-    if (status < 0 ||
+    lk_status status = LK__CONFIG_READ(context, lk_dataset_arrays_config, given, &read);
+    if (status < 0 || (status = check_arrays(context, config)) < 0 ||
         (status = lk__dataset_make(context, "arrays", config->count, config->fields, config->fields_count, &d)) < 0)
         return status;
     if ((status = take_arrays(d, config)) < 0) {
@@ -228,22 +228,22 @@ static lk_status call_get(const lk_dataset *d, int64_t index, void *const *field
 
 static void free_callbacks(lk_dataset *d) { lk__free(d->context, LK_MEMORY_OTHER, d->state, sizeof(callbacks)); }
 
-lk_status lk_dataset_from_callbacks(lk_context *context, const lk_dataset_callbacks_config *config, lk_dataset **dataset)
+lk_status lk_dataset_from_callbacks(lk_context *context, const lk_dataset_callbacks_config *given, lk_dataset **dataset)
 {
+    lk_dataset_callbacks_config config = LK_DATASET_CALLBACKS_CONFIG_INIT;
+    lk_dataset                 *d = NULL;
     *dataset = NULL;
-    if (!config || config->size != sizeof *config)
-        return lk__fail(context, LK_EINVAL,
-                        "a data set from callbacks: initialise its config with LK_DATASET_CALLBACKS_CONFIG_INIT");
-    if (!config->get) return lk__fail(context, LK_EINVAL, "a data set from callbacks needs a get function");
-    lk_dataset *d = NULL;
-    lk_status status = lk__dataset_make(context, "callbacks", config->count, config->fields, config->fields_count, &d);
+    lk_status status = LK__CONFIG_READ(context, lk_dataset_callbacks_config, given, &config);
+    if (status < 0) return status;
+    if (!config.get) return lk__fail(context, LK_EINVAL, "a data set from callbacks needs a get function");
+    status = lk__dataset_make(context, "callbacks", config.count, config.fields, config.fields_count, &d);
     if (status < 0) return status;
     callbacks *c = d->state = lk__alloc(context, LK_MEMORY_OTHER, sizeof *c);
     if (!c) {
         lk_dataset_free(d);
         return LK_ENOMEM;
     }
-    *c = (callbacks){config->get, config->user};
+    *c = (callbacks){config.get, config.user};
     d->read = call_get;
     d->release = free_callbacks;
     *dataset = d;

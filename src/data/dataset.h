@@ -59,6 +59,8 @@ lk_status lk__dataset_read(const lk_dataset *dataset, int64_t index, void *const
 
 /* Checks a loader's config; context may be NULL: then there is no message. */
 lk_status lk__loader_check(lk_context *context, const lk_loader_config *config);
+/* The same for the caller's, which may be of another version: *own is what it means. */
+lk_status lk__loader_read(lk_context *context, const lk_loader_config *given, lk_loader_config *own);
 
 /* ---- File formats. ---- */
 

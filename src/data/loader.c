@@ -1,6 +1,7 @@
 /* loader.c - batches, made by the caller or ahead of time by worker threads. Slots form a ring in the order of batches;
  * the samples of a slot are assigned under the lock, so they do not depend on which worker fills it and when. */
 #define _GNU_SOURCE
+#include "base/config.h"
 #include "base/split.h"
 #include "data/dataset.h"
 #include "data/order.h"
@@ -151,7 +152,6 @@ static layout plan_layout(const lk_loader_config *c)
 lk_status lk__loader_check(lk_context *context, const lk_loader_config *c)
 {
 #define REFUSE(...) return context ? lk__fail(context, LK_EINVAL, __VA_ARGS__) : LK_EINVAL
-    if (!c || c->size != sizeof *c) REFUSE("initialise a loader's config with LK_LOADER_CONFIG_INIT");
     if (!c->dataset) REFUSE("a loader needs a data set");
     if (c->batch < 1) REFUSE("a batch of %lld samples is invalid: at least 1 is needed", (long long)c->batch);
     if (c->dtype != LK_F32 && c->dtype != LK_F64)
@@ -184,20 +184,30 @@ lk_status lk__loader_check(lk_context *context, const lk_loader_config *c)
     return lk__transform_check(c->dataset->context, c);
 }
 
+lk_status lk__loader_read(lk_context *context, const lk_loader_config *given, lk_loader_config *own)
+{
+    *own = (lk_loader_config)LK_LOADER_CONFIG_INIT;
+    lk_status status = lk__config_read(context, context ? "lk_loader_config" : NULL, given, own, sizeof *own);
+    return status < 0 ? status : lk__loader_check(context, own);
+}
+
 bool lk_loader_field(const lk_loader_config *config, int i, lk_field *field)
 {
-    if (lk__loader_check(NULL, config) < 0 || i < 0 || i >= lk_dataset_fields(config->dataset)) return false;
-    *field = batch_field_of(config, i);
+    lk_loader_config own;
+    if (lk__loader_read(NULL, config, &own) < 0 || i < 0 || i >= lk_dataset_fields(own.dataset)) return false;
+    *field = batch_field_of(&own, i);
     return true;
 }
 
 size_t lk_loader_bytes(const lk_loader_config *config)
 {
-    return lk__loader_check(NULL, config) < 0 ? 0 : plan_layout(config).total;
+    lk_loader_config own;
+    return lk__loader_read(NULL, config, &own) < 0 ? 0 : plan_layout(&own).total;
 }
 int64_t lk_loader_capacity(const lk_loader_config *config)
 {
-    return lk__loader_check(NULL, config) < 0 ? 0 : compute_capacity(config);
+    lk_loader_config own;
+    return lk__loader_read(NULL, config, &own) < 0 ? 0 : compute_capacity(&own);
 }
 
 /* An epoch ends when no samples are left or, with drop_last, too few for a full batch. */
@@ -447,10 +457,12 @@ static char *place_slot(lk_loader *l, slot *s, char *at)
     return at + l->layout.indices;
 }
 
-lk_status lk_loader_create(lk_context *context, const lk_loader_config *config, lk_loader **loader)
+lk_status lk_loader_create(lk_context *context, const lk_loader_config *given, lk_loader **loader)
 {
+    lk_loader_config        read;
+    const lk_loader_config *config = &read;
     *loader = NULL;
-    lk_status status = lk__loader_check(context, config);
+    lk_status status = lk__loader_read(context, given, &read);
     if (status < 0) return status;
     layout     memory_layout = plan_layout(config);
     size_t     slots_at = lk__round_up(sizeof(lk_loader), LK__ALIGN);

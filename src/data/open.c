@@ -1,5 +1,6 @@
 /* open.c - opens data sets by name: the directories that are searched, and messages about missing files. */
 #define _GNU_SOURCE
+#include "base/config.h"
 #include "data/dataset.h"
 #include "data/folder/folder.h"
 
@@ -218,22 +219,21 @@ static lk_status report_unknown(lk_context *context, const char *key)
                     suggestion ? " (did you mean " : "", suggestion ? suggestion : "", suggestion ? "?)" : "", all);
 }
 
-static lk_status open_named(lk_context *context, const char *name, lk_split split, const lk_open_options *options,
+static lk_status open_named(lk_context *context, const char *name, lk_split split, const lk_open_options *given,
                             bool probe, lk_dataset **dataset)
 {
-    static const lk_open_options defaults = LK_OPEN_OPTIONS_INIT;
-    char                         key[64];
+    lk_open_options options = LK_OPEN_OPTIONS_INIT;
+    char            key[64];
     *dataset = NULL;
     if (!name) name = "";
-    if (options && options->size != sizeof *options)
-        return lk__fail(context, LK_EINVAL, "initialise the options of a data set with LK_OPEN_OPTIONS_INIT");
+    lk_status status = LK__CONFIG_READ(context, lk_open_options, given, &options);
+    if (status < 0) return status;
     const char *colon = strchr(name, ':');
     size_t      length = colon ? (size_t)(colon - name) : strlen(name);
     snprintf(key, sizeof key, "%.*s", length < sizeof key ? (int)length : (int)sizeof key - 1, name);
     for (int i = 0; i < KINDS; i++)
         if (strcmp(key, kinds[i].name) == 0)
-            return kinds[i].open(context, colon && colon[1] ? colon + 1 : NULL, split, options ? options : &defaults,
-                                 probe, dataset);
+            return kinds[i].open(context, colon && colon[1] ? colon + 1 : NULL, split, &options, probe, dataset);
     return report_unknown(context, key);
 }
 

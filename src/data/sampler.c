@@ -2,7 +2,7 @@
  * compatible mode, PyTorch's permutation. */
 #include <lockstep/sampler.h>
 
-#include "base/base.h"
+#include "base/config.h"
 #include "data/mersenne.h"
 #include "data/order.h"
 
@@ -51,8 +51,6 @@ static int64_t own_count(const lk_sampler_config *c)
 
 static lk_status check_config(lk_context *context, const lk_sampler_config *c)
 {
-    if (!c || c->size != sizeof *c)
-        return lk__fail(context, LK_EINVAL, "initialise a sampler's config with LK_SAMPLER_CONFIG_INIT");
     if (c->count < 0 || c->count > INT64_MAX / 32)
         return lk__fail(context, LK_EINVAL, "a sampler over %lld samples is invalid: 0 to %lld are allowed",
                         (long long)c->count, (long long)(INT64_MAX / 32));
@@ -64,10 +62,13 @@ static lk_status check_config(lk_context *context, const lk_sampler_config *c)
     return LK_OK;
 }
 
-lk_status lk_sampler_create(lk_context *context, const lk_sampler_config *config, lk_sampler **sampler)
+lk_status lk_sampler_create(lk_context *context, const lk_sampler_config *given, lk_sampler **sampler)
 {
+    lk_sampler_config        read = LK_SAMPLER_CONFIG_INIT;
+    const lk_sampler_config *config = &read;
     *sampler = NULL;
-    lk_status status = check_config(context, config);
+    lk_status status = LK__CONFIG_READ(context, lk_sampler_config, given, &read);
+    if (status >= 0) status = check_config(context, config);
     if (status < 0) return status;
     lk_sampler *s = lk__alloc(context, LK_MEMORY_OTHER, sizeof *s);
     if (!s) return LK_ENOMEM;

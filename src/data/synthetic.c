@@ -1,5 +1,6 @@
 /* synthetic.c - generated data: each class has a mean, each sample is its class's mean plus noise. The means of images
  * are constant over blocks of 4 × 4 pixels, since convolution and pooling would average finer ones away. */
+#include "base/config.h"
 #include "base/random.h"
 #include "data/dataset.h"
 
@@ -67,18 +68,17 @@ static void fill_bytes(int64_t elements, uint64_t key, const unsigned char *mean
         out[i] = (unsigned char)(mean[i] + (noise & 127));
 }
 
-lk_status lk__synthetic_make(lk_context *context, const lk_dataset_synthetic_config *config, bool probe,
+lk_status lk__synthetic_make(lk_context *context, const lk_dataset_synthetic_config *given, bool probe,
                              lk_dataset **dataset)
 {
-    static const lk_dataset_synthetic_config defaults = LK_DATASET_SYNTHETIC_CONFIG_INIT;
-    lk_dataset                              *d = NULL;
-    unsigned char                           *means = NULL;
-    size_t                                   mean_bytes = 0;
+    lk_dataset_synthetic_config        read = LK_DATASET_SYNTHETIC_CONFIG_INIT;
+    const lk_dataset_synthetic_config *config = &read;
+    lk_dataset                        *d = NULL;
+    unsigned char                     *means = NULL;
+    size_t                             mean_bytes = 0;
     *dataset = NULL;
-    if (!config) config = &defaults;
-    if (config->size != sizeof *config)
-        return lk__fail(context, LK_EINVAL,
-                        "synthetic data: initialise its config with LK_DATASET_SYNTHETIC_CONFIG_INIT");
+    lk_status status = LK__CONFIG_READ(context, lk_dataset_synthetic_config, given, &read);
+    if (status < 0) return status;
     if (config->classes < 1 || config->first < 0)
         return lk__fail(context, LK_EINVAL,
                         "synthetic data of %d classes, first sample %lld, is invalid: at least 1 class, and sample 0",
@@ -86,8 +86,8 @@ lk_status lk__synthetic_make(lk_context *context, const lk_dataset_synthetic_con
     if (config->rank < 1)
         return lk__fail(context, LK_EINVAL, "synthetic data of rank %d is invalid: samples have at least 1 axis",
                         config->rank);
-    lk_status status = lk__dataset_make_labelled(context, "synthetic", config->count, config->rank, config->dims,
-                                                 config->dtype, config->classes, NULL, &d);
+    status = lk__dataset_make_labelled(context, "synthetic", config->count, config->rank, config->dims, config->dtype,
+                                       config->classes, NULL, &d);
     if (status < 0) return status;
     const lk_field *input = &d->fields[0];
     int64_t         elements = lk_field_elements(input);

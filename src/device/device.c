@@ -1,6 +1,7 @@
 /* device.c - the devices of this build, opened by name, and what is the same for all of them. */
 #include "device/device.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -17,7 +18,11 @@ lk_status lk__device_open(lk_context *c, const char *name, lk__device **device)
     if (!chosen || (!name && !*chosen)) chosen = lk__device_cpu.name;
     for (size_t i = 0; i < BACKENDS; i++)
         if (strcmp(backends[i]->name, chosen) == 0) return backends[i]->open(c, device);
-    return LK_EUNSUPPORTED;
+    char names[128] = "";
+    for (size_t i = 0, used = 0; i < BACKENDS && used < sizeof names; i++)
+        used += (size_t)snprintf(names + used, sizeof names - used, "%s%s", i ? ", " : "", backends[i]->name);
+    return lk__fail(c, LK_EUNSUPPORTED, "%s\"%.40s\": there is no such device; this build has %s",
+                    name ? "device " : "LOCKSTEP_DEVICE is ", chosen, names);
 }
 
 void lk__device_close(lk__device *d)

@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "launch/launch.h"
 
+#include "base/config.h"
 #include "base/entropy.h"
 #include "comm/rendezvous/token.h"
 
@@ -153,8 +154,6 @@ int lk__job_result(const lk__launch_job *job)
 
 static lk_status check_config(lk_context *context, const lk_launch_config *config)
 {
-    if (config->size != sizeof *config)
-        return lk__fail(context, LK_EINVAL, "the size of the launch configuration is that of another version");
     if (!config->program || !config->program[0]) return lk__fail(context, LK_EINVAL, "no program to start");
     if (config->ranks < 1 || config->ranks > MOST_RANKS)
         return lk__fail(context, LK_EINVAL, "%d ranks on one host: expected 1 to %d", config->ranks, MOST_RANKS);
@@ -355,11 +354,13 @@ done:
     return status;
 }
 
-lk_status lk_launch(lk_context *context, const lk_launch_config *config, int *exit_code)
+lk_status lk_launch(lk_context *context, const lk_launch_config *given, int *exit_code)
 {
-    if (config->size == sizeof *config && config->hosts) return lk__launch_hosts(context, config, exit_code);
-    if (config->size == sizeof *config) LK__TRY(lk__filter_check(context, config->local_ranks_filter, config->ranks));
-    lk__launch_part part = {config->node * config->ranks, config->nodes * config->ranks, NULL, NULL, -1, -1, 0,
-                            config->max_restarts};
-    return lk__launch_local(context, config, &part, exit_code);
+    lk_launch_config config = LK_LAUNCH_CONFIG_INIT;
+    LK__TRY(LK__CONFIG_READ(context, lk_launch_config, given, &config));
+    if (config.hosts) return lk__launch_hosts(context, &config, exit_code);
+    LK__TRY(lk__filter_check(context, config.local_ranks_filter, config.ranks));
+    lk__launch_part part = {config.node * config.ranks, config.nodes * config.ranks, NULL, NULL, -1, -1, 0,
+                            config.max_restarts};
+    return lk__launch_local(context, &config, &part, exit_code);
 }

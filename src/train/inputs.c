@@ -6,14 +6,14 @@
 
 lk_status lk_inputs_record(lk_graph *graph, const lk_loader_config *loader, int64_t capacity, lk_inputs *inputs)
 {
-    lk_context *c = graph->context;
-    lk_status   status = lk__loader_check(c, loader);
+    lk_loader_config own;
+    lk_status        status = lk__loader_read(graph->context, loader, &own);
     *inputs = (lk_inputs){.graph = graph};
     if (status < 0) return status;
-    for (int i = 0; i < lk_dataset_fields(loader->dataset); i++) {
+    for (int i = 0; i < lk_dataset_fields(own.dataset); i++) {
         lk_field *f = &inputs->fields[i];
         int64_t   dims[LK_MAX_RANK] = {capacity};
-        lk_loader_field(loader, i, f);
+        lk_loader_field(&own, i, f);
         memcpy(dims + 1, f->dims, (size_t)f->rank * sizeof *dims);
         inputs->tensors[i] = lk_input(graph, f->name, f->dtype, f->rank + 1, dims);
         inputs->count++;

@@ -2,6 +2,7 @@
  * several ranks each runs this loop over its share of the data, with the same steps, evaluations and saves. */
 #include "train/trainer.h"
 
+#include "base/config.h"
 #include "comm/abort.h"
 #include "data/dataset.h"
 
@@ -14,10 +15,15 @@ static const lk_dataset *any_dataset(const lk_trainer_config *config)
     return config->train ? config->train : config->test;
 }
 
+/* The caller's config, which may be of another version: *own is what it means. */
+static lk_status read_config(lk_context *c, const lk_trainer_config *given, lk_trainer_config *own)
+{
+    *own = (lk_trainer_config)LK_TRAINER_CONFIG_INIT;
+    return lk__config_read(c, c ? "lk_trainer_config" : NULL, given, own, sizeof *own);
+}
+
 static lk_status check_config(lk_context *c, const lk_trainer_config *config)
 {
-    if (config->size != sizeof *config)
-        return lk__fail(c, LK_EINVAL, "lk_trainer_config is of another version of Lockstep");
     if (!config->model && !config->model_with && !config->loss)
         return lk__fail(c, LK_EINVAL, "a trainer needs a model or a loss");
     if (!config->train && !config->test)
@@ -74,10 +80,12 @@ static void set_share(const lk_trainer_config *config, lk_loader_config *loader)
     loader->last_part = (int)own.end;
 }
 
-int64_t lk_trainer_share(const lk_trainer_config *config)
+int64_t lk_trainer_share(const lk_trainer_config *given)
 {
-    lk__split_job job = split_of(config);
-    return lk__range_count(lk__split_share(&job, config->batch));
+    lk_trainer_config config;
+    if (read_config(NULL, given, &config) < 0) return 0;
+    lk__split_job job = split_of(&config);
+    return lk__range_count(lk__split_share(&job, config.batch));
 }
 
 static void loader_configs(const lk_trainer_config *config, lk_loader_config *train, lk_loader_config *test)
@@ -126,13 +134,16 @@ static lk_status record_and_plan(lk_context *c, const lk_trainer_config *config,
     return lk_plan_create(*graph, &planning, plan);
 }
 
-lk_status lk_trainer_plan(lk_context *c, const lk_trainer_config *config, lk_graph **graph, lk_plan **plan,
+lk_status lk_trainer_plan(lk_context *c, const lk_trainer_config *given, lk_graph **graph, lk_plan **plan,
                           size_t memory[LK_MEMORY_COUNT])
 {
-    lk_loader_config train, test;
-    lk_status        status = check_config(c, config);
+    lk_trainer_config        read;
+    const lk_trainer_config *config = &read;
+    lk_loader_config         train, test;
+    lk_status                status = read_config(c, given, &read);
     *graph = NULL;
     *plan = NULL;
+    if (status >= 0) status = check_config(c, config);
     if (status >= 0) loader_configs(config, &train, &test);
     if (status < 0 || (config->train && (status = lk__loader_check(c, &train)) < 0) ||
         (config->test && (status = lk__loader_check(c, &test)) < 0) ||
@@ -186,10 +197,13 @@ static void abort_group(lk_trainer *t, lk_status status)
         lk__comm_abort_for(t->config.comm, t->failed_rank < 0 ? t->rank : t->failed_rank, lk_context_error(t->context));
 }
 
-lk_status lk_trainer_create(lk_context *c, const lk_trainer_config *config, lk_trainer **trainer)
+lk_status lk_trainer_create(lk_context *c, const lk_trainer_config *given, lk_trainer **trainer)
 {
-    lk_status status = check_config(c, config);
+    lk_trainer_config        read;
+    const lk_trainer_config *config = &read;
+    lk_status                status = read_config(c, given, &read);
     *trainer = NULL;
+    if (status >= 0) status = check_config(c, config);
     if (status < 0) return status;
     lk_trainer *t = lk__alloc(c, LK_MEMORY_OTHER, sizeof *t);
     if (!t) return LK_ENOMEM;
