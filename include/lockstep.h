@@ -9,7 +9,9 @@
 #include <lockstep/data.h>
 #include <lockstep/graph.h>
 #include <lockstep/launch.h>
+#include <lockstep/model.h>
 #include <lockstep/nn.h>
+#include <lockstep/operation.h>
 #include <lockstep/optimizer.h>
 #include <lockstep/plan.h>
 #include <lockstep/program.h>

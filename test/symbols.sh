@@ -7,7 +7,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
 # LK_API … name( in any header, over lines.
-grep -hv '^#' "$SOURCE_DIR"/include/lockstep/*.h | sed 's,/\*.*\*/,,; s,__attribute__((.*)),,' | tr '\n' ' ' | grep -oE 'LK_API [^;(]*\(' |
+awk '/^#/ { inside = 1 } !inside { print } !/\\$/ { inside = 0 }' "$SOURCE_DIR"/include/lockstep/*.h | sed 's,/\*.*\*/,,; s,__attribute__((.*)),,' | tr '\n' ' ' | grep -oE 'LK_API [^;(]*\(' |
     sed 's/.*[ *]\(lk_[a-z0-9_]*\) *($/\1/' | sort -u > "$work/declared"
 nm -D --defined-only "$BUILD_DIR/liblockstep.so" | awk '$2 ~ /[A-Z]/ { print $3 }' | sort -u > "$work/exported"
 [ "$(wc -l < "$work/declared")" -gt 50 ] || { echo "the headers could not be parsed" >&2; exit 1; }

@@ -136,6 +136,7 @@ void lk__attrs_text(const lk__op_attrs *a, uint64_t has, char *text, size_t byte
     if (a->name != 1) print_real(&o, #name, a->name)
 #define PRINT_ignored(name) \
     if (a->name != -100) print(&o, ", %s %lld", #name, (long long)a->name)
+#define PRINT_custom(name) (void)0
 #define PRINT_stream(name) print(&o, ", %s %llu", #name, (unsigned long long)a->name)
 #define ATTR_PRINT(kind, name) \
     if (has & LK__HAS(name)) { PRINT_##kind(name); }

@@ -14,8 +14,8 @@
 
 #include <lockstep/comm.h>
 
-/* X(name, inputs → outputs; attributes) */
-#define LK__OP_LIST(X)                                                                                               \
+/* X(name, inputs → outputs; attributes): those with kernels of their own in every table of a device */
+#define LK__OP_LIST_BUILT_IN(X)                                                                                      \
     /* image x (N,C,H,W), w (O,C/groups,kh,kw), [b (O)] → image y [after activation and pool], [index u8 image]. */  \
     /* pool = p > 1: y is the p×p max pool (stride p, floor) of activation(conv + b); index holds the */             \
     /* maximum's position in its window (row*p+col), 255 where relu's gradient is zero. stride, padding, groups, activation, pool */ \
@@ -115,6 +115,12 @@
     X(sgd)                   /* grad, scale f64 () ; param, [momentum buffer]: updated; [stored bf16] */             \
     X(adam)                  /* grad, scale f64 () ; param, m, v: updated; [stored bf16]; decoupled: AdamW */
 
+/* And users' own operations (lockstep/operation.h), whose callbacks are the kernels. */
+#define LK__OP_LIST(X)                                                                                               \
+    LK__OP_LIST_BUILT_IN(X)                                                                                          \
+    X(custom)                /* up to 8 x → up to 4 y, as the operation says; custom */                              \
+    X(custom_grad)           /* its [x], its [y], their [dy] → their [dx] */
+
 typedef enum lk__op {
 #define LK__OP_ENUM(name) LK__OP_##name,
     LK__OP_LIST(LK__OP_ENUM)
@@ -187,7 +193,8 @@ typedef enum lk__op_order { LK__ORDER_RANKS, LK__ORDER_LEAVES } lk__op_order;
     X(real, weight_decay)     /* optimizers */                                                                       \
     X(real, dampening)        /* sgd */                                                                              \
     X(real, clip)             /* gradient_scale */                                                                   \
-    X(factor, lr_scale)       /* optimizers: this parameter group's factor on the step's rate */
+    X(factor, lr_scale)       /* optimizers: this parameter group's factor on the step's rate */                       \
+    X(custom, custom)         /* custom: which of the graph's operations, from 1 */
 
 #define LK__ATTR_reduction(name) lk_reduce_op name;
 #define LK__ATTR_order(name) lk__op_order name;
@@ -205,6 +212,7 @@ typedef enum lk__op_order { LK__ORDER_RANKS, LK__ORDER_LEAVES } lk__op_order;
 #define LK__ATTR_factor(name) double name;   /* not printed when it is 1 */
 #define LK__ATTR_ignored(name) int64_t name; /* not printed when it is -100, as in PyTorch */
 #define LK__ATTR_stream(name) uint64_t name;
+#define LK__ATTR_custom(name) int64_t name; /* lk__node_text prints the operation */
 
 typedef struct lk__op_attrs {
 #define LK__ATTR_FIELD(kind, name) LK__ATTR_##kind(name)

@@ -1,6 +1,6 @@
 /* cpu.c - the CPU as a device: the host's memory, kernels from a table by operation, element type and instruction set, and everything
  * done before a call returns. */
-#include "device/device.h"
+#include "device/custom.h"
 
 #include "base/bf16.h"
 #include "base/hash.h"
@@ -105,7 +105,8 @@ static lk_status prepare_kernel(lk__device *d, const lk__device_kernel *kernel, 
 static lk__device_kernel cpu_find(lk__device *d, lk__op op, lk_dtype element, const lk__kernel_call *call)
 {
     const lk__kernel_entry *table = lk__cpu_kernels(element, lk_context_isa(d->context));
-    (void)call; /* one kernel for all shapes: it chooses by them itself */
+    if (call->custom) return lk__custom_kernel(op);
+    /* One kernel for all shapes: it chooses by them itself. */
     if (!table || !table[op].run) return (lk__device_kernel){0};
     return (lk__device_kernel){run_kernel, table[op].workspace, prepare_kernel, &table[op]};
 }

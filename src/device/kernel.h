@@ -6,7 +6,10 @@
 #include "base/op.h"
 #include "base/pool.h"
 
-enum { LK__MAX_IN = 9, LK__MAX_OUT = 4 };
+#include <lockstep/operation.h>
+
+/* Operands of a node; custom_grad has the most: the inputs, outputs and gradients of outputs of a user's operation. */
+enum { LK__MAX_IN = LK_OPERATION_INPUTS + 2 * LK_OPERATION_OUTPUTS, LK__MAX_OUT = LK_OPERATION_INPUTS };
 
 /* The step block: everything that changes from step to step. Kernels read it; instructions hold none of it. */
 typedef struct lk__kernel_step {
@@ -55,6 +58,18 @@ typedef struct lk__kernel_invalid_id {
     int64_t        limit; /* ids are 0 … limit - 1 */
 } lk__kernel_invalid_id;
 
+/* A user's operation as one node has it. Graphs own copies, also those of plans. */
+typedef struct lk__kernel_custom {
+    lk_operation operation; /* its name and attributes are in this allocation, behind the struct */
+    lk_context  *context;
+    lk_site      site;
+    size_t       bytes;   /* of the allocation */
+    bool         check;   /* its promises are checked in every run */
+    unsigned     missing; /* bit i: the node has no input i */
+    lk_operand   inputs[LK_OPERATION_INPUTS],
+        outputs[LK_OPERATION_OUTPUTS]; /* as recorded, at the capacity; without data */
+} lk__kernel_custom;
+
 typedef struct lk__kernel_call {
     const lk__op_attrs *attrs;
     lk__kernel_operand  in[LK__MAX_IN];
@@ -66,6 +81,7 @@ typedef struct lk__kernel_call {
     const lk__kernel_leaves  *leaves;   /* NULL: the batch is one leaf */
     lk__kernel_invalid_id    *invalid;  /* receives an id out of range; NULL: not reported */
     const void               *prepared; /* by the kernel, before its first run (device.h) */
+    const lk__kernel_custom  *custom;   /* of a user's operation; NULL: the operation is built in */
     struct lk__device_stream *stream;   /* in whose order it runs */
     /* In the device's memory: how many rows of the first axis are used, where only the device knows it, as with tokens that were
      * routed to an expert; NULL: all of them. Nothing sets it yet. */

@@ -4,9 +4,8 @@
 
 #include <string.h>
 
-/* The result of a call that records nothing: an invalid tensor of its graph, or an empty tensor where no argument has a graph. No graph
- * can keep an error then, so the id holds the line of the first such call (lk__empty_line). */
-static lk_tensor no_result(lk_site site, const lk_tensor *x, int count)
+/* No graph can keep an error then, so the id holds the line of the first such call (lk__empty_line). */
+lk_tensor lk__no_result(lk_site site, const lk_tensor *x, int count)
 {
     int line = 0;
     for (int i = 0; i < count; i++) {
@@ -16,8 +15,7 @@ static lk_tensor no_result(lk_site site, const lk_tensor *x, int count)
     return (lk_tensor){NULL, -(line ? line : site.line)};
 }
 
-/* The graph that all present tensors belong to and that has not failed; NULL otherwise, with the failure recorded. */
-static lk_graph *common_graph(lk_site site, lk__op op, const lk_tensor *x, int count)
+lk_graph *lk__common_graph(lk_site site, const char *name, const lk_tensor *x, int count)
 {
     lk_graph *g = NULL;
     for (int i = 0; i < count && !g; i++) g = x[i].graph;
@@ -25,7 +23,7 @@ static lk_graph *common_graph(lk_site site, lk__op op, const lk_tensor *x, int c
     for (int i = 0; i < count; i++) {
         if (!x[i].graph) continue;
         if (x[i].graph != g || x[i].id < 0 || (size_t)x[i].id >= g->values_count) {
-            lk__graph_fail(g, site, "%s: argument %d is not a tensor of this graph", lk__op_name(op), i + 1);
+            lk__graph_fail(g, site, "%s: argument %d is not a tensor of this graph", name, i + 1);
             return NULL;
         }
     }
@@ -35,9 +33,9 @@ static lk_graph *common_graph(lk_site site, lk__op op, const lk_tensor *x, int c
 /* The common case: operands whose graph is NULL are missing, which is allowed for all but the first. */
 static lk_tensor record(lk_site site, lk__op op, const lk__op_attrs *attrs, const lk_tensor *x, int count)
 {
-    lk_graph *g = common_graph(site, op, x, count);
+    lk_graph *g = lk__common_graph(site, lk__op_name(op), x, count);
     int       in[LK__MAX_IN];
-    if (!g) return no_result(site, x, count);
+    if (!g) return lk__no_result(site, x, count);
     if (!x[0].graph) {
         lk__graph_fail(g, site, "%s: the first argument is missing", lk__op_name(op));
         return (lk_tensor){g, -1};
@@ -124,8 +122,8 @@ lk_tensor lk_where_at(lk_site site, lk_tensor condition, lk_tensor a, lk_tensor 
 
 lk_tensor lk_cast_at(lk_site site, lk_tensor x, lk_dtype type)
 {
-    lk_graph *g = common_graph(site, LK__OP_cast, &x, 1);
-    if (!g) return no_result(site, &x, 1);
+    lk_graph *g = lk__common_graph(site, lk__op_name(LK__OP_cast), &x, 1);
+    if (!g) return lk__no_result(site, &x, 1);
     if (type != LK_F32 && type != LK_F64 && type != LK_BF16) {
         lk__graph_fail(g, site, "cast: %s to %s; f32, f64 and bf16 are possible", lk_dtype_name(lk_tensor_dtype(x)),
                        lk_dtype_name(type));
@@ -138,8 +136,8 @@ lk_tensor lk_stop_gradient_at(lk_site site, lk_tensor x) { return record1(site, 
 
 lk_tensor lk_dropout_at(lk_site site, lk_tensor x, double probability)
 {
-    lk_graph *g = common_graph(site, LK__OP_dropout, &x, 1);
-    if (!g) return no_result(site, &x, 1);
+    lk_graph *g = lk__common_graph(site, lk__op_name(LK__OP_dropout), &x, 1);
+    if (!g) return lk__no_result(site, &x, 1);
     if (!(probability >= 0 && probability <= 1)) {
         lk__graph_fail(g, site, "dropout: probability %g is out of range; 0 to 1 is allowed", probability);
         return (lk_tensor){g, -1};
@@ -176,8 +174,8 @@ lk_tensor lk_argmax_at(lk_site site, lk_tensor x, int axis, lk_axis_options opti
 
 static lk_tensor record_sum(lk_site site, lk_tensor x, lk_reduce_options options, bool mean)
 {
-    lk_graph *g = common_graph(site, LK__OP_sum, &x, 1);
-    if (!g) return no_result(site, &x, 1);
+    lk_graph *g = lk__common_graph(site, lk__op_name(LK__OP_sum), &x, 1);
+    if (!g) return lk__no_result(site, &x, 1);
     int          rank = lk_tensor_rank(x);
     lk__op_attrs attrs = {.mask = (1u << rank) - 1, .mean = mean, .keepdim = options.keepdim};
     if (options.axes) {
@@ -223,8 +221,8 @@ static bool reshape_count(const lk__graph_shape *x, lk__graph_shape *y)
 
 lk_tensor lk_reshape_at(lk_site site, lk_tensor x, int rank, const int64_t *dims)
 {
-    lk_graph *g = common_graph(site, LK__OP_reshape, &x, 1);
-    if (!g) return no_result(site, &x, 1);
+    lk_graph *g = lk__common_graph(site, lk__op_name(LK__OP_reshape), &x, 1);
+    if (!g) return lk__no_result(site, &x, 1);
     lk_tensor       failed = {g, -1};
     lk__graph_shape from = g->values[x.id].shape, to = {.dtype = from.dtype, .rank = rank};
     char            text[128];
@@ -273,8 +271,8 @@ lk_tensor lk_permute_at(lk_site site, lk_tensor x, const int *axes)
 
 lk_tensor lk_transpose_at(lk_site site, lk_tensor x, int axis_a, int axis_b)
 {
-    lk_graph *g = common_graph(site, LK__OP_permute, &x, 1);
-    if (!g) return no_result(site, &x, 1);
+    lk_graph *g = lk__common_graph(site, lk__op_name(LK__OP_permute), &x, 1);
+    if (!g) return lk__no_result(site, &x, 1);
     int axes[LK_MAX_RANK], rank = lk_tensor_rank(x), a = normal_axis(x, axis_a), b = normal_axis(x, axis_b);
     if (a < 0 || a >= rank || b < 0 || b >= rank) {
         lk__graph_fail(g, site, "transpose: axes %d and %d are out of range for %d axes", axis_a, axis_b, rank);
@@ -294,7 +292,7 @@ lk_tensor lk_concat_at(lk_site site, const lk_tensor *x, int count, int axis)
 {
     if (count < 1 || count > 8) {
         if (count > 0 && x[0].graph) lk__graph_fail(x[0].graph, site, "concat: %d tensors; 1 to 8 are allowed", count);
-        return no_result(site, x, count > 0 ? 1 : 0);
+        return lk__no_result(site, x, count > 0 ? 1 : 0);
     }
     for (int i = 1; i < count; i++)
         if (x[0].graph && !x[i].graph) lk__graph_fail(x[0].graph, site, "concat: argument %d is missing", i + 1);
@@ -368,9 +366,9 @@ lk_tensor lk_f_batch_norm_at(lk_site site, lk_tensor x, lk_tensor weight, lk_ten
                              lk_tensor running_var, lk_tensor tracked, lk_norm_options options)
 {
     lk_tensor all[] = {x, weight, bias, running_mean, running_var, tracked};
-    lk_graph *g = common_graph(site, LK__OP_batch_norm, all, 6);
+    lk_graph *g = lk__common_graph(site, lk__op_name(LK__OP_batch_norm), all, 6);
     int       in[6];
-    if (!g) return no_result(site, all, 6);
+    if (!g) return lk__no_result(site, all, 6);
     if (!x.graph || !running_mean.graph || !running_var.graph) {
         lk__graph_fail(g, site, "batch_norm: x, running_mean and running_var are required");
         return (lk_tensor){g, -1};
@@ -386,8 +384,8 @@ lk_tensor lk_f_batch_norm_at(lk_site site, lk_tensor x, lk_tensor weight, lk_ten
 lk_tensor lk_f_embedding_at(lk_site site, lk_tensor ids, lk_tensor table)
 {
     lk_tensor all[] = {ids, table};
-    lk_graph *g = common_graph(site, LK__OP_embedding, all, 2);
-    if (!g) return no_result(site, all, 2);
+    lk_graph *g = lk__common_graph(site, lk__op_name(LK__OP_embedding), all, 2);
+    if (!g) return lk__no_result(site, all, 2);
     if (!ids.graph || !table.graph) {
         lk__graph_fail(g, site, "embedding: ids and a table are required");
         return (lk_tensor){g, -1};
@@ -398,8 +396,8 @@ lk_tensor lk_f_embedding_at(lk_site site, lk_tensor ids, lk_tensor table)
 lk_tensor lk_cross_entropy_at(lk_site site, lk_tensor logits, lk_tensor labels, lk_cross_entropy_options options)
 {
     lk_tensor all[] = {logits, labels, options.weight};
-    lk_graph *g = common_graph(site, LK__OP_cross_entropy, all, 3);
-    if (!g) return no_result(site, all, 3);
+    lk_graph *g = lk__common_graph(site, lk__op_name(LK__OP_cross_entropy), all, 3);
+    if (!g) return lk__no_result(site, all, 3);
     if (!logits.graph || !labels.graph || lk_tensor_rank(logits) < 1) {
         lk__graph_fail(g, site, "cross_entropy: logits (…, classes) and labels are required");
         return (lk_tensor){g, -1};
@@ -429,7 +427,7 @@ lk_tensor lk_l1_at(lk_site site, lk_tensor x, lk_tensor target) { return record2
 lk_tensor lk_bce_with_logits_at(lk_site site, lk_tensor logits, lk_tensor target, lk_bce_with_logits_options options)
 {
     lk_tensor all[] = {logits, target, options.weight};
-    lk_graph *g = common_graph(site, LK__OP_bce_with_logits, all, 3);
+    lk_graph *g = lk__common_graph(site, lk__op_name(LK__OP_bce_with_logits), all, 3);
     for (int i = 1; g && i < 3; i++)
         if (all[i].graph && g->values[all[i].id].needs_gradient)
             lk__graph_fail(g, site, "bce_with_logits: the %s gets no gradient; pass it through lk_stop_gradient",
@@ -442,7 +440,7 @@ lk_tensor lk_bce_with_logits_at(lk_site site, lk_tensor logits, lk_tensor target
 /* A node `total` of x and its weight, or -1. Integers are added as f64; a weight of another type than x's is cast. */
 static int emit_total(lk_site site, lk_tensor x, lk_tensor weight, const char *what)
 {
-    lk_graph *g = common_graph(site, LK__OP_total, (lk_tensor[]){x, weight}, 2);
+    lk_graph *g = lk__common_graph(site, lk__op_name(LK__OP_total), (lk_tensor[]){x, weight}, 2);
     if (!g) return -1;
     if (!x.graph) {
         lk__graph_fail(g, site, "%s: the first argument is missing", what);
@@ -464,7 +462,7 @@ lk_tensor lk_loss_at(lk_site site, lk_tensor x, lk_total_options options)
 {
     lk_tensor all[] = {x, options.weight};
     int       node = emit_total(site, x, options.weight, "loss");
-    return node < 0 ? no_result(site, all, 2) : (lk_tensor){x.graph, x.graph->nodes[node].out[0]};
+    return node < 0 ? lk__no_result(site, all, 2) : (lk_tensor){x.graph, x.graph->nodes[node].out[0]};
 }
 
 void lk_metric_at(lk_site site, lk_tensor x, const char *name, lk_total_options options)
@@ -497,8 +495,8 @@ void lk_metric_at(lk_site site, lk_tensor x, const char *name, lk_total_options 
 lk_tensor lk_equal_at(lk_site site, lk_tensor a, lk_tensor b)
 {
     lk_tensor all[] = {a, b};
-    lk_graph *g = common_graph(site, LK__OP_where, all, 2);
-    if (!g) return no_result(site, all, 2);
+    lk_graph *g = lk__common_graph(site, lk__op_name(LK__OP_where), all, 2);
+    if (!g) return lk__no_result(site, all, 2);
     if (!a.graph || !b.graph) {
         lk__graph_fail(g, site, "equal: an argument is missing");
         return (lk_tensor){g, -1};

@@ -1,4 +1,5 @@
 /* copy.c - copies of a graph: those that passes change, without names and data that no pass reads, and the plan's complete copy. */
+#include "device/custom.h"
 #include "graph/graph.h"
 
 #include <string.h>
@@ -43,6 +44,11 @@ lk_status lk__graph_copy(const lk_graph *from, lk_graph **copy)
     COPY_ARRAY(constants);
     g->constants_count = from->constants_count;
     for (size_t i = 0; i < from->constants_count; i++) g->constants[i].data = NULL;
+    COPY_ARRAY(customs);
+    for (size_t i = 0; i < from->customs_count; i++) {
+        if (lk__custom_copy(from->customs[i], &g->customs[i]) < 0) goto fail;
+        g->customs_count = i + 1;
+    }
 #undef COPY_ARRAY
     *copy = g;
     return LK_OK;

@@ -162,6 +162,16 @@ static void collect_gradients(backward *b, int *gradients, size_t forward_nodes)
     }
 }
 
+/* Whether the loss depends on the node by a value that needs a gradient. */
+static bool has_gradient(const backward *b)
+{
+    for (int i = 0; i < b->n.outputs; i++) {
+        int v = b->n.out[i];
+        if (v >= 0 && b->gradient[v] != LK__GRAD_NONE && b->g->values[v].needs_gradient) return true;
+    }
+    return false;
+}
+
 lk_status lk__graph_grad(lk_graph *g, int loss, int *gradients)
 {
     backward b = {.g = g};
@@ -188,8 +198,8 @@ lk_status lk__graph_grad(lk_graph *g, int loss, int *gradients)
     }
     for (size_t i = forward_nodes; i-- > 0 && g->status == LK_OK;) {
         b.n = g->nodes[i];
-        int dy = b.n.dead || b.n.out[0] < 0 ? LK__GRAD_NONE : b.gradient[b.n.out[0]];
-        if (dy == LK__GRAD_NONE || !g->values[b.n.out[0]].needs_gradient) continue;
+        if (b.n.dead || !has_gradient(&b)) continue;
+        int dy = b.n.out[0] < 0 ? LK__GRAD_NONE : b.gradient[b.n.out[0]];
         g->block = b.n.block;
         int block = recomputed_block(g, b.n.block);
         if (block && block != last_block) {

@@ -2,6 +2,7 @@
 #include "graph/op.h"
 
 #include "base/hash.h"
+#include "device/custom.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -49,6 +50,8 @@ void lk_graph_free(lk_graph *g)
     lk__free(c, LK_MEMORY_OTHER, g->constants, g->constants_capacity * sizeof *g->constants);
     for (size_t i = 0; i < g->metrics_count; i++) lk__strfree(c, g->metrics[i].name);
     lk__free(c, LK_MEMORY_OTHER, g->metrics, g->metrics_capacity * sizeof *g->metrics);
+    for (size_t i = 0; i < g->customs_count; i++) lk__custom_free(g->customs[i]);
+    lk__free(c, LK_MEMORY_OTHER, g->customs, g->customs_capacity * sizeof *g->customs);
     for (size_t i = 0; i < g->values_count; i++) lk__strfree(c, (char *)g->values[i].name);
     lk__free(c, LK_MEMORY_OTHER, g->values, g->values_capacity * sizeof *g->values);
     lk__free(c, LK_MEMORY_OTHER, g->nodes, g->nodes_capacity * sizeof *g->nodes);
@@ -84,7 +87,7 @@ void lk_graph_fail(lk_graph *g, const char *format, ...)
     va_end(arguments);
 }
 
-static void out_of_memory(lk_graph *g)
+void lk__graph_no_memory(lk_graph *g)
 {
     if (g->status < 0) return;
     g->status = LK_ENOMEM;
@@ -94,7 +97,7 @@ static void out_of_memory(lk_graph *g)
 int lk__graph_add_value(lk_graph *g, const lk__graph_value *value)
 {
     if (lk__grow(g->context, (void **)&g->values, &g->values_capacity, g->values_count + 1, sizeof *g->values) < 0) {
-        out_of_memory(g);
+        lk__graph_no_memory(g);
         return -1;
     }
     g->values[g->values_count] = *value;
@@ -174,7 +177,7 @@ lk_tensor lk_input_at(lk_site site, lk_graph *g, const char *name, lk_dtype type
                          .state = -1,
                          .site = site};
     if (!(v.name = lk__strdup(g->context, name))) {
-        out_of_memory(g);
+        lk__graph_no_memory(g);
         return none;
     }
     int id = lk__graph_add_value(g, &v);
@@ -199,7 +202,7 @@ static lk_tensor add_state(lk_graph *g, lk_site site, const char *name, lk_dtype
     if (g->status < 0 || !check_dims(g, site, name, rank, dims)) return none;
     if (lk__grow(g->context, (void **)&g->states, &g->states_capacity, g->states_count + 1, sizeof *g->states) < 0 ||
         !(state.name = scoped_name(g, name))) {
-        out_of_memory(g);
+        lk__graph_no_memory(g);
         return none;
     }
     lk__graph_state *other = find_state(g, state.name);
@@ -245,7 +248,7 @@ lk_tensor lk_constant_at(lk_site site, lk_graph *g, lk_dtype type, int rank, con
     if (lk__grow(g->context, (void **)&g->constants, &g->constants_capacity, g->constants_count + 1,
                  sizeof *g->constants) < 0 ||
         !(k.data = lk__alloc(g->context, LK_MEMORY_OTHER, k.bytes))) {
-        out_of_memory(g);
+        lk__graph_no_memory(g);
         return none;
     }
     memcpy(k.data, data, k.bytes);
@@ -291,7 +294,7 @@ void lk_tie_at(lk_site site, lk_tensor parameter, const char *name)
     if (!full ||
         lk__grow(g->context, (void **)&s->aliases, &s->aliases_capacity, s->aliases_count + 1, sizeof(char *)) < 0) {
         lk__strfree(g->context, full);
-        out_of_memory(g);
+        lk__graph_no_memory(g);
         return;
     }
     lk__graph_state *other = find_state(g, full);
@@ -315,7 +318,7 @@ void lk_block_begin_at(lk_site site, lk_tensor x, const char *name, lk_block_opt
     int   block = full ? add_block(g, full, g->block, options.recompute) : -1;
     lk__strfree(g->context, full);
     if (block < 0)
-        out_of_memory(g);
+        lk__graph_no_memory(g);
     else
         g->block = block;
 }
@@ -361,7 +364,7 @@ static lk__graph_node *add_node(lk_graph *g, lk_site site, lk__op op, const lk__
                                 int inputs, int outputs)
 {
     if (lk__grow(g->context, (void **)&g->nodes, &g->nodes_capacity, g->nodes_count + 1, sizeof *g->nodes) < 0) {
-        out_of_memory(g);
+        lk__graph_no_memory(g);
         return NULL;
     }
     lk__graph_node *node = &g->nodes[g->nodes_count++];
@@ -398,9 +401,9 @@ static int emit_outputs(lk_graph *g, lk__graph_node *node, const lk__graph_shape
                              .kind = LK__VALUE_RESULT,
                              .node = index,
                              .state = -1,
-                             .site = node->site,
-                             .needs_gradient = needs_gradient};
+                             .site = node->site};
         v.shape.dtype = lk__output_type(g, node, i, element, v.shape.dtype);
+        v.needs_gradient = needs_gradient && lk__is_element(v.shape.dtype);
         if ((node->out[i] = lk__graph_add_value(g, &v)) < 0) return -1;
     }
     return index;
@@ -424,11 +427,17 @@ int lk__emit(lk_graph *g, lk_site site, lk__op op, const lk__op_attrs *attrs, co
 int lk__emit_shaped(lk_graph *g, lk_site site, lk__op op, const lk__op_attrs *attrs, const int *in, int inputs,
                     const lk__graph_shape *shapes, int outputs)
 {
+    return lk__emit_wanted(g, site, op, attrs, in, inputs, shapes, outputs, LK__ALL_OUTPUTS);
+}
+
+int lk__emit_wanted(lk_graph *g, lk_site site, lk__op op, const lk__op_attrs *attrs, const int *in, int inputs,
+                    const lk__graph_shape *shapes, int outputs, int wanted)
+{
     int      to[LK__MAX_IN];
     lk_dtype element;
     if (g->status < 0 || !prepare_node(g, site, op, attrs, in, inputs, shapes[0].dtype, to, &element)) return -1;
     lk__graph_node *node = add_node(g, site, op, attrs, to, inputs, outputs);
-    return node ? emit_outputs(g, node, shapes, element, LK__ALL_OUTPUTS) : -1;
+    return node ? emit_outputs(g, node, shapes, element, wanted) : -1;
 }
 
 int lk__emit_update(lk_graph *g, lk_site site, lk__op op, const lk__op_attrs *attrs, const int *in, int inputs,

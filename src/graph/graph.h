@@ -86,9 +86,10 @@ struct lk_graph {
     lk__graph_block    *blocks;
     lk__graph_constant *constants;
     lk__graph_metric   *metrics;
-    size_t              values_count, nodes_count, states_count, blocks_count, constants_count, metrics_count;
+    lk__kernel_custom **customs; /* users' operations, by the attribute custom - 1 */
+    size_t              values_count, nodes_count, states_count, blocks_count, constants_count, metrics_count, customs_count;
     size_t              values_capacity, nodes_capacity, states_capacity, blocks_capacity, constants_capacity;
-    size_t              metrics_capacity;
+    size_t              metrics_capacity, customs_capacity;
     int                 block;    /* the open one */
     uint64_t            dropouts; /* number recorded so far: the stream of the next one */
     lk_status           status;
@@ -98,8 +99,13 @@ struct lk_graph {
 /* Of an empty tensor: the line of the first recording call that had empty tensors alone; 0: unknown. */
 static inline int lk__empty_line(lk_tensor x) { return !x.graph && x.id < 0 ? -x.id : 0; }
 
+/* The graph that all present tensors belong to and that has not failed; NULL otherwise, with the failure recorded. name: the call's. */
+lk_graph *lk__common_graph(lk_site site, const char *name, const lk_tensor *x, int count);
+/* The result of a call that records nothing: an invalid tensor of its graph, or an empty tensor where no argument has a graph. */
+lk_tensor lk__no_result(lk_site site, const lk_tensor *x, int count);
 /* Records a failure, prefixed with the site; only the first is kept. */
 void lk__graph_fail(lk_graph *graph, lk_site site, const char *format, ...) __attribute__((format(printf, 3, 4)));
+void lk__graph_no_memory(lk_graph *graph);                               /* records that */
 int  lk__graph_add_value(lk_graph *graph, const lk__graph_value *value); /* adds one; -1 on failure */
 
 /* Adds a node: the shape rule checks the inputs and makes the outputs whose bit is set in `wanted`. Returns the node, or -1
@@ -112,6 +118,9 @@ int lk__emit1(lk_graph *graph, lk_site site, lk__op op, const lk__op_attrs *attr
 /* For ops whose output shapes do not follow from their inputs (reshape, expand, gradients): the shapes are given. */
 int lk__emit_shaped(lk_graph *graph, lk_site site, lk__op op, const lk__op_attrs *attrs, const int *in, int inputs,
                     const lk__graph_shape *shapes, int outputs);
+/* The same with those outputs alone whose bit is set in `wanted`. */
+int lk__emit_wanted(lk_graph *graph, lk_site site, lk__op op, const lk__op_attrs *attrs, const int *in, int inputs,
+                    const lk__graph_shape *shapes, int outputs, int wanted);
 /* For ops that update state in place (optimizers): the outputs are existing values. */
 int lk__emit_update(lk_graph *graph, lk_site site, lk__op op, const lk__op_attrs *attrs, const int *in, int inputs,
                     const int *out, int outputs);
@@ -139,6 +148,7 @@ lk_status lk__graph_copy_rest(const lk_graph *graph, lk_graph *copy);
 /* "constant0 i32 (2, 3), data 0x1234…: 1, 2, 3, …": the line that ranks compare. */
 void lk__constant_text(const lk_graph *graph, size_t index, char *text, size_t bytes);
 
-void lk__node_text(const lk_graph *graph, const lk__graph_node *node, char *text, size_t bytes);
+uint64_t lk__node_hash(const lk_graph *graph, const lk__graph_node *node, uint64_t seed); /* of all that runs */
+void     lk__node_text(const lk_graph *graph, const lk__graph_node *node, char *text, size_t bytes);
 
 #endif

@@ -19,7 +19,8 @@ typedef enum lk__graph_types {
     LK__TYPE_I64,
     LK__TYPE_U8,
     LK__TYPE_ANY,   /* an output: that of input 0 */
-    LK__TYPE_GIVEN, /* the output of a cast: the caller gives it */
+    LK__TYPE_ANY_WIDE, /* an input of any type; bf16 is cast to f32 */
+    LK__TYPE_GIVEN, /* an output: the caller or the shape rule gives it */
     LK__TYPE_PRODUCT, /* the output of matmul: REAL, and WIDE with the attribute sum_batch, which makes it a sum */
 } lk__graph_types;
 
@@ -60,7 +61,8 @@ typedef struct lk__graph_shapes {
 typedef int (*lk__graph_shape_rule)(lk__graph_shapes *shapes);
 int lk__shape_given(lk__graph_shapes *shapes); /* for shapes that do not follow from the inputs: lk__emit_shaped */
 
-/* ---- gradient rule: appends the nodes that compute the inputs' gradients (lk__grad_give) from dy, that of output 0. It may also
+/* ---- gradient rule: appends the nodes that compute the inputs' gradients (lk__grad_give) from dy, that of output 0: of built-in
+ * operations only output 0 has a gradient. It may also
  * use a value that forward computed: an output with LK__IF_READ, which evaluation then omits. ---- */
 
 typedef struct lk__graph_backward {
@@ -158,8 +160,9 @@ const lk__graph_operand *lk__op_input(const lk__graph_op *op, int i);
 lk_dtype lk__node_element(const lk_graph *graph, const lk__graph_node *node);
 /* The type of sums over elements of this type. */
 lk_dtype lk__wide_type(lk_dtype element);
-/* The type that input i of a node of this operation must have, for an element type; LK_DTYPE_COUNT: any. */
-lk_dtype lk__input_type(lk__op op, int i, lk_dtype element);
+/* The type that input i of a node of this operation must have, for an element type and the type that it has; LK_DTYPE_COUNT: any. */
+lk_dtype lk__input_type(lk__op op, int i, lk_dtype element, lk_dtype type);
+bool     lk__is_element(lk_dtype type); /* f32, f64 or bf16: only these have gradients */
 /* Casts the inputs where they have another type. false: impossible, recorded in the graph. */
 bool lk__cast_inputs(lk_graph *graph, lk_site site, lk__op op, int *in, int inputs, lk_dtype element);
 /* The type of output i of the node; `given`: that of its shape. */
@@ -179,6 +182,12 @@ static inline bool lk__op_shares_memory(lk__op op)
 int lk__emit_all_reduce(lk_graph *graph, lk_site site, const lk__op_attrs *attrs, int x);
 int lk__emit_all_gather(lk_graph *graph, lk_site site, const lk__op_attrs *attrs,
                         int x); /* the same; attrs has `parts` */
+
+/* op/custom.c: what a descriptor says, except that for a user's operation its own struct says it. */
+const lk__kernel_custom *lk__node_custom(const lk_graph *graph, const lk__graph_node *node); /* NULL: a built-in one */
+const char              *lk__node_name(const lk_graph *graph, const lk__graph_node *node);
+lk__graph_samples        lk__node_samples(const lk_graph *graph, const lk__graph_node *node);
+unsigned                 lk__node_no_gradient(const lk_graph *graph, const lk__graph_node *node);
 
 /* Whether input i of a node is present, needs a gradient, and gets one from this operation. */
 bool lk__node_wants_gradient(const lk_graph *graph, const lk__graph_node *node, int i);

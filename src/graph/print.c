@@ -1,4 +1,5 @@
 /* print.c - a graph as text with one operation per line, and as Graphviz's dot. */
+#include "base/hash.h"
 #include "graph/op.h"
 
 #include <math.h>
@@ -42,18 +43,47 @@ static void value_name(const lk_graph *g, int id, char *text, size_t bytes)
         snprintf(text, bytes, "%%%d", id);
 }
 
-/* "conv2d+relu+max_pool 2, padding 1" */
-static void op_text(const lk__graph_node *n, char *text, size_t bytes)
+/* " huber, delta 1.5": a user's operation and its attributes. */
+static void custom_text(const lk_operation *o, char *text, size_t bytes)
 {
-    int used = snprintf(text, bytes, "%s", lk__op_name(n->op));
-    lk__attrs_text(&n->attrs, lk__op_find(n->op)->attributes, text + used, bytes - (size_t)used);
+    char shown[256] = "";
+    if (o->print && o->attributes_bytes)
+        o->print(o->attributes, shown, sizeof shown);
+    else if (o->attributes_bytes)
+        snprintf(shown, sizeof shown, "attributes 0x%016llx",
+                 (unsigned long long)lk__hash64(o->attributes, o->attributes_bytes, 0));
+    shown[sizeof shown - 1] = 0;
+    snprintf(text, bytes, " %s%s%s", o->name, *shown ? ", " : "", shown);
+}
+
+/* "conv2d+relu+max_pool 2, padding 1" */
+static void op_text(const lk_graph *g, const lk__graph_node *n, char *text, size_t bytes)
+{
+    const lk__kernel_custom *custom = lk__node_custom(g, n);
+    int                      used = snprintf(text, bytes, "%s", lk__op_name(n->op));
+    if (custom)
+        custom_text(&custom->operation, text + used, bytes - (size_t)used);
+    else
+        lk__attrs_text(&n->attrs, lk__op_find(n->op)->attributes, text + used, bytes - (size_t)used);
+}
+
+uint64_t lk__node_hash(const lk_graph *g, const lk__graph_node *n, uint64_t hash)
+{
+    const lk__kernel_custom *custom = lk__node_custom(g, n);
+    char                     text[1024];
+    lk__node_text(g, n, text, sizeof text);
+    hash = lk__attrs_hash(&n->attrs, lk__hash64(text, strlen(text), hash));
+    if (!custom) return hash;
+    const lk_operation *o = &custom->operation;
+    hash = lk__hash64(o->types, sizeof o->types, lk__hash64(o->attributes, o->attributes_bytes, hash));
+    return lk__hash64((unsigned[]){o->sums, o->coupled, o->no_gradient, o->saved_outputs}, 4 * sizeof(unsigned), hash);
 }
 
 void lk__node_text(const lk_graph *g, const lk__graph_node *n, char *text, size_t bytes)
 {
     char   name[256], op[512];
     size_t used = 0;
-    op_text(n, op, sizeof op);
+    op_text(g, n, op, sizeof op);
 #define MORE(...)                                                                     \
     do {                                                                              \
         if (used < bytes) used += (size_t)snprintf(text + used, bytes - used, __VA_ARGS__); \
@@ -163,7 +193,7 @@ void lk_graph_dot(const lk_graph *g, lk_write write, void *user)
     for (size_t i = 0; i < g->nodes_count; i++) {
         const lk__graph_node *n = &g->nodes[i];
         if (n->dead) continue;
-        op_text(n, text, sizeof text);
+        op_text(g, n, text, sizeof text);
         emit(&s, "  n%zu [shape=box, style=\"rounded,filled\", fillcolor=\"#cfe2f3\", label=\"%s\"];\n", i, text);
         for (int j = 0; j < n->inputs; j++) {
             if (n->in[j] < 0) continue;

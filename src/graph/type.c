@@ -4,7 +4,7 @@
 
 lk_dtype lk__wide_type(lk_dtype element) { return element == LK_F64 ? LK_F64 : LK_F32; }
 
-static bool is_element(lk_dtype type) { return type == LK_F32 || type == LK_F64 || type == LK_BF16; }
+bool lk__is_element(lk_dtype type) { return type == LK_F32 || type == LK_F64 || type == LK_BF16; }
 
 /* The one type of such operands; LK_DTYPE_COUNT: several. */
 static lk_dtype fixed_type(lk__graph_types types)
@@ -34,12 +34,12 @@ bool lk__choose_element(lk_graph *g, lk_site site, lk__op op, const int *in, int
 {
     const lk__graph_op *d = lk__op_find(op);
     bool                found = false, narrow = d->precision == LK__PRECISION_NARROW;
-    *element = is_element(given) ? given : g->real;
+    *element = lk__is_element(given) ? given : g->real;
     for (int i = 0; i < inputs; i++) {
         const lk__graph_operand *o = lk__op_input(d, i);
         if (in[i] < 0 || o->types != LK__TYPE_REAL) continue;
         lk_dtype type = g->values[in[i]].shape.dtype;
-        if (!is_element(type)) {
+        if (!lk__is_element(type)) {
             lk__graph_fail(g, site, "%s: %s is %s; a floating type is needed", lk__op_name(op), o->name,
                            lk_dtype_name(type));
             return false;
@@ -65,21 +65,22 @@ int lk__emit_cast(lk_graph *g, lk_site site, int x, lk_dtype type)
     return node < 0 ? -1 : g->nodes[node].out[0];
 }
 
-lk_dtype lk__input_type(lk__op op, int i, lk_dtype element)
+lk_dtype lk__input_type(lk__op op, int i, lk_dtype element, lk_dtype type)
 {
     lk__graph_types types = lk__op_input(lk__op_find(op), i)->types;
     if (types == LK__TYPE_REAL) return element;
     if (types == LK__TYPE_WIDE) return lk__wide_type(element);
+    if (types == LK__TYPE_ANY_WIDE) return type == LK_BF16 ? LK_F32 : type;
     return fixed_type(types);
 }
 
 bool lk__cast_inputs(lk_graph *g, lk_site site, lk__op op, int *in, int inputs, lk_dtype element)
 {
     for (int i = 0; i < inputs; i++) {
-        lk_dtype wanted = lk__input_type(op, i, element);
-        if (in[i] < 0 || wanted == LK_DTYPE_COUNT) continue;
-        lk_dtype type = g->values[in[i]].shape.dtype;
-        bool     rounds = is_element(type) && is_element(wanted) && lk__wide_type(type) == lk__wide_type(wanted);
+        if (in[i] < 0) continue;
+        lk_dtype type = g->values[in[i]].shape.dtype, wanted = lk__input_type(op, i, element, type);
+        if (wanted == LK_DTYPE_COUNT) continue;
+        bool rounds = lk__is_element(type) && lk__is_element(wanted) && lk__wide_type(type) == lk__wide_type(wanted);
         if (type != wanted && !rounds) {
             lk__graph_fail(g, site, "%s: %s is %s; %s is needed", lk__op_name(op),
                            lk__op_input(lk__op_find(op), i)->name, lk_dtype_name(type), lk_dtype_name(wanted));

@@ -60,11 +60,11 @@ static size_t running_at(const lk_plan *p, const lk_rates *r, size_t begin, size
 static const char *instruction_name(const lk_plan *p, size_t position, char *text, size_t size)
 {
     const lk__graph_node *n = &p->train.graph->nodes[p->train.order[position]];
-    snprintf(text, size, "%s", lk__op_name(n->op));
+    snprintf(text, size, "%s", lk__node_name(p->train.graph, n));
     for (int i = 0; i < n->outputs; i++)
         for (size_t s = 0; n->out[i] >= 0 && s < p->train.graph->states_count; s++)
             if (p->train.gradients[s] == n->out[i])
-                snprintf(text, size, "%s of %.60s", lk__op_name(n->op), p->train.graph->states[s].name);
+                snprintf(text, size, "%s of %.60s", lk__node_name(p->train.graph, n), p->train.graph->states[s].name);
     return text;
 }
 
@@ -85,7 +85,7 @@ static void print_leaves(const lk_plan *p, const output *o)
           p->batch_leaves ? "as one batch" : "one after the other");
     if (p->couples >= 0) {
         const lk__graph_node *n = &p->train.graph->nodes[p->couples];
-        print(o, ": %s at %s:%d adds over samples within the model", lk__op_name(n->op),
+        print(o, ": %s at %s:%d adds over samples within the model", lk__node_name(p->train.graph, n),
               n->site.file ? n->site.file : "?", n->site.line);
     }
     print(o, "\n");

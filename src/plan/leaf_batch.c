@@ -54,7 +54,8 @@ static execution choose_execution(const lk__plan_list *list, const lk__graph_nod
         bad |= !same && !is_gradient(list, v) && !metric && read_before_update(list, v);
         bad |= is_gradient(list, v) && read_before_update(list, v);
     }
-    bool coupled = d->samples == LK__SAMPLES_COUPLED;
+    bool coupled = lk__node_samples(g, n) == LK__SAMPLES_COUPLED;
+    if (coupled && samples && d->runs == LK__RUNS_KERNEL) return UNSUPPORTED;
     if (d->runs != LK__RUNS_KERNEL || (!samples && !gradient && !coupled) || !sums) return WHOLE;
     return bad || !in_rows(g, n) || coupled ? UNSUPPORTED : BY_LEAF;
 }

@@ -31,6 +31,7 @@ void lk__plan_call_at_capacity(const lk_graph *g, const lk__graph_node *n, lk__k
 {
     memset(call, 0, sizeof *call);
     call->attrs = &n->attrs;
+    call->custom = lk__node_custom(g, n);
     call->inputs = n->inputs;
     call->outputs = n->outputs;
     for (int i = 0; i < n->inputs + n->outputs; i++) {
@@ -210,8 +211,12 @@ static lk_status measure_workspace(lk__plan_list *list)
         const lk__graph_node *n = &g->nodes[list->order[p]];
         lk__kernel_call       call;
         lk__device_kernel     kernel = lk__plan_kernel(g, n, &call);
+        if (!kernel.run && call.custom)
+            return lk__fail(c, LK_EUNSUPPORTED,
+                            "%s at %s:%d: users' operations run on the host, and the device %s does not let them",
+                            lk__node_name(g, n), n->site.file ? n->site.file : "?", n->site.line, lk_context_device(c));
         if (!kernel.run && lk__op_find(n->op)->runs == LK__RUNS_KERNEL)
-            return lk__fail(c, LK_EUNSUPPORTED, "%s at %s:%d: the device %s has no kernel for %s", lk__op_name(n->op),
+            return lk__fail(c, LK_EUNSUPPORTED, "%s at %s:%d: the device %s has no kernel for %s", lk__node_name(g, n),
                             n->site.file ? n->site.file : "?", n->site.line, lk_context_device(c),
                             lk_dtype_name(lk__node_element(g, n)));
         size_t need = kernel.workspace ? lk__round_up(kernel.workspace(&call, lk_context_threads(c)), LK__ALIGN) : 0;

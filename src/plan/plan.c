@@ -1,6 +1,7 @@
 /* plan.c - creates a plan: lays out the state, then runs the passes over a copy of the graph for each mode. */
 #include "plan/plan.h"
 
+#include "base/config.h"
 #include "base/hash.h"
 
 #include <fnmatch.h>
@@ -101,7 +102,9 @@ static void freeze_groups(lk_graph *g, const lk_optimizer_config *o)
     for (size_t i = 0; i < g->nodes_count; i++) {
         bool needs = lk__node_needs_gradient(g, &g->nodes[i]);
         for (int j = 0; j < g->nodes[i].outputs; j++)
-            if (g->nodes[i].out[j] >= 0) g->values[g->nodes[i].out[j]].needs_gradient = needs;
+            if (g->nodes[i].out[j] >= 0)
+                g->values[g->nodes[i].out[j]].needs_gradient =
+                    needs && lk__is_element(g->values[g->nodes[i].out[j]].shape.dtype);
     }
 }
 
@@ -211,8 +214,6 @@ static lk_status check_precision(lk_graph *g, const lk_plan_config *config)
 static lk_status check_config(lk_graph *g, const lk_plan_config *config)
 {
     lk_context *c = g->context;
-    if (config->size != sizeof *config)
-        return lk__fail(c, LK_EINVAL, "lk_plan_config is of another version of Lockstep");
     if (g->status < 0) return lk__fail(c, g->status, "%s", g->error);
     if (g->block)
         return lk__fail(c, LK_EINVAL, "block \"%s\" is still open; lk_block_end is missing", g->blocks[g->block].name);
@@ -242,7 +243,6 @@ static lk_status check_config(lk_graph *g, const lk_plan_config *config)
     lk_status                  status = check_precision(g, config);
     const lk_optimizer_config *o = config->optimizer;
     if (status < 0 || !o) return status;
-    if (o->size != sizeof *o) return lk__fail(c, LK_EINVAL, "lk_optimizer_config is of another version of Lockstep");
     if (!config->loss.graph) return lk__fail(c, LK_EINVAL, "an optimizer needs a loss");
     if (!(o->lr >= 0) || !(o->weight_decay >= 0) || !(o->clip >= 0) || !(o->momentum >= 0) ||
         !(o->beta1 >= 0 && o->beta1 < 1) || !(o->beta2 >= 0 && o->beta2 < 1) || !(o->epsilon >= 0))
@@ -263,12 +263,27 @@ lk_status lk_plan_create(lk_graph *graph, const lk_plan_config *config, lk_plan 
     return lk__plan_create(graph, config, false, plan);
 }
 
-lk_status lk__plan_create(lk_graph *graph, const lk_plan_config *config, bool one_by_one, lk_plan **plan)
+/* The caller's config and that of its optimizer. */
+static lk_status read_config(lk_graph *graph, const lk_plan_config *given, lk_plan_config *config,
+                             lk_optimizer_config *optimizer)
 {
+    *config = (lk_plan_config)LK_PLAN_CONFIG_INIT;
+    *optimizer = (lk_optimizer_config)LK_OPTIMIZER_CONFIG_INIT;
+    lk_status status = LK__CONFIG_READ(graph->context, lk_plan_config, given, config);
+    if (status >= 0) status = LK__CONFIG_READ(graph->context, lk_optimizer_config, config->optimizer, optimizer);
+    if (status >= 0 && config->optimizer) config->optimizer = optimizer;
+    return status < 0 ? status : check_config(graph, config);
+}
+
+lk_status lk__plan_create(lk_graph *graph, const lk_plan_config *given, bool one_by_one, lk_plan **plan)
+{
+    lk_plan_config        read;
+    lk_optimizer_config   optimizer;
+    const lk_plan_config *config = &read;
     *plan = NULL;
     if (!graph) return LK_EINVAL; /* of an empty tensor: there is no context for a message */
     lk_context *c = graph->context;
-    lk_status   status = check_config(graph, config);
+    lk_status   status = read_config(graph, given, &read, &optimizer);
     if (status < 0) return status;
     lk_plan *p = lk__alloc(c, LK_MEMORY_OTHER, sizeof *p);
     if (!p) return LK_ENOMEM;
@@ -344,11 +359,8 @@ size_t lk_plan_memory(const lk_plan *p, lk_memory kind)
 
 static uint64_t hash_list(const lk__plan_list *list, uint64_t hash)
 {
-    for (size_t i = 0; list->graph && i < list->order_count; i++) {
-        char text[1024];
-        lk__node_text(list->graph, &list->graph->nodes[list->order[i]], text, sizeof text);
-        hash = lk__attrs_hash(&list->graph->nodes[list->order[i]].attrs, lk__hash64(text, strlen(text), hash));
-    }
+    for (size_t i = 0; list->graph && i < list->order_count; i++)
+        hash = lk__node_hash(list->graph, &list->graph->nodes[list->order[i]], hash);
     return hash;
 }
 

@@ -60,8 +60,9 @@ static int rewrite_node(lk_graph *g, const lk__graph_node *node, void *user)
     if (!lk__choose_element(g, n.site, n.op, n.in, n.inputs, LK_DTYPE_COUNT, &element)) return -1;
     if (becomes_narrow(g, &n)) element = LK_BF16;
     for (int i = 0; i < n.inputs; i++) {
-        lk_dtype wanted = lk__input_type(n.op, i, element);
-        if (n.in[i] < 0 || wanted == LK_DTYPE_COUNT) continue;
+        if (n.in[i] < 0) continue;
+        lk_dtype wanted = lk__input_type(n.op, i, element, g->values[n.in[i]].shape.dtype);
+        if (wanted == LK_DTYPE_COUNT) continue;
         if ((n.in[i] = cast_once(g, user, n.site, n.in[i], wanted)) < 0) return -1;
     }
     for (int i = 0; i < n.outputs; i++) {

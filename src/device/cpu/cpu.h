@@ -170,7 +170,7 @@ static inline void report_invalid(const lk__kernel_call *call, lk__op op, const 
 #define DECLARE_KERNEL(name)                         \
     void   KERNEL(name)(const lk__kernel_call *call); \
     size_t KERNEL(name##_workspace)(const lk__kernel_call *call, int threads) __attribute__((weak));
-LK__OP_LIST(DECLARE_KERNEL)
+LK__OP_LIST_BUILT_IN(DECLARE_KERNEL)
 #undef DECLARE_KERNEL
 
 #endif

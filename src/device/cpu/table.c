@@ -1,5 +1,5 @@
 /* table.c - one table of kernels for this build's element type and instruction set. Operations whose operands are never bf16 have
- * no kernel for it: the planner casts to f32. */
+ * no kernel for it: the planner casts to f32. Users' operations are not in the table (device/custom.h). */
 #include "device/cpu/cpu.h"
 
 #if NARROW
@@ -13,7 +13,7 @@
     X(embedding_grad) X(reshape) X(stop_gradient) X(permute) X(slice) X(slice_grad) X(concat) X(fill) \
     X(cast) X(to_channels_last) X(to_channels_first)
 #else
-#define OPERATIONS(X) LK__OP_LIST(X)
+#define OPERATIONS(X) LK__OP_LIST_BUILT_IN(X)
 #endif
 
 const lk__kernel_entry KERNEL(table)[LK__OP_COUNT] = {

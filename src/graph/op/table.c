@@ -22,7 +22,7 @@ const lk__graph_operand *lk__op_input(const lk__graph_op *op, int i)
 
 bool lk__node_wants_gradient(const lk_graph *g, const lk__graph_node *n, int i)
 {
-    unsigned without = lk__op_find(n->op)->no_gradient;
+    unsigned without = lk__node_no_gradient(g, n);
     return i < n->inputs && n->in[i] >= 0 && g->values[n->in[i]].needs_gradient && !(without >> i & 1);
 }
 
