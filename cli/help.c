@@ -32,7 +32,7 @@ static void print_wrapped(FILE *out, const char *text, int used, int column)
 static void describe_option(const option *o, char *out, size_t size)
 {
     int n = snprintf(out, size, "%s", o->doc);
-    if (o->type == OPTION_CHOICE) {
+    if (o->type == OPTION_CHOICE || o->type == OPTION_CHOICE_OR_FILE) {
         n += snprintf(out + n, size - (size_t)n, strpbrk(o->doc, ":;") ? ". One of " : ": ");
         for (const char *c = o->choices; *c && n + 4 < (int)size; c++) {
             if (*c == '|')
@@ -40,6 +40,7 @@ static void describe_option(const option *o, char *out, size_t size)
             else
                 out[n++] = *c, out[n] = 0;
         }
+        if (o->type == OPTION_CHOICE_OR_FILE) n += snprintf(out + n, size - (size_t)n, ", or a file such as ./mine.so");
     }
     if (o->value) snprintf(out + n, size - (size_t)n, " (default %s)", o->value);
 }

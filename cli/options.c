@@ -121,6 +121,12 @@ static bool is_choice(const char *choices, const char *text)
     return false;
 }
 
+bool options_is_file(const char *text)
+{
+    size_t length = strlen(text);
+    return strchr(text, '/') || (length > 3 && strcmp(text + length - 3, ".so") == 0);
+}
+
 static bool check_range(options *o, const char *where, const option *row, double value, const char *text)
 {
     if (value >= row->low && value <= row->high) return true;
@@ -154,6 +160,9 @@ static bool check_value(options *o, const char *where, const option *row, const 
     case OPTION_CHOICE:
         if (is_choice(row->choices, text)) return true;
         return set_error(o, "%s: '%.80s' is not one of %s", where, text, row->choices);
+    case OPTION_CHOICE_OR_FILE:
+        if (is_choice(row->choices, text) || options_is_file(text)) return true;
+        return set_error(o, "%s: '%.80s' is neither one of %s nor a file such as ./mine.so", where, text, row->choices);
     case OPTION_REFUSED: return set_error(o, "%s is not supported: %s", where, row->doc);
     case OPTION_TEXT:
     case OPTION_CONFIG: return *text ? true : set_error(o, "%s: the value is empty", where);
@@ -435,7 +444,8 @@ int options_numbers(const options *o, const char *name, double *out, int most)
 
 const char *options_text(const options *o, const char *name)
 {
-    bool text = has_type(o, name, OPTION_TEXT) || has_type(o, name, OPTION_CHOICE) || has_type(o, name, OPTION_CONFIG);
+    bool text = has_type(o, name, OPTION_TEXT) || has_type(o, name, OPTION_CHOICE) ||
+                has_type(o, name, OPTION_CHOICE_OR_FILE) || has_type(o, name, OPTION_CONFIG);
     return o->values[row_or_abort(o, name, text)];
 }
 

@@ -13,7 +13,8 @@ typedef enum option_type {
     OPTION_NUMBER,  /* low … high, finite */
     OPTION_NUMBERS, /* comma-separated numbers, each low … high */
     OPTION_TEXT,
-    OPTION_CHOICE, /* one of `choices` */
+    OPTION_CHOICE,         /* one of `choices` */
+    OPTION_CHOICE_OR_FILE, /* the same, or a shared object: a text with a / or that ends with .so */
     OPTION_CONFIG, /* a file of `key = value` lines with the same options; the command line has precedence */
     OPTION_REFUSED /* another program's option that is not supported: `doc` is the reason; hidden in the help */
 } option_type;
@@ -35,6 +36,7 @@ typedef struct option {
 #define NUMBERS(name, argument, value, low, high, doc) {name, argument, value, doc, OPTION_NUMBERS, 0, low, high, NULL}
 #define TEXT(name, argument, value, doc) {name, argument, value, doc, OPTION_TEXT, 0, 0, 0, NULL}
 #define CHOICE(name, argument, value, choices, doc) {name, argument, value, doc, OPTION_CHOICE, 0, 0, 0, choices}
+#define CHOICE_OR_FILE(name, argument, value, choices, doc) {name, argument, value, doc, OPTION_CHOICE_OR_FILE, 0, 0, 0, choices}
 #define FLAG_LETTER(letter, name, doc) {name, NULL, NULL, doc, OPTION_FLAG, letter, 0, 0, NULL}
 #define INTEGER_LETTER(letter, name, argument, value, low, high, doc) {name, argument, value, doc, OPTION_INTEGER, letter, low, high, NULL}
 #define TEXT_LETTER(letter, name, argument, value, doc) {name, argument, value, doc, OPTION_TEXT, letter, 0, 0, NULL}
@@ -79,6 +81,7 @@ double      options_number(const options *options, const char *name);
 int         options_numbers(const options *options, const char *name, double *out, int most); /* returns their number */
 const char *options_text(const options *options, const char *name); /* texts, choices, config; NULL if unset */
 bool        options_given(const options *options, const char *name); /* by the user, anywhere */
+bool        options_is_file(const char *text); /* whether a OPTION_CHOICE_OR_FILE is the file */
 
 /* The word of `known` (terminated by NULL) that was probably meant, or NULL. */
 const char *suggest_word(const char *word, const char *const *known);

@@ -3,6 +3,7 @@
 #include "setup.h"
 
 #include "environment.h"
+#include "model.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -124,7 +125,7 @@ static int check_model_options(const setup *s, const char *name, const options *
         const char *option, *models; /* that use it */
     } table[] = {{"hidden", "mlp"}, {"stem", "resnet18"}, {"recompute", "resnet18, resnet20"}};
     for (size_t i = 0; i < sizeof table / sizeof *table; i++)
-        if (options_given(given, table[i].option) && !strstr(table[i].models, s->model_name)) {
+        if (options_given(given, table[i].option) && !s->model_library && !strstr(table[i].models, s->model_name)) {
             print_error(name, "--%s belongs to --model %s; %s does not use it", table[i].option, table[i].models,
                         s->model_name);
             return EXIT_USER_ERROR;
@@ -244,7 +245,7 @@ int setup_make(setup *s, const char *name, const options *given, setup_data what
     int       code = s->context ? 0 : setup_begin(s, name, given, (int)options_integer(given, "threads"));
     if (code != 0) return code;
     s->model_name = options_text(given, "model");
-    s->model = lk_model_find(s->model_name);
+    if (!(s->model = model_load(name, s->model_name, &s->model_library))) return EXIT_USER_ERROR;
     s->model_options = (lk_model_options){.hidden = options_integer(given, "hidden"),
                                           .cifar_stem = strcmp(options_text(given, "stem"), "cifar") == 0,
                                           .recompute = options_flag(given, "recompute")};
@@ -285,4 +286,5 @@ void setup_free(setup *s)
     lk_dataset_free(s->train);
     lk_dataset_free(s->test);
     lk_context_free(s->context);
+    model_unload(s->model_library);
 }

@@ -8,8 +8,9 @@
 /* Rows of an option table. */
 #define MODEL_OPTIONS                                                                                                            \
     HEADING("Model"),                                                                                                            \
-        CHOICE("model", "NAME", "cnn", "mlp|cnn|resnet18|resnet20",                                                              \
-               "mlp: fc1, relu, fc2. cnn: SimpleCNN of the PyTorch tutorials. resnet18: torchvision's. resnet20: for small images"), \
+        CHOICE_OR_FILE("model", "NAME", "cnn", "mlp|cnn|resnet18|resnet20",                                                      \
+               "mlp: fc1, relu, fc2. cnn: SimpleCNN of the PyTorch tutorials. resnet18: torchvision's. resnet20: for small images. "  \
+               "A file: your own, a shared object with LK_EXPORT_MODEL of lockstep/model.h"), \
         INTEGER("hidden", "N", "128", 1, 1e6, "mlp: width of the hidden layer"),                                                 \
         CHOICE("stem", "WHICH", "torchvision", "torchvision|cifar",                                                              \
                "resnet18: torchvision's 7x7 stride-2 stem with max pool, or a 3x3 one for small images"),                        \
@@ -43,6 +44,7 @@ typedef struct setup {
     lk_dataset       *train, *test;
     lk_trainer_config config; /* model, data and batch are set; the rest is as in LK_TRAINER_CONFIG_INIT */
     lk_model_function model;
+    void             *model_library; /* of a model from a file; NULL: it is built in */
     lk_model_options  model_options; /* classes: the number of outputs */
     lk_open_options   open_options;
     loss_kind         loss;

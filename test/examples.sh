@@ -38,5 +38,5 @@ if "$examples/infer" run/model.safetensors > /dev/null 2> wrong.txt; then echo "
 
 for source in "$SOURCE_DIR"/examples/*.c; do
     name=$(basename "$source" .c)
-    grep -q "examples/$name" "$SOURCE_DIR"/test/examples*.sh || { echo "examples/$name.c is not run by these tests" >&2; exit 1; }
+    grep -q "examples/$name" "$SOURCE_DIR"/test/examples*.sh "$SOURCE_DIR"/test/cli_model.sh || { echo "examples/$name.c is not run by these tests" >&2; exit 1; }
 done

@@ -13,7 +13,7 @@ cmake --install "$BUILD_DIR" --prefix "$work/first" > install.log
 mv first prefix # installed files must not contain the prefix
 libdir=$(dirname "$(find prefix -name liblockstep.so)")
 pcdir=$(dirname "$(find prefix -name lockstep.pc)")
-[ "$(readlink "$libdir/liblockstep.so.0")" != "" ] || { echo "no liblockstep.so.0" >&2; exit 1; }
+[ "$(readlink "$libdir/liblockstep.so.0.1")" != "" ] || { echo "no liblockstep.so.0.1" >&2; exit 1; }
 prefix/bin/lockstep --version | grep -q '^lockstep [0-9]'
 [ -s prefix/share/man/man1/lockstep.1 ] && [ -s prefix/share/man/man1/lockstep-info.1 ] || { echo "no man pages" >&2; exit 1; }
 

@@ -23,7 +23,14 @@ inside=$(grep '^lk__' "$work/exported" || true)
 foreign=$(nm -g --defined-only "$BUILD_DIR/liblockstep.a" | awk 'NF == 3 && $3 !~ /^lk_/ { print $3 }' | sort -u)
 [ -z "$foreign" ] || { echo "global names without lk_ in the static library: $foreign" >&2; status=1; }
 
-readelf -d "$BUILD_DIR/liblockstep.so" | grep -q 'soname: \[liblockstep\.so\.[0-9]' || { echo "no soname" >&2; status=1; }
+readelf -d "$BUILD_DIR/liblockstep.so" | grep -q 'soname: \[liblockstep\.so\.0\.[0-9]*\]' || { echo "no soname with major and minor version" >&2; status=1; }
+
+# Users' models call the library in the command.
+nm -D --defined-only "$BUILD_DIR/lockstep" | awk '$2 ~ /[A-Z]/ { print $3 }' | sort -u > "$work/command"
+missing=$(comm -23 "$work/declared" "$work/command")
+[ -z "$missing" ] || { echo "not exported by the command: $missing" >&2; status=1; }
+foreign=$(grep -v '^lk_' "$work/command" | grep -vE '^(_|data_start|environ|stdin|stdout|stderr|optarg|optind|opterr|optopt|main)' || true)
+[ -z "$foreign" ] || { echo "exported by the command: $foreign" >&2; status=1; }
 needed=$(readelf -d "$BUILD_DIR/liblockstep.so" | sed -n 's/.*NEEDED.*\[\(.*\)\]/\1/p' | grep -vE '^(libc|libm|libz|libpthread|libdl|ld-linux.*|libgcc_s)\.so' || true)
 [ -z "$needed" ] || { echo "the library needs more than it should: $needed" >&2; status=1; }
 exit $status

@@ -1,0 +1,62 @@
+/* model.c - the model of --model: one of the library's, or lockstep_model of a shared object (lockstep/model.h). */
+#include "model.h"
+
+#include "command.h"
+
+#include <dlfcn.h>
+#include <lockstep/model.h>
+#include <string.h>
+#include <unistd.h>
+
+static lk_model_function refuse(void *library, const char *command, const char *model, const char *why)
+{
+    print_error(command, "--model %s: %s", model, why);
+    if (library) dlclose(library);
+    return NULL;
+}
+
+/* dlopen searches the system's directories for names without a /. */
+static void *open_file(const char *model)
+{
+    char path[4096];
+    snprintf(path, sizeof path, "%s%s", strchr(model, '/') ? "" : "./", model);
+    return dlopen(path, RTLD_NOW | RTLD_LOCAL);
+}
+
+static lk_model_function load_file(const char *command, const char *model, void **library)
+{
+    char why[512];
+    if (access(model, R_OK) != 0) return refuse(NULL, command, model, "there is no such file that can be read");
+    void *opened = open_file(model);
+    if (!opened) {
+        snprintf(why, sizeof why, "it cannot be loaded: %.400s", dlerror());
+        return refuse(NULL, command, model, why);
+    }
+    const char *version = dlsym(opened, "lockstep_model_version");
+    void       *symbol = dlsym(opened, "lockstep_model");
+    if (!symbol || !version)
+        return refuse(opened, command, model,
+                      "it exports no model: define one with LK_EXPORT_MODEL of lockstep/model.h");
+    if (strcmp(version, LK_MODEL_VERSION) != 0) {
+        snprintf(
+            why, sizeof why,
+            "it was compiled with the headers of Lockstep %.20s, and this is %s: compile it again with those of %s",
+            version, lk_version(), LK_MODEL_VERSION);
+        return refuse(opened, command, model, why);
+    }
+    lk_model_function function;
+    memcpy(&function, &symbol, sizeof function); /* POSIX: a symbol's address may be that of a function */
+    *library = opened;
+    return function;
+}
+
+lk_model_function model_load(const char *command, const char *model, void **library)
+{
+    *library = NULL;
+    return options_is_file(model) ? load_file(command, model, library) : lk_model_find(model);
+}
+
+void model_unload(void *library)
+{
+    if (library) dlclose(library);
+}

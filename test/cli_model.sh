@@ -1,0 +1,83 @@
+#!/usr/bin/env bash
+# cli_model.sh - `--model ./mine.so`: a model from a shared object trains, resumes, is evaluated and predicts, on one rank and on several with
+# the same bits; files that are no such models, or of another version, are refused with a sentence.   ctest: timeout 240, ranks 2
+set -eu
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+cd "$work"
+fail() { echo "$*" >&2; exit 1; }
+field() { sed -n "s/.*\"$1\": *\"\{0,1\}\([-0-9a-zA-Z.+]*\).*/\1/p"; }
+build() { "$CC" -std=gnu11 -O2 -Wall -Wextra -Werror -shared -fPIC -I "$SOURCE_DIR/include" "$@"; }
+build "$SOURCE_DIR/examples/model_so.c" -o mine.so
+[ -s "$BUILD_DIR/examples/model_so.so" ] || fail "the build makes no examples/model_so.so"
+
+run="--model ./mine.so --data synthetic:3x16x16,count=256 --batch 32 --threads 1"
+train() {
+    # shellcheck disable=SC2086
+    "$LOCKSTEP" train $run --json "$@" 2> err.txt || fail "train $*: exit status $?: $(cat err.txt)"
+}
+train --steps 12 --reproducible --save one > one.json
+for ranks in 2; do
+    train --steps 12 --reproducible -n $ranks > many.json
+    [ "$(field hash < one.json)" = "$(field hash < many.json)" ] || fail "$ranks ranks: $(cat one.json many.json)"
+done
+train --steps 6 --reproducible --save two > half.json
+train --steps 12 --reproducible --save two --resume auto > two.json
+[ "$(field hash < one.json)" = "$(field hash < two.json)" ] || fail "resumed: $(cat one.json two.json)"
+# Without a directory the file is that in the current one.
+"$LOCKSTEP" train --model mine.so --data synthetic:3x16x16,count=64 --steps 1 > /dev/null 2> err.txt || fail "mine.so: $(cat err.txt)"
+
+# shellcheck disable=SC2086
+"$LOCKSTEP" eval $run --load one --json > eval.json
+[ "$(field loss < eval.json)" = "$(field loss < one.json)" ] || fail "eval: $(cat eval.json one.json)"
+# shellcheck disable=SC2086
+"$LOCKSTEP" predict $run --load one --count 5 > predict.txt || fail "predict"
+[ "$(wc -l < predict.txt)" -ge 5 ] || fail "predict: $(cat predict.txt)"
+# shellcheck disable=SC2086
+"$LOCKSTEP" plan $run --sections > plan.txt
+grep -q 'block1.conv1.weight' plan.txt || fail "plan: $(cat plan.txt)"
+
+# refused WORDS FILE: --model FILE ends with 2 and one line that contains WORDS.
+refused() {
+    local code=0
+    "$LOCKSTEP" train --model "$2" --data synthetic:3x16x16 --steps 1 > out.txt 2> err.txt || code=$?
+    [ $code = 2 ] || fail "$2: exit status $code: $(cat err.txt)"
+    [ "$(wc -l < err.txt)" = 1 ] && grep -qF -- "$1" err.txt || fail "$2: no \"$1\" in: $(cat err.txt)"
+}
+refused 'no such file' ./none.so
+refused 'no such file' none.so
+refused "is neither one of" nothing
+echo 'this is text' > text.so
+refused './text.so: it cannot be loaded' ./text.so
+echo 'int unrelated;' > empty.c
+build empty.c -o empty.so
+refused 'exports no model: define one with LK_EXPORT_MODEL' ./empty.so
+sed 's/^LK_EXPORT_MODEL.*/LK_API lk_tensor lockstep_model(lk_tensor x, lk_model_options options) { return mine(x, options); }/' \
+    "$SOURCE_DIR/examples/model_so.c" > bare.c
+build -Wno-missing-prototypes bare.c -o bare.so
+refused 'exports no model' ./bare.so
+cp -r "$SOURCE_DIR/include" newer
+sed -i 's/define LK_VERSION_MINOR .*/define LK_VERSION_MINOR 99/' newer/lockstep/base.h
+"$CC" -std=gnu11 -shared -fPIC -I newer "$SOURCE_DIR/examples/model_so.c" -o newer.so
+refused 'headers of Lockstep 0.99' ./newer.so
+printf '#include <lockstep/model.h>\nlk_tensor missing(lk_tensor x);\nstatic lk_tensor m(lk_tensor x, lk_model_options o) { (void)o; return missing(x); }\nLK_EXPORT_MODEL(m)\n' > undefined.c
+build undefined.c -o undefined.so
+refused 'undefined symbol: missing' ./undefined.so
+
+# The model's own error, with the option that it comes from.
+code=0
+"$LOCKSTEP" train --model ./mine.so --data synthetic:64 --steps 1 > out.txt 2> err.txt || code=$?
+[ $code = 2 ] && grep -q 'takes images (N, channels, height, width), not 2 axes' err.txt || fail "flat data: $code $(cat err.txt)"
+
+# Ranks with different models do not train together.
+sed 's/"stem", 16/"stem", 8/' "$SOURCE_DIR/examples/model_so.c" > other.c
+build other.c -o other.so
+cat > rank.sh <<'SH'
+#!/bin/sh
+model=./mine.so
+[ "$RANK" = 1 ] && model=./other.so
+exec "$LOCKSTEP" train --model $model --data synthetic:3x16x16,count=64 --steps 1
+SH
+chmod +x rank.sh
+! "$LOCKSTEP" run -n 2 ./rank.sh > out.txt 2>&1 || fail "ranks with different models trained together"
+grep -q 'would not run the same program' out.txt || fail "different models: $(cat out.txt)"
