@@ -133,11 +133,11 @@ static lk_status show_gradients(job *j, model *m)
 {
     float      own[MOST_RANKS * FEATURES], after[MOST_RANKS * FEATURES], sum[FEATURES] = {0}, gradient[FEATURES];
     lk_metrics metrics;
-    lk_no_sync(m->program, true); /* backward does not synchronise … */
+    lk_program_no_sync(m->program, true); /* backward does not synchronise … */
     TRY(begin_step(j, m, 1));
     TRY(lk_program_gradient_read(m->program, "fc.weight", gradient, sizeof gradient));
     TRY(lk_comm_gather(j->comm, gradient, own, FEATURES, LK_F32, 0, NULL));
-    lk_no_sync(m->program, false);
+    lk_program_no_sync(m->program, false);
     TRY(lk_program_run(m->program, LK_SYNC)); /* … this does: one all_reduce per bucket */
     TRY(lk_program_gradient_read(m->program, "fc.weight", gradient, sizeof gradient));
     TRY(lk_comm_gather(j->comm, gradient, after, FEATURES, LK_F32, 0, NULL));

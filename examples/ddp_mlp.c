@@ -108,7 +108,7 @@ static lk_status train_epoch(job *j, int64_t epoch, int64_t *step, double *loss)
             int64_t first = at + k * j->micro;
             now.count = copy_samples(j, mine, count, first, 0);
             now.sample_ids = now.count > 0 ? mine + first : NULL;
-            lk_no_sync(j->program, k + 1 < ACCUMULATE); /* only the last one synchronises */
+            lk_program_no_sync(j->program, k + 1 < ACCUMULATE); /* only the last one synchronises */
             TRY(lk_program_step(j->program, &now));
             TRY(lk_program_run(j->program, LK_FORWARD));
             TRY(lk_program_run(j->program, LK_BACKWARD));

@@ -127,7 +127,7 @@ static int loop_by_hand(int rank, void *user)
         fill_rows(p.images, j->real, p.labels, j->side, 16 * rank, 16, step);
         for (int64_t i = 0, at = 0; i < 3; at += parts[i++]) {
             lk_step s = {.step = step, .count = parts[i], .rate = 1e-3};
-            lk_no_sync(p.rig.program, i < 2);
+            lk_program_no_sync(p.rig.program, i < 2);
             REQUIRE(lk_program_bind(p.rig.program, "x", (char *)p.images + at * row) == LK_OK &&
                     lk_program_bind(p.rig.program, "y", p.labels + at) == LK_OK);
             REQUIRE(lk_program_step(p.rig.program, &s) == LK_OK && lk_program_run(p.rig.program, LK_FORWARD) == LK_OK &&

@@ -121,7 +121,7 @@ static void accumulate(rank_test *t)
     net n;
     REQUIRE(make(t, &n, 2, 0) == LK_OK, "%s", lk_context_error(t->context));
     for (int micro = 0; micro < 3; micro++) {
-        lk_no_sync(n.program, micro < 2);
+        lk_program_no_sync(n.program, micro < 2);
         REQUIRE(backward(t, &n, micro) == LK_OK, "%s", lk_context_error(t->context));
     }
     REQUIRE(lk_program_run(n.program, LK_SYNC) == LK_OK);
@@ -132,7 +132,7 @@ static void accumulate(rank_test *t)
 
     /* With no_sync for the last one as well, LK_SYNC reduces everything. */
     REQUIRE(lk_program_run(n.program, LK_UPDATE) == LK_OK);
-    lk_no_sync(n.program, true);
+    lk_program_no_sync(n.program, true);
     REQUIRE(backward(t, &n, 0) == LK_OK && backward(t, &n, 1) == LK_OK);
     REQUIRE(lk_program_run(n.program, LK_SYNC) == LK_OK);
     CHECK(error(t, &n, 0, 1) < 1e-12, "off by %g", error(t, &n, 0, 1));
@@ -151,7 +151,7 @@ static void add_after_sending(rank_test *t)
     if (t->size == 1) {
         CHECK(status == LK_OK && lk_program_run(n.program, LK_SYNC) == LK_OK && error(t, &n, 0, 1) < 1e-12);
     } else {
-        CHECK(status == LK_EINVAL && strstr(lk_context_error(t->context), "lk_no_sync"), "%s",
+        CHECK(status == LK_EINVAL && strstr(lk_context_error(t->context), "lk_program_no_sync"), "%s",
               lk_context_error(t->context));
         CHECK(lk_program_run(n.program, LK_SYNC) == LK_OK && error(t, &n, 0, 0) < 1e-12);
     }
@@ -318,9 +318,9 @@ static void invalid_sections(rank_test *t)
     uint64_t before = lk_store_hash(r.store);
     lk_step  step = {.step = 1, .count = SAMPLES, .rate = 0.1};
     REQUIRE(lk_program_step(r.program, &step) == LK_OK);
-    lk_no_sync(r.program, true);
+    lk_program_no_sync(r.program, true);
     REQUIRE(lk_program_run(r.program, LK_FORWARD) == LK_OK && lk_program_run(r.program, LK_BACKWARD) == LK_OK);
-    lk_no_sync(r.program, false);
+    lk_program_no_sync(r.program, false);
     r.labels[3] = 99;
     if (t->size == 1) {
         CHECK_ERROR(t, lk_program_run(r.program, LK_FORWARD), LK_EINVAL, "row 3 of the batch: label 99");
@@ -490,7 +490,7 @@ static void write_gradients(rank_test *t)
     CHECK_ERROR(t, lk_program_gradient_scale(p, NULL, NAN), LK_EINVAL, "nan");
     CHECK_ERROR(t, lk_program_gradient_weight(p, 0), LK_EINVAL, "above 0");
     REQUIRE(lk_program_run(p, LK_UPDATE) == LK_OK);
-    lk_no_sync(p, true);
+    lk_program_no_sync(p, true);
     REQUIRE(backward(t, &n, 0) == LK_OK);
     for (int i = 0; i < OUT * IN; i++) g[i] = 1 + t->rank;
     REQUIRE(lk_program_gradient_write(p, "fc.weight", g, sizeof g) == LK_OK, "%s", lk_context_error(t->context));

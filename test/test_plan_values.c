@@ -207,7 +207,7 @@ static void gradient_of_logits_over_micro_batches(bool entropy)
     rig_plan(&r, &config, 1);
     for (int step = 1; step <= 2; step++) {
         for (int i = 0; i < 3; i++) {
-            lk_no_sync(r.program, i < 2);
+            lk_program_no_sync(r.program, i < 2);
             REQUIRE(lk_program_step(r.program, &(lk_step){.step = step, .rate = 0.1}) == LK_OK &&
                     lk_program_run(r.program, LK_FORWARD) == LK_OK && lk_program_run(r.program, LK_BACKWARD) == LK_OK);
         }

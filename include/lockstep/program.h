@@ -80,7 +80,7 @@ LK_API lk_status lk_program_verify(lk_program *program, int64_t step);
 
 /* While true, LK_BACKWARD accumulates gradients and starts no communication; the first LK_BACKWARD after it, or LK_SYNC, reduces
  * them all. Gradients that were sent cannot be added to: with other ranks, set this for all backward runs of an update but the last. */
-LK_API void lk_no_sync(lk_program *program, bool enable);
+LK_API void lk_program_no_sync(lk_program *program, bool enable);
 
 /* Of the latest FORWARD or EVALUATE on this rank; after SYNC, of all ranks. */
 LK_API void lk_program_metrics(const lk_program *program, lk_metrics *metrics);
@@ -94,7 +94,7 @@ LK_API const void *lk_program_output(const lk_program *program, int i);
 LK_API const void *lk_program_gradient(const lk_program *program, const char *parameter);
 
 /* Reads and writes gradients, to reduce them by other means or to change them before LK_UPDATE. They are copied, row-major, in the
- * graph's type; bytes must be the parameter's size. Not while they are reduced: with other ranks, after LK_SYNC or under lk_no_sync.
+ * graph's type; bytes must be the parameter's size. Not while they are reduced: with other ranks, after LK_SYNC or under lk_program_no_sync.
  *
  * A gradient is that of the *sum* of the loss over samples, and LK_UPDATE divides it by a weight: lk_metrics.weight of what this
  * program has run since the last update (of all ranks after LK_SYNC), for cross_entropy the number of samples. So, in a program

@@ -145,7 +145,7 @@ static lk_status take_work(lk_program *p, lk__run_collective *c)
     return c->bucket >= 0 && status >= 0 ? finish_bucket(p, c) : status;
 }
 
-/* A bucket that lk_no_sync held back starts here. */
+/* A bucket that lk_program_no_sync held back starts here. */
 static lk_status wait_for(lk_program *p, lk__run_collective *c)
 {
     if (c->bucket >= 0 && (size_t)c->bucket >= p->sent) {

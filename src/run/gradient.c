@@ -20,9 +20,10 @@ static lk_status finish_gradients(lk_program *p)
     if (p->pending == 0 || p->synced) return LK_OK;
     if (!p->comm) return lk__section_run(p, LK_SYNC); /* no other rank takes part */
     if (p->sent == 0 && !p->plan->parallel.leaves) return LK_OK;
-    return lk__fail(p->context, LK_EINVAL,
-                    "the gradients are being reduced over the ranks: run LK_SYNC first, or call lk_no_sync before "
-                    "LK_BACKWARD");
+    return lk__fail(
+        p->context, LK_EINVAL,
+        "the gradients are being reduced over the ranks: run LK_SYNC first, or call lk_program_no_sync before "
+        "LK_BACKWARD");
 }
 
 static lk_status locate_gradient(const lk_program *p, const char *parameter, char **gradient, size_t *bytes)

@@ -378,7 +378,7 @@ lk_status lk_program_train(lk_program *p, const lk_step *step)
     return status < 0 ? status : lk__section_run(p, LK_UPDATE);
 }
 
-void lk_no_sync(lk_program *p, bool enable) { p->no_sync = enable; }
+void lk_program_no_sync(lk_program *p, bool enable) { p->no_sync = enable; }
 
 void lk_program_metrics(const lk_program *p, lk_metrics *metrics) { *metrics = p->metrics; }
 

@@ -150,14 +150,15 @@ static lk_status run_backward(lk_program *p)
                         p->overwritten ? "after LK_EVALUATE, which has overwritten what it reads"
                                        : "without a LK_FORWARD that it belongs to");
     if (!adds && p->no_sync)
-        return lk__fail(
-            p->context, LK_EINVAL,
-            "lk_no_sync accumulates gradients, but the plan holds one set of them: plan it with micro_batches above 1");
+        return lk__fail(p->context, LK_EINVAL,
+                        "lk_program_no_sync accumulates gradients, but the plan holds one set of them: plan it with "
+                        "micro_batches above 1");
     if (p->comm && !plan->parallel.leaves && !p->synced && p->pending && p->sent) { /* its gradients are in flight */
         if (adds)
-            return lk__fail(p->context, LK_EINVAL,
-                            "the gradients of the LK_BACKWARD before this one were sent to the other ranks already, so "
-                            "nothing can be added to them: call lk_no_sync(program, true) before all but the last");
+            return lk__fail(
+                p->context, LK_EINVAL,
+                "the gradients of the LK_BACKWARD before this one were sent to the other ranks already, so "
+                "nothing can be added to them: call lk_program_no_sync(program, true) before all but the last");
         lk_status status = lk__collectives_drain(p);
         if (status < 0) return status;
     }
