@@ -69,6 +69,16 @@ for ranks in 1 2 3; do
     done
 done
 
+# An operation of one's own, checked in every step, trains as data parallel as others.
+LOCKSTEP_CHECK_OPERATIONS=1 "$examples/own_operation" > own-1.txt || fail "own_operation: $(cat own-1.txt)"
+awk -v a="$(number accuracy own-1.txt)" 'BEGIN { exit !(a >= 95) }' || fail "learned too little: $(cat own-1.txt)"
+for ranks in 2 3; do
+    "$LOCKSTEP" run -n $ranks "$examples/own_operation" > own.txt 2> err.txt || fail "own_operation, $ranks ranks: $(cat own.txt err.txt)"
+    for what in 'test loss' accuracy; do
+        close "$(number "$what" own-1.txt)" "$(number "$what" own.txt)" || fail "own_operation, $ranks ranks, $what: $(cat own-1.txt own.txt)"
+    done
+done
+
 # What concepts prints, checked independently: lists, sums and hashes.
 for ranks in 2 3; do
     "$examples/concepts" $ranks > concepts.txt || fail "concepts $ranks: $(cat concepts.txt)"
