@@ -1,0 +1,82 @@
+/* base.h - what every other header needs: status codes, element types, call sites. */
+#ifndef LOCKSTEP_BASE_H
+#define LOCKSTEP_BASE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define LK_VERSION_MAJOR 0
+#define LK_VERSION_MINOR 1
+#define LK_VERSION_PATCH 0
+#define LK_VERSION_STRING "0.1.0"
+
+#define LK_API __attribute__((visibility("default")))
+
+#ifdef __cplusplus
+#define LK_BEGIN_DECLS extern "C" {
+#define LK_END_DECLS }
+/* Named options: in C a compound literal, in C++ (20 for `.name = value`) a braced temporary. */
+#define LK_OPTIONS(type, ...) (type{__VA_ARGS__})
+/* After each field that may be omitted: such a field is zero in C; in C++ this initialises it, so that -Wextra does not warn. */
+#define LK_ZERO {}
+#else
+#define LK_BEGIN_DECLS
+#define LK_END_DECLS
+#define LK_OPTIONS(type, ...) ((type){.reserved = 0, ##__VA_ARGS__})
+#define LK_ZERO
+#endif
+
+LK_BEGIN_DECLS
+
+/* Structs with a `size` are configs: their …_INIT sets it, with the defaults of all fields. Programs that were compiled with an older header
+ * have a smaller size, and get the defaults of the fields they lack. A larger one, of a newer header, is accepted if it sets nothing that
+ * this version does not have. Other structs do not change within 0.1, and `reserved` fields are zero. */
+
+/* 0: success; below 0: failure; above 0: not finished. lk_status_name and the docs are made from this list. */
+#define LK_STATUS_LIST(X)                                                          \
+    X(LK_END, 1, "the end of the epoch or the listing")                            \
+    X(LK_OK, 0, "success")                                                         \
+    X(LK_EINVAL, -1, "an invalid argument: a value, name or shape")                \
+    X(LK_ENOMEM, -2, "out of memory")                                              \
+    X(LK_EIO, -3, "reading or writing failed")                                     \
+    X(LK_EFORMAT, -4, "a file that is truncated, damaged or of another kind")      \
+    X(LK_ENOENT, -5, "nothing has that name")                                      \
+    X(LK_EMISMATCH, -6, "two things that must agree do not")                       \
+    X(LK_ENAN, -7, "a number became infinite or NaN")                              \
+    X(LK_EUNSUPPORTED, -8, "not in this build or not on this machine")             \
+    X(LK_ETIMEOUT, -9, "a deadline passed")                                        \
+    X(LK_ECANCELED, -10, "stopped on request")
+
+typedef enum lk_status {
+#define LK_STATUS_ENUM(name, value, text) name = value,
+    LK_STATUS_LIST(LK_STATUS_ENUM)
+#undef LK_STATUS_ENUM
+} lk_status;
+
+LK_API const char *lk_status_name(lk_status status); /* "LK_EINVAL" */
+LK_API const char *lk_status_text(lk_status status); /* its description in the list above */
+
+typedef enum lk_dtype { LK_F32, LK_F64, LK_BF16, LK_F16, LK_I8, LK_U8, LK_I32, LK_I64, LK_DTYPE_COUNT } lk_dtype;
+
+LK_API size_t      lk_dtype_size(lk_dtype type); /* bytes of one element; 0 for an unknown type */
+LK_API const char *lk_dtype_name(lk_dtype type); /* "f32" */
+LK_API bool        lk_dtype_parse(const char *name, lk_dtype *type);
+
+#define LK_MAX_RANK 6 /* axes of a tensor */
+
+/* The source location of a call in the user's program. */
+typedef struct lk_site {
+    const char *file;
+    int         line;
+} lk_site;
+#ifdef __cplusplus
+#define LK_HERE (lk_site{__FILE__, __LINE__})
+#else
+#define LK_HERE ((lk_site){__FILE__, __LINE__})
+#endif
+
+LK_API const char *lk_version(void); /* LK_VERSION_STRING of the library that was linked */
+
+LK_END_DECLS
+#endif

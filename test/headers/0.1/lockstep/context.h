@@ -1,0 +1,79 @@
+/* context.h - allocator, log sink, thread pool and memory accounting. Every object belongs to a context. */
+#ifndef LOCKSTEP_CONTEXT_H
+#define LOCKSTEP_CONTEXT_H
+
+#include <lockstep/base.h>
+
+LK_BEGIN_DECLS
+
+typedef struct lk_context lk_context; /* must outlive every object made from it; its functions may be called from any thread */
+
+typedef enum lk_log_level { LK_LOG_DEBUG, LK_LOG_INFO, LK_LOG_WARNING } lk_log_level;
+
+/* What memory is used for. `lockstep plan` predicts the bytes of each kind; lk_context_memory returns those held. */
+typedef enum lk_memory {
+    LK_MEMORY_PARAMETERS,
+    LK_MEMORY_MASTER, /* f32 copies of parameters that are stored in bf16 */
+    LK_MEMORY_GRADIENTS,
+    LK_MEMORY_OPTIMIZER,
+    LK_MEMORY_BUFFERS, /* running statistics and other state that is not trained */
+    LK_MEMORY_ACTIVATIONS,
+    LK_MEMORY_WORKSPACE,
+    LK_MEMORY_STAGING, /* off the CPU: the device's copies of inputs, and host copies of what ranks exchange */
+    LK_MEMORY_LOADER,
+    LK_MEMORY_CHECKPOINT,
+    LK_MEMORY_DATA,  /* datasets held in memory */
+    LK_MEMORY_OTHER, /* graphs, programs, names: the bookkeeping */
+    LK_MEMORY_COUNT
+} lk_memory;
+
+LK_API const char *lk_memory_name(lk_memory kind);
+
+/* Set all of these or none. alloc returns memory aligned to `alignment`, or NULL. */
+typedef struct lk_allocator {
+    void *(*alloc)(void *user, size_t bytes, size_t alignment)LK_ZERO;
+    void (*free)(void *user, void *memory, size_t bytes) LK_ZERO;
+    void *user LK_ZERO;
+} lk_allocator;
+
+typedef struct lk_context_config {
+    size_t size LK_ZERO; /* sizeof this struct; set by LK_CONTEXT_CONFIG_INIT */
+    int threads LK_ZERO; /* of the pool with the caller; 0: affinity mask and cgroup quota, divided by LOCAL_WORLD_SIZE */
+    const char  *isa LK_ZERO; /* "neon", "avx2", "avx512", "generic"; NULL: the best available */
+    lk_allocator allocator LK_ZERO;
+    void (*log)(void *user, lk_log_level level, const char *text)
+        LK_ZERO; /* NULL: silent. One line, no newline; any thread */
+    void       *log_user LK_ZERO;
+    const char *device LK_ZERO; /* lk_device_name; NULL: LOCKSTEP_DEVICE in the environment, else "cpu" */
+} lk_context_config;
+#define LK_CONTEXT_CONFIG_INIT {.size = sizeof(lk_context_config)}
+
+/* config may be NULL for all defaults. LK_EUNSUPPORTED: this build or machine has no such instruction set or device. Where it fails,
+ * lk_context_error(NULL) says why. */
+LK_API lk_status lk_context_create(const lk_context_config *config, lk_context **context);
+LK_API void      lk_context_free(lk_context *context); /* NULL is fine */
+
+/* The message of the calling thread's latest failed call on this context: what failed, where, and what to do; "" when none failed.
+ * Like errno it is per thread: failures in other threads do not change it. It is kept for the last 4 contexts on which
+ * the thread had a failure. The text stays valid until the calling thread calls this function again. context NULL: the message of the
+ * calling thread's latest lk_context_create that failed. */
+LK_API const char *lk_context_error(lk_context *context);
+
+/* Copies text for output on a terminal. Messages may contain names from files and text from other hosts: control characters and
+ * bytes that are not UTF-8 become \n, \x1b and so on; everything else is unchanged. Truncated to size at a character boundary and
+ * NUL-terminated; returns the length of the whole text. */
+LK_API size_t lk_printable(const char *text, char *out, size_t size);
+
+LK_API int         lk_context_threads(const lk_context *context);
+LK_API const char *lk_context_isa(const lk_context *context);
+LK_API const char *lk_context_device(const lk_context *context);
+LK_API size_t      lk_context_memory(const lk_context *context, lk_memory kind); /* bytes held now */
+LK_API uint64_t    lk_context_allocations(const lk_context *context);            /* calls of the allocator so far */
+/* The number that threads = 0 chooses; 0 if LOCKSTEP_THREADS is not a number from 1 to 256: lk_context_create then returns LK_EINVAL. */
+LK_API int lk_default_threads(void);
+/* The devices of this build: name i and what it is; NULL past the last. */
+LK_API const char *lk_device_name(size_t i);
+LK_API const char *lk_device_text(size_t i);
+
+LK_END_DECLS
+#endif

@@ -1,0 +1,250 @@
+/* data.h - data sets (samples by index), loaders (batches prefetched by threads), and downloads of public data sets. */
+#ifndef LOCKSTEP_DATA_H
+#define LOCKSTEP_DATA_H
+
+#include <lockstep/base.h>
+#include <lockstep/context.h>
+
+LK_BEGIN_DECLS
+
+typedef struct lk_dataset lk_dataset; /* read-only: threads and loaders may share one; must outlive its loaders */
+typedef struct lk_loader  lk_loader;  /* use from one thread */
+
+typedef enum lk_split { LK_SPLIT_TRAIN, LK_SPLIT_TEST } lk_split;
+
+/* ---- Data sets. A sample is a set of named fields, the same for all samples of a data set. ---- */
+
+#define LK_MAX_FIELDS 16
+
+/* A field of a sample, for example image u8 (3, 32, 32), label i32 (), tokens i32 (1024), target f32 (2), weight f32 ().
+ * Models of one input read field 0. Names with a meaning: "label" (i32 class number), "target" (f32, for regression),
+ * "weight" (f32 (), the weight of the sample in the loss). */
+typedef struct lk_field {
+    const char *name LK_ZERO;  /* that of the program's input */
+    lk_dtype    dtype LK_ZERO; /* LK_F32, LK_U8, LK_I32 or LK_I64 */
+    int         rank LK_ZERO;  /* axes of one sample; 0: a single number */
+    int64_t     dims[LK_MAX_RANK] LK_ZERO;
+    /* i32: above 0, the values are class numbers 0 … classes-1, and are checked; 0: any numbers */
+    int                classes LK_ZERO;
+    const char *const *class_names LK_ZERO; /* `classes` of them; NULL: none */
+    int                reserved[8] LK_ZERO;
+} lk_field;
+
+LK_API int64_t     lk_field_elements(const lk_field *field); /* the product of its dims; 1 for a single number */
+LK_API size_t      lk_field_bytes(const lk_field *field);    /* of one sample */
+LK_API const char *lk_field_class_name(const lk_field *field, int64_t label); /* NULL when there is none */
+
+/* How lk_dataset_open reads the user's own files; zeros are the defaults. */
+typedef struct lk_open_options {
+    size_t  size LK_ZERO; /* sizeof this struct; set by LK_OPEN_OPTIONS_INIT */
+    int64_t height LK_ZERO,
+        width LK_ZERO;         /* folder: images are resized to this; 0: all images must have the same size */
+    int    channels LK_ZERO;   /* folder: 1 grey, 3 RGB; 0: as the first image in order */
+    double holdout LK_ZERO;    /* the fraction of samples that form the test set, chosen by a hash of the file's name or
+                                 * the row's number; 0: none, and files without a test set of their own have no test set */
+    const char *label LK_ZERO; /* csv: the column of the label, a name or a number from 1; npz, safetensors: the array's
+                                 * name. NULL: "label" or "target", else csv: the last column */
+    int header LK_ZERO; /* csv: 1: the first line has names; -1: it has not; 0: it has if none of it is a number */
+    const char *cache LK_ZERO;       /* folder: a directory that keeps decoded samples; NULL: none */
+    bool        skip_broken LK_ZERO; /* folder: files that cannot be decoded are left out, and listed in the log */
+    bool        regression LK_ZERO;  /* labels are numbers to predict: field "target" f32 instead of "label" */
+} lk_open_options;
+#define LK_OPEN_OPTIONS_INIT {.size = sizeof(lk_open_options)}
+
+/* Opens by name.
+ *   cifar10, fashion-mnist, mnist, each with ":DIR"; without it, searches $LOCKSTEP_DATA/NAME, ~/.cache/lockstep/NAME and
+ *     the directory of Debian's package. Fields: image u8, label
+ *   synthetic, synthetic:3x32x32,classes=10,count=5000,seed=1 (each part is optional). Fields: image u8 or features f32, label
+ *   folder:DIR          PNG and JPEG files, a subdirectory for each class; with train/ and test/ in DIR, these. Fields: image u8, label
+ *   npy:X.npy,Y.npy     two NumPy arrays of equally many rows. Fields: image u8 or features, label or target
+ *   npz:FILE            NumPy arrays by name, compressed or not; each is a field
+ *   safetensors:FILE    tensors by name; each is a field
+ *   csv:FILE            rows of numbers and a label. Fields: features f32, label or target
+ *   idx:IMAGES,LABELS   IDX files of unsigned bytes, plain or gzip. Fields: image u8 or features, label
+ * options may be NULL. Messages name, for LK_ENOENT, the missing files and how to get them; for LK_EFORMAT, the file and
+ * the invalid byte or line; for LK_EINVAL, the unknown name and the most similar known one. LK_END: there is no test set. */
+LK_API lk_status lk_dataset_open(lk_context *context, const char *name, lk_split split, const lk_open_options *options,
+                                 lk_dataset **dataset);
+/* The same from names, sizes and headers of the files alone, quickly and without memory for samples: count, fields and
+ * classes, for a check or a plan. Fails as lk_dataset_open does, except for errors that show only when every sample is
+ * read. Its samples cannot be read. */
+LK_API lk_status lk_dataset_probe(lk_context *context, const char *name, lk_split split, const lk_open_options *options,
+                                  lk_dataset **dataset);
+
+/* The binary version of CIFAR-10: data_batch_1.bin … data_batch_5.bin or test_batch.bin in directory or in its
+ * cifar-10-batches-bin. Files may hold any number of whole records. Held in memory (LK_MEMORY_DATA). */
+LK_API lk_status lk_dataset_cifar10(lk_context *context, const char *directory, lk_split split, lk_dataset **dataset);
+
+/* A pair of IDX files of unsigned bytes, plain or gzip (each path is also tried with .gz added or removed). Images are
+ * (count, height, width), (count, channels, height, width) or (count, features); labels are (count). classes 0 means
+ * the largest label + 1. Held in memory, unpacked. */
+LK_API lk_status lk_dataset_idx(lk_context *context, const char *images, const char *labels, int classes,
+                                lk_dataset **dataset);
+
+/* Generated data that a model can learn: a mean for each class, plus noise. Sample i is a function of (seed, i, shape,
+ * classes). */
+typedef struct lk_dataset_synthetic_config {
+    size_t  size LK_ZERO;  /* sizeof this struct; set by LK_DATASET_SYNTHETIC_CONFIG_INIT */
+    int64_t count LK_ZERO; /* samples */
+    int64_t first LK_ZERO; /* number of the first: a test set that starts where the training set ends shares no sample */
+    int     rank LK_ZERO;  /* axes of one sample */
+    int64_t  dims[LK_MAX_RANK] LK_ZERO; /* for example 64, or 3, 32, 32 */
+    lk_dtype dtype LK_ZERO;             /* LK_F32, or LK_U8 for images */
+    int      classes LK_ZERO;
+    uint64_t seed LK_ZERO;
+} lk_dataset_synthetic_config;
+#define LK_DATASET_SYNTHETIC_CONFIG_INIT \
+    {.size = sizeof(lk_dataset_synthetic_config), .count = 4096, .rank = 1, .dims = {64}, .dtype = LK_F32, .classes = 10}
+
+/* config may be NULL for all defaults. Held in memory. */
+LK_API lk_status lk_dataset_synthetic(lk_context *context, const lk_dataset_synthetic_config *config,
+                                      lk_dataset **dataset);
+
+typedef struct lk_dataset_arrays_config {
+    size_t             size LK_ZERO; /* sizeof this struct; set by LK_DATASET_ARRAYS_CONFIG_INIT */
+    int64_t            count LK_ZERO;
+    const lk_field    *fields LK_ZERO; /* copied, with their names */
+    int                fields_count LK_ZERO;
+    const void *const *data LK_ZERO; /* by field: count samples, one after the other */
+    bool               copy LK_ZERO; /* true: copied now (LK_MEMORY_DATA); false: borrowed until lk_dataset_free */
+} lk_dataset_arrays_config;
+#define LK_DATASET_ARRAYS_CONFIG_INIT {.size = sizeof(lk_dataset_arrays_config)}
+
+LK_API lk_status lk_dataset_from_arrays(lk_context *context, const lk_dataset_arrays_config *config,
+                                        lk_dataset **dataset);
+
+/* Writes one sample: fields[i] has lk_field_bytes of field i, zeros at first. A status below 0 fails the batch:
+ * lk_loader_next returns it. The loader's workers call it, concurrently if there are several; never after
+ * lk_loader_free has returned. */
+typedef lk_status (*lk_dataset_get_callback)(void *user, int64_t index, void *const *fields);
+
+typedef struct lk_dataset_callbacks_config {
+    size_t                  size LK_ZERO; /* sizeof this struct; set by LK_DATASET_CALLBACKS_CONFIG_INIT */
+    int64_t                 count LK_ZERO;
+    const lk_field         *fields LK_ZERO; /* copied, with their names */
+    int                     fields_count LK_ZERO;
+    lk_dataset_get_callback get LK_ZERO;
+    void                   *user LK_ZERO; /* handed to get; borrowed until lk_dataset_free */
+} lk_dataset_callbacks_config;
+#define LK_DATASET_CALLBACKS_CONFIG_INIT {.size = sizeof(lk_dataset_callbacks_config)}
+
+LK_API lk_status lk_dataset_from_callbacks(lk_context *context, const lk_dataset_callbacks_config *config,
+                                           lk_dataset **dataset);
+
+LK_API void lk_dataset_free(lk_dataset *dataset); /* NULL is fine; free its loaders first */
+
+LK_API const char     *lk_dataset_name(const lk_dataset *dataset); /* "cifar10", "idx", "arrays", … */
+LK_API int64_t         lk_dataset_count(const lk_dataset *dataset);
+LK_API int             lk_dataset_fields(const lk_dataset *dataset); /* how many fields a sample has */
+LK_API const lk_field *lk_dataset_field(const lk_dataset *dataset,
+                                        int               i); /* valid as the data set is; NULL past the last */
+LK_API const lk_field *lk_dataset_find(const lk_dataset *dataset, const char *name); /* NULL if it has no such field */
+/* How a person finds sample `index`: its file, or "" where it has only its number. */
+LK_API const char *lk_dataset_sample_name(const lk_dataset *dataset, int64_t index);
+
+/* Copies sample `index` as stored: fields[i] gets lk_field_bytes of field i; NULL: that field is not needed. Any thread. */
+LK_API lk_status lk_dataset_get(const lk_dataset *dataset, int64_t index, void *const *fields);
+
+/* ---- Transforms of a sample. ---- */
+
+#define LK_MAX_CHANNELS 16
+
+/* Of field 0, which is u8 or f32. u8 becomes v / 255; then (v - mean) / std per channel, rounded as PyTorch's ToTensor and
+ * Normalize round. Crop and flip need (channels, height, width); their random numbers are a function of (seed, epoch,
+ * sample index) alone. */
+typedef struct lk_transform {
+    size_t size LK_ZERO;     /* sizeof this struct; set by LK_TRANSFORM_INIT */
+    bool   raw LK_ZERO;      /* field 0 stays as it is stored, whatever its type; nothing else may be set */
+    int    channels LK_ZERO; /* entries of mean and std: 1 (for all) or dims[0] of (channels, height, width) samples;
+                      * 0: mean 0.5 and std 0.5 for u8, f32 as it is */
+    double mean[LK_MAX_CHANNELS] LK_ZERO;
+    double std[LK_MAX_CHANNELS] LK_ZERO; /* above 0 */
+    int crop_padding LK_ZERO; /* zeros (before normalising) on each side, then a crop to the original size; 0: none */
+    double flip LK_ZERO;      /* probability of a horizontal flip; 0: never */
+    int    reserved[24] LK_ZERO; /* it is part of other configs */
+} lk_transform;
+#define LK_TRANSFORM_INIT {.size = sizeof(lk_transform)}
+
+/* ---- Batches. ---- */
+
+typedef struct lk_loader_config {
+    size_t            size LK_ZERO; /* sizeof this struct; set by LK_LOADER_CONFIG_INIT */
+    const lk_dataset *dataset LK_ZERO;
+    int64_t           batch LK_ZERO;      /* samples of a full batch, over all ranks */
+    bool              shuffle LK_ZERO;    /* a new order each epoch, from (seed, epoch) */
+    uint64_t          seed LK_ZERO;       /* of shuffling and augmentation */
+    bool              drop_last LK_ZERO;  /* skip the last batch if it is not full */
+    int               workers LK_ZERO;    /* threads that make batches; 0: lk_loader_next makes them itself */
+    int               prefetch LK_ZERO;   /* batches made ahead of time, needs workers; 0: two for each worker */
+    lk_dtype          dtype LK_ZERO;      /* of floating-point fields in a batch: LK_F32 or LK_F64 */
+    int64_t           timeout_ms LK_ZERO; /* lk_loader_next fails if no batch is ready after this time */
+    lk_transform      transform LK_ZERO;
+    /* A share of each batch: a batch of n samples is split into `parts`, part q being its rows n*q/parts … n*(q+1)/parts
+     * (rounded down), and this loader makes only parts first_part … last_part-1. 0, 0, 0: the whole batch. */
+    int parts LK_ZERO, first_part LK_ZERO, last_part LK_ZERO;
+} lk_loader_config;
+#define LK_LOADER_CONFIG_INIT \
+    {.size = sizeof(lk_loader_config), .batch = 64, .timeout_ms = 600000, .transform = LK_TRANSFORM_INIT}
+
+/* Borrowed until the next lk_loader_next, lk_loader_seek or lk_loader_free. Arrays hold `capacity` samples
+ * (lk_loader_capacity: config.batch of them unless it makes a share), aligned to 64 bytes; those past count are
+ * padding: fields 0, index -1. Samples and their order do not depend on the share. */
+typedef struct lk_batch {
+    const void *const *fields; /* by field: (capacity, dims…) in the type of lk_loader_field */
+    const lk_field    *about;  /* by field: its name, type and shape, as lk_loader_field */
+    int                fields_count;
+    const int64_t     *indices; /* (capacity): which samples of the data set these are */
+    int64_t            count;   /* samples here: 1 … capacity; in a share also 0 */
+    int64_t            epoch;
+    int64_t            position; /* of the whole batch's first sample in the epoch's order */
+    int64_t            total;    /* samples of the whole batch, 1 … config.batch */
+    int64_t            offset;   /* of the first sample here in the whole batch */
+} lk_batch;
+
+/* The largest number of samples that a batch of this config can have in this share (a seek may shift where batches
+ * start); at least 1; 0 for an invalid config. */
+LK_API int64_t lk_loader_capacity(const lk_loader_config *config);
+
+/* Field i of the batches: the data set's, where dtype is that in a batch. f32, and field 0 where it is transformed, have
+ * config.dtype; the others are as stored. false: there is no such field, or config is invalid. */
+LK_API bool lk_loader_field(const lk_loader_config *config, int i, lk_field *field);
+
+/* Copies config; borrows its dataset. Allocates all memory that the loader will use. */
+LK_API lk_status lk_loader_create(lk_context *context, const lk_loader_config *config, lk_loader **loader);
+
+/* Waits for workers to finish the current sample, not the batch. NULL is fine. */
+LK_API void lk_loader_free(lk_loader *loader);
+
+/* The next batch; LK_END after the last of an epoch (the next call starts the next epoch). The batches and their order
+ * do not depend on workers or prefetch. If a sample cannot be read, the message names its index, and every call fails
+ * the same way until lk_loader_seek. LK_ETIMEOUT if no batch is ready after timeout_ms; another call waits again. */
+LK_API lk_status lk_loader_next(lk_loader *loader, lk_batch *batch);
+
+/* The position of the next lk_loader_next: save both and seek to them later to continue as if the run had not stopped.
+ * Both count whole batches, so they are the same for every share. */
+LK_API int64_t lk_loader_epoch(const lk_loader *loader);
+LK_API int64_t lk_loader_position(const lk_loader *loader); /* samples of this epoch already returned, 0 … count */
+/* Waits, like lk_loader_free, for workers to finish the current sample. */
+LK_API lk_status lk_loader_seek(lk_loader *loader, int64_t epoch, int64_t position);
+
+/* Bytes of LK_MEMORY_LOADER that a loader of this config will hold, exactly; 0 for an invalid config. */
+LK_API size_t lk_loader_bytes(const lk_loader_config *config);
+
+/* ---- Downloads of public data sets. ---- */
+
+/* Called regularly with bytes done and in total over all files; a result other than 0 stops (LK_ECANCELED). */
+typedef int (*lk_data_progress)(void *user, int64_t done, int64_t total);
+
+/* Downloads "cifar10", "fashion-mnist" or "mnist" into directory (NULL: lk_data_directory), which is created if
+ * necessary. url replaces the default URL of the directory that holds the files (NULL: the default). Correct files are
+ * kept, a partial file is resumed, and a file gets its final name only after its SHA-256 was verified. LK_EUNSUPPORTED
+ * without libcurl, LK_EIO without a connection, with a message that says what to do. */
+LK_API lk_status lk_data_get(lk_context *context, const char *name, const char *directory, const char *url,
+                             lk_data_progress progress, void *user);
+
+/* The directory that lk_data_get writes to and lk_dataset_open searches first: $LOCKSTEP_DATA/NAME, else
+ * ~/.cache/lockstep/NAME. */
+LK_API lk_status lk_data_directory(lk_context *context, const char *name, char *path, size_t bytes);
+
+LK_END_DECLS
+#endif

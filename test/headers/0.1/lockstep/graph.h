@@ -1,0 +1,312 @@
+/* graph.h - a model is a graph: calls record operations, nothing is computed until a program runs.
+ *
+ * A tensor is a value in a graph and is passed by value. Optional arguments are named: lk_max_pool2d(x, 3, .stride = 2).
+ * Errors are kept in the graph: the first invalid call is stored with its file and line, later calls do nothing, and lk_plan_create
+ * reports it. An empty tensor, (lk_tensor){0}, belongs to no graph: its rank and sizes are 0. A call with empty tensors alone records
+ * nothing and returns an empty tensor, whose id is minus the line of the first such call; functions that take a model or a loss report it.
+ * Every lk_name(...) is a macro over lk_name_at(site, ...), which other languages may call. */
+#ifndef LOCKSTEP_GRAPH_H
+#define LOCKSTEP_GRAPH_H
+
+#include <lockstep/context.h>
+
+LK_BEGIN_DECLS
+
+typedef struct lk_graph lk_graph; /* use from one thread */
+
+typedef struct lk_tensor {
+    lk_graph *graph;
+    int       id;
+} lk_tensor;
+
+/* real is the type of all floating-point values of the graph: LK_F32, or LK_F64 for numerical checks. */
+LK_API lk_status   lk_graph_create(lk_context *context, lk_dtype real, lk_graph **graph);
+LK_API void        lk_graph_free(lk_graph *graph);
+LK_API lk_status   lk_graph_status(const lk_graph *graph); /* LK_OK, or the first failure … */
+LK_API const char *lk_graph_error(const lk_graph *graph);  /* … and its message with file and line; "" when none */
+/* Makes the graph fail as an invalid call does, with this message and no file: for functions that record a model and check
+ * their arguments. The first failure is kept. */
+LK_API void        lk_graph_fail(lk_graph *graph, const char *format, ...) __attribute__((format(printf, 2, 3)));
+LK_API lk_context *lk_graph_context(const lk_graph *graph);
+LK_API lk_dtype    lk_graph_dtype(const lk_graph *graph);
+
+/* Writes a listing with one operation per line, or Graphviz's dot. */
+typedef void (*lk_write)(void *user, const char *text, size_t bytes);
+LK_API void lk_graph_print(const lk_graph *graph, lk_write write, void *user);
+LK_API void lk_graph_dot(const lk_graph *graph, lk_write write, void *user);
+
+LK_API int      lk_tensor_rank(lk_tensor x);
+LK_API int64_t  lk_tensor_dim(lk_tensor x, int axis); /* capacity; axis may count from the end (-1) */
+LK_API lk_dtype lk_tensor_dtype(lk_tensor x);
+
+/* ---- inputs, parameters, buffers, constants, blocks ---- */
+
+typedef struct lk_input_options {
+    int  reserved LK_ZERO;
+    bool fixed LK_ZERO; /* axis 0 is not the batch: it has no run-time count */
+} lk_input_options;
+
+/* A value that the caller binds before a run: of the graph's type, LK_U8, LK_I32 or LK_I64. Axis 0 is the batch: dims[0] is its capacity; each run sets its count. */
+LK_API lk_tensor lk_input_at(lk_site site, lk_graph *graph, const char *name, lk_dtype type, int rank,
+                             const int64_t *dims, lk_input_options options);
+#define lk_input(graph, name, type, rank, dims, ...) \
+    lk_input_at(LK_HERE, graph, name, type, rank, dims, LK_OPTIONS(lk_input_options, ##__VA_ARGS__))
+
+typedef enum lk_init { LK_INIT_ZERO, LK_INIT_CONSTANT, LK_INIT_UNIFORM, LK_INIT_NORMAL } lk_init;
+
+typedef struct lk_parameter_options {
+    int     reserved LK_ZERO;
+    lk_init init LK_ZERO;
+    double  a LK_ZERO;        /* the constant; the uniform's bound (-a … a); the normal's standard deviation */
+    bool    frozen LK_ZERO;   /* no gradient, no update */
+    bool    no_decay LK_ZERO; /* a bias or a norm: no weight decay unless the optimizer's decay_all is set */
+} lk_parameter_options;
+
+/* A trained value with a global name, prefixed with the names of the open blocks: "layer1.0.conv1.weight". */
+LK_API lk_tensor lk_parameter_at(lk_site site, lk_graph *graph, const char *name, int rank, const int64_t *dims,
+                                 lk_parameter_options options);
+#define lk_parameter(graph, name, rank, dims, ...) \
+    lk_parameter_at(LK_HERE, graph, name, rank, dims, LK_OPTIONS(lk_parameter_options, ##__VA_ARGS__))
+typedef struct lk_buffer_options {
+    int  reserved LK_ZERO;
+    bool not_saved LK_ZERO; /* a cache: no file holds it, and loading keeps it; PyTorch's persistent=False */
+} lk_buffer_options;
+
+/* State that is saved but not trained (running statistics), `value` at first. type is the graph's or LK_I64. */
+LK_API lk_tensor lk_buffer_at(lk_site site, lk_graph *graph, const char *name, lk_dtype type, int rank,
+                              const int64_t *dims, double value, lk_buffer_options options);
+#define lk_buffer(graph, name, type, rank, dims, value, ...) \
+    lk_buffer_at(LK_HERE, graph, name, type, rank, dims, value, LK_OPTIONS(lk_buffer_options, ##__VA_ARGS__))
+/* Recorded data: the graph copies it. It is the same on all ranks (which compare it), has no gradient and is never saved.
+ * type is LK_F32, LK_F64, LK_I32, LK_I64 or LK_U8; operations on floating values need the graph's. */
+LK_API lk_tensor lk_constant_at(lk_site site, lk_graph *graph, lk_dtype type, int rank, const int64_t *dims,
+                                const void *data);
+#define lk_constant(...) lk_constant_at(LK_HERE, __VA_ARGS__)
+/* Makes `name` (under the open blocks) a second name of a parameter: tied weights. Checkpoints hold both. */
+LK_API void lk_tie_at(lk_site site, lk_tensor parameter, const char *name);
+#define lk_tie(...) lk_tie_at(LK_HERE, __VA_ARGS__)
+
+typedef struct lk_block_options {
+    int  reserved LK_ZERO;
+    bool recompute LK_ZERO; /* keep only the block's inputs and run its forward again in backward */
+} lk_block_options;
+
+/* The unit of name scope, recomputation, sharded gathering and pipeline stages. Blocks nest; x identifies the graph. */
+LK_API void lk_block_begin_at(lk_site site, lk_tensor x, const char *name, lk_block_options options);
+#define lk_block_begin(x, name, ...) lk_block_begin_at(LK_HERE, x, name, LK_OPTIONS(lk_block_options, ##__VA_ARGS__))
+LK_API void lk_block_end_at(lk_site site, lk_tensor x);
+#define lk_block_end(x) lk_block_end_at(LK_HERE, x)
+
+/* ---- element by element ---- */
+
+LK_API lk_tensor lk_add_at(lk_site site, lk_tensor a, lk_tensor b); /* these four broadcast as in PyTorch */
+LK_API lk_tensor lk_sub_at(lk_site site, lk_tensor a, lk_tensor b);
+LK_API lk_tensor lk_mul_at(lk_site site, lk_tensor a, lk_tensor b);
+LK_API lk_tensor lk_div_at(lk_site site, lk_tensor a, lk_tensor b);
+LK_API lk_tensor lk_scale_at(lk_site site, lk_tensor x, double factor);
+LK_API lk_tensor lk_relu_at(lk_site site, lk_tensor x);
+LK_API lk_tensor lk_silu_at(lk_site site, lk_tensor x);
+LK_API lk_tensor lk_sigmoid_at(lk_site site, lk_tensor x);
+LK_API lk_tensor lk_tanh_at(lk_site site, lk_tensor x);
+#define lk_add(a, b) lk_add_at(LK_HERE, a, b)
+#define lk_sub(a, b) lk_sub_at(LK_HERE, a, b)
+#define lk_mul(a, b) lk_mul_at(LK_HERE, a, b)
+#define lk_div(a, b) lk_div_at(LK_HERE, a, b)
+#define lk_scale(x, factor) lk_scale_at(LK_HERE, x, factor)
+#define lk_relu(x) lk_relu_at(LK_HERE, x)
+#define lk_silu(x) lk_silu_at(LK_HERE, x)
+#define lk_sigmoid(x) lk_sigmoid_at(LK_HERE, x)
+#define lk_tanh(x) lk_tanh_at(LK_HERE, x)
+
+LK_API lk_tensor lk_exp_at(lk_site site, lk_tensor x);
+LK_API lk_tensor lk_log_at(lk_site site, lk_tensor x);
+LK_API lk_tensor lk_sqrt_at(lk_site site, lk_tensor x);
+LK_API lk_tensor lk_pow_at(lk_site site, lk_tensor x, double exponent); /* as C's pow */
+/* -INFINITY or INFINITY: no bound on that side. */
+LK_API lk_tensor lk_clamp_at(lk_site site, lk_tensor x, double minimum, double maximum);
+LK_API lk_tensor lk_leaky_relu_at(lk_site site, lk_tensor x, double slope);
+#define lk_exp(x) lk_exp_at(LK_HERE, x)
+#define lk_log(x) lk_log_at(LK_HERE, x)
+#define lk_sqrt(x) lk_sqrt_at(LK_HERE, x)
+#define lk_pow(x, exponent) lk_pow_at(LK_HERE, x, exponent)
+#define lk_clamp(x, minimum, maximum) lk_clamp_at(LK_HERE, x, minimum, maximum)
+#define lk_leaky_relu(x, slope) lk_leaky_relu_at(LK_HERE, x, slope)
+
+/* a where the condition is not 0, b elsewhere; all three broadcast. The condition may have any type and gets no gradient. */
+LK_API lk_tensor lk_where_at(lk_site site, lk_tensor condition, lk_tensor a, lk_tensor b);
+#define lk_where(condition, a, b) lk_where_at(LK_HERE, condition, a, b)
+
+/* x in another type: LK_F32, LK_F64 or LK_BF16, from any. Operands of one operation have one floating type; where f32 and bf16 meet,
+ * the operation takes bf16, except softmax, losses, sums and maxima, which compute in f32 at least. */
+LK_API lk_tensor lk_cast_at(lk_site site, lk_tensor x, lk_dtype type);
+#define lk_cast(x, type) lk_cast_at(LK_HERE, x, type)
+
+/* x, without a gradient (PyTorch's detach). */
+LK_API lk_tensor lk_stop_gradient_at(lk_site site, lk_tensor x);
+#define lk_stop_gradient(x) lk_stop_gradient_at(LK_HERE, x)
+
+typedef struct lk_gelu_options {
+    int  reserved LK_ZERO;
+    bool tanh LK_ZERO; /* the tanh approximation (GPT-2's) instead of the exact erf */
+} lk_gelu_options;
+LK_API lk_tensor lk_gelu_at(lk_site site, lk_tensor x, lk_gelu_options options);
+#define lk_gelu(x, ...) lk_gelu_at(LK_HERE, x, LK_OPTIONS(lk_gelu_options, ##__VA_ARGS__))
+
+/* Zeroes elements with the given probability and scales the rest in training; the identity in evaluation. */
+LK_API lk_tensor lk_dropout_at(lk_site site, lk_tensor x, double probability);
+#define lk_dropout(x, probability) lk_dropout_at(LK_HERE, x, probability)
+
+/* ---- along an axis (which may count from the end) ---- */
+
+LK_API lk_tensor lk_softmax_at(lk_site site, lk_tensor x, int axis);
+LK_API lk_tensor lk_log_softmax_at(lk_site site, lk_tensor x, int axis);
+#define lk_softmax(x, axis) lk_softmax_at(LK_HERE, x, axis)
+#define lk_log_softmax(x, axis) lk_log_softmax_at(LK_HERE, x, axis)
+
+typedef struct lk_reduce_options {
+    int        reserved LK_ZERO;
+    const int *axes LK_ZERO; /* NULL: all */
+    int        axes_count LK_ZERO;
+    bool       keepdim LK_ZERO;
+} lk_reduce_options;
+LK_API lk_tensor lk_sum_at(lk_site site, lk_tensor x, lk_reduce_options options);
+LK_API lk_tensor lk_mean_at(lk_site site, lk_tensor x, lk_reduce_options options); /* over the count, not the capacity */
+#define lk_sum(x, ...) lk_sum_at(LK_HERE, x, LK_OPTIONS(lk_reduce_options, ##__VA_ARGS__))
+#define lk_mean(x, ...) lk_mean_at(LK_HERE, x, LK_OPTIONS(lk_reduce_options, ##__VA_ARGS__))
+
+typedef struct lk_axis_options {
+    int  reserved LK_ZERO;
+    bool keepdim LK_ZERO;
+} lk_axis_options;
+/* Over one axis, not the batch's. NaN is above all numbers; the gradient goes to the first maximum. argmax gives its i32 index,
+ * which has no gradient. */
+LK_API lk_tensor lk_max_at(lk_site site, lk_tensor x, int axis, lk_axis_options options);
+LK_API lk_tensor lk_argmax_at(lk_site site, lk_tensor x, int axis, lk_axis_options options);
+#define lk_max(x, axis, ...) lk_max_at(LK_HERE, x, axis, LK_OPTIONS(lk_axis_options, ##__VA_ARGS__))
+#define lk_argmax(x, axis, ...) lk_argmax_at(LK_HERE, x, axis, LK_OPTIONS(lk_axis_options, ##__VA_ARGS__))
+
+/* ---- shape ---- */
+
+LK_API lk_tensor lk_reshape_at(lk_site site, lk_tensor x, int rank, const int64_t *dims); /* one dim may be -1 */
+LK_API lk_tensor lk_flatten_at(lk_site site, lk_tensor x); /* (N, …) → (N, product) */
+LK_API lk_tensor lk_transpose_at(lk_site site, lk_tensor x, int axis_a, int axis_b);
+LK_API lk_tensor lk_permute_at(lk_site site, lk_tensor x, const int *axes); /* rank of them */
+LK_API lk_tensor lk_slice_at(lk_site site, lk_tensor x, int axis, int64_t start, int64_t length);
+LK_API lk_tensor lk_concat_at(lk_site site, const lk_tensor *x, int count, int axis); /* 1 to 8 tensors */
+#define lk_reshape(x, rank, dims) lk_reshape_at(LK_HERE, x, rank, dims)
+#define lk_flatten(x) lk_flatten_at(LK_HERE, x)
+#define lk_transpose(x, axis_a, axis_b) lk_transpose_at(LK_HERE, x, axis_a, axis_b)
+#define lk_permute(x, axes) lk_permute_at(LK_HERE, x, axes)
+#define lk_slice(x, axis, start, length) lk_slice_at(LK_HERE, x, axis, start, length)
+#define lk_concat(x, count, axis) lk_concat_at(LK_HERE, x, count, axis)
+
+/* ---- products, convolution, pooling, norms over explicit weights (PyTorch's torch.nn.functional; layers that make their
+ * own weights are in nn.h). A missing tensor is (lk_tensor){0}. ---- */
+
+typedef struct lk_matmul_options {
+    int  reserved LK_ZERO;
+    bool transpose_a LK_ZERO, transpose_b LK_ZERO; /* of the last two axes */
+} lk_matmul_options;
+/* (B…, M, K) × (B…, K, N); the B… are equal, or one side has none. */
+LK_API lk_tensor lk_matmul_at(lk_site site, lk_tensor a, lk_tensor b, lk_matmul_options options);
+#define lk_matmul(a, b, ...) lk_matmul_at(LK_HERE, a, b, LK_OPTIONS(lk_matmul_options, ##__VA_ARGS__))
+
+LK_API lk_tensor lk_f_linear_at(lk_site site, lk_tensor x, lk_tensor weight, lk_tensor bias);
+#define lk_f_linear(x, weight, bias) lk_f_linear_at(LK_HERE, x, weight, bias)
+
+typedef struct lk_window_options {
+    int     reserved LK_ZERO;
+    int64_t stride LK_ZERO;  /* 0: 1 for convolution, the kernel for pooling */
+    int64_t padding LK_ZERO; /* on each side */
+    int64_t groups LK_ZERO;  /* convolution only; 0: 1 */
+} lk_window_options;
+LK_API lk_tensor lk_f_conv2d_at(lk_site site, lk_tensor x, lk_tensor weight, lk_tensor bias, lk_window_options options);
+LK_API lk_tensor lk_max_pool2d_at(lk_site site, lk_tensor x, int64_t kernel, lk_window_options options);
+LK_API lk_tensor lk_avg_pool2d_at(lk_site site, lk_tensor x, int64_t kernel, lk_window_options options);
+LK_API lk_tensor lk_global_avg_pool2d_at(lk_site site, lk_tensor x); /* (N, C, H, W) → (N, C) */
+#define lk_f_conv2d(x, weight, bias, ...) \
+    lk_f_conv2d_at(LK_HERE, x, weight, bias, LK_OPTIONS(lk_window_options, ##__VA_ARGS__))
+#define lk_max_pool2d(x, kernel, ...) lk_max_pool2d_at(LK_HERE, x, kernel, LK_OPTIONS(lk_window_options, ##__VA_ARGS__))
+#define lk_avg_pool2d(x, kernel, ...) lk_avg_pool2d_at(LK_HERE, x, kernel, LK_OPTIONS(lk_window_options, ##__VA_ARGS__))
+#define lk_global_avg_pool2d(x) lk_global_avg_pool2d_at(LK_HERE, x)
+
+typedef struct lk_norm_options {
+    int    reserved LK_ZERO;
+    double epsilon LK_ZERO;  /* 0: 1e-5 (RMS norm: the type's own, as PyTorch) */
+    double momentum LK_ZERO; /* batch norm; 0: 0.1 */
+} lk_norm_options;
+/* Over the last axes, as many as weight has (or the last one when there is none). weight and bias may be missing. */
+LK_API lk_tensor lk_f_layer_norm_at(lk_site site, lk_tensor x, lk_tensor weight, lk_tensor bias,
+                                    lk_norm_options options);
+LK_API lk_tensor lk_f_rms_norm_at(lk_site site, lk_tensor x, lk_tensor weight, lk_norm_options options);
+/* (N, C, …): each sample's channels in groups of neighbours; weight and bias (C) may be missing. */
+LK_API lk_tensor lk_f_group_norm_at(lk_site site, lk_tensor x, int64_t groups, lk_tensor weight, lk_tensor bias,
+                                    lk_norm_options options);
+#define lk_f_group_norm(x, groups, weight, bias, ...) \
+    lk_f_group_norm_at(LK_HERE, x, groups, weight, bias, LK_OPTIONS(lk_norm_options, ##__VA_ARGS__))
+/* (N, C) or (N, C, H, W). Training: the batch's statistics over its count, running ones updated; evaluation: the running
+ * ones. tracked is the i64 buffer num_batches_tracked, or missing. */
+LK_API lk_tensor lk_f_batch_norm_at(lk_site site, lk_tensor x, lk_tensor weight, lk_tensor bias, lk_tensor running_mean,
+                                    lk_tensor running_var, lk_tensor tracked, lk_norm_options options);
+#define lk_f_layer_norm(x, weight, bias, ...) \
+    lk_f_layer_norm_at(LK_HERE, x, weight, bias, LK_OPTIONS(lk_norm_options, ##__VA_ARGS__))
+#define lk_f_rms_norm(x, weight, ...) lk_f_rms_norm_at(LK_HERE, x, weight, LK_OPTIONS(lk_norm_options, ##__VA_ARGS__))
+#define lk_f_batch_norm(x, weight, bias, running_mean, running_var, tracked, ...)        \
+    lk_f_batch_norm_at(LK_HERE, x, weight, bias, running_mean, running_var, tracked, \
+                       LK_OPTIONS(lk_norm_options, ##__VA_ARGS__))
+
+LK_API lk_tensor lk_f_embedding_at(lk_site site, lk_tensor ids, lk_tensor table); /* i32 (…), (V, D) → (…, D) */
+#define lk_f_embedding(ids, table) lk_f_embedding_at(LK_HERE, ids, table)
+
+/* 1 where a and b are equal, 0 elsewhere, in the graph's type; both broadcast and may have any types. No gradient. */
+LK_API lk_tensor lk_equal_at(lk_site site, lk_tensor a, lk_tensor b);
+#define lk_equal(a, b) lk_equal_at(LK_HERE, a, b)
+
+/* ---- losses: a sum over samples together with its weight. The program divides by the weight of the whole global batch,
+ * which gives PyTorch's mean however the batch is split. ---- */
+
+typedef struct lk_cross_entropy_options {
+    int            reserved LK_ZERO;
+    double         label_smoothing LK_ZERO;
+    const int64_t *ignore_index LK_ZERO; /* NULL: -100, as PyTorch */
+    lk_tensor      weight LK_ZERO;       /* one per sample (…); missing: 1 */
+} lk_cross_entropy_options;
+/* logits (…, C), labels i32 (…). Also counts the samples whose label has the largest logit (lk_metrics.correct). */
+LK_API lk_tensor lk_cross_entropy_at(lk_site site, lk_tensor logits, lk_tensor labels, lk_cross_entropy_options options);
+#define lk_cross_entropy(logits, labels, ...) \
+    lk_cross_entropy_at(LK_HERE, logits, labels, LK_OPTIONS(lk_cross_entropy_options, ##__VA_ARGS__))
+LK_API lk_tensor lk_mse_at(lk_site site, lk_tensor x, lk_tensor target);
+#define lk_mse(x, target) lk_mse_at(LK_HERE, x, target)
+LK_API lk_tensor lk_l1_at(lk_site site, lk_tensor x, lk_tensor target);
+#define lk_l1(x, target) lk_l1_at(LK_HERE, x, target)
+
+typedef struct lk_bce_with_logits_options {
+    int       reserved LK_ZERO;
+    lk_tensor weight LK_ZERO; /* its shape is that of the first axes of logits, for example one per sample; missing: 1 */
+} lk_bce_with_logits_options;
+/* Binary cross-entropy of sigmoid(logits) with a target of the same shape, from 0 to 1. The mean is over all elements, weighted.
+ * Target and weight get no gradient. */
+LK_API lk_tensor lk_bce_with_logits_at(lk_site site, lk_tensor logits, lk_tensor target,
+                                       lk_bce_with_logits_options options);
+#define lk_bce_with_logits(logits, target, ...) \
+    lk_bce_with_logits_at(LK_HERE, logits, target, LK_OPTIONS(lk_bce_with_logits_options, ##__VA_ARGS__))
+
+typedef struct lk_total_options {
+    int       reserved LK_ZERO;
+    lk_tensor weight LK_ZERO; /* any shape; missing: 1 for each element of x */
+} lk_total_options;
+/* Any other loss: the sum of all elements of x, and as its weight the sum of all elements of `weight`. A weighted mean over samples,
+ * for example, is lk_loss(lk_mul(each, w), .weight = w). The weight gets no gradient. */
+LK_API lk_tensor lk_loss_at(lk_site site, lk_tensor x, lk_total_options options);
+#define lk_loss(x, ...) lk_loss_at(LK_HERE, x, LK_OPTIONS(lk_total_options, ##__VA_ARGS__))
+
+#define LK_MAX_METRICS 32
+
+/* Records a metric: the sum of all elements of x over the sum of all elements of its weight, as for lk_loss. Programs compute it in
+ * training and in evaluation and add both sums over micro-batches, leaves and ranks (lk_metrics.named). x and the weight may have any
+ * type; neither is changed. */
+LK_API void lk_metric_at(lk_site site, lk_tensor x, const char *name, lk_total_options options);
+#define lk_metric(x, name, ...) lk_metric_at(LK_HERE, x, name, LK_OPTIONS(lk_total_options, ##__VA_ARGS__))
+
+LK_END_DECLS
+#endif

@@ -1,0 +1,58 @@
+/* optimizer.h - optimizers and learning-rate schedules, with PyTorch's semantics. */
+#ifndef LOCKSTEP_OPTIMIZER_H
+#define LOCKSTEP_OPTIMIZER_H
+
+#include <lockstep/base.h>
+
+LK_BEGIN_DECLS
+
+typedef enum lk_optimizer_kind { LK_SGD, LK_ADAM, LK_ADAMW } lk_optimizer_kind;
+
+/* Settings for the parameters whose names match. The first matching group applies. Start from LK_PARAMETER_GROUP_INIT, which
+ * changes nothing. */
+typedef struct lk_parameter_group {
+    const char *match LK_ZERO;        /* a shell pattern: "*.bias", "layer1.*" */
+    double      lr_scale LK_ZERO;     /* factor on the learning rate; 0: 1 */
+    double      weight_decay LK_ZERO; /* 0: none; below 0: the optimizer's */
+    bool        frozen LK_ZERO;       /* no gradient, no update */
+    int         reserved[7] LK_ZERO;
+} lk_parameter_group;
+#define LK_PARAMETER_GROUP_INIT {.lr_scale = 1.0, .weight_decay = -1.0}
+
+typedef struct lk_optimizer_config {
+    size_t            size LK_ZERO; /* sizeof this struct; set by LK_OPTIMIZER_CONFIG_INIT */
+    lk_optimizer_kind kind LK_ZERO;
+    double            lr LK_ZERO;
+    double            momentum LK_ZERO, dampening LK_ZERO;           /* SGD */
+    bool              nesterov LK_ZERO;                              /* SGD */
+    double            beta1 LK_ZERO, beta2 LK_ZERO, epsilon LK_ZERO; /* Adam, AdamW */
+    double            weight_decay LK_ZERO;
+    bool              decay_all LK_ZERO; /* decay biases and norms too, as PyTorch does without parameter groups */
+    double            clip LK_ZERO;      /* maximum norm of the whole gradient; 0: no clipping */
+    const lk_parameter_group *groups LK_ZERO;
+    int                       groups_count LK_ZERO;
+    int                       reserved[15] LK_ZERO; /* it is part of lk_trainer_config */
+} lk_optimizer_config;
+#define LK_OPTIMIZER_CONFIG_INIT \
+    {.size = sizeof(lk_optimizer_config), .kind = LK_ADAM, .lr = 1e-3, .beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-8}
+
+LK_API bool lk_optimizer_parse(const char *name, lk_optimizer_kind *kind); /* "sgd", "adam", "adamw" */
+
+typedef enum lk_schedule_kind { LK_CONSTANT, LK_STEP, LK_COSINE } lk_schedule_kind;
+
+typedef struct lk_schedule {
+    lk_schedule_kind kind LK_ZERO;
+    int64_t          warmup LK_ZERO; /* steps of linear increase from lr/warmup to lr, before any kind */
+    int64_t          total LK_ZERO;  /* cosine: all steps, including the warm-up */
+    int64_t          every LK_ZERO;  /* step: the rate is multiplied by gamma every this many steps */
+    double           gamma LK_ZERO;
+    double           minimum LK_ZERO; /* cosine: final rate, as a fraction of lr */
+    int64_t          reserved[4] LK_ZERO;
+} lk_schedule;
+
+LK_API bool lk_schedule_parse(const char *name, lk_schedule_kind *kind); /* "constant", "step", "cosine" */
+/* The learning rate of step `step`, counted from 0 (updates done before). */
+LK_API double lk_schedule_rate(const lk_schedule *schedule, double lr, int64_t step);
+
+LK_END_DECLS
+#endif

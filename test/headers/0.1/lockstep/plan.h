@@ -1,0 +1,83 @@
+/* plan.h - what a program runs and where each value is stored, to the byte, before anything is allocated. */
+#ifndef LOCKSTEP_PLAN_H
+#define LOCKSTEP_PLAN_H
+
+#include <lockstep/graph.h>
+#include <lockstep/optimizer.h>
+
+LK_BEGIN_DECLS
+
+typedef struct lk_plan lk_plan; /* copies what it needs of the graph, which may be freed; must outlive its programs and stores */
+
+/* How the ranks of a group share every step. The graph is recorded with the capacity that lk_parallel_capacity gives: that of one
+ * micro-batch of a rank or, with leaves, of all leaves of a rank. */
+typedef struct lk_parallel {
+    int world LK_ZERO, rank LK_ZERO; /* 0 and 0: one rank alone */
+    /* Backward runs that may be accumulated before an update; above 1, two sets of gradients are held. 0: 1. */
+    int micro_batches LK_ZERO;
+    /* Above 0: reproducible. The global batch is split into this many leaves, whose results are added in one fixed tree, so
+     * that any number of ranks up to it gives the same bits. Each leaf of a rank has its own gradients. The plan lets all leaves
+     * of a rank run as one batch, of which only operations that add over samples run leaf by leaf: the same bits, faster. Where
+     * the model adds over samples between its layers, as batch norm does, they run one after the other, and the plan reduces its
+     * capacity to that of one leaf. */
+    int    leaves LK_ZERO;
+    size_t bucket_bytes LK_ZERO; /* of gradients that are reduced together; 0: 25 MiB, the first 1 MiB */
+    int    reserved[8] LK_ZERO;  /* a mesh has more axes */
+} lk_parallel;
+
+/* The capacity to record a graph with, for global batches of up to `batch` samples; the same on all ranks. */
+LK_API int64_t lk_parallel_capacity(const lk_parallel *parallel, int64_t batch);
+
+/* In which types values are stored. The graph is recorded once, in f32 or f64. */
+typedef enum lk_policy {
+    LK_POLICY_RECORDED, /* each in the type that it was recorded in */
+    /* Mixed precision, of a graph recorded in f32: weights and activations in bf16; master weights, optimizer state, gradients of
+     * parameters, statistics of norms, softmax, losses and all sums in f32 at least. What the caller reads keeps its type. */
+    LK_POLICY_BF16
+} lk_policy;
+LK_API const char *lk_policy_name(lk_policy policy); /* "recorded", "bf16" */
+
+typedef struct lk_plan_config {
+    size_t                     size LK_ZERO;    /* sizeof this struct; set by LK_PLAN_CONFIG_INIT */
+    lk_tensor                  loss LK_ZERO;    /* a single number; missing for inference */
+    const lk_tensor           *outputs LK_ZERO; /* values to read after LK_EVALUATE, e.g. the logits */
+    int                        outputs_count LK_ZERO;
+    const lk_optimizer_config *optimizer LK_ZERO; /* NULL: evaluation only, no gradients, no optimizer state */
+    bool                       no_fusion LK_ZERO; /* run each operation as recorded: for numerical checks */
+    lk_parallel                parallel LK_ZERO;
+    bool                       sync_batch_norm LK_ZERO; /* batch norm uses the statistics of the whole global batch */
+    lk_policy                  policy LK_ZERO;
+    lk_dtype                   gradient_dtype LK_ZERO; /* LK_BF16: gradients are rounded for the all_reduce, and half the bytes are sent; not with leaves */
+} lk_plan_config;
+#define LK_PLAN_CONFIG_INIT {.size = sizeof(lk_plan_config)}
+
+/* Fails with the graph's first failure, or if no plan is possible; lk_context_error has the reason. */
+LK_API lk_status lk_plan_create(lk_graph *graph, const lk_plan_config *config, lk_plan **plan);
+LK_API void      lk_plan_free(lk_plan *plan);
+
+/* Bytes that a store and a program of this plan will hold under each kind: exact. */
+LK_API size_t lk_plan_memory(const lk_plan *plan, lk_memory kind);
+/* A hash of everything that will run; equal for equal plans. */
+LK_API uint64_t lk_plan_fingerprint(const lk_plan *plan);
+/* The most samples that one run of a section can have: the graph's capacity, or that of one leaf where leaves run one after the
+ * other. */
+LK_API int64_t lk_plan_capacity(const lk_plan *plan);
+/* Lists the sections: each instruction with its operands, shapes and place in memory. */
+LK_API void lk_plan_print(const lk_plan *plan, lk_write write, void *user);
+
+/* The machine's rates, to estimate the time of a step. */
+typedef struct lk_rates {
+    double        flops LK_ZERO, memory LK_ZERO; /* of one rank: operations a second, bytes a second */
+    double        link LK_ZERO, latency LK_ZERO; /* between ranks: bytes a second each way, seconds */
+    const double *seconds LK_ZERO; /* measured times instead, by position in the training order; NULL: none */
+    size_t        seconds_count LK_ZERO;
+} lk_rates;
+
+/* Prints the estimate of a step: its sections, each collective with its size and what it overlaps with, and the critical path,
+ * whose seconds it returns. write may be NULL. */
+LK_API double lk_plan_step(const lk_plan *plan, const lk_rates *rates, lk_write write, void *user);
+/* Number of instructions in the training order: the length of lk_rates.seconds. */
+LK_API size_t lk_plan_instructions(const lk_plan *plan);
+
+LK_END_DECLS
+#endif

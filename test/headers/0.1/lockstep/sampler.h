@@ -1,0 +1,38 @@
+/* sampler.h - assigns samples to ranks, for loops that read their samples themselves. A loader needs no sampler: it
+ * makes a share of each batch (lk_loader_config.parts). */
+#ifndef LOCKSTEP_SAMPLER_H
+#define LOCKSTEP_SAMPLER_H
+
+#include <lockstep/base.h>
+#include <lockstep/context.h>
+
+LK_BEGIN_DECLS
+
+typedef struct lk_sampler lk_sampler; /* use from one thread */
+
+typedef struct lk_sampler_config {
+    size_t   size LK_ZERO;  /* sizeof this struct; set by LK_SAMPLER_CONFIG_INIT */
+    int64_t  count LK_ZERO; /* samples of the data set */
+    int      world LK_ZERO; /* ranks that share them */
+    int      rank LK_ZERO;  /* 0 … world-1 */
+    uint64_t seed LK_ZERO;  /* of shuffling; the same on all ranks */
+    bool     shuffle LK_ZERO;   /* a new order each epoch, from (seed, epoch): the loader's order */
+    bool     drop_last LK_ZERO; /* skip the last count % world samples, so that all ranks have the same number */
+    /* The same lists as PyTorch's DistributedSampler with the same arguments: shuffled by torch.randperm (on the CPU,
+     * seeded with seed + epoch; any count), and without drop_last padded by repetition to the same length. */
+    bool compatible LK_ZERO;
+} lk_sampler_config;
+#define LK_SAMPLER_CONFIG_INIT {.size = sizeof(lk_sampler_config), .world = 1}
+
+/* Allocates all memory (LK_MEMORY_LOADER): the rank's list and, when shuffling, the order of all samples. */
+LK_API lk_status lk_sampler_create(lk_context *context, const lk_sampler_config *config, lk_sampler **sampler);
+LK_API void      lk_sampler_free(lk_sampler *sampler); /* NULL is fine */
+
+/* This rank's samples of that epoch, in order: position p of the epoch belongs to rank p % world. Over all ranks every
+ * sample occurs exactly once (except for compatible padding and drop_last), and ranks differ by at most one sample.
+ * Epochs may be asked for in any order. *indices is borrowed until the next call or lk_sampler_free. *count is the same
+ * in every epoch, and may be 0. */
+LK_API lk_status lk_sampler_epoch(lk_sampler *sampler, int64_t epoch, const int64_t **indices, int64_t *count);
+
+LK_END_DECLS
+#endif

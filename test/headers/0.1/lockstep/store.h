@@ -1,0 +1,51 @@
+/* store.h - parameters, optimizer state and buffers by global name. A program can be freed and planned again without
+ * changing it. */
+#ifndef LOCKSTEP_STORE_H
+#define LOCKSTEP_STORE_H
+
+#include <lockstep/plan.h>
+
+LK_BEGIN_DECLS
+
+typedef struct lk_store lk_store; /* use from one thread */
+
+/* One named piece of state. Pointers stay valid as long as the store; they are NULL where the device's memory is not the host's:
+ * lk_store_read and lk_store_write work with every device. */
+typedef struct lk_state {
+    const char *name;
+    lk_dtype    dtype; /* in which it is read, written and saved; its moments too */
+    lk_dtype stored;   /* in which the model reads it: bf16 under the policy bf16; f32 is then the master copy's type */
+    int      rank;
+    int64_t  dims[LK_MAX_RANK];
+    bool     buffer; /* not trained */
+    bool     frozen;
+    bool     not_saved; /* a buffer that no file holds */
+    void    *data; /* row-major, whole, in dtype: to be read only, since there may be a second copy. NULL off the CPU */
+    int      moments;   /* optimizer state: how many of the same shape … */
+    void    *moment[2]; /* … SGD: momentum; Adam: exp_avg, exp_avg_sq; NULL off the CPU */
+} lk_state;
+
+/* The arrays of a state, all of its shape and type. */
+typedef enum lk_state_part { LK_STATE_VALUE, LK_STATE_MOMENT_0, LK_STATE_MOMENT_1, LK_STATE_PART_COUNT } lk_state_part;
+
+/* Allocates the plan's state and initialises every parameter from its distribution, as a function of (seed, name, element). */
+LK_API lk_status lk_store_create(lk_plan *plan, uint64_t seed, lk_store **store);
+LK_API void      lk_store_free(lk_store *store);
+
+LK_API size_t   lk_store_count(const lk_store *store);
+LK_API lk_state lk_store_at(const lk_store *store, size_t index);                        /* in the order of recording */
+LK_API bool     lk_store_find(const lk_store *store, const char *name, lk_state *state); /* second names too */
+/* Second names of tied weights: alias i (from 0) of state `index`, or NULL past the last. */
+LK_API const char *lk_store_alias(const lk_store *store, size_t index, size_t i);
+LK_API int64_t     lk_store_parameters(const lk_store *store); /* trained and frozen elements, buffers not counted */
+/* Copies elements first … first + count - 1 (row-major, in lk_state.dtype) of a state to or from the caller's memory. Second names
+ * count; `bytes` must be those of count elements. LK_ENOENT: no such state; LK_EINVAL: it has no such part or elements. */
+LK_API lk_status lk_store_read(const lk_store *store, const char *name, lk_state_part part, int64_t first,
+                               int64_t count, void *data, size_t bytes);
+LK_API lk_status lk_store_write(lk_store *store, const char *name, lk_state_part part, int64_t first, int64_t count,
+                                const void *data, size_t bytes);
+/* A hash of all parameters and buffers that are saved; equal for equal values. 0: the device failed, and a message is set. */
+LK_API uint64_t lk_store_hash(const lk_store *store);
+
+LK_END_DECLS
+#endif

@@ -1,0 +1,143 @@
+/* trainer.h - the training loop: program, data, optimizer, checkpoints and metrics. */
+#ifndef LOCKSTEP_TRAINER_H
+#define LOCKSTEP_TRAINER_H
+
+#include <lockstep/checkpoint.h>
+#include <lockstep/comm.h>
+#include <lockstep/data.h>
+#include <lockstep/program.h>
+
+LK_BEGIN_DECLS
+
+typedef struct lk_trainer lk_trainer; /* use from one thread */
+
+/* The inputs of a program: one for each field of a batch. */
+typedef struct lk_inputs {
+    lk_graph *graph;
+    int       count;
+    lk_field  fields[LK_MAX_FIELDS];  /* as lk_loader_field gives them */
+    lk_tensor tensors[LK_MAX_FIELDS]; /* (capacity, dims…) */
+} lk_inputs;
+
+/* Records the inputs for the batches of a loader. capacity: samples of one run, see lk_parallel_capacity. */
+LK_API lk_status lk_inputs_record(lk_graph *graph, const lk_loader_config *loader, int64_t capacity, lk_inputs *inputs);
+/* The input of that name. Where there is none, the graph fails with the names that exist, and the tensor is invalid. */
+LK_API lk_tensor lk_inputs_find(const lk_inputs *inputs, const char *name);
+LK_API bool      lk_inputs_has(const lk_inputs *inputs, const char *name);
+/* Binds every field of the batch to the input of its name. */
+LK_API lk_status lk_batch_bind(const lk_batch *batch, lk_program *program);
+
+/* STEP, EPOCH, EVALUATED and RESUMED occur on every rank at the same step; SAVED on rank 0, which writes. */
+typedef enum lk_event_kind {
+    LK_EVENT_STEP,
+    LK_EVENT_EVALUATED,
+    LK_EVENT_SAVED,
+    LK_EVENT_RESUMED,
+    LK_EVENT_EPOCH
+} lk_event_kind;
+
+typedef struct lk_event {
+    lk_event_kind kind;
+    int64_t       step, steps; /* done (SAVED: the step that was saved), and in total (this run and what it resumed) */
+    int64_t       epoch;       /* from 0 */
+    int64_t       samples;     /* STEP: in this global batch; EVALUATED: seen; EPOCH: of this rank in this epoch */
+    double        loss;        /* STEP: of this global batch; EVALUATED: of the test set; EPOCH: mean over its steps */
+    double        own_loss;    /* EPOCH: the same over this rank's samples alone */
+    /* STEP: of this global batch; EVALUATED: of the test set. Those that the model recorded and, where the loss is a cross-entropy
+     * and none has that name, "accuracy": the fraction of labels with the largest logit. Valid during the callback. */
+    const lk_named_metric *metrics;
+    int                    metrics_count;
+    double                 rate;      /* STEP: learning rate */
+    double                 grad_norm; /* STEP, with clipping */
+    double                 seconds;   /* STEP: since the previous one ended; others: duration */
+    const char            *path;      /* SAVED, RESUMED: the checkpoint directory */
+    int                    late_rank; /* STEP: the slowest rank, by a mean over recent steps; -1: none */
+    double                 late;      /* STEP: seconds per step by which it is later than the fastest rank */
+    const char            *late_in;   /* STEP: "compute" or "data": where it spends that time */
+} lk_event;
+
+/* The metric of that name; NULL if there is none. */
+LK_API const lk_named_metric *lk_metrics_find(const lk_named_metric *metrics, int count, const char *name);
+
+typedef struct lk_trainer_config {
+    size_t size LK_ZERO; /* sizeof this struct; set by LK_TRAINER_CONFIG_INIT */
+
+    /* One of these three. A model: field 0 (batch, dims…) → logits (batch, classes), trained with the cross-entropy of field "label". */
+    lk_tensor (*model)(lk_tensor x) LK_ZERO;
+    lk_tensor (*model_with)(lk_tensor x, void *user) LK_ZERO;
+    /* Any model and any loss over the fields; records metrics too (lk_metric). Returns the loss. */
+    lk_tensor (*loss)(const lk_inputs *inputs, void *user) LK_ZERO;
+    void             *model_user LK_ZERO;     /* `user` of these */
+    const lk_dataset *train LK_ZERO;          /* borrowed; NULL: only evaluates, and holds no memory for training */
+    const lk_dataset *test LK_ZERO;           /* borrowed; NULL: none. At least one of the two is needed */
+    lk_dtype          dtype LK_ZERO;          /* in which the model is recorded: LK_F32, or LK_F64 for numerical checks */
+    lk_policy         policy LK_ZERO;         /* see plan.h: LK_POLICY_BF16 trains in mixed precision */
+    lk_dtype          gradient_dtype LK_ZERO; /* see lk_plan_config */
+
+    int64_t             batch LK_ZERO; /* the global batch */
+    int64_t             epochs LK_ZERO;
+    int64_t             steps LK_ZERO; /* above 0: number of steps to train, instead of epochs */
+    lk_optimizer_config optimizer LK_ZERO;
+    lk_schedule         schedule LK_ZERO; /* cosine with total 0 uses the run's number of steps */
+    double              label_smoothing LK_ZERO;
+    uint64_t            seed LK_ZERO;
+    lk_transform        transform LK_ZERO;  /* of the training data; of the test data only its normalisation */
+    int                 workers LK_ZERO;    /* loader threads */
+    int64_t             eval_every LK_ZERO; /* steps; 0: after each epoch; below 0: never */
+
+    const char *save LK_ZERO;        /* checkpoint directory; NULL: none. Rank 0 holds its lock until lk_trainer_free */
+    int64_t     save_every LK_ZERO;  /* steps; 0: after each epoch. Always saves at the end */
+    int         keep LK_ZERO;        /* number of checkpoints to keep */
+    bool        resume LK_ZERO;      /* resume from `save` if it holds a checkpoint; false: such a directory is an error */
+    const char *resume_from LK_ZERO; /* resume from this checkpoint directory, which must hold one; may equal `save` */
+    const char *init LK_ZERO;        /* initial weights: a safetensors file or checkpoint directory; NULL: random */
+
+    lk_comm *comm LK_ZERO;            /* the ranks that train together, all with the same config; NULL: one rank. Borrowed */
+    int      plan_world LK_ZERO;      /* lk_trainer_plan without a comm: plan for rank 0 of this many ranks */
+    int      accumulate LK_ZERO;      /* micro-batches per step and rank, with one synchronisation; 0: 1 */
+    int      leaves LK_ZERO;          /* above 0: reproducible, see lk_parallel */
+    bool     sync_batch_norm LK_ZERO; /* statistics of the global batch; else each rank's own (evaluation: rank 0's) */
+
+    size_t      bucket_bytes LK_ZERO; /* see lk_parallel; 0: 25 MiB */
+    const char *trace LK_ZERO;       /* trace file for Chrome and Perfetto: kernels and collectives of every rank; NULL: none */
+    int64_t     trace_steps LK_ZERO; /* number of steps to trace, after a warm-up */
+    int64_t     check_every LK_ZERO; /* replicas compare hashes after this many steps, and at the end; 0: never */
+
+    /* NULL: none. A result other than 0 stops after this step (several ranks: after the next), and saves if save is set. */
+    int (*event)(void *user, const lk_event *event) LK_ZERO;
+    void *event_user LK_ZERO;
+} lk_trainer_config;
+#define LK_TRAINER_CONFIG_INIT \
+    {.size = sizeof(lk_trainer_config), .batch = 64, .epochs = 1, .optimizer = LK_OPTIMIZER_CONFIG_INIT, .schedule = {.gamma = 0.1}, \
+     .transform = LK_TRANSFORM_INIT, .workers = 1, .keep = 2, .trace_steps = 10, .check_every = 1000}
+
+/* Records the model, plans, allocates, and loads the weights that resume and init name. */
+LK_API lk_status lk_trainer_create(lk_context *context, const lk_trainer_config *config, lk_trainer **trainer);
+LK_API void      lk_trainer_free(lk_trainer *trainer);
+
+/* Trains to the end. LK_ECANCELED: an event callback of some rank requested a stop. LK_ENAN: the loss became NaN or infinite;
+ * the message names step, rank and samples. Only finite weights are saved; a group that has failed saves nothing. */
+LK_API lk_status lk_trainer_run(lk_trainer *trainer);
+
+typedef struct lk_evaluation {
+    double                 loss; /* mean */
+    int64_t                samples;
+    const lk_named_metric *metrics; /* as in lk_event; valid until the trainer is used again */
+    int                    metrics_count;
+} lk_evaluation;
+/* Evaluates the test set; each sample counts once. */
+LK_API lk_status lk_trainer_evaluate(lk_trainer *trainer, lk_evaluation *result);
+
+LK_API lk_store          *lk_trainer_store(lk_trainer *trainer);
+LK_API const lk_progress *lk_trainer_progress(const lk_trainer *trainer);
+
+/* Samples of this rank in a full batch. */
+LK_API int64_t lk_trainer_share(const lk_trainer_config *config);
+
+/* The plan alone: the memory that lk_trainer_create would hold, by kind, including loaders and checkpoint staging, without
+ * allocating it. The caller frees plan and graph. */
+LK_API lk_status lk_trainer_plan(lk_context *context, const lk_trainer_config *config, lk_graph **graph, lk_plan **plan,
+                                 size_t memory[LK_MEMORY_COUNT]);
+
+LK_END_DECLS
+#endif
