@@ -112,6 +112,56 @@ static void resuming_gives_the_bits_of_an_uninterrupted_run(void)
     close_fixture(&b);
 }
 
+/* ---- a schedule of the caller's ---- */
+
+typedef struct rates {
+    double  seen[64]; /* by step */
+    int64_t steps;    /* as the callback was told */
+    int64_t wrong;    /* this step gets an invalid rate; -1: none */
+} rates;
+
+static double own_cosine(void *user, int64_t step, int64_t steps)
+{
+    rates *r = user;
+    r->steps = steps;
+    if (step == r->wrong) return (double)NAN;
+    return 0.01 * (0.25 + (1 - 0.25) * 0.5 * (1 + cos(3.141592653589793 * ((double)step / (double)steps))));
+}
+
+static int store_rate(void *user, const lk_event *e)
+{
+    rates *r = user;
+    if (e->kind == LK_EVENT_STEP) r->seen[e->step - 1] = e->rate;
+    return 0;
+}
+
+static void a_schedule_callback_gives_the_rates(void)
+{
+    fixture  b;
+    rates    own = {.wrong = -1}, none = {.wrong = -1}, wrong = {.wrong = 5};
+    uint64_t hash[2];
+    for (int i = 0; i < 2; i++) { /* the built-in schedule, and the same from a callback */
+        rates *r = i ? &own : &none;
+        open_fixture(&b, 1, NULL);
+        b.config.optimizer.lr = i ? 123 : 0.01; /* the callback's rates are not multiplied by it */
+        b.config.schedule = (lk_schedule){.kind = LK_COSINE, .minimum = 0.25, .warmup = i ? 3 : 0};
+        b.config.schedule_callback = i ? own_cosine : NULL;
+        b.config.schedule_user = b.config.event_user = r;
+        b.config.event = store_rate;
+        hash[i] = train(&b, 12, LK_OK);
+        close_fixture(&b);
+    }
+    CHECK(hash[0] == hash[1] && own.steps == 12, "%016llx, %016llx", (unsigned long long)hash[0],
+          (unsigned long long)hash[1]);
+    for (int i = 0; i < 12; i++) CHECK(own.seen[i] == none.seen[i] && own.seen[i] > 0, "step %d: %g", i, own.seen[i]);
+    open_fixture(&b, 1, NULL);
+    b.config.schedule_callback = own_cosine;
+    b.config.schedule_user = &wrong;
+    train(&b, 12, LK_EINVAL);
+    CHECK(strstr(lk_context_error(b.context), "returned nan for step 5"), "%s", lk_context_error(b.context));
+    close_fixture(&b);
+}
+
 static void damage_checkpoint(const fixture *b, int64_t step)
 {
     char path[256];
@@ -420,6 +470,7 @@ int main(void)
     REQUIRE(mkdtemp(root) != NULL);
     RUN(a_trainer_holds_the_planned_memory);
     RUN(resuming_gives_the_bits_of_an_uninterrupted_run);
+    RUN(a_schedule_callback_gives_the_rates);
     RUN(the_newest_checkpoint_is_never_removed);
     RUN(a_checkpoint_of_another_run_is_not_overwritten);
     RUN(weights_that_overflowed_are_not_saved);

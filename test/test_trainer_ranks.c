@@ -263,6 +263,23 @@ static void other_policy(test_case *s, int rank) { s->config.policy = rank == 1 
 static void other_gradients(test_case *s, int rank) { s->config.gradient_dtype = rank == 1 ? LK_BF16 : LK_F32; }
 static void other_crop(test_case *s, int rank) { s->config.transform.crop_padding = rank == 1 ? 1 : 0; }
 
+/* Differs between the ranks from step 7 of 12 on. */
+static double own_rate(void *user, int64_t step, int64_t steps)
+{
+    return step < steps / 2 + 1 ? 1e-3 : *(const double *)user;
+}
+static void other_callback(test_case *s, int rank)
+{
+    static const double late[] = {1e-4, 2e-4};
+    s->config.schedule_callback = own_rate;
+    s->config.schedule_user = (void *)&late[rank == 1];
+}
+static void no_callback(test_case *s, int rank)
+{
+    other_callback(s, 0);
+    if (rank == 1) s->config.schedule_callback = NULL;
+}
+
 static void ranks_with_different_models_or_options_are_refused(void)
 {
     static const struct {
@@ -282,6 +299,8 @@ static void ranks_with_different_models_or_options_are_refused(void)
         {other_policy, "policy", "policy recorded", "policy bf16"},
         {other_gradients, "gradient type", "gradients in f32", "gradients in bf16"},
         {other_crop, "crop", "padding 0", "padding 1"},
+        {other_callback, "callback", "last rate 0.0001", "last rate 0.0002"},
+        {no_callback, "no callback", "schedule callback 1", "schedule callback 0"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         test_case s = make_case(i % 2 ? 3 : 2, "refused");

@@ -106,6 +106,11 @@ typedef struct lk_trainer_config {
     /* NULL: none. A result other than 0 stops after this step (several ranks: after the next), and saves if save is set. */
     int (*event)(void *user, const lk_event *event) LK_ZERO;
     void *event_user LK_ZERO;
+
+    /* NULL: `schedule`. Else the learning rate of step `step` of `steps`, counted from 0, instead of `schedule`. It must depend
+     * on its arguments alone: every rank calls it, also for steps that are not the next one. */
+    double (*schedule_callback)(void *user, int64_t step, int64_t steps) LK_ZERO;
+    void *schedule_user LK_ZERO;
 } lk_trainer_config;
 #define LK_TRAINER_CONFIG_INIT \
     {.size = sizeof(lk_trainer_config), .batch = 64, .epochs = 1, .optimizer = LK_OPTIMIZER_CONFIG_INIT, .schedule = {.gamma = 0.1}, \

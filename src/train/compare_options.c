@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { LINE = LK__VERIFY_LINE, LINES = 9 };
+enum { LINE = LK__VERIFY_LINE, LINES = 10, RATES = 64 };
 
 static void describe_data(const char *what, const lk_dataset *d, char text[LINE])
 {
@@ -34,6 +34,22 @@ static void describe_optimizer(const lk_optimizer_config *o, char text[LINE])
              "weight decay %.17g (all: %d), clip %.17g",
              o->kind, o->lr, o->momentum, o->dampening, o->nesterov, o->beta1, o->beta2, o->epsilon, o->weight_decay,
              o->decay_all, o->clip);
+}
+
+/* Rates of the caller's schedule at steps spread over the run, both ends included: ranks whose callbacks differ would diverge. */
+static void describe_callback(const lk_trainer_config *config, char text[LINE])
+{
+    int64_t  steps = lk__trainer_steps(config), count = steps < RATES ? steps : RATES;
+    uint64_t hash = 17;
+    double   first = 0, last = 0;
+    for (int64_t i = 0; config->schedule_callback && i < count; i++) {
+        last = lk__trainer_rate(
+            config, count > 1 ? (int64_t)((double)i * (double)(steps - 1) / (double)(count - 1)) : 0, steps);
+        if (i == 0) first = last;
+        hash = lk__hash64(&last, sizeof last, hash);
+    }
+    snprintf(text, LINE, "schedule callback %d: first rate %.17g, last rate %.17g, %lld rates (%016llx)",
+             config->schedule_callback != NULL, first, last, (long long)count, (unsigned long long)hash);
 }
 
 /* Lines after the fixed ones describe the optimizer's groups. False after the last. */
@@ -76,6 +92,7 @@ static bool option_line(const lk_trainer_config *config, int index, char text[LI
                  (unsigned long long)lk__hash64(m->std, channels * sizeof *m->std,
                                                 lk__hash64(m->mean, channels * sizeof *m->mean, 1)));
         return true;
+    case 9: describe_callback(config, text); return true;
     default: break;
     }
     if (index - LINES >= config->optimizer.groups_count) return false;

@@ -51,9 +51,15 @@ static int64_t steps_per_epoch(const lk_trainer_config *config)
     return (lk_dataset_count(any_dataset(config)) + config->batch - 1) / config->batch;
 }
 
-static int64_t total_steps(const lk_trainer_config *config)
+int64_t lk__trainer_steps(const lk_trainer_config *config)
 {
     return config->steps > 0 ? config->steps : config->epochs * steps_per_epoch(config);
+}
+
+double lk__trainer_rate(const lk_trainer_config *config, int64_t step, int64_t steps)
+{
+    return config->schedule_callback ? config->schedule_callback(config->schedule_user, step, steps)
+                                     : lk_schedule_rate(&config->schedule, config->optimizer.lr, step);
 }
 
 static int world_of(const lk_trainer_config *config)
@@ -212,7 +218,7 @@ lk_status lk_trainer_create(lk_context *c, const lk_trainer_config *given, lk_tr
     t->world = world_of(config);
     t->rank = rank_of(config);
     t->failed_rank = -1;
-    t->steps = total_steps(config);
+    t->steps = lk__trainer_steps(config);
     t->lock = (lk__lock)LK__LOCK_INIT;
     if (t->config.schedule.kind == LK_COSINE && t->config.schedule.total == 0) t->config.schedule.total = t->steps;
     t->late = lk__alloc(c, LK_MEMORY_OTHER, 2 * (size_t)t->world * sizeof *t->late);
@@ -313,18 +319,29 @@ static void update_lateness(lk_trainer *t)
     }
 }
 
+/* The learning rate of the next step. */
+static lk_status find_rate(lk_trainer *t, double *rate)
+{
+    const lk_trainer_config *config = &t->config;
+    *rate = lk__trainer_rate(config, t->progress.step, t->steps);
+    if (isfinite(*rate) && *rate >= 0) return LK_OK;
+    return lk__fail(t->context, LK_EINVAL, "schedule_callback returned %g for step %lld: a rate of 0 or more is needed",
+                    *rate, (long long)t->progress.step);
+}
+
 static lk_status train_batch(lk_trainer *t, const lk_batch *b, lk_event *e)
 {
     lk_metrics m;
-    e->rate = lk_schedule_rate(&t->config.schedule, t->config.optimizer.lr, t->progress.step);
-    lk_step   step = {.step = t->progress.step + 1,
-                      .epoch = b->epoch,
-                      .count = b->count,
-                      .total = b->total,
-                      .seed = t->config.seed,
-                      .rate = e->rate,
-                      .sample_ids = b->indices};
-    lk_status status = lk_batch_bind(b, t->program);
+    lk_status  status = find_rate(t, &e->rate);
+    if (status < 0) return status;
+    lk_step step = {.step = t->progress.step + 1,
+                    .epoch = b->epoch,
+                    .count = b->count,
+                    .total = b->total,
+                    .seed = t->config.seed,
+                    .rate = e->rate,
+                    .sample_ids = b->indices};
+    status = lk_batch_bind(b, t->program);
     lk__program_report(t->program, t->stop_requested, t->data);
     if (status < 0 || (status = lk_program_compute(t->program, &step)) < 0) return status;
     for (int i = 0; i < t->world; i++)

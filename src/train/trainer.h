@@ -39,7 +39,10 @@ struct lk_trainer {
     double data; /* seconds that loading this step's batch took */
 };
 
-void lk__trainer_emit(lk_trainer *trainer, lk_event event); /* calls the event callback */
+int64_t lk__trainer_steps(const lk_trainer_config *config); /* of the whole run */
+/* The learning rate of a step, counted from 0. */
+double lk__trainer_rate(const lk_trainer_config *config, int64_t step, int64_t steps);
+void   lk__trainer_emit(lk_trainer *trainer, lk_event event); /* calls the event callback */
 /* Broadcasts the status of `rank` and its error message: all ranks return them. */
 lk_status lk__trainer_share_status(lk_trainer *trainer, int rank, lk_status status);
 
