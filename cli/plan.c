@@ -162,6 +162,7 @@ static int run_plan(const options *given)
     const char *form = options_text(given, "graph");
     int         code = setup_make(&s, "plan", given, SETUP_SIZES);
     if (code == 0) code = training_make(&s, "plan", given);
+    if (code == 0) code = training_scale_rate(&s, "plan", given, 1);
     s.config.plan_world = (int)options_integer(given, "ranks");
     if (code == 0) code = ranks_make(&s, "plan", given);
     if (code == 0) {

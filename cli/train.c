@@ -307,11 +307,12 @@ static int open_board(watcher *w, const options *given)
     return status < 0 ? report("train", w->setup->context, status) : 0;
 }
 
-static void scale_rate(setup *s, const options *given)
+static int scale_rate(setup *s, const options *given)
 {
     const char *how = options_text(given, "lr-scale");
     double      times = (double)s->config.batch / (double)options_integer(given, "base-batch");
-    if (strcmp(how, "none") != 0) s->config.optimizer.lr *= strcmp(how, "sqrt") == 0 ? sqrt(times) : times;
+    double      factor = strcmp(how, "none") == 0 ? 1 : strcmp(how, "sqrt") == 0 ? sqrt(times) : times;
+    return training_scale_rate(s, "train", given, factor);
 }
 
 static int check_save(setup *s, const options *given)
@@ -332,6 +333,7 @@ static int check_run(const options *given, int ranks)
     if (code == 0) code = ranks_fetch(&s, "train", given);
     if (code == 0) code = setup_make(&s, "train", given, SETUP_PROBE);
     if (code == 0) code = ranks_make(&s, "train", given);
+    if (code == 0) code = scale_rate(&s, given);
     if (code == 0) code = ranks_plan(&s, "train");
     if (code == 0) code = paths_check("train", given, 0);
     if (code == 0) code = check_save(&s, given);
@@ -359,7 +361,7 @@ static int prepare_run(setup *s, watcher *w, const options *given)
     s->config.trace = options_text(given, "trace");
     s->config.trace_steps = options_integer(given, "trace-steps");
     s->config.check_every = options_integer(given, "check-every");
-    scale_rate(s, given);
+    if ((code = scale_rate(s, given)) != 0) return code;
     if (w->verbose) {
         char text[512];
         ranks_describe(s, text, sizeof text);

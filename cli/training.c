@@ -33,6 +33,17 @@ static int read_optimizer(setup *s, const char *name, const options *given)
     return 0;
 }
 
+int training_scale_rate(setup *s, const char *name, const options *given, double factor)
+{
+    double lr = s->config.optimizer.lr *= factor, last = options_number(given, "lr-min");
+    if (last > lr) {
+        print_error(name, "--lr-min %g is above the learning rate %g that the schedule starts from", last, lr);
+        return EXIT_USER_ERROR;
+    }
+    s->config.schedule.minimum = lr > 0 ? last / lr : 0;
+    return 0;
+}
+
 int training_make(setup *s, const char *name, const options *given)
 {
     lk_trainer_config *config = &s->config;
@@ -45,6 +56,10 @@ int training_make(setup *s, const char *name, const options *given)
     config->schedule.warmup = options_integer(given, "warmup");
     config->schedule.every = options_integer(given, "step-size");
     config->schedule.gamma = options_number(given, "gamma");
+    if (options_given(given, "lr-min") && config->schedule.kind != LK_COSINE) {
+        print_error(name, "--lr-min belongs to --schedule cosine");
+        return EXIT_USER_ERROR;
+    }
     config->transform.crop_padding = (int)options_integer(given, "crop-padding");
     config->transform.flip = options_number(given, "flip");
     config->eval_every = options_integer(given, "eval-every");

@@ -23,6 +23,7 @@
         INTEGER("warmup", "N", "0", 0, 1e12, "Steps of linear warmup before any schedule"),                           \
         INTEGER("step-size", "N", "1000", 1, 1e12, "schedule step: multiply by --gamma every N steps"),                   \
         NUMBER("gamma", "X", "0.1", 0, 10, "schedule step: the factor"),                                                 \
+        NUMBER("lr-min", "X", "0", 0, 1e6, "schedule cosine: the final learning rate"),                                  \
         INTEGER("crop-padding", "N", "0", 0, 64, "Augmentation: random crops of the image padded by N pixels"),          \
         NUMBER("flip", "P", "0", 0, 1, "Augmentation: probability of a horizontal flip"),                                \
         INTEGER("eval-every", "N", "0", -1, 1e12, "Evaluate every N steps; 0: after each epoch; -1: never"),              \
@@ -35,5 +36,7 @@
 
 /* Sets the rest of s->config. 0, or the exit status after the error was printed. */
 int training_make(setup *s, const char *command_name, const options *given);
+/* After training_make: multiplies the learning rate, and sets the schedule's final rate to --lr-min. The same return. */
+int training_scale_rate(setup *s, const char *command_name, const options *given, double factor);
 
 #endif
