@@ -165,6 +165,7 @@ static bool check_value(options *o, const char *where, const option *row, const 
         return set_error(o, "%s: '%.80s' is neither one of %s nor a file such as ./mine.so", where, text, row->choices);
     case OPTION_REFUSED: return set_error(o, "%s is not supported: %s", where, row->doc);
     case OPTION_TEXT:
+    case OPTION_LIST:
     case OPTION_CONFIG: return *text ? true : set_error(o, "%s: the value is empty", where);
     }
     return set_error(o, "%s: invalid option type", where);
@@ -259,6 +260,20 @@ void options_init(options *o, const option *table)
     for (int i = 0; i < rows; i++) o->values[i] = table[i].type == OPTION_FLAG ? "false" : table[i].value;
 }
 
+/* Appends to a list that the command line has set already. */
+static bool append_list(options *o, int row, const char *value)
+{
+    size_t length = strlen(o->values[row]), more = strlen(value) + 1;
+    char  *joined = malloc(length + 1 + more);
+    if (!joined) return set_error(o, "--%s: out of memory", o->table[row].name);
+    memcpy(joined, o->values[row], length);
+    joined[length] = ';';
+    memcpy(joined + length + 1, value, more);
+    free(o->lists[row]);
+    o->values[row] = o->lists[row] = joined;
+    return true;
+}
+
 /* Reads the value of a row: after its equals sign, `true` for a flag, else the next argument, which advances *next. `name` is as the
  * user wrote it, with dashes. */
 static bool read_value(options *o, int row, const char *name, const char *value, int argc, char **argv, int *next)
@@ -274,6 +289,7 @@ static bool read_value(options *o, int row, const char *name, const char *value,
     char where[64];
     snprintf(where, sizeof where, "--%s", option->name);
     if (!check_value(o, where, option, value)) return false;
+    if (option->type == OPTION_LIST && o->lines[row] == -1) return append_list(o, row, value);
     o->values[row] = value;
     o->lines[row] = -1;
     return true;
@@ -391,6 +407,7 @@ void options_free(options *o)
 {
     free(o->config_text);
     o->config_text = NULL;
+    for (int i = 0; i < OPTIONS_MOST; i++) free(o->lists[i]), o->lists[i] = NULL;
 }
 
 /* ---- access by commands ---- */
@@ -444,7 +461,7 @@ int options_numbers(const options *o, const char *name, double *out, int most)
 
 const char *options_text(const options *o, const char *name)
 {
-    bool text = has_type(o, name, OPTION_TEXT) || has_type(o, name, OPTION_CHOICE) ||
+    bool text = has_type(o, name, OPTION_TEXT) || has_type(o, name, OPTION_LIST) || has_type(o, name, OPTION_CHOICE) ||
                 has_type(o, name, OPTION_CHOICE_OR_FILE) || has_type(o, name, OPTION_CONFIG);
     return o->values[row_or_abort(o, name, text)];
 }

@@ -13,6 +13,7 @@ typedef enum option_type {
     OPTION_NUMBER,  /* low … high, finite */
     OPTION_NUMBERS, /* comma-separated numbers, each low … high */
     OPTION_TEXT,
+    OPTION_LIST,           /* texts separated by ';'; the option may also be repeated, which appends */
     OPTION_CHOICE,         /* one of `choices` */
     OPTION_CHOICE_OR_FILE, /* the same, or a shared object: a text with a / or that ends with .so */
     OPTION_CONFIG, /* a file of `key = value` lines with the same options; the command line has precedence */
@@ -35,6 +36,7 @@ typedef struct option {
 #define NUMBER(name, argument, value, low, high, doc) {name, argument, value, doc, OPTION_NUMBER, 0, low, high, NULL}
 #define NUMBERS(name, argument, value, low, high, doc) {name, argument, value, doc, OPTION_NUMBERS, 0, low, high, NULL}
 #define TEXT(name, argument, value, doc) {name, argument, value, doc, OPTION_TEXT, 0, 0, 0, NULL}
+#define LIST(name, argument, doc) {name, argument, NULL, doc, OPTION_LIST, 0, 0, 0, NULL}
 #define CHOICE(name, argument, value, choices, doc) {name, argument, value, doc, OPTION_CHOICE, 0, 0, 0, choices}
 #define CHOICE_OR_FILE(name, argument, value, choices, doc) {name, argument, value, doc, OPTION_CHOICE_OR_FILE, 0, 0, 0, choices}
 #define FLAG_LETTER(letter, name, doc) {name, NULL, NULL, doc, OPTION_FLAG, letter, 0, 0, NULL}
@@ -45,7 +47,7 @@ typedef struct option {
 #define HEADING(text) {NULL, NULL, NULL, text, OPTION_FLAG, 0, 0, 0, NULL}
 #define OPTIONS_END {NULL, NULL, NULL, NULL, OPTION_FLAG, 0, 0, 0, NULL}
 
-enum { OPTIONS_MOST = 96, OPTIONS_OPERANDS = 256, OPTIONS_ERROR = 1024, OPTIONS_CONFIG_BYTES = 1 << 20 };
+enum { OPTIONS_MOST = 128, OPTIONS_OPERANDS = 4096, OPTIONS_ERROR = 1024, OPTIONS_CONFIG_BYTES = 1 << 20 };
 
 typedef struct options {
     const option *table;
@@ -57,6 +59,7 @@ typedef struct options {
     int           program_count;
     bool          help; /* --help or -h was given; nothing else was checked */
     char         *config_text; /* values from the file point into it */
+    char         *lists[OPTIONS_MOST]; /* by row: the joined texts of a repeated list; NULL: not repeated */
     char          error[OPTIONS_ERROR]; /* why parsing failed */
 } options;
 
@@ -79,7 +82,7 @@ bool        options_flag(const options *options, const char *name);
 int64_t     options_integer(const options *options, const char *name);
 double      options_number(const options *options, const char *name);
 int         options_numbers(const options *options, const char *name, double *out, int most); /* returns their number */
-const char *options_text(const options *options, const char *name); /* texts, choices, config; NULL if unset */
+const char *options_text(const options *options, const char *name); /* texts, lists, choices, config; NULL if unset */
 bool        options_given(const options *options, const char *name); /* by the user, anywhere */
 bool        options_is_file(const char *text); /* whether a OPTION_CHOICE_OR_FILE is the file */
 

@@ -287,4 +287,6 @@ void setup_free(setup *s)
     lk_dataset_free(s->test);
     lk_context_free(s->context);
     model_unload(s->model_library);
+    free(s->groups);
+    for (int i = 0; i < 2; i++) free(s->group_text[i]);
 }

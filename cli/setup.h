@@ -55,6 +55,9 @@ typedef struct setup {
     const char       *model_name;
     bool              model_failed;   /* while its graph was recorded */
     const char       *weights_option; /* the option that set config.init: "--init" or "--load" */
+
+    lk_parameter_group *groups;        /* of --freeze and --group; patterns point into … */
+    char               *group_text[2]; /* … these */
 } setup;
 
 typedef enum setup_data {

@@ -1,6 +1,8 @@
 /* training.c - reads the options of optimizer, schedule and checkpoints. */
 #include "training.h"
 
+#include "groups.h"
+
 #include <string.h>
 
 static int read_optimizer(setup *s, const char *name, const options *given)
@@ -48,7 +50,7 @@ int training_make(setup *s, const char *name, const options *given)
 {
     lk_trainer_config *config = &s->config;
     int                status = read_optimizer(s, name, given);
-    if (status != 0) return status;
+    if (status != 0 || (status = groups_make(s, name, given)) != 0) return status;
     config->epochs = options_integer(given, "epochs");
     config->steps = options_integer(given, "steps");
     s->label_smoothing = options_number(given, "label-smoothing");

@@ -18,6 +18,10 @@
         NUMBER("weight-decay", "X", "0", 0, 1e3, "Weight decay; biases and norms are excluded unless --decay-all"),      \
         FLAG("decay-all", "Decay biases and norms too"),                                                                 \
         NUMBER("clip", "X", "0", 0, 1e12, "Largest norm of the whole gradient; 0: no clipping"),                         \
+        LIST("freeze", "PATTERN", "Do not train the parameters whose names match, such as 'conv*'; several: repeat it, or separate by ;"), \
+        LIST("group", "PATTERN:SETTINGS",                                                                                \
+             "Settings for the parameters whose names match: lr=FACTOR on the learning rate, decay=X, frozen, such as "  \
+             "'fc2.*:lr=10,decay=0'; the first group that matches applies; several as --freeze"),                        \
         NUMBER("label-smoothing", "X", "0", 0, 0.999, "Share of each label spread over all classes"),                    \
         CHOICE("schedule", "NAME", "constant", "constant|step|cosine", "How the learning rate changes"),                   \
         INTEGER("warmup", "N", "0", 0, 1e12, "Steps of linear warmup before any schedule"),                           \

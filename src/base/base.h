@@ -54,5 +54,8 @@ void               lk__device_close(struct lk__device *device); /* NULL is fine 
 
 /* The known name closest to `name` by edit distance, or NULL when none is close. */
 const char *lk__suggest(const char *name, const char *const *known, size_t count);
+/* Edits that turn a name into one that the shell pattern matches: '*' and '?' match anything, brackets are read as they are.
+ * SIZE_MAX: one of the two is too long to compare. */
+size_t lk__pattern_distance(const char *pattern, const char *name);
 
 #endif

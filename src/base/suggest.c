@@ -23,6 +23,26 @@ static size_t edit_distance(const char *a, const char *b)
     return row[n];
 }
 
+size_t lk__pattern_distance(const char *pattern, const char *name)
+{
+    size_t row[4 * LONGEST + 1], n = strlen(name);
+    if (n > 4 * LONGEST || strlen(pattern) > 4 * LONGEST) return SIZE_MAX;
+    for (size_t j = 0; j <= n; j++) row[j] = j;
+    for (; *pattern; pattern++) {
+        bool   any = *pattern == '*';
+        size_t diagonal = row[0];
+        row[0] += !any;
+        for (size_t j = 0; j < n; j++) {
+            size_t best = diagonal + (*pattern != '?' && *pattern != name[j]);
+            if (row[j] + !any < best) best = row[j] + !any;     /* a further character of the name */
+            if (row[j + 1] + !any < best) best = row[j + 1] + !any; /* one of the pattern is left out */
+            diagonal = row[j + 1];
+            row[j + 1] = best;
+        }
+    }
+    return row[n];
+}
+
 const char *lk__suggest(const char *name, const char *const *known, size_t count)
 {
     const char *best = NULL;

@@ -211,6 +211,24 @@ static lk_status check_precision(lk_graph *g, const lk_plan_config *config)
     return LK_OK;
 }
 
+/* Fails if a group's pattern matches no parameter, with the parameter whose name is nearest. */
+static lk_status check_match(const lk_graph *g, const char *pattern)
+{
+    const char *nearest = NULL;
+    size_t      least = SIZE_MAX;
+    char        text[LK__SHOWN];
+    for (size_t i = 0; i < g->states_count; i++) {
+        const lk__graph_state *state = &g->states[i];
+        if (state->buffer) continue;
+        if (fnmatch(pattern, state->name, 0) == 0) return LK_OK;
+        size_t distance = lk__pattern_distance(pattern, state->name);
+        if (!nearest || distance < least) nearest = state->name, least = distance;
+    }
+    return lk__fail(g->context, LK_EINVAL, "no parameter matches \"%s\"%s%s%s", lk__shown(pattern, text),
+                    nearest ? "; the nearest name is \"" : ": the model has none", nearest ? nearest : "",
+                    nearest ? "\"" : "");
+}
+
 static lk_status check_config(lk_graph *g, const lk_plan_config *config)
 {
     lk_context *c = g->context;
@@ -251,10 +269,12 @@ static lk_status check_config(lk_graph *g, const lk_plan_config *config)
                         "least 0, betas from 0 to below 1");
     if (o->nesterov && (o->momentum <= 0 || o->dampening != 0))
         return lk__fail(c, LK_EINVAL, "nesterov needs a momentum above 0 and no dampening");
-    for (int i = 0; i < o->groups_count; i++)
+    for (int i = 0; i < o->groups_count; i++) {
         if (!o->groups[i].match)
             return lk__fail(c, LK_EINVAL,
                             "parameter group %d has no match: set it to a shell pattern, such as \"*.bias\"", i);
+        if (o->groups[i].must_match && (status = check_match(g, o->groups[i].match)) < 0) return status;
+    }
     return LK_OK;
 }
 
