@@ -111,6 +111,11 @@ typedef struct lk_trainer_config {
      * on its arguments alone: every rank calls it, also for steps that are not the next one. */
     double (*schedule_callback)(void *user, int64_t step, int64_t steps) LK_ZERO;
     void *schedule_user LK_ZERO;
+
+    /* Options of the run, saved with its checkpoints and given back by lk_checkpoint_describe. Copied. The trainer adds fields,
+     * classes and normalisation itself. */
+    const lk_record *record LK_ZERO;
+    int              record_count LK_ZERO;
 } lk_trainer_config;
 #define LK_TRAINER_CONFIG_INIT \
     {.size = sizeof(lk_trainer_config), .batch = 64, .epochs = 1, .optimizer = LK_OPTIMIZER_CONFIG_INIT, .schedule = {.gamma = 0.1}, \

@@ -5,6 +5,7 @@
 #include "run/store.h"
 #include "train/lock.h"
 #include "train/safetensors.h"
+#include "train/state.h"
 
 #include <lockstep/checkpoint.h>
 
@@ -15,17 +16,40 @@ typedef struct lk__train_saver {
     lk__safetensors_tensor *tensors; /* room for the larger of the two files' tables */
     char (*names)[256];              /* of optimizer tensors */
     size_t bytes;                    /* of all three */
+    char  *record;                   /* of the run, as JSON; NULL: none */
+    size_t record_bytes;
+    char   writer[LK__STATE_WRITER]; /* host and user, as JSON */
 
     struct lk__train_background *background; /* NULL: the caller waits for each save */
 } lk__train_saver;
 
 lk_status lk__saver_init(lk__train_saver *saver, lk_store *store);
+/* The record that each save will hold: `bytes` of uninitialised memory for it. */
+lk_status lk__saver_record(lk__train_saver *saver, size_t bytes);
 void      lk__saver_free(lk__train_saver *saver); /* waits for a save in progress */
 lk_status lk__saver_save(lk__train_saver *saver, const char *directory, const lk_progress *progress, int keep);
 
 /* Prepares the directory for saves: creates it, checks that a save would replace no file of the user, and locks it. */
 lk_status lk__checkpoint_open(lk_context *context, const char *directory, double timeout, lk__lock *lock);
 bool      lk__checkpoint_newest(lk_context *context, const char *directory, int64_t *step); /* false: there is none */
+
+/* ---- checkpoint_read.c ---- */
+
+enum { LK__CHECKPOINT_FILES = 3, LK__CHECKPOINT_STEPS = 256 };
+extern const char *const lk__checkpoint_files[LK__CHECKPOINT_FILES]; /* model, optimizer, state */
+
+lk_status lk__checkpoint_join(lk_context *context, char *out, const char *directory,
+                              const char *name);                 /* PATH_MAX bytes */
+void      lk__checkpoint_name(int64_t step, char name[64]);      /* "step-00000938" */
+bool      lk__checkpoint_parse(const char *name, int64_t *step); /* false for names that only resemble a checkpoint's */
+/* Steps of the checkpoints in a directory, newest first, at most `room`; returns how many there are in total. */
+size_t lk__checkpoint_list(const char *directory, int64_t *steps, size_t room);
+/* Removes what a crash may have left: partly written or removed directories, and links that were not renamed yet. */
+void lk__checkpoint_recover(lk_context *context, const char *directory);
+/* Compares the model's and the optimizer's file of a step's directory with the digests of its state. */
+lk_status lk__checkpoint_verify(lk_context *context, const char *directory, const lk__state *state, void *staging);
+/* The precision of a run as --dtype names it. Weights are saved in f32 or f64 whatever it is. */
+const char *lk__checkpoint_precision(const lk_store *store);
 
 /* ---- background.c: the store is copied, and a thread writes the copy while training continues ---- */
 lk_status lk__saver_background(lk__train_saver *saver);    /* allocates the memory for it */

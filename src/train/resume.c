@@ -2,6 +2,8 @@
  * host needs the files, and a checkpoint does not depend on the number of ranks. */
 #include "train/trainer.h"
 
+#include "train/describe.h"
+
 #include <stdio.h>
 #include <string.h>
 
@@ -38,6 +40,17 @@ lk_status lk__trainer_lock(lk_trainer *t)
 
 /* ---- loading ---- */
 
+/* A checkpoint of other samples than this run's: the message shows both, which that of its first tensor would not. */
+static lk_status check_data(lk_trainer *t, const char *directory)
+{
+    lk_description *d;
+    lk_status       status = lk__describe(t->context, directory, &d);
+    if (status < 0) return status == LK_ENOMEM ? status : LK_OK; /* loading finds the reason, or an older checkpoint */
+    status = lk_description_check(d, t->config.train ? t->config.train : t->config.test);
+    lk_description_free(d);
+    return status;
+}
+
 /* Loads the weights that init and resume name, and the progress. A directory that already holds a checkpoint is written to only
  * if this run resumes from it. *from: the directory that was resumed. */
 static lk_status load_initial(lk_trainer *t, const char **from)
@@ -53,7 +66,9 @@ static lk_status load_initial(lk_trainer *t, const char **from)
                         "%s already holds a checkpoint (step %lld); resume it, or save into another directory",
                         config->save, (long long)step);
     *from = config->resume_from ? config->resume_from : has_checkpoint ? config->save : NULL;
-    if (*from && (status = lk_checkpoint_load(t->store, *from, &t->progress)) < 0) return status;
+    if (*from &&
+        ((status = check_data(t, *from)) < 0 || (status = lk_checkpoint_load(t->store, *from, &t->progress)) < 0))
+        return status;
     if (has_checkpoint) t->saved = t->progress.step;
     return LK_OK;
 }

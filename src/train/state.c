@@ -1,17 +1,21 @@
-/* state.c - state.json of a checkpoint: the progress of training, and the digests of all three files. Its own digest is computed
- * with zeros in place of the digest, so that other programs can verify it. */
+/* state.c - state.json of a checkpoint: the progress of training, who wrote it, the record of the run, and the digests of all three
+ * files. Its own digest is computed with zeros in place of the digest, so that other programs can verify it. */
+#define _GNU_SOURCE
 #include "train/state.h"
 
 #include "train/file.h"
-#include "train/json.h"
+#include "train/json_write.h"
 
 #include <errno.h>
 #include <inttypes.h>
+#include <pwd.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
+#include <unistd.h>
 
-enum { STATE_LIMIT = 65536, DIGITS = 64 };
+enum { STATE_LIMIT = LK__STATE_RECORD + 65536, DIGITS = 64 };
 static const int64_t MAX_NUMBER = (int64_t)1 << 53; /* the largest integer that every JSON reader represents exactly */
 
 static bool is_consistent(const lk_progress *p)
@@ -31,34 +35,81 @@ lk_status lk__progress_check(lk_context *c, const char *what, const lk_progress 
         what, p->step, p->epoch, p->position);
 }
 
-static void compute_digest(const char *text, size_t length, char digest[DIGITS + 1])
+static void finish_digest(lk__sha256 *sha, char digest[DIGITS + 1])
 {
     unsigned char raw[32];
-    lk__sha256    sha;
-    lk__sha256_init(&sha);
-    lk__sha256_update(&sha, text, length);
-    lk__sha256_final(&sha, raw);
+    lk__sha256_final(sha, raw);
     lk__sha256_hex(raw, digest);
 }
 
-lk_status lk__state_write(lk_context *c, const char *path, void *staging, size_t staging_bytes, const lk_progress *p,
-                          const char *dtype, const char *model, const char *optimizer)
+/* ---- writing ---- */
+
+/* At most `most` bytes of text as a string. */
+static size_t quote_name(const char *text, size_t most, char *out, size_t size)
 {
-    static const char end[] = "\"}}\n";
-    char              text[1024], own[DIGITS + 1];
-    lk__file          file;
-    int               n =
-        snprintf(text, sizeof text,
-                 "{\"lockstep\":\"%s\",\"step\":%" PRId64 ",\"epoch\":%" PRId64 ",\"position\":%" PRId64
-                 ",\"seed\":\"%" PRIu64 "\",\"dtype\":\"%s\",\"sha256\":{\"model.safetensors\":\"%s\",\"optimizer."
-                                        "safetensors\":\"%s\",\"state.json\":\"%0*d%s",
-                 LK_VERSION_STRING, p->step, p->epoch, p->position, p->seed, dtype, model, optimizer, DIGITS, 0, end);
-    compute_digest(text, (size_t)n, own);
-    memcpy(text + (size_t)n - strlen(end) - DIGITS, own, DIGITS);
-    lk_status status = lk__file_create(&file, c, path, staging, staging_bytes);
-    if (status >= 0) lk__file_write(&file, text, (size_t)n);
-    return status < 0 ? status : lk__file_commit(&file, NULL);
+    lk__json_writer t = {out, size, 0};
+    char            part[256];
+    snprintf(part, sizeof part, "%.*s", (int)most, text);
+    lk__json_put_string(&t, part);
+    return t.used;
 }
+
+void lk__state_writer(char out[LK__STATE_WRITER])
+{
+    enum { NAME = 64 }; /* an escaped byte has up to 6, so both names fit */
+    char          host[256] = "", buffer[4096], number[32];
+    struct passwd entry, *found = NULL;
+    const char   *user =
+        getpwuid_r(geteuid(), &entry, buffer, sizeof buffer, &found) == 0 && found ? found->pw_name : number;
+    snprintf(number, sizeof number, "%lu", (unsigned long)geteuid());
+    if (gethostname(host, sizeof host - 1) != 0) snprintf(host, sizeof host, "unknown");
+    size_t used = (size_t)snprintf(out, LK__STATE_WRITER, "\"host\":");
+    used += quote_name(host, NAME, out + used, LK__STATE_WRITER - used);
+    used += (size_t)snprintf(out + used, LK__STATE_WRITER - used, ",\"user\":");
+    (void)quote_name(user, NAME, out + used, LK__STATE_WRITER - used);
+}
+
+static void format_date(char out[32])
+{
+    time_t    now = time(NULL);
+    struct tm utc;
+    if (!gmtime_r(&now, &utc) || strftime(out, 32, "%Y-%m-%dT%H:%M:%SZ", &utc) == 0) out[0] = 0;
+}
+
+lk_status lk__state_write(lk_context *c, const char *path, void *staging, size_t staging_bytes,
+                          const lk__state_content *content)
+{
+    static const char  end[] = "\"}}\n";
+    const lk_progress *p = content->progress;
+    char               head[LK__STATE_WRITER + 512], tail[512], own[DIGITS + 1], date[32];
+    lk__file           file;
+    lk__sha256         sha;
+    format_date(date);
+    int h = snprintf(head, sizeof head,
+                     "{\"lockstep\":\"%s\",\"step\":%" PRId64 ",\"epoch\":%" PRId64 ",\"position\":%" PRId64
+                     ",\"seed\":\"%" PRIu64 "\",\"dtype\":\"%s\",\"parameters\":%" PRId64
+                     ",\"written\":{%s,\"date\":\"%s\"}%s",
+                     LK_VERSION_STRING, p->step, p->epoch, p->position, p->seed, content->dtype, content->parameters,
+                     content->writer, date, content->record ? ",\"record\":" : "");
+    int t =
+        snprintf(tail, sizeof tail,
+                 ",\"sha256\":{\"model.safetensors\":\"%s\",\"optimizer.safetensors\":\"%s\",\"state.json\":\"%0*d%s",
+                 content->model, content->optimizer, DIGITS, 0, end);
+    lk__sha256_init(&sha);
+    lk__sha256_update(&sha, head, (size_t)h);
+    if (content->record) lk__sha256_update(&sha, content->record, content->record_bytes);
+    lk__sha256_update(&sha, tail, (size_t)t);
+    finish_digest(&sha, own);
+    memcpy(tail + (size_t)t - strlen(end) - DIGITS, own, DIGITS);
+    lk_status status = lk__file_create(&file, c, path, staging, staging_bytes);
+    if (status < 0) return status;
+    lk__file_write(&file, head, (size_t)h);
+    if (content->record) lk__file_write(&file, content->record, content->record_bytes);
+    lk__file_write(&file, tail, (size_t)t);
+    return lk__file_commit(&file, NULL);
+}
+
+/* ---- reading ---- */
 
 /* A 64-bit number as text: digits only. */
 static bool parse_seed(const lk__json *value, uint64_t *seed)
@@ -72,58 +123,66 @@ static bool parse_seed(const lk__json *value, uint64_t *seed)
 }
 
 /* Verifies the text's own digest; overwrites it with zeros. */
-static lk_status check_own_digest(lk_context *c, const char *path, char *text, size_t length, const lk__json *sums)
+static lk_status check_own_digest(lk__state *state, const char *path, const lk__json *sums)
 {
-    lk__json value;
-    char     saved[DIGITS + 1], now[DIGITS + 1];
+    lk_context *c = state->context;
+    lk__json    value;
+    char        now[DIGITS + 1];
+    lk__sha256  sha;
     if (!lk__json_get(sums, "state.json", &value))
         return lk__fail(
             c, LK_EFORMAT,
             "%s holds no digest of itself: an older version wrote it; it cannot be resumed, but the model.safetensors "
             "in the same directory can be loaded as weights",
             path);
-    if (lk__json_string(&value, saved, sizeof saved) != DIGITS || value.length != DIGITS + 2)
+    if (lk__json_string(&value, state->sha[2], sizeof state->sha[2]) != DIGITS || value.length != DIGITS + 2)
         return lk__fail(c, LK_EFORMAT, "%s is damaged: its digest of itself is invalid", path);
-    memset(text + (value.text + 1 - text), '0', DIGITS);
-    compute_digest(text, length, now);
-    if (strcmp(saved, now) == 0) return LK_OK;
+    memset(state->text + (value.text + 1 - state->text), '0', DIGITS);
+    lk__sha256_init(&sha);
+    lk__sha256_update(&sha, state->text, state->length);
+    finish_digest(&sha, now);
+    if (strcmp(state->sha[2], now) == 0) return LK_OK;
     return lk__fail(c, LK_EFORMAT, "%s is damaged: its SHA-256 differs from the one saved with it", path);
 }
 
-static lk_status parse_state(lk_context *c, const char *path, char *text, size_t length, lk_progress *p,
-                             char dtype[LK__STATE_DTYPE], char sha[2][65])
+static lk_status parse_state(lk__state *state, const char *path)
 {
     static const char *const files[] = {"model.safetensors", "optimizer.safetensors"};
-    lk__json                 root, value, sums;
+    lk_progress             *p = &state->progress;
+    lk__json                 value, sums, *root = &state->root;
     lk__json_error           error;
-    bool good = lk__json_parse(text, length, &root, &error) && lk__json_get(&root, "step", &value) &&
-                lk__json_integer(&value, &p->step) && lk__json_get(&root, "epoch", &value) &&
-                lk__json_integer(&value, &p->epoch) && lk__json_get(&root, "position", &value) &&
-                lk__json_integer(&value, &p->position) && lk__json_get(&root, "seed", &value) &&
-                parse_seed(&value, &p->seed) && lk__json_get(&root, "sha256", &sums);
+    bool good = lk__json_parse(state->text, state->length, root, &error) && lk__json_get(root, "step", &value) &&
+                lk__json_integer(&value, &p->step) && lk__json_get(root, "epoch", &value) &&
+                lk__json_integer(&value, &p->epoch) && lk__json_get(root, "position", &value) &&
+                lk__json_integer(&value, &p->position) && lk__json_get(root, "seed", &value) &&
+                parse_seed(&value, &p->seed) && lk__json_get(root, "sha256", &sums);
     for (int i = 0; i < 2 && good; i++)
-        good = lk__json_get(&sums, files[i], &value) && lk__json_string(&value, sha[i], 65) == DIGITS;
-    dtype[0] = 0;
-    if (good && lk__json_get(&root, "dtype", &value)) {
-        size_t length_of = lk__json_string(&value, dtype, LK__STATE_DTYPE);
-        good = length_of > 0 && length_of < LK__STATE_DTYPE;
+        good = lk__json_get(&sums, files[i], &value) && lk__json_string(&value, state->sha[i], 65) == DIGITS;
+    if (good && lk__json_get(root, "dtype", &value)) {
+        size_t length = lk__json_string(&value, state->dtype, sizeof state->dtype);
+        good = length > 0 && length < sizeof state->dtype;
     }
-    if (!good) return lk__fail(c, LK_EFORMAT, "%s is not the state of a Lockstep checkpoint", path);
-    return check_own_digest(c, path, text, length, &sums);
+    if (!good) return lk__fail(state->context, LK_EFORMAT, "%s is not the state of a Lockstep checkpoint", path);
+    return check_own_digest(state, path, &sums);
 }
 
-lk_status lk__state_read(lk_context *c, const char *path, int64_t step, lk_progress *p, char dtype[LK__STATE_DTYPE],
-                         char sha[2][65])
+lk_status lk__state_open(lk_context *c, const char *path, int64_t step, lk__state *state)
 {
-    char     *text;
-    size_t    length;
-    lk_status status = lk__read_text(c, path, STATE_LIMIT, &text, &length);
+    *state = (lk__state){.context = c};
+    lk_status status = lk__read_text(c, path, STATE_LIMIT, &state->text, &state->length);
     if (status < 0) return status;
-    status = parse_state(c, path, text, length, p, dtype, sha);
-    lk__text_free(c, text, length);
-    if (status < 0) return status;
-    if (p->step != step)
-        return lk__fail(c, LK_EFORMAT, "%s is of step %" PRId64 ", but its directory is named for step %" PRId64, path,
-                        p->step, step);
-    return lk__progress_check(c, path, p) < 0 ? LK_EFORMAT : LK_OK;
+    lk_progress *p = &state->progress;
+    status = parse_state(state, path);
+    if (status >= 0 && step >= 0 && p->step != step)
+        status = lk__fail(c, LK_EFORMAT, "%s is of step %" PRId64 ", but its directory is named for step %" PRId64,
+                          path, p->step, step);
+    if (status >= 0 && lk__progress_check(c, path, p) < 0) status = LK_EFORMAT;
+    if (status < 0) lk__state_close(state);
+    return status;
+}
+
+void lk__state_close(lk__state *state)
+{
+    lk__text_free(state->context, state->text, state->length);
+    state->text = NULL;
 }

@@ -3,20 +3,48 @@
 #define LK__STATE_H
 
 #include "base/base.h"
+#include "train/json.h"
 
 #include <lockstep/checkpoint.h>
 
 /* LK_EINVAL if the numbers are inconsistent; `what` starts the message. */
 lk_status lk__progress_check(lk_context *context, const char *what, const lk_progress *progress);
 
-enum { LK__STATE_DTYPE = 8 }; /* bytes of the precision's name: "f32", "f64", "bf16" */
+enum {
+    LK__STATE_DTYPE = 8,       /* bytes of the precision's name: "f32", "f64", "bf16" */
+    LK__STATE_WRITER = 1024,   /* bytes of lk__state_writer's text */
+    LK__STATE_RECORD = 8 << 20 /* the longest record of a run, in bytes: class names can be many */
+};
 
-/* model, optimizer: SHA-256 of the files. dtype: the precision of the run. */
+/* What a state.json holds. Texts are borrowed and are parts of the JSON text, made before training: a save allocates nothing. */
+typedef struct lk__state_content {
+    const lk_progress *progress;
+    const char        *dtype;            /* the precision of the run */
+    int64_t            parameters;       /* trained and frozen elements */
+    const char        *model, *optimizer; /* SHA-256 of the files */
+    const char        *writer;           /* lk__state_writer */
+    const char        *record;           /* an object; NULL: none */
+    size_t             record_bytes;
+} lk__state_content;
+
+/* Host and user of this process, as members of an object. */
+void      lk__state_writer(char out[LK__STATE_WRITER]);
 lk_status lk__state_write(lk_context *context, const char *path, void *staging, size_t staging_bytes,
-                          const lk_progress *progress, const char *dtype, const char *model, const char *optimizer);
-/* LK_EFORMAT if it is damaged, inconsistent, or of another step than its directory's name. sha: of the model and of the
- * optimizer. dtype is "" where an older version wrote the file. */
-lk_status lk__state_read(lk_context *context, const char *path, int64_t step, lk_progress *progress,
-                         char dtype[LK__STATE_DTYPE], char sha[2][65]);
+                          const lk__state_content *content);
+
+/* A state.json that was read and verified. */
+typedef struct lk__state {
+    lk_context *context;
+    char       *text;
+    size_t      length;
+    lk__json    root; /* within text */
+    lk_progress progress;
+    char        dtype[LK__STATE_DTYPE]; /* "" where an older version wrote the file */
+    char        sha[3][65];             /* of the model, the optimizer, and itself */
+} lk__state;
+
+/* LK_EFORMAT if it is damaged, inconsistent, or of another step than `step`; below 0: any step. Close it if it was opened. */
+lk_status lk__state_open(lk_context *context, const char *path, int64_t step, lk__state *state);
+void      lk__state_close(lk__state *state);
 
 #endif

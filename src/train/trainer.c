@@ -5,6 +5,7 @@
 #include "base/config.h"
 #include "comm/abort.h"
 #include "data/dataset.h"
+#include "train/record.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -42,6 +43,9 @@ static lk_status check_config(lk_context *c, const lk_trainer_config *config)
     if (config->leaves > LK__LEAVES_MOST || (config->leaves && config->leaves > config->batch))
         return lk__fail(c, LK_EINVAL, "a batch of %lld samples has at most one leaf per sample, and at most %d: not %d",
                         (long long)config->batch, LK__LEAVES_MOST, config->leaves);
+    for (int i = 0; i < config->record_count; i++)
+        if (!config->record[i].name || !config->record[i].value)
+            return lk__fail(c, LK_EINVAL, "record %d has no name or no value", i);
     if (config->keep < 1) return lk__fail(c, LK_EINVAL, "keep is %d: at least 1 checkpoint must be kept", config->keep);
     return lk__trainer_check_fields(c, config);
 }
@@ -162,7 +166,8 @@ lk_status lk_trainer_plan(lk_context *c, const lk_trainer_config *given, lk_grap
     memory[LK_MEMORY_LOADER] =
         (config->train ? lk_loader_bytes(&train) : 0) + (config->test ? lk_loader_bytes(&test) : 0);
     bool saves = config->save && rank_of(config) == 0;
-    memory[LK_MEMORY_CHECKPOINT] = saves ? lk_checkpoint_bytes(*plan) + lk__saver_background_bytes(*plan) : 0;
+    memory[LK_MEMORY_CHECKPOINT] =
+        saves ? lk_checkpoint_bytes(*plan) + lk__saver_background_bytes(*plan) + lk__record_write(config, NULL, 0) : 0;
     return LK_OK;
 }
 
@@ -203,6 +208,16 @@ static void abort_group(lk_trainer *t, lk_status status)
         lk__comm_abort_for(t->config.comm, t->failed_rank < 0 ? t->rank : t->failed_rank, lk_context_error(t->context));
 }
 
+/* All that saves will need, so that none of them allocates. */
+static lk_status prepare_saver(lk_trainer *t)
+{
+    lk_status status = lk__saver_init(&t->saver, t->store);
+    if (status >= 0) status = lk__saver_background(&t->saver);
+    if (status >= 0) status = lk__saver_record(&t->saver, lk__record_write(&t->config, NULL, 0));
+    if (status >= 0) lk__record_write(&t->config, t->saver.record, t->saver.record_bytes);
+    return status;
+}
+
 lk_status lk_trainer_create(lk_context *c, const lk_trainer_config *given, lk_trainer **trainer)
 {
     lk_trainer_config        read;
@@ -229,9 +244,7 @@ lk_status lk_trainer_create(lk_context *c, const lk_trainer_config *given, lk_tr
     if (status < 0 || (status = record_and_plan(c, config, &t->graph, &t->plan)) < 0 ||
         (status = lk_store_create(t->plan, config->seed, &t->store)) < 0 ||
         (status = lk_program_create(t->plan, t->store, config->comm, &t->program)) < 0 ||
-        (status = lk__trainer_load(t)) < 0 ||
-        (saves &&
-         ((status = lk__saver_init(&t->saver, t->store)) < 0 || (status = lk__saver_background(&t->saver)) < 0)) ||
+        (status = lk__trainer_load(t)) < 0 || (saves && (status = prepare_saver(t)) < 0) ||
         (status = make_sums(t)) < 0 || (status = open_loaders(t)) < 0 || (status = lk__trainer_trace_open(t)) < 0) {
         abort_group(t, status);
         lk_trainer_free(t);

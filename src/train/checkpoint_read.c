@@ -1,0 +1,197 @@
+/* checkpoint_read.c - finds checkpoints, verifies them and reads the newest that is intact. */
+#include "train/checkpoint.h"
+
+#include "train/file.h"
+#include "train/load.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+const char *const lk__checkpoint_files[LK__CHECKPOINT_FILES] = {"model.safetensors", "optimizer.safetensors",
+                                                                "state.json"};
+
+/* ---- names ---- */
+
+lk_status lk__checkpoint_join(lk_context *c, char *out, const char *directory, const char *name)
+{
+    int n = snprintf(out, PATH_MAX, "%s/%s", directory, name);
+    return n > 0 && n < PATH_MAX ? LK_OK : lk__fail(c, LK_EINVAL, "the path %s/%s is too long", directory, name);
+}
+
+void lk__checkpoint_name(int64_t step, char name[64]) { snprintf(name, 64, "step-%08" PRId64, step); }
+
+/* False for names that only resemble a checkpoint's. */
+bool lk__checkpoint_parse(const char *name, int64_t *step)
+{
+    char same[64];
+    if (strncmp(name, "step-", 5) != 0 || name[5] < '0' || name[5] > '9') return false;
+    *step = strtoll(name + 5, NULL, 10);
+    lk__checkpoint_name(*step, same);
+    return strcmp(name, same) == 0;
+}
+
+/* Steps of the checkpoints in a directory, newest first, at most `room`; returns how many there are in total. */
+size_t lk__checkpoint_list(const char *directory, int64_t *steps, size_t room)
+{
+    size_t         count = 0;
+    struct dirent *entry;
+    DIR           *dir = opendir(directory);
+    if (!dir) return 0;
+    while ((entry = readdir(dir))) {
+        int64_t step;
+        if (!lk__checkpoint_parse(entry->d_name, &step)) continue;
+        size_t at = count < room ? count : room;
+        for (; at > 0 && steps[at - 1] < step; at--)
+            if (at < room) steps[at] = steps[at - 1];
+        if (at < room) steps[at] = step;
+        count++;
+    }
+    closedir(dir);
+    return count;
+}
+
+/* Removes what a crash may have left: partly written or removed directories, and links that were not renamed yet. */
+void lk__checkpoint_recover(lk_context *c, const char *directory)
+{
+    struct dirent *entry;
+    DIR           *dir = opendir(directory);
+    if (!dir) return;
+    (void)lk__directory_recover(c, directory, lk__checkpoint_files, LK__CHECKPOINT_FILES);
+    while ((entry = readdir(dir))) {
+        long pid = strncmp(entry->d_name, ".link.", 6) == 0 ? atol(entry->d_name + 6) : 0;
+        if (pid > 0 && kill((pid_t)pid, 0) != 0 && errno == ESRCH) unlinkat(dirfd(dir), entry->d_name, 0);
+    }
+    closedir(dir);
+}
+
+/* ---- reading ---- */
+
+const char *lk__checkpoint_precision(const lk_store *store)
+{
+    return store->plan->policy == LK_POLICY_BF16 ? "bf16" : lk_dtype_name(store->plan->graph->real);
+}
+
+lk_status lk__checkpoint_verify(lk_context *c, const char *directory, const lk__state *state, void *staging)
+{
+    char      path[PATH_MAX], digest[65];
+    lk_status status;
+    for (int i = 0; i < 2; i++) {
+        if ((status = lk__checkpoint_join(c, path, directory, lk__checkpoint_files[i])) < 0 ||
+            (status = lk__file_digest(c, path, staging, LK__FILE_STAGING, digest)) < 0)
+            return status;
+        if (strcmp(digest, state->sha[i]) != 0)
+            return lk__fail(c, LK_EFORMAT, "%s is damaged: its SHA-256 differs from the one saved with it", path);
+    }
+    return LK_OK;
+}
+
+/* Reads the state of a step, and checks the other files against its digests. */
+static lk_status verify_step(lk_context *c, const char *directory, int64_t step, void *staging, lk__state *state)
+{
+    char      path[PATH_MAX];
+    lk_status status = lk__checkpoint_join(c, path, directory, lk__checkpoint_files[2]);
+    if (status < 0 || (status = lk__state_open(c, path, step, state)) < 0) return status;
+    lk__state_close(state); /* its numbers stay */
+    return lk__checkpoint_verify(c, directory, state, staging);
+}
+
+bool lk__checkpoint_newest(lk_context *c, const char *directory, int64_t *step)
+{
+    lk__checkpoint_recover(c, directory);
+    return lk__checkpoint_list(directory, step, 1) > 0;
+}
+
+lk_status lk_checkpoint_find(lk_context *c, const char *directory, int64_t *step)
+{
+    if (lk__checkpoint_newest(c, directory, step)) return LK_OK;
+    return lk__fail(c, LK_ENOENT, "%s holds no checkpoint", directory);
+}
+
+/* Reading takes no lock, so a run that saves at the same time may remove what is being read. */
+static bool is_pruned(const char *path)
+{
+    struct stat info;
+    return lstat(path, &info) != 0 && errno == ENOENT;
+}
+
+/* The newest step of a directory whose digests match: its path and its state. Without a message: LK_ENOENT, there are no
+ * steps; LK_END, it was removed while it was read, so there is a newer one. */
+static lk_status find_newest_intact(lk_context *c, const char *directory, void *staging, char path[PATH_MAX],
+                                    lk__state *state)
+{
+    int64_t   steps[LK__CHECKPOINT_STEPS];
+    char      name[64];
+    lk_status status = LK_ENOENT;
+    size_t    count = lk__checkpoint_list(directory, steps, LK__CHECKPOINT_STEPS);
+    for (size_t i = 0; i < count && i < LK__CHECKPOINT_STEPS; i++) {
+        lk__checkpoint_name(steps[i], name);
+        if ((status = lk__checkpoint_join(c, path, directory, name)) < 0) return status;
+        if ((status = verify_step(c, path, steps[i], staging, state)) >= 0) return LK_OK;
+        if (is_pruned(path)) return LK_END;
+        lk__log(c, LK_LOG_WARNING, "skipping a checkpoint: %s", lk_context_error(c));
+    }
+    return count > 0 && status == LK_ENOENT ? LK_EFORMAT : status;
+}
+
+/* Both files are checked before either is copied: a mismatch leaves the store as it was. */
+static lk_status load_step(lk_store *store, const char *path, bool all)
+{
+    lk_context *c = store->context;
+    char        model[PATH_MAX], optimizer[PATH_MAX];
+    lk_status   status = lk__checkpoint_join(c, model, path, lk__checkpoint_files[0]);
+    if (status < 0 || (status = lk__checkpoint_join(c, optimizer, path, lk__checkpoint_files[1])) < 0 ||
+        (status = lk__load_check(store, model, LK__LOAD_MODEL)) < 0 ||
+        (all && (status = lk__load_check(store, optimizer, LK__LOAD_OPTIMIZER)) < 0) ||
+        (status = lk__load_tensors(store, model, LK__LOAD_MODEL)) < 0 ||
+        (all && (status = lk__load_tensors(store, optimizer, LK__LOAD_OPTIMIZER)) < 0))
+        return is_pruned(path) ? LK_END : status;
+    return LK_OK;
+}
+
+/* Finds the newest intact step and reads it: the weights alone, or all. LK_ENOENT, without a message: there is none. */
+static lk_status load_newest(lk_store *store, const char *directory, bool all, lk_progress *progress)
+{
+    lk_context *c = store->context;
+    char        path[PATH_MAX];
+    lk__state   state;
+    lk_status   status = LK_END;
+    void       *staging = lk__alloc(c, LK_MEMORY_OTHER, LK__FILE_STAGING);
+    if (!staging) return LK_ENOMEM;
+    lk__checkpoint_recover(c, directory);
+    for (int attempt = 0; attempt < 10 && status == LK_END; attempt++)
+        if ((status = find_newest_intact(c, directory, staging, path, &state)) == LK_OK)
+            status = load_step(store, path, all);
+    lk__free(c, LK_MEMORY_OTHER, staging, LK__FILE_STAGING);
+    if (status == LK_END)
+        return lk__fail(c, LK_EIO, "%s: checkpoints are removed before they can be read; keep more of them", directory);
+    const char *precision = lk__checkpoint_precision(store);
+    if (status == LK_OK && all && state.dtype[0] && strcmp(state.dtype, precision) != 0)
+        lk__log(c, LK_LOG_INFO, "%s was saved by a run in %s and goes on in %s", path, state.dtype, precision);
+    if (status == LK_OK && progress) *progress = state.progress;
+    return status;
+}
+
+lk_status lk_checkpoint_load(lk_store *store, const char *directory, lk_progress *progress)
+{
+    lk_status status = load_newest(store, directory, true, progress);
+    return status == LK_ENOENT ? lk__fail(store->context, LK_ENOENT, "%s holds no checkpoint", directory) : status;
+}
+
+lk_status lk_weights_load(lk_store *store, const char *path)
+{
+    char        file[PATH_MAX];
+    struct stat info;
+    if (stat(path, &info) != 0 || !S_ISDIR(info.st_mode)) return lk__load_tensors(store, path, LK__LOAD_MODEL);
+    lk_status status = load_newest(store, path, false, NULL);
+    if (status != LK_ENOENT) return status;
+    /* not a checkpoint directory: one with a copied model.safetensors */
+    if ((status = lk__checkpoint_join(store->context, file, path, lk__checkpoint_files[0])) < 0) return status;
+    return lk__load_tensors(store, file, LK__LOAD_MODEL);
+}

@@ -1,0 +1,210 @@
+/* describe.c - what a checkpoint is: reads its state.json, the record of its run in it, and the header of its weights. */
+#include "train/describe.h"
+
+#include "train/checkpoint.h"
+#include "train/file.h"
+#include "train/record.h"
+
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { TEXT = 256 };
+
+struct lk_description {
+    lk_context      *context;
+    lk__state        state;
+    lk__record       record;
+    bool             recorded;
+    lk__safetensors *model;
+    int64_t          parameters;
+    char             path[PATH_MAX];
+    char             version[TEXT], host[TEXT], user[TEXT], date[TEXT]; /* "": not saved */
+};
+
+/* ---- reading ---- */
+
+static void read_text(const lk__json *object, const char *key, char out[TEXT])
+{
+    lk__json value;
+    if (!lk__json_get(object, key, &value) || lk__json_string(&value, out, TEXT) >= TEXT) out[0] = 0;
+}
+
+/* Opens the newest step whose state is intact; damaged ones are skipped: loading reports them. */
+static lk_status open_newest(lk_description *d, const char *directory)
+{
+    int64_t   steps[LK__CHECKPOINT_STEPS];
+    char      name[64], file[PATH_MAX];
+    lk_status status = LK_ENOENT;
+    size_t    count = lk__checkpoint_list(directory, steps, LK__CHECKPOINT_STEPS);
+    for (size_t i = 0; i < count && i < LK__CHECKPOINT_STEPS; i++) {
+        lk__checkpoint_name(steps[i], name);
+        if ((status = lk__checkpoint_join(d->context, d->path, directory, name)) < 0 ||
+            (status = lk__checkpoint_join(d->context, file, d->path, lk__checkpoint_files[2])) < 0)
+            return status;
+        if ((status = lk__state_open(d->context, file, steps[i], &d->state)) >= 0) return LK_OK;
+    }
+    if (count > 0) return status == LK_ENOENT ? LK_EFORMAT : status;
+    /* not a directory of steps: perhaps that of one step */
+    if (snprintf(d->path, sizeof d->path, "%s", directory) >= (int)sizeof d->path) return LK_ENOENT;
+    if ((status = lk__checkpoint_join(d->context, file, directory, lk__checkpoint_files[2])) < 0) return status;
+    return access(file, F_OK) == 0 ? lk__state_open(d->context, file, -1, &d->state) : LK_ENOENT;
+}
+
+static lk_status read_state(lk_description *d)
+{
+    const lk__json *root = &d->state.root;
+    lk__json        value;
+    char            file[PATH_MAX];
+    read_text(root, "lockstep", d->version);
+    if (lk__json_get(root, "written", &value)) {
+        read_text(&value, "host", d->host);
+        read_text(&value, "user", d->user);
+        read_text(&value, "date", d->date);
+    }
+    if (!lk__json_get(root, "parameters", &value) || !lk__json_integer(&value, &d->parameters)) d->parameters = -1;
+    lk_status status = lk__checkpoint_join(d->context, file, d->path, lk__checkpoint_files[0]);
+    if (status >= 0) status = lk__safetensors_open(d->context, file, &d->model);
+    if (status < 0 || !lk__json_get(root, "record", &value)) return status;
+    d->recorded = true;
+    return lk__record_read(d->context, d->path, &value, &d->record);
+}
+
+lk_status lk__describe(lk_context *c, const char *directory, lk_description **description)
+{
+    *description = NULL;
+    lk_description *d = lk__alloc(c, LK_MEMORY_OTHER, sizeof *d);
+    if (!d) return LK_ENOMEM;
+    d->context = c;
+    lk_status status = open_newest(d, directory);
+    if (status >= 0) status = read_state(d);
+    if (status < 0) {
+        lk_description_free(d);
+        return status;
+    }
+    *description = d;
+    return LK_OK;
+}
+
+lk_status lk_checkpoint_describe(lk_context *c, const char *directory, lk_description **description)
+{
+    lk_status status = lk__describe(c, directory, description);
+    return status == LK_ENOENT ? lk__fail(c, LK_ENOENT, "%s holds no checkpoint", directory) : status;
+}
+
+void lk_description_free(lk_description *d)
+{
+    if (!d) return;
+    lk__safetensors_close(d->model);
+    lk__record_free(&d->record);
+    if (d->state.text) lk__state_close(&d->state);
+    lk__free(d->context, LK_MEMORY_OTHER, d, sizeof *d);
+}
+
+/* ---- access ---- */
+
+const lk_progress *lk_description_progress(const lk_description *d) { return &d->state.progress; }
+const char        *lk_description_path(const lk_description *d) { return d->path; }
+int64_t            lk_description_parameters(const lk_description *d) { return d->parameters; }
+bool               lk_description_recorded(const lk_description *d) { return d->recorded; }
+int                lk_description_options(const lk_description *d) { return (int)d->record.options_count; }
+int                lk_description_fields(const lk_description *d) { return d->record.fields_count; }
+
+const char *lk_description_text(const lk_description *d, const char *what)
+{
+    const struct {
+        const char *what, *text;
+    } all[] = {{"version", d->version},
+               {"dtype", d->state.dtype},
+               {"host", d->host},
+               {"user", d->user},
+               {"date", d->date},
+               {lk__checkpoint_files[0], d->state.sha[0]},
+               {lk__checkpoint_files[1], d->state.sha[1]},
+               {lk__checkpoint_files[2], d->state.sha[2]}};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        if (strcmp(what, all[i].what) == 0) return all[i].text[0] ? all[i].text : NULL;
+    return NULL;
+}
+
+lk_status lk_description_verify(const lk_description *d)
+{
+    void *staging = lk__alloc(d->context, LK_MEMORY_OTHER, LK__FILE_STAGING);
+    if (!staging) return LK_ENOMEM;
+    lk_status status = lk__checkpoint_verify(d->context, d->path, &d->state, staging);
+    lk__free(d->context, LK_MEMORY_OTHER, staging, LK__FILE_STAGING);
+    return status;
+}
+
+const lk_record *lk_description_option(const lk_description *d, int index)
+{
+    return index >= 0 && index < lk_description_options(d) ? &d->record.options[index] : NULL;
+}
+
+const char *lk_description_find(const lk_description *d, const char *name)
+{
+    for (size_t i = 0; i < d->record.options_count; i++)
+        if (strcmp(d->record.options[i].name, name) == 0) return d->record.options[i].value;
+    return NULL;
+}
+
+const lk_field *lk_description_field(const lk_description *d, int index)
+{
+    return index >= 0 && index < d->record.fields_count ? &d->record.fields[index] : NULL;
+}
+
+bool lk_description_normalisation(const lk_description *d, lk_transform *transform)
+{
+    if (!d->record.normalised) return false;
+    transform->channels = d->record.transform.channels;
+    memcpy(transform->mean, d->record.transform.mean, sizeof transform->mean);
+    memcpy(transform->std, d->record.transform.std, sizeof transform->std);
+    return true;
+}
+
+size_t lk_description_tensors(const lk_description *d) { return lk__safetensors_count(d->model); }
+
+lk_saved_tensor lk_description_tensor(const lk_description *d, size_t index)
+{
+    const lk__safetensors_tensor *t = lk__safetensors_at(d->model, index);
+    lk_saved_tensor               saved = {.name = t->name, .dtype = t->dtype, .rank = t->rank};
+    memcpy(saved.dims, t->dims, sizeof saved.dims);
+    return saved;
+}
+
+/* ---- comparison with a data set ---- */
+
+/* "image u8 (3, 32, 32), 10 classes". */
+static void describe_samples(const lk_field *first, const lk_field *label, char *out, size_t size)
+{
+    size_t used = (size_t)snprintf(out, size, "%.64s %s (", first->name, lk_dtype_name(first->dtype));
+    for (int i = 0; i < first->rank && used < size; i++)
+        used += (size_t)snprintf(out + used, size - used, "%s%lld", i ? ", " : "", (long long)first->dims[i]);
+    if (used < size) used += (size_t)snprintf(out + used, size - used, ")");
+    if (label && label->classes > 0 && used < size)
+        snprintf(out + used, size - used, " with %d classes", label->classes);
+}
+
+static const lk_field *find_label(const lk_description *d)
+{
+    for (int i = 0; i < d->record.fields_count; i++)
+        if (strcmp(d->record.fields[i].name, "label") == 0) return &d->record.fields[i];
+    return NULL;
+}
+
+lk_status lk_description_check(const lk_description *d, const lk_dataset *dataset)
+{
+    char            theirs[256], own[256];
+    const lk_field *saved = lk_description_field(d, 0), *first = lk_dataset_field(dataset, 0);
+    const lk_field *saved_label = find_label(d), *label = lk_dataset_find(dataset, "label");
+    if (!saved || !first) return LK_OK;
+    bool same = saved->rank == first->rank;
+    for (int i = 0; same && i < saved->rank; i++) same = saved->dims[i] == first->dims[i];
+    bool more = label && saved_label && saved_label->classes > 0 && label->classes > saved_label->classes;
+    if (same && !more) return LK_OK;
+    describe_samples(saved, saved_label, theirs, sizeof theirs);
+    describe_samples(first, label, own, sizeof own);
+    return lk__fail(d->context, LK_EMISMATCH, "%s was trained on samples of %s; the data set %s has %s", d->path,
+                    theirs, lk_dataset_name(dataset), own);
+}

@@ -1,0 +1,10 @@
+/* train/describe.h - the description of a checkpoint, for the trainer. */
+#ifndef LK__DESCRIBE_H
+#define LK__DESCRIBE_H
+
+#include <lockstep/checkpoint.h>
+
+/* As lk_checkpoint_describe; LK_ENOENT without a message. */
+lk_status lk__describe(lk_context *context, const char *directory, lk_description **description);
+
+#endif

@@ -1,0 +1,60 @@
+/* json_write.c - the JSON writer of checkpoints. */
+#include "train/json_write.h"
+
+#include "train/json.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+void lk__json_put_bytes(lk__json_writer *t, const char *bytes, size_t count)
+{
+    for (size_t i = 0; i < count; i++, t->used++)
+        if (t->used < t->size) t->out[t->used] = bytes[i];
+}
+
+void lk__json_put(lk__json_writer *t, const char *format, ...)
+{
+    char    part[128];
+    va_list arguments;
+    va_start(arguments, format);
+    int n = vsnprintf(part, sizeof part, format, arguments);
+    va_end(arguments);
+    if (n > 0) lk__json_put_bytes(t, part, (size_t)n < sizeof part ? (size_t)n : sizeof part - 1);
+}
+
+/* Bytes of the UTF-8 character at `at`, or 0. */
+static size_t character_length(const char *at)
+{
+    for (size_t length = 1; length <= 4; length++) {
+        if (length > 1 && !at[length - 1]) return 0;
+        if (lk__json_check_utf8(at, length)) return length;
+    }
+    return 0;
+}
+
+void lk__json_put_string(lk__json_writer *t, const char *string)
+{
+    lk__json_put_bytes(t, "\"", 1);
+    while (*string) {
+        char   escaped[6];
+        size_t length = character_length(string);
+        if (length == 0)
+            lk__json_put_bytes(t, "\xef\xbf\xbd", 3);
+        else if (length == 1)
+            lk__json_put_bytes(t, escaped, lk__json_escape((unsigned char)*string, escaped));
+        else
+            lk__json_put_bytes(t, string, length);
+        string += length ? length : 1;
+    }
+    lk__json_put_bytes(t, "\"", 1);
+}
+
+void lk__json_put_number(lk__json_writer *t, double value)
+{
+    char text[40];
+    snprintf(text, sizeof text, "%.17g", value);
+    char *comma = strchr(text, ','); /* the decimal point of some locales */
+    if (comma) *comma = '.';
+    lk__json_put_bytes(t, text, strlen(text));
+}

@@ -1,0 +1,20 @@
+/* train/json_write.h - writes JSON text into memory of a known size, or only counts its bytes. */
+#ifndef LK__JSON_WRITE_H
+#define LK__JSON_WRITE_H
+
+#include <stddef.h>
+
+/* `used` counts what was written, also past `size`, where nothing is stored: with size 0 it measures. No NUL is added. */
+typedef struct lk__json_writer {
+    char  *out;
+    size_t size, used;
+} lk__json_writer;
+
+void lk__json_put(lk__json_writer *text, const char *format, ...)
+    __attribute__((format(printf, 2, 3))); /* at most 127 bytes */
+void lk__json_put_bytes(lk__json_writer *text, const char *bytes, size_t count);
+/* With quotes and escapes. A byte that is not part of valid UTF-8 becomes U+FFFD. */
+void lk__json_put_string(lk__json_writer *text, const char *string);
+void lk__json_put_number(lk__json_writer *text, double value); /* in any locale; it reads back as the same number */
+
+#endif
