@@ -278,6 +278,8 @@ int setup_report(const setup *s, const char *name, lk_status status)
         snprintf(options, sizeof options, "--model %s --data %s: ", s->model_name, s->data);
     else if (s->config.init && strstr(lk_context_error(s->context), s->config.init))
         snprintf(options, sizeof options, "%s: ", s->weights_option);
+    else if (s->config.init_partial && strstr(lk_context_error(s->context), s->config.init_partial))
+        snprintf(options, sizeof options, "--init-partial: ");
     return report_as(name, options, s->context, status);
 }
 

@@ -1,6 +1,7 @@
 /* train.c - `lockstep train`. */
 #define _GNU_SOURCE
 #include "metrics.h"
+#include "partial.h"
 #include "paths.h"
 #include "progress.h"
 #include "ranks.h"
@@ -233,6 +234,7 @@ static void print_results(const watcher *w, lk_trainer *t, const options *given)
     json_integer(&j, "ranks", w->world);
     json_text(&j, "hash", hash);
     json_text(&j, "save", w->setup->config.save);
+    if (lk_trainer_load_report(t)) partial_json(&j, lk_trainer_load_report(t));
     json_close(&j, '}');
     json_line(&j);
 }
@@ -260,6 +262,7 @@ static int train_model(setup *s, watcher *w, const options *given)
     lk_trainer *t;
     lk_status   status = lk_trainer_create(s->context, &s->config, &t);
     if (status < 0) return setup_report(s, "train", status);
+    if (lk_trainer_load_report(t)) partial_print("train", s->config.init_partial, lk_trainer_load_report(t));
     status = lk_trainer_run(t);
     if (w->started) progress_end(&w->bar);
     int code = 0;

@@ -69,7 +69,12 @@ int training_make(setup *s, const char *name, const options *given)
     config->save_every = options_integer(given, "save-every");
     config->keep = (int)options_integer(given, "keep");
     config->init = options_text(given, "init");
+    config->init_partial = options_text(given, "init-partial");
     s->weights_option = "--init";
+    if (config->init && config->init_partial) {
+        print_error(name, "--init and --init-partial exclude each other");
+        return EXIT_USER_ERROR;
+    }
     const char *resume = options_text(given, "resume");
     if (resume && strcmp(resume, "auto") == 0) {
         config->resume = true;

@@ -1,5 +1,5 @@
 /* test_record.c - a checkpoint knows what it is: options, fields, classes and normalisation are read back as they were given, by this
- * library and by another JSON reader; other data is refused; checkpoints without a record still work.
+ * library and by another JSON reader; other data is refused; checkpoints without a record still work. And partial loading.
  *
  * ctest: timeout 120 */
 #define _GNU_SOURCE
@@ -18,6 +18,7 @@ static const char *const class_names[] = {"cat", "d\"o\\g\n", "猫"};
 static lk_tensor small(lk_tensor x) { return lk_linear(lk_flatten(x), "fc", CLASSES); }
 static lk_tensor seven(lk_tensor x) { return lk_linear(lk_flatten(x), "fc", CLASSES + 4); }
 static lk_tensor wide(lk_tensor x) { return lk_linear(lk_flatten(x), "fc", MANY); }
+static lk_tensor normed(lk_tensor x) { return lk_linear(lk_flatten(lk_batch_norm(x, "bn")), "fc", CLASSES); }
 
 /* Images of u8 with labels of named classes. */
 static lk_dataset *make_images(lk_context *c, int64_t side, const char *const *names, int classes)
@@ -320,6 +321,130 @@ static void a_checkpoint_without_a_record_is_resumed(void)
     lk_context_free(c);
 }
 
+/* ---- partial loading ---- */
+
+static lk_store *make_store(lk_context *c, lk_tensor (*model)(lk_tensor), uint64_t seed, lk_graph **graph,
+                            lk_plan **plan)
+{
+    lk_store      *store;
+    lk_plan_config config = LK_PLAN_CONFIG_INIT;
+    REQUIRE(lk_graph_create(c, LK_F32, graph) == LK_OK);
+    lk_tensor out = model(lk_input(*graph, "x", LK_F32, 4, ((int64_t[]){2, 1, SIDE, SIDE})));
+    config.outputs = &out;
+    config.outputs_count = 1;
+    REQUIRE(lk_plan_create(*graph, &config, plan) == LK_OK && lk_store_create(*plan, seed, &store) == LK_OK, "%s",
+            lk_context_error(c));
+    return store;
+}
+
+static lk_tensor backbone(lk_tensor x, int64_t classes)
+{
+    x = lk_relu(lk_batch_norm(lk_conv2d(x, "conv", 4, 3), "bn"));
+    return lk_linear(lk_flatten(x), "head", classes);
+}
+static lk_tensor ten_classes(lk_tensor x) { return lk_linear(backbone(x, 10), "extra", 2); }
+static lk_tensor two_classes(lk_tensor x) { return lk_relu(backbone(x, 2)); }
+
+static const lk_load_entry *find_entry(const lk_load_report *r, const char *name)
+{
+    const lk_load_entry *e;
+    for (size_t i = 0; (e = lk_load_report_at(r, i)); i++)
+        if (strcmp(e->name, name) == 0) return e;
+    return NULL;
+}
+
+static void partial_loading_takes_what_matches_and_lists_the_rest(void)
+{
+    static const struct {
+        const char    *name;
+        lk_load_result result;
+        const char    *text;
+    } expected[] = {{"conv.weight", LK_LOAD_LOADED, ""},
+                    {"conv.bias", LK_LOAD_LOADED, ""},
+                    {"bn.weight", LK_LOAD_LOADED, ""},
+                    {"bn.bias", LK_LOAD_LOADED, ""},
+                    {"bn.running_mean", LK_LOAD_LOADED, ""},
+                    {"bn.running_var", LK_LOAD_LOADED, ""},
+                    {"bn.num_batches_tracked", LK_LOAD_LOADED, ""},
+                    {"head.weight", LK_LOAD_MISMATCHED, "(10×64) in the file and (2×64) in the model"},
+                    {"head.bias", LK_LOAD_MISMATCHED, "(10) in the file and (2) in the model"},
+                    {"extra.weight", LK_LOAD_UNEXPECTED, ""},
+                    {"extra.bias", LK_LOAD_UNEXPECTED, ""}};
+    lk_context *c = make_context();
+    lk_graph   *g[3];
+    lk_plan    *p[3];
+    lk_store   *from = make_store(c, ten_classes, 5, &g[0], &p[0]), *to = make_store(c, two_classes, 6, &g[1], &p[1]);
+    lk_store   *fresh = make_store(c, two_classes, 6, &g[2], &p[2]);
+    lk_load_report *r;
+    REQUIRE(lk_weights_save(from, in_root("ten.safetensors")) == LK_OK);
+    REQUIRE(lk_weights_load_partial(to, in_root("ten.safetensors"), &r) == LK_OK, "%s", lk_context_error(c));
+    size_t count = sizeof expected / sizeof *expected;
+    CHECK(lk_load_report_count(r) == count && !lk_load_report_at(r, count), "%zu", lk_load_report_count(r));
+    for (size_t i = 0; i < count; i++) {
+        const lk_load_entry *e = find_entry(r, expected[i].name);
+        CHECK(e && e->result == expected[i].result && strcmp(e->text, expected[i].text) == 0, "%s: %d, %s",
+              expected[i].name, e ? (int)e->result : -1, e ? e->text : "");
+        if (expected[i].result == LK_LOAD_UNEXPECTED) continue;
+        /* loaded values are the file's; the others are those of the seed */
+        lk_state  a, b;
+        lk_store *source = expected[i].result == LK_LOAD_LOADED ? from : fresh;
+        REQUIRE(lk_store_find(to, expected[i].name, &a) && lk_store_find(source, expected[i].name, &b));
+        int64_t elements = 1;
+        for (int k = 0; k < a.rank; k++) elements *= a.dims[k];
+        char   one[4096], two[4096];
+        size_t bytes = (size_t)elements * lk_dtype_size(a.dtype);
+        REQUIRE(lk_store_read(to, a.name, LK_STATE_VALUE, 0, elements, one, bytes) == LK_OK &&
+                lk_store_read(source, a.name, LK_STATE_VALUE, 0, elements, two, bytes) == LK_OK);
+        CHECK(memcmp(one, two, bytes) == 0, "%s", a.name);
+    }
+    lk_load_report_free(r);
+    CHECK(lk_weights_load_partial(to, in_root("missing.safetensors"), &r) == LK_ENOENT && !r);
+    CHECK(lk_weights_load_partial(to, in_root("ten.safetensors"), NULL) == LK_OK, "without a report");
+    lk_store_free(fresh);
+    lk_plan_free(p[2]);
+    lk_graph_free(g[2]);
+    fresh = make_store(c, small, 1, &g[2], &p[2]);
+    CHECK(lk_weights_load_partial(fresh, in_root("ten.safetensors"), &r) == LK_EMISMATCH && r &&
+              strstr(lk_context_error(c), "share no tensor"),
+          "%s", lk_context_error(c));
+    lk_load_report_free(r);
+    lk_store *stores[] = {from, to, fresh};
+    for (int i = 0; i < 3; i++) {
+        lk_store_free(stores[i]);
+        lk_plan_free(p[i]);
+        lk_graph_free(g[i]);
+    }
+    lk_context_free(c);
+}
+
+static void a_trainer_starts_from_a_part_and_ignores_it_when_it_resumes(void)
+{
+    lk_context       *c = make_context();
+    lk_dataset       *data = make_images(c, SIDE, class_names, CLASSES);
+    lk_trainer_config config = make_config(data, in_root("source"));
+    lk_trainer       *t;
+    REQUIRE(train(c, &config) == LK_OK, "%s", lk_context_error(c));
+    config.model = normed;
+    config.save = in_root("partial");
+    config.init_partial = in_root("source"); /* a directory: its newest checkpoint */
+    REQUIRE(lk_trainer_create(c, &config, &t) == LK_OK, "%s", lk_context_error(c));
+    const lk_load_report *r = lk_trainer_load_report(t);
+    REQUIRE(r != NULL);
+    CHECK(find_entry(r, "fc.weight")->result == LK_LOAD_LOADED && find_entry(r, "bn.weight")->result == LK_LOAD_MISSING);
+    CHECK(lk_trainer_run(t) == LK_OK);
+    lk_trainer_free(t);
+    config.resume = true;
+    config.steps = 6;
+    REQUIRE(lk_trainer_create(c, &config, &t) == LK_OK, "%s", lk_context_error(c));
+    CHECK(!lk_trainer_load_report(t) && lk_trainer_progress(t)->step == 4);
+    lk_trainer_free(t);
+    config.init = in_root("source");
+    CHECK(lk_trainer_create(c, &config, &t) == LK_EINVAL && strstr(lk_context_error(c), "exclude each other"), "%s",
+          lk_context_error(c));
+    lk_dataset_free(data);
+    lk_context_free(c);
+}
+
 int main(void)
 {
     make_root();
@@ -328,6 +453,8 @@ int main(void)
     RUN(many_class_names_are_saved_without_allocating);
     RUN(other_data_is_refused_with_both_shapes);
     RUN(a_checkpoint_without_a_record_is_resumed);
+    RUN(partial_loading_takes_what_matches_and_lists_the_rest);
+    RUN(a_trainer_starts_from_a_part_and_ignores_it_when_it_resumes);
     remove_root();
     return check_result();
 }

@@ -46,6 +46,30 @@ LK_API size_t lk_checkpoint_bytes(const lk_plan *plan);
 LK_API lk_status lk_weights_save(lk_store *store, const char *file);
 LK_API lk_status lk_weights_load(lk_store *store, const char *path);
 
+/* ---- partial loading ---- */
+
+typedef enum lk_load_result {
+    LK_LOAD_LOADED,     /* name, shape and kind of number agree */
+    LK_LOAD_MISSING,    /* the model has it, the file has not: it keeps its value */
+    LK_LOAD_UNEXPECTED, /* the file has it, the model has not */
+    LK_LOAD_MISMATCHED  /* both have the name, with another shape or kind of number: it keeps its value */
+} lk_load_result;
+
+typedef struct lk_load_entry {
+    const char    *name;
+    lk_load_result result;
+    const char *text; /* MISMATCHED: the difference, such as "(1000, 512) in the file and (10, 512) in the model"; else "" */
+} lk_load_entry;
+
+typedef struct lk_load_report lk_load_report; /* every tensor of the model, in its order, then those of the file alone */
+
+/* Loads the tensors that the file (or the newest checkpoint of the directory) and the model share; the others keep their values.
+ * LK_EMISMATCH: they share none. report may be NULL; it is set also for LK_EMISMATCH, else to NULL on failure. */
+LK_API lk_status            lk_weights_load_partial(lk_store *store, const char *path, lk_load_report **report);
+LK_API size_t               lk_load_report_count(const lk_load_report *report);
+LK_API const lk_load_entry *lk_load_report_at(const lk_load_report *report, size_t index); /* NULL past the last */
+LK_API void                 lk_load_report_free(lk_load_report *report);                   /* NULL is fine */
+
 /* ---- what a checkpoint is ---- */
 
 /* An option of the run that wrote a checkpoint, such as {"model", "cnn"}. */

@@ -140,12 +140,23 @@ static lk_status find_newest_intact(lk_context *c, const char *directory, void *
     return count > 0 && status == LK_ENOENT ? LK_EFORMAT : status;
 }
 
+/* What is loaded: the weights, all, or (report) the weights that the model shares. */
+typedef struct loading {
+    bool             all;
+    lk_load_report **report;
+} loading;
+
 /* Both files are checked before either is copied: a mismatch leaves the store as it was. */
-static lk_status load_step(lk_store *store, const char *path, bool all)
+static lk_status load_step(lk_store *store, const char *path, const loading *what)
 {
     lk_context *c = store->context;
+    bool        all = what->all;
     char        model[PATH_MAX], optimizer[PATH_MAX];
     lk_status   status = lk__checkpoint_join(c, model, path, lk__checkpoint_files[0]);
+    if (status >= 0 && what->report) {
+        status = lk__load_partial(store, model, what->report);
+        return status < 0 && is_pruned(path) ? LK_END : status;
+    }
     if (status < 0 || (status = lk__checkpoint_join(c, optimizer, path, lk__checkpoint_files[1])) < 0 ||
         (status = lk__load_check(store, model, LK__LOAD_MODEL)) < 0 ||
         (all && (status = lk__load_check(store, optimizer, LK__LOAD_OPTIMIZER)) < 0) ||
@@ -156,7 +167,7 @@ static lk_status load_step(lk_store *store, const char *path, bool all)
 }
 
 /* Finds the newest intact step and reads it: the weights alone, or all. LK_ENOENT, without a message: there is none. */
-static lk_status load_newest(lk_store *store, const char *directory, bool all, lk_progress *progress)
+static lk_status load_newest(lk_store *store, const char *directory, const loading *what, lk_progress *progress)
 {
     lk_context *c = store->context;
     char        path[PATH_MAX];
@@ -167,12 +178,12 @@ static lk_status load_newest(lk_store *store, const char *directory, bool all, l
     lk__checkpoint_recover(c, directory);
     for (int attempt = 0; attempt < 10 && status == LK_END; attempt++)
         if ((status = find_newest_intact(c, directory, staging, path, &state)) == LK_OK)
-            status = load_step(store, path, all);
+            status = load_step(store, path, what);
     lk__free(c, LK_MEMORY_OTHER, staging, LK__FILE_STAGING);
     if (status == LK_END)
         return lk__fail(c, LK_EIO, "%s: checkpoints are removed before they can be read; keep more of them", directory);
     const char *precision = lk__checkpoint_precision(store);
-    if (status == LK_OK && all && state.dtype[0] && strcmp(state.dtype, precision) != 0)
+    if (status == LK_OK && what->all && state.dtype[0] && strcmp(state.dtype, precision) != 0)
         lk__log(c, LK_LOG_INFO, "%s was saved by a run in %s and goes on in %s", path, state.dtype, precision);
     if (status == LK_OK && progress) *progress = state.progress;
     return status;
@@ -180,18 +191,33 @@ static lk_status load_newest(lk_store *store, const char *directory, bool all, l
 
 lk_status lk_checkpoint_load(lk_store *store, const char *directory, lk_progress *progress)
 {
-    lk_status status = load_newest(store, directory, true, progress);
+    lk_status status = load_newest(store, directory, &(loading){.all = true}, progress);
     return status == LK_ENOENT ? lk__fail(store->context, LK_ENOENT, "%s holds no checkpoint", directory) : status;
 }
 
-lk_status lk_weights_load(lk_store *store, const char *path)
+/* From a file; from the newest checkpoint of a directory; or from a directory with a copied model.safetensors. */
+static lk_status load_weights(lk_store *store, const char *path, const loading *what)
 {
     char        file[PATH_MAX];
     struct stat info;
-    if (stat(path, &info) != 0 || !S_ISDIR(info.st_mode)) return lk__load_tensors(store, path, LK__LOAD_MODEL);
-    lk_status status = load_newest(store, path, false, NULL);
-    if (status != LK_ENOENT) return status;
-    /* not a checkpoint directory: one with a copied model.safetensors */
-    if ((status = lk__checkpoint_join(store->context, file, path, lk__checkpoint_files[0])) < 0) return status;
-    return lk__load_tensors(store, file, LK__LOAD_MODEL);
+    if (stat(path, &info) == 0 && S_ISDIR(info.st_mode)) {
+        lk_status status = load_newest(store, path, what, NULL);
+        if (status != LK_ENOENT) return status;
+        if ((status = lk__checkpoint_join(store->context, file, path, lk__checkpoint_files[0])) < 0) return status;
+        path = file;
+    }
+    return what->report ? lk__load_partial(store, path, what->report) : lk__load_tensors(store, path, LK__LOAD_MODEL);
+}
+
+lk_status lk_weights_load(lk_store *store, const char *path) { return load_weights(store, path, &(loading){0}); }
+
+lk_status lk_weights_load_partial(lk_store *store, const char *path, lk_load_report **report)
+{
+    lk_load_report *made = NULL;
+    lk_status       status = load_weights(store, path, &(loading){.report = &made});
+    if (report)
+        *report = made;
+    else
+        lk_load_report_free(made);
+    return status;
 }

@@ -75,7 +75,7 @@ static bool option_line(const lk_trainer_config *config, int index, char text[LI
     case 4:
         snprintf(text, LINE, "evaluates every %lld, saves %d, every %lld, checks every %lld, initial weights given %d",
                  (long long)config->eval_every, config->save != NULL, (long long)config->save_every,
-                 (long long)config->check_every, config->init != NULL);
+                 (long long)config->check_every, config->init || config->init_partial);
         return true;
     case 5: describe_optimizer(&config->optimizer, text); return true;
     case 6:

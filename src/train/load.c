@@ -2,12 +2,11 @@
 #include "train/load.h"
 
 #include "base/bf16.h"
-#include "train/safetensors.h"
 
 #include <stdio.h>
 #include <string.h>
 
-enum { CHUNK = 16384 }; /* elements copied at a time */
+enum { CHUNK = LK__LOAD_STAGING / (2 * sizeof(double)) }; /* elements copied at a time */
 
 const char *lk__moment_name(int moments, int m)
 {
@@ -36,43 +35,41 @@ static double read_element(lk_dtype type, const void *data, size_t i)
 
 static bool is_float(lk_dtype type) { return type == LK_F32 || type == LK_F64 || type == LK_BF16 || type == LK_F16; }
 
-static lk_status check_tensor(lk_context *c, const char *path, const lk__safetensors_tensor *t, const lk_state *state,
-                              const char *name)
+static void format_shape(int rank, const int64_t *dims, char *out, size_t size)
 {
-    if (!t)
-        return lk__fail(c, LK_EMISMATCH, "%s has no \"%s\", which the model needs: it is of another model", path, name);
+    size_t used = (size_t)snprintf(out, size, "(");
+    for (int i = 0; i < rank && used < size; i++)
+        used += (size_t)snprintf(out + used, size - used, "%s%lld", i ? "×" : "", (long long)dims[i]);
+    if (used < size) snprintf(out + used, size - used, ")");
+}
+
+bool lk__load_differs(const lk__safetensors_tensor *t, const lk_state *state, const char *path, char *out, size_t size)
+{
+    char shapes[2][128];
     bool same = t->rank == state->rank;
     for (int i = 0; same && i < t->rank; i++) same = t->dims[i] == state->dims[i];
     if (!same) {
-        char   text[2][128];
-        size_t used[2] = {0, 0};
-        for (int k = 0; k < 2; k++) {
-            const int64_t *dims = k ? state->dims : t->dims;
-            text[k][0] = 0;
-            for (int i = 0; i < (k ? state->rank : t->rank) && used[k] < sizeof text[k]; i++)
-                used[k] += (size_t)snprintf(text[k] + used[k], sizeof text[k] - used[k], "%s%lld", i ? "×" : "",
-                                            (long long)dims[i]);
-        }
-        return lk__fail(c, LK_EMISMATCH, "\"%s\" is (%s) in %s and (%s) in the model: it is of another model", name,
-                        text[0], path, text[1]);
+        format_shape(t->rank, t->dims, shapes[0], sizeof shapes[0]);
+        format_shape(state->rank, state->dims, shapes[1], sizeof shapes[1]);
+        snprintf(out, size, "%s in %s and %s in the model", shapes[0], path, shapes[1]);
+        return true;
     }
-    if (t->dtype != state->dtype && !(is_float(t->dtype) && is_float(state->dtype)))
-        return lk__fail(c, LK_EMISMATCH, "\"%s\" is %s in %s and %s in the model", name, lk__safetensors_type(t), path,
-                        lk_dtype_name(state->dtype));
-    return LK_OK;
+    if (t->dtype == state->dtype || (is_float(t->dtype) && is_float(state->dtype))) return false;
+    snprintf(out, size, "%s in %s and %s in the model", lk__safetensors_type(t), path, lk_dtype_name(state->dtype));
+    return true;
 }
 
-/* A tensor of the file and where it belongs. */
-typedef struct target {
-    lk_store        *store;
-    const char      *path;
-    lk__safetensors *file;
-    void            *staging; /* two chunks */
-    lk_state         state;
-    size_t           index;
-    lk_state_part    part;
-    const char      *name; /* in the file */
-} target;
+static lk_status check_tensor(const lk__load_target *to)
+{
+    lk_context                   *c = to->store->context;
+    const lk__safetensors_tensor *t = lk__safetensors_find(to->file, to->name);
+    char                          text[1024];
+    if (!t)
+        return lk__fail(c, LK_EMISMATCH, "%s has no \"%s\", which the model needs: it is of another model", to->path,
+                        to->name);
+    if (!lk__load_differs(t, &to->state, to->path, text, sizeof text)) return LK_OK;
+    return lk__fail(c, LK_EMISMATCH, "\"%s\" is %s%s", to->name, text, text[0] == '(' ? ": it is of another model" : "");
+}
 
 static void convert_elements(lk_dtype from, const void *source, lk_dtype to, void *out, size_t count)
 {
@@ -87,12 +84,7 @@ static void convert_elements(lk_dtype from, const void *source, lk_dtype to, voi
     }
 }
 
-static lk_status check_target(const target *to)
-{
-    return check_tensor(to->store->context, to->path, lk__safetensors_find(to->file, to->name), &to->state, to->name);
-}
-
-static lk_status copy_target(const target *to)
+lk_status lk__load_copy(const lk__load_target *to)
 {
     const lk__safetensors_tensor *t = lk__safetensors_find(to->file, to->name);
     lk_dtype                      type = to->state.dtype;
@@ -110,8 +102,8 @@ static lk_status copy_target(const target *to)
     return LK_OK;
 }
 
-/* Calls visit for every tensor that the file must hold; counts them. */
-static lk_status visit_tensors(target *to, lk__train_load_what what, lk_status (*visit)(const target *to), size_t *count)
+lk_status lk__load_visit(lk__load_target *to, lk__train_load_what what, lk_status (*visit)(const lk__load_target *to),
+                         size_t *count)
 {
     lk_store *s = to->store;
     lk_status status = LK_OK;
@@ -158,24 +150,23 @@ static lk_status report_unknown_tensor(lk_store *s, const char *path, lk__safete
     return lk__fail(s->context, LK_EMISMATCH, "%s holds more tensors than the model's optimizer", path);
 }
 
-static lk_status copy_tensors(target *to, lk__train_load_what what)
+static lk_status copy_tensors(lk__load_target *to, lk__train_load_what what)
 {
-    lk_context  *c = to->store->context;
-    const size_t bytes = 2 * CHUNK * sizeof(double);
-    size_t       count;
-    if (!(to->staging = lk__alloc(c, LK_MEMORY_OTHER, bytes))) return LK_ENOMEM;
-    lk_status status = visit_tensors(to, what, copy_target, &count);
-    lk__free(c, LK_MEMORY_OTHER, to->staging, bytes);
+    lk_context *c = to->store->context;
+    size_t      count;
+    if (!(to->staging = lk__alloc(c, LK_MEMORY_OTHER, LK__LOAD_STAGING))) return LK_ENOMEM;
+    lk_status status = lk__load_visit(to, what, lk__load_copy, &count);
+    lk__free(c, LK_MEMORY_OTHER, to->staging, LK__LOAD_STAGING);
     return status;
 }
 
 static lk_status load_file(lk_store *s, const char *path, lk__train_load_what what, bool check_only)
 {
-    target    to = {.store = s, .path = path};
-    size_t    count;
-    lk_status status = lk__safetensors_open(s->context, path, &to.file);
+    lk__load_target to = {.store = s, .path = path};
+    size_t          count;
+    lk_status       status = lk__safetensors_open(s->context, path, &to.file);
     if (status < 0) return status;
-    status = visit_tensors(&to, what, check_target, &count);
+    status = lk__load_visit(&to, what, check_tensor, &count);
     if (status >= 0 && count != lk__safetensors_count(to.file)) status = report_unknown_tensor(s, path, to.file);
     if (status == LK_EMISMATCH && what == LK__LOAD_OPTIMIZER)
         lk__fail_prefix(s->context, status,

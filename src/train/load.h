@@ -1,16 +1,46 @@
-/* train/load.h - loads a safetensors file into a store; names and shapes must match exactly. */
+/* train/load.h - loads a safetensors file into a store; names and shapes must match exactly, or in part. */
 #ifndef LK__LOAD_H
 #define LK__LOAD_H
 
 #include "run/store.h"
+#include "train/safetensors.h"
+
+#include <lockstep/checkpoint.h>
 
 typedef enum lk__train_load_what { LK__LOAD_MODEL, LK__LOAD_OPTIMIZER } lk__train_load_what;
 
 /* Checks all names and shapes before it copies anything, so a mismatch leaves the store unchanged. */
 lk_status lk__load_tensors(lk_store *store, const char *path, lk__train_load_what what);
 lk_status lk__load_check(lk_store *store, const char *path, lk__train_load_what what); /* the checks alone */
+/* load_partial.c: what the file and the model share. *report is freed first if it is set; it is set if the file could be read. */
+lk_status lk__load_partial(lk_store *store, const char *path, lk_load_report **report);
 
 /* PyTorch's name for state m of an optimizer that keeps `moments` states: "exp_avg", "momentum_buffer". */
 const char *lk__moment_name(int moments, int m);
+
+/* ---- shared by both ways of loading ---- */
+
+enum { LK__LOAD_STAGING = 262144 };
+
+/* A tensor of the file and where it belongs. */
+typedef struct lk__load_target {
+    lk_store        *store;
+    const char      *path;
+    lk__safetensors *file;
+    void            *staging; /* LK__LOAD_STAGING bytes */
+    lk_state         state;
+    size_t           index;
+    lk_state_part    part;
+    const char      *name; /* in the file */
+    void            *user; /* of visit */
+} lk__load_target;
+
+/* Calls visit for every tensor that a file must hold; counts them. */
+lk_status lk__load_visit(lk__load_target *to, lk__train_load_what what, lk_status (*visit)(const lk__load_target *to),
+                         size_t *count);
+lk_status lk__load_copy(const lk__load_target *to); /* the file has it, and it does not differ */
+/* Whether shape or kind of number differ, and how: "(10×512) in FILE and (3×512) in the model". */
+bool lk__load_differs(const lk__safetensors_tensor *tensor, const lk_state *state, const char *path, char *out,
+                      size_t size);
 
 #endif

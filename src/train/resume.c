@@ -69,6 +69,9 @@ static lk_status load_initial(lk_trainer *t, const char **from)
     if (*from &&
         ((status = check_data(t, *from)) < 0 || (status = lk_checkpoint_load(t->store, *from, &t->progress)) < 0))
         return status;
+    if (!*from && config->init_partial &&
+        (status = lk_weights_load_partial(t->store, config->init_partial, &t->loaded)) < 0)
+        return status;
     if (has_checkpoint) t->saved = t->progress.step;
     return LK_OK;
 }
@@ -80,7 +83,7 @@ lk_status lk__trainer_load(lk_trainer *t)
     lk_status                status = LK_OK;
     t->progress = (lk_progress){.seed = config->seed};
     t->saved = -1;
-    bool reads = config->init || config->resume_from || (config->save && config->resume);
+    bool reads = config->init || config->init_partial || config->resume_from || (config->save && config->resume);
     if (t->rank == 0) {
         if (t->world > 1 && reads) lk_comm_busy_begin(config->comm, "reading a checkpoint");
         status = load_initial(t, &from);
@@ -95,7 +98,8 @@ lk_status lk__trainer_load(lk_trainer *t)
         t->saved = state[4];
         if (state[5] && !from) from = config->resume_from ? config->resume_from : config->save;
         /* Weights from a seed are equal on all ranks, which the program verified; only rank 0 has read weights from a file. */
-        if ((config->init || from) && (status = lk_program_broadcast(t->program)) < 0) return status;
+        if ((config->init || config->init_partial || from) && (status = lk_program_broadcast(t->program)) < 0)
+            return status;
     }
     if (!from) return LK_OK;
     if (t->progress.seed != config->seed)

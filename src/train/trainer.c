@@ -43,6 +43,8 @@ static lk_status check_config(lk_context *c, const lk_trainer_config *config)
     if (config->leaves > LK__LEAVES_MOST || (config->leaves && config->leaves > config->batch))
         return lk__fail(c, LK_EINVAL, "a batch of %lld samples has at most one leaf per sample, and at most %d: not %d",
                         (long long)config->batch, LK__LEAVES_MOST, config->leaves);
+    if (config->init && config->init_partial)
+        return lk__fail(c, LK_EINVAL, "init and init_partial exclude each other: both give initial weights");
     for (int i = 0; i < config->record_count; i++)
         if (!config->record[i].name || !config->record[i].value)
             return lk__fail(c, LK_EINVAL, "record %d has no name or no value", i);
@@ -260,6 +262,7 @@ void lk_trainer_free(lk_trainer *t)
     lk_loader_free(t->train);
     lk_loader_free(t->test);
     lk__saver_free(&t->saver);
+    lk_load_report_free(t->loaded);
     lk__lock_release(&t->lock);
     lk_program_free(t->program);
     lk_store_free(t->store);
@@ -271,8 +274,9 @@ void lk_trainer_free(lk_trainer *t)
     lk__free(t->context, LK_MEMORY_OTHER, t, sizeof *t);
 }
 
-lk_store          *lk_trainer_store(lk_trainer *t) { return t->store; }
-const lk_progress *lk_trainer_progress(const lk_trainer *t) { return &t->progress; }
+lk_store             *lk_trainer_store(lk_trainer *t) { return t->store; }
+const lk_progress    *lk_trainer_progress(const lk_trainer *t) { return &t->progress; }
+const lk_load_report *lk_trainer_load_report(const lk_trainer *t) { return t->loaded; }
 
 /* ---- one step ---- */
 

@@ -18,6 +18,7 @@ struct lk_trainer {
     lk_program       *program;
     lk_loader        *train, *test;
     lk__train_saver   saver;
+    lk_load_report   *loaded; /* by init_partial */
     lk__lock          lock; /* of config.save, on rank 0 */
     lk_progress       progress;
     int64_t           steps;          /* in total */
