@@ -1,9 +1,10 @@
 /* eval.c - `lockstep eval`: loss and accuracy of saved weights on the test set. */
 #include "metrics.h"
-#include "setup.h"
+#include "record.h"
 
 static const option eval_options[] = {
-    TEXT("load", "DIR|FILE", NULL, "Weights: a checkpoint directory or a .safetensors file"),
+    TEXT("load", "DIR|FILE",
+         NULL, "Weights: a checkpoint directory, which knows its model and data, or a .safetensors file with --model and --data"),
     MODEL_OPTIONS,
     DATA_OPTIONS,
     HEADING("Running"),
@@ -45,15 +46,21 @@ static int evaluate(setup *s, const options *given)
     return status < 0 ? setup_report(s, "eval", status) : 0;
 }
 
-static int run_eval(const options *given)
+static int run_eval(const options *command_line)
 {
-    setup s = {0};
-    if (!options_text(given, "load")) {
+    static options given; /* of the command line and of the checkpoint */
+    setup          s = {0};
+    given = *command_line;
+    const char *weights = options_text(&given, "load");
+    if (!weights) {
         print_error("eval", "--load is missing: expected a checkpoint directory or a .safetensors file");
         return EXIT_USER_ERROR;
     }
-    int code = setup_make(&s, "eval", given, SETUP_TEST);
-    if (code == 0) code = evaluate(&s, given);
+    int code = setup_begin(&s, "eval", &given, (int)options_integer(&given, "threads"));
+    if (code == 0) code = record_read(&s, "eval", &given, weights);
+    if (code == 0) code = setup_make(&s, "eval", &given, SETUP_TEST);
+    if (code == 0) code = record_check(&s, "eval", &given);
+    if (code == 0) code = evaluate(&s, &given);
     setup_free(&s);
     return code;
 }
@@ -61,9 +68,11 @@ static int run_eval(const options *given)
 const command command_eval = {
     "eval",
     "evaluate saved weights on the test set",
-    "Loads weights strictly (names and shapes must match the model) and prints the mean loss and the accuracy over the "
-    "whole test set, "
-    "each sample once.\n\nExample: lockstep eval --load runs/first --model cnn --data fashion-mnist",
+    "Loads weights strictly (names and shapes must match the model) and prints the mean loss and the metrics over the "
+    "whole test set, each sample once. A checkpoint directory knows its model, its data and their options; an option "
+    "that is given has precedence.\n\n"
+    "Examples: lockstep eval --load runs/first; lockstep eval --load model.safetensors --model cnn --data "
+    "fashion-mnist",
     NULL,
     0,
     0,

@@ -1,6 +1,6 @@
-/* info.c - `lockstep info`: the build's features and the machine's resources. */
+/* info.c - `lockstep info`: the build's features and the machine's resources, or what a checkpoint is. */
 #define _GNU_SOURCE
-#include "command.h"
+#include "info_checkpoint.h"
 #include "json.h"
 #include "terminal.h"
 
@@ -312,6 +312,7 @@ static void print_json(const char *machine)
 
 static int run_info(const options *given)
 {
+    if (given->operand_count > 0) return info_checkpoint(given->operands[0], options_flag(given, "json"));
     struct utsname name;
     char           machine[sizeof name.sysname + sizeof name.release + sizeof name.machine + 4] = "unknown";
     if (uname(&name) == 0) snprintf(machine, sizeof machine, "%s %s %s", name.sysname, name.release, name.machine);
@@ -324,9 +325,15 @@ static int run_info(const options *given)
 
 const command command_info = {
     .name = "info",
-    .summary = "show the build's features and the machine's resources",
-    .description = "Shows the version, the build, the instruction sets that its kernels support and those that this "
-                   "machine has, the libraries it finds, and the available cores and memory.",
+    .summary = "show the build and the machine, or what a checkpoint is",
+    .description =
+        "Shows the version, the build, the instruction sets that its kernels support and those that this "
+        "machine has, the libraries it finds, and the available cores and memory.\n\n"
+        "With the directory of a checkpoint: its step, the options of its run, the fields and classes of its "
+        "samples, the normalisation, the shapes of its tensors, who wrote it when, and whether the digests of "
+        "its files match.\n\nExample: lockstep info runs/first",
+    .operands = "[DIR]",
+    .most = 1,
     .options = info_options,
     .run = run_info,
 };

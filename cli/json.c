@@ -56,6 +56,12 @@ void json_text(json *j, const char *key, const char *value)
         fputs("null", j->out);
 }
 
+void json_bool(json *j, const char *key, bool value)
+{
+    begin_value(j, key);
+    fputs(value ? "true" : "false", j->out);
+}
+
 void json_integer(json *j, const char *key, int64_t value)
 {
     begin_value(j, key);

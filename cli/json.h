@@ -17,6 +17,7 @@ static inline json json_to(FILE *out) { return (json){out, false}; }
 void json_open(json *j, const char *key, char bracket);      /* '{' or '[' */
 void json_close(json *j, char bracket);                      /* '}' or ']' */
 void json_text(json *j, const char *key, const char *value); /* NULL is null */
+void json_bool(json *j, const char *key, bool value);
 void json_integer(json *j, const char *key, int64_t value);
 void json_number(json *j, const char *key,
                  double value); /* the shortest digits that parse to the same value; null if not finite */

@@ -13,10 +13,10 @@ static int64_t count_outputs(loss_kind kind, const lk_field *label, const lk_fie
     return target ? lk_field_elements(target) : 1; /* bce of two classes */
 }
 
-int loss_choose(const char *command_name, const char *given, const lk_dataset *data, loss_kind *kind, int64_t *outputs)
+int loss_choose(const char *command_name, const char *given, const char *data, const lk_field *label,
+                const lk_field *target, loss_kind *kind, int64_t *outputs)
 {
-    const lk_field *label = lk_dataset_find(data, "label"), *target = lk_dataset_find(data, "target");
-    bool            classes = label && label->rank == 0 && label->classes > 0;
+    bool classes = label && label->rank == 0 && label->classes > 0;
     *kind = classes ? LOSS_CROSS_ENTROPY : LOSS_MSE;
     for (int i = 0; i < 4; i++)
         if (strcmp(given, names[i]) == 0) *kind = (loss_kind)i;
@@ -26,8 +26,7 @@ int loss_choose(const char *command_name, const char *given, const lk_dataset *d
                         : (*kind == LOSS_MSE || *kind == LOSS_L1) && !target ? "numbers to predict (a field \"target\")"
                                                                              : NULL;
     if (needs) {
-        print_error(command_name, "--loss %s needs %s; the data set (%s) has none", names[*kind], needs,
-                    lk_dataset_name(data));
+        print_error(command_name, "--loss %s needs %s; the data set (%s) has none", names[*kind], needs, data);
         return EXIT_USER_ERROR;
     }
     if (target && target->dtype != LK_F32) {

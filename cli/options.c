@@ -403,6 +403,16 @@ bool options_parse_environment(options *o, const char *prefix)
     return true;
 }
 
+bool options_set(options *o, const char *name, const char *value, const char *where)
+{
+    int row = find_row(o->table, name);
+    if (row < 0 || o->lines[row] != 0 || o->table[row].type == OPTION_REFUSED) return true;
+    if (!check_value(o, where, &o->table[row], value)) return false;
+    o->values[row] = value;
+    o->lines[row] = -3;
+    return true;
+}
+
 void options_free(options *o)
 {
     free(o->config_text);
@@ -467,3 +477,23 @@ const char *options_text(const options *o, const char *name)
 }
 
 bool options_given(const options *o, const char *name) { return o->lines[row_or_abort(o, name, true)] != 0; }
+
+void options_each(const options *o, void (*each)(void *user, const char *name, const char *value), void *user)
+{
+    for (int i = 0, rows = rows_of(o->table); i < rows; i++)
+        if (o->table[i].name && o->lines[i] != 0) each(user, o->table[i].name, o->values[i]);
+}
+
+const char *options_find(const options *o, const char *name)
+{
+    int row = find_row(o->table, name);
+    return row < 0 ? NULL : o->values[row];
+}
+
+bool options_known(const options *o, const char *name) { return find_row(o->table, name) >= 0; }
+
+bool options_chosen(const options *o, const char *name)
+{
+    int row = find_row(o->table, name);
+    return row >= 0 && o->lines[row] != 0 && o->lines[row] != -3;
+}

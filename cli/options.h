@@ -52,7 +52,7 @@ enum { OPTIONS_MOST = 128, OPTIONS_OPERANDS = 4096, OPTIONS_ERROR = 1024, OPTION
 typedef struct options {
     const option *table;
     const char   *values[OPTIONS_MOST]; /* by row of the table: as given, or the default */
-    int           lines[OPTIONS_MOST];  /* 0 default, -1 command line, -2 environment, else the line of the file */
+    int           lines[OPTIONS_MOST];  /* 0 default, -1 argument, -2 environment, -3 options_set, or the file's line */
     const char   *operands[OPTIONS_OPERANDS];
     int           operand_count;
     char        **program; /* after options_parse_program: from the first operand to the end of argv, NULL last */
@@ -74,6 +74,9 @@ bool options_parse_config(options *options, const char *path, char *text, size_t
 /* Options that are not set yet, from variables PREFIX + NAME, such as PET_NNODES; a flag is 0 or 1 there. Empty variables are
  * ignored. */
 bool options_parse_environment(options *options, const char *prefix);
+/* Sets an option that nothing has set yet, as if the user had given it; the value is borrowed. False: error is set; `where` begins
+ * it. An option that is set, or that the table does not have, is left: true. */
+bool options_set(options *options, const char *name, const char *value, const char *where);
 void options_init(options *options, const option *table);
 void options_free(options *options);
 
@@ -85,6 +88,12 @@ int         options_numbers(const options *options, const char *name, double *ou
 const char *options_text(const options *options, const char *name); /* texts, lists, choices, config; NULL if unset */
 bool        options_given(const options *options, const char *name); /* by the user, anywhere */
 bool        options_is_file(const char *text); /* whether a OPTION_CHOICE_OR_FILE is the file */
+/* Calls each for every option that is set, in the order of the table. */
+void options_each(const options *options, void (*each)(void *user, const char *name, const char *value), void *user);
+const char *options_find(const options *options,
+                         const char    *name); /* as text, of any type; NULL: unset or not in the table */
+bool        options_known(const options *options, const char *name); /* in the table */
+bool options_chosen(const options *options, const char *name); /* in the table, and set otherwise than by options_set */
 
 /* The word of `known` (terminated by NULL) that was probably meant, or NULL. */
 const char *suggest_word(const char *word, const char *const *known);

@@ -1,6 +1,7 @@
 /* plan.c - `lockstep plan`: the memory of a training run, to the byte, and its instructions, without allocating it. */
 #include "json.h"
 #include "ranks.h"
+#include "record.h"
 #include "training.h"
 
 #include <stdlib.h>
@@ -163,6 +164,7 @@ static int run_plan(const options *given)
     int         code = setup_make(&s, "plan", given, SETUP_SIZES);
     if (code == 0) code = training_make(&s, "plan", given);
     if (code == 0) code = training_scale_rate(&s, "plan", given, 1);
+    if (code == 0) code = record_make(&s, "plan", given);
     s.config.plan_world = (int)options_integer(given, "ranks");
     if (code == 0) code = ranks_make(&s, "plan", given);
     if (code == 0) {

@@ -1,20 +1,22 @@
-/* predict.c - `lockstep predict`: predicts the classes of test samples with saved weights. */
-#include "json.h"
-#include "setup.h"
-#include "terminal.h"
+/* predict.c - `lockstep predict`: what a saved model predicts for samples of a data set. */
+#include "predictions.h"
+#include "record.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 static const option predict_options[] = {
-    TEXT("load", "DIR|FILE", NULL, "Weights: a checkpoint directory or a .safetensors file"),
+    TEXT("load", "DIR|FILE",
+         NULL, "Weights: a checkpoint directory, which knows its model and data, or a .safetensors file with --model and --data"),
     INTEGER("first", "I", "0", 0, 9e15, "Number of the first sample"),
     INTEGER("count", "N", "10", 1, 9e15, "Number of samples"),
+    INTEGER("top", "K", "1", 1, 1e6, "Print the K most probable classes"),
+    FLAG("json", "Print a line of JSON for each sample: index, label, predicted, probabilities"),
+    FLAG("csv", "Print a line of comma-separated values for each sample, after one of names"),
     MODEL_OPTIONS,
     DATA_OPTIONS,
     HEADING("Running"),
     MACHINE_OPTIONS,
-    FLAG("json", "Print a line of JSON for each sample: index, label, predicted, probabilities"),
     CONFIG,
     OPTIONS_END,
 };
@@ -25,13 +27,15 @@ typedef struct predictor {
     lk_store   *store;
     lk_program *program;
     lk_loader  *loader;
-    int64_t     classes;
-    void       *output; /* a batch's probabilities (N, classes) */
+    void       *output; /* of a batch: (N, outputs) in the model's type */
+    double     *values; /* of a sample, and its target: (2, outputs) */
+    predictions style;
 } predictor;
 
 static void free_predictor(predictor *p)
 {
     free(p->output);
+    free(p->values);
     lk_loader_free(p->loader);
     lk_program_free(p->program);
     lk_store_free(p->store);
@@ -39,7 +43,7 @@ static void free_predictor(predictor *p)
     lk_graph_free(p->graph);
 }
 
-/* The model's probabilities as the only output; no loss, no gradients. */
+/* The prediction as the only output; no loss, no gradients. */
 static lk_status create_predictor(setup *s, const char *weights, predictor *p)
 {
     lk_inputs        inputs;
@@ -57,96 +61,124 @@ static lk_status create_predictor(setup *s, const char *weights, predictor *p)
     plan.policy = s->config.policy;
     plan.outputs = &y;
     plan.outputs_count = 1;
-    p->classes = lk_tensor_dim(y, -1);
+    p->style.outputs = lk_tensor_dim(y, -1);
     if ((status = lk_plan_create(p->graph, &plan, &p->plan)) < 0 ||
         (status = lk_store_create(p->plan, 0, &p->store)) < 0 || (status = lk_weights_load(p->store, weights)) < 0 ||
         (status = lk_program_create(p->plan, p->store, NULL, &p->program)) < 0)
         return status;
-    p->output = malloc((size_t)(s->config.batch * p->classes) * lk_dtype_size(s->config.dtype));
-    if (!p->output) return LK_ENOMEM;
-    return lk_loader_create(s->context, &loader, &p->loader);
+    p->output = malloc((size_t)(s->config.batch * p->style.outputs) * lk_dtype_size(s->config.dtype));
+    p->values = malloc(2 * (size_t)p->style.outputs * sizeof *p->values);
+    return p->output && p->values ? lk_loader_create(s->context, &loader, &p->loader) : LK_ENOMEM;
 }
 
-/* -1: the data set has no labels. */
-static int32_t label_of(const lk_batch *b, int64_t row)
+/* Field `name` of a batch; NULL: it has none. */
+static const void *find_field(const lk_batch *b, const char *name, const lk_field **field)
 {
     for (int i = 0; i < b->fields_count; i++)
-        if (strcmp(b->about[i].name, "label") == 0) return ((const int32_t *)b->fields[i])[row];
-    return -1;
+        if (strcmp(b->about[i].name, name) == 0) {
+            *field = &b->about[i];
+            return b->fields[i];
+        }
+    return NULL;
 }
 
-static void print_sample(const setup *s, const predictor *p, const lk_batch *b, int64_t row, bool as_json)
+static double read_number(lk_dtype type, const void *data, int64_t i)
 {
-    const void *output = p->output;
-    int64_t     best = 0;
-    double      top = -1;
-#define PROBABILITY(i) \
-    (s->config.dtype == LK_F32 ? (double)((const float *)output)[row * p->classes + (i)] : ((const double *)output)[row * p->classes + (i)])
-    for (int64_t i = 0; i < p->classes; i++)
-        if (PROBABILITY(i) > top) top = PROBABILITY(i), best = i;
-    const lk_field *label = lk_dataset_find(s->test, "label");
-    int32_t         truth = label_of(b, row);
-    const char     *predicted = label ? lk_field_class_name(label, best) : NULL,
-               *actual = label ? lk_field_class_name(label, truth) : NULL;
-    if (!as_json) {
-        terminal_print(stdout, "%6lld  %-14s %5.1f %%  %s%s%s\n", (long long)b->indices[row],
-                       predicted ? predicted : "", 100 * top, best == truth ? "right" : "wrong",
-                       best == truth || !actual ? "" : ": it is ", best == truth || !actual ? "" : actual);
-        return;
-    }
-    json j = json_to(stdout);
-    json_open(&j, NULL, '{');
-    json_integer(&j, "index", b->indices[row]);
-    json_integer(&j, "label", truth);
-    json_integer(&j, "predicted", best);
-    if (predicted) json_text(&j, "name", predicted);
-    json_open(&j, "probabilities", '[');
-    for (int64_t i = 0; i < p->classes; i++) json_number(&j, NULL, PROBABILITY(i));
-#undef PROBABILITY
-    json_close(&j, ']');
-    json_close(&j, '}');
-    json_line(&j);
+    return type == LK_F32 ? (double)((const float *)data)[i] : ((const double *)data)[i];
 }
 
-static lk_status predict(setup *s, predictor *p, int64_t first, int64_t count, bool as_json)
+static void print_row(const setup *s, const predictor *p, const lk_batch *b, int64_t row)
+{
+    int64_t         n = p->style.outputs;
+    const lk_field *field = NULL;
+    const void     *labels = find_field(b, "label", &field), *targets = find_field(b, "target", &field);
+    prediction      one = {.index = b->indices[row],
+                           .name = lk_dataset_sample_name(s->test, b->indices[row]),
+                           .values = p->values,
+                           .target = p->values + n,
+                           .label = labels && p->style.labelled ? ((const int32_t *)labels)[row] : -1};
+    for (int64_t i = 0; i < n; i++) p->values[i] = read_number(s->config.dtype, p->output, row * n + i);
+    for (int64_t i = 0; targets && p->style.targeted && i < n; i++)
+        p->values[n + i] = read_number(field->dtype, targets, row * n + i);
+    predictions_print(&p->style, &one);
+}
+
+static lk_status predict(setup *s, predictor *p, int64_t first, int64_t count)
 {
     lk_batch  b;
     int64_t   end = first + count;
     size_t    size = lk_dtype_size(s->config.dtype);
     lk_status status = lk_loader_seek(p->loader, 0, first - first % s->config.batch);
+    predictions_begin(&p->style);
     while (status >= 0 && (status = lk_loader_next(p->loader, &b)) == LK_OK && b.position < end) {
         lk_step step = {.step = 1, .count = b.count};
         if ((status = lk_batch_bind(&b, p->program)) < 0 || (status = lk_program_step(p->program, &step)) < 0 ||
             (status = lk_program_run(p->program, LK_EVALUATE)) < 0 ||
-            (status = lk_program_output_read(p->program, 0, p->output, (size_t)(b.count * p->classes) * size)) < 0)
+            (status = lk_program_output_read(p->program, 0, p->output, (size_t)(b.count * p->style.outputs) * size)) < 0)
             return status;
         for (int64_t row = 0; row < b.count; row++)
-            if (b.position + row >= first && b.position + row < end) print_sample(s, p, &b, row, as_json);
+            if (b.position + row >= first && b.position + row < end) print_row(s, p, &b, row);
     }
     return status < 0 ? status : LK_OK;
 }
 
-static int run_predict(const options *given)
+/* What is printed for a sample, by loss, options and fields. */
+static void set_style(const setup *s, const options *given, predictions *style)
 {
-    setup       s = {0};
-    predictor   p = {0};
-    const char *weights = options_text(given, "load");
-    int64_t     first = options_integer(given, "first"), count = options_integer(given, "count");
-    if (!weights) {
-        print_error("predict", "--load is missing: expected a checkpoint directory or a .safetensors file");
-        return EXIT_USER_ERROR;
-    }
-    int code = setup_make(&s, "predict", given, SETUP_TEST);
+    const lk_field *label = lk_dataset_find(s->test, "label"), *target = lk_dataset_find(s->test, "target");
+    const char     *name = lk_dataset_sample_name(s->test, 0);
+    style->kind = s->loss == LOSS_CROSS_ENTROPY ? PREDICTIONS_CLASS
+                  : s->loss == LOSS_BCE         ? PREDICTIONS_LABELS
+                                                : PREDICTIONS_NUMBERS;
+    style->format = options_flag(given, "json")  ? PREDICTIONS_JSON
+                    : options_flag(given, "csv") ? PREDICTIONS_CSV
+                                                 : PREDICTIONS_TEXT;
+    style->top = options_integer(given, "top");
+    style->classes = style->kind == PREDICTIONS_CLASS ? setup_field(s, "label") : NULL;
+    style->named = name && *name;
+    style->labelled = style->kind == PREDICTIONS_CLASS && label && label->rank == 0;
+    style->targeted = style->kind == PREDICTIONS_NUMBERS && target;
+}
+
+static int check_options(const options *given)
+{
+    const char *wrong =
+        !options_text(given, "load") ? "--load is missing: expected a checkpoint directory or a .safetensors file"
+        : options_flag(given, "json") && options_flag(given, "csv") ? "--json and --csv exclude each other"
+                                                                    : NULL;
+    if (wrong) print_error("predict", "%s", wrong);
+    return wrong ? EXIT_USER_ERROR : 0;
+}
+
+/* Opens the samples, and finds what the model is. */
+static int prepare(setup *s, options *given)
+{
+    int code = check_options(given);
+    if (code == 0) code = setup_begin(s, "predict", given, (int)options_integer(given, "threads"));
+    if (code == 0) code = record_read(s, "predict", given, options_text(given, "load"));
+    if (code == 0) code = setup_make(s, "predict", given, SETUP_ANY);
+    return code == 0 ? record_check(s, "predict", given) : code;
+}
+
+static int run_predict(const options *command_line)
+{
+    static options given; /* of the command line and of the checkpoint */
+    setup          s = {0};
+    predictor      p = {0};
+    given = *command_line;
+    int     code = prepare(&s, &given);
+    int64_t first = options_integer(&given, "first"), count = options_integer(&given, "count");
     if (code == 0 && first >= lk_dataset_count(s.test)) {
-        print_error("predict", "--first %lld: the test set has %lld samples", (long long)first,
+        print_error("predict", "--first %lld: there are %lld samples", (long long)first,
                     (long long)lk_dataset_count(s.test));
         code = EXIT_USER_ERROR;
     }
     if (code == 0) {
-        s.config.init = weights;
+        s.config.init = options_text(&given, "load");
         s.weights_option = "--load";
-        lk_status status = create_predictor(&s, weights, &p);
-        if (status >= 0) status = predict(&s, &p, first, count, options_flag(given, "json"));
+        set_style(&s, &given, &p.style);
+        lk_status status = create_predictor(&s, s.config.init, &p);
+        if (status >= 0) status = predict(&s, &p, first, count);
         if (status < 0) code = setup_report(&s, "predict", status);
     }
     free_predictor(&p);
@@ -156,9 +188,14 @@ static int run_predict(const options *given)
 
 const command command_predict = {
     "predict",
-    "predict the classes of test samples with saved weights",
-    "Prints for each sample its number, the most probable class and its probability.\n\n"
-    "Example: lockstep predict --load runs/first --model cnn --data fashion-mnist --count 5",
+    "predict classes or numbers with a saved model",
+    "Prints for each sample what the model predicts: the most probable class and its probability, or the numbers of a "
+    "regression. Samples are those of the test set, or all samples where there is no test set. A checkpoint directory "
+    "knows "
+    "its model, its data and their options; an option that is given has precedence.\n\n"
+    "Examples: lockstep predict --load runs/first --count 5 --top 3; lockstep predict --load model.safetensors --model "
+    "cnn "
+    "--data fashion-mnist --csv",
     NULL,
     0,
     0,

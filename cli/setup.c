@@ -68,11 +68,12 @@ static lk_status probe_both(setup *s)
     return status < 0 ? status : lk_dataset_probe(s->context, s->data, LK_SPLIT_TEST, &s->open_options, &s->test);
 }
 
-/* The test set is required. */
-static lk_status open_test(setup *s)
+/* The test set; where there is none, all samples (`any`), or a failure. */
+static lk_status open_test(setup *s, bool any)
 {
     lk_status status = lk_dataset_open(s->context, s->data, LK_SPLIT_TEST, &s->open_options, &s->test);
-    return status == LK_END ? LK_ENOENT : status;
+    if (status != LK_END) return status;
+    return any ? lk_dataset_open(s->context, s->data, LK_SPLIT_TRAIN, &s->open_options, &s->test) : LK_ENOENT;
 }
 
 /* A placeholder data set of `count` black images that uses no memory: its pages are never touched. */
@@ -115,7 +116,7 @@ static lk_status open_data(setup *s, setup_data what)
 {
     if (what == SETUP_PROBE) return probe_both(s);
     if (what == SETUP_SIZES || what == SETUP_SHAPES) return open_shapes(s, what == SETUP_SIZES);
-    return what == SETUP_BOTH ? open_both(s) : open_test(s);
+    return what == SETUP_BOTH ? open_both(s) : open_test(s, what == SETUP_ANY);
 }
 
 /* An option that this model or data set does not use is a user error, instead of being ignored. */
@@ -239,6 +240,14 @@ static int report_no_test(const setup *s, const char *name, lk_status status)
     return EXIT_USER_ERROR;
 }
 
+const lk_field *setup_field(const setup *s, const char *field_name)
+{
+    const lk_field *field;
+    for (int i = 0; s->description && (field = lk_description_field(s->description, i)); i++)
+        if (strcmp(field->name, field_name) == 0) return field;
+    return lk_dataset_find(s->train ? s->train : s->test, field_name);
+}
+
 int setup_make(setup *s, const char *name, const options *given, setup_data what)
 {
     lk_status status;
@@ -257,8 +266,8 @@ int setup_make(setup *s, const char *name, const options *given, setup_data what
     s->opening_data = false;
     if (status < 0) return report_no_test(s, name, status);
     if ((code = check_data_options(s, name, given)) != 0) return code;
-    code = loss_choose(name, options_text(given, "loss"), s->train ? s->train : s->test, &s->loss,
-                       &s->model_options.classes);
+    code = loss_choose(name, options_text(given, "loss"), s->data, setup_field(s, "label"), setup_field(s, "target"),
+                       &s->loss, &s->model_options.classes);
     if (code != 0) return code;
     s->config.loss = record_loss;
     s->config.model_user = s;
@@ -287,8 +296,11 @@ void setup_free(setup *s)
 {
     lk_dataset_free(s->train);
     lk_dataset_free(s->test);
+    lk_description_free(s->description);
     lk_context_free(s->context);
     model_unload(s->model_library);
+    free(s->record);
+    free(s->record_text);
     free(s->groups);
     for (int i = 0; i < 2; i++) free(s->group_text[i]);
 }

@@ -56,6 +56,10 @@ typedef struct setup {
     bool              model_failed;   /* while its graph was recorded */
     const char       *weights_option; /* the option that set config.init: "--init" or "--load" */
 
+    lk_description *description; /* of the checkpoint that is loaded or resumed; NULL: none, or not of this rank */
+    lk_record      *record;      /* config.record */
+    char           *record_text; /* options of the description: name and value of each, with their NULs */
+
     lk_parameter_group *groups;        /* of --freeze and --group; patterns point into … */
     char               *group_text[2]; /* … these */
 } setup;
@@ -64,6 +68,7 @@ typedef enum setup_data {
     SETUP_BOTH,
     SETUP_PROBE, /* both, without their samples: lk_dataset_probe */
     SETUP_TEST,
+    SETUP_ANY,    /* the test set, or all samples where there is none */
     SETUP_SIZES, /* missing files are allowed: then a known data set's published size is used */
     SETUP_SHAPES /* files are not searched */
 } setup_data;
@@ -73,6 +78,8 @@ int       setup_begin(setup *s, const char *command_name, const options *given,
                       int threads); /* only the context; setup_make continues from there */
 int       setup_make(setup *s, const char *command_name, const options *given, setup_data what);
 lk_tensor setup_model(setup *s, lk_tensor x); /* records the model */
+/* The field of that name of the samples that the model was trained on, by its checkpoint's record, or of those here; NULL: none. */
+const lk_field *setup_field(const setup *s, const char *field_name);
 /* As report(), with the options that caused the failure as a prefix: a model that does not fit the data, weights of another model. */
 int  setup_report(const setup *s, const char *command_name, lk_status status);
 void setup_free(setup *s);

@@ -1,10 +1,12 @@
 /* train.c - `lockstep train`. */
 #define _GNU_SOURCE
+#include "environment.h"
 #include "metrics.h"
 #include "partial.h"
 #include "paths.h"
 #include "progress.h"
 #include "ranks.h"
+#include "record.h"
 #include "terminal.h"
 #include "training.h"
 
@@ -344,22 +346,24 @@ static int check_run(const options *given, int ranks)
     return code;
 }
 
-static int prepare_run(setup *s, watcher *w, const options *given)
+static int prepare_run(setup *s, watcher *w, options *given)
 {
     int code = setup_begin(s, "train", given, (int)options_integer(given, "threads"));
     if (code == 0) code = check_options(given);
-    if (code == 0) code = training_make(s, "train", given);
     if (code == 0)
         code = ranks_join(s, "train", options_text(given, "backend"), options_number(given, "timeout"),
                           options_number(given, "join-timeout"));
+    if (code == 0 && environment_rank() >= 0) code = record_resume(s, "train", given); /* else run_train has */
+    if (code == 0) code = training_make(s, "train", given);
     if (code != 0) return code;
     lk_comm *comm = s->config.comm;
     w->rank = comm ? lk_comm_rank(comm) : 0;
     w->world = comm ? lk_comm_size(comm) : 1;
     w->verbose = options_flag(given, "verbose-ranks");
     if ((code = ranks_fetch(s, "train", given)) != 0 || (code = setup_make(s, "train", given, SETUP_BOTH)) != 0 ||
-        (code = ranks_make(s, "train", given)) != 0 || (code = paths_check("train", given, w->rank)) != 0 ||
-        (code = open_log(w, given)) != 0 || (code = open_board(w, given)) != 0)
+        (code = ranks_make(s, "train", given)) != 0 || (code = record_make(s, "train", given)) != 0 ||
+        (code = paths_check("train", given, w->rank)) != 0 || (code = open_log(w, given)) != 0 ||
+        (code = open_board(w, given)) != 0)
         return code;
     s->config.trace = options_text(given, "trace");
     s->config.trace_steps = options_integer(given, "trace-steps");
@@ -381,13 +385,27 @@ static void abort_group(setup *s)
     lk_comm_abort(s->config.comm, why[0] ? why : "its options are invalid");
 }
 
-static int run_train(const options *given)
+/* Takes options from the checkpoint that is resumed, before ranks are started: their number is one of them. `holder` keeps them. */
+static int read_record(setup *holder, options *given)
 {
-    setup            s = {0};
+    if (environment_rank() >= 0 || !options_text(given, "resume")) return 0;
+    int code = setup_begin(holder, "train", given, 1);
+    return code != 0 ? code : record_resume(holder, "train", given);
+}
+
+static int run_train(const options *command_line)
+{
+    static options   all; /* of the command line and of the checkpoint that is resumed */
+    options         *given = &all;
+    setup            holder = {0}, s = {0};
     watcher          w = {.setup = &s, .loss = NAN, .train_loss = NAN, .last_loss = NAN};
     struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESETHAND}; /* a second signal ends at once */
-    int              code;
-    if (ranks_start("train", given, check_run, &code)) return code;
+    all = *command_line;
+    int code = read_record(&holder, given);
+    if (code != 0 || ranks_start("train", given, check_run, &code)) {
+        setup_free(&holder);
+        return code;
+    }
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
     sigaction(SIGUSR1, &action, NULL);
@@ -403,6 +421,7 @@ static int run_train(const options *given)
     lk_tensorboard_free(w.board);
     ranks_leave(&s);
     setup_free(&s);
+    setup_free(&holder);
     return code;
 }
 

@@ -55,7 +55,7 @@ expect 2 "no command 'xyzzy'; .lockstep help. lists" xyzzy
 expect 2 "unknown option --jsn; did you mean --json" info --jsn
 expect 2 "unknown option --quite-another-thing$" info --quite-another-thing
 expect 2 "unknown option -j" info -j
-expect 2 "unexpected argument 'x'" info x
+expect 2 "unexpected argument 'y'" info x y
 expect 2 "json: 'maybe' is neither true nor false" info --json=maybe
 expect 2 "--man needs a value: --man COMMAND" help --man
 expect 2 "--man needs a value" help --man --names

@@ -113,7 +113,8 @@ for ranks in "" "-n 2"; do
     expect 2 '^lockstep train: --init: "fc2.weight" is \(10×512\) in run/.*model.safetensors and \(7×512\) in the model' "$lockstep" train $ranks $small --classes 7 --init run
     [ "$(wc -l < err.txt)" = 1 ] || { echo "more than one line: $(cat err.txt)"; wrong=$((wrong + 1)); }
 done
-expect 2 '^lockstep predict: --load: .* is of another model' "$lockstep" predict --load run --model resnet20 --data synthetic:3x32x32,count=64
+expect 2 "^lockstep predict: --model resnet20: run holds another model, of --model cnn" "$lockstep" predict --load run --model resnet20 --data synthetic:3x32x32,count=64
+expect 2 "^lockstep predict: --load: .* is of another model" "$lockstep" predict --load run/model.safetensors --model resnet20 --data synthetic:3x32x32,count=64
 expect 2 "mean and --std for 2 channels: synthetic:3x32x32,count=64 has 3" "$lockstep" train $small --mean 1,2
 echo "junk" > junk.safetensors
 expect 2 "junk.safetensors" "$lockstep" train $small --init junk.safetensors

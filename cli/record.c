@@ -1,0 +1,240 @@
+/* record.c - writes and reads the options of a run that its checkpoints hold. */
+#define _GNU_SOURCE
+#include "record.h"
+
+#include "environment.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+/* Options that describe this command or this machine: they are never taken from a record. */
+static const char *const own_options[] = {
+    "save",         "resume",    "init",          "init-partial", "download", "backend",     "timeout",
+    "join-timeout", "on-signal", "verbose-ranks", "threads",      "device",   "tensorboard", "trace",
+    "trace-steps",  "log-dir",   "log",           "json",         "config",   "skip-broken", NULL};
+
+/* If the user sets the first, the others of the record no longer belong to it. */
+static const char *const dependent[][10] = {
+    {"data", "features", "classes", "label", "header", "holdout", "cache", "regression", NULL},
+    {"epochs", "steps", NULL},
+    {"optimizer", "momentum", "dampening", "nesterov", "betas", "epsilon", NULL},
+    {"schedule", "step-size", "gamma", "lr-min", NULL},
+    {"reproducible", "leaves", "accumulate", NULL},
+};
+
+/* Options without which the weights do not fit. */
+static const char *const model_options[] = {"model", "hidden", "stem", NULL};
+
+static bool is_in(const char *const *list, const char *name)
+{
+    for (; *list; list++)
+        if (strcmp(*list, name) == 0) return true;
+    return false;
+}
+
+/* ---- writing ---- */
+
+static void count_option(void *user, const char *name, const char *value)
+{
+    (void)name, (void)value;
+    ++*(int *)user;
+}
+
+/* Options of train: plan, which counts the bytes of a record, has others too. */
+static bool is_recorded(const char *name)
+{
+    for (const option *row = command_train.options; row->name || row->doc; row++)
+        if (row->name && strcmp(row->name, name) == 0) return strcmp(name, "json") != 0 && row->type != OPTION_CONFIG;
+    return false;
+}
+
+static void add_option(void *user, const char *name, const char *value)
+{
+    setup *s = user;
+    if (!is_recorded(name)) return;
+    s->record[s->config.record_count++] = (lk_record){name, value};
+}
+
+int record_make(setup *s, const char *name, const options *given)
+{
+    int count = 2;
+    options_each(given, count_option, &count);
+    if (!(s->record = calloc((size_t)count, sizeof *s->record))) {
+        print_error(name, "out of memory");
+        return EXIT_FAILED;
+    }
+    s->config.record = s->record;
+    s->config.record_count = 0;
+    if (!options_given(given, "model")) add_option(s, "model", options_text(given, "model"));
+    if (!options_given(given, "data")) add_option(s, "data", s->data);
+    options_each(given, add_option, s);
+    return 0;
+}
+
+/* ---- the record of rank 0, for all ranks ---- */
+
+/* Name and value of each option, each with its NUL. */
+static char *pack_options(const lk_description *d, size_t *bytes)
+{
+    const lk_record *r;
+    size_t           used = 0;
+    *bytes = 0;
+    for (int i = 0; (r = lk_description_option(d, i)); i++) *bytes += strlen(r->name) + strlen(r->value) + 2;
+    char *text = malloc(*bytes + 1);
+    for (int i = 0; text && (r = lk_description_option(d, i)); i++) {
+        memcpy(text + used, r->name, strlen(r->name) + 1);
+        used += strlen(r->name) + 1;
+        memcpy(text + used, r->value, strlen(r->value) + 1);
+        used += strlen(r->value) + 1;
+    }
+    return text;
+}
+
+/* Reads the description, which may be missing: s->description stays NULL. */
+static lk_status describe(setup *s, const char *directory)
+{
+    struct stat info;
+    if (stat(directory, &info) != 0 || !S_ISDIR(info.st_mode)) return LK_OK;
+    lk_status status = lk_checkpoint_describe(s->context, directory, &s->description);
+    return status == LK_ENOENT ? LK_OK : status;
+}
+
+/* Rank 0 sends what it read: only its host needs the files. */
+static lk_status share_options(setup *s, size_t *bytes, lk_status status)
+{
+    lk_comm *comm = s->config.comm;
+    int64_t  head[2] = {status, (int64_t)*bytes};
+    char     error[1024] = "";
+    if (status < 0) snprintf(error, sizeof error, "%s", lk_context_error(s->context));
+    lk_status sent = lk_comm_broadcast(comm, head, 2, LK_I64, 0, NULL);
+    if (sent >= 0) sent = lk_comm_broadcast(comm, error, sizeof error, LK_U8, 0, NULL);
+    if (sent < 0 || head[0] < 0) {
+        if (sent >= 0 && lk_comm_rank(comm) != 0) print_error("train", "rank 0: %s", error);
+        return sent < 0 ? sent : (lk_status)head[0];
+    }
+    *bytes = (size_t)head[1];
+    if (lk_comm_rank(comm) != 0 && !(s->record_text = malloc(*bytes + 1))) return LK_ENOMEM;
+    return *bytes ? lk_comm_broadcast(comm, s->record_text, *bytes, LK_U8, 0, NULL) : LK_OK;
+}
+
+static int read_options(setup *s, const char *name, const char *directory, size_t *bytes)
+{
+    bool      first = !s->config.comm || lk_comm_rank(s->config.comm) == 0;
+    lk_status status = first ? describe(s, directory) : LK_OK;
+    *bytes = 0;
+    if (status >= 0 && s->description && !(s->record_text = pack_options(s->description, bytes))) status = LK_ENOMEM;
+    if (s->config.comm) status = share_options(s, bytes, status);
+    if (status >= 0) return 0;
+    return first ? report(name, s->context, status) : EXIT_USER_ERROR;
+}
+
+/* ---- applying it ---- */
+
+/* Whether the user's own options make this one of the record meaningless. */
+static bool is_replaced(const options *given, const char *name)
+{
+    for (size_t i = 0; i < sizeof dependent / sizeof *dependent; i++)
+        if (options_chosen(given, dependent[i][0]) && is_in(dependent[i] + 1, name)) return true;
+    return false;
+}
+
+/* The value of an option in the record; NULL: it has none. */
+static const char *find_recorded(const setup *s, size_t bytes, const char *name)
+{
+    for (size_t at = 0; at < bytes;) {
+        const char *key = s->record_text + at, *value = key + strlen(key) + 1;
+        if (strcmp(key, name) == 0) return value;
+        at += strlen(key) + strlen(value) + 2;
+    }
+    return NULL;
+}
+
+/* The same, or the option's default. */
+static const char *recorded_value(const setup *s, size_t bytes, const options *given, const char *name)
+{
+    const char *found = find_recorded(s, bytes, name);
+    if (found) return found;
+    for (const option *row = given->table; row->name || row->doc; row++)
+        if (row->name && strcmp(row->name, name) == 0) return row->value;
+    return NULL;
+}
+
+/* A model of the user's that is not the recorded one. Paths may be written differently: then the weights decide, and so they do where
+ * another program than `lockstep train` made the record. */
+static int check_model(const setup *s, const char *name, const options *given, const char *directory, size_t bytes)
+{
+    if (!find_recorded(s, bytes, "model")) return 0;
+    for (int i = 0; model_options[i]; i++) {
+        const char *recorded = recorded_value(s, bytes, given, model_options[i]),
+                   *own = options_find(given, model_options[i]);
+        if (!options_chosen(given, model_options[i]) || !recorded || !own || strcmp(recorded, own) == 0) continue;
+        if (strchr(recorded, '/') || strchr(own, '/')) continue;
+        print_error(name, "--%s %s: %s holds another model, of --%s %s; omit --%s, or name another directory",
+                    model_options[i], own, directory, model_options[i], recorded, model_options[i]);
+        return EXIT_USER_ERROR;
+    }
+    return 0;
+}
+
+/* -n of the record is used by a process that starts the ranks, and kept by those that it started. */
+static bool is_own(const char *name)
+{
+    return is_in(own_options, name) ||
+           (strcmp(name, "ranks") == 0 && (getenv("WORLD_SIZE") || environment_rank() >= 0) &&
+            !getenv("LOCKSTEP_STARTED_RANKS"));
+}
+
+static int apply_options(setup *s, const char *name, options *given, const char *directory, size_t bytes)
+{
+    char   list[1024] = "", where[128];
+    size_t used = 0;
+    for (size_t at = 0; at < bytes;) {
+        const char *key = s->record_text + at, *value = key + strlen(key) + 1;
+        at += strlen(key) + strlen(value) + 2;
+        if (is_own(key) || !options_known(given, key) || options_chosen(given, key) || is_replaced(given, key))
+            continue;
+        snprintf(where, sizeof where, "the record of the checkpoint: --%.60s", key);
+        if (!options_set(given, key, value, where)) {
+            print_error(name, "%s: %s; give --%s yourself", directory, given->error, key);
+            return EXIT_USER_ERROR;
+        }
+        if (used < sizeof list) used += (size_t)snprintf(list + used, sizeof list - used, " --%s %s", key, value);
+    }
+    bool quiet = getenv("LOCKSTEP_STARTED_RANKS") || environment_rank() > 0;
+    if (list[0] && !quiet)
+        print_note(name, "from the record of %s:%s%s", directory, list, used >= sizeof list ? " …" : "");
+    return 0;
+}
+
+int record_read(setup *s, const char *name, options *given, const char *directory)
+{
+    size_t bytes;
+    int    code = read_options(s, name, directory, &bytes);
+    if (code == 0) code = check_model(s, name, given, directory, bytes);
+    if (code == 0) code = apply_options(s, name, given, directory, bytes);
+    if (code == 0 && s->description && !lk_description_find(s->description, "model") && !options_given(given, "model"))
+        print_note(name, "%s has no record of its model and data: using --model %s; set --model and --data otherwise",
+                   directory, options_text(given, "model"));
+    return code;
+}
+
+int record_resume(setup *s, const char *name, options *given)
+{
+    const char *resume = options_text(given, "resume"), *save = options_text(given, "save");
+    const char *directory = resume && strcmp(resume, "auto") == 0 ? save : resume;
+    int         code = directory ? record_read(s, name, given, directory) : 0;
+    lk_description_free(s->description); /* only rank 0 has it */
+    s->description = NULL;
+    return code;
+}
+
+int record_check(setup *s, const char *name, const options *given)
+{
+    if (!s->description) return 0;
+    lk_status status = lk_description_check(s->description, s->test ? s->test : s->train);
+    if (status < 0) return report(name, s->context, status);
+    if (!options_chosen(given, "mean") && !options_chosen(given, "std"))
+        (void)lk_description_normalisation(s->description, &s->config.transform);
+    return 0;
+}

@@ -1,0 +1,182 @@
+#!/usr/bin/env bash
+# cli_record.sh - a checkpoint knows what it is: eval, predict, info and train --resume need nothing else; another model or other data is
+# refused with both shown. Partial weights, frozen and grouped parameters, and the final rate of a schedule, from the shell.
+# ctest: timeout 300, ranks 3
+set -u
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+cd "$work" || exit 1
+wrong=0
+complain() { echo "$*"; wrong=$((wrong + 1)); }
+field() { sed -n "s/.*\"$1\": *\"\{0,1\}\([-0-9a-zA-Z.+]*\).*/\1/p"; }
+unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT LOCKSTEP_JOB LOCKSTEP_TOKEN
+
+# expect STATUS PATTERN COMMAND…: checks the status, and that standard error matches PATTERN (an extended regular expression).
+expect() {
+    local status=$1 pattern=$2 got
+    shift 2
+    "$@" > out.txt 2> err.txt
+    got=$?
+    if [ "$got" != "$status" ] || { [ -n "$pattern" ] && ! grep -Eq -- "$pattern" err.txt; }; then
+        complain "$*: exit status $got, expected $status; expected '$pattern' in: $(cat err.txt)"
+    fi
+}
+lockstep=$LOCKSTEP
+
+# ---- eval, predict and info ----
+mlp="--model mlp --hidden 24 --data synthetic:20,classes=5,count=300 --batch 48 --mean 0.1 --std 2 --dtype f64"
+expect 0 "" "$lockstep" train $mlp --threads 1 --steps 20 --optimizer sgd --momentum 0.9 --lr 0.02 --save run --seed 4
+expect 0 "" "$lockstep" eval --load run $mlp --threads 1 --json
+explicit=$(cat out.txt)
+expect 0 "from the record of run: --model mlp --hidden 24 .*--data synthetic:20,classes=5,count=300 --batch 48 --mean 0.1 --std 2" "$lockstep" eval --load run --threads 1 --json
+[ "$explicit" = "$(cat out.txt)" ] && [ -n "$(field loss < out.txt)" ] || complain "eval from the record: $(cat out.txt), with options: $explicit"
+"$lockstep" predict --load run $mlp --threads 1 --json > with.txt 2> /dev/null || complain "predict with options failed"
+expect 0 "" "$lockstep" predict --load run --threads 1 --json
+cmp -s with.txt out.txt && [ "$(wc -l < out.txt)" = 10 ] || complain "predict from the record: $(cat out.txt)"
+expect 0 "" "$lockstep" eval --load run/step-00000020 --threads 1 --json
+[ "$explicit" = "$(cat out.txt)" ] || complain "eval of a step's directory: $(cat out.txt)"
+
+# The formats of predict agree with each other.
+"$lockstep" predict --load run --threads 1 --count 7 --first 2 --json --top 3 > top.json 2> err.txt || complain "$(cat err.txt)"
+expect 0 "" "$lockstep" predict --load run --threads 1 --count 7 --first 2 --csv --top 3
+[ "$(head -1 out.txt)" = "index,label,class_1,name_1,probability_1,class_2,name_2,probability_2,class_3,name_3,probability_3" ] || complain "the names in CSV: $(head -1 out.txt)"
+awk -F, 'NR > 1 { n++; if ($1 != NR || $5 < $8 || $8 < $11 || $5 > 1 || $11 < 0) exit 1 } END { exit n != 7 }' out.txt || complain "CSV: $(cat out.txt)"
+[ "$(field index < top.json)" = "$(tail -n +2 out.txt | cut -d, -f1)" ] && [ "$(field label < top.json)" = "$(tail -n +2 out.txt | cut -d, -f2)" ] &&
+    [ "$(field predicted < top.json)" = "$(tail -n +2 out.txt | cut -d, -f3)" ] || complain "CSV: $(cat out.txt), JSON: $(cat top.json)"
+if command -v python3 > /dev/null; then
+    python3 - << 'END' || complain "predict --json: $(cat top.json)"
+import json
+for line in open("top.json"):
+    d = json.loads(line)
+    order = sorted(range(5), key=lambda i: -d["probabilities"][i])
+    assert [t["class"] for t in d["top"]] == order[:3] and d["predicted"] == order[0], d
+    assert abs(sum(d["probabilities"]) - 1) < 1e-12 and d["probability"] == d["probabilities"][order[0]], d
+END
+fi
+expect 0 "" "$lockstep" predict --load run --threads 1 --count 2 --top 2
+grep -Eq '^     0  [0-4] [0-9.]+ %, [0-4] [0-9.]+ %  (right|wrong)' out.txt || complain "predict: $(cat out.txt)"
+expect 2 "json and --csv exclude each other" "$lockstep" predict --load run --json --csv
+expect 2 "first 75: there are 75 samples" "$lockstep" predict --load run --first 75
+
+expect 2 "model cnn: run holds another model, of --model mlp" "$lockstep" eval --load run --model cnn
+expect 2 "hidden 32: run holds another model, of --hidden 24" "$lockstep" predict --load run --hidden 32
+expect 2 "run/step-00000020 was trained on samples of features f32 \(20\) with 5 classes; the data set synthetic has features f32 \(30\) with 5 classes" "$lockstep" eval --load run --data synthetic:30,classes=5
+expect 2 "with 5 classes; .* with 6 classes" "$lockstep" eval --load run --data synthetic:20,classes=6
+expect 0 "" "$lockstep" eval --load run --data synthetic:20,classes=5,count=100,seed=3 --threads 1
+expect 0 "" "$lockstep" eval --load run --data synthetic:20,classes=4,count=100 --threads 1
+
+expect 0 "" "$lockstep" info run
+for line in "^checkpoint +run/step-00000020$" "^step +20$" "^seed +4$" "^written +20[0-9-]+T[0-9:]+Z by $(id -un) on $(uname -n), Lockstep [0-9]" "^precision +f64$" \
+    "^options +--model mlp$" "^ +--momentum 0.9$" "^samples +features f32 \(20\)$" "^ +label i32 \(\), 5 classes$" "^normalisation +mean 0.1, std 2$" \
+    "^tensors +fc1.bias f64 \(24\)$" "^ +fc2.weight f64 \(5, 24\)$" "^parameters +629, of 629 values in 4 tensors$" "^digests +match the files$" \
+    "^SHA-256 +$(sha256sum < run/model.safetensors | cut -c1-64) model.safetensors$"; do
+    grep -Eq "$line" out.txt || complain "info: no line '$line' in: $(cat out.txt)"
+done
+"$lockstep" info run --json > info.json || complain "info --json failed"
+[ "$(wc -l < info.json)" = 1 ] || complain "info --json: $(cat info.json)"
+if command -v python3 > /dev/null; then
+    python3 - << 'END' || complain "info --json: $(cat info.json)"
+import json
+d = json.load(open("info.json"))
+assert d["step"] == 20 and d["seed"] == "4" and d["parameters"] == 629 and d["intact"] is True and d["recorded"] is True, d
+assert d["options"]["hidden"] == "24" and d["options"]["lr"] == "0.02" and "batch" in d["options"], d
+assert d["fields"] == [{"name": "features", "dtype": "f32", "shape": [20]}, {"name": "label", "dtype": "i32", "shape": [], "classes": 5}], d
+assert d["normalisation"] == {"mean": [0.1], "std": [2]} and len(d["tensors"]) == 4, d
+assert {"name": "fc1.weight", "dtype": "f64", "shape": [24, 20]} in d["tensors"], d
+END
+fi
+expect 2 "nowhere holds no checkpoint" "$lockstep" info nowhere
+expect 2 "unexpected argument" "$lockstep" info run run
+cp -r run damaged && printf X | dd of=damaged/step-00000020/model.safetensors bs=1 seek=300 conv=notrunc 2> /dev/null
+expect 2 "damaged/step-00000020/model.safetensors is damaged" "$lockstep" info damaged
+grep -q "do not match" out.txt || complain "info of a damaged checkpoint: $(cat out.txt)"
+
+# The weights alone need the options.
+cp -L run/model.safetensors alone.safetensors
+expect 0 "" "$lockstep" eval --load alone.safetensors $mlp --threads 1 --json
+[ "$explicit" = "$(cat out.txt)" ] || complain "eval of the weights alone: $(cat out.txt)"
+
+# A checkpoint of a version without records: as before, with a note where the record would be needed.
+cp -rL run old && state=old/step-00000020/state.json
+zeros=$(printf '%064d' 0)
+sed -i 's/,"parameters":[0-9]*,"written":{[^}]*},"record":.*,"sha256"/,"sha256"/; s/\("state.json":"\)[0-9a-f]*/\1'"$zeros/" $state
+sed -i "s/$zeros/$(sha256sum < $state | cut -c1-64)/" $state
+expect 0 "" "$lockstep" eval --load old $mlp --threads 1 --json
+[ "$explicit" = "$(cat out.txt)" ] || complain "eval of an old checkpoint: $(cat out.txt)"
+expect 2 "old has no record of its model and data: using --model cnn" "$lockstep" eval --load old --data synthetic:3x32x32,count=64
+expect 0 "" "$lockstep" info old
+grep -q "^record  *none" out.txt || complain "info of an old checkpoint: $(cat out.txt)"
+
+# ---- resuming ----
+options="--model mlp --hidden 24 --data synthetic:20,classes=5,count=300 --batch 48 --seed 9 --optimizer adamw --lr 0.003 --weight-decay 0.05 --schedule cosine --lr-min 0.0001 --clip 1 --reproducible --leaves 6 --steps 24 --eval-every -1"
+"$lockstep" train $options --threads 1 --json > whole.json 2> err.txt || complain "$(cat err.txt)"
+whole=$(field hash < whole.json)
+start() { rm -rf half; "$lockstep" train ${options/--steps 24/--steps 11} --threads 1 --save half "$@" 2> err.txt || complain "$(cat err.txt)"; }
+start --save-every 4 --log first.jsonl
+expect 0 "from the record of half: --model mlp" "$lockstep" train --save half --resume auto --steps 24 --threads 1 --json
+grep -q "resumed half at step 11 of 24" err.txt || complain "did not resume: $(cat err.txt)"
+case $(cat err.txt) in *first.jsonl*) complain "the log of the record is used: $(cat err.txt)" ;; esac
+ls half | grep -q step-00000020 || complain "--save-every of the record is not used: $(ls half)"
+# cosine's length changed with --steps, so the bits are those of a run with the same two lengths, given in full
+again=$(field hash < out.txt)
+start
+"$lockstep" train $options --threads 1 --save half --resume auto --json > full.json 2> err.txt || complain "$(cat err.txt)"
+[ "$again" = "$(field hash < full.json)" ] || complain "from the record: $again, with all options: $(cat full.json)"
+
+options=${options/--schedule cosine --lr-min 0.0001 /}
+"$lockstep" train $options --threads 1 --json > whole.json 2> err.txt || complain "$(cat err.txt)"
+whole=$(field hash < whole.json)
+for how in "" "-n 2" "launcher"; do
+    start -n 3
+    if [ "$how" = launcher ]; then
+        expect 0 "" "$lockstep" run -n 2 -- "$lockstep" train --save half --resume auto --steps 24 --threads 1 --json
+    else
+        expect 0 "from the record of half: --model mlp" "$lockstep" train $how --save half --resume auto --steps 24 --threads 1 --json
+    fi
+    [ "$whole" = "$(field hash < out.txt)" ] || complain "resumed ($how): $(cat out.txt), uninterrupted: $whole; $(cat err.txt)"
+    case $how in "") ranks=3 ;; *) ranks=2 ;; esac
+    [ "$(field ranks < out.txt)" = $ranks ] || complain "resumed ($how) with other ranks than $ranks: $(cat out.txt)"
+    [ "$(grep -c 'from the record' err.txt)" -le 1 ] || complain "the note is printed more than once: $(cat err.txt)"
+done
+expect 0 "" "$lockstep" train --save half --resume auto -n 1 --threads 1 --json
+[ "$(field step < out.txt)" = 24 ] && [ "$(field hash < out.txt)" = "$whole" ] || complain "resumed at its end: $(cat out.txt)"
+expect 0 "" "$lockstep" train --save further --resume half -n 1 --epochs 5 --threads 1 --json
+[ "$(field step < out.txt)" = 35 ] || complain "--epochs does not replace the record's --steps: $(cat out.txt)"
+expect 2 "model cnn: half holds another model, of --model mlp" "$lockstep" train --save half --resume auto --model cnn
+expect 2 "model cnn: half holds another model, of --model mlp" "$lockstep" train --save half --resume auto --model cnn -n 2
+expect 2 "trained on samples of features f32 \(20\) with 5 classes.*features f32 \(21\) with 5 classes" "$lockstep" train --save half --resume auto --data synthetic:21,classes=5 -n 1
+expect 2 "optimizer" "$lockstep" train --save half --resume auto --optimizer sgd -n 1
+
+# ---- partial weights, frozen and grouped parameters ----
+cnn="--data synthetic:1x8x8,classes=4,count=64 --batch 16 --threads 1 --steps 3"
+expect 0 "" "$lockstep" train --model cnn $cnn --save four
+expect 0 "" "$lockstep" train --model cnn ${cnn/classes=4/classes=3} --init-partial four --freeze 'conv*' --group 'fc1.*:lr=0.5,decay=0' --group 'fc2.weight:frozen' --save three --json
+grep -q "6 tensors loaded: conv1.weight, conv1.bias, conv2.weight, conv2.bias, fc1.weight, fc1.bias$" err.txt || complain "loaded: $(cat err.txt)"
+grep -q "2 tensors different, and not loaded: fc2.weight is (4×512) in the file and (3×512) in the model, fc2.bias is (4) in the file and (3) in the model$" err.txt || complain "not loaded: $(cat err.txt)"
+grep -q '"init_partial": {"loaded": \["conv1.weight", .*"fc1.bias"\], "missing": \[\], "mismatched": \["fc2.weight", "fc2.bias"\], "unexpected": \[\]}' out.txt || complain "init_partial: $(cat out.txt)"
+moments=$(head -c 4096 three/optimizer.safetensors | grep -aoE '"[a-z0-9]+\.(weight|bias)\.exp_avg"' | sort | tr '\n' ' ')
+[ "$moments" = '"fc1.bias.exp_avg" "fc1.weight.exp_avg" "fc2.bias.exp_avg" ' ] || complain "trained: $moments"
+expect 0 "group conv\*:|from the record of three:.*--freeze conv\* --group fc1.\*:lr=0.5,decay=0;fc2.weight:frozen" "$lockstep" train --save three --resume auto --steps 5 --threads 1
+grep -q "init-partial" err.txt && complain "--init-partial of the record is used: $(cat err.txt)"
+expect 2 'no parameter matches "fc3\.\*"; the nearest name is "fc[12]\.' "$lockstep" train --model cnn $cnn --freeze 'fc3.*'
+expect 2 'no parameter matches "conv1.wieght"; the nearest name is "conv1.weight"' "$lockstep" train --model cnn $cnn -n 2 --group 'conv1.wieght:lr=2'
+expect 2 'no parameter matches "fc1\.running\*"' "$lockstep" plan --model cnn $cnn --freeze 'fc1.running*'
+expect 2 "expected PATTERN:SETTINGS" "$lockstep" train --model cnn $cnn --group 'fc1.*'
+expect 2 "'rate=3': settings are lr=FACTOR, decay=X and frozen" "$lockstep" train --model cnn $cnn --group 'fc1.*:rate=3'
+expect 2 "a factor of 0 trains nothing: write frozen" "$lockstep" train --model cnn $cnn --group 'fc1.*:lr=0'
+expect 2 "lr is a factor" "$lockstep" train --model cnn $cnn --group 'fc1.*:lr=fast'
+expect 2 "a pattern is empty" "$lockstep" train --model cnn $cnn --freeze 'fc1.*;'
+expect 2 "share no tensor" "$lockstep" train --model cnn $cnn --init-partial run
+expect 2 "init-partial exclude each other" "$lockstep" train --model cnn $cnn --init-partial four --init four
+expect 2 "init-partial.*no.such" "$lockstep" train --model cnn $cnn --init-partial no-such.safetensors
+
+# ---- the final rate of the cosine ----
+"$lockstep" train --model mlp --steps 40 --batch 16 --threads 1 --eval-every -1 --lr 0.4 --warmup 8 --schedule cosine --lr-min 0.05 --log rates.jsonl 2> err.txt || complain "$(cat err.txt)"
+field lr < rates.jsonl | awk '{ s = NR - 1; want = s < 8 ? 0.4 * (s + 1) / 8 : 0.05 + 0.35 * (1 + cos(3.141592653589793 * (s - 8) / 32)) / 2
+    d = $1 - want; if (d > 1e-12 || d < -1e-12) { print "step " s ": " $1 ", expected " want; exit 1 } } END { exit NR != 40 }' || complain "rates of the cosine"
+expect 2 "lr-min belongs to --schedule cosine" "$lockstep" train --model mlp --lr-min 0.1
+expect 2 "lr-min 0.1 is above the learning rate 0.001" "$lockstep" train --model mlp --schedule cosine --lr-min 0.1
+expect 0 "" "$lockstep" train --model mlp --schedule cosine --lr 0.05 --lr-min 0.1 --lr-scale linear --batch 256 --steps 2 --threads 1
+
+[ "$wrong" = 0 ] && echo "ok"
+exit "$((wrong > 0))"
