@@ -162,7 +162,7 @@ static bool check_value(options *o, const char *where, const option *row, const 
         return set_error(o, "%s: '%.80s' is not one of %s", where, text, row->choices);
     case OPTION_CHOICE_OR_FILE:
         if (is_choice(row->choices, text) || options_is_file(text)) return true;
-        return set_error(o, "%s: '%.80s' is neither one of %s nor a file such as ./mine.so", where, text, row->choices);
+        return set_error(o, "%s: '%.80s' is not one of %s, nor a file such as ./mine.so", where, text, row->choices);
     case OPTION_REFUSED: return set_error(o, "%s is not supported: %s", where, row->doc);
     case OPTION_TEXT:
     case OPTION_LIST:

@@ -46,7 +46,7 @@ refused() {
 }
 refused 'no such file' ./none.so
 refused 'no such file' none.so
-refused "is neither one of" nothing
+refused "is not one of" nothing
 echo 'this is text' > text.so
 refused './text.so: it cannot be loaded' ./text.so
 echo 'int unrelated;' > empty.c

@@ -170,15 +170,32 @@ typedef struct job {
     char     error[2048];
 } job;
 
+enum { BATCH = 23 };
+
+/* Every third batch has 2 samples, so that some ranks and leaves have none. */
+static void train_steps(job *j, int rank, rig *r)
+{
+    float   x[BATCH * COLUMNS];
+    int32_t labels[BATCH];
+    REQUIRE(lk_program_bind(r->program, "x", x) == LK_OK && lk_program_bind(r->program, "y", labels) == LK_OK);
+    for (int step = 1; step <= j->steps; step++) {
+        int64_t total = step % 3 ? BATCH : 2, parts = j->leaves ? j->leaves : j->world;
+        int64_t first = total * (j->leaves ? parts * rank / j->world : rank) / parts;
+        int64_t next = total * (j->leaves ? parts * (rank + 1) / j->world : rank + 1) / parts;
+        fill_inputs(x, LK_F32, labels, first + 100 * step, next - first);
+        lk_step s = {.step = step, .count = next - first, .total = total, .rate = 1e-2};
+        REQUIRE(lk_program_train(r->program, &s) == LK_OK, "%s", lk_context_error(r->context));
+        if (rank == 0) j->losses[step - 1] = rig_metrics(r).loss;
+    }
+    j->hashes[rank] = lk_store_hash(r->store);
+}
+
 static int train_rank(int rank, void *user)
 {
-    job *j = user;
-    enum { BATCH = 23 };
+    job                *j = user;
     rig                 r = rig_open(LK_F32, j->threads);
     lk_comm            *comm = NULL;
     lk_comm_config      joining = LK_COMM_CONFIG_INIT;
-    float               x[BATCH * COLUMNS];
-    int32_t             labels[BATCH];
     lk_optimizer_config adam = LK_OPTIMIZER_CONFIG_INIT;
     lk_plan_config      config = LK_PLAN_CONFIG_INIT;
     joining.join_ms = 60000;
@@ -194,29 +211,16 @@ static int train_rank(int rank, void *user)
     REQUIRE(lk_plan_create(r.graph, &config, &r.plan) == LK_OK, "%s", lk_context_error(r.context));
     if (j->leaves) CHECK(r.plan->batch_leaves == !j->coupled, "leaves of coupled samples cannot run as one batch");
     REQUIRE(lk_store_create(r.plan, 3, &r.store) == LK_OK);
-    if (lk_program_create(r.plan, r.store, comm, &r.program) < 0) {
-        if (rank == 0) snprintf(j->error, sizeof j->error, "%s", lk_context_error(r.context));
-        return 3;
-    }
-    REQUIRE(lk_program_bind(r.program, "x", x) == LK_OK && lk_program_bind(r.program, "y", labels) == LK_OK);
-    for (int step = 1; step <= j->steps; step++) {
-        int64_t total = step % 3 ? BATCH : 2,
-                parts = j->leaves ? j->leaves : j->world; /* 2 samples: some ranks have none */
-        int64_t first = total * (j->leaves ? parts * rank / j->world : rank) / parts;
-        int64_t next = total * (j->leaves ? parts * (rank + 1) / j->world : rank + 1) / parts;
-        fill_inputs(x, LK_F32, labels, first + 100 * step, next - first);
-        lk_step s = {.step = step, .count = next - first, .total = total, .rate = 1e-2};
-        REQUIRE(lk_program_train(r.program, &s) == LK_OK, "%s", lk_context_error(r.context));
-        if (rank == 0) j->losses[step - 1] = rig_metrics(&r).loss;
-    }
-    j->hashes[rank] = lk_store_hash(r.store);
+    bool created = lk_program_create(r.plan, r.store, comm, &r.program) >= 0;
+    if (!created && rank == 0) snprintf(j->error, sizeof j->error, "%s", lk_context_error(r.context));
+    if (created) train_steps(j, rank, &r);
     lk_program_free(r.program);
     lk_store_free(r.store);
     lk_plan_free(r.plan);
     lk_graph_free(r.graph);
     lk_comm_free(comm);
     lk_context_free(r.context);
-    return check_result();
+    return created ? check_result() : 3;
 }
 
 static job *new_job(job from)
@@ -322,6 +326,29 @@ static void listings_and_fingerprints_show_the_operation(void)
     graph.used = 0;
     fingerprint_of(1.5, false, &graph, NULL);
     CHECK(strstr(graph.text, "= custom affine, attributes 0x"), "%s", graph.text);
+}
+
+static void profiles_name_the_operation(void)
+{
+    static listing      profile;
+    rig                 r = rig_open(LK_F32, 1);
+    float               x[ROWS * COLUMNS];
+    int32_t             labels[ROWS];
+    lk_optimizer_config sgd = LK_OPTIMIZER_CONFIG_INIT;
+    lk_plan_config      config = LK_PLAN_CONFIG_INIT;
+    lk_tensor           in = lk_input(r.graph, "x", LK_F32, 2, ((int64_t[]){ROWS, COLUMNS}));
+    lk_tensor           y = lk_input(r.graph, "y", LK_I32, 1, ((int64_t[]){ROWS}));
+    config.loss = lk_cross_entropy(record_model(in, true, false, 1.5), y);
+    config.optimizer = &sgd;
+    rig_plan(&r, &config, 3);
+    fill_inputs(x, LK_F32, labels, 0, ROWS);
+    REQUIRE(lk_program_bind(r.program, "x", x) == LK_OK && lk_program_bind(r.program, "y", labels) == LK_OK);
+    lk_program_profile(r.program, true);
+    REQUIRE(lk_program_train(r.program, &(lk_step){.step = 1, .count = ROWS, .rate = 0.1}) == LK_OK);
+    lk_program_profile_print(r.program, append_text, &profile);
+    CHECK(strstr(profile.text, "= custom swish_gate(") && strstr(profile.text, "= custom_grad affine, factor 1.5("),
+          "%s", profile.text);
+    rig_close(&r);
 }
 
 /* ---- what is refused ---- */
@@ -523,6 +550,7 @@ int main(void)
     RUN(leaves_give_the_same_bits_at_any_size);
     RUN(ranks_with_other_attributes_are_refused);
     RUN(listings_and_fingerprints_show_the_operation);
+    RUN(profiles_name_the_operation);
     RUN(invalid_operations_and_operands_are_refused);
     RUN(a_gradient_needs_a_backward);
     RUN(a_failing_callback_ends_the_section);
