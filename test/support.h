@@ -5,7 +5,7 @@
 
 #include "check.h"
 #include "copies.h"
-#include "train/safetensors.h"
+#include "data/safetensors.h"
 
 #include <lockstep/nn.h>
 #include <lockstep/program.h>

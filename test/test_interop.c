@@ -3,8 +3,8 @@
 #include "base/hash.h"
 #include "check.h"
 #include "copies.h"
+#include "data/safetensors.h"
 #include "train/file.h"
-#include "train/safetensors.h"
 
 #include <lockstep.h>
 #include <math.h>

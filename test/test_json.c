@@ -1,7 +1,7 @@
 /* test_json.c - the JSON reader: what it accepts, what it refuses and at which byte, and the values it returns. */
 #include "check.h"
 
-#include "train/json.h"
+#include "base/json.h"
 
 #include <locale.h>
 #include <math.h>

@@ -5,7 +5,7 @@
 
 #include "base/base.h"
 #include "train/file.h"
-#include "train/safetensors.h"
+#include "train/safetensors_write.h"
 
 #include <errno.h>
 #include <fcntl.h>

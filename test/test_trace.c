@@ -6,7 +6,7 @@
 #include "test_data.h"
 
 #include "run/trace.h"
-#include "train/json.h"
+#include "base/json.h"
 
 #include <locale.h>
 #include <math.h>

@@ -4,7 +4,7 @@
 
 #include "run/store.h"
 #include "train/lock.h"
-#include "train/safetensors.h"
+#include "train/safetensors_write.h"
 #include "train/state.h"
 
 #include <lockstep/checkpoint.h>

@@ -1,7 +1,7 @@
 /* json_write.c - the JSON writer of checkpoints. */
 #include "train/json_write.h"
 
-#include "train/json.h"
+#include "base/json.h"
 
 #include <stdarg.h>
 #include <stdio.h>

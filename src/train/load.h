@@ -2,8 +2,8 @@
 #ifndef LK__LOAD_H
 #define LK__LOAD_H
 
+#include "data/safetensors.h"
 #include "run/store.h"
-#include "train/safetensors.h"
 
 #include <lockstep/checkpoint.h>
 

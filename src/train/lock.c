@@ -8,7 +8,7 @@
 #define _GNU_SOURCE
 #include "train/lock.h"
 
-#include "train/json.h"
+#include "base/json.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -4,7 +4,7 @@
 #define LK__RECORD_H
 
 #include "base/base.h"
-#include "train/json.h"
+#include "base/json.h"
 
 #include <lockstep/trainer.h>
 

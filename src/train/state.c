@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include "train/state.h"
 
+#include "base/json.h"
 #include "train/file.h"
 #include "train/json_write.h"
 

@@ -3,7 +3,7 @@
 #define LK__STATE_H
 
 #include "base/base.h"
-#include "train/json.h"
+#include "base/json.h"
 
 #include <lockstep/checkpoint.h>
 

@@ -4,8 +4,8 @@
 #include <lockstep/tensorboard.h>
 
 #include "base/base.h"
+#include "base/json.h"
 #include "train/file.h"
-#include "train/json.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -1,7 +1,7 @@
 /* foreign.c - recognises weight files of other formats by their first bytes, and says how to convert them in Python. */
 #define _GNU_SOURCE
-#include "train/safetensors.h"
-#include "train/safetensors_inside.h"
+#include "data/safetensors.h"
+#include "data/safetensors_inside.h"
 
 #include <string.h>
 

@@ -1,4 +1,4 @@
-/* train/json.h - a strict JSON reader (RFC 8259) over a span of bytes. It allocates nothing: a value is a span of a text
+/* base/json.h - a strict JSON reader (RFC 8259) over a span of bytes. It allocates nothing: a value is a span of a text
  * that lk__json_parse has validated as a whole, so iterating over it cannot fail. */
 #ifndef LK__JSON_H
 #define LK__JSON_H

@@ -1,9 +1,9 @@
-/* safetensors.c - the safetensors writer, and what it shares with the reader: types, sizes, order. */
-#include "train/safetensors.h"
+/* safetensors_write.c - the safetensors writer. */
+#include "train/safetensors_write.h"
 
+#include "base/json.h"
+#include "data/safetensors_inside.h"
 #include "train/file.h"
-#include "train/json.h"
-#include "train/safetensors_inside.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -13,69 +13,10 @@
 #error "safetensors data is little-endian and is written as it is in memory"
 #endif
 
-/* Tensors are sorted in the order of this list. */
-const lk__safetensors_dtype lk__safetensors_dtypes[LK__SAFETENSORS_DTYPES] = {
-    {"I64", LK_I64, false}, {"F64", LK_F64, false},   {"F32", LK_F32, false},
-    {"I32", LK_I32, false}, {"BF16", LK_BF16, false}, {"F16", LK_F16, false},
-    {"I8", LK_I8, false},   {"U8", LK_U8, false},     {"BOOL", LK_U8, true},
-};
-
-static int type_rank(const lk__safetensors_tensor *t)
-{
-    for (int i = 0; i < LK__SAFETENSORS_DTYPES; i++)
-        if (lk__safetensors_dtypes[i].dtype == t->dtype && lk__safetensors_dtypes[i].boolean == t->boolean) return i;
-    return LK__SAFETENSORS_DTYPES;
-}
-
-const char *lk__safetensors_type(const lk__safetensors_tensor *t)
-{
-    int rank = type_rank(t);
-    return rank < LK__SAFETENSORS_DTYPES ? lk__safetensors_dtypes[rank].name : "?";
-}
-
-bool lk__safetensors_size(const lk__safetensors_tensor *t, uint64_t *bytes)
-{
-    uint64_t n = lk_dtype_size(t->dtype);
-    bool     zero = false;
-    for (int i = 0; i < t->rank; i++) {
-        if (t->dims[i] < 0) return false;
-        if (t->dims[i] == 0)
-            zero = true;
-        else if (__builtin_mul_overflow(n, (uint64_t)t->dims[i], &n))
-            return false;
-    }
-    *bytes = zero ? 0 : n;
-    return *bytes <= INT64_MAX;
-}
-
-/* Heap sort: in place, without allocation (glibc's qsort allocates), and n log n in the worst case. */
-void lk__safetensors_sort(void *array, size_t count, size_t size, int (*compare)(const void *a, const void *b))
-{
-    char *base = array;
-    char  swap[sizeof(lk__safetensors_tensor)];
-    for (size_t start = count / 2, end = count; end > 1;) {
-        if (start > 0) {
-            start--;
-        } else {
-            end--;
-            memcpy(swap, base, size);
-            memcpy(base, base + end * size, size);
-            memcpy(base + end * size, swap, size);
-        }
-        for (size_t root = start, child; (child = 2 * root + 1) < end; root = child) {
-            if (child + 1 < end && compare(base + child * size, base + (child + 1) * size) < 0) child++;
-            if (compare(base + root * size, base + child * size) >= 0) break;
-            memcpy(swap, base + root * size, size);
-            memcpy(base + root * size, base + child * size, size);
-            memcpy(base + child * size, swap, size);
-        }
-    }
-}
-
 static int compare_order(const void *a, const void *b)
 {
     const lk__safetensors_tensor *x = a, *y = b;
-    int                           difference = type_rank(x) - type_rank(y);
+    int                           difference = lk__safetensors_type_rank(x) - lk__safetensors_type_rank(y);
     return difference ? difference : strcmp(x->name, y->name);
 }
 
@@ -83,13 +24,6 @@ static int compare_names(const void *a, const void *b)
 {
     return strcmp(((const lk__safetensors_tensor *)a)->name, ((const lk__safetensors_tensor *)b)->name);
 }
-
-int lk__safetensors_compare_pairs(const void *a, const void *b)
-{
-    return strcmp(((const lk__safetensors_pair *)a)->key, ((const lk__safetensors_pair *)b)->key);
-}
-
-/* ---- the writer ---- */
 
 /* Receives header text: counts it if file is NULL, else writes it. The same code does both, so the results agree. */
 typedef struct sink {
@@ -174,7 +108,7 @@ static lk_status prepare_header(lk_context *context, const char *path, lk__safet
         lk__safetensors_tensor *t = &tensors[i];
         if (!is_utf8(t->name) || strcmp(t->name, "__metadata__") == 0)
             return lk__fail(context, LK_EINVAL, "%s: '%s' is not a valid tensor name", path, t->name);
-        if (type_rank(t) == LK__SAFETENSORS_DTYPES || t->rank < 0 || t->rank > LK_MAX_RANK ||
+        if (lk__safetensors_type_rank(t) == LK__SAFETENSORS_DTYPES || t->rank < 0 || t->rank > LK_MAX_RANK ||
             !lk__safetensors_size(t, &t->bytes) || (t->bytes && !t->data && !t->read))
             return lk__fail(context, LK_EINVAL, "%s: tensor '%s' has a type, shape or data that cannot be written",
                             path, t->name);

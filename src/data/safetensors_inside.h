@@ -1,8 +1,8 @@
-/* train/safetensors_inside.h - shared by the safetensors reader and writer alone. */
+/* data/safetensors_inside.h - shared by the safetensors reader and writer alone. */
 #ifndef LK__SAFETENSORS_INSIDE_H
 #define LK__SAFETENSORS_INSIDE_H
 
-#include "train/safetensors.h"
+#include "data/safetensors.h"
 
 enum { LK__SAFETENSORS_HEADER_LIMIT = 100000000, LK__SAFETENSORS_DTYPES = 9 }; /* the reference library's limit */
 
@@ -13,6 +13,8 @@ typedef struct lk__safetensors_dtype {
 } lk__safetensors_dtype;
 extern const lk__safetensors_dtype lk__safetensors_dtypes[LK__SAFETENSORS_DTYPES];
 
+/* Its position in the list above, in whose order tensors are sorted; LK__SAFETENSORS_DTYPES if it is not there. */
+int lk__safetensors_type_rank(const lk__safetensors_tensor *tensor);
 /* False: negative dims, or too large for a file. */
 bool lk__safetensors_size(const lk__safetensors_tensor *tensor, uint64_t *bytes);
 /* size is at most sizeof(lk__safetensors_tensor). */

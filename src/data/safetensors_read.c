@@ -1,9 +1,9 @@
 /* safetensors_read.c - the safetensors reader. The whole header is checked before any of it is used; data is read by position,
  * not mapped, so that a file that shrinks meanwhile is an error, not a signal. */
 #define _GNU_SOURCE
-#include "train/json.h"
-#include "train/safetensors.h"
-#include "train/safetensors_inside.h"
+#include "base/json.h"
+#include "data/safetensors.h"
+#include "data/safetensors_inside.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -1,6 +1,6 @@
 /* json.c - the JSON reader: one recursive validation of the whole text, then iteration over spans of it without checks. */
 #define _GNU_SOURCE
-#include "train/json.h"
+#include "base/json.h"
 
 #include <locale.h>
 #include <math.h>
