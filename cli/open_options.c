@@ -10,7 +10,9 @@ static int check_kind(const char *name, const options *given, const char *data)
 {
     static const struct {
         const char *option, *kinds; /* that use it */
-    } table[] = {{"size", "folder"},
+    } table[] = {{"label", "csv, npz, safetensors"},
+                 {"header", "csv"},
+                 {"size", "folder"},
                  {"channels", "folder"},
                  {"cache", "folder"},
                  {"skip-broken", "folder"},
@@ -39,7 +41,8 @@ static bool parse_size(const char *text, int64_t *height, int64_t *width)
 int open_options_set(const char *name, const options *given, const char *data, lk_open_options *open)
 {
     int         code = check_kind(name, given, data);
-    const char *size = options_text(given, "size"), *channels = options_text(given, "channels");
+    const char *size = options_text(given, "size"), *channels = options_text(given, "channels"),
+               *header = options_text(given, "header");
     if (code != 0) return code;
     *open = (lk_open_options)LK_OPEN_OPTIONS_INIT;
     if (size && !parse_size(size, &open->height, &open->width)) {
@@ -47,6 +50,8 @@ int open_options_set(const char *name, const options *given, const char *data, l
         return EXIT_USER_ERROR;
     }
     open->channels = channels ? atoi(channels) : 0;
+    open->label = options_text(given, "label");
+    open->header = strcmp(header, "yes") == 0 ? 1 : strcmp(header, "no") == 0 ? -1 : 0;
     open->holdout = options_number(given, "holdout");
     open->cache = options_text(given, "cache");
     open->skip_broken = options_flag(given, "skip-broken");

@@ -7,6 +7,13 @@
 #include <lockstep/data.h>
 
 /* Rows of an option table. */
+#define TABLE_OPTIONS                                                                                                   \
+    TEXT("label", "COLUMN", NULL,                                                                                       \
+         "csv: the label's column, by name or by number from 1; npz, safetensors: the label's array. "                  \
+         "Default: label or target, else csv's last column"),                                                           \
+        CHOICE("header", "WHEN", "auto", "auto|yes|no",                                                                 \
+               "csv: whether the first line has names; auto: if none of its fields is a number")
+
 #define FOLDER_OPTIONS                                                                                                  \
     TEXT("size", "H,W", NULL, "folder: resize images to height H and width W, bilinear with antialiasing"),             \
         CHOICE("channels", "N", NULL, "1|3", "folder: 1 for grey, 3 for RGB (default: as the first image)"),            \

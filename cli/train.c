@@ -67,7 +67,7 @@ typedef struct watcher {
     double          epoch_sum;     /* of losses × samples, and … */
     int64_t         epoch_samples; /* … of samples, in the epoch so far */
     int64_t         epoch;
-    double          loss; /* of the latest evaluation; NaN: none */
+    double          loss;                        /* of the latest evaluation; NaN: none */
     lk_named_metric metrics[LK_MAX_METRICS + 1]; /* of it */
     int             metrics_count;
     int64_t         samples; /* of it */
@@ -265,6 +265,10 @@ static int train_model(setup *s, watcher *w, const options *given)
     lk_status   status = lk_trainer_create(s->context, &s->config, &t);
     if (status < 0) return setup_report(s, "train", status);
     if (lk_trainer_load_report(t)) partial_print("train", s->config.init_partial, lk_trainer_load_report(t));
+    if (!s->test && w->rank == 0 && s->config.eval_every >= 0)
+        print_note("train",
+                   "%s has no test set, so nothing is evaluated; --holdout 0.1 takes a tenth of the samples as one",
+                   s->data);
     status = lk_trainer_run(t);
     if (w->started) progress_end(&w->bar);
     int code = 0;

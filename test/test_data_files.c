@@ -126,6 +126,34 @@ static unsigned char *idx_bytes(int rank, const uint32_t *dims, size_t *size)
     return bytes;
 }
 
+static void idx_files_open_by_name(void)
+{
+    static const unsigned char images[] = {0, 0, 8, 3, 0, 0, 0, 3, 0, 0, 0, 1, 0, 0, 0, 2, 1, 2, 3, 4, 5, 6},
+                               labels[] = {0, 0, 8, 1, 0, 0, 0, 3, 2, 0, 1};
+    char            name[1200];
+    lk_dataset     *d;
+    lk_open_options options = LK_OPEN_OPTIONS_INIT;
+    write_file(scratch("own-images"), images, sizeof images);
+    write_gzip(scratch("own-labels.gz"), labels, sizeof labels);
+    snprintf(name, sizeof name, "idx:%s,%s", scratch("own-images"), scratch("own-labels"));
+    CHECK_OK(context, lk_dataset_open(context, name, LK_SPLIT_TRAIN, NULL, &d));
+    CHECK(lk_dataset_count(d) == 3 && lk_dataset_field(d, 0)->rank == 3 && lk_dataset_find(d, "label")->classes == 3);
+    for (int i = 0; i < 3; i++) {
+        unsigned char pixels[2];
+        int32_t       label;
+        CHECK_OK(context, lk_dataset_get(d, i, (void *[]){pixels, &label}));
+        CHECK(pixels[0] == 2 * i + 1 && pixels[1] == 2 * i + 2 && label == (i + 2) % 3);
+    }
+    lk_dataset_free(d);
+    CHECK(lk_dataset_open(context, name, LK_SPLIT_TEST, NULL, &d) == LK_END && !d); /* no test set of its own */
+    options.holdout = 0.999999;
+    CHECK_OK(context, lk_dataset_probe(context, name, LK_SPLIT_TEST, &options, &d));
+    CHECK(lk_dataset_count(d) == 3);
+    lk_dataset_free(d);
+    CHECK_FAILS(context, lk_dataset_open(context, "idx:only", LK_SPLIT_TRAIN, NULL, &d), LK_EINVAL, "idx:IMAGES,LABELS");
+    CHECK_FAILS(context, lk_dataset_open(context, "idx:/a,/b", LK_SPLIT_TRAIN, NULL, &d), LK_ENOENT, "/a");
+}
+
 static void idx_files_are_read_plain_and_gzip(void)
 {
     static const uint32_t shapes[][4] = {{13, 5, 7, 0}, {1, 1, 1, 0}, {300, 28, 28, 0}, {13, 3, 4, 5}, {13, 9, 0, 0}};
@@ -607,6 +635,7 @@ int main(void)
     RUN(cifar_files_of_any_length_are_read_in_order);
     RUN(invalid_cifar_files_are_reported_with_record_and_byte);
     RUN(idx_files_are_read_plain_and_gzip);
+    RUN(idx_files_open_by_name);
     RUN(several_gzip_members_are_one_file);
     RUN(invalid_idx_files_are_reported_with_position);
     RUN(names_give_directories_or_advice);

@@ -1,4 +1,5 @@
-/* suggest.c - the known name that was probably meant: Levenshtein distance, at most a third of the letters different. */
+/* suggest.c - the known name that was probably meant: edit distance, in which two swapped letters are one edit; at
+ * most a third of the letters different. */
 #include "base/base.h"
 
 #include <string.h>
@@ -7,20 +8,21 @@ enum { LONGEST = 64 };
 
 static size_t edit_distance(const char *a, const char *b)
 {
-    size_t row[LONGEST + 1], n = strlen(b);
-    for (size_t j = 0; j <= n; j++) row[j] = j;
+    size_t rows[3][LONGEST + 1], n = strlen(b), *before = rows[0], *last = rows[1], *row = rows[2], *free;
+    for (size_t j = 0; j <= n; j++) last[j] = j;
     for (size_t i = 0; a[i]; i++) {
-        size_t diagonal = row[0];
         row[0] = i + 1;
         for (size_t j = 0; j < n; j++) {
-            size_t best = diagonal + (a[i] != b[j]);
+            size_t best = last[j] + (a[i] != b[j]);
             if (row[j] + 1 < best) best = row[j] + 1;
-            if (row[j + 1] + 1 < best) best = row[j + 1] + 1;
-            diagonal = row[j + 1];
+            if (last[j + 1] + 1 < best) best = last[j + 1] + 1;
+            if (i > 0 && j > 0 && a[i] == b[j - 1] && a[i - 1] == b[j] && before[j - 1] + 1 < best)
+                best = before[j - 1] + 1;
             row[j + 1] = best;
         }
+        free = before, before = last, last = row, row = free;
     }
-    return row[n];
+    return last[n];
 }
 
 size_t lk__pattern_distance(const char *pattern, const char *name)

@@ -1,5 +1,6 @@
 /* idx.c - IDX files (yann.lecun.com/exdb/mnist): a type, the lengths of the axes in big-endian, then the bytes. */
 #include "data/dataset.h"
+#include "data/subset.h"
 
 #include <string.h>
 
@@ -185,6 +186,25 @@ lk_status lk__idx_open(lk_context *context, const char *name, const char *images
 fail:
     lk__stream_close(&image_stream);
     lk__stream_close(&label_stream);
+    return status;
+}
+
+lk_status lk__idx_open_data(lk_context *context, const char *paths, lk_split split, const lk_open_options *options,
+                            bool probe, lk_dataset **dataset)
+{
+    static const char example[] = "idx:IMAGES,LABELS";
+    char              files[2][LK__PATH];
+    lk_dataset       *d = NULL;
+    *dataset = NULL;
+    lk_status status = lk__path_pair(context, example, paths, files);
+    if (status < 0) return status;
+    if (!files[1][0]) return lk__fail(context, LK_EINVAL, "idx needs a file of labels too, as in %s", example);
+    if (split == LK_SPLIT_TEST && options->holdout == 0) return LK_END;
+    if ((status = lk__idx_open(context, "idx", files[0], files[1], 0, NULL, probe, &d)) < 0) return status;
+    if ((status = lk__dataset_hold_out(d, split, options->holdout, NULL)) == LK_OK)
+        *dataset = d;
+    else
+        lk_dataset_free(d);
     return status;
 }
 

@@ -1,6 +1,8 @@
 /* open.c - opens data sets by name: the directories that are searched, and messages about missing files. */
 #define _GNU_SOURCE
 #include "base/config.h"
+#include "data/array/array.h"
+#include "data/csv/csv.h"
 #include "data/dataset.h"
 #include "data/folder/folder.h"
 
@@ -195,8 +197,16 @@ static const struct {
     lk_status (*open)(lk_context *context, const char *rest, lk_split split, const lk_open_options *options, bool probe,
                       lk_dataset **dataset); /* rest: after the colon; NULL: nothing */
 } kinds[] = {
-    {"cifar10", open_cifar},       {"fashion-mnist", open_fashion},  {"mnist", open_mnist},
-    {"synthetic", open_synthetic}, {"folder", lk__data_folder_open},
+    {"cifar10", open_cifar},
+    {"fashion-mnist", open_fashion},
+    {"mnist", open_mnist},
+    {"synthetic", open_synthetic},
+    {"folder", lk__data_folder_open},
+    {"npy", lk__npy_open},
+    {"npz", lk__npz_open},
+    {"safetensors", lk__safetensors_data_open},
+    {"csv", lk__csv_open_data},
+    {"idx", lk__idx_open_data},
 };
 enum { KINDS = sizeof kinds / sizeof *kinds };
 

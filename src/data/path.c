@@ -36,3 +36,16 @@ lk_status lk__path_make(lk_context *context, const char *directory)
         if (!end) return LK_OK;
     }
 }
+
+lk_status lk__path_pair(lk_context *context, const char *example, const char *text, char paths[2][LK__PATH])
+{
+    const char *comma = text ? strchr(text, ',') : NULL;
+    int         first = !text ? 0 : comma ? (int)(comma - text) : (int)strlen(text);
+    paths[1][0] = 0;
+    if (first > 0 && lk__path(paths[0], "%.*s", first, text)) {
+        if (!comma) return LK_OK;
+        if (comma[1] && !strchr(comma + 1, ',') && lk__path(paths[1], "%s", comma + 1)) return LK_OK;
+    }
+    return lk__fail(context, LK_EINVAL, "the name of the data needs its files, as in %s (not \"%s\")", example,
+                    text ? text : "");
+}

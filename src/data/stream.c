@@ -41,19 +41,23 @@ static lk_status refill(lk__data_stream *s)
     return LK_OK;
 }
 
+static lk_status begin_inflating(lk__data_stream *s, int window_bits)
+{
+    s->z.zalloc = zlib_alloc;
+    s->z.zfree = zlib_free;
+    s->z.opaque = s->context;
+    if (inflateInit2(&s->z, window_bits) != Z_OK)
+        return lk__fail(s->context, LK_ENOMEM, "no memory to decompress %s", s->name);
+    s->inflating = true;
+    return LK_OK;
+}
+
 static lk_status detect_gzip(lk__data_stream *s)
 {
     lk_status status = refill(s);
     if (status < 0) return status;
     s->gzip = s->available >= 2 && s->next[0] == 0x1f && s->next[1] == 0x8b;
-    if (!s->gzip) return LK_OK;
-    s->z.zalloc = zlib_alloc;
-    s->z.zfree = zlib_free;
-    s->z.opaque = s->context;
-    if (inflateInit2(&s->z, 15 + 16) != Z_OK)
-        return lk__fail(s->context, LK_ENOMEM, "no memory to decompress %s", s->name);
-    s->inflating = true;
-    return LK_OK;
+    return s->gzip ? begin_inflating(s, 15 + 16) : LK_OK;
 }
 
 lk_status lk__stream_open(lk_context *context, const char *path, lk__data_stream *s)
@@ -75,6 +79,19 @@ lk_status lk__stream_memory(lk_context *context, const char *name, const void *b
     return detect_gzip(s);
 }
 
+lk_status lk__stream_deflate(lk_context *context, const char *name, const void *bytes, size_t size, lk__data_stream *s)
+{
+    *s = (lk__data_stream){.context = context,
+                           .name = name,
+                           .fd = -1,
+                           .size = size,
+                           .next = bytes,
+                           .available = size,
+                           .gzip = true,
+                           .raw = true};
+    return begin_inflating(s, -15);
+}
+
 void lk__stream_close(lk__data_stream *s)
 {
     if (s->inflating) inflateEnd(&s->z);
@@ -88,11 +105,12 @@ void lk__stream_close(lk__data_stream *s)
 /* Decompresses `bytes` into out, or fewer at the end. */
 static lk_status read_gzip(lk__data_stream *s, unsigned char *out, size_t bytes, size_t *got)
 {
+    const char *kind = s->raw ? "deflate" : "gzip";
     while (*got < bytes && !s->ended) {
         lk_status status = refill(s);
         if (status < 0) return status;
         if (s->available == 0)
-            return lk__fail(s->context, LK_EFORMAT, "%s is truncated: its gzip data stops at byte %llu", s->name,
+            return lk__fail(s->context, LK_EFORMAT, "%s is truncated: its %s data stops at byte %llu", s->name, kind,
                             (unsigned long long)s->consumed);
         size_t space = bytes - *got < 1u << 30 ? bytes - *got : 1u << 30; /* zlib counts in 32 bits */
         size_t input = s->available < 1u << 30 ? s->available : 1u << 30;
@@ -111,13 +129,13 @@ static lk_status read_gzip(lk__data_stream *s, unsigned char *out, size_t bytes,
             if ((status = refill(s)) < 0) return status;
             if (s->available == 0)
                 s->ended = true;
-            else if (s->next[0] != 0x1f || inflateReset(&s->z) != Z_OK)
-                return lk__fail(s->context, LK_EFORMAT, "%s has other data after its gzip data, from byte %llu",
-                                s->name, (unsigned long long)s->consumed);
+            else if (s->raw || s->next[0] != 0x1f || inflateReset(&s->z) != Z_OK)
+                return lk__fail(s->context, LK_EFORMAT, "%s has other data after its %s data, from byte %llu", s->name,
+                                kind, (unsigned long long)s->consumed);
         } else if (result == Z_MEM_ERROR) {
             return lk__fail(s->context, LK_ENOMEM, "no memory to decompress %s", s->name);
         } else if (result != Z_OK && result != Z_BUF_ERROR) {
-            return lk__fail(s->context, LK_EFORMAT, "%s is damaged: gzip data near byte %llu: %s", s->name,
+            return lk__fail(s->context, LK_EFORMAT, "%s is damaged: %s data near byte %llu: %s", s->name, kind,
                             (unsigned long long)s->consumed, s->z.msg ? s->z.msg : "cannot decompress");
         }
     }

@@ -16,13 +16,17 @@ typedef struct lk__data_stream {
     const unsigned char *next;
     size_t               available;
     bool                 gzip, inflating, ended;
+    bool                 raw; /* deflate without gzip's header and sums, one piece */
     z_stream             z;
 } lk__data_stream;
 
-/* Both leave a stream that lk__stream_close accepts, also on failure. */
+/* These leave a stream that lk__stream_close accepts, also on failure. */
 lk_status lk__stream_open(lk_context *context, const char *path, lk__data_stream *stream);
 lk_status lk__stream_memory(lk_context *context, const char *name, const void *bytes, size_t size,
                             lk__data_stream *stream);
+/* Over a piece of deflate data, as a zip holds it. */
+lk_status lk__stream_deflate(lk_context *context, const char *name, const void *bytes, size_t size,
+                             lk__data_stream *stream);
 void      lk__stream_close(lk__data_stream *stream);
 
 /* Reads up to `bytes`; *got is less only at the end. LK_EFORMAT for damaged or truncated gzip, or data after it. */

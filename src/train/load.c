@@ -2,6 +2,7 @@
 #include "train/load.h"
 
 #include "base/bf16.h"
+#include "base/f16.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -14,21 +15,13 @@ const char *lk__moment_name(int moments, int m)
     return moments == 2 ? adam[m] : "momentum_buffer";
 }
 
-static double from_f16(uint16_t bits)
-{
-    int    exponent = bits >> 10 & 31, fraction = bits & 1023;
-    double sign = bits >> 15 ? -1 : 1;
-    if (exponent == 31) return fraction ? (double)__builtin_nan("") : sign * __builtin_inf();
-    return sign * (exponent ? __builtin_ldexp(1024 + fraction, exponent - 25) : __builtin_ldexp(fraction, -24));
-}
-
 static double read_element(lk_dtype type, const void *data, size_t i)
 {
     switch (type) {
     case LK_F32: return (double)((const float *)data)[i];
     case LK_F64: return ((const double *)data)[i];
     case LK_BF16: return (double)lk__from_bf16(((const lk__bf16 *)data)[i]);
-    case LK_F16: return from_f16(((const uint16_t *)data)[i]);
+    case LK_F16: return lk__from_f16(((const uint16_t *)data)[i]);
     default: return __builtin_nan(""); /* not reached: check_tensor lets only these be converted */
     }
 }

@@ -1,0 +1,93 @@
+/* data/array/array.h - arrays as files of other programs hold them, and how they become the fields of a data set. */
+#ifndef LK__ARRAY_H
+#define LK__ARRAY_H
+
+#include "data/array/map.h"
+#include "data/dataset.h"
+
+#include <stdio.h>
+
+/* NumPy's names; and bfloat16, which safetensors has. */
+#define LK__ARRAY_TYPES(X)                                                                                       \
+    X(BOOL, "bool", 1)                                                                                           \
+    X(U8, "uint8", 1) X(I8, "int8", 1) X(U16, "uint16", 2) X(I16, "int16", 2) X(U32, "uint32", 4)                \
+    X(I32, "int32", 4) X(I64, "int64", 8) X(F16, "float16", 2) X(BF16, "bfloat16", 2) X(F32, "float32", 4)       \
+    X(F64, "float64", 8)
+typedef enum lk__array_type {
+#define LK__ARRAY_ENUM(id, name, size) LK__ARRAY_##id,
+    LK__ARRAY_TYPES(LK__ARRAY_ENUM)
+#undef LK__ARRAY_ENUM
+        LK__ARRAY_TYPE_COUNT
+} lk__array_type;
+
+const char *lk__array_type_name(lk__array_type type);
+size_t      lk__array_type_size(lk__array_type type);
+bool        lk__array_type_is_float(lk__array_type type);
+
+enum { LK__ARRAY_NAME = 64, LK__ARRAY_MOST = 256 }; /* bytes of a name with its NUL; arrays in a file */
+
+typedef struct lk__array {
+    const char          *file;                 /* for messages; borrowed */
+    char                 name[LK__ARRAY_NAME]; /* in the file */
+    bool                 alone;                /* the file holds nothing else: messages do not show the name */
+    lk__array_type       type;
+    int                  rank; /* 1 … LK_MAX_RANK: the first axis counts samples */
+    int64_t              dims[LK_MAX_RANK];
+    size_t               size; /* bytes, row-major, little-endian */
+    const unsigned char *data; /* not necessarily aligned */
+    /* Deflated: data has `stored` bytes, which inflate to `skip` bytes, then the array; crc is of all of these. */
+    bool     deflated;
+    size_t   stored, skip;
+    uint32_t crc;
+} lk__array;
+
+/* Sets array->size from type and dims. LK_EFORMAT: no rows, more axes than supported, or too large to address. */
+lk_status lk__array_measure(lk_context *context, lk__array *array);
+
+/* How messages name it: its file, and its name if the file holds several. */
+enum { LK__ARRAY_SHOWN = LK__PATH + LK__ARRAY_NAME + 16 };
+const char *lk__array_show(const lk__array *array, char out[LK__ARRAY_SHOWN]);
+
+/* ---- read.c: elements. ---- */
+
+/* All elements as `type`: f32 from any; i32 and i64 from integers that fit (see lk__array_field_type); u8 from u8. */
+lk_status lk__array_read(lk_context *context, const lk__array *array, lk_dtype type, void *out);
+/* (N, H, W, C) as (N, C, H, W). */
+lk_status lk__array_read_channels_first(lk_context *context, const lk__array *array, unsigned char *out);
+/* LK_EFORMAT if one of the array's elements, now in column, is infinite or NaN: the message names its row. */
+lk_status lk__array_check_finite(lk_context *context, const lk__array *array, const float *column);
+
+/* What the values of labels are. */
+typedef struct lk__array_labels {
+    bool   whole;   /* all are whole numbers, and so class numbers unless regression is wanted */
+    double largest; /* of them; at least 0 */
+} lk__array_labels;
+/* LK_EFORMAT for NaN and infinite values and for negative class numbers: the message names the row. */
+lk_status lk__array_survey_labels(lk_context *context, const lk__array *array, bool regression,
+                                  lk__array_labels *labels);
+
+/* ---- fields.c: data sets. ---- */
+
+/* A data set of the arrays that belong to the split: by their names, which array is which field. Takes maps (the first may own
+ * the bytes of all arrays, the second those of the labels), also on failure. LK_END: there is no test set. */
+lk_status lk__array_dataset(lk_context *context, const char *kind, const lk__array *arrays, int count, lk_split split,
+                            const lk_open_options *options, bool probe, lk__map maps[2], lk_dataset **dataset);
+
+/* ---- File formats. ---- */
+
+/* Reads the header of a .npy file at bytes: type, dims, size, and *begin, where the data starts. With `size` the bytes that follow
+ * are checked to be there: all of them, and no more. */
+lk_status lk__npy_parse(lk_context *context, const unsigned char *bytes, size_t available, size_t whole,
+                        lk__array *array, size_t *begin);
+
+lk_status lk__npy_open(lk_context *context, const char *paths, lk_split split, const lk_open_options *options,
+                       bool probe, lk_dataset **dataset);
+lk_status lk__npz_open(lk_context *context, const char *path, lk_split split, const lk_open_options *options,
+                       bool probe, lk_dataset **dataset);
+/* Over bytes in memory: takes map. */
+lk_status lk__npz_dataset(lk_context *context, const char *label, lk__map map, lk_split split,
+                          const lk_open_options *options, bool probe, lk_dataset **dataset);
+lk_status lk__safetensors_data_open(lk_context *context, const char *path, lk_split split,
+                                    const lk_open_options *options, bool probe, lk_dataset **dataset);
+
+#endif

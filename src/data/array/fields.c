@@ -1,0 +1,375 @@
+/* fields.c - from the arrays of a file to the fields of a data set. Which array is which field follows from names, types and
+ * shapes by the rules in docs/data.md; what they leave open is refused. */
+#include "data/array/array.h"
+
+#include "data/subset.h"
+
+#include <string.h>
+#include <strings.h>
+
+static const struct {
+    const char *name;
+    size_t      size;
+} types[LK__ARRAY_TYPE_COUNT] = {
+#define TYPE_ROW(id, name, size) {name, size},
+    LK__ARRAY_TYPES(TYPE_ROW)
+#undef TYPE_ROW
+};
+
+const char *lk__array_type_name(lk__array_type type) { return types[type].name; }
+size_t      lk__array_type_size(lk__array_type type) { return types[type].size; }
+bool        lk__array_type_is_float(lk__array_type type)
+{
+    return type == LK__ARRAY_F16 || type == LK__ARRAY_BF16 || type == LK__ARRAY_F32 || type == LK__ARRAY_F64;
+}
+
+const char *lk__array_show(const lk__array *a, char out[LK__ARRAY_SHOWN])
+{
+    if (a->alone)
+        snprintf(out, LK__ARRAY_SHOWN, "%s", a->file);
+    else
+        snprintf(out, LK__ARRAY_SHOWN, "%s: array '%s'", a->file, a->name);
+    return out;
+}
+
+lk_status lk__array_measure(lk_context *context, lk__array *a)
+{
+    char     label[LK__ARRAY_SHOWN];
+    uint64_t size = types[a->type].size;
+    if (a->rank < 1)
+        return lk__fail(context, LK_EFORMAT, "%s is a single number: the first axis of an array counts samples",
+                        lk__array_show(a, label));
+    for (int i = 0; i < a->rank; i++) {
+        if (a->dims[i] < 1)
+            return lk__fail(context, LK_EFORMAT, "%s has no elements: axis %d is %lld long", lk__array_show(a, label),
+                            i, (long long)a->dims[i]);
+        if (__builtin_mul_overflow(size, (uint64_t)a->dims[i], &size) || size > INT64_MAX / 16)
+            return lk__fail(context, LK_EFORMAT, "%s is too large to address", lk__array_show(a, label));
+    }
+    a->size = (size_t)size;
+    return LK_OK;
+}
+
+/* ---- Which array is what. ---- */
+
+typedef enum part { PART_ALL, PART_TRAIN, PART_TEST, PART_VALIDATION } part;
+
+/* x_train, train_x, x_test, …: the part that an array belongs to, and its name without it. */
+static part split_name(const char *name, char base[LK__ARRAY_NAME])
+{
+    static const struct {
+        const char *word;
+        part        part;
+    } words[] = {{"train", PART_TRAIN}, {"test", PART_TEST}, {"val", PART_VALIDATION}, {"valid", PART_VALIDATION}};
+    size_t length = strlen(name);
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
+        size_t n = strlen(words[i].word);
+        if (length <= n + 1) continue;
+        if (strncasecmp(name, words[i].word, n) == 0 && name[n] == '_') {
+            snprintf(base, LK__ARRAY_NAME, "%s", name + n + 1);
+            return words[i].part;
+        }
+        if (name[length - n - 1] == '_' && strcasecmp(name + length - n, words[i].word) == 0) {
+            snprintf(base, LK__ARRAY_NAME, "%.*s", (int)(length - n - 1), name);
+            return words[i].part;
+        }
+    }
+    snprintf(base, LK__ARRAY_NAME, "%s", name);
+    return PART_ALL;
+}
+
+static bool is_among(const char *name, const char *const *names, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        if (strcasecmp(name, names[i]) == 0) return true;
+    return false;
+}
+
+static bool is_input_name(const char *name)
+{
+    static const char *const names[] = {"x", "features", "image", "images"};
+    return is_among(name, names, sizeof names / sizeof *names);
+}
+
+static bool is_label_name(const char *name)
+{
+    static const char *const names[] = {"y", "label", "labels", "target", "targets"};
+    return is_among(name, names, sizeof names / sizeof *names);
+}
+
+typedef enum role { ROLE_OTHER, ROLE_INPUT, ROLE_LABEL } role;
+
+/* An array on its way to a field. */
+typedef struct entry {
+    const lk__array *array;
+    char             name[LK__ARRAY_NAME];
+    role             role;
+    lk_field         field;
+    bool             channels_last;
+} entry;
+
+typedef struct entries {
+    entry list[LK_MAX_FIELDS];
+    int   count;
+} entries;
+
+/* The arrays of one part of the file, or of all of it. LK_END: the file has no test set of its own, and needs a hold-out. */
+static lk_status select_part(lk_context *context, const lk__array *arrays, int count, lk_split split, double holdout,
+                             entries *out, bool *own_test)
+{
+    char             base[LK__ARRAY_NAME];
+    const lk__array *by_part[4] = {0};
+    for (int i = 0; i < count; i++) by_part[split_name(arrays[i].name, base)] = &arrays[i];
+    bool parted = by_part[PART_TRAIN] || by_part[PART_TEST];
+    *own_test = by_part[PART_TEST] != NULL;
+    if (parted && by_part[PART_ALL])
+        return lk__fail(context, LK_EFORMAT,
+                        "%s has arrays by part, such as '%s', and '%s', which belongs to neither part", arrays->file,
+                        (by_part[PART_TRAIN] ? by_part[PART_TRAIN] : by_part[PART_TEST])->name, by_part[PART_ALL]->name);
+    if (parted && !by_part[PART_TRAIN])
+        return lk__fail(context, LK_EFORMAT, "%s has '%s', but no array for training, such as 'x_train'", arrays->file,
+                        by_part[PART_TEST]->name);
+    if (*own_test && holdout > 0)
+        return lk__fail(context, LK_EINVAL, "%s has a test set of its own ('%s'): do not hold out samples of the other",
+                        arrays->file, by_part[PART_TEST]->name);
+    part wanted = !parted ? PART_ALL : split == LK_SPLIT_TEST && *own_test ? PART_TEST : PART_TRAIN;
+    for (int i = 0; i < count; i++) {
+        entry e = {.array = &arrays[i]};
+        part  p = split_name(arrays[i].name, e.name);
+        if (parted ? p != wanted : false) continue;
+        if (!parted) snprintf(e.name, sizeof e.name, "%s", arrays[i].name); /* only 'val_…': names like any other */
+        if (out->count == LK_MAX_FIELDS)
+            return lk__fail(context, LK_EFORMAT, "%s has more than %d arrays: a sample has at most so many fields",
+                            arrays->file, LK_MAX_FIELDS);
+        out->list[out->count++] = e;
+    }
+    return LK_OK;
+}
+
+/* The one entry with that role by its name; the label's name may be given. */
+static lk_status assign_roles(lk_context *context, const char *label, entries *all)
+{
+    const entry *found[3] = {0};
+    for (int i = 0; i < all->count; i++) {
+        entry *e = &all->list[i];
+        if (label ? strcmp(e->name, label) == 0 : is_label_name(e->name))
+            e->role = ROLE_LABEL;
+        else if (is_input_name(e->name))
+            e->role = ROLE_INPUT;
+        if (e->role == ROLE_OTHER) continue;
+        if (found[e->role])
+            return lk__fail(context, LK_EFORMAT, "%s has two arrays that could be the %s: '%s' and '%s'; rename one",
+                            e->array->file, e->role == ROLE_LABEL ? "label" : "input", found[e->role]->array->name,
+                            e->array->name);
+        found[e->role] = e;
+    }
+    if (label && !found[ROLE_LABEL])
+        return lk__fail(context, LK_EINVAL, "%s has no array '%s' for the label", all->list[0].array->file, label);
+    if (!found[ROLE_INPUT]) /* the first that is no label, with its own name */
+        for (int i = 0; i < all->count && !found[ROLE_INPUT]; i++)
+            if (all->list[i].role == ROLE_OTHER) {
+                all->list[i].role = ROLE_INPUT;
+                found[ROLE_INPUT] = &all->list[i];
+            }
+    if (!found[ROLE_INPUT])
+        return lk__fail(context, LK_EFORMAT, "%s has no array but the label '%s': an input is needed, such as 'x'",
+                        all->list[0].array->file, found[ROLE_LABEL]->array->name);
+    return LK_OK;
+}
+
+/* Input first, then the label, then the rest in the order of the file. */
+static void sort_entries(entries *all)
+{
+    entries sorted = {0};
+    role    order[] = {ROLE_INPUT, ROLE_LABEL, ROLE_OTHER};
+    for (int r = 0; r < 3; r++)
+        for (int i = 0; i < all->count; i++)
+            if (all->list[i].role == order[r]) sorted.list[sorted.count++] = all->list[i];
+    *all = sorted;
+}
+
+/* ---- Fields. ---- */
+
+/* The type that an array has in a data set, unless it is a label. */
+static lk_dtype field_type(lk__array_type type)
+{
+    switch (type) {
+    case LK__ARRAY_U8: return LK_U8;
+    case LK__ARRAY_I8:
+    case LK__ARRAY_U16:
+    case LK__ARRAY_I16:
+    case LK__ARRAY_I32: return LK_I32;
+    case LK__ARRAY_U32:
+    case LK__ARRAY_I64: return LK_I64;
+    default: return LK_F32;
+    }
+}
+
+static void set_sample_dims(lk_field *f, const lk__array *a)
+{
+    f->rank = a->rank - 1;
+    memcpy(f->dims, a->dims + 1, (size_t)f->rank * sizeof *f->dims);
+}
+
+static bool is_channels(int64_t n) { return n == 1 || n == 3; }
+
+/* (N, H, W) and (N, C, H, W) or (N, H, W, C) with 1 or 3 channels, of bytes, are images. */
+static lk_status make_image(lk_context *context, entry *e, bool *image)
+{
+    const lk__array *a = e->array;
+    lk_field        *f = &e->field;
+    char             label[LK__ARRAY_SHOWN];
+    *image = a->type == LK__ARRAY_U8 && (a->rank == 3 || a->rank == 4);
+    if (!*image) return LK_OK;
+    if (a->rank == 3) {
+        f->rank = 3;
+        f->dims[0] = 1, f->dims[1] = a->dims[1], f->dims[2] = a->dims[2];
+        return LK_OK;
+    }
+    bool first = is_channels(a->dims[1]), last = is_channels(a->dims[3]);
+    if (first == last)
+        return lk__fail(context, LK_EFORMAT,
+                        "%s of uint8 (%lld, %lld, %lld, %lld): %s; images are (N, C, H, W) or (N, H, W, C) with 1 or 3 "
+                        "channels, and an array of float32 is taken as it is: np.float32(x) / 255",
+                        lk__array_show(a, label), (long long)a->dims[0], (long long)a->dims[1], (long long)a->dims[2],
+                        (long long)a->dims[3],
+                        first ? "its channels may be the second or the last axis" : "no axis has 1 or 3 channels");
+    e->channels_last = last && a->dims[3] > 1;
+    f->rank = 3;
+    f->dims[0] = a->dims[last ? 3 : 1], f->dims[1] = a->dims[last ? 1 : 2], f->dims[2] = a->dims[last ? 2 : 3];
+    return LK_OK;
+}
+
+static lk_status make_input(lk_context *context, entry *e)
+{
+    bool image = false;
+    e->field = (lk_field){.name = e->name, .dtype = field_type(e->array->type)};
+    set_sample_dims(&e->field, e->array);
+    if (e->field.rank == 0) e->field.rank = 1, e->field.dims[0] = 1; /* (N): one feature */
+    lk_status status = make_image(context, e, &image);
+    if (status < 0) return status;
+    if (is_input_name(e->name)) snprintf(e->name, sizeof e->name, "%s", image ? "image" : "features");
+    return LK_OK;
+}
+
+static lk_status make_label(lk_context *context, entry *e, bool regression)
+{
+    const lk__array *a = e->array;
+    lk__array_labels labels;
+    char             label[LK__ARRAY_SHOWN];
+    lk_status        status = lk__array_survey_labels(context, a, regression, &labels);
+    if (status < 0) return status;
+    bool single = a->rank == 1 || (a->rank == 2 && a->dims[1] == 1); /* (N, 1) is (N) */
+    bool target = regression || !labels.whole || (lk__array_type_is_float(a->type) && !single);
+    snprintf(e->name, sizeof e->name, "%s", target ? "target" : "label");
+    e->field = (lk_field){.name = e->name, .dtype = target ? LK_F32 : LK_I32};
+    set_sample_dims(&e->field, a);
+    if (single) e->field.rank = 0;
+    if (target) return LK_OK;
+    if (labels.largest >= INT32_MAX)
+        return lk__fail(context, LK_EFORMAT, "%s has the label %.0f: class numbers are below %d",
+                        lk__array_show(a, label), labels.largest, INT32_MAX);
+    if (labels.largest == 0)
+        return lk__fail(context, LK_EFORMAT, "%s has only the label 0: at least two classes are needed",
+                        lk__array_show(a, label));
+    e->field.classes = (int)labels.largest + 1;
+    return LK_OK;
+}
+
+static lk_status make_fields(lk_context *context, entries *all, bool regression)
+{
+    char first[LK__ARRAY_SHOWN], second[LK__ARRAY_SHOWN];
+    for (int i = 0; i < all->count; i++) {
+        entry           *e = &all->list[i];
+        const lk__array *a = e->array, *input = all->list[0].array;
+        lk_status        status = LK_OK;
+        if (a->dims[0] != input->dims[0])
+            return lk__fail(context, LK_EFORMAT, "%s has %lld rows, but %s has %lld", lk__array_show(input, first),
+                            (long long)input->dims[0], lk__array_show(a, second), (long long)a->dims[0]);
+        if (e->role == ROLE_INPUT) {
+            status = make_input(context, e);
+        } else if (e->role == ROLE_LABEL) {
+            status = make_label(context, e, regression);
+        } else {
+            e->field = (lk_field){.name = e->name, .dtype = field_type(a->type)};
+            set_sample_dims(&e->field, a);
+        }
+        if (status < 0) return status;
+    }
+    return LK_OK;
+}
+
+/* ---- Columns. ---- */
+
+static bool is_stored_as(lk__array_type type, lk_dtype dtype)
+{
+    return (type == LK__ARRAY_U8 && dtype == LK_U8) || (type == LK__ARRAY_I32 && dtype == LK_I32) ||
+           (type == LK__ARRAY_I64 && dtype == LK_I64) || (type == LK__ARRAY_F32 && dtype == LK_F32);
+}
+
+/* In place where the file has the field's type, else converted. */
+static lk_status fill_column(lk_dataset *d, int i, const entry *e)
+{
+    const lk__array *a = e->array;
+    size_t           alignment = (uintptr_t)a->data % lk_dtype_size(e->field.dtype);
+    lk_status        status = LK_OK;
+    if (is_stored_as(a->type, e->field.dtype) && !a->deflated && !e->channels_last && alignment == 0) {
+        d->columns[i] = a->data;
+    } else {
+        void *column = lk__dataset_column(d, i);
+        if (!column) return LK_ENOMEM;
+        status = e->channels_last ? lk__array_read_channels_first(d->context, a, column)
+                                  : lk__array_read(d->context, a, e->field.dtype, column);
+    }
+    if (status == LK_OK && e->field.dtype == LK_F32)
+        status = lk__array_check_finite(d->context, a, (const float *)d->columns[i]);
+    return status;
+}
+
+static void release_maps(lk_dataset *d)
+{
+    lk__map *maps = d->state;
+    lk__map_close(&maps[0]);
+    lk__map_close(&maps[1]);
+    lk__free(d->context, LK_MEMORY_OTHER, maps, 2 * sizeof *maps);
+}
+
+/* The data set owns the mappings that its columns point into. */
+static lk_status keep_maps(lk_dataset *d, lk__map maps[2])
+{
+    lk__map *kept = lk__alloc(d->context, LK_MEMORY_OTHER, 2 * sizeof *kept);
+    if (!kept) return LK_ENOMEM;
+    memcpy(kept, maps, 2 * sizeof *kept);
+    maps[0] = maps[1] = (lk__map){0};
+    d->state = kept;
+    d->release = release_maps;
+    return LK_OK;
+}
+
+lk_status lk__array_dataset(lk_context *context, const char *kind, const lk__array *arrays, int count, lk_split split,
+                            const lk_open_options *options, bool probe, lk__map maps[2], lk_dataset **dataset)
+{
+    entries     all = {0};
+    lk_field    fields[LK_MAX_FIELDS];
+    lk_dataset *d = NULL;
+    bool        own_test = false;
+    *dataset = NULL;
+    lk_status status = select_part(context, arrays, count, split, options->holdout, &all, &own_test);
+    if (status == LK_OK && split == LK_SPLIT_TEST && !own_test && options->holdout == 0) status = LK_END;
+    if (status != LK_OK || (status = assign_roles(context, options->label, &all)) < 0) goto done;
+    sort_entries(&all);
+    if ((status = make_fields(context, &all, options->regression)) < 0) goto done;
+    for (int i = 0; i < all.count; i++) fields[i] = all.list[i].field;
+    if ((status = lk__dataset_make(context, kind, all.list[0].array->dims[0], fields, all.count, &d)) < 0) goto done;
+    for (int i = 0; !probe && i < all.count; i++)
+        if ((status = fill_column(d, i, &all.list[i])) < 0) goto done;
+    if (!probe && (status = keep_maps(d, maps)) < 0) goto done;
+    if (!own_test && (status = lk__dataset_hold_out(d, split, options->holdout, NULL)) < 0) goto done;
+    *dataset = d;
+    d = NULL;
+done:
+    lk_dataset_free(d);
+    lk__map_close(&maps[0]);
+    lk__map_close(&maps[1]);
+    return status;
+}

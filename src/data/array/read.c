@@ -1,0 +1,229 @@
+/* read.c - elements of arrays: converted in chunks from mapped bytes or from inflated ones, so that no second copy of a
+ * whole array is held. */
+#include "base/bf16.h"
+#include "base/f16.h"
+#include "data/array/array.h"
+
+#include <string.h>
+
+enum { CHUNK = 16384, LARGEST = 8 }; /* elements at a time; bytes of the widest */
+
+typedef struct reader {
+    lk_context      *context;
+    const lk__array *array;
+    size_t           done;   /* bytes of the array */
+    unsigned char   *buffer; /* CHUNK × LARGEST, for inflated bytes */
+    lk__data_stream  stream;
+    uint32_t         crc;
+    char             label[LK__ARRAY_SHOWN];
+} reader;
+
+static lk_status read_inflated(reader *r, void *out, size_t bytes)
+{
+    size_t    got = 0;
+    lk_status status = lk__stream_read(&r->stream, out, bytes, &got);
+    if (status < 0) return status;
+    if (got < bytes)
+        return lk__fail(r->context, LK_EFORMAT, "%s is truncated: its data ends after %zu of %zu bytes", r->label,
+                        r->done + got, r->array->size);
+    r->crc = (uint32_t)crc32_z(r->crc, out, bytes);
+    return LK_OK;
+}
+
+/* Close it in either case. */
+static lk_status open_reader(lk_context *context, const lk__array *a, reader *r)
+{
+    *r = (reader){.context = context, .array = a, .stream = {.context = context, .fd = -1}};
+    lk__array_show(a, r->label);
+    if (!a->deflated) return LK_OK;
+    r->buffer = lk__alloc(context, LK_MEMORY_DATA, CHUNK * LARGEST);
+    if (!r->buffer) return LK_ENOMEM;
+    lk_status status = lk__stream_deflate(context, r->label, a->data, a->stored, &r->stream);
+    for (size_t left = a->skip; status == LK_OK && left > 0;) {
+        size_t bytes = left < CHUNK * LARGEST ? left : CHUNK * LARGEST;
+        status = read_inflated(r, r->buffer, bytes);
+        left -= bytes;
+    }
+    return status;
+}
+
+static void close_reader(reader *r)
+{
+    lk__stream_close(&r->stream);
+    lk__free(r->context, LK_MEMORY_DATA, r->buffer, CHUNK * LARGEST);
+}
+
+/* Once all is read: the member must end here and have its checksum. */
+static lk_status check_end(reader *r)
+{
+    unsigned char more;
+    size_t        got = 0;
+    if (!r->array->deflated || r->done < r->array->size) return LK_OK;
+    lk_status status = lk__stream_read(&r->stream, &more, 1, &got);
+    if (status < 0) return status;
+    if (got) return lk__fail(r->context, LK_EFORMAT, "%s has more bytes than its header declares", r->label);
+    if (r->crc != r->array->crc)
+        return lk__fail(r->context, LK_EFORMAT, "%s is damaged: its checksum is %08x, and the file says %08x", r->label,
+                        r->crc, r->array->crc);
+    return LK_OK;
+}
+
+/* The next elements, at most CHUNK; none at the end. */
+static lk_status next_chunk(reader *r, const unsigned char **bytes, size_t *elements)
+{
+    size_t size = lk__array_type_size(r->array->type), left = (r->array->size - r->done) / size;
+    *elements = left < CHUNK ? left : CHUNK;
+    *bytes = r->array->deflated ? r->buffer : r->array->data + r->done;
+    if (*elements == 0) return LK_OK;
+    lk_status status = r->array->deflated ? read_inflated(r, r->buffer, *elements * size) : LK_OK;
+    if (status < 0) return status;
+    r->done += *elements * size;
+    return check_end(r);
+}
+
+/* `bytes` bytes to out, in order. */
+static lk_status read_bytes(reader *r, void *out, size_t bytes)
+{
+    if (!r->array->deflated) {
+        memcpy(out, r->array->data + r->done, bytes);
+        r->done += bytes;
+        return LK_OK;
+    }
+    lk_status status = read_inflated(r, out, bytes);
+    if (status < 0) return status;
+    r->done += bytes;
+    return check_end(r);
+}
+
+#define EACH(from, to, expression)                          \
+    for (size_t i = 0; i < n; i++) {                        \
+        from v;                                             \
+        memcpy(&v, bytes + i * sizeof v, sizeof v);         \
+        out[i] = (to)(expression);                          \
+    }                                                       \
+    break
+#define DEFINE_CONVERT(name, to)                                                                    \
+    static void name(lk__array_type type, const unsigned char *bytes, size_t n, to *out)            \
+    {                                                                                               \
+        switch (type) {                                                                             \
+        case LK__ARRAY_BOOL: EACH(uint8_t, to, v != 0);                                             \
+        case LK__ARRAY_U8: EACH(uint8_t, to, v);                                                    \
+        case LK__ARRAY_I8: EACH(int8_t, to, v);                                                     \
+        case LK__ARRAY_U16: EACH(uint16_t, to, v);                                                  \
+        case LK__ARRAY_I16: EACH(int16_t, to, v);                                                   \
+        case LK__ARRAY_U32: EACH(uint32_t, to, v);                                                  \
+        case LK__ARRAY_I32: EACH(int32_t, to, v);                                                   \
+        case LK__ARRAY_I64: EACH(int64_t, to, v);                                                   \
+        case LK__ARRAY_F16: EACH(uint16_t, to, lk__from_f16(v));                                    \
+        case LK__ARRAY_BF16: EACH(lk__bf16, to, lk__from_bf16(v));                                  \
+        case LK__ARRAY_F32: EACH(float, to, v);                                                     \
+        case LK__ARRAY_F64: EACH(double, to, v);                                                    \
+        case LK__ARRAY_TYPE_COUNT: break;                                                           \
+        }                                                                                           \
+    }
+DEFINE_CONVERT(convert_to_double, double)
+DEFINE_CONVERT(convert_to_float, float)
+DEFINE_CONVERT(convert_to_i32, int32_t)
+DEFINE_CONVERT(convert_to_i64, int64_t)
+
+lk_status lk__array_read(lk_context *context, const lk__array *a, lk_dtype type, void *out)
+{
+    reader               r;
+    const unsigned char *bytes;
+    size_t               n, at = 0;
+    lk_status            status = open_reader(context, a, &r);
+    while (status == LK_OK && (status = next_chunk(&r, &bytes, &n)) == LK_OK && n > 0) {
+        if (type == LK_F32)
+            convert_to_float(a->type, bytes, n, (float *)out + at);
+        else if (type == LK_I32)
+            convert_to_i32(a->type, bytes, n, (int32_t *)out + at);
+        else if (type == LK_I64)
+            convert_to_i64(a->type, bytes, n, (int64_t *)out + at);
+        else
+            memcpy((unsigned char *)out + at, bytes, n); /* u8 */
+        at += n;
+    }
+    close_reader(&r);
+    return status;
+}
+
+lk_status lk__array_read_channels_first(lk_context *context, const lk__array *a, unsigned char *out)
+{
+    reader         r;
+    size_t         channels = (size_t)a->dims[3], pixels = (size_t)(a->dims[1] * a->dims[2]), row = channels * pixels;
+    unsigned char *image = lk__alloc(context, LK_MEMORY_DATA, row);
+    if (!image) return LK_ENOMEM;
+    lk_status status = open_reader(context, a, &r);
+    for (int64_t i = 0; status == LK_OK && i < a->dims[0]; i++, out += row) {
+        if ((status = read_bytes(&r, image, row)) < 0) break;
+        for (size_t c = 0; c < channels; c++)
+            for (size_t p = 0; p < pixels; p++) out[c * pixels + p] = image[p * channels + c];
+    }
+    close_reader(&r);
+    lk__free(context, LK_MEMORY_DATA, image, row);
+    return status;
+}
+
+static bool is_finite(float value)
+{
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    return (bits & 0x7f800000) != 0x7f800000;
+}
+
+lk_status lk__array_check_finite(lk_context *context, const lk__array *a, const float *column)
+{
+    char   label[LK__ARRAY_SHOWN];
+    size_t all = a->size / lk__array_type_size(a->type), row = all / (size_t)a->dims[0];
+    for (size_t begin = 0; begin < all; begin += CHUNK) {
+        size_t   end = all - begin < CHUNK ? all : begin + CHUNK;
+        uint32_t wrong = 0;
+        for (size_t i = begin; i < end; i++) wrong |= !is_finite(column[i]); /* no branch: the loop is vectorised */
+        if (!wrong) continue;
+        while (is_finite(column[begin])) begin++;
+        return lk__fail(
+            context, LK_EFORMAT,
+            "%s: row %zu has a value that is %s (number %zu of the row, counted from 0): remove such rows, or "
+            "replace such values, for example with np.nan_to_num",
+            lk__array_show(a, label), begin / row,
+            column[begin] != column[begin] ? "NaN"
+            : a->type == LK__ARRAY_F64     ? "infinite as float32"
+                                           : "infinite",
+            begin % row);
+    }
+    return LK_OK;
+}
+
+lk_status lk__array_survey_labels(lk_context *context, const lk__array *a, bool regression, lk__array_labels *labels)
+{
+    reader               r;
+    const unsigned char *bytes;
+    size_t               n, at = 0, row = a->size / lk__array_type_size(a->type) / (size_t)a->dims[0];
+    size_t               negative = SIZE_MAX; /* the first */
+    double              *values = lk__alloc(context, LK_MEMORY_DATA, CHUNK * sizeof *values);
+    *labels = (lk__array_labels){.whole = true};
+    if (!values) return LK_ENOMEM;
+    lk_status status = open_reader(context, a, &r);
+    while (status == LK_OK && (status = next_chunk(&r, &bytes, &n)) == LK_OK && n > 0) {
+        convert_to_double(a->type, bytes, n, values);
+        for (size_t i = 0; i < n; i++) {
+            double v = values[i];
+            if (v - v != 0) {
+                status = lk__fail(context, LK_EFORMAT, "%s: row %zu has a label that is %s", r.label, (at + i) / row,
+                                  v != v ? "NaN" : "infinite");
+                break;
+            }
+            if (v > labels->largest) labels->largest = v;
+            if (v < 0 && negative == SIZE_MAX) negative = at + i;
+            if (v > 9e15 || v < -9e15 || v != (double)(int64_t)v) labels->whole = false;
+        }
+        at += n;
+    }
+    if (status == LK_OK && labels->whole && negative != SIZE_MAX && !regression)
+        status = lk__fail(context, LK_EFORMAT,
+                          "%s: row %zu has a negative label: class numbers start at 0; for regression use --loss mse",
+                          r.label, negative / row);
+    close_reader(&r);
+    lk__free(context, LK_MEMORY_DATA, values, CHUNK * sizeof *values);
+    return status;
+}

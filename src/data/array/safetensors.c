@@ -1,0 +1,64 @@
+/* safetensors.c - data sets from safetensors files. */
+#include "data/safetensors.h"
+#include "data/array/array.h"
+
+#include <string.h>
+
+static lk__array_type find_type(const lk__safetensors_tensor *t)
+{
+    switch (t->dtype) {
+    case LK_F32: return LK__ARRAY_F32;
+    case LK_F64: return LK__ARRAY_F64;
+    case LK_BF16: return LK__ARRAY_BF16;
+    case LK_F16: return LK__ARRAY_F16;
+    case LK_I8: return LK__ARRAY_I8;
+    case LK_U8: return t->boolean ? LK__ARRAY_BOOL : LK__ARRAY_U8;
+    case LK_I32: return LK__ARRAY_I32;
+    case LK_I64: return LK__ARRAY_I64;
+    case LK_DTYPE_COUNT: break;
+    }
+    return LK__ARRAY_TYPE_COUNT; /* not reached: the reader knows these types alone */
+}
+
+static lk_status take_tensors(lk_context *context, const char *path, const lk__map *map, const lk__safetensors *file,
+                              lk__array *arrays, int *count)
+{
+    for (size_t i = 0; i < lk__safetensors_count(file); i++) {
+        const lk__safetensors_tensor *t = lk__safetensors_at(file, i);
+        if (*count == LK__ARRAY_MOST)
+            return lk__fail(context, LK_EFORMAT, "%s has more than %d tensors: is it a data set?", path, LK__ARRAY_MOST);
+        lk__array *a = &arrays[(*count)++];
+        *a = (lk__array){.file = path, .type = find_type(t), .rank = t->rank, .data = map->bytes + t->offset};
+        if (strlen(t->name) >= sizeof a->name)
+            return lk__fail(context, LK_EFORMAT, "%s has a tensor whose name is longer than %zu bytes", path,
+                            sizeof a->name - 1);
+        snprintf(a->name, sizeof a->name, "%s", t->name);
+        memcpy(a->dims, t->dims, sizeof a->dims);
+        lk_status status = lk__array_measure(context, a);
+        if (status < 0) return status;
+    }
+    return *count ? LK_OK : lk__fail(context, LK_EFORMAT, "%s holds no tensors", path);
+}
+
+lk_status lk__safetensors_data_open(lk_context *context, const char *path, lk_split split,
+                                    const lk_open_options *options, bool probe, lk_dataset **dataset)
+{
+    lk__map          maps[2] = {{0}, {0}};
+    lk__safetensors *file = NULL;
+    int              count = 0;
+    size_t           bytes = LK__ARRAY_MOST * sizeof(lk__array);
+    lk__array       *arrays = NULL;
+    *dataset = NULL;
+    if (!path) return lk__fail(context, LK_EINVAL, "safetensors needs a file: safetensors:FILE");
+    lk_status status = lk__map_open(context, path, &maps[0]);
+    if (status == LK_OK) status = lk__safetensors_open_memory(context, path, maps[0].bytes, maps[0].size, &file);
+    if (status == LK_OK) status = (arrays = lk__alloc(context, LK_MEMORY_OTHER, bytes)) ? LK_OK : LK_ENOMEM;
+    if (status == LK_OK) status = take_tensors(context, path, &maps[0], file, arrays, &count);
+    if (status == LK_OK)
+        status = lk__array_dataset(context, "safetensors", arrays, count, split, options, probe, maps, dataset);
+    else
+        lk__map_close(&maps[0]);
+    lk__free(context, LK_MEMORY_OTHER, arrays, bytes);
+    lk__safetensors_close(file);
+    return status;
+}
