@@ -90,7 +90,14 @@ lk_tensor loss_record(loss_kind kind, lk_tensor y, const lk_inputs *inputs, int6
     if (kind == LOSS_CROSS_ENTROPY) {
         lk_tensor label = lk_inputs_find(inputs, "label");
         lk_tensor weight = lk_inputs_has(inputs, "weight") ? lk_inputs_find(inputs, "weight") : (lk_tensor){0};
+        if (lk_inputs_has(inputs, "mix"))
+            return lk_mixup_loss(y, label, lk_inputs_find(inputs, "label_2"), lk_inputs_find(inputs, "mix"),
+                                 .label_smoothing = label_smoothing, .weight = weight);
         return lk_cross_entropy(y, label, .label_smoothing = label_smoothing, .weight = weight);
+    }
+    if (lk_inputs_has(inputs, "mix")) {
+        lk_graph_fail(inputs->graph, "--mixup needs --loss cross_entropy; %s has no labels to mix", names[kind]);
+        return y;
     }
     lk_tensor target = target_like(y, inputs);
     return kind == LOSS_BCE ? record_bce(y, target, inputs) : record_regression(kind, y, target, inputs);

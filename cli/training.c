@@ -46,6 +46,30 @@ int training_scale_rate(setup *s, const char *name, const options *given, double
     return 0;
 }
 
+/* Changes of images beyond crop and flip. */
+static int set_augmentation(lk_transform *t, const char *name, const options *given)
+{
+    int scales = 0, strengths = 0;
+    t->rotate = options_number(given, "rotate");
+    t->cutout = (int)options_integer(given, "cutout");
+    t->mixup = options_number(given, "mixup");
+    if (options_given(given, "random-resized-crop"))
+        scales = options_numbers(given, "random-resized-crop", t->resized_crop, 2);
+    if (scales == 1) t->resized_crop[1] = 1;
+    if (options_given(given, "color-jitter")) strengths = options_numbers(given, "color-jitter", t->color_jitter, 4);
+    if (scales > 2 || (scales && t->resized_crop[0] > t->resized_crop[1])) {
+        print_error(name,
+                    "--random-resized-crop takes the smallest part of the image's area, and the largest (default 1)");
+        return EXIT_USER_ERROR;
+    }
+    if (strengths > 4) {
+        print_error(name, "--color-jitter has %d numbers: brightness, contrast, saturation and hue are wanted",
+                    strengths);
+        return EXIT_USER_ERROR;
+    }
+    return 0;
+}
+
 int training_make(setup *s, const char *name, const options *given)
 {
     lk_trainer_config *config = &s->config;
@@ -64,6 +88,7 @@ int training_make(setup *s, const char *name, const options *given)
     }
     config->transform.crop_padding = (int)options_integer(given, "crop-padding");
     config->transform.flip = options_number(given, "flip");
+    if ((status = set_augmentation(&config->transform, name, given)) != 0) return status;
     config->eval_every = options_integer(given, "eval-every");
     config->save = options_text(given, "save");
     config->save_every = options_integer(given, "save-every");

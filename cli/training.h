@@ -30,6 +30,13 @@
         NUMBER("lr-min", "X", "0", 0, 1e6, "schedule cosine: the final learning rate"),                                  \
         INTEGER("crop-padding", "N", "0", 0, 64, "Augmentation: random crops of the image padded by N pixels"),          \
         NUMBER("flip", "P", "0", 0, 1, "Augmentation: probability of a horizontal flip"),                                \
+        NUMBERS("random-resized-crop", "S[,S]", NULL, 1e-6, 1,                                                           \
+                "Augmentation: boxes of S to S (default 1) of the image's area, resized to its size, as RandomResizedCrop"), \
+        NUMBER("rotate", "D", "0", 0, 180, "Augmentation: rotation by up to D degrees in either direction"),             \
+        NUMBERS("color-jitter", "B,C,S,H", NULL, 0, 1000,                                                                \
+                "Augmentation: strength of random brightness, contrast, saturation and hue (at most 0.5), as ColorJitter"), \
+        INTEGER("cutout", "N", "0", 0, 4096, "Augmentation: a random square of N by N pixels is set to the mean"),       \
+        NUMBER("mixup", "A", "0", 0, 1000, "Augmentation: each sample is mixed with another; the weight is Beta(A, A)"), \
         INTEGER("eval-every", "N", "0", -1, 1e12, "Evaluate every N steps; 0: after each epoch; -1: never"),              \
         HEADING("Checkpoints"),                                                                                          \
         TEXT("save", "DIR", NULL, "Save checkpoints in DIR; DIR/model.safetensors is the newest, readable by PyTorch"),  \

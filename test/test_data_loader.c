@@ -625,8 +625,8 @@ static void invalid_configs_are_refused(void)
     REFUSED(c.transform.size = 0, "LK_TRANSFORM_INIT");
     REFUSED(c.transform.channels = 3, "3 channels");
     REFUSED(c.transform.channels = 1, "std 0");
-    REFUSED(c.transform.flip = 0.5, "crop and flip");
-    REFUSED(c.transform.crop_padding = 1, "crop and flip");
+    REFUSED(c.transform.flip = 0.5, "augmentation needs images");
+    REFUSED(c.transform.crop_padding = 1, "augmentation needs images");
     good.dataset = i;
     REFUSED(c.transform.flip = 1.5, "1.5");
     REFUSED(c.transform.flip = (double)NAN, "probability");

@@ -3,9 +3,8 @@
 #define _GNU_SOURCE
 #include "base/config.h"
 #include "base/split.h"
-#include "data/dataset.h"
+#include "data/batch.h"
 #include "data/order.h"
-#include "data/transform.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -35,33 +34,17 @@ typedef struct layout {
     size_t total;
 } layout;
 
-/* How a field gets into a batch. */
-typedef enum conversion {
-    COPIED,      /* as stored */
-    WIDENED,     /* f32 to f64 */
-    TRANSFORMED, /* field 0: lk__transform_apply */
-} conversion;
-
-typedef struct batch_field {
-    conversion how;
-    size_t     row;     /* bytes of a sample in the batch */
-    size_t     scratch; /* bytes of a sample in a worker's scratch; 0: it is not read to there */
-} batch_field;
-
 struct lk_loader {
-    lk_context        *context;
-    lk_loader_config   config;
-    layout             layout;
-    char              *memory;
-    size_t             own_bytes;             /* of this struct including slots and threads */
-    int64_t            capacity;              /* rows of a slot */
-    lk_field           fields[LK_MAX_FIELDS]; /* as in the batches */
-    batch_field        making[LK_MAX_FIELDS];
-    int                fields_count;
-    lk__data_transform transform;
-    slot              *slots;
-    pthread_t         *threads;
-    int                started; /* threads */
+    lk_context      *context;
+    lk_loader_config config;
+    layout           layout;
+    char            *memory;
+    size_t           own_bytes; /* of this struct including slots and threads */
+    int64_t          capacity;  /* rows of a slot */
+    lk__batch_maker  maker;
+    slot            *slots;
+    pthread_t       *threads;
+    int              started; /* threads */
 
     /* Used by the caller's thread alone. */
     int64_t epoch, position;
@@ -98,35 +81,6 @@ static int64_t compute_capacity(const lk_loader_config *c)
     return most;
 }
 
-static conversion choose_conversion(const lk_loader_config *c, int i)
-{
-    lk_dtype in = lk_dataset_field(c->dataset, i)->dtype;
-    if (i == 0 && lk__transform_used(c)) return TRANSFORMED;
-    return in == LK_F32 && c->dtype == LK_F64 && !(i == 0 && c->transform.raw) ? WIDENED : COPIED;
-}
-
-static lk_field batch_field_of(const lk_loader_config *c, int i)
-{
-    lk_field f = *lk_dataset_field(c->dataset, i);
-    if (choose_conversion(c, i) != COPIED) f.dtype = c->dtype;
-    return f;
-}
-
-/* A sample is read into a worker's scratch where it is neither in memory nor written straight into the batch: its bytes, or 0. */
-static size_t field_scratch(const lk_loader_config *c, int i)
-{
-    bool reads = c->dataset->read && !c->dataset->columns[i] && choose_conversion(c, i) != COPIED;
-    return reads ? lk__round_up(lk_field_bytes(lk_dataset_field(c->dataset, i)), LK__ALIGN) : 0;
-}
-
-/* Bytes of a worker's scratch: samples that are converted, then the data set's own. */
-static size_t scratch_bytes(const lk_loader_config *c)
-{
-    size_t bytes = lk__round_up(c->dataset->scratch, LK__ALIGN);
-    for (int i = 0; i < lk_dataset_fields(c->dataset); i++) bytes += field_scratch(c, i);
-    return bytes;
-}
-
 static layout plan_layout(const lk_loader_config *c)
 {
     layout l = {.slots = 1, .scratches = 1};
@@ -137,14 +91,14 @@ static layout plan_layout(const lk_loader_config *c)
     size_t rows = (size_t)compute_capacity(c);
     l.indices = lk__round_up(rows * sizeof(int64_t), LK__ALIGN);
     l.slot = l.indices;
-    for (int i = 0; i < lk_dataset_fields(c->dataset); i++) {
-        lk_field f = batch_field_of(c, i);
+    for (int i = 0; i < lk__batch_fields(c); i++) {
+        lk_field f = lk__batch_field_of(c, i);
         l.fields[i] = lk__round_up(rows * lk_field_bytes(&f), LK__ALIGN);
         l.slot += l.fields[i];
     }
     l.order = lk__round_up(lk__order_bytes(lk_dataset_count(c->dataset), c->shuffle), LK__ALIGN);
     l.table = lk__round_up(lk__transform_bytes(c), LK__ALIGN);
-    l.scratch = scratch_bytes(c);
+    l.scratch = lk__batch_scratch(c);
     l.total = (size_t)l.slots * l.slot + l.order + l.table + (size_t)l.scratches * l.scratch;
     return l;
 }
@@ -194,8 +148,8 @@ lk_status lk__loader_read(lk_context *context, const lk_loader_config *given, lk
 bool lk_loader_field(const lk_loader_config *config, int i, lk_field *field)
 {
     lk_loader_config own;
-    if (lk__loader_read(NULL, config, &own) < 0 || i < 0 || i >= lk_dataset_fields(own.dataset)) return false;
-    *field = batch_field_of(&own, i);
+    if (lk__loader_read(NULL, config, &own) < 0 || i < 0 || i >= lk__batch_fields(&own)) return false;
+    *field = lk__batch_field_of(&own, i);
     return true;
 }
 
@@ -238,66 +192,20 @@ static void assign_batch(lk_loader *l, slot *s)
     l->assigned++;
 }
 
-static char *row_of(const lk_loader *l, const slot *s, int field, int64_t row)
-{
-    return (char *)s->fields[field] + (size_t)row * l->making[field].row;
-}
-
-/* Where a sample that is not in memory is read to: its row in the batch or, if it is converted, the worker's scratch. The data
- * set's own scratch follows. */
-static void *set_room(const lk_loader *l, const slot *s, int64_t row, char *scratch, void **room)
-{
-    for (int i = 0; i < l->fields_count; i++) {
-        room[i] = l->making[i].scratch ? scratch : row_of(l, s, i, row);
-        scratch += l->making[i].scratch;
-    }
-    return scratch;
-}
-
-static void widen(const float *from, double *to, int64_t count)
-{
-    for (int64_t i = 0; i < count; i++) to[i] = (double)from[i];
-}
-
-static void put_sample(const lk_loader *l, const slot *s, int64_t row, const lk__random *random,
-                       const void *const *sample)
-{
-    for (int i = 0; i < l->fields_count; i++) {
-        char *to = row_of(l, s, i, row);
-        switch (l->making[i].how) {
-        case COPIED:
-            if (sample[i] != to) memcpy(to, sample[i], l->making[i].row);
-            break;
-        case WIDENED: widen(sample[i], (double *)to, lk_field_elements(&l->fields[i])); break;
-        case TRANSFORMED: lk__transform_apply(&l->transform, random, s->indices[row], sample[i], to); break;
-        }
-    }
-}
-
-/* Padding does not depend on what the slot held before. */
-static void clear_padding(const lk_loader *l, slot *s)
-{
-    for (int i = 0; i < l->fields_count; i++)
-        memset(row_of(l, s, i, s->count), 0, (size_t)(l->capacity - s->count) * l->making[i].row);
-    for (int64_t i = s->count; i < l->capacity; i++) s->indices[i] = -1;
-}
-
 static void fill_slot(lk_loader *l, slot *s, char *scratch)
 {
-    lk__random  random = lk__transform_random(l->config.seed, s->epoch);
-    const void *sample[LK_MAX_FIELDS];
-    void       *room[LK_MAX_FIELDS];
+    lk__random random = lk__transform_random(l->config.seed, s->epoch);
     s->status = LK_OK;
     for (int64_t i = 0; i < s->count; i++) {
         if (atomic_load_explicit(&l->cancel, memory_order_relaxed)) break;
         atomic_store_explicit(&s->reading, s->indices[i], memory_order_relaxed);
-        void *rest = set_room(l, s, i, scratch, room);
-        s->status = lk__dataset_read(l->config.dataset, s->indices[i], room, rest, sample, s->message);
+        s->status = lk__batch_put(&l->maker, s->fields, i, s->indices[i], s->epoch, &random, scratch, s->message);
         if (s->status < 0) break;
-        put_sample(l, s, i, &random, sample);
     }
     atomic_store_explicit(&s->reading, -1, memory_order_relaxed);
-    clear_padding(l, s);
+    /* Padding does not depend on what the slot held before. */
+    lk__batch_clear(&l->maker, s->fields, s->count, l->capacity);
+    for (int64_t i = s->count; i < l->capacity; i++) s->indices[i] = -1;
 }
 
 static char *scratch_of(lk_loader *l, int worker)
@@ -385,8 +293,8 @@ lk_status lk_loader_next(lk_loader *l, lk_batch *batch)
                         (long long)s->position, s->message);
     *batch = (lk_batch){
         .fields = (const void *const *)s->fields,
-        .about = l->fields,
-        .fields_count = l->fields_count,
+        .about = l->maker.fields,
+        .fields_count = l->maker.count,
         .indices = s->indices,
         .count = s->count,
         .epoch = s->epoch,
@@ -438,21 +346,11 @@ static lk_status start_workers(lk_loader *l)
     return lk__fail(l->context, LK_ENOMEM, "cannot start worker %d of %d: %s", i, wanted, strerror(error));
 }
 
-static void describe_fields(lk_loader *l)
-{
-    l->fields_count = lk_dataset_fields(l->config.dataset);
-    for (int i = 0; i < l->fields_count; i++) {
-        l->fields[i] = batch_field_of(&l->config, i);
-        l->making[i] = (batch_field){choose_conversion(&l->config, i), lk_field_bytes(&l->fields[i]),
-                                     field_scratch(&l->config, i)};
-    }
-}
-
 /* Returns where the slot ends. */
 static char *place_slot(lk_loader *l, slot *s, char *at)
 {
     atomic_init(&s->reading, -1);
-    for (int i = 0; i < l->fields_count; i++, at += l->layout.fields[i - 1]) s->fields[i] = at;
+    for (int i = 0; i < l->maker.count; i++, at += l->layout.fields[i - 1]) s->fields[i] = at;
     s->indices = (int64_t *)at;
     return at + l->layout.indices;
 }
@@ -490,12 +388,11 @@ lk_status lk_loader_create(lk_context *context, const lk_loader_config *given, l
         status = LK_ENOMEM;
         goto fail;
     }
-    describe_fields(l);
     char *at = l->memory;
+    char *table = at + (size_t)memory_layout.slots * memory_layout.slot + memory_layout.order;
+    lk__batch_init(&l->maker, &l->config, memory_layout.table ? table : NULL);
     for (int i = 0; i < memory_layout.slots; i++) at = place_slot(l, &l->slots[i], at);
     lk__order_init(&l->order, lk_dataset_count(config->dataset), config->seed, config->shuffle, (int64_t *)at);
-    if (lk__transform_used(config))
-        lk__transform_init(&l->transform, config, memory_layout.table ? at + memory_layout.order : NULL);
     if ((status = start_workers(l)) < 0) goto fail;
     *loader = l;
     return LK_OK;

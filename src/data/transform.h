@@ -7,26 +7,34 @@
 #include <lockstep/data.h>
 
 typedef struct lk__data_transform {
-    lk_dtype    in, out;
-    int64_t     channels, height, width; /* 1, 1, elements if the axes do not matter */
-    bool        normalize;
-    bool        per_channel; /* mean, std and table; else the first is used for all */
-    bool        augment;
-    int         padding;
-    double      flip;
-    double      mean[LK_MAX_CHANNELS], std[LK_MAX_CHANNELS];
-    const void *table; /* (channels or 1, 256) of out, for u8 */
+    lk_dtype     in, out;
+    int64_t      channels, height, width; /* 1, 1, elements if the axes do not matter */
+    bool         normalize;
+    bool         per_channel; /* mean, std and table; else the first is used for all */
+    bool         augment;
+    bool         buffered; /* changes that need the image as floats, in a buffer */
+    int          padding;
+    double       flip;
+    double       mean[LK_MAX_CHANNELS], std[LK_MAX_CHANNELS];
+    const void  *table; /* (channels or 1, 256) of out, for u8 */
+    lk_transform from;
 } lk__data_transform;
 
 bool lk__transform_used(const lk_loader_config *config); /* field 0 is transformed; else it is copied as it is stored */
-size_t    lk__transform_bytes(const lk_loader_config *config); /* of the table */
-lk_status lk__transform_check(lk_context *context, const lk_loader_config *config);
+size_t lk__transform_bytes(const lk_loader_config *config);   /* of the table */
+size_t lk__transform_scratch(const lk_loader_config *config); /* of a worker's buffers */
+/* Whether something is drawn for each image, and whether batches have the fields of mixup. */
+bool lk__transform_augments(const lk_transform *transform);
+bool lk__transform_mixes(const lk_transform *transform);
+/* The same without random changes: for a test set. */
+lk_transform lk__transform_evaluation(const lk_transform *transform);
+lk_status    lk__transform_check(lk_context *context, const lk_loader_config *config);
 /* config is valid, and lk__transform_used; table has lk__transform_bytes and is borrowed. */
 void lk__transform_init(lk__data_transform *transform, const lk_loader_config *config, void *table);
 
 /* The random numbers of augmentation in this epoch. */
 lk__random lk__transform_random(uint64_t seed, int64_t epoch);
 void       lk__transform_apply(const lk__data_transform *transform, const lk__random *random, int64_t index,
-                               const void *sample, void *row);
+                               const void *sample, void *row, void *scratch);
 
 #endif

@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { LINE = LK__VERIFY_LINE, LINES = 10, RATES = 64 };
+enum { LINE = LK__VERIFY_LINE, LINES = 12, RATES = 64 };
 
 static void describe_data(const char *what, const lk_dataset *d, char text[LINE])
 {
@@ -93,6 +93,15 @@ static bool option_line(const lk_trainer_config *config, int index, char text[LI
                                                 lk__hash64(m->mean, channels * sizeof *m->mean, 1)));
         return true;
     case 9: describe_callback(config, text); return true;
+    case 10:
+        snprintf(text, LINE, "transform: resized crop %.17g to %.17g, ratio %.17g to %.17g, rotate %.17g, cutout %d",
+                 m->resized_crop[0], m->resized_crop[1], m->resized_ratio[0], m->resized_ratio[1], m->rotate, m->cutout);
+        return true;
+    case 11:
+        snprintf(text, LINE, "transform: color jitter %.17g, %.17g, %.17g, %.17g, mixup %.17g (fields: %d), raw %d",
+                 m->color_jitter[0], m->color_jitter[1], m->color_jitter[2], m->color_jitter[3], m->mixup,
+                 m->mixup_fields, m->raw);
+        return true;
     default: break;
     }
     if (index - LINES >= config->optimizer.groups_count) return false;

@@ -1,6 +1,9 @@
 /* inputs.c - the inputs of a program: one for each field of a batch, by the field's name; and the short form of a loss. */
 #include "train/trainer.h"
 
+#include "data/transform.h"
+
+#include <lockstep/nn.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -10,10 +13,11 @@ lk_status lk_inputs_record(lk_graph *graph, const lk_loader_config *loader, int6
     lk_status        status = lk__loader_read(graph->context, loader, &own);
     *inputs = (lk_inputs){.graph = graph};
     if (status < 0) return status;
-    for (int i = 0; i < lk_dataset_fields(own.dataset); i++) {
+    lk_field field;
+    for (int i = 0; lk_loader_field(&own, i, &field); i++) {
         lk_field *f = &inputs->fields[i];
         int64_t   dims[LK_MAX_RANK] = {capacity};
-        lk_loader_field(&own, i, f);
+        *f = field;
         memcpy(dims + 1, f->dims, (size_t)f->rank * sizeof *dims);
         inputs->tensors[i] = lk_input(graph, f->name, f->dtype, f->rank + 1, dims);
         inputs->count++;
@@ -87,7 +91,11 @@ static lk_status record_short_form(const lk_trainer_config *config, const lk_inp
         lk_status status = check_logits(inputs, logits, inputs->fields[label].classes);
         if (status < 0) return status;
     }
-    *loss = lk_cross_entropy(logits, inputs->tensors[label], .label_smoothing = config->label_smoothing);
+    if (lk__transform_mixes(&config->transform))
+        *loss = lk_mixup_loss(logits, inputs->tensors[label], lk_inputs_find(inputs, "label_2"),
+                              lk_inputs_find(inputs, "mix"), .label_smoothing = config->label_smoothing);
+    else
+        *loss = lk_cross_entropy(logits, inputs->tensors[label], .label_smoothing = config->label_smoothing);
     return LK_OK;
 }
 

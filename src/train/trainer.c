@@ -5,6 +5,7 @@
 #include "base/config.h"
 #include "comm/abort.h"
 #include "data/dataset.h"
+#include "data/transform.h"
 #include "train/record.h"
 
 #include <math.h>
@@ -115,8 +116,7 @@ static void loader_configs(const lk_trainer_config *config, lk_loader_config *tr
     test->dataset = config->test;
     test->batch = lk__split_largest(&job, config->batch) * lk__split_parts(&job); /* a part fits into every plan */
     test->shuffle = false;
-    test->transform.crop_padding = 0;
-    test->transform.flip = 0;
+    test->transform = lk__transform_evaluation(&config->transform);
     set_share(config, train);
     set_share(config, test);
 }

@@ -1,0 +1,44 @@
+/* data/batch.h - how a sample becomes a row of a batch: which fields a batch has, where a sample is read to, how it is converted. */
+#ifndef LK__BATCH_H
+#define LK__BATCH_H
+
+#include "data/dataset.h"
+#include "data/transform.h"
+
+typedef enum lk__batch_conversion {
+    LK__BATCH_COPIED,      /* as stored */
+    LK__BATCH_WIDENED,     /* f32 to f64 */
+    LK__BATCH_TRANSFORMED, /* field 0: lk__transform_apply */
+    LK__BATCH_MIXED,       /* "label_2" and "mix", which follow the data set's fields */
+} lk__batch_conversion;
+
+typedef struct lk__batch_field {
+    lk__batch_conversion how;
+    size_t               row;     /* bytes of a sample in the batch */
+    size_t               scratch; /* bytes of a sample in a worker's scratch; 0: it is not read to there */
+} lk__batch_field;
+
+typedef struct lk__batch_maker {
+    const lk_loader_config *config;
+    lk_field                fields[LK_MAX_FIELDS]; /* as in the batches */
+    lk__batch_field         making[LK_MAX_FIELDS];
+    int                     count, label; /* fields; which of them is "label", for mixup */
+    size_t             buffers, partner; /* bytes of a worker's scratch for the transform, and for a partner of mixup */
+    lk__data_transform transform;
+} lk__batch_maker;
+
+/* Of a valid config. */
+int      lk__batch_fields(const lk_loader_config *config);
+lk_field lk__batch_field_of(const lk_loader_config *config, int i);
+size_t   lk__batch_scratch(const lk_loader_config *config); /* bytes of a worker's scratch, a multiple of LK__ALIGN */
+
+/* Borrows config; table has lk__transform_bytes and is borrowed. */
+void lk__batch_init(lk__batch_maker *maker, const lk_loader_config *config, void *table);
+
+/* Reads sample `index` and writes its row of every field. On failure writes to message. */
+lk_status lk__batch_put(const lk__batch_maker *maker, void *const *fields, int64_t row, int64_t index, int64_t epoch,
+                        const lk__random *random, char *scratch, char message[LK__DATASET_MESSAGE]);
+/* Zeros in rows [count, capacity) of every field. */
+void lk__batch_clear(const lk__batch_maker *maker, void *const *fields, int64_t count, int64_t capacity);
+
+#endif
