@@ -8,22 +8,25 @@
 #include <string.h>
 
 enum { BITS = 32 - 8 - 2 }; /* of a weight's fraction: Pillow's choice */
+enum { STRIP = 48 };          /* bytes of a row that are summed at once, a multiple of 3: their sums stay in registers */
 
-static int count_taps(const lk__image_axis *axis)
+/* No output depends on more inputs. */
+static int64_t count_taps(const lk__image_axis *axis)
 {
-    double scale = axis->extent / (double)axis->out;
-    return (int)ceil(scale < 1 ? 1 : scale) * 2 + 1;
+    double  scale = axis->extent / (double)axis->out;
+    int64_t taps = (int64_t)ceil(2 * (scale < 1 ? 1 : scale));
+    return taps < axis->in ? taps : axis->in;
 }
 
 static size_t filter_bytes(const lk__image_axis *axis)
 {
-    return lk__round_up((size_t)axis->out * (2 + (size_t)count_taps(axis)) * sizeof(int32_t), LK__ALIGN);
+    return lk__round_up((size_t)(axis->out * (1 + count_taps(axis))) * sizeof(int32_t), LK__ALIGN);
 }
 
 size_t lk__resize_bytes(int channels, const lk__image_axis *across, const lk__image_axis *down)
 {
     return filter_bytes(across) + filter_bytes(down) +
-           lk__round_up((size_t)(down->in * across->out * channels), LK__ALIGN);
+           lk__round_up((size_t)(down->in * across->out * channels) + STRIP, LK__ALIGN);
 }
 
 static double triangle(double x) { return fabs(x) < 1 ? 1 - fabs(x) : 0; }
@@ -32,25 +35,23 @@ static double triangle(double x) { return fabs(x) < 1 ? 1 - fabs(x) : 0; }
 static void fill_filter(lk__image_filter *f, const lk__image_axis *axis, int32_t *memory)
 {
     double scale = axis->extent / (double)axis->out, support = scale < 1 ? 1 : scale;
-    *f = (lk__image_filter){.out = axis->out, .taps = count_taps(axis)};
+    *f = (lk__image_filter){.out = axis->out, .taps = count_taps(axis), .first = memory, .weights = memory + axis->out};
     f->copies = axis->in == axis->out && axis->extent == (double)axis->in;
-    f->first = memory;
-    f->count = memory + axis->out;
-    f->weights = memory + 2 * axis->out;
     for (int64_t i = 0; i < axis->out; i++) {
         double   centre = axis->begin + ((double)i + 0.5) * scale, sum = 0;
         int64_t  first = centre - support + 0.5 < 0 ? 0 : (int64_t)(centre - support + 0.5);
         int64_t  last = (int64_t)(centre + support + 0.5);
+        int64_t  begin = first + f->taps > axis->in ? axis->in - f->taps : first;
         int32_t *weights = f->weights + i * f->taps;
-        if (last > axis->in) last = axis->in;
+        if (last > begin + f->taps) last = begin + f->taps; /* the end, or an input with weight 0 that rounding added */
         for (int64_t k = first; k < last; k++) sum += triangle(((double)k - centre + 0.5) * (1 / support));
+        memset(weights, 0, (size_t)f->taps * sizeof *weights);
         for (int64_t k = first; k < last; k++) {
             double weight = triangle(((double)k - centre + 0.5) * (1 / support));
             if (sum != 0) weight /= sum;
-            weights[k - first] = (int32_t)(0.5 + weight * (1 << BITS));
+            weights[k - begin] = (int32_t)(0.5 + weight * (1 << BITS));
         }
-        f->first[i] = (int32_t)first;
-        f->count[i] = (int32_t)(last - first);
+        f->first[i] = (int32_t)begin;
     }
 }
 
@@ -77,7 +78,7 @@ static void resize_grey_row(const lk__image_filter *f, const unsigned char *row,
         const unsigned char *p = row + f->first[i];
         const int32_t       *weights = f->weights + i * f->taps;
         int32_t              sum = 1 << (BITS - 1);
-        for (int32_t k = 0; k < f->count[i]; k++) sum += p[k] * weights[k];
+        for (int64_t k = 0; k < f->taps; k++) sum += p[k] * weights[k];
         out[i] = to_byte(sum);
     }
 }
@@ -88,7 +89,7 @@ static void resize_colour_row(const lk__image_filter *f, const unsigned char *ro
         const unsigned char *p = row + (size_t)f->first[i] * 3;
         const int32_t       *weights = f->weights + i * f->taps;
         int32_t              red = 1 << (BITS - 1), green = red, blue = red;
-        for (int32_t k = 0; k < f->count[i]; k++, p += 3) {
+        for (int64_t k = 0; k < f->taps; k++, p += 3) {
             red += p[0] * weights[k];
             green += p[1] * weights[k];
             blue += p[2] * weights[k];
@@ -108,21 +109,17 @@ void lk__resize_row(lk__image_resize *r, int64_t y, const unsigned char *row)
         resize_colour_row(&r->across, row, out);
 }
 
-/* A row of the output from rows of the middle. Along the row, so that the compiler uses vectors; bound by arithmetic. */
-enum { STRIP = 192 }; /* bytes of a row at once, a multiple of 3: their sums stay in the first-level cache */
-
-static void sum_strip(const lk__image_filter *f, int64_t y, const unsigned char *from, size_t stride, int n,
+/* A part of an output row from rows of the middle. Along the row, so that the compiler uses vectors; bound by arithmetic. */
+static void sum_strip(const lk__image_filter *f, int64_t y, const unsigned char *from, size_t stride,
                       unsigned char out[STRIP])
 {
     int32_t        sums[STRIP];
     const int32_t *weights = f->weights + y * f->taps;
-    from += (size_t)f->first[y] * stride;
     for (int x = 0; x < STRIP; x++) sums[x] = 1 << (BITS - 1);
-    for (int32_t k = 0; k < f->count[y]; k++, from += stride) {
-        int32_t weight = weights[k];
-        for (int x = 0; x < n; x++) sums[x] += from[x] * weight;
-    }
-    for (int x = 0; x < n; x++) out[x] = to_byte(sums[x]);
+    from += (size_t)f->first[y] * stride;
+    for (int64_t k = 0; k < f->taps; k++, from += stride)
+        for (int x = 0; x < STRIP; x++) sums[x] += from[x] * weights[k];
+    for (int x = 0; x < STRIP; x++) out[x] = to_byte(sums[x]);
 }
 
 void lk__resize_finish(const lk__image_resize *r, unsigned char *out)
@@ -132,7 +129,7 @@ void lk__resize_finish(const lk__image_resize *r, unsigned char *out)
         for (size_t begin = 0; begin < stride; begin += STRIP) {
             unsigned char strip[STRIP];
             int           n = stride - begin < STRIP ? (int)(stride - begin) : STRIP;
-            sum_strip(&r->down, y, r->middle + begin, stride, n, strip);
+            sum_strip(&r->down, y, r->middle + begin, stride, strip);
             unsigned char *to = out + (size_t)(y * r->across.out) + begin / (size_t)r->channels;
             if (r->channels == 1) {
                 memcpy(to, strip, (size_t)n);

@@ -13,12 +13,13 @@ typedef struct lk__image_axis {
     double  begin, extent;
 } lk__image_axis;
 
-/* The weights of one axis. Output i is the sum of weights[i × taps + k] × input[first[i] + k] over k < count[i]. */
+/* The weights of one axis. Output i is the sum of weights[i × taps + k] × input[first[i] + k] over k < taps: as many for every
+ * output, some of them with weight 0, because the processor then predicts the loop. */
 typedef struct lk__image_filter {
     int64_t  out;
     bool     copies; /* the input is the output */
-    int      taps;
-    int32_t *first, *count, *weights;
+    int64_t  taps;
+    int32_t *first, *weights;
 } lk__image_filter;
 
 typedef struct lk__image_resize {
