@@ -146,6 +146,43 @@ OWN lk_operation affine_operation(const double *factor)
                           .print = affine_print};
 }
 
+/* ---- channel_scale: x (N, C, H, W), w (C) → w x ---- */
+
+OWN lk_status channel_shape(const lk_operation_call *call)
+{
+    if (call->inputs[0].rank != 4 || call->inputs[0].dims[1] != call->inputs[1].dims[0])
+        return lk_operation_fail(call, "x (N, C, H, W) and w (C) are needed");
+    call->outputs[0] = call->inputs[0];
+    return LK_OK;
+}
+
+OWN lk_status channel_run(const lk_operation_call *call)
+{
+    const int64_t *dims = call->inputs[0].dims, pixels = dims[2] * dims[3];
+    for (int64_t c = 0; c < dims[1]; c++) {
+        double w = own_get(&call->inputs[1], c), sum = 0;
+        for (int64_t n = 0; n < dims[0]; n++)
+            for (int64_t p = 0; p < pixels; p++) {
+                int64_t i = (n * dims[1] + c) * pixels + p;
+                if (!call->backward) own_set(&call->outputs[0], i, w * own_get(&call->inputs[0], i));
+                if (!call->backward) continue;
+                double dy = own_get(&call->output_gradients[0], i);
+                if (call->input_gradients[0].data) own_set(&call->input_gradients[0], i, w * dy);
+                sum += own_get(&call->inputs[0], i) * dy;
+            }
+        if (call->backward && call->input_gradients[1].data) own_set(&call->input_gradients[1], c, sum);
+    }
+    return LK_OK;
+}
+
+OWN const lk_operation channel_scale = {.size = sizeof(lk_operation),
+                                        .name = "channel_scale",
+                                        .inputs = 2,
+                                        .outputs = 1,
+                                        .shape = channel_shape,
+                                        .forward = channel_run,
+                                        .backward = channel_run};
+
 /* ---- moments: x (N, C) → exp of x's rows summed (N), the sum of all squares f64 () over samples, the largest column i32 (N) ---- */
 
 OWN lk_status moments_shape(const lk_operation_call *call)

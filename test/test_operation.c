@@ -108,6 +108,38 @@ static void threads_and_recomputation_change_no_bit(void)
     compare("recomputed", run_variant((variant){.own = true, .recompute = true}), one, 0);
 }
 
+/* Operands are row-major also between convolutions, which store images with the channels last. */
+static void images_are_row_major(void)
+{
+    double   losses[2], gradients[2][3];
+    int64_t  channels = 3;
+    double   x[4 * 2 * 6 * 6];
+    uint64_t seed = 5;
+    for (int own = 0; own < 2; own++) {
+        rig                 r = rig_open(LK_F64, 1);
+        lk_optimizer_config sgd = LK_OPTIMIZER_CONFIG_INIT;
+        lk_plan_config      config = LK_PLAN_CONFIG_INIT;
+        lk_tensor in = lk_input(r.graph, "x", LK_F64, 4, ((int64_t[]){4, 2, 6, 6})), y = lk_conv2d(in, "conv1", 3, 3);
+        lk_tensor w = lk_parameter(r.graph, "w", 1, &channels, .init = LK_INIT_NORMAL, .a = 1);
+        y = own ? lk_apply(&channel_scale, ((lk_tensor[]){y, w}), 2, NULL)
+                : lk_mul(y, lk_reshape(w, 3, ((int64_t[]){3, 1, 1})));
+        y = lk_conv2d(y, "conv2", 2, 3);
+        config.loss = lk_sum(lk_mul(y, y));
+        config.optimizer = &sgd;
+        rig_plan(&r, &config, seed);
+        for (int i = 0; i < 4 * 2 * 6 * 6; i++) x[i] = number(9, (uint64_t)i) - 0.5;
+        REQUIRE(lk_program_bind(r.program, "x", x) == LK_OK);
+        REQUIRE(lk_program_compute(r.program, &(lk_step){.step = 1, .count = 3}) == LK_OK);
+        losses[own] = rig_metrics(&r).loss;
+        REQUIRE(lk_program_gradient_read(r.program, "w", gradients[own], sizeof gradients[own]) == LK_OK);
+        rig_close(&r);
+    }
+    CHECK(fabs(losses[0] - losses[1]) < 1e-12 * losses[0], "%.17g and %.17g", losses[0], losses[1]);
+    for (int i = 0; i < 3; i++)
+        CHECK(fabs(gradients[0][i] - gradients[1][i]) < 1e-12 * fabs(gradients[0][i]), "%d: %g and %g", i,
+              gradients[0][i], gradients[1][i]);
+}
+
 /* The gradients of two outputs arrive together, and of one alone; an output of integers has none. */
 static lk_tensor record_moments(cell *c)
 {
@@ -163,8 +195,8 @@ static void every_output_can_have_a_gradient(void)
 
 typedef struct job {
     int      world, leaves, threads, steps;
-    bool     coupled;
-    double   factors[3]; /* by rank */
+    bool     coupled, sum; /* sum: the loss is an output that `sums` names */
+    double   factors[3];   /* by rank */
     double   losses[8];
     uint64_t hashes[3];
     char     error[2048];
@@ -205,7 +237,9 @@ static int train_rank(int rank, void *user)
     lk_tensor in = lk_input(r.graph, "x", LK_F32, 2, ((int64_t[]){capacity, COLUMNS}));
     lk_tensor y = lk_input(r.graph, "y", LK_I32, 1, &capacity);
     if (j->coupled) in = lk_apply(&centre, &in, 1, NULL);
-    config.loss = lk_cross_entropy(record_model(in, true, false, j->factors[rank]), y);
+    lk_tensor logits = record_model(in, true, false, j->factors[rank]), outputs[3];
+    if (j->sum) lk_apply(&moments, &logits, 1, outputs);
+    config.loss = j->sum ? outputs[1] : lk_cross_entropy(logits, y);
     config.optimizer = &adam;
     if (j->world > 1) REQUIRE(lk_comm_create(r.context, &joining, &comm) == LK_OK, "%s", lk_context_error(r.context));
     REQUIRE(lk_plan_create(r.graph, &config, &r.plan) == LK_OK, "%s", lk_context_error(r.context));
@@ -268,6 +302,20 @@ static void leaves_give_the_same_bits_at_any_size(void)
                       coupled ? ", coupled" : "");
             }
         CHECK(run_job((job){.world = 1, .steps = 7, .leaves = 0, .coupled = coupled}).hashes[0] != one.hashes[0]);
+    }
+}
+
+static void a_sum_over_samples_is_one_over_ranks_and_leaves(void)
+{
+    job one = run_job((job){.world = 1, .steps = 7, .sum = true}),
+        leaves = run_job((job){.world = 1, .steps = 7, .sum = true, .leaves = 6});
+    for (int world = 1; world <= 3; world++) {
+        job several = run_job((job){.world = world, .steps = 7, .sum = true});
+        for (int i = 0; i < 7; i++)
+            CHECK(fabs(one.losses[i] - several.losses[i]) < 1e-5 * one.losses[i],
+                  "%d ranks, step %d: %.9g, one rank %.9g", world, i, several.losses[i], one.losses[i]);
+        CHECK(run_job((job){.world = world, .steps = 7, .sum = true, .leaves = 6}).hashes[0] == leaves.hashes[0],
+              "%d ranks", world);
     }
 }
 
@@ -545,9 +593,11 @@ int main(void)
 {
     RUN(own_operations_give_the_results_of_built_in_ones);
     RUN(threads_and_recomputation_change_no_bit);
+    RUN(images_are_row_major);
     RUN(every_output_can_have_a_gradient);
     RUN(ranks_share_a_batch);
     RUN(leaves_give_the_same_bits_at_any_size);
+    RUN(a_sum_over_samples_is_one_over_ranks_and_leaves);
     RUN(ranks_with_other_attributes_are_refused);
     RUN(listings_and_fingerprints_show_the_operation);
     RUN(profiles_name_the_operation);

@@ -56,7 +56,6 @@ static void correct_operations_pass(void)
     CHECK(lk_operation_check(context, &affine, missing, NULL, NULL) == LK_OK, "%s", lk_context_error(context));
 }
 
-/* The user's own data are used: away from 0 it is differentiable. */
 static lk_status absolute_run(const lk_operation_call *call)
 {
     for (int64_t i = 0; i < lk_operand_elements(&call->inputs[0]); i++) {
@@ -69,6 +68,20 @@ static lk_status absolute_run(const lk_operation_call *call)
     return LK_OK;
 }
 
+/* The samples may be any axis, and have several rows each. */
+static void samples_may_be_another_axis(void)
+{
+    lk_operand   x = {.dtype = LK_F32, .rank = 3, .dims = {2, 10, 3}, .count_axis = 1, .count_unit = 2};
+    lk_operand   image = {.dtype = LK_F32, .rank = 4, .dims = {3, 2, 4, 5}, .count_axis = 0, .count_unit = 1};
+    lk_operand   channels = {.dtype = LK_F32, .rank = 1, .dims = {2}, .count_axis = -1, .count_unit = 1};
+    lk_operation o = centre;
+    o.coupled = false, o.unread_inputs = 0, o.forward = o.backward = absolute_run;
+    CHECK(lk_operation_check(context, &o, &x, NULL, NULL) == LK_OK, "%s", lk_context_error(context));
+    CHECK(lk_operation_check(context, &channel_scale, (lk_operand[]){image, channels}, NULL, NULL) == LK_OK, "%s",
+          lk_context_error(context));
+}
+
+/* The user's own data are used: away from 0 it is differentiable. */
 static void given_data_are_used(void)
 {
     float        data[ROWS * COLUMNS] = {0};
@@ -290,6 +303,7 @@ int main(void)
     config.threads = 2;
     REQUIRE(lk_context_create(&config, &context) == LK_OK);
     RUN(correct_operations_pass);
+    RUN(samples_may_be_another_axis);
     RUN(given_data_are_used);
     RUN(each_broken_promise_of_forward_is_found);
     RUN(each_broken_promise_of_backward_is_found);
