@@ -30,6 +30,9 @@ train --steps 12 --reproducible --save two --resume auto > two.json
 # shellcheck disable=SC2086
 "$LOCKSTEP" eval $run --load one --json > eval.json
 [ "$(field loss < eval.json)" = "$(field loss < one.json)" ] || fail "eval: $(cat eval.json one.json)"
+# The checkpoint knows its model.
+"$LOCKSTEP" eval --load one --json > alone.json 2> err.txt || fail "eval by the record: $(cat err.txt)"
+[ "$(field loss < alone.json)" = "$(field loss < one.json)" ] || fail "eval by the record: $(cat alone.json one.json)"
 # shellcheck disable=SC2086
 "$LOCKSTEP" predict $run --load one --count 5 > predict.txt || fail "predict"
 [ "$(wc -l < predict.txt)" -ge 5 ] || fail "predict: $(cat predict.txt)"
