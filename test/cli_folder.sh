@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # cli_folder.sh - `--data folder:DIR`: CIFAR-10's records as PNG files give the losses of its binary files, bit for bit; ranks, resuming, the cache
-# and workers change nothing; mistakes. LK_CIFAR_COUNT=50000 does it with all of CIFAR-10 (two minutes on two cores).
+# and workers change nothing; mistakes. LK_CIFAR_COUNT=50000 LK_CIFAR_SOURCE=DIR does it with all of CIFAR-10.
 # ctest: timeout 240, ranks 3
 set -eu
 command -v python3 > /dev/null || { echo "skipped: no python3, which writes the PNG files"; exit 77; }
@@ -18,11 +18,11 @@ expect() { # expect STATUS TEXT COMMAND…: the exit status, one line of message
     grep -qF -- "$text" err.txt || fail "$*: no \"$text\" in: $(cat err.txt)"
 }
 
-source=$SOURCE_DIR/../shared/data/cifar-10-batches-bin
+source=${LK_CIFAR_SOURCE:-$SOURCE_DIR/../shared/data/cifar-10-batches-bin} # "-": drawn
 [ -d "$source" ] || source=-
-count=${LK_CIFAR_COUNT:-500}
-python3 "$SOURCE_DIR/test/cifar_folder.py" "$source" . "$count"
-[ "$(find folder/train -name '*.png' | wc -l)" = "$count" ] || fail "the folder has not $count images"
+python3 "$SOURCE_DIR/test/cifar_folder.py" "$source" . "${LK_CIFAR_COUNT:-500}"
+count=$(find folder/train -name '*.png' | wc -l) # or fewer, where only a part of CIFAR-10 is stored
+[ "$count" -ge 500 ] || fail "the folder has $count images"
 
 # The same losses, the same evaluation and the same weights, from both, in the same order.
 train="$LOCKSTEP train --model cnn --batch 32 --epochs 1 --seed 3 --crop-padding 2 --flip 0.5 --json"
