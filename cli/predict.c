@@ -1,4 +1,4 @@
-/* predict.c - `lockstep predict`: what a saved model predicts for samples of a data set. */
+/* predict.c - `lockstep predict`: what a saved model predicts for samples of a data set, or for the user's own image files. */
 #include "predictions.h"
 #include "record.h"
 
@@ -9,9 +9,9 @@ static const option predict_options[] = {
     TEXT("load", "DIR|FILE",
          NULL, "Weights: a checkpoint directory, which knows its model and data, or a .safetensors file with --model and --data"),
     INTEGER("first", "I", "0", 0, 9e15, "Number of the first sample"),
-    INTEGER("count", "N", "10", 1, 9e15, "Number of samples"),
+    INTEGER("count", "N", "10", 1, 9e15, "Number of samples; of files: all by default"),
     INTEGER("top", "K", "1", 1, 1e6, "Print the K most probable classes"),
-    FLAG("json", "Print a line of JSON for each sample: index, label, predicted, probabilities"),
+    FLAG("json", "Print a line of JSON for each sample: index or file, label, predicted, probabilities"),
     FLAG("csv", "Print a line of comma-separated values for each sample, after one of names"),
     MODEL_OPTIONS,
     DATA_OPTIONS,
@@ -140,11 +140,30 @@ static void set_style(const setup *s, const options *given, predictions *style)
     style->targeted = style->kind == PREDICTIONS_NUMBERS && target;
 }
 
+/* The images that the arguments name, resized to what the model reads. */
+static int open_files(setup *s, const options *given)
+{
+    const lk_field *image = s->description ? lk_description_field(s->description, 0) : NULL;
+    if (image && (image->rank != 3 || image->dtype != LK_U8)) {
+        print_error("predict", "%s: the model in %s reads %s, not images; give its samples by --data",
+                    given->operands[0], options_text(given, "load"), image->name);
+        return EXIT_USER_ERROR;
+    }
+    int code = open_options_set("predict", given, "folder", &s->open_options);
+    if (code != 0) return code;
+    if (image) setup_image_size(image, &s->open_options);
+    s->open_options.skip_broken = options_chosen(given, "skip-broken") && options_flag(given, "skip-broken");
+    snprintf(s->data, sizeof s->data, "%s", given->operands[0]);
+    lk_status status = lk_dataset_images(s->context, given->operands, given->operand_count, &s->open_options, &s->test);
+    return status < 0 ? report("predict", s->context, status) : 0;
+}
+
 static int check_options(const options *given)
 {
     const char *wrong =
         !options_text(given, "load") ? "--load is missing: expected a checkpoint directory or a .safetensors file"
         : options_flag(given, "json") && options_flag(given, "csv") ? "--json and --csv exclude each other"
+        : given->operand_count > 0 && options_given(given, "data")  ? "image files and --data exclude each other"
                                                                     : NULL;
     if (wrong) print_error("predict", "%s", wrong);
     return wrong ? EXIT_USER_ERROR : 0;
@@ -156,7 +175,8 @@ static int prepare(setup *s, options *given)
     int code = check_options(given);
     if (code == 0) code = setup_begin(s, "predict", given, (int)options_integer(given, "threads"));
     if (code == 0) code = record_read(s, "predict", given, options_text(given, "load"));
-    if (code == 0) code = setup_make(s, "predict", given, SETUP_ANY);
+    if (code == 0 && given->operand_count > 0) code = open_files(s, given);
+    if (code == 0) code = setup_make(s, "predict", given, given->operand_count > 0 ? SETUP_OPENED : SETUP_ANY);
     return code == 0 ? record_check(s, "predict", given) : code;
 }
 
@@ -174,6 +194,7 @@ static int run_predict(const options *command_line)
         code = EXIT_USER_ERROR;
     }
     if (code == 0) {
+        if (given.operand_count > 0 && !options_given(&given, "count")) count = lk_dataset_count(s.test);
         s.config.init = options_text(&given, "load");
         s.weights_option = "--load";
         set_style(&s, &given, &p.style);
@@ -190,15 +211,15 @@ const command command_predict = {
     "predict",
     "predict classes or numbers with a saved model",
     "Prints for each sample what the model predicts: the most probable class and its probability, or the numbers of a "
-    "regression. Samples are those of the test set, or all samples where there is no test set. A checkpoint directory "
-    "knows "
-    "its model, its data and their options; an option that is given has precedence.\n\n"
-    "Examples: lockstep predict --load runs/first --count 5 --top 3; lockstep predict --load model.safetensors --model "
-    "cnn "
-    "--data fashion-mnist --csv",
-    NULL,
+    "regression. Samples are PNG and JPEG files, or those in directories, resized to what the model reads; without "
+    "them, "
+    "samples of the test set, or of all samples where there is no test set.\n\n"
+    "Examples: lockstep predict --load runs/first cat.jpg holiday/ --top 3; lockstep predict --load runs/first --count "
+    "5; "
+    "lockstep predict --load model.safetensors --model cnn --data fashion-mnist --csv",
+    "[FILE|DIR...]",
     0,
-    0,
+    OPTIONS_OPERANDS,
     predict_options,
     run_predict,
 };

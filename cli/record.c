@@ -9,14 +9,14 @@
 #include <sys/stat.h>
 
 /* Options that describe this command or this machine: they are never taken from a record. */
-static const char *const own_options[] = {
-    "save",         "resume",    "init",          "init-partial", "download", "backend",     "timeout",
-    "join-timeout", "on-signal", "verbose-ranks", "threads",      "device",   "tensorboard", "trace",
-    "trace-steps",  "log-dir",   "log",           "json",         "config",   "skip-broken", NULL};
+static const char *const own_options[] = {"save",    "resume",  "init",         "init-partial", "download",
+                                          "backend", "timeout", "join-timeout", "on-signal",    "verbose-ranks",
+                                          "threads", "device",  "tensorboard",  "trace",        "trace-steps",
+                                          "log-dir", "log",     "json",         "config",       NULL};
 
 /* If the user sets the first, the others of the record no longer belong to it. */
-static const char *const dependent[][10] = {
-    {"data", "features", "classes", "label", "header", "holdout", "cache", "regression", NULL},
+static const char *const dependent[][12] = {
+    {"data", "features", "classes", "label", "header", "holdout", "cache", "size", "channels", "skip-broken", NULL},
     {"epochs", "steps", NULL},
     {"optimizer", "momentum", "dampening", "nesterov", "betas", "epsilon", NULL},
     {"schedule", "step-size", "gamma", "lr-min", NULL},

@@ -233,6 +233,14 @@ static int set_open_options(setup *s, const char *name, const options *given)
     return code;
 }
 
+/* Images of another folder than the recorded one are resized to what the model reads. */
+static void use_recorded_size(setup *s, const options *given)
+{
+    const lk_field *image = s->description ? lk_description_field(s->description, 0) : NULL;
+    if (!image || image->rank != 3 || strncmp(s->data, "folder:", 7) != 0 || !options_chosen(given, "data")) return;
+    setup_image_size(image, &s->open_options);
+}
+
 static int report_no_test(const setup *s, const char *name, lk_status status)
 {
     if (status != LK_ENOENT || *lk_context_error(s->context)) return report(name, s->context, status);
@@ -248,10 +256,28 @@ const lk_field *setup_field(const setup *s, const char *field_name)
     return lk_dataset_find(s->train ? s->train : s->test, field_name);
 }
 
+void setup_image_size(const lk_field *image, lk_open_options *open)
+{
+    if (open->channels == 0) open->channels = (int)image->dims[0];
+    if (open->height == 0) open->height = image->dims[1], open->width = image->dims[2];
+}
+
+/* Opens the data set that --data names. */
+static int open_named(setup *s, const char *name, const options *given, setup_data what)
+{
+    set_data_name(s, given);
+    int code = set_open_options(s, name, given);
+    if (code != 0) return code;
+    use_recorded_size(s, given);
+    s->opening_data = true;
+    lk_status status = open_data(s, what);
+    s->opening_data = false;
+    return status < 0 ? report_no_test(s, name, status) : check_data_options(s, name, given);
+}
+
 int setup_make(setup *s, const char *name, const options *given, setup_data what)
 {
-    lk_status status;
-    int       code = s->context ? 0 : setup_begin(s, name, given, (int)options_integer(given, "threads"));
+    int code = s->context ? 0 : setup_begin(s, name, given, (int)options_integer(given, "threads"));
     if (code != 0) return code;
     s->model_name = options_text(given, "model");
     if (!(s->model = model_load(name, s->model_name, &s->model_library))) return EXIT_USER_ERROR;
@@ -259,13 +285,7 @@ int setup_make(setup *s, const char *name, const options *given, setup_data what
                                           .cifar_stem = strcmp(options_text(given, "stem"), "cifar") == 0,
                                           .recompute = options_flag(given, "recompute")};
     if ((code = check_model_options(s, name, given)) != 0) return code;
-    set_data_name(s, given);
-    if ((code = set_open_options(s, name, given)) != 0) return code;
-    s->opening_data = true;
-    status = open_data(s, what);
-    s->opening_data = false;
-    if (status < 0) return report_no_test(s, name, status);
-    if ((code = check_data_options(s, name, given)) != 0) return code;
+    if (what != SETUP_OPENED && (code = open_named(s, name, given, what)) != 0) return code;
     code = loss_choose(name, options_text(given, "loss"), s->data, setup_field(s, "label"), setup_field(s, "target"),
                        &s->loss, &s->model_options.classes);
     if (code != 0) return code;

@@ -51,7 +51,7 @@ typedef struct setup {
     lk_open_options   open_options;
     loss_kind         loss;
     double            label_smoothing;
-    char              data[4096]; /* the data's full name */
+    char              data[4096];   /* the data's full name */
     const char       *command;      /* for messages of the log */
     bool              opening_data; /* ranks above 0 do not show what is logged then: it is the same on all */
     const char       *model_name;
@@ -71,8 +71,9 @@ typedef enum setup_data {
     SETUP_PROBE, /* both, without their samples: lk_dataset_probe */
     SETUP_TEST,
     SETUP_ANY,    /* the test set, or all samples where there is none */
-    SETUP_SIZES, /* missing files are allowed: then a known data set's published size is used */
-    SETUP_SHAPES /* files are not searched */
+    SETUP_OPENED, /* s->test was opened by the caller, and s->data names it */
+    SETUP_SIZES,  /* missing files are allowed: then a known data set's published size is used */
+    SETUP_SHAPES  /* files are not searched */
 } setup_data;
 
 /* 0, or the exit status after the error was printed. Call setup_free in either case. */
@@ -82,6 +83,8 @@ int       setup_make(setup *s, const char *command_name, const options *given, s
 lk_tensor setup_model(setup *s, lk_tensor x); /* records the model */
 /* The field of that name of the samples that the model was trained on, by its checkpoint's record, or of those here; NULL: none. */
 const lk_field *setup_field(const setup *s, const char *field_name);
+void            setup_image_size(const lk_field  *image,
+                                 lk_open_options *open); /* as the field (channels, height, width), where not set */
 /* As report(), with the options that caused the failure as a prefix: a model that does not fit the data, weights of another model. */
 int  setup_report(const setup *s, const char *command_name, lk_status status);
 void setup_free(setup *s);

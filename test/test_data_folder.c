@@ -332,6 +332,60 @@ static void broken_files_are_named_or_left_out(void)
                 "none of its 11");
 }
 
+/* ---- single files ---- */
+
+static void single_files_are_in_the_order_of_their_paths(void)
+{
+    lk_open_options options = defaults;
+    lk_dataset     *d = NULL;
+    int64_t         samples;
+    for (unsigned i = 0; i < 6; i++) {
+        static const char *const names[] = {"z.png", "d/2.png", "d/10.png", "d/deep/0.png", "a.png", "picture"};
+        write_image(scratch("single"), names[i], 3, 6, 4, i);
+    }
+    char paths[4][600];
+    snprintf(paths[0], 600, "%s", scratch("single/z.png"));
+    snprintf(paths[1], 600, "%s/", scratch("single/d"));
+    snprintf(paths[2], 600, "%s", scratch("single/picture")); /* a file that is named may have any name */
+    snprintf(paths[3], 600, "%s", scratch("single/z.png"));
+    const char *const list[] = {paths[0], paths[1], paths[2], paths[3]};
+    CHECK_OK(context, lk_dataset_images(context, list, 4, NULL, &d));
+    static const unsigned    seeds[] = {0, 2, 1, 3, 5, 0};
+    static const char *const wanted[] = {"z.png", "d/10.png", "d/2.png", "d/deep/0.png", "picture", "z.png"};
+    const lk_field          *image = lk_dataset_field(d, 0);
+    CHECK(lk_dataset_count(d) == 6 && lk_dataset_fields(d) == 1 && strcmp(lk_dataset_name(d), "images") == 0);
+    CHECK(strcmp(image->name, "image") == 0 && image->dims[0] == 3 && image->dims[1] == 6 && image->dims[2] == 4);
+    for (int i = 0; i < 6; i++) CHECK(strcmp(relative(d, "single", i), wanted[i]) == 0 && holds_image(d, i, seeds[i]));
+    CHECK(load_all(d, 2, &samples) == LK_END && samples == 6);
+    lk_dataset_free(d);
+
+    write_image(scratch("single"), "large.png", 3, 20, 30, 9);
+    snprintf(paths[3], 600, "%s", scratch("single/large.png"));
+    CHECK_FAILS(context, lk_dataset_images(context, list, 4, NULL, &d), LK_EINVAL, "large.png");
+    CHECK(d == NULL);
+    options.height = 5, options.width = 7, options.channels = 1;
+    CHECK_OK(context, lk_dataset_images(context, list, 4, &options, &d));
+    image = lk_dataset_field(d, 0);
+    CHECK(image->dims[0] == 1 && image->dims[1] == 5 && image->dims[2] == 7 && load_all(d, 1, &samples) == LK_END);
+    lk_dataset_free(d);
+
+    write_file(scratch("single/broken.png"), "text", 4);
+    snprintf(paths[2], 600, "%s", scratch("single/broken.png"));
+    CHECK_FAILS(context, lk_dataset_images(context, list, 4, &options, &d), LK_EFORMAT, "broken.png", "neither");
+    options.skip_broken = true;
+    logged[0] = 0;
+    CHECK_OK(context, lk_dataset_images(context, list, 4, &options, &d));
+    CHECK(lk_dataset_count(d) == 5 && strstr(logged, "images: 1 of 6 images are broken") && strstr(logged, "broken.png"));
+    lk_dataset_free(d);
+    CHECK_FAILS(context, lk_dataset_images(context, list + 2, 1, &options, &d), LK_EFORMAT, "images: none of its 1");
+    snprintf(paths[0], 600, "%s", scratch("single/nothing.png"));
+    CHECK_FAILS(context, lk_dataset_images(context, list, 1, NULL, &d), LK_ENOENT, "nothing.png", "No such file");
+    CHECK(mkdir(scratch("single/empty"), 0777) == 0);
+    snprintf(paths[0], 600, "%s", scratch("single/empty"));
+    CHECK_FAILS(context, lk_dataset_images(context, list, 1, NULL, &d), LK_EINVAL, "empty", "no PNG or JPEG");
+    CHECK_FAILS(context, lk_dataset_images(context, list, 0, NULL, &d), LK_EINVAL, "at least one");
+}
+
 /* ---- the cache ---- */
 
 static int count_files(const char *directory, char path[1024])
@@ -541,11 +595,24 @@ static lk_status open_and_free(lk_context *with)
     return status;
 }
 
+static lk_status open_files_and_free(lk_context *with)
+{
+    lk_open_options o = LK_OPEN_OPTIONS_INIT;
+    lk_dataset     *d = NULL;
+    char            path[600];
+    snprintf(path, sizeof path, "%s", scratch("cached"));
+    o.skip_broken = true;
+    lk_status status = lk_dataset_images(with, (const char *[]){path}, 1, &o, &d);
+    lk_dataset_free(d);
+    return status;
+}
+
 static void running_out_of_memory_is_reported(void)
 {
     write_cached();
     truncate_image("cached/b/06.png");
     CHECK(fail_each_allocation(open_and_free) > 10);
+    CHECK(fail_each_allocation(open_files_and_free) > 5);
 }
 
 int main(void)
@@ -565,6 +632,7 @@ int main(void)
     RUN(sizes_and_channels_are_those_of_the_options);
     RUN(mistakes_are_named);
     RUN(broken_files_are_named_or_left_out);
+    RUN(single_files_are_in_the_order_of_their_paths);
     RUN(a_cache_keeps_decoded_samples);
     RUN(a_damaged_cache_is_created_anew);
     RUN(the_cache_remembers_broken_files);

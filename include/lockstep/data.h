@@ -71,6 +71,11 @@ LK_API lk_status lk_dataset_open(lk_context *context, const char *name, lk_split
 LK_API lk_status lk_dataset_probe(lk_context *context, const char *name, lk_split split, const lk_open_options *options,
                                   lk_dataset **dataset);
 
+/* PNG and JPEG files without classes, and those below directories, in the order of `paths`. Field: image u8. Of the options,
+ * height, width, channels and skip_broken are used. LK_ENOENT: there is no such file; LK_EFORMAT: it cannot be decoded. */
+LK_API lk_status lk_dataset_images(lk_context *context, const char *const *paths, int count,
+                                   const lk_open_options *options, lk_dataset **dataset);
+
 /* The binary version of CIFAR-10: data_batch_1.bin … data_batch_5.bin or test_batch.bin in directory or in its
  * cifar-10-batches-bin. Files may hold any number of whole records. Held in memory (LK_MEMORY_DATA). */
 LK_API lk_status lk_dataset_cifar10(lk_context *context, const char *directory, lk_split split, lk_dataset **dataset);

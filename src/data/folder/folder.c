@@ -134,6 +134,14 @@ static lk_status choose_shape(lk__data_folder *f, const lk_open_options *o, bool
     return LK_OK;
 }
 
+static lk_status choose_shape_of_list(lk__data_folder *f, const lk_open_options *o)
+{
+    bool      found = false;
+    lk_status status = choose_shape(f, o, &found);
+    if (status < 0 || found) return status;
+    return lk__fail(f->context, LK_EFORMAT, "%s: none of its %zu images can be read", f->title, f->list.count);
+}
+
 /* The test set has the shape of the training set: that is found in the first classes there. */
 static lk_status choose_shape_of_train(lk__data_folder *f, const char *train, const lk_open_options *o)
 {
@@ -172,7 +180,6 @@ static lk_status hold_out(lk__data_folder *f)
 static lk_status select_files(lk__data_folder *f, const char *directory, const lk_open_options *o)
 {
     char      train[LK__PATH], test[LK__PATH];
-    bool      found = false;
     lk_status status = find_splits(f, directory, train, test);
     if (status < 0) return status;
     if (test[0] && o->holdout > 0)
@@ -182,16 +189,12 @@ static lk_status select_files(lk__data_folder *f, const char *directory, const l
     bool own = f->split == LK_SPLIT_TEST && test[0]; /* a directory of its own */
     f->holdout = test[0] ? 0 : o->holdout;
     snprintf(f->root, sizeof f->root, "%s", own ? test : train);
+    snprintf(f->title, sizeof f->title, "folder:%s", f->root);
     if ((status = lk__data_folder_list_classes(&f->list, train)) == LK_OK) status = check_classes(f, train);
     if (status != LK_OK) return status;
     if (own && (status = check_test_classes(f, train, test)) == LK_OK) status = choose_shape_of_train(f, train, o);
     if (status == LK_OK) status = list_files(f, !own);
-    if (status == LK_OK && !own) {
-        status = choose_shape(f, o, &found);
-        if (status == LK_OK && !found)
-            status = lk__fail(f->context, LK_EFORMAT, "folder:%s: none of its %zu images can be read", f->root,
-                              f->list.count);
-    }
+    if (status == LK_OK && !own) status = choose_shape_of_list(f, o);
     return status == LK_OK ? hold_out(f) : status;
 }
 
@@ -217,17 +220,17 @@ static lk_status settle_broken(lk__data_folder *f, bool skip, bool probe)
     if (!broken) return LK_OK;
     lk__data_folder_list_drop(&f->list, is_broken, NULL);
     if (f->list.count == 0)
-        return lk__fail(f->context, LK_EFORMAT, "folder:%s: none of its %zu images can be decoded", f->root, all);
+        return lk__fail(f->context, LK_EFORMAT, "%s: none of its %zu images can be decoded", f->title, all);
     if (!probe)
-        lk__log(f->context, LK_LOG_WARNING, "folder:%s: %zu of %zu images are broken and were left out", f->root,
-                broken, all);
+        lk__log(f->context, LK_LOG_WARNING, "%s: %zu of %zu images are broken and were left out", f->title, broken, all);
     return LK_OK;
 }
 
 /* The passes that these options need. */
-static lk_status check_files(lk__data_folder *f, const lk_open_options *o, bool probe)
+lk_status lk__data_folder_prepare(lk__data_folder *f, const lk_open_options *o, bool probe)
 {
-    lk_status status;
+    lk_status status = f->first[0] ? LK_OK : choose_shape_of_list(f, o);
+    if (status < 0) return status;
     if (!probe && o->cache) {
         status = lk__data_folder_cache_open(f, o->cache);
     } else {
@@ -264,14 +267,23 @@ static const char *name_sample(const lk_dataset *d, int64_t index)
     return lk__data_folder_path(d->state, (size_t)index);
 }
 
-static void free_folder(lk__data_folder *f)
+void lk__data_folder_free(lk__data_folder *f)
 {
     lk__data_folder_cache_close(f->cache);
     lk__data_folder_list_free(&f->list);
     lk__free(f->context, LK_MEMORY_OTHER, f, sizeof *f);
 }
 
-static void release_folder(lk_dataset *d) { free_folder(d->state); }
+static void release_folder(lk_dataset *d) { lk__data_folder_free(d->state); }
+
+void lk__data_folder_attach(lk__data_folder *f, lk_dataset *d, bool reads)
+{
+    if (reads) d->read = read_image;
+    d->scratch = f->decoder.scratch;
+    d->sample_name = name_sample;
+    d->state = f;
+    d->release = release_folder;
+}
 
 /* On success the data set owns the folder. */
 static lk_status make_dataset(lk__data_folder *f, bool probe, lk_dataset **dataset)
@@ -293,40 +305,46 @@ static lk_status make_dataset(lk__data_folder *f, bool probe, lk_dataset **datas
             return LK_ENOMEM;
         }
         for (size_t i = 0; i < f->list.count; i++) labels[i] = f->list.files[i].label;
-        d->read = read_image;
     }
-    d->scratch = f->decoder.scratch;
-    d->sample_name = name_sample;
-    d->state = f;
-    d->release = release_folder;
+    lk__data_folder_attach(f, d, !probe);
     *dataset = d;
+    return LK_OK;
+}
+
+lk_status lk__data_folder_create(lk_context *context, const lk_open_options *options, const char *title,
+                                 lk__data_folder **folder)
+{
+    lk_status status = check_options(context, options);
+    if (status < 0) return status;
+    if (!lk__image_supported())
+        return lk__fail(
+            context, LK_EUNSUPPORTED,
+            "%.200s: this build decodes no images; install libpng and libjpeg (libpng-dev, libjpeg-dev) and build "
+            "Lockstep again",
+            title);
+    lk__data_folder *f = *folder = lk__alloc(context, LK_MEMORY_OTHER, sizeof *f);
+    if (!f) return LK_ENOMEM;
+    f->context = f->list.context = context;
+    snprintf(f->title, sizeof f->title, "%s", title);
     return LK_OK;
 }
 
 lk_status lk__data_folder_open(lk_context *context, const char *directory, lk_split split,
                                const lk_open_options *options, bool probe, lk_dataset **dataset)
 {
+    lk__data_folder *f;
     *dataset = NULL;
-    lk_status status = check_options(context, options);
-    if (status < 0) return status;
     if (!directory || !*directory)
         return lk__fail(context, LK_EINVAL, "folder: needs a directory: folder:DIR, with a subdirectory for each class");
-    if (!lk__image_supported())
-        return lk__fail(
-            context, LK_EUNSUPPORTED,
-            "folder:%s: this build decodes no images; install libpng and libjpeg (libpng-dev, libjpeg-dev) and build "
-            "Lockstep again",
-            directory);
-    lk__data_folder *f = lk__alloc(context, LK_MEMORY_OTHER, sizeof *f);
-    if (!f) return LK_ENOMEM;
-    f->context = f->list.context = context;
+    lk_status status = lk__data_folder_create(context, options, "folder", &f);
+    if (status < 0) return status;
     f->split = split;
     status = select_files(f, directory, options);
-    if (status == LK_OK) status = check_files(f, options, probe);
+    if (status == LK_OK) status = lk__data_folder_prepare(f, options, probe);
     if (status == LK_OK) status = make_dataset(f, probe, dataset);
     if (status == LK_OK && !probe && f->list.others > 0)
-        lk__log(context, LK_LOG_INFO, "folder:%s: %lld files that are not called .png, .jpg or .jpeg are not used",
-                f->root, (long long)f->list.others);
-    if (status != LK_OK) free_folder(f);
+        lk__log(context, LK_LOG_INFO, "%s: %lld files that are not called .png, .jpg or .jpeg are not used", f->title,
+                (long long)f->list.others);
+    if (status != LK_OK) lk__data_folder_free(f);
     return status;
 }

@@ -35,6 +35,8 @@ lk_status lk__data_folder_list_classes(lk__data_folder_list *list, const char *r
 /* Adds the images below root/CLASS, in the order of torchvision's ImageFolder: by directory, then by name. A class without a
  * directory adds none. */
 lk_status lk__data_folder_list_class(lk__data_folder_list *list, const char *root, size_t label);
+/* Adds a file, whatever its name, or the images below a directory, in the same order. */
+lk_status lk__data_folder_list_path(lk__data_folder_list *list, const char *path);
 /* Removes files for which `drop` returns true; the others keep their order. */
 void lk__data_folder_list_drop(lk__data_folder_list *list,
                                bool (*drop)(const lk__data_folder_list *list, size_t i, const void *user),
@@ -55,8 +57,9 @@ typedef struct lk__data_folder {
     lk_context             *context;
     lk_split                split;
     double                  holdout;
-    char                    root[LK__PATH];  /* the directory of the classes */
-    char                    first[LK__PATH]; /* the image that determines the size and the channels */
+    char                    title[LK__PATH + 8]; /* begins messages: "folder:DIR", or "images" for single files */
+    char                    root[LK__PATH];      /* the directory of the classes; "" for single files */
+    char                    first[LK__PATH];     /* the image that determines the size and the channels */
     lk__data_folder_list    list;
     lk__data_folder_decoder decoder;
     lk__data_folder_cache  *cache; /* NULL: none */
@@ -91,6 +94,18 @@ lk_status lk__data_folder_cache_open(lk__data_folder *folder, const char *direct
 /* The sample of the file with that number; NULL: it is damaged, and the cache will be created anew at the next start. Any thread. */
 const unsigned char *lk__data_folder_cache_get(lk__data_folder_cache *cache, size_t number);
 void                 lk__data_folder_cache_close(lk__data_folder_cache *cache); /* NULL is fine */
+
+/* ---- shared by folder.c and files.c ---- */
+
+/* Checks the options and the build; a folder without files. */
+lk_status lk__data_folder_create(lk_context *context, const lk_open_options *options, const char *title,
+                                 lk__data_folder **folder);
+void      lk__data_folder_free(lk__data_folder *folder);
+/* Of a list of files: chooses the shape of a sample by its first image and the options, unless it is chosen already, and runs the
+ * passes; broken files are an error, or are left out. */
+lk_status lk__data_folder_prepare(lk__data_folder *folder, const lk_open_options *options, bool probe);
+/* Gives the folder to a data set, whose field 0 it reads if `reads`. */
+void lk__data_folder_attach(lk__data_folder *folder, lk_dataset *dataset, bool reads);
 
 /* folder:DIR, see lk_dataset_open. */
 lk_status lk__data_folder_open(lk_context *context, const char *directory, lk_split split,

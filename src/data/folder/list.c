@@ -132,6 +132,22 @@ lk_status lk__data_folder_list_class(lk__data_folder_list *l, const char *root, 
     return status;
 }
 
+lk_status lk__data_folder_list_path(lk__data_folder_list *l, const char *path)
+{
+    char        text[LK__PATH];
+    struct stat about;
+    size_t      first = l->count;
+    const char *slash = strrchr(path, '/');
+    if (!lk__path(text, "%s", path))
+        return lk__fail(l->context, LK_EINVAL, "%.64s…: the path is longer than %d bytes", path, LK__PATH);
+    if (stat(path, &about) != 0) return lk__fail(l->context, LK_ENOENT, "%s: cannot open: %s", path, strerror(errno));
+    if (!S_ISDIR(about.st_mode)) return add_file(l, path, slash ? (size_t)(slash - path) : 0, &about, 0);
+    for (size_t length = strlen(text); length > 1 && text[length - 1] == '/';) text[--length] = 0;
+    lk_status status = walk(l, text, NULL, 0);
+    if (l->count > first) qsort_r(l->files + first, l->count - first, sizeof *l->files, compare_files, l->text);
+    return status;
+}
+
 static int compare_classes(const void *left, const void *right, void *text)
 {
     return strcmp((const char *)text + *(const size_t *)left, (const char *)text + *(const size_t *)right);
