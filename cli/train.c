@@ -170,12 +170,18 @@ static void update_train_loss(watcher *w, const lk_event *e)
     w->train_loss = w->epoch_sum / (double)w->epoch_samples;
 }
 
+/* What a sample is called on the moving line. */
+static const char *sample_unit(const setup *s)
+{
+    return strcmp(lk_dataset_field(s->train, 0)->name, "image") == 0 ? "images" : "samples";
+}
+
 static int on_event(void *user, const lk_event *e)
 {
     watcher *w = user;
     char     text[METRICS_TEXT];
     if (!w->started && w->rank == 0) {
-        progress_start(&w->bar, stderr, "train", "images", e->steps, e->steps / 20 > 0 ? e->steps / 20 : 1);
+        progress_start(&w->bar, stderr, "train", sample_unit(w->setup), e->steps, e->steps / 20 > 0 ? e->steps / 20 : 1);
         w->started = true;
     }
     if (w->log) log_event(w->log, e);
@@ -277,8 +283,8 @@ static int train_model(setup *s, watcher *w, const options *given)
     else if (status < 0)
         code = setup_report(s, "train", status);
     if (status >= 0 && w->started && w->seconds > 0)
-        terminal_print(stderr, "%lld steps, %.0f images/s%s%s\n", (long long)w->steps, (double)w->images / w->seconds,
-                       s->config.save ? "; the model is in " : "", s->config.save ? s->config.save : "");
+        terminal_print(stderr, "%lld steps, %.0f %s/s%s%s\n", (long long)w->steps, (double)w->images / w->seconds,
+                       sample_unit(s), s->config.save ? "; the model is in " : "", s->config.save ? s->config.save : "");
     if (status >= 0 && w->rank == 0 && options_flag(given, "json")) print_results(w, t, given);
     lk_trainer_free(t);
     return code;

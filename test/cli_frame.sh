@@ -143,8 +143,8 @@ if echo "$names" | grep -qx train; then
                 train_until 3 $columns $ranks $long
                 [ -s shown.txt ] || complain "no progress line at $columns columns $ranks: $(cat -v tty.txt | head -5)"
                 awk -v most=$((columns - 1)) 'length($0) > most' shown.txt | grep -q . && complain "wider than $columns columns $ranks: $(head -3 shown.txt)"
-                [ "$columns" = 80 ] && ! grep -qE '^train (\[[= ]+\] )?step [0-9]+/1000000000000000  loss [0-9.]+  (.* )?(images/s|left [0-9]+ days|left --:--)' shown.txt && complain "80 columns: $(head -3 shown.txt)"
-                sed 's/^.*step [0-9]*\/10*//; s/  loss [0-9.]*//; s/  [0-9.]*[MG]\{0,1\} images\/s//; s/  left [-0-9:]*\( days\)\{0,1\}//; s/  accuracy [0-9.]* %//; s/  slowest: rank [01], +[0-9.]* ms ([a-z]*)//' shown.txt > rest.txt
+                [ "$columns" = 80 ] && ! grep -qE '^train (\[[= ]+\] )?step [0-9]+/1000000000000000  loss [0-9.]+  (.* )?(samples/s|left [0-9]+ days|left --:--)' shown.txt && complain "80 columns: $(head -3 shown.txt)"
+                sed 's/^.*step [0-9]*\/10*//; s/  loss [0-9.]*//; s/  [0-9.]*[MG]\{0,1\} samples\/s//; s/  left [-0-9:]*\( days\)\{0,1\}//; s/  accuracy [0-9.]* %//; s/  slowest: rank [01], +[0-9.]* ms ([a-z]*)//' shown.txt > rest.txt
                 [ "$columns" -lt 40 ] || ! grep -q . rest.txt || complain "truncated parts at $columns columns $ranks: $(grep . rest.txt | head -3)"
             done
         done
