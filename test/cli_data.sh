@@ -111,6 +111,13 @@ mlp="--model mlp --hidden 8 --batch 12 --epochs 2 --seed 3"
     b=$("$LOCKSTEP" train $mlp --data csv:table.csv.gz --label kind --header yes --json 2> err.txt | field hash)
     [ -n "$a" ] && [ "$a" = "$b" ] || fail "csv gave $a, csv.gz $b"
 
+    # Features that are integers, in any type, are numbers for a built-in model.
+    a=$("$LOCKSTEP" train $mlp --data "npy:$arrays/i4.npy,$arrays/y.npy" --json 2> err.txt | field hash)
+    for type in i1 u2 i2 u4 i8; do
+        b=$("$LOCKSTEP" train $mlp --data "npy:$arrays/$type.npy,$arrays/y.npy" --json 2> err.txt | field hash)
+        [ -n "$a" ] && [ "$a" = "$b" ] || fail "$type gave '$b', i4 '$a': $(cat err.txt)"
+    done
+
     # Without a test set a run says so once and trains; `eval` needs one.
     for ranks in "" "-n 2"; do
         expect 0 "no test set" "$LOCKSTEP" train $ranks $mlp --data csv:table.csv

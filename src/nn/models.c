@@ -25,8 +25,17 @@ static bool check_images(lk_tensor x, const char *model, int64_t least)
     return false;
 }
 
+/* Features and pixels that the data set has as integers. */
+static lk_tensor as_floats(lk_tensor x)
+{
+    if (!x.graph || lk_graph_status(x.graph) < 0) return x;
+    lk_dtype type = lk_tensor_dtype(x);
+    return type == LK_U8 || type == LK_I32 || type == LK_I64 ? lk_cast(x, lk_graph_dtype(x.graph)) : x;
+}
+
 lk_tensor lk_model_mlp(lk_tensor x, lk_model_options o)
 {
+    x = as_floats(x);
     if (lk_tensor_rank(x) != 2) x = lk_flatten(x);
     x = lk_relu(lk_linear(x, "fc1", o.hidden > 0 ? o.hidden : 128));
     return lk_linear(x, "fc2", classes(o));
@@ -35,7 +44,7 @@ lk_tensor lk_model_mlp(lk_tensor x, lk_model_options o)
 lk_tensor lk_model_cnn(lk_tensor x, lk_model_options o)
 {
     if (!check_images(x, "cnn", 4)) return (lk_tensor){x.graph, -1};
-    x = lk_max_pool2d(lk_relu(lk_conv2d(x, "conv1", 32, 3, .padding = 1)), 2);
+    x = lk_max_pool2d(lk_relu(lk_conv2d(as_floats(x), "conv1", 32, 3, .padding = 1)), 2);
     x = lk_max_pool2d(lk_relu(lk_conv2d(x, "conv2", 64, 3, .padding = 1)), 2);
     x = lk_relu(lk_linear(lk_flatten(x), "fc1", 512));
     return lk_linear(x, "fc2", classes(o));
@@ -82,6 +91,7 @@ static lk_tensor stage(lk_tensor x, const char *name, int64_t channels, int bloc
 lk_tensor lk_model_resnet18(lk_tensor x, lk_model_options o)
 {
     if (!check_images(x, "resnet18", 1)) return (lk_tensor){x.graph, -1};
+    x = as_floats(x);
     if (o.cifar_stem) {
         x = lk_relu(lk_batch_norm(conv(x, "conv1", 64, 3, 1), "bn1"));
     } else {
@@ -98,6 +108,7 @@ lk_tensor lk_model_resnet18(lk_tensor x, lk_model_options o)
 lk_tensor lk_model_resnet20(lk_tensor x, lk_model_options o)
 {
     if (!check_images(x, "resnet20", 1)) return (lk_tensor){x.graph, -1};
+    x = as_floats(x);
     x = lk_relu(lk_batch_norm(conv(x, "conv1", 16, 3, 1), "bn1"));
     x = stage(x, "layer1", 16, 3, 1, o.recompute);
     x = stage(x, "layer2", 32, 3, 2, o.recompute);
