@@ -1,4 +1,5 @@
 /* files.c - a data set of single image files, without classes: what predict reads. */
+#include "base/config.h"
 #include "data/folder/folder.h"
 
 static lk_status list_paths(lk__data_folder *f, const char *const *paths, int count)
@@ -30,14 +31,13 @@ lk_status lk_dataset_images(lk_context *context, const char *const *paths, int c
     lk_open_options  own = LK_OPEN_OPTIONS_INIT;
     lk__data_folder *f = NULL;
     *dataset = NULL;
-    if (options) {
-        own.height = options->height;
-        own.width = options->width;
-        own.channels = options->channels;
-        own.skip_broken = options->skip_broken;
-    }
+    lk_status status = LK__CONFIG_READ(context, lk_open_options, options, &own);
+    if (status < 0) return status;
+    own.cache = NULL; /* it belongs to a directory */
+    own.regression = false;
+    own.holdout = 0;
     if (count < 1) return lk__fail(context, LK_EINVAL, "a data set of images needs at least one file");
-    lk_status status = lk__data_folder_create(context, &own, "images", &f);
+    status = lk__data_folder_create(context, &own, "images", &f);
     if (status < 0) return status;
     if ((status = list_paths(f, paths, count)) < 0 || (status = lk__data_folder_prepare(f, &own, false)) < 0 ||
         (status = make_dataset(f, dataset)) < 0)
