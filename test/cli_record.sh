@@ -107,6 +107,27 @@ expect 2 "old has no record of its model and data: using --model cnn" "$lockstep
 expect 0 "" "$lockstep" info old
 grep -q "^record  *none" out.txt || complain "info of an old checkpoint: $(cat out.txt)"
 
+# A regression prints numbers: their mean squared difference from the targets is the loss of eval.
+awk 'BEGIN { srand(3); print "a,b,y"; for (i = 0; i < 400; i++) { a = rand(); b = rand(); printf "%.6f,%.6f,%.6f\n", a, b, 2 * a - 3 * b + 1 } }' > points.csv
+expect 0 "" "$lockstep" train --model mlp --hidden 8 --data csv:points.csv --loss mse --holdout 0.25 --epochs 20 --lr 0.01 --threads 1 --save line
+expect 0 "from the record of line: --model mlp --hidden 8 --loss mse --data csv:points.csv --holdout 0.25" "$lockstep" eval --load line --threads 1 --json
+loss=$(field loss < out.txt)
+expect 0 "" "$lockstep" predict --load line --threads 1 --count 1000 --csv
+[ "$(head -1 out.txt)" = "index,target_1,value_1" ] || complain "the names of a regression: $(head -1 out.txt)"
+awk -F, -v loss="$loss" 'NR > 1 { n++; sum += ($2 - $3) ^ 2 } END { d = sum / n - loss; exit !(n > 60 && n < 140 && d < 1e-6 && d > -1e-6) }' out.txt || complain "loss $loss, predictions: $(head -3 out.txt)"
+expect 0 "" "$lockstep" predict --load line --threads 1 --count 2
+grep -Eq '^     0  -?[0-9.]+  it is -?[0-9.]+$' out.txt || complain "a regression as text: $(cat out.txt)"
+expect 0 "" "$lockstep" predict --load line --threads 1 --count 2 --json
+grep -Eq '^\{"index": 0, "values": \[-?[0-9.]+\], "target": \[-?[0-9.]+\]\}$' out.txt || complain "a regression as JSON: $(cat out.txt)"
+head -20 points.csv > few.csv # without a test set: all samples
+expect 0 "" "$lockstep" predict --load line --threads 1 --data csv:few.csv --count 1000 --csv
+[ "$(wc -l < out.txt)" = 20 ] || complain "all samples of a file: $(cat out.txt)"
+printf 'x,kind\n1,cat\n2,dog\n3,fox\n4,cat\n5,dog\n6,fox\n' > kinds.csv
+expect 0 "" "$lockstep" train --model mlp --data csv:kinds.csv --batch 2 --steps 3 --threads 1 --save kinds
+sed -i 's/cat/emu/' kinds.csv
+expect 2 'number 0 is "cat" there and "dog" in the data set' "$lockstep" predict --load kinds --threads 1
+expect 2 'number 0 is "cat" there and "dog" in the data set' "$lockstep" train --save kinds --resume auto --threads 1 --steps 5
+
 # ---- resuming ----
 options="--model mlp --hidden 24 --data synthetic:20,classes=5,count=300 --batch 48 --seed 9 --optimizer adamw --lr 0.003 --weight-decay 0.05 --schedule cosine --lr-min 0.0001 --clip 1 --reproducible --leaves 6 --steps 24 --eval-every -1"
 "$lockstep" train $options --threads 1 --json > whole.json 2> err.txt || complain "$(cat err.txt)"

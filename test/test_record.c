@@ -245,6 +245,8 @@ static void other_data_is_refused_with_both_shapes(void)
     lk_context *c = make_context();
     lk_dataset *data = make_images(c, SIDE, class_names, CLASSES),
                *taller = make_images(c, SIDE + 2, class_names, CLASSES);
+    const char *const other_names[] = {class_names[0], class_names[1], "dog"};
+    lk_dataset       *renamed = make_images(c, SIDE, other_names, CLASSES);
     lk_dataset       *more = make_images(c, SIDE, NULL, CLASSES + 4);
     lk_trainer_config config = make_config(data, in_root("other"));
     REQUIRE(train(c, &config) == LK_OK, "%s", lk_context_error(c));
@@ -259,10 +261,14 @@ static void other_data_is_refused_with_both_shapes(void)
     CHECK(train(c, &config) == LK_EMISMATCH && strstr(lk_context_error(c), "(1, 6, 6) with 3 classes") &&
               strstr(lk_context_error(c), "(1, 6, 6) with 7 classes"),
           "%s", lk_context_error(c));
-    config.train = data;
+    config.train = renamed;
     config.model = small;
+    CHECK(train(c, &config) == LK_EMISMATCH && strstr(lk_context_error(c), "number 2 is \"猫\" there and \"dog\" in"),
+          "%s", lk_context_error(c));
+    config.train = data;
     CHECK(train(c, &config) == LK_OK, "%s", lk_context_error(c));
     lk_dataset_free(data);
+    lk_dataset_free(renamed);
     lk_dataset_free(taller);
     lk_dataset_free(more);
     lk_context_free(c);

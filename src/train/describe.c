@@ -193,6 +193,19 @@ static const lk_field *find_label(const lk_description *d)
     return NULL;
 }
 
+/* Classes are numbered by their names: a number with another name is another class. */
+static lk_status check_class_names(const lk_description *d, const lk_field *saved, const lk_field *label)
+{
+    char theirs[LK__SHOWN], own[LK__SHOWN];
+    if (!saved || !label || !saved->class_names || !label->class_names) return LK_OK;
+    for (int i = 0; i < saved->classes && i < label->classes; i++)
+        if (strcmp(saved->class_names[i], label->class_names[i]) != 0)
+            return lk__fail(d->context, LK_EMISMATCH,
+                            "%s was trained on other classes: number %d is \"%s\" there and \"%s\" in the data set",
+                            d->path, i, lk__shown(saved->class_names[i], theirs), lk__shown(label->class_names[i], own));
+    return LK_OK;
+}
+
 lk_status lk_description_check(const lk_description *d, const lk_dataset *dataset)
 {
     char            theirs[256], own[256];
@@ -202,7 +215,7 @@ lk_status lk_description_check(const lk_description *d, const lk_dataset *datase
     bool same = saved->rank == first->rank;
     for (int i = 0; same && i < saved->rank; i++) same = saved->dims[i] == first->dims[i];
     bool more = label && saved_label && saved_label->classes > 0 && label->classes > saved_label->classes;
-    if (same && !more) return LK_OK;
+    if (same && !more) return check_class_names(d, saved_label, label);
     describe_samples(saved, saved_label, theirs, sizeof theirs);
     describe_samples(first, label, own, sizeof own);
     return lk__fail(d->context, LK_EMISMATCH, "%s was trained on samples of %s; the data set %s has %s", d->path,
