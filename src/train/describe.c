@@ -71,20 +71,32 @@ static lk_status read_state(lk_description *d)
     return lk__record_read(d->context, d->path, &value, &d->record);
 }
 
+static void release_contents(lk_description *d)
+{
+    lk__safetensors_close(d->model);
+    lk__record_free(&d->record);
+    if (d->state.text) lk__state_close(&d->state);
+}
+
 lk_status lk__describe(lk_context *c, const char *directory, lk_description **description)
 {
     *description = NULL;
     lk_description *d = lk__alloc(c, LK_MEMORY_OTHER, sizeof *d);
-    if (!d) return LK_ENOMEM;
-    d->context = c;
-    lk_status status = open_newest(d, directory);
-    if (status >= 0) status = read_state(d);
-    if (status < 0) {
-        lk_description_free(d);
-        return status;
+    lk_status       status = LK_ENOMEM;
+    bool            removed = d != NULL;
+    /* A run that saves at the same time may remove the step that is being read: then there is a newer one. */
+    for (int attempt = 0; attempt < 10 && removed; attempt++) {
+        *d = (lk_description){.context = c};
+        status = open_newest(d, directory);
+        if (status >= 0) status = read_state(d);
+        if (status < 0) release_contents(d);
+        removed = status < 0 && d->path[0] && access(d->path, F_OK) != 0 && access(directory, F_OK) == 0;
     }
-    *description = d;
-    return LK_OK;
+    if (status >= 0)
+        *description = d;
+    else
+        lk__free(c, LK_MEMORY_OTHER, d, sizeof *d);
+    return status;
 }
 
 lk_status lk_checkpoint_describe(lk_context *c, const char *directory, lk_description **description)
@@ -96,9 +108,7 @@ lk_status lk_checkpoint_describe(lk_context *c, const char *directory, lk_descri
 void lk_description_free(lk_description *d)
 {
     if (!d) return;
-    lk__safetensors_close(d->model);
-    lk__record_free(&d->record);
-    if (d->state.text) lk__state_close(&d->state);
+    release_contents(d);
     lk__free(d->context, LK_MEMORY_OTHER, d, sizeof *d);
 }
 

@@ -121,6 +121,7 @@ lk_status lk__load_visit(lk__load_target *to, lk__train_load_what what, lk_statu
             status = visit(to);
         }
     }
+    to->name = NULL; /* it may have been on this function's stack */
     return status;
 }
 
