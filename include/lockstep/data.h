@@ -177,7 +177,7 @@ typedef struct lk_transform {
     double mixup LK_ZERO;
     int    cutout LK_ZERO;       /* the side of a square that is set to 0 after normalising; 0: none */
     bool   mixup_fields LK_ZERO; /* "label_2" and "mix" also without mixup, with mix 1: for a test set */
-    int    reserved[2] LK_ZERO;  /* it is part of other configs */
+    int    reserved[24] LK_ZERO; /* it is part of other configs */
 } lk_transform;
 #define LK_TRANSFORM_INIT {.size = sizeof(lk_transform)}
 

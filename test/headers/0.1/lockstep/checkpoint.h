@@ -2,7 +2,8 @@
  *
  *   step-00000938/model.safetensors      parameters and buffers, PyTorch's names and layouts; bytes depend on the weights alone
  *   step-00000938/optimizer.safetensors  NAME.exp_avg, NAME.exp_avg_sq or NAME.momentum_buffer
- *   step-00000938/state.json             step, epoch, position in the data, seed, and the SHA-256 of all three files
+ *   step-00000938/state.json             step, epoch, position in the data, seed, the record of the run (model, options, fields,
+ *                                        classes, normalisation), who wrote it when, and the SHA-256 of all three files
  *   model.safetensors                    a link to the newest step's file; so are optimizer.safetensors and state.json
  *   .lockstep.lock                       locked by the process that saves here; its content identifies that process
  *
@@ -10,6 +11,7 @@
 #ifndef LOCKSTEP_CHECKPOINT_H
 #define LOCKSTEP_CHECKPOINT_H
 
+#include <lockstep/data.h>
 #include <lockstep/store.h>
 
 LK_BEGIN_DECLS
@@ -43,6 +45,76 @@ LK_API size_t lk_checkpoint_bytes(const lk_plan *plan);
  * shapes must be exactly the model's; f16, bf16, f32 and f64 are converted. */
 LK_API lk_status lk_weights_save(lk_store *store, const char *file);
 LK_API lk_status lk_weights_load(lk_store *store, const char *path);
+
+/* ---- partial loading ---- */
+
+typedef enum lk_load_result {
+    LK_LOAD_LOADED,     /* name, shape and kind of number agree */
+    LK_LOAD_MISSING,    /* the model has it, the file has not: it keeps its value */
+    LK_LOAD_UNEXPECTED, /* the file has it, the model has not */
+    LK_LOAD_MISMATCHED  /* both have the name, with another shape or kind of number: it keeps its value */
+} lk_load_result;
+
+typedef struct lk_load_entry {
+    const char    *name;
+    lk_load_result result;
+    const char *text; /* MISMATCHED: the difference, such as "(1000, 512) in the file and (10, 512) in the model"; else "" */
+} lk_load_entry;
+
+typedef struct lk_load_report lk_load_report; /* every tensor of the model, in its order, then those of the file alone */
+
+/* Loads the tensors that the file (or the newest checkpoint of the directory) and the model share; the others keep their values.
+ * LK_EMISMATCH: they share none. report may be NULL; it is set also for LK_EMISMATCH, else to NULL on failure. */
+LK_API lk_status            lk_weights_load_partial(lk_store *store, const char *path, lk_load_report **report);
+LK_API size_t               lk_load_report_count(const lk_load_report *report);
+LK_API const lk_load_entry *lk_load_report_at(const lk_load_report *report, size_t index); /* NULL past the last */
+LK_API void                 lk_load_report_free(lk_load_report *report);                   /* NULL is fine */
+
+/* ---- what a checkpoint is ---- */
+
+/* An option of the run that wrote a checkpoint, such as {"model", "cnn"}. */
+typedef struct lk_record {
+    const char *name, *value;
+} lk_record;
+
+/* A tensor of model.safetensors. */
+typedef struct lk_saved_tensor {
+    const char *name;
+    lk_dtype    dtype;
+    int         rank;
+    int64_t     dims[LK_MAX_RANK];
+} lk_saved_tensor;
+
+typedef struct lk_description lk_description; /* of one checkpoint; read-only */
+
+/* Reads what the newest checkpoint of the directory is, or that of a step's own directory; no weights. Its state.json is verified,
+ * the other files are not. LK_ENOENT: the directory holds none. LK_EFORMAT: none has an intact state. */
+LK_API lk_status lk_checkpoint_describe(lk_context *context, const char *directory, lk_description **description);
+LK_API void      lk_description_free(lk_description *description); /* NULL is fine; before its context */
+
+LK_API const lk_progress *lk_description_progress(const lk_description *description);
+LK_API const char        *lk_description_path(const lk_description *description); /* DIR/step-00000938 */
+/* "version", "dtype", "host", "user", "date" (UTC), or the name of a file for its SHA-256; NULL if it was not saved. */
+LK_API const char *lk_description_text(const lk_description *description, const char *what);
+LK_API int64_t     lk_description_parameters(const lk_description *description); /* trained and frozen; -1: not saved */
+/* Verifies the digests of all files. LK_EFORMAT: one is damaged; the message names it. */
+LK_API lk_status lk_description_verify(const lk_description *description);
+
+/* The record of the run. Older versions and lk_checkpoint_save write none: it is then empty. */
+LK_API bool             lk_description_recorded(const lk_description *description);
+LK_API int              lk_description_options(const lk_description *description);           /* number of options */
+LK_API const lk_record *lk_description_option(const lk_description *description, int index); /* NULL past the last */
+LK_API const char *lk_description_find(const lk_description *description, const char *name); /* its value; NULL if none */
+LK_API int         lk_description_fields(const lk_description *description); /* of a sample of the training set */
+LK_API const lk_field *lk_description_field(const lk_description *description, int index); /* NULL past the last */
+/* Sets mean and std of a transform, and how many of each; false, with nothing changed, where field 0 was not normalised. */
+LK_API bool lk_description_normalisation(const lk_description *description, lk_transform *transform);
+/* LK_EMISMATCH if samples of the data set do not fit the model: field 0 has another shape, or there are more classes. The message
+ * shows both. LK_OK without a record. */
+LK_API lk_status lk_description_check(const lk_description *description, const lk_dataset *dataset);
+
+LK_API size_t          lk_description_tensors(const lk_description *description); /* in model.safetensors */
+LK_API lk_saved_tensor lk_description_tensor(const lk_description *description, size_t index);
 
 LK_END_DECLS
 #endif

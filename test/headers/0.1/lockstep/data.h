@@ -71,6 +71,11 @@ LK_API lk_status lk_dataset_open(lk_context *context, const char *name, lk_split
 LK_API lk_status lk_dataset_probe(lk_context *context, const char *name, lk_split split, const lk_open_options *options,
                                   lk_dataset **dataset);
 
+/* PNG and JPEG files without classes, and those below directories, in the order of `paths`. Field: image u8. Of the options,
+ * height, width, channels and skip_broken are used. LK_ENOENT: there is no such file; LK_EFORMAT: it cannot be decoded. */
+LK_API lk_status lk_dataset_images(lk_context *context, const char *const *paths, int count,
+                                   const lk_open_options *options, lk_dataset **dataset);
+
 /* The binary version of CIFAR-10: data_batch_1.bin … data_batch_5.bin or test_batch.bin in directory or in its
  * cifar-10-batches-bin. Files may hold any number of whole records. Held in memory (LK_MEMORY_DATA). */
 LK_API lk_status lk_dataset_cifar10(lk_context *context, const char *directory, lk_split split, lk_dataset **dataset);
@@ -150,8 +155,8 @@ LK_API lk_status lk_dataset_get(const lk_dataset *dataset, int64_t index, void *
 #define LK_MAX_CHANNELS 16
 
 /* Of field 0, which is u8 or f32. u8 becomes v / 255; then (v - mean) / std per channel, rounded as PyTorch's ToTensor and
- * Normalize round. Crop and flip need (channels, height, width); their random numbers are a function of (seed, epoch,
- * sample index) alone. */
+ * Normalize round. All other changes but mixup need (channels, height, width); their random numbers are a function of
+ * (seed, epoch, sample index) alone. */
 typedef struct lk_transform {
     size_t size LK_ZERO;     /* sizeof this struct; set by LK_TRANSFORM_INIT */
     bool   raw LK_ZERO;      /* field 0 stays as it is stored, whatever its type; nothing else may be set */
@@ -161,6 +166,17 @@ typedef struct lk_transform {
     double std[LK_MAX_CHANNELS] LK_ZERO; /* above 0 */
     int crop_padding LK_ZERO; /* zeros (before normalising) on each side, then a crop to the original size; 0: none */
     double flip LK_ZERO;      /* probability of a horizontal flip; 0: never */
+    /* A box with this part of the image's area, from … to, and this ratio of width to height (0, 0: 3/4 to 4/3), resized to the
+     * whole image, as torchvision's RandomResizedCrop; before the crop. 0, 0: none. */
+    double resized_crop[2] LK_ZERO, resized_ratio[2] LK_ZERO;
+    double rotate LK_ZERO; /* by up to so many degrees in either direction, bilinear, 0 outside; after the flip. 0: none */
+    /* brightness, contrast, saturation, hue, as torchvision's ColorJitter; of u8, or of f32 from 0 to 1 */
+    double color_jitter[4] LK_ZERO;
+    /* Each sample becomes mix × itself + (1 - mix) × another one, whose label is the field "label_2" (i32); the field "mix", in the
+     * loader's dtype, is drawn from Beta(mixup, mixup). Any f32 or u8 field 0, and a field "label". 0: none. See lk_mixup_loss. */
+    double mixup LK_ZERO;
+    int    cutout LK_ZERO;       /* the side of a square that is set to 0 after normalising; 0: none */
+    bool   mixup_fields LK_ZERO; /* "label_2" and "mix" also without mixup, with mix 1: for a test set */
     int    reserved[24] LK_ZERO; /* it is part of other configs */
 } lk_transform;
 #define LK_TRANSFORM_INIT {.size = sizeof(lk_transform)}

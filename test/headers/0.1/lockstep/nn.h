@@ -45,6 +45,20 @@ LK_API lk_tensor lk_batch_norm_at(lk_site site, lk_tensor x, const char *name, l
 #define lk_rms_norm(x, name, ...) lk_rms_norm_at(LK_HERE, x, name, LK_OPTIONS(lk_layer_options, ##__VA_ARGS__))
 #define lk_batch_norm(x, name, ...) lk_batch_norm_at(LK_HERE, x, name, LK_OPTIONS(lk_layer_options, ##__VA_ARGS__))
 
+/* ---- the loss of mixup ---- */
+
+typedef struct lk_mixup_options {
+    int       reserved LK_ZERO;
+    double    label_smoothing LK_ZERO; /* as lk_cross_entropy's */
+    lk_tensor weight LK_ZERO;          /* (N): of each sample; missing: 1 */
+} lk_mixup_options;
+/* mix · cross-entropy with label + (1 - mix) · cross-entropy with label_2, of logits (N, classes) and the fields that a loader with
+ * `mixup` appends. Records the metric "accuracy": that of label. */
+LK_API lk_tensor lk_mixup_loss_at(lk_site site, lk_tensor logits, lk_tensor label, lk_tensor label_2, lk_tensor mix,
+                                  lk_mixup_options options);
+#define lk_mixup_loss(logits, label, label_2, mix, ...) \
+    lk_mixup_loss_at(LK_HERE, logits, label, label_2, mix, LK_OPTIONS(lk_mixup_options, ##__VA_ARGS__))
+
 /* ---- models: features in, logits (N, classes) out ---- */
 
 typedef struct lk_model_options {

@@ -87,10 +87,10 @@ LK_API lk_tensor lk_apply_at(lk_site site, const lk_operation *operation, const 
 
 /* Runs tile 0 … tiles-1 on the threads of the context, each once, in any order, and returns when all are done. For results that do
  * not depend on the number of threads, divide by the shape alone, and add partial sums of tiles in order afterwards. `worker`, 0 to
- * call->threads - 1, selects scratch memory and nothing else. In forward and backward alone. */
+ * call->threads - 1, selects scratch memory and nothing else. In forward and backward, not within a tile. */
 LK_API void lk_operation_parallel(const lk_operation_call *call, int64_t                        tiles,
                                   void (*tile)(void *argument, int64_t tile, int worker), void *argument);
-/* Sets the message of the failure, after the operation's name, file and line; returns LK_EINVAL. */
+/* Sets the message of the failure, after the operation's name, file and line; returns LK_EINVAL. Not within a tile. */
 LK_API lk_status lk_operation_fail(const lk_operation_call *call, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 LK_API int64_t lk_operand_elements(const lk_operand *operand); /* the product of its dims */

@@ -15,7 +15,8 @@ typedef struct lk_parameter_group {
     double      lr_scale LK_ZERO;     /* factor on the learning rate; 0: 1 */
     double      weight_decay LK_ZERO; /* 0: none; below 0: the optimizer's */
     bool        frozen LK_ZERO;       /* no gradient, no update */
-    int         reserved[7] LK_ZERO;
+    int         must_match LK_ZERO;   /* not 0: it is an error if the pattern matches no parameter */
+    int         reserved[6] LK_ZERO;
 } lk_parameter_group;
 #define LK_PARAMETER_GROUP_INIT {.lr_scale = 1.0, .weight_decay = -1.0}
 

@@ -106,6 +106,20 @@ typedef struct lk_trainer_config {
     /* NULL: none. A result other than 0 stops after this step (several ranks: after the next), and saves if save is set. */
     int (*event)(void *user, const lk_event *event) LK_ZERO;
     void *event_user LK_ZERO;
+
+    /* NULL: `schedule`. Else the learning rate of step `step` of `steps`, counted from 0, instead of `schedule`. It must depend
+     * on its arguments alone: every rank calls it, also for steps that are not the next one. */
+    double (*schedule_callback)(void *user, int64_t step, int64_t steps) LK_ZERO;
+    void *schedule_user LK_ZERO;
+
+    /* Instead of init: loads what the file or checkpoint and the model share, see lk_weights_load_partial and
+     * lk_trainer_load_report. Ignored where a checkpoint is resumed. */
+    const char *init_partial LK_ZERO;
+
+    /* Options of the run, saved with its checkpoints and given back by lk_checkpoint_describe. Copied. The trainer adds fields,
+     * classes and normalisation itself. */
+    const lk_record *record LK_ZERO;
+    int              record_count LK_ZERO;
 } lk_trainer_config;
 #define LK_TRAINER_CONFIG_INIT \
     {.size = sizeof(lk_trainer_config), .batch = 64, .epochs = 1, .optimizer = LK_OPTIMIZER_CONFIG_INIT, .schedule = {.gamma = 0.1}, \
@@ -130,6 +144,8 @@ LK_API lk_status lk_trainer_evaluate(lk_trainer *trainer, lk_evaluation *result)
 
 LK_API lk_store          *lk_trainer_store(lk_trainer *trainer);
 LK_API const lk_progress *lk_trainer_progress(const lk_trainer *trainer);
+/* What init_partial loaded, on rank 0; NULL: nothing was loaded that way. Valid as the trainer is. */
+LK_API const lk_load_report *lk_trainer_load_report(const lk_trainer *trainer);
 
 /* Samples of this rank in a full batch. */
 LK_API int64_t lk_trainer_share(const lk_trainer_config *config);
