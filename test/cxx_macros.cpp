@@ -57,10 +57,12 @@ static bool record_everything(lk_graph *graph)
     u = lk_group_norm(lk_f_group_norm(u, 2, none, none), "group", 3, .epsilon = 1e-3);
     lk_tensor index = lk_argmax(u, -1), binary = lk_bce_with_logits(u, x, .weight = x);
     binary = lk_add(lk_add(binary, lk_bce_with_logits(u, x)), lk_l1(u, x));
-    lk_metric(lk_equal(index, ids), "accuracy");
+    lk_metric(lk_equal(index, ids), "hits");
     lk_metric(u, "mean", .weight = x);
     WANT(lk_loss(u).id >= 0 && lk_loss(u, .weight = x).id >= 0);
     WANT(lk_tensor_dtype(index) == LK_I32 && lk_tensor_rank(index) == 1 && lk_tensor_rank(binary) == 0);
+    lk_tensor mixed = lk_mixup_loss(z, ids, ids, lk_input(graph, "mix", LK_F32, 1, four), .label_smoothing = 0.1);
+    WANT(lk_tensor_rank(mixed) == 0 && mixed.id >= 0);
     WANT(lk_model_mlp(x, lk_model_options{.hidden = 4}).graph == graph);
     lk_operation copy = LK_OPERATION_INIT;
     copy.name = "copy";
