@@ -24,6 +24,13 @@ done
 train --steps 6 --reproducible --save two > half.json
 train --steps 12 --reproducible --save two --resume auto > two.json
 [ "$(field hash < one.json)" = "$(field hash < two.json)" ] || fail "resumed: $(cat one.json two.json)"
+# One that is linked with the shared library uses the functions of the command all the same.
+if [ -z "${LK_SANITIZE:-}" ]; then
+    build "$SOURCE_DIR/examples/model_so.c" -o linked.so -L "$BUILD_DIR" -Wl,--no-as-needed -llockstep -Wl,-rpath,"$BUILD_DIR"
+    "$LOCKSTEP" train --model ./linked.so --data synthetic:3x16x16,count=256 --batch 32 --threads 1 --steps 12 --reproducible --json \
+        > linked.json 2> err.txt || fail "linked.so: $(cat err.txt)"
+    [ "$(field hash < one.json)" = "$(field hash < linked.json)" ] || fail "linked.so: $(cat one.json linked.json)"
+fi
 # Without a directory the file is that in the current one.
 "$LOCKSTEP" train --model mine.so --data synthetic:3x16x16,count=64 --steps 1 > /dev/null 2> err.txt || fail "mine.so: $(cat err.txt)"
 
