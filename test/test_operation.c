@@ -2,6 +2,7 @@
  * differences, data parallel and reproducible, in bf16 and recomputed; what is listed and compared; what is refused.
  *
  * ctest: ranks 3 */
+#include "failing_allocator.h"
 #include "own_operations.h"
 #include "plan/plan.h"
 #include "support.h"
@@ -563,6 +564,49 @@ static void programs_find_broken_promises_in_the_check_mode(void)
     evaluate_and_expect(&o, LK_OK, "");
 }
 
+/* ---- memory ---- */
+
+/* Records, plans and checks an operation: the first failure. */
+static lk_status use_operations(lk_context *context)
+{
+    lk_graph           *graph = NULL;
+    lk_plan            *plan = NULL;
+    lk_optimizer_config sgd = LK_OPTIMIZER_CONFIG_INIT;
+    lk_plan_config      config = LK_PLAN_CONFIG_INIT;
+    lk_operand          rows = {.dtype = LK_F32, .rank = 2, .dims = {5, 3}, .count_axis = 0, .count_unit = 1};
+    lk_status           status = lk_graph_create(context, LK_F32, &graph);
+    if (status >= 0) {
+        lk_tensor x = lk_input(graph, "x", LK_F32, 2, ((int64_t[]){4, COLUMNS}));
+        config.loss = lk_sum(record_model(x, true, true, 1.5));
+        config.optimizer = &sgd;
+        status = lk_plan_create(graph, &config, &plan);
+    }
+    if (status >= 0) status = lk_operation_check(context, &swish_gate, (lk_operand[]){rows, rows}, NULL, NULL);
+    lk_plan_free(plan);
+    lk_graph_free(graph);
+    return status;
+}
+
+static void a_failing_allocation_gives_enomem_and_loses_nothing(void)
+{
+    lk_status status = LK_ENOMEM;
+    for (int64_t n = 0; status != LK_OK && n < 5000; n++) {
+        meter             m = {.left = n};
+        lk_context_config config = LK_CONTEXT_CONFIG_INIT;
+        lk_context       *context;
+        config.threads = 1;
+        config.allocator = metered(&m);
+        status = lk_context_create(&config, &context);
+        if (status >= 0) status = use_operations(context);
+        CHECK(status == (atomic_load(&m.hit) ? LK_ENOMEM : LK_OK), "allocation %lld: %s, %s", (long long)n,
+              lk_status_name(status), context ? lk_context_error(context) : "");
+        lk_context_free(context);
+        CHECK(atomic_load(&m.outstanding) == 0, "allocation %lld: %lld bytes are not freed", (long long)n,
+              (long long)atomic_load(&m.outstanding));
+    }
+    CHECK(status == LK_OK);
+}
+
 /* ---- devices ---- */
 
 static lk__device_kernel find_no_custom(lk__device *d, lk__op op, lk_dtype element, const lk__kernel_call *call)
@@ -605,6 +649,7 @@ int main(void)
     RUN(a_gradient_needs_a_backward);
     RUN(a_failing_callback_ends_the_section);
     RUN(programs_find_broken_promises_in_the_check_mode);
+    RUN(a_failing_allocation_gives_enomem_and_loses_nothing);
     RUN(a_device_without_host_memory_refuses_it);
     return check_result();
 }

@@ -83,14 +83,16 @@ static void fill_inputs(lk__operation_batch *b, const lk_operand *inputs)
     for (int i = 0; i < o->outputs; i++) lk__batch_draw(&b->operands.output_gradients[i], 100 + (uint64_t)i);
 }
 
-/* Guard bytes, whole outputs, threads. */
-static bool probe(check *k, lk__operation_batch *b, bool backward)
+/* Guard bytes, whole outputs, threads. *good: nothing was found. */
+static lk_status probe(check *k, lk__operation_batch *b, bool backward, bool *good)
 {
     char              finding[LK__CUSTOM_FINDING];
     lk_operation_call call = lk__batch_call(b, backward);
-    if (lk__custom_probe(k->custom, &call, lk__context_pool(k->context), finding) >= 0) return true;
+    lk_status         status = lk__custom_probe(k->custom, &call, lk__context_pool(k->context), finding);
+    *good = status >= 0;
+    if (status >= 0 || status == LK_ENOMEM) return status;
     report(k, "%s%s", finding, b->samples == 0 && lk__batch_samples(k->custom) ? " (in a batch of 0 samples)" : "");
-    return false;
+    return LK_OK;
 }
 
 /* ---- samples ---- */
@@ -169,11 +171,13 @@ static void check_sums_of_nothing(check *k, bool backward, const lk__operation_b
 static lk_status check_no_samples(check *k, bool backward, const lk__operation_batch *whole)
 {
     lk__operation_batch none;
+    bool                good = false;
     lk_status           status = lk__batch_create(k->custom, 0, &none);
     if (status >= 0) {
         lk__batch_take(&none, whole, 0);
-        if (probe(k, &none, backward)) check_sums_of_nothing(k, backward, &none);
+        status = probe(k, &none, backward, &good);
     }
+    if (good) check_sums_of_nothing(k, backward, &none);
     lk__batch_free(&none);
     return status;
 }
@@ -181,10 +185,11 @@ static lk_status check_no_samples(check *k, bool backward, const lk__operation_b
 /* Everything about one callback. */
 static lk_status check_callback(check *k, bool backward, lk__operation_batch *b)
 {
-    if (!probe(k, b, backward)) return LK_OK;
-    int64_t samples = lk__batch_samples(k->custom);
-    if (samples == 0) return LK_OK;
-    lk_status status = check_no_samples(k, backward, b);
+    int64_t   samples = lk__batch_samples(k->custom);
+    bool      good;
+    lk_status status = probe(k, b, backward, &good);
+    if (!good || samples == 0) return status;
+    status = check_no_samples(k, backward, b);
     if (status >= 0 && samples > 1 && !k->custom->operation.coupled) status = check_parts(k, backward, b);
     return status;
 }
