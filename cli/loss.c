@@ -25,6 +25,18 @@ int loss_choose(const char *command_name, const char *given, const char *data, c
                             ? "targets from 0 to 1 (a field \"target\"), or labels of two classes"
                         : (*kind == LOSS_MSE || *kind == LOSS_L1) && !target ? "numbers to predict (a field \"target\")"
                                                                              : NULL;
+    if (!label && !target && strcmp(given, "auto") == 0) {
+        print_error(command_name, "the data set (%s) has no labels: a field \"label\" or \"target\" is needed", data);
+        return EXIT_USER_ERROR;
+    }
+    if (*kind == LOSS_CROSS_ENTROPY && !classes && target) {
+        print_error(
+            command_name,
+            "--loss cross_entropy needs class numbers from 0; the labels of %s are no integers, or several for each "
+            "sample: --loss mse or l1 predicts numbers",
+            data);
+        return EXIT_USER_ERROR;
+    }
     if (needs) {
         print_error(command_name, "--loss %s needs %s; the data set (%s) has none", names[*kind], needs, data);
         return EXIT_USER_ERROR;
