@@ -179,7 +179,7 @@ static lk_status hold_out(lk__data_folder *f)
 /* The list of the split, and the shape of its samples. LK_END: there is no such split. */
 static lk_status select_files(lk__data_folder *f, const char *directory, const lk_open_options *o)
 {
-    char      train[LK__PATH], test[LK__PATH];
+    char      train[LK__PATH] = "", test[LK__PATH] = "";
     lk_status status = find_splits(f, directory, train, test);
     if (status < 0) return status;
     if (test[0] && o->holdout > 0)
