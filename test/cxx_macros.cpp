@@ -57,6 +57,13 @@ static bool record_everything(lk_graph *graph)
     u = lk_group_norm(lk_f_group_norm(u, 2, none, none), "group", 3, .epsilon = 1e-3);
     lk_tensor index = lk_argmax(u, -1), binary = lk_bce_with_logits(u, x, .weight = x);
     binary = lk_add(lk_add(binary, lk_bce_with_logits(u, x)), lk_l1(u, x));
+    const int64_t   sequence[] = {4, 2, 6}, angles[] = {2, 6};
+    const lk_tensor both[] = {x, u};
+    lk_tensor       s = lk_reshape(lk_concat(both, 2, 1), 3, sequence);
+    s = lk_rope(s, lk_parameter(graph, "angles", 2, angles, .frozen = true), 1, none);
+    s = lk_attention(lk_swiglu(s, s), s, s, .heads = 2, .causal = true);
+    WANT(lk_attention(s, none, none).id >= 0 && lk_linear_cross_entropy(x, table, ids).id >= 0);
+    WANT(lk_linear_cross_entropy(x, table, ids, .label_smoothing = 0.1).id >= 0);
     lk_metric(lk_equal(index, ids), "hits");
     lk_metric(u, "mean", .weight = x);
     WANT(lk_loss(u).id >= 0 && lk_loss(u, .weight = x).id >= 0);

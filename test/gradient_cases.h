@@ -542,6 +542,52 @@ static lk_tensor cross_entropy(cell *c)
 
 static lk_tensor scaled_cross_entropy(cell *c) { return lk_scale(cross_entropy(c), -0.75); }
 
+/* Bits: 0 packed, 1 causal, 2 grouped queries, 3 bounds of documents and lengths. */
+static lk_tensor build_dot_product_attention(cell *c)
+{
+    enum { N = 2, T = 5, D = 3 };
+    int       n = c->variant, heads = 2, groups = n & 4 ? 1 : 2;
+    lk_tensor none = {0}, first = {0}, lengths = {0};
+    int       starts[N * T] = {0, 0, 2, 2, 2, 0, 1, 1, 3, 3}, counts[N] = {5, 4};
+    if (n & 8)
+        first = integers(c, starts, N * T, 2, (int64_t[]){N, T}), lengths = integers(c, counts, N, 1, (int64_t[]){N});
+    if (n & 1)
+        return lk_attention(OPERAND(c, PLAIN, N, T, (heads + 2 * groups) * D), none, none, .heads = heads,
+                            .kv_heads = groups, .causal = n & 2, .first = first, .lengths = lengths);
+    lk_tensor q = OPERAND(c, PLAIN, N, T, heads * D), k = OPERAND(c, PLAIN, N, T, groups * D);
+    return lk_attention(q, k, OPERAND(c, PLAIN, N, T, groups * D), .heads = heads, .kv_heads = groups, .causal = n & 2,
+                        .window = n & 2 ? 3 : 0, .scale = 0.7, .first = first, .lengths = lengths);
+}
+
+static lk_tensor build_rotated(cell *c)
+{
+    enum { N = 2, T = 3, D = 4 };
+    int       places[N * T] = {0, 1, 2, 3, 0, 1};
+    double    angles[4 * D];
+    lk_tensor positions = {0};
+    for (int i = 0; i < 4 * D; i++) angles[i] = sin(i + 0.5);
+    if (c->variant & 1) positions = integers(c, places, N * T, 2, (int64_t[]){N, T});
+    lk_tensor table = lk_reshape(reals(c, angles, 4 * D), 2, ((int64_t[]){4, D}));
+    lk_tensor x = lk_rope(OPERAND(c, PLAIN, N, T, 2 * D), table, 2, positions);
+    return c->variant & 2 ? lk_mul(x, x) : x;
+}
+
+static lk_tensor build_gated(cell *c)
+{
+    lk_tensor x = OPERAND(c, WIDE, 3, 7);
+    return lk_swiglu(x, c->variant ? x : OPERAND(c, PLAIN, 3, 7));
+}
+
+/* Bits: 0 three axes, 1 a function of the loss, 2 smoothing. */
+static lk_tensor linear_entropy(cell *c)
+{
+    int       n = c->variant, labels[] = {2, 0, 1, 4, -100, 2};
+    lk_tensor x = n & 1 ? OPERAND(c, PLAIN, 2, 3, 4) : OPERAND(c, PLAIN, 6, 4), w = OPERAND(c, PLAIN, 5, 4);
+    lk_tensor y = n & 1 ? integers(c, labels, 6, 2, (int64_t[]){2, 3}) : integers(c, labels, 6, 1, (int64_t[]){6});
+    lk_tensor loss = lk_linear_cross_entropy(x, w, y, .label_smoothing = n & 4 ? 0.1 : 0);
+    return n & 2 ? lk_mul(loss, loss) : loss;
+}
+
 static lk_tensor mean_square(cell *c)
 {
     static const shape shapes[] = {{2, {3, 5}}, {1, {17}}, {4, {2, 3, 5, 3}}, {0, {0}}};
@@ -708,6 +754,10 @@ static const gradient_case cases[] = {
     CASE(batch_norm_relu, 24, .kinks = true, .sync = true),
     CASE(embedding, 4),
     CASE(embedding_tied, 1),
+    CASE(dot_product_attention, 16),
+    CASE(rotated, 4),
+    CASE(gated, 2),
+    {.name = "linear_cross_entropy", .build = linear_entropy, .variants = 8, .loss = true},
     {.name = "cross_entropy", .build = cross_entropy, .variants = 32, .loss = true},
     {.name = "scaled_cross_entropy", .build = scaled_cross_entropy, .variants = 32, .loss = true},
     {.name = "mse", .build = mean_square, .variants = 8, .loss = true},

@@ -360,6 +360,56 @@ static lk_tensor mse_image(cell *c)
     return lk_mse(a, b);
 }
 
+static lk_tensor fused_attention(cell *c)
+{
+    lk_tensor q = OPERAND(c, PLAIN, 2, 5, 6), k = OPERAND(c, PLAIN, 2, 7, 6);
+    return lk_attention(q, k, OPERAND(c, PLAIN, 2, 7, 6), .heads = 2);
+}
+static lk_tensor attention_causal(cell *c)
+{
+    lk_tensor q = OPERAND(c, WIDE, 2, 5, 6), k = OPERAND(c, PLAIN, 2, 5, 6);
+    return lk_attention(q, k, OPERAND(c, PLAIN, 2, 5, 6), .heads = 2, .causal = true);
+}
+static lk_tensor attention_grouped(cell *c)
+{
+    lk_tensor q = OPERAND(c, PLAIN, 2, 5, 12), k = OPERAND(c, PLAIN, 2, 5, 6);
+    return lk_attention(q, k, OPERAND(c, PLAIN, 2, 5, 6), .heads = 4, .kv_heads = 2, .causal = true, .scale = 0.3);
+}
+static lk_tensor attention_window(cell *c)
+{
+    lk_tensor q = OPERAND(c, PLAIN, 1, 9, 4), k = OPERAND(c, PLAIN, 1, 9, 4);
+    return lk_attention(q, k, OPERAND(c, PLAIN, 1, 9, 4), .causal = true, .window = 3);
+}
+static lk_tensor attention_packed(cell *c)
+{
+    return lk_attention(OPERAND(c, PLAIN, 2, 5, 16), none, none, .heads = 2, .kv_heads = 1, .causal = true);
+}
+
+static lk_tensor rope(cell *c)
+{
+    double table[5 * 4];
+    for (int position = 0; position < 5; position++)
+        for (int i = 0; i < 2; i++) {
+            double angle = position / pow(10000, i / 2.0);
+            table[position * 4 + i] = cos(angle), table[position * 4 + 2 + i] = sin(angle);
+        }
+    lk_tensor x = OPERAND(c, PLAIN, 2, 5, 8);
+    return lk_rope(x, lk_reshape(reals(c, table, 20), 2, ((int64_t[]){5, 4})), 2, none);
+}
+
+static lk_tensor swiglu(cell *c)
+{
+    lk_tensor gate = OPERAND(c, WIDE, 3, 7);
+    return lk_swiglu(gate, OPERAND(c, PLAIN, 3, 7));
+}
+
+static lk_tensor linear_cross_entropy(cell *c)
+{
+    int       labels[] = {2, 0, 1, 4, -100, 2, 3, -100, 0};
+    lk_tensor x = OPERAND(c, PLAIN, 9, 4), w = OPERAND(c, PLAIN, 5, 4);
+    return lk_linear_cross_entropy(x, w, integers(c, labels, 9, DIMS(9)));
+}
+
 static lk_tensor any_loss(cell *c)
 {
     lk_tensor x = OPERAND(c, PLAIN, 9, 5), weight = reals(c, sample_weights, 9);
@@ -538,6 +588,14 @@ static const struct golden_case {
     {"cross_entropy_three_axes", cross_entropy_three_axes, true},
     {"mse", mse, true},
     {"mse_image", mse_image, true},
+    {"fused_attention", fused_attention, false},
+    {"attention_causal", attention_causal, false},
+    {"attention_grouped", attention_grouped, false},
+    {"attention_window", attention_window, false},
+    {"attention_packed", attention_packed, false},
+    {"rope", rope, false},
+    {"swiglu", swiglu, false},
+    {"linear_cross_entropy", linear_cross_entropy, true},
     {"loss", any_loss, true},
     {"l1", l1, true},
     {"l1_image", l1_image, true},

@@ -1,4 +1,4 @@
-/* test_kernels_loss.c - l1, total, binary cross-entropy with its gradient, and scale_by, against naive loops in double.
+/* test_kernels_loss.c - l1, total, linear_cross_entropy, binary cross-entropy with its gradient, and scale_by, against naive loops in double.
  * Cross-entropy and mse are in test_kernels_nn.c.
  *
  * ctest: label threaded */
@@ -28,6 +28,66 @@ static void l1_case(int64_t n)
         end_case();
     }
     free(dx);
+}
+
+/* Against the loss of all logits, in double. outputs: bit 0 dx, bit 1 dw. */
+static void linear_entropy_case(int64_t rows, int64_t classes, int64_t width, unsigned outputs, double smoothing)
+{
+    double sums[3] = {0}, *dx = zeros(rows * width), *dw = zeros(classes * width), *z = zeros(classes);
+    begin(LK__OP_linear_cross_entropy);
+    t.attrs.ignore_index = -100;
+    t.attrs.label_smoothing = smoothing;
+    in(t.real, 2, DIMS(rows, width));
+    in(t.real, 2, DIMS(classes, width));
+    double *labels = in(LK_I32, 1, DIMS(rows));
+    for (int64_t i = 0; i < rows; i++) labels[i] = i % 7 == 3 ? -100 : (double)(i * 13 % classes);
+    for (int k = 0; k < 3; k++) out(LK_F64, 0, NULL, NULL);
+    if (outputs & 1)
+        out(t.real, 2, DIMS(rows, width), NULL);
+    else
+        no_out();
+    if (outputs & 2)
+        out(t.wide, 2, DIMS(classes, width), NULL);
+    else
+        no_out();
+    run_case();
+    for (int64_t i = 0; i < rows; i++) {
+        const double *x = t.x[0] + i * width, *w = t.x[1];
+        double        most = -INFINITY, total = 0, all = 0;
+        int64_t       label = (int64_t)t.x[2][i], first = 0;
+        if (label < 0) continue;
+        for (int64_t j = 0; j < classes; j++) {
+            z[j] = 0;
+            for (int64_t k = 0; k < width; k++) z[j] += x[k] * w[j * width + k];
+            if (z[j] > most) most = z[j], first = j;
+        }
+        for (int64_t j = 0; j < classes; j++) total += exp(z[j] - most), all += most - z[j];
+        double each = log(total) + most - z[label];
+        sums[0] += (1 - smoothing) * each + smoothing / (double)classes * (all + (double)classes * log(total));
+        sums[1] += 1;
+        sums[2] += first == label;
+        for (int64_t j = 0; j < classes; j++) {
+            double d = exp(z[j] - most) / total - (1 - smoothing) * (j == label) - smoothing / (double)classes;
+            for (int64_t k = 0; k < width; k++)
+                dx[i * width + k] += d * w[j * width + k], dw[j * width + k] += d * x[k];
+        }
+    }
+    for (int k = 0; k < 3; k++) expect(k, &sums[k], 5e-6);
+    double tolerance =
+        t.real == LK_BF16 ? 1e-2 : 1e-5; /* gradients of logits are rounded to bf16 before their products */
+    if (outputs & 1) expect(3, dx, tolerance);
+    if (outputs & 2) expect(4, dw, tolerance);
+    free(dx), free(dw), free(z);
+    end_case();
+}
+
+static void linear_cross_entropy_is_that_of_all_logits(void)
+{
+    static const int64_t sizes[][3] = {{0, 3, 2}, {1, 1, 1}, {5, 7, 3}, {17, 65, 33}, {200, 300, 20}, {130, 70, 64}};
+    for (size_t i = 0; i < COUNT(sizes); i++)
+        for (unsigned outputs = 0; outputs < 4; outputs++)
+            linear_entropy_case(sizes[i][0], sizes[i][1], sizes[i][2], outputs, i == 3 ? 0.1 : 0);
+    if (t.real == LK_F32) linear_entropy_case(130, 262145, 2, 3, 0); /* three chunks of rows */
 }
 
 static void total_case(int64_t n, int64_t weights)
@@ -147,6 +207,7 @@ static void tests(void)
     for (int64_t n = 0; n < 20; n++) l1_case(n);
     l1_case(50021);
     total_is_a_sum_and_a_weight();
+    linear_cross_entropy_is_that_of_all_logits();
     bce_is_a_sum_and_a_weight();
     bce_is_stable();
     scale_by_a_number_of_the_program();

@@ -78,6 +78,16 @@
     X(wait)                  /* y of a collective, its x → y: the same bytes, complete */                            \
     X(own_part)              /* x (parts, y's axes) → y: that of this rank or leaf, step->part */                   \
     X(dropout)               /* x → y; probability, stream; axis 0: samples of `rows` rows each; in place. Its gradient is itself on dy */ \
+    /* q (B,T,heads·D), [k, v (B,S,kv_heads·D)], [first, last i32 (B,T), lengths i32 (B)] → y (B,T,heads·D), [lse (B,heads,T)]; */ \
+    /* without k and v, q is (B,T,(heads + 2 kv_heads)·D): queries, keys, values. A query attends to keys first … last below */ \
+    /* lengths, up to itself with causal, the latest `window` of them; no such key: zeros. heads, kv_heads, causal, window, scale, */ \
+    /* probability (of dropout), stream */                                                                           \
+    X(attention)                                                                                                     \
+    X(attention_grad)        /* dy, q, [k], [v], y, lse, [first], [last], [lengths] → [dq], [dk], [dv] */            \
+    /* x (B,T,heads·D), table (P,D): cos then sin of D/2 angles, [positions i32 (B,T)] → y: element i of a head and i + D/2 */ \
+    /* rotated by the angle of their position (0, 1, … without positions), back with inverse; in place. A position out of */ \
+    /* range is reported. heads, inverse */                                                                          \
+    X(rope)                                                                                                          \
     X(embedding)             /* ids i32 (…), table (V,D) → y (…,D); an id out of range gives zeros, and is reported */ \
     X(embedding_grad)        /* ids, dy (…,D) → dtable (V,D); fixed order of addition */                             \
     X(reshape)               /* x → y: the same bytes; the planner makes it an alias, else a copy */                 \
@@ -104,6 +114,10 @@
     /* logits, target, [w: of logits' first axes] → sum f64 (), weight f64 () (w's sum over the elements), */        \
     /* [dlogits: the gradient of sum] */                                                                             \
     X(bce_with_logits)                                                                                               \
+    /* x (rows,C), w (V,C), labels i32 (rows) → sum, weight, correct of cross_entropy of x w', [dx], [dw]: the gradients of sum */ \
+    X(linear_cross_entropy)                                                                                          \
+    X(swiglu)                /* gate, up → y = silu(gate) up; in place */                                            \
+    X(swiglu_grad)           /* dy, gate, up → [dgate], [dup] */                                                     \
     X(total)                 /* x, [w] → sum f64 () of x, weight f64 () of w, or the number of elements of x */      \
     X(fill)                  /* → y = scale */                                                                       \
     X(cast)                  /* x bf16, f32, f64, i32, i64 or u8 → y bf16, f32 or f64: the same numbers, rounded */  \
@@ -168,6 +182,8 @@ typedef enum lk__op_order { LK__ORDER_RANKS, LK__ORDER_LEAVES } lk__op_order;
     X(flag, sum_batch)        /* matmul: added over the batch axes */                                                \
     X(flag, mean)             /* sum, expand */                                                                      \
     X(flag, keepdim)          /* sum, max, argmax */                                                                 \
+    X(flag, causal)           /* attention */                                                                        \
+    X(flag, inverse)          /* rope */                                                                             \
     X(flag, update)           /* batch_norm: running statistics */                                                   \
     X(flag, nesterov)         /* sgd */                                                                              \
     X(flag, decoupled)        /* adam: AdamW */                                                                      \
@@ -176,6 +192,9 @@ typedef enum lk__op_order { LK__ORDER_RANKS, LK__ORDER_LEAVES } lk__op_order;
     X(mask, mask)             /* sum, expand: bit i for axis i */                                                    \
     X(integer, start)         /* slice */                                                                            \
     X(integer, length)        /* slice */                                                                            \
+    X(count, heads)           /* attention, rope: of queries */                                                      \
+    X(count, kv_heads)        /* attention: of keys and values */                                                    \
+    X(integer, window)        /* attention */                                                                        \
     X(integer, rows)          /* dropout: rows of a sample, where a reshape merged axes */                           \
     X(ignored, ignore_index)  /* cross_entropy */                                                                    \
     X(real, label_smoothing)                                                                                         \

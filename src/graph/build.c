@@ -2,6 +2,7 @@
  * adds its node and returns the result; after a failure they do nothing. */
 #include "graph/graph.h"
 
+#include <math.h>
 #include <string.h>
 
 /* No graph can keep an error then, so the id holds the line of the first such call (lk__empty_line). */
@@ -513,4 +514,57 @@ lk_tensor lk_equal_at(lk_site site, lk_tensor a, lk_tensor b)
         constants[i] =
             lk_constant_at(site, g, g->real, 0, NULL, g->real == LK_F64 ? (const void *)&wide[i] : &numbers[i]);
     return lk_where_at(site, lk_sub_at(site, all[0], all[1]), constants[0], constants[1]);
+}
+
+/* ---- attention ---- */
+
+lk_tensor lk_attention_at(lk_site site, lk_tensor q, lk_tensor k, lk_tensor v, lk_attention_options options)
+{
+    lk_tensor all[] = {q, k, v, options.first, options.last, options.lengths};
+    lk_graph *g = lk__common_graph(site, lk__op_name(LK__OP_attention), all, 6);
+    if (!g || !q.graph || lk_tensor_rank(q) != 3) return record(site, LK__OP_attention, NULL, all, 6);
+    int64_t heads = options.heads ? options.heads : 1, groups = options.kv_heads ? options.kv_heads : heads;
+    int64_t together = k.graph ? heads : heads + 2 * groups;
+    double  width = together > 0 ? (double)lk_tensor_dim(q, 2) / (double)together : 1;
+    return record(site, LK__OP_attention,
+                  &(lk__op_attrs){.heads = heads,
+                                  .kv_heads = groups,
+                                  .causal = options.causal,
+                                  .window = options.window,
+                                  .scale = options.scale != 0 ? options.scale : 1 / sqrt(width > 0 ? width : 1),
+                                  .probability = options.dropout,
+                                  .stream = options.dropout > 0 ? g->dropouts++ : 0},
+                  all, 6);
+}
+
+lk_tensor lk_rope_at(lk_site site, lk_tensor x, lk_tensor table, int64_t heads, lk_tensor positions)
+{
+    return record(site, LK__OP_rope, &(lk__op_attrs){.heads = heads}, (lk_tensor[]){x, table, positions}, 3);
+}
+
+lk_tensor lk_swiglu_at(lk_site site, lk_tensor gate, lk_tensor up)
+{
+    return record2(site, LK__OP_swiglu, NULL, gate, up);
+}
+
+lk_tensor lk_linear_cross_entropy_at(lk_site site, lk_tensor x, lk_tensor weight, lk_tensor labels,
+                                     lk_cross_entropy_options options)
+{
+    lk_tensor all[] = {x, weight, labels};
+    lk_graph *g = lk__common_graph(site, lk__op_name(LK__OP_linear_cross_entropy), all, 3);
+    if (!g) return lk__no_result(site, all, 3);
+    if (!x.graph || !weight.graph || !labels.graph || options.weight.graph) {
+        lk__graph_fail(g, site, "%s",
+                       options.weight.graph ? "linear_cross_entropy: samples have no weights here"
+                                            : "linear_cross_entropy: x, weight and labels are required");
+        return (lk_tensor){g, -1};
+    }
+    if (lk_tensor_rank(x) != 2) { /* rows; the batch's count becomes a count of rows */
+        all[2] = lk_reshape_at(site, labels, 1, (int64_t[]){-1});
+        all[0] = lk_reshape_at(site, x, 2, (int64_t[]){-1, lk_tensor_dim(x, -1)});
+    }
+    return record(site, LK__OP_linear_cross_entropy,
+                  &(lk__op_attrs){.label_smoothing = options.label_smoothing,
+                                  .ignore_index = options.ignore_index ? *options.ignore_index : -100},
+                  all, 3);
 }

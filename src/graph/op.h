@@ -105,6 +105,7 @@ typedef enum lk__graph_samples {
 typedef enum lk__graph_evaluation {
     LK__EVALUATE_SAME = 1,
     LK__EVALUATE_IDENTITY,   /* its result is its first input */
+    LK__EVALUATE_KEEPING_ALL, /* attention: its dropout keeps every element */
     LK__EVALUATE_BY_BUFFERS, /* batch_norm: uses the running statistics instead of the batch's */
 } lk__graph_evaluation;
 

@@ -18,6 +18,7 @@ void lk__pass_evaluation(lk__plan_list *list)
         lk__graph_node *n = &list->graph->nodes[i];
         switch (lk__op_find(n->op)->evaluation) {
         case LK__EVALUATE_SAME: break;
+        case LK__EVALUATE_KEEPING_ALL: n->attrs.probability = 0; break;
         case LK__EVALUATE_BY_BUFFERS: /* x, w, b, running_mean, running_var are kept */
             n->op = LK__OP_batch_norm_eval;
             n->inputs = 5;

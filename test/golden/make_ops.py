@@ -161,6 +161,44 @@ def cross_entropy(smoothing=0.0, ignore=-100, weighted=False):
     return function
 
 
+def fused_attention(heads, groups, causal=False, window=0, packed=False, scale=None):
+    def function(q, k=None, v=None):
+        if packed:
+            d = q.shape[-1] // (heads + 2 * groups)
+            q, k, v = q.split([heads * d, groups * d, groups * d], -1)
+        split = lambda x, n: x.reshape(x.shape[0], x.shape[1], n, -1).transpose(1, 2)
+        q, k, v = split(q, heads), split(k, groups), split(v, groups)
+        k, v = (x.repeat_interleave(heads // groups, 1) for x in (k, v))
+        i, j = torch.arange(q.shape[2])[:, None], torch.arange(k.shape[2])[None]
+        mask = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool)
+        if causal:
+            mask &= j <= i
+        if window:
+            mask &= j > i - window
+        y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)
+        return y.transpose(1, 2).flatten(2)
+
+    return function
+
+
+def rope(x):  # transformers' apply_rotary_pos_emb with rotate_half, 2 heads of 4, theta 10000
+    angle = torch.arange(5, dtype=torch.float64)[:, None] / 10000 ** (torch.arange(2, dtype=torch.float64) / 2)
+    cos, sin = (torch.cat([f(angle)] * 2, -1)[:, None] for f in (torch.cos, torch.sin))
+    x = x.reshape(2, 5, 2, 4)
+    rotated = torch.cat([-x[..., 2:], x[..., :2]], -1)
+    return (x * cos + rotated * sin).flatten(2)
+
+
+case("fused_attention", [(plain, 2, 5, 6), (plain, 2, 7, 6), (plain, 2, 7, 6)], fused_attention(2, 2))
+case("attention_causal", [(wide, 2, 5, 6), (plain, 2, 5, 6), (plain, 2, 5, 6)], fused_attention(2, 2, causal=True))
+case("attention_grouped", [(plain, 2, 5, 12), (plain, 2, 5, 6), (plain, 2, 5, 6)], fused_attention(4, 2, causal=True, scale=0.3))
+case("attention_window", [(plain, 1, 9, 4), (plain, 1, 9, 4), (plain, 1, 9, 4)], fused_attention(1, 1, causal=True, window=3))
+case("attention_packed", [(plain, 2, 5, 16)], fused_attention(2, 1, causal=True, packed=True))
+case("rope", [(plain, 2, 5, 8)], rope)
+case("swiglu", [(wide, 3, 7), (plain, 3, 7)], lambda gate, up: F.silu(gate) * up)
+case("linear_cross_entropy", [(plain, 9, 4), (plain, 5, 4)],
+     lambda x, w: (F.cross_entropy(x @ w.T, LABELS, reduction="sum", ignore_index=-100),
+                   (LABELS != -100).sum().double()), "loss")
 case("cross_entropy", [(wide, 9, 5)], cross_entropy(), "loss")
 case("cross_entropy_smooth", [(wide, 9, 5)], cross_entropy(0.1), "loss")
 case("cross_entropy_ignore", [(plain, 9, 5)], cross_entropy(0, 2), "loss")

@@ -269,7 +269,7 @@ static void run_tile(void *argument, int64_t index, int worker)
     REAL       *c = (REAL *)((char *)b + space_of(b_space(&job->asked)));
     int64_t     at = p.batch * g->c_batch + p.i * g->c_row + p.j * g->c_column;
     bool        direct = c_in_place(g);
-    step        s = {.start = true, .c = direct ? (REAL *)g->c + at : c, .c_row = direct ? g->c_row : p.n};
+    step        s = {.start = !g->add, .c = direct ? (REAL *)g->c + at : c, .c_row = direct ? g->c_row : p.n};
     bool        in_place = !NARROW && (g->a_k == 1 || (p.m % MR == 0 && p.m * g->k <= SMALL));
     for (int64_t part = 0; part < (g->sum ? g->batch : 1); part++) {
         const ELEMENT *a_from = g->a + (p.batch + part) * g->a_batch + p.i * g->a_row;

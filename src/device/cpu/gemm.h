@@ -72,6 +72,7 @@ typedef struct gemm {
     const ELEMENT *bias;   /* n of them, or NULL */
     lk__op_unary   activation;
     bool           sum;
+    bool           add;   /* C += instead; C consists of REALs with c_column 1, without bias */
     bool           alone; /* batch is always 1 */
 } gemm;
 

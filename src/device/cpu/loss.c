@@ -1,6 +1,6 @@
 /* loss.c - cross-entropy fused with softmax, squared and absolute errors, each as a sum and a weight in double. Tiles write
  * partial sums that are added in order; exp bounds cross-entropy. */
-#include "device/cpu/vmath.h"
+#include "device/cpu/entropy.h"
 
 typedef struct entropy {
     const REAL    *logits, *weight;
@@ -26,38 +26,6 @@ static entropy describe_call(const lk__kernel_call *call)
     return e;
 }
 
-INLINE vec store_and_return(REAL *p, vec v, int64_t lanes)
-{
-    if (p) store_part(p, v, lanes);
-    return v;
-}
-
-/* The loss of one row; its softmax goes to probs unless NULL. */
-static double row_loss(const entropy *e, const REAL *x, int64_t label, REAL *probs, bool *correct)
-{
-    vec     best = splat(-INFINITY);
-    double  total = 0, all = 0;
-    int64_t i = 0, first = 0;
-    for (; i + VL <= e->classes; i += VL) best = vmax(load(x + i), best);
-    REAL most = lanes_max(best);
-    for (; i < e->classes; i++) most = x[i] > most ? x[i] : most;
-    while (first < label && x[first] != most) first++;
-    *correct = first == label && x[label] == most;
-    if (probs) {
-        SUM_VECTORS(total, k, e->classes, store_and_return(probs + k, vexp(load_part(x + k, lanes) - most), lanes));
-        REAL factor = (REAL)(1 / total);
-        EACH_VECTOR(k, e->classes, store_part(probs + k, load_part(probs + k, lanes) * factor, lanes););
-    } else {
-        SUM_VECTORS(total, k, e->classes, vexp(load_part(x + k, lanes) - most));
-    }
-    double log_total = log(total);
-    double loss = log_total + ((double)most - (double)x[label]);
-    if (e->smoothing == 0) return loss;
-    SUM_VECTORS(all, k, e->classes, most - load_part(x + k, lanes));
-    all += (double)e->classes * log_total;
-    return (1 - e->smoothing) * loss + e->smoothing / (double)e->classes * all;
-}
-
 static void entropy_tile(void *argument, int64_t tile, int worker)
 {
     const entropy *e = argument;
@@ -76,7 +44,7 @@ static void entropy_tile(void *argument, int64_t tile, int worker)
             keep_first(e->invalid, row);
             continue;
         }
-        sum += w * row_loss(e, e->logits + row * e->classes, label, probs, &correct);
+        sum += w * row_loss(e->logits + row * e->classes, e->classes, label, e->smoothing, probs, &correct);
         weight += w;
         right += correct;
     }

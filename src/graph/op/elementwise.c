@@ -272,3 +272,64 @@ DESCRIBE(dropout){
     .loss = LK__LOSS_NO,
     MEMORY_BOUND,
 };
+
+/* ---- swiglu ---- */
+
+static int swiglu_shape(lk__graph_shapes *s)
+{
+    if (!lk__shape_equal(s->in[0], s->in[1]))
+        return LK__SHAPE_FAIL(s, "swiglu: gate %s and up %s differ", lk__shape_show(s->in[0]).text,
+                              lk__shape_show(s->in[1]).text);
+    s->out[0] = *s->in[0];
+    return 1;
+}
+
+static void swiglu_gradient(lk__graph_backward *b, int dy)
+{
+    int in[] = {dy, lk__grad_in(b, 0), lk__grad_in(b, 1)}, wanted = 0;
+    for (int i = 0; i < 2; i++)
+        if (lk__grad_wants(b, i)) wanted |= 1 << i;
+    int node = lk__emit(b->g, b->n.site, LK__OP_swiglu_grad, NULL, in, 3, wanted);
+    if (node < 0) return;
+    lk__graph_node made = b->g->nodes[node];
+    for (int i = 0; i < 2; i++)
+        if (wanted >> i & 1) lk__grad_give(b, i, made.out[i]);
+}
+
+DESCRIBE(swiglu){
+    .inputs = 2,
+    .in = {OPERAND("gate", REAL, REQUIRED, ROWS), OPERAND("up", REAL, REQUIRED, ROWS)},
+    .outputs = 1,
+    .out = {OPERAND("y", REAL, REQUIRED, ROWS)},
+    .attributes = LK__NO_ATTRIBUTES,
+    .shape = swiglu_shape,
+    .gradient = swiglu_gradient,
+    .no_gradient = LK__NO_OPERAND,
+    .in_place = 1u << 0 | 1u << 1,
+    .precision = LK__PRECISION_NARROW,
+    ORDINARY,
+    MEMORY_BOUND,
+};
+
+static int swiglu_grad_shape(lk__graph_shapes *s)
+{
+    s->out[0] = *s->in[1];
+    s->out[1] = *s->in[2];
+    return 2;
+}
+
+DESCRIBE(swiglu_grad){
+    .inputs = 3,
+    .in = {OPERAND("dy", REAL, REQUIRED, ROWS), OPERAND("gate", REAL, REQUIRED, ROWS),
+           OPERAND("up", REAL, REQUIRED, ROWS)},
+    .outputs = 2,
+    .out = {OPERAND("dgate", REAL, OPTIONAL, ROWS), OPERAND("dup", REAL, OPTIONAL, ROWS)},
+    .attributes = LK__NO_ATTRIBUTES,
+    .shape = swiglu_grad_shape,
+    .gradient = lk__gradient_none,
+    .no_gradient = LK__NO_OPERAND,
+    .in_place = LK__NO_OPERAND,
+    .precision = LK__PRECISION_NARROW,
+    ORDINARY,
+    MEMORY_BOUND,
+};

@@ -194,3 +194,61 @@ DESCRIBE(total){
     .loss = LK__LOSS_SUM_WEIGHT,
     MEMORY_BOUND,
 };
+
+/* ---- linear_cross_entropy ---- */
+
+static int linear_cross_entropy_shape(lk__graph_shapes *s)
+{
+    const lk__graph_shape *x = s->in[0], *w = s->in[1], *labels = s->in[2];
+    if (x->rank != 2 || w->rank != 2 || w->count_axis >= 0 || w->dims[1] != x->dims[1] || x->count_axis > 0)
+        return LK__SHAPE_FAIL(s, "linear_cross_entropy: x %s and weight %s are not (rows, width) and (classes, width)",
+                              lk__shape_show(x).text, lk__shape_show(w).text);
+    lk__graph_shape rows = lk__shape_fixed(labels->dtype, 1, x->dims);
+    lk__shape_carry_count(&rows, x, 0, 0);
+    if (!lk__shape_equal(&rows, labels))
+        return LK__SHAPE_FAIL(s, "linear_cross_entropy: labels %s do not fit x %s; one i32 per row is needed",
+                              lk__shape_show(labels).text, lk__shape_show(x).text);
+    if (!(s->attrs->label_smoothing >= 0 && s->attrs->label_smoothing < 1))
+        return LK__SHAPE_FAIL(s, "linear_cross_entropy: label_smoothing is %g; 0 to below 1 is allowed",
+                              s->attrs->label_smoothing);
+    s->out[0] = s->out[1] = s->out[2] = lk__shape_scalar(LK_F64);
+    s->out[3] = *x;
+    s->out[4] = *w;
+    return 5;
+}
+
+/* Forward computed both gradients together with the loss. */
+static void linear_cross_entropy_gradient(lk__graph_backward *b, int dy)
+{
+    for (int i = 0; i < 2; i++) {
+        int made = lk__grad_out(b, 3 + i);
+        if (!lk__grad_wants(b, i)) continue;
+        lk__grad_give(b, i, dy == LK__GRAD_ONE ? made : LK__GRAD_EMIT(b, LK__OP_scale_by, NULL, 2, made, dy));
+    }
+}
+
+static double linear_cross_entropy_arithmetic(const lk_graph *g, const lk__graph_node *n)
+{
+    int products = 1 + (n->outputs > 3 && n->out[3] >= 0) + (n->outputs > 4 && n->out[4] >= 0);
+    return 2 * products * elements(g, n->in[2]) * elements(g, n->in[1]);
+}
+
+DESCRIBE(linear_cross_entropy){
+    .inputs = 3,
+    .in = {OPERAND("x", REAL, REQUIRED, ROWS), OPERAND("weight", REAL, REQUIRED, ROWS),
+           OPERAND("labels", I32, REQUIRED, ROWS)},
+    .outputs = 5,
+    .out = {OPERAND("sum", F64, REQUIRED, ROWS), OPERAND("weight", F64, REQUIRED, ROWS),
+            OPERAND("correct", F64, REQUIRED, ROWS), OPERAND("dx", REAL, IF_READ, ROWS),
+            OPERAND("dweight", WIDE, IF_READ, ROWS)},
+    .attributes = LK__HAS(ignore_index) | LK__HAS(label_smoothing),
+    .shape = linear_cross_entropy_shape,
+    .gradient = linear_cross_entropy_gradient,
+    .no_gradient = LK__NO_OPERAND,
+    .in_place = LK__NO_OPERAND,
+    .precision = LK__PRECISION_NARROW,
+    LOSS,
+    .loss = LK__LOSS_SUM_WEIGHT_CORRECT,
+    .arithmetic = linear_cross_entropy_arithmetic,
+    .bytes = lk__bytes_operands,
+};

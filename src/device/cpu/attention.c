@@ -1,0 +1,313 @@
+/* attention.c - scaled dot-product attention without a matrix of all scores: blocks of queries meet blocks of keys, and the softmax is
+ * corrected as larger scores appear (Milakov and Gimelshein 2018; Dao et al. 2022). Both products run on the micro-kernels;
+ * arithmetic bounds them, exp is a few per cent. A single query, as in generation, reads keys and values once: memory bounds it. */
+#include "device/cpu/attention.h"
+
+#include "device/cpu/vmath.h"
+
+/* ---- shared with the gradient ---- */
+
+attention attention_describe(const lk__kernel_call *call, int operand, int bounds)
+{
+    const lk__op_attrs       *attrs = call->attrs;
+    const lk__kernel_operand *q = &call->in[operand], *k = &call->in[operand + 1];
+    bool                      packed = !input(call, operand + 1);
+    attention a = {.batch = q->dims[0], .t = q->dims[1], .heads = attrs->heads, .groups = attrs->kv_heads};
+    int64_t   together = packed ? a.heads + 2 * a.groups : a.heads; /* heads in a row of q */
+    a.s = packed ? a.t : k->dims[1];
+    a.d = q->dims[2] / together;
+    a.width = round_to(a.d, NR);
+    a.q_row = q->dims[2];
+    a.k_row = packed ? a.q_row : k->dims[2];
+    a.q = q->data;
+    a.k = packed ? a.q + a.heads * a.d : k->data;
+    a.v = packed ? a.k + a.groups * a.d : call->in[operand + 2].data;
+    a.first = input(call, bounds);
+    a.last = input(call, bounds + 1);
+    a.lengths = input(call, bounds + 2);
+    a.causal = attrs->causal;
+    a.window = attrs->window;
+    a.scale = (REAL)attrs->scale;
+    if (attrs->probability > 0) {
+        uint64_t turn = call->step->sample_ids ? (uint64_t)call->step->epoch : ~(uint64_t)call->step->step;
+        double   threshold = ceil(attrs->probability * 4294967296.0 - 0.5);
+        a.threshold = threshold > 4294967295.0 ? UINT32_MAX : (uint32_t)threshold;
+        a.kept = (REAL)(1 / (1 - attrs->probability));
+        a.random = lk__random_make(call->step->seed, LK__FOR_DROPOUT, attrs->stream ^ (turn * 0x9E3779B97F4A7C15u));
+        a.ids = call->step->sample_ids;
+    }
+    return a;
+}
+
+void attention_drop(const attention *a, int64_t sample, int64_t head, int64_t query, int64_t first, int64_t count,
+                    const REAL *from, REAL *to)
+{
+    uint64_t item = (uint64_t)(a->ids ? a->ids[sample] : sample);
+    uint32_t index = (uint32_t)(((head * a->t + query) * round_to(a->s, 4) + first) / 4), bits[4];
+    for (int64_t j = 0; j < count; j++) {
+        if (j % 4 == 0) lk__random4(&a->random, item, index++, bits);
+        to[j] = bits[j % 4] >= a->threshold ? from[j] * a->kept : 0;
+    }
+}
+
+void pack_columns(const attention *a, const ELEMENT *from, int64_t row, int64_t count, REAL *to)
+{
+    for (int64_t key = 0; key < KEYS; key += NR, to += a->d * NR) {
+        int64_t here = min64(NR, max64(0, count - key));
+        if (here < NR) memset(to, 0, (size_t)(a->d * NR) * sizeof(REAL));
+        if (here > 0) transpose_wide(to, NR, from + key * row, row, here, a->d);
+    }
+}
+
+void pack_rows(const attention *a, const ELEMENT *from, int64_t row, int64_t count, int64_t rows, REAL *to)
+{
+    for (int64_t column = 0; column < a->width; column += NR, to += rows * NR) {
+        int64_t here = min64(NR, a->d - column);
+        if (here < NR || count < rows) memset(to, 0, (size_t)(rows * NR) * sizeof(REAL));
+        for (int64_t i = 0; i < count; i++) copy_wide(to + i * NR, from + i * row + column, here);
+    }
+}
+
+void attention_scores(const attention *a, const REAL *const *rows, int64_t count, const REAL *keys, REAL *scores)
+{
+    runs  r = {.runs = 1, .length = a->d, .a_run = 0, .a_k = 1};
+    REAL *to[QUERIES];
+    for (int64_t i = 0; i < count; i++) to[i] = scores + i * KEYS;
+    for (int64_t key = 0; key < KEYS; key += NR, keys += a->d * NR) micro_nn(count, rows, &r, keys, zeros, to, key, NR);
+}
+
+void attention_add(const attention *a, const REAL *x, int64_t count, const REAL *rows, REAL *out)
+{
+    runs        r = {.runs = 1, .length = KEYS, .a_run = 0, .a_k = 1};
+    const REAL *from[QUERIES];
+    REAL       *to[QUERIES];
+    for (int64_t i = 0; i < count; i++) from[i] = x + i * KEYS, to[i] = out + i * a->width;
+    for (int64_t column = 0; column < a->width; column += NR, rows += KEYS * NR)
+        micro_nn(count, from, &r, rows, NULL, to, column, NR);
+}
+
+/* ---- forward ---- */
+
+typedef struct forward {
+    attention a;
+    ELEMENT  *y;
+    REAL     *lse;           /* (batch, heads, t): the logarithm of the sum of exp(scores); NULL: not needed */
+    int64_t   chunks, tiles; /* parts of the queries of a (sample, group) */
+    char     *workspace;
+    size_t    per_worker;
+} forward;
+
+/* A worker's scratch. Packed keys and values: of all blocks of one group. */
+typedef struct scratch {
+    REAL   *keys, *values, *scores, *sums, *rows;
+    REAL    most[QUERIES];
+    double  total[QUERIES];
+    int64_t lo[QUERIES], hi[QUERIES];
+} scratch;
+
+static int64_t key_blocks(int64_t s) { return tiles_of(s, KEYS); }
+
+static size_t forward_space(const attention *a)
+{
+    int64_t blocks = key_blocks(a->s);
+    return space_of(blocks * KEYS * a->d) + space_of(blocks * KEYS * a->width) + space_of(QUERIES * KEYS) +
+           space_of(QUERIES * a->width) + space_of(QUERIES * a->d);
+}
+
+static void lay_out(const forward *f, int worker, scratch *w)
+{
+    int64_t blocks = key_blocks(f->a.s);
+    char   *at = f->workspace + (size_t)worker * f->per_worker;
+    w->keys = (REAL *)at;
+    w->values = (REAL *)(at += space_of(blocks * KEYS * f->a.d));
+    w->scores = (REAL *)(at += space_of(blocks * KEYS * f->a.width));
+    w->sums = (REAL *)(at += space_of(QUERIES * KEYS));
+    w->rows = (REAL *)(at + space_of(QUERIES * f->a.width));
+}
+
+INLINE vec store_and_return(REAL *p, vec v, int64_t lanes)
+{
+    store_part(p, v, lanes);
+    return v;
+}
+
+/* Row i of the block: its probabilities, not yet divided by their sum, of keys first … of this block; corrects what was summed. */
+static void soften_row(const attention *a, scratch *w, int64_t i, int64_t first)
+{
+    REAL   *s = w->scores + i * KEYS, *sums = w->sums + i * a->width;
+    int64_t lo = max64(0, w->lo[i] - first), hi = min64(KEYS - 1, w->hi[i] - first);
+    if (lo > hi) {
+        memset(s, 0, KEYS * sizeof *s);
+        return;
+    }
+    vec best = splat(w->most[i]);
+    for (int64_t j = 0; j < lo; j++) s[j] = -R(1e30);
+    for (int64_t j = hi + 1; j < KEYS; j++) s[j] = -R(1e30);
+    for (int64_t j = 0; j < KEYS; j += VL) {
+        vec scaled = load(s + j) * a->scale;
+        store(s + j, scaled);
+        best = vmax(scaled, best);
+    }
+    REAL most = lanes_max(best);
+    if (most > w->most[i]) {
+        REAL factor = w->total[i] > 0 ? (REAL)exp((double)(w->most[i] - most)) : 0;
+        w->most[i] = most;
+        w->total[i] *= (double)factor;
+        for (int64_t j = 0; j < a->width; j += VL) store(sums + j, load(sums + j) * factor);
+    }
+    double total = 0;
+    SUM_VECTORS(total, j, KEYS, store_and_return(s + j, vexp(load_part(s + j, lanes) - most), lanes));
+    w->total[i] += total;
+    memset(s, 0, (size_t)lo * sizeof *s);
+    memset(s + hi + 1, 0, (size_t)(KEYS - 1 - hi) * sizeof *s);
+}
+
+static void soften_rows(const forward *f, scratch *w, int64_t sample, int64_t head, int64_t query, int64_t begin,
+                        int64_t end, int64_t first)
+{
+    const attention *a = &f->a;
+    for (int64_t i = begin; i < end; i++) {
+        soften_row(a, w, i, first);
+        REAL *s = w->scores + i * KEYS;
+        if (a->threshold) attention_drop(a, sample, head, query + i, first, KEYS, s, s);
+    }
+}
+
+/* Rows of queries as REALs: in place, or converted. */
+static void set_rows(const attention *a, const ELEMENT *q, int64_t count, REAL *converted, const REAL **rows)
+{
+    for (int64_t i = 0; i < count; i++) {
+#if NARROW
+        copy_wide(converted + i * a->d, q + i * a->q_row, a->d);
+        rows[i] = converted + i * a->d;
+#else
+        (void)converted;
+        rows[i] = q + i * a->q_row;
+#endif
+    }
+}
+
+static void finish_row(const forward *f, scratch *w, int64_t i, ELEMENT *y, REAL *lse)
+{
+    REAL *sums = w->sums + i * f->a.width;
+    bool  none = !(w->total[i] > 0) && w->total[i] == w->total[i]; /* no key; NaN stays */
+    REAL  factor = none ? 0 : (REAL)(1 / w->total[i]);
+    for (int64_t j = 0; j < f->a.width; j += VL) store(sums + j, load(sums + j) * factor);
+    copy_narrow(y, sums, f->a.d);
+    if (lse) *lse = none ? 0 : w->most[i] + (REAL)log(w->total[i]);
+}
+
+/* Queries query … query + count - 1 of one head. */
+static void attend(const forward *f, scratch *w, int64_t sample, int64_t head, int64_t query, int64_t count)
+{
+    const attention *a = &f->a;
+    const REAL      *rows[QUERIES];
+    int64_t          lowest = a->s, highest = -1;
+    set_rows(a, a->q + (sample * a->t + query) * a->q_row + head * a->d, count, w->rows, rows);
+    for (int64_t i = 0; i < count; i++) {
+        attention_range(a, sample, query + i, &w->lo[i], &w->hi[i]);
+        if (w->lo[i] <= w->hi[i]) lowest = min64(lowest, w->lo[i]), highest = max64(highest, w->hi[i]);
+        w->most[i] = -INFINITY;
+        w->total[i] = 0;
+    }
+    memset(w->sums, 0, (size_t)(count * a->width) * sizeof(REAL));
+    for (int64_t block = lowest / KEYS; block * KEYS <= highest; block++) {
+        int64_t first = block * KEYS, begin = 0, end = count; /* rows that this block concerns */
+        while (begin < end && (w->hi[begin] < first || w->lo[begin] >= first + KEYS)) begin++;
+        while (end > begin && (w->hi[end - 1] < first || w->lo[end - 1] >= first + KEYS)) end--;
+        if (begin == end) continue;
+        attention_scores(a, rows + begin, end - begin, w->keys + first * a->d, w->scores + begin * KEYS);
+        soften_rows(f, w, sample, head, query, begin, end, first);
+        attention_add(a, w->scores + begin * KEYS, end - begin, w->values + first * a->width,
+                      w->sums + begin * a->width);
+    }
+    for (int64_t i = 0; i < count; i++) {
+        int64_t token = sample * a->t + query + i;
+        finish_row(f, w, i, f->y + (token * a->heads + head) * a->d,
+                   f->lse ? f->lse + (sample * a->heads + head) * a->t + query + i : NULL);
+    }
+}
+
+/* One query: the products of a row with keys and values where they are, each read once. */
+static void attend_one(const forward *f, scratch *w, int64_t sample, int64_t head)
+{
+    const attention *a = &f->a;
+    int64_t          group = head / (a->heads / a->groups), lo, hi;
+    const ELEMENT   *k = a->k + sample * a->s * a->k_row + group * a->d,
+                  *v = a->v + sample * a->s * a->k_row + group * a->d;
+    REAL *scores = w->keys, *q = w->rows; /* packed keys are not needed: their memory holds s scores */
+    copy_wide(q, a->q + sample * a->t * a->q_row + head * a->d, a->d);
+    attention_range(a, sample, 0, &lo, &hi);
+    w->most[0] = -INFINITY;
+    for (int64_t j = lo; j <= hi; j++) {
+        double dot = 0;
+        SUM_VECTORS(dot, i, a->d, load_part(q + i, lanes) * load_part(k + j * a->k_row + i, lanes));
+        scores[j] = (REAL)dot * a->scale;
+        if (!(scores[j] <= w->most[0])) w->most[0] = scores[j];
+    }
+    w->total[0] = 0;
+    for (int64_t j = lo; j <= hi; j++) w->total[0] += (double)(scores[j] = (REAL)exp((double)(scores[j] - w->most[0])));
+    memset(w->sums, 0, (size_t)a->width * sizeof(REAL));
+    for (int64_t j = lo; j <= hi; j++) {
+        REAL p = scores[j];
+        if (a->threshold) {
+            REAL four[4];
+            attention_drop(a, sample, head, 0, j / 4 * 4, 4, (REAL[]){p, p, p, p}, four);
+            p = four[j % 4];
+        }
+        EACH_VECTOR(i, a->d,
+                    store_part(w->sums + i, load_part(w->sums + i, lanes) + load_part(v + j * a->k_row + i, lanes) * p,
+                               lanes););
+    }
+    finish_row(f, w, 0, f->y + (sample * a->heads + head) * a->d, f->lse ? f->lse + sample * a->heads + head : NULL);
+}
+
+static void pack_group(const attention *a, scratch *w, int64_t sample, int64_t group, int64_t end)
+{
+    const ELEMENT *k = a->k + sample * a->s * a->k_row + group * a->d,
+                  *v = a->v + sample * a->s * a->k_row + group * a->d;
+    for (int64_t first = 0; first < end; first += KEYS) {
+        int64_t count = min64(KEYS, a->s - first);
+        pack_columns(a, k + first * a->k_row, a->k_row, count, w->keys + first * a->d);
+        pack_rows(a, v + first * a->k_row, a->k_row, count, KEYS, w->values + first * a->width);
+    }
+}
+
+static void forward_tile(void *argument, int64_t tile, int worker)
+{
+    const forward   *f = argument;
+    const attention *a = &f->a;
+    int64_t chunk = tile % f->chunks, group = tile / f->chunks % a->groups, sample = tile / f->chunks / a->groups;
+    int64_t each = a->heads / a->groups, blocks = tiles_of(a->t, QUERIES);
+    int64_t begin = tile_begin(blocks, f->chunks, chunk) * QUERIES;
+    int64_t end = min64(a->t, tile_begin(blocks, f->chunks, chunk + 1) * QUERIES);
+    scratch w;
+    lay_out(f, worker, &w);
+    if (a->t == 1) {
+        for (int64_t h = 0; h < each; h++) attend_one(f, &w, sample, group * each + h);
+        return;
+    }
+    pack_group(a, &w, sample, group, a->causal ? min64(a->s, end) : a->s);
+    for (int64_t h = 0; h < each; h++)
+        for (int64_t query = begin; query < end; query += QUERIES)
+            attend(f, &w, sample, group * each + h, query, min64(QUERIES, end - query));
+}
+
+enum { ENOUGH = 32 }; /* tiles: the queries of a head are split only if there are fewer */
+
+size_t KERNEL(attention_workspace)(const lk__kernel_call *call, int threads)
+{
+    attention a = attention_describe(call, 0, 3);
+    return (size_t)threads * forward_space(&a);
+}
+
+void KERNEL(attention)(const lk__kernel_call *call)
+{
+    forward f = {.a = attention_describe(call, 0, 3), .y = call->out[0].data, .lse = output(call, 1)};
+    int64_t groups = f.a.batch * f.a.groups;
+    if (groups == 0) return;
+    f.chunks = max64(1, min64(tiles_of(f.a.t, QUERIES), tiles_of(ENOUGH, groups)));
+    f.workspace = call->workspace;
+    f.per_worker = forward_space(&f.a);
+    lk__pool_run(call->pool, groups * f.chunks, forward_tile, &f);
+}

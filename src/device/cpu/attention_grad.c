@@ -1,0 +1,193 @@
+/* attention_grad.c - the gradient of attention. Probabilities are computed again from the scores and the saved logarithm of their sum,
+ * so nothing of size queries × keys is kept (Dao et al. 2022). A tile is a (sample, group of heads): it alone adds to the gradients
+ * of its keys and values, in the order of heads and queries, so threads do not change bits. Five products on the micro-kernels
+ * bound it. */
+#include "device/cpu/attention.h"
+
+#include "device/cpu/vmath.h"
+
+typedef struct backward {
+    attention      a;
+    const ELEMENT *dy, *y;
+    const REAL    *lse;
+    ELEMENT       *dq, *dk, *dv; /* of head 0, laid out as q, k and v */
+    char          *workspace;
+    size_t         per_worker;
+} backward;
+
+typedef struct scratch {
+    REAL   *keys, *values, *key_rows; /* packed, of all blocks: columns of K and V, rows of K */
+    REAL   *dk, *dv;                  /* (blocks × KEYS, width): sums */
+    REAL   *queries, *dout;           /* packed rows of the block's queries and of dy */
+    REAL   *p, *dp;                   /* (QUERIES, KEYS): probabilities, and their gradients */
+    REAL   *dq;                       /* (QUERIES, width) */
+    REAL   *query_rows, *dout_rows;   /* converted, where elements are narrow */
+    REAL    delta[QUERIES];
+    int64_t lo[QUERIES], hi[QUERIES];
+} scratch;
+
+/* The parts of a worker's scratch, in elements. */
+enum { SPACES = 12 };
+static void measure(const attention *a, int64_t parts[SPACES])
+{
+    int64_t keys = tiles_of(a->s, KEYS) * KEYS;
+    int64_t sizes[SPACES] = {keys * a->d,         keys * a->d,        keys * a->width,    keys * a->width,
+                             keys * a->width,     QUERIES * a->width, QUERIES * a->width, QUERIES * KEYS + MR,
+                             QUERIES * KEYS + MR, QUERIES * a->width, QUERIES * a->d,     QUERIES * a->d};
+    memcpy(parts, sizes, sizeof sizes);
+}
+
+static size_t backward_space(const attention *a)
+{
+    int64_t parts[SPACES];
+    size_t  bytes = 0;
+    measure(a, parts);
+    for (int i = 0; i < SPACES; i++) bytes += space_of(parts[i]);
+    return bytes;
+}
+
+static void lay_out(const backward *g, int worker, scratch *w)
+{
+    int64_t parts[SPACES];
+    char   *at = g->workspace + (size_t)worker * g->per_worker;
+    REAL  **to[SPACES] = {&w->keys, &w->values, &w->key_rows, &w->dk, &w->dv,         &w->queries,
+                          &w->dout, &w->p,      &w->dp,       &w->dq, &w->query_rows, &w->dout_rows};
+    measure(&g->a, parts);
+    for (int i = 0; i < SPACES; at += space_of(parts[i++])) *to[i] = (REAL *)at;
+}
+
+static void pack_group(const attention *a, scratch *w, int64_t sample, int64_t group)
+{
+    const ELEMENT *k = a->k + sample * a->s * a->k_row + group * a->d,
+                  *v = a->v + sample * a->s * a->k_row + group * a->d;
+    for (int64_t first = 0; first < a->s; first += KEYS) {
+        int64_t count = min64(KEYS, a->s - first);
+        pack_columns(a, k + first * a->k_row, a->k_row, count, w->keys + first * a->d);
+        pack_columns(a, v + first * a->k_row, a->k_row, count, w->values + first * a->d);
+        pack_rows(a, k + first * a->k_row, a->k_row, count, KEYS, w->key_rows + first * a->width);
+    }
+}
+
+/* Row i: probabilities from scores, gradients of scores from those of probabilities; both 0 for keys that are not attended to. */
+static void differentiate_row(const backward *g, scratch *w, int64_t i, int64_t sample, int64_t head, int64_t query,
+                              int64_t first)
+{
+    const attention *a = &g->a;
+    REAL   *p = w->p + i * KEYS, *dp = w->dp + i * KEYS, lse = g->lse[(sample * a->heads + head) * a->t + query + i];
+    int64_t lo = max64(0, w->lo[i] - first), hi = min64(KEYS - 1, w->hi[i] - first);
+    if (lo > hi) lo = KEYS, hi = KEYS - 1;
+    for (int64_t j = 0; j < KEYS; j += VL) store(p + j, vexp(load(p + j) * a->scale - lse));
+    memset(p, 0, (size_t)lo * sizeof *p);
+    memset(p + hi + 1, 0, (size_t)(KEYS - 1 - hi) * sizeof *p);
+    if (a->threshold) attention_drop(a, sample, head, query + i, first, KEYS, dp, dp);
+    for (int64_t j = 0; j < KEYS; j += VL) store(dp + j, load(p + j) * (load(dp + j) - w->delta[i]) * a->scale);
+    memset(dp, 0, (size_t)lo * sizeof *dp); /* where p is 0, but dp may be infinite */
+    memset(dp + hi + 1, 0, (size_t)(KEYS - 1 - hi) * sizeof *dp);
+    if (a->threshold) attention_drop(a, sample, head, query + i, first, KEYS, p, p);
+}
+
+/* sums (KEYS × width) += the transposed x (count × KEYS) times packed rows of queries. */
+static void add_transposed(const attention *a, const REAL *x, int64_t begin, int64_t end, const REAL *rows, REAL *sums)
+{
+    runs r = {.runs = 1, .length = end - begin, .a_run = 0, .a_k = KEYS};
+    for (int64_t column = 0; column < a->width; column += NR, rows += QUERIES * NR)
+        micro_tn(KEYS, x + begin * KEYS, &r, rows + begin * NR, NULL, sums + column, a->width, NR);
+}
+
+static void set_rows(const attention *a, const ELEMENT *from, int64_t row, int64_t count, REAL *converted,
+                     const REAL **rows)
+{
+    for (int64_t i = 0; i < count; i++) {
+#if NARROW
+        copy_wide(converted + i * a->d, from + i * row, a->d);
+        rows[i] = converted + i * a->d;
+#else
+        (void)converted, (void)a;
+        rows[i] = from + i * row;
+#endif
+    }
+}
+
+/* delta = dy · y: what the softmax subtracts from each gradient of a probability. */
+static void set_delta(const attention *a, scratch *w, int64_t count, const ELEMENT *dy, const ELEMENT *y)
+{
+    int64_t row = a->heads * a->d;
+    for (int64_t i = 0; i < count; i++) {
+        double total = 0;
+        SUM_VECTORS(total, j, a->d, load_part(dy + i * row + j, lanes) * load_part(y + i * row + j, lanes));
+        w->delta[i] = (REAL)total;
+    }
+}
+
+static void differentiate_block(const backward *g, scratch *w, int64_t sample, int64_t head, int64_t query,
+                                int64_t count)
+{
+    const attention *a = &g->a;
+    int64_t          token = sample * a->t + query, row = a->heads * a->d, lowest = a->s, highest = -1;
+    const ELEMENT   *q = a->q + token * a->q_row + head * a->d, *dy = g->dy + token * row + head * a->d;
+    const REAL      *queries[QUERIES], *douts[QUERIES];
+    set_rows(a, q, a->q_row, count, w->query_rows, queries);
+    set_rows(a, dy, row, count, w->dout_rows, douts);
+    pack_rows(a, q, a->q_row, count, QUERIES, w->queries);
+    pack_rows(a, dy, row, count, QUERIES, w->dout);
+    set_delta(a, w, count, dy, g->y + token * row + head * a->d);
+    for (int64_t i = 0; i < count; i++) {
+        attention_range(a, sample, query + i, &w->lo[i], &w->hi[i]);
+        if (w->lo[i] <= w->hi[i]) lowest = min64(lowest, w->lo[i]), highest = max64(highest, w->hi[i]);
+    }
+    memset(w->dq, 0, (size_t)(count * a->width) * sizeof(REAL));
+    for (int64_t block = lowest / KEYS; block * KEYS <= highest; block++) {
+        int64_t first = block * KEYS, begin = 0, end = count;
+        while (begin < end && (w->hi[begin] < first || w->lo[begin] >= first + KEYS)) begin++;
+        while (end > begin && (w->hi[end - 1] < first || w->lo[end - 1] >= first + KEYS)) end--;
+        if (begin == end) continue;
+        attention_scores(a, queries + begin, end - begin, w->keys + first * a->d, w->p + begin * KEYS);
+        attention_scores(a, douts + begin, end - begin, w->values + first * a->d, w->dp + begin * KEYS);
+        for (int64_t i = begin; i < end; i++) differentiate_row(g, w, i, sample, head, query, first);
+        add_transposed(a, w->p, begin, end, w->dout, w->dv + first * a->width);
+        add_transposed(a, w->dp, begin, end, w->queries, w->dk + first * a->width);
+        attention_add(a, w->dp + begin * KEYS, end - begin, w->key_rows + first * a->width, w->dq + begin * a->width);
+    }
+    for (int64_t i = 0; i < count && g->dq; i++)
+        copy_narrow(g->dq + (token + i) * a->q_row + head * a->d, w->dq + i * a->width, a->d);
+}
+
+static void backward_tile(void *argument, int64_t tile, int worker)
+{
+    const backward  *g = argument;
+    const attention *a = &g->a;
+    int64_t          group = tile % a->groups, sample = tile / a->groups, each = a->heads / a->groups;
+    size_t           sums = (size_t)(tiles_of(a->s, KEYS) * KEYS * a->width) * sizeof(REAL);
+    scratch          w;
+    lay_out(g, worker, &w);
+    memset(w.dk, 0, sums);
+    memset(w.dv, 0, sums);
+    pack_group(a, &w, sample, group);
+    for (int64_t h = 0; h < each; h++)
+        for (int64_t query = 0; query < a->t; query += QUERIES)
+            differentiate_block(g, &w, sample, group * each + h, query, min64(QUERIES, a->t - query));
+    for (int64_t j = 0; j < a->s; j++) {
+        int64_t at = (sample * a->s + j) * a->k_row + group * a->d;
+        if (g->dk) copy_narrow(g->dk + at, w.dk + j * a->width, a->d);
+        if (g->dv) copy_narrow(g->dv + at, w.dv + j * a->width, a->d);
+    }
+}
+
+size_t KERNEL(attention_grad_workspace)(const lk__kernel_call *call, int threads)
+{
+    attention a = attention_describe(call, 1, 6);
+    return (size_t)threads * backward_space(&a);
+}
+
+void KERNEL(attention_grad)(const lk__kernel_call *call)
+{
+    backward g = {.a = attention_describe(call, 1, 6), .dy = call->in[0].data, .y = call->in[4].data};
+    bool     packed = !input(call, 2);
+    g.lse = call->in[5].data;
+    g.dq = output(call, 0);
+    g.dk = packed ? g.dq + g.a.heads * g.a.d : output(call, 1);
+    g.dv = packed ? g.dk + g.a.groups * g.a.d : output(call, 2);
+    g.workspace = call->workspace;
+    g.per_worker = backward_space(&g.a);
+    lk__pool_run(call->pool, g.a.batch * g.a.groups, backward_tile, &g);
+}

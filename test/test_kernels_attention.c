@@ -1,0 +1,351 @@
+/* test_kernels_attention.c - attention, its gradient, rope and swiglu, against naive loops in double with a matrix of all probabilities.
+ *
+ * ctest: label threaded */
+#include "kernel_case.h"
+
+typedef struct setting {
+    int64_t batch, tokens, keys, heads, kv_heads, width; /* keys 0: packed */
+    bool    causal, first, last, lengths;
+    int64_t window;
+    double  scale, spread; /* of the scores; 0: 1 / sqrt(width), and values of -2 … 2 */
+} setting;
+
+static const setting settings[] = {
+    {1, 1, 1, 1, 1, 1, .causal = false},
+    {2, 3, 5, 1, 1, 2, .causal = false},
+    {2, 1, 7, 2, 1, 5, .causal = false}, /* one query */
+    {1, 1, 130, 4, 2, 17, .lengths = true},
+    {3, 2, 2, 1, 1, 3, .causal = true},
+    {1, 17, 0, 2, 2, 8, .causal = true},
+    {2, 13, 0, 4, 2, 5, .causal = false},
+    {1, 64, 64, 1, 1, 64, .causal = true},
+    {1, 65, 65, 2, 1, 16, .causal = true},
+    {2, 65, 129, 2, 2, 7, .lengths = true},
+    {1, 130, 0, 1, 1, 20, .causal = true, .window = 9},
+    {1, 131, 131, 2, 2, 33, .window = 70},
+    {2, 70, 70, 4, 1, 12, .causal = true, .first = true},
+    {2, 66, 140, 3, 3, 6, .first = true, .last = true, .lengths = true},
+    {1, 100, 0, 2, 1, 64, .causal = true, .scale = 0.3, .spread = 3}, /* sharp: the largest score wins by far */
+    {0, 5, 5, 2, 2, 4, .causal = false},
+};
+
+static bool attends(const setting *s, int64_t i, int64_t j, double first, double last, double length)
+{
+    return !(s->causal && j > i) && !(s->window && j <= i - s->window) && !(s->first && (double)j < first) &&
+           !(s->last && (double)j > last) && !(s->lengths && (double)j >= length);
+}
+
+/* Inputs of a case, as the kernel reads them. */
+typedef struct operands {
+    int     q, k, v, first, last, lengths;     /* -1: absent */
+    int64_t s, q_row, k_row, q_at, k_at, v_at; /* offsets of head 0 */
+} operands;
+
+static operands add_operands(const setting *s, bool packed)
+{
+    int64_t  together = packed ? s->heads + 2 * s->kv_heads : s->heads;
+    operands o = {.first = -1, .last = -1, .lengths = -1, .s = packed ? s->tokens : s->keys};
+    o.q_row = together * s->width;
+    o.k_row = packed ? o.q_row : s->kv_heads * s->width;
+    o.q = o.k = o.v = t.inputs;
+    in(t.real, 3, DIMS(s->batch, s->tokens, o.q_row));
+    if (packed) {
+        o.k_at = s->heads * s->width;
+        o.v_at = o.k_at + s->kv_heads * s->width;
+        no_in();
+        no_in();
+    } else {
+        o.k = t.inputs;
+        in(t.real, 3, DIMS(s->batch, s->keys, o.k_row));
+        o.v = t.inputs;
+        in(t.real, 3, DIMS(s->batch, s->keys, o.k_row));
+    }
+    for (int64_t i = 0; s->spread > 0 && i < s->batch * s->tokens * o.q_row; i++) t.x[o.q][i] *= s->spread;
+    t.attrs.heads = s->heads;
+    t.attrs.kv_heads = s->kv_heads;
+    t.attrs.causal = s->causal;
+    t.attrs.window = s->window;
+    t.attrs.scale = s->scale > 0 ? s->scale : 1 / sqrt((double)s->width);
+    return o;
+}
+
+static void add_bounds(const setting *s, operands *o)
+{
+    double *x;
+    int64_t n = s->batch * s->tokens;
+    if (s->first) {
+        o->first = t.inputs;
+        x = in(LK_I32, 2, DIMS(s->batch, s->tokens));
+        for (int64_t i = 0; i < n; i++) x[i] = (double)(i % s->tokens / 7 * 7 - (i % 11 == 0)); /* below 0 too */
+    } else
+        no_in();
+    if (s->last) {
+        o->last = t.inputs;
+        x = in(LK_I32, 2, DIMS(s->batch, s->tokens));
+        for (int64_t i = 0; i < n; i++)
+            x[i] = (double)(i % s->tokens + (i % 5) * 30 - 8); /* before first, past the end */
+    } else
+        no_in();
+    if (s->lengths) {
+        o->lengths = t.inputs;
+        x = in(LK_I32, 1, DIMS(s->batch));
+        for (int64_t i = 0; i < s->batch; i++) x[i] = (double)(i == 1 ? 0 : o->s - 1 - i); /* a sample without keys */
+    } else
+        no_in();
+}
+
+/* The probabilities of query i of one head; their log-sum is returned, 0 where there is no key. */
+static double probabilities(const setting *s, const operands *o, int64_t b, int64_t h, int64_t i, double *p)
+{
+    int64_t       g = h / (s->heads / s->kv_heads);
+    const double *q = t.x[o->q] + (b * s->tokens + i) * o->q_row + o->q_at + h * s->width;
+    double        first = s->first ? t.x[o->first][b * s->tokens + i] : 0, most = -INFINITY, total = 0;
+    double        last = s->last ? t.x[o->last][b * s->tokens + i] : 0, length = s->lengths ? t.x[o->lengths][b] : 0;
+    for (int64_t j = 0; j < o->s; j++) {
+        const double *k = t.x[o->k] + (b * o->s + j) * o->k_row + o->k_at + g * s->width;
+        p[j] = -INFINITY;
+        if (!attends(s, i, j, first, last, length)) continue;
+        p[j] = 0;
+        for (int64_t d = 0; d < s->width; d++) p[j] += q[d] * k[d];
+        p[j] *= t.attrs.scale;
+        most = fmax(most, p[j]);
+    }
+    for (int64_t j = 0; j < o->s; j++) total += p[j] = isinf(p[j]) ? 0 : exp(p[j] - most);
+    for (int64_t j = 0; j < o->s; j++) p[j] = total > 0 ? p[j] / total : 0;
+    return total > 0 ? most + log(total) : 0;
+}
+
+static void naive_forward(const setting *s, const operands *o, double *y, double *lse)
+{
+    double *p = zeros(o->s + 1);
+    for (int64_t b = 0; b < s->batch; b++)
+        for (int64_t h = 0; h < s->heads; h++)
+            for (int64_t i = 0; i < s->tokens; i++) {
+                double *out = y + ((b * s->tokens + i) * s->heads + h) * s->width;
+                lse[(b * s->heads + h) * s->tokens + i] = probabilities(s, o, b, h, i, p);
+                memset(out, 0, (size_t)s->width * sizeof *out);
+                for (int64_t j = 0; j < o->s; j++) {
+                    int64_t       g = h / (s->heads / s->kv_heads);
+                    const double *v = t.x[o->v] + (b * o->s + j) * o->k_row + o->v_at + g * s->width;
+                    for (int64_t d = 0; d < s->width; d++) out[d] += p[j] * v[d];
+                }
+            }
+    free(p);
+}
+
+/* dq, dk, dv laid out as q, k, v; packed: all in dq. */
+static void naive_backward(const setting *s, const operands *o, const double *dy, double *dq, double *dk, double *dv)
+{
+    double *p = zeros(o->s + 1), *dp = zeros(o->s + 1);
+    for (int64_t b = 0; b < s->batch; b++)
+        for (int64_t h = 0; h < s->heads; h++)
+            for (int64_t i = 0; i < s->tokens; i++) {
+                int64_t g = h / (s->heads / s->kv_heads), qa = (b * s->tokens + i) * o->q_row + o->q_at + h * s->width;
+                const double *d = dy + ((b * s->tokens + i) * s->heads + h) * s->width;
+                double        delta = 0;
+                probabilities(s, o, b, h, i, p);
+                for (int64_t j = 0; j < o->s; j++) {
+                    int64_t va = (b * o->s + j) * o->k_row + o->v_at + g * s->width;
+                    dp[j] = 0;
+                    for (int64_t e = 0; e < s->width; e++) {
+                        dp[j] += d[e] * t.x[o->v][va + e];
+                        dv[va + e] += p[j] * d[e];
+                    }
+                    delta += p[j] * dp[j];
+                }
+                for (int64_t j = 0; j < o->s; j++) {
+                    int64_t ka = (b * o->s + j) * o->k_row + o->k_at + g * s->width;
+                    double  ds = p[j] * (dp[j] - delta) * t.attrs.scale;
+                    for (int64_t e = 0; e < s->width; e++) {
+                        dq[qa + e] += ds * t.x[o->k][ka + e];
+                        dk[ka + e] += ds * t.x[o->q][qa + e];
+                    }
+                }
+            }
+    free(p), free(dp);
+}
+
+static void forward_case(const setting *s, bool logsum)
+{
+    begin(LK__OP_attention);
+    operands o = add_operands(s, s->keys == 0);
+    add_bounds(s, &o);
+    int64_t rows = s->batch * s->tokens * s->heads;
+    double *y = zeros(rows * s->width), *lse = zeros(rows);
+    out(t.real, 3, DIMS(s->batch, s->tokens, s->heads * s->width), NULL);
+    if (logsum)
+        out(t.wide, 3, DIMS(s->batch, s->heads, s->tokens), NULL);
+    else
+        no_out();
+    run_case();
+    naive_forward(s, &o, y, lse);
+    double tolerance = s->spread > 0 ? 1e-4 : 2e-6; /* large scores lose digits before exp */
+    expect(0, y, tolerance);
+    if (logsum) expect(1, lse, tolerance);
+    free(y), free(lse);
+    end_case();
+}
+
+static void backward_case(const setting *s)
+{
+    bool packed = s->keys == 0;
+    begin(LK__OP_attention_grad);
+    int     dy = t.inputs;
+    int64_t rows = s->batch * s->tokens * s->heads;
+    in(t.real, 3, DIMS(s->batch, s->tokens, s->heads * s->width));
+    operands o = add_operands(s, packed);
+    int      y_at = t.inputs;
+    double  *y = in(t.real, 3, DIMS(s->batch, s->tokens, s->heads * s->width));
+    double  *lse = in(t.wide, 3, DIMS(s->batch, s->heads, s->tokens));
+    add_bounds(s, &o);
+    (void)y_at;
+    int64_t q = s->batch * s->tokens * o.q_row, k = s->batch * o.s * o.k_row;
+    out(t.real, 3, DIMS(s->batch, s->tokens, o.q_row), NULL);
+    for (int i = 0; i < 2; i++) {
+        if (packed)
+            no_out();
+        else
+            out(t.real, 3, DIMS(s->batch, s->keys, o.k_row), NULL);
+    }
+    round_inputs(); /* forward's results are those of the rounded operands */
+    naive_forward(s, &o, y, lse);
+    double *dq = zeros(q), *dk = packed ? dq : zeros(k), *dv = packed ? dq : zeros(k);
+    run_case();
+    naive_backward(s, &o, t.x[dy], dq, dk, dv);
+    /* bf16: y is rounded, and gradients are differences, the more so the sharper the weights are. */
+    double tolerance = t.real == LK_BF16 ? (s->spread > 0 ? 0.1 : 2e-2) : s->spread > 0 ? 1e-3 : 1e-5;
+    expect(0, dq, tolerance);
+    if (!packed) expect(1, dk, tolerance), expect(2, dv, tolerance), free(dk), free(dv);
+    free(dq);
+    (void)rows;
+    end_case();
+}
+
+/* Dropout: whether a weight is kept does not depend on the blocks. Values of 1 in one dimension make y the sum of kept weights. */
+static void dropout_keeps_the_mean_and_is_the_same_in_the_gradient(void)
+{
+    enum { B = 2, T = 70, H = 3 };
+    double sum = 0, squares = 0;
+    begin(LK__OP_attention);
+    t.attrs = (lk__op_attrs){.heads = H, .kv_heads = H, .scale = 1, .probability = 0.25, .stream = 5};
+    double *q = in(t.real, 3, DIMS(B, T, H)), *k = in(t.real, 3, DIMS(B, T, H)), *v = in(t.real, 3, DIMS(B, T, H));
+    for (int i = 0; i < B * T * H; i++) q[i] = k[i] = 0, v[i] = 1; /* all weights are 1 / T */
+    out(t.real, 3, DIMS(B, T, H), NULL);
+    out(t.wide, 3, DIMS(B, H, T), NULL);
+    run_case();
+    for (int i = 0; i < B * T * H; i++) sum += t.y[0][i], squares += (t.y[0][i] - 1) * (t.y[0][i] - 1);
+    sum /= B * T * H, squares /= B * T * H;
+    /* a sum of T weights, each 0 or 1 / (0.75 T): variance 1/3 / T */
+    if (!t.skipped && (fabs(sum - 1) > 0.02 || fabs(squares * 3 * T - 1) > 0.25)) {
+        fprintf(stderr, "dropout: mean %g, variance %g of %g\n", sum, squares, 1.0 / 3 / T);
+        failures++;
+    }
+    double *kept = zeros(B * T * H);
+    for (int i = 0; i < B * T * H && !t.skipped; i++) kept[i] = t.y[0][i];
+    end_case();
+    begin(LK__OP_attention_grad);
+    t.attrs = (lk__op_attrs){.heads = H, .kv_heads = H, .scale = 1, .probability = 0.25, .stream = 5};
+    double *dy = in(t.real, 3, DIMS(B, T, H));
+    q = in(t.real, 3, DIMS(B, T, H)), k = in(t.real, 3, DIMS(B, T, H)), v = in(t.real, 3, DIMS(B, T, H));
+    double *y = in(t.real, 3, DIMS(B, T, H)), *lse = in(t.wide, 3, DIMS(B, H, T)), total = 0, wanted = 0;
+    for (int i = 0; i < B * T * H; i++) dy[i] = 1, q[i] = k[i] = 0, v[i] = 1, y[i] = kept[i], lse[i] = log(T);
+    for (int i = 0; i < 3; i++) out(t.real, 3, DIMS(B, T, H), NULL);
+    run_case();
+    for (int i = 0; i < B * T * H && !t.skipped; i++)
+        total += t.y[2][i], wanted += kept[i]; /* Σ dv = Σ y where v and dy are 1 */
+    if (fabs(total - wanted) > (t.real == LK_BF16 ? 1e-2 : 1e-5) * fabs(wanted)) {
+        fprintf(stderr, "dropout: the gradient of the values adds to %g, not %g\n", total, wanted);
+        failures++;
+    }
+    free(kept);
+    end_case();
+}
+
+static void rope_rotates_pairs(void)
+{
+    static const struct {
+        int64_t batch, tokens, heads, half, positions;
+    } shapes[] = {{1, 1, 1, 1, 1}, {2, 3, 2, 5, 3}, {2, 17, 3, 16, 20}, {0, 4, 1, 2, 4}, {1, 70, 2, 33, 70}};
+    for (size_t k = 0; k < COUNT(shapes) * 4; k++) {
+        int64_t batch = shapes[k / 4].batch, tokens = shapes[k / 4].tokens, heads = shapes[k / 4].heads,
+                half = shapes[k / 4].half;
+        int64_t limit = shapes[k / 4].positions, width = heads * 2 * half, n = batch * tokens * width;
+        double *want = zeros(n), *positions = NULL, *table;
+        begin(LK__OP_rope);
+        t.in_place = 1;
+        t.attrs.heads = heads;
+        t.attrs.inverse = k & 1;
+        in(t.real, 3, DIMS(batch, tokens, width));
+        table = in(t.wide, 2, DIMS(limit, 2 * half));
+        if (k & 2) positions = in(LK_I32, 2, DIMS(batch, tokens));
+        for (int64_t i = 0; positions && i < batch * tokens; i++) positions[i] = (double)(i * 7 % limit);
+        out(t.real, 3, DIMS(batch, tokens, width), NULL);
+        run_case();
+        table = t.x[1];
+        for (int64_t token = 0; token < batch * tokens; token++)
+            for (int64_t h = 0; h < heads; h++)
+                for (int64_t i = 0; i < half; i++) {
+                    int64_t p = positions ? (int64_t)t.x[2][token] : token % tokens,
+                            at = token * width + h * 2 * half + i;
+                    double c = table[p * 2 * half + i], s = table[p * 2 * half + half + i] * (k & 1 ? -1 : 1);
+                    double a = t.x[0][at], b = t.x[0][at + half];
+                    want[at] = a * c - b * s;
+                    want[at + half] = b * c + a * s;
+                }
+        expect(0, want, 1e-6);
+        free(want);
+        end_case();
+    }
+}
+
+static void swiglu_gates(void)
+{
+    static const int64_t sizes[] = {0, 1, 7, 17, 1009, 40009};
+    for (size_t s = 0; s < COUNT(sizes); s++) {
+        int64_t n = sizes[s];
+        double *want = zeros(n), *other = zeros(n);
+        begin(LK__OP_swiglu);
+        t.in_place = 3;
+        in(t.real, 1, DIMS(n));
+        in(t.real, 1, DIMS(n));
+        out(t.real, 1, DIMS(n), NULL);
+        run_case();
+        for (int64_t i = 0; i < n; i++) want[i] = t.x[0][i] / (1 + exp(-t.x[0][i])) * t.x[1][i];
+        expect(0, want, 1e-6);
+        end_case();
+        for (int which = 1; which < 4; which++) { /* either gradient alone, and both */
+            begin(LK__OP_swiglu_grad);
+            for (int i = 0; i < 3; i++) in(t.real, 1, DIMS(n));
+            for (int i = 0; i < 2; i++) {
+                if (which >> i & 1)
+                    out(t.real, 1, DIMS(n), NULL);
+                else
+                    no_out();
+            }
+            run_case();
+            for (int64_t i = 0; i < n; i++) {
+                double d = t.x[0][i], x = t.x[1][i], sigma = 1 / (1 + exp(-x));
+                want[i] = d * t.x[2][i] * sigma * (1 + x * (1 - sigma));
+                other[i] = d * x * sigma;
+            }
+            if (which & 1) expect(0, want, 2e-6);
+            if (which & 2) expect(1, other, 2e-6);
+            end_case();
+        }
+        free(want), free(other);
+    }
+}
+
+static void all_cases(void)
+{
+    swiglu_gates();
+    for (size_t i = 0; i < COUNT(settings); i++) {
+        forward_case(&settings[i], true);
+        forward_case(&settings[i], false);
+        backward_case(&settings[i]);
+    }
+    dropout_keeps_the_mean_and_is_the_same_in_the_gradient();
+    rope_rotates_pairs();
+}
+
+int main(void) { return run_types(all_cases, LK_BF16); }
