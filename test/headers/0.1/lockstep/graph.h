@@ -258,6 +258,32 @@ LK_API lk_tensor lk_f_batch_norm_at(lk_site site, lk_tensor x, lk_tensor weight,
 LK_API lk_tensor lk_f_embedding_at(lk_site site, lk_tensor ids, lk_tensor table); /* i32 (…), (V, D) → (…, D) */
 #define lk_f_embedding(ids, table) lk_f_embedding_at(LK_HERE, ids, table)
 
+typedef struct lk_attention_options {
+    int       reserved LK_ZERO;
+    int64_t   heads LK_ZERO;    /* of queries; 0: 1 */
+    int64_t   kv_heads LK_ZERO; /* of keys and values, a divisor of heads (grouped-query attention); 0: heads */
+    bool      causal LK_ZERO;   /* token i attends to tokens up to i */
+    int64_t   window LK_ZERO;   /* the latest so many tokens, itself included; 0: all */
+    double    scale LK_ZERO;    /* of the scores; 0: 1 / sqrt(width of a head) */
+    double    dropout LK_ZERO;  /* probability, of the attention's weights in training */
+    lk_tensor first LK_ZERO,
+        last LK_ZERO;          /* i32 (N, T): the keys that each query may attend to, such as those of its document */
+    lk_tensor lengths LK_ZERO; /* i32 (N): keys of each sample, the rest being padding */
+} lk_attention_options;
+/* softmax(q kᵀ · scale) v for each head: q (N, T, heads·D), k and v (N, S, kv_heads·D) → (N, T, heads·D), without a T × S matrix in
+ * memory. Without k and v, q is (N, T, (heads + 2 kv_heads)·D): queries, keys and values side by side, as one linear makes them. A
+ * query without keys gives zeros. */
+LK_API lk_tensor lk_attention_at(lk_site site, lk_tensor q, lk_tensor k, lk_tensor v, lk_attention_options options);
+#define lk_attention(q, k, v, ...) lk_attention_at(LK_HERE, q, k, v, LK_OPTIONS(lk_attention_options, ##__VA_ARGS__))
+
+/* Rotary position embedding of x (N, T, heads·D) with the pairs (i, i + D/2) of each head, as Hugging Face's. table (P, D) has cosines
+ * and sines of D/2 angles for each position; positions i32 (N, T), missing: 0, 1, …. */
+LK_API lk_tensor lk_rope_at(lk_site site, lk_tensor x, lk_tensor table, int64_t heads, lk_tensor positions);
+#define lk_rope(x, table, heads, positions) lk_rope_at(LK_HERE, x, table, heads, positions)
+
+LK_API lk_tensor lk_swiglu_at(lk_site site, lk_tensor gate, lk_tensor up); /* silu(gate) · up */
+#define lk_swiglu(gate, up) lk_swiglu_at(LK_HERE, gate, up)
+
 /* 1 where a and b are equal, 0 elsewhere, in the graph's type; both broadcast and may have any types. No gradient. */
 LK_API lk_tensor lk_equal_at(lk_site site, lk_tensor a, lk_tensor b);
 #define lk_equal(a, b) lk_equal_at(LK_HERE, a, b)
@@ -275,6 +301,11 @@ typedef struct lk_cross_entropy_options {
 LK_API lk_tensor lk_cross_entropy_at(lk_site site, lk_tensor logits, lk_tensor labels, lk_cross_entropy_options options);
 #define lk_cross_entropy(logits, labels, ...) \
     lk_cross_entropy_at(LK_HERE, logits, labels, LK_OPTIONS(lk_cross_entropy_options, ##__VA_ARGS__))
+/* The same with logits = x (…, C) · weightᵀ (V, C), which are never held all at once: for large vocabularies. */
+LK_API lk_tensor lk_linear_cross_entropy_at(lk_site site, lk_tensor x, lk_tensor weight, lk_tensor labels,
+                                            lk_cross_entropy_options options);
+#define lk_linear_cross_entropy(x, weight, labels, ...) \
+    lk_linear_cross_entropy_at(LK_HERE, x, weight, labels, LK_OPTIONS(lk_cross_entropy_options, ##__VA_ARGS__))
 LK_API lk_tensor lk_mse_at(lk_site site, lk_tensor x, lk_tensor target);
 #define lk_mse(x, target) lk_mse_at(LK_HERE, x, target)
 LK_API lk_tensor lk_l1_at(lk_site site, lk_tensor x, lk_tensor target);

@@ -59,7 +59,7 @@ LK_API lk_tensor lk_mixup_loss_at(lk_site site, lk_tensor logits, lk_tensor labe
 #define lk_mixup_loss(logits, label, label_2, mix, ...) \
     lk_mixup_loss_at(LK_HERE, logits, label, label_2, mix, LK_OPTIONS(lk_mixup_options, ##__VA_ARGS__))
 
-/* ---- models: features in, logits (N, classes) out ---- */
+/* ---- models: features in, logits (N, classes) out; integers are cast to the type of the graph ---- */
 
 typedef struct lk_model_options {
     int     reserved LK_ZERO;
