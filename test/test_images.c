@@ -251,7 +251,8 @@ static void damaged_pixels_are_refused(void)
 
 #ifdef JPEG_LIB_VERSION
 /* A JPEG file of noise, with these sampling factors. */
-static unsigned char *encode(int width, int height, const int factors[3], bool progressive, size_t *size)
+static unsigned char *encode(int width, int height, const int factors[3], bool progressive, bool arithmetic,
+                             size_t *size)
 {
     struct jpeg_compress_struct c;
     struct jpeg_error_mgr       errors;
@@ -267,6 +268,11 @@ static unsigned char *encode(int width, int height, const int factors[3], bool p
     for (int i = 0; i < 3; i++)
         c.comp_info[i].h_samp_factor = factors[i] / 10, c.comp_info[i].v_samp_factor = factors[i] % 10;
     if (progressive) jpeg_simple_progression(&c);
+#ifdef C_ARITH_CODING_SUPPORTED
+    c.arith_code = arithmetic;
+#else
+    (void)arithmetic;
+#endif
     jpeg_start_compress(&c, TRUE);
     for (int y = 0; y < height; y++) {
         JSAMPROW rows = row;
@@ -315,7 +321,7 @@ static void all_sampling_factors_fit_the_planned_memory(void)
         if (blocks > 10) continue; /* the standard's limit for a scan of all components */
         for (int side = 1; side <= 80; side += side < 8 ? 6 : 13) {
             int            height = 81 - side;
-            unsigned char *bytes = encode(side, height, factors, i % 2, &size);
+            unsigned char *bytes = encode(side, height, factors, i % 2, i / 2 % 3 == 0, &size);
             unsigned char *out = decode(bytes, size, (lk__image_target){3, 0, 0}, &status, message);
             if (!out) fprintf(stderr, "%dx%d, factors %d %d: %s\n", side, height, factors[0], factors[1], message);
             CHECK(out);
