@@ -166,6 +166,7 @@ expect 0 "" "$lockstep" train --save further --resume half -n 1 --epochs 5 --thr
 expect 2 "model cnn: half holds another model, of --model mlp" "$lockstep" train --save half --resume auto --model cnn
 expect 2 "model cnn: half holds another model, of --model mlp" "$lockstep" train --save half --resume auto --model cnn -n 2
 expect 2 "trained on samples of features f32 \(20\) with 5 classes.*features f32 \(21\) with 5 classes" "$lockstep" train --save half --resume auto --data synthetic:21,classes=5 -n 1
+expect 2 "another optimizer, or with other frozen parameters" "$lockstep" train --save half --resume auto --freeze 'fc1.*' -n 1
 expect 2 "optimizer" "$lockstep" train --save half --resume auto --optimizer sgd -n 1
 
 # ---- partial weights, frozen and grouped parameters ----

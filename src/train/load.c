@@ -164,7 +164,8 @@ static lk_status load_file(lk_store *s, const char *path, lk__train_load_what wh
     if (status >= 0 && count != lk__safetensors_count(to.file)) status = report_unknown_tensor(s, path, to.file);
     if (status == LK_EMISMATCH && what == LK__LOAD_OPTIMIZER)
         lk__fail_prefix(s->context, status,
-                        "the saved optimizer state does not match (was it saved with another optimizer?): ");
+                        "the saved optimizer state does not match (was it saved with another optimizer, or with other "
+                        "frozen parameters?): ");
     if (status >= 0 && !check_only) status = copy_tensors(&to, what);
     lk__safetensors_close(to.file);
     return status;
