@@ -154,6 +154,7 @@ void progress_step(progress *p, int64_t step, double loss, double done)
     if (p->terminal && time - p->shown < 0.1 && !last) return;
     p->shown = time;
     char parts[PARTS][PART], text[PARTS * PART + 16];
+    if (p->describe) p->describe(p->user, p->note, sizeof p->note);
     format_parts(p, step, loss, done, time, parts);
     if (p->terminal) {
         draw_line(p, step, parts);

@@ -22,6 +22,9 @@ typedef struct progress {
     int64_t     first_step;
     double      first_done, first_time;
     char        note[64]; /* shown at the end of the line if it fits */
+    /* Writes the note, only when a line is drawn or printed; NULL: nobody does. */
+    void (*describe)(void *user, char *note, size_t size);
+    void *user;
 } progress;
 
 /* `every`: steps between plain lines if out is not a terminal. NO_COLOR in the environment disables colours. */

@@ -59,6 +59,7 @@ typedef struct watcher {
     setup          *setup;
     progress        bar;
     bool            started;
+    const lk_event *event; /* the latest, while it is handled */
     FILE           *log;
     int64_t         images, steps; /* of this run */
     double          seconds;       /* in steps alone */
@@ -144,20 +145,20 @@ static void plot_event(watcher *w, const lk_event *e)
     }
 }
 
-/* The metrics of the step's batch, at the end of the moving line. */
-static void show_metrics(watcher *w, const lk_event *e)
+/* What the moving line ends with: the slowest rank, if the others wait for it more than a tenth of a step (one rank is always the
+ * slowest), else the metrics of the step's batch. */
+static void describe_step(void *user, char *note, size_t size)
 {
-    char text[METRICS_TEXT];
+    const watcher  *w = user;
+    const lk_event *e = w->event;
+    char            text[METRICS_TEXT];
+    if (e->late_rank >= 0 && e->late >= 0.0005 && e->late > 0.1 * e->seconds) {
+        snprintf(note, size, "slowest: rank %d, +%.*f ms (%s)", e->late_rank, e->late < 0.01 ? 1 : 0, 1e3 * e->late,
+                 e->late_in);
+        return;
+    }
     metrics_text(e->metrics, e->metrics_count, text);
-    snprintf(w->bar.note, sizeof w->bar.note, "%.*s", (int)sizeof w->bar.note - 1, *text ? text + 2 : text);
-}
-
-/* Names the slowest rank if the others wait for it more than a tenth of a step: one rank is always the slowest. */
-static void name_slowest(watcher *w, const lk_event *e)
-{
-    if (e->late_rank < 0 || e->late < 0.0005 || e->late <= 0.1 * e->seconds) return;
-    snprintf(w->bar.note, sizeof w->bar.note, "slowest: rank %d, +%.*f ms (%s)", e->late_rank, e->late < 0.01 ? 1 : 0,
-             1e3 * e->late, e->late_in);
+    snprintf(note, size, "%.*s", (int)size - 1, *text ? text + 2 : text);
 }
 
 static void update_train_loss(watcher *w, const lk_event *e)
@@ -182,6 +183,8 @@ static int on_event(void *user, const lk_event *e)
     char     text[METRICS_TEXT];
     if (!w->started && w->rank == 0) {
         progress_start(&w->bar, stderr, "train", sample_unit(w->setup), e->steps, e->steps / 20 > 0 ? e->steps / 20 : 1);
+        w->bar.describe = describe_step;
+        w->bar.user = w;
         w->started = true;
     }
     if (w->log) log_event(w->log, e);
@@ -191,8 +194,7 @@ static int on_event(void *user, const lk_event *e)
         w->steps++;
         w->seconds += e->seconds;
         update_train_loss(w, e);
-        show_metrics(w, e);
-        name_slowest(w, e);
+        w->event = e;
         if (w->rank == 0) progress_step(&w->bar, e->step, e->loss, (double)w->images);
     }
     if (e->kind == LK_EVENT_EPOCH) w->train_loss = e->loss;

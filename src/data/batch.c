@@ -73,6 +73,8 @@ void lk__batch_init(lk__batch_maker *m, const lk_loader_config *c, void *table)
         m->making[i] = (lk__batch_field){choose_conversion(c, i), lk_field_bytes(&m->fields[i]), field_scratch(c, i)};
         if (strcmp(m->fields[i].name, "label") == 0) m->label = i;
     }
+    m->in_memory = m->count == lk_dataset_fields(c->dataset) && !c->dataset->read;
+    for (int i = 0; i < lk_dataset_fields(c->dataset); i++) m->in_memory &= c->dataset->columns[i] != NULL;
     if (lk__transform_used(c)) lk__transform_init(&m->transform, c, table);
 }
 
@@ -150,6 +152,28 @@ static lk_status mix_sample(const lk__batch_maker *m, void *const *fields, int64
     return status;
 }
 
+/* The usual case, with nothing that it does not need: for small samples it costs as much as their bytes. */
+static lk_status put_from_memory(const lk__batch_maker *m, void *const *fields, int64_t row, int64_t index,
+                                 const lk__random *random, char *scratch, char message[LK__DATASET_MESSAGE])
+{
+    const lk_dataset *d = m->config->dataset;
+    size_t            stored = (size_t)lk__dataset_stored(d, index);
+    for (int i = 0; i < m->count; i++) {
+        const void *sample = d->columns[i] + stored * d->strides[i];
+        void       *to = row_of(m, fields, i, row);
+        bool        scalar = d->fields[i].rank == 0;
+        if (d->fields[i].classes && !(scalar && *(const uint32_t *)sample < (uint32_t)d->fields[i].classes)) {
+            lk_status status = lk__dataset_check(d, index, i, sample, message);
+            if (status < 0) return status;
+        }
+        if (m->making[i].how == LK__BATCH_COPIED && m->making[i].row == sizeof(int32_t))
+            memcpy(to, sample, sizeof(int32_t)); /* a label */
+        else
+            convert_field(m, i, index, random, sample, to, scratch);
+    }
+    return LK_OK;
+}
+
 lk_status lk__batch_put(const lk__batch_maker *m, void *const *fields, int64_t row, int64_t index, int64_t epoch,
                         const lk__random *random, char *scratch, char message[LK__DATASET_MESSAGE])
 {
@@ -157,6 +181,7 @@ lk_status lk__batch_put(const lk__batch_maker *m, void *const *fields, int64_t r
     void       *room[LK_MAX_FIELDS];
     char       *rest = scratch + m->buffers + m->partner;
     int         count = lk_dataset_fields(m->config->dataset);
+    if (m->in_memory) return put_from_memory(m, fields, row, index, random, scratch, message);
     for (int i = 0; i < count; i++) { /* straight into the batch or, if it is converted, to the scratch */
         room[i] = m->making[i].scratch ? rest : row_of(m, fields, i, row);
         rest += m->making[i].scratch;

@@ -23,6 +23,7 @@ typedef struct lk__batch_maker {
     lk_field                fields[LK_MAX_FIELDS]; /* as in the batches */
     lk__batch_field         making[LK_MAX_FIELDS];
     int                     count, label; /* fields; which of them is "label", for mixup */
+    bool                    in_memory;    /* every field is a column of the data set: nothing is read or mixed */
     size_t             buffers, partner; /* bytes of a worker's scratch for the transform, and for a partner of mixup */
     lk__data_transform transform;
 } lk__batch_maker;
@@ -38,6 +39,15 @@ void lk__batch_init(lk__batch_maker *maker, const lk_loader_config *config, void
 /* Reads sample `index` and writes its row of every field. On failure writes to message. */
 lk_status lk__batch_put(const lk__batch_maker *maker, void *const *fields, int64_t row, int64_t index, int64_t epoch,
                         const lk__random *random, char *scratch, char message[LK__DATASET_MESSAGE]);
+/* Fetches the beginning of a sample in memory, which will be put soon: shuffled samples are in no order that hardware detects. */
+static inline void lk__batch_prefetch(const lk__batch_maker *m, int64_t index)
+{
+    enum { LINE = 64, MOST = 512 }; /* bytes */
+    const lk_dataset *d = m->config->dataset;
+    if (!m->in_memory) return;
+    const unsigned char *sample = d->columns[0] + (size_t)lk__dataset_stored(d, index) * d->strides[0];
+    for (size_t at = 0; at < d->strides[0] && at < MOST; at += LINE) __builtin_prefetch(sample + at, 0, 3);
+}
 /* Zeros in rows [count, capacity) of every field. */
 void lk__batch_clear(const lk__batch_maker *maker, void *const *fields, int64_t count, int64_t capacity);
 

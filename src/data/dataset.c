@@ -149,9 +149,8 @@ void lk_dataset_free(lk_dataset *d)
     lk__free(d->context, LK_MEMORY_OTHER, d, sizeof *d);
 }
 
-/* A class number out of range: message is set. */
-static lk_status check_classes(const lk_dataset *d, int64_t index, int field, const int32_t *values,
-                               char message[LK__DATASET_MESSAGE])
+lk_status lk__dataset_check(const lk_dataset *d, int64_t index, int field, const int32_t *values,
+                            char message[LK__DATASET_MESSAGE])
 {
     const lk_field *f = &d->fields[field];
     for (int64_t i = 0, n = lk_field_elements(f); i < n; i++) {
@@ -181,7 +180,7 @@ static lk_status take_arrays(lk_dataset *d, const lk_dataset_arrays_config *conf
         const int32_t *values = config->data[i];
         int64_t        each = lk_field_elements(&d->fields[i]);
         for (int64_t row = 0; d->fields[i].classes && row < d->count; row++)
-            if (check_classes(d, row, i, values + row * each, message) < 0)
+            if (lk__dataset_check(d, row, i, values + row * each, message) < 0)
                 return lk__fail(d->context, LK_EINVAL, "%s", message);
         d->columns[i] = config->data[i];
         if (!config->copy) continue;
@@ -264,7 +263,7 @@ lk_status lk__dataset_read(const lk_dataset *d, int64_t index, void *const *room
     for (int i = 0; i < d->fields_count && status >= 0; i++) {
         sample[i] = d->columns[i] ? d->columns[i] + (size_t)stored * d->strides[i] : room[i];
         /* Also for arrays: borrowed ones may have changed since they were checked. */
-        if (d->fields[i].classes) status = check_classes(d, index, i, sample[i], message);
+        if (d->fields[i].classes) status = lk__dataset_check(d, index, i, sample[i], message);
     }
     return status;
 }

@@ -57,6 +57,10 @@ static inline int64_t lk__dataset_stored(const lk_dataset *d, int64_t index)
 lk_status lk__dataset_read(const lk_dataset *dataset, int64_t index, void *const *room, void *scratch,
                            const void **sample, char message[LK__DATASET_MESSAGE]);
 
+/* Checks the class numbers of a field of a sample; LK_EINVAL: message is set. */
+lk_status lk__dataset_check(const lk_dataset *dataset, int64_t index, int field, const int32_t *values,
+                            char message[LK__DATASET_MESSAGE]);
+
 /* Checks a loader's config; context may be NULL: then there is no message. */
 lk_status lk__loader_check(lk_context *context, const lk_loader_config *config);
 /* The same for the caller's, which may be of another version: *own is what it means. */

@@ -198,6 +198,7 @@ static void fill_slot(lk_loader *l, slot *s, char *scratch)
     s->status = LK_OK;
     for (int64_t i = 0; i < s->count; i++) {
         if (atomic_load_explicit(&l->cancel, memory_order_relaxed)) break;
+        if (i + 2 < s->count) lk__batch_prefetch(&l->maker, s->indices[i + 2]);
         atomic_store_explicit(&s->reading, s->indices[i], memory_order_relaxed);
         s->status = lk__batch_put(&l->maker, s->fields, i, s->indices[i], s->epoch, &random, scratch, s->message);
         if (s->status < 0) break;
