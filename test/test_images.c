@@ -16,7 +16,7 @@ typedef struct file {
 
 static file read_golden(const char *name)
 {
-    char path[1024];
+    char path[2048];
     file f;
     snprintf(path, sizeof path, "%s/test/golden/%s", LK_SOURCE_DIR, name);
     f.bytes = read_whole(path, &f.size);
