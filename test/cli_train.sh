@@ -59,9 +59,10 @@ cmp run/model.safetensors other/model.safetensors
 [ "$("$LOCKSTEP" train $small --epochs 2 --seed 1 --json 2> /dev/null | field hash)" != "$hash" ] || fail "the seed has no effect"
 
 # A signal: the current step is finished and saved.
+rm -f err.txt # of the commands before: the loop below must not see it
 "$LOCKSTEP" train $small --epochs 100000 --save signalled --eval-every -1 2> err.txt &
 pid=$!
-until grep -q step err.txt || ! kill -0 "$pid"; do sleep 0.1; done
+until grep -qs step err.txt || ! kill -0 "$pid"; do sleep 0.1; done
 kill -TERM "$pid"
 code=0
 wait "$pid" || code=$?

@@ -12,6 +12,7 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 enum { GRACE_MS = 2000, MOST = 4096 };
@@ -27,13 +28,24 @@ static lk_status fail_spawn(lk_spawn_result *result, lk_status status, const cha
     return status;
 }
 
-static int threads_here(void)
+static int count_threads(void)
 {
     DIR *tasks = opendir("/proc/self/task");
     int  count = 0;
     if (!tasks) return 1; /* unknown */
     for (struct dirent *entry; (entry = readdir(tasks));) count += entry->d_name[0] != '.';
     closedir(tasks);
+    return count;
+}
+
+/* A thread that was joined may still be listed for a moment: pthread_join waits for the end of its code, not of its task. */
+static int threads_here(void)
+{
+    int count = count_threads();
+    for (int tries = 0; count > 1 && tries < 100; tries++) {
+        nanosleep(&(struct timespec){0, 1000000}, NULL);
+        count = count_threads();
+    }
     return count;
 }
 
