@@ -173,20 +173,6 @@ static void soften_rows(const forward *f, scratch *w, int64_t sample, int64_t he
     }
 }
 
-/* Rows of queries as REALs: in place, or converted. */
-static void set_rows(const attention *a, const ELEMENT *q, int64_t count, REAL *converted, const REAL **rows)
-{
-    for (int64_t i = 0; i < count; i++) {
-#if NARROW
-        copy_wide(converted + i * a->d, q + i * a->q_row, a->d);
-        rows[i] = converted + i * a->d;
-#else
-        (void)converted;
-        rows[i] = q + i * a->q_row;
-#endif
-    }
-}
-
 static void finish_row(const forward *f, scratch *w, int64_t i, ELEMENT *y, REAL *lse)
 {
     REAL *sums = w->sums + i * f->a.width;
@@ -203,7 +189,7 @@ static void attend(const forward *f, scratch *w, int64_t sample, int64_t head, i
     const attention *a = &f->a;
     const REAL      *rows[QUERIES];
     int64_t          lowest = a->s, highest = -1;
-    set_rows(a, a->q + (sample * a->t + query) * a->q_row + head * a->d, count, w->rows, rows);
+    attention_rows(a, a->q + (sample * a->t + query) * a->q_row + head * a->d, a->q_row, count, w->rows, rows);
     for (int64_t i = 0; i < count; i++) {
         attention_range(a, sample, query + i, &w->lo[i], &w->hi[i]);
         if (w->lo[i] <= w->hi[i]) lowest = min64(lowest, w->lo[i]), highest = max64(highest, w->hi[i]);

@@ -42,6 +42,21 @@ static inline void attention_range(const attention *a, int64_t sample, int64_t i
     if (a->window) *lo = max64(*lo, i - a->window + 1);
 }
 
+/* `count` rows of a head as REALs: in place, or converted. */
+static inline void attention_rows(const attention *a, const ELEMENT *from, int64_t row, int64_t count, REAL *converted,
+                                  const REAL **rows)
+{
+    for (int64_t i = 0; i < count; i++) {
+#if NARROW
+        copy_wide(converted + i * a->d, from + i * row, a->d);
+        rows[i] = converted + i * a->d;
+#else
+        (void)converted, (void)a;
+        rows[i] = from + i * row;
+#endif
+    }
+}
+
 /* Multiplies the probabilities of keys first … first + count - 1 of a query by 0 or `kept`. Whether one is kept is a function of
  * (seed, epoch, op, sample, head, query, key). first is a multiple of 4. */
 #define attention_drop KERNEL(attention_drop)

@@ -94,20 +94,6 @@ static void add_transposed(const attention *a, const REAL *x, int64_t begin, int
         micro_tn(KEYS, x + begin * KEYS, &r, rows + begin * NR, NULL, sums + column, a->width, NR);
 }
 
-static void set_rows(const attention *a, const ELEMENT *from, int64_t row, int64_t count, REAL *converted,
-                     const REAL **rows)
-{
-    for (int64_t i = 0; i < count; i++) {
-#if NARROW
-        copy_wide(converted + i * a->d, from + i * row, a->d);
-        rows[i] = converted + i * a->d;
-#else
-        (void)converted, (void)a;
-        rows[i] = from + i * row;
-#endif
-    }
-}
-
 /* delta = dy · y: what the softmax subtracts from each gradient of a probability. */
 static void set_delta(const attention *a, scratch *w, int64_t count, const ELEMENT *dy, const ELEMENT *y)
 {
@@ -126,8 +112,8 @@ static void differentiate_block(const backward *g, scratch *w, int64_t sample, i
     int64_t          token = sample * a->t + query, row = a->heads * a->d, lowest = a->s, highest = -1;
     const ELEMENT   *q = a->q + token * a->q_row + head * a->d, *dy = g->dy + token * row + head * a->d;
     const REAL      *queries[QUERIES], *douts[QUERIES];
-    set_rows(a, q, a->q_row, count, w->query_rows, queries);
-    set_rows(a, dy, row, count, w->dout_rows, douts);
+    attention_rows(a, q, a->q_row, count, w->query_rows, queries);
+    attention_rows(a, dy, row, count, w->dout_rows, douts);
     pack_rows(a, q, a->q_row, count, QUERIES, w->queries);
     pack_rows(a, dy, row, count, QUERIES, w->dout);
     set_delta(a, w, count, dy, g->y + token * row + head * a->d);
