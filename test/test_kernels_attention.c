@@ -180,8 +180,8 @@ static void forward_case(const setting *s, bool logsum)
         no_out();
     run_case();
     naive_forward(s, &o, y, lse);
-    /* A score is a sum of `width` products of up to 4, times 1 / sqrt(width): its error, at most 4 sqrt(width) 2^-24 (2e-6 here), is the
-     * relative error of exp(score). Large scores lose more digits. */
+    /* A score is a sum of `width` products whose mean size is 1, times 1 / sqrt(width). Rounding changes such a sum by at most
+     * width^1.5 2^-24, 1e-5 at 33, and exp by as much of its value. Large scores lose more digits. */
     double tolerance = s->spread > 0 ? 1e-4 : 1e-5;
     expect(0, y, tolerance);
     if (logsum) expect(1, lse, tolerance);
