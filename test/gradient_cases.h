@@ -348,11 +348,13 @@ static lk_tensor build_linear(cell *c)
     static const shape   shapes[] = {{2, {3, 5}},       {2, {1, 1}},   {1, {7}},    {3, {2, 3, 5}},
                                      {4, {2, 1, 3, 7}}, {2, {17, 33}}, {2, {5, 17}}};
     static const int64_t features[] = {7, 1, 3, 17, 5, 19, 64};
-    int                  n = c->variant / 4;
+    int                  n = c->variant / 4 % 7;
+    bool                 in_first = c->variant >= 7 * 4; /* addmm */
+    int64_t              in = shapes[n].dims[shapes[n].rank - 1], out = features[n];
     lk_tensor            x = operand(c, PLAIN, shapes[n].rank, shapes[n].dims);
-    lk_tensor            w = OPERAND(c, PLAIN, features[n], shapes[n].dims[shapes[n].rank - 1]);
-    lk_tensor            b = c->variant & 1 ? OPERAND(c, PLAIN, features[n]) : (lk_tensor){0};
-    lk_tensor            y = lk_f_linear(x, w, b);
+    lk_tensor            w = in_first ? OPERAND(c, PLAIN, in, out) : OPERAND(c, PLAIN, out, in);
+    lk_tensor            b = c->variant & 1 ? OPERAND(c, PLAIN, out) : (lk_tensor){0};
+    lk_tensor            y = in_first ? lk_addmm(b, x, w) : lk_f_linear(x, w, b);
     return c->variant & 2 ? lk_relu(y) : y;
 }
 
@@ -738,7 +740,7 @@ static const gradient_case cases[] = {
     CASE(concat_same, 2),
     CASE(matmul, 15 * 4),
     CASE(matmul_self, 4),
-    CASE(linear, 7 * 4, .kinks = true),
+    CASE(linear, 7 * 8, .kinks = true),
     CASE(conv2d, CONVOLUTIONS * 2),
     CASE(conv2d_relu, CONVOLUTIONS * 2, .kinks = true),
     CASE(conv2d_pool, 18 * 8, .kinks = true),

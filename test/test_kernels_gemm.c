@@ -480,32 +480,35 @@ static void convolutions_of_drawn_shapes(void)
 
 /* Products. */
 
-static void check_linear(int64_t rows, int64_t inputs, int64_t outputs, bool bias, bool relu)
+/* transposed: the weight is (in, out). */
+static void check_layout(int64_t rows, int64_t inputs, int64_t outputs, bool bias, bool relu, bool transposed)
 {
     int64_t rank3 = rows > 3 && rows % 2 == 0 ? 1 : 0; /* (…, I): sometimes two leading axes */
     int64_t xd[] = {rank3 ? rows / 2 : rows, rank3 ? 2 : inputs, inputs}, yd[] = {xd[0], rank3 ? 2 : outputs, outputs};
-    int64_t wd[] = {outputs, inputs};
+    int64_t wd[] = {transposed ? inputs : outputs, transposed ? outputs : inputs}, bd[] = {outputs};
+    int64_t of_output = transposed ? 1 : inputs, of_input = transposed ? outputs : 1;
     int     rank = rank3 ? 3 : 2;
-    values  x = make_random(rank, xd, false), w = make_random(2, wd, false), b = make_random(1, wd, false);
+    values  x = make_random(rank, xd, false), w = make_random(2, wd, false), b = make_random(1, bd, false);
     values  dy = make_random(rank, yd, false), y = make_wanted(rank, yd, false), dx = make_wanted(rank, xd, false);
-    values  dw = make_wanted(2, wd, false), db = make_wanted(1, wd, false);
+    values  dw = make_wanted(2, wd, false), db = make_wanted(1, bd, false);
     for (int64_t r = 0; r < rows; r++)
         for (int64_t o = 0; o < outputs; o++) {
             double g = dy.v[r * outputs + o];
             if (bias) add(&y, r * outputs + o, b.v[o]);
             add(&db, o, g);
             for (int64_t i = 0; i < inputs; i++) {
-                add(&y, r * outputs + o, x.v[r * inputs + i] * w.v[o * inputs + i]);
-                add(&dx, r * inputs + i, g * w.v[o * inputs + i]);
-                add(&dw, o * inputs + i, g * x.v[r * inputs + i]);
+                int64_t at = o * of_output + i * of_input;
+                add(&y, r * outputs + o, x.v[r * inputs + i] * w.v[at]);
+                add(&dx, r * inputs + i, g * w.v[at]);
+                add(&dw, at, g * x.v[r * inputs + i]);
             }
             if (relu && y.v[r * outputs + o] < 0) y.v[r * outputs + o] = 0;
         }
     char         name[128];
-    lk__op_attrs attrs = {.activation = relu ? LK__RELU : LK__IDENTITY};
+    lk__op_attrs attrs = {.activation = relu ? LK__RELU : LK__IDENTITY, .transposed = transposed};
     int64_t      extra = pick(3);
-    snprintf(name, sizeof name, "linear %lldx%lld to %lld%s%s", (long long)rows, (long long)inputs, (long long)outputs,
-             bias ? " bias" : "", relu ? " relu" : "");
+    snprintf(name, sizeof name, "linear%s %lldx%lld to %lld%s%s", transposed ? " transposed" : "", (long long)rows,
+             (long long)inputs, (long long)outputs, bias ? " bias" : "", relu ? " relu" : "");
     run(&(spec){LK__OP_linear, attrs, {&x, &w, bias ? &b : NULL}, {&y, NULL}, extra, 0x101, NULL, NULL}, name);
     snprintf(name, sizeof name, "linear_grad_input %lldx%lld to %lld", (long long)rows, (long long)inputs,
              (long long)outputs);
@@ -516,6 +519,12 @@ static void check_linear(int64_t rows, int64_t inputs, int64_t outputs, bool bia
         name);
     values *all[] = {&x, &w, &b, &dy, &y, &dx, &dw, &db};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) free_values(all[i]);
+}
+
+static void check_linear(int64_t rows, int64_t inputs, int64_t outputs, bool bias, bool relu)
+{
+    check_layout(rows, inputs, outputs, bias, relu, false);
+    check_layout(rows, inputs, outputs, bias, relu, true);
 }
 
 static void linear_layers(void)

@@ -293,6 +293,8 @@ static void shapes_that_do_not_fit_are_named_with_file_and_line(void)
     WRONG(lk_matmul(x, v), "two axes");
     WRONG(lk_f_linear(x, lk_parameter(r.graph, "w", 2, ((int64_t[]){3, 5})), none), "ends in 6 features");
     WRONG(lk_f_linear(x, lk_parameter(r.graph, "w", 2, ((int64_t[]){3, 6})), v), "bias");
+    WRONG(lk_addmm(none, x, lk_parameter(r.graph, "w", 2, ((int64_t[]){5, 6}))), "ends in 6 features");
+    WRONG(lk_addmm(v, x, lk_parameter(r.graph, "w", 2, ((int64_t[]){6, 3}))), "bias");
     WRONG(lk_conv2d(x, "conv", 8, 3), "(N, C, H, W) is needed");
     WRONG(lk_conv2d(image, "conv", 8, 9), "does not fit into");
     WRONG(lk_conv2d(image, "conv", 8, 3, .groups = 2), "groups");
@@ -419,6 +421,7 @@ static void every_call_on_empty_tensors_returns_one(void)
     EMPTY(lk_concat(both, 0, 0));
     EMPTY(lk_matmul(e, e));
     EMPTY(lk_f_linear(e, e, e));
+    EMPTY(lk_addmm(e, e, e));
     EMPTY(lk_f_conv2d(e, e, e));
     EMPTY(lk_max_pool2d(e, 2));
     EMPTY(lk_avg_pool2d(e, 2));
@@ -448,6 +451,7 @@ static void an_empty_tensor_among_others_is_named(void)
     WRONG(lk_concat(((lk_tensor[]){x, e}), 2, 0), "argument 2 is missing");
     WRONG(lk_concat(((lk_tensor[]){e, x}), 2, 0), "first argument is missing");
     WRONG(lk_f_linear(x, e, e), "linear: the weight is missing");
+    WRONG(lk_addmm(e, x, e), "linear: the weight is missing");
     WRONG(lk_f_conv2d(image, e, e), "conv2d: the weight is missing");
     WRONG(lk_f_linear(e, v, e), "missing");
     WRONG(lk_f_layer_norm(e, v, e), "missing");

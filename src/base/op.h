@@ -30,7 +30,8 @@
     X(avg_pool2d_grad)       /* image dy → image dx */                                                               \
     X(global_avg_pool2d)     /* image x → y (N,C) */                                                                 \
     X(global_avg_pool2d_grad)/* dy (N,C) → image dx */                                                               \
-    X(linear)                /* x (…,I), w (O,I), [b (O)] → y (…,O) after activation; activation */                  \
+    /* x (…,I), w (O,I), [b (O)] → y (…,O) after activation; activation; transposed: w is (I,O), in all three */      \
+    X(linear)                                                                                                        \
     X(linear_grad_input)     /* dy (…,O), w (O,I) → dx (…,I); dy is before the activation */                         \
     X(linear_grad_weight)    /* x (…,I), dy (…,O) → dw (O,I), [db (O)] */                                            \
     X(matmul)                /* a (B…,M,K), b (B…,K,N) → y (B…,M,N); B… equal, or either side has none; transpose_a and */ \
@@ -177,6 +178,7 @@ typedef enum lk__op_order { LK__ORDER_RANKS, LK__ORDER_LEAVES } lk__op_order;
     X(count, stride)          /* conv2d, pools */                                                                    \
     X(integer, padding)                                                                                              \
     X(count, groups)                                                                                                 \
+    X(flag, transposed)       /* linear */                                                                           \
     X(flag, transpose_a)      /* matmul */                                                                           \
     X(flag, transpose_b)                                                                                             \
     X(flag, sum_batch)        /* matmul: added over the batch axes */                                                \

@@ -311,6 +311,11 @@ lk_tensor lk_f_linear_at(lk_site site, lk_tensor x, lk_tensor weight, lk_tensor 
     return record_weighted(site, LK__OP_linear, NULL, x, weight, bias);
 }
 
+lk_tensor lk_addmm_at(lk_site site, lk_tensor bias, lk_tensor x, lk_tensor weight)
+{
+    return record_weighted(site, LK__OP_linear, &(lk__op_attrs){.transposed = true}, x, weight, bias);
+}
+
 static lk__op_attrs window_attrs(lk_window_options options, int64_t kernel, int64_t stride)
 {
     return (lk__op_attrs){

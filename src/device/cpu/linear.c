@@ -1,4 +1,4 @@
-/* linear.c - y = x w' + b and its gradients: three products of one shape. */
+/* linear.c - y = x w' + b and its gradients: three products of one shape. The weight is (out, in), or (in, out) where transposed. */
 #include "device/cpu/gemm.h"
 
 #include "base/tree.h"
@@ -13,7 +13,8 @@ static int64_t rows_of(const lk__kernel_operand *x)
 static gemm forward_product(const lk__kernel_call *call)
 {
     const lk__kernel_operand *x = &call->in[0], *w = &call->in[1];
-    int64_t                   inputs = w->dims[1], outputs = w->dims[0];
+    bool                      in_first = call->attrs->transposed;
+    int64_t                   inputs = w->dims[in_first ? 0 : 1], outputs = w->dims[in_first ? 1 : 0];
     return (gemm){.m = rows_of(x),
                   .n = outputs,
                   .k = inputs,
@@ -23,9 +24,9 @@ static gemm forward_product(const lk__kernel_call *call)
                   .a_row = inputs,
                   .a_k = 1,
                   .b = w->data,
-                  .b_k = 1,
-                  .b_column = inputs,
-                  .b_transposed = true,
+                  .b_k = in_first ? outputs : 1,
+                  .b_column = in_first ? 1 : inputs,
+                  .b_transposed = !in_first,
                   .c = call->out[0].data,
                   .c_row = outputs,
                   .c_column = 1,
@@ -48,7 +49,8 @@ size_t KERNEL(linear_workspace)(const lk__kernel_call *call, int threads)
 static gemm input_product(const lk__kernel_call *call)
 {
     const lk__kernel_operand *dy = &call->in[0], *w = &call->in[1];
-    int64_t                   inputs = w->dims[1], outputs = w->dims[0];
+    bool                      in_first = call->attrs->transposed;
+    int64_t                   inputs = w->dims[in_first ? 0 : 1], outputs = w->dims[in_first ? 1 : 0];
     return (gemm){.m = rows_of(dy),
                   .n = inputs,
                   .k = outputs,
@@ -58,8 +60,9 @@ static gemm input_product(const lk__kernel_call *call)
                   .a_row = outputs,
                   .a_k = 1,
                   .b = w->data,
-                  .b_k = inputs,
-                  .b_column = 1,
+                  .b_k = in_first ? 1 : inputs,
+                  .b_column = in_first ? outputs : 1,
+                  .b_transposed = in_first,
                   .c = call->out[0].data,
                   .c_row = inputs,
                   .c_column = 1};
@@ -80,20 +83,21 @@ size_t KERNEL(linear_grad_input_workspace)(const lk__kernel_call *call, int thre
 static gemm weight_product(const lk__kernel_call *call)
 {
     const lk__kernel_operand *x = &call->in[0], *dy = &call->in[1];
-    int64_t                   inputs = x->dims[x->rank - 1], outputs = dy->dims[dy->rank - 1];
-    return (gemm){.m = outputs,
-                  .n = inputs,
+    const lk__kernel_operand *row = call->attrs->transposed ? x : dy, *column = call->attrs->transposed ? dy : x;
+    int64_t                   rows = row->dims[row->rank - 1], columns = column->dims[column->rank - 1];
+    return (gemm){.m = rows,
+                  .n = columns,
                   .k = rows_of(x),
                   .batch = 1,
                   .alone = true,
-                  .a = dy->data,
+                  .a = row->data,
                   .a_row = 1,
-                  .a_k = outputs,
-                  .b = x->data,
-                  .b_k = inputs,
+                  .a_k = rows,
+                  .b = column->data,
+                  .b_k = columns,
                   .b_column = 1,
                   .c = call->out[0].data,
-                  .c_row = inputs,
+                  .c_row = columns,
                   .c_column = 1,
                   .c_wide = true};
 }
@@ -144,8 +148,8 @@ void KERNEL(linear_grad_weight)(const lk__kernel_call *call)
         gemm_run(&g, call->pool, call->workspace);
     if (optional_out(call, 1)) {
         /* One tile unless dy is large: waking a thread costs more than the sum. */
-        int64_t tiles = tiles_of(g.m, COLUMNS);
-        if (g.m * g.k >= 1 << 16)
+        int64_t outputs = call->out[1].dims[0], tiles = tiles_of(outputs, COLUMNS);
+        if (outputs * g.k >= 1 << 16)
             lk__pool_run(call->pool, tiles, sum_columns, (void *)call);
         else
             for (int64_t tile = 0; tile < tiles; tile++) sum_columns((void *)call, tile, 0);

@@ -21,45 +21,48 @@ static void give_weight_gradient(lk__graph_backward *b, lk__op op, const lk__op_
 static int linear_shape(lk__graph_shapes *s)
 {
     const lk__graph_shape *x = s->in[0], *w = s->in[1], *b = s->inputs > 2 ? s->in[2] : NULL;
+    int                    in = s->attrs->transposed ? 0 : 1; /* the axis of the weight */
     if (w->rank != 2)
-        return LK__SHAPE_FAIL(s, "linear: weight has shape %s; (out, in) is needed", lk__shape_show(w).text);
-    if (x->rank < 1 || x->dims[x->rank - 1] != w->dims[1])
+        return LK__SHAPE_FAIL(s, "linear: weight has shape %s; %s is needed", lk__shape_show(w).text,
+                              in == 0 ? "(in, out)" : "(out, in)");
+    if (x->rank < 1 || x->dims[x->rank - 1] != w->dims[in])
         return LK__SHAPE_FAIL(s, "linear: x %s ends in %lld features, weight %s expects %lld", lk__shape_show(x).text,
                               (long long)(x->rank ? x->dims[x->rank - 1] : 1), lk__shape_show(w).text,
-                              (long long)w->dims[1]);
+                              (long long)w->dims[in]);
     if (x->count_axis == x->rank - 1)
         return LK__SHAPE_FAIL(s, "linear: the features of x %s are the batch axis", lk__shape_show(x).text);
-    if (b && (b->rank != 1 || b->dims[0] != w->dims[0]))
+    if (b && (b->rank != 1 || b->dims[0] != w->dims[1 - in]))
         return LK__SHAPE_FAIL(s, "linear: bias %s does not fit weight %s", lk__shape_show(b).text,
                               lk__shape_show(w).text);
     s->out[0] = *x;
-    s->out[0].dims[x->rank - 1] = w->dims[0];
+    s->out[0].dims[x->rank - 1] = w->dims[1 - in];
     return 1;
 }
 
 static void linear_gradient(lk__graph_backward *b, int dy)
 {
+    lk__op_attrs attrs = {.transposed = b->n.attrs.transposed};
     dy = lk__grad_before_activation(b, dy);
     /* The weight's first, so that it can be reduced over the ranks earlier. */
-    give_weight_gradient(b, LK__OP_linear_grad_weight, NULL, (int[]){lk__grad_in(b, 0), dy}, 2);
+    give_weight_gradient(b, LK__OP_linear_grad_weight, &attrs, (int[]){lk__grad_in(b, 0), dy}, 2);
     if (!lk__grad_wants(b, 0)) return;
     int operands[] = {dy, lk__grad_in(b, 1)};
-    lk__grad_give(b, 0, lk__grad_emit_like(b, LK__OP_linear_grad_input, NULL, operands, 2, lk__grad_in(b, 0)));
+    lk__grad_give(b, 0, lk__grad_emit_like(b, LK__OP_linear_grad_input, &attrs, operands, 2, lk__grad_in(b, 0)));
 }
 
 static double linear_arithmetic(const lk_graph *g, const lk__graph_node *n)
 {
-    return 2 * elements(g, n->out[0]) * (double)g->values[n->in[1]].shape.dims[1];
+    return 2 * elements(g, n->out[0]) * (double)g->values[n->in[1]].shape.dims[n->attrs.transposed ? 0 : 1];
 }
 
 static double linear_grad_input_arithmetic(const lk_graph *g, const lk__graph_node *n)
 {
-    return 2 * elements(g, n->out[0]) * (double)g->values[n->in[1]].shape.dims[0];
+    return 2 * elements(g, n->out[0]) * (double)g->values[n->in[1]].shape.dims[n->attrs.transposed ? 1 : 0];
 }
 
 static double linear_grad_weight_arithmetic(const lk_graph *g, const lk__graph_node *n)
 {
-    return 2 * elements(g, n->in[0]) * (double)g->values[n->out[0]].shape.dims[0];
+    return 2 * elements(g, n->in[0]) * (double)g->values[n->out[0]].shape.dims[n->attrs.transposed ? 1 : 0];
 }
 
 DESCRIBE(linear){
@@ -68,7 +71,7 @@ DESCRIBE(linear){
            OPERAND("bias", REAL, OPTIONAL, ROWS)},
     .outputs = 1,
     .out = {OPERAND("y", REAL, REQUIRED, ROWS)},
-    .attributes = LK__HAS(activation),
+    .attributes = LK__HAS(activation) | LK__HAS(transposed),
     .shape = linear_shape,
     .gradient = linear_gradient,
     .no_gradient = LK__NO_OPERAND,
@@ -91,7 +94,7 @@ DESCRIBE(linear_grad_input){
     .in = {OPERAND("dy", REAL, REQUIRED, ROWS), OPERAND("weight", REAL, REQUIRED, ROWS)},
     .outputs = 1,
     .out = {OPERAND("dx", REAL, REQUIRED, ROWS)},
-    .attributes = LK__NO_ATTRIBUTES,
+    .attributes = LK__HAS(transposed),
     BACKWARD_ONLY,
     .no_gradient = LK__NO_OPERAND,
     .in_place = LK__NO_OPERAND,
@@ -106,7 +109,7 @@ DESCRIBE(linear_grad_weight){
     .in = {OPERAND("x", REAL, REQUIRED, ROWS), OPERAND("dy", REAL, REQUIRED, ROWS)},
     .outputs = 2,
     .out = {OPERAND("dw", WIDE, REQUIRED, ROWS), OPERAND("db", WIDE, OPTIONAL, ROWS)},
-    .attributes = LK__NO_ATTRIBUTES,
+    .attributes = LK__HAS(transposed),
     BACKWARD_ONLY,
     .no_gradient = LK__NO_OPERAND,
     .in_place = LK__NO_OPERAND,
