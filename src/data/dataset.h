@@ -100,5 +100,8 @@ bool lk__idx_find(const char *path, char found[LK__PATH]);
 
 lk_status lk__synthetic_make(lk_context *context, const lk_dataset_synthetic_config *config, bool probe,
                              lk_dataset **dataset);
+/* Token sequences of dims[0] tokens out of `classes`. */
+lk_status lk__synthetic_tokens_make(lk_context *context, const lk_dataset_synthetic_config *config, bool probe,
+                                    lk_dataset **dataset);
 
 #endif

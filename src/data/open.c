@@ -144,13 +144,13 @@ static bool parse_synthetic(const char *text, lk_dataset_synthetic_config *confi
             return false;
     }
     while (*text) {
-        static const char *const keys[] = {"classes=", "count=", "seed="};
+        static const char *const keys[] = {"classes=", "count=", "seed=", "vocabulary="};
         int                      key = 0;
-        while (key < 3 && strncmp(text, keys[key], strlen(keys[key])) != 0) key++;
-        if (key == 3) return false;
+        while (key < 4 && strncmp(text, keys[key], strlen(keys[key])) != 0) key++;
+        if (key == 4) return false;
         text += strlen(keys[key]);
-        if (!parse_number(&text, key == 0 ? INT32_MAX : INT64_MAX, &number)) return false;
-        if (key == 0) config->classes = (int)number;
+        if (!parse_number(&text, key % 3 == 0 ? INT32_MAX : INT64_MAX, &number)) return false;
+        if (key % 3 == 0) config->classes = (int)number;
         if (key == 1) config->count = number;
         if (key == 2) config->seed = (uint64_t)number;
         if (*text == ',' && text[1])
@@ -191,6 +191,22 @@ static lk_status open_synthetic(lk_context *context, const char *text, lk_split 
     return lk__synthetic_make(context, &config, probe, dataset);
 }
 
+static lk_status open_synthetic_tokens(lk_context *context, const char *text, lk_split split,
+                                       const lk_open_options *options, bool probe, lk_dataset **dataset)
+{
+    (void)options;
+    lk_dataset_synthetic_config config = LK_DATASET_SYNTHETIC_CONFIG_INIT;
+    if (text && !parse_synthetic(text, &config))
+        return lk__fail(
+            context, LK_EINVAL,
+            "synthetic-tokens:%s is invalid; an example: synthetic-tokens:256,vocabulary=65,count=5000,seed=1", text);
+    if (split == LK_SPLIT_TEST) {
+        config.first = config.count;
+        config.count = (config.count + 3) / 4;
+    }
+    return lk__synthetic_tokens_make(context, &config, probe, dataset);
+}
+
 /* The kinds of data sets, by the part of the name before the colon. */
 static const struct {
     const char *name;
@@ -201,6 +217,7 @@ static const struct {
     {"fashion-mnist", open_fashion},
     {"mnist", open_mnist},
     {"synthetic", open_synthetic},
+    {"synthetic-tokens", open_synthetic_tokens},
     {"folder", lk__data_folder_open},
     {"npy", lk__npy_open},
     {"npz", lk__npz_open},
