@@ -35,7 +35,7 @@ static bool record_everything(lk_graph *graph)
     lk_block_end(x);
     y = lk_softmax(lk_log_softmax(lk_dropout(y, 0.1), -1), 1);
     y = lk_add(y, lk_f_layer_norm(lk_f_rms_norm(y, scale), scale, none, .epsilon = 1e-6));
-    y = lk_f_linear(y, table, none);
+    y = lk_f_linear(lk_addmm(none, lk_f_linear(y, table, none), table), table, none);
     y = lk_matmul(lk_reshape(lk_transpose(y, 1, 1), 2, flat), table, .transpose_b = false);
     y = lk_slice(lk_concat(&y, 1, 1), 1, 0, 6);
     lk_tensor z = lk_f_conv2d(image, kernel, none, .padding = 1);
@@ -71,6 +71,16 @@ static bool record_everything(lk_graph *graph)
     lk_tensor mixed = lk_mixup_loss(z, ids, ids, lk_input(graph, "mix", LK_F32, 1, four), .label_smoothing = 0.1);
     WANT(lk_tensor_rank(mixed) == 0 && mixed.id >= 0);
     WANT(lk_model_mlp(x, lk_model_options{.hidden = 4}).graph == graph);
+    lk_transformer_config gpt = LK_TRANSFORMER_CONFIG_INIT;
+    gpt.vocabulary = gpt.context = 7;
+    gpt.layers = gpt.heads = 1;
+    gpt.width = 4;
+    const int64_t token_dims[] = {4, 3};
+    lk_tensor     tokens = lk_input(graph, "tokens", LK_I32, 2, token_dims);
+    lk_block_begin(tokens, "other");
+    WANT(lk_transformer(tokens, &gpt, .positions = tokens).hidden.id >= 0);
+    lk_block_end(tokens);
+    WANT(lk_transformer(tokens, &gpt).head.id >= 0);
     lk_operation copy = LK_OPERATION_INIT;
     copy.name = "copy";
     copy.inputs = copy.outputs = 1;

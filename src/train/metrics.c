@@ -35,7 +35,8 @@ static double count_labels(const lk_trainer *t, const double *numbers)
     const lk_graph       *g = t->plan->evaluate.graph;
     const lk__graph_node *n = &g->nodes[g->values[t->plan->evaluate.numbers[LK__NUMBER_CORRECT]].node];
     double                samples = numbers[lk__trainer_numbers(t) - 1];
-    bool                  weighted = n->inputs > 2 && n->in[2] >= 0;
+    /* cross_entropy has weights of samples as operand 2; linear_cross_entropy has none */
+    bool weighted = n->op == LK__OP_cross_entropy && n->inputs > 2 && n->in[2] >= 0;
     return weighted ? samples * (double)g->values[n->in[1]].shape.count_unit : numbers[LK__NUMBER_WEIGHT];
 }
 

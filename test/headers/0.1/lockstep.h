@@ -19,5 +19,6 @@
 #include <lockstep/store.h>
 #include <lockstep/tensorboard.h>
 #include <lockstep/trainer.h>
+#include <lockstep/transformer.h>
 
 #endif

@@ -213,6 +213,9 @@ LK_API lk_tensor lk_matmul_at(lk_site site, lk_tensor a, lk_tensor b, lk_matmul_
 
 LK_API lk_tensor lk_f_linear_at(lk_site site, lk_tensor x, lk_tensor weight, lk_tensor bias);
 #define lk_f_linear(x, weight, bias) lk_f_linear_at(LK_HERE, x, weight, bias)
+/* bias + x (…, I) · weight (I, O): a linear whose weight is stored the other way round, as GPT-2's. The bias may be missing. */
+LK_API lk_tensor lk_addmm_at(lk_site site, lk_tensor bias, lk_tensor x, lk_tensor weight);
+#define lk_addmm(bias, x, weight) lk_addmm_at(LK_HERE, bias, x, weight)
 
 typedef struct lk_window_options {
     int     reserved LK_ZERO;

@@ -1,0 +1,84 @@
+/* transformer.h - GPT-2-, Llama- and BERT-style models with Hugging Face's names, shapes and initial distributions. It uses graph.h
+ * and nn.h alone. */
+#ifndef LOCKSTEP_TRANSFORMER_H
+#define LOCKSTEP_TRANSFORMER_H
+
+#include <lockstep/nn.h>
+
+LK_BEGIN_DECLS
+
+typedef enum lk_transformer_kind {
+    LK_TRANSFORMER_GPT,    /* GPT2LMHeadModel: learned positions, layer norm, Conv1D weights (in, out), tied head */
+    LK_TRANSFORMER_LLAMA,  /* LlamaForCausalLM: RoPE, RMS norm, SwiGLU, grouped-query attention */
+    LK_TRANSFORMER_ENCODER /* BertForSequenceClassification: padded sequences, a class for each */
+} lk_transformer_kind;
+
+typedef enum lk_activation {
+    LK_GELU_TANH,
+    LK_GELU,
+    LK_RELU,
+    LK_SILU
+} lk_activation; /* HF: gelu_new, gelu, relu, silu */
+
+typedef enum lk_rope_scaling { LK_ROPE_DEFAULT, LK_ROPE_LINEAR, LK_ROPE_LLAMA3 } lk_rope_scaling;
+
+typedef struct lk_transformer_config {
+    size_t              size LK_ZERO; /* sizeof this struct; set by LK_TRANSFORMER_CONFIG_INIT */
+    lk_transformer_kind kind LK_ZERO;
+    int64_t             vocabulary LK_ZERO;
+    int64_t             context LK_ZERO; /* the most positions */
+    int64_t             layers LK_ZERO, heads LK_ZERO, width LK_ZERO;
+    int64_t             kv_heads LK_ZERO;   /* llama; 0: heads */
+    int64_t             head_width LK_ZERO; /* llama; 0: width / heads */
+    int64_t hidden LK_ZERO;  /* of the feed-forward layers; 0: 4 · width (llama: 8/3 · width, rounded up to 32) */
+    int64_t classes LK_ZERO; /* encoder */
+    bool    untied LK_ZERO;  /* llama: the head has weights of its own, lm_head.weight */
+    bool    attention_bias LK_ZERO, mlp_bias LK_ZERO; /* llama */
+    int64_t window LK_ZERO;                           /* llama: each token attends to the latest so many; 0: all */
+    lk_activation   activation LK_ZERO;               /* gpt, encoder; llama's is silu in swiglu */
+    double          norm_epsilon LK_ZERO;             /* 0: 1e-5 (llama 1e-6, encoder 1e-12) */
+    double          init_std LK_ZERO;                 /* 0: 0.02 */
+    double          dropout LK_ZERO;                  /* of embeddings and residuals */
+    double          attention_dropout LK_ZERO;
+    double          rope_theta LK_ZERO; /* 0: 10000 */
+    lk_rope_scaling rope_scaling LK_ZERO;
+    double  rope_factor LK_ZERO, rope_low LK_ZERO, rope_high LK_ZERO; /* factor, low_freq_factor, high_freq_factor */
+    int64_t rope_context LK_ZERO;                                     /* original_max_position_embeddings */
+    int64_t bos LK_ZERO, eos LK_ZERO, pad LK_ZERO;                    /* token ids; below 0: none */
+    int64_t recompute LK_ZERO; /* this many blocks, from the first, are recomputed in backward; below 0: all */
+    int     reserved[16] LK_ZERO;
+} lk_transformer_config;
+#define LK_TRANSFORMER_CONFIG_INIT {.size = sizeof(lk_transformer_config), .bos = -1, .eos = -1, .pad = -1}
+
+/* "gpt2", "gpt2-medium", "gpt2-large", "llama-15m", "llama-110m", "llama-3.2-1b"; false if there is none of that name. */
+LK_API bool               lk_transformer_preset(const char *name, lk_transformer_config *config);
+LK_API const char *const *lk_transformer_presets(void); /* NULL at the end */
+/* False: no such model is possible (heads do not divide the width, …), and `why` says so. */
+LK_API bool    lk_transformer_check(const lk_transformer_config *config, char *why, size_t bytes);
+LK_API int64_t lk_transformer_parameters(const lk_transformer_config *config);
+/* Operations of forward and backward for each token: 6 · parameters (without positions) + 12 · layers · width · length. */
+LK_API double lk_transformer_flops(const lk_transformer_config *config, int64_t length);
+
+typedef struct lk_transformer_options {
+    int       reserved LK_ZERO;
+    lk_tensor positions LK_ZERO;           /* i32 (N, T); missing: 0, 1, … */
+    lk_tensor first LK_ZERO, last LK_ZERO; /* i32 (N, T), as lk_attention's: documents of a packed sequence */
+    lk_tensor lengths LK_ZERO;             /* i32 (N): tokens of each sequence, the rest being padding */
+} lk_transformer_options;
+
+typedef struct lk_transformer_result {
+    lk_tensor hidden; /* (N, T, width): the last hidden states, after the final norm */
+    /* gpt, llama: (vocabulary, width), the weight of the head. Logits (N, T, vocabulary) are lk_f_linear(hidden, head, none), and the
+     * loss is lk_linear_cross_entropy(hidden, head, labels). */
+    lk_tensor head;
+    lk_tensor logits; /* encoder: (N, classes) */
+} lk_transformer_result;
+
+/* Records a model over i32 tokens (N, T). Its layers are blocks: "transformer.h.0", "model.layers.0", "bert.encoder.layer.0", …. */
+LK_API lk_transformer_result lk_transformer_at(lk_site site, lk_tensor tokens, const lk_transformer_config *config,
+                                               lk_transformer_options options);
+#define lk_transformer(tokens, config, ...) \
+    lk_transformer_at(LK_HERE, tokens, config, LK_OPTIONS(lk_transformer_options, ##__VA_ARGS__))
+
+LK_END_DECLS
+#endif

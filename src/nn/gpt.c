@@ -1,0 +1,76 @@
+/* gpt.c - GPT-2 as GPT2LMHeadModel of Hugging Face: its names, its Conv1D weights (in, out), the head tied to the embedding. */
+#include "nn/transformer.h"
+
+#include <math.h>
+
+typedef struct gpt {
+    const lk_transformer_config  *config;
+    const lk_transformer_options *options;
+    double                        residual_std; /* of the layers that add to the residual stream */
+} gpt;
+
+/* Hugging Face's Conv1D. */
+static lk_tensor conv1d(lk_tensor x, const char *name, int64_t features, double std)
+{
+    lk_block_begin(x, name);
+    lk_tensor weight = lk__weight(x, "weight", lk_tensor_dim(x, -1), features, std);
+    lk_tensor y = lk_addmm(lk__zeros(x, "bias", features), x, weight);
+    lk_block_end(x);
+    return y;
+}
+
+static lk_tensor attend(lk_tensor x, const gpt *m)
+{
+    const lk_transformer_config  *c = m->config;
+    const lk_transformer_options *o = m->options;
+    lk_tensor                     none = {0};
+    lk_block_begin(x, "attn");
+    lk_tensor qkv = conv1d(x, "c_attn", 3 * c->width, c->init_std);
+    lk_tensor y = lk_attention(qkv, none, none, .heads = c->heads, .causal = true, .dropout = c->attention_dropout,
+                               .first = o->first, .last = o->last, .lengths = o->lengths);
+    y = conv1d(y, "c_proj", c->width, m->residual_std);
+    lk_block_end(x);
+    return lk__drop(y, c->dropout);
+}
+
+static lk_tensor feed_forward(lk_tensor x, const gpt *m)
+{
+    const lk_transformer_config *c = m->config;
+    lk_block_begin(x, "mlp");
+    lk_tensor y = lk__activate(conv1d(x, "c_fc", c->hidden, c->init_std), c->activation);
+    y = conv1d(y, "c_proj", c->width, m->residual_std);
+    lk_block_end(x);
+    return lk__drop(y, c->dropout);
+}
+
+static lk_tensor layer(lk_tensor x, const gpt *m, int64_t i)
+{
+    const lk_transformer_config *c = m->config;
+    lk__block_begin_number(x, i, lk__recompute_block(c, i));
+    x = lk_add(x, attend(lk_layer_norm(x, "ln_1", .epsilon = c->norm_epsilon), m));
+    x = lk_add(x, feed_forward(lk_layer_norm(x, "ln_2", .epsilon = c->norm_epsilon), m));
+    lk_block_end(x);
+    return x;
+}
+
+static lk_tensor table(lk_tensor tokens, const char *name, int64_t rows, const lk_transformer_config *c)
+{
+    lk_block_begin(tokens, name);
+    lk_tensor weight = lk__weight(tokens, "weight", rows, c->width, c->init_std);
+    lk_block_end(tokens);
+    return weight;
+}
+
+lk_transformer_result lk__gpt(lk_tensor tokens, const lk_transformer_config *c, const lk_transformer_options *options)
+{
+    gpt m = {c, options, c->init_std / sqrt(2.0 * (double)c->layers)};
+    lk_block_begin(tokens, "transformer");
+    lk_tensor wte = table(tokens, "wte", c->vocabulary, c), wpe = table(tokens, "wpe", c->context, c);
+    lk_tensor x = lk__drop(lk__add_positions(lk_f_embedding(tokens, wte), wpe, options->positions), c->dropout);
+    lk_block_begin(x, "h");
+    for (int64_t i = 0; i < c->layers; i++) x = layer(x, &m, i);
+    lk_block_end(x);
+    x = lk_layer_norm(x, "ln_f", .epsilon = c->norm_epsilon);
+    lk_block_end(tokens);
+    return (lk_transformer_result){.hidden = x, .head = wte};
+}

@@ -1,0 +1,301 @@
+/* transformer.c - configurations of transformers: defaults, presets, checks and sizes; and what records a model of any kind. */
+#include "nn/transformer.h"
+
+#include <stdio.h>
+#include <string.h>
+
+typedef struct preset {
+    const char           *name;
+    lk_transformer_config config;
+} preset;
+
+#define GPT2(layers_, heads_, width_)                                                                     \
+    {.size = sizeof(lk_transformer_config), .kind = LK_TRANSFORMER_GPT, .vocabulary = 50257, .context = 1024, \
+     .layers = (layers_), .heads = (heads_), .width = (width_), .bos = 50256, .eos = 50256, .pad = -1}
+
+static const preset presets[] = {
+    {"gpt2", GPT2(12, 12, 768)},
+    {"gpt2-medium", GPT2(24, 16, 1024)},
+    {"gpt2-large", GPT2(36, 20, 1280)},
+    /* The shapes of Karpathy's stories15M and stories110M. */
+    {"llama-15m",
+     {.size = sizeof(lk_transformer_config),
+      .kind = LK_TRANSFORMER_LLAMA,
+      .vocabulary = 32000,
+      .context = 256,
+      .layers = 6,
+      .heads = 6,
+      .width = 288,
+      .hidden = 768,
+      .norm_epsilon = 1e-5,
+      .bos = 1,
+      .eos = 2,
+      .pad = -1}},
+    {"llama-110m",
+     {.size = sizeof(lk_transformer_config),
+      .kind = LK_TRANSFORMER_LLAMA,
+      .vocabulary = 32000,
+      .context = 1024,
+      .layers = 12,
+      .heads = 12,
+      .width = 768,
+      .hidden = 2048,
+      .norm_epsilon = 1e-5,
+      .bos = 1,
+      .eos = 2,
+      .pad = -1}},
+    {"llama-3.2-1b",
+     {.size = sizeof(lk_transformer_config),
+      .kind = LK_TRANSFORMER_LLAMA,
+      .vocabulary = 128256,
+      .context = 131072,
+      .layers = 16,
+      .heads = 32,
+      .kv_heads = 8,
+      .head_width = 64,
+      .width = 2048,
+      .hidden = 8192,
+      .norm_epsilon = 1e-5,
+      .rope_theta = 500000,
+      .rope_scaling = LK_ROPE_LLAMA3,
+      .rope_factor = 32,
+      .rope_low = 1,
+      .rope_high = 4,
+      .rope_context = 8192,
+      .bos = 128000,
+      .eos = 128001,
+      .pad = -1}},
+};
+
+enum { PRESETS = sizeof presets / sizeof *presets };
+
+const char *const *lk_transformer_presets(void)
+{
+    static const char *const names[] = {"gpt2",       "gpt2-medium",  "gpt2-large", "llama-15m",
+                                        "llama-110m", "llama-3.2-1b", NULL};
+    return names;
+}
+
+bool lk_transformer_preset(const char *name, lk_transformer_config *config)
+{
+    for (int i = 0; i < PRESETS; i++)
+        if (strcmp(name, presets[i].name) == 0) {
+            *config = presets[i].config;
+            return true;
+        }
+    return false;
+}
+
+static int64_t round_up(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
+
+lk_transformer_config lk__transformer_resolve(const lk_transformer_config *config)
+{
+    lk_transformer_config c = LK_TRANSFORMER_CONFIG_INIT;
+    memcpy(&c, config, config->size < sizeof c ? config->size : sizeof c); /* of other versions of the header */
+    c.size = sizeof c;
+    bool llama = c.kind == LK_TRANSFORMER_LLAMA;
+    if (c.kv_heads == 0) c.kv_heads = c.heads;
+    if (c.head_width == 0 && c.heads > 0) c.head_width = c.width / c.heads;
+    if (c.hidden == 0) c.hidden = llama ? round_up(8 * c.width / 3, 32) : 4 * c.width;
+    if (!(c.norm_epsilon > 0)) c.norm_epsilon = llama ? 1e-6 : c.kind == LK_TRANSFORMER_ENCODER ? 1e-12 : 1e-5;
+    if (!(c.init_std > 0)) c.init_std = 0.02;
+    if (!(c.rope_theta > 0)) c.rope_theta = 10000;
+    if (c.classes == 0) c.classes = 2;
+    return c;
+}
+
+/* ---- checks ---- */
+
+static const char *kind_name(lk_transformer_kind kind)
+{
+    return kind == LK_TRANSFORMER_GPT ? "gpt" : kind == LK_TRANSFORMER_LLAMA ? "llama" : "encoder";
+}
+
+static bool check_sizes(const lk_transformer_config *c, char *why, size_t size)
+{
+    const struct {
+        const char *name;
+        int64_t     value, most;
+    } sizes[] = {{"vocabulary", c->vocabulary, 1 << 28},
+                 {"context", c->context, 1 << 28},
+                 {"layers", c->layers, 4096},
+                 {"heads", c->heads, 65536},
+                 {"width", c->width, 1 << 24},
+                 {"hidden", c->hidden, 1 << 26},
+                 {"kv_heads", c->kv_heads, 65536},
+                 {"classes", c->classes, 1 << 28}};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        if (sizes[i].value < 1 || sizes[i].value > sizes[i].most) {
+            snprintf(why, size, "%s is %lld; 1 to %lld is possible", sizes[i].name, (long long)sizes[i].value,
+                     (long long)sizes[i].most);
+            return false;
+        }
+    return true;
+}
+
+static bool check_heads(const lk_transformer_config *c, bool width_given, char *why, size_t size)
+{
+    if (!width_given && c->width % c->heads != 0) {
+        snprintf(why, size, "%lld heads do not divide the width %lld", (long long)c->heads, (long long)c->width);
+        return false;
+    }
+    if (c->heads % c->kv_heads != 0) {
+        snprintf(why, size, "%lld heads of keys and values do not divide %lld heads of queries", (long long)c->kv_heads,
+                 (long long)c->heads);
+        return false;
+    }
+    if (c->kind == LK_TRANSFORMER_LLAMA && c->head_width % 2 != 0) {
+        snprintf(why, size, "rotary positions need an even width of a head; it is %lld", (long long)c->head_width);
+        return false;
+    }
+    if (c->kind != LK_TRANSFORMER_LLAMA && (c->kv_heads != c->heads || c->head_width * c->heads != c->width)) {
+        snprintf(why, size, "kv_heads and head_width belong to llama");
+        return false;
+    }
+    return true;
+}
+
+static bool check_rope(const lk_transformer_config *c, char *why, size_t size)
+{
+    bool scaled = c->rope_scaling != LK_ROPE_DEFAULT, llama3 = c->rope_scaling == LK_ROPE_LLAMA3;
+    if (scaled && !(c->rope_factor >= 1)) {
+        snprintf(why, size, "the rope scaling's factor is %g; at least 1 is possible", c->rope_factor);
+        return false;
+    }
+    if (llama3 && (c->rope_context < 1 || !(c->rope_low > 0) || !(c->rope_high > c->rope_low))) {
+        snprintf(why, size, "llama3's rope scaling needs an original context, and low < high frequency factors above 0");
+        return false;
+    }
+    return true;
+}
+
+static bool check_rates(const lk_transformer_config *c, char *why, size_t size)
+{
+    bool dropout = c->dropout >= 0 && c->dropout < 1 && c->attention_dropout >= 0 && c->attention_dropout < 1;
+    if (!dropout) snprintf(why, size, "dropout must be at least 0 and below 1");
+    return dropout;
+}
+
+bool lk_transformer_check(const lk_transformer_config *config, char *why, size_t bytes)
+{
+    char                  reason[256] = "";
+    lk_transformer_config c = lk__transformer_resolve(config);
+    bool                  good = check_sizes(&c, reason, sizeof reason) &&
+                check_heads(&c, config->head_width > 0, reason, sizeof reason) &&
+                check_rope(&c, reason, sizeof reason) && check_rates(&c, reason, sizeof reason);
+    if (!good && bytes > 0) snprintf(why, bytes, "%s: %s", kind_name(c.kind), reason);
+    return good;
+}
+
+/* ---- sizes ---- */
+
+static int64_t gpt_parameters(const lk_transformer_config *c)
+{
+    int64_t w = c->width, block = 4 * w + w * 3 * w + 3 * w + w * w + w + 2 * w * c->hidden + c->hidden + w;
+    return c->vocabulary * w + c->context * w + c->layers * block + 2 * w;
+}
+
+static int64_t llama_parameters(const lk_transformer_config *c)
+{
+    int64_t w = c->width, q = c->heads * c->head_width, kv = c->kv_heads * c->head_width;
+    int64_t attention = w * q + 2 * w * kv + q * w + (c->attention_bias ? q + 2 * kv + w : 0);
+    int64_t mlp = 3 * w * c->hidden + (c->mlp_bias ? 2 * c->hidden + w : 0);
+    return c->vocabulary * w * (c->untied ? 2 : 1) + c->layers * (attention + mlp + 2 * w) + w;
+}
+
+static int64_t encoder_parameters(const lk_transformer_config *c)
+{
+    int64_t w = c->width, block = 4 * (w * w + w) + 2 * w * c->hidden + c->hidden + w + 4 * w;
+    int64_t embeddings = (c->vocabulary + c->context + LK__TOKEN_TYPES) * w + 2 * w;
+    return embeddings + c->layers * block + w * w + w + c->classes * w + c->classes;
+}
+
+int64_t lk_transformer_parameters(const lk_transformer_config *config)
+{
+    lk_transformer_config c = lk__transformer_resolve(config);
+    return c.kind == LK_TRANSFORMER_GPT     ? gpt_parameters(&c)
+           : c.kind == LK_TRANSFORMER_LLAMA ? llama_parameters(&c)
+                                            : encoder_parameters(&c);
+}
+
+double lk_transformer_flops(const lk_transformer_config *config, int64_t length)
+{
+    lk_transformer_config c = lk__transformer_resolve(config);
+    int64_t               positions = c.kind == LK_TRANSFORMER_LLAMA ? 0 : c.context * c.width;
+    if (c.kind == LK_TRANSFORMER_LLAMA && c.untied) positions += c.vocabulary * c.width; /* a lookup, no product */
+    return 6.0 * (double)(lk_transformer_parameters(&c) - positions) +
+           12.0 * (double)c.layers * (double)(c.heads * c.head_width) * (double)length;
+}
+
+/* ---- recording ---- */
+
+lk_tensor lk__weight(lk_tensor x, const char *name, int64_t rows, int64_t columns, double std)
+{
+    return lk_parameter(x.graph, name, 2, ((int64_t[]){rows, columns}), .init = LK_INIT_NORMAL, .a = std);
+}
+
+lk_tensor lk__zeros(lk_tensor x, const char *name, int64_t size)
+{
+    return lk_parameter(x.graph, name, 1, &size, .init = LK_INIT_ZERO, .no_decay = true);
+}
+
+lk_tensor lk__activate(lk_tensor x, lk_activation activation)
+{
+    return activation == LK_GELU_TANH ? lk_gelu(x, .tanh = true)
+           : activation == LK_GELU    ? lk_gelu(x)
+           : activation == LK_RELU    ? lk_relu(x)
+                                      : lk_silu(x);
+}
+
+lk_tensor lk__drop(lk_tensor x, double probability) { return probability > 0 ? lk_dropout(x, probability) : x; }
+
+bool lk__recompute_block(const lk_transformer_config *c, int64_t i) { return c->recompute < 0 || i < c->recompute; }
+
+void lk__block_begin_number(lk_tensor x, int64_t i, bool recompute)
+{
+    char name[32];
+    snprintf(name, sizeof name, "%lld", (long long)i);
+    lk_block_begin(x, name, .recompute = recompute);
+}
+
+static bool is_usable(lk_tensor x) { return x.graph && x.id >= 0 && lk_graph_status(x.graph) == LK_OK; }
+
+/* Tokens (N, T) of at most `context` positions. */
+static bool check_tokens(lk_tensor tokens, const lk_transformer_config *c)
+{
+    if (!is_usable(tokens)) return false;
+    if (lk_tensor_rank(tokens) != 2 || lk_tensor_dtype(tokens) != LK_I32) {
+        lk_graph_fail(tokens.graph, "%s needs token ids i32 (N, T); the input is %s with %d axes: text data has them",
+                      kind_name(c->kind), lk_dtype_name(lk_tensor_dtype(tokens)), lk_tensor_rank(tokens));
+        return false;
+    }
+    if (lk_tensor_dim(tokens, 1) > c->context) {
+        lk_graph_fail(tokens.graph, "%s has %lld positions; sequences of %lld tokens are longer", kind_name(c->kind),
+                      (long long)c->context, (long long)lk_tensor_dim(tokens, 1));
+        return false;
+    }
+    return true;
+}
+
+lk_tensor lk__add_positions(lk_tensor x, lk_tensor table, lk_tensor positions)
+{
+    if (positions.graph) return lk_add(x, lk_f_embedding(positions, table));
+    int64_t length = lk_tensor_dim(x, 1);
+    return lk_add(x, length < lk_tensor_dim(table, 0) ? lk_slice(table, 0, 0, length) : table);
+}
+
+lk_transformer_result lk_transformer_at(lk_site site, lk_tensor tokens, const lk_transformer_config *config,
+                                        lk_transformer_options options)
+{
+    char                  why[300];
+    lk_transformer_config c = lk__transformer_resolve(config);
+    (void)site;
+    if (is_usable(tokens) && !lk_transformer_check(config, why, sizeof why)) lk_graph_fail(tokens.graph, "%s", why);
+    if (!check_tokens(tokens, &c)) {
+        lk_tensor none = {tokens.graph, -1};
+        return (lk_transformer_result){none, none, none};
+    }
+    return c.kind == LK_TRANSFORMER_GPT     ? lk__gpt(tokens, &c, &options)
+           : c.kind == LK_TRANSFORMER_LLAMA ? lk__llama(tokens, &c, &options)
+                                            : lk__encoder(tokens, &c, &options);
+}
