@@ -4,6 +4,7 @@
 #include "bench_comm.h"
 #include "json.h"
 #include "ranks.h"
+#include "text_metrics.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -40,9 +41,10 @@ typedef struct bench {
     lk_plan    *plan;
     lk_store   *store;
     lk_program *program;
-    char       *features;
-    int32_t    *labels;
-    int64_t     elements, samples, share; /* share: this rank's samples of a batch */
+    lk_field    about[LK_MAX_FIELDS]; /* of a batch */
+    char       *fields[LK_MAX_FIELDS];
+    int         fields_count;
+    int64_t     samples, share; /* share: this rank's samples of a batch */
     int         rank, world;
     double      first_step; /* seconds since exec */
     double      median;     /* seconds per step */
@@ -76,36 +78,50 @@ static double exec_time(void)
     return now();
 }
 
-/* Uniform random numbers: the speed of a step does not depend on the values. */
-static void fill_samples(bench *b)
+/* Uniform random numbers, and class numbers: the speed of a step does not depend on the values. */
+static void fill_field(const lk_field *about, int64_t samples, char *out)
 {
     uint32_t state = 1;
-    bool     f64 = b->setup->config.dtype == LK_F64;
-    for (int64_t i = 0; i < b->samples * b->elements; i++) {
+    uint32_t classes = about->classes > 0 ? (uint32_t)about->classes : 1;
+    for (int64_t i = 0; i < samples * lk_field_elements(about); i++) {
         state = state * 1664525u + 1013904223u;
         double value = (double)(int32_t)state / 2147483648.0;
-        if (f64)
-            ((double *)b->features)[i] = value;
-        else
-            ((float *)b->features)[i] = (float)value;
+        if (about->dtype == LK_F64)
+            ((double *)out)[i] = value;
+        else if (about->dtype == LK_F32)
+            ((float *)out)[i] = (float)value;
+        else if (about->dtype == LK_I32)
+            ((int32_t *)out)[i] = (int32_t)((state >> 8) % classes);
     }
-    for (int64_t i = 0; i < b->samples; i++) b->labels[i] = (int32_t)(i % b->setup->model_options.classes);
+}
+
+static lk_status make_fields(bench *b)
+{
+    setup           *s = b->setup;
+    lk_loader_config loader = LK_LOADER_CONFIG_INIT;
+    loader.dataset = s->train;
+    loader.dtype = s->config.dtype;
+    loader.transform = s->config.transform;
+    for (int i = 0; lk_loader_field(&loader, i, &b->about[i]); b->fields_count = ++i) {
+        size_t bytes = (size_t)b->samples * lk_field_bytes(&b->about[i]);
+        b->fields[i] = aligned_alloc(64, (bytes + 63) / 64 * 64);
+        if (!b->fields[i]) return LK_ENOMEM;
+        memset(b->fields[i], 0, bytes);
+        fill_field(&b->about[i], b->samples, b->fields[i]);
+    }
+    return LK_OK;
 }
 
 static lk_status create_bench(bench *b)
 {
     setup    *s = b->setup;
-    size_t    size = lk_dtype_size(s->config.dtype), memory[LK_MEMORY_COUNT];
+    size_t    memory[LK_MEMORY_COUNT];
     lk_status status = lk_trainer_plan(s->context, &s->config, &b->graph, &b->plan, memory);
     if (status < 0) return status;
-    b->elements = lk_field_elements(lk_dataset_field(s->train, 0));
     b->share = lk_trainer_share(&s->config);
     b->samples = b->share;
     while (b->samples + b->share <= SAMPLES && b->samples < 4 * b->share) b->samples += b->share;
-    b->features = aligned_alloc(64, ((size_t)(b->samples * b->elements) * size + 63) / 64 * 64);
-    b->labels = malloc((size_t)b->samples * sizeof *b->labels);
-    if (!b->features || !b->labels) return LK_ENOMEM;
-    fill_samples(b);
+    if ((status = make_fields(b)) < 0) return status;
     if ((status = lk_store_create(b->plan, s->config.seed, &b->store)) < 0) return status;
     return lk_program_create(b->plan, b->store, s->config.comm, &b->program);
 }
@@ -115,9 +131,8 @@ static lk_status one_step(bench *b, int64_t i)
     setup  *s = b->setup;
     int64_t at = b->share ? i * b->share % b->samples : 0;
     lk_step step = {.step = i + 1, .count = b->share, .total = s->config.batch, .rate = s->config.optimizer.lr};
-    lk_program_bind(b->program, lk_dataset_field(s->train, 0)->name,
-                    b->features + (size_t)(at * b->elements) * lk_dtype_size(s->config.dtype));
-    lk_program_bind(b->program, "label", b->labels + at);
+    for (int k = 0; k < b->fields_count; k++)
+        lk_program_bind(b->program, b->about[k].name, b->fields[k] + (size_t)at * lk_field_bytes(&b->about[k]));
     return lk_program_train(b->program, &step);
 }
 
@@ -157,13 +172,21 @@ static void print_result(const bench *b, const options *given)
 {
     struct rusage usage;
     getrusage(RUSAGE_SELF, &usage);
-    double images = (double)b->setup->config.batch / b->median, rss = (double)usage.ru_maxrss / 1024;
+    const transformer *t = &b->setup->transformer;
+    double             images = (double)b->setup->config.batch / b->median, rss = (double)usage.ru_maxrss / 1024;
+    double             rate = t->used ? images * (double)t->length : images;
+    double             mfu =
+        t->used ? rate * lk_transformer_flops(&t->config, t->length) / text_metrics_peak(b->setup, b->world) : 0;
     if (!options_flag(given, "json")) {
-        printf("%s, batch %lld, %d rank%s, %d thread%s each, %s: %.1f images/s, %.1f steps/s, step %.3f ms (median of "
+        printf("%s, batch %lld, %d rank%s, %d thread%s each, %s: %.1f %s/s, %.1f steps/s, step %.3f ms (median of "
                "%lld)\n",
                options_text(given, "model"), (long long)b->setup->config.batch, b->world, b->world == 1 ? "" : "s",
                lk_context_threads(b->setup->context), lk_context_threads(b->setup->context) == 1 ? "" : "s",
-               lk_context_isa(b->setup->context), images, 1 / b->median, 1e3 * b->median, (long long)b->steps);
+               lk_context_isa(b->setup->context), rate, t->used ? "tokens" : "images", 1 / b->median, 1e3 * b->median,
+               (long long)b->steps);
+        if (t->used)
+            printf("%lld parameters, model FLOP utilisation %.1f %%\n",
+                   (long long)lk_transformer_parameters(&t->config), 100 * mfu);
         printf("first step done %.1f ms after exec, peak memory %.1f MiB\n", 1e3 * b->first_step, rss);
         return;
     }
@@ -174,7 +197,8 @@ static void print_result(const bench *b, const options *given)
     json_integer(&j, "ranks", b->world);
     json_integer(&j, "threads", lk_context_threads(b->setup->context));
     json_text(&j, "isa", lk_context_isa(b->setup->context));
-    json_number(&j, "images_per_s", images);
+    json_number(&j, t->used ? "tokens_per_s" : "images_per_s", rate);
+    if (t->used) json_number(&j, "mfu", mfu);
     json_number(&j, "steps_per_s", 1 / b->median);
     json_number(&j, "first_step_s", b->first_step);
     json_number(&j, "rss_mib", rss);
@@ -252,8 +276,7 @@ static int run_bench(const options *given)
     lk_store_free(b.store);
     lk_plan_free(b.plan);
     lk_graph_free(b.graph);
-    free(b.features);
-    free(b.labels);
+    for (int i = 0; i < b.fields_count; i++) free(b.fields[i]);
     ranks_leave(&s);
     setup_free(&s);
     return code;

@@ -49,7 +49,24 @@ static void print_memory(const size_t *memory)
     printf("%-16s %15zu bytes  %10.2f MiB\n", "total", total, (double)total / 1048576);
 }
 
-static void print_json(const size_t *memory, const lk_plan *plan)
+/* Blocks of a transformer that are recomputed. */
+static int64_t recomputed_blocks(const setup *s)
+{
+    const lk_transformer_config *c = &s->transformer.config;
+    return c->recompute < 0 || c->recompute > c->layers ? c->layers : c->recompute;
+}
+
+static void print_recomputed(const setup *s)
+{
+    long long blocks = (long long)recomputed_blocks(s), layers = (long long)s->transformer.config.layers;
+    if (!s->transformer.used || (blocks == 0 && s->transformer.budget == 0)) return;
+    if (blocks == 0)
+        printf("no block is recomputed: all %lld fit\n", layers);
+    else
+        printf("recomputed       blocks 0 to %lld of %lld\n", blocks - 1, layers);
+}
+
+static void print_json(const setup *s, const size_t *memory, const lk_plan *plan)
 {
     size_t total = 0;
     char   fingerprint[32];
@@ -66,6 +83,7 @@ static void print_json(const size_t *memory, const lk_plan *plan)
     json_integer(&j, "total", (int64_t)total);
     snprintf(fingerprint, sizeof fingerprint, "%016llx", (unsigned long long)lk_plan_fingerprint(plan));
     json_text(&j, "fingerprint", fingerprint);
+    if (s->transformer.used) json_integer(&j, "recomputed_blocks", recomputed_blocks(s));
     json_close(&j, '}');
     json_line(&j);
 }
@@ -178,9 +196,9 @@ static int run_plan(const options *given)
             lk_graph_print(graph, write_out, stdout);
         if (options_flag(given, "sections")) lk_plan_print(plan, write_out, stdout);
         if (options_flag(given, "json"))
-            print_json(memory, plan);
+            print_json(&s, memory, plan);
         else if (!form)
-            print_memory(memory);
+            print_memory(memory), print_recomputed(&s);
     }
     bool step = s.config.plan_world > 1 || options_flag(given, "measure");
     if (code == 0 && step && !form && !options_flag(given, "json")) code = print_step(&s, plan, given);

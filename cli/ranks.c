@@ -133,7 +133,7 @@ int ranks_make(setup *s, const char *name, const options *given)
         print_error(name, "--reproducible already runs its leaves one after the other: remove --accumulate");
         return EXIT_USER_ERROR;
     }
-    return 0;
+    return transformer_fit(&s->transformer, name, s->context, config);
 }
 
 void ranks_describe(const setup *s, char *out, size_t size)

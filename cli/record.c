@@ -24,7 +24,8 @@ static const char *const dependent[][12] = {
 };
 
 /* Options without which the weights do not fit. */
-static const char *const model_options[] = {"model", "hidden", "stem", NULL};
+static const char *const model_options[] = {"model", "hidden",     "stem",       "layers", "heads", "kv-heads",
+                                            "width", "vocabulary", "rope-theta", "untied", NULL};
 
 static bool is_in(const char *const *list, const char *name)
 {

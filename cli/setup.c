@@ -20,7 +20,13 @@ lk_tensor setup_model(setup *s, lk_tensor x)
 
 static lk_tensor record_loss(const lk_inputs *inputs, void *user)
 {
-    setup    *s = user;
+    setup *s = user;
+    if (s->transformer.used) {
+        bool      good = lk_graph_status(inputs->graph) == LK_OK;
+        lk_tensor loss = transformer_loss(&s->transformer, inputs);
+        s->model_failed = good && lk_graph_status(inputs->graph) != LK_OK;
+        return loss;
+    }
     lk_tensor y = setup_model(s, inputs->tensors[0]);
     return loss_record(s->loss, y, inputs, s->model_options.classes, s->label_smoothing);
 }
@@ -40,7 +46,13 @@ static void set_data_name(setup *s, const options *given)
 {
     const char *model = options_text(given, "model"), *data = options_text(given, "data");
     bool        mlp = strcmp(model, "mlp") == 0;
-    if (!data) data = mlp ? "synthetic" : "cifar10";
+    if (!data) data = mlp || s->transformer.used ? "synthetic" : "cifar10";
+    if (s->transformer.used && strcmp(data, "synthetic") == 0) {
+        int64_t vocabulary = s->transformer.config.vocabulary;
+        snprintf(s->data, sizeof s->data, "synthetic-tokens:%lld,vocabulary=%lld", (long long)s->transformer.length,
+                 (long long)(vocabulary ? vocabulary : 65));
+        return;
+    }
     bool named = strncmp(data, "synthetic:", 10) == 0; /* with its sizes; options may set the others */
     if (named && options_given(given, "classes") && !strstr(data, "classes="))
         snprintf(s->data, sizeof s->data, "%s%sclasses=%lld", data, data[10] ? "," : "",
@@ -119,12 +131,20 @@ static lk_status open_data(setup *s, setup_data what)
     return what == SETUP_BOTH ? open_both(s) : open_test(s, what == SETUP_ANY);
 }
 
+static int refuse_stem(const setup *s, const char *name, const options *given)
+{
+    if (!options_given(given, "stem")) return 0;
+    print_error(name, "--stem belongs to --model resnet18; %s does not use it", s->model_name);
+    return EXIT_USER_ERROR;
+}
+
 /* An option that this model or data set does not use is a user error, instead of being ignored. */
 static int check_model_options(const setup *s, const char *name, const options *given)
 {
     static const struct {
         const char *option, *models; /* that use it */
     } table[] = {{"hidden", "mlp"}, {"stem", "resnet18"}, {"recompute", "resnet18, resnet20"}};
+    if (s->transformer.used) return refuse_stem(s, name, given);
     for (size_t i = 0; i < sizeof table / sizeof *table; i++)
         if (options_given(given, table[i].option) && !s->model_library && !strstr(table[i].models, s->model_name)) {
             print_error(name, "--%s belongs to --model %s; %s does not use it", table[i].option, table[i].models,
@@ -280,14 +300,19 @@ int setup_make(setup *s, const char *name, const options *given, setup_data what
     int code = s->context ? 0 : setup_begin(s, name, given, (int)options_integer(given, "threads"));
     if (code != 0) return code;
     s->model_name = options_text(given, "model");
-    if (!(s->model = model_load(name, s->model_name, &s->model_library))) return EXIT_USER_ERROR;
+    if ((code = transformer_make(&s->transformer, name, given)) != 0) return code;
+    if (!s->transformer.used && !(s->model = model_load(name, s->model_name, &s->model_library)))
+        return EXIT_USER_ERROR;
     s->model_options = (lk_model_options){.hidden = options_integer(given, "hidden"),
                                           .cifar_stem = strcmp(options_text(given, "stem"), "cifar") == 0,
                                           .recompute = options_flag(given, "recompute")};
     if ((code = check_model_options(s, name, given)) != 0) return code;
     if (what != SETUP_OPENED && (code = open_named(s, name, given, what)) != 0) return code;
-    code = loss_choose(name, options_text(given, "loss"), s->data, setup_field(s, "label"), setup_field(s, "target"),
-                       &s->loss, &s->model_options.classes);
+    if (s->transformer.used)
+        code = transformer_use_data(&s->transformer, name, given, s->train ? s->train : s->test);
+    else
+        code = loss_choose(name, options_text(given, "loss"), s->data, setup_field(s, "label"),
+                           setup_field(s, "target"), &s->loss, &s->model_options.classes);
     if (code != 0) return code;
     s->config.loss = record_loss;
     s->config.model_user = s;

@@ -4,17 +4,20 @@
 
 #include "loss.h"
 #include "open_options.h"
+#include "transformer.h"
 
 /* Rows of an option table. */
 #define MODEL_OPTIONS                                                                                                            \
     HEADING("Model"),                                                                                                            \
-        CHOICE_OR_FILE("model", "NAME", "cnn", "mlp|cnn|resnet18|resnet20",                                                      \
+        CHOICE_OR_FILE("model", "NAME", "cnn", "mlp|cnn|resnet18|resnet20|" TRANSFORMER_NAMES,                                   \
                "mlp: fc1, relu, fc2. cnn: SimpleCNN of the PyTorch tutorials. resnet18: torchvision's. resnet20: for small images. "  \
+               "gpt, llama, encoder: GPT-2, Llama and BERT with the sizes below; gpt2 and so on: with those of the published models. " \
                "A file: your own, a shared object with LK_EXPORT_MODEL of lockstep/model.h"), \
-        INTEGER("hidden", "N", "128", 1, 1e6, "mlp: width of the hidden layer"),                                                 \
+        TRANSFORMER_OPTIONS,                                                                                                     \
+        INTEGER("hidden", "N", "128", 1, 1e6, "mlp: width of the hidden layer. Transformers: of the feed-forward layers (default 4 times --width; llama 8/3)"), \
         CHOICE("stem", "WHICH", "torchvision", "torchvision|cifar",                                                              \
                "resnet18: torchvision's 7x7 stride-2 stem with max pool, or a 3x3 one for small images"),                        \
-        FLAG("recompute", "resnets: keep only the inputs of residual blocks and recompute the blocks in backward: less memory, more time"), \
+        FLAG("recompute", "resnets, transformers: keep only the inputs of blocks and recompute the blocks in backward: less memory, more time"), \
         CHOICE("loss", "NAME", "auto", "auto|cross_entropy|mse|l1|bce",                                                          \
                "Loss. auto: cross_entropy for labels of classes, mse for numbers to predict. bce: binary cross-entropy of each output"), \
         CHOICE("dtype", "TYPE", "f32", "f32|f64|bf16",                                                                           \
@@ -25,7 +28,7 @@
         TEXT("data", "NAME[:FILES]", NULL,                                                                                       \
              "cifar10, fashion-mnist, mnist or synthetic; without :DIR it is searched where `lockstep data get` stores it. "     \
              "Your own files: folder:DIR (PNG and JPEG files, a subdirectory for each class), npy:X.npy,Y.npy, npz:FILE, "       \
-             "safetensors:FILE, csv:FILE, idx:IMAGES,LABELS. Default: synthetic for mlp, else cifar10"),                         \
+             "safetensors:FILE, csv:FILE, idx:IMAGES,LABELS. Default: synthetic for mlp and transformers, else cifar10"),        \
         TABLE_OPTIONS,                                                                                                           \
         FOLDER_OPTIONS,                                                                                                          \
         INTEGER("features", "N", "64", 1, 1e6, "synthetic data for mlp: features of a sample"),                                      \
@@ -46,6 +49,7 @@ typedef struct setup {
     lk_dataset       *train, *test;
     lk_trainer_config config; /* model, data and batch are set; the rest is as in LK_TRAINER_CONFIG_INIT */
     lk_model_function model;
+    transformer       transformer; /* where it is used, instead of model */
     void             *model_library; /* of a model from a file; NULL: it is built in */
     lk_model_options  model_options; /* classes: the number of outputs */
     lk_open_options   open_options;

@@ -8,6 +8,7 @@
 #include "ranks.h"
 #include "record.h"
 #include "terminal.h"
+#include "text_metrics.h"
 #include "training.h"
 
 #include <errno.h>
@@ -68,8 +69,9 @@ typedef struct watcher {
     double          epoch_sum;     /* of losses × samples, and … */
     int64_t         epoch_samples; /* … of samples, in the epoch so far */
     int64_t         epoch;
-    double          loss;                        /* of the latest evaluation; NaN: none */
-    lk_named_metric metrics[LK_MAX_METRICS + 1]; /* of it */
+    double          loss;                                       /* of the latest evaluation; NaN: none */
+    lk_named_metric metrics[LK_MAX_METRICS + 1 + TEXT_METRICS]; /* of it */
+    text_metrics    text;
     int             metrics_count;
     int64_t         samples; /* of it */
     int             rank, world;
@@ -101,7 +103,8 @@ static void log_event(FILE *log, const lk_event *e)
     if (e->kind == LK_EVENT_STEP) {
         json_number(&j, "lr", e->rate);
         if (e->grad_norm > 0) json_number(&j, "grad_norm", e->grad_norm);
-        json_number(&j, "images_per_s", e->seconds > 0 ? (double)e->samples / e->seconds : 0);
+        if (!lk_metrics_find(e->metrics, e->metrics_count, "tokens_per_s"))
+            json_number(&j, "images_per_s", e->seconds > 0 ? (double)e->samples / e->seconds : 0);
     }
     metrics_json(&j, e->metrics, e->metrics_count);
     if (e->kind == LK_EVENT_EVALUATED) json_integer(&j, "samples", e->samples);
@@ -136,7 +139,8 @@ static void plot_event(watcher *w, const lk_event *e)
         plot_metrics(w, e, "train");
         add_scalar(w, "train/lr", e->step, e->rate);
         if (e->grad_norm > 0) add_scalar(w, "train/grad_norm", e->step, e->grad_norm);
-        if (e->seconds > 0) add_scalar(w, "train/images_per_s", e->step, (double)e->samples / e->seconds);
+        if (e->seconds > 0 && !w->setup->transformer.used)
+            add_scalar(w, "train/images_per_s", e->step, (double)e->samples / e->seconds);
         if (e->late_rank >= 0) add_scalar(w, "train/late_ms", e->step, 1e3 * e->late);
     } else if (e->kind == LK_EVENT_EVALUATED) {
         add_scalar(w, "test/loss", e->step, e->loss);
@@ -171,16 +175,22 @@ static void update_train_loss(watcher *w, const lk_event *e)
     w->train_loss = w->epoch_sum / (double)w->epoch_samples;
 }
 
-/* What a sample is called on the moving line. */
+/* How many units a sample has. */
+static int64_t sample_units(const setup *s) { return s->transformer.used ? s->transformer.length : 1; }
+
+/* What a unit is called on the moving line. */
 static const char *sample_unit(const setup *s)
 {
+    if (s->transformer.used) return "tokens";
     return strcmp(lk_dataset_field(s->train, 0)->name, "image") == 0 ? "images" : "samples";
 }
 
-static int on_event(void *user, const lk_event *e)
+static int on_event(void *user, const lk_event *event)
 {
-    watcher *w = user;
-    char     text[METRICS_TEXT];
+    watcher        *w = user;
+    char            text[METRICS_TEXT];
+    lk_event        own = text_metrics_add(&w->text, w->setup, event);
+    const lk_event *e = &own;
     if (!w->started && w->rank == 0) {
         progress_start(&w->bar, stderr, "train", sample_unit(w->setup), e->steps, e->steps / 20 > 0 ? e->steps / 20 : 1);
         w->bar.describe = describe_step;
@@ -195,7 +205,8 @@ static int on_event(void *user, const lk_event *e)
         w->seconds += e->seconds;
         update_train_loss(w, e);
         w->event = e;
-        if (w->rank == 0) progress_step(&w->bar, e->step, e->loss, (double)w->images);
+        if (w->rank == 0) progress_step(&w->bar, e->step, e->loss, (double)(w->images * sample_units(w->setup)));
+        if (w->setup->transformer.used && w->text.peak == 0) w->text.peak = text_metrics_peak(w->setup, w->world);
     }
     if (e->kind == LK_EVENT_EPOCH) w->train_loss = e->loss;
     if (e->kind == LK_EVENT_EPOCH && w->verbose)
@@ -239,7 +250,8 @@ static void print_results(const watcher *w, lk_trainer *t, const options *given)
         metrics_json(&j, w->metrics, w->metrics_count);
     else
         json_number(&j, "accuracy", NAN); /* never evaluated */
-    json_number(&j, "images_per_s", w->seconds > 0 ? (double)w->images / w->seconds : 0);
+    json_number(&j, w->setup->transformer.used ? "tokens_per_s" : "images_per_s",
+                w->seconds > 0 ? (double)(w->images * sample_units(w->setup)) / w->seconds : 0);
     json_number(&j, "steps_per_s", w->seconds > 0 ? (double)w->steps / w->seconds : 0);
     json_integer(&j, "ranks", w->world);
     json_text(&j, "hash", hash);
@@ -285,8 +297,9 @@ static int train_model(setup *s, watcher *w, const options *given)
     else if (status < 0)
         code = setup_report(s, "train", status);
     if (status >= 0 && w->started && w->seconds > 0)
-        terminal_print(stderr, "%lld steps, %.0f %s/s%s%s\n", (long long)w->steps, (double)w->images / w->seconds,
-                       sample_unit(s), s->config.save ? "; the model is in " : "", s->config.save ? s->config.save : "");
+        terminal_print(stderr, "%lld steps, %.0f %s/s%s%s\n", (long long)w->steps,
+                       (double)(w->images * sample_units(s)) / w->seconds, sample_unit(s),
+                       s->config.save ? "; the model is in " : "", s->config.save ? s->config.save : "");
     if (status >= 0 && w->rank == 0 && options_flag(given, "json")) print_results(w, t, given);
     lk_trainer_free(t);
     return code;

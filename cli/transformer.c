@@ -1,0 +1,222 @@
+/* transformer.c - transformers from options: sizes, vocabulary, loss, and as many recomputed blocks as a memory budget needs. */
+#include "transformer.h"
+
+#include "command.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static bool is_model(const char *model, const char *name) { return strcmp(model, name) == 0; }
+
+/* "4GiB", "512MiB", "8GB": bytes; 0: invalid. */
+static size_t parse_size(const char *text)
+{
+    static const struct {
+        const char *unit;
+        double      bytes;
+    } units[] = {{"GiB", 1073741824.0}, {"MiB", 1048576.0}, {"KiB", 1024.0}, {"GB", 1e9}, {"MB", 1e6}, {"", 1}};
+    char  *end;
+    double number = strtod(text, &end);
+    for (size_t i = 0; i < sizeof units / sizeof *units; i++)
+        if (end != text && strcmp(end, units[i].unit) == 0 && number > 0 && number * units[i].bytes < 1e18)
+            return (size_t)(number * units[i].bytes);
+    return 0;
+}
+
+/* Options that a preset or a config.json decides. */
+static int refuse_sizes(const char *name, const options *given)
+{
+    static const char *const sizes[] = {"layers", "heads", "kv-heads", "width", "hidden", "rope-theta", "untied"};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        if (options_given(given, sizes[i])) {
+            print_error(name, "--%s belongs to --model gpt, llama and encoder; %s has its own", sizes[i],
+                        options_text(given, "model"));
+            return EXIT_USER_ERROR;
+        }
+    return 0;
+}
+
+static int read_sizes(transformer *t, const char *name, const options *given)
+{
+    lk_transformer_config   *c = &t->config;
+    bool                     llama = c->kind == LK_TRANSFORMER_LLAMA;
+    static const char *const of_llama[] = {"kv-heads", "rope-theta", "untied"};
+    for (size_t i = 0; i < sizeof of_llama / sizeof *of_llama; i++)
+        if (options_given(given, of_llama[i]) && !llama) {
+            print_error(name, "--%s belongs to --model llama; %s does not use it", of_llama[i],
+                        options_text(given, "model"));
+            return EXIT_USER_ERROR;
+        }
+    c->layers = options_integer(given, "layers");
+    c->heads = options_integer(given, "heads");
+    c->width = options_integer(given, "width");
+    c->context = options_integer(given, "context");
+    if (options_given(given, "hidden")) c->hidden = options_integer(given, "hidden");
+    if (options_given(given, "kv-heads")) c->kv_heads = options_integer(given, "kv-heads");
+    c->rope_theta = options_number(given, "rope-theta");
+    c->untied = options_flag(given, "untied");
+    if (c->kind == LK_TRANSFORMER_ENCODER) c->activation = LK_GELU;
+    return 0;
+}
+
+static int read_recompute(transformer *t, const char *name, const options *given)
+{
+    const char *memory = options_text(given, "memory");
+    bool        blocks = options_given(given, "recompute-blocks"), all = options_flag(given, "recompute");
+    if ((blocks && all) || (memory && (blocks || all))) {
+        print_error(name, "--recompute, --recompute-blocks and --memory exclude each other");
+        return EXIT_USER_ERROR;
+    }
+    t->config.recompute = all ? -1 : blocks ? options_integer(given, "recompute-blocks") : 0;
+    if (memory && (t->budget = parse_size(memory)) == 0) {
+        print_error(name, "--memory '%s': expected a number and KiB, MiB, GiB, MB or GB, such as 4GiB", memory);
+        return EXIT_USER_ERROR;
+    }
+    return 0;
+}
+
+/* An option that only transformers use is a user error with any other model, instead of being ignored. */
+static int refuse_options(const char *name, const options *given)
+{
+    static const option rows[] = {TRANSFORMER_OPTIONS, OPTIONS_END};
+    for (const option *row = rows; row->name; row++)
+        if (options_given(given, row->name)) {
+            print_error(name, "--%s belongs to transformers, such as --model gpt; %s does not use it", row->name,
+                        options_text(given, "model"));
+            return EXIT_USER_ERROR;
+        }
+    return 0;
+}
+
+static int check_config(const transformer *t, const char *name)
+{
+    char                  why[300];
+    lk_transformer_config c = t->config;
+    if (c.vocabulary == 0) c.vocabulary = 1; /* the data's, later */
+    if (lk_transformer_check(&c, why, sizeof why)) return 0;
+    print_error(name, "--model %s", why);
+    return EXIT_USER_ERROR;
+}
+
+int transformer_make(transformer *t, const char *name, const options *given)
+{
+    static const lk_transformer_config none = LK_TRANSFORMER_CONFIG_INIT;
+    const char                        *model = options_text(given, "model");
+    lk_transformer_config             *c = &t->config;
+    int                                code = 0;
+    *t = (transformer){.config = none, .used = true};
+    bool kind = is_model(model, "gpt") || is_model(model, "llama") || is_model(model, "encoder");
+    if (kind) {
+        c->kind = is_model(model, "gpt")     ? LK_TRANSFORMER_GPT
+                  : is_model(model, "llama") ? LK_TRANSFORMER_LLAMA
+                                             : LK_TRANSFORMER_ENCODER;
+        code = read_sizes(t, name, given);
+    } else if (lk_transformer_preset(model, c)) {
+        t->from_file = true;
+        code = refuse_sizes(name, given);
+    } else {
+        t->used = false;
+        return refuse_options(name, given);
+    }
+    if (code != 0) return code;
+    t->length = options_given(given, "context") || kind ? options_integer(given, "context") : c->context;
+    if (t->length > c->context) {
+        print_error(name, "--context %lld: %s has %lld positions", (long long)t->length, model, (long long)c->context);
+        return EXIT_USER_ERROR;
+    }
+    if (options_given(given, "vocabulary")) c->vocabulary = options_integer(given, "vocabulary");
+    if (options_given(given, "dropout")) c->dropout = c->attention_dropout = options_number(given, "dropout");
+    code = read_recompute(t, name, given);
+    return code != 0 ? code : check_config(t, name);
+}
+
+int transformer_use_data(transformer *t, const char *name, const options *given, const lk_dataset *data)
+{
+    const lk_field *tokens = lk_dataset_find(data, "tokens"), *label = lk_dataset_find(data, "label");
+    bool            encoder = t->config.kind == LK_TRANSFORMER_ENCODER;
+    const char     *model = options_text(given, "model");
+    if (!tokens || !label) {
+        print_error(name,
+                    "--model %s needs text (a field \"tokens\"%s), such as --data text:FILE --tokenizer char; "
+                    "%s has none",
+                    model, encoder ? ", and a \"label\" for each" : "", lk_dataset_name(data));
+        return EXIT_USER_ERROR;
+    }
+    if (encoder != (label->rank == 0)) {
+        print_error(name,
+                    encoder ? "--model %s predicts a class of each text; %s has no such labels: name their field "
+                              "with --label"
+                            : "--model %s predicts the next token; %s has classes of whole texts: "
+                              "--model encoder predicts those",
+                    model, lk_dataset_name(data));
+        return EXIT_USER_ERROR;
+    }
+    if (encoder) t->config.classes = label->classes;
+    if (t->config.vocabulary == 0) t->config.vocabulary = tokens->classes;
+    if (t->config.vocabulary == 0) {
+        print_error(name, "the vocabulary of %s is unknown: set --vocabulary N or --tokenizer", lk_dataset_name(data));
+        return EXIT_USER_ERROR;
+    }
+    if (tokens->classes > t->config.vocabulary) {
+        print_error(name, "the tokenizer has %d tokens, and %s a vocabulary of %lld", tokens->classes, model,
+                    (long long)t->config.vocabulary);
+        return EXIT_USER_ERROR;
+    }
+    return 0;
+}
+
+static lk_tensor optional_input(const lk_inputs *inputs, const char *name)
+{
+    return lk_inputs_has(inputs, name) ? lk_inputs_find(inputs, name) : (lk_tensor){0};
+}
+
+lk_tensor transformer_loss(const transformer *t, const lk_inputs *inputs)
+{
+    lk_tensor             label = lk_inputs_find(inputs, "label");
+    lk_transformer_result r =
+        lk_transformer(lk_inputs_find(inputs, "tokens"), &t->config, .positions = optional_input(inputs, "positions"),
+                       .first = optional_input(inputs, "first"), .lengths = optional_input(inputs, "length"));
+    return t->config.kind == LK_TRANSFORMER_ENCODER ? lk_cross_entropy(r.logits, label)
+                                                    : lk_linear_cross_entropy(r.hidden, r.head, label);
+}
+
+/* Bytes of the run's plan with so many recomputed blocks. */
+static lk_status plan_bytes(transformer *t, int64_t blocks, lk_context *context, const lk_trainer_config *config,
+                            size_t *bytes)
+{
+    lk_graph *graph = NULL;
+    lk_plan  *plan = NULL;
+    size_t    memory[LK_MEMORY_COUNT];
+    t->config.recompute = blocks;
+    lk_status status = lk_trainer_plan(context, config, &graph, &plan, memory);
+    *bytes = 0;
+    for (int i = 0; status >= 0 && i < LK_MEMORY_COUNT; i++) *bytes += memory[i];
+    lk_plan_free(plan);
+    lk_graph_free(graph);
+    return status;
+}
+
+int transformer_fit(transformer *t, const char *name, lk_context *context, const lk_trainer_config *config)
+{
+    int64_t low = 0, high = t->config.layers; /* the answer is within */
+    size_t  bytes;
+    if (!t->used || t->budget == 0) return 0;
+    lk_status status = plan_bytes(t, high, context, config, &bytes);
+    if (status >= 0 && bytes > t->budget) {
+        print_error(name,
+                    "--memory: %.2f MiB are needed with every block recomputed; %.2f MiB are given: take a smaller "
+                    "batch or context",
+                    (double)bytes / 1048576, (double)t->budget / 1048576);
+        return EXIT_USER_ERROR;
+    }
+    while (status >= 0 && low < high) {
+        int64_t middle = (low + high) / 2;
+        status = plan_bytes(t, middle, context, config, &bytes);
+        if (bytes <= t->budget)
+            high = middle;
+        else
+            low = middle + 1;
+    }
+    t->config.recompute = high;
+    return status < 0 ? report(name, context, status) : 0;
+}

@@ -1,0 +1,46 @@
+/* transformer.h - the options of transformers, their configuration, and their loss. */
+#ifndef TRANSFORMER_H
+#define TRANSFORMER_H
+
+#include "options.h"
+
+#include <lockstep.h>
+
+#define TRANSFORMER_NAMES "gpt|llama|encoder|gpt2|gpt2-medium|gpt2-large|llama-15m|llama-110m|llama-3.2-1b"
+
+/* Rows of an option table. */
+#define TRANSFORMER_OPTIONS                                                                                                      \
+    INTEGER("layers", "N", "6", 1, 4096, "gpt, llama, encoder: blocks"),                                                         \
+        INTEGER("heads", "N", "6", 1, 65536, "gpt, llama, encoder: heads of attention; they divide --width"),                    \
+        INTEGER("kv-heads", "N", NULL, 1, 65536, "llama: heads of keys and values; they divide --heads (default --heads)"),      \
+        INTEGER("width", "N", "384", 1, 1 << 24, "gpt, llama, encoder: width of the hidden states"),                             \
+        INTEGER("context", "N", "256", 1, 1 << 24, "transformers: tokens of a sequence (default of a preset: its own)"),         \
+        INTEGER("vocabulary", "N", NULL, 1, 1 << 28, "transformers: rows of the embedding (default the tokenizer's)"),           \
+        NUMBER("dropout", "P", "0", 0, 0.999, "transformers: dropout of embeddings, residuals and attention"),                   \
+        NUMBER("rope-theta", "X", "10000", 1, 1e12, "llama: base of the rotary frequencies"),                                    \
+        FLAG("untied", "llama: the head has weights of its own"),                                                                \
+        INTEGER("recompute-blocks", "N", NULL, 0, 4096, "transformers: recompute the first N blocks in backward"),               \
+        TEXT("memory", "SIZE", NULL, "transformers: recompute as few blocks as fit a rank's run into SIZE, such as 4GiB; "       \
+             "`lockstep plan` prints how many")
+
+/* A transformer as a command uses it. */
+typedef struct transformer {
+    bool                  used;      /* --model names one */
+    bool                  from_file; /* its sizes are those of a preset or a config.json */
+    lk_transformer_config config;
+    int64_t               length;     /* tokens of a sequence */
+    size_t                budget;     /* --memory in bytes; 0: none */
+    bool                  recomputes; /* --recompute or --recompute-blocks */
+} transformer;
+
+/* Reads --model and its options before the data is opened. Not a transformer: t->used stays false. 0, or the exit status after the error
+ * was printed. */
+int transformer_make(transformer *t, const char *command_name, const options *given);
+/* Afterwards: the vocabulary, or the number of classes, of the data set. */
+int transformer_use_data(transformer *t, const char *command_name, const options *given, const lk_dataset *data);
+/* Records the model and its loss over the fields of text data. */
+lk_tensor transformer_loss(const transformer *t, const lk_inputs *inputs);
+/* Sets the fewest recomputed blocks whose plan fits --memory; nothing without it. config's model reads `t`. */
+int transformer_fit(transformer *t, const char *command_name, lk_context *context, const lk_trainer_config *config);
+
+#endif
