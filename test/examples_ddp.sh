@@ -100,3 +100,8 @@ for ranks in 2 3; do
              if (together) { if (last in steps) wrong = 1; steps[last] = 1 } }
          END { exit wrong || hashes != 10 * ranks }' concepts.txt || fail "the hashes: $(cat concepts.txt)"
 done
+
+# A GPT with collectives by hand: the losses of 2 and 3 ranks are those of one, and it learns.
+for ranks in 1 2 3; do "$examples/ddp_gpt" $ranks 40 > gpt-$ranks.txt || fail "ddp_gpt $ranks: $(cat gpt-$ranks.txt)"; done
+for ranks in 2 3; do close "$(number loss gpt-1.txt)" "$(number loss gpt-$ranks.txt)" || fail "ddp_gpt: $(cat gpt-1.txt gpt-$ranks.txt)"; done
+awk -v a="$(number loss gpt-1.txt)" 'BEGIN { exit !(a > 0 && a < 2.6) }' || fail "ddp_gpt learned too little: $(cat gpt-1.txt)"
