@@ -110,7 +110,7 @@ static size_t operand_bytes(const lk__kernel_operand *o)
 static void free_operands(bench *b, lk__kernel_call *call)
 {
     for (int i = 0; i < call->inputs; i++)
-        lk__free(b->context, LK_MEMORY_OTHER, call->in[i].data, operand_bytes(&call->in[i]));
+        if (call->in[i].data) lk__free(b->context, LK_MEMORY_OTHER, call->in[i].data, operand_bytes(&call->in[i]));
     for (int i = 0; i < call->outputs; i++)
         lk__free(b->context, LK_MEMORY_OTHER, call->out[i].data, operand_bytes(&call->out[i]));
 }
@@ -121,6 +121,7 @@ static lk__kernel_operand narrowed(bench *b, const lk__kernel_operand *o, bool w
 {
     lk__kernel_operand narrow = *o;
     int64_t            count = lk__operand_elements(o);
+    if (!o->data) return narrow;
     if (o->dtype == LK_F32 && !wide) narrow.dtype = LK_BF16;
     narrow.data = fresh(b, operand_bytes(&narrow));
     if (narrow.dtype == LK_BF16)
@@ -135,9 +136,11 @@ static lk__kernel_call narrowed_call(bench *b, lk__op op, const lk__kernel_call 
     lk__kernel_call narrow = *call;
     bool            weights = op == LK__OP_conv2d_grad_weight || op == LK__OP_linear_grad_weight;
     bool            product = op == LK__OP_conv2d || op == LK__OP_linear;
-    for (int i = 0; i < call->inputs; i++) narrow.in[i] = narrowed(b, &call->in[i], call->in[i].rank < 2 && !product);
+    bool            lse_in = op == LK__OP_attention_grad, lse_out = op == LK__OP_attention; /* f32 as statistics are */
+    for (int i = 0; i < call->inputs; i++)
+        narrow.in[i] = narrowed(b, &call->in[i], (call->in[i].rank < 2 && !product) || (lse_in && i == 5));
     for (int i = 0; i < call->outputs; i++)
-        narrow.out[i] = narrowed(b, &call->out[i], weights || call->out[i].rank < 2);
+        narrow.out[i] = narrowed(b, &call->out[i], weights || call->out[i].rank < 2 || (lse_out && i == 1));
     return narrow;
 }
 
@@ -214,15 +217,19 @@ static void time_conv(bench *b, const char *name, int64_t n, int64_t c, int64_t 
     time_call(b, text, LK__OP_conv2d_grad_weight, &dw, flops, counts);
 }
 
-static void time_linear(bench *b, const char *name, int64_t rows, int64_t inputs, int64_t outputs, bool counts)
+/* in_first: the weight is (in, out), and nothing follows it, as in GPT-2. */
+static void time_product(bench *b, const char *name, int64_t rows, int64_t inputs, int64_t outputs, bool in_first,
+                         bool counts)
 {
-    int64_t         x[] = {rows, inputs}, w[] = {outputs, inputs}, y[] = {rows, outputs};
-    lk__op_attrs    attrs = {.activation = LK__RELU};
+    int64_t x[] = {rows, inputs}, w[] = {in_first ? inputs : outputs, in_first ? outputs : inputs},
+            y[] = {rows, outputs};
+    int64_t         bias[] = {outputs};
+    lk__op_attrs    attrs = {.activation = in_first ? LK__IDENTITY : LK__RELU, .transposed = in_first};
     double          flops = 2.0 * (double)(rows * inputs * outputs);
     char            text[64];
     lk__kernel_call forward = {.attrs = &attrs, .inputs = 3, .outputs = 1};
     forward.in[0] = operand(b, 2, x, false), forward.in[1] = operand(b, 2, w, false),
-    forward.in[2] = operand(b, 1, w, false);
+    forward.in[2] = operand(b, 1, bias, false);
     forward.out[0] = operand(b, 2, y, false);
     snprintf(text, sizeof text, "%s forward", name);
     time_call(b, text, LK__OP_linear, &forward, flops, counts);
@@ -232,9 +239,34 @@ static void time_linear(bench *b, const char *name, int64_t rows, int64_t inputs
     time_call(b, text, LK__OP_linear_grad_input, &dx, flops, counts);
     lk__kernel_call dw = {.attrs = &attrs, .inputs = 2, .outputs = 2};
     dw.in[0] = operand(b, 2, x, false), dw.in[1] = operand(b, 2, y, false);
-    dw.out[0] = operand(b, 2, w, false), dw.out[1] = operand(b, 1, w, false);
+    dw.out[0] = operand(b, 2, w, false), dw.out[1] = operand(b, 1, bias, false);
     snprintf(text, sizeof text, "%s grad weight", name);
     time_call(b, text, LK__OP_linear_grad_weight, &dw, flops, counts);
+}
+
+static void time_linear(bench *b, const char *name, int64_t rows, int64_t inputs, int64_t outputs, bool counts)
+{
+    time_product(b, name, rows, inputs, outputs, false, counts);
+}
+
+/* Causal, queries, keys and values packed; half of the scores are computed, and counted. */
+static void time_attention(bench *b, const char *name, int64_t n, int64_t t, int64_t heads, int64_t d)
+{
+    int64_t         q[] = {n, t, 3 * heads * d}, y[] = {n, t, heads * d}, lse[] = {n, heads, t};
+    lk__op_attrs    attrs = {.causal = true, .heads = heads, .kv_heads = heads, .scale = 0.125};
+    double          flops = 2.0 * (double)(n * heads * t * t * d);
+    char            text[64];
+    lk__kernel_call forward = {.attrs = &attrs, .inputs = 1, .outputs = 2};
+    forward.in[0] = operand(b, 3, q, false), forward.out[0] = operand(b, 3, y, false),
+    forward.out[1] = operand(b, 3, lse, false);
+    snprintf(text, sizeof text, "%s forward", name);
+    time_call(b, text, LK__OP_attention, &forward, flops, false);
+    lk__kernel_call backward = {.attrs = &attrs, .inputs = 6, .outputs = 1};
+    backward.in[0] = operand(b, 3, y, false), backward.in[1] = operand(b, 3, q, false);
+    backward.in[4] = operand(b, 3, y, false), backward.in[5] = operand(b, 3, lse, false);
+    backward.out[0] = operand(b, 3, q, false);
+    snprintf(text, sizeof text, "%s grad", name);
+    time_call(b, text, LK__OP_attention_grad, &backward, 2.5 * flops, false);
 }
 
 static void time_matmul(bench *b, const char *name, int64_t batch, int64_t m, int64_t n, int64_t k, bool ta, bool tb)
@@ -311,6 +343,14 @@ int main(int argc, char **argv)
     time_matmul(&b, "matmul 512x512x512", 1, 512, 512, 512, false, false);
     time_matmul(&b, "matmul 512x512x512 tb", 1, 512, 512, 512, false, true);
     time_matmul(&b, "matmul 12 x 256x256x64 tb", 12, 256, 256, 64, false, true);
+    time_product(&b, "gpt c_attn 1024x384>1152", 1024, 384, 1152, true, false);
+    time_product(&b, "gpt proj 1024x384>384", 1024, 384, 384, true, false);
+    time_product(&b, "gpt c_fc 1024x384>1536", 1024, 384, 1536, true, false);
+    time_product(&b, "gpt c_proj 1024x1536>384", 1024, 1536, 384, true, false);
+    time_product(&b, "llama up 1024x384>1024", 1024, 384, 1024, false, false);
+    time_product(&b, "gpt2 c_fc 4096x768>3072", 4096, 768, 3072, true, false);
+    time_attention(&b, "attention 4x6 256x64", 4, 256, 6, 64);
+    time_attention(&b, "attention 1x12 1024x64", 1, 1024, 12, 64);
     time_activations(&b, 64, 16, 32);
     lk_context_free(b.context);
     return 0;
