@@ -18,6 +18,7 @@
 #include <lockstep/sampler.h>
 #include <lockstep/store.h>
 #include <lockstep/tensorboard.h>
+#include <lockstep/tokenizer.h>
 #include <lockstep/trainer.h>
 #include <lockstep/transformer.h>
 

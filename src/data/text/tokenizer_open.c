@@ -1,0 +1,145 @@
+/* tokenizer_open.c - tokenizers by name: a directory's files, which are kept as they are. */
+#define _GNU_SOURCE
+#include "base/json.h"
+#include "data/array/map.h"
+#include "data/path.h"
+#include "data/text/tokenizer.h"
+
+#include <string.h>
+#include <sys/stat.h>
+
+enum { LARGEST_FILE = 1 << 30 };
+
+static const char json_name[] = "tokenizer.json", config_name[] = "tokenizer_config.json";
+/* Files that AutoTokenizer reads beside these two, if they exist. */
+static const char *const other_names[] = {"special_tokens_map.json", "chat_template.jinja"};
+
+lk_status lk__tokenizer_keep_file(lk_tokenizer *t, const char *name, const char *text, size_t bytes)
+{
+    char *copy = lk__alloc(t->context, LK_MEMORY_OTHER, bytes + 1);
+    if (!copy) return LK_ENOMEM;
+    if (bytes) memcpy(copy, text, bytes);
+    t->files[t->files_count++] = (lk_tokenizer_file){name, copy, bytes};
+    return LK_OK;
+}
+
+/* eos_token is a string, or an object with the string as `content`. */
+static lk_status read_end_token(lk_tokenizer *t, const lk__json *config)
+{
+    lk__json value;
+    if (!lk__json_get(config, "eos_token", &value)) return LK_OK;
+    if (value.kind == LK__JSON_OBJECT && !lk__json_get(&value, "content", &value)) return LK_OK;
+    size_t length = lk__json_string(&value, NULL, 0);
+    if (length == SIZE_MAX) return LK_OK;
+    char *name = lk__alloc(t->context, LK_MEMORY_OTHER, length + 1);
+    if (!name) return LK_ENOMEM;
+    lk__json_string(&value, name, length + 1);
+    lk__tokenizer_find_end(t, name);
+    lk__free(t->context, LK_MEMORY_OTHER, name, length + 1);
+    return LK_OK;
+}
+
+static lk_status read_config(lk_tokenizer *t, const char *text, size_t bytes)
+{
+    lk__json       config;
+    lk__json_error error;
+    if (!lk__json_parse(text, bytes, &config, &error))
+        return lk__fail(t->context, LK_EFORMAT, "no valid JSON: %s at byte %zu", error.what, error.offset);
+    if (config.kind != LK__JSON_OBJECT) return lk__fail(t->context, LK_EFORMAT, "not a JSON object");
+    return read_end_token(t, &config);
+}
+
+/* A file of the directory, if it exists; *map is then not empty. */
+static lk_status map_optional(lk_context *context, const char *directory, const char *name, lk__map *map,
+                              char path[LK__PATH])
+{
+    *map = (lk__map){0};
+    if (!lk__path(path, "%s%s", directory, name) || !lk__path_exists(path)) return LK_OK;
+    return lk__map_open(context, path, map);
+}
+
+static lk_status keep_files_beside(lk_tokenizer *t, const char *directory)
+{
+    char      path[LK__PATH];
+    lk__map   map;
+    lk_status status = map_optional(t->context, directory, config_name, &map, path);
+    if (status >= 0 && map.size) {
+        if ((status = read_config(t, (const char *)map.bytes, map.size)) < 0)
+            lk__fail_prefix(t->context, status, "%s: ", path);
+        if (status >= 0) status = lk__tokenizer_keep_file(t, config_name, (const char *)map.bytes, map.size);
+    }
+    lk__map_close(&map);
+    for (size_t i = 0; i < sizeof other_names / sizeof *other_names && status >= 0; i++) {
+        status = map_optional(t->context, directory, other_names[i], &map, path);
+        if (status >= 0 && map.size)
+            status = lk__tokenizer_keep_file(t, other_names[i], (const char *)map.bytes, map.size);
+        lk__map_close(&map);
+    }
+    return status;
+}
+
+/* directory: with the files beside the tokenizer.json, ends with a slash or is ""; NULL: the text stands alone. */
+static lk_status read_text(lk_context *context, const char *label, const char *text, size_t bytes,
+                           const char *directory, lk_tokenizer **tokenizer)
+{
+    lk_tokenizer *t;
+    lk_status     status = lk__tokenizer_read_json(context, text, bytes, &t);
+    if (status < 0) return lk__fail_prefix(context, status, "%s: ", label);
+    status = lk__tokenizer_keep_file(t, json_name, text, bytes);
+    if (status >= 0 && directory) status = keep_files_beside(t, directory);
+    if (status >= 0) status = lk__tokenizer_write_files(t);
+    if (status < 0)
+        lk_tokenizer_free(t);
+    else
+        *tokenizer = t;
+    return status;
+}
+
+lk_status lk_tokenizer_from_json(lk_context *context, const char *label, const char *text, size_t bytes,
+                                 lk_tokenizer **tokenizer)
+{
+    *tokenizer = NULL;
+    return read_text(context, label, text, bytes, NULL, tokenizer);
+}
+
+static lk_status read_files(lk_context *context, const char *path, const char *directory, lk_tokenizer **tokenizer)
+{
+    lk__map   map;
+    lk_status status = lk__map_open(context, path, &map);
+    if (status >= 0 && map.size > LARGEST_FILE)
+        status = lk__fail(context, LK_EFORMAT, "%s is larger than %d bytes", path, LARGEST_FILE);
+    if (status >= 0) status = read_text(context, path, (const char *)map.bytes, map.size, directory, tokenizer);
+    lk__map_close(&map);
+    return status;
+}
+
+static lk_status fail_without_json(lk_context *context, const char *directory)
+{
+    char path[LK__PATH];
+    bool sentencepiece = lk__path(path, "%s/tokenizer.model", directory) && lk__path_exists(path);
+    return lk__fail(context, LK_ENOENT, "%s has no tokenizer.json%s", directory,
+                    sentencepiece ? ": its tokenizer.model is of SentencePiece, which is not supported"
+                                  : "; save_pretrained of a fast tokenizer of transformers writes it");
+}
+
+lk_status lk_tokenizer_open(lk_context *context, const char *name, lk_tokenizer **tokenizer)
+{
+    struct stat about;
+    char        path[LK__PATH], directory[LK__PATH];
+    *tokenizer = NULL;
+    if (strcmp(name, "byte") == 0) return lk__byte_tokenizer(context, tokenizer);
+    if (stat(name, &about) != 0)
+        return lk__fail(context, LK_ENOENT,
+                        "there is no tokenizer \"%s\": give byte, a tokenizer.json, or a directory that has one%s",
+                        name, strcmp(name, "char") == 0 ? "; char needs the text that has the characters" : "");
+    if (!S_ISDIR(about.st_mode)) {
+        const char *base = strrchr(name, '/');
+        base = base ? base + 1 : name;
+        bool standard = strcmp(base, json_name) == 0 && lk__path(directory, "%.*s", (int)(base - name), name);
+        return read_files(context, name, standard ? directory : NULL, tokenizer);
+    }
+    if (!lk__path(path, "%s/%s", name, json_name) || !lk__path(directory, "%s/", name))
+        return lk__fail(context, LK_EINVAL, "the path %.80s… is too long", name);
+    if (!lk__path_exists(path)) return fail_without_json(context, name);
+    return read_files(context, path, directory, tokenizer);
+}

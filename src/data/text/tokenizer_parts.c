@@ -1,0 +1,138 @@
+/* tokenizer_parts.c - the parts of a tokenizer.json around the model: normalizer, pre-tokenizer, post-processor, decoder. What is not known
+ * is refused by name: ids that differ from those of `tokenizers` would go unnoticed. */
+#include "data/text/tokenizer_json.h"
+
+#include <string.h>
+
+/* Runs over the members of a Sequence, which may be nested: JSON's depth bounds it. `list` is the member with them. */
+typedef lk_status (*read_part)(lk_tokenizer *t, const lk__json *part);
+static lk_status read_sequence(lk_tokenizer *t, const lk__json *sequence, const char *list, const char *part,
+                               read_part read)
+{
+    lk__json  members, member;
+    lk_status status = LK_OK;
+    if (!lk__json_get(sequence, list, &members) || members.kind != LK__JSON_ARRAY)
+        return lk__tokenizer_refuse(t->context, part, sequence, "a Sequence needs its list");
+    lk__json_walk walk = lk__json_begin(&members);
+    while (status >= 0 && lk__json_next(&walk, NULL, &member)) status = read(t, &member);
+    return status;
+}
+
+static lk_status read_normalizer(lk_tokenizer *t, const lk__json *part)
+{
+    if (lk__tokenizer_is(part, "Sequence")) return read_sequence(t, part, "normalizers", "normalizer", read_normalizer);
+    if (!lk__tokenizer_is(part, "NFC"))
+        return lk__tokenizer_refuse(t->context, "normalizer", part, "only NFC is, or none");
+    t->nfc = true;
+    return LK_OK;
+}
+
+lk_status lk__tokenizer_read_normalizer(lk_tokenizer *t, const lk__json *root)
+{
+    lk__json part;
+    return lk__tokenizer_member(root, "normalizer", &part) ? read_normalizer(t, &part) : LK_OK;
+}
+
+/* ---- pre-tokenizers ---- */
+
+static const char known_pretokenizers[] =
+    "only ByteLevel is, alone or after a Split, Isolated, with the regular expression of GPT-2, "
+    "Llama 3 or Qwen 2";
+
+static lk_status read_split(lk_tokenizer *t, const lk__json *part, bool *characters)
+{
+    lk__json             pattern, behavior;
+    bool                 invert;
+    lk__tokenizer_string text = {0};
+    lk_status            status = lk__tokenizer_bool(t->context, part, "pre_tokenizer", "invert", false, &invert);
+    if (status < 0) return status;
+    if (!lk__json_get(part, "behavior", &behavior) || !lk__json_equals(&behavior, "Isolated") || invert ||
+        !lk__json_get(part, "pattern", &pattern) || !lk__json_get(&pattern, "Regex", &pattern))
+        return lk__tokenizer_refuse(t->context, "pre_tokenizer", part, known_pretokenizers);
+    *characters = lk__json_equals(&pattern, LK__TOKENIZER_ANY_CHARACTER);
+    status = lk__tokenizer_decode_string(t->context, &pattern, "pre_tokenizer.pattern.Regex", &text);
+    if (status >= 0 && !*characters && !lk__pretokenizer_find(text.text, text.length, &t->pretokenizer))
+        status = lk__tokenizer_refuse(t->context, "pre_tokenizer.pattern.Regex", &pattern,
+                                      "those of GPT-2, Llama 3 and Qwen 2 are");
+    lk__tokenizer_string_free(t->context, &text);
+    return status;
+}
+
+/* behind_split: of a Sequence, behind a Split that has found the words. */
+static lk_status read_byte_level(lk_tokenizer *t, const lk__json *part, bool behind_split)
+{
+    bool      prefix, regex;
+    lk_status status = lk__tokenizer_bool(t->context, part, "pre_tokenizer", "add_prefix_space", true, &prefix);
+    if (status < 0 || (status = lk__tokenizer_bool(t->context, part, "pre_tokenizer", "use_regex", true, &regex)) < 0)
+        return status;
+    if (!lk__tokenizer_is(part, "ByteLevel") || (behind_split && (prefix || regex)))
+        return lk__tokenizer_refuse(t->context, "pre_tokenizer", part,
+                                    behind_split ? "behind a Split only ByteLevel is, with add_prefix_space and "
+                                                   "use_regex false"
+                                                 : known_pretokenizers);
+    t->prefix_space = prefix;
+    if (regex) t->pretokenizer = LK__SPLIT_GPT2;
+    return LK_OK;
+}
+
+lk_status lk__tokenizer_read_pretokenizer(lk_tokenizer *t, const lk__json *root)
+{
+    lk__json  part, members, member;
+    bool      split = false, bytes = false, characters = false;
+    lk_status status = LK_OK;
+    if (!lk__tokenizer_member(root, "pre_tokenizer", &part))
+        return lk__fail(t->context, LK_EFORMAT, "there is no pre_tokenizer, which is not supported: %s",
+                        known_pretokenizers);
+    if (!lk__tokenizer_is(&part, "Sequence")) {
+        if (!lk__tokenizer_is(&part, "Split")) return read_byte_level(t, &part, false);
+        status = read_split(t, &part, &characters);
+        if (status >= 0 && !characters)
+            status = lk__tokenizer_refuse(t->context, "pre_tokenizer", &part, known_pretokenizers);
+        t->kind = LK__TEXT_CHARACTERS;
+        return status;
+    }
+    if (!lk__json_get(&part, "pretokenizers", &members))
+        return lk__tokenizer_refuse(t->context, "pre_tokenizer", &part, known_pretokenizers);
+    lk__json_walk walk = lk__json_begin(&members);
+    while (status >= 0 && lk__json_next(&walk, NULL, &member)) {
+        if (bytes || characters || (split && lk__tokenizer_is(&member, "Split")))
+            return lk__tokenizer_refuse(t->context, "pre_tokenizer", &part, known_pretokenizers);
+        if (lk__tokenizer_is(&member, "Split")) {
+            status = read_split(t, &member, &characters);
+            split = true;
+        } else {
+            status = read_byte_level(t, &member, split);
+            bytes = true;
+        }
+    }
+    if (status >= 0 && (!bytes || characters))
+        status = lk__tokenizer_refuse(t->context, "pre_tokenizer", &part, known_pretokenizers);
+    return status;
+}
+
+/* ---- post-processors and decoders, which change no ids here ---- */
+
+/* They add tokens at the ends of a text, which lk_tokenizer_encode does not, or correct offsets, which it does not have. */
+static lk_status check_post_processor(lk_tokenizer *t, const lk__json *part)
+{
+    if (lk__tokenizer_is(part, "Sequence"))
+        return read_sequence(t, part, "processors", "post_processor", check_post_processor);
+    if (!lk__tokenizer_is(part, "ByteLevel") && !lk__tokenizer_is(part, "TemplateProcessing"))
+        return lk__tokenizer_refuse(t->context, "post_processor", part, "only ByteLevel and TemplateProcessing are");
+    return LK_OK;
+}
+
+lk_status lk__tokenizer_check_ends(lk_tokenizer *t, const lk__json *root)
+{
+    lk__json    part;
+    const char *decoder = t->kind == LK__TEXT_CHARACTERS ? "Fuse" : "ByteLevel";
+    lk_status   status = lk__tokenizer_member(root, "post_processor", &part) ? check_post_processor(t, &part) : LK_OK;
+    if (status < 0) return status;
+    if (!lk__tokenizer_member(root, "decoder", &part))
+        return lk__fail(t->context, LK_EFORMAT, "there is no decoder: it must be %s", decoder);
+    return lk__tokenizer_is(&part, decoder)
+               ? LK_OK
+               : lk__tokenizer_refuse(t->context, "decoder", &part,
+                                      t->kind == LK__TEXT_CHARACTERS ? "with single characters only Fuse is"
+                                                                     : "only ByteLevel is");
+}

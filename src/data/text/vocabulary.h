@@ -1,0 +1,37 @@
+/* data/text/vocabulary.h - tokens by id and by name. */
+#ifndef LK__VOCABULARY_H
+#define LK__VOCABULARY_H
+
+#include "base/base.h"
+
+typedef struct lk__text_token {
+    size_t   name, text; /* in the pool: as a file spells the token, and the bytes that it stands for */
+    uint32_t name_length, length;
+    bool     exists, special;
+    bool     in_model; /* false: only among the added tokens */
+} lk__text_token;
+
+typedef struct lk__vocabulary {
+    lk_context     *context;
+    lk__text_token *tokens; /* by id */
+    size_t          count, capacity; /* count: the largest id + 1 */
+    size_t          used;            /* ids that exist */
+    size_t          longest_name;
+    char           *pool;
+    size_t          pool_used, pool_capacity;
+    int32_t        *slots; /* a hash table of names: id + 1, or 0 */
+    size_t          slots_count;
+} lk__vocabulary;
+
+/* Ids may leave gaps, but not large ones: a damaged file must not decide how much memory is used. */
+enum { LK__VOCABULARY_GAP = 1 << 16 };
+
+/* Adds a token; text NULL: the same as its name. LK_EFORMAT: the id or the name exists, or the id is out of range for `expected` tokens. */
+lk_status lk__vocabulary_add(lk__vocabulary *vocabulary, int64_t id, const char *name, size_t name_length,
+                             const char *text, size_t length, size_t expected);
+int32_t   lk__vocabulary_find(const lk__vocabulary *vocabulary, const char *name, size_t length); /* -1: none */
+void      lk__vocabulary_free(lk__vocabulary *vocabulary);
+
+const lk__text_token *lk__vocabulary_token(const lk__vocabulary *vocabulary, int64_t id); /* NULL: there is no such id */
+
+#endif
