@@ -87,7 +87,7 @@ END
 fi
 expect 2 "nowhere holds no checkpoint" "$lockstep" info nowhere
 expect 2 "unexpected argument" "$lockstep" info run run
-cp -r run damaged && printf X | dd of=damaged/step-00000020/model.safetensors bs=1 seek=300 conv=notrunc 2> /dev/null
+cp -r run damaged && printf X | dd of=damaged/step-00000020/model.safetensors bs=1 seek=1001 conv=notrunc 2> /dev/null
 expect 2 "damaged/step-00000020/model.safetensors is damaged" "$lockstep" info damaged
 grep -q "do not match" out.txt || complain "info of a damaged checkpoint: $(cat out.txt)"
 

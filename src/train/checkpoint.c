@@ -89,9 +89,11 @@ static lk__safetensors_tensor tensor_of_state(const lk__train_saver *s, size_t i
     return t;
 }
 
+/* Its metadata is what Hugging Face's libraries ask for: that the tensors are PyTorch's. */
 static lk_status write_model(lk__train_saver *s, const char *path, char sha[65])
 {
-    size_t count = 0;
+    lk__safetensors_pair format = {"format", "pt"};
+    size_t               count = 0;
     for (size_t i = 0; i < lk_store_count(s->store); i++) {
         const char *alias;
         lk_state    state = lk_store_at(s->store, i);
@@ -100,7 +102,7 @@ static lk_status write_model(lk__train_saver *s, const char *path, char sha[65])
         for (size_t j = 0; (alias = lk_store_alias(s->store, i, j)); j++)
             s->tensors[count++] = tensor_of_state(s, i, LK_STATE_VALUE, alias);
     }
-    return lk__safetensors_write(s->context, path, s->tensors, count, NULL, 0, s->staging,
+    return lk__safetensors_write(s->context, path, s->tensors, count, &format, 1, s->staging,
                                  lk__safetensors_staging_bytes(), sha);
 }
 

@@ -59,7 +59,7 @@ if __name__ == "__main__":
         for tensor in model.state_dict().values():
             if tensor.is_floating_point(): tensor.copy_(tensor.bfloat16())  # so that half the bytes hold it exactly
     state = model.state_dict()
-    digest = hashlib.sha256(save({k: v.float() if v.is_floating_point() else v for k, v in state.items()})).hexdigest()
+    digest = hashlib.sha256(save({k: v.float() if v.is_floating_point() else v for k, v in state.items()}, {"format": "pt"})).hexdigest()
     model = model.double().eval()
     logits = model(images(2, 3 * 32 * 32).reshape(2, 3, 32, 32))
     stored = {k: v.bfloat16() if v.is_floating_point() else v for k, v in state.items()}
