@@ -5,6 +5,7 @@
 
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 void lk__json_put_bytes(lk__json_writer *t, const char *bytes, size_t count)
@@ -50,11 +51,19 @@ void lk__json_put_string(lk__json_writer *t, const char *string)
     lk__json_put_bytes(t, "\"", 1);
 }
 
-void lk__json_put_number(lk__json_writer *t, double value)
+void lk__json_format_number(double value, char text[LK__JSON_NUMBER_BYTES])
 {
-    char text[40];
-    snprintf(text, sizeof text, "%.17g", value);
+    for (int digits = 15; digits <= 17; digits++) { /* 17 always suffice */
+        snprintf(text, LK__JSON_NUMBER_BYTES, "%.*g", digits, value);
+        if (strtod(text, NULL) == value) break;
+    }
     char *comma = strchr(text, ','); /* the decimal point of some locales */
     if (comma) *comma = '.';
+}
+
+void lk__json_put_number(lk__json_writer *t, double value)
+{
+    char text[LK__JSON_NUMBER_BYTES];
+    lk__json_format_number(value, text);
     lk__json_put_bytes(t, text, strlen(text));
 }

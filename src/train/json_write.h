@@ -15,6 +15,9 @@ void lk__json_put(lk__json_writer *text, const char *format, ...)
 void lk__json_put_bytes(lk__json_writer *text, const char *bytes, size_t count);
 /* With quotes and escapes. A byte that is not part of valid UTF-8 becomes U+FFFD. */
 void lk__json_put_string(lk__json_writer *text, const char *string);
-void lk__json_put_number(lk__json_writer *text, double value); /* in any locale; it reads back as the same number */
+/* The shortest text, in any locale, that reads back as the same number. */
+enum { LK__JSON_NUMBER_BYTES = 40 };
+void lk__json_format_number(double value, char text[LK__JSON_NUMBER_BYTES]);
+void lk__json_put_number(lk__json_writer *text, double value);
 
 #endif
