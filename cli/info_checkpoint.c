@@ -10,8 +10,6 @@
 
 enum { CLASSES_SHOWN = 20 };
 
-static const char *const files[] = {"model.safetensors", "optimizer.safetensors", "state.json"};
-
 /* "(3, 32, 32)" */
 static const char *format_dims(int rank, const int64_t *dims, char *out, size_t size)
 {
@@ -101,7 +99,9 @@ static void print_text(const lk_description *d, bool intact)
     for (int i = 0; (field = lk_description_field(d, i)); i++) print_field(field, i == 0);
     print_normalisation(d);
     print_tensors(d);
-    for (int i = 0; i < 3; i++) printf("%-18s %s %s\n", i ? "" : "SHA-256", lk_description_text(d, files[i]), files[i]);
+    const char *file;
+    for (int i = 0; (file = lk_description_file(d, i)); i++)
+        printf("%-18s %s %s\n", i ? "" : "SHA-256", lk_description_text(d, file), file);
     printf("%-18s %s\n", "digests", intact ? "match the files" : "do not match");
 }
 
@@ -193,7 +193,8 @@ static void print_json(const lk_description *d, bool intact)
         json_text(&j, "parameters", NULL);
     json_tensors(&j, d);
     json_open(&j, "sha256", '{');
-    for (int i = 0; i < 3; i++) json_text(&j, files[i], lk_description_text(d, files[i]));
+    const char *file;
+    for (int i = 0; (file = lk_description_file(d, i)); i++) json_text(&j, file, lk_description_text(d, file));
     json_close(&j, '}');
     json_bool(&j, "intact", intact);
     json_close(&j, '}');

@@ -5,6 +5,9 @@
 #include "check.h"
 
 #include <lockstep.h>
+#include <signal.h>
+#include <sys/ptrace.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #define SHARED __attribute__((unused)) static
@@ -96,6 +99,39 @@ SHARED int64_t loaded_step(rig *r, const char *name)
 {
     lk_progress progress;
     return lk_checkpoint_load(r->store, in_root(name), &progress) == LK_OK ? progress.step : -1;
+}
+
+/* ---- a kill at each system call of a save ---- */
+
+/* Runs a save in a child and kills it when it enters its n-th system call. False: it finished before. */
+SHARED bool killed_at(rig *r, int n, lk_status (*save)(rig *r, int64_t step), int64_t step)
+{
+    int   code;
+    pid_t child = fork();
+    REQUIRE(child >= 0);
+    if (child == 0) {
+        if (ptrace(PTRACE_TRACEME, 0, NULL, NULL) != 0) _exit(SKIPPED);
+        raise(SIGSTOP);
+        _exit(save(r, step) == LK_OK ? 0 : 1);
+    }
+    waitpid(child, &code, 0);
+    if (WIFEXITED(code)) {
+        printf("skipped: tracing is not permitted\n");
+        return false;
+    }
+    ptrace(PTRACE_SETOPTIONS, child, NULL, (void *)(PTRACE_O_EXITKILL | PTRACE_O_TRACESYSGOOD));
+    for (int stops = 0; stops < 2 * n - 1;) { /* a stop at entry, one at exit */
+        ptrace(PTRACE_SYSCALL, child, NULL, NULL);
+        waitpid(child, &code, 0);
+        if (WIFEXITED(code)) {
+            CHECK(WEXITSTATUS(code) == 0, "the save failed");
+            return false;
+        }
+        if (WIFSTOPPED(code) && WSTOPSIG(code) == (SIGTRAP | 0x80)) stops++;
+    }
+    kill(child, SIGKILL);
+    waitpid(child, &code, 0);
+    return true;
 }
 
 SHARED void remove_root(void)

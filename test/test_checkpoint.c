@@ -2,15 +2,11 @@
  * modified checkpoints are skipped.
  *
  * ctest: timeout 240 */
-#define _GNU_SOURCE
 #include "checkpoint_rig.h"
 
 #include "base/hash.h"
 
 #include <dirent.h>
-#include <signal.h>
-#include <sys/ptrace.h>
-#include <sys/wait.h>
 
 /* ---- files of the user ---- */
 
@@ -67,36 +63,7 @@ static void pruning_keeps_links_to_checkpoints_elsewhere(void)
 
 /* ---- a kill at each system call of a save ---- */
 
-/* Runs a save in a child and kills it when it enters its n-th system call. False: it finished before. */
-static bool killed_at(rig *r, int n, int64_t step)
-{
-    int   code;
-    pid_t child = fork();
-    REQUIRE(child >= 0);
-    if (child == 0) {
-        if (ptrace(PTRACE_TRACEME, 0, NULL, NULL) != 0) _exit(SKIPPED);
-        raise(SIGSTOP);
-        _exit(save_step(r, "kills", step, 1) == LK_OK ? 0 : 1);
-    }
-    waitpid(child, &code, 0);
-    if (WIFEXITED(code)) {
-        printf("skipped: tracing is not permitted\n");
-        return false;
-    }
-    ptrace(PTRACE_SETOPTIONS, child, NULL, (void *)(PTRACE_O_EXITKILL | PTRACE_O_TRACESYSGOOD));
-    for (int stops = 0; stops < 2 * n - 1;) { /* a stop at entry, one at exit */
-        ptrace(PTRACE_SYSCALL, child, NULL, NULL);
-        waitpid(child, &code, 0);
-        if (WIFEXITED(code)) {
-            CHECK(WEXITSTATUS(code) == 0, "the save failed");
-            return false;
-        }
-        if (WIFSTOPPED(code) && WSTOPSIG(code) == (SIGTRAP | 0x80)) stops++;
-    }
-    kill(child, SIGKILL);
-    waitpid(child, &code, 0);
-    return true;
-}
+static lk_status save_for_kill(rig *r, int64_t step) { return save_step(r, "kills", step, 1); }
 
 static void check_complete(int n)
 {
@@ -125,7 +92,7 @@ static void a_kill_at_any_system_call_leaves_only_complete_checkpoints(void)
     int     n = 1;
     open_rig(&r);
     REQUIRE(save_step(&r, "kills", 1, 3) == LK_OK && save_step(&r, "kills", 2, 3) == LK_OK);
-    for (; killed_at(&r, n, step + 1); n++) {
+    for (; killed_at(&r, n, save_for_kill, step + 1); n++) {
         check_complete(n);
         int64_t found = loaded_step(&r, "kills");
         CHECK(found >= step - 1 && found <= step + 1, "killed at system call %d: step %lld is resumed, of %lld", n,

@@ -25,6 +25,7 @@ static char              folder[] = "/tmp/lockstep-file-XXXXXX";
 static char              staging[4096];
 static const char *const names[] = {"model", "state", "manifest"};
 enum { NAMES = 3 };
+static const lk__file_names known = {.names = names, .count = NAMES};
 
 static const char *in_folder(const char *name)
 {
@@ -118,7 +119,7 @@ static void text_files_are_checked(void)
 static lk_status save(const char *name, const char *contents, size_t files)
 {
     lk__train_directory directory;
-    lk_status           status = lk__directory_create(&directory, context, in_folder(name), names, NAMES);
+    lk_status           status = lk__directory_create(&directory, context, in_folder(name), &known);
     for (size_t i = 0; i < files && status == LK_OK; i++) {
         char path[PATH_MAX + 64];
         snprintf(path, sizeof path, "%s/%s", directory.temporary, names[i]);
@@ -139,7 +140,7 @@ static void a_directory_is_replaced_as_a_whole(void)
     shell("test $(ls -d d* | wc -l) = 1 %s", "");
 
     lk__train_directory directory;
-    REQUIRE(lk__directory_create(&directory, context, in_folder("d"), names, NAMES) == LK_OK);
+    REQUIRE(lk__directory_create(&directory, context, in_folder("d"), &known) == LK_OK);
     lk__directory_abandon(&directory);
     CHECK(holds("d/model", "two"));
     shell("test $(ls -d d* | wc -l) = 1; mkdir made_empty %s", "");
@@ -152,18 +153,18 @@ static void a_directory_that_holds_something_else_is_refused(void)
     CHECK(save("home", "x", 3) == LK_EINVAL && strstr(lk_context_error(context), "'letter'"), "%s",
           lk_context_error(context));
     CHECK(holds("home/letter", "precious\n") && !exists("home/model"));
-    CHECK(lk__directory_remove(context, in_folder("home"), names, NAMES) == LK_EINVAL && exists("home/letter"));
+    CHECK(lk__directory_remove(context, in_folder("home"), &known) == LK_EINVAL && exists("home/letter"));
     shell("mkdir -p nested/%s", "model"); /* the right name, but a directory */
     CHECK(save("nested", "x", 1) == LK_EINVAL);
     shell("echo > plain%s", "");
     CHECK(save("plain", "x", 1) == LK_EINVAL, "a file where a directory should be");
     CHECK(save("no/such/parent", "x", 1) == LK_EIO);
     CHECK(save("", "x", 1) == LK_EINVAL, "the test's folder itself");
-    CHECK(lk__directory_remove(context, in_folder("absent"), names, NAMES) == LK_ENOENT);
+    CHECK(lk__directory_remove(context, in_folder("absent"), &known) == LK_ENOENT);
 
     lk__train_directory directory;
     REQUIRE(save("late", "old", 1) == LK_OK);
-    REQUIRE(lk__directory_create(&directory, context, in_folder("late"), names, NAMES) == LK_OK);
+    REQUIRE(lk__directory_create(&directory, context, in_folder("late"), &known) == LK_OK);
     shell("echo precious > late/%s", "note"); /* while the new one is being written */
     CHECK(lk__directory_commit(&directory) == LK_EINVAL && holds("late/note", "precious\n") &&
           holds("late/model", "old"));
@@ -182,7 +183,7 @@ static void temporaries_of_ended_writers_are_removed_and_others_stay(void)
     int directory = open(in_folder("r/live.tmp.6"), O_RDONLY | O_DIRECTORY),
         file = open(in_folder("r/state.tmp.88"), O_RDONLY);
     REQUIRE(directory >= 0 && file >= 0 && flock(directory, LOCK_EX) == 0 && flock(file, LOCK_EX) == 0);
-    CHECK(lk__directory_recover(context, in_folder("r"), names, NAMES) == LK_OK);
+    CHECK(lk__directory_recover(context, in_folder("r"), &known) == LK_OK);
     CHECK(!exists("r/s.tmp.1") && !exists("r/t.tmp.2") && !exists("r/model.tmp.77"), "ended writers");
     CHECK(holds("r/u/model", "saved\n") && !exists("r/u.old.3"), "renamed and not replaced: restored");
     CHECK(holds("r/v/model", "new\n") && !exists("r/v.old.4"), "replaced: removed");
@@ -190,9 +191,9 @@ static void temporaries_of_ended_writers_are_removed_and_others_stay(void)
           "not of a checkpoint");
     CHECK(exists("r/live.tmp.6") && exists("r/state.tmp.88"), "running writers");
     close(directory), close(file);
-    CHECK(lk__directory_recover(context, in_folder("r"), names, NAMES) == LK_OK);
+    CHECK(lk__directory_recover(context, in_folder("r"), &known) == LK_OK);
     CHECK(!exists("r/live.tmp.6") && !exists("r/state.tmp.88"));
-    CHECK(lk__directory_recover(context, in_folder("absent"), names, NAMES) == LK_OK);
+    CHECK(lk__directory_recover(context, in_folder("absent"), &known) == LK_OK);
 }
 
 static void a_kill_at_any_time_leaves_a_complete_directory(void)
@@ -214,7 +215,7 @@ static void a_kill_at_any_time_leaves_a_complete_directory(void)
         kill(child, SIGKILL);
         int result;
         REQUIRE(waitpid(child, &result, 0) == child && WIFSIGNALED(result), "the save failed: %d", result);
-        REQUIRE(lk__directory_recover(context, folder, names, NAMES) == LK_OK);
+        REQUIRE(lk__directory_recover(context, folder, &known) == LK_OK);
         char  *first;
         size_t length;
         REQUIRE(lk__read_text(context, in_folder("k/model"), 100, &first, &length) == LK_OK, "%s",

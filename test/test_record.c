@@ -226,14 +226,19 @@ static void many_class_names_are_saved_without_allocating(void)
     lk_trainer_config config = make_config(data, in_root("many"));
     config.model = wide;
     config.save_every = 1;
+    config.keep = 1;
+    config.files = (lk_checkpoint_file[]){{"config.json", "{}", 2}, {"tokenizer.json", text[0], sizeof text}};
+    config.files_count = 2;
     count_allocations(&config, c);
     REQUIRE(lk_checkpoint_describe(c, in_root("many"), &d) == LK_OK, "%s", lk_context_error(c));
     const lk_field *label = lk_description_field(d, 1);
     REQUIRE(label && label->classes == MANY && label->class_names);
     for (int i = 0; i < MANY; i++)
         if (strcmp(label->class_names[i], names[i]) != 0) CHECK(false, "class %d is %s", i, label->class_names[i]);
+    CHECK(lk_description_verify(d) == LK_OK, "%s", lk_context_error(c));
     lk_description_free(d);
     CHECK(lk_context_memory(c, LK_MEMORY_CHECKPOINT) == 0);
+    shell("[ $(stat -Lc %s many/tokenizer.json) = 480000 ] && [ $(ls many/step-* | wc -l) = 5 ]");
     lk_dataset_free(data);
     lk_context_free(c);
 }

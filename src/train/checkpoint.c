@@ -5,6 +5,7 @@
 #include "train/file.h"
 #include "train/load.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -63,6 +64,7 @@ void lk__saver_free(lk__train_saver *s)
     lk__saver_background_free(s);
     if (s->context) lk__free(s->context, LK_MEMORY_CHECKPOINT, s->staging, s->bytes);
     if (s->context) lk__free(s->context, LK_MEMORY_CHECKPOINT, s->record, s->record_bytes);
+    if (s->context) lk__free(s->context, LK_MEMORY_CHECKPOINT, s->files, s->files_memory);
     *s = (lk__train_saver){0};
 }
 
@@ -143,34 +145,56 @@ static lk_status link_newest(lk_context *c, const char *directory, const char *s
 
 /* ---- checks of the directory ---- */
 
-/* True if the name is free in the directory, or a link that a save made, to step-N/NAME. */
-static bool is_free_or_own_link(const char *path, const char *name)
+/* True if NAME in the directory is a link that a save made, to step-N/NAME. False with errno 0 if it is something else. */
+static bool is_own_link(int directory, const char *name, int64_t *step)
 {
     char    target[PATH_MAX];
-    int64_t step;
-    ssize_t n = readlink(path, target, sizeof target - 1);
-    if (n < 0) return errno == ENOENT || errno == ENOTDIR;
-    target[n] = 0;
+    ssize_t n = readlinkat(directory, name, target, sizeof target - 1);
+    if (n < 0 && errno != EINVAL) return false;
+    errno = 0;
+    target[n < 0 ? 0 : n] = 0;
     char *slash = strchr(target, '/');
     if (!slash) return false;
     *slash = 0;
-    return lk__checkpoint_parse(target, &step) && strcmp(slash + 1, name) == 0;
+    return lk__checkpoint_parse(target, step) && strcmp(slash + 1, name) == 0;
 }
 
-static lk_status check_links(lk_context *c, const char *directory)
+static lk_status check_link(lk_context *c, const char *directory, const char *name)
 {
-    char path[PATH_MAX];
-    for (int i = 0; i < LK__CHECKPOINT_FILES; i++) {
-        lk_status status = lk__checkpoint_join(c, path, directory, lk__checkpoint_files[i]);
-        if (status < 0) return status;
-        if (!is_free_or_own_link(path, lk__checkpoint_files[i]))
-            return lk__fail(
-                c, LK_EINVAL,
-                "%s is not a link that a save made, and saving would replace it; move it, or save into another "
-                "directory",
-                path);
+    char      path[PATH_MAX];
+    int64_t   step;
+    lk_status status = lk__checkpoint_join(c, path, directory, name);
+    if (status < 0) return status;
+    int  fd = open(directory, O_PATH | O_DIRECTORY | O_CLOEXEC);
+    bool allowed = fd < 0 || is_own_link(fd, name, &step) || errno == ENOENT;
+    if (fd >= 0) close(fd);
+    if (allowed) return LK_OK;
+    return lk__fail(c, LK_EINVAL,
+                    "%s is not a link that a save made, and saving would replace it; move it, or save into another "
+                    "directory",
+                    path);
+}
+
+static lk_status check_links(lk_context *c, const char *directory, const lk_checkpoint_file *files, int count)
+{
+    lk_status status = LK_OK;
+    for (int i = 0; i < LK__CHECKPOINT_FILES && status >= 0; i++)
+        status = check_link(c, directory, lk__checkpoint_files[i]);
+    for (int i = 0; i < count && status >= 0; i++) status = check_link(c, directory, files[i].name);
+    return status;
+}
+
+/* Removes links to other steps: a checkpoint of that step held a file that this one does not have. */
+static void remove_other_links(const char *directory, int64_t step)
+{
+    DIR *stream = opendir(directory);
+    if (!stream) return;
+    for (struct dirent *entry; (entry = readdir(stream));) {
+        int64_t target;
+        if (is_own_link(dirfd(stream), entry->d_name, &target) && target != step)
+            (void)unlinkat(dirfd(stream), entry->d_name, 0);
     }
-    return LK_OK;
+    closedir(stream);
 }
 
 /* Replaces path by its parent directory; false for "/" and ".". The parent of a relative path of one component is ".". */
@@ -204,17 +228,24 @@ static lk_status check_writable(lk_context *c, const char *directory)
     return lk__fail(c, LK_EIO, "%s is not writable: %s", path, strerror(errno));
 }
 
-lk_status lk_checkpoint_check(lk_context *c, const char *directory)
+lk_status lk_checkpoint_check_files(lk_context *c, const char *directory, const lk_checkpoint_file *files, int count)
 {
-    lk_status status = check_writable(c, directory);
-    if (status >= 0) status = check_links(c, directory);
+    lk_status status = lk__checkpoint_files_check(c, files, count);
+    if (status >= 0) status = check_writable(c, directory);
+    if (status >= 0) status = check_links(c, directory, files, count);
     return status < 0 ? status : lk__lock_check(c, directory, lk__lock_timeout());
 }
 
-lk_status lk__checkpoint_open(lk_context *c, const char *directory, double timeout, lk__lock *lock)
+lk_status lk_checkpoint_check(lk_context *c, const char *directory)
+{
+    return lk_checkpoint_check_files(c, directory, NULL, 0);
+}
+
+lk_status lk__checkpoint_open(lk_context *c, const char *directory, const lk_checkpoint_file *files, int count,
+                              double timeout, lk__lock *lock)
 {
     lk_status status = lk__make_directories(c, directory);
-    if (status >= 0) status = check_links(c, directory);
+    if (status >= 0) status = check_links(c, directory, files, count);
     return status < 0 ? status : lk__lock_acquire(c, directory, timeout, lock);
 }
 
@@ -230,12 +261,12 @@ static void remove_older(lk_context *c, const char *directory, int64_t newest, i
         char name[64], path[PATH_MAX];
         if (steps[i] > newest || keep-- > 0) continue;
         lk__checkpoint_name(steps[i], name);
-        if (lk__checkpoint_join(c, path, directory, name) < 0 ||
-            lk__directory_prune(c, path, lk__checkpoint_files, LK__CHECKPOINT_FILES) < 0)
+        if (lk__checkpoint_join(c, path, directory, name) < 0 || lk__directory_prune(c, path, &lk__checkpoint_names) < 0)
             lk__log(c, LK_LOG_WARNING, "an old checkpoint was not removed: %s", lk_context_error(c));
     }
 }
 
+/* The state is written before the caller's files: it lists them, so a directory that a crash left is recognised with any of them. */
 static lk_status write_files(lk__train_saver *s, const char *directory, const lk_progress *progress)
 {
     lk_context       *c = s->context;
@@ -245,6 +276,8 @@ static lk_status write_files(lk__train_saver *s, const char *directory, const lk
                                  .parameters = lk_store_parameters(s->store),
                                  .model = model,
                                  .optimizer = optimizer,
+                                 .files = s->digests,
+                                 .files_bytes = s->digests_bytes,
                                  .writer = s->writer,
                                  .record = s->record,
                                  .record_bytes = s->record_bytes};
@@ -252,9 +285,20 @@ static lk_status write_files(lk__train_saver *s, const char *directory, const lk
     if (status < 0 || (status = write_model(s, file, model)) < 0 ||
         (status = lk__checkpoint_join(c, file, directory, lk__checkpoint_files[1])) < 0 ||
         (status = write_optimizer(s, file, optimizer)) < 0 ||
-        (status = lk__checkpoint_join(c, file, directory, lk__checkpoint_files[2])) < 0)
+        (status = lk__checkpoint_join(c, file, directory, lk__checkpoint_files[2])) < 0 ||
+        (status = lk__state_write(c, file, s->staging, lk__safetensors_staging_bytes(), &content)) < 0)
         return status;
-    return lk__state_write(c, file, s->staging, lk__safetensors_staging_bytes(), &content);
+    return lk__saver_write_files(s, directory);
+}
+
+static lk_status link_files(const lk__train_saver *s, const char *directory, const char *step)
+{
+    lk_status status = LK_OK;
+    for (int i = 0; i < LK__CHECKPOINT_FILES && status >= 0; i++)
+        status = link_newest(s->context, directory, step, lk__checkpoint_files[i]);
+    for (int i = 0; i < s->files_count && status >= 0; i++)
+        status = link_newest(s->context, directory, step, s->files[i].name);
+    return status;
 }
 
 lk_status lk__saver_save(lk__train_saver *s, const char *directory, const lk_progress *progress, int keep)
@@ -264,33 +308,42 @@ lk_status lk__saver_save(lk__train_saver *s, const char *directory, const lk_pro
     lk__train_directory d;
     lk_status           status = lk__progress_check(c, "a checkpoint", progress);
     lk__checkpoint_name(progress->step, name);
-    if (status < 0 || (status = lk__make_directories(c, directory)) < 0 || (status = check_links(c, directory)) < 0 ||
+    if (status < 0 || (status = lk__make_directories(c, directory)) < 0 ||
+        (status = check_links(c, directory, s->files, s->files_count)) < 0 ||
         (status = lk__checkpoint_join(c, path, directory, name)) < 0)
         return status;
     lk__checkpoint_recover(c, directory);
-    if ((status = lk__directory_create(&d, c, path, lk__checkpoint_files, LK__CHECKPOINT_FILES)) < 0) return status;
+    if ((status = lk__directory_create(&d, c, path, &lk__checkpoint_names)) < 0) return status;
     if ((status = write_files(s, d.temporary, progress)) < 0) {
         lk__directory_abandon(&d);
         return status;
     }
-    if ((status = lk__directory_commit(&d)) < 0) return status;
-    for (int i = 0; i < LK__CHECKPOINT_FILES; i++)
-        if ((status = link_newest(c, directory, name, lk__checkpoint_files[i])) < 0) return status;
+    if ((status = lk__directory_commit(&d)) < 0 || (status = link_files(s, directory, name)) < 0) return status;
+    remove_other_links(directory, progress->step);
     if ((status = lk__file_sync_parent(c, path)) < 0) return status;
     remove_older(c, directory, progress->step, keep > 0 ? keep : 1);
     return LK_OK;
 }
 
-lk_status lk_checkpoint_save(lk_store *store, const char *directory, const lk_progress *progress, int keep)
+lk_status lk_checkpoint_save_files(lk_store *store, const char *directory, const lk_progress *progress, int keep,
+                                   const lk_checkpoint_file *files, int count)
 {
+    lk_context     *c = store->context;
     lk__train_saver saver;
     lk__lock        lock;
-    lk_status       status = lk__checkpoint_open(store->context, directory, SAVE_LOCK_TIMEOUT, &lock);
-    if (status < 0) return status;
-    if ((status = lk__saver_init(&saver, store)) >= 0) status = lk__saver_save(&saver, directory, progress, keep);
+    lk_status       status = lk__checkpoint_files_check(c, files, count);
+    if (status < 0 || (status = lk__checkpoint_open(c, directory, files, count, SAVE_LOCK_TIMEOUT, &lock)) < 0)
+        return status;
+    if ((status = lk__saver_init(&saver, store)) >= 0 && (status = lk__saver_files(&saver, files, count)) >= 0)
+        status = lk__saver_save(&saver, directory, progress, keep);
     lk__saver_free(&saver);
     lk__lock_release(&lock);
     return status;
+}
+
+lk_status lk_checkpoint_save(lk_store *store, const char *directory, const lk_progress *progress, int keep)
+{
+    return lk_checkpoint_save_files(store, directory, progress, keep, NULL, 0);
 }
 
 lk_status lk_weights_save(lk_store *store, const char *file)

@@ -20,6 +20,12 @@ typedef struct lk__train_saver {
     size_t record_bytes;
     char   writer[LK__STATE_WRITER]; /* host and user, as JSON */
 
+    lk_checkpoint_file *files; /* of the caller, with their texts; one block of files_memory bytes */
+    int                 files_count;
+    size_t              files_memory;
+    const char         *digests; /* of the files, as state.json has them */
+    size_t              digests_bytes;
+
     struct lk__train_background *background; /* NULL: the caller waits for each save */
 } lk__train_saver;
 
@@ -29,14 +35,23 @@ lk_status lk__saver_record(lk__train_saver *saver, size_t bytes);
 void      lk__saver_free(lk__train_saver *saver); /* waits for a save in progress */
 lk_status lk__saver_save(lk__train_saver *saver, const char *directory, const lk_progress *progress, int keep);
 
-/* Prepares the directory for saves: creates it, checks that a save would replace no file of the user, and locks it. */
-lk_status lk__checkpoint_open(lk_context *context, const char *directory, double timeout, lk__lock *lock);
+/* Prepares the directory for saves: creates it, checks that a save with these files would replace no file of the user, and locks
+ * it. */
+lk_status lk__checkpoint_open(lk_context *context, const char *directory, const lk_checkpoint_file *files, int count,
+                              double timeout, lk__lock *lock);
 bool      lk__checkpoint_newest(lk_context *context, const char *directory, int64_t *step); /* false: there is none */
+
+/* ---- checkpoint_files.c: the files that the caller adds to every checkpoint ---- */
+lk_status lk__checkpoint_files_check(lk_context *context, const lk_checkpoint_file *files, int count);
+lk_status lk__saver_files(lk__train_saver *saver, const lk_checkpoint_file *files, int count); /* copies them */
+size_t    lk__saver_files_bytes(const lk_checkpoint_file *files, int count); /* of LK_MEMORY_CHECKPOINT, for that */
+lk_status lk__saver_write_files(const lk__train_saver *saver, const char *directory);
 
 /* ---- checkpoint_read.c ---- */
 
 enum { LK__CHECKPOINT_FILES = 3, LK__CHECKPOINT_STEPS = 256 };
-extern const char *const lk__checkpoint_files[LK__CHECKPOINT_FILES]; /* model, optimizer, state */
+extern const char *const    lk__checkpoint_files[LK__CHECKPOINT_FILES]; /* model, optimizer, state */
+extern const lk__file_names lk__checkpoint_names;                       /* these, and what the state lists */
 
 lk_status lk__checkpoint_join(lk_context *context, char *out, const char *directory,
                               const char *name);                 /* PATH_MAX bytes */
@@ -46,8 +61,10 @@ bool      lk__checkpoint_parse(const char *name, int64_t *step); /* false for na
 size_t lk__checkpoint_list(const char *directory, int64_t *steps, size_t room);
 /* Removes what a crash may have left: partly written or removed directories, and links that were not renamed yet. */
 void lk__checkpoint_recover(lk_context *context, const char *directory);
-/* Compares the model's and the optimizer's file of a step's directory with the digests of its state. */
-lk_status lk__checkpoint_verify(lk_context *context, const char *directory, const lk__state *state, void *staging);
+/* Compares the model's and the optimizer's file of a step's directory with the digests of its state; `all`: also the caller's
+ * files, which loading does not read and which a user may edit. */
+lk_status lk__checkpoint_verify(lk_context *context, const char *directory, const lk__state *state, bool all,
+                                void *staging);
 /* The precision of a run as --dtype names it. Weights are saved in f32 or f64 whatever it is. */
 const char *lk__checkpoint_precision(const lk_store *store);
 

@@ -14,8 +14,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-const char *const lk__checkpoint_files[LK__CHECKPOINT_FILES] = {"model.safetensors", "optimizer.safetensors",
-                                                                "state.json"};
+const char *const    lk__checkpoint_files[LK__CHECKPOINT_FILES] = {"model.safetensors", "optimizer.safetensors",
+                                                                   "state.json"};
+const lk__file_names lk__checkpoint_names = {lk__checkpoint_files, LK__CHECKPOINT_FILES, lk__state_list};
 
 /* ---- names ---- */
 
@@ -63,7 +64,7 @@ void lk__checkpoint_recover(lk_context *c, const char *directory)
     struct dirent *entry;
     DIR           *dir = opendir(directory);
     if (!dir) return;
-    (void)lk__directory_recover(c, directory, lk__checkpoint_files, LK__CHECKPOINT_FILES);
+    (void)lk__directory_recover(c, directory, &lk__checkpoint_names);
     while ((entry = readdir(dir))) {
         long pid = strncmp(entry->d_name, ".link.", 6) == 0 ? atol(entry->d_name + 6) : 0;
         if (pid > 0 && kill((pid_t)pid, 0) != 0 && errno == ESRCH) unlinkat(dirfd(dir), entry->d_name, 0);
@@ -78,18 +79,23 @@ const char *lk__checkpoint_precision(const lk_store *store)
     return store->plan->policy == LK_POLICY_BF16 ? "bf16" : lk_dtype_name(store->plan->graph->real);
 }
 
-lk_status lk__checkpoint_verify(lk_context *c, const char *directory, const lk__state *state, void *staging)
+static lk_status verify_file(lk_context *c, const char *directory, const char *name, const char *sha, void *staging)
 {
     char      path[PATH_MAX], digest[65];
-    lk_status status;
-    for (int i = 0; i < 2; i++) {
-        if ((status = lk__checkpoint_join(c, path, directory, lk__checkpoint_files[i])) < 0 ||
-            (status = lk__file_digest(c, path, staging, LK__FILE_STAGING, digest)) < 0)
-            return status;
-        if (strcmp(digest, state->sha[i]) != 0)
-            return lk__fail(c, LK_EFORMAT, "%s is damaged: its SHA-256 differs from the one saved with it", path);
-    }
-    return LK_OK;
+    lk_status status = lk__checkpoint_join(c, path, directory, name);
+    if (status < 0 || (status = lk__file_digest(c, path, staging, LK__FILE_STAGING, digest)) < 0) return status;
+    if (strcmp(digest, sha) == 0) return LK_OK;
+    return lk__fail(c, LK_EFORMAT, "%s is damaged: its SHA-256 differs from the one saved with it", path);
+}
+
+lk_status lk__checkpoint_verify(lk_context *c, const char *directory, const lk__state *state, bool all, void *staging)
+{
+    lk_status status = LK_OK;
+    for (int i = 0; i < 2 && status >= 0; i++)
+        status = verify_file(c, directory, lk__checkpoint_files[i], state->sha[i], staging);
+    for (size_t i = 0; all && i < state->files_count && status >= 0; i++)
+        status = verify_file(c, directory, state->files[i].name, state->files[i].sha, staging);
+    return status;
 }
 
 /* Reads the state of a step, and checks the other files against its digests. */
@@ -99,7 +105,7 @@ static lk_status verify_step(lk_context *c, const char *directory, int64_t step,
     lk_status status = lk__checkpoint_join(c, path, directory, lk__checkpoint_files[2]);
     if (status < 0 || (status = lk__state_open(c, path, step, state)) < 0) return status;
     lk__state_close(state); /* its numbers stay */
-    return lk__checkpoint_verify(c, directory, state, staging);
+    return lk__checkpoint_verify(c, directory, state, false, staging);
 }
 
 bool lk__checkpoint_newest(lk_context *c, const char *directory, int64_t *step)

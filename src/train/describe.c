@@ -135,14 +135,23 @@ const char *lk_description_text(const lk_description *d, const char *what)
                {lk__checkpoint_files[2], d->state.sha[2]}};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         if (strcmp(what, all[i].what) == 0) return all[i].text[0] ? all[i].text : NULL;
+    for (size_t i = 0; i < d->state.files_count; i++)
+        if (strcmp(what, d->state.files[i].name) == 0) return d->state.files[i].sha;
     return NULL;
+}
+
+const char *lk_description_file(const lk_description *d, int index)
+{
+    if (index < 0 || (size_t)index >= LK__CHECKPOINT_FILES + d->state.files_count) return NULL;
+    return index < LK__CHECKPOINT_FILES ? lk__checkpoint_files[index]
+                                        : d->state.files[index - LK__CHECKPOINT_FILES].name;
 }
 
 lk_status lk_description_verify(const lk_description *d)
 {
     void *staging = lk__alloc(d->context, LK_MEMORY_OTHER, LK__FILE_STAGING);
     if (!staging) return LK_ENOMEM;
-    lk_status status = lk__checkpoint_verify(d->context, d->path, &d->state, staging);
+    lk_status status = lk__checkpoint_verify(d->context, d->path, &d->state, true, staging);
     lk__free(d->context, LK_MEMORY_OTHER, staging, LK__FILE_STAGING);
     return status;
 }

@@ -29,10 +29,22 @@ static suffix parse_suffix(const char *name, size_t *base)
     return kind;
 }
 
-static bool is_known(const char *name, size_t length, const char *const *names, size_t count)
+static bool is_name(const char *name, size_t length, const char *known)
+{
+    return strlen(known) == length && memcmp(name, known, length) == 0;
+}
+
+static bool is_known(const char *name, size_t length, const lk__file_names *known)
+{
+    for (size_t i = 0; i < known->count; i++)
+        if (is_name(name, length, known->names[i])) return true;
+    return false;
+}
+
+static bool is_listed(const char *name, size_t length, lk__file_name *listed, size_t count)
 {
     for (size_t i = 0; i < count; i++)
-        if (strlen(names[i]) == length && memcmp(name, names[i], length) == 0) return true;
+        if (is_name(name, length, listed[i])) return true;
     return false;
 }
 
@@ -63,19 +75,22 @@ static bool is_link(const char *path)
     return lstat(path, &info) == 0 && S_ISLNK(info.st_mode);
 }
 
-/* The first entry that is neither named nor an abandoned temporary of a named file; "" if there is none. False: the directory
+/* The first entry that is neither known nor an abandoned temporary of a known file; "" if there is none. False: the directory
  * cannot be read, and errno is set. */
-static bool find_foreign(const char *path, const char *const *names, size_t count, char foreign[NAME_MAX + 1])
+static bool find_foreign(const char *path, const lk__file_names *names, char foreign[NAME_MAX + 1])
 {
+    lk__file_name listed[LK__LISTED_FILES];
     foreign[0] = 0;
     DIR *stream = open_no_follow(path);
     if (!stream) return false;
+    size_t listed_count = names->list ? names->list(dirfd(stream), listed) : 0;
     for (struct dirent *entry; !foreign[0] && (entry = readdir(stream));) {
         size_t base;
         int    fd;
         if (is_dot_entry(entry->d_name)) continue;
         suffix kind = parse_suffix(entry->d_name, &base);
-        bool   known = kind != OLD && is_known(entry->d_name, base, names, count);
+        bool   known = kind != OLD &&
+                     (is_known(entry->d_name, base, names) || is_listed(entry->d_name, base, listed, listed_count));
         if (known && kind == TEMPORARY) {
             known = lock_abandoned(dirfd(stream), entry->d_name, &fd);
             if (known) close(fd);
@@ -90,10 +105,10 @@ static bool find_foreign(const char *path, const char *const *names, size_t coun
 }
 
 /* LK_ENOENT, which most callers expect, sets no message. */
-static lk_status refuse_foreign(lk_context *context, const char *path, const char *const *names, size_t count)
+static lk_status refuse_foreign(lk_context *context, const char *path, const lk__file_names *known)
 {
     char foreign[NAME_MAX + 1];
-    if (!find_foreign(path, names, count, foreign)) {
+    if (!find_foreign(path, known, foreign)) {
         int error = errno;
         if (error == ENOENT) return LK_ENOENT;
         return lk__fail(context, error == ENOTDIR ? LK_EINVAL : LK_EIO, "%s: cannot open the directory: %s", path,
@@ -104,27 +119,31 @@ static lk_status refuse_foreign(lk_context *context, const char *path, const cha
                     path, foreign);
 }
 
-/* Deletes the entries that find_foreign allowed. Subdirectories were refused, so there is one level. */
-static lk_status empty_and_remove(lk_context *context, const char *path)
+/* Deletes the entries that find_foreign allowed. Subdirectories were refused, so there is one level. The file that lists others is
+ * last: after a kill in between, the others are still known. */
+static lk_status empty_and_remove(lk_context *context, const char *path, const lk__file_names *known)
 {
-    DIR *stream = open_no_follow(path);
+    const char *last = known->names[known->count - 1];
+    DIR        *stream = open_no_follow(path);
     if (!stream) return lk__fail(context, LK_EIO, "%s: cannot open the directory: %s", path, strerror(errno));
     bool failed = false;
     for (struct dirent *entry; !failed && (entry = readdir(stream));)
-        failed = !is_dot_entry(entry->d_name) && unlinkat(dirfd(stream), entry->d_name, 0) < 0 && errno != ENOENT;
+        failed = !is_dot_entry(entry->d_name) && strcmp(entry->d_name, last) != 0 &&
+                 unlinkat(dirfd(stream), entry->d_name, 0) < 0 && errno != ENOENT;
+    failed = failed || (unlinkat(dirfd(stream), last, 0) < 0 && errno != ENOENT);
     int error = errno;
     closedir(stream);
     if (!failed && rmdir(path) == 0) return LK_OK;
     return lk__fail(context, LK_EIO, "%s: cannot remove: %s", path, strerror(failed ? error : errno));
 }
 
-lk_status lk__directory_remove(lk_context *context, const char *path, const char *const *names, size_t count)
+lk_status lk__directory_remove(lk_context *context, const char *path, const lk__file_names *known)
 {
-    lk_status status = refuse_foreign(context, path, names, count);
-    return status < 0 ? status : empty_and_remove(context, path);
+    lk_status status = refuse_foreign(context, path, known);
+    return status < 0 ? status : empty_and_remove(context, path, known);
 }
 
-lk_status lk__directory_prune(lk_context *context, const char *path, const char *const *names, size_t count)
+lk_status lk__directory_prune(lk_context *context, const char *path, const lk__file_names *known)
 {
     char      aside[PATH_MAX];
     lk_status status = LK_OK;
@@ -134,20 +153,20 @@ lk_status lk__directory_prune(lk_context *context, const char *path, const char 
     if (fd < 0 && (errno == ENOENT || errno == ENOTDIR || errno == ELOOP)) return LK_OK;
     if (fd < 0) return lk__fail(context, LK_EIO, "%s: cannot open the directory: %s", path, strerror(errno));
     (void)flock(fd, LOCK_EX | LOCK_NB); /* until it is removed, so that the recovery of a reader does not touch it */
-    if ((status = refuse_foreign(context, path, names, count)) < 0) goto done;
-    status = lk__directory_remove(context, aside, names, count); /* left by an earlier process with this pid */
+    if ((status = refuse_foreign(context, path, known)) < 0) goto done;
+    status = lk__directory_remove(context, aside, known); /* left by an earlier process with this pid */
     if (status < 0 && status != LK_ENOENT) goto done;
-    status = rename(path, aside) == 0 ? empty_and_remove(context, aside)
+    status = rename(path, aside) == 0 ? empty_and_remove(context, aside, known)
                                       : lk__fail(context, LK_EIO, "%s: cannot rename: %s", path, strerror(errno));
 done:
     close(fd);
     return status;
 }
 
-lk_status lk__directory_create(lk__train_directory *d, lk_context *context, const char *path, const char *const *names,
-                               size_t count)
+lk_status lk__directory_create(lk__train_directory *d, lk_context *context, const char *path,
+                               const lk__file_names *known)
 {
-    *d = (lk__train_directory){.context = context, .fd = -1, .names = names, .count = count};
+    *d = (lk__train_directory){.context = context, .fd = -1, .known = known};
     size_t length = strlen(path);
     while (length > 1 && path[length - 1] == '/') length--;
     if (length == 0 || length > sizeof d->path - 32)
@@ -156,11 +175,10 @@ lk_status lk__directory_create(lk__train_directory *d, lk_context *context, cons
     snprintf(d->path, sizeof d->path, "%.*s", (int)length, path);
     snprintf(d->temporary, sizeof d->temporary, "%.*s.tmp.%ld", (int)length, path, (long)getpid());
 
-    lk_status status = is_link(d->path) ? LK_OK : refuse_foreign(context, d->path, names, count);
+    lk_status status = is_link(d->path) ? LK_OK : refuse_foreign(context, d->path, known);
     if (status == LK_ENOENT) status = LK_OK;
     if (status == LK_OK) {
-        status =
-            lk__directory_remove(context, d->temporary, names, count); /* left by an earlier process with this pid */
+        status = lk__directory_remove(context, d->temporary, known); /* left by an earlier process with this pid */
         if (status == LK_ENOENT) status = LK_OK;
     }
     if (status == LK_OK && mkdir(d->temporary, 0777) < 0)
@@ -210,7 +228,7 @@ lk_status lk__directory_commit(lk__train_directory *d)
         status = lk__fail(context, LK_EIO, "%s: cannot remove the link: %s", d->path, strerror(errno));
         goto done;
     }
-    status = refuse_foreign(context, d->path, d->names, d->count);
+    status = refuse_foreign(context, d->path, d->known);
     if (status == LK_ENOENT) {
         status = LK_OK;
         if (rename(d->temporary, d->path) < 0)
@@ -228,7 +246,7 @@ lk_status lk__directory_commit(lk__train_directory *d)
     d->temporary[0] = 0;
     status = lk__file_sync_parent(context, d->path);
     /* The new directory is in place, so a failure to remove the old one is only a warning. */
-    if (aside[0] && lk__directory_remove(context, aside, d->names, d->count) < 0)
+    if (aside[0] && lk__directory_remove(context, aside, d->known) < 0)
         lk__log(context, LK_LOG_WARNING, "%s", lk_context_error(context));
 done:
     lk__directory_abandon(d);
@@ -239,13 +257,13 @@ void lk__directory_abandon(lk__train_directory *d)
 {
     if (d->fd >= 0) close(d->fd);
     d->fd = -1;
-    if (d->temporary[0]) (void)lk__directory_remove(d->context, d->temporary, d->names, d->count);
+    if (d->temporary[0]) (void)lk__directory_remove(d->context, d->temporary, d->known);
     d->temporary[0] = 0;
 }
 
 /* Recovers one leftover: entry `name` of parent, whose final name is its first `base` bytes. */
 static void recover_entry(lk_context *context, int parent_fd, const char *parent, const char *name, size_t base,
-                          suffix kind, const char *const *names, size_t count)
+                          suffix kind, const lk__file_names *known)
 {
     char        full[PATH_MAX], plain[NAME_MAX + 1], foreign[NAME_MAX + 1];
     struct stat info = {0};
@@ -254,20 +272,20 @@ static void recover_entry(lk_context *context, int parent_fd, const char *parent
         return;
     snprintf(plain, sizeof plain, "%.*s", (int)base, name);
     if (fstat(fd, &info) == 0 && S_ISDIR(info.st_mode)) {
-        bool recoverable = find_foreign(full, names, count, foreign) && !foreign[0];
+        bool recoverable = find_foreign(full, known, foreign) && !foreign[0];
         if (recoverable && kind == OLD && faccessat(parent_fd, plain, F_OK, AT_SYMLINK_NOFOLLOW) < 0) {
             if (renameat(parent_fd, name, parent_fd, plain) == 0)
                 lk__log(context, LK_LOG_INFO, "%s/%s: restored after an interrupted save", parent, plain);
         } else if (recoverable) {
-            (void)empty_and_remove(context, full);
+            (void)empty_and_remove(context, full, known);
         }
-    } else if (kind == TEMPORARY && S_ISREG(info.st_mode) && is_known(name, base, names, count)) {
+    } else if (kind == TEMPORARY && S_ISREG(info.st_mode) && is_known(name, base, known)) {
         (void)unlinkat(parent_fd, name, 0);
     }
     close(fd);
 }
 
-lk_status lk__directory_recover(lk_context *context, const char *parent, const char *const *names, size_t count)
+lk_status lk__directory_recover(lk_context *context, const char *parent, const lk__file_names *known)
 {
     DIR *stream = opendir(parent);
     if (!stream && errno == ENOENT) return LK_OK;
@@ -275,7 +293,7 @@ lk_status lk__directory_recover(lk_context *context, const char *parent, const c
     for (struct dirent *entry; (entry = readdir(stream));) {
         size_t base;
         suffix kind = parse_suffix(entry->d_name, &base);
-        if (kind != PLAIN) recover_entry(context, dirfd(stream), parent, entry->d_name, base, kind, names, count);
+        if (kind != PLAIN) recover_entry(context, dirfd(stream), parent, entry->d_name, base, kind, known);
     }
     closedir(stream);
     return LK_OK;

@@ -35,34 +35,44 @@ lk_status lk__file_commit(lk__file *file, char digest[65]);
 lk_status lk__file_sync_parent(lk_context *context, const char *path); /* makes the entry of a renamed path durable */
 void lk__file_abandon(lk__file *file); /* discards: the old file stays. Allowed after commit and after a failed create */
 
-/* A directory being replaced as a whole: files are written into `temporary` (lk__file_create there), then commit replaces
- * `path` by it; the old contents stay until then. Either may hold only files named in `names`: a directory that holds anything
- * else is refused, never deleted. */
-typedef struct lk__train_directory {
-    lk_context        *context;
-    int                fd; /* of temporary; holds its lock */
+enum { LK__LISTED_FILES = 16, LK__LISTED_NAME = 64 };
+typedef char lk__file_name[LK__LISTED_NAME];
+
+/* The files that a directory may hold: those named, and those that the directory itself lists. */
+typedef struct lk__file_names {
     const char *const *names;
     size_t             count;
-    char               path[PATH_MAX];
-    char               temporary[PATH_MAX]; /* path.tmp.PID */
+    /* Reads more names out of a file of the directory, the last of `names`, which is therefore deleted last. NULL: there are none. */
+    size_t (*list)(int directory, lk__file_name names[LK__LISTED_FILES]);
+} lk__file_names;
+
+/* A directory being replaced as a whole: files are written into `temporary` (lk__file_create there), then commit replaces
+ * `path` by it; the old contents stay until then. Either may hold only known files: a directory that holds anything else is
+ * refused, never deleted. */
+typedef struct lk__train_directory {
+    lk_context           *context;
+    int                   fd; /* of temporary; holds its lock */
+    const lk__file_names *known;
+    char                  path[PATH_MAX];
+    char                  temporary[PATH_MAX]; /* path.tmp.PID */
 } lk__train_directory;
 
 lk_status lk__directory_create(lk__train_directory *directory, lk_context *context, const char *path,
-                               const char *const *names, size_t count);
+                               const lk__file_names *known);
 lk_status lk__directory_commit(lk__train_directory *directory);
 void      lk__directory_abandon(lk__train_directory *directory);
 
-/* Removes a directory that holds only the named files (and abandoned temporaries of them). LK_ENOENT, without a message, if it
+/* Removes a directory that holds only known files (and abandoned temporaries of them). LK_ENOENT, without a message, if it
  * does not exist; LK_EINVAL, with nothing removed, if it holds something else. Does not follow links. */
-lk_status lk__directory_remove(lk_context *context, const char *path, const char *const *names, size_t count);
+lk_status lk__directory_remove(lk_context *context, const char *path, const lk__file_names *known);
 /* The same, atomically: it is first renamed to PATH.tmp.PID, which is not a checkpoint's name and which recovery removes, so
  * a kill leaves no partial checkpoint. A link or file instead of a directory stays: LK_OK. */
-lk_status lk__directory_prune(lk_context *context, const char *path, const char *const *names, size_t count);
+lk_status lk__directory_prune(lk_context *context, const char *path, const lk__file_names *known);
 
 /* After a crash: removes temporaries in `parent` that no running process writes, and restores a directory that was renamed to
- * NAME.old.PID if no new one took its place. Directories that hold other files than those named stay unchanged. Call it before
+ * NAME.old.PID if no new one took its place. Directories that hold other files than the known ones stay unchanged. Call it before
  * searching for checkpoints. LK_OK if parent does not exist. */
-lk_status lk__directory_recover(lk_context *context, const char *parent, const char *const *names, size_t count);
+lk_status lk__directory_recover(lk_context *context, const char *parent, const lk__file_names *known);
 
 lk_status lk__make_directories(lk_context *context, const char *path); /* as mkdir -p */
 

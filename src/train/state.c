@@ -4,19 +4,24 @@
 #include "train/state.h"
 
 #include "base/json.h"
-#include "train/file.h"
 #include "train/json_write.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <pwd.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
-enum { STATE_LIMIT = LK__STATE_RECORD + 65536, DIGITS = 64 };
+enum {
+    STATE_LIMIT = LK__STATE_RECORD + 65536,
+    DIGITS = 64,
+    DIGESTS = (LK__LISTED_FILES + 3) * (LK__LISTED_NAME + DIGITS + 16) /* bytes of all digests, at most */
+};
 static const int64_t MAX_NUMBER = (int64_t)1 << 53; /* the largest integer that every JSON reader represents exactly */
 
 static bool is_consistent(const lk_progress *p)
@@ -82,7 +87,7 @@ lk_status lk__state_write(lk_context *c, const char *path, void *staging, size_t
 {
     static const char  end[] = "\"}}\n";
     const lk_progress *p = content->progress;
-    char               head[LK__STATE_WRITER + 512], tail[512], own[DIGITS + 1], date[32];
+    char               head[LK__STATE_WRITER + 512], tail[DIGESTS], own[DIGITS + 1], date[32];
     lk__file           file;
     lk__sha256         sha;
     format_date(date);
@@ -92,10 +97,11 @@ lk_status lk__state_write(lk_context *c, const char *path, void *staging, size_t
                      ",\"written\":{%s,\"date\":\"%s\"}%s",
                      LK_VERSION_STRING, p->step, p->epoch, p->position, p->seed, content->dtype, content->parameters,
                      content->writer, date, content->record ? ",\"record\":" : "");
-    int t =
-        snprintf(tail, sizeof tail,
-                 ",\"sha256\":{\"model.safetensors\":\"%s\",\"optimizer.safetensors\":\"%s\",\"state.json\":\"%0*d%s",
-                 content->model, content->optimizer, DIGITS, 0, end);
+    int t = snprintf(tail, sizeof tail,
+                     ",\"sha256\":{\"model.safetensors\":\"%s\",\"optimizer.safetensors\":\"%s\",%.*s\"state.json\":"
+                     "\"%0*d%s",
+                     content->model, content->optimizer, (int)content->files_bytes,
+                     content->files ? content->files : "", DIGITS, 0, end);
     lk__sha256_init(&sha);
     lk__sha256_update(&sha, head, (size_t)h);
     if (content->record) lk__sha256_update(&sha, content->record, content->record_bytes);
@@ -146,23 +152,89 @@ static lk_status check_own_digest(lk__state *state, const char *path, const lk__
     return lk__fail(c, LK_EFORMAT, "%s is damaged: its SHA-256 differs from the one saved with it", path);
 }
 
+static const char *const own_files[] = {"model.safetensors", "optimizer.safetensors", "state.json"};
+
+bool lk__state_file_name(const char *name)
+{
+    static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-";
+    size_t            length = strlen(name);
+    for (size_t i = 0; i < sizeof own_files / sizeof *own_files; i++)
+        if (strcmp(name, own_files[i]) == 0) return false;
+    /* the last three are names of directories, temporaries and renamed files in a checkpoint directory */
+    return length > 0 && length < LK__LISTED_NAME && strspn(name, letters) == length && name[0] != '.' &&
+           strncmp(name, "step-", 5) != 0 && !strstr(name, ".tmp.") && !strstr(name, ".old.");
+}
+
+/* The digests of the caller's files. False: one is not valid, or there are too many. */
+static bool read_files(const lk__json *sums, lk__state_file files[LK__LISTED_FILES], size_t *count)
+{
+    lk__json      key, value;
+    lk__json_walk walk = lk__json_begin(sums);
+    *count = 0;
+    while (lk__json_next(&walk, &key, &value)) {
+        bool own = false;
+        for (size_t i = 0; i < sizeof own_files / sizeof *own_files; i++) own |= lk__json_equals(&key, own_files[i]);
+        if (own) continue;
+        if (*count == LK__LISTED_FILES) return false;
+        lk__state_file *file = &files[(*count)++];
+        size_t          length = lk__json_string(&key, file->name, sizeof file->name);
+        if (length >= sizeof file->name || strlen(file->name) != length || !lk__state_file_name(file->name) ||
+            lk__json_string(&value, file->sha, sizeof file->sha) != DIGITS)
+            return false;
+    }
+    return true;
+}
+
+/* The last occurrence of `what` in a text. */
+static const char *find_last(const char *text, size_t length, const char *what)
+{
+    const char *found = NULL, *next = text, *end = text + length;
+    while ((next = memmem(next, (size_t)(end - next), what, strlen(what)))) found = next++;
+    return found;
+}
+
+/* lk__state_write puts the digests last; a string of the record cannot look like their key, since its quotes are escaped. */
+size_t lk__state_list(int directory, lk__file_name names[LK__LISTED_FILES])
+{
+    static const char key[] = ",\"sha256\":{", end[] = "}\n";
+    lk__state_file    files[LK__LISTED_FILES];
+    lk__json          sums;
+    lk__json_error    error;
+    struct stat       info;
+    char              tail[DIGESTS];
+    size_t            count = 0;
+    int               fd = openat(directory, own_files[2], O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY);
+    if (fd < 0) return 0;
+    bool    regular = fstat(fd, &info) == 0 && S_ISREG(info.st_mode);
+    off_t   first = regular && info.st_size > (off_t)sizeof tail ? info.st_size - (off_t)sizeof tail : 0;
+    ssize_t length = regular ? pread(fd, tail, sizeof tail, first) : -1;
+    close(fd);
+    const char *at = length > 0 ? find_last(tail, (size_t)length, key) : NULL;
+    if (!at || memcmp(tail + length - 2, end, 2) != 0) return 0;
+    at += sizeof key - 2; /* at the brace, which is closed by the last but one */
+    if (!lk__json_parse(at, (size_t)(tail + length - 2 - at), &sums, &error) || !read_files(&sums, files, &count))
+        return 0;
+    for (size_t i = 0; i < count; i++) memcpy(names[i], files[i].name, sizeof names[i]);
+    return count;
+}
+
 static lk_status parse_state(lk__state *state, const char *path)
 {
-    static const char *const files[] = {"model.safetensors", "optimizer.safetensors"};
-    lk_progress             *p = &state->progress;
-    lk__json                 value, sums, *root = &state->root;
-    lk__json_error           error;
+    lk_progress   *p = &state->progress;
+    lk__json       value, sums, *root = &state->root;
+    lk__json_error error;
     bool good = lk__json_parse(state->text, state->length, root, &error) && lk__json_get(root, "step", &value) &&
                 lk__json_integer(&value, &p->step) && lk__json_get(root, "epoch", &value) &&
                 lk__json_integer(&value, &p->epoch) && lk__json_get(root, "position", &value) &&
                 lk__json_integer(&value, &p->position) && lk__json_get(root, "seed", &value) &&
                 parse_seed(&value, &p->seed) && lk__json_get(root, "sha256", &sums);
     for (int i = 0; i < 2 && good; i++)
-        good = lk__json_get(&sums, files[i], &value) && lk__json_string(&value, state->sha[i], 65) == DIGITS;
+        good = lk__json_get(&sums, own_files[i], &value) && lk__json_string(&value, state->sha[i], 65) == DIGITS;
     if (good && lk__json_get(root, "dtype", &value)) {
         size_t length = lk__json_string(&value, state->dtype, sizeof state->dtype);
         good = length > 0 && length < sizeof state->dtype;
     }
+    good = good && read_files(&sums, state->files, &state->files_count);
     if (!good) return lk__fail(state->context, LK_EFORMAT, "%s is not the state of a Lockstep checkpoint", path);
     return check_own_digest(state, path, &sums);
 }

@@ -4,6 +4,7 @@
 
 #include "base/base.h"
 #include "base/json.h"
+#include "train/file.h"
 
 #include <lockstep/checkpoint.h>
 
@@ -22,6 +23,8 @@ typedef struct lk__state_content {
     const char        *dtype;            /* the precision of the run */
     int64_t            parameters;       /* trained and frozen elements */
     const char        *model, *optimizer; /* SHA-256 of the files */
+    const char        *files;             /* members "NAME":"SHA-256", of the caller's files, each with a comma behind it */
+    size_t             files_bytes;
     const char        *writer;           /* lk__state_writer */
     const char        *record;           /* an object; NULL: none */
     size_t             record_bytes;
@@ -32,6 +35,12 @@ void      lk__state_writer(char out[LK__STATE_WRITER]);
 lk_status lk__state_write(lk_context *context, const char *path, void *staging, size_t staging_bytes,
                           const lk__state_content *content);
 
+/* A file of the caller that a checkpoint holds beside its own three, see lk_checkpoint_file. */
+typedef struct lk__state_file {
+    lk__file_name name;
+    char          sha[65];
+} lk__state_file;
+
 /* A state.json that was read and verified. */
 typedef struct lk__state {
     lk_context *context;
@@ -41,10 +50,19 @@ typedef struct lk__state {
     lk_progress progress;
     char        dtype[LK__STATE_DTYPE]; /* "" where an older version wrote the file */
     char        sha[3][65];             /* of the model, the optimizer, and itself */
+
+    lk__state_file files[LK__LISTED_FILES];
+    size_t         files_count;
 } lk__state;
 
 /* LK_EFORMAT if it is damaged, inconsistent, or of another step than `step`; below 0: any step. Close it if it was opened. */
 lk_status lk__state_open(lk_context *context, const char *path, int64_t step, lk__state *state);
 void      lk__state_close(lk__state *state);
+
+/* Whether a checkpoint may hold a file of the caller of that name. */
+bool lk__state_file_name(const char *name);
+/* The caller's files that the state.json of a directory lists, for lk__file_names. It reads the end of the file alone, allocates
+ * nothing, and finds none in a state that Lockstep did not write. */
+size_t lk__state_list(int directory, lk__file_name names[LK__LISTED_FILES]);
 
 #endif

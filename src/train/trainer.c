@@ -49,6 +49,8 @@ static lk_status check_config(lk_context *c, const lk_trainer_config *config)
     for (int i = 0; i < config->record_count; i++)
         if (!config->record[i].name || !config->record[i].value)
             return lk__fail(c, LK_EINVAL, "record %d has no name or no value", i);
+    lk_status status = lk__checkpoint_files_check(c, config->files, config->files_count);
+    if (status < 0) return status;
     if (config->keep < 1) return lk__fail(c, LK_EINVAL, "keep is %d: at least 1 checkpoint must be kept", config->keep);
     return lk__trainer_check_fields(c, config);
 }
@@ -168,8 +170,10 @@ lk_status lk_trainer_plan(lk_context *c, const lk_trainer_config *given, lk_grap
     memory[LK_MEMORY_LOADER] =
         (config->train ? lk_loader_bytes(&train) : 0) + (config->test ? lk_loader_bytes(&test) : 0);
     bool saves = config->save && rank_of(config) == 0;
-    memory[LK_MEMORY_CHECKPOINT] =
-        saves ? lk_checkpoint_bytes(*plan) + lk__saver_background_bytes(*plan) + lk__record_write(config, NULL, 0) : 0;
+    memory[LK_MEMORY_CHECKPOINT] = saves ? lk_checkpoint_bytes(*plan) + lk__saver_background_bytes(*plan) +
+                                               lk__record_write(config, NULL, 0) +
+                                               lk__saver_files_bytes(config->files, config->files_count)
+                                         : 0;
     return LK_OK;
 }
 
@@ -217,6 +221,7 @@ static lk_status prepare_saver(lk_trainer *t)
     if (status >= 0) status = lk__saver_background(&t->saver);
     if (status >= 0) status = lk__saver_record(&t->saver, lk__record_write(&t->config, NULL, 0));
     if (status >= 0) lk__record_write(&t->config, t->saver.record, t->saver.record_bytes);
+    if (status >= 0) status = lk__saver_files(&t->saver, t->config.files, t->config.files_count);
     return status;
 }
 
