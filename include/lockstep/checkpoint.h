@@ -57,8 +57,11 @@ LK_API lk_status lk_checkpoint_find(lk_context *context, const char *directory, 
 /* Bytes of LK_MEMORY_CHECKPOINT that a save holds while it runs. */
 LK_API size_t lk_checkpoint_bytes(const lk_plan *plan);
 
-/* The weights alone: one safetensors file, or (loading) the newest checkpoint of a directory. Loading is strict: names and
- * shapes must be exactly the model's; f16, bf16, f32 and f64 are converted. */
+/* The weights alone: one safetensors file, or (loading) the newest checkpoint of a directory, or a directory of Hugging Face's
+ * libraries: model.safetensors, or model.safetensors.index.json with its shards. Loading is strict: names and shapes must be exactly
+ * the model's; f16, bf16, f32 and f64 are converted. Names may lack the prefix "transformer.", "model." or "bert."; buffers that
+ * follow from the architecture (*.attn.bias, *.rotary_emb.inv_freq, …) and an lm_head.weight that equals the embedding, with which
+ * the model's head is tied, are ignored. */
 LK_API lk_status lk_weights_save(lk_store *store, const char *file);
 LK_API lk_status lk_weights_load(lk_store *store, const char *path);
 

@@ -201,7 +201,22 @@ lk_status lk_checkpoint_load(lk_store *store, const char *directory, lk_progress
     return status == LK_ENOENT ? lk__fail(store->context, LK_ENOENT, "%s holds no checkpoint", directory) : status;
 }
 
-/* From a file; from the newest checkpoint of a directory; or from a directory with a copied model.safetensors. */
+/* The file of weights in a directory without steps: model.safetensors, or the index of its shards. */
+static lk_status find_file(lk_context *c, const char *directory, char file[PATH_MAX])
+{
+    static const char index[] = "model.safetensors.index.json", pickle[] = "pytorch_model.bin";
+    char              other[PATH_MAX];
+    lk_status         status = lk__checkpoint_join(c, file, directory, lk__checkpoint_files[0]);
+    if (status < 0 || access(file, F_OK) == 0) return status;
+    if ((status = lk__checkpoint_join(c, file, directory, index)) < 0 || access(file, F_OK) == 0) return status;
+    if ((status = lk__checkpoint_join(c, other, directory, pickle)) < 0) return status;
+    return lk__fail(c, LK_ENOENT, "%s holds no checkpoint, no %s and no %s%s", directory, lk__checkpoint_files[0], index,
+                    access(other, F_OK) == 0 ? "; save_pretrained of Hugging Face's transformers writes its "
+                                               "pytorch_model.bin as safetensors"
+                                             : "");
+}
+
+/* From a file; from the newest checkpoint of a directory; or from a directory with a copied model.safetensors or shards. */
 static lk_status load_weights(lk_store *store, const char *path, const loading *what)
 {
     char        file[PATH_MAX];
@@ -209,7 +224,7 @@ static lk_status load_weights(lk_store *store, const char *path, const loading *
     if (stat(path, &info) == 0 && S_ISDIR(info.st_mode)) {
         lk_status status = load_newest(store, path, what, NULL);
         if (status != LK_ENOENT) return status;
-        if ((status = lk__checkpoint_join(store->context, file, path, lk__checkpoint_files[0])) < 0) return status;
+        if ((status = find_file(store->context, path, file)) < 0) return status;
         path = file;
     }
     return what->report ? lk__load_partial(store, path, what->report) : lk__load_tensors(store, path, LK__LOAD_MODEL);

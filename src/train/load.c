@@ -1,4 +1,4 @@
-/* load.c - loads a safetensors file into a store: checks names, shapes and types first, then copies everything. */
+/* load.c - loads weights into a store: checks names, shapes and types first, then copies everything. */
 #include "train/load.h"
 
 #include "base/bf16.h"
@@ -52,16 +52,21 @@ bool lk__load_differs(const lk__safetensors_tensor *t, const lk_state *state, co
     return true;
 }
 
+lk__weights_tensor lk__load_find(const lk__load_target *to)
+{
+    return to->exact ? lk__weights_find(&to->weights, to->name) : lk__weights_of_model(&to->weights, to->name);
+}
+
 static lk_status check_tensor(const lk__load_target *to)
 {
     lk_context                   *c = to->store->context;
-    const lk__safetensors_tensor *t = lk__safetensors_find(to->file, to->name);
+    const lk__safetensors_tensor *t = lk__load_find(to).tensor;
     char                          text[1024];
     if (!t)
         return lk__fail(c, LK_EMISMATCH, "%s has no \"%s\", which the model needs: it is of another model", to->path,
                         to->name);
     if (!lk__load_differs(t, &to->state, to->path, text, sizeof text)) return LK_OK;
-    return lk__fail(c, LK_EMISMATCH, "\"%s\" is %s%s", to->name, text, text[0] == '(' ? ": it is of another model" : "");
+    return lk__fail(c, LK_EMISMATCH, "\"%s\" is %s%s", t->name, text, text[0] == '(' ? ": it is of another model" : "");
 }
 
 static void convert_elements(lk_dtype from, const void *source, lk_dtype to, void *out, size_t count)
@@ -79,13 +84,14 @@ static void convert_elements(lk_dtype from, const void *source, lk_dtype to, voi
 
 lk_status lk__load_copy(const lk__load_target *to)
 {
-    const lk__safetensors_tensor *t = lk__safetensors_find(to->file, to->name);
+    lk__weights_tensor            from = lk__load_find(to);
+    const lk__safetensors_tensor *t = from.tensor;
     lk_dtype                      type = to->state.dtype;
     size_t                        from_size = lk_dtype_size(t->dtype), size = lk_dtype_size(type);
     char *chunk = to->staging, *converted = t->dtype == type ? chunk : chunk + CHUNK * sizeof(double);
     for (uint64_t done = 0, elements = t->bytes / from_size; done < elements;) {
         size_t    count = elements - done < CHUNK ? (size_t)(elements - done) : CHUNK;
-        lk_status status = lk__safetensors_read(to->file, t, done * from_size, chunk, count * from_size);
+        lk_status status = lk__safetensors_read(from.file, t, done * from_size, chunk, count * from_size);
         if (status < 0) return status;
         if (t->dtype != type) convert_elements(t->dtype, chunk, type, converted, count);
         status = lk__store_write_bytes(to->store, to->index, to->part, (size_t)done * size, converted, count * size);
@@ -125,23 +131,33 @@ lk_status lk__load_visit(lk__load_target *to, lk__train_load_what what, lk_statu
     return status;
 }
 
-/* Fails with a name in the file that the model does not have. */
-static lk_status report_unknown_tensor(lk_store *s, const char *path, lk__safetensors *file)
+/* Fails with the name of a tensor that the model does not have. */
+static lk_status refuse_tensor(const lk__load_target *to, const char *name)
 {
-    lk_state state;
-    for (size_t i = 0; i < lk__safetensors_count(file); i++) {
-        const char *name = lk__safetensors_at(file, i)->name;
-        char        text[LK__SHOWN];
-        if (!lk_store_find(s, name, &state))
-            return lk__fail(s->context, LK_EMISMATCH,
-                            "%s holds \"%s\", which the model does not have: it is of another model", path,
-                            lk__shown(name, text));
-        if (state.not_saved)
-            return lk__fail(s->context, LK_EMISMATCH,
-                            "%s holds \"%s\", which the model never saves: it is of another model", path,
-                            lk__shown(name, text));
+    lk_context *c = to->store->context;
+    lk_state    state;
+    char        text[LK__SHOWN];
+    if (lk_store_find(to->store, name, &state) && state.not_saved)
+        return lk__fail(c, LK_EMISMATCH, "%s holds \"%s\", which the model never saves: it is of another model",
+                        to->path, lk__shown(name, text));
+    return lk__fail(c, LK_EMISMATCH, "%s holds \"%s\", which the model does not have: it is of another model", to->path,
+                    lk__shown(name, text));
+}
+
+/* The file may hold more than the model's tensors only if no model needs it. */
+static lk_status check_rest(const lk__load_target *to, size_t used)
+{
+    lk_status status = LK_OK;
+    if (used == to->weights.tensors) return LK_OK;
+    if (to->exact)
+        return lk__fail(to->store->context, LK_EMISMATCH, "%s holds more tensors than the model's optimizer", to->path);
+    for (size_t i = 0; i < to->weights.tensors && status >= 0; i++) {
+        lk__weights_use    use;
+        lk__weights_tensor one = lk__weights_at(&to->weights, i);
+        status = lk__weights_classify(&to->weights, to->store, one, &use);
+        if (status >= 0 && use == LK__WEIGHTS_UNKNOWN) status = refuse_tensor(to, one.tensor->name);
     }
-    return lk__fail(s->context, LK_EMISMATCH, "%s holds more tensors than the model's optimizer", path);
+    return status;
 }
 
 static lk_status copy_tensors(lk__load_target *to, lk__train_load_what what)
@@ -156,18 +172,17 @@ static lk_status copy_tensors(lk__load_target *to, lk__train_load_what what)
 
 static lk_status load_file(lk_store *s, const char *path, lk__train_load_what what, bool check_only)
 {
-    lk__load_target to = {.store = s, .path = path};
-    size_t          count;
-    lk_status       status = lk__safetensors_open(s->context, path, &to.file);
-    if (status < 0) return status;
-    status = lk__load_visit(&to, what, check_tensor, &count);
-    if (status >= 0 && count != lk__safetensors_count(to.file)) status = report_unknown_tensor(s, path, to.file);
+    lk__load_target to = {.store = s, .path = path, .exact = what == LK__LOAD_OPTIMIZER};
+    size_t          count = 0;
+    lk_status       status = lk__weights_open(s->context, path, &to.weights);
+    if (status >= 0) status = lk__load_visit(&to, what, check_tensor, &count);
+    if (status >= 0) status = check_rest(&to, count);
     if (status == LK_EMISMATCH && what == LK__LOAD_OPTIMIZER)
         lk__fail_prefix(s->context, status,
                         "the saved optimizer state does not match (was it saved with another optimizer, or with other "
                         "frozen parameters?): ");
     if (status >= 0 && !check_only) status = copy_tensors(&to, what);
-    lk__safetensors_close(to.file);
+    lk__weights_close(&to.weights);
     return status;
 }
 

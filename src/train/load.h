@@ -1,9 +1,8 @@
-/* train/load.h - loads a safetensors file into a store; names and shapes must match exactly, or in part. */
+/* train/load.h - loads weights into a store; names and shapes must match exactly, or in part. */
 #ifndef LK__LOAD_H
 #define LK__LOAD_H
 
-#include "data/safetensors.h"
-#include "run/store.h"
+#include "train/weights.h"
 
 #include <lockstep/checkpoint.h>
 
@@ -24,21 +23,23 @@ enum { LK__LOAD_STAGING = 262144 };
 
 /* A tensor of the file and where it belongs. */
 typedef struct lk__load_target {
-    lk_store        *store;
-    const char      *path;
-    lk__safetensors *file;
-    void            *staging; /* LK__LOAD_STAGING bytes */
-    lk_state         state;
-    size_t           index;
-    lk_state_part    part;
-    const char      *name; /* in the file */
-    void            *user; /* of visit */
+    lk_store     *store;
+    const char   *path;
+    lk__weights   weights;
+    bool          exact;   /* names in the file are the model's */
+    void         *staging; /* LK__LOAD_STAGING bytes */
+    lk_state      state;
+    size_t        index;
+    lk_state_part part;
+    const char   *name; /* in the model */
+    void         *user; /* of visit */
 } lk__load_target;
 
 /* Calls visit for every tensor that a file must hold; counts them. */
 lk_status lk__load_visit(lk__load_target *to, lk__train_load_what what, lk_status (*visit)(const lk__load_target *to),
                          size_t *count);
-lk_status lk__load_copy(const lk__load_target *to); /* the file has it, and it does not differ */
+lk__weights_tensor lk__load_find(const lk__load_target *to); /* the tensor of the file */
+lk_status          lk__load_copy(const lk__load_target *to); /* the file has it, and it does not differ */
 /* Whether shape or kind of number differ, and how: "(10×512) in FILE and (3×512) in the model". */
 bool lk__load_differs(const lk__safetensors_tensor *tensor, const lk_state *state, const char *path, char *out,
                       size_t size);

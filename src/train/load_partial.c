@@ -41,7 +41,7 @@ static lk_status add_entry(lk_load_report *r, const char *name, lk_load_result r
 static lk_status load_tensor(const lk__load_target *to)
 {
     lk_load_report               *r = to->user;
-    const lk__safetensors_tensor *t = lk__safetensors_find(to->file, to->name);
+    const lk__safetensors_tensor *t = lk__load_find(to).tensor;
     char                          text[512];
     if (!t) return add_entry(r, to->name, LK_LOAD_MISSING, "");
     if (lk__load_differs(t, &to->state, "the file", text, sizeof text))
@@ -50,13 +50,16 @@ static lk_status load_tensor(const lk__load_target *to)
     return status < 0 ? status : add_entry(r, to->name, LK_LOAD_LOADED, "");
 }
 
-static lk_status add_unexpected(lk_load_report *r, lk_store *store, lk__safetensors *file)
+/* A tensor that should be a copy of another, and is not, is one that the model does not have. */
+static lk_status add_unexpected(lk_load_report *r, const lk__load_target *to)
 {
     lk_status status = LK_OK;
-    for (size_t i = 0; i < lk__safetensors_count(file) && status >= 0; i++) {
-        const char *name = lk__safetensors_at(file, i)->name;
-        lk_state    state;
-        if (!lk_store_find(store, name, &state) || state.not_saved) status = add_entry(r, name, LK_LOAD_UNEXPECTED, "");
+    for (size_t i = 0; i < to->weights.tensors && status >= 0; i++) {
+        lk__weights_use    use;
+        lk__weights_tensor one = lk__weights_at(&to->weights, i);
+        status = lk__weights_classify(&to->weights, to->store, one, &use);
+        if (status == LK_EMISMATCH || (status >= 0 && use == LK__WEIGHTS_UNKNOWN))
+            status = add_entry(r, one.tensor->name, LK_LOAD_UNEXPECTED, "");
     }
     return status;
 }
@@ -75,18 +78,21 @@ lk_status lk__load_partial(lk_store *store, const char *path, lk_load_report **r
     size_t          count;
     lk_load_report_free(*report);
     *report = NULL;
-    lk_status status = lk__safetensors_open(c, path, &to.file);
-    if (status < 0) return status;
+    lk_status status = lk__weights_open(c, path, &to.weights);
+    if (status < 0) {
+        lk__weights_close(&to.weights);
+        return status;
+    }
     lk_load_report *r = to.user = lk__alloc(c, LK_MEMORY_OTHER, sizeof *r);
     to.staging = lk__alloc(c, LK_MEMORY_OTHER, LK__LOAD_STAGING);
     if (r) r->context = c;
     status = r && to.staging ? lk__load_visit(&to, LK__LOAD_MODEL, load_tensor, &count) : LK_ENOMEM;
-    if (status >= 0) status = add_unexpected(r, store, to.file);
+    if (status >= 0) status = add_unexpected(r, &to);
     if (status >= 0) *report = r;
     if (status >= 0 && !loaded_any(r))
         status = lk__fail(c, LK_EMISMATCH, "%s and the model share no tensor of the same name and shape", path);
     if (!*report) lk_load_report_free(r);
     lk__free(c, LK_MEMORY_OTHER, to.staging, LK__LOAD_STAGING);
-    lk__safetensors_close(to.file);
+    lk__weights_close(&to.weights);
     return status;
 }
