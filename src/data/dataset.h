@@ -36,6 +36,8 @@ struct lk_dataset {
     const char *(*sample_name)(const lk_dataset *dataset, int64_t index); /* NULL: samples have no names */
     int64_t *kept; /* a subset: sample i is number kept[i] of what was read; NULL: all. LK_MEMORY_DATA */
     size_t   kept_bytes;
+
+    bool computed_order; /* of an epoch, where there are many samples: see data/order.h */
 };
 
 /* Creates a data set of these fields without data; checks the limits common to all kinds. The caller sets the rest. */

@@ -81,6 +81,11 @@ static int64_t compute_capacity(const lk_loader_config *c)
     return most;
 }
 
+static lk__order_kind order_kind(const lk_loader_config *c)
+{
+    return lk__order_choose(lk_dataset_count(c->dataset), c->shuffle, c->dataset->computed_order);
+}
+
 static layout plan_layout(const lk_loader_config *c)
 {
     layout l = {.slots = 1, .scratches = 1};
@@ -96,7 +101,7 @@ static layout plan_layout(const lk_loader_config *c)
         l.fields[i] = lk__round_up(rows * lk_field_bytes(&f), LK__ALIGN);
         l.slot += l.fields[i];
     }
-    l.order = lk__round_up(lk__order_bytes(lk_dataset_count(c->dataset), c->shuffle), LK__ALIGN);
+    l.order = lk__round_up(lk__order_bytes(lk_dataset_count(c->dataset), order_kind(c)), LK__ALIGN);
     l.table = lk__round_up(lk__transform_bytes(c), LK__ALIGN);
     l.scratch = lk__batch_scratch(c);
     l.total = (size_t)l.slots * l.slot + l.order + l.table + (size_t)l.scratches * l.scratch;
@@ -393,7 +398,7 @@ lk_status lk_loader_create(lk_context *context, const lk_loader_config *given, l
     char *table = at + (size_t)memory_layout.slots * memory_layout.slot + memory_layout.order;
     lk__batch_init(&l->maker, &l->config, memory_layout.table ? table : NULL);
     for (int i = 0; i < memory_layout.slots; i++) at = place_slot(l, &l->slots[i], at);
-    lk__order_init(&l->order, lk_dataset_count(config->dataset), config->seed, config->shuffle, (int64_t *)at);
+    lk__order_init(&l->order, lk_dataset_count(config->dataset), config->seed, order_kind(config), (int64_t *)at);
     if ((status = start_workers(l)) < 0) goto fail;
     *loader = l;
     return LK_OK;

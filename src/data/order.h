@@ -1,4 +1,4 @@
-/* data/order.h - the order of samples in an epoch, over all ranks. */
+/* data/order.h - the order of samples in an epoch, over all ranks: a function of (seed, epoch) and the number of samples. */
 #ifndef LK__ORDER_H
 #define LK__ORDER_H
 
@@ -6,21 +6,36 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* A listed order is a shuffled list of all indices. A computed one needs no memory: an index is a function of its position. */
+typedef enum lk__order_kind { LK__ORDER_SEQUENTIAL, LK__ORDER_LISTED, LK__ORDER_COMPUTED } lk__order_kind;
+
+enum {
+    LK__ORDER_SMALL = 1 << 16,   /* up to so many samples an order is always listed */
+    LK__ORDER_LARGEST = 1 << 28, /* above so many it is always computed: the list would have 2 GiB */
+    LK__ORDER_ROUNDS = 8,
+};
+
 typedef struct lk__data_order {
-    int64_t  count;
-    uint64_t seed;
-    bool     shuffle;
-    int64_t  epoch;   /* of indices; -1 before the first */
-    int64_t *indices; /* count of them when shuffling; borrowed */
+    int64_t        count;
+    uint64_t       seed;
+    lk__order_kind kind;
+    int64_t        epoch;   /* of indices or keys; -1 before the first */
+    int64_t       *indices; /* listed: count of them; borrowed. NULL otherwise */
+    uint64_t       keys[LK__ORDER_ROUNDS];
+    int            half; /* computed: bits of half of a number below the power of four that is not below count */
 } lk__data_order;
 
-size_t lk__order_bytes(int64_t count, bool shuffle); /* of indices */
-void   lk__order_init(lk__data_order *order, int64_t count, uint64_t seed, bool shuffle, int64_t *indices);
-void   lk__order_epoch(lk__data_order *order, int64_t epoch); /* generates that epoch's order unless it is current */
+/* `computed`: the data set asks for it (many small samples, such as the windows of a text). */
+lk__order_kind lk__order_choose(int64_t count, bool shuffle, bool computed);
+size_t         lk__order_bytes(int64_t count, lk__order_kind kind); /* of indices */
+void    lk__order_init(lk__data_order *order, int64_t count, uint64_t seed, lk__order_kind kind, int64_t *indices);
+void    lk__order_epoch(lk__data_order *order, int64_t epoch); /* generates that epoch's order unless it is current */
+int64_t lk__order_compute(const lk__data_order *order, int64_t position); /* of a computed order */
 
 static inline int64_t lk__order_index(const lk__data_order *order, int64_t position)
 {
-    return order->shuffle ? order->indices[position] : position;
+    if (order->indices) return order->indices[position];
+    return order->kind == LK__ORDER_COMPUTED ? lk__order_compute(order, position) : position;
 }
 
 #endif

@@ -49,6 +49,12 @@ static int64_t own_count(const lk_sampler_config *c)
     return each + (c->compatible ? left > 0 : c->rank < left);
 }
 
+static lk__order_kind order_kind(const lk_sampler_config *c)
+{
+    if (c->compatible) return c->shuffle ? LK__ORDER_LISTED : LK__ORDER_SEQUENTIAL;
+    return lk__order_choose(c->count, c->shuffle, c->text);
+}
+
 static lk_status check_config(lk_context *context, const lk_sampler_config *c)
 {
     if (c->count < 0 || c->count > INT64_MAX / 32)
@@ -76,12 +82,13 @@ lk_status lk_sampler_create(lk_context *context, const lk_sampler_config *given,
     s->config = *config;
     s->own = own_count(config);
     s->epoch = -1;
-    s->bytes = (size_t)s->own * sizeof *s->indices + lk__order_bytes(config->count, config->shuffle);
+    lk__order_kind kind = order_kind(config);
+    s->bytes = (size_t)s->own * sizeof *s->indices + lk__order_bytes(config->count, kind);
     if (s->bytes && !(s->indices = lk__alloc(context, LK_MEMORY_LOADER, s->bytes))) {
         lk_sampler_free(s);
         return LK_ENOMEM;
     }
-    lk__order_init(&s->order, config->count, config->seed, config->shuffle, s->indices ? s->indices + s->own : NULL);
+    lk__order_init(&s->order, config->count, config->seed, kind, s->indices ? s->indices + s->own : NULL);
     *sampler = s;
     return LK_OK;
 }

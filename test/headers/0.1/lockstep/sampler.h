@@ -21,10 +21,12 @@ typedef struct lk_sampler_config {
     /* The same lists as PyTorch's DistributedSampler with the same arguments: shuffled by torch.randperm (on the CPU,
      * seeded with seed + epoch; any count), and without drop_last padded by repetition to the same length. */
     bool compatible LK_ZERO;
+    bool text LK_ZERO; /* shuffle: the order of a loader over text:, jsonl: or tokens: (lk_dataset_text is true); such an order of
+                        * more than 65536 samples is computed and needs no memory */
 } lk_sampler_config;
 #define LK_SAMPLER_CONFIG_INIT {.size = sizeof(lk_sampler_config), .world = 1}
 
-/* Allocates all memory (LK_MEMORY_LOADER): the rank's list and, when shuffling, the order of all samples. */
+/* Allocates all memory (LK_MEMORY_LOADER): the rank's list and, when shuffling up to 2^28 samples, the order of all of them. */
 LK_API lk_status lk_sampler_create(lk_context *context, const lk_sampler_config *config, lk_sampler **sampler);
 LK_API void      lk_sampler_free(lk_sampler *sampler); /* NULL is fine */
 
