@@ -165,3 +165,32 @@ uint64_t lk__stream_limit(const lk__data_stream *s)
     /* Deflate's best compression: 258 bytes from 2 bits, which is 1032 to 1 (zlib's technical notes). */
     return s->gzip ? s->size * 1032 + 1032 : s->size;
 }
+
+lk_status lk__stream_refill(lk__data_stream *s, lk__stream_buffer *b, size_t largest)
+{
+    enum { FIRST_CAPACITY = 1 << 18 };
+    size_t left = b->end - b->begin, got = 0;
+    if (left == b->capacity) {
+        size_t capacity = b->capacity ? 2 * b->capacity : FIRST_CAPACITY;
+        if (b->capacity >= largest) return LK_END;
+        char *larger = lk__alloc(s->context, LK_MEMORY_DATA, capacity);
+        if (!larger) return LK_ENOMEM;
+        if (left) memcpy(larger, b->bytes + b->begin, left);
+        lk__free(s->context, LK_MEMORY_DATA, b->bytes, b->capacity);
+        b->bytes = larger;
+        b->capacity = capacity;
+    } else if (b->begin > 0) {
+        memmove(b->bytes, b->bytes + b->begin, left);
+    }
+    b->begin = 0, b->end = left;
+    lk_status status = lk__stream_read(s, b->bytes + left, b->capacity - left, &got);
+    b->ended = got < b->capacity - left;
+    b->end += got;
+    return status;
+}
+
+void lk__stream_buffer_free(lk_context *context, lk__stream_buffer *b)
+{
+    lk__free(context, LK_MEMORY_DATA, b->bytes, b->capacity);
+    *b = (lk__stream_buffer){0};
+}

@@ -36,4 +36,16 @@ lk_status lk__stream_read(lk__data_stream *stream, void *out, size_t bytes, size
  * be allocated for it. */
 uint64_t lk__stream_limit(const lk__data_stream *stream);
 
+/* Text of a stream that is not used yet, for readers of lines and records. Zeros are a new one. */
+typedef struct lk__stream_buffer {
+    char  *bytes;
+    size_t capacity, begin, end; /* bytes[begin … end-1] are unread */
+    bool   ended;                /* the stream: the rest of it is here */
+} lk__stream_buffer;
+
+/* Reads on behind the unread part, which moves to the front; a full buffer is replaced by one twice as large. LK_END, without a message:
+ * it has `largest` bytes already. */
+lk_status lk__stream_refill(lk__data_stream *stream, lk__stream_buffer *buffer, size_t largest);
+void      lk__stream_buffer_free(lk_context *context, lk__stream_buffer *buffer);
+
 #endif

@@ -8,30 +8,14 @@
 #include <string.h>
 #include <strings.h>
 
-enum { FIRST_CAPACITY = 1 << 18, LARGEST_RECORD = 1 << 28 };
+enum { LARGEST_RECORD = 1 << 28 };
 
-/* Reads on behind the unread part, which moves to the front of the buffer; a full one is replaced by one twice as large. */
 static lk_status refill(lk__csv *c)
 {
-    size_t left = c->end - c->begin, got = 0;
-    if (left == c->capacity) {
-        if (c->capacity >= LARGEST_RECORD)
-            return lk__fail(c->context, LK_EFORMAT, "%s: line %lld is longer than %d bytes: is a quote not closed?",
-                            c->label, (long long)c->line, LARGEST_RECORD);
-        char *larger = lk__alloc(c->context, LK_MEMORY_DATA, 2 * c->capacity);
-        if (!larger) return LK_ENOMEM;
-        memcpy(larger, c->buffer + c->begin, left);
-        lk__free(c->context, LK_MEMORY_DATA, c->buffer, c->capacity);
-        c->buffer = larger;
-        c->capacity *= 2;
-    } else if (c->begin > 0) {
-        memmove(c->buffer, c->buffer + c->begin, left);
-    }
-    c->begin = 0, c->end = left;
-    lk_status status = lk__stream_read(&c->stream, c->buffer + left, c->capacity - left, &got);
-    c->ended = got < c->capacity - left;
-    c->end += got;
-    return status;
+    lk_status status = lk__stream_refill(&c->stream, &c->text, LARGEST_RECORD);
+    if (status != LK_END) return status;
+    return lk__fail(c->context, LK_EFORMAT, "%s: line %lld is longer than %d bytes: is a quote not closed?", c->label,
+                    (long long)c->line, LARGEST_RECORD);
 }
 
 /* The most frequent of comma, semicolon and tab in the first line, outside of quotes. */
@@ -52,15 +36,13 @@ static char detect_separator(const char *text, size_t bytes)
 
 lk_status lk__csv_open(lk_context *context, const lk__csv_source *source, lk__csv *c)
 {
-    *c = (lk__csv){.context = context, .label = source->label, .capacity = FIRST_CAPACITY, .next_line = 1, .line = 1};
+    *c = (lk__csv){.context = context, .label = source->label, .next_line = 1, .line = 1};
     c->stream = (lk__data_stream){.context = context, .fd = -1};
-    c->buffer = lk__alloc(context, LK_MEMORY_DATA, c->capacity);
-    if (!c->buffer) return LK_ENOMEM;
     lk_status status = source->bytes ? lk__stream_memory(context, source->label, source->bytes, source->size, &c->stream)
                                      : lk__stream_open(context, source->label, &c->stream);
     if (status < 0 || (status = refill(c)) < 0) return status;
-    if (c->end >= 3 && memcmp(c->buffer, "\xef\xbb\xbf", 3) == 0) c->begin = 3;
-    c->separator = detect_separator(c->buffer + c->begin, c->end - c->begin);
+    if (c->text.end >= 3 && memcmp(c->text.bytes, "\xef\xbb\xbf", 3) == 0) c->text.begin = 3;
+    c->separator = detect_separator(c->text.bytes + c->text.begin, c->text.end - c->text.begin);
     c->special[(unsigned char)c->separator] = c->special['\n'] = c->special['\r'] = c->special['"'] = 1;
     return LK_OK;
 }
@@ -68,9 +50,9 @@ lk_status lk__csv_open(lk_context *context, const lk__csv_source *source, lk__cs
 void lk__csv_close(lk__csv *c)
 {
     lk__stream_close(&c->stream);
-    lk__free(c->context, LK_MEMORY_DATA, c->buffer, c->capacity);
+    lk__stream_buffer_free(c->context, &c->text);
     lk__free(c->context, LK_MEMORY_OTHER, c->fields, c->fields_capacity * sizeof *c->fields);
-    c->buffer = NULL, c->fields = NULL;
+    c->fields = NULL;
 }
 
 typedef enum scan { SCAN_RECORD, SCAN_INCOMPLETE, SCAN_FAILED } scan;
@@ -85,13 +67,13 @@ static scan fail_scan(lk__csv *c, const char *what)
 /* From the opening quote at *p to behind the closing one. Lines inside are counted in *lines. */
 static scan scan_quoted(lk__csv *c, char **p, lk__csv_text *field, int64_t *lines)
 {
-    char *end = c->buffer + c->end, *at = *p + 1;
+    char *end = c->text.bytes + c->text.end, *at = *p + 1;
     *field = (lk__csv_text){.at = at, .quoted = true};
     for (;;) {
         char *quote = memchr(at, '"', (size_t)(end - at));
-        if (!quote) return c->ended ? fail_scan(c, "a quote is not closed") : SCAN_INCOMPLETE;
+        if (!quote) return c->text.ended ? fail_scan(c, "a quote is not closed") : SCAN_INCOMPLETE;
         for (char *line = at; (line = memchr(line, '\n', (size_t)(quote - line))); line++) ++*lines;
-        if (quote + 1 == end && !c->ended) return SCAN_INCOMPLETE;
+        if (quote + 1 == end && !c->text.ended) return SCAN_INCOMPLETE;
         if (quote + 1 == end || quote[1] != '"') {
             field->length = (size_t)(quote - field->at);
             *p = quote + 1;
@@ -105,7 +87,7 @@ static scan scan_quoted(lk__csv *c, char **p, lk__csv_text *field, int64_t *line
 /* Splits the record at the beginning of the unread part; on success the next one begins at *next. */
 static scan scan_record(lk__csv *c, char **next)
 {
-    char   *p = c->buffer + c->begin, *end = c->buffer + c->end;
+    char   *p = c->text.bytes + c->text.begin, *end = c->text.bytes + c->text.end;
     int64_t lines = 1;
     for (c->count = 0;;) {
         if ((size_t)c->count == c->fields_capacity) {
@@ -124,13 +106,13 @@ static scan scan_record(lk__csv *c, char **next)
             *field = (lk__csv_text){.at = start, .length = (size_t)(p - start)};
             if (p < end && *p == '"') return fail_scan(c, "a quote inside of a field that does not begin with one");
         }
-        if (p == end && !c->ended) return SCAN_INCOMPLETE;
+        if (p == end && !c->text.ended) return SCAN_INCOMPLETE;
         c->count++;
         if (p < end && *p == c->separator) {
             p++;
             continue;
         }
-        if (p + 1 == end && *p == '\r' && !c->ended) return SCAN_INCOMPLETE; /* a newline may follow */
+        if (p + 1 == end && *p == '\r' && !c->text.ended) return SCAN_INCOMPLETE; /* a newline may follow */
         if (p < end) p += *p == '\r' && p + 1 < end && p[1] == '\n' ? 2 : 1;
         *next = p;
         c->next_line = c->line + lines;
@@ -153,7 +135,7 @@ lk_status lk__csv_next(lk__csv *c)
     for (;;) {
         char *next = NULL;
         c->line = c->next_line;
-        if (c->begin == c->end && c->ended) return LK_END;
+        if (c->text.begin == c->text.end && c->text.ended) return LK_END;
         scan result = scan_record(c, &next);
         if (result == SCAN_FAILED) return c->failure;
         if (result == SCAN_INCOMPLETE) {
@@ -161,7 +143,7 @@ lk_status lk__csv_next(lk__csv *c)
             if (status < 0) return status;
             continue;
         }
-        c->begin = (size_t)(next - c->buffer);
+        c->text.begin = (size_t)(next - c->text.bytes);
         if (c->count == 1 && c->fields[0].length == 0 && !c->fields[0].quoted) continue; /* an empty line */
         for (int i = 0; i < c->count; i++)
             if (c->fields[i].escaped) remove_doubled_quotes(&c->fields[i]);

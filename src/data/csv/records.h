@@ -18,20 +18,18 @@ typedef struct lk__csv_text {
 } lk__csv_text;
 
 typedef struct lk__csv {
-    lk_context     *context;
-    const char     *label;
-    lk__data_stream stream;
-    char           *buffer;
-    size_t          capacity, begin, end; /* the unread part of the buffer */
-    bool            ended;                /* the file: the buffer has the rest of it */
-    char            separator;
-    unsigned char   special[256]; /* the bytes that end an unquoted field, or may not be in it */
-    int64_t         line;         /* of the record, counted from 1 */
-    int64_t         next_line;
-    lk__csv_text   *fields; /* of the record; valid until the next */
-    size_t          fields_capacity;
-    int             count;
-    lk_status       failure;
+    lk_context       *context;
+    const char       *label;
+    lk__data_stream   stream;
+    lk__stream_buffer text; /* not split yet */
+    char              separator;
+    unsigned char     special[256]; /* the bytes that end an unquoted field, or may not be in it */
+    int64_t           line;         /* of the record, counted from 1 */
+    int64_t           next_line;
+    lk__csv_text     *fields; /* of the record; valid until the next */
+    size_t            fields_capacity;
+    int               count;
+    lk_status         failure;
 } lk__csv;
 
 /* Opens the text, plain or gzip, skips a byte-order mark, and detects the separator (comma, semicolon or tab) in the first line.
