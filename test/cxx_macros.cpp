@@ -62,6 +62,9 @@ static bool record_everything(lk_graph *graph)
     lk_tensor       s = lk_reshape(lk_concat(both, 2, 1), 3, sequence);
     s = lk_rope(s, lk_parameter(graph, "angles", 2, angles, .frozen = true), 1, none);
     s = lk_attention(lk_swiglu(s, s), s, s, .heads = 2, .causal = true);
+    const int64_t cached[] = {4, 9, 6}, rows[] = {4, 2};
+    lk_tensor     cache = lk_buffer(graph, "cache", LK_F32, 3, cached, 0, .not_saved = true);
+    WANT(lk_tensor_dim(lk_cache_write(cache, s, lk_input(graph, "rows", LK_I32, 2, rows)), 1) == 9);
     WANT(lk_attention(s, none, none).id >= 0 && lk_linear_cross_entropy(x, table, ids).id >= 0);
     WANT(lk_linear_cross_entropy(x, table, ids, .label_smoothing = 0.1).id >= 0);
     lk_metric(lk_equal(index, ids), "hits");

@@ -255,8 +255,8 @@ static void listed_operations_have_a_kernel(void)
                                             LISTED(stop_gradient) LISTED(permute) LISTED(slice) LISTED(slice_grad)
                                                 LISTED(concat) LISTED(fill) LISTED(cast) LISTED(to_channels_last)
                                                     LISTED(to_channels_first) LISTED(attention) LISTED(attention_grad)
-                                                        LISTED(rope) LISTED(linear_cross_entropy) LISTED(swiglu)
-                                                            LISTED(swiglu_grad)
+                                                        LISTED(rope) LISTED(cache_write) LISTED(linear_cross_entropy)
+                                                            LISTED(swiglu) LISTED(swiglu_grad)
 #undef LISTED
     };
     bool is_listed[LK__OP_COUNT] = {false};

@@ -238,6 +238,42 @@ static void embedding_case(int64_t count, int64_t rows, int64_t columns, int bad
     free(want), free(table);
 }
 
+/* ---- cache_write ---- */
+
+/* Rows go where `rows` says, nothing else changes; one below 0 goes nowhere, one past the end is reported, the later of two stays. */
+static void cache_write_case(int64_t batch, int64_t tokens, int64_t s, int64_t width, bool bad)
+{
+    double *want = zeros(batch * s * width);
+    begin(LK__OP_cache_write);
+    double *cache = in(t.real, 3, DIMS(batch + 1, s, width)); /* a buffer has no count */
+    in(t.real, 3, DIMS(batch, tokens, width));
+    double *rows = in(LK_I32, 2, DIMS(batch, tokens));
+    for (int64_t i = 0; i < batch * tokens; i++) rows[i] = floor(uniform(-2, 0.999 * (double)s));
+    if (bad) rows[batch * tokens - 1] = (double)s;
+    out(t.real, 3, DIMS(batch, s, width), cache);
+    run_case();
+    for (int64_t i = 0; i < batch * s * width; i++) want[i] = t.initial[0][i];
+    for (int64_t i = 0; i < batch * tokens; i++) {
+        int64_t row = (int64_t)t.x[2][i], sample = i / tokens;
+        for (int64_t c = 0; c < width && row >= 0 && row < s; c++)
+            want[(sample * s + row) * width + c] = t.x[1][i * width + c];
+    }
+    expect(0, want, 0);
+    expect_invalid(bad ? batch * tokens - 1 : -1, 2, (int32_t)s, s);
+    end_case();
+    free(want);
+}
+
+static void cache_write_puts_rows_where_they_belong(void)
+{
+    cache_write_case(1, 1, 1, 1, false);
+    cache_write_case(3, 1, 17, 5, false);
+    cache_write_case(2, 7, 5, 33, false);
+    cache_write_case(0, 3, 4, 8, false);
+    cache_write_case(5, 3, 64, 129, true);
+    cache_write_case(1, 40, 100, 64, true);
+}
+
 static void embedding_looks_up_and_adds_in_order(void)
 {
     embedding_case(5, 7, 3, 0);
@@ -506,6 +542,7 @@ static void tests(void)
     pools_as_pytorch();
     dropout_draws_by_sample_and_element();
     embedding_looks_up_and_adds_in_order();
+    cache_write_puts_rows_where_they_belong();
     losses_are_sums_and_weights();
     optimizers_as_pytorch();
 }

@@ -322,6 +322,19 @@ static void shapes_that_do_not_fit_are_named_with_file_and_line(void)
     WRONG(lk_batch_norm(lk_reshape(x, 3, ((int64_t[]){4, 2, 3})), "bn"), "(N, C) or (N, C, H, W)");
     WRONG(lk_dropout(x, 1.5), "0 to 1");
     WRONG(lk_f_embedding(x, lk_parameter(r.graph, "w", 2, ((int64_t[]){3, 5}))), "i32 is needed");
+    lk_buffer_options unsaved = {.not_saved = true};
+#define CACHE(name, rows, width) lk_buffer_at(LK_HERE, r.graph, name, LK_F32, 3, ((int64_t[]){4, rows, width}), 0, unsaved)
+#define SEQUENCE lk_reshape(x, 3, ((int64_t[]){4, 2, 3}))
+#define ROWS lk_input(r.graph, "rows", LK_I32, 2, ((int64_t[]){4, 2}))
+    WRONG(lk_cache_write(SEQUENCE, SEQUENCE, ROWS), "not a buffer with not_saved");
+    WRONG(lk_cache_write(lk_buffer(r.graph, "c", LK_F32, 3, ((int64_t[]){4, 9, 3}), 0), SEQUENCE, ROWS),
+          "not a buffer with not_saved");
+    WRONG(lk_cache_write(CACHE("c", 9, 4), SEQUENCE, ROWS), "are not (samples, rows, width) of one batch and width");
+    WRONG(lk_cache_write(CACHE("c", 9, 3), x, ROWS), "are not (samples, rows, width)");
+    WRONG(lk_cache_write(CACHE("c", 9, 3), SEQUENCE, ids), "rows (4*) are not (samples, tokens) of x (4*, 2, 3)");
+    WRONG(lk_cache_write(CACHE("c", 9, 3), SEQUENCE, SEQUENCE), "rows is f32; i32 is needed");
+    WRONG(lk_cache_write(CACHE("c", 9, 3), lk_cast(SEQUENCE, LK_BF16), ROWS), "x is bf16 and the cache f32");
+    WRONG(lk_cache_write(CACHE("c", 9, 3), none, ROWS), "x is missing");
     WRONG(lk_cross_entropy(x, x), "labels");
     WRONG(lk_cross_entropy(x, ids, .label_smoothing = 1.0), "label_smoothing");
     WRONG(lk_mse(x, v), "differ");
@@ -430,6 +443,7 @@ static void every_call_on_empty_tensors_returns_one(void)
     EMPTY(lk_f_rms_norm(e, e));
     EMPTY(lk_f_batch_norm(e, e, e, e, e, e));
     EMPTY(lk_f_embedding(e, e));
+    EMPTY(lk_cache_write(e, e, e));
     EMPTY(lk_cross_entropy(e, e));
     EMPTY(lk_mse(e, e));
     EMPTY(lk_conv2d(e, "conv", 3, 3));

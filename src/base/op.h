@@ -89,6 +89,9 @@
     /* rotated by the angle of their position (0, 1, … without positions), back with inverse; in place. A position out of */ \
     /* range is reported. heads, inverse */                                                                          \
     X(rope)                                                                                                          \
+    /* cache (B,S,W): a buffer, x (B,T,W), rows i32 (B,T) → y (B,S,W): the cache's memory, updated: row t of a sample's x is in */ \
+    /* row rows[t]; below 0: nowhere. A row out of range is reported. */                                            \
+    X(cache_write)                                                                                                   \
     X(embedding)             /* ids i32 (…), table (V,D) → y (…,D); an id out of range gives zeros, and is reported */ \
     X(embedding_grad)        /* ids, dy (…,D) → dtable (V,D); fixed order of addition */                             \
     X(reshape)               /* x → y: the same bytes; the planner makes it an alias, else a copy */                 \

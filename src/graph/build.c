@@ -547,6 +547,20 @@ lk_tensor lk_rope_at(lk_site site, lk_tensor x, lk_tensor table, int64_t heads, 
     return record(site, LK__OP_rope, &(lk__op_attrs){.heads = heads}, (lk_tensor[]){x, table, positions}, 3);
 }
 
+lk_tensor lk_cache_write_at(lk_site site, lk_tensor cache, lk_tensor x, lk_tensor rows)
+{
+    lk_tensor all[] = {cache, x, rows};
+    lk_graph *g = lk__common_graph(site, lk__op_name(LK__OP_cache_write), all, 3);
+    if (!g) return lk__no_result(site, all, 3);
+    const lk__graph_value *v = cache.graph ? &g->values[cache.id] : NULL;
+    if (!v || v->kind != LK__VALUE_STATE || !g->states[v->state].buffer || !g->states[v->state].not_saved)
+        lk__graph_fail(g, site, "cache_write: the first argument is not a buffer with not_saved (lk_buffer)");
+    else if (x.graph && lk_tensor_dtype(x) != v->shape.dtype)
+        lk__graph_fail(g, site, "cache_write: x is %s and the cache %s; use lk_cast", lk_dtype_name(lk_tensor_dtype(x)),
+                       lk_dtype_name(v->shape.dtype));
+    return record(site, LK__OP_cache_write, NULL, all, 3);
+}
+
 lk_tensor lk_swiglu_at(lk_site site, lk_tensor gate, lk_tensor up)
 {
     return record2(site, LK__OP_swiglu, NULL, gate, up);

@@ -93,6 +93,7 @@ typedef enum lk__graph_effect {
     LK__EFFECT_NONE = 1,
     LK__EFFECT_STATE,     /* writes its outputs, which are states: runs even if nothing reads them */
     LK__EFFECT_IF_UPDATE, /* writes states among its inputs where the attribute `update` is set */
+    LK__EFFECT_CACHE, /* writes input 0, a buffer that nothing else reads; output 0 shares its memory. In evaluation only */
 } lk__graph_effect;
 
 /* An output without a run-time count, made from inputs with one, is a sum over samples, unless `same` names it. */
@@ -176,7 +177,8 @@ bool lk__choose_element(lk_graph *graph, lk_site site, lk__op op, const int *in,
 /* Whether output 0 of a node is in the memory of its input 0. */
 static inline bool lk__op_shares_memory(lk__op op)
 {
-    return lk__op_find(op)->runs == LK__RUNS_NOTHING || lk__op_find(op)->runs == LK__RUNS_WAIT;
+    const lk__graph_op *d = lk__op_find(op);
+    return d->runs == LK__RUNS_NOTHING || d->runs == LK__RUNS_WAIT || d->effect == LK__EFFECT_CACHE;
 }
 
 /* collective.c: appends an all_reduce of x and its wait; returns the reduced value, or -1. */

@@ -47,7 +47,8 @@ static void mark_read(layout *l, int v)
 static bool has_effect(const lk__graph_node *n)
 {
     lk__graph_effect effect = lk__op_find(n->op)->effect;
-    return effect == LK__EFFECT_STATE || (effect == LK__EFFECT_IF_UPDATE && n->attrs.update);
+    return effect == LK__EFFECT_STATE || effect == LK__EFFECT_CACHE ||
+           (effect == LK__EFFECT_IF_UPDATE && n->attrs.update);
 }
 
 static void mark_needed(layout *l)

@@ -211,6 +211,30 @@ static lk_status check_precision(lk_graph *g, const lk_plan_config *config)
     return LK_OK;
 }
 
+/* A node that writes a cache is the only one that reads it, so that no order of nodes matters, and runs in evaluation alone. */
+static lk_status check_caches(const lk_graph *g, bool trains)
+{
+    for (size_t i = 0; i < g->nodes_count; i++) {
+        const lk__graph_node *n = &g->nodes[i];
+        if (lk__op_find(n->op)->effect != LK__EFFECT_CACHE) continue;
+        const char *name = g->states[g->values[n->in[0]].state].name, *file = n->site.file ? n->site.file : "?";
+        if (trains)
+            return lk__fail(g->context, LK_EINVAL,
+                            "%s:%d: %s into \"%s\" runs in evaluation alone, and this plan trains: record a model "
+                            "without caches for training",
+                            file, n->site.line, lk__op_name(n->op), name);
+        for (size_t k = 0; k < g->nodes_count; k++)
+            for (int j = 0; j < g->nodes[k].inputs; j++)
+                if (g->nodes[k].in[j] == n->in[0] && k != i)
+                    return lk__fail(g->context, LK_EINVAL,
+                                    "%s:%d: %s reads the buffer \"%s\", which %s at %s:%d writes: read the result of "
+                                    "that call instead",
+                                    g->nodes[k].site.file ? g->nodes[k].site.file : "?", g->nodes[k].site.line,
+                                    lk__op_name(g->nodes[k].op), name, lk__op_name(n->op), file, n->site.line);
+    }
+    return LK_OK;
+}
+
 /* Fails if a group's pattern matches no parameter, with the parameter whose name is nearest. */
 static lk_status check_match(const lk_graph *g, const char *pattern)
 {
@@ -258,7 +282,8 @@ static lk_status check_config(lk_graph *g, const lk_plan_config *config)
     if (parallel->leaves && parallel->leaves < parallel->world)
         return lk__fail(c, LK_EINVAL, "%d leaves for %d ranks: each rank needs at least one leaf", parallel->leaves,
                         parallel->world);
-    lk_status                  status = check_precision(g, config);
+    lk_status status = check_precision(g, config);
+    if (status >= 0) status = check_caches(g, config->optimizer != NULL);
     const lk_optimizer_config *o = config->optimizer;
     if (status < 0 || !o) return status;
     if (!config->loss.graph) return lk__fail(c, LK_EINVAL, "an optimizer needs a loss");

@@ -26,11 +26,20 @@ static bool becomes_narrow(const lk_graph *g, const lk__graph_node *n)
     return found && d->precision == LK__PRECISION_NARROW;
 }
 
+/* Whether a node writes the value as a cache, which is then stored as what is written into it. */
+static bool is_cache(const lk_graph *g, int value)
+{
+    for (size_t i = 0; i < g->nodes_count; i++)
+        if (lk__op_find(g->nodes[i].op)->effect == LK__EFFECT_CACHE && g->nodes[i].in[0] == value) return true;
+    return false;
+}
+
 void lk__precision_states(lk_graph *g)
 {
     for (size_t s = 0; s < g->states_count; s++) {
         lk__graph_value *v = &g->values[g->states[s].value];
-        bool             narrow = !g->states[s].buffer && v->shape.dtype == LK_F32, used = false;
+        bool             kept = g->states[s].buffer && !is_cache(g, g->states[s].value);
+        bool             narrow = !kept && v->shape.dtype == LK_F32, used = false;
         for (size_t i = 0; narrow && i < g->nodes_count; i++)
             for (int j = 0; j < g->nodes[i].inputs; j++) {
                 const lk__graph_node *n = &g->nodes[i];

@@ -47,6 +47,19 @@ static const lk__graph_node *find_reporter(const lk_program *p, const lk__plan_l
     return NULL;
 }
 
+/* What an operation looks up, in what, and what that consists of. */
+typedef struct lookup_words {
+    const char *id, *table, *rows;
+} lookup_words;
+
+static lookup_words words_of(lk__op op)
+{
+    if (lk__op_find(op)->loss != LK__LOSS_NO) return (lookup_words){"label", "the loss", "classes"};
+    if (op == LK__OP_rope) return (lookup_words){"position", "the table of angles", "rows"};
+    if (op == LK__OP_cache_write) return (lookup_words){"row", "the cache", "rows"};
+    return (lookup_words){"id", "the embedding", "rows"};
+}
+
 static void describe_invalid(const lk_program *p, const lk__plan_list *planned, char *text, size_t bytes)
 {
     const lk__kernel_invalid_id *id = &p->invalid;
@@ -68,9 +81,9 @@ static void describe_invalid(const lk_program *p, const lk__plan_list *planned, 
         snprintf(where + used, sizeof where - used, ": ");
         if (label) snprintf(ignored, sizeof ignored, "; %" PRId64 " is ignored", n->attrs.ignore_index);
     }
-    snprintf(text, bytes, "%s%s %" PRId32 " is out of range: %s %" PRId64 " %s, 0 to %" PRId64 "%s", where,
-             label ? "label" : "id", id->value, label ? "the loss has" : "the embedding has", id->limit,
-             label ? "classes" : "rows", id->limit - 1, ignored);
+    lookup_words w = words_of(id->op);
+    snprintf(text, bytes, "%s%s %" PRId32 " is out of range: %s has %" PRId64 " %s, 0 to %" PRId64 "%s", where, w.id,
+             id->value, w.table, id->limit, w.rows, id->limit - 1, ignored);
 }
 
 void lk__drop_gradients(lk_program *p)

@@ -9,7 +9,7 @@
     X(linear_grad_weight) X(matmul) X(add) X(sub) X(mul) X(div) X(unary) X(unary_grad) X(scale) X(scale_by) \
     X(layer_norm) X(layer_norm_grad) X(rms_norm) X(rms_norm_grad) X(group_norm) X(group_norm_grad) \
     X(batch_norm) X(batch_norm_eval) X(batch_norm_grad) X(batch_norm_eval_grad) X(batch_norm_stats) \
-    X(batch_norm_apply) X(batch_norm_grad_stats) X(batch_norm_grad_apply) X(dropout) X(attention) X(attention_grad) X(rope) X(linear_cross_entropy) X(swiglu) X(swiglu_grad) X(embedding) \
+    X(batch_norm_apply) X(batch_norm_grad_stats) X(batch_norm_grad_apply) X(dropout) X(attention) X(attention_grad) X(rope) X(cache_write) X(linear_cross_entropy) X(swiglu) X(swiglu_grad) X(embedding) \
     X(embedding_grad) X(reshape) X(stop_gradient) X(permute) X(slice) X(slice_grad) X(concat) X(fill) \
     X(cast) X(to_channels_last) X(to_channels_first)
 #else

@@ -1,4 +1,4 @@
-/* indexed.c - operations that read or write at positions given by another operand: embedding. */
+/* indexed.c - operations that read or write at positions given by another operand: embedding, cache_write. */
 #include "graph/op/describe.h"
 
 static int embedding_shape(lk__graph_shapes *s)
@@ -47,4 +47,53 @@ DESCRIBE(embedding_grad){
     .precision = LK__PRECISION_NARROW,
     ORDINARY,
     MEMORY_BOUND,
+};
+
+/* x is read and as many rows are written, not the whole cache. */
+static double cache_write_bytes(const lk_graph *g, const lk__graph_node *n)
+{
+    const lk__graph_shape *x = &g->values[n->in[1]].shape, *rows = &g->values[n->in[2]].shape;
+    return 2 * elements(g, n->in[1]) * (double)lk_dtype_size(x->dtype) +
+           elements(g, n->in[2]) * (double)lk_dtype_size(rows->dtype);
+}
+
+/* The result has the batch's run-time count, which a buffer has not: a sample's rows of the cache belong to it. */
+static int cache_write_shape(lk__graph_shapes *s)
+{
+    const lk__graph_shape *cache = s->in[0], *x = s->in[1], *rows = s->in[2];
+    if (x->rank != 3 || x->count_axis > 0 || (x->count_axis == 0 && x->count_unit != 1) || cache->rank != 3 ||
+        cache->dims[0] != x->dims[0] || cache->dims[2] != x->dims[2])
+        return LK__SHAPE_FAIL(s, "cache_write: cache %s and x %s are not (samples, rows, width) of one batch and width",
+                              lk__shape_show(cache).text, lk__shape_show(x).text);
+    if (rows->rank != 2 || rows->dims[0] != x->dims[0] || rows->dims[1] != x->dims[1] ||
+        rows->count_axis != x->count_axis || rows->count_unit != x->count_unit)
+        return LK__SHAPE_FAIL(s, "cache_write: rows %s are not (samples, tokens) of x %s", lk__shape_show(rows).text,
+                              lk__shape_show(x).text);
+    s->out[0] = *cache;
+    lk__shape_carry_count(&s->out[0], x, 0, 0);
+    return 1;
+}
+
+DESCRIBE(cache_write){
+    .inputs = 3,
+    .in = {OPERAND("cache", REAL, REQUIRED, ROWS), OPERAND("x", REAL, REQUIRED, ROWS),
+           OPERAND("rows", I32, REQUIRED, ROWS)},
+    .outputs = 1,
+    .out = {OPERAND("y", REAL, REQUIRED, ROWS)},
+    .attributes = LK__NO_ATTRIBUTES,
+    .shape = cache_write_shape,
+    .gradient = lk__gradient_stopped,
+    .no_gradient = 1u << 0 | 1u << 1 | 1u << 2,
+    .in_place = LK__NO_OPERAND,
+    .precision = LK__PRECISION_NARROW,
+    .same = LK__NO_OPERAND,
+    .samples = LK__SAMPLES_APART,
+    .runs = LK__RUNS_KERNEL,
+    .effect = LK__EFFECT_CACHE,
+    .evaluation = LK__EVALUATE_SAME,
+    .recompute = LK__KEEP,
+    .fuse = LK__FUSE_NOTHING,
+    .loss = LK__LOSS_NO,
+    .arithmetic = lk__arithmetic_none,
+    .bytes = cache_write_bytes,
 };
