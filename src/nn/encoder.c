@@ -10,8 +10,8 @@ typedef struct encoder {
 static lk_tensor dense(lk_tensor x, const char *name, int64_t features, const encoder *m)
 {
     lk_block_begin(x, name);
-    lk_tensor weight = lk__weight(x, "weight", features, lk_tensor_dim(x, -1), m->config->init_std);
-    lk_tensor y = lk_f_linear(x, weight, lk__zeros(x, "bias", features));
+    lk_tensor weight = lk__nn_weight(x, "weight", features, lk_tensor_dim(x, -1), m->config->init_std);
+    lk_tensor y = lk_f_linear(x, weight, lk__nn_zeros(x, "bias", features));
     lk_block_end(x);
     return y;
 }
@@ -21,7 +21,7 @@ static lk_tensor add_output(lk_tensor y, lk_tensor residual, const encoder *m)
 {
     const lk_transformer_config *c = m->config;
     lk_block_begin(y, "output");
-    y = lk__drop(dense(y, "dense", c->width, m), c->dropout);
+    y = lk__nn_drop(dense(y, "dense", c->width, m), c->dropout);
     y = lk_layer_norm(lk_add(y, residual), "LayerNorm", .epsilon = c->norm_epsilon);
     lk_block_end(y);
     return y;
@@ -45,10 +45,10 @@ static lk_tensor attend(lk_tensor x, const encoder *m)
 static lk_tensor layer(lk_tensor x, const encoder *m, int64_t i)
 {
     const lk_transformer_config *c = m->config;
-    lk__block_begin_number(x, i, lk__recompute_block(c, i));
+    lk__nn_block_begin(x, i, lk__nn_recomputes(c, i));
     x = attend(x, m);
     lk_block_begin(x, "intermediate");
-    lk_tensor y = lk__activate(dense(x, "dense", c->hidden, m), c->activation);
+    lk_tensor y = lk__nn_activate(dense(x, "dense", c->hidden, m), c->activation);
     lk_block_end(x);
     x = add_output(y, x, m);
     lk_block_end(x);
@@ -58,7 +58,7 @@ static lk_tensor layer(lk_tensor x, const encoder *m, int64_t i)
 static lk_tensor table(lk_tensor x, const char *name, int64_t rows, const lk_transformer_config *c)
 {
     lk_block_begin(x, name);
-    lk_tensor weight = lk__weight(x, "weight", rows, c->width, c->init_std);
+    lk_tensor weight = lk__nn_weight(x, "weight", rows, c->width, c->init_std);
     lk_block_end(x);
     return weight;
 }
@@ -72,8 +72,8 @@ static lk_tensor embed(lk_tensor tokens, const encoder *m)
     lk_tensor positions = table(tokens, "position_embeddings", c->context, c);
     lk_tensor types = table(tokens, "token_type_embeddings", LK__TOKEN_TYPES, c);
     lk_tensor x = lk_add(lk_f_embedding(tokens, words), lk_slice(types, 0, 0, 1));
-    x = lk__add_positions(x, positions, m->options->positions);
-    x = lk__drop(lk_layer_norm(x, "LayerNorm", .epsilon = c->norm_epsilon), c->dropout);
+    x = lk__nn_add_positions(x, positions, m->options->positions);
+    x = lk__nn_drop(lk_layer_norm(x, "LayerNorm", .epsilon = c->norm_epsilon), c->dropout);
     lk_block_end(tokens);
     return x;
 }
@@ -89,8 +89,8 @@ static lk_tensor pool(lk_tensor x, const encoder *m)
     return y;
 }
 
-lk_transformer_result lk__encoder(lk_tensor tokens, const lk_transformer_config *c,
-                                  const lk_transformer_options *options)
+lk_transformer_result lk__nn_encoder(lk_tensor tokens, const lk_transformer_config *c,
+                                     const lk_transformer_options *options)
 {
     encoder m = {c, options};
     lk_block_begin(tokens, "bert");
@@ -103,5 +103,5 @@ lk_transformer_result lk__encoder(lk_tensor tokens, const lk_transformer_config 
     lk_tensor pooled = pool(x, &m);
     lk_block_end(tokens);
     return (lk_transformer_result){.hidden = x,
-                                   .logits = dense(lk__drop(pooled, c->dropout), "classifier", c->classes, &m)};
+                                   .logits = dense(lk__nn_drop(pooled, c->dropout), "classifier", c->classes, &m)};
 }

@@ -13,8 +13,8 @@ typedef struct gpt {
 static lk_tensor conv1d(lk_tensor x, const char *name, int64_t features, double std)
 {
     lk_block_begin(x, name);
-    lk_tensor weight = lk__weight(x, "weight", lk_tensor_dim(x, -1), features, std);
-    lk_tensor y = lk_addmm(lk__zeros(x, "bias", features), x, weight);
+    lk_tensor weight = lk__nn_weight(x, "weight", lk_tensor_dim(x, -1), features, std);
+    lk_tensor y = lk_addmm(lk__nn_zeros(x, "bias", features), x, weight);
     lk_block_end(x);
     return y;
 }
@@ -30,23 +30,23 @@ static lk_tensor attend(lk_tensor x, const gpt *m)
                                .first = o->first, .last = o->last, .lengths = o->lengths);
     y = conv1d(y, "c_proj", c->width, m->residual_std);
     lk_block_end(x);
-    return lk__drop(y, c->dropout);
+    return lk__nn_drop(y, c->dropout);
 }
 
 static lk_tensor feed_forward(lk_tensor x, const gpt *m)
 {
     const lk_transformer_config *c = m->config;
     lk_block_begin(x, "mlp");
-    lk_tensor y = lk__activate(conv1d(x, "c_fc", c->hidden, c->init_std), c->activation);
+    lk_tensor y = lk__nn_activate(conv1d(x, "c_fc", c->hidden, c->init_std), c->activation);
     y = conv1d(y, "c_proj", c->width, m->residual_std);
     lk_block_end(x);
-    return lk__drop(y, c->dropout);
+    return lk__nn_drop(y, c->dropout);
 }
 
 static lk_tensor layer(lk_tensor x, const gpt *m, int64_t i)
 {
     const lk_transformer_config *c = m->config;
-    lk__block_begin_number(x, i, lk__recompute_block(c, i));
+    lk__nn_block_begin(x, i, lk__nn_recomputes(c, i));
     x = lk_add(x, attend(lk_layer_norm(x, "ln_1", .epsilon = c->norm_epsilon), m));
     x = lk_add(x, feed_forward(lk_layer_norm(x, "ln_2", .epsilon = c->norm_epsilon), m));
     lk_block_end(x);
@@ -56,17 +56,17 @@ static lk_tensor layer(lk_tensor x, const gpt *m, int64_t i)
 static lk_tensor table(lk_tensor tokens, const char *name, int64_t rows, const lk_transformer_config *c)
 {
     lk_block_begin(tokens, name);
-    lk_tensor weight = lk__weight(tokens, "weight", rows, c->width, c->init_std);
+    lk_tensor weight = lk__nn_weight(tokens, "weight", rows, c->width, c->init_std);
     lk_block_end(tokens);
     return weight;
 }
 
-lk_transformer_result lk__gpt(lk_tensor tokens, const lk_transformer_config *c, const lk_transformer_options *options)
+lk_transformer_result lk__nn_gpt(lk_tensor tokens, const lk_transformer_config *c, const lk_transformer_options *options)
 {
     gpt m = {c, options, c->init_std / sqrt(2.0 * (double)c->layers)};
     lk_block_begin(tokens, "transformer");
     lk_tensor wte = table(tokens, "wte", c->vocabulary, c), wpe = table(tokens, "wpe", c->context, c);
-    lk_tensor x = lk__drop(lk__add_positions(lk_f_embedding(tokens, wte), wpe, options->positions), c->dropout);
+    lk_tensor x = lk__nn_drop(lk__nn_add_positions(lk_f_embedding(tokens, wte), wpe, options->positions), c->dropout);
     lk_block_begin(x, "h");
     for (int64_t i = 0; i < c->layers; i++) x = layer(x, &m, i);
     lk_block_end(x);

@@ -67,8 +67,8 @@ static lk_tensor record_rope(lk_tensor tokens, const lk_transformer_config *c, b
 static lk_tensor project(lk_tensor x, const char *name, int64_t features, bool bias, const llama *m)
 {
     lk_block_begin(x, name);
-    lk_tensor weight = lk__weight(x, "weight", features, lk_tensor_dim(x, -1), m->config->init_std);
-    lk_tensor y = lk_f_linear(x, weight, bias ? lk__zeros(x, "bias", features) : (lk_tensor){0});
+    lk_tensor weight = lk__nn_weight(x, "weight", features, lk_tensor_dim(x, -1), m->config->init_std);
+    lk_tensor y = lk_f_linear(x, weight, bias ? lk__nn_zeros(x, "bias", features) : (lk_tensor){0});
     lk_block_end(x);
     return y;
 }
@@ -89,7 +89,7 @@ static lk_tensor attend(lk_tensor x, const llama *m)
                      .dropout = c->attention_dropout, .first = o->first, .last = o->last, .lengths = o->lengths);
     y = project(y, "o_proj", c->width, c->attention_bias, m);
     lk_block_end(x);
-    return lk__drop(y, c->dropout);
+    return lk__nn_drop(y, c->dropout);
 }
 
 static lk_tensor feed_forward(lk_tensor x, const llama *m)
@@ -100,27 +100,28 @@ static lk_tensor feed_forward(lk_tensor x, const llama *m)
     lk_tensor up = project(x, "up_proj", c->hidden, c->mlp_bias, m);
     lk_tensor y = project(lk_swiglu(gate, up), "down_proj", c->width, c->mlp_bias, m);
     lk_block_end(x);
-    return lk__drop(y, c->dropout);
+    return lk__nn_drop(y, c->dropout);
 }
 
 static lk_tensor layer(lk_tensor x, const llama *m, int64_t i)
 {
     const lk_transformer_config *c = m->config;
-    lk__block_begin_number(x, i, lk__recompute_block(c, i));
+    lk__nn_block_begin(x, i, lk__nn_recomputes(c, i));
     x = lk_add(x, attend(lk_rms_norm(x, "input_layernorm", .epsilon = c->norm_epsilon), m));
     x = lk_add(x, feed_forward(lk_rms_norm(x, "post_attention_layernorm", .epsilon = c->norm_epsilon), m));
     lk_block_end(x);
     return x;
 }
 
-lk_transformer_result lk__llama(lk_tensor tokens, const lk_transformer_config *c, const lk_transformer_options *options)
+lk_transformer_result lk__nn_llama(lk_tensor tokens, const lk_transformer_config *c,
+                                   const lk_transformer_options *options)
 {
     llama m = {c, options, record_rope(tokens, c, options->positions.graph != NULL)};
     lk_block_begin(tokens, "model");
     lk_block_begin(tokens, "embed_tokens");
-    lk_tensor embedding = lk__weight(tokens, "weight", c->vocabulary, c->width, c->init_std), head = embedding;
+    lk_tensor embedding = lk__nn_weight(tokens, "weight", c->vocabulary, c->width, c->init_std), head = embedding;
     lk_block_end(tokens);
-    lk_tensor x = lk__drop(lk_f_embedding(tokens, embedding), c->dropout);
+    lk_tensor x = lk__nn_drop(lk_f_embedding(tokens, embedding), c->dropout);
     lk_block_begin(x, "layers");
     for (int64_t i = 0; i < c->layers; i++) x = layer(x, &m, i);
     lk_block_end(x);
@@ -128,7 +129,7 @@ lk_transformer_result lk__llama(lk_tensor tokens, const lk_transformer_config *c
     lk_block_end(tokens);
     if (c->untied) {
         lk_block_begin(tokens, "lm_head");
-        head = lk__weight(tokens, "weight", c->vocabulary, c->width, c->init_std);
+        head = lk__nn_weight(tokens, "weight", c->vocabulary, c->width, c->init_std);
         lk_block_end(tokens);
     }
     return (lk_transformer_result){.hidden = x, .head = head};

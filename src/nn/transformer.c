@@ -88,7 +88,7 @@ bool lk_transformer_preset(const char *name, lk_transformer_config *config)
 
 static int64_t round_up(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
 
-lk_transformer_config lk__transformer_resolve(const lk_transformer_config *config)
+lk_transformer_config lk__nn_resolve(const lk_transformer_config *config)
 {
     lk_transformer_config c = LK_TRANSFORMER_CONFIG_INIT;
     memcpy(&c, config, config->size < sizeof c ? config->size : sizeof c); /* of other versions of the header */
@@ -179,7 +179,7 @@ static bool check_rates(const lk_transformer_config *c, char *why, size_t size)
 bool lk_transformer_check(const lk_transformer_config *config, char *why, size_t bytes)
 {
     char                  reason[256] = "";
-    lk_transformer_config c = lk__transformer_resolve(config);
+    lk_transformer_config c = lk__nn_resolve(config);
     bool                  good = check_sizes(&c, reason, sizeof reason) &&
                 check_heads(&c, config->head_width > 0, reason, sizeof reason) &&
                 check_rope(&c, reason, sizeof reason) && check_rates(&c, reason, sizeof reason);
@@ -212,7 +212,7 @@ static int64_t encoder_parameters(const lk_transformer_config *c)
 
 int64_t lk_transformer_parameters(const lk_transformer_config *config)
 {
-    lk_transformer_config c = lk__transformer_resolve(config);
+    lk_transformer_config c = lk__nn_resolve(config);
     return c.kind == LK_TRANSFORMER_GPT     ? gpt_parameters(&c)
            : c.kind == LK_TRANSFORMER_LLAMA ? llama_parameters(&c)
                                             : encoder_parameters(&c);
@@ -220,7 +220,7 @@ int64_t lk_transformer_parameters(const lk_transformer_config *config)
 
 double lk_transformer_flops(const lk_transformer_config *config, int64_t length)
 {
-    lk_transformer_config c = lk__transformer_resolve(config);
+    lk_transformer_config c = lk__nn_resolve(config);
     int64_t               positions = c.kind == LK_TRANSFORMER_LLAMA ? 0 : c.context * c.width;
     if (c.kind == LK_TRANSFORMER_LLAMA && c.untied) positions += c.vocabulary * c.width; /* a lookup, no product */
     return 6.0 * (double)(lk_transformer_parameters(&c) - positions) +
@@ -229,17 +229,17 @@ double lk_transformer_flops(const lk_transformer_config *config, int64_t length)
 
 /* ---- recording ---- */
 
-lk_tensor lk__weight(lk_tensor x, const char *name, int64_t rows, int64_t columns, double std)
+lk_tensor lk__nn_weight(lk_tensor x, const char *name, int64_t rows, int64_t columns, double std)
 {
     return lk_parameter(x.graph, name, 2, ((int64_t[]){rows, columns}), .init = LK_INIT_NORMAL, .a = std);
 }
 
-lk_tensor lk__zeros(lk_tensor x, const char *name, int64_t size)
+lk_tensor lk__nn_zeros(lk_tensor x, const char *name, int64_t size)
 {
     return lk_parameter(x.graph, name, 1, &size, .init = LK_INIT_ZERO, .no_decay = true);
 }
 
-lk_tensor lk__activate(lk_tensor x, lk_activation activation)
+lk_tensor lk__nn_activate(lk_tensor x, lk_activation activation)
 {
     return activation == LK_GELU_TANH ? lk_gelu(x, .tanh = true)
            : activation == LK_GELU    ? lk_gelu(x)
@@ -247,11 +247,11 @@ lk_tensor lk__activate(lk_tensor x, lk_activation activation)
                                       : lk_silu(x);
 }
 
-lk_tensor lk__drop(lk_tensor x, double probability) { return probability > 0 ? lk_dropout(x, probability) : x; }
+lk_tensor lk__nn_drop(lk_tensor x, double probability) { return probability > 0 ? lk_dropout(x, probability) : x; }
 
-bool lk__recompute_block(const lk_transformer_config *c, int64_t i) { return c->recompute < 0 || i < c->recompute; }
+bool lk__nn_recomputes(const lk_transformer_config *c, int64_t i) { return c->recompute < 0 || i < c->recompute; }
 
-void lk__block_begin_number(lk_tensor x, int64_t i, bool recompute)
+void lk__nn_block_begin(lk_tensor x, int64_t i, bool recompute)
 {
     char name[32];
     snprintf(name, sizeof name, "%lld", (long long)i);
@@ -277,7 +277,7 @@ static bool check_tokens(lk_tensor tokens, const lk_transformer_config *c)
     return true;
 }
 
-lk_tensor lk__add_positions(lk_tensor x, lk_tensor table, lk_tensor positions)
+lk_tensor lk__nn_add_positions(lk_tensor x, lk_tensor table, lk_tensor positions)
 {
     if (positions.graph) return lk_add(x, lk_f_embedding(positions, table));
     int64_t length = lk_tensor_dim(x, 1);
@@ -288,14 +288,14 @@ lk_transformer_result lk_transformer_at(lk_site site, lk_tensor tokens, const lk
                                         lk_transformer_options options)
 {
     char                  why[300];
-    lk_transformer_config c = lk__transformer_resolve(config);
+    lk_transformer_config c = lk__nn_resolve(config);
     (void)site;
     if (is_usable(tokens) && !lk_transformer_check(config, why, sizeof why)) lk_graph_fail(tokens.graph, "%s", why);
     if (!check_tokens(tokens, &c)) {
         lk_tensor none = {tokens.graph, -1};
         return (lk_transformer_result){none, none, none};
     }
-    return c.kind == LK_TRANSFORMER_GPT     ? lk__gpt(tokens, &c, &options)
-           : c.kind == LK_TRANSFORMER_LLAMA ? lk__llama(tokens, &c, &options)
-                                            : lk__encoder(tokens, &c, &options);
+    return c.kind == LK_TRANSFORMER_GPT     ? lk__nn_gpt(tokens, &c, &options)
+           : c.kind == LK_TRANSFORMER_LLAMA ? lk__nn_llama(tokens, &c, &options)
+                                            : lk__nn_encoder(tokens, &c, &options);
 }
