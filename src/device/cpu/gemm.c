@@ -1,9 +1,9 @@
 /* gemm.c - the blocked matrix product: independent tiles of C, each of which packs what it needs into its worker's scratch.
  *
- * An A that is contiguous along k is read in place (micro_nn); one that is contiguous along its rows is packed by whole vectors
- * (micro_tn). Where ELEMENT is narrower than REAL, both are converted block by block, and C's blocks are summed in scratch. B is
+ * A is packed in panels too (micro_tn, which reads one stream instead of MR), by whole vectors or by transposing, except that one
+ * which is contiguous along k and meets few columns is read in place (micro_nn). Where ELEMENT is narrower than REAL, both are converted block by block, and C's blocks are summed in scratch. B is
  * packed in panels; a B that is contiguous along k must be transposed for that, and where either operand could be B, the
- * product is transposed (C' = B' A') so that B is the smaller one. */
+ * product is transposed (C' = B' A') so that B is the smaller one. A large product packs each operand once, for all tiles. */
 #include "device/cpu/gemm.h"
 
 #include "base/tree.h"
@@ -16,6 +16,7 @@ enum {
     BLOCK_C = 32 << 10, /* elements, where C goes through scratch */
     SHARED = 1 << 20,   /* elements of a B packed once for all tiles */
     SMALL = 8 << 10,    /* elements of an A that is not packed */
+    REUSED = 6 * NR,    /* columns for which an A that is contiguous along k is transposed */
     LONGEST = 512,      /* rows or columns of a block */
     MANY = 32,          /* tiles: enough for as many threads */
     LEAST = 8 << 20     /* multiplications that justify a separate tile */
@@ -84,8 +85,10 @@ typedef struct job {
 static int64_t columns_of_b(const gemm *g) { return !g->b_transposed ? g->n : g->a_k == 1 ? min64(g->m, g->n) : g->m; }
 static int64_t a_space(const gemm *g)
 {
-    int64_t most = NARROW && g->b_transposed ? max64(g->m, g->n) : g->m, rows = round_to(min64(LONGEST, most), MR);
-    bool    in_place = !NARROW && (g->a_k == 1 || g->b_transposed);
+    bool    reused = max64(g->m, g->n) >= REUSED;
+    int64_t most = (NARROW || reused) && g->b_transposed ? max64(g->m, g->n) : g->m;
+    int64_t rows = round_to(min64(LONGEST, most), MR);
+    bool    in_place = !NARROW && !reused && (g->a_k == 1 || g->b_transposed);
     return in_place ? 0 : min64(BLOCK_A + MR * BLOCK_K, rows * round_to(g->k, 4));
 }
 static int64_t b_space(const gemm *g) /* one row of each panel is unused */
@@ -103,11 +106,27 @@ static int64_t shared_columns(const gemm *g)
 }
 static int64_t shared_space(const gemm *g) { return min64(SHARED, shared_columns(g) * g->k); }
 
+/* A large product is split into slabs; of each, one block of k of A and of B is packed at a time, once for all tiles. */
+enum { SLAB = 4096, LARGE = 192 }; /* rows or columns: of a slab; at least, of a large product */
+static bool is_large(const gemm *g)
+{
+    return g->alone && c_in_place(g) && g->m >= LARGE && g->n >= LARGE && g->k >= 64 && g->m * g->n >= 4 * LARGE * LARGE;
+}
+static int64_t slab_space(int64_t extent, int64_t k, int64_t unit)
+{
+    return round_to(min64(SLAB, extent), unit) * min64(BLOCK_K, round_to(k, 4));
+}
+static size_t large_space(const gemm *g)
+{
+    return is_large(g) ? space_of(slab_space(g->m, g->k, MR)) + space_of(slab_space(g->n, g->k, NR)) : 0;
+}
+
 static size_t worker_space(const gemm *g) { return space_of(a_space(g)) + space_of(b_space(g)) + space_of(c_space(g)); }
 
 size_t gemm_workspace(const gemm *g, int threads)
 {
-    return space_of(shared_space(g)) + (size_t)threads * worker_space(g);
+    size_t tiled = space_of(shared_space(g)) + (size_t)threads * worker_space(g), large = large_space(g);
+    return tiled > large ? tiled : large;
 }
 
 /* Panels of NR columns, each k × NR, `panel` elements apart. */
@@ -148,6 +167,15 @@ static void pack_a(const gemm *g, const ELEMENT *a, int64_t m, int64_t k, REAL *
     }
 }
 
+/* The same of an A that is contiguous along k. */
+static void pack_a_rows(const gemm *g, const ELEMENT *a, int64_t m, int64_t k, REAL *to)
+{
+    for (int64_t i = 0; i < m; i += MR, to += k * MR) {
+        if (m - i < MR) memset(to, 0, (size_t)(k * MR) * sizeof(REAL));
+        transpose_wide(to, MR, a + i * g->a_row, g->a_row, min64(MR, m - i), k);
+    }
+}
+
 typedef struct place { /* a tile: its position in C and its size */
     int64_t batch, i, j, m, n;
 } place;
@@ -164,6 +192,7 @@ static place place_of(const job *job, int64_t index)
 /* One block of k. */
 typedef struct step {
     const REAL *a; /* rows, or panels: (i, k) at a[i*a_panel + k*a_k] */
+    bool        by_rows;
     int64_t     a_row, a_panel, a_k;
     const REAL *b; /* panels, `panel` elements apart */
     int64_t     panel, k;
@@ -173,13 +202,12 @@ typedef struct step {
 } step;
 
 /* C's block += (or =, to start) A's rows times B's panels. */
-static void multiply(const gemm *g, int64_t m, int64_t n, const step *s)
+static void multiply(int64_t m, int64_t n, const step *s)
 {
     const REAL *rows[LONGEST];
     REAL       *to[LONGEST];
     runs        r = {.runs = 1, .length = s->k, .a_k = s->a_k};
-    bool        by_rows = g->a_k == 1;
-    for (int64_t i = 0; by_rows && i < m; i++) {
+    for (int64_t i = 0; s->by_rows && i < m; i++) {
         rows[i] = s->a + i * s->a_row;
         to[i] = s->c + i * s->c_row;
     }
@@ -187,7 +215,7 @@ static void multiply(const gemm *g, int64_t m, int64_t n, const step *s)
     for (int64_t j = 0; j < n; j += NR, panel += s->panel) {
         int64_t     columns = min64(NR, n - j);
         const REAL *first = s->start ? zeros : NULL;
-        if (by_rows)
+        if (s->by_rows)
             micro_nn(m, rows, &r, panel, first, to, j, columns);
         else
             for (int64_t i = 0; i < m; i += MR)
@@ -242,19 +270,22 @@ static void finish_tile(const job *job, place p, bool empty, REAL *sum, int64_t 
         transpose((REAL *)g->c + at, g->c_column, sum, row, p.m, p.n);
 }
 
-/* One block of A, from `from` on: in place where micro-kernels can read it, else in `scratch`. */
-static void take_a(const gemm *g, const ELEMENT *from, int64_t m, bool in_place, REAL *scratch, step *s)
+/* One block of A, from `from` on, for n columns: in place where micro-kernels can read it, else in `scratch`. */
+static void take_a(const gemm *g, const ELEMENT *from, int64_t m, int64_t n, bool in_place, REAL *scratch, step *s)
 {
     s->a = scratch;
     s->a_row = s->a_panel = s->k;
     s->a_k = MR;
-    if (in_place) {
+    s->by_rows = g->a_k == 1 && n < REUSED;
+    if (in_place && (g->a_k != 1 || s->by_rows)) {
         s->a = (const REAL *)(const void *)from;
         s->a_row = g->a_row;
         s->a_panel = 1;
         s->a_k = g->a_k;
-    } else if (g->a_k == 1) /* NARROW */
+    } else if (s->by_rows) /* NARROW */
         for (int64_t i = 0; i < m; i++) copy_wide(scratch + i * s->k, from + i * g->a_row, s->k);
+    else if (g->a_k == 1)
+        pack_a_rows(g, from, m, s->k, scratch);
     else
         pack_a(g, from, m, s->k, scratch);
 }
@@ -276,12 +307,12 @@ static void run_tile(void *argument, int64_t index, int worker)
         const ELEMENT *b_from = g->b + (p.batch + part) * g->b_batch + p.j * g->b_column;
         for (int64_t k = 0; k < g->k; k += s.k, s.start = false) {
             s.k = min64(job->cut.k, g->k - k);
-            take_a(g, a_from + k * g->a_k, p.m, in_place, a, &s);
+            take_a(g, a_from + k * g->a_k, p.m, p.n, in_place, a, &s);
             s.b = job->shared ? job->shared + k * round_to(g->n, NR) + p.j * s.k : b;
             /* Panels in a worker's scratch are one row apart, so that the parts of a row do not map to one cache set. */
             s.panel = job->shared ? s.k * NR : (s.k + 1) * NR;
             if (!job->shared) pack_b(g, b_from + k * g->b_k, p.n, s.k, b, s.panel);
-            multiply(g, p.m, p.n, &s);
+            multiply(p.m, p.n, &s);
         }
     }
     finish_tile(job, p, s.start, s.c, s.c_row, at);
@@ -296,10 +327,96 @@ static void pack_shared_b(void *argument, int64_t block, int worker)
     pack_b(g, g->b + k * g->b_k, g->n, depth, job->shared + k * round_to(g->n, NR), depth * NR);
 }
 
+/* ---- large products ---- */
+
+typedef struct slab {
+    const gemm *g;
+    int64_t     i, j, m, n; /* its place in C */
+    int64_t     k, depth;   /* the block of k */
+    int64_t     tile_m, tile_n, columns, panels_a, panels_b;
+    REAL       *a, *b;
+} slab;
+
+enum { GROUP = 128 }; /* rows or columns that are packed as one tile */
+
+static void pack_slab(void *argument, int64_t part, int worker)
+{
+    const slab *s = argument;
+    const gemm *g = s->g;
+    (void)worker;
+    if (part < s->panels_b) {
+        int64_t j = part * GROUP;
+        pack_b(g, g->b + (s->j + j) * g->b_column + s->k * g->b_k, min64(GROUP, s->n - j), s->depth,
+               s->b + j * s->depth, s->depth * NR);
+        return;
+    }
+    int64_t        i = (part - s->panels_b) * GROUP, m = min64(GROUP, s->m - i);
+    const ELEMENT *from = g->a + (s->i + i) * g->a_row + s->k * g->a_k;
+    if (g->a_k == 1)
+        pack_a_rows(g, from, m, s->depth, s->a + i * s->depth);
+    else
+        pack_a(g, from, m, s->depth, s->a + i * s->depth);
+}
+
+static void multiply_slab(void *argument, int64_t tile, int worker)
+{
+    const slab *s = argument;
+    const gemm *g = s->g;
+    int64_t     i = tile / s->columns * s->tile_m, j = tile % s->columns * s->tile_n;
+    int64_t     m = min64(s->tile_m, s->m - i), n = min64(s->tile_n, s->n - j);
+    REAL       *c = (REAL *)g->c + (s->i + i) * g->c_row + s->j + j;
+    step        now = {.a = s->a + i * s->depth,
+                       .a_panel = s->depth,
+                       .a_k = MR,
+                       .b = s->b + j * s->depth,
+                       .panel = s->depth * NR,
+                       .k = s->depth,
+                       .start = s->k == 0 && !g->add,
+                       .c = c,
+                       .c_row = g->c_row};
+    (void)worker;
+    multiply(m, n, &now);
+    if (s->k + s->depth == g->k && (g->bias || g->activation == LK__RELU))
+        for (int64_t q = 0; q < m; q++)
+            finish_line(c + q * g->c_row, n, g->bias ? g->bias + s->j + j : NULL, 1, g->activation);
+}
+
+static void run_slab(slab *s, lk__pool *pool)
+{
+    int64_t rows, block = even_part(s->g->k, BLOCK_K, 4);
+    s->tile_m = even_part(s->m, s->m >= MANY * GROUP ? GROUP : GROUP / 2, MR);
+    rows = tiles_of(s->m, s->tile_m);
+    s->tile_n = even_part(s->n, max64(2 * NR, s->n / tiles_of(MANY, rows)), NR);
+    s->columns = tiles_of(s->n, s->tile_n);
+    s->panels_a = tiles_of(s->m, GROUP);
+    s->panels_b = tiles_of(s->n, GROUP);
+    for (s->k = 0; s->k < s->g->k; s->k += s->depth) {
+        s->depth = min64(block, s->g->k - s->k);
+        lk__pool_run(pool, s->panels_a + s->panels_b, pack_slab, s);
+        lk__pool_run(pool, rows * s->columns, multiply_slab, s);
+    }
+}
+
+/* The same sums as by tiles: blocks of k are the same, and each is added to C in their order. */
+static void run_large(const gemm *g, lk__pool *pool, void *workspace)
+{
+    slab s = {.g = g, .a = workspace, .b = (REAL *)((char *)workspace + space_of(slab_space(g->m, g->k, MR)))};
+    for (s.i = 0; s.i < g->m; s.i += SLAB)
+        for (s.j = 0; s.j < g->n; s.j += SLAB) {
+            s.m = min64(SLAB, g->m - s.i);
+            s.n = min64(SLAB, g->n - s.j);
+            run_slab(&s, pool);
+        }
+}
+
 void gemm_run(const gemm *g, lk__pool *pool, void *workspace)
 {
     job job = {.asked = *g, .g = *g};
     if (g->m <= 0 || g->n <= 0 || (g->batch <= 0 && !g->sum)) return;
+    if (is_large(g)) {
+        run_large(g, pool, workspace);
+        return;
+    }
     if (g->b_transposed && (g->a_k != 1 || g->n > g->m)) {
         job.g = transposed_product(g);
         job.transposed = true;
@@ -331,11 +448,11 @@ static void multiply_leaf(const job *job, place p, int64_t first, int64_t last, 
     step        s = {.start = true, .c = sum, .c_row = p.n};
     for (int64_t k = first; k < last; k += s.k, s.start = false) {
         s.k = min64(block, last - k);
-        take_a(g, g->a + p.i * g->a_row + k * g->a_k, p.m, !NARROW && g->a_k == 1, a, &s);
+        take_a(g, g->a + p.i * g->a_row + k * g->a_k, p.m, p.n, !NARROW && g->a_k == 1, a, &s);
         s.b = b;
         s.panel = (s.k + 1) * NR;
         pack_b(g, g->b + p.j * g->b_column + k * g->b_k, p.n, s.k, b, s.panel);
-        multiply(g, p.m, p.n, &s);
+        multiply(p.m, p.n, &s);
     }
     if (s.start) memset(sum, 0, (size_t)(p.m * p.n) * sizeof *sum);
 }
