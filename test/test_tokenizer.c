@@ -214,12 +214,14 @@ int main(void)
 {
     context = make_context();
     make_scratch();
+    size_t held = lk_context_memory(context, LK_MEMORY_OTHER);
     RUN(a_byte_is_its_own_id);
     RUN(characters_are_sorted_by_code_point);
     RUN(nothing_is_stored_past_the_room);
     RUN(invalid_utf8_is_replaced_as_in_python);
     RUN(files_give_the_same_tokenizer);
     RUN(names_that_are_no_tokenizer_are_refused);
+    CHECK(lk_context_memory(context, LK_MEMORY_OTHER) == held);
     free_context(context);
     return 0;
 }

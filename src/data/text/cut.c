@@ -48,7 +48,7 @@ static bool all_ascii(const char *text, size_t begin, size_t end)
     return true;
 }
 
-size_t lk__encoder_cut(const lk_tokenizer *t, const char *text, size_t bytes)
+size_t lk__text_encoder_cut(const lk_tokenizer *t, const char *text, size_t bytes)
 {
     if (t->kind == LK__TEXT_BYTES || bytes == 0) return bytes;
     if (t->kind == LK__TEXT_CHARACTERS && t->raw.count + t->normalized.count == 0) return last_character(text, bytes);

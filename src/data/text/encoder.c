@@ -18,7 +18,7 @@ typedef struct known_word {
     uint32_t count;
 } known_word;
 
-struct lk__encoder {
+struct lk__text_encoder {
     const lk_tokenizer *tokenizer;
     lk_context         *context;
     int32_t            *ids; /* own memory, or the caller's */
@@ -40,10 +40,10 @@ struct lk__encoder {
     size_t              clean_room, prefixed_room;
 };
 
-lk_status lk__encoder_create(const lk_tokenizer *tokenizer, size_t bytes, lk__encoder **encoder)
+lk_status lk__text_encoder_create(const lk_tokenizer *tokenizer, size_t bytes, lk__text_encoder **encoder)
 {
-    lk_context  *context = tokenizer->context;
-    lk__encoder *e = *encoder = lk__alloc(context, LK_MEMORY_OTHER, sizeof *e);
+    lk_context       *context = tokenizer->context;
+    lk__text_encoder *e = *encoder = lk__alloc(context, LK_MEMORY_OTHER, sizeof *e);
     if (!e) return LK_ENOMEM;
     e->tokenizer = tokenizer;
     e->context = context;
@@ -52,12 +52,12 @@ lk_status lk__encoder_create(const lk_tokenizer *tokenizer, size_t bytes, lk__en
     while (e->words_count < MOST_WORDS && e->words_count * 16 < bytes) e->words_count *= 2;
     e->words = lk__alloc(context, LK_MEMORY_OTHER, e->words_count * sizeof *e->words);
     if (e->words) return LK_OK;
-    lk__encoder_free(e);
+    lk__text_encoder_free(e);
     *encoder = NULL;
     return LK_ENOMEM;
 }
 
-void lk__encoder_free(lk__encoder *e)
+void lk__text_encoder_free(lk__text_encoder *e)
 {
     if (!e) return;
     lk__free(e->context, LK_MEMORY_OTHER, e->words, e->words_count * sizeof *e->words);
@@ -74,7 +74,7 @@ void lk__encoder_free(lk__encoder *e)
 /* ---- ids ---- */
 
 /* Where there is no room: more of the encoder's own memory, or only counting. */
-static lk_status append_slowly(lk__encoder *e, const int32_t *ids, size_t count)
+static lk_status append_slowly(lk__text_encoder *e, const int32_t *ids, size_t count)
 {
     if (!e->borrowed) {
         lk_status status = lk__grow(e->context, (void **)&e->own_ids, &e->own_room, e->count + count, sizeof *ids);
@@ -87,7 +87,7 @@ static lk_status append_slowly(lk__encoder *e, const int32_t *ids, size_t count)
     return LK_OK;
 }
 
-static inline lk_status append_ids(lk__encoder *e, const int32_t *ids, size_t count)
+static inline lk_status append_ids(lk__text_encoder *e, const int32_t *ids, size_t count)
 {
     if (e->room < count || e->count > e->room - count) return append_slowly(e, ids, count);
     for (size_t i = 0; i < count; i++) e->ids[e->count + i] = ids[i];
@@ -97,7 +97,7 @@ static inline lk_status append_ids(lk__encoder *e, const int32_t *ids, size_t co
 
 /* ---- bytes and characters ---- */
 
-static lk_status append_bytes(lk__encoder *e, const char *text, size_t bytes)
+static lk_status append_bytes(lk__text_encoder *e, const char *text, size_t bytes)
 {
     lk_status status = LK_OK;
     if (!e->borrowed) { /* at once, instead of growing step by step */
@@ -109,7 +109,7 @@ static lk_status append_bytes(lk__encoder *e, const char *text, size_t bytes)
     return status;
 }
 
-static lk_status refuse_character(lk__encoder *e, const unsigned char *at, uint32_t code, int length)
+static lk_status refuse_character(lk__text_encoder *e, const unsigned char *at, uint32_t code, int length)
 {
     char name[5] = {0}, shown[24];
     memcpy(name, at, (size_t)length);
@@ -120,7 +120,7 @@ static lk_status refuse_character(lk__encoder *e, const unsigned char *at, uint3
                     shown, code, (size_t)((const char *)at - e->begin), e->tokenizer->vocabulary.count);
 }
 
-static lk_status append_characters(lk__encoder *e, const char *text, size_t bytes)
+static lk_status append_characters(lk__text_encoder *e, const char *text, size_t bytes)
 {
     const unsigned char *at = (const unsigned char *)text, *end = at + bytes;
     lk_status            status = LK_OK;
@@ -137,7 +137,7 @@ static lk_status append_characters(lk__encoder *e, const char *text, size_t byte
 /* ---- words ---- */
 
 /* The token that is the whole word, where the tokenizer takes it without merging; -1: none. */
-static int32_t find_whole_word(lk__encoder *e, const unsigned char *word, size_t bytes)
+static int32_t find_whole_word(lk__text_encoder *e, const unsigned char *word, size_t bytes)
 {
     const lk__vocabulary *vocabulary = &e->tokenizer->vocabulary;
     size_t                length = 0;
@@ -148,7 +148,7 @@ static int32_t find_whole_word(lk__encoder *e, const unsigned char *word, size_t
 }
 
 /* Fills e->symbols with the ids of a word. */
-static lk_status merge_word(lk__encoder *e, const unsigned char *word, size_t bytes, size_t *count)
+static lk_status merge_word(lk__text_encoder *e, const unsigned char *word, size_t bytes, size_t *count)
 {
     const lk_tokenizer *t = e->tokenizer;
     lk_status status = lk__grow(e->context, (void **)&e->symbols, &e->symbols_room, bytes, sizeof *e->symbols);
@@ -186,7 +186,7 @@ static inline void make_key(const unsigned char *word, size_t bytes, const unsig
     memcpy(key, padded, 16);
 }
 
-static lk_status append_word(lk__encoder *e, const unsigned char *word, size_t bytes, const unsigned char *end)
+static lk_status append_word(lk__text_encoder *e, const unsigned char *word, size_t bytes, const unsigned char *end)
 {
     known_word *known = NULL;
     uint64_t    key[2];
@@ -206,7 +206,7 @@ static lk_status append_word(lk__encoder *e, const unsigned char *word, size_t b
     return append_ids(e, e->symbols, count);
 }
 
-static lk_status append_words(lk__encoder *e, const char *text, size_t bytes)
+static lk_status append_words(lk__text_encoder *e, const char *text, size_t bytes)
 {
     lk_status            status = LK_OK;
     const unsigned char *at = (const unsigned char *)text, *end = at + bytes;
@@ -219,7 +219,7 @@ static lk_status append_words(lk__encoder *e, const char *text, size_t bytes)
 }
 
 /* A section between added tokens, which is not empty. */
-static lk_status append_section(lk__encoder *e, const char *text, size_t bytes)
+static lk_status append_section(lk__text_encoder *e, const char *text, size_t bytes)
 {
     bool continues = e->continues;
     e->continues = false;
@@ -253,10 +253,10 @@ static size_t spaces_before(const char *text, size_t at)
     return at;
 }
 
-typedef lk_status (*take_section)(lk__encoder *e, const char *text, size_t bytes);
+typedef lk_status (*take_section)(lk__text_encoder *e, const char *text, size_t bytes);
 
 /* Appends the ids of the added tokens in the text, and gives what is between them to `section`. */
-static lk_status split_at_added(lk__encoder *e, const lk__added *added, const char *text, size_t bytes,
+static lk_status split_at_added(lk__text_encoder *e, const lk__added *added, const char *text, size_t bytes,
                                 take_section section)
 {
     const lk__added_token *token;
@@ -277,7 +277,7 @@ static lk_status split_at_added(lk__encoder *e, const lk__added *added, const ch
     return status >= 0 && done < bytes ? section(e, text + done, bytes - done) : status;
 }
 
-static lk_status normalize_section(lk__encoder *e, const char *text, size_t bytes)
+static lk_status normalize_section(lk__text_encoder *e, const char *text, size_t bytes)
 {
     if (e->tokenizer->nfc) {
         lk_status status = lk__nfc(e->context, &e->nfc, text, bytes, &text, &bytes);
@@ -289,7 +289,7 @@ static lk_status normalize_section(lk__encoder *e, const char *text, size_t byte
 /* ---- a text ---- */
 
 /* Text that is not UTF-8 is copied, with replacements. */
-static lk_status clean_text(lk__encoder *e, const char **text, size_t *bytes, size_t *invalid)
+static lk_status clean_text(lk__text_encoder *e, const char **text, size_t *bytes, size_t *invalid)
 {
     *invalid = 0;
     if (lk__utf8_valid(*text, *bytes) == *bytes) return LK_OK;
@@ -301,7 +301,8 @@ static lk_status clean_text(lk__encoder *e, const char **text, size_t *bytes, si
     return LK_OK;
 }
 
-static lk_status encode(lk__encoder *e, const char *text, size_t bytes, bool continues, size_t *count, size_t *invalid)
+static lk_status encode(lk__text_encoder *e, const char *text, size_t bytes, bool continues, size_t *count,
+                        size_t *invalid)
 {
     size_t ignored;
     if (!invalid) invalid = &ignored;
@@ -320,8 +321,8 @@ static lk_status encode(lk__encoder *e, const char *text, size_t bytes, bool con
     return status;
 }
 
-lk_status lk__encoder_encode(lk__encoder *e, const char *text, size_t bytes, bool continues, const int32_t **ids,
-                             size_t *count, size_t *invalid)
+lk_status lk__text_encoder_encode(lk__text_encoder *e, const char *text, size_t bytes, bool continues,
+                                  const int32_t **ids, size_t *count, size_t *invalid)
 {
     e->borrowed = false;
     e->ids = e->own_ids, e->room = e->own_room;
@@ -330,8 +331,8 @@ lk_status lk__encoder_encode(lk__encoder *e, const char *text, size_t bytes, boo
     return status;
 }
 
-lk_status lk__encoder_encode_into(lk__encoder *e, const char *text, size_t bytes, bool continues, int32_t *ids,
-                                  size_t room, size_t *count, size_t *invalid)
+lk_status lk__text_encoder_encode_into(lk__text_encoder *e, const char *text, size_t bytes, bool continues,
+                                       int32_t *ids, size_t room, size_t *count, size_t *invalid)
 {
     e->borrowed = true;
     e->ids = ids, e->room = room;
@@ -341,11 +342,11 @@ lk_status lk__encoder_encode_into(lk__encoder *e, const char *text, size_t bytes
 lk_status lk_tokenizer_encode(const lk_tokenizer *tokenizer, const char *text, size_t bytes, int32_t *ids, size_t room,
                               size_t *count, size_t *invalid)
 {
-    lk__encoder *e;
+    lk__text_encoder *e;
     *count = 0;
     if (invalid) *invalid = 0;
-    lk_status status = lk__encoder_create(tokenizer, bytes, &e);
-    if (status >= 0) status = lk__encoder_encode_into(e, text, bytes, false, ids, room, count, invalid);
-    lk__encoder_free(e);
+    lk_status status = lk__text_encoder_create(tokenizer, bytes, &e);
+    if (status >= 0) status = lk__text_encoder_encode_into(e, text, bytes, false, ids, room, count, invalid);
+    lk__text_encoder_free(e);
     return status;
 }

@@ -5,21 +5,21 @@
 
 #include "data/text/tokenizer.h"
 
-typedef struct lk__encoder lk__encoder;
+typedef struct lk__text_encoder lk__text_encoder;
 
 /* `bytes`: about how much text will be encoded in all, which decides how many words are remembered; SIZE_MAX: a lot. */
-lk_status lk__encoder_create(const lk_tokenizer *tokenizer, size_t bytes, lk__encoder **encoder);
-void      lk__encoder_free(lk__encoder *encoder); /* NULL is fine; before its tokenizer */
+lk_status lk__text_encoder_create(const lk_tokenizer *tokenizer, size_t bytes, lk__text_encoder **encoder);
+void      lk__text_encoder_free(lk__text_encoder *encoder); /* NULL is fine; before its tokenizer */
 
 /* Encodes a text as lk_tokenizer_encode does. *ids is valid until the next call. With `continues` the text is the continuation of that
- * of the call before, which was cut at lk__encoder_cut: the ids of all pieces together are those of the whole text. `invalid` may be NULL. */
-lk_status lk__encoder_encode(lk__encoder *encoder, const char *text, size_t bytes, bool continues, const int32_t **ids,
-                             size_t *count, size_t *invalid);
+ * of the call before, which was cut at lk__text_encoder_cut: the ids of all pieces together are those of the whole text. `invalid` may be NULL. */
+lk_status lk__text_encoder_encode(lk__text_encoder *encoder, const char *text, size_t bytes, bool continues,
+                                  const int32_t **ids, size_t *count, size_t *invalid);
 /* The same into the caller's memory; *count may be above `room`. */
-lk_status lk__encoder_encode_into(lk__encoder *encoder, const char *text, size_t bytes, bool continues, int32_t *ids,
-                                  size_t room, size_t *count, size_t *invalid);
+lk_status lk__text_encoder_encode_into(lk__text_encoder *encoder, const char *text, size_t bytes, bool continues,
+                                       int32_t *ids, size_t room, size_t *count, size_t *invalid);
 
 /* The last place in a text that goes on behind `bytes` where it may be cut in two; 0: there is none, so more of it is needed. */
-size_t lk__encoder_cut(const lk_tokenizer *tokenizer, const char *text, size_t bytes);
+size_t lk__text_encoder_cut(const lk_tokenizer *tokenizer, const char *text, size_t bytes);
 
 #endif
