@@ -17,6 +17,7 @@ lk_status lk__added_add(lk_context *context, lk__added *added, const char *text,
     if (!new->text) return LK_ENOMEM;
     memcpy(new->text, text, length);
     added->count++;
+    added->firsts += !added->first[(unsigned char)text[0]];
     added->first[(unsigned char)text[0]] = true;
     if (length > added->longest) added->longest = length;
     return LK_OK;
@@ -71,11 +72,21 @@ static const lk__added_token *match_longest(const lk__added *added, const char *
     return found;
 }
 
+/* The next place where a token may begin, or bytes. */
+static size_t find_first(const lk__added *added, const char *text, size_t bytes, size_t from)
+{
+    if (added->firsts == 1) { /* '<', as a rule */
+        const char *found = memchr(text + from, added->tokens[0].text[0], bytes - from);
+        return found ? (size_t)(found - text) : bytes;
+    }
+    while (from < bytes && !added->first[(unsigned char)text[from]]) from++;
+    return from;
+}
+
 const lk__added_token *lk__added_find(const lk__added *added, const char *text, size_t bytes, size_t from, size_t *start)
 {
     if (added->count == 0) return NULL;
-    for (; from < bytes; from++) {
-        if (!added->first[(unsigned char)text[from]]) continue;
+    for (; from < bytes && (from = find_first(added, text, bytes, from)) < bytes; from++) {
         const lk__added_token *token = match_longest(added, text + from, bytes - from);
         if (!token) continue;
         *start = from;

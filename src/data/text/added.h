@@ -16,6 +16,7 @@ typedef struct lk__added {
     size_t           count, capacity;
     size_t           longest;
     bool             first[256]; /* the bytes that begin one */
+    size_t           firsts;     /* how many */
 } lk__added;
 
 /* Copies the text, which is not empty. Sort once all are added. */

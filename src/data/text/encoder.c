@@ -9,9 +9,9 @@
 
 #include <string.h>
 
-enum { WORD_BYTES = 15, WORD_IDS = 3, FEWEST_WORDS = 64, MOST_WORDS = 1 << 15 };
+enum { WORD_BYTES = 15, WORD_IDS = 11, FEW_IDS = 4, FEWEST_WORDS = 64, MOST_WORDS = 1 << 15 };
 
-/* 32 bytes: half a cache line. */
+/* A cache line. */
 typedef struct known_word {
     uint64_t key[2]; /* the bytes of the word, zeros, and in the last byte their number; 0: nothing is known here */
     int32_t  ids[WORD_IDS];
@@ -186,16 +186,27 @@ static inline void make_key(const unsigned char *word, size_t bytes, const unsig
     memcpy(key, padded, 16);
 }
 
+/* Most words have few ids: copies of a fixed size, where there is room for what is not needed. */
+static inline lk_status append_known(lk__text_encoder *e, const known_word *known)
+{
+    if (e->room < WORD_IDS || e->count > e->room - WORD_IDS) return append_ids(e, known->ids, known->count);
+    memcpy(e->ids + e->count, known->ids, FEW_IDS * sizeof *e->ids);
+    if (known->count > FEW_IDS) memcpy(e->ids + e->count, known->ids, sizeof known->ids);
+    e->count += known->count;
+    return LK_OK;
+}
+
 static lk_status append_word(lk__text_encoder *e, const unsigned char *word, size_t bytes, const unsigned char *end)
 {
     known_word *known = NULL;
     uint64_t    key[2];
     size_t      count;
+    if (bytes == 1 && e->tokenizer->single[*word] >= 0) return append_ids(e, &e->tokenizer->single[*word], 1);
     if (bytes <= WORD_BYTES) {
         make_key(word, bytes, end, key);
         uint64_t hash = (key[0] ^ key[1] * 0x9e3779b97f4a7c15u) * 0xff51afd7ed558ccdu;
         known = &e->words[(hash ^ hash >> 32) & (e->words_count - 1)];
-        if (known->key[0] == key[0] && known->key[1] == key[1]) return append_ids(e, known->ids, known->count);
+        if (known->key[0] == key[0] && known->key[1] == key[1]) return append_known(e, known);
     }
     lk_status status = merge_word(e, word, bytes, &count);
     if (status < 0) return status;
