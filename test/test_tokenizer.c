@@ -210,6 +210,277 @@ static void names_that_are_no_tokenizer_are_refused(void)
     free(directory);
 }
 
+/* ---- files that are refused ---- */
+
+/* A small tokenizer.json of BPE; the parts that are NULL are as they should be. */
+typedef struct json_parts {
+    const char *head, *added, *normalizer, *pre_tokenizer, *post_processor, *decoder, *settings, *vocab, *merges;
+} json_parts;
+
+#define BYTE_LEVEL "{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"trim_offsets\":true,\"use_regex\":true}"
+#define VOCABULARY "{\"a\":0,\"b\":1,\"c\":2,\"ab\":3,\"abc\":4,\"\u0120\":5,\"\u0120a\":6}"
+
+static const char *part(const char *given, const char *usual) { return given ? given : usual; }
+
+static lk_status read_parts(const json_parts *p, lk_tokenizer **t)
+{
+    char *text;
+    int   bytes =
+        asprintf(&text,
+                 "{%s\"truncation\":null,\"padding\":null,\"added_tokens\":%s,\"normalizer\":%s,\"pre_tokenizer\":%s,"
+                 "\"post_processor\":%s,\"decoder\":%s,"
+                 "\"model\":{%s\"vocab\":%s,\"merges\":%s}}",
+                 part(p->head, "\"version\":\"1.0\","), part(p->added, "[]"), part(p->normalizer, "null"),
+                 part(p->pre_tokenizer, BYTE_LEVEL), part(p->post_processor, "null"),
+                 part(p->decoder, "{\"type\":\"ByteLevel\"}"), part(p->settings, "\"type\":\"BPE\",\"dropout\":null,"),
+                 part(p->vocab, VOCABULARY), part(p->merges, "[\"a b\",[\"ab\",\"c\"],[\"\u0120\",\"a\"]]"));
+    CHECK(bytes > 0);
+    char *exact = memcpy(malloc((size_t)bytes), text, (size_t)bytes); /* without a NUL behind it */
+    *t = (lk_tokenizer *)1;
+    lk_status status = lk_tokenizer_from_json(context, "t.json", exact, (size_t)bytes, t);
+    CHECK((status == LK_OK) == (*t != NULL));
+    free(text), free(exact);
+    return status;
+}
+
+#define REFUSES(message, ...)                                                                          \
+    do {                                                                                               \
+        lk_tokenizer *refused_;                                                                        \
+        CHECK_FAILS(context, read_parts(&(json_parts){__VA_ARGS__}, &refused_), LK_EFORMAT, "t.json: " message); \
+    } while (0)
+
+static void encodes(const json_parts *parts, const char *text, int count, const int32_t *wanted)
+{
+    lk_tokenizer *t;
+    int32_t       ids[32];
+    CHECK_OK(context, read_parts(parts, &t));
+    CHECK(encode(t, text, strlen(text), ids, 32) == (size_t)count);
+    CHECK(count == 0 || memcmp(ids, wanted, (size_t)count * sizeof *ids) == 0);
+    lk_tokenizer_free(t);
+}
+#define ENCODES(text, list, ...) encodes(&(json_parts){__VA_ARGS__}, text, (int)(sizeof((int32_t[])list) / 4), (int32_t[])list)
+#define IDS(...) {__VA_ARGS__}
+
+static void parts_of_a_file_are_accepted(void)
+{
+    ENCODES("abc ab", IDS(4, 5, 3), 0);
+    ENCODES("abc ab", IDS(4, 5, 3), .settings = ""); /* old files have no type */
+    ENCODES("abc ab", IDS(4, 5, 3),
+            .settings = "\"type\":\"BPE\",\"dropout\":0.0,\"continuing_subword_prefix\":\"\",\"end_of_word_suffix\":"
+                        "\"\",\"fuse_unk\":true,");
+    ENCODES("abc", IDS(5, 4),
+            .pre_tokenizer = "{\"type\":\"ByteLevel\",\"trim_offsets\":true}"); /* add_prefix_space is the default */
+    ENCODES("aabc", IDS(0, 4), .pre_tokenizer = "{\"type\":\"Sequence\",\"pretokenizers\":[" BYTE_LEVEL "]}");
+    ENCODES(
+        "abc", IDS(4),
+        .normalizer =
+            "{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"NFC\"},{\"type\":\"Sequence\",\"normalizers\":[]}]}");
+    ENCODES("abc", IDS(4),
+            .post_processor =
+                "{\"type\":\"Sequence\",\"processors\":[{\"type\":\"ByteLevel\"},{\"type\":\"TemplateProcessing\"}]}");
+    ENCODES("abc", IDS(4), .head = "");
+    ENCODES("abc", IDS(0, 1, 2), .merges = "[]");
+    /* the last of equal merges counts: "b c" comes first now */
+    ENCODES("abc", IDS(0, 3), .vocab = "{\"a\":0,\"b\":1,\"c\":2,\"bc\":3,\"ab\":4}",
+            .merges = "[\"a b\",\"b c\",\"a b\"]");
+    /* ids with gaps, and added tokens: of the model, behind it, special or not */
+    ENCODES("a<x>b<y> a", IDS(0, 3, 1, 4, 9, 0),
+            .added = "[{\"id\":3,\"content\":\"<x>\",\"special\":true},{\"id\":4,\"content\":\"<y>\"}]",
+            .vocab = "{\"a\":0,\"b\":1,\"<x>\":3,\"\u0120\":9}", .merges = "[]");
+}
+
+static void parts_of_a_file_that_are_not_supported_are_named(void)
+{
+    REFUSES("version is \"2.0\", which is not supported", .head = "\"version\":\"2.0\",");
+    REFUSES("normalizer is {\"type\":\"NFKC\"}, which is not supported: only NFC is, or none",
+            .normalizer = "{\"type\":\"NFKC\"}");
+    REFUSES("normalizer is {\"type\":\"Lowercase\"}",
+            .normalizer = "{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"NFC\"},{\"type\":\"Lowercase\"}]}");
+    REFUSES("normalizer is {\"type\":\"Sequence\"}", .normalizer = "{\"type\":\"Sequence\"}");
+    REFUSES("pre_tokenizer is {\"type\":\"Metaspace\"",
+            .pre_tokenizer = "{\"type\":\"Metaspace\",\"replacement\":\"\u2581\"}");
+    REFUSES("there is no pre_tokenizer", .pre_tokenizer = "null");
+    REFUSES("pre_tokenizer is {\"type\":\"Digits\"",
+            .pre_tokenizer = "{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Digits\"}," BYTE_LEVEL "]}");
+    REFUSES("pre_tokenizer.pattern.Regex is \"\\\\p{L}+\"",
+            .pre_tokenizer = "{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Split\",\"pattern\":{\"Regex\":"
+                             "\"\\\\p{L}+\"},\"behavior\":\"Isolated\"}]}");
+    REFUSES("pre_tokenizer is {\"type\":\"Split\"",
+            .pre_tokenizer =
+                "{\"type\":\"Split\",\"pattern\":{\"String\":\" \"},\"behavior\":\"Isolated\",\"invert\":false}");
+    REFUSES(
+        "pre_tokenizer is {\"type\":\"Split\"",
+        .pre_tokenizer =
+            "{\"type\":\"Split\",\"pattern\":{\"Regex\":\"[\\\\s\\\\S]\"},\"behavior\":\"Removed\",\"invert\":false}");
+    REFUSES("pre_tokenizer.use_regex is 1, which is not supported: it must be true or false",
+            .pre_tokenizer = "{\"type\":\"ByteLevel\",\"use_regex\":1}");
+    REFUSES("pre_tokenizer is {\"type\":\"Sequence\"",
+            .pre_tokenizer = "{\"type\":\"Sequence\",\"pretokenizers\":[" BYTE_LEVEL "," BYTE_LEVEL "]}");
+    REFUSES("post_processor is {\"type\":\"BertProcessing\"}", .post_processor = "{\"type\":\"BertProcessing\"}");
+    REFUSES("decoder is {\"type\":\"WordPiece\"}, which is not supported: only ByteLevel is",
+            .decoder = "{\"type\":\"WordPiece\"}");
+    REFUSES("there is no decoder", .decoder = "null");
+    REFUSES("model.type is \"Unigram\", which is not supported", .settings = "\"type\":\"Unigram\",");
+    REFUSES("model.type is \"WordPiece\"", .settings = "\"type\":\"WordPiece\",");
+    REFUSES("model.dropout is 0.1", .settings = "\"dropout\":0.1,");
+    REFUSES("model.continuing_subword_prefix is \"##\"", .settings = "\"continuing_subword_prefix\":\"##\",");
+    REFUSES("model.end_of_word_suffix is \"</w>\"", .settings = "\"end_of_word_suffix\":\"</w>\",");
+    REFUSES("model.byte_fallback is true", .settings = "\"byte_fallback\":true,");
+    REFUSES("model.ignore_merges is \"yes\"", .settings = "\"ignore_merges\":\"yes\",");
+    REFUSES("model.unk_token is \"a\", which is not supported: only null is, unless",
+            .settings = "\"unk_token\":\"a\",");
+    REFUSES("added_tokens is {\"id\":7,\"content\":\"x\",\"single_word\":true}",
+            .added = "[{\"id\":7,\"content\":\"x\",\"single_word\":true}]");
+}
+
+static void hostile_files_are_refused(void)
+{
+    lk_tokenizer *t;
+    char          deep[300];
+    REFUSES("no valid JSON: expected a key in quotes at byte 1", .head = "]");
+    CHECK_FAILS(context, lk_tokenizer_from_json(context, "t.json", "", 0, &t), LK_EFORMAT, "t.json: no valid JSON");
+    CHECK_FAILS(context, lk_tokenizer_from_json(context, "t.json", "[]", 2, &t), LK_EFORMAT,
+                "t.json: no tokenizer.json of Hugging Face");
+    CHECK_FAILS(context, lk_tokenizer_from_json(context, "t.json", "{\"model\":3}", 11, &t), LK_EFORMAT, "t.json: ");
+    memset(deep, '[', sizeof deep);
+    deep[299] = 0;
+    REFUSES("no valid JSON: nested too deeply", .normalizer = deep);
+    REFUSES("model.vocab is empty", .vocab = "{}");
+    REFUSES("model.vocab is missing, or is not an object", .vocab = "[]");
+    REFUSES("model.vocab: token \"b\" has the id 4000000000, which is out of range for 2 tokens",
+            .vocab = "{\"a\":0,\"b\":4000000000}");
+    REFUSES("model.vocab: token \"b\" has the id 65538, which is out of range", .vocab = "{\"a\":0,\"b\":65538}");
+    REFUSES("model.vocab: token \"a\" has the id -1", .vocab = "{\"a\":-1}");
+    REFUSES("an id in model.vocab is 1.5", .vocab = "{\"a\":1.5}");
+    REFUSES("an id in model.vocab is 99999999999999999999", .vocab = "{\"a\":99999999999999999999}");
+    REFUSES("model.vocab: token \"a\" is listed twice", .vocab = "{\"a\":0,\"a\":1}");
+    REFUSES("model.vocab: token \"b\" has the id 0 of another one", .vocab = "{\"a\":0,\"b\":0}");
+    REFUSES(
+        "model.merges, 0: a merge is \"a x\", which is not supported: the token that it makes is not in model.vocab",
+        .merges = "[\"a x\"]");
+    REFUSES("model.merges, 1: a merge is \"b c\"", .merges = "[\"a b\",\"b c\"]");
+    REFUSES("model.merges, 0: a merge is [\"xx\",\"a\"], which is not supported: one of its tokens",
+            .vocab = "{\"a\":0,\"xxa\":1}", .merges = "[[\"xx\",\"a\"]]");
+    REFUSES("model.merges, 0: a merge is \"ab\", which is not supported: it must be two tokens", .merges = "[\"ab\"]");
+    REFUSES("model.merges, 0: a merge is \"a b c\"", .merges = "[\"a b c\"]");
+    REFUSES("model.merges, 0: a merge is [\"a\",\"b\",\"c\"]", .merges = "[[\"a\",\"b\",\"c\"]]");
+    REFUSES("model.merges, 0: a merge is [\"a\"]", .merges = "[[\"a\"]]");
+    REFUSES("model.merges, 0: a token of a merge is 1", .merges = "[[1,2]]");
+    REFUSES("model.merges, 0: a merge is 7", .merges = "[7]");
+    REFUSES("model.merges is missing, or is not a list", .merges = "{}");
+    REFUSES("added_tokens is 1, which is not supported: it must be a list", .added = "1");
+    REFUSES("added_tokens is 1, which is not supported: each needs its \"content\"", .added = "[1]");
+    REFUSES("added_tokens is {\"content\":\"x\"}, which is not supported: each needs its \"id\"",
+            .added = "[{\"content\":\"x\"}]");
+    REFUSES("added_tokens is {\"id\":7,\"content\":\"\"}", .added = "[{\"id\":7,\"content\":\"\"}]");
+    REFUSES("added_tokens: \"x\" has the id 9, and 7 is expected", .added = "[{\"id\":9,\"content\":\"x\"}]");
+    REFUSES("added_tokens: \"a\" has the id 7, and 0 is expected", .added = "[{\"id\":7,\"content\":\"a\"}]");
+    /* merges that lead back to a token that was merged: each still makes the word shorter */
+    ENCODES("aaaaaaaa", IDS(1, 1, 1, 1), .vocab = "{\"a\":0,\"aa\":1,\"\":2}",
+            .merges = "[[\"\",\"aa\"],[\"a\",\"a\"],[\"aa\",\"\"],[\"\",\"\"]]");
+}
+
+static void a_byte_outside_of_the_vocabulary_is_named(void)
+{
+    lk_tokenizer *t;
+    size_t        count;
+    int32_t       ids[8];
+    CHECK_OK(context, read_parts(&(json_parts){0}, &t));
+    CHECK_FAILS(context, lk_tokenizer_encode(t, "abcz", 4, ids, 8, &count, NULL), LK_EINVAL,
+                "the byte 0x7a of the text is not in the tokenizer's vocabulary");
+    lk_tokenizer_free(t);
+}
+
+/* ---- the files beside, and the end token ---- */
+
+static void the_end_token_is_that_of_the_config(void)
+{
+    static const struct {
+        const char *config;
+        int32_t     end;
+    } cases[] = {{NULL, 7},
+                 {"{\"eos_token\":\"<e>\"}", 8},
+                 {"{\"eos_token\":{\"content\":\"<e>\",\"lstrip\":false}}", 8},
+                 {"{\"eos_token\":null}", 7},
+                 {"{\"eos_token\":\"<none>\"}", 7}};
+    json_parts parts = {
+        .added = "[{\"id\":7,\"content\":\"</s>\",\"special\":true},{\"id\":8,\"content\":\"<e>\",\"special\":true}]"};
+    lk_tokenizer *t;
+    int           count;
+    char         *directory = strdup(scratch("end-token")), *json = strdup(scratch("end-token/tokenizer.json")),
+         *config = strdup(scratch("end-token/tokenizer_config.json")),
+         *map = strdup(scratch("end-token/special_tokens_map.json"));
+    mkdir(directory, 0777);
+    CHECK_OK(context, read_parts(&parts, &t));
+    const lk_tokenizer_file *files = lk_tokenizer_files(t, &count);
+    CHECK(count == 2 && strstr(files[1].text, "\"eos_token\": \"</s>\""));
+    CHECK(lk_tokenizer_is_special(t, 7) && !lk_tokenizer_is_special(t, 6));
+    write_file(json, files[0].text, files[0].bytes);
+    lk_tokenizer_free(t);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        if (cases[i].config) write_file(config, cases[i].config, strlen(cases[i].config));
+        if (i == 4) write_file(map, "{}", 2);
+        CHECK_OK(context, lk_tokenizer_open(context, directory, &t));
+        CHECK(lk_tokenizer_end(t) == cases[i].end);
+        files = lk_tokenizer_files(t, &count);
+        CHECK(count == (i == 4 ? 3 : 2) && (i == 0 || strcmp(files[1].text, cases[i].config) == 0));
+        CHECK(i < 4 || (strcmp(files[2].name, "special_tokens_map.json") == 0 && strcmp(files[2].text, "{}") == 0));
+        lk_tokenizer_free(t);
+    }
+    write_file(config, "{,}", 3);
+    CHECK_FAILS(context, lk_tokenizer_open(context, directory, &t), LK_EFORMAT, "tokenizer_config.json: no valid JSON");
+    CHECK(!t);
+    free(directory), free(json), free(config), free(map);
+}
+
+/* ---- memory, and long words ---- */
+
+static lk_status use_a_tokenizer(lk_context *other)
+{
+    static const char text[] =
+        "{\"added_tokens\":[{\"id\":4,\"content\":\"<x>\"}],\"normalizer\":{\"type\":\"NFC\"},\"pre_"
+        "tokenizer\":" BYTE_LEVEL ",\"decoder\":{\"type\":\"ByteLevel\"},\"model\":{\"ignore_merges\":true,\"vocab\":{"
+        "\"a\":0,\"b\":1,\"ab\":2,\"\u0120\":3},"
+        "\"merges\":[\"a b\"]}}";
+    lk_tokenizer *t = NULL, *characters = NULL;
+    int32_t       ids[128];
+    char          word[100];
+    size_t        count;
+    memset(word, 'a', sizeof word);
+    lk_status status = lk_tokenizer_from_json(other, "t.json", text, sizeof text - 1, &t);
+    if (status >= 0) status = lk_tokenizer_encode(t, "ab a<x>b", 8, ids, 128, &count, NULL);
+    if (status >= 0) status = lk_tokenizer_encode(t, word, sizeof word, ids, 128, &count, NULL);
+    if (status >= 0) status = lk_tokenizer_from_text(other, "ab", 2, &characters);
+    if (status >= 0) status = lk_tokenizer_encode(characters, "ab", 2, ids, 8, &count, NULL);
+    lk_tokenizer_free(t);
+    lk_tokenizer_free(characters);
+    return status;
+}
+
+static void every_allocation_may_fail(void) { CHECK(fail_each_allocation(use_a_tokenizer) > 20); }
+
+/* One word of any length takes n log n, not n^2: this would take hours. And long words give what short ones do. */
+static void long_words_are_merged_as_short_ones(void)
+{
+    enum { LENGTH = 3000000 };
+    lk_tokenizer *t;
+    char         *text = malloc(LENGTH);
+    int32_t      *ids = malloc(LENGTH * sizeof *ids);
+    size_t        count;
+    CHECK_OK(context, read_parts(&(json_parts){0}, &t));
+    for (size_t i = 0; i < LENGTH; i++) text[i] = "abc"[i % 3];
+    CHECK_OK(context, lk_tokenizer_encode(t, text, LENGTH, ids, LENGTH, &count, NULL));
+    CHECK(count == LENGTH / 3);
+    for (size_t i = 0; i < count; i++) CHECK(ids[i] == 4);
+    for (size_t length = 40; length < 60; length++) { /* around the length from which a heap is used */
+        size_t wanted = length / 3 + (length % 3 == 1 ? 1 : length % 3 == 2 ? 1 : 0);
+        CHECK_OK(context, lk_tokenizer_encode(t, text, length, ids, LENGTH, &count, NULL));
+        CHECK(count == wanted && ids[0] == 4 && ids[count - 1] == (length % 3 == 0 ? 4 : length % 3 == 1 ? 0 : 3));
+    }
+    lk_tokenizer_free(t);
+    free(text), free(ids);
+}
+
 int main(void)
 {
     context = make_context();
@@ -221,6 +492,13 @@ int main(void)
     RUN(invalid_utf8_is_replaced_as_in_python);
     RUN(files_give_the_same_tokenizer);
     RUN(names_that_are_no_tokenizer_are_refused);
+    RUN(parts_of_a_file_are_accepted);
+    RUN(parts_of_a_file_that_are_not_supported_are_named);
+    RUN(hostile_files_are_refused);
+    RUN(a_byte_outside_of_the_vocabulary_is_named);
+    RUN(the_end_token_is_that_of_the_config);
+    RUN(every_allocation_may_fail);
+    RUN(long_words_are_merged_as_short_ones);
     CHECK(lk_context_memory(context, LK_MEMORY_OTHER) == held);
     free_context(context);
     return 0;
