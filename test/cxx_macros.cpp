@@ -113,6 +113,7 @@ static bool configure_everything(lk_context *context)
     lk_transform                transform = LK_TRANSFORM_INIT;
     lk_loader_config            loader = LK_LOADER_CONFIG_INIT;
     lk_open_options             open = LK_OPEN_OPTIONS_INIT;
+    lk_data_tokenize_config     tokenize = LK_DATA_TOKENIZE_CONFIG_INIT;
     lk_field                    field = {.name = "label", .dtype = LK_I32, .classes = 3};
     lk_sampler_config           sampler = LK_SAMPLER_CONFIG_INIT;
     lk_trainer_config           trainer = LK_TRAINER_CONFIG_INIT;
@@ -132,6 +133,7 @@ static bool configure_everything(lk_context *context)
     WANT(step.rate == 0 && !step.sample_ids && rates.link == 0 && plan.parallel.leaves == 0 && group.lr_scale == 1);
     WANT(optimizer.size == sizeof optimizer && optimizer.groups == &group && trainer.schedule.warmup == 5);
     arrays.fields = &field;
+    WANT(tokenize.size == sizeof tokenize && !tokenize.out && !open.tokenizer && open.context == 0);
     WANT(open.size == sizeof open && field.rank == 0 && !field.class_names && arrays.fields->classes == 3);
     WANT(loader.size == sizeof loader && loader.transform.size == sizeof transform && trainer.size == sizeof trainer);
     return lk_context_error(context)[0] == 0;

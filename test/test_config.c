@@ -122,6 +122,13 @@ static lk_status try_open(const lk_open_options *config)
     return free_dataset(status, made);
 }
 
+static lk_status try_tokenize(const lk_data_tokenize_config *config)
+{
+    lk_data_tokenize_result result;
+    lk_status               status = lk_data_tokenize(context, config, &result);
+    return status == LK_ENOENT ? LK_OK : status; /* there is no such text: the config was read */
+}
+
 static lk_status try_arrays(const lk_dataset_arrays_config *config)
 {
     lk_dataset *made = NULL;
@@ -210,7 +217,7 @@ static void every_config_can_be_of_another_version(void)
     static float                numbers[8];
     static const lk_field       field = {.name = "x", .dtype = LK_F32};
     static const void          *data[] = {numbers};
-    static const char          *program[] = {"true", NULL};
+    static const char          *program[] = {"true", NULL}, *paths[] = {"no-such-text"};
     lk_dataset                 *dataset;
     lk_dataset_synthetic_config made = LK_DATASET_SYNTHETIC_CONFIG_INIT;
     made.count = 64;
@@ -221,6 +228,9 @@ static void every_config_can_be_of_another_version(void)
     EACH(lk_sampler_config, LK_SAMPLER_CONFIG_INIT, config->count = 5, try_sampler(config));
     EACH(lk_dataset_synthetic_config, LK_DATASET_SYNTHETIC_CONFIG_INIT, config->count = 4, try_synthetic(config));
     EACH(lk_open_options, LK_OPEN_OPTIONS_INIT, (void)config, try_open(config));
+    EACH(lk_data_tokenize_config, LK_DATA_TOKENIZE_CONFIG_INIT,
+         (config->paths = paths, config->paths_count = 1, config->tokenizer = "byte", config->out = "none"),
+         try_tokenize(config));
     EACH(lk_dataset_arrays_config, LK_DATASET_ARRAYS_CONFIG_INIT,
          (config->count = 8, config->fields = &field, config->fields_count = 1, config->data = data),
          try_arrays(config));

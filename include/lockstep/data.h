@@ -4,6 +4,7 @@
 
 #include <lockstep/base.h>
 #include <lockstep/context.h>
+#include <lockstep/tokenizer.h>
 
 LK_BEGIN_DECLS
 
@@ -41,13 +42,25 @@ typedef struct lk_open_options {
         width LK_ZERO;         /* folder: images are resized to this; 0: all images must have the same size */
     int    channels LK_ZERO;   /* folder: 1 grey, 3 RGB; 0: as the first image in order */
     double holdout LK_ZERO;    /* the fraction of samples that form the test set, chosen by a hash of the file's name or
-                                 * the row's number; 0: none, and files without a test set of their own have no test set */
+                                 * the row's number; 0: none, and files without a test set of their own have no test set. Of
+                                 * a text: the last part of its tokens; 0: a tenth of text: and jsonl:, nothing of tokens: */
     const char *label LK_ZERO; /* csv: the column of the label, a name or a number from 1; npz, safetensors: the array's
-                                 * name. NULL: "label" or "target", else csv: the last column */
+                                 * name. NULL: "label" or "target", else csv: the last column. jsonl: the field with the class
+                                 * of a text; NULL: there is none, and the texts are for a language model */
     int header LK_ZERO; /* csv: 1: the first line has names; -1: it has not; 0: it has if none of it is a number */
     const char *cache LK_ZERO;       /* folder: a directory that keeps decoded samples; NULL: none */
     bool        skip_broken LK_ZERO; /* folder: files that cannot be decoded are left out, and listed in the log */
     bool        regression LK_ZERO;  /* labels are numbers to predict: field "target" f32 instead of "label" */
+    /* text, jsonl, tokens: "byte", "char" (each character of the text is a token), a tokenizer.json, or a directory that has one, such
+     * as a checkpoint; NULL: only tokens: may do without */
+    const char *tokenizer LK_ZERO;
+    int64_t     context LK_ZERO;    /* text, jsonl, tokens: tokens of a sample; 0: 256 */
+    const char *text_field LK_ZERO; /* jsonl: the field with the text; NULL: "text" */
+    /* 1: documents are packed one after the other, and none sees another; -1: windows of the whole text, across documents; 0: jsonl and
+     * directories are packed, a single text and token files are in windows */
+    int packing LK_ZERO;
+    int token_bytes LK_ZERO; /* tokens: bytes of a token in a file without a header, 2 or 4; 0: by the name (.u16, .u32), else 4 where the
+                              * tokenizer has more than 65536 tokens, else 2 */
 } lk_open_options;
 #define LK_OPEN_OPTIONS_INIT {.size = sizeof(lk_open_options)}
 
@@ -62,6 +75,9 @@ typedef struct lk_open_options {
  *   safetensors:FILE    tensors by name; each is a field
  *   csv:FILE            rows of numbers and a label. Fields: features f32, label or target
  *   idx:IMAGES,LABELS   IDX files of unsigned bytes, plain or gzip. Fields: image u8 or features, label
+ *   text:FILE|DIR[,VALIDATION]  text in UTF-8, plain or gzip, or the files below a directory, each a document. See lk_text_info
+ *   jsonl:FILE[,VALIDATION]     a JSON object in each line, whose field "text" is a document; plain or gzip
+ *   tokens:FILE[,VALIDATION]    token ids, little-endian u16 or u32: plain, or with the header of llm.c or of lk_data_tokenize. Mapped
  * options may be NULL. Messages name, for LK_ENOENT, the missing files and how to get them; for LK_EFORMAT, the file and
  * the invalid byte or line; for LK_EINVAL, the unknown name and the most similar known one. LK_END: there is no test set. */
 LK_API lk_status lk_dataset_open(lk_context *context, const char *name, lk_split split, const lk_open_options *options,
@@ -150,6 +166,28 @@ LK_API const char *lk_dataset_sample_name(const lk_dataset *dataset, int64_t ind
 
 /* Copies sample `index` as stored: fields[i] gets lk_field_bytes of field i; NULL: that field is not needed. Any thread. */
 LK_API lk_status lk_dataset_get(const lk_dataset *dataset, int64_t index, void *const *fields);
+
+/* ---- Text. ----
+ *
+ * A sample for a language model is `context` consecutive tokens (T) and the token after each of them. Fields: tokens i32 (T), whose
+ * classes are the vocabulary; label i32 (T), -100 where there is no next token. In windows, the training set has one at every offset, tokens - T of them; the test set has
+ * windows that do not overlap, the last one padded, so that every token but the first is predicted once. Packed, both sets have windows
+ * that do not overlap, no token of a document is predicted from another document, and there are two more fields: positions i32 (T), which
+ * start again at 0 with each document, and first i32 (T), the index in the window of the first token of the same document. A document
+ * ends with the tokenizer's end token; where a window starts within a document, the rest of it counts as a document.
+ *
+ * A sample for classification (jsonl: with a label): tokens i32 (T), the first T of a text, then zeros; length i32 (), how many there
+ * are; label i32 (), with classes and their names. */
+typedef struct lk_text_info {
+    int64_t tokens;     /* of this split */
+    int64_t bytes;      /* of text that they stand for; 0: not known */
+    int64_t vocabulary; /* all ids are below it; 0: not known */
+    int64_t longest;    /* tokens of the longest sample; classification: of the longest text, which may be cut to T */
+    const lk_tokenizer *tokenizer; /* borrowed from the data set; NULL: tokens: without one */
+    int                 reserved[8];
+} lk_text_info;
+
+LK_API bool lk_dataset_text(const lk_dataset *dataset, lk_text_info *info); /* false: it is no text, and info is zeros */
 
 /* ---- Transforms of a sample. ---- */
 
@@ -262,6 +300,36 @@ LK_API lk_status lk_data_get(lk_context *context, const char *name, const char *
 /* The directory that lk_data_get writes to and lk_dataset_open searches first: $LOCKSTEP_DATA/NAME, else
  * ~/.cache/lockstep/NAME. */
 LK_API lk_status lk_data_directory(lk_context *context, const char *name, char *path, size_t bytes);
+
+/* ---- Text into token files. ---- */
+
+typedef struct lk_data_tokenize_config {
+    size_t             size LK_ZERO;  /* sizeof this struct; set by LK_DATA_TOKENIZE_CONFIG_INIT */
+    const char *const *paths LK_ZERO; /* texts, directories of texts; names that end with .jsonl or .jsonl.gz: JSONL */
+    int                paths_count LK_ZERO;
+    const char        *tokenizer LK_ZERO;   /* as in lk_open_options */
+    const char        *text_field LK_ZERO;  /* of JSONL; NULL: "text" */
+    const char        *out LK_ZERO;         /* the file that is written; "char" also writes OUT.tokenizer.json */
+    int                token_bytes LK_ZERO; /* 2, 4; 0: 2 if the vocabulary has at most 65536 tokens */
+    lk_data_progress   progress LK_ZERO;    /* by bytes of the files; NULL: none */
+    void              *user LK_ZERO;
+} lk_data_tokenize_config;
+#define LK_DATA_TOKENIZE_CONFIG_INIT {.size = sizeof(lk_data_tokenize_config)}
+
+typedef struct lk_data_tokenize_result {
+    int64_t tokens, documents;
+    int64_t bytes;       /* of text */
+    int64_t invalid;     /* sequences that are not UTF-8; each became U+FFFD */
+    int     token_bytes; /* 2 or 4 */
+    int     reserved[8];
+} lk_data_tokenize_result;
+
+/* Writes the tokens of texts to one file, for tokens:OUT; each document is followed by the tokenizer's end token, if it has one. The header
+ * is llm.c's (256 i32: 20240520, 1, count for u16; 20240801, 7, count for u32); words that llm.c leaves 0 hold the vocabulary, the end
+ * token, and the bytes of text. Memory does not depend on the size of the texts. OUT appears when it is complete: it is written under
+ * another name, and removed after a failure. */
+LK_API lk_status lk_data_tokenize(lk_context *context, const lk_data_tokenize_config *config,
+                                  lk_data_tokenize_result *result);
 
 LK_END_DECLS
 #endif

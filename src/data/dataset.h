@@ -37,7 +37,8 @@ struct lk_dataset {
     int64_t *kept; /* a subset: sample i is number kept[i] of what was read; NULL: all. LK_MEMORY_DATA */
     size_t   kept_bytes;
 
-    bool computed_order; /* of an epoch, where there are many samples: see data/order.h */
+    bool                computed_order; /* of an epoch, where there are many samples: see data/order.h */
+    const lk_text_info *text;           /* part of state; NULL: it is no text */
 };
 
 /* Creates a data set of these fields without data; checks the limits common to all kinds. The caller sets the rest. */

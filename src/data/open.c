@@ -5,6 +5,7 @@
 #include "data/csv/csv.h"
 #include "data/dataset.h"
 #include "data/folder/folder.h"
+#include "data/text/text.h"
 
 #include <errno.h>
 #include <pwd.h>
@@ -224,6 +225,9 @@ static const struct {
     {"safetensors", lk__safetensors_data_open},
     {"csv", lk__csv_open_data},
     {"idx", lk__idx_open_data},
+    {"text", lk__text_open},
+    {"jsonl", lk__jsonl_open},
+    {"tokens", lk__tokens_open},
 };
 enum { KINDS = sizeof kinds / sizeof *kinds };
 

@@ -23,6 +23,7 @@ typedef struct lk__data_folder_list {
     size_t               *classes; /* offsets in text, in byte order */
     size_t                classes_count, classes_capacity;
     int64_t               others; /* files that are not called .png, .jpg or .jpeg */
+    bool                  any_name; /* files are listed whatever they are called */
 } lk__data_folder_list;
 
 static inline const char *lk__data_folder_class(const lk__data_folder_list *l, size_t i)

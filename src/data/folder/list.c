@@ -58,7 +58,7 @@ static lk_status walk(lk__data_folder_list *l, char path[LK__PATH], const level 
 static lk_status visit(lk__data_folder_list *l, char path[LK__PATH], size_t directory, const level *at, int32_t label)
 {
     struct stat about;
-    bool        image = is_image_name(path + directory + 1);
+    bool        image = l->any_name || is_image_name(path + directory + 1);
     if (stat(path, &about) != 0) { /* a link to nothing, perhaps: reading the image reports it */
         about = (struct stat){.st_mode = S_IFREG};
         if (!image) return LK_OK;

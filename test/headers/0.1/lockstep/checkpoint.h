@@ -3,8 +3,10 @@
  *   step-00000938/model.safetensors      parameters and buffers, PyTorch's names and layouts; bytes depend on the weights alone
  *   step-00000938/optimizer.safetensors  NAME.exp_avg, NAME.exp_avg_sq or NAME.momentum_buffer
  *   step-00000938/state.json             step, epoch, position in the data, seed, the record of the run (model, options, fields,
- *                                        classes, normalisation), who wrote it when, and the SHA-256 of all three files
- *   model.safetensors                    a link to the newest step's file; so are optimizer.safetensors and state.json
+ *                                        classes, normalisation), who wrote it when, and the SHA-256 of all files
+ *   step-00000938/…                      the caller's files, such as config.json
+ *   model.safetensors                    a link to the newest step's file; so are optimizer.safetensors, state.json and the
+ *                                        caller's files
  *   .lockstep.lock                       locked by the process that saves here; its content identifies that process
  *
  * A step's directory is written under a temporary name, flushed and renamed, so it is complete or absent; links change last. */
@@ -27,11 +29,25 @@ typedef struct lk_progress {
  * Waits up to 10 s for another save into the directory. LK_EINVAL: a trainer holds the lock of the directory (the message names
  * it); or model.safetensors, optimizer.safetensors or state.json there is not a link that a save made. */
 LK_API lk_status lk_checkpoint_save(lk_store *store, const char *directory, const lk_progress *progress, int keep);
+
+/* A file that the caller adds to checkpoints. Its digest is in state.json. Loading does not read it. */
+typedef struct lk_checkpoint_file {
+    const char *name; /* letters, digits, '.', '_' and '-', at most 63; none of the names above */
+    const char *text; /* of any bytes */
+    size_t      bytes;
+} lk_checkpoint_file;
+/* The same with files of the caller, at most 16. LK_EINVAL also: a name is invalid, or a file of that name in the directory is not a
+ * link that a save made. */
+LK_API lk_status lk_checkpoint_save_files(lk_store *store, const char *directory, const lk_progress *progress, int keep,
+                                          const lk_checkpoint_file *files, int count);
 /* Checks whether a run could save into the directory, which need not exist; changes nothing. LK_EINVAL: another run saves there
  * (the message names it; a restart, known by TORCHELASTIC_RESTART_COUNT or SLURM_RESTART_COUNT, first waits up to 10 s for it),
  * or a file there is not a link that a save made, as above. LK_EIO: it is not writable. Call it before the ranks of the run
  * start, because rank 0 then holds the lock. */
 LK_API lk_status lk_checkpoint_check(lk_context *context, const char *directory);
+/* The same for saves with these files, of which only the names matter. */
+LK_API lk_status lk_checkpoint_check_files(lk_context *context, const char *directory, const lk_checkpoint_file *files,
+                                           int count);
 /* Loads the newest intact checkpoint. One whose digests do not match, or whose state is of another step than its directory's
  * name, is skipped with a warning in the log. LK_EFORMAT: none is intact. LK_ENOENT: the directory holds none. LK_EMISMATCH: it
  * is of another model; the message names the first difference. */
@@ -41,8 +57,11 @@ LK_API lk_status lk_checkpoint_find(lk_context *context, const char *directory, 
 /* Bytes of LK_MEMORY_CHECKPOINT that a save holds while it runs. */
 LK_API size_t lk_checkpoint_bytes(const lk_plan *plan);
 
-/* The weights alone: one safetensors file, or (loading) the newest checkpoint of a directory. Loading is strict: names and
- * shapes must be exactly the model's; f16, bf16, f32 and f64 are converted. */
+/* The weights alone: one safetensors file, or (loading) the newest checkpoint of a directory, or a directory of Hugging Face's
+ * libraries: model.safetensors, or model.safetensors.index.json with its shards. Loading is strict: names and shapes must be exactly
+ * the model's; f16, bf16, f32 and f64 are converted. Names may lack the prefix "transformer.", "model." or "bert."; buffers that
+ * follow from the architecture (*.attn.bias, *.rotary_emb.inv_freq, …) and an lm_head.weight that equals the embedding, with which
+ * the model's head is tied, are ignored. */
 LK_API lk_status lk_weights_save(lk_store *store, const char *file);
 LK_API lk_status lk_weights_load(lk_store *store, const char *path);
 
@@ -96,6 +115,7 @@ LK_API const lk_progress *lk_description_progress(const lk_description *descript
 LK_API const char        *lk_description_path(const lk_description *description); /* DIR/step-00000938 */
 /* "version", "dtype", "host", "user", "date" (UTC), or the name of a file for its SHA-256; NULL if it was not saved. */
 LK_API const char *lk_description_text(const lk_description *description, const char *what);
+LK_API const char *lk_description_file(const lk_description *description, int index); /* its name; NULL past the last */
 LK_API int64_t     lk_description_parameters(const lk_description *description); /* trained and frozen; -1: not saved */
 /* Verifies the digests of all files. LK_EFORMAT: one is damaged; the message names it. */
 LK_API lk_status lk_description_verify(const lk_description *description);

@@ -284,6 +284,12 @@ LK_API lk_tensor lk_attention_at(lk_site site, lk_tensor q, lk_tensor k, lk_tens
 LK_API lk_tensor lk_rope_at(lk_site site, lk_tensor x, lk_tensor table, int64_t heads, lk_tensor positions);
 #define lk_rope(x, table, heads, positions) lk_rope_at(LK_HERE, x, table, heads, positions)
 
+/* Writes rows of x (N, T, W) into a cache (N, S, W), a buffer with not_saved: row t of a sample goes to row rows[t], i32 (N, T); below 0:
+ * nowhere. Gives the cache with these rows, which it keeps from run to run. In evaluation only (a plan that trains refuses it), and
+ * nothing else may read the buffer: for keys and values of earlier tokens in generation. */
+LK_API lk_tensor lk_cache_write_at(lk_site site, lk_tensor cache, lk_tensor x, lk_tensor rows);
+#define lk_cache_write(cache, x, rows) lk_cache_write_at(LK_HERE, cache, x, rows)
+
 LK_API lk_tensor lk_swiglu_at(lk_site site, lk_tensor gate, lk_tensor up); /* silu(gate) · up */
 #define lk_swiglu(gate, up) lk_swiglu_at(LK_HERE, gate, up)
 

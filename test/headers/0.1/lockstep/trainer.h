@@ -120,6 +120,10 @@ typedef struct lk_trainer_config {
      * classes and normalisation itself. */
     const lk_record *record LK_ZERO;
     int              record_count LK_ZERO;
+
+    /* Files that every checkpoint in `save` holds beside the weights, such as config.json, at most 16. Copied. */
+    const lk_checkpoint_file *files LK_ZERO;
+    int                       files_count LK_ZERO;
 } lk_trainer_config;
 #define LK_TRAINER_CONFIG_INIT \
     {.size = sizeof(lk_trainer_config), .batch = 64, .epochs = 1, .optimizer = LK_OPTIMIZER_CONFIG_INIT, .schedule = {.gamma = 0.1}, \

@@ -1,0 +1,75 @@
+/* data/text/corpus.h - the documents of texts and JSONL files, one piece after the other. */
+#ifndef LK__TEXT_CORPUS_H
+#define LK__TEXT_CORPUS_H
+
+#include "base/json.h"
+#include "data/folder/folder.h"
+#include "data/stream.h"
+
+#include <lockstep/tokenizer.h>
+
+typedef struct lk__text_file {
+    const char *path;  /* for messages, and to open it */
+    const void *bytes; /* NULL: the file `path` */
+    size_t      size;
+    bool        jsonl;  /* a document in each line; otherwise the file is one */
+    bool        listed; /* nobody named it: it was found in a directory */
+} lk__text_file;
+
+/* The files of a path: itself, or all files below a directory that are not hidden, by directory, then by name. */
+typedef struct lk__text_files {
+    lk__data_folder_list list;
+    lk__text_file       *files;
+    size_t               capacity;
+    int                  count;
+    int64_t              bytes;     /* of all, as stored */
+} lk__text_files;
+
+/* Adds the files of a path; jsonl: those named so, or all of them. Free it in either case. */
+lk_status lk__text_files_add(lk_context *context, lk__text_files *files, const char *path, bool all_jsonl);
+void      lk__text_files_free(lk__text_files *files);
+bool      lk__text_named(const char *path, const char *suffix); /* it ends with the suffix, in any case */
+
+/* A document, or the next part of a long one. The tokens of the parts are those of the whole. */
+typedef struct lk__text_piece {
+    const char *text; /* borrowed until the next; not terminated */
+    size_t      bytes;
+    bool        continues; /* the document of the piece before */
+    bool        ends;      /* the document */
+    int         file;      /* its number */
+    int64_t     line;      /* JSONL: counted from 1; otherwise 0 */
+    lk__json    label;     /* JSONL: the value of label_field, if there is one */
+} lk__text_piece;
+
+typedef struct lk__text_corpus {
+    lk_context          *context;
+    const lk__text_file *files;
+    int                  count;
+    const char          *text_field, *label_field; /* of JSONL; label_field NULL: none is read */
+    size_t               piece;                    /* bytes of a part of a long document, about; 0: the default */
+    size_t               expected;                 /* bytes of all files, about; 0: not known */
+    const lk_tokenizer  *tokenizer;                /* that will encode the parts; NULL: none yet */
+
+    int               file;   /* the current one; -1 before the first */
+    bool              open;   /* it is */
+    bool              within; /* a text: some of it was read */
+    lk__data_stream   stream;
+    lk__stream_buffer buffer;
+    int64_t           line;
+    char             *decoded; /* a string of JSONL without escapes */
+    size_t            decoded_capacity;
+    int64_t           read_before; /* bytes of the files before the current one */
+} lk__text_corpus;
+
+/* Starts at the first file. The caller set the first part of the struct, the rest is zeros or from a corpus that was closed. */
+void lk__text_begin(lk__text_corpus *corpus);
+/* The next piece that is not empty; LK_END after the last. LK_EFORMAT names file and line. */
+lk_status lk__text_next(lk__text_corpus *corpus, lk__text_piece *piece);
+int64_t   lk__text_read(const lk__text_corpus *corpus); /* bytes read so far, as stored */
+void      lk__text_end(lk__text_corpus *corpus);        /* frees what it holds */
+
+/* "FILE", or "FILE: line 7". */
+enum { LK__TEXT_PLACE = LK__PATH + 32 };
+const char *lk__text_place(const lk__text_corpus *corpus, const lk__text_piece *piece, char out[LK__TEXT_PLACE]);
+
+#endif

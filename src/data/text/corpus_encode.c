@@ -1,0 +1,114 @@
+/* corpus_encode.c - encodes the documents of a corpus, keeps their ids, and opens the tokenizer for them. */
+#include "data/text/corpus_encode.h"
+
+#include "data/text/encoder.h"
+
+#include <string.h>
+
+/* ---- encoding ---- */
+
+static lk_status encode_piece(const lk__text_corpus *c, lk__encoder *encoder, const lk__text_piece *piece, int32_t end,
+                              lk__text_sink sink, void *user, lk__text_totals *totals)
+{
+    char           place[LK__TEXT_PLACE];
+    const int32_t *ids;
+    size_t         count, invalid = 0;
+    lk_status status = lk__encoder_encode(encoder, piece->text, piece->bytes, piece->continues, &ids, &count, &invalid);
+    if (status < 0) return lk__fail_prefix(c->context, status, "%s: ", lk__text_place(c, piece, place));
+    if (invalid && !totals->invalid) totals->invalid_file = piece->file;
+    totals->invalid += (int64_t)invalid;
+    totals->bytes += (int64_t)piece->bytes;
+    totals->documents += piece->ends;
+    status = sink(user, piece, ids, count);
+    return status >= 0 && piece->ends && end >= 0 ? sink(user, piece, &end, 1) : status;
+}
+
+lk_status lk__text_encode(lk__text_corpus *c, const lk_tokenizer *tokenizer, int32_t end, lk__text_sink sink,
+                          void *user, lk__text_totals *totals)
+{
+    lk__text_piece piece;
+    lk__encoder   *encoder = NULL;
+    *totals = (lk__text_totals){0};
+    lk_status status = lk__encoder_create(tokenizer, c->expected ? c->expected : SIZE_MAX, &encoder);
+    if (status < 0) return status;
+    c->tokenizer = tokenizer;
+    lk__text_begin(c);
+    while ((status = lk__text_next(c, &piece)) == LK_OK)
+        if ((status = encode_piece(c, encoder, &piece, end, sink, user, totals)) < 0) break;
+    lk__text_end(c);
+    lk__encoder_free(encoder);
+    if (status < 0) return status;
+    if (totals->invalid)
+        lk__log(c->context, LK_LOG_WARNING, "%s: %lld sequences of bytes are not UTF-8; each became U+FFFD",
+                c->files[totals->invalid_file].path, (long long)totals->invalid);
+    if (totals->bytes == 0) return lk__fail(c->context, LK_EFORMAT, "%s is empty", c->files[0].path);
+    return LK_OK;
+}
+
+/* ---- ids in memory ---- */
+
+int lk__text_width(int64_t vocabulary) { return vocabulary <= 256 ? 1 : vocabulary <= 65536 ? 2 : 4; }
+
+void lk__text_pack(const int32_t *ids, size_t count, int width, unsigned char *out)
+{
+    if (width == 1)
+        for (size_t i = 0; i < count; i++) out[i] = (unsigned char)ids[i];
+    else if (width == 2)
+        for (size_t i = 0; i < count; i++, out += 2)
+            out[0] = (unsigned char)ids[i], out[1] = (unsigned char)(ids[i] >> 8);
+    else
+        for (size_t i = 0; i < count; i++, out += 4)
+            for (int k = 0; k < 4; k++) out[k] = (unsigned char)((uint32_t)ids[i] >> 8 * k);
+}
+
+lk_status lk__text_store_add(lk__text_store *s, const int32_t *ids, size_t count)
+{
+    size_t used = (size_t)s->count * (size_t)s->width, need = used + count * (size_t)s->width;
+    if (!s->counting && need > s->capacity) {
+        size_t         capacity = need > 2 * s->capacity ? need : 2 * s->capacity;
+        unsigned char *larger = lk__alloc(s->context, LK_MEMORY_DATA, capacity);
+        if (!larger) return LK_ENOMEM;
+        if (used) memcpy(larger, s->bytes, used);
+        lk__free(s->context, LK_MEMORY_DATA, s->bytes, s->capacity);
+        s->bytes = larger;
+        s->capacity = capacity;
+    }
+    if (!s->counting) lk__text_pack(ids, count, s->width, s->bytes + used);
+    s->count += (int64_t)count;
+    return LK_OK;
+}
+
+void lk__text_store_free(lk__text_store *s)
+{
+    lk__free(s->context, LK_MEMORY_DATA, s->bytes, s->capacity);
+    s->bytes = NULL;
+    s->capacity = 0;
+}
+
+/* ---- the tokenizer ---- */
+
+/* "char": of the characters of all pieces. */
+static lk_status make_of_characters(lk__text_corpus *c, lk_tokenizer **tokenizer)
+{
+    lk__text_piece       piece;
+    bool                 any = false;
+    lk__text_characters *characters = lk__alloc(c->context, LK_MEMORY_OTHER, sizeof *characters);
+    lk_status            status = LK_ENOMEM;
+    lk__text_begin(c);
+    while (characters && (status = lk__text_next(c, &piece)) == LK_OK) {
+        lk__characters_add(characters, piece.text, piece.bytes);
+        any |= piece.bytes > 0;
+    }
+    lk__text_end(c);
+    if (status == LK_END)
+        status = any ? lk__characters_tokenizer(c->context, characters, tokenizer)
+                     : lk__fail(c->context, LK_EFORMAT, "%s is empty", c->files[0].path);
+    lk__free(c->context, LK_MEMORY_OTHER, characters, sizeof *characters);
+    return status;
+}
+
+lk_status lk__text_tokenizer(lk__text_corpus *c, const char *name, lk_tokenizer **tokenizer)
+{
+    *tokenizer = NULL;
+    return strcmp(name, "char") == 0 ? make_of_characters(c, tokenizer) : lk_tokenizer_open(c->context, name, tokenizer);
+}

@@ -1,0 +1,211 @@
+/* open.c - opens text:, jsonl: and tokens:, the data of language models. */
+#include "data/text/text.h"
+#include "data/text/token_file.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+enum { DEFAULT_LENGTH = 256, LARGEST_LENGTH = 1 << 24 };
+
+static lk_status begin_request(lk_context *context, const char *kind, const char *example, const char *paths,
+                               lk_split split, const lk_open_options *options, bool probe, lk__text_request *r)
+{
+    *r = (lk__text_request){.context = context, .kind = kind, .split = split, .options = options, .probe = probe};
+    r->length = options->context ? options->context : DEFAULT_LENGTH;
+    lk_status status = lk__path_pair(context, example, paths, r->paths);
+    if (status < 0) return status;
+    if (r->length < 1 || r->length > LARGEST_LENGTH)
+        return lk__fail(context, LK_EINVAL, "a context of %lld tokens is invalid: 1 to %d are allowed",
+                        (long long)r->length, LARGEST_LENGTH);
+    if (options->packing < -1 || options->packing > 1)
+        return lk__fail(context, LK_EINVAL, "packing %d is invalid: -1, 0 or 1", options->packing);
+    if (!(options->holdout >= 0 && options->holdout < 1))
+        return lk__fail(context, LK_EINVAL, "a hold-out of %g is invalid: 0 to below 1 is allowed", options->holdout);
+    if (r->paths[1][0] && options->holdout > 0)
+        return lk__fail(context, LK_EINVAL,
+                        "%s:%s has a validation set of its own: do not hold out a part of the other", kind, paths);
+    return LK_OK;
+}
+
+/* The end token that documents need where they are packed. */
+static lk_status set_packing(const lk__text_request *r, bool documents, int32_t end, lk__text_source *s)
+{
+    s->packed = r->options->packing ? r->options->packing > 0 : documents;
+    s->end = end;
+    if (!s->packed || end >= 0) return LK_OK;
+    return lk__fail(r->context, LK_EINVAL,
+                    "%s: packed documents need an end token, which %s does not have: --packing windows ignores where "
+                    "documents end",
+                    s->path,
+                    !s->tokenizer           ? "a token file without a header"
+                    : r->options->tokenizer ? r->options->tokenizer
+                                            : "its tokenizer");
+}
+
+/* ---- text and JSONL ---- */
+
+typedef struct filling {
+    lk__text_store   store;
+    lk__text_source *source;
+    int              file; /* of the latest piece; -1: none */
+} filling;
+
+static lk_status keep_ids(void *user, const lk__text_piece *piece, const int32_t *ids, size_t count)
+{
+    filling *f = user;
+    if (f->source->starts) /* files without text start where the next does */
+        while (f->file < piece->file) f->source->starts[++f->file] = f->store.count;
+    return lk__text_store_add(&f->store, ids, count);
+}
+
+static lk_status fill_source(const lk__text_request *r, int32_t end, lk__text_source *s)
+{
+    lk__text_corpus corpus = {.context = r->context, .files = s->files.files, .count = s->files.count};
+    lk__text_totals totals;
+    filling         f = {.source = s, .file = -1};
+    size_t          starts = (size_t)s->files.count * sizeof *s->starts;
+    corpus.text_field = r->options->text_field;
+    corpus.expected = (size_t)s->files.bytes;
+    f.store = (lk__text_store){.context = r->context, .width = lk__text_width(s->info.vocabulary), .counting = r->probe};
+    if (s->files.count > 1 && !(s->starts = lk__alloc(r->context, LK_MEMORY_OTHER, starts))) return LK_ENOMEM;
+    lk_status status = lk__text_encode(&corpus, s->tokenizer, end, keep_ids, &f, &totals);
+    if (status < 0) {
+        lk__text_store_free(&f.store);
+        return status;
+    }
+    while (s->starts && ++f.file < s->files.count) s->starts[f.file] = f.store.count;
+    s->owned = f.store.bytes;
+    s->owned_bytes = f.store.capacity;
+    s->ids = (lk__text_ids){f.store.bytes, f.store.width, f.store.count};
+    s->info.bytes = totals.bytes;
+    return LK_OK;
+}
+
+/* The bytes of a file are the ids of its bytes: it is mapped, and may be larger than the memory. */
+static lk_status map_bytes(const lk__text_request *r, lk__text_source *s, bool *mapped)
+{
+    lk_status status = LK_OK;
+    *mapped = false;
+    if (s->packed || s->files.count != 1 || s->files.files[0].jsonl ||
+        strcmp(lk_tokenizer_kind(s->tokenizer), "byte") != 0)
+        return LK_OK;
+    if ((status = lk__map_open(r->context, s->path, &s->map)) < 0) return status;
+    if (s->map.size >= 2 && s->map.bytes[0] == 0x1f && s->map.bytes[1] == 0x8b) { /* gzip */
+        lk__map_close(&s->map);
+        return LK_OK;
+    }
+    s->ids = (lk__text_ids){s->map.bytes, 1, (int64_t)s->map.size};
+    s->info.bytes = s->ids.count;
+    *mapped = true;
+    return LK_OK;
+}
+
+/* Of "char": the characters of both files, so that both sets have the same. */
+static lk_status open_tokenizer(const lk__text_request *r, bool jsonl, lk_tokenizer **tokenizer)
+{
+    lk__text_files  files = {0};
+    lk__text_corpus corpus = {.context = r->context, .text_field = r->options->text_field};
+    lk_status       status = LK_OK;
+    if (!r->options->tokenizer)
+        return lk__fail(r->context, LK_EINVAL,
+                        "%s:%s needs a tokenizer: byte, char, a tokenizer.json, or a directory that has one", r->kind,
+                        r->paths[0]);
+    for (int i = 0; i < 2 && r->paths[i][0] && status == LK_OK; i++)
+        status = lk__text_files_add(r->context, &files, r->paths[i], jsonl);
+    corpus.files = files.files;
+    corpus.count = files.count;
+    if (status == LK_OK) status = lk__text_tokenizer(&corpus, r->options->tokenizer, tokenizer);
+    lk__text_files_free(&files);
+    return status;
+}
+
+static lk_status open_documents(lk_context *context, bool jsonl, const char *paths, lk_split split,
+                                const lk_open_options *options, bool probe, lk_dataset **dataset)
+{
+    lk__text_request r;
+    lk__text_source  s = {.context = context};
+    struct stat      about;
+    bool             documents = jsonl, mapped = false;
+    *dataset = NULL;
+    lk_status status = begin_request(context, jsonl ? "jsonl" : "text", jsonl ? "jsonl:FILE" : "text:FILE", paths,
+                                     split, options, probe, &r);
+    if (status < 0) return status;
+    if (stat(r.paths[0], &about) == 0 && S_ISDIR(about.st_mode)) documents = true;
+    if ((status = open_tokenizer(&r, jsonl, &s.tokenizer)) < 0) return status;
+    snprintf(s.path, sizeof s.path, "%s", lk__text_path(&r));
+    s.info.vocabulary = lk_tokenizer_vocabulary(s.tokenizer);
+    if ((status = lk__text_files_add(context, &s.files, s.path, jsonl)) < 0) goto fail;
+    if (jsonl && options->label) return lk__text_classification(&r, s.tokenizer, &s.files, dataset);
+    if ((status = set_packing(&r, documents, lk_tokenizer_end(s.tokenizer), &s)) < 0) goto fail;
+    if ((status = map_bytes(&r, &s, &mapped)) < 0) goto fail;
+    if (!mapped && (status = fill_source(&r, documents || s.packed ? s.end : -1, &s)) < 0) goto fail;
+    return lk__text_windows(&r, &s, dataset);
+fail:
+    lk__text_source_free(&s);
+    return status;
+}
+
+lk_status lk__text_open(lk_context *context, const char *paths, lk_split split, const lk_open_options *options,
+                        bool probe, lk_dataset **dataset)
+{
+    return open_documents(context, false, paths, split, options, probe, dataset);
+}
+
+lk_status lk__jsonl_open(lk_context *context, const char *paths, lk_split split, const lk_open_options *options,
+                         bool probe, lk_dataset **dataset)
+{
+    return open_documents(context, true, paths, split, options, probe, dataset);
+}
+
+/* ---- token files ---- */
+
+/* Bytes of a token where the file has no header; 0: token_bytes is invalid. */
+static int plain_width(const lk_open_options *options, const char *path, int64_t vocabulary)
+{
+    if (options->token_bytes) return options->token_bytes == 2 || options->token_bytes == 4 ? options->token_bytes : 0;
+    if (lk__text_named(path, ".u32")) return 4;
+    return lk__text_named(path, ".u16") || vocabulary <= 65536 ? 2 : 4;
+}
+
+static lk_status read_token_file(const lk__text_request *r, lk__text_source *s, lk__text_token_file *file)
+{
+    int64_t vocabulary = s->tokenizer ? lk_tokenizer_vocabulary(s->tokenizer) : 0;
+    int     width = plain_width(r->options, s->path, vocabulary);
+    if (!width)
+        return lk__fail(r->context, LK_EINVAL, "tokens of %d bytes are invalid: 2 or 4", r->options->token_bytes);
+    lk_status status = lk__map_open(r->context, s->path, &s->map);
+    if (status < 0 ||
+        (status = lk__text_token_file_read(r->context, s->path, s->map.bytes, s->map.size, width, file)) < 0)
+        return status;
+    if (file->vocabulary && vocabulary && file->vocabulary != vocabulary)
+        return lk__fail(r->context, LK_EMISMATCH, "%s has tokens of a vocabulary of %lld, but the tokenizer %s has %lld",
+                        s->path, (long long)file->vocabulary, r->options->tokenizer, (long long)vocabulary);
+    s->ids = file->ids;
+    s->info.bytes = file->bytes;
+    s->info.vocabulary = vocabulary ? vocabulary : file->vocabulary;
+    return LK_OK;
+}
+
+lk_status lk__tokens_open(lk_context *context, const char *paths, lk_split split, const lk_open_options *options,
+                          bool probe, lk_dataset **dataset)
+{
+    lk__text_request    r;
+    lk__text_source     s = {.context = context};
+    lk__text_token_file file = {.end = -1};
+    *dataset = NULL;
+    lk_status status = begin_request(context, "tokens", "tokens:FILE", paths, split, options, probe, &r);
+    if (status < 0) return status;
+    if (split == LK_SPLIT_TEST && !r.paths[1][0] && options->holdout == 0) return LK_END;
+    snprintf(s.path, sizeof s.path, "%s", lk__text_path(&r));
+    if (options->tokenizer && strcmp(options->tokenizer, "char") == 0)
+        return lk__fail(
+            context, LK_EINVAL,
+            "tokens:%s: the tokenizer char is made from a text; give the tokenizer.json that made the tokens", s.path);
+    if (options->tokenizer) status = lk_tokenizer_open(context, options->tokenizer, &s.tokenizer);
+    if (status >= 0) status = read_token_file(&r, &s, &file);
+    if (status >= 0) status = set_packing(&r, false, s.tokenizer ? lk_tokenizer_end(s.tokenizer) : file.end, &s);
+    if (status >= 0) return lk__text_windows(&r, &s, dataset);
+    lk__text_source_free(&s);
+    return status;
+}

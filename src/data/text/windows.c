@@ -1,0 +1,222 @@
+/* windows.c - samples of a language model: windows of consecutive tokens, or documents that are packed into them. A sample is made when it
+ * is read, from ids that may be in a mapped file: opening reads none of them, so ids are checked here. */
+#include "data/text/text.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { NO_LABEL = -100 }; /* lk_cross_entropy's ignore index, as PyTorch's */
+
+void lk__text_source_free(lk__text_source *s)
+{
+    lk__map_close(&s->map);
+    lk__free(s->context, LK_MEMORY_DATA, s->owned, s->owned_bytes);
+    lk__free(s->context, LK_MEMORY_OTHER, s->starts, s->starts ? (size_t)s->files.count * sizeof *s->starts : 0);
+    lk__text_files_free(&s->files);
+    lk_tokenizer_free(s->tokenizer);
+}
+
+static void release_source(lk_dataset *d)
+{
+    lk__text_source_free(d->state);
+    lk__free(d->context, LK_MEMORY_OTHER, d->state, sizeof(lk__text_source));
+}
+
+/* The file that has token `number` of all, and its number there. */
+static const char *find_file(const lk__text_source *s, int64_t number, int64_t *inside)
+{
+    int low = 0, high = s->starts ? s->files.count - 1 : 0;
+    while (low < high) { /* the last that starts at or before it */
+        int middle = low + (high - low + 1) / 2;
+        if (s->starts[middle] <= number)
+            low = middle;
+        else
+            high = middle - 1;
+    }
+    *inside = number - (s->starts ? s->starts[low] : 0);
+    return s->starts ? s->files.files[low].path : s->path;
+}
+
+static int64_t window_start(const lk__text_source *s, int64_t index)
+{
+    return s->overlapping ? index : index * s->length;
+}
+
+static const char *name_window(const lk_dataset *d, int64_t index)
+{
+    static _Thread_local char name[LK__PATH + 32];
+    const lk__text_source    *s = d->state;
+    int64_t                   inside;
+    const char               *path = find_file(s, s->first + window_start(s, index), &inside);
+    snprintf(name, sizeof name, "%.*s: token %lld", LK__PATH, path, (long long)inside);
+    return name;
+}
+
+static lk_status refuse_id(const lk__text_source *s, int64_t number, char message[LK__DATASET_MESSAGE])
+{
+    int64_t     inside;
+    const char *path = find_file(s, s->first + number, &inside);
+    snprintf(message, LK__DATASET_MESSAGE, "%.300s: token %lld is %u, but the vocabulary has %lld tokens", path,
+             (long long)inside, lk__text_id(&s->ids, number), (long long)s->info.vocabulary);
+    return LK_EFORMAT;
+}
+
+/* Copies n ids from number `start` on; false: one is out of range, and *bad is its number. */
+static bool copy_ids(const lk__text_source *s, int64_t start, int64_t n, int32_t *out, int64_t *bad)
+{
+    uint32_t limit = s->info.vocabulary ? (uint32_t)s->info.vocabulary : (uint32_t)INT32_MAX + 1, most = 0;
+    for (int64_t i = 0; i < n; i++) {
+        uint32_t id = lk__text_id(&s->ids, start + i);
+        most = id > most ? id : most;
+        out[i] = (int32_t)id;
+    }
+    if (most < limit) return true;
+    for (*bad = start; lk__text_id(&s->ids, *bad) < limit;) ++*bad;
+    return false;
+}
+
+/* Where each document begins; nothing is predicted from its last token, nor from padding, which is as a document of its own. */
+static void mark_documents(int32_t end, const int32_t *tokens, int64_t n, int64_t length, int32_t *label,
+                           int32_t *positions, int32_t *first)
+{
+    int32_t begin = 0;
+    for (int64_t i = 0; i < length; i++) {
+        if (i == n) begin = (int32_t)i;
+        first[i] = begin;
+        positions[i] = (int32_t)i - begin;
+        if (i >= n || tokens[i] != end) continue;
+        label[i] = NO_LABEL;
+        begin = (int32_t)i + 1;
+    }
+}
+
+static lk_status read_window(const lk_dataset *d, int64_t index, void *const *fields, void *scratch,
+                             char message[LK__DATASET_MESSAGE])
+{
+    const lk__text_source *s = d->state;
+    int32_t               *tokens = fields[0], *label = fields[1];
+    int64_t                start = window_start(s, index), left = s->ids.count - 1 - start, bad;
+    int64_t                n = left < s->length ? left : s->length; /* tokens with a next one */
+    (void)scratch;
+    if (!copy_ids(s, start, n, tokens, &bad) || !copy_ids(s, start + n, 1, &label[n - 1], &bad))
+        return refuse_id(s, bad, message);
+    memcpy(label, tokens + 1, (size_t)(n - 1) * sizeof *label);
+    for (int64_t i = n; i < s->length; i++) tokens[i] = 0, label[i] = NO_LABEL;
+    if (s->packed) mark_documents(s->end, tokens, n, s->length, label, fields[2], fields[3]);
+    return LK_OK;
+}
+
+/* Bytes of text that the ids stand for: how often each occurs, times its bytes. */
+static lk_status count_bytes(lk__text_source *s)
+{
+    size_t   room = (size_t)s->info.vocabulary * sizeof(int64_t);
+    int64_t *times = lk__alloc(s->context, LK_MEMORY_OTHER, room);
+    if (!times) return LK_ENOMEM;
+    for (int64_t i = 0; i < s->ids.count; i++) times[lk__text_id(&s->ids, i)]++;
+    s->info.bytes = 0;
+    for (int32_t id = 0; id < s->info.vocabulary; id++) {
+        size_t bytes = 0;
+        if (!lk_tokenizer_is_special(s->tokenizer, id) && lk_tokenizer_token(s->tokenizer, id, &bytes))
+            s->info.bytes += times[id] * (int64_t)bytes;
+    }
+    lk__free(s->context, LK_MEMORY_OTHER, times, room);
+    return LK_OK;
+}
+
+/* Reduces the ids to those of the split: of the training set the first part, of the test set the rest. */
+static lk_status take_split(const lk__text_request *r, lk__text_source *s)
+{
+    double  holdout = r->options->holdout;
+    int64_t all = s->ids.count, kept = all;
+    bool    tenth = holdout == 0 && strcmp(r->kind, "tokens") != 0;
+    if (r->paths[1][0]) return LK_OK;
+    if (holdout == 0 && !tenth) return r->split == LK_SPLIT_TEST ? LK_END : LK_OK;
+    kept = (int64_t)((double)all * (1 - (tenth ? 0.1 : holdout)));
+    s->first = r->split == LK_SPLIT_TEST ? kept : 0;
+    s->ids = lk__text_ids_part(&s->ids, s->first, r->split == LK_SPLIT_TEST ? all - kept : kept);
+    return LK_OK;
+}
+
+static lk_status check_length(const lk__text_request *r, const lk__text_source *s, int64_t all)
+{
+    char    part[80] = "";
+    int64_t least = r->split == LK_SPLIT_TEST ? 2 : s->length + 1;
+    if (s->ids.count >= least) return LK_OK;
+    if (s->ids.count != all)
+        snprintf(part, sizeof part, ", %lld of them for %s", (long long)s->ids.count,
+                 r->split == LK_SPLIT_TEST ? "validation" : "training");
+    if (r->split == LK_SPLIT_TEST)
+        return lk__fail(r->context, LK_EFORMAT, "%s has %lld tokens%s: at least 2 are needed", s->path, (long long)all,
+                        part);
+    return lk__fail(r->context, LK_EFORMAT,
+                    "%s has %lld tokens%s: a context of %lld needs at least %lld; use a shorter --context or more text",
+                    s->path, (long long)all, part, (long long)s->length, (long long)least);
+}
+
+/* Keeps only the split of ids that are in memory. */
+static lk_status trim_owned(lk__text_source *s)
+{
+    size_t bytes = (size_t)s->ids.count * (size_t)s->ids.width;
+    if (!s->owned || bytes == s->owned_bytes) return LK_OK;
+    unsigned char *exact = lk__alloc(s->context, LK_MEMORY_DATA, bytes);
+    if (!exact) return LK_ENOMEM;
+    memcpy(exact, s->ids.bytes, bytes);
+    lk__free(s->context, LK_MEMORY_DATA, s->owned, s->owned_bytes);
+    s->owned = exact;
+    s->owned_bytes = bytes;
+    s->ids.bytes = exact;
+    return LK_OK;
+}
+
+static lk_status make_windows(const lk__text_request *r, lk__text_source *s, lk_dataset **dataset)
+{
+    int64_t   T = s->length, n = s->ids.count;
+    int       vocabulary = (int)s->info.vocabulary; /* 0: not known */
+    lk_field  fields[] = {{.name = "tokens", .dtype = LK_I32, .rank = 1, .dims = {T}, .classes = vocabulary},
+                          {.name = "label", .dtype = LK_I32, .rank = 1, .dims = {T}},
+                          {.name = "positions", .dtype = LK_I32, .rank = 1, .dims = {T}},
+                          {.name = "first", .dtype = LK_I32, .rank = 1, .dims = {T}}};
+    int64_t   count = s->overlapping ? n - T : (n - 1 + T - 1) / T;
+    lk_status status = lk__dataset_make(r->context, r->kind, count, fields, s->packed ? 4 : 2, dataset);
+    if (status < 0) return status;
+    lk_dataset      *d = *dataset;
+    lk__text_source *state = d->state = lk__alloc(r->context, LK_MEMORY_OTHER, sizeof *state);
+    if (!state) {
+        lk_dataset_free(d);
+        *dataset = NULL;
+        return LK_ENOMEM;
+    }
+    *state = *s;
+    *s = (lk__text_source){.context = r->context};
+    d->text = &state->info;
+    d->computed_order = true;
+    d->release = release_source;
+    if (!r->probe) d->read = read_window, d->sample_name = name_window;
+    return LK_OK;
+}
+
+lk_status lk__text_windows(const lk__text_request *r, lk__text_source *s, lk_dataset **dataset)
+{
+    int64_t   all = s->ids.count;
+    lk_status status = take_split(r, s);
+    s->length = r->length;
+    s->overlapping = !s->packed && r->split == LK_SPLIT_TRAIN;
+    if (status == LK_OK) status = check_length(r, s, all);
+    if (status == LK_OK) status = trim_owned(s);
+    if (status == LK_OK) {
+        s->info.tokens = s->ids.count;
+        s->info.longest = s->length;
+        s->info.tokenizer = s->tokenizer;
+        if (s->ids.count != all) s->info.bytes = s->map.mapped && s->ids.width == 1 ? s->ids.count : 0;
+        if (s->ids.count != all && s->owned) status = count_bytes(s);
+    }
+    if (status == LK_OK) status = make_windows(r, s, dataset);
+    lk__text_source_free(s);
+    return status;
+}
+
+bool lk_dataset_text(const lk_dataset *d, lk_text_info *info)
+{
+    *info = d->text ? *d->text : (lk_text_info){0};
+    return d->text != NULL;
+}
