@@ -1,5 +1,6 @@
-/* data.c - `lockstep data get NAME`. */
-#include "command.h"
+/* data.c - `lockstep data get NAME` and `lockstep data tokenize FILE…`. */
+#include "data.h"
+
 #include "progress.h"
 #include "terminal.h"
 
@@ -7,8 +8,18 @@
 #include <string.h>
 
 static const option data_options[] = {
+    HEADING("get"),
     TEXT("dir", "D", NULL, "Target directory; default $LOCKSTEP_DATA/NAME, else ~/.cache/lockstep/NAME"),
     TEXT("url", "U", NULL, "URL of a directory with the files, such as a mirror"),
+    HEADING("tokenize"),
+    TEXT("tokenizer", "NAME|FILE|DIR", NULL,
+         "byte, char (a token for each character; also writes OUT.tokenizer.json), a tokenizer.json, or a directory "
+         "that "
+         "has one"),
+    TEXT("out", "FILE", NULL, "The file of tokens, for --data tokens:FILE"),
+    TEXT("field", "NAME", "text", "JSONL: the field with the text"),
+    CHOICE("type", "TYPE", NULL, "u16|u32", "Type of a token (default: u16 where the vocabulary has at most 65536)"),
+    FLAG("json", "Print one line of JSON"),
     OPTIONS_END,
 };
 
@@ -18,42 +29,84 @@ static void log_line(void *user, lk_log_level level, const char *text)
     if (level >= LK_LOG_INFO) print_note("data", "%s", text);
 }
 
-static int run_data(const options *given)
+int data_context(lk_context **context)
 {
-    static const char *const verbs[] = {"get", NULL};
-    lk_context              *context;
-    const char              *verb = given->operands[0], *name = given->operands[1];
-    char                     path[4096];
-    if (strcmp(verb, "get") != 0) {
-        const char *suggestion = suggest_word(verb, verbs);
-        print_error("data", "there is no `data %s`%s", verb,
-                    suggestion ? "; did you mean `data get`?" : "; `lockstep data get NAME` downloads");
-        return EXIT_USER_ERROR;
-    }
     lk_context_config config = LK_CONTEXT_CONFIG_INIT;
     config.threads = 1;
     config.log = log_line;
-    lk_status status = lk_context_create(&config, &context);
-    if (status < 0) return report("data", NULL, status);
-    progress    bar = {.what = name};
-    const char *directory = options_text(given, "dir");
-    status = lk_data_get(context, name, directory, options_text(given, "url"), progress_bytes, &bar);
+    lk_status status = lk_context_create(&config, context);
+    return status < 0 ? report("data", NULL, status) : 0;
+}
+
+static int data_get(const options *given)
+{
+    lk_context *context;
+    const char *name = given->operands[1], *directory = options_text(given, "dir");
+    char        path[4096];
+    int         code = data_context(&context);
+    if (code != 0) return code;
+    progress  bar = {.what = name};
+    lk_status status = lk_data_get(context, name, directory, options_text(given, "url"), progress_bytes, &bar);
     if (bar.out) progress_end(&bar);
-    int code = status < 0 ? report("data", context, status) : 0;
+    code = status < 0 ? report("data", context, status) : 0;
     if (code == 0 && !directory && lk_data_directory(context, name, path, sizeof path) >= 0) directory = path;
     if (code == 0) terminal_print(stdout, "%s is in %s\n", name, directory);
     lk_context_free(context);
     return code;
 }
 
+/* An option of another verb is a user error, instead of being ignored. */
+static int check_options(const options *given, const char *verb)
+{
+    static const char *const others[][6] = {{"tokenizer", "out", "field", "type", "json", NULL}, {"dir", "url", NULL}};
+    bool                     tokenize = strcmp(verb, "tokenize") == 0;
+    for (const char *const *name = others[tokenize]; *name; name++)
+        if (options_given(given, *name)) {
+            print_error("data", "--%s belongs to `data %s`", *name, tokenize ? "get" : "tokenize");
+            return EXIT_USER_ERROR;
+        }
+    if (!tokenize && given->operand_count != 2) {
+        print_error("data", "`data get` takes one name, not %d", given->operand_count - 1);
+        return EXIT_USER_ERROR;
+    }
+    return 0;
+}
+
+static int run_data(const options *given)
+{
+    static const char *const verbs[] = {"get", "tokenize", NULL};
+    const char              *verb = given->operands[0];
+    if (strcmp(verb, "get") != 0 && strcmp(verb, "tokenize") != 0) {
+        const char *suggestion = suggest_word(verb, verbs);
+        if (suggestion)
+            print_error("data", "there is no `data %s`; did you mean `data %s`?", verb, suggestion);
+        else
+            print_error("data",
+                        "there is no `data %s`; `lockstep data get NAME` downloads, `data tokenize` writes tokens",
+                        verb);
+        return EXIT_USER_ERROR;
+    }
+    int code = check_options(given, verb);
+    if (code != 0) return code;
+    return strcmp(verb, "get") == 0 ? data_get(given) : data_tokenize(given);
+}
+
 const command command_data = {
     "data",
-    "download a known data set",
-    "Downloads cifar10, fashion-mnist or mnist, resumes an interrupted download, and checks every file's SHA-256 "
-    "before it gets its final name.\n\nExample: lockstep data get cifar10",
-    "get NAME",
+    "download a known data set, or turn texts into tokens",
+    "`data get` downloads cifar10, fashion-mnist or mnist, resumes an interrupted download, and checks every file's "
+    "SHA-256 "
+    "before it gets its final name.\n\n"
+    "`data tokenize` writes the tokens of text files, of the files below directories, and of JSONL files (.jsonl) to "
+    "one "
+    "file for --data tokens:FILE. Documents are followed by the tokenizer's end token. Memory does not depend on the "
+    "size of "
+    "the texts, and the file appears when it is complete.\n\n"
+    "Examples: lockstep data get cifar10; lockstep data tokenize corpus.jsonl --tokenizer tokenizer.json --out "
+    "train.bin",
+    "get NAME | tokenize FILE|DIR...",
     2,
-    2,
+    OPTIONS_OPERANDS,
     data_options,
     run_data,
 };

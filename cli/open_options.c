@@ -6,25 +6,52 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Whether a word is in a list that is separated by ", ". */
+static bool is_listed(const char *list, const char *word)
+{
+    size_t length = strlen(word);
+    for (; *list; list += strcspn(list, " ") + (strchr(list, ' ') != NULL))
+        if (strncmp(list, word, length) == 0 && (list[length] == ',' || !list[length])) return true;
+    return false;
+}
+
 static int check_kind(const char *name, const options *given, const char *data)
 {
     static const struct {
         const char *option, *kinds; /* that use it */
-    } table[] = {{"label", "csv, npz, safetensors"},
+    } table[] = {{"label", "csv, npz, safetensors, jsonl"},
                  {"header", "csv"},
                  {"size", "folder"},
                  {"channels", "folder"},
                  {"cache", "folder"},
                  {"skip-broken", "folder"},
-                 {"holdout", "folder, npy, npz, safetensors, csv, idx"}};
-    char kind[32];
+                 {"holdout", "folder, npy, npz, safetensors, csv, idx, text, jsonl, tokens"},
+                 {"tokenizer", "text, jsonl, tokens"},
+                 {"context", "text, jsonl, tokens, synthetic-tokens"},
+                 {"packing", "text, jsonl, tokens"},
+                 {"text-field", "jsonl"},
+                 {"token-type", "tokens"}};
+    static const char known[] = "cifar10, fashion-mnist, mnist, synthetic, synthetic-tokens, folder, npy, npz, "
+                                "safetensors, csv, idx, text, jsonl, tokens";
+    char              kind[32];
     snprintf(kind, sizeof kind, "%.*s", (int)strcspn(data, ":"), data);
+    if (!is_listed(known, kind)) return 0; /* opening it says so */
     for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
-        if (!options_given(given, table[i].option) || strstr(table[i].kinds, kind)) continue;
+        if (!options_given(given, table[i].option) || is_listed(table[i].kinds, kind)) continue;
         print_error(name, "--%s belongs to --data %s; %s does not use it", table[i].option, table[i].kinds, data);
         return EXIT_USER_ERROR;
     }
     return 0;
+}
+
+static void set_text_options(const options *given, lk_open_options *open)
+{
+    const char *packing = options_text(given, "packing"), *type = options_text(given, "token-type");
+    open->tokenizer = options_text(given, "tokenizer");
+    open->context = options_integer(given, "context");
+    open->text_field = options_text(given, "text-field");
+    open->packing = strcmp(packing, "documents") == 0 ? 1 : strcmp(packing, "windows") == 0 ? -1 : 0;
+    open->token_bytes = !type ? 0 : strcmp(type, "u32") == 0 ? 4 : 2;
 }
 
 /* "H,W", both whole numbers. */
@@ -55,5 +82,6 @@ int open_options_set(const char *name, const options *given, const char *data, l
     open->holdout = options_number(given, "holdout");
     open->cache = options_text(given, "cache");
     open->skip_broken = options_flag(given, "skip-broken");
+    set_text_options(given, open);
     return 0;
 }

@@ -10,7 +10,7 @@
 #define TABLE_OPTIONS                                                                                                   \
     TEXT("label", "COLUMN", NULL,                                                                                       \
          "csv: the label's column, by name or by number from 1; npz, safetensors: the label's array. "                  \
-         "Default: label or target, else csv's last column"),                                                           \
+         "Default: label or target, else csv's last column. jsonl: the field with the class of each text"),             \
         CHOICE("header", "WHEN", "auto", "auto|yes|no",                                                                 \
                "csv: whether the first line has names; auto: if none of its fields is a number")
 
@@ -19,9 +19,23 @@
         CHOICE("channels", "N", NULL, "1|3", "folder: 1 for grey, 3 for RGB (default: as the first image)"),            \
         NUMBER("holdout", "F", "0", 0, 0.99,                                                                            \
                "your own files: the fraction of samples that form the test set, chosen by a hash of the file's name "   \
-               "or the row's number, so that adding samples moves none"),                                               \
+               "or the row's number, so that adding samples moves none. text, jsonl, tokens: the last part of the "     \
+               "tokens (default for text and jsonl: 0.1)"),                                                             \
         TEXT("cache", "DIR", NULL, "folder: keep decoded images in DIR, which later runs and other ranks use"),         \
         FLAG("skip-broken", "folder: leave out images that cannot be decoded, and list them. Decodes all of them first")
+
+#define TEXT_OPTIONS                                                                                                    \
+    TEXT("tokenizer", "NAME|FILE|DIR", NULL,                                                                            \
+         "text, jsonl, tokens: byte, char (a token for each character of the text), a tokenizer.json, or a directory "  \
+         "that has one, such as a checkpoint or a Hugging Face model"),                                                 \
+        INTEGER("context", "N", "256", 1, 1 << 24,                                                                      \
+                "text, jsonl, tokens, transformers: tokens of a sequence (default of a preset: its own)"),              \
+        TEXT("text-field", "NAME", "text", "jsonl: the field with the text"),                                           \
+        CHOICE("packing", "HOW", "auto", "auto|documents|windows",                                                      \
+               "text, jsonl, tokens: documents: packed one after the other, none sees another; windows: any part of "   \
+               "the whole text. auto: documents for jsonl and directories"),                                            \
+        CHOICE("token-type", "TYPE", NULL, "u16|u32",                                                                   \
+               "tokens: the type in a file without a header (default: by the name .u16 or .u32, or by the vocabulary)")
 
 /* Sets `open` for the data set `data`. 0, or the exit status after the error was printed: an invalid value, or an option that this
  * data set does not use. */

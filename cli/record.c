@@ -15,8 +15,9 @@ static const char *const own_options[] = {"save",    "resume",  "init",         
                                           "log-dir", "log",     "json",         "config",       NULL};
 
 /* If the user sets the first, the others of the record no longer belong to it. */
-static const char *const dependent[][12] = {
-    {"data", "features", "classes", "label", "header", "holdout", "cache", "size", "channels", "skip-broken", NULL},
+static const char *const dependent[][16] = {
+    {"data", "features", "classes", "label", "header", "holdout", "cache", "size", "channels", "skip-broken",
+     "text-field", "packing", "token-type", NULL},
     {"epochs", "steps", NULL},
     {"optimizer", "momentum", "dampening", "nesterov", "betas", "epsilon", NULL},
     {"schedule", "step-size", "gamma", "lr-min", NULL},

@@ -28,9 +28,11 @@
         TEXT("data", "NAME[:FILES]", NULL,                                                                                       \
              "cifar10, fashion-mnist, mnist or synthetic; without :DIR it is searched where `lockstep data get` stores it. "     \
              "Your own files: folder:DIR (PNG and JPEG files, a subdirectory for each class), npy:X.npy,Y.npy, npz:FILE, "       \
-             "safetensors:FILE, csv:FILE, idx:IMAGES,LABELS. Default: synthetic for mlp and transformers, else cifar10"),        \
+             "safetensors:FILE, csv:FILE, idx:IMAGES,LABELS; text:FILE|DIR, jsonl:FILE, tokens:FILE, each also with "            \
+             ",VALIDATION. Default: synthetic for mlp and transformers, else cifar10"),                                          \
         TABLE_OPTIONS,                                                                                                           \
         FOLDER_OPTIONS,                                                                                                          \
+        TEXT_OPTIONS,                                                                                                            \
         INTEGER("features", "N", "64", 1, 1e6, "synthetic data for mlp: features of a sample"),                                      \
         INTEGER("classes", "N", "10", 1, 1e6, "synthetic data: number of classes; other data sets have their own"),                                                        \
         INTEGER("batch", "N", "64", 1, 1e7, "Samples in a batch"),                                                               \

@@ -14,7 +14,6 @@
         INTEGER("heads", "N", "6", 1, 65536, "gpt, llama, encoder: heads of attention; they divide --width"),                    \
         INTEGER("kv-heads", "N", NULL, 1, 65536, "llama: heads of keys and values; they divide --heads (default --heads)"),      \
         INTEGER("width", "N", "384", 1, 1 << 24, "gpt, llama, encoder: width of the hidden states"),                             \
-        INTEGER("context", "N", "256", 1, 1 << 24, "transformers: tokens of a sequence (default of a preset: its own)"),         \
         INTEGER("vocabulary", "N", NULL, 1, 1 << 28, "transformers: rows of the embedding (default the tokenizer's)"),           \
         NUMBER("dropout", "P", "0", 0, 0.999, "transformers: dropout of embeddings, residuals and attention"),                   \
         NUMBER("rope-theta", "X", "10000", 1, 1e12, "llama: base of the rotary frequencies"),                                    \

@@ -1,0 +1,159 @@
+#!/usr/bin/env bash
+# cli_text.sh - texts at the command: each kind of text data trains, with the same numbers at any number of ranks and after a stop in the
+# middle of an epoch; a checkpoint opens its data again; `data tokenize`; mistakes get one sentence and exit status 2.
+# ctest: timeout 400, ranks 3
+set -u
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+cd "$work" || exit 1
+wrong=0
+fail() { echo "$*"; wrong=$((wrong + 1)); }
+field() { sed -n "s/.*\"$1\": *\"\{0,1\}\([-0-9a-zA-Z.+]*\).*/\1/p"; }
+unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT LOCKSTEP_JOB LOCKSTEP_TOKEN
+
+# expect STATUS PATTERN COMMAND…: checks the status, and that standard error matches PATTERN (an extended regular expression).
+expect() {
+    local status=$1 pattern=$2 got
+    shift 2
+    "$@" > out.txt 2> err.txt
+    got=$?
+    if [ "$got" != "$status" ] || { [ -n "$pattern" ] && ! grep -Eq -- "$pattern" err.txt; }; then
+        fail "$*
+   exit status $got, expected $status; expected '$pattern' in: $(cat err.txt)"
+    fi
+}
+gpt="--model gpt --layers 1 --heads 2 --width 16 --context 12 --batch 12 --epochs 1 --seed 3 --threads 1"
+# refuse PATTERN DATA [OPTION…]: `train` refuses the data in one line with status 2, with one rank and with two.
+refuse() {
+    local pattern=$1 data=$2
+    shift 2
+    for ranks in "" "-n 2"; do
+        # shellcheck disable=SC2086
+        expect 2 "^lockstep train: .*$pattern" "$LOCKSTEP" train $ranks $gpt "$@" --data "$data"
+        [ "$(wc -l < err.txt)" = 1 ] || fail "$data $ranks: more than one line: $(cat err.txt)"
+    done
+}
+# same_everywhere NAME OPTION…: a run with --reproducible ends in the same weights with 1, 2 and 3 ranks, and when it is stopped in the middle
+# of an epoch and continued with another number of ranks.
+same_everywhere() {
+    local name=$1 first other
+    shift
+    first=$("$LOCKSTEP" train "$@" --reproducible --json 2> err.txt | field hash)
+    [ -n "$first" ] || { fail "$name: $(cat err.txt)"; return; }
+    for ranks in 2 3; do
+        other=$("$LOCKSTEP" train -n $ranks "$@" --reproducible --json 2> err.txt | field hash)
+        [ "$other" = "$first" ] || fail "$name: $ranks ranks gave $other, one rank $first; $(cat err.txt)"
+    done
+    "$LOCKSTEP" train -n 2 "$@" --reproducible --steps 2 --save "$name" > /dev/null 2> err.txt || fail "$name: $(cat err.txt)"
+    other=$("$LOCKSTEP" train -n 3 "$@" --reproducible --save "$name" --resume auto --json 2> err.txt | field hash)
+    [ "$other" = "$first" ] || fail "$name: resumed in the middle of an epoch: $other, otherwise $first; $(cat err.txt)"
+}
+# GPT-2's alphabet of bytes, each a token, and <|endoftext|>: a byte-level BPE without merges.
+make_tokenizer() {
+    local byte letter=256
+    printf '{"version":"1.0","truncation":null,"padding":null,"added_tokens":[{"id":256,"content":"<|endoftext|>","single_word":false,"lstrip":false,"rstrip":false,"normalized":false,"special":true}],"normalizer":null,'
+    printf '"pre_tokenizer":{"type":"ByteLevel","add_prefix_space":false,"trim_offsets":true,"use_regex":true},"post_processor":null,"decoder":{"type":"ByteLevel","add_prefix_space":true,"trim_offsets":true,"use_regex":true},'
+    printf '"model":{"type":"BPE","dropout":null,"unk_token":null,"continuing_subword_prefix":null,"end_of_word_suffix":null,"fuse_unk":false,"byte_fallback":false,"ignore_merges":false,"vocab":{'
+    for ((byte = 0; byte < 256; byte++)); do
+        if ((byte >= 33 && byte <= 126 || byte >= 161 && byte <= 172 || byte >= 174)); then printf '"\\u%04x":%d,' $byte $byte
+        else printf '"\\u%04x":%d,' $((letter++)) $byte; fi
+    done
+    printf '"<|endoftext|>":256},"merges":[]}}'
+}
+
+# ---- training ----
+
+make_tokenizer > tokenizer.json
+for ((i = 0; i < 40; i++)); do echo "line $i: the quick brown fox jumps over $((i * 7919 % 101)) dogs"; done > input.txt
+awk '{ printf "{\"id\": %d, \"body\": \"%s\", \"kind\": \"%s\"}\n", NR, $0, NR % 3 ? "odd" : "even" }' input.txt > corpus.jsonl
+mkdir folder
+head -n 20 input.txt > folder/a.txt
+tail -n 20 input.txt > folder/b.txt
+# shellcheck disable=SC2086
+{
+    same_everywhere windows $gpt --data text:input.txt --tokenizer char --steps 12
+    same_everywhere packed $gpt --data jsonl:corpus.jsonl --text-field body --tokenizer tokenizer.json
+    same_everywhere of-folder $gpt --model llama --data text:folder --tokenizer .
+    same_everywhere classes $gpt --model encoder --data jsonl:corpus.jsonl --text-field body --label kind --tokenizer byte --context 60 --epochs 3
+    expect 0 "" "$LOCKSTEP" data tokenize corpus.jsonl --field body --tokenizer tokenizer.json --out tokens.bin
+    grep -q "tokens.bin: [0-9]* tokens (u16) of 40 documents, [0-9]* bytes of text; .*tokens/s" out.txt || fail "tokenize says: $(cat out.txt)"
+    same_everywhere tokens $gpt --data tokens:tokens.bin --packing documents --holdout 0.1
+
+    # The same tokens from a file of tokens: the same weights. And what llm.c's and nanoGPT's readers see: the header, then u16.
+    a=$("$LOCKSTEP" train $gpt --data jsonl:corpus.jsonl --text-field body --tokenizer tokenizer.json --json 2> err.txt | field hash)
+    b=$("$LOCKSTEP" train $gpt --data tokens:tokens.bin --tokenizer tokenizer.json --packing documents --holdout 0.1 --json 2> err.txt | field hash)
+    [ -n "$a" ] && [ "$a" = "$b" ] || fail "jsonl gave '$a', tokens '$b': $(cat err.txt)"
+    [ "$(od -An -tu4 -N12 tokens.bin | tr -s ' ')" = " 20240520 1 $((($(wc -c < tokens.bin) - 1024) / 2))" ] || fail "the header is $(od -An -tu4 -N12 tokens.bin)"
+    tail -c +1025 tokens.bin > plain.bin
+    b=$("$LOCKSTEP" train $gpt --data tokens:plain.bin --tokenizer tokenizer.json --packing documents --holdout 0.1 --json 2> err.txt | field hash)
+    [ "$a" = "$b" ] || fail "a plain file gave '$b', not '$a': $(cat err.txt)"
+    "$LOCKSTEP" data tokenize corpus.jsonl --field body --tokenizer tokenizer.json --out wide.bin --type u32 > /dev/null 2>&1
+    for data in "tokens:wide.bin" "tokens:wide.u32" "tokens:wide.raw --token-type u32"; do
+        tail -c +1025 wide.bin | tee wide.u32 > wide.raw
+        b=$("$LOCKSTEP" train $gpt --data $data --tokenizer tokenizer.json --packing documents --holdout 0.1 --json 2> err.txt | field hash)
+        [ "$a" = "$b" ] || fail "$data gave '$b', not '$a': $(cat err.txt)"
+    done
+
+    # A checkpoint opens its data as it was opened for training; other data is opened with its tokenizer and context.
+    expect 0 "" "$LOCKSTEP" train $gpt --data jsonl:corpus.jsonl --text-field body --tokenizer tokenizer.json --save run --json
+    loss=$(field loss < out.txt)
+    expect 0 "" "$LOCKSTEP" eval --load run --json
+    [ -n "$loss" ] && [ "$(field loss < out.txt)" = "$loss" ] || fail "eval: $(cat out.txt err.txt), not $loss"
+    expect 0 "" "$LOCKSTEP" eval --load run --data text:folder --json
+}
+
+# ---- data tokenize ----
+
+expect 0 "" "$LOCKSTEP" data tokenize input.txt folder corpus.jsonl --field body --tokenizer byte --out all.bin --json
+[ "$(field documents < out.txt)" = 43 ] && [ "$(field type < out.txt)" = u16 ] || fail "tokenize --json: $(cat out.txt)"
+[ "$(field tokens < out.txt)" = "$((3 * $(wc -c < input.txt) - 40))" ] || fail "bytes of the texts: $(cat out.txt), $(wc -c < input.txt)"
+expect 0 "" "$LOCKSTEP" data tokenize input.txt --tokenizer char --out chars.bin
+[ -s chars.bin.tokenizer.json ] || fail "no vocabulary beside the characters"
+# shellcheck disable=SC2086
+expect 0 "" "$LOCKSTEP" train $gpt --data tokens:chars.bin --tokenizer chars.bin.tokenizer.json --steps 2
+cp tokens.bin old.bin
+expect 2 "corpus.jsonl: line 1 has no field 'text': it has 'id', 'body', 'kind'" "$LOCKSTEP" data tokenize input.txt corpus.jsonl --tokenizer byte --out old.bin
+cmp -s tokens.bin old.bin || fail "a failure changed the file that was there"
+expect 2 "is one of the texts" "$LOCKSTEP" data tokenize folder --tokenizer byte --out folder/a.txt
+expect 2 "nowhere.txt" "$LOCKSTEP" data tokenize nowhere.txt --tokenizer byte --out new.bin
+expect 2 "--tokenizer is missing" "$LOCKSTEP" data tokenize input.txt --out new.bin
+expect 2 "--out is missing" "$LOCKSTEP" data tokenize input.txt --tokenizer byte
+expect 2 "no/new.bin: cannot create" "$LOCKSTEP" data tokenize input.txt --tokenizer byte --out no/new.bin
+expect 2 "--dir belongs to .data get" "$LOCKSTEP" data tokenize input.txt --tokenizer byte --out new.bin --dir x
+expect 2 "--out belongs to .data tokenize" "$LOCKSTEP" data get mnist --out x
+expect 2 "did you mean .data tokenize" "$LOCKSTEP" data tokenise input.txt
+(ulimit -f 2; trap '' XFSZ; expect 1 "new.bin: cannot write: File too large" "$LOCKSTEP" data tokenize input.txt input.txt --tokenizer byte --out new.bin; exit "$wrong") || wrong=$((wrong + 1))
+for left in new.bin* *.tmp.*; do [ -e "$left" ] && fail "$left is left after failures"; done
+
+# ---- mistakes ----
+
+: > empty.txt
+refuse 'empty.txt is empty' text:empty.txt --tokenizer char
+refuse 'empty.txt is empty' text:empty.txt --tokenizer byte
+refuse 'empty.txt is empty' tokens:empty.txt --vocabulary 100
+echo "short" > short.txt
+refuse 'short.txt has 6 tokens, 5 of them for training: a context of 12 needs at least 13; use a shorter --context' text:short.txt --tokenizer char
+mkdir mixed
+cp input.txt tokens.bin mixed
+refuse 'mixed/tokens.bin has a zero byte, so it is no text' text:mixed --tokenizer tokenizer.json
+refuse 'text:input.txt needs a tokenizer: byte, char' text:input.txt
+refuse 'nowhere.txt' text:nowhere.txt --tokenizer char
+refuse 'packed documents need an end token, which byte does not have: --packing windows' jsonl:corpus.jsonl --text-field body --tokenizer byte
+refuse "corpus.jsonl: line 1 has no field 'text': it has 'id', 'body', 'kind'; choose the field with --text-field" jsonl:corpus.jsonl --tokenizer tokenizer.json
+refuse "corpus.jsonl: line 1 has no field 'label'" jsonl:corpus.jsonl --text-field body --label label --tokenizer byte --model encoder
+sed '7s/}$//' corpus.jsonl > broken.jsonl
+refuse 'broken.jsonl: line 7, byte [0-9]*: expected' jsonl:broken.jsonl --text-field body --tokenizer tokenizer.json
+printf 'x' >> plain.bin
+refuse 'plain.bin has [0-9]* bytes, which are no tokens of 2 bytes each' tokens:plain.bin --vocabulary 300
+{ printf '\x88\xd8\x34\x01\x02\0\0\0'; head -c 2000 /dev/zero; } > version.bin
+refuse "version.bin has llm.c's header 20240520 in version 2" tokens:version.bin --vocabulary 300
+refuse 'tokens of a vocabulary of 257, but the tokenizer byte has 256' tokens:tokens.bin --tokenizer byte
+{ head -c 1064 tokens.bin; printf '\x01\x01'; tail -c +1067 tokens.bin; } > beyond.bin
+refuse 'beyond.bin: token 20 is 257, but the vocabulary has 257 tokens' tokens:beyond.bin --batch 2000 --holdout 0.1
+refuse 'has a validation set of its own' tokens:tokens.bin,tokens.bin --holdout 0.1
+refuse '--packing belongs to --data text, jsonl, tokens' synthetic --packing windows
+refuse '--text-field belongs to --data jsonl' text:input.txt --text-field body --tokenizer char
+refuse '--token-type belongs to --data tokens' text:input.txt --token-type u16 --tokenizer char
+refuse 'unknown data set: txt \(did you mean text\?\)' txt:input.txt
+
+exit $((wrong > 0))
