@@ -8,6 +8,7 @@
 #include <lockstep/context.h>
 #include <lockstep/data.h>
 #include <lockstep/graph.h>
+#include <lockstep/huggingface.h>
 #include <lockstep/launch.h>
 #include <lockstep/model.h>
 #include <lockstep/nn.h>

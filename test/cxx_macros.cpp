@@ -136,6 +136,9 @@ static bool configure_everything(lk_context *context)
     WANT(tokenize.size == sizeof tokenize && !tokenize.out && !open.tokenizer && open.context == 0);
     WANT(open.size == sizeof open && field.rank == 0 && !field.class_names && arrays.fields->classes == 3);
     WANT(loader.size == sizeof loader && loader.transform.size == sizeof transform && trainer.size == sizeof trainer);
+    lk_transformer_config model = LK_TRANSFORMER_CONFIG_INIT;
+    WANT(lk_transformer_preset("gpt2", &model) && lk_hf_config_write(&model, nullptr, 0) > 0);
+    WANT(lk_hf_config_write(&model, nullptr, 0, .dtype = LK_F64) == lk_hf_config_write(&model, nullptr, 0));
     return lk_context_error(context)[0] == 0;
 }
 
