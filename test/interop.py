@@ -1,0 +1,151 @@
+"""Exchanges directories with transformers, both ways; test/interop.sh runs it. Arguments: the program of hf_model.c, the command lockstep.
+
+Ours → theirs: a directory that Lockstep wrote opens, without missing or unexpected weights, and gives the same logits.
+Theirs → ours: what save_pretrained wrote (whole, in shards, in bf16) gives the same logits here, and trains here as in PyTorch."""
+import json
+import os
+import subprocess
+import sys
+import warnings
+
+import numpy as np
+import torch
+import transformers as hf
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+warnings.simplefilter("ignore")
+hf.logging.set_verbosity_error()
+hf.utils.logging.disable_progress_bar()
+torch.manual_seed(0)
+torch.set_num_threads(1)
+program, lockstep = sys.argv[1], sys.argv[2]
+TOLERANCE = 1e-5  # of the largest logit
+LLAMA = dict(vocab_size=61, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, intermediate_size=88,
+             max_position_embeddings=64, initializer_range=0.2, bos_token_id=1, eos_token_id=2, rms_norm_eps=1e-5)
+SCALED = dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=8)
+# name, class of the configuration, its arguments as version 4 has them
+CASES = [
+    ("gpt", hf.GPT2Config, dict(vocab_size=61, n_positions=24, n_embd=32, n_layer=2, n_head=4, initializer_range=0.2, bos_token_id=60, eos_token_id=60)),
+    ("gpt with relu", hf.GPT2Config, dict(vocab_size=61, n_positions=24, n_embd=24, n_layer=1, n_head=3, n_inner=40, activation_function="relu", initializer_range=0.2, bos_token_id=None, eos_token_id=None)),
+    ("llama, llama3 rope, tied", hf.LlamaConfig, dict(LLAMA, tie_word_embeddings=True, rope_theta=500.0, rope_scaling=SCALED)),
+    ("llama, linear rope, biases, wide heads", hf.LlamaConfig, dict(LLAMA, num_key_value_heads=1, head_dim=16, attention_bias=True, mlp_bias=True, rope_theta=5000.0, rope_scaling=dict(rope_type="linear", factor=4.0))),
+    ("llama, plain rope", hf.LlamaConfig, dict(LLAMA, rope_theta=300.0)),
+    ("mistral, window of 5", hf.MistralConfig, dict(LLAMA, sliding_window=5, rope_theta=300.0)),
+    ("bert", hf.BertConfig, dict(vocab_size=61, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=56, max_position_embeddings=24, initializer_range=0.2,
+                                 id2label={0: "no", 1: "perhaps", 2: "yes"}, label2id={"no": 0, "perhaps": 1, "yes": 2})),
+]
+N, LENGTH = 3, 16
+tokens = torch.randint(1, 61, (N, LENGTH))  # 0 is BERT's padding, to which PyTorch gives no gradient
+lengths = torch.tensor([LENGTH, 7, 1])
+
+
+def make_config(kind, arguments):
+    """In version 5, rope_theta and rope_scaling are read as version 4's when they come from a file."""
+    with open("from_file.json", "w") as file:
+        json.dump(dict(arguments, model_type=kind.model_type), file)
+    return kind.from_json_file("from_file.json")
+
+
+def is_encoder(config): return config.model_type == "bert"
+
+
+def auto(config): return AutoModelForSequenceClassification if is_encoder(config) else AutoModelForCausalLM
+
+
+def masked(config):
+    """Padding of a batch of unequal lengths, for encoders."""
+    return dict(attention_mask=(torch.arange(LENGTH) < lengths[:, None]).long()) if is_encoder(config) else {}
+
+
+def labels_of(config): return torch.tensor([2, 0, 1]) if is_encoder(config) else torch.where(tokens % 7 == 0, -100, tokens.roll(-1, 1))
+
+
+def run(*arguments):
+    done = subprocess.run([program, *arguments], capture_output=True, text=True)
+    assert done.returncode == 0, (arguments, done.stderr)
+    return done.stdout
+
+
+def write_batch(config):
+    parts = [torch.tensor([N, LENGTH]), tokens, lengths, labels_of(config)]
+    torch.cat([part.flatten() for part in parts]).int().numpy().tofile("batch")
+
+
+def our_logits(directory, config):
+    write_batch(config)
+    run("logits", directory, "batch", "logits")
+    return torch.from_numpy(np.fromfile("logits", np.float32)).double()
+
+
+def open_theirs(directory, config, **options):
+    """Everything in the file is used, and nothing is missing; bf16 is converted."""
+    model, info = auto(config).from_pretrained(directory, output_loading_info=True, attn_implementation="eager", **options)
+    assert not set(info["missing_keys"]) - {"lm_head.weight"} and not info["unexpected_keys"] and not info["mismatched_keys"], info
+    return model.float().eval()
+
+
+def compare(name, model, directory):
+    with torch.no_grad(): expected = model(input_ids=tokens, **masked(model.config)).logits.double().flatten()
+    got = our_logits(directory, model.config)
+    off = ((got - expected).abs().max() / expected.abs().max()).item()
+    assert got.shape == expected.shape and off < TOLERANCE, (name, off)
+    return off
+
+
+def check_ours(name, config, directory):
+    config.architectures = [auto(config)._model_mapping[type(config)].__name__]
+    config.save_pretrained(directory + "-config")
+    run("make", directory + "-config", directory)
+    back = AutoConfig.from_pretrained(directory)
+    for key, value in config.to_dict().items():
+        if key[0] == "_" or key in ("transformers_version", "dtype", "torch_dtype", "n_inner", "head_dim", "problem_type"): continue
+        assert getattr(back, key, None) == value, (name, key, value, getattr(back, key, None))
+    model = open_theirs(directory, config)
+    if not is_encoder(config):
+        generation = model.generation_config
+        assert (generation.bos_token_id, generation.eos_token_id) == (config.bos_token_id, config.eos_token_id), generation
+    return compare(name, model, directory)
+
+
+def check_theirs(name, config, directory):
+    """Whole, in shards, in bf16; version 5 has no rope_theta of its own in config.json, version 4 no rope_parameters."""
+    model = auto(config).from_config(config, attn_implementation="eager").eval()
+    model.save_pretrained(directory)
+    worst = compare(name, model, directory)
+    model.save_pretrained(directory + "-shards", max_shard_size="20KB")
+    assert len([f for f in os.listdir(directory + "-shards") if f.endswith(".safetensors")]) > 1
+    worst = max(worst, compare(name + " in shards", model, directory + "-shards"))
+    model.bfloat16().save_pretrained(directory + "-bf16")
+    narrow = open_theirs(directory + "-bf16", config, **{"dtype" if hf.__version__ >= "5" else "torch_dtype": torch.float32})
+    return max(worst, compare(name + " in bf16", narrow, directory + "-bf16"))
+
+
+def check_training(name, config, directory, steps=5):
+    """On one batch, without dropout; then what was trained here opens there again."""
+    write_batch(config)
+    losses = [float(line) for line in run("train", directory, "batch", str(steps), directory + "-trained").split()]
+    model = open_theirs(directory, config)
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout): module.p = 0
+    adam = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.1)
+    expected, labels = [], labels_of(config)
+    for _ in range(steps):
+        logits = model(input_ids=tokens, **masked(config)).logits
+        loss = torch.nn.functional.cross_entropy(logits.flatten(0, -2), labels.flatten(), ignore_index=-100)
+        adam.zero_grad()
+        loss.backward()
+        adam.step()
+        expected.append(loss.item())
+    off = max(abs(a - b) / b for a, b in zip(losses, expected))
+    assert len(losses) == steps and losses[-1] < losses[0] and off < 1e-4, (name, losses, expected)
+    compare(name + ", trained here", open_theirs(directory + "-trained", config), directory + "-trained")
+    return off
+
+
+for i, (name, kind, arguments) in enumerate(CASES):
+    config = make_config(kind, arguments)
+    ours = check_ours(name, config, f"ours{i}")
+    theirs = check_theirs(name, config, f"theirs{i}")
+    trained = check_training(name, config, f"theirs{i}-shards")
+    print(f"{name}: logits differ by {ours:.0e} (written by Lockstep) and {theirs:.0e} (by transformers {hf.__version__}), losses of 5 steps by {trained:.0e}")

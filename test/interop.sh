@@ -1,0 +1,62 @@
+#!/usr/bin/env bash
+# interop.sh - directories exchanged with Hugging Face's transformers, both ways and in versions 5 and 4: logits, shards, bf16, training
+# (interop.py). Python's packages are installed into a virtual environment, about 1 GB once; it stays in $LOCKSTEP_TEST_VENV or
+# ~/.cache/lockstep-test for later runs. Skipped where packages cannot be installed within some minutes.
+# ctest: timeout 600
+set -u
+: "${LOCKSTEP:?the command}" "${SOURCE_DIR:?the tree}" "${BUILD_DIR:?the build}" "${CC:=cc}"
+cache=${LOCKSTEP_TEST_VENV:-${XDG_CACHE_HOME:-$HOME/.cache}/lockstep-test}
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+skip() { echo "skipped: $*"; exit 77; }
+
+# ---- Python ----
+
+pip() { timeout "$1" "$python" -m pip --disable-pip-version-check --quiet install --timeout 15 --retries 1 "${@:2}" >> "$work/pip.log" 2>&1; }
+pip_failed() { tail -3 "$work/pip.log" >&2; skip "$*"; }
+
+# For arm64 the last wheels without CUDA. Elsewhere torch is tried without its dependencies, since they are several gigabytes of libraries for
+# GPUs; a torch that was built with them cannot be imported then, and they are installed too.
+install_torch() {
+    case $(uname -m) in aarch64 | arm64) pip 200 --no-deps 'torch<2.9' && "$python" -c 'import torch' 2>> "$work/pip.log" && return ;; esac
+    pip 200 --no-deps torch && "$python" -c 'import torch' 2>> "$work/pip.log" && return
+    pip 300 torch && "$python" -c 'import torch' 2>> "$work/pip.log"
+}
+
+install_packages() {
+    rm -rf "$cache/new" "$cache/python"
+    python3 -m venv "$cache/new" > "$work/pip.log" 2>&1 || pip_failed "python3 cannot make a virtual environment"
+    python=$cache/new/bin/python
+    pip 40 typing-extensions || pip_failed "Python packages are not reachable"
+    pip 120 numpy filelock fsspec jinja2 networkx setuptools sympy safetensors tokenizers transformers || pip_failed "transformers could not be installed"
+    install_torch || pip_failed "torch could not be installed"
+    # Version 4 and what it needs in older versions, in a folder of their own; without it the other checks are still made.
+    pip 120 --no-deps --target "$cache/new/version4" 'transformers<5' 'huggingface-hub<1' 'tokenizers<0.23' && pip 60 requests || rm -rf "$cache/new/version4"
+    mv "$cache/new" "$cache/python"
+}
+
+mkdir -p "$cache" 2> /dev/null && exec 9> "$cache/lock" || skip "$cache cannot be written"
+flock -w 300 9 || skip "another run installs packages into $cache"
+python=$cache/python/bin/python
+"$python" -c 'import torch, transformers' 2> /dev/null || install_packages
+python=$cache/python/bin/python
+flock -u 9
+
+# ---- the program of this side ----
+
+sanitize=${LK_SANITIZE:+-fsanitize=$LK_SANITIZE}
+# shellcheck disable=SC2086 # it may be empty
+"$CC" -std=gnu11 -Wall -Wextra -Werror $sanitize -I"$SOURCE_DIR/include" "$SOURCE_DIR/test/hf_model.c" -L"$BUILD_DIR" -llockstep -lm -Wl,-rpath,"$BUILD_DIR" \
+    -o "$work/hf_model" || exit 1
+
+failed=0
+for version in 5 4; do
+    mkdir "$work/$version"
+    path=
+    if [ $version = 4 ]; then
+        path=$cache/python/version4
+        PYTHONPATH=$path "$python" -c 'import transformers' 2> "$work/pip.log" || { tail -1 "$work/pip.log"; echo "skip: version 4 of transformers"; continue; }
+    fi
+    (cd "$work/$version" && PYTHONPATH=$path HF_HUB_OFFLINE=1 timeout 240 "$python" "$SOURCE_DIR/test/interop.py" "$work/hf_model" "$LOCKSTEP") || failed=1
+done
+exit $failed
