@@ -538,6 +538,7 @@ static void linear_layers(void)
     check_linear(32, 128, 10, true, false);
     check_linear(1, 1, 1, true, true);
     check_linear(0, 16, 8, true, true);
+    for (int rows = 1; rows <= 9; rows++) check_linear(rows, 300 + rows, 130 - rows, rows % 2, rows % 3 == 0);
     for (int i = 0; i < 120; i++) check_linear(sizes[pick(14)], sizes[pick(14)], sizes[pick(14)], pick(2), pick(2));
 }
 
@@ -592,6 +593,66 @@ static void matrix_products(void)
     }
 }
 
+/* ---- few rows ---- */
+
+/* The bits of one product of `rows` rows, with workspace for `capacity` of them; the caller frees them. */
+static unsigned char *product_bits(const char *isa, lk_dtype real, lk__op op, const values *x, const values *w,
+                                   const values *b, int64_t rows, bool tb, int threads)
+{
+    const lk__kernel_entry *entry = &lk__cpu_kernels(real, isa)[op];
+    lk__op_attrs            attrs = {.transpose_b = tb, .activation = op == LK__OP_linear ? LK__RELU : LK__IDENTITY};
+    int64_t                 n = op == LK__OP_linear || tb ? w->dims[0] : w->dims[1], yd[] = {rows, n};
+    values                  y = make(2, yd, false);
+    lk__kernel_call         call = {
+                .attrs = &attrs, .inputs = b ? 3 : 2, .outputs = 1, .pool = lk__context_pool(contexts[threads - 1])};
+    call.in[0] = operand(x, real), call.in[1] = operand(w, real), call.out[0] = operand(&y, real);
+    if (b) call.in[2] = operand(b, real);
+    call.out[0].dims[0] = x->dims[0];
+    size_t bytes = entry->workspace(&call, threads);
+    call.in[0].dims[0] = call.out[0].dims[0] = rows;
+    call.workspace = require_memory(aligned_alloc(LK__ALIGN, lk__round_up(bytes + 1, LK__ALIGN)));
+    entry->run(&call);
+    unsigned char *bits = call.out[0].data;
+    free(call.workspace), free(call.in[0].data), free(call.in[1].data), free(call.in[2].data), free_values(&y);
+    return bits;
+}
+
+/* Products with few rows have kernels of their own: a row's bits must not depend on how many others there are. */
+static void check_few_rows(int64_t n, int64_t k, lk__op op, bool tb, bool bias)
+{
+    enum { MANY_ROWS = 23 };
+    bool    columns = op == LK__OP_linear || tb;
+    int64_t xd[] = {MANY_ROWS, k}, wd[] = {columns ? n : k, columns ? k : n};
+    values  x = make_random(2, xd, false), w = make_random(2, wd, false), b = make_random(1, &n, false);
+    for (int i = 0; lk__isa_names[i]; i++)
+        for (int real = LK_F32; real <= LK_BF16 && lk__isa_available(lk__isa_names[i]); real++) {
+            const char    *isa = lk__isa_names[i];
+            size_t         row = (size_t)n * element((lk_dtype)real);
+            unsigned char *all = product_bits(isa, (lk_dtype)real, op, &x, &w, bias ? &b : NULL, MANY_ROWS, tb, 1);
+            for (int64_t rows = 1; rows <= 9; rows++) {
+                unsigned char *few =
+                    product_bits(isa, (lk_dtype)real, op, &x, &w, bias ? &b : NULL, rows, tb, 1 + (int)rows % 3);
+                CHECK(memcmp(all, few, (size_t)rows * row) == 0, "%s %s: %lld of %d rows of %s %lldx%lld%s differ", isa,
+                      lk_dtype_name((lk_dtype)real), (long long)rows, MANY_ROWS, lk__op_name(op), (long long)k,
+                      (long long)n, tb ? " transposed" : "");
+                free(few);
+            }
+            free(all);
+        }
+    free_values(&x), free_values(&w), free_values(&b);
+}
+
+static void a_row_does_not_depend_on_the_number_of_rows(void)
+{
+    static const int64_t sizes[][2] = {{1, 1},    {3, 5},    {16, 16},   {17, 33},    {31, 255},
+                                       {64, 256}, {65, 257}, {300, 514}, {257, 1030}, {1031, 40}};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        check_few_rows(sizes[i][0], sizes[i][1], LK__OP_linear, false, i % 2);
+        check_few_rows(sizes[i][0], sizes[i][1], LK__OP_matmul, false, false);
+        check_few_rows(sizes[i][0], sizes[i][1], LK__OP_matmul, true, false);
+    }
+}
+
 /* Training must get a NaN loss from a NaN, so neither relu nor max pool may hide one. */
 static void nan_passes(const char *isa, lk_dtype real, int64_t channels, int64_t pool)
 {
@@ -640,6 +701,8 @@ int main(void)
         RUN(linear_layers);
         RUN(matrix_products);
     }
+    narrow = true; /* numbers that every type holds */
+    RUN(a_row_does_not_depend_on_the_number_of_rows);
     RUN(nan_is_not_hidden_by_relu_and_pool);
     for (int t = 0; t < THREADS; t++) lk_context_free(contexts[t]);
     return check_result();

@@ -248,11 +248,18 @@ static void attend_one(const forward *f, scratch *w, int64_t sample, int64_t hea
     finish_row(f, w, 0, f->y + (sample * a->heads + head) * a->d, f->lse ? f->lse + sample * a->heads + head : NULL);
 }
 
-static void pack_group(const attention *a, scratch *w, int64_t sample, int64_t group, int64_t end)
+/* Packs the blocks of keys that queries `begin` … `end` - 1 attend to: of a cache, those that have been written. */
+static void pack_group(const attention *a, scratch *w, int64_t sample, int64_t group, int64_t begin, int64_t end)
 {
     const ELEMENT *k = a->k + sample * a->s * a->k_row + group * a->d,
                   *v = a->v + sample * a->s * a->k_row + group * a->d;
-    for (int64_t first = 0; first < end; first += KEYS) {
+    int64_t lowest = a->s, highest = -1;
+    for (int64_t i = begin; i < end; i++) {
+        int64_t lo, hi;
+        attention_range(a, sample, i, &lo, &hi);
+        if (lo <= hi) lowest = min64(lowest, lo), highest = max64(highest, hi);
+    }
+    for (int64_t first = lowest / KEYS * KEYS; first <= highest; first += KEYS) {
         int64_t count = min64(KEYS, a->s - first);
         pack_columns(a, k + first * a->k_row, a->k_row, count, w->keys + first * a->d);
         pack_rows(a, v + first * a->k_row, a->k_row, count, KEYS, w->values + first * a->width);
@@ -273,7 +280,7 @@ static void forward_tile(void *argument, int64_t tile, int worker)
         for (int64_t h = 0; h < each; h++) attend_one(f, &w, sample, group * each + h);
         return;
     }
-    pack_group(a, &w, sample, group, a->causal ? min64(a->s, end) : a->s);
+    pack_group(a, &w, sample, group, begin, end);
     for (int64_t h = 0; h < each; h++)
         for (int64_t query = begin; query < end; query += QUERIES)
             attend(f, &w, sample, group * each + h, query, min64(QUERIES, end - query));

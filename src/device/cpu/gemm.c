@@ -34,10 +34,12 @@ static int64_t even_part(int64_t n, int64_t largest, int64_t unit) /* splits n i
     return max64(unit, round_to(tiles_of(n, parts), unit));
 }
 
+int64_t gemm_block_k(int64_t k) { return even_part(k, BLOCK_K, 4); }
+
 static blocks choose_blocks(const gemm *g, bool through_scratch)
 {
     blocks b;
-    b.k = even_part(g->k, BLOCK_K, 4);
+    b.k = gemm_block_k(g->k);
     b.m = even_part(g->m, min64(LONGEST, BLOCK_A / b.k), MR);
     b.n = even_part(g->n, min64(LONGEST, BLOCK_B / b.k), NR);
     double  products = (double)g->m * (double)g->n * (double)g->k * (g->sum ? (double)g->batch : 1);
@@ -415,6 +417,10 @@ void gemm_run(const gemm *g, lk__pool *pool, void *workspace)
     if (g->m <= 0 || g->n <= 0 || (g->batch <= 0 && !g->sum)) return;
     if (is_large(g)) {
         run_large(g, pool, workspace);
+        return;
+    }
+    if (few_rows_fit(g) && few_rows_space(g) <= b_space(g)) {
+        few_rows_run(g, pool, workspace);
         return;
     }
     if (g->b_transposed && (g->a_k != 1 || g->n > g->m)) {

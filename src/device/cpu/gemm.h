@@ -85,6 +85,18 @@ void gemm_run_leaves(const gemm *g, const lk__kernel_leaves *leaves, lk__pool *p
 #define gemm_workspace KERNEL(gemm_workspace)
 size_t gemm_workspace(const gemm *g, int threads);
 
+/* The largest extent of a block of k, in which products are summed before blocks are added. */
+#define gemm_block_k KERNEL(gemm_block_k)
+int64_t gemm_block_k(int64_t k);
+
+/* few_rows.c: the same products where A has few rows, without packing. `space`: REALs of workspace. */
+#define few_rows_fit KERNEL(few_rows_fit)
+#define few_rows_space KERNEL(few_rows_space)
+#define few_rows_run KERNEL(few_rows_run)
+bool    few_rows_fit(const gemm *g);
+int64_t few_rows_space(const gemm *g);
+void    few_rows_run(const gemm *g, lk__pool *pool, void *workspace);
+
 /* Bytes of `count` REALs, rounded up to a cache line. */
 static inline size_t  space_of(int64_t count) { return lk__round_up((size_t)count * sizeof(REAL), LK__ALIGN); }
 static inline int64_t round_to(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }

@@ -1,0 +1,297 @@
+/* few_rows.c - products whose A has few rows, as the tokens of one step of generation: B, the weights, is read once, where it is,
+ * instead of being packed or multiplied with empty columns. Memory bounds it; bench/kernels.c gives the fraction of a plain read.
+ *
+ * Each element is summed as in gemm.c, k by k within blocks of gemm_block_k, then block by block: its bits do not depend on which of
+ * the two computes it. */
+#include "device/cpu/unscheduled.h"
+
+#include "device/cpu/gemm.h"
+#include "device/cpu/lanes.h"
+
+enum {
+    FEW = 8,         /* rows of A: with more, arithmetic bounds the product */
+    TOGETHER = 4,    /* rows whose sums are in registers at once */
+    DEPTH = 256,     /* the most of a block of k */
+    TILE = 32 << 10, /* elements of B that justify a tile of their own */
+    STRIP = 1024,    /* the most columns of a tile, where B has its rows in memory: wide ones are read faster */
+    TILES = 24,      /* of such a product: enough for as many threads */
+};
+
+typedef struct few {
+    const gemm *g;
+    int64_t     block, blocks; /* of k */
+    int64_t     columns, tiles;
+    REAL       *sums; /* [block][m][n], where blocks are summed apart */
+} few;
+
+bool few_rows_fit(const gemm *g)
+{
+    return g->m <= FEW && g->batch == 1 && !g->sum && !g->add && g->a_k == 1 && g->c_column == 1;
+}
+
+/* Rows of A from k on, as REALs. */
+static void take_rows(const gemm *g, int64_t k, int64_t depth, REAL (*converted)[DEPTH], const REAL **rows)
+{
+    for (int64_t i = 0; i < g->m; i++) {
+        const ELEMENT *from = g->a + i * g->a_row + k;
+#if NARROW
+        copy_wide(converted[i], from, depth);
+        rows[i] = converted[i];
+#else
+        (void)converted, (void)depth;
+        rows[i] = from;
+#endif
+    }
+}
+
+/* c = sum (+ bias, then relu), n columns of row i from column j on. */
+static void finish_columns(const gemm *g, int64_t i, int64_t j, int64_t n, REAL *sum)
+{
+    for (int64_t q = 0; q < n; q++) {
+        REAL x = g->bias ? sum[q] + load_one(g->bias + j + q) : sum[q];
+        sum[q] = g->activation == LK__RELU && x < 0 ? 0 : x;
+    }
+    if (NARROW && !g->c_wide)
+        copy_narrow((ELEMENT *)g->c + i * g->c_row + j, sum, n);
+    else
+        memcpy((REAL *)g->c + i * g->c_row + j, sum, (size_t)n * sizeof *sum);
+}
+
+/* ---- B contiguous along k: VL × VL blocks of it are transposed in registers, so that a vector holds VL columns ---- */
+
+/* Columns whose sums are in registers at once: enough of them to hide the latency of an addition. */
+#if VECTOR_BYTES == 16
+enum { GROUPS = 4 };
+#elif VECTOR_BYTES == 32
+enum { GROUPS = 2 };
+#else
+enum { GROUPS = 1 };
+#endif
+enum { WIDTH = GROUPS * VL };
+
+/* Lane i of a pair of rows after the blocks of s lanes off the diagonal are exchanged. */
+#define LOW(i, s) ((i) & (s) ? VL + (i) - (s) : (i))
+#define HIGH(i, s) ((i) & (s) ? VL + (i) : (i) + (s))
+#define LANES_2(f, s, i) f(i, s), f(i + 1, s)
+#define LANES_4(f, s, i) LANES_2(f, s, i), LANES_2(f, s, i + 2)
+#define LANES_8(f, s, i) LANES_4(f, s, i), LANES_4(f, s, i + 4)
+#define LANES_16(f, s, i) LANES_8(f, s, i), LANES_8(f, s, i + 8)
+#if VECTOR_BYTES * 8 / LK_REAL_BITS == 2
+#define LANES(f, s) LANES_2(f, s, 0)
+#elif VECTOR_BYTES * 8 / LK_REAL_BITS == 4
+#define LANES(f, s) LANES_4(f, s, 0)
+#elif VECTOR_BYTES * 8 / LK_REAL_BITS == 8
+#define LANES(f, s) LANES_8(f, s, 0)
+#else
+#define LANES(f, s) LANES_16(f, s, 0)
+#endif
+
+#define EXCHANGE(w, s)                                                         \
+    UNROLL                                                                     \
+    for (int i = 0; i < VL; i++)                                               \
+        if (!(i & (s))) {                                                      \
+            vec a = (w)[i], b = (w)[i + (s)];                                  \
+            (w)[i] = __builtin_shufflevector(a, b, LANES(LOW, s));             \
+            (w)[i + (s)] = __builtin_shufflevector(a, b, LANES(HIGH, s));      \
+        }
+
+INLINE void transpose_square(vec w[VL])
+{
+    EXCHANGE(w, 1)
+#if VECTOR_BYTES * 8 / LK_REAL_BITS >= 4
+    EXCHANGE(w, 2)
+#endif
+#if VECTOR_BYTES * 8 / LK_REAL_BITS >= 8
+    EXCHANGE(w, 4)
+#endif
+#if VECTOR_BYTES * 8 / LK_REAL_BITS >= 16
+    EXCHANGE(w, 8)
+#endif
+}
+
+/* One block of k: sums[r][…] of WIDTH columns, b[column] being their rows in memory. `rows` is a constant where this is inlined. */
+INLINE void dot_columns(const int rows, const REAL *const *a, const ELEMENT *const *b, int64_t depth,
+                        REAL (*sums)[WIDTH])
+{
+    vec     total[TOGETHER][GROUPS];
+    int64_t k = 0;
+    UNROLL
+    for (int r = 0; r < rows; r++) {
+        UNROLL
+        for (int q = 0; q < GROUPS; q++) total[r][q] = (vec){0};
+    }
+    for (; k + VL <= depth; k += VL) {
+        UNROLL
+        for (int q = 0; q < GROUPS; q++) {
+            vec w[VL];
+            UNROLL
+            for (int l = 0; l < VL; l++) w[l] = load(b[q * VL + l] + k);
+            transpose_square(w);
+            UNROLL
+            for (int l = 0; l < VL; l++) {
+                UNROLL
+                for (int r = 0; r < rows; r++) total[r][q] += (a[r][k + l] - (vec){0}) * w[l];
+            }
+        }
+    }
+    for (; k < depth; k++) {
+        UNROLL
+        for (int q = 0; q < GROUPS; q++) {
+            vec w;
+            for (int l = 0; l < VL; l++) w[l] = load_one(b[q * VL + l] + k);
+            UNROLL
+            for (int r = 0; r < rows; r++) total[r][q] += (a[r][k] - (vec){0}) * w;
+        }
+    }
+    UNROLL
+    for (int r = 0; r < rows; r++) {
+        UNROLL
+        for (int q = 0; q < GROUPS; q++) store(sums[r] + q * VL, total[r][q]);
+    }
+}
+
+static void dot_rows(int64_t rows, const REAL *const *a, const ELEMENT *const *b, int64_t depth, REAL (*sums)[WIDTH])
+{
+    switch (rows) {
+    case 1: dot_columns(1, a, b, depth, sums); break;
+    case 2: dot_columns(2, a, b, depth, sums); break;
+    case 3: dot_columns(3, a, b, depth, sums); break;
+    default: dot_columns(4, a, b, depth, sums); break;
+    }
+}
+
+/* WIDTH columns from j on, or as many as there are. */
+static void multiply_columns(const few *f, int64_t j)
+{
+    const gemm    *g = f->g;
+    const ELEMENT *b[WIDTH];
+    const REAL    *a[FEW];
+    REAL           converted[NARROW ? FEW : 1][DEPTH], sums[FEW][WIDTH], more[TOGETHER][WIDTH];
+    int64_t        n = min64(WIDTH, g->n - j);
+    for (int64_t k = 0; k < g->k; k += f->block) {
+        int64_t depth = min64(f->block, g->k - k);
+        take_rows(g, k, depth, converted, a);
+        for (int64_t q = 0; q < WIDTH; q++) b[q] = g->b + (j + min64(q, n - 1)) * g->b_column + k;
+        for (int64_t i = 0; i < g->m; i += TOGETHER) {
+            int64_t rows = min64(TOGETHER, g->m - i);
+            dot_rows(rows, a + i, b, depth, k ? more : sums + i);
+            for (int64_t r = 0; k && r < rows; r++)
+                for (int64_t q = 0; q < WIDTH; q += VL)
+                    store(sums[i + r] + q, load(sums[i + r] + q) + load(more[r] + q));
+        }
+    }
+    if (g->k <= 0) memset(sums, 0, sizeof sums);
+    for (int64_t i = 0; i < g->m; i++) finish_columns(g, i, j, n, sums[i]);
+}
+
+static void columns_tile(void *argument, int64_t tile, int worker)
+{
+    const few *f = argument;
+    int64_t    end = min64(f->g->n, (tile + 1) * f->columns);
+    (void)worker;
+    for (int64_t j = tile * f->columns; j < end; j += WIDTH) multiply_columns(f, j);
+}
+
+/* ---- B contiguous along its columns: a tile is a block of k and a strip of columns, whose sums are in the first-level cache ---- */
+
+enum { STEPS = 8 }; /* rows of B that are added at once, for one load and store of a sum */
+
+/* Adds `steps` rows of B, one vector of columns of each, to the sums of `rows` rows of C. x: the factors, [row][step]. */
+INLINE void add_vector(const int rows, const int steps, const vec (*x)[STEPS], const ELEMENT *b, int64_t b_row,
+                       int64_t lanes, REAL *sums)
+{
+    vec w[STEPS];
+    UNROLL
+    for (int q = 0; q < steps; q++) w[q] = load_part(b + q * b_row, lanes);
+    UNROLL
+    for (int r = 0; r < rows; r++) {
+        vec total = load(sums + r * STRIP);
+        UNROLL
+        for (int q = 0; q < steps; q++) total += x[r][q] * w[q];
+        store(sums + r * STRIP, total);
+    }
+}
+
+/* The same for n columns. rows and steps are constants where this is inlined. */
+INLINE void add_rows(const int rows, const int steps, const REAL *const *a, int64_t k, const ELEMENT *b, int64_t b_row,
+                     int64_t n, REAL (*sums)[STRIP])
+{
+    vec     x[TOGETHER][STEPS];
+    int64_t j = 0;
+    UNROLL
+    for (int r = 0; r < rows; r++) {
+        UNROLL
+        for (int q = 0; q < steps; q++) x[r][q] = a[r][k + q] - (vec){0};
+    }
+    UNROLL_2
+    for (; j + VL <= n; j += VL) add_vector(rows, steps, x, b + j, b_row, VL, sums[0] + j);
+    if (j < n) add_vector(rows, steps, x, b + j, b_row, n - j, sums[0] + j); /* sums past n are of no column */
+}
+
+INLINE void add_block(const int rows, const REAL *const *a, const ELEMENT *b, int64_t b_row, int64_t depth, int64_t n,
+                      REAL (*sums)[STRIP])
+{
+    const int steps = rows == 1 ? STEPS : STEPS / 2;
+    int64_t   k = 0;
+    for (; k + steps <= depth; k += steps, b += steps * b_row) add_rows(rows, steps, a, k, b, b_row, n, sums);
+    for (; k < depth; k++, b += b_row) add_rows(rows, 1, a, k, b, b_row, n, sums);
+}
+
+static void strip_tile(void *argument, int64_t tile, int worker)
+{
+    const few     *f = argument;
+    const gemm    *g = f->g;
+    int64_t        strips = tiles_of(g->n, f->columns), block = tile / strips, j = tile % strips * f->columns;
+    int64_t        n = min64(f->columns, g->n - j), k = block * f->block, depth = min64(f->block, g->k - k);
+    const ELEMENT *b = g->b + k * g->b_k + j;
+    const REAL    *a[FEW];
+    REAL           converted[NARROW ? FEW : 1][DEPTH], sums[TOGETHER][STRIP];
+    (void)worker;
+    take_rows(g, k, depth, converted, a);
+    for (int64_t i = 0; i < g->m; i += TOGETHER) {
+        int64_t rows = min64(TOGETHER, g->m - i);
+        for (int64_t r = 0; r < rows; r++) memset(sums[r], 0, (size_t)round_to(n, VL) * sizeof(REAL));
+        switch (rows) {
+        case 1: add_block(1, a + i, b, g->b_k, depth, n, sums); break;
+        case 2: add_block(2, a + i, b, g->b_k, depth, n, sums); break;
+        case 3: add_block(3, a + i, b, g->b_k, depth, n, sums); break;
+        default: add_block(4, a + i, b, g->b_k, depth, n, sums); break;
+        }
+        for (int64_t r = 0; r < rows; r++)
+            memcpy(f->sums + (block * g->m + i + r) * g->n + j, sums[r], (size_t)n * sizeof(REAL));
+    }
+}
+
+static void add_blocks(const few *f)
+{
+    const gemm *g = f->g;
+    for (int64_t i = 0; i < g->m; i++) {
+        REAL *sum = f->sums + i * g->n;
+        for (int64_t block = 1; block < f->blocks; block++) {
+            const REAL *more = f->sums + (block * g->m + i) * g->n;
+            for (int64_t j = 0; j < g->n; j++) sum[j] += more[j];
+        }
+        if (f->blocks == 0) memset(sum, 0, (size_t)g->n * sizeof *sum);
+        finish_columns(g, i, 0, g->n, sum);
+    }
+}
+
+int64_t few_rows_space(const gemm *g)
+{
+    return g->b_k == 1 && g->b_transposed ? 0 : g->m * g->n * max64(1, tiles_of(g->k, gemm_block_k(g->k)));
+}
+
+void few_rows_run(const gemm *g, lk__pool *pool, void *workspace)
+{
+    few f = {.g = g, .block = gemm_block_k(g->k), .sums = workspace};
+    f.blocks = tiles_of(g->k, f.block);
+    if (g->b_transposed) {
+        f.columns = max64(WIDTH, TILE / max64(1, g->k) / WIDTH * WIDTH);
+        lk__pool_run(pool, tiles_of(g->n, f.columns), columns_tile, &f);
+        return;
+    }
+    int64_t parts = min64(tiles_of(TILES, max64(1, f.blocks)), tiles_of(g->n * g->k, TILE));
+    f.columns = min64(STRIP, round_to(tiles_of(g->n, max64(1, parts)), 16));
+    lk__pool_run(pool, f.blocks * tiles_of(g->n, f.columns), strip_tile, &f);
+    add_blocks(&f);
+}
