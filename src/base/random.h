@@ -13,7 +13,8 @@ typedef enum lk__random_purpose {
     LK__FOR_DROPOUT,
     LK__FOR_SYNTHETIC,
     LK__FOR_MIXUP,
-    LK__FOR_PERMUTATION
+    LK__FOR_PERMUTATION,
+    LK__FOR_SAMPLE
 } lk__random_purpose;
 
 /* (seed, purpose, stream) select the key; the meaning of a stream depends on the purpose: a parameter's name hash, an epoch. */

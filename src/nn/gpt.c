@@ -19,15 +19,25 @@ static lk_tensor conv1d(lk_tensor x, const char *name, int64_t features, double 
     return y;
 }
 
-static lk_tensor attend(lk_tensor x, const gpt *m)
+/* Attention of queries, keys and values that are side by side; with a cache, to the rows that were kept. */
+static lk_tensor attend_packed(lk_tensor qkv, const gpt *m)
 {
     const lk_transformer_config  *c = m->config;
     const lk_transformer_options *o = m->options;
     lk_tensor                     none = {0};
+    if (o->cache == 0)
+        return lk_attention(qkv, none, none, .heads = c->heads, .causal = true, .dropout = c->attention_dropout,
+                            .first = o->first, .last = o->last, .lengths = o->lengths);
+    lk_tensor k = lk__nn_cached(lk_slice(qkv, 2, c->width, c->width), "key_cache", o);
+    lk_tensor v = lk__nn_cached(lk_slice(qkv, 2, 2 * c->width, c->width), "value_cache", o);
+    return lk_attention(lk_slice(qkv, 2, 0, c->width), k, v, .heads = c->heads, .first = o->first, .last = o->last);
+}
+
+static lk_tensor attend(lk_tensor x, const gpt *m)
+{
+    const lk_transformer_config *c = m->config;
     lk_block_begin(x, "attn");
-    lk_tensor qkv = conv1d(x, "c_attn", 3 * c->width, c->init_std);
-    lk_tensor y = lk_attention(qkv, none, none, .heads = c->heads, .causal = true, .dropout = c->attention_dropout,
-                               .first = o->first, .last = o->last, .lengths = o->lengths);
+    lk_tensor y = attend_packed(conv1d(x, "c_attn", 3 * c->width, c->init_std), m);
     y = conv1d(y, "c_proj", c->width, m->residual_std);
     lk_block_end(x);
     return lk__nn_drop(y, c->dropout);

@@ -84,8 +84,10 @@ static lk_tensor attend(lk_tensor x, const llama *m)
     lk_tensor v = project(x, "v_proj", keys, c->attention_bias, m);
     q = lk_rope(q, m->rope, c->heads, o->positions);
     k = lk_rope(k, m->rope, c->kv_heads, o->positions);
+    bool      whole = o->cache == 0; /* the keys are those of the tokens */
     lk_tensor y =
-        lk_attention(q, k, v, .heads = c->heads, .kv_heads = c->kv_heads, .causal = true, .window = c->window,
+        lk_attention(q, lk__nn_cached(k, "key_cache", o), lk__nn_cached(v, "value_cache", o), .heads = c->heads,
+                     .kv_heads = c->kv_heads, .causal = whole, .window = whole ? c->window : 0,
                      .dropout = c->attention_dropout, .first = o->first, .last = o->last, .lengths = o->lengths);
     y = project(y, "o_proj", c->width, c->attention_bias, m);
     lk_block_end(x);

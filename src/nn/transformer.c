@@ -284,6 +284,24 @@ lk_tensor lk__nn_add_positions(lk_tensor x, lk_tensor table, lk_tensor positions
     return lk_add(x, length < lk_tensor_dim(table, 0) ? lk_slice(table, 0, 0, length) : table);
 }
 
+lk_tensor lk__nn_cached(lk_tensor x, const char *name, const lk_transformer_options *o)
+{
+    if (o->cache <= 0) return x;
+    int64_t dims[] = {lk_tensor_dim(x, 0), o->cache, lk_tensor_dim(x, 2)};
+    return lk_cache_write(lk_buffer(x.graph, name, lk_graph_dtype(x.graph), 3, dims, 0, .not_saved = true), x, o->rows);
+}
+
+static bool check_cache(lk_tensor tokens, const lk_transformer_config *c, const lk_transformer_options *o)
+{
+    bool right = o->cache == 0 || (o->cache > 0 && c->kind != LK_TRANSFORMER_ENCODER && o->positions.graph &&
+                                   o->rows.graph && o->last.graph && !o->lengths.graph);
+    if (!right)
+        lk_graph_fail(tokens.graph,
+                      "%s with a cache of %lld rows: gpt and llama have one, with positions, rows and last",
+                      kind_name(c->kind), (long long)o->cache);
+    return right;
+}
+
 lk_transformer_result lk_transformer_at(lk_site site, lk_tensor tokens, const lk_transformer_config *config,
                                         lk_transformer_options options)
 {
@@ -291,7 +309,7 @@ lk_transformer_result lk_transformer_at(lk_site site, lk_tensor tokens, const lk
     lk_transformer_config c = lk__nn_resolve(config);
     (void)site;
     if (is_usable(tokens) && !lk_transformer_check(config, why, sizeof why)) lk_graph_fail(tokens.graph, "%s", why);
-    if (!check_tokens(tokens, &c)) {
+    if (!check_tokens(tokens, &c) || !check_cache(tokens, &c, &options)) {
         lk_tensor none = {tokens.graph, -1};
         return (lk_transformer_result){none, none, none};
     }

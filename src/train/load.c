@@ -69,7 +69,7 @@ static lk_status check_tensor(const lk__load_target *to)
     return lk__fail(c, LK_EMISMATCH, "\"%s\" is %s%s", t->name, text, text[0] == '(' ? ": it is of another model" : "");
 }
 
-static void convert_elements(lk_dtype from, const void *source, lk_dtype to, void *out, size_t count)
+void lk__load_convert(lk_dtype from, const void *source, lk_dtype to, void *out, size_t count)
 {
     for (size_t i = 0; i < count; i++) {
         double value = read_element(from, source, i);
@@ -93,7 +93,7 @@ lk_status lk__load_copy(const lk__load_target *to)
         size_t    count = elements - done < CHUNK ? (size_t)(elements - done) : CHUNK;
         lk_status status = lk__safetensors_read(from.file, t, done * from_size, chunk, count * from_size);
         if (status < 0) return status;
-        if (t->dtype != type) convert_elements(t->dtype, chunk, type, converted, count);
+        if (t->dtype != type) lk__load_convert(t->dtype, chunk, type, converted, count);
         status = lk__store_write_bytes(to->store, to->index, to->part, (size_t)done * size, converted, count * size);
         if (status < 0) return status;
         done += count;

@@ -21,6 +21,9 @@ const char *lk__moment_name(int moments, int m);
 
 enum { LK__LOAD_STAGING = 262144 };
 
+/* Elements of a floating type as f32, f64 or bf16. */
+void lk__load_convert(lk_dtype from, const void *source, lk_dtype to, void *out, size_t count);
+
 /* A tensor of the file and where it belongs. */
 typedef struct lk__load_target {
     lk_store     *store;
