@@ -112,7 +112,7 @@ static bool is_ascii_space(unsigned char byte) { return byte == ' ' || (byte >= 
 /* Where a piece may end: so that the tokens of the pieces are those of the whole, or between characters where there is no tokenizer yet. */
 static size_t find_cut(const lk_tokenizer *tokenizer, const char *text, size_t bytes)
 {
-    if (tokenizer) return lk__encoder_cut(tokenizer, text, bytes);
+    if (tokenizer) return lk__text_encoder_cut(tokenizer, text, bytes);
     while (--bytes > 0 && ((unsigned char)text[bytes] & 0xc0) == 0x80) {}
     return bytes;
 }

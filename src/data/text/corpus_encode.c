@@ -7,13 +7,14 @@
 
 /* ---- encoding ---- */
 
-static lk_status encode_piece(const lk__text_corpus *c, lk__encoder *encoder, const lk__text_piece *piece, int32_t end,
-                              lk__text_sink sink, void *user, lk__text_totals *totals)
+static lk_status encode_piece(const lk__text_corpus *c, lk__text_encoder *encoder, const lk__text_piece *piece,
+                              int32_t end, lk__text_sink sink, void *user, lk__text_totals *totals)
 {
     char           place[LK__TEXT_PLACE];
     const int32_t *ids;
     size_t         count, invalid = 0;
-    lk_status status = lk__encoder_encode(encoder, piece->text, piece->bytes, piece->continues, &ids, &count, &invalid);
+    lk_status      status =
+        lk__text_encoder_encode(encoder, piece->text, piece->bytes, piece->continues, &ids, &count, &invalid);
     if (status < 0) return lk__fail_prefix(c->context, status, "%s: ", lk__text_place(c, piece, place));
     if (invalid && !totals->invalid) totals->invalid_file = piece->file;
     totals->invalid += (int64_t)invalid;
@@ -26,17 +27,17 @@ static lk_status encode_piece(const lk__text_corpus *c, lk__encoder *encoder, co
 lk_status lk__text_encode(lk__text_corpus *c, const lk_tokenizer *tokenizer, int32_t end, lk__text_sink sink,
                           void *user, lk__text_totals *totals)
 {
-    lk__text_piece piece;
-    lk__encoder   *encoder = NULL;
+    lk__text_piece    piece;
+    lk__text_encoder *encoder = NULL;
     *totals = (lk__text_totals){0};
-    lk_status status = lk__encoder_create(tokenizer, c->expected ? c->expected : SIZE_MAX, &encoder);
+    lk_status status = lk__text_encoder_create(tokenizer, c->expected ? c->expected : SIZE_MAX, &encoder);
     if (status < 0) return status;
     c->tokenizer = tokenizer;
     lk__text_begin(c);
     while ((status = lk__text_next(c, &piece)) == LK_OK)
         if ((status = encode_piece(c, encoder, &piece, end, sink, user, totals)) < 0) break;
     lk__text_end(c);
-    lk__encoder_free(encoder);
+    lk__text_encoder_free(encoder);
     if (status < 0) return status;
     if (totals->invalid)
         lk__log(c->context, LK_LOG_WARNING, "%s: %lld sequences of bytes are not UTF-8; each became U+FFFD",
