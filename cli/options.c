@@ -124,7 +124,8 @@ static bool is_choice(const char *choices, const char *text)
 bool options_is_file(const char *text)
 {
     size_t length = strlen(text);
-    return strchr(text, '/') || (length > 3 && strcmp(text + length - 3, ".so") == 0);
+    return strchr(text, '/') || (length > 3 && strcmp(text + length - 3, ".so") == 0) ||
+           (length > 5 && strcmp(text + length - 5, ".json") == 0);
 }
 
 static bool check_range(options *o, const char *where, const option *row, double value, const char *text)
@@ -162,7 +163,8 @@ static bool check_value(options *o, const char *where, const option *row, const 
         return set_error(o, "%s: '%.80s' is not one of %s", where, text, row->choices);
     case OPTION_CHOICE_OR_FILE:
         if (is_choice(row->choices, text) || options_is_file(text)) return true;
-        return set_error(o, "%s: '%.80s' is not one of %s, nor a file such as ./mine.so", where, text, row->choices);
+        return set_error(o, "%s: '%.80s' is not one of %s, nor a file such as ./mine.so or config.json", where, text,
+                         row->choices);
     case OPTION_REFUSED: return set_error(o, "%s is not supported: %s", where, row->doc);
     case OPTION_TEXT:
     case OPTION_LIST:

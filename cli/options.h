@@ -15,7 +15,7 @@ typedef enum option_type {
     OPTION_TEXT,
     OPTION_LIST,           /* texts separated by ';'; the option may also be repeated, which appends */
     OPTION_CHOICE,         /* one of `choices` */
-    OPTION_CHOICE_OR_FILE, /* the same, or a shared object: a text with a / or that ends with .so */
+    OPTION_CHOICE_OR_FILE, /* the same, or a file: a text with a / or that ends with .so or .json */
     OPTION_CONFIG, /* a file of `key = value` lines with the same options; the command line has precedence */
     OPTION_REFUSED /* another program's option that is not supported: `doc` is the reason; hidden in the help */
 } option_type;

@@ -1,5 +1,6 @@
 /* plan.c - `lockstep plan`: the memory of a training run, to the byte, and its instructions, without allocating it. */
 #include "json.h"
+#include "model_files.h"
 #include "ranks.h"
 #include "record.h"
 #include "training.h"
@@ -183,6 +184,7 @@ static int run_plan(const options *given)
     if (code == 0) code = training_make(&s, "plan", given);
     if (code == 0) code = training_scale_rate(&s, "plan", given, 1);
     if (code == 0) code = record_make(&s, "plan", given);
+    if (code == 0) code = model_files_make(&s, "plan");
     s.config.plan_world = (int)options_integer(given, "ranks");
     if (code == 0) code = ranks_make(&s, "plan", given);
     if (code == 0) {

@@ -4,6 +4,7 @@
 
 #include "environment.h"
 #include "model.h"
+#include "model_files.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -301,7 +302,7 @@ int setup_make(setup *s, const char *name, const options *given, setup_data what
     int code = s->context ? 0 : setup_begin(s, name, given, (int)options_integer(given, "threads"));
     if (code != 0) return code;
     s->model_name = options_text(given, "model");
-    if ((code = transformer_make(&s->transformer, name, given)) != 0) return code;
+    if ((code = transformer_make(&s->transformer, name, given, s->context)) != 0) return code;
     if (!s->transformer.used && !(s->model = model_load(name, s->model_name, &s->model_library)))
         return EXIT_USER_ERROR;
     s->model_options = (lk_model_options){.hidden = options_integer(given, "hidden"),
@@ -347,6 +348,7 @@ void setup_free(setup *s)
     model_unload(s->model_library);
     free(s->record);
     free(s->record_text);
+    model_files_free(s);
     free(s->groups);
     for (int i = 0; i < 2; i++) free(s->group_text[i]);
 }

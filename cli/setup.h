@@ -12,7 +12,7 @@
         CHOICE_OR_FILE("model", "NAME", "cnn", "mlp|cnn|resnet18|resnet20|" TRANSFORMER_NAMES,                                   \
                "mlp: fc1, relu, fc2. cnn: SimpleCNN of the PyTorch tutorials. resnet18: torchvision's. resnet20: for small images. "  \
                "gpt, llama, encoder: GPT-2, Llama and BERT with the sizes below; gpt2 and so on: with those of the published models. " \
-               "A file: your own, a shared object with LK_EXPORT_MODEL of lockstep/model.h"), \
+               "A file: a config.json of Hugging Face, or your own, a shared object with LK_EXPORT_MODEL of lockstep/model.h"), \
         TRANSFORMER_OPTIONS,                                                                                                     \
         INTEGER("hidden", "N", "128", 1, 1e6, "mlp: width of the hidden layer. Transformers: of the feed-forward layers (default 4 times --width; llama 8/3)"), \
         CHOICE("stem", "WHICH", "torchvision", "torchvision|cifar",                                                              \
@@ -67,6 +67,9 @@ typedef struct setup {
     lk_description *description; /* of the checkpoint that is loaded or resumed; NULL: none, or not of this rank */
     lk_record      *record;      /* config.record */
     char           *record_text; /* options of the description: name and value of each, with their NULs */
+
+    lk_checkpoint_file *files;        /* config.files */
+    char               *file_text[2]; /* of those that were written here */
 
     lk_parameter_group *groups;        /* of --freeze and --group; patterns point into … */
     char               *group_text[2]; /* … these */

@@ -70,7 +70,11 @@ lk_event text_metrics_add(text_metrics *m, const setup *s, const lk_event *event
     int                count = 0;
     if (!t->used || (e.kind != LK_EVENT_STEP && e.kind != LK_EVENT_EVALUATED)) return e;
     for (; count < e.metrics_count; count++) m->all[count] = e.metrics[count];
-    if (t->config.kind != LK_TRANSFORMER_ENCODER) add_metric(m, &count, "perplexity", exp(e.loss));
+    if (t->config.kind != LK_TRANSFORMER_ENCODER) {
+        double bytes = transformer_token_bytes(e.kind == LK_EVENT_STEP ? s->train : s->test);
+        add_metric(m, &count, "perplexity", exp(e.loss));
+        if (bytes > 0) add_metric(m, &count, "bits_per_byte", e.loss / log(2) / bytes);
+    }
     if (e.kind == LK_EVENT_STEP) {
         double tokens = (double)(e.samples * t->length), rate = e.seconds > 0 ? tokens / e.seconds : 0;
         m->tokens += e.samples * t->length;

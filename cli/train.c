@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "environment.h"
 #include "metrics.h"
+#include "model_files.h"
 #include "partial.h"
 #include "paths.h"
 #include "progress.h"
@@ -348,7 +349,8 @@ static int scale_rate(setup *s, const options *given)
 static int check_save(setup *s, const options *given)
 {
     const char *directory = options_text(given, "save");
-    lk_status   status = directory ? lk_checkpoint_check(s->context, directory) : LK_OK;
+    lk_status   status =
+        directory ? lk_checkpoint_check_files(s->context, directory, s->config.files, s->config.files_count) : LK_OK;
     return status < 0 ? report("train", s->context, status) : 0;
 }
 
@@ -366,6 +368,7 @@ static int check_run(const options *given, int ranks)
     if (code == 0) code = scale_rate(&s, given);
     if (code == 0) code = ranks_plan(&s, "train");
     if (code == 0) code = paths_check("train", given, 0);
+    if (code == 0) code = model_files_make(&s, "train");
     if (code == 0) code = check_save(&s, given);
     setup_free(&s);
     return code;
@@ -387,8 +390,8 @@ static int prepare_run(setup *s, watcher *w, options *given)
     w->verbose = options_flag(given, "verbose-ranks");
     if ((code = ranks_fetch(s, "train", given)) != 0 || (code = setup_make(s, "train", given, SETUP_BOTH)) != 0 ||
         (code = ranks_make(s, "train", given)) != 0 || (code = record_make(s, "train", given)) != 0 ||
-        (code = paths_check("train", given, w->rank)) != 0 || (code = open_log(w, given)) != 0 ||
-        (code = open_board(w, given)) != 0)
+        (code = model_files_make(s, "train")) != 0 || (code = paths_check("train", given, w->rank)) != 0 ||
+        (code = open_log(w, given)) != 0 || (code = open_board(w, given)) != 0)
         return code;
     s->config.trace = options_text(given, "trace");
     s->config.trace_steps = options_integer(given, "trace-steps");

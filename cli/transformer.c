@@ -98,7 +98,14 @@ static int check_config(const transformer *t, const char *name)
     return EXIT_USER_ERROR;
 }
 
-int transformer_make(transformer *t, const char *name, const options *given)
+/* A config.json, by its name: other files are shared objects. */
+static bool is_config(const char *model)
+{
+    size_t length = strlen(model);
+    return length > 5 && strcmp(model + length - 5, ".json") == 0;
+}
+
+int transformer_make(transformer *t, const char *name, const options *given, lk_context *context)
 {
     static const lk_transformer_config none = LK_TRANSFORMER_CONFIG_INIT;
     const char                        *model = options_text(given, "model");
@@ -112,8 +119,10 @@ int transformer_make(transformer *t, const char *name, const options *given)
                                              : LK_TRANSFORMER_ENCODER;
         code = read_sizes(t, name, given);
     } else if (lk_transformer_preset(model, c)) {
-        t->from_file = true;
         code = refuse_sizes(name, given);
+    } else if (is_config(model)) {
+        lk_status status = lk_hf_config_read(context, model, c);
+        code = status < 0 ? report_as(name, "--model: ", context, status) : refuse_sizes(name, given);
     } else {
         t->used = false;
         return refuse_options(name, given);
@@ -128,6 +137,28 @@ int transformer_make(transformer *t, const char *name, const options *given)
     if (options_given(given, "dropout")) c->dropout = c->attention_dropout = options_number(given, "dropout");
     code = read_recompute(t, name, given);
     return code != 0 ? code : check_config(t, name);
+}
+
+/* The vocabulary of the data, and the token that ends a document. */
+static int use_vocabulary(transformer *t, const char *name, const char *model, const lk_dataset *data,
+                          const lk_field *tokens)
+{
+    lk_text_info info;
+    bool         text = lk_dataset_text(data, &info);
+    int64_t      needed = text && info.vocabulary > tokens->classes ? info.vocabulary : tokens->classes;
+    int32_t      end = text && info.tokenizer ? lk_tokenizer_end(info.tokenizer) : -1;
+    if (t->config.vocabulary == 0) t->config.vocabulary = needed;
+    if (t->config.eos < 0) t->config.eos = end;
+    if (t->config.vocabulary == 0) {
+        print_error(name, "the vocabulary of %s is unknown: set --vocabulary N or --tokenizer", lk_dataset_name(data));
+        return EXIT_USER_ERROR;
+    }
+    if (needed > t->config.vocabulary) {
+        print_error(name, "the data has a vocabulary of %lld tokens, and %s one of %lld", (long long)needed, model,
+                    (long long)t->config.vocabulary);
+        return EXIT_USER_ERROR;
+    }
+    return 0;
 }
 
 int transformer_use_data(transformer *t, const char *name, const options *given, const lk_dataset *data)
@@ -152,17 +183,13 @@ int transformer_use_data(transformer *t, const char *name, const options *given,
         return EXIT_USER_ERROR;
     }
     if (encoder) t->config.classes = label->classes;
-    if (t->config.vocabulary == 0) t->config.vocabulary = tokens->classes;
-    if (t->config.vocabulary == 0) {
-        print_error(name, "the vocabulary of %s is unknown: set --vocabulary N or --tokenizer", lk_dataset_name(data));
-        return EXIT_USER_ERROR;
-    }
-    if (tokens->classes > t->config.vocabulary) {
-        print_error(name, "the tokenizer has %d tokens, and %s a vocabulary of %lld", tokens->classes, model,
-                    (long long)t->config.vocabulary);
-        return EXIT_USER_ERROR;
-    }
-    return 0;
+    return use_vocabulary(t, name, model, data, tokens);
+}
+
+double transformer_token_bytes(const lk_dataset *data)
+{
+    lk_text_info info;
+    return data && lk_dataset_text(data, &info) && info.tokens > 0 ? (double)info.bytes / (double)info.tokens : 0;
 }
 
 static lk_tensor optional_input(const lk_inputs *inputs, const char *name)

@@ -25,18 +25,18 @@
 /* A transformer as a command uses it. */
 typedef struct transformer {
     bool                  used;      /* --model names one */
-    bool                  from_file; /* its sizes are those of a preset or a config.json */
     lk_transformer_config config;
     int64_t               length;     /* tokens of a sequence */
     size_t                budget;     /* --memory in bytes; 0: none */
-    bool                  recomputes; /* --recompute or --recompute-blocks */
 } transformer;
 
 /* Reads --model and its options before the data is opened. Not a transformer: t->used stays false. 0, or the exit status after the error
  * was printed. */
-int transformer_make(transformer *t, const char *command_name, const options *given);
+int transformer_make(transformer *t, const char *command_name, const options *given, lk_context *context);
 /* Afterwards: the vocabulary, or the number of classes, of the data set. */
 int transformer_use_data(transformer *t, const char *command_name, const options *given, const lk_dataset *data);
+/* Bytes of text for each token of a data set; 0: not known. */
+double transformer_token_bytes(const lk_dataset *data);
 /* Records the model and its loss over the fields of text data. */
 lk_tensor transformer_loss(const transformer *t, const lk_inputs *inputs);
 /* Sets the fewest recomputed blocks whose plan fits --memory; nothing without it. config's model reads `t`. */
