@@ -68,22 +68,24 @@ void pack_rows(const attention *a, const ELEMENT *from, int64_t row, int64_t cou
     }
 }
 
-void attention_scores(const attention *a, const REAL *const *rows, int64_t count, const REAL *keys, REAL *scores)
+void attention_scores(const attention *a, const REAL *const *rows, int64_t count, int64_t keys, const REAL *packed,
+                      REAL *scores)
 {
     runs  r = {.runs = 1, .length = a->d, .a_run = 0, .a_k = 1};
     REAL *to[QUERIES];
     for (int64_t i = 0; i < count; i++) to[i] = scores + i * KEYS;
-    for (int64_t key = 0; key < KEYS; key += NR, keys += a->d * NR) micro_nn(count, rows, &r, keys, zeros, to, key, NR);
+    for (int64_t key = 0; key < keys; key += NR, packed += a->d * NR)
+        micro_nn(count, rows, &r, packed, zeros, to, key, NR);
 }
 
-void attention_add(const attention *a, const REAL *x, int64_t count, const REAL *rows, REAL *out)
+void attention_add(const attention *a, const REAL *x, int64_t count, int64_t keys, const REAL *packed, REAL *out)
 {
-    runs        r = {.runs = 1, .length = KEYS, .a_run = 0, .a_k = 1};
+    runs        r = {.runs = 1, .length = keys, .a_run = 0, .a_k = 1};
     const REAL *from[QUERIES];
     REAL       *to[QUERIES];
     for (int64_t i = 0; i < count; i++) from[i] = x + i * KEYS, to[i] = out + i * a->width;
-    for (int64_t column = 0; column < a->width; column += NR, rows += KEYS * NR)
-        micro_nn(count, from, &r, rows, NULL, to, column, NR);
+    for (int64_t column = 0; column < a->width; column += NR, packed += KEYS * NR)
+        micro_nn(count, from, &r, packed, NULL, to, column, NR);
 }
 
 /* ---- forward ---- */
@@ -125,29 +127,20 @@ static void lay_out(const forward *f, int worker, scratch *w)
     w->rows = (REAL *)(at + space_of(QUERIES * f->a.width));
 }
 
-INLINE vec store_and_return(REAL *p, vec v, int64_t lanes)
-{
-    store_part(p, v, lanes);
-    return v;
-}
-
-/* Row i of the block: its probabilities, not yet divided by their sum, of keys first … of this block; corrects what was summed. */
-static void soften_row(const attention *a, scratch *w, int64_t i, int64_t first)
+/* Row i of the block: its probabilities, not yet divided by their sum, of `keys` keys from `first` on; corrects what was summed. */
+static void soften_row(const attention *a, scratch *w, int64_t i, int64_t first, int64_t keys)
 {
     REAL   *s = w->scores + i * KEYS, *sums = w->sums + i * a->width;
-    int64_t lo = max64(0, w->lo[i] - first), hi = min64(KEYS - 1, w->hi[i] - first);
+    REAL    unseen = a->scale < 0 ? R(1e30) : -R(1e30);
+    int64_t lo = max64(0, w->lo[i] - first), hi = min64(keys - 1, w->hi[i] - first);
     if (lo > hi) {
         memset(s, 0, KEYS * sizeof *s);
         return;
     }
-    vec best = splat(w->most[i]);
-    for (int64_t j = 0; j < lo; j++) s[j] = -R(1e30);
-    for (int64_t j = hi + 1; j < KEYS; j++) s[j] = -R(1e30);
-    for (int64_t j = 0; j < KEYS; j += VL) {
-        vec scaled = load(s + j) * a->scale;
-        store(s + j, scaled);
-        best = vmax(scaled, best);
-    }
+    vec best = splat(w->most[i]), sum = {0};
+    for (int64_t j = 0; j < lo; j++) s[j] = unseen;
+    for (int64_t j = hi + 1; j < keys; j++) s[j] = unseen;
+    for (int64_t j = 0; j < keys; j += VL) best = vmax(load(s + j) * a->scale, best);
     REAL most = lanes_max(best);
     if (most > w->most[i]) {
         REAL factor = w->total[i] > 0 ? (REAL)exp((double)(w->most[i] - most)) : 0;
@@ -155,19 +148,23 @@ static void soften_row(const attention *a, scratch *w, int64_t i, int64_t first)
         w->total[i] *= (double)factor;
         for (int64_t j = 0; j < a->width; j += VL) store(sums + j, load(sums + j) * factor);
     }
-    double total = 0;
-    SUM_VECTORS(total, j, KEYS, store_and_return(s + j, vexp(load_part(s + j, lanes) - most), lanes));
-    w->total[i] += total;
+    /* What is not seen would add e^-87 at most to a sum of 1 at least. */
+    for (int64_t j = 0; j < keys; j += VL) {
+        vec p = vexp_below(load(s + j) * a->scale - most);
+        store(s + j, p);
+        sum += p;
+    }
+    w->total[i] += lanes_sum(sum);
     memset(s, 0, (size_t)lo * sizeof *s);
     memset(s + hi + 1, 0, (size_t)(KEYS - 1 - hi) * sizeof *s);
 }
 
 static void soften_rows(const forward *f, scratch *w, int64_t sample, int64_t head, int64_t query, int64_t begin,
-                        int64_t end, int64_t first)
+                        int64_t end, int64_t first, int64_t keys)
 {
     const attention *a = &f->a;
     for (int64_t i = begin; i < end; i++) {
-        soften_row(a, w, i, first);
+        soften_row(a, w, i, first, keys);
         REAL *s = w->scores + i * KEYS;
         if (a->threshold) attention_drop(a, sample, head, query + i, first, KEYS, s, s);
     }
@@ -202,10 +199,13 @@ static void attend(const forward *f, scratch *w, int64_t sample, int64_t head, i
         while (begin < end && (w->hi[begin] < first || w->lo[begin] >= first + KEYS)) begin++;
         while (end > begin && (w->hi[end - 1] < first || w->lo[end - 1] >= first + KEYS)) end--;
         if (begin == end) continue;
-        attention_scores(a, rows + begin, end - begin, w->keys + first * a->d, w->scores + begin * KEYS);
-        soften_rows(f, w, sample, head, query, begin, end, first);
-        attention_add(a, w->scores + begin * KEYS, end - begin, w->values + first * a->width,
-                      w->sums + begin * a->width);
+        for (int64_t keys, strip; begin < end; begin += strip) {
+            strip = attention_strip(w->hi, begin, end, first, &keys);
+            attention_scores(a, rows + begin, strip, keys, w->keys + first * a->d, w->scores + begin * KEYS);
+            soften_rows(f, w, sample, head, query, begin, begin + strip, first, keys);
+            attention_add(a, w->scores + begin * KEYS, strip, keys, w->values + first * a->width,
+                          w->sums + begin * a->width);
+        }
     }
     for (int64_t i = 0; i < count; i++) {
         int64_t token = sample * a->t + query + i;

@@ -70,11 +70,29 @@ void pack_columns(const attention *a, const ELEMENT *from, int64_t row, int64_t 
 #define pack_rows KERNEL(attention_pack_rows)
 void pack_rows(const attention *a, const ELEMENT *from, int64_t row, int64_t count, int64_t rows, REAL *to);
 
-/* scores (count × KEYS) = the rows a times a block of packed keys. */
+/* Queries of a block that are computed together, from `begin` on; and of the keys from `first` on, how many of the block they need: on
+ * the diagonal of a causal attention fewer than all. A multiple of NR, 0: none. hi: the last key of each query. */
+static inline int64_t attention_strip(const int64_t *hi, int64_t begin, int64_t end, int64_t first, int64_t *keys)
+{
+    int64_t at = begin;
+    *keys = 0;
+    while (at < end) {
+        int64_t last = -1, next = min64(end, at + NR);
+        for (int64_t i = at; i < next; i++) last = max64(last, hi[i]);
+        int64_t need = min64(KEYS, round_to(max64(0, last - first + 1), NR));
+        if (at > begin && need != *keys) break;
+        *keys = need;
+        at = next;
+    }
+    return at - begin;
+}
+
+/* Of a block: scores (count × KEYS) = the rows a times the first `keys` packed keys. */
 #define attention_scores KERNEL(attention_scores)
-void attention_scores(const attention *a, const REAL *const *rows, int64_t count, const REAL *keys, REAL *scores);
-/* out (count × width) += the rows x (count × KEYS) times a packed block of KEYS rows. */
+void attention_scores(const attention *a, const REAL *const *rows, int64_t count, int64_t keys, const REAL *packed,
+                      REAL *scores);
+/* out (count × width) += the rows x (count × KEYS) times the first `keys` rows of a packed block. */
 #define attention_add KERNEL(attention_add)
-void attention_add(const attention *a, const REAL *x, int64_t count, const REAL *rows, REAL *out);
+void attention_add(const attention *a, const REAL *x, int64_t count, int64_t keys, const REAL *packed, REAL *out);
 
 #endif

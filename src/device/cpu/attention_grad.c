@@ -70,28 +70,37 @@ static void pack_group(const attention *a, scratch *w, int64_t sample, int64_t g
 
 /* Row i: probabilities from scores, gradients of scores from those of probabilities; both 0 for keys that are not attended to. */
 static void differentiate_row(const backward *g, scratch *w, int64_t i, int64_t sample, int64_t head, int64_t query,
-                              int64_t first)
+                              int64_t first, int64_t keys)
 {
     const attention *a = &g->a;
     REAL   *p = w->p + i * KEYS, *dp = w->dp + i * KEYS, lse = g->lse[(sample * a->heads + head) * a->t + query + i];
-    int64_t lo = max64(0, w->lo[i] - first), hi = min64(KEYS - 1, w->hi[i] - first);
-    if (lo > hi) lo = KEYS, hi = KEYS - 1;
-    for (int64_t j = 0; j < KEYS; j += VL) store(p + j, vexp(load(p + j) * a->scale - lse));
+    int64_t lo = max64(0, w->lo[i] - first), hi = min64(keys - 1, w->hi[i] - first);
+    if (lo > hi) lo = keys, hi = keys - 1;
+    if (a->threshold) {
+        for (int64_t j = 0; j < keys; j += VL) store(p + j, vexp_below(load(p + j) * a->scale - lse));
+        attention_drop(a, sample, head, query + i, first, keys, dp, dp);
+        for (int64_t j = 0; j < keys; j += VL) store(dp + j, load(p + j) * (load(dp + j) - w->delta[i]) * a->scale);
+        attention_drop(a, sample, head, query + i, first, keys, p, p);
+    } else {
+        for (int64_t j = 0; j < keys; j += VL) {
+            vec probability = vexp_below(load(p + j) * a->scale - lse);
+            store(p + j, probability);
+            store(dp + j, probability * (load(dp + j) - w->delta[i]) * a->scale);
+        }
+    }
     memset(p, 0, (size_t)lo * sizeof *p);
-    memset(p + hi + 1, 0, (size_t)(KEYS - 1 - hi) * sizeof *p);
-    if (a->threshold) attention_drop(a, sample, head, query + i, first, KEYS, dp, dp);
-    for (int64_t j = 0; j < KEYS; j += VL) store(dp + j, load(p + j) * (load(dp + j) - w->delta[i]) * a->scale);
-    memset(dp, 0, (size_t)lo * sizeof *dp); /* where p is 0, but dp may be infinite */
-    memset(dp + hi + 1, 0, (size_t)(KEYS - 1 - hi) * sizeof *dp);
-    if (a->threshold) attention_drop(a, sample, head, query + i, first, KEYS, p, p);
+    memset(p + hi + 1, 0, (size_t)(keys - 1 - hi) * sizeof *p);
+    memset(dp, 0, (size_t)lo * sizeof *dp);
+    memset(dp + hi + 1, 0, (size_t)(keys - 1 - hi) * sizeof *dp);
 }
 
-/* sums (KEYS × width) += the transposed x (count × KEYS) times packed rows of queries. */
-static void add_transposed(const attention *a, const REAL *x, int64_t begin, int64_t end, const REAL *rows, REAL *sums)
+/* sums (keys × width) += the transposed x (count × KEYS) times packed rows of queries. */
+static void add_transposed(const attention *a, const REAL *x, int64_t begin, int64_t end, int64_t keys,
+                           const REAL *rows, REAL *sums)
 {
     runs r = {.runs = 1, .length = end - begin, .a_run = 0, .a_k = KEYS};
     for (int64_t column = 0; column < a->width; column += NR, rows += QUERIES * NR)
-        micro_tn(KEYS, x + begin * KEYS, &r, rows + begin * NR, NULL, sums + column, a->width, NR);
+        micro_tn(keys, x + begin * KEYS, &r, rows + begin * NR, NULL, sums + column, a->width, NR);
 }
 
 /* delta = dy · y: what the softmax subtracts from each gradient of a probability. */
@@ -103,6 +112,20 @@ static void set_delta(const attention *a, scratch *w, int64_t count, const ELEME
         SUM_VECTORS(total, j, a->d, load_part(dy + i * row + j, lanes) * load_part(y + i * row + j, lanes));
         w->delta[i] = (REAL)total;
     }
+}
+
+/* Queries begin … end - 1 of the block, and `keys` keys from `first` on. */
+static void differentiate_strip(const backward *g, scratch *w, const REAL *const *queries, const REAL *const *douts,
+                                int64_t begin, int64_t end, int64_t sample, int64_t head, int64_t query, int64_t first,
+                                int64_t keys)
+{
+    const attention *a = &g->a;
+    attention_scores(a, queries + begin, end - begin, keys, w->keys + first * a->d, w->p + begin * KEYS);
+    attention_scores(a, douts + begin, end - begin, keys, w->values + first * a->d, w->dp + begin * KEYS);
+    for (int64_t i = begin; i < end; i++) differentiate_row(g, w, i, sample, head, query, first, keys);
+    add_transposed(a, w->p, begin, end, keys, w->dout, w->dv + first * a->width);
+    add_transposed(a, w->dp, begin, end, keys, w->queries, w->dk + first * a->width);
+    attention_add(a, w->dp + begin * KEYS, end - begin, keys, w->key_rows + first * a->width, w->dq + begin * a->width);
 }
 
 static void differentiate_block(const backward *g, scratch *w, int64_t sample, int64_t head, int64_t query,
@@ -127,12 +150,10 @@ static void differentiate_block(const backward *g, scratch *w, int64_t sample, i
         while (begin < end && (w->hi[begin] < first || w->lo[begin] >= first + KEYS)) begin++;
         while (end > begin && (w->hi[end - 1] < first || w->lo[end - 1] >= first + KEYS)) end--;
         if (begin == end) continue;
-        attention_scores(a, queries + begin, end - begin, w->keys + first * a->d, w->p + begin * KEYS);
-        attention_scores(a, douts + begin, end - begin, w->values + first * a->d, w->dp + begin * KEYS);
-        for (int64_t i = begin; i < end; i++) differentiate_row(g, w, i, sample, head, query, first);
-        add_transposed(a, w->p, begin, end, w->dout, w->dv + first * a->width);
-        add_transposed(a, w->dp, begin, end, w->queries, w->dk + first * a->width);
-        attention_add(a, w->dp + begin * KEYS, end - begin, w->key_rows + first * a->width, w->dq + begin * a->width);
+        for (int64_t keys, strip; begin < end; begin += strip) {
+            strip = attention_strip(w->hi, begin, end, first, &keys);
+            differentiate_strip(g, w, queries, douts, begin, begin + strip, sample, head, query, first, keys);
+        }
     }
     for (int64_t i = 0; i < count && g->dq; i++)
         copy_narrow(g->dq + (token + i) * a->q_row + head * a->d, w->dq + i * a->width, a->d);

@@ -43,6 +43,24 @@ INLINE vec vexp(vec x)
     return p * (vec)((half + 127) << 23) * (vec)((power - half + 127) << 23);
 }
 
+/* The same for x up to about 0, as a softmax has: e^-87 below -87. */
+INLINE vec vexp_below(vec x)
+{
+    const vec magic = splat(0x1.8p23f);
+    x = choose(x < -87.0f, splat(-87.0f), x);
+    vec shifted = x * 0x1.715476p+0f + magic;
+    vec k = shifted - magic;
+    vec r = x - k * 0x1.63p-1f;
+    r = r - k * -0x1.bd0106p-13f;
+    vec p = splat(0.001381453825160861f);
+    p = p * r + 0.00836874544620514f;
+    p = p * r + 0.04166838899254799f;
+    p = p * r + 0.1666652113199234f;
+    p = p * r + 0.4999999403953552f;
+    p = p * (r * r) + r + 1.0f;
+    return p * (vec)(((ivec)shifted - (ivec)magic + 127) << 23);
+}
+
 INLINE vec vtanh(vec x)
 {
     vec a = vabs(x);
@@ -184,6 +202,8 @@ INLINE vec vexp(vec x)
     for (int l = 0; l < VL; l++) x[l] = exp(x[l]);
     return x;
 }
+
+INLINE vec vexp_below(vec x) { return vexp(x); }
 
 INLINE vec vtanh(vec x)
 {
