@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # interop.sh - directories exchanged with Hugging Face's transformers, both ways and in versions 5 and 4: logits, shards, bf16, training
-# (interop.py). Python's packages are installed into a virtual environment, about 1 GB once; it stays in $LOCKSTEP_TEST_VENV or
+# (interop.py); tokenizers (interop_tokenizers.py). Python's packages are installed into a virtual environment, about 1 GB once; it stays in $LOCKSTEP_TEST_VENV or
 # ~/.cache/lockstep-test for later runs. Skipped where packages cannot be installed within some minutes.
 # ctest: timeout 600
 set -u
@@ -58,5 +58,6 @@ for version in 5 4; do
         PYTHONPATH=$path "$python" -c 'import transformers' 2> "$work/pip.log" || { tail -1 "$work/pip.log"; echo "skip: version 4 of transformers"; continue; }
     fi
     (cd "$work/$version" && PYTHONPATH=$path HF_HUB_OFFLINE=1 timeout 240 "$python" "$SOURCE_DIR/test/interop.py" "$work/hf_model" "$LOCKSTEP") || failed=1
+    [ -n "${LK_SANITIZE:-}" ] || PYTHONPATH=$path timeout 120 "$python" "$SOURCE_DIR/test/interop_tokenizers.py" "$BUILD_DIR/liblockstep.so" --quick || failed=1
 done
 exit $failed
