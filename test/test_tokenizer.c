@@ -1,9 +1,11 @@
-/* test_tokenizer.c - tokenizers of bytes and characters, UTF-8, the files of a tokenizer, and files that are refused. */
+/* test_tokenizer.c - tokenizers of bytes and characters, UTF-8, the files of a tokenizer, and files that are refused.
+ * ctest: label threaded */
 #define _GNU_SOURCE
 #include "data/text/encoder.h"
 #include "data/text/utf8.h"
 #include "test_data.h"
 
+#include <pthread.h>
 #include <sys/stat.h>
 
 static lk_context *context;
@@ -321,6 +323,8 @@ static void parts_of_a_file_that_are_not_supported_are_named(void)
             .decoder = "{\"type\":\"WordPiece\"}");
     REFUSES("there is no decoder", .decoder = "null");
     REFUSES("model.type is \"Unigram\", which is not supported", .settings = "\"type\":\"Unigram\",");
+    REFUSES("model.type is \"WordLevel\", which is not supported: with ByteLevel only BPE is",
+            .settings = "\"type\":\"WordLevel\",");
     REFUSES("model.type is \"WordPiece\"", .settings = "\"type\":\"WordPiece\",");
     REFUSES("model.dropout is 0.1", .settings = "\"dropout\":0.1,");
     REFUSES("model.continuing_subword_prefix is \"##\"", .settings = "\"continuing_subword_prefix\":\"##\",");
@@ -481,6 +485,49 @@ static void long_words_are_merged_as_short_ones(void)
     free(text), free(ids);
 }
 
+/* ---- threads ---- */
+
+enum { THREADS = 4, TEXT = 20000 };
+typedef struct encoding {
+    const lk_tokenizer *tokenizer;
+    const char         *text;
+    int32_t            *ids;
+    size_t              count;
+} encoding;
+
+static void *encode_in_thread(void *user)
+{
+    encoding *e = user;
+    size_t    count;
+    for (int i = 0; i < 20; i++) { /* mistakes of one thread are not messages of another */
+        if (lk_tokenizer_encode(e->tokenizer, e->text, TEXT, e->ids, TEXT, &e->count, NULL) < 0) abort();
+        if (lk_tokenizer_encode(e->tokenizer, "z", 1, e->ids, 0, &count, NULL) != LK_EINVAL) abort();
+    }
+    return NULL;
+}
+
+static void threads_share_a_tokenizer(void)
+{
+    lk_tokenizer *t;
+    pthread_t     threads[THREADS];
+    encoding      each[THREADS];
+    char         *text = malloc(TEXT);
+    for (size_t i = 0; i < TEXT; i++) text[i] = "abc a"[i * i % 7 % 5];
+    CHECK_OK(context, read_parts(&(json_parts){.settings = "\"ignore_merges\":true,"}, &t));
+    for (int i = 0; i < THREADS; i++) {
+        each[i] = (encoding){.tokenizer = t, .text = text, .ids = malloc(TEXT * sizeof(int32_t))};
+        CHECK(pthread_create(&threads[i], NULL, encode_in_thread, &each[i]) == 0);
+    }
+    for (int i = 0; i < THREADS; i++) CHECK(pthread_join(threads[i], NULL) == 0);
+    for (int i = 0; i < THREADS; i++) {
+        CHECK(each[i].count == each[0].count && each[0].count > 0 && each[0].count < TEXT);
+        CHECK(memcmp(each[i].ids, each[0].ids, each[0].count * sizeof(int32_t)) == 0);
+    }
+    for (int i = 0; i < THREADS; i++) free(each[i].ids);
+    free(text);
+    lk_tokenizer_free(t);
+}
+
 int main(void)
 {
     context = make_context();
@@ -499,6 +546,7 @@ int main(void)
     RUN(the_end_token_is_that_of_the_config);
     RUN(every_allocation_may_fail);
     RUN(long_words_are_merged_as_short_ones);
+    RUN(threads_share_a_tokenizer);
     CHECK(lk_context_memory(context, LK_MEMORY_OTHER) == held);
     free_context(context);
     return 0;

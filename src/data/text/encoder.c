@@ -200,7 +200,7 @@ static lk_status append_word(lk__text_encoder *e, const unsigned char *word, siz
 {
     known_word *known = NULL;
     uint64_t    key[2];
-    size_t      count;
+    size_t      count = 0;
     if (bytes == 1 && e->tokenizer->single[*word] >= 0) return append_ids(e, &e->tokenizer->single[*word], 1);
     if (bytes <= WORD_BYTES) {
         make_key(word, bytes, end, key);

@@ -53,11 +53,15 @@ bool lk__tokenizer_is(const lk__json *object, const char *name)
     return lk__json_get(object, "type", &type) && lk__json_equals(&type, name);
 }
 
+/* The kind of model comes first: it says more than what surrounds it. */
 static lk_status check_root(lk_context *context, const lk__json *root)
 {
-    lk__json value;
+    lk__json value, type;
     if (root->kind != LK__JSON_OBJECT || !lk__tokenizer_member(root, "model", &value))
         return lk__fail(context, LK_EFORMAT, "no tokenizer.json of Hugging Face: it has no \"model\"");
+    if (lk__json_get(&value, "type", &type) && !lk__json_equals(&type, "BPE") && !lk__json_equals(&type, "WordLevel"))
+        return lk__tokenizer_refuse(context, "model.type", &type,
+                                    "byte-level BPE is, and WordLevel of single characters");
     if (lk__tokenizer_member(root, "version", &value) && !lk__json_equals(&value, "1.0"))
         return lk__tokenizer_refuse(context, "version", &value, "only \"1.0\" is");
     return LK_OK;

@@ -176,7 +176,8 @@ lk_status lk__tokenizer_read_model(lk_tokenizer *t, const lk__json *root)
     const char *wanted = t->kind == LK__TEXT_CHARACTERS ? "WordLevel" : "BPE";
     if (lk__json_get(&model, "type", &type) && !lk__json_equals(&type, wanted)) /* old files of BPE have no type */
         return lk__tokenizer_refuse(t->context, "model.type", &type,
-                                    "BPE is, with the pre_tokenizer ByteLevel, and WordLevel of single characters");
+                                    t->kind == LK__TEXT_BPE ? "with ByteLevel only BPE is"
+                                                            : "with a Split into characters only WordLevel is");
     if (t->kind == LK__TEXT_BPE) status = check_settings(t, &model);
     if (status >= 0) status = read_vocabulary(t, &model, &name, &text);
     if (status >= 0 && t->kind == LK__TEXT_BPE && (status = read_merges(t, &model, &name, &text)) >= 0)
