@@ -100,6 +100,31 @@ static void bytes_are_tokens(void)
         }
 }
 
+/* What is not UTF-8 becomes U+FFFD, which is said once. */
+static void invalid_utf8_is_replaced_and_said(void)
+{
+    static const char text[] = "a\xff"
+                               "b\xc3(\xe2\x82 and more text, all of it valid";
+    static const char wanted[] = "a\xef\xbf\xbd"
+                                 "b\xef\xbf\xbd(\xef\xbf\xbd and more text, all of it valid";
+    lk_open_options   o = options_of(place("tokenizer.json"), 4);
+    lk_dataset       *d;
+    lk_text_info      info;
+    int32_t           got[256];
+    write_byte_tokenizer(place("tokenizer.json"));
+    log_text[0] = 0;
+    CHECK_OK(context, open_text("text", text, sizeof text - 1, LK_SPLIT_TRAIN, &o, &d));
+    CHECK(strstr(log_text, "data: 3 sequences of bytes are not UTF-8; each became U+FFFD"));
+    CHECK(lk_dataset_text(d, &info));
+    list_tokens(d, true, got);
+    for (int64_t i = 0; i + 1 < info.tokens; i++) CHECK(got[i] == (unsigned char)wanted[i]);
+    lk_dataset_free(d);
+    log_text[0] = 0;
+    CHECK_OK(context, open_text("text", text, sizeof text - 1, LK_SPLIT_TEST, &o, &d));
+    CHECK(log_text[0] == 0);
+    lk_dataset_free(d);
+}
+
 /* Files of a directory are documents, in the order of their paths; hidden and empty ones are none. */
 static void files_of_a_directory_are_documents(void)
 {
@@ -138,6 +163,8 @@ static void files_of_a_directory_are_documents(void)
     list_tokens(d, true, got);
     for (int i = 0; i < n - 2; i++) CHECK(got[i] == wanted[i]);
     lk_dataset_free(d);
+    write_file(place("folder/z.png"), "\x89PNG\r\n\x1a\n\0\0", 10);
+    CHECK_FAILS(context, open_as("text", root, LK_SPLIT_TRAIN, &o, &d), LK_EFORMAT, "folder/z.png has a zero byte");
     o.tokenizer = "byte", o.packing = 0;
     CHECK_FAILS(context, open_as("text", root, LK_SPLIT_TRAIN, &o, &d), LK_EINVAL,
                 "end token, which byte does not have", "--packing windows");
@@ -422,6 +449,52 @@ static void pieces_join_to_the_text(void)
     }
 }
 
+typedef struct joined {
+    int32_t *ids;
+    size_t   count, room;
+    int      pieces;
+} joined;
+
+static lk_status join_ids(void *user, const lk__text_piece *piece, const int32_t *ids, size_t count)
+{
+    joined *j = user;
+    (void)piece;
+    CHECK(j->count + count <= j->room);
+    memcpy(j->ids + j->count, ids, count * sizeof *ids);
+    j->count += count;
+    j->pieces++;
+    return LK_OK;
+}
+
+/* The tokens of a text in pieces are those of the whole text. */
+static void pieces_have_the_tokens_of_the_text(void)
+{
+    static const char *const names[] = {"gpt2", "llama3", "qwen2"};
+    size_t                   size;
+    char                    *text = (char *)read_whole(LK_SOURCE_DIR "/test/golden/tokenizers/multilingual.txt", &size);
+    int32_t                 *wanted = malloc((size + 1) * sizeof *wanted);
+    joined                   got = {.ids = malloc((size + 1) * sizeof *wanted), .room = size + 1};
+    for (int k = 0; k < 3; k++) {
+        char          path[512];
+        lk_tokenizer *tokenizer;
+        size_t        count;
+        snprintf(path, sizeof path, "%s/test/golden/tokenizers/%s.json", LK_SOURCE_DIR, names[k]);
+        CHECK_OK(context, lk_tokenizer_open(context, path, &tokenizer));
+        CHECK_OK(context, lk_tokenizer_encode(tokenizer, text, size, wanted, size + 1, &count, NULL));
+        for (size_t piece = 100; piece < size / 2; piece = piece * 3 + 1) {
+            lk__text_file   file = {.path = "memory", .bytes = text, .size = size};
+            lk__text_corpus c = {.context = context, .files = &file, .count = 1, .piece = piece};
+            lk__text_totals totals;
+            got.count = 0, got.pieces = 0;
+            CHECK_OK(context, lk__text_encode(&c, tokenizer, -1, join_ids, &got, &totals));
+            CHECK(got.count == count && memcmp(got.ids, wanted, count * sizeof *wanted) == 0);
+            CHECK(got.pieces > 1 && totals.documents == 1 && totals.bytes == (int64_t)size);
+        }
+        lk_tokenizer_free(tokenizer);
+    }
+    free(text), free(wanted), free(got.ids);
+}
+
 /* ---- memory ---- */
 
 static lk_status attempt_all(lk_context *other)
@@ -455,6 +528,7 @@ int main(void)
     CHECK(lk_context_create(&config, &context) == LK_OK);
     RUN(characters_are_tokens);
     RUN(bytes_are_tokens);
+    RUN(invalid_utf8_is_replaced_and_said);
     RUN(files_of_a_directory_are_documents);
     RUN(a_single_text_is_in_windows);
     RUN(jsonl_is_decoded);
@@ -463,6 +537,7 @@ int main(void)
     RUN(a_part_of_the_texts_is_held_out);
     RUN(mistakes_in_labels_are_named);
     RUN(pieces_join_to_the_text);
+    RUN(pieces_have_the_tokens_of_the_text);
     RUN(each_allocation_may_fail);
     free_context(context);
     return 0;

@@ -196,6 +196,8 @@ static void validation_predicts_every_token_once(void)
             lk_dataset_free(d);
             CHECK_OK(context, lk_dataset_open(context, name, LK_SPLIT_TEST, &o, &d));
             check_samples(d, ids + kept, count - kept, 8, packing > 0, false);
+            lk_text_info info;
+            CHECK(lk_dataset_text(d, &info) && info.tokens == count - kept && info.bytes == 3 * (count - kept));
             char wanted[600];
             snprintf(wanted, sizeof wanted, "%s: token %lld", scratch("train.bin"), (long long)kept + 8);
             CHECK(strcmp(lk_dataset_sample_name(d, 1), wanted) == 0);

@@ -180,7 +180,7 @@ LK_API lk_status lk_dataset_get(const lk_dataset *dataset, int64_t index, void *
  * are; label i32 (), with classes and their names. */
 typedef struct lk_text_info {
     int64_t tokens;     /* of this split */
-    int64_t bytes;      /* of text that they stand for; 0: not known */
+    int64_t bytes;      /* of text that they stand for; of a part of a token file in proportion; 0: not known */
     int64_t vocabulary; /* all ids are below it; 0: not known */
     int64_t longest;    /* tokens of the longest sample; classification: of the longest text, which may be cut to T */
     const lk_tokenizer *tokenizer; /* borrowed from the data set; NULL: tokens: without one */

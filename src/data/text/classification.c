@@ -243,9 +243,10 @@ static lk_status read_texts(reading *r, const lk_tokenizer *tokenizer, const lk_
     r->corpus.files = files->files;
     r->corpus.count = files->count;
     r->corpus.expected = (size_t)files->bytes;
+    r->corpus.quiet = lk__text_quiet(q);
     r->store.width = lk__text_width(lk_tokenizer_vocabulary(tokenizer));
     if (status == LK_OK) status = lk__text_encode(&r->corpus, tokenizer, -1, keep_text, r, &totals);
-    if (status == LK_OK && r->cut)
+    if (status == LK_OK && r->cut && !r->corpus.quiet)
         lk__log(q->context, LK_LOG_INFO,
                 "%s: %lld of %lld texts are longer than the context of %lld tokens; their first %lld count",
                 files->files[0].path, (long long)r->cut, (long long)r->count, (long long)q->length,

@@ -49,6 +49,7 @@ typedef struct lk__text_corpus {
     size_t               piece;                    /* bytes of a part of a long document, about; 0: the default */
     size_t               expected;                 /* bytes of all files, about; 0: not known */
     const lk_tokenizer  *tokenizer;                /* that will encode the parts; NULL: none yet */
+    bool                 quiet;     /* what is wrong with the texts was logged before */
 
     int               file;   /* the current one; -1 before the first */
     bool              open;   /* it is */

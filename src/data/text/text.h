@@ -23,6 +23,9 @@ static inline const char *lk__text_path(const lk__text_request *r)
     return r->paths[r->split == LK_SPLIT_TEST && r->paths[1][0]];
 }
 
+/* Whether the training set reads the same text, and has logged what is wrong with it. */
+static inline bool lk__text_quiet(const lk__text_request *r) { return r->split == LK_SPLIT_TEST && !r->paths[1][0]; }
+
 /* Tokens of a language model, and where they come from: the state of a data set of windows. */
 typedef struct lk__text_source {
     lk_context    *context;
