@@ -213,6 +213,7 @@ int record_read(setup *s, const char *name, options *given, const char *director
 {
     size_t bytes;
     int    code = read_options(s, name, directory, &bytes);
+    s->checkpoint = directory;
     if (code == 0) code = check_model(s, name, given, directory, bytes);
     if (code == 0) code = apply_options(s, name, given, directory, bytes);
     if (code == 0 && s->description && !lk_description_find(s->description, "model") && !options_given(given, "model"))

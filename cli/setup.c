@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 lk_tensor setup_model(setup *s, lk_tensor x)
 {
@@ -246,12 +247,25 @@ static void set_precision(lk_trainer_config *config, const char *type)
     lk_dtype_parse(mixed ? "f32" : type, &config->dtype);
 }
 
+/* A checkpoint has the tokenizer that it was trained with: characters, for example, are those of its text, not of any other. */
+static void use_saved_tokenizer(setup *s, const options *given)
+{
+    static const char *const texts[] = {"text:", "jsonl:", "tokens:"};
+    char                     path[4096];
+    bool                     text = false;
+    for (int i = 0; i < 3; i++) text |= strncmp(s->data, texts[i], strlen(texts[i])) == 0;
+    if (!s->checkpoint || !text || options_chosen(given, "tokenizer")) return;
+    snprintf(path, sizeof path, "%s/tokenizer.json", s->checkpoint);
+    if (access(path, R_OK) == 0) s->open_options.tokenizer = s->checkpoint;
+}
+
 static int set_open_options(setup *s, const char *name, const options *given)
 {
     const char *loss = options_text(given, "loss");
     int         code = open_options_set(name, given, s->data, &s->open_options);
     s->open_options.regression = strcmp(loss, "mse") == 0 || strcmp(loss, "l1") == 0;
     if (s->transformer.used) s->open_options.context = s->transformer.length;
+    if (code == 0) use_saved_tokenizer(s, given);
     return code;
 }
 

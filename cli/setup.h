@@ -64,7 +64,8 @@ typedef struct setup {
     bool              model_failed;   /* while its graph was recorded */
     const char       *weights_option; /* the option that set config.init: "--init" or "--load" */
 
-    lk_description *description; /* of the checkpoint that is loaded or resumed; NULL: none, or not of this rank */
+    const char     *checkpoint;  /* the directory that is loaded or resumed; NULL: none */
+    lk_description *description; /* of it; NULL: none, or not of this rank */
     lk_record      *record;      /* config.record */
     char           *record_text; /* options of the description: name and value of each, with their NULs */
 

@@ -100,6 +100,15 @@ tail -n 20 input.txt > folder/b.txt
     expect 0 "" "$LOCKSTEP" eval --load run --json
     [ -n "$loss" ] && [ "$(field loss < out.txt)" = "$loss" ] || fail "eval: $(cat out.txt err.txt), not $loss"
     expect 0 "" "$LOCKSTEP" eval --load run --data text:folder --json
+    # Characters keep their numbers: those of the text that the model was trained on.
+    expect 0 "" "$LOCKSTEP" train $gpt --data text:input.txt --tokenizer char --steps 3 --save chars
+    head -n 8 input.txt > part.txt
+    expect 0 "" "$LOCKSTEP" eval --load chars --data text:input.txt,part.txt --json
+    loss=$(field loss < out.txt)
+    expect 0 "" "$LOCKSTEP" eval --load chars --data text:part.txt,part.txt --json
+    [ -n "$loss" ] && [ "$(field loss < out.txt)" = "$loss" ] || fail "the same text, but not the same characters: $(cat out.txt)"
+    echo "ÄÖÜ ÄÖÜ" >> part.txt
+    expect 2 "part.txt: .*U\+00C4" "$LOCKSTEP" eval --load chars --data text:input.txt,part.txt
 }
 
 # ---- data tokenize ----
