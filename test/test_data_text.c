@@ -445,6 +445,7 @@ static void a_file_may_be_larger_than_the_memory(void)
     c.dataset = d, c.batch = 4, c.shuffle = true, c.workers = 2;
     CHECK(lk_loader_bytes(&c) < 1 << 20);
     CHECK_OK(context, lk_loader_create(context, &c, &loader));
+    CHECK(lk_context_memory(context, LK_MEMORY_LOADER) == lk_loader_bytes(&c));
     int64_t largest = 0;
     for (int i = 0; i < 8; i++) {
         CHECK_OK(context, lk_loader_next(loader, &b));

@@ -106,6 +106,35 @@ static void strings_are_decoded(void)
     }
 }
 
+/* Strings are read many bytes at a time: what is special may be at any place of them, in values that are skipped too. */
+static void special_bytes_are_found_anywhere(void)
+{
+    static const struct {
+        const char *text, *means; /* NULL: refused */
+    } special[] = {{"\\\"", "\""}, {"\\\\", "\\"}, {"\\n", "\n"}, {"\xc3\xa9", "\xc3\xa9"}, {"\\u20ac", "\xe2\x82\xac"},
+                   {"\x1f", NULL}, {"\x80", NULL}, {"\\q", NULL}};
+    enum { LONGEST = 40 };
+    for (size_t k = 0; k < sizeof special / sizeof *special; k++)
+        for (int before = 0; before <= LONGEST; before++)
+            for (int after = 0; after <= LONGEST; after++) {
+                char     text[256], wanted[128], got[128], plain[LONGEST + 1];
+                lk__json object, value;
+                memset(plain, '!', sizeof plain); /* next to a space, a quote and '#' among the bytes */
+                snprintf(text, sizeof text, "{\"skipped\": [\"%.*s%s%.*s\"], \"x\": \"%.*s%s%.*s\"}", before, plain,
+                         special[k].text, after, plain, before, plain, special[k].text, after, plain);
+                bool parsed = lk__json_parse(text, strlen(text), &object, NULL);
+                CHECK(parsed == (special[k].means != NULL), "%s", text);
+                if (!parsed || !special[k].means) continue;
+                snprintf(wanted, sizeof wanted, "%.*s%s%.*s", before, plain, special[k].means, after, plain);
+                CHECK(lk__json_get(&object, "x", &value), "%s", text);
+                CHECK(lk__json_string(&value, got, sizeof got) == strlen(wanted) && strcmp(got, wanted) == 0, "%s",
+                      text);
+                char small[LONGEST / 2] = "";
+                CHECK(lk__json_string(&value, small, sizeof small) == strlen(wanted));
+                CHECK(strncmp(small, wanted, sizeof small - 1) == 0 && strlen(small) <= sizeof small - 1, "%s", text);
+            }
+}
+
 static void errors_name_the_byte(void)
 {
     CHECK(refused("", 0) && refused("  ", 2) && refused("{\"a\" 1}", 5) && refused("[1,]", 3) && refused("[1 2]", 3));
@@ -129,6 +158,7 @@ int main(void)
     RUN(members_are_visited_in_order);
     RUN(numbers_are_exact_or_refused);
     RUN(strings_are_decoded);
+    RUN(special_bytes_are_found_anywhere);
     RUN(errors_name_the_byte);
     return check_result();
 }
