@@ -169,7 +169,7 @@ static void other_models_are_refused_by_key_and_value(void)
         {BERT "\"is_decoder\": \"no\"}", "\"is_decoder\" is \"no\": true or false"},
         {BERT "\"type_vocab_size\": 3}", "\"type_vocab_size\" is 3: only 2"},
         {BERT "\"classifier_dropout\": 0.5}", "\"classifier_dropout\" is 0.5: it must equal"},
-        {BERT "\"num_labels\": 1048577}", "\"num_labels\" is 1048577: at most 1048576"},
+        {BERT "\"num_labels\": 65537}", "\"num_labels\" is 65537: at most 65536"},
         {BERT "\"id2label\": {}}", "\"id2label\" is {}: an object"},
         {BERT "\"id2label\": [\"a\", \"b\"]}", "\"id2label\" is [\"a\", \"b\"]"},
         {GPT "\"activation_function\": \"a\\u001b[31m name that is long enough not to be shown as a whole, and more\"}",

@@ -9,7 +9,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-enum { CONFIG_LIMIT = 4 << 20 /* bytes */, MOST_LABELS = 1 << 20 };
+enum { CONFIG_LIMIT = 64 << 20 /* bytes */, MOST_LABELS = 1 << 16 };
 
 typedef lk__huggingface_reader reader;
 
