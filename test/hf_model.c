@@ -1,8 +1,11 @@
 /* hf_model.c - a program for interop.sh: models of directories that transformers reads or wrote, on public headers alone.
  *
- *   hf_model make CONFIG DIR                  new weights for a config.json, saved in DIR with config.json and generation_config.json
+ *   hf_model make CONFIG DIR [TOKENIZER]      new weights for a config.json, saved in DIR with config.json, generation_config.json and
+ *                                             the tokenizer's files: "byte", a tokenizer.json, or a text for one of its characters
  *   hf_model logits DIR INPUT OUTPUT          the logits of a batch, as f32
  *   hf_model train DIR INPUT STEPS SAVE       trains on one batch with AdamW from the weights of DIR, prints the losses, saves
+ *   hf_model generate DIR COUNT ID...         the most probable tokens after those given
+ *   hf_model encode DIR TEXT                  the tokens of a text file
  *
  * INPUT is i32: N, T, tokens (N, T), lengths (N), labels (N, T), or (N) for an encoder. */
 #include <inttypes.h>
@@ -102,15 +105,45 @@ static void bind(model *m, bool trains)
     if (trains) check(m, lk_program_bind(m->program, "label", m->labels), "labels");
 }
 
-static void save(model *m, const char *directory, int64_t step)
+static char *read_text(const char *path, size_t *bytes)
 {
-    char               config[8192], generation[512];
-    lk_progress        progress = {.step = step};
-    size_t             bytes = lk_hf_config_write(&m->config, config, sizeof config, .class_names = m->classes);
-    size_t             more = lk_hf_generation_config_write(&m->config, generation, sizeof generation);
-    lk_checkpoint_file files[] = {{"config.json", config, bytes}, {"generation_config.json", generation, more}};
+    FILE *file = fopen(path, "rb");
+    char *text = allocate(1 << 20);
+    *bytes = file ? fread(text, 1, 1 << 20, file) : 0;
+    if (!file || *bytes == 0) exit(1);
+    fclose(file);
+    return text;
+}
+
+static lk_tokenizer *open_tokenizer(const model *m, const char *name)
+{
+    lk_tokenizer *tokenizer;
+    size_t        length = strlen(name), bytes;
+    bool          text = length > 4 && strcmp(name + length - 4, ".txt") == 0;
+    char         *content = text ? read_text(name, &bytes) : NULL;
+    check(m,
+          text ? lk_tokenizer_from_text(m->context, content, bytes, &tokenizer)
+               : lk_tokenizer_open(m->context, name, &tokenizer),
+          "tokenizer");
+    free(content);
+    return tokenizer;
+}
+
+static void save(model *m, const char *directory, int64_t step, const char *tokenizer_name)
+{
+    char                     config[8192], generation[512];
+    lk_progress              progress = {.step = step};
+    size_t                   bytes = lk_hf_config_write(&m->config, config, sizeof config, .class_names = m->classes);
+    size_t                   more = lk_hf_generation_config_write(&m->config, generation, sizeof generation);
+    lk_checkpoint_file       files[16] = {{"config.json", config, bytes}, {"generation_config.json", generation, more}};
+    lk_tokenizer            *tokenizer = tokenizer_name ? open_tokenizer(m, tokenizer_name) : NULL;
+    int                      count = more ? 2 : 1, tokenizer_count = 0;
+    const lk_tokenizer_file *made = tokenizer ? lk_tokenizer_files(tokenizer, &tokenizer_count) : NULL;
     if (bytes == 0 || bytes >= sizeof config) exit(1);
-    check(m, lk_checkpoint_save_files(m->store, directory, &progress, 1, files, more ? 2 : 1), "save");
+    for (int i = 0; i < tokenizer_count && count < 16; i++)
+        files[count++] = (lk_checkpoint_file){made[i].name, made[i].text, made[i].bytes};
+    check(m, lk_checkpoint_save_files(m->store, directory, &progress, 1, files, count), "save");
+    lk_tokenizer_free(tokenizer);
 }
 
 static void write_logits(model *m, const char *path)
@@ -136,25 +169,78 @@ static void train(model *m, int64_t steps)
     }
 }
 
+static lk_status print_token(void *user, const lk_generated *generated)
+{
+    (void)user;
+    printf("%d\n", generated->token);
+    return LK_OK;
+}
+
+static void generate(model *m, const char *directory, int64_t tokens, int count, char **ids)
+{
+    int32_t             given[64];
+    lk_prompt           prompt = {given, count};
+    lk_generator       *generator;
+    lk_generator_config config = LK_GENERATOR_CONFIG_INIT;
+    lk_generate_config  call = LK_GENERATE_CONFIG_INIT;
+    if (count > 64) exit(1);
+    for (int i = 0; i < count; i++) given[i] = atoi(ids[i]);
+    config.model = &m->config;
+    config.weights = directory;
+    call.prompts = &prompt;
+    call.prompts_count = 1;
+    call.tokens = tokens;
+    call.temperature = 0;
+    call.ignore_eos = true;
+    call.token = print_token;
+    check(m, lk_generator_create(m->context, &config, &generator), "generator");
+    check(m, lk_generate(generator, &call, NULL), "generate");
+    lk_generator_free(generator);
+}
+
+static void encode(model *m, const char *directory, const char *path)
+{
+    size_t        bytes, count;
+    char         *text = read_text(path, &bytes);
+    int32_t      *ids = allocate((3 * bytes + 1) * sizeof *ids);
+    lk_tokenizer *tokenizer = open_tokenizer(m, directory);
+    check(m, lk_tokenizer_encode(tokenizer, text, bytes, ids, 3 * bytes + 1, &count, NULL), "encode");
+    for (size_t i = 0; i < count; i++) printf("%d\n", ids[i]);
+    lk_tokenizer_free(tokenizer);
+    free(ids);
+    free(text);
+}
+
+/* The commands that record a model themselves. */
+static void run_model(model *m, const char *command, int count, char **arguments)
+{
+    bool makes = strcmp(command, "make") == 0, trains = strcmp(command, "train") == 0;
+    m->n = m->length = 1;
+    if (!makes) read_batch(m, arguments[3]);
+    if (trains) m->config.dropout = m->config.attention_dropout = 0;
+    record(m, trains);
+    if (!makes) check(m, lk_weights_load(m->store, arguments[2]), "weights");
+    if (!makes) bind(m, trains);
+    if (makes)
+        save(m, arguments[3], 0, count > 4 ? arguments[4] : NULL);
+    else if (trains && count == 6)
+        train(m, atoll(arguments[4])), save(m, arguments[5], atoll(arguments[4]), NULL);
+    else if (count == 5)
+        write_logits(m, arguments[4]);
+}
+
 int main(int count, char **arguments)
 {
     model m = {.config = LK_TRANSFORMER_CONFIG_INIT};
     if (count < 4 || lk_context_create(NULL, &m.context) < 0) return 2;
     const char *command = arguments[1];
-    bool        makes = strcmp(command, "make") == 0, trains = strcmp(command, "train") == 0;
     read_config(&m, arguments[2]);
-    m.n = m.length = 1;
-    if (!makes) read_batch(&m, arguments[3]);
-    if (trains) m.config.dropout = m.config.attention_dropout = 0;
-    record(&m, trains);
-    if (!makes) check(&m, lk_weights_load(m.store, arguments[2]), "weights");
-    if (!makes) bind(&m, trains);
-    if (makes)
-        save(&m, arguments[3], 0);
-    else if (trains && count == 6)
-        train(&m, atoll(arguments[4])), save(&m, arguments[5], atoll(arguments[4]));
-    else if (count == 5)
-        write_logits(&m, arguments[4]);
+    if (strcmp(command, "generate") == 0)
+        generate(&m, arguments[2], atoll(arguments[3]), count - 4, arguments + 4);
+    else if (strcmp(command, "encode") == 0)
+        encode(&m, arguments[2], arguments[3]);
+    else
+        run_model(&m, command, count, arguments);
     lk_program_free(m.program);
     lk_store_free(m.store);
     lk_plan_free(m.plan);

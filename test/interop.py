@@ -1,7 +1,9 @@
 """Exchanges directories with transformers, both ways; test/interop.sh runs it. Arguments: the program of hf_model.c, the command lockstep.
 
-Ours → theirs: a directory that Lockstep wrote opens, without missing or unexpected weights, and gives the same logits.
-Theirs → ours: what save_pretrained wrote (whole, in shards, in bf16) gives the same logits here, and trains here as in PyTorch."""
+Ours → theirs: a directory that Lockstep wrote opens, without missing or unexpected weights, and gives the same logits; AutoTokenizer opens
+its tokenizer and gives the same tokens.
+Theirs → ours: what save_pretrained wrote (whole, in shards, in bf16) gives the same logits here, and trains here as in PyTorch.
+Both give the same 64 tokens by greedy generation."""
 import json
 import os
 import subprocess
@@ -22,12 +24,12 @@ torch.set_num_threads(1)
 program, lockstep = sys.argv[1], sys.argv[2]
 TOLERANCE = 1e-5  # of the largest logit
 LLAMA = dict(vocab_size=61, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, intermediate_size=88,
-             max_position_embeddings=64, initializer_range=0.2, bos_token_id=1, eos_token_id=2, rms_norm_eps=1e-5)
+             max_position_embeddings=96, initializer_range=0.2, bos_token_id=1, eos_token_id=2, rms_norm_eps=1e-5)
 SCALED = dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=8)
 # name, class of the configuration, its arguments as version 4 has them
 CASES = [
-    ("gpt", hf.GPT2Config, dict(vocab_size=61, n_positions=24, n_embd=32, n_layer=2, n_head=4, initializer_range=0.2, bos_token_id=60, eos_token_id=60)),
-    ("gpt with relu", hf.GPT2Config, dict(vocab_size=61, n_positions=24, n_embd=24, n_layer=1, n_head=3, n_inner=40, activation_function="relu", initializer_range=0.2, bos_token_id=None, eos_token_id=None)),
+    ("gpt", hf.GPT2Config, dict(vocab_size=61, n_positions=80, n_embd=32, n_layer=2, n_head=4, initializer_range=0.2, bos_token_id=60, eos_token_id=60)),
+    ("gpt with relu", hf.GPT2Config, dict(vocab_size=61, n_positions=80, n_embd=24, n_layer=1, n_head=3, n_inner=40, activation_function="relu", initializer_range=0.2, bos_token_id=None, eos_token_id=None)),
     ("llama, llama3 rope, tied", hf.LlamaConfig, dict(LLAMA, tie_word_embeddings=True, rope_theta=500.0, rope_scaling=SCALED)),
     ("llama, linear rope, biases, wide heads", hf.LlamaConfig, dict(LLAMA, num_key_value_heads=1, head_dim=16, attention_bias=True, mlp_bias=True, rope_theta=5000.0, rope_scaling=dict(rope_type="linear", factor=4.0))),
     ("llama, plain rope", hf.LlamaConfig, dict(LLAMA, rope_theta=300.0)),
@@ -143,9 +145,58 @@ def check_training(name, config, directory, steps=5):
     return off
 
 
+def check_generation(name, config, directory, count=64):
+    """By the library and, where it has the subcommand, by the command; the end token does not end it."""
+    prompt = [5, 17, 3, 42, 60]
+    ids = [int(line) for line in run("generate", directory, str(count), *map(str, prompt)).split()]
+    model = open_theirs(directory, config)
+    model.generation_config.eos_token_id = None
+    expected = model.generate(torch.tensor([prompt]), attention_mask=torch.ones(1, len(prompt), dtype=torch.long), do_sample=False, max_new_tokens=count, pad_token_id=0)[0, len(prompt):].tolist()
+    assert ids == expected and len(ids) == count, (name, ids, expected)
+    if has_generate:
+        done = subprocess.run([lockstep, "generate", "--load", directory, "--prompt-ids", ",".join(map(str, prompt)), "--tokens", str(count), "--temperature", "0", "--ignore-eos", "--ids"],
+                              capture_output=True, text=True)
+        assert done.returncode == 0 and [int(t) for t in done.stdout.replace(",", " ").split()] == expected, (name, done.stdout, done.stderr, expected)
+    return len(set(ids))
+
+
+TEXT = "First Citizen:\nBefore we proceed any further, hear me speak.\n\nZwölf Boxkämpfer jagen Viktor: 猫 🙂 and 3,14!\n" * 3
+
+
+def train_bpe():
+    """A small GPT-2 tokenizer with an end token."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    tokenizer.train_from_iterator([TEXT], trainers.BpeTrainer(vocab_size=300, special_tokens=["<|endoftext|>"], initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False))
+    tokenizer.save("tokenizer.json")
+
+
+def check_tokenizers(config):
+    """Bytes, characters and BPE beside a model that Lockstep saved: the same tokens, and the text comes back."""
+    with open("text.txt", "w") as file: file.write(TEXT)
+    train_bpe()
+    config.save_pretrained("tokenizer-config")
+    for i, kind in enumerate(("byte", "text.txt", "tokenizer.json")):
+        directory = f"tokenizer{i}"
+        run("make", "tokenizer-config", directory, kind)
+        theirs = hf.AutoTokenizer.from_pretrained(directory)
+        ids = [int(line) for line in run("encode", directory, "text.txt").split()]
+        assert ids == theirs(TEXT, add_special_tokens=False)["input_ids"], (kind, ids[:20], theirs(TEXT)["input_ids"][:20])
+        assert theirs.decode(ids, clean_up_tokenization_spaces=False) == TEXT and len(theirs) > max(ids), kind
+        print(f"{kind}: AutoTokenizer gives the same {len(ids)} tokens")
+
+
+distinct = [0]  # a tied model with random weights may repeat its last token, but not all models do
+has_generate = subprocess.run([lockstep, "generate", "--help"], capture_output=True).returncode == 0
 for i, (name, kind, arguments) in enumerate(CASES):
     config = make_config(kind, arguments)
     ours = check_ours(name, config, f"ours{i}")
     theirs = check_theirs(name, config, f"theirs{i}")
     trained = check_training(name, config, f"theirs{i}-shards")
+    if not is_encoder(config):
+        distinct += [check_generation(name, config, directory) for directory in (f"ours{i}", f"theirs{i}-shards")]
     print(f"{name}: logits differ by {ours:.0e} (written by Lockstep) and {theirs:.0e} (by transformers {hf.__version__}), losses of 5 steps by {trained:.0e}")
+assert max(distinct) > 10, distinct
+print(f"greedy generation gives the same 64 tokens, of which {max(distinct)} are distinct{'' if has_generate else '; this lockstep has no generate'}")
+check_tokenizers(make_config(*CASES[0][1:]))
