@@ -544,21 +544,22 @@ static lk_tensor cross_entropy(cell *c)
 
 static lk_tensor scaled_cross_entropy(cell *c) { return lk_scale(cross_entropy(c), -0.75); }
 
-/* Bits: 0 packed, 1 causal, 2 grouped queries, 3 bounds of documents and lengths. */
+/* Bits: 0 packed, 1 causal, 2 grouped queries, 3 bounds of documents and lengths, 4 dropout. */
 static lk_tensor build_dot_product_attention(cell *c)
 {
     enum { N = 2, T = 5, D = 3 };
     int       n = c->variant, heads = 2, groups = n & 4 ? 1 : 2;
     lk_tensor none = {0}, first = {0}, lengths = {0};
     int       starts[N * T] = {0, 0, 2, 2, 2, 0, 1, 1, 3, 3}, counts[N] = {5, 4};
+    double    dropout = n & 16 ? 0.3 : 0;
     if (n & 8)
         first = integers(c, starts, N * T, 2, (int64_t[]){N, T}), lengths = integers(c, counts, N, 1, (int64_t[]){N});
     if (n & 1)
         return lk_attention(OPERAND(c, PLAIN, N, T, (heads + 2 * groups) * D), none, none, .heads = heads,
-                            .kv_heads = groups, .causal = n & 2, .first = first, .lengths = lengths);
+                            .kv_heads = groups, .causal = n & 2, .dropout = dropout, .first = first, .lengths = lengths);
     lk_tensor q = OPERAND(c, PLAIN, N, T, heads * D), k = OPERAND(c, PLAIN, N, T, groups * D);
     return lk_attention(q, k, OPERAND(c, PLAIN, N, T, groups * D), .heads = heads, .kv_heads = groups, .causal = n & 2,
-                        .window = n & 2 ? 3 : 0, .scale = 0.7, .first = first, .lengths = lengths);
+                        .window = n & 2 ? 3 : 0, .scale = 0.7, .dropout = dropout, .first = first, .lengths = lengths);
 }
 
 static lk_tensor build_rotated(cell *c)
@@ -756,7 +757,7 @@ static const gradient_case cases[] = {
     CASE(batch_norm_relu, 24, .kinks = true, .sync = true),
     CASE(embedding, 4),
     CASE(embedding_tied, 1),
-    CASE(dot_product_attention, 16),
+    CASE(dot_product_attention, 32),
     CASE(rotated, 4),
     CASE(gated, 2),
     {.name = "linear_cross_entropy", .build = linear_entropy, .variants = 8, .loss = true},

@@ -28,7 +28,7 @@ attention attention_describe(const lk__kernel_call *call, int operand, int bound
     a.causal = attrs->causal;
     a.window = attrs->window;
     a.scale = (REAL)attrs->scale;
-    if (attrs->probability > 0) {
+    if (attrs->probability > 0 && call->step) { /* there is none when the workspace is planned */
         uint64_t turn = call->step->sample_ids ? (uint64_t)call->step->epoch : ~(uint64_t)call->step->step;
         double   threshold = ceil(attrs->probability * 4294967296.0 - 0.5);
         a.threshold = threshold > 4294967295.0 ? UINT32_MAX : (uint32_t)threshold;
