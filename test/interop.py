@@ -3,7 +3,7 @@
 Ours → theirs: a directory that Lockstep wrote opens, without missing or unexpected weights, and gives the same logits; AutoTokenizer opens
 its tokenizer and gives the same tokens.
 Theirs → ours: what save_pretrained wrote (whole, in shards, in bf16) gives the same logits here, and trains here as in PyTorch.
-Both give the same 64 tokens by greedy generation."""
+Both give the same 64 tokens by greedy generation. The command trains from a directory of theirs into one that they open."""
 import json
 import os
 import subprocess
@@ -187,6 +187,57 @@ def check_tokenizers(config):
         print(f"{kind}: AutoTokenizer gives the same {len(ids)} tokens")
 
 
+def command(*arguments, fails=None):
+    done = subprocess.run([lockstep, *arguments], capture_output=True, text=True)
+    if fails is None: assert done.returncode == 0, (arguments, done.stderr)
+    else: assert done.returncode == 2 and fails in done.stderr, (arguments, done.returncode, done.stderr, fails)
+
+
+TRAIN = ["train", "--batch", "4", "--steps", "3", "--threads", "1"]
+
+
+def check_saved(name, directory, text):
+    """What `lockstep train --save` wrote: model and tokenizer open, and the tokens of a text give the same logits."""
+    global tokens
+    config, tokenizer = AutoConfig.from_pretrained(directory), hf.AutoTokenizer.from_pretrained(directory)
+    ids = torch.tensor(tokenizer(text, add_special_tokens=False)["input_ids"])
+    before, tokens = tokens, ids[:N * LENGTH].reshape(N, LENGTH)
+    off = compare(name, open_theirs(directory, config), directory)
+    tokens = before
+    print(f"{name}: a directory of `lockstep train` opens, logits differ by {off:.0e}")
+    return config
+
+
+def check_command(config):
+    """From a directory of transformers to one of ours, as the documentation has it; a model of characters; classes; and mistakes."""
+    with open("corpus.txt", "w") as file: file.write(TEXT * 10)
+    config.vocab_size = 300
+    auto(config).from_config(config).save_pretrained("hub", max_shard_size="20KB")
+    hf.PreTrainedTokenizerFast(tokenizer_file="tokenizer.json", eos_token="<|endoftext|>").save_pretrained("hub")
+    command(*TRAIN, "--model", "hub/config.json", "--init", "hub", "--data", "text:corpus.txt", "--tokenizer", "hub", "--context", "32", "--save", "mine")
+    check_saved("from hub to mine", "mine", TEXT)
+    assert hf.AutoTokenizer.from_pretrained("mine").eos_token == "<|endoftext|>"
+    command(*TRAIN, "--model", "gpt", "--layers", "1", "--heads", "2", "--width", "16", "--context", "16", "--data", "text:corpus.txt", "--tokenizer", "char", "--save", "characters")
+    check_saved("characters", "characters", TEXT)
+    with open("data.jsonl", "w") as file:
+        for i in range(40): file.write(json.dumps(dict(text=("good day " if i % 2 else "bad rain ") * (i % 3 + 1), label="positive" if i % 2 else "negative")) + "\n")
+    command(*TRAIN, "--model", "encoder", "--layers", "1", "--heads", "2", "--width", "16", "--context", "32", "--data", "jsonl:data.jsonl", "--label", "label", "--tokenizer", "byte", "--save", "classes")
+    assert check_saved("classes", "classes", TEXT).id2label == {0: "negative", 1: "positive"}
+
+    other = dict(json.load(open("hub/config.json")), n_embd=16)
+    unknown = dict(other, architectures=["MambaForCausalLM"], model_type="mamba")
+    os.mkdir("own")
+    for name, content in (("other.json", other), ("unknown.json", unknown), ("own/tokenizer.json", {})):
+        with open(name, "w") as file: json.dump(content, file)
+    data = ["--data", "text:corpus.txt", "--tokenizer", "hub", "--context", "32"]
+    command(*TRAIN, "--model", "unknown.json", *data, fails='"architectures" is ["MambaForCausalLM"]')
+    command(*TRAIN, "--model", "other.json", "--init", "hub", *data, fails="it is of another model")
+    command(*TRAIN, "--model", "hub/config.json", "--save", "own", *data, fails="own/tokenizer.json is not a link that a save made")
+    assert os.listdir("own") == ["tokenizer.json"]
+    os.remove("hub/" + sorted(f for f in os.listdir("hub") if f.endswith(".safetensors"))[1])
+    command(*TRAIN, "--model", "hub/config.json", "--init", "hub", *data, fails="but there is no such file")
+
+
 distinct = [0]  # a tied model with random weights may repeat its last token, but not all models do
 has_generate = subprocess.run([lockstep, "generate", "--help"], capture_output=True).returncode == 0
 for i, (name, kind, arguments) in enumerate(CASES):
@@ -200,3 +251,4 @@ for i, (name, kind, arguments) in enumerate(CASES):
 assert max(distinct) > 10, distinct
 print(f"greedy generation gives the same 64 tokens, of which {max(distinct)} are distinct{'' if has_generate else '; this lockstep has no generate'}")
 check_tokenizers(make_config(*CASES[0][1:]))
+check_command(make_config(*CASES[0][1:]))
