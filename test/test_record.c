@@ -185,6 +185,17 @@ static void the_record_does_not_change_the_weights_file(void)
     CHECK(lk_description_normalisation(d, &t) && t.channels == 1 && t.mean[0] == 0.5 && t.std[0] == 0.5,
           "the default of u8 is written out");
     lk_description_free(d);
+    shell("mkdir own && echo mine > own/config.json");
+    config.save = in_root("own");
+    config.files = &(lk_checkpoint_file){"config.json", "{}", 2};
+    config.files_count = 1;
+    CHECK(train(c, &config) == LK_EINVAL &&
+              strstr(lk_context_error(c), "own/config.json is not a link that a save made"),
+          "%s", lk_context_error(c));
+    shell("[ \"$(ls own)\" = config.json ]");
+    config.files = &(lk_checkpoint_file){"../config.json", "{}", 2};
+    CHECK(train(c, &config) == LK_EINVAL && strstr(lk_context_error(c), "is not a name"), "%s", lk_context_error(c));
+    config.files_count = 0;
     config.record = &(lk_record){"model", NULL};
     config.record_count = 1;
     CHECK(train(c, &config) == LK_EINVAL && strstr(lk_context_error(c), "record 0 has no name or no value"), "%s",

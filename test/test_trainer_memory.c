@@ -37,6 +37,8 @@ static lk_status train(lk_context *context, lk_comm *comm, way how, const char *
     config.eval_every = 1;
     config.workers = how == SAVES || how == TRACES;
     config.save = save;
+    config.files = &(lk_checkpoint_file){"config.json", "{}", 2};
+    config.files_count = 1;
     config.resume_from = how == RESUMES ? checkpoint : NULL;
     config.trace = how == TRACES ? trace : NULL;
     config.accumulate = how == ACCUMULATES ? 2 : 0;
