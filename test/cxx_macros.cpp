@@ -139,6 +139,19 @@ static bool configure_everything(lk_context *context)
     lk_transformer_config model = LK_TRANSFORMER_CONFIG_INIT;
     WANT(lk_transformer_preset("gpt2", &model) && lk_hf_config_write(&model, nullptr, 0) > 0);
     WANT(lk_hf_config_write(&model, nullptr, 0, .dtype = LK_F64) == lk_hf_config_write(&model, nullptr, 0));
+    lk_generator_config made_of = LK_GENERATOR_CONFIG_INIT;
+    lk_generate_config  ask = LK_GENERATE_CONFIG_INIT;
+    lk_generator       *generator = nullptr;
+    const int32_t       token = 3;
+    const lk_prompt     prompt = {&token, 1};
+    int                 tokens = 0;
+    model.vocabulary = model.context = 8, model.layers = model.heads = 1, model.width = 4, model.eos = -1;
+    made_of.model = &model;
+    ask.prompts = &prompt, ask.prompts_count = 1, ask.tokens = 5, ask.user = &tokens;
+    ask.token = [](void *user, const lk_generated *) { return ++*static_cast<int *>(user), LK_OK; };
+    WANT(lk_generator_create(context, &made_of, &generator) == LK_OK && lk_generate(generator, &ask, nullptr) == LK_OK);
+    WANT(tokens == 5);
+    lk_generator_free(generator);
     return lk_context_error(context)[0] == 0;
 }
 

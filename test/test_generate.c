@@ -23,7 +23,7 @@ static int larger_first(const void *a, const void *b)
 }
 
 /* The probability of each token by its definition: sorted, cut after k, renormalised, cut once p is reached, renormalised. */
-static void naive_probabilities(const float *logits, int n, const lk__sampling *s, double *p)
+static void naive_probabilities(const float *logits, int n, const lk__generation_sampling *s, double *p)
 {
     ranked *r = calloc((size_t)n, sizeof *r);
     double  total = 0, sum = 0;
@@ -45,11 +45,12 @@ static void naive_probabilities(const float *logits, int n, const lk__sampling *
 static void every_token_gets_its_probability(void)
 {
     enum { MOST = 300, NUMBERS = 4000 };
-    static const lk__sampling settings[] = {{1, 0, 0},    {0.7, 5, 0},    {1, 1, 0},     {2, 0, 0.9},  {0.5, 40, 0.5},
-                                            {1, 1000, 1}, {1.3, 0, 0.01}, {1, 3, 0.999}, {0.05, 0, 0}, {1, 7, 0.6}};
-    float                     logits[MOST];
-    double                    p[MOST], share[MOST];
-    lk__candidate             scratch[MOST];
+    static const lk__generation_sampling settings[] = {{1, 0, 0},      {0.7, 5, 0},  {1, 1, 0},      {2, 0, 0.9},
+                                                       {0.5, 40, 0.5}, {1, 1000, 1}, {1.3, 0, 0.01}, {1, 3, 0.999},
+                                                       {0.05, 0, 0},   {1, 7, 0.6}};
+    float                                logits[MOST];
+    double                               p[MOST], share[MOST];
+    lk__generation_candidate             scratch[MOST];
     for (size_t i = 0; i < sizeof settings / sizeof *settings; i++)
         for (int n = 1; n <= MOST; n = n * 3 + 1) {
             for (int t = 0; t < n; t++) {
@@ -68,19 +69,19 @@ static void every_token_gets_its_probability(void)
 
 static void greedy_takes_the_first_maximum(void)
 {
-    const lk__sampling greedy = {0, 5, 0.5};
-    const float        logits[] = {-3, 2, 7, 7, 1}, bad[] = {1, NAN, 2}, none[] = {-INFINITY, -INFINITY},
+    const lk__generation_sampling greedy = {0, 5, 0.5};
+    const float                   logits[] = {-3, 2, 7, 7, 1}, bad[] = {1, NAN, 2}, none[] = {-INFINITY, -INFINITY},
                 most[] = {1, INFINITY};
-    const double  wide[] = {1, 2, 2 + 1e-12};
-    lk__candidate scratch[5];
+    const double             wide[] = {1, 2, 2 + 1e-12};
+    lk__generation_candidate scratch[5];
     for (int u = 1; u < 10; u++) CHECK(lk__sample(&greedy, LK_F32, logits, 5, u / 10.0, scratch) == 2);
     CHECK(lk__sample(&greedy, LK_F64, wide, 3, 0.5, scratch) == 2);
     CHECK(lk__sample(&greedy, LK_F32, bad, 3, 0.5, scratch) == -1 &&
           lk__sample(&greedy, LK_F32, none, 2, 0.5, scratch) == -1);
     CHECK(lk__sample(&greedy, LK_F32, most, 2, 0.5, scratch) == -1);
     /* A token that is excluded by -INFINITY is never chosen. */
-    const float        two[] = {0, -INFINITY, 0};
-    const lk__sampling all = {1, 0, 0};
+    const float                   two[] = {0, -INFINITY, 0};
+    const lk__generation_sampling all = {1, 0, 0};
     for (int u = 0; u < 100; u++) CHECK(lk__sample(&all, LK_F32, two, 3, (u + 0.5) / 100, scratch) != 1);
 }
 
@@ -121,12 +122,12 @@ static void text_is_given_in_whole_characters_up_to_a_stop_string(void)
     for (size_t a = 0; a < sizeof texts / sizeof *texts; a++)
         for (size_t b = 0; b < sizeof stops / sizeof *stops; b++)
             for (uint64_t draw = 0; draw < 50; draw++) {
-                const char *text = texts[a];
-                lk__stops   s = {stops[b], 0};
-                size_t      length = strlen(text), want = length, used = 0, at = 0;
-                bool        stopped = false;
-                char        room[256], out[256];
-                lk__pending p = {.text = room};
+                const char            *text = texts[a];
+                lk__generation_stops   s = {stops[b], 0};
+                size_t                 length = strlen(text), want = length, used = 0, at = 0;
+                bool                   stopped = false;
+                char                   room[256], out[256];
+                lk__generation_pending p = {.text = room};
                 while (s.text[s.count]) {
                     const char *found = strstr(text, s.text[s.count++]);
                     if (found && (size_t)(found - text) < want) want = (size_t)(found - text);
@@ -260,12 +261,12 @@ static collected *generate(lk_generator *g, lk_dtype real, const lk_prompt *p, i
 static void compare_with_whole(whole *w, const collected *c, int index, const lk_prompt *p,
                                const lk_generate_config *config, int64_t earlier, double tolerance)
 {
-    lk_dtype      real = c->real;
-    int32_t       tokens[CONTEXT + 1];
-    double        most = 0, largest = 1;
-    lk__candidate scratch[VOCABULARY];
-    lk__sampling  s = {config->temperature, config->top_k, config->top_p};
-    int64_t       count = p->count;
+    lk_dtype                 real = c->real;
+    int32_t                  tokens[CONTEXT + 1];
+    double                   most = 0, largest = 1;
+    lk__generation_candidate scratch[VOCABULARY];
+    lk__generation_sampling  s = {config->temperature, config->top_k, config->top_p};
+    int64_t                  count = p->count;
     memcpy(tokens, p->tokens, (size_t)count * sizeof *tokens);
     for (int64_t i = 0; i < c->count[index]; i++, count++) {
         char   logits[VOCABULARY * sizeof(double)];

@@ -17,17 +17,17 @@ enum { COPIED = 1 << 16 }; /* elements that are copied at a time from another st
 static const char *const input_names[INPUTS] = {"tokens", "positions", "rows", "first", "last"};
 
 struct lk_generator {
-    lk_context           *context;
-    lk_generator_config   config;
-    lk_transformer_config model;
-    lk_graph             *graph[PROGRAMS];
-    lk_plan              *plan[PROGRAMS];
-    lk_store             *store;
-    lk_program           *program[PROGRAMS];
-    int64_t               width[PROGRAMS]; /* tokens of each prompt in a run */
-    int32_t              *inputs[INPUTS];  /* (batch, width) */
-    void                 *logits;          /* (batch, vocabulary) */
-    lk__candidate        *candidates;      /* vocabulary of them */
+    lk_context               *context;
+    lk_generator_config       config;
+    lk_transformer_config     model;
+    lk_graph                 *graph[PROGRAMS];
+    lk_plan                  *plan[PROGRAMS];
+    lk_store                 *store;
+    lk_program               *program[PROGRAMS];
+    int64_t                   width[PROGRAMS]; /* tokens of each prompt in a run */
+    int32_t                  *inputs[INPUTS];  /* (batch, width) */
+    void                     *logits;          /* (batch, vocabulary) */
+    lk__generation_candidate *candidates;      /* vocabulary of them */
 };
 
 /* ---- creation ---- */
@@ -40,7 +40,10 @@ static size_t logits_bytes(const lk_generator *g)
 {
     return (size_t)(g->config.batch * g->model.vocabulary) * lk_dtype_size(g->config.dtype);
 }
-static size_t candidates_bytes(const lk_generator *g) { return (size_t)g->model.vocabulary * sizeof(lk__candidate); }
+static size_t candidates_bytes(const lk_generator *g)
+{
+    return (size_t)g->model.vocabulary * sizeof(lk__generation_candidate);
+}
 
 static lk_status check_config(lk_context *c, lk_generator_config *config)
 {
@@ -212,24 +215,24 @@ size_t lk_generator_weight_bytes(const lk_generator *g)
 /* ---- one call ---- */
 
 typedef struct continuation {
-    const int32_t  *prompt;
-    int64_t         length, made; /* tokens of the prompt; new ones */
-    uint64_t        hash;
-    int64_t         earlier; /* equal prompts before it */
-    int32_t         next;    /* the token that runs next, at position length + made - 1 */
-    lk_generate_end end;
-    lk__pending     pending;
+    const int32_t         *prompt;
+    int64_t                length, made; /* tokens of the prompt; new ones */
+    uint64_t               hash;
+    int64_t                earlier; /* equal prompts before it */
+    int32_t                next;    /* the token that runs next, at position length + made - 1 */
+    lk_generate_end        end;
+    lk__generation_pending pending;
 } continuation;
 
 typedef struct call {
-    lk_generator      *g;
-    lk_generate_config config;
-    lk__sampling       sampling;
-    lk__stops          stops;
-    continuation      *of; /* one for each prompt */
-    char              *text;
-    size_t             room; /* of text for each prompt */
-    lk_generate_times  times;
+    lk_generator           *g;
+    lk_generate_config      config;
+    lk__generation_sampling sampling;
+    lk__generation_stops    stops;
+    continuation           *of; /* one for each prompt */
+    char                   *text;
+    size_t                  room; /* of text for each prompt */
+    lk_generate_times       times;
 } call;
 
 const char *lk_generate_end_name(lk_generate_end end)
@@ -412,8 +415,8 @@ lk_status lk_generate(lk_generator *g, const lk_generate_config *given, lk_gener
 {
     call      c = {.g = g, .config = LK_GENERATE_CONFIG_INIT};
     lk_status status = LK__CONFIG_READ(g->context, lk_generate_config, given, &c.config);
-    c.stops = (lk__stops){c.config.stop, c.config.stop_count};
-    c.sampling = (lk__sampling){c.config.temperature, c.config.top_k, c.config.top_p};
+    c.stops = (lk__generation_stops){c.config.stop, c.config.stop_count};
+    c.sampling = (lk__generation_sampling){c.config.temperature, c.config.top_k, c.config.top_p};
     if (status < 0 || (status = check_call(&c)) < 0) return status;
     lk_step step = {.step = 1, .count = c.config.prompts_count};
     if ((status = begin_call(&c)) < 0) goto done;

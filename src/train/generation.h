@@ -8,40 +8,41 @@
 
 /* ---- sample.c ---- */
 
-typedef struct lk__candidate {
+typedef struct lk__generation_candidate {
     double  weight; /* logit, then probability */
     int32_t token;
-} lk__candidate;
+} lk__generation_candidate;
 
-typedef struct lk__sampling {
+typedef struct lk__generation_sampling {
     double  temperature;
     int64_t top_k; /* 0: all */
     double  top_p; /* 0 and 1: all */
-} lk__sampling;
+} lk__generation_sampling;
 
 /* The token for a uniform number in (0, 1); scratch: one candidate for each logit. -1: no logit is finite, or one is NaN. */
-int32_t lk__sample(const lk__sampling *sampling, lk_dtype type, const void *logits, int64_t vocabulary, double uniform,
-                   lk__candidate *scratch);
+int32_t lk__sample(const lk__generation_sampling *sampling, lk_dtype type, const void *logits, int64_t vocabulary,
+                   double uniform, lk__generation_candidate *scratch);
 /* The number for a position of a prompt; `earlier` prompts of the call are equal to it. */
 double lk__sample_uniform(uint64_t seed, uint64_t prompt_hash, int64_t earlier, int64_t position);
 
 /* ---- stop.c ---- */
 
 /* The bytes of one continuation that are not given out yet. */
-typedef struct lk__pending {
-    char  *text; /* room for lk__pending_room */
+typedef struct lk__generation_pending {
+    char  *text;         /* room for lk__pending_room */
     size_t bytes, given; /* held; of these, given out by the latest call */
-} lk__pending;
+} lk__generation_pending;
 
-typedef struct lk__stops {
+typedef struct lk__generation_stops {
     const char *const *text;
     int                count;
-} lk__stops;
+} lk__generation_stops;
 
 /* Bytes that a continuation needs: of the longest stop string, the longest token and a character. */
-size_t lk__pending_room(const lk__stops *stops, const lk_tokenizer *tokenizer);
+size_t lk__pending_room(const lk__generation_stops *stops, const lk_tokenizer *tokenizer);
 /* Adds a token's bytes. pending->text holds pending->given bytes that are complete now; they are dropped by the next call. `last`: all
  * that is held is given. True: a stop string ends the continuation, and what precedes it is given. */
-bool lk__pending_add(lk__pending *pending, const lk__stops *stops, const char *text, size_t bytes, bool last);
+bool lk__pending_add(lk__generation_pending *pending, const lk__generation_stops *stops, const char *text, size_t bytes,
+                     bool last);
 
 #endif

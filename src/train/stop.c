@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-size_t lk__pending_room(const lk__stops *stops, const lk_tokenizer *tokenizer)
+size_t lk__pending_room(const lk__generation_stops *stops, const lk_tokenizer *tokenizer)
 {
     size_t longest = 0, token = 0, bytes = 0;
     for (int i = 0; i < stops->count; i++)
@@ -16,7 +16,7 @@ size_t lk__pending_room(const lk__stops *stops, const lk_tokenizer *tokenizer)
 }
 
 /* Where the first stop string begins that appears earliest; `bytes`: none. */
-static size_t find_stop(const lk__stops *stops, const char *text, size_t bytes)
+static size_t find_stop(const lk__generation_stops *stops, const char *text, size_t bytes)
 {
     size_t first = bytes;
     for (int i = 0; i < stops->count; i++) {
@@ -28,7 +28,7 @@ static size_t find_stop(const lk__stops *stops, const char *text, size_t bytes)
 }
 
 /* Bytes at the end that may be the beginning of a stop string. */
-static size_t stop_prefix(const lk__stops *stops, const char *text, size_t bytes)
+static size_t stop_prefix(const lk__generation_stops *stops, const char *text, size_t bytes)
 {
     size_t held = 0;
     for (int i = 0; i < stops->count; i++) {
@@ -54,7 +54,8 @@ static size_t partial_character(const char *text, size_t bytes)
     return 0;
 }
 
-bool lk__pending_add(lk__pending *p, const lk__stops *stops, const char *text, size_t bytes, bool last)
+bool lk__pending_add(lk__generation_pending *p, const lk__generation_stops *stops, const char *text, size_t bytes,
+                     bool last)
 {
     p->bytes -= p->given;
     memmove(p->text, p->text + p->given, p->bytes);
