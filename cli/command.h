@@ -24,6 +24,7 @@ typedef struct command {
     X(run)              \
     X(eval)             \
     X(predict)          \
+    X(generate)         \
     X(plan)             \
     X(data)             \
     X(bench)            \

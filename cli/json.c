@@ -5,23 +5,36 @@
 #include <math.h>
 #include <stdlib.h>
 
+static void put_character(json *j, unsigned char c)
+{
+    if (c == '"' || c == '\\')
+        fprintf(j->out, "\\%c", c);
+    else if (c == '\n')
+        fputs("\\n", j->out);
+    else if (c == '\t')
+        fputs("\\t", j->out);
+    else if (c < 0x20)
+        fprintf(j->out, "\\u%04x", c);
+    else
+        fputc(c, j->out);
+}
+
 static void put_string(json *j, const char *text)
 {
     fputc('"', j->out);
-    for (; *text; text++) {
-        unsigned char c = (unsigned char)*text;
-        if (c == '"' || c == '\\')
-            fprintf(j->out, "\\%c", c);
-        else if (c == '\n')
-            fputs("\\n", j->out);
-        else if (c == '\t')
-            fputs("\\t", j->out);
-        else if (c < 0x20)
-            fprintf(j->out, "\\u%04x", c);
-        else
-            fputc(c, j->out);
-    }
+    for (; *text; text++) put_character(j, (unsigned char)*text);
     fputc('"', j->out);
+}
+
+/* Whether a text begins with a character of UTF-8; *length: its bytes, or those of the longest beginning of one, at least 1. */
+static bool is_character(const unsigned char *text, size_t bytes, size_t *length)
+{
+    unsigned char c = text[0];
+    unsigned char low = c == 0xE0 ? 0xA0 : c == 0xF0 ? 0x90 : 0x80, high = c == 0xED ? 0x9F : c == 0xF4 ? 0x8F : 0xBF;
+    size_t        whole = c < 0x80 ? 1 : c < 0xC2 ? 0 : c < 0xE0 ? 2 : c < 0xF0 ? 3 : c < 0xF5 ? 4 : 0;
+    for (*length = 1; *length < whole; ++*length, low = 0x80, high = 0xBF)
+        if (*length >= bytes || text[*length] < low || text[*length] > high) return false;
+    return whole > 0;
 }
 
 static void begin_value(json *j, const char *key)
@@ -54,6 +67,21 @@ void json_text(json *j, const char *key, const char *value)
         put_string(j, value);
     else
         fputs("null", j->out);
+}
+
+void json_bytes(json *j, const char *key, const char *text, size_t bytes)
+{
+    const unsigned char *at = (const unsigned char *)text, *end = at + bytes;
+    begin_value(j, key);
+    fputc('"', j->out);
+    while (at < end) {
+        size_t length;
+        bool   valid = is_character(at, (size_t)(end - at), &length);
+        if (!valid) fputs("\xEF\xBF\xBD", j->out);
+        for (size_t i = 0; valid && i < length; i++) put_character(j, at[i]);
+        at += length;
+    }
+    fputc('"', j->out);
 }
 
 void json_bool(json *j, const char *key, bool value)

@@ -168,6 +168,7 @@ static bool check_value(options *o, const char *where, const option *row, const 
     case OPTION_REFUSED: return set_error(o, "%s is not supported: %s", where, row->doc);
     case OPTION_TEXT:
     case OPTION_LIST:
+    case OPTION_TEXTS:
     case OPTION_CONFIG: return *text ? true : set_error(o, "%s: the value is empty", where);
     }
     return set_error(o, "%s: invalid option type", where);
@@ -262,15 +263,17 @@ void options_init(options *o, const option *table)
     for (int i = 0; i < rows; i++) o->values[i] = table[i].type == OPTION_FLAG ? "false" : table[i].value;
 }
 
-/* Appends to a list that the command line has set already. */
+/* Appends to a list that the command line has set already: behind a ';' or, of OPTION_TEXTS, behind the NUL of the last text. */
 static bool append_list(options *o, int row, const char *value)
 {
-    size_t length = strlen(o->values[row]), more = strlen(value) + 1;
+    bool   texts = o->table[row].type == OPTION_TEXTS;
+    size_t length = strlen(o->values[row]) + o->more[row], more = strlen(value) + 1;
     char  *joined = malloc(length + 1 + more);
     if (!joined) return set_error(o, "--%s: out of memory", o->table[row].name);
     memcpy(joined, o->values[row], length);
-    joined[length] = ';';
+    joined[length] = texts ? 0 : ';';
     memcpy(joined + length + 1, value, more);
+    if (texts) o->more[row] += more;
     free(o->lists[row]);
     o->values[row] = o->lists[row] = joined;
     return true;
@@ -291,7 +294,8 @@ static bool read_value(options *o, int row, const char *name, const char *value,
     char where[64];
     snprintf(where, sizeof where, "--%s", option->name);
     if (!check_value(o, where, option, value)) return false;
-    if (option->type == OPTION_LIST && o->lines[row] == -1) return append_list(o, row, value);
+    bool repeats = option->type == OPTION_LIST || option->type == OPTION_TEXTS;
+    if (repeats && o->lines[row] == -1) return append_list(o, row, value);
     o->values[row] = value;
     o->lines[row] = -1;
     return true;
@@ -476,6 +480,14 @@ const char *options_text(const options *o, const char *name)
     bool text = has_type(o, name, OPTION_TEXT) || has_type(o, name, OPTION_LIST) || has_type(o, name, OPTION_CHOICE) ||
                 has_type(o, name, OPTION_CHOICE_OR_FILE) || has_type(o, name, OPTION_CONFIG);
     return o->values[row_or_abort(o, name, text)];
+}
+
+const char *options_text_at(const options *o, const char *name, int index)
+{
+    int         row = row_or_abort(o, name, has_type(o, name, OPTION_TEXTS));
+    const char *text = o->values[row], *end = text ? text + strlen(text) + 1 + o->more[row] : NULL;
+    for (; text && text < end && index > 0; index--) text += strlen(text) + 1;
+    return text && text < end ? text : NULL;
 }
 
 bool options_given(const options *o, const char *name) { return o->lines[row_or_abort(o, name, true)] != 0; }

@@ -14,6 +14,7 @@ typedef enum option_type {
     OPTION_NUMBERS, /* comma-separated numbers, each low … high */
     OPTION_TEXT,
     OPTION_LIST,           /* texts separated by ';'; the option may also be repeated, which appends */
+    OPTION_TEXTS,          /* a text; the option may be repeated, and each is kept as it is */
     OPTION_CHOICE,         /* one of `choices` */
     OPTION_CHOICE_OR_FILE, /* the same, or a file: a text with a / or that ends with .so or .json */
     OPTION_CONFIG, /* a file of `key = value` lines with the same options; the command line has precedence */
@@ -37,6 +38,7 @@ typedef struct option {
 #define NUMBERS(name, argument, value, low, high, doc) {name, argument, value, doc, OPTION_NUMBERS, 0, low, high, NULL}
 #define TEXT(name, argument, value, doc) {name, argument, value, doc, OPTION_TEXT, 0, 0, 0, NULL}
 #define LIST(name, argument, doc) {name, argument, NULL, doc, OPTION_LIST, 0, 0, 0, NULL}
+#define TEXTS(name, argument, doc) {name, argument, NULL, doc, OPTION_TEXTS, 0, 0, 0, NULL}
 #define CHOICE(name, argument, value, choices, doc) {name, argument, value, doc, OPTION_CHOICE, 0, 0, 0, choices}
 #define CHOICE_OR_FILE(name, argument, value, choices, doc) {name, argument, value, doc, OPTION_CHOICE_OR_FILE, 0, 0, 0, choices}
 #define FLAG_LETTER(letter, name, doc) {name, NULL, NULL, doc, OPTION_FLAG, letter, 0, 0, NULL}
@@ -60,6 +62,7 @@ typedef struct options {
     bool          help; /* --help or -h was given; nothing else was checked */
     char         *config_text; /* values from the file point into it */
     char         *lists[OPTIONS_MOST]; /* by row: the joined texts of a repeated list; NULL: not repeated */
+    size_t        more[OPTIONS_MOST];  /* by row of OPTION_TEXTS: bytes of the texts behind the first, with their NULs */
     char          error[OPTIONS_ERROR]; /* why parsing failed */
 } options;
 
@@ -86,6 +89,7 @@ int64_t     options_integer(const options *options, const char *name);
 double      options_number(const options *options, const char *name);
 int         options_numbers(const options *options, const char *name, double *out, int most); /* returns their number */
 const char *options_text(const options *options, const char *name); /* texts, lists, choices, config; NULL if unset */
+const char *options_text_at(const options *options, const char *name, int index); /* OPTION_TEXTS; NULL past the last */
 bool        options_given(const options *options, const char *name); /* by the user, anywhere */
 bool        options_is_file(const char *text); /* whether a OPTION_CHOICE_OR_FILE is the file */
 /* Calls each for every option that is set, in the order of the table. */

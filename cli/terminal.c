@@ -1,8 +1,10 @@
 /* terminal.c - escapes control characters for terminals. */
+#define _GNU_SOURCE
 #include "terminal.h"
 
 #include <lockstep/context.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { LONGEST = 8192 }; /* bytes of one text; the library's messages are shorter */
 
@@ -23,6 +25,34 @@ void terminal_print_list(FILE *out, const char *format, va_list arguments)
         fputc('\n', out);
     }
     print_line(out, line);
+}
+
+void terminal_write(FILE *out, const char *text, size_t bytes)
+{
+    if (!isatty(fileno(out))) {
+        fwrite(text, 1, bytes, out);
+        return;
+    }
+    char part[1024];
+    for (size_t at = 0; at < bytes;) {
+        size_t n = 0;
+        while (at + n < bytes && n < sizeof part - 1 && text[at + n] && text[at + n] != '\n' && text[at + n] != '\t')
+            n++;
+        while (n == sizeof part - 1 && n > 1 && ((unsigned char)text[at + n] & 0xC0) == 0x80)
+            n--; /* a whole character */
+        if (n == 0) {
+            if (text[at])
+                fputc(text[at], out);
+            else
+                fputs("\\x00", out);
+            at++;
+            continue;
+        }
+        memcpy(part, text + at, n);
+        part[n] = 0;
+        print_line(out, part);
+        at += n;
+    }
 }
 
 void terminal_print(FILE *out, const char *format, ...)

@@ -1,0 +1,321 @@
+/* generate.c - `lockstep generate`: continues prompts with a saved language model, and prints the text as it comes. */
+#define _GNU_SOURCE
+#include "bandwidth.h"
+#include "command.h"
+#include "json.h"
+#include "prompts.h"
+#include "terminal.h"
+
+#include <lockstep/huggingface.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MOST_STOPS = 64 };
+
+static const option generate_options[] = {
+    TEXT("load", "DIR", NULL,
+         "The model: a directory that `lockstep train --save` or Hugging Face's transformers wrote, with config.json, "
+         "the "
+         "weights and, for text, tokenizer.json"),
+    PROMPT_OPTIONS,
+    HEADING("Continuation"),
+    INTEGER("tokens", "N", "100", 1, 1e9, "The most new tokens of each prompt; the model's context may end it earlier"),
+    NUMBER("temperature", "T", "1", 0, 1000,
+           "Divides the logits: below 1 the text is more predictable. 0: always the most probable token"),
+    INTEGER("top-k", "K", "0", 0, 1e9, "Choose from the K most probable tokens; 0: from all"),
+    NUMBER("top-p", "P", "1", 0, 1, "Choose from the fewest tokens whose probabilities add up to P"),
+    INTEGER("seed", "N", "0", 0, 9e15, "Seed of the choice. A prompt's text does not depend on the other prompts"),
+    TEXTS("stop", "TEXT", "End before this text, also where it spans tokens; may be repeated"),
+    FLAG("ignore-eos", "Go on after the token that ends a text"),
+    HEADING("Output"),
+    FLAG("ids", "Print the new tokens as ids, a line for each prompt"),
+    FLAG("json", "Print a line of JSON for each prompt: prompt, ids, text, end (eos, stop, tokens or context)"),
+    FLAG("timing", "Also measure the memory's bandwidth, and compare the speed with it"),
+    HEADING("Running"),
+    CHOICE("dtype", "TYPE", "f32", "f32|f64|bf16",
+           "Precision. bf16: weights, activations and cache in bf16, sums in f32"),
+    INTEGER("threads", "N", "0", 0, 256,
+            "Compute threads; 0: the cores that this process may use. Results do not depend on it"),
+    TEXT("device", "NAME", NULL, "Where kernels run, as `lockstep info` lists them (default LOCKSTEP_DEVICE, else cpu)"),
+    CONFIG,
+    OPTIONS_END,
+};
+
+/* What was generated for one prompt. */
+typedef struct result {
+    int32_t        *ids;
+    char           *text;
+    size_t          count, ids_room, bytes, text_room;
+    lk_generate_end end;
+} result;
+
+typedef struct generation {
+    lk_context           *context;
+    lk_tokenizer         *tokenizer; /* NULL: ids alone */
+    lk_generator         *generator;
+    lk_transformer_config model;
+    prompts               prompts;
+    result               *results;
+    const char           *stops[MOST_STOPS];
+    int                   stop_count;
+    bool                  streams; /* text is printed as it comes */
+} generation;
+
+static void log_line(void *user, lk_log_level level, const char *text)
+{
+    (void)user;
+    if (level >= LK_LOG_INFO) print_note("generate", "%s%s", level >= LK_LOG_WARNING ? "warning: " : "", text);
+}
+
+static int create_context(generation *g, const options *given)
+{
+    lk_context_config config = LK_CONTEXT_CONFIG_INIT;
+    config.threads = (int)options_integer(given, "threads");
+    config.device = options_text(given, "device");
+    config.log = log_line;
+    lk_status status = lk_context_create(&config, &g->context);
+    if (status >= 0) return 0;
+    const char *lead = status == LK_EUNSUPPORTED && config.device ? "--device: " : "";
+    int         code = report_as("generate", lead, NULL, status);
+    return *lead ? EXIT_USER_ERROR : code;
+}
+
+/* ---- the model ---- */
+
+static bool needs_tokenizer(const generation *g, const options *given)
+{
+    return !(prompts_are_ids(given) && options_flag(given, "ids")) || g->stop_count > 0;
+}
+
+static int open_tokenizer(generation *g, const options *given)
+{
+    const char *load = options_text(given, "load");
+    if (!needs_tokenizer(g, given)) return 0;
+    lk_status status = lk_tokenizer_open(g->context, load, &g->tokenizer);
+    if (status == LK_ENOENT) {
+        print_error("generate",
+                    "--load %s: there is no tokenizer.json, so only token ids are possible: --prompt-ids and --ids",
+                    load);
+        return EXIT_USER_ERROR;
+    }
+    if (status < 0) return report_as("generate", "--load: ", g->context, status);
+    if (lk_tokenizer_vocabulary(g->tokenizer) > g->model.vocabulary) {
+        print_error("generate", "--load %s: its tokenizer has %lld tokens, and the model %lld", load,
+                    (long long)lk_tokenizer_vocabulary(g->tokenizer), (long long)g->model.vocabulary);
+        return EXIT_USER_ERROR;
+    }
+    return 0;
+}
+
+static int read_model(generation *g, const options *given)
+{
+    static const lk_transformer_config none = LK_TRANSFORMER_CONFIG_INIT;
+    const char                        *load = options_text(given, "load");
+    g->model = none;
+    lk_status status = lk_hf_config_read(g->context, load, &g->model);
+    if (status < 0) return report_as("generate", "--load: ", g->context, status);
+    if (g->model.kind != LK_TRANSFORMER_ENCODER) return 0;
+    print_error("generate", "--load %s: an encoder gives classes, not text", load);
+    return EXIT_USER_ERROR;
+}
+
+/* The cache holds the longest prompt and its continuation, or the whole context where that is less. */
+static int create_generator(generation *g, const options *given)
+{
+    lk_generator_config config = LK_GENERATOR_CONFIG_INIT;
+    const char         *type = options_text(given, "dtype");
+    int64_t             longest = 1;
+    for (int i = 0; i < g->prompts.count; i++)
+        if (g->prompts.tokens[i].count > longest) longest = g->prompts.tokens[i].count;
+    if (longest > g->model.context) {
+        print_error("generate", "a prompt has %lld tokens, and the model a context of %lld", (long long)longest,
+                    (long long)g->model.context);
+        return EXIT_USER_ERROR;
+    }
+    int64_t wanted = longest + options_integer(given, "tokens");
+    config.model = &g->model;
+    config.weights = options_text(given, "load");
+    config.batch = g->prompts.count;
+    config.context = wanted < g->model.context ? wanted : g->model.context;
+    config.policy = strcmp(type, "bf16") == 0 ? LK_POLICY_BF16 : LK_POLICY_RECORDED;
+    config.dtype = strcmp(type, "f64") == 0 ? LK_F64 : LK_F32;
+    lk_status status = lk_generator_create(g->context, &config, &g->generator);
+    return status < 0 ? report_as("generate", "--load: ", g->context, status) : 0;
+}
+
+/* ---- results ---- */
+
+static bool append(void *array, size_t *used, size_t *room, const void *more, size_t count, size_t size)
+{
+    char **data = array;
+    if (*used + count > *room) {
+        size_t wanted = 2 * (*used + count) + 64;
+        char  *grown = realloc(*data, wanted * size);
+        if (!grown) return false;
+        *data = grown;
+        *room = wanted;
+    }
+    if (count) memcpy(*data + *used * size, more, count * size);
+    *used += count;
+    return true;
+}
+
+static lk_status take_token(void *user, const lk_generated *made)
+{
+    generation *g = user;
+    result     *r = &g->results[made->prompt];
+    r->end = made->end;
+    if (g->streams) {
+        terminal_write(stdout, made->text, made->bytes);
+        fflush(stdout);
+    }
+    return append(&r->ids, &r->count, &r->ids_room, &made->token, 1, sizeof *r->ids) &&
+                   append(&r->text, &r->bytes, &r->text_room, made->text, made->bytes, 1)
+               ? LK_OK
+               : LK_ENOMEM;
+}
+
+static void print_json(const generation *g, int i)
+{
+    const result *r = &g->results[i];
+    const prompt *p = &g->prompts.of[i];
+    json          j = json_to(stdout);
+    json_open(&j, NULL, '{');
+    if (p->text) json_bytes(&j, "prompt", p->text, p->bytes);
+    json_open(&j, "prompt_ids", '[');
+    for (size_t k = 0; k < p->count; k++) json_integer(&j, NULL, p->ids[k]);
+    json_close(&j, ']');
+    json_open(&j, "ids", '[');
+    for (size_t k = 0; k < r->count; k++) json_integer(&j, NULL, r->ids[k]);
+    json_close(&j, ']');
+    if (g->tokenizer) json_bytes(&j, "text", r->text, r->bytes);
+    json_text(&j, "end", lk_generate_end_name(r->end));
+    json_close(&j, '}');
+    json_line(&j);
+}
+
+static void print_results(const generation *g, const options *given)
+{
+    for (int i = 0; i < g->prompts.count; i++) {
+        const result *r = &g->results[i];
+        if (options_flag(given, "json")) {
+            print_json(g, i);
+        } else if (options_flag(given, "ids")) {
+            for (size_t k = 0; k < r->count; k++) printf("%s%d", k ? " " : "", (int)r->ids[k]);
+            printf("\n");
+        } else {
+            if (!g->streams) {
+                if (i) printf("\n");
+                terminal_write(stdout, g->prompts.of[i].text, g->prompts.of[i].bytes);
+                terminal_write(stdout, r->text, r->bytes);
+            }
+            printf("\n");
+        }
+        if (r->end == LK_GENERATE_CONTEXT)
+            print_note("generate", "%s%lld tokens fill the model's context: the text ends here",
+                       g->prompts.count > 1 ? "one of the prompts: " : "", (long long)g->model.context);
+    }
+    fflush(stdout);
+}
+
+static void print_times(const generation *g, const options *given, const lk_generate_times *t)
+{
+    char   prompt[96] = "", limit[96] = "";
+    double tokens = t->token_seconds > 0 ? (double)t->tokens / t->token_seconds : 0;
+    double read =
+        t->token_seconds > 0 ? (double)lk_generator_weight_bytes(g->generator) * (double)t->steps / t->token_seconds : 0;
+    if (t->prompt_tokens > 0)
+        snprintf(prompt, sizeof prompt, "prompt: %lld tokens, %.1f tokens/s; ", (long long)t->prompt_tokens,
+                 (double)t->prompt_tokens / t->prompt_seconds);
+    if (options_flag(given, "timing")) {
+        double memory = bandwidth_measure(lk_context_threads(g->context));
+        if (memory > 0)
+            snprintf(limit, sizeof limit, ", %.0f %% of the memory's %.2f GB/s", 100 * read / memory, 1e-9 * memory);
+    }
+    print_note("generate", "%s%lld new tokens, %.1f tokens/s, weights read at %.2f GB/s%s", prompt,
+               (long long)t->tokens, tokens, 1e-9 * read, limit);
+}
+
+/* ---- the command ---- */
+
+static int check_options(generation *g, const options *given)
+{
+    const char *wrong =
+        !options_text(given, "load") ? "--load is missing: expected a directory with config.json and weights"
+        : options_flag(given, "json") && options_flag(given, "ids") ? "--json prints ids too: leave out --ids"
+                                                                    : NULL;
+    while (!wrong && (g->stops[g->stop_count] = options_text_at(given, "stop", g->stop_count)))
+        if (++g->stop_count == MOST_STOPS) wrong = "--stop: at most 63 of them are possible";
+    if (wrong) print_error("generate", "%s", wrong);
+    return wrong ? EXIT_USER_ERROR : 0;
+}
+
+static int generate(generation *g, const options *given)
+{
+    lk_generate_config config = LK_GENERATE_CONFIG_INIT;
+    lk_generate_times  times;
+    config.prompts = g->prompts.tokens;
+    config.prompts_count = g->prompts.count;
+    config.tokens = options_integer(given, "tokens");
+    config.temperature = options_number(given, "temperature");
+    config.top_k = options_integer(given, "top-k");
+    config.top_p = options_number(given, "top-p");
+    config.seed = (uint64_t)options_integer(given, "seed");
+    config.ignore_eos = options_flag(given, "ignore-eos");
+    config.stop = g->stops;
+    config.stop_count = g->stop_count;
+    config.tokenizer = g->tokenizer;
+    config.token = take_token;
+    config.user = g;
+    g->streams = g->prompts.count == 1 && !options_flag(given, "json") && !options_flag(given, "ids");
+    if (!(g->results = calloc((size_t)g->prompts.count, sizeof *g->results))) return EXIT_FAILED;
+    if (g->streams) terminal_write(stdout, g->prompts.of[0].text, g->prompts.of[0].bytes);
+    lk_status status = lk_generate(g->generator, &config, &times);
+    if (status < 0 && g->streams) printf("\n");
+    if (status < 0) return report("generate", g->context, status);
+    print_results(g, given);
+    print_times(g, given, &times);
+    return 0;
+}
+
+static int run_generate(const options *given)
+{
+    generation g = {0};
+    int        code = check_options(&g, given);
+    if (code == 0) code = prompts_read(&g.prompts, given);
+    if (code == 0) code = create_context(&g, given);
+    if (code == 0) code = read_model(&g, given);
+    if (code == 0) code = open_tokenizer(&g, given);
+    if (code == 0) code = prompts_encode(&g.prompts, given, g.context, g.tokenizer, &g.model);
+    if (code == 0) code = create_generator(&g, given);
+    if (code == 0) code = generate(&g, given);
+    for (int i = 0; g.results && i < g.prompts.count; i++) {
+        free(g.results[i].ids);
+        free(g.results[i].text);
+    }
+    free(g.results);
+    prompts_free(&g.prompts);
+    lk_generator_free(g.generator);
+    lk_tokenizer_free(g.tokenizer);
+    lk_context_free(g.context);
+    return code;
+}
+
+const command command_generate = {
+    "generate",
+    "continue text with a saved language model",
+    "Continues each prompt token by token and prints it with its continuation; a single one as it comes. The keys and "
+    "values of "
+    "earlier tokens are kept, so a token costs one pass over the weights. Without a prompt the text begins with the "
+    "model's own "
+    "first token.\n\n"
+    "The speed is printed on standard error.\n\n"
+    "Examples: lockstep generate --load runs/shakespeare --prompt \"ROMEO:\" --tokens 200 --temperature 0.8 --top-k "
+    "200; "
+    "lockstep generate --load some-hf-directory --prompt-ids 15496,11 --ids --temperature 0",
+    NULL,
+    0,
+    0,
+    generate_options,
+    run_generate,
+};

@@ -1,0 +1,109 @@
+#!/usr/bin/env bash
+# cli_generate.sh - `lockstep generate` on directories that Hugging Face's transformers wrote (test/golden/make_generate.py): its greedy
+# tokens and text, alone and together; sampling by seed, stop strings, streams, ids without a tokenizer, each mistake.
+# ctest: label quick
+set -eu
+command -v python3 > /dev/null || { echo "skipped: no python3, which reads the stored continuations"; exit 77; }
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+cp -r "$SOURCE_DIR/test/golden/generate/." "$work"
+cd "$work"
+fail() { echo "$*"; exit 1; }
+expect() { # expect STATUS TEXT COMMAND…: the exit status, and the text on standard error
+    local wanted=$1 text=$2 code=0
+    shift 2
+    "$@" > out.txt 2> err.txt || code=$?
+    [ $code = "$wanted" ] || fail "$*: exit status $code, not $wanted: $(cat err.txt)"
+    [ -z "$text" ] || grep -qF -- "$text" err.txt || fail "$*: no \"$text\" in: $(cat err.txt)"
+}
+generate=("$LOCKSTEP" generate --threads 2)
+greedy=("${generate[@]}" --temperature 0 --tokens 64 --ignore-eos)
+
+# transformers' own ids and text, each prompt alone and all together, by text and by ids.
+cat > compare.py << 'PYTHON'
+import json, subprocess, sys
+greedy = sys.argv[1:]
+expected = [json.loads(line) for line in open("expected.txt")]
+def run(*more): return [json.loads(line) for line in subprocess.run([*greedy, "--json", *more], check=True, capture_output=True, text=True).stdout.splitlines()]
+for model in ("gpt", "llama"):
+    own = [e for e in expected if e["model"] == model]
+    together = run("--load", model, *(x for e in own for x in ("--prompt", e["prompt"])))
+    by_ids = run("--load", model, *(x for e in own for x in ("--prompt-ids", ",".join(map(str, e["prompt_ids"])))))
+    assert len(together) == len(own) == 4 and by_ids == together, "ids and texts as prompts"
+    for e, t in zip(own, together):
+        alone = run("--load", model, "--prompt", e["prompt"])
+        assert alone == [t], f"{model}: {e['prompt']} alone and with others"
+        assert t["prompt"] == e["prompt"] and t["prompt_ids"] == e["prompt_ids"], t
+        assert t["ids"] == e["ids"] and t["end"] == "tokens", f"{model} {e['prompt']}: {t['ids']}, not {e['ids']}"
+        assert t["text"] == e["text"], f"{model} {e['prompt']}: {t['text']!r}, not {e['text']!r}"
+PYTHON
+python3 compare.py "${greedy[@]}" || fail "not the continuation of transformers"
+
+# f64 and the guarded device give the same tokens; ids need no tokenizer; a line for each prompt.
+"${greedy[@]}" --load llama --prompt "To be" --ids > ids.txt 2> err.txt
+[ "$(wc -w < ids.txt)" = 64 ] || fail "64 ids: $(cat ids.txt)"
+grep -Eq '^lockstep generate: prompt: 1 tokens, [0-9.]+ tokens/s; 64 new tokens, [0-9.]+ tokens/s, weights read at [0-9.]+ GB/s$' err.txt || fail "$(cat err.txt)"
+"${greedy[@]}" --load llama --prompt "To be" --ids --dtype f64 2> /dev/null | cmp - ids.txt || fail "f64 gives other tokens"
+"${greedy[@]}" --load llama --prompt "To be" --ids --device guarded 2> /dev/null | cmp - ids.txt || fail "the guarded device gives other tokens"
+expect 0 "" "${greedy[@]}" --load llama --prompt "To be" --ids --dtype bf16
+[ "$(wc -w < out.txt)" = 64 ] || fail "bf16: $(cat out.txt)"
+mkdir bare && cp llama/config.json llama/model.safetensors bare
+"${greedy[@]}" --load bare --prompt-ids 270,268 --ids 2> /dev/null | cmp - ids.txt || fail "ids without a tokenizer"
+expect 0 "" "${greedy[@]}" --load bare --prompt-ids 270,268 --prompt-ids 1,2,3 --ids
+[ "$(head -1 out.txt)" = "$(cat ids.txt)" ] && [ "$(wc -l < out.txt)" = 2 ] || fail "two lines of ids: $(cat out.txt)"
+expect 0 "of the memory's" "${greedy[@]}" --load bare --prompt-ids 5 --ids --timing
+
+# Sampling: the seed decides; the number of threads and other prompts do not.
+sample=(--load gpt --tokens 40 --temperature 0.9 --top-k 50 --top-p 0.95 --json)
+"${generate[@]}" "${sample[@]}" --prompt "To be" --seed 1 > one.txt 2> /dev/null
+"$LOCKSTEP" generate --threads 1 "${sample[@]}" --prompt "To be" --seed 1 2> /dev/null | cmp - one.txt || fail "threads change the text"
+"${generate[@]}" "${sample[@]}" --prompt Grüße --prompt "To be" --seed 1 2> /dev/null | tail -1 | cmp - one.txt || fail "another prompt changes the text"
+"${generate[@]}" "${sample[@]}" --prompt "To be" --seed 2 2> /dev/null | cmp -s - one.txt && fail "another seed gives the same text"
+
+# Text: the prompt, then what follows it; a file and standard input as prompts; stop strings end it.
+"${greedy[@]}" --load gpt --prompt "To be" > text.txt 2> /dev/null
+[ "$(head -c 5 text.txt)" = "To be" ] && [ "$(tail -c 1 text.txt | od -An -tx1)" = " 0a" ] || fail "$(cat text.txt)"
+printf 'To be' > prompt.txt
+"${greedy[@]}" --load gpt --prompt-file prompt.txt 2> /dev/null | cmp - text.txt || fail "--prompt-file"
+"${greedy[@]}" --load gpt --prompt-file - < prompt.txt 2> /dev/null | cmp - text.txt || fail "--prompt-file -"
+python3 - "${greedy[@]}" --load gpt --prompt "To be" --json << 'PYTHON' || fail "--stop"
+import json, subprocess, sys
+run = lambda *more: json.loads(subprocess.run([*sys.argv[1:], *more], check=True, capture_output=True).stdout)
+whole = run()
+stop = next(whole["text"][i:i + 2] for i in range(10, 60) if whole["text"][i:i + 2].isascii() and whole["text"][i:i + 2].isprintable())
+cut = run("--stop", "nowhere", "--stop", stop)
+assert cut["end"] == "stop" and cut["text"] == whole["text"][:whole["text"].index(stop)] and len(cut["ids"]) < 64, (stop, cut)
+PYTHON
+expect 0 "tokens fill the model's context: the text ends here" "${generate[@]}" --load gpt --prompt "To be" --tokens 1000 --ignore-eos
+expect 0 "" "${generate[@]}" --load gpt --tokens 5 --json # without a prompt: from the first token
+grep -q '"prompt_ids": \[0\]' out.txt || fail "$(cat out.txt)"
+
+# Mistakes.
+expect 2 "--load is missing" "${generate[@]}" --prompt x
+expect 2 "exclude each other" "${generate[@]}" --load gpt --prompt x --prompt-ids 1
+expect 2 "exclude each other" "${generate[@]}" --load gpt --prompt x --prompt-file prompt.txt
+expect 2 "--prompt-file none.txt: No such file" "${generate[@]}" --load gpt --prompt-file none.txt
+: > empty.txt
+expect 2 "it is empty" "${generate[@]}" --load gpt --prompt-file empty.txt
+expect 2 "not a comma-separated list of token ids" "${generate[@]}" --load gpt --prompt-ids 1,x
+expect 2 "not a comma-separated list of token ids" "${generate[@]}" --load gpt --prompt-ids 1,-2
+expect 2 "token 1 of prompt 0 is 300: the vocabulary has 300, 0 to 299" "${generate[@]}" --load bare --prompt-ids 1,300 --ids
+expect 2 "there is no tokenizer.json" "${generate[@]}" --load bare --prompt "To be"
+expect 2 "there is no tokenizer.json" "${generate[@]}" --load bare --prompt-ids 1
+expect 2 "there is no tokenizer.json" "${generate[@]}" --load bare --prompt-ids 1 --ids --stop x
+expect 2 "a prompt has 97 tokens, and the model a context of 96" "${generate[@]}" --load gpt --prompt-ids "$(seq -s, 1 97)"
+expect 2 "leave out --ids" "${generate[@]}" --load gpt --prompt x --ids --json
+expect 2 "--top-p: 1.5 is out of range" "${generate[@]}" --load gpt --prompt x --top-p 1.5
+expect 2 "--temperature: -1 is out of range" "${generate[@]}" --load gpt --prompt x --temperature -1
+expect 2 "--load: nowhere" "${generate[@]}" --load nowhere --prompt x
+expect 2 "--device" "${generate[@]}" --load gpt --prompt x --device abacus
+mkdir wrong && cp gpt/* wrong && sed -i 's/"n_embd": 32/"n_embd": 48/' wrong/config.json
+expect 2 "of another model" "${generate[@]}" --load wrong --prompt x
+mkdir broken && cp gpt/* broken && echo '{}' > broken/tokenizer.json
+expect 2 "tokenizer.json" "${generate[@]}" --load broken --prompt x
+
+# On a terminal, control characters are escaped.
+if command -v script > /dev/null; then
+    script -qec "$LOCKSTEP generate --load gpt --prompt-ids 28,28,1 --tokens 30 --temperature 0 --ignore-eos --threads 1" /dev/null > terminal.txt < /dev/null
+    grep -q '\\x' terminal.txt && ! grep -q "$(printf '\033')" terminal.txt || fail "a terminal gets control characters: $(od -c terminal.txt)"
+fi
