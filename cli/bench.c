@@ -1,7 +1,8 @@
 /* bench.c - `lockstep bench train`: steady-state speed on data in memory, and the time from exec to the end of the first step.
- * bench_comm.c has the other benchmark. */
+ * bench_comm.c and bench_generate.c have the other benchmarks. */
 #define _GNU_SOURCE
 #include "bench_comm.h"
+#include "bench_generate.h"
 #include "json.h"
 #include "ranks.h"
 #include "text_metrics.h"
@@ -27,7 +28,8 @@ static const option bench_options[] = {
     MACHINE_OPTIONS,
     FLAG("profile", "Print the time of each part of a step"),
     COMM_OPTIONS,
-    HEADING("Both benchmarks"),
+    GENERATE_OPTIONS,
+    HEADING("All benchmarks"),
     FLAG("json", "Print JSON, one object per line"),
     CONFIG,
     OPTIONS_END,
@@ -208,20 +210,47 @@ static void print_result(const bench *b, const options *given)
 
 static void write_out(void *user, const char *text, size_t bytes) { fwrite(text, 1, bytes, user); }
 
-/* An option of the other benchmark is a user error, instead of being ignored. */
-static bool check_options(const options *given, bool comm)
+enum { TRAIN, COMM, GENERATE, BENCHMARKS };
+
+static const char *const benchmarks[] = {"train", "comm", "generate", NULL};
+
+static bool has_name(const char *const *names, const char *name)
 {
-    static const option      of_comm[] = {COMM_OPTIONS, OPTIONS_END};
-    static const char *const of_both[] = {"json", "config", "ranks", "backend"};
+    while (*names && strcmp(*names, name) != 0) names++;
+    return *names != NULL;
+}
+
+static bool has_row(const option *rows, const char *name)
+{
+    for (; rows->name || rows->doc; rows++)
+        if (rows->name && strcmp(rows->name, name) == 0) return true;
+    return false;
+}
+
+/* Whether a benchmark has the option `name`. */
+static bool uses_option(int benchmark, const char *name)
+{
+    static const option      of_comm[] = {COMM_OPTIONS, OPTIONS_END}, of_generate[] = {GENERATE_OPTIONS, OPTIONS_END};
+    static const char *const of_all[] = {"json", "config", NULL}, *const of_ranks[] = {"ranks", "backend", NULL};
+    static const char *const shared[] = {"model",      "layers",     "heads",  "kv-heads", "width", "context",
+                                         "vocabulary", "rope-theta", "untied", "hidden",   "dtype", "batch",
+                                         "threads",    "device",     "seed",   NULL};
+    if (has_name(of_all, name)) return true;
+    if (has_name(of_ranks, name)) return benchmark != GENERATE;
+    if (has_row(of_comm, name)) return benchmark == COMM;
+    if (has_row(of_generate, name)) return benchmark == GENERATE;
+    return benchmark == TRAIN || (benchmark == GENERATE && has_name(shared, name));
+}
+
+/* An option of another benchmark is a user error, instead of being ignored. */
+static bool check_options(const options *given, int benchmark)
+{
     for (int i = 0; given->table[i].name || given->table[i].doc; i++) {
         const char *name = given->table[i].name;
-        bool        known = false, both = false;
-        if (!name || given->lines[i] == 0) continue;
-        for (size_t k = 0; k < sizeof of_both / sizeof *of_both; k++) both |= strcmp(name, of_both[k]) == 0;
-        if (both) continue;
-        for (const option *o = of_comm; o->name || o->doc; o++) known |= o->name && strcmp(o->name, name) == 0;
-        if (known == comm) continue;
-        print_error("bench", "--%s is an option of `lockstep bench %s`", name, comm ? "train" : "comm");
+        if (!name || given->lines[i] == 0 || uses_option(benchmark, name)) continue;
+        int other = TRAIN;
+        while (!uses_option(other, name)) other++;
+        print_error("bench", "--%s is an option of `lockstep bench %s`", name, benchmarks[other]);
         return false;
     }
     return true;
@@ -241,19 +270,20 @@ static int check_run(const options *given, int ranks)
 
 static int run_bench(const options *given)
 {
-    static const char *const names[] = {"train", "comm", NULL};
-    setup                    s = {0};
-    bench                    b = {.setup = &s};
-    bool                     comm = strcmp(given->operands[0], "comm") == 0;
-    if (!comm && strcmp(given->operands[0], "train") != 0) {
-        const char *suggestion = suggest_word(given->operands[0], names);
+    setup s = {0};
+    bench b = {.setup = &s};
+    int   benchmark = TRAIN;
+    while (benchmark < BENCHMARKS && strcmp(given->operands[0], benchmarks[benchmark]) != 0) benchmark++;
+    if (benchmark == BENCHMARKS) {
+        const char *suggestion = suggest_word(given->operands[0], benchmarks);
         print_error("bench", "there is no benchmark '%s'%s%s%s", given->operands[0],
-                    suggestion ? "; did you mean '" : "; expected train or comm", suggestion ? suggestion : "",
-                    suggestion ? "'?" : "");
+                    suggestion ? "; did you mean '" : "; expected train, comm or generate",
+                    suggestion ? suggestion : "", suggestion ? "'?" : "");
         return EXIT_USER_ERROR;
     }
-    if (!check_options(given, comm)) return EXIT_USER_ERROR;
-    if (comm) return bench_comm(given);
+    if (!check_options(given, benchmark)) return EXIT_USER_ERROR;
+    if (benchmark == COMM) return bench_comm(given);
+    if (benchmark == GENERATE) return bench_generate(given);
     double started = exec_time();
     int    code;
     if (ranks_start("bench", given, check_run, &code)) return code;
@@ -284,15 +314,18 @@ static int run_bench(const options *given)
 
 const command command_bench = {
     "bench",
-    "measure training speed, or collectives",
+    "measure training, generation, or collectives",
     "`lockstep bench train` trains on generated data in memory and prints the median speed of a step, the time from "
     "exec to the end of the first step, and the peak memory.\n\n"
     "`lockstep bench comm` starts ranks on this host, or is one of those that mpirun, srun or `lockstep run` started, "
     "and prints, for each size, the median time of a collective, its bandwidth, and the memory bandwidth of the same "
     "processes.\n\n"
+    "`lockstep bench generate` generates text with initial weights of a transformer and prints tokens per second, and "
+    "how much "
+    "of the memory's bandwidth reading the weights takes.\n\n"
     "Examples: lockstep bench train --model cnn --batch 64 --threads 1 --json; lockstep bench comm --ranks 2 --sizes "
-    "8,1M,25M",
-    "train|comm",
+    "8,1M,25M; lockstep bench generate --model gpt2 --threads 8",
+    "train|comm|generate",
     1,
     1,
     bench_options,

@@ -102,7 +102,14 @@ expect 2 "of another model" "${generate[@]}" --load wrong --prompt x
 mkdir broken && cp gpt/* broken && echo '{}' > broken/tokenizer.json
 expect 2 "tokenizer.json" "${generate[@]}" --load broken --prompt x
 
-# On a terminal, control characters are escaped.
+# The benchmark; on a terminal, control characters are escaped.
+expect 0 "" "$LOCKSTEP" bench generate --model llama --layers 2 --heads 4 --kv-heads 2 --width 64 --vocabulary 500 --threads 2 --batch 3 --tokens 8 --json
+python3 -c 'import json; b = json.load(open("out.txt")); assert b["tokens_per_s"] > 0 and b["memory_bytes_per_s"] > 0 and b["batch"] == 3' || fail "$(cat out.txt)"
+expect 2 "generates no text" "$LOCKSTEP" bench generate --model cnn
+expect 2 "--epochs" "$LOCKSTEP" bench generate --model gpt2 --epochs 3
+expect 2 "--ranks is an option of \`lockstep bench train\`" "$LOCKSTEP" bench generate --model gpt2 --ranks 2
+expect 2 "--tokens is an option of \`lockstep bench generate\`" "$LOCKSTEP" bench train --tokens 3
+expect 2 "the context of gpt2 is 1024" "$LOCKSTEP" bench generate --model gpt2 --tokens 1000
 if command -v script > /dev/null; then
     script -qec "$LOCKSTEP generate --load gpt --prompt-ids 28,28,1 --tokens 30 --temperature 0 --ignore-eos --threads 1" /dev/null > terminal.txt < /dev/null
     grep -q '\\x' terminal.txt && ! grep -q "$(printf '\033')" terminal.txt || fail "a terminal gets control characters: $(od -c terminal.txt)"

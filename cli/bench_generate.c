@@ -1,0 +1,132 @@
+/* bench_generate.c - `lockstep bench generate`: tokens a second with initial weights, and the rate at which weights are read, in proportion to
+ * the memory's bandwidth, which bounds it. */
+#include "bench_generate.h"
+
+#include "bandwidth.h"
+#include "json.h"
+#include "setup.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { RUNS = 3, GPT2_VOCABULARY = 50257 };
+
+typedef struct bench {
+    setup             setup;
+    transformer       transformer;
+    int64_t           batch, prompt_tokens, tokens;
+    int32_t          *ids; /* (batch, prompt_tokens) */
+    lk_prompt        *prompts;
+    lk_generator     *generator;
+    lk_generate_times best; /* of the run with the most new tokens a second */
+} bench;
+
+static int read_options(bench *b, const options *given)
+{
+    int code = transformer_make(&b->transformer, "bench", given, b->setup.context);
+    if (code != 0) return code;
+    const char *model = options_text(given, "model");
+    if (!b->transformer.used || b->transformer.config.kind == LK_TRANSFORMER_ENCODER) {
+        print_error("bench", "--model %s generates no text: gpt, llama or a preset such as gpt2 is needed", model);
+        return EXIT_USER_ERROR;
+    }
+    if (b->transformer.config.vocabulary == 0) b->transformer.config.vocabulary = GPT2_VOCABULARY;
+    b->batch = options_given(given, "batch") ? options_integer(given, "batch") : 1;
+    b->prompt_tokens = options_integer(given, "prompt-tokens");
+    b->tokens = options_integer(given, "tokens");
+    if (b->prompt_tokens + b->tokens > b->transformer.config.context) {
+        print_error("bench", "--prompt-tokens %lld and --tokens %lld: the context of %s is %lld",
+                    (long long)b->prompt_tokens, (long long)b->tokens, model, (long long)b->transformer.config.context);
+        return EXIT_USER_ERROR;
+    }
+    return 0;
+}
+
+static lk_status create_generator(bench *b, const options *given)
+{
+    lk_generator_config config = LK_GENERATOR_CONFIG_INIT;
+    const char         *type = options_text(given, "dtype");
+    int64_t             count = b->batch * b->prompt_tokens;
+    b->ids = malloc((size_t)count * sizeof *b->ids);
+    b->prompts = malloc((size_t)b->batch * sizeof *b->prompts);
+    if (!b->ids || !b->prompts) return LK_ENOMEM;
+    for (int64_t i = 0; i < count; i++) b->ids[i] = (int32_t)(i * 7919 % b->transformer.config.vocabulary);
+    for (int64_t i = 0; i < b->batch; i++) b->prompts[i] = (lk_prompt){b->ids + i * b->prompt_tokens, b->prompt_tokens};
+    config.model = &b->transformer.config;
+    config.batch = b->batch;
+    config.context = b->prompt_tokens + b->tokens;
+    config.seed = (uint64_t)options_integer(given, "seed");
+    config.policy = strcmp(type, "bf16") == 0 ? LK_POLICY_BF16 : LK_POLICY_RECORDED;
+    config.dtype = strcmp(type, "f64") == 0 ? LK_F64 : LK_F32;
+    return lk_generator_create(b->setup.context, &config, &b->generator);
+}
+
+static lk_status measure(bench *b)
+{
+    lk_generate_config config = LK_GENERATE_CONFIG_INIT;
+    lk_generate_times  times;
+    lk_status          status = LK_OK;
+    config.prompts = b->prompts;
+    config.prompts_count = (int)b->batch;
+    config.ignore_eos = true;
+    for (int run = 0; run <= RUNS && status >= 0; run++) {
+        config.tokens = run ? b->tokens : 2; /* the first touches all memory */
+        status = lk_generate(b->generator, &config, &times);
+        if (run == 1 || (run > 1 && times.token_seconds < b->best.token_seconds)) b->best = times;
+    }
+    return status;
+}
+
+static void print_result(const bench *b, const options *given)
+{
+    const lk_generate_times *t = &b->best;
+    int                      threads = lk_context_threads(b->setup.context);
+    size_t                   held = 0, weights = lk_generator_weight_bytes(b->generator);
+    for (int kind = 0; kind < LK_MEMORY_COUNT; kind++) held += lk_generator_memory(b->generator, kind);
+    double step = t->token_seconds / (double)t->steps, read = (double)weights / step,
+           memory = bandwidth_measure(threads);
+    double prompt = t->prompt_seconds > 0 ? (double)t->prompt_tokens / t->prompt_seconds : 0;
+    if (!options_flag(given, "json")) {
+        printf("%s, batch %lld, %d thread%s, %s, %s: %.1f new tokens/s, %.1f prompt tokens/s (best of %d)\n",
+               options_text(given, "model"), (long long)b->batch, threads, threads == 1 ? "" : "s",
+               lk_context_isa(b->setup.context), options_text(given, "dtype"), (double)b->batch / step, prompt, RUNS);
+        printf("weights, %.1f MB, are read at %.2f GB/s: %.0f %% of the %.2f GB/s that %s from memory\n",
+               1e-6 * (double)weights, 1e-9 * read, 100 * read / memory, 1e-9 * memory,
+               threads == 1 ? "one thread reads" : "these threads read");
+        printf("memory %.1f MiB\n", (double)held / 1048576);
+        return;
+    }
+    json j = json_to(stdout);
+    json_open(&j, NULL, '{');
+    json_text(&j, "model", options_text(given, "model"));
+    json_text(&j, "dtype", options_text(given, "dtype"));
+    json_integer(&j, "batch", b->batch);
+    json_integer(&j, "threads", threads);
+    json_text(&j, "isa", lk_context_isa(b->setup.context));
+    json_number(&j, "tokens_per_s", (double)b->batch / step);
+    json_number(&j, "prompt_tokens_per_s", prompt);
+    json_number(&j, "weights_bytes", (double)weights);
+    json_number(&j, "weights_bytes_per_s", read);
+    json_number(&j, "memory_bytes_per_s", memory);
+    json_number(&j, "memory_mib", (double)held / 1048576);
+    json_close(&j, '}');
+    json_line(&j);
+}
+
+int bench_generate(const options *given)
+{
+    bench b = {0};
+    int   code = setup_begin(&b.setup, "bench", given, (int)options_integer(given, "threads"));
+    if (code == 0) code = read_options(&b, given);
+    if (code == 0) {
+        lk_status status = create_generator(&b, given);
+        if (status >= 0) status = measure(&b);
+        if (status < 0) code = report("bench", b.setup.context, status);
+    }
+    if (code == 0) print_result(&b, given);
+    lk_generator_free(b.generator);
+    free(b.prompts);
+    free(b.ids);
+    setup_free(&b.setup);
+    return code;
+}
