@@ -84,12 +84,14 @@ static int parse_ids(const char *text, prompt *p)
 static int encode_text(prompt *p, lk_context *context, const lk_tokenizer *tokenizer)
 {
     size_t    invalid = 0;
-    size_t    room = 0;
+    size_t    room = 0, count;
     lk_status status = lk_tokenizer_encode(tokenizer, p->text, p->bytes, NULL, 0, &room, NULL);
     if (status < 0) return report_as("generate", "the prompt: ", context, status);
     if (!(p->ids = malloc((room + 1) * sizeof *p->ids))) return fail_memory();
-    status = lk_tokenizer_encode(tokenizer, p->text, p->bytes, p->ids, room, &p->count, &invalid);
+    if (lk_tokenizer_begin(tokenizer) >= 0) p->ids[p->count++] = lk_tokenizer_begin(tokenizer);
+    status = lk_tokenizer_encode(tokenizer, p->text, p->bytes, p->ids + p->count, room, &count, &invalid);
     if (status < 0) return report_as("generate", "the prompt: ", context, status);
+    p->count += count;
     if (invalid)
         print_note("generate", "warning: the prompt has %zu bytes that are not UTF-8; each is read as U+FFFD", invalid);
     return 0;

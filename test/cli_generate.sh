@@ -42,14 +42,14 @@ python3 compare.py "${greedy[@]}" || fail "not the continuation of transformers"
 # f64 and the guarded device give the same tokens; ids need no tokenizer; a line for each prompt.
 "${greedy[@]}" --load llama --prompt "To be" --ids > ids.txt 2> err.txt
 [ "$(wc -w < ids.txt)" = 64 ] || fail "64 ids: $(cat ids.txt)"
-grep -Eq '^lockstep generate: prompt: 1 tokens, [0-9.]+ tokens/s; 64 new tokens, [0-9.]+ tokens/s, weights read at [0-9.]+ GB/s$' err.txt || fail "$(cat err.txt)"
+grep -Eq '^lockstep generate: prompt: 2 tokens, [0-9.]+ tokens/s; 64 new tokens, [0-9.]+ tokens/s, weights read at [0-9.]+ GB/s$' err.txt || fail "$(cat err.txt)"
 "${greedy[@]}" --load llama --prompt "To be" --ids --dtype f64 2> /dev/null | cmp - ids.txt || fail "f64 gives other tokens"
 "${greedy[@]}" --load llama --prompt "To be" --ids --device guarded 2> /dev/null | cmp - ids.txt || fail "the guarded device gives other tokens"
 expect 0 "" "${greedy[@]}" --load llama --prompt "To be" --ids --dtype bf16
 [ "$(wc -w < out.txt)" = 64 ] || fail "bf16: $(cat out.txt)"
 mkdir bare && cp llama/config.json llama/model.safetensors bare
-"${greedy[@]}" --load bare --prompt-ids 270,268 --ids 2> /dev/null | cmp - ids.txt || fail "ids without a tokenizer"
-expect 0 "" "${greedy[@]}" --load bare --prompt-ids 270,268 --prompt-ids 1,2,3 --ids
+"${greedy[@]}" --load bare --prompt-ids 0,270,268 --ids 2> /dev/null | cmp - ids.txt || fail "ids without a tokenizer"
+expect 0 "" "${greedy[@]}" --load bare --prompt-ids 0,270,268 --prompt-ids 1,2,3 --ids
 [ "$(head -1 out.txt)" = "$(cat ids.txt)" ] && [ "$(wc -l < out.txt)" = 2 ] || fail "two lines of ids: $(cat out.txt)"
 expect 0 "of the memory's" "${greedy[@]}" --load bare --prompt-ids 5 --ids --timing
 

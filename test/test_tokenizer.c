@@ -263,6 +263,20 @@ static void encodes(const json_parts *parts, const char *text, int count, const 
 #define ENCODES(text, list, ...) encodes(&(json_parts){__VA_ARGS__}, text, (int)(sizeof((int32_t[])list) / 4), (int32_t[])list)
 #define IDS(...) {__VA_ARGS__}
 
+#define TEMPLATE(first)                                                                                      \
+    "{\"type\":\"TemplateProcessing\",\"single\":[" first "{\"Sequence\":{\"id\":\"A\",\"type_id\":0}}],"       \
+    "\"special_tokens\":{\"x\":{\"id\":\"x\",\"ids\":[99]},\"abc\":{\"id\":\"abc\",\"ids\":[4],\"tokens\":[\"abc\"]}}}"
+
+/* The token before a text, which encoding does not add. */
+static void begins(int32_t wanted, const char *post_processor)
+{
+    lk_tokenizer *t;
+    CHECK_OK(context, read_parts(&(json_parts){.post_processor = post_processor}, &t));
+    CHECK(lk_tokenizer_begin(t) == wanted);
+    lk_tokenizer_free(t);
+    encodes(&(json_parts){.post_processor = post_processor}, "abc", 1, (int32_t[]){4});
+}
+
 static void parts_of_a_file_are_accepted(void)
 {
     ENCODES("abc ab", IDS(4, 5, 3), 0);
@@ -280,6 +294,12 @@ static void parts_of_a_file_are_accepted(void)
     ENCODES("abc", IDS(4),
             .post_processor =
                 "{\"type\":\"Sequence\",\"processors\":[{\"type\":\"ByteLevel\"},{\"type\":\"TemplateProcessing\"}]}");
+    begins(4, "{\"type\":\"Sequence\",\"processors\":[{\"type\":\"ByteLevel\"}," TEMPLATE(
+                  "{\"SpecialToken\":{\"id\":\"abc\"}},") "]}");
+    begins(-1, TEMPLATE(""));
+    begins(-1, TEMPLATE("{\"SpecialToken\":{\"id\":\"x\"}},")); /* id 99, which there is not */
+    begins(-1, TEMPLATE("{\"SpecialToken\":{\"id\":\"unknown\"}},"));
+    begins(-1, "{\"type\":\"TemplateProcessing\",\"single\":3,\"special_tokens\":[]}");
     ENCODES("abc", IDS(4), .head = "");
     ENCODES("abc", IDS(0, 1, 2), .merges = "[]");
     /* the last of equal merges counts: "b c" comes first now */

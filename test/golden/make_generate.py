@@ -3,7 +3,7 @@ them, and generate/expected.txt: prompts, their ids, and the 64 ids and the text
 own cache. The largest logit is always at least 0.01 above the next, so that rounding decides no token. Needs torch, transformers, tokenizers."""
 import json, pathlib, shutil
 import torch
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 here = pathlib.Path(__file__).parent / "generate"
@@ -14,8 +14,8 @@ tokenizer = Tokenizer(models.BPE())
 tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
 tokenizer.decoder = decoders.ByteLevel()
 tokenizer.train_from_iterator(text, trainers.BpeTrainer(vocab_size=300, special_tokens=["<|endoftext|>"], initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False))
-fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|endoftext|>", bos_token="<|endoftext|>")
-size = len(fast)
+def wrap(): return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|endoftext|>", bos_token="<|endoftext|>")
+size = len(wrap())
 common = dict(vocab_size=size, bos_token_id=0, eos_token_id=None, initializer_range=0.4)
 made = {
     "gpt": (GPT2LMHeadModel, GPT2Config(n_positions=96, n_embd=32, n_layer=2, n_head=4, **common)),
@@ -38,6 +38,9 @@ def continue_greedily(model, ids):
 shutil.rmtree(here, ignore_errors=True)
 lines = []
 for name, (kind, config) in made.items():
+    if name == "llama": # as Llama 3's, it puts a token before each text
+        tokenizer.post_processor = processors.TemplateProcessing(single="<|endoftext|> $A", special_tokens=[("<|endoftext|>", 0)])
+    fast = wrap()
     for seed in range(1000):
         torch.manual_seed(seed)
         model = kind(config).eval()
@@ -46,7 +49,8 @@ for name, (kind, config) in made.items():
     model.save_pretrained(here / name)
     fast.save_pretrained(here / name)
     for p, ids in zip(prompts, found):
-        generated = model.generate(torch.tensor([fast(p)["input_ids"]]), max_new_tokens=64, do_sample=False, pad_token_id=0)[0].tolist()
+        given = torch.tensor([fast(p)["input_ids"]])
+        generated = model.generate(given, attention_mask=torch.ones_like(given), max_new_tokens=64, do_sample=False, pad_token_id=0)[0].tolist()
         assert generated == fast(p)["input_ids"] + ids
         lines.append(json.dumps({"model": name, "prompt": p, "prompt_ids": fast(p)["input_ids"], "ids": ids, "text": fast.decode(ids, skip_special_tokens=True)}, ensure_ascii=False))
 for file in here.glob("*/*"): file.chmod(0o644)

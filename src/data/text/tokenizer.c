@@ -9,7 +9,7 @@ lk_status lk__tokenizer_create(lk_context *context, lk__text_kind kind, lk_token
     if (!t) return LK_ENOMEM;
     t->context = t->vocabulary.context = context;
     t->kind = kind;
-    t->end = -1;
+    t->begin = t->end = -1;
     for (int i = 0; i < 256; i++) t->single[i] = -1;
     return LK_OK;
 }
@@ -33,6 +33,10 @@ const char *lk_tokenizer_kind(const lk_tokenizer *t)
 
 int64_t lk_tokenizer_vocabulary(const lk_tokenizer *t) { return (int64_t)t->vocabulary.count; }
 int32_t lk_tokenizer_end(const lk_tokenizer *t) { return t->end; }
+int32_t lk_tokenizer_begin(const lk_tokenizer *t)
+{
+    return t->begin >= 0 && lk_tokenizer_token(t, t->begin, NULL) ? t->begin : -1;
+}
 
 int32_t lk_tokenizer_find(const lk_tokenizer *t, const char *token)
 {

@@ -19,7 +19,7 @@ struct lk_tokenizer {
     lk__text_kind     kind;
     lk__vocabulary    vocabulary;
     int32_t           single[256]; /* the id of each byte, of characters that of each ASCII one; -1: none */
-    int32_t           end;
+    int32_t           begin, end;
     bool              nfc, prefix_space, ignore_merges;
     lk__pretokenizer  pretokenizer;
     lk__bpe           bpe;

@@ -112,6 +112,27 @@ lk_status lk__tokenizer_read_pretokenizer(lk_tokenizer *t, const lk__json *root)
 
 /* ---- post-processors and decoders, which change no ids here ---- */
 
+/* The special token before a single text: {"single": [{"SpecialToken": {"id": NAME}}, …], "special_tokens": {NAME: {"ids": [ID]}}}. */
+static void find_begin(lk_tokenizer *t, const lk__json *part)
+{
+    lk__json single, first, token, name, tokens, key, entry, ids, id;
+    int64_t  number;
+    if (!lk__json_get(part, "single", &single) || !lk__json_get(part, "special_tokens", &tokens)) return;
+    lk__json_walk walk = lk__json_begin(&single);
+    if (!lk__json_next(&walk, NULL, &first) || !lk__json_get(&first, "SpecialToken", &token) ||
+        !lk__json_get(&token, "id", &name))
+        return;
+    walk = lk__json_begin(&tokens);
+    while (lk__json_next(&walk, &key, &entry)) {
+        if (key.length != name.length || memcmp(key.text, name.text, key.length) != 0 ||
+            !lk__json_get(&entry, "ids", &ids))
+            continue;
+        lk__json_walk each = lk__json_begin(&ids);
+        if (lk__json_next(&each, NULL, &id) && lk__json_integer(&id, &number) && number >= 0 && number <= INT32_MAX)
+            t->begin = (int32_t)number;
+    }
+}
+
 /* They add tokens at the ends of a text, which lk_tokenizer_encode does not, or correct offsets, which it does not have. */
 static lk_status check_post_processor(lk_tokenizer *t, const lk__json *part)
 {
@@ -119,6 +140,7 @@ static lk_status check_post_processor(lk_tokenizer *t, const lk__json *part)
         return read_sequence(t, part, "processors", "post_processor", check_post_processor);
     if (!lk__tokenizer_is(part, "ByteLevel") && !lk__tokenizer_is(part, "TemplateProcessing"))
         return lk__tokenizer_refuse(t->context, "post_processor", part, "only ByteLevel and TemplateProcessing are");
+    if (lk__tokenizer_is(part, "TemplateProcessing")) find_begin(t, part);
     return LK_OK;
 }
 
