@@ -75,7 +75,7 @@ SHARED void close_rig(rig *r)
 
 SHARED const char *in_root(const char *name)
 {
-    static char paths[8][512];
+    static char paths[8][1024];
     static int  next;
     char       *path = paths[next++ % 8];
     snprintf(path, sizeof paths[0], "%s/%s", root, name);
