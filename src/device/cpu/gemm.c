@@ -108,15 +108,21 @@ static int64_t shared_columns(const gemm *g)
 }
 static int64_t shared_space(const gemm *g) { return min64(SHARED, shared_columns(g) * g->k); }
 
-/* A large product is split into slabs; of each, one block of k of A and of B is packed at a time, once for all tiles. */
-enum { SLAB = 4096, LARGE = 192 }; /* rows or columns: of a slab; at least, of a large product */
+/* A large product is split into slabs; of each, some blocks of k of A and of B are packed at a time, once for all tiles. */
+enum {
+    SLAB = 4096,             /* rows or columns of a slab */
+    PACKED = SLAB * BLOCK_K, /* elements of A or B that are packed at a time */
+    LARGE = 192,             /* rows or columns: at least, of a large product */
+    TILES = 128              /* of a slab: so that threads end at about the same time */
+};
 static bool is_large(const gemm *g)
 {
     return g->alone && c_in_place(g) && g->m >= LARGE && g->n >= LARGE && g->k >= 64 && g->m * g->n >= 4 * LARGE * LARGE;
 }
 static int64_t slab_space(int64_t extent, int64_t k, int64_t unit)
 {
-    return round_to(min64(SLAB, extent), unit) * min64(BLOCK_K, round_to(k, 4));
+    return round_to(min64(SLAB, extent), unit) *
+           min64(max64(BLOCK_K, PACKED / round_to(min64(SLAB, extent), unit)), round_to(k, 4));
 }
 static size_t large_space(const gemm *g)
 {
@@ -334,30 +340,36 @@ static void pack_shared_b(void *argument, int64_t block, int worker)
 typedef struct slab {
     const gemm *g;
     int64_t     i, j, m, n; /* its place in C */
-    int64_t     k, depth;   /* the block of k */
+    int64_t     k, depth;   /* what is packed of k, and … */
+    int64_t     block;      /* … of which so many at a time */
     int64_t     tile_m, tile_n, columns, panels_a, panels_b;
+    int64_t     rows_a, columns_b; /* m and n, rounded up to whole panels */
     REAL       *a, *b;
 } slab;
 
 enum { GROUP = 128 }; /* rows or columns that are packed as one tile */
 
+/* Block of k by block of k, each in panels. */
 static void pack_slab(void *argument, int64_t part, int worker)
 {
     const slab *s = argument;
     const gemm *g = s->g;
+    int64_t     groups = s->panels_a + s->panels_b, k = part / groups * s->block, depth = min64(s->block, s->depth - k);
     (void)worker;
+    part %= groups;
     if (part < s->panels_b) {
         int64_t j = part * GROUP;
-        pack_b(g, g->b + (s->j + j) * g->b_column + s->k * g->b_k, min64(GROUP, s->n - j), s->depth,
-               s->b + j * s->depth, s->depth * NR);
+        pack_b(g, g->b + (s->j + j) * g->b_column + (s->k + k) * g->b_k, min64(GROUP, s->n - j), depth,
+               s->b + k * s->columns_b + j * depth, depth * NR);
         return;
     }
     int64_t        i = (part - s->panels_b) * GROUP, m = min64(GROUP, s->m - i);
-    const ELEMENT *from = g->a + (s->i + i) * g->a_row + s->k * g->a_k;
+    const ELEMENT *from = g->a + (s->i + i) * g->a_row + (s->k + k) * g->a_k;
+    REAL          *to = s->a + k * s->rows_a + i * depth;
     if (g->a_k == 1)
-        pack_a_rows(g, from, m, s->depth, s->a + i * s->depth);
+        pack_a_rows(g, from, m, depth, to);
     else
-        pack_a(g, from, m, s->depth, s->a + i * s->depth);
+        pack_a(g, from, m, depth, to);
 }
 
 static void multiply_slab(void *argument, int64_t tile, int worker)
@@ -367,17 +379,20 @@ static void multiply_slab(void *argument, int64_t tile, int worker)
     int64_t     i = tile / s->columns * s->tile_m, j = tile % s->columns * s->tile_n;
     int64_t     m = min64(s->tile_m, s->m - i), n = min64(s->tile_n, s->n - j);
     REAL       *c = (REAL *)g->c + (s->i + i) * g->c_row + s->j + j;
-    step        now = {.a = s->a + i * s->depth,
-                       .a_panel = s->depth,
+    (void)worker;
+    for (int64_t k = 0; k < s->depth; k += s->block) {
+        int64_t depth = min64(s->block, s->depth - k);
+        step    now = {.a = s->a + k * s->rows_a + i * depth,
+                       .a_panel = depth,
                        .a_k = MR,
-                       .b = s->b + j * s->depth,
-                       .panel = s->depth * NR,
-                       .k = s->depth,
-                       .start = s->k == 0 && !g->add,
+                       .b = s->b + k * s->columns_b + j * depth,
+                       .panel = depth * NR,
+                       .k = depth,
+                       .start = s->k + k == 0 && !g->add,
                        .c = c,
                        .c_row = g->c_row};
-    (void)worker;
-    multiply(m, n, &now);
+        multiply(m, n, &now);
+    }
     if (s->k + s->depth == g->k && (g->bias || g->activation == LK__RELU))
         for (int64_t q = 0; q < m; q++)
             finish_line(c + q * g->c_row, n, g->bias ? g->bias + s->j + j : NULL, 1, g->activation);
@@ -385,16 +400,20 @@ static void multiply_slab(void *argument, int64_t tile, int worker)
 
 static void run_slab(slab *s, lk__pool *pool)
 {
-    int64_t rows, block = even_part(s->g->k, BLOCK_K, 4);
+    int64_t rows, together;
+    s->block = even_part(s->g->k, BLOCK_K, 4);
+    s->rows_a = round_to(s->m, MR);
+    s->columns_b = round_to(s->n, NR);
+    together = max64(1, PACKED / max64(s->rows_a, s->columns_b) / s->block) * s->block;
     s->tile_m = even_part(s->m, s->m >= MANY * GROUP ? GROUP : GROUP / 2, MR);
     rows = tiles_of(s->m, s->tile_m);
-    s->tile_n = even_part(s->n, max64(2 * NR, s->n / tiles_of(MANY, rows)), NR);
+    s->tile_n = even_part(s->n, max64(4 * NR, s->n / tiles_of(TILES, rows)), NR);
     s->columns = tiles_of(s->n, s->tile_n);
     s->panels_a = tiles_of(s->m, GROUP);
     s->panels_b = tiles_of(s->n, GROUP);
     for (s->k = 0; s->k < s->g->k; s->k += s->depth) {
-        s->depth = min64(block, s->g->k - s->k);
-        lk__pool_run(pool, s->panels_a + s->panels_b, pack_slab, s);
+        s->depth = min64(together, s->g->k - s->k);
+        lk__pool_run(pool, (s->panels_a + s->panels_b) * tiles_of(s->depth, s->block), pack_slab, s);
         lk__pool_run(pool, rows * s->columns, multiply_slab, s);
     }
 }
