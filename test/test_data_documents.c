@@ -170,7 +170,7 @@ static void files_of_a_directory_are_documents(void)
                 "end token, which byte does not have", "--packing windows");
 }
 
-/* A single text has no end token in windows, and one when it is packed. */
+/* A single text has no end token in windows, and one when it is packed. It is a text whatever its name is. */
 static void a_single_text_is_in_windows(void)
 {
     lk_open_options o = options_of(place("tokenizer.json"), 16);
@@ -185,6 +185,10 @@ static void a_single_text_is_in_windows(void)
         CHECK(lk_dataset_fields(d) == (packing > 0 ? 4 : 2));
         lk_dataset_free(d);
     }
+    o.packing = 0;
+    write_file(place("named.jsonl"), shakespeare, sizeof shakespeare - 1);
+    CHECK_OK(context, open_as("text", place("named.jsonl"), LK_SPLIT_TRAIN, &o, &d));
+    lk_dataset_free(d);
 }
 
 /* ---- JSONL ---- */
@@ -274,6 +278,8 @@ static void mistakes_in_texts_are_named(void)
                 "at least 2");
     CHECK_FAILS(context, open_as("text", place("nowhere"), LK_SPLIT_TRAIN, &o, &d), LK_ENOENT, "nowhere");
     CHECK_FAILS(context, lk_dataset_open(context, "text:", LK_SPLIT_TRAIN, &o, &d), LK_EINVAL, "text:FILE");
+    CHECK_FAILS(context, open_as("jsonl", scratch_directory, LK_SPLIT_TRAIN, &o, &d), LK_EINVAL, "is a directory",
+                "text:");
     CHECK_FAILS(context, lk_dataset_open(context, "jsonl", LK_SPLIT_TRAIN, &o, &d), LK_EINVAL, "jsonl:FILE");
     mkdir(place("nothing"), 0700);
     CHECK_FAILS(context, open_as("text", place("nothing"), LK_SPLIT_TRAIN, &o, &d), LK_EFORMAT,

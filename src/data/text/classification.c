@@ -235,7 +235,7 @@ static lk_status read_texts(reading *r, const lk_tokenizer *tokenizer, const lk_
     const lk__text_request *q = r->request;
     lk__text_files          training = {0};
     lk__text_totals         totals;
-    lk_status               status = lk__text_files_add(q->context, &training, q->paths[0], true);
+    lk_status               status = lk__text_files_add(q->context, &training, q->paths[0], LK__TEXT_ALL_JSONL);
     r->corpus = (lk__text_corpus){.context = q->context, .files = training.files, .count = training.count};
     r->corpus.text_field = q->options->text_field;
     r->corpus.label_field = q->options->label;

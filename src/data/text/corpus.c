@@ -24,7 +24,7 @@ bool lk__text_named(const char *path, const char *suffix)
     return a >= b && strcasecmp(path + a - b, suffix) == 0;
 }
 
-lk_status lk__text_files_add(lk_context *context, lk__text_files *f, const char *path, bool all_jsonl)
+lk_status lk__text_files_add(lk_context *context, lk__text_files *f, const char *path, lk__text_jsonl jsonl)
 {
     struct stat about;
     size_t      first = f->list.count;
@@ -42,7 +42,8 @@ lk_status lk__text_files_add(lk_context *context, lk__text_files *f, const char 
     for (size_t i = first; i < f->list.count; i++) {
         const char *name = f->files[i].path;
         f->files[i].listed = directory;
-        f->files[i].jsonl = all_jsonl || lk__text_named(name, ".jsonl") || lk__text_named(name, ".jsonl.gz");
+        bool named = lk__text_named(name, ".jsonl") || lk__text_named(name, ".jsonl.gz");
+        f->files[i].jsonl = jsonl == LK__TEXT_ALL_JSONL || (named && (directory || jsonl == LK__TEXT_BY_NAME));
         f->bytes += f->list.files[i].bytes;
     }
     return LK_OK;

@@ -25,8 +25,11 @@ typedef struct lk__text_files {
     int64_t              bytes;     /* of all, as stored */
 } lk__text_files;
 
-/* Adds the files of a path; jsonl: those named so, or all of them. Free it in either case. */
-lk_status lk__text_files_add(lk_context *context, lk__text_files *files, const char *path, bool all_jsonl);
+/* Which files are JSONL: all; those named .jsonl or .jsonl.gz; only such in a directory, while a file that is named itself is a text. */
+typedef enum lk__text_jsonl { LK__TEXT_ALL_JSONL, LK__TEXT_BY_NAME, LK__TEXT_LISTED_BY_NAME } lk__text_jsonl;
+
+/* Adds the files of a path. Free it in either case. */
+lk_status lk__text_files_add(lk_context *context, lk__text_files *files, const char *path, lk__text_jsonl jsonl);
 void      lk__text_files_free(lk__text_files *files);
 bool      lk__text_named(const char *path, const char *suffix); /* it ends with the suffix, in any case */
 

@@ -102,6 +102,8 @@ static lk_status map_bytes(const lk__text_request *r, lk__text_source *s, bool *
     return LK_OK;
 }
 
+static lk__text_jsonl which_jsonl(bool jsonl) { return jsonl ? LK__TEXT_ALL_JSONL : LK__TEXT_LISTED_BY_NAME; }
+
 /* Of "char": the characters of both files, so that both sets have the same. */
 static lk_status open_tokenizer(const lk__text_request *r, bool jsonl, lk_tokenizer **tokenizer)
 {
@@ -113,7 +115,7 @@ static lk_status open_tokenizer(const lk__text_request *r, bool jsonl, lk_tokeni
                         "%s:%s needs a tokenizer: byte, char, a tokenizer.json, or a directory that has one", r->kind,
                         r->paths[0]);
     for (int i = 0; i < 2 && r->paths[i][0] && status == LK_OK; i++)
-        status = lk__text_files_add(r->context, &files, r->paths[i], jsonl);
+        status = lk__text_files_add(r->context, &files, r->paths[i], which_jsonl(jsonl));
     corpus.files = files.files;
     corpus.count = files.count;
     if (status == LK_OK) status = lk__text_tokenizer(&corpus, r->options->tokenizer, tokenizer);
@@ -121,22 +123,36 @@ static lk_status open_tokenizer(const lk__text_request *r, bool jsonl, lk_tokeni
     return status;
 }
 
+/* Whether there are several documents: JSONL, or a directory for training. */
+static lk_status check_directories(const lk__text_request *r, bool jsonl, bool *documents)
+{
+    struct stat about;
+    *documents = jsonl;
+    for (int i = 0; i < 2; i++) {
+        if (stat(r->paths[i], &about) != 0 || !S_ISDIR(about.st_mode)) continue;
+        if (jsonl)
+            return lk__fail(r->context, LK_EINVAL, "jsonl:%s is a directory: name a file, or text:%s", r->paths[i],
+                            r->paths[i]);
+        if (i == 0) *documents = true;
+    }
+    return LK_OK;
+}
+
 static lk_status open_documents(lk_context *context, bool jsonl, const char *paths, lk_split split,
                                 const lk_open_options *options, bool probe, lk_dataset **dataset)
 {
     lk__text_request r;
     lk__text_source  s = {.context = context};
-    struct stat      about;
-    bool             documents = jsonl, mapped = false;
+    bool             documents = false, mapped = false;
     *dataset = NULL;
     lk_status status = begin_request(context, jsonl ? "jsonl" : "text", jsonl ? "jsonl:FILE" : "text:FILE", paths,
                                      split, options, probe, &r);
     if (status < 0) return status;
-    if (stat(r.paths[0], &about) == 0 && S_ISDIR(about.st_mode)) documents = true;
+    if ((status = check_directories(&r, jsonl, &documents)) < 0) return status;
     if ((status = open_tokenizer(&r, jsonl, &s.tokenizer)) < 0) return status;
     snprintf(s.path, sizeof s.path, "%s", lk__text_path(&r));
     s.info.vocabulary = lk_tokenizer_vocabulary(s.tokenizer);
-    if ((status = lk__text_files_add(context, &s.files, s.path, jsonl)) < 0) goto fail;
+    if ((status = lk__text_files_add(context, &s.files, s.path, which_jsonl(jsonl))) < 0) goto fail;
     if (jsonl && options->label) return lk__text_classification(&r, s.tokenizer, &s.files, dataset);
     if ((status = set_packing(&r, documents, lk_tokenizer_end(s.tokenizer), &s)) < 0) goto fail;
     if ((status = map_bytes(&r, &s, &mapped)) < 0) goto fail;

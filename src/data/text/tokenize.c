@@ -177,7 +177,7 @@ static lk_status list_texts(lk_context *context, const lk_data_tokenize_config *
     struct stat out, about;
     lk_status   status = LK_OK;
     for (int i = 0; i < c->paths_count && status == LK_OK; i++)
-        status = lk__text_files_add(context, files, c->paths[i], false);
+        status = lk__text_files_add(context, files, c->paths[i], LK__TEXT_BY_NAME);
     if (status < 0 || stat(c->out, &out) != 0) return status;
     for (int i = 0; i < files->count; i++)
         if (stat(files->files[i].path, &about) == 0 && about.st_dev == out.st_dev && about.st_ino == out.st_ino)
