@@ -1,7 +1,9 @@
 /* test_data_tokenize.c - lk_data_tokenize writes what tokens: and llm.c read, in memory that does not depend on the text, and leaves nothing
- * after a failure. */
+ * after a failure; ids of large texts go to a temporary file. */
 #define _GNU_SOURCE
 #include "text_files.h"
+
+#include "data/text/store.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -172,6 +174,59 @@ static void memory_does_not_depend_on_the_text(void)
     CHECK(peaks[1] < peaks[0] + 65536 && peaks[0] < 32 << 20);
 }
 
+/* ---- ids of texts that are opened without a file of tokens ---- */
+
+static lk_status fill_store(lk__text_store *store, int64_t count)
+{
+    int32_t   ids[3000];
+    lk_status status = LK_OK;
+    for (int64_t at = 0, n; at < count && status >= 0; at += n) {
+        n = (at * 7919 + 1) % 2999 + 1;
+        if (n > count - at) n = count - at;
+        for (int64_t i = 0; i < n; i++)
+            ids[i] = (int32_t)((at + i) * 2654435761 % (store->width == 1 ? 251 : store->width == 2 ? 65521 : 1 << 30));
+        status = lk__text_store_add(store, ids, (size_t)n);
+    }
+    return status;
+}
+
+/* Beyond a limit they are in a file without a name, which is mapped; where there can be none, they stay in memory. */
+static void many_ids_go_to_a_file(void)
+{
+    enum { COUNT = 2000003 };
+    char *before = getenv("TMPDIR") ? strdup(getenv("TMPDIR")) : NULL;
+    for (int k = 0; k < 9; k++) {
+        lk__text_store store = {.context = context, .width = 1 << k % 3, .limit = k < 3 ? 0 : 100000};
+        lk__text_ids   ids;
+        lk__map        map;
+        setenv("TMPDIR", k < 6 ? scratch_directory : scratch("no-such-directory"), 1);
+        CHECK_OK(context, fill_store(&store, COUNT));
+        bool in_file = k >= 3 && k < 6;
+        CHECK(store.in_file == in_file && (!in_file || lk_context_memory(context, LK_MEMORY_DATA) < 2 << 20));
+        CHECK_OK(context, lk__text_store_finish(&store, &ids, &map));
+        CHECK(map.mapped == in_file && ids.count == COUNT && ids.width == store.width);
+        for (int64_t i = 0; i < COUNT; i++)
+            CHECK(lk__text_id(&ids, i) == i * 2654435761 % (ids.width == 1 ? 251 : ids.width == 2 ? 65521 : 1 << 30));
+        lk__map_close(&map);
+        lk__text_store_free(&store);
+        CHECK(lk_context_memory(context, LK_MEMORY_DATA) == 0);
+    }
+    setenv("TMPDIR", scratch_directory, 1);
+    lk__text_store full = {.context = context, .width = 2, .limit = 100000};
+    struct rlimit  limit, unlimited;
+    CHECK(getrlimit(RLIMIT_FSIZE, &unlimited) == 0);
+    limit = unlimited;
+    limit.rlim_cur = 2 << 20;
+    signal(SIGXFSZ, SIG_IGN);
+    CHECK(setrlimit(RLIMIT_FSIZE, &limit) == 0);
+    lk_status status = fill_store(&full, COUNT);
+    CHECK(setrlimit(RLIMIT_FSIZE, &unlimited) == 0);
+    CHECK_FAILS(context, status, LK_EIO, "temporary file in", "data tokenize");
+    lk__text_store_free(&full);
+    before ? setenv("TMPDIR", before, 1) : unsetenv("TMPDIR");
+    free(before);
+}
+
 int main(void)
 {
     make_scratch();
@@ -179,6 +234,7 @@ int main(void)
     RUN(tokenized_texts_are_read_back);
     RUN(a_failed_write_leaves_nothing);
     RUN(memory_does_not_depend_on_the_text);
+    RUN(many_ids_go_to_a_file);
     free_context(context);
     return 0;
 }

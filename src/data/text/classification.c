@@ -258,7 +258,9 @@ static lk_status read_texts(reading *r, const lk_tokenizer *tokenizer, const lk_
 lk_status lk__text_classification(const lk__text_request *q, lk_tokenizer *tokenizer, lk__text_files *files,
                                   lk_dataset **dataset)
 {
-    reading r = {.request = q, .names = {.context = q->context}, .store = {.context = q->context, .counting = q->probe}};
+    reading     r = {.request = q,
+                     .names = {.context = q->context},
+                     .store = {.context = q->context, .counting = q->probe, .limit = SIZE_MAX}};
     lk_dataset *d = NULL;
     lk_status   status = LK_OK;
     if (q->options->regression)

@@ -1,4 +1,4 @@
-/* corpus_encode.c - encodes the documents of a corpus, keeps their ids, and opens the tokenizer for them. */
+/* corpus_encode.c - encodes the documents of a corpus, and opens the tokenizer for them. */
 #include "data/text/corpus_encode.h"
 
 #include "data/text/encoder.h"
@@ -44,46 +44,6 @@ lk_status lk__text_encode(lk__text_corpus *c, const lk_tokenizer *tokenizer, int
                 c->files[totals->invalid_file].path, (long long)totals->invalid);
     if (totals->bytes == 0) return lk__fail(c->context, LK_EFORMAT, "%s is empty", c->files[0].path);
     return LK_OK;
-}
-
-/* ---- ids in memory ---- */
-
-int lk__text_width(int64_t vocabulary) { return vocabulary <= 256 ? 1 : vocabulary <= 65536 ? 2 : 4; }
-
-void lk__text_pack(const int32_t *ids, size_t count, int width, unsigned char *out)
-{
-    if (width == 1)
-        for (size_t i = 0; i < count; i++) out[i] = (unsigned char)ids[i];
-    else if (width == 2)
-        for (size_t i = 0; i < count; i++, out += 2)
-            out[0] = (unsigned char)ids[i], out[1] = (unsigned char)(ids[i] >> 8);
-    else
-        for (size_t i = 0; i < count; i++, out += 4)
-            for (int k = 0; k < 4; k++) out[k] = (unsigned char)((uint32_t)ids[i] >> 8 * k);
-}
-
-lk_status lk__text_store_add(lk__text_store *s, const int32_t *ids, size_t count)
-{
-    size_t used = (size_t)s->count * (size_t)s->width, need = used + count * (size_t)s->width;
-    if (!s->counting && need > s->capacity) {
-        size_t         capacity = need > 2 * s->capacity ? need : 2 * s->capacity;
-        unsigned char *larger = lk__alloc(s->context, LK_MEMORY_DATA, capacity);
-        if (!larger) return LK_ENOMEM;
-        if (used) memcpy(larger, s->bytes, used);
-        lk__free(s->context, LK_MEMORY_DATA, s->bytes, s->capacity);
-        s->bytes = larger;
-        s->capacity = capacity;
-    }
-    if (!s->counting) lk__text_pack(ids, count, s->width, s->bytes + used);
-    s->count += (int64_t)count;
-    return LK_OK;
-}
-
-void lk__text_store_free(lk__text_store *s)
-{
-    lk__free(s->context, LK_MEMORY_DATA, s->bytes, s->capacity);
-    s->bytes = NULL;
-    s->capacity = 0;
 }
 
 /* ---- the tokenizer ---- */

@@ -5,6 +5,7 @@
 #include "data/array/map.h"
 #include "data/dataset.h"
 #include "data/text/corpus_encode.h"
+#include "data/text/store.h"
 
 /* What lk_dataset_open was asked for. */
 typedef struct lk__text_request {

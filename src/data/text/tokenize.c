@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include "base/config.h"
 #include "data/text/corpus_encode.h"
+#include "data/text/store.h"
 #include "data/text/token_file.h"
 
 #include <lockstep/data.h>

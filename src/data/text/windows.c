@@ -209,7 +209,7 @@ lk_status lk__text_windows(const lk__text_request *r, lk__text_source *s, lk_dat
         s->info.tokenizer = s->tokenizer;
         if (s->ids.count != all && s->owned) status = count_bytes(s);
         if (s->ids.count != all && !s->owned) /* a file: its ids are not read here */
-            s->info.bytes = (int64_t)((double)s->info.bytes * (double)s->ids.count / (double)all);
+            s->info.bytes = (int64_t)((double)s->info.bytes * ((double)s->ids.count / (double)all) + 0.5);
     }
     if (status == LK_OK) status = make_windows(r, s, dataset);
     lk__text_source_free(s);
