@@ -76,8 +76,11 @@ int data_tokenize(const options *given)
     double    begun = now();
     lk_status status = lk_data_tokenize(context, &config, &result);
     if (bar.out) progress_end(&bar);
-    if (status < 0)
-        code = stop_signal ? 128 + stop_signal : report("data", context, status);
+    if (status == LK_ECANCELED) {
+        print_note("data", "%s", lk_context_error(context));
+        code = 128 + stop_signal;
+    } else if (status < 0)
+        code = report("data", context, status);
     else
         print_result(given, &result, now() - begun);
     lk_context_free(context);
