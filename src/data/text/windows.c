@@ -127,11 +127,11 @@ static lk_status count_bytes(lk__text_source *s)
 static lk_status take_split(const lk__text_request *r, lk__text_source *s)
 {
     double  holdout = r->options->holdout;
-    int64_t all = s->ids.count, kept = all;
+    int64_t all = s->ids.count;
     bool    tenth = holdout == 0 && strcmp(r->kind, "tokens") != 0;
     if (r->paths[1][0]) return LK_OK;
     if (holdout == 0 && !tenth) return r->split == LK_SPLIT_TEST ? LK_END : LK_OK;
-    kept = (int64_t)((double)all * (1 - (tenth ? 0.1 : holdout)));
+    int64_t kept = (int64_t)((double)all * (1 - (tenth ? 0.1 : holdout)));
     s->first = r->split == LK_SPLIT_TEST ? kept : 0;
     s->ids = lk__text_ids_part(&s->ids, s->first, r->split == LK_SPLIT_TEST ? all - kept : kept);
     return LK_OK;
@@ -157,7 +157,7 @@ static lk_status check_length(const lk__text_request *r, const lk__text_source *
 static lk_status trim_owned(lk__text_source *s)
 {
     size_t bytes = (size_t)s->ids.count * (size_t)s->ids.width;
-    if (!s->owned || bytes == s->owned_bytes) return LK_OK;
+    if (!s->owned || !s->ids.bytes || bytes == s->owned_bytes) return LK_OK;
     unsigned char *exact = lk__alloc(s->context, LK_MEMORY_DATA, bytes);
     if (!exact) return LK_ENOMEM;
     memcpy(exact, s->ids.bytes, bytes);
