@@ -325,7 +325,7 @@ int setup_make(setup *s, const char *name, const options *given, setup_data what
     if ((code = check_model_options(s, name, given)) != 0) return code;
     if (what != SETUP_OPENED && (code = open_named(s, name, given, what)) != 0) return code;
     if (s->transformer.used)
-        code = transformer_use_data(&s->transformer, name, given, s->train ? s->train : s->test);
+        code = transformer_use_data(&s->transformer, name, given, s->train ? s->train : s->test, s->context);
     else
         code = loss_choose(name, options_text(given, "loss"), s->data, setup_field(s, "label"),
                            setup_field(s, "target"), &s->loss, &s->model_options.classes);

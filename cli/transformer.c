@@ -161,7 +161,30 @@ static int use_vocabulary(transformer *t, const char *name, const char *model, c
     return 0;
 }
 
-int transformer_use_data(transformer *t, const char *name, const options *given, const lk_dataset *data)
+/* Classes are numbered: weights of a config.json that names its classes fit the data only if the data has the same names. */
+static int check_class_names(const char *name, const char *model, const lk_field *label, lk_context *context)
+{
+    lk_hf_labels *labels;
+    int           code = 0;
+    if (!is_config(model) || !label->class_names) return 0;
+    lk_status status = lk_hf_labels_read(context, model, &labels);
+    if (status < 0) return report_as(name, "--model: ", context, status);
+    for (int i = 0; i < label->classes && i < lk_hf_labels_count(labels) && code == 0; i++) {
+        const char *theirs = lk_hf_labels_at(labels, i);
+        if (strncmp(theirs, "LABEL_", 6) == 0 || strcmp(theirs, label->class_names[i]) == 0) continue;
+        print_error(
+            name,
+            "class %d is '%s' in \"id2label\" of %s, and '%s' in the data; for other classes remove \"id2label\" "
+            "from the file",
+            i, theirs, model, label->class_names[i]);
+        code = EXIT_USER_ERROR;
+    }
+    lk_hf_labels_free(labels);
+    return code;
+}
+
+int transformer_use_data(transformer *t, const char *name, const options *given, const lk_dataset *data,
+                         lk_context *context)
 {
     const lk_field *tokens = lk_dataset_find(data, "tokens"), *label = lk_dataset_find(data, "label");
     bool            encoder = t->config.kind == LK_TRANSFORMER_ENCODER;
@@ -183,7 +206,8 @@ int transformer_use_data(transformer *t, const char *name, const options *given,
         return EXIT_USER_ERROR;
     }
     if (encoder) t->config.classes = label->classes;
-    return use_vocabulary(t, name, model, data, tokens);
+    int code = encoder ? check_class_names(name, model, label, context) : 0;
+    return code != 0 ? code : use_vocabulary(t, name, model, data, tokens);
 }
 
 double transformer_token_bytes(const lk_dataset *data)

@@ -34,7 +34,8 @@ typedef struct transformer {
  * was printed. */
 int transformer_make(transformer *t, const char *command_name, const options *given, lk_context *context);
 /* Afterwards: the vocabulary, or the number of classes, of the data set. */
-int transformer_use_data(transformer *t, const char *command_name, const options *given, const lk_dataset *data);
+int transformer_use_data(transformer *t, const char *command_name, const options *given, const lk_dataset *data,
+                         lk_context *context);
 /* Bytes of text for each token of a data set; 0: not known. */
 double transformer_token_bytes(const lk_dataset *data);
 /* Records the model and its loss over the fields of text data. */

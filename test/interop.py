@@ -230,6 +230,9 @@ def check_command(config):
     tuned = open_theirs("tuned", AutoConfig.from_pretrained("tuned")).bert.embeddings.position_embeddings.weight
     assert (tuned - body.bert.embeddings.position_embeddings.weight).abs().max() < 0.01
 
+    swapped = dict(json.load(open("classes/config.json")), id2label={0: "positive", 1: "negative"})
+    with open("swapped.json", "w") as file: json.dump(swapped, file)
+    command(*TRAIN, "--model", "swapped.json", "--data", "jsonl:data.jsonl", "--label", "label", "--tokenizer", "byte", fails="class 0 is 'positive' in \"id2label\"")
     other = dict(json.load(open("hub/config.json")), n_embd=16)
     unknown = dict(other, architectures=["MambaForCausalLM"], model_type="mamba")
     os.mkdir("own")
