@@ -1,0 +1,92 @@
+#!/usr/bin/env bash
+# cli_huggingface.sh - directories in Hugging Face's form at the command, without Python: the files of a transformer's checkpoints, training
+# from config.json and weights, resuming, a run that is killed; mistakes in config.json, in weights and in --save get one sentence and exit
+# code 2. interop.sh has the same with transformers itself.
+# ctest: timeout 240, label quick
+set -u
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+cd "$work" || exit 1
+wrong=0
+complain() { echo "$*"; wrong=$((wrong + 1)); }
+field() { sed -n "s/.*\"$1\": *\"\{0,1\}\([-0-9a-zA-Z.+]*\).*/\1/p"; }
+unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT LOCKSTEP_JOB LOCKSTEP_TOKEN
+
+# expect STATUS PATTERN COMMAND…: checks the status, and that standard error matches PATTERN (an extended regular expression).
+expect() {
+    local status=$1 pattern=$2 got
+    shift 2
+    "$@" > out.txt 2> err.txt
+    got=$?
+    if [ "$got" != "$status" ] || { [ -n "$pattern" ] && ! grep -Eq -- "$pattern" err.txt; }; then
+        complain "$*: exit status $got, expected $status; expected '$pattern' in: $(cat err.txt)"
+    fi
+}
+lockstep=$LOCKSTEP
+for _ in $(seq 40); do echo "All: speak, speak. First Citizen: you are all resolved rather to die than to famish?"; done > text.txt
+data="--data text:text.txt --tokenizer char --batch 4 --threads 1 --eval-every -1"
+small="--model gpt --layers 2 --heads 2 --width 16 --context 16 $data"
+
+# ---- the files of a checkpoint ----
+expect 0 "" "$lockstep" train $small --steps 4 --save run --seed 3 --json
+hash=$(field hash < out.txt)
+for file in model.safetensors config.json generation_config.json tokenizer.json tokenizer_config.json; do
+    [ "$(readlink run/$file)" = step-00000004/$file ] || complain "run/$file is $(readlink run/$file)"
+done
+grep -q '"GPT2LMHeadModel"' run/config.json && grep -q '"eos_token_id": null' run/config.json || complain "config.json: $(cat run/config.json)"
+head -c 60 run/model.safetensors | grep -q '"__metadata__":{"format":"pt"}' || complain "model.safetensors has no format"
+expect 0 "" "$lockstep" info run
+grep -q "tokenizer.json$" out.txt && grep -q "match the files" out.txt || complain "info: $(cat out.txt)"
+
+# ---- from config.json and weights: the same model ----
+expect 0 "" "$lockstep" train $small --steps 8 --save longer --seed 3 --json
+longer=$(field hash < out.txt)
+expect 0 "" "$lockstep" train --save run --resume auto --steps 8 --json
+[ "$(field hash < out.txt)" = "$longer" ] && [ -n "$longer" ] && [ "$longer" != "$hash" ] || complain "resumed: $(cat out.txt)"
+mkdir plain && cp -L run/model.safetensors run/config.json run/tokenizer.json run/tokenizer_config.json plain/
+expect 0 "" "$lockstep" train --model plain/config.json --init plain --data text:text.txt --tokenizer plain --batch 4 --threads 1 --eval-every -1 --steps 1 --lr 0 --save copied
+cmp -s plain/model.safetensors copied/model.safetensors || complain "weights changed with a rate of 0"
+cmp -s plain/config.json copied/config.json || complain "config.json changed: $(diff plain/config.json copied/config.json)"
+cmp -s plain/tokenizer.json copied/tokenizer.json || complain "tokenizer.json changed"
+
+# ---- a kill between saves leaves complete steps; the next run goes on ----
+"$lockstep" train $small --steps 100000 --save-every 1 --keep 1 --save killed > out.txt 2>&1 &
+pid=$!
+for _ in $(seq 300); do [ -e killed/tokenizer.json ] && break; sleep 0.1; done
+kill -KILL $pid
+wait $pid 2> /dev/null
+expect 0 "" "$lockstep" info killed
+step=$(sed -n 's/^step *//p' out.txt)
+expect 0 "" "$lockstep" train --save killed --resume auto --steps $((step + 2))
+[ "$(ls killed | grep -c '^step-')" = 1 ] && ! ls -A killed | grep -q 'tmp\|old\|link' || complain "left after a kill: $(ls -A killed)"
+
+# ---- mistakes ----
+edit() { sed "$1" plain/config.json > "$2"; }
+from="--data text:text.txt --tokenizer plain --batch 4 --steps 1 --threads 1"
+edit 's/GPT2LMHeadModel/MambaForCausalLM/' unknown.json
+expect 2 '^lockstep train: --model: unknown.json: "architectures" is \["MambaForCausalLM"\]: GPT2LMHeadModel, .* are known$' "$lockstep" train --model unknown.json $from
+edit 's/gelu_new/mish/' mish.json
+expect 2 '"activation_function" is "mish": the activations are gelu_new, gelu, relu and silu$' "$lockstep" train --model mish.json $from
+edit 's/"n_head": 2/"n_head": 3/' heads.json
+expect 2 'heads.json: gpt: 3 heads do not divide the width 16$' "$lockstep" train --model heads.json $from
+edit 's/"n_embd": 16/"n_embd": 32/' wide.json
+expect 2 '"transformer.wte.weight" is \([0-9]*×16\) in plain/model.safetensors and \([0-9]*×32\) in the model' "$lockstep" train --model wide.json --init plain $from
+edit 's/"n_layer": 2/"n_layer": 1/' shallow.json
+expect 2 'holds "transformer.h.1.attn.c_attn.bias", which the model does not have' "$lockstep" train --model shallow.json --init plain $from
+head -c 100 plain/config.json > cut.json
+expect 2 'cut.json: byte [0-9]*: ' "$lockstep" train --model cut.json $from
+expect 2 'nowhere.json: cannot open: No such file' "$lockstep" train --model nowhere.json $from
+expect 2 'has 16 positions' "$lockstep" train --model plain/config.json --context 17 $from
+
+mkdir shards && cp plain/config.json shards/
+echo '{"weight_map": {"transformer.wte.weight": "../plain/model.safetensors"}}' > shards/model.safetensors.index.json
+expect 2 'names the shard "../plain/model.safetensors", which is not the name of a file in the same directory' "$lockstep" train --model shards/config.json --init shards $from
+echo '{"weight_map": {"transformer.wte.weight": "model-1.safetensors"}}' > shards/model.safetensors.index.json
+expect 2 'names the shard "model-1.safetensors", but there is no such file' "$lockstep" train --model shards/config.json --init shards $from
+
+for file in config.json generation_config.json tokenizer.json tokenizer_config.json; do
+    rm -rf own && mkdir own && echo mine > own/$file
+    expect 2 "own/$file is not a link that a save made" "$lockstep" train $small --steps 1 --save own -n 2
+    [ "$(ls -A own)" = "$file" ] && [ "$(cat own/$file)" = mine ] || complain "a run changed own/$file"
+done
+exit $wrong
