@@ -3,6 +3,7 @@
  *
  * ctest: timeout 300, ranks 4, label threaded */
 #include "comm_ranks.h"
+#include "copies.h"
 
 #include <lockstep.h>
 
@@ -229,6 +230,7 @@ typedef struct forward {
     lk_plan    *plan;
     lk_store   *store;
     lk_program *program;
+    size_t      bytes; /* of the logits */
 } forward;
 
 /* A program over (rows, length) tokens whose output is the logits, in f64. */
@@ -250,6 +252,7 @@ static forward make_forward(const lk_transformer_config *c, int64_t rows, int64_
     lk_tensor             logits = encoder ? r.logits : lk_f_linear(r.hidden, r.head, none);
     plan.outputs = &logits;
     plan.outputs_count = 1;
+    f.bytes = (size_t)(rows * (encoder ? c->classes : length * c->vocabulary)) * sizeof(double);
     REQUIRE(lk_plan_create(f.graph, &plan, &f.plan) == LK_OK, "%s", lk_context_error(f.context));
     REQUIRE(lk_store_create(f.plan, 7, &f.store) == LK_OK);
     REQUIRE(lk_program_create(f.plan, f.store, NULL, &f.program) == LK_OK);
@@ -261,7 +264,7 @@ static const double *run_forward(forward *f, int64_t rows)
     lk_step step = {.step = 1, .count = rows};
     REQUIRE(lk_program_step(f->program, &step) == LK_OK);
     REQUIRE(lk_program_run(f->program, LK_EVALUATE) == LK_OK, "%s", lk_context_error(f->context));
-    return lk_program_output(f->program, 0);
+    return output_copy(f->program, 0, f->bytes);
 }
 
 static void free_forward(forward *f)
