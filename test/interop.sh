@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # interop.sh - directories exchanged with Hugging Face's transformers, both ways and in versions 5 and 4: logits, shards, bf16, training
-# (interop.py); tokenizers (interop_tokenizers.py). Python's packages are installed into a virtual environment, about 1 GB once; it stays in $LOCKSTEP_TEST_VENV or
-# ~/.cache/lockstep-test for later runs. Skipped where packages cannot be installed within some minutes.
+# (interop.py); tokenizers (interop_tokenizers.py). Where python3, or $LOCKSTEP_TEST_PYTHON, has no torch and transformers, they are
+# installed into a virtual environment, about 1 GB once; it stays in $LOCKSTEP_TEST_VENV or ~/.cache/lockstep-test for later runs. Skipped
+# where packages cannot be installed within some minutes.
 # ctest: timeout 600
 set -u
 : "${LOCKSTEP:?the command}" "${SOURCE_DIR:?the tree}" "${BUILD_DIR:?the build}" "${CC:=cc}"
@@ -15,12 +16,12 @@ skip() { echo "skipped: $*"; exit 77; }
 pip() { timeout "$1" "$python" -m pip --disable-pip-version-check --quiet install --timeout 15 --retries 1 "${@:2}" >> "$work/pip.log" 2>&1; }
 pip_failed() { tail -3 "$work/pip.log" >&2; skip "$*"; }
 
-# For arm64 the last wheels without CUDA. Elsewhere torch is tried without its dependencies, since they are several gigabytes of libraries for
-# GPUs; a torch that was built with them cannot be imported then, and they are installed too.
+# Without its dependencies, several gigabytes of libraries for GPUs, and so one that was built without them: on arm64 those up to 2.8, elsewhere
+# where pip's configuration names wheels for CPUs.
 install_torch() {
-    case $(uname -m) in aarch64 | arm64) pip 200 --no-deps 'torch<2.9' && "$python" -c 'import torch' 2>> "$work/pip.log" && return ;; esac
-    pip 200 --no-deps torch && "$python" -c 'import torch' 2>> "$work/pip.log" && return
-    pip 300 torch && "$python" -c 'import torch' 2>> "$work/pip.log"
+    local torch=torch
+    case $(uname -m) in aarch64 | arm64) torch='torch<2.9' ;; esac
+    pip 240 --no-deps "$torch" && "$python" -c 'import torch' 2>> "$work/pip.log"
 }
 
 install_packages() {
@@ -29,18 +30,22 @@ install_packages() {
     python=$cache/new/bin/python
     pip 40 typing-extensions || pip_failed "Python packages are not reachable"
     pip 120 numpy filelock fsspec jinja2 networkx setuptools sympy safetensors tokenizers transformers || pip_failed "transformers could not be installed"
-    install_torch || pip_failed "torch could not be installed"
+    install_torch || pip_failed "no torch for CPUs could be installed; name its wheels in PIP_EXTRA_INDEX_URL, or a Python that has torch and transformers in LOCKSTEP_TEST_PYTHON"
     # Version 4 and what it needs in older versions, in a folder of their own; without it the other checks are still made.
     pip 120 --no-deps --target "$cache/new/version4" 'transformers<5' 'huggingface-hub<1' 'tokenizers<0.23' && pip 60 requests || rm -rf "$cache/new/version4"
     mv "$cache/new" "$cache/python"
 }
 
-mkdir -p "$cache" 2> /dev/null && exec 9> "$cache/lock" || skip "$cache cannot be written"
-flock -w 300 9 || skip "another run installs packages into $cache"
-python=$cache/python/bin/python
-"$python" -c 'import torch, transformers' 2> /dev/null || install_packages
-python=$cache/python/bin/python
-flock -u 9
+has_packages() { "$1" -c 'import torch, transformers' 2> /dev/null; }
+use_environment() {
+    mkdir -p "$cache" 2> /dev/null && exec 9> "$cache/lock" || skip "$cache cannot be written"
+    flock -w 300 9 || skip "another run installs packages into $cache"
+    has_packages "$cache/python/bin/python" || install_packages
+    python=$cache/python/bin/python
+    flock -u 9
+}
+python=${LOCKSTEP_TEST_PYTHON:-python3}
+has_packages "$python" || use_environment
 
 # ---- the program of this side ----
 
