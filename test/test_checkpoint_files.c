@@ -133,6 +133,10 @@ static void checkpoints_with_other_files_follow_each_other(void)
     CHECK(save_with(&r, "mixed", 2, 3, other, 2) == LK_OK, "an older step is replaced: %s", lk_context_error(r.context));
     shell(
         "cd mixed && [ ! -e step-00000002/tokenizer.json ] && [ $(readlink config.json) = step-00000002/config.json ]");
+    shell("cd mixed && echo mine > step-00000001/notes && ln -s step-00000001/notes notes && ln -s step-00000009/gone "
+          "gone");
+    CHECK(save_with(&r, "mixed", 3, 4, other, 2) == LK_OK, "%s", lk_context_error(r.context));
+    shell("cd mixed && [ \"$(cat notes)\" = mine ] && [ ! -L gone ] && rm notes step-00000001/notes");
     CHECK(save_step(&r, "mixed", 4, 1) == LK_OK && r.warnings == 0, "%s", r.warning);
     shell("cd mixed && [ \"$(ls)\" = \"$(printf 'model.safetensors\\noptimizer.safetensors\\nstate.json\\n"
           "step-00000004')\" ]");

@@ -184,14 +184,29 @@ static lk_status check_links(lk_context *c, const char *directory, const lk_chec
     return status;
 }
 
-/* Removes links to other steps: a checkpoint of that step held a file that this one does not have. */
+/* Whether a file of a step belongs to its checkpoint. One that does not exist is no file of the user. */
+static bool is_part_of_step(int directory, int64_t step, const char *name)
+{
+    lk__file_name listed[LK__LISTED_FILES];
+    char          step_name[64];
+    bool          part = faccessat(directory, name, F_OK, 0) != 0;
+    lk__checkpoint_name(step, step_name);
+    int    fd = openat(directory, step_name, O_PATH | O_DIRECTORY | O_CLOEXEC);
+    size_t count = fd < 0 ? 0 : lk__state_list(fd, listed);
+    if (fd >= 0) close(fd);
+    for (size_t i = 0; i < count && !part; i++) part = strcmp(listed[i], name) == 0;
+    return part;
+}
+
+/* Removes links to the caller's files of other steps: the checkpoint of `step` does not have them. */
 static void remove_other_links(const char *directory, int64_t step)
 {
     DIR *stream = opendir(directory);
     if (!stream) return;
     for (struct dirent *entry; (entry = readdir(stream));) {
         int64_t target;
-        if (is_own_link(dirfd(stream), entry->d_name, &target) && target != step)
+        if (is_own_link(dirfd(stream), entry->d_name, &target) && target != step &&
+            is_part_of_step(dirfd(stream), target, entry->d_name))
             (void)unlinkat(dirfd(stream), entry->d_name, 0);
     }
     closedir(stream);
