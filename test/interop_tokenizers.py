@@ -84,7 +84,7 @@ def compare(name, ours, theirs, texts):
 
 def compare_vocabularies(multilingual):
     strings = [golden.string(seed) for seed in range(20000, 23000)] + [multilingual]
-    for name in ("gpt2", "llama3", "qwen2"):
+    for name in ("gpt2", "llama3", "qwen2", "digits"):
         path = f"{golden.HERE}/{name}.json"
         compare(name, opened(path), Tokenizer.from_file(path), strings)
     fresh = golden.train("fresh", 700, golden.split_then_bytes(golden.CL100K), normalizers.Sequence([normalizers.NFC()]), ["<|endoftext|>"], [multilingual])
@@ -98,7 +98,7 @@ def compare_characters():
     """Every character after a letter, an apostrophe, a space and a mark, and before a letter and a digit."""
     characters = [chr(code) for code in range(0x110000) if not 0xD800 <= code < 0xE000]
     texts = ["".join(f"a{ch}'{ch}x {ch}1\u0301{ch}" for ch in characters[first:first + 2000]) for first in range(0, len(characters), 2000)]
-    for name in ("llama3", "qwen2"):
+    for name in ("llama3", "qwen2", "digits"):
         path = f"{golden.HERE}/{name}.json"
         compare(f"{name}, every character", opened(path), Tokenizer.from_file(path), texts)
 
@@ -119,7 +119,7 @@ def compare_directories(multilingual):
 
     transformers.logging.set_verbosity_error()
     models = [None, ("gpt2", "GPT2LMHeadModel"), ("llama", "LlamaForCausalLM")]
-    for name in ("byte", "char", *(f"{golden.HERE}/{file}.json" for file in ("gpt2", "llama3", "qwen2"))):
+    for name in ("byte", "char", *(f"{golden.HERE}/{file}.json" for file in ("gpt2", "llama3", "qwen2", "digits"))):
         ours = from_text(multilingual.encode()) if name == "char" else opened(name)
         for model in models:
             with tempfile.TemporaryDirectory() as directory:
@@ -133,7 +133,7 @@ def compare_directories(multilingual):
                 assert theirs.decode(ids).encode() == ours.decode(ids), (name, model)
                 again = opened(directory)
                 assert lk.lk_tokenizer_kind(again.handle) == lk.lk_tokenizer_kind(ours.handle)
-    print(f"ok   AutoTokenizer of transformers {transformers.__version__}: 5 tokenizers")
+    print(f"ok   AutoTokenizer of transformers {transformers.__version__}: 6 tokenizers")
 
 
 with open(f"{golden.HERE}/multilingual.txt", encoding="utf-8", newline="") as file:

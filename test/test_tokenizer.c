@@ -326,7 +326,7 @@ static void parts_of_a_file_that_are_not_supported_are_named(void)
             .pre_tokenizer = "{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Digits\"}," BYTE_LEVEL "]}");
     REFUSES("pre_tokenizer.pattern.Regex is \"\\\\p{L}+\"",
             .pre_tokenizer = "{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Split\",\"pattern\":{\"Regex\":"
-                             "\"\\\\p{L}+\"},\"behavior\":\"Isolated\"}]}");
+                             "\"\\\\p{L}+\"},\"behavior\":\"Isolated\"}," BYTE_LEVEL "]}");
     REFUSES("pre_tokenizer is {\"type\":\"Split\"",
             .pre_tokenizer =
                 "{\"type\":\"Split\",\"pattern\":{\"String\":\" \"},\"behavior\":\"Isolated\",\"invert\":false}");
@@ -338,6 +338,11 @@ static void parts_of_a_file_that_are_not_supported_are_named(void)
             .pre_tokenizer = "{\"type\":\"ByteLevel\",\"use_regex\":1}");
     REFUSES("pre_tokenizer is {\"type\":\"Sequence\"",
             .pre_tokenizer = "{\"type\":\"Sequence\",\"pretokenizers\":[" BYTE_LEVEL "," BYTE_LEVEL "]}");
+    REFUSES("pre_tokenizer is {\"type\":\"ByteLevel\",\"add_prefix_space\":true}, which is not supported: after Digits",
+            .pre_tokenizer = "{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Digits\",\"individual_digits\":"
+                             "true},{\"type\":\"ByteLevel\",\"add_prefix_space\":true}]}");
+    REFUSES("pre_tokenizer is {\"type\":\"Sequence\",\"pretokenizers\":[]}",
+            .pre_tokenizer = "{\"type\":\"Sequence\",\"pretokenizers\":[]}");
     REFUSES("post_processor is {\"type\":\"BertProcessing\"}", .post_processor = "{\"type\":\"BertProcessing\"}");
     REFUSES("decoder is {\"type\":\"WordPiece\"}, which is not supported: only ByteLevel is",
             .decoder = "{\"type\":\"WordPiece\"}");

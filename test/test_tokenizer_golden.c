@@ -243,16 +243,13 @@ static void compare_all(const char *kind)
     static const struct {
         const char      *name;
         lk__pretokenizer rule;
-    } rules[] = {{"gpt2", LK__SPLIT_GPT2},
-                 {"llama3", LK__SPLIT_LLAMA3},
-                 {"qwen2", LK__SPLIT_QWEN2},
-                 {"r50k", LK__SPLIT_GPT2},
-                 {"cl100k", LK__SPLIT_LLAMA3}};
-    static const char *const names[] = {"gpt2", "llama3", "qwen2", "gpt2_prefix"};
+    } rules[] = {{"gpt2", LK__SPLIT_GPT2},          {"llama3", LK__SPLIT_LLAMA3}, {"qwen2", LK__SPLIT_QWEN2},
+                 {"digits", LK__SPLIT_GPT2_DIGITS}, {"r50k", LK__SPLIT_GPT2},     {"cl100k", LK__SPLIT_LLAMA3}};
+    static const char *const names[] = {"gpt2", "llama3", "qwen2", "digits", "gpt2_prefix"};
     char                     what[64];
     texts                    t = make_texts(kind);
     for (size_t i = 0; i < COUNT(rules) && t.count; i++) {
-        if (i >= 3 && strcmp(kind, "strings") != 0) break;
+        if (i >= 4 && strcmp(kind, "strings") != 0) break;
         snprintf(what, sizeof what, "splits_%s", rules[i].name);
         compare(&t, what, list_words, &rules[i].rule);
     }

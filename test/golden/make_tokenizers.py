@@ -85,6 +85,10 @@ def split_then_bytes(pattern):
     return pre_tokenizers.Sequence([split, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
 
 
+def digits_then_bytes():
+    return pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)])
+
+
 def train(name, size, pre_tokenizer, normalizer, special, texts):
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizer, decoders.ByteLevel()
@@ -132,6 +136,8 @@ def make(texts):
     qwen2.add_special_tokens(["<|endoftext|>"])
     qwen2.add_tokens([AddedToken("\u212b\u212b", normalized=True), AddedToken("<|end|>", normalized=True, lstrip=True), AddedToken("<sep>", normalized=False)])
     result["qwen2"] = save("qwen2", qwen2, lambda tree: None)
+    digits = train("digits", 1000, digits_then_bytes(), None, ["<|endoftext|>"], texts)
+    result["digits"] = save("digits", digits, lambda tree: None)
     prefixed = json.loads(result["gpt2"].to_str())
     prefixed["pre_tokenizer"]["add_prefix_space"] = True
     result["gpt2_prefix"] = Tokenizer.from_str(json.dumps(prefixed)) # the test changes the file in the same way
@@ -151,7 +157,7 @@ def main():
         out.append(" ".join([name, str(len(values)), *hashes(values)]))
 
     rules = {"gpt2": pre_tokenizers.ByteLevel(add_prefix_space=False), "r50k": split_then_bytes(R50K), "llama3": split_then_bytes(LLAMA3),
-             "cl100k": split_then_bytes(CL100K), "qwen2": split_then_bytes(QWEN2)}
+             "digits": digits_then_bytes(), "cl100k": split_then_bytes(CL100K), "qwen2": split_then_bytes(QWEN2)}
     texts = {"strings": strings, "multilingual": [multilingual], "lines": [line + "\n" for line in multilingual.split("\n")[:-1]], "shakespeare": [shakespeare]}
     for kind, items in texts.items():
         for name, rule in rules.items():

@@ -114,6 +114,35 @@ static const unsigned char *next_gpt2(const unsigned char *at, const unsigned ch
     return match_spaces(at, end, false);
 }
 
+/* Digits are those of Unicode 17 here, as in Rust's is_numeric: these are not yet \p{N}. */
+static bool is_new_digit(uint32_t code)
+{
+    return (code >= 0x11de0 && code <= 0x11de9) || (code >= 0x16ff4 && code <= 0x16ff6);
+}
+
+static bool digit_at(const unsigned char *at, int *length)
+{
+    return class_at(at, length) == LK__CHAR_NUMBER || (*at == 0xf0 && is_new_digit(lk__utf8_decode(at, length)));
+}
+
+/* A word of GPT-2 in the text up to the next digit, at which the text ends: white space before it is one word. */
+static const unsigned char *next_gpt2_digits(const unsigned char *at, const unsigned char *end)
+{
+    int                  length;
+    const unsigned char *next = at + (*at == ' '), *stop;
+    if (digit_at(at, &length)) return at + length;
+    lk__unicode_class kind = next < end ? class_at(next, &length) : LK__CHAR_SPACE;
+    if (next < end && digit_at(next, &length)) return next;
+    if (kind == LK__CHAR_SPACE) {
+        stop = skip_class(next, end, kind);
+        return stop < end && digit_at(stop, &length) ? stop : next_gpt2(at, end);
+    }
+    stop = next_gpt2(at, end);
+    for (; kind == LK__CHAR_OTHER && next < stop; next += length) /* the new digits are in such words */
+        if (digit_at(next, &length)) return next;
+    return stop;
+}
+
 static const unsigned char *skip_digits(const unsigned char *at, const unsigned char *end, int most)
 {
     int length;
@@ -143,6 +172,7 @@ const unsigned char *lk__pretokenize(lk__pretokenizer rule, const unsigned char 
 {
     switch (rule) {
     case LK__SPLIT_GPT2: return next_gpt2(at, end);
+    case LK__SPLIT_GPT2_DIGITS: return next_gpt2_digits(at, end);
     case LK__SPLIT_LLAMA3: return next_llama3(at, end, 3);
     case LK__SPLIT_QWEN2: return next_llama3(at, end, 1);
     case LK__SPLIT_NOTHING: break;

@@ -35,9 +35,14 @@ lk_status lk__tokenizer_read_normalizer(lk_tokenizer *t, const lk__json *root)
 
 /* ---- pre-tokenizers ---- */
 
-static const char known_pretokenizers[] =
-    "only ByteLevel is, alone or after a Split, Isolated, with the regular expression of GPT-2, "
-    "Llama 3 or Qwen 2";
+static const char known_pretokenizers[] = "ByteLevel is, alone, after Digits with individual_digits, or after a Split, "
+                                          "Isolated, with the regular expression of "
+                                          "GPT-2, Llama 3 or Qwen 2";
+
+static lk_status refuse_pretokenizer(lk_tokenizer *t, const lk__json *part)
+{
+    return lk__tokenizer_refuse(t->context, "pre_tokenizer", part, known_pretokenizers);
+}
 
 static lk_status read_split(lk_tokenizer *t, const lk__json *part, bool *characters)
 {
@@ -48,7 +53,7 @@ static lk_status read_split(lk_tokenizer *t, const lk__json *part, bool *charact
     if (status < 0) return status;
     if (!lk__json_get(part, "behavior", &behavior) || !lk__json_equals(&behavior, "Isolated") || invert ||
         !lk__json_get(part, "pattern", &pattern) || !lk__json_get(&pattern, "Regex", &pattern))
-        return lk__tokenizer_refuse(t->context, "pre_tokenizer", part, known_pretokenizers);
+        return refuse_pretokenizer(t, part);
     *characters = lk__json_equals(&pattern, LK__TOKENIZER_ANY_CHARACTER);
     status = lk__tokenizer_decode_string(t->context, &pattern, "pre_tokenizer.pattern.Regex", &text);
     if (status >= 0 && !*characters && !lk__pretokenizer_find(text.text, text.length, &t->pretokenizer))
@@ -58,56 +63,58 @@ static lk_status read_split(lk_tokenizer *t, const lk__json *part, bool *charact
     return status;
 }
 
-/* behind_split: of a Sequence, behind a Split that has found the words. */
-static lk_status read_byte_level(lk_tokenizer *t, const lk__json *part, bool behind_split)
+typedef enum byte_level_place { ALONE, AFTER_SPLIT, AFTER_DIGITS } byte_level_place;
+
+static lk_status read_byte_level(lk_tokenizer *t, const lk__json *part, byte_level_place place)
 {
     bool      prefix, regex;
     lk_status status = lk__tokenizer_bool(t->context, part, "pre_tokenizer", "add_prefix_space", true, &prefix);
     if (status < 0 || (status = lk__tokenizer_bool(t->context, part, "pre_tokenizer", "use_regex", true, &regex)) < 0)
         return status;
-    if (!lk__tokenizer_is(part, "ByteLevel") || (behind_split && (prefix || regex)))
+    if (!lk__tokenizer_is(part, "ByteLevel")) return refuse_pretokenizer(t, part);
+    if (place != ALONE && (prefix || regex != (place == AFTER_DIGITS)))
         return lk__tokenizer_refuse(t->context, "pre_tokenizer", part,
-                                    behind_split ? "behind a Split only ByteLevel is, with add_prefix_space and "
-                                                   "use_regex false"
-                                                 : known_pretokenizers);
+                                    place == AFTER_SPLIT
+                                        ? "after a Split, add_prefix_space and use_regex must be false"
+                                        : "after Digits, add_prefix_space must be false and use_regex true");
     t->prefix_space = prefix;
-    if (regex) t->pretokenizer = LK__SPLIT_GPT2;
+    if (regex) t->pretokenizer = place == AFTER_DIGITS ? LK__SPLIT_GPT2_DIGITS : LK__SPLIT_GPT2;
     return LK_OK;
+}
+
+/* ByteLevel, maybe with one before it that finds words or digits. */
+static lk_status read_pretokenizers(lk_tokenizer *t, const lk__json *part)
+{
+    lk__json  members, first, second, more;
+    bool      characters = false, individual = false;
+    lk_status status;
+    if (!lk__json_get(part, "pretokenizers", &members)) return refuse_pretokenizer(t, part);
+    lk__json_walk walk = lk__json_begin(&members);
+    if (!lk__json_next(&walk, NULL, &first)) return refuse_pretokenizer(t, part);
+    if (!lk__json_next(&walk, NULL, &second)) return read_byte_level(t, &first, ALONE);
+    if (lk__json_next(&walk, NULL, &more)) return refuse_pretokenizer(t, part);
+    if (lk__tokenizer_is(&first, "Split")) {
+        if ((status = read_split(t, &first, &characters)) < 0) return status;
+        return characters ? refuse_pretokenizer(t, part) : read_byte_level(t, &second, AFTER_SPLIT);
+    }
+    if (!lk__tokenizer_is(&first, "Digits")) return refuse_pretokenizer(t, part);
+    status = lk__tokenizer_bool(t->context, &first, "pre_tokenizer", "individual_digits", false, &individual);
+    if (status < 0) return status;
+    return individual ? read_byte_level(t, &second, AFTER_DIGITS) : refuse_pretokenizer(t, &first);
 }
 
 lk_status lk__tokenizer_read_pretokenizer(lk_tokenizer *t, const lk__json *root)
 {
-    lk__json  part, members, member;
-    bool      split = false, bytes = false, characters = false;
-    lk_status status = LK_OK;
+    lk__json part;
+    bool     characters;
     if (!lk__tokenizer_member(root, "pre_tokenizer", &part))
         return lk__fail(t->context, LK_EFORMAT, "there is no pre_tokenizer, which is not supported: %s",
                         known_pretokenizers);
-    if (!lk__tokenizer_is(&part, "Sequence")) {
-        if (!lk__tokenizer_is(&part, "Split")) return read_byte_level(t, &part, false);
-        status = read_split(t, &part, &characters);
-        if (status >= 0 && !characters)
-            status = lk__tokenizer_refuse(t->context, "pre_tokenizer", &part, known_pretokenizers);
-        t->kind = LK__TEXT_CHARACTERS;
-        return status;
-    }
-    if (!lk__json_get(&part, "pretokenizers", &members))
-        return lk__tokenizer_refuse(t->context, "pre_tokenizer", &part, known_pretokenizers);
-    lk__json_walk walk = lk__json_begin(&members);
-    while (status >= 0 && lk__json_next(&walk, NULL, &member)) {
-        if (bytes || characters || (split && lk__tokenizer_is(&member, "Split")))
-            return lk__tokenizer_refuse(t->context, "pre_tokenizer", &part, known_pretokenizers);
-        if (lk__tokenizer_is(&member, "Split")) {
-            status = read_split(t, &member, &characters);
-            split = true;
-        } else {
-            status = read_byte_level(t, &member, split);
-            bytes = true;
-        }
-    }
-    if (status >= 0 && (!bytes || characters))
-        status = lk__tokenizer_refuse(t->context, "pre_tokenizer", &part, known_pretokenizers);
-    return status;
+    if (lk__tokenizer_is(&part, "Sequence")) return read_pretokenizers(t, &part);
+    if (!lk__tokenizer_is(&part, "Split")) return read_byte_level(t, &part, ALONE);
+    lk_status status = read_split(t, &part, &characters);
+    t->kind = LK__TEXT_CHARACTERS;
+    return status >= 0 && !characters ? refuse_pretokenizer(t, &part) : status;
 }
 
 /* ---- post-processors and decoders, which change no ids here ---- */
