@@ -178,15 +178,20 @@ static lk_status append_segment(lk_context *context, lk__nfc_scratch *s, const u
     return status;
 }
 
-/* The first unstable character from `at` on, or end; *stable: the last stable one before it, if it follows `at`. */
+/* The first unstable character from `at` on, or end; *stable: the last stable one before it, if there is one. */
 static const unsigned char *find_unstable(const unsigned char *at, const unsigned char *end,
                                           const unsigned char **stable)
 {
-    int length;
-    for (; at < end; at += length) {
+    while (at < end) {
+        uint64_t eight;
+        int      length = *at < 0x80 ? 1 : 2;
+        if (end - at >= 8 && (memcpy(&eight, at, 8), !(eight & 0x8080808080808080u))) { /* most text is ASCII */
+            at += 8, *stable = at - 1;
+            continue;
+        }
         if (*at >= 0xcc && lk__nfc_unstable(lk__utf8_decode(at, &length))) break; /* 0xcc begins U+0300 */
-        if (*at < 0xcc) length = *at < 0x80 ? 1 : 2;
         *stable = at;
+        at += length;
     }
     return at;
 }
