@@ -8,10 +8,18 @@ enum { SHORT_WORD = 48, NO_RANK = -1 };
 
 static uint64_t pair_of(int32_t left, int32_t right) { return (uint64_t)(uint32_t)left << 32 | (uint32_t)right; }
 
-static size_t find_slot(const lk__bpe *bpe, uint64_t pair)
+static uint64_t hash_pair(uint64_t pair)
 {
     uint64_t hash = pair * 0x9e3779b97f4a7c15u;
-    size_t   slot = (size_t)(hash ^ hash >> 32) & (bpe->slots - 1);
+    return hash ^ hash >> 32;
+}
+
+/* Filter bits have other bits of the hash than slots, so that both together tell more. */
+static size_t filter_bit(const lk__bpe *bpe, uint64_t hash) { return (size_t)(hash >> 8) & (4 * bpe->slots - 1); }
+
+static size_t find_slot(const lk__bpe *bpe, uint64_t pair, uint64_t hash)
+{
+    size_t slot = (size_t)hash & (bpe->slots - 1);
     while (bpe->merges[slot].pair != pair && bpe->merges[slot].id != NO_RANK) slot = (slot + 1) & (bpe->slots - 1);
     return slot;
 }
@@ -25,18 +33,24 @@ lk_status lk__bpe_create(lk_context *context, size_t merges, lk__bpe *bpe)
     bpe->merges = lk__alloc(context, LK_MEMORY_OTHER, slots * sizeof *bpe->merges);
     if (!bpe->merges) return LK_ENOMEM;
     bpe->slots = slots;
+    bpe->filter = lk__alloc(context, LK_MEMORY_OTHER, slots / 16 * sizeof *bpe->filter);
+    if (!bpe->filter) return LK_ENOMEM;
     for (size_t i = 0; i < slots; i++) bpe->merges[i].id = NO_RANK, bpe->merges[i].rank = UINT32_MAX;
     return LK_OK;
 }
 
 void lk__bpe_add(lk__bpe *bpe, int32_t left, int32_t right, uint32_t rank, int32_t id)
 {
-    bpe->merges[find_slot(bpe, pair_of(left, right))] = (lk__bpe_merge){pair_of(left, right), rank, id};
+    uint64_t pair = pair_of(left, right), hash = hash_pair(pair);
+    size_t   bit = filter_bit(bpe, hash);
+    bpe->filter[bit / 64] |= (uint64_t)1 << bit % 64;
+    bpe->merges[find_slot(bpe, pair, hash)] = (lk__bpe_merge){pair, rank, id};
 }
 
 void lk__bpe_free(lk_context *context, lk__bpe *bpe)
 {
     lk__free(context, LK_MEMORY_OTHER, bpe->merges, bpe->slots * sizeof *bpe->merges);
+    lk__free(context, LK_MEMORY_OTHER, bpe->filter, bpe->slots / 16 * sizeof *bpe->filter);
     *bpe = (lk__bpe){0};
 }
 
@@ -48,29 +62,40 @@ void lk__bpe_scratch_free(lk_context *context, lk__bpe_scratch *s)
     *s = (lk__bpe_scratch){0};
 }
 
+static const lk__bpe_merge no_merge = {.rank = UINT32_MAX, .id = NO_RANK};
+
 /* The merge of the pair; its rank is UINT32_MAX where there is none. */
-static const lk__bpe_merge *find_merge(const lk__bpe *bpe, int32_t left, int32_t right)
+static inline const lk__bpe_merge *find_merge(const lk__bpe *bpe, int32_t left, int32_t right)
 {
-    return &bpe->merges[find_slot(bpe, pair_of(left, right))];
+    uint64_t pair = pair_of(left, right), hash = hash_pair(pair);
+    size_t   bit = filter_bit(bpe, hash);
+    if (!(bpe->filter[bit / 64] >> bit % 64 & 1)) return &no_merge;
+    return &bpe->merges[find_slot(bpe, pair, hash)];
 }
 
 static size_t merge_short(const lk__bpe *bpe, int32_t *ids, size_t count)
 {
     const lk__bpe_merge *next[SHORT_WORD]; /* of each id and the one behind it */
+    uint32_t             ranks[SHORT_WORD];
     for (size_t i = 0; i + 1 < count; i++) next[i] = find_merge(bpe, ids[i], ids[i + 1]);
+    for (size_t i = 0; i + 1 < count; i++) ranks[i] = next[i]->rank;
     while (count > 1) {
         size_t best = 0;
         for (size_t i = 1; i + 1 < count; i++)
-            if (next[i]->rank < next[best]->rank) best = i;
-        if (next[best]->rank == UINT32_MAX) break;
+            if (ranks[i] < ranks[best]) best = i;
+        if (ranks[best] == UINT32_MAX) break;
         ids[best] = next[best]->id;
         count--;
-        memmove(ids + best + 1, ids + best + 2, (count - best - 1) * sizeof *ids);
+        for (size_t i = best + 1; i < count; i++) ids[i] = ids[i + 1];
+        for (size_t i = best + 1; i + 1 < count; i++) next[i] = next[i + 1], ranks[i] = ranks[i + 1];
         if (best + 1 < count) {
-            memmove(next + best + 1, next + best + 2, (count - best - 2) * sizeof *next);
             next[best] = find_merge(bpe, ids[best], ids[best + 1]);
+            ranks[best] = next[best]->rank;
         }
-        if (best > 0) next[best - 1] = find_merge(bpe, ids[best - 1], ids[best]);
+        if (best > 0) {
+            next[best - 1] = find_merge(bpe, ids[best - 1], ids[best]);
+            ranks[best - 1] = next[best - 1]->rank;
+        }
     }
     return count;
 }

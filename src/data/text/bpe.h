@@ -13,6 +13,7 @@ typedef struct lk__bpe_merge {
 typedef struct lk__bpe {
     lk__bpe_merge *merges; /* a hash table by pair */
     size_t         slots;  /* a power of two; 0: there are no merges */
+    uint64_t *filter; /* 4 bits a slot: 0 where no pair of that hash exists. Most pairs do not, and this stays in the cache */
 } lk__bpe;
 
 lk_status lk__bpe_create(lk_context *context, size_t merges, lk__bpe *bpe);

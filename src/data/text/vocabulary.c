@@ -6,12 +6,13 @@
 #include <string.h>
 
 /* The slot of the name, or the free one where it belongs. */
-static size_t find_slot(const lk__vocabulary *v, const char *name, size_t length)
+static lk__text_slot *find_slot(const lk__vocabulary *v, const char *name, size_t length, uint64_t hash)
 {
-    size_t slot = (size_t)lk__hash64(name, length, 0) & (v->slots_count - 1);
-    for (;; slot = (slot + 1) & (v->slots_count - 1)) {
-        if (v->slots[slot] == 0) return slot;
-        const lk__text_token *token = &v->tokens[v->slots[slot] - 1];
+    for (size_t i = (size_t)hash & (v->slots_count - 1);; i = (i + 1) & (v->slots_count - 1)) {
+        lk__text_slot *slot = &v->slots[i];
+        if (slot->id == 0) return slot;
+        if (slot->hash != (uint32_t)(hash >> 32)) continue;
+        const lk__text_token *token = &v->tokens[slot->id - 1];
         if (token->name_length == length && memcmp(v->pool + token->name, name, length) == 0) return slot;
     }
 }
@@ -19,15 +20,19 @@ static size_t find_slot(const lk__vocabulary *v, const char *name, size_t length
 /* At most half of the slots are used; their number is a power of two. */
 static lk_status grow_slots(lk__vocabulary *v)
 {
-    size_t   count = v->slots_count ? 2 * v->slots_count : 512;
-    int32_t *old = v->slots, *slots = lk__alloc(v->context, LK_MEMORY_OTHER, count * sizeof *slots);
+    size_t         count = v->slots_count ? 2 * v->slots_count : 512;
+    lk__text_slot *old = v->slots, *slots = lk__alloc(v->context, LK_MEMORY_OTHER, count * sizeof *slots);
     if (!slots) return LK_ENOMEM;
     lk__free(v->context, LK_MEMORY_OTHER, old, v->slots_count * sizeof *old);
     v->slots = slots;
     v->slots_count = count;
-    for (size_t i = 0; i < v->count; i++)
-        if (v->tokens[i].exists)
-            v->slots[find_slot(v, v->pool + v->tokens[i].name, v->tokens[i].name_length)] = (int32_t)i + 1;
+    for (size_t i = 0; i < v->count; i++) {
+        const lk__text_token *token = &v->tokens[i];
+        const char           *name = v->pool + token->name;
+        uint64_t              hash = token->exists ? lk__hash64(name, token->name_length, 0) : 0;
+        if (token->exists)
+            *find_slot(v, name, token->name_length, hash) = (lk__text_slot){(uint32_t)(hash >> 32), (int32_t)i + 1};
+    }
     return LK_OK;
 }
 
@@ -64,8 +69,10 @@ lk_status lk__vocabulary_add(lk__vocabulary *v, int64_t id, const char *name, si
         return lk__fail(v->context, LK_EFORMAT, "token \"%s\" has the id %lld of another one",
                         show_name(name, name_length, shown), (long long)id);
     if ((v->used + 1) * 2 > v->slots_count && (status = grow_slots(v)) < 0) return status;
-    size_t slot = find_slot(v, name, name_length), need = v->pool_used + name_length + length + 2;
-    if (v->slots[slot])
+    uint64_t       hash = lk__hash64(name, name_length, 0);
+    lk__text_slot *slot = find_slot(v, name, name_length, hash);
+    size_t         need = v->pool_used + name_length + length + 2;
+    if (slot->id)
         return lk__fail(v->context, LK_EFORMAT, "token \"%s\" is listed twice", show_name(name, name_length, shown));
     if ((status = lk__grow(v->context, (void **)&v->pool, &v->pool_capacity, need, 1)) < 0 ||
         (status = lk__grow(v->context, (void **)&v->tokens, &v->capacity, (size_t)id + 1, sizeof *v->tokens)) < 0)
@@ -77,7 +84,7 @@ lk_status lk__vocabulary_add(lk__vocabulary *v, int64_t id, const char *name, si
         token->text = keep_text(v, text, length);
     else
         token->length = token->name_length;
-    v->slots[slot] = (int32_t)id + 1;
+    *slot = (lk__text_slot){(uint32_t)(hash >> 32), (int32_t)id + 1};
     v->used++;
     if ((size_t)id >= v->count) v->count = (size_t)id + 1;
     if (name_length > v->longest_name) v->longest_name = name_length;
@@ -86,7 +93,7 @@ lk_status lk__vocabulary_add(lk__vocabulary *v, int64_t id, const char *name, si
 
 int32_t lk__vocabulary_find(const lk__vocabulary *v, const char *name, size_t length)
 {
-    return v->slots_count ? v->slots[find_slot(v, name, length)] - 1 : -1;
+    return v->slots_count ? find_slot(v, name, length, lk__hash64(name, length, 0))->id - 1 : -1;
 }
 
 const lk__text_token *lk__vocabulary_token(const lk__vocabulary *v, int64_t id)

@@ -11,6 +11,11 @@ typedef struct lk__text_token {
     bool     in_model; /* false: only among the added tokens */
 } lk__text_token;
 
+typedef struct lk__text_slot {
+    uint32_t hash; /* most names that are not found end here, without a look at a token */
+    int32_t  id;   /* + 1; 0: free */
+} lk__text_slot;
+
 typedef struct lk__vocabulary {
     lk_context     *context;
     lk__text_token *tokens; /* by id */
@@ -19,7 +24,7 @@ typedef struct lk__vocabulary {
     size_t          longest_name;
     char           *pool;
     size_t          pool_used, pool_capacity;
-    int32_t        *slots; /* a hash table of names: id + 1, or 0 */
+    lk__text_slot  *slots; /* a hash table of names */
     size_t          slots_count;
 } lk__vocabulary;
 
