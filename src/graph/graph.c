@@ -310,11 +310,11 @@ void lk_block_begin_at(lk_site site, lk_tensor x, const char *name, lk_block_opt
 {
     lk_graph *g = x.graph;
     if (!g || g->status < 0) return;
-    if (!name || !*name) {
+    if (!name) {
         lk__graph_fail(g, site, "a block needs a name");
         return;
     }
-    char *full = scoped_name(g, name);
+    char *full = *name ? scoped_name(g, name) : lk__strdup(g->context, g->blocks[g->block].name);
     int   block = full ? add_block(g, full, g->block, options.recompute) : -1;
     lk__strfree(g->context, full);
     if (block < 0)

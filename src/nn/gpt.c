@@ -33,12 +33,26 @@ static lk_tensor attend_packed(lk_tensor qkv, const gpt *m)
     return lk_attention(lk_slice(qkv, 2, 0, c->width), k, v, .heads = c->heads, .first = o->first, .last = o->last);
 }
 
+/* A norm or an activation is cheap to compute, and its result as large as any: each is in one block with the product that reads it, and
+ * backward computes it again instead of keeping it. The product itself is not computed again, since nothing reads that. */
+static lk_tensor norm_and_conv1d(lk_tensor x, const char *norm, const char *part, const char *name, int64_t features,
+                                 const gpt *m)
+{
+    lk_block_begin(x, "", .recompute = true);
+    lk_tensor y = lk_layer_norm(x, norm, .epsilon = m->config->norm_epsilon);
+    lk_block_begin(x, part);
+    y = conv1d(y, name, features, m->config->init_std);
+    lk_block_end(x);
+    lk_block_end(x);
+    return y;
+}
+
 static lk_tensor attend(lk_tensor x, const gpt *m)
 {
     const lk_transformer_config *c = m->config;
+    lk_tensor                    qkv = norm_and_conv1d(x, "ln_1", "attn", "c_attn", 3 * c->width, m);
     lk_block_begin(x, "attn");
-    lk_tensor y = attend_packed(conv1d(x, "c_attn", 3 * c->width, c->init_std), m);
-    y = conv1d(y, "c_proj", c->width, m->residual_std);
+    lk_tensor y = conv1d(attend_packed(qkv, m), "c_proj", c->width, m->residual_std);
     lk_block_end(x);
     return lk__nn_drop(y, c->dropout);
 }
@@ -46,9 +60,9 @@ static lk_tensor attend(lk_tensor x, const gpt *m)
 static lk_tensor feed_forward(lk_tensor x, const gpt *m)
 {
     const lk_transformer_config *c = m->config;
-    lk_block_begin(x, "mlp");
-    lk_tensor y = lk__nn_activate(conv1d(x, "c_fc", c->hidden, c->init_std), c->activation);
-    y = conv1d(y, "c_proj", c->width, m->residual_std);
+    lk_tensor                    h = norm_and_conv1d(x, "ln_2", "mlp", "c_fc", c->hidden, m);
+    lk_block_begin(x, "mlp", .recompute = true);
+    lk_tensor y = conv1d(lk__nn_activate(h, c->activation), "c_proj", c->width, m->residual_std);
     lk_block_end(x);
     return lk__nn_drop(y, c->dropout);
 }
@@ -57,8 +71,8 @@ static lk_tensor layer(lk_tensor x, const gpt *m, int64_t i)
 {
     const lk_transformer_config *c = m->config;
     lk__nn_block_begin(x, i, lk__nn_recomputes(c, i));
-    x = lk_add(x, attend(lk_layer_norm(x, "ln_1", .epsilon = c->norm_epsilon), m));
-    x = lk_add(x, feed_forward(lk_layer_norm(x, "ln_2", .epsilon = c->norm_epsilon), m));
+    x = lk_add(x, attend(x, m));
+    x = lk_add(x, feed_forward(x, m));
     lk_block_end(x);
     return x;
 }

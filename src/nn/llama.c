@@ -78,10 +78,15 @@ static lk_tensor attend(lk_tensor x, const llama *m)
     const lk_transformer_config  *c = m->config;
     const lk_transformer_options *o = m->options;
     int64_t                       queries = c->heads * c->head_width, keys = c->kv_heads * c->head_width;
+    lk_block_begin(x, "", .recompute = true); /* as in gpt.c */
+    lk_tensor h = lk_rms_norm(x, "input_layernorm", .epsilon = c->norm_epsilon);
     lk_block_begin(x, "self_attn");
-    lk_tensor q = project(x, "q_proj", queries, c->attention_bias, m);
-    lk_tensor k = project(x, "k_proj", keys, c->attention_bias, m);
-    lk_tensor v = project(x, "v_proj", keys, c->attention_bias, m);
+    lk_tensor q = project(h, "q_proj", queries, c->attention_bias, m);
+    lk_tensor k = project(h, "k_proj", keys, c->attention_bias, m);
+    lk_tensor v = project(h, "v_proj", keys, c->attention_bias, m);
+    lk_block_end(x);
+    lk_block_end(x);
+    lk_block_begin(x, "self_attn");
     q = lk_rope(q, m->rope, c->heads, o->positions);
     k = lk_rope(k, m->rope, c->kv_heads, o->positions);
     bool      whole = o->cache == 0; /* the keys are those of the tokens */
@@ -97,9 +102,14 @@ static lk_tensor attend(lk_tensor x, const llama *m)
 static lk_tensor feed_forward(lk_tensor x, const llama *m)
 {
     const lk_transformer_config *c = m->config;
+    lk_block_begin(x, "", .recompute = true);
+    lk_tensor h = lk_rms_norm(x, "post_attention_layernorm", .epsilon = c->norm_epsilon);
     lk_block_begin(x, "mlp");
-    lk_tensor gate = project(x, "gate_proj", c->hidden, c->mlp_bias, m);
-    lk_tensor up = project(x, "up_proj", c->hidden, c->mlp_bias, m);
+    lk_tensor gate = project(h, "gate_proj", c->hidden, c->mlp_bias, m);
+    lk_tensor up = project(h, "up_proj", c->hidden, c->mlp_bias, m);
+    lk_block_end(x);
+    lk_block_end(x);
+    lk_block_begin(x, "mlp", .recompute = true);
     lk_tensor y = project(lk_swiglu(gate, up), "down_proj", c->width, c->mlp_bias, m);
     lk_block_end(x);
     return lk__nn_drop(y, c->dropout);
@@ -109,8 +119,8 @@ static lk_tensor layer(lk_tensor x, const llama *m, int64_t i)
 {
     const lk_transformer_config *c = m->config;
     lk__nn_block_begin(x, i, lk__nn_recomputes(c, i));
-    x = lk_add(x, attend(lk_rms_norm(x, "input_layernorm", .epsilon = c->norm_epsilon), m));
-    x = lk_add(x, feed_forward(lk_rms_norm(x, "post_attention_layernorm", .epsilon = c->norm_epsilon), m));
+    x = lk_add(x, attend(x, m));
+    x = lk_add(x, feed_forward(x, m));
     lk_block_end(x);
     return x;
 }
