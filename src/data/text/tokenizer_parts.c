@@ -106,7 +106,7 @@ static lk_status read_pretokenizers(lk_tokenizer *t, const lk__json *part)
 lk_status lk__tokenizer_read_pretokenizer(lk_tokenizer *t, const lk__json *root)
 {
     lk__json part;
-    bool     characters;
+    bool     characters = false;
     if (!lk__tokenizer_member(root, "pre_tokenizer", &part))
         return lk__fail(t->context, LK_EFORMAT, "there is no pre_tokenizer, which is not supported: %s",
                         known_pretokenizers);
