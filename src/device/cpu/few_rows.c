@@ -14,7 +14,7 @@ enum {
     DEPTH = 256,     /* the most of a block of k */
     TILE = 32 << 10, /* elements of B that justify a tile of their own */
     STRIP = 1024,    /* the most columns of a tile, where B has its rows in memory: wide ones are read faster */
-    TILES = 24,      /* of such a product: enough for as many threads */
+    TILES = 16,      /* of such a product: enough for as many threads */
 };
 
 typedef struct few {
@@ -194,7 +194,7 @@ static void columns_tile(void *argument, int64_t tile, int worker)
 
 /* ---- B contiguous along its columns: a tile is a block of k and a strip of columns, whose sums are in the first-level cache ---- */
 
-enum { STEPS = 8 }; /* rows of B that are added at once, for one load and store of a sum */
+enum { STEPS = 16 }; /* rows of B that are added at once, for one load and store of a sum */
 
 /* Adds `steps` rows of B, one vector of columns of each, to the sums of `rows` rows of C. x: the factors, [row][step]. */
 INLINE void add_vector(const int rows, const int steps, const vec (*x)[STEPS], const ELEMENT *b, int64_t b_row,
