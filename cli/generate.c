@@ -27,6 +27,7 @@ static const option generate_options[] = {
     INTEGER("seed", "N", "0", 0, 9e15, "Seed of the choice. A prompt's text does not depend on the other prompts"),
     TEXTS("stop", "TEXT", "End before this text, also where it spans tokens; may be repeated"),
     FLAG("ignore-eos", "Go on after the token that ends a text"),
+    FLAG("slide", "Go on where the model's context is full, with its latest half; otherwise the text ends there"),
     HEADING("Output"),
     FLAG("ids", "Print the new tokens as ids, a line for each prompt"),
     FLAG("json", "Print a line of JSON for each prompt: prompt, ids, text, end (eos, stop, tokens or context)"),
@@ -262,6 +263,7 @@ static int generate(generation *g, const options *given)
     config.top_p = options_number(given, "top-p");
     config.seed = (uint64_t)options_integer(given, "seed");
     config.ignore_eos = options_flag(given, "ignore-eos");
+    config.slide = options_flag(given, "slide");
     config.stop = g->stops;
     config.stop_count = g->stop_count;
     config.tokenizer = g->tokenizer;

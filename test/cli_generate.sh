@@ -75,6 +75,8 @@ cut = run("--stop", "nowhere", "--stop", stop)
 assert cut["end"] == "stop" and cut["text"] == whole["text"][:whole["text"].index(stop)] and len(cut["ids"]) < 64, (stop, cut)
 PYTHON
 expect 0 "tokens fill the model's context: the text ends here" "${generate[@]}" --load gpt --prompt "To be" --tokens 1000 --ignore-eos
+expect 0 "200 new tokens" "${generate[@]}" --load gpt --prompt "To be" --tokens 200 --ignore-eos --slide --ids
+[ "$(wc -w < out.txt)" = 200 ] || fail "--slide: $(cat out.txt)"
 expect 0 "" "${generate[@]}" --load gpt --tokens 5 --json # without a prompt: from the first token
 grep -q '"prompt_ids": \[0\]' out.txt || fail "$(cat out.txt)"
 

@@ -62,15 +62,17 @@ typedef struct lk_generated {
 } lk_generated;
 
 typedef struct lk_generate_config {
-    size_t              size LK_ZERO; /* sizeof this struct; set by LK_GENERATE_CONFIG_INIT */
-    const lk_prompt    *prompts LK_ZERO;
-    int                 prompts_count LK_ZERO; /* at most the generator's batch */
-    int64_t             tokens LK_ZERO;        /* the most new tokens of each prompt; 0: up to the context's end */
-    double              temperature LK_ZERO;   /* divides the logits; 0: the most probable token (greedy) */
-    int64_t             top_k LK_ZERO;         /* one of the so many most probable tokens; 0: of all */
-    double              top_p LK_ZERO;         /* one of the fewest whose probabilities add up to this; 0 and 1: all */
-    uint64_t            seed LK_ZERO;
-    bool                ignore_eos LK_ZERO;
+    size_t           size LK_ZERO; /* sizeof this struct; set by LK_GENERATE_CONFIG_INIT */
+    const lk_prompt *prompts LK_ZERO;
+    int              prompts_count LK_ZERO; /* at most the generator's batch */
+    int64_t          tokens LK_ZERO;        /* the most new tokens of each prompt; 0: up to the context's end */
+    double           temperature LK_ZERO;   /* divides the logits; 0: the most probable token (greedy) */
+    int64_t          top_k LK_ZERO;         /* one of the so many most probable tokens; 0: of all */
+    double           top_p LK_ZERO;         /* one of the fewest whose probabilities add up to this; 0 and 1: all */
+    uint64_t         seed LK_ZERO;
+    bool             ignore_eos LK_ZERO;
+    /* At the context's end, go on: only the latest half of the context remains, and is computed anew. Otherwise the text ends there. */
+    bool                slide LK_ZERO;
     const char *const  *stop LK_ZERO; /* strings that end a continuation, also across tokens; they need a tokenizer */
     int                 stop_count LK_ZERO;
     const lk_tokenizer *tokenizer LK_ZERO; /* for text and stop strings; NULL: ids alone */
@@ -81,7 +83,7 @@ typedef struct lk_generate_config {
 #define LK_GENERATE_CONFIG_INIT {.size = sizeof(lk_generate_config), .temperature = 1}
 
 typedef struct lk_generate_times {
-    int64_t prompt_tokens; /* of prompts, computed in chunks: all but the last of each */
+    int64_t prompt_tokens; /* of prompts, computed in chunks: all but the last of each; with slide, also what was computed anew */
     double  prompt_seconds;
     int64_t steps, tokens; /* one token at a time: steps, and new tokens of all prompts */
     double  token_seconds;

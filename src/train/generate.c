@@ -215,11 +215,11 @@ size_t lk_generator_weight_bytes(const lk_generator *g)
 /* ---- one call ---- */
 
 typedef struct continuation {
-    const int32_t         *prompt;
     int64_t                length, made; /* tokens of the prompt; new ones */
     uint64_t               hash;
-    int64_t                earlier; /* equal prompts before it */
-    int32_t                next;    /* the token that runs next, at position length + made - 1 */
+    int64_t                earlier;      /* equal prompts before it */
+    int32_t               *tokens;       /* that the next one is computed from: room for the context and one more */
+    int64_t                used, filled; /* of these; of which the cache has keys and values */
     lk_generate_end        end;
     lk__generation_pending pending;
 } continuation;
@@ -230,6 +230,7 @@ typedef struct call {
     lk__generation_sampling sampling;
     lk__generation_stops    stops;
     continuation           *of; /* one for each prompt */
+    int32_t                *tokens;
     char                   *text;
     size_t                  room; /* of text for each prompt */
     lk_generate_times       times;
@@ -279,19 +280,30 @@ static lk_status check_call(const call *c)
     return LK_OK;
 }
 
+static size_t tokens_bytes(const call *c)
+{
+    return (size_t)(c->config.prompts_count * (c->g->config.context + 1)) * sizeof(int32_t);
+}
+
 static lk_status begin_call(call *c)
 {
-    size_t count = (size_t)c->config.prompts_count;
-    if (!(c->of = lk__alloc(c->g->context, LK_MEMORY_OTHER, count * sizeof *c->of))) return LK_ENOMEM;
+    lk_context *context = c->g->context;
+    size_t      count = (size_t)c->config.prompts_count;
+    if (!(c->of = lk__alloc(context, LK_MEMORY_OTHER, count * sizeof *c->of)) ||
+        !(c->tokens = lk__alloc(context, LK_MEMORY_OTHER, tokens_bytes(c))))
+        return LK_ENOMEM;
     if (c->config.tokenizer) {
         c->room = lk__pending_room(&c->stops, c->config.tokenizer);
-        if (!(c->text = lk__alloc(c->g->context, LK_MEMORY_OTHER, count * c->room))) return LK_ENOMEM;
+        if (!(c->text = lk__alloc(context, LK_MEMORY_OTHER, count * c->room))) return LK_ENOMEM;
     }
     for (size_t i = 0; i < count; i++) {
         const lk_prompt *p = &c->config.prompts[i];
         continuation    *x = &c->of[i];
-        *x = (continuation){.prompt = p->tokens, .length = p->count, .next = p->tokens[p->count - 1]};
-        x->hash = lk__hash64(p->tokens, (size_t)p->count * sizeof *p->tokens, 0);
+        size_t           bytes = (size_t)p->count * sizeof *p->tokens;
+        *x = (continuation){.length = p->count, .used = p->count};
+        x->tokens = c->tokens + (int64_t)i * (c->g->config.context + 1);
+        memcpy(x->tokens, p->tokens, bytes);
+        x->hash = lk__hash64(p->tokens, bytes, 0);
         for (size_t k = 0; k < i; k++) x->earlier += c->of[k].hash == x->hash;
         if (c->text) x->pending.text = c->text + i * c->room;
     }
@@ -302,6 +314,7 @@ static void end_call(call *c)
 {
     size_t count = (size_t)c->config.prompts_count;
     lk__free(c->g->context, LK_MEMORY_OTHER, c->text, count * c->room);
+    lk__free(c->g->context, LK_MEMORY_OTHER, c->tokens, tokens_bytes(c));
     lk__free(c->g->context, LK_MEMORY_OTHER, c->of, count * sizeof *c->of);
 }
 
@@ -317,20 +330,31 @@ static void set_input(lk_generator *g, int64_t at, int32_t token, int64_t positi
     g->inputs[LAST][at] = (int32_t)position;
 }
 
-/* The prompts without their last tokens, chunk by chunk. */
-static lk_status run_prompts(call *c)
+/* Tokens before the last one that are not in the cache: the most of any prompt. */
+static int64_t missing_rows(const call *c)
+{
+    int64_t most = 0;
+    for (int i = 0; i < c->config.prompts_count; i++) {
+        const continuation *x = &c->of[i];
+        if (x->end == LK_GENERATE_GOING && x->used - 1 - x->filled > most) most = x->used - 1 - x->filled;
+    }
+    return most;
+}
+
+/* Fills the cache, chunk by chunk: at first with the prompts. */
+static lk_status fill_cache(call *c)
 {
     lk_generator *g = c->g;
-    int64_t       width = g->width[CHUNK], longest = 0;
+    int64_t       width = g->width[CHUNK];
     lk_status     status = LK_OK;
-    for (int i = 0; i < c->config.prompts_count; i++)
-        if (c->of[i].length - 1 > longest) longest = c->of[i].length - 1;
-    for (int64_t first = 0; first < longest && status >= 0; first += width) {
+    while (status >= 0 && missing_rows(c) > 0) {
         for (int i = 0; i < c->config.prompts_count; i++) {
-            int64_t length = c->of[i].length - 1;
+            continuation *x = &c->of[i];
+            int64_t       end = x->end == LK_GENERATE_GOING ? x->used - 1 : x->filled;
             for (int64_t t = 0; t < width; t++) {
-                bool used = first + t < length;
-                set_input(g, i * width + t, used ? c->of[i].prompt[first + t] : 0, used ? first + t : -1);
+                bool used = x->filled < end;
+                set_input(g, i * width + t, used ? x->tokens[x->filled] : 0, used ? x->filled : -1);
+                x->filled += used;
                 c->times.prompt_tokens += used;
             }
         }
@@ -350,7 +374,19 @@ static lk_generate_end end_of(const call *c, const continuation *x, int32_t toke
 {
     if (is_end_token(c, token)) return LK_GENERATE_EOS;
     if (c->config.tokens > 0 && x->made >= c->config.tokens) return LK_GENERATE_TOKENS;
-    return x->length + x->made > c->g->config.context ? LK_GENERATE_CONTEXT : LK_GENERATE_GOING;
+    return x->used > c->g->config.context && !c->config.slide ? LK_GENERATE_CONTEXT : LK_GENERATE_GOING;
+}
+
+/* Adds a token to those that the next one is computed from; where the context is full, only its latest half remains. */
+static void append_token(const call *c, continuation *x, int32_t token)
+{
+    int64_t context = c->g->config.context, kept = context > 1 ? context / 2 : 1;
+    x->tokens[x->used++] = token;
+    x->made++;
+    if (x->used <= context || !c->config.slide) return;
+    memmove(x->tokens, x->tokens + x->used - kept, (size_t)kept * sizeof *x->tokens);
+    x->used = kept;
+    x->filled = 0;
 }
 
 static void add_text(call *c, continuation *x, lk_generated *out)
@@ -378,8 +414,7 @@ static lk_status choose_token(call *c, int i)
         return lk__fail(g->context, LK_ENAN,
                         "the logits for token %lld of prompt %d are not finite: the weights are damaged",
                         (long long)position, i);
-    x->next = token;
-    x->made++;
+    append_token(c, x, token);
     c->times.tokens++;
     lk_generated out = {.prompt = i, .index = x->made - 1, .token = token, .logits = logits, .text = ""};
     out.end = end_of(c, x, token);
@@ -396,8 +431,10 @@ static lk_status run_step(call *c, bool *going)
     lk_generator *g = c->g;
     *going = false;
     for (int i = 0; i < c->config.prompts_count; i++) {
-        const continuation *x = &c->of[i];
-        set_input(g, i, x->next, x->end == LK_GENERATE_GOING ? x->length + x->made - 1 : -1);
+        continuation *x = &c->of[i];
+        bool          runs = x->end == LK_GENERATE_GOING;
+        set_input(g, i, runs ? x->tokens[x->used - 1] : 0, runs ? x->used - 1 : -1);
+        x->filled += runs;
     }
     size_t    bytes = logits_bytes(g) / (size_t)g->config.batch * (size_t)c->config.prompts_count;
     lk_status status = lk_program_run(g->program[STEP], LK_EVALUATE);
@@ -422,12 +459,14 @@ lk_status lk_generate(lk_generator *g, const lk_generate_config *given, lk_gener
     if ((status = begin_call(&c)) < 0) goto done;
     for (int which = 0; which < PROGRAMS && status >= 0; which++) status = lk_program_step(g->program[which], &step);
     if (status < 0) goto done;
-    double start = lk__now();
-    status = run_prompts(&c);
-    double prompts_done = lk__now();
-    c.times.prompt_seconds = prompts_done - start;
-    for (bool going = true; going && status >= 0;) status = run_step(&c, &going);
-    c.times.token_seconds = lk__now() - prompts_done;
+    for (bool going = true; going && status >= 0;) {
+        double start = lk__now();
+        status = fill_cache(&c);
+        double filled = lk__now();
+        c.times.prompt_seconds += filled - start;
+        if (status >= 0) status = run_step(&c, &going);
+        c.times.token_seconds += lk__now() - filled;
+    }
     if (times) *times = c.times;
 done:
     end_call(&c);
