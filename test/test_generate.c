@@ -553,6 +553,25 @@ static void mistakes_are_named(void)
     rig_close(&w.r);
 }
 
+static void a_cache_needs_positions_rows_and_bounds(void)
+{
+    for (int missing = 0; missing < 5; missing++) {
+        lk_transformer_config model = model_of(0);
+        rig                   r = rig_open(LK_F32, 1);
+        lk_tensor             in[4], none = {0};
+        const char           *names[] = {"tokens", "positions", "rows", "last"};
+        for (int i = 0; i < 4; i++)
+            in[i] = i == missing + 1 ? none : lk_input(r.graph, names[i], LK_I32, 2, ((int64_t[]){2, 3}));
+        if (missing == 3) model.kind = LK_TRANSFORMER_ENCODER, model.classes = 2;
+        lk_transformer_result y = lk_transformer(in[0], &model, .positions = in[1], .rows = in[2], .last = in[3],
+                                                 .cache = missing == 4 ? -1 : 9);
+        CHECK(y.hidden.id < 0 &&
+                  strstr(lk_graph_error(r.graph), "gpt and llama have one, with positions, rows and last"),
+              "%s", lk_graph_error(r.graph));
+        rig_close(&r);
+    }
+}
+
 /* Weights of NaN: an error, not a token. */
 static void damaged_weights_are_an_error(void)
 {
@@ -583,6 +602,7 @@ int main(void)
     RUN(memory_is_what_was_planned_and_steps_allocate_nothing);
     RUN(a_failing_allocation_gives_enomem_and_loses_nothing);
     RUN(mistakes_are_named);
+    RUN(a_cache_needs_positions_rows_and_bounds);
     RUN(damaged_weights_are_an_error);
     return check_result();
 }
