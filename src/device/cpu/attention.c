@@ -150,7 +150,7 @@ static void soften_row(const attention *a, scratch *w, int64_t i, int64_t first,
     }
     /* What is not seen would add e^-87 at most to a sum of 1 at least. */
     for (int64_t j = 0; j < keys; j += VL) {
-        vec p = vexp_below(load(s + j) * a->scale - most);
+        vec p = vexp_bounded(load(s + j) * a->scale - most);
         store(s + j, p);
         sum += p;
     }

@@ -77,13 +77,13 @@ static void differentiate_row(const backward *g, scratch *w, int64_t i, int64_t 
     int64_t lo = max64(0, w->lo[i] - first), hi = min64(keys - 1, w->hi[i] - first);
     if (lo > hi) lo = keys, hi = keys - 1;
     if (a->threshold) {
-        for (int64_t j = 0; j < keys; j += VL) store(p + j, vexp_below(load(p + j) * a->scale - lse));
+        for (int64_t j = 0; j < keys; j += VL) store(p + j, vexp_bounded(load(p + j) * a->scale - lse));
         attention_drop(a, sample, head, query + i, first, keys, dp, dp);
         for (int64_t j = 0; j < keys; j += VL) store(dp + j, load(p + j) * (load(dp + j) - w->delta[i]) * a->scale);
         attention_drop(a, sample, head, query + i, first, keys, p, p);
     } else {
         for (int64_t j = 0; j < keys; j += VL) {
-            vec probability = vexp_below(load(p + j) * a->scale - lse);
+            vec probability = vexp_bounded(load(p + j) * a->scale - lse);
             store(p + j, probability);
             store(dp + j, probability * (load(dp + j) - w->delta[i]) * a->scale);
         }

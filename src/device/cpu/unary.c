@@ -19,7 +19,10 @@ typedef struct elementwise {
 INLINE vec relu(vec x) { return choose(x <= 0, splat(0), x); }
 INLINE vec gelu(vec x) { return R(0.5) * x * (R(1.0) + verf(x * SQRT_HALF)); }
 /* (1 + tanh u) / 2 is the sigmoid of 2 u: one exp instead of tanh's polynomials. */
-INLINE vec gelu_tanh(vec x) { return x / (R(1.0) + vexp(R(-2.0) * SQRT_2_OVER_PI * (x + GELU_CUBIC * x * x * x))); }
+INLINE vec gelu_tanh(vec x)
+{
+    return x / (R(1.0) + vexp_bounded(R(-2.0) * SQRT_2_OVER_PI * (x + GELU_CUBIC * x * x * x)));
+}
 /* The lower bound first, as in PyTorch: where it is above the upper bound, the result is the upper bound. NaN is kept. */
 INLINE vec clamp(vec x, REAL low, REAL high)
 {
@@ -38,7 +41,7 @@ INLINE vec gelu_slope(vec x)
 INLINE vec gelu_tanh_slope(vec x)
 {
     vec square = x * x;
-    vec sigmoid = vsigmoid(R(2.0) * SQRT_2_OVER_PI * (x + GELU_CUBIC * square * x));
+    vec sigmoid = R(1.0) / (R(1.0) + vexp_bounded(R(-2.0) * SQRT_2_OVER_PI * (x + GELU_CUBIC * square * x)));
     vec inner = R(2.0) * SQRT_2_OVER_PI * (R(1.0) + R(3.0) * GELU_CUBIC * square);
     vec flat = sigmoid * (R(1.0) - sigmoid);
     /* Where the sigmoid's derivative is 0 the inner derivative may be infinite: their product is 0. */

@@ -43,10 +43,11 @@ INLINE vec vexp(vec x)
     return p * (vec)((half + 127) << 23) * (vec)((power - half + 127) << 23);
 }
 
-/* The same for x up to about 0, as a softmax has: e^-87 below -87. */
-INLINE vec vexp_below(vec x)
+/* The same with a single factor, for sigmoids and softmaxes: e^-87 below -87, infinity above 88.4. */
+INLINE vec vexp_bounded(vec x)
 {
     const vec magic = splat(0x1.8p23f);
+    x = choose(x > 89.0f, splat(89.0f), x);
     x = choose(x < -87.0f, splat(-87.0f), x);
     vec shifted = x * 0x1.715476p+0f + magic;
     vec k = shifted - magic;
@@ -203,7 +204,7 @@ INLINE vec vexp(vec x)
     return x;
 }
 
-INLINE vec vexp_below(vec x) { return vexp(x); }
+INLINE vec vexp_bounded(vec x) { return vexp(x); }
 
 INLINE vec vtanh(vec x)
 {
