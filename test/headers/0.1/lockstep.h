@@ -7,7 +7,9 @@
 #include <lockstep/comm.h>
 #include <lockstep/context.h>
 #include <lockstep/data.h>
+#include <lockstep/generate.h>
 #include <lockstep/graph.h>
+#include <lockstep/huggingface.h>
 #include <lockstep/launch.h>
 #include <lockstep/model.h>
 #include <lockstep/nn.h>

@@ -91,7 +91,8 @@ typedef struct lk_block_options {
     bool recompute LK_ZERO; /* keep only the block's inputs and run its forward again in backward */
 } lk_block_options;
 
-/* The unit of name scope, recomputation, sharded gathering and pipeline stages. Blocks nest; x identifies the graph. */
+/* The unit of name scope, recomputation, sharded gathering and pipeline stages. Blocks nest; x identifies the graph. An empty name
+ * adds nothing to the names within. */
 LK_API void lk_block_begin_at(lk_site site, lk_tensor x, const char *name, lk_block_options options);
 #define lk_block_begin(x, name, ...) lk_block_begin_at(LK_HERE, x, name, LK_OPTIONS(lk_block_options, ##__VA_ARGS__))
 LK_API void lk_block_end_at(lk_site site, lk_tensor x);

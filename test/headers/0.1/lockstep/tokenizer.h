@@ -23,6 +23,8 @@ LK_API const char *lk_tokenizer_kind(const lk_tokenizer *tokenizer);       /* "b
 LK_API int64_t     lk_tokenizer_vocabulary(const lk_tokenizer *tokenizer); /* the largest id + 1 */
 /* The token that ends a document: eos_token of tokenizer_config.json, or else <|endoftext|>, <|end_of_text|> or </s>; -1: none. */
 LK_API int32_t lk_tokenizer_end(const lk_tokenizer *tokenizer);
+/* The token that the file's post-processor puts before a text (Llama 3's <|begin_of_text|>); lk_tokenizer_encode does not. -1: none. */
+LK_API int32_t lk_tokenizer_begin(const lk_tokenizer *tokenizer);
 LK_API int32_t lk_tokenizer_find(const lk_tokenizer *tokenizer, const char *token); /* as the file spells it; -1: none */
 /* The bytes that a token stands for, of an added token its text; NULL: no token has that id. Not terminated; valid as long as the
  * tokenizer is. The bytes of one token need not be whole characters. */

@@ -64,6 +64,11 @@ typedef struct lk_transformer_options {
     lk_tensor positions LK_ZERO;           /* i32 (N, T); missing: 0, 1, … */
     lk_tensor first LK_ZERO, last LK_ZERO; /* i32 (N, T), as lk_attention's: documents of a packed sequence */
     lk_tensor lengths LK_ZERO;             /* i32 (N): tokens of each sequence, the rest being padding */
+    /* Generation with gpt and llama, in evaluation only: keys and values are kept in buffers of so many rows for each sample, into
+     * which those of the tokens are written at `rows`, i32 (N, T), below 0: not at all (lk_cache_write). Positions, rows and last are
+     * required; first and last give the rows that each token attends to, and `window` does not apply. 0: no buffers. */
+    int64_t   cache LK_ZERO;
+    lk_tensor rows LK_ZERO;
 } lk_transformer_options;
 
 typedef struct lk_transformer_result {

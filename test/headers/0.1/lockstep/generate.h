@@ -1,0 +1,98 @@
+/* generate.h - text from a language model (gpt, llama): prompts go through the model in chunks, then one token at a time, over a cache of
+ * the keys and values of all earlier tokens. A batch gives the tokens that each of its prompts gives alone. */
+#ifndef LOCKSTEP_GENERATE_H
+#define LOCKSTEP_GENERATE_H
+
+#include <lockstep/store.h>
+#include <lockstep/tokenizer.h>
+#include <lockstep/transformer.h>
+
+LK_BEGIN_DECLS
+
+typedef struct lk_generator lk_generator; /* a model with its weights and cache; use from one thread */
+
+typedef struct lk_generator_config {
+    size_t                       size LK_ZERO;  /* sizeof this struct; set by LK_GENERATOR_CONFIG_INIT */
+    const lk_transformer_config *model LK_ZERO; /* gpt or llama; copied */
+    const char *weights LK_ZERO; /* as lk_weights_load takes them: a checkpoint, a Hugging Face directory, a safetensors file */
+    const lk_store *store LK_ZERO;   /* or copied from a store of this model, such as that of a training program */
+    uint64_t        seed LK_ZERO;    /* of the initial weights, where neither is given */
+    int64_t         batch LK_ZERO;   /* the most prompts at once; 0: 1 */
+    int64_t         context LK_ZERO; /* the most tokens of a prompt and its continuation; 0: the model's context */
+    int64_t         chunk LK_ZERO;   /* tokens of each prompt that are computed at once; 0: 32 */
+    lk_dtype        dtype LK_ZERO;   /* LK_F32 or LK_F64 */
+    lk_policy       policy LK_ZERO;  /* LK_POLICY_BF16: weights, activations and cache in bf16 */
+} lk_generator_config;
+#define LK_GENERATOR_CONFIG_INIT {.size = sizeof(lk_generator_config)}
+
+LK_API lk_status lk_generator_create(lk_context *context, const lk_generator_config *config, lk_generator **generator);
+LK_API void      lk_generator_free(lk_generator *generator); /* NULL is fine; before its context */
+/* Bytes that a generator holds under each kind, as planned: exact, except for LK_MEMORY_OTHER, where it is 0. */
+LK_API size_t lk_generator_memory(const lk_generator *generator, lk_memory kind);
+/* Bytes of weights that each step reads: all parameters but those that are looked up by token or position. */
+LK_API size_t lk_generator_weight_bytes(const lk_generator *generator);
+
+typedef struct lk_prompt {
+    const int32_t *tokens;
+    int64_t        count; /* at least 1 */
+} lk_prompt;
+
+/* Why a continuation ended. */
+typedef enum lk_generate_end {
+    LK_GENERATE_GOING,   /* it has not */
+    LK_GENERATE_EOS,     /* the token that ends a text: the model's eos or the tokenizer's */
+    LK_GENERATE_STOP,    /* a stop string */
+    LK_GENERATE_TOKENS,  /* as many tokens as were asked for */
+    LK_GENERATE_CONTEXT, /* as many as the context holds */
+    LK_GENERATE_CANCELED /* the callback */
+} lk_generate_end;
+LK_API const char *lk_generate_end_name(lk_generate_end end); /* "eos", "stop", "tokens", "context", "canceled"; "" */
+
+/* A new token of one prompt. */
+typedef struct lk_generated {
+    int             prompt; /* number of the prompt */
+    int64_t         index;  /* of the token in its continuation, from 0 */
+    int32_t         token;
+    lk_generate_end end;
+    const void *logits; /* that it was chosen from: vocabulary numbers in the generator's dtype; valid during the call */
+    /* With a tokenizer: the text that is complete with this token, in whole characters (UTF-8) and up to what may become a stop
+     * string; at the end all the rest, up to the stop string. Special tokens have none. Valid during the call. */
+    const char *text;
+    size_t      bytes;
+} lk_generated;
+
+typedef struct lk_generate_config {
+    size_t           size LK_ZERO; /* sizeof this struct; set by LK_GENERATE_CONFIG_INIT */
+    const lk_prompt *prompts LK_ZERO;
+    int              prompts_count LK_ZERO; /* at most the generator's batch */
+    int64_t          tokens LK_ZERO;        /* the most new tokens of each prompt; 0: up to the context's end */
+    double           temperature LK_ZERO;   /* divides the logits; 0: the most probable token (greedy) */
+    int64_t          top_k LK_ZERO;         /* one of the so many most probable tokens; 0: of all */
+    double           top_p LK_ZERO;         /* one of the fewest whose probabilities add up to this; 0 and 1: all */
+    uint64_t         seed LK_ZERO;
+    bool             ignore_eos LK_ZERO;
+    /* At the context's end, go on: only the latest half of the context remains, and is computed anew. Otherwise the text ends there. */
+    bool                slide LK_ZERO;
+    const char *const  *stop LK_ZERO; /* strings that end a continuation, also across tokens; they need a tokenizer */
+    int                 stop_count LK_ZERO;
+    const lk_tokenizer *tokenizer LK_ZERO; /* for text and stop strings; NULL: ids alone */
+    /* For each new token, prompt by prompt in every step. Below 0 ends the call with that status; LK_END ends this prompt. */
+    lk_status (*token)(void *user, const lk_generated *generated) LK_ZERO;
+    void *user LK_ZERO;
+} lk_generate_config;
+#define LK_GENERATE_CONFIG_INIT {.size = sizeof(lk_generate_config), .temperature = 1}
+
+typedef struct lk_generate_times {
+    int64_t prompt_tokens; /* of prompts, computed in chunks: all but the last of each; with slide, also what was computed anew */
+    double  prompt_seconds;
+    int64_t steps, tokens; /* one token at a time: steps, and new tokens of all prompts */
+    double  token_seconds;
+} lk_generate_times;
+
+/* Continues every prompt, from an empty cache. A random number is a function of (seed, the prompt's tokens, how many of the prompts before
+ * it are equal, position), so tokens do not depend on the batch. LK_EINVAL: a prompt is empty, longer than the context, or has a
+ * token that is not in the vocabulary. LK_ENAN: logits are not finite. times may be NULL. */
+LK_API lk_status lk_generate(lk_generator *generator, const lk_generate_config *config, lk_generate_times *times);
+
+LK_END_DECLS
+#endif
