@@ -22,7 +22,6 @@ typedef struct meeting {
 typedef struct reader {
     pthread_t thread;
     meeting  *meeting;
-    uint64_t  sum;
     double    seconds[PASSES]; /* of each pass of all threads */
     bool      failed;
 } reader;
@@ -61,8 +60,9 @@ static void *run_reader(void *argument)
     }
     for (int pass = 0; pass < PASSES; pass++) {
         wait_for_all(r->meeting, 2 * pass + 1);
-        double start = now();
-        if (!r->failed) r->sum += read_words(words, BYTES / sizeof *words);
+        double   start = now();
+        uint64_t sum = r->failed ? 0 : read_words(words, BYTES / sizeof *words);
+        __asm__ volatile("" : : "r"(sum)); /* so that the reads are not left out */
         wait_for_all(r->meeting, 2 * pass + 2);
         r->seconds[pass] = now() - start;
     }
@@ -72,11 +72,10 @@ static void *run_reader(void *argument)
 
 double bandwidth_measure(int threads)
 {
-    static reader     readers[MOST_THREADS];
-    meeting           m = {0};
-    double            best = 0;
-    volatile uint64_t sum = 0; /* so that the reads are not left out */
-    int               started = 1;
+    static reader readers[MOST_THREADS];
+    meeting       m = {0};
+    double        best = 0;
+    int           started = 1;
     for (int i = 0; i < threads && i < MOST_THREADS; i++) readers[i] = (reader){.meeting = &m};
     while (started < threads && started < MOST_THREADS &&
            pthread_create(&readers[started].thread, NULL, run_reader, &readers[started]) == 0)
@@ -88,7 +87,6 @@ double bandwidth_measure(int threads)
         pthread_join(readers[i].thread, NULL);
         failed |= readers[i].failed;
     }
-    for (int i = 0; i < started; i++) sum += readers[i].sum;
     for (int pass = 1; pass < PASSES && !failed; pass++) {
         double rate = (double)started * BYTES / readers[0].seconds[pass];
         if (rate > best) best = rate;
