@@ -10,6 +10,7 @@
 
 static const option plan_options[] = {
     MODEL_OPTIONS,
+    MEMORY_OPTION,
     DATA_OPTIONS,
     TRAINING_OPTIONS,
     HEADING("Ranks"),
@@ -181,6 +182,7 @@ static int run_plan(const options *given)
     size_t      memory[LK_MEMORY_COUNT];
     const char *form = options_text(given, "graph");
     int         code = setup_make(&s, "plan", given, SETUP_SIZES);
+    if (code == 0) code = transformer_budget(&s.transformer, "plan", given);
     if (code == 0) code = training_make(&s, "plan", given);
     if (code == 0) code = training_scale_rate(&s, "plan", given, 1);
     if (code == 0) code = record_make(&s, "plan", given);

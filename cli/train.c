@@ -21,6 +21,7 @@
 
 static const option train_options[] = {
     MODEL_OPTIONS,
+    MEMORY_OPTION,
     DATA_OPTIONS,
     TEXT("download", "auto|URL",
          NULL, "Download the data set first if it is missing, from its usual address or from URL; one rank of each host does it"),
@@ -364,6 +365,7 @@ static int check_run(const options *given, int ranks)
     if (code == 0) code = training_make(&s, "train", given);
     if (code == 0) code = ranks_fetch(&s, "train", given);
     if (code == 0) code = setup_make(&s, "train", given, SETUP_PROBE);
+    if (code == 0) code = transformer_budget(&s.transformer, "train", given);
     if (code == 0) code = ranks_make(&s, "train", given);
     if (code == 0) code = scale_rate(&s, given);
     if (code == 0) code = ranks_plan(&s, "train");
@@ -389,6 +391,7 @@ static int prepare_run(setup *s, watcher *w, options *given)
     w->world = comm ? lk_comm_size(comm) : 1;
     w->verbose = options_flag(given, "verbose-ranks");
     if ((code = ranks_fetch(s, "train", given)) != 0 || (code = setup_make(s, "train", given, SETUP_BOTH)) != 0 ||
+        (code = transformer_budget(&s->transformer, "train", given)) != 0 ||
         (code = ranks_make(s, "train", given)) != 0 || (code = record_make(s, "train", given)) != 0 ||
         (code = model_files_make(s, "train")) != 0 || (code = paths_check("train", given, w->rank)) != 0 ||
         (code = open_log(w, given)) != 0 || (code = open_board(w, given)) != 0)

@@ -61,14 +61,29 @@ static int read_sizes(transformer *t, const char *name, const options *given)
 
 static int read_recompute(transformer *t, const char *name, const options *given)
 {
-    const char *memory = options_text(given, "memory");
-    bool        blocks = options_given(given, "recompute-blocks"), all = options_flag(given, "recompute");
-    if ((blocks && all) || (memory && (blocks || all))) {
-        print_error(name, "--recompute, --recompute-blocks and --memory exclude each other");
+    bool blocks = options_given(given, "recompute-blocks"), all = options_flag(given, "recompute");
+    if (blocks && all) {
+        print_error(name, "--recompute and --recompute-blocks exclude each other");
         return EXIT_USER_ERROR;
     }
     t->config.recompute = all ? -1 : blocks ? options_integer(given, "recompute-blocks") : 0;
-    if (memory && (t->budget = parse_size(memory)) == 0) {
+    return 0;
+}
+
+int transformer_budget(transformer *t, const char *name, const options *given)
+{
+    const char *memory = options_text(given, "memory");
+    if (!memory) return 0;
+    if (!t->used) {
+        print_error(name, "--memory belongs to transformers, such as --model gpt; %s does not use it",
+                    options_text(given, "model"));
+        return EXIT_USER_ERROR;
+    }
+    if (t->config.recompute != 0) {
+        print_error(name, "--memory chooses the blocks itself: remove --recompute and --recompute-blocks");
+        return EXIT_USER_ERROR;
+    }
+    if ((t->budget = parse_size(memory)) == 0) {
         print_error(name, "--memory '%s': expected a number and KiB, MiB, GiB, MB or GB, such as 4GiB", memory);
         return EXIT_USER_ERROR;
     }

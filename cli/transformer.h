@@ -18,9 +18,12 @@
         NUMBER("dropout", "P", "0", 0, 0.999, "transformers: dropout of embeddings, residuals and attention"),                   \
         NUMBER("rope-theta", "X", "10000", 1, 1e12, "llama: base of the rotary frequencies"),                                    \
         FLAG("untied", "llama: the head has weights of its own"),                                                                \
-        INTEGER("recompute-blocks", "N", NULL, 0, 4096, "transformers: recompute the first N blocks in backward"),               \
-        TEXT("memory", "SIZE", NULL, "transformers: recompute as few blocks as fit a rank's run into SIZE, such as 4GiB; "       \
-             "`lockstep plan` prints how many")
+        INTEGER("recompute-blocks", "N", NULL, 0, 4096, "transformers: recompute the first N blocks in backward")
+
+/* A row of those that plan memory. */
+#define MEMORY_OPTION                                                                                                            \
+    TEXT("memory", "SIZE", NULL, "transformers: recompute as few blocks as fit a rank's run into SIZE, such as 4GiB; "           \
+         "`lockstep plan` prints how many")
 
 /* A transformer as a command uses it. */
 typedef struct transformer {
@@ -33,7 +36,9 @@ typedef struct transformer {
 /* Reads --model and its options before the data is opened. Not a transformer: t->used stays false. 0, or the exit status after the error
  * was printed. */
 int transformer_make(transformer *t, const char *command_name, const options *given, lk_context *context);
-/* Afterwards: the vocabulary, or the number of classes, of the data set. */
+/* Reads --memory, which only some commands have. */
+int transformer_budget(transformer *t, const char *command_name, const options *given);
+/* After transformer_make: the vocabulary, or the number of classes, of the data set. */
 int transformer_use_data(transformer *t, const char *command_name, const options *given, const lk_dataset *data,
                          lk_context *context);
 /* Bytes of text for each token of a data set; 0: not known. */

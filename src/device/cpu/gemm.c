@@ -347,7 +347,7 @@ typedef struct slab {
     REAL       *a, *b;
 } slab;
 
-enum { GROUP = 128 }; /* rows or columns that are packed as one tile */
+enum { GROUP = 128, GROUP_ROWS = GROUP / MR * MR }; /* columns and rows that are packed as one tile: whole panels */
 
 /* Block of k by block of k, each in panels. */
 static void pack_slab(void *argument, int64_t part, int worker)
@@ -363,7 +363,7 @@ static void pack_slab(void *argument, int64_t part, int worker)
                s->b + k * s->columns_b + j * depth, depth * NR);
         return;
     }
-    int64_t        i = (part - s->panels_b) * GROUP, m = min64(GROUP, s->m - i);
+    int64_t        i = (part - s->panels_b) * GROUP_ROWS, m = min64(GROUP_ROWS, s->m - i);
     const ELEMENT *from = g->a + (s->i + i) * g->a_row + (s->k + k) * g->a_k;
     REAL          *to = s->a + k * s->rows_a + i * depth;
     if (g->a_k == 1)
@@ -409,7 +409,7 @@ static void run_slab(slab *s, lk__pool *pool)
     rows = tiles_of(s->m, s->tile_m);
     s->tile_n = even_part(s->n, max64(4 * NR, s->n / tiles_of(TILES, rows)), NR);
     s->columns = tiles_of(s->n, s->tile_n);
-    s->panels_a = tiles_of(s->m, GROUP);
+    s->panels_a = tiles_of(s->m, GROUP_ROWS);
     s->panels_b = tiles_of(s->n, GROUP);
     for (s->k = 0; s->k < s->g->k; s->k += s->depth) {
         s->depth = min64(together, s->g->k - s->k);
