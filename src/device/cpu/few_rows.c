@@ -59,13 +59,12 @@ static void finish_columns(const gemm *g, int64_t i, int64_t j, int64_t n, REAL 
 
 /* ---- B contiguous along k: VL × VL blocks of it are transposed in registers, so that a vector holds VL columns ---- */
 
-/* Columns whose sums are in registers at once: enough of them to hide the latency of an addition. */
+/* Columns whose sums are in registers at once: enough of them to hide the latency of an addition. At least two vectors: where a loop has
+ * a single chain of sums, GCC 13 multiplies and adds apart on x86 (avoid-fma-max-bits), with other bits than gemm's. */
 #if VECTOR_BYTES == 16
 enum { GROUPS = 4 };
-#elif VECTOR_BYTES == 32
-enum { GROUPS = 2 };
 #else
-enum { GROUPS = 1 };
+enum { GROUPS = 2 };
 #endif
 enum { WIDTH = GROUPS * VL };
 
