@@ -110,10 +110,11 @@ static int64_t shared_space(const gemm *g) { return min64(SHARED, shared_columns
 
 /* A large product is split into slabs; of each, some blocks of k of A and of B are packed at a time, once for all tiles. */
 enum {
-    SLAB = 4096,             /* rows or columns of a slab */
-    PACKED = SLAB * BLOCK_K, /* elements of A or B that are packed at a time */
-    LARGE = 192,             /* rows or columns: at least, of a large product */
-    TILES = 128              /* of a slab: so that threads end at about the same time */
+    SLAB = 4096, /* rows or columns of a slab */
+    PACKED =
+        512 << 10, /* elements of A or B that are packed at a time, if that is more than one block of k: half of a cache */
+    LARGE = 192, /* rows or columns: at least, of a large product */
+    TILES = 128  /* of a slab: so that threads end at about the same time */
 };
 static bool is_large(const gemm *g)
 {
