@@ -1,0 +1,59 @@
+#!/usr/bin/env bash
+# cli_transformer.sh - transformers at the command: what training shows and saves, what a memory budget recomputes, and what is refused.
+# ctest: timeout 240
+set -eu
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+cd "$work"
+unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT LOCKSTEP_JOB LOCKSTEP_TOKEN
+fail() { echo "$*" >&2; exit 1; }
+# refuse PATTERN ARGS: exit code 2 and one sentence that matches.
+refuse() {
+    local pattern=$1 code=0
+    shift
+    "$LOCKSTEP" "$@" > out.txt 2> err.txt || code=$?
+    [ $code = 2 ] && grep -qE -- "$pattern" err.txt || fail "lockstep $*: status $code, not '$pattern': $(cat err.txt)"
+}
+
+small="--layers 2 --heads 2 --width 32 --context 16"
+cat "$SOURCE_DIR"/README.md > text.txt
+
+# Every number of a language model is in the log, and what is saved opens by itself.
+"$LOCKSTEP" train --model gpt $small --data text:text.txt --tokenizer char --steps 12 --batch 4 --eval-every 6 --log log.jsonl --save run --json > train.json 2> err.txt || fail "train: $(cat err.txt)"
+for name in perplexity bits_per_byte tokens_per_s tokens mfu; do
+    grep '"event": *"step"' log.jsonl | grep -q "\"$name\"" || fail "no $name in the log: $(tail -1 log.jsonl)"
+done
+grep '"event": *"evaluated"' log.jsonl | grep -q '"perplexity"' || fail "no perplexity of the evaluation"
+grep -q '"tokens_per_s"' train.json || fail "no tokens_per_s: $(cat train.json)"
+tokens=$(grep '"event": *"step"' log.jsonl | tail -1 | grep -oE '"tokens": *[0-9]+' | grep -oE '[0-9]+')
+[ "$tokens" = $((12 * 4 * 16)) ] || fail "$tokens tokens seen, not $((12 * 4 * 16))"
+for file in config.json generation_config.json tokenizer.json tokenizer_config.json model.safetensors; do [ -s run/$file ] || fail "run/$file is missing"; done
+"$LOCKSTEP" eval --load run > eval.txt 2> err.txt || fail "eval: $(cat err.txt)"
+"$LOCKSTEP" train --model run/config.json --data text:text.txt --tokenizer run --init run --context 16 --steps 2 --batch 4 --save again > out.txt 2> err.txt || fail "from config.json: $(cat err.txt)"
+"$LOCKSTEP" generate --load again --prompt "the" --tokens 8 > out.txt 2> err.txt || fail "generate: $(cat err.txt)"
+
+# As few blocks as fit: the plan is below the budget, and one block fewer is above it.
+total() { "$LOCKSTEP" plan --model gpt --layers 6 --heads 2 --width 64 --context 64 --batch 16 --json "$@" 2> err.txt; }
+field() { grep -oE "\"$1\": *[0-9]+" | grep -oE '[0-9]+$'; }
+none=$(total | field total) all=$(total --recompute | field total)
+[ "$all" -lt "$none" ] || fail "recomputing needs $all bytes, not less than $none"
+budget=$(((none + all) / 2))
+total --memory $budget > plan.json || fail "plan: $(cat err.txt)"
+blocks=$(field recomputed_blocks < plan.json)
+[ "$blocks" -gt 0 ] && [ "$blocks" -lt 6 ] && [ "$(field total < plan.json)" -le $budget ] || fail "a budget of $budget: $(cat plan.json)"
+[ "$(total --recompute-blocks $((blocks - 1)) | field total)" -gt $budget ] || fail "$((blocks - 1)) blocks would have been enough for $budget"
+refuse 'MiB are needed with every block recomputed' plan --model gpt --memory 1MiB
+refuse "--memory 'much': expected a number" plan --model gpt --memory much
+refuse 'remove --recompute' plan --model gpt --memory 1GiB --recompute
+refuse '--memory belongs to transformers' plan --model cnn --memory 1GiB
+
+# Mistakes.
+refuse '5 heads do not divide the width 32' plan --model gpt --heads 5 --width 32
+refuse '--kv-heads belongs to --model llama' plan --model gpt --kv-heads 2
+refuse '--layers belongs to --model gpt, llama and encoder; gpt2 has its own' plan --model gpt2 --layers 3
+refuse '--context 2048: gpt2 has 1024 positions' plan --model gpt2 --context 2048
+refuse '--layers belongs to transformers' plan --model cnn --layers 3
+refuse 'needs text' plan --model gpt --data synthetic:3x32x32
+refuse 'the data has a vocabulary of [0-9]+ tokens, and gpt one of 3' plan --model gpt $small --data text:text.txt --tokenizer char --vocabulary 3
+refuse 'predicts a class of each text' plan --model encoder $small --data text:text.txt --tokenizer char
+refuse "'gtp' is not one of mlp|cnn" train --model gtp
