@@ -42,6 +42,7 @@ int model_files_make(setup *s, const char *name)
     }
     s->config.files = s->files;
     size_t config = write_config(s, NULL, 0), generation = write_generation(s, NULL, 0);
+    if (config == 0) print_note(name, "warning: transformers has no such model, so no config.json is saved");
     if (config > 0) code = add_written(s, name, "config.json", config, write_config);
     if (code == 0 && generation > 0)
         code = add_written(s, name, "generation_config.json", generation, write_generation);

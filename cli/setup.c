@@ -25,7 +25,7 @@ static lk_tensor record_loss(const lk_inputs *inputs, void *user)
     setup *s = user;
     if (s->transformer.used) {
         bool      good = lk_graph_status(inputs->graph) == LK_OK;
-        lk_tensor loss = transformer_loss(&s->transformer, inputs);
+        lk_tensor loss = transformer_loss(&s->transformer, inputs, s->label_smoothing);
         s->model_failed = good && lk_graph_status(inputs->graph) != LK_OK;
         return loss;
     }
@@ -133,22 +133,16 @@ static lk_status open_data(setup *s, setup_data what)
     return what == SETUP_BOTH ? open_both(s) : open_test(s, what == SETUP_ANY);
 }
 
-static int refuse_stem(const setup *s, const char *name, const options *given)
-{
-    if (!options_given(given, "stem")) return 0;
-    print_error(name, "--stem belongs to --model resnet18; %s does not use it", s->model_name);
-    return EXIT_USER_ERROR;
-}
-
 /* An option that this model or data set does not use is a user error, instead of being ignored. */
 static int check_model_options(const setup *s, const char *name, const options *given)
 {
     static const struct {
         const char *option, *models; /* that use it */
-    } table[] = {{"hidden", "mlp"}, {"stem", "resnet18"}, {"recompute", "resnet18, resnet20"}};
-    if (s->transformer.used) return refuse_stem(s, name, given);
+    } table[] = {
+        {"hidden", "mlp, transformers"}, {"stem", "resnet18"}, {"recompute", "resnet18, resnet20, transformers"}};
+    const char *model = s->transformer.used ? "transformers" : s->model_name;
     for (size_t i = 0; i < sizeof table / sizeof *table; i++)
-        if (options_given(given, table[i].option) && !s->model_library && !strstr(table[i].models, s->model_name)) {
+        if (options_given(given, table[i].option) && !s->model_library && !strstr(table[i].models, model)) {
             print_error(name, "--%s belongs to --model %s; %s does not use it", table[i].option, table[i].models,
                         s->model_name);
             return EXIT_USER_ERROR;

@@ -150,6 +150,11 @@ int transformer_make(transformer *t, const char *name, const options *given, lk_
     }
     if (options_given(given, "vocabulary")) c->vocabulary = options_integer(given, "vocabulary");
     if (options_given(given, "dropout")) c->dropout = c->attention_dropout = options_number(given, "dropout");
+    const char *loss = options_text(given, "loss");
+    if (strcmp(loss, "auto") != 0 && strcmp(loss, "cross_entropy") != 0) {
+        print_error(name, "--loss %s: %s is trained with cross_entropy", loss, model);
+        return EXIT_USER_ERROR;
+    }
     code = read_recompute(t, name, given);
     return code != 0 ? code : check_config(t, name);
 }
@@ -236,14 +241,15 @@ static lk_tensor optional_input(const lk_inputs *inputs, const char *name)
     return lk_inputs_has(inputs, name) ? lk_inputs_find(inputs, name) : (lk_tensor){0};
 }
 
-lk_tensor transformer_loss(const transformer *t, const lk_inputs *inputs)
+lk_tensor transformer_loss(const transformer *t, const lk_inputs *inputs, double label_smoothing)
 {
     lk_tensor             label = lk_inputs_find(inputs, "label");
     lk_transformer_result r =
         lk_transformer(lk_inputs_find(inputs, "tokens"), &t->config, .positions = optional_input(inputs, "positions"),
                        .first = optional_input(inputs, "first"), .lengths = optional_input(inputs, "length"));
-    return t->config.kind == LK_TRANSFORMER_ENCODER ? lk_cross_entropy(r.logits, label)
-                                                    : lk_linear_cross_entropy(r.hidden, r.head, label);
+    return t->config.kind == LK_TRANSFORMER_ENCODER
+               ? lk_cross_entropy(r.logits, label, .label_smoothing = label_smoothing)
+               : lk_linear_cross_entropy(r.hidden, r.head, label, .label_smoothing = label_smoothing);
 }
 
 /* Bytes of the run's plan with so many recomputed blocks. */

@@ -44,7 +44,7 @@ int transformer_use_data(transformer *t, const char *command_name, const options
 /* Bytes of text for each token of a data set; 0: not known. */
 double transformer_token_bytes(const lk_dataset *data);
 /* Records the model and its loss over the fields of text data. */
-lk_tensor transformer_loss(const transformer *t, const lk_inputs *inputs);
+lk_tensor transformer_loss(const transformer *t, const lk_inputs *inputs, double label_smoothing);
 /* Sets the fewest recomputed blocks whose plan fits --memory; nothing without it. config's model reads `t`. */
 int transformer_fit(transformer *t, const char *command_name, lk_context *context, const lk_trainer_config *config);
 

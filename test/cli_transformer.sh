@@ -56,4 +56,12 @@ refuse '--layers belongs to transformers' plan --model cnn --layers 3
 refuse 'needs text' plan --model gpt --data synthetic:3x32x32
 refuse 'the data has a vocabulary of [0-9]+ tokens, and gpt one of 3' plan --model gpt $small --data text:text.txt --tokenizer char --vocabulary 3
 refuse 'predicts a class of each text' plan --model encoder $small --data text:text.txt --tokenizer char
+refuse '--loss mse: gpt is trained with cross_entropy' plan --model gpt --loss mse
+refuse '--stem belongs to --model resnet18; gpt does not use it' plan --model gpt --stem cifar
+# Label smoothing is not ignored: the first loss is another one.
+for smoothing in 0 0.3; do
+    "$LOCKSTEP" train --model gpt $small --data text:text.txt --tokenizer char --steps 1 --batch 4 --eval-every -1 --label-smoothing $smoothing --json 2> err.txt > smooth-$smoothing.json || fail "smoothing: $(cat err.txt)"
+done
+loss() { grep -oE '"last_batch_loss": *[0-9.]+' "$1"; }
+[ "$(loss smooth-0.json)" != "$(loss smooth-0.3.json)" ] || fail "--label-smoothing changes nothing: $(cat smooth-0.json)"
 refuse "'gtp' is not one of mlp|cnn" train --model gtp
