@@ -86,6 +86,12 @@ static lk_status cpu_event(lk__device *d, lk__device_event *event, lk__device_st
     return LK_OK;
 }
 
+static lk_status cpu_event_sync(lk__device *d, lk__device_event *event)
+{
+    (void)d, (void)event;
+    return LK_OK;
+}
+
 /* ---- kernels ---- */
 
 /* The table's kernels cannot fail: what they find wrong in their operands is in call->invalid. */
@@ -180,9 +186,10 @@ static bool cpu_fuses(lk__op op, const lk__op_attrs *attrs, lk__op next, const l
            next_attrs->padding == 0 && next_attrs->kernel >= 2;
 }
 
-static lk_status cpu_open(lk_context *c, lk__device **device)
+static lk_status cpu_open(lk_context *c, int number, lk__device **device)
 {
     lk__device *d = *device = lk__alloc(c, LK_MEMORY_OTHER, sizeof *d);
+    (void)number;
     if (!d) return LK_ENOMEM;
     *d = (lk__device){&lk__device_cpu, c};
     return LK_OK;
@@ -212,6 +219,7 @@ const lk__device_backend lk__device_cpu = {
     .event_free = cpu_event_free,
     .event_record = cpu_event,
     .event_wait = cpu_event,
+    .event_sync = cpu_event_sync,
     .find = cpu_find,
     .add = cpu_add,
     .hash = cpu_hash,

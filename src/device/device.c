@@ -1,28 +1,90 @@
 /* device.c - the devices of this build, opened by name, and what is the same for all of them. */
-#include "device/device.h"
+#include "device/cuda/module.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-static const lk__device_backend *const backends[] = {&lk__device_cpu, &lk__device_guarded};
-enum { BACKENDS = sizeof backends / sizeof *backends };
+static const lk__device_backend *const built_in[] = {&lk__device_cpu, &lk__device_guarded};
+enum { BUILT_IN = sizeof built_in / sizeof *built_in };
 
-const char *lk_device_name(size_t i) { return i < BACKENDS ? backends[i]->name : NULL; }
-const char *lk_device_text(size_t i) { return i < BACKENDS ? backends[i]->text : NULL; }
+/* The CUDA module's, where it can be loaded and there is a GPU; NULL otherwise, and why says the reason. */
+static const lk__device_backend *find_cuda(char *why, size_t bytes)
+{
+    const lk__cuda_module *module;
+    if (lk__cuda_load(NULL, &module) < 0) {
+        snprintf(why, bytes, "%s", lk_context_error(NULL));
+        return NULL;
+    }
+    return module->devices(why, bytes) > 0 ? module->backend : NULL;
+}
+
+static const lk__device_backend *backend_at(size_t i)
+{
+    char why[512];
+    return i < BUILT_IN ? built_in[i] : i == BUILT_IN ? find_cuda(why, sizeof why) : NULL;
+}
+
+const char *lk_device_name(size_t i)
+{
+    const lk__device_backend *backend = backend_at(i);
+    return backend ? backend->name : NULL;
+}
+const char *lk_device_text(size_t i)
+{
+    const lk__device_backend *backend = backend_at(i);
+    return backend ? backend->text : NULL;
+}
+
+lk_status lk_device_report(const char *name, lk_write write, void *user)
+{
+    const lk__cuda_module *module;
+    char                   text[512];
+    if (strcmp(name, "cuda") != 0)
+        return lk__fail(NULL, LK_EUNSUPPORTED, "the device \"%.40s\" has nothing to report", name);
+    lk_status status = lk__cuda_load(NULL, &module);
+    if (status < 0) return status;
+    for (int i = 0; module->line(i, text, sizeof text); i++) {
+        write(user, text, strlen(text));
+        write(user, "\n", 1);
+    }
+    return LK_OK;
+}
+
+/* "cuda" or "cuda:N": the backend is loaded; without a GPU it opens all the same, so that plans can be made. */
+static lk_status open_cuda(lk_context *c, const char *name, lk__device **device)
+{
+    const lk__cuda_module *module;
+    char                  *end;
+    long                   number = name[4] ? strtol(name + 5, &end, 10) : -1;
+    if (name[4] && (name[5] < '0' || name[5] > '9' || *end || number > 1023))
+        return lk__fail(c, LK_EINVAL, "device \"%.40s\": a number of a GPU must follow, as in cuda:0", name);
+    lk_status status = lk__cuda_load(c, &module);
+    return status < 0 ? status : module->backend->open(c, (int)number, device);
+}
+
+static lk_status open_auto(lk_context *c, lk__device **device)
+{
+    char                      why[512];
+    const lk__device_backend *cuda = find_cuda(why, sizeof why);
+    if (!cuda) lk__log(c, LK_LOG_DEBUG, "device auto: the CPU, because %s", why);
+    return cuda ? cuda->open(c, -1, device) : lk__device_cpu.open(c, -1, device);
+}
 
 lk_status lk__device_open(lk_context *c, const char *name, lk__device **device)
 {
-    const char *chosen = name ? name : getenv("LOCKSTEP_DEVICE");
+    static const char *const known[] = {"auto", "cpu", "cuda", "guarded"};
+    const char              *chosen = name ? name : getenv("LOCKSTEP_DEVICE");
     *device = NULL;
     if (!chosen || (!name && !*chosen)) chosen = lk__device_cpu.name;
-    for (size_t i = 0; i < BACKENDS; i++)
-        if (strcmp(backends[i]->name, chosen) == 0) return backends[i]->open(c, device);
-    char names[128] = "";
-    for (size_t i = 0, used = 0; i < BACKENDS && used < sizeof names; i++)
-        used += (size_t)snprintf(names + used, sizeof names - used, "%s%s", i ? ", " : "", backends[i]->name);
-    return lk__fail(c, LK_EUNSUPPORTED, "%s\"%.40s\": there is no such device; this build has %s",
-                    name ? "device " : "LOCKSTEP_DEVICE is ", chosen, names);
+    for (size_t i = 0; i < BUILT_IN; i++)
+        if (strcmp(built_in[i]->name, chosen) == 0) return built_in[i]->open(c, -1, device);
+    if (strcmp(chosen, "auto") == 0) return open_auto(c, device);
+    if (strncmp(chosen, "cuda", 4) == 0 && (chosen[4] == 0 || chosen[4] == ':')) return open_cuda(c, chosen, device);
+    const char *nearest = lk__suggest(chosen, known, sizeof known / sizeof *known);
+    return lk__fail(c, LK_EUNSUPPORTED, "%s\"%.40s\": there is no such device; %s%s%sdevices are auto, cpu, cuda, cuda:N",
+                    name ? "device " : "LOCKSTEP_DEVICE is ", chosen, nearest ? "did you mean \"" : "",
+                    nearest ? nearest : "", nearest ? "\"? The " : "the ");
 }
 
 void lk__device_close(lk__device *d)
@@ -62,7 +124,7 @@ lk_status lk__device_cast(lk__device *d, lk__device_stream *stream, void *from, 
 {
     static const lk__op_attrs none;
     lk__kernel_call           call = {
-                  .attrs = &none, .inputs = 1, .outputs = 1, .pool = lk__context_pool(d->context), .stream = stream};
+                  .attrs = &none, .inputs = 1, .outputs = 1, .pool = lk__context_pool(d->context), .device = d, .stream = stream};
     call.in[0] = (lk__kernel_operand){.data = from, .dtype = type, .rank = 1, .dims = {elements}};
     call.out[0] = (lk__kernel_operand){.data = to, .dtype = as, .rank = 1, .dims = {elements}};
     lk__device_kernel kernel = d->backend->find(d, LK__OP_cast, LK_F32, &call);

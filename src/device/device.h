@@ -13,6 +13,7 @@
 typedef struct lk__device        lk__device;
 typedef struct lk__device_stream lk__device_stream;
 typedef struct lk__device_event  lk__device_event;
+typedef struct lk__device_graph  lk__device_graph; /* recorded work */
 
 /* A kernel for one operation, at the types and shapes that it was found for. */
 typedef struct lk__device_kernel {
@@ -33,7 +34,8 @@ typedef struct lk__device_backend {
     bool host; /* its memory is the host's: anyone may dereference it, and kernels read the caller's inputs where they are */
     lk__device_rates rates;
 
-    lk_status (*open)(lk_context *context, lk__device **device);
+    /* number: which one of several; -1: that of this process. */
+    lk_status (*open)(lk_context *context, int number, lk__device **device);
     void (*close)(lk__device *device);
 
     /* Zeroed memory of the device, aligned to LK__ALIGN and accounted under kind; NULL: a message is set. */
@@ -56,6 +58,14 @@ typedef struct lk__device_backend {
     lk_status (*event_record)(lk__device *device, lk__device_event *event, lk__device_stream *stream);
     lk_status (*event_wait)(lk__device *device, lk__device_event *event,
                             lk__device_stream *stream); /* the stream waits */
+    lk_status (*event_sync)(lk__device *device, lk__device_event *event); /* the caller waits */
+
+    /* Work that is recorded once and queued again as a whole. Between record_begin and record_end the stream's calls record and run
+     * nothing, and the host waits for nothing. All NULL: the device records nothing. */
+    lk_status (*record_begin)(lk__device *device, lk__device_stream *stream);
+    lk_status (*record_end)(lk__device *device, lk__device_stream *stream, lk__device_graph **graph); /* also after a failure */
+    lk_status (*graph_run)(lk__device *device, lk__device_stream *stream, lk__device_graph *graph);
+    void (*graph_free)(lk__device *device, lk__device_graph *graph);
 
     /* The kernel of an operation whose tensors are stored as `element`; call has the operands' types and shapes at the capacity. */
     lk__device_kernel (*find)(lk__device *device, lk__op op, lk_dtype element, const lk__kernel_call *call);
@@ -79,6 +89,10 @@ struct lk__device {
 };
 
 extern const lk__device_backend lk__device_cpu, lk__device_guarded;
+
+/* cuda.c: the CUDA module, loaded on first use; its backend is that of the device "cuda". LK_EUNSUPPORTED: there is none. */
+struct lk__cuda_module;
+lk_status lk__cuda_load(lk_context *context, const struct lk__cuda_module **module);
 
 static inline bool lk__device_is_host(const lk__device *d) { return d->backend->host; }
 

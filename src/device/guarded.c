@@ -263,9 +263,10 @@ static lk_status guarded_finite(lk__device *d, const void *memory, int64_t eleme
 
 /* ---- opening; streams, events and what the planner asks are the CPU's ---- */
 
-static lk_status guarded_open(lk_context *c, lk__device **device)
+static lk_status guarded_open(lk_context *c, int number, lk__device **device)
 {
     guarded *g = lk__alloc(c, LK_MEMORY_OTHER, sizeof *g);
+    (void)number;
     if (!g) return LK_ENOMEM;
     g->base = (lk__device){&lk__device_guarded, c};
     g->file = -1;
@@ -299,6 +300,7 @@ static lk_status event_use(lk__device *d, lk__device_event *event, lk__device_st
 {
     return lk__device_cpu.event_record(d, event, stream);
 }
+static lk_status event_sync(lk__device *d, lk__device_event *event) { return lk__device_cpu.event_sync(d, event); }
 static bool fuses(lk__op op, const lk__op_attrs *attrs, lk__op next, const lk__op_attrs *next_attrs)
 {
     return lk__device_cpu.fuses(op, attrs, next, next_attrs);
@@ -326,6 +328,7 @@ const lk__device_backend lk__device_guarded = {
     .event_free = event_free,
     .event_record = event_use,
     .event_wait = event_use,
+    .event_sync = event_sync,
     .find = guarded_find,
     .add = guarded_add,
     .hash = guarded_hash,

@@ -31,6 +31,7 @@ void lk__plan_call_at_capacity(const lk_graph *g, const lk__graph_node *n, lk__k
 {
     memset(call, 0, sizeof *call);
     call->attrs = &n->attrs;
+    call->device = lk__context_device(g->context);
     call->custom = lk__node_custom(g, n);
     call->inputs = n->inputs;
     call->outputs = n->outputs;

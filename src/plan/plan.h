@@ -179,15 +179,17 @@ static inline size_t lk__bucket_place(const lk_plan *p, const lk__plan_bucket *b
     return p->gradient_bytes * (size_t)p->sets + b->offset / lk_dtype_size(b->dtype) * lk_dtype_size(type);
 }
 
-/* staging.c: off the CPU, the device's copies of the inputs of one slot: bytes and, by value, offsets; after the last value, those of
- * the samples' ids. offsets NULL: only measures. */
+/* staging.c: off the CPU, the device's copies of the step block and the inputs of one slot: bytes and, by value, offsets; after the last
+ * value, those of the samples' ids. offsets NULL: only measures. */
 size_t lk__plan_stage_inputs(const lk_plan *plan, size_t *offsets);
 size_t lk__plan_staging_bytes(const lk_plan *plan); /* all of LK_MEMORY_STAGING */
 enum {
-    LK__STAGED_REPORT = 64,      /* bytes: lk__kernel_invalid_id, before the inputs */
+    LK__STAGED_REPORT = 64,      /* bytes: lk__kernel_invalid_id, before the slots */
+    LK__STAGED_STEP = 128,       /* bytes: lk__kernel_step, before the inputs of a slot */
     LK__STAGING_CHUNK = 1 << 20, /* bytes that are copied at a time where whole regions are sent */
 };
 _Static_assert(sizeof(lk__kernel_invalid_id) <= LK__STAGED_REPORT, "the report of ids out of range");
+_Static_assert(sizeof(lk__kernel_step) <= LK__STAGED_STEP, "the step block");
 
 /* cost.c: the estimated time of a node at its capacity, from the machine's operations and bytes per second. */
 double lk__node_seconds(const lk_graph *graph, const lk__graph_node *node, double flops, double memory);

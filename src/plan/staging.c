@@ -5,7 +5,7 @@ size_t lk__plan_stage_inputs(const lk_plan *p, size_t *offsets)
 {
     const lk_graph *g = p->graph;
     int64_t         samples = lk_plan_capacity(p);
-    size_t          bytes = 0;
+    size_t          bytes = LK__STAGED_STEP;
     for (size_t i = 0; i < g->values_count; i++) {
         const lk__graph_shape *s = &g->values[i].shape;
         if (g->values[i].kind != LK__VALUE_INPUT) continue;

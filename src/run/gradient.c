@@ -71,7 +71,9 @@ static lk_status run_over_gradients(const lk_program *p, lk__op op, double facto
     lk__kernel_call    call = {.attrs = &attrs,
                                .pool = lk__context_pool(p->context),
                                .step = &p->slots[0].step,
+                               .step_memory = lk__step_memory(&p->slots[0]),
                                .outputs = 1,
+                               .device = p->device,
                                .stream = p->stream};
     call.out[0] = all;
     if (op == LK__OP_scale) call.in[call.inputs++] = all;

@@ -52,6 +52,7 @@ static lk_status build_list(lk_program *p, const lk__plan_list *planned, lk__run
             in->call.workspace = p->workspace;
             in->call.pool = lk__context_pool(p->context);
             in->call.step = &slot->step;
+            in->call.step_memory = lk__step_memory(slot);
             in->call.invalid = p->report ? p->report : &p->invalid;
             for (int j = 0; j < n->inputs + n->outputs; j++) {
                 int                 v = j < n->inputs ? n->in[j] : n->out[j - n->inputs];

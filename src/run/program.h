@@ -34,8 +34,9 @@ typedef struct lk__run_slot {
     char           *arena;
     const void    **inputs; /* by value id of the plan's graph; the caller's */
     const int64_t  *ids;    /* of its samples; the caller's */
-    char           *staged; /* the device's copies of both; NULL: it reads the caller's */
+    char           *staged; /* the device's copies of the step block and of both; NULL: it reads the host's */
     lk__kernel_step step;
+    lk__kernel_step step_staged; /* the latest that was copied */
     lk__run_list    train;
 } lk__run_slot;
 
@@ -130,10 +131,12 @@ static inline size_t lk__bytes_at_count(const lk__graph_shape *s, int64_t sample
 /* ---- staging.c: copies between the host and the device ---- */
 lk_status lk__staging_create(lk_program *program); /* after the slots and the gradients */
 void      lk__staging_free(lk_program *program);
-/* The addresses that kernels read: input `input` of a slot, and the ids of its samples; NULL: not bound. */
+/* The addresses that kernels read: the step block; input `input` of a slot, and the ids of its samples; NULL: not bound. */
+const lk__kernel_step *lk__step_memory(const lk__run_slot *slot);
 const void    *lk__input_memory(const lk_program *program, const lk__run_slot *slot, size_t input);
 const int64_t *lk__ids_memory(const lk_program *program, const lk__run_slot *slot);
-lk_status lk__stage_inputs(lk_program *program, const lk__run_slot *slot); /* before its forward or evaluation runs */
+lk_status lk__stage_inputs(lk_program *program, lk__run_slot *slot); /* before its forward or evaluation runs */
+lk_status lk__stage_step(lk_program *program, lk__run_slot *slot);   /* before any section runs: its step block */
 lk_status lk__read_report(lk_program *program);                            /* into program->invalid */
 /* A range of the gradients, before and after a collective: to lk__exchanged, and back. */
 lk_status lk__stage_out(lk_program *program, const char *gradient, size_t bytes);

@@ -127,7 +127,8 @@ static lk_status run_slots(lk_program *p, lk_section section)
         if ((status = set_operands(p, &p->slots[i], own, gradients)) < 0) return status;
         if (batch_leaves) lk__leaf_batch_patch(p);
     }
-    for (int i = 0; i < slots && section == LK_FORWARD && status >= 0; i++) status = lk__stage_inputs(p, &p->slots[i]);
+    for (int i = 0; i < slots && status >= 0; i++)
+        status = section == LK_FORWARD ? lk__stage_inputs(p, &p->slots[i]) : lk__stage_step(p, &p->slots[i]);
     for (size_t i = list->begin[section], stop; i < list->end[section] && status >= 0; i = stop + 1) {
         for (stop = i; stop < list->end[section] && list->instructions[stop].kind == LK__RUNS_KERNEL;) stop++;
         for (int slot = 0; slot < slots; slot++)

@@ -5,6 +5,8 @@
 
 #include "comm/abort.h"
 
+#include <string.h>
+
 static bool is_staged(const lk_program *p) { return !lk__device_is_host(p->device); }
 
 /* ---- creating and freeing ---- */
@@ -52,6 +54,11 @@ void lk__staging_free(lk_program *p)
 
 /* ---- inputs and ids ---- */
 
+const lk__kernel_step *lk__step_memory(const lk__run_slot *slot)
+{
+    return slot->staged ? (const lk__kernel_step *)slot->staged : &slot->step;
+}
+
 const void *lk__input_memory(const lk_program *p, const lk__run_slot *slot, size_t input)
 {
     if (!slot->staged || !slot->inputs[input]) return slot->inputs[input];
@@ -68,11 +75,19 @@ static lk_status copy_in(const lk_program *p, const void *to, const void *host, 
     return bytes ? p->device->backend->copy_in(p->device, p->stream, (void *)to, host, bytes) : LK_OK;
 }
 
-lk_status lk__stage_inputs(lk_program *p, const lk__run_slot *slot)
+lk_status lk__stage_step(lk_program *p, lk__run_slot *slot)
+{
+    if (!slot->staged || memcmp(&slot->step_staged, &slot->step, sizeof slot->step) == 0) return LK_OK;
+    slot->step_staged = slot->step;
+    return copy_in(p, slot->staged, &slot->step_staged, sizeof slot->step_staged);
+}
+
+lk_status lk__stage_inputs(lk_program *p, lk__run_slot *slot)
 {
     const lk_graph *g = p->plan->graph;
     lk_status       status = LK_OK;
     if (!slot->staged) return LK_OK;
+    if ((status = lk__stage_step(p, slot)) < 0) return status;
     for (size_t i = 0; i < p->values && status >= 0; i++)
         if (g->values[i].kind == LK__VALUE_INPUT && slot->inputs[i])
             status = copy_in(p, lk__input_memory(p, slot, i), slot->inputs[i],

@@ -1,5 +1,6 @@
 /* load.c - finds out which MPI is used, and loads its module: liblockstep itself links no MPI. */
 #define _GNU_SOURCE
+#include "base/module.h"
 #include "comm/mpi/mpi.h"
 #include "comm/rendezvous/identity.h"
 
@@ -8,12 +9,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
-
-/* Where an installed command finds the modules, from its own directory. */
-#ifndef LK_MODULES_FROM_BIN
-#define LK_MODULES_FROM_BIN "../lib/lockstep"
-#endif
 
 /* The MPI that the program has loaded already, else the one that started the process. NULL: neither. */
 static const char *find_mpi(void)
@@ -34,40 +29,11 @@ static const char *find_mpi(void)
     return NULL;
 }
 
-/* The directory of the shared library, or of a program that is linked with the static one. From the kernel, as an
- * absolute path; the loader's can be relative, because of the empty element that mpirun adds to LD_LIBRARY_PATH. */
-static bool own_directory(char *out, size_t bytes)
-{
-    char          line[PATH_MAX + 128];
-    unsigned long here = (unsigned long)(uintptr_t)own_directory, first, end;
-    FILE         *maps = fopen("/proc/self/maps", "re");
-    char         *path = NULL;
-    while (maps && !path && fgets(line, sizeof line, maps))
-        if (sscanf(line, "%lx-%lx", &first, &end) == 2 && first <= here && here < end) path = strchr(line, '/');
-    if (maps) fclose(maps);
-    if (!path) return false;
-    *strrchr(path, '/') = 0;
-    return (size_t)snprintf(out, bytes, "%s", path) < bytes;
-}
-
-/* Only in LOCKSTEP_MODULES where it is set; otherwise in the library's directory, its lockstep subdirectory, or relative
- * to bin. */
 static bool find_module(const char *name, char *path, size_t bytes)
 {
-    static const char *const directories[] = {"", "lockstep/", LK_MODULES_FROM_BIN "/"};
-    const char              *given = getenv("LOCKSTEP_MODULES");
-    char                     own[PATH_MAX];
-    if (given && *given) {
-        snprintf(path, bytes, "%s/lockstep_mpi_%s.so", given, name);
-        return access(path, R_OK) == 0;
-    }
-    if (!own_directory(own, sizeof own)) return false;
-    for (size_t i = 0; i < sizeof directories / sizeof *directories; i++) {
-        snprintf(path, bytes, "%s/%slockstep_mpi_%s.so", own, directories[i], name);
-        if (access(path, R_OK) == 0) return true;
-    }
-    snprintf(path, bytes, "%s/lockstep_mpi_%s.so", own, name); /* for the message */
-    return false;
+    char file[64];
+    snprintf(file, sizeof file, "lockstep_mpi_%s.so", name);
+    return lk__module_find(file, path, bytes);
 }
 
 lk_status lk__mpi_load(lk_context *context, const lk__mpi_module **module)

@@ -37,6 +37,7 @@ typedef struct lk__cuda_device {
     bool           by_heuristic; /* algorithms are not chosen by measuring them */
     lk__cuda_blas *blas; /* NULL: not loaded; made on first use */
     lk__cuda_dnn  *dnn;
+    int32_t       *word;     /* lk__cuda_word */
     char           why[256]; /* without a GPU: the reason */
 } lk__cuda_device;
 

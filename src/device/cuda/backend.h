@@ -1,0 +1,28 @@
+/* device/cuda/backend.h - the parts of the CUDA device that are in files of their own. */
+#ifndef LK__CUDA_BACKEND_H
+#define LK__CUDA_BACKEND_H
+
+#include "device/cuda/cuda.h"
+
+extern const lk__device_backend lk__cuda_backend;
+
+/* ---- cuda.cu ---- */
+int lk__cuda_count(char *why, size_t bytes); /* usable GPUs; 0: why says the reason */
+/* Zeroed scratch of 64 bytes in the device's memory, for a caller that waits; NULL: a message is set. */
+int32_t *lk__cuda_word(lk__device *device);
+
+/* ---- table.cu ---- */
+lk__device_kernel lk__cuda_find(lk__device *device, lk__op op, lk_dtype element, const lk__kernel_call *call);
+
+/* ---- memory.cu: device.h's add and finite ---- */
+lk_status lk__cuda_add(lk__device *device, lk__device_stream *stream, void *out, const void *const *in, int n,
+                       size_t count, lk_dtype type);
+lk_status lk__cuda_finite(lk__device *device, const void *memory, int64_t elements, lk_dtype type, bool *finite);
+
+/* ---- libraries: versions for `lockstep info` ("" where one is not there), and what a device holds of them ---- */
+void lk__cuda_blas_text(char *text, size_t bytes);
+void lk__cuda_dnn_text(char *text, size_t bytes);
+void lk__cuda_blas_free(lk__cuda_device *device); /* NULL is fine */
+void lk__cuda_dnn_free(lk__cuda_device *device);
+
+#endif

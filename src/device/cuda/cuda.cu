@@ -1,0 +1,400 @@
+/* cuda.cu - an NVIDIA GPU as a device: memory, copies, streams, events and recorded graphs.
+ *
+ * Without a GPU or a driver the device opens all the same, so that plans are made anywhere; the first allocation then fails with the
+ * reason. The streams are ordered with the legacy default stream, which calls without a stream use: what they read has been computed. */
+#include "device/cuda/cuda.h"
+
+#include "device/cuda/backend.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+lk__cuda_library lk__cuda_host;
+
+struct lk__device_graph {
+    cudaGraphExec_t graph;
+};
+
+static lk__cuda_device *as_cuda(lk__device *d) { return (lk__cuda_device *)d; }
+static cudaStream_t     stream_of(lk__device_stream *s) { return s ? s->stream : cudaStreamLegacy; }
+
+/* ---- failures ---- */
+
+/* What the user can do about an error of the driver; "" where its own text must do. */
+static const char *advice(cudaError_t error)
+{
+    switch (error) {
+    case cudaErrorInsufficientDriver: return ": the driver is missing or too old for this build; see `nvidia-smi`";
+    case cudaErrorNoDevice: return ": the driver shows no GPU; see `nvidia-smi` and CUDA_VISIBLE_DEVICES";
+    case cudaErrorDevicesUnavailable:
+        return ": the GPU is busy or in exclusive mode, and another process has it; see `nvidia-smi`";
+    case cudaErrorUnknown:
+    case cudaErrorSystemNotReady:
+    case cudaErrorSystemDriverMismatch:
+        return ": the GPU does not answer; see `nvidia-smi`, and `dmesg` for Xid errors";
+    case cudaErrorIllegalAddress:
+    case cudaErrorMisalignedAddress:
+    case cudaErrorLaunchFailure:
+    case cudaErrorAssert: return ": a kernel before this point failed; run again with --device-sync to see which";
+    default: return "";
+    }
+}
+
+lk_status lk__cuda_check(lk__device *d, cudaError_t error, const char *what)
+{
+    if (error == cudaSuccess) return LK_OK;
+    (void)cudaGetLastError(); /* of a call that failed by itself; what poisons the context stays */
+    return lk__cuda_host.fail(d->context, error == cudaErrorMemoryAllocation ? LK_ENOMEM : LK_EIO,
+                              "GPU %d: %s failed: %s%s", as_cuda(d)->number, what, cudaGetErrorString(error),
+                              advice(error));
+}
+
+lk_status lk__cuda_launched(const lk__kernel_call *call)
+{
+    return lk__cuda_check(call->device, cudaPeekAtLastError(), "starting a kernel");
+}
+
+static lk_status check_gpu(lk__device *d)
+{
+    const lk__cuda_device *c = as_cuda(d);
+    if (c->number < 0) return lk__cuda_host.fail(d->context, LK_EUNSUPPORTED, "device cuda: %s", c->why);
+    return lk__cuda_check(d, cudaSetDevice(c->number), "choosing it");
+}
+
+/* ---- memory ---- */
+
+static void *cuda_alloc(lk__device *d, lk_memory kind, size_t bytes)
+{
+    void *memory = NULL;
+    if (check_gpu(d) < 0) return NULL;
+    cudaError_t error = cudaMalloc(&memory, bytes);
+    if (error == cudaErrorMemoryAllocation) {
+        size_t available = 0, total = 0;
+        (void)cudaGetLastError();
+        (void)cudaMemGetInfo(&available, &total);
+        lk__cuda_host.fail(d->context, LK_ENOMEM,
+                           "GPU %d has no memory for %.1f MiB of %s: %.1f of its %.1f GiB are free", as_cuda(d)->number,
+                           (double)bytes / 1048576.0, lk__cuda_host.memory_name(kind), (double)available / 1073741824.0,
+                           (double)total / 1073741824.0);
+        return NULL;
+    }
+    if (error == cudaSuccess) error = cudaMemsetAsync(memory, 0, bytes, cudaStreamLegacy);
+    if (lk__cuda_check(d, error, "allocating memory") < 0) return NULL;
+    lk__cuda_host.account_allocation(d->context, kind, bytes);
+    return memory;
+}
+
+static void cuda_free(lk__device *d, lk_memory kind, void *memory, size_t bytes)
+{
+    (void)cudaFree(memory); /* waits for what uses it */
+    lk__cuda_host.account(d->context, kind, -(ptrdiff_t)bytes);
+}
+
+static void *cuda_alloc_host(lk__device *d, lk_memory kind, size_t bytes)
+{
+    void *memory = NULL;
+    if (check_gpu(d) < 0 ||
+        lk__cuda_check(d, cudaHostAlloc(&memory, bytes, cudaHostAllocPortable), "allocating pinned memory") < 0)
+        return NULL;
+    memset(memory, 0, bytes);
+    lk__cuda_host.account_allocation(d->context, kind, bytes);
+    return memory;
+}
+
+static void cuda_free_host(lk__device *d, lk_memory kind, void *memory, size_t bytes)
+{
+    (void)cudaFreeHost(memory);
+    lk__cuda_host.account(d->context, kind, -(ptrdiff_t)bytes);
+}
+
+static lk_status copy_bytes(lk__device *d, lk__device_stream *s, void *to, const void *from, size_t bytes,
+                            cudaMemcpyKind kind, const char *what)
+{
+    return bytes ? lk__cuda_check(d, cudaMemcpyAsync(to, from, bytes, kind, stream_of(s)), what) : LK_OK;
+}
+
+static lk_status cuda_copy_in(lk__device *d, lk__device_stream *s, void *to, const void *host, size_t bytes)
+{
+    return copy_bytes(d, s, to, host, bytes, cudaMemcpyHostToDevice, "a copy to its memory");
+}
+
+static lk_status cuda_copy_out(lk__device *d, lk__device_stream *s, void *host, const void *from, size_t bytes)
+{
+    return copy_bytes(d, s, host, from, bytes, cudaMemcpyDeviceToHost, "a copy from its memory");
+}
+
+static lk_status cuda_copy(lk__device *d, lk__device_stream *s, void *to, const void *from, size_t bytes)
+{
+    return copy_bytes(d, s, to, from, bytes, cudaMemcpyDeviceToDevice, "a copy within its memory");
+}
+
+static lk_status cuda_fill(lk__device *d, lk__device_stream *s, void *memory, int byte, size_t bytes)
+{
+    return bytes ? lk__cuda_check(d, cudaMemsetAsync(memory, byte, bytes, stream_of(s)), "filling memory") : LK_OK;
+}
+
+/* ---- streams, events, graphs ---- */
+
+static lk_status cuda_stream_create(lk__device *d, lk__device_stream **stream)
+{
+    lk_status status = check_gpu(d);
+    *stream = NULL;
+    if (status < 0) return status;
+    lk__device_stream *s = (lk__device_stream *)lk__cuda_host.alloc(d->context, LK_MEMORY_OTHER, sizeof *s);
+    if (!s) return LK_ENOMEM;
+    if ((status = lk__cuda_check(d, cudaStreamCreate(&s->stream), "creating a stream")) < 0) {
+        lk__cuda_host.free(d->context, LK_MEMORY_OTHER, s, sizeof *s);
+        return status;
+    }
+    *stream = s;
+    return LK_OK;
+}
+
+static void cuda_stream_free(lk__device *d, lk__device_stream *s)
+{
+    if (!s) return;
+    (void)cudaStreamSynchronize(s->stream);
+    (void)cudaStreamDestroy(s->stream);
+    lk__cuda_host.free(d->context, LK_MEMORY_OTHER, s, sizeof *s);
+}
+
+static lk_status cuda_stream_wait(lk__device *d, lk__device_stream *s)
+{
+    return lk__cuda_check(d, cudaStreamSynchronize(stream_of(s)), "waiting for its work");
+}
+
+static lk_status cuda_event_create(lk__device *d, lk__device_event **event)
+{
+    lk_status status = check_gpu(d);
+    *event = NULL;
+    if (status < 0) return status;
+    lk__device_event *e = (lk__device_event *)lk__cuda_host.alloc(d->context, LK_MEMORY_OTHER, sizeof *e);
+    if (!e) return LK_ENOMEM;
+    status = lk__cuda_check(d, cudaEventCreateWithFlags(&e->event, cudaEventDisableTiming), "creating an event");
+    if (status < 0)
+        lk__cuda_host.free(d->context, LK_MEMORY_OTHER, e, sizeof *e);
+    else
+        *event = e;
+    return status;
+}
+
+static void cuda_event_free(lk__device *d, lk__device_event *e)
+{
+    if (!e) return;
+    (void)cudaEventDestroy(e->event);
+    lk__cuda_host.free(d->context, LK_MEMORY_OTHER, e, sizeof *e);
+}
+
+static lk_status cuda_event_record(lk__device *d, lk__device_event *e, lk__device_stream *s)
+{
+    return lk__cuda_check(d, cudaEventRecord(e->event, stream_of(s)), "recording an event");
+}
+
+static lk_status cuda_event_wait(lk__device *d, lk__device_event *e, lk__device_stream *s)
+{
+    return lk__cuda_check(d, cudaStreamWaitEvent(stream_of(s), e->event, 0), "waiting for an event");
+}
+
+static lk_status cuda_event_sync(lk__device *d, lk__device_event *e)
+{
+    return lk__cuda_check(d, cudaEventSynchronize(e->event), "waiting for its work");
+}
+
+static lk_status cuda_record_begin(lk__device *d, lk__device_stream *s)
+{
+    return lk__cuda_check(d, cudaStreamBeginCapture(s->stream, cudaStreamCaptureModeThreadLocal), "recording a graph");
+}
+
+static lk_status cuda_record_end(lk__device *d, lk__device_stream *s, lk__device_graph **graph)
+{
+    cudaGraph_t       recorded = NULL;
+    lk__device_graph *g = NULL;
+    lk_status         status = lk__cuda_check(d, cudaStreamEndCapture(s->stream, &recorded), "recording a graph");
+    *graph = NULL;
+    if (status >= 0 && !(g = (lk__device_graph *)lk__cuda_host.alloc(d->context, LK_MEMORY_OTHER, sizeof *g)))
+        status = LK_ENOMEM;
+    if (status >= 0) status = lk__cuda_check(d, cudaGraphInstantiate(&g->graph, recorded, 0), "making a graph");
+    if (recorded) (void)cudaGraphDestroy(recorded);
+    if (status < 0 && g) lk__cuda_host.free(d->context, LK_MEMORY_OTHER, g, sizeof *g);
+    if (status >= 0) *graph = g;
+    return status;
+}
+
+static lk_status cuda_graph_run(lk__device *d, lk__device_stream *s, lk__device_graph *g)
+{
+    return lk__cuda_check(d, cudaGraphLaunch(g->graph, s->stream), "starting a graph");
+}
+
+static void cuda_graph_free(lk__device *d, lk__device_graph *g)
+{
+    if (!g) return;
+    (void)cudaGraphExecDestroy(g->graph);
+    lk__cuda_host.free(d->context, LK_MEMORY_OTHER, g, sizeof *g);
+}
+
+/* ---- hashes ---- */
+
+static lk_status cuda_hash(lk__device *d, const void *memory, size_t bytes, uint64_t seed, uint64_t *hash)
+{
+    void     *copy = bytes ? lk__cuda_host.alloc(d->context, LK_MEMORY_OTHER, bytes) : NULL;
+    lk_status status = bytes && !copy ? LK_ENOMEM : LK_OK;
+    if (status >= 0) status = cuda_copy_out(d, NULL, copy, memory, bytes);
+    if (status >= 0) status = cuda_stream_wait(d, NULL);
+    if (status >= 0) *hash = lk__cuda_host.hash64(copy, bytes, seed);
+    lk__cuda_host.free(d->context, LK_MEMORY_OTHER, copy, bytes);
+    return status;
+}
+
+/* ---- what the planner asks ---- */
+
+/* relu in the products, convolutions and batch norms; max pooling without overlap or padding in convolutions: as on the CPU. */
+static bool cuda_fuses(lk__op op, const lk__op_attrs *, lk__op next, const lk__op_attrs *next_attrs)
+{
+    if (next == LK__OP_unary) return next_attrs->unary == LK__RELU;
+    return op == LK__OP_conv2d && next == LK__OP_max_pool2d && next_attrs->stride == next_attrs->kernel &&
+           next_attrs->padding == 0 && next_attrs->kernel >= 2;
+}
+
+/* ---- opening ---- */
+
+/* The first of these environment variables that is set to a number; -1: none. */
+static int local_variable(const char *const *names)
+{
+    for (; *names; names++) {
+        const char *text = getenv(*names);
+        if (text && *text >= '0' && *text <= '9') return atoi(text);
+    }
+    return -1;
+}
+
+int lk__cuda_count(char *why, size_t bytes)
+{
+    int         count = 0, version = 0;
+    cudaError_t error = cudaGetDeviceCount(&count);
+    if (error == cudaSuccess && count > 0) return count;
+    (void)cudaGetLastError();
+    if (cudaDriverGetVersion(&version) != cudaSuccess || version == 0)
+        snprintf(why, bytes, "this machine has no NVIDIA driver (libcuda.so.1 is not there)");
+    else if (error == cudaErrorInsufficientDriver)
+        snprintf(why, bytes, "the NVIDIA driver is too old: it supports CUDA %d.%d, and this build needs %d.%d or later",
+                 version / 1000, version % 1000 / 10, CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
+    else if (error == cudaSuccess)
+        snprintf(why, bytes, "the driver shows no GPU; see `nvidia-smi` and CUDA_VISIBLE_DEVICES");
+    else
+        snprintf(why, bytes, "the driver shows no GPU: %s%s", cudaGetErrorString(error), advice(error));
+    return 0;
+}
+
+/* Which GPU: the number, else the local rank's; more ranks than GPUs share them only on request. */
+static lk_status choose_gpu(lk_context *context, lk__cuda_device *c, int number)
+{
+    static const char *const ranks[] = {"LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID",
+                                        NULL};
+    static const char *const sizes[] = {"LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS",
+                                        "SLURM_NTASKS_PER_NODE", NULL};
+    int count = lk__cuda_count(c->why, sizeof c->why), size = local_variable(sizes), rank = local_variable(ranks);
+    c->number = -1;
+    if (count == 0) return LK_OK;
+    if (number >= count)
+        return lk__cuda_host.fail(context, LK_EINVAL, "device cuda:%d: this machine has %d GPU%s, numbered from 0",
+                                  number, count, count == 1 ? "" : "s");
+    const char *shared = getenv("LOCKSTEP_SHARE_DEVICE");
+    if (number < 0 && size > count && !(shared && *shared && strcmp(shared, "0") != 0))
+        return lk__cuda_host.fail(
+            context, LK_EINVAL,
+            "%d ranks of this host want a GPU each, and it has %d: start at most %d, or let ranks share one with "
+            "--share-device (for tests and small models)",
+            size, count, count);
+    c->number = number >= 0 ? number : rank > 0 ? rank % count : 0;
+    return LK_OK;
+}
+
+static bool variable_is_set(const char *name)
+{
+    const char *text = getenv(name);
+    return text && *text && strcmp(text, "0") != 0;
+}
+
+static lk_status cuda_open(lk_context *context, int number, lk__device **device)
+{
+    lk__cuda_device *c = (lk__cuda_device *)lk__cuda_host.alloc(context, LK_MEMORY_OTHER, sizeof *c);
+    *device = NULL;
+    if (!c) return LK_ENOMEM;
+    c->base.backend = &lk__cuda_backend;
+    c->base.context = context;
+    c->capability = 90;
+    c->tf32 = variable_is_set("LOCKSTEP_TF32");
+    lk_status      status = choose_gpu(context, c, number);
+    cudaDeviceProp properties;
+    if (status >= 0 && c->number >= 0) {
+        status = lk__cuda_check(&c->base, cudaGetDeviceProperties(&properties, c->number), "reading its properties");
+        if (status >= 0) c->capability = 10 * properties.major + properties.minor;
+        if (status >= 0 && c->capability < 80)
+            status = lk__cuda_host.fail(context, LK_EUNSUPPORTED,
+                                        "GPU %d (%s) has compute capability %d.%d; 8.0 or later is needed", c->number,
+                                        properties.name, properties.major, properties.minor);
+    }
+    if (status < 0)
+        lk__cuda_host.free(context, LK_MEMORY_OTHER, c, sizeof *c);
+    else
+        *device = &c->base;
+    return status;
+}
+
+static void cuda_close(lk__device *d)
+{
+    lk__cuda_device *c = as_cuda(d);
+    lk__cuda_blas_free(c);
+    lk__cuda_dnn_free(c);
+    if (c->word) (void)cudaFree(c->word);
+    lk__cuda_host.free(d->context, LK_MEMORY_OTHER, c, sizeof *c);
+}
+
+int32_t *lk__cuda_word(lk__device *d)
+{
+    lk__cuda_device *c = as_cuda(d);
+    if (!c->word && lk__cuda_check(d, cudaMalloc((void **)&c->word, LK__ALIGN), "allocating memory") < 0) return NULL;
+    return lk__cuda_check(d, cudaMemsetAsync(c->word, 0, LK__ALIGN, cudaStreamLegacy), "filling memory") < 0 ? NULL
+                                                                                                         : c->word;
+}
+
+static lk__device_backend make_backend()
+{
+    lk__device_backend b = {};
+    b.name = "cuda";
+    b.text = "an NVIDIA GPU";
+    b.rates = {400e12, 4e12};
+    b.open = cuda_open;
+    b.close = cuda_close;
+    b.alloc = cuda_alloc;
+    b.free = cuda_free;
+    b.alloc_host = cuda_alloc_host;
+    b.free_host = cuda_free_host;
+    b.copy_in = cuda_copy_in;
+    b.copy_out = cuda_copy_out;
+    b.copy = cuda_copy;
+    b.fill = cuda_fill;
+    b.stream_create = cuda_stream_create;
+    b.stream_free = cuda_stream_free;
+    b.stream_wait = cuda_stream_wait;
+    b.event_create = cuda_event_create;
+    b.event_free = cuda_event_free;
+    b.event_record = cuda_event_record;
+    b.event_wait = cuda_event_wait;
+    b.event_sync = cuda_event_sync;
+    b.record_begin = cuda_record_begin;
+    b.record_end = cuda_record_end;
+    b.graph_run = cuda_graph_run;
+    b.graph_free = cuda_graph_free;
+    b.find = lk__cuda_find;
+    b.add = lk__cuda_add;
+    b.hash = cuda_hash;
+    b.finite = lk__cuda_finite;
+    b.fuses = cuda_fuses;
+    b.channels_last = true;
+    return b;
+}
+
+const lk__device_backend lk__cuda_backend = make_backend();

@@ -1,0 +1,46 @@
+/* module.cu - what liblockstep finds in the module: its entry, and the lines about GPUs and libraries for `lockstep info`. */
+#include "device/cuda/backend.h"
+
+#include <stdio.h>
+
+static void start_module(const lk__cuda_library *library) { lk__cuda_host = *library; }
+
+static const char *gpu_line(int number, char *text, size_t bytes)
+{
+    cudaDeviceProp p;
+    if (cudaGetDeviceProperties(&p, number) != cudaSuccess) {
+        (void)cudaGetLastError();
+        snprintf(text, bytes, "cuda:%d: its properties cannot be read", number);
+    } else {
+        snprintf(text, bytes, "cuda:%d: %s, compute capability %d.%d, %.1f GiB, %d multiprocessors", number, p.name,
+                 p.major, p.minor, (double)p.totalGlobalMem / 1073741824.0, p.multiProcessorCount);
+    }
+    return text;
+}
+
+static const char *describe_line(int i, char *text, size_t bytes)
+{
+    char why[256] = "", blas[64] = "", dnn[64] = "";
+    int  count = lk__cuda_count(why, sizeof why), driver = 0;
+    if (count == 0 && i == 0) {
+        snprintf(text, bytes, "no GPU: %s", why);
+        return text;
+    }
+    if (i < count) return gpu_line(i, text, bytes);
+    if (i - (count ? count : 1) != 0) return NULL;
+    (void)cudaDriverGetVersion(&driver);
+    lk__cuda_blas_text(blas, sizeof blas);
+    lk__cuda_dnn_text(dnn, sizeof dnn);
+    snprintf(text, bytes, "driver for CUDA %d.%d, runtime %d.%d, cuBLASLt %s, cuDNN %s", driver / 1000,
+             driver % 1000 / 10, CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10, *blas ? blas : "not found",
+             *dnn ? dnn : "not found");
+    return text;
+}
+
+static const lk__cuda_module module = {LK__CUDA_VERSION, LK__OP_COUNT, &lk__cuda_backend,
+                                       start_module,     lk__cuda_count, describe_line};
+
+extern "C" __attribute__((visibility("default"))) const lk__cuda_module *lk__cuda_module_entry(void)
+{
+    return &module;
+}
