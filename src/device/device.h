@@ -10,6 +10,8 @@
 
 #include "device/kernel.h"
 
+#include <lockstep/graph.h>
+
 typedef struct lk__device        lk__device;
 typedef struct lk__device_stream lk__device_stream;
 typedef struct lk__device_event  lk__device_event;
@@ -28,6 +30,30 @@ typedef struct lk__device_kernel {
 typedef struct lk__device_rates {
     double flops, memory; /* operations a second, bytes a second */
 } lk__device_rates;
+
+/* The numbers of a step (loss, weight, metrics), added over its micro-batches and judged by the device, so that the host need not wait
+ * for them. All addresses are the device's. */
+enum { LK__DEVICE_NUMBERS = 3 + 2 * LK_MAX_METRICS };
+typedef struct lk__device_numbers {
+    const void *value[LK__DEVICE_NUMBERS]; /* one f32 or f64 each; NULL: there is none */
+    bool        narrow[LK__DEVICE_NUMBERS]; /* it is f32 */
+    double      otherwise[LK__DEVICE_NUMBERS]; /* counts where there is none */
+    int         count;
+    bool        first;  /* sets the sums; otherwise adds to them */
+    double     *sums;   /* count of them */
+    double     *weight; /* where the update reads sums[1]; NULL: nowhere */
+    const lk__kernel_invalid_id *report;
+    const lk__kernel_step       *step;
+    int32_t *halted; /* where sums[0] is not finite or an id is out of range: 1 + the number of the micro-batch; stays so */
+} lk__device_numbers;
+
+/* What a step gave, in the host's memory. */
+typedef struct lk__device_result {
+    int64_t               step;
+    double                sums[LK__DEVICE_NUMBERS], norm;
+    lk__kernel_invalid_id invalid;
+    int32_t               halted;
+} lk__device_result;
 
 typedef struct lk__device_backend {
     const char *name, *text; /* text: for `lockstep info` */
@@ -66,6 +92,10 @@ typedef struct lk__device_backend {
     lk_status (*record_end)(lk__device *device, lk__device_stream *stream, lk__device_graph **graph); /* also after a failure */
     lk_status (*graph_run)(lk__device *device, lk__device_stream *stream, lk__device_graph *graph);
     void (*graph_free)(lk__device *device, lk__device_graph *graph);
+    lk_status (*add_numbers)(lk__device *device, lk__device_stream *stream, const lk__device_numbers *numbers);
+    /* Writes a step's result into results[step % 2], which alloc_host allocated. norm: NULL, or f64. */
+    lk_status (*publish)(lk__device *device, lk__device_stream *stream, const lk__device_numbers *numbers,
+                         const double *norm, lk__device_result *results);
 
     /* The kernel of an operation whose tensors are stored as `element`; call has the operands' types and shapes at the capacity. */
     lk__device_kernel (*find)(lk__device *device, lk__op op, lk_dtype element, const lk__kernel_call *call);

@@ -21,6 +21,7 @@ typedef struct lk__kernel_step {
     const int64_t *sample_ids;      /* count of them; NULL: 0, 1, 2, … */
     bool           updates_buffers; /* of leaves that run together, one updates the running statistics */
     int            part;            /* the number of this rank, or of this leaf, in its group */
+    int            micro_batch;     /* from 0 */
 } lk__kernel_step;
 
 typedef struct lk__kernel_operand {

@@ -183,12 +183,22 @@ static inline size_t lk__bucket_place(const lk_plan *p, const lk__plan_bucket *b
  * value, those of the samples' ids. offsets NULL: only measures. */
 size_t lk__plan_stage_inputs(const lk_plan *plan, size_t *offsets);
 size_t lk__plan_staging_bytes(const lk_plan *plan); /* all of LK_MEMORY_STAGING */
+/* Whether training steps are queued without waiting for their results (run/step.c): one rank, one slot, a device that records. */
+bool lk__plan_queues(const lk_plan *plan);
+/* The memory that takes besides: of the device and of the host. */
+typedef struct lk__plan_queue_bytes {
+    size_t input;   /* step block, inputs and ids of a slot: twice in pinned memory, twice more in the device's */
+    size_t numbers; /* the device's: sums, and the word that halts updates */
+    size_t results; /* pinned: of two steps */
+} lk__plan_queue_bytes;
+lk__plan_queue_bytes lk__plan_queue(const lk_plan *plan);
 enum {
     LK__STAGED_REPORT = 64,      /* bytes: lk__kernel_invalid_id, before the slots */
     LK__STAGED_STEP = 128,       /* bytes: lk__kernel_step, before the inputs of a slot */
     LK__STAGING_CHUNK = 1 << 20, /* bytes that are copied at a time where whole regions are sent */
 };
 _Static_assert(sizeof(lk__kernel_invalid_id) <= LK__STAGED_REPORT, "the report of ids out of range");
+_Static_assert((int)LK__PLAN_NUMBERS == (int)LK__DEVICE_NUMBERS, "the numbers of a step");
 _Static_assert(sizeof(lk__kernel_step) <= LK__STAGED_STEP, "the step block");
 
 /* cost.c: the estimated time of a node at its capacity, from the machine's operations and bytes per second. */

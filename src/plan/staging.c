@@ -21,5 +21,22 @@ size_t lk__plan_staging_bytes(const lk_plan *p)
 {
     if (lk__device_is_host(p->device)) return 0;
     size_t bytes = lk__plan_stage_inputs(p, NULL) * (size_t)p->slots + LK__STAGED_REPORT;
+    if (lk__plan_queues(p)) {
+        lk__plan_queue_bytes queue = lk__plan_queue(p);
+        bytes += 4 * queue.input + queue.numbers + queue.results;
+    }
     return p->parallel.world > 1 ? bytes + p->memory[LK_MEMORY_GRADIENTS] + LK__STAGING_CHUNK : bytes;
+}
+
+bool lk__plan_queues(const lk_plan *p)
+{
+    return p->trains && p->device->backend->record_begin && p->parallel.world == 1 && !p->parallel.leaves &&
+           p->slots == 1;
+}
+
+lk__plan_queue_bytes lk__plan_queue(const lk_plan *p)
+{
+    return (lk__plan_queue_bytes){.input = lk__plan_stage_inputs(p, NULL),
+                                  .numbers = lk__round_up((LK__DEVICE_NUMBERS + 1) * sizeof(double), LK__ALIGN),
+                                  .results = 2 * sizeof(lk__device_result)};
 }

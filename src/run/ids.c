@@ -60,7 +60,7 @@ static lookup_words words_of(lk__op op)
     return (lookup_words){"id", "the embedding", "rows"};
 }
 
-static void describe_invalid(const lk_program *p, const lk__plan_list *planned, char *text, size_t bytes)
+void lk__describe_invalid(const lk_program *p, const lk__plan_list *planned, char *text, size_t bytes)
 {
     const lk__kernel_invalid_id *id = &p->invalid;
     bool                         label = lk__op_find(id->op)->loss != LK__LOSS_NO;
@@ -101,7 +101,7 @@ lk_status lk__check_ids(lk_program *p, const lk__plan_list *planned)
     lk_status status = lk__read_report(p);
     if (status < 0 || !p->invalid.found) return status;
     p->invalid.found = false;
-    describe_invalid(p, planned, text, sizeof text);
+    lk__describe_invalid(p, planned, text, sizeof text);
     if (planned == &p->plan->evaluate) return lk__fail(p->context, LK_EINVAL, "%s", text);
     if (!p->comm) {
         lk__drop_gradients(p);

@@ -5,6 +5,7 @@
 #include "comm/abort.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* A start gets the next number; its wait, the number of the latest collective that made what it reads. */
@@ -195,6 +196,8 @@ lk_status lk_program_create(lk_plan *plan, lk_store *store, lk_comm *comm, lk_pr
     p->capacity = lk_plan_capacity(plan);
     p->evaluated = -1;
     p->device = plan->device;
+    const char *waits = getenv("LOCKSTEP_DEVICE_SYNC");
+    p->waits = waits && *waits && strcmp(waits, "0") != 0;
     if ((status = p->device->backend->stream_create(p->device, &p->stream)) < 0 ||
         (status = lk__device_alloc(p->device, LK_MEMORY_ACTIVATIONS, plan->memory[LK_MEMORY_ACTIVATIONS], &p->arena)) <
             0 ||
@@ -202,7 +205,8 @@ lk_status lk_program_create(lk_plan *plan, lk_store *store, lk_comm *comm, lk_pr
         goto fail;
     if (p->comm && (status = lk__verify_plans(p)) < 0) goto fail;
     if ((status = make_gradients(p)) < 0 || (status = make_slots(p)) < 0 || (status = lk__staging_create(p)) < 0 ||
-        (status = build_lists(p)) < 0 || (status = lk__collectives_create(p)) < 0)
+        (status = build_lists(p)) < 0 || (status = lk__collectives_create(p)) < 0 ||
+        (status = lk__graphs_create(p)) < 0 || (status = lk__queue_create(p)) < 0)
         goto fail;
     if (p->comm && (status = lk_program_verify(p, 0)) < 0) goto fail;
     *program = p;
@@ -223,6 +227,8 @@ void lk_program_free(lk_program *p)
     if (!p) return;
     lk_context *c = p->context;
     size_t      inputs = p->values * sizeof *p->bound, gradients = p->plan->memory[LK_MEMORY_GRADIENTS];
+    lk__queue_free(p);
+    lk__graphs_free(p);
     lk__collectives_free(p);
     lk__staging_free(p);
     lk__device_free(p->device, LK_MEMORY_ACTIVATIONS, p->arena, p->plan->memory[LK_MEMORY_ACTIVATIONS]);
@@ -253,8 +259,7 @@ void lk_program_free(lk_program *p)
 
 static bool has_count(const lk__graph_value *v) { return v->kind == LK__VALUE_INPUT && v->shape.count_axis >= 0; }
 
-/* Makes micro-batch slot `index` work on `count` of the bound samples from `first` on. */
-static lk_status set_slot(lk_program *p, int index, int64_t first, int64_t count)
+lk_status lk__slot_set(lk_program *p, int index, int64_t first, int64_t count)
 {
     const lk_graph *g = p->plan->graph;
     lk__run_slot   *slot = &p->slots[index];
@@ -290,12 +295,12 @@ lk_status lk_program_bind(lk_program *p, const char *input, const void *data)
     for (size_t i = 0; i < p->values; i++) {
         if (g->values[i].kind != LK__VALUE_INPUT || strcmp(g->values[i].name, input) != 0) continue;
         p->bound[i] = data;
-        return set_slot(p, 0, 0, p->slots[0].step.count);
+        return lk__slot_set(p, 0, 0, p->slots[0].step.count);
     }
     return lk__fail(p->context, LK_ENOENT, "the model has no input \"%s\"", input);
 }
 
-static lk_status set_step(lk_program *p, const lk_step *step)
+lk_status lk__step_set(lk_program *p, const lk_step *step)
 {
     if (step->step < 1)
         return lk__fail(p->context, LK_EINVAL, "steps are counted from 1, not %lld", (long long)step->step);
@@ -305,8 +310,8 @@ static lk_status set_step(lk_program *p, const lk_step *step)
 
 lk_status lk_program_step(lk_program *p, const lk_step *step)
 {
-    lk_status status = set_step(p, step);
-    return status < 0 ? status : set_slot(p, 0, 0, step->count);
+    lk_status status = lk__step_set(p, step);
+    return status < 0 ? status : lk__slot_set(p, 0, 0, step->count);
 }
 
 lk_status lk_program_run(lk_program *p, lk_section section)
@@ -337,7 +342,7 @@ static lk_status compute_leaves(lk_program *p)
         for (int slot = 0; slot < slots && status >= 0; slot++) {
             int64_t row = lk__leaf_row(p, leaf + slot),
                     next = lk__leaf_row(p, p->plan->batch_leaves ? here : leaf + slot + 1);
-            status = set_slot(p, slot, row - begin, next - row);
+            status = lk__slot_set(p, slot, row - begin, next - row);
             /* Running statistics are those of the first leaf, on the rank that has it; synchronised ones are updated on all ranks. */
             p->slots[slot].step.updates_buffers = slot == 0 && leaf == 0 && first;
             p->slots[slot].step.part = (int)lk__plan_leaves(parallel, parallel->rank).first + leaf + slot;
@@ -356,7 +361,7 @@ static lk_status compute_micro_batches(lk_program *p)
     for (int64_t i = 0; i < micro_batches && status >= 0; i++) {
         lk__range rows = lk__split_part(count, micro_batches, i);
         p->no_sync = no_sync || i + 1 < micro_batches;
-        if ((status = set_slot(p, 0, rows.first, lk__range_count(rows))) >= 0 &&
+        if ((status = lk__slot_set(p, 0, rows.first, lk__range_count(rows))) >= 0 &&
             (status = lk__section_run(p, LK_FORWARD)) >= 0)
             status = lk__section_run(p, LK_BACKWARD);
     }
@@ -368,13 +373,14 @@ lk_status lk_program_compute(lk_program *p, const lk_step *step)
 {
     if (!p->plan->trains)
         return lk__fail(p->context, LK_EINVAL, "this program was planned without an optimizer: it only evaluates");
-    lk_status status = set_step(p, step);
+    lk_status status = lk__step_set(p, step);
     if (status >= 0) status = p->plan->parallel.leaves ? compute_leaves(p) : compute_micro_batches(p);
     return status < 0 ? status : lk__section_run(p, LK_SYNC);
 }
 
 lk_status lk_program_train(lk_program *p, const lk_step *step)
 {
+    if (p->queue) return lk__step_train(p, step);
     lk_status status = lk_program_compute(p, step);
     return status < 0 ? status : lk__section_run(p, LK_UPDATE);
 }

@@ -41,6 +41,8 @@ typedef struct lk__run_slot {
 } lk__run_slot;
 
 typedef struct lk__run_collectives lk__run_collectives; /* collective.h: buffers and works */
+typedef struct lk__run_graphs      lk__run_graphs;      /* graphs.c: work that the device has recorded */
+typedef struct lk__run_queue       lk__run_queue;       /* step.c: steps whose results were not read yet */
 
 struct lk_program {
     lk_context        *context;
@@ -59,6 +61,7 @@ struct lk_program {
     lk_step       step;
     lk_metrics    metrics;
     bool          profile;
+    bool          waits; /* for each kernel, and says which one failed: LOCKSTEP_DEVICE_SYNC */
     lk__trace    *trace;       /* NULL: nothing is recorded */
     char         *trace_names; /* of the buckets, then of the instructions */
     size_t        trace_names_bytes;
@@ -89,6 +92,8 @@ struct lk_program {
     size_t                *input_offsets; /* in the inputs of a slot, by value id; last: the ids */
     lk__kernel_invalid_id *report;        /* off the CPU: where kernels report ids */
     char                  *chunk;         /* off the CPU, with other ranks: LK__STAGING_CHUNK bytes of the host's */
+    lk__run_graphs        *graphs;        /* NULL: the device records nothing */
+    lk__run_queue         *queue;         /* NULL: the program waits for each section's results */
 };
 
 /* Leaves of this rank; without leaves 1. */
@@ -143,6 +148,33 @@ lk_status lk__stage_out(lk_program *program, const char *gradient, size_t bytes)
 lk_status lk__stage_in(lk_program *program, char *gradient, size_t bytes);
 lk_status lk__broadcast_memory(lk_program *program, char *memory, size_t bytes); /* rank 0's, of the device */
 
+/* ---- graphs.c: work that is recorded when it runs for the second time, and afterwards queued as a whole ---- */
+
+/* What a recording is good for: everything besides the contents of the device's memory that the work depends on. */
+typedef struct lk__run_key {
+    const lk__run_list *list;
+    size_t              begin, end; /* instructions */
+    int64_t             samples, total;
+    const char         *gradients;
+    int                 first, last; /* step.c: of the micro-batches of a step; otherwise 0 */
+} lk__run_key;
+typedef lk_status (*lk__run_issue)(lk_program *program, const lk__run_key *key); /* queues kernels on the stream */
+
+lk_status lk__graphs_create(lk_program *program);
+void      lk__graphs_free(lk_program *program);
+lk_status lk__run_recorded(lk_program *program, const lk__run_key *key, lk__run_issue issue);
+
+/* ---- step.c: steps that are queued; those of trainer_interface.h ---- */
+lk_status lk__queue_create(lk_program *program);
+void      lk__queue_free(lk_program *program);
+/* A whole step, waited for. */
+lk_status lk__step_train(lk_program *program, const lk_step *step);
+
+/* ---- program.c ---- */
+/* Makes micro-batch slot `index` work on `count` of the bound samples from `first` on. */
+lk_status lk__slot_set(lk_program *program, int index, int64_t first, int64_t count);
+lk_status lk__step_set(lk_program *program, const lk_step *step);
+
 /* ---- leaf_batch.c: leaves that run as one batch ---- */
 lk_status   lk__leaf_batch_build(lk_program *program);
 void        lk__leaf_batch_patch(lk_program *program); /* after the instructions of the whole batch */
@@ -154,6 +186,11 @@ lk_status lk__slot_numbers(const lk_program *program, const lk__run_slot *slot, 
                            double *numbers);
 
 lk_status lk__section_run(lk_program *program, lk_section section);
+/* Sets the operands of slot 0's training list for its count and this set of gradients. */
+lk_status lk__operands_set(lk_program *program, const char *gradients);
+/* Queues kernels begin … end-1 of a list. */
+lk_status lk__kernels_issue(lk_program *program, const lk__run_key *key);
+void      lk__metrics_set(lk_program *program, const double *numbers);
 /* A number that the device computed; `otherwise` where there is none. */
 lk_status lk__program_number(const lk_program *program, const char *arena, const lk__plan_list *planned, int value,
                              double otherwise, double *number);
@@ -187,6 +224,8 @@ lk_status lk__verify_plans(lk_program *program); /* their programs, line by line
 lk_status lk__check_ids(lk_program *program, const lk__plan_list *planned);
 lk_status lk__share_ids(lk_program *program); /* after the rank reports were gathered: fails on all ranks if one found any */
 void      lk__drop_gradients(lk_program *program);
+/* The sentence about program->invalid. */
+void lk__describe_invalid(const lk_program *program, const lk__plan_list *planned, char *text, size_t bytes);
 
 /* ---- gradient.c ---- */
 lk_status lk__scale_gradients(lk_program *program, double factor); /* all of them */

@@ -74,7 +74,7 @@ lk_status lk__slot_numbers(const lk_program *p, const lk__run_slot *slot, const 
 
 static double mean(double sum, double weight) { return weight != 0 ? sum / weight : 0; }
 
-static void set_metrics(lk_program *p, const double *numbers)
+void lk__metrics_set(lk_program *p, const double *numbers)
 {
     int count = (int)p->plan->graph->metrics_count;
     for (int i = 0; i < count; i++) {
@@ -94,8 +94,24 @@ static inline lk_status call_kernel(lk_program *p, lk__run_instruction *in)
     return in->leaves ? lk__leaf_batch_run(p, in) : in->run(&in->call);
 }
 
+/* Waits for the kernel, so that a failure is its own. */
+static lk_status run_and_wait(lk_program *p, lk__run_instruction *in)
+{
+    lk_status status = call_kernel(p, in);
+    if (status >= 0) status = p->device->backend->stream_wait(p->device, p->stream);
+    if (status >= 0) return LK_OK;
+    bool            evaluates = in >= p->evaluate.instructions && in < p->evaluate.instructions + p->evaluate.count;
+    const lk_graph *g = (evaluates ? &p->plan->evaluate : &p->plan->train)->graph;
+    const lk__graph_node *n = &g->nodes[in->node];
+    char                  text[512];
+    lk__node_text(g, n, text, sizeof text);
+    return lk__fail_prefix(p->context, status, "%s, recorded at %s:%d: ", text, n->site.file ? n->site.file : "?",
+                           n->site.line);
+}
+
 static inline lk_status run_instruction(lk_program *p, lk__run_instruction *in)
 {
+    if (p->waits) return run_and_wait(p, in);
     if (!p->profile && !p->trace) return call_kernel(p, in);
     double    start = lk__now();
     lk_status status = call_kernel(p, in);
@@ -109,6 +125,34 @@ static inline lk_status run_instruction(lk_program *p, lk__run_instruction *in)
             &(lk__trace_event){
                 .name = in->name, .kind = LK__TRACE_KERNEL, .track = LK__TRACK_COMPUTE, .begin = start, .end = end});
     return status;
+}
+
+lk_status lk__kernels_issue(lk_program *p, const lk__run_key *key)
+{
+    lk_status status = LK_OK;
+    for (size_t i = key->begin; i < key->end && status >= 0; i++)
+        status = run_instruction(p, &key->list->instructions[i]);
+    return status;
+}
+
+/* Kernels begin … end-1 of a list, as recorded where the device records. */
+static lk_status run_kernels(lk_program *p, lk__run_list *list, size_t begin, size_t end)
+{
+    lk__run_key key = {.list = list,
+                       .begin = begin,
+                       .end = end,
+                       .samples = list->samples,
+                       .total = list->total,
+                       .gradients = list->gradients};
+    if (begin == end) return LK_OK;
+    return p->graphs ? lk__run_recorded(p, &key, lk__kernels_issue) : lk__kernels_issue(p, &key);
+}
+
+lk_status lk__operands_set(lk_program *p, const char *gradients)
+{
+    lk__run_slot *slot = &p->slots[0];
+    if (slot->train.samples == slot->step.count && slot->train.gradients == gradients) return LK_OK;
+    return set_operands(p, slot, &slot->train, gradients);
 }
 
 static lk_status run_slots(lk_program *p, lk_section section)
@@ -132,8 +176,7 @@ static lk_status run_slots(lk_program *p, lk_section section)
     for (size_t i = list->begin[section], stop; i < list->end[section] && status >= 0; i = stop + 1) {
         for (stop = i; stop < list->end[section] && list->instructions[stop].kind == LK__RUNS_KERNEL;) stop++;
         for (int slot = 0; slot < slots; slot++)
-            for (size_t k = i; k < stop; k++)
-                if ((status = run_instruction(p, &p->slots[slot].train.instructions[k])) < 0) return status;
+            if ((status = run_kernels(p, &p->slots[slot].train, i, stop)) < 0) return status;
         if (stop < list->end[section]) status = lk__collective_run(p, stop, last);
     }
     return status;
@@ -211,7 +254,7 @@ static lk_status run_sync(lk_program *p)
     status = lk__program_add_numbers(p, p->numbers, planned->numbers_count, all);
     if (status < 0) return status;
     if (planned->numbers[LK__NUMBER_WEIGHT] < 0) all[LK__NUMBER_WEIGHT] = 1;
-    set_metrics(p, all);
+    lk__metrics_set(p, all);
     p->weight = all[LK__NUMBER_WEIGHT];
     p->synced = true;
     return LK_OK;
@@ -254,12 +297,13 @@ static lk_status run_evaluate(lk_program *p)
     p->overwritten |= p->ready;
     p->ready = p->invalid.found = false;
     status = lk__stage_inputs(p, &p->slots[0]);
-    for (size_t i = list->begin[LK_EVALUATE]; i < list->end[LK_EVALUATE] && status >= 0; i++) {
-        lk__run_instruction *in = &list->instructions[i];
-        status = in->kind == LK__RUNS_KERNEL ? run_instruction(p, in) : lk__collective_evaluate(p, in);
+    for (size_t i = list->begin[LK_EVALUATE], end = list->end[LK_EVALUATE], stop; i < end && status >= 0; i = stop + 1) {
+        for (stop = i; stop < end && list->instructions[stop].kind == LK__RUNS_KERNEL;) stop++;
+        status = run_kernels(p, list, i, stop);
+        if (status >= 0 && stop < end) status = lk__collective_evaluate(p, &list->instructions[stop]);
     }
     if (status < 0 || (status = lk__slot_numbers(p, &p->slots[0], list->planned, numbers)) < 0) return status;
-    set_metrics(p, numbers);
+    lk__metrics_set(p, numbers);
     p->evaluated = p->slots[0].step.count;
     return lk__check_ids(p, list->planned);
 }
@@ -271,7 +315,7 @@ static lk_status run_forward(lk_program *p)
     double    numbers[LK__PLAN_NUMBERS];
     lk_status status = run_slots(p, LK_FORWARD);
     if (status < 0 || (status = lk__slot_numbers(p, &p->slots[0], &p->plan->train, numbers)) < 0) return status;
-    set_metrics(p, numbers);
+    lk__metrics_set(p, numbers);
     if ((status = lk__check_ids(p, &p->plan->train)) < 0) return status;
     p->ready = true;
     return LK_OK;

@@ -341,34 +341,31 @@ static void update_lateness(lk_trainer *t)
     }
 }
 
-/* The learning rate of the next step. */
-static lk_status find_rate(lk_trainer *t, double *rate)
+/* The learning rate of a step, counted from 0. */
+static lk_status find_rate(lk_trainer *t, int64_t step, double *rate)
 {
-    const lk_trainer_config *config = &t->config;
-    *rate = lk__trainer_rate(config, t->progress.step, t->steps);
+    *rate = lk__trainer_rate(&t->config, step, t->steps);
     if (isfinite(*rate) && *rate >= 0) return LK_OK;
     return lk__fail(t->context, LK_EINVAL, "schedule_callback returned %g for step %lld: a rate of 0 or more is needed",
-                    *rate, (long long)t->progress.step);
+                    *rate, (long long)step);
 }
 
-static lk_status train_batch(lk_trainer *t, const lk_batch *b, lk_event *e)
+/* The step of a batch: the number and the rate, and what the program is given. */
+static lk_status make_step(lk_trainer *t, const lk_batch *b, int64_t number, lk_step *step)
+{
+    *step = (lk_step){.step = number + 1,
+                      .epoch = b->epoch,
+                      .count = b->count,
+                      .total = b->total,
+                      .seed = t->config.seed,
+                      .sample_ids = b->indices};
+    return find_rate(t, number, &step->rate);
+}
+
+/* After the step of a batch: what it gave, in the progress and in the event. */
+static lk_status take_results(lk_trainer *t, const lk_batch *b, lk_event *e)
 {
     lk_metrics m;
-    lk_status  status = find_rate(t, &e->rate);
-    if (status < 0) return status;
-    lk_step step = {.step = t->progress.step + 1,
-                    .epoch = b->epoch,
-                    .count = b->count,
-                    .total = b->total,
-                    .seed = t->config.seed,
-                    .rate = e->rate,
-                    .sample_ids = b->indices};
-    status = lk_batch_bind(b, t->program);
-    lk__program_report(t->program, t->stop_requested, t->data);
-    if (status < 0 || (status = lk_program_compute(t->program, &step)) < 0) return status;
-    for (int i = 0; i < t->world; i++)
-        if (!isfinite(lk__program_rank_sums(t->program, i).sum)) return report_not_finite(t, b, i);
-    if ((status = lk_program_run(t->program, LK_UPDATE)) < 0) return status;
     lk_program_metrics(t->program, &m);
     if (t->world > 1) {
         t->stop = lk__program_stop_requested(t->program);
@@ -387,6 +384,42 @@ static lk_status train_batch(lk_trainer *t, const lk_batch *b, lk_event *e)
     e->metrics = t->named;
     e->metrics_count = lk__trainer_set_named(t, numbers);
     return LK_OK;
+}
+
+static lk_status train_batch(lk_trainer *t, const lk_batch *b, lk_event *e)
+{
+    lk_step   step;
+    lk_status status = make_step(t, b, t->progress.step, &step);
+    e->rate = step.rate;
+    if (status >= 0) status = lk_batch_bind(b, t->program);
+    lk__program_report(t->program, t->stop_requested, t->data);
+    if (status < 0 || (status = lk_program_compute(t->program, &step)) < 0) return status;
+    for (int i = 0; i < t->world; i++)
+        if (!isfinite(lk__program_rank_sums(t->program, i).sum)) return report_not_finite(t, b, i);
+    if ((status = lk_program_run(t->program, LK_UPDATE)) < 0) return status;
+    return take_results(t, b, e);
+}
+
+/* The same without waiting: the step before this one is finished meanwhile. */
+static lk_status queue_batch(lk_trainer *t, const lk_batch *b)
+{
+    lk_step   step;
+    lk_status status = make_step(t, b, t->progress.step + (t->pending ? 1 : 0), &step);
+    if (status >= 0) status = lk_batch_bind(b, t->program);
+    if (status >= 0) status = lk__program_queue(t->program, &step);
+    t->queued_rate = step.rate;
+    return status;
+}
+
+static lk_status finish_queued(lk_trainer *t, lk_event *e)
+{
+    lk_batch *b = &t->queued;
+    lk_status status = lk__program_result(t->program);
+    if (status < 0) return status;
+    b->indices = lk__program_result_ids(t->program);
+    b->fields_count = 0; /* they may hold the next batch already */
+    if (!isfinite(lk__program_rank_sums(t->program, 0).sum)) return report_not_finite(t, b, 0);
+    return take_results(t, b, e);
 }
 
 static void emit_step(lk_trainer *t, const lk_batch *b, lk_event e, double seconds)
@@ -428,41 +461,91 @@ static lk_status check_replicas(lk_trainer *t, bool last)
     return lk_program_verify(t->program, t->progress.step);
 }
 
+/* After a step: events, then what is due. */
+static lk_status end_step(lk_trainer *t, const lk_batch *b, lk_event e)
+{
+    const lk_trainer_config *config = &t->config;
+    double                   now = lk__now();
+    lk_status                status;
+    lk__program_trace_step(t->program, t->began, t->data, now);
+    emit_step(t, b, e, now - t->ended);
+    t->ended = now;
+    lk__trainer_poll_save(t);
+    if ((status = check_replicas(t, false)) < 0) return status;
+    bool epoch_end = b->position + b->total >= lk_dataset_count(config->train);
+    if (epoch_end) emit_epoch(t, b->epoch);
+    if (config->test && is_due(config->eval_every, t->progress.step, epoch_end)) {
+        if ((status = lk__trainer_evaluate(t)) < 0) return status;
+        t->evaluated_at = t->progress.step;
+        t->ended = lk__now();
+    }
+    if (config->save && is_due(config->save_every, t->progress.step, epoch_end)) {
+        if ((status = lk__trainer_save(t, false)) < 0) return status;
+        t->ended = lk__now();
+    }
+    return LK_OK;
+}
+
+static lk_status end_queued(lk_trainer *t)
+{
+    lk_event  e = {.kind = LK_EVENT_STEP, .rate = t->queued_rate};
+    lk_batch  b = t->queued;
+    lk_status status = finish_queued(t, &e);
+    t->pending = false;
+    return status < 0 ? status : end_step(t, &b, e);
+}
+
+/* Whether something is due after the step of this batch that must see its results and nothing later. */
+static bool must_wait(const lk_trainer *t, const lk_batch *b, int64_t step)
+{
+    const lk_trainer_config *config = &t->config;
+    bool                     epoch_end = b->position + b->total >= lk_dataset_count(config->train);
+    return epoch_end || step >= t->steps || (config->test && is_due(config->eval_every, step, epoch_end)) ||
+           (config->save && is_due(config->save_every, step, epoch_end));
+}
+
+/* Queues the step of a batch, then finishes the one before it. */
+static lk_status queue_step(lk_trainer *t, const lk_batch *b)
+{
+    double    rate = t->queued_rate;
+    lk_status status = queue_batch(t, b);
+    if (status < 0) return status;
+    double queued = t->queued_rate;
+    t->queued_rate = rate;
+    if (t->pending && (status = end_queued(t)) < 0) return status;
+    t->queued = *b;
+    t->queued_rate = queued;
+    t->pending = true;
+    return must_wait(t, b, t->progress.step + 1) ? end_queued(t) : LK_OK;
+}
+
+static lk_status train_step(lk_trainer *t, const lk_batch *b)
+{
+    lk_event  e = {.kind = LK_EVENT_STEP};
+    lk_status status = train_batch(t, b, &e);
+    return status < 0 ? status : end_step(t, b, e);
+}
+
 static lk_status run_loop(lk_trainer *t)
 {
     const lk_trainer_config *config = &t->config;
-    double                   last = lk__now();
     lk_status                status = LK_OK;
-    int64_t                  evaluated = -1;
-    while (t->progress.step < t->steps && !t->stop) {
+    bool                     queues = lk__program_queues(t->program);
+    t->ended = lk__now();
+    t->evaluated_at = -1;
+    while (t->progress.step + t->pending < t->steps && !t->stop) {
         lk_batch b;
-        lk_event e = {.kind = LK_EVENT_STEP};
         double   began = lk__now();
         status = lk_loader_next(t->train, &b);
-        t->data = lk__now() - began;
         if (status == LK_END) continue; /* the next call starts the next epoch */
-        if (status < 0 || (status = lk__trainer_trace_step(t)) < 0 || (status = train_batch(t, &b, &e)) < 0)
-            return status;
-        double now = lk__now();
-        lk__program_trace_step(t->program, began, t->data, now);
-        emit_step(t, &b, e, now - last);
-        last = now;
-        lk__trainer_poll_save(t);
-        if ((status = check_replicas(t, false)) < 0) return status;
-        bool epoch_end = b.position + b.total >= lk_dataset_count(config->train);
-        if (epoch_end) emit_epoch(t, b.epoch);
-        if (config->test && is_due(config->eval_every, t->progress.step, epoch_end)) {
-            if ((status = lk__trainer_evaluate(t)) < 0) return status;
-            evaluated = t->progress.step;
-            last = lk__now();
-        }
-        if (config->save && is_due(config->save_every, t->progress.step, epoch_end)) {
-            if ((status = lk__trainer_save(t, false)) < 0) return status;
-            last = lk__now();
-        }
+        if (status < 0 || (status = lk__trainer_trace_step(t)) < 0) return status;
+        t->began = began;
+        t->data = lk__now() - began;
+        if ((status = queues ? queue_step(t, &b) : train_step(t, &b)) < 0) return status;
     }
+    if (t->pending && (status = end_queued(t)) < 0) return status;
     if ((status = check_replicas(t, true)) < 0) return status;
-    if (!t->stop && config->test && config->eval_every >= 0 && evaluated != t->progress.step &&
+    if (!t->stop && config->test && config->eval_every >= 0 && t->evaluated_at != t->progress.step &&
         (status = lk__trainer_evaluate(t)) < 0)
         return status;
     if ((status = lk__trainer_save(t, true)) < 0 || (status = lk__trainer_trace_write(t)) < 0) return status;

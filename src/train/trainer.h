@@ -38,6 +38,12 @@ struct lk_trainer {
     lk__run_sums own, all;
     double *late; /* (world, 2): seconds per step that the rank is later than the first, and that its data took; smoothed */
     double data; /* seconds that loading this step's batch took */
+    double began, ended; /* when this step began, by its batch, and the one before it ended */
+    int64_t evaluated_at; /* step of the latest evaluation; -1: none */
+    /* A step that was queued, and whose results were not read yet (lk__program_queue). */
+    bool     pending;
+    lk_batch queued; /* its arrays are gone */
+    double   queued_rate;
 };
 
 int64_t lk__trainer_steps(const lk_trainer_config *config); /* of the whole run */

@@ -19,6 +19,11 @@ lk_status lk__cuda_add(lk__device *device, lk__device_stream *stream, void *out,
                        size_t count, lk_dtype type);
 lk_status lk__cuda_finite(lk__device *device, const void *memory, int64_t elements, lk_dtype type, bool *finite);
 
+/* ---- numbers.cu ---- */
+lk_status lk__cuda_add_numbers(lk__device *device, lk__device_stream *stream, const lk__device_numbers *numbers);
+lk_status lk__cuda_publish(lk__device *device, lk__device_stream *stream, const lk__device_numbers *numbers,
+                           const double *norm, lk__device_result *results);
+
 /* ---- libraries: versions for `lockstep info` ("" where one is not there), and what a device holds of them ---- */
 void lk__cuda_blas_text(char *text, size_t bytes);
 void lk__cuda_dnn_text(char *text, size_t bytes);

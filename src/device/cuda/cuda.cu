@@ -388,6 +388,8 @@ static lk__device_backend make_backend()
     b.record_end = cuda_record_end;
     b.graph_run = cuda_graph_run;
     b.graph_free = cuda_graph_free;
+    b.add_numbers = lk__cuda_add_numbers;
+    b.publish = lk__cuda_publish;
     b.find = lk__cuda_find;
     b.add = lk__cuda_add;
     b.hash = cuda_hash;

@@ -1,0 +1,82 @@
+/* graphs.c - work that the device has recorded. The first time it runs as it is: kernels are loaded then, and libraries choose their
+ * algorithms. The second time it is recorded, and from then on queued as a whole. */
+#include "run/program.h"
+
+#include <string.h>
+
+enum { GRAPHS = 128 }; /* leaves, each with a set of gradients, times sections */
+
+typedef struct recording {
+    lk__run_key       key;
+    lk__device_graph *graph; /* NULL: it ran once */
+    uint64_t          used;  /* when; 0: free */
+} recording;
+
+struct lk__run_graphs {
+    recording all[GRAPHS];
+    uint64_t  uses;
+};
+
+lk_status lk__graphs_create(lk_program *p)
+{
+    if (!p->device->backend->record_begin) return LK_OK;
+    p->graphs = lk__alloc(p->context, LK_MEMORY_OTHER, sizeof *p->graphs);
+    return p->graphs ? LK_OK : LK_ENOMEM;
+}
+
+static void forget(const lk_program *p, recording *r)
+{
+    if (r->graph) p->device->backend->graph_free(p->device, r->graph);
+    *r = (recording){.used = 0};
+}
+
+void lk__graphs_free(lk_program *p)
+{
+    if (!p->graphs) return;
+    for (int i = 0; i < GRAPHS; i++) forget(p, &p->graphs->all[i]);
+    lk__free(p->context, LK_MEMORY_OTHER, p->graphs, sizeof *p->graphs);
+}
+
+static bool equal_keys(const lk__run_key *a, const lk__run_key *b)
+{
+    return a->list == b->list && a->begin == b->begin && a->end == b->end && a->samples == b->samples &&
+           a->total == b->total && a->gradients == b->gradients && a->first == b->first && a->last == b->last;
+}
+
+/* The recording for this key, or the one that was not used for the longest time, forgotten. */
+static recording *find_recording(lk_program *p, const lk__run_key *key)
+{
+    recording *oldest = &p->graphs->all[0];
+    for (int i = 0; i < GRAPHS; i++) {
+        recording *r = &p->graphs->all[i];
+        if (r->used && equal_keys(&r->key, key)) return r;
+        if (r->used < oldest->used) oldest = r;
+    }
+    forget(p, oldest);
+    return oldest;
+}
+
+static lk_status record(lk_program *p, recording *r, lk__run_issue issue)
+{
+    const lk__device_backend *backend = p->device->backend;
+    lk_status                 status = backend->record_begin(p->device, p->stream);
+    if (status < 0) return status;
+    lk_status issued = issue(p, &r->key);
+    status = backend->record_end(p->device, p->stream, &r->graph);
+    if (issued >= 0) return status;
+    if (status >= 0) backend->graph_free(p->device, r->graph);
+    r->graph = NULL;
+    return issued;
+}
+
+lk_status lk__run_recorded(lk_program *p, const lk__run_key *key, lk__run_issue issue)
+{
+    if (p->profile || p->trace || p->waits) return issue(p, key);
+    recording *r = find_recording(p, key);
+    bool       again = r->used > 0;
+    r->key = *key;
+    r->used = ++p->graphs->uses;
+    if (!again) return issue(p, key);
+    lk_status status = r->graph ? LK_OK : record(p, r, issue);
+    return status < 0 ? status : p->device->backend->graph_run(p->device, p->stream, r->graph);
+}
