@@ -31,7 +31,7 @@ expect 2 "lr" "$lockstep" train --lr -1
 expect 2 "batch" "$lockstep" train --batch 0
 expect 2 "batch" "$lockstep" train --batch many
 expect 2 "model" "$lockstep" train --model resnet19
-expect 2 "device gpu: there is no such device; this build has cpu" "$lockstep" train $small --device gpu
+expect 2 "device gpu: there is no such device; devices are auto, cpu, cuda and cuda:N" "$lockstep" train $small --device gpu
 expect 2 "device gpu: there is no such device" "$lockstep" train $small -n 2 --device gpu
 expect 2 "LOCKSTEP_DEVICE is 'gpu' in the environment: there is no such device" env LOCKSTEP_DEVICE=gpu "$lockstep" train $small
 expect 2 "device" "$lockstep" plan --device gpu

@@ -4,6 +4,7 @@
 #include "base/entropy.h"
 
 #include <dirent.h>
+#include <dlfcn.h>
 #include <errno.h>
 #include <lockstep/comm.h>
 #include <signal.h>
@@ -47,6 +48,14 @@ static int threads_here(void)
         count = count_threads();
     }
     return count;
+}
+
+/* Whether the driver's library is loaded: the CUDA module loads it when it looks for GPUs. */
+static bool cuda_started(void)
+{
+    void *driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
+    if (driver) dlclose(driver);
+    return driver != NULL;
 }
 
 typedef struct job {
@@ -153,6 +162,10 @@ lk_status lk_spawn(int ranks, int (*function)(int rank, void *user), void *user,
     *result = (lk_spawn_result){.rank = -1, .exit_code = -1};
     if (ranks < 1 || ranks > MOST)
         return fail_spawn(result, LK_EINVAL, "%d ranks cannot be started: the number must be 1 … %d", ranks, MOST);
+    if (cuda_started())
+        return fail_spawn(result, LK_EINVAL,
+                          "CUDA has been started in this process, and a forked rank could not use it: call lk_spawn "
+                          "before the first lk_context_create with a device other than \"cpu\"");
     int threads = threads_here();
     if (threads > 1)
         return fail_spawn(

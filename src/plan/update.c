@@ -40,10 +40,14 @@ static int total_squares(lk__plan_list *list)
 {
     lk_graph *g = list->graph;
     int       total = -1;
-    for (size_t i = 0; i < g->states_count; i++) {
-        if (list->gradients[i] < 0) continue;
-        int one = lk__emit1(g, g->states[i].site, LK__OP_square_sum, NULL, &list->gradients[i], 1);
-        total = total < 0 ? one : lk__emit1(g, g->states[i].site, LK__OP_add, NULL, (int[]){total, one}, 2);
+    size_t    first = g->nodes_count;
+    for (size_t i = 0; i < g->states_count; i++)
+        if (list->gradients[i] >= 0 &&
+            lk__emit1(g, g->states[i].site, LK__OP_square_sum, NULL, &list->gradients[i], 1) < 0)
+            return -1;
+    for (size_t i = first, end = g->nodes_count; i < end; i++) {
+        int one = g->nodes[i].out[0];
+        total = total < 0 ? one : lk__emit1(g, g->nodes[i].site, LK__OP_add, NULL, (int[]){total, one}, 2);
         if (total < 0) return -1;
     }
     return total;

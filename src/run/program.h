@@ -12,6 +12,8 @@ typedef struct lk__run_instruction {
     lk__kernel       run;
     lk__kernel_call  call;
     lk__kernel_call *leaves; /* one per leaf of this rank, where it is run leaf by leaf; else NULL */
+    lk__device_group *group; /* this call and the next grouped - 1 of the list, run together; NULL: it runs by itself */
+    int               grouped;
     int              node;
     lk__graph_runs   kind;       /* a kernel, or the start or the wait of a collective */
     int              collective; /* which one, in the order of the list; -1: none */
@@ -163,6 +165,10 @@ typedef lk_status (*lk__run_issue)(lk_program *program, const lk__run_key *key);
 lk_status lk__graphs_create(lk_program *program);
 void      lk__graphs_free(lk_program *program);
 lk_status lk__run_recorded(lk_program *program, const lk__run_key *key, lk__run_issue issue);
+
+/* ---- groups.c: calls of the update that the device runs together ---- */
+lk_status lk__groups_create(lk_program *program);
+void      lk__groups_free(lk_program *program);
 
 /* ---- step.c: steps that are queued; those of trainer_interface.h ---- */
 lk_status lk__queue_create(lk_program *program);

@@ -1,5 +1,5 @@
 /* background.c - saves in the background: the store is copied, which takes as long as reading it, and a thread writes the copy
- * while training continues. */
+ * while training continues. The copy is in memory to which the device copies quickly. */
 #include "train/checkpoint.h"
 
 #include <pthread.h>
@@ -42,7 +42,7 @@ lk_status lk__saver_background(lk__train_saver *s)
 {
     const lk_plan *plan = s->store->plan;
     size_t bytes = lk__saver_background_bytes(plan), used = lk__round_up(sizeof(lk__train_background), LK__ALIGN);
-    char  *memory = lk__alloc(s->context, LK_MEMORY_CHECKPOINT, bytes);
+    char  *memory = s->store->device->backend->alloc_host(s->store->device, LK_MEMORY_CHECKPOINT, bytes);
     if (!memory) return LK_ENOMEM;
     lk__train_background *b = s->background = (lk__train_background *)memory;
     char                **to[] = {&b->copy.parameters, &b->copy.master, &b->copy.buffers, &b->copy.optimizer};
@@ -121,6 +121,6 @@ void lk__saver_background_free(lk__train_saver *s)
     lk__train_background *b = s->background;
     if (!b) return;
     if (b->running) pthread_join(b->thread, NULL);
-    lk__free(s->context, LK_MEMORY_CHECKPOINT, b, b->bytes);
+    s->store->device->backend->free_host(s->store->device, LK_MEMORY_CHECKPOINT, b, b->bytes);
     s->background = NULL;
 }
