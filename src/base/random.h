@@ -34,7 +34,7 @@ uint64_t lk__random_below(const lk__random *random, uint64_t item, uint32_t *ind
  * rounds because the counters advance together. For loops over many numbers; defined in the header, to be compiled with
  * its caller's instruction set. */
 enum { LK__RANDOM_BATCH = 32 };
-#if defined(__clang__)
+#if defined(__clang__) || defined(__CUDACC__)
 #define LK__KEEP_LOOP
 #else
 #define LK__KEEP_LOOP _Pragma("GCC unroll 1") /* gcc would unroll it completely and then not vectorise it */
