@@ -1,0 +1,96 @@
+/* device/cuda/columns.h - sums down the columns of a matrix, in a fixed order: how a block's threads lie over columns and rows, and how
+ * partial sums of parts of the rows are added. For gradients of norms' weights, statistics of batch norm, and pooling.
+ *
+ * The division into parts depends on the shape alone. */
+#ifndef LK__CUDA_COLUMNS_H
+#define LK__CUDA_COLUMNS_H
+
+#include "device/cuda/cuda.h"
+
+/* 264 is two blocks for each multiprocessor of an H100 or H200, the GPU that this is tuned for; other GPUs get the same division. */
+enum { COLUMN_THREADS = 256, COLUMN_BLOCKS = 528, WEIGHT_PARTS = 264 };
+
+/* A block of COLUMN_THREADS threads over a strip of columns: thread t has pack t % width of the strip, and every `height`-th row
+ * from row t / width on. */
+struct column_layout {
+    int64_t rows;
+    int     columns, packs; /* packs: of N columns each, in a row */
+    int     width, height, strips;
+    int     parts; /* of the rows; 0: there are none */
+};
+
+/* Rows of part `part`: from its begin to that of the next. */
+static inline __host__ __device__ int64_t part_begin(int64_t rows, int64_t parts, int64_t part)
+{
+    return rows / parts * part + (rows % parts < part ? rows % parts : part);
+}
+
+static inline column_layout column_layout_of(int64_t rows, int64_t columns, int pack)
+{
+    column_layout l = {};
+    l.rows = rows;
+    l.columns = (int)columns;
+    l.packs = (int)(columns / pack);
+    for (l.width = 1; l.width < 32 && l.width < l.packs; l.width *= 2) {}
+    l.height = COLUMN_THREADS / l.width;
+    l.strips = (int)cuda_tiles(l.packs, l.width);
+    int64_t most = cuda_tiles(COLUMN_BLOCKS, l.strips > 0 ? l.strips : 1);
+    int64_t least = cuda_tiles(rows, (int64_t)l.height * 256); /* so many rows a thread adds in the type of computation at most */
+    int64_t parts = cuda_tiles(rows, (int64_t)l.height * 4);
+    l.parts = (int)(least > most ? least : parts < most ? parts : most);
+    return l;
+}
+
+/* Adds the N sums of each thread over the block's rows: thread t < width × N gets those of column t of the strip. `shared`: an array
+ * of COLUMN_THREADS × N W. */
+template <int N, typename W>
+static __device__ __forceinline__ double strip_sum(const W (&sum)[N], const column_layout &l, W *shared)
+{
+    __syncthreads();
+#pragma unroll
+    for (int j = 0; j < N; j++) shared[threadIdx.x * N + j] = sum[j];
+    __syncthreads();
+    double total = 0;
+    if ((int)threadIdx.x < l.width * N)
+        for (int r = 0; r < l.height; r++) total += (double)shared[r * l.width * N + threadIdx.x];
+    return total;
+}
+
+/* Of a block of 1024 threads, 32 columns × 32 groups of parts: warp g gets the sum of column g in all of its lanes. */
+static __device__ __forceinline__ double groups_sum(double x, double (*shared)[33])
+{
+    int lane = threadIdx.x % 32, group = threadIdx.x / 32;
+    __syncthreads();
+    shared[group][lane] = x;
+    __syncthreads();
+    return warp_sum(shared[lane][group]);
+}
+
+/* partial (parts, 2, columns), or (parts, columns) where second is NULL and stays so: their sums over the parts, of which first and
+ * second may be NULL. 1024 threads for 32 columns. */
+template <typename W>
+static __global__ void __launch_bounds__(1024)
+    add_weight_parts(const W *partial, int parts, int64_t columns, int sums, W *first, W *second)
+{
+    __shared__ double shared[32][33];
+    int64_t           wide = columns * sums, column = (int64_t)blockIdx.x * 32 + threadIdx.x % 32;
+    double            sum = 0;
+    if (column < wide)
+        for (int part = threadIdx.x / 32; part < parts; part += 32) sum += (double)partial[part * wide + column];
+    sum = groups_sum(sum, shared);
+    column = (int64_t)blockIdx.x * 32 + threadIdx.x / 32;
+    if (threadIdx.x % 32 != 0 || column >= wide) return;
+    W *out = column < columns ? first : second;
+    if (out) out[column % columns] = (W)sum;
+}
+
+template <typename W>
+static void launch_weight_parts(cudaStream_t stream, const W *partial, int parts, int64_t columns, int sums, W *first,
+                                W *second)
+{
+    if (columns > 0)
+        LAUNCH((add_weight_parts<W>), (unsigned)cuda_tiles(columns * sums, 32), 1024, 0, stream, partial, parts, columns,
+               sums, first, second);
+}
+
+#endif
