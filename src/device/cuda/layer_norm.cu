@@ -1,6 +1,6 @@
 /* layer_norm.cu - layer norm and RMS norm over the last dims, and their gradients. A row of up to 1024 elements is one warp's, one of
- * up to 8192 one block's: it is read once and kept in registers between the sums and the result, while the next row is being
- * read. Longer rows are read again. Bound by memory: x and y in forward, dy, x and dx in backward.
+ * up to 8192 one block's: it is read once and kept in registers between the sums and the result (in forward while the next row is being
+ * read). Longer rows are read again. Bound by memory: x and y in forward, dy, x and dx in backward.
  *
  * The gradients of weight and bias are sums over the rows of a fixed part, in registers of the threads that own the columns; the
  * parts' sums are then added in order. */
@@ -109,7 +109,7 @@ static __global__ void __launch_bounds__(WARP ? NORM_WARPS * 32 : BLOCK_ROW / BL
  * the rows. */
 template <typename T, int N, int EACH, bool WARP, bool RMS>
 static __global__ void __launch_bounds__(WARP ? GRAD_WARPS * 32 : BLOCK_ROW / BLOCK_EACH,
-                                         WARP && sizeof(T) <= 4 ? 2 : 1) norm_rows_grad(row_norm<T> p)
+                                         WARP && sizeof(T) <= 4 && EACH <= 24 ? 2 : 1) norm_rows_grad(row_norm<T> p)
 {
     typedef WIDE(T) W;
     __shared__ W shared[32];
@@ -118,23 +118,14 @@ static __global__ void __launch_bounds__(WARP ? GRAD_WARPS * 32 : BLOCK_ROW / BL
     const int     warp = threadIdx.x / 32, step = WARP ? GRAD_WARPS : 1;
     const int64_t end = part_begin(p.rows, p.parts, blockIdx.x + 1);
     const int64_t first = part_begin(p.rows, p.parts, blockIdx.x) + (WARP ? warp : 0);
-    lk__pack<T, N> x[EACH / N], dy[EACH / N], next_x[EACH / N], next_dy[EACH / N];
-    W              dw[EACH], db[EACH], mean = 0, rstd = 0, next_mean = 0, next_rstd = 0;
+    lk__pack<T, N> x[EACH / N], dy[EACH / N];
+    W              dw[EACH], db[EACH];
 #pragma unroll
     for (int j = 0; j < EACH; j++) dw[j] = db[j] = 0;
-    if (first < end) {
-        load_row<T, N, EACH>(p.x + first * p.n, n, me, threads, x);
-        load_row<T, N, EACH>(p.dy + first * p.n, n, me, threads, dy);
-        if (!RMS) mean = p.saved_mean[first];
-        rstd = p.saved_rstd[first];
-    }
     for (int64_t row = first; row < end; row += step) {
-        if (row + step < end) {
-            load_row<T, N, EACH>(p.x + (row + step) * p.n, n, me, threads, next_x);
-            load_row<T, N, EACH>(p.dy + (row + step) * p.n, n, me, threads, next_dy);
-            if (!RMS) next_mean = p.saved_mean[row + step];
-            next_rstd = p.saved_rstd[row + step];
-        }
+        load_row<T, N, EACH>(p.x + row * p.n, n, me, threads, x);
+        load_row<T, N, EACH>(p.dy + row * p.n, n, me, threads, dy);
+        W mean = RMS ? (W)0 : p.saved_mean[row], rstd = p.saved_rstd[row];
         W total = 0, product = 0;
         EACH_PACK(k, i, n)
         {
@@ -161,13 +152,6 @@ static __global__ void __launch_bounds__(WARP ? GRAD_WARPS * 32 : BLOCK_ROW / BL
             }
             store_pack<N>(p.y + row * p.n + i, dx);
         }
-#pragma unroll
-        for (int k = 0; k < EACH / N; k++) {
-            x[k] = next_x[k];
-            dy[k] = next_dy[k];
-        }
-        mean = next_mean;
-        rstd = next_rstd;
     }
     if (!p.partial) return;
     W *to = p.partial + (int64_t)blockIdx.x * (RMS ? 1 : 2) * p.n;
