@@ -66,11 +66,11 @@ static __device__ __forceinline__ double groups_sum(double x, double (*shared)[3
     return warp_sum(shared[lane][group]);
 }
 
-/* partial (parts, 2, columns), or (parts, columns) where second is NULL and stays so: their sums over the parts, of which first and
- * second may be NULL. 1024 threads for 32 columns. */
-template <typename W>
+/* partial (parts, sums, columns), one or two sums: added over the parts, in order, into first and second, which may be NULL. 1024 threads
+ * for 32 columns. */
+template <typename P, typename W>
 static __global__ void __launch_bounds__(1024)
-    add_weight_parts(const W *partial, int parts, int64_t columns, int sums, W *first, W *second)
+    add_weight_parts(const P *partial, int parts, int64_t columns, int sums, W *first, W *second)
 {
     __shared__ double shared[32][33];
     int64_t           wide = columns * sums, column = (int64_t)blockIdx.x * 32 + threadIdx.x % 32;
@@ -84,12 +84,12 @@ static __global__ void __launch_bounds__(1024)
     if (out) out[column % columns] = (W)sum;
 }
 
-template <typename W>
-static void launch_weight_parts(cudaStream_t stream, const W *partial, int parts, int64_t columns, int sums, W *first,
+template <typename P, typename W>
+static void launch_weight_parts(cudaStream_t stream, const P *partial, int parts, int64_t columns, int sums, W *first,
                                 W *second)
 {
     if (columns > 0)
-        LAUNCH((add_weight_parts<W>), (unsigned)cuda_tiles(columns * sums, 32), 1024, 0, stream, partial, parts, columns,
+        LAUNCH((add_weight_parts<P, W>), (unsigned)cuda_tiles(columns * sums, 32), 1024, 0, stream, partial, parts, columns,
                sums, first, second);
 }
 

@@ -399,7 +399,7 @@ template <typename T, bool RMS> static void run_grad(const lk__kernel_call *call
     p.partial = dw || db ? (W *)call->workspace : NULL;
     p.parts = weight_parts(p.rows, p.n);
     launch_grad<T, RMS>(cuda_stream(call), p);
-    if (p.partial) launch_weight_parts<W>(cuda_stream(call), p.partial, p.parts, p.n, RMS ? 1 : 2, dw, db);
+    if (p.partial) launch_weight_parts<W, W>(cuda_stream(call), p.partial, p.parts, p.n, RMS ? 1 : 2, dw, db);
 }
 
 extern "C" lk_status lk__cuda_layer_norm_grad(const lk__kernel_call *call)
