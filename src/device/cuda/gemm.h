@@ -1,0 +1,71 @@
+/* device/cuda/gemm.h - one matrix product, by cuBLASLt (blas.cu) or by a kernel of our own (products.cu): for linear, matmul and their
+ * gradients, and for operations that are made of products (chunked linear + cross-entropy, attention).
+ *
+ * All matrices are row-major with a leading dimension; cuBLASLt, which thinks in columns, computes the transposed product of the
+ * transposed matrices, so nothing is copied. Sums are f32, or f64 for f64, and are rounded once where C is bf16. */
+#ifndef LK__CUDA_GEMM_H
+#define LK__CUDA_GEMM_H
+
+#include "device/cuda/cuda.h"
+
+/* C = activation(alpha A B + beta C + bias), for each of `batch`. Zeroed fields mean: batch 1 and alpha 1 are written as such, all
+ * others are absent. m, n or batch may be 0 (nothing is written); with k 0 the sum is 0. */
+typedef struct lk__cuda_product {
+    int64_t     m, n, k, batch;
+    lk_dtype    type;   /* of A, B and bias */
+    lk_dtype    type_c; /* of C, saved and sums: the same, or f32 where A and B are bf16 */
+    const void *a;      /* (i, k) at a[i*a_ld + k]; transposed: at a[k*a_ld + i] */
+    int64_t     a_ld, a_batch; /* elements; a_batch 0: the same A for all of the batch */
+    bool        a_transposed;
+    const void *b; /* (k, j) at b[k*b_ld + j]; transposed: at b[j*b_ld + k] */
+    int64_t     b_ld, b_batch;
+    bool        b_transposed;
+    void       *c; /* (i, j) at c[i*c_ld + j] */
+    int64_t     c_ld, c_batch;
+    double      alpha, beta;
+    /* A row of C must have the same bits for every m, as the results of a sample must not depend on the number of samples: linear and
+     * its gradient by x. Otherwise the division of sums may depend on all of the shape. */
+    bool        rows_apart;
+
+    /* Epilogues, without beta and with batch 1. */
+    const void  *bias;       /* n: added to every row */
+    lk__op_unary activation; /* LK__IDENTITY, LK__RELU (keeps NaN), LK__GELU_TANH */
+    bool         gradient;   /* with LK__GELU_TANH: C = (alpha A B) gelu'(saved) instead */
+    void        *saved;      /* GELU_TANH: what it was applied to, (i, j) at saved[i*c_ld + j], of type_c; written unless gradient */
+    /* m: the sum over k of each row of A; n: of each column of B; f32 for bf16. For bias gradients, which are sums over the same rows
+     * as the weight's. At most one of them. */
+    void *a_sums, *b_sums;
+
+    void *workspace; /* LK__CUDA_PRODUCT_BYTES; aligned to 256 */
+} lk__cuda_product;
+
+/* Of every product, so that plans are exact without a GPU. What cuBLASLt recommends on Hopper. */
+static const size_t LK__CUDA_PRODUCT_BYTES = (size_t)32 << 20;
+
+/* Queues the product on the call's stream. */
+lk_status lk__cuda_gemm(const lk__kernel_call *call, const lk__cuda_product *product);
+/* Before the first run and before anything is captured in a graph: has cuBLASLt choose its algorithm, by measuring where the device
+ * does that. Pointers may be NULL but say which operands there are ((void *)1 for present ones). */
+lk_status lk__cuda_gemm_prepare(lk__device *device, const lk__cuda_product *product);
+
+/* The kernel of our own. */
+lk_status lk__cuda_gemm_plain(const lk__kernel_call *call, const lk__cuda_product *product);
+
+/* blas.cu: LK_EUNSUPPORTED where cuBLASLt is missing or refuses the product; nothing was queued then. */
+lk_status lk__cuda_blas_run(const lk__kernel_call *call, const lk__cuda_product *product);
+lk_status lk__cuda_blas_prepare(lk__device *device, const lk__cuda_product *product);
+void      lk__cuda_blas_free(lk__cuda_device *device); /* of a device that is closed */
+/* A line for `lockstep info`: "cuBLASLt 13.1.0", or why it is not used. */
+const char *lk__cuda_blas_line(char *text, size_t bytes);
+
+/* LOCKSTEP_CUDA_PLAIN=1: no libraries, for tests of our kernels. */
+bool lk__cuda_plain(void);
+
+/* columns.cu: sums[j] = Σ over rows of from[row*columns + j], as WIDE(type); where `index` (u8, of the same shape) is 255 the element
+ * counts as 0. The rows of leaves are added leaf by leaf, then in the pairwise tree. Without leaves: NULL. */
+lk_status lk__cuda_column_sums(const lk__kernel_call *call, const void *from, lk_dtype type, const uint8_t *index,
+                               int64_t rows, int64_t columns, const lk__kernel_leaves *leaves, void *sums,
+                               void *workspace);
+size_t    lk__cuda_column_sums_workspace(int64_t rows, int64_t columns); /* bytes, for leaves too */
+
+#endif
