@@ -12,9 +12,9 @@
  * others are absent. m, n or batch may be 0 (nothing is written); with k 0 the sum is 0. */
 typedef struct lk__cuda_product {
     int64_t     m, n, k, batch;
-    lk_dtype    type;   /* of A, B and bias */
-    lk_dtype    type_c; /* of C, saved and sums: the same, or f32 where A and B are bf16 */
-    const void *a;      /* (i, k) at a[i*a_ld + k]; transposed: at a[k*a_ld + i] */
+    lk_dtype    type;          /* of A, B and bias */
+    lk_dtype    type_c;        /* of C, saved and sums: the same, or f32 where A and B are bf16 */
+    const void *a;             /* (i, k) at a[i*a_ld + k]; transposed: at a[k*a_ld + i] */
     int64_t     a_ld, a_batch; /* elements; a_batch 0: the same A for all of the batch */
     bool        a_transposed;
     const void *b; /* (k, j) at b[k*b_ld + j]; transposed: at b[j*b_ld + k] */
@@ -25,18 +25,18 @@ typedef struct lk__cuda_product {
     double      alpha, beta;
     /* A row of C must have the same bits for every m, as the results of a sample must not depend on the number of samples: linear and
      * its gradient by x. Otherwise the division of sums may depend on all of the shape. */
-    bool        rows_apart;
+    bool rows_apart;
 
     /* Epilogues, without beta and with batch 1. */
     const void  *bias;       /* n: added to every row */
     lk__op_unary activation; /* LK__IDENTITY, LK__RELU (keeps NaN), LK__GELU_TANH */
     bool         gradient;   /* with LK__GELU_TANH: C = (alpha A B) gelu'(saved) instead */
-    void        *saved;      /* GELU_TANH: what it was applied to, (i, j) at saved[i*c_ld + j], of type_c; written unless gradient */
+    void *saved; /* GELU_TANH: what it was applied to, (i, j) at saved[i*c_ld + j], of type_c; written unless gradient */
     /* m: the sum over k of each row of A; n: of each column of B; f32 for bf16. For bias gradients, which are sums over the same rows
      * as the weight's. At most one of them. */
     void *a_sums, *b_sums;
 
-    void *workspace; /* LK__CUDA_PRODUCT_BYTES; aligned to 256 */
+    void *workspace; /* LK__CUDA_PRODUCT_BYTES; aligned to 16 */
 } lk__cuda_product;
 
 /* Of every product, so that plans are exact without a GPU. What cuBLASLt recommends on Hopper. */
@@ -48,8 +48,9 @@ lk_status lk__cuda_gemm(const lk__kernel_call *call, const lk__cuda_product *pro
  * does that. Pointers may be NULL but say which operands there are ((void *)1 for present ones). */
 lk_status lk__cuda_gemm_prepare(lk__device *device, const lk__cuda_product *product);
 
-/* The kernel of our own. */
+/* The kernel of our own; and C = Σ over the batch of A B instead, where c_batch is not used. */
 lk_status lk__cuda_gemm_plain(const lk__kernel_call *call, const lk__cuda_product *product);
+lk_status lk__cuda_gemm_summed(const lk__kernel_call *call, const lk__cuda_product *product);
 
 /* blas.cu: LK_EUNSUPPORTED where cuBLASLt is missing or refuses the product; nothing was queued then. */
 lk_status lk__cuda_blas_run(const lk__kernel_call *call, const lk__cuda_product *product);
