@@ -1,0 +1,283 @@
+/* conv.cu - conv2d and its gradients by kernels of our own, for every shape and type; the library's are in dnn.cu.
+ *
+ * Weights, which are (O, C/groups, kh, kw), are first stored as matrices whose rows are (tap, channel), so that neighbouring threads read
+ * neighbouring elements. */
+#include "device/cuda/conv.h"
+#include "device/cuda/gemm.h"
+
+enum { CHUNK = 512 }; /* of the sums over taps and channels; see tile.h */
+
+static size_t round_up(size_t bytes) { return (bytes + 255) / 256 * 256; }
+
+/* ---- weights ---- */
+
+/* to[group][tap][row][column]: (row, column) is (channel of x, of y), or with `input` (of y, of x). */
+template <typename T>
+static __global__ void pack_weights(const T *w, T *to, int og, int cg, int taps, int64_t n, bool input)
+{
+    int columns = input ? cg : og, rows = input ? og : cg;
+    EACH_INDEX(i, n)
+    {
+        int64_t column = i % columns, row = i / columns % rows, tap = i / columns / rows % taps;
+        int64_t group = i / columns / rows / taps, o = input ? row : column, c = input ? column : row;
+        to[i] = w[((group * og + o) * cg + c) * taps + tap];
+    }
+}
+
+static int64_t weights_of(const conv_shape &v) { return (int64_t)v.o * v.cg * v.taps; }
+
+template <typename T> static void pack(cudaStream_t stream, const conv_shape &v, const T *w, T *to, bool input)
+{
+    int64_t n = weights_of(v);
+    LAUNCH((pack_weights<T>), cuda_blocks(n, 256), 256, 0, stream, w, to, v.og, v.cg, v.taps, n, input);
+}
+
+/* ---- forward ---- */
+
+/* Bias, relu and a 2×2 pool, whose windows are the four rows that a thread has. */
+template <typename T> struct forward_epilogue {
+    typedef WIDE(T) W;
+    T              *y;
+    uint8_t        *index;
+    const T        *bias;
+    int64_t         rows; /* pixels before the pool */
+    int             o, og;
+    bool            relu, pools;
+    __device__ void select(int64_t group)
+    {
+        y += group * og;
+        if (index) index += group * og;
+        if (bias) bias += group * og;
+    }
+    __device__ void put(int64_t row, int64_t column, const W (&sums)[4][4]) const
+    {
+#pragma unroll
+        for (int q = 0; q < 4; q++) {
+            if (column + q >= og) return;
+            W b = bias ? load(bias + column + q) : (W)0;
+            if (pools) {
+                window_maximum<W> maximum;
+                maximum.begin(sums[0][q] + b);
+#pragma unroll
+                for (int r = 1; r < 4; r++) maximum.take(sums[r][q] + b, r);
+                int64_t at = row / 4 * o + column + q;
+                if (row < rows) maximum.put(relu, y + at, index ? index + at : NULL);
+                continue;
+            }
+#pragma unroll
+            for (int r = 0; r < 4; r++) {
+                W x = sums[r][q] + b;
+                if (row + r < rows) store(y + (row + r) * o + column + q, relu && x < 0 ? (W)0 : x);
+            }
+        }
+    }
+    __device__ void put_one(int64_t, int64_t, int64_t, W) const {} /* the sums are never split */
+};
+
+/* Sums with the bias, as they are: what a pool of another size reads. */
+template <typename T> struct forward_wide_epilogue {
+    typedef WIDE(T) W;
+    W              *to;
+    const T        *bias;
+    int64_t         rows;
+    int             o, og;
+    __device__ void select(int64_t group)
+    {
+        to += group * og;
+        if (bias) bias += group * og;
+    }
+    __device__ void put(int64_t row, int64_t column, const W (&sums)[4][4]) const
+    {
+#pragma unroll
+        for (int r = 0; r < 4; r++)
+#pragma unroll
+            for (int q = 0; q < 4; q++)
+                if (row + r < rows && column + q < og)
+                    to[(row + r) * o + column + q] = sums[r][q] + (bias ? load(bias + column + q) : (W)0);
+    }
+    __device__ void put_one(int64_t, int64_t, int64_t, W) const {}
+};
+
+/* The pool of other sizes: from the convolution's results in the order of windows. */
+template <typename T>
+static __global__ void pool_windows(const WIDE(T) * from, int area, int64_t o, int64_t n, bool relu, T *y,
+                                    uint8_t *index)
+{
+    EACH_INDEX(i, n)
+    {
+        int64_t window = i / o, channel = i % o;
+        const WIDE(T) *at = from + window * area * o + channel;
+        window_maximum<WIDE(T)> maximum;
+        maximum.begin(at[0]);
+        for (int q = 1; q < area; q++) maximum.take(at[q * o], q);
+        maximum.put(relu, y + i, index ? index + i : NULL);
+    }
+}
+
+static bool pools_apart(const conv_shape &v) { return v.pool > 2; }
+
+template <typename T> static void run_forward(const lk__kernel_call *call, const conv_shape &v)
+{
+    typedef WIDE(T) W;
+    cudaStream_t stream = cuda_stream(call);
+    T           *weights = (T *)call->workspace;
+    W           *full = (W *)((char *)call->workspace + round_up((size_t)weights_of(v) * sizeof(T)));
+    const T     *bias = in_data<T>(call, 2);
+    int          deep = v.taps * v.cg;
+    pack<T>(stream, v, in_data<T>(call, 1), weights, false);
+    patches_by_pixel<T>   a = {in_data<T>(call, 0), v};
+    tile_matrix<T, false> b = {weights, v.og, (int64_t)deep * v.og, v.og, 0};
+    tile_job              job = make_tile_job(v.pixels_y, v.og, deep, CHUNK);
+    if (!pools_apart(v)) {
+        forward_epilogue<T> to = {out_data<T>(call, 0), out_data<uint8_t>(call, 1), bias, v.pixels_y, v.o, v.og, v.relu,
+                                  v.pool == 2};
+        multiply<W>(stream, a, b, to, job, v.groups);
+        return;
+    }
+    forward_wide_epilogue<T> to = {full, bias, v.pixels_y, v.o, v.og};
+    multiply<W>(stream, a, b, to, job, v.groups);
+    int64_t n = v.windows * v.o;
+    LAUNCH((pool_windows<T>), cuda_blocks(n, 256), 256, 0, stream, full, v.pool * v.pool, v.o, n, v.relu,
+           out_data<T>(call, 0), out_data<uint8_t>(call, 1));
+}
+
+extern "C" lk_status lk__cuda_conv2d(const lk__kernel_call *call)
+{
+    conv_shape v = conv_of(call->attrs, call->in[0].dims, call->in[1].dims);
+    if (v.windows <= 0 || v.o <= 0) return LK_OK;
+    if (!conv_fits(v)) return lk__cuda_no_kernel(call);
+    BY_ELEMENT(call->in[0].dtype, T, run_forward<T>(call, v);)
+    return lk__cuda_launched(call);
+}
+
+extern "C" size_t lk__cuda_conv2d_workspace(const lk__kernel_call *call, int threads)
+{
+    conv_shape v = conv_of(call->attrs, call->in[0].dims, call->in[1].dims);
+    size_t     size = cuda_size(call->in[0].dtype), wide = size < 4 ? 4 : size;
+    (void)threads;
+    return round_up((size_t)weights_of(v) * size) + (pools_apart(v) ? (size_t)(v.pixels_y * v.o) * wide : 0);
+}
+
+/* ---- grad_input ---- */
+
+template <typename T> struct input_epilogue {
+    typedef WIDE(T) W;
+    T              *dx;
+    int64_t         rows;
+    int             c, cg;
+    __device__ void select(int64_t group) { dx += group * cg; }
+    __device__ void put(int64_t row, int64_t column, const W (&sums)[4][4]) const
+    {
+#pragma unroll
+        for (int r = 0; r < 4; r++)
+#pragma unroll
+            for (int q = 0; q < 4; q++)
+                if (row + r < rows && column + q < cg) store(dx + (row + r) * c + column + q, sums[r][q]);
+    }
+    __device__ void put_one(int64_t, int64_t, int64_t, W) const {}
+};
+
+template <typename T> static void run_input(const lk__kernel_call *call, const conv_shape &v)
+{
+    T  *weights = (T *)call->workspace;
+    int deep = v.taps * v.og;
+    pack<T>(cuda_stream(call), v, in_data<T>(call, 1), weights, true);
+    gradient_by_pixel<T>  a = {in_data<T>(call, 0), v.pool > 1 ? in_data<uint8_t>(call, 2) : NULL, v};
+    tile_matrix<T, false> b = {weights, v.cg, (int64_t)deep * v.cg, v.cg, 0};
+    input_epilogue<T>     to = {out_data<T>(call, 0), v.pixels_x, v.c, v.cg};
+    multiply<WIDE(T)>(cuda_stream(call), a, b, to, make_tile_job(v.pixels_x, v.cg, deep, CHUNK), v.groups);
+}
+
+extern "C" lk_status lk__cuda_conv2d_grad_input(const lk__kernel_call *call)
+{
+    conv_shape v = conv_of(call->attrs, call->out[0].dims, call->in[1].dims);
+    if (v.pixels_x <= 0 || v.c <= 0) return LK_OK;
+    if (!conv_fits(v)) return lk__cuda_no_kernel(call);
+    BY_ELEMENT(call->out[0].dtype, T, run_input<T>(call, v);)
+    return lk__cuda_launched(call);
+}
+
+extern "C" size_t lk__cuda_conv2d_grad_input_workspace(const lk__kernel_call *call, int threads)
+{
+    conv_shape v = conv_of(call->attrs, call->out[0].dims, call->in[1].dims);
+    (void)threads;
+    return (size_t)weights_of(v) * cuda_size(call->out[0].dtype);
+}
+
+/* ---- grad_weight ---- */
+
+template <typename T> struct weight_epilogue {
+    typedef WIDE(T) W;
+    W              *dw;
+    int             cg, og, taps;
+    divisor         by_cg;
+    __device__ void select(int64_t group) { dw += group * og * cg * taps; }
+    __device__ void put_at(W *to, int64_t o, int64_t j, W x) const
+    {
+        int tap = by_cg.quotient((int)j), c = (int)j - tap * cg;
+        to[(o * cg + c) * taps + tap] = x;
+    }
+    __device__ void put(int64_t row, int64_t column, const W (&sums)[4][4]) const
+    {
+        for (int r = 0; r < 4; r++)
+            for (int q = 0; q < 4; q++)
+                if (row + r < og && column + q < (int64_t)taps * cg) put_at(dw, row + r, column + q, sums[r][q]);
+    }
+    __device__ void put_one(int64_t group, int64_t row, int64_t column, W x) const
+    {
+        put_at(dw + group * og * cg * taps, row, column, x);
+    }
+};
+
+/* Chunks of pixels: enough blocks for a GPU, as long as their sums fit; short ones, as they are added in order. */
+static const int64_t PARTIALS = 32 << 20; /* bytes */
+static tile_job      weight_job(const conv_shape &v, int64_t *each)
+{
+    int64_t n = (int64_t)v.taps * v.cg, tiles = cuda_tiles(v.og, 32) * cuda_tiles(n, 32) * v.groups;
+    int64_t wanted = tiles > 0 && tiles < 512 ? 512 / tiles : 1, longest = cuda_tiles(v.pixels_y, wanted);
+    int64_t chunk = cuda_tiles(longest < 128 ? 128 : longest > 2048 ? 2048 : longest, 16) * 16;
+    *each = ((int64_t)v.o * n + v.o) * (int64_t)sizeof(double);
+    tile_job job = make_tile_job(v.og, n, v.pixels_y, chunk);
+    job.split = job.chunks > 1 && job.chunks < 65536 && job.chunks * *each <= PARTIALS;
+    return job;
+}
+
+template <typename T> static lk_status run_weight(const lk__kernel_call *call, const conv_shape &v)
+{
+    typedef WIDE(T) W;
+    const T               *x = in_data<T>(call, 0), *dy = in_data<T>(call, 1);
+    const uint8_t         *index = v.pool > 1 ? in_data<uint8_t>(call, 2) : NULL;
+    gradient_by_channel<T> a = {dy, index, v};
+    patches_by_tap<T>      b = {x, v};
+    weight_epilogue<T>     to = {out_data<W>(call, 0), v.cg, v.og, v.taps, v.by_cg};
+    int64_t                each;
+    tile_job               job = weight_job(v, &each);
+    bool                   alone = v.groups > 1;
+    job.partials = call->workspace;
+    if (!alone) job.a_sums = out_data<W>(call, 1);
+    multiply<W>(cuda_stream(call), a, b, to, job, v.groups);
+    if (!alone || !out_data<W>(call, 1)) return LK_OK;
+    return lk__cuda_column_sums(call, dy, call->in[1].dtype, index, v.windows, v.o, NULL, out_data<W>(call, 1),
+                                call->workspace);
+}
+
+extern "C" lk_status lk__cuda_conv2d_grad_weight(const lk__kernel_call *call)
+{
+    conv_shape v = conv_of(call->attrs, call->in[0].dims, call->out[0].dims);
+    if (!conv_fits(v)) return lk__cuda_no_kernel(call);
+    lk_status status = LK_OK;
+    BY_ELEMENT(call->in[0].dtype, T, status = run_weight<T>(call, v);)
+    return status < 0 ? status : lk__cuda_launched(call);
+}
+
+extern "C" size_t lk__cuda_conv2d_grad_weight_workspace(const lk__kernel_call *call, int threads)
+{
+    conv_shape v = conv_of(call->attrs, call->in[0].dims, call->out[0].dims);
+    int64_t    each;
+    tile_job   job = weight_job(v, &each);
+    int64_t    partials = job.chunks > 1 ? job.chunks * each : 0; /* fewer samples may have fewer, which are split */
+    int64_t    sums = v.groups > 1 ? (int64_t)lk__cuda_column_sums_workspace(v.windows, v.o) : 0;
+    (void)threads;
+    if (partials > PARTIALS) partials = PARTIALS;
+    return (size_t)(partials > sums ? partials : sums);
+}

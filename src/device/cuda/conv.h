@@ -1,0 +1,240 @@
+/* device/cuda/conv.h - convolutions as products (tile.h): their geometry, and where the elements of the matrices are in images.
+ *
+ *   forward      pixels of y × channels of y      Σ over (tap, channel of x)    x · w
+ *   grad_input   pixels of x × channels of x      Σ over (tap, channel of y)    dy · w
+ *   grad_weight  channels of y × (tap, channel of x)   Σ over pixels of y       dy · x
+ *
+ * Each for one group, which is the batch of the product. With a fused pool the pixels of y are listed window by window, and those that
+ * the pool omits are left out. Images are (N, H, W, C) in memory. */
+#ifndef LK__CUDA_CONV_H
+#define LK__CUDA_CONV_H
+
+#include "device/cuda/tile.h"
+
+/* Division of 0 … 2³¹-1 by a number that the host knows, by a product (Granlund and Montgomery, 1994). */
+struct divisor {
+    unsigned                       by, multiplier, shift;
+    __device__ __forceinline__ int quotient(int n) const
+    {
+#if defined(LK_CUDA_EMULATED)
+        return (int)((unsigned)n / by);
+#else
+        return (int)((__umulhi((unsigned)n, multiplier) + (unsigned)n) >> shift);
+#endif
+    }
+};
+static inline divisor divide_by(int64_t d)
+{
+    divisor r = {(unsigned)(d < 1 ? 1 : d), 0, 0};
+    while (r.shift < 31 && (1u << r.shift) < r.by) r.shift++;
+    r.multiplier = (unsigned)(((uint64_t)1 << 32) * (((uint64_t)1 << r.shift) - r.by) / r.by + 1);
+    return r;
+}
+
+struct conv_shape {
+    int     n, c, h, w;                    /* x */
+    int     o, kh, kw;                     /* w */
+    int     oh, ow;                        /* of the convolution, before the pool; 0 where the kernel does not fit */
+    int     yh, yw;                        /* of y and dy */
+    int     stride, padding, groups, pool; /* pool >= 1 */
+    int     cg, og;                        /* channels of a group, in and out */
+    int     taps;
+    bool    relu;
+    divisor by_w, by_hw;                                      /* pixels of x */
+    divisor by_yw, by_yhw;                                    /* pixels of y, after the pool */
+    divisor by_kw, by_cg, by_og, by_stride, by_pool, by_area; /* area: pool² */
+    int64_t pixels_x, windows,
+        pixels_y; /* of all images; windows: pixels of y after the pool, pixels_y: of those before it */
+};
+
+static inline conv_shape conv_of(const lk__op_attrs *attrs, const int64_t *x, const int64_t *w)
+{
+    conv_shape v = {};
+    v.n = (int)x[0], v.c = (int)x[1], v.h = (int)x[2], v.w = (int)x[3];
+    v.o = (int)w[0], v.kh = (int)w[2], v.kw = (int)w[3];
+    v.stride = attrs->stride > 1 ? (int)attrs->stride : 1;
+    v.padding = (int)attrs->padding;
+    v.groups = attrs->groups > 1 ? (int)attrs->groups : 1;
+    v.pool = attrs->pool > 1 ? (int)attrs->pool : 1;
+    bool fits = v.h + 2 * v.padding >= v.kh && v.w + 2 * v.padding >= v.kw;
+    v.oh = fits ? (v.h + 2 * v.padding - v.kh) / v.stride + 1 : 0;
+    v.ow = fits ? (v.w + 2 * v.padding - v.kw) / v.stride + 1 : 0;
+    v.yh = v.oh / v.pool;
+    v.yw = v.ow / v.pool;
+    v.cg = v.c / v.groups;
+    v.og = v.o / v.groups;
+    v.taps = v.kh * v.kw;
+    v.relu = attrs->activation == LK__RELU;
+    v.by_w = divide_by(v.w), v.by_hw = divide_by((int64_t)v.h * v.w);
+    v.by_yw = divide_by(v.yw), v.by_yhw = divide_by((int64_t)v.yh * v.yw);
+    v.by_kw = divide_by(v.kw), v.by_cg = divide_by(v.cg), v.by_og = divide_by(v.og);
+    v.by_stride = divide_by(v.stride), v.by_pool = divide_by(v.pool), v.by_area = divide_by(v.pool * v.pool);
+    v.pixels_x = (int64_t)v.n * v.h * v.w;
+    v.windows = (int64_t)v.n * v.yh * v.yw;
+    v.pixels_y = v.windows * v.pool * v.pool;
+    return v;
+}
+static inline bool conv_fits(const conv_shape &v) { return v.pixels_x < INT32_MAX && v.pixels_y < INT32_MAX; }
+
+/* Pixel i of y, in the order of windows: its image, and the corner of x under the kernel there. */
+struct pixel_place {
+    int image, y, x; /* image -1: there is no such pixel */
+};
+static __device__ __forceinline__ pixel_place place_pixel(const conv_shape &v, int64_t at)
+{
+    if (at >= v.pixels_y) return pixel_place{-1, 0, 0};
+    int i = (int)at, window = i, row = 0, column = 0;
+    if (v.pool > 1) {
+        window = v.by_area.quotient(i);
+        int position = i - window * v.pool * v.pool;
+        row = v.by_pool.quotient(position);
+        column = position - row * v.pool;
+    }
+    int image = v.by_yhw.quotient(window), rest = window - image * v.yh * v.yw, y = v.by_yw.quotient(rest);
+    int x = rest - y * v.yw;
+    return pixel_place{image, (y * v.pool + row) * v.stride - v.padding, (x * v.pool + column) * v.stride - v.padding};
+}
+
+/* A position under the kernel and a channel: (tap, channel) from the number tap*channels + channel. */
+struct tap_place {
+    int dy, dx, channel;
+};
+static __device__ __forceinline__ tap_place place_tap(const conv_shape &v, int64_t k, const divisor &channels)
+{
+    int tap = channels.quotient((int)k), dy = v.by_kw.quotient(tap);
+    return tap_place{dy, tap - dy * v.kw, (int)k - tap * (int)channels.by};
+}
+
+template <typename T>
+static __device__ __forceinline__ WIDE(T)
+    load_pixel(const conv_shape &v, const T *x, const pixel_place &p, const tap_place &t)
+{
+    int y = p.y + t.dy, column = p.x + t.dx;
+    if (p.image < 0 || (unsigned)y >= (unsigned)v.h || (unsigned)column >= (unsigned)v.w) return 0;
+    return load(x + ((int64_t)(p.image * v.h + y) * v.w + column) * v.c + t.channel);
+}
+
+/* The patches of x, as rows: forward's A. */
+template <typename T> struct patches_by_pixel {
+    static constexpr bool along_k = true;
+    const T              *x;
+    conv_shape            v;
+    typedef pixel_place   place;
+    typedef tap_place     depth;
+    __device__ void       select(int64_t group) { x += group * v.cg; }
+    __device__ place      begin(int64_t i) const { return place_pixel(v, i); }
+    __device__ depth      locate(int64_t k) const { return place_tap(v, k, v.by_cg); }
+    __device__            WIDE(T) get(const place &p, const depth &t) const { return load_pixel(v, x, p, t); }
+};
+
+/* The same, with (tap, channel) as columns and the sum over pixels: grad_weight's B. */
+template <typename T> struct patches_by_tap {
+    static constexpr bool along_k = false;
+    const T              *x;
+    conv_shape            v;
+    typedef tap_place     place;
+    typedef pixel_place   depth;
+    __device__ void       select(int64_t group) { x += group * v.cg; }
+    __device__ place      begin(int64_t j) const
+    {
+        place t = place_tap(v, j < (int64_t)v.taps * v.cg ? j : 0, v.by_cg);
+        if (j >= (int64_t)v.taps * v.cg) t.dy = -(1 << 30); /* outside of every image */
+        return t;
+    }
+    __device__ depth locate(int64_t k) const { return place_pixel(v, k); }
+    __device__       WIDE(T) get(const place &t, const depth &p) const { return load_pixel(v, x, p, t); }
+};
+
+/* The gradient before the pool, by channel and pixel: grad_weight's A. A window's gradient belongs to the pixel of its maximum. */
+template <typename T> struct gradient_by_channel {
+    static constexpr bool along_k = false;
+    const T              *dy;
+    const uint8_t        *index; /* NULL: no pool */
+    conv_shape            v;
+    struct place {
+        int channel; /* -1: none */
+    };
+    struct depth {
+        int64_t window;
+        int     position;
+    };
+    __device__ void select(int64_t group)
+    {
+        dy += group * v.og;
+        if (index) index += group * v.og;
+    }
+    __device__ place begin(int64_t i) const { return place{i < v.og ? (int)i : -1}; }
+    __device__ depth locate(int64_t k) const
+    {
+        if (v.pool == 1) return depth{k, 0};
+        int window = v.by_area.quotient((int)k);
+        return depth{window, (int)k - window * v.pool * v.pool};
+    }
+    __device__ WIDE(T) get(const place &p, const depth &d) const
+    {
+        int64_t at = d.window * v.o + p.channel;
+        if (p.channel < 0 || (index && index[at] != d.position)) return 0;
+        return load(dy + at);
+    }
+};
+
+/* The gradient before the pool at the pixels of y that pixel i of x contributes to: grad_input's A. With a stride, most taps of a pixel
+ * reach none. */
+template <typename T> struct gradient_by_pixel {
+    static constexpr bool along_k = true;
+    const T              *dy;
+    const uint8_t        *index;
+    conv_shape            v;
+    typedef pixel_place   place;
+    typedef tap_place     depth;
+    __device__ void       select(int64_t group)
+    {
+        dy += group * v.og;
+        if (index) index += group * v.og;
+    }
+    __device__ place begin(int64_t at) const
+    {
+        if (at >= v.pixels_x) return place{-1, 0, 0};
+        int image = v.by_hw.quotient((int)at), rest = (int)at - image * v.h * v.w, y = v.by_w.quotient(rest);
+        return place{image, y + v.padding, rest - y * v.w + v.padding};
+    }
+    __device__ depth locate(int64_t k) const { return place_tap(v, k, v.by_og); }
+    __device__       WIDE(T) get(const place &p, const depth &t) const
+    {
+        int y = p.y - t.dy, x = p.x - t.dx;
+        if (p.image < 0 || y < 0 || x < 0) return 0;
+        if (v.stride > 1) {
+            int row = v.by_stride.quotient(y), column = v.by_stride.quotient(x);
+            if (row * v.stride != y || column * v.stride != x) return 0;
+            y = row, x = column;
+        }
+        if (v.pool == 1) {
+            if (y >= v.oh || x >= v.ow) return 0;
+            return load(dy + ((int64_t)(p.image * v.oh + y) * v.ow + x) * v.o + t.channel);
+        }
+        int row = v.by_pool.quotient(y), column = v.by_pool.quotient(x);
+        if (row >= v.yh || column >= v.yw) return 0;
+        int64_t at = ((int64_t)(p.image * v.yh + row) * v.yw + column) * v.o + t.channel;
+        return index[at] == (y - row * v.pool) * v.pool + x - column * v.pool ? load(dy + at) : (WIDE(T))0;
+    }
+};
+
+/* relu (where set) and the maximum of a window, whose positions are given one after the other; the first of equal maxima counts, and
+ * NaN wins. */
+template <typename W> struct window_maximum {
+    W               best;
+    int             position;
+    __device__ void begin(W x) { best = x, position = 0; }
+    __device__ void take(W x, int at)
+    {
+        if (x > best || (x != x && best == best)) best = x, position = at;
+    }
+    template <typename T> __device__ void put(bool relu, T *y, uint8_t *index) const
+    {
+        bool dead = relu && best <= 0;
+        store(y, dead ? (W)0 : best);
+        if (index) *index = dead ? 255 : (uint8_t)position;
+    }
+};
+
+#endif
