@@ -321,7 +321,7 @@ extern "C" lk_status lk__cuda_linear_cross_entropy(const lk__kernel_call *call)
             if (status < 0) return status;
         }
         WIDE(T) *dw = out_data<WIDE(T)>(call, 4);
-        int64_t weights = cuda_product(&call->in[1], 0, 2);
+        int64_t  weights = cuda_product(&call->in[1], 0, 2);
         if (dw && all == 0)
             LAUNCH((fill_zeros<WIDE(T)>), cuda_blocks(weights, 256), 256, 0, cuda_stream(call), dw, weights);
         LAUNCH(sum_rows, 1, SUM_THREADS, 0, cuda_stream(call), e.results, all, out_data<double>(call, 0),

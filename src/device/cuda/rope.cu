@@ -4,12 +4,12 @@
 #include "device/cuda/cuda.h"
 
 template <typename T> struct rotation {
-    const T *x;
-    T       *y;
-    const WIDE(T) * table; /* (limit, 2 half): cosines, then sines */
-    const int32_t *positions;
-    int64_t        tokens, t, heads, half, limit;
-    WIDE(T) sign;
+    const T               *x;
+    T                     *y;
+    const WIDE(T)         *table; /* (limit, 2 half): cosines, then sines */
+    const int32_t         *positions;
+    int64_t                tokens, t, heads, half, limit;
+    WIDE(T)                sign;
     lk__kernel_invalid_id *invalid;
 };
 
