@@ -13,7 +13,7 @@ typedef struct writing {
     lk__kernel_invalid_id *invalid;
 } writing;
 
-template <typename U> __global__ void __launch_bounds__(THREADS) cache_write_kernel(writing w)
+template <typename U> static __global__ void __launch_bounds__(THREADS) cache_write_kernel(writing w)
 {
     int64_t lane = threadIdx.x % 32, chunk = ((int64_t)blockIdx.x * THREADS + threadIdx.x) / 32;
     int64_t i = divide_off(chunk, w.chunks), end = (chunk + 1) * CHUNK < w.units ? (chunk + 1) * CHUNK : w.units;

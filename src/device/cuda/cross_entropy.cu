@@ -7,7 +7,7 @@
 
 enum { THREADS = 256, WARP_MOST = 1024 }; /* classes of a row that one warp has */
 
-template <typename T> struct entropy {
+template <typename T> struct labelled_rows {
     const T                *logits, *weight; /* weight: of a row; NULL: 1 */
     const int32_t          *labels;
     T                      *probs; /* NULL: not wanted */
@@ -34,7 +34,7 @@ template <int LANES> static __device__ __forceinline__ double team_sum(double x,
     return LANES == 32 ? warp_sum(x) : block_sum(x, shared);
 }
 
-template <typename T, int LANES> __global__ void entropy_kernel(entropy<T> e)
+template <typename T, int LANES> static __global__ void entropy_kernel(labelled_rows<T> e)
 {
     __shared__ double sums[32];
     __shared__ T      maxima[32];
@@ -101,7 +101,7 @@ extern "C" size_t lk__cuda_cross_entropy_workspace(const lk__kernel_call *call, 
 
 template <typename T> static void launch_entropy(const lk__kernel_call *call)
 {
-    entropy<T>   e = {};
+    labelled_rows<T> e = {};
     cudaStream_t stream = cuda_stream(call);
     e.logits = in_data<T>(call, 0);
     e.labels = in_data<int32_t>(call, 1);

@@ -18,7 +18,7 @@ template <typename T> struct dropping {
 };
 
 /* PACKED: every quad is whole and aligned. */
-template <typename T, bool PACKED> __global__ void __launch_bounds__(DROPOUT_THREADS) dropout_kernel(dropping<T> d)
+template <typename T, bool PACKED> static __global__ void __launch_bounds__(DROPOUT_THREADS) dropout_kernel(dropping<T> d)
 {
     __shared__ lk__random random;
     __shared__ const int64_t *ids;

@@ -94,7 +94,7 @@ static __device__ __forceinline__ unsigned lanes_with(int32_t local, unsigned ma
 }
 
 /* order: positions sorted by id; starts (rows + 1): where each id's positions begin. Ids out of range are left out. */
-__global__ void __launch_bounds__(SORT_RANGE)
+static __global__ void __launch_bounds__(SORT_RANGE)
     sort_ids_kernel(const int32_t *ids, int64_t n, int64_t rows, int32_t *order, int32_t *starts)
 {
     __shared__ int32_t counts[SORT_WARPS][SORT_RANGE], scratch[SORT_WARPS];
@@ -193,7 +193,7 @@ static __device__ __forceinline__ pack_sum<N, WIDE(T)> add_positions(const table
 
 /* The parts that begin among PART sorted positions: of the run that has the first of them, and of one that begins among them and,
  * being long, has the position after them. */
-template <int N, typename T> __global__ void __launch_bounds__(THREADS) table_parts_kernel(table_grad<T> g)
+template <int N, typename T> static __global__ void __launch_bounds__(THREADS) table_parts_kernel(table_grad<T> g)
 {
     int64_t chunk = ((int64_t)blockIdx.x * THREADS + threadIdx.x) / 32, group = divide_off(chunk, g.chunks);
     int64_t column = (chunk * 32 + threadIdx.x % 32) * N, first = group * PART, next = first + PART;
@@ -218,7 +218,7 @@ template <int N, typename T> __global__ void __launch_bounds__(THREADS) table_pa
     store_pack<N>(g.partial + part_slot(begin, end) * g.columns + column, sum.at);
 }
 
-template <int N, typename T> __global__ void __launch_bounds__(THREADS) table_rows_kernel(table_grad<T> g)
+template <int N, typename T> static __global__ void __launch_bounds__(THREADS) table_rows_kernel(table_grad<T> g)
 {
     int64_t chunk = ((int64_t)blockIdx.x * THREADS + threadIdx.x) / 32, row = divide_off(chunk, g.chunks);
     int64_t column = (chunk * 32 + threadIdx.x % 32) * N;

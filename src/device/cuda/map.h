@@ -45,7 +45,7 @@ static __device__ __forceinline__ int64_t divide_off(int64_t &n, const divider &
  * for elements at … at+N-1. All reads come before the first write, so several are in flight; operands may be the output's memory. */
 enum { MAP_THREADS = 256 };
 
-template <int N, int UNROLL, typename F> __global__ void __launch_bounds__(MAP_THREADS) map_kernel(F f, int64_t n)
+template <int N, int UNROLL, typename F> static __global__ void __launch_bounds__(MAP_THREADS) map_kernel(F f, int64_t n)
 {
     int64_t packs = n / N, first = (int64_t)blockIdx.x * MAP_THREADS * UNROLL + threadIdx.x;
     typename F::template values<N> v[UNROLL];

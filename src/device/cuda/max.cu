@@ -37,7 +37,7 @@ template <typename T> static __device__ __forceinline__ void put_best(best<T> b,
 }
 
 /* Along contiguous elements: WARPS warps a row. */
-template <typename T, int WARPS> __global__ void row_best_kernel(const T *x, T *y, int32_t *index, int64_t rows, int64_t n)
+template <typename T, int WARPS> static __global__ void row_best_kernel(const T *x, T *y, int32_t *index, int64_t rows, int64_t n)
 {
     __shared__ best<T> shared[LANES];
     int                lane = threadIdx.x % (32 * WARPS), warp = threadIdx.x / 32;
@@ -58,7 +58,7 @@ template <typename T, int WARPS> __global__ void row_best_kernel(const T *x, T *
 
 /* Along columns: 32 of them a block, eight rows at a time. */
 template <typename T>
-__global__ void column_best_kernel(const T *x, T *y, int32_t *index, int64_t n, int64_t inner, divider tiles)
+static __global__ void column_best_kernel(const T *x, T *y, int32_t *index, int64_t n, int64_t inner, divider tiles)
 {
     __shared__ best<T> shared[LANES][32];
     int64_t            tile = blockIdx.x, outer = divide_off(tile, tiles), column = tile * 32 + threadIdx.x % 32;

@@ -1,8 +1,7 @@
 /* memory.cu - sums over arrays in the order of the pairwise tree, with the bits of lk__reduce (base/reduce.c), and the check whether
  * numbers are finite. Bound by bytes. */
+#include "device/cuda/backend.h"
 #include "device/cuda/map.h"
-
-extern int32_t *lk__cuda_word(lk__device *device); /* cuda.cu: 64 bytes of zeros in the device's memory */
 
 /* ---- add ----
  *
@@ -169,7 +168,7 @@ lk_status lk__cuda_add(lk__device *device, lk__device_stream *stream, void *out,
 
 /* Infinities and NaN have all bits of the exponent set. */
 template <typename U>
-__global__ void __launch_bounds__(MAP_THREADS) not_finite_kernel(const U *x, int64_t n, U exponent, int32_t *found)
+static __global__ void __launch_bounds__(MAP_THREADS) not_finite_kernel(const U *x, int64_t n, U exponent, int32_t *found)
 {
     bool bad = false;
     EACH_INDEX(i, n) bad |= (x[i] & exponent) == exponent;
@@ -185,11 +184,12 @@ template <typename U> static void launch_not_finite(const void *x, int64_t n, U 
 /* Waits for all work of the device, whose streams do not wait for each other. */
 lk_status lk__cuda_finite(lk__device *device, const void *memory, int64_t elements, lk_dtype type, bool *finite)
 {
-    int32_t    *word = lk__cuda_word(device), found = 0;
+    int32_t    *word = NULL, found = 0;
     cudaError_t error = cudaDeviceSynchronize();
     *finite = true;
     if (error != cudaSuccess) return lk__cuda_check(device, error, "waiting for the device");
-    if (elements == 0) return LK_OK;
+    if (elements > 0) word = lk__cuda_word(device);
+    if (!word) return elements > 0 ? LK_ENOMEM : LK_OK;
     switch (type) {
     case LK_F32: launch_not_finite<uint32_t>(memory, elements, 0x7f800000u, word); break;
     case LK_F64: launch_not_finite<uint64_t>(memory, elements, (uint64_t)0x7ff << 52, word); break;
@@ -198,7 +198,6 @@ lk_status lk__cuda_finite(lk__device *device, const void *memory, int64_t elemen
     default: return LK_OK; /* integers */
     }
     error = cudaMemcpy(&found, word, sizeof found, cudaMemcpyDeviceToHost);
-    if (error == cudaSuccess && found) error = cudaMemset(word, 0, sizeof *word);
     *finite = !found;
     return lk__cuda_check(device, error, "checking whether numbers are finite");
 }

@@ -47,7 +47,7 @@ typedef struct gradient_scaling {
     double        clip;
 } gradient_scaling;
 
-__global__ void gradient_scale_kernel(gradient_scaling g)
+static __global__ void gradient_scale_kernel(gradient_scaling g)
 {
     double weight = g.weight ? *g.weight : 1, squares = 0;
 #pragma unroll
@@ -244,7 +244,7 @@ static __device__ __forceinline__ void update_part(const tensor<R> &t, int64_t b
 }
 
 template <int N, typename RULE, typename R>
-__global__ void __launch_bounds__(THREADS)
+static __global__ void __launch_bounds__(THREADS)
     update_kernel(tensor<R> t, typename RULE::attributes a, const lk__kernel_step *step, const double *scale,
                   const int32_t *halted)
 {

@@ -65,7 +65,7 @@ static int64_t middle_parts(const middle *s)
 
 /* ---- along contiguous elements ---- */
 
-template <typename T> __global__ void row_sums_kernel(const T *x, T *y, int64_t rows, int64_t n, double divisor)
+template <typename T> static __global__ void row_sums_kernel(const T *x, T *y, int64_t rows, int64_t n, double divisor)
 {
     int64_t row = (int64_t)blockIdx.x * (THREADS / 32) + threadIdx.x / 32;
     double  sum = 0;
@@ -78,7 +78,7 @@ template <typename T> __global__ void row_sums_kernel(const T *x, T *y, int64_t 
 
 /* A block for each part of each row; with one part it writes y. */
 template <typename T>
-__global__ void row_parts_kernel(const T *x, T *y, double *partial, int64_t n, divider parts, double divisor)
+static __global__ void row_parts_kernel(const T *x, T *y, double *partial, int64_t n, divider parts, double divisor)
 {
     __shared__ double shared[32];
     int64_t           part = blockIdx.x, row = divide_off(part, parts), begin = part * ROW_PART;
@@ -140,7 +140,7 @@ static __device__ __forceinline__ double add_lanes(double sum, double (*shared)[
 
 /* 32 columns and a part of the rows, eight at a time. FROM: T, or double for the parts' sums. */
 template <typename FROM, typename T>
-__global__ void column_parts_kernel(const FROM *x, T *y, double *partial, middle s, divider tiles, divider parts,
+static __global__ void column_parts_kernel(const FROM *x, T *y, double *partial, middle s, divider tiles, divider parts,
                                     int64_t each, double divisor)
 {
     __shared__ double shared[COLUMN_LANES][33];
@@ -172,7 +172,7 @@ static void launch_columns(const lk__kernel_call *call, const FROM *x, T *y, dou
 
 /* The parts' sums of each row: one block a row. */
 template <typename T>
-__global__ void finish_rows_kernel(const double *partial, T *y, int64_t parts, double divisor)
+static __global__ void finish_rows_kernel(const double *partial, T *y, int64_t parts, double divisor)
 {
     __shared__ double shared[32];
     double            sum = 0;
@@ -211,7 +211,7 @@ typedef struct pattern {
     divider kept_dim[LK_MAX_RANK], dim[LK_MAX_RANK];
 } pattern;
 
-template <typename T> __global__ void pattern_kernel(pattern p, const T *x, T *y, int64_t n, double divisor)
+template <typename T> static __global__ void pattern_kernel(pattern p, const T *x, T *y, int64_t n, double divisor)
 {
     int64_t out = (int64_t)blockIdx.x * (THREADS / 32) + threadIdx.x / 32, rest = out, base = 0;
     double  sum = 0;

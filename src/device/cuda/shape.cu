@@ -198,7 +198,7 @@ template <typename U> struct gather_map {
     template <int N> __device__ __forceinline__ void write(int64_t at, values<N> &v) const { y[at] = v.x; }
 };
 
-template <typename U> __global__ void transpose_kernel(permutation p, const U *x, U *y)
+template <typename U> static __global__ void transpose_kernel(permutation p, const U *x, U *y)
 {
     __shared__ U tile[TILE][TILE + 1]; /* one more: rows and columns in different banks */
     int          last = p.rank - 1, lane = threadIdx.x % TILE, row = threadIdx.x / TILE;

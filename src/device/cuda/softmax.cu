@@ -33,7 +33,7 @@ template <int LANES> static __device__ __forceinline__ int64_t row_begin(const r
 }
 
 /* In place: an element is read for the last time by the thread that then writes it. */
-template <typename T, int LANES, bool LOG> __global__ void softmax_kernel(rows r, const T *x, T *y)
+template <typename T, int LANES, bool LOG> static __global__ void softmax_kernel(rows r, const T *x, T *y)
 {
     __shared__ double sums[32];
     __shared__ T      maxima[32];
@@ -59,7 +59,7 @@ template <typename T, int LANES, bool LOG> __global__ void softmax_kernel(rows r
     }
 }
 
-template <typename T, int LANES, bool LOG> __global__ void softmax_grad_kernel(rows r, const T *dy, const T *y, T *dx)
+template <typename T, int LANES, bool LOG> static __global__ void softmax_grad_kernel(rows r, const T *dy, const T *y, T *dx)
 {
     __shared__ double sums[32];
     int64_t           n, at = row_begin<LANES>(r, &n), first = threadIdx.x % LANES;

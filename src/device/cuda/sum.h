@@ -24,7 +24,7 @@ template <int K> static __device__ __forceinline__ void store_sums(const double 
 
 /* F::add<N>(at, sum): adds what elements at … at+N-1 give to the K sums. */
 template <int N, int K, typename F>
-__global__ void __launch_bounds__(SUM_THREADS) part_sums_kernel(F f, int64_t n, double *partial, sums_out<K> out)
+static __global__ void __launch_bounds__(SUM_THREADS) part_sums_kernel(F f, int64_t n, double *partial, sums_out<K> out)
 {
     __shared__ double shared[32];
     int64_t           begin = (int64_t)blockIdx.x * SUM_PART, end = begin + SUM_PART < n ? begin + SUM_PART : n;
@@ -44,7 +44,7 @@ __global__ void __launch_bounds__(SUM_THREADS) part_sums_kernel(F f, int64_t n, 
 
 /* Of `parts` times K sums. One block. */
 template <int K>
-__global__ void __launch_bounds__(SUM_THREADS) add_parts_kernel(const double *partial, int64_t parts, sums_out<K> out)
+static __global__ void __launch_bounds__(SUM_THREADS) add_parts_kernel(const double *partial, int64_t parts, sums_out<K> out)
 {
     __shared__ double shared[32];
     double            sum[K] = {};
