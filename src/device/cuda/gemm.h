@@ -55,9 +55,6 @@ lk_status lk__cuda_gemm_summed(const lk__kernel_call *call, const lk__cuda_produ
 /* blas.cu: LK_EUNSUPPORTED where cuBLASLt is missing or refuses the product; nothing was queued then. */
 lk_status lk__cuda_blas_run(const lk__kernel_call *call, const lk__cuda_product *product);
 lk_status lk__cuda_blas_prepare(lk__device *device, const lk__cuda_product *product);
-void      lk__cuda_blas_free(lk__cuda_device *device); /* of a device that is closed */
-/* A line for `lockstep info`: "cuBLASLt 13.1.0", or why it is not used. */
-const char *lk__cuda_blas_line(char *text, size_t bytes);
 
 /* LOCKSTEP_CUDA_PLAIN=1: no libraries, for tests of our kernels. */
 bool lk__cuda_plain(void);

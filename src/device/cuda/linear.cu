@@ -119,6 +119,7 @@ enum { STACK = LK__LEAVES_DEPTH - 1, STACK_BYTES = 12 << 20 };
 static int64_t slab_rows(const lk__cuda_product *p)
 {
     int64_t rows = STACK_BYTES / (int64_t)(STACK * sizeof(double)) / (p->n > 0 ? p->n : 1);
+    if (rows >= 64) rows = rows / 64 * 64; /* slabs as aligned as the whole */
     return rows < 1 ? 1 : rows < p->m ? rows : p->m;
 }
 

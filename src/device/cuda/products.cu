@@ -159,22 +159,24 @@ bool lk__cuda_plain(void)
 #endif
 }
 
-/* A product of so little work that starting it is most of its time: ours needs one kernel and no workspace. Results of a row must not
- * depend on m, so it does not decide there. */
-static bool plain_suffices(const lk__cuda_product *p)
+#if !defined(LK_CUDA_EMULATED)
+/* A product of so little work that starting it is most of its time: ours is one kernel. Where the bits of a row must not depend on the
+ * number of rows, it is not looked at. */
+static bool plain_suffices(const lk__cuda_device *device, const lk__cuda_product *p)
 {
-    return p->n * p->k <= 1 << 14 && (p->rows_apart || p->m * p->n * p->k * p->batch <= 1 << 20);
+    return device->by_heuristic ? p->n * p->k <= 1 << 13 : p->m * p->n * p->k * p->batch <= 1 << 20;
 }
 
-static bool use_library(const lk__cuda_product *p)
+static bool use_library(const lk__cuda_device *device, const lk__cuda_product *p)
 {
-    return !lk__cuda_plain() && p->m > 0 && p->n > 0 && p->k > 0 && p->batch > 0 && !plain_suffices(p);
+    return !lk__cuda_plain() && p->m > 0 && p->n > 0 && p->k > 0 && p->batch > 0 && !plain_suffices(device, p);
 }
+#endif
 
 lk_status lk__cuda_gemm(const lk__kernel_call *call, const lk__cuda_product *p)
 {
 #if !defined(LK_CUDA_EMULATED)
-    if (use_library(p)) {
+    if (use_library(cuda_device(call), p)) {
         lk_status status = lk__cuda_blas_run(call, p);
         if (status != LK_EUNSUPPORTED) return status;
     }
@@ -185,7 +187,7 @@ lk_status lk__cuda_gemm(const lk__kernel_call *call, const lk__cuda_product *p)
 lk_status lk__cuda_gemm_prepare(lk__device *device, const lk__cuda_product *p)
 {
 #if !defined(LK_CUDA_EMULATED)
-    if (use_library(p)) return lk__cuda_blas_prepare(device, p);
+    if (use_library((lk__cuda_device *)device, p)) return lk__cuda_blas_prepare(device, p);
 #endif
     (void)device;
     (void)p;
