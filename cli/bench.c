@@ -234,7 +234,7 @@ static bool uses_option(int benchmark, const char *name)
     static const char *const of_all[] = {"json", "config", NULL}, *const of_ranks[] = {"ranks", "backend", NULL};
     static const char *const shared[] = {"model",      "layers",     "heads",  "kv-heads", "width", "context",
                                          "vocabulary", "rope-theta", "untied", "hidden",   "dtype", "batch",
-                                         "threads",    "device",     "seed",   NULL};
+                                         "threads",    "device",     "share-device", "device-sync", "tf32", "seed", NULL};
     if (has_name(of_all, name)) return true;
     if (has_name(of_ranks, name)) return benchmark != GENERATE;
     if (has_row(of_comm, name)) return benchmark == COMM;

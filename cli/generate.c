@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "bandwidth.h"
 #include "command.h"
+#include "device.h"
 #include "json.h"
 #include "prompts.h"
 #include "terminal.h"
@@ -37,7 +38,7 @@ static const option generate_options[] = {
            "Precision. bf16: weights, activations and cache in bf16, sums in f32"),
     INTEGER("threads", "N", "0", 0, 256,
             "Compute threads; 0: the cores that this process may use. Results do not depend on it"),
-    TEXT("device", "NAME", NULL, "Where kernels run, as `lockstep info` lists them (default LOCKSTEP_DEVICE, else cpu)"),
+    DEVICE_OPTIONS,
     CONFIG,
     OPTIONS_END,
 };
@@ -72,13 +73,11 @@ static int create_context(generation *g, const options *given)
 {
     lk_context_config config = LK_CONTEXT_CONFIG_INIT;
     config.threads = (int)options_integer(given, "threads");
-    config.device = options_text(given, "device");
+    int code = device_choose("generate", given, &config.device);
+    if (code != 0) return code;
     config.log = log_line;
     lk_status status = lk_context_create(&config, &g->context);
-    if (status >= 0) return 0;
-    const char *lead = status == LK_EUNSUPPORTED && config.device ? "--device: " : "";
-    int         code = report_as("generate", lead, NULL, status);
-    return *lead ? EXIT_USER_ERROR : code;
+    return status < 0 ? report("generate", NULL, status) : 0;
 }
 
 /* ---- the model ---- */

@@ -225,11 +225,15 @@ static void print_bytes(const char *name, int64_t bytes, const char *otherwise)
         printf("%-18s %.1f GiB\n", name, (double)bytes / 1073741824.0);
 }
 
-/* Whether a context without settings would use it. */
+/* Whether a command without --device would use it. */
 static bool device_in_use(const char *name)
 {
     const char *chosen = getenv("LOCKSTEP_DEVICE");
-    return strcmp(name, chosen && *chosen ? chosen : "cpu") == 0;
+    bool        automatic = !chosen || !*chosen || strcmp(chosen, "auto") == 0;
+    const char *last = "cpu";
+    for (size_t i = 0; automatic && lk_device_name(i); i++)
+        if (strcmp(lk_device_name(i), "cuda") == 0) last = "cuda";
+    return strcmp(name, automatic ? last : chosen) == 0;
 }
 
 static void print_devices(void)
@@ -237,6 +241,38 @@ static void print_devices(void)
     const char *name;
     for (size_t i = 0; (name = lk_device_name(i)); i++)
         printf("%-18s %s: %s%s\n", i ? "" : "devices", name, lk_device_text(i), device_in_use(name) ? " (in use)" : "");
+}
+
+/* Lines of lk_device_report, the first behind the row's name. */
+typedef struct cuda_lines {
+    char   text[4096];
+    size_t used;
+} cuda_lines;
+
+static void keep_lines(void *user, const char *text, size_t bytes)
+{
+    cuda_lines *lines = user;
+    if (lines->used + bytes >= sizeof lines->text) return;
+    memcpy(lines->text + lines->used, text, bytes);
+    lines->used += bytes;
+    lines->text[lines->used] = 0;
+}
+
+static bool read_cuda(cuda_lines *lines)
+{
+    lines->used = 0;
+    lines->text[0] = 0;
+    return lk_device_report("cuda", keep_lines, lines) >= 0;
+}
+
+static void print_cuda(void)
+{
+    cuda_lines  lines;
+    const char *row = "CUDA";
+    if (!*LK_BUILT_CUDA) return print_row(row, "no module built: built where no nvcc was found");
+    printf("%-18s module built by nvcc %s\n", row, LK_BUILT_CUDA);
+    if (!read_cuda(&lines)) return print_row("", lk_context_error(NULL));
+    for (char *line = strtok(lines.text, "\n"); line; line = strtok(NULL, "\n")) print_row("", line);
 }
 
 static void print_text(const char *machine)
@@ -248,6 +284,7 @@ static void print_text(const char *machine)
     each_isa(print_isa, (void *)isa_chosen());
     printf("\n");
     print_devices();
+    print_cuda();
     print_row("zlib", zlibVersion());
     print_row("libpng", PNG_TEXT ? PNG_TEXT : "not built in: `--data folder:DIR` reads no PNG files");
     print_row("libjpeg", JPEG_TEXT ? JPEG_TEXT : "not built in: `--data folder:DIR` reads no JPEG files");
@@ -291,6 +328,9 @@ static void print_json(const char *machine)
     json_open(&j, "devices", '[');
     for (size_t i = 0; lk_device_name(i); i++) json_text(&j, NULL, lk_device_name(i));
     json_close(&j, ']');
+    cuda_lines cuda;
+    json_text(&j, "cuda_built", LK_BUILT_CUDA);
+    json_text(&j, "cuda", read_cuda(&cuda) ? cuda.text : lk_context_error(NULL));
     json_text(&j, "zlib", zlibVersion());
     json_text(&j, "libpng", PNG_TEXT);
     json_text(&j, "libjpeg", JPEG_TEXT);

@@ -196,37 +196,13 @@ static int set_normalisation(setup *s, const char *name, const options *given)
     return 0;
 }
 
-/* "cpu, guarded": the devices of this build. */
-static const char *list_devices(char *out, size_t size)
-{
-    size_t      used = 0;
-    const char *device;
-    out[0] = 0;
-    for (size_t i = 0; (device = lk_device_name(i)) && used < size; i++)
-        used += (size_t)snprintf(out + used, size - used, "%s%s", i ? ", " : "", device);
-    return out;
-}
-
-static int check_device(const char *name, const char *given)
-{
-    const char *device = given ? given : getenv("LOCKSTEP_DEVICE"), *known;
-    char        all[256];
-    if (!device || (!given && !*device)) return 0;
-    for (size_t i = 0; (known = lk_device_name(i)); i++)
-        if (strcmp(known, device) == 0) return 0;
-    print_error(name, "%s%.40s%s: there is no such device; this build has %s",
-                given ? "--device " : "LOCKSTEP_DEVICE is '", device, given ? "" : "' in the environment",
-                list_devices(all, sizeof all));
-    return EXIT_USER_ERROR;
-}
-
 int setup_begin(setup *s, const char *name, const options *given, int threads)
 {
     lk_context_config config = LK_CONTEXT_CONFIG_INIT;
     *s = (setup){.config = LK_TRAINER_CONFIG_INIT, .open_options = LK_OPEN_OPTIONS_INIT, .command = name};
-    if (check_device(name, options_text(given, "device")) != 0) return EXIT_USER_ERROR;
+    int code = device_choose(name, given, &config.device);
+    if (code != 0) return code;
     config.threads = threads;
-    config.device = options_text(given, "device");
     config.log = log_line;
     config.log_user = s;
     lk_status status = lk_context_create(&config, &s->context);

@@ -2,6 +2,7 @@
 #ifndef SETUP_H
 #define SETUP_H
 
+#include "device.h"
 #include "loss.h"
 #include "open_options.h"
 #include "transformer.h"
@@ -42,8 +43,7 @@
 
 #define MACHINE_OPTIONS                                                                                                 \
     INTEGER("threads", "N", "0", 0, 256, "Compute threads; 0: the cores that this process may use. Results do not depend on it"), \
-        TEXT("device", "NAME", NULL,                                                                                    \
-             "Where kernels run, as `lockstep info` lists them (default LOCKSTEP_DEVICE, else cpu). Results do not depend on it"), \
+        DEVICE_OPTIONS,                                                                                                 \
         INTEGER("seed", "N", "0", 0, 9e15, "Seed of initial weights, order, augmentation and dropout")
 
 typedef struct setup {

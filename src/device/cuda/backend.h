@@ -24,10 +24,8 @@ lk_status lk__cuda_add_numbers(lk__device *device, lk__device_stream *stream, co
 lk_status lk__cuda_publish(lk__device *device, lk__device_stream *stream, const lk__device_numbers *numbers,
                            const double *norm, lk__device_result *results);
 
-/* ---- libraries: versions for `lockstep info` ("" where one is not there), and what a device holds of them ---- */
+/* ---- blas.cu: the version for `lockstep info` ("" where it is not there), and what a device holds of it ---- */
 void lk__cuda_blas_text(char *text, size_t bytes);
-void lk__cuda_dnn_text(char *text, size_t bytes);
-void lk__cuda_blas_free(lk__cuda_device *device); /* NULL is fine */
-void lk__cuda_dnn_free(lk__cuda_device *device);
+void lk__cuda_blas_free(lk__cuda_device *device);
 
 #endif

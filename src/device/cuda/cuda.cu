@@ -5,6 +5,7 @@
 #include "device/cuda/cuda.h"
 
 #include "device/cuda/backend.h"
+#include "device/cuda/dnn.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -347,7 +348,7 @@ static void cuda_close(lk__device *d)
 {
     lk__cuda_device *c = as_cuda(d);
     lk__cuda_blas_free(c);
-    lk__cuda_dnn_free(c);
+    lk__cuda_dnn_free(c->dnn);
     if (c->word) (void)cudaFree(c->word);
     lk__cuda_host.free(d->context, LK_MEMORY_OTHER, c, sizeof *c);
 }

@@ -1,5 +1,6 @@
 /* module.cu - what liblockstep finds in the module: its entry, and the lines about GPUs and libraries for `lockstep info`. */
 #include "device/cuda/backend.h"
+#include "device/cuda/dnn.h"
 
 #include <stdio.h>
 
@@ -30,7 +31,8 @@ static const char *describe_line(int i, char *text, size_t bytes)
     if (i - (count ? count : 1) != 0) return NULL;
     (void)cudaDriverGetVersion(&driver);
     lk__cuda_blas_text(blas, sizeof blas);
-    lk__cuda_dnn_text(dnn, sizeof dnn);
+    int version = lk__dnn_library_version(why, sizeof why);
+    if (version) snprintf(dnn, sizeof dnn, "%d.%d.%d", version / 10000, version / 100 % 100, version % 100);
     snprintf(text, bytes, "driver for CUDA %d.%d, runtime %d.%d, cuBLASLt %s, cuDNN %s", driver / 1000,
              driver % 1000 / 10, CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10, *blas ? blas : "not found",
              *dnn ? dnn : "not found");

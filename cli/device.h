@@ -1,0 +1,18 @@
+/* device.h - the options that say where kernels run. */
+#ifndef CLI_DEVICE_H
+#define CLI_DEVICE_H
+
+#include "options.h"
+
+#define DEVICE_OPTIONS                                                                                                      \
+    TEXT("device", "NAME", NULL,                                                                                            \
+         "Where kernels run: cpu, cuda (the GPU of this rank), cuda:N, or auto: a GPU where there is one, else the CPU "    \
+         "(default LOCKSTEP_DEVICE, else auto)"),                                                                           \
+        FLAG("share-device", "cuda: ranks of a host may share its GPUs, where it has fewer of them; for tests and small models"), \
+        FLAG("device-sync", "cuda: wait for each kernel, so that an error names its operation and the line of the model"),   \
+        FLAG("tf32", "cuda: products and convolutions of f32 round their operands to TF32: faster, 3 digits")
+
+/* Checks the options and applies them to this process; *device is for lk_context_config.device. 0, or an exit code after a message. */
+int device_choose(const char *command, const options *given, const char **device);
+
+#endif
