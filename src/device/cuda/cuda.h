@@ -59,8 +59,9 @@ static inline cudaStream_t     cuda_stream(const lk__kernel_call *call)
  * LAUNCH(kernel, grid, block, shared_bytes, stream, arguments…); a kernel with several template arguments in parentheses. In the tests'
  * emulation (test/cuda_emulated), blocks and threads run one after the other on the CPU. */
 #if defined(LK_CUDA_EMULATED)
-#define LAUNCH(kernel, grid, block, shared, stream, ...) \
-    lk__emulated_launch((grid), (block), (shared), [&] { kernel(__VA_ARGS__); })
+#define LAUNCH(kernel, grid, block, shared, stream, ...)                                                                      \
+    lk__emulated_launch(#kernel, (grid), (block), (shared), (stream), [=](auto... lk__passed) { kernel(lk__passed...); }, \
+                        ##__VA_ARGS__)
 /* The dynamic shared memory of a block, as an array of T. */
 #define DYNAMIC_SHARED(T, name) T *name = (T *)lk__emulated_shared()
 #else
