@@ -72,6 +72,13 @@ LK_API lk_status lk_program_run(lk_program *program, lk_section section);
  * hold the samples of all of them. */
 LK_API lk_status lk_program_compute(lk_program *program, const lk_step *step);
 LK_API lk_status lk_program_train(lk_program *program, const lk_step *step); /* the same, and UPDATE */
+/* The same as lk_program_train, without waiting, where one rank runs on a device that needs the host for nothing (a GPU); elsewhere the
+ * step is done when it returns. What is bound, and the ids, may be reused on return. Two steps may be queued whose results were not read:
+ * queue one, then read the result of the one before it.
+ * lk_program_result waits for the first of them; lk_program_metrics is its own then. On a device that queues, a step whose loss is not
+ * finite, or with an id out of range (LK_EINVAL), changes no state, and neither does the one queued behind it. */
+LK_API lk_status lk_program_queue(lk_program *program, const lk_step *step);
+LK_API lk_status lk_program_result(lk_program *program);
 
 /* Copies rank 0's parameters, optimizer state and buffers to all ranks, for example after rank 0 has read them. Collective. */
 LK_API lk_status lk_program_broadcast(lk_program *program);

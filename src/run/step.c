@@ -1,5 +1,5 @@
 /* step.c - steps that are queued: the host copies a batch into pinned memory and queues its copy and the whole step, forward to update;
- * it reads the results one step later. With one rank, on a device that records its work (graphs.c).
+ * it reads the results one step later. With one rank, on a device that records its work (graphs.c). Elsewhere a step that is queued is done at once.
  *
  * Two pinned buffers and two in the device's memory hold the inputs of two micro-batches. A stream of its own copies one while the step
  * before runs; the step then begins with a copy within the device's memory to where its kernels read. */
@@ -182,11 +182,12 @@ static lk_status queue_batch(lk_program *p, lk__range rows, bool first, bool las
 
 bool lk__program_queues(const lk_program *p) { return p->queue != NULL; }
 
-lk_status lk__program_queue(lk_program *p, const lk_step *step)
+lk_status lk_program_queue(lk_program *p, const lk_step *step)
 {
     lk__run_queue *q = p->queue;
     int64_t        micro_batches = p->plan->parallel.micro_batches;
-    lk_status      status = lk__step_set(p, step);
+    if (!q) return lk_program_train(p, step);
+    lk_status status = lk__step_set(p, step);
     if (status < 0) return status;
     if (q->pending == BUFFERS)
         return lk__fail(p->context, LK_EINVAL, "two steps are queued already: read the result of the first");
@@ -235,9 +236,10 @@ static lk_status fail_ids(lk_program *p, const lk__device_result *r, const lk_st
     return status < 0 ? status : lk__fail(p->context, LK_EINVAL, "%s. The step was not taken", text);
 }
 
-lk_status lk__program_result(lk_program *p)
+lk_status lk_program_result(lk_program *p)
 {
     lk__run_queue *q = p->queue;
+    if (!q) return LK_OK;
     if (q->pending == 0) return lk__fail(p->context, LK_EINVAL, "no step is queued");
     lk_step                  step = q->steps[0];
     const lk__device_result *r = &q->results[step.step & 1];
@@ -258,6 +260,6 @@ lk_status lk__program_result(lk_program *p)
 
 lk_status lk__step_train(lk_program *p, const lk_step *step)
 {
-    lk_status status = lk__program_queue(p, step);
-    return status < 0 ? status : lk__program_result(p);
+    lk_status status = lk_program_queue(p, step);
+    return status < 0 ? status : lk_program_result(p);
 }

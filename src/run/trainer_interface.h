@@ -30,15 +30,9 @@ lk__run_sums lk__program_rank_sums(const lk_program *program, int rank); /* over
 
 /* ---- steps that are queued (run/step.c) ---- */
 
-/* Whether this program's steps can be: one rank, on a device that runs a step without the host. */
-bool lk__program_queues(const lk_program *program);
-/* Queues forward, backward and update of one batch. What is bound, and the ids, may be reused when it returns. At most two steps are
- * queued whose results were not read. */
-lk_status lk__program_queue(lk_program *program, const lk_step *step);
-/* Waits for the first of them: lk_program_metrics and lk__program_rank_sums are its own then. A step whose loss is not finite changed
- * nothing, nor did the one after it. Ids that are out of range are a failure. */
-lk_status      lk__program_result(lk_program *program);
-const int64_t *lk__program_result_ids(const lk_program *program); /* of that step's samples; NULL: it had none */
+/* Whether lk_program_queue waits for nothing: one rank, on a device that runs a step without the host. */
+bool           lk__program_queues(const lk_program *program);
+const int64_t *lk__program_result_ids(const lk_program *program); /* of lk_program_result's step; NULL: it had none */
 
 /* ---- outside a step; collective ---- */
 

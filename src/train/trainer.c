@@ -406,7 +406,7 @@ static lk_status queue_batch(lk_trainer *t, const lk_batch *b)
     lk_step   step;
     lk_status status = make_step(t, b, t->progress.step + (t->pending ? 1 : 0), &step);
     if (status >= 0) status = lk_batch_bind(b, t->program);
-    if (status >= 0) status = lk__program_queue(t->program, &step);
+    if (status >= 0) status = lk_program_queue(t->program, &step);
     t->queued_rate = step.rate;
     return status;
 }
@@ -414,7 +414,7 @@ static lk_status queue_batch(lk_trainer *t, const lk_batch *b)
 static lk_status finish_queued(lk_trainer *t, lk_event *e)
 {
     lk_batch *b = &t->queued;
-    lk_status status = lk__program_result(t->program);
+    lk_status status = lk_program_result(t->program);
     if (status < 0) return status;
     b->indices = lk__program_result_ids(t->program);
     b->fields_count = 0; /* they may hold the next batch already */

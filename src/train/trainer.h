@@ -40,7 +40,7 @@ struct lk_trainer {
     double data; /* seconds that loading this step's batch took */
     double began, ended; /* when this step began, by its batch, and the one before it ended */
     int64_t evaluated_at; /* step of the latest evaluation; -1: none */
-    /* A step that was queued, and whose results were not read yet (lk__program_queue). */
+    /* A step that was queued, and whose results were not read yet (lk_program_queue). */
     bool     pending;
     lk_batch queued; /* its arrays are gone */
     double   queued_rate;

@@ -44,7 +44,7 @@ typedef struct lk_context_config {
     void (*log)(void *user, lk_log_level level, const char *text)
         LK_ZERO; /* NULL: silent. One line, no newline; any thread */
     void       *log_user LK_ZERO;
-    const char *device LK_ZERO; /* lk_device_name; NULL: LOCKSTEP_DEVICE in the environment, else "cpu" */
+    const char *device LK_ZERO; /* "auto", "cpu", "cuda", "cuda:N"; NULL: LOCKSTEP_DEVICE in the environment, else "cpu" */
 } lk_context_config;
 #define LK_CONTEXT_CONFIG_INIT {.size = sizeof(lk_context_config)}
 
@@ -71,9 +71,15 @@ LK_API size_t      lk_context_memory(const lk_context *context, lk_memory kind);
 LK_API uint64_t    lk_context_allocations(const lk_context *context);            /* calls of the allocator so far */
 /* The number that threads = 0 chooses; 0 if LOCKSTEP_THREADS is not a number from 1 to 256: lk_context_create then returns LK_EINVAL. */
 LK_API int lk_default_threads(void);
-/* The devices of this build: name i and what it is; NULL past the last. */
+/* Receives a text, in parts. */
+typedef void (*lk_write)(void *user, const char *text, size_t bytes);
+
+/* The devices that can be used here: name i and what it is; NULL past the last. */
 LK_API const char *lk_device_name(size_t i);
 LK_API const char *lk_device_text(size_t i);
+/* Lines about a device that is a module, "cuda": its GPUs, the driver, the versions of its libraries. LK_EUNSUPPORTED: there is no such
+ * module, and lk_context_error(NULL) says why. */
+LK_API lk_status lk_device_report(const char *name, lk_write write, void *user);
 
 LK_END_DECLS
 #endif

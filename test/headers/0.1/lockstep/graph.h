@@ -31,7 +31,6 @@ LK_API lk_context *lk_graph_context(const lk_graph *graph);
 LK_API lk_dtype    lk_graph_dtype(const lk_graph *graph);
 
 /* Writes a listing with one operation per line, or Graphviz's dot. */
-typedef void (*lk_write)(void *user, const char *text, size_t bytes);
 LK_API void lk_graph_print(const lk_graph *graph, lk_write write, void *user);
 LK_API void lk_graph_dot(const lk_graph *graph, lk_write write, void *user);
 
