@@ -152,6 +152,14 @@ if(CMAKE_CXX_COMPILER)
   endforeach()
 endif()
 
+# The emulation of CUDA (cuda.cmake) has a test of its own.
+if(LK_CUDA_EMULATED)
+  read_settings(test/cuda_emulated/cuda_emulation.cpp)
+  add_test(NAME cuda_emulation COMMAND cuda_emulation)
+  apply_settings(cuda_emulation cxx)
+  set_property(TEST cuda_emulation APPEND PROPERTY LABELS emulated)
+endif()
+
 # So do the examples; test/examples.sh runs them.
 file(GLOB sources CONFIGURE_DEPENDS examples/*.c)
 foreach(source ${sources})

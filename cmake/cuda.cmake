@@ -1,0 +1,130 @@
+# The CUDA module, liblockstep-cuda.so: src/device/cuda, compiled by nvcc (12.4 or later) where it is found; src/device/cuda.c loads it
+# when it is needed. cuBLASLt and cuDNN are opened at run time: only their headers are used here. For the tests the same files are
+# compiled once more for the CPU, with an emulation of CUDA's runtime (test/cuda_emulated), as build/cuda_emulated/liblockstep-cuda.so.
+set(LK_CUDA AUTO CACHE STRING "Build the CUDA module: AUTO (where nvcc is found), ON (it is an error where it is not), OFF")
+set(LK_CUDA_ARCHITECTURES "80;90a;compute_80" CACHE STRING
+    "What the CUDA module is compiled for: 90a is code for sm_90a, compute_80 is PTX, which drivers compile for later GPUs. Fewer build faster")
+file(GLOB cuda_sources CONFIGURE_DEPENDS src/device/cuda/*.cu)
+set(cuda_built "")
+
+set(cuda_missing "")
+if(LK_CUDA STREQUAL "OFF")
+  set(cuda_missing "LK_CUDA is OFF")
+elseif(LK_SANITIZE AND LK_CUDA STREQUAL "AUTO")
+  set(cuda_missing "sanitizers check the host's code alone")
+else()
+  find_program(LK_NVCC nvcc HINTS $ENV{CUDA_HOME}/bin $ENV{CUDA_PATH}/bin PATHS /usr/local/cuda/bin)
+  if(NOT LK_NVCC)
+    set(cuda_missing "nvcc is not installed")
+  else()
+    execute_process(COMMAND ${LK_NVCC} --version OUTPUT_VARIABLE version ERROR_QUIET)
+    string(REGEX MATCH "release ([0-9]+\\.[0-9]+)" version "${version}")
+    set(nvcc_version "${CMAKE_MATCH_1}")
+    if(NOT nvcc_version OR nvcc_version VERSION_LESS 12.4)
+      set(cuda_missing "${LK_NVCC} is version ${nvcc_version}, and 12.4 or later is needed")
+    endif()
+  endif()
+endif()
+
+if(NOT cuda_missing)
+  set(cuda_flags -std=c++17 -O3 --expt-relaxed-constexpr)
+  foreach(architecture ${LK_CUDA_ARCHITECTURES})
+    if(architecture MATCHES "^compute_(.+)")
+      list(APPEND cuda_flags -gencode arch=${architecture},code=${architecture})
+      list(APPEND cuda_architectures ${architecture})
+    else()
+      list(APPEND cuda_flags -gencode arch=compute_${architecture},code=sm_${architecture})
+      list(APPEND cuda_architectures sm_${architecture})
+    endif()
+  endforeach()
+  # nvcc needs a C++ compiler that it knows: one small file is compiled now.
+  if(NOT LK_NVCC_WORKS STREQUAL "${LK_NVCC} ${nvcc_version} ${cuda_flags}")
+    file(WRITE ${PROJECT_BINARY_DIR}/cuda/works.cu "#include <cuda_bf16.h>\n__global__ void works(int *p) { *p = 1; }\n")
+    execute_process(COMMAND ${LK_NVCC} ${cuda_flags} -c ${PROJECT_BINARY_DIR}/cuda/works.cu -o ${PROJECT_BINARY_DIR}/cuda/works.o
+                    RESULT_VARIABLE failed OUTPUT_VARIABLE output ERROR_VARIABLE output)
+    if(failed)
+      string(STRIP "${output}" output)
+      set(cuda_missing "${LK_NVCC} compiles nothing: ${output}")
+    else()
+      set(LK_NVCC_WORKS "${LK_NVCC} ${nvcc_version} ${cuda_flags}" CACHE INTERNAL "What compiled a file")
+    endif()
+  endif()
+endif()
+
+if(cuda_missing AND LK_CUDA STREQUAL "ON")
+  message(FATAL_ERROR "LK_CUDA is ON: ${cuda_missing}")
+elseif(cuda_missing)
+  message(STATUS "No CUDA module: ${cuda_missing}")
+else()
+  set(cuda_objects)
+  foreach(source ${cuda_sources})
+    get_filename_component(name ${source} NAME)
+    set(object ${PROJECT_BINARY_DIR}/cuda/${name}.o)
+    add_custom_command(
+      OUTPUT ${object}
+      COMMAND ${CMAKE_CUDA_COMPILER_LAUNCHER} ${LK_NVCC} ${cuda_flags} -Xcompiler -fPIC,-fvisibility=hidden,-Wall,-Wextra
+              -I ${PROJECT_SOURCE_DIR}/include -I ${PROJECT_SOURCE_DIR}/src -MD -MF ${object}.d -MT ${object} -c ${source} -o ${object}
+      DEPENDS ${source}
+      DEPFILE ${object}.d
+      COMMENT "Compiling ${name} for ${cuda_architectures}"
+      VERBATIM)
+    list(APPEND cuda_objects ${object})
+  endforeach()
+  set(cuda_library ${PROJECT_BINARY_DIR}/liblockstep-cuda.so)
+  add_custom_command(
+    OUTPUT ${cuda_library}
+    COMMAND ${LK_NVCC} ${cuda_flags} -shared -cudart static -Xlinker --exclude-libs,ALL,-z,defs ${cuda_objects} -o ${cuda_library}
+    DEPENDS ${cuda_objects}
+    COMMENT "Linking the CUDA module"
+    VERBATIM)
+  add_custom_target(cuda_module ALL DEPENDS ${cuda_library})
+  install(FILES ${cuda_library} DESTINATION ${CMAKE_INSTALL_LIBDIR}/lockstep)
+  list(JOIN cuda_architectures " " text)
+  set(cuda_built "${nvcc_version}: ${text}")
+  message(STATUS "CUDA module: ${cuda_built}")
+endif()
+target_compile_definitions(cli_objects PRIVATE LK_BUILT_CUDA="${cuda_built}") # "13.0: sm_80 sm_90a compute_80", or ""
+
+# The emulation. Switching stacks and thread sanitizer do not go together.
+set(LK_CUDA_EMULATED OFF)
+if(LK_TESTS AND NOT LK_FUZZ AND cuda_sources)
+  include(CheckLanguage)
+  check_language(CXX)
+  if(NOT CMAKE_CXX_COMPILER)
+    message(STATUS "No emulation of CUDA: there is no C++ compiler")
+  elseif(LK_SANITIZE MATCHES "thread|memory")
+    message(STATUS "No emulation of CUDA: not with -fsanitize=${LK_SANITIZE}")
+  elseif(NOT CMAKE_SYSTEM_PROCESSOR MATCHES "aarch64|arm64|x86_64|amd64|AMD64")
+    message(STATUS "No emulation of CUDA: it switches stacks on arm64 and x86-64 alone")
+  else()
+    set(LK_CUDA_EMULATED ON)
+  endif()
+endif()
+if(LK_CUDA_EMULATED)
+  enable_language(CXX)
+  include(CheckCXXSourceCompiles)
+  set(emulated_shared -Wl,-T,${PROJECT_SOURCE_DIR}/test/cuda_emulated/shared.ld)
+  set(CMAKE_REQUIRED_LINK_OPTIONS ${emulated_shared})
+  check_cxx_source_compiles("int main() { return 0; }" LK_LINKER_INSERTS) # GNU ld and lld do
+  unset(CMAKE_REQUIRED_LINK_OPTIONS)
+  if(NOT LK_LINKER_INSERTS)
+    message(STATUS "The emulation of CUDA does not fill static shared memory: the linker does not take shared.ld")
+    set(emulated_shared)
+  endif()
+  # Code for cuBLASLt and cuDNN leaves itself out. Warnings are nvcc's task.
+  set_source_files_properties(${cuda_sources} PROPERTIES LANGUAGE CXX COMPILE_OPTIONS "-x;c++")
+  set(emulation test/cuda_emulated/threads.cpp test/cuda_emulated/runtime.cpp)
+  add_library(cuda_emulated MODULE ${cuda_sources} ${emulation})
+  add_executable(cuda_emulation test/cuda_emulated/cuda_emulation.cpp ${emulation})
+  foreach(target cuda_emulated cuda_emulation)
+    target_compile_features(${target} PRIVATE cxx_std_17)
+    target_compile_definitions(${target} PRIVATE LK_CUDA_EMULATED)
+    target_compile_options(${target} PRIVATE -O2 -w -fno-strict-aliasing -fdata-sections -fvisibility=hidden)
+    target_include_directories(${target} BEFORE PRIVATE test/cuda_emulated)
+    target_include_directories(${target} PRIVATE include src)
+    target_link_options(${target} PRIVATE ${emulated_shared})
+    target_link_libraries(${target} PRIVATE Threads::Threads ${CMAKE_DL_LIBS})
+    set_property(TARGET ${target} APPEND PROPERTY LINK_DEPENDS ${PROJECT_SOURCE_DIR}/test/cuda_emulated/shared.ld)
+  endforeach()
+  set_target_properties(cuda_emulated PROPERTIES PREFIX lib OUTPUT_NAME lockstep-cuda LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/cuda_emulated)
+endif()
