@@ -114,7 +114,7 @@ if(LK_CUDA_EMULATED)
   # Code for cuBLASLt and cuDNN leaves itself out. Warnings are nvcc's task.
   set_source_files_properties(${cuda_sources} PROPERTIES LANGUAGE CXX COMPILE_OPTIONS "-x;c++")
   set(emulation test/cuda_emulated/threads.cpp test/cuda_emulated/runtime.cpp)
-  add_library(cuda_emulated MODULE ${cuda_sources} ${emulation})
+  add_library(cuda_emulated MODULE ${cuda_sources} ${emulation} test/cuda_emulated/libraries.cpp)
   add_executable(cuda_emulation test/cuda_emulated/cuda_emulation.cpp ${emulation})
   foreach(target cuda_emulated cuda_emulation)
     target_compile_features(${target} PRIVATE cxx_std_17)
