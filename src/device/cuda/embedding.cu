@@ -99,7 +99,7 @@ static __global__ void __launch_bounds__(SORT_RANGE)
 {
     __shared__ int32_t counts[SORT_WARPS][SORT_RANGE], scratch[SORT_WARPS];
     const int          lane = threadIdx.x % 32, warp = threadIdx.x / 32, thread = threadIdx.x;
-    const int64_t      low = (int64_t)blockIdx.x * SORT_RANGE, width = rows - low < SORT_RANGE ? rows - low : SORT_RANGE;
+    const int64_t      range = SORT_RANGE, low = blockIdx.x * range, width = rows - low < range ? rows - low : range;
     const int64_t      each = (n + SORT_RANGE - 1) / SORT_RANGE * 32, begin = warp * each;
     const int64_t      end = begin + each < n ? begin + each : n;
     int32_t            lower = 0, all_lower, all;

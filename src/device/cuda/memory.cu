@@ -80,6 +80,7 @@ template <int N, int LEVELS, typename T> struct add_map {
     template <int M> __device__ __forceinline__ void read(int64_t at, values<M> &v) const
     {
         lk__pack<sum, M> level[LEVELS];
+        v.x = {};
         for (int leaf = 0; leaf < n; leaf++) {
             lk__pack<T, M> raw = load_pack<M>((const T *)a.in[leaf] + at);
 #pragma unroll
