@@ -116,10 +116,10 @@ static void embedding_grad_case(int64_t count, int64_t rows, int64_t columns, do
 
 static void frequent_ids_are_added_once_each(void)
 {
-    embedding_grad_case(1000, 3, 24, 0);      /* few rows, all long */
-    embedding_grad_case(3000, 1200, 8, 0.5);  /* three ranges of ids, long and short runs */
+    embedding_grad_case(1000, 3, 24, 0);     /* few rows, all long */
+    embedding_grad_case(3000, 1200, 8, 0.5); /* three ranges of ids, long and short runs */
     embedding_grad_case(2049, 1025, 3, 0.9);
-    embedding_grad_case(129, 1, 40, 0);       /* one run, one more than a part */
+    embedding_grad_case(129, 1, 40, 0); /* one run, one more than a part */
     embedding_grad_case(128, 1, 40, 0);
     embedding_grad_case(700, 2, 5, 1);
     embedding_grad_case(0, 600, 16, 0);
@@ -254,7 +254,8 @@ static void softmax_case(int64_t outer, int64_t n, int64_t inner, bool logarithm
     for (int64_t r = 0; r < outer * inner; r++) {
         int64_t first = r / inner * n * inner + r % inner;
         double  total = 0;
-        for (int64_t k = 0; k < n; k++) total += t.x[0][first + k * inner] * (logarithm ? 1 : t.x[1][first + k * inner]);
+        for (int64_t k = 0; k < n; k++)
+            total += t.x[0][first + k * inner] * (logarithm ? 1 : t.x[1][first + k * inner]);
         for (int64_t k = 0; k < n; k++) {
             double d = t.x[0][first + k * inner], out = t.x[1][first + k * inner];
             dx[first + k * inner] = logarithm ? d - exp(out) * total : (d - total) * out;

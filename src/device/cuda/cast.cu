@@ -14,10 +14,10 @@ template <typename Y> static __device__ __forceinline__ float  number(float x, Y
 template <typename Y> static __device__ __forceinline__ double number(double x, Y *) { return x; }
 template <typename Y> static __device__ __forceinline__ float  number(bf16 x, Y *) { return __bfloat162float(x); }
 template <typename Y> static __device__ __forceinline__ float  number(uint8_t x, Y *) { return (float)x; }
-static __device__ __forceinline__ double number(int32_t x, double *) { return (double)x; }
-static __device__ __forceinline__ double number(int64_t x, double *) { return (double)x; }
-template <typename Y> static __device__ __forceinline__ float number(int32_t x, Y *) { return (float)x; }
-template <typename Y> static __device__ __forceinline__ float number(int64_t x, Y *) { return (float)x; }
+static __device__ __forceinline__ double                       number(int32_t x, double *) { return (double)x; }
+static __device__ __forceinline__ double                       number(int64_t x, double *) { return (double)x; }
+template <typename Y> static __device__ __forceinline__ float  number(int32_t x, Y *) { return (float)x; }
+template <typename Y> static __device__ __forceinline__ float  number(int64_t x, Y *) { return (float)x; }
 
 template <typename X, typename Y> struct cast_map {
     enum { WIDEST = sizeof(X) > sizeof(Y) ? sizeof(X) : sizeof(Y), PACKED = 16 / (int)WIDEST };
@@ -26,7 +26,10 @@ template <typename X, typename Y> struct cast_map {
     template <int N> struct values {
         lk__pack<X, N> x;
     };
-    template <int N> __device__ __forceinline__ void read(int64_t at, values<N> &v) const { v.x = load_pack<N>(x + at); }
+    template <int N> __device__ __forceinline__ void read(int64_t at, values<N> &v) const
+    {
+        v.x = load_pack<N>(x + at);
+    }
     template <int N> __device__ __forceinline__ void write(int64_t at, values<N> &v) const
     {
         lk__pack<Y, N> to;
@@ -44,8 +47,14 @@ template <typename X> struct cast_map<X, X> {
     template <int N> struct values {
         lk__pack<X, N> x;
     };
-    template <int N> __device__ __forceinline__ void read(int64_t at, values<N> &v) const { v.x = load_pack<N>(x + at); }
-    template <int N> __device__ __forceinline__ void write(int64_t at, values<N> &v) const { store_pack<N>(y + at, v.x); }
+    template <int N> __device__ __forceinline__ void read(int64_t at, values<N> &v) const
+    {
+        v.x = load_pack<N>(x + at);
+    }
+    template <int N> __device__ __forceinline__ void write(int64_t at, values<N> &v) const
+    {
+        store_pack<N>(y + at, v.x);
+    }
 };
 
 template <typename X, typename Y> static void launch_cast(const lk__kernel_call *call)

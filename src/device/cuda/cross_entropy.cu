@@ -8,13 +8,13 @@
 enum { THREADS = 256, WARP_MOST = 1024 }; /* classes of a row that one warp has */
 
 template <typename T> struct labelled_rows {
-    const T                *logits, *weight; /* weight: of a row; NULL: 1 */
-    const int32_t          *labels;
-    T                      *probs; /* NULL: not wanted */
-    int64_t                 rows, classes, ignore;
-    double                  smoothing;
-    double                 *results; /* (rows, 3): loss, weight, right */
-    lk__kernel_invalid_id  *invalid;
+    const T               *logits, *weight; /* weight: of a row; NULL: 1 */
+    const int32_t         *labels;
+    T                     *probs; /* NULL: not wanted */
+    int64_t                rows, classes, ignore;
+    double                 smoothing;
+    double                *results; /* (rows, 3): loss, weight, right */
+    lk__kernel_invalid_id *invalid;
 };
 
 /* NaN is no maximum here: it makes the loss NaN all the same, and no label right. */
@@ -83,6 +83,7 @@ template <typename T, int LANES> static __global__ void entropy_kernel(labelled_
 /* Adds the rows' results: launch_sums over rows, whose parts are after them in the workspace. */
 struct row_results {
     const double *results;
+
     template <int N> __device__ __forceinline__ void add(int64_t at, double (&sum)[3]) const
     {
 #pragma unroll
@@ -102,7 +103,7 @@ extern "C" size_t lk__cuda_cross_entropy_workspace(const lk__kernel_call *call, 
 template <typename T> static void launch_entropy(const lk__kernel_call *call)
 {
     labelled_rows<T> e = {};
-    cudaStream_t stream = cuda_stream(call);
+    cudaStream_t     stream = cuda_stream(call);
     e.logits = in_data<T>(call, 0);
     e.labels = in_data<int32_t>(call, 1);
     e.weight = in_data<T>(call, 2);

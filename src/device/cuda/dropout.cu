@@ -7,22 +7,23 @@
 enum { DROPOUT_THREADS = 256, QUADS = 2 }; /* quads: of four elements, of one thread */
 
 template <typename T> struct dropping {
-    const T  *x;
-    T        *y;
-    int64_t   rows, columns, quads; /* a row is a sample; quads: of a row */
-    divider   over;                 /* quads */
-    uint32_t  threshold;            /* draws below it zero the element */
-    WIDE(T)   scale;
-    uint64_t  stream;
+    const T *x;
+    T       *y;
+    int64_t  rows, columns, quads; /* a row is a sample; quads: of a row */
+    divider  over;                 /* quads */
+    uint32_t threshold;            /* draws below it zero the element */
+    WIDE(T) scale;
+    uint64_t               stream;
     const lk__kernel_step *step;
 };
 
 /* PACKED: every quad is whole and aligned. */
-template <typename T, bool PACKED> static __global__ void __launch_bounds__(DROPOUT_THREADS) dropout_kernel(dropping<T> d)
+template <typename T, bool PACKED>
+static __global__ void __launch_bounds__(DROPOUT_THREADS) dropout_kernel(dropping<T> d)
 {
-    __shared__ lk__random random;
+    __shared__ lk__random     random;
     __shared__ const int64_t *ids;
-    __shared__ int64_t known;
+    __shared__ int64_t        known;
     if (threadIdx.x == 0) {
         random = dropout_random(d.step, d.stream);
         ids = d.step->sample_ids;
@@ -38,8 +39,7 @@ template <typename T, bool PACKED> static __global__ void __launch_bounds__(DROP
         if (PACKED) {
             lk__pack<T, 4> x = load_pack<4>(d.x + at);
 #pragma unroll
-            for (int k = 0; k < 4; k++)
-                store(&x.at[k], bits[k] >= d.threshold ? load(&x.at[k]) * d.scale : (WIDE(T))0);
+            for (int k = 0; k < 4; k++) store(&x.at[k], bits[k] >= d.threshold ? load(&x.at[k]) * d.scale : (WIDE(T))0);
             store_pack<4>(d.y + at, x);
         } else {
 #pragma unroll

@@ -55,11 +55,11 @@ template <typename T, typename F> static void launch_binary(const lk__kernel_cal
     launch_map(call, f, f.walk.n, packed);
 }
 
-#define BINARY(name, F)                                                    \
-    extern "C" lk_status lk__cuda_##name(const lk__kernel_call *call)      \
-    {                                                                      \
-        BY_ELEMENT(call->out[0].dtype, T, launch_binary<T, F>(call);)      \
-        return lk__cuda_launched(call);                                    \
+#define BINARY(name, F)                                               \
+    extern "C" lk_status lk__cuda_##name(const lk__kernel_call *call) \
+    {                                                                 \
+        BY_ELEMENT(call->out[0].dtype, T, launch_binary<T, F>(call);) \
+        return lk__cuda_launched(call);                               \
     }
 BINARY(add, plus_of)
 BINARY(sub, minus_of)
@@ -132,18 +132,18 @@ extern "C" lk_status lk__cuda_where(const lk__kernel_call *call)
 
 template <typename T> struct scale_map {
     enum { PACKED = PACK(T) };
-    const T      *x;
-    T            *y;
-    WIDE(T)       scale;
+    const T *x;
+    T       *y;
+    WIDE(T) scale;
     const double *factor; /* instead of scale; NULL: none */
     template <int N> struct values {
         lk__pack<T, N> x;
-        WIDE(T)        by;
+        WIDE(T) by;
     };
     template <int N> __device__ __forceinline__ void read(int64_t at, values<N> &v) const
     {
         v.x = load_pack<N>(x + at);
-        v.by = factor ? (WIDE(T))*factor : scale;
+        v.by = factor ? (WIDE(T)) * factor : scale;
     }
     template <int N> __device__ __forceinline__ void write(int64_t at, values<N> &v) const
     {
@@ -173,9 +173,10 @@ extern "C" lk_status lk__cuda_scale_by(const lk__kernel_call *call)
 
 template <typename T> struct fill_map {
     enum { PACKED = PACK(T) };
-    T      *y;
+    T *y;
     WIDE(T) value;
-    template <int N> struct values {};
+    template <int N> struct values {
+    };
     template <int N> __device__ __forceinline__ void read(int64_t, values<N> &) const {}
     template <int N> __device__ __forceinline__ void write(int64_t at, values<N> &) const
     {

@@ -30,7 +30,10 @@ template <typename T> struct embedding_map {
         for (int i = 0; i < N; i++) store(&v.x.at[i], 0);
         if (column == 0) report_invalid(invalid, LK__OP_embedding, ids, count, position, rows);
     }
-    template <int N> __device__ __forceinline__ void write(int64_t at, values<N> &v) const { store_pack<N>(y + at, v.x); }
+    template <int N> __device__ __forceinline__ void write(int64_t at, values<N> &v) const
+    {
+        store_pack<N>(y + at, v.x);
+    }
 };
 
 template <typename T> static void launch_embedding(const lk__kernel_call *call)
@@ -153,9 +156,9 @@ enum { THREADS = 256, PART = 128 }; /* positions of a part */
 template <typename T> struct table_grad {
     const int32_t *ids, *order, *starts;
     const T       *dy;
-    WIDE(T)       *dtable, *partial; /* partial (2 ⌈n / PART⌉, columns): the parts' sums */
-    int64_t        rows, columns;
-    divider        chunks; /* a warp has 32 packs of columns */
+    WIDE(T) * dtable, *partial; /* partial (2 ⌈n / PART⌉, columns): the parts' sums */
+    int64_t rows, columns;
+    divider chunks; /* a warp has 32 packs of columns */
 };
 
 /* A part's sum: one slot for whole parts and one for last ones, by where the part begins. Of all parts of long runs no two have the
@@ -166,7 +169,7 @@ static __device__ __forceinline__ int64_t part_slot(int64_t begin, int64_t end)
 }
 
 template <int N, typename R> struct pack_sum {
-    lk__pack<R, N> at;
+    lk__pack<R, N>                  at;
     __device__ __forceinline__ void clear()
     {
 #pragma unroll
@@ -182,7 +185,7 @@ template <int N, typename R> struct pack_sum {
 
 template <int N, typename T>
 static __device__ __forceinline__ pack_sum<N, WIDE(T)> add_positions(const table_grad<T> &g, int64_t begin, int64_t end,
-                                                                      int64_t column)
+                                                                     int64_t column)
 {
     pack_sum<N, WIDE(T)> sum;
     sum.clear();
@@ -281,8 +284,8 @@ template <typename T> static void launch_embedding_grad(const lk__kernel_call *c
     g.rows = call->out[0].dims[0];
     g.columns = call->out[0].dims[1];
     if (g.rows * g.columns == 0) return;
-    LAUNCH(sort_ids_kernel, (unsigned)cuda_tiles(g.rows, SORT_RANGE), SORT_RANGE, 0, cuda_stream(call), g.ids, n, g.rows,
-           order, starts);
+    LAUNCH(sort_ids_kernel, (unsigned)cuda_tiles(g.rows, SORT_RANGE), SORT_RANGE, 0, cuda_stream(call), g.ids, n,
+           g.rows, order, starts);
     bool packed = g.columns % PACK(T) == 0 && is_aligned(g.dy, 16) && is_aligned(g.dtable, PACK(T) * sizeof(WIDE(T)));
     if (packed)
         launch_table_grad<PACK(T)>(call, g, n);

@@ -16,6 +16,7 @@ struct absolute {
 
 template <typename T, typename F> struct difference_sum {
     const T *x, *target;
+
     template <int N> __device__ __forceinline__ void add(int64_t at, double (&sum)[2]) const
     {
         lk__pack<T, N> a = load_pack<N>(x + at), b = load_pack<N>(target + at);
@@ -64,25 +65,25 @@ template <typename T, typename F> static void launch_difference_grad(const lk__k
 {
     difference_grad_map<T, F> f = {in_data<T>(call, 0), in_data<T>(call, 1), out_data<T>(call, 0), factor,
                                    in_data<double>(call, 2)};
-    bool packed = is_aligned(f.x, 16) && is_aligned(f.target, 16) && is_aligned(f.dx, 16);
+    bool                      packed = is_aligned(f.x, 16) && is_aligned(f.target, 16) && is_aligned(f.dx, 16);
     launch_map(call, f, lk__operand_elements(&call->out[0]), packed);
 }
 
-#define DIFFERENCE(name, F, factor)                                                                      \
-    extern "C" size_t lk__cuda_##name##_workspace(const lk__kernel_call *call, int threads)              \
-    {                                                                                                    \
-        (void)threads;                                                                                   \
-        return sums_workspace(lk__operand_elements(&call->in[0]), 2);                                    \
-    }                                                                                                    \
-    extern "C" lk_status lk__cuda_##name(const lk__kernel_call *call)                                    \
-    {                                                                                                    \
-        BY_WIDE_ELEMENT(call->in[0].dtype, T, (launch_difference<T, F>(call));)                          \
-        return lk__cuda_launched(call);                                                                  \
-    }                                                                                                    \
-    extern "C" lk_status lk__cuda_##name##_grad(const lk__kernel_call *call)                             \
-    {                                                                                                    \
-        BY_WIDE_ELEMENT(call->in[0].dtype, T, (launch_difference_grad<T, F>(call, factor));)             \
-        return lk__cuda_launched(call);                                                                  \
+#define DIFFERENCE(name, F, factor)                                                          \
+    extern "C" size_t lk__cuda_##name##_workspace(const lk__kernel_call *call, int threads)  \
+    {                                                                                        \
+        (void)threads;                                                                       \
+        return sums_workspace(lk__operand_elements(&call->in[0]), 2);                        \
+    }                                                                                        \
+    extern "C" lk_status lk__cuda_##name(const lk__kernel_call *call)                        \
+    {                                                                                        \
+        BY_WIDE_ELEMENT(call->in[0].dtype, T, (launch_difference<T, F>(call));)              \
+        return lk__cuda_launched(call);                                                      \
+    }                                                                                        \
+    extern "C" lk_status lk__cuda_##name##_grad(const lk__kernel_call *call)                 \
+    {                                                                                        \
+        BY_WIDE_ELEMENT(call->in[0].dtype, T, (launch_difference_grad<T, F>(call, factor));) \
+        return lk__cuda_launched(call);                                                      \
     }
 DIFFERENCE(mse, squared, 2)
 DIFFERENCE(l1, absolute, 1)
@@ -92,6 +93,7 @@ DIFFERENCE(l1, absolute, 1)
 
 template <typename T> struct element_sum {
     const T *x;
+
     template <int N> __device__ __forceinline__ void add(int64_t at, double (&sum)[2]) const
     {
         lk__pack<T, N> a = load_pack<N>(x + at);
@@ -101,8 +103,7 @@ template <typename T> struct element_sum {
     }
 };
 
-template <typename T>
-static void launch_element_sum(const lk__kernel_call *call, int i, double *sum, double *elements)
+template <typename T> static void launch_element_sum(const lk__kernel_call *call, int i, double *sum, double *elements)
 {
     element_sum<T> f = {in_data<T>(call, i)};
     sums_out<2>    out = {{sum, elements}};

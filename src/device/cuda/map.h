@@ -45,9 +45,10 @@ static __device__ __forceinline__ int64_t divide_off(int64_t &n, const divider &
  * for elements at … at+N-1. All reads come before the first write, so several are in flight; operands may be the output's memory. */
 enum { MAP_THREADS = 256 };
 
-template <int N, int UNROLL, typename F> static __global__ void __launch_bounds__(MAP_THREADS) map_kernel(F f, int64_t n)
+template <int N, int UNROLL, typename F>
+static __global__ void __launch_bounds__(MAP_THREADS) map_kernel(F f, int64_t n)
 {
-    int64_t packs = n / N, first = (int64_t)blockIdx.x * MAP_THREADS * UNROLL + threadIdx.x;
+    int64_t                        packs = n / N, first = (int64_t)blockIdx.x * MAP_THREADS * UNROLL + threadIdx.x;
     typename F::template values<N> v[UNROLL];
 #pragma unroll
     for (int u = 0; u < UNROLL; u++)
@@ -56,7 +57,7 @@ template <int N, int UNROLL, typename F> static __global__ void __launch_bounds_
     for (int u = 0; u < UNROLL; u++)
         if (first + u * MAP_THREADS < packs) f.template write<N>((first + u * MAP_THREADS) * N, v[u]);
     if (N > 1 && blockIdx.x == gridDim.x - 1) {
-        int64_t at = packs * N + threadIdx.x;
+        int64_t                        at = packs * N + threadIdx.x;
         typename F::template values<1> one;
         if (at >= n) return;
         f.template read<1>(at, one);
@@ -105,8 +106,7 @@ static inline void broadcast_axis(broadcast *p, int64_t dim, const int64_t *step
 {
     bool merged = p->rank > 0;
     if (dim == 1) return;
-    for (int k = 0; merged && k < p->operands; k++)
-        merged = step[k] == p->step[k][p->rank - 1] * p->dims[p->rank - 1];
+    for (int k = 0; merged && k < p->operands; k++) merged = step[k] == p->step[k][p->rank - 1] * p->dims[p->rank - 1];
     if (merged) {
         p->dims[p->rank - 1] *= dim;
         return;

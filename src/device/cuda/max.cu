@@ -37,7 +37,8 @@ template <typename T> static __device__ __forceinline__ void put_best(best<T> b,
 }
 
 /* Along contiguous elements: WARPS warps a row. */
-template <typename T, int WARPS> static __global__ void row_best_kernel(const T *x, T *y, int32_t *index, int64_t rows, int64_t n)
+template <typename T, int WARPS>
+static __global__ void row_best_kernel(const T *x, T *y, int32_t *index, int64_t rows, int64_t n)
 {
     __shared__ best<T> shared[LANES];
     int                lane = threadIdx.x % (32 * WARPS), warp = threadIdx.x / 32;
@@ -130,8 +131,8 @@ template <typename T> static void launch_max_grad(const lk__kernel_call *call)
 {
     const lk__kernel_operand *dx = &call->out[0];
     int                       axis = call->attrs->axis;
-    max_grad_map<T>           f = {in_data<T>(call, 0), in_data<int32_t>(call, 1), (T *)dx->data,
-                                   make_divider(dx->dims[axis]), make_divider(cuda_product(dx, axis + 1, dx->rank))};
+    max_grad_map<T> f = {in_data<T>(call, 0), in_data<int32_t>(call, 1), (T *)dx->data, make_divider(dx->dims[axis]),
+                         make_divider(cuda_product(dx, axis + 1, dx->rank))};
     launch_map(call, f, lk__operand_elements(dx), false);
 }
 

@@ -45,17 +45,17 @@ static __device__ __forceinline__ half_bits store_half(float x)
 }
 
 template <typename T> struct partial_of {
-    typedef T        type;
+    typedef T                              type;
     static __device__ __forceinline__ type load(T x) { return x; }
     static __device__ __forceinline__ T    store(type x) { return x; }
 };
 template <> struct partial_of<bf16> {
-    typedef float type;
+    typedef float                          type;
     static __device__ __forceinline__ type load(bf16 x) { return __bfloat162float(x); }
     static __device__ __forceinline__ bf16 store(type x) { return __float2bfloat16_rn(x); }
 };
 template <> struct partial_of<half_bits> {
-    typedef float type;
+    typedef float                               type;
     static __device__ __forceinline__ type      load(half_bits x) { return load_half(x); }
     static __device__ __forceinline__ half_bits store(type x) { return store_half(x); }
 };
@@ -71,9 +71,9 @@ template <int N, int LEVELS, typename T> struct add_map {
     enum { PACKED = N };
     typedef partial_of<T>          partial;
     typedef typename partial::type sum;
-    addends a;
-    int     n;
-    T      *out;
+    addends                        a;
+    int                            n;
+    T                             *out;
     template <int M> struct values {
         lk__pack<sum, M> x;
     };
@@ -169,7 +169,8 @@ lk_status lk__cuda_add(lk__device *device, lk__device_stream *stream, void *out,
 
 /* Infinities and NaN have all bits of the exponent set. */
 template <typename U>
-static __global__ void __launch_bounds__(MAP_THREADS) not_finite_kernel(const U *x, int64_t n, U exponent, int32_t *found)
+static __global__ void __launch_bounds__(MAP_THREADS)
+    not_finite_kernel(const U *x, int64_t n, U exponent, int32_t *found)
 {
     bool bad = false;
     EACH_INDEX(i, n) bad |= (x[i] & exponent) == exponent;

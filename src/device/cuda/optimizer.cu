@@ -11,6 +11,7 @@
 
 template <typename T> struct square_sum {
     const T *x;
+
     template <int N> __device__ __forceinline__ void add(int64_t at, double (&sum)[1]) const
     {
         lk__pack<T, N> a = load_pack<N>(x + at);
@@ -120,15 +121,13 @@ template <typename R> struct sgd_rule {
         nesterov = a.nesterov;
         begins = step->step == 1;
     }
-    template <int N>
-    static __device__ __forceinline__ void read(const tensor<R> &t, int64_t at, tensor_values<R, N> &v)
+    template <int N> static __device__ __forceinline__ void read(const tensor<R> &t, int64_t at, tensor_values<R, N> &v)
     {
         v.gradient = load_pack<N>(t.gradient + at);
         v.parameter = load_pack<N>(t.parameter + at);
         if (t.first) v.first = load_pack<N>(t.first + at);
     }
-    template <int N>
-    __device__ __forceinline__ void write(const tensor<R> &t, int64_t at, tensor_values<R, N> &v) const
+    template <int N> __device__ __forceinline__ void write(const tensor<R> &t, int64_t at, tensor_values<R, N> &v) const
     {
 #pragma unroll
         for (int i = 0; i < N; i++) {
@@ -183,16 +182,14 @@ template <typename R> struct adam_rule {
         epsilon = (R)a.epsilon;
         decoupled = a.decoupled;
     }
-    template <int N>
-    static __device__ __forceinline__ void read(const tensor<R> &t, int64_t at, tensor_values<R, N> &v)
+    template <int N> static __device__ __forceinline__ void read(const tensor<R> &t, int64_t at, tensor_values<R, N> &v)
     {
         v.gradient = load_pack<N>(t.gradient + at);
         v.parameter = load_pack<N>(t.parameter + at);
         v.first = load_pack<N>(t.first + at);
         v.second = load_pack<N>(t.second + at);
     }
-    template <int N>
-    __device__ __forceinline__ void write(const tensor<R> &t, int64_t at, tensor_values<R, N> &v) const
+    template <int N> __device__ __forceinline__ void write(const tensor<R> &t, int64_t at, tensor_values<R, N> &v) const
     {
 #pragma unroll
         for (int i = 0; i < N; i++) {
@@ -217,9 +214,8 @@ enum { THREADS = 256, UNROLL = 2 };
 
 /* THREADS × UNROLL packs from `begin` on; all threads of the block call it. */
 template <int N, typename RULE, typename R>
-static __device__ __forceinline__ void update_part(const tensor<R> &t, int64_t begin,
-                                                   const typename RULE::attributes &a, const lk__kernel_step *step,
-                                                   const double *scale, RULE *shared)
+static __device__ __forceinline__ void update_part(const tensor<R> &t, int64_t begin, const typename RULE::attributes &a,
+                                                   const lk__kernel_step *step, const double *scale, RULE *shared)
 {
     tensor_values<R, N> v[UNROLL];
 #pragma unroll
@@ -273,7 +269,11 @@ template <typename RULE, typename R> static void launch_update(const lk__kernel_
 template <typename R> static void launch_sgd(const lk__kernel_call *call)
 {
     R        *buffer = call->attrs->momentum != 0 ? out_data<R>(call, 1) : NULL;
-    tensor<R> t = {in_data<R>(call, 0), out_data<R>(call, 0), buffer, NULL, out_data<bf16>(call, 2),
+    tensor<R> t = {in_data<R>(call, 0),
+                   out_data<R>(call, 0),
+                   buffer,
+                   NULL,
+                   out_data<bf16>(call, 2),
                    lk__operand_elements(&call->out[0])};
     launch_update<sgd_rule<R>>(call, t);
 }

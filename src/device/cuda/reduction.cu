@@ -49,10 +49,10 @@ static bool is_middle(const groups *g, middle *s)
 
 enum {
     THREADS = 256,
-    WARP_MOST = 512,    /* elements of a row that one warp adds */
-    ROW_PART = 8192,    /* elements of a row that one block adds */
-    SHORT_MOST = 64,    /* rows that one thread adds, for its columns */
-    COLUMN_PART = 256,  /* rows that one block adds, for 32 columns */
+    WARP_MOST = 512,   /* elements of a row that one warp adds */
+    ROW_PART = 8192,   /* elements of a row that one block adds */
+    SHORT_MOST = 64,   /* rows that one thread adds, for its columns */
+    COLUMN_PART = 256, /* rows that one block adds, for 32 columns */
     COLUMN_LANES = THREADS / 32,
 };
 
@@ -141,7 +141,7 @@ static __device__ __forceinline__ double add_lanes(double sum, double (*shared)[
 /* 32 columns and a part of the rows, eight at a time. FROM: T, or double for the parts' sums. */
 template <typename FROM, typename T>
 static __global__ void column_parts_kernel(const FROM *x, T *y, double *partial, middle s, divider tiles, divider parts,
-                                    int64_t each, double divisor)
+                                           int64_t each, double divisor)
 {
     __shared__ double shared[COLUMN_LANES][33];
     int64_t           tile = blockIdx.x, item = divide_off(tile, tiles), part = item, outer = divide_off(part, parts);
@@ -166,8 +166,8 @@ static void launch_columns(const lk__kernel_call *call, const FROM *x, T *y, dou
                            int64_t each, double divisor)
 {
     int64_t tiles = cuda_tiles(s.c, 32);
-    LAUNCH((column_parts_kernel<FROM, T>), (unsigned)(tiles * parts * s.a), THREADS, 0, cuda_stream(call), x, y, partial,
-           s, make_divider(tiles), make_divider(parts), each, divisor);
+    LAUNCH((column_parts_kernel<FROM, T>), (unsigned)(tiles * parts * s.a), THREADS, 0, cuda_stream(call), x, y,
+           partial, s, make_divider(tiles), make_divider(parts), each, divisor);
 }
 
 /* The parts' sums of each row: one block a row. */
@@ -193,12 +193,13 @@ template <typename T> static void sum_middle(const lk__kernel_call *call, middle
         launch_map(call, f, s.a * s.c, s.c % PACK(T) == 0 && is_aligned(x, 16) && is_aligned(y, 16));
     } else if (s.c > 1) {
         launch_columns(call, x, y, partial, s, parts, (int64_t)COLUMN_PART, divisor);
-        if (parts > 1) launch_columns(call, (const double *)partial, y, NULL, middle{s.a, parts, s.c}, 1, parts, divisor);
+        if (parts > 1)
+            launch_columns(call, (const double *)partial, y, NULL, middle{s.a, parts, s.c}, 1, parts, divisor);
     } else if (s.b <= WARP_MOST) {
         LAUNCH(row_sums_kernel<T>, (unsigned)cuda_tiles(s.a, THREADS / 32), THREADS, 0, stream, x, y, s.a, s.b, divisor);
     } else {
-        LAUNCH(row_parts_kernel<T>, (unsigned)(s.a * parts), THREADS, 0, stream, x, y, partial, s.b, make_divider(parts),
-               divisor);
+        LAUNCH(row_parts_kernel<T>, (unsigned)(s.a * parts), THREADS, 0, stream, x, y, partial, s.b,
+               make_divider(parts), divisor);
         if (parts > 1) LAUNCH(finish_rows_kernel<T>, (unsigned)s.a, THREADS, 0, stream, partial, y, parts, divisor);
     }
 }
@@ -258,7 +259,8 @@ template <typename T> static void sum_pattern(const lk__kernel_call *call, const
 template <typename T> struct constant_map {
     enum { PACKED = 1 };
     T *y, value;
-    template <int N> struct values {};
+    template <int N> struct values {
+    };
     template <int N> __device__ __forceinline__ void read(int64_t, values<N> &) const {}
     template <int N> __device__ __forceinline__ void write(int64_t at, values<N> &) const { y[at] = value; }
 };

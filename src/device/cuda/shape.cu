@@ -15,11 +15,11 @@ typedef struct segment {
 enum { SEGMENTS = LK__MAX_IN };
 
 typedef struct segments {
-    segment at[SEGMENTS];
-    int     count;
-    char   *to;
-    int64_t rows, bytes; /* of the output */
-    const int *part;     /* in memory of the device: the first segment's part; NULL: 0. Parts follow each other. */
+    segment    at[SEGMENTS];
+    int        count;
+    char      *to;
+    int64_t    rows, bytes; /* of the output */
+    const int *part;        /* in memory of the device: the first segment's part; NULL: 0. Parts follow each other. */
 } segments;
 
 template <int BYTES> struct unit;
@@ -116,7 +116,10 @@ extern "C" lk_status lk__cuda_stop_gradient(const lk__kernel_call *call) { retur
 extern "C" lk_status lk__cuda_all_reduce(const lk__kernel_call *call) { return copy_whole(call, NULL); }
 extern "C" lk_status lk__cuda_all_gather(const lk__kernel_call *call) { return copy_whole(call, NULL); }
 extern "C" lk_status lk__cuda_wait(const lk__kernel_call *call) { return copy_whole(call, NULL); }
-extern "C" lk_status lk__cuda_own_part(const lk__kernel_call *call) { return copy_whole(call, &call->step_memory->part); }
+extern "C" lk_status lk__cuda_own_part(const lk__kernel_call *call)
+{
+    return copy_whole(call, &call->step_memory->part);
+}
 
 extern "C" lk_status lk__cuda_slice(const lk__kernel_call *call)
 {
@@ -243,8 +246,8 @@ static size_t widen_unit(const lk__kernel_call *call, permutation *p, size_t siz
     int last = p->rank - 1;
     if (p->other != last) return size;
     while (size < 16) {
-        bool whole = p->dims[last] % 2 == 0 && is_aligned(call->in[0].data, 2 * size) &&
-                     is_aligned(call->out[0].data, 2 * size);
+        bool whole =
+            p->dims[last] % 2 == 0 && is_aligned(call->in[0].data, 2 * size) && is_aligned(call->out[0].data, 2 * size);
         for (int i = 0; whole && i < last; i++) whole = p->x_step[i] % 2 == 0;
         if (!whole) return size;
         for (int i = 0; i < last; i++) p->x_step[i] /= 2;

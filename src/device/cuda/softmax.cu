@@ -59,7 +59,8 @@ template <typename T, int LANES, bool LOG> static __global__ void softmax_kernel
     }
 }
 
-template <typename T, int LANES, bool LOG> static __global__ void softmax_grad_kernel(rows r, const T *dy, const T *y, T *dx)
+template <typename T, int LANES, bool LOG>
+static __global__ void softmax_grad_kernel(rows r, const T *dy, const T *y, T *dx)
 {
     __shared__ double sums[32];
     int64_t           n, at = row_begin<LANES>(r, &n), first = threadIdx.x % LANES;
@@ -68,7 +69,8 @@ template <typename T, int LANES, bool LOG> static __global__ void softmax_grad_k
     y += at;
     dx += at;
 #pragma unroll 4
-    for (int64_t k = first; k < n; k += LANES) total += (double)(LOG ? dy[k * r.inner] : dy[k * r.inner] * y[k * r.inner]);
+    for (int64_t k = first; k < n; k += LANES)
+        total += (double)(LOG ? dy[k * r.inner] : dy[k * r.inner] * y[k * r.inner]);
     T sum = (T)team_sum<LANES>(total, sums);
 #pragma unroll 4
     for (int64_t k = first; k < n; k += LANES) {
@@ -77,7 +79,8 @@ template <typename T, int LANES, bool LOG> static __global__ void softmax_grad_k
     }
 }
 
-template <typename T, int LANES, bool LOG> static void launch_rows(const lk__kernel_call *call, const rows &r, bool grad)
+template <typename T, int LANES, bool LOG>
+static void launch_rows(const lk__kernel_call *call, const rows &r, bool grad)
 {
     unsigned     blocks = (unsigned)cuda_tiles(r.outer * r.inner, THREADS / LANES);
     cudaStream_t stream = cuda_stream(call);

@@ -44,7 +44,8 @@ static __global__ void __launch_bounds__(SUM_THREADS) part_sums_kernel(F f, int6
 
 /* Of `parts` times K sums. One block. */
 template <int K>
-static __global__ void __launch_bounds__(SUM_THREADS) add_parts_kernel(const double *partial, int64_t parts, sums_out<K> out)
+static __global__ void __launch_bounds__(SUM_THREADS)
+    add_parts_kernel(const double *partial, int64_t parts, sums_out<K> out)
 {
     __shared__ double shared[32];
     double            sum[K] = {};

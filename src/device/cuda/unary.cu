@@ -10,7 +10,10 @@ template <typename T, int FUNCTION> struct unary_map {
     template <int N> struct values {
         lk__pack<T, N> x;
     };
-    template <int N> __device__ __forceinline__ void read(int64_t at, values<N> &v) const { v.x = load_pack<N>(x + at); }
+    template <int N> __device__ __forceinline__ void read(int64_t at, values<N> &v) const
+    {
+        v.x = load_pack<N>(x + at);
+    }
     template <int N> __device__ __forceinline__ void write(int64_t at, values<N> &v) const
     {
 #pragma unroll
@@ -48,10 +51,8 @@ template <typename T> static void launch_unary(const lk__kernel_call *call)
     int64_t  n = lk__operand_elements(&call->out[0]);
     bool     packed = is_aligned(x, 16) && is_aligned(y, 16);
     switch (call->attrs->unary) {
-#define CASE(constant, name)                                                                     \
-    case constant:                                                                               \
-        launch_map(call, unary_map<T, constant>{x, y, unary_attributes(call->attrs)}, n, packed); \
-        break;
+#define CASE(constant, name) \
+    case constant: launch_map(call, unary_map<T, constant>{x, y, unary_attributes(call->attrs)}, n, packed); break;
         LK__UNARY_LIST(CASE)
 #undef CASE
     }
@@ -64,8 +65,8 @@ template <typename T> static void launch_unary_grad(const lk__kernel_call *call)
     int64_t  n = lk__operand_elements(&call->out[0]);
     bool     packed = is_aligned(dy, 16) && is_aligned(saved, 16) && is_aligned(dx, 16);
     switch (call->attrs->unary) {
-#define CASE(constant, name)                                                                                     \
-    case constant:                                                                                               \
+#define CASE(constant, name)                                                                                    \
+    case constant:                                                                                              \
         launch_map(call, unary_grad_map<T, constant>{dy, saved, dx, unary_attributes(call->attrs)}, n, packed); \
         break;
         LK__UNARY_LIST(CASE)
