@@ -82,6 +82,80 @@ static void row_norm_case(bool rms, int64_t rows, int64_t n, bool with_w, bool w
     free(want), free(mean), free(rstd), free(dw), free(db), free(kept), free(kept_w);
 }
 
+/* Numbers whose sums are exact in bf16, so that the f32 kernel normalises the same ones. */
+static void round_to_sixteenths(double *x, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) x[i] = round(x[i] * 16) / 16;
+}
+
+/* With a residual: y is the norm of x + residual, as it is rounded and stored; dx comes with the residual added. */
+static void row_norm_residual_case(bool rms, int64_t rows, int64_t n)
+{
+    int64_t dims[2] = {rows, n};
+    double *want = zeros(rows * n), *mean = zeros(rows), *rstd = zeros(rows), *kept = zeros(rows * n), eps = 1e-5;
+    int     residual = rms ? 2 : 3;
+    begin(rms ? LK__OP_rms_norm : LK__OP_layer_norm);
+    t.attrs.axis = 1;
+    t.attrs.epsilon = eps;
+    round_to_sixteenths(in(t.real, 2, dims), rows * n);
+    in(t.wide, 1, &n);
+    if (!rms) in(t.wide, 1, &n);
+    round_to_sixteenths(in(t.real, 2, dims), rows * n);
+    out(t.real, 2, dims, NULL);
+    if (!rms) out(t.wide, 1, &rows, NULL);
+    out(t.wide, 1, &rows, NULL);
+    out(t.real, 2, dims, NULL);
+    run_case();
+    for (int64_t i = 0; i < rows * n; i++) want[i] = t.x[0][i] + t.x[residual][i];
+    t.scale = 1;
+    expect(residual, want, 1e-6);
+    memcpy(kept, t.y[residual], (size_t)(rows * n) * sizeof *kept);
+    for (int64_t r = 0; r < rows; r++) {
+        const double *v = kept + r * n;
+        double        squares = 0;
+        for (int64_t i = 0; !rms && i < n; i++) mean[r] += v[i] / (double)n;
+        for (int64_t i = 0; i < n; i++) squares += (v[i] - mean[r]) * (v[i] - mean[r]) / (double)n;
+        rstd[r] = 1 / sqrt(squares + eps);
+        for (int64_t i = 0; i < n; i++)
+            want[r * n + i] = (v[i] - mean[r]) * rstd[r] * t.x[1][i] + (rms ? 0 : t.x[2][i]);
+    }
+    expect(0, want, 4e-6);
+    if (!rms) expect(1, mean, 1e-6);
+    expect(rms ? 1 : 2, rstd, 2e-6);
+    end_case();
+
+    begin(rms ? LK__OP_rms_norm_grad : LK__OP_layer_norm_grad);
+    t.attrs.axis = 1;
+    t.attrs.epsilon = eps;
+    t.in_place = 1u << (rms ? 4 : 5);
+    in(t.real, 2, dims);
+    memcpy(in(t.real, 2, dims), kept, (size_t)(rows * n) * sizeof *kept);
+    in(t.wide, 1, &n);
+    if (!rms) memcpy(in(t.wide, 1, &rows), mean, (size_t)rows * sizeof *mean);
+    memcpy(in(t.wide, 1, &rows), rstd, (size_t)rows * sizeof *rstd);
+    in(t.real, 2, dims);
+    out(t.real, 2, dims, NULL);
+    out(t.wide, 1, &n, NULL);
+    if (!rms) out(t.wide, 1, &n, NULL);
+    run_case();
+    const double *dy = t.x[0], *v = t.x[1], *m = rms ? mean : t.x[3], *s = t.x[rms ? 3 : 4];
+    for (int64_t r = 0; r < rows; r++) {
+        double level = 0, slope = 0;
+        for (int64_t i = 0; i < n; i++) {
+            double g = dy[r * n + i] * t.x[2][i];
+            level += rms ? 0 : g / (double)n;
+            slope += g * (v[r * n + i] - m[r]) * s[r] / (double)n;
+        }
+        for (int64_t i = 0; i < n; i++)
+            want[r * n + i] = s[r] * (dy[r * n + i] * t.x[2][i] - level - (v[r * n + i] - m[r]) * s[r] * slope) +
+                              t.x[rms ? 4 : 5][r * n + i];
+    }
+    t.scale = 1;
+    expect(0, want, 5e-6);
+    end_case();
+    free(want), free(mean), free(rstd), free(kept);
+}
+
 /* ---- group norm ---- */
 
 typedef struct group_case {
@@ -198,7 +272,18 @@ static void row_norms_and_their_gradients(void)
         row_norm_case(rms, 1009, 37, true, !rms, 3);
         row_norm_case(rms, 70, 769, true, !rms, 0);
         row_norm_case(rms, 2, 20011, true, !rms, 0);
+        row_norm_case(rms, 19, 504, true, !rms, 0); /* packs, but no multiple of a warp's */
+        row_norm_case(rms, 9, 1024, true, !rms, 0);
+        row_norm_case(rms, 3, 1031, true, !rms, 0);
+        row_norm_case(rms, 3, 8192, true, !rms, 1);
         row_norm_case(rms, 3001, 60, false, false, -1);
+        for (int64_t n = 2; n < 20; n++) row_norm_residual_case(rms, 3, n);
+        row_norm_residual_case(rms, 0, 6);
+        row_norm_residual_case(rms, 301, 256);
+        row_norm_residual_case(rms, 70, 768);
+        row_norm_residual_case(rms, 5, 1024);
+        row_norm_residual_case(rms, 3, 2048);
+        row_norm_residual_case(rms, 2, 20011);
     }
 }
 

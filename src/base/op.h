@@ -46,10 +46,12 @@
                              /* place on a or b when its shape is y's */                                             \
     X(softmax) X(log_softmax)/* x → y along axis; in place */                                                        \
     X(softmax_grad) X(log_softmax_grad) /* dy, y → dx along axis; in place on dy */                                  \
-    X(layer_norm)            /* x, [w], [b] → y, mean (rows), rstd (rows); a row is the last `axis` dims; epsilon */ \
-    X(layer_norm_grad)       /* dy, x, [w], mean, rstd → dx, [dw], [db] */                                           \
-    X(rms_norm)              /* x, [w] → y, rstd (rows); a row is the last `axis` dims; epsilon */                   \
-    X(rms_norm_grad)         /* dy, x, [w], rstd → dx, [dw] */                                                       \
+    /* x, [w], [b], [residual: as x] → y, mean (rows), rstd (rows), [sum: with residual, x + residual, whose norm y is then]; a row is */ \
+    /* the last `axis` dims; epsilon */                                                                              \
+    X(layer_norm)                                                                                                    \
+    X(layer_norm_grad)       /* dy, x, [w], mean, rstd, [residual] → dx [+ residual], [dw], [db]; in place on residual */ \
+    X(rms_norm)              /* x, [w], [residual] → y, rstd (rows), [sum]; as layer_norm */                         \
+    X(rms_norm_grad)         /* dy, x, [w], rstd, [residual] → dx [+ residual], [dw]; in place on residual */         \
     /* x (N,C,…), [w (C)], [b (C)] → y, mean (N,groups), rstd (N,groups); groups, epsilon; a group is C/groups */    \
     /* neighbouring channels of one sample */                                                                        \
     X(group_norm)                                                                                                    \

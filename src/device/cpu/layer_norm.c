@@ -3,9 +3,9 @@
 #include "device/cpu/columns.h"
 
 typedef struct layer {
-    const ELEMENT *x, *dy;
+    const ELEMENT *x, *dy, *residual; /* residual: added to x in forward, to dx in backward; NULL: nothing is */
     const REAL    *w, *b, *saved_mean, *saved_rstd;
-    ELEMENT       *y;
+    ELEMENT       *y, *sum; /* sum: x + residual */
     REAL          *mean, *rstd;
     int64_t        rows, n, tiles;
     double         epsilon;
@@ -25,6 +25,11 @@ static void normalise_row(const layer *of, int64_t row)
     const ELEMENT *x = s.x + row * s.n;
     ELEMENT       *y = s.y + row * s.n;
     double         total = 0, squares = 0;
+    if (s.residual) {
+        const ELEMENT *added = s.residual + row * s.n;
+        EACH_VECTOR(i, s.n, store_part(s.sum + row * s.n + i, load_part(x + i, lanes) + load_part(added + i, lanes), lanes););
+        x = s.sum + row * s.n;
+    }
     SUM_VECTORS(total, i, s.n, load_part(x + i, lanes));
     REAL mean = (REAL)(total / (double)s.n);
     SUM_VECTORS(squares, i, s.n, ({
@@ -55,9 +60,25 @@ void KERNEL(layer_norm)(const lk__kernel_call *call)
     layer s = {.x = call->in[0].data, .w = input(call, 1), .b = input(call, 2), .y = call->out[0].data};
     s.mean = call->out[1].data;
     s.rstd = call->out[2].data;
+    s.residual = input(call, 3);
+    s.sum = output(call, 3);
     s.epsilon = call->attrs->epsilon;
     set_extents(&s, &call->in[0], call->attrs->axis, 0);
     lk__pool_run(call->pool, s.tiles, layer_tile, &s);
+}
+
+/* grad_row's last part with the residual's gradient, which may be where dx is. */
+static void grad_row_residual(const layer *of, int64_t row, REAL level, REAL slope)
+{
+    const layer    s = *of;
+    const ELEMENT *x = s.x + row * s.n, *dy = s.dy + row * s.n, *added = s.residual + row * s.n;
+    REAL           mean = s.saved_mean[row], rstd = s.saved_rstd[row];
+    EACH_VECTOR(i, s.n, {
+        vec g = load_part(dy + i, lanes);
+        if (s.w) g = g * load_part(s.w + i, lanes);
+        vec d = (g - level - (load_part(x + i, lanes) - mean) * slope) * rstd;
+        store_part(s.y + row * s.n + i, d + load_part(added + i, lanes), lanes);
+    });
 }
 
 /* dx = rstd (g - mean(g) - xhat mean(g xhat)), with g = dy w and xhat = (x - mean) rstd. */
@@ -78,6 +99,10 @@ static void grad_row(const layer *of, int64_t row)
     }
     REAL level = (REAL)(total / (double)s.n);
     REAL slope = (REAL)(product / (double)s.n * (double)rstd * (double)rstd); /* of x - mean */
+    if (s.residual) {
+        grad_row_residual(of, row, level, slope);
+        return;
+    }
     EACH_VECTOR(i, s.n, {
         vec g = load_part(dy + i, lanes);
         if (s.w) g = g * load_part(s.w + i, lanes);
@@ -123,6 +148,7 @@ void KERNEL(layer_norm_grad)(const lk__kernel_call *call)
     layer s = {.dy = call->in[0].data, .x = call->in[1].data, .w = input(call, 2), .y = call->out[0].data};
     s.saved_mean = call->in[3].data;
     s.saved_rstd = call->in[4].data;
+    s.residual = input(call, 5);
     s.partial = wants_weights(call) ? call->workspace : NULL;
     set_extents(&s, &call->in[1], call->attrs->axis, PARTS);
     lk__pool_run(call->pool, s.tiles, grad_tile, &s);

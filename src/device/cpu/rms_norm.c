@@ -2,9 +2,9 @@
 #include "device/cpu/columns.h"
 
 typedef struct rms {
-    const ELEMENT *x, *dy;
+    const ELEMENT *x, *dy, *residual; /* residual: added to x in forward, to dx in backward; NULL: nothing is */
     const REAL    *w, *saved;
-    ELEMENT       *y;
+    ELEMENT       *y, *sum; /* sum: x + residual */
     REAL          *rstd;
     int64_t        rows, n, tiles;
     double         epsilon;
@@ -24,6 +24,11 @@ static void normalise_row(const rms *of, int64_t row)
     const ELEMENT *x = s.x + row * s.n;
     ELEMENT       *y = s.y + row * s.n;
     double         squares = 0;
+    if (s.residual) {
+        const ELEMENT *added = s.residual + row * s.n;
+        EACH_VECTOR(i, s.n, store_part(s.sum + row * s.n + i, load_part(x + i, lanes) + load_part(added + i, lanes), lanes););
+        x = s.sum + row * s.n;
+    }
     SUM_VECTORS(squares, i, s.n, load_part(x + i, lanes) * load_part(x + i, lanes));
     REAL rstd = (REAL)(1 / sqrt(squares / (double)s.n + s.epsilon));
     EACH_VECTOR(i, s.n, {
@@ -45,9 +50,25 @@ static void rms_tile(void *argument, int64_t tile, int worker)
 void KERNEL(rms_norm)(const lk__kernel_call *call)
 {
     rms s = {.x = call->in[0].data, .w = input(call, 1), .y = call->out[0].data, .rstd = call->out[1].data};
+    s.residual = input(call, 2);
+    s.sum = output(call, 2);
     s.epsilon = call->attrs->epsilon;
     set_extents(&s, &call->in[0], call->attrs->axis, 0);
     lk__pool_run(call->pool, s.tiles, rms_tile, &s);
+}
+
+/* grad_row's last part with the residual's gradient, which may be where dx is. */
+static void grad_row_residual(const rms *of, int64_t row, REAL slope)
+{
+    const rms      s = *of;
+    const ELEMENT *x = s.x + row * s.n, *dy = s.dy + row * s.n, *added = s.residual + row * s.n;
+    REAL           rstd = s.saved[row];
+    EACH_VECTOR(i, s.n, {
+        vec g = load_part(dy + i, lanes);
+        if (s.w) g = g * load_part(s.w + i, lanes);
+        vec d = (g - load_part(x + i, lanes) * slope) * rstd;
+        store_part(s.y + row * s.n + i, d + load_part(added + i, lanes), lanes);
+    });
 }
 
 /* dx = rstd (g - x rstd² mean(g x)), with g = dy w. */
@@ -63,6 +84,10 @@ static void grad_row(const rms *of, int64_t row)
     else
         SUM_VECTORS(product, i, s.n, load_part(dy + i, lanes) * load_part(x + i, lanes));
     REAL slope = (REAL)(product / (double)s.n * (double)rstd * (double)rstd);
+    if (s.residual) {
+        grad_row_residual(of, row, slope);
+        return;
+    }
     EACH_VECTOR(i, s.n, {
         vec g = load_part(dy + i, lanes);
         if (s.w) g = g * load_part(s.w + i, lanes);
@@ -105,6 +130,7 @@ size_t KERNEL(rms_norm_grad_workspace)(const lk__kernel_call *call, int threads)
 void KERNEL(rms_norm_grad)(const lk__kernel_call *call)
 {
     rms s = {.dy = call->in[0].data, .x = call->in[1].data, .w = input(call, 2), .saved = call->in[3].data};
+    s.residual = input(call, 4);
     s.y = call->out[0].data;
     s.partial = wants_weight(call) ? call->workspace : NULL;
     set_extents(&s, &call->in[1], call->attrs->axis, PARTS);

@@ -52,9 +52,11 @@ static int row_norm_shape(lk__graph_shapes *s, int statistics)
     if (x->count_axis >= x->rank - trailing)
         return LK__SHAPE_FAIL(s, "%s: cannot normalise over the batch axis of %s", lk__op_name(s->op),
                               lk__shape_show(x).text);
+    const int residual = 1 + statistics; /* of layer norm after weight and bias, of RMS norm after weight */
     for (int input = 1; input < s->inputs; input++) {
         const lk__graph_shape *w = s->in[input];
         if (!w) continue;
+        if (input == residual && lk__shape_equal(w, x)) continue;
         bool fits = w->rank == trailing;
         for (int i = 0; fits && i < trailing; i++) fits = w->dims[i] == x->dims[x->rank - trailing + i];
         if (!fits)
@@ -65,7 +67,9 @@ static int row_norm_shape(lk__graph_shapes *s, int statistics)
     for (int i = 0; i < rows.rank; i++) lk__shape_carry_count(&rows, x, i, i);
     s->out[0] = *x;
     s->out[1] = s->out[2] = rows;
-    return 1 + statistics;
+    if (s->inputs <= residual || !s->in[residual]) return 1 + statistics;
+    s->out[residual] = *x;
+    return 2 + statistics;
 }
 
 static int layer_norm_shape(lk__graph_shapes *s) { return row_norm_shape(s, 2); }
@@ -95,13 +99,14 @@ static void rms_norm_gradient(lk__graph_backward *b, int dy)
     lk__grad_norm(b, LK__OP_rms_norm_grad, operands, 4, 1);
 }
 
+/* Residuals are added by plan/fuse_residual.c alone, after the gradients were derived. */
 DESCRIBE(layer_norm){
-    .inputs = 3,
+    .inputs = 4,
     .in = {OPERAND("x", REAL, REQUIRED, ROWS), OPERAND("weight", WIDE, OPTIONAL, ROWS),
-           OPERAND("bias", WIDE, OPTIONAL, ROWS)},
-    .outputs = 3,
+           OPERAND("bias", WIDE, OPTIONAL, ROWS), OPERAND("residual", REAL, OPTIONAL, ROWS)},
+    .outputs = 4,
     .out = {OPERAND("y", REAL, REQUIRED, ROWS), OPERAND("mean", WIDE, REQUIRED, ROWS),
-            OPERAND("rstd", WIDE, REQUIRED, ROWS)},
+            OPERAND("rstd", WIDE, REQUIRED, ROWS), OPERAND("sum", REAL, OPTIONAL, ROWS)},
     .attributes = LK__HAS(axis) | LK__HAS(epsilon),
     .shape = layer_norm_shape,
     .gradient = layer_norm_gradient,
@@ -113,10 +118,10 @@ DESCRIBE(layer_norm){
 };
 
 DESCRIBE(layer_norm_grad){
-    .inputs = 5,
+    .inputs = 6,
     .in = {OPERAND("dy", REAL, REQUIRED, ROWS), OPERAND("x", REAL, REQUIRED, ROWS),
            OPERAND("weight", WIDE, OPTIONAL, ROWS), OPERAND("mean", WIDE, REQUIRED, ROWS),
-           OPERAND("rstd", WIDE, REQUIRED, ROWS)},
+           OPERAND("rstd", WIDE, REQUIRED, ROWS), OPERAND("residual", REAL, OPTIONAL, ROWS)},
     .outputs = 3,
     .out = {OPERAND("dx", REAL, REQUIRED, ROWS), OPERAND("dw", WIDE, OPTIONAL, ROWS),
             OPERAND("db", WIDE, OPTIONAL, ROWS)},
@@ -124,17 +129,19 @@ DESCRIBE(layer_norm_grad){
     .shape = layer_norm_grad_shape,
     .gradient = lk__gradient_none,
     .no_gradient = LK__NO_OPERAND,
-    .in_place = LK__NO_OPERAND,
+    .in_place = 1u << 5,
     .precision = LK__PRECISION_NARROW,
     ORDINARY,
     MEMORY_BOUND,
 };
 
 DESCRIBE(rms_norm){
-    .inputs = 2,
-    .in = {OPERAND("x", REAL, REQUIRED, ROWS), OPERAND("weight", WIDE, OPTIONAL, ROWS)},
-    .outputs = 2,
-    .out = {OPERAND("y", REAL, REQUIRED, ROWS), OPERAND("rstd", WIDE, REQUIRED, ROWS)},
+    .inputs = 3,
+    .in = {OPERAND("x", REAL, REQUIRED, ROWS), OPERAND("weight", WIDE, OPTIONAL, ROWS),
+           OPERAND("residual", REAL, OPTIONAL, ROWS)},
+    .outputs = 3,
+    .out = {OPERAND("y", REAL, REQUIRED, ROWS), OPERAND("rstd", WIDE, REQUIRED, ROWS),
+            OPERAND("sum", REAL, OPTIONAL, ROWS)},
     .attributes = LK__HAS(axis) | LK__HAS(epsilon),
     .shape = rms_norm_shape,
     .gradient = rms_norm_gradient,
@@ -146,16 +153,17 @@ DESCRIBE(rms_norm){
 };
 
 DESCRIBE(rms_norm_grad){
-    .inputs = 4,
+    .inputs = 5,
     .in = {OPERAND("dy", REAL, REQUIRED, ROWS), OPERAND("x", REAL, REQUIRED, ROWS),
-           OPERAND("weight", WIDE, OPTIONAL, ROWS), OPERAND("rstd", WIDE, REQUIRED, ROWS)},
+           OPERAND("weight", WIDE, OPTIONAL, ROWS), OPERAND("rstd", WIDE, REQUIRED, ROWS),
+           OPERAND("residual", REAL, OPTIONAL, ROWS)},
     .outputs = 2,
     .out = {OPERAND("dx", REAL, REQUIRED, ROWS), OPERAND("dw", WIDE, OPTIONAL, ROWS)},
     .attributes = LK__HAS(axis) | LK__HAS(epsilon),
     .shape = rms_norm_grad_shape,
     .gradient = lk__gradient_none,
     .no_gradient = LK__NO_OPERAND,
-    .in_place = LK__NO_OPERAND,
+    .in_place = 1u << 4,
     .precision = LK__PRECISION_NARROW,
     ORDINARY,
     MEMORY_BOUND,
