@@ -10,9 +10,9 @@ enum { WARP_ROW = 1024, BLOCK_ROW = 8192, BLOCK_EACH = 16, NORM_WARPS = 4, GRAD_
 
 template <typename T> struct row_norm {
     typedef WIDE(T) W;
-    const T *x, *dy;
+    const T *x, *dy, *residual;               /* residual: added to x in forward, to dx in backward; NULL: nothing is */
     const W *w, *b, *saved_mean, *saved_rstd; /* w, b: may be NULL */
-    T       *y;                               /* dx in backward */
+    T       *y, *sum;                         /* y: dx in backward; sum: x + residual, unless NULL */
     W       *mean, *rstd;
     int64_t  rows, n;
     W        epsilon;
@@ -44,6 +44,17 @@ static __device__ __forceinline__ void load_row(const T *row, int n, int me, int
     EACH_PACK(k, i, n) to[k] = load_pack<N>(row + i);
 }
 
+/* Brings a row into the L2 cache: reads ahead without the registers that it would take. */
+template <typename T> static __device__ __forceinline__ void prefetch_row(const T *row, int n, int me, int threads)
+{
+#if !defined(LK_CUDA_EMULATED)
+    for (int i = me * 128; i < n * (int)sizeof(T); i += threads * 128) /* lines of 128 bytes */
+        asm volatile("prefetch.global.L2 [%0];" ::"l"((const char *)row + i));
+#else
+    (void)row, (void)n, (void)me, (void)threads;
+#endif
+}
+
 /* The numbers of a pack of w or b, or of a constant where there is none. */
 template <int N, typename W>
 static __device__ __forceinline__ lk__pack<W, N> load_weights(const W *w, int i, W otherwise)
@@ -55,23 +66,48 @@ static __device__ __forceinline__ lk__pack<W, N> load_weights(const W *w, int i,
     return pack;
 }
 
-template <typename T, int N, int EACH, bool WARP, bool RMS>
-static __global__ void __launch_bounds__(WARP ? NORM_WARPS * 32 : BLOCK_ROW / BLOCK_EACH) norm_rows(row_norm<T> p)
+/* x + residual, rounded to the type in which others read it. */
+template <typename T, int N> static __device__ __forceinline__ void add_pack(lk__pack<T, N> *x, const lk__pack<T, N> &residual)
+{
+#pragma unroll
+    for (int j = 0; j < N; j++) store(&x->at[j], load(&x->at[j]) + load(&residual.at[j]));
+}
+
+/* Blocks of a multiprocessor that the registers must allow: enough bytes in flight, where rows are short and elements narrow. */
+#define NORM_BLOCKS(T, EACH, WARP, RESIDUAL) ((WARP) && sizeof(T) <= 4 && (EACH) <= 24 ? ((RESIDUAL) ? 3 : 4) : 1)
+
+template <typename T, int N, int EACH, bool WARP, bool RMS, bool RESIDUAL>
+static __global__ void __launch_bounds__(WARP ? NORM_WARPS * 32 : BLOCK_ROW / BLOCK_EACH, NORM_BLOCKS(T, EACH, WARP, RESIDUAL))
+    norm_rows(row_norm<T> p)
 {
     typedef WIDE(T) W;
     __shared__ W  shared[32];
     const int     n = (int)p.n, threads = WARP ? 32 : blockDim.x, me = WARP ? threadIdx.x % 32 : threadIdx.x;
     const int64_t first = WARP ? (int64_t)blockIdx.x * NORM_WARPS + threadIdx.x / 32 : blockIdx.x;
     const int64_t step = WARP ? (int64_t)gridDim.x * NORM_WARPS : gridDim.x;
-    lk__pack<T, N> x[EACH / N], next[EACH / N];
+    lk__pack<T, N> x[EACH / N], next[EACH / N], residual[EACH / N], next_residual[EACH / N];
     lk__pack<W, N> w[EACH / N], b[EACH / N]; /* of a warp's rows, which are short */
     if constexpr (WARP) {
         EACH_PACK(k, i, n) w[k] = load_weights<N, W>(p.w, i, 1);
         EACH_PACK(k, i, n) b[k] = load_weights<N, W>(p.b, i, 0);
     }
-    if (first < p.rows) load_row<T, N, EACH>(p.x + first * p.n, n, me, threads, x);
+    if (first < p.rows) {
+        load_row<T, N, EACH>(p.x + first * p.n, n, me, threads, x);
+        if constexpr (RESIDUAL) load_row<T, N, EACH>(p.residual + first * p.n, n, me, threads, residual);
+    }
     for (int64_t row = first; row < p.rows; row += step) {
-        if (row + step < p.rows) load_row<T, N, EACH>(p.x + (row + step) * p.n, n, me, threads, next);
+        if (row + step < p.rows) {
+            load_row<T, N, EACH>(p.x + (row + step) * p.n, n, me, threads, next);
+            if constexpr (RESIDUAL)
+                load_row<T, N, EACH>(p.residual + (row + step) * p.n, n, me, threads, next_residual);
+        }
+        if constexpr (RESIDUAL) {
+            EACH_PACK(k, i, n)
+            {
+                add_pack<T, N>(&x[k], residual[k]);
+                if (p.sum) store_pack<N>(p.sum + row * p.n + i, x[k]);
+            }
+        }
         W mean = 0, squares = 0;
         if constexpr (!RMS) {
             EACH_PACK(k, i, n)
@@ -101,13 +137,16 @@ static __global__ void __launch_bounds__(WARP ? NORM_WARPS * 32 : BLOCK_ROW / BL
             if (p.rstd) p.rstd[row] = rstd;
         }
 #pragma unroll
-        for (int k = 0; k < EACH / N; k++) x[k] = next[k];
+        for (int k = 0; k < EACH / N; k++) {
+            x[k] = next[k];
+            if constexpr (RESIDUAL) residual[k] = next_residual[k];
+        }
     }
 }
 
 /* dx = rstd (g - mean(g) - xhat mean(g xhat)), with g = dy w and xhat = (x - mean) rstd; RMS norm has no mean(g). Block i has part i of
  * the rows. */
-template <typename T, int N, int EACH, bool WARP, bool RMS>
+template <typename T, int N, int EACH, bool WARP, bool RMS, bool RESIDUAL>
 static __global__ void __launch_bounds__(WARP ? GRAD_WARPS * 32 : BLOCK_ROW / BLOCK_EACH,
                                          WARP && sizeof(T) <= 4 && EACH <= 24 ? 2 : 1) norm_rows_grad(row_norm<T> p)
 {
@@ -125,6 +164,11 @@ static __global__ void __launch_bounds__(WARP ? GRAD_WARPS * 32 : BLOCK_ROW / BL
     for (int64_t row = first; row < end; row += step) {
         load_row<T, N, EACH>(p.x + row * p.n, n, me, threads, x);
         load_row<T, N, EACH>(p.dy + row * p.n, n, me, threads, dy);
+        if constexpr (RESIDUAL) prefetch_row(p.residual + row * p.n, n, me, threads);
+        if (row + step < end) {
+            prefetch_row(p.x + (row + step) * p.n, n, me, threads);
+            prefetch_row(p.dy + (row + step) * p.n, n, me, threads);
+        }
         W mean = RMS ? (W)0 : p.saved_mean[row], rstd = p.saved_rstd[row];
         W total = 0, product = 0;
         EACH_PACK(k, i, n)
@@ -145,10 +189,13 @@ static __global__ void __launch_bounds__(WARP ? GRAD_WARPS * 32 : BLOCK_ROW / BL
         {
             lk__pack<W, N> w = load_weights<N, W>(p.w, i, 1);
             lk__pack<T, N> dx;
+            if constexpr (RESIDUAL) dx = load_pack<N>(p.residual + row * p.n + i);
 #pragma unroll
             for (int j = 0; j < N; j++) {
                 W g = load(&dy[k].at[j]) * w.at[j], c = load(&x[k].at[j]) - mean;
-                store(&dx.at[j], (g - level - c * slope) * rstd);
+                W d = (g - level - c * slope) * rstd;
+                if constexpr (RESIDUAL) d += load(&dx.at[j]);
+                store(&dx.at[j], d);
             }
             store_pack<N>(p.y + row * p.n + i, dx);
         }
@@ -185,6 +232,11 @@ template <typename T, bool RMS> static __global__ void __launch_bounds__(LONG_TH
     for (int64_t row = blockIdx.x; row < p.rows; row += gridDim.x) {
         const T *x = p.x + row * p.n;
         double   total = 0, squares = 0;
+        if (p.residual) { /* each thread reads again what it wrote itself */
+            for (int64_t i = threadIdx.x; i < p.n; i += blockDim.x)
+                store(p.sum + row * p.n + i, load(x + i) + load(p.residual + row * p.n + i));
+            x = p.sum + row * p.n;
+        }
         for (int64_t i = threadIdx.x; !RMS && i < p.n; i += blockDim.x) total += (double)load(x + i);
         W mean = RMS ? (W)0 : (W)(block_sum(total, shared) / (double)p.n);
         for (int64_t i = threadIdx.x; i < p.n; i += blockDim.x) {
@@ -219,7 +271,8 @@ template <typename T, bool RMS> static __global__ void __launch_bounds__(LONG_TH
         W slope = (W)(block_sum(product, shared) / (double)p.n * (double)rstd * (double)rstd);
         for (int64_t i = threadIdx.x; i < p.n; i += blockDim.x) {
             W g = load(dy + i) * (p.w ? p.w[i] : (W)1);
-            store(p.y + row * p.n + i, (g - level - (load(x + i) - mean) * slope) * rstd);
+            W d = (g - level - (load(x + i) - mean) * slope) * rstd;
+            store(p.y + row * p.n + i, p.residual ? d + load(p.residual + row * p.n + i) : d);
         }
     }
 }
@@ -266,20 +319,26 @@ static bool aligned(const void *memory) { return (uintptr_t)memory % 32 == 0; }
 template <typename T> static bool packs_fit(const row_norm<T> &p)
 {
     return p.n % PACK(T) == 0 && (uintptr_t)p.x % 16 == 0 && (uintptr_t)p.y % 16 == 0 && (uintptr_t)p.dy % 16 == 0 &&
-           aligned(p.w) && aligned(p.b);
+           (uintptr_t)p.residual % 16 == 0 && (uintptr_t)p.sum % 16 == 0 && aligned(p.w) && aligned(p.b);
 }
 
 template <typename T, int N, int EACH, bool RMS> static void launch_warps(cudaStream_t stream, const row_norm<T> &p)
 {
     /* Several rows for each warp, which keeps w and b: grids have no part in the results. */
     int64_t blocks = cuda_tiles(p.rows, NORM_WARPS * (p.rows >= 16384 ? 4 : 1));
-    LAUNCH((norm_rows<T, N, EACH, true, RMS>), cuda_blocks(blocks, 1), NORM_WARPS * 32, 0, stream, p);
+    if (p.residual)
+        LAUNCH((norm_rows<T, N, EACH, true, RMS, true>), cuda_blocks(blocks, 1), NORM_WARPS * 32, 0, stream, p);
+    else
+        LAUNCH((norm_rows<T, N, EACH, true, RMS, false>), cuda_blocks(blocks, 1), NORM_WARPS * 32, 0, stream, p);
 }
 
 template <typename T, int N, bool RMS> static void launch_blocks(cudaStream_t stream, const row_norm<T> &p)
 {
     unsigned threads = (unsigned)cuda_tiles(p.n, BLOCK_EACH * 32) * 32;
-    LAUNCH((norm_rows<T, N, BLOCK_EACH, false, RMS>), cuda_blocks(p.rows, 1), threads, 0, stream, p);
+    if (p.residual)
+        LAUNCH((norm_rows<T, N, BLOCK_EACH, false, RMS, true>), cuda_blocks(p.rows, 1), threads, 0, stream, p);
+    else
+        LAUNCH((norm_rows<T, N, BLOCK_EACH, false, RMS, false>), cuda_blocks(p.rows, 1), threads, 0, stream, p);
 }
 
 template <typename T, bool RMS> static void launch_norm(cudaStream_t stream, const row_norm<T> &p)
@@ -304,14 +363,20 @@ template <typename T, bool RMS> static void launch_norm(cudaStream_t stream, con
 
 template <typename T, int N, int EACH, bool RMS> static void launch_warps_grad(cudaStream_t stream, const row_norm<T> &p)
 {
-    LAUNCH((norm_rows_grad<T, N, EACH, true, RMS>), (unsigned)p.parts, GRAD_WARPS * 32,
-           (size_t)(p.partial ? 2 * p.n : 0) * sizeof *p.partial, stream, p);
+    size_t bytes = (size_t)(p.partial ? 2 * p.n : 0) * sizeof *p.partial;
+    if (p.residual)
+        LAUNCH((norm_rows_grad<T, N, EACH, true, RMS, true>), (unsigned)p.parts, GRAD_WARPS * 32, bytes, stream, p);
+    else
+        LAUNCH((norm_rows_grad<T, N, EACH, true, RMS, false>), (unsigned)p.parts, GRAD_WARPS * 32, bytes, stream, p);
 }
 
 template <typename T, int N, bool RMS> static void launch_blocks_grad(cudaStream_t stream, const row_norm<T> &p)
 {
     unsigned threads = (unsigned)cuda_tiles(p.n, BLOCK_EACH * 32) * 32;
-    LAUNCH((norm_rows_grad<T, N, BLOCK_EACH, false, RMS>), (unsigned)p.parts, threads, 0, stream, p);
+    if (p.residual)
+        LAUNCH((norm_rows_grad<T, N, BLOCK_EACH, false, RMS, true>), (unsigned)p.parts, threads, 0, stream, p);
+    else
+        LAUNCH((norm_rows_grad<T, N, BLOCK_EACH, false, RMS, false>), (unsigned)p.parts, threads, 0, stream, p);
 }
 
 template <typename T, bool RMS> static void launch_grad(cudaStream_t stream, const row_norm<T> &p)
@@ -337,35 +402,31 @@ template <typename T, bool RMS> static void launch_grad(cudaStream_t stream, con
         launch_warps_grad<T, PACK(T), 32, RMS>(stream, p);
 }
 
+template <typename T, bool RMS> static void run_norm(const lk__kernel_call *call)
+{
+    typedef WIDE(T) W;
+    row_norm<T> p = {};
+    set_extents(&p, call, &call->in[0]);
+    p.x = in_data<T>(call, 0);
+    p.w = in_data<W>(call, 1);
+    p.b = RMS ? NULL : in_data<W>(call, 2);
+    p.residual = in_data<T>(call, RMS ? 2 : 3);
+    p.y = out_data<T>(call, 0);
+    p.mean = RMS ? NULL : out_data<W>(call, 1);
+    p.rstd = out_data<W>(call, RMS ? 1 : 2);
+    p.sum = out_data<T>(call, RMS ? 2 : 3);
+    launch_norm<T, RMS>(cuda_stream(call), p);
+}
+
 extern "C" lk_status lk__cuda_layer_norm(const lk__kernel_call *call)
 {
-    BY_ELEMENT(call->in[0].dtype, T, {
-        typedef WIDE(T) W;
-        row_norm<T> p = {};
-        set_extents(&p, call, &call->in[0]);
-        p.x = in_data<T>(call, 0);
-        p.w = in_data<W>(call, 1);
-        p.b = in_data<W>(call, 2);
-        p.y = out_data<T>(call, 0);
-        p.mean = out_data<W>(call, 1);
-        p.rstd = out_data<W>(call, 2);
-        launch_norm<T, false>(cuda_stream(call), p);
-    })
+    BY_ELEMENT(call->in[0].dtype, T, { run_norm<T, false>(call); })
     return lk__cuda_launched(call);
 }
 
 extern "C" lk_status lk__cuda_rms_norm(const lk__kernel_call *call)
 {
-    BY_ELEMENT(call->in[0].dtype, T, {
-        typedef WIDE(T) W;
-        row_norm<T> p = {};
-        set_extents(&p, call, &call->in[0]);
-        p.x = in_data<T>(call, 0);
-        p.w = in_data<W>(call, 1);
-        p.y = out_data<T>(call, 0);
-        p.rstd = out_data<W>(call, 1);
-        launch_norm<T, true>(cuda_stream(call), p);
-    })
+    BY_ELEMENT(call->in[0].dtype, T, { run_norm<T, true>(call); })
     return lk__cuda_launched(call);
 }
 
@@ -374,7 +435,7 @@ static size_t grad_workspace(const lk__kernel_call *call, int sums)
 {
     const lk__kernel_operand *x = &call->in[1];
     int64_t rows = cuda_product(x, 0, x->rank - call->attrs->axis), n = cuda_product(x, x->rank - call->attrs->axis, x->rank);
-    bool    wanted = out_data<void>(call, 1) || out_data<void>(call, 2);
+    bool    wanted = out_data<void>(call, 1) || (sums == 2 && out_data<void>(call, 2));
     return wanted ? (size_t)(weight_parts(rows, n) * sums * n) * (x->dtype == LK_F64 ? 8 : 4) : 0;
 }
 
@@ -395,6 +456,7 @@ template <typename T, bool RMS> static void run_grad(const lk__kernel_call *call
     p.w = in_data<W>(call, 2);
     p.saved_mean = RMS ? NULL : in_data<W>(call, 3);
     p.saved_rstd = in_data<W>(call, RMS ? 3 : 4);
+    p.residual = in_data<T>(call, RMS ? 4 : 5);
     p.y = out_data<T>(call, 0);
     p.partial = dw || db ? (W *)call->workspace : NULL;
     p.parts = weight_parts(p.rows, p.n);
