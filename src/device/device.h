@@ -113,7 +113,8 @@ typedef struct lk__device_backend {
     lk_status (*hash)(lk__device *device, const void *memory, size_t bytes, uint64_t seed, uint64_t *hash);
     lk_status (*finite)(lk__device *device, const void *memory, int64_t elements, lk_dtype type, bool *finite);
 
-    /* Whether it computes `next`, the only reader of op's first output, in op's kernel. */
+    /* Whether it computes `next`, the only reader of op's first output, in op's kernel; an addition before a norm: in the norm's, also
+     * where others read the sum. */
     bool (*fuses)(lk__op op, const lk__op_attrs *attrs, lk__op next, const lk__op_attrs *next_attrs);
     bool channels_last; /* its kernels read and write images with the channels last */
 } lk__device_backend;

@@ -1,5 +1,5 @@
 /* plan/plan.h - the internals of a plan: two instruction lists (training, evaluation) over one set of states, and the passes that
- * make them. Order of the passes: evaluation → precision → fuse → sync norm → grad → update → layout → leaf batch → buckets → memory. */
+ * make them. Order of the passes: evaluation → precision → fuse → sync norm → grad → fuse residual → update → layout → leaf batch → buckets → memory. */
 #ifndef LK__PLAN_H
 #define LK__PLAN_H
 
@@ -137,6 +137,8 @@ void      lk__precision_states(lk_graph *graph);
 lk_status lk__pass_precision(lk__plan_list *list, const lk_graph *recorded);
 /* fuse.c: fuses relu and pooling into the convolution, relu into linear and batch norm. */
 lk_status lk__pass_fuse(lk__plan_list *list);
+/* fuse_residual.c: additions before layer and RMS norms, and behind their gradients. */
+lk_status lk__pass_fuse_residual(lk__plan_list *list);
 /* sync_norm.c: batch norm with the statistics of all ranks and leaves. */
 lk_status lk__pass_sync_norm(lk__plan_list *list, lk__op_order order);
 /* update.c: clipping and the optimizer; sets the states' moments. */
