@@ -27,7 +27,8 @@ static void normalise_row(const layer *of, int64_t row)
     double         total = 0, squares = 0;
     if (s.residual) {
         const ELEMENT *added = s.residual + row * s.n;
-        EACH_VECTOR(i, s.n, store_part(s.sum + row * s.n + i, load_part(x + i, lanes) + load_part(added + i, lanes), lanes););
+        EACH_VECTOR(i, s.n,
+                    store_part(s.sum + row * s.n + i, load_part(x + i, lanes) + load_part(added + i, lanes), lanes););
         x = s.sum + row * s.n;
     }
     SUM_VECTORS(total, i, s.n, load_part(x + i, lanes));

@@ -35,7 +35,8 @@ static inline column_layout column_layout_of(int64_t rows, int64_t columns, int 
     l.height = COLUMN_THREADS / l.width;
     l.strips = (int)cuda_tiles(l.packs, l.width);
     int64_t most = cuda_tiles(COLUMN_BLOCKS, l.strips > 0 ? l.strips : 1);
-    int64_t least = cuda_tiles(rows, (int64_t)l.height * 256); /* so many rows a thread adds in the type of computation at most */
+    int64_t least =
+        cuda_tiles(rows, (int64_t)l.height * 256); /* so many rows a thread adds in the type of computation at most */
     int64_t parts = cuda_tiles(rows, (int64_t)l.height * 4);
     l.parts = (int)(least > most ? least : parts < most ? parts : most);
     return l;
@@ -89,8 +90,8 @@ static void launch_weight_parts(cudaStream_t stream, const P *partial, int parts
                                 W *second)
 {
     if (columns > 0)
-        LAUNCH((add_weight_parts<P, W>), (unsigned)cuda_tiles(columns * sums, 32), 1024, 0, stream, partial, parts, columns,
-               sums, first, second);
+        LAUNCH((add_weight_parts<P, W>), (unsigned)cuda_tiles(columns * sums, 32), 1024, 0, stream, partial, parts,
+               columns, sums, first, second);
 }
 
 #endif

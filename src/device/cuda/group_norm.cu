@@ -58,7 +58,8 @@ template <typename T> static __global__ void __launch_bounds__(GROUP_THREADS) gr
     __shared__ double shared[32];
     const int64_t     each = p.channels / p.groups, n = each * p.size, first = blockIdx.y * each;
     const int         lane = threadIdx.x % width, unit = threadIdx.x / width, units = blockDim.x / width;
-    const int64_t     end = part_begin(p.samples, p.parts, blockIdx.x + 1), begin = part_begin(p.samples, p.parts, blockIdx.x);
+    const int64_t     end = part_begin(p.samples, p.parts, blockIdx.x + 1),
+                  begin = part_begin(p.samples, p.parts, blockIdx.x);
     double *dw = p.partial ? p.partial + (int64_t)blockIdx.x * 2 * p.channels + first : NULL;
     double *db = dw ? dw + p.channels : NULL;
     for (int64_t sample = begin; sample < end; sample++) {
@@ -155,8 +156,8 @@ extern "C" lk_status lk__cuda_group_norm_grad(const lk__kernel_call *call)
         p.y = out_data<T>(call, 0);
         p.partial = wants_weights(call) ? (double *)call->workspace : NULL;
         if (p.parts > 0 && p.groups > 0)
-            LAUNCH((group_rows_grad<T>), dim3((unsigned)p.parts, (unsigned)p.groups), GROUP_THREADS, 0, cuda_stream(call), p,
-                   width);
+            LAUNCH((group_rows_grad<T>), dim3((unsigned)p.parts, (unsigned)p.groups), GROUP_THREADS, 0,
+                   cuda_stream(call), p, width);
         if (p.partial)
             launch_weight_parts<double, W>(cuda_stream(call), p.partial, p.parts, p.channels, 2, out_data<W>(call, 1),
                                            out_data<W>(call, 2));

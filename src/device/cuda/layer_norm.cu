@@ -67,7 +67,8 @@ static __device__ __forceinline__ lk__pack<W, N> load_weights(const W *w, int i,
 }
 
 /* x + residual, rounded to the type in which others read it. */
-template <typename T, int N> static __device__ __forceinline__ void add_pack(lk__pack<T, N> *x, const lk__pack<T, N> &residual)
+template <typename T, int N>
+static __device__ __forceinline__ void add_pack(lk__pack<T, N> *x, const lk__pack<T, N> &residual)
 {
 #pragma unroll
     for (int j = 0; j < N; j++) store(&x->at[j], load(&x->at[j]) + load(&residual.at[j]));
@@ -77,14 +78,14 @@ template <typename T, int N> static __device__ __forceinline__ void add_pack(lk_
 #define NORM_BLOCKS(T, EACH, WARP, RESIDUAL) ((WARP) && sizeof(T) <= 4 && (EACH) <= 24 ? ((RESIDUAL) ? 3 : 4) : 1)
 
 template <typename T, int N, int EACH, bool WARP, bool RMS, bool RESIDUAL>
-static __global__ void __launch_bounds__(WARP ? NORM_WARPS * 32 : BLOCK_ROW / BLOCK_EACH, NORM_BLOCKS(T, EACH, WARP, RESIDUAL))
-    norm_rows(row_norm<T> p)
+static __global__ void __launch_bounds__(WARP ? NORM_WARPS * 32 : BLOCK_ROW / BLOCK_EACH,
+                                         NORM_BLOCKS(T, EACH, WARP, RESIDUAL)) norm_rows(row_norm<T> p)
 {
     typedef WIDE(T) W;
-    __shared__ W  shared[32];
-    const int     n = (int)p.n, threads = WARP ? 32 : blockDim.x, me = WARP ? threadIdx.x % 32 : threadIdx.x;
-    const int64_t first = WARP ? (int64_t)blockIdx.x * NORM_WARPS + threadIdx.x / 32 : blockIdx.x;
-    const int64_t step = WARP ? (int64_t)gridDim.x * NORM_WARPS : gridDim.x;
+    __shared__ W   shared[32];
+    const int      n = (int)p.n, threads = WARP ? 32 : blockDim.x, me = WARP ? threadIdx.x % 32 : threadIdx.x;
+    const int64_t  first = WARP ? (int64_t)blockIdx.x * NORM_WARPS + threadIdx.x / 32 : blockIdx.x;
+    const int64_t  step = WARP ? (int64_t)gridDim.x * NORM_WARPS : gridDim.x;
     lk__pack<T, N> x[EACH / N], next[EACH / N], residual[EACH / N], next_residual[EACH / N];
     lk__pack<W, N> w[EACH / N], b[EACH / N]; /* of a warp's rows, which are short */
     if constexpr (WARP) {
@@ -128,8 +129,7 @@ static __global__ void __launch_bounds__(WARP ? NORM_WARPS * 32 : BLOCK_ROW / BL
                 b[k] = load_weights<N, W>(p.b, i, 0);
             }
 #pragma unroll
-            for (int j = 0; j < N; j++)
-                store(&y.at[j], (load(&x[k].at[j]) - mean) * rstd * w[k].at[j] + b[k].at[j]);
+            for (int j = 0; j < N; j++) store(&y.at[j], (load(&x[k].at[j]) - mean) * rstd * w[k].at[j] + b[k].at[j]);
             store_pack<N>(p.y + row * p.n + i, y);
         }
         if (me == 0) {
@@ -153,10 +153,10 @@ static __global__ void __launch_bounds__(WARP ? GRAD_WARPS * 32 : BLOCK_ROW / BL
     typedef WIDE(T) W;
     __shared__ W shared[32];
     DYNAMIC_SHARED(W, sums); /* (2, n), of a warp's rows */
-    const int     n = (int)p.n, threads = WARP ? 32 : blockDim.x, me = WARP ? threadIdx.x % 32 : threadIdx.x;
-    const int     warp = threadIdx.x / 32, step = WARP ? GRAD_WARPS : 1;
-    const int64_t end = part_begin(p.rows, p.parts, blockIdx.x + 1);
-    const int64_t first = part_begin(p.rows, p.parts, blockIdx.x) + (WARP ? warp : 0);
+    const int      n = (int)p.n, threads = WARP ? 32 : blockDim.x, me = WARP ? threadIdx.x % 32 : threadIdx.x;
+    const int      warp = threadIdx.x / 32, step = WARP ? GRAD_WARPS : 1;
+    const int64_t  end = part_begin(p.rows, p.parts, blockIdx.x + 1);
+    const int64_t  first = part_begin(p.rows, p.parts, blockIdx.x) + (WARP ? warp : 0);
     lk__pack<T, N> x[EACH / N], dy[EACH / N];
     W              dw[EACH], db[EACH];
 #pragma unroll
@@ -245,8 +245,7 @@ template <typename T, bool RMS> static __global__ void __launch_bounds__(LONG_TH
         }
         W rstd = (W)inverse_root(block_sum(squares, shared) / (double)p.n + (double)p.epsilon);
         for (int64_t i = threadIdx.x; i < p.n; i += blockDim.x)
-            store(p.y + row * p.n + i,
-                  (load(x + i) - mean) * rstd * (p.w ? p.w[i] : (W)1) + (p.b ? p.b[i] : (W)0));
+            store(p.y + row * p.n + i, (load(x + i) - mean) * rstd * (p.w ? p.w[i] : (W)1) + (p.b ? p.b[i] : (W)0));
         if (threadIdx.x == 0) {
             if (!RMS && p.mean) p.mean[row] = mean;
             if (p.rstd) p.rstd[row] = rstd;
@@ -361,7 +360,8 @@ template <typename T, bool RMS> static void launch_norm(cudaStream_t stream, con
         launch_warps<T, PACK(T), 32, RMS>(stream, p);
 }
 
-template <typename T, int N, int EACH, bool RMS> static void launch_warps_grad(cudaStream_t stream, const row_norm<T> &p)
+template <typename T, int N, int EACH, bool RMS>
+static void launch_warps_grad(cudaStream_t stream, const row_norm<T> &p)
 {
     size_t bytes = (size_t)(p.partial ? 2 * p.n : 0) * sizeof *p.partial;
     if (p.residual)
@@ -434,8 +434,9 @@ extern "C" lk_status lk__cuda_rms_norm(const lk__kernel_call *call)
 static size_t grad_workspace(const lk__kernel_call *call, int sums)
 {
     const lk__kernel_operand *x = &call->in[1];
-    int64_t rows = cuda_product(x, 0, x->rank - call->attrs->axis), n = cuda_product(x, x->rank - call->attrs->axis, x->rank);
-    bool    wanted = out_data<void>(call, 1) || (sums == 2 && out_data<void>(call, 2));
+    int64_t                   rows = cuda_product(x, 0, x->rank - call->attrs->axis),
+            n = cuda_product(x, x->rank - call->attrs->axis, x->rank);
+    bool wanted = out_data<void>(call, 1) || (sums == 2 && out_data<void>(call, 2));
     return wanted ? (size_t)(weight_parts(rows, n) * sums * n) * (x->dtype == LK_F64 ? 8 : 4) : 0;
 }
 

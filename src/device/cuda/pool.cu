@@ -9,7 +9,8 @@ struct window {
     int     kernel, stride, padding;
 };
 
-static window describe_call(const lk__kernel_call *call, const lk__kernel_operand *large, const lk__kernel_operand *small)
+static window describe_call(const lk__kernel_call *call, const lk__kernel_operand *large,
+                            const lk__kernel_operand *small)
 {
     window w = {};
     w.images = large->dims[0];
@@ -64,8 +65,8 @@ static __global__ void __launch_bounds__(256) max_windows(window w, const T *x, 
     typedef WIDE(T) W;
     EACH_INDEX(i, items)
     {
-        place p = place_of<N, I>((I)i, w.out_height, w.out_width, w.channels);
-        span  r = clip(p.row, w.height, w), s = clip(p.column, w.width, w);
+        place                p = place_of<N, I>((I)i, w.out_height, w.out_width, w.channels);
+        span                 r = clip(p.row, w.height, w), s = clip(p.column, w.width, w);
         lk__pack<T, N>       best;
         lk__pack<uint8_t, N> where;
 #pragma unroll
@@ -106,7 +107,7 @@ static __global__ void __launch_bounds__(256)
         for (int row = r.from; row < r.to; row++) {
             for (int column = s.from; column < s.to; column++) {
                 int64_t at = ((p.image * w.out_height + row) * w.out_width + column) * w.channels + p.channel;
-                int     here = (p.row + w.padding - row * w.stride) * w.kernel + p.column + w.padding - column * w.stride;
+                int here = (p.row + w.padding - row * w.stride) * w.kernel + p.column + w.padding - column * w.stride;
                 lk__pack<uint8_t, N> where = load_pack<N>(index + at);
                 lk__pack<T, N>       d = load_pack<N>(dy + at);
 #pragma unroll
@@ -160,8 +161,8 @@ static __global__ void __launch_bounds__(256) avg_windows_grad(window w, const T
         for (int j = 0; j < N; j++) sum[j] = 0;
         for (int row = r.from; row < r.to; row++) {
             for (int column = s.from; column < s.to; column++) {
-                lk__pack<T, N> d = load_pack<N>(
-                    dy + ((p.image * w.out_height + row) * w.out_width + column) * w.channels + p.channel);
+                lk__pack<T, N> d =
+                    load_pack<N>(dy + ((p.image * w.out_height + row) * w.out_width + column) * w.channels + p.channel);
 #pragma unroll
                 for (int j = 0; j < N; j++) sum[j] += load(&d.at[j]) / (W)(w.kernel * w.kernel);
             }
@@ -190,8 +191,7 @@ static __global__ void __launch_bounds__(COLUMN_THREADS) global_average(column_l
         for (int j = 0; j < N; j++) sum[j] += load(&v.at[j]);
     }
     double total = strip_sum<N, W>(sum, l, shared);
-    if ((int)threadIdx.x < l.width * N && c < l.columns)
-        store(y + image * l.columns + c, (W)(total / (double)l.rows));
+    if ((int)threadIdx.x < l.width * N && c < l.columns) store(y + image * l.columns + c, (W)(total / (double)l.rows));
 }
 
 template <typename T, int N, typename I>
@@ -283,9 +283,8 @@ extern "C" lk_status lk__cuda_avg_pool2d(const lk__kernel_call *call)
     BY_ELEMENT(call->in[0].dtype, T, {
         const T *x = in_data<T>(call, 0);
         T       *y = out_data<T>(call, 0);
-        BY_PACK(T, w.channels, aligned(x, y, NULL), elements, N, I, items, {
-            LAUNCH((avg_windows<T, N, I>), cuda_blocks(items, 256), 256, 0, cuda_stream(call), w, x, y, items);
-        });
+        BY_PACK(T, w.channels, aligned(x, y, NULL), elements, N, I, items,
+                { LAUNCH((avg_windows<T, N, I>), cuda_blocks(items, 256), 256, 0, cuda_stream(call), w, x, y, items); });
     })
     return lk__cuda_launched(call);
 }
@@ -334,8 +333,8 @@ extern "C" lk_status lk__cuda_global_avg_pool2d_grad(const lk__kernel_call *call
         const T *dy = in_data<T>(call, 0);
         T       *dx = out_data<T>(call, 0);
         BY_PACK(T, channels, aligned(dy, dx, NULL), elements, N, I, items, {
-            LAUNCH((global_average_grad<T, N, I>), cuda_blocks(items, 256), 256, 0, cuda_stream(call), pixels, channels, dy,
-                   dx, items);
+            LAUNCH((global_average_grad<T, N, I>), cuda_blocks(items, 256), 256, 0, cuda_stream(call), pixels, channels,
+                   dy, dx, items);
         });
     })
     return lk__cuda_launched(call);
