@@ -11,6 +11,7 @@
 
 #include "device/cuda/backend.h"
 #include "device/cuda/choices.h"
+#include "device/cuda/measure.h"
 
 #if !defined(LK_CUDA_EMULATED)
 
@@ -23,14 +24,14 @@
 /* ---- the library ---- */
 
 /* X(function): what is called of it; all of them are in cuBLASLt 12 and 13. */
-#define FUNCTIONS(X)                                                                                         \
-    X(cublasLtGetVersion)                                                                                    \
-    X(cublasLtCreate)                                                                                        \
-    X(cublasLtDestroy) X(cublasLtMatmul) X(cublasLtMatmulAlgoGetHeuristic) X(cublasLtMatmulAlgoCheck)        \
-        X(cublasLtMatmulDescCreate) X(cublasLtMatmulDescDestroy) X(cublasLtMatmulDescSetAttribute)           \
-            X(cublasLtMatrixLayoutCreate) X(cublasLtMatrixLayoutDestroy) X(cublasLtMatrixLayoutSetAttribute) \
-                X(cublasLtMatmulPreferenceCreate) X(cublasLtMatmulPreferenceDestroy)                         \
-                    X(cublasLtMatmulPreferenceSetAttribute)
+#define FUNCTIONS(X)                                                                                             \
+    X(cublasLtGetVersion)                                                                                        \
+    X(cublasLtCreate)                                                                                            \
+    X(cublasLtDestroy)                                                                                           \
+    X(cublasLtMatmul) X(cublasLtMatmulAlgoGetHeuristic) X(cublasLtMatmulAlgoCheck) X(cublasLtMatmulDescCreate)   \
+        X(cublasLtMatmulDescDestroy) X(cublasLtMatmulDescSetAttribute) X(cublasLtMatrixLayoutCreate)             \
+            X(cublasLtMatrixLayoutDestroy) X(cublasLtMatrixLayoutSetAttribute) X(cublasLtMatmulPreferenceCreate) \
+                X(cublasLtMatmulPreferenceDestroy) X(cublasLtMatmulPreferenceSetAttribute)
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static struct {
@@ -85,7 +86,7 @@ typedef struct product_key {
 
 typedef enum product_way {
     BY_LIBRARY = 1,
-    BY_LIBRARY_WITH_SUMS, /* and the sums of A's rows or B's columns by columns.cu */
+    BY_LIBRARY_WITH_SUMS, /* and the sums of A's rows or B's columns by column_sums.cu */
     BY_KERNEL,            /* our own is faster */
     BY_NOTHING            /* the library has no algorithm */
 } product_way;
@@ -464,14 +465,11 @@ lk_status lk__cuda_blas_run(const lk__kernel_call *call, const lk__cuda_product 
 
 /* ---- measuring ---- */
 
-enum { RUNS = 4 };
-
 typedef struct bench {
-    lk__kernel_call   call;
-    lk__device_stream stream;
-    cudaEvent_t       begin, end;
-    void             *memory;
-    lk__cuda_product  p; /* over the bench's own memory */
+    lk__kernel_call  call;
+    lk__cuda_clock   clock;
+    void            *memory;
+    lk__cuda_product p; /* over the bench's own memory */
 } bench;
 
 static size_t matrix_bytes(int64_t rows, int64_t columns, int64_t ld, int64_t batch, int64_t step, lk_dtype type)
@@ -506,38 +504,15 @@ static bool open_bench(bench *x, lk__cuda_device *device, const lk__cuda_product
     x->p.a_sums = p->a_sums ? extra : NULL;
     x->p.b_sums = p->b_sums ? extra : NULL;
     x->p.workspace = at + bytes - workspace;
-    bool made = cudaMemset(x->memory, 0x3c, bytes) == cudaSuccess && cudaEventCreate(&x->begin) == cudaSuccess &&
-                cudaEventCreate(&x->end) == cudaSuccess &&
-                cudaStreamCreateWithFlags(&x->stream.stream, cudaStreamNonBlocking) == cudaSuccess &&
-                cudaDeviceSynchronize() == cudaSuccess;
     x->call.device = &device->base;
-    x->call.stream = &x->stream;
-    return made;
+    x->call.stream = &x->clock.stream;
+    return cudaMemset(x->memory, 0x3c, bytes) == cudaSuccess && clock_open(&x->clock);
 }
 
 static void close_bench(bench *x)
 {
-    if (x->stream.stream) (void)cudaStreamDestroy(x->stream.stream);
-    if (x->begin) (void)cudaEventDestroy(x->begin);
-    if (x->end) (void)cudaEventDestroy(x->end);
+    clock_close(&x->clock);
     if (x->memory) (void)cudaFree(x->memory);
-    (void)cudaGetLastError();
-}
-
-/* Milliseconds of a run; negative: it failed. `algorithm` NULL: our own kernel. */
-static float time_algorithm(bench *x, entry *e, const cublasLtMatmulAlgo_t *algorithm, product_way way)
-{
-    float milliseconds = -1;
-    for (int i = 0; i <= RUNS; i++) { /* the first one loads the kernel */
-        if (i == 1 && cudaEventRecord(x->begin, x->stream.stream) != cudaSuccess) return -1;
-        lk_status status =
-            algorithm ? queue_algorithm(&x->call, &x->p, e, algorithm, way) : lk__cuda_gemm_plain(&x->call, &x->p);
-        if (status < 0) return -1;
-    }
-    if (cudaEventRecord(x->end, x->stream.stream) != cudaSuccess || cudaEventSynchronize(x->end) != cudaSuccess ||
-        cudaEventElapsedTime(&milliseconds, x->begin, x->end) != cudaSuccess)
-        return -1;
-    return milliseconds / RUNS;
 }
 
 /* Of products with more work than this ours is not tried: it has no tensor cores. */
@@ -555,15 +530,17 @@ static bool choose_fastest(lk__cuda_device *device, entry *e, const lk__cuda_pro
             cublasLtMatmulHeuristicResult_t results[CANDIDATES];
             int                             count = find_algorithms(device->blas, e, &x.p, ways[w], results);
             for (int i = 0; i < count; i++) {
-                float time = time_algorithm(&x, e, &results[i].algo, ways[w]);
+                float time =
+                    clock_run(&x.clock, [&] { return queue_algorithm(&x.call, &x.p, e, &results[i].algo, ways[w]); });
                 if (time < 0 || (best >= 0 && time >= best)) continue;
                 best = time;
                 e->chosen.way = ways[w];
                 e->chosen.algorithm = results[i].algo;
             }
         }
-        float time =
-            p->m * p->n * p->k * p->batch <= KERNEL_MOST || best < 0 ? time_algorithm(&x, e, NULL, BY_KERNEL) : -1;
+        float time = -1;
+        if (p->m * p->n * p->k * p->batch <= KERNEL_MOST || best < 0)
+            time = clock_run(&x.clock, [&] { return lk__cuda_gemm_plain(&x.call, &x.p); });
         if (time >= 0 && (best < 0 || time < best)) e->chosen.way = BY_KERNEL;
     }
     close_bench(&x);

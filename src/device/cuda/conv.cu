@@ -1,8 +1,8 @@
-/* conv.cu - conv2d and its gradients by kernels of our own, for every shape and type; the library's are in dnn.cu.
+/* conv.cu - conv2d and its gradients by kernels of our own, for every shape and type; the library's are in conv_dnn.cu.
  *
  * Weights, which are (O, C/groups, kh, kw), are first stored as matrices whose rows are (tap, channel), so that neighbouring threads read
  * neighbouring elements. */
-#include "device/cuda/conv.h"
+#include "device/cuda/conv_dnn.h"
 #include "device/cuda/gemm.h"
 
 enum { CHUNK = 512 }; /* of the sums over taps and channels; see tile.h */
@@ -141,20 +141,19 @@ template <typename T> static void run_forward(const lk__kernel_call *call, const
            out_data<T>(call, 0), out_data<uint8_t>(call, 1));
 }
 
-extern "C" lk_status lk__cuda_conv2d(const lk__kernel_call *call)
+static lk_status own_forward(const lk__kernel_call *call)
 {
-    conv_shape v = conv_of(call->attrs, call->in[0].dims, call->in[1].dims);
+    conv_shape v = lk__cuda_conv_shape(call, CONV_FORWARD);
     if (v.windows <= 0 || v.o <= 0) return LK_OK;
     if (!conv_fits(v)) return lk__cuda_no_kernel(call);
     BY_ELEMENT(call->in[0].dtype, T, run_forward<T>(call, v);)
     return lk__cuda_launched(call);
 }
 
-extern "C" size_t lk__cuda_conv2d_workspace(const lk__kernel_call *call, int threads)
+static size_t forward_workspace(const lk__kernel_call *call)
 {
-    conv_shape v = conv_of(call->attrs, call->in[0].dims, call->in[1].dims);
+    conv_shape v = lk__cuda_conv_shape(call, CONV_FORWARD);
     size_t     size = cuda_size(call->in[0].dtype), wide = size < 4 ? 4 : size;
-    (void)threads;
     return round_up((size_t)weights_of(v) * size) + (pools_apart(v) ? (size_t)(v.pixels_y * v.o) * wide : 0);
 }
 
@@ -188,20 +187,18 @@ template <typename T> static void run_input(const lk__kernel_call *call, const c
     multiply<WIDE(T)>(cuda_stream(call), a, b, to, make_tile_job(v.pixels_x, v.cg, deep, CHUNK), v.groups);
 }
 
-extern "C" lk_status lk__cuda_conv2d_grad_input(const lk__kernel_call *call)
+static lk_status own_input(const lk__kernel_call *call)
 {
-    conv_shape v = conv_of(call->attrs, call->out[0].dims, call->in[1].dims);
+    conv_shape v = lk__cuda_conv_shape(call, CONV_GRAD_INPUT);
     if (v.pixels_x <= 0 || v.c <= 0) return LK_OK;
     if (!conv_fits(v)) return lk__cuda_no_kernel(call);
     BY_ELEMENT(call->out[0].dtype, T, run_input<T>(call, v);)
     return lk__cuda_launched(call);
 }
 
-extern "C" size_t lk__cuda_conv2d_grad_input_workspace(const lk__kernel_call *call, int threads)
+static size_t input_workspace(const lk__kernel_call *call)
 {
-    conv_shape v = conv_of(call->attrs, call->out[0].dims, call->in[1].dims);
-    (void)threads;
-    return (size_t)weights_of(v) * cuda_size(call->out[0].dtype);
+    return (size_t)weights_of(lk__cuda_conv_shape(call, CONV_GRAD_INPUT)) * cuda_size(call->out[0].dtype);
 }
 
 /* ---- grad_weight ---- */
@@ -261,23 +258,68 @@ template <typename T> static lk_status run_weight(const lk__kernel_call *call, c
                                 call->workspace);
 }
 
-extern "C" lk_status lk__cuda_conv2d_grad_weight(const lk__kernel_call *call)
+static lk_status own_weight(const lk__kernel_call *call)
 {
-    conv_shape v = conv_of(call->attrs, call->in[0].dims, call->out[0].dims);
+    conv_shape v = lk__cuda_conv_shape(call, CONV_GRAD_WEIGHT);
     if (!conv_fits(v)) return lk__cuda_no_kernel(call);
     lk_status status = LK_OK;
     BY_ELEMENT(call->in[0].dtype, T, status = run_weight<T>(call, v);)
     return status < 0 ? status : lk__cuda_launched(call);
 }
 
-extern "C" size_t lk__cuda_conv2d_grad_weight_workspace(const lk__kernel_call *call, int threads)
+static size_t weight_workspace(const lk__kernel_call *call)
 {
-    conv_shape v = conv_of(call->attrs, call->in[0].dims, call->out[0].dims);
+    conv_shape v = lk__cuda_conv_shape(call, CONV_GRAD_WEIGHT);
     int64_t    each;
     tile_job   job = weight_job(v, &each);
     int64_t    partials = job.chunks > 1 ? job.chunks * each : 0; /* fewer samples may have fewer, which are split */
     int64_t    sums = v.groups > 1 ? (int64_t)lk__cuda_column_sums_workspace(v.windows, v.o) : 0;
-    (void)threads;
     if (partials > PARTIALS) partials = PARTIALS;
     return (size_t)(partials > sums ? partials : sums);
 }
+
+/* ---- the operations ---- */
+
+conv_shape lk__cuda_conv_shape(const lk__kernel_call *call, conv_direction direction)
+{
+    const int64_t *x = direction == CONV_GRAD_INPUT ? call->out[0].dims : call->in[0].dims;
+    return conv_of(call->attrs, x, direction == CONV_GRAD_WEIGHT ? call->out[0].dims : call->in[1].dims);
+}
+
+lk_status lk__cuda_conv_own(const lk__kernel_call *call, conv_direction direction)
+{
+    return direction == CONV_FORWARD      ? own_forward(call)
+           : direction == CONV_GRAD_INPUT ? own_input(call)
+                                          : own_weight(call);
+}
+
+size_t lk__cuda_conv_workspace(const lk__kernel_call *call, conv_direction direction)
+{
+    size_t own = direction == CONV_FORWARD      ? forward_workspace(call)
+                 : direction == CONV_GRAD_INPUT ? input_workspace(call)
+                                                : weight_workspace(call);
+    size_t library = lk__cuda_conv_dnn_workspace(call, direction);
+    return own > library ? own : library;
+}
+
+static lk_status run_convolution(const lk__kernel_call *call, conv_direction direction)
+{
+    lk_status status = lk__cuda_conv_dnn_run(call, direction);
+    return status == LK_EUNSUPPORTED ? lk__cuda_conv_own(call, direction) : status;
+}
+
+#define CONVOLUTION(name, direction)                                                                               \
+    extern "C" lk_status lk__cuda_##name(const lk__kernel_call *call) { return run_convolution(call, direction); } \
+    extern "C" size_t    lk__cuda_##name##_workspace(const lk__kernel_call *call, int)                             \
+    {                                                                                                              \
+        return lk__cuda_conv_workspace(call, direction);                                                           \
+    }                                                                                                              \
+    extern "C" lk_status lk__cuda_##name##_prepare(lk__device      *device, const lk__device_kernel *,             \
+                                                   lk__kernel_call *call)                                          \
+    {                                                                                                              \
+        return lk__cuda_conv_dnn_prepare(device, call, direction);                                                 \
+    }
+
+CONVOLUTION(conv2d, CONV_FORWARD)
+CONVOLUTION(conv2d_grad_input, CONV_GRAD_INPUT)
+CONVOLUTION(conv2d_grad_weight, CONV_GRAD_WEIGHT)

@@ -59,7 +59,7 @@ lk_status lk__cuda_blas_prepare(lk__device *device, const lk__cuda_product *prod
 /* LOCKSTEP_CUDA_PLAIN=1: no libraries, for tests of our kernels. */
 bool lk__cuda_plain(void);
 
-/* columns.cu: sums[j] = Σ over rows of from[row*columns + j], as WIDE(type); where `index` (u8, of the same shape) is 255 the element
+/* column_sums.cu: sums[j] = Σ over rows of from[row*columns + j], as WIDE(type); where `index` (u8, of the same shape) is 255 the element
  * counts as 0. The rows of leaves are added leaf by leaf, then in the pairwise tree. Without leaves: NULL. */
 lk_status lk__cuda_column_sums(const lk__kernel_call *call, const void *from, lk_dtype type, const uint8_t *index,
                                int64_t rows, int64_t columns, const lk__kernel_leaves *leaves, void *sums,
