@@ -236,6 +236,7 @@ static tile_job      weight_job(const conv_shape &v, int64_t *each)
     *each = ((int64_t)v.o * n + v.o) * (int64_t)sizeof(double);
     tile_job job = make_tile_job(v.og, n, v.pixels_y, chunk);
     job.split = job.chunks > 1 && job.chunks < 65536 && job.chunks * *each <= PARTIALS;
+    job.in_lanes = true;
     return job;
 }
 

@@ -76,13 +76,15 @@ static inline conv_shape conv_of(const lk__op_attrs *attrs, const int64_t *x, co
 }
 static inline bool conv_fits(const conv_shape &v) { return v.pixels_x < INT32_MAX && v.pixels_y < INT32_MAX; }
 
-/* Pixel i of y, in the order of windows: its image, and the corner of x under the kernel there. */
+/* Pixel i of y, in the order of windows: the corner of x under the kernel there, and where that would be in x. */
 struct pixel_place {
-    int image, y, x; /* image -1: there is no such pixel */
+    int64_t base;
+    int     y, x; /* far outside: there is no such pixel */
 };
+enum { CONV_OUTSIDE = -(1 << 30) };
 static __device__ __forceinline__ pixel_place place_pixel(const conv_shape &v, int64_t at)
 {
-    if (at >= v.pixels_y) return pixel_place{-1, 0, 0};
+    if (at >= v.pixels_y) return pixel_place{0, CONV_OUTSIDE, 0};
     int i = (int)at, window = i, row = 0, column = 0;
     if (v.pool > 1) {
         window = v.by_area.quotient(i);
@@ -91,45 +93,47 @@ static __device__ __forceinline__ pixel_place place_pixel(const conv_shape &v, i
         column = position - row * v.pool;
     }
     int image = v.by_yhw.quotient(window), rest = window - image * v.yh * v.yw, y = v.by_yw.quotient(rest);
-    int x = rest - y * v.yw;
-    return pixel_place{image, (y * v.pool + row) * v.stride - v.padding, (x * v.pool + column) * v.stride - v.padding};
+    row = (y * v.pool + row) * v.stride - v.padding;
+    column = ((rest - y * v.yw) * v.pool + column) * v.stride - v.padding;
+    return pixel_place{((int64_t)image * v.h * v.w + row * v.w + column) * v.c, row, column};
 }
 
-/* A position under the kernel and a channel: (tap, channel) from the number tap*channels + channel. */
+/* A position under the kernel and a channel, from the number tap*channels + channel: rows and columns from the corner, and elements of an
+ * image with rows of `width` pixels. */
 struct tap_place {
-    int dy, dx, channel;
+    int dy, dx, offset;
 };
-static __device__ __forceinline__ tap_place place_tap(const conv_shape &v, int64_t k, const divisor &channels)
+static __device__ __forceinline__ tap_place place_tap(const conv_shape &v, int64_t k, const divisor &channels,
+                                                      int width, int pixel)
 {
-    int tap = channels.quotient((int)k), dy = v.by_kw.quotient(tap);
-    return tap_place{dy, tap - dy * v.kw, (int)k - tap * (int)channels.by};
+    int tap = channels.quotient((int)k), dy = v.by_kw.quotient(tap), dx = tap - dy * v.kw;
+    return tap_place{dy, dx, (dy * width + dx) * pixel + (int)k - tap * (int)channels.by};
 }
 
 template <typename T>
 static __device__ __forceinline__ WIDE(T)
     load_pixel(const conv_shape &v, const T *x, const pixel_place &p, const tap_place &t)
 {
-    int y = p.y + t.dy, column = p.x + t.dx;
-    if (p.image < 0 || (unsigned)y >= (unsigned)v.h || (unsigned)column >= (unsigned)v.w) return 0;
-    return load(x + ((int64_t)(p.image * v.h + y) * v.w + column) * v.c + t.channel);
+    bool inside = (unsigned)(p.y + t.dy) < (unsigned)v.h && (unsigned)(p.x + t.dx) < (unsigned)v.w;
+    return inside ? load(x + p.base + t.offset) : (WIDE(T))0;
 }
 
 /* The patches of x, as rows: forward's A. */
 template <typename T> struct patches_by_pixel {
-    static constexpr bool along_k = true;
+    static constexpr bool along_k = true, shared_depth = false;
     const T              *x;
     conv_shape            v;
     typedef pixel_place   place;
     typedef tap_place     depth;
     __device__ void       select(int64_t group) { x += group * v.cg; }
     __device__ place      begin(int64_t i) const { return place_pixel(v, i); }
-    __device__ depth      locate(int64_t k) const { return place_tap(v, k, v.by_cg); }
+    __device__ depth      locate(int64_t k) const { return place_tap(v, k, v.by_cg, v.w, v.c); }
     __device__            WIDE(T) get(const place &p, const depth &t) const { return load_pixel(v, x, p, t); }
 };
 
-/* The same, with (tap, channel) as columns and the sum over pixels: grad_weight's B. */
+/* The same, with (tap, channel) as columns and the sum over pixels: grad_weight's B. A warp finds the pixels of a tile together. */
 template <typename T> struct patches_by_tap {
-    static constexpr bool along_k = false;
+    static constexpr bool along_k = false, shared_depth = true;
     const T              *x;
     conv_shape            v;
     typedef tap_place     place;
@@ -137,17 +141,23 @@ template <typename T> struct patches_by_tap {
     __device__ void       select(int64_t group) { x += group * v.cg; }
     __device__ place      begin(int64_t j) const
     {
-        place t = place_tap(v, j < (int64_t)v.taps * v.cg ? j : 0, v.by_cg);
-        if (j >= (int64_t)v.taps * v.cg) t.dy = -(1 << 30); /* outside of every image */
+        bool  inside = j < (int64_t)v.taps * v.cg;
+        place t = place_tap(v, inside ? j : 0, v.by_cg, v.w, v.c);
+        if (!inside) t.dy = CONV_OUTSIDE;
         return t;
     }
-    __device__ depth locate(int64_t k) const { return place_pixel(v, k); }
-    __device__       WIDE(T) get(const place &t, const depth &p) const { return load_pixel(v, x, p, t); }
+    __device__ depth        locate(int64_t k) const { return place_pixel(v, k); }
+    static __device__ depth shuffle(const depth &d, int lane)
+    {
+        return depth{__shfl_sync(0xffffffffu, d.base, lane), __shfl_sync(0xffffffffu, d.y, lane),
+                     __shfl_sync(0xffffffffu, d.x, lane)};
+    }
+    __device__ WIDE(T) get(const place &t, const depth &p) const { return load_pixel(v, x, p, t); }
 };
 
 /* The gradient before the pool, by channel and pixel: grad_weight's A. A window's gradient belongs to the pixel of its maximum. */
 template <typename T> struct gradient_by_channel {
-    static constexpr bool along_k = false;
+    static constexpr bool along_k = false, shared_depth = false;
     const T              *dy;
     const uint8_t        *index; /* NULL: no pool */
     conv_shape            v;
@@ -181,41 +191,50 @@ template <typename T> struct gradient_by_channel {
 /* The gradient before the pool at the pixels of y that pixel i of x contributes to: grad_input's A. With a stride, most taps of a pixel
  * reach none. */
 template <typename T> struct gradient_by_pixel {
-    static constexpr bool along_k = true;
+    static constexpr bool along_k = true, shared_depth = false;
     const T              *dy;
     const uint8_t        *index;
     conv_shape            v;
-    typedef pixel_place   place;
+    typedef pixel_place   place; /* of a pixel of dy at stride 1 and without a pool; else base is that of its image */
     typedef tap_place     depth;
     __device__ void       select(int64_t group)
     {
         dy += group * v.og;
         if (index) index += group * v.og;
     }
+    __device__ bool  is_plain() const { return v.stride == 1 && v.pool == 1; }
     __device__ place begin(int64_t at) const
     {
-        if (at >= v.pixels_x) return place{-1, 0, 0};
-        int image = v.by_hw.quotient((int)at), rest = (int)at - image * v.h * v.w, y = v.by_w.quotient(rest);
-        return place{image, y + v.padding, rest - y * v.w + v.padding};
+        if (at >= v.pixels_x) return place{0, CONV_OUTSIDE, 0};
+        int image = v.by_hw.quotient((int)at), rest = (int)at - image * v.h * v.w, row = v.by_w.quotient(rest);
+        int y = row + v.padding, x = rest - row * v.w + v.padding;
+        if (is_plain()) return place{((int64_t)image * v.oh * v.ow + y * v.ow + x) * v.o, y, x};
+        return place{(int64_t)image * v.yh * v.yw * v.o, y, x};
     }
-    __device__ depth locate(int64_t k) const { return place_tap(v, k, v.by_og); }
-    __device__       WIDE(T) get(const place &p, const depth &t) const
+    __device__ depth locate(int64_t k) const
+    {
+        if (!is_plain()) return place_tap(v, k, v.by_og, 0, 0); /* offset: the channel */
+        int tap = v.by_og.quotient((int)k), row = v.by_kw.quotient(tap), column = tap - row * v.kw;
+        return depth{row, column, (int)k - tap * v.og - (row * v.ow + column) * v.o};
+    }
+    __device__ WIDE(T) get(const place &p, const depth &t) const
     {
         int y = p.y - t.dy, x = p.x - t.dx;
-        if (p.image < 0 || y < 0 || x < 0) return 0;
+        if (is_plain()) {
+            bool inside = (unsigned)y < (unsigned)v.oh && (unsigned)x < (unsigned)v.ow;
+            return inside ? load(dy + p.base + t.offset) : (WIDE(T))0;
+        }
+        if (y < 0 || x < 0) return 0;
         if (v.stride > 1) {
             int row = v.by_stride.quotient(y), column = v.by_stride.quotient(x);
             if (row * v.stride != y || column * v.stride != x) return 0;
             y = row, x = column;
         }
-        if (v.pool == 1) {
-            if (y >= v.oh || x >= v.ow) return 0;
-            return load(dy + ((int64_t)(p.image * v.oh + y) * v.ow + x) * v.o + t.channel);
-        }
         int row = v.by_pool.quotient(y), column = v.by_pool.quotient(x);
         if (row >= v.yh || column >= v.yw) return 0;
-        int64_t at = ((int64_t)(p.image * v.yh + row) * v.yw + column) * v.o + t.channel;
-        return index[at] == (y - row * v.pool) * v.pool + x - column * v.pool ? load(dy + at) : (WIDE(T))0;
+        int64_t at = p.base + (row * v.yw + column) * v.o + t.offset;
+        if (v.pool > 1 && index[at] != (y - row * v.pool) * v.pool + x - column * v.pool) return 0;
+        return load(dy + at);
     }
 };
 

@@ -10,6 +10,8 @@
 
 #include "device/cuda/cuda.h"
 
+#include <type_traits>
+
 enum { TILE_DEEP = 16 }; /* of k in shared memory at a time */
 
 /* X × Y threads with 4×4 elements each. */
@@ -20,14 +22,15 @@ typedef tile_shape<8, 8>   small_tile;  /* 32×32: more blocks for small results
 typedef tile_shape<16, 16> medium_tile; /* 64×64: twice the arithmetic per byte of shared memory */
 
 /* What a matrix is: its elements are at get(begin(i), locate(k)), where begin and locate do the divisions, once for many elements. B
- * is given by columns: begin(j). ALONG_K: neighbours in k are neighbours in memory, so threads load along k. */
+ * is given by columns: begin(j). along_k: neighbours in k are neighbours in memory, so threads load along k. shared_depth: locate is
+ * costly, so each thread of a warp does one of a tile's and the others get it by shuffle(). */
 template <typename T> struct row_place {
     const T *row; /* NULL: outside, where elements are 0 */
 };
 
 /* A matrix in memory: (i, k) at p[i*ld + k], or at p[k*ld + i]; or the matrices of a batch. */
 template <typename T, bool ALONG_K> struct tile_matrix {
-    static constexpr bool along_k = ALONG_K;
+    static constexpr bool along_k = ALONG_K, shared_depth = false;
     const T              *p;
     int64_t               ld, batch_step, rows;
     int64_t each; /* not 0: k runs through a batch of matrices, whose k is this: their products are added */
@@ -67,11 +70,27 @@ template <typename W, typename L, int SIZE, int THREADS> struct tile_loader {
 #pragma unroll
             for (int q = 0; q < count; q++) values[q] = inside ? from.get(places[L::along_k ? q : 0], at) : (W)0;
         } else {
+            fetch_across(from, k, end);
+        }
+    }
+    template <typename M>
+    __device__ std::enable_if_t<!M::shared_depth> fetch_across(const M &from, int64_t k, int64_t end)
+    {
 #pragma unroll
-            for (int q = 0; q < count; q++) {
-                int64_t kq = k + deep + q * step;
-                values[q] = kq < end ? from.get(places[0], from.locate(kq)) : (W)0;
-            }
+        for (int q = 0; q < count; q++) {
+            int64_t kq = k + deep + q * step;
+            values[q] = kq < end ? from.get(places[0], from.locate(kq)) : (W)0;
+        }
+    }
+    template <typename M>
+    __device__ std::enable_if_t<M::shared_depth> fetch_across(const M &from, int64_t k, int64_t end)
+    {
+        int64_t           mine = k + threadIdx.x % TILE_DEEP;
+        typename M::depth found = from.locate(mine < end ? mine : k);
+#pragma unroll
+        for (int q = 0; q < count; q++) {
+            typename M::depth at = M::shuffle(found, deep + q * step);
+            values[q] = k + deep + q * step < end ? from.get(places[0], at) : (W)0;
         }
     }
     __device__ void put(W (*to)[SIZE + 4]) const
@@ -92,10 +111,11 @@ template <typename W, typename S> struct tile_memory {
 
 struct tile_job {
     int64_t m, n, k;
-    int64_t chunk;           /* of k */
-    int64_t chunks;          /* at least 1, also of k 0 */
-    bool    split;           /* a block per chunk: sums go to `partials` */
-    void   *partials;        /* [chunk][m][n], then [chunk][m or n] of sums */
+    int64_t chunk;    /* of k */
+    int64_t chunks;   /* at least 1, also of k 0 */
+    bool    split;    /* a block per chunk: sums go to `partials` */
+    bool    in_lanes; /* where split: 8 threads add every 8th chunk each, then these are added: for many chunks */
+    void   *partials; /* [chunk][m][n], then [chunk][m or n] of sums */
     void   *a_sums, *b_sums; /* sums over k of A's rows or B's columns */
 };
 
@@ -186,23 +206,60 @@ static __global__ void __launch_bounds__(S::threads) multiply_tiles(A a, B b, E 
     if (sum_b && t < S::n && j + t < job.n) ((W *)job.b_sums)[j + t] = extras;
 }
 
-/* Adds the chunks of a split product in order; 4 columns and one row a thread (put_one), then the sums. */
-template <typename W, typename E> static __global__ void add_chunks(E epilogue, tile_job job, int64_t batch)
-{
-    int64_t each = job.m * job.n, results = each * batch, sums = job.a_sums ? job.m : job.b_sums ? job.n : 0;
-    W      *to = (W *)(job.a_sums ? job.a_sums : job.b_sums);
-    EACH_INDEX(index, results + sums)
+/* Where the sums of a split product's chunks are: of result `index` of the batch, or of a sum of A or B behind them. */
+template <typename W> struct chunk_sums {
+    const W   *first;
+    int64_t    step, batch, at;
+    bool       extra;
+    __device__ chunk_sums(const tile_job &job, int64_t index, int64_t batches)
     {
-        bool     extra = index >= results;
-        int64_t  at = extra ? index - results : index % each, b = extra ? 0 : index / each, step = extra ? sums : each;
-        const W *from = (const W *)job.partials + (extra ? job.chunks * each : b * job.chunks * each) + at;
-        W        total = from[0];
-        for (int64_t chunk = 1; chunk < job.chunks; chunk++) total += from[chunk * step];
-        if (extra)
-            to[at] = total;
-        else
-            epilogue.put_one(b, at / job.n, at % job.n, total);
+        int64_t each = job.m * job.n, results = each * batches;
+        extra = index >= results;
+        at = extra ? index - results : index % each;
+        batch = extra ? 0 : index / each;
+        step = extra ? (job.a_sums ? job.m : job.n) : each;
+        first = (const W *)job.partials + (extra ? job.chunks * each : batch * job.chunks * each) + at;
     }
+    template <typename E> __device__ void put(const E &epilogue, const tile_job &job, W total) const
+    {
+        if (extra)
+            ((W *)(job.a_sums ? job.a_sums : job.b_sums))[at] = total;
+        else
+            epilogue.put_one(batch, at / job.n, at % job.n, total);
+    }
+};
+
+/* Adds the chunks of a split product in order, a result a thread. */
+template <typename W, typename E>
+static __global__ void add_chunks(E epilogue, tile_job job, int64_t batches, int64_t results)
+{
+    EACH_INDEX(index, results)
+    {
+        chunk_sums<W> sums(job, index, batches);
+        W             total = sums.first[0];
+#pragma unroll 8
+        for (int64_t chunk = 1; chunk < job.chunks; chunk++) total += sums.first[chunk * sums.step];
+        sums.put(epilogue, job, total);
+    }
+}
+
+/* The same in 8 lanes: 32 results a block. */
+template <typename W, typename E>
+static __global__ void __launch_bounds__(256)
+    add_chunks_in_lanes(E epilogue, tile_job job, int64_t batches, int64_t results)
+{
+    __shared__ W  shared[8][32];
+    int           x = threadIdx.x % 32, y = threadIdx.x / 32;
+    int64_t       index = (int64_t)blockIdx.x * 32 + x;
+    chunk_sums<W> sums(job, index < results ? index : 0, batches);
+    W             total = 0;
+#pragma unroll 8
+    for (int64_t chunk = y; chunk < job.chunks; chunk += 8) total += sums.first[chunk * sums.step];
+    shared[y][x] = total;
+    __syncthreads();
+    if (y > 0 || index >= results) return;
+    for (int r = 1; r < 8; r++) total += shared[r][x];
+    sums.put(epilogue, job, total);
 }
 
 /* Chunks of k: at least one. */
@@ -244,7 +301,10 @@ static void multiply(cudaStream_t stream, const A &a, const B &b, const E &epilo
         launch_tiles<W, medium_tile>(stream, a, b, epilogue, job, batch);
     if (!job.split) return;
     int64_t n = job.m * job.n * batch + (job.a_sums ? job.m : job.b_sums ? job.n : 0);
-    LAUNCH((add_chunks<W, E>), cuda_blocks(n, 256), 256, 0, stream, epilogue, job, batch);
+    if (job.in_lanes)
+        LAUNCH((add_chunks_in_lanes<W, E>), (unsigned)cuda_tiles(n, 32), 256, 0, stream, epilogue, job, batch, n);
+    else
+        LAUNCH((add_chunks<W, E>), cuda_blocks(n, 256), 256, 0, stream, epilogue, job, batch, n);
 }
 
 #endif
