@@ -1,8 +1,9 @@
 /* attention.cu - scaled dot-product attention without a matrix of all scores: tiles of queries meet tiles of keys, and the softmax is
  * corrected as larger scores appear (Milakov and Gimelshein 2018; Dao et al. 2022). These kernels are right for every shape, type and
- * mask; arithmetic bounds them. A single query, as in generation, is
+ * mask; arithmetic bounds them. cuDNN does what it can do faster (dnn_attention.cu). A single query, as in generation, is
  * bound by the bytes of keys and values: these are divided into parts of fixed size over blocks, whose results a second kernel combines. */
 #include "device/cuda/attention.h"
+#include "device/cuda/dnn_attention.h"
 
 /* ---- tiles of queries ---- */
 
@@ -332,11 +333,22 @@ extern "C" size_t lk__cuda_attention_workspace(const lk__kernel_call *call, int 
     (void)threads;
     attention_view<float> a = attention_describe<float>(call, 0, 3); /* for its sizes alone */
     if (a.t == 1) return one_space(a.batch, a.heads, a.s, a.d, call->in[0].dtype == LK_F64 ? 8 : 4);
-    return 0;
+    return lk__cuda_dnn_attention_workspace(call, false);
+}
+
+extern "C" lk_status lk__cuda_attention_prepare(lk__device *device, const lk__device_kernel *kernel,
+                                                lk__kernel_call *call)
+{
+    lk__kernel_call own = *call;
+    (void)kernel;
+    own.device = device;
+    return lk__cuda_dnn_attention_prepare(&own, false);
 }
 
 extern "C" lk_status lk__cuda_attention(const lk__kernel_call *call)
 {
+    lk_status status = lk__cuda_dnn_attention(call, false);
+    if (status != LK_EUNSUPPORTED) return status;
     BY_ELEMENT(call->in[0].dtype, T, {
         typedef WIDE(T)   W;
         attention_view<T> a = attention_describe<T>(call, 0, 3);

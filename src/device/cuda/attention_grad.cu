@@ -3,6 +3,7 @@
  * has a block for a tile of keys and adds dk and dv over heads and queries, in their order: no sums are shared between blocks, so bits do
  * not change from run to run. The price is that scores and their gradients are computed twice: seven products instead of five. */
 #include "device/cuda/attention.h"
+#include "device/cuda/dnn_attention.h"
 
 template <typename T> struct attention_gradients {
     const T       *dy, *y;
@@ -185,11 +186,24 @@ extern "C" size_t lk__cuda_attention_grad_workspace(const lk__kernel_call *call,
 {
     (void)threads;
     attention_view<float> a = attention_describe<float>(call, 1, 6); /* for its sizes alone */
-    return (size_t)(a.batch * a.heads * a.t) * (call->in[0].dtype == LK_F64 ? 8 : 4);
+    size_t                own = (size_t)(a.batch * a.heads * a.t) * (call->in[0].dtype == LK_F64 ? 8 : 4);
+    size_t                dnn = lk__cuda_dnn_attention_workspace(call, true);
+    return own > dnn ? own : dnn;
+}
+
+extern "C" lk_status lk__cuda_attention_grad_prepare(lk__device *device, const lk__device_kernel *kernel,
+                                                     lk__kernel_call *call)
+{
+    lk__kernel_call own = *call;
+    (void)kernel;
+    own.device = device;
+    return lk__cuda_dnn_attention_prepare(&own, true);
 }
 
 extern "C" lk_status lk__cuda_attention_grad(const lk__kernel_call *call)
 {
+    lk_status status = lk__cuda_dnn_attention(call, true);
+    if (status != LK_EUNSUPPORTED) return status;
     BY_ELEMENT(call->in[0].dtype, T, {
         typedef WIDE(T)        W;
         attention_view<T>      a = attention_describe<T>(call, 1, 6);

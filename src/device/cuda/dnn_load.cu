@@ -308,10 +308,10 @@ static void plan_mode(lk__dnn_entry *e, lk__dnn_descriptor operations, cudnnBack
     if (count > 16) count = 16;
     for (int64_t i = 0; i < count; i++)
         configs[i] = lk__dnn_make(g, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, "a configuration");
-    if (!lk__dnn_failed(g) && count == 0)
-        snprintf(g->why, sizeof g->why, "the heuristic knows no engine for this graph");
     get_attribute(g, heuristic, CUDNN_ATTR_ENGINEHEUR_RESULTS, "CUDNN_ATTR_ENGINEHEUR_RESULTS",
                   CUDNN_TYPE_BACKEND_DESCRIPTOR, count, &count, configs);
+    if (!lk__dnn_failed(g) && count == 0)
+        snprintf(g->why, sizeof g->why, "the heuristic knows no engine for this graph");
     if (lk__dnn_failed(g)) {
         abandon_attempt(g, made, reason);
         return;
