@@ -210,7 +210,7 @@ static __device__ __forceinline__ void sum_part(const attention_view<T> &a, cons
             for (int e = 0; e < N; e++) {
                 for (int offset = 16; offset >= lanes; offset /= 2)
                     out[h][e] += __shfl_xor_sync(0xffffffffu, out[h][e], offset);
-                if (threadIdx.x % 32 < lanes) reduced[(warp * H + h) * width + lane * N + e] = out[h][e];
+                if ((int)threadIdx.x % 32 < lanes) reduced[(warp * H + h) * width + lane * N + e] = out[h][e];
             }
         __syncthreads();
         for (int i = threadIdx.x; i < count * width; i += blockDim.x) {
