@@ -147,6 +147,15 @@ static lk_status keep_numbers(lk_program *p, const lk__graph_node *n, int leaf)
     return status;
 }
 
+bool lk__leaf_batch_waits(const lk_program *p, const lk__run_instruction *in)
+{
+    const lk__plan_list  *planned = &p->plan->train;
+    const lk__graph_node *n = in->leaves ? &planned->graph->nodes[in->node] : NULL;
+    for (int i = 0; n && i < n->outputs; i++)
+        if (n->out[i] >= 0 && lk__plan_is_number(planned, n->out[i])) return true;
+    return false;
+}
+
 lk_status lk__leaf_batch_run(lk_program *p, lk__run_instruction *in)
 {
     const lk__plan_list  *planned = &p->plan->train;

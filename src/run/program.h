@@ -185,6 +185,7 @@ lk_status lk__step_set(lk_program *program, const lk_step *step);
 lk_status   lk__leaf_batch_build(lk_program *program);
 void        lk__leaf_batch_patch(lk_program *program); /* after the instructions of the whole batch */
 lk_status   lk__leaf_batch_run(lk_program *program, lk__run_instruction *instruction);
+bool        lk__leaf_batch_waits(const lk_program *program, const lk__run_instruction *instruction); /* for numbers of leaves */
 const void *lk__leaf_batch_source(const lk_program *program, size_t index, int leaf);
 
 /* ---- section.c ---- */

@@ -151,8 +151,15 @@ static lk_status run_kernels(lk_program *p, lk__run_list *list, size_t begin, si
                        .samples = list->samples,
                        .total = list->total,
                        .gradients = list->gradients};
-    if (begin == end) return LK_OK;
-    return p->graphs ? lk__run_recorded(p, &key, lk__kernels_issue) : lk__kernels_issue(p, &key);
+    lk_status status = LK_OK;
+    if (!p->graphs) return lk__kernels_issue(p, &key);
+    for (size_t i = begin; i < end && status >= 0; i = key.end) { /* what waits for numbers is not recorded */
+        bool waits = lk__leaf_batch_waits(p, &list->instructions[i]);
+        for (key.begin = i, key.end = i + 1; key.end < end; key.end++)
+            if (waits || lk__leaf_batch_waits(p, &list->instructions[key.end])) break;
+        status = waits ? lk__kernels_issue(p, &key) : lk__run_recorded(p, &key, lk__kernels_issue);
+    }
+    return status;
 }
 
 lk_status lk__operands_set(lk_program *p, const char *gradients)

@@ -161,6 +161,7 @@ static lk_status issue_batch(lk_program *p, const lk__run_key *key)
         status = lk__gradients_accumulate(p, &p->plan->buckets[i]);
     if (status >= 0) status = backend->add_numbers(p->device, p->stream, &numbers);
     if (!key->last || status < 0) return status;
+    if ((status = lk__operands_set(p, lk__gradient_set(p, 0))) < 0) return status; /* the update reads the sums */
     part.begin = key->list->begin[LK_UPDATE];
     part.end = key->list->end[LK_UPDATE];
     if ((status = lk__kernels_issue(p, &part)) < 0) return status;

@@ -19,6 +19,7 @@
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* ---- the library ---- */
@@ -127,10 +128,10 @@ static lk__cuda_blas *find_blas(lk__cuda_device *device)
         said = true;
         return NULL;
     }
-    lk__cuda_blas *blas = (lk__cuda_blas *)lk__cuda_host.alloc(device->base.context, LK_MEMORY_OTHER, sizeof *blas);
+    lk__cuda_blas *blas = (lk__cuda_blas *)calloc(1, sizeof *blas);
     if (!blas) return NULL;
     if (!ok(lt.cublasLtCreate(&blas->handle))) {
-        lk__cuda_host.free(device->base.context, LK_MEMORY_OTHER, blas, sizeof *blas);
+        free(blas);
         return NULL;
     }
     return device->blas = blas;
@@ -142,7 +143,7 @@ static void free_entry(lk_context *context, entry *e)
     if (e->a) lt.cublasLtMatrixLayoutDestroy(e->a);
     if (e->b) lt.cublasLtMatrixLayoutDestroy(e->b);
     if (e->c) lt.cublasLtMatrixLayoutDestroy(e->c);
-    lk__cuda_host.free(context, LK_MEMORY_OTHER, e, sizeof *e);
+    free(e);
 }
 
 void lk__cuda_blas_free(lk__cuda_device *device)
@@ -156,7 +157,7 @@ void lk__cuda_blas_free(lk__cuda_device *device)
         }
     lk__cuda_choices_close(blas->choices);
     lt.cublasLtDestroy(blas->handle);
-    lk__cuda_host.free(device->base.context, LK_MEMORY_OTHER, blas, sizeof *blas);
+    free(blas);
     device->blas = NULL;
 }
 
@@ -441,7 +442,7 @@ static entry *find_entry(lk__cuda_blas *blas, const product_key *key)
 
 static entry *add_entry(lk_context *context, lk__cuda_blas *blas, const product_key *key)
 {
-    entry *e = (entry *)lk__cuda_host.alloc(context, LK_MEMORY_OTHER, sizeof *e);
+    entry *e = (entry *)calloc(1, sizeof *e);
     if (!e) return NULL;
     entry **bucket = &blas->buckets[lk__cuda_host.hash64(key, sizeof *key, 0) % BUCKETS];
     e->key = *key;

@@ -54,7 +54,7 @@ static choice *find_choice(const lk__cuda_choices *c, uint64_t where, const uint
 
 static choice *add_choice(lk__cuda_choices *c, uint64_t where, const uint64_t key[2])
 {
-    choice *x = c->count < MOST ? (choice *)lk__cuda_host.alloc(c->context, LK_MEMORY_OTHER, sizeof *x) : NULL;
+    choice *x = c->count < MOST ? (choice *)calloc(1, sizeof *x) : NULL;
     if (!x) return NULL;
     x->where = where;
     x->key[0] = key[0], x->key[1] = key[1];
@@ -128,7 +128,7 @@ static void write_choices(lk__cuda_choices *c)
 lk__cuda_choices *lk__cuda_choices_open(lk__cuda_device *device, const char *library)
 {
     lk_context       *context = device->base.context;
-    lk__cuda_choices *c = (lk__cuda_choices *)lk__cuda_host.alloc(context, LK_MEMORY_OTHER, sizeof *c);
+    lk__cuda_choices *c = (lk__cuda_choices *)calloc(1, sizeof *c);
     cudaDeviceProp    p;
     char              text[512];
     int               driver = 0;
@@ -149,9 +149,9 @@ void lk__cuda_choices_close(lk__cuda_choices *c)
     if (!c) return;
     for (choice *x = c->first, *next; x; x = next) {
         next = x->next;
-        lk__cuda_host.free(c->context, LK_MEMORY_OTHER, x, sizeof *x);
+        free(x);
     }
-    lk__cuda_host.free(c->context, LK_MEMORY_OTHER, c, sizeof *c);
+    free(c);
 }
 
 static void hash_key(const void *key, size_t bytes, uint64_t hashes[2])

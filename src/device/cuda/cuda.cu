@@ -1,7 +1,8 @@
 /* cuda.cu - an NVIDIA GPU as a device: memory, copies, streams, events and recorded graphs.
  *
  * Without a GPU or a driver the device opens all the same, so that plans are made anywhere; the first allocation then fails with the
- * reason. The streams are ordered with the legacy default stream, which calls without a stream use: what they read has been computed. */
+ * reason. Calls without a stream wait: for all work of the device's streams before they begin, and for their own. None uses CUDA's default
+ * streams, since those of other threads would then take part in what a thread records. */
 #include "device/cuda/cuda.h"
 
 #include "device/cuda/backend.h"
@@ -14,12 +15,30 @@
 
 lk__cuda_library lk__cuda_host;
 
+/* What CUDA and its libraries hold is not the plan's memory, and neither is what describes it: it is not accounted. */
 struct lk__device_graph {
     cudaGraphExec_t graph;
 };
 
 static lk__cuda_device *as_cuda(lk__device *d) { return (lk__cuda_device *)d; }
-static cudaStream_t     stream_of(lk__device_stream *s) { return s ? s->stream : cudaStreamLegacy; }
+
+/* ---- calls without a stream ---- */
+
+/* The device's own stream, behind all that was queued on the others. */
+static cudaStream_t begin_alone(lk__device *d)
+{
+    lk__cuda_device *c = as_cuda(d);
+    for (lk__device_stream *s = c->streams; s; s = s->next) (void)cudaStreamSynchronize(s->stream); /* errors stay */
+    return c->alone;
+}
+
+cudaStream_t lk__cuda_stream_of(lk__device *d, lk__device_stream *s) { return s ? s->stream : begin_alone(d); }
+
+lk_status lk__cuda_end(lk__device *d, lk__device_stream *s, cudaError_t error, const char *what)
+{
+    if (error == cudaSuccess && !s) error = cudaStreamSynchronize(as_cuda(d)->alone);
+    return lk__cuda_check(d, error, what);
+}
 
 /* ---- failures ---- */
 
@@ -54,7 +73,7 @@ lk_status lk__cuda_check(lk__device *d, cudaError_t error, const char *what)
 
 lk_status lk__cuda_launched(const lk__kernel_call *call)
 {
-    return lk__cuda_check(call->device, cudaPeekAtLastError(), "starting a kernel");
+    return lk__cuda_end(call->device, call->stream, cudaPeekAtLastError(), "a kernel");
 }
 
 static lk_status check_gpu(lk__device *d)
@@ -81,8 +100,8 @@ static void *cuda_alloc(lk__device *d, lk_memory kind, size_t bytes)
                            (double)total / 1073741824.0);
         return NULL;
     }
-    if (error == cudaSuccess) error = cudaMemsetAsync(memory, 0, bytes, cudaStreamLegacy);
-    if (lk__cuda_check(d, error, "allocating memory") < 0) return NULL;
+    if (error == cudaSuccess) error = cudaMemsetAsync(memory, 0, bytes, as_cuda(d)->alone);
+    if (lk__cuda_end(d, NULL, error, "allocating memory") < 0) return NULL;
     lk__cuda_host.account_allocation(d->context, kind, bytes);
     return memory;
 }
@@ -113,7 +132,8 @@ static void cuda_free_host(lk__device *d, lk_memory kind, void *memory, size_t b
 static lk_status copy_bytes(lk__device *d, lk__device_stream *s, void *to, const void *from, size_t bytes,
                             cudaMemcpyKind kind, const char *what)
 {
-    return bytes ? lk__cuda_check(d, cudaMemcpyAsync(to, from, bytes, kind, stream_of(s)), what) : LK_OK;
+    if (bytes == 0) return LK_OK;
+    return lk__cuda_end(d, s, cudaMemcpyAsync(to, from, bytes, kind, lk__cuda_stream_of(d, s)), what);
 }
 
 static lk_status cuda_copy_in(lk__device *d, lk__device_stream *s, void *to, const void *host, size_t bytes)
@@ -133,7 +153,8 @@ static lk_status cuda_copy(lk__device *d, lk__device_stream *s, void *to, const 
 
 static lk_status cuda_fill(lk__device *d, lk__device_stream *s, void *memory, int byte, size_t bytes)
 {
-    return bytes ? lk__cuda_check(d, cudaMemsetAsync(memory, byte, bytes, stream_of(s)), "filling memory") : LK_OK;
+    if (bytes == 0) return LK_OK;
+    return lk__cuda_end(d, s, cudaMemsetAsync(memory, byte, bytes, lk__cuda_stream_of(d, s)), "filling memory");
 }
 
 /* ---- streams, events, graphs ---- */
@@ -145,10 +166,13 @@ static lk_status cuda_stream_create(lk__device *d, lk__device_stream **stream)
     if (status < 0) return status;
     lk__device_stream *s = (lk__device_stream *)lk__cuda_host.alloc(d->context, LK_MEMORY_OTHER, sizeof *s);
     if (!s) return LK_ENOMEM;
-    if ((status = lk__cuda_check(d, cudaStreamCreate(&s->stream), "creating a stream")) < 0) {
+    cudaError_t error = cudaStreamCreateWithFlags(&s->stream, cudaStreamNonBlocking);
+    if ((status = lk__cuda_check(d, error, "creating a stream")) < 0) {
         lk__cuda_host.free(d->context, LK_MEMORY_OTHER, s, sizeof *s);
         return status;
     }
+    s->next = as_cuda(d)->streams;
+    as_cuda(d)->streams = s;
     *stream = s;
     return LK_OK;
 }
@@ -156,6 +180,9 @@ static lk_status cuda_stream_create(lk__device *d, lk__device_stream **stream)
 static void cuda_stream_free(lk__device *d, lk__device_stream *s)
 {
     if (!s) return;
+    lk__device_stream **at = &as_cuda(d)->streams;
+    while (*at && *at != s) at = &(*at)->next;
+    if (*at) *at = s->next;
     (void)cudaStreamSynchronize(s->stream);
     (void)cudaStreamDestroy(s->stream);
     lk__cuda_host.free(d->context, LK_MEMORY_OTHER, s, sizeof *s);
@@ -163,7 +190,7 @@ static void cuda_stream_free(lk__device *d, lk__device_stream *s)
 
 static lk_status cuda_stream_wait(lk__device *d, lk__device_stream *s)
 {
-    return lk__cuda_check(d, cudaStreamSynchronize(stream_of(s)), "waiting for its work");
+    return lk__cuda_check(d, cudaStreamSynchronize(lk__cuda_stream_of(d, s)), "waiting for its work");
 }
 
 static lk_status cuda_event_create(lk__device *d, lk__device_event **event)
@@ -190,12 +217,12 @@ static void cuda_event_free(lk__device *d, lk__device_event *e)
 
 static lk_status cuda_event_record(lk__device *d, lk__device_event *e, lk__device_stream *s)
 {
-    return lk__cuda_check(d, cudaEventRecord(e->event, stream_of(s)), "recording an event");
+    return lk__cuda_check(d, cudaEventRecord(e->event, s->stream), "recording an event");
 }
 
 static lk_status cuda_event_wait(lk__device *d, lk__device_event *e, lk__device_stream *s)
 {
-    return lk__cuda_check(d, cudaStreamWaitEvent(stream_of(s), e->event, 0), "waiting for an event");
+    return lk__cuda_check(d, cudaStreamWaitEvent(s->stream, e->event, 0), "waiting for an event");
 }
 
 static lk_status cuda_event_sync(lk__device *d, lk__device_event *e)
@@ -214,11 +241,11 @@ static lk_status cuda_record_end(lk__device *d, lk__device_stream *s, lk__device
     lk__device_graph *g = NULL;
     lk_status         status = lk__cuda_check(d, cudaStreamEndCapture(s->stream, &recorded), "recording a graph");
     *graph = NULL;
-    if (status >= 0 && !(g = (lk__device_graph *)lk__cuda_host.alloc(d->context, LK_MEMORY_OTHER, sizeof *g)))
+    if (status >= 0 && !(g = (lk__device_graph *)calloc(1, sizeof *g)))
         status = LK_ENOMEM;
     if (status >= 0) status = lk__cuda_check(d, cudaGraphInstantiate(&g->graph, recorded, 0), "making a graph");
     if (recorded) (void)cudaGraphDestroy(recorded);
-    if (status < 0 && g) lk__cuda_host.free(d->context, LK_MEMORY_OTHER, g, sizeof *g);
+    if (status < 0) free(g);
     if (status >= 0) *graph = g;
     return status;
 }
@@ -231,8 +258,9 @@ static lk_status cuda_graph_run(lk__device *d, lk__device_stream *s, lk__device_
 static void cuda_graph_free(lk__device *d, lk__device_graph *g)
 {
     if (!g) return;
+    (void)d;
     (void)cudaGraphExecDestroy(g->graph);
-    lk__cuda_host.free(d->context, LK_MEMORY_OTHER, g, sizeof *g);
+    free(g);
 }
 
 /* ---- hashes ---- */
@@ -339,6 +367,10 @@ static lk_status cuda_open(lk_context *context, int number, lk__device **device)
             status = lk__cuda_host.fail(context, LK_EUNSUPPORTED,
                                         "GPU %d (%s) has compute capability %d.%d; 8.0 or later is needed", c->number,
                                         properties.name, properties.major, properties.minor);
+        if (status >= 0) status = check_gpu(&c->base);
+        if (status >= 0)
+            status = lk__cuda_check(&c->base, cudaStreamCreateWithFlags(&c->alone, cudaStreamNonBlocking),
+                                    "creating a stream");
     }
     if (status < 0)
         lk__cuda_host.free(context, LK_MEMORY_OTHER, c, sizeof *c);
@@ -353,6 +385,7 @@ static void cuda_close(lk__device *d)
     lk__cuda_blas_free(c);
     lk__cuda_dnn_free(c->dnn);
     if (c->word) (void)cudaFree(c->word);
+    if (c->alone) (void)cudaStreamDestroy(c->alone);
     lk__cuda_host.free(d->context, LK_MEMORY_OTHER, c, sizeof *c);
 }
 
@@ -360,8 +393,7 @@ int32_t *lk__cuda_word(lk__device *d)
 {
     lk__cuda_device *c = as_cuda(d);
     if (!c->word && lk__cuda_check(d, cudaMalloc((void **)&c->word, LK__ALIGN), "allocating memory") < 0) return NULL;
-    return lk__cuda_check(d, cudaMemsetAsync(c->word, 0, LK__ALIGN, cudaStreamLegacy), "filling memory") < 0 ? NULL
-                                                                                                         : c->word;
+    return cuda_fill(d, NULL, c->word, 0, LK__ALIGN) < 0 ? NULL : c->word;
 }
 
 static lk__device_backend make_backend()

@@ -20,7 +20,8 @@ extern "C" {
 /* ---- the device ---- */
 
 struct lk__device_stream {
-    cudaStream_t stream;
+    cudaStream_t       stream;
+    lk__device_stream *next; /* of the device */
 };
 struct lk__device_event {
     cudaEvent_t event;
@@ -35,6 +36,8 @@ typedef struct lk__cuda_device {
     int            capability;  /* 90 for 9.0; without a GPU that of the plans' default, 90 */
     bool           tf32;        /* products and convolutions of f32 may round their operands */
     bool           by_heuristic; /* algorithms are not chosen by measuring them */
+    lk__device_stream *streams; /* all of them */
+    cudaStream_t       alone;   /* of calls without a stream */
     lk__cuda_blas *blas; /* NULL: not loaded; made on first use */
     lk__cuda_dnn  *dnn;
     int32_t       *word;     /* lk__cuda_word */
@@ -49,9 +52,12 @@ lk_status lk__cuda_check(lk__device *device, cudaError_t error, const char *what
 lk_status lk__cuda_launched(const lk__kernel_call *call);
 
 static inline lk__cuda_device *cuda_device(const lk__kernel_call *call) { return (lk__cuda_device *)call->device; }
-static inline cudaStream_t     cuda_stream(const lk__kernel_call *call)
+/* The stream of a call; without one the device's own, once all others have ended. lk__cuda_end: waits then. */
+cudaStream_t lk__cuda_stream_of(lk__device *device, lk__device_stream *stream);
+lk_status    lk__cuda_end(lk__device *device, lk__device_stream *stream, cudaError_t error, const char *what);
+static inline cudaStream_t cuda_stream(const lk__kernel_call *call)
 {
-    return call->stream ? call->stream->stream : cudaStreamLegacy;
+    return lk__cuda_stream_of(call->device, call->stream);
 }
 
 /* ---- launching ----

@@ -146,12 +146,12 @@ static void launch_add(cudaStream_t stream, void *out, const void *const *in, in
 lk_status lk__cuda_add(lk__device *device, lk__device_stream *stream, void *out, const void *const *in, int n,
                        size_t count, lk_dtype type)
 {
-    cudaStream_t on = stream ? stream->stream : cudaStreamLegacy;
+    cudaStream_t on = lk__cuda_stream_of(device, stream);
     if (count == 0) return LK_OK;
     if (n == 1) {
         if (out == in[0]) return LK_OK;
         cudaError_t error = cudaMemcpyAsync(out, in[0], count * cuda_size(type), cudaMemcpyDeviceToDevice, on);
-        return lk__cuda_check(device, error, "copying an array");
+        return lk__cuda_end(device, stream, error, "copying an array");
     }
     switch (type) {
     case LK_F32: launch_add<float>(on, out, in, n, (int64_t)count); break;
@@ -162,7 +162,7 @@ lk_status lk__cuda_add(lk__device *device, lk__device_stream *stream, void *out,
     case LK_I64: launch_add<uint64_t>(on, out, in, n, (int64_t)count); break;
     default: launch_add<uint8_t>(on, out, in, n, (int64_t)count); break; /* i8, u8 */
     }
-    return lk__cuda_check(device, cudaGetLastError(), "adding arrays");
+    return lk__cuda_end(device, stream, cudaGetLastError(), "adding arrays");
 }
 
 /* ---- finite ---- */
@@ -177,29 +177,29 @@ static __global__ void __launch_bounds__(MAP_THREADS)
     if (bad) *found = 1; /* all that write, write the same */
 }
 
-template <typename U> static void launch_not_finite(const void *x, int64_t n, U exponent, int32_t *found)
+template <typename U>
+static void launch_not_finite(cudaStream_t stream, const void *x, int64_t n, U exponent, int32_t *found)
 {
     unsigned blocks = cuda_blocks(n, 16 * MAP_THREADS);
-    LAUNCH(not_finite_kernel<U>, blocks, MAP_THREADS, 0, cudaStreamLegacy, (const U *)x, n, exponent, found);
+    LAUNCH(not_finite_kernel<U>, blocks, MAP_THREADS, 0, stream, (const U *)x, n, exponent, found);
 }
 
-/* Waits for all work of the device, whose streams do not wait for each other. */
 lk_status lk__cuda_finite(lk__device *device, const void *memory, int64_t elements, lk_dtype type, bool *finite)
 {
     int32_t    *word = NULL, found = 0;
-    cudaError_t error = cudaDeviceSynchronize();
     *finite = true;
-    if (error != cudaSuccess) return lk__cuda_check(device, error, "waiting for the device");
     if (elements > 0) word = lk__cuda_word(device);
     if (!word) return elements > 0 ? LK_ENOMEM : LK_OK;
+    cudaStream_t stream = lk__cuda_stream_of(device, NULL);
     switch (type) {
-    case LK_F32: launch_not_finite<uint32_t>(memory, elements, 0x7f800000u, word); break;
-    case LK_F64: launch_not_finite<uint64_t>(memory, elements, (uint64_t)0x7ff << 52, word); break;
-    case LK_BF16: launch_not_finite<uint16_t>(memory, elements, (uint16_t)0x7f80, word); break;
+    case LK_F32: launch_not_finite<uint32_t>(stream, memory, elements, 0x7f800000u, word); break;
+    case LK_F64: launch_not_finite<uint64_t>(stream, memory, elements, (uint64_t)0x7ff << 52, word); break;
+    case LK_BF16: launch_not_finite<uint16_t>(stream, memory, elements, (uint16_t)0x7f80, word); break;
     case LK_F16: return lk__cuda_host.fail(device->context, LK_EUNSUPPORTED, "there is no check whether f16 is finite");
     default: return LK_OK; /* integers */
     }
-    error = cudaMemcpy(&found, word, sizeof found, cudaMemcpyDeviceToHost);
+    cudaError_t error = cudaMemcpyAsync(&found, word, sizeof found, cudaMemcpyDeviceToHost, stream);
+    lk_status   status = lk__cuda_end(device, NULL, error, "checking whether numbers are finite");
     *finite = !found;
-    return lk__cuda_check(device, error, "checking whether numbers are finite");
+    return status;
 }
