@@ -113,6 +113,7 @@ cudaError_t inject(const char *what, cudaError_t usual)
 
 const size_t REGION = (size_t)1 << 37; /* bytes of addresses */
 const size_t ALIGN = 256;
+const size_t KEPT = 1 << 20; /* bytes: what is freed and not larger keeps its pages, because new ones take long */
 
 struct allocation {
     size_t pages, bytes; /* whole pages with the one that faults; as asked for */
@@ -457,7 +458,7 @@ cudaError_t cudaFree(void *memory)
         if (at->second.memory != memory) continue;
         char *begin = region + at->first;
         device_used -= at->second.bytes;
-        madvise(begin, at->second.pages, MADV_DONTNEED);
+        if (at->second.pages > KEPT) madvise(begin, at->second.pages, MADV_DONTNEED);
         mprotect(begin, at->second.pages, PROT_NONE);
         allocations.erase(at);
         return result(broken);

@@ -38,8 +38,8 @@ enum {
     STACK = 128 << 10, /* bytes, the page that faults included */
 #endif
     SHARED = 256 << 10, /* dynamic shared memory, at most: more than any GPU has */
-    POISONED_ALWAYS = 64 << 10,
-    POISONED_BLOCKS = 8,
+    POISONED_ALWAYS = 16 << 10, /* bytes of all kernels' variables; where there are more, only the first blocks find them filled */
+    POISONED_BLOCKS = 2,
 };
 
 struct fiber {
@@ -330,12 +330,13 @@ void end_thread(int i)
 
 /* ---- a block ---- */
 
-/* Not with memset: address sanitizer would stop at what it placed between the variables. */
-__attribute__((no_sanitize("address"))) void poison_variables(void)
+__attribute__((no_sanitize("address"))) void poison_variables(size_t bytes)
 {
-    for (volatile uint32_t *p = (volatile uint32_t *)lk__emulated_shared_begin;
-         p + 1 <= (volatile uint32_t *)lk__emulated_shared_end; p++)
-        *p = 0xffffffffu;
+#if defined(ADDRESS_SANITIZER) /* its memset would stop at what it placed between the variables */
+    for (size_t i = 0; i < bytes; i++) ((volatile char *)lk__emulated_shared_begin)[i] = (char)0xff;
+#else
+    memset(lk__emulated_shared_begin, 0xff, bytes);
+#endif
 }
 
 void poison_shared(uint64_t number)
@@ -343,7 +344,7 @@ void poison_shared(uint64_t number)
     size_t variables = lk__emulated_shared_begin ? (size_t)(lk__emulated_shared_end - lk__emulated_shared_begin) : 0;
     if (number && !b.waited) return; /* without a barrier, no thread can read what another stored */
     memset(shared_memory, 0xff, shared_bytes);
-    if (variables <= POISONED_ALWAYS || number < POISONED_BLOCKS) poison_variables();
+    if (variables <= POISONED_ALWAYS || number < POISONED_BLOCKS) poison_variables(variables);
 }
 
 void run_block(void)
