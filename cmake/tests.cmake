@@ -102,7 +102,39 @@ function(add_guarded_test name kind)
   set_property(TEST ${name}_guarded APPEND PROPERTY LABELS guarded)
 endfunction()
 
-# C tests include internal headers and link the static library. Those of programs and trainers run on `guarded` too.
+# And once more, as NAME_emulated, on the device `cuda` of the emulation (cuda.cmake), whose memory and order of work are a GPU's. Not
+# those in emulated_excluded, by name and reason.
+set(emulated_excluded)
+function(add_emulated_test name kind)
+  if(NOT LK_CUDA_EMULATED OR name IN_LIST emulated_excluded)
+    return()
+  endif()
+  list(REMOVE_ITEM setting_labels quick threaded)
+  math(EXPR setting_timeout "${setting_timeout} * 2")
+  add_test(NAME ${name}_emulated COMMAND ${ARGN})
+  apply_settings(${name}_emulated ${kind})
+  set_property(TEST ${name}_emulated APPEND PROPERTY ENVIRONMENT "LOCKSTEP_DEVICE=cuda" "LOCKSTEP_SHARE_DEVICE=1"
+               "LOCKSTEP_MODULES=${PROJECT_BINARY_DIR}/cuda_emulated" "LK_TEST_EMULATED=1")
+  set_property(TEST ${name}_emulated APPEND PROPERTY LABELS emulated)
+endfunction()
+
+# Tests of kernels list what they ran, on the CPU or a device; test_kernels_covered reads the lists after them.
+function(add_kernels_listed name test device)
+  set(directory ${PROJECT_BINARY_DIR}/kernels_ran/${device})
+  if(NOT TEST ${test} OR NOT name MATCHES "^test_kernels")
+    return()
+  endif()
+  file(MAKE_DIRECTORY ${directory})
+  set_property(TEST ${test} APPEND PROPERTY ENVIRONMENT "LK_KERNELS_RAN=${directory}")
+  if(name STREQUAL "test_kernels_covered")
+    set_property(TEST ${test} PROPERTY FIXTURES_REQUIRED kernels_${device})
+  else()
+    set_property(TEST ${test} PROPERTY FIXTURES_SETUP kernels_${device})
+  endif()
+endfunction()
+
+# C tests include internal headers and link the static library. Those of programs and trainers run on `guarded` too, and with those of
+# kernels on the emulation.
 file(GLOB sources CONFIGURE_DEPENDS test/test_*.c)
 foreach(source ${sources})
   get_filename_component(name ${source} NAME_WE)
@@ -117,7 +149,12 @@ foreach(source ${sources})
   # test_device tests every device itself; test_large has inputs of which hardly a page exists, and a copy would need all of them
   if(programs AND NOT name MATCHES "^test_(device|large)$")
     add_guarded_test(${name} c ${name} ${setting_args})
+    add_emulated_test(${name} c ${name} ${setting_args})
+  elseif(name MATCHES "^test_(kernels.*|device)$")
+    add_emulated_test(${name} c ${name} ${setting_args})
   endif()
+  add_kernels_listed(${name} ${name} cpu)
+  add_kernels_listed(${name} ${name}_emulated emulated)
 endforeach()
 
 # Any two internal headers can be included in one file: one test includes all of them, another in reverse order. The kernels' headers

@@ -1,5 +1,6 @@
 /* test_kernels_gemm.c - convolution, linear and matmul kernels against plain loops in double: every instruction set of this
- * machine, f32, f64 and bf16, awkward shapes, and the same bits with 1, 2 and 3 threads. bf16 gives the bits of f32, rounded once.
+ * machine, f32, f64 and bf16, awkward shapes, and the same bits with 1, 2 and 3 threads. bf16 gives the bits of f32, rounded once. Or the kernels
+ * of the device that LOCKSTEP_DEVICE names, run three times.
  *
  * ctest: timeout 300, label threaded */
 #include "check.h"
@@ -7,11 +8,12 @@
 #include "base/bf16.h"
 #include "base/isa.h"
 #include "base/random.h"
-#include "device/kernel.h"
+
+#include "kernel_device.h"
 
 #include <math.h>
 
-enum { THREADS = 3, GUARD = 64 };
+enum { THREADS = 3, GUARD = KERNEL_GUARD };
 
 static lk_context *contexts[THREADS];
 static char        the_case[512]; /* the current case, for messages */
@@ -228,6 +230,17 @@ static void compare_with_f32(const spec *s, const char *isa, const lk__kernel_ca
     free_operands(&call);
 }
 
+/* Nothing behind the outputs, and the bits of the first run, with so many threads. */
+static void check_outputs(const spec *s, const lk__kernel_call *call, const lk__kernel_call *first, int threads)
+{
+    for (int i = 0; i < 2 && s->out[i]; i++) {
+        size_t size = (size_t)s->out[i]->count * element(call->out[i].dtype);
+        check_guard(call->out[i].data, size, "its output");
+        CHECK(memcmp(call->out[i].data, first->out[i].data, size) == 0, "%s: run %d, with as many threads, changes output %d",
+              the_case, threads, i);
+    }
+}
+
 static void run_one(const spec *s, const char *isa, lk_dtype real)
 {
     const lk__kernel_entry *entry = &lk__cpu_kernels(real, isa)[s->op];
@@ -236,20 +249,22 @@ static void run_one(const spec *s, const char *isa, lk_dtype real)
     for (int t = 0; t < THREADS; t++) {
         lk__kernel_call ask = call_of(s, real, false), *call = &calls[t];
         *call = call_of(s, real, true);
+        if (kernel_device) {
+            const char *wrong = run_on_device(s->op, real, call, &ask, t % 2 == 1);
+            CHECK(!wrong, "%s: %s", the_case, wrong);
+            check_outputs(s, call, &calls[0], t + 1);
+            continue;
+        }
         size_t bytes = entry->workspace ? entry->workspace(&ask, t + 1) : 0;
         char  *workspace = require_memory(aligned_alloc(LK__ALIGN, lk__round_up(bytes + GUARD, LK__ALIGN)));
         memset(workspace, 0xff, bytes + GUARD);
         call->workspace = workspace;
         call->pool = lk__context_pool(contexts[t]);
         entry->run(call);
+        kernel_ran[real][s->op] = true;
         check_guard(workspace, bytes, "its workspace");
         free(workspace);
-        for (int i = 0; i < 2 && s->out[i]; i++) {
-            size_t size = (size_t)s->out[i]->count * element(call->out[i].dtype);
-            check_guard(call->out[i].data, size, "its output");
-            CHECK(memcmp(call->out[i].data, calls[0].out[i].data, size) == 0, "%s: %d threads change output %d",
-                  the_case, t + 1, i);
-        }
+        check_outputs(s, call, &calls[0], t + 1);
     }
     for (int i = 0; i < 2 && s->out[i]; i++)
         if (s->out[i]->index)
@@ -257,19 +272,24 @@ static void run_one(const spec *s, const char *isa, lk_dtype real)
                   the_case);
         else
             check_values(s->out[i], &calls[0].out[i], tolerance, i);
-    if (real == LK_BF16) compare_with_f32(s, isa, &calls[0]);
+    if (real == LK_BF16 && !kernel_device) compare_with_f32(s, isa, &calls[0]);
     for (int t = 0; t < THREADS; t++) free_operands(&calls[t]);
+}
+
+static void run_types(const spec *s, const char *text, const char *isa)
+{
+    for (int real = narrow ? LK_BF16 : LK_F32; real <= (narrow ? LK_BF16 : LK_F64); real++) {
+        snprintf(the_case, sizeof the_case, "%s %s %s", text, lk_dtype_name((lk_dtype)real),
+                 kernel_device ? kernel_device->backend->name : isa);
+        run_one(s, isa, (lk_dtype)real);
+    }
 }
 
 static void run(const spec *s, const char *text)
 {
-    for (int i = 0; lk__isa_names[i]; i++) {
-        if (!lk__isa_available(lk__isa_names[i])) continue;
-        for (int real = narrow ? LK_BF16 : LK_F32; real <= (narrow ? LK_BF16 : LK_F64); real++) {
-            snprintf(the_case, sizeof the_case, "%s %s %s", text, lk_dtype_name((lk_dtype)real), lk__isa_names[i]);
-            run_one(s, lk__isa_names[i], (lk_dtype)real);
-        }
-    }
+    for (int i = 0; lk__isa_names[i] && !kernel_device; i++)
+        if (lk__isa_available(lk__isa_names[i])) run_types(s, text, lk__isa_names[i]);
+    if (kernel_device) run_types(s, text, lk_context_isa(contexts[0]));
 }
 
 /* Convolutions. */
@@ -665,7 +685,12 @@ static void nan_passes(const char *isa, lk_dtype real, int64_t channels, int64_t
     lk__kernel_call call = {.attrs = &attrs, .inputs = 2, .outputs = 1, .pool = lk__context_pool(contexts[0])};
     call.in[0] = operand(&x, real), call.in[1] = operand(&w, real), call.out[0] = operand(&y, real);
     call.workspace = require_memory(aligned_alloc(LK__ALIGN, lk__round_up(entry->workspace(&call, 1) + 1, LK__ALIGN)));
-    entry->run(&call);
+    const char *wrong = NULL;
+    if (kernel_device)
+        wrong = run_on_device(LK__OP_conv2d, real, &call, NULL, false);
+    else
+        entry->run(&call);
+    CHECK(!wrong, "conv2d with a NaN: %s", wrong);
     int64_t p = pool ? pool : 1, missed = 0;
     for (int64_t o = 0; o < channels; o++)
         for (int64_t h = 4; h <= 6; h++)
@@ -680,7 +705,7 @@ static void nan_passes(const char *isa, lk_dtype real, int64_t channels, int64_t
 static void nan_is_not_hidden_by_relu_and_pool(void)
 {
     for (int i = 0; lk__isa_names[i]; i++)
-        for (int real = LK_F32; real <= LK_BF16 && lk__isa_available(lk__isa_names[i]); real++)
+        for (int real = LK_F32; real <= LK_BF16 && lk__isa_available(lk__isa_names[i]); real++) /* a device runs each time */
             for (int64_t pool = 0; pool <= 2; pool += 2) {
                 nan_passes(lk__isa_names[i], (lk_dtype)real, 3, pool);
                 nan_passes(lk__isa_names[i], (lk_dtype)real, 16, pool);
@@ -692,8 +717,9 @@ int main(void)
     for (int t = 0; t < THREADS; t++) {
         lk_context_config config = LK_CONTEXT_CONFIG_INIT;
         config.threads = t + 1;
-        REQUIRE(lk_context_create(&config, &contexts[t]) == LK_OK);
+        REQUIRE(lk_context_create(&config, &contexts[t]) == LK_OK, "%s", lk_context_error(NULL));
     }
+    open_kernel_device(contexts[0]);
     for (int pass = 0; pass < 2; pass++) {
         narrow = pass == 1;
         RUN(convolutions_of_chosen_shapes);
@@ -702,8 +728,13 @@ int main(void)
         RUN(matrix_products);
     }
     narrow = true; /* numbers that every type holds */
-    RUN(a_row_does_not_depend_on_the_number_of_rows);
+    if (kernel_device)
+        printf("skipped: a row's bits may depend on the number of rows on a device\n");
+    else
+        RUN(a_row_does_not_depend_on_the_number_of_rows);
     RUN(nan_is_not_hidden_by_relu_and_pool);
+    list_kernels_ran(__BASE_FILE__);
+    close_kernel_device();
     for (int t = 0; t < THREADS; t++) lk_context_free(contexts[t]);
     return check_result();
 }

@@ -1,0 +1,61 @@
+/* test_kernels_covered.c - every kernel of the CPU, by operation and type, has been run by one of the other files test_kernels*.c, on the
+ * device that they tested. ctest runs it after them: they list what they ran in the directory LK_KERNELS_RAN. Collectives and waits run
+ * in the interpreter. */
+#include "check.h"
+
+#include "base/isa.h"
+#include "device/kernel.h"
+#include "graph/op.h"
+
+#include <dirent.h>
+
+static bool ran[LK_DTYPE_COUNT][LK__OP_COUNT];
+
+static void read_list(const char *directory, const char *name)
+{
+    char path[4096], op[64], type[16];
+    snprintf(path, sizeof path, "%s/%s", directory, name);
+    FILE *file = fopen(path, "r");
+    REQUIRE(file, "%s", path);
+    while (fscanf(file, "%63s %15s", op, type) == 2)
+        for (int i = 0; i < LK__OP_COUNT; i++)
+            for (int t = 0; t < LK_DTYPE_COUNT; t++)
+                if (strcmp(op, lk__op_name((lk__op)i)) == 0 && strcmp(type, lk_dtype_name((lk_dtype)t)) == 0)
+                    ran[t][i] = true;
+    fclose(file);
+}
+
+/* The instruction set does not matter: all have the same kernels. */
+static const lk__kernel_entry *kernels_of(lk_dtype type)
+{
+    for (int i = 0; lk__isa_names[i]; i++)
+        if (lk__cpu_kernels(type, lk__isa_names[i])) return lk__cpu_kernels(type, lk__isa_names[i]);
+    return NULL;
+}
+
+static void every_kernel_has_run(void)
+{
+    static const lk_dtype types[] = {LK_F32, LK_F64, LK_BF16};
+    for (size_t t = 0; t < sizeof types / sizeof *types; t++)
+        for (int i = 0; i < LK__OP_COUNT; i++) {
+            lk__graph_runs runs = lk__op_find((lk__op)i)->runs;
+            if (!kernels_of(types[t])[i].run || runs == LK__RUNS_COLLECTIVE || runs == LK__RUNS_WAIT) continue;
+            CHECK(ran[types[t]][i], "no test runs the kernel %s of %s", lk__op_name((lk__op)i), lk_dtype_name(types[t]));
+        }
+}
+
+int main(void)
+{
+    const char *directory = getenv("LK_KERNELS_RAN");
+    DIR        *list = directory ? opendir(directory) : NULL;
+    int         files = 0;
+    for (struct dirent *entry; list && (entry = readdir(list));)
+        if (entry->d_name[0] != '.') read_list(directory, entry->d_name), files++;
+    if (list) closedir(list);
+    if (files == 0) {
+        printf("skipped: LK_KERNELS_RAN names no directory with lists of the other tests of kernels\n");
+        return SKIPPED;
+    }
+    RUN(every_kernel_has_run);
+    return check_result();
+}
