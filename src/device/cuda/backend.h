@@ -19,6 +19,16 @@ lk_status lk__cuda_add(lk__device *device, lk__device_stream *stream, void *out,
                        size_t count, lk_dtype type);
 lk_status lk__cuda_finite(lk__device *device, const void *memory, int64_t elements, lk_dtype type, bool *finite);
 
+/* ---- optimizer.cu: instructions of the update section together ----
+ *
+ * All calls are on one stream, of one element type, with one step, scale and halted. */
+/* n nodes of op, sgd or adam; the results of running each. */
+lk_status lk__cuda_update_many(lk__op op, const lk__kernel_call *const *calls, int n);
+/* gradient_scale, whose norm is that of the inputs of n nodes square_sum, which need not run, nor what adds them. */
+lk_status lk__cuda_scale_many(const lk__kernel_call *const *squares, int n, const lk__kernel_call *scale,
+                              void *workspace);
+size_t    lk__cuda_scale_many_workspace(const lk__kernel_call *const *squares, int n); /* bytes, from shapes */
+
 /* ---- numbers.cu ---- */
 lk_status lk__cuda_add_numbers(lk__device *device, lk__device_stream *stream, const lk__device_numbers *numbers);
 lk_status lk__cuda_publish(lk__device *device, lk__device_stream *stream, const lk__device_numbers *numbers,

@@ -1,24 +1,14 @@
-/* optimizer.cu - the common scale of all gradients, SGD and Adam, with PyTorch's order of operations. Bound by bytes: 7 streams for
- * Adam, 8 where the parameter is also stored in bf16. The rate and the step's number are read from the step block, so a launch can be
- * recorded once; a step that is halted changes nothing.
+/* optimizer.cu - the common scale of all gradients, SGD and Adam, with PyTorch's order of operations, over one tensor or over many in a
+ * few launches. Bound by bytes: 7 streams for Adam, 8 where the parameter is also stored in bf16. The rate and the step's number are
+ * read from the step block, so a launch can be recorded once; a step that is halted changes nothing.
  *
- * gradient_scale: 1 / weight (1 without a weight, 0 for a weight of 0), times clip / (norm + 1e-6) where that is below 1. */
+ * What a launch over many tensors must know of them is in its parameters, 4 KiB at most, so it needs no memory of the device. */
+#include "device/cuda/backend.h"
 #include "device/cuda/map.h"
+#include "device/cuda/optimizer.h"
 #include "device/cuda/sum.h"
-#include "device/cuda/unary.h"
 
 /* ---- square_sum, gradient_scale ---- */
-
-template <typename T> struct square_sum {
-    const T *x;
-
-    template <int N> __device__ __forceinline__ void add(int64_t at, double (&sum)[1]) const
-    {
-        lk__pack<T, N> a = load_pack<N>(x + at);
-#pragma unroll
-        for (int i = 0; i < N; i++) sum[0] += (double)a.at[i] * (double)a.at[i];
-    }
-};
 
 template <typename T> static void launch_square_sum(const lk__kernel_call *call)
 {
@@ -42,257 +32,209 @@ extern "C" lk_status lk__cuda_square_sum(const lk__kernel_call *call)
     return lk__cuda_launched(call);
 }
 
-typedef struct gradient_scaling {
-    const double *weight, *squares[LK__MAX_IN]; /* NULL: absent */
-    double       *scale, *norm;
-    double        clip;
-} gradient_scaling;
+typedef struct square_sums {
+    const double *at[LK__MAX_IN]; /* NULL: absent */
+} square_sums;
 
-static __global__ void gradient_scale_kernel(gradient_scaling g)
+static __global__ void gradient_scale_kernel(gradient_scaling g, square_sums s)
 {
-    double weight = g.weight ? *g.weight : 1, squares = 0;
+    double squares = 0;
 #pragma unroll
-    for (int i = 0; i < LK__MAX_IN; i++) squares += g.squares[i] ? *g.squares[i] : 0;
-    double scale = weight == 0 ? 0 : 1 / weight, norm = sqrt(squares) * scale, factor = g.clip / (norm + 1e-6);
-    /* A NaN norm makes the scale NaN: it must not count as a small one. */
-    *g.scale = g.clip > 0 && !(factor >= 1) ? scale * factor : scale;
-    if (g.norm) *g.norm = norm;
+    for (int i = 0; i < LK__MAX_IN; i++) squares += s.at[i] ? *s.at[i] : 0;
+    scale_gradients(g, squares);
 }
 
 extern "C" lk_status lk__cuda_gradient_scale(const lk__kernel_call *call)
 {
-    gradient_scaling g = {};
-    g.weight = in_data<double>(call, 0);
-    for (int i = 1; i < call->inputs; i++) g.squares[i] = in_data<double>(call, i);
-    g.scale = out_data<double>(call, 0);
-    g.norm = out_data<double>(call, 1);
-    g.clip = call->attrs->clip;
-    LAUNCH(gradient_scale_kernel, 1, 1, 0, cuda_stream(call), g);
+    square_sums s = {};
+    for (int i = 1; i < call->inputs; i++) s.at[i] = in_data<double>(call, i);
+    LAUNCH(gradient_scale_kernel, 1, 1, 0, cuda_stream(call), describe_scaling(call), s);
     return lk__cuda_launched(call);
 }
 
-/* ---- one optimizer over one tensor ----
- *
- * RULE<R> has attributes (as the node's), values<N>, read and write as in map.h, over a tensor<R>, and coefficients, which one thread
- * of a block makes from the step while the others already read: the powers of Adam's betas are in double. */
+/* ---- the scale from many gradients ---- */
 
-template <typename R> struct tensor {
-    const R *gradient;
-    R       *parameter, *first, *second; /* sgd: first is the momentum buffer, or NULL; adam: m and v */
-    bf16    *stored;                     /* the parameter after the update, rounded; NULL: not wanted */
-    int64_t  n;
+enum { GRADIENTS = 160 }; /* of one launch */
+
+template <typename T> struct gradients {
+    const T *x[GRADIENTS];
+    int64_t  n[GRADIENTS];
+    int32_t  begin[GRADIENTS + 1]; /* the first block of each, and the end */
+    int32_t  count;
 };
 
-template <typename R, int N> struct tensor_values {
-    lk__pack<R, N> gradient, parameter, first, second;
-};
-
-template <typename R, int N>
-static __device__ __forceinline__ void store_parameter(const tensor<R> &t, int64_t at, const lk__pack<R, N> &p)
+/* Which of `count` has this block. */
+static __device__ __forceinline__ int find_tensor(const int32_t *begin, int count, int32_t block)
 {
-    store_pack<N>(t.parameter + at, p);
-    if (!t.stored) return;
-    lk__pack<bf16, N> rounded;
-#pragma unroll
-    for (int i = 0; i < N; i++) store(&rounded.at[i], (float)p.at[i]);
-    store_pack<N>(t.stored + at, rounded);
+    int low = 0, high = count;
+    while (high - low > 1) {
+        int middle = (low + high) / 2;
+        if (begin[middle] <= block)
+            low = middle;
+        else
+            high = middle;
+    }
+    return low;
 }
 
-template <typename R> struct sgd_rule {
-    struct attributes {
-        double lr_scale, weight_decay, momentum, dampening;
-        bool   nesterov;
-    };
-    R    scale, rate, decay, factor, dampening;
-    bool nesterov, begins; /* the buffer holds nothing yet */
+/* A part of SUM_PART elements of one gradient; aligned ones in packs. */
+template <typename T>
+static __global__ void __launch_bounds__(SUM_THREADS) gradient_parts_kernel(gradients<T> g, double *partial)
+{
+    __shared__ double shared[32];
+    int               tensor = find_tensor(g.begin, g.count, (int32_t)blockIdx.x);
+    square_sum<T>     f = {g.x[tensor]};
+    int64_t           n = g.n[tensor], begin = (int64_t)((int32_t)blockIdx.x - g.begin[tensor]) * SUM_PART;
+    int64_t           end = begin + SUM_PART < n ? begin + SUM_PART : n, whole = begin;
+    double            sum[1] = {};
+    if ((uintptr_t)f.x % 16 == 0) whole = begin + (end - begin) / PACK(T) * PACK(T);
+#pragma unroll 4
+    for (int64_t at = begin + threadIdx.x * PACK(T); at < whole; at += SUM_THREADS * PACK(T))
+        f.template add<PACK(T)>(at, sum);
+    for (int64_t at = whole + threadIdx.x; at < end; at += SUM_THREADS) f.template add<1>(at, sum);
+    sum[0] = block_sum(sum[0], shared);
+    if (threadIdx.x == 0) partial[blockIdx.x] = sum[0];
+}
 
-    static attributes of_node(const lk__op_attrs *a)
-    {
-        attributes own = {a->lr_scale, a->weight_decay, a->momentum, a->dampening, a->nesterov};
-        return own;
-    }
-    __device__ void prepare(const attributes &a, const lk__kernel_step *step, const double *scale_by)
-    {
-        scale = (R)(scale_by ? *scale_by : 1);
-        rate = (R)(step->rate * a.lr_scale);
-        decay = (R)a.weight_decay;
-        factor = (R)a.momentum;
-        dampening = (R)(1 - a.dampening);
-        nesterov = a.nesterov;
-        begins = step->step == 1;
-    }
-    template <int N> static __device__ __forceinline__ void read(const tensor<R> &t, int64_t at, tensor_values<R, N> &v)
-    {
-        v.gradient = load_pack<N>(t.gradient + at);
-        v.parameter = load_pack<N>(t.parameter + at);
-        if (t.first) v.first = load_pack<N>(t.first + at);
-    }
-    template <int N> __device__ __forceinline__ void write(const tensor<R> &t, int64_t at, tensor_values<R, N> &v) const
-    {
-#pragma unroll
-        for (int i = 0; i < N; i++) {
-            R p = v.parameter.at[i], g = v.gradient.at[i] * scale + p * decay;
-            if (t.first) {
-                R buffer = begins ? g : v.first.at[i] * factor + g * dampening;
-                v.first.at[i] = buffer;
-                g = nesterov ? g + buffer * factor : buffer;
-            }
-            v.parameter.at[i] = p - g * rate;
+static __global__ void __launch_bounds__(SUM_THREADS)
+    scale_from_parts_kernel(const double *partial, int64_t parts, gradient_scaling g)
+{
+    __shared__ double shared[32];
+    double            sum = 0;
+#pragma unroll 4
+    for (int64_t part = threadIdx.x; part < parts; part += SUM_THREADS) sum += partial[part];
+    sum = block_sum(sum, shared);
+    if (threadIdx.x == 0) scale_gradients(g, sum);
+}
+
+size_t lk__cuda_scale_many_workspace(const lk__kernel_call *const *squares, int n)
+{
+    int64_t parts = 0;
+    for (int i = 0; i < n; i++) parts += sum_parts(lk__operand_elements(&squares[i]->in[0]));
+    return (size_t)parts * sizeof(double);
+}
+
+template <typename T>
+static int64_t launch_gradient_parts(const lk__kernel_call *const *squares, int n, double *partial)
+{
+    int64_t done = 0;
+    for (int first = 0; first < n; first += GRADIENTS) {
+        gradients<T> g = {};
+        for (g.count = 0; g.count < GRADIENTS && first + g.count < n; g.count++) {
+            const lk__kernel_operand *x = &squares[first + g.count]->in[0];
+            g.x[g.count] = (const T *)x->data;
+            g.n[g.count] = lk__operand_elements(x);
+            g.begin[g.count + 1] = g.begin[g.count] + (int32_t)sum_parts(g.n[g.count]);
         }
-        if (t.first) store_pack<N>(t.first + at, v.first);
-        store_parameter(t, at, v.parameter);
+        unsigned blocks = (unsigned)g.begin[g.count];
+        LAUNCH(gradient_parts_kernel<T>, blocks, SUM_THREADS, 0, cuda_stream(squares[0]), g, partial + done);
+        done += blocks;
     }
+    return done;
+}
+
+lk_status lk__cuda_scale_many(const lk__kernel_call *const *squares, int n, const lk__kernel_call *call, void *workspace)
+{
+    double *partial = (double *)workspace;
+    int64_t parts = 0;
+    if (n > 0) {
+        BY_WIDE_ELEMENT(squares[0]->in[0].dtype, T, parts = launch_gradient_parts<T>(squares, n, partial);)
+    }
+    LAUNCH(scale_from_parts_kernel, 1, SUM_THREADS, 0, cuda_stream(call), partial, parts, describe_scaling(call));
+    return lk__cuda_launched(call);
+}
+
+/* ---- optimizers ---- */
+
+enum { TENSORS = 56, RULES = 8 }; /* of one launch */
+
+template <typename RULE, typename R> struct updates {
+    tensor<R>                 at[TENSORS];
+    int32_t                   begin[TENSORS + 1]; /* the first block of each, and the end */
+    uint8_t                   rule[TENSORS];      /* which of the attributes */
+    typename RULE::attributes attributes[RULES];
+    int32_t                   count, rules;
+    const lk__kernel_step    *step;
+    const double             *scale;
+    const int32_t            *halted;
 };
-
-/* In f64 the divisions are PyTorch's; in f32 one of them is a multiplication. */
-static __device__ __forceinline__ float adam_step(float size, float m, float v, float correction, float epsilon)
-{
-    return size * m / (sqrtf(v) * correction + epsilon);
-}
-static __device__ __forceinline__ double adam_step(double size, double m, double v, double correction, double epsilon)
-{
-    return size * (m / (sqrt(v) / correction + epsilon));
-}
-
-template <typename R> struct adam_rule {
-    struct attributes {
-        double lr_scale, weight_decay, beta1, beta2, epsilon;
-        bool   decoupled;
-    };
-    R    scale, decay, shrink; /* shrink: 1 - rate * decay, of AdamW */
-    R    beta1_rest, beta2, beta2_rest, step_size, correction, epsilon;
-    bool decoupled;
-
-    static attributes of_node(const lk__op_attrs *a)
-    {
-        attributes own = {a->lr_scale, a->weight_decay, a->beta1, a->beta2, a->epsilon, a->decoupled};
-        return own;
-    }
-    __device__ void prepare(const attributes &a, const lk__kernel_step *step, const double *scale_by)
-    {
-        double t = (double)step->step, by = step->rate * a.lr_scale, root = sqrt(1 - pow(a.beta2, t));
-        scale = (R)(scale_by ? *scale_by : 1);
-        decay = (R)a.weight_decay;
-        shrink = (R)(1 - by * a.weight_decay);
-        beta1_rest = (R)(1 - a.beta1);
-        beta2 = (R)a.beta2;
-        beta2_rest = (R)(1 - a.beta2);
-        step_size = (R)(by / (1 - pow(a.beta1, t)));
-        correction = (R)(sizeof(R) == 4 ? 1 / root : root);
-        epsilon = (R)a.epsilon;
-        decoupled = a.decoupled;
-    }
-    template <int N> static __device__ __forceinline__ void read(const tensor<R> &t, int64_t at, tensor_values<R, N> &v)
-    {
-        v.gradient = load_pack<N>(t.gradient + at);
-        v.parameter = load_pack<N>(t.parameter + at);
-        v.first = load_pack<N>(t.first + at);
-        v.second = load_pack<N>(t.second + at);
-    }
-    template <int N> __device__ __forceinline__ void write(const tensor<R> &t, int64_t at, tensor_values<R, N> &v) const
-    {
-#pragma unroll
-        for (int i = 0; i < N; i++) {
-            R p = v.parameter.at[i], g = v.gradient.at[i] * scale, m = v.first.at[i];
-            if (decoupled)
-                p *= shrink;
-            else
-                g += p * decay;
-            R square = v.second.at[i] * beta2 + g * g * beta2_rest;
-            m += (g - m) * beta1_rest;
-            v.first.at[i] = m;
-            v.second.at[i] = square;
-            v.parameter.at[i] = p - adam_step(step_size, m, square, correction, epsilon);
-        }
-        store_pack<N>(t.first + at, v.first);
-        store_pack<N>(t.second + at, v.second);
-        store_parameter(t, at, v.parameter);
-    }
-};
-
-enum { THREADS = 256, UNROLL = 2 };
-
-/* THREADS × UNROLL packs from `begin` on; all threads of the block call it. */
-template <int N, typename RULE, typename R>
-static __device__ __forceinline__ void update_part(const tensor<R> &t, int64_t begin, const typename RULE::attributes &a,
-                                                   const lk__kernel_step *step, const double *scale, RULE *shared)
-{
-    tensor_values<R, N> v[UNROLL];
-#pragma unroll
-    for (int u = 0; u < UNROLL; u++) {
-        int64_t at = begin + (u * THREADS + threadIdx.x) * N;
-        if (at + N <= t.n) RULE::template read<N>(t, at, v[u]);
-    }
-    if (threadIdx.x == 0) shared->prepare(a, step, scale);
-    __syncthreads();
-    RULE own = *shared;
-#pragma unroll
-    for (int u = 0; u < UNROLL; u++) {
-        int64_t at = begin + (u * THREADS + threadIdx.x) * N;
-        if (at + N <= t.n) own.template write<N>(t, at, v[u]);
-    }
-    if (N == 1) return;
-    int64_t             whole = t.n / N * N, at = whole + threadIdx.x; /* fewer than a pack */
-    tensor_values<R, 1> one;
-    if (begin + THREADS * UNROLL * N < t.n || at >= t.n) return; /* not the last block */
-    RULE::template read<1>(t, at, one);
-    own.template write<1>(t, at, one);
-}
 
 template <int N, typename RULE, typename R>
-static __global__ void __launch_bounds__(THREADS)
-    update_kernel(tensor<R> t, typename RULE::attributes a, const lk__kernel_step *step, const double *scale,
-                  const int32_t *halted)
+static __global__ void __launch_bounds__(UPDATE_THREADS) update_kernel(const __grid_constant__ updates<RULE, R> u)
 {
     __shared__ RULE shared;
-    if (halted && *halted) return;
-    update_part<N, RULE>(t, (int64_t)blockIdx.x * THREADS * UNROLL * N, a, step, scale, &shared);
+    if (u.halted && *u.halted) return;
+    int     i = find_tensor(u.begin, u.count, (int32_t)blockIdx.x);
+    int64_t begin = (int64_t)((int32_t)blockIdx.x - u.begin[i]) * UPDATE_THREADS * UPDATE_UNROLL * N;
+    update_part<N>(u.at[i], begin, u.attributes[u.rule[i]], u.step, u.scale, &shared);
 }
 
-template <typename RULE, typename R> static void launch_update(const lk__kernel_call *call, const tensor<R> &t)
+template <typename R> static bool is_packed(const tensor<R> &t)
 {
-    enum { N = PACK(R) };
-    typename RULE::attributes a = RULE::of_node(call->attrs);
-    const double             *scale = in_data<double>(call, 1);
-    bool packed = is_aligned(t.gradient, 16) && is_aligned(t.parameter, 16) && is_aligned(t.first, 16) &&
-                  is_aligned(t.second, 16) && is_aligned(t.stored, 2 * N);
-    cudaStream_t stream = cuda_stream(call);
-    if (t.n == 0) return;
-    if (packed)
-        LAUNCH((update_kernel<N, RULE, R>), (unsigned)cuda_tiles(t.n, THREADS * UNROLL * N), THREADS, 0, stream, t, a,
-               call->step_memory, scale, call->halted);
-    else
-        LAUNCH((update_kernel<1, RULE, R>), (unsigned)cuda_tiles(t.n, THREADS * UNROLL), THREADS, 0, stream, t, a,
-               call->step_memory, scale, call->halted);
+    return is_aligned(t.gradient, 16) && is_aligned(t.parameter, 16) && is_aligned(t.first, 16) &&
+           is_aligned(t.second, 16) && is_aligned(t.stored, 2 * PACK(R));
 }
 
-template <typename R> static void launch_sgd(const lk__kernel_call *call)
+/* The index of these attributes, which are added where they are new; -1: there is no room. */
+template <typename RULE, typename R>
+static int find_rule(updates<RULE, R> *u, const typename RULE::attributes &attributes)
 {
-    R        *buffer = call->attrs->momentum != 0 ? out_data<R>(call, 1) : NULL;
-    tensor<R> t = {in_data<R>(call, 0),
-                   out_data<R>(call, 0),
-                   buffer,
-                   NULL,
-                   out_data<bf16>(call, 2),
-                   lk__operand_elements(&call->out[0])};
-    launch_update<sgd_rule<R>>(call, t);
+    for (int i = 0; i < u->rules; i++)
+        if (memcmp(&u->attributes[i], &attributes, sizeof attributes) == 0) return i;
+    if (u->rules == RULES) return -1;
+    u->attributes[u->rules] = attributes;
+    return u->rules++;
 }
 
-template <typename R> static void launch_adam(const lk__kernel_call *call)
+/* Takes tensors from the call `first` on while there is room and they are aligned alike; returns how many. */
+template <typename RULE, typename R>
+static int collect_updates(updates<RULE, R> *u, const lk__kernel_call *const *calls, int first, int n, bool *packed)
 {
-    tensor<R> t = {in_data<R>(call, 0),  out_data<R>(call, 0),    out_data<R>(call, 1),
-                   out_data<R>(call, 2), out_data<bf16>(call, 3), lk__operand_elements(&call->out[0])};
-    launch_update<adam_rule<R>>(call, t);
+    int i = first;
+    *u = {};
+    u->step = calls[first]->step_memory;
+    u->scale = in_data<double>(calls[first], 1);
+    u->halted = calls[first]->halted;
+    *packed = is_packed(RULE::of_call(calls[first]));
+    int64_t each = UPDATE_THREADS * UPDATE_UNROLL * (*packed ? PACK(R) : 1);
+    for (; i < n && u->count < TENSORS; i++) {
+        tensor<R> t = RULE::of_call(calls[i]);
+        int64_t   blocks = cuda_tiles(t.n, each);
+        if (t.n == 0) continue;
+        if (is_packed(t) != *packed || u->begin[u->count] + blocks > INT32_MAX) break;
+        int rule = find_rule(u, RULE::of_node(calls[i]->attrs));
+        if (rule < 0) break;
+        u->rule[u->count] = (uint8_t)rule;
+        u->at[u->count++] = t;
+        u->begin[u->count] = u->begin[u->count - 1] + (int32_t)blocks;
+    }
+    return i - first;
 }
 
-extern "C" lk_status lk__cuda_sgd(const lk__kernel_call *call)
+template <typename RULE, typename R> static void launch_updates(const lk__kernel_call *const *calls, int n)
 {
-    BY_WIDE_ELEMENT(call->out[0].dtype, R, launch_sgd<R>(call);)
+    static_assert(sizeof(updates<RULE, R>) <= 4096, "a kernel's parameters");
+    for (int first = 0; first < n;) {
+        updates<RULE, R> u;
+        bool             packed;
+        cudaStream_t     stream = cuda_stream(calls[first]);
+        first += collect_updates(&u, calls, first, n, &packed);
+        unsigned blocks = (unsigned)u.begin[u.count];
+        if (blocks == 0) continue;
+        if (packed)
+            LAUNCH((update_kernel<PACK(R), RULE, R>), blocks, UPDATE_THREADS, 0, stream, u);
+        else
+            LAUNCH((update_kernel<1, RULE, R>), blocks, UPDATE_THREADS, 0, stream, u);
+    }
+}
+
+lk_status lk__cuda_update_many(lk__op op, const lk__kernel_call *const *calls, int n)
+{
+    const lk__kernel_call *call = calls[0];
+    BY_WIDE_ELEMENT(call->out[0].dtype, R, if (op == LK__OP_sgd) launch_updates<sgd_rule<R>, R>(calls, n);
+                    else launch_updates<adam_rule<R>, R>(calls, n);)
     return lk__cuda_launched(call);
 }
 
-extern "C" lk_status lk__cuda_adam(const lk__kernel_call *call)
-{
-    BY_WIDE_ELEMENT(call->out[0].dtype, R, launch_adam<R>(call);)
-    return lk__cuda_launched(call);
-}
+extern "C" lk_status lk__cuda_sgd(const lk__kernel_call *call) { return lk__cuda_update_many(LK__OP_sgd, &call, 1); }
+extern "C" lk_status lk__cuda_adam(const lk__kernel_call *call) { return lk__cuda_update_many(LK__OP_adam, &call, 1); }
