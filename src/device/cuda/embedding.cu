@@ -63,7 +63,7 @@ extern "C" lk_status lk__cuda_embedding(const lk__kernel_call *call)
  * place of each of its ids; the second time it puts their positions there. Each warp has a contiguous part of the positions, and
  * within a warp lanes are in order, so positions of one id stay in order. */
 
-enum { SORT_WARPS = 16, SORT_RANGE = 32 * SORT_WARPS, SORT_BITS = 9, SORT_AHEAD = 4 };
+enum { SORT_WARPS = 16, SORT_RANGE = 32 * SORT_WARPS, SORT_BITS = 9, SORT_AHEAD = 8 };
 
 /* Sums of the threads before this one; *all: of the whole block. shared: SORT_WARPS. */
 static __device__ __forceinline__ int32_t exclusive_scan(int32_t x, int32_t *shared, int32_t *all)
@@ -286,9 +286,9 @@ template <typename T> static void launch_embedding_grad(const lk__kernel_call *c
     if (g.rows * g.columns == 0) return;
     LAUNCH(sort_ids_kernel, (unsigned)cuda_tiles(g.rows, SORT_RANGE), SORT_RANGE, 0, cuda_stream(call), g.ids, n,
            g.rows, order, starts);
-    bool packed = g.columns % PACK(T) == 0 && is_aligned(g.dy, 16) && is_aligned(g.dtable, PACK(T) * sizeof(WIDE(T)));
-    if (packed)
-        launch_table_grad<PACK(T)>(call, g, n);
+    enum { N = PACK(WIDE(T)) }; /* of 16 bytes in dtable, which has the most: a warp writes whole sectors at once */
+    if (g.columns % N == 0 && is_aligned(g.dy, N * sizeof(T)) && is_aligned(g.dtable, 16))
+        launch_table_grad<N>(call, g, n);
     else
         launch_table_grad<1>(call, g, n);
 }
