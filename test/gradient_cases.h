@@ -459,6 +459,19 @@ static lk_tensor build_rms_norm(cell *c)
     return lk_f_rms_norm(x, w, .epsilon = c->variant & 2 ? 0.3 : 0);
 }
 
+/* A residual stream, whose additions and norms some devices fuse: x = a + b, its norm, and what the norm gave added to x; also where a part of
+ * this must not be fused, because x is read before its norm or one of the terms is broadcast. */
+static lk_tensor build_norm_residual(cell *c)
+{
+    bool      rms = c->variant & 1, read_before = c->variant & 2, broadcast = c->variant & 4;
+    lk_tensor a = OPERAND(c, WIDE, 2, 3, 8), b = broadcast ? OPERAND(c, PLAIN, 3, 8) : OPERAND(c, PLAIN, 2, 3, 8);
+    lk_tensor w = OPERAND(c, POSITIVE, 8), none = {0};
+    lk_tensor x = c->variant & 8 ? lk_add(b, a) : lk_add(a, b), early = read_before ? lk_tanh(x) : x;
+    lk_tensor y = rms ? lk_f_rms_norm(x, w, .epsilon = 0.3) : lk_f_layer_norm(x, w, none, .epsilon = 0.3);
+    lk_tensor z = c->variant & 8 ? lk_add(lk_tanh(y), x) : lk_add(early, lk_tanh(y));
+    return lk_add(z, rms ? lk_f_rms_norm(z, none, .epsilon = 0.3) : lk_f_layer_norm(z, none, w, .epsilon = 0.3));
+}
+
 static lk_tensor build_group_norm(cell *c)
 {
     static const shape shapes[] = {
@@ -751,6 +764,7 @@ static const gradient_case cases[] = {
     CASE(global_avg_pool, 3),
     CASE(layer_norm, 40),
     CASE(rms_norm, 20),
+    CASE(norm_residual, 16),
     CASE(group_norm, 80),
     CASE(group_norm_layer, 1),
     CASE(batch_norm, 24, .sync = true),
