@@ -29,7 +29,8 @@
     X(cublasLtGetVersion)                                                                                        \
     X(cublasLtCreate)                                                                                            \
     X(cublasLtDestroy)                                                                                           \
-    X(cublasLtMatmul) X(cublasLtMatmulAlgoGetHeuristic) X(cublasLtMatmulAlgoCheck) X(cublasLtMatmulDescCreate)   \
+    X(cublasLtMatmul)                                                                                            \
+    X(cublasLtMatmulAlgoGetHeuristic) X(cublasLtMatmulAlgoCheck) X(cublasLtMatmulDescCreate)                     \
         X(cublasLtMatmulDescDestroy) X(cublasLtMatmulDescSetAttribute) X(cublasLtMatrixLayoutCreate)             \
             X(cublasLtMatrixLayoutDestroy) X(cublasLtMatrixLayoutSetAttribute) X(cublasLtMatmulPreferenceCreate) \
                 X(cublasLtMatmulPreferenceDestroy) X(cublasLtMatmulPreferenceSetAttribute)
@@ -587,5 +588,10 @@ lk_status lk__cuda_blas_prepare(lk__device *base, const lk__cuda_product *p)
     if (!known) choose_first(blas, e, &with);
     return LK_OK;
 }
+
+#else
+
+void lk__cuda_blas_text(char *text, size_t) { text[0] = '\0'; }
+void lk__cuda_blas_free(lk__cuda_device *) {}
 
 #endif

@@ -2,35 +2,12 @@
  *
  * Weights, which are (O, C/groups, kh, kw), are first stored as matrices whose rows are (tap, channel), so that neighbouring threads read
  * neighbouring elements. */
-#include "device/cuda/conv_dnn.h"
+#include "device/cuda/conv_ways.h"
 #include "device/cuda/gemm.h"
 
 enum { CHUNK = 512 }; /* of the sums over taps and channels; see tile.h */
 
 static size_t round_up(size_t bytes) { return (bytes + 255) / 256 * 256; }
-
-/* ---- weights ---- */
-
-/* to[group][tap][row][column]: (row, column) is (channel of x, of y), or with `input` (of y, of x). */
-template <typename T>
-static __global__ void pack_weights(const T *w, T *to, int og, int cg, int taps, int64_t n, bool input)
-{
-    int columns = input ? cg : og, rows = input ? og : cg;
-    EACH_INDEX(i, n)
-    {
-        int64_t column = i % columns, row = i / columns % rows, tap = i / columns / rows % taps;
-        int64_t group = i / columns / rows / taps, o = input ? row : column, c = input ? column : row;
-        to[i] = w[((group * og + o) * cg + c) * taps + tap];
-    }
-}
-
-static int64_t weights_of(const conv_shape &v) { return (int64_t)v.o * v.cg * v.taps; }
-
-template <typename T> static void pack(cudaStream_t stream, const conv_shape &v, const T *w, T *to, bool input)
-{
-    int64_t n = weights_of(v);
-    LAUNCH((pack_weights<T>), cuda_blocks(n, 256), 256, 0, stream, w, to, v.og, v.cg, v.taps, n, input);
-}
 
 /* ---- forward ---- */
 
@@ -203,29 +180,6 @@ static size_t input_workspace(const lk__kernel_call *call)
 
 /* ---- grad_weight ---- */
 
-template <typename T> struct weight_epilogue {
-    typedef WIDE(T) W;
-    W              *dw;
-    int             cg, og, taps;
-    divisor         by_cg;
-    __device__ void select(int64_t group) { dw += group * og * cg * taps; }
-    __device__ void put_at(W *to, int64_t o, int64_t j, W x) const
-    {
-        int tap = by_cg.quotient((int)j), c = (int)j - tap * cg;
-        to[(o * cg + c) * taps + tap] = x;
-    }
-    __device__ void put(int64_t row, int64_t column, const W (&sums)[4][4]) const
-    {
-        for (int r = 0; r < 4; r++)
-            for (int q = 0; q < 4; q++)
-                if (row + r < og && column + q < (int64_t)taps * cg) put_at(dw, row + r, column + q, sums[r][q]);
-    }
-    __device__ void put_one(int64_t group, int64_t row, int64_t column, W x) const
-    {
-        put_at(dw + group * og * cg * taps, row, column, x);
-    }
-};
-
 /* Chunks of pixels: enough blocks for a GPU, as long as their sums fit; short ones, as they are added in order. */
 static const int64_t PARTIALS = 32 << 20; /* bytes */
 static tile_job      weight_job(const conv_shape &v, int64_t *each)
@@ -289,18 +243,22 @@ conv_shape lk__cuda_conv_shape(const lk__kernel_call *call, conv_direction direc
 
 lk_status lk__cuda_conv_own(const lk__kernel_call *call, conv_direction direction)
 {
+    lk_status status = lk__cuda_conv_tensor_run(call, direction);
+    if (status != LK_EUNSUPPORTED) return status;
     return direction == CONV_FORWARD      ? own_forward(call)
            : direction == CONV_GRAD_INPUT ? own_input(call)
                                           : own_weight(call);
 }
+
+static size_t larger(size_t a, size_t b) { return a > b ? a : b; }
 
 size_t lk__cuda_conv_workspace(const lk__kernel_call *call, conv_direction direction)
 {
     size_t own = direction == CONV_FORWARD      ? forward_workspace(call)
                  : direction == CONV_GRAD_INPUT ? input_workspace(call)
                                                 : weight_workspace(call);
-    size_t library = lk__cuda_conv_dnn_workspace(call, direction);
-    return own > library ? own : library;
+    own = larger(own, lk__cuda_conv_tensor_workspace(call, direction));
+    return larger(own, lk__cuda_conv_dnn_workspace(call, direction));
 }
 
 static lk_status run_convolution(const lk__kernel_call *call, conv_direction direction)

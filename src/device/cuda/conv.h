@@ -110,12 +110,17 @@ static __device__ __forceinline__ tap_place place_tap(const conv_shape &v, int64
     return tap_place{dy, dx, (dy * width + dx) * pixel + (int)k - tap * (int)channels.by};
 }
 
+/* The element; NULL: the padding, which is 0. */
 template <typename T>
-static __device__ __forceinline__ WIDE(T)
-    load_pixel(const conv_shape &v, const T *x, const pixel_place &p, const tap_place &t)
+static __device__ __forceinline__ const T *find_pixel(const conv_shape &v, const T *x, const pixel_place &p,
+                                                      const tap_place &t)
 {
     bool inside = (unsigned)(p.y + t.dy) < (unsigned)v.h && (unsigned)(p.x + t.dx) < (unsigned)v.w;
-    return inside ? load(x + p.base + t.offset) : (WIDE(T))0;
+    return inside ? x + p.base + t.offset : NULL;
+}
+template <typename T> static __device__ __forceinline__ WIDE(T) load_or_zero(const T *p)
+{
+    return p ? load(p) : (WIDE(T))0;
 }
 
 /* The patches of x, as rows: forward's A. */
@@ -128,7 +133,8 @@ template <typename T> struct patches_by_pixel {
     __device__ void       select(int64_t group) { x += group * v.cg; }
     __device__ place      begin(int64_t i) const { return place_pixel(v, i); }
     __device__ depth      locate(int64_t k) const { return place_tap(v, k, v.by_cg, v.w, v.c); }
-    __device__            WIDE(T) get(const place &p, const depth &t) const { return load_pixel(v, x, p, t); }
+    __device__ const T   *find(const place &p, const depth &t) const { return find_pixel(v, x, p, t); }
+    __device__            WIDE(T) get(const place &p, const depth &t) const { return load_or_zero(find(p, t)); }
 };
 
 /* The same, with (tap, channel) as columns and the sum over pixels: grad_weight's B. A warp finds the pixels of a tile together. */
@@ -152,7 +158,8 @@ template <typename T> struct patches_by_tap {
         return depth{__shfl_sync(0xffffffffu, d.base, lane), __shfl_sync(0xffffffffu, d.y, lane),
                      __shfl_sync(0xffffffffu, d.x, lane)};
     }
-    __device__ WIDE(T) get(const place &t, const depth &p) const { return load_pixel(v, x, p, t); }
+    __device__ const T *find(const place &t, const depth &p) const { return find_pixel(v, x, p, t); }
+    __device__          WIDE(T) get(const place &t, const depth &p) const { return load_or_zero(find(t, p)); }
 };
 
 /* The gradient before the pool, by channel and pixel: grad_weight's A. A window's gradient belongs to the pixel of its maximum. */
@@ -180,12 +187,12 @@ template <typename T> struct gradient_by_channel {
         int window = v.by_area.quotient((int)k);
         return depth{window, (int)k - window * v.pool * v.pool};
     }
-    __device__ WIDE(T) get(const place &p, const depth &d) const
+    __device__ const T *find(const place &p, const depth &d) const
     {
         int64_t at = d.window * v.o + p.channel;
-        if (p.channel < 0 || (index && index[at] != d.position)) return 0;
-        return load(dy + at);
+        return p.channel < 0 || (index && index[at] != d.position) ? NULL : dy + at;
     }
+    __device__ WIDE(T) get(const place &p, const depth &d) const { return load_or_zero(find(p, d)); }
 };
 
 /* The gradient before the pool at the pixels of y that pixel i of x contributes to: grad_input's A. With a stride, most taps of a pixel
@@ -217,25 +224,26 @@ template <typename T> struct gradient_by_pixel {
         int tap = v.by_og.quotient((int)k), row = v.by_kw.quotient(tap), column = tap - row * v.kw;
         return depth{row, column, (int)k - tap * v.og - (row * v.ow + column) * v.o};
     }
-    __device__ WIDE(T) get(const place &p, const depth &t) const
+    __device__ const T *find(const place &p, const depth &t) const
     {
         int y = p.y - t.dy, x = p.x - t.dx;
         if (is_plain()) {
             bool inside = (unsigned)y < (unsigned)v.oh && (unsigned)x < (unsigned)v.ow;
-            return inside ? load(dy + p.base + t.offset) : (WIDE(T))0;
+            return inside ? dy + p.base + t.offset : NULL;
         }
-        if (y < 0 || x < 0) return 0;
+        if (y < 0 || x < 0) return NULL;
         if (v.stride > 1) {
             int row = v.by_stride.quotient(y), column = v.by_stride.quotient(x);
-            if (row * v.stride != y || column * v.stride != x) return 0;
+            if (row * v.stride != y || column * v.stride != x) return NULL;
             y = row, x = column;
         }
         int row = v.by_pool.quotient(y), column = v.by_pool.quotient(x);
-        if (row >= v.yh || column >= v.yw) return 0;
+        if (row >= v.yh || column >= v.yw) return NULL;
         int64_t at = p.base + (row * v.yw + column) * v.o + t.offset;
-        if (v.pool > 1 && index[at] != (y - row * v.pool) * v.pool + x - column * v.pool) return 0;
-        return load(dy + at);
+        if (v.pool > 1 && index[at] != (y - row * v.pool) * v.pool + x - column * v.pool) return NULL;
+        return dy + at;
     }
+    __device__ WIDE(T) get(const place &p, const depth &t) const { return load_or_zero(find(p, t)); }
 };
 
 /* relu (where set) and the maximum of a window, whose positions are given one after the other; the first of equal maxima counts, and
@@ -253,6 +261,51 @@ template <typename W> struct window_maximum {
         bool dead = relu && best <= 0;
         store(y, dead ? (W)0 : best);
         if (index) *index = dead ? 255 : (uint8_t)position;
+    }
+};
+
+/* to[group][tap][row][column]: (row, column) is (channel of x, of y), or with `input` (of y, of x). */
+template <typename T>
+static __global__ void pack_weights(const T *w, T *to, int og, int cg, int taps, int64_t n, bool input)
+{
+    int columns = input ? cg : og, rows = input ? og : cg;
+    EACH_INDEX(i, n)
+    {
+        int64_t column = i % columns, row = i / columns % rows, tap = i / columns / rows % taps;
+        int64_t group = i / columns / rows / taps, o = input ? row : column, c = input ? column : row;
+        to[i] = w[((group * og + o) * cg + c) * taps + tap];
+    }
+}
+
+static inline int64_t weights_of(const conv_shape &v) { return (int64_t)v.o * v.cg * v.taps; }
+
+template <typename T> static void pack(cudaStream_t stream, const conv_shape &v, const T *w, T *to, bool input)
+{
+    int64_t n = weights_of(v);
+    LAUNCH((pack_weights<T>), cuda_blocks(n, 256), 256, 0, stream, w, to, v.og, v.cg, v.taps, n, input);
+}
+
+/* grad_weight's results, stored as weights are. */
+template <typename T> struct weight_epilogue {
+    typedef WIDE(T) W;
+    W              *dw;
+    int             cg, og, taps;
+    divisor         by_cg;
+    __device__ void select(int64_t group) { dw += group * og * cg * taps; }
+    __device__ void put_at(W *to, int64_t o, int64_t j, W x) const
+    {
+        int tap = by_cg.quotient((int)j), c = (int)j - tap * cg;
+        to[(o * cg + c) * taps + tap] = x;
+    }
+    __device__ void put(int64_t row, int64_t column, const W (&sums)[4][4]) const
+    {
+        for (int r = 0; r < 4; r++)
+            for (int q = 0; q < 4; q++)
+                if (row + r < og && column + q < (int64_t)taps * cg) put_at(dw, row + r, column + q, sums[r][q]);
+    }
+    __device__ void put_one(int64_t group, int64_t row, int64_t column, W x) const
+    {
+        put_at(dw + group * og * cg * taps, row, column, x);
     }
 };
 

@@ -3,7 +3,7 @@
  * They want weights as (O, kh, kw, C), so ours are stored so in the workspace first, and dw is stored back. Bias is part of the graph;
  * relu, which must keep NaN, and the pool are kernels of our own over the convolution's results. With by_heuristic cuDNN is not used:
  * its choice of an engine depends on the number of samples, and a sample's bits would. */
-#include "device/cuda/conv_dnn.h"
+#include "device/cuda/conv_ways.h"
 
 #include "device/cuda/dnn.h"
 #include "device/cuda/gemm.h"

@@ -152,7 +152,8 @@ lk_status lk__cuda_gemm_summed(const lk__kernel_call *call, const lk__cuda_produ
 bool lk__cuda_plain(void)
 {
 #if defined(LK_CUDA_EMULATED)
-    return true;
+    static const char *tensor = getenv("LOCKSTEP_CUDA_TENSOR"); /* emulated tensor cores are slow: for their own tests */
+    return !(tensor && tensor[0] == '1');
 #else
     static const char *value = getenv("LOCKSTEP_CUDA_PLAIN");
     return value && value[0] && value[0] != '0';

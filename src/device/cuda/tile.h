@@ -44,7 +44,8 @@ template <typename T, bool ALONG_K> struct tile_matrix {
         int64_t batch = k / each, rest = k - batch * each;
         return batch * batch_step + (ALONG_K ? rest : rest * ld);
     }
-    __device__ WIDE(T) get(const place &r, depth k) const { return r.row ? load(r.row + k) : (WIDE(T))0; }
+    __device__ const T *find(const place &r, depth k) const { return r.row ? r.row + k : NULL; }
+    __device__          WIDE(T) get(const place &r, depth k) const { return r.row ? load(r.row + k) : (WIDE(T))0; }
 };
 
 /* One thread's share of loading a tile of SIZE × TILE_DEEP. */
