@@ -25,15 +25,16 @@
 /* ---- the library ---- */
 
 /* X(function): what is called of it; all of them are in cuBLASLt 12 and 13. */
-#define FUNCTIONS(X)                                                                                             \
-    X(cublasLtGetVersion)                                                                                        \
-    X(cublasLtCreate)                                                                                            \
-    X(cublasLtDestroy)                                                                                           \
-    X(cublasLtMatmul)                                                                                            \
-    X(cublasLtMatmulAlgoGetHeuristic) X(cublasLtMatmulAlgoCheck) X(cublasLtMatmulDescCreate)                     \
-        X(cublasLtMatmulDescDestroy) X(cublasLtMatmulDescSetAttribute) X(cublasLtMatrixLayoutCreate)             \
-            X(cublasLtMatrixLayoutDestroy) X(cublasLtMatrixLayoutSetAttribute) X(cublasLtMatmulPreferenceCreate) \
-                X(cublasLtMatmulPreferenceDestroy) X(cublasLtMatmulPreferenceSetAttribute)
+#define FUNCTIONS(X)                                                                                                 \
+    X(cublasLtGetVersion)                                                                                            \
+    X(cublasLtCreate)                                                                                                \
+    X(cublasLtDestroy)                                                                                               \
+    X(cublasLtMatmul)                                                                                                \
+    X(cublasLtMatmulAlgoGetHeuristic)                                                                                \
+    X(cublasLtMatmulAlgoCheck) X(cublasLtMatmulDescCreate) X(cublasLtMatmulDescDestroy)                              \
+        X(cublasLtMatmulDescSetAttribute) X(cublasLtMatrixLayoutCreate) X(cublasLtMatrixLayoutDestroy)               \
+            X(cublasLtMatrixLayoutSetAttribute) X(cublasLtMatmulPreferenceCreate) X(cublasLtMatmulPreferenceDestroy) \
+                X(cublasLtMatmulPreferenceSetAttribute)
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static struct {
@@ -588,10 +589,5 @@ lk_status lk__cuda_blas_prepare(lk__device *base, const lk__cuda_product *p)
     if (!known) choose_first(blas, e, &with);
     return LK_OK;
 }
-
-#else
-
-void lk__cuda_blas_text(char *text, size_t) { text[0] = '\0'; }
-void lk__cuda_blas_free(lk__cuda_device *) {}
 
 #endif

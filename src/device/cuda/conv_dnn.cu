@@ -103,13 +103,9 @@ template <typename T> static __global__ void relu_image(T *y, int64_t n)
 
 /* ---- graphs ---- */
 
-/* Whether the weight's gradient is written by the convolution itself or through an identity behind it: versions differ in which of the
- * two may be f32 from bf16. */
-enum { VARIANTS = 2 };
-
 typedef struct conv_key {
     char    what[8];
-    int32_t direction, variant, bias;
+    int32_t direction, bias;
     int32_t n, c, h, w, o, kh, kw, stride, padding, groups, oh, ow;
 } conv_key;
 
@@ -178,10 +174,10 @@ static void make_graph(lk__dnn_graph *g, const conv_key *key)
 {
     cudnnDataType_t    type = CUDNN_DATA_BFLOAT16, wide = CUDNN_DATA_FLOAT;
     int64_t            cg = key->c / key->groups;
-    bool               weight = key->direction == CONV_GRAD_WEIGHT, through = weight && key->variant == 1;
+    bool               weight = key->direction == CONV_GRAD_WEIGHT;
     lk__dnn_descriptor geometry = make_geometry(g, key);
     lk__dnn_descriptor x = image_tensor(g, "x", UID_X, type, key->n, key->c, key->h, key->w);
-    lk__dnn_descriptor w = image_tensor(g, "w", through ? 0 : UID_W, weight ? wide : type, key->o, cg, key->kh, key->kw);
+    lk__dnn_descriptor w = image_tensor(g, "w", weight ? 0 : UID_W, weight ? wide : type, key->o, cg, key->kh, key->kw);
     lk__dnn_descriptor y =
         image_tensor(g, "y", key->bias ? 0 : UID_Y, key->bias ? wide : type, key->n, key->o, key->oh, key->ow);
     if (key->direction == CONV_FORWARD) {
@@ -196,13 +192,14 @@ static void make_graph(lk__dnn_graph *g, const conv_key *key)
     } else {
         ADD_CONVOLUTION(g, CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR, BWD_FILTER, X, DW, DY,
                         geometry, x, w, y);
-        if (!through) return;
+
+        /* Through an identity, because no engine for the convolution alone has an f32 result from bf16. */
         lk__dnn_descriptor dw = image_tensor(g, "dw", UID_W, wide, key->o, cg, key->kh, key->kw);
         lk__dnn_pointwise(g, "dw as f32", CUDNN_POINTWISE_IDENTITY, CUDNN_DATA_FLOAT, -1, w, NULL, NULL, dw);
     }
 }
 
-/* The entry of a key, made where there is none, with up to `most` plans. */
+/* The entry of a key, made where there is none, with up to `most` plans; its `chosen` is negative where our own kernels are faster. */
 static lk__dnn_entry *get_entry(lk__cuda_dnn *dnn, const conv_key *key, int most)
 {
     lk__dnn_entry *e = lk__dnn_find(dnn, key, sizeof *key);
@@ -210,16 +207,6 @@ static lk__dnn_entry *get_entry(lk__cuda_dnn *dnn, const conv_key *key, int most
     make_graph(&e->graph, key);
     if (!lk__dnn_failed(&e->graph)) lk__dnn_build_plans(e, DNN_BYTES, true, most);
     return e;
-}
-
-/* The first variant with a plan; NULL: none. An entry whose `chosen` is negative says that our own kernels are faster. */
-static lk__dnn_entry *find_plans(lk__cuda_dnn *dnn, conv_key *key, int most)
-{
-    for (key->variant = 0; key->variant < (key->direction == CONV_GRAD_WEIGHT ? VARIANTS : 1); key->variant++) {
-        lk__dnn_entry *e = get_entry(dnn, key, most);
-        if (e && e->plan_count > 0) return e;
-    }
-    return NULL;
 }
 
 /* ---- running ---- */
@@ -287,8 +274,8 @@ lk_status lk__cuda_conv_dnn_run(const lk__kernel_call *call, conv_direction dire
     lk__cuda_dnn *dnn = library_for(cuda_device(call), call, v);
     if (!dnn || !operands_aligned(call)) return LK_EUNSUPPORTED;
     conv_key       key = key_of(call, v, direction);
-    lk__dnn_entry *e = find_plans(dnn, &key, 1);
-    if (!e || e->chosen < 0) return LK_EUNSUPPORTED;
+    lk__dnn_entry *e = get_entry(dnn, &key, 1);
+    if (!e || e->plan_count == 0 || e->chosen < 0) return LK_EUNSUPPORTED;
     return run_plan(call, v, direction, dnn, &e->plans[e->chosen]);
 }
 
@@ -358,18 +345,19 @@ lk_status lk__cuda_conv_dnn_prepare(lk__device *base, const lk__kernel_call *cal
     if (!dnn || lk__dnn_find(dnn, &key, sizeof key)) return LK_OK;
     snprintf(library, sizeof library, "cuDNN %d", lk__dnn_version(dnn));
     lk__cuda_choices *choices = lk__cuda_choices_open(device, library);
-    conv_key          named = key; /* of the cache: without the variant */
-    conv_choice       choice;
+
+    conv_choice choice;
     memset(&choice, 0, sizeof choice);
-    bool           known = lk__cuda_choices_find(choices, &named, sizeof named, &choice, sizeof choice);
-    lk__dnn_entry *e = find_plans(dnn, &key, known && choice.plan >= 0 ? choice.plan + 1 : known ? 1 : DNN_PLANS);
+    bool           known = lk__cuda_choices_find(choices, &key, sizeof key, &choice, sizeof choice);
+    lk__dnn_entry *e = get_entry(dnn, &key, known && choice.plan >= 0 ? choice.plan + 1 : known ? 1 : DNN_PLANS);
+    if (e && e->plan_count == 0) e = NULL;
     if (known && choice.plan >= 0)
         known = e && choice.plan < e->plan_count && e->plans[choice.plan].engine == choice.engine;
     if (e && known) e->chosen = choice.plan;
     if (e && !known && choose_fastest(base, call, v, direction, dnn, e)) {
         choice.plan = e->chosen;
         choice.engine = e->chosen < 0 ? 0 : e->plans[e->chosen].engine;
-        lk__cuda_choices_keep(choices, &named, sizeof named, &choice, sizeof choice);
+        lk__cuda_choices_keep(choices, &key, sizeof key, &choice, sizeof choice);
     }
     if (!e && device->dnn) /* not an error: ours run */
         lk__cuda_host.log(base->context, LK_LOG_DEBUG, "cuDNN has no engine for this convolution of %d channels to %d",
