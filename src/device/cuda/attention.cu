@@ -1,8 +1,9 @@
 /* attention.cu - scaled dot-product attention without a matrix of all scores: tiles of queries meet tiles of keys, and the softmax is
  * corrected as larger scores appear (Milakov and Gimelshein 2018; Dao et al. 2022). These kernels are right for every shape, type and
- * mask; arithmetic bounds them. cuDNN does what it can do faster (dnn_attention.cu). A single query, as in generation, is
+ * mask; arithmetic bounds them. bf16 of the usual shapes goes to cuDNN (dnn_attention.cu) or to
+ * tensor cores by ourselves (attention_fast.cu). A single query, as in generation, is
  * bound by the bytes of keys and values: these are divided into parts of fixed size over blocks, whose results a second kernel combines. */
-#include "device/cuda/attention.h"
+#include "device/cuda/attention_fast.h"
 #include "device/cuda/dnn_attention.h"
 
 /* ---- tiles of queries ---- */
@@ -345,22 +346,31 @@ extern "C" lk_status lk__cuda_attention_prepare(lk__device *device, const lk__de
     return lk__cuda_dnn_attention_prepare(&own, false);
 }
 
+template <typename T>
+static lk_status attend_plain(const lk__kernel_call *call, const attention_view<T> &a, T *y, WIDE(T) *lse)
+{
+    int64_t tiles = a.batch * a.heads * cuda_tiles(a.t, attention_tile<WIDE(T)>::SIDE);
+    BY_PART(a.d, PART,
+            LAUNCH((attend_tiles<T, PART>), (unsigned)(tiles * cuda_tiles(a.d, PART)), ATTENTION_THREADS, 0,
+                   cuda_stream(call), a, y, lse);)
+    return lk__cuda_launched(call);
+}
+
+template <typename T> static lk_status attend(const lk__kernel_call *call)
+{
+    attention_view<T> a = attention_describe<T>(call, 0, 3);
+    T                *y = out_data<T>(call, 0);
+    WIDE(T)          *lse = out_data<WIDE(T)>(call, 1);
+    if (a.batch * a.t == 0) return LK_OK;
+    if (a.t == 1 && attend_by_parts(call, a, y, lse)) return lk__cuda_launched(call);
+    if constexpr (sizeof(T) == sizeof(bf16))
+        if (attention_is_fast(call, a)) return lk__cuda_attention_fast(call, a, y, lse);
+    return attend_plain(call, a, y, lse);
+}
+
 extern "C" lk_status lk__cuda_attention(const lk__kernel_call *call)
 {
     lk_status status = lk__cuda_dnn_attention(call, false);
-    if (status != LK_EUNSUPPORTED) return status;
-    BY_ELEMENT(call->in[0].dtype, T, {
-        typedef WIDE(T)   W;
-        attention_view<T> a = attention_describe<T>(call, 0, 3);
-        T                *y = out_data<T>(call, 0);
-        W                *lse = out_data<W>(call, 1);
-        if (a.batch * a.t == 0) return LK_OK;
-        if (a.t > 1 || !attend_by_parts(call, a, y, lse)) {
-            int64_t tiles = a.batch * a.heads * cuda_tiles(a.t, attention_tile<W>::SIDE);
-            BY_PART(a.d, PART,
-                    LAUNCH((attend_tiles<T, PART>), (unsigned)(tiles * cuda_tiles(a.d, PART)), ATTENTION_THREADS, 0,
-                           cuda_stream(call), a, y, lse);)
-        }
-    })
-    return lk__cuda_launched(call);
+    if (status == LK_EUNSUPPORTED) BY_ELEMENT(call->in[0].dtype, T, status = attend<T>(call);)
+    return status;
 }

@@ -153,9 +153,8 @@ static __device__ __forceinline__ double attention_exp(double x) { return exp(x)
 
 /* to[k][row] = from[row][k0 + k]: the transposed rows of a tile, zeros past `rows` and past d. */
 template <typename T, typename W, int STRIDE>
-static __device__ __forceinline__ void load_transposed(W (&to)[ATTENTION_DEPTH][STRIDE], const T *from,
-                                                       int64_t row_stride, int64_t rows, int64_t k0, int64_t d,
-                                                       bool aligned)
+static __device__ __forceinline__ void load_columns(W (&to)[ATTENTION_DEPTH][STRIDE], const T *from, int64_t row_stride,
+                                                    int64_t rows, int64_t k0, int64_t d, bool aligned)
 {
     enum { E = attention_tile<W>::R, ACROSS = ATTENTION_DEPTH / E }; /* elements a thread; threads a row */
     int      row = threadIdx.x / ACROSS, k = threadIdx.x % ACROSS * E;
@@ -210,8 +209,8 @@ static __device__ __forceinline__ void multiply_rows(W (&scores)[R][R], W (&left
         for (int j = 0; j < R; j++) scores[i][j] = 0;
     for (int64_t k0 = 0; k0 < d; k0 += ATTENTION_DEPTH) {
         __syncthreads();
-        load_transposed(left, a, a_row, a_count, k0, d, aligned);
-        load_transposed(right, b, b_row, b_count, k0, d, aligned);
+        load_columns(left, a, a_row, a_count, k0, d, aligned);
+        load_columns(right, b, b_row, b_count, k0, d, aligned);
         __syncthreads();
 #pragma unroll
         for (int k = 0; k < ATTENTION_DEPTH; k++) {

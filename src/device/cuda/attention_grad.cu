@@ -2,7 +2,7 @@
  * nothing of size queries × keys is kept (Dao et al. 2022). One kernel has a block for a tile of queries and adds dq over keys; another
  * has a block for a tile of keys and adds dk and dv over heads and queries, in their order: no sums are shared between blocks, so bits do
  * not change from run to run. The price is that scores and their gradients are computed twice: seven products instead of five. */
-#include "device/cuda/attention.h"
+#include "device/cuda/attention_fast.h"
 #include "device/cuda/dnn_attention.h"
 
 template <typename T> struct attention_gradients {
@@ -200,26 +200,32 @@ extern "C" lk_status lk__cuda_attention_grad_prepare(lk__device *device, const l
     return lk__cuda_dnn_attention_prepare(&own, true);
 }
 
+template <typename T> static lk_status differentiate(const lk__kernel_call *call)
+{
+    attention_view<T>      a = attention_describe<T>(call, 1, 6);
+    attention_gradients<T> g = describe_gradients(call, a);
+    int64_t                side = attention_tile<WIDE(T)>::SIDE, rows = a.batch * a.heads * a.t;
+    if (rows == 0) return LK_OK;
+    LAUNCH((set_delta<T>), (unsigned)cuda_tiles(rows, 8), 256, 0, cuda_stream(call), a, g);
+    if constexpr (sizeof(T) == sizeof(bf16)) {
+        attention_fast_gradients fast = {g.dy, g.lse, g.delta, g.dq, g.dk, g.dv};
+        if (g.aligned && attention_is_fast(call, a)) return lk__cuda_attention_fast_grad(call, a, fast);
+    }
+    BY_PART(a.d, PART, {
+        int64_t parts = cuda_tiles(a.d, PART);
+        if (g.dq)
+            LAUNCH((differentiate_queries<T, PART>), (unsigned)(a.batch * a.heads * cuda_tiles(a.t, side) * parts),
+                   ATTENTION_THREADS, 0, cuda_stream(call), a, g);
+        if (g.dk || g.dv)
+            LAUNCH((differentiate_keys<T, PART>), (unsigned)(a.batch * a.groups * cuda_tiles(a.s, side) * parts),
+                   ATTENTION_THREADS, 0, cuda_stream(call), a, g);
+    })
+    return lk__cuda_launched(call);
+}
+
 extern "C" lk_status lk__cuda_attention_grad(const lk__kernel_call *call)
 {
     lk_status status = lk__cuda_dnn_attention(call, true);
-    if (status != LK_EUNSUPPORTED) return status;
-    BY_ELEMENT(call->in[0].dtype, T, {
-        typedef WIDE(T)        W;
-        attention_view<T>      a = attention_describe<T>(call, 1, 6);
-        attention_gradients<T> g = describe_gradients(call, a);
-        int64_t                side = attention_tile<W>::SIDE, rows = a.batch * a.heads * a.t;
-        if (rows == 0) return LK_OK;
-        LAUNCH((set_delta<T>), (unsigned)cuda_tiles(rows, 8), 256, 0, cuda_stream(call), a, g);
-        BY_PART(a.d, PART, {
-            int64_t parts = cuda_tiles(a.d, PART);
-            if (g.dq)
-                LAUNCH((differentiate_queries<T, PART>), (unsigned)(a.batch * a.heads * cuda_tiles(a.t, side) * parts),
-                       ATTENTION_THREADS, 0, cuda_stream(call), a, g);
-            if (g.dk || g.dv)
-                LAUNCH((differentiate_keys<T, PART>), (unsigned)(a.batch * a.groups * cuda_tiles(a.s, side) * parts),
-                       ATTENTION_THREADS, 0, cuda_stream(call), a, g);
-        })
-    })
-    return lk__cuda_launched(call);
+    if (status == LK_EUNSUPPORTED) BY_ELEMENT(call->in[0].dtype, T, status = differentiate<T>(call);)
+    return status;
 }
