@@ -1,8 +1,8 @@
-/* cuda_attention.cu - attention and its gradient on a GPU, shape by shape: what cuDNN says to its graphs, how far its results are from
- * those of the plain kernels, whether they have the same bits in every run, and the times of both.
+/* cuda_attention.cu - attention and its gradient on a GPU, shape by shape: what cuDNN says to its graphs, how far its results and those of
+ * our kernels for tensor cores are from those of the plain kernels, whether they have the same bits in every run, and the times of all.
  *
  *     nvcc -std=c++17 -O3 -gencode arch=compute_90a,code=sm_90a -Iinclude -Isrc -o cuda_attention bench/cuda_attention.cu \
- *          src/device/cuda/{attention,attention_grad,dnn_attention,dnn_load}.cu -ldl
+ *          src/device/cuda/{attention,attention_grad,attention_fast,attention_fast_grad,dnn_attention,dnn_load}.cu -ldl
  *     ./cuda_attention [repeats]
  *
  * It needs no library of Lockstep: what the module would be given is defined here. */
@@ -24,8 +24,8 @@ extern "C" size_t    lk__cuda_attention_grad_workspace(const lk__kernel_call *ca
 
 /* ---- what the module has of its library ---- */
 
-static bool plain;
-bool        lk__cuda_plain(void) { return plain; }
+static bool without_libraries;
+bool        lk__cuda_plain(void) { return without_libraries; }
 
 static lk_status fail_text(lk_context *context, lk_status status, const char *format, ...)
 {
@@ -88,6 +88,7 @@ static const setting settings[] = {
     {"width 128, 16 heads", 4, 2048, 0, 16, 16, 128, true, true},
     {"width 128, 16 heads over 4", 4, 1024, 1024, 16, 4, 128, false, true},
     {"small", 2, 128, 0, 3, 1, 32, true, true},
+    {"odd length", 2, 777, 0, 6, 2, 64, true, true},
     {"generation, GPT-2, S 1024", 1, 1, 1024, 12, 12, 64, false, false},
     {"generation, Llama-3.2-1B, S 4096", 1, 1, 4096, 32, 8, 64, false, false},
 };
@@ -191,37 +192,57 @@ static void print_difference(const char *name, const std::vector<float> &plain_r
            sqrt(error_squares / squares), bad ? ", NOT FINITE" : "");
 }
 
-/* Plain kernels, then cuDNN. */
+enum { PLAIN, OWN, LIBRARY, KINDS };
+static const char *const kinds[KINDS] = {"plain", "tensor cores", "cuDNN"};
+
+static void choose(int kind)
+{
+    setenv("LOCKSTEP_CUDA_PLAIN", kind == PLAIN ? "1" : "0", 1);
+    without_libraries = kind != LIBRARY;
+}
+
+static std::vector<std::vector<float>> read_results(const lk__kernel_call *call)
+{
+    std::vector<std::vector<float>> results;
+    for (int i = 0; i < call->outputs; i++)
+        results.push_back(call->out[i].data ? read_back(&call->out[i]) : std::vector<float>());
+    return results;
+}
+
+static bool has_same_bits(run_function run, const lk__kernel_call *call, const std::vector<std::vector<float>> &results)
+{
+    for (int k = 0; k < 3; k++) {
+        if (run(call) < 0) return false;
+        std::vector<std::vector<float>> again = read_results(call);
+        for (size_t i = 0; i < again.size(); i++)
+            if (memcmp(again[i].data(), results[i].data(), again[i].size() * sizeof(float)) != 0) return false;
+    }
+    return true;
+}
+
+/* Where a kind does not do it, the next simpler one runs in its place. The last kind's results stay. */
 static void compare(const char *what, run_function run, lk__kernel_call *call, const char *const *names,
                     double arithmetic, double bytes)
 {
-    std::vector<std::vector<float>> results[2];
-    double                          times[2];
-    for (int k = 0; k < 2; k++) {
-        plain = k == 0;
+    std::vector<std::vector<float>> reference;
+    for (int kind = 0; kind < KINDS; kind++) {
+        choose(kind);
         for (int i = 0; i < call->outputs; i++)
             if (call->out[i].data)
                 cudaMemset(call->out[i].data, 0xff,
                            (size_t)lk__operand_elements(&call->out[i]) * cuda_size(call->out[i].dtype));
-        times[k] = measure(run, call);
-        if (times[k] < 0) return;
-        for (int i = 0; i < call->outputs; i++)
-            results[k].push_back(call->out[i].data ? read_back(&call->out[i]) : std::vector<float>());
+        double time = measure(run, call);
+        if (time < 0) continue;
+        std::vector<std::vector<float>> results = read_results(call);
+        printf("  %s, %s: %.1f us, %.1f TFLOP/s, %.0f GB/s of keys and values; %s\n", what, kinds[kind], time,
+               arithmetic / time * 1e-6, bytes / time * 1e-3,
+               has_same_bits(run, call, results) ? "the same bits in 4 runs" : "DIFFERENT BITS FROM RUN TO RUN");
+        if (kind == PLAIN)
+            reference = results;
+        else
+            for (int i = 0; i < call->outputs; i++)
+                if (call->out[i].data) print_difference(names[i], reference[(size_t)i], results[(size_t)i]);
     }
-    printf("  %s: plain %.1f us (%.1f TFLOP/s, %.0f GB/s), as the module runs it %.1f us (%.1f TFLOP/s)\n", what,
-           times[0], arithmetic / times[0] * 1e-6, bytes / times[0] * 1e-3, times[1], arithmetic / times[1] * 1e-6);
-    for (int i = 0; i < call->outputs; i++)
-        if (call->out[i].data) print_difference(names[i], results[0][(size_t)i], results[1][(size_t)i]);
-    bool same = true;
-    for (int k = 0; k < 3; k++) {
-        run(call);
-        for (int i = 0; i < call->outputs; i++) {
-            if (!call->out[i].data) continue;
-            std::vector<float> again = read_back(&call->out[i]);
-            same = same && memcmp(again.data(), results[1][(size_t)i].data(), again.size() * sizeof(float)) == 0;
-        }
-    }
-    printf("    %s\n", same ? "the same bits in 4 runs" : "DIFFERENT BITS FROM RUN TO RUN");
 }
 
 static void run_setting(const setting *x)
