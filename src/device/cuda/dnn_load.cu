@@ -331,8 +331,12 @@ int lk__dnn_build_plans(lk__dnn_entry *e, size_t workspace, bool deterministic, 
                 g->operations);
     lk__dnn_finalize(g, operations, "the graph");
     if (lk__dnn_failed(g)) return 0;
+    /* Where a graph is being recorded, for a count that was not prepared: the library may load code meanwhile. */
+    cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+    cudaThreadExchangeStreamCaptureMode(&mode);
     plan_mode(e, operations, CUDNN_HEUR_MODE_A, workspace, deterministic, most, reason);
     if (e->plan_count == 0) plan_mode(e, operations, CUDNN_HEUR_MODE_FALLBACK, workspace, deterministic, most, reason);
+    cudaThreadExchangeStreamCaptureMode(&mode);
     if (e->plan_count == 0) snprintf(g->why, sizeof g->why, "%s", reason);
     return e->plan_count;
 }
