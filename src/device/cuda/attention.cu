@@ -184,26 +184,48 @@ static __device__ __forceinline__ part_softmax<WIDE(T)> soften_part(const attent
     return part_softmax<W>{most, warp_sum(total)};
 }
 
+/* The first values that a lane adds below: they are read while the scores are computed, so that their latency adds nothing. */
+template <typename T, int N> struct values_ahead {
+    lk__pack<T, N> at[ONE_KEYS];
+};
+template <typename T, int N>
+static __device__ __forceinline__ values_ahead<T, N> read_ahead(const attention_view<T> &a, const T *v, int begin,
+                                                                int end)
+{
+    values_ahead<T, N> x;
+    int packs = (int)(a.d / N), lanes = lanes_of(packs), lane = threadIdx.x % lanes, each = blockDim.x / lanes;
+#pragma unroll
+    for (int u = 0; u < ONE_KEYS; u++) {
+        int key = begin + threadIdx.x / lanes + u * each;
+        x.at[u] = load_pack<N>(v + (key < end ? key : begin) * a.k_row + (lane < packs ? lane : 0) * N);
+    }
+    return x;
+}
+
 /* sums[h][column] = the values begin … end - 1 times their probabilities, of `count` heads. reduced: (warps, H, lanes N). */
 template <typename T, int N, int H>
 static __device__ __forceinline__ void sum_part(const attention_view<T> &a, const WIDE(T) *probs, int count, const T *v,
-                                                int begin, int end, int keys, WIDE(T) *reduced, WIDE(T) *sums,
-                                                int64_t from_head_to_next)
+                                                const values_ahead<T, N> &ahead, int begin, int end, int keys,
+                                                WIDE(T) *reduced, WIDE(T) *sums, int64_t from_head_to_next)
 {
     typedef WIDE(T) W;
     int packs = (int)(a.d / N), lanes = lanes_of(packs), lane = threadIdx.x % lanes, each = blockDim.x / lanes;
     int warp = threadIdx.x / 32, warps = blockDim.x / 32, width = lanes * N;
     for (int first = 0; first < packs; first += lanes) {
         W    out[H][N] = {};
-        bool present = first + lane < packs;
-#pragma unroll 2
-        for (int key = begin + threadIdx.x / lanes; present && key < end; key += each) {
-            lk__pack<T, N> x = load_pack<N>(v + key * a.k_row + (first + lane) * N);
+        int  key = begin + threadIdx.x / lanes, stop = first + lane < packs ? end : begin;
+        auto add_value = [&](const lk__pack<T, N> &x) {
 #pragma unroll
             for (int h = 0; h < H; h++)
 #pragma unroll
                 for (int e = 0; e < N; e++) out[h][e] += probs[h * keys + key - begin] * load(&x.at[e]);
-        }
+        };
+        if (first == 0)
+#pragma unroll
+            for (int u = 0; u < ONE_KEYS; u++, key += each)
+                if (key < stop) add_value(ahead.at[u]);
+#pragma unroll 2
+        for (; key < stop; key += each) add_value(load_pack<N>(v + key * a.k_row + (first + lane) * N));
         __syncthreads();
 #pragma unroll
         for (int h = 0; h < H; h++)
@@ -251,6 +273,7 @@ static __global__ void __launch_bounds__(ATTENTION_THREADS)
         __syncthreads();
         for (int i = threadIdx.x; i < H * a.d; i += blockDim.x) queries[i] = i < count * a.d ? load(q + i) : (W)0;
         __syncthreads();
+        values_ahead<T, N> ahead = read_ahead<T, N>(a, v, begin, end);
         score_part<T, N, H>(a, queries, k, begin, end, keys, scores);
         __syncthreads();
         if (warp < count) {
@@ -258,7 +281,7 @@ static __global__ void __launch_bounds__(ATTENTION_THREADS)
             if (threadIdx.x % 32 == 0) softmax[slot + warp * parts] = result;
         }
         __syncthreads();
-        sum_part<T, N, H>(a, scores, count, v, begin, end, keys, reduced, sums + slot * a.d, parts * a.d);
+        sum_part<T, N, H>(a, scores, count, v, ahead, begin, end, keys, reduced, sums + slot * a.d, parts * a.d);
     }
 }
 

@@ -13,6 +13,8 @@
 #include <math.h>
 #include <string.h>
 
+bool lk__cuda_dnn_atomics = false;
+
 #ifndef LK__CUDA_DNN
 
 size_t lk__cuda_dnn_attention_workspace(const lk__kernel_call *call, bool gradient)
@@ -37,7 +39,7 @@ lk_status lk__cuda_dnn_attention(const lk__kernel_call *call, bool gradient)
 
 typedef struct shapes {
     int64_t b, t, s, heads, groups, d, q_row, k_row;
-    int64_t causal, gradient; /* 0 or 1; all fields are of one type, so that the struct is a key */
+    int64_t causal, gradient, atomics; /* 0 or 1; all fields are of one type, so that the struct is a key */
 } shapes;
 
 typedef struct pointers {
@@ -64,6 +66,7 @@ static bool describe_call(const lk__kernel_call *call, bool gradient, shapes *x)
     x->k_row = packed ? x->q_row : k->dims[2];
     x->causal = attrs->causal;
     x->gradient = gradient;
+    x->atomics = gradient && lk__cuda_dnn_atomics;
     for (int i = operand + 3 + 2 * gradient; i < call->inputs; i++)
         if (call->in[i].data) return false; /* first, last, lengths */
     if (gradient && !(call->out[0].data && (packed || (out_data<char>(call, 1) && out_data<char>(call, 2)))))
@@ -93,7 +96,7 @@ static pointers find_operands(const lk__kernel_call *call, const shapes *x)
 
 /* ---- graphs ---- */
 
-enum { Q = 1, K, V, Y, LSE, SCALE, UNSEEN, ONE, DY, DQ, DK, DV, DELTA };
+enum { Q = 1, K, V, Y, LSE, SCALE, UNSEEN, ONE, DY, DQ, DK, DV, DELTA, DQ_SUMS };
 
 typedef struct builder {
     lk__dnn_graph *g;
@@ -263,26 +266,35 @@ static void build_gradient(const builder *b)
     lk__dnn_descriptor rows =
         make_tensor(b, "k as rows", 0, CUDNN_DATA_FLOAT, x->groups, x->s, d, x->s * x->k_row, d, x->k_row, 1);
     lk__dnn_reshape(g, "k as rows", k, rows);
-    lk__dnn_matmul(g, "gradients k", ds, rows, dq);
+    if (!x->atomics) {
+        lk__dnn_matmul(g, "gradients k", ds, rows, dq);
+        return;
+    }
+    lk__dnn_descriptor dq_sums =
+        make_tensor(b, "dq's sums", DQ_SUMS, CUDNN_DATA_FLOAT, x->heads, t, d, x->heads * t * d, t * d, d, 1);
+    lk__dnn_matmul(g, "gradients k", ds, rows, dq_sums);
+    lk__dnn_pointwise(g, "dq of its sums", CUDNN_POINTWISE_IDENTITY, CUDNN_DATA_FLOAT, -1, dq_sums, NULL, NULL, dq);
 }
 
 /* ---- plans ---- */
 
 /* Of what we give cuDNN: lse where the call has none, or delta. */
 static size_t rows_space(const shapes *x) { return lk__round_up((size_t)(x->b * x->heads * x->t) * 4, 256); }
+static size_t sums_space(const shapes *x) { return (size_t)(x->b * x->heads * x->t * x->d) * 4; }
 /* Of the engine: backward the gradients of all scores, and sums of each head where heads share keys; in addition 9.19 asks for 384 bytes at
  * most. A version that wants more than this is not used. */
 static size_t engine_space(const shapes *x)
 {
     if (!x->gradient) return (size_t)1 << 20;
     size_t scores = (size_t)(x->b * x->heads * x->t * x->s) * 2, heads = (size_t)(x->b * x->heads * x->s * x->d) * 2;
+    if (x->atomics) scores = sums_space(x);
     return scores + (x->heads == x->groups ? 0 : 2 * heads) + ((size_t)1 << 20);
 }
 
 size_t lk__cuda_dnn_attention_workspace(const lk__kernel_call *call, bool gradient)
 {
     shapes x;
-    return describe_call(call, gradient, &x) ? rows_space(&x) + engine_space(&x) : 0;
+    return describe_call(call, gradient, &x) ? rows_space(&x) + engine_space(&x) + (x.atomics ? sums_space(&x) : 0) : 0;
 }
 
 /* The entry of these shapes, with one plan or a reason against it; NULL: there is no cuDNN. */
@@ -304,7 +316,7 @@ static lk__dnn_entry *find_plan(const lk__kernel_call *call, const shapes *x)
         build_gradient(&b);
     else
         build_forward(&b);
-    if (!lk__dnn_build_plans(entry, engine_space(x), true, 1))
+    if (!lk__dnn_build_plans(entry, engine_space(x), !x->atomics, 1))
         lk__cuda_host.log(call->device->context, LK_LOG_INFO,
                           "attention%s (%lld, %lld, %lld×%lld): cuDNN is not used: %s", x->gradient ? "_grad" : "",
                           (long long)x->b, (long long)x->t, (long long)x->heads, (long long)x->d, entry->graph.why);
@@ -353,6 +365,7 @@ lk_status lk__cuda_dnn_attention(const lk__kernel_call *call, bool gradient)
         OPERAND(DK, p.dk);
         OPERAND(DV, p.dv);
         OPERAND(DELTA, rows);
+        if (x.atomics) OPERAND(DQ_SUMS, engine + engine_space(&x));
     }
 #undef OPERAND
     return lk__dnn_run(cuda_device(call)->dnn, call, &entry->plans[0], count, uids, at, engine);
