@@ -16,7 +16,6 @@ typedef struct lk__device        lk__device;
 typedef struct lk__device_stream lk__device_stream;
 typedef struct lk__device_event  lk__device_event;
 typedef struct lk__device_graph  lk__device_graph; /* recorded work */
-typedef struct lk__device_group  lk__device_group; /* calls of one operation that run together */
 
 /* A kernel for one operation, at the types and shapes that it was found for. */
 typedef struct lk__device_kernel {
@@ -100,12 +99,9 @@ typedef struct lk__device_backend {
 
     /* The kernel of an operation whose tensors are stored as `element`; call has the operands' types and shapes at the capacity. */
     lk__device_kernel (*find)(lk__device *device, lk__op op, lk_dtype element, const lk__kernel_call *call);
-    /* Calls of one operation that follow each other, as one piece of work with the same results. Their operands have data, which stays
-     * where it is. *group NULL: they run one by one. group_create NULL: all do. */
-    lk_status (*group_create)(lk__device *device, lk__op op, const lk__kernel_call *const *calls, int count,
-                              lk__device_group **group);
-    lk_status (*group_run)(lk__device *device, lk__device_stream *stream, const lk__device_group *group);
-    void (*group_free)(lk__device *device, lk__device_group *group);
+    /* Runs the first *done of these calls, which follow each other, in fewer launches than one by one; *done 0: none of them. For the
+     * update, which has several for each parameter. NULL: the device has no such launches. */
+    lk_status (*run_many)(lk__device *device, const lk__op *ops, const lk__kernel_call *const *calls, int count, int *done);
     /* out = in[0] + … + in[n-1], as the pairwise tree of base/tree.h; n up to LK__DEVICE_ADDENDS; out may be one of them. */
     lk_status (*add)(lk__device *device, lk__device_stream *stream, void *out, const void *const *in, int n,
                      size_t count, lk_dtype type);

@@ -207,7 +207,7 @@ lk_status lk_program_create(lk_plan *plan, lk_store *store, lk_comm *comm, lk_pr
     if ((status = make_gradients(p)) < 0 || (status = make_slots(p)) < 0 || (status = lk__staging_create(p)) < 0 ||
         (status = build_lists(p)) < 0 || (status = lk__collectives_create(p)) < 0 ||
         (status = lk__graphs_create(p)) < 0 || (status = lk__queue_create(p)) < 0 ||
-        (status = lk__groups_create(p)) < 0)
+        (status = lk__update_create(p)) < 0)
         goto fail;
     if (p->comm && (status = lk_program_verify(p, 0)) < 0) goto fail;
     *program = p;
@@ -228,7 +228,7 @@ void lk_program_free(lk_program *p)
     if (!p) return;
     lk_context *c = p->context;
     size_t      inputs = p->values * sizeof *p->bound, gradients = p->plan->memory[LK_MEMORY_GRADIENTS];
-    lk__groups_free(p);
+    lk__update_free(p);
     lk__queue_free(p);
     lk__graphs_free(p);
     lk__collectives_free(p);

@@ -12,8 +12,6 @@ typedef struct lk__run_instruction {
     lk__kernel       run;
     lk__kernel_call  call;
     lk__kernel_call *leaves; /* one per leaf of this rank, where it is run leaf by leaf; else NULL */
-    lk__device_group *group; /* this call and the next grouped - 1 of the list, run together; NULL: it runs by itself */
-    int               grouped;
     int              node;
     lk__graph_runs   kind;       /* a kernel, or the start or the wait of a collective */
     int              collective; /* which one, in the order of the list; -1: none */
@@ -44,6 +42,7 @@ typedef struct lk__run_slot {
 
 typedef struct lk__run_collectives lk__run_collectives; /* collective.h: buffers and works */
 typedef struct lk__run_graphs      lk__run_graphs;      /* graphs.c: work that the device has recorded */
+typedef struct lk__run_update      lk__run_update;      /* update.c: the calls of the update */
 typedef struct lk__run_queue       lk__run_queue;       /* step.c: steps whose results were not read yet */
 
 struct lk_program {
@@ -95,6 +94,7 @@ struct lk_program {
     lk__kernel_invalid_id *report;        /* off the CPU: where kernels report ids */
     char                  *chunk;         /* off the CPU, with other ranks: LK__STAGING_CHUNK bytes of the host's */
     lk__run_graphs        *graphs;        /* NULL: the device records nothing */
+    lk__run_update        *update;        /* NULL: the device runs one call at a time */
     lk__run_queue         *queue;         /* NULL: the program waits for each section's results */
 };
 
@@ -166,9 +166,11 @@ lk_status lk__graphs_create(lk_program *program);
 void      lk__graphs_free(lk_program *program);
 lk_status lk__run_recorded(lk_program *program, const lk__run_key *key, lk__run_issue issue);
 
-/* ---- groups.c: calls of the update that the device runs together ---- */
-lk_status lk__groups_create(lk_program *program);
-void      lk__groups_free(lk_program *program);
+/* ---- update.c: the calls of the update, which the device may run together ---- */
+lk_status lk__update_create(lk_program *program);
+void      lk__update_free(lk_program *program);
+/* Runs instructions from `begin` of the training list on together, as many as the device does; *end: behind the last of them. */
+lk_status lk__update_run(lk_program *program, size_t begin, size_t *end);
 
 /* ---- step.c: steps that are queued; those of trainer_interface.h ---- */
 lk_status lk__queue_create(lk_program *program);

@@ -130,14 +130,11 @@ static inline lk_status run_instruction(lk_program *p, lk__run_instruction *in)
 lk_status lk__kernels_issue(lk_program *p, const lk__run_key *key)
 {
     lk_status status = LK_OK;
-    for (size_t i = key->begin; i < key->end && status >= 0; i++) {
-        lk__run_instruction *in = &key->list->instructions[i];
-        if (in->group && !p->waits && !p->profile && !p->trace) {
-            status = p->device->backend->group_run(p->device, p->stream, in->group);
-            i += (size_t)in->grouped - 1;
-        } else {
-            status = run_instruction(p, in);
-        }
+    bool      together = p->update && key->list == &p->slots[0].train && !p->waits && !p->profile && !p->trace;
+    for (size_t i = key->begin, end; i < key->end && status >= 0; i = end) {
+        end = i;
+        if (together) status = lk__update_run(p, i, &end);
+        if (status >= 0 && end == i) status = run_instruction(p, &key->list->instructions[end++]);
     }
     return status;
 }

@@ -29,6 +29,10 @@ lk_status lk__cuda_scale_many(const lk__kernel_call *const *squares, int n, cons
                               void *workspace);
 size_t    lk__cuda_scale_many_workspace(const lk__kernel_call *const *squares, int n); /* bytes, from shapes */
 
+/* ---- update.cu: device.h's run_many ---- */
+lk_status lk__cuda_run_many(lk__device *device, const lk__op *ops, const lk__kernel_call *const *calls, int count,
+                            int *done);
+
 /* ---- numbers.cu ---- */
 lk_status lk__cuda_add_numbers(lk__device *device, lk__device_stream *stream, const lk__device_numbers *numbers);
 lk_status lk__cuda_publish(lk__device *device, lk__device_stream *stream, const lk__device_numbers *numbers,

@@ -232,7 +232,7 @@ static lk_status cuda_event_sync(lk__device *d, lk__device_event *e)
 
 static lk_status cuda_record_begin(lk__device *d, lk__device_stream *s)
 {
-    return lk__cuda_check(d, cudaStreamBeginCapture(s->stream, cudaStreamCaptureModeThreadLocal), "recording a graph");
+    return lk__cuda_check(d, cudaStreamBeginCapture(s->stream, cudaStreamCaptureModeRelaxed), "recording a graph");
 }
 
 static lk_status cuda_record_end(lk__device *d, lk__device_stream *s, lk__device_graph **graph)
@@ -426,6 +426,7 @@ static lk__device_backend make_backend()
     b.graph_free = cuda_graph_free;
     b.add_numbers = lk__cuda_add_numbers;
     b.publish = lk__cuda_publish;
+    b.run_many = lk__cuda_run_many;
     b.find = lk__cuda_find;
     b.add = lk__cuda_add;
     b.hash = cuda_hash;
