@@ -431,6 +431,54 @@ static void batch_norm_eval_case(const bn_case *b, const double *mean, const dou
     free(want);
 }
 
+/* The residual is added before relu, in both modes. */
+static void batch_norm_residual_case(bool evaluation, int rank, const int64_t *dims, bool relu)
+{
+    int64_t c = dims[1], rows = dims[0] * (rank == 4 ? dims[2] * dims[3] : 1);
+    double *want = zeros(rows * c), *mean = zeros(c), *var = zeros(c), eps = 0.3;
+    begin(evaluation ? LK__OP_batch_norm_eval : LK__OP_batch_norm);
+    t.attrs.epsilon = eps;
+    t.attrs.activation = relu ? LK__RELU : LK__IDENTITY;
+    t.in_place = evaluation ? 1 : 0;
+    in(t.real, rank, dims);
+    in(t.wide, 1, &c), in(t.wide, 1, &c);
+    if (evaluation) {
+        memcpy(mean, in(t.wide, 1, &c), (size_t)c * sizeof *mean);
+        double *variance = in(t.wide, 1, &c);
+        for (int64_t k = 0; k < c; k++) variance[k] = fabs(variance[k]);
+    } else {
+        no_in(), no_in(), no_in();
+    }
+    in(t.real, rank, dims);
+    out(t.real, rank, dims, NULL);
+    if (!evaluation) out(t.wide, 1, &c, NULL), out(t.wide, 1, &c, NULL);
+    run_case();
+    for (int64_t k = 0; evaluation && k < c; k++) mean[k] = t.x[3][k], var[k] = t.x[4][k];
+    for (int64_t i = 0; !evaluation && i < rows * c; i++) mean[i % c] += t.x[0][i] / (double)rows;
+    for (int64_t i = 0; !evaluation && i < rows * c; i++)
+        var[i % c] += (t.x[0][i] - mean[i % c]) * (t.x[0][i] - mean[i % c]) / (double)rows;
+    for (int64_t i = 0; i < rows * c; i++) {
+        int64_t k = i % c;
+        want[i] = (t.x[0][i] - mean[k]) / sqrt(var[k] + eps) * t.x[1][k] + t.x[2][k] + t.x[evaluation ? 5 : 6][i];
+        if (relu && want[i] < 0) want[i] = 0;
+    }
+    t.scale = 1;
+    expect(0, want, 5e-6);
+    end_case();
+    free(want), free(mean), free(var);
+}
+
+static void batch_norm_adds_a_residual(void)
+{
+    for (int evaluation = 0; evaluation < 2; evaluation++)
+        for (int relu = 0; relu < 2; relu++) {
+            batch_norm_residual_case(evaluation, 2, DIMS(7, 5), relu);
+            batch_norm_residual_case(evaluation, 2, DIMS(0, 5), relu);
+            batch_norm_residual_case(evaluation, 4, DIMS(3, 16, 5, 7), relu);
+            batch_norm_residual_case(evaluation, 4, DIMS(2, 67, 9, 3), relu);
+        }
+}
+
 static void batch_norm_with_running_statistics(void)
 {
     static const bn_case list[] = {
@@ -460,6 +508,7 @@ static void tests(void)
     row_norms_and_their_gradients();
     group_norm_and_its_gradient();
     batch_norm_with_running_statistics();
+    batch_norm_adds_a_residual();
 }
 
 int main(void) { return run_types(tests, LK_BF16); }

@@ -57,10 +57,10 @@
     X(group_norm)                                                                                                    \
     X(group_norm_grad)       /* dy, x, [w], mean, rstd → dx, [dw], [db] */                                           \
     /* image or (N,C) x, [w], [b], [running_mean, running_var, num_batches_tracked i64: updated when attribute */    \
-    /* update is set] → y, mean (C), rstd (C); biased variance normalises, unbiased goes into running_var; */        \
-    /* epsilon, momentum, activation; statistics are accumulated in double or by a compensated two-pass method */    \
+    /* update is set], [residual: as x, added before the activation] → y, mean (C), rstd (C); biased variance normalises, unbiased */ \
+    /* goes into running_var; epsilon, momentum, activation; statistics are accumulated in double or by a compensated two-pass method */ \
     X(batch_norm)                                                                                                    \
-    X(batch_norm_eval)       /* image or (N,C) x, [w], [b], running_mean, running_var → y; activation; in place on x */ \
+    X(batch_norm_eval)       /* image or (N,C) x, [w], [b], running_mean, running_var, [residual] → y; activation; in place on x */ \
     X(batch_norm_grad)       /* dy, x, [w], mean, rstd, [y: given when activation is relu] → dx, [dw], [db] */       \
     X(batch_norm_eval_grad)  /* dy, x, [w], running_mean, running_var → dx, [dw], [db] */                            \
     /* The same over the rows of all ranks and leaves, split at the sums over them; see plan/sync_norm.c. */         \

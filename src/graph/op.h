@@ -122,7 +122,7 @@ typedef enum lk__graph_precision {
 } lk__graph_precision;
 
 /* What its kernel can fuse: bits. */
-enum { LK__FUSE_NOTHING = 1, LK__FUSE_ACTIVATION = 2, LK__FUSE_MAX_POOL = 4 };
+enum { LK__FUSE_NOTHING = 1, LK__FUSE_ACTIVATION = 2, LK__FUSE_MAX_POOL = 4, LK__FUSE_RESIDUAL = 8 };
 
 /* The outputs of a loss are a sum over samples, then the weight that the mean divides by; its gradient rule gets LK__GRAD_ONE
  * instead of dy where that loss is minimised. */

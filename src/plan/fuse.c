@@ -69,6 +69,27 @@ static void fuse_activation(lk_graph *g, const uses *u, lk__graph_node *n)
     next->dead = true;
 }
 
+/* An addition of two values of one shape and type. */
+static bool adds_alike(const lk_graph *g, const lk__graph_node *add)
+{
+    const lk__graph_value *a = &g->values[add->in[0]], *b = &g->values[add->in[1]];
+    return lk__shape_equal(&a->shape, &b->shape) && a->shape.dtype == b->shape.dtype;
+}
+
+/* n + another value that is there before n: an activation after the sum is then fused too. */
+static void fuse_residual(lk_graph *g, const uses *u, lk__graph_node *n, int at)
+{
+    lk__graph_node *next = n->attrs.activation || n->inputs > at ? NULL : fused_reader(g, u, n, LK__OP_add);
+    if (!next || !adds_alike(g, next)) return;
+    int other = next->in[0] == n->out[0] ? next->in[1] : next->in[0];
+    if (g->values[other].kind == LK__VALUE_RESULT && g->values[other].node > (int)(n - g->nodes)) return;
+    for (; n->inputs < at; n->inputs++) n->in[n->inputs] = -1;
+    n->in[n->inputs++] = other;
+    n->out[0] = next->out[0];
+    g->values[n->out[0]].node = (int)(n - g->nodes);
+    next->dead = true;
+}
+
 static void fuse_pool(lk_graph *g, const uses *u, lk__graph_node *n)
 {
     lk__graph_node *next = fused_reader(g, u, n, LK__OP_max_pool2d);
@@ -77,7 +98,7 @@ static void fuse_pool(lk_graph *g, const uses *u, lk__graph_node *n)
     absorb(g, n, next);
 }
 
-lk_status lk__pass_fuse(lk__plan_list *list)
+lk_status lk__pass_fuse(lk__plan_list *list, bool residuals)
 {
     lk_graph   *g = list->graph;
     lk_context *c = g->context;
@@ -88,7 +109,9 @@ lk_status lk__pass_fuse(lk__plan_list *list)
         for (size_t i = 0; i < g->nodes_count; i++) {
             lk__graph_node *n = &g->nodes[i];
             if (n->dead) continue;
-            unsigned fuse = lk__op_find(n->op)->fuse;
+            const lk__graph_op *op = lk__op_find(n->op);
+            unsigned            fuse = op->fuse;
+            if (fuse & LK__FUSE_RESIDUAL && residuals) fuse_residual(g, &u, n, op->inputs - 1);
             if (fuse & LK__FUSE_ACTIVATION) fuse_activation(g, &u, n);
             if (fuse & LK__FUSE_MAX_POOL) fuse_pool(g, &u, n);
         }

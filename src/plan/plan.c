@@ -157,7 +157,7 @@ static lk_status plan_training(lk_plan *p, const lk_plan_config *config)
     if (states && !(list->gradients = lk__alloc(p->context, LK_MEMORY_OTHER, states * sizeof(int)))) return LK_ENOMEM;
     freeze_groups(list->graph, config->optimizer);
     if (p->policy == LK_POLICY_BF16 && (status = lk__pass_precision(list, p->graph)) < 0) return status;
-    if (!config->no_fusion && (status = lk__pass_fuse(list)) < 0) return status;
+    if (!config->no_fusion && (status = lk__pass_fuse(list, !config->sync_batch_norm)) < 0) return status;
     if (config->sync_batch_norm && (status = lk__pass_sync_norm(list, lk__plan_order(p))) < 0) return status;
     size_t forward = list->graph->nodes_count;
     if ((status = lk__graph_grad(list->graph, list->numbers[LK__NUMBER_SUM], list->gradients)) < 0) return status;
@@ -180,7 +180,7 @@ static lk_status plan_evaluation(lk_plan *p, const lk_plan_config *config)
     if (status < 0) return status;
     lk__pass_evaluation(list);
     if (p->policy == LK_POLICY_BF16 && (status = lk__pass_precision(list, p->graph)) < 0) return status;
-    if (!config->no_fusion && (status = lk__pass_fuse(list)) < 0) return status;
+    if (!config->no_fusion && (status = lk__pass_fuse(list, true)) < 0) return status;
     if (!config->no_fusion && (status = lk__pass_fuse_residual(list)) < 0) return status;
     size_t nodes = list->graph->nodes_count;
     if ((status = lk__pass_layout(list, nodes, nodes)) < 0) return status;

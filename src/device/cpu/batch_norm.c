@@ -5,6 +5,7 @@
 
 typedef struct batch {
     const ELEMENT *x, *dy, *out; /* out: y, of which relu's gradient needs the sign */
+    const ELEMENT *residual;     /* added before the activation; NULL: nothing is */
     const REAL    *w, *b, *mean, *rstd;
     ELEMENT       *y;
     int64_t        rows, channels, tiles;
@@ -111,6 +112,28 @@ static void apply_tile(void *argument, int64_t tile, int worker)
     }
 }
 
+/* y = x factor + shift + residual, then relu. */
+static void apply_residual_tile(void *argument, int64_t tile, int worker)
+{
+    const batch s = *(const batch *)argument;
+    int64_t     channels = s.channels, end = tile_begin(s.rows, s.tiles, tile + 1);
+    (void)worker;
+    for (int64_t row = tile_begin(s.rows, s.tiles, tile); row < end; row++) {
+        int64_t at = row * channels;
+        EACH_VECTOR(c, channels, {
+            vec v = load_part(s.x + at + c, lanes) * load_part(s.factor + c, lanes) + load_part(s.shift + c, lanes);
+            v = v + load_part(s.residual + at + c, lanes);
+            if (s.relu) v = choose(v <= 0, splat(0), v);
+            store_part(s.y + at + c, v, lanes);
+        });
+    }
+}
+
+static void apply_affine(const lk__kernel_call *call, batch *s)
+{
+    lk__pool_run(call->pool, s->tiles, s->residual ? apply_residual_tile : apply_tile, s);
+}
+
 /* The running statistics move towards those of this batch; their variance is the unbiased one. */
 static void update_running(const lk__kernel_call *call, const double *mean, const double *squares, double rows,
                            int64_t channels)
@@ -158,7 +181,7 @@ static void normalise(const lk__kernel_call *call, batch *s, const double *mean,
     }
     if (call->attrs->update && call->step->updates_buffers) update_running(call, mean, squares, n, s->channels);
     s->tiles = tile_count(s->rows, s->channels, 0);
-    lk__pool_run(call->pool, s->tiles, apply_tile, s);
+    apply_affine(call, s);
 }
 
 size_t KERNEL(batch_norm_workspace)(const lk__kernel_call *call, int threads)
@@ -170,6 +193,7 @@ void KERNEL(batch_norm)(const lk__kernel_call *call)
 {
     batch s = {.x = call->in[0].data, .w = input(call, 1), .b = input(call, 2), .y = call->out[0].data};
     s.relu = call->attrs->activation == LK__RELU;
+    s.residual = input(call, 6);
     set_extents(&s, &call->in[0], PARTS);
     place_workspace(&s, call->workspace, lk__pool_threads(call->pool));
     if (s.rows > 0) compute_statistics(call, &s);
@@ -239,6 +263,7 @@ void KERNEL(batch_norm_eval)(const lk__kernel_call *call)
     batch       s = {.x = call->in[0].data, .w = input(call, 1), .b = input(call, 2), .y = call->out[0].data};
     const REAL *mean = call->in[3].data, *variance = call->in[4].data;
     s.relu = call->attrs->activation == LK__RELU;
+    s.residual = input(call, 5);
     set_extents(&s, &call->in[0], 0);
     s.factor = call->workspace;
     s.shift = s.factor + s.channels;
@@ -247,7 +272,7 @@ void KERNEL(batch_norm_eval)(const lk__kernel_call *call)
         s.factor[c] = (REAL)factor;
         s.shift[c] = (REAL)(BIAS(&s, c) - (double)mean[c] * factor);
     }
-    lk__pool_run(call->pool, s.tiles, apply_tile, &s);
+    apply_affine(call, &s);
 }
 
 INLINE vec relu_gradient(const batch *s, int64_t at, int64_t lanes)

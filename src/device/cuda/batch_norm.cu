@@ -230,15 +230,21 @@ template <typename T> static norm_channels<WIDE(T)> describe_norm(const lk__kern
     return p;
 }
 
-template <typename T, typename W> static void run_affine(const lk__kernel_call *call, const norm_channels<W> &p)
+/* residual: which input, if there is one. */
+template <typename T, typename W>
+static void run_affine(const lk__kernel_call *call, const norm_channels<W> &p, int residual)
 {
     affine<T> a = {};
     a.x = in_data<T>(call, 0);
+    a.dy = in_data<T>(call, residual);
     a.y = out_data<T>(call, 0);
     a.factor = p.factor;
     a.shift = p.shift;
     a.relu = call->attrs->activation == LK__RELU;
-    launch_affine<T, false>(cuda_stream(call), a, &call->in[0]);
+    if (a.dy)
+        launch_affine<T, false, true>(cuda_stream(call), a, &call->in[0]);
+    else
+        launch_affine<T, false, false>(cuda_stream(call), a, &call->in[0]);
 }
 
 static unsigned channel_blocks(int64_t channels, int each) { return (unsigned)cuda_tiles(channels, each); }
@@ -257,7 +263,7 @@ extern "C" lk_status lk__cuda_batch_norm(const lk__kernel_call *call)
         p.parts = launch_sums<T, false>(cuda_stream(call), sums, &call->in[0], &layout);
         p.rows = layout.rows;
         LAUNCH((batch_coefficients<W>), channel_blocks(p.channels, 32), 1024, 0, cuda_stream(call), p);
-        run_affine<T, W>(call, p);
+        run_affine<T, W>(call, p, 6);
     })
     return lk__cuda_launched(call);
 }
@@ -288,7 +294,7 @@ extern "C" lk_status lk__cuda_batch_norm_apply(const lk__kernel_call *call)
         p.stats = in_data<double>(call, 6);
         p.centre = in_data<double>(call, 7);
         LAUNCH((sync_coefficients<W>), channel_blocks(p.channels, 128), 128, 0, cuda_stream(call), p);
-        run_affine<T, W>(call, p);
+        run_affine<T, W>(call, p, LK__MAX_IN); /* none */
     })
     return lk__cuda_launched(call);
 }
@@ -298,9 +304,9 @@ extern "C" lk_status lk__cuda_batch_norm_eval(const lk__kernel_call *call)
     if (call->in[0].dims[1] == 0) return LK_OK;
     BY_ELEMENT(call->in[0].dtype, T, {
         typedef WIDE(T) W;
-        norm_channels<W> p = describe_norm<T>(call, call->workspace);
+        norm_channels<W> p = describe_norm<T>(call, call->workspace); /* whose batches is the residual: not used */
         LAUNCH((running_coefficients<W>), channel_blocks(p.channels, 128), 128, 0, cuda_stream(call), p);
-        run_affine<T, W>(call, p);
+        run_affine<T, W>(call, p, 5);
     })
     return lk__cuda_launched(call);
 }
@@ -316,7 +322,7 @@ template <typename T, typename W> static void run_grad_affine(const lk__kernel_c
     a.factor = p.factor;
     a.shift = p.shift;
     a.slope = p.slope;
-    launch_affine<T, true>(cuda_stream(call), a, &call->in[1]);
+    launch_affine<T, true, false>(cuda_stream(call), a, &call->in[1]);
 }
 
 /* batch_norm_grad, and with running statistics as constants batch_norm_eval_grad. */

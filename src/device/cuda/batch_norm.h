@@ -5,8 +5,8 @@
 
 #include "device/cuda/columns.h"
 
-/* Rows of a thread whose reads are in flight together: a gradient has three arrays. */
-#define ROWS_AT_ONCE(gradient) ((gradient) ? 2 : 4)
+/* Rows of a thread whose reads are in flight together; `several` arrays are read. */
+#define ROWS_AT_ONCE(several) ((several) ? 2 : 4)
 
 /* ---- sums over parts of the rows ---- */
 
@@ -107,11 +107,11 @@ static int launch_sums(cudaStream_t stream, const batch<T> &p, const lk__kernel_
     return l.parts;
 }
 
-/* ---- y = x factor + shift, then relu; dx = g factor + (x slope + shift) ---- */
+/* ---- y = x factor + shift [+ residual], then relu; dx = g factor + (x slope + shift) ---- */
 
 template <typename T> struct affine {
     typedef WIDE(T) W;
-    const T *x, *dy, *out;
+    const T *x, *dy, *out; /* dy: of a forward, the residual; NULL: none */
     T       *y;
     const W *factor, *shift, *slope; /* slope NULL: the statistics are constants */
     int64_t  rows;
@@ -119,11 +119,11 @@ template <typename T> struct affine {
     bool     relu;
 };
 
-template <typename T, int N, bool GRADIENT>
+template <typename T, int N, bool GRADIENT, bool RESIDUAL>
 static __global__ void __launch_bounds__(COLUMN_THREADS) batch_affine(affine<T> p)
 {
     typedef WIDE(T) W;
-    constexpr int ROWS = ROWS_AT_ONCE(GRADIENT);
+    constexpr int ROWS = ROWS_AT_ONCE(GRADIENT || RESIDUAL);
     const int     pack = blockIdx.y * p.width + threadIdx.x % p.width, height = COLUMN_THREADS / p.width;
     const int64_t c = (int64_t)pack * N;
     if (pack >= p.packs) return;
@@ -135,7 +135,7 @@ static __global__ void __launch_bounds__(COLUMN_THREADS) batch_affine(affine<T> 
         int64_t at = (row + (int64_t)r * height) * p.columns + c;
         if (row + (int64_t)r * height >= p.rows) continue;
         if (moves) x[r] = load_pack<N>(p.x + at);
-        if (GRADIENT) dy[r] = load_pack<N>(p.dy + at);
+        if (GRADIENT || RESIDUAL) dy[r] = load_pack<N>(p.dy + at);
         if (GRADIENT && p.out) out[r] = load_pack<N>(p.out + at);
     }
     W factor[N], shift[N], slope[N];
@@ -158,6 +158,7 @@ static __global__ void __launch_bounds__(COLUMN_THREADS) batch_affine(affine<T> 
                 if (moves) v += load(&x[r].at[j]) * slope[j] + shift[j];
             } else {
                 v = load(&x[r].at[j]) * factor[j] + shift[j];
+                if (RESIDUAL) v += load(&dy[r].at[j]);
                 if (p.relu && v <= 0) v = 0; /* a NaN stays */
             }
             store(&y.at[j], v);
@@ -166,7 +167,7 @@ static __global__ void __launch_bounds__(COLUMN_THREADS) batch_affine(affine<T> 
     }
 }
 
-template <typename T, bool GRADIENT>
+template <typename T, bool GRADIENT, bool RESIDUAL>
 static void launch_affine(cudaStream_t stream, affine<T> p, const lk__kernel_operand *x)
 {
     bool packs = x->dims[1] % PACK(T) == 0 && (uintptr_t)p.x % 16 == 0 && (uintptr_t)p.y % 16 == 0 &&
@@ -176,12 +177,12 @@ static void launch_affine(cudaStream_t stream, affine<T> p, const lk__kernel_ope
     p.columns = l.columns;
     p.packs = l.packs;
     p.width = l.width;
-    dim3 grid((unsigned)cuda_tiles(l.rows, (int64_t)l.height * ROWS_AT_ONCE(GRADIENT)), (unsigned)l.strips);
+    dim3 grid((unsigned)cuda_tiles(l.rows, (int64_t)l.height * ROWS_AT_ONCE(GRADIENT || RESIDUAL)), (unsigned)l.strips);
     if (l.rows == 0 || l.strips == 0 || !p.y) return;
     if (packs)
-        LAUNCH((batch_affine<T, PACK(T), GRADIENT>), grid, COLUMN_THREADS, 0, stream, p);
+        LAUNCH((batch_affine<T, PACK(T), GRADIENT, RESIDUAL>), grid, COLUMN_THREADS, 0, stream, p);
     else
-        LAUNCH((batch_affine<T, 1, GRADIENT>), grid, COLUMN_THREADS, 0, stream, p);
+        LAUNCH((batch_affine<T, 1, GRADIENT, RESIDUAL>), grid, COLUMN_THREADS, 0, stream, p);
 }
 
 #endif

@@ -241,8 +241,7 @@ static lk_status cuda_record_end(lk__device *d, lk__device_stream *s, lk__device
     lk__device_graph *g = NULL;
     lk_status         status = lk__cuda_check(d, cudaStreamEndCapture(s->stream, &recorded), "recording a graph");
     *graph = NULL;
-    if (status >= 0 && !(g = (lk__device_graph *)calloc(1, sizeof *g)))
-        status = LK_ENOMEM;
+    if (status >= 0 && !(g = (lk__device_graph *)calloc(1, sizeof *g))) status = LK_ENOMEM;
     if (status >= 0) status = lk__cuda_check(d, cudaGraphInstantiate(&g->graph, recorded, 0), "making a graph");
     if (recorded) (void)cudaGraphDestroy(recorded);
     if (status < 0) free(g);
@@ -279,12 +278,14 @@ static lk_status cuda_hash(lk__device *d, const void *memory, size_t bytes, uint
 /* ---- what the planner asks ---- */
 
 /* relu in the products, convolutions and batch norms; max pooling without overlap or padding in convolutions: as on the CPU;
- * and residuals in layer and RMS norms. */
+ * and residuals in norms. */
 static bool cuda_fuses(lk__op op, const lk__op_attrs *, lk__op next, const lk__op_attrs *next_attrs)
 {
     if (next == LK__OP_unary) return next_attrs->unary == LK__RELU;
     if (op == LK__OP_add) return next == LK__OP_layer_norm || next == LK__OP_rms_norm;
-    if (next == LK__OP_add) return op == LK__OP_layer_norm_grad || op == LK__OP_rms_norm_grad;
+    if (next == LK__OP_add)
+        return op == LK__OP_batch_norm || op == LK__OP_batch_norm_eval || op == LK__OP_layer_norm_grad ||
+               op == LK__OP_rms_norm_grad;
     return op == LK__OP_conv2d && next == LK__OP_max_pool2d && next_attrs->stride == next_attrs->kernel &&
            next_attrs->padding == 0 && next_attrs->kernel >= 2;
 }

@@ -4,8 +4,8 @@
 
 #define NORM_ATTRIBUTES LK__HAS(activation) | LK__HAS(update) | LK__HAS(epsilon) | LK__HAS(momentum)
 
-/* x, then up to `last` vectors of its channels. */
-static int norm_shape(lk__graph_shapes *s, int last, int outputs)
+/* x, then up to `last` vectors of its channels, and input `residual` like x. */
+static int norm_shape(lk__graph_shapes *s, int last, int residual, int outputs)
 {
     const lk__graph_shape *x = s->in[0];
     if (x->rank != 4 && x->rank != 2)
@@ -16,13 +16,19 @@ static int norm_shape(lk__graph_shapes *s, int last, int outputs)
         if (s->in[i] && (s->in[i]->rank != 1 || s->in[i]->dims[0] != x->dims[1]))
             return LK__SHAPE_FAIL(s, "batch_norm: %s does not fit the %lld channels of x %s",
                                   lk__shape_show(s->in[i]).text, (long long)x->dims[1], lk__shape_show(x).text);
+    if (residual < s->inputs && s->in[residual] && !lk__shape_equal(s->in[residual], x))
+        return LK__SHAPE_FAIL(s, "batch_norm: residual %s and x %s differ", lk__shape_show(s->in[residual]).text,
+                              lk__shape_show(x).text);
     s->out[0] = *x;
     s->out[1] = s->out[2] = lk__shape_vector(x->dtype, x->dims[1]);
     return outputs;
 }
 
-static int training_shape(lk__graph_shapes *s) { return norm_shape(s, 4, 3); }
-static int evaluation_shape(lk__graph_shapes *s) { return norm_shape(s, s->inputs - 1, 1); }
+enum { TRAINING_RESIDUAL = 6, EVALUATION_RESIDUAL = 5 };
+
+static int training_shape(lk__graph_shapes *s) { return norm_shape(s, 4, TRAINING_RESIDUAL, 3); }
+static int apply_shape(lk__graph_shapes *s) { return norm_shape(s, 4, s->inputs, 3); }
+static int evaluation_shape(lk__graph_shapes *s) { return norm_shape(s, 4, EVALUATION_RESIDUAL, 1); }
 
 static int grad_shape(lk__graph_shapes *s)
 {
@@ -33,6 +39,11 @@ static int grad_shape(lk__graph_shapes *s)
 
 static void training_gradient(lk__graph_backward *b, int dy)
 {
+    if (lk__grad_in(b, TRAINING_RESIDUAL) >= 0) { /* the residual needs the gradient before the activation, too */
+        dy = lk__grad_before_activation(b, dy);
+        b->n.attrs.activation = LK__IDENTITY;
+        if (lk__grad_wants(b, TRAINING_RESIDUAL)) lk__grad_give(b, TRAINING_RESIDUAL, dy);
+    }
     int operands[] = {
         dy, lk__grad_in(b, 0), lk__grad_in(b, 1), lk__grad_out(b, 1), lk__grad_out(b, 2), lk__grad_out(b, 0)};
     lk__grad_norm(b, LK__OP_batch_norm_grad, operands, b->n.attrs.activation ? 6 : 5, 2);
@@ -41,15 +52,17 @@ static void training_gradient(lk__graph_backward *b, int dy)
 static void evaluation_gradient(lk__graph_backward *b, int dy)
 {
     dy = lk__grad_before_activation(b, dy);
+    if (lk__grad_wants(b, EVALUATION_RESIDUAL)) lk__grad_give(b, EVALUATION_RESIDUAL, dy);
     int operands[] = {dy, lk__grad_in(b, 0), lk__grad_in(b, 1), lk__grad_in(b, 3), lk__grad_in(b, 4)};
     lk__grad_norm(b, LK__OP_batch_norm_eval_grad, operands, 5, 2);
 }
 
 DESCRIBE(batch_norm){
-    .inputs = 6,
+    .inputs = 7,
     .in = {OPERAND("x", REAL, REQUIRED, LAST), OPERAND("weight", WIDE, OPTIONAL, ROWS),
            OPERAND("bias", WIDE, OPTIONAL, ROWS), OPERAND("running_mean", WIDE, OPTIONAL, ROWS),
-           OPERAND("running_var", WIDE, OPTIONAL, ROWS), OPERAND("num_batches_tracked", I64, OPTIONAL, ROWS)},
+           OPERAND("running_var", WIDE, OPTIONAL, ROWS), OPERAND("num_batches_tracked", I64, OPTIONAL, ROWS),
+           OPERAND("residual", REAL, OPTIONAL, LAST)},
     .outputs = 3,
     .out = {OPERAND("y", REAL, REQUIRED, LAST), OPERAND("mean", WIDE, REQUIRED, ROWS),
             OPERAND("rstd", WIDE, REQUIRED, ROWS)},
@@ -65,7 +78,7 @@ DESCRIBE(batch_norm){
     .evaluation = LK__EVALUATE_BY_BUFFERS,
     .recompute = LK__RECOMPUTE,
     .precision = LK__PRECISION_NARROW,
-    .fuse = LK__FUSE_ACTIVATION,
+    .fuse = LK__FUSE_ACTIVATION | LK__FUSE_RESIDUAL,
     .loss = LK__LOSS_NO,
     MEMORY_BOUND,
 };
@@ -89,10 +102,10 @@ DESCRIBE(batch_norm_grad){
 };
 
 DESCRIBE(batch_norm_eval){
-    .inputs = 5,
+    .inputs = 6,
     .in = {OPERAND("x", REAL, REQUIRED, LAST), OPERAND("weight", WIDE, OPTIONAL, ROWS),
            OPERAND("bias", WIDE, OPTIONAL, ROWS), OPERAND("running_mean", WIDE, REQUIRED, ROWS),
-           OPERAND("running_var", WIDE, REQUIRED, ROWS)},
+           OPERAND("running_var", WIDE, REQUIRED, ROWS), OPERAND("residual", REAL, OPTIONAL, LAST)},
     .outputs = 1,
     .out = {OPERAND("y", REAL, REQUIRED, LAST)},
     .attributes = NORM_ATTRIBUTES,
@@ -107,7 +120,7 @@ DESCRIBE(batch_norm_eval){
     .evaluation = LK__EVALUATE_SAME,
     .recompute = LK__RECOMPUTE,
     .precision = LK__PRECISION_NARROW,
-    .fuse = LK__FUSE_ACTIVATION,
+    .fuse = LK__FUSE_ACTIVATION | LK__FUSE_RESIDUAL,
     .loss = LK__LOSS_NO,
     MEMORY_BOUND,
 };
@@ -209,7 +222,7 @@ DESCRIBE(batch_norm_apply){
     .out = {OPERAND("y", REAL, REQUIRED, LAST), OPERAND("mean", WIDE, REQUIRED, ROWS),
             OPERAND("rstd", WIDE, REQUIRED, ROWS)},
     .attributes = NORM_ATTRIBUTES,
-    .shape = training_shape,
+    .shape = apply_shape,
     .gradient = apply_gradient,
     .no_gradient = LK__NO_OPERAND,
     .in_place = LK__NO_OPERAND,
