@@ -51,7 +51,7 @@ static void load_library()
     static const char *const names[] = {"libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so"};
     void                    *library = NULL;
     for (size_t i = 0; i < sizeof names / sizeof *names && !library; i++)
-        library = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
+        library = dlopen(names[i], RTLD_LAZY | RTLD_LOCAL);
     if (!library) {
         const char *error = dlerror();
         snprintf(lt.why, sizeof lt.why, "libcublasLt.so.13 cannot be loaded: %s", error ? error : "not found");

@@ -9,6 +9,14 @@ enum { CHUNK = 512 }; /* of the sums over taps and channels; see tile.h */
 
 static size_t round_up(size_t bytes) { return (bytes + 255) / 256 * 256; }
 
+/* Whether four channels can be loaded at once: for f32, as f64 is for numerical checks and bf16 has tensor cores. */
+template <typename T> static constexpr int PACKED = sizeof(T) == sizeof(float) ? 4 : 1;
+static bool is_aligned(const lk__kernel_operand *x) { return (uintptr_t)x->data % 32 == 0; }
+static bool loads_packs(const lk__kernel_call *call, const conv_shape &v)
+{
+    return v.cg % 4 == 0 && v.og % 4 == 0 && is_aligned(&call->in[0]) && is_aligned(&call->in[1]);
+}
+
 /* ---- forward ---- */
 
 /* Bias, relu and a 2×2 pool, whose windows are the four rows that a thread has. */
@@ -93,7 +101,8 @@ static __global__ void pool_windows(const WIDE(T) * from, int area, int64_t o, i
 
 static bool pools_apart(const conv_shape &v) { return v.pool > 2; }
 
-template <typename T> static void run_forward(const lk__kernel_call *call, const conv_shape &v)
+/* N: how many channels are loaded at once. */
+template <typename T, int N> static void run_forward(const lk__kernel_call *call, const conv_shape &v)
 {
     typedef WIDE(T) W;
     cudaStream_t stream = cuda_stream(call);
@@ -102,9 +111,9 @@ template <typename T> static void run_forward(const lk__kernel_call *call, const
     const T     *bias = in_data<T>(call, 2);
     int          deep = v.taps * v.cg;
     pack<T>(stream, v, in_data<T>(call, 1), weights, false);
-    patches_by_pixel<T>   a = {in_data<T>(call, 0), v};
-    tile_matrix<T, false> b = {weights, v.og, (int64_t)deep * v.og, v.og, 0};
-    tile_job              job = make_tile_job(v.pixels_y, v.og, deep, CHUNK);
+    patches_by_pixel<T, N>   a = {in_data<T>(call, 0), v};
+    tile_matrix<T, false, N> b = {weights, v.og, (int64_t)deep * v.og, v.og, 0};
+    tile_job                 job = make_tile_job(v.pixels_y, v.og, deep, CHUNK);
     if (!pools_apart(v)) {
         forward_epilogue<T> to = {out_data<T>(call, 0), out_data<uint8_t>(call, 1), bias, v.pixels_y, v.o, v.og, v.relu,
                                   v.pool == 2};
@@ -123,7 +132,12 @@ static lk_status own_forward(const lk__kernel_call *call)
     conv_shape v = lk__cuda_conv_shape(call, CONV_FORWARD);
     if (v.windows <= 0 || v.o <= 0) return LK_OK;
     if (!conv_fits(v)) return lk__cuda_no_kernel(call);
-    BY_ELEMENT(call->in[0].dtype, T, run_forward<T>(call, v);)
+    BY_ELEMENT(call->in[0].dtype, T, {
+        if (loads_packs(call, v))
+            run_forward<T, PACKED<T>>(call, v);
+        else
+            run_forward<T, 1>(call, v);
+    })
     return lk__cuda_launched(call);
 }
 
@@ -153,14 +167,14 @@ template <typename T> struct input_epilogue {
     __device__ void put_one(int64_t, int64_t, int64_t, W) const {}
 };
 
-template <typename T> static void run_input(const lk__kernel_call *call, const conv_shape &v)
+template <typename T, int N> static void run_input(const lk__kernel_call *call, const conv_shape &v)
 {
     T  *weights = (T *)call->workspace;
     int deep = v.taps * v.og;
     pack<T>(cuda_stream(call), v, in_data<T>(call, 1), weights, true);
-    gradient_by_pixel<T>  a = {in_data<T>(call, 0), v.pool > 1 ? in_data<uint8_t>(call, 2) : NULL, v};
-    tile_matrix<T, false> b = {weights, v.cg, (int64_t)deep * v.cg, v.cg, 0};
-    input_epilogue<T>     to = {out_data<T>(call, 0), v.pixels_x, v.c, v.cg};
+    gradient_by_pixel<T, N>  a = {in_data<T>(call, 0), v.pool > 1 ? in_data<uint8_t>(call, 2) : NULL, v};
+    tile_matrix<T, false, N> b = {weights, v.cg, (int64_t)deep * v.cg, v.cg, 0};
+    input_epilogue<T>        to = {out_data<T>(call, 0), v.pixels_x, v.c, v.cg};
     multiply<WIDE(T)>(cuda_stream(call), a, b, to, make_tile_job(v.pixels_x, v.cg, deep, CHUNK), v.groups);
 }
 
@@ -169,7 +183,12 @@ static lk_status own_input(const lk__kernel_call *call)
     conv_shape v = lk__cuda_conv_shape(call, CONV_GRAD_INPUT);
     if (v.pixels_x <= 0 || v.c <= 0) return LK_OK;
     if (!conv_fits(v)) return lk__cuda_no_kernel(call);
-    BY_ELEMENT(call->out[0].dtype, T, run_input<T>(call, v);)
+    BY_ELEMENT(call->out[0].dtype, T, {
+        if (loads_packs(call, v))
+            run_input<T, PACKED<T>>(call, v);
+        else
+            run_input<T, 1>(call, v);
+    })
     return lk__cuda_launched(call);
 }
 
@@ -194,17 +213,17 @@ static tile_job      weight_job(const conv_shape &v, int64_t *each)
     return job;
 }
 
-template <typename T> static lk_status run_weight(const lk__kernel_call *call, const conv_shape &v)
+template <typename T, int N, int P> static lk_status run_weight(const lk__kernel_call *call, const conv_shape &v)
 {
     typedef WIDE(T) W;
-    const T               *x = in_data<T>(call, 0), *dy = in_data<T>(call, 1);
-    const uint8_t         *index = v.pool > 1 ? in_data<uint8_t>(call, 2) : NULL;
-    gradient_by_channel<T> a = {dy, index, v};
-    patches_by_tap<T>      b = {x, v};
-    weight_epilogue<T>     to = {out_data<W>(call, 0), v.cg, v.og, v.taps, v.by_cg};
-    int64_t                each;
-    tile_job               job = weight_job(v, &each);
-    bool                   alone = v.groups > 1;
+    const T                  *x = in_data<T>(call, 0), *dy = in_data<T>(call, 1);
+    const uint8_t            *index = v.pool > 1 ? in_data<uint8_t>(call, 2) : NULL;
+    gradient_by_channel<T, N> a = {dy, index, v};
+    patches_by_tap<T, P>      b = {x, v};
+    weight_epilogue<T>        to = {out_data<W>(call, 0), v.cg, v.og, v.taps, v.by_cg};
+    int64_t                   each;
+    tile_job                  job = weight_job(v, &each);
+    bool                      alone = v.groups > 1;
     job.partials = call->workspace;
     if (!alone) job.a_sums = out_data<W>(call, 1);
     multiply<W>(cuda_stream(call), a, b, to, job, v.groups);
@@ -218,7 +237,11 @@ static lk_status own_weight(const lk__kernel_call *call)
     conv_shape v = lk__cuda_conv_shape(call, CONV_GRAD_WEIGHT);
     if (!conv_fits(v)) return lk__cuda_no_kernel(call);
     lk_status status = LK_OK;
-    BY_ELEMENT(call->in[0].dtype, T, status = run_weight<T>(call, v);)
+    BY_ELEMENT(call->in[0].dtype, T, {
+        status = loads_packs(call, v)                        ? run_weight<T, PACKED<T>, PACKED<T>>(call, v)
+                 : v.og % 4 == 0 && is_aligned(&call->in[1]) ? run_weight<T, PACKED<T>, 1>(call, v)
+                                                             : run_weight<T, 1, 1>(call, v);
+    })
     return status < 0 ? status : lk__cuda_launched(call);
 }
 

@@ -118,14 +118,11 @@ static __device__ __forceinline__ const T *find_pixel(const conv_shape &v, const
     bool inside = (unsigned)(p.y + t.dy) < (unsigned)v.h && (unsigned)(p.x + t.dx) < (unsigned)v.w;
     return inside ? x + p.base + t.offset : NULL;
 }
-template <typename T> static __device__ __forceinline__ WIDE(T) load_or_zero(const T *p)
-{
-    return p ? load(p) : (WIDE(T))0;
-}
 
 /* The patches of x, as rows: forward's A. */
-template <typename T> struct patches_by_pixel {
+template <typename T, int N = 1> struct patches_by_pixel {
     static constexpr bool along_k = true, shared_depth = false;
+    static constexpr int  pack = N;
     const T              *x;
     conv_shape            v;
     typedef pixel_place   place;
@@ -134,12 +131,13 @@ template <typename T> struct patches_by_pixel {
     __device__ place      begin(int64_t i) const { return place_pixel(v, i); }
     __device__ depth      locate(int64_t k) const { return place_tap(v, k, v.by_cg, v.w, v.c); }
     __device__ const T   *find(const place &p, const depth &t) const { return find_pixel(v, x, p, t); }
-    __device__            WIDE(T) get(const place &p, const depth &t) const { return load_or_zero(find(p, t)); }
+    __device__ tile_values<WIDE(T), N> get(const place &p, const depth &t) const { return load_values<N>(find(p, t)); }
 };
 
 /* The same, with (tap, channel) as columns and the sum over pixels: grad_weight's B. A warp finds the pixels of a tile together. */
-template <typename T> struct patches_by_tap {
+template <typename T, int N = 1> struct patches_by_tap {
     static constexpr bool along_k = false, shared_depth = true;
+    static constexpr int  pack = N;
     const T              *x;
     conv_shape            v;
     typedef tap_place     place;
@@ -159,12 +157,27 @@ template <typename T> struct patches_by_tap {
                      __shfl_sync(0xffffffffu, d.x, lane)};
     }
     __device__ const T *find(const place &t, const depth &p) const { return find_pixel(v, x, p, t); }
-    __device__          WIDE(T) get(const place &t, const depth &p) const { return load_or_zero(find(t, p)); }
+    __device__ tile_values<WIDE(T), N> get(const place &t, const depth &p) const { return load_values<N>(find(t, p)); }
 };
 
+/* Gradients at `from`; with a pool those whose maximum is at this position of the window, others are 0. */
+template <int N, typename T>
+static __device__ __forceinline__ tile_values<WIDE(T), N> load_gradients(const T *from, const uint8_t *index,
+                                                                         int position)
+{
+    tile_values<WIDE(T), N> values = load_values<N>(from);
+    if (!index || !from) return values;
+    lk__pack<uint8_t, N> at = load_pack<N>(index);
+#pragma unroll
+    for (int e = 0; e < N; e++)
+        if (at.at[e] != position) values.at[e] = 0;
+    return values;
+}
+
 /* The gradient before the pool, by channel and pixel: grad_weight's A. A window's gradient belongs to the pixel of its maximum. */
-template <typename T> struct gradient_by_channel {
+template <typename T, int N = 1> struct gradient_by_channel {
     static constexpr bool along_k = false, shared_depth = false;
+    static constexpr int  pack = N;
     const T              *dy;
     const uint8_t        *index; /* NULL: no pool */
     conv_shape            v;
@@ -187,20 +200,24 @@ template <typename T> struct gradient_by_channel {
         int window = v.by_area.quotient((int)k);
         return depth{window, (int)k - window * v.pool * v.pool};
     }
-    __device__ const T *find(const place &p, const depth &d) const
+    __device__ const T *find(const place &p, const depth &d) const /* of the window */
     {
-        int64_t at = d.window * v.o + p.channel;
-        return p.channel < 0 || (index && index[at] != d.position) ? NULL : dy + at;
+        return p.channel < 0 ? NULL : dy + d.window * v.o + p.channel;
     }
-    __device__ WIDE(T) get(const place &p, const depth &d) const { return load_or_zero(find(p, d)); }
+    __device__ tile_values<WIDE(T), N> get(const place &p, const depth &d) const
+    {
+        const T *from = find(p, d);
+        return load_gradients<N>(from, index && from ? index + (from - dy) : NULL, d.position);
+    }
 };
 
 /* The gradient before the pool at the pixels of y that pixel i of x contributes to: grad_input's A. With a stride, most taps of a pixel
  * reach none. */
-template <typename T> struct gradient_by_pixel {
+template <typename T, int N = 1> struct gradient_by_pixel {
     static constexpr bool along_k = true, shared_depth = false;
+    static constexpr int  pack = N;
     const T              *dy;
-    const uint8_t        *index;
+    const uint8_t        *index; /* NULL: no pool */
     conv_shape            v;
     typedef pixel_place   place; /* of a pixel of dy at stride 1 and without a pool; else base is that of its image */
     typedef tap_place     depth;
@@ -224,9 +241,11 @@ template <typename T> struct gradient_by_pixel {
         int tap = v.by_og.quotient((int)k), row = v.by_kw.quotient(tap), column = tap - row * v.kw;
         return depth{row, column, (int)k - tap * v.og - (row * v.ow + column) * v.o};
     }
-    __device__ const T *find(const place &p, const depth &t) const
+    __device__ const T *find(const place &p, const depth &t,
+                             int &position) const /* of the window, and the pixel's position in it */
     {
         int y = p.y - t.dy, x = p.x - t.dx;
+        position = 0;
         if (is_plain()) {
             bool inside = (unsigned)y < (unsigned)v.oh && (unsigned)x < (unsigned)v.ow;
             return inside ? dy + p.base + t.offset : NULL;
@@ -239,11 +258,20 @@ template <typename T> struct gradient_by_pixel {
         }
         int row = v.by_pool.quotient(y), column = v.by_pool.quotient(x);
         if (row >= v.yh || column >= v.yw) return NULL;
-        int64_t at = p.base + (row * v.yw + column) * v.o + t.offset;
-        if (v.pool > 1 && index[at] != (y - row * v.pool) * v.pool + x - column * v.pool) return NULL;
-        return dy + at;
+        position = (y - row * v.pool) * v.pool + x - column * v.pool;
+        return dy + p.base + (row * v.yw + column) * v.o + t.offset;
     }
-    __device__ WIDE(T) get(const place &p, const depth &t) const { return load_or_zero(find(p, t)); }
+    __device__ const T *find(const place &p, const depth &t) const
+    {
+        int position;
+        return find(p, t, position);
+    }
+    __device__ tile_values<WIDE(T), N> get(const place &p, const depth &t) const
+    {
+        int      position;
+        const T *from = find(p, t, position);
+        return load_gradients<N>(from, index && from ? index + (from - dy) : NULL, position);
+    }
 };
 
 /* relu (where set) and the maximum of a window, whose positions are given one after the other; the first of equal maxima counts, and

@@ -22,15 +22,31 @@ typedef tile_shape<8, 8>   small_tile;  /* 32×32: more blocks for small results
 typedef tile_shape<16, 16> medium_tile; /* 64×64: twice the arithmetic per byte of shared memory */
 
 /* What a matrix is: its elements are at get(begin(i), locate(k)), where begin and locate do the divisions, once for many elements. B
- * is given by columns: begin(j). along_k: neighbours in k are neighbours in memory, so threads load along k. shared_depth: locate is
- * costly, so each thread of a warp does one of a tile's and the others get it by shuffle(). */
+ * is given by columns: begin(j). along_k: neighbours in k are neighbours in memory, so threads load along k. pack: how many neighbours
+ * are loaded at once; sizes and addresses are multiples of it. shared_depth: locate is costly, so each thread of a warp does one of a
+ * tile's and the others get it by shuffle(). */
+template <typename W, int N> struct alignas(N * sizeof(W)) tile_values {
+    W at[N];
+};
+template <int N, typename T>
+static __device__ __forceinline__ tile_values<WIDE(T), N> load_values(const T *p) /* NULL: zeros */
+{
+    tile_values<WIDE(T), N> values;
+    lk__pack<T, N>          x;
+    if (p) x = load_pack<N>(p);
+#pragma unroll
+    for (int e = 0; e < N; e++) values.at[e] = p ? load(&x.at[e]) : (WIDE(T))0;
+    return values;
+}
+
 template <typename T> struct row_place {
     const T *row; /* NULL: outside, where elements are 0 */
 };
 
 /* A matrix in memory: (i, k) at p[i*ld + k], or at p[k*ld + i]; or the matrices of a batch. */
-template <typename T, bool ALONG_K> struct tile_matrix {
+template <typename T, bool ALONG_K, int N = 1> struct tile_matrix {
     static constexpr bool along_k = ALONG_K, shared_depth = false;
+    static constexpr int  pack = N;
     const T              *p;
     int64_t               ld, batch_step, rows;
     int64_t each; /* not 0: k runs through a batch of matrices, whose k is this: their products are added */
@@ -45,21 +61,23 @@ template <typename T, bool ALONG_K> struct tile_matrix {
         return batch * batch_step + (ALONG_K ? rest : rest * ld);
     }
     __device__ const T *find(const place &r, depth k) const { return r.row ? r.row + k : NULL; }
-    __device__          WIDE(T) get(const place &r, depth k) const { return r.row ? load(r.row + k) : (WIDE(T))0; }
+    __device__ tile_values<WIDE(T), N> get(const place &r, depth k) const { return load_values<N>(find(r, k)); }
 };
 
-/* One thread's share of loading a tile of SIZE × TILE_DEEP. */
+/* One thread's share of loading a tile of SIZE × TILE_DEEP: packs, `step` rows of shared memory apart. */
 template <typename W, typename L, int SIZE, int THREADS> struct tile_loader {
-    static constexpr int count = SIZE * TILE_DEEP / THREADS;
-    static constexpr int step = L::along_k ? THREADS / TILE_DEEP : THREADS / SIZE; /* rows, or k, between its elements */
-    typename L::place    places[L::along_k ? count : 1];
-    W                    values[count];
-    int                  row, deep;
+    static constexpr int      N = L::pack, across = (L::along_k ? TILE_DEEP : SIZE) / N; /* packs side by side */
+    static constexpr int      count = SIZE * TILE_DEEP / N / THREADS, step = THREADS / across;
+    typedef tile_values<W, N> packed;
+    typename L::place         places[L::along_k ? count : 1];
+    packed                    values[count];
+    int                       row, deep;
 
     __device__ void begin(const L &from, int64_t first)
     {
-        row = L::along_k ? threadIdx.x / TILE_DEEP : threadIdx.x % SIZE;
-        deep = L::along_k ? threadIdx.x % TILE_DEEP : threadIdx.x / SIZE;
+        int side = threadIdx.x % across * N, line = threadIdx.x / across;
+        row = L::along_k ? line : side;
+        deep = L::along_k ? side : line;
 #pragma unroll
         for (int q = 0; q < (L::along_k ? count : 1); q++) places[q] = from.begin(first + row + q * step);
     }
@@ -69,7 +87,7 @@ template <typename W, typename L, int SIZE, int THREADS> struct tile_loader {
             bool              inside = k + deep < end;
             typename L::depth at = from.locate(inside ? k + deep : k);
 #pragma unroll
-            for (int q = 0; q < count; q++) values[q] = inside ? from.get(places[L::along_k ? q : 0], at) : (W)0;
+            for (int q = 0; q < count; q++) values[q] = inside ? from.get(places[L::along_k ? q : 0], at) : packed{};
         } else {
             fetch_across(from, k, end);
         }
@@ -80,7 +98,7 @@ template <typename W, typename L, int SIZE, int THREADS> struct tile_loader {
 #pragma unroll
         for (int q = 0; q < count; q++) {
             int64_t kq = k + deep + q * step;
-            values[q] = kq < end ? from.get(places[0], from.locate(kq)) : (W)0;
+            values[q] = kq < end ? from.get(places[0], from.locate(kq)) : packed{};
         }
     }
     template <typename M>
@@ -91,17 +109,19 @@ template <typename W, typename L, int SIZE, int THREADS> struct tile_loader {
 #pragma unroll
         for (int q = 0; q < count; q++) {
             typename M::depth at = M::shuffle(found, deep + q * step);
-            values[q] = k + deep + q * step < end ? from.get(places[0], at) : (W)0;
+            values[q] = k + deep + q * step < end ? from.get(places[0], at) : packed{};
         }
     }
     __device__ void put(W (*to)[SIZE + 4]) const
     {
 #pragma unroll
-        for (int q = 0; q < count; q++)
+        for (int q = 0; q < count; q++) {
             if (L::along_k)
-                to[deep][row + q * step] = values[q];
+#pragma unroll
+                for (int e = 0; e < N; e++) to[deep + e][row + q * step] = values[q].at[e];
             else
-                to[deep + q * step][row] = values[q];
+                *(packed *)&to[deep + q * step][row] = values[q];
+        }
     }
 };
 
