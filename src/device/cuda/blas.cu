@@ -25,15 +25,16 @@
 /* ---- the library ---- */
 
 /* X(function): what is called of it; all of them are in cuBLASLt 12 and 13. */
-#define FUNCTIONS(X)                                                                                                 \
-    X(cublasLtGetVersion)                                                                                            \
-    X(cublasLtCreate)                                                                                                \
-    X(cublasLtDestroy)                                                                                               \
-    X(cublasLtMatmul)                                                                                                \
-    X(cublasLtMatmulAlgoGetHeuristic)                                                                                \
-    X(cublasLtMatmulAlgoCheck) X(cublasLtMatmulDescCreate) X(cublasLtMatmulDescDestroy)                              \
-        X(cublasLtMatmulDescSetAttribute) X(cublasLtMatrixLayoutCreate) X(cublasLtMatrixLayoutDestroy)               \
-            X(cublasLtMatrixLayoutSetAttribute) X(cublasLtMatmulPreferenceCreate) X(cublasLtMatmulPreferenceDestroy) \
+#define FUNCTIONS(X)                                                                                     \
+    X(cublasLtGetVersion)                                                                                \
+    X(cublasLtCreate)                                                                                    \
+    X(cublasLtDestroy)                                                                                   \
+    X(cublasLtMatmul)                                                                                    \
+    X(cublasLtMatmulAlgoGetHeuristic)                                                                    \
+    X(cublasLtMatmulAlgoCheck)                                                                           \
+    X(cublasLtMatmulDescCreate) X(cublasLtMatmulDescDestroy) X(cublasLtMatmulDescSetAttribute)           \
+        X(cublasLtMatrixLayoutCreate) X(cublasLtMatrixLayoutDestroy) X(cublasLtMatrixLayoutSetAttribute) \
+            X(cublasLtMatmulPreferenceCreate) X(cublasLtMatmulPreferenceDestroy)                         \
                 X(cublasLtMatmulPreferenceSetAttribute)
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -139,7 +140,7 @@ static lk__cuda_blas *find_blas(lk__cuda_device *device)
     return device->blas = blas;
 }
 
-static void free_entry(lk_context *context, entry *e)
+static void free_entry(entry *e)
 {
     if (e->operation) lt.cublasLtMatmulDescDestroy(e->operation);
     if (e->a) lt.cublasLtMatrixLayoutDestroy(e->a);
@@ -155,7 +156,7 @@ void lk__cuda_blas_free(lk__cuda_device *device)
     for (int i = 0; i < BUCKETS; i++)
         for (entry *e = blas->buckets[i], *next; e; e = next) {
             next = e->next;
-            free_entry(device->base.context, e);
+            free_entry(e);
         }
     lk__cuda_choices_close(blas->choices);
     lt.cublasLtDestroy(blas->handle);
@@ -442,7 +443,7 @@ static entry *find_entry(lk__cuda_blas *blas, const product_key *key)
     return NULL;
 }
 
-static entry *add_entry(lk_context *context, lk__cuda_blas *blas, const product_key *key)
+static entry *add_entry(lk__cuda_blas *blas, const product_key *key)
 {
     entry *e = (entry *)calloc(1, sizeof *e);
     if (!e) return NULL;
@@ -460,7 +461,7 @@ lk_status lk__cuda_blas_run(const lk__kernel_call *call, const lk__cuda_product 
     if (!blas || !suits_library(p, &key)) return LK_EUNSUPPORTED;
     entry *e = find_entry(blas, &key);
     if (!e) {
-        if (!(e = add_entry(device->base.context, blas, &key))) return LK_ENOMEM;
+        if (!(e = add_entry(blas, &key))) return LK_ENOMEM;
         choose_first(blas, e, p);
     }
     return queue_entry(call, p, e);
@@ -481,7 +482,6 @@ static size_t matrix_bytes(int64_t rows, int64_t columns, int64_t ld, int64_t ba
     return ((size_t)elements * cuda_size(type) + 255) / 256 * 256;
 }
 
-/* Operands of any contents: bytes that are small numbers in every type, as products of zeros take less power. */
 static bool open_bench(bench *x, lk__cuda_device *device, const lk__cuda_product *p)
 {
     lk_dtype wide = p->type == LK_F64 ? LK_F64 : LK_F32;
@@ -493,11 +493,7 @@ static bool open_bench(bench *x, lk__cuda_device *device, const lk__cuda_product
     size_t vector = matrix_bytes(1, p->m > p->n ? p->m : p->n, 0, 1, 0, wide), workspace = LK__CUDA_PRODUCT_BYTES;
     size_t bytes = a + b + c + saved + vector + workspace;
     memset(x, 0, sizeof *x);
-    if (cudaMalloc(&x->memory, bytes) != cudaSuccess) {
-        (void)cudaGetLastError();
-        x->memory = NULL;
-        return false;
-    }
+    if (!clock_open(&x->clock) || !(x->memory = clock_memory(&x->clock, bytes))) return false;
     char *at = (char *)x->memory;
     x->p = *p;
     x->p.a = at, x->p.b = at + a, x->p.c = at + a + b;
@@ -509,7 +505,7 @@ static bool open_bench(bench *x, lk__cuda_device *device, const lk__cuda_product
     x->p.workspace = at + bytes - workspace;
     x->call.device = &device->base;
     x->call.stream = &x->clock.stream;
-    return cudaMemset(x->memory, 0x3c, bytes) == cudaSuccess && clock_open(&x->clock);
+    return true;
 }
 
 static void close_bench(bench *x)
@@ -578,7 +574,7 @@ lk_status lk__cuda_blas_prepare(lk__device *base, const lk__cuda_product *p)
         snprintf(library, sizeof library, "cuBLASLt %zu", lt.version);
         blas->choices = lk__cuda_choices_open(device, library);
     }
-    entry *e = add_entry(device->base.context, blas, &key);
+    entry *e = add_entry(blas, &key);
     if (!e) return LK_ENOMEM;
     bool known = lk__cuda_choices_find(blas->choices, &key, sizeof key, &e->chosen, sizeof e->chosen);
     if (!known && choose_fastest(device, e, p)) {

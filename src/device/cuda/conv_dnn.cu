@@ -286,22 +286,17 @@ typedef struct conv_choice {
     int64_t engine;
 } conv_choice;
 
-/* The call over memory of its own: operands of any contents. */
-static void *place_operands(lk__kernel_call *call, conv_direction direction)
+/* The call over memory of its own; NULL: there is not enough. */
+static void *place_operands(lk__cuda_clock *clock, lk__kernel_call *call, conv_direction direction)
 {
     size_t bytes = 0, offsets[LK__MAX_IN + LK__MAX_OUT], workspace = lk__cuda_conv_workspace(call, direction);
-    void  *memory = NULL;
     for (int i = 0; i < call->inputs + call->outputs; i++) {
         const lk__kernel_operand *o = i < call->inputs ? &call->in[i] : &call->out[i - call->inputs];
         offsets[i] = bytes;
         if (o->data) bytes += round_up((size_t)lk__operand_elements(o) * cuda_size(o->dtype));
     }
-    if (cudaMalloc(&memory, bytes + workspace) != cudaSuccess ||
-        cudaMemset(memory, 0x3c, bytes + workspace) != cudaSuccess) {
-        (void)cudaGetLastError();
-        if (memory) (void)cudaFree(memory);
-        return NULL;
-    }
+    void *memory = clock_memory(clock, bytes + workspace);
+    if (!memory) return NULL;
     for (int i = 0; i < call->inputs + call->outputs; i++) {
         lk__kernel_operand *o = i < call->inputs ? &call->in[i] : &call->out[i - call->inputs];
         if (o->data) o->data = (char *)memory + offsets[i];
@@ -315,9 +310,9 @@ static bool choose_fastest(lk__device *device, const lk__kernel_call *planned, c
 {
     lk__kernel_call call = *planned;
     lk__cuda_clock  clock = {};
-    void           *memory = place_operands(&call, direction);
+    void           *memory = NULL;
     float           best = -1;
-    bool            measured = memory && clock_open(&clock);
+    bool            measured = clock_open(&clock) && (memory = place_operands(&clock, &call, direction));
     call.device = device;
     call.stream = &clock.stream;
     if (measured) {

@@ -5,7 +5,7 @@
 #include "device/cuda/cuda.h"
 
 typedef struct lk__cuda_clock {
-    lk__device_stream stream; /* of its own, so that nothing else is on it */
+    lk__device_stream stream; /* of its own, and not ordered with others, which threads may be recording */
     cudaEvent_t       begin, end;
 } lk__cuda_clock;
 
@@ -13,8 +13,7 @@ static inline bool clock_open(lk__cuda_clock *clock)
 {
     *clock = lk__cuda_clock{};
     return cudaEventCreate(&clock->begin) == cudaSuccess && cudaEventCreate(&clock->end) == cudaSuccess &&
-           cudaStreamCreateWithFlags(&clock->stream.stream, cudaStreamNonBlocking) == cudaSuccess &&
-           cudaDeviceSynchronize() == cudaSuccess;
+           cudaStreamCreateWithFlags(&clock->stream.stream, cudaStreamNonBlocking) == cudaSuccess;
 }
 
 static inline void clock_close(lk__cuda_clock *clock)
@@ -23,6 +22,19 @@ static inline void clock_close(lk__cuda_clock *clock)
     if (clock->begin) (void)cudaEventDestroy(clock->begin);
     if (clock->end) (void)cudaEventDestroy(clock->end);
     (void)cudaGetLastError();
+}
+
+/* Memory for operands of any contents, freed with cudaFree: bytes that are small numbers in every type, as products of zeros take less
+ * power. NULL: there is not enough. */
+static inline void *clock_memory(lk__cuda_clock *clock, size_t bytes)
+{
+    void *memory = NULL;
+    if (cudaMalloc(&memory, bytes) == cudaSuccess &&
+        cudaMemsetAsync(memory, 0x3c, bytes, clock->stream.stream) == cudaSuccess)
+        return memory;
+    (void)cudaGetLastError();
+    if (memory) (void)cudaFree(memory);
+    return NULL;
 }
 
 /* Milliseconds of one of several runs, after one that loads the kernels; negative: it failed. */
