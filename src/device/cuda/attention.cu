@@ -293,24 +293,26 @@ static __global__ void combine_parts(int parts, int64_t d, const WIDE(T) *sums, 
                                      T *y, WIDE(T) *lse)
 {
     typedef WIDE(T) W;
-    __shared__ W    factors[MOST_PARTS];
-    softmax += (int64_t)blockIdx.x * parts;
+    __shared__ part_softmax<W> seen[MOST_PARTS];
+    __shared__ W               factors[MOST_PARTS];
     sums += (int64_t)blockIdx.x * parts * d;
+    for (int p = threadIdx.x; p < parts; p += blockDim.x) seen[p] = softmax[(int64_t)blockIdx.x * parts + p];
+    __syncthreads();
     W      most = (W)-INFINITY;
     double total = 0;
-    for (int p = 0; p < parts; p++) most = softmax[p].most > most ? softmax[p].most : most;
+    for (int p = 0; p < parts; p++) most = seen[p].most > most ? seen[p].most : most;
     for (int p = threadIdx.x; p < parts; p += blockDim.x)
-        factors[p] = softmax[p].total == 0 ? (W)0 : attention_exp(softmax[p].most - most);
+        factors[p] = seen[p].total == 0 ? (W)0 : attention_exp(seen[p].most - most);
     __syncthreads();
     for (int p = 0; p < parts; p++)
-        if (softmax[p].total != 0) total += (double)softmax[p].total * (double)factors[p];
+        if (seen[p].total != 0) total += (double)seen[p].total * (double)factors[p];
     bool none = !(total > 0) && total == total;
     W    factor = none ? (W)0 : (W)(1 / total);
     for (int64_t i = threadIdx.x; i < d; i += blockDim.x) {
         W sum = 0;
-        for (int p = 0; p < parts; p++)
-            if (softmax[p].total != 0)
-                sum += sums[p * d + i] * factors[p]; /* a part without keys has written no sums */
+#pragma unroll 8
+        for (int p = 0; p < parts; p++) /* a part without keys has written no sums */
+            sum += seen[p].total != 0 ? sums[p * d + i] * factors[p] : (W)0;
         store(y + blockIdx.x * d + i, sum * factor);
     }
     if (lse && threadIdx.x == 0) lse[blockIdx.x] = none ? (W)0 : most + (W)log(total);
