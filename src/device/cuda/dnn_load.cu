@@ -358,7 +358,7 @@ lk_status lk__dnn_run(lk__cuda_dnn *dnn, const lk__kernel_call *call, const lk__
         if (status != CUDNN_STATUS_SUCCESS) keep_failure(&g, status, "running", "a plan");
     }
     if (pack) dnn->library->cudnnBackendDestroyDescriptor(pack);
-    if (!lk__dnn_failed(&g)) return LK_OK;
+    if (!lk__dnn_failed(&g)) return lk__cuda_launched(call);
     return lk__cuda_host.fail(call->device->context, LK_EIO, "cuDNN %d: engine %lld: %s", dnn->library->version,
                               (long long)plan->engine, g.why);
 }

@@ -8,7 +8,7 @@
  * so few and large ones are good: V = 50304 in bf16 gives 10496 rows, and dw's traffic is 3 % of the products' time. Rows are a multiple
  * of FEWEST, and chunks of a batch are of nearly the same size. */
 static const int64_t CHUNK_BYTES = (int64_t)1 << 30, FEWEST = 256;
-enum { ROW_THREADS = 1024, SUM_THREADS = 1024 };
+enum { MOST_THREADS = 1024 };
 
 static int64_t most_rows(const lk__kernel_call *call)
 {
@@ -28,6 +28,13 @@ typedef struct row_result {
     double  loss; /* NaN: the label is out of range */
     int32_t weight, correct;
 } row_result;
+
+/* Of a block for n packs or rows: about one each, whole warps. */
+static unsigned block_threads(int64_t n)
+{
+    int64_t threads = cuda_tiles(n, 32) * 32;
+    return (unsigned)(threads < 32 ? 32 : threads > MOST_THREADS ? (int64_t)MOST_THREADS : threads);
+}
 
 static size_t whole(size_t bytes) { return lk__round_up(bytes, 256); }
 static size_t logits_space(const lk__kernel_call *call) /* a smaller count may have larger chunks */
@@ -158,7 +165,7 @@ static __device__ __forceinline__ void write_gradients(T *x, int64_t classes, in
 }
 
 /* A block a row: its loss, and the gradients of its logits in their place. */
-template <typename T, int N> static __global__ void __launch_bounds__(ROW_THREADS, 2) differentiate_rows(entropy<T> e)
+template <typename T, int N> static __global__ void __launch_bounds__(MOST_THREADS, 2) differentiate_rows(entropy<T> e)
 {
     typedef WIDE(T) W;
     __shared__ row_state<W> shared[32];
@@ -290,9 +297,10 @@ static lk_status run_chunk(const lk__kernel_call *call, entropy<T> e, int64_t fi
     if ((status = lk__cuda_gemm(call, &p.logits)) < 0) return status;
     e.first = first;
     if (e.classes % PACK(T) == 0)
-        LAUNCH((differentiate_rows<T, PACK(T)>), (unsigned)rows, ROW_THREADS, 0, cuda_stream(call), e);
+        LAUNCH((differentiate_rows<T, PACK(T)>), (unsigned)rows, block_threads(e.classes / PACK(T)), 0,
+               cuda_stream(call), e);
     else
-        LAUNCH((differentiate_rows<T, 1>), (unsigned)rows, ROW_THREADS, 0, cuda_stream(call), e);
+        LAUNCH((differentiate_rows<T, 1>), (unsigned)rows, block_threads(e.classes), 0, cuda_stream(call), e);
     if (p.dx.c) {
         p.dx.c = (T *)p.dx.c + first * width;
         if ((status = lk__cuda_gemm(call, &p.dx)) < 0) return status;
@@ -324,7 +332,7 @@ extern "C" lk_status lk__cuda_linear_cross_entropy(const lk__kernel_call *call)
         int64_t  weights = cuda_product(&call->in[1], 0, 2);
         if (dw && all == 0)
             LAUNCH((fill_zeros<WIDE(T)>), cuda_blocks(weights, 256), 256, 0, cuda_stream(call), dw, weights);
-        LAUNCH(sum_rows, 1, SUM_THREADS, 0, cuda_stream(call), e.results, all, out_data<double>(call, 0),
+        LAUNCH(sum_rows, 1, block_threads(all), 0, cuda_stream(call), e.results, all, out_data<double>(call, 0),
                out_data<double>(call, 1), out_data<double>(call, 2));
     })
     return lk__cuda_launched(call);
