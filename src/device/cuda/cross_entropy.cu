@@ -119,7 +119,7 @@ template <typename T> static void launch_entropy(const lk__kernel_call *call)
     else if (e.rows > 0)
         LAUNCH((entropy_kernel<T, THREADS>), (unsigned)e.rows, THREADS, 0, stream, e);
     sums_out<3> out = {{out_data<double>(call, 0), out_data<double>(call, 1), out_data<double>(call, 2)}};
-    launch_sums<1>(call, row_results{e.results}, e.rows, out);
+    launch_sums<1>(call, row_results{e.results}, e.rows, out, true);
 }
 
 extern "C" lk_status lk__cuda_cross_entropy(const lk__kernel_call *call)

@@ -31,10 +31,7 @@ template <typename T, typename F> static void launch_difference(const lk__kernel
     int64_t              n = lk__operand_elements(&call->in[0]);
     difference_sum<T, F> f = {in_data<T>(call, 0), in_data<T>(call, 1)};
     sums_out<2>          out = {{out_data<double>(call, 0), out_data<double>(call, 1)}};
-    if (is_aligned(f.x, 16) && is_aligned(f.target, 16))
-        launch_sums<PACK(T)>(call, f, n, out);
-    else
-        launch_sums<1>(call, f, n, out);
+    launch_sums<PACK(T)>(call, f, n, out, is_aligned(f.x, 16) && is_aligned(f.target, 16));
 }
 
 template <typename T, typename F> struct difference_grad_map {
@@ -107,10 +104,7 @@ template <typename T> static void launch_element_sum(const lk__kernel_call *call
 {
     element_sum<T> f = {in_data<T>(call, i)};
     sums_out<2>    out = {{sum, elements}};
-    if (is_aligned(f.x, 16))
-        launch_sums<PACK(T)>(call, f, lk__operand_elements(&call->in[i]), out);
-    else
-        launch_sums<1>(call, f, lk__operand_elements(&call->in[i]), out);
+    launch_sums<PACK(T)>(call, f, lk__operand_elements(&call->in[i]), out, is_aligned(f.x, 16));
 }
 
 extern "C" size_t lk__cuda_total_workspace(const lk__kernel_call *call, int threads)
@@ -167,10 +161,8 @@ template <typename T> static void launch_bce(const lk__kernel_call *call)
     sums_out<2> out = {{out_data<double>(call, 0), out_data<double>(call, 1)}};
     int64_t     n = lk__operand_elements(&call->in[0]);
     f.span = make_divider(f.weight ? cuda_product(&call->in[0], call->in[2].rank, call->in[0].rank) : 1);
-    if (is_aligned(f.logits, 16) && is_aligned(f.target, 16) && is_aligned(f.dlogits, 16))
-        launch_sums<PACK(T)>(call, f, n, out);
-    else
-        launch_sums<1>(call, f, n, out);
+    launch_sums<PACK(T)>(call, f, n, out,
+                         is_aligned(f.logits, 16) && is_aligned(f.target, 16) && is_aligned(f.dlogits, 16));
 }
 
 extern "C" lk_status lk__cuda_bce_with_logits(const lk__kernel_call *call)

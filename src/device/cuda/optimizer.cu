@@ -14,10 +14,7 @@ template <typename T> static void launch_square_sum(const lk__kernel_call *call)
 {
     square_sum<T> f = {in_data<T>(call, 0)};
     sums_out<1>   out = {{out_data<double>(call, 0)}};
-    if (is_aligned(f.x, 16))
-        launch_sums<PACK(T)>(call, f, lk__operand_elements(&call->in[0]), out);
-    else
-        launch_sums<1>(call, f, lk__operand_elements(&call->in[0]), out);
+    launch_sums<PACK(T)>(call, f, lk__operand_elements(&call->in[0]), out, is_aligned(f.x, 16));
 }
 
 extern "C" size_t lk__cuda_square_sum_workspace(const lk__kernel_call *call, int threads)
@@ -85,12 +82,15 @@ static __global__ void __launch_bounds__(SUM_THREADS) gradient_parts_kernel(grad
     int               tensor = find_tensor(g.begin, g.count, (int32_t)blockIdx.x);
     square_sum<T>     f = {g.x[tensor]};
     int64_t           n = g.n[tensor], begin = (int64_t)((int32_t)blockIdx.x - g.begin[tensor]) * SUM_PART;
-    int64_t           end = begin + SUM_PART < n ? begin + SUM_PART : n, whole = begin;
+    int64_t           end = begin + SUM_PART < n ? begin + SUM_PART : n;
+    int64_t           whole = begin + (end - begin) / PACK(T) * PACK(T);
+    bool              aligned = (uintptr_t)f.x % 16 == 0;
     double            sum[1] = {};
-    if ((uintptr_t)f.x % 16 == 0) whole = begin + (end - begin) / PACK(T) * PACK(T);
 #pragma unroll 4
-    for (int64_t at = begin + threadIdx.x * PACK(T); at < whole; at += SUM_THREADS * PACK(T))
-        f.template add<PACK(T)>(at, sum);
+    for (int64_t at = begin + threadIdx.x * PACK(T); at < whole; at += SUM_THREADS * PACK(T)) {
+        if (aligned) f.template add<PACK(T)>(at, sum);
+        for (int i = 0; !aligned && i < PACK(T); i++) f.template add<1>(at + i, sum);
+    }
     for (int64_t at = whole + threadIdx.x; at < end; at += SUM_THREADS) f.template add<1>(at, sum);
     sum[0] = block_sum(sum[0], shared);
     if (threadIdx.x == 0) partial[blockIdx.x] = sum[0];

@@ -23,7 +23,7 @@ template <int K> static __device__ __forceinline__ void store_sums(const double 
 }
 
 /* F::add<N>(at, sum): adds what elements at … at+N-1 give to the K sums. */
-template <int N, int K, typename F>
+template <int N, bool ALIGNED, int K, typename F>
 static __global__ void __launch_bounds__(SUM_THREADS) part_sums_kernel(F f, int64_t n, double *partial, sums_out<K> out)
 {
     __shared__ double shared[32];
@@ -31,7 +31,11 @@ static __global__ void __launch_bounds__(SUM_THREADS) part_sums_kernel(F f, int6
     double            sum[K] = {};
     int64_t           whole = begin + (end - begin) / N * N;
 #pragma unroll 4
-    for (int64_t at = begin + threadIdx.x * N; at < whole; at += SUM_THREADS * N) f.template add<N>(at, sum);
+    for (int64_t at = begin + threadIdx.x * N; at < whole; at += SUM_THREADS * N) {
+        if (ALIGNED) f.template add<N>(at, sum);
+#pragma unroll
+        for (int i = 0; !ALIGNED && i < N; i++) f.template add<1>(at + i, sum);
+    }
     if (N > 1)
         for (int64_t at = whole + threadIdx.x; at < end; at += SUM_THREADS) f.template add<1>(at, sum);
 #pragma unroll
@@ -61,14 +65,18 @@ static __global__ void __launch_bounds__(SUM_THREADS)
 /* Bytes of workspace of launch_sums. */
 static inline size_t sums_workspace(int64_t n, int k) { return (size_t)sum_parts(n) * (size_t)k * sizeof(double); }
 
-/* N: 1, or F's pack where its operands are aligned to it. Sums of nothing are 0. */
+/* aligned: F's operands are, to packs of N. The sums have the same bits where they are not. Sums of nothing are 0. */
 template <int N, int K, typename F>
-static inline void launch_sums(const lk__kernel_call *call, const F &f, int64_t n, const sums_out<K> &out)
+static inline void launch_sums(const lk__kernel_call *call, const F &f, int64_t n, const sums_out<K> &out, bool aligned)
 {
-    int64_t parts = sum_parts(n);
-    double *partial = (double *)call->workspace;
-    LAUNCH((part_sums_kernel<N, K, F>), (unsigned)parts, SUM_THREADS, 0, cuda_stream(call), f, n, partial, out);
-    if (parts > 1) LAUNCH(add_parts_kernel<K>, 1, SUM_THREADS, 0, cuda_stream(call), partial, parts, out);
+    int64_t      parts = sum_parts(n);
+    double      *partial = (double *)call->workspace;
+    cudaStream_t stream = cuda_stream(call);
+    if (aligned)
+        LAUNCH((part_sums_kernel<N, true, K, F>), (unsigned)parts, SUM_THREADS, 0, stream, f, n, partial, out);
+    else
+        LAUNCH((part_sums_kernel<N, false, K, F>), (unsigned)parts, SUM_THREADS, 0, stream, f, n, partial, out);
+    if (parts > 1) LAUNCH(add_parts_kernel<K>, 1, SUM_THREADS, 0, stream, partial, parts, out);
 }
 
 #endif
