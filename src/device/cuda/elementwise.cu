@@ -218,7 +218,7 @@ template <typename T> struct swiglu_map {
 #pragma unroll
         for (int i = 0; i < N; i++) {
             WIDE(T) x = load(&v.gate.at[i]);
-            store(&v.gate.at[i], x * sigmoid_of(x) * load(&v.up.at[i]));
+            store(&v.gate.at[i], x * sigmoid_of<QUICK_FOR(T)>(x) * load(&v.up.at[i]));
         }
         store_pack<N>(y + at, v.gate);
     }
@@ -241,7 +241,9 @@ template <typename T> struct swiglu_grad_map {
     {
 #pragma unroll
         for (int i = 0; i < N; i++) {
-            WIDE(T) x = load(&v.gate.at[i]), s = sigmoid_of(x), d = load(&v.dy.at[i]), u = load(&v.up.at[i]);
+            WIDE(T)
+            x = load(&v.gate.at[i]),
+            s = sigmoid_of<QUICK_FOR(T)>(x), d = load(&v.dy.at[i]), u = load(&v.up.at[i]);
             store(&v.gate.at[i], d * u * s * ((WIDE(T))1 + x * ((WIDE(T))1 - s)));
             store(&v.up.at[i], d * x * s);
         }

@@ -17,7 +17,7 @@ template <typename T, int FUNCTION> struct unary_map {
     template <int N> __device__ __forceinline__ void write(int64_t at, values<N> &v) const
     {
 #pragma unroll
-        for (int i = 0; i < N; i++) store(&v.x.at[i], unary_of<FUNCTION>(load(&v.x.at[i]), constants));
+        for (int i = 0; i < N; i++) store(&v.x.at[i], unary_of<FUNCTION, QUICK_FOR(T)>(load(&v.x.at[i]), constants));
         store_pack<N>(y + at, v.x);
     }
 };
@@ -39,7 +39,8 @@ template <typename T, int FUNCTION> struct unary_grad_map {
     {
 #pragma unroll
         for (int i = 0; i < N; i++)
-            store(&v.dy.at[i], unary_grad_of<FUNCTION>(load(&v.dy.at[i]), load(&v.saved.at[i]), constants));
+            store(&v.dy.at[i],
+                  unary_grad_of<FUNCTION, QUICK_FOR(T)>(load(&v.dy.at[i]), load(&v.saved.at[i]), constants));
         store_pack<N>(dx + at, v.dy);
     }
 };

@@ -1,5 +1,8 @@
 /* device/cuda/unary.h - the functions of LK__UNARY_LIST and their slopes, for kernels that compute one or fuse one. The formulas, and
- * so the results at infinities and NaN, are those of device/cpu/unary.c. R is float or double. */
+ * so the results at infinities and NaN, are those of device/cpu/unary.c. R is float or double.
+ *
+ * QUICK: exp and quotients by the GPU's approximations, whose errors of 2^-16 at most bf16 does not show. With the exact functions
+ * arithmetic would bound gelu and silu in bf16, not bytes. */
 #ifndef LK__CUDA_UNARY_H
 #define LK__CUDA_UNARY_H
 
@@ -28,7 +31,19 @@ static __device__ __forceinline__ double real_erf(double x) { return erf(x); }
 static __device__ __forceinline__ float  real_sqrt(float x) { return sqrtf(x); }
 static __device__ __forceinline__ double real_sqrt(double x) { return sqrt(x); }
 
-template <typename R> static __device__ __forceinline__ R sigmoid_of(R x) { return (R)1 / ((R)1 + real_exp(-x)); }
+#define QUICK_FOR(T) (sizeof(T) == 2)
+template <bool QUICK> static __device__ __forceinline__ float  exp_of(float x) { return QUICK ? __expf(x) : expf(x); }
+template <bool QUICK> static __device__ __forceinline__ double exp_of(double x) { return exp(x); }
+template <bool QUICK> static __device__ __forceinline__ float  ratio_of(float a, float b)
+{
+    return QUICK ? __fdividef(a, b) : a / b;
+}
+template <bool QUICK> static __device__ __forceinline__ double ratio_of(double a, double b) { return a / b; }
+
+template <bool QUICK = false, typename R> static __device__ __forceinline__ R sigmoid_of(R x)
+{
+    return ratio_of<QUICK>((R)1, (R)1 + exp_of<QUICK>(-x));
+}
 
 /* In double also for f32: p log x needs more digits than a float has. */
 template <typename R> static __device__ inline R pow_of(R x, double p)
@@ -45,14 +60,15 @@ template <typename R> static __device__ __forceinline__ R gelu_inner(R x)
     return (R)2 * (R)0.79788456080286535588 * (x + (R)0.044715 * x * x * x);
 }
 
-template <int FUNCTION, typename R> static __device__ __forceinline__ R unary_of(R x, const unary_constants &c)
+template <int FUNCTION, bool QUICK = false, typename R>
+static __device__ __forceinline__ R unary_of(R x, const unary_constants &c)
 {
     switch (FUNCTION) {
     case LK__RELU: return x <= 0 ? (R)0 : x; /* NaN is kept */
     case LK__GELU: return (R)0.5 * x * ((R)1 + real_erf(x * (R)0.70710678118654752440));
-    case LK__GELU_TANH: return x / ((R)1 + real_exp(-gelu_inner(x)));
-    case LK__SILU: return x / ((R)1 + real_exp(-x));
-    case LK__SIGMOID: return sigmoid_of(x);
+    case LK__GELU_TANH: return ratio_of<QUICK>(x, (R)1 + exp_of<QUICK>(-gelu_inner(x)));
+    case LK__SILU: return ratio_of<QUICK>(x, (R)1 + exp_of<QUICK>(-x));
+    case LK__SIGMOID: return sigmoid_of<QUICK>(x);
     case LK__TANH: return real_tanh(x);
     case LK__EXP: return real_exp(x);
     case LK__LOG: return real_log(x);
@@ -66,35 +82,35 @@ template <int FUNCTION, typename R> static __device__ __forceinline__ R unary_of
     }
 }
 
-template <typename R> static __device__ __forceinline__ R gelu_slope(R x)
+template <bool QUICK, typename R> static __device__ __forceinline__ R gelu_slope(R x)
 {
     R cdf = (R)0.5 * ((R)1 + real_erf(x * (R)0.70710678118654752440));
-    return cdf + x * (real_exp((R)-0.5 * x * x) * (R)0.39894228040143267794);
+    return cdf + x * (exp_of<QUICK>((R)-0.5 * x * x) * (R)0.39894228040143267794);
 }
 
-template <typename R> static __device__ __forceinline__ R gelu_tanh_slope(R x)
+template <bool QUICK, typename R> static __device__ __forceinline__ R gelu_tanh_slope(R x)
 {
-    R s = (R)1 / ((R)1 + real_exp(-gelu_inner(x))), flat = s * ((R)1 - s);
+    R s = sigmoid_of<QUICK>(gelu_inner(x)), flat = s * ((R)1 - s);
     R inner = (R)2 * (R)0.79788456080286535588 * ((R)1 + (R)3 * (R)0.044715 * x * x);
     /* Where the sigmoid's derivative is 0 the inner derivative may be infinite: their product is 0. */
     return s + (flat == 0 ? (R)0 : x * flat * inner);
 }
 
-template <typename R> static __device__ __forceinline__ R silu_slope(R x)
+template <bool QUICK, typename R> static __device__ __forceinline__ R silu_slope(R x)
 {
-    R s = sigmoid_of(x);
+    R s = sigmoid_of<QUICK>(x);
     return s == 0 ? (R)0 : s * ((R)1 + x * ((R)1 - s));
 }
 
 /* d times the slope; saved: the function's result where lk__unary_saves_result, else its operand. */
-template <int FUNCTION, typename R>
+template <int FUNCTION, bool QUICK = false, typename R>
 static __device__ __forceinline__ R unary_grad_of(R d, R saved, const unary_constants &c)
 {
     switch (FUNCTION) {
     case LK__RELU: return saved <= 0 ? (R)0 : d;
-    case LK__GELU: return d * gelu_slope(saved);
-    case LK__GELU_TANH: return d * gelu_tanh_slope(saved);
-    case LK__SILU: return d * silu_slope(saved);
+    case LK__GELU: return d * gelu_slope<QUICK>(saved);
+    case LK__GELU_TANH: return d * gelu_tanh_slope<QUICK>(saved);
+    case LK__SILU: return d * silu_slope<QUICK>(saved);
     case LK__SIGMOID: return d * (((R)1 - saved) * saved);
     case LK__TANH: return d * ((R)1 - saved * saved);
     case LK__EXP: return d * saved;
