@@ -30,9 +30,11 @@
     X(avg_pool2d_grad)       /* image dy → image dx */                                                               \
     X(global_avg_pool2d)     /* image x → y (N,C) */                                                                 \
     X(global_avg_pool2d_grad)/* dy (N,C) → image dx */                                                               \
-    /* x (…,I), w (O,I), [b (O)] → y (…,O) after activation; activation; transposed: w is (I,O), in all three */      \
+    /* x (…,I), w (O,I), [b (O)] → y (…,O) after activation, [what gelu_tanh was applied to, on devices that fuse it]; activation; */ \
+    /* transposed: w is (I,O), in all three */                                                                       \
     X(linear)                                                                                                        \
-    X(linear_grad_input)     /* dy (…,O), w (O,I) → dx (…,I); dy is before the activation */                         \
+    /* dy (…,O), w (O,I), [before (…,I)] → dx (…,I), with `before` times the gradient of gelu_tanh there; dy is before the activation */ \
+    X(linear_grad_input)                                                                                             \
     X(linear_grad_weight)    /* x (…,I), dy (…,O) → dw (O,I), [db (O)] */                                            \
     X(matmul)                /* a (B…,M,K), b (B…,K,N) → y (B…,M,N); B… equal, or either side has none; transpose_a and */ \
                              /* transpose_b: that operand's last two dims are stored swapped. An output with no B… from */ \

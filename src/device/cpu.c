@@ -191,7 +191,7 @@ static lk_status cpu_open(lk_context *c, int number, lk__device **device)
     lk__device *d = *device = lk__alloc(c, LK_MEMORY_OTHER, sizeof *d);
     (void)number;
     if (!d) return LK_ENOMEM;
-    *d = (lk__device){&lk__device_cpu, c};
+    *d = (lk__device){.backend = &lk__device_cpu, .context = c};
     return LK_OK;
 }
 

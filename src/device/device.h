@@ -112,6 +112,8 @@ typedef struct lk__device_backend {
     /* Whether it computes `next`, the only reader of op's first output, in op's kernel; an addition before a norm: in the norm's, also
      * where others read the sum. */
     bool (*fuses)(lk__op op, const lk__op_attrs *attrs, lk__op next, const lk__op_attrs *next_attrs);
+    /* linear, where the activation is gelu_tanh, has a second output, and linear_grad_input a third input: what gelu is applied to. */
+    bool fuses_gelu;
     bool channels_last; /* its kernels read and write images with the channels last */
 } lk__device_backend;
 
@@ -120,6 +122,9 @@ enum { LK__DEVICE_ADDENDS = LK__LEAVES_MOST };
 struct lk__device {
     const lk__device_backend *backend;
     lk_context               *context;
+    /* Kernels are chosen by shapes alone, never by measuring them, and a sample's results do not depend on how many others there are:
+     * for plans with leaves. Set once, before kernels are prepared. */
+    bool by_heuristic;
 };
 
 extern const lk__device_backend lk__device_cpu, lk__device_guarded;

@@ -268,7 +268,7 @@ static lk_status guarded_open(lk_context *c, int number, lk__device **device)
     guarded *g = lk__alloc(c, LK_MEMORY_OTHER, sizeof *g);
     (void)number;
     if (!g) return LK_ENOMEM;
-    g->base = (lk__device){&lk__device_guarded, c};
+    g->base = (lk__device){.backend = &lk__device_guarded, .context = c};
     g->file = -1;
     pthread_mutex_init(&g->lock, NULL);
     *device = &g->base;

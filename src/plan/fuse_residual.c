@@ -1,46 +1,7 @@
 /* fuse_residual.c - fuses additions with layer and RMS norms where the device computes both in one pass over memory: x = a + b before the
  * norm of x, and the sum of a norm's dx with the gradient that arrives past it. Runs after the gradients are made, because backward reads x,
  * not a and b, also where it computes the norm again. */
-#include "plan/plan.h"
-
-typedef struct readers {
-    bool *needed; /* by node */
-    int  *count;  /* by value: readers that are needed, from outside the list included */
-    int  *first;  /* by value: the first node that reads it, if one does */
-} readers;
-
-static void mark_outside(const lk_graph *g, readers *r, int v)
-{
-    if (v < 0) return;
-    r->count[v]++;
-    if (g->values[v].kind == LK__VALUE_RESULT) r->needed[g->values[v].node] = true;
-}
-
-static bool has_effect(const lk__graph_node *n)
-{
-    lk__graph_effect effect = lk__op_find(n->op)->effect;
-    return effect == LK__EFFECT_STATE || effect == LK__EFFECT_CACHE ||
-           (effect == LK__EFFECT_IF_UPDATE && n->attrs.update);
-}
-
-/* What nothing reads is removed later; until then it must not take part: a norm of a block that is recomputed in vain would keep its
- * addition alive. */
-static void find_readers(const lk__plan_list *list, readers *r)
-{
-    const lk_graph *g = list->graph;
-    for (int i = 0; i < list->numbers_count; i++) mark_outside(g, r, list->numbers[i]);
-    for (int i = 0; i < list->outputs_count; i++) mark_outside(g, r, list->outputs[i]);
-    for (size_t i = 0; list->gradients && i < g->states_count; i++) mark_outside(g, r, list->gradients[i]);
-    for (size_t i = g->nodes_count; i-- > 0;) {
-        const lk__graph_node *n = &g->nodes[i];
-        if (n->dead || !(r->needed[i] || has_effect(n))) continue;
-        r->needed[i] = true;
-        for (int j = 0; j < n->inputs; j++) {
-            mark_outside(g, r, n->in[j]);
-            if (n->in[j] >= 0) r->first[n->in[j]] = (int)i;
-        }
-    }
-}
+#include "plan/readers.h"
 
 /* Where a norm has its residual, and its gradient the residual's gradient; -1: it is no such operation. */
 static int residual_input(lk__op op)
@@ -77,7 +38,7 @@ static void set_residual(lk__graph_node *n, int at, int value)
 }
 
 /* x = a + b; the norm of x: one node with both results, where the norm is. Nothing before it may read x. */
-static void fuse_sum(lk_graph *g, const readers *r, int index)
+static void fuse_sum(lk_graph *g, const lk__plan_readers *r, int index)
 {
     lk__graph_node *n = &g->nodes[index];
     int             at = residual_input(n->op), x = n->in[0];
@@ -92,7 +53,7 @@ static void fuse_sum(lk_graph *g, const readers *r, int index)
 }
 
 /* The norm's dx, added to a gradient that was made before: one node. */
-static void fuse_gradient(lk_graph *g, const readers *r, int index)
+static void fuse_gradient(lk_graph *g, const lk__plan_readers *r, int index)
 {
     lk__graph_node *n = &g->nodes[index];
     int             at = residual_input(n->op), dx = n->out[0];
@@ -109,23 +70,15 @@ static void fuse_gradient(lk_graph *g, const readers *r, int index)
 
 lk_status lk__pass_fuse_residual(lk__plan_list *list)
 {
-    lk_graph   *g = list->graph;
-    lk_context *c = g->context;
-    size_t      bytes = g->values_count * sizeof(int), flags = g->nodes_count * sizeof(bool);
-    readers     r = {lk__alloc(c, LK_MEMORY_OTHER, flags), lk__alloc(c, LK_MEMORY_OTHER, bytes),
-                     lk__alloc(c, LK_MEMORY_OTHER, bytes)};
-    lk_status   status = (r.needed || !flags) && r.count && r.first ? LK_OK : LK_ENOMEM;
-    if (status >= 0) {
-        find_readers(list, &r);
-        for (size_t i = 0; i < g->nodes_count; i++) {
-            lk__graph_node *n = &g->nodes[i];
-            if (n->dead || !r.needed[i]) continue;
-            if (n->op == LK__OP_layer_norm || n->op == LK__OP_rms_norm) fuse_sum(g, &r, (int)i);
-            if (n->op == LK__OP_layer_norm_grad || n->op == LK__OP_rms_norm_grad) fuse_gradient(g, &r, (int)i);
-        }
+    lk_graph        *g = list->graph;
+    lk__plan_readers r;
+    lk_status        status = lk__readers_find(list, &r);
+    for (size_t i = 0; status >= 0 && i < g->nodes_count; i++) {
+        lk__graph_node *n = &g->nodes[i];
+        if (n->dead || !r.needed[i]) continue;
+        if (n->op == LK__OP_layer_norm || n->op == LK__OP_rms_norm) fuse_sum(g, &r, (int)i);
+        if (n->op == LK__OP_layer_norm_grad || n->op == LK__OP_rms_norm_grad) fuse_gradient(g, &r, (int)i);
     }
-    lk__free(c, LK_MEMORY_OTHER, r.needed, flags);
-    lk__free(c, LK_MEMORY_OTHER, r.count, bytes);
-    lk__free(c, LK_MEMORY_OTHER, r.first, bytes);
+    lk__readers_free(list, &r);
     return status;
 }

@@ -163,6 +163,7 @@ static lk_status plan_training(lk_plan *p, const lk_plan_config *config)
     if ((status = lk__graph_grad(list->graph, list->numbers[LK__NUMBER_SUM], list->gradients)) < 0) return status;
     if ((status = fill_unused(list, p->parallel.rank == 0)) < 0) return status;
     if (!config->no_fusion && (status = lk__pass_fuse_residual(list)) < 0) return status;
+    if (!config->no_fusion && (status = lk__pass_fuse_gelu(list)) < 0) return status;
     size_t backward = list->graph->nodes_count;
     if ((status = lk__pass_update(list, config->optimizer, p->states)) < 0) return status;
     if ((status = lk__pass_layout(list, forward, backward)) < 0) return status;
@@ -182,6 +183,7 @@ static lk_status plan_evaluation(lk_plan *p, const lk_plan_config *config)
     if (p->policy == LK_POLICY_BF16 && (status = lk__pass_precision(list, p->graph)) < 0) return status;
     if (!config->no_fusion && (status = lk__pass_fuse(list, true)) < 0) return status;
     if (!config->no_fusion && (status = lk__pass_fuse_residual(list)) < 0) return status;
+    if (!config->no_fusion && (status = lk__pass_fuse_gelu(list)) < 0) return status;
     size_t nodes = list->graph->nodes_count;
     if ((status = lk__pass_layout(list, nodes, nodes)) < 0) return status;
     return lk__pass_memory(list, p);

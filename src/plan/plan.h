@@ -139,6 +139,8 @@ lk_status lk__pass_precision(lk__plan_list *list, const lk_graph *recorded);
 lk_status lk__pass_fuse(lk__plan_list *list, bool residuals);
 /* fuse_residual.c: additions before layer and RMS norms, and behind their gradients. */
 lk_status lk__pass_fuse_residual(lk__plan_list *list);
+/* fuse_gelu.c: gelu behind a linear, and its gradient behind a linear_grad_input. */
+lk_status lk__pass_fuse_gelu(lk__plan_list *list);
 /* sync_norm.c: batch norm with the statistics of all ranks and leaves. */
 lk_status lk__pass_sync_norm(lk__plan_list *list, lk__op_order order);
 /* update.c: clipping and the optimizer; sets the states' moments. */
@@ -185,6 +187,8 @@ static inline size_t lk__bucket_place(const lk_plan *p, const lk__plan_bucket *b
  * value, those of the samples' ids. offsets NULL: only measures. */
 size_t lk__plan_stage_inputs(const lk_plan *plan, size_t *offsets);
 size_t lk__plan_staging_bytes(const lk_plan *plan); /* all of LK_MEMORY_STAGING */
+/* How many ids of samples are copied at most: the capacity, or a fixed number where no input has a batch. */
+static inline int64_t lk__plan_staged_ids(int64_t capacity) { return capacity == INT64_MAX ? 4096 : capacity; }
 /* Whether training steps are queued without waiting for their results (run/step.c): one rank, one slot, a device that records. */
 bool lk__plan_queues(const lk_plan *plan);
 /* The memory that takes besides: of the device and of the host. */

@@ -13,7 +13,7 @@ size_t lk__plan_stage_inputs(const lk_plan *p, size_t *offsets)
         bytes += lk__round_up((size_t)lk__shape_elements(s) * lk_dtype_size(s->dtype), LK__ALIGN);
     }
     if (offsets) offsets[g->values_count] = bytes;
-    return bytes + lk__round_up(samples == INT64_MAX ? 0 : (size_t)samples * sizeof(int64_t), LK__ALIGN);
+    return bytes + lk__round_up((size_t)lk__plan_staged_ids(samples) * sizeof(int64_t), LK__ALIGN);
 }
 
 /* Without a comm the plan cannot know what the ranks' backend reaches: none reaches another memory than the host's. */

@@ -196,6 +196,7 @@ lk_status lk_program_create(lk_plan *plan, lk_store *store, lk_comm *comm, lk_pr
     p->capacity = lk_plan_capacity(plan);
     p->evaluated = -1;
     p->device = plan->device;
+    p->device->by_heuristic |= plan->parallel.leaves > 0;
     const char *waits = getenv("LOCKSTEP_DEVICE_SYNC");
     p->waits = waits && *waits && strcmp(waits, "0") != 0;
     if ((status = p->device->backend->stream_create(p->device, &p->stream)) < 0 ||

@@ -92,6 +92,9 @@ lk_status lk__stage_inputs(lk_program *p, lk__run_slot *slot)
         if (g->values[i].kind == LK__VALUE_INPUT && slot->inputs[i])
             status = copy_in(p, lk__input_memory(p, slot, i), slot->inputs[i],
                              lk__bytes_at_count(&g->values[i].shape, slot->step.count));
+    if (slot->ids && slot->step.count > lk__plan_staged_ids(p->capacity))
+        return lk__fail(p->context, LK_EINVAL, "%lld ids of samples: no input has a batch, and at most %lld are copied",
+                        (long long)slot->step.count, (long long)lk__plan_staged_ids(p->capacity));
     if (status >= 0 && slot->ids)
         status = copy_in(p, lk__ids_memory(p, slot), slot->ids, (size_t)slot->step.count * sizeof *slot->ids);
     if (status >= 0) status = p->device->backend->fill(p->device, p->stream, p->report, 0, sizeof *p->report);

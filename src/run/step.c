@@ -57,8 +57,8 @@ lk_status lk__queue_create(lk_program *p)
     lk__run_queue *q = p->queue = lk__alloc(p->context, LK_MEMORY_OTHER, sizeof *q);
     if (!q) return LK_ENOMEM;
     q->bytes = lk__plan_queue(p->plan);
-    q->ids_bytes = 2 * (size_t)p->capacity * (size_t)p->plan->parallel.micro_batches * sizeof *q->ids;
-    if (p->capacity != INT64_MAX && !(q->ids = lk__alloc(p->context, LK_MEMORY_OTHER, q->ids_bytes))) return LK_ENOMEM;
+    q->ids_bytes = 2 * (size_t)lk__plan_staged_ids(p->capacity) * (size_t)p->plan->parallel.micro_batches * sizeof *q->ids;
+    if (!(q->ids = lk__alloc(p->context, LK_MEMORY_OTHER, q->ids_bytes))) return LK_ENOMEM;
     lk_status status = make_buffers(p, q);
     if (status < 0) return status;
     lk__run_list *list = &p->slots[0].train;
@@ -192,9 +192,10 @@ lk_status lk_program_queue(lk_program *p, const lk_step *step)
     if (status < 0) return status;
     if (q->pending == BUFFERS)
         return lk__fail(p->context, LK_EINVAL, "two steps are queued already: read the result of the first");
-    if (step->count > p->capacity * micro_batches)
+    int64_t most = lk__plan_staged_ids(p->capacity) * micro_batches;
+    if (step->count > most)
         return lk__fail(p->context, LK_EINVAL, "a batch of %lld samples; the plan's capacity is %lld",
-                        (long long)step->count, (long long)(p->capacity * micro_batches));
+                        (long long)step->count, (long long)most);
     if (step->sample_ids) memcpy(ids_of(q, step->step), step->sample_ids, (size_t)step->count * sizeof *q->ids);
     lk__drop_gradients(p); /* of sections that ran before; a queued step has its own */
     p->ready = false;

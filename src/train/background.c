@@ -48,7 +48,7 @@ lk_status lk__saver_background(lk__train_saver *s)
     char                **to[] = {&b->copy.parameters, &b->copy.master, &b->copy.buffers, &b->copy.optimizer};
     b->copy = *s->store;
     b->copy.device = &b->host; /* host memory, whatever the store's device is */
-    b->host = (lk__device){&lk__device_cpu, s->context};
+    b->host = (lk__device){.backend = &lk__device_cpu, .context = s->context};
     b->bytes = bytes;
     for (int i = 0; i < KINDS; i++) {
         *to[i] = memory + used;

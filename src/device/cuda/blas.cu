@@ -205,7 +205,7 @@ static product_key key_of(const lk__cuda_device *device, const lk__cuda_product 
     key.a_transposed = p->a_transposed, key.b_transposed = p->b_transposed;
     key.adds = p->beta != 0;
     key.tf32 = device->tf32 && p->type == LK_F32;
-    key.rows_apart = p->rows_apart && device->by_heuristic;
+    key.rows_apart = p->rows_apart && device->base.by_heuristic;
 
     key.sums = p->a_sums || p->b_sums;
     key.relu = p->activation == LK__RELU;
@@ -568,7 +568,7 @@ lk_status lk__cuda_blas_prepare(lk__device *base, const lk__cuda_product *p)
     if (with.b_sums) with.b_sums = there;
 
     product_key key = key_of(device, &with);
-    if (!blas || device->by_heuristic || !suits_library(&with, &key) || find_entry(blas, &key)) return LK_OK;
+    if (!blas || device->base.by_heuristic || !suits_library(&with, &key) || find_entry(blas, &key)) return LK_OK;
     if (!blas->choices) {
         char library[64];
         snprintf(library, sizeof library, "cuBLASLt %zu", lt.version);

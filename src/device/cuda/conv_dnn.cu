@@ -262,7 +262,7 @@ static bool operands_aligned(const lk__kernel_call *call)
 
 static lk__cuda_dnn *library_for(lk__cuda_device *device, const lk__kernel_call *call, const conv_shape &v)
 {
-    if (call->in[0].dtype != LK_BF16 || device->by_heuristic || lk__cuda_plain() || v.windows <= 0 || v.o <= 0 ||
+    if (call->in[0].dtype != LK_BF16 || device->base.by_heuristic || lk__cuda_plain() || v.windows <= 0 || v.o <= 0 ||
         v.c <= 0)
         return NULL;
     return lk__cuda_dnn_of(device);

@@ -359,6 +359,8 @@ static lk_status cuda_open(lk_context *context, int number, lk__device **device)
     c->base.context = context;
     c->capability = 90;
     c->tf32 = variable_is_set("LOCKSTEP_TF32");
+    const char *measures = getenv("LOCKSTEP_CUDA_MEASURE"); /* 0: for tests, which have hundreds of shapes */
+    c->base.by_heuristic = measures && strcmp(measures, "0") == 0;
     lk_status      status = choose_gpu(context, c, number);
     cudaDeviceProp properties;
     if (status >= 0 && c->number >= 0) {
@@ -433,6 +435,7 @@ static lk__device_backend make_backend()
     b.hash = cuda_hash;
     b.finite = lk__cuda_finite;
     b.fuses = cuda_fuses;
+    b.fuses_gelu = true;
     b.channels_last = true;
     return b;
 }

@@ -35,7 +35,6 @@ typedef struct lk__cuda_device {
     int            number;      /* of the GPU; -1: there is none, and only plans are made */
     int            capability;  /* 90 for 9.0; without a GPU that of the plans' default, 90 */
     bool           tf32;        /* products and convolutions of f32 may round their operands */
-    bool           by_heuristic; /* algorithms are not chosen by measuring them */
     lk__device_stream *streams; /* all of them */
     cudaStream_t       alone;   /* of calls without a stream */
     lk__cuda_blas *blas; /* NULL: not loaded; made on first use */

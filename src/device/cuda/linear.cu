@@ -45,6 +45,7 @@ static lk__cuda_product forward_product(const lk__kernel_call *call)
     lk__cuda_product p = rows_product(call, !call->attrs->transposed);
     p.bias = in_data<void>(call, 2);
     p.activation = call->attrs->activation;
+    p.saved = out_data<void>(call, 1);
     return p;
 }
 
@@ -67,9 +68,19 @@ extern "C" lk_status lk__cuda_linear_prepare(lk__device *device, const lk__devic
     return lk__cuda_gemm_prepare(device, &p);
 }
 
-extern "C" lk_status lk__cuda_linear_grad_input(const lk__kernel_call *call)
+/* With a third operand: times gelu's gradient there. */
+static lk__cuda_product input_product(const lk__kernel_call *call)
 {
     lk__cuda_product p = rows_product(call, call->attrs->transposed);
+    p.saved = (void *)in_data<void>(call, 2);
+    p.gradient = p.saved != NULL;
+    if (p.gradient) p.activation = LK__GELU_TANH;
+    return p;
+}
+
+extern "C" lk_status lk__cuda_linear_grad_input(const lk__kernel_call *call)
+{
+    lk__cuda_product p = input_product(call);
     return lk__cuda_gemm(call, &p);
 }
 
@@ -82,7 +93,7 @@ extern "C" size_t lk__cuda_linear_grad_input_workspace(const lk__kernel_call *ca
 extern "C" lk_status lk__cuda_linear_grad_input_prepare(lk__device *device, const lk__device_kernel *kernel,
                                                         lk__kernel_call *call)
 {
-    lk__cuda_product p = rows_product(call, call->attrs->transposed);
+    lk__cuda_product p = input_product(call);
     (void)kernel;
     return lk__cuda_gemm_prepare(device, &p);
 }
@@ -108,8 +119,8 @@ static lk__cuda_product weight_product(const lk__kernel_call *call)
 static bool set_bias_gradient(const lk__cuda_device *device, const lk__kernel_call *call, lk__cuda_product *p)
 {
     void *db = out_data<void>(call, 1);
-    p->rows_apart = device->by_heuristic;
-    if (!db || device->by_heuristic || call->leaves) return db != NULL;
+    p->rows_apart = device->base.by_heuristic;
+    if (!db || device->base.by_heuristic || call->leaves) return db != NULL;
     (call->attrs->transposed ? p->b_sums : p->a_sums) = db;
     return false;
 }

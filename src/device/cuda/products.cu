@@ -165,7 +165,7 @@ bool lk__cuda_plain(void)
  * number of rows, it is not looked at. */
 static bool plain_suffices(const lk__cuda_device *device, const lk__cuda_product *p)
 {
-    return device->by_heuristic ? p->n * p->k <= 1 << 13 : p->m * p->n * p->k * p->batch <= 1 << 20;
+    return device->base.by_heuristic ? p->n * p->k <= 1 << 13 : p->m * p->n * p->k * p->batch <= 1 << 20;
 }
 
 static bool use_library(const lk__cuda_device *device, const lk__cuda_product *p)

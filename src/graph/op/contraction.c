@@ -69,8 +69,8 @@ DESCRIBE(linear){
     .inputs = 3,
     .in = {OPERAND("x", REAL, REQUIRED, ROWS), OPERAND("weight", REAL, REQUIRED, ROWS),
            OPERAND("bias", REAL, OPTIONAL, ROWS)},
-    .outputs = 1,
-    .out = {OPERAND("y", REAL, REQUIRED, ROWS)},
+    .outputs = 2,
+    .out = {OPERAND("y", REAL, REQUIRED, ROWS), OPERAND("before", REAL, IF_READ, ROWS)},
     .attributes = LK__HAS(activation) | LK__HAS(transposed),
     .shape = linear_shape,
     .gradient = linear_gradient,
@@ -90,11 +90,12 @@ DESCRIBE(linear){
 };
 
 DESCRIBE(linear_grad_input){
-    .inputs = 2,
-    .in = {OPERAND("dy", REAL, REQUIRED, ROWS), OPERAND("weight", REAL, REQUIRED, ROWS)},
+    .inputs = 3,
+    .in = {OPERAND("dy", REAL, REQUIRED, ROWS), OPERAND("weight", REAL, REQUIRED, ROWS),
+           OPERAND("before", REAL, OPTIONAL, ROWS)},
     .outputs = 1,
     .out = {OPERAND("dx", REAL, REQUIRED, ROWS)},
-    .attributes = LK__HAS(transposed),
+    .attributes = LK__HAS(activation) | LK__HAS(transposed),
     BACKWARD_ONLY,
     .no_gradient = LK__NO_OPERAND,
     .in_place = LK__NO_OPERAND,

@@ -1,0 +1,17 @@
+/* plan/readers.h - who reads the values of a list, for passes that fuse nodes after the gradients are made. */
+#ifndef LK__PLAN_READERS_H
+#define LK__PLAN_READERS_H
+
+#include "plan/plan.h"
+
+typedef struct lk__plan_readers {
+    bool  *needed; /* by node */
+    int   *count;  /* by value: readers that are needed, from outside the list included */
+    int   *first;  /* by value: the first node that reads it, if one does */
+    size_t nodes, values;
+} lk__plan_readers;
+
+lk_status lk__readers_find(const lk__plan_list *list, lk__plan_readers *readers);
+void      lk__readers_free(const lk__plan_list *list, lk__plan_readers *readers); /* also after a failure */
+
+#endif
