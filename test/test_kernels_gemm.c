@@ -481,7 +481,7 @@ static void convolutions_of_drawn_shapes(void)
 {
     static const int64_t channels[] = {1, 3, 5, 17}, sizes[] = {1, 2, 7, 4}, kernels[] = {1, 2, 3, 5, 7},
                          pools[] = {0, 0, 2, 3};
-    for (int i = 0; i < 240; i++) {
+    for (int i = 0; i < repetitions(240); i++) {
         shape s = {.n = 1 + 2 * pick(2), .h = sizes[pick(4)] + pick(9), .w = sizes[pick(4)] + pick(9)};
         s.groups = pick(4) == 0 ? 1 + pick(3) : 1;
         s.c = s.groups * channels[pick(4)];
@@ -559,7 +559,7 @@ static void linear_layers(void)
     check_linear(1, 1, 1, true, true);
     check_linear(0, 16, 8, true, true);
     for (int rows = 1; rows <= 9; rows++) check_linear(rows, 300 + rows, 130 - rows, rows % 2, rows % 3 == 0);
-    for (int i = 0; i < 120; i++) check_linear(sizes[pick(14)], sizes[pick(14)], sizes[pick(14)], pick(2), pick(2));
+    for (int i = 0; i < repetitions(120); i++) check_linear(sizes[pick(14)], sizes[pick(14)], sizes[pick(14)], pick(2), pick(2));
 }
 
 /* left, right: whether that operand has a batch; sum: the output has none. */
@@ -606,7 +606,7 @@ static void matrix_products(void)
         check_matmul(1, 4, 5, 0, true, true, false, t & 1, t >> 1);
         check_matmul(1, 300, 20, 600, false, false, false, t & 1, t >> 1);
     }
-    for (int i = 0; i < 200; i++) {
+    for (int i = 0; i < repetitions(200); i++) {
         bool left = pick(2), right = pick(2);
         check_matmul(1 + pick(4), sizes[pick(11)], sizes[pick(11)], sizes[pick(11)], left, right,
                      (left || right) && pick(2), pick(2), pick(2));

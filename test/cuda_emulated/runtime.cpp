@@ -209,18 +209,23 @@ void finish_all(void)
     for (CUstream_st *s : streams) finish(s, s->queued);
 }
 
-cudaError_t invalidate(CUstream_st *s, cudaError_t error)
+/* Ends the capture of a stream; says why, because the caller learns it from cudaStreamEndCapture alone. */
+cudaError_t invalidate_capture(CUstream_st *s, cudaError_t error, const char *what)
 {
-    if (s && s->captured) s->captured->invalid = true;
+    if (s && s->captured) {
+        if (!s->captured->invalid) fprintf(stderr, "cuda emulation: %s ends a capture: %s\n", what, cudaGetErrorString(error));
+        s->captured->invalid = true;
+    }
     return result(error);
 }
+#define invalidate(stream, error) invalidate_capture(stream, error, __func__)
 
 /* A call that is not allowed while a stream is captured, as with a GPU: it also ends the capture. */
-cudaError_t refuse_in_capture(void)
+cudaError_t refuse_in_capture(const char *what)
 {
     for (CUstream_st *s : streams)
         if (s->captured && s->captured->mode != cudaStreamCaptureModeRelaxed)
-            return invalidate(s, cudaErrorStreamCaptureUnsupported);
+            return invalidate_capture(s, cudaErrorStreamCaptureUnsupported, what);
     return cudaSuccess;
 }
 
@@ -393,7 +398,7 @@ cudaError_t cudaDeviceSynchronize(void)
 {
     guard g(lock);
     INJECT("sync", cudaErrorIllegalAddress);
-    if (cudaError_t error = refuse_in_capture()) return error;
+    if (cudaError_t error = refuse_in_capture(__func__)) return error;
     finish_all();
     return result(broken);
 }
@@ -424,7 +429,7 @@ cudaError_t lk__emulated_malloc(void **memory, size_t bytes)
     guard g(lock);
     *memory = NULL;
     INJECT("malloc", cudaErrorMemoryAllocation);
-    if (cudaError_t error = refuse_in_capture()) return error;
+    if (cudaError_t error = refuse_in_capture(__func__)) return error;
     if (bytes == 0) return cudaSuccess;
     if (!region) {
         void *p = mmap(NULL, REGION, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -452,7 +457,7 @@ cudaError_t cudaFree(void *memory)
 {
     guard g(lock);
     if (!memory) return cudaSuccess;
-    if (cudaError_t error = refuse_in_capture()) return error;
+    if (cudaError_t error = refuse_in_capture(__func__)) return error;
     finish_all(); /* it waits for the device */
     for (auto at = allocations.begin(); at != allocations.end(); ++at) {
         if (at->second.memory != memory) continue;
@@ -471,7 +476,7 @@ cudaError_t lk__emulated_malloc_host(void **memory, size_t bytes)
     guard g(lock);
     *memory = NULL;
     INJECT("host", cudaErrorMemoryAllocation);
-    if (cudaError_t error = refuse_in_capture()) return error;
+    if (cudaError_t error = refuse_in_capture(__func__)) return error;
     if (bytes == 0) return cudaSuccess;
     void *p = NULL;
     if (posix_memalign(&p, 4096, bytes) != 0) return result(cudaErrorMemoryAllocation);
@@ -544,7 +549,7 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpy
     if (!s) return result(cudaErrorInvalidResourceHandle);
     bool from_pageable = !in_region(from) && !is_pinned(from, bytes);
     bool to_pageable = !in_region(to) && !is_pinned(to, bytes);
-    if (s->captured && (from_pageable || to_pageable)) return invalidate(s, cudaErrorStreamCaptureUnsupported);
+    if (s->captured) return submit(stream, [to, from, bytes] { memmove(to, from, bytes); });
     /* Pageable memory: the source may be reused at once, and the target has been written when the call returns. */
     if (from_pageable) {
         std::string copy((const char *)from, bytes);

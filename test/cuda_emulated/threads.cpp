@@ -35,8 +35,9 @@ enum {
 #if defined(ADDRESS_SANITIZER)
     STACK = 512 << 10,
 #else
-    STACK = 128 << 10, /* bytes, the page that faults included */
+    STACK = 160 << 10, /* bytes, the page that faults included */
 #endif
+    SPREAD = 32 << 10,
     SHARED = 256 << 10, /* dynamic shared memory, at most: more than any GPU has */
     POISONED_ALWAYS = 16 << 10, /* bytes of all kernels' variables; where there are more, only the first blocks find them filled */
     POISONED_BLOCKS = 2,
@@ -79,6 +80,7 @@ char    *shared_memory; /* of the block that runs */
 char    *shared_pages;
 size_t   shared_bytes;
 uint64_t launches;
+int      fibers; /* that were made */
 
 size_t page_size(void)
 {
@@ -221,7 +223,8 @@ fiber *take_fiber(void)
     f = new fiber();
     f->stack = map_pages(STACK, true, false);
     f->stack_bytes = STACK;
-    f->stack_pointer = first_frame(f->stack + STACK);
+    /* Not all at the same distance from a multiple of a large power of two: they would be in the same few lines of the caches. */
+    f->stack_pointer = first_frame(f->stack + STACK - (size_t)(fibers++ * 832 % SPREAD));
     return f;
 }
 
@@ -262,6 +265,10 @@ void wait_here(void)
     if (next) {
         b.ready = next->next;
         if (!b.ready) b.ready_end = &b.ready;
+        if (b.ready) { /* a switch waits for the saved registers more than for anything else */
+            __builtin_prefetch(b.ready->next);
+            for (int i = 0; i < 4; i++) __builtin_prefetch((char *)b.ready->stack_pointer + 64 * i);
+        }
     } else if (b.started < b.threads) {
         next = take_fiber();
     } else {
