@@ -17,8 +17,8 @@ static lk__device        *kernel_device; /* NULL: the kernels of the CPU's table
 static lk__device_stream *kernel_stream;
 static bool               kernel_ran[LK_DTYPE_COUNT][LK__OP_COUNT];
 
-/* How often to repeat what is drawn: a fraction on an emulated device, which is a hundred times slower. */
-static inline int repetitions(int usual) { return getenv("LK_TEST_EMULATED") ? usual / 12 : usual; }
+/* How often to repeat what is drawn: a fraction where the device is slow: emulated, or under a checking tool. */
+static inline int repetitions(int usual) { return getenv("LK_TEST_SLOW") ? usual / 12 : usual; }
 
 static inline void require_device(lk_status status, const char *what)
 {
