@@ -315,11 +315,16 @@ static int weight_parts(int64_t rows, int64_t n)
 
 static bool aligned(const void *memory) { return (uintptr_t)memory % 32 == 0; }
 
+/* Rows in f64, and those that are no whole number of packs, are rare: they are read element by element, and kept in registers
+ * only where they are short. Each kernel more is compiled for every architecture. */
 template <typename T> static bool packs_fit(const row_norm<T> &p)
 {
-    return p.n % PACK(T) == 0 && (uintptr_t)p.x % 16 == 0 && (uintptr_t)p.y % 16 == 0 && (uintptr_t)p.dy % 16 == 0 &&
-           (uintptr_t)p.residual % 16 == 0 && (uintptr_t)p.sum % 16 == 0 && aligned(p.w) && aligned(p.b);
+    return sizeof(T) <= 4 && p.n % PACK(T) == 0 && (uintptr_t)p.x % 16 == 0 && (uintptr_t)p.y % 16 == 0 &&
+           (uintptr_t)p.dy % 16 == 0 && (uintptr_t)p.residual % 16 == 0 && (uintptr_t)p.sum % 16 == 0 && aligned(p.w) &&
+           aligned(p.b);
 }
+
+static bool is_long(int64_t n, bool packs) { return n > (packs ? BLOCK_ROW : WARP_ROW); }
 
 template <typename T, int N, int EACH, bool RMS> static void launch_warps(cudaStream_t stream, const row_norm<T> &p)
 {
@@ -344,20 +349,20 @@ template <typename T, bool RMS> static void launch_norm(cudaStream_t stream, con
 {
     if (p.rows == 0 || p.n == 0) return;
     bool packs = packs_fit(p);
-    if (p.n > BLOCK_ROW)
+    if (is_long(p.n, packs))
         LAUNCH((norm_long<T, RMS>), cuda_blocks(p.rows, 1), LONG_THREADS, 0, stream, p);
-    else if (p.n > WARP_ROW)
-        packs ? launch_blocks<T, PACK(T), RMS>(stream, p) : launch_blocks<T, 1, RMS>(stream, p);
     else if (!packs)
         launch_warps<T, 1, 32, RMS>(stream, p);
-    else if (p.n <= 256)
-        launch_warps<T, PACK(T), 8, RMS>(stream, p);
-    else if (p.n <= 512)
-        launch_warps<T, PACK(T), 16, RMS>(stream, p);
-    else if (p.n <= 768)
-        launch_warps<T, PACK(T), 24, RMS>(stream, p);
-    else
-        launch_warps<T, PACK(T), 32, RMS>(stream, p);
+    else if constexpr (sizeof(T) <= 4) {
+        if (p.n <= 512)
+            launch_warps<T, PACK(T), 16, RMS>(stream, p);
+        else if (p.n <= 768)
+            launch_warps<T, PACK(T), 24, RMS>(stream, p);
+        else if (p.n <= WARP_ROW)
+            launch_warps<T, PACK(T), 32, RMS>(stream, p);
+        else
+            launch_blocks<T, PACK(T), RMS>(stream, p);
+    }
 }
 
 template <typename T, int N, int EACH, bool RMS>
@@ -383,23 +388,23 @@ template <typename T, bool RMS> static void launch_grad(cudaStream_t stream, con
 {
     if (p.rows == 0 || p.n == 0) return;
     bool packs = packs_fit(p);
-    if (p.n > BLOCK_ROW) {
+    if (is_long(p.n, packs)) {
         LAUNCH((norm_long_grad<T, RMS>), cuda_blocks(p.rows, 1), LONG_THREADS, 0, stream, p);
         if (p.partial)
             LAUNCH((long_weight_sums<T, RMS>), dim3((unsigned)cuda_tiles(p.n, COLUMN_THREADS), (unsigned)p.parts),
                    COLUMN_THREADS, 0, stream, p);
-    } else if (p.n > WARP_ROW)
-        packs ? launch_blocks_grad<T, PACK(T), RMS>(stream, p) : launch_blocks_grad<T, 1, RMS>(stream, p);
-    else if (!packs)
+    } else if (!packs)
         launch_warps_grad<T, 1, 32, RMS>(stream, p);
-    else if (p.n <= 256)
-        launch_warps_grad<T, PACK(T), 8, RMS>(stream, p);
-    else if (p.n <= 512)
-        launch_warps_grad<T, PACK(T), 16, RMS>(stream, p);
-    else if (p.n <= 768)
-        launch_warps_grad<T, PACK(T), 24, RMS>(stream, p);
-    else
-        launch_warps_grad<T, PACK(T), 32, RMS>(stream, p);
+    else if constexpr (sizeof(T) <= 4) {
+        if (p.n <= 512)
+            launch_warps_grad<T, PACK(T), 16, RMS>(stream, p);
+        else if (p.n <= 768)
+            launch_warps_grad<T, PACK(T), 24, RMS>(stream, p);
+        else if (p.n <= WARP_ROW)
+            launch_warps_grad<T, PACK(T), 32, RMS>(stream, p);
+        else
+            launch_blocks_grad<T, PACK(T), RMS>(stream, p);
+    }
 }
 
 template <typename T, bool RMS> static void run_norm(const lk__kernel_call *call)
