@@ -23,8 +23,8 @@ static __global__ void __launch_bounds__(COLUMN_THREADS) batch_sums(batch<T> p, 
 {
     typedef WIDE(T) W;
     constexpr int ROWS = ROWS_AT_ONCE(GRADIENT);
-    __shared__ W  shared[COLUMN_THREADS * N];
-    const int     pack = blockIdx.y * l.width + threadIdx.x % l.width, strip = blockIdx.y * l.width * N;
+    __shared__ lk__pack<W, N> shared[COLUMN_THREADS];
+    const int                 pack = blockIdx.y * l.width + threadIdx.x % l.width, strip = blockIdx.y * l.width * N;
     const int64_t begin = part_begin(l.rows, l.parts, blockIdx.x), end = part_begin(l.rows, l.parts, blockIdx.x + 1);
     W             first[N], second[N], centre[N];
 #pragma unroll

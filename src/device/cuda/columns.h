@@ -42,18 +42,21 @@ static inline column_layout column_layout_of(int64_t rows, int64_t columns, int 
     return l;
 }
 
-/* Adds the N sums of each thread over the block's rows: thread t < width × N gets those of column t of the strip. `shared`: an array
- * of COLUMN_THREADS × N W. */
+/* Adds the N sums of each thread over the block's rows: thread t < width × N gets those of column t of the strip. `shared`:
+ * COLUMN_THREADS packs. */
 template <int N, typename W>
-static __device__ __forceinline__ double strip_sum(const W (&sum)[N], const column_layout &l, W *shared)
+static __device__ __forceinline__ double strip_sum(const W (&sum)[N], const column_layout &l, lk__pack<W, N> *shared)
 {
-    __syncthreads();
+    lk__pack<W, N> pack; /* stored at once: one by one, the threads' numbers would meet in the same banks */
 #pragma unroll
-    for (int j = 0; j < N; j++) shared[threadIdx.x * N + j] = sum[j];
+    for (int j = 0; j < N; j++) pack.at[j] = sum[j];
     __syncthreads();
-    double total = 0;
+    shared[threadIdx.x] = pack;
+    __syncthreads();
+    const W *columns = shared[0].at + threadIdx.x;
+    double   total = 0;
     if ((int)threadIdx.x < l.width * N)
-        for (int r = 0; r < l.height; r++) total += (double)shared[r * l.width * N + threadIdx.x];
+        for (int r = 0; r < l.height; r++) total += (double)columns[r * l.width * N];
     return total;
 }
 

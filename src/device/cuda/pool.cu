@@ -179,7 +179,7 @@ template <typename T, int N>
 static __global__ void __launch_bounds__(COLUMN_THREADS) global_average(column_layout l, const T *x, T *y)
 {
     typedef WIDE(T) W;
-    __shared__ W  shared[COLUMN_THREADS * N];
+    __shared__ lk__pack<W, N> shared[COLUMN_THREADS];
     const int     pack = blockIdx.y * l.width + threadIdx.x % l.width, c = blockIdx.y * l.width * N + threadIdx.x;
     const int64_t image = blockIdx.x;
     W             sum[N];
