@@ -3,7 +3,7 @@
  * repeat, and whether a row's bits depend on the number of rows where they must not.
  *
  *     nvcc -std=c++17 -O3 -gencode arch=compute_90a,code=sm_90a -Iinclude -Isrc -o cuda_products bench/cuda_products.cu \
- *          src/device/cuda/{products,linear,blas,choices,column_sums,conv,conv_dnn,conv_tensor,dnn_load}.cu -ldl
+ *          src/device/cuda/{products,few_rows,linear,blas,choices,column_sums,conv,conv_dnn,conv_tensor,dnn_load}.cu -ldl
  *     XDG_CACHE_HOME=/tmp/none ./cuda_products [repeats]
  *
  * It needs no library of Lockstep: what the module would be given is defined here. A cache file of choices is used where there is one. */
@@ -317,6 +317,10 @@ int main(int count, char **arguments)
     bench_linear("SimpleCNN fc1", LK_F32, 64, 4096, 128, true);
     bench_linear("SimpleCNN fc2", LK_F32, 64, 128, 10, false);
     bench_linear("tiny MLP", LK_F32, 32, 64, 128, true);
+    bench_linear("generation, GPT-2", LK_BF16, 1, 768, 2304, false);
+    bench_linear("generation, GPT-2, logits", LK_BF16, 1, 768, 50304, false);
+    bench_linear("generation, Llama-3.2-1B", LK_BF16, 1, 2048, 8192, false);
+    bench_linear("generation, batch 8", LK_BF16, 8, 768, 3072, false);
     bench_linear("GPT-2, attention", LK_BF16, 16384, 768, 2304, false);
     bench_linear("GPT-2, projection", LK_BF16, 16384, 768, 768, false);
     bench_linear("GPT-2, up", LK_BF16, 16384, 768, 3072, false);

@@ -25,17 +25,17 @@
 /* ---- the library ---- */
 
 /* X(function): what is called of it; all of them are in cuBLASLt 12 and 13. */
-#define FUNCTIONS(X)                                                                                     \
-    X(cublasLtGetVersion)                                                                                \
-    X(cublasLtCreate)                                                                                    \
-    X(cublasLtDestroy)                                                                                   \
-    X(cublasLtMatmul)                                                                                    \
-    X(cublasLtMatmulAlgoGetHeuristic)                                                                    \
-    X(cublasLtMatmulAlgoCheck)                                                                           \
-    X(cublasLtMatmulDescCreate) X(cublasLtMatmulDescDestroy) X(cublasLtMatmulDescSetAttribute)           \
-        X(cublasLtMatrixLayoutCreate) X(cublasLtMatrixLayoutDestroy) X(cublasLtMatrixLayoutSetAttribute) \
-            X(cublasLtMatmulPreferenceCreate) X(cublasLtMatmulPreferenceDestroy)                         \
-                X(cublasLtMatmulPreferenceSetAttribute)
+#define FUNCTIONS(X)                                                                                         \
+    X(cublasLtGetVersion)                                                                                    \
+    X(cublasLtCreate)                                                                                        \
+    X(cublasLtDestroy)                                                                                       \
+    X(cublasLtMatmul)                                                                                        \
+    X(cublasLtMatmulAlgoGetHeuristic)                                                                        \
+    X(cublasLtMatmulAlgoCheck)                                                                               \
+    X(cublasLtMatmulDescCreate)                                                                              \
+    X(cublasLtMatmulDescDestroy) X(cublasLtMatmulDescSetAttribute) X(cublasLtMatrixLayoutCreate)             \
+        X(cublasLtMatrixLayoutDestroy) X(cublasLtMatrixLayoutSetAttribute) X(cublasLtMatmulPreferenceCreate) \
+            X(cublasLtMatmulPreferenceDestroy) X(cublasLtMatmulPreferenceSetAttribute)
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static struct {
@@ -401,9 +401,14 @@ static lk_status queue_algorithm(const lk__kernel_call *call, const lk__cuda_pro
     const void    *alpha = p->type == LK_F64 ? (const void *)&wide[0] : &narrow[0];
     const void    *beta = p->type == LK_F64 ? (const void *)&wide[1] : &narrow[1];
     if (!set_pointers(e, p, way == BY_LIBRARY)) return LK_EUNSUPPORTED;
-    if (!ok(lt.cublasLtMatmul(blas->handle, e->operation, alpha, p->b, e->a, p->a, e->b, beta, p->c, e->c, p->c, e->c,
-                              algorithm, p->workspace, LK__CUDA_PRODUCT_BYTES, cuda_stream(call))))
-        return LK_EUNSUPPORTED;
+    cudaStreamCaptureMode mode =
+        cudaStreamCaptureModeRelaxed; /* a first run loads code, also where a graph is being recorded */
+    cudaThreadExchangeStreamCaptureMode(&mode);
+    cublasStatus_t done =
+        lt.cublasLtMatmul(blas->handle, e->operation, alpha, p->b, e->a, p->a, e->b, beta, p->c, e->c, p->c, e->c,
+                          algorithm, p->workspace, LK__CUDA_PRODUCT_BYTES, cuda_stream(call));
+    cudaThreadExchangeStreamCaptureMode(&mode);
+    if (!ok(done)) return LK_EUNSUPPORTED;
     lk_status status = lk__cuda_launched(call);
     if (status >= 0 && way == BY_LIBRARY_WITH_SUMS) status = queue_sums(call, p);
     if (status >= 0 && e->key.relu) status = apply_relu(call, p);

@@ -23,8 +23,8 @@ typedef struct lk__cuda_product {
     void       *c; /* (i, j) at c[i*c_ld + j] */
     int64_t     c_ld, c_batch;
     double      alpha, beta;
-    /* A row of C must have the same bits for every m, as the results of a sample must not depend on the number of samples: linear and
-     * its gradient by x. Otherwise the division of sums may depend on all of the shape. */
+    /* Under by_heuristic a row of C must have the same bits for every m, as the results of a sample must not depend on the number of
+     * samples: linear and its gradient by x. Otherwise the division of sums may depend on all of the shape. */
     bool rows_apart;
 
     /* Epilogues, without beta and with batch 1. */
@@ -51,6 +51,11 @@ lk_status lk__cuda_gemm_prepare(lk__device *device, const lk__cuda_product *prod
 /* The kernel of our own; and C = Σ over the batch of A B instead, where c_batch is not used. */
 lk_status lk__cuda_gemm_plain(const lk__kernel_call *call, const lk__cuda_product *product);
 lk_status lk__cuda_gemm_summed(const lk__kernel_call *call, const lk__cuda_product *product);
+
+/* few_rows.cu: products with up to 8 rows, as in generation, which the bytes of B bound. Their bits are not those of the same rows of a
+ * larger product, so they are not used with by_heuristic. */
+bool      lk__cuda_few_rows_suit(const lk__cuda_device *device, const lk__cuda_product *product);
+lk_status lk__cuda_few_rows(const lk__kernel_call *call, const lk__cuda_product *product);
 
 /* blas.cu: LK_EUNSUPPORTED where cuBLASLt is missing or refuses the product; nothing was queued then. */
 lk_status lk__cuda_blas_run(const lk__kernel_call *call, const lk__cuda_product *product);

@@ -1,76 +1,11 @@
 /* products.cu - matrix products by a kernel of our own (tile.h), and which of it and cuBLASLt computes one; see linear.cu for the
  * operations. The kernel is right for every size, type and layout; it is what f64 is proved with, and what small products use. */
-#include "device/cuda/gemm.h"
+#include "device/cuda/product_epilogue.h"
 #include "device/cuda/tile.h"
 
 #include <stdlib.h>
 
 enum { CHUNK = 256 }; /* of k: sums in two levels have smaller rounding errors; part of the bits */
-
-/* ---- the epilogue ---- */
-
-template <typename W> static __device__ inline W gelu_tanh(W x)
-{
-    W inner = (W)0.7978845608028654 * (x + (W)0.044715 * x * x * x); /* sqrt(2/π) */
-    return (W)0.5 * x * (1 + tanh(inner));
-}
-template <typename W> static __device__ inline W gelu_tanh_slope(W x)
-{
-    W c = (W)0.7978845608028654, t = tanh(c * (x + (W)0.044715 * x * x * x));
-    return (W)0.5 * (1 + t) + (W)0.5 * x * (1 - t * t) * c * (1 + 3 * (W)0.044715 * x * x);
-}
-
-/* C's elements are T, or WIDE(T) where `wide`. */
-template <typename T> struct product_epilogue {
-    typedef WIDE(T) W;
-    void    *c, *saved;
-    int64_t  ld, batch_step, m, n;
-    const T *bias;
-    W        alpha, beta;
-    int      activation;
-    bool     wide, gradient;
-
-    __device__ W read(const void *p, int64_t at) const { return wide ? ((const W *)p)[at] : load((const T *)p + at); }
-    __device__ void write(void *p, int64_t at, W x) const
-    {
-        if (wide)
-            ((W *)p)[at] = x;
-        else
-            store((T *)p + at, x);
-    }
-    __device__ void select(int64_t batch)
-    {
-        c = wide ? (void *)((W *)c + batch * batch_step) : (T *)c + batch * batch_step;
-    }
-    __device__ W finish(int64_t at, int64_t column, W sum) const
-    {
-        W x = alpha * sum;
-        if (beta != 0) x += beta * read(c, at);
-        if (bias) x += load(bias + column);
-        if (activation == LK__RELU) return x < 0 ? 0 : x;
-        if (activation != LK__GELU_TANH) return x;
-        if (gradient) return x * gelu_tanh_slope(read(saved, at));
-        if (saved) write(saved, at, x);
-        return gelu_tanh(x);
-    }
-    __device__ void put(int64_t row, int64_t column, const W (&sums)[4][4]) const
-    {
-#pragma unroll
-        for (int r = 0; r < 4; r++)
-#pragma unroll
-            for (int q = 0; q < 4; q++) {
-                int64_t at = (row + r) * ld + column + q;
-                if (row + r < m && column + q < n) write(c, at, finish(at, column + q, sums[r][q]));
-            }
-    }
-    __device__ void put_one(int64_t batch, int64_t row, int64_t column, W sum) const
-    {
-        product_epilogue to = *this;
-        to.select(batch);
-        int64_t at = row * ld + column;
-        to.write(to.c, at, to.finish(at, column, sum));
-    }
-};
 
 /* ---- the kernel ---- */
 
@@ -88,20 +23,7 @@ template <typename T, bool A_ALONG_K, bool B_ALONG_K> static void run_layout(con
     const lk__cuda_product   *p = plain.p;
     tile_matrix<T, A_ALONG_K> a = {(const T *)p->a, p->a_ld, p->a_batch, p->m, plain.each};
     tile_matrix<T, B_ALONG_K> b = {(const T *)p->b, p->b_ld, p->b_batch, p->n, plain.each};
-    product_epilogue<T>       to = {};
-    to.c = p->c;
-    to.saved = p->saved;
-    to.ld = p->c_ld;
-    to.batch_step = p->c_batch;
-    to.m = p->m;
-    to.n = p->n;
-    to.bias = (const T *)p->bias;
-    to.alpha = (W)p->alpha;
-    to.beta = (W)p->beta;
-    to.activation = (int)p->activation;
-    to.wide = sizeof(T) != sizeof(W) && p->type_c != p->type;
-    to.gradient = p->gradient;
-    multiply<W>(plain.stream, a, b, to, plain.job, plain.each ? 1 : p->batch);
+    multiply<W>(plain.stream, a, b, product_epilogue_of<T>(p), plain.job, plain.each ? 1 : p->batch);
 }
 
 template <typename T> static void run_plain(const plain_product &plain)
@@ -176,6 +98,7 @@ static bool use_library(const lk__cuda_device *device, const lk__cuda_product *p
 
 lk_status lk__cuda_gemm(const lk__kernel_call *call, const lk__cuda_product *p)
 {
+    if (lk__cuda_few_rows_suit(cuda_device(call), p)) return lk__cuda_few_rows(call, p);
 #if !defined(LK_CUDA_EMULATED)
     if (use_library(cuda_device(call), p)) {
         lk_status status = lk__cuda_blas_run(call, p);
@@ -188,7 +111,10 @@ lk_status lk__cuda_gemm(const lk__kernel_call *call, const lk__cuda_product *p)
 lk_status lk__cuda_gemm_prepare(lk__device *device, const lk__cuda_product *p)
 {
 #if !defined(LK_CUDA_EMULATED)
-    if (use_library((lk__cuda_device *)device, p)) return lk__cuda_blas_prepare(device, p);
+    lk__cuda_product there = *p; /* operands have no addresses yet */
+    there.a = there.b = NULL;
+    if (!lk__cuda_few_rows_suit((lk__cuda_device *)device, &there) && use_library((lk__cuda_device *)device, p))
+        return lk__cuda_blas_prepare(device, p);
 #endif
     (void)device;
     (void)p;
