@@ -34,7 +34,7 @@ size_t lk__cuda_conv_dnn_workspace(const lk__kernel_call *call, conv_direction d
     conv_shape v = lk__cuda_conv_shape(call, direction);
     if (call->in[0].dtype != LK_BF16) return 0;
     dnn_space s = space_of(call, v, direction);
-    return s.weights + s.full + s.engine;
+    return s.weights + s.full + s.engine + 256; /* engines want 256 bytes of alignment */
 }
 
 #ifndef LK__CUDA_DNN
@@ -217,9 +217,9 @@ static lk_status run_plan(const lk__kernel_call *call, const conv_shape &v, conv
     typedef bf16  T;
     typedef float W;
     dnn_space     space = space_of(call, v, direction);
-    char         *workspace = (char *)call->workspace, *engine = workspace + space.weights + space.full;
-    T            *full = (T *)(workspace + space.weights);
-    cudaStream_t  stream = cuda_stream(call);
+    char *workspace = (char *)round_up((size_t)call->workspace), *engine = workspace + space.weights + space.full;
+    T    *full = (T *)(workspace + space.weights);
+    cudaStream_t stream = cuda_stream(call);
     int64_t weights = (int64_t)v.o * v.cg * v.taps, pixels = (int64_t)v.n * v.oh * v.ow * v.o, outputs = v.windows * v.o;
     const bool pooled = v.pool > 1, forward = direction == CONV_FORWARD, weight = direction == CONV_GRAD_WEIGHT;
     const int  gradient = weight ? 1 : 0;
