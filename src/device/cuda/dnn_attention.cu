@@ -323,11 +323,12 @@ static lk__dnn_entry *find_plan(const lk__kernel_call *call, const shapes *x)
     return entry;
 }
 
-/* On Hopper the gradient has the deterministic form; elsewhere it is unknown. */
+/* On Hopper the gradient has the deterministic form; elsewhere it is unknown. Its heuristic may choose by the number of samples, on which
+ * the bits of a sample must not depend where algorithms are not measured (--reproducible): our own kernels run then. */
 static bool is_device_known(const lk__kernel_call *call, bool gradient)
 {
-    int capability = cuda_device(call)->capability;
-    return gradient ? capability == 90 : capability >= 80;
+    const lk__cuda_device *device = cuda_device(call);
+    return !device->by_heuristic && (gradient ? device->capability == 90 : device->capability >= 80);
 }
 
 lk_status lk__cuda_dnn_attention_prepare(const lk__kernel_call *call, bool gradient)

@@ -240,12 +240,14 @@ static products describe_products(const lk__kernel_call *call, int64_t rows)
     common.type = common.type_c = x->dtype;
 
     p.logits = common; /* x w' */
+    p.logits.rows_apart = true;
     p.logits.m = rows, p.logits.n = classes, p.logits.k = width;
     p.logits.a = x->data, p.logits.a_ld = width;
     p.logits.b = w->data, p.logits.b_ld = width, p.logits.b_transposed = true;
     p.logits.c = (void *)1, p.logits.c_ld = classes;
 
     p.dx = common; /* dlogits w */
+    p.dx.rows_apart = true;
     p.dx.m = rows, p.dx.n = width, p.dx.k = classes;
     p.dx.a = (void *)1, p.dx.a_ld = classes;
     p.dx.b = w->data, p.dx.b_ld = width;
