@@ -10,9 +10,16 @@
 static const int64_t CHUNK_BYTES = (int64_t)1 << 30, FEWEST = 256;
 enum { MOST_THREADS = 1024 };
 
+/* Elements from a row of logits to the next: rows begin at multiples of 16 bytes, for products and packs alike. */
+static int64_t logits_row(const lk__kernel_call *call)
+{
+    int64_t pack = 16 / (int64_t)cuda_size(call->in[0].dtype);
+    return cuda_tiles(call->in[1].dims[0], pack) * pack;
+}
+
 static int64_t most_rows(const lk__kernel_call *call)
 {
-    int64_t row = call->in[1].dims[0] * (int64_t)cuda_size(call->in[0].dtype);
+    int64_t row = logits_row(call) * (int64_t)cuda_size(call->in[0].dtype);
     int64_t rows = CHUNK_BYTES / (row > 0 ? row : 1) / FEWEST * FEWEST;
     return rows > FEWEST ? rows : FEWEST;
 }
@@ -40,7 +47,7 @@ static size_t whole(size_t bytes) { return lk__round_up(bytes, 256); }
 static size_t logits_space(const lk__kernel_call *call) /* a smaller count may have larger chunks */
 {
     int64_t rows = call->in[0].dims[0], most = most_rows(call);
-    return whole((size_t)((rows < most ? rows : most) * call->in[1].dims[0]) * cuda_size(call->in[0].dtype));
+    return whole((size_t)((rows < most ? rows : most) * logits_row(call)) * cuda_size(call->in[0].dtype));
 }
 static size_t results_space(const lk__kernel_call *call)
 {
@@ -112,10 +119,10 @@ template <typename W> static __device__ __forceinline__ row_state<W> block_join(
 }
 
 template <typename T> struct entropy {
-    T                     *logits;  /* (rows, classes) of the chunk: replaced by their gradients */
+    T                     *logits;  /* (rows, row) of the chunk, classes of each used: replaced by their gradients */
     const int32_t         *labels;  /* of all rows */
     row_result            *results; /* (all rows) */
-    int64_t                first, all_rows, classes, ignore;
+    int64_t                first, all_rows, classes, row, ignore;
     double                 smoothing;
     bool                   gradients;
     lk__kernel_invalid_id *invalid;
@@ -131,9 +138,10 @@ static __device__ __forceinline__ void read_row(const T *x, int64_t classes, boo
         int            at = 0;
 #pragma unroll
         for (int k = 0; k < N; k++) {
-            v[k] = load(&p.at[k]);
+            bool present = i + k < classes;
+            v[k] = present ? load(&p.at[k]) : (W)-INFINITY;
             if (v[k] > best) best = v[k], at = k;
-            all += v[k];
+            all += present ? v[k] : (W)0;
         }
         if (best > s->most) {
             s->total = s->total == 0 ? (W)0 : s->total * exp_of(s->most - best);
@@ -170,7 +178,7 @@ template <typename T, int N> static __global__ void __launch_bounds__(MOST_THREA
     typedef WIDE(T) W;
     __shared__ row_state<W> shared[32];
     int64_t                 row = e.first + blockIdx.x, label = e.labels[row];
-    T                      *x = e.logits + (int64_t)blockIdx.x * e.classes;
+    T                      *x = e.logits + (int64_t)blockIdx.x * e.row;
     if (label == e.ignore || label < 0 || label >= e.classes) {
         lk__pack<T, N> zeros = {};
         if (e.gradients)
@@ -232,7 +240,7 @@ typedef struct products {
 static products describe_products(const lk__kernel_call *call, int64_t rows)
 {
     const lk__kernel_operand *x = &call->in[0], *w = &call->in[1];
-    int64_t                   width = x->dims[1], classes = w->dims[0];
+    int64_t                   width = x->dims[1], classes = w->dims[0], row = logits_row(call);
     lk__cuda_product          common = {};
     products                  p;
     common.batch = 1;
@@ -244,18 +252,18 @@ static products describe_products(const lk__kernel_call *call, int64_t rows)
     p.logits.m = rows, p.logits.n = classes, p.logits.k = width;
     p.logits.a = x->data, p.logits.a_ld = width;
     p.logits.b = w->data, p.logits.b_ld = width, p.logits.b_transposed = true;
-    p.logits.c = (void *)1, p.logits.c_ld = classes;
+    p.logits.c = (void *)1, p.logits.c_ld = row;
 
     p.dx = common; /* dlogits w */
     p.dx.rows_apart = true;
     p.dx.m = rows, p.dx.n = width, p.dx.k = classes;
-    p.dx.a = (void *)1, p.dx.a_ld = classes;
+    p.dx.a = (void *)1, p.dx.a_ld = row;
     p.dx.b = w->data, p.dx.b_ld = width;
     p.dx.c = out_data<void>(call, 3), p.dx.c_ld = width;
 
     p.dw = common; /* dlogits' x, added over the chunks */
     p.dw.m = classes, p.dw.n = width, p.dw.k = rows;
-    p.dw.a = (void *)1, p.dw.a_ld = classes, p.dw.a_transposed = true;
+    p.dw.a = (void *)1, p.dw.a_ld = row, p.dw.a_transposed = true;
     p.dw.b = x->data, p.dw.b_ld = width;
     p.dw.c = out_data<void>(call, 4), p.dw.c_ld = width;
     p.dw.type_c = x->dtype == LK_BF16 ? LK_F32 : x->dtype;
@@ -298,11 +306,7 @@ static lk_status run_chunk(const lk__kernel_call *call, entropy<T> e, int64_t fi
     p.dx.a = p.dw.a = e.logits;
     if ((status = lk__cuda_gemm(call, &p.logits)) < 0) return status;
     e.first = first;
-    if (e.classes % PACK(T) == 0)
-        LAUNCH((differentiate_rows<T, PACK(T)>), (unsigned)rows, block_threads(e.classes / PACK(T)), 0,
-               cuda_stream(call), e);
-    else
-        LAUNCH((differentiate_rows<T, 1>), (unsigned)rows, block_threads(e.classes), 0, cuda_stream(call), e);
+    LAUNCH((differentiate_rows<T, PACK(T)>), (unsigned)rows, block_threads(e.row / PACK(T)), 0, cuda_stream(call), e);
     if (p.dx.c) {
         p.dx.c = (T *)p.dx.c + first * width;
         if ((status = lk__cuda_gemm(call, &p.dx)) < 0) return status;
@@ -322,6 +326,7 @@ extern "C" lk_status lk__cuda_linear_cross_entropy(const lk__kernel_call *call)
         e.labels = in_data<int32_t>(call, 2);
         e.all_rows = all;
         e.classes = call->in[1].dims[0];
+        e.row = logits_row(call);
         e.ignore = call->attrs->ignore_index;
         e.smoothing = call->attrs->label_smoothing;
         e.gradients = out_data<T>(call, 3) || out_data<WIDE(T)>(call, 4);
