@@ -316,7 +316,7 @@ static lk__dnn_entry *find_plan(const lk__kernel_call *call, const shapes *x)
         build_gradient(&b);
     else
         build_forward(&b);
-    if (!lk__dnn_build_plans(entry, engine_space(x), !x->atomics, 1))
+    if (!lk__dnn_build_plans(entry, engine_space(x) - 256, !x->atomics, 1)) /* it begins at a multiple of 256 */
         lk__cuda_host.log(call->device->context, LK_LOG_INFO,
                           "attention%s (%lld, %lld, %lld×%lld): cuDNN is not used: %s", x->gradient ? "_grad" : "",
                           (long long)x->b, (long long)x->t, (long long)x->heads, (long long)x->d, entry->graph.why);
@@ -347,7 +347,7 @@ lk_status lk__cuda_dnn_attention(const lk__kernel_call *call, bool gradient)
     pointers p = find_operands(call, &x);
     float    scale = (float)call->attrs->scale, one = 1;
     float unseen = lk__dnn_version(cuda_device(call)->dnn) < 91000 ? -FLT_MAX : -INFINITY; /* as its own frontend does */
-    char   *rows = (char *)call->workspace, *engine = rows + rows_space(&x);
+    char   *rows = (char *)call->workspace, *engine = (char *)lk__round_up((size_t)(rows + rows_space(&x)), 256);
     int64_t uids[16];
     void   *at[16];
     int     count = 0;
