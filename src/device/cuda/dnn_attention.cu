@@ -328,7 +328,7 @@ static lk__dnn_entry *find_plan(const lk__kernel_call *call, const shapes *x)
 static bool is_device_known(const lk__kernel_call *call, bool gradient)
 {
     const lk__cuda_device *device = cuda_device(call);
-    return !device->by_heuristic && (gradient ? device->capability == 90 : device->capability >= 80);
+    return !device->base.by_heuristic && (gradient ? device->capability == 90 : device->capability >= 80);
 }
 
 lk_status lk__cuda_dnn_attention_prepare(const lk__kernel_call *call, bool gradient)
