@@ -3,6 +3,7 @@
 # of 50 steps beside the CPU's, ranks that share the GPU, a killed rank, code for sm_80 from PTX, and compute-sanitizer over our kernels.
 # The time of each part is printed; logs of what fails stay in $BUILD_DIR/cuda_logs. `cuda.sh PART…` runs some of: kernels tests losses
 # ranks kill ptx sanitizer.   ctest: timeout 900, ranks 3, label gpu
+# shellcheck disable=SC2317 # functions are called by name
 set -u
 : "${LOCKSTEP:?the command}" "${BUILD_DIR:?the build}"
 at_once=${LK_CUDA_AT_ONCE:-8} # tests that share the GPU
@@ -55,12 +56,17 @@ kernel_tests() { for test in "$BUILD_DIR"/test_kernels*; do [ -x "$test" ] && ec
 part_kernels() {
     export LK_KERNELS_RAN=$work/ran
     mkdir -p "$LK_KERNELS_RAN"
-    kernel_tests | run_listed kernels 240
+    run_listed kernels 240 < <(kernel_tests)
     "$BUILD_DIR/test_kernels_covered" > "$work/covered" 2>&1 || fail "$(cat "$work/covered")"
     unset LK_KERNELS_RAN
 }
 
-part_tests() { { registered guarded; echo "test_device $BUILD_DIR/test_device"; } | run_listed tests 240; }
+part_tests() {
+    run_listed tests 240 < <(
+        registered guarded
+        echo "test_device $BUILD_DIR/test_device"
+    )
+}
 
 # losses FILE: step and loss of each line of a log
 losses() { sed -n 's/.*"event": "step", "step": \([0-9]*\),.*"loss": \([^,}]*\).*/\1 \2/p' "$1"; }
@@ -139,17 +145,24 @@ part_kill() {
 }
 
 # GPUs of other kinds run what the driver makes of the PTX.
-part_ptx() { { kernel_tests | grep -E 'test_kernels(_norm|_gemm)? '; registered guarded | grep test_golden_ops; } | CUDA_FORCE_PTX_JIT=1 LK_TEST_SLOW=1 run_listed ptx 240; }
+part_ptx() {
+    CUDA_FORCE_PTX_JIT=1 LK_TEST_SLOW=1 run_listed ptx 240 < <(
+        kernel_tests | grep -E 'test_kernels(_norm|_gemm)? '
+        registered guarded | grep test_golden_ops
+    )
+}
 
 # The libraries' own kernels are left out.
 part_sanitizer() {
-    local tool libraries='cutlass|cudnn|cublas|nvjet|xmma|ampere_|sm80_|sm90_|fmha'
+    local libraries='cutlass|cudnn|cublas|nvjet|xmma|ampere_|sm80_|sm90_|fmha'
     command -v compute-sanitizer > /dev/null || { echo "skipped: compute-sanitizer is not installed"; return; }
-    for tool in memcheck racecheck initcheck synccheck; do
-        kernel_tests | while read -r name test; do
-            echo "$name.$tool compute-sanitizer --tool $tool --error-exitcode 1 --print-limit 20 --kernel-regex-exclude kns=$libraries $test"
+    LK_TEST_SLOW=1 LOCKSTEP_CUDA_PLAIN=1 run_listed sanitizer 400 < <(
+        for tool in memcheck racecheck initcheck synccheck; do
+            kernel_tests | while read -r name test; do
+                echo "$name.$tool compute-sanitizer --tool $tool --error-exitcode 1 --print-limit 20 --kernel-regex-exclude 'kns=$libraries' $test"
+            done
         done
-    done | LK_TEST_SLOW=1 LOCKSTEP_CUDA_PLAIN=1 run_listed sanitizer 400
+    )
 }
 
 for part in "${@:-all}"; do
