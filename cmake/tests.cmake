@@ -104,7 +104,11 @@ endfunction()
 
 # And once more, as NAME_emulated, on the device `cuda` of the emulation (cuda.cmake), whose memory and order of work are a GPU's. Not
 # those in emulated_excluded, by name and reason.
-set(emulated_excluded)
+set(emulated_excluded
+    test_operation # users' operations run on the host alone
+    # minutes, mostly in the exchange of norms' and attention's warps
+    test_gradients test_program test_parity test_precision test_ddp_golden test_generate test_trainer test_reproducible
+    test_data_parallel test_data_parallel_resnet test_transformers test_count)
 function(add_emulated_test name kind)
   if(NOT LK_CUDA_EMULATED OR name IN_LIST emulated_excluded)
     return()

@@ -70,7 +70,8 @@ static inline void *copy_to_device(device_copy *copy, const void *host, size_t b
 {
     copy->offset = odd ? LK__ALIGN : 0;
     copy->bytes = copy->offset + bytes + KERNEL_GUARD;
-    require_device(lk__device_alloc(kernel_device, LK_MEMORY_OTHER, copy->bytes, &copy->memory), "memory of the device");
+    require_device(lk__device_alloc(kernel_device, LK_MEMORY_OTHER, copy->bytes, &copy->memory),
+                   "memory of the device");
     char *data = copy->memory + copy->offset;
     if (host)
         require_device(lk__device_write(kernel_device, kernel_stream, data, host, bytes + KERNEL_GUARD), "a copy");
@@ -83,7 +84,8 @@ static inline void *copy_to_device(device_copy *copy, const void *host, size_t b
 static inline void copy_from_device(device_copy *copy, void *host, size_t bytes)
 {
     if (host)
-        require_device(lk__device_read(kernel_device, kernel_stream, host, copy->memory + copy->offset, bytes), "a copy");
+        require_device(lk__device_read(kernel_device, kernel_stream, host, copy->memory + copy->offset, bytes),
+                       "a copy");
     lk__device_free(kernel_device, LK_MEMORY_OTHER, copy->memory, copy->bytes);
 }
 

@@ -236,8 +236,8 @@ static void check_outputs(const spec *s, const lk__kernel_call *call, const lk__
     for (int i = 0; i < 2 && s->out[i]; i++) {
         size_t size = (size_t)s->out[i]->count * element(call->out[i].dtype);
         check_guard(call->out[i].data, size, "its output");
-        CHECK(memcmp(call->out[i].data, first->out[i].data, size) == 0, "%s: run %d, with as many threads, changes output %d",
-              the_case, threads, i);
+        CHECK(memcmp(call->out[i].data, first->out[i].data, size) == 0,
+              "%s: run %d, with as many threads, changes output %d", the_case, threads, i);
     }
 }
 
@@ -559,7 +559,8 @@ static void linear_layers(void)
     check_linear(1, 1, 1, true, true);
     check_linear(0, 16, 8, true, true);
     for (int rows = 1; rows <= 9; rows++) check_linear(rows, 300 + rows, 130 - rows, rows % 2, rows % 3 == 0);
-    for (int i = 0; i < repetitions(120); i++) check_linear(sizes[pick(14)], sizes[pick(14)], sizes[pick(14)], pick(2), pick(2));
+    for (int i = 0; i < repetitions(120); i++)
+        check_linear(sizes[pick(14)], sizes[pick(14)], sizes[pick(14)], pick(2), pick(2));
 }
 
 /* left, right: whether that operand has a batch; sum: the output has none. */
@@ -705,7 +706,8 @@ static void nan_passes(const char *isa, lk_dtype real, int64_t channels, int64_t
 static void nan_is_not_hidden_by_relu_and_pool(void)
 {
     for (int i = 0; lk__isa_names[i]; i++)
-        for (int real = LK_F32; real <= LK_BF16 && lk__isa_available(lk__isa_names[i]); real++) /* a device runs each time */
+        for (int real = LK_F32; real <= LK_BF16 && lk__isa_available(lk__isa_names[i]);
+             real++) /* a device runs each time */
             for (int64_t pool = 0; pool <= 2; pool += 2) {
                 nan_passes(lk__isa_names[i], (lk_dtype)real, 3, pool);
                 nan_passes(lk__isa_names[i], (lk_dtype)real, 16, pool);

@@ -74,8 +74,9 @@ static void linear_entropy_case(int64_t rows, int64_t classes, int64_t width, un
     }
     bool rounded = kernel_device && t.real == LK_BF16; /* a device may store logits in bf16 */
     for (int k = 0; k < 3; k++) expect(k, &sums[k], rounded ? 4e-3 : 5e-6);
-    double tolerance =
-        rounded ? 0.15 : t.real == LK_BF16 ? 1e-2 : 1e-5; /* gradients of logits are rounded to bf16 before their products */
+    double tolerance = rounded             ? 0.15
+                       : t.real == LK_BF16 ? 1e-2
+                                           : 1e-5; /* gradients of logits are rounded to bf16 before their products */
     if (outputs & 1) expect(3, dx, tolerance);
     if (outputs & 2) expect(4, dw, tolerance);
     free(dx), free(dw), free(z);

@@ -18,7 +18,7 @@ struct alignas(2) __nv_bfloat16 {
     operator __nv_bfloat16_raw() const { return __nv_bfloat16_raw{bits}; }
     operator float() const { return lk__emulated_cast<float>((unsigned)bits << 16); }
 
-private:
+  private:
     /* To nearest, ties to even; every NaN becomes 0x7fff, as on the GPU. */
     static unsigned short round(float x)
     {
@@ -42,10 +42,7 @@ static inline __nv_bfloat16  __double2bfloat16(double x) { return __nv_bfloat16(
 static inline float          __bfloat162float(__nv_bfloat16 x) { return x; }
 static inline unsigned short __bfloat16_as_ushort(__nv_bfloat16 x) { return x.bits; }
 static inline short          __bfloat16_as_short(__nv_bfloat16 x) { return (short)x.bits; }
-static inline __nv_bfloat16  __ushort_as_bfloat16(unsigned short x)
-{
-    return __nv_bfloat16(__nv_bfloat16_raw{x});
-}
+static inline __nv_bfloat16  __ushort_as_bfloat16(unsigned short x) { return __nv_bfloat16(__nv_bfloat16_raw{x}); }
 static inline __nv_bfloat162 __floats2bfloat162_rn(float low, float high) { return __nv_bfloat162(low, high); }
 static inline __nv_bfloat162 __float22bfloat162_rn(float2 x) { return __nv_bfloat162(x.x, x.y); }
 static inline __nv_bfloat162 __float2bfloat162_rn(float x) { return __nv_bfloat162(x, x); }

@@ -87,7 +87,7 @@ static __global__ void count_atomically(int *counter, unsigned *least, unsigned 
 
 static __global__ void read_unwritten(float *out)
 {
-    __shared__ float      shared[64];
+    __shared__ float shared[64];
     DYNAMIC_SHARED(float, dynamic);
     __syncthreads();
     float x = shared[threadIdx.x], y = dynamic[threadIdx.x];
@@ -116,8 +116,10 @@ static __global__ void race(int *out) /* reads its neighbour's number without a 
 
 static __global__ void barrier_of_half(int *out)
 {
-    if (threadIdx.x < 16) __syncthreads();
-    else out[threadIdx.x] = __shfl_sync(0xffffffffu, 1, 0);
+    if (threadIdx.x < 16)
+        __syncthreads();
+    else
+        out[threadIdx.x] = __shfl_sync(0xffffffffu, 1, 0);
 }
 static __global__ void past_shared(int *out)
 {
@@ -133,8 +135,7 @@ static void threads_know_their_place(void)
     device_array<uint32_t> out(3 * 2 * 2 * 5 * 3 * 2);
     LAUNCH(write_places, dim3(3, 2, 2), dim3(5, 3, 2), 0, cudaStreamLegacy, out.data);
     std::vector<uint32_t> got = out.read();
-    for (uint32_t i = 0; i < got.size(); i++)
-        CHECK(got[i] == i / 30 * 1000 + i % 30, "%u: %u", i, got[i]);
+    for (uint32_t i = 0; i < got.size(); i++) CHECK(got[i] == i / 30 * 1000 + i % 30, "%u: %u", i, got[i]);
 }
 
 static void sums_wait_for_all(void)
@@ -239,7 +240,7 @@ static void streams_work_late(void)
     CHECK(x.read()[0] == 2, "%g", x.read()[0]);
     cudaMemsetAsync(y.data, 0, sizeof(float), two);
     cudaStreamSynchronize(two);
-    LAUNCH(add_one, 1, 1, 0, one, x.data, (int64_t)1); /* 3 */
+    LAUNCH(add_one, 1, 1, 0, one, x.data, (int64_t)1);          /* 3 */
     LAUNCH(add_from, 1, 1, 0, two, y.data, x.data, (int64_t)1); /* does not wait */
     cudaStreamSynchronize(two);
     CHECK(y.read()[0] == 2, "%g", y.read()[0]);
@@ -355,7 +356,8 @@ template <typename F> static void dies(const char *text, F mistake)
     said[length] = 0;
     close(channel[0]);
     waitpid(child, &status, 0);
-    CHECK(WIFSIGNALED(status) && (WTERMSIG(status) == SIGABRT || WTERMSIG(status) == SIGSEGV || WTERMSIG(status) == SIGBUS),
+    CHECK(WIFSIGNALED(status) &&
+              (WTERMSIG(status) == SIGABRT || WTERMSIG(status) == SIGSEGV || WTERMSIG(status) == SIGBUS),
           "status %d for %s", status, text);
     CHECK(strstr(said, text), "said: %s", said);
 }
@@ -367,14 +369,16 @@ static void mistakes_are_found(void)
     int                 on_stack = 0;
     float              *freed;
     numbers.write(std::vector<int>(64, 0));
-    dies("no thread can go on: of 64 threads", [&] { LAUNCH(barrier_of_half, 1, 64, 0, cudaStreamLegacy, numbers.data); });
+    dies("no thread can go on: of 64 threads",
+         [&] { LAUNCH(barrier_of_half, 1, 64, 0, cudaStreamLegacy, numbers.data); });
     dies("neither the device's memory nor pinned", [&] { LAUNCH(race, 1, 64, 0, cudaStreamLegacy, &on_stack); });
     dies("", [&] { LAUNCH(past_memory, 1, 1, 0, cudaStreamLegacy, x.data, (int64_t)64); });
     numbers.write(std::vector<int>(64, 1));
     dies("", [&] { LAUNCH(past_shared, 1, 64, 64 * sizeof(int), cudaStreamLegacy, numbers.data); });
     cudaMalloc(&freed, 64);
     cudaFree(freed);
-    dies("neither the device's memory nor pinned", [&] { LAUNCH(past_memory, 1, 1, 0, cudaStreamLegacy, freed, (int64_t)0); });
+    dies("neither the device's memory nor pinned",
+         [&] { LAUNCH(past_memory, 1, 1, 0, cudaStreamLegacy, freed, (int64_t)0); });
 }
 
 static double seconds(void) /* of the processor */

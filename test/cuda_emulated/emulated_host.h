@@ -93,26 +93,26 @@ enum cudaFuncAttribute {
     cudaFuncAttributePreferredSharedMemoryCarveout = 9
 };
 enum cudaDeviceAttr { /* CUDA's numbers */
-    cudaDevAttrMaxThreadsPerBlock = 1,
-    cudaDevAttrMaxSharedMemoryPerBlock = 8,
-    cudaDevAttrWarpSize = 10,
-    cudaDevAttrClockRate = 13,
-    cudaDevAttrMultiProcessorCount = 16,
-    cudaDevAttrIntegrated = 18,
-    cudaDevAttrComputeMode = 20,
-    cudaDevAttrConcurrentKernels = 31,
-    cudaDevAttrEccEnabled = 32,
-    cudaDevAttrMemoryClockRate = 36,
-    cudaDevAttrGlobalMemoryBusWidth = 37,
-    cudaDevAttrL2CacheSize = 38,
-    cudaDevAttrMaxThreadsPerMultiProcessor = 39,
-    cudaDevAttrAsyncEngineCount = 40,
-    cudaDevAttrUnifiedAddressing = 41,
-    cudaDevAttrComputeCapabilityMajor = 75,
-    cudaDevAttrComputeCapabilityMinor = 76,
-    cudaDevAttrMaxSharedMemoryPerMultiprocessor = 81,
-    cudaDevAttrPageableMemoryAccess = 88,
-    cudaDevAttrMaxSharedMemoryPerBlockOptin = 97
+                      cudaDevAttrMaxThreadsPerBlock = 1,
+                      cudaDevAttrMaxSharedMemoryPerBlock = 8,
+                      cudaDevAttrWarpSize = 10,
+                      cudaDevAttrClockRate = 13,
+                      cudaDevAttrMultiProcessorCount = 16,
+                      cudaDevAttrIntegrated = 18,
+                      cudaDevAttrComputeMode = 20,
+                      cudaDevAttrConcurrentKernels = 31,
+                      cudaDevAttrEccEnabled = 32,
+                      cudaDevAttrMemoryClockRate = 36,
+                      cudaDevAttrGlobalMemoryBusWidth = 37,
+                      cudaDevAttrL2CacheSize = 38,
+                      cudaDevAttrMaxThreadsPerMultiProcessor = 39,
+                      cudaDevAttrAsyncEngineCount = 40,
+                      cudaDevAttrUnifiedAddressing = 41,
+                      cudaDevAttrComputeCapabilityMajor = 75,
+                      cudaDevAttrComputeCapabilityMinor = 76,
+                      cudaDevAttrMaxSharedMemoryPerMultiprocessor = 81,
+                      cudaDevAttrPageableMemoryAccess = 88,
+                      cudaDevAttrMaxSharedMemoryPerBlockOptin = 97
 };
 
 typedef struct CUstream_st    *cudaStream_t;
@@ -179,8 +179,8 @@ cudaError_t cudaDriverGetVersion(int *version);
 cudaError_t cudaRuntimeGetVersion(int *version);
 cudaError_t cudaMemGetInfo(size_t *free, size_t *total);
 
-cudaError_t lk__emulated_malloc(void **memory, size_t bytes);
-cudaError_t lk__emulated_malloc_host(void **memory, size_t bytes);
+cudaError_t                                     lk__emulated_malloc(void **memory, size_t bytes);
+cudaError_t                                     lk__emulated_malloc_host(void **memory, size_t bytes);
 template <typename T> static inline cudaError_t cudaMalloc(T **memory, size_t bytes)
 {
     return lk__emulated_malloc((void **)memory, bytes);
@@ -239,7 +239,7 @@ cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t *nodes, size_t 
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t executable);
 cudaError_t cudaGraphDestroy(cudaGraph_t graph);
 
-cudaError_t lk__emulated_function_attribute(cudaFuncAttribute attribute, int value);
+cudaError_t                                     lk__emulated_function_attribute(cudaFuncAttribute attribute, int value);
 template <typename F> static inline cudaError_t cudaFuncSetAttribute(F *, cudaFuncAttribute attribute, int value)
 {
     return lk__emulated_function_attribute(attribute, value);

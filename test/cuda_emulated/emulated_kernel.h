@@ -11,8 +11,8 @@
 #include <type_traits>
 
 /* Of the thread that runs now. */
-extern uint3 threadIdx, blockIdx;
-extern dim3  blockDim, gridDim;
+extern uint3     threadIdx, blockIdx;
+extern dim3      blockDim, gridDim;
 static const int warpSize = 32;
 
 /* ---- launching ---- */
@@ -38,9 +38,8 @@ static inline void lk__emulated_launch(const char *name, dim3 grid, dim3 block, 
     int i = 0;
     (lk__emulated_check_argument(name, i++, arguments), ...);
     (void)i;
-    lk__emulated_queue_kernel(
-        name, grid, block, shared, stream,
-        [kernel, copies = std::make_tuple(arguments...)] { std::apply(kernel, copies); });
+    lk__emulated_queue_kernel(name, grid, block, shared, stream,
+                              [kernel, copies = std::make_tuple(arguments...)] { std::apply(kernel, copies); });
 }
 
 /* ---- waiting ---- */
@@ -55,10 +54,10 @@ enum lk__emulated_kind {
 int lk__emulated_block_barrier(int value);
 /* For the threads of the warp that mask names and that have not ended. Shuffle: the value of lane `source`; ballot: the lanes that
  * passed a value that is not 0; match: those that passed the same. */
-uint64_t           lk__emulated_warp(lk__emulated_kind kind, unsigned mask, uint64_t value, int source);
-int                lk__emulated_lane(void);
-unsigned           lk__emulated_live_lanes(void);
-[[noreturn]] void  lk__emulated_abort(const char *format, ...) __attribute__((format(printf, 1, 2)));
+uint64_t          lk__emulated_warp(lk__emulated_kind kind, unsigned mask, uint64_t value, int source);
+int               lk__emulated_lane(void);
+unsigned          lk__emulated_live_lanes(void);
+[[noreturn]] void lk__emulated_abort(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 #define LK_EMULATED_FENCE() __asm__ volatile("" ::: "memory")
 
@@ -75,8 +74,8 @@ static inline int __syncthreads_count(int x)
     LK_EMULATED_FENCE();
     return sum;
 }
-static inline int __syncthreads_or(int x) { return __syncthreads_count(x) != 0; }
-static inline int __syncthreads_and(int x) { return __syncthreads_count(!x) == 0; }
+static inline int      __syncthreads_or(int x) { return __syncthreads_count(x) != 0; }
+static inline int      __syncthreads_and(int x) { return __syncthreads_count(!x) == 0; }
 static inline uint64_t lk__emulated_exchange(lk__emulated_kind kind, unsigned mask, uint64_t value, int source)
 {
     LK_EMULATED_FENCE();
@@ -148,7 +147,7 @@ LK_EMULATED_ATOMIC(atomicSub, old - x)
 LK_EMULATED_ATOMIC(atomicMin, old < x ? old : x)
 LK_EMULATED_ATOMIC(atomicMax, old > x ? old : x)
 LK_EMULATED_ATOMIC(atomicOr, old | x)
-LK_EMULATED_ATOMIC(atomicAnd, old & x)
+LK_EMULATED_ATOMIC(atomicAnd, old &x)
 LK_EMULATED_ATOMIC(atomicXor, old ^ x)
 LK_EMULATED_ATOMIC(atomicExch, x)
 LK_EMULATED_ATOMIC(atomicInc, old >= x ? 0 : old + 1)
@@ -161,18 +160,18 @@ static inline T atomicCAS(T *address, typename std::common_type<T>::type expecte
     return old;
 }
 
-static inline void __threadfence(void) { LK_EMULATED_FENCE(); }
-static inline void __threadfence_block(void) { LK_EMULATED_FENCE(); }
-static inline void __threadfence_system(void) { LK_EMULATED_FENCE(); }
-static inline void __nanosleep(unsigned) {}
+static inline void              __threadfence(void) { LK_EMULATED_FENCE(); }
+static inline void              __threadfence_block(void) { LK_EMULATED_FENCE(); }
+static inline void              __threadfence_system(void) { LK_EMULATED_FENCE(); }
+static inline void              __nanosleep(unsigned) {}
 [[noreturn]] static inline void __trap(void) { lk__emulated_abort("__trap"); }
 
-template <typename T> static inline T __ldg(const T *p) { return *p; }
-template <typename T> static inline T __ldcs(const T *p) { return *p; }
-template <typename T> static inline T __ldcg(const T *p) { return *p; }
-template <typename T> static inline T __ldca(const T *p) { return *p; }
-template <typename T> static inline T __ldlu(const T *p) { return *p; }
-template <typename T> static inline T __ldcv(const T *p) { return *(const volatile T *)p; }
+template <typename T> static inline T    __ldg(const T *p) { return *p; }
+template <typename T> static inline T    __ldcs(const T *p) { return *p; }
+template <typename T> static inline T    __ldcg(const T *p) { return *p; }
+template <typename T> static inline T    __ldca(const T *p) { return *p; }
+template <typename T> static inline T    __ldlu(const T *p) { return *p; }
+template <typename T> static inline T    __ldcv(const T *p) { return *(const volatile T *)p; }
 template <typename T> static inline void __stcs(T *p, T x) { *p = x; }
 template <typename T> static inline void __stcg(T *p, T x) { *p = x; }
 template <typename T> static inline void __stwb(T *p, T x) { *p = x; }
@@ -180,20 +179,20 @@ template <typename T> static inline void __stwt(T *p, T x) { *p = x; }
 
 /* ---- integers and bits ---- */
 
-static inline int __popc(unsigned x) { return __builtin_popcount(x); }
-static inline int __popcll(unsigned long long x) { return __builtin_popcountll(x); }
-static inline int __clz(int x) { return x ? __builtin_clz((unsigned)x) : 32; }
-static inline int __clzll(long long x) { return x ? __builtin_clzll((unsigned long long)x) : 64; }
-static inline int __ffs(int x) { return __builtin_ffs(x); }
-static inline int __ffsll(long long x) { return __builtin_ffsll(x); }
+static inline int      __popc(unsigned x) { return __builtin_popcount(x); }
+static inline int      __popcll(unsigned long long x) { return __builtin_popcountll(x); }
+static inline int      __clz(int x) { return x ? __builtin_clz((unsigned)x) : 32; }
+static inline int      __clzll(long long x) { return x ? __builtin_clzll((unsigned long long)x) : 64; }
+static inline int      __ffs(int x) { return __builtin_ffs(x); }
+static inline int      __ffsll(long long x) { return __builtin_ffsll(x); }
 static inline unsigned __brev(unsigned x)
 {
     unsigned y = 0;
     for (int i = 0; i < 32; i++) y |= (x >> i & 1u) << (31 - i);
     return y;
 }
-static inline unsigned __umulhi(unsigned x, unsigned y) { return (unsigned)((uint64_t)x * y >> 32); }
-static inline int      __mulhi(int x, int y) { return (int)((int64_t)x * y >> 32); }
+static inline unsigned           __umulhi(unsigned x, unsigned y) { return (unsigned)((uint64_t)x * y >> 32); }
+static inline int                __mulhi(int x, int y) { return (int)((int64_t)x * y >> 32); }
 static inline unsigned long long __umul64hi(unsigned long long x, unsigned long long y)
 {
     return (unsigned long long)((unsigned __int128)x * y >> 64);
@@ -213,15 +212,15 @@ template <typename To, typename From> static inline To lk__emulated_cast(From x)
     memcpy(&y, &x, sizeof y);
     return y;
 }
-static inline unsigned           __float_as_uint(float x) { return lk__emulated_cast<unsigned>(x); }
-static inline int                __float_as_int(float x) { return lk__emulated_cast<int>(x); }
-static inline float              __uint_as_float(unsigned x) { return lk__emulated_cast<float>(x); }
-static inline float              __int_as_float(int x) { return lk__emulated_cast<float>(x); }
-static inline long long          __double_as_longlong(double x) { return lk__emulated_cast<long long>(x); }
-static inline double             __longlong_as_double(long long x) { return lk__emulated_cast<double>(x); }
-static inline int                __double2hiint(double x) { return (int)(__double_as_longlong(x) >> 32); }
-static inline int                __double2loint(double x) { return (int)__double_as_longlong(x); }
-static inline double             __hiloint2double(int high, int low)
+static inline unsigned  __float_as_uint(float x) { return lk__emulated_cast<unsigned>(x); }
+static inline int       __float_as_int(float x) { return lk__emulated_cast<int>(x); }
+static inline float     __uint_as_float(unsigned x) { return lk__emulated_cast<float>(x); }
+static inline float     __int_as_float(int x) { return lk__emulated_cast<float>(x); }
+static inline long long __double_as_longlong(double x) { return lk__emulated_cast<long long>(x); }
+static inline double    __longlong_as_double(long long x) { return lk__emulated_cast<double>(x); }
+static inline int       __double2hiint(double x) { return (int)(__double_as_longlong(x) >> 32); }
+static inline int       __double2loint(double x) { return (int)__double_as_longlong(x); }
+static inline double    __hiloint2double(int high, int low)
 {
     return __longlong_as_double((long long)((unsigned long long)(unsigned)high << 32 | (unsigned)low));
 }
@@ -233,16 +232,22 @@ static inline double             __hiloint2double(int high, int low)
 template <typename A, typename B> static inline typename std::common_type<A, B>::type min(A a, B b)
 {
     typedef typename std::common_type<A, B>::type T;
-    if constexpr (std::is_same<T, float>::value) return fminf(a, b);
-    else if constexpr (std::is_same<T, double>::value) return fmin(a, b);
-    else return (T)b < (T)a ? (T)b : (T)a;
+    if constexpr (std::is_same<T, float>::value)
+        return fminf(a, b);
+    else if constexpr (std::is_same<T, double>::value)
+        return fmin(a, b);
+    else
+        return (T)b < (T)a ? (T)b : (T)a;
 }
 template <typename A, typename B> static inline typename std::common_type<A, B>::type max(A a, B b)
 {
     typedef typename std::common_type<A, B>::type T;
-    if constexpr (std::is_same<T, float>::value) return fmaxf(a, b);
-    else if constexpr (std::is_same<T, double>::value) return fmax(a, b);
-    else return (T)a < (T)b ? (T)b : (T)a;
+    if constexpr (std::is_same<T, float>::value)
+        return fmaxf(a, b);
+    else if constexpr (std::is_same<T, double>::value)
+        return fmax(a, b);
+    else
+        return (T)a < (T)b ? (T)b : (T)a;
 }
 
 static inline float  rsqrtf(float x) { return (float)(1 / sqrt((double)x)); }
@@ -260,8 +265,8 @@ static inline float  rsqrt(float x) { return rsqrtf(x); }
 #define __cosf(x) cosf(x)
 #define __tanf(x) tanf(x)
 #define __sincosf(x, s, c) sincosf(x, s, c)
-static inline float  __fdividef(float x, float y) { return x / y; }
-static inline float  __saturatef(float x) { return x > 0 ? x < 1 ? x : 1 : 0; }
+static inline float __fdividef(float x, float y) { return x / y; }
+static inline float __saturatef(float x) { return x > 0 ? x < 1 ? x : 1 : 0; }
 /* A rounding that cannot be contracted: the compiler does not see through these. */
 #if defined(__aarch64__)
 #define LK_EMULATED_REGISTER "w"
@@ -279,11 +284,11 @@ static inline float  __saturatef(float x) { return x > 0 ? x < 1 ? x : 1 : 0; }
     }
 LK_EMULATED_ROUNDED(__fadd_rn, float, x + y)
 LK_EMULATED_ROUNDED(__fsub_rn, float, x - y)
-LK_EMULATED_ROUNDED(__fmul_rn, float, x * y)
+LK_EMULATED_ROUNDED(__fmul_rn, float, x *y)
 LK_EMULATED_ROUNDED(__fdiv_rn, float, x / y)
 LK_EMULATED_ROUNDED(__dadd_rn, double, x + y)
 LK_EMULATED_ROUNDED(__dsub_rn, double, x - y)
-LK_EMULATED_ROUNDED(__dmul_rn, double, x * y)
+LK_EMULATED_ROUNDED(__dmul_rn, double, x *y)
 LK_EMULATED_ROUNDED(__ddiv_rn, double, x / y)
 #undef LK_EMULATED_ROUNDED
 static inline float  __fmaf_rn(float x, float y, float z) { return fmaf(x, y, z); }

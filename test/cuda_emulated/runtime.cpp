@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <pthread.h>
 #include <set>
 #include <string>
 #include <sys/mman.h>
@@ -19,11 +20,12 @@
 typedef std::function<void()> job;
 
 struct capture {
-    std::vector<job>      jobs;
-    CUstream_st          *origin;
-    cudaStreamCaptureMode mode;
-    bool                  invalid = false;
-    std::set<CUstream_st *> streams; /* that take part */
+    std::vector<job>        jobs;
+    CUstream_st            *origin;
+    cudaStreamCaptureMode   mode;
+    bool                    invalid = false;
+    pthread_t               thread = pthread_self(); /* that began it */
+    std::set<CUstream_st *> streams;                 /* that take part */
 };
 
 struct CUstream_st {
@@ -31,7 +33,7 @@ struct CUstream_st {
     std::deque<job>          queue;
     uint64_t                 queued = 0, done = 0;
     std::shared_ptr<capture> captured;
-    uint64_t                 captured_jobs = 0, joined = 0; /* of the capture: its own, and those that another stream waits for */
+    uint64_t captured_jobs = 0, joined = 0; /* of the capture: its own, and those that another stream waits for */
 };
 typedef std::shared_ptr<CUstream_st> stream_pointer;
 
@@ -54,7 +56,7 @@ struct CUgraphExec_st {
 
 namespace {
 
-std::recursive_mutex lock; /* guards everything here and in threads.cpp; a leaf */
+std::recursive_mutex                          lock; /* guards everything here and in threads.cpp; a leaf */
 typedef std::lock_guard<std::recursive_mutex> guard;
 
 thread_local cudaError_t last_error;
@@ -119,10 +121,10 @@ struct allocation {
     size_t pages, bytes; /* whole pages with the one that faults; as asked for */
     char  *memory;
 };
-char                       *region;
+char                        *region;
 std::map<size_t, allocation> allocations; /* by offset in the region */
-std::map<char *, size_t>    pinned;
-size_t                      device_used;
+std::map<char *, size_t>     pinned;
+size_t                       device_used;
 
 size_t round_up(size_t n, size_t to) { return (n + to - 1) / to * to; }
 size_t page_size(void) { return (size_t)sysconf(_SC_PAGESIZE); }
@@ -154,7 +156,7 @@ bool is_pinned(const void *p, size_t bytes)
 
 /* ---- streams ---- */
 
-std::set<CUstream_st *>                  streams;
+std::set<CUstream_st *>                 streams;
 std::map<CUstream_st *, stream_pointer> owners;
 
 CUstream_st *legacy(void)
@@ -213,7 +215,8 @@ void finish_all(void)
 cudaError_t invalidate_capture(CUstream_st *s, cudaError_t error, const char *what)
 {
     if (s && s->captured) {
-        if (!s->captured->invalid) fprintf(stderr, "cuda emulation: %s ends a capture: %s\n", what, cudaGetErrorString(error));
+        if (!s->captured->invalid)
+            fprintf(stderr, "cuda emulation: %s ends a capture: %s\n", what, cudaGetErrorString(error));
         s->captured->invalid = true;
     }
     return result(error);
@@ -224,7 +227,9 @@ cudaError_t invalidate_capture(CUstream_st *s, cudaError_t error, const char *wh
 cudaError_t refuse_in_capture(const char *what)
 {
     for (CUstream_st *s : streams)
-        if (s->captured && s->captured->mode != cudaStreamCaptureModeRelaxed)
+        if (s->captured && (s->captured->mode == cudaStreamCaptureModeGlobal ||
+                            (s->captured->mode == cudaStreamCaptureModeThreadLocal &&
+                             pthread_equal(s->captured->thread, pthread_self()))))
             return invalidate_capture(s, cudaErrorStreamCaptureUnsupported, what);
     return cudaSuccess;
 }
@@ -304,8 +309,8 @@ static int device_count(void)
 
 cudaError_t cudaGetDeviceCount(int *count)
 {
-    guard       g(lock);
-    injection  *i = injected();
+    guard      g(lock);
+    injection *i = injected();
     *count = device_count();
     if (*count == 0) return result(i->error ? i->error : cudaErrorNoDevice);
     return cudaSuccess;
@@ -577,8 +582,8 @@ cudaError_t cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_
     guard g(lock);
     if (width > to_pitch || width > from_pitch) return result(cudaErrorInvalidValue);
     for (size_t i = 0; i < height; i++) {
-        cudaError_t error = cudaMemcpyAsync((char *)to + i * to_pitch, (const char *)from + i * from_pitch, width, kind,
-                                            stream);
+        cudaError_t error =
+            cudaMemcpyAsync((char *)to + i * to_pitch, (const char *)from + i * from_pitch, width, kind, stream);
         if (error) return error;
     }
     return cudaSuccess;
@@ -615,8 +620,8 @@ void lk__emulated_check_pointer(const char *name, int argument, const void *poin
 {
     guard g(lock);
     if (!pointer || is_device(pointer, 0) || is_pinned(pointer, 0)) return;
-    lk__emulated_abort("argument %d of kernel %s is %p, which is neither the device's memory nor pinned", argument, name,
-                       pointer);
+    lk__emulated_abort("argument %d of kernel %s is %p, which is neither the device's memory nor pinned", argument,
+                       name, pointer);
 }
 
 void lk__emulated_queue_kernel(const char *name, dim3 grid, dim3 block, size_t shared, cudaStream_t stream,

@@ -39,7 +39,8 @@ enum {
 #endif
     SPREAD = 32 << 10,
     SHARED = 256 << 10, /* dynamic shared memory, at most: more than any GPU has */
-    POISONED_ALWAYS = 16 << 10, /* bytes of all kernels' variables; where there are more, only the first blocks find them filled */
+    POISONED_ALWAYS =
+        16 << 10, /* bytes of all kernels' variables; where there are more, only the first blocks find them filled */
     POISONED_BLOCKS = 2,
 };
 
@@ -250,8 +251,9 @@ void make_ready(int i)
         if (threads[i].state == AT_WARP && first < 0) first = i;
     }
     if (first >= 0)
-        snprintf(text, sizeof text, "; thread %d waits for lanes %08x, of which %08x have arrived and %08x have not ended",
-                 first, threads[first].mask, b.at_warp[first / LANES], b.live_lanes[first / LANES]);
+        snprintf(text, sizeof text,
+                 "; thread %d waits for lanes %08x, of which %08x have arrived and %08x have not ended", first,
+                 threads[first].mask, b.at_warp[first / LANES], b.live_lanes[first / LANES]);
     lk__emulated_abort("no thread can go on: of %d threads, %d wait at __syncthreads, %d at a function of their warp, "
                        "and %d have ended%s",
                        b.threads, at_block, at_warp, ended, text);
@@ -297,9 +299,10 @@ void complete_warp(int warp, unsigned lanes, int self)
     for (unsigned left = lanes; left; left &= left - 1) {
         const thread *t = &first[__builtin_ctz(left)];
         if (t->kind != first[any].kind || t->mask != first[any].mask)
-            lk__emulated_abort("threads %d and %d of a warp wait together at different functions or with different masks "
-                               "(%08x, %08x)",
-                               warp * LANES + any, (int)(t - threads), first[any].mask, t->mask);
+            lk__emulated_abort(
+                "threads %d and %d of a warp wait together at different functions or with different masks "
+                "(%08x, %08x)",
+                warp * LANES + any, (int)(t - threads), first[any].mask, t->mask);
         if (t->value) ballot |= 1u << (t - first);
     }
     for (unsigned left = lanes; left; left &= left - 1) {
@@ -356,9 +359,9 @@ void poison_shared(uint64_t number)
 
 void run_block(void)
 {
-    int    count = b.threads;
-    uint3  index = {0, 0, 0};
-    bool   waited = b.waited;
+    int   count = b.threads;
+    uint3 index = {0, 0, 0};
+    bool  waited = b.waited;
     for (int i = 0; i < count; i++) {
         threads[i].state = NOT_STARTED;
         threads[i].index = index;
@@ -490,9 +493,10 @@ void lk__emulated_abort(const char *format, ...)
 {
     va_list list;
     if (b.name)
-        fprintf(stderr, "cuda emulation: kernel %s, block (%u, %u, %u) of (%u, %u, %u): ", b.name, blockIdx.x, blockIdx.y,
-                blockIdx.z, gridDim.x, gridDim.y, gridDim.z);
-    else fprintf(stderr, "cuda emulation: ");
+        fprintf(stderr, "cuda emulation: kernel %s, block (%u, %u, %u) of (%u, %u, %u): ", b.name, blockIdx.x,
+                blockIdx.y, blockIdx.z, gridDim.x, gridDim.y, gridDim.z);
+    else
+        fprintf(stderr, "cuda emulation: ");
     va_start(list, format);
     vfprintf(stderr, format, list);
     va_end(list);
