@@ -189,10 +189,10 @@ static void compare_ways(lk__kernel_call *call, double operations, run_function 
         time = time_call(call, own, &out);
         print_way("our own", time, operations, out, reference);
     }
-    gpu.by_heuristic = true;
+    gpu.base.by_heuristic = true;
     time = time_call(call, run, &out);
     print_way("reproducible", time, operations, out, reference);
-    gpu.by_heuristic = false;
+    gpu.base.by_heuristic = false;
     if (prepare(&gpu.base, NULL, call) < 0) printf("    preparing failed\n");
     time = time_call(call, run, &out);
     print_way("measured", time, operations, out, reference);
@@ -247,7 +247,7 @@ static void check_rows(lk_dtype type, int64_t inputs, int64_t outputs)
     call.in[0] = make_operand(type, true, 2, xd), call.in[1] = make_operand(type, true, 2, wd);
     call.out[0] = make_operand(type, false, 2, yd);
     stop_at(cudaMalloc(&call.workspace, LK__CUDA_PRODUCT_BYTES), "cudaMalloc");
-    gpu.by_heuristic = true;
+    gpu.base.by_heuristic = true;
     printf("rows of %s, %lld to %lld:", type == LK_BF16 ? "bf16" : "f32", (long long)inputs, (long long)outputs);
     for (int64_t rows : counts) {
         call.in[0].dims[0] = call.out[0].dims[0] = rows;
@@ -258,7 +258,7 @@ static void check_rows(lk_dtype type, int64_t inputs, int64_t outputs)
         printf(" %lld %s", (long long)rows, memcmp(all.data(), y.data(), y.size() * sizeof(float)) ? "DIFFER" : "same");
     }
     printf("\n");
-    gpu.by_heuristic = false;
+    gpu.base.by_heuristic = false;
     cudaFree(call.workspace);
 }
 

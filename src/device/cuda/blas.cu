@@ -6,8 +6,9 @@
  * anything runs and unless the device forbids it, the fastest of its first ones. Only algorithms with a fixed order of additions are
  * allowed: no sums in place, which depend on which block is first.
  *
- * relu is a kernel of our own behind the product, because the library's does not promise to keep NaN. */
-#include "device/cuda/gemm.h"
+  * relu is a kernel of our own behind the product, because the library's does not promise to keep NaN; so is gelu but for bf16, because the
+ * library's is an approximation. */
+#include "device/cuda/product_epilogue.h"
 
 #include "device/cuda/backend.h"
 #include "device/cuda/choices.h"
@@ -25,17 +26,18 @@
 /* ---- the library ---- */
 
 /* X(function): what is called of it; all of them are in cuBLASLt 12 and 13. */
-#define FUNCTIONS(X)                                                                                         \
-    X(cublasLtGetVersion)                                                                                    \
-    X(cublasLtCreate)                                                                                        \
-    X(cublasLtDestroy)                                                                                       \
-    X(cublasLtMatmul)                                                                                        \
-    X(cublasLtMatmulAlgoGetHeuristic)                                                                        \
-    X(cublasLtMatmulAlgoCheck)                                                                               \
-    X(cublasLtMatmulDescCreate)                                                                              \
-    X(cublasLtMatmulDescDestroy) X(cublasLtMatmulDescSetAttribute) X(cublasLtMatrixLayoutCreate)             \
-        X(cublasLtMatrixLayoutDestroy) X(cublasLtMatrixLayoutSetAttribute) X(cublasLtMatmulPreferenceCreate) \
-            X(cublasLtMatmulPreferenceDestroy) X(cublasLtMatmulPreferenceSetAttribute)
+#define FUNCTIONS(X)                                                                                             \
+    X(cublasLtGetVersion)                                                                                        \
+    X(cublasLtCreate)                                                                                            \
+    X(cublasLtDestroy)                                                                                           \
+    X(cublasLtMatmul)                                                                                            \
+    X(cublasLtMatmulAlgoGetHeuristic)                                                                            \
+    X(cublasLtMatmulAlgoCheck)                                                                                   \
+    X(cublasLtMatmulDescCreate)                                                                                  \
+    X(cublasLtMatmulDescDestroy)                                                                                 \
+    X(cublasLtMatmulDescSetAttribute) X(cublasLtMatrixLayoutCreate) X(cublasLtMatrixLayoutDestroy)               \
+        X(cublasLtMatrixLayoutSetAttribute) X(cublasLtMatmulPreferenceCreate) X(cublasLtMatmulPreferenceDestroy) \
+            X(cublasLtMatmulPreferenceSetAttribute)
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static struct {
@@ -85,7 +87,7 @@ void lk__cuda_blas_text(char *text, size_t bytes)
 typedef struct product_key {
     int64_t m, n, k, batch, a_ld, b_ld, c_ld, a_batch, b_batch, c_batch;
     int32_t type, type_c, epilogue, align_a, align_b, align_c;
-    uint8_t a_transposed, b_transposed, adds, tf32, rows_apart, sums, relu, unused;
+    uint8_t a_transposed, b_transposed, adds, tf32, rows_apart, sums, activates, unused;
 } product_key;
 
 typedef enum product_way {
@@ -171,13 +173,19 @@ static cudaDataType_t data_type(int type)
     return type == LK_F64 ? CUDA_R_64F : type == LK_BF16 ? CUDA_R_16BF : CUDA_R_32F;
 }
 
-/* relu is not among them: see above. */
+/* Whether the activation is applied by a kernel of our own: see above. */
+static bool activates_after(const lk__cuda_product *p)
+{
+    return p->activation == LK__RELU || (p->activation == LK__GELU_TANH && p->type != LK_BF16);
+}
+
 static int epilogue_of(const lk__cuda_product *p)
 {
     if (p->a_sums) return CUBLASLT_EPILOGUE_BGRADB; /* our A is the library's B */
     if (p->b_sums) return CUBLASLT_EPILOGUE_BGRADA;
-    if (p->activation == LK__GELU_TANH && p->gradient) return CUBLASLT_EPILOGUE_DGELU;
-    int gelu = p->activation != LK__GELU_TANH ? 0 : p->saved ? CUBLASLT_EPILOGUE_GELU_AUX : CUBLASLT_EPILOGUE_GELU;
+    bool inside = p->activation == LK__GELU_TANH && !activates_after(p);
+    if (inside && p->gradient) return CUBLASLT_EPILOGUE_DGELU;
+    int gelu = !inside ? 0 : p->saved ? CUBLASLT_EPILOGUE_GELU_AUX : CUBLASLT_EPILOGUE_GELU;
     int bias = p->bias ? CUBLASLT_EPILOGUE_BIAS : 0;
     return gelu | bias ? gelu | bias : CUBLASLT_EPILOGUE_DEFAULT;
 }
@@ -208,7 +216,7 @@ static product_key key_of(const lk__cuda_device *device, const lk__cuda_product 
     key.rows_apart = p->rows_apart && device->base.by_heuristic;
 
     key.sums = p->a_sums || p->b_sums;
-    key.relu = p->activation == LK__RELU;
+    key.activates = activates_after(p);
     return key;
 }
 
@@ -218,9 +226,9 @@ static bool aligned(const void *p, int to) { return (uintptr_t)p % (uintptr_t)to
 static bool suits_library(const lk__cuda_product *p, const product_key *key)
 {
     bool types = p->type_c == p->type || (p->type == LK_BF16 && p->type_c == LK_F32);
-    bool epilogue = key->epilogue != CUBLASLT_EPILOGUE_DEFAULT || key->relu;
+    bool epilogue = key->epilogue != CUBLASLT_EPILOGUE_DEFAULT || key->activates;
     if (!types || !p->workspace || (epilogue && (p->batch > 1 || p->beta != 0))) return false;
-    if (key->relu && p->c_ld != p->n) return false;
+    if (key->activates && p->c_ld != p->n) return false;
     if (p->bias && p->type_c != p->type) return false;
     if (p->type == LK_F64 && p->m * p->n * p->k * p->batch < (int64_t)1 << 30) return false; /* proved with ours */
     return aligned(p->a, key->align_a) && aligned(p->b, key->align_b) && aligned(p->c, key->align_c);
@@ -283,15 +291,22 @@ static bool set_pointers(entry *e, const lk__cuda_product *p, bool sums)
 {
     const void *bias = sums && p->a_sums ? p->a_sums : sums && p->b_sums ? p->b_sums : p->bias;
     return (!bias || set_operation(e, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias)) &&
-           (!p->saved || set_operation(e, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &p->saved, sizeof p->saved));
+           (!p->saved || e->key.activates ||
+            set_operation(e, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &p->saved, sizeof p->saved));
 }
 
 /* ---- algorithms ---- */
 
+/* Where the algorithm must not depend on the number of rows, what the smallest product has. */
+static size_t allowed_bytes(const product_key *key)
+{
+    return key->rows_apart ? lk__cuda_product_bytes(1, 1, 1) : lk__cuda_product_bytes(key->m, key->n, key->batch);
+}
+
 static cublasLtMatmulPreference_t make_preference(const product_key *key)
 {
     cublasLtMatmulPreference_t preference = NULL;
-    uint64_t                   bytes = LK__CUDA_PRODUCT_BYTES;
+    uint64_t                   bytes = allowed_bytes(key);
     uint32_t schemes = key->rows_apart ? CUBLASLT_REDUCTION_SCHEME_NONE : CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
     uint32_t a = (uint32_t)key->align_b, b = (uint32_t)key->align_a, c = (uint32_t)key->align_c;
     if (!ok(lt.cublasLtMatmulPreferenceCreate(&preference))) return NULL;
@@ -355,7 +370,7 @@ static int find_algorithms(lk__cuda_blas *blas, entry *e, const lk__cuda_product
         cublasLtMatmulHeuristicResult_t checked;
         bool fits = ok(lt.cublasLtMatmulAlgoCheck(blas->handle, e->operation, e->a, e->b, e->c, e->c, &results[i].algo,
                                                   &checked)) &&
-                    checked.workspaceSize <= LK__CUDA_PRODUCT_BYTES;
+                    checked.workspaceSize <= allowed_bytes(&e->key);
         if (fits) results[kept++] = results[i];
     }
     return kept;
@@ -363,19 +378,19 @@ static int find_algorithms(lk__cuda_blas *blas, entry *e, const lk__cuda_product
 
 /* ---- running ---- */
 
-template <typename T> static __global__ void relu_in_place(T *x, int64_t n)
+/* C holds the sums with their bias. */
+template <typename T> static __global__ void activate(product_epilogue<T> to, int64_t n)
 {
-    EACH_INDEX(i, n)
-    {
-        WIDE(T) v = load(x + i);
-        if (v < 0) store(x + i, (WIDE(T))0);
-    }
+    to.alpha = 1;
+    to.bias = NULL;
+    EACH_INDEX(i, n) to.write(to.c, i, to.finish(i, 0, to.read(to.c, i)));
 }
 
-static lk_status apply_relu(const lk__kernel_call *call, const lk__cuda_product *p)
+static lk_status apply_activation(const lk__kernel_call *call, const lk__cuda_product *p)
 {
     int64_t n = p->m * p->n;
-    BY_ELEMENT(p->type_c, T, LAUNCH((relu_in_place<T>), cuda_blocks(n, 256), 256, 0, cuda_stream(call), (T *)p->c, n);)
+    BY_ELEMENT(p->type, T,
+               LAUNCH((activate<T>), cuda_blocks(n, 256), 256, 0, cuda_stream(call), product_epilogue_of<T>(p), n);)
     return lk__cuda_launched(call);
 }
 
@@ -389,7 +404,8 @@ static lk_status queue_sums(const lk__kernel_call *call, const lk__cuda_product 
 static bool can_sum(const lk__cuda_product *p)
 {
     bool whole = p->a_sums ? p->a_transposed && p->a_ld == p->m : !p->b_transposed && p->b_ld == p->n;
-    return whole && lk__cuda_column_sums_workspace(p->k, p->a_sums ? p->m : p->n) <= LK__CUDA_PRODUCT_BYTES;
+    return whole && lk__cuda_column_sums_workspace(p->k, p->a_sums ? p->m : p->n) <=
+                        lk__cuda_product_bytes(p->m, p->n, p->batch);
 }
 
 static lk_status queue_algorithm(const lk__kernel_call *call, const lk__cuda_product *p, entry *e,
@@ -406,12 +422,12 @@ static lk_status queue_algorithm(const lk__kernel_call *call, const lk__cuda_pro
     cudaThreadExchangeStreamCaptureMode(&mode);
     cublasStatus_t done =
         lt.cublasLtMatmul(blas->handle, e->operation, alpha, p->b, e->a, p->a, e->b, beta, p->c, e->c, p->c, e->c,
-                          algorithm, p->workspace, LK__CUDA_PRODUCT_BYTES, cuda_stream(call));
+                          algorithm, p->workspace, lk__cuda_product_bytes(p->m, p->n, p->batch), cuda_stream(call));
     cudaThreadExchangeStreamCaptureMode(&mode);
     if (!ok(done)) return LK_EUNSUPPORTED;
     lk_status status = lk__cuda_launched(call);
     if (status >= 0 && way == BY_LIBRARY_WITH_SUMS) status = queue_sums(call, p);
-    if (status >= 0 && e->key.relu) status = apply_relu(call, p);
+    if (status >= 0 && e->key.activates) status = apply_activation(call, p);
     return status;
 }
 
@@ -495,7 +511,8 @@ static bool open_bench(bench *x, lk__cuda_device *device, const lk__cuda_product
     size_t b = matrix_bytes(p->b_transposed ? p->n : p->k, p->b_transposed ? p->k : p->n, p->b_ld, p->batch, p->b_batch,
                             p->type);
     size_t c = matrix_bytes(p->m, p->n, p->c_ld, p->batch, p->c_batch, p->type_c), saved = p->saved ? c : 0;
-    size_t vector = matrix_bytes(1, p->m > p->n ? p->m : p->n, 0, 1, 0, wide), workspace = LK__CUDA_PRODUCT_BYTES;
+    size_t vector = matrix_bytes(1, p->m > p->n ? p->m : p->n, 0, 1, 0, wide),
+           workspace = lk__cuda_product_bytes(p->m, p->n, p->batch);
     size_t bytes = a + b + c + saved + vector + workspace;
     memset(x, 0, sizeof *x);
     if (!clock_open(&x->clock) || !(x->memory = clock_memory(&x->clock, bytes))) return false;

@@ -106,7 +106,8 @@ static bool packs_align(const void *p, int64_t ld, int64_t pack) { return (uintp
 bool lk__cuda_few_rows_suit(const lk__cuda_device *device, const lk__cuda_product *p)
 {
     int64_t pack = p->type == LK_BF16 ? PACK(bf16) : PACK(float);
-    if (device->base.by_heuristic || p->m < 1 || p->m > MOST || p->batch != 1 || p->a_transposed || p->a_sums || p->b_sums)
+    if (device->base.by_heuristic || p->m < 1 || p->m > MOST || p->batch != 1 || p->a_transposed || p->a_sums ||
+        p->b_sums)
         return false;
     if ((p->type != LK_BF16 && p->type != LK_F32) || p->n * p->k < 1 << 14) return false;
     if (!packs_align(p->b, p->b_ld, pack)) return false;

@@ -36,11 +36,17 @@ typedef struct lk__cuda_product {
      * as the weight's. At most one of them. */
     void *a_sums, *b_sums;
 
-    void *workspace; /* LK__CUDA_PRODUCT_BYTES; aligned to 16 */
+    void *workspace; /* lk__cuda_product_bytes; aligned to 16 */
 } lk__cuda_product;
 
-/* Of every product, so that plans are exact without a GPU. What cuBLASLt recommends on Hopper. */
+/* Of a product's workspace at most: what cuBLASLt recommends on Hopper. */
 static const size_t LK__CUDA_PRODUCT_BYTES = (size_t)32 << 20;
+/* By the shape of the results alone, so that plans are exact without a GPU; small products need little. Not less for a larger shape. */
+static inline size_t lk__cuda_product_bytes(int64_t m, int64_t n, int64_t batch)
+{
+    double bytes = (2 << 20) + 16.0 * (double)m * (double)n * (double)batch;
+    return bytes < (double)LK__CUDA_PRODUCT_BYTES ? ((size_t)bytes + 255) / 256 * 256 : LK__CUDA_PRODUCT_BYTES;
+}
 
 /* Queues the product on the call's stream. */
 lk_status lk__cuda_gemm(const lk__kernel_call *call, const lk__cuda_product *product);

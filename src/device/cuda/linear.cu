@@ -55,10 +55,12 @@ extern "C" lk_status lk__cuda_linear(const lk__kernel_call *call)
     return lk__cuda_gemm(call, &p);
 }
 
-extern "C" size_t lk__cuda_linear_workspace(const lk__kernel_call *call, int threads)
+static size_t bytes_of(const lk__cuda_product *p) { return lk__cuda_product_bytes(p->m, p->n, p->batch); }
+
+extern "C" size_t lk__cuda_linear_workspace(const lk__kernel_call *call, int)
 {
-    (void)call, (void)threads;
-    return LK__CUDA_PRODUCT_BYTES;
+    lk__cuda_product p = forward_product(call);
+    return bytes_of(&p);
 }
 
 extern "C" lk_status lk__cuda_linear_prepare(lk__device *device, const lk__device_kernel *kernel, lk__kernel_call *call)
@@ -84,10 +86,10 @@ extern "C" lk_status lk__cuda_linear_grad_input(const lk__kernel_call *call)
     return lk__cuda_gemm(call, &p);
 }
 
-extern "C" size_t lk__cuda_linear_grad_input_workspace(const lk__kernel_call *call, int threads)
+extern "C" size_t lk__cuda_linear_grad_input_workspace(const lk__kernel_call *call, int)
 {
-    (void)call, (void)threads;
-    return LK__CUDA_PRODUCT_BYTES;
+    lk__cuda_product p = input_product(call);
+    return bytes_of(&p);
 }
 
 extern "C" lk_status lk__cuda_linear_grad_input_prepare(lk__device *device, const lk__device_kernel *kernel,
@@ -147,7 +149,7 @@ static lk_status run_slab(const lk__kernel_call *call, const lk__cuda_product *w
     W                       *stack[LK__LEAVES_DEPTH] = {(W *)whole->c + first * whole->n};
     int                      depth = 0;
     for (int i = 0; i < STACK; i++)
-        stack[i + 1] = (W *)((char *)call->workspace + LK__CUDA_PRODUCT_BYTES) + i * rows * whole->n;
+        stack[i + 1] = (W *)((char *)call->workspace + bytes_of(whole)) + i * rows * whole->n;
     for (int leaf = 0; leaf < leaves->count; leaf++) {
         lk__cuda_product p = *whole;
         int64_t          row = leaves->rows[leaf];
@@ -191,8 +193,8 @@ extern "C" lk_status lk__cuda_linear_grad_weight(const lk__kernel_call *call)
 extern "C" size_t lk__cuda_linear_grad_weight_workspace(const lk__kernel_call *call, int threads)
 {
     lk__cuda_product p = weight_product(call);
-    size_t stack = (size_t)(slab_rows(&p) * p.n) * STACK * sizeof(double), product = LK__CUDA_PRODUCT_BYTES + stack;
-    size_t sums = out_data<void>(call, 1) ? lk__cuda_column_sums_workspace(p.k, last_dim(&call->in[1])) : 0;
+    size_t           stack = (size_t)(slab_rows(&p) * p.n) * STACK * sizeof(double), product = bytes_of(&p) + stack;
+    size_t           sums = out_data<void>(call, 1) ? lk__cuda_column_sums_workspace(p.k, last_dim(&call->in[1])) : 0;
     (void)threads;
     return product > sums ? product : sums;
 }
@@ -248,10 +250,11 @@ extern "C" lk_status lk__cuda_matmul(const lk__kernel_call *call)
     return p.k ? lk__cuda_gemm_summed(call, &p) : lk__cuda_gemm_plain(call, &p);
 }
 
-extern "C" size_t lk__cuda_matmul_workspace(const lk__kernel_call *call, int threads)
+extern "C" size_t lk__cuda_matmul_workspace(const lk__kernel_call *call, int)
 {
-    (void)call, (void)threads;
-    return LK__CUDA_PRODUCT_BYTES;
+    bool             summed;
+    lk__cuda_product p = matmul_product(call, &summed);
+    return bytes_of(&p);
 }
 
 extern "C" lk_status lk__cuda_matmul_prepare(lk__device *device, const lk__device_kernel *kernel, lk__kernel_call *call)

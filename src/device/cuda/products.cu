@@ -44,7 +44,8 @@ static bool splits_chunks(const lk__cuda_product *p, const tile_job &job, int64_
 {
     int64_t tiles = cuda_tiles(p->m, small_tile::m) * cuda_tiles(p->n, small_tile::n) * batch;
     size_t  bytes = (size_t)(job.chunks * (p->m * p->n * batch + p->m + p->n)) * sizeof(double);
-    return job.chunks > 1 && job.chunks < 65536 && tiles < 256 && p->workspace && bytes <= LK__CUDA_PRODUCT_BYTES;
+    return job.chunks > 1 && job.chunks < 65536 && tiles < 256 && p->workspace &&
+           bytes <= lk__cuda_product_bytes(p->m, p->n, batch);
 }
 
 static lk_status queue_plain(const lk__kernel_call *call, const lk__cuda_product *p, int64_t summed)
