@@ -34,11 +34,11 @@ static lk_tensor attend_packed(lk_tensor qkv, const gpt *m)
 }
 
 /* A norm or an activation is cheap to compute, and its result as large as any: each is in one block with the product that reads it, and
- * backward computes it again instead of keeping it. The product itself is not computed again, since nothing reads that. */
+ * backward computes it again instead of keeping it (lk__nn_computes_again). The product itself is not computed again, since nothing reads that. */
 static lk_tensor norm_and_conv1d(lk_tensor x, const char *norm, const char *part, const char *name, int64_t features,
                                  const gpt *m)
 {
-    lk_block_begin(x, "", .recompute = true);
+    lk_block_begin(x, "", .recompute = lk__nn_computes_again(x, m->config));
     lk_tensor y = lk_layer_norm(x, norm, .epsilon = m->config->norm_epsilon);
     lk_block_begin(x, part);
     y = conv1d(y, name, features, m->config->init_std);
@@ -61,7 +61,7 @@ static lk_tensor feed_forward(lk_tensor x, const gpt *m)
 {
     const lk_transformer_config *c = m->config;
     lk_tensor                    h = norm_and_conv1d(x, "ln_2", "mlp", "c_fc", c->hidden, m);
-    lk_block_begin(x, "mlp", .recompute = true);
+    lk_block_begin(x, "mlp", .recompute = lk__nn_computes_again(x, c));
     lk_tensor y = conv1d(lk__nn_activate(h, c->activation), "c_proj", c->width, m->residual_std);
     lk_block_end(x);
     return lk__nn_drop(y, c->dropout);

@@ -78,7 +78,7 @@ static lk_tensor attend(lk_tensor x, const llama *m)
     const lk_transformer_config  *c = m->config;
     const lk_transformer_options *o = m->options;
     int64_t                       queries = c->heads * c->head_width, keys = c->kv_heads * c->head_width;
-    lk_block_begin(x, "", .recompute = true); /* as in gpt.c */
+    lk_block_begin(x, "", .recompute = lk__nn_computes_again(x, c)); /* as in gpt.c */
     lk_tensor h = lk_rms_norm(x, "input_layernorm", .epsilon = c->norm_epsilon);
     lk_block_begin(x, "self_attn");
     lk_tensor q = project(h, "q_proj", queries, c->attention_bias, m);
@@ -102,14 +102,14 @@ static lk_tensor attend(lk_tensor x, const llama *m)
 static lk_tensor feed_forward(lk_tensor x, const llama *m)
 {
     const lk_transformer_config *c = m->config;
-    lk_block_begin(x, "", .recompute = true);
+    lk_block_begin(x, "", .recompute = lk__nn_computes_again(x, c));
     lk_tensor h = lk_rms_norm(x, "post_attention_layernorm", .epsilon = c->norm_epsilon);
     lk_block_begin(x, "mlp");
     lk_tensor gate = project(h, "gate_proj", c->hidden, c->mlp_bias, m);
     lk_tensor up = project(h, "up_proj", c->hidden, c->mlp_bias, m);
     lk_block_end(x);
     lk_block_end(x);
-    lk_block_begin(x, "mlp", .recompute = true);
+    lk_block_begin(x, "mlp", .recompute = lk__nn_computes_again(x, c));
     lk_tensor y = project(lk_swiglu(gate, up), "down_proj", c->width, c->mlp_bias, m);
     lk_block_end(x);
     return lk__nn_drop(y, c->dropout);

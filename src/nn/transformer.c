@@ -251,6 +251,14 @@ lk_tensor lk__nn_drop(lk_tensor x, double probability) { return probability > 0 
 
 bool lk__nn_recomputes(const lk_transformer_config *c, int64_t i) { return c->recompute < 0 || i < c->recompute; }
 
+/* On a GPU, whose arithmetic waits for memory, they are kept where they take little of it: up to 3 GiB in bf16. */
+bool lk__nn_computes_again(lk_tensor x, const lk_transformer_config *c)
+{
+    double tokens = (double)lk_tensor_dim(x, 0) * (double)lk_tensor_dim(x, 1);
+    double bytes = 2 * tokens * (double)c->layers * (double)(c->hidden + 2 * c->width);
+    return bytes > 3.0 * (1 << 30) || strcmp(lk_context_device(lk_graph_context(x.graph)), "cuda") != 0;
+}
+
 void lk__nn_block_begin(lk_tensor x, int64_t i, bool recompute)
 {
     char name[32];

@@ -29,5 +29,7 @@ lk_tensor lk__nn_cached(lk_tensor x, const char *name, const lk_transformer_opti
 /* A name scope for block i of a stack: "h.3". */
 void lk__nn_block_begin(lk_tensor x, int64_t i, bool recompute);
 bool lk__nn_recomputes(const lk_transformer_config *config, int64_t i);
+/* Whether norms and activations are computed again in backward instead of being kept. x is (N, T, width). */
+bool lk__nn_computes_again(lk_tensor x, const lk_transformer_config *config);
 
 #endif

@@ -110,7 +110,7 @@ typedef struct entry {
     cublasLtMatrixLayout_t a, b, c; /* the library's A is our B */
 } entry;
 
-enum { BUCKETS = 256, CANDIDATES = 8 };
+enum { BUCKETS = 256, CANDIDATES = 24 };
 
 struct lk__cuda_blas {
     cublasLtHandle_t  handle;
@@ -297,10 +297,20 @@ static bool set_pointers(entry *e, const lk__cuda_product *p, bool sums)
 
 /* ---- algorithms ---- */
 
+enum { LIBRARY_ALIGN = 256 }; /* of cuBLASLt's workspace: at other addresses its results are wrong */
+
 /* Where the algorithm must not depend on the number of rows, what the smallest product has. */
 static size_t allowed_bytes(const product_key *key)
 {
-    return key->rows_apart ? lk__cuda_product_bytes(1, 1, 1) : lk__cuda_product_bytes(key->m, key->n, key->batch);
+    size_t bytes =
+        key->rows_apart ? lk__cuda_product_bytes(1, 1, 1) : lk__cuda_product_bytes(key->m, key->n, key->batch);
+    return bytes - LIBRARY_ALIGN;
+}
+
+/* The workspace from the first address on that the library takes. */
+static void *library_workspace(const lk__cuda_product *p)
+{
+    return (void *)(((uintptr_t)p->workspace + LIBRARY_ALIGN - 1) / LIBRARY_ALIGN * LIBRARY_ALIGN);
 }
 
 static cublasLtMatmulPreference_t make_preference(const product_key *key)
@@ -422,7 +432,8 @@ static lk_status queue_algorithm(const lk__kernel_call *call, const lk__cuda_pro
     cudaThreadExchangeStreamCaptureMode(&mode);
     cublasStatus_t done =
         lt.cublasLtMatmul(blas->handle, e->operation, alpha, p->b, e->a, p->a, e->b, beta, p->c, e->c, p->c, e->c,
-                          algorithm, p->workspace, lk__cuda_product_bytes(p->m, p->n, p->batch), cuda_stream(call));
+                          algorithm, library_workspace(p),
+                          lk__cuda_product_bytes(p->m, p->n, p->batch) - LIBRARY_ALIGN, cuda_stream(call));
     cudaThreadExchangeStreamCaptureMode(&mode);
     if (!ok(done)) return LK_EUNSUPPORTED;
     lk_status status = lk__cuda_launched(call);
