@@ -548,6 +548,19 @@ static void moves_keep_every_element(void)
         run_case();
         expect(0, t.x[0], 0);
         end_case();
+        begin(LK__OP_stop_gradient);
+        in(t.real, 1, DIMS(sizes[s]));
+        out(t.real, 1, DIMS(sizes[s]), NULL);
+        run_case();
+        expect(0, t.x[0], 0);
+        end_case();
+        begin(LK__OP_own_part);
+        t.step.part = 2;
+        in(t.real, 2, DIMS(3, sizes[s]));
+        out(t.real, 1, DIMS(sizes[s]), NULL);
+        run_case();
+        expect(0, t.x[0] + 2 * sizes[s], 0);
+        end_case();
     }
 }
 

@@ -503,12 +503,158 @@ static void batch_norm_with_running_statistics(void)
     }
 }
 
+/* ---- batch norm over several ranks, of which this is the only one ---- */
+
+typedef struct synced {
+    int64_t dims[4], rows, c;
+    bool    relu;
+    double *x, *y, *mean, *rstd, *stats, *centre, *sums, *dy;
+} synced;
+
+static void copy_in(lk_dtype type, int rank, const int64_t *dims, const double *values, int64_t n)
+{
+    memcpy(in(type, rank, dims), values, (size_t)n * sizeof *values);
+}
+
+/* Rows, sums about a centre and sums of squares about it. */
+static void synced_stats(synced *s, double offset)
+{
+    begin(LK__OP_batch_norm_stats);
+    double *x = in(t.real, 4, s->dims), *running_mean = in(t.wide, 1, &s->c);
+    for (int64_t i = 0; i < s->rows * s->c; i++) x[i] += offset;
+    for (int64_t k = 0; k < s->c; k++) running_mean[k] = 0.1 * running_mean[k] + offset;
+    out(LK_F64, 1, DIMS(2 * s->c + 1), NULL);
+    out(LK_F64, 1, &s->c, NULL);
+    run_case();
+    s->stats[0] = (double)s->rows;
+    memcpy(s->centre, t.x[1], (size_t)s->c * sizeof(double));
+    memcpy(s->x, t.x[0], (size_t)(s->rows * s->c) * sizeof(double));
+    for (int64_t i = 0; i < s->rows * s->c; i++) {
+        double d = s->x[i] - s->centre[i % s->c];
+        s->stats[1 + i % s->c] += d;
+        s->stats[1 + s->c + i % s->c] += d * d;
+    }
+    expect(0, s->stats, 2e-6);
+    expect(1, s->centre, 0);
+    end_case();
+}
+
+static void synced_apply(synced *s)
+{
+    double *want = zeros(s->rows * s->c), n = fmax(s->stats[0], 1), eps = 1e-5;
+    begin(LK__OP_batch_norm_apply);
+    t.attrs = (lk__op_attrs){.epsilon = eps, .momentum = 0.1, .activation = s->relu ? LK__RELU : LK__IDENTITY};
+    copy_in(t.real, 4, s->dims, s->x, s->rows * s->c);
+    in(t.wide, 1, &s->c), in(t.wide, 1, &s->c), no_in(), no_in(), no_in();
+    copy_in(LK_F64, 1, DIMS(2 * s->c + 1), s->stats, 2 * s->c + 1);
+    copy_in(LK_F64, 1, &s->c, s->centre, s->c);
+    out(t.real, 4, s->dims, NULL), out(t.wide, 1, &s->c, NULL), out(t.wide, 1, &s->c, NULL);
+    run_case();
+    for (int64_t k = 0; k < s->c && s->rows > 0; k++) {
+        double d = s->stats[1 + k] / n;
+        s->mean[k] = s->centre[k] + d;
+        s->rstd[k] = 1 / sqrt(s->stats[1 + s->c + k] / n - d * d + eps);
+    }
+    for (int64_t i = 0; i < s->rows * s->c; i++) {
+        int64_t k = i % s->c;
+        want[i] = (s->x[i] - s->mean[k]) * s->rstd[k] * t.x[1][k] + t.x[2][k];
+        if (s->relu && want[i] < 0) want[i] = 0;
+    }
+    t.scale = 1;
+    expect(0, want, 2e-5);
+    expect(1, s->mean, 1e-6);
+    expect(2, s->rstd, 3e-6);
+    memcpy(s->y, t.skipped ? want : t.y[0], (size_t)(s->rows * s->c) * sizeof(double));
+    end_case();
+    free(want);
+}
+
+static void synced_gradient_sums(synced *s)
+{
+    double *dw = zeros(s->c), *db = zeros(s->c);
+    begin(LK__OP_batch_norm_grad_stats);
+    t.attrs.activation = s->relu ? LK__RELU : LK__IDENTITY;
+    in(t.real, 4, s->dims);
+    copy_in(t.real, 4, s->dims, s->x, s->rows * s->c);
+    copy_in(t.wide, 1, &s->c, s->mean, s->c), copy_in(t.wide, 1, &s->c, s->rstd, s->c);
+    if (s->relu) copy_in(t.real, 4, s->dims, s->y, s->rows * s->c);
+    out(LK_F64, 1, DIMS(2 * s->c), NULL), out(t.wide, 1, &s->c, NULL), out(t.wide, 1, &s->c, NULL);
+    run_case();
+    memcpy(s->dy, t.x[0], (size_t)(s->rows * s->c) * sizeof(double));
+    memcpy(s->mean, t.x[2], (size_t)s->c * sizeof(double)), memcpy(s->rstd, t.x[3], (size_t)s->c * sizeof(double));
+    for (int64_t i = 0; i < s->rows * s->c; i++) {
+        int64_t k = i % s->c;
+        double  g = s->relu && !(s->y[i] > 0) ? 0 : s->dy[i];
+        s->sums[k] += g * (s->x[i] - s->mean[k]);
+        s->sums[s->c + k] += g;
+        dw[k] += g * (s->x[i] - s->mean[k]) * s->rstd[k];
+        db[k] += g;
+    }
+    t.scale = 1;
+    expect(0, s->sums, 5e-6);
+    expect(1, dw, 1e-5);
+    expect(2, db, 5e-6);
+    end_case();
+    free(dw), free(db);
+}
+
+static void synced_gradient(synced *s)
+{
+    double *want = zeros(s->rows * s->c), n = fmax(s->stats[0], 1);
+    begin(LK__OP_batch_norm_grad_apply);
+    t.attrs.activation = s->relu ? LK__RELU : LK__IDENTITY;
+    copy_in(t.real, 4, s->dims, s->dy, s->rows * s->c), copy_in(t.real, 4, s->dims, s->x, s->rows * s->c);
+    in(t.wide, 1, &s->c);
+    copy_in(t.wide, 1, &s->c, s->mean, s->c), copy_in(t.wide, 1, &s->c, s->rstd, s->c);
+    if (s->relu)
+        copy_in(t.real, 4, s->dims, s->y, s->rows * s->c);
+    else
+        no_in();
+    copy_in(LK_F64, 1, DIMS(2 * s->c), s->sums, 2 * s->c);
+    copy_in(LK_F64, 1, DIMS(2 * s->c + 1), s->stats, 2 * s->c + 1);
+    out(t.real, 4, s->dims, NULL);
+    run_case();
+    for (int64_t i = 0; i < s->rows * s->c; i++) {
+        int64_t k = i % s->c;
+        double  g = s->relu && !(s->y[i] > 0) ? 0 : s->dy[i], r = s->rstd[k];
+        want[i] = t.x[2][k] * r * (g - s->sums[s->c + k] / n - (s->x[i] - s->mean[k]) * r * r * s->sums[k] / n);
+    }
+    t.scale = 1;
+    expect(0, want, 2e-5);
+    end_case();
+    free(want);
+}
+
+static void synced_case(int64_t n, int64_t c, int64_t h, int64_t w, double offset, bool relu)
+{
+    int64_t rows = n * h * w, all = rows * c;
+    synced  s = {.dims = {n, c, h, w}, .rows = rows, .c = c, .relu = relu};
+    s.x = zeros(all), s.y = zeros(all), s.dy = zeros(all);
+    s.mean = zeros(c), s.rstd = zeros(c), s.centre = zeros(c), s.stats = zeros(2 * c + 1), s.sums = zeros(2 * c);
+    synced_stats(&s, offset);
+    synced_apply(&s);
+    synced_gradient_sums(&s);
+    synced_gradient(&s);
+    free(s.x), free(s.y), free(s.dy), free(s.mean), free(s.rstd), free(s.centre), free(s.stats), free(s.sums);
+}
+
+static void batch_norm_over_ranks(void)
+{
+    synced_case(4, 3, 5, 7, 0, false);
+    synced_case(4, 3, 5, 7, 3, true);
+    synced_case(1, 1, 1, 2, 0, true);
+    synced_case(0, 5, 4, 4, 0, false);
+    synced_case(17, 64, 3, 3, 1, true);
+    synced_case(3, 130, 19, 5, 0, false);
+}
+
 static void tests(void)
 {
     row_norms_and_their_gradients();
     group_norm_and_its_gradient();
     batch_norm_with_running_statistics();
     batch_norm_adds_a_residual();
+    batch_norm_over_ranks();
 }
 
 int main(void) { return run_types(tests, LK_BF16); }
