@@ -22,9 +22,8 @@ static bool is_device(const char *name)
 
 int device_choose(const char *command, const options *given, const char **device)
 {
-    static const char *const flags[][2] = {{"share-device", "LOCKSTEP_SHARE_DEVICE"},
-                                           {"device-sync", "LOCKSTEP_DEVICE_SYNC"},
-                                           {"tf32", "LOCKSTEP_TF32"}};
+    static const char *const flags[][2] = {
+        {"share-device", "LOCKSTEP_SHARE_DEVICE"}, {"device-sync", "LOCKSTEP_DEVICE_SYNC"}, {"tf32", "LOCKSTEP_TF32"}};
     const char *option = options_text(given, "device"), *variable = getenv("LOCKSTEP_DEVICE");
     *device = option ? option : variable && *variable ? variable : "auto";
     if (!is_device(*device)) {

@@ -82,7 +82,8 @@ lk_status lk__device_open(lk_context *c, const char *name, lk__device **device)
     if (strcmp(chosen, "auto") == 0) return open_auto(c, device);
     if (strncmp(chosen, "cuda", 4) == 0 && (chosen[4] == 0 || chosen[4] == ':')) return open_cuda(c, chosen, device);
     const char *nearest = lk__suggest(chosen, known, sizeof known / sizeof *known);
-    return lk__fail(c, LK_EUNSUPPORTED, "%s\"%.40s\": there is no such device; %s%s%sdevices are auto, cpu, cuda, cuda:N",
+    return lk__fail(c, LK_EUNSUPPORTED,
+                    "%s\"%.40s\": there is no such device; %s%s%sdevices are auto, cpu, cuda, cuda:N",
                     name ? "device " : "LOCKSTEP_DEVICE is ", chosen, nearest ? "did you mean \"" : "",
                     nearest ? nearest : "", nearest ? "\"? The " : "the ");
 }

@@ -35,13 +35,13 @@ typedef struct lk__device_rates {
  * for them. All addresses are the device's. */
 enum { LK__DEVICE_NUMBERS = 3 + 2 * LK_MAX_METRICS };
 typedef struct lk__device_numbers {
-    const void *value[LK__DEVICE_NUMBERS]; /* one f32 or f64 each; NULL: there is none */
-    bool        narrow[LK__DEVICE_NUMBERS]; /* it is f32 */
-    double      otherwise[LK__DEVICE_NUMBERS]; /* counts where there is none */
-    int         count;
-    bool        first;  /* sets the sums; otherwise adds to them */
-    double     *sums;   /* count of them */
-    double     *weight; /* where the update reads sums[1]; NULL: nowhere */
+    const void                  *value[LK__DEVICE_NUMBERS];     /* one f32 or f64 each; NULL: there is none */
+    bool                         narrow[LK__DEVICE_NUMBERS];    /* it is f32 */
+    double                       otherwise[LK__DEVICE_NUMBERS]; /* counts where there is none */
+    int                          count;
+    bool                         first;  /* sets the sums; otherwise adds to them */
+    double                      *sums;   /* count of them */
+    double                      *weight; /* where the update reads sums[1]; NULL: nowhere */
     const lk__kernel_invalid_id *report;
     const lk__kernel_step       *step;
     int32_t *halted; /* where sums[0] is not finite or an id is out of range: 1 + the number of the micro-batch; stays so */
@@ -83,13 +83,14 @@ typedef struct lk__device_backend {
     void (*event_free)(lk__device *device, lk__device_event *event);
     lk_status (*event_record)(lk__device *device, lk__device_event *event, lk__device_stream *stream);
     lk_status (*event_wait)(lk__device *device, lk__device_event *event,
-                            lk__device_stream *stream); /* the stream waits */
+                            lk__device_stream *stream);                   /* the stream waits */
     lk_status (*event_sync)(lk__device *device, lk__device_event *event); /* the caller waits */
 
     /* Work that is recorded once and queued again as a whole. Between record_begin and record_end the stream's calls record and run
      * nothing, and the host waits for nothing. All NULL: the device records nothing. */
     lk_status (*record_begin)(lk__device *device, lk__device_stream *stream);
-    lk_status (*record_end)(lk__device *device, lk__device_stream *stream, lk__device_graph **graph); /* also after a failure */
+    lk_status (*record_end)(lk__device *device, lk__device_stream *stream,
+                            lk__device_graph **graph); /* also after a failure */
     lk_status (*graph_run)(lk__device *device, lk__device_stream *stream, lk__device_graph *graph);
     void (*graph_free)(lk__device *device, lk__device_graph *graph);
     lk_status (*add_numbers)(lk__device *device, lk__device_stream *stream, const lk__device_numbers *numbers);
@@ -101,7 +102,8 @@ typedef struct lk__device_backend {
     lk__device_kernel (*find)(lk__device *device, lk__op op, lk_dtype element, const lk__kernel_call *call);
     /* Runs the first *done of these calls, which follow each other, in fewer launches than one by one; *done 0: none of them. For the
      * update, which has several for each parameter. NULL: the device has no such launches. */
-    lk_status (*run_many)(lk__device *device, const lk__op *ops, const lk__kernel_call *const *calls, int count, int *done);
+    lk_status (*run_many)(lk__device *device, const lk__op *ops, const lk__kernel_call *const *calls, int count,
+                          int *done);
     /* out = in[0] + … + in[n-1], as the pairwise tree of base/tree.h; n up to LK__DEVICE_ADDENDS; out may be one of them. */
     lk_status (*add)(lk__device *device, lk__device_stream *stream, void *out, const void *const *in, int n,
                      size_t count, lk_dtype type);

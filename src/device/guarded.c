@@ -301,7 +301,7 @@ static lk_status event_use(lk__device *d, lk__device_event *event, lk__device_st
     return lk__device_cpu.event_record(d, event, stream);
 }
 static lk_status event_sync(lk__device *d, lk__device_event *event) { return lk__device_cpu.event_sync(d, event); }
-static bool fuses(lk__op op, const lk__op_attrs *attrs, lk__op next, const lk__op_attrs *next_attrs)
+static bool      fuses(lk__op op, const lk__op_attrs *attrs, lk__op next, const lk__op_attrs *next_attrs)
 {
     return lk__device_cpu.fuses(op, attrs, next, next_attrs);
 }

@@ -79,8 +79,8 @@ typedef struct lk__kernel_call {
     int       inputs, outputs; /* operands named above, absent optional ones included up to the last present */
     void     *workspace; /* as large as the workspace function returned, aligned to LK__ALIGN; undefined contents */
     lk__pool *pool;
-    const lk__kernel_step    *step; /* the host's: for kernels of devices that read its memory, and for what launches others */
-    const lk__kernel_step    *step_memory; /* the same in the device's memory: its contents change after a kernel was queued */
+    const lk__kernel_step *step; /* the host's: for kernels of devices that read its memory, and for what launches others */
+    const lk__kernel_step *step_memory; /* the same in the device's memory: its contents change after a kernel was queued */
     const lk__kernel_leaves  *leaves;   /* NULL: the batch is one leaf */
     lk__kernel_invalid_id    *invalid;  /* receives an id out of range; NULL: not reported */
     const void               *prepared; /* by the kernel, before its first run (device.h) */
@@ -89,7 +89,7 @@ typedef struct lk__kernel_call {
     struct lk__device_stream *stream;   /* in whose order it runs */
     /* In the device's memory: not 0 where this step must change no state (a loss that is not finite, an id out of range); NULL: it
      * may. Of devices that run a step without waiting for its loss. */
-    const int32_t            *halted;
+    const int32_t *halted;
     /* In the device's memory: how many rows of the first axis are used, where only the device knows it, as with tokens that were
      * routed to an expert; NULL: all of them. Nothing sets it yet. */
     const int64_t *rows_used;

@@ -207,8 +207,7 @@ lk_status lk_program_create(lk_plan *plan, lk_store *store, lk_comm *comm, lk_pr
     if (p->comm && (status = lk__verify_plans(p)) < 0) goto fail;
     if ((status = make_gradients(p)) < 0 || (status = make_slots(p)) < 0 || (status = lk__staging_create(p)) < 0 ||
         (status = build_lists(p)) < 0 || (status = lk__collectives_create(p)) < 0 ||
-        (status = lk__graphs_create(p)) < 0 || (status = lk__queue_create(p)) < 0 ||
-        (status = lk__update_create(p)) < 0)
+        (status = lk__graphs_create(p)) < 0 || (status = lk__queue_create(p)) < 0 || (status = lk__update_create(p)) < 0)
         goto fail;
     if (p->comm && (status = lk_program_verify(p, 0)) < 0) goto fail;
     *program = p;

@@ -62,7 +62,7 @@ struct lk_program {
     lk_step       step;
     lk_metrics    metrics;
     bool          profile;
-    bool          waits; /* for each kernel, and says which one failed: LOCKSTEP_DEVICE_SYNC */
+    bool          waits;       /* for each kernel, and says which one failed: LOCKSTEP_DEVICE_SYNC */
     lk__trace    *trace;       /* NULL: nothing is recorded */
     char         *trace_names; /* of the buckets, then of the instructions */
     size_t        trace_names_bytes;
@@ -140,11 +140,11 @@ lk_status lk__staging_create(lk_program *program); /* after the slots and the gr
 void      lk__staging_free(lk_program *program);
 /* The addresses that kernels read: the step block; input `input` of a slot, and the ids of its samples; NULL: not bound. */
 const lk__kernel_step *lk__step_memory(const lk__run_slot *slot);
-const void    *lk__input_memory(const lk_program *program, const lk__run_slot *slot, size_t input);
-const int64_t *lk__ids_memory(const lk_program *program, const lk__run_slot *slot);
+const void            *lk__input_memory(const lk_program *program, const lk__run_slot *slot, size_t input);
+const int64_t         *lk__ids_memory(const lk_program *program, const lk__run_slot *slot);
 lk_status lk__stage_inputs(lk_program *program, lk__run_slot *slot); /* before its forward or evaluation runs */
 lk_status lk__stage_step(lk_program *program, lk__run_slot *slot);   /* before any section runs: its step block */
-lk_status lk__read_report(lk_program *program);                            /* into program->invalid */
+lk_status lk__read_report(lk_program *program);                      /* into program->invalid */
 /* A range of the gradients, before and after a collective: to lk__exchanged, and back. */
 lk_status lk__stage_out(lk_program *program, const char *gradient, size_t bytes);
 lk_status lk__stage_in(lk_program *program, char *gradient, size_t bytes);
@@ -184,10 +184,10 @@ lk_status lk__slot_set(lk_program *program, int index, int64_t first, int64_t co
 lk_status lk__step_set(lk_program *program, const lk_step *step);
 
 /* ---- leaf_batch.c: leaves that run as one batch ---- */
-lk_status   lk__leaf_batch_build(lk_program *program);
-void        lk__leaf_batch_patch(lk_program *program); /* after the instructions of the whole batch */
-lk_status   lk__leaf_batch_run(lk_program *program, lk__run_instruction *instruction);
-bool        lk__leaf_batch_waits(const lk_program *program, const lk__run_instruction *instruction); /* for numbers of leaves */
+lk_status lk__leaf_batch_build(lk_program *program);
+void      lk__leaf_batch_patch(lk_program *program); /* after the instructions of the whole batch */
+lk_status lk__leaf_batch_run(lk_program *program, lk__run_instruction *instruction);
+bool lk__leaf_batch_waits(const lk_program *program, const lk__run_instruction *instruction); /* for numbers of leaves */
 const void *lk__leaf_batch_source(const lk_program *program, size_t index, int leaf);
 
 /* ---- section.c ---- */

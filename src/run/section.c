@@ -148,7 +148,7 @@ static lk_status run_kernels(lk_program *p, lk__run_list *list, size_t begin, si
                        .samples = list->samples,
                        .total = list->total,
                        .gradients = list->gradients};
-    lk_status status = LK_OK;
+    lk_status   status = LK_OK;
     if (!p->graphs) return lk__kernels_issue(p, &key);
     for (size_t i = begin; i < end && status >= 0; i = key.end) { /* what waits for numbers is not recorded */
         bool waits = lk__leaf_batch_waits(p, &list->instructions[i]);

@@ -17,9 +17,9 @@ struct lk__run_queue {
     lk__device_event    *taken[BUFFERS];  /* landed → where kernels read has ended */
     lk__device_event    *done[BUFFERS];   /* the step has ended; by its number % 2 */
     char                *pinned[BUFFERS], *landed[BUFFERS];
-    char                *numbers; /* the device's: sums, then the word that halts updates */
-    lk__device_result   *results; /* pinned; by the step's number % 2 */
-    int64_t              batches; /* micro-batches so far */
+    char                *numbers;        /* the device's: sums, then the word that halts updates */
+    lk__device_result   *results;        /* pinned; by the step's number % 2 */
+    int64_t              batches;        /* micro-batches so far */
     lk_step              steps[BUFFERS]; /* that were queued, the first first; their ids are copies */
     int                  pending;
     int64_t             *ids; /* of two steps, by number % 2 */
@@ -29,7 +29,10 @@ struct lk__run_queue {
 
 static double  *sums_of(const lk__run_queue *q) { return (double *)q->numbers; }
 static int32_t *halted_of(const lk__run_queue *q) { return (int32_t *)(sums_of(q) + LK__DEVICE_NUMBERS); }
-static int64_t *ids_of(const lk__run_queue *q, int64_t step) { return q->ids + (step & 1) * (int64_t)(q->ids_bytes / 16); }
+static int64_t *ids_of(const lk__run_queue *q, int64_t step)
+{
+    return q->ids + (step & 1) * (int64_t)(q->ids_bytes / 16);
+}
 
 /* ---- creating and freeing ---- */
 
@@ -57,7 +60,8 @@ lk_status lk__queue_create(lk_program *p)
     lk__run_queue *q = p->queue = lk__alloc(p->context, LK_MEMORY_OTHER, sizeof *q);
     if (!q) return LK_ENOMEM;
     q->bytes = lk__plan_queue(p->plan);
-    q->ids_bytes = 2 * (size_t)lk__plan_staged_ids(p->capacity) * (size_t)p->plan->parallel.micro_batches * sizeof *q->ids;
+    q->ids_bytes =
+        2 * (size_t)lk__plan_staged_ids(p->capacity) * (size_t)p->plan->parallel.micro_batches * sizeof *q->ids;
     if (!(q->ids = lk__alloc(p->context, LK_MEMORY_OTHER, q->ids_bytes))) return LK_ENOMEM;
     lk_status status = make_buffers(p, q);
     if (status < 0) return status;
@@ -165,8 +169,9 @@ static lk_status issue_batch(lk_program *p, const lk__run_key *key)
     part.begin = key->list->begin[LK_UPDATE];
     part.end = key->list->end[LK_UPDATE];
     if ((status = lk__kernels_issue(p, &part)) < 0) return status;
-    const double *norm =
-        planned->norm < 0 ? NULL : lk__program_resolve(p, p->slots[0].arena, p->gradients, planned->places[planned->norm]);
+    const double *norm = planned->norm < 0
+                             ? NULL
+                             : lk__program_resolve(p, p->slots[0].arena, p->gradients, planned->places[planned->norm]);
     return backend->publish(p->device, p->stream, &numbers, norm, p->queue->results);
 }
 

@@ -40,8 +40,8 @@ lk_status lk__update_run(lk_program *p, size_t begin, size_t *end)
     int                   done = 0;
     *end = begin;
     if (begin < u->begin || begin >= u->end) return LK_OK;
-    lk_status status = p->device->backend->run_many(p->device, u->ops + (begin - u->begin), u->calls + (begin - u->begin),
-                                                    (int)(u->end - begin), &done);
+    lk_status status = p->device->backend->run_many(p->device, u->ops + (begin - u->begin),
+                                                    u->calls + (begin - u->begin), (int)(u->end - begin), &done);
     *end = begin + (size_t)done;
     return status;
 }

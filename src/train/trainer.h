@@ -19,7 +19,7 @@ struct lk_trainer {
     lk_loader        *train, *test;
     lk__train_saver   saver;
     lk_load_report   *loaded; /* by init_partial */
-    lk__lock          lock; /* of config.save, on rank 0 */
+    lk__lock          lock;   /* of config.save, on rank 0 */
     lk_progress       progress;
     int64_t           steps;          /* in total */
     int64_t           saved;          /* step of the latest checkpoint, or of the one being written; -1: none */
@@ -37,8 +37,8 @@ struct lk_trainer {
     /* Since the epoch started: of this rank's samples, and of all ranks'. */
     lk__run_sums own, all;
     double *late; /* (world, 2): seconds per step that the rank is later than the first, and that its data took; smoothed */
-    double data; /* seconds that loading this step's batch took */
-    double began, ended; /* when this step began, by its batch, and the one before it ended */
+    double  data;         /* seconds that loading this step's batch took */
+    double  began, ended; /* when this step began, by its batch, and the one before it ended */
     int64_t evaluated_at; /* step of the latest evaluation; -1: none */
     /* A step that was queued, and whose results were not read yet (lk_program_queue). */
     bool     pending;

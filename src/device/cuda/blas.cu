@@ -110,6 +110,9 @@ typedef struct entry {
     cublasLtMatrixLayout_t a, b, c; /* the library's A is our B */
 } entry;
 
+/* The library may add all of k one after the other, which loses digits; our kernel adds chunks. */
+static const int64_t LONGEST_SUM = 1 << 17;
+
 enum { BUCKETS = 256, CANDIDATES = 24 };
 
 struct lk__cuda_blas {
@@ -227,6 +230,7 @@ static bool suits_library(const lk__cuda_product *p, const product_key *key)
 {
     bool types = p->type_c == p->type || (p->type == LK_BF16 && p->type_c == LK_F32);
     bool epilogue = key->epilogue != CUBLASLT_EPILOGUE_DEFAULT || key->activates;
+    if (p->type == LK_F32 && p->k > LONGEST_SUM) return false;
     if (!types || !p->workspace || (epilogue && (p->batch > 1 || p->beta != 0))) return false;
     if (key->activates && p->c_ld != p->n) return false;
     if (p->bias && p->type_c != p->type) return false;
