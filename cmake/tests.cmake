@@ -23,7 +23,8 @@ if(CMAKE_C_COMPILER_ID STREQUAL "GNU")
   set(detect_stack_use_after_return 0)
 endif()
 
-set(test_environment "LOCKSTEP=$<TARGET_FILE:lockstep_command>" "SOURCE_DIR=${PROJECT_SOURCE_DIR}" "BUILD_DIR=${PROJECT_BINARY_DIR}"
+# On a machine with a GPU, too, tests run on the CPU unless they choose another device.
+set(test_environment "LOCKSTEP_DEVICE=cpu" "LOCKSTEP=$<TARGET_FILE:lockstep_command>" "SOURCE_DIR=${PROJECT_SOURCE_DIR}" "BUILD_DIR=${PROJECT_BINARY_DIR}"
     "CC=${CMAKE_C_COMPILER}" "LK_SANITIZE=${LK_SANITIZE}" "UBSAN_OPTIONS=print_stacktrace=1")
 
 # The largest number behind -n or --nproc-per-node in the script `source`; `plan -n` starts no ranks, and other programs have a -n too.

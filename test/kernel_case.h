@@ -340,10 +340,10 @@ static inline void expect(int k, const double *want, double tolerance)
     double scale = fmax(t.scale, n ? sqrt(squares / (double)n) : 0);
     for (int64_t i = 0; i < n; i++) {
         double got = t.y[k][i], error = fabs(got - want[i]);
-        bool   same = isnan(want[i]) ? isnan(got)
-                      : isinf(want[i])
-                          ? got == want[i]
-                          : error <= limit * fmax(fabs(want[i]), scale) + rounding * fabs(want[i]) + inner * scale;
+        bool   same = isnan(want[i])   ? isnan(got)
+                      : isinf(want[i]) ? got == want[i]
+                                       : error <= limit * fmax(fabs(want[i]), scale) + rounding * fabs(want[i]) +
+                                                    (inner > 0 ? inner * scale : 0);
         if (same) continue;
         snprintf(text, sizeof text, "output %d [%lld] is %.9g, not %.9g", k, (long long)i, got, want[i]);
         fail_case(text);

@@ -118,7 +118,7 @@ mkdir tree/.ci
 cp "$SOURCE_DIR/.ci/run" tree/.ci/
 env PATH="$work/bin" tree/.ci/run > out.txt 2>&1 || complain ".ci/run: $(cat out.txt)"
 [ "$(grep -c '^ctest ' stubs/calls)" = 2 ] && grep '^ctest ' stubs/calls | tail -1 | grep -Fq -- "--test-dir build-asan " &&
-    grep -Fq -- "-L ^(c|cxx|fuzz|quick)\$ -LE ^(slow|guarded)\$" stubs/calls || complain ".ci/run: $(cat stubs/calls)"
+    grep -Fq -- "-L ^(c|cxx|fuzz|quick)\$ -LE ^(slow|guarded|emulated)\$" stubs/calls || complain ".ci/run: $(cat stubs/calls)"
 grep -q valgrind stubs/calls && complain "asan --quick installs valgrind: $(cat stubs/calls)"
 x check asan --slow > out.txt 2>&1 && complain "an unknown option of a check is ignored"
 grep -q "unknown check '--slow'" out.txt || complain "an unknown check: $(cat out.txt)"

@@ -214,7 +214,7 @@ lk_status lk_program_create(lk_plan *plan, lk_store *store, lk_comm *comm, lk_pr
     return LK_OK;
 fail:
     lk_program_free(p);
-    return status;
+    return lk__explain_memory(plan, status);
 }
 
 static void free_list(lk_context *c, lk__run_list *list)

@@ -6,6 +6,7 @@
 #include "base/random.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 /* Elements; a tile is a multiple of a draw, and the staged part of a tile. */
@@ -115,6 +116,24 @@ static lk_status alloc_state(lk_store *s, lk_memory kind, char **memory)
     return lk__device_alloc(s->device, kind, s->plan->memory[kind], memory);
 }
 
+lk_status lk__explain_memory(const lk_plan *p, lk_status status)
+{
+    char   text[512] = "", before[512];
+    size_t total = 0, used = 0;
+    if (status != LK_ENOMEM || lk__device_is_host(p->device)) return status;
+    for (int kind = 0; kind < LK_MEMORY_COUNT; kind++) {
+        if (p->memory[kind] == 0) continue;
+        total += p->memory[kind];
+        if (used + 64 < sizeof text)
+            used += (size_t)snprintf(text + used, sizeof text - used, ", %s %.1f", lk_memory_name((lk_memory)kind),
+                                     (double)p->memory[kind] / 1048576.0);
+    }
+    snprintf(before, sizeof before, "%s", lk_context_error(p->context));
+    return lk__fail(p->context, status,
+                    "%s. The plan needs %.1f MiB%s. Smaller micro-batches (--accumulate) or --recompute need less",
+                    before, (double)total / 1048576.0, text);
+}
+
 lk_status lk_store_create(lk_plan *plan, uint64_t seed, lk_store **store)
 {
     lk_context *c = plan->context;
@@ -134,7 +153,7 @@ lk_status lk_store_create(lk_plan *plan, uint64_t seed, lk_store **store)
                                   plan->graph->constants[i].bytes);
     if (status < 0) {
         lk_store_free(s);
-        return status;
+        return lk__explain_memory(plan, status);
     }
     *store = s;
     return LK_OK;

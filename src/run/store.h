@@ -27,4 +27,7 @@ lk_status lk__store_write_bytes(lk_store *store, size_t index, lk_state_part par
 lk_status lk__store_hash_state(const lk_store *store, size_t index, uint64_t seed, uint64_t *hash); /* of its value */
 lk_status lk__store_finite(const lk_store *store, size_t index, bool *finite); /* its value; integers are */
 
+/* store.c: where a device other than the host has no memory, adds to the message what the plan needs. Returns status. */
+lk_status lk__explain_memory(const lk_plan *plan, lk_status status);
+
 #endif
