@@ -35,7 +35,7 @@ static const setting settings[] = {
  * by 2^-9 at most, and results in which terms cancel show more of it. */
 static double allow_rounding(double tolerance)
 {
-    return kernel_device && t.real == LK_BF16 ? fmax(tolerance, 0x1p-5) * (tolerance > 1e-4 ? 2 : 1) : tolerance;
+    return kernel_device && t.real == LK_BF16 ? fmax(tolerance, 0x1p-6) * (tolerance > 1e-4 ? 2 : 1) : tolerance;
 }
 
 static bool attends(const setting *s, int64_t i, int64_t j, double first, double last, double length)
