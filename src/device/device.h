@@ -71,6 +71,10 @@ typedef struct lk__device_backend {
     void *(*alloc_host)(lk__device *device, lk_memory kind, size_t bytes);
     void (*free_host)(lk__device *device, lk_memory kind, void *memory, size_t bytes);
 
+    /* The same for host memory that others allocated; where that fails, copies are slower. NULL: there is nothing to do. */
+    void (*pin)(lk__device *device, void *memory, size_t bytes);
+    void (*unpin)(lk__device *device, void *memory);
+
     lk_status (*copy_in)(lk__device *device, lk__device_stream *stream, void *to, const void *host, size_t bytes);
     lk_status (*copy_out)(lk__device *device, lk__device_stream *stream, void *host, const void *from, size_t bytes);
     lk_status (*copy)(lk__device *device, lk__device_stream *stream, void *to, const void *from, size_t bytes);

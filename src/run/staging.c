@@ -19,6 +19,7 @@ static lk_status make_exchanged(lk_program *p)
     lk_status status = bytes ? lk_comm_alloc(p->comm, bytes, &memory) : LK_OK;
     if (status < 0) return lk__fail_prefix(p->context, status, "staging of gradients in shared memory: ");
     if (bytes) p->exchanged = memory;
+    if (bytes && p->device->backend->pin) p->device->backend->pin(p->device, memory, bytes);
     lk__account(p->context, LK_MEMORY_STAGING, (ptrdiff_t)bytes);
     p->chunk = p->device->backend->alloc_host(p->device, LK_MEMORY_STAGING, LK__STAGING_CHUNK);
     return p->chunk ? LK_OK : LK_ENOMEM;
@@ -44,6 +45,7 @@ void lk__staging_free(lk_program *p)
 {
     if (!is_staged(p)) return;
     if (p->comm && p->exchanged && p->exchanged != p->gradients) {
+        if (p->device->backend->unpin) p->device->backend->unpin(p->device, p->exchanged);
         lk_comm_release(p->comm, p->exchanged);
         lk__account(p->context, LK_MEMORY_STAGING, -(ptrdiff_t)p->plan->memory[LK_MEMORY_GRADIENTS]);
     }

@@ -129,6 +129,20 @@ static void cuda_free_host(lk__device *d, lk_memory kind, void *memory, size_t b
     lk__cuda_host.account(d->context, kind, -(ptrdiff_t)bytes);
 }
 
+static void cuda_pin(lk__device *d, void *memory, size_t bytes)
+{
+    cudaError_t error = cudaHostRegister(memory, bytes, cudaHostRegisterDefault);
+    if (error == cudaSuccess) return;
+    (void)cudaGetLastError();
+    lk__cuda_host.log(d->context, LK_LOG_DEBUG, "%.1f MiB that ranks exchange are not pinned: %s",
+                      (double)bytes / 1048576.0, cudaGetErrorString(error));
+}
+
+static void cuda_unpin(lk__device *, void *memory)
+{
+    if (cudaHostUnregister(memory) != cudaSuccess) (void)cudaGetLastError();
+}
+
 static lk_status copy_bytes(lk__device *d, lk__device_stream *s, void *to, const void *from, size_t bytes,
                             cudaMemcpyKind kind, const char *what)
 {
@@ -411,6 +425,8 @@ static lk__device_backend make_backend()
     b.free = cuda_free;
     b.alloc_host = cuda_alloc_host;
     b.free_host = cuda_free_host;
+    b.pin = cuda_pin;
+    b.unpin = cuda_unpin;
     b.copy_in = cuda_copy_in;
     b.copy_out = cuda_copy_out;
     b.copy = cuda_copy;

@@ -5,8 +5,8 @@
 
 #include "device/device.h"
 
-/* Changes with every change of device.h, kernel.h, op.h or this file. */
-enum { LK__CUDA_VERSION = 1 };
+/* Of the structs that both use: changes with their sizes. To be raised with any other change of device.h, kernel.h or this file. */
+enum { LK__CUDA_VERSION = 1 + (int)(sizeof(lk__device_backend) << 16) + (int)sizeof(lk__kernel_call) };
 
 /* What the module calls in the library (base/base.h, base/hash.h). */
 typedef struct lk__cuda_library {
