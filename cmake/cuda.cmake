@@ -85,14 +85,14 @@ else()
 endif()
 target_compile_definitions(cli_objects PRIVATE LK_BUILT_CUDA="${cuda_built}") # "13.0: sm_80 sm_90a compute_80", or ""
 
-# The emulation. Switching stacks and thread sanitizer do not go together.
+# The emulation. It switches stacks, which sanitizers do not know of.
 set(LK_CUDA_EMULATED OFF)
 if(LK_TESTS AND NOT LK_FUZZ AND cuda_sources)
   include(CheckLanguage)
   check_language(CXX)
   if(NOT CMAKE_CXX_COMPILER)
     message(STATUS "No emulation of CUDA: there is no C++ compiler")
-  elseif(LK_SANITIZE MATCHES "thread|memory")
+  elseif(LK_SANITIZE)
     message(STATUS "No emulation of CUDA: not with -fsanitize=${LK_SANITIZE}")
   elseif(NOT CMAKE_SYSTEM_PROCESSOR MATCHES "aarch64|arm64|x86_64|amd64|AMD64")
     message(STATUS "No emulation of CUDA: it switches stacks on arm64 and x86-64 alone")
