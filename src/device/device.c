@@ -97,8 +97,9 @@ const char *lk_context_device(const lk_context *c) { return lk__context_device(c
 
 lk_status lk__device_alloc(lk__device *d, lk_memory kind, size_t bytes, char **memory)
 {
-    *memory = bytes ? d->backend->alloc(d, kind, bytes) : NULL;
-    return bytes && !*memory ? LK_ENOMEM : LK_OK;
+    lk_status status = bytes && d->backend->check ? d->backend->check(d) : LK_OK;
+    *memory = bytes && status >= 0 ? d->backend->alloc(d, kind, bytes) : NULL;
+    return status < 0 ? status : bytes && !*memory ? LK_ENOMEM : LK_OK;
 }
 
 void lk__device_free(lk__device *d, lk_memory kind, void *memory, size_t bytes)

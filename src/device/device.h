@@ -64,6 +64,8 @@ typedef struct lk__device_backend {
     lk_status (*open)(lk_context *context, int number, lk__device **device);
     void (*close)(lk__device *device);
 
+    /* LK_OK, or why nothing can be allocated: a device may be opened for plans alone. NULL: it always can. */
+    lk_status (*check)(lk__device *device);
     /* Zeroed memory of the device, aligned to LK__ALIGN and accounted under kind; NULL: a message is set. */
     void *(*alloc)(lk__device *device, lk_memory kind, size_t bytes);
     void (*free)(lk__device *device, lk_memory kind, void *memory, size_t bytes);

@@ -421,6 +421,7 @@ static lk__device_backend make_backend()
     b.rates = {400e12, 4e12};
     b.open = cuda_open;
     b.close = cuda_close;
+    b.check = check_gpu;
     b.alloc = cuda_alloc;
     b.free = cuda_free;
     b.alloc_host = cuda_alloc_host;

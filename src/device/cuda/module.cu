@@ -21,7 +21,7 @@ static const char *gpu_line(int number, char *text, size_t bytes)
 
 static const char *describe_line(int i, char *text, size_t bytes)
 {
-    char why[256] = "", blas[64] = "", dnn[64] = "";
+    char why[256] = "", blas[64] = "", dnn[64] = "", supports[64] = "no driver";
     int  count = lk__cuda_count(why, sizeof why), driver = 0;
     if (count == 0 && i == 0) {
         snprintf(text, bytes, "no GPU: %s", why);
@@ -33,8 +33,8 @@ static const char *describe_line(int i, char *text, size_t bytes)
     lk__cuda_blas_text(blas, sizeof blas);
     int version = lk__dnn_library_version(why, sizeof why);
     if (version) snprintf(dnn, sizeof dnn, "%d.%d.%d", version / 10000, version / 100 % 100, version % 100);
-    snprintf(text, bytes, "driver for CUDA %d.%d, runtime %d.%d, cuBLASLt %s, cuDNN %s", driver / 1000,
-             driver % 1000 / 10, CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10, *blas ? blas : "not found",
+    if (driver) snprintf(supports, sizeof supports, "driver for CUDA %d.%d", driver / 1000, driver % 1000 / 10);
+    snprintf(text, bytes, "%s, runtime %d.%d, cuBLASLt %s, cuDNN %s", supports, CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10, *blas ? blas : "not found",
              *dnn ? dnn : "not found");
     return text;
 }
