@@ -44,13 +44,6 @@ static void mark_read(layout *l, int v)
     if (l->list->graph->values[v].kind == LK__VALUE_RESULT) l->needed[l->list->graph->values[v].node] = true;
 }
 
-static bool has_effect(const lk__graph_node *n)
-{
-    lk__graph_effect effect = lk__op_find(n->op)->effect;
-    return effect == LK__EFFECT_STATE || effect == LK__EFFECT_CACHE ||
-           (effect == LK__EFFECT_IF_UPDATE && n->attrs.update);
-}
-
 static void mark_needed(layout *l)
 {
     lk__plan_list *list = l->list;
@@ -62,7 +55,7 @@ static void mark_needed(layout *l)
         for (size_t i = 0; i < g->states_count; i++) mark_read(l, list->gradients[i]);
     for (size_t i = g->nodes_count; i-- > 0;) {
         const lk__graph_node *n = &g->nodes[i];
-        if (!n->dead && has_effect(n)) l->needed[i] = true;
+        if (!n->dead && lk__plan_has_effect(n)) l->needed[i] = true;
         if (n->dead || !l->needed[i]) continue;
         for (int j = 0; j < n->inputs; j++) mark_read(l, n->in[j]);
     }

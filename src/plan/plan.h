@@ -125,6 +125,14 @@ static inline bool lk__plan_by_leaf(const lk__plan_list *list, int node)
     return (size_t)node < list->by_leaf_count && list->by_leaf[node];
 }
 
+/* Whether a node runs even if nothing reads its outputs. */
+static inline bool lk__plan_has_effect(const lk__graph_node *n)
+{
+    lk__graph_effect effect = lk__op_find(n->op)->effect;
+    return effect == LK__EFFECT_STATE || effect == LK__EFFECT_CACHE ||
+           (effect == LK__EFFECT_IF_UPDATE && n->attrs.update);
+}
+
 /* evaluation.c: batch norm uses its running statistics, dropout is removed. */
 void lk__pass_evaluation(lk__plan_list *list);
 /* rebuild.c: builds the list of nodes anew: rewrite appends a node, and others before it, and returns the index of that which has

@@ -8,13 +8,6 @@ static void mark_outside(const lk_graph *g, lk__plan_readers *r, int v)
     if (g->values[v].kind == LK__VALUE_RESULT) r->needed[g->values[v].node] = true;
 }
 
-static bool has_effect(const lk__graph_node *n)
-{
-    lk__graph_effect effect = lk__op_find(n->op)->effect;
-    return effect == LK__EFFECT_STATE || effect == LK__EFFECT_CACHE ||
-           (effect == LK__EFFECT_IF_UPDATE && n->attrs.update);
-}
-
 /* What nothing reads is removed later; until then it must not take part: a norm of a block that is recomputed in vain would keep its
  * addition alive. */
 static void find_readers(const lk__plan_list *list, lk__plan_readers *r)
@@ -25,7 +18,7 @@ static void find_readers(const lk__plan_list *list, lk__plan_readers *r)
     for (size_t i = 0; list->gradients && i < g->states_count; i++) mark_outside(g, r, list->gradients[i]);
     for (size_t i = g->nodes_count; i-- > 0;) {
         const lk__graph_node *n = &g->nodes[i];
-        if (n->dead || !(r->needed[i] || has_effect(n))) continue;
+        if (n->dead || !(r->needed[i] || lk__plan_has_effect(n))) continue;
         r->needed[i] = true;
         for (int j = 0; j < n->inputs; j++) {
             mark_outside(g, r, n->in[j]);
