@@ -1,14 +1,14 @@
 /* linear_cross_entropy.cu - the cross-entropy of a linear layer's outputs, and its gradients, without the matrix of all logits: rows are
  * taken in chunks whose logits fit the workspace, and each chunk's gradients are made while its logits are there. Three products bound
- * it; between them each logit is read twice (the second time mostly from the second-level cache) and its gradient written once, in
- * place. Logits are stored in the model's type: bf16 models round them, as they do all activations. */
+ * it; between them each logit is read and its gradient written in its place (entropy_rows.h). Logits are stored in the model's type:
+ * bf16 models round them, as they do all activations. */
+#include "device/cuda/entropy_rows.h"
 #include "device/cuda/gemm.h"
 
 /* Logits of a chunk: at most CHUNK_BYTES, but at least FEWEST rows. A chunk costs a pass over dw, whose sums are read and written again,
  * so few and large ones are good: V = 50304 in bf16 gives 10496 rows, and dw's traffic is 3 % of the products' time. Rows are a multiple
  * of FEWEST, and chunks of a batch are of nearly the same size. */
 static const int64_t CHUNK_BYTES = (int64_t)1 << 30, FEWEST = 256;
-enum { MOST_THREADS = 1024 };
 
 /* Elements from a row of logits to the next: rows begin at multiples of 16 bytes, for products and packs alike. */
 static int64_t logits_row(const lk__kernel_call *call)
@@ -31,16 +31,11 @@ static int64_t chunk_rows(const lk__kernel_call *call)
     return even < rows ? even : rows;
 }
 
-typedef struct row_result {
-    double  loss; /* NaN: the label is out of range */
-    int32_t weight, correct;
-} row_result;
-
 /* Of a block for n packs or rows: about one each, whole warps. */
 static unsigned block_threads(int64_t n)
 {
     int64_t threads = cuda_tiles(n, 32) * 32;
-    return (unsigned)(threads < 32 ? 32 : threads > MOST_THREADS ? (int64_t)MOST_THREADS : threads);
+    return (unsigned)(threads < 32 ? 32 : threads > ENTROPY_THREADS ? (int64_t)ENTROPY_THREADS : threads);
 }
 
 static size_t whole(size_t bytes) { return lk__round_up(bytes, 256); }
@@ -52,159 +47,6 @@ static size_t logits_space(const lk__kernel_call *call) /* a smaller count may h
 static size_t results_space(const lk__kernel_call *call)
 {
     return whole((size_t)call->in[0].dims[0] * sizeof(row_result));
-}
-
-/* ---- rows ---- */
-
-/* The largest logit so far and its first position; the sum of exp(logit - most); with smoothing the sum of the logits. */
-template <typename W> struct row_state {
-    W       most, total;
-    int32_t first;
-    double  all;
-};
-
-static __device__ __forceinline__ float  exp_of(float x) { return expf(x); }
-static __device__ __forceinline__ double exp_of(double x) { return exp(x); }
-
-/* Of a logit stored as T. The hardware's exp is exact enough where that is bf16, and takes a quarter of the instructions: with expf they,
- * and not bytes, would bound the kernel. */
-template <typename T> struct logit {
-    static __device__ __forceinline__ T exponential(T x) { return exp_of(x); }
-};
-template <> struct logit<bf16> {
-    static __device__ __forceinline__ float exponential(float x)
-    {
-#if defined(LK_CUDA_EMULATED)
-        return expf(x);
-#else
-        return __expf(x);
-#endif
-    }
-};
-
-template <typename W> static __device__ __forceinline__ row_state<W> join(const row_state<W> &a, const row_state<W> &b)
-{
-    bool                left = a.most > b.most || (a.most == b.most && a.first < b.first);
-    row_state<W>        r = left ? a : b;
-    const row_state<W> &other = left ? b : a;
-    /* The maximum of nothing is -infinity, with a sum of 0: its factor must not be exp(-inf + inf). */
-    r.total += other.total == 0 ? (W)0 : other.total * exp_of(other.most - r.most);
-    r.all = a.all + b.all;
-    return r;
-}
-
-template <typename W> static __device__ __forceinline__ row_state<W> warp_join(row_state<W> s)
-{
-    for (int offset = 16; offset > 0; offset /= 2) {
-        row_state<W> other;
-        other.most = __shfl_xor_sync(0xffffffffu, s.most, offset);
-        other.total = __shfl_xor_sync(0xffffffffu, s.total, offset);
-        other.first = __shfl_xor_sync(0xffffffffu, s.first, offset);
-        other.all = __shfl_xor_sync(0xffffffffu, s.all, offset);
-        /* the same operand order in both lanes, so that they have the same bits */
-        s = (threadIdx.x & offset) ? join(other, s) : join(s, other);
-    }
-    return s;
-}
-
-/* Of the block; every thread gets the result. */
-template <typename W> static __device__ __forceinline__ row_state<W> block_join(row_state<W> s, row_state<W> *shared)
-{
-    int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
-    s = warp_join(s);
-    if (lane == 0) shared[warp] = s;
-    __syncthreads();
-    row_state<W> none = {(W)-INFINITY, (W)0, INT32_MAX, 0};
-    return warp_join(lane < warps ? shared[lane] : none);
-}
-
-template <typename T> struct entropy {
-    T                     *logits;  /* (rows, row) of the chunk, classes of each used: replaced by their gradients */
-    const int32_t         *labels;  /* of all rows */
-    row_result            *results; /* (all rows) */
-    int64_t                first, all_rows, classes, row, ignore;
-    double                 smoothing;
-    bool                   gradients;
-    lk__kernel_invalid_id *invalid;
-};
-
-template <typename T, int N>
-static __device__ __forceinline__ void read_row(const T *x, int64_t classes, bool smooth, row_state<WIDE(T)> *s)
-{
-    typedef WIDE(T) W;
-    for (int64_t i = (int64_t)threadIdx.x * N; i < classes; i += (int64_t)blockDim.x * N) {
-        lk__pack<T, N> p = load_pack<N>(x + i);
-        W              v[N], best = (W)-INFINITY, sum = 0, all = 0;
-        int            at = 0;
-#pragma unroll
-        for (int k = 0; k < N; k++) {
-            bool present = i + k < classes;
-            v[k] = present ? load(&p.at[k]) : (W)-INFINITY;
-            if (v[k] > best) best = v[k], at = k;
-            all += present ? v[k] : (W)0;
-        }
-        if (best > s->most) {
-            s->total = s->total == 0 ? (W)0 : s->total * exp_of(s->most - best);
-            s->most = best;
-            s->first = (int32_t)(i + at);
-        }
-#pragma unroll
-        for (int k = 0; k < N; k++) sum += logit<T>::exponential(v[k] - s->most);
-        s->total += sum;
-        if (smooth) s->all += (double)all;
-    }
-}
-
-template <typename T, int N>
-static __device__ __forceinline__ void write_gradients(T *x, int64_t classes, int64_t label, WIDE(T) most,
-                                                       WIDE(T) factor, WIDE(T) even, WIDE(T) target)
-{
-    typedef WIDE(T) W;
-    for (int64_t i = (int64_t)threadIdx.x * N; i < classes; i += (int64_t)blockDim.x * N) {
-        lk__pack<T, N> p = load_pack<N>(x + i);
-#pragma unroll
-        for (int k = 0; k < N; k++) {
-            W g = logit<T>::exponential(load(&p.at[k]) - most) * factor;
-            if (i + k == label) g -= target;
-            store(&p.at[k], g - even);
-        }
-        store_pack<N>(x + i, p);
-    }
-}
-
-/* A block a row: its loss, and the gradients of its logits in their place. */
-template <typename T, int N> static __global__ void __launch_bounds__(MOST_THREADS, 2) differentiate_rows(entropy<T> e)
-{
-    typedef WIDE(T) W;
-    __shared__ row_state<W> shared[32];
-    int64_t                 row = e.first + blockIdx.x, label = e.labels[row];
-    T                      *x = e.logits + (int64_t)blockIdx.x * e.row;
-    if (label == e.ignore || label < 0 || label >= e.classes) {
-        lk__pack<T, N> zeros = {};
-        if (e.gradients)
-            for (int64_t i = (int64_t)threadIdx.x * N; i < e.classes; i += (int64_t)blockDim.x * N)
-                store_pack<N>(x + i, zeros);
-        if (threadIdx.x) return;
-        e.results[row] = row_result{label == e.ignore ? 0 : (double)NAN, 0, 0};
-        if (label != e.ignore)
-            report_invalid(e.invalid, LK__OP_linear_cross_entropy, e.labels, e.all_rows, row, e.classes);
-        return;
-    }
-    row_state<W> s = {(W)-INFINITY, (W)0, INT32_MAX, 0};
-    double       at_label = (double)load(&x[label]);
-    read_row<T, N>(x, e.classes, e.smoothing != 0, &s);
-    s = block_join(s, shared); /* also orders the read of the label's logit before its gradient */
-    if (threadIdx.x == 0) {
-        double log_total = log((double)s.total), loss = log_total + ((double)s.most - at_label);
-        if (e.smoothing != 0) {
-            double all = (double)e.classes * ((double)s.most + log_total) - s.all;
-            loss = (1 - e.smoothing) * loss + e.smoothing / (double)e.classes * all;
-        }
-        e.results[row] = row_result{loss, 1, s.first == label};
-    }
-    if (e.gradients)
-        write_gradients<T, N>(x, e.classes, label, s.most, (W)(1 / (double)s.total),
-                              (W)(e.smoothing / (double)e.classes), (W)(1 - e.smoothing));
 }
 
 /* One block: the sums over all rows, in an order that depends on their number alone. Any output may be NULL. */
@@ -293,6 +135,19 @@ extern "C" lk_status lk__cuda_linear_cross_entropy_prepare(lk__device *device, c
     return status;
 }
 
+template <typename T> static lk_status differentiate(const lk__kernel_call *call, const entropy<T> &e, int64_t rows)
+{
+    LAUNCH((differentiate_rows<T, PACK(T)>), (unsigned)rows, block_threads(e.row / PACK(T)), 0, cuda_stream(call), e);
+    return LK_OK;
+}
+template <> lk_status differentiate<bf16>(const lk__kernel_call *call, const entropy<bf16> &e, int64_t rows)
+{
+    if (entropy_rows_are_held(e.row)) return launch_held_rows(call, e, rows);
+    LAUNCH((differentiate_rows<bf16, PACK(bf16)>), (unsigned)rows, block_threads(e.row / PACK(bf16)), 0,
+           cuda_stream(call), e);
+    return LK_OK;
+}
+
 /* The chunk of `rows` rows from `first` on. */
 template <typename T>
 static lk_status run_chunk(const lk__kernel_call *call, entropy<T> e, int64_t first, int64_t rows, void *workspace)
@@ -306,7 +161,7 @@ static lk_status run_chunk(const lk__kernel_call *call, entropy<T> e, int64_t fi
     p.dx.a = p.dw.a = e.logits;
     if ((status = lk__cuda_gemm(call, &p.logits)) < 0) return status;
     e.first = first;
-    LAUNCH((differentiate_rows<T, PACK(T)>), (unsigned)rows, block_threads(e.row / PACK(T)), 0, cuda_stream(call), e);
+    if ((status = differentiate(call, e, rows)) < 0) return status;
     if (p.dx.c) {
         p.dx.c = (T *)p.dx.c + first * width;
         if ((status = lk__cuda_gemm(call, &p.dx)) < 0) return status;
@@ -336,7 +191,7 @@ extern "C" lk_status lk__cuda_linear_cross_entropy(const lk__kernel_call *call)
             if (status < 0) return status;
         }
         WIDE(T) *dw = out_data<WIDE(T)>(call, 4);
-        int64_t  weights = cuda_product(&call->in[1], 0, 2);
+        int64_t weights = cuda_product(&call->in[1], 0, 2);
         if (dw && all == 0)
             LAUNCH((fill_zeros<WIDE(T)>), cuda_blocks(weights, 256), 256, 0, cuda_stream(call), dw, weights);
         LAUNCH(sum_rows, 1, block_threads(all), 0, cuda_stream(call), e.results, all, out_data<double>(call, 0),
