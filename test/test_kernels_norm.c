@@ -156,6 +156,39 @@ static void row_norm_residual_case(bool rms, int64_t rows, int64_t n)
     free(want), free(mean), free(rstd), free(kept);
 }
 
+/* A device may add a residual to the gradient by a linear's input. */
+static void product_residual_case(int64_t rows, int64_t inputs, int64_t outputs, bool transposed)
+{
+    int64_t dy[2] = {rows, outputs}, dx[2] = {rows, inputs}, w[2] = {outputs, inputs}, turned[2] = {inputs, outputs};
+    double *want = zeros(rows * inputs);
+    begin(LK__OP_linear_grad_input);
+    t.attrs.transposed = transposed;
+    in(t.real, 2, dy);
+    in(t.real, 2, transposed ? turned : w);
+    no_in();
+    in(t.real, 2, dx);
+    out(t.real, 2, dx, NULL);
+    run_case();
+    for (int64_t i = 0; i < rows * inputs; i++) {
+        const double *weight = t.x[1] + (transposed ? i % inputs * outputs : i % inputs);
+        want[i] = t.x[3][i];
+        for (int64_t k = 0; k < outputs; k++)
+            want[i] += t.x[0][i / inputs * outputs + k] * weight[k * (transposed ? 1 : inputs)];
+    }
+    t.scale = 1;
+    expect(0, want, 1e-5);
+    end_case();
+    free(want);
+}
+
+static void products_add_residuals(void)
+{
+    static const int64_t sizes[][3] = {{1, 1, 1}, {3, 5, 7}, {33, 64, 40}, {4, 256, 128}, {130, 96, 300}};
+    for (size_t i = 0; kernel_device && i < COUNT(sizes); i++)
+        for (int transposed = 0; transposed < 2; transposed++)
+            product_residual_case(sizes[i][0], sizes[i][1], sizes[i][2], transposed);
+}
+
 /* ---- group norm ---- */
 
 typedef struct group_case {
@@ -655,6 +688,7 @@ static void tests(void)
     batch_norm_with_running_statistics();
     batch_norm_adds_a_residual();
     batch_norm_over_ranks();
+    products_add_residuals();
 }
 
 int main(void) { return run_types(tests, LK_BF16); }

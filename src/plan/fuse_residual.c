@@ -1,16 +1,17 @@
 /* fuse_residual.c - fuses additions with layer and RMS norms where the device computes both in one pass over memory: x = a + b before the
- * norm of x, and the sum of a norm's dx with the gradient that arrives past it. Runs after the gradients are made, because backward reads x,
- * not a and b, also where it computes the norm again. */
+ * norm of x, and the sum of a norm's dx with the gradient that arrives past it; the same for the dx of a linear whose input others read
+ * too. Runs after the gradients are made, because backward reads x, not a and b, also where it computes the norm again. */
 #include "plan/readers.h"
 
-/* Where a norm has its residual, and its gradient the residual's gradient; -1: it is no such operation. */
+/* Where a norm has its residual, and a gradient what is added to it; -1: it is no such operation. */
 static int residual_input(lk__op op)
 {
-    return op == LK__OP_layer_norm        ? 3
-           : op == LK__OP_rms_norm        ? 2
-           : op == LK__OP_layer_norm_grad ? 5
-           : op == LK__OP_rms_norm_grad   ? 4
-                                          : -1;
+    return op == LK__OP_layer_norm          ? 3
+           : op == LK__OP_rms_norm          ? 2
+           : op == LK__OP_layer_norm_grad   ? 5
+           : op == LK__OP_rms_norm_grad     ? 4
+           : op == LK__OP_linear_grad_input ? 3
+                                            : -1;
 }
 
 /* An addition that broadcasts nothing. */
@@ -52,7 +53,7 @@ static void fuse_sum(lk_graph *g, const lk__plan_readers *r, int index)
     add->dead = true;
 }
 
-/* The norm's dx, added to a gradient that was made before: one node. */
+/* The dx of a norm or a linear, added to a gradient that was made before: one node. */
 static void fuse_gradient(lk_graph *g, const lk__plan_readers *r, int index)
 {
     lk__graph_node *n = &g->nodes[index];
@@ -77,7 +78,8 @@ lk_status lk__pass_fuse_residual(lk__plan_list *list)
         lk__graph_node *n = &g->nodes[i];
         if (n->dead || !r.needed[i]) continue;
         if (n->op == LK__OP_layer_norm || n->op == LK__OP_rms_norm) fuse_sum(g, &r, (int)i);
-        if (n->op == LK__OP_layer_norm_grad || n->op == LK__OP_rms_norm_grad) fuse_gradient(g, &r, (int)i);
+        if (n->op == LK__OP_layer_norm_grad || n->op == LK__OP_rms_norm_grad || n->op == LK__OP_linear_grad_input)
+            fuse_gradient(g, &r, (int)i);
     }
     lk__readers_free(list, &r);
     return status;

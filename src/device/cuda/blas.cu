@@ -26,18 +26,18 @@
 /* ---- the library ---- */
 
 /* X(function): what is called of it; all of them are in cuBLASLt 12 and 13. */
-#define FUNCTIONS(X)                                                                                             \
-    X(cublasLtGetVersion)                                                                                        \
-    X(cublasLtCreate)                                                                                            \
-    X(cublasLtDestroy)                                                                                           \
-    X(cublasLtMatmul)                                                                                            \
-    X(cublasLtMatmulAlgoGetHeuristic)                                                                            \
-    X(cublasLtMatmulAlgoCheck)                                                                                   \
-    X(cublasLtMatmulDescCreate)                                                                                  \
-    X(cublasLtMatmulDescDestroy)                                                                                 \
-    X(cublasLtMatmulDescSetAttribute) X(cublasLtMatrixLayoutCreate) X(cublasLtMatrixLayoutDestroy)               \
-        X(cublasLtMatrixLayoutSetAttribute) X(cublasLtMatmulPreferenceCreate) X(cublasLtMatmulPreferenceDestroy) \
-            X(cublasLtMatmulPreferenceSetAttribute)
+#define FUNCTIONS(X)                                                                                 \
+    X(cublasLtGetVersion)                                                                            \
+    X(cublasLtCreate)                                                                                \
+    X(cublasLtDestroy)                                                                               \
+    X(cublasLtMatmul)                                                                                \
+    X(cublasLtMatmulAlgoGetHeuristic)                                                                \
+    X(cublasLtMatmulAlgoCheck)                                                                       \
+    X(cublasLtMatmulDescCreate)                                                                      \
+    X(cublasLtMatmulDescDestroy)                                                                     \
+    X(cublasLtMatmulDescSetAttribute)                                                                \
+    X(cublasLtMatrixLayoutCreate) X(cublasLtMatrixLayoutDestroy) X(cublasLtMatrixLayoutSetAttribute) \
+        X(cublasLtMatmulPreferenceCreate) X(cublasLtMatmulPreferenceDestroy) X(cublasLtMatmulPreferenceSetAttribute)
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static struct {
@@ -235,7 +235,8 @@ static bool suits_library(const lk__cuda_product *p, const product_key *key)
     if (key->activates && p->c_ld != p->n) return false;
     if (p->bias && p->type_c != p->type) return false;
     if (p->type == LK_F64 && p->m * p->n * p->k * p->batch < (int64_t)1 << 30) return false; /* proved with ours */
-    return aligned(p->a, key->align_a) && aligned(p->b, key->align_b) && aligned(p->c, key->align_c);
+    return aligned(p->a, key->align_a) && aligned(p->b, key->align_b) && aligned(p->c, key->align_c) &&
+           aligned(p->addend, key->align_c);
 }
 
 static bool set_layout(cublasLtMatrixLayout_t *layout, int type, int64_t rows, int64_t columns, int64_t ld,
@@ -435,8 +436,8 @@ static lk_status queue_algorithm(const lk__kernel_call *call, const lk__cuda_pro
         cudaStreamCaptureModeRelaxed; /* a first run loads code, also where a graph is being recorded */
     cudaThreadExchangeStreamCaptureMode(&mode);
     cublasStatus_t done =
-        lt.cublasLtMatmul(blas->handle, e->operation, alpha, p->b, e->a, p->a, e->b, beta, p->c, e->c, p->c, e->c,
-                          algorithm, library_workspace(p),
+        lt.cublasLtMatmul(blas->handle, e->operation, alpha, p->b, e->a, p->a, e->b, beta, p->addend ? p->addend : p->c,
+                          e->c, p->c, e->c, algorithm, library_workspace(p),
                           lk__cuda_product_bytes(p->m, p->n, p->batch) - LIBRARY_ALIGN, cuda_stream(call));
     cudaThreadExchangeStreamCaptureMode(&mode);
     if (!ok(done)) return LK_EUNSUPPORTED;
@@ -535,6 +536,7 @@ static bool open_bench(bench *x, lk__cuda_device *device, const lk__cuda_product
     x->p = *p;
     x->p.a = at, x->p.b = at + a, x->p.c = at + a + b;
     x->p.saved = p->saved ? at + a + b + c : NULL;
+    x->p.addend = p->addend ? x->p.c : NULL;
     void *extra = at + a + b + c + saved;
     x->p.bias = p->bias ? extra : NULL;
     x->p.a_sums = p->a_sums ? extra : NULL;
@@ -601,6 +603,7 @@ lk_status lk__cuda_blas_prepare(lk__device *base, const lk__cuda_product *p)
     with.a = with.b = with.c = with.workspace = there;
     if (with.bias) with.bias = there;
     if (with.saved) with.saved = there;
+    if (with.addend) with.addend = there;
     if (with.a_sums) with.a_sums = there;
     if (with.b_sums) with.b_sums = there;
 

@@ -292,14 +292,14 @@ static lk_status cuda_hash(lk__device *d, const void *memory, size_t bytes, uint
 /* ---- what the planner asks ---- */
 
 /* relu in the products, convolutions and batch norms; max pooling without overlap or padding in convolutions: as on the CPU;
- * and residuals in norms. */
+ * residuals in norms and in gradients by the input of products. */
 static bool cuda_fuses(lk__op op, const lk__op_attrs *, lk__op next, const lk__op_attrs *next_attrs)
 {
     if (next == LK__OP_unary) return next_attrs->unary == LK__RELU;
     if (op == LK__OP_add) return next == LK__OP_layer_norm || next == LK__OP_rms_norm;
     if (next == LK__OP_add)
         return op == LK__OP_batch_norm || op == LK__OP_batch_norm_eval || op == LK__OP_layer_norm_grad ||
-               op == LK__OP_rms_norm_grad;
+               op == LK__OP_rms_norm_grad || op == LK__OP_linear_grad_input;
     return op == LK__OP_conv2d && next == LK__OP_max_pool2d && next_attrs->stride == next_attrs->kernel &&
            next_attrs->padding == 0 && next_attrs->kernel >= 2;
 }

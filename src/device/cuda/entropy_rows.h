@@ -43,12 +43,12 @@ template <> struct logit<bf16> {
 
 template <typename W> static __device__ __forceinline__ row_state<W> join(const row_state<W> &a, const row_state<W> &b)
 {
-    bool                left = a.most > b.most || (a.most == b.most && a.first < b.first);
-    row_state<W>        r = left ? a : b;
-    const row_state<W> &other = left ? b : a;
+    bool left = a.most > b.most || (a.most == b.most && a.first < b.first);
+    W    most = left ? a.most : b.most, less = left ? b.most : a.most; /* chosen one by one: they stay in registers */
+    W    total = left ? a.total : b.total, other = left ? b.total : a.total;
     /* The maximum of nothing is -infinity, with a sum of 0: its factor must not be exp(-inf + inf). */
-    r.total += other.total == 0 ? (W)0 : other.total * exp_of(other.most - r.most);
-    r.all = a.all + b.all;
+    total += other == 0 ? (W)0 : other * exp_of(less - most);
+    row_state<W> r = {most, total, left ? a.first : b.first, a.all + b.all};
     return r;
 }
 
@@ -266,19 +266,31 @@ static __device__ __forceinline__ float add_exponentials(const bf16 *x, int64_t 
     return warp_sum(shared->total[lane]);
 }
 
+/* 16 bytes at once: nvcc takes this loop's stores apart. */
+static __device__ __forceinline__ void store_words(bf16 *to, uint32_t a, uint32_t b, uint32_t c, uint32_t d)
+{
+#if defined(LK_CUDA_EMULATED)
+    uint32_t words[4] = {a, b, c, d};
+    memcpy((void *)to, words, sizeof words);
+#else
+    asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(a), "r"(b), "r"(c), "r"(d) : "memory");
+#endif
+}
+
 static __device__ __forceinline__ void store_held_gradients(bf16 *to, const bf16 *x, int64_t row, int label, float most,
                                                             float factor, float even, float target)
 {
     OWN_PACKS(i, row)
     {
         lk__pack<bf16, HELD_PACK> p = load_pack<HELD_PACK>(x + i);
+        float                     g[HELD_PACK];
         int                       at = label - i;
 #pragma unroll
         for (int k = 0; k < HELD_PACK; k++) {
-            float g = logit<bf16>::exponential(load(&p.at[k]) - most) * factor;
-            store(&p.at[k], (k == at ? g - target : g) - even);
+            g[k] = logit<bf16>::exponential(load(&p.at[k]) - most) * factor;
+            g[k] = (k == at ? g[k] - target : g[k]) - even;
         }
-        store_pack<HELD_PACK>(to + i, p);
+        store_words(to + i, pack_pair(g[0], g[1]), pack_pair(g[2], g[3]), pack_pair(g[4], g[5]), pack_pair(g[6], g[7]));
     }
 }
 

@@ -8,7 +8,7 @@
 
 #include "device/cuda/cuda.h"
 
-/* C = activation(alpha A B + beta C + bias), for each of `batch`. Zeroed fields mean: batch 1 and alpha 1 are written as such, all
+/* C = activation(alpha A B + beta C + bias), for each of `batch`; or beta addend instead of beta C. Zeroed fields mean: batch 1 and alpha 1 are written as such, all
  * others are absent. m, n or batch may be 0 (nothing is written); with k 0 the sum is 0. */
 typedef struct lk__cuda_product {
     int64_t     m, n, k, batch;
@@ -23,6 +23,7 @@ typedef struct lk__cuda_product {
     void       *c; /* (i, j) at c[i*c_ld + j] */
     int64_t     c_ld, c_batch;
     double      alpha, beta;
+    const void *addend; /* what beta multiplies, in C's layout, with batch 1; NULL: C itself */
     /* Under by_heuristic a row of C must have the same bits for every m, as the results of a sample must not depend on the number of
      * samples: linear and its gradient by x. Otherwise the division of sums may depend on all of the shape. */
     bool rows_apart;
@@ -62,6 +63,9 @@ lk_status lk__cuda_gemm_summed(const lk__kernel_call *call, const lk__cuda_produ
  * larger product, so they are not used with by_heuristic. */
 bool      lk__cuda_few_rows_suit(const lk__cuda_device *device, const lk__cuda_product *product);
 lk_status lk__cuda_few_rows(const lk__kernel_call *call, const lk__cuda_product *product);
+
+/* small_products.cu: products of f32 or bf16 without a batch, of which starting them and waiting for memory is most of the time. */
+lk_status lk__cuda_small_product(const lk__kernel_call *call, const lk__cuda_product *product);
 
 /* blas.cu: LK_EUNSUPPORTED where cuBLASLt is missing or refuses the product; nothing was queued then. */
 lk_status lk__cuda_blas_run(const lk__kernel_call *call, const lk__cuda_product *product);

@@ -70,13 +70,15 @@ extern "C" lk_status lk__cuda_linear_prepare(lk__device *device, const lk__devic
     return lk__cuda_gemm_prepare(device, &p);
 }
 
-/* With a third operand: times gelu's gradient there. */
+/* With a third operand: times gelu's gradient there. With a fourth: that is added. */
 static lk__cuda_product input_product(const lk__kernel_call *call)
 {
     lk__cuda_product p = rows_product(call, call->attrs->transposed);
     p.saved = (void *)in_data<void>(call, 2);
     p.gradient = p.saved != NULL;
     if (p.gradient) p.activation = LK__GELU_TANH;
+    p.addend = in_data<void>(call, 3);
+    p.beta = p.addend != NULL;
     return p;
 }
 

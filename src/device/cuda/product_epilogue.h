@@ -18,12 +18,13 @@ template <typename W> static __device__ inline W gelu_tanh_slope(W x)
 /* C's elements are T, or WIDE(T) where `wide`. */
 template <typename T> struct product_epilogue {
     typedef WIDE(T) W;
-    void    *c, *saved;
-    int64_t  ld, batch_step, m, n;
-    const T *bias;
-    W        alpha, beta;
-    int      activation;
-    bool     wide, gradient;
+    void       *c, *saved;
+    const void *addend;
+    int64_t     ld, batch_step, m, n;
+    const T    *bias;
+    W           alpha, beta;
+    int         activation;
+    bool        wide, gradient;
 
     __device__ W read(const void *p, int64_t at) const { return wide ? ((const W *)p)[at] : load((const T *)p + at); }
     __device__ void write(void *p, int64_t at, W x) const
@@ -40,7 +41,7 @@ template <typename T> struct product_epilogue {
     __device__ W finish(int64_t at, int64_t column, W sum) const
     {
         W x = alpha * sum;
-        if (beta != 0) x += beta * read(c, at);
+        if (beta != 0) x += beta * read(addend ? addend : c, at);
         if (bias) x += load(bias + column);
         if (activation == LK__RELU) return x < 0 ? 0 : x;
         if (activation != LK__GELU_TANH) return x;
@@ -73,6 +74,7 @@ template <typename T> static inline product_epilogue<T> product_epilogue_of(cons
     product_epilogue<T> to = {};
     to.c = p->c;
     to.saved = p->saved;
+    to.addend = p->addend;
     to.ld = p->c_ld;
     to.batch_step = p->c_batch;
     to.m = p->m;

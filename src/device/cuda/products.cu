@@ -1,11 +1,14 @@
-/* products.cu - matrix products by a kernel of our own (tile.h), and which of it and cuBLASLt computes one; see linear.cu for the
- * operations. The kernel is right for every size, type and layout; it is what f64 is proved with, and what small products use. */
+/* products.cu - matrix products by a kernel of our own (tile.h), and which one computes a product: it, cuBLASLt, or those for small products
+ * and few rows; see linear.cu for the operations. The kernel is right for every size, type and layout; it is what f64 is proved with. */
 #include "device/cuda/product_epilogue.h"
 #include "device/cuda/tile.h"
 
 #include <stdlib.h>
 
-enum { CHUNK = 256 }; /* of k: sums in two levels have smaller rounding errors; part of the bits */
+enum {
+    CHUNK = 256,
+    LONGEST = 4096
+}; /* of k: sums in two levels have smaller rounding errors; part of the bits. Of a small product */
 
 /* ---- the kernel ---- */
 
@@ -83,23 +86,31 @@ bool lk__cuda_plain(void)
 #endif
 }
 
-#if !defined(LK_CUDA_EMULATED)
-/* A product of so little work that starting it is most of its time: ours is one kernel. Where the bits of a row must not depend on the
- * number of rows, it is not looked at. */
-static bool plain_suffices(const lk__cuda_device *device, const lk__cuda_product *p)
+/* A product of so little work that starting it is most of its time. Where the bits of a row must not depend on the number of rows, it is
+ * not looked at. */
+static bool is_small(const lk__cuda_device *device, const lk__cuda_product *p)
 {
     return device->base.by_heuristic ? p->n * p->k <= 1 << 13 : p->m * p->n * p->k * p->batch <= 1 << 20;
 }
 
+static bool small_suits(const lk__cuda_device *device, const lk__cuda_product *p)
+{
+    bool type = p->type == LK_F32 || p->type == LK_BF16;
+    return type && p->batch == 1 && p->m > 0 && p->n > 0 && p->k > 0 && p->k <= LONGEST && is_small(device, p);
+}
+
+#if !defined(LK_CUDA_EMULATED)
+
 static bool use_library(const lk__cuda_device *device, const lk__cuda_product *p)
 {
-    return !lk__cuda_plain() && p->m > 0 && p->n > 0 && p->k > 0 && p->batch > 0 && !plain_suffices(device, p);
+    return !lk__cuda_plain() && p->m > 0 && p->n > 0 && p->k > 0 && p->batch > 0 && !is_small(device, p);
 }
 #endif
 
 lk_status lk__cuda_gemm(const lk__kernel_call *call, const lk__cuda_product *p)
 {
     if (lk__cuda_few_rows_suit(cuda_device(call), p)) return lk__cuda_few_rows(call, p);
+    if (small_suits(cuda_device(call), p)) return lk__cuda_small_product(call, p);
 #if !defined(LK_CUDA_EMULATED)
     if (use_library(cuda_device(call), p)) {
         lk_status status = lk__cuda_blas_run(call, p);

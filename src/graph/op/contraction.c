@@ -89,10 +89,11 @@ DESCRIBE(linear){
     .bytes = lk__bytes_operands,
 };
 
+/* Residuals are added by plan/fuse_residual.c alone. */
 DESCRIBE(linear_grad_input){
-    .inputs = 3,
+    .inputs = 4,
     .in = {OPERAND("dy", REAL, REQUIRED, ROWS), OPERAND("weight", REAL, REQUIRED, ROWS),
-           OPERAND("before", REAL, OPTIONAL, ROWS)},
+           OPERAND("before", REAL, OPTIONAL, ROWS), OPERAND("residual", REAL, OPTIONAL, ROWS)},
     .outputs = 1,
     .out = {OPERAND("dx", REAL, REQUIRED, ROWS)},
     .attributes = LK__HAS(activation) | LK__HAS(transposed),
