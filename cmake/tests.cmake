@@ -119,7 +119,7 @@ function(add_emulated_test name kind)
   add_test(NAME ${name}_emulated COMMAND ${ARGN})
   apply_settings(${name}_emulated ${kind})
   set_property(TEST ${name}_emulated APPEND PROPERTY ENVIRONMENT "LOCKSTEP_DEVICE=cuda" "LOCKSTEP_SHARE_DEVICE=1"
-               "LOCKSTEP_MODULES=${PROJECT_BINARY_DIR}/cuda_emulated" "LK_TEST_SLOW=1")
+               "LOCKSTEP_MODULES=${PROJECT_BINARY_DIR}/cuda_emulated" "LK_TEST_SLOW=1" "LK_TEST_MEMORY=apart")
   set_property(TEST ${name}_emulated APPEND PROPERTY LABELS emulated)
 endfunction()
 
