@@ -127,4 +127,10 @@ if(LK_CUDA_EMULATED)
     set_property(TARGET ${target} APPEND PROPERTY LINK_DEPENDS ${PROJECT_SOURCE_DIR}/test/cuda_emulated/shared.ld)
   endforeach()
   set_target_properties(cuda_emulated PROPERTIES PREFIX lib OUTPUT_NAME lockstep-cuda LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/cuda_emulated)
+  # Loaded as the runtime loads the driver's library: lk_spawn then refuses to fork, as after a GPU was used.
+  file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/cuda_emulated/driver.c CONTENT "int lk__emulated_driver(void) { return 1; }\n" @ONLY)
+  add_library(cuda_emulated_driver MODULE ${PROJECT_BINARY_DIR}/cuda_emulated/driver.c)
+  set_target_properties(cuda_emulated_driver PROPERTIES PREFIX "" SUFFIX "" OUTPUT_NAME libcuda.so.1 NO_SONAME ON
+                        LINK_OPTIONS "-Wl,-soname,libcuda.so.1" LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/cuda_emulated)
+  add_dependencies(cuda_emulated cuda_emulated_driver)
 endif()

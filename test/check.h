@@ -2,9 +2,12 @@
 #ifndef CHECK_H
 #define CHECK_H
 
+#include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 enum { SKIPPED = 77 }; /* the exit status that ctest takes for "not on this machine" */
 
@@ -48,6 +51,39 @@ static int check_failures;
         printf("%s %s\n", check_failures == before_ ? "ok  " : "FAIL", #test); \
         fflush(stdout);                                               \
     } while (0)
+
+/* The same in a process of its own, for tests that start ranks: a process that has used a GPU cannot fork any. */
+#define RUN_APART(test)                                      \
+    do {                                                     \
+        int passed_ = run_apart(test);                       \
+        check_failures += !passed_;                          \
+        printf("%s %s\n", passed_ ? "ok  " : "FAIL", #test); \
+        fflush(stdout);                                      \
+    } while (0)
+
+static inline int run_apart(void (*test)(void))
+{
+    int status = 1;
+    fflush(stdout);
+    pid_t child = fork();
+    if (child == 0) {
+        check_failures = 0;
+        test();
+        exit(check_failures ? 1 : 0);
+    }
+    return child > 0 && waitpid(child, &status, 0) == child && status == 0;
+}
+
+/* Whether this process has used a GPU: what it forks cannot use it. Prints that `what` is skipped then. */
+static inline int skips_forks(const char *what)
+{
+    void *driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
+    if (driver) {
+        dlclose(driver);
+        printf("skipped on a GPU: %s forks after a context was made\n", what);
+    }
+    return driver != NULL;
+}
 
 /* Fails where ctest was told of fewer ranks: the line `ctest: …` of each test says how many it runs at the same time, so that ctest
  * reserves the cores. A test that is started by hand may run any number. */

@@ -91,6 +91,10 @@ static void a_kill_at_any_system_call_leaves_only_complete_checkpoints(void)
     int64_t step = 3;
     int     n = 1;
     open_rig(&r);
+    if (skips_forks("a kill at a system call of a save")) {
+        close_rig(&r);
+        return;
+    }
     REQUIRE(save_step(&r, "kills", 1, 3) == LK_OK && save_step(&r, "kills", 2, 3) == LK_OK);
     for (; killed_at(&r, n, save_for_kill, step + 1); n++) {
         check_complete(n);

@@ -172,6 +172,10 @@ static void a_kill_at_any_system_call_leaves_only_complete_checkpoints(void)
     int64_t step = 3;
     int     n = 1;
     open_rig(&r);
+    if (skips_forks("a kill at a system call of a save")) {
+        close_rig(&r);
+        return;
+    }
     REQUIRE(save_with(&r, "kills", 1, 3, files, FILES) == LK_OK && save_with(&r, "kills", 2, 3, files, FILES) == LK_OK);
     /* every second time the step exists already, so that the save exchanges two directories */
     for (; killed_at(&r, n, save_for_kill, n % 2 ? step + 1 : step - 1); n++) {

@@ -26,6 +26,7 @@ static holder start_holder(const char *name, bool child)
         lk__lock lock;
         char     byte;
         close(go[1]);
+        setenv("LOCKSTEP_DEVICE", "cpu", 1); /* what is forked cannot use a GPU that its parent has used */
         open_rig(&r);
         if (lk__lock_acquire(r.context, in_root(name), 0, &lock) < 0) _exit(1);
         if (child && fork() == 0) {

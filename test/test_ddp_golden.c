@@ -47,7 +47,8 @@ static void compare(const char *name, const char *model, int batch, bool sync)
     char              prefix[64];
     int64_t           steps;
     double            worst = 0, *evaluated = NULL;
-    config.threads = 1; /* lk_spawn forks */
+    config.threads = 1;    /* lk_spawn forks */
+    config.device = "cpu"; /* it only reads a file */
     REQUIRE(lk_context_create(&config, &context) == LK_OK);
     lk__safetensors *file = open_values(context, name);
     snprintf(prefix, sizeof prefix, "%s/", model);

@@ -380,10 +380,10 @@ static void leaves_as_one_batch_give_the_same_bits(void) { CHECK(trained_in_leav
 
 int main(void)
 {
+    RUN(ranks_compare_constants_and_report_the_line); /* first: after a context on a GPU no rank can be forked */
     RUN(constants_are_stored_as_planned_and_outlive_their_graph);
     RUN(constants_are_never_saved);
     RUN(a_store_of_other_constants_is_rejected);
-    RUN(ranks_compare_constants_and_report_the_line);
     RUN(a_loss_computes_its_gradient_only_in_training);
     RUN(gradients_computed_in_forward_accumulate_over_micro_batches);
     RUN(nothing_is_trained_through_operands_without_gradient);

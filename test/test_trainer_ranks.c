@@ -613,20 +613,20 @@ static void evaluation_uses_each_of_10000_samples_once(void)
 int main(void)
 {
     REQUIRE(mkdtemp(root) != NULL);
-    RUN(ranks_hold_the_planned_memory);
-    RUN(a_step_allocates_nothing);
-    RUN(ranks_with_different_models_or_options_are_refused);
-    RUN(a_divergence_is_reported_with_rank_tensor_and_step);
-    RUN(a_nan_on_one_rank_stops_all_and_is_reported);
-    RUN(a_nan_in_a_leaf_is_reported);
-    RUN(a_nan_spread_by_batch_norm_is_reported_with_its_first_rank);
-    RUN(a_stop_request_of_one_rank_stops_all_at_one_saved_step);
-    RUN(a_group_that_has_failed_does_not_save);
-    RUN(a_directory_locked_by_another_run_is_refused_on_every_rank);
-    RUN(a_failed_save_stops_all_ranks_at_one_step);
-    RUN(a_rank_stopped_during_a_save_times_out);
-    RUN(unused_parameters_get_zero_gradients_and_one_warning);
-    RUN(evaluation_uses_each_of_10000_samples_once);
+    RUN_APART(ranks_hold_the_planned_memory);
+    RUN_APART(a_step_allocates_nothing);
+    RUN_APART(ranks_with_different_models_or_options_are_refused);
+    RUN_APART(a_divergence_is_reported_with_rank_tensor_and_step);
+    RUN_APART(a_nan_on_one_rank_stops_all_and_is_reported);
+    RUN_APART(a_nan_in_a_leaf_is_reported);
+    RUN_APART(a_nan_spread_by_batch_norm_is_reported_with_its_first_rank);
+    RUN_APART(a_stop_request_of_one_rank_stops_all_at_one_saved_step);
+    RUN_APART(a_group_that_has_failed_does_not_save);
+    RUN_APART(a_directory_locked_by_another_run_is_refused_on_every_rank);
+    RUN_APART(a_failed_save_stops_all_ranks_at_one_step);
+    RUN_APART(a_rank_stopped_during_a_save_times_out);
+    RUN_APART(unused_parameters_get_zero_gradients_and_one_warning);
+    RUN_APART(evaluation_uses_each_of_10000_samples_once);
     char command[160];
     snprintf(command, sizeof command, "rm -rf '%s'", root);
     CHECK(system(command) == 0);

@@ -6,6 +6,7 @@
 #include "emulated_internal.h"
 
 #include <deque>
+#include <dlfcn.h>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -307,9 +308,20 @@ static int device_count(void)
     return i->what == "devices" ? (int)i->number : 1;
 }
 
+/* The runtime loads the driver, after which a forked process could not use it. Here a library of that name, beside the module. */
+static void load_driver(void)
+{
+    static bool loaded;
+    Dl_info     own;
+    if (loaded || !dladdr((void *)load_driver, &own) || !own.dli_fname) return;
+    std::string path = own.dli_fname;
+    loaded = dlopen((path.substr(0, path.rfind('/') + 1) + "libcuda.so.1").c_str(), RTLD_LAZY | RTLD_LOCAL) != NULL;
+}
+
 cudaError_t cudaGetDeviceCount(int *count)
 {
-    guard      g(lock);
+    guard g(lock);
+    load_driver();
     injection *i = injected();
     *count = device_count();
     if (*count == 0) return result(i->error ? i->error : cudaErrorNoDevice);
