@@ -36,7 +36,7 @@ unset LOCKSTEP_CUDA_MEASURE LOCKSTEP_CUDA_PLAIN LOCKSTEP_TF32 LOCKSTEP_JOB LK_TE
 export LOCKSTEP_DEVICE=cuda LOCKSTEP_SHARE_DEVICE=1
 work=$(mktemp -d)
 export XDG_CACHE_HOME=$work/cache # algorithms that were chosen: none at first, then shared by all
-declare -A running=() job_part=() part_from=() part_to=() passed=() failed=() skipped=()
+declare -A running=() aside=() job_part=() part_from=() part_to=() passed=() failed=() skipped=()
 problems=() notes=() queue=()
 
 # ---- results ----
@@ -90,7 +90,7 @@ start_job() {
         status=$?
         echo "$status $limit $begin $EPOCHREALTIME" > "$work/$name.new"
         mv "$work/$name.new" "$work/$name.status"
-    ) &
+    ) 2> /dev/null & # the shell's own messages about what was killed
     running[$!]=$name
     job_part[$name]=$part
 }
@@ -112,31 +112,36 @@ finish_job() {
     esac
 }
 
-# wait_jobs N: until fewer than N run.
+# wait_jobs N: until fewer than N run, those aside not counted; 0: until all have ended, those aside too.
 wait_jobs() {
-    local pid
-    while [ ${#running[@]} -ge "$1" ] && [ ${#running[@]} -gt 0 ]; do
+    local pid name
+    while [ ${#running[@]} -gt 0 ]; do
         for pid in "${!running[@]}"; do
-            [ -e "$work/${running[$pid]}.status" ] || continue
+            name=${running[$pid]}
+            [ -e "$work/$name.status" ] || continue
             wait "$pid"
-            finish_job "${running[$pid]}"
-            unset "running[$pid]"
+            finish_job "$name"
+            unset "running[$pid]" "aside[$name]"
         done
-        [ ${#running[@]} -lt "$1" ] || sleep 0.05
+        [ "$1" = 0 ] || [ $((${#running[@]} - ${#aside[@]})) -ge "$1" ] || return 0
+        sleep 0.05
     done
+}
+start_aside() { # start_aside PART NAME LIMIT COMMAND…: on the CPU, beside all others
+    start_job "$@"
+    [ -z "${job_part[$2]:-}" ] || aside[$2]=1
 }
 
 # Jobs of a stage: queued by `job`, then run so many at a time. The longest should come first.
 job() { queue+=("$(printf '%q ' "$@")"); }
 run_queue() {
-    local line extra=${#running[@]} # those that run already are no part of the stage
-    for line in "${queue[@]}"; do
-        wait_jobs $(($1 + extra))
-        [ ${#running[@]} -ge "$extra" ] || extra=${#running[@]}
+    local line
+    for line in ${queue[@]+"${queue[@]}"}; do
+        wait_jobs "$1"
         eval "start_job $line"
     done
     queue=()
-    wait_jobs 1
+    wait_jobs 0
 }
 job_succeeded() { [ "$(cut -d' ' -f1 "$work/$1.status" 2> /dev/null)" = 0 ]; }
 
@@ -203,7 +208,7 @@ start_references() { # the CPU's, beside all other jobs
     local name options
     while read -r name _ _ steps options; do
         # shellcheck disable=SC2086
-        start_job losses "loss_$name.cpu" 200 "${train[@]}" $options --steps "$steps" --device cpu --threads 2 --log "$work/$name.cpu"
+        start_aside losses "loss_$name.cpu" 200 "${train[@]}" $options --steps "$steps" --device cpu --threads 2 --log "$work/$name.cpu"
     done < <(compared_losses)
 }
 queue_losses() {
@@ -230,14 +235,14 @@ end_losses() {
 # nanoGPT's recipe for CPUs, as `./x demo text`: f32 on the CPU, bf16 and f32 on the GPU.
 text=${LOCKSTEP_TEST_DATA:-$source/../shared/data/tinyshakespeare/input.txt}
 recipe=("$LOCKSTEP" train --model gpt --layers 4 --heads 4 --width 128 --context 64 --tokenizer char --batch 12 --optimizer adamw --lr 1e-3
-    --schedule cosine --lr-min 1e-4 --warmup 100 --betas "0.9,0.99" --weight-decay 0.1 --clip 1 --steps "${LK_RECIPE_STEPS:-2000}")
+    --schedule cosine --lr-min 1e-4 --warmup 100 --betas "0.9,0.99" --weight-decay 0.1 --clip 1 --steps 2000)
 if [ -f "$text" ]; then
     recipe+=(--data "text:$text")
 else
     recipe+=(--data "text:$source/docs" --packing windows)
     text=$source/docs
 fi
-start_recipe() { start_job recipe recipe.cpu 300 "${recipe[@]}" --device cpu --threads "$(($(nproc) > 8 ? 8 : $(nproc)))" --log "$work/recipe.cpu"; }
+start_recipe() { start_aside recipe recipe.cpu 300 "${recipe[@]}" --device cpu --threads "$(($(nproc) > 8 ? 8 : $(nproc)))" --log "$work/recipe.cpu"; }
 queue_recipe() {
     job recipe recipe.bf16 120 "${recipe[@]}" --dtype bf16 --log "$work/recipe.bf16"
     job recipe recipe.f32 120 "${recipe[@]}" --log "$work/recipe.f32"
@@ -288,7 +293,7 @@ end_ranks() {
                 [ "$(result_of "$model.$name")" = "$(result_of "$model.1")" ]
         done
     done
-    env -u LOCKSTEP_SHARE_DEVICE "$LOCKSTEP" train --model mlp --steps 1 -n 65 > "$logs/ranks_65.log" 2>&1
+    env -u LOCKSTEP_SHARE_DEVICE "$LOCKSTEP" train --model mlp --batch 130 --steps 1 -n 65 > "$logs/ranks_65.log" 2>&1
     expect ranks "65 ranks share GPUs that they were not allowed to, or the reason is missing: $(tail -1 "$logs/ranks_65.log")" \
         grep -q -- '--share-device' "$logs/ranks_65.log"
 }
@@ -308,7 +313,7 @@ kill_one() { # kill_one NUMBER: exit status 0, or a line that says what is wrong
     # shellcheck disable=SC2086
     LK_CUDA_KILL=$number "$LOCKSTEP" train $options --batch 24 --steps 1000000 --threads 1 --eval-every -1 --share-device -n $ranks > "$out" 2>&1 &
     launcher=$!
-    sleep "$(awk "BEGIN { print $RANDOM / 32768 * ${LK_KILL_SPREAD:-3} }")"
+    sleep "$(awk "BEGIN { print $RANDOM / 32768 * 3 }")"
     for _ in $(seq 200); do
         for pid in $(children_of $launcher | shuf --random-source=<(yes "$number")); do
             rank=$(tr '\0' '\n' < "/proc/$pid/environ" 2> /dev/null | sed -n 's/^RANK=//p')
