@@ -173,13 +173,18 @@ registered() {
 first_tests="test_trainer_ranks test_reproducible test_data_parallel_resnet test_data_parallel test_transformers test_gradients test_fields"
 measured_tests=" test_golden_ops test_parity test_transformers_golden test_program test_generate test_trainer "
 queue_tests() {
-    local name command measure list
+    local name command measure list share
     registered > "$work/registered"
     list=$(for name in $first_tests; do echo "$name"; done | cat - <(cut -d' ' -f1 "$work/registered") | awk '!seen[$1]++')
     for name in $list; do
         command=$(sed -n "s/^$name //p" "$work/registered" | tr -d '"')
         case $name in
         test_operation) skip tests "test_operation: users' own operations run on the host alone"; continue ;;
+        test_gradients) # 5000 programs
+            for share in 0/3 1/3 2/3; do
+                job tests "test_gradients.${share%/3}" 170 env LOCKSTEP_CUDA_MEASURE=0 LK_TEST_SLOW=1 LK_TEST_SHARE=$share "$build/test_gradients"
+            done
+            continue ;;
         esac
         case $measured_tests in *" $name "*) measure=() ;; *) measure=(LOCKSTEP_CUDA_MEASURE=0) ;; esac
         # shellcheck disable=SC2086
@@ -366,15 +371,21 @@ run_kills() {
 
 # ---- PTX ----
 
-# GPUs of other kinds run what the driver makes of the PTX. The libraries have none for all of their kernels, and are left out.
+# GPUs of other kinds run what the driver makes of the PTX. The libraries have none for all of their kernels, and are left out. Tests of
+# kernels compile different files, at the same time; programs come last, and find them in the driver's cache.
+jit=(env CUDA_FORCE_PTX_JIT=1 CUDA_CACHE_PATH="$work/jit" CUDA_CACHE_MAXSIZE=4294967296 LOCKSTEP_CUDA_PLAIN=1 LK_TEST_SLOW=1)
+has_ptx() { [ -n "${LOCKSTEP_MODULES:-}" ] || grep -q 'compute_80' "$logs/info"; }
 queue_ptx() {
     local name
-    if [ -z "${LOCKSTEP_MODULES:-}" ] && ! grep -q 'compute_80' "$logs/info"; then
-        skip ptx "the module has no PTX: build it with -DLK_CUDA_ARCHITECTURES='90a;compute_80'"
-        return
-    fi
-    local jit=(env CUDA_FORCE_PTX_JIT=1 CUDA_CACHE_PATH="$work/jit" CUDA_CACHE_MAXSIZE=4294967296 LOCKSTEP_CUDA_PLAIN=1 LK_TEST_SLOW=1)
-    for name in $(kernel_tests) test_golden_ops test_transformers_golden; do job ptx "$name.ptx" 200 "${jit[@]}" "$build/$name"; done
+    has_ptx || { skip ptx "the module has no PTX: build it with -DLK_CUDA_ARCHITECTURES='90a;compute_80'"; return; }
+    for name in test_kernels_gemm test_kernels_attention $(kernel_tests | grep -v -e gemm -e attention); do
+        job ptx "$name.ptx" 200 "${jit[@]}" "$build/$name"
+    done
+}
+queue_ptx_programs() {
+    local name
+    has_ptx || return
+    for name in test_golden_ops test_transformers_golden; do job ptx "$name.ptx" 200 "${jit[@]}" "$build/$name"; done
     # shellcheck disable=SC2086
     job ptx train_cnn.ptx 200 "${jit[@]}" "${train[@]}" --model cnn $images --dtype bf16 --steps 3
 }
@@ -443,6 +454,7 @@ for part in kernels losses recipe ranks; do
 done
 ! has_part kill || run_kills
 for part in ptx sanitizer; do ! has_part $part || "queue_$part"; done
+! has_part ptx || queue_ptx_programs
 run_queue $((at_once * 2))
 ! has_part sanitizer || end_sanitizer
 

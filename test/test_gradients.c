@@ -4,6 +4,8 @@
  * ctest: timeout 300 */
 #include "gradient_cases.h"
 
+static lk_context *context; /* of all cases */
+
 typedef struct run {
     rig  rig;
     cell cell;
@@ -11,7 +13,7 @@ typedef struct run {
 
 static run start(const gradient_case *k, int variant, bool sync, bool no_fusion, bool recompute)
 {
-    run r = {.rig = rig_open(LK_F64, 1)};
+    run r = {.rig = rig_open_in(context, LK_F64)};
     r.cell = (cell){.graph = r.rig.graph, .real = LK_F64, .variant = variant};
     lk_tensor anywhere = {r.rig.graph, -1};
     if (recompute) lk_block_begin(anywhere, "block", .recompute = true);
@@ -145,16 +147,26 @@ static void check_case(const gradient_case *k, int variant, bool sync)
     stop(&r);
 }
 
+/* test_gradients [NAME [VARIANT]]: one case. With LK_TEST_SHARE=I/N every N-th variant, from number I, for several processes. */
 int main(int argc, char **argv)
 {
+    lk_context_config config = LK_CONTEXT_CONFIG_INIT;
+    const char       *share = getenv("LK_TEST_SHARE");
+    int               number = 0, first = 0, every = 1;
+    config.threads = 1;
+    REQUIRE(lk_context_create(&config, &context) == LK_OK, "%s", lk_context_error(NULL));
+    REQUIRE(!share || (sscanf(share, "%d/%d", &first, &every) == 2 && every > 0), "LK_TEST_SHARE=%s", share);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         if (argc > 1 && strcmp(argv[1], cases[i].name) != 0) continue;
-        int before = check_failures;
-        for (int v = 0; v < cases[i].variants; v++)
-            for (int sync = 0; sync <= cases[i].sync; sync++)
-                if (argc < 3 || atoi(argv[2]) == v) check_case(&cases[i], v, sync);
-        printf("%s %s: %d variants\n", check_failures == before ? "ok  " : "FAIL", cases[i].name, cases[i].variants);
+        int before = check_failures, ran = 0;
+        for (int v = 0; v < cases[i].variants; v++) {
+            if (argc > 2 ? atoi(argv[2]) != v : number++ % every != first) continue;
+            for (int sync = 0; sync <= cases[i].sync; sync++) check_case(&cases[i], v, sync);
+            ran++;
+        }
+        printf("%s %s: %d variants\n", check_failures == before ? "ok  " : "FAIL", cases[i].name, ran);
         fflush(stdout);
     }
+    lk_context_free(context);
     return check_result();
 }

@@ -30,13 +30,13 @@ static void free_small(void *user, void *memory, size_t bytes)
 
 static rig open_refusing(void)
 {
-    rig               r = {0};
+    lk_context       *context;
     lk_context_config config = LK_CONTEXT_CONFIG_INIT;
     config.threads = 1;
     config.allocator = (lk_allocator){refuse_large, free_small, NULL};
-    REQUIRE(lk_context_create(&config, &r.context) == LK_OK);
-    r.before = lk_context_memory(r.context, LK_MEMORY_OTHER);
-    REQUIRE(lk_graph_create(r.context, LK_F32, &r.graph) == LK_OK);
+    REQUIRE(lk_context_create(&config, &context) == LK_OK);
+    rig r = rig_open_in(context, LK_F32);
+    r.borrowed = false;
     return r;
 }
 
