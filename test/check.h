@@ -44,9 +44,19 @@ static int check_failures;
         if (check_failures != before_) exit(1); \
     } while (0)
 
+/* Whether LK_TEST_SHARE=I/N, which divides a test over N processes, gives this one the next case. */
+static inline int is_in_share(void)
+{
+    static int  next, part, parts;
+    const char *share = getenv("LK_TEST_SHARE");
+    if (!parts && (!share || sscanf(share, "%d/%d", &part, &parts) != 2 || parts < 1)) part = 0, parts = 1;
+    return next++ % parts == part;
+}
+
 #define RUN(test)                                                     \
     do {                                                              \
         int before_ = check_failures;                                 \
+        if (!is_in_share()) break;                                    \
         test();                                                       \
         printf("%s %s\n", check_failures == before_ ? "ok  " : "FAIL", #test); \
         fflush(stdout);                                               \
@@ -55,6 +65,7 @@ static int check_failures;
 /* The same in a process of its own, for tests that start ranks: a process that has used a GPU cannot fork any. */
 #define RUN_APART(test)                                      \
     do {                                                     \
+        if (!is_in_share()) break;                           \
         int passed_ = run_apart(test);                       \
         check_failures += !passed_;                          \
         printf("%s %s\n", passed_ ? "ok  " : "FAIL", #test); \

@@ -170,26 +170,37 @@ registered() {
     sed -n 's/^add_test(\[=\[\(test_[a-z0-9_]*\)_guarded\]=\] \(.*\))$/\1 \2/p; s/^add_test(\(test_[a-z0-9_]*\)_guarded \(.*\))$/\1 \2/p' \
         "$build/CTestTestfile.cmake"
 }
-first_tests="test_trainer_ranks test_reproducible test_data_parallel_resnet test_data_parallel test_transformers test_gradients test_fields"
+# Those that take long are divided over so many processes; they start first.
+shares="test_trainer_ranks 4 test_reproducible 5 test_gradients 3 test_transformers 3 test_data_parallel 3 test_data_parallel_resnet 3 test_fields 3"
 measured_tests=" test_golden_ops test_parity test_transformers_golden test_program test_generate test_trainer "
-queue_tests() {
-    local name command measure list share
-    registered > "$work/registered"
-    list=$(for name in $first_tests; do echo "$name"; done | cat - <(cut -d' ' -f1 "$work/registered") | awk '!seen[$1]++')
-    for name in $list; do
-        command=$(sed -n "s/^$name //p" "$work/registered" | tr -d '"')
-        case $name in
-        test_operation) skip tests "test_operation: users' own operations run on the host alone"; continue ;;
-        test_gradients) # 5000 programs
-            for share in 0/3 1/3 2/3; do
-                job tests "test_gradients.${share%/3}" 170 env LOCKSTEP_CUDA_MEASURE=0 LK_TEST_SLOW=1 LK_TEST_SHARE=$share "$build/test_gradients"
-            done
-            continue ;;
-        esac
-        case $measured_tests in *" $name "*) measure=() ;; *) measure=(LOCKSTEP_CUDA_MEASURE=0) ;; esac
+queue_test() { # queue_test NAME SHARES
+    local command settings=() share
+    command=$(sed -n "s/^$1 //p" "$work/registered" | tr -d '"')
+    [ -n "$command" ] || return
+    case $measured_tests in *" $1 "*) ;; *) settings+=(LOCKSTEP_CUDA_MEASURE=0) ;; esac
+    [ "$1" != test_gradients ] || settings+=(LK_TEST_SLOW=1) # fewer single elements in 5000 programs
+    for share in $(seq 0 $(($2 - 1))); do
         # shellcheck disable=SC2086
-        [ -z "$command" ] || job tests "$name" 170 env "${measure[@]}" $command
+        job tests "$1$([ "$2" = 1 ] || echo ".$share")" 170 env LK_TEST_SHARE="$share/$2" "${settings[@]}" $command
     done
+}
+queue_tests() {
+    local name
+    registered > "$work/registered"
+    # shellcheck disable=SC2086
+    set -- $shares
+    while [ $# -gt 0 ]; do
+        queue_test "$1" "$2"
+        shift 2
+    done
+    while read -r name _; do
+        case " $shares " in *" $name "*) continue ;; esac
+        if [ "$name" = test_operation ]; then
+            skip tests "test_operation: users' own operations run on the host alone"
+        else
+            queue_test "$name" 1
+        fi
+    done < "$work/registered"
     job tests test_device 60 "$build/test_device"
 }
 

@@ -147,20 +147,17 @@ static void check_case(const gradient_case *k, int variant, bool sync)
     stop(&r);
 }
 
-/* test_gradients [NAME [VARIANT]]: one case. With LK_TEST_SHARE=I/N every N-th variant, from number I, for several processes. */
+/* test_gradients [NAME [VARIANT]]: one case. LK_TEST_SHARE divides the variants. */
 int main(int argc, char **argv)
 {
     lk_context_config config = LK_CONTEXT_CONFIG_INIT;
-    const char       *share = getenv("LK_TEST_SHARE");
-    int               number = 0, first = 0, every = 1;
     config.threads = 1;
     REQUIRE(lk_context_create(&config, &context) == LK_OK, "%s", lk_context_error(NULL));
-    REQUIRE(!share || (sscanf(share, "%d/%d", &first, &every) == 2 && every > 0), "LK_TEST_SHARE=%s", share);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         if (argc > 1 && strcmp(argv[1], cases[i].name) != 0) continue;
         int before = check_failures, ran = 0;
         for (int v = 0; v < cases[i].variants; v++) {
-            if (argc > 2 ? atoi(argv[2]) != v : number++ % every != first) continue;
+            if (argc > 2 ? atoi(argv[2]) != v : !is_in_share()) continue;
             for (int sync = 0; sync <= cases[i].sync; sync++) check_case(&cases[i], v, sync);
             ran++;
         }
