@@ -113,7 +113,7 @@ if(LK_CUDA_EMULATED)
   endif()
   # Code for cuBLASLt and cuDNN leaves itself out. Warnings are nvcc's task.
   set_source_files_properties(${cuda_sources} PROPERTIES LANGUAGE CXX COMPILE_OPTIONS "-x;c++")
-  set(emulation test/cuda_emulated/threads.cpp test/cuda_emulated/runtime.cpp)
+  set(emulation test/cuda_emulated/threads.cpp test/cuda_emulated/runtime.cpp test/cuda_emulated/cupti.cpp)
   add_library(cuda_emulated MODULE ${cuda_sources} ${emulation} test/cuda_emulated/libraries.cpp)
   add_executable(cuda_emulation test/cuda_emulated/cuda_emulation.cpp ${emulation})
   foreach(target cuda_emulated cuda_emulation)

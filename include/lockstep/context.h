@@ -81,5 +81,16 @@ LK_API const char *lk_device_text(size_t i);
  * module, and lk_context_error(NULL) says why. */
 LK_API lk_status lk_device_report(const char *name, lk_write write, void *user);
 
+/* What the context's device reaches, measured on it. */
+typedef struct lk_device_speed {
+    double flops;   /* operations a second, in large products of a type */
+    double memory;  /* bytes a second, read and written, in a large copy within its memory */
+    double latency; /* seconds of a kernel that has nothing to do, among others like it */
+} lk_device_speed;
+
+/* Measures with numbers that are made on the device, once for each type (f32, f64 or bf16): some 50 ms. f32 is TF32 where products round to
+ * it. Not while a program runs. LK_EUNSUPPORTED: the CPU. */
+LK_API lk_status lk_device_measure(lk_context *context, lk_dtype type, lk_device_speed *speed);
+
 LK_END_DECLS
 #endif

@@ -95,6 +95,15 @@ void lk__device_close(lk__device *d)
 
 const char *lk_context_device(const lk_context *c) { return lk__context_device(c)->backend->name; }
 
+lk_status lk_device_measure(lk_context *c, lk_dtype type, lk_device_speed *speed)
+{
+    lk__device *d = lk__context_device(c);
+    *speed = (lk_device_speed){0};
+    if (!d->backend->measure)
+        return lk__fail(c, LK_EUNSUPPORTED, "the speed of the device %s is not measured", d->backend->name);
+    return d->backend->measure(d, type, speed);
+}
+
 lk_status lk__device_alloc(lk__device *d, lk_memory kind, size_t bytes, char **memory)
 {
     lk_status status = bytes && d->backend->check ? d->backend->check(d) : LK_OK;

@@ -10,6 +10,7 @@
 
 #include "device/kernel.h"
 
+#include <lockstep/context.h>
 #include <lockstep/graph.h>
 
 typedef struct lk__device        lk__device;
@@ -55,6 +56,16 @@ typedef struct lk__device_result {
     int32_t               halted;
 } lk__device_result;
 
+/* A kernel, a copy or a fill that ran, by the device's own clock. */
+typedef enum lk__device_work { LK__WORK_KERNEL, LK__WORK_COPY, LK__WORK_FILL, LK__WORK_COUNT } lk__device_work;
+typedef struct lk__device_span {
+    double          begin, end; /* as lk__now counts */
+    lk__device_work work;
+    uint64_t        graph; /* the same for all of one graph_run, and larger than those of earlier ones; 0: of none */
+    int64_t         bytes; /* of a copy or a fill */
+    const char     *name;  /* the device's; valid until it is closed */
+} lk__device_span;
+
 typedef struct lk__device_backend {
     const char *name, *text; /* text: for `lockstep info` */
     bool host; /* its memory is the host's: anyone may dereference it, and kernels read the caller's inputs where they are */
@@ -91,6 +102,19 @@ typedef struct lk__device_backend {
     lk_status (*event_wait)(lk__device *device, lk__device_event *event,
                             lk__device_stream *stream);                   /* the stream waits */
     lk_status (*event_sync)(lk__device *device, lk__device_event *event); /* the caller waits */
+
+    /* Events that note the time, and the seconds between two that are done. NULL: the device has none. */
+    lk_status (*timed_event_create)(lk__device *device, lk__device_event **event);
+    lk_status (*event_seconds)(lk__device *device, lk__device_event *from, lk__device_event *to, double *seconds);
+    /* The device reports what runs between the two calls, also inside of graphs that are recorded after the first. Each is called when no
+     * work is queued. LK_EUNSUPPORTED: it cannot here, with the reason. The spans are in no order, valid until the next call. NULL: it
+     * never can. */
+    lk_status (*spans_begin)(lk__device *device);
+    lk_status (*spans_end)(lk__device *device, lk__device_span **spans, size_t *count);
+    /* How much work of each kind the stream has recorded since record_begin. */
+    lk_status (*record_counts)(lk__device *device, lk__device_stream *stream, int64_t counts[LK__WORK_COUNT]);
+    /* lk_device_measure's. NULL: it cannot be measured. */
+    lk_status (*measure)(lk__device *device, lk_dtype type, lk_device_speed *speed);
 
     /* Work that is recorded once and queued again as a whole. Between record_begin and record_end the stream's calls record and run
      * nothing, and the host waits for nothing. All NULL: the device records nothing. */

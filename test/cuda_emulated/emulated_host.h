@@ -7,6 +7,7 @@
  *                                         instantiate, graph; devices:N sets how many there are; ERROR is CUDA's number
  *   LK_CUDA_EMULATED_MEMORY=BYTES         of the device, default 16 GiB
  *   LK_CUDA_EMULATED_EAGER=1              work is done when it is queued, so that a debugger shows who queued it
+ *   LK_CUDA_EMULATED_CUPTI=1              there is a CUPTI, which reports kernels, copies and fills (cupti.cpp)
  *   LK_CUDA_EMULATED_ORDER=0…3            the order of threads (bit 0: from the last) and blocks (bit 1) of every kernel, which
  *                                         otherwise changes from launch to launch */
 #ifndef LK_EMULATED_HOST_H
@@ -122,6 +123,14 @@ typedef struct CUgraphExec_st *cudaGraphExec_t;
 typedef struct CUgraphNode_st *cudaGraphNode_t;
 typedef void (*cudaHostFn_t)(void *data);
 
+enum cudaGraphNodeType { /* CUDA's numbers */
+                         cudaGraphNodeTypeKernel = 0,
+                         cudaGraphNodeTypeMemcpy = 1,
+                         cudaGraphNodeTypeMemset = 2,
+                         cudaGraphNodeTypeHost = 3,
+                         cudaGraphNodeTypeEmpty = 5
+};
+
 #define cudaStreamLegacy ((cudaStream_t)0x1)
 #define cudaStreamPerThread ((cudaStream_t)0x2)
 #define cudaStreamDefault 0x0u
@@ -235,6 +244,9 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t *executable, cudaGraph_t graph,
 cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t *executable, cudaGraph_t graph, unsigned long long flags = 0);
 cudaError_t cudaGraphUpload(cudaGraphExec_t executable, cudaStream_t stream);
 cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t stream);
+cudaError_t cudaStreamGetCaptureInfo_v2(cudaStream_t stream, cudaStreamCaptureStatus *status, unsigned long long *id,
+                                        cudaGraph_t *graph, const cudaGraphNode_t **dependencies, size_t *count);
+cudaError_t cudaGraphNodeGetType(cudaGraphNode_t node, cudaGraphNodeType *type);
 cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t *nodes, size_t *count);
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t executable);
 cudaError_t cudaGraphDestroy(cudaGraph_t graph);

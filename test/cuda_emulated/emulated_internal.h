@@ -9,4 +9,16 @@
 /* Runs a kernel to its end; `kernel` is called once for each thread. */
 void lk__emulated_run(const char *name, dim3 grid, dim3 block, size_t shared, const std::function<void()> &kernel);
 
+/* What CUPTI reports of a stream's work; cupti.cpp stands in for it. */
+typedef struct lk__emulated_work {
+    int         kind = 0;       /* CUpti_ActivityKind: 1 a copy, 2 a fill, 10 a kernel; 0: nothing is reported */
+    const char *name = nullptr; /* of a kernel */
+    size_t      bytes = 0;
+    int         direction = 0; /* CUpti_ActivityMemcpyKind */
+} lk__emulated_work;
+
+bool lk__emulated_reports(int kind); /* whether somebody collects such records */
+/* Times by the monotonic clock, in seconds; graph: the number of its launch, 0 outside of graphs. */
+void lk__emulated_report(const lk__emulated_work &work, double begin, double end, uint32_t graph);
+
 #endif

@@ -18,10 +18,33 @@
 #include <unistd.h>
 #include <vector>
 
-typedef std::function<void()> job;
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static uint32_t running_graph; /* the number of its launch; 0: none */
+
+struct job {
+    std::function<void()> run;
+    lk__emulated_work     work;
+    template <typename F> job(F f, lk__emulated_work w = {}) : run(std::move(f)), work(w) {}
+    void operator()() const
+    {
+        double begin = now();
+        run();
+        if (work.kind && lk__emulated_reports(work.kind)) lk__emulated_report(work, begin, now(), running_graph);
+    }
+};
+
+struct CUgraph_st {
+    std::vector<job> jobs;
+};
 
 struct capture {
-    std::vector<job>        jobs;
+    CUgraph_st              graph;
     CUstream_st            *origin;
     cudaStreamCaptureMode   mode;
     bool                    invalid = false;
@@ -48,9 +71,6 @@ struct CUevent_st {
     std::shared_ptr<double>  time = std::make_shared<double>(0); /* seconds */
 };
 
-struct CUgraph_st {
-    std::vector<job> jobs;
-};
 struct CUgraphExec_st {
     std::shared_ptr<std::vector<job>> jobs;
 };
@@ -242,7 +262,7 @@ cudaError_t submit(cudaStream_t stream, job work)
     if (!s) return result(cudaErrorInvalidResourceHandle);
     if (s->captured) {
         if (s->captured->invalid) return result(cudaErrorStreamCaptureInvalidated);
-        s->captured->jobs.push_back(std::move(work));
+        s->captured->graph.jobs.push_back(std::move(work));
         s->captured_jobs++;
         return cudaSuccess;
     }
@@ -257,13 +277,6 @@ cudaError_t submit(cudaStream_t stream, job work)
     }
     push(s, std::move(work));
     return cudaSuccess;
-}
-
-double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
 } // namespace
@@ -564,15 +577,17 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpy
     if (!copy_is_valid(to, from, bytes, kind)) return result(cudaErrorInvalidValue);
     CUstream_st *s = find_stream(stream);
     if (!s) return result(cudaErrorInvalidResourceHandle);
-    bool from_pageable = !in_region(from) && !is_pinned(from, bytes);
-    bool to_pageable = !in_region(to) && !is_pinned(to, bytes);
-    if (s->captured) return submit(stream, [to, from, bytes] { memmove(to, from, bytes); });
+    bool              from_pageable = !in_region(from) && !is_pinned(from, bytes);
+    bool              to_pageable = !in_region(to) && !is_pinned(to, bytes);
+    lk__emulated_work about = {1, NULL, bytes, kind == cudaMemcpyDeviceToDevice ? 8 : (int)kind};
+    job               whole([to, from, bytes] { memmove(to, from, bytes); }, about);
+    if (s->captured) return submit(stream, whole);
     /* Pageable memory: the source may be reused at once, and the target has been written when the call returns. */
     if (from_pageable) {
         std::string copy((const char *)from, bytes);
-        cudaError_t error = submit(stream, [to, copy] { memcpy(to, copy.data(), copy.size()); });
+        cudaError_t error = submit(stream, job([to, copy] { memcpy(to, copy.data(), copy.size()); }, about));
         if (error || !to_pageable) return error;
-    } else if (cudaError_t error = submit(stream, [to, from, bytes] { memmove(to, from, bytes); })) {
+    } else if (cudaError_t error = submit(stream, whole)) {
         return error;
     }
     if (to_pageable) finish(s, s->queued);
@@ -607,7 +622,7 @@ cudaError_t cudaMemsetAsync(void *memory, int byte, size_t bytes, cudaStream_t s
     INJECT("copy", cudaErrorIllegalAddress);
     if (bytes == 0) return cudaSuccess;
     if (!is_device(memory, bytes) && !is_pinned(memory, bytes)) return result(cudaErrorInvalidValue);
-    return submit(stream, [memory, byte, bytes] { memset(memory, byte, bytes); });
+    return submit(stream, job([memory, byte, bytes] { memset(memory, byte, bytes); }, {2, NULL, bytes, 0}));
 }
 
 cudaError_t cudaMemset(void *memory, int byte, size_t bytes)
@@ -654,7 +669,7 @@ void lk__emulated_queue_kernel(const char *name, dim3 grid, dim3 block, size_t s
         result(cudaErrorInvalidValue);
         return;
     }
-    submit(stream, [=] { lk__emulated_run(name, grid, block, shared, thread); });
+    submit(stream, job([=] { lk__emulated_run(name, grid, block, shared, thread); }, {10, name, 0, 0}));
 }
 
 /* ---- streams and events ---- */
@@ -856,7 +871,7 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph)
     c->streams.clear();
     if (c->invalid) return result(cudaErrorStreamCaptureInvalidated);
     if (unjoined) return result(cudaErrorStreamCaptureUnjoined);
-    *graph = new CUgraph_st{c->jobs};
+    *graph = new CUgraph_st{c->graph};
     return cudaSuccess;
 }
 
@@ -899,14 +914,43 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t stream)
     INJECT("graph", cudaErrorLaunchFailure);
     if (!executable) return result(cudaErrorInvalidValue);
     std::shared_ptr<std::vector<job>> jobs = executable->jobs;
-    return submit(stream, [jobs] {
+    static uint32_t                   launches;
+    uint32_t                          number = ++launches;
+    return submit(stream, [jobs, number] {
+        running_graph = number;
         for (const job &next : *jobs) next();
+        running_graph = 0;
     });
 }
 
-cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t *, size_t *count)
+cudaError_t cudaStreamGetCaptureInfo_v2(cudaStream_t stream, cudaStreamCaptureStatus *status, unsigned long long *id,
+                                        cudaGraph_t *graph, const cudaGraphNode_t **, size_t *)
 {
+    guard        g(lock);
+    CUstream_st *s = find_stream(stream);
+    if (!s) return result(cudaErrorInvalidResourceHandle);
+    *status = s->captured ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
+    *id = 0;
+    *graph = s->captured ? &s->captured->graph : NULL;
+    return cudaSuccess;
+}
+
+/* A node is the address of its work, valid until more is captured. */
+cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t *nodes, size_t *count)
+{
+    guard g(lock);
+    for (size_t i = 0; nodes && i < *count && i < graph->jobs.size(); i++) nodes[i] = (cudaGraphNode_t)&graph->jobs[i];
     *count = graph->jobs.size();
+    return cudaSuccess;
+}
+
+cudaError_t cudaGraphNodeGetType(cudaGraphNode_t node, cudaGraphNodeType *type)
+{
+    int kind = ((const job *)node)->work.kind;
+    *type = kind == 10  ? cudaGraphNodeTypeKernel
+            : kind == 1 ? cudaGraphNodeTypeMemcpy
+            : kind == 2 ? cudaGraphNodeTypeMemset
+                        : cudaGraphNodeTypeEmpty;
     return cudaSuccess;
 }
 

@@ -7,6 +7,7 @@
 
 #include "device/cuda/backend.h"
 #include "device/cuda/dnn.h"
+#include "device/cuda/spans.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -401,6 +402,7 @@ static void cuda_close(lk__device *d)
     lk__cuda_device *c = as_cuda(d);
     lk__cuda_blas_free(c);
     lk__cuda_dnn_free(c->dnn);
+    lk__cuda_spans_free(c);
     if (c->word) (void)cudaFree(c->word);
     if (c->alone) (void)cudaStreamDestroy(c->alone);
     lk__cuda_host.free(d->context, LK_MEMORY_OTHER, c, sizeof *c);
@@ -440,6 +442,12 @@ static lk__device_backend make_backend()
     b.event_record = cuda_event_record;
     b.event_wait = cuda_event_wait;
     b.event_sync = cuda_event_sync;
+    b.timed_event_create = lk__cuda_timed_event_create;
+    b.event_seconds = lk__cuda_event_seconds;
+    b.spans_begin = lk__cuda_spans_begin;
+    b.spans_end = lk__cuda_spans_end;
+    b.record_counts = lk__cuda_record_counts;
+    b.measure = lk__cuda_measure;
     b.record_begin = cuda_record_begin;
     b.record_end = cuda_record_end;
     b.graph_run = cuda_graph_run;

@@ -29,6 +29,7 @@ struct lk__device_event {
 
 struct lk__cuda_blas; /* blas.cu: cuBLASLt */
 struct lk__cuda_dnn;  /* dnn.cu: cuDNN */
+struct lk__cuda_spans; /* cupti.cu: what ran */
 
 typedef struct lk__cuda_device {
     lk__device     base;
@@ -39,6 +40,8 @@ typedef struct lk__cuda_device {
     cudaStream_t       alone;   /* of calls without a stream */
     lk__cuda_blas *blas; /* NULL: not loaded; made on first use */
     lk__cuda_dnn  *dnn;
+    lk__cuda_spans *spans;    /* NULL: none were asked for */
+    lk_device_speed speed[3]; /* of f32, f64 and bf16; flops 0: not measured */
     int32_t       *word;     /* lk__cuda_word */
     char           why[256]; /* without a GPU: the reason */
 } lk__cuda_device;

@@ -1,6 +1,7 @@
 /* module.cu - what liblockstep finds in the module: its entry, and the lines about GPUs and libraries for `lockstep info`. */
 #include "device/cuda/backend.h"
 #include "device/cuda/dnn.h"
+#include "device/cuda/spans.h"
 
 #include <stdio.h>
 
@@ -21,7 +22,7 @@ static const char *gpu_line(int number, char *text, size_t bytes)
 
 static const char *describe_line(int i, char *text, size_t bytes)
 {
-    char why[256] = "", blas[64] = "", dnn[64] = "", supports[64] = "no driver";
+    char why[256] = "", blas[64] = "", dnn[64] = "", supports[64] = "no driver", cupti[320] = "";
     int  count = lk__cuda_count(why, sizeof why), driver = 0;
     if (count == 0 && i == 0) {
         snprintf(text, bytes, "no GPU: %s", why);
@@ -34,8 +35,9 @@ static const char *describe_line(int i, char *text, size_t bytes)
     int version = lk__dnn_library_version(why, sizeof why);
     if (version) snprintf(dnn, sizeof dnn, "%d.%d.%d", version / 10000, version / 100 % 100, version % 100);
     if (driver) snprintf(supports, sizeof supports, "driver for CUDA %d.%d", driver / 1000, driver % 1000 / 10);
-    snprintf(text, bytes, "%s, runtime %d.%d, cuBLASLt %s, cuDNN %s", supports, CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10, *blas ? blas : "not found",
-             *dnn ? dnn : "not found");
+    lk__cuda_cupti_text(cupti, sizeof cupti);
+    snprintf(text, bytes, "%s, runtime %d.%d, cuBLASLt %s, cuDNN %s, CUPTI %s", supports, CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10, *blas ? blas : "not found",
+             *dnn ? dnn : "not found", cupti);
     return text;
 }
 
