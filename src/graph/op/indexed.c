@@ -20,6 +20,14 @@ static void embedding_gradient(lk__graph_backward *b, int dy)
     lk__grad_give(b, 1, lk__grad_emit_like(b, LK__OP_embedding_grad, NULL, operands, 2, lk__grad_in(b, 1)));
 }
 
+/* The rows that are named are read, not the whole table. */
+static double embedding_bytes(const lk_graph *g, const lk__graph_node *n)
+{
+    double rows = elements(g, n->out[0]), table = elements(g, n->in[1]);
+    return (rows + (rows < table ? rows : table)) * (double)lk_dtype_size(g->values[n->out[0]].shape.dtype) +
+           elements(g, n->in[0]) * (double)lk_dtype_size(LK_I32);
+}
+
 DESCRIBE(embedding){
     .inputs = 2,
     .in = {OPERAND("ids", I32, REQUIRED, ROWS), OPERAND("table", REAL, REQUIRED, ROWS)},
@@ -32,7 +40,8 @@ DESCRIBE(embedding){
     .in_place = LK__NO_OPERAND,
     .precision = LK__PRECISION_NARROW,
     ORDINARY,
-    MEMORY_BOUND,
+    .arithmetic = lk__arithmetic_none,
+    .bytes = embedding_bytes,
 };
 
 DESCRIBE(embedding_grad){
