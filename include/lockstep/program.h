@@ -119,11 +119,37 @@ LK_API lk_status lk_program_gradient_scale(lk_program *program, const char *para
 /* Sets what the next LK_UPDATE divides all gradients by, before clipping; above 0. */
 LK_API lk_status lk_program_gradient_weight(lk_program *program, double weight);
 
-/* Measures the time of each instruction while enabled; lk_program_profile_print lists them. */
+/* Measures the time of each instruction while enabled; lk_program_profile_print lists them. On a GPU by its own clock: as CUPTI reports it
+ * or, where that is not there, by events, and then without CUDA graphs. */
 LK_API void lk_program_profile(lk_program *program, bool enable);
-/* Mean seconds by position in the training order, 0 where nothing runs; at most `count`. */
+/* Mean seconds by position in the training order, 0 where nothing runs; at most `count`. Of instructions that run together the first has
+ * the time of all. */
 LK_API void lk_program_profile_seconds(const lk_program *program, double *seconds, size_t count);
+/* The CPU: the instructions in their order. A GPU: the rows below, with what bounds each. */
 LK_API void lk_program_profile_print(const lk_program *program, lk_write write, void *user);
+
+/* What keeps an operation from taking less time at the speed of lk_device_measure. */
+typedef enum lk_bound {
+    LK_BOUND_UNKNOWN,    /* no speed was measured (the CPU), or it is a copy between host and device */
+    LK_BOUND_BYTES,      /* its operands, read and written once */
+    LK_BOUND_ARITHMETIC, /* its multiplications and additions */
+    LK_BOUND_LATENCY,    /* it needs less time for both than a kernel that does nothing */
+} lk_bound;
+LK_API const char *lk_bound_name(lk_bound bound); /* "bytes" */
+
+/* The instructions of a step that have one operation, type and shapes; mean over the runs of a micro-batch. */
+typedef struct lk_profile_row {
+    char     operation[40], shapes[104];
+    lk_dtype dtype;
+    int      calls;                 /* instructions; of those that run together, as the update of all parameters, one */
+    double   seconds, bytes, flops; /* of all calls: measured; needed at least */
+    double   bound_seconds;         /* that all calls need at least; 0: unknown */
+    lk_bound bound;
+} lk_profile_row;
+
+/* Writes at most `count` rows, those with the most time first; returns how many there are. The first call measures the device's speed. */
+LK_API size_t      lk_program_profile_rows(const lk_program *program, lk_profile_row *rows, size_t count);
+LK_API const char *lk_program_profile_clock(const lk_program *program); /* "CUPTI", "events", "the host's clock" */
 
 LK_END_DECLS
 #endif

@@ -1,6 +1,6 @@
 /* graphs.c - work that the device has recorded. The first time it runs as it is: kernels are loaded then, and libraries choose their
  * algorithms. The second time it is recorded, and from then on queued as a whole. */
-#include "run/program.h"
+#include "run/timeline.h"
 
 #include <string.h>
 
@@ -9,6 +9,7 @@ enum { GRAPHS = 128 }; /* leaves, each with a set of gradients, times sections *
 typedef struct recording {
     lk__run_key       key;
     lk__device_graph *graph; /* NULL: it ran once */
+    lk__run_units    *units; /* what it consists of; NULL: it was recorded while there was no timeline */
     uint64_t          used;  /* when; 0: free */
 } recording;
 
@@ -59,9 +60,11 @@ static recording *find_recording(lk_program *p, const lk__run_key *key)
 static lk_status record(lk_program *p, recording *r, lk__run_issue issue)
 {
     const lk__device_backend *backend = p->device->backend;
-    lk_status                 status = backend->record_begin(p->device, p->stream);
+    lk_status                 status = lk__timeline_by_reports(p) ? lk__timeline_record(p, &r->units) : LK_OK;
+    if (status >= 0) status = backend->record_begin(p->device, p->stream);
+    lk_status issued = status < 0 ? status : issue(p, &r->key);
+    lk__timeline_record_end(p);
     if (status < 0) return status;
-    lk_status issued = issue(p, &r->key);
     status = backend->record_end(p->device, p->stream, &r->graph);
     if (issued >= 0) return status;
     if (status >= 0) backend->graph_free(p->device, r->graph);
@@ -71,12 +74,18 @@ static lk_status record(lk_program *p, recording *r, lk__run_issue issue)
 
 lk_status lk__run_recorded(lk_program *p, const lk__run_key *key, lk__run_issue issue)
 {
-    if (p->profile || p->trace || p->waits) return issue(p, key);
+    bool reports = lk__timeline_by_reports(p);
+    if (p->waits || ((p->profile || p->trace) && !reports)) return issue(p, key);
     recording *r = find_recording(p, key);
     bool       again = r->used > 0;
     r->key = *key;
     r->used = ++p->graphs->uses;
     if (!again) return issue(p, key);
+    if (reports && r->graph && !r->units) { /* recorded again, as it is not known which kernel is whose */
+        p->device->backend->graph_free(p->device, r->graph);
+        r->graph = NULL;
+    }
     lk_status status = r->graph ? LK_OK : record(p, r, issue);
+    if (status >= 0 && reports) status = lk__timeline_ran(p, r->units);
     return status < 0 ? status : p->device->backend->graph_run(p->device, p->stream, r->graph);
 }

@@ -1,6 +1,6 @@
 /* program.c - creating and freeing programs: every operand is resolved to a pointer once, so that a run is a loop over calls. Also
  * binding inputs, splitting a batch into micro-batches and reading results; sections run in section.c. */
-#include "run/program.h"
+#include "run/timeline.h"
 
 #include "comm/abort.h"
 
@@ -228,6 +228,7 @@ void lk_program_free(lk_program *p)
     if (!p) return;
     lk_context *c = p->context;
     size_t      inputs = p->values * sizeof *p->bound, gradients = p->plan->memory[LK_MEMORY_GRADIENTS];
+    lk__timeline_free(p);
     lk__update_free(p);
     lk__queue_free(p);
     lk__graphs_free(p);
@@ -419,44 +420,4 @@ lk_status lk_program_output_read(lk_program *p, int i, void *data, size_t bytes)
         return lk__fail(p->context, LK_EINVAL, "output %d has %zu bytes at a count of %lld, not %zu", i, size,
                         (long long)p->evaluated, bytes);
     return lk__device_read(p->device, p->stream, data, output_memory(p, i), bytes);
-}
-
-/* Profiles are of the first slot. */
-void lk_program_profile(lk_program *p, bool enable)
-{
-    lk__run_list *lists[] = {&p->slots[0].train, &p->evaluate};
-    p->profile = enable;
-    for (int i = 0; i < 2 && enable; i++)
-        for (size_t j = 0; j < lists[i]->count; j++)
-            lists[i]->instructions[j].seconds = 0, lists[i]->instructions[j].runs = 0;
-}
-
-void lk_program_profile_seconds(const lk_program *p, double *seconds, size_t count)
-{
-    const lk__run_list  *list = &p->slots[0].train;
-    const lk__plan_list *planned = list->planned;
-    for (size_t i = 0, at = 0; i < count && planned; i++) {
-        const lk__run_instruction *in = &list->instructions[at];
-        bool                       runs = i < planned->order_count && at < list->count && in->node == planned->order[i];
-        seconds[i] = runs && in->runs ? in->seconds / (double)in->runs : 0;
-        at += runs;
-    }
-}
-
-void lk_program_profile_print(const lk_program *p, lk_write write, void *user)
-{
-    const lk__run_list *lists[] = {&p->slots[0].train, &p->evaluate};
-    double              total = 0;
-    for (int i = 0; i < 2; i++)
-        for (size_t j = 0; j < lists[i]->count; j++) total += lists[i]->instructions[j].seconds;
-    for (int i = 0; i < 2; i++)
-        for (size_t j = 0; j < lists[i]->count; j++) {
-            const lk__run_instruction *in = &lists[i]->instructions[j];
-            if (in->runs == 0) continue;
-            char text[512], full[640];
-            lk__node_text(lists[i]->planned->graph, &lists[i]->planned->graph->nodes[in->node], text, sizeof text);
-            int n = snprintf(full, sizeof full, "%9.3f ms  %5.1f %%  %s\n", 1e3 * in->seconds / (double)in->runs,
-                             total > 0 ? 100 * in->seconds / total : 0, text);
-            if (n > 0) write(user, full, (size_t)n < sizeof full ? (size_t)n : sizeof full - 1);
-        }
 }

@@ -18,6 +18,7 @@ typedef struct lk__run_instruction {
     const char      *name;       /* while tracing */
     double           seconds;    /* while profiling */
     int64_t          runs;
+    size_t           together; /* while profiling: with so many from it on, which ran as one; 0: alone */
 } lk__run_instruction;
 
 typedef struct lk__run_list {
@@ -44,6 +45,7 @@ typedef struct lk__run_collectives lk__run_collectives; /* collective.h: buffers
 typedef struct lk__run_graphs      lk__run_graphs;      /* graphs.c: work that the device has recorded */
 typedef struct lk__run_update      lk__run_update;      /* update.c: the calls of the update */
 typedef struct lk__run_queue       lk__run_queue;       /* step.c: steps whose results were not read yet */
+typedef struct lk__run_timeline    lk__run_timeline;    /* timeline.h: when work ran on the device */
 
 struct lk_program {
     lk_context        *context;
@@ -54,18 +56,19 @@ struct lk_program {
     lk__device_stream *stream;                        /* of all kernels */
     char              *arena, *workspace, *gradients; /* the device's memory */
     char *exchanged; /* what collectives reduce: the gradients or, where they do not reach the device, a host copy */
-    lk__run_slot *slots; /* plan->slots of them */
-    lk__run_list  evaluate;
-    const void  **bound; /* what the caller bound: the samples of all micro-batches or leaves; by value id */
-    size_t        values;
-    int64_t       capacity; /* samples of a slot */
-    lk_step       step;
-    lk_metrics    metrics;
-    bool          profile;
-    bool          waits;       /* for each kernel, and says which one failed: LOCKSTEP_DEVICE_SYNC */
-    lk__trace    *trace;       /* NULL: nothing is recorded */
-    char         *trace_names; /* of the buckets, then of the instructions */
-    size_t        trace_names_bytes;
+    lk__run_slot     *slots; /* plan->slots of them */
+    lk__run_list      evaluate;
+    const void      **bound; /* what the caller bound: the samples of all micro-batches or leaves; by value id */
+    size_t            values;
+    int64_t           capacity; /* samples of a slot */
+    lk_step           step;
+    lk_metrics        metrics;
+    bool              profile;
+    bool              waits;       /* for each kernel, and says which one failed: LOCKSTEP_DEVICE_SYNC */
+    lk__trace        *trace;       /* NULL: nothing is recorded */
+    char             *trace_names; /* of the buckets, then of the instructions */
+    size_t            trace_names_bytes;
+    lk__run_timeline *timeline; /* NULL: none was asked for, or the host's clock will do */
 
     bool             ready;       /* LK_FORWARD has run, and LK_BACKWARD may */
     bool             overwritten; /* a LK_EVALUATE has run since LK_FORWARD */
@@ -243,7 +246,7 @@ lk_status lk__bucket_round(lk_program *program, const lk__plan_bucket *bucket);
 lk_status lk__bucket_widen(lk_program *program, const lk__plan_bucket *bucket);
 
 /* ---- traced.c ---- */
-enum { LK__TRACK_STEPS, LK__TRACK_COMPUTE, LK__TRACK_COLLECTIVES };
+enum { LK__TRACK_STEPS, LK__TRACK_COMPUTE, LK__TRACK_COLLECTIVES, LK__TRACK_KERNELS, LK__TRACK_COPIES };
 /* Records a collective; the name is borrowed until the trace is freed. */
 void lk__traced(const lk_program *program, const char *name, double began, double ended, size_t bytes);
 

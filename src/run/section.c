@@ -1,5 +1,5 @@
 /* section.c - the interpreter: runs the calls of a section, slot by slot between the points where slots and ranks synchronise. */
-#include "run/program.h"
+#include "run/timeline.h"
 
 #include <math.h>
 
@@ -112,7 +112,7 @@ static lk_status run_and_wait(lk_program *p, lk__run_instruction *in)
 static inline lk_status run_instruction(lk_program *p, lk__run_instruction *in)
 {
     if (p->waits) return run_and_wait(p, in);
-    if (!p->profile && !p->trace) return call_kernel(p, in);
+    if ((!p->profile && !p->trace) || lk__timeline_on(p)) return call_kernel(p, in);
     double    start = lk__now();
     lk_status status = call_kernel(p, in);
     if (status >= 0) status = p->device->backend->stream_wait(p->device, p->stream);
@@ -130,11 +130,14 @@ static inline lk_status run_instruction(lk_program *p, lk__run_instruction *in)
 lk_status lk__kernels_issue(lk_program *p, const lk__run_key *key)
 {
     lk_status status = LK_OK;
-    bool      together = p->update && key->list == &p->slots[0].train && !p->waits && !p->profile && !p->trace;
+    bool      together = p->update && key->list == &p->slots[0].train && !p->waits;
     for (size_t i = key->begin, end; i < key->end && status >= 0; i = end) {
         end = i;
+        if ((status = lk__timeline_before(p, p->stream)) < 0) return status;
         if (together) status = lk__update_run(p, i, &end);
         if (status >= 0 && end == i) status = run_instruction(p, &key->list->instructions[end++]);
+        lk__run_unit unit = {.list = (lk__run_list *)key->list, .begin = i, .end = end};
+        if (status >= 0) status = lk__timeline_after(p, p->stream, &unit);
     }
     return status;
 }

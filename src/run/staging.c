@@ -1,7 +1,7 @@
 /* staging.c - what is copied between the host and a device whose memory is not the host's: inputs and the samples' ids before a section
  * runs, the report of ids out of range after it, and gradients that ranks exchange over a backend that does not reach the device.
  * On the CPU nothing is: kernels read the caller's inputs, and collectives the gradients, where they are. */
-#include "run/program.h"
+#include "run/timeline.h"
 
 #include "comm/abort.h"
 
@@ -72,9 +72,18 @@ const int64_t *lk__ids_memory(const lk_program *p, const lk__run_slot *slot)
     return slot->staged && slot->ids ? (const int64_t *)(slot->staged + p->input_offsets[p->values]) : slot->ids;
 }
 
-static lk_status copy_in(const lk_program *p, const void *to, const void *host, size_t bytes)
+static lk_status end_copy(lk_program *p, lk_status status, const char *name, size_t bytes)
 {
-    return bytes ? p->device->backend->copy_in(p->device, p->stream, (void *)to, host, bytes) : LK_OK;
+    lk__run_unit unit = {.name = name, .work = LK__WORK_COPY, .bytes = bytes};
+    return status < 0 ? status : lk__timeline_after(p, p->stream, &unit);
+}
+
+static lk_status copy_in(lk_program *p, const void *to, const void *host, size_t bytes)
+{
+    lk_status status = bytes ? lk__timeline_before(p, p->stream) : LK_OK;
+    if (status < 0 || bytes == 0) return status;
+    status = p->device->backend->copy_in(p->device, p->stream, (void *)to, host, bytes);
+    return end_copy(p, status, "copy to the device", bytes);
 }
 
 lk_status lk__stage_step(lk_program *p, lk__run_slot *slot)
@@ -113,9 +122,10 @@ lk_status lk__read_report(lk_program *p)
 
 lk_status lk__stage_out(lk_program *p, const char *gradient, size_t bytes)
 {
-    return p->exchanged == p->gradients
-               ? LK_OK
-               : lk__device_read(p->device, p->stream, lk__exchanged(p, gradient), gradient, bytes);
+    if (p->exchanged == p->gradients) return LK_OK;
+    lk_status status = lk__timeline_before(p, p->stream);
+    if (status >= 0) status = lk__device_read(p->device, p->stream, lk__exchanged(p, gradient), gradient, bytes);
+    return end_copy(p, status, "copy from the device", bytes);
 }
 
 lk_status lk__stage_in(lk_program *p, char *gradient, size_t bytes)

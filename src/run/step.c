@@ -4,6 +4,7 @@
  * Two pinned buffers and two in the device's memory hold the inputs of two micro-batches. A stream of its own copies one while the step
  * before runs; the step then begins with a copy within the device's memory to where its kernels read. */
 #include "run/collective.h"
+#include "run/timeline.h"
 
 #include <math.h>
 #include <string.h>
@@ -107,6 +108,11 @@ static lk_status gather_inputs(const lk_program *p, char *to)
     return LK_OK;
 }
 
+static lk_status copied(lk_program *p, lk__device_stream *stream, const char *name, size_t bytes)
+{
+    return lk__timeline_after(p, stream, &(lk__run_unit){.name = name, .work = LK__WORK_COPY, .bytes = bytes});
+}
+
 /* Queues the copies of slot 0's inputs: the caller's arrays may change when it returns. */
 static lk_status send_inputs(lk_program *p)
 {
@@ -117,10 +123,14 @@ static lk_status send_inputs(lk_program *p)
     lk_status                 status = q->batches > BUFFERS ? backend->event_sync(p->device, q->copied[i]) : LK_OK;
     if (status >= 0) status = gather_inputs(p, q->pinned[i]);
     if (status >= 0 && q->batches > BUFFERS) status = backend->event_wait(p->device, q->taken[i], q->copies);
+    if (status >= 0) status = lk__timeline_before(p, q->copies);
     if (status >= 0) status = backend->copy_in(p->device, q->copies, q->landed[i], q->pinned[i], q->bytes.input);
+    if (status >= 0) status = copied(p, q->copies, "copy to the device", q->bytes.input);
     if (status >= 0) status = backend->event_record(p->device, q->copied[i], q->copies);
     if (status >= 0) status = backend->event_wait(p->device, q->copied[i], p->stream);
+    if (status >= 0) status = lk__timeline_before(p, p->stream);
     if (status >= 0) status = backend->copy(p->device, p->stream, slot->staged, q->landed[i], q->bytes.input);
+    if (status >= 0) status = copied(p, p->stream, "copy within the device", q->bytes.input);
     if (status >= 0) status = backend->event_record(p->device, q->taken[i], p->stream);
     slot->step_staged = slot->step;
     return status;
@@ -150,29 +160,62 @@ static lk__device_numbers describe_numbers(const lk_program *p, bool first)
     return n;
 }
 
+/* Ends a unit of the timeline that is no instruction. */
+static lk_status end_unit(lk_program *p, lk_status status, const char *name, lk__device_work work)
+{
+    return status < 0 ? status : lk__timeline_after(p, p->stream, &(lk__run_unit){.name = name, .work = work});
+}
+
+static lk_status clear_report(lk_program *p)
+{
+    lk_status status = lk__timeline_before(p, p->stream);
+    if (status >= 0) status = p->device->backend->fill(p->device, p->stream, p->report, 0, sizeof *p->report);
+    return end_unit(p, status, "fill", LK__WORK_FILL);
+}
+
+static lk_status accumulate_gradients(lk_program *p)
+{
+    lk_status status = lk__timeline_before(p, p->stream);
+    for (size_t i = 0; status >= 0 && i < p->plan->buckets_count; i++)
+        status = lk__gradients_accumulate(p, &p->plan->buckets[i]);
+    return end_unit(p, status, "sum of gradients", LK__WORK_KERNEL);
+}
+
+static lk_status add_numbers(lk_program *p, const lk__device_numbers *numbers)
+{
+    lk_status status = lk__timeline_before(p, p->stream);
+    if (status >= 0) status = p->device->backend->add_numbers(p->device, p->stream, numbers);
+    return end_unit(p, status, "numbers of the step", LK__WORK_KERNEL);
+}
+
+static lk_status publish_result(lk_program *p, const lk__device_numbers *numbers)
+{
+    const lk__plan_list *planned = &p->plan->train;
+    const double        *norm = planned->norm < 0
+                                    ? NULL
+                                    : lk__program_resolve(p, p->slots[0].arena, p->gradients, planned->places[planned->norm]);
+    lk_status            status = lk__timeline_before(p, p->stream);
+    if (status >= 0) status = p->device->backend->publish(p->device, p->stream, numbers, norm, p->queue->results);
+    return end_unit(p, status, "result of the step", LK__WORK_KERNEL);
+}
+
 /* One micro-batch, with the update after the last one. */
 static lk_status issue_batch(lk_program *p, const lk__run_key *key)
 {
-    const lk__device_backend *backend = p->device->backend;
-    const lk__plan_list      *planned = &p->plan->train;
-    lk__device_numbers        numbers = describe_numbers(p, key->first);
-    lk__run_key               part = *key;
-    lk_status status = key->first ? backend->fill(p->device, p->stream, p->report, 0, sizeof *p->report) : LK_OK;
+    lk__device_numbers numbers = describe_numbers(p, key->first);
+    lk__run_key        part = *key;
+    lk_status          status = key->first ? clear_report(p) : LK_OK;
     part.begin = key->list->begin[LK_FORWARD];
     part.end = key->list->end[LK_BACKWARD];
     if (status >= 0) status = lk__kernels_issue(p, &part);
-    for (size_t i = 0; status >= 0 && !key->first && i < p->plan->buckets_count; i++)
-        status = lk__gradients_accumulate(p, &p->plan->buckets[i]);
-    if (status >= 0) status = backend->add_numbers(p->device, p->stream, &numbers);
+    if (status >= 0 && !key->first) status = accumulate_gradients(p);
+    if (status >= 0) status = add_numbers(p, &numbers);
     if (!key->last || status < 0) return status;
     if ((status = lk__operands_set(p, lk__gradient_set(p, 0))) < 0) return status; /* the update reads the sums */
     part.begin = key->list->begin[LK_UPDATE];
     part.end = key->list->end[LK_UPDATE];
     if ((status = lk__kernels_issue(p, &part)) < 0) return status;
-    const double *norm = planned->norm < 0
-                             ? NULL
-                             : lk__program_resolve(p, p->slots[0].arena, p->gradients, planned->places[planned->norm]);
-    return backend->publish(p->device, p->stream, &numbers, norm, p->queue->results);
+    return publish_result(p, &numbers);
 }
 
 static lk_status queue_batch(lk_program *p, lk__range rows, bool first, bool last)

@@ -14,6 +14,7 @@ typedef enum lk__trace_kind {
     LK__TRACE_WAIT,       /* waiting for another rank */
     LK__TRACE_DATA,       /* waiting for a batch */
     LK__TRACE_SAVE,
+    LK__TRACE_COPY, /* between the memories of host and device, or within the device's */
     LK__TRACE_KIND_COUNT
 } lk__trace_kind;
 

@@ -124,7 +124,8 @@ static void put_name(output *o, const char *kind, int rank, int track, const cha
 
 static void put_event(output *o, const lk__trace_part *part, const lk__trace_item *item, const char *text)
 {
-    static const char *const kinds[LK__TRACE_KIND_COUNT] = {"step", "kernel", "collective", "wait", "data", "save"};
+    static const char *const kinds[LK__TRACE_KIND_COUNT] = {"step", "kernel", "collective", "wait",
+                                                            "data", "save",   "copy"};
     begin_event(o);
     put(o, "{\"ph\":\"X\",\"name\":", 17);
     put_string(o, text, (size_t)item->length);

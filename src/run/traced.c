@@ -1,5 +1,5 @@
 /* traced.c - the events that a program records in a trace. */
-#include "run/program.h"
+#include "run/timeline.h"
 
 #include <stdio.h>
 
@@ -41,13 +41,15 @@ static void name_list(const lk_program *p, lk__run_list *list, char *names)
     }
 }
 
-enum { OTHER_EVENTS = 64 }; /* of a step besides its instructions: the step, its data, metrics, reports */
+/* Of a step besides its instructions: the step, its data, metrics, reports. Of an instruction on a GPU: kernels, on average. */
+enum { OTHER_EVENTS = 64, KERNELS_EACH = 4 };
 
 int64_t lk__program_trace_events(const lk_program *p)
 {
     const lk_plan *plan = p->plan;
     int64_t        events = OTHER_EVENTS;
     for (int i = 0; i < plan->slots; i++) events += (int64_t)p->slots[i].train.count;
+    if (p->device->backend->event_seconds) events = KERNELS_EACH * events + OTHER_EVENTS;
     if (plan->parallel.leaves && !plan->batch_leaves) events *= (plan->sets + plan->slots - 1) / plan->slots;
     return events * plan->parallel.micro_batches;
 }
@@ -65,10 +67,16 @@ lk_status lk__program_trace(lk_program *p, lk__trace *trace)
     }
     if (trace) {
         lk__trace_name_track(trace, LK__TRACK_STEPS, "steps");
-        lk__trace_name_track(trace, LK__TRACK_COMPUTE, "compute");
         lk__trace_name_track(trace, LK__TRACK_COLLECTIVES, "collectives");
     }
-    p->trace = trace;
+    lk_status status = lk__timeline_set(p, p->profile, trace);
+    if (status < 0 || !trace) return status;
+    if (lk__timeline_on(p)) {
+        lk__trace_name_track(trace, LK__TRACK_KERNELS, "GPU kernels");
+        lk__trace_name_track(trace, LK__TRACK_COPIES, "GPU copies");
+    } else {
+        lk__trace_name_track(trace, LK__TRACK_COMPUTE, "compute");
+    }
     return LK_OK;
 }
 
