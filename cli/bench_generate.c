@@ -113,20 +113,33 @@ static lk_status measure(bench *b)
     return LK_OK;
 }
 
+/* Of the device that holds the weights: the GPU's, or what these threads read. */
+static double memory_speed(const bench *b, bool *device)
+{
+    lk_device_speed speed;
+    lk_status       status = lk_device_measure(b->setup.context, LK_F32, &speed);
+    *device = status != LK_EUNSUPPORTED;
+    return !*device ? bandwidth_measure(lk_context_threads(b->setup.context)) : status < 0 ? 0 : speed.memory;
+}
+
 static void print_result(const bench *b, const options *given)
 {
+    bool   device;
     int    threads = lk_context_threads(b->setup.context);
     size_t held = 0, weights = lk_generator_weight_bytes(b->generator);
     for (int kind = 0; kind < LK_MEMORY_COUNT; kind++) held += lk_generator_memory(b->generator, kind);
-    double read = (double)weights / b->step, memory = bandwidth_measure(threads);
+    double read = (double)weights / b->step, memory = memory_speed(b, &device);
     if (!options_flag(given, "json")) {
         printf("%s, batch %lld, %d thread%s, %s, %s: %.1f new tokens/s, %.1f prompt tokens/s (median of %lld steps)\n",
                options_text(given, "model"), (long long)b->batch, threads, threads == 1 ? "" : "s",
                lk_context_isa(b->setup.context), options_text(given, "dtype"), (double)b->batch / b->step,
                b->prompt_rate, (long long)b->steps_count);
-        printf("weights, %.1f MB, are read at %.2f GB/s: %.0f %% of the %.2f GB/s that %s from memory\n",
+        printf("weights, %.1f MB, are read at %.2f GB/s: %.0f %% of the %.2f GB/s that %s %s memory\n",
                1e-6 * (double)weights, 1e-9 * read, 100 * read / memory, 1e-9 * memory,
-               threads == 1 ? "one thread reads" : "these threads read");
+               device         ? "the GPU copies"
+               : threads == 1 ? "one thread reads"
+                              : "these threads read",
+               device ? "within its" : "from");
         printf("memory %.1f MiB\n", (double)held / 1048576);
         return;
     }
