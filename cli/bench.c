@@ -26,7 +26,7 @@ static const option bench_options[] = {
     INTEGER("steps", "N", "0", 0, 1e9,
             "Steps to measure; 0: about two seconds, 20 at least. The first quarter is warm-up"),
     MACHINE_OPTIONS,
-    FLAG("profile", "Print the time of each part of a step"),
+    FLAG("profile", "Print the time of each part of a step; on a GPU, what bounds it and how much of that is reached"),
     COMM_OPTIONS,
     GENERATE_OPTIONS,
     HEADING("All benchmarks"),
@@ -177,6 +177,7 @@ static lk_status measure_steps(bench *b, int64_t steps, double started, bool pro
         times[i] = now() - start;
     }
     if (status >= 0) status = last_result(b);
+    if (profile) lk_program_profile(b->program, false);
     int64_t warm = steps / 4, count = steps - warm;
     qsort(times + warm, (size_t)count, sizeof *times, ascending);
     b->median = times[warm + count / 2];
@@ -192,8 +193,8 @@ static void print_result(const bench *b, const options *given)
     const transformer *t = &b->setup->transformer;
     double             images = (double)b->setup->config.batch / b->median, rss = (double)usage.ru_maxrss / 1024;
     double             rate = t->used ? images * (double)t->length : images;
-    double             mfu =
-        t->used ? rate * lk_transformer_flops(&t->config, t->length) / text_metrics_peak(b->setup, b->world) : 0;
+    double             peak = t->used ? text_metrics_peak(b->setup, b->world) : 0;
+    double             mfu = peak > 0 ? rate * lk_transformer_flops(&t->config, t->length) / peak : NAN;
     if (!options_flag(given, "json")) {
         printf("%s, batch %lld, %d rank%s, %d thread%s each, %s: %.1f %s/s, %.1f steps/s, step %.3f ms (median of "
                "%lld)\n",
@@ -201,9 +202,9 @@ static void print_result(const bench *b, const options *given)
                lk_context_threads(b->setup->context), lk_context_threads(b->setup->context) == 1 ? "" : "s",
                lk_context_isa(b->setup->context), rate, t->used ? "tokens" : "images", 1 / b->median, 1e3 * b->median,
                (long long)b->steps);
-        if (t->used)
-            printf("%lld parameters, model FLOP utilisation %.1f %%\n",
-                   (long long)lk_transformer_parameters(&t->config), 100 * mfu);
+        if (t->used) printf("%lld parameters", (long long)lk_transformer_parameters(&t->config));
+        if (peak > 0) printf(", model FLOP utilisation %.1f %%", 100 * mfu);
+        if (t->used) printf("\n");
         printf("first step done %.1f ms after exec, peak memory %.1f MiB\n", 1e3 * b->first_step, rss);
         return;
     }
@@ -216,11 +217,41 @@ static void print_result(const bench *b, const options *given)
     json_text(&j, "isa", lk_context_isa(b->setup->context));
     json_number(&j, t->used ? "tokens_per_s" : "images_per_s", rate);
     if (t->used) json_number(&j, "mfu", mfu);
+    if (options_flag(given, "profile")) json_text(&j, "profiled_by", lk_program_profile_clock(b->program));
     json_number(&j, "steps_per_s", 1 / b->median);
     json_number(&j, "first_step_s", b->first_step);
     json_number(&j, "rss_mib", rss);
     json_close(&j, '}');
     json_line(&j);
+}
+
+static void print_profile_row(const lk_profile_row *row)
+{
+    json j = json_to(stdout);
+    json_open(&j, NULL, '{');
+    json_text(&j, "operation", row->operation);
+    json_text(&j, "dtype", row->dtype < LK_DTYPE_COUNT ? lk_dtype_name(row->dtype) : NULL);
+    json_text(&j, "shapes", row->shapes);
+    json_integer(&j, "calls", row->calls);
+    json_number(&j, "ms", 1e3 * row->seconds);
+    json_number(&j, "bytes", row->bytes);
+    json_number(&j, "flops", row->flops);
+    json_text(&j, "bound", row->bound ? lk_bound_name(row->bound) : NULL);
+    json_number(&j, "bound_ms", row->bound ? 1e3 * row->bound_seconds : NAN);
+    json_number(&j, "reached", row->bound && row->seconds > 0 ? row->bound_seconds / row->seconds : NAN);
+    json_close(&j, '}');
+    json_line(&j);
+}
+
+/* One object for each row. */
+static void print_profile_json(const lk_program *program)
+{
+    size_t          count = lk_program_profile_rows(program, NULL, 0);
+    lk_profile_row *rows = calloc(count + 1, sizeof *rows);
+    if (!rows) return;
+    count = lk_program_profile_rows(program, rows, count);
+    for (size_t i = 0; i < count; i++) print_profile_row(&rows[i]);
+    free(rows);
 }
 
 static void write_out(void *user, const char *text, size_t bytes) { fwrite(text, 1, bytes, user); }
@@ -316,8 +347,12 @@ static int run_bench(const options *given)
         if (status < 0) code = setup_report(&s, "bench", status);
     }
     if (code == 0 && b.rank == 0) print_result(&b, given);
-    if (code == 0 && b.rank == 0 && options_flag(given, "profile"))
-        lk_program_profile_print(b.program, write_out, stdout);
+    if (code == 0 && b.rank == 0 && options_flag(given, "profile")) {
+        if (options_flag(given, "json"))
+            print_profile_json(b.program);
+        else
+            lk_program_profile_print(b.program, write_out, stdout);
+    }
     lk_program_free(b.program);
     lk_store_free(b.store);
     lk_plan_free(b.plan);

@@ -1,5 +1,6 @@
 /* text_metrics.c - perplexity, bits per byte, tokens per second, and model FLOP utilisation: the operations that the model needs (6 for
- * each parameter and token, and 12 · layers · width · length for attention) over those that large products reach on this machine. */
+ * each parameter and token, and 12 · layers · width · length for attention) over those that large products reach on this machine: the CPU with this
+ * rank's threads, or the GPU. */
 #include "text_metrics.h"
 
 #include <math.h>
@@ -32,7 +33,8 @@ static lk_status make_product(const setup *s, lk_graph **graph, lk_plan **plan, 
     return lk_program_create(*plan, *store, NULL, program);
 }
 
-double text_metrics_peak(const setup *s, int world)
+/* The CPU's: a product runs too short for the host's clock on a GPU, which measures by its own. */
+static double processor_peak(const setup *s)
 {
     lk_graph   *graph = NULL;
     lk_plan    *plan = NULL;
@@ -55,7 +57,16 @@ double text_metrics_peak(const setup *s, int world)
     lk_plan_free(plan);
     lk_graph_free(graph);
     free(x);
-    return best * world;
+    return best;
+}
+
+double text_metrics_peak(const setup *s, int world)
+{
+    lk_device_speed speed;
+    lk_dtype        type = s->config.policy == LK_POLICY_BF16 ? LK_BF16 : s->config.dtype;
+    lk_status       status = lk_device_measure(s->context, type, &speed);
+    if (status == LK_EUNSUPPORTED) return world * processor_peak(s);
+    return status < 0 ? 0 : world * speed.flops;
 }
 
 static void add_metric(text_metrics *m, int *count, const char *name, double value)

@@ -7,7 +7,7 @@
 enum { TEXT_METRICS = 5 };
 
 typedef struct text_metrics {
-    double          peak;   /* measured operations a second of all ranks; 0: not measured */
+    double          peak;   /* measured operations a second of all ranks; 0: not measured yet; -1: it failed */
     int64_t         tokens; /* seen by this run */
     lk_named_metric all[LK_MAX_METRICS + 1 + TEXT_METRICS];
 } text_metrics;

@@ -48,7 +48,7 @@ static const option train_options[] = {
     HEADING("Running"),
     MACHINE_OPTIONS,
     TEXT("tensorboard", "DIR", NULL, "Write loss, accuracy and speed to TensorBoard event files"),
-    TEXT("trace", "FILE", NULL, "Write a timeline of all ranks, for chrome://tracing or ui.perfetto.dev"),
+    TEXT("trace", "FILE", NULL, "Write a timeline of all ranks, on GPUs by their own clock, for chrome://tracing or ui.perfetto.dev"),
     INTEGER("trace-steps", "N", "10", 1, 100000, "With --trace: number of steps to record, after the first few"),
     TEXT("log-dir", "DIR", NULL, "Like --log for every rank: DIR/rank-N.jsonl"),
     TEXT("log", "FILE.jsonl", NULL, "Append a line of JSON for each step, evaluation and save"),
@@ -208,7 +208,10 @@ static int on_event(void *user, const lk_event *event)
         update_train_loss(w, e);
         w->event = e;
         if (w->rank == 0) progress_step(&w->bar, e->step, e->loss, (double)(w->images * sample_units(w->setup)));
-        if (w->setup->transformer.used && w->text.peak == 0) w->text.peak = text_metrics_peak(w->setup, w->world);
+        if (w->setup->transformer.used && w->text.peak == 0) {
+            w->text.peak = text_metrics_peak(w->setup, w->world);
+            if (!(w->text.peak > 0)) w->text.peak = -1; /* once */
+        }
     }
     if (e->kind == LK_EVENT_EPOCH) w->train_loss = e->loss;
     if (e->kind == LK_EVENT_EPOCH && w->verbose)
