@@ -473,6 +473,14 @@ static void convolutions_of_chosen_shapes(void)
         {2, 5, 7, 2, 5, 3, 2, 3, 1, 1, 0, false, true, false},
         {1, 4, 3, 3, 4, 2, 2, 1, 3, 1, 0, false, true, false},  /* padding past the kernel */
         {1, 3, 12, 12, 5, 3, 3, 1, 1, 1, 3, true, true, false}, /* a pool without positions: evaluation */
+        /* those that a GPU has kernels of 3×3 for, in each of their tiles */
+        {1, 128, 8, 16, 64, 3, 3, 1, 1, 1, 0, true, true, false},
+        {3, 32, 16, 16, 32, 3, 3, 1, 1, 1, 0, false, false, false},
+        {1, 16, 16, 32, 16, 3, 3, 1, 1, 1, 2, true, true, true},
+        {2, 64, 8, 8, 64, 3, 3, 1, 1, 1, 0, true, true, false},
+        {1, 32, 8, 8, 32, 3, 3, 1, 1, 1, 2, false, true, true},
+        {2, 3, 16, 64, 64, 3, 3, 1, 1, 1, 0, false, true, false},
+        {1, 3, 8, 32, 16, 3, 3, 1, 1, 1, 2, true, false, true},
     };
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) check_conv(&shapes[i]);
 }

@@ -267,6 +267,7 @@ conv_shape lk__cuda_conv_shape(const lk__kernel_call *call, conv_direction direc
 lk_status lk__cuda_conv_own(const lk__kernel_call *call, conv_direction direction)
 {
     lk_status status = lk__cuda_conv_tensor_run(call, direction);
+    if (status == LK_EUNSUPPORTED) status = lk__cuda_conv_direct_run(call, direction);
     if (status != LK_EUNSUPPORTED) return status;
     return direction == CONV_FORWARD      ? own_forward(call)
            : direction == CONV_GRAD_INPUT ? own_input(call)
@@ -281,6 +282,7 @@ size_t lk__cuda_conv_workspace(const lk__kernel_call *call, conv_direction direc
                  : direction == CONV_GRAD_INPUT ? input_workspace(call)
                                                 : weight_workspace(call);
     own = larger(own, lk__cuda_conv_tensor_workspace(call, direction));
+    own = larger(own, lk__cuda_conv_direct_workspace(call, direction));
     return larger(own, lk__cuda_conv_dnn_workspace(call, direction));
 }
 
