@@ -27,26 +27,67 @@ template <int ROWS, int COLUMNS, int WIDTH, int EACH, int SPLIT, int DEEP, int S
     typedef direct_loader<ROWS, COLUMNS, 1, DEEP, pixel, threads> loader;
 };
 
-/* Weights (O, C, 3, 3) as [input channel][tap][output channel], from the input channel `first` and the output channel `to_first`. Forward
- * reads 32 bytes from each of 4 output channels with a warp; grad_input whole rows. */
-template <typename S, bool INPUT>
-static __device__ __forceinline__ void copy_weights(const float *w, int c, int first, int to_first, float *to)
-{
-    if (INPUT) {
-#pragma unroll 4
-        for (int i = threadIdx.x; i < S::deep * 9 * S::width; i += S::threads) {
-            int from = i / (9 * S::width), rest = i % (9 * S::width), channel = rest / 9, tap = rest % 9;
-            copy_one(to + (from * 9 + 8 - tap) * S::pitch + channel,
-                     w + ((int64_t)(first + from) * c + to_first) * 9 + rest);
-        }
-    } else {
-#pragma unroll 4
-        for (int i = threadIdx.x; i < S::deep * 9 * S::width; i += S::threads) {
-            int k = i / 32 % (S::deep * 9 / 8) * 8 + i % 8, channel = i / 32 / (S::deep * 9 / 8) * 4 + i % 32 / 8;
-            copy_one(to + k * S::pitch + channel, w + ((int64_t)(to_first + channel) * c + first) * 9 + k);
+/* Brings weights (O, C, 3, 3) to shared memory as [input channel][tap][output channel]; what does not change from stage to stage is
+ * computed once. Forward: a warp reads 32 bytes from each of 4 output channels. grad_input, whose input channels are O: whole rows. */
+template <typename S, bool INPUT> struct weight_loader;
+
+template <typename S> struct weight_loader<S, false> {
+    static constexpr int warps = S::threads / 32, groups = S::width / 4, packs = S::deep * 9 / 8;
+    static constexpr int side = groups < warps ? warps / groups : 1; /* warps for the same channels */
+    static_assert(groups % (warps / side) == 0 && packs % side == 0, "a shape that cannot be");
+    const float *from;
+    int64_t      next_group;
+    int          at;
+
+    __device__ __forceinline__ void begin(const float *w, int c, int to_first)
+    {
+        int lane = threadIdx.x % 32, warp = threadIdx.x / 32, channel = warp / side * 4 + lane / 8,
+            k = warp % side * 8 + lane % 8;
+        from = w + (int64_t)(to_first + channel) * c * 9 + k;
+        next_group = (int64_t)(warps / side * 4) * c * 9;
+        at = k * S::pitch + channel;
+    }
+    __device__ __forceinline__ void copy(int first, float *to) const
+    {
+        const float *group = from + first * 9;
+#pragma unroll
+        for (int g = 0; g < groups / (warps / side); g++, group += next_group)
+#pragma unroll
+            for (int q = 0; q < packs; q += side)
+                copy_one(to + at + g * (warps / side) * 4 + q * 8 * S::pitch, group + q * 8);
+    }
+};
+
+template <typename S> struct weight_loader<S, true> {
+    static constexpr int row = 9 * S::width,
+                         rows = S::threads / S::width; /* nine copies of all threads are this many rows */
+    static_assert(S::threads % S::width == 0 && S::deep % rows == 0, "a shape that cannot be");
+    const float *from;
+    int          stride;    /* elements from one input channel to the next */
+    int          places[9]; /* in shared memory, and << 16 the row */
+
+    __device__ __forceinline__ void begin(const float *w, int c, int to_first)
+    {
+        from = w + (int64_t)to_first * 9 + threadIdx.x;
+        stride = c * 9;
+#pragma unroll
+        for (int q = 0; q < 9; q++) {
+            int i = threadIdx.x + q * S::threads, deep = i / row, channel = i % row / 9, tap = i % 9;
+            places[q] = (deep * 9 + 8 - tap) * S::pitch + channel + (deep << 16);
         }
     }
-}
+    __device__ __forceinline__ void copy(int first, float *to) const
+    {
+        const float *stage = from + (int64_t)first * stride;
+#pragma unroll
+        for (int q = 0; q < 9; q++) {
+            const float *at = stage + (places[q] >> 16) * (stride - row) + q * S::threads;
+#pragma unroll
+            for (int r = 0; r < S::deep; r += rows)
+                copy_one(to + (places[q] & 0xffff) + r * 9 * S::pitch, at + r * stride);
+        }
+    }
+};
 
 /* A thread's sums += its strip × its channels, over the part of a stage that its group has. */
 template <typename S>
@@ -83,13 +124,15 @@ static __global__ void __launch_bounds__(S::threads, S::blocks)
     convolve_direct(direct_image from, const float *w, direct_epilogue to)
 {
     DYNAMIC_SHARED(float, shared);
-    typename S::loader loader, first[POOLED ? S::stages - 1 : 1];
-    direct_place       place = place_tile<S::rows, S::columns>(blockIdx.x, from.h, from.w);
-    int                to_first = blockIdx.y * S::width, stages = from.c / S::deep;
-    int                t = threadIdx.x % S::group, group = threadIdx.x / S::group;
-    int                lane = t % S::lanes, strip = t / S::lanes; /* strips of one column of strips are neighbours */
-    int                row = strip % S::rows, column = strip / S::rows * 8;
-    float              sum[8][S::each] = {};
+    typename S::loader      loader, first[POOLED ? S::stages - 1 : 1];
+    weight_loader<S, INPUT> weights;
+    direct_place            place = place_tile<S::rows, S::columns>(blockIdx.x, from.h, from.w);
+    int                     to_first = blockIdx.y * S::width, stages = from.c / S::deep;
+    int                     t = threadIdx.x % S::group, group = threadIdx.x / S::group;
+    int   lane = t % S::lanes, strip = t / S::lanes; /* strips of one column of strips are neighbours */
+    int   row = strip % S::rows, column = strip / S::rows * 8;
+    float sum[8][S::each] = {};
+    weights.begin(w, INPUT ? to.c : from.c, to_first);
 
 #pragma unroll
     for (int s = 0; s < S::stages - 1; s++) {
@@ -98,7 +141,7 @@ static __global__ void __launch_bounds__(S::threads, S::blocks)
                 first[s].fetch(from, place, s * S::deep);
             else
                 loader.copy(from, place, s * S::deep, shared + s * S::stage);
-            copy_weights<S, INPUT>(w, INPUT ? to.c : from.c, s * S::deep, to_first, shared + s * S::stage + S::image);
+            weights.copy(s * S::deep, shared + s * S::stage + S::image);
         }
         end_copies();
     }
@@ -116,7 +159,7 @@ static __global__ void __launch_bounds__(S::threads, S::blocks)
                 loader.fetch(from, place, next * S::deep);
             else
                 loader.copy(from, place, next * S::deep, buffer);
-            copy_weights<S, INPUT>(w, INPUT ? to.c : from.c, next * S::deep, to_first, buffer + S::image);
+            weights.copy(next * S::deep, buffer + S::image);
         }
         end_copies();
         int channel = group * (S::deep / S::split);

@@ -68,8 +68,10 @@ static inline void launch_add_parts(const lk__kernel_call *call, const weight_pa
 {
     float  *dw = out_data<float>(call, 0), *db = parts.bias ? out_data<float>(call, 1) : NULL;
     int64_t all = (int64_t)9 * parts.c * parts.o / 4 + (db ? parts.o / 4 : 0);
-    if (all < 2048)
+    if (parts.count >= 64 && all < 2048)
         LAUNCH((add_weight_parts<32>), (unsigned)cuda_tiles(all, 8), 256, 0, cuda_stream(call), parts, dw, db);
+    else if (parts.count >= 64)
+        LAUNCH((add_weight_parts<16>), (unsigned)cuda_tiles(all, 16), 256, 0, cuda_stream(call), parts, dw, db);
     else
         LAUNCH((add_weight_parts<8>), (unsigned)cuda_tiles(all, 32), 256, 0, cuda_stream(call), parts, dw, db);
 }

@@ -103,27 +103,34 @@ static __global__ void __launch_bounds__(FORWARD_THREADS, 2)
 enum { WEIGHT_THREADS = 128, WINDOWS = ROWS * COLUMNS / 4 };
 static const int64_t FIRST_BLOCKS = 256;
 
-/* The gradients of a window's pixels: with a pool that of the window, where its maximum is. */
-template <bool POOLED>
-static __device__ __forceinline__ void load_window(const direct_image &dy, const direct_place &place, int window,
-                                                   int channel, float (&g)[4][4])
-{
-    int y = place.row + window / (COLUMNS / 2) * 2, x = place.column + window % (COLUMNS / 2) * 2;
-    if (POOLED) {
-        int64_t   from = ((int64_t)(place.n * (dy.h / 2) + y / 2) * (dy.w / 2) + x / 2) * dy.c + channel;
-        quad      value = load_pack<4>(dy.data + from);
-        positions at = load_pack<4>(dy.index + from);
+/* The gradients of a window's pixels, four output channels: with a pool that of the window, where its maximum is. Loaded while the window
+ * before is summed. */
+template <bool POOLED> struct window_gradients {
+    quad                            values[POOLED ? 1 : 4];
+    positions                       at;
+    __device__ __forceinline__ void fetch(const direct_image &dy, const direct_place &place, int window, int channel)
+    {
+        int y = place.row + window / (COLUMNS / 2) * 2, x = place.column + window % (COLUMNS / 2) * 2;
+        if constexpr (POOLED) {
+            int64_t from = ((int64_t)(place.n * (dy.h / 2) + y / 2) * (dy.w / 2) + x / 2) * dy.c + channel;
+            values[0] = load_pack<4>(dy.data + from);
+            at = load_pack<4>(dy.index + from);
+        } else {
 #pragma unroll
-        for (int p = 0; p < 4; p++)
-#pragma unroll
-            for (int e = 0; e < 4; e++) g[p][e] = at.at[e] == p ? value.at[e] : 0;
-    } else {
-#pragma unroll
-        for (int p = 0; p < 4; p++)
-            *(quad *)&g[p][0] =
-                load_pack<4>(dy.data + ((int64_t)(place.n * dy.h + y + p / 2) * dy.w + x + p % 2) * dy.c + channel);
+            for (int p = 0; p < 4; p++)
+                values[p] =
+                    load_pack<4>(dy.data + ((int64_t)(place.n * dy.h + y + p / 2) * dy.w + x + p % 2) * dy.c + channel);
+        }
     }
-}
+    __device__ __forceinline__ void spread(float (&g)[4][4]) const
+    {
+#pragma unroll
+        for (int p = 0; p < 4; p++)
+#pragma unroll
+            for (int e = 0; e < 4; e++)
+                g[p][e] = POOLED ? (at.at[e] == p ? values[0].at[e] : 0.0f) : values[POOLED ? 0 : p].at[e];
+    }
+};
 
 /* sum[tap][channel of x][output] += over a window's four pixels. */
 static __device__ __forceinline__ void sum_window(const float *image, const float (&g)[4][4], float (&sum)[9][3][4])
@@ -150,7 +157,7 @@ static __device__ __forceinline__ void sum_window(const float *image, const floa
 
 /* Blocks: x: parts, y: tiles of output channels. */
 template <int WIDTH, bool POOLED>
-static __global__ void __launch_bounds__(WEIGHT_THREADS, 3)
+static __global__ void __launch_bounds__(WEIGHT_THREADS, 2)
     differentiate_first(direct_image from, direct_image dy, weight_parts parts)
 {
     constexpr int lanes = WIDTH / 4, shares = WEIGHT_THREADS / lanes; /* shares of the windows */
@@ -159,14 +166,17 @@ static __global__ void __launch_bounds__(WEIGHT_THREADS, 3)
     int64_t first = blockIdx.x * parts.each, end = min(first + parts.each, parts.tiles);
     float   sum[9][3][4] = {}, bias[4] = {};
     for (int64_t tile = first; tile < end; tile++) {
-        direct_place place = place_tile<ROWS, COLUMNS>(tile, from.h, from.w);
+        direct_place             place = place_tile<ROWS, COLUMNS>(tile, from.h, from.w);
+        window_gradients<POOLED> next;
+        next.fetch(dy, place, share, channel);
         __syncthreads(); /* the tile before has been read */
         load_image(from, place, shared, WEIGHT_THREADS);
         __syncthreads();
 #pragma unroll 1
         for (int window = share; window < WINDOWS; window += shares) {
             float g[4][4];
-            load_window<POOLED>(dy, place, window, channel, g);
+            next.spread(g);
+            if (window + shares < WINDOWS) next.fetch(dy, place, window + shares, channel);
             sum_window(shared + (window / (COLUMNS / 2) * 2 * ACROSS + window % (COLUMNS / 2) * 2) * 4, g, sum);
 #pragma unroll
             for (int e = 0; e < 4; e++) bias[e] += (g[0][e] + g[1][e]) + (g[2][e] + g[3][e]);
