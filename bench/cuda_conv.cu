@@ -4,7 +4,7 @@
  *
  *     nvcc -std=c++17 -O3 --expt-relaxed-constexpr -DLK_CONV_VARIANTS -gencode arch=compute_90a,code=sm_90a -Iinclude -Isrc \
  *          -o cuda_conv bench/cuda_conv.cu src/device/cuda/{conv,conv_direct,conv_direct_weight,conv_first}.cu
- *     ./cuda_conv [shape …]     (numbers from 0; all without)
+ *     ./cuda_conv [-c] [-n batch] [shape …]     (-c: results alone; shapes from 0, all without)
  *
  * A time is that of one run within a CUDA graph of 20, the median of 15 replays: what the operation adds to a step, with the gaps between
  * kernels, and with operands in the L2 cache where they fit. `cold`: each run behind a memset of 256 MiB, whose own time is subtracted.
@@ -200,13 +200,13 @@ static void make_reference(job *j)
         j->sampled = (weights + j->step - 1) / j->step;
         n = j->sampled + s.o;
         out = (double *)reserve((size_t)n * sizeof(double));
-        reference_weight<<<(unsigned)n, 256>>>(s, a, b, index, j->step, j->sampled, out);
+        LAUNCH(reference_weight, (unsigned)n, 256, 0, stream, s, a, b, index, j->step, j->sampled, out);
     } else {
         bool input = j->direction == CONV_GRAD_INPUT;
         n = (int64_t)s.n * s.side * s.side * (input ? s.c : s.o);
         out = (double *)reserve((size_t)n * sizeof(double));
-        reference_image<<<(unsigned)((n + 255) / 256), 256>>>(s, input, a, input ? index : NULL, b,
-                                                              input ? NULL : (const float *)j->call.in[2].data, out, n);
+        LAUNCH(reference_image, (unsigned)((n + 255) / 256), 256, 0, stream, s, input, a, input ? index : NULL, b,
+               input ? NULL : (const float *)j->call.in[2].data, out, n);
     }
     stop_at(cudaDeviceSynchronize(), "the reference");
     j->reference = read_back<double>(out, (size_t)n);
@@ -263,6 +263,7 @@ static lk_status run_once(const job *j, bool plain)
 
 static void *flush;
 enum { FLUSH_BYTES = 256 << 20 };
+static bool checks_only;
 
 /* Microseconds of a run; with `cold`, of a memset and a run; with `empty`, of the memset. */
 static double measure(const job *j, bool plain, bool cold, bool empty)
@@ -316,7 +317,8 @@ static void measure_kernel(const job *j, const char *name, bool plain, double me
     difference         d = check_results(j);
     std::vector<float> again = run_and_read(j, plain);
     bool               same = memcmp(again.data(), results.data(), results.size() * sizeof(float)) == 0;
-    double             time = measure(j, plain, false, false), cold = measure(j, plain, true, false) - memset_time;
+    double             time = checks_only ? NAN : measure(j, plain, false, false);
+    double             cold = checks_only ? NAN : measure(j, plain, true, false) - memset_time;
     double             flop = 2.0 * s.n * s.side * s.side * 9 * s.c * s.o, norm = sqrt(d.error_squares / d.squares);
     printf("    %-28s %7.2f us %6.1f TFLOP/s   cold %7.2f us   error %.1e of %.3g, %.1e in norm%s%s\n", name, time,
            flop / time * 1e-6, cold, d.error, d.largest, norm, norm < 1e-5 ? "" : "  WRONG",
@@ -420,10 +422,16 @@ int main(int count, char **arguments)
     printf("%s, %d multiprocessors\n", properties.name, properties.multiProcessorCount);
     stop_at(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "stream");
     flush = reserve(FLUSH_BYTES);
-    double memset_time = measure(NULL, false, true, true);
-    for (int i = 0; i < (count > 1 ? count - 1 : shapes); i++) {
-        int number = count > 1 ? atoi(arguments[i + 1]) : i;
-        if (number >= 0 && number < shapes) run_setting(&settings[number], memset_time);
+    int batch = 0, given = 1;
+    if (count > given && strcmp(arguments[given], "-c") == 0) checks_only = true, given++;
+    if (count > given + 1 && strcmp(arguments[given], "-n") == 0) batch = atoi(arguments[given + 1]), given += 2;
+    double memset_time = checks_only ? 0 : measure(NULL, false, true, true);
+    for (int i = 0; i < (count > given ? count - given : shapes); i++) {
+        int number = count > given ? atoi(arguments[given + i]) : i;
+        if (number < 0 || number >= shapes) continue;
+        setting s = settings[number];
+        if (batch > 0) s.n = batch;
+        run_setting(&s, memset_time);
     }
     return 0;
 }
