@@ -5,7 +5,7 @@
 #
 #   cuda.sh [--logs DIR] [--at-once N] [--deadline SECONDS] [--kills N] [PART…]
 #
-# PART: kernels tests losses recipe ranks kill ptx sanitizer; all of them by default. Logs of all runs stay in DIR ($BUILD_DIR/cuda_logs).
+# PART: kernels tests losses recipe trace ranks kill ptx sanitizer; all of them by default. Logs of all runs stay in DIR ($BUILD_DIR/cuda_logs).
 # At most N tests share the GPU (6). What has not ended by the deadline (470 s) fails. LOCKSTEP_TEST_DATA: a text for the part recipe,
 # instead of ../shared/data/tinyshakespeare/input.txt; without either it is this tree's documentation. The part ptx needs a module with
 # PTX: cmake -DLK_CUDA_ARCHITECTURES='90a;compute_80'. With LOCKSTEP_MODULES=$BUILD_DIR/cuda_emulated the emulation is tested instead.
@@ -16,7 +16,7 @@ source=${SOURCE_DIR:-$(cd "$(dirname "$0")/.." && pwd)}
 build=$(cd "$BUILD_DIR" && pwd)
 LOCKSTEP=$(realpath "$LOCKSTEP")
 logs=$build/cuda_logs at_once=6 deadline=470 kills=50
-all="kernels tests losses recipe ranks kill ptx sanitizer"
+all="kernels tests losses recipe trace ranks kill ptx sanitizer"
 while [ $# -gt 0 ]; do
     case $1 in
     --logs | --at-once | --deadline | --kills)
@@ -449,6 +449,14 @@ end_sanitizer() {
     done
 }
 
+# ---- traces and profiles, by CUPTI and by events ----
+
+queue_trace() {
+    local on=gpu
+    case ${LOCKSTEP_MODULES:-} in *cuda_emulated*) on=emulation ;; esac
+    job trace trace 150 bash "$(dirname "$0")/cli_cuda_trace.sh" $on
+}
+
 # ---- all of it ----
 
 mkdir -p "$work/cache"
@@ -465,7 +473,7 @@ grep -iE 'gpu|cuda' "$logs/info"
 # What the CPU computes beside it takes no part of the GPU.
 ! has_part losses || start_references
 ! has_part recipe || start_recipe
-for part in tests kernels losses recipe ranks; do ! has_part $part || "queue_$part"; done
+for part in tests kernels losses recipe trace ranks; do ! has_part $part || "queue_$part"; done
 run_queue "$at_once"
 for part in kernels losses recipe ranks; do
     has_part $part || continue
