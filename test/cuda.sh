@@ -121,7 +121,10 @@ wait_jobs() {
     while [ ${#running[@]} -gt 0 ]; do
         for pid in "${!running[@]}"; do
             name=${running[$pid]}
-            [ -e "$work/$name.status" ] || continue
+            if [ ! -e "$work/$name.status" ]; then
+                kill -0 "$pid" 2> /dev/null && continue
+                [ -e "$work/$name.status" ] || echo "255 0 0 0" > "$work/$name.status" # its shell was killed
+            fi
             wait "$pid"
             finish_job "$name"
             unset "running[$pid]" "aside[$name]"
@@ -152,15 +155,19 @@ job_succeeded() { [ "$(cut -d' ' -f1 "$work/$1.status" 2> /dev/null)" = 0 ]; }
 
 kernel_tests() { for test in "$build"/test_kernels* "$build"/test_sync_norm; do [ -x "$test" ] && [ ! -d "$test" ] && basename "$test"; done | grep -v covered; }
 
-# Hundreds of shapes: the library's first choice for each of them. What measuring chooses runs in a second pass over fewer.
+# Hundreds of shapes: the library's first choice for each of them. What measuring chooses runs in a second pass over fewer; it takes
+# long, because the libraries build many plans, and starts before all others.
+queue_measured() {
+    local name
+    for name in test_kernels_gemm test_kernels_attention test_kernels_nn test_kernels_loss; do
+        job kernels "$name.measured" 170 env LK_TEST_SLOW=1 "$build/$name"
+    done
+}
 queue_kernels() {
     local name
     mkdir -p "$work/ran"
     for name in $(kernel_tests); do
         job kernels "$name" 150 env LOCKSTEP_CUDA_MEASURE=0 LK_KERNELS_RAN="$work/ran" "$build/$name"
-    done
-    for name in test_kernels_gemm test_kernels_attention test_kernels_nn test_kernels_loss; do
-        job kernels "$name.measured" 150 env LK_TEST_SLOW=1 "$build/$name"
     done
 }
 end_kernels() {
@@ -473,6 +480,7 @@ grep -iE 'gpu|cuda' "$logs/info"
 # What the CPU computes beside it takes no part of the GPU.
 ! has_part losses || start_references
 ! has_part recipe || start_recipe
+! has_part kernels || queue_measured
 for part in tests kernels losses recipe trace ranks; do ! has_part $part || "queue_$part"; done
 run_queue "$at_once"
 for part in kernels losses recipe ranks; do
