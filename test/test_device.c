@@ -170,6 +170,30 @@ static void check_sums(lk_context *c, lk__device *d)
 
 static void sums_hashes_and_checks_are_those_of_plain_loops(void) { each_device(check_sums); }
 
+/* Measured once for each type, from then on the same; the host is not measured here. */
+static void check_speed(lk_context *context, lk__device *device)
+{
+    static const lk_dtype types[] = {LK_F32, LK_F64, LK_BF16};
+    lk_device_speed       first, again;
+    for (int i = 0; i < 3; i++) {
+        lk_status status = lk_device_measure(context, types[i], &first);
+        if (!device->backend->measure) {
+            CHECK(status == LK_EUNSUPPORTED && first.flops == 0, "%s", device->backend->name);
+            continue;
+        }
+        REQUIRE(status == LK_OK, "%s", lk_context_error(context));
+        CHECK(first.flops > 0 && first.flops < 1e17 && first.memory > 0 && first.memory < 1e15 && first.latency > 0 &&
+                  first.latency < 1,
+              "%s: %g operations/s, %g bytes/s, %g s", lk_dtype_name(types[i]), first.flops, first.memory,
+              first.latency);
+        REQUIRE(lk_device_measure(context, types[i], &again) == LK_OK);
+        CHECK(memcmp(&first, &again, sizeof first) == 0, "%s", lk_dtype_name(types[i]));
+    }
+    if (device->backend->measure) CHECK(lk_device_measure(context, LK_I32, &first) == LK_EINVAL);
+}
+
+static void speed_is_measured_once(void) { each_device(check_speed); }
+
 /* ---- guarded ---- */
 
 /* Whether a child that accesses the address ends by a segmentation fault. */
@@ -330,6 +354,7 @@ int main(void)
     RUN(memory_is_zero_at_first_and_copies_arrive);
     RUN(a_stream_waits_for_the_event_of_another);
     RUN(sums_hashes_and_checks_are_those_of_plain_loops);
+    RUN(speed_is_measured_once);
     RUN(guarded_memory_faults_outside_the_device);
     RUN(pointers_into_a_device_are_null_off_the_cpu);
     RUN(guarded_computes_the_bits_of_the_cpu);
