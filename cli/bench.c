@@ -171,7 +171,10 @@ static lk_status measure_steps(bench *b, int64_t steps, double started, bool pro
     double *times = malloc((size_t)steps * sizeof *times);
     if (!times) return LK_ENOMEM;
     for (int64_t i = 0; i < steps && status >= 0; i++) {
-        if (profile && i == steps / 4 && (status = last_result(b)) >= 0) lk_program_profile(b->program, true);
+        if (profile && i == steps / 4) {
+            if ((status = last_result(b)) < 0) break;
+            lk_program_profile(b->program, true);
+        }
         double start = now();
         status = one_step(b, i + 2);
         times[i] = now() - start;
