@@ -155,11 +155,11 @@ job_succeeded() { [ "$(cut -d' ' -f1 "$work/$1.status" 2> /dev/null)" = 0 ]; }
 
 kernel_tests() { for test in "$build"/test_kernels* "$build"/test_sync_norm; do [ -x "$test" ] && [ ! -d "$test" ] && basename "$test"; done | grep -v covered; }
 
-# Hundreds of shapes: the library's first choice for each of them. What measuring chooses runs in a second pass over fewer; it takes
-# long, because the libraries build many plans, and starts before all others.
+# Hundreds of shapes: the library's first choice for each of them. What measuring chooses runs in a second pass over fewer, which starts
+# before all others; that of test_kernels_gemm is minutes of plans that cuDNN builds, and the tests of models measure those they need.
 queue_measured() {
     local name
-    for name in test_kernels_gemm test_kernels_attention test_kernels_nn test_kernels_loss; do
+    for name in test_kernels_attention test_kernels_nn test_kernels_loss; do
         job kernels "$name.measured" 170 env LK_TEST_SLOW=1 "$build/$name"
     done
 }
@@ -180,8 +180,7 @@ end_kernels() {
 
 # "NAME COMMAND…" of the tests of programs and trainers: those that the build registered for the device `guarded`, too
 registered() {
-    sed -n 's/^add_test(\[=\[\(test_[a-z0-9_]*\)_guarded\]=\] \(.*\))$/\1 \2/p; s/^add_test(\(test_[a-z0-9_]*\)_guarded \(.*\))$/\1 \2/p' \
-        "$build/CTestTestfile.cmake"
+    sed -nE 's/^add_test\([]="[]*(test_[a-z0-9_]+)_guarded[]="[]* (.*)\)$/\1 \2/p' "$build/CTestTestfile.cmake"
 }
 # Those that take long are divided over so many processes; they start first.
 shares="test_trainer_ranks 4 test_reproducible 5 test_gradients 3 test_transformers 3 test_data_parallel 3 test_data_parallel_resnet 3 test_fields 3"
@@ -200,6 +199,7 @@ queue_test() { # queue_test NAME SHARES
 queue_tests() {
     local name
     registered > "$work/registered"
+    [ -s "$work/registered" ] || fail tests "no test is registered in $build/CTestTestfile.cmake"
     # shellcheck disable=SC2086
     set -- $shares
     while [ $# -gt 0 ]; do
