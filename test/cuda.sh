@@ -471,9 +471,9 @@ if ! "$LOCKSTEP" train --model mlp --batch 8 --steps 1 --eval-every -1 > "$work/
     echo "skipped: $(grep -m1 -E 'cuda|GPU' "$work/first" || tail -1 "$work/first")"
     exit 77
 fi
-rm -rf "$logs"
 mkdir -p "$logs"
 logs=$(cd "$logs" && pwd)
+rm -f "$logs"/*.log "$logs"/kill_*.out "$logs/jobs" # of an earlier run
 "$LOCKSTEP" info > "$logs/info" 2>&1
 grep -iE 'gpu|cuda' "$logs/info"
 
