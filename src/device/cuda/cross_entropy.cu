@@ -36,6 +36,7 @@ template <int LANES> static __device__ __forceinline__ double team_sum(double x,
 
 template <typename T, int LANES> static __global__ void entropy_kernel(labelled_rows<T> e)
 {
+    await_previous();
     __shared__ double sums[32];
     __shared__ T      maxima[32];
     int64_t           row = ((int64_t)blockIdx.x * THREADS + threadIdx.x) / LANES, first = threadIdx.x % LANES;
@@ -115,9 +116,9 @@ template <typename T> static void launch_entropy(const lk__kernel_call *call)
     e.results = (double *)((char *)call->workspace + sums_workspace(e.rows, 3));
     e.invalid = call->invalid;
     if (e.rows > 0 && e.classes <= WARP_MOST)
-        LAUNCH((entropy_kernel<T, 32>), (unsigned)cuda_tiles(e.rows, THREADS / 32), THREADS, 0, stream, e);
+        LAUNCH_EARLY((entropy_kernel<T, 32>), (unsigned)cuda_tiles(e.rows, THREADS / 32), THREADS, 0, stream, e);
     else if (e.rows > 0)
-        LAUNCH((entropy_kernel<T, THREADS>), (unsigned)e.rows, THREADS, 0, stream, e);
+        LAUNCH_EARLY((entropy_kernel<T, THREADS>), (unsigned)e.rows, THREADS, 0, stream, e);
     sums_out<3> out = {{out_data<double>(call, 0), out_data<double>(call, 1), out_data<double>(call, 2)}};
     launch_sums<1>(call, row_results{e.results}, e.rows, out, true);
 }

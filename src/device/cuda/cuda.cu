@@ -16,6 +16,21 @@
 
 lk__cuda_library lk__cuda_host;
 
+#if !defined(LK_CUDA_EMULATED)
+bool lk__cuda_early;
+
+static __global__ void any_kernel() {}
+
+/* Code that the driver made from PTX for sm_80 does not wait for the kernel before it. */
+static bool starts_early(int capability)
+{
+    cudaFuncAttributes code = {};
+    if (capability >= 90 && cudaFuncGetAttributes(&code, any_kernel) == cudaSuccess) return code.ptxVersion >= 90;
+    (void)cudaGetLastError();
+    return false;
+}
+#endif
+
 /* What CUDA and its libraries hold is not the plan's memory, and neither is what describes it: it is not accounted. */
 struct lk__device_graph {
     cudaGraphExec_t graph;
@@ -386,6 +401,9 @@ static lk_status cuda_open(lk_context *context, int number, lk__device **device)
                                         "GPU %d (%s) has compute capability %d.%d; 8.0 or later is needed", c->number,
                                         properties.name, properties.major, properties.minor);
         if (status >= 0) status = check_gpu(&c->base);
+#if !defined(LK_CUDA_EMULATED)
+        if (status >= 0) lk__cuda_early = starts_early(c->capability);
+#endif
         if (status >= 0)
             status = lk__cuda_check(&c->base, cudaStreamCreateWithFlags(&c->alone, cudaStreamNonBlocking),
                                     "creating a stream");

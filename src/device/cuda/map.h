@@ -48,6 +48,7 @@ enum { MAP_THREADS = 256 };
 template <int N, int UNROLL, typename F>
 static __global__ void __launch_bounds__(MAP_THREADS) map_kernel(F f, int64_t n)
 {
+    await_previous();
     int64_t                        packs = n / N, first = (int64_t)blockIdx.x * MAP_THREADS * UNROLL + threadIdx.x;
     typename F::template values<N> v[UNROLL];
 #pragma unroll
@@ -71,10 +72,10 @@ template <typename F> static inline void launch_map(const lk__kernel_call *call,
     if (n <= 0) return;
     if (packed && F::PACKED > 1) {
         unsigned blocks = (unsigned)cuda_tiles(n / F::PACKED + 1, 2 * MAP_THREADS);
-        LAUNCH((map_kernel<F::PACKED, 2, F>), blocks, MAP_THREADS, 0, cuda_stream(call), f, n);
+        LAUNCH_EARLY((map_kernel<F::PACKED, 2, F>), blocks, MAP_THREADS, 0, cuda_stream(call), f, n);
     } else {
         unsigned blocks = (unsigned)cuda_tiles(n, 4 * MAP_THREADS);
-        LAUNCH((map_kernel<1, 4, F>), blocks, MAP_THREADS, 0, cuda_stream(call), f, n);
+        LAUNCH_EARLY((map_kernel<1, 4, F>), blocks, MAP_THREADS, 0, cuda_stream(call), f, n);
     }
 }
 

@@ -4,6 +4,7 @@
 
 static __global__ void add_numbers(const lk__device_numbers n)
 {
+    await_previous();
     for (int i = (int)threadIdx.x; i < n.count; i += 32) {
         double value = !n.value[i]   ? n.otherwise[i]
                        : n.narrow[i] ? (double)*(const float *)n.value[i]
@@ -16,6 +17,7 @@ static __global__ void add_numbers(const lk__device_numbers n)
 
 static __global__ void publish(const lk__device_numbers n, const double *norm, lk__device_result *results)
 {
+    await_previous();
     lk__device_result *to = results + (n.step->step & 1);
     for (int i = (int)threadIdx.x; i < n.count; i += 32) to->sums[i] = n.sums[i];
     if (threadIdx.x != 0) return;
@@ -27,13 +29,13 @@ static __global__ void publish(const lk__device_numbers n, const double *norm, l
 
 lk_status lk__cuda_add_numbers(lk__device *d, lk__device_stream *stream, const lk__device_numbers *numbers)
 {
-    LAUNCH(add_numbers, 1, 32, 0, stream->stream, *numbers);
+    LAUNCH_EARLY(add_numbers, 1, 32, 0, stream->stream, *numbers);
     return lk__cuda_check(d, cudaPeekAtLastError(), "starting a kernel");
 }
 
 lk_status lk__cuda_publish(lk__device *d, lk__device_stream *stream, const lk__device_numbers *numbers,
                            const double *norm, lk__device_result *results)
 {
-    LAUNCH(publish, 1, 32, 0, stream->stream, *numbers, norm, results);
+    LAUNCH_EARLY(publish, 1, 32, 0, stream->stream, *numbers, norm, results);
     return lk__cuda_check(d, cudaPeekAtLastError(), "starting a kernel");
 }

@@ -35,6 +35,7 @@ typedef struct square_sums {
 
 static __global__ void gradient_scale_kernel(gradient_scaling g, square_sums s)
 {
+    await_previous();
     double squares = 0;
 #pragma unroll
     for (int i = 0; i < LK__MAX_IN; i++) squares += s.at[i] ? *s.at[i] : 0;
@@ -45,7 +46,7 @@ extern "C" lk_status lk__cuda_gradient_scale(const lk__kernel_call *call)
 {
     square_sums s = {};
     for (int i = 1; i < call->inputs; i++) s.at[i] = in_data<double>(call, i);
-    LAUNCH(gradient_scale_kernel, 1, 1, 0, cuda_stream(call), describe_scaling(call), s);
+    LAUNCH_EARLY(gradient_scale_kernel, 1, 1, 0, cuda_stream(call), describe_scaling(call), s);
     return lk__cuda_launched(call);
 }
 
@@ -78,6 +79,7 @@ static __device__ __forceinline__ int find_tensor(const int32_t *begin, int coun
 template <typename T>
 static __global__ void __launch_bounds__(SUM_THREADS) gradient_parts_kernel(gradients<T> g, double *partial)
 {
+    await_previous();
     __shared__ double shared[32];
     int               tensor = find_tensor(g.begin, g.count, (int32_t)blockIdx.x);
     square_sum<T>     f = {g.x[tensor]};
@@ -99,6 +101,7 @@ static __global__ void __launch_bounds__(SUM_THREADS) gradient_parts_kernel(grad
 static __global__ void __launch_bounds__(SUM_THREADS)
     scale_from_parts_kernel(const double *partial, int64_t parts, gradient_scaling g)
 {
+    await_previous();
     __shared__ double shared[32];
     double            sum = 0;
 #pragma unroll 4
@@ -127,7 +130,7 @@ static int64_t launch_gradient_parts(const lk__kernel_call *const *squares, int 
             g.begin[g.count + 1] = g.begin[g.count] + (int32_t)sum_parts(g.n[g.count]);
         }
         unsigned blocks = (unsigned)g.begin[g.count];
-        LAUNCH(gradient_parts_kernel<T>, blocks, SUM_THREADS, 0, cuda_stream(squares[0]), g, partial + done);
+        LAUNCH_EARLY(gradient_parts_kernel<T>, blocks, SUM_THREADS, 0, cuda_stream(squares[0]), g, partial + done);
         done += blocks;
     }
     return done;
@@ -140,7 +143,7 @@ lk_status lk__cuda_scale_many(const lk__kernel_call *const *squares, int n, cons
     if (n > 0) {
         BY_WIDE_ELEMENT(squares[0]->in[0].dtype, T, parts = launch_gradient_parts<T>(squares, n, partial);)
     }
-    LAUNCH(scale_from_parts_kernel, 1, SUM_THREADS, 0, cuda_stream(call), partial, parts, describe_scaling(call));
+    LAUNCH_EARLY(scale_from_parts_kernel, 1, SUM_THREADS, 0, cuda_stream(call), partial, parts, describe_scaling(call));
     return lk__cuda_launched(call);
 }
 
@@ -162,6 +165,7 @@ template <typename RULE, typename R> struct updates {
 template <int N, typename RULE, typename R>
 static __global__ void __launch_bounds__(UPDATE_THREADS) update_kernel(const __grid_constant__ updates<RULE, R> u)
 {
+    await_previous();
     __shared__ RULE shared;
     if (u.halted && *u.halted) return;
     int     i = find_tensor(u.begin, u.count, (int32_t)blockIdx.x);
@@ -222,9 +226,9 @@ template <typename RULE, typename R> static void launch_updates(const lk__kernel
         unsigned blocks = (unsigned)u.begin[u.count];
         if (blocks == 0) continue;
         if (packed)
-            LAUNCH((update_kernel<PACK(R), RULE, R>), blocks, UPDATE_THREADS, 0, stream, u);
+            LAUNCH_EARLY((update_kernel<PACK(R), RULE, R>), blocks, UPDATE_THREADS, 0, stream, u);
         else
-            LAUNCH((update_kernel<1, RULE, R>), blocks, UPDATE_THREADS, 0, stream, u);
+            LAUNCH_EARLY((update_kernel<1, RULE, R>), blocks, UPDATE_THREADS, 0, stream, u);
     }
 }
 

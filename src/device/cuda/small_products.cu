@@ -75,6 +75,7 @@ template <typename T, bool A_ALONG_K, bool B_ALONG_K, int N>
 static __global__ void __launch_bounds__(THREADS)
     multiply_small(const T *a, const T *b, small_job job, product_epilogue<T> to)
 {
+    await_previous();
     __shared__ small_memory       memory;
     small_loader<T, A_ALONG_K, N> from_a;
     small_loader<T, B_ALONG_K, N> from_b;
@@ -125,9 +126,9 @@ static void run_layout(cudaStream_t stream, const lk__cuda_product *p, bool pack
     const T            *a = (const T *)p->a, *b = (const T *)p->b;
     unsigned            blocks = (unsigned)(cuda_tiles(p->m, SIDE) * cuda_tiles(p->n, SIDE));
     if (packs)
-        LAUNCH((multiply_small<T, A_ALONG_K, B_ALONG_K, 4>), blocks, THREADS, 0, stream, a, b, job, to);
+        LAUNCH_EARLY((multiply_small<T, A_ALONG_K, B_ALONG_K, 4>), blocks, THREADS, 0, stream, a, b, job, to);
     else
-        LAUNCH((multiply_small<T, A_ALONG_K, B_ALONG_K, 1>), blocks, THREADS, 0, stream, a, b, job, to);
+        LAUNCH_EARLY((multiply_small<T, A_ALONG_K, B_ALONG_K, 1>), blocks, THREADS, 0, stream, a, b, job, to);
 }
 
 /* Whether packs of 4 are whole and aligned; `across`: elements from one to the next of which lie side by side. */

@@ -26,6 +26,7 @@ template <int K> static __device__ __forceinline__ void store_sums(const double 
 template <int N, bool ALIGNED, int K, typename F>
 static __global__ void __launch_bounds__(SUM_THREADS) part_sums_kernel(F f, int64_t n, double *partial, sums_out<K> out)
 {
+    await_previous();
     __shared__ double shared[32];
     int64_t           begin = (int64_t)blockIdx.x * SUM_PART, end = begin + SUM_PART < n ? begin + SUM_PART : n;
     double            sum[K] = {};
@@ -51,6 +52,7 @@ template <int K>
 static __global__ void __launch_bounds__(SUM_THREADS)
     add_parts_kernel(const double *partial, int64_t parts, sums_out<K> out)
 {
+    await_previous();
     __shared__ double shared[32];
     double            sum[K] = {};
 #pragma unroll 4
@@ -73,10 +75,10 @@ static inline void launch_sums(const lk__kernel_call *call, const F &f, int64_t 
     double      *partial = (double *)call->workspace;
     cudaStream_t stream = cuda_stream(call);
     if (aligned)
-        LAUNCH((part_sums_kernel<N, true, K, F>), (unsigned)parts, SUM_THREADS, 0, stream, f, n, partial, out);
+        LAUNCH_EARLY((part_sums_kernel<N, true, K, F>), (unsigned)parts, SUM_THREADS, 0, stream, f, n, partial, out);
     else
-        LAUNCH((part_sums_kernel<N, false, K, F>), (unsigned)parts, SUM_THREADS, 0, stream, f, n, partial, out);
-    if (parts > 1) LAUNCH(add_parts_kernel<K>, 1, SUM_THREADS, 0, stream, partial, parts, out);
+        LAUNCH_EARLY((part_sums_kernel<N, false, K, F>), (unsigned)parts, SUM_THREADS, 0, stream, f, n, partial, out);
+    if (parts > 1) LAUNCH_EARLY(add_parts_kernel<K>, 1, SUM_THREADS, 0, stream, partial, parts, out);
 }
 
 #endif
