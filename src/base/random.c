@@ -44,8 +44,11 @@ uint64_t lk__random_below(const lk__random *random, uint64_t item, uint32_t *ind
     /* Rejection sampling: the part of the range that does not divide evenly is discarded. */
     uint64_t limit = UINT64_MAX - UINT64_MAX % n;
     for (;;) {
-        uint64_t high = lk__random_u32(random, item, (*index)++);
-        uint64_t value = high << 32 | lk__random_u32(random, item, (*index)++);
+        uint32_t words[5], at = *index % 4; /* two that follow each other: of one block of four, or of two */
+        lk__random4(random, item, *index / 4, words);
+        if (at == 3) words[4] = lk__random_u32(random, item, *index + 1);
+        uint64_t value = (uint64_t)words[at] << 32 | words[at + 1];
+        *index += 2;
         if (value < limit) return value % n;
     }
 }
