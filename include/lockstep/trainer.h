@@ -59,6 +59,16 @@ typedef struct lk_event {
 /* The metric of that name; NULL if there is none. */
 LK_API const lk_named_metric *lk_metrics_find(const lk_named_metric *metrics, int count, const char *name);
 
+/* Where batches are made. On a GPU: by the GPU, from the data set in its memory, where the set is in the host's memory and the changes of
+ * samples are normalisation, crops, flips and cutout; each step then sends the numbers of its samples alone. Or by the host. Results are the
+ * same, bit for bit. */
+typedef enum lk_data_place {
+    LK_DATA_AUTO,      /* on the device where that is possible and the sets take at most a quarter of what is free beside the plan. Where
+                        * not: images of bytes are sent as bytes and converted there; all else is made by the host */
+    LK_DATA_ON_DEVICE, /* training set and test set; an error where that is not possible */
+    LK_DATA_ON_HOST    /* all of it is made by the host */
+} lk_data_place;
+
 typedef struct lk_trainer_config {
     size_t size LK_ZERO; /* sizeof this struct; set by LK_TRAINER_CONFIG_INIT */
 
@@ -124,6 +134,9 @@ typedef struct lk_trainer_config {
     /* Files that every checkpoint in `save` holds beside the weights, such as config.json, at most 16. Copied. */
     const lk_checkpoint_file *files LK_ZERO;
     int                       files_count LK_ZERO;
+
+    int           unused LK_ZERO; /* was padding, which a caller leaves undefined */
+    lk_data_place data_on_device LK_ZERO; /* both sets are copied when the trainer is created */
 } lk_trainer_config;
 #define LK_TRAINER_CONFIG_INIT \
     {.size = sizeof(lk_trainer_config), .batch = 64, .epochs = 1, .optimizer = LK_OPTIMIZER_CONFIG_INIT, .schedule = {.gamma = 0.1}, \
@@ -150,6 +163,8 @@ LK_API lk_store          *lk_trainer_store(lk_trainer *trainer);
 LK_API const lk_progress *lk_trainer_progress(const lk_trainer *trainer);
 /* What init_partial loaded, on rank 0; NULL: nothing was loaded that way. Valid as the trainer is. */
 LK_API const lk_load_report *lk_trainer_load_report(const lk_trainer *trainer);
+
+LK_API bool lk_trainer_data_on_device(const lk_trainer *trainer); /* whether the training set is in the device's memory */
 
 /* Samples of this rank in a full batch. */
 LK_API int64_t lk_trainer_share(const lk_trainer_config *config);

@@ -41,15 +41,6 @@ struct lk__pool {
     worker          workers[];
 };
 
-static void cpu_relax(void)
-{
-#if defined(__x86_64__)
-    __builtin_ia32_pause();
-#elif defined(__aarch64__)
-    __asm__ volatile("isb");
-#endif
-}
-
 static void run_tiles(lk__pool *p, int index)
 {
     for (;;) {
@@ -65,7 +56,7 @@ static unsigned wait_for_work(lk__pool *p, unsigned seen)
     for (int i = 0; i < p->spins; i++) {
         unsigned now = atomic_load_explicit(&p->generation, memory_order_acquire);
         if (now != seen) return now;
-        cpu_relax();
+        lk__cpu_relax();
     }
     pthread_mutex_lock(&p->lock);
     atomic_fetch_add(&p->sleeping, 1);
@@ -114,7 +105,7 @@ void lk__pool_run(lk__pool *p, int64_t tiles, lk__tile function, void *argument)
     run_tiles(p, 0);
     for (int spin = 0; atomic_load_explicit(&p->busy, memory_order_acquire) > 0; spin++) {
         if (spin < p->spins)
-            cpu_relax();
+            lk__cpu_relax();
         else
             sched_yield(); /* more threads than cores: let the other thread run */
     }

@@ -16,4 +16,14 @@ int       lk__pool_threads(const lk__pool *pool);
 /* Runs tile 0 … tiles-1, each once, in any order, and returns when all are done. Allocates nothing. */
 void lk__pool_run(lk__pool *pool, int64_t tiles, lk__tile function, void *argument);
 
+/* In a loop that waits for another thread or for a device. */
+static inline void lk__cpu_relax(void)
+{
+#if defined(__x86_64__) && !defined(__CUDACC__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("isb"); /* about 10 ns; `yield` takes no time */
+#endif
+}
+
 #endif

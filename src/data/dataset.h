@@ -37,6 +37,7 @@ struct lk_dataset {
     int64_t *kept; /* a subset: sample i is number kept[i] of what was read; NULL: all. LK_MEMORY_DATA */
     size_t   kept_bytes;
 
+    bool                streamed;       /* samples are read when they are needed; so says a probe, which has no `read` */
     bool                computed_order; /* of an epoch, where there are many samples: see data/order.h */
     const lk_text_info *text;           /* part of state; NULL: it is no text */
 };
@@ -68,6 +69,10 @@ lk_status lk__dataset_check(const lk_dataset *dataset, int64_t index, int field,
 lk_status lk__loader_check(lk_context *context, const lk_loader_config *config);
 /* The same for the caller's, which may be of another version: *own is what it means. */
 lk_status lk__loader_read(lk_context *context, const lk_loader_config *given, lk_loader_config *own);
+
+/* A loader whose batches are their indices alone: no fields, no workers; for devices that make the rest (data/gather.h). */
+lk_status lk__loader_create_indices(lk_context *context, const lk_loader_config *config, lk_loader **loader);
+size_t    lk__loader_indices_bytes(const lk_loader_config *config); /* as lk_loader_bytes */
 
 /* ---- File formats. ---- */
 

@@ -86,24 +86,25 @@ static lk__order_kind order_kind(const lk_loader_config *c)
     return lk__order_choose(lk_dataset_count(c->dataset), c->shuffle, c->dataset->computed_order);
 }
 
-static layout plan_layout(const lk_loader_config *c)
+/* indices: batches have no fields, and the caller's thread makes them. */
+static layout plan_layout(const lk_loader_config *c, bool indices)
 {
     layout l = {.slots = 1, .scratches = 1};
-    if (c->workers > 0) {
+    if (c->workers > 0 && !indices) {
         l.slots = 1 + (c->prefetch ? c->prefetch : 2 * c->workers); /* one is borrowed by the caller */
         l.scratches = c->workers;
     }
     size_t rows = (size_t)compute_capacity(c);
     l.indices = lk__round_up(rows * sizeof(int64_t), LK__ALIGN);
     l.slot = l.indices;
-    for (int i = 0; i < lk__batch_fields(c); i++) {
+    for (int i = 0; i < lk__batch_fields(c) && !indices; i++) {
         lk_field f = lk__batch_field_of(c, i);
         l.fields[i] = lk__round_up(rows * lk_field_bytes(&f), LK__ALIGN);
         l.slot += l.fields[i];
     }
     l.order = lk__round_up(lk__order_bytes(lk_dataset_count(c->dataset), order_kind(c)), LK__ALIGN);
-    l.table = lk__round_up(lk__transform_bytes(c), LK__ALIGN);
-    l.scratch = lk__batch_scratch(c);
+    l.table = indices ? 0 : lk__round_up(lk__transform_bytes(c), LK__ALIGN);
+    l.scratch = indices ? 0 : lk__batch_scratch(c);
     l.total = (size_t)l.slots * l.slot + l.order + l.table + (size_t)l.scratches * l.scratch;
     return l;
 }
@@ -161,7 +162,12 @@ bool lk_loader_field(const lk_loader_config *config, int i, lk_field *field)
 size_t lk_loader_bytes(const lk_loader_config *config)
 {
     lk_loader_config own;
-    return lk__loader_read(NULL, config, &own) < 0 ? 0 : plan_layout(&own).total;
+    return lk__loader_read(NULL, config, &own) < 0 ? 0 : plan_layout(&own, false).total;
+}
+size_t lk__loader_indices_bytes(const lk_loader_config *config)
+{
+    lk_loader_config own;
+    return lk__loader_read(NULL, config, &own) < 0 ? 0 : plan_layout(&own, true).total;
 }
 int64_t lk_loader_capacity(const lk_loader_config *config)
 {
@@ -199,8 +205,9 @@ static void assign_batch(lk_loader *l, slot *s)
 
 static void fill_slot(lk_loader *l, slot *s, char *scratch)
 {
-    lk__random random = lk__transform_random(l->config.seed, s->epoch);
     s->status = LK_OK;
+    if (l->maker.count == 0) return; /* indices alone */
+    lk__random random = lk__transform_random(l->config.seed, s->epoch);
     for (int64_t i = 0; i < s->count; i++) {
         if (atomic_load_explicit(&l->cancel, memory_order_relaxed)) break;
         if (i + 2 < s->count) lk__batch_prefetch(&l->maker, s->indices[i + 2]);
@@ -361,14 +368,10 @@ static char *place_slot(lk_loader *l, slot *s, char *at)
     return at + l->layout.indices;
 }
 
-lk_status lk_loader_create(lk_context *context, const lk_loader_config *given, lk_loader **loader)
+static lk_status create_loader(lk_context *context, const lk_loader_config *config, bool indices, lk_loader **loader)
 {
-    lk_loader_config        read;
-    const lk_loader_config *config = &read;
-    *loader = NULL;
-    lk_status status = lk__loader_read(context, given, &read);
-    if (status < 0) return status;
-    layout     memory_layout = plan_layout(config);
+    lk_status  status = LK_OK;
+    layout     memory_layout = plan_layout(config, indices);
     size_t     slots_at = lk__round_up(sizeof(lk_loader), LK__ALIGN);
     size_t     threads_at = slots_at + lk__round_up((size_t)memory_layout.slots * sizeof(slot), LK__ALIGN);
     size_t     own_bytes = threads_at + (size_t)config->workers * sizeof(pthread_t);
@@ -396,7 +399,7 @@ lk_status lk_loader_create(lk_context *context, const lk_loader_config *given, l
     }
     char *at = l->memory;
     char *table = at + (size_t)memory_layout.slots * memory_layout.slot + memory_layout.order;
-    lk__batch_init(&l->maker, &l->config, memory_layout.table ? table : NULL);
+    if (!indices) lk__batch_init(&l->maker, &l->config, memory_layout.table ? table : NULL);
     for (int i = 0; i < memory_layout.slots; i++) at = place_slot(l, &l->slots[i], at);
     lk__order_init(&l->order, lk_dataset_count(config->dataset), config->seed, order_kind(config), (int64_t *)at);
     if ((status = start_workers(l)) < 0) goto fail;
@@ -405,6 +408,23 @@ lk_status lk_loader_create(lk_context *context, const lk_loader_config *given, l
 fail:
     lk_loader_free(l);
     return status;
+}
+
+lk_status lk_loader_create(lk_context *context, const lk_loader_config *config, lk_loader **loader)
+{
+    lk_loader_config read;
+    *loader = NULL;
+    lk_status status = lk__loader_read(context, config, &read);
+    return status < 0 ? status : create_loader(context, &read, false, loader);
+}
+
+lk_status lk__loader_create_indices(lk_context *context, const lk_loader_config *config, lk_loader **loader)
+{
+    lk_loader_config read;
+    *loader = NULL;
+    lk_status status = lk__loader_read(context, config, &read);
+    read.workers = read.prefetch = 0;
+    return status < 0 ? status : create_loader(context, &read, true, loader);
 }
 
 void lk_loader_free(lk_loader *l)

@@ -45,12 +45,13 @@ typedef struct lk__device_numbers {
     double                      *weight; /* where the update reads sums[1]; NULL: nowhere */
     const lk__kernel_invalid_id *report;
     const lk__kernel_step       *step;
+    int64_t                     *turn; /* counts micro-batches: lk__device_rows; NULL: nothing does */
     int32_t *halted; /* where sums[0] is not finite or an id is out of range: 1 + the number of the micro-batch; stays so */
 } lk__device_numbers;
 
 /* What a step gave, in the host's memory. */
 typedef struct lk__device_result {
-    int64_t               step;
+    int64_t               step; /* written last: who reads the number of the step finds the rest, too */
     double                sums[LK__DEVICE_NUMBERS], norm;
     lk__kernel_invalid_id invalid;
     int32_t               halted;
@@ -65,6 +66,58 @@ typedef struct lk__device_span {
     int64_t         bytes; /* of a copy or a fill */
     const char     *name;  /* the device's; valid until it is closed */
 } lk__device_span;
+
+/* ---- batches from samples in the device's memory ----
+ *
+ * The device makes the rows of a batch itself: a sample is found by its id or by its row, and is copied, or converted, normalised, cropped
+ * and flipped with the numbers and the rounding of data/transform.c. */
+enum { LK__DEVICE_FIELDS = 16, LK__DEVICE_CHANNELS = 16 };
+
+typedef enum lk__device_conversion {
+    LK__DEVICE_COPIED,     /* as stored */
+    LK__DEVICE_WIDENED,    /* f32 to f64 */
+    LK__DEVICE_TRANSFORMED /* u8 or f32, by the transform; field 0 alone */
+} lk__device_conversion;
+
+typedef struct lk__device_field {
+    const char           *name; /* of the program's input; borrowed */
+    lk__device_conversion how;
+    lk_dtype              in, out;
+    int64_t               elements; /* of a sample; below 2^31 */
+    const char           *samples;  /* one behind the other, as stored */
+} lk__device_field;
+
+/* An image is (channels, height, width): 1, 1, elements where the axes do not matter. */
+typedef struct lk__device_transform {
+    int         channels, height, width;
+    bool        per_channel; /* mean, std and table; else the first is used for all */
+    int         padding, cutout;
+    double      flip;
+    uint32_t    crop_block, cutout_block; /* of random numbers, by sample */
+    const void *table; /* of u8: (channels or 1, 256) results, in the device's memory; NULL: (v - mean) / std */
+    double      mean[LK__DEVICE_CHANNELS], std[LK__DEVICE_CHANNELS];
+} lk__device_transform;
+
+typedef struct lk__device_gather {
+    lk__device_field     fields[LK__DEVICE_FIELDS];
+    int                  count;
+    bool                 by_row; /* `samples` are those of the batch; else those of the whole set, by id */
+    lk__device_transform transform;
+} lk__device_gather;
+
+/* One batch: where its step block and ids are read, and what is written. A header is a step block, and behind LK__DEVICE_IDS bytes the ids
+ * of its samples; it may be in pinned memory of the host. */
+enum { LK__DEVICE_IDS = 128 };
+typedef struct lk__device_rows {
+    int64_t     rows;
+    const char *headers; /* `turns` of them, header_bytes apart; number *turn % turns is read. turn NULL: the first */
+    const int64_t         *turn; /* the device's */
+    int                    turns;
+    size_t                 header_bytes;
+    char                  *header;                /* the device's copy, which is written unless it is what is read */
+    void                  *to[LK__DEVICE_FIELDS]; /* by field: (rows, elements) */
+    lk__kernel_invalid_id *report;                /* is cleared; NULL: nothing is */
+} lk__device_rows;
 
 typedef struct lk__device_backend {
     const char *name, *text; /* text: for `lockstep info` */
@@ -124,9 +177,17 @@ typedef struct lk__device_backend {
     lk_status (*graph_run)(lk__device *device, lk__device_stream *stream, lk__device_graph *graph);
     void (*graph_free)(lk__device *device, lk__device_graph *graph);
     lk_status (*add_numbers)(lk__device *device, lk__device_stream *stream, const lk__device_numbers *numbers);
-    /* Writes a step's result into results[step % 2], which alloc_host allocated. norm: NULL, or f64. */
+    /* Writes a step's result into results[turn of the step block], which alloc_host allocated. norm: NULL, or f64. */
     lk_status (*publish)(lk__device *device, lk__device_stream *stream, const lk__device_numbers *numbers,
                          const double *norm, lk__device_result *results);
+
+    /* LK_OK: all work of the stream has ended; LK_END: some has not. With record_begin. */
+    lk_status (*stream_query)(lk__device *device, lk__device_stream *stream);
+    /* Makes the rows of a batch. NULL: the host does. */
+    lk_status (*gather)(lk__device *device, lk__device_stream *stream, const lk__device_gather *gather,
+                        const lk__device_rows *rows);
+    /* Bytes that could be allocated now; SIZE_MAX: not known, because it was opened for plans alone. With gather. */
+    size_t (*memory_free)(lk__device *device);
 
     /* The kernel of an operation whose tensors are stored as `element`; call has the operands' types and shapes at the capacity. */
     lk__device_kernel (*find)(lk__device *device, lk__op op, lk_dtype element, const lk__kernel_call *call);

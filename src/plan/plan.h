@@ -43,12 +43,12 @@ typedef struct lk__plan_list {
     size_t          end[LK_SECTION_COUNT]; /* where each section ends in order; it begins where the previous one ends */
     lk__plan_place *places;                /* by value */
     size_t          places_count;
-    size_t          arena, workspace;           /* bytes */
+    size_t          arena, workspace;          /* bytes */
     int             numbers[LK__PLAN_NUMBERS]; /* values: the loss's, then sum and weight of each metric; -1: none */
     int             numbers_count;
-    int             norm; /* value: the norm of the gradient; -1: none */
-    int            *gradients;                  /* by state: value or -1; NULL: no backward */
-    bool           *by_leaf; /* by node: runs once for each leaf; NULL: nothing does (leaf_batch.c) */
+    int             norm;      /* value: the norm of the gradient; -1: none */
+    int            *gradients; /* by state: value or -1; NULL: no backward */
+    bool           *by_leaf;   /* by node: runs once for each leaf; NULL: nothing does (leaf_batch.c) */
     size_t          by_leaf_count;
     int            *outputs; /* values that the caller reads */
     int             outputs_count;
@@ -70,15 +70,27 @@ typedef struct lk__plan_state {
 /* Gradients that are reduced together: one value of the training graph, LK__VALUE_BUCKET. */
 typedef struct lk__plan_bucket {
     size_t   offset, bytes; /* in the region of gradients */
-    lk_dtype dtype; /* of its gradients */
-    size_t   after; /* position in the training order of the node that completes it */
+    lk_dtype dtype;         /* of its gradients */
+    size_t   after;         /* position in the training order of the node that completes it */
     int      states;
 } lk__plan_bucket;
+
+/* Where the inputs of training steps come from: the caller binds them, or the device makes them (device.h, lk__device_gather). */
+typedef enum lk__plan_inputs {
+    LK__INPUTS_BOUND,
+    LK__INPUTS_BY_ID, /* from a set in its memory */
+    LK__INPUTS_BY_ROW /* from samples that the host sends as they are stored */
+} lk__plan_inputs;
+typedef struct lk__plan_source {
+    lk__plan_inputs inputs;
+    size_t          row_bytes[LK__DEVICE_FIELDS]; /* LK__INPUTS_BY_ROW: of a sample, by field */
+    int             count;                        /* fields */
+} lk__plan_source;
 
 struct lk_plan {
     lk_context     *context;
     lk__device     *device; /* the context's */
-    lk_graph       *graph; /* as recorded */
+    lk_graph       *graph;  /* as recorded */
     lk__plan_list   train, evaluate;
     lk__plan_state *states;    /* graph->states_count of them */
     size_t         *constants; /* graph->constants_count offsets, among the buffers */
@@ -90,7 +102,7 @@ struct lk_plan {
     lk_parallel      parallel; /* world at least 1, micro_batches at least 1 */
     lk__plan_bucket *buckets;  /* in the order in which backward fills them */
     size_t           buckets_count, buckets_capacity;
-    bool             reduces;          /* each bucket has an all_reduce in the training list, and a wait in its section sync */
+    bool             reduces; /* each bucket has an all_reduce in the training list, and a wait in its section sync */
     size_t           gradient_bytes;   /* of one set of gradients */
     int              sets;             /* of gradients */
     size_t           leaf_sums_offset; /* in the workspace: lk__kernel_leaves' sums */
@@ -98,6 +110,7 @@ struct lk_plan {
     int              couples;          /* node of the training graph because of which they do not; -1: none */
     int              slots;            /* micro-batches whose activations are held at once */
     int              syncs;            /* collectives within forward and backward: synchronised batch norm */
+    lk__plan_source  source;           /* of the inputs of training */
 };
 
 /* How `rank` and the others split a batch. */
@@ -191,8 +204,8 @@ static inline size_t lk__bucket_place(const lk_plan *p, const lk__plan_bucket *b
     return p->gradient_bytes * (size_t)p->sets + b->offset / lk_dtype_size(b->dtype) * lk_dtype_size(type);
 }
 
-/* staging.c: off the CPU, the device's copies of the step block and the inputs of one slot: bytes and, by value, offsets; after the last
- * value, those of the samples' ids. offsets NULL: only measures. */
+/* staging.c: off the CPU, the device's copies of the step block, the samples' ids and the inputs of one slot, in this order: bytes and, by
+ * value, offsets; after the last value, that of the ids. offsets NULL: only measures. */
 size_t lk__plan_stage_inputs(const lk_plan *plan, size_t *offsets);
 size_t lk__plan_staging_bytes(const lk_plan *plan); /* all of LK_MEMORY_STAGING */
 /* How many ids of samples are copied at most: the capacity, or a fixed number where no input has a batch. */
@@ -201,15 +214,21 @@ static inline int64_t lk__plan_staged_ids(int64_t capacity) { return capacity ==
 bool lk__plan_queues(const lk_plan *plan);
 /* The memory that takes besides: of the device and of the host. */
 typedef struct lk__plan_queue_bytes {
-    size_t input;   /* step block, inputs and ids of a slot: twice in pinned memory, twice more in the device's */
-    size_t numbers; /* the device's: sums, and the word that halts updates */
+    size_t input;  /* what the host sends for a micro-batch: step block, ids and, unless the device has them, samples */
+    int    pinned; /* so many of these in pinned memory, and … */
+    int    landed; /* … so many in the device's */
+    size_t numbers; /* the device's: sums, the number of micro-batches, and the word that halts updates */
     size_t results; /* pinned: of two steps */
 } lk__plan_queue_bytes;
+/* Where field i of a sample that is sent by row begins in `input`; behind the last field: the end. */
+size_t lk__plan_sent_offset(const lk_plan *plan, int i);
+/* Before the program is made. NULL: inputs are bound. */
+void                 lk__plan_set_source(lk_plan *plan, const lk__device_gather *gather);
 lk__plan_queue_bytes lk__plan_queue(const lk_plan *plan);
 enum {
-    LK__STAGED_REPORT = 64,      /* bytes: lk__kernel_invalid_id, before the slots */
-    LK__STAGED_STEP = 128,       /* bytes: lk__kernel_step, before the inputs of a slot */
-    LK__STAGING_CHUNK = 1 << 20, /* bytes that are copied at a time where whole regions are sent */
+    LK__STAGED_REPORT = 64,           /* bytes: lk__kernel_invalid_id, before the slots */
+    LK__STAGED_STEP = LK__DEVICE_IDS, /* bytes: lk__kernel_step, before the ids and the inputs of a slot */
+    LK__STAGING_CHUNK = 1 << 20,      /* bytes that are copied at a time where whole regions are sent */
 };
 _Static_assert(sizeof(lk__kernel_invalid_id) <= LK__STAGED_REPORT, "the report of ids out of range");
 _Static_assert((int)LK__PLAN_NUMBERS == (int)LK__DEVICE_NUMBERS, "the numbers of a step");

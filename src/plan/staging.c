@@ -1,19 +1,24 @@
 /* staging.c - the memory of what is copied between the host and a device whose memory is not the host's (run/staging.c). */
 #include "plan/plan.h"
 
+/* Step block and ids. */
+static size_t header_bytes(const lk_plan *p)
+{
+    return LK__STAGED_STEP + lk__round_up((size_t)lk__plan_staged_ids(lk_plan_capacity(p)) * sizeof(int64_t), LK__ALIGN);
+}
+
 size_t lk__plan_stage_inputs(const lk_plan *p, size_t *offsets)
 {
     const lk_graph *g = p->graph;
-    int64_t         samples = lk_plan_capacity(p);
-    size_t          bytes = LK__STAGED_STEP;
+    size_t          bytes = header_bytes(p);
+    if (offsets) offsets[g->values_count] = LK__STAGED_STEP;
     for (size_t i = 0; i < g->values_count; i++) {
         const lk__graph_shape *s = &g->values[i].shape;
         if (g->values[i].kind != LK__VALUE_INPUT) continue;
         if (offsets) offsets[i] = bytes;
         bytes += lk__round_up((size_t)lk__shape_elements(s) * lk_dtype_size(s->dtype), LK__ALIGN);
     }
-    if (offsets) offsets[g->values_count] = bytes;
-    return bytes + lk__round_up((size_t)lk__plan_staged_ids(samples) * sizeof(int64_t), LK__ALIGN);
+    return bytes;
 }
 
 /* Without a comm the plan cannot know what the ranks' backend reaches: none reaches another memory than the host's. */
@@ -23,7 +28,7 @@ size_t lk__plan_staging_bytes(const lk_plan *p)
     size_t bytes = lk__plan_stage_inputs(p, NULL) * (size_t)p->slots + LK__STAGED_REPORT;
     if (lk__plan_queues(p)) {
         lk__plan_queue_bytes queue = lk__plan_queue(p);
-        bytes += 4 * queue.input + queue.numbers + queue.results;
+        bytes += (size_t)(queue.pinned + queue.landed) * queue.input + queue.numbers + queue.results;
     }
     return p->parallel.world > 1 ? bytes + p->memory[LK_MEMORY_GRADIENTS] + LK__STAGING_CHUNK : bytes;
 }
@@ -34,9 +39,31 @@ bool lk__plan_queues(const lk_plan *p)
            p->slots == 1;
 }
 
+size_t lk__plan_sent_offset(const lk_plan *p, int i)
+{
+    size_t offset = header_bytes(p);
+    for (int k = 0; k < i && k < p->source.count; k++)
+        offset += lk__round_up((size_t)lk_plan_capacity(p) * p->source.row_bytes[k], LK__ALIGN);
+    return offset;
+}
+
+/* A set in the device's memory: one buffer for each micro-batch of two steps, which the device reads over the bus. */
 lk__plan_queue_bytes lk__plan_queue(const lk_plan *p)
 {
-    return (lk__plan_queue_bytes){.input = lk__plan_stage_inputs(p, NULL),
-                                  .numbers = lk__round_up((LK__DEVICE_NUMBERS + 1) * sizeof(double), LK__ALIGN),
+    lk__plan_inputs from = p->source.inputs;
+    return (lk__plan_queue_bytes){.input = from == LK__INPUTS_BOUND ? lk__plan_stage_inputs(p, NULL)
+                                                                    : lk__plan_sent_offset(p, p->source.count),
+                                  .pinned = from == LK__INPUTS_BY_ID ? 2 * p->parallel.micro_batches : 2,
+                                  .landed = from == LK__INPUTS_BY_ID ? 0 : 2,
+                                  .numbers = lk__round_up((LK__DEVICE_NUMBERS + 2) * sizeof(double), LK__ALIGN),
                                   .results = 2 * sizeof(lk__device_result)};
+}
+
+void lk__plan_set_source(lk_plan *p, const lk__device_gather *g)
+{
+    p->source = (lk__plan_source){.inputs = !g ? LK__INPUTS_BOUND : g->by_row ? LK__INPUTS_BY_ROW : LK__INPUTS_BY_ID};
+    if (g && g->by_row) p->source.count = g->count;
+    for (int i = 0; i < p->source.count; i++)
+        p->source.row_bytes[i] = (size_t)g->fields[i].elements * lk_dtype_size(g->fields[i].in);
+    p->memory[LK_MEMORY_STAGING] = lk__plan_staging_bytes(p);
 }

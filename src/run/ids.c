@@ -26,7 +26,7 @@ static bool find_position(const lk_program *p, int input, int64_t *position)
     for (int i = 0; i < p->plan->slots; i++) {
         const lk__run_slot *slot = &p->slots[i];
         intptr_t            offset = (intptr_t)p->invalid.at - (intptr_t)lk__input_memory(p, slot, (size_t)input);
-        intptr_t            first = (intptr_t)slot->inputs[input] - (intptr_t)p->bound[input];
+        intptr_t            first = (intptr_t)slot->inputs[input] - (intptr_t)lk__bound_memory(p, (size_t)input);
         if (!slot->inputs[input] || offset < 0 || (size_t)offset >= lk__bytes_at_count(shape, slot->step.count))
             continue;
         *position = (offset + first) / (intptr_t)sizeof(int32_t);

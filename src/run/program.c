@@ -231,6 +231,7 @@ void lk_program_free(lk_program *p)
     lk__timeline_free(p);
     lk__update_free(p);
     lk__queue_free(p);
+    lk__sources_free(p);
     lk__graphs_free(p);
     lk__collectives_free(p);
     lk__staging_free(p);
@@ -272,13 +273,15 @@ lk_status lk__slot_set(lk_program *p, int index, int64_t first, int64_t count)
                         (long long)p->capacity);
     for (size_t i = 0; i < p->values; i++) {
         const lk__graph_value *v = &g->values[i];
-        const char            *data = p->bound[i];
+        const char            *data = lk__bound_memory(p, i);
         if (v->kind != LK__VALUE_INPUT) continue;
         if (data && first > 0 && has_count(v))
             data += (size_t)first * (size_t)(lk__shape_elements(&v->shape) / v->shape.dims[0]) *
                     lk_dtype_size(v->shape.dtype);
-        if (slot->inputs[i] == data) continue;
+        /* Kernels of a device with its own memory read copies, whose address does not change. */
+        bool same = slot->staged ? !slot->inputs[i] == !data : slot->inputs[i] == data;
         slot->inputs[i] = data;
+        if (same) continue;
         slot->train.samples = -1;
         if (index == 0) p->evaluate.samples = -1;
     }
@@ -314,6 +317,7 @@ lk_status lk__step_set(lk_program *p, const lk_step *step)
 lk_status lk_program_step(lk_program *p, const lk_step *step)
 {
     lk_status status = lk__step_set(p, step);
+    lk__source_use(p, p->sources[1]);
     return status < 0 ? status : lk__slot_set(p, 0, 0, step->count);
 }
 
@@ -377,6 +381,7 @@ lk_status lk_program_compute(lk_program *p, const lk_step *step)
     if (!p->plan->trains)
         return lk__fail(p->context, LK_EINVAL, "this program was planned without an optimizer: it only evaluates");
     lk_status status = lk__step_set(p, step);
+    lk__source_use(p, p->sources[0]);
     if (status >= 0) status = p->plan->parallel.leaves ? compute_leaves(p) : compute_micro_batches(p);
     return status < 0 ? status : lk__section_run(p, LK_SYNC);
 }

@@ -44,6 +44,7 @@ typedef struct lk__run_slot {
 typedef struct lk__run_collectives lk__run_collectives; /* collective.h: buffers and works */
 typedef struct lk__run_graphs      lk__run_graphs;      /* graphs.c: work that the device has recorded */
 typedef struct lk__run_update      lk__run_update;      /* update.c: the calls of the update */
+typedef struct lk__run_source      lk__run_source;      /* source.c: inputs that the device makes */
 typedef struct lk__run_queue       lk__run_queue;       /* step.c: steps whose results were not read yet */
 typedef struct lk__run_timeline    lk__run_timeline;    /* timeline.h: when work ran on the device */
 
@@ -99,6 +100,8 @@ struct lk_program {
     lk__run_graphs        *graphs;        /* NULL: the device records nothing */
     lk__run_update        *update;        /* NULL: the device runs one call at a time */
     lk__run_queue         *queue;         /* NULL: the program waits for each section's results */
+    lk__run_source        *sources[2];    /* of training steps and of evaluations; NULL: the caller binds inputs */
+    const lk__run_source  *source;        /* the one of the current step */
 };
 
 /* Leaves of this rank; without leaves 1. */
@@ -152,6 +155,17 @@ lk_status lk__read_report(lk_program *program);                      /* into pro
 lk_status lk__stage_out(lk_program *program, const char *gradient, size_t bytes);
 lk_status lk__stage_in(lk_program *program, char *gradient, size_t bytes);
 lk_status lk__broadcast_memory(lk_program *program, char *memory, size_t bytes); /* rank 0's, of the device */
+
+/* ---- source.c: inputs that the device makes from samples, instead of the caller ---- */
+void lk__source_use(lk_program *program, const lk__run_source *source); /* for the step that is set next; NULL: none */
+/* Whether input `input` is made; if so, slots see a stand-in for its address. */
+bool        lk__source_makes(const lk_program *program, size_t input);
+const void *lk__bound_memory(const lk_program *program, size_t input);
+const void *lk__source_samples(const lk_program *program, int field); /* what the caller bound, to be sent by row */
+/* Queues what makes the inputs of a slot from headers (device.h, lk__device_rows), whose other members are set here. by_row: samples are
+ * those of `sent`, as lk__plan_sent_offset has them; else NULL. */
+lk_status lk__source_gather(lk_program *program, const lk__run_slot *slot, lk__device_rows rows, const char *sent);
+void      lk__sources_free(lk_program *program);
 
 /* ---- graphs.c: work that is recorded when it runs for the second time, and afterwards queued as a whole ---- */
 

@@ -100,7 +100,7 @@ lk_status lk__stage_inputs(lk_program *p, lk__run_slot *slot)
     if (!slot->staged) return LK_OK;
     if ((status = lk__stage_step(p, slot)) < 0) return status;
     for (size_t i = 0; i < p->values && status >= 0; i++)
-        if (g->values[i].kind == LK__VALUE_INPUT && slot->inputs[i])
+        if (g->values[i].kind == LK__VALUE_INPUT && slot->inputs[i] && !lk__source_makes(p, i))
             status = copy_in(p, lk__input_memory(p, slot, i), slot->inputs[i],
                              lk__bytes_at_count(&g->values[i].shape, slot->step.count));
     if (slot->ids && slot->step.count > lk__plan_staged_ids(p->capacity))
@@ -108,6 +108,7 @@ lk_status lk__stage_inputs(lk_program *p, lk__run_slot *slot)
                         (long long)slot->step.count, (long long)lk__plan_staged_ids(p->capacity));
     if (status >= 0 && slot->ids)
         status = copy_in(p, lk__ids_memory(p, slot), slot->ids, (size_t)slot->step.count * sizeof *slot->ids);
+    if (status >= 0 && p->source) status = lk__source_gather(p, slot, (lk__device_rows){.headers = slot->staged}, NULL);
     if (status >= 0) status = p->device->backend->fill(p->device, p->stream, p->report, 0, sizeof *p->report);
     /* The caller may change its arrays as soon as the section has returned, and it waits for the metrics. */
     return status;

@@ -2,12 +2,18 @@
  * it reads the results one step later. With one rank, on a device that records its work (graphs.c). Elsewhere a step that is queued is done at once.
  *
  * Two pinned buffers and two in the device's memory hold the inputs of two micro-batches. A stream of its own copies one while the step
- * before runs; the step then begins with a copy within the device's memory to where its kernels read. */
+ * before runs; the step then begins with a copy within the device's memory to where its kernels read, or, where the host sends samples as
+ * they are stored, with the kernel that converts them.
+ *
+ * Where the data set is in the device's memory, a micro-batch is a step block and ids. These stay in pinned memory, in a ring: the step's
+ * first kernel reads them over the bus and writes the inputs, so that all the host does is to start one graph. */
+#define _GNU_SOURCE
 #include "run/collective.h"
 #include "run/timeline.h"
 
 #include <math.h>
 #include <string.h>
+#include <time.h>
 
 enum { BUFFERS = 2 };
 
@@ -16,26 +22,28 @@ struct lk__run_queue {
     lk__device_stream   *copies;
     lk__device_event    *copied[BUFFERS]; /* pinned → landed has ended */
     lk__device_event    *taken[BUFFERS];  /* landed → where kernels read has ended */
-    lk__device_event    *done[BUFFERS];   /* the step has ended; by its number % 2 */
-    char                *pinned[BUFFERS], *landed[BUFFERS];
-    char                *numbers;        /* the device's: sums, then the word that halts updates */
-    lk__device_result   *results;        /* pinned; by the step's number % 2 */
-    int64_t              batches;        /* micro-batches so far */
+    char                *pinned, *landed; /* bytes.pinned and bytes.landed buffers */
+    char                *numbers; /* the device's: sums, the number of micro-batches, the word that halts updates */
+    lk__device_result   *results; /* pinned; by turn */
+    int64_t              batches; /* micro-batches so far */
+    int64_t              queued;  /* steps so far; the turn of one is its number % 2 */
     lk_step              steps[BUFFERS]; /* that were queued, the first first; their ids are copies */
     int                  pending;
-    int64_t             *ids; /* of two steps, by number % 2 */
+    int64_t             *ids; /* of two steps, by turn */
     size_t               ids_bytes;
     const int64_t       *read_ids; /* of the step that was read last */
 };
 
 static double  *sums_of(const lk__run_queue *q) { return (double *)q->numbers; }
-static int32_t *halted_of(const lk__run_queue *q) { return (int32_t *)(sums_of(q) + LK__DEVICE_NUMBERS); }
-static int64_t *ids_of(const lk__run_queue *q, int64_t step)
-{
-    return q->ids + (step & 1) * (int64_t)(q->ids_bytes / 16);
-}
+static int64_t *turn_of(const lk__run_queue *q) { return (int64_t *)(sums_of(q) + LK__DEVICE_NUMBERS); }
+static int32_t *halted_of(const lk__run_queue *q) { return (int32_t *)(turn_of(q) + 1); }
+static int64_t *ids_of(const lk__run_queue *q, int64_t turn) { return q->ids + turn * (int64_t)(q->ids_bytes / 16); }
+static bool     is_by_id(const lk_program *p) { return p->plan->source.inputs == LK__INPUTS_BY_ID; }
 
 /* ---- creating and freeing ---- */
+
+static size_t pinned_bytes(const lk__run_queue *q) { return (size_t)q->bytes.pinned * q->bytes.input; }
+static size_t landed_bytes(const lk__run_queue *q) { return (size_t)q->bytes.landed * q->bytes.input; }
 
 static lk_status make_buffers(lk_program *p, lk__run_queue *q)
 {
@@ -44,11 +52,10 @@ static lk_status make_buffers(lk_program *p, lk__run_queue *q)
     for (int i = 0; i < BUFFERS && status >= 0; i++) {
         status = backend->event_create(p->device, &q->copied[i]);
         if (status >= 0) status = backend->event_create(p->device, &q->taken[i]);
-        if (status >= 0) status = backend->event_create(p->device, &q->done[i]);
-        if (status >= 0 && !(q->pinned[i] = backend->alloc_host(p->device, LK_MEMORY_STAGING, q->bytes.input)))
-            status = LK_ENOMEM;
-        if (status >= 0) status = lk__device_alloc(p->device, LK_MEMORY_STAGING, q->bytes.input, &q->landed[i]);
     }
+    if (status >= 0 && !(q->pinned = backend->alloc_host(p->device, LK_MEMORY_STAGING, pinned_bytes(q))))
+        status = LK_ENOMEM;
+    if (status >= 0) status = lk__device_alloc(p->device, LK_MEMORY_STAGING, landed_bytes(q), &q->landed);
     if (status >= 0) status = lk__device_alloc(p->device, LK_MEMORY_STAGING, q->bytes.numbers, &q->numbers);
     if (status >= 0 && !(q->results = backend->alloc_host(p->device, LK_MEMORY_STAGING, q->bytes.results)))
         status = LK_ENOMEM;
@@ -80,10 +87,9 @@ void lk__queue_free(lk_program *p)
     for (int i = 0; i < BUFFERS; i++) {
         backend->event_free(p->device, q->copied[i]);
         backend->event_free(p->device, q->taken[i]);
-        backend->event_free(p->device, q->done[i]);
-        if (q->pinned[i]) backend->free_host(p->device, LK_MEMORY_STAGING, q->pinned[i], q->bytes.input);
-        lk__device_free(p->device, LK_MEMORY_STAGING, q->landed[i], q->bytes.input);
     }
+    if (q->pinned) backend->free_host(p->device, LK_MEMORY_STAGING, q->pinned, pinned_bytes(q));
+    lk__device_free(p->device, LK_MEMORY_STAGING, q->landed, landed_bytes(q));
     lk__device_free(p->device, LK_MEMORY_STAGING, q->numbers, q->bytes.numbers);
     if (q->results) backend->free_host(p->device, LK_MEMORY_STAGING, q->results, q->bytes.results);
     lk__free(p->context, LK_MEMORY_OTHER, q->ids, q->ids_bytes);
@@ -93,19 +99,30 @@ void lk__queue_free(lk_program *p)
 
 /* ---- inputs ---- */
 
-/* Copies step block, inputs and ids of slot 0 to `to`, where slot->staged has them. */
-static lk_status gather_inputs(const lk_program *p, char *to)
+/* Copies step block and ids of slot 0 to where slot->staged has them. */
+static void write_header(const lk_program *p, char *to)
 {
     const lk__run_slot *slot = &p->slots[0];
-    const lk_graph     *g = p->plan->graph;
     memcpy(to, &slot->step, sizeof slot->step);
-    for (size_t i = 0; i < p->values; i++) {
+    if (slot->ids && slot->step.count)
+        memcpy(to + LK__STAGED_STEP, slot->ids, (size_t)slot->step.count * sizeof *slot->ids);
+}
+
+/* The same with the inputs, or with what the device makes them of. */
+static void write_inputs(const lk_program *p, char *to, int64_t first)
+{
+    const lk__run_slot    *slot = &p->slots[0];
+    const lk_graph        *g = p->plan->graph;
+    const lk__plan_source *source = &p->plan->source;
+    write_header(p, to);
+    for (size_t i = 0; i < p->values && !p->source; i++) {
         if (g->values[i].kind != LK__VALUE_INPUT || !slot->inputs[i]) continue;
         memcpy(to + p->input_offsets[i], slot->inputs[i], lk__bytes_at_count(&g->values[i].shape, slot->step.count));
     }
-    if (slot->ids && slot->step.count)
-        memcpy(to + p->input_offsets[p->values], slot->ids, (size_t)slot->step.count * sizeof *slot->ids);
-    return LK_OK;
+    for (int i = 0; i < source->count && p->source; i++)
+        memcpy(to + lk__plan_sent_offset(p->plan, i),
+               (const char *)lk__source_samples(p, i) + (size_t)first * source->row_bytes[i],
+               (size_t)slot->step.count * source->row_bytes[i]);
 }
 
 static lk_status copied(lk_program *p, lk__device_stream *stream, const char *name, size_t bytes)
@@ -113,24 +130,34 @@ static lk_status copied(lk_program *p, lk__device_stream *stream, const char *na
     return lk__timeline_after(p, stream, &(lk__run_unit){.name = name, .work = LK__WORK_COPY, .bytes = bytes});
 }
 
-/* Queues the copies of slot 0's inputs: the caller's arrays may change when it returns. */
-static lk_status send_inputs(lk_program *p)
+static lk_status copy_landed(lk_program *p, const char *landed)
+{
+    size_t    bytes = p->queue->bytes.input;
+    lk_status status = lk__timeline_before(p, p->stream);
+    if (status >= 0) status = p->device->backend->copy(p->device, p->stream, p->slots[0].staged, landed, bytes);
+    return status < 0 ? status : copied(p, p->stream, "copy within the device", bytes);
+}
+
+/* Queues the copies of slot 0's inputs, from row `first` of what is bound: the caller's arrays may change when it returns. */
+static lk_status send_inputs(lk_program *p, int64_t first)
 {
     const lk__device_backend *backend = p->device->backend;
     lk__run_queue            *q = p->queue;
     lk__run_slot             *slot = &p->slots[0];
     int                       i = (int)(q->batches++ % BUFFERS);
+    char                     *pinned = q->pinned + (size_t)i * q->bytes.input;
+    char                     *landed = q->landed + (size_t)i * q->bytes.input;
     lk_status                 status = q->batches > BUFFERS ? backend->event_sync(p->device, q->copied[i]) : LK_OK;
-    if (status >= 0) status = gather_inputs(p, q->pinned[i]);
+    if (status >= 0) write_inputs(p, pinned, first);
     if (status >= 0 && q->batches > BUFFERS) status = backend->event_wait(p->device, q->taken[i], q->copies);
     if (status >= 0) status = lk__timeline_before(p, q->copies);
-    if (status >= 0) status = backend->copy_in(p->device, q->copies, q->landed[i], q->pinned[i], q->bytes.input);
+    if (status >= 0) status = backend->copy_in(p->device, q->copies, landed, pinned, q->bytes.input);
     if (status >= 0) status = copied(p, q->copies, "copy to the device", q->bytes.input);
     if (status >= 0) status = backend->event_record(p->device, q->copied[i], q->copies);
     if (status >= 0) status = backend->event_wait(p->device, q->copied[i], p->stream);
-    if (status >= 0) status = lk__timeline_before(p, p->stream);
-    if (status >= 0) status = backend->copy(p->device, p->stream, slot->staged, q->landed[i], q->bytes.input);
-    if (status >= 0) status = copied(p, p->stream, "copy within the device", q->bytes.input);
+    if (status >= 0)
+        status = p->source ? lk__source_gather(p, slot, (lk__device_rows){.headers = landed}, landed)
+                           : copy_landed(p, landed);
     if (status >= 0) status = backend->event_record(p->device, q->taken[i], p->stream);
     slot->step_staged = slot->step;
     return status;
@@ -148,6 +175,7 @@ static lk__device_numbers describe_numbers(const lk_program *p, bool first)
                               .sums = sums_of(q),
                               .report = p->report,
                               .step = lk__step_memory(&p->slots[0]),
+                              .turn = is_by_id(p) ? turn_of(q) : NULL,
                               .halted = halted_of(q)};
     for (int i = 0; i < n.count; i++) {
         int v = planned->numbers[i];
@@ -199,12 +227,25 @@ static lk_status publish_result(lk_program *p, const lk__device_numbers *numbers
     return end_unit(p, status, "result of the step", LK__WORK_KERNEL);
 }
 
+/* The report of ids is cleared in the first micro-batch of a step; inputs are made in each, unless they were sent. */
+static lk_status begin_batch(lk_program *p, bool first)
+{
+    lk__run_queue *q = p->queue;
+    if (!is_by_id(p)) return clear_report(p);
+    lk__device_rows rows = {.headers = q->pinned,
+                            .turn = turn_of(q),
+                            .turns = q->bytes.pinned,
+                            .header_bytes = q->bytes.input,
+                            .report = first ? p->report : NULL};
+    return lk__source_gather(p, &p->slots[0], rows, NULL);
+}
+
 /* One micro-batch, with the update after the last one. */
 static lk_status issue_batch(lk_program *p, const lk__run_key *key)
 {
     lk__device_numbers numbers = describe_numbers(p, key->first);
     lk__run_key        part = *key;
-    lk_status          status = key->first ? clear_report(p) : LK_OK;
+    lk_status          status = key->first || is_by_id(p) ? begin_batch(p, key->first) : LK_OK;
     part.begin = key->list->begin[LK_FORWARD];
     part.end = key->list->end[LK_BACKWARD];
     if (status >= 0) status = lk__kernels_issue(p, &part);
@@ -224,9 +265,16 @@ static lk_status queue_batch(lk_program *p, lk__range rows, bool first, bool las
     const char   *gradients = lk__gradient_set(p, first ? 0 : 1);
     lk_status     status = lk__slot_set(p, 0, rows.first, lk__range_count(rows));
     if (status >= 0) status = lk__operands_set(p, gradients);
-    if (status >= 0) status = send_inputs(p);
+    if (status >= 0 && !is_by_id(p)) status = send_inputs(p, rows.first);
+    if (status < 0) return status;
     lk__run_key key = {.list = list, .samples = list->samples, .gradients = gradients, .first = first, .last = last};
-    return status < 0 ? status : lk__run_recorded(p, &key, issue_batch);
+    if (!is_by_id(p)) return lk__run_recorded(p, &key, issue_batch);
+    /* The steps whose headers were here have been read: two are pending at most. */
+    write_header(p, p->queue->pinned + (size_t)(p->queue->batches % p->queue->bytes.pinned) * p->queue->bytes.input);
+    p->slots[0].step_staged = p->slots[0].step;
+    status = lk__run_recorded(p, &key, issue_batch);
+    p->queue->batches += status >= 0; /* as the device counts: at the end */
+    return status;
 }
 
 bool lk__program_queues(const lk_program *p) { return p->queue != NULL; }
@@ -244,7 +292,11 @@ lk_status lk_program_queue(lk_program *p, const lk_step *step)
     if (step->count > most)
         return lk__fail(p->context, LK_EINVAL, "a batch of %lld samples; the plan's capacity is %lld",
                         (long long)step->count, (long long)most);
-    if (step->sample_ids) memcpy(ids_of(q, step->step), step->sample_ids, (size_t)step->count * sizeof *q->ids);
+    int turn = (int)(q->queued & 1);
+    if (step->sample_ids) memcpy(ids_of(q, turn), step->sample_ids, (size_t)step->count * sizeof *q->ids);
+    lk__source_use(p, p->sources[0]);
+    p->slots[0].step.turn = turn;
+    __atomic_store_n(&q->results[turn].step, 0, __ATOMIC_RELEASE);
     lk__drop_gradients(p); /* of sections that ran before; a queued step has its own */
     p->ready = false;
     p->evaluated = -1;
@@ -252,12 +304,12 @@ lk_status lk_program_queue(lk_program *p, const lk_step *step)
         p->slots[0].step.micro_batch = (int)i;
         status = queue_batch(p, lk__split_part(step->count, micro_batches, i), i == 0, i + 1 == micro_batches);
     }
-    if (status >= 0) status = p->device->backend->event_record(p->device, q->done[step->step & 1], p->stream);
     if (status < 0) return lk__fail_prefix(p->context, status, "step %lld: ", (long long)step->step);
     p->has_gradients = true;
     q->steps[q->pending] = *step;
-    if (step->sample_ids) q->steps[q->pending].sample_ids = ids_of(q, step->step);
+    if (step->sample_ids) q->steps[q->pending].sample_ids = ids_of(q, turn);
     q->pending++;
+    q->queued++;
     return LK_OK;
 }
 
@@ -286,14 +338,34 @@ static lk_status fail_ids(lk_program *p, const lk__device_result *r, const lk_st
     return status < 0 ? status : lk__fail(p->context, LK_EINVAL, "%s. The step was not taken", text);
 }
 
+/* Polls the number of the step, which the device writes last. Without events, which would cost a call and a pause between two graphs. */
+static lk_status wait_result(lk_program *p, const lk__device_result *r, int64_t step)
+{
+    enum { SPINS = 256 };
+    const struct timespec pause = {.tv_nsec = 50000};
+    double                patience = lk__now() + 0.002;
+    lk_status             status = LK_END;
+    for (int64_t spins = 1; __atomic_load_n(&r->step, __ATOMIC_ACQUIRE) != step; spins++) {
+        if (status == LK_OK)
+            return lk__fail(p->context, LK_EIO, "the device has ended its work without the results of the step");
+        if (spins % SPINS != 0) {
+            lk__cpu_relax();
+            continue;
+        }
+        if ((status = p->device->backend->stream_query(p->device, p->stream)) < 0) return status;
+        if (lk__now() > patience) nanosleep(&pause, NULL);
+    }
+    return LK_OK;
+}
+
 lk_status lk_program_result(lk_program *p)
 {
     lk__run_queue *q = p->queue;
     if (!q) return LK_OK;
     if (q->pending == 0) return lk__fail(p->context, LK_EINVAL, "no step is queued");
     lk_step                  step = q->steps[0];
-    const lk__device_result *r = &q->results[step.step & 1];
-    lk_status                status = p->device->backend->event_sync(p->device, q->done[step.step & 1]);
+    const lk__device_result *r = &q->results[(q->queued - q->pending) & 1];
+    lk_status                status = wait_result(p, r, step.step);
     if (status < 0) return lk__fail_prefix(p->context, status, "step %lld: ", (long long)step.step);
     q->steps[0] = q->steps[1];
     q->pending--;

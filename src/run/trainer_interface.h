@@ -3,6 +3,7 @@
 #ifndef LK__TRAINER_INTERFACE_H
 #define LK__TRAINER_INTERFACE_H
 
+#include "device/device.h"
 #include "run/trace.h"
 
 #include <lockstep/program.h>
@@ -33,6 +34,11 @@ lk__run_sums lk__program_rank_sums(const lk_program *program, int rank); /* over
 /* Whether lk_program_queue waits for nothing: one rank, on a device that runs a step without the host. */
 bool           lk__program_queues(const lk_program *program);
 const int64_t *lk__program_result_ids(const lk_program *program); /* of lk_program_result's step; NULL: it had none */
+
+/* Inputs that the device makes: of training steps, as the plan's source says, and of LK_EVALUATE; NULL: they are bound. Copied; the samples
+ * are borrowed. Every step then needs sample_ids. */
+lk_status lk__program_set_sources(lk_program *program, const lk__device_gather *train,
+                                  const lk__device_gather *evaluate);
 
 /* ---- outside a step; collective ---- */
 

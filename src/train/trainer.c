@@ -103,9 +103,11 @@ int64_t lk_trainer_share(const lk_trainer_config *given)
     return lk__range_count(lk__split_share(&job, config.batch));
 }
 
-static void loader_configs(const lk_trainer_config *config, lk_loader_config *train, lk_loader_config *test)
+/* Of the training set and of the test set. */
+static void loader_configs(const lk_trainer_config *config, lk_loader_config loaders[2])
 {
-    lk__split_job job = split_of(config);
+    lk__split_job     job = split_of(config);
+    lk_loader_config *train = &loaders[0], *test = &loaders[1];
     *train = (lk_loader_config)LK_LOADER_CONFIG_INIT;
     train->dataset = config->train;
     train->batch = config->batch;
@@ -130,13 +132,13 @@ static lk_status record_and_plan(lk_context *c, const lk_trainer_config *config,
                                  .micro_batches = accumulate(config),
                                  .leaves = config->leaves,
                                  .bucket_bytes = config->bucket_bytes};
-    lk_loader_config train, test;
+    lk_loader_config loaders[2];
     lk_inputs        inputs;
     lk_plan_config   planning = LK_PLAN_CONFIG_INIT;
     lk_status        status = lk_graph_create(c, config->dtype, graph);
     if (status < 0) return status;
-    loader_configs(config, &train, &test);
-    status = lk_inputs_record(*graph, config->train ? &train : &test, lk_parallel_capacity(&parallel, config->batch),
+    loader_configs(config, loaders);
+    status = lk_inputs_record(*graph, &loaders[config->train ? 0 : 1], lk_parallel_capacity(&parallel, config->batch),
                               &inputs);
     if (status < 0 && lk_graph_status(*graph) == LK_OK) return status;
     if ((status = lk__trainer_record(config, &inputs, &planning.loss)) < 0) return status;
@@ -153,22 +155,25 @@ lk_status lk_trainer_plan(lk_context *c, const lk_trainer_config *given, lk_grap
 {
     lk_trainer_config        read;
     const lk_trainer_config *config = &read;
-    lk_loader_config         train, test;
+    lk_loader_config         loaders[2];
+    lk__trainer_making       making[2];
     lk_status                status = read_config(c, given, &read);
     *graph = NULL;
     *plan = NULL;
     if (status >= 0) status = check_config(c, config);
-    if (status >= 0) loader_configs(config, &train, &test);
-    if (status < 0 || (config->train && (status = lk__loader_check(c, &train)) < 0) ||
-        (config->test && (status = lk__loader_check(c, &test)) < 0) ||
-        (status = record_and_plan(c, config, graph, plan)) < 0) {
+    if (status >= 0) loader_configs(config, loaders);
+    if (status < 0 || (config->train && (status = lk__loader_check(c, &loaders[0])) < 0) ||
+        (config->test && (status = lk__loader_check(c, &loaders[1])) < 0) ||
+        (status = record_and_plan(c, config, graph, plan)) < 0 ||
+        (status = lk__trainer_choose(c, config, *plan, loaders, making)) < 0) {
+        lk_plan_free(*plan);
         lk_graph_free(*graph);
+        *plan = NULL;
         *graph = NULL;
         return status;
     }
     for (int kind = 0; kind < LK_MEMORY_COUNT; kind++) memory[kind] = lk_plan_memory(*plan, (lk_memory)kind);
-    memory[LK_MEMORY_LOADER] =
-        (config->train ? lk_loader_bytes(&train) : 0) + (config->test ? lk_loader_bytes(&test) : 0);
+    lk__trainer_data_bytes(*plan, loaders, making, memory);
     bool saves = config->save && rank_of(config) == 0;
     memory[LK_MEMORY_CHECKPOINT] = saves ? lk_checkpoint_bytes(*plan) + lk__saver_background_bytes(*plan) +
                                                lk__record_write(config, NULL, 0) +
@@ -187,12 +192,25 @@ void lk__trainer_emit(lk_trainer *t, lk_event event)
 
 static lk_status open_loaders(lk_trainer *t)
 {
-    lk_loader_config train, test;
-    loader_configs(&t->config, &train, &test);
-    lk_status status = t->config.train ? lk_loader_create(t->context, &train, &t->train) : LK_OK;
-    if (status >= 0 && t->config.test) status = lk_loader_create(t->context, &test, &t->test);
+    lk_loader_config loaders[2];
+    loader_configs(&t->config, loaders);
+    lk_status status = lk__trainer_open_data(t, loaders);
     if (status >= 0 && t->train && (t->progress.epoch || t->progress.position))
         status = lk_loader_seek(t->train, t->progress.epoch, t->progress.position);
+    return status;
+}
+
+/* Records the model, plans, and decides where batches are made. */
+static lk_status make_plan(lk_trainer *t)
+{
+    lk_loader_config loaders[2];
+    lk_status        status = record_and_plan(t->context, &t->config, &t->graph, &t->plan);
+    if (status < 0) return status;
+    loader_configs(&t->config, loaders);
+    for (int i = 0; i < 2; i++)
+        if (loaders[i].dataset && (status = lk__loader_check(t->context, &loaders[i])) < 0) return status;
+    status = lk__trainer_choose(t->context, &t->config, t->plan, loaders, t->making);
+    if (status >= 0) lk__trainer_set_source(t->plan, &loaders[0], t->making[0]);
     return status;
 }
 
@@ -248,8 +266,7 @@ lk_status lk_trainer_create(lk_context *c, const lk_trainer_config *given, lk_tr
     if (!t->late) status = LK_ENOMEM;
     if (status >= 0) status = lk__trainer_compare_options(c, config);
     if (status >= 0) status = lk__trainer_lock(t);
-    if (status < 0 || (status = record_and_plan(c, config, &t->graph, &t->plan)) < 0 ||
-        (status = lk_store_create(t->plan, config->seed, &t->store)) < 0 ||
+    if (status < 0 || (status = make_plan(t)) < 0 || (status = lk_store_create(t->plan, config->seed, &t->store)) < 0 ||
         (status = lk_program_create(t->plan, t->store, config->comm, &t->program)) < 0 ||
         (status = lk__trainer_load(t)) < 0 || (saves && (status = prepare_saver(t)) < 0) ||
         (status = make_sums(t)) < 0 || (status = open_loaders(t)) < 0 || (status = lk__trainer_trace_open(t)) < 0) {
@@ -266,6 +283,7 @@ void lk_trainer_free(lk_trainer *t)
     if (!t) return;
     lk_loader_free(t->train);
     lk_loader_free(t->test);
+    for (int i = 0; i < 2; i++) lk__gather_free(&t->on_device[i]);
     lk__saver_free(&t->saver);
     lk_load_report_free(t->loaded);
     lk__lock_release(&t->lock);
@@ -300,6 +318,7 @@ static lk_status find_failed_rank(lk_trainer *t, const lk_batch *b, int *rank)
     int64_t first = INT64_MAX;
     for (int i = 0; i < b->fields_count; i++)
         if (!all_finite(&b->about[i], b->fields[i], b->count)) first = t->rank;
+    if (t->making[0] == LK__MADE_FROM_SET && !lk__gather_finite(t->config.train, b->indices, b->count)) first = t->rank;
     lk_status status =
         t->world > 1 ? lk_comm_all_reduce(t->config.comm, &first, &first, 1, LK_I64, LK_MIN, NULL) : LK_OK;
     if (status >= 0 && first != INT64_MAX) *rank = (int)first;

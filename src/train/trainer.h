@@ -2,37 +2,42 @@
 #ifndef LK__TRAINER_H
 #define LK__TRAINER_H
 
-#include "data/dataset.h"
+#include "data/gather.h"
 #include "plan/plan.h"
 #include "run/trainer_interface.h"
 #include "train/checkpoint.h"
 
 #include <lockstep/trainer.h>
 
+/* Who makes the batches of a set: the host's loader; the device, from the set in its memory; the device, from bytes that the host sends. */
+typedef enum lk__trainer_making { LK__MADE_BY_HOST, LK__MADE_FROM_SET, LK__MADE_FROM_BYTES } lk__trainer_making;
+
 struct lk_trainer {
-    lk_context       *context;
-    lk_trainer_config config;
-    lk_graph         *graph;
-    lk_plan          *plan;
-    lk_store         *store;
-    lk_program       *program;
-    lk_loader        *train, *test;
-    lk__train_saver   saver;
-    lk_load_report   *loaded; /* by init_partial */
-    lk__lock          lock;   /* of config.save, on rank 0 */
-    lk_progress       progress;
-    int64_t           steps;          /* in total */
-    int64_t           saved;          /* step of the latest checkpoint, or of the one being written; -1: none */
-    int64_t           checked;        /* step at which replicas were last compared */
-    bool              stop_requested; /* an event callback of this rank requested a stop */
-    bool              stop;           /* all ranks stop */
-    int               rank, world;
-    int               failed_rank;               /* the rank whose failure was shared with all; -1: none */
-    lk_named_metric   named[LK_MAX_METRICS + 1]; /* of the latest step or evaluation */
-    double           *evaluated;                 /* (leaves here, numbers): sums of the running evaluation */
-    size_t            evaluated_bytes;
-    lk__trace        *trace;
-    int64_t           trace_first; /* the trace starts after this step */
+    lk_context        *context;
+    lk_trainer_config  config;
+    lk_graph          *graph;
+    lk_plan           *plan;
+    lk_store          *store;
+    lk_program        *program;
+    lk_loader         *train, *test;
+    lk__trainer_making making[2];    /* of the training set and of the test set */
+    lk__gather_memory  on_device[2]; /* what the device needs for that */
+    lk__train_saver    saver;
+    lk_load_report    *loaded; /* by init_partial */
+    lk__lock           lock;   /* of config.save, on rank 0 */
+    lk_progress        progress;
+    int64_t            steps;          /* in total */
+    int64_t            saved;          /* step of the latest checkpoint, or of the one being written; -1: none */
+    int64_t            checked;        /* step at which replicas were last compared */
+    bool               stop_requested; /* an event callback of this rank requested a stop */
+    bool               stop;           /* all ranks stop */
+    int                rank, world;
+    int                failed_rank;               /* the rank whose failure was shared with all; -1: none */
+    lk_named_metric    named[LK_MAX_METRICS + 1]; /* of the latest step or evaluation */
+    double            *evaluated;                 /* (leaves here, numbers): sums of the running evaluation */
+    size_t             evaluated_bytes;
+    lk__trace         *trace;
+    int64_t            trace_first; /* the trace starts after this step */
 
     /* Since the epoch started: of this rank's samples, and of all ranks'. */
     lk__run_sums own, all;
@@ -56,6 +61,18 @@ lk_status lk__trainer_share_status(lk_trainer *trainer, int rank, lk_status stat
 /* ---- inputs.c ---- */
 lk_status lk__trainer_check_fields(lk_context *context, const lk_trainer_config *config); /* of both data sets */
 lk_status lk__trainer_record(const lk_trainer_config *config, const lk_inputs *inputs, lk_tensor *loss);
+
+/* ---- on_device.c: loaders[0] is the training set's, loaders[1] the test set's; dataset NULL: there is none ---- */
+/* Before memory is allocated. LK_EINVAL: data_on_device asks for what cannot be. */
+lk_status lk__trainer_choose(lk_context *context, const lk_trainer_config *config, const lk_plan *plan,
+                             const lk_loader_config loaders[2], lk__trainer_making making[2]);
+/* Tells the plan; before the program is created. */
+void lk__trainer_set_source(lk_plan *plan, const lk_loader_config *train, lk__trainer_making making);
+/* The memory of loaders and data, and the staging that results. */
+void      lk__trainer_data_bytes(lk_plan *plan, const lk_loader_config loaders[2], const lk__trainer_making making[2],
+                                 size_t memory[LK_MEMORY_COUNT]);
+lk_status lk__trainer_open_data(lk_trainer            *trainer,
+                                const lk_loader_config loaders[2]); /* loaders, and the device's data */
 
 /* ---- metrics.c ---- */
 enum { LK__TRAINER_NUMBERS = LK__PLAN_NUMBERS + 1 }; /* those of a program, and the number of samples */

@@ -2,6 +2,8 @@
 #define _GNU_SOURCE
 #include "comm/shm/shm.h"
 
+#include "base/pool.h"
+
 #include <linux/futex.h>
 #include <sched.h>
 #include <sys/syscall.h>
@@ -9,15 +11,6 @@
 #include <unistd.h>
 
 enum { SLICE_MS = 50 };
-
-static void cpu_relax(void)
-{
-#if defined(__x86_64__)
-    __builtin_ia32_pause();
-#elif defined(__aarch64__)
-    __asm__ volatile("isb"); /* about 10 ns; `yield` takes no time */
-#endif
-}
 
 static void futex_wait(_Atomic uint32_t *word, uint32_t value)
 {
@@ -101,7 +94,7 @@ lk_status lk__shm_wait(lk__shm *s, int peer, _Atomic uint32_t *word, uint32_t ta
     for (int yields = 0; yields <= s->yields; yields++) {
         for (int i = 0; i < (yields ? s->spins / 4 : s->spins); i++) {
             if (reached(word, target)) return LK_OK;
-            cpu_relax();
+            lk__cpu_relax();
         }
         sched_yield();
         if (reached(word, target)) return LK_OK;
@@ -130,7 +123,7 @@ lk_status lk__shm_sleep(lk__shm *s, int peer, uint32_t seen, lk__shm_wait_state 
     _Atomic uint32_t *doorbell = &s->me->doorbell;
     if (p->tries++ < (unsigned)(s->spins + s->yields)) {
         if (p->tries <= (unsigned)s->spins)
-            cpu_relax();
+            lk__cpu_relax();
         else
             sched_yield();
         return LK_OK;

@@ -279,6 +279,7 @@ static void release_folder(lk_dataset *d) { lk__data_folder_free(d->state); }
 void lk__data_folder_attach(lk__data_folder *f, lk_dataset *d, bool reads)
 {
     if (reads) d->read = read_image;
+    d->streamed = true;
     d->scratch = f->decoder.scratch;
     d->sample_name = name_sample;
     d->state = f;

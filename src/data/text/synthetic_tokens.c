@@ -42,9 +42,11 @@ lk_status lk__synthetic_tokens_make(lk_context *context, const lk_dataset_synthe
             context, LK_EINVAL,
             "synthetic tokens need one length and a vocabulary of at least 1: synthetic-tokens:256,vocabulary=65");
     lk_status status = lk__dataset_make(context, "synthetic-tokens", config->count, fields, 2, dataset);
-    if (status < 0 || probe) return status;
+    if (status < 0) return status;
     lk_dataset *d = *dataset;
-    state      *s = lk__alloc(context, LK_MEMORY_DATA, sizeof *s);
+    d->streamed = true;
+    if (probe) return LK_OK;
+    state *s = lk__alloc(context, LK_MEMORY_DATA, sizeof *s);
     if (!s) {
         lk_dataset_free(d);
         *dataset = NULL;

@@ -128,6 +128,13 @@ static void cuda_free(lk__device *d, lk_memory kind, void *memory, size_t bytes)
     lk__cuda_host.account(d->context, kind, -(ptrdiff_t)bytes);
 }
 
+static size_t cuda_memory_free(lk__device *d)
+{
+    size_t available = 0, total = 0;
+    if (as_cuda(d)->number < 0 || check_gpu(d) < 0 || cudaMemGetInfo(&available, &total) != cudaSuccess) return SIZE_MAX;
+    return available;
+}
+
 static void *cuda_alloc_host(lk__device *d, lk_memory kind, size_t bytes)
 {
     void *memory = NULL;
@@ -221,6 +228,12 @@ static void cuda_stream_free(lk__device *d, lk__device_stream *s)
 static lk_status cuda_stream_wait(lk__device *d, lk__device_stream *s)
 {
     return lk__cuda_check(d, cudaStreamSynchronize(lk__cuda_stream_of(d, s)), "waiting for its work");
+}
+
+static lk_status cuda_stream_query(lk__device *d, lk__device_stream *s)
+{
+    cudaError_t error = cudaStreamQuery(s->stream);
+    return error == cudaErrorNotReady ? LK_END : lk__cuda_check(d, error, "waiting for its work");
 }
 
 static lk_status cuda_event_create(lk__device *d, lk__device_event **event)
@@ -472,6 +485,9 @@ static lk__device_backend make_backend()
     b.graph_free = cuda_graph_free;
     b.add_numbers = lk__cuda_add_numbers;
     b.publish = lk__cuda_publish;
+    b.stream_query = cuda_stream_query;
+    b.gather = lk__cuda_gather;
+    b.memory_free = cuda_memory_free;
     b.run_many = lk__cuda_run_many;
     b.find = lk__cuda_find;
     b.add = lk__cuda_add;

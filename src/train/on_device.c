@@ -1,0 +1,113 @@
+/* on_device.c - where batches are made: by the host's loader; by the device, from the whole set in its memory; or by the device, from bytes
+ * that the loader reads and the host sends as they are. The numbers are the same, bit for bit. */
+#include "train/trainer.h"
+
+enum { SHARE = 4 }; /* auto: sets of at most 1 / SHARE of the memory that is free beside the plan */
+
+/* What is free once the plan's memory is allocated; SIZE_MAX: not known. */
+static size_t left_beside(const lk_plan *plan)
+{
+    size_t available = plan->device->backend->memory_free(plan->device), planned = 0;
+    if (available == SIZE_MAX) return SIZE_MAX;
+    for (int kind = 0; kind < LK_MEMORY_COUNT; kind++) planned += plan->memory[kind];
+    return available > planned ? available - planned : 0;
+}
+
+static lk_status refuse(lk_context *c, const char *why)
+{
+    return lk__fail(c, LK_EINVAL, "the data cannot be on the device: %s; use auto or no", why);
+}
+
+static lk_status require_both(lk_context *c, const lk_plan *plan, const lk_loader_config *loaders,
+                              lk__trainer_making *making)
+{
+    size_t bytes = 0, left;
+    for (int i = 0; i < 2; i++) {
+        const char *why = loaders[i].dataset ? lk__gather_refused(plan->device, &loaders[i]) : NULL;
+        if (why) return refuse(c, why);
+        if (!loaders[i].dataset) continue;
+        making[i] = LK__MADE_FROM_SET;
+        bytes += lk__gather_bytes(&loaders[i], false);
+    }
+    if (bytes <= (left = left_beside(plan))) return LK_OK;
+    return lk__fail(
+        c, LK_EINVAL,
+        "the data cannot be on the device: it has %.1f MiB, and beside the plan %.1f MiB are free; use auto "
+        "or no",
+        (double)bytes / 1048576, (double)left / 1048576);
+}
+
+lk_status lk__trainer_choose(lk_context *c, const lk_trainer_config *config, const lk_plan *plan,
+                             const lk_loader_config loaders[2], lk__trainer_making making[2])
+{
+    size_t left, taken = 0;
+    making[0] = making[1] = LK__MADE_BY_HOST;
+    switch (config->data_on_device) {
+    case LK_DATA_ON_HOST: return LK_OK;
+    case LK_DATA_ON_DEVICE: return require_both(c, plan, loaders, making);
+    case LK_DATA_AUTO: break;
+    default: return lk__fail(c, LK_EINVAL, "data_on_device is %d: there is no such place", config->data_on_device);
+    }
+    if (!plan->device->backend->gather || !config->train) return LK_OK;
+    left = left_beside(plan) / SHARE;
+    for (int i = 0; i < 2; i++) {
+        if (!loaders[i].dataset || lk__gather_refused(plan->device, &loaders[i])) continue;
+        size_t bytes = lk__gather_bytes(&loaders[i], false);
+        if (bytes > left - taken) continue;
+        taken += bytes;
+        making[i] = LK__MADE_FROM_SET;
+    }
+    if (making[0] == LK__MADE_BY_HOST && lk__plan_queues(plan) && lk__gather_sends_bytes(plan->device, &loaders[0]))
+        making[0] = LK__MADE_FROM_BYTES;
+    return LK_OK;
+}
+
+void lk__trainer_set_source(lk_plan *plan, const lk_loader_config *train, lk__trainer_making making)
+{
+    lk__device_gather gather;
+    if (making == LK__MADE_BY_HOST) return;
+    lk__gather_describe(train, making == LK__MADE_FROM_BYTES, &gather);
+    lk__plan_set_source(plan, &gather);
+}
+
+void lk__trainer_data_bytes(lk_plan *plan, const lk_loader_config loaders[2], const lk__trainer_making making[2],
+                            size_t memory[LK_MEMORY_COUNT])
+{
+    lk__trainer_set_source(plan, &loaders[0], making[0]);
+    memory[LK_MEMORY_STAGING] = plan->memory[LK_MEMORY_STAGING];
+    lk__plan_set_source(plan, NULL); /* the caller may bind inputs */
+    memory[LK_MEMORY_LOADER] = memory[LK_MEMORY_DATA] = 0;
+    for (int i = 0; i < 2; i++) {
+        if (!loaders[i].dataset) continue;
+        lk_loader_config stored = lk__gather_stored(&loaders[i]);
+        memory[LK_MEMORY_LOADER] += making[i] == LK__MADE_FROM_SET     ? lk__loader_indices_bytes(&loaders[i])
+                                    : making[i] == LK__MADE_FROM_BYTES ? lk_loader_bytes(&stored)
+                                                                       : lk_loader_bytes(&loaders[i]);
+        if (making[i] != LK__MADE_BY_HOST)
+            memory[LK_MEMORY_DATA] += lk__gather_bytes(&loaders[i], making[i] == LK__MADE_FROM_BYTES);
+    }
+}
+
+lk_status lk__trainer_open_data(lk_trainer *t, const lk_loader_config loaders[2])
+{
+    const lk__device_gather *gather[2] = {NULL, NULL};
+    lk_loader              **opened[2] = {&t->train, &t->test};
+    lk_status                status = LK_OK;
+    for (int i = 0; i < 2 && status >= 0; i++) {
+        bool             bytes = t->making[i] == LK__MADE_FROM_BYTES;
+        lk_loader_config stored = loaders[i];
+        if (!loaders[i].dataset) continue;
+        if (bytes) stored = lk__gather_stored(&loaders[i]);
+        status = t->making[i] == LK__MADE_FROM_SET ? lk__loader_create_indices(t->context, &stored, opened[i])
+                                                   : lk_loader_create(t->context, &stored, opened[i]);
+        if (status < 0 || t->making[i] == LK__MADE_BY_HOST) continue;
+        status = lk__gather_create(t->plan->device, &loaders[i], bytes, &t->on_device[i]);
+        gather[i] = &t->on_device[i].gather;
+        if (!bytes)
+            lk__log(t->context, LK_LOG_DEBUG, "%.1f MiB of %s data are on the device",
+                    (double)t->on_device[i].bytes / 1048576, i == 0 ? "training" : "test");
+    }
+    return status < 0 ? status : lk__program_set_sources(t->program, gather[0], gather[1]);
+}
+
+bool lk_trainer_data_on_device(const lk_trainer *t) { return t->making[0] == LK__MADE_FROM_SET; }
