@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include "bench_comm.h"
 #include "bench_generate.h"
+#include "bench_trainer.h"
 #include "json.h"
 #include "ranks.h"
 #include "text_metrics.h"
@@ -17,6 +18,7 @@
 static const option bench_options[] = {
     MODEL_OPTIONS,
     DATA_OPTIONS,
+    DATA_ON_DEVICE_OPTION,
     HEADING("Ranks"),
     RANKS_OPTION("Ranks to start on this host. train: they share --batch (default 1); comm: 1 to 256 "
                  "(default 2)"),
@@ -292,6 +294,24 @@ static bool uses_option(int benchmark, const char *name)
     return benchmark == TRAIN || (benchmark == GENERATE && has_name(shared, name));
 }
 
+/* Where the device makes batches, as in training; else from arrays of the host. A profile is of the latter's instructions. */
+static lk_status measure_training(bench *b, const options *given, double started)
+{
+    bool        profile = options_flag(given, "profile");
+    int64_t     steps = options_integer(given, "steps");
+    bench_times times;
+    lk_status   status = profile ? LK_END : bench_trainer(b->setup, steps, started, &times);
+    if (status == LK_OK) {
+        b->first_step = times.first_step;
+        b->median = times.median;
+        b->steps = times.steps;
+    }
+    if (status != LK_END) return status;
+    b->setup->config.data_on_device = LK_DATA_ON_HOST;
+    status = create_bench(b);
+    return status < 0 ? status : measure_steps(b, steps, started, profile);
+}
+
 /* An option of another benchmark is a user error, instead of being ignored. */
 static bool check_options(const options *given, int benchmark)
 {
@@ -312,6 +332,7 @@ static int check_run(const options *given, int ranks)
     int   code = setup_begin(&s, "bench", given, 1);
     s.config.plan_world = ranks;
     if (code == 0) code = setup_make(&s, "bench", given, SETUP_SHAPES);
+    s.config.data_on_device = device_data_place(given);
     if (code == 0) code = ranks_make(&s, "bench", given);
     if (code == 0) code = ranks_plan(&s, "bench");
     setup_free(&s);
@@ -332,6 +353,11 @@ static int run_bench(const options *given)
         return EXIT_USER_ERROR;
     }
     if (!check_options(given, benchmark)) return EXIT_USER_ERROR;
+    if (options_flag(given, "profile") && device_data_place(given) == LK_DATA_ON_DEVICE) {
+        print_error("bench",
+                    "--profile and --data-on-device yes exclude each other: a profile is of batches of the host");
+        return EXIT_USER_ERROR;
+    }
     if (benchmark == COMM) return bench_comm(given);
     if (benchmark == GENERATE) return bench_generate(given);
     double started = exec_time();
@@ -342,11 +368,10 @@ static int run_bench(const options *given)
     b.rank = s.config.comm ? lk_comm_rank(s.config.comm) : 0;
     b.world = s.config.comm ? lk_comm_size(s.config.comm) : 1;
     if (code == 0) code = setup_make(&s, "bench", given, SETUP_SHAPES);
+    s.config.data_on_device = device_data_place(given);
     if (code == 0) code = ranks_make(&s, "bench", given);
     if (code == 0) {
-        lk_status status = create_bench(&b);
-        if (status >= 0)
-            status = measure_steps(&b, options_integer(given, "steps"), started, options_flag(given, "profile"));
+        lk_status status = measure_training(&b, given, started);
         if (status < 0) code = setup_report(&s, "bench", status);
     }
     if (code == 0 && b.rank == 0) print_result(&b, given);

@@ -35,3 +35,9 @@ int device_choose(const char *command, const options *given, const char **device
         if (options_flag(given, flags[i][0])) setenv(flags[i][1], "1", 1);
     return 0;
 }
+
+lk_data_place device_data_place(const options *given)
+{
+    const char *where = options_text(given, "data-on-device");
+    return strcmp(where, "yes") == 0 ? LK_DATA_ON_DEVICE : strcmp(where, "no") == 0 ? LK_DATA_ON_HOST : LK_DATA_AUTO;
+}

@@ -4,6 +4,8 @@
 
 #include "options.h"
 
+#include <lockstep.h>
+
 #define DEVICE_OPTIONS                                                                                                      \
     TEXT("device", "NAME", NULL,                                                                                            \
          "Where kernels run: cpu, cuda (the GPU of this rank), cuda:N, or auto: a GPU where there is one, else the CPU "    \
@@ -12,7 +14,14 @@
         FLAG("device-sync", "cuda: wait for each kernel, so that an error names its operation and the line of the model"),   \
         FLAG("tf32", "cuda: products and convolutions of f32 round their operands to TF32: faster, 3 digits")
 
+/* For commands that train. */
+#define DATA_ON_DEVICE_OPTION                                                                                          \
+    CHOICE("data-on-device", "WHERE", "auto", "auto|yes|no",                                                            \
+           "cuda: where batches are made. yes: by the GPU, from the data set in its memory. no: by the host. auto: by the GPU " \
+           "where it can, and the set takes at most a quarter of its free memory. Results are the same")
 /* Checks the options and applies them to this process; *device is for lk_context_config.device. 0, or an exit code after a message. */
 int device_choose(const char *command, const options *given, const char **device);
+
+lk_data_place device_data_place(const options *given); /* of DATA_ON_DEVICE_OPTION */
 
 #endif

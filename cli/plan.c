@@ -35,14 +35,15 @@ static void write_out(void *user, const char *text, size_t bytes) { fwrite(text,
 
 static const lk_memory shown[] = {LK_MEMORY_PARAMETERS, LK_MEMORY_MASTER,      LK_MEMORY_GRADIENTS, LK_MEMORY_OPTIMIZER,
                                   LK_MEMORY_BUFFERS,    LK_MEMORY_ACTIVATIONS, LK_MEMORY_WORKSPACE, LK_MEMORY_LOADER,
-                                  LK_MEMORY_CHECKPOINT, LK_MEMORY_STAGING};
+                                  LK_MEMORY_CHECKPOINT, LK_MEMORY_STAGING,     LK_MEMORY_DATA};
 enum { SHOWN = sizeof shown / sizeof *shown };
 
 static void print_memory(const size_t *memory)
 {
     size_t total = 0;
     for (int i = 0; i < SHOWN; i++) {
-        bool optional = shown[i] == LK_MEMORY_MASTER || shown[i] == LK_MEMORY_STAGING; /* in bf16; off the CPU */
+        bool optional = shown[i] == LK_MEMORY_MASTER || shown[i] == LK_MEMORY_STAGING ||
+                        shown[i] == LK_MEMORY_DATA; /* in bf16; off the CPU; on the device */
         if (optional && memory[shown[i]] == 0) continue;
         printf("%-16s %15zu bytes  %10.2f MiB\n", lk_memory_name(shown[i]), memory[shown[i]],
                (double)memory[shown[i]] / 1048576);

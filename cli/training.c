@@ -89,6 +89,7 @@ int training_make(setup *s, const char *name, const options *given)
     config->transform.crop_padding = (int)options_integer(given, "crop-padding");
     config->transform.flip = options_number(given, "flip");
     if ((status = set_augmentation(&config->transform, name, given)) != 0) return status;
+    config->data_on_device = device_data_place(given);
     config->eval_every = options_integer(given, "eval-every");
     config->save = options_text(given, "save");
     config->save_every = options_integer(given, "save-every");

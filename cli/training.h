@@ -5,6 +5,7 @@
 #include "setup.h"
 
 #define TRAINING_OPTIONS                                                                                                 \
+    DATA_ON_DEVICE_OPTION,                                                                                               \
     HEADING("Training"),                                                                                                 \
         INTEGER("epochs", "N", "3", 1, 1e9, "Passes over the training set"),                                             \
         INTEGER("steps", "N", "0", 0, 1e15, "Stop after N steps instead; 0: by epochs"),                                 \

@@ -30,6 +30,32 @@ losses --save one > /dev/null
 [ "$("$LOCKSTEP" eval --load one --device cpu 2>&1 | grep -o 'loss [0-9.]*')" = "$("$LOCKSTEP" eval --load one 2>&1 | grep -o 'loss [0-9.]*')" ] || fail "eval of a checkpoint differs"
 "$LOCKSTEP" train --resume one --save one --steps 8 --device cpu > out.txt 2>&1 || fail "the CPU does not resume: $(cat out.txt)"
 
+# Data on the device: the same losses, also of the images that augmentation changes, of micro-batches and of a resumed run. Images that are read
+# from files are sent as bytes.
+images=(--model cnn --data synthetic:3x8x8,count=40 --batch 12 --crop-padding 2 --flip 0.5 --steps 5)
+for options in "" "--accumulate 2" "--dtype f64 --cutout 3"; do
+    # shellcheck disable=SC2086
+    [ "$(losses "${images[@]}" $options --data-on-device yes)" = "$(losses "${images[@]}" $options --data-on-device no)" ] || fail "$options: data on the device: other losses"
+done
+losses "${images[@]}" --data-on-device yes --steps 3 --save two > /dev/null
+"$LOCKSTEP" train --resume two --steps 5 --data-on-device yes > err.txt 2>&1 || fail "it does not resume: $(cat err.txt)"
+[ "$(grep -o 'test loss [0-9.]*' err.txt | tail -1)" = "$(losses "${images[@]}" --data-on-device no | tail -1)" ] || fail "a resumed run with data on the device: other losses"
+grep -qF 'data-on-device' err.txt && fail "where data is comes from the record: $(cat err.txt)"
+data_bytes() { "$LOCKSTEP" plan "${images[@]}" "$@" --json | grep -o '"data": *[0-9]*' | grep -o '[0-9]*$'; }
+[ "$(data_bytes)" -gt 9000 ] || fail "the plan has no data on the device: $(data_bytes)"
+[ "$(data_bytes --data-on-device no)" = 0 ] || fail "the plan has data on the device"
+[ "$(data_bytes --rotate 10)" -lt "$(data_bytes)" ] || fail "the plan has data that the host changes on the device"
+[ "$(LK_CUDA_EMULATED_MEMORY=8000000 data_bytes)" -lt 2000 ] || fail "data that does not fit is on the device"
+expect 2 'rotations' "${train[@]}" "${images[@]}" --rotate 10 --data-on-device yes
+expect 2 'kernels run on the CPU' "${train[@]}" --data-on-device yes --device cpu
+expect 2 'beside the plan' env LK_CUDA_EMULATED_MEMORY=200000 "${train[@]}" --data-on-device yes
+expect 2 'made when they are needed' "$LOCKSTEP" train --model gpt --layers 1 --width 16 --heads 2 --context 8 --batch 2 --steps 2 --data-on-device yes
+expect 2 "'maybe'" "${train[@]}" --data-on-device maybe
+expect 0 '' "${train[@]}" --data-on-device no --device cpu
+"$LOCKSTEP" bench train --model mlp --batch 16 --steps 8 --data-on-device yes > out.txt 2>&1 || fail "bench: $(cat out.txt)"
+grep -q 'median of 6' out.txt || fail "bench: $(cat out.txt)"
+expect 2 'exclude each other' "$LOCKSTEP" bench train --model mlp --profile --data-on-device yes
+
 # Ranks share the one GPU only on request, and then have the bits of one rank with --reproducible.
 expect 2 '--share-device' "${train[@]}" -n 2
 [ "$(losses --reproducible)" = "$(losses --reproducible --share-device -n 2)" ] || fail "2 ranks that share the GPU: other losses than one"
