@@ -10,10 +10,10 @@ enum { SAMPLES = 10000, BYTES = 64 << 20 /* of all, about */, FEWEST = 20, MOST 
 
 typedef struct timing {
     double  started, first, begin; /* begin: when the steps that are measured began */
-    double  last[2];               /* when the latest two ended. Two are in flight, and may end for the host at once: … */
-    double *seconds;               /* … of each step, half the time of it and the one before */
-    int64_t count, wanted;               /* wanted 0: until two seconds have passed */
-    bool    warm;                        /* two steps have run: the second is recorded */
+    double  last[2];       /* when the latest two ended. Two are in flight, and may end for the host at once: … */
+    double *seconds;       /* … of each step, half the time of it and the one before */
+    int64_t count, wanted; /* wanted 0: until two seconds have passed */
+    bool    warm;          /* two steps have run: the second is recorded */
 } timing;
 
 static double now(void)
@@ -48,11 +48,13 @@ static void fill_column(const lk_field *f, int64_t count, void *column)
     uint64_t state = 1;
     int64_t  elements = count * lk_field_elements(f);
     uint32_t classes = f->classes > 0 ? (uint32_t)f->classes : 1;
-    for (int64_t i = 0; i < elements; i++) {
+    int64_t  each =
+        f->dtype == LK_U8 ? 4 : 1; /* elements of a number: bytes are most of the data, and this is part of the start */
+    for (int64_t i = 0; i < elements; i += each) {
         state = state * 6364136223846793005u + 1442695040888963407u;
-        uint32_t bits = (uint32_t)(state >> 33);
+        uint32_t bits = (uint32_t)(state >> 32) >> 1;
         switch (f->dtype) {
-        case LK_U8: ((unsigned char *)column)[i] = (unsigned char)bits; break;
+        case LK_U8: memcpy((unsigned char *)column + i, &bits, (size_t)(elements - i < 4 ? elements - i : 4)); break;
         case LK_F32: ((float *)column)[i] = (float)bits / 1073741824.0f - 1; break;
         case LK_I32: ((int32_t *)column)[i] = (int32_t)(bits % classes); break;
         default: ((int64_t *)column)[i] = bits; break;

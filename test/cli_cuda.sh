@@ -32,7 +32,7 @@ losses --save one > /dev/null
 
 # Data on the device: the same losses, also of the images that augmentation changes, of micro-batches and of a resumed run. Images that are read
 # from files are sent as bytes.
-images=(--model cnn --data synthetic:3x8x8,count=40 --batch 12 --crop-padding 2 --flip 0.5 --steps 5)
+images=(--model cnn --data "synthetic:3x8x8,count=40" --batch 12 --crop-padding 2 --flip 0.5 --steps 5)
 for options in "" "--accumulate 2" "--dtype f64 --cutout 3"; do
     # shellcheck disable=SC2086
     [ "$(losses "${images[@]}" $options --data-on-device yes)" = "$(losses "${images[@]}" $options --data-on-device no)" ] || fail "$options: data on the device: other losses"

@@ -135,6 +135,29 @@ static void samplers_have_the_same_order(void)
     free(order);
 }
 
+/* However little of it was made before its epoch began, and after jumps to other epochs. */
+static void a_listed_order_that_is_made_ahead_is_the_same(void)
+{
+    static const int64_t counts[] = {1, 2, 7, 64, 1021}, parts[] = {0, 1, 5, 64, 5000};
+    static const int64_t epochs[] = {0, 1, 2, 3, 7, 8, 8, 9, 4, 5, 6};
+    int64_t              lists[3][1021];
+    for (size_t n = 0; n < sizeof counts / sizeof *counts; n++)
+        for (size_t k = 0; k < sizeof parts / sizeof *parts; k++) {
+            lk__data_order ahead, plain;
+            lk__order_init(&ahead, counts[n], 11, LK__ORDER_LISTED, lists[0]);
+            lk__order_init(&plain, counts[n], 11, LK__ORDER_LISTED, lists[2]);
+            lk__order_make_ahead(&ahead, lists[1]);
+            for (size_t e = 0; e < sizeof epochs / sizeof *epochs; e++) {
+                lk__order_epoch(&ahead, epochs[e]);
+                lk__order_epoch(&plain, epochs[e]);
+                for (int64_t i = 0; i < counts[n]; i++) {
+                    CHECK(lk__order_index(&ahead, i) == lk__order_index(&plain, i));
+                    if (i % 13 == 0) lk__order_advance(&ahead, parts[k]);
+                }
+            }
+        }
+}
+
 int main(void)
 {
     context = make_context();
@@ -143,6 +166,7 @@ int main(void)
     RUN(it_has_no_pattern);
     RUN(large_counts_need_no_memory);
     RUN(samplers_have_the_same_order);
+    RUN(a_listed_order_that_is_made_ahead_is_the_same);
     free_context(context);
     return 0;
 }

@@ -30,7 +30,7 @@ typedef struct slot {
 typedef struct layout {
     int    slots, scratches;
     size_t fields[LK_MAX_FIELDS], indices, slot; /* bytes */
-    size_t order, table, scratch;
+    size_t order, ahead, table, scratch;
     size_t total;
 } layout;
 
@@ -103,9 +103,10 @@ static layout plan_layout(const lk_loader_config *c, bool indices)
         l.slot += l.fields[i];
     }
     l.order = lk__round_up(lk__order_bytes(lk_dataset_count(c->dataset), order_kind(c)), LK__ALIGN);
+    l.ahead = indices && lk_dataset_count(c->dataset) <= LK__ORDER_AHEAD ? l.order : 0;
     l.table = indices ? 0 : lk__round_up(lk__transform_bytes(c), LK__ALIGN);
     l.scratch = indices ? 0 : lk__batch_scratch(c);
-    l.total = (size_t)l.slots * l.slot + l.order + l.table + (size_t)l.scratches * l.scratch;
+    l.total = (size_t)l.slots * l.slot + l.order + l.ahead + l.table + (size_t)l.scratches * l.scratch;
     return l;
 }
 
@@ -198,6 +199,7 @@ static void assign_batch(lk_loader *l, slot *s)
     s->epoch = l->next_epoch;
     s->position = l->next_position;
     for (int64_t i = 0; i < s->count; i++) s->indices[i] = lk__order_index(&l->order, s->position + s->offset + i);
+    lk__order_advance(&l->order, 2 * s->total); /* so that the next epoch begins without a pause */
     s->ready = false;
     l->next_position += s->total;
     l->assigned++;
@@ -398,10 +400,11 @@ static lk_status create_loader(lk_context *context, const lk_loader_config *conf
         goto fail;
     }
     char *at = l->memory;
-    char *table = at + (size_t)memory_layout.slots * memory_layout.slot + memory_layout.order;
+    char *table = at + (size_t)memory_layout.slots * memory_layout.slot + memory_layout.order + memory_layout.ahead;
     if (!indices) lk__batch_init(&l->maker, &l->config, memory_layout.table ? table : NULL);
     for (int i = 0; i < memory_layout.slots; i++) at = place_slot(l, &l->slots[i], at);
     lk__order_init(&l->order, lk_dataset_count(config->dataset), config->seed, order_kind(config), (int64_t *)at);
+    if (memory_layout.ahead) lk__order_make_ahead(&l->order, (int64_t *)(at + memory_layout.order));
     if ((status = start_workers(l)) < 0) goto fail;
     *loader = l;
     return LK_OK;

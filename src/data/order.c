@@ -3,8 +3,6 @@
  * walking, Black and Rogaway 2002), on average less than four times. */
 #include "data/order.h"
 
-#include "base/random.h"
-
 lk__order_kind lk__order_choose(int64_t count, bool shuffle, bool computed)
 {
     if (!shuffle) return LK__ORDER_SEQUENTIAL;
@@ -18,22 +16,67 @@ size_t lk__order_bytes(int64_t count, lk__order_kind kind)
 
 void lk__order_init(lk__data_order *o, int64_t count, uint64_t seed, lk__order_kind kind, int64_t *indices)
 {
-    *o = (lk__data_order){.count = count, .seed = seed, .kind = kind, .epoch = -1};
+    *o = (lk__data_order){.count = count, .seed = seed, .kind = kind, .epoch = -1, .ahead_epoch = -1};
     if (kind == LK__ORDER_LISTED) o->indices = indices;
     for (o->half = 1; o->half < 31 && INT64_C(1) << 2 * o->half < count;) o->half++;
+}
+
+/* Fisher and Yates: indices `from` - 1 down to `to` get their final places. */
+static void shuffle_part(const lk__random *random, int64_t *indices, int64_t from, int64_t to)
+{
+    for (int64_t i = from - 1; i >= to && i > 0; i--) {
+        uint32_t index = 0;
+        int64_t  j = (int64_t)lk__random_below(random, (uint64_t)i, &index, (uint64_t)i + 1);
+        int64_t  moved = indices[i];
+        indices[i] = indices[j];
+        indices[j] = moved;
+    }
 }
 
 static void shuffle_list(lk__data_order *o)
 {
     lk__random random = lk__random_make(o->seed, LK__FOR_SHUFFLE, (uint64_t)o->epoch);
     for (int64_t i = 0; i < o->count; i++) o->indices[i] = i;
-    for (int64_t i = o->count - 1; i > 0; i--) {
-        uint32_t index = 0;
-        int64_t  j = (int64_t)lk__random_below(&random, (uint64_t)i, &index, (uint64_t)i + 1);
-        int64_t  moved = o->indices[i];
-        o->indices[i] = o->indices[j];
-        o->indices[j] = moved;
+    shuffle_part(&random, o->indices, o->count, 0);
+}
+
+void lk__order_make_ahead(lk__data_order *o, int64_t *list)
+{
+    if (o->kind == LK__ORDER_LISTED) o->ahead = list;
+}
+
+void lk__order_advance(lk__data_order *o, int64_t samples)
+{
+    enum { FILLS = 8 }; /* listing an index takes a small part of the time of shuffling it */
+    if (!o->ahead || o->epoch < 0) return;
+    if (o->ahead_epoch != o->epoch + 1) {
+        o->ahead_epoch = o->epoch + 1;
+        o->ahead_random = lk__random_make(o->seed, LK__FOR_SHUFFLE, (uint64_t)o->ahead_epoch);
+        o->listed = 0;
+        o->left = o->count;
     }
+    if (o->listed < o->count) {
+        int64_t end = o->count - o->listed < FILLS * samples ? o->count : o->listed + FILLS * samples;
+        for (int64_t i = o->listed; i < end; i++) o->ahead[i] = i;
+        o->listed = end;
+    } else if (o->left > 0) {
+        int64_t to = o->left < samples ? 0 : o->left - samples;
+        shuffle_part(&o->ahead_random, o->ahead, o->left, to);
+        o->left = to;
+    }
+}
+
+/* Whether the epoch was made ahead, if not to its end: then the lists change places. */
+static bool take_ahead(lk__data_order *o, int64_t epoch)
+{
+    int64_t *taken = o->ahead;
+    if (!o->ahead || o->ahead_epoch != epoch || o->epoch + 1 != epoch) return false;
+    while (o->listed < o->count || o->left > 0) lk__order_advance(o, o->count);
+    o->ahead = o->indices;
+    o->indices = taken;
+    o->epoch = epoch;
+    o->ahead_epoch = -1;
+    return true;
 }
 
 static void draw_keys(lk__data_order *o)
@@ -48,7 +91,7 @@ static void draw_keys(lk__data_order *o)
 
 void lk__order_epoch(lk__data_order *o, int64_t epoch)
 {
-    if (o->epoch == epoch) return;
+    if (o->epoch == epoch || take_ahead(o, epoch)) return;
     o->epoch = epoch;
     if (o->kind == LK__ORDER_LISTED) shuffle_list(o);
     if (o->kind == LK__ORDER_COMPUTED) draw_keys(o);
