@@ -391,6 +391,8 @@ static void images_that_are_read_are_sent_as_bytes(void)
 {
     compare_places("bytes", (run){.dtype = LK_F32, .callbacks = true});
     compare_places("bytes in micro-batches", (run){.dtype = LK_F64, .callbacks = true, .accumulate = 2});
+    compare_places("bytes in leaves", (run){.dtype = LK_F32, .callbacks = true, .leaves = 4});
+    compare_places("bytes in two ranks", (run){.dtype = LK_F32, .callbacks = true, .world = 2});
 }
 
 static void a_run_resumes_with_the_same_batches(void)

@@ -75,15 +75,15 @@ typedef struct lk__plan_bucket {
     int      states;
 } lk__plan_bucket;
 
-/* Where the inputs of training steps come from: the caller binds them, or the device makes them (device.h, lk__device_gather). */
+/* Where inputs come from: the caller binds them, or the device makes them (device.h, lk__device_gather). */
 typedef enum lk__plan_inputs {
     LK__INPUTS_BOUND,
     LK__INPUTS_BY_ID, /* from a set in its memory */
     LK__INPUTS_BY_ROW /* from samples that the host sends as they are stored */
 } lk__plan_inputs;
 typedef struct lk__plan_source {
-    lk__plan_inputs inputs;
-    size_t          row_bytes[LK__DEVICE_FIELDS]; /* LK__INPUTS_BY_ROW: of a sample, by field */
+    lk__plan_inputs train, evaluate;
+    size_t          row_bytes[LK__DEVICE_FIELDS]; /* of those that are sent by row: bytes of a sample, by field */
     int             count;                        /* fields */
 } lk__plan_source;
 
@@ -110,7 +110,7 @@ struct lk_plan {
     int              couples;          /* node of the training graph because of which they do not; -1: none */
     int              slots;            /* micro-batches whose activations are held at once */
     int              syncs;            /* collectives within forward and backward: synchronised batch norm */
-    lk__plan_source  source;           /* of the inputs of training */
+    lk__plan_source  source;           /* of its inputs */
 };
 
 /* How `rank` and the others split a batch. */
@@ -220,11 +220,12 @@ typedef struct lk__plan_queue_bytes {
     size_t numbers; /* the device's: sums, the number of micro-batches, and the word that halts updates */
     size_t results; /* pinned: of two steps */
 } lk__plan_queue_bytes;
-/* Where field i of a sample that is sent by row begins in `input`; behind the last field: the end. */
-size_t lk__plan_sent_offset(const lk_plan *plan, int i);
-/* Before the program is made. NULL: inputs are bound. */
-void                 lk__plan_set_source(lk_plan *plan, const lk__device_gather *gather);
 lk__plan_queue_bytes lk__plan_queue(const lk_plan *plan);
+/* Where field i of the samples that are sent by row begins behind a step block and ids; behind the last field: the end. */
+size_t lk__plan_sent_offset(const lk_plan *plan, int i);
+size_t lk__plan_sent_bytes(const lk_plan *plan); /* of the device's memory for them, where steps are not queued; 0: none */
+/* Before the program is made: for training steps and for evaluations. NULL: inputs are bound. */
+void lk__plan_set_source(lk_plan *plan, const lk__device_gather *train, const lk__device_gather *evaluate);
 enum {
     LK__STAGED_REPORT = 64,           /* bytes: lk__kernel_invalid_id, before the slots */
     LK__STAGED_STEP = LK__DEVICE_IDS, /* bytes: lk__kernel_step, before the ids and the inputs of a slot */

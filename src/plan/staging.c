@@ -25,7 +25,7 @@ size_t lk__plan_stage_inputs(const lk_plan *p, size_t *offsets)
 size_t lk__plan_staging_bytes(const lk_plan *p)
 {
     if (lk__device_is_host(p->device)) return 0;
-    size_t bytes = lk__plan_stage_inputs(p, NULL) * (size_t)p->slots + LK__STAGED_REPORT;
+    size_t bytes = lk__plan_stage_inputs(p, NULL) * (size_t)p->slots + LK__STAGED_REPORT + lk__plan_sent_bytes(p);
     if (lk__plan_queues(p)) {
         lk__plan_queue_bytes queue = lk__plan_queue(p);
         bytes += (size_t)(queue.pinned + queue.landed) * queue.input + queue.numbers + queue.results;
@@ -47,23 +47,37 @@ size_t lk__plan_sent_offset(const lk_plan *p, int i)
     return offset;
 }
 
+size_t lk__plan_sent_bytes(const lk_plan *p)
+{
+    bool waits = p->source.train == LK__INPUTS_BY_ROW && !lk__plan_queues(p);
+    return waits || p->source.evaluate == LK__INPUTS_BY_ROW ? lk__plan_sent_offset(p, p->source.count) : 0;
+}
+
 /* A set in the device's memory: one buffer for each micro-batch of two steps, which the device reads over the bus. */
 lk__plan_queue_bytes lk__plan_queue(const lk_plan *p)
 {
-    lk__plan_inputs from = p->source.inputs;
-    return (lk__plan_queue_bytes){.input = from == LK__INPUTS_BOUND ? lk__plan_stage_inputs(p, NULL)
-                                                                    : lk__plan_sent_offset(p, p->source.count),
-                                  .pinned = from == LK__INPUTS_BY_ID ? 2 * p->parallel.micro_batches : 2,
-                                  .landed = from == LK__INPUTS_BY_ID ? 0 : 2,
+    lk__plan_inputs from = p->source.train;
+    bool            by_id = from == LK__INPUTS_BY_ID;
+    return (lk__plan_queue_bytes){.input = from == LK__INPUTS_BOUND
+                                               ? lk__plan_stage_inputs(p, NULL)
+                                               : lk__plan_sent_offset(p, by_id ? 0 : p->source.count),
+                                  .pinned = by_id ? 2 * p->parallel.micro_batches : 2,
+                                  .landed = by_id ? 0 : 2,
                                   .numbers = lk__round_up((LK__DEVICE_NUMBERS + 2) * sizeof(double), LK__ALIGN),
                                   .results = 2 * sizeof(lk__device_result)};
 }
 
-void lk__plan_set_source(lk_plan *p, const lk__device_gather *g)
+static lk__plan_inputs inputs_of(const lk__device_gather *g)
 {
-    p->source = (lk__plan_source){.inputs = !g ? LK__INPUTS_BOUND : g->by_row ? LK__INPUTS_BY_ROW : LK__INPUTS_BY_ID};
-    if (g && g->by_row) p->source.count = g->count;
+    return !g ? LK__INPUTS_BOUND : g->by_row ? LK__INPUTS_BY_ROW : LK__INPUTS_BY_ID;
+}
+
+void lk__plan_set_source(lk_plan *p, const lk__device_gather *train, const lk__device_gather *evaluate)
+{
+    const lk__device_gather *sent = train && train->by_row ? train : evaluate && evaluate->by_row ? evaluate : NULL;
+    p->source = (lk__plan_source){.train = inputs_of(train), .evaluate = inputs_of(evaluate)};
+    if (sent) p->source.count = sent->count; /* both sets have the same fields */
     for (int i = 0; i < p->source.count; i++)
-        p->source.row_bytes[i] = (size_t)g->fields[i].elements * lk_dtype_size(g->fields[i].in);
+        p->source.row_bytes[i] = (size_t)sent->fields[i].elements * lk_dtype_size(sent->fields[i].in);
     p->memory[LK_MEMORY_STAGING] = lk__plan_staging_bytes(p);
 }

@@ -285,6 +285,7 @@ lk_status lk__slot_set(lk_program *p, int index, int64_t first, int64_t count)
         slot->train.samples = -1;
         if (index == 0) p->evaluate.samples = -1;
     }
+    slot->first = first;
     slot->step.step = s->step;
     slot->step.epoch = s->epoch;
     slot->step.count = count;

@@ -35,6 +35,7 @@ typedef struct lk__run_slot {
     char           *arena;
     const void    **inputs; /* by value id of the plan's graph; the caller's */
     const int64_t  *ids;    /* of its samples; the caller's */
+    int64_t         first;  /* of its rows among those that are bound */
     char           *staged; /* the device's copies of the step block and of both; NULL: it reads the host's */
     lk__kernel_step step;
     lk__kernel_step step_staged; /* the latest that was copied */
@@ -92,16 +93,17 @@ struct lk_program {
     char  *leaf_sums; /* with batch_leaves: sums that collectives read; the device's memory */
     size_t leaf_sums_bytes;
 
-    char                  *staged; /* off the CPU: the report of ids out of range, then the slots' inputs */
-    size_t                 staged_bytes;
-    size_t                *input_offsets; /* in the inputs of a slot, by value id; last: the ids */
-    lk__kernel_invalid_id *report;        /* off the CPU: where kernels report ids */
-    char                  *chunk;         /* off the CPU, with other ranks: LK__STAGING_CHUNK bytes of the host's */
-    lk__run_graphs        *graphs;        /* NULL: the device records nothing */
-    lk__run_update        *update;        /* NULL: the device runs one call at a time */
-    lk__run_queue         *queue;         /* NULL: the program waits for each section's results */
-    lk__run_source        *sources[2];    /* of training steps and of evaluations; NULL: the caller binds inputs */
-    const lk__run_source  *source;        /* the one of the current step */
+    char   *staged;    /* off the CPU: the report of ids out of range, the slots' inputs, then … */
+    char   *rows_sent; /* … samples that were sent by row, where steps are not queued; NULL: none are */
+    size_t  staged_bytes;
+    size_t *input_offsets;             /* in the inputs of a slot, by value id; last: the ids */
+    lk__kernel_invalid_id *report;     /* off the CPU: where kernels report ids */
+    char                  *chunk;      /* off the CPU, with other ranks: LK__STAGING_CHUNK bytes of the host's */
+    lk__run_graphs        *graphs;     /* NULL: the device records nothing */
+    lk__run_update        *update;     /* NULL: the device runs one call at a time */
+    lk__run_queue         *queue;      /* NULL: the program waits for each section's results */
+    lk__run_source        *sources[2]; /* of training steps and of evaluations; NULL: the caller binds inputs */
+    const lk__run_source  *source;     /* the one of the current step */
 };
 
 /* Leaves of this rank; without leaves 1. */
@@ -161,7 +163,9 @@ void lk__source_use(lk_program *program, const lk__run_source *source); /* for t
 /* Whether input `input` is made; if so, slots see a stand-in for its address. */
 bool        lk__source_makes(const lk_program *program, size_t input);
 const void *lk__bound_memory(const lk_program *program, size_t input);
-const void *lk__source_samples(const lk_program *program, int field); /* what the caller bound, to be sent by row */
+/* Whether it is made of samples that are sent by row, and those of a slot: what the caller bound. */
+bool        lk__source_sends(const lk_program *program);
+const void *lk__source_samples(const lk_program *program, const lk__run_slot *slot, int field);
 /* Queues what makes the inputs of a slot from headers (device.h, lk__device_rows), whose other members are set here. by_row: samples are
  * those of `sent`, as lk__plan_sent_offset has them; else NULL. */
 lk_status lk__source_gather(lk_program *program, const lk__run_slot *slot, lk__device_rows rows, const char *sent);

@@ -54,6 +54,8 @@ void lk__sources_free(lk_program *p)
 
 void lk__source_use(lk_program *p, const lk__run_source *source) { p->source = source; }
 
+bool lk__source_sends(const lk_program *p) { return p->source && p->source->gather.by_row; }
+
 bool lk__source_makes(const lk_program *p, size_t input) { return p->source && p->source->made[input]; }
 
 const void *lk__bound_memory(const lk_program *p, size_t input)
@@ -61,7 +63,10 @@ const void *lk__bound_memory(const lk_program *p, size_t input)
     return lk__source_makes(p, input) ? p->staged : p->bound[input];
 }
 
-const void *lk__source_samples(const lk_program *p, int field) { return p->bound[p->source->input[field]]; }
+const void *lk__source_samples(const lk_program *p, const lk__run_slot *slot, int field)
+{
+    return (const char *)p->bound[p->source->input[field]] + (size_t)slot->first * p->plan->source.row_bytes[field];
+}
 
 lk_status lk__source_gather(lk_program *p, const lk__run_slot *slot, lk__device_rows rows, const char *sent)
 {

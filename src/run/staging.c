@@ -32,12 +32,14 @@ lk_status lk__staging_create(lk_program *p)
     p->exchanged = p->gradients;
     if (!is_staged(p)) return LK_OK;
     if (!(p->input_offsets = lk__alloc(p->context, LK_MEMORY_OTHER, offsets))) return LK_ENOMEM;
-    p->staged_bytes = lk__plan_stage_inputs(plan, p->input_offsets) * (size_t)plan->slots + LK__STAGED_REPORT;
+    size_t inputs = lk__plan_stage_inputs(plan, p->input_offsets) * (size_t)plan->slots + LK__STAGED_REPORT;
+    p->staged_bytes = inputs + lk__plan_sent_bytes(plan);
     lk_status status = lk__device_alloc(p->device, LK_MEMORY_STAGING, p->staged_bytes, &p->staged);
     if (status < 0) return status;
     for (int i = 0; i < plan->slots; i++)
         p->slots[i].staged = p->staged + LK__STAGED_REPORT + (size_t)i * lk__plan_stage_inputs(plan, NULL);
     p->report = (lk__kernel_invalid_id *)p->staged;
+    p->rows_sent = lk__plan_sent_bytes(plan) ? p->staged + inputs : NULL;
     return p->comm && !lk__comm_reaches(p->comm, p->device) ? make_exchanged(p) : LK_OK;
 }
 
@@ -93,6 +95,20 @@ lk_status lk__stage_step(lk_program *p, lk__run_slot *slot)
     return copy_in(p, slot->staged, &slot->step_staged, sizeof slot->step_staged);
 }
 
+/* Inputs that the device makes: of samples in its memory, or of those that are copied there first. */
+static lk_status make_inputs(lk_program *p, lk__run_slot *slot)
+{
+    const lk__plan_source *source = &p->plan->source;
+    bool                   sends = lk__source_sends(p);
+    lk_status              status = LK_OK;
+    for (int i = 0; i < source->count && sends && status >= 0; i++)
+        status = copy_in(p, p->rows_sent + lk__plan_sent_offset(p->plan, i), lk__source_samples(p, slot, i),
+                         (size_t)slot->step.count * source->row_bytes[i]);
+    return status < 0
+               ? status
+               : lk__source_gather(p, slot, (lk__device_rows){.headers = slot->staged}, sends ? p->rows_sent : NULL);
+}
+
 lk_status lk__stage_inputs(lk_program *p, lk__run_slot *slot)
 {
     const lk_graph *g = p->plan->graph;
@@ -108,7 +124,7 @@ lk_status lk__stage_inputs(lk_program *p, lk__run_slot *slot)
                         (long long)slot->step.count, (long long)lk__plan_staged_ids(p->capacity));
     if (status >= 0 && slot->ids)
         status = copy_in(p, lk__ids_memory(p, slot), slot->ids, (size_t)slot->step.count * sizeof *slot->ids);
-    if (status >= 0 && p->source) status = lk__source_gather(p, slot, (lk__device_rows){.headers = slot->staged}, NULL);
+    if (status >= 0 && p->source) status = make_inputs(p, slot);
     if (status >= 0) status = p->device->backend->fill(p->device, p->stream, p->report, 0, sizeof *p->report);
     /* The caller may change its arrays as soon as the section has returned, and it waits for the metrics. */
     return status;

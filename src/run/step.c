@@ -38,7 +38,7 @@ static double  *sums_of(const lk__run_queue *q) { return (double *)q->numbers; }
 static int64_t *turn_of(const lk__run_queue *q) { return (int64_t *)(sums_of(q) + LK__DEVICE_NUMBERS); }
 static int32_t *halted_of(const lk__run_queue *q) { return (int32_t *)(turn_of(q) + 1); }
 static int64_t *ids_of(const lk__run_queue *q, int64_t turn) { return q->ids + turn * (int64_t)(q->ids_bytes / 16); }
-static bool     is_by_id(const lk_program *p) { return p->plan->source.inputs == LK__INPUTS_BY_ID; }
+static bool     is_by_id(const lk_program *p) { return p->plan->source.train == LK__INPUTS_BY_ID; }
 
 /* ---- creating and freeing ---- */
 
@@ -109,20 +109,18 @@ static void write_header(const lk_program *p, char *to)
 }
 
 /* The same with the inputs, or with what the device makes them of. */
-static void write_inputs(const lk_program *p, char *to, int64_t first)
+static void write_inputs(const lk_program *p, char *to)
 {
-    const lk__run_slot    *slot = &p->slots[0];
-    const lk_graph        *g = p->plan->graph;
-    const lk__plan_source *source = &p->plan->source;
+    const lk__run_slot *slot = &p->slots[0];
+    const lk_graph     *g = p->plan->graph;
     write_header(p, to);
     for (size_t i = 0; i < p->values && !p->source; i++) {
         if (g->values[i].kind != LK__VALUE_INPUT || !slot->inputs[i]) continue;
         memcpy(to + p->input_offsets[i], slot->inputs[i], lk__bytes_at_count(&g->values[i].shape, slot->step.count));
     }
-    for (int i = 0; i < source->count && p->source; i++)
-        memcpy(to + lk__plan_sent_offset(p->plan, i),
-               (const char *)lk__source_samples(p, i) + (size_t)first * source->row_bytes[i],
-               (size_t)slot->step.count * source->row_bytes[i]);
+    for (int i = 0; i < p->plan->source.count && p->source; i++)
+        memcpy(to + lk__plan_sent_offset(p->plan, i), lk__source_samples(p, slot, i),
+               (size_t)slot->step.count * p->plan->source.row_bytes[i]);
 }
 
 static lk_status copied(lk_program *p, lk__device_stream *stream, const char *name, size_t bytes)
@@ -138,8 +136,8 @@ static lk_status copy_landed(lk_program *p, const char *landed)
     return status < 0 ? status : copied(p, p->stream, "copy within the device", bytes);
 }
 
-/* Queues the copies of slot 0's inputs, from row `first` of what is bound: the caller's arrays may change when it returns. */
-static lk_status send_inputs(lk_program *p, int64_t first)
+/* Queues the copies of slot 0's inputs: the caller's arrays may change when it returns. */
+static lk_status send_inputs(lk_program *p)
 {
     const lk__device_backend *backend = p->device->backend;
     lk__run_queue            *q = p->queue;
@@ -148,7 +146,7 @@ static lk_status send_inputs(lk_program *p, int64_t first)
     char                     *pinned = q->pinned + (size_t)i * q->bytes.input;
     char                     *landed = q->landed + (size_t)i * q->bytes.input;
     lk_status                 status = q->batches > BUFFERS ? backend->event_sync(p->device, q->copied[i]) : LK_OK;
-    if (status >= 0) write_inputs(p, pinned, first);
+    if (status >= 0) write_inputs(p, pinned);
     if (status >= 0 && q->batches > BUFFERS) status = backend->event_wait(p->device, q->taken[i], q->copies);
     if (status >= 0) status = lk__timeline_before(p, q->copies);
     if (status >= 0) status = backend->copy_in(p->device, q->copies, landed, pinned, q->bytes.input);
@@ -265,7 +263,7 @@ static lk_status queue_batch(lk_program *p, lk__range rows, bool first, bool las
     const char   *gradients = lk__gradient_set(p, first ? 0 : 1);
     lk_status     status = lk__slot_set(p, 0, rows.first, lk__range_count(rows));
     if (status >= 0) status = lk__operands_set(p, gradients);
-    if (status >= 0 && !is_by_id(p)) status = send_inputs(p, rows.first);
+    if (status >= 0 && !is_by_id(p)) status = send_inputs(p);
     if (status < 0) return status;
     lk__run_key key = {.list = list, .samples = list->samples, .gradients = gradients, .first = first, .last = last};
     if (!is_by_id(p)) return lk__run_recorded(p, &key, issue_batch);

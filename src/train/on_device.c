@@ -48,34 +48,40 @@ lk_status lk__trainer_choose(lk_context *c, const lk_trainer_config *config, con
     case LK_DATA_AUTO: break;
     default: return lk__fail(c, LK_EINVAL, "data_on_device is %d: there is no such place", config->data_on_device);
     }
-    if (!plan->device->backend->gather || !config->train) return LK_OK;
+    if (!plan->device->backend->gather) return LK_OK;
     left = left_beside(plan) / SHARE;
     for (int i = 0; i < 2; i++) {
-        if (!loaders[i].dataset || lk__gather_refused(plan->device, &loaders[i])) continue;
-        size_t bytes = lk__gather_bytes(&loaders[i], false);
-        if (bytes > left - taken) continue;
-        taken += bytes;
-        making[i] = LK__MADE_FROM_SET;
+        const lk_loader_config *loader = &loaders[i];
+        if (!loader->dataset) continue;
+        size_t bytes = lk__gather_bytes(loader, false);
+        /* A set that is read once, because nothing is trained, is not copied as a whole. */
+        if (config->train && !lk__gather_refused(plan->device, loader) && bytes <= left - taken) {
+            taken += bytes;
+            making[i] = LK__MADE_FROM_SET;
+        } else if (lk__gather_sends_bytes(plan->device, loader)) {
+            making[i] = LK__MADE_FROM_BYTES;
+        }
     }
-    if (making[0] == LK__MADE_BY_HOST && lk__plan_queues(plan) && lk__gather_sends_bytes(plan->device, &loaders[0]))
-        making[0] = LK__MADE_FROM_BYTES;
     return LK_OK;
 }
 
-void lk__trainer_set_source(lk_plan *plan, const lk_loader_config *train, lk__trainer_making making)
+void lk__trainer_set_source(lk_plan *plan, const lk_loader_config loaders[2], const lk__trainer_making making[2])
 {
-    lk__device_gather gather;
-    if (making == LK__MADE_BY_HOST) return;
-    lk__gather_describe(train, making == LK__MADE_FROM_BYTES, &gather);
-    lk__plan_set_source(plan, &gather);
+    lk__device_gather gather[2], *used[2] = {NULL, NULL};
+    for (int i = 0; i < 2; i++) {
+        if (making[i] == LK__MADE_BY_HOST) continue;
+        used[i] = &gather[i];
+        lk__gather_describe(&loaders[i], making[i] == LK__MADE_FROM_BYTES, used[i]);
+    }
+    lk__plan_set_source(plan, used[0], used[1]);
 }
 
 void lk__trainer_data_bytes(lk_plan *plan, const lk_loader_config loaders[2], const lk__trainer_making making[2],
                             size_t memory[LK_MEMORY_COUNT])
 {
-    lk__trainer_set_source(plan, &loaders[0], making[0]);
+    lk__trainer_set_source(plan, loaders, making);
     memory[LK_MEMORY_STAGING] = plan->memory[LK_MEMORY_STAGING];
-    lk__plan_set_source(plan, NULL); /* the caller may bind inputs */
+    lk__plan_set_source(plan, NULL, NULL); /* the caller may bind inputs */
     memory[LK_MEMORY_LOADER] = memory[LK_MEMORY_DATA] = 0;
     for (int i = 0; i < 2; i++) {
         if (!loaders[i].dataset) continue;

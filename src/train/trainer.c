@@ -210,7 +210,7 @@ static lk_status make_plan(lk_trainer *t)
     for (int i = 0; i < 2; i++)
         if (loaders[i].dataset && (status = lk__loader_check(t->context, &loaders[i])) < 0) return status;
     status = lk__trainer_choose(t->context, &t->config, t->plan, loaders, t->making);
-    if (status >= 0) lk__trainer_set_source(t->plan, &loaders[0], t->making[0]);
+    if (status >= 0) lk__trainer_set_source(t->plan, loaders, t->making);
     return status;
 }
 

@@ -67,7 +67,7 @@ lk_status lk__trainer_record(const lk_trainer_config *config, const lk_inputs *i
 lk_status lk__trainer_choose(lk_context *context, const lk_trainer_config *config, const lk_plan *plan,
                              const lk_loader_config loaders[2], lk__trainer_making making[2]);
 /* Tells the plan; before the program is created. */
-void lk__trainer_set_source(lk_plan *plan, const lk_loader_config *train, lk__trainer_making making);
+void lk__trainer_set_source(lk_plan *plan, const lk_loader_config loaders[2], const lk__trainer_making making[2]);
 /* The memory of loaders and data, and the staging that results. */
 void      lk__trainer_data_bytes(lk_plan *plan, const lk_loader_config loaders[2], const lk__trainer_making making[2],
                                  size_t memory[LK_MEMORY_COUNT]);
