@@ -12,7 +12,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 cd "$work"
 fail() { echo "$*"; exit 1; }
-train=("$LOCKSTEP" train --model mlp --batch 16 --threads 1 --steps 12 --trace-steps 3)
+train=("$LOCKSTEP" train --model mlp --batch 16 --threads 1 --steps 12 --trace-steps 3 --data-on-device no)
 loss() { # loss NAME OPTIONS…: a run with the trace NAME.json; its loss
     local name=$1
     shift
@@ -25,9 +25,10 @@ plain=$("$LOCKSTEP" train --model mlp --batch 16 --threads 1 --steps 12 2>&1 | g
 loss cpu --device cpu > /dev/null
 [ "$(loss reports)" = "$plain" ] || fail "a trace by CUPTI changes the loss"
 [ "$(LOCKSTEP_CUDA_CUPTI=0 loss events)" = "$plain" ] || fail "a trace by events changes the loss"
+[ "$(loss made --data-on-device yes)" = "$plain" ] || fail "a trace with data on the device changes the loss"
 loss ranks -n 2 --share-device > /dev/null
 grep -q 'timed by events.*LOCKSTEP_CUDA_CUPTI is 0' events.txt || fail "no reason for events: $(cat events.txt)"
-! grep -E 'warning|timed by events' reports.txt ranks.txt || fail "CUPTI did not do"
+! grep -E 'warning|timed by events' reports.txt made.txt ranks.txt || fail "CUPTI did not do"
 traces="reports events"
 if [ "${1:-}" != gpu ]; then
     LK_CUDA_EMULATED_CUPTI=refuse loss refused > /dev/null
@@ -82,6 +83,10 @@ for name in sys.argv[1:]:
     assert {e["tid"] for e in copies} == {tracks["GPU copies"]}, name
     batch = [e["args"]["bytes"] for e in copies if e["name"] == "copy to the device"]
     assert len(batch) == 3 and min(batch) >= 16 * (64 * 4 + 4), (name, batch)  # features and labels
+_, made = load("made")  # the device makes the batches: a kernel at the beginning of each step, and no copies
+ran = distinct(kernels(made))
+assert [n for n in ran if " = " in n] == expected and sum(n == "rows of the batch" for n in ran) == 3, ran
+assert ran[0] == "rows of the batch" and not any(e["cat"] == "copy" for e in made), ran
 tracks, ranks = load("ranks")
 found, half = distinct(kernels(ranks)), {n.replace("(16*", "(8*") for n in expected}  # a rank's half of the batch
 assert half <= set(found), (half, found)
