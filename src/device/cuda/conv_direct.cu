@@ -23,7 +23,7 @@ template <int ROWS, int COLUMNS, int WIDTH, int EACH, int SPLIT, int DEEP, int S
     static constexpr int weights = DEEP * 9 * pitch;
     static constexpr int stage = image + weights, out = ROWS * COLUMNS * WIDTH;
     static constexpr int bytes = (STAGES * stage > SPLIT * out ? STAGES * stage : SPLIT * out) * (int)sizeof(float);
-    static_assert(DEEP / SPLIT % 4 == 0 && threads % 32 == 0 && bytes <= 227 << 10, "a shape that cannot be");
+    static_assert(DEEP / SPLIT % 4 == 0 && threads % 32 == 0 && bytes <= 227 << 10, "an invalid shape");
     typedef direct_loader<ROWS, COLUMNS, 1, DEEP, pixel, threads> loader;
 };
 
@@ -34,7 +34,7 @@ template <typename S, bool INPUT> struct weight_loader;
 template <typename S> struct weight_loader<S, false> {
     static constexpr int warps = S::threads / 32, groups = S::width / 4, packs = S::deep * 9 / 8;
     static constexpr int side = groups < warps ? warps / groups : 1; /* warps for the same channels */
-    static_assert(groups % (warps / side) == 0 && packs % side == 0, "a shape that cannot be");
+    static_assert(groups % (warps / side) == 0 && packs % side == 0, "an invalid shape");
     const float *from;
     int64_t      next_group;
     int          at;
@@ -61,7 +61,7 @@ template <typename S> struct weight_loader<S, false> {
 template <typename S> struct weight_loader<S, true> {
     static constexpr int row = 9 * S::width,
                          rows = S::threads / S::width; /* nine copies of all threads are this many rows */
-    static_assert(S::threads % S::width == 0 && S::deep % rows == 0, "a shape that cannot be");
+    static_assert(S::threads % S::width == 0 && S::deep % rows == 0, "an invalid shape");
     const float *from;
     int          stride;    /* elements from one input channel to the next */
     int          places[9]; /* in shared memory, and << 16 the row */
@@ -106,7 +106,7 @@ static __device__ __forceinline__ void sum_stage(const float *image, const float
             for (int e = 0; e < 4; e++)
 #pragma unroll
                 for (int t = 0; t < 3; t++) {
-                    float w[S::each];
+                    alignas(16) float w[S::each];
                     *(quad *)w = load_pack<4>(taps + (e * 9 + t) * S::pitch);
                     if (S::each == 8) *(quad *)(w + S::each - 4) = load_pack<4>(taps + (e * 9 + t) * S::pitch + half);
 #pragma unroll
@@ -129,9 +129,9 @@ static __global__ void __launch_bounds__(S::threads, S::blocks)
     direct_place            place = place_tile<S::rows, S::columns>(blockIdx.x, from.h, from.w);
     int                     to_first = blockIdx.y * S::width, stages = from.c / S::deep;
     int                     t = threadIdx.x % S::group, group = threadIdx.x / S::group;
-    int   lane = t % S::lanes, strip = t / S::lanes; /* strips of one column of strips are neighbours */
-    int   row = strip % S::rows, column = strip / S::rows * 8;
-    float sum[8][S::each] = {};
+    int               lane = t % S::lanes, strip = t / S::lanes; /* strips of one column of strips are neighbours */
+    int               row = strip % S::rows, column = strip / S::rows * 8;
+    alignas(16) float sum[8][S::each] = {};
     weights.begin(w, INPUT ? to.c : from.c, to_first);
 
 #pragma unroll
@@ -199,8 +199,7 @@ template <typename S, bool INPUT, bool POOLED>
 static lk_status launch_direct(const lk__kernel_call *call, const conv_shape &v, const direct_image &from,
                                const float *w, const direct_epilogue &to)
 {
-    lk_status status = allow_shared(call, convolve_direct<S, INPUT, POOLED>, S::bytes);
-    if (status < 0) return status;
+    if (!allow_shared(convolve_direct<S, INPUT, POOLED>, S::bytes)) return LK_EUNSUPPORTED;
     dim3 grid((unsigned)(v.n * (from.h / S::rows) * (from.w / S::columns)), (unsigned)(to.c / S::width));
     LAUNCH((convolve_direct<S, INPUT, POOLED>), grid, S::threads, S::bytes, cuda_stream(call), from, w, to);
     return lk__cuda_launched(call);

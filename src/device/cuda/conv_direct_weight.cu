@@ -17,8 +17,7 @@ template <int ROWS, int COLUMNS, int OUT, int IN, int SPLIT, int BLOCKS> struct 
                                                        : 1; /* of a tile's pixels, for the bias */
     static constexpr int floats = 2 * buffer > SPLIT *sums ? 2 * buffer : SPLIT *sums;
     static constexpr int bytes = floats * (int)sizeof(float);
-    static_assert(ROWS % SPLIT == 0 && threads % 32 == 0 && threads >= OUT && bytes <= 227 << 10,
-                  "a shape that cannot be");
+    static_assert(ROWS % SPLIT == 0 && threads % 32 == 0 && threads >= OUT && bytes <= 227 << 10, "an invalid shape");
     typedef direct_loader<ROWS, COLUMNS, 1, IN, IN, threads>   image_loader;
     typedef direct_loader<ROWS, COLUMNS, 0, OUT, OUT, threads> gradient_loader;
 };
@@ -54,9 +53,10 @@ static __global__ void __launch_bounds__(S::threads, S::blocks)
     int o = blockIdx.y % (parts.o / S::out) * S::out, c = blockIdx.y / (parts.o / S::out) * S::in;
     int t = threadIdx.x % S::group, group = threadIdx.x / S::group;
     int lane_o = t % S::lanes_out * 4, lane_c = t / S::lanes_out % S::lanes_in * 4, y = t / S::lanes_out / S::lanes_in;
-    int64_t first = blockIdx.x * parts.each, end = min(first + parts.each, parts.tiles);
-    bool    sums_bias = parts.bias && c == 0;
-    float   sum[3][4][4] = {}, bias = 0;
+    int64_t           first = blockIdx.x * parts.each, end = min(first + parts.each, parts.tiles);
+    bool              sums_bias = parts.bias && c == 0;
+    float             bias = 0;
+    alignas(16) float sum[3][4][4] = {};
 
     auto fetch = [&](int64_t tile, float *buffer) {
         direct_place place = place_tile<S::rows, S::columns>(tile, x.h, x.w);
@@ -172,9 +172,9 @@ template <typename S> static lk_status launch_weights(const lk__kernel_call *cal
                  dy = {in_data<float>(call, 1), index, v.h, v.w, v.o};
     weight_parts parts = divide_tiles(t.tiles, t.most, v, out_data<float>(call, 1) != NULL, call->workspace);
     dim3         grid((unsigned)parts.count, (unsigned)(v.o / S::out * (v.c / S::in)));
-    lk_status    status = index ? allow_shared(call, differentiate_weights<S, true>, S::bytes)
-                                : allow_shared(call, differentiate_weights<S, false>, S::bytes);
-    if (status < 0) return status;
+    if (index ? !allow_shared(differentiate_weights<S, true>, S::bytes)
+              : !allow_shared(differentiate_weights<S, false>, S::bytes))
+        return LK_EUNSUPPORTED;
     if (index)
         LAUNCH((differentiate_weights<S, true>), grid, S::threads, S::bytes, cuda_stream(call), x, dy, parts);
     else

@@ -164,7 +164,7 @@ static __global__ void __launch_bounds__(WEIGHT_THREADS, 2)
     DYNAMIC_SHARED(float, shared);
     int     lane = threadIdx.x % lanes, share = threadIdx.x / lanes, o = blockIdx.y * WIDTH, channel = o + lane * 4;
     int64_t first = blockIdx.x * parts.each, end = min(first + parts.each, parts.tiles);
-    float   sum[9][3][4] = {}, bias[4] = {};
+    alignas(16) float sum[9][3][4] = {}, bias[4] = {};
     for (int64_t tile = first; tile < end; tile++) {
         direct_place             place = place_tile<ROWS, COLUMNS>(tile, from.h, from.w);
         window_gradients<POOLED> next;
@@ -236,9 +236,9 @@ template <int WIDTH> static lk_status run_weight(const lk__kernel_call *call, co
                  dy = {in_data<float>(call, 1), index, v.h, v.w, v.o};
     weight_parts parts = divide_tiles(tiles_of(v), most_of(v), v, out_data<float>(call, 1) != NULL, call->workspace);
     dim3         grid((unsigned)parts.count, (unsigned)(v.o / WIDTH));
-    lk_status    status = index ? allow_shared(call, differentiate_first<WIDTH, true>, bytes)
-                                : allow_shared(call, differentiate_first<WIDTH, false>, bytes);
-    if (status < 0) return status;
+    if (index ? !allow_shared(differentiate_first<WIDTH, true>, bytes)
+              : !allow_shared(differentiate_first<WIDTH, false>, bytes))
+        return LK_EUNSUPPORTED;
     if (index)
         LAUNCH((differentiate_first<WIDTH, true>), grid, WEIGHT_THREADS, bytes, cuda_stream(call), x, dy, parts);
     else
