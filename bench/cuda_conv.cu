@@ -22,11 +22,14 @@
 /* ---- what the module has of its other files ---- */
 
 static cudaStream_t stream;
-lk__cuda_library    lk__cuda_host;
-bool                lk__cuda_plain(void) { return true; } /* no libraries */
-cudaStream_t        lk__cuda_stream_of(lk__device *, lk__device_stream *) { return stream; }
-lk_status           lk__cuda_no_kernel(const lk__kernel_call *) { return LK_EUNSUPPORTED; }
-lk_status           lk__cuda_check(lk__device *, cudaError_t error, const char *what)
+#if !defined(LK_CUDA_EMULATED)
+bool lk__cuda_early = true;
+#endif
+lk__cuda_library lk__cuda_host;
+bool             lk__cuda_plain(void) { return true; } /* no libraries */
+cudaStream_t     lk__cuda_stream_of(lk__device *, lk__device_stream *) { return stream; }
+lk_status        lk__cuda_no_kernel(const lk__kernel_call *) { return LK_EUNSUPPORTED; }
+lk_status        lk__cuda_check(lk__device *, cudaError_t error, const char *what)
 {
     if (error != cudaSuccess) printf("%s: %s\n", what, cudaGetErrorString(error));
     return error == cudaSuccess ? LK_OK : LK_EIO;

@@ -123,6 +123,7 @@ template <typename S, bool INPUT, bool POOLED>
 static __global__ void __launch_bounds__(S::threads, S::blocks)
     convolve_direct(direct_image from, const float *w, direct_epilogue to)
 {
+    await_previous();
     DYNAMIC_SHARED(float, shared);
     typename S::loader      loader, first[POOLED ? S::stages - 1 : 1];
     weight_loader<S, INPUT> weights;
@@ -201,7 +202,7 @@ static lk_status launch_direct(const lk__kernel_call *call, const conv_shape &v,
 {
     if (!allow_shared(convolve_direct<S, INPUT, POOLED>, S::bytes)) return LK_EUNSUPPORTED;
     dim3 grid((unsigned)(v.n * (from.h / S::rows) * (from.w / S::columns)), (unsigned)(to.c / S::width));
-    LAUNCH((convolve_direct<S, INPUT, POOLED>), grid, S::threads, S::bytes, cuda_stream(call), from, w, to);
+    LAUNCH_EARLY((convolve_direct<S, INPUT, POOLED>), grid, S::threads, S::bytes, cuda_stream(call), from, w, to);
     return lk__cuda_launched(call);
 }
 

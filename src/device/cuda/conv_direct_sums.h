@@ -33,6 +33,7 @@ static inline size_t parts_bytes(int64_t tiles, int64_t most, const conv_shape &
 template <int LANES>
 static __global__ void __launch_bounds__(256) add_weight_parts(weight_parts parts, float *dw, float *db)
 {
+    await_previous();
     constexpr int   across = 256 / LANES;
     __shared__ quad shared[LANES][across];
     int             x = threadIdx.x % across, lane = threadIdx.x / across;
@@ -69,11 +70,11 @@ static inline void launch_add_parts(const lk__kernel_call *call, const weight_pa
     float  *dw = out_data<float>(call, 0), *db = parts.bias ? out_data<float>(call, 1) : NULL;
     int64_t all = (int64_t)9 * parts.c * parts.o / 4 + (db ? parts.o / 4 : 0);
     if (parts.count >= 64 && all < 2048)
-        LAUNCH((add_weight_parts<32>), (unsigned)cuda_tiles(all, 8), 256, 0, cuda_stream(call), parts, dw, db);
+        LAUNCH_EARLY((add_weight_parts<32>), (unsigned)cuda_tiles(all, 8), 256, 0, cuda_stream(call), parts, dw, db);
     else if (parts.count >= 64)
-        LAUNCH((add_weight_parts<16>), (unsigned)cuda_tiles(all, 16), 256, 0, cuda_stream(call), parts, dw, db);
+        LAUNCH_EARLY((add_weight_parts<16>), (unsigned)cuda_tiles(all, 16), 256, 0, cuda_stream(call), parts, dw, db);
     else
-        LAUNCH((add_weight_parts<8>), (unsigned)cuda_tiles(all, 32), 256, 0, cuda_stream(call), parts, dw, db);
+        LAUNCH_EARLY((add_weight_parts<8>), (unsigned)cuda_tiles(all, 32), 256, 0, cuda_stream(call), parts, dw, db);
 }
 
 #endif

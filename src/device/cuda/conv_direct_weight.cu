@@ -47,6 +47,7 @@ template <typename S, bool POOLED>
 static __global__ void __launch_bounds__(S::threads, S::blocks)
     differentiate_weights(direct_image x, direct_image dy, weight_parts parts)
 {
+    await_previous();
     DYNAMIC_SHARED(float, shared);
     typename S::image_loader    images;
     typename S::gradient_loader gradients;
@@ -176,9 +177,9 @@ template <typename S> static lk_status launch_weights(const lk__kernel_call *cal
               : !allow_shared(differentiate_weights<S, false>, S::bytes))
         return LK_EUNSUPPORTED;
     if (index)
-        LAUNCH((differentiate_weights<S, true>), grid, S::threads, S::bytes, cuda_stream(call), x, dy, parts);
+        LAUNCH_EARLY((differentiate_weights<S, true>), grid, S::threads, S::bytes, cuda_stream(call), x, dy, parts);
     else
-        LAUNCH((differentiate_weights<S, false>), grid, S::threads, S::bytes, cuda_stream(call), x, dy, parts);
+        LAUNCH_EARLY((differentiate_weights<S, false>), grid, S::threads, S::bytes, cuda_stream(call), x, dy, parts);
     launch_add_parts(call, parts);
     return lk__cuda_launched(call);
 }

@@ -30,6 +30,7 @@ template <int WIDTH>
 static __global__ void __launch_bounds__(FORWARD_THREADS, 2)
     convolve_first(direct_image from, const float *w, direct_epilogue to)
 {
+    await_previous();
     constexpr int    lanes = WIDTH / 2, strips = ROWS * COLUMNS / 8;
     __shared__ float image[IMAGE], weights[WIDTH * TAPS];
     direct_place     place = place_tile<ROWS, COLUMNS>(blockIdx.x, from.h, from.w);
@@ -160,6 +161,7 @@ template <int WIDTH, bool POOLED>
 static __global__ void __launch_bounds__(WEIGHT_THREADS, 2)
     differentiate_first(direct_image from, direct_image dy, weight_parts parts)
 {
+    await_previous();
     constexpr int lanes = WIDTH / 4, shares = WEIGHT_THREADS / lanes; /* shares of the windows */
     DYNAMIC_SHARED(float, shared);
     int     lane = threadIdx.x % lanes, share = threadIdx.x / lanes, o = blockIdx.y * WIDTH, channel = o + lane * 4;
@@ -224,7 +226,8 @@ template <int WIDTH> static lk_status run_forward(const lk__kernel_call *call, c
                           v.relu,
                           v.pool == 2};
     dim3            grid((unsigned)tiles_of(v), (unsigned)(v.o / WIDTH));
-    LAUNCH((convolve_first<WIDTH>), grid, FORWARD_THREADS, 0, cuda_stream(call), from, in_data<float>(call, 1), to);
+    LAUNCH_EARLY((convolve_first<WIDTH>), grid, FORWARD_THREADS, 0, cuda_stream(call), from, in_data<float>(call, 1),
+                 to);
     return lk__cuda_launched(call);
 }
 
@@ -240,9 +243,9 @@ template <int WIDTH> static lk_status run_weight(const lk__kernel_call *call, co
               : !allow_shared(differentiate_first<WIDTH, false>, bytes))
         return LK_EUNSUPPORTED;
     if (index)
-        LAUNCH((differentiate_first<WIDTH, true>), grid, WEIGHT_THREADS, bytes, cuda_stream(call), x, dy, parts);
+        LAUNCH_EARLY((differentiate_first<WIDTH, true>), grid, WEIGHT_THREADS, bytes, cuda_stream(call), x, dy, parts);
     else
-        LAUNCH((differentiate_first<WIDTH, false>), grid, WEIGHT_THREADS, bytes, cuda_stream(call), x, dy, parts);
+        LAUNCH_EARLY((differentiate_first<WIDTH, false>), grid, WEIGHT_THREADS, bytes, cuda_stream(call), x, dy, parts);
     launch_add_parts(call, parts);
     return lk__cuda_launched(call);
 }
