@@ -57,7 +57,8 @@ LK_API void      lk_plan_free(lk_plan *plan);
 
 /* Bytes that a store and a program of this plan will hold under each kind: exact. */
 LK_API size_t lk_plan_memory(const lk_plan *plan, lk_memory kind);
-/* A hash of everything that will run; equal for equal plans. */
+/* A hash of everything that will run; equal for equal plans. Where kernels choose among algorithms by measuring them (GPUs), that is
+ * known, and part of it, once a program has been created. */
 LK_API uint64_t lk_plan_fingerprint(const lk_plan *plan);
 /* The most samples that one run of a section can have: the graph's capacity, or that of one leaf where leaves run one after the
  * other. */

@@ -191,6 +191,13 @@ typedef struct lk__device_backend {
 
     /* The kernel of an operation whose tensors are stored as `element`; call has the operands' types and shapes at the capacity. */
     lk__device_kernel (*find)(lk__device *device, lk__op op, lk_dtype element, const lk__kernel_call *call);
+    /* Which algorithms kernels choose, when they are prepared and more than one way was measured. choose_begin: kernels that are prepared
+     * from now on take what the list `text` (NULL: none) of `whose` ("rank 0", "the checkpoint") has; other choices are measured or, with
+     * `only`, left to the libraries' first choice. choose_list: what kernels took since, as lines of text and a NUL where `bytes` are
+     * enough; its length. Equal for equal choices. *apart: some of what was given does not fit this GPU or its libraries, which was
+     * logged. NULL: the device chooses by shapes alone. */
+    lk_status (*choose_begin)(lk__device *device, const char *text, const char *whose, bool only);
+    size_t (*choose_list)(lk__device *device, char *text, size_t bytes, bool *apart);
     /* Runs the first *done of these calls, which follow each other, in fewer launches than one by one; *done 0: none of them. For the
      * update, which has several for each parameter. NULL: the device has no such launches. */
     lk_status (*run_many)(lk__device *device, const lk__op *ops, const lk__kernel_call *const *calls, int count,

@@ -395,6 +395,7 @@ void lk_plan_free(lk_plan *p)
     free_list(c, &p->train, states);
     free_list(c, &p->evaluate, states);
     lk__free(c, LK_MEMORY_OTHER, p->states, states * sizeof *p->states);
+    lk__free(c, LK_MEMORY_OTHER, p->algorithms, p->algorithms_bytes);
     if (p->graph) lk__free(c, LK_MEMORY_OTHER, p->constants, p->graph->constants_count * sizeof *p->constants);
     lk__free(c, LK_MEMORY_OTHER, p->buckets, p->buckets_capacity * sizeof *p->buckets);
     lk_graph_free(p->graph);
@@ -413,7 +414,7 @@ static uint64_t hash_list(const lk__plan_list *list, uint64_t hash)
     return hash;
 }
 
-uint64_t lk_plan_fingerprint(const lk_plan *p)
+uint64_t lk__plan_hash(const lk_plan *p)
 {
     uint64_t hash = hash_list(&p->evaluate, hash_list(&p->train, 1 + (uint64_t)p->graph->real + 16 * p->policy +
                                                                      64 * (uint64_t)p->gradient_dtype));
@@ -423,4 +424,21 @@ uint64_t lk_plan_fingerprint(const lk_plan *p)
         hash = lk__hash64(text, strlen(text), hash);
     }
     return hash;
+}
+
+uint64_t lk_plan_fingerprint(const lk_plan *p)
+{
+    uint64_t hash = lk__plan_hash(p);
+    return p->algorithms ? lk__hash64(p->algorithms, strlen(p->algorithms), hash) : hash;
+}
+
+lk_status lk__plan_set_algorithms(lk_plan *p, const char *text, size_t length)
+{
+    char *copy = length ? lk__alloc(p->context, LK_MEMORY_OTHER, length + 1) : NULL;
+    if (length && !copy) return LK_ENOMEM;
+    if (copy) memcpy(copy, text, length);
+    lk__free(p->context, LK_MEMORY_OTHER, p->algorithms, p->algorithms_bytes);
+    p->algorithms = copy;
+    p->algorithms_bytes = copy ? length + 1 : 0;
+    return LK_OK;
 }

@@ -111,7 +111,16 @@ struct lk_plan {
     int              slots;            /* micro-batches whose activations are held at once */
     int              syncs;            /* collectives within forward and backward: synchronised batch norm */
     lk__plan_source  source;           /* of its inputs */
+
+    /* The algorithms that its kernels use, where the device measures them: lines of text (device.h, choose_list). Before a program is
+     * made, those that it is to use; NULL: none. */
+    char  *algorithms;
+    size_t algorithms_bytes; /* of the allocation */
 };
+
+uint64_t lk__plan_hash(const lk_plan *plan); /* the fingerprint without the algorithms */
+/* Copies the list; length 0: there is none. */
+lk_status lk__plan_set_algorithms(lk_plan *plan, const char *text, size_t length);
 
 /* How `rank` and the others split a batch. */
 static inline lk__split_job lk__plan_split(const lk_parallel *parallel, int rank)

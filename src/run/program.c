@@ -162,6 +162,12 @@ static lk_status build_lists(lk_program *p)
     return status < 0 ? status : build_list(p, &plan->evaluate, &p->slots[0], &p->evaluate);
 }
 
+static lk_status prepare_lists(lk_program *p)
+{
+    lk_status status = lk__choices_begin(p);
+    return lk__choices_end(p, status < 0 ? status : build_lists(p));
+}
+
 /* Gradients are in memory that other ranks of the host can read, where the group reaches the device's memory; they are accounted in
  * the same way. */
 static lk_status make_gradients(lk_program *p)
@@ -206,7 +212,7 @@ lk_status lk_program_create(lk_plan *plan, lk_store *store, lk_comm *comm, lk_pr
         goto fail;
     if (p->comm && (status = lk__verify_plans(p)) < 0) goto fail;
     if ((status = make_gradients(p)) < 0 || (status = make_slots(p)) < 0 || (status = lk__staging_create(p)) < 0 ||
-        (status = build_lists(p)) < 0 || (status = lk__collectives_create(p)) < 0 ||
+        (status = prepare_lists(p)) < 0 || (status = lk__collectives_create(p)) < 0 ||
         (status = lk__graphs_create(p)) < 0 || (status = lk__queue_create(p)) < 0 || (status = lk__update_create(p)) < 0)
         goto fail;
     if (p->comm && (status = lk_program_verify(p, 0)) < 0) goto fail;

@@ -104,6 +104,7 @@ struct lk_program {
     lk__run_queue         *queue;      /* NULL: the program waits for each section's results */
     lk__run_source        *sources[2]; /* of training steps and of evaluations; NULL: the caller binds inputs */
     const lk__run_source  *source;     /* the one of the current step */
+    bool first_chooses; /* with other ranks: rank 0's device chooses among algorithms, and sends its list */
 };
 
 /* Leaves of this rank; without leaves 1. */
@@ -247,7 +248,11 @@ lk_status lk__gradients_accumulate(lk_program *program, const lk__plan_bucket *b
 lk_status lk__gather_reports(lk_program *program); /* the sums and reports of all ranks */
 
 /* ---- verify.c: comparison of ranks ---- */
-lk_status lk__verify_plans(lk_program *program); /* their programs, line by line */
+lk_status lk__verify_plans(lk_program *program); /* their programs, line by line; sets first_chooses */
+
+/* ---- choices.c: the algorithms of kernels; before the first is prepared, and after the last, with the status of that ---- */
+lk_status lk__choices_begin(lk_program *program);
+lk_status lk__choices_end(lk_program *program, lk_status status);
 
 /* ---- ids.c: labels and token ids out of range ---- */
 /* After a forward section: fails if one was found; in training with other ranks, leaves that to lk__share_ids. */

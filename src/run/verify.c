@@ -88,12 +88,30 @@ lk_status lk__report_difference(lk_context *c, lk_comm *comm, const char *mine, 
     return lk__fail(c, LK_EMISMATCH, "%s\n  rank 0: %s\n  rank %d: %s", what, texts[0], different, texts[1]);
 }
 
+/* All ranks' hashes, and whether rank 0's device chooses among algorithms. Those that rank 0 is to use are not compared yet: the others
+ * receive them. */
+static lk_status compare_plans(lk_program *p, int *different)
+{
+    int       world = lk_comm_size(p->comm);
+    size_t    bytes = (size_t)world * 2 * sizeof(uint64_t);
+    uint64_t *all = lk__alloc(p->context, LK_MEMORY_OTHER, bytes);
+    uint64_t  mine[2] = {hash_plan(p->plan, 0, SIZE_MAX) ^ lk__plan_hash(p->plan),
+                         p->device->backend->choose_begin != NULL};
+    if (!all) return LK_ENOMEM;
+    lk_status status = lk_comm_all_gather(p->comm, mine, all, sizeof mine, LK_U8, NULL);
+    *different = -1;
+    for (int i = world; status >= 0 && i-- > 1;)
+        if (all[2 * i] != all[0]) *different = i;
+    p->first_chooses = status >= 0 && all[1] != 0;
+    lk__free(p->context, LK_MEMORY_OTHER, all, bytes);
+    return status;
+}
+
 lk_status lk__verify_plans(lk_program *p)
 {
     char      text[LINE] = "(nothing more)";
     int       different;
-    uint64_t  whole = hash_plan(p->plan, 0, SIZE_MAX) ^ lk_plan_fingerprint(p->plan);
-    lk_status status = find_different(p, whole, &different);
+    lk_status status = compare_plans(p, &different);
     if (status < 0 || different < 0) return status;
     /* The first line that differs, by bisection. All ranks take the same branches, because all get the same results. */
     size_t same = 0, differs = 1;

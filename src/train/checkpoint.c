@@ -34,6 +34,19 @@ size_t lk_checkpoint_bytes(const lk_plan *plan)
            lk__round_up(entries * sizeof(lk__safetensors_tensor), LK__ALIGN) + entries * 256;
 }
 
+static lk_status keep_algorithms(lk__train_saver *s, const char *lines)
+{
+    if (!lines) return LK_OK;
+    s->algorithms_bytes = lk__state_algorithms(lines, NULL, 0);
+    if (s->algorithms_bytes > LK__STATE_ALGORITHMS)
+        return lk__fail(s->context, LK_EINVAL,
+                        "the program's algorithms need %zu bytes in a checkpoint: at most %d are supported",
+                        s->algorithms_bytes, LK__STATE_ALGORITHMS);
+    if (!(s->algorithms = lk__alloc(s->context, LK_MEMORY_OTHER, s->algorithms_bytes))) return LK_ENOMEM;
+    (void)lk__state_algorithms(lines, s->algorithms, s->algorithms_bytes);
+    return LK_OK;
+}
+
 lk_status lk__saver_init(lk__train_saver *s, lk_store *store)
 {
     size_t entries = table_entries(store->plan);
@@ -44,7 +57,7 @@ lk_status lk__saver_init(lk__train_saver *s, lk_store *store)
     s->tensors = (void *)(memory + lk__round_up(lk__safetensors_staging_bytes(), LK__ALIGN));
     s->names = (void *)((char *)s->tensors + lk__round_up(entries * sizeof(lk__safetensors_tensor), LK__ALIGN));
     lk__state_writer(s->writer);
-    return LK_OK;
+    return keep_algorithms(s, store->plan->algorithms);
 }
 
 lk_status lk__saver_record(lk__train_saver *s, size_t bytes)
@@ -65,6 +78,7 @@ void lk__saver_free(lk__train_saver *s)
     if (s->context) lk__free(s->context, LK_MEMORY_CHECKPOINT, s->staging, s->bytes);
     if (s->context) lk__free(s->context, LK_MEMORY_CHECKPOINT, s->record, s->record_bytes);
     if (s->context) lk__free(s->context, LK_MEMORY_CHECKPOINT, s->files, s->files_memory);
+    if (s->context) lk__free(s->context, LK_MEMORY_OTHER, s->algorithms, s->algorithms_bytes);
     *s = (lk__train_saver){0};
 }
 
@@ -295,7 +309,9 @@ static lk_status write_files(lk__train_saver *s, const char *directory, const lk
                                  .files_bytes = s->digests_bytes,
                                  .writer = s->writer,
                                  .record = s->record,
-                                 .record_bytes = s->record_bytes};
+                                 .record_bytes = s->record_bytes,
+                                 .algorithms = s->algorithms,
+                                 .algorithms_bytes = s->algorithms_bytes};
     lk_status         status = lk__checkpoint_join(c, file, directory, lk__checkpoint_files[0]);
     if (status < 0 || (status = write_model(s, file, model)) < 0 ||
         (status = lk__checkpoint_join(c, file, directory, lk__checkpoint_files[1])) < 0 ||

@@ -19,6 +19,8 @@ typedef struct lk__train_saver {
     char  *record;                   /* of the run, as JSON; NULL: none */
     size_t record_bytes;
     char   writer[LK__STATE_WRITER]; /* host and user, as JSON */
+    char  *algorithms;               /* of the plan, as JSON; NULL: none. Their number is not planned: LK_MEMORY_OTHER */
+    size_t algorithms_bytes;
 
     lk_checkpoint_file *files; /* of the caller, with their texts; one block of files_memory bytes */
     int                 files_count;

@@ -156,6 +156,11 @@ lk_status lk_description_verify(const lk_description *d)
     return status;
 }
 
+lk_status lk__description_algorithms(const lk_description *d, char **lines, size_t *length)
+{
+    return lk__state_get_algorithms(&d->state, lines, length);
+}
+
 const lk_record *lk_description_option(const lk_description *d, int index)
 {
     return index >= 0 && index < lk_description_options(d) ? &d->record.options[index] : NULL;

@@ -77,6 +77,24 @@ static lk_status load_initial(lk_trainer *t, const char **from)
     return LK_OK;
 }
 
+/* Rank 0 alone, which sends its list to the others. */
+lk_status lk__trainer_load_algorithms(lk_trainer *t)
+{
+    const lk_trainer_config *config = &t->config;
+    const char              *from = config->resume_from ? config->resume_from : config->resume ? config->save : NULL;
+    char                    *lines = NULL;
+    size_t                   length = 0;
+    if (!from || t->rank != 0 || !t->plan->device->backend->choose_begin) return LK_OK;
+    lk_description *d;
+    lk_status       status = lk__describe(t->context, from, &d);
+    if (status < 0) return status == LK_ENOMEM ? status : LK_OK; /* loading finds the reason, or an older checkpoint */
+    status = lk__description_algorithms(d, &lines, &length);
+    if (status >= 0 && lines) status = lk__plan_set_algorithms(t->plan, lines, strlen(lines));
+    lk__text_free(t->context, lines, length);
+    lk_description_free(d);
+    return status;
+}
+
 lk_status lk__trainer_load(lk_trainer *t)
 {
     const lk_trainer_config *config = &t->config;

@@ -18,7 +18,7 @@
 #include <unistd.h>
 
 enum {
-    STATE_LIMIT = LK__STATE_RECORD + 65536,
+    STATE_LIMIT = LK__STATE_RECORD + LK__STATE_ALGORITHMS + 65536,
     DIGITS = 64,
     DIGESTS = (LK__LISTED_FILES + 3) * (LK__LISTED_NAME + DIGITS + 16) /* bytes of all digests, at most */
 };
@@ -75,6 +75,22 @@ void lk__state_writer(char out[LK__STATE_WRITER])
     (void)quote_name(user, NAME, out + used, LK__STATE_WRITER - used);
 }
 
+size_t lk__state_algorithms(const char *lines, char *out, size_t size)
+{
+    lk__json_writer t = {out, size, 0};
+    char            line[1024];
+    lk__json_put(&t, ",\"algorithms\":[");
+    for (const char *at = lines; *at;) {
+        size_t length = strcspn(at, "\n");
+        snprintf(line, sizeof line, "%.*s", (int)length, at);
+        if (at != lines) lk__json_put(&t, ",");
+        lk__json_put_string(&t, line);
+        at += length + (at[length] == '\n');
+    }
+    lk__json_put(&t, "]");
+    return t.used;
+}
+
 static void format_date(char out[32])
 {
     time_t    now = time(NULL);
@@ -105,6 +121,7 @@ lk_status lk__state_write(lk_context *c, const char *path, void *staging, size_t
     lk__sha256_init(&sha);
     lk__sha256_update(&sha, head, (size_t)h);
     if (content->record) lk__sha256_update(&sha, content->record, content->record_bytes);
+    if (content->algorithms) lk__sha256_update(&sha, content->algorithms, content->algorithms_bytes);
     lk__sha256_update(&sha, tail, (size_t)t);
     finish_digest(&sha, own);
     memcpy(tail + (size_t)t - strlen(end) - DIGITS, own, DIGITS);
@@ -112,6 +129,7 @@ lk_status lk__state_write(lk_context *c, const char *path, void *staging, size_t
     if (status < 0) return status;
     lk__file_write(&file, head, (size_t)h);
     if (content->record) lk__file_write(&file, content->record, content->record_bytes);
+    if (content->algorithms) lk__file_write(&file, content->algorithms, content->algorithms_bytes);
     lk__file_write(&file, tail, (size_t)t);
     return lk__file_commit(&file, NULL);
 }
@@ -252,6 +270,32 @@ lk_status lk__state_open(lk_context *c, const char *path, int64_t step, lk__stat
     if (status >= 0 && lk__progress_check(c, path, p) < 0) status = LK_EFORMAT;
     if (status < 0) lk__state_close(state);
     return status;
+}
+
+lk_status lk__state_get_algorithms(const lk__state *state, char **lines, size_t *length)
+{
+    lk__json list, line;
+    size_t   used = 0;
+    *lines = NULL;
+    *length = 0;
+    if (!lk__json_get(&state->root, "algorithms", &list) || lk__json_count(&list) == 0) return LK_OK;
+    const size_t most = list.length; /* quotes and commas are left out */
+    char        *out = lk__alloc(state->context, LK_MEMORY_OTHER, most + 1);
+    if (!out) return LK_ENOMEM;
+    lk__json_walk walk = lk__json_begin(&list);
+    while (lk__json_next(&walk, NULL, &line)) {
+        size_t bytes = lk__json_string(&line, out + used, most - used);
+        if (bytes >= most - used || strlen(out + used) != bytes) {
+            lk__text_free(state->context, out, most);
+            return lk__fail(state->context, LK_EFORMAT, "a checkpoint's list of algorithms is not one of texts");
+        }
+        used += bytes;
+        out[used++] = '\n';
+    }
+    out[used] = 0;
+    *lines = out;
+    *length = most;
+    return LK_OK;
 }
 
 void lk__state_close(lk__state *state)

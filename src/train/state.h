@@ -14,7 +14,8 @@ lk_status lk__progress_check(lk_context *context, const char *what, const lk_pro
 enum {
     LK__STATE_DTYPE = 8,       /* bytes of the precision's name: "f32", "f64", "bf16" */
     LK__STATE_WRITER = 1024,   /* bytes of lk__state_writer's text */
-    LK__STATE_RECORD = 8 << 20 /* the longest record of a run, in bytes: class names can be many */
+    LK__STATE_RECORD = 8 << 20, /* the longest record of a run, in bytes: class names can be many */
+    LK__STATE_ALGORITHMS = 4 << 20 /* the longest list of algorithms, in bytes */
 };
 
 /* What a state.json holds. Texts are borrowed and are parts of the JSON text, made before training: a save allocates nothing. */
@@ -28,7 +29,13 @@ typedef struct lk__state_content {
     const char        *writer;           /* lk__state_writer */
     const char        *record;           /* an object; NULL: none */
     size_t             record_bytes;
+    const char        *algorithms;       /* lk__state_algorithms; NULL: none */
+    size_t             algorithms_bytes;
 } lk__state_content;
+
+/* The list of a plan's algorithms as a member of an object with a comma before it: ,"algorithms":["LINE",…]. Its length; out NULL:
+ * only measures. */
+size_t lk__state_algorithms(const char *lines, char *out, size_t size);
 
 /* Host and user of this process, as members of an object. */
 void      lk__state_writer(char out[LK__STATE_WRITER]);
@@ -58,6 +65,9 @@ typedef struct lk__state {
 /* LK_EFORMAT if it is damaged, inconsistent, or of another step than `step`; below 0: any step. Close it if it was opened. */
 lk_status lk__state_open(lk_context *context, const char *path, int64_t step, lk__state *state);
 void      lk__state_close(lk__state *state);
+/* The lines of its list of algorithms, for lk__plan_set_algorithms. NULL and LK_OK: it has none. lk__text_free frees them; length: of
+ * the allocation, less one. */
+lk_status lk__state_get_algorithms(const lk__state *state, char **lines, size_t *length);
 
 /* Whether a checkpoint may hold a file of the caller of that name. */
 bool lk__state_file_name(const char *name);

@@ -267,6 +267,7 @@ lk_status lk_trainer_create(lk_context *c, const lk_trainer_config *given, lk_tr
     if (status >= 0) status = lk__trainer_compare_options(c, config);
     if (status >= 0) status = lk__trainer_lock(t);
     if (status < 0 || (status = make_plan(t)) < 0 || (status = lk_store_create(t->plan, config->seed, &t->store)) < 0 ||
+        (status = lk__trainer_load_algorithms(t)) < 0 ||
         (status = lk_program_create(t->plan, t->store, config->comm, &t->program)) < 0 ||
         (status = lk__trainer_load(t)) < 0 || (saves && (status = prepare_saver(t)) < 0) ||
         (status = make_sums(t)) < 0 || (status = open_loaders(t)) < 0 || (status = lk__trainer_trace_open(t)) < 0) {

@@ -95,6 +95,8 @@ lk_status lk__trainer_evaluate(lk_trainer *trainer); /* emits LK_EVENT_EVALUATED
 
 /* ---- resume.c ---- */
 lk_status lk__trainer_lock(lk_trainer *trainer); /* rank 0 locks the checkpoint directory; a failure fails all ranks */
+/* Before the program is made: it uses the algorithms of the checkpoint that is resumed, where the device chooses among them. */
+lk_status lk__trainer_load_algorithms(lk_trainer *trainer);
 lk_status lk__trainer_load(lk_trainer *trainer); /* what init and resume name: read by rank 0, sent to all */
 lk_status lk__trainer_save(lk_trainer *trainer, bool last); /* by rank 0, in the background unless it is the last */
 /* Emits LK_EVENT_SAVED if a background save has ended; if it failed, training stops with its failure. */

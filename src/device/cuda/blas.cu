@@ -106,6 +106,7 @@ typedef struct entry {
     struct entry          *next;
     product_key            key;
     choice                 chosen;
+    bool                   listed; /* it was measured, so programs list it */
     cublasLtMatmulDesc_t   operation;
     cublasLtMatrixLayout_t a, b, c; /* the library's A is our B */
 } entry;
@@ -116,9 +117,8 @@ static const int64_t LONGEST_SUM = 1 << 17;
 enum { BUCKETS = 256, CANDIDATES = 24 };
 
 struct lk__cuda_blas {
-    cublasLtHandle_t  handle;
-    lk__cuda_choices *choices; /* opened with the first measurement */
-    entry            *buckets[BUCKETS];
+    cublasLtHandle_t handle;
+    entry           *buckets[BUCKETS];
 };
 
 static bool ok(cublasStatus_t status) { return status == CUBLAS_STATUS_SUCCESS; }
@@ -163,7 +163,6 @@ void lk__cuda_blas_free(lk__cuda_device *device)
             next = e->next;
             free_entry(e);
         }
-    lk__cuda_choices_close(blas->choices);
     lt.cublasLtDestroy(blas->handle);
     free(blas);
     device->blas = NULL;
@@ -585,13 +584,32 @@ static bool choose_fastest(lk__cuda_device *device, entry *e, const lk__cuda_pro
     return measured;
 }
 
-/* Describes the product in the way that was chosen. */
-static bool describe_choice(entry *e, const lk__cuda_product *p)
+/* Describes the product in the way that was chosen. check: whether the library runs it so, within the planned workspace. */
+static bool describe_choice(lk__cuda_blas *blas, entry *e, const lk__cuda_product *p, bool check)
 {
-    bool sums = e->chosen.way == BY_LIBRARY_WITH_SUMS;
+    bool                            sums = e->chosen.way == BY_LIBRARY_WITH_SUMS;
+    cublasLtMatmulHeuristicResult_t checked;
     drop_descriptions(e);
-    if (e->chosen.way != BY_LIBRARY && !sums) return true;
-    return describe(e, p, sums ? CUBLASLT_EPILOGUE_DEFAULT : e->key.epilogue, false);
+    if (e->chosen.way != BY_LIBRARY && !sums) return e->chosen.way == BY_KERNEL || e->chosen.way == BY_NOTHING;
+    if (!describe(e, p, sums ? CUBLASLT_EPILOGUE_DEFAULT : e->key.epilogue, false)) return false;
+    return !check || (ok(lt.cublasLtMatmulAlgoCheck(blas->handle, e->operation, e->a, e->b, e->c, e->c,
+                                                    &e->chosen.algorithm, &checked)) &&
+                      checked.workspaceSize <= allowed_bytes(&e->key));
+}
+
+/* Takes a choice that was measured before, or given. */
+static bool take_choice(lk__cuda_device *device, entry *e, const lk__cuda_product *p, const lk__cuda_question *question)
+{
+    choice chosen;
+    memset(&chosen, 0, sizeof chosen);
+    lk__cuda_answer answer = lk__cuda_choice_find(device, question, &chosen, sizeof chosen);
+    if (answer == CHOICE_NONE) return false;
+    if (e->listed && memcmp(&chosen, &e->chosen, sizeof chosen) == 0) return true; /* it is described already */
+    e->chosen = chosen;
+    if (describe_choice(device->blas, e, p, answer == CHOICE_GIVEN)) return true;
+    e->listed = false;
+    if (answer == CHOICE_GIVEN) lk__cuda_choice_refuse(device, question);
+    return false;
 }
 
 lk_status lk__cuda_blas_prepare(lk__device *base, const lk__cuda_product *p)
@@ -608,21 +626,22 @@ lk_status lk__cuda_blas_prepare(lk__device *base, const lk__cuda_product *p)
     if (with.b_sums) with.b_sums = there;
 
     product_key key = key_of(device, &with);
-    if (!blas || device->base.by_heuristic || !suits_library(&with, &key) || find_entry(blas, &key)) return LK_OK;
-    if (!blas->choices) {
-        char library[64];
-        snprintf(library, sizeof library, "cuBLASLt %zu", lt.version);
-        blas->choices = lk__cuda_choices_open(device, library);
+    if (!blas || device->base.by_heuristic || !suits_library(&with, &key)) return LK_OK;
+    entry *e = find_entry(blas, &key);
+    char   library[64];
+    snprintf(library, sizeof library, "cuBLASLt %zu", lt.version);
+    lk__cuda_question question = {library, &key, sizeof key};
+    if (!e && !(e = add_entry(blas, &key))) return LK_ENOMEM;
+    bool known = take_choice(device, e, &with, &question);
+    if (!known && !e->listed && lk__cuda_choice_measures(device) && choose_fastest(device, e, p)) {
+        lk__cuda_choice_keep(device, &question, &e->chosen, sizeof e->chosen);
+        known = describe_choice(blas, e, &with, false);
     }
-    entry *e = add_entry(blas, &key);
-    if (!e) return LK_ENOMEM;
-    bool known = lk__cuda_choices_find(blas->choices, &key, sizeof key, &e->chosen, sizeof e->chosen);
-    if (!known && choose_fastest(device, e, p)) {
-        lk__cuda_choices_keep(blas->choices, &key, sizeof key, &e->chosen, sizeof e->chosen);
-        known = true;
-    }
-    if (known && !describe_choice(e, &with)) known = false;
-    if (!known) choose_first(blas, e, &with);
+    e->listed |= known;
+    if (e->listed)
+        lk__cuda_choice_use(device, &question, &e->chosen, sizeof e->chosen);
+    else
+        choose_first(blas, e, &with);
     return LK_OK;
 }
 

@@ -1,5 +1,8 @@
-/* choices.cu - the cache file of measured choices. Text, one choice a line: what the choice was measured with (GPU, driver, library), the
- * operation and its shape, both as hashes, and the choice's bytes, all in hexadecimal. */
+/* choices.cu - measured choices of algorithms: the cache file, what is given to a program, and what its kernels took.
+ *
+ * The file is text, one choice a line: what the choice was measured with (GPU, driver, library), the operation and its shape, all as
+ * hashes, and the choice's bytes in hexadecimal. Lists of programs have the same lines, and before the first line of a GPU and library
+ * one that says what they are: "on HASH TEXT". */
 #include "device/cuda/choices.h"
 
 #include <errno.h>
@@ -10,7 +13,7 @@
 #include <unistd.h>
 
 static const char HEADER[] = "lockstep cuda-algorithms 1\n";
-enum { PATH = 1024, LINE = 64 + 2 * LK__CUDA_CHOICE, MOST = 1 << 16 };
+enum { PATH = 1024, LINE = 64 + 2 * LK__CUDA_CHOICE, MOST = 1 << 16, ORIGIN = 512, ORIGINS = 8 };
 
 typedef struct choice {
     struct choice *next;
@@ -19,13 +22,31 @@ typedef struct choice {
     unsigned char  data[LK__CUDA_CHOICE];
 } choice;
 
+typedef struct choice_list {
+    choice *first, **last; /* last: where the next one is added; NULL: the list is empty */
+    int     count;
+} choice_list;
+
+/* What choices were measured with. */
+typedef struct origin {
+    uint64_t where;
+    char     text[ORIGIN];
+} origin;
+
 struct lk__cuda_choices {
-    lk_context *context;
-    uint64_t    where; /* hash of GPU, driver and library */
-    char        path[PATH];
-    bool        closed; /* the file is not ours or cannot be written: said once */
-    choice     *first;
-    int         count;
+    lk__cuda_device *device;
+    char             gpu[ORIGIN - 128];
+    char             path[PATH];
+    bool             opened;   /* the file was read */
+    bool             closed;   /* the file is not ours or cannot be written: said once */
+    choice_list      kept;     /* the file's, and what was measured since */
+    choice_list      given;    /* to the program that is being created */
+    choice_list      used;     /* by it, in the order in which its kernels were prepared */
+    origin           origins[ORIGINS];
+    int              origins_count;
+    char             whose[64]; /* who gave them; "": nobody */
+    bool             only;      /* nothing else is taken, and nothing measured */
+    bool             apart;     /* some that were given did not fit, which was said */
 };
 
 static bool find_path(char path[PATH])
@@ -45,57 +66,95 @@ static bool find_path(char path[PATH])
     return true;
 }
 
-static choice *find_choice(const lk__cuda_choices *c, uint64_t where, const uint64_t key[2])
+/* ---- lists ---- */
+
+static choice *find_choice(const choice_list *list, uint64_t where, const uint64_t key[2])
 {
-    for (choice *x = c->first; x; x = x->next)
+    for (choice *x = list->first; x; x = x->next)
         if (x->where == where && x->key[0] == key[0] && x->key[1] == key[1]) return x;
     return NULL;
 }
 
-static choice *add_choice(lk__cuda_choices *c, uint64_t where, const uint64_t key[2])
+static choice *add_choice(choice_list *list, uint64_t where, const uint64_t key[2])
 {
-    choice *x = c->count < MOST ? (choice *)calloc(1, sizeof *x) : NULL;
+    choice *x = list->count < MOST ? (choice *)calloc(1, sizeof *x) : NULL;
     if (!x) return NULL;
     x->where = where;
     x->key[0] = key[0], x->key[1] = key[1];
-    x->next = c->first;
-    c->first = x;
-    c->count++;
+    *(list->last ? list->last : &list->first) = x;
+    list->last = &x->next;
+    list->count++;
     return x;
 }
 
-static bool parse_line(lk__cuda_choices *c, const char *line)
+static void set_choice(choice_list *list, uint64_t where, const uint64_t key[2], const void *data, size_t bytes)
+{
+    choice *x = find_choice(list, where, key);
+    if (!x) x = add_choice(list, where, key);
+    if (!x || bytes > LK__CUDA_CHOICE) return;
+    memcpy(x->data, data, bytes);
+    x->bytes = bytes;
+}
+
+static void empty_list(choice_list *list)
+{
+    for (choice *x = list->first, *next; x; x = next) {
+        next = x->next;
+        free(x);
+    }
+    *list = choice_list{};
+}
+
+/* A line without its end, of `length` bytes. Choices that the list has already stay. */
+static bool parse_line(choice_list *list, const char *line, size_t length)
 {
     unsigned long long where, k0, k1;
     int                used = 0;
-    if (sscanf(line, "%16llx %16llx %16llx %n", &where, &k0, &k1, &used) != 3 || used == 0) return false;
-    const char *hex = line + used;
+    char               text[LINE];
+    unsigned char      data[LK__CUDA_CHOICE];
+    if (length >= sizeof text) return false;
+    memcpy(text, line, length);
+    text[length] = 0;
+    if (sscanf(text, "%16llx %16llx %16llx %n", &where, &k0, &k1, &used) != 3 || used == 0) return false;
+    const char *hex = text + used;
     size_t      digits = strspn(hex, "0123456789abcdef"), bytes = digits / 2;
-    if (digits % 2 || bytes == 0 || bytes > LK__CUDA_CHOICE || hex[digits] != '\n') return false;
-    uint64_t key[2] = {k0, k1};
-    if (find_choice(c, where, key)) return true;
-    choice *x = add_choice(c, where, key);
-    if (!x) return true;
+    if (digits % 2 || bytes == 0 || bytes > LK__CUDA_CHOICE || hex[digits] != 0) return false;
     for (size_t i = 0; i < bytes; i++) {
         char digit[3] = {hex[2 * i], hex[2 * i + 1], 0};
-        x->data[i] = (unsigned char)strtoul(digit, NULL, 16);
+        data[i] = (unsigned char)strtoul(digit, NULL, 16);
     }
-    x->bytes = bytes;
+    uint64_t key[2] = {k0, k1};
+    if (!find_choice(list, where, key)) set_choice(list, where, key, data, bytes);
     return true;
 }
 
-/* Adds the file's choices to those in memory, which win. */
+/* The line of a choice, with its end; its length. */
+static size_t format_choice(const choice *x, char text[LINE])
+{
+    int used = snprintf(text, LINE, "%016llx %016llx %016llx ", (unsigned long long)x->where,
+                        (unsigned long long)x->key[0], (unsigned long long)x->key[1]);
+    for (size_t i = 0; i < x->bytes; i++) used += snprintf(text + used, LINE - (size_t)used, "%02x", x->data[i]);
+    used += snprintf(text + used, LINE - (size_t)used, "\n");
+    return (size_t)used;
+}
+
+/* ---- the file ---- */
+
+/* Adds the file's choices to those in memory, which win. A missing file is empty. */
 static void read_choices(lk__cuda_choices *c)
 {
     char  line[LINE];
     FILE *file = c->closed ? NULL : fopen(c->path, "r");
     if (!file) return;
     bool whole = fgets(line, sizeof line, file) && strcmp(line, HEADER) == 0;
-    while (whole && fgets(line, sizeof line, file)) whole = parse_line(c, line);
+    while (whole && fgets(line, sizeof line, file)) {
+        size_t length = strlen(line);
+        whole = length > 0 && line[length - 1] == '\n' && parse_line(&c->kept, line, length - 1);
+    }
     fclose(file);
     if (whole) return;
     c->closed = true;
-    lk__cuda_host.log(c->context, LK_LOG_WARNING,
+    lk__cuda_host.log(c->device->base.context, LK_LOG_WARNING,
                       "%s is not a file of this version, and is not used: algorithms are measured in every start; "
                       "remove it to have them kept",
                       c->path);
@@ -103,17 +162,12 @@ static void read_choices(lk__cuda_choices *c)
 
 static void write_choices(lk__cuda_choices *c)
 {
-    char aside[PATH + 32];
+    char aside[PATH + 32], line[LINE];
     if (c->closed) return;
     snprintf(aside, sizeof aside, "%s.%ld", c->path, (long)getpid());
     FILE *file = fopen(aside, "w");
     if (file) fputs(HEADER, file);
-    for (const choice *x = c->first; file && x; x = x->next) {
-        fprintf(file, "%016llx %016llx %016llx ", (unsigned long long)x->where, (unsigned long long)x->key[0],
-                (unsigned long long)x->key[1]);
-        for (size_t i = 0; i < x->bytes; i++) fprintf(file, "%02x", x->data[i]);
-        fputc('\n', file);
-    }
+    for (const choice *x = c->kept.first; file && x; x = x->next) fwrite(line, 1, format_choice(x, line), file);
     bool failed = !file || ferror(file) != 0;
     if (file && fclose(file) != 0) failed = true;
     if (!failed && rename(aside, c->path) != 0) failed = true;
@@ -121,66 +175,204 @@ static void write_choices(lk__cuda_choices *c)
     int error = errno;
     (void)unlink(aside);
     c->closed = true;
-    lk__cuda_host.log(c->context, LK_LOG_WARNING, "measured algorithms cannot be kept in %s: %s", c->path,
+    lk__cuda_host.log(c->device->base.context, LK_LOG_WARNING, "measured algorithms cannot be kept in %s: %s", c->path,
                       strerror(error));
 }
 
-lk__cuda_choices *lk__cuda_choices_open(lk__cuda_device *device, const char *library)
+/* ---- where choices are measured ---- */
+
+/* The device's, made on first use; NULL: no memory. */
+static lk__cuda_choices *choices_of(lk__cuda_device *device)
 {
-    lk_context       *context = device->base.context;
+    cudaDeviceProp p;
+    int            driver = 0;
+    if (device->choices) return device->choices;
     lk__cuda_choices *c = (lk__cuda_choices *)calloc(1, sizeof *c);
-    cudaDeviceProp    p;
-    char              text[512];
-    int               driver = 0;
     if (!c) return NULL;
     memset(&p, 0, sizeof p);
     (void)cudaGetDeviceProperties(&p, device->number);
     (void)cudaDriverGetVersion(&driver);
-    snprintf(text, sizeof text, "%s, %d multiprocessors, driver %d, %s", p.name, p.multiProcessorCount, driver, library);
-    c->context = context;
-    c->where = lk__cuda_host.hash64(text, strlen(text), 0);
+    snprintf(c->gpu, sizeof c->gpu, "%s, %d multiprocessors, driver %d", p.name, p.multiProcessorCount, driver);
+    c->device = device;
     c->closed = !find_path(c->path);
-    read_choices(c);
-    return c;
+    return device->choices = c;
 }
 
-void lk__cuda_choices_close(lk__cuda_choices *c)
+/* The hash of this GPU with a library, which is among the origins afterwards. */
+static uint64_t origin_of(lk__cuda_choices *c, const char *library)
 {
-    if (!c) return;
-    for (choice *x = c->first, *next; x; x = next) {
-        next = x->next;
-        free(x);
+    char text[ORIGIN];
+    snprintf(text, sizeof text, "%s, %s", c->gpu, library);
+    uint64_t where = lk__cuda_host.hash64(text, strlen(text), 0);
+    for (int i = 0; i < c->origins_count; i++)
+        if (c->origins[i].where == where) return where;
+    if (c->origins_count == ORIGINS) return where;
+    origin *o = &c->origins[c->origins_count++];
+    o->where = where;
+    snprintf(o->text, sizeof o->text, "%s", text);
+    return where;
+}
+
+static const char *origin_text(const lk__cuda_choices *c, uint64_t where)
+{
+    for (int i = 0; i < c->origins_count; i++)
+        if (c->origins[i].where == where) return c->origins[i].text;
+    return "another GPU";
+}
+
+static void hash_key(const lk__cuda_question *q, uint64_t hashes[2])
+{
+    hashes[0] = lk__cuda_host.hash64(q->key, q->bytes, 1);
+    hashes[1] = lk__cuda_host.hash64(q->key, q->bytes, 2);
+}
+
+static void say_apart(lk__cuda_choices *c, uint64_t theirs, uint64_t own)
+{
+    if (c->apart) return;
+    c->apart = true;
+    lk__cuda_host.log(c->device->base.context, c->only ? LK_LOG_WARNING : LK_LOG_INFO,
+                      "the algorithms of %s were chosen on %s; this is %s: %s", c->whose, origin_text(c, theirs),
+                      origin_text(c, own),
+                      c->only ? "its libraries' first choices are used" : "they are measured anew");
+}
+
+/* ---- choosing ---- */
+
+lk__cuda_answer lk__cuda_choice_find(lk__cuda_device *device, const lk__cuda_question *q, void *data, size_t bytes)
+{
+    lk__cuda_choices *c = choices_of(device);
+    uint64_t          key[2];
+    if (!c) return CHOICE_NONE;
+    uint64_t where = origin_of(c, q->library);
+    hash_key(q, key);
+    for (const choice *x = c->given.first; x; x = x->next) {
+        if (x->key[0] != key[0] || x->key[1] != key[1]) continue;
+        if (x->where != where) say_apart(c, x->where, where);
+        if (x->where != where || x->bytes != bytes) continue;
+        memcpy(data, x->data, bytes);
+        return CHOICE_GIVEN;
     }
-    free(c);
-}
-
-static void hash_key(const void *key, size_t bytes, uint64_t hashes[2])
-{
-    hashes[0] = lk__cuda_host.hash64(key, bytes, 1);
-    hashes[1] = lk__cuda_host.hash64(key, bytes, 2);
-}
-
-bool lk__cuda_choices_find(const lk__cuda_choices *c, const void *key, size_t key_bytes, void *data, size_t bytes)
-{
-    uint64_t hashes[2];
-    if (!c) return false;
-    hash_key(key, key_bytes, hashes);
-    const choice *x = find_choice(c, c->where, hashes);
-    if (!x || x->bytes != bytes) return false;
+    if (c->only) return CHOICE_NONE;
+    if (!c->opened) read_choices(c);
+    c->opened = true;
+    const choice *x = find_choice(&c->kept, where, key);
+    if (!x || x->bytes != bytes) return CHOICE_NONE;
     memcpy(data, x->data, bytes);
+    return CHOICE_KEPT;
+}
+
+bool lk__cuda_choice_measures(lk__cuda_device *device) { return !device->choices || !device->choices->only; }
+
+void lk__cuda_choice_keep(lk__cuda_device *device, const lk__cuda_question *q, const void *data, size_t bytes)
+{
+    lk__cuda_choices *c = choices_of(device);
+    uint64_t          key[2];
+    if (!c) return;
+    hash_key(q, key);
+    set_choice(&c->kept, origin_of(c, q->library), key, data, bytes);
+    read_choices(c); /* other processes may have written it */
+    c->opened = true;
+    write_choices(c);
+}
+
+void lk__cuda_choice_use(lk__cuda_device *device, const lk__cuda_question *q, const void *data, size_t bytes)
+{
+    lk__cuda_choices *c = choices_of(device);
+    uint64_t          key[2];
+    if (!c) return;
+    hash_key(q, key);
+    set_choice(&c->used, origin_of(c, q->library), key, data, bytes);
+}
+
+void lk__cuda_choice_refuse(lk__cuda_device *device, const lk__cuda_question *q)
+{
+    lk__cuda_choices *c = choices_of(device);
+    if (!c || c->apart) return;
+    c->apart = true;
+    lk__cuda_host.log(device->base.context, LK_LOG_WARNING,
+                      "an algorithm of %s cannot be run here, by %s: %s, and the last bits may differ",
+                      c->whose[0] ? c->whose : "the list", q->library,
+                      c->only ? "the library's first choice is used" : "it is measured anew");
+}
+
+/* ---- lists of programs ---- */
+
+/* "on HASH TEXT" */
+static bool parse_origin(lk__cuda_choices *c, const char *line, size_t length)
+{
+    unsigned long long where;
+    int                used = 0;
+    char               text[ORIGIN + 32];
+    if (length >= sizeof text) return false;
+    memcpy(text, line, length);
+    text[length] = 0;
+    if (sscanf(text, "on %16llx %n", &where, &used) != 1 || used == 0 || strlen(text + used) >= ORIGIN) return false;
+    for (int i = 0; i < c->origins_count; i++)
+        if (c->origins[i].where == where) return true;
+    if (c->origins_count == ORIGINS) return true; /* its text is missing in messages alone */
+    origin *o = &c->origins[c->origins_count++];
+    o->where = where;
+    snprintf(o->text, sizeof o->text, "%s", text + used);
     return true;
 }
 
-void lk__cuda_choices_keep(lk__cuda_choices *c, const void *key, size_t key_bytes, const void *data, size_t bytes)
+lk_status lk__cuda_choose_begin(lk__device *base, const char *text, const char *whose, bool only)
 {
-    uint64_t hashes[2];
-    if (!c || bytes > LK__CUDA_CHOICE) return;
-    hash_key(key, key_bytes, hashes);
-    choice *x = find_choice(c, c->where, hashes);
-    if (!x) x = add_choice(c, c->where, hashes);
-    if (!x) return;
-    memcpy(x->data, data, bytes);
-    x->bytes = bytes;
-    read_choices(c); /* other ranks may have written it */
-    write_choices(c);
+    lk__cuda_device *device = (lk__cuda_device *)base;
+    if (device->number < 0 || (!device->choices && !text && !only)) return LK_OK; /* none was used yet */
+    lk__cuda_choices *c = choices_of(device);
+    if (!c) return LK_ENOMEM;
+    empty_list(&c->given);
+    empty_list(&c->used);
+    c->origins_count = 0;
+    c->only = only;
+    c->apart = false;
+    snprintf(c->whose, sizeof c->whose, "%s", whose ? whose : "");
+    for (const char *line = text, *end; line && *line; line = *end ? end + 1 : end) {
+        end = line + strcspn(line, "\n");
+        size_t length = (size_t)(end - line);
+        if (strncmp(line, "on ", 3) == 0 ? parse_origin(c, line, length) : parse_line(&c->given, line, length)) continue;
+        empty_list(&c->given);
+        return lk__cuda_host.fail(base->context, LK_EFORMAT, "the list of algorithms of %s is damaged: \"%.*s\"",
+                                  whose ? whose : "the caller", length < 80 ? (int)length : 80, line);
+    }
+    return LK_OK;
+}
+
+/* Whether no earlier one of the list was measured on the same. */
+static bool is_first_on(const choice_list *list, const choice *x)
+{
+    const choice *first = list->first;
+    while (first->where != x->where) first = first->next;
+    return first == x;
+}
+
+static size_t append_line(char *text, size_t bytes, size_t used, const char *line, size_t length)
+{
+    if (used + length < bytes) memcpy(text + used, line, length);
+    return used + length;
+}
+
+size_t lk__cuda_choose_list(lk__device *base, char *text, size_t bytes, bool *apart)
+{
+    const lk__cuda_choices *c = ((lk__cuda_device *)base)->choices;
+    char                    on[ORIGIN + 32], line[LINE];
+    size_t                  used = 0;
+    *apart = c && c->apart;
+    for (const choice *x = c ? c->used.first : NULL; x; x = x->next) {
+        int length = snprintf(on, sizeof on, "on %016llx %s\n", (unsigned long long)x->where, origin_text(c, x->where));
+        if (is_first_on(&c->used, x)) used = append_line(text, bytes, used, on, (size_t)length);
+        used = append_line(text, bytes, used, line, format_choice(x, line));
+    }
+    if (bytes > 0) text[used < bytes ? used : 0] = 0;
+    return used;
+}
+
+void lk__cuda_choices_free(lk__cuda_choices *c)
+{
+    if (!c) return;
+    empty_list(&c->kept);
+    empty_list(&c->given);
+    empty_list(&c->used);
+    free(c);
 }

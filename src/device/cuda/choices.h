@@ -1,23 +1,45 @@
-/* device/cuda/choices.h - a cache file of measured choices: which algorithm of a library is the fastest for an operation and a shape, on
- * this GPU with these versions. A second start then measures nothing. */
+/* device/cuda/choices.h - which algorithm of a library is taken for an operation and a shape: choices that were measured before, on this
+ * GPU with these versions, in a cache file; choices that are given to a program, by rank 0 or by a checkpoint; and the list of those
+ * that the program's kernels took (device.h, choose_begin).
+ *
+ * What is chosen without measuring (a library's first algorithm) depends on shapes and versions alone, and is in no list. */
 #ifndef LK__CUDA_CHOICES_H
 #define LK__CUDA_CHOICES_H
 
 #include "device/cuda/cuda.h"
 
-typedef struct lk__cuda_choices lk__cuda_choices;
+enum { LK__CUDA_CHOICE = 256 }; /* bytes of a choice, at most */
 
-/* Reads $XDG_CACHE_HOME/lockstep/cuda-algorithms, or the one in ~/.cache. `library`: name and version; choices of other versions, GPUs
- * and drivers stay in the file and are not found. NULL: no memory. A missing file is empty; one that is not ours is left alone, with a
- * line in the log. */
-lk__cuda_choices *lk__cuda_choices_open(lk__cuda_device *device, const char *library);
-void              lk__cuda_choices_close(lk__cuda_choices *choices); /* NULL is fine */
-/* A choice of `bytes` bytes, at most LK__CUDA_CHOICE; false: there is none. */
-bool lk__cuda_choices_find(const lk__cuda_choices *choices, const void *key, size_t key_bytes, void *choice,
-                           size_t bytes);
-/* Keeps it, and rewrites the file aside. What other processes have added to it meanwhile stays. */
-void lk__cuda_choices_keep(lk__cuda_choices *choices, const void *key, size_t key_bytes, const void *choice,
-                           size_t bytes);
-enum { LK__CUDA_CHOICE = 256 };
+/* What is chosen for. Both as bytes without undefined ones. */
+typedef struct lk__cuda_question {
+    const char *library; /* name and version */
+    const void *key;     /* operation and shape */
+    size_t      bytes;
+} lk__cuda_question;
+
+typedef enum lk__cuda_answer {
+    CHOICE_NONE,
+    CHOICE_KEPT,  /* measured before, by this process or another */
+    CHOICE_GIVEN, /* whoever gave it had the same GPU and versions, but perhaps another shape of memory: check that it can be run */
+} lk__cuda_answer;
+
+/* A choice of `bytes` bytes. Where one is given that was measured on another GPU, or with other versions, that is said once a program,
+ * and it does not count. */
+lk__cuda_answer lk__cuda_choice_find(lk__cuda_device *device, const lk__cuda_question *question, void *choice,
+                                     size_t bytes);
+/* Whether what is not found is to be measured; otherwise the library's first algorithm is taken. */
+bool lk__cuda_choice_measures(lk__cuda_device *device);
+/* Keeps a measured choice in the file, $XDG_CACHE_HOME/lockstep/cuda-algorithms or the one in ~/.cache, which is rewritten aside. What
+ * other processes have added to it meanwhile stays. */
+void lk__cuda_choice_keep(lk__cuda_device *device, const lk__cuda_question *question, const void *choice, size_t bytes);
+/* Adds a choice to the program's list. */
+void lk__cuda_choice_use(lk__cuda_device *device, const lk__cuda_question *question, const void *choice, size_t bytes);
+/* A choice that was given cannot be run: said once a program. */
+void lk__cuda_choice_refuse(lk__cuda_device *device, const lk__cuda_question *question);
+
+/* device.h's hooks. */
+lk_status lk__cuda_choose_begin(lk__device *device, const char *text, const char *whose, bool only);
+size_t    lk__cuda_choose_list(lk__device *device, char *text, size_t bytes, bool *apart);
+void      lk__cuda_choices_free(lk__cuda_choices *choices); /* NULL is fine */
 
 #endif

@@ -330,6 +330,17 @@ static bool choose_fastest(lk__device *device, const lk__kernel_call *planned, c
     return measured;
 }
 
+/* Takes a choice that was measured before, or given. */
+static bool take_choice(lk__cuda_device *device, lk__dnn_entry *e, const lk__cuda_question *question,
+                        lk__cuda_answer answer, const conv_choice *choice)
+{
+    bool fits = choice->plan < 0 || (choice->plan < e->plan_count && e->plans[choice->plan].engine == choice->engine);
+    if (answer == CHOICE_GIVEN && !fits) lk__cuda_choice_refuse(device, question);
+    if (answer == CHOICE_NONE || !fits) return false;
+    e->chosen = choice->plan < 0 ? -1 : choice->plan;
+    return true;
+}
+
 lk_status lk__cuda_conv_dnn_prepare(lk__device *base, const lk__kernel_call *call, conv_direction direction)
 {
     lk__cuda_device *device = (lk__cuda_device *)base;
@@ -337,27 +348,30 @@ lk_status lk__cuda_conv_dnn_prepare(lk__device *base, const lk__kernel_call *cal
     lk__cuda_dnn    *dnn = library_for(device, call, v);
     conv_key         key = key_of(call, v, direction);
     char             library[64];
-    if (!dnn || lk__dnn_find(dnn, &key, sizeof key)) return LK_OK;
+    conv_choice      choice;
+    if (!dnn) return LK_OK;
     snprintf(library, sizeof library, "cuDNN %d", lk__dnn_version(dnn));
-    lk__cuda_choices *choices = lk__cuda_choices_open(device, library);
-
-    conv_choice choice;
+    lk__cuda_question question = {library, &key, sizeof key};
     memset(&choice, 0, sizeof choice);
-    bool           known = lk__cuda_choices_find(choices, &key, sizeof key, &choice, sizeof choice);
-    lk__dnn_entry *e = get_entry(dnn, &key, known && choice.plan >= 0 ? choice.plan + 1 : known ? 1 : DNN_PLANS);
-    if (e && e->plan_count == 0) e = NULL;
-    if (known && choice.plan >= 0)
-        known = e && choice.plan < e->plan_count && e->plans[choice.plan].engine == choice.engine;
-    if (e && known) e->chosen = choice.plan;
-    if (e && !known && choose_fastest(base, call, v, direction, dnn, e)) {
-        choice.plan = e->chosen;
-        choice.engine = e->chosen < 0 ? 0 : e->plans[e->chosen].engine;
-        lk__cuda_choices_keep(choices, &key, sizeof key, &choice, sizeof choice);
-    }
-    if (!e && device->dnn) /* not an error: ours run */
+
+    lk__cuda_answer answer = lk__cuda_choice_find(device, &question, &choice, sizeof choice);
+    bool            there = lk__dnn_find(dnn, &key, sizeof key), listed = answer != CHOICE_NONE;
+    /* Plans take long to make: no more of them than are needed. */
+    int            most = !listed ? DNN_PLANS : choice.plan >= 0 ? choice.plan + 1 : 1;
+    lk__dnn_entry *e = get_entry(dnn, &key, lk__cuda_choice_measures(device) || listed ? most : 1);
+    if (!e || e->plan_count == 0) { /* not an error: ours run */
         lk__cuda_host.log(base->context, LK_LOG_DEBUG, "cuDNN has no engine for this convolution of %d channels to %d",
                           v.c, v.o);
-    lk__cuda_choices_close(choices);
+        return LK_OK;
+    }
+    listed = take_choice(device, e, &question, answer, &choice);
+    if (!listed && !there && lk__cuda_choice_measures(device) && choose_fastest(base, call, v, direction, dnn, e)) {
+        choice.plan = e->chosen;
+        choice.engine = e->chosen < 0 ? 0 : e->plans[e->chosen].engine;
+        lk__cuda_choice_keep(device, &question, &choice, sizeof choice);
+        listed = true;
+    }
+    if (listed) lk__cuda_choice_use(device, &question, &choice, sizeof choice);
     return LK_OK;
 }
 

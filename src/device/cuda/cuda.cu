@@ -6,6 +6,7 @@
 #include "device/cuda/cuda.h"
 
 #include "device/cuda/backend.h"
+#include "device/cuda/choices.h"
 #include "device/cuda/dnn.h"
 #include "device/cuda/spans.h"
 
@@ -434,6 +435,7 @@ static void cuda_close(lk__device *d)
     lk__cuda_blas_free(c);
     lk__cuda_dnn_free(c->dnn);
     lk__cuda_spans_free(c);
+    lk__cuda_choices_free(c->choices);
     if (c->word) (void)cudaFree(c->word);
     if (c->alone) (void)cudaStreamDestroy(c->alone);
     lk__cuda_host.free(d->context, LK_MEMORY_OTHER, c, sizeof *c);
@@ -490,6 +492,8 @@ static lk__device_backend make_backend()
     b.memory_free = cuda_memory_free;
     b.run_many = lk__cuda_run_many;
     b.find = lk__cuda_find;
+    b.choose_begin = lk__cuda_choose_begin;
+    b.choose_list = lk__cuda_choose_list;
     b.add = lk__cuda_add;
     b.hash = cuda_hash;
     b.finite = lk__cuda_finite;

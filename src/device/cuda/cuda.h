@@ -30,6 +30,7 @@ struct lk__device_event {
 struct lk__cuda_blas; /* blas.cu: cuBLASLt */
 struct lk__cuda_dnn;  /* dnn.cu: cuDNN */
 struct lk__cuda_spans; /* cupti.cu: what ran */
+struct lk__cuda_choices; /* choices.cu */
 
 typedef struct lk__cuda_device {
     lk__device     base;
@@ -42,6 +43,7 @@ typedef struct lk__cuda_device {
     lk__cuda_dnn  *dnn;
     lk__cuda_spans *spans;    /* NULL: none were asked for */
     lk_device_speed speed[3]; /* of f32, f64 and bf16; flops 0: not measured */
+    lk__cuda_choices *choices; /* made on first use */
     int32_t       *word;     /* lk__cuda_word */
     char           why[256]; /* without a GPU: the reason */
 } lk__cuda_device;

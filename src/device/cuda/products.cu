@@ -99,36 +99,27 @@ static bool small_suits(const lk__cuda_device *device, const lk__cuda_product *p
     return type && p->batch == 1 && p->m > 0 && p->n > 0 && p->k > 0 && p->k <= LONGEST && is_small(device, p);
 }
 
-#if !defined(LK_CUDA_EMULATED)
-
 static bool use_library(const lk__cuda_device *device, const lk__cuda_product *p)
 {
     return !lk__cuda_plain() && p->m > 0 && p->n > 0 && p->k > 0 && p->batch > 0 && !is_small(device, p);
 }
-#endif
 
 lk_status lk__cuda_gemm(const lk__kernel_call *call, const lk__cuda_product *p)
 {
     if (lk__cuda_few_rows_suit(cuda_device(call), p)) return lk__cuda_few_rows(call, p);
     if (small_suits(cuda_device(call), p)) return lk__cuda_small_product(call, p);
-#if !defined(LK_CUDA_EMULATED)
     if (use_library(cuda_device(call), p)) {
         lk_status status = lk__cuda_blas_run(call, p);
         if (status != LK_EUNSUPPORTED) return status;
     }
-#endif
     return lk__cuda_gemm_plain(call, p);
 }
 
 lk_status lk__cuda_gemm_prepare(lk__device *device, const lk__cuda_product *p)
 {
-#if !defined(LK_CUDA_EMULATED)
     lk__cuda_product there = *p; /* operands have no addresses yet */
     there.a = there.b = NULL;
     if (!lk__cuda_few_rows_suit((lk__cuda_device *)device, &there) && use_library((lk__cuda_device *)device, p))
         return lk__cuda_blas_prepare(device, p);
-#endif
-    (void)device;
-    (void)p;
     return LK_OK;
 }

@@ -1,0 +1,78 @@
+/* choices.c - the algorithms that a program's kernels use, where its device measures them: all ranks take rank 0's, so they measure
+ * nothing and, on the same kind of GPU, compute with the same bits; and the list becomes part of the plan's fingerprint, which ranks
+ * compare, and of checkpoints. */
+#include "run/program.h"
+
+#include "base/hash.h"
+
+#include <string.h>
+
+static bool chooses(const lk_program *p) { return p->device->backend->choose_begin != NULL; }
+
+/* ---- before kernels are prepared ---- */
+
+/* Receives rank 0's list; it is the plan's then. */
+static lk_status receive_list(lk_program *p)
+{
+    int64_t   length = 0;
+    char     *text = NULL;
+    lk_status status = lk_comm_broadcast(p->comm, &length, 1, LK_I64, 0, NULL);
+    if (status < 0) return status;
+    if (length > 0 && !(text = lk__alloc(p->context, LK_MEMORY_OTHER, (size_t)length + 1))) return LK_ENOMEM;
+    if (length > 0) status = lk_comm_broadcast(p->comm, text, (size_t)length, LK_U8, 0, NULL);
+    if (status >= 0) status = lk__plan_set_algorithms(p->plan, text, (size_t)length);
+    lk__free(p->context, LK_MEMORY_OTHER, text, (size_t)length + 1);
+    return status;
+}
+
+lk_status lk__choices_begin(lk_program *p)
+{
+    bool      follows = p->comm && lk_comm_rank(p->comm) > 0;
+    lk_status status = LK_OK;
+    if (follows && p->first_chooses) status = receive_list(p);
+    if (p->comm && !follows && chooses(p)) lk_comm_busy_begin(p->comm, "choosing algorithms");
+    if (status < 0 || !chooses(p)) return status;
+    return p->device->backend->choose_begin(p->device, p->plan->algorithms, follows ? "rank 0" : "the checkpoint",
+                                            follows);
+}
+
+/* ---- afterwards ---- */
+
+/* What the kernels took becomes the plan's list; *apart: they could not take all that they were given. */
+static lk_status take_list(lk_program *p, bool *apart)
+{
+    const lk__device_backend *backend = p->device->backend;
+    size_t                    bytes = backend->choose_list(p->device, NULL, 0, apart) + 1;
+    char                     *text = lk__alloc(p->context, LK_MEMORY_OTHER, bytes);
+    if (!text) return LK_ENOMEM;
+    (void)backend->choose_list(p->device, text, bytes, apart);
+    lk_status status = lk__plan_set_algorithms(p->plan, text, bytes - 1);
+    lk__free(p->context, LK_MEMORY_OTHER, text, bytes);
+    return status;
+}
+
+static lk_status send_list(lk_program *p)
+{
+    int64_t   length = p->plan->algorithms ? (int64_t)strlen(p->plan->algorithms) : 0;
+    lk_status status = lk_comm_broadcast(p->comm, &length, 1, LK_I64, 0, NULL);
+    if (status < 0 || length == 0) return status;
+    return lk_comm_broadcast(p->comm, p->plan->algorithms, (size_t)length, LK_U8, 0, NULL);
+}
+
+lk_status lk__choices_end(lk_program *p, lk_status status)
+{
+    uint64_t theirs = lk_plan_fingerprint(p->plan); /* of a rank above 0: with rank 0's list */
+    bool     follows = p->comm && lk_comm_rank(p->comm) > 0, apart = !chooses(p);
+    if (chooses(p) && p->comm && !follows) lk_comm_busy_end(p->comm);
+    if (status < 0 || (chooses(p) && (status = take_list(p, &apart)) < 0)) return status;
+    if (!p->comm || !p->first_chooses) return LK_OK;
+    if (!follows && (status = send_list(p)) < 0) return status;
+    /* A rank with another GPU has said that it cannot take rank 0's list. */
+    int      different;
+    uint64_t mine = follows && apart ? theirs : lk_plan_fingerprint(p->plan);
+    if ((status = lk__find_different(p->context, p->comm, mine, &different)) < 0 || different < 0) return status;
+    return lk__fail(p->context, LK_EMISMATCH,
+                    "rank %d would use other algorithms than rank 0, on the same kind of GPU: start all ranks with the "
+                    "same libraries and the same LOCKSTEP_CUDA_… settings",
+                    different);
+}
