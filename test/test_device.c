@@ -108,6 +108,39 @@ static void check_copies(lk_context *c, lk__device *d)
 
 static void memory_is_zero_at_first_and_copies_arrive(void) { each_device(check_copies); }
 
+/* Every byte of a region can be written without changing another one; sizes of 0, 1 and one past an alignment. */
+static void check_parts(lk_context *c, lk__device *d)
+{
+    enum { PARTS = 5 };
+    static const size_t sizes[PARTS] = {1, 0, 65537, 256, 4097};
+    char               *memory[PARTS], *block;
+    unsigned char       read[65537];
+    lk__device_part     parts[PARTS];
+    size_t   before[2] = {lk_context_memory(c, LK_MEMORY_GRADIENTS), lk_context_memory(c, LK_MEMORY_BUFFERS)};
+    size_t   other = lk_context_memory(c, LK_MEMORY_OTHER);
+    uint64_t calls = lk_context_allocations(c);
+    for (int i = 0; i < PARTS; i++)
+        parts[i] = (lk__device_part){i % 2 ? LK_MEMORY_BUFFERS : LK_MEMORY_GRADIENTS, sizes[i], &memory[i]};
+    REQUIRE(lk__device_alloc_parts(d, parts, PARTS, &block) == LK_OK);
+    CHECK(!memory[1] && (block != NULL) == d->backend->together);
+    CHECK(lk_context_allocations(c) == calls + (d->backend->together ? 1 : PARTS - 1));
+    CHECK(lk_context_memory(c, LK_MEMORY_GRADIENTS) == before[0] + 1 + 65537 + 4097 &&
+          lk_context_memory(c, LK_MEMORY_BUFFERS) == before[1] + 256 && lk_context_memory(c, LK_MEMORY_OTHER) == other);
+    for (int round = 0; round < 2; round++) /* zeros at first, then each one's own byte */
+        for (int i = 0; i < PARTS; i++) {
+            if (sizes[i] == 0) continue;
+            CHECK((uintptr_t)memory[i] % LK__ALIGN == 0);
+            REQUIRE(lk__device_read(d, NULL, read, memory[i], sizes[i]) == LK_OK);
+            for (size_t k = 0; k < sizes[i]; k++)
+                REQUIRE(read[k] == (round ? i + 1 : 0), "part %d, byte %zu is %d", i, k, read[k]);
+            REQUIRE(round || d->backend->fill(d, NULL, memory[i], i + 1, sizes[i]) == LK_OK);
+        }
+    lk__device_free_parts(d, parts, PARTS, block);
+    CHECK(!memory[0] && lk_context_memory(c, LK_MEMORY_GRADIENTS) == before[0] &&
+          lk_context_memory(c, LK_MEMORY_BUFFERS) == before[1] && lk_context_memory(c, LK_MEMORY_OTHER) == other);
+}
+static void regions_that_are_allocated_together_are_apart(void) { each_device(check_parts); }
+
 static void check_streams(lk_context *c, lk__device *d)
 {
     const lk__device_backend *b = d->backend;
@@ -352,6 +385,7 @@ int main(void)
 {
     RUN(devices_are_chosen_by_name);
     RUN(memory_is_zero_at_first_and_copies_arrive);
+    RUN(regions_that_are_allocated_together_are_apart);
     RUN(a_stream_waits_for_the_event_of_another);
     RUN(sums_hashes_and_checks_are_those_of_plain_loops);
     RUN(speed_is_measured_once);

@@ -116,6 +116,49 @@ void lk__device_free(lk__device *d, lk_memory kind, void *memory, size_t bytes)
     if (memory) d->backend->free(d, kind, memory, bytes);
 }
 
+enum { PART_ALIGN = 256 }; /* what a GPU's libraries want of their workspaces, at least */
+
+static size_t parts_bytes(const lk__device_part *parts, int count)
+{
+    size_t bytes = 0;
+    for (int i = 0; i < count; i++) bytes += lk__round_up(parts[i].bytes, PART_ALIGN);
+    return bytes;
+}
+
+lk_status lk__device_alloc_parts(lk__device *d, const lk__device_part *parts, int count, char **block)
+{
+    size_t    bytes = parts_bytes(parts, count), at = 0;
+    lk_status status = LK_OK;
+    *block = NULL;
+    for (int i = 0; i < count; i++) *parts[i].memory = NULL;
+    if (d->backend->together) status = lk__device_alloc(d, LK_MEMORY_OTHER, bytes, block);
+    if (*block) lk__account(d->context, LK_MEMORY_OTHER, -(ptrdiff_t)bytes);
+    for (int i = 0; i < count && status >= 0; i++) {
+        if (!d->backend->together) {
+            status = lk__device_alloc(d, parts[i].kind, parts[i].bytes, parts[i].memory);
+        } else if (parts[i].bytes) {
+            *parts[i].memory = *block + at;
+            at += lk__round_up(parts[i].bytes, PART_ALIGN);
+            lk__account(d->context, parts[i].kind, (ptrdiff_t)parts[i].bytes);
+        }
+    }
+    return status;
+}
+
+void lk__device_free_parts(lk__device *d, const lk__device_part *parts, int count, char *block)
+{
+    size_t bytes = parts_bytes(parts, count);
+    for (int i = 0; i < count; i++) {
+        if (!block)
+            lk__device_free(d, parts[i].kind, *parts[i].memory, parts[i].bytes);
+        else
+            lk__account(d->context, parts[i].kind, -(ptrdiff_t)parts[i].bytes);
+        *parts[i].memory = NULL;
+    }
+    if (block) lk__account(d->context, LK_MEMORY_OTHER, (ptrdiff_t)bytes);
+    lk__device_free(d, LK_MEMORY_OTHER, block, bytes);
+}
+
 lk_status lk__device_read(lk__device *d, lk__device_stream *stream, void *host, const void *from, size_t bytes)
 {
     if (bytes == 0) return LK_OK;

@@ -186,8 +186,6 @@ typedef struct lk__device_backend {
     /* Makes the rows of a batch. NULL: the host does. */
     lk_status (*gather)(lk__device *device, lk__device_stream *stream, const lk__device_gather *gather,
                         const lk__device_rows *rows);
-    /* Bytes that could be allocated now; SIZE_MAX: not known, because it was opened for plans alone. With gather. */
-    size_t (*memory_free)(lk__device *device);
 
     /* The kernel of an operation whose tensors are stored as `element`; call has the operands' types and shapes at the capacity. */
     lk__device_kernel (*find)(lk__device *device, lk__op op, lk_dtype element, const lk__kernel_call *call);
@@ -215,6 +213,10 @@ typedef struct lk__device_backend {
     /* linear, where the activation is gelu_tanh, has a second output, and linear_grad_input a third input: what gelu is applied to. */
     bool fuses_gelu;
     bool channels_last; /* its kernels read and write images with the channels last */
+
+    /* Bytes of its memory that can still be allocated, and of all of it; 0: not known. NULL: as for the host's. */
+    void (*available)(lk__device *device, size_t *free, size_t *total);
+    bool together; /* what is allocated together (lk__device_alloc_parts) is one allocation */
 } lk__device_backend;
 
 enum { LK__DEVICE_ADDENDS = LK__LEAVES_MOST };
@@ -238,6 +240,16 @@ static inline bool lk__device_is_host(const lk__device *d) { return d->backend->
 /* Zeroed; accounted under kind. bytes 0: *memory is NULL. */
 lk_status lk__device_alloc(lk__device *device, lk_memory kind, size_t bytes, char **memory);
 void      lk__device_free(lk__device *device, lk_memory kind, void *memory, size_t bytes); /* NULL is fine */
+
+/* Regions that are allocated together: where the device says so, as aligned parts of one allocation, *block; otherwise one by one, so
+ * that tools find writes past a region, and *block is NULL. Each is accounted under its kind; one of 0 bytes is NULL. */
+typedef struct lk__device_part {
+    lk_memory kind;
+    size_t    bytes;
+    char    **memory; /* where its address is kept */
+} lk__device_part;
+lk_status lk__device_alloc_parts(lk__device *device, const lk__device_part *parts, int count, char **block);
+void      lk__device_free_parts(lk__device *device, const lk__device_part *parts, int count, char *block);
 
 /* Copies that wait: before the first returns the numbers are there, before the second the host's memory may be reused. */
 lk_status lk__device_read(lk__device *device, lk__device_stream *stream, void *host, const void *from, size_t bytes);

@@ -43,6 +43,18 @@ static size_t leaves_bytes(size_t here)
     return lk__round_up(sizeof(lk__kernel_leaves) + (here + 1) * sizeof(int64_t), LK__ALIGN);
 }
 
+size_t lk__leaf_batch_sums_bytes(const lk_program *p)
+{
+    const lk__plan_list *planned = &p->plan->train;
+    size_t               bytes = 0;
+    for (size_t i = 0; i < planned->order_count; i++) {
+        const lk__graph_node *n = &planned->graph->nodes[planned->order[i]];
+        if (lk__op_find(n->op)->runs != LK__RUNS_NOTHING && lk__plan_by_leaf(planned, planned->order[i]))
+            bytes += private_bytes(planned, n);
+    }
+    return bytes * (size_t)lk__leaves_here(p);
+}
+
 lk_status lk__leaf_batch_build(lk_program *p)
 {
     const lk__plan_list *planned = &p->plan->train;
@@ -52,12 +64,10 @@ lk_status lk__leaf_batch_build(lk_program *p)
         if (!lk__plan_by_leaf(planned, list->instructions[i].node)) continue;
         calls += here;
         trees += adds_leaves(node_of(p, i)) ? here : 0;
-        p->leaf_sums_bytes += here * private_bytes(planned, node_of(p, i));
     }
     p->leaf_bytes = lk__round_up(calls * sizeof(lk__kernel_call), LK__ALIGN) + trees * leaves_bytes(here);
     p->leaf_memory = lk__alloc(p->context, LK_MEMORY_OTHER, p->leaf_bytes);
     if (!p->leaf_memory) return LK_ENOMEM;
-    if (lk__device_alloc(p->device, LK_MEMORY_OTHER, p->leaf_sums_bytes, &p->leaf_sums) < 0) return LK_ENOMEM;
     lk__kernel_call *call = (lk__kernel_call *)p->leaf_memory;
     char            *tree = p->leaf_memory + lk__round_up(calls * sizeof(lk__kernel_call), LK__ALIGN);
     char            *sums = p->leaf_sums;

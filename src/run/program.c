@@ -2,8 +2,6 @@
  * binding inputs, splitting a batch into micro-batches and reading results; sections run in section.c. */
 #include "run/timeline.h"
 
-#include "comm/abort.h"
-
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -168,22 +166,6 @@ static lk_status prepare_lists(lk_program *p)
     return lk__choices_end(p, status < 0 ? status : build_lists(p));
 }
 
-/* Gradients are in memory that other ranks of the host can read, where the group reaches the device's memory; they are accounted in
- * the same way. */
-static lk_status make_gradients(lk_program *p)
-{
-    size_t bytes = p->plan->memory[LK_MEMORY_GRADIENTS];
-    if (bytes == 0) return LK_OK;
-    if (!p->comm || !lk__comm_reaches(p->comm, p->device))
-        return lk__device_alloc(p->device, LK_MEMORY_GRADIENTS, bytes, &p->gradients);
-    void     *memory;
-    lk_status status = lk_comm_alloc(p->comm, bytes, &memory);
-    if (status < 0) return lk__fail_prefix(p->context, status, "gradients in shared memory: ");
-    p->gradients = memory;
-    lk__account(p->context, LK_MEMORY_GRADIENTS, (ptrdiff_t)bytes);
-    return LK_OK;
-}
-
 lk_status lk_program_create(lk_plan *plan, lk_store *store, lk_comm *comm, lk_program **program)
 {
     lk_context *c = plan->context;
@@ -205,13 +187,10 @@ lk_status lk_program_create(lk_plan *plan, lk_store *store, lk_comm *comm, lk_pr
     p->device->by_heuristic |= plan->parallel.leaves > 0;
     const char *waits = getenv("LOCKSTEP_DEVICE_SYNC");
     p->waits = waits && *waits && strcmp(waits, "0") != 0;
-    if ((status = p->device->backend->stream_create(p->device, &p->stream)) < 0 ||
-        (status = lk__device_alloc(p->device, LK_MEMORY_ACTIVATIONS, plan->memory[LK_MEMORY_ACTIVATIONS], &p->arena)) <
-            0 ||
-        (status = lk__device_alloc(p->device, LK_MEMORY_WORKSPACE, plan->memory[LK_MEMORY_WORKSPACE], &p->workspace)) < 0)
+    if ((status = p->device->backend->stream_create(p->device, &p->stream)) < 0 || (status = lk__regions_create(p)) < 0)
         goto fail;
     if (p->comm && (status = lk__verify_plans(p)) < 0) goto fail;
-    if ((status = make_gradients(p)) < 0 || (status = make_slots(p)) < 0 || (status = lk__staging_create(p)) < 0 ||
+    if ((status = lk__gradients_share(p)) < 0 || (status = make_slots(p)) < 0 || (status = lk__staging_create(p)) < 0 ||
         (status = prepare_lists(p)) < 0 || (status = lk__collectives_create(p)) < 0 ||
         (status = lk__graphs_create(p)) < 0 || (status = lk__queue_create(p)) < 0 || (status = lk__update_create(p)) < 0)
         goto fail;
@@ -233,7 +212,7 @@ void lk_program_free(lk_program *p)
 {
     if (!p) return;
     lk_context *c = p->context;
-    size_t      inputs = p->values * sizeof *p->bound, gradients = p->plan->memory[LK_MEMORY_GRADIENTS];
+    size_t      inputs = p->values * sizeof *p->bound;
     lk__timeline_free(p);
     lk__update_free(p);
     lk__queue_free(p);
@@ -241,14 +220,8 @@ void lk_program_free(lk_program *p)
     lk__graphs_free(p);
     lk__collectives_free(p);
     lk__staging_free(p);
-    lk__device_free(p->device, LK_MEMORY_ACTIVATIONS, p->arena, p->plan->memory[LK_MEMORY_ACTIVATIONS]);
-    lk__device_free(p->device, LK_MEMORY_WORKSPACE, p->workspace, p->plan->memory[LK_MEMORY_WORKSPACE]);
-    if (p->comm && p->gradients && lk__comm_reaches(p->comm, p->device)) {
-        lk_comm_release(p->comm, p->gradients);
-        lk__account(c, LK_MEMORY_GRADIENTS, -(ptrdiff_t)gradients);
-    } else {
-        lk__device_free(p->device, LK_MEMORY_GRADIENTS, p->gradients, gradients);
-    }
+    lk__gradients_release(p);
+    lk__regions_free(p);
     for (int i = 0; p->slots && i < p->plan->slots; i++) {
         free_list(c, &p->slots[i].train);
         lk__free(c, LK_MEMORY_OTHER, (void *)p->slots[i].inputs, inputs);
@@ -256,7 +229,6 @@ void lk_program_free(lk_program *p)
     free_list(c, &p->evaluate);
     p->device->backend->stream_free(p->device, p->stream);
     lk__free(c, LK_MEMORY_OTHER, p->leaf_memory, p->leaf_bytes);
-    lk__device_free(p->device, LK_MEMORY_OTHER, p->leaf_sums, p->leaf_sums_bytes);
     lk__free(c, LK_MEMORY_OTHER, p->trace_names, p->trace_names_bytes);
     lk__free(c, LK_MEMORY_OTHER, p->numbers, numbers_bytes(p));
     lk__free(c, LK_MEMORY_OTHER, p->named, p->plan->graph->metrics_count * sizeof *p->named);

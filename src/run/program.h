@@ -93,8 +93,10 @@ struct lk_program {
     char  *leaf_sums; /* with batch_leaves: sums that collectives read; the device's memory */
     size_t leaf_sums_bytes;
 
-    char   *staged;    /* off the CPU: the report of ids out of range, the slots' inputs, then … */
-    char   *rows_sent; /* … samples that were sent by row, where steps are not queued; NULL: none are */
+    char   *block;                  /* of the device's memory: all regions; NULL: each is its own allocation */
+    char   *landed, *queue_numbers; /* regions of step.c */
+    char   *staged;                 /* off the CPU: the report of ids out of range, the slots' inputs, then … */
+    char   *rows_sent;              /* … samples that were sent by row, where steps are not queued; NULL: none are */
     size_t  staged_bytes;
     size_t *input_offsets;             /* in the inputs of a slot, by value id; last: the ids */
     lk__kernel_invalid_id *report;     /* off the CPU: where kernels report ids */
@@ -143,6 +145,13 @@ static inline size_t lk__bytes_at_count(const lk__graph_shape *s, int64_t sample
     for (int i = 0; i < s->rank; i++) bytes *= (size_t)(i == s->count_axis ? samples * s->count_unit : s->dims[i]);
     return bytes;
 }
+
+/* ---- regions.c: the device's memory ---- */
+lk_status lk__regions_create(lk_program *program);
+void      lk__regions_free(lk_program *program);
+/* Gradients in memory that other ranks of the host can read, where the group reaches the device's; accounted in the same way. */
+lk_status lk__gradients_share(lk_program *program);
+void      lk__gradients_release(lk_program *program);
 
 /* ---- staging.c: copies between the host and the device ---- */
 lk_status lk__staging_create(lk_program *program); /* after the slots and the gradients */
@@ -207,7 +216,8 @@ lk_status lk__step_set(lk_program *program, const lk_step *step);
 
 /* ---- leaf_batch.c: leaves that run as one batch ---- */
 lk_status lk__leaf_batch_build(lk_program *program);
-void      lk__leaf_batch_patch(lk_program *program); /* after the instructions of the whole batch */
+size_t    lk__leaf_batch_sums_bytes(const lk_program *program); /* of the device's memory */
+void      lk__leaf_batch_patch(lk_program *program);            /* after the instructions of the whole batch */
 lk_status lk__leaf_batch_run(lk_program *program, lk__run_instruction *instruction);
 bool lk__leaf_batch_waits(const lk_program *program, const lk__run_instruction *instruction); /* for numbers of leaves */
 const void *lk__leaf_batch_source(const lk_program *program, size_t index, int leaf);

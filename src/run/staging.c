@@ -33,9 +33,6 @@ lk_status lk__staging_create(lk_program *p)
     if (!is_staged(p)) return LK_OK;
     if (!(p->input_offsets = lk__alloc(p->context, LK_MEMORY_OTHER, offsets))) return LK_ENOMEM;
     size_t inputs = lk__plan_stage_inputs(plan, p->input_offsets) * (size_t)plan->slots + LK__STAGED_REPORT;
-    p->staged_bytes = inputs + lk__plan_sent_bytes(plan);
-    lk_status status = lk__device_alloc(p->device, LK_MEMORY_STAGING, p->staged_bytes, &p->staged);
-    if (status < 0) return status;
     for (int i = 0; i < plan->slots; i++)
         p->slots[i].staged = p->staged + LK__STAGED_REPORT + (size_t)i * lk__plan_stage_inputs(plan, NULL);
     p->report = (lk__kernel_invalid_id *)p->staged;
@@ -52,7 +49,6 @@ void lk__staging_free(lk_program *p)
         lk__account(p->context, LK_MEMORY_STAGING, -(ptrdiff_t)p->plan->memory[LK_MEMORY_GRADIENTS]);
     }
     if (p->chunk) p->device->backend->free_host(p->device, LK_MEMORY_STAGING, p->chunk, LK__STAGING_CHUNK);
-    lk__device_free(p->device, LK_MEMORY_STAGING, p->staged, p->staged_bytes);
     lk__free(p->context, LK_MEMORY_OTHER, p->input_offsets, (p->values + 1) * sizeof *p->input_offsets);
 }
 

@@ -43,7 +43,6 @@ static bool     is_by_id(const lk_program *p) { return p->plan->source.train == 
 /* ---- creating and freeing ---- */
 
 static size_t pinned_bytes(const lk__run_queue *q) { return (size_t)q->bytes.pinned * q->bytes.input; }
-static size_t landed_bytes(const lk__run_queue *q) { return (size_t)q->bytes.landed * q->bytes.input; }
 
 static lk_status make_buffers(lk_program *p, lk__run_queue *q)
 {
@@ -55,8 +54,8 @@ static lk_status make_buffers(lk_program *p, lk__run_queue *q)
     }
     if (status >= 0 && !(q->pinned = backend->alloc_host(p->device, LK_MEMORY_STAGING, pinned_bytes(q))))
         status = LK_ENOMEM;
-    if (status >= 0) status = lk__device_alloc(p->device, LK_MEMORY_STAGING, landed_bytes(q), &q->landed);
-    if (status >= 0) status = lk__device_alloc(p->device, LK_MEMORY_STAGING, q->bytes.numbers, &q->numbers);
+    q->landed = p->landed;
+    q->numbers = p->queue_numbers;
     if (status >= 0 && !(q->results = backend->alloc_host(p->device, LK_MEMORY_STAGING, q->bytes.results)))
         status = LK_ENOMEM;
     return status;
@@ -89,8 +88,6 @@ void lk__queue_free(lk_program *p)
         backend->event_free(p->device, q->taken[i]);
     }
     if (q->pinned) backend->free_host(p->device, LK_MEMORY_STAGING, q->pinned, pinned_bytes(q));
-    lk__device_free(p->device, LK_MEMORY_STAGING, q->landed, landed_bytes(q));
-    lk__device_free(p->device, LK_MEMORY_STAGING, q->numbers, q->bytes.numbers);
     if (q->results) backend->free_host(p->device, LK_MEMORY_STAGING, q->results, q->bytes.results);
     lk__free(p->context, LK_MEMORY_OTHER, q->ids, q->ids_bytes);
     lk__free(p->context, LK_MEMORY_OTHER, q, sizeof *q);

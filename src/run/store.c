@@ -111,9 +111,14 @@ static lk_status initialise(lk_store *s, size_t index, uint64_t seed)
     return status;
 }
 
-static lk_status alloc_state(lk_store *s, lk_memory kind, char **memory)
+enum { REGIONS = 4 };
+static void list_regions(lk_store *s, lk__device_part parts[REGIONS])
 {
-    return lk__device_alloc(s->device, kind, s->plan->memory[kind], memory);
+    const size_t *bytes = s->plan->memory;
+    parts[0] = (lk__device_part){LK_MEMORY_PARAMETERS, bytes[LK_MEMORY_PARAMETERS], &s->parameters};
+    parts[1] = (lk__device_part){LK_MEMORY_MASTER, bytes[LK_MEMORY_MASTER], &s->master};
+    parts[2] = (lk__device_part){LK_MEMORY_BUFFERS, bytes[LK_MEMORY_BUFFERS], &s->buffers};
+    parts[3] = (lk__device_part){LK_MEMORY_OPTIMIZER, bytes[LK_MEMORY_OPTIMIZER], &s->optimizer};
 }
 
 lk_status lk__explain_memory(const lk_plan *p, lk_status status)
@@ -143,10 +148,9 @@ lk_status lk_store_create(lk_plan *plan, uint64_t seed, lk_store **store)
     s->context = c;
     s->plan = plan;
     s->device = plan->device;
-    lk_status status = alloc_state(s, LK_MEMORY_PARAMETERS, &s->parameters);
-    if (status >= 0) status = alloc_state(s, LK_MEMORY_MASTER, &s->master);
-    if (status >= 0) status = alloc_state(s, LK_MEMORY_BUFFERS, &s->buffers);
-    if (status >= 0) status = alloc_state(s, LK_MEMORY_OPTIMIZER, &s->optimizer);
+    lk__device_part parts[REGIONS];
+    list_regions(s, parts);
+    lk_status status = lk__device_alloc_parts(s->device, parts, REGIONS, &s->block);
     for (size_t i = 0; i < plan->graph->states_count && status >= 0; i++) status = initialise(s, i, seed);
     for (size_t i = 0; i < plan->graph->constants_count && status >= 0; i++)
         status = lk__device_write(s->device, NULL, s->buffers + plan->constants[i], plan->graph->constants[i].data,
@@ -162,10 +166,9 @@ lk_status lk_store_create(lk_plan *plan, uint64_t seed, lk_store **store)
 void lk_store_free(lk_store *s)
 {
     if (!s) return;
-    lk__device_free(s->device, LK_MEMORY_PARAMETERS, s->parameters, s->plan->memory[LK_MEMORY_PARAMETERS]);
-    lk__device_free(s->device, LK_MEMORY_MASTER, s->master, s->plan->memory[LK_MEMORY_MASTER]);
-    lk__device_free(s->device, LK_MEMORY_BUFFERS, s->buffers, s->plan->memory[LK_MEMORY_BUFFERS]);
-    lk__device_free(s->device, LK_MEMORY_OPTIMIZER, s->optimizer, s->plan->memory[LK_MEMORY_OPTIMIZER]);
+    lk__device_part parts[REGIONS];
+    list_regions(s, parts);
+    lk__device_free_parts(s->device, parts, REGIONS, s->block);
     lk__free(s->context, LK_MEMORY_OTHER, s, sizeof *s);
 }
 

@@ -11,6 +11,7 @@ struct lk_store {
     lk_plan    *plan; /* must outlive the store */
     lk__device *device;
     char       *parameters, *master, *buffers, *optimizer; /* the device's memory */
+    char       *block;                                     /* all of it; NULL: each is its own allocation */
 };
 
 int lk__find_state(const lk_graph *graph, const char *name); /* its index, or -1; second names of tied weights count */

@@ -7,8 +7,9 @@ enum { SHARE = 4 }; /* auto: sets of at most 1 / SHARE of the memory that is fre
 /* What is free once the plan's memory is allocated; SIZE_MAX: not known. */
 static size_t left_beside(const lk_plan *plan)
 {
-    size_t available = plan->device->backend->memory_free(plan->device), planned = 0;
-    if (available == SIZE_MAX) return SIZE_MAX;
+    size_t available, total, planned = 0;
+    plan->device->backend->available(plan->device, &available, &total);
+    if (total == 0) return SIZE_MAX; /* it was opened for plans alone */
     for (int kind = 0; kind < LK_MEMORY_COUNT; kind++) planned += plan->memory[kind];
     return available > planned ? available - planned : 0;
 }

@@ -129,11 +129,10 @@ static void cuda_free(lk__device *d, lk_memory kind, void *memory, size_t bytes)
     lk__cuda_host.account(d->context, kind, -(ptrdiff_t)bytes);
 }
 
-static size_t cuda_memory_free(lk__device *d)
+static void cuda_available(lk__device *d, size_t *available, size_t *total)
 {
-    size_t available = 0, total = 0;
-    if (as_cuda(d)->number < 0 || check_gpu(d) < 0 || cudaMemGetInfo(&available, &total) != cudaSuccess) return SIZE_MAX;
-    return available;
+    *available = *total = 0;
+    if (as_cuda(d)->number >= 0 && cudaMemGetInfo(available, total) != cudaSuccess) (void)cudaGetLastError();
 }
 
 static void *cuda_alloc_host(lk__device *d, lk_memory kind, size_t bytes)
@@ -459,6 +458,8 @@ static lk__device_backend make_backend()
     b.check = check_gpu;
     b.alloc = cuda_alloc;
     b.free = cuda_free;
+    b.available = cuda_available;
+    b.together = true;
     b.alloc_host = cuda_alloc_host;
     b.free_host = cuda_free_host;
     b.pin = cuda_pin;
@@ -489,7 +490,6 @@ static lk__device_backend make_backend()
     b.publish = lk__cuda_publish;
     b.stream_query = cuda_stream_query;
     b.gather = lk__cuda_gather;
-    b.memory_free = cuda_memory_free;
     b.run_many = lk__cuda_run_many;
     b.find = lk__cuda_find;
     b.choose_begin = lk__cuda_choose_begin;

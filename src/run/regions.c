@@ -1,0 +1,65 @@
+/* regions.c - the device's memory of a program: all of its regions are allocated together, before anything runs. Sizes come from the
+ * plan. Only gradients that other ranks of the host reach are elsewhere, in the group's shared memory. */
+#include "run/program.h"
+
+#include "comm/abort.h"
+
+enum { REGIONS = 8 };
+
+static bool shares_gradients(const lk_program *p) { return p->comm && lk__comm_reaches(p->comm, p->device); }
+
+static int list_regions(lk_program *p, lk__device_part parts[REGIONS])
+{
+    const lk_plan       *plan = p->plan;
+    lk__plan_queue_bytes queue = lk__plan_queue(plan);
+    int                  count = 0;
+    parts[count++] = (lk__device_part){LK_MEMORY_ACTIVATIONS, plan->memory[LK_MEMORY_ACTIVATIONS], &p->arena};
+    parts[count++] = (lk__device_part){LK_MEMORY_WORKSPACE, plan->memory[LK_MEMORY_WORKSPACE], &p->workspace};
+    if (!shares_gradients(p))
+        parts[count++] = (lk__device_part){LK_MEMORY_GRADIENTS, plan->memory[LK_MEMORY_GRADIENTS], &p->gradients};
+    parts[count++] = (lk__device_part){LK_MEMORY_STAGING, p->staged_bytes, &p->staged};
+    parts[count++] = (lk__device_part){LK_MEMORY_OTHER, p->leaf_sums_bytes, &p->leaf_sums};
+    if (lk__plan_queues(plan)) {
+        parts[count++] = (lk__device_part){LK_MEMORY_STAGING, (size_t)queue.landed * queue.input, &p->landed};
+        parts[count++] = (lk__device_part){LK_MEMORY_STAGING, queue.numbers, &p->queue_numbers};
+    }
+    return count;
+}
+
+lk_status lk__regions_create(lk_program *p)
+{
+    lk__device_part parts[REGIONS];
+    const lk_plan  *plan = p->plan;
+    if (!lk__device_is_host(p->device))
+        p->staged_bytes =
+            lk__plan_stage_inputs(plan, NULL) * (size_t)plan->slots + LK__STAGED_REPORT + lk__plan_sent_bytes(plan);
+    if (plan->batch_leaves && plan->trains) p->leaf_sums_bytes = lk__leaf_batch_sums_bytes(p);
+    int count = list_regions(p, parts);
+    return lk__device_alloc_parts(p->device, parts, count, &p->block);
+}
+
+void lk__regions_free(lk_program *p)
+{
+    lk__device_part parts[REGIONS];
+    int             count = list_regions(p, parts);
+    lk__device_free_parts(p->device, parts, count, p->block);
+}
+
+lk_status lk__gradients_share(lk_program *p)
+{
+    size_t bytes = p->plan->memory[LK_MEMORY_GRADIENTS];
+    void  *memory;
+    if (bytes == 0 || !shares_gradients(p)) return LK_OK;
+    lk_status status = lk_comm_alloc(p->comm, bytes, &memory);
+    if (status < 0) return lk__fail_prefix(p->context, status, "gradients in shared memory: ");
+    p->gradients = memory;
+    lk__account(p->context, LK_MEMORY_GRADIENTS, (ptrdiff_t)bytes);
+    return LK_OK;
+}
+
+void lk__gradients_release(lk_program *p)
+{
+    if (!p->gradients || !shares_gradients(p)) return;
+    lk_comm_release(p->comm, p->gradients);
+    lk__account(p->context, LK_MEMORY_GRADIENTS, -(ptrdiff_t)p->plan->memory[LK_MEMORY_GRADIENTS]);
+}
