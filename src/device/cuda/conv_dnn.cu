@@ -1,4 +1,4 @@
-/* conv_dnn.cu - convolutions of bf16 by cuDNN's engines.
+/* conv_dnn.cu - convolutions of bf16, and with --tf32 of f32, by cuDNN's engines.
  *
  * They want weights as (O, kh, kw, C), so ours are stored so in the workspace first, and dw is stored back. Bias is part of the graph;
  * relu, which must keep NaN, and the pool are kernels of our own over the convolution's results. With by_heuristic cuDNN is not used:
@@ -29,10 +29,16 @@ static dnn_space space_of(const lk__kernel_call *call, const conv_shape &v, conv
     return s;
 }
 
+/* Its engines for f32 round operands to TF32. */
+static bool suits_library(const lk__cuda_device *device, const lk__kernel_call *call)
+{
+    return call->in[0].dtype == LK_BF16 || (call->in[0].dtype == LK_F32 && device && device->tf32);
+}
+
 size_t lk__cuda_conv_dnn_workspace(const lk__kernel_call *call, conv_direction direction)
 {
     conv_shape v = lk__cuda_conv_shape(call, direction);
-    if (call->in[0].dtype != LK_BF16) return 0;
+    if (!suits_library(cuda_device(call), call)) return 0;
     dnn_space s = space_of(call, v, direction);
     return s.weights + s.full + s.engine + 256; /* engines want 256 bytes of alignment */
 }
@@ -105,7 +111,7 @@ template <typename T> static __global__ void relu_image(T *y, int64_t n)
 
 typedef struct conv_key {
     char    what[8];
-    int32_t direction, bias;
+    int32_t type, direction, bias;
     int32_t n, c, h, w, o, kh, kw, stride, padding, groups, oh, ow;
 } conv_key;
 
@@ -114,6 +120,7 @@ static conv_key key_of(const lk__kernel_call *call, const conv_shape &v, conv_di
     conv_key key;
     memset(&key, 0, sizeof key);
     memcpy(key.what, "conv2d", 7);
+    key.type = call->in[0].dtype;
     key.direction = direction;
     key.bias = direction == CONV_FORWARD && in_data<void>(call, 2);
     key.n = v.n, key.c = v.c, key.h = v.h, key.w = v.w, key.o = v.o, key.kh = v.kh, key.kw = v.kw;
@@ -172,9 +179,10 @@ static lk__dnn_descriptor make_geometry(lk__dnn_graph *g, const conv_key *key)
 
 static void make_graph(lk__dnn_graph *g, const conv_key *key)
 {
-    cudnnDataType_t    type = CUDNN_DATA_BFLOAT16, wide = CUDNN_DATA_FLOAT;
+    bool               narrow = key->type == LK_BF16;
+    cudnnDataType_t    type = narrow ? CUDNN_DATA_BFLOAT16 : CUDNN_DATA_FLOAT, wide = CUDNN_DATA_FLOAT;
     int64_t            cg = key->c / key->groups;
-    bool               weight = key->direction == CONV_GRAD_WEIGHT;
+    bool               weight = narrow && key->direction == CONV_GRAD_WEIGHT; /* has a value before its result */
     lk__dnn_descriptor geometry = make_geometry(g, key);
     lk__dnn_descriptor x = image_tensor(g, "x", UID_X, type, key->n, key->c, key->h, key->w);
     lk__dnn_descriptor w = image_tensor(g, "w", weight ? 0 : UID_W, weight ? wide : type, key->o, cg, key->kh, key->kw);
@@ -192,6 +200,7 @@ static void make_graph(lk__dnn_graph *g, const conv_key *key)
     } else {
         ADD_CONVOLUTION(g, CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR, BWD_FILTER, X, DW, DY,
                         geometry, x, w, y);
+        if (!narrow) return;
 
         /* Through an identity, because no engine for the convolution alone has an f32 result from bf16. */
         lk__dnn_descriptor dw = image_tensor(g, "dw", UID_W, wide, key->o, cg, key->kh, key->kw);
@@ -211,10 +220,10 @@ static lk__dnn_entry *get_entry(lk__cuda_dnn *dnn, const conv_key *key, int most
 
 /* ---- running ---- */
 
-static lk_status run_plan(const lk__kernel_call *call, const conv_shape &v, conv_direction direction, lk__cuda_dnn *dnn,
-                          const lk__dnn_plan *plan)
+template <typename T>
+static lk_status run_plan_of(const lk__kernel_call *call, const conv_shape &v, conv_direction direction,
+                             lk__cuda_dnn *dnn, const lk__dnn_plan *plan)
 {
-    typedef bf16  T;
     typedef float W;
     dnn_space     space = space_of(call, v, direction);
     char *workspace = (char *)round_up((size_t)call->workspace), *engine = workspace + space.weights + space.full;
@@ -250,6 +259,13 @@ static lk_status run_plan(const lk__kernel_call *call, const conv_shape &v, conv
     return lk__cuda_launched(call);
 }
 
+static lk_status run_plan(const lk__kernel_call *call, const conv_shape &v, conv_direction direction, lk__cuda_dnn *dnn,
+                          const lk__dnn_plan *plan)
+{
+    return call->in[0].dtype == LK_BF16 ? run_plan_of<bf16>(call, v, direction, dnn, plan)
+                                        : run_plan_of<float>(call, v, direction, dnn, plan);
+}
+
 /* Operands of an engine begin at multiples of 16 bytes. */
 static bool operands_aligned(const lk__kernel_call *call)
 {
@@ -262,7 +278,7 @@ static bool operands_aligned(const lk__kernel_call *call)
 
 static lk__cuda_dnn *library_for(lk__cuda_device *device, const lk__kernel_call *call, const conv_shape &v)
 {
-    if (call->in[0].dtype != LK_BF16 || device->base.by_heuristic || lk__cuda_plain() || v.windows <= 0 || v.o <= 0 ||
+    if (!suits_library(device, call) || device->base.by_heuristic || lk__cuda_plain() || v.windows <= 0 || v.o <= 0 ||
         v.c <= 0)
         return NULL;
     return lk__cuda_dnn_of(device);

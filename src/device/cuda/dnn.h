@@ -121,7 +121,7 @@ lk__dnn_entry *lk__dnn_find(lk__cuda_dnn *dnn, const void *key, size_t bytes);
 /* A new one with an empty graph; NULL: out of memory, or the key is too long. */
 lk__dnn_entry *lk__dnn_add(lk__cuda_dnn *dnn, const void *key, size_t bytes);
 /* Makes at most `most` plans of the entry's graph, with engines that need at most `workspace` bytes; with `deterministic` those that the
- * library does not note as non-deterministic. The number of plans; 0: none, and graph.why says why. */
+ * library notes neither as non-deterministic nor as rounding f32 operands to 16 bits. The number of plans; 0: none, and graph.why says why. */
 int lk__dnn_build_plans(lk__dnn_entry *entry, size_t workspace, bool deterministic, int most);
 /* Queues a plan on the call's stream. workspace: plan->workspace bytes, aligned to 256. Pointers of scalars are the host's. */
 lk_status lk__dnn_run(lk__cuda_dnn *dnn, const lk__kernel_call *call, const lk__dnn_plan *plan, int count,

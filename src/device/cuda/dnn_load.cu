@@ -235,8 +235,9 @@ static bool get_attribute(lk__dnn_graph *g, lk__dnn_descriptor d, cudnnBackendAt
     return status == CUDNN_STATUS_SUCCESS;
 }
 
-/* Whether an engine gives the same bits from run to run; its number. */
-static bool is_deterministic(lk__dnn_graph *g, lk__dnn_descriptor config, int64_t *number)
+/* Whether an engine gives the same bits from run to run, and does not round f32 operands to 16 bits (TF32 is no such rounding to the
+ * library); its number. */
+static bool is_faithful(lk__dnn_graph *g, lk__dnn_descriptor config, int64_t *number)
 {
     cudnnBackendNumericalNote_t notes[CUDNN_NUMERICAL_NOTE_TYPE_COUNT];
     int64_t                     count = 0, got = 0;
@@ -249,7 +250,8 @@ static bool is_deterministic(lk__dnn_graph *g, lk__dnn_descriptor config, int64_
                        CUDNN_TYPE_NUMERICAL_NOTE, CUDNN_NUMERICAL_NOTE_TYPE_COUNT, &count, notes))
         return false;
     for (int64_t i = 0; i < count && i < CUDNN_NUMERICAL_NOTE_TYPE_COUNT; i++)
-        if (notes[i] == CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC) return false;
+        if (notes[i] == CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC || notes[i] == CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS)
+            return false;
     return true;
 }
 
@@ -268,8 +270,9 @@ static bool plan_config(lk__dnn_entry *e, lk__dnn_descriptor config, size_t work
     lk__dnn_graph *g = &e->graph;
     int64_t        bytes = 0, got = 0, engine = -1;
     int            made = g->made_count;
-    if (!is_deterministic(g, config, &engine) && (deterministic || lk__dnn_failed(g))) {
-        if (!lk__dnn_failed(g)) snprintf(g->why, sizeof g->why, "engine %lld is not deterministic", (long long)engine);
+    if (!is_faithful(g, config, &engine) && (deterministic || lk__dnn_failed(g))) {
+        if (!lk__dnn_failed(g))
+            snprintf(g->why, sizeof g->why, "engine %lld is not deterministic, or rounds its operands", (long long)engine);
         abandon_attempt(g, made, reason);
         return false;
     }
