@@ -1,4 +1,5 @@
 /* plan.c - `lockstep plan`: the memory of a training run, to the byte, and its instructions, without allocating it. */
+#include "device.h"
 #include "json.h"
 #include "model_files.h"
 #include "ranks.h"
@@ -52,6 +53,17 @@ static void print_memory(const size_t *memory)
     printf("%-16s %15zu bytes  %10.2f MiB\n", "total", total, (double)total / 1048576);
 }
 
+/* What the plan does not count: the GPU's memory that the CUDA context and the libraries hold. */
+static void print_held(const lk_device_memory_held *held)
+{
+    const char *how = held->measured ? "measured on this GPU" : "as on an NVIDIA H200; not measured here";
+    if (held->context == 0) return;
+    printf("%-16s %15zu bytes  %10.2f MiB  besides, on the GPU (%s)\n", "CUDA context", held->context,
+           (double)held->context / 1048576, how);
+    printf("%-16s %15zu bytes  %10.2f MiB  besides, on the GPU (%s)\n", "CUDA libraries", held->libraries,
+           (double)held->libraries / 1048576, how);
+}
+
 /* Blocks of a transformer that are recomputed. */
 static int64_t recomputed_blocks(const setup *s)
 {
@@ -69,7 +81,7 @@ static void print_recomputed(const setup *s)
         printf("recomputed       blocks 0 to %lld of %lld\n", blocks - 1, layers);
 }
 
-static void print_json(const setup *s, const size_t *memory, const lk_plan *plan)
+static void print_json(const setup *s, const size_t *memory, const lk_plan *plan, const lk_device_memory_held *held)
 {
     size_t total = 0;
     char   fingerprint[32];
@@ -86,6 +98,11 @@ static void print_json(const setup *s, const size_t *memory, const lk_plan *plan
     json_integer(&j, "total", (int64_t)total);
     snprintf(fingerprint, sizeof fingerprint, "%016llx", (unsigned long long)lk_plan_fingerprint(plan));
     json_text(&j, "fingerprint", fingerprint);
+    if (held->context > 0) {
+        json_integer(&j, "cuda_context", (int64_t)held->context);
+        json_integer(&j, "cuda_libraries", (int64_t)held->libraries);
+        json_bool(&j, "cuda_measured", held->measured);
+    }
     if (s->transformer.used) json_integer(&j, "recomputed_blocks", recomputed_blocks(s));
     json_close(&j, '}');
     json_line(&j);
@@ -181,8 +198,12 @@ static int run_plan(const options *given)
     lk_graph   *graph = NULL;
     lk_plan    *plan = NULL;
     size_t      memory[LK_MEMORY_COUNT];
-    const char *form = options_text(given, "graph");
-    int         code = setup_make(&s, "plan", given, SETUP_SIZES);
+    const char *form = options_text(given, "graph"), *device;
+    int         code = device_choose("plan", given, &device);
+    /* Before the first context, because that of CUDA is measured by creating it. What fails here fails again below. */
+    lk_device_memory_held held = {0};
+    if (code == 0) (void)lk_device_held(device, &held);
+    if (code == 0) code = setup_make(&s, "plan", given, SETUP_SIZES);
     if (code == 0) code = transformer_budget(&s.transformer, "plan", given);
     if (code == 0) code = training_make(&s, "plan", given);
     if (code == 0) code = training_scale_rate(&s, "plan", given, 1);
@@ -201,9 +222,9 @@ static int run_plan(const options *given)
             lk_graph_print(graph, write_out, stdout);
         if (options_flag(given, "sections")) lk_plan_print(plan, write_out, stdout);
         if (options_flag(given, "json"))
-            print_json(&s, memory, plan);
+            print_json(&s, memory, plan, &held);
         else if (!form)
-            print_memory(memory), print_recomputed(&s);
+            print_memory(memory), print_held(&held), print_recomputed(&s);
     }
     bool step = s.config.plan_world > 1 || options_flag(given, "measure");
     if (code == 0 && step && !form && !options_flag(given, "json")) code = print_step(&s, plan, given);
@@ -218,7 +239,8 @@ const command command_plan = {
     "print the memory of a run, to the byte, before it starts",
     "Takes the options of `lockstep train` and prints the bytes of parameters, gradients, optimizer state, "
     "activations, workspace, "
-    "loader and checkpoint staging that the run will use, exactly. A known data set may be missing: then its published "
+    "loader and checkpoint staging that the run will use, exactly; for a GPU also what the CUDA context and its "
+    "libraries hold besides, measured where there is one. A known data set may be missing: then its published "
     "size is used.\n\n"
     "With -n it prints the memory of one of N ranks, and a model of a step: every collective, its size, what it "
     "overlaps "

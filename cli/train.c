@@ -1,6 +1,7 @@
 /* train.c - `lockstep train`. */
 #define _GNU_SOURCE
 #include "environment.h"
+#include "memory_advice.h"
 #include "metrics.h"
 #include "model_files.h"
 #include "partial.h"
@@ -288,7 +289,11 @@ static int train_model(setup *s, watcher *w, const options *given)
 {
     lk_trainer *t;
     lk_status   status = lk_trainer_create(s->context, &s->config, &t);
-    if (status < 0) return setup_report(s, "train", status);
+    if (status < 0) {
+        int code = setup_report(s, "train", status);
+        if (status == LK_ENOMEM) memory_advise(s, "train");
+        return code;
+    }
     if (lk_trainer_load_report(t)) partial_print("train", s->config.init_partial, lk_trainer_load_report(t));
     if (!s->test && w->rank == 0 && s->config.eval_every >= 0)
         print_note("train",

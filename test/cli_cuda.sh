@@ -62,7 +62,28 @@ expect 2 '--share-device' "${train[@]}" -n 2
 
 # What goes wrong.
 expect 2 'this machine has 1 GPU' "${train[@]}" --device cuda:3
-expect 1 'The plan needs' env LK_CUDA_EMULATED_MEMORY=100000 "${train[@]}"
+# Too little memory: the plan's lines, what is free, and options with which the run then fits.
+large=("$LOCKSTEP" train --model mlp --batch 4096 --threads 1 --steps 1)
+small=(env LK_CUDA_EMULATED_MEMORY=8000000)
+expect 1 'of its 7.6 MiB are free. The plan needs 19.5 MiB: parameters 0.0 MiB, gradients 0.0 MiB' "${small[@]}" "${large[@]}"
+grep -qF 'activations 4.2 MiB, workspace 10.0 MiB' err.txt || fail "the plan's lines are missing: $(cat err.txt)"
+grep -qF -- '--accumulate 4 would fit: the plan then needs' err.txt || fail "no advice: $(cat err.txt)"
+expect 0 '1 steps' "${small[@]}" "${large[@]}" --accumulate 4
+expect 1 'The plan needs' "${small[@]}" "${large[@]}" --accumulate 2
+expect 1 'even --accumulate 16 needs' env LK_CUDA_EMULATED_MEMORY=100000 "${train[@]}"
+large=("$LOCKSTEP" train --model gpt --layers 6 --heads 2 --width 64 --context 128 --data synthetic-tokens:128 --batch 16 --threads 1 --steps 1)
+small=(env LK_CUDA_EMULATED_MEMORY=60000000)
+expect 1 '--recompute would fit: the plan then needs' "${small[@]}" "${large[@]}"
+
+# The plan: what context and libraries hold besides, and the workspace of convolutions that --tf32 gives to cuDNN.
+workspace() { "$LOCKSTEP" plan --model cnn --batch 8 "$@" | awk '$1 == "workspace" { print $2 }'; }
+"$LOCKSTEP" plan --model mlp > out.txt
+grep -q '^CUDA context .*not measured here' out.txt || fail "plan does not say what the context holds: $(cat out.txt)"
+grep -q '^CUDA libraries ' out.txt || fail "plan does not say what the libraries hold: $(cat out.txt)"
+! "$LOCKSTEP" plan --model mlp --device cpu | grep -q CUDA || fail "plan for the CPU has lines about CUDA"
+"$LOCKSTEP" plan --model mlp --json | grep -qF '"cuda_measured": false' || fail "plan --json does not say whether it was measured"
+[ "$(workspace --tf32)" -gt "$(workspace)" ] || fail "--tf32 plans no workspace for convolutions"
+[ "$(workspace --tf32 --dtype f64)" = "$(workspace --dtype f64)" ] || fail "--tf32 changes f64"
 expect 1 'recorded at' env LK_CUDA_EMULATED_FAIL=launch:9 "${train[@]}" --device-sync
 expect 1 'loss became' "${train[@]}" --lr 1e6 --optimizer sgd --steps 60
 grep -qF 'The weights were not updated' err.txt || fail "a loss that is not finite: $(cat err.txt)"

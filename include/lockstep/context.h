@@ -92,5 +92,15 @@ typedef struct lk_device_speed {
  * it. Not while a program runs. LK_EUNSUPPORTED: the CPU. */
 LK_API lk_status lk_device_measure(lk_context *context, lk_dtype type, lk_device_speed *speed);
 
+/* What a device's runtime and libraries hold of its memory, besides what plans count: both 0 for the CPU. */
+typedef struct lk_device_memory_held {
+    size_t context, libraries; /* bytes: of a CUDA context; of cuBLASLt and cuDNN */
+    bool   measured;           /* on this machine's GPU, just now; otherwise they are figures of an NVIDIA H200 */
+} lk_device_memory_held;
+/* Measures only where this process has used no GPU yet: to be called before the first context. name as in lk_context_config. */
+LK_API lk_status lk_device_held(const char *name, lk_device_memory_held *held);
+/* Bytes of the device's memory that can still be allocated, by any process, and of all of it; 0: the device is the CPU, or does not say. */
+LK_API void lk_context_device_memory(const lk_context *context, size_t *available, size_t *total);
+
 LK_END_DECLS
 #endif

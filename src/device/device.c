@@ -93,6 +93,33 @@ void lk__device_close(lk__device *d)
     if (d) d->backend->close(d);
 }
 
+/* What a CUDA context and its libraries (cuBLASLt, cuDNN) hold, measured on an NVIDIA H200 with `lockstep plan --device cuda`: shown
+ * where there is no GPU on which to measure. */
+static const size_t H200_CONTEXT = (size_t)520 << 20, H200_LIBRARIES = (size_t)100 << 20;
+
+lk_status lk_device_held(const char *name, lk_device_memory_held *held)
+{
+    const lk__cuda_module *module;
+    char                   why[512];
+    const char            *chosen = name ? name : getenv("LOCKSTEP_DEVICE");
+    *held = (lk_device_memory_held){.context = 0};
+    bool automatic = chosen && strcmp(chosen, "auto") == 0;
+    if (!chosen || (automatic ? !find_cuda(why, sizeof why) : strncmp(chosen, "cuda", 4) != 0)) return LK_OK;
+    lk_status status = lk__cuda_load(NULL, &module);
+    if (status < 0) return status;
+    int number = chosen[0] == 'c' && chosen[4] == ':' ? atoi(chosen + 5) : 0;
+    held->measured = module->devices(why, sizeof why) > number && module->held(number, &held->context, &held->libraries);
+    if (!held->measured) held->context = H200_CONTEXT, held->libraries = H200_LIBRARIES;
+    return LK_OK;
+}
+
+void lk_context_device_memory(const lk_context *c, size_t *available, size_t *total)
+{
+    lk__device *device = lk__context_device(c);
+    *available = *total = 0;
+    if (device->backend->available) device->backend->available(device, available, total);
+}
+
 const char *lk_context_device(const lk_context *c) { return lk__context_device(c)->backend->name; }
 
 lk_status lk_device_measure(lk_context *c, lk_dtype type, lk_device_speed *speed)

@@ -130,12 +130,12 @@ lk_status lk__explain_memory(const lk_plan *p, lk_status status)
         if (p->memory[kind] == 0) continue;
         total += p->memory[kind];
         if (used + 64 < sizeof text)
-            used += (size_t)snprintf(text + used, sizeof text - used, ", %s %.1f", lk_memory_name((lk_memory)kind),
-                                     (double)p->memory[kind] / 1048576.0);
+            used += (size_t)snprintf(text + used, sizeof text - used, "%s%s %.1f MiB", used ? ", " : "",
+                                     lk_memory_name((lk_memory)kind), (double)p->memory[kind] / 1048576.0);
     }
     snprintf(before, sizeof before, "%s", lk_context_error(p->context));
     return lk__fail(p->context, status,
-                    "%s. The plan needs %.1f MiB%s. Smaller micro-batches (--accumulate) or --recompute need less",
+                    "%s. The plan needs %.1f MiB: %s. More micro-batches (--accumulate) or --recompute need less",
                     before, (double)total / 1048576.0, text);
 }
 

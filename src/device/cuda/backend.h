@@ -45,5 +45,9 @@ lk_status lk__cuda_gather(lk__device *device, lk__device_stream *stream, const l
 /* ---- blas.cu: the version for `lockstep info` ("" where it is not there), and what a device holds of it ---- */
 void lk__cuda_blas_text(char *text, size_t bytes);
 void lk__cuda_blas_free(lk__cuda_device *device);
+bool lk__cuda_blas_load(lk__cuda_device *device); /* a handle on the device; false: the library is not there */
+
+/* ---- held.cu: module.h's held ---- */
+bool lk__cuda_measure_held(int number, size_t *context, size_t *libraries);
 
 #endif

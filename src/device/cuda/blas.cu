@@ -145,6 +145,12 @@ static lk__cuda_blas *find_blas(lk__cuda_device *device)
     return device->blas = blas;
 }
 
+bool lk__cuda_blas_load(lk__cuda_device *device)
+{
+    pthread_once(&once, load_library);
+    return lt.loaded && find_blas(device) != NULL;
+}
+
 static void free_entry(entry *e)
 {
     if (e->operation) lt.cublasLtMatmulDescDestroy(e->operation);

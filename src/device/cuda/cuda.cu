@@ -112,9 +112,10 @@ static void *cuda_alloc(lk__device *d, lk_memory kind, size_t bytes)
         (void)cudaGetLastError();
         (void)cudaMemGetInfo(&available, &total);
         lk__cuda_host.fail(d->context, LK_ENOMEM,
-                           "GPU %d has no memory for %.1f MiB of %s: %.1f of its %.1f GiB are free", as_cuda(d)->number,
-                           (double)bytes / 1048576.0, lk__cuda_host.memory_name(kind), (double)available / 1073741824.0,
-                           (double)total / 1073741824.0);
+                           "GPU %d has no memory for %.1f MiB%s%s: %.1f of its %.1f MiB are free", as_cuda(d)->number,
+                           (double)bytes / 1048576.0, kind == LK_MEMORY_OTHER ? "" : " of ",
+                           kind == LK_MEMORY_OTHER ? "" : lk__cuda_host.memory_name(kind),
+                           (double)available / 1048576.0, (double)total / 1048576.0);
         return NULL;
     }
     if (error == cudaSuccess) error = cudaMemsetAsync(memory, 0, bytes, as_cuda(d)->alone);

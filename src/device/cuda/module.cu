@@ -42,7 +42,7 @@ static const char *describe_line(int i, char *text, size_t bytes)
 }
 
 static const lk__cuda_module module = {LK__CUDA_VERSION, LK__OP_COUNT, &lk__cuda_backend,
-                                       start_module,     lk__cuda_count, describe_line};
+                                       start_module,     lk__cuda_count, describe_line, lk__cuda_measure_held};
 
 extern "C" __attribute__((visibility("default"))) const lk__cuda_module *lk__cuda_module_entry(void)
 {
