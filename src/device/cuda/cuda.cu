@@ -133,7 +133,8 @@ static void cuda_free(lk__device *d, lk_memory kind, void *memory, size_t bytes)
 static void cuda_available(lk__device *d, size_t *available, size_t *total)
 {
     *available = *total = 0;
-    if (as_cuda(d)->number >= 0 && cudaMemGetInfo(available, total) != cudaSuccess) (void)cudaGetLastError();
+    if (as_cuda(d)->number < 0 || check_gpu(d) < 0) return;
+    if (cudaMemGetInfo(available, total) != cudaSuccess) (void)cudaGetLastError();
 }
 
 static void *cuda_alloc_host(lk__device *d, lk_memory kind, size_t bytes)
