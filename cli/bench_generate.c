@@ -101,6 +101,7 @@ static lk_status measure(bench *b)
     lk_status status = lk_generate(b->generator, &config, NULL);
     config.tokens = b->tokens;
     config.token = take_token;
+    config.no_logits = true;
     config.user = b;
     for (int run = 0; run < RUNS && status >= 0; run++) {
         status = lk_generate(b->generator, &config, &times);

@@ -268,6 +268,7 @@ static int generate(generation *g, const options *given)
     config.tokenizer = g->tokenizer;
     config.token = take_token;
     config.user = g;
+    config.no_logits = true;
     g->streams = g->prompts.count == 1 && !options_flag(given, "json") && !options_flag(given, "ids");
     if (!(g->results = calloc((size_t)g->prompts.count, sizeof *g->results))) return EXIT_FAILED;
     if (g->streams) terminal_write(stdout, g->prompts.of[0].text, g->prompts.of[0].bytes);

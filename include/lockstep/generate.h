@@ -23,7 +23,10 @@ typedef struct lk_generator_config {
     lk_dtype        dtype LK_ZERO;   /* LK_F32 or LK_F64 */
     lk_policy       policy LK_ZERO;  /* LK_POLICY_BF16: weights, activations and cache in bf16 */
 } lk_generator_config;
-#define LK_GENERATOR_CONFIG_INIT {.size = sizeof(lk_generator_config)}
+#define LK_GENERATOR_CONFIG_INIT            \
+    {                                       \
+        .size = sizeof(lk_generator_config) \
+    }
 
 LK_API lk_status lk_generator_create(lk_context *context, const lk_generator_config *config, lk_generator **generator);
 LK_API void      lk_generator_free(lk_generator *generator); /* NULL is fine; before its context */
@@ -54,7 +57,7 @@ typedef struct lk_generated {
     int64_t         index;  /* of the token in its continuation, from 0 */
     int32_t         token;
     lk_generate_end end;
-    const void *logits; /* that it was chosen from: vocabulary numbers in the generator's dtype; valid during the call */
+    const void     *logits; /* that it was chosen from: vocabulary numbers in the generator's dtype, valid during the call; NULL: no_logits */
     /* With a tokenizer: the text that is complete with this token, in whole characters (UTF-8) and up to what may become a stop
      * string; at the end all the rest, up to the stop string. Special tokens have none. Valid during the call. */
     const char *text;
@@ -79,8 +82,14 @@ typedef struct lk_generate_config {
     /* For each new token, prompt by prompt in every step. Below 0 ends the call with that status; LK_END ends this prompt. */
     lk_status (*token)(void *user, const lk_generated *generated) LK_ZERO;
     void *user LK_ZERO;
+    /* The callback needs no logits. A GPU then chooses the tokens, and steps are queued ahead of the callback; otherwise every step waits
+     * until logits are copied and the host has chosen. */
+    bool no_logits LK_ZERO;
 } lk_generate_config;
-#define LK_GENERATE_CONFIG_INIT {.size = sizeof(lk_generate_config), .temperature = 1}
+#define LK_GENERATE_CONFIG_INIT                              \
+    {                                                        \
+        .size = sizeof(lk_generate_config), .temperature = 1 \
+    }
 
 typedef struct lk_generate_times {
     int64_t prompt_tokens; /* of prompts, computed in chunks: all but the last of each; with slide, also what was computed anew */

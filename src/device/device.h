@@ -119,6 +119,38 @@ typedef struct lk__device_rows {
     lk__kernel_invalid_id *report;                /* is cleared; NULL: nothing is */
 } lk__device_rows;
 
+/* How the next token of a prompt is chosen: as train/sample.c does. */
+typedef struct lk__device_sampling {
+    double   temperature; /* 0: the most probable token */
+    double   top_p;       /* 0 and 1: all */
+    int64_t  top_k;       /* 0: all */
+    uint64_t seed;
+} lk__device_sampling;
+
+/* A prompt whose tokens the device chooses. */
+typedef struct lk__device_prompt {
+    uint64_t hash; /* with `earlier`, `position` and the seed: the random number (lk__sample_uniform) */
+    int64_t  earlier;
+    int64_t  position; /* of the next token; the device counts it, and the steps, on */
+    int64_t  step;
+} lk__device_prompt;
+
+/* A token for each row of logits, which becomes the input of the next step. Addresses are the device's. */
+enum { LK__DEVICE_TOKEN_STEPS = 4 }; /* whose tokens are kept for the host */
+typedef struct lk__device_tokens {
+    const void                *logits; /* (rows, vocabulary) of type f32 or f64 */
+    lk_dtype                   type;
+    int64_t                    rows, vocabulary;
+    bool                       sorts;    /* top_k or top_p leave some out */
+    const lk__device_sampling *sampling; /* what both hold changes after the work was recorded */
+    lk__device_prompt         *prompts;
+    int32_t                   *tokens, *positions, *places, *first,
+        *last; /* inputs of the next step, one a row; first: NULL, or by window */
+    int64_t  window;
+    int32_t *chosen; /* the host's, from alloc_host: (LK__DEVICE_TOKEN_STEPS, rows), by step; -1: no logit is finite, or one is NaN */
+    void    *workspace; /* zeroed once; tokens_workspace bytes */
+} lk__device_tokens;
+
 typedef struct lk__device_backend {
     const char *name, *text; /* text: for `lockstep info` */
     bool host; /* its memory is the host's: anyone may dereference it, and kernels read the caller's inputs where they are */
@@ -186,6 +218,10 @@ typedef struct lk__device_backend {
     /* Makes the rows of a batch. NULL: the host does. */
     lk_status (*gather)(lk__device *device, lk__device_stream *stream, const lk__device_gather *gather,
                         const lk__device_rows *rows);
+
+    /* Chooses the tokens of a step of generation. Both NULL: the host does. tokens_workspace 0: it cannot for so many tokens. */
+    lk_status (*choose_tokens)(lk__device *device, lk__device_stream *stream, const lk__device_tokens *tokens);
+    size_t (*tokens_workspace)(lk__device *device, int64_t rows, int64_t vocabulary);
 
     /* The kernel of an operation whose tensors are stored as `element`; call has the operands' types and shapes at the capacity. */
     lk__device_kernel (*find)(lk__device *device, lk__op op, lk_dtype element, const lk__kernel_call *call);

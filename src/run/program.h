@@ -48,6 +48,7 @@ typedef struct lk__run_update      lk__run_update;      /* update.c: the calls o
 typedef struct lk__run_source      lk__run_source;      /* source.c: inputs that the device makes */
 typedef struct lk__run_queue       lk__run_queue;       /* step.c: steps whose results were not read yet */
 typedef struct lk__run_timeline    lk__run_timeline;    /* timeline.h: when work ran on the device */
+struct lk__run_tokens;                                  /* tokens.c: steps whose tokens the device chooses */
 
 struct lk_program {
     lk_context        *context;
@@ -106,7 +107,8 @@ struct lk_program {
     lk__run_queue         *queue;      /* NULL: the program waits for each section's results */
     lk__run_source        *sources[2]; /* of training steps and of evaluations; NULL: the caller binds inputs */
     const lk__run_source  *source;     /* the one of the current step */
-    bool first_chooses; /* with other ranks: rank 0's device chooses among algorithms, and sends its list */
+    bool first_chooses;            /* with other ranks: rank 0's device chooses among algorithms, and sends its list */
+    struct lk__run_tokens *tokens; /* NULL: nothing is generated so; the generator's */
 };
 
 /* Leaves of this rank; without leaves 1. */
@@ -229,6 +231,8 @@ lk_status lk__slot_numbers(const lk_program *program, const lk__run_slot *slot, 
 lk_status lk__section_run(lk_program *program, lk_section section);
 /* Sets the operands of slot 0's training list for its count and this set of gradients. */
 lk_status lk__operands_set(lk_program *program, const char *gradients);
+/* The operands of the evaluation's list, for slot 0's count. */
+lk_status lk__operands_evaluate(lk_program *program);
 /* Queues kernels begin … end-1 of a list. */
 lk_status lk__kernels_issue(lk_program *program, const lk__run_key *key);
 void      lk__metrics_set(lk_program *program, const double *numbers);

@@ -169,6 +169,12 @@ lk_status lk__operands_set(lk_program *p, const char *gradients)
     return set_operands(p, slot, &slot->train, gradients);
 }
 
+lk_status lk__operands_evaluate(lk_program *p)
+{
+    lk__run_slot *slot = &p->slots[0];
+    return p->evaluate.samples == slot->step.count ? LK_OK : set_operands(p, slot, &p->evaluate, p->gradients);
+}
+
 static lk_status run_slots(lk_program *p, lk_section section)
 {
     int           slots = section == LK_UPDATE ? 1 : p->plan->slots;
@@ -305,8 +311,7 @@ static lk_status run_evaluate(lk_program *p)
 {
     lk__run_list *list = &p->evaluate;
     double        numbers[LK__PLAN_NUMBERS];
-    lk_status     status = LK_OK;
-    if (list->samples != p->slots[0].step.count) status = set_operands(p, &p->slots[0], list, p->gradients);
+    lk_status     status = lk__operands_evaluate(p);
     if (status < 0) return status;
     p->overwritten |= p->ready;
     p->ready = p->invalid.found = false;

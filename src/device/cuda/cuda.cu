@@ -492,6 +492,8 @@ static lk__device_backend make_backend()
     b.publish = lk__cuda_publish;
     b.stream_query = cuda_stream_query;
     b.gather = lk__cuda_gather;
+    b.choose_tokens = lk__cuda_choose_tokens;
+    b.tokens_workspace = lk__cuda_tokens_workspace;
     b.run_many = lk__cuda_run_many;
     b.find = lk__cuda_find;
     b.choose_begin = lk__cuda_choose_begin;

@@ -1,0 +1,212 @@
+/* sample.cu - chooses the next token of each prompt from its logits, as train/sample.c does, and makes it the input of the next step, so
+ * that a step begins without the host. A block has a chunk of the vocabulary; the last block of a row to end chooses the token, and which
+ * one that is does not matter to the result. Latency bounds it: the logits are in the second-level cache. */
+#include "device/cuda/sample.h"
+
+enum { THREADS = 256, EACH = 8, CHUNK = THREADS * EACH, MOST_CHUNKS = 256 };
+
+/* What another block wrote. */
+static __device__ __forceinline__ chunk_result read_result(const volatile chunk_result *r)
+{
+    return chunk_result{r->most, r->total, r->best};
+}
+
+static __device__ __forceinline__ bool is_finite(double x) { return x - x == 0; }
+
+/* ---- chunks ---- */
+
+/* Over a block; `shared`: 32 of each. */
+static __device__ __forceinline__ int64_t block_least(int64_t x, int64_t *shared) { return -block_max(-x, shared); }
+
+template <typename T>
+static __device__ chunk_result weigh_chunk(const T *logits, int64_t begin, int64_t n, double temperature, double *reals,
+                                           int64_t *integers)
+{
+    double       x[EACH];
+    chunk_result r = {-INFINITY, 0, INT64_MAX};
+#pragma unroll
+    for (int e = 0; e < EACH; e++) {
+        int64_t at = begin + e * THREADS + threadIdx.x;
+        x[e] = at < n ? (double)logits[at] : -INFINITY;
+    }
+#pragma unroll
+    for (int e = 0; e < EACH; e++) r.most = x[e] > r.most || x[e] != x[e] ? x[e] : r.most;
+    r.most = block_max(r.most, reals);
+#pragma unroll
+    for (int e = EACH - 1; e >= 0; e--)
+        if (x[e] == r.most) r.best = begin + e * THREADS + threadIdx.x;
+    r.best = block_least(r.best, integers);
+    if (temperature > 0 && is_finite(r.most)) {
+#pragma unroll
+        for (int e = 0; e < EACH; e++) r.total += weight_of(x[e], r.most, temperature);
+        r.total = block_sum(r.total, reals);
+    }
+    return r;
+}
+
+/* The largest logit of the row and the first token that has it: -1 where the row has NaN, or no finite logit as its largest. */
+static __device__ chunk_result weigh_row(const sampler &s, const chunk_result *results, double *reals, int64_t *integers)
+{
+    chunk_result r = {-INFINITY, 0, INT64_MAX};
+    for (int64_t c = threadIdx.x; c < s.chunks; c += blockDim.x) {
+        double most = read_result(&results[c]).most;
+        r.most = most > r.most || most != most ? most : r.most;
+    }
+    r.most = block_max(r.most, reals);
+    for (int64_t c = threadIdx.x; c < s.chunks; c += blockDim.x) {
+        chunk_result chunk = read_result(&results[c]);
+        if (chunk.most == r.most && chunk.best < r.best) r.best = chunk.best;
+    }
+    r.best = block_least(r.best, integers);
+    if (!is_finite(r.most)) r.best = -1;
+    return r;
+}
+
+/* ---- a token of all ---- */
+
+/* The sum of x over the threads behind this one. */
+static __device__ double sum_behind(double x, double *shared)
+{
+    int    lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
+    double sum = x, behind = 0;
+    for (int offset = 1; offset < 32; offset *= 2) {
+        double other = __shfl_down_sync(0xffffffffu, sum, offset);
+        if (lane + offset < 32) sum += other;
+    }
+    __syncthreads();
+    if (lane == 0) shared[warp] = sum;
+    __syncthreads();
+    for (int w = warps - 1; w > warp; w--) behind += shared[w];
+    double next = __shfl_down_sync(0xffffffffu, sum, 1);
+    return behind + (lane < 31 ? next : 0);
+}
+
+/* The last token of a chunk at which the sum of weights, from the chunk's end, exceeds `limit`. */
+template <typename T>
+static __device__ int64_t find_in_chunk(const T *logits, int64_t begin, int64_t n, double most, double temperature,
+                                        double limit, double *reals, int64_t *integers)
+{
+    double  w[EACH], mine = 0;
+    int64_t first = begin + threadIdx.x * EACH, found = -1, possible = INT64_MAX;
+#pragma unroll
+    for (int e = EACH - 1; e >= 0; e--) {
+        w[e] = first + e < n ? weight_of((double)logits[first + e], most, temperature) : 0;
+        if (w[e] > 0) possible = first + e;
+        mine += w[e];
+    }
+    double sum = sum_behind(mine, reals);
+#pragma unroll
+    for (int e = EACH - 1; e >= 0; e--) {
+        sum += w[e];
+        if (found < 0 && w[e] > 0 && sum > limit) found = first + e;
+    }
+    found = block_max(found, integers);
+    if (found >= 0) return found;
+    __syncthreads();
+    return block_least(possible, integers); /* rounding: the one that comes last */
+}
+
+/* By the whole block, whose chunks are all there. */
+template <typename T>
+static __device__ int64_t choose_of_all(const sampler &s, int64_t row, const chunk_result &all, double *reals,
+                                        int64_t *integers)
+{
+    __shared__ double  scaled[MOST_CHUNKS], limit;
+    __shared__ int64_t chosen;
+    double             temperature = s.t.sampling->temperature;
+    if (all.best < 0 || temperature == 0) return all.best;
+    for (int64_t c = threadIdx.x; c < s.chunks; c += blockDim.x) {
+        chunk_result r = read_result(&s.results[row * s.chunks + c]);
+        scaled[c] = r.total > 0 ? r.total * weight_of(r.most, all.most, temperature) : 0;
+    }
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        double total = 0, sum = 0;
+        for (int64_t c = s.chunks - 1; c >= 0; c--) total += scaled[c];
+        limit = uniform_of(s, row) * total;
+        chosen = -1;
+        for (int64_t c = s.chunks - 1; c >= 0 && chosen < 0; c--) {
+            if (scaled[c] > 0 && sum + scaled[c] > limit) {
+                chosen = c;
+                limit -= sum;
+            }
+            sum += scaled[c];
+        }
+        if (chosen < 0) { /* rounding */
+            chosen = 0;
+            while (scaled[chosen] == 0) chosen++;
+            limit = INFINITY;
+        }
+    }
+    __syncthreads();
+    return find_in_chunk((const T *)s.t.logits + row * s.t.vocabulary, chosen * CHUNK, s.t.vocabulary, all.most,
+                         temperature, limit, reals, integers);
+}
+
+/* A block a chunk of a row. */
+template <typename T> static __global__ void __launch_bounds__(THREADS) weigh_chunks(sampler s)
+{
+    __shared__ double  reals[32];
+    __shared__ int64_t integers[32];
+    __shared__ bool    last;
+    int64_t            row = blockIdx.x / s.chunks, chunk = blockIdx.x % s.chunks;
+    const T           *logits = (const T *)s.t.logits + row * s.t.vocabulary;
+    double             temperature = s.t.sorts ? 0 : s.t.sampling->temperature;
+    chunk_result       r = weigh_chunk(logits, chunk * CHUNK, s.t.vocabulary, temperature, reals, integers);
+    if (threadIdx.x == 0) {
+        s.results[row * s.chunks + chunk] = r;
+        __threadfence();
+        last = atomicAdd(&s.ended[row], 1u) == s.chunks - 1;
+        __threadfence();
+    }
+    __syncthreads();
+    if (!last) return;
+    chunk_result all = weigh_row(s, s.results + row * s.chunks, reals, integers);
+    __syncthreads();
+    int64_t token = s.t.sorts ? -1 : choose_of_all<T>(s, row, all, reals, integers);
+    if (threadIdx.x != 0) return;
+    s.ended[row] = 0;
+    s.all[row] = all;
+    if (!s.t.sorts) take_token(s, row, token);
+}
+
+/* ---- the step ---- */
+
+static size_t results_bytes(int64_t n) { return lk__round_up((size_t)n * sizeof(chunk_result), 256); }
+
+/* Chunks' results, rows' results, counters, weights. Sums of 2^19 weights fit into 64 bits. */
+size_t lk__cuda_tokens_workspace(lk__device *, int64_t rows, int64_t vocabulary)
+{
+    int64_t chunks = cuda_tiles(vocabulary, CHUNK);
+    if (chunks > MOST_CHUNKS) return 0;
+    return results_bytes(rows * chunks) + results_bytes(rows) + lk__round_up((size_t)rows * sizeof(unsigned), 256) +
+           (size_t)(rows * vocabulary) * sizeof(whole);
+}
+
+static sampler make_sampler(const lk__device_tokens *t)
+{
+    sampler s = {};
+    char   *at = (char *)t->workspace;
+    s.t = *t;
+    s.chunks = cuda_tiles(t->vocabulary, CHUNK);
+    s.results = (chunk_result *)at;
+    at += results_bytes(t->rows * s.chunks);
+    s.all = (chunk_result *)at;
+    at += results_bytes(t->rows);
+    s.ended = (unsigned *)at;
+    at += lk__round_up((size_t)t->rows * sizeof(unsigned), 256);
+    s.weights = (whole *)at;
+    return s;
+}
+
+lk_status lk__cuda_choose_tokens(lk__device *d, lk__device_stream *stream, const lk__device_tokens *t)
+{
+    sampler  s = make_sampler(t);
+    unsigned blocks = (unsigned)(t->rows * s.chunks);
+    if (t->type == LK_F64)
+        LAUNCH(weigh_chunks<double>, blocks, THREADS, 0, stream->stream, s);
+    else
+        LAUNCH(weigh_chunks<float>, blocks, THREADS, 0, stream->stream, s);
+    if (t->sorts) lk__cuda_choose_top(stream->stream, &s);
+    return lk__cuda_check(d, cudaPeekAtLastError(), "starting a kernel");
+}

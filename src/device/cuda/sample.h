@@ -1,0 +1,59 @@
+/* device/cuda/sample.h - what the kernels that choose tokens share: their memory, the random number of a row, and what becomes of its token. */
+#ifndef LK__CUDA_SAMPLE_H
+#define LK__CUDA_SAMPLE_H
+
+#include "device/cuda/backend.h"
+#include "device/cuda/random.h"
+
+#include <math.h>
+
+/* Of a chunk of a row, or of all of it. */
+struct chunk_result {
+    double  most, total; /* the largest logit, NaN where there is one; the sum of exp((logit - most) / temperature) */
+    int64_t best; /* the first token with that logit; of a row, -1: it has NaN, or no finite logit is its largest */
+};
+
+typedef unsigned long long whole; /* a weight: exp((logit - most) / temperature) in units of 2^-44; 2^19 of them can be added */
+
+struct sampler {
+    lk__device_tokens t;
+    int64_t           chunks;
+    chunk_result     *results; /* (rows, chunks) */
+    chunk_result     *all;     /* (rows) */
+    unsigned         *ended;   /* (rows): chunks so far; 0 between steps */
+    whole            *weights; /* (rows, vocabulary), where tokens are left out */
+};
+
+/* lk__sample_uniform of the row's prompt. */
+static __device__ inline double uniform_of(const sampler &s, int64_t row)
+{
+    const lk__device_prompt *p = s.t.prompts + row;
+    lk__random               random = random_make(s.t.sampling->seed, LK__FOR_SAMPLE, p->hash);
+    uint32_t                 bits[4];
+    random4(random, (uint64_t)p->earlier, (uint32_t)p->position, bits);
+    return ((double)(((uint64_t)bits[0] << 32 | bits[1]) >> 11) + 0.5) * 1.1102230246251565e-16; /* 2^-53 */
+}
+
+static __device__ __forceinline__ double weight_of(double logit, double most, double temperature)
+{
+    return exp((logit - most) / temperature);
+}
+
+/* One thread a row. A row without a place has no prompt, or one that has ended. */
+static __device__ inline void take_token(const sampler &s, int64_t row, int64_t token)
+{
+    lk__device_prompt *p = s.t.prompts + row;
+    s.t.chosen[p->step % LK__DEVICE_TOKEN_STEPS * s.t.rows + row] = (int32_t)token;
+    p->step++;
+    p->position++;
+    if (s.t.places[row] < 0) return;
+    int32_t place = s.t.places[row] + 1;
+    s.t.tokens[row] = token < 0 ? 0 : (int32_t)token;
+    s.t.places[row] = s.t.positions[row] = s.t.last[row] = place;
+    if (s.t.first) s.t.first[row] = place >= s.t.window ? (int32_t)(place - s.t.window + 1) : 0;
+}
+
+/* sample_top.cu: once the rows' largest logits are known. */
+void lk__cuda_choose_top(cudaStream_t stream, const sampler *s);
+
+#endif

@@ -1,0 +1,173 @@
+/* tokens.c - steps of generation that are queued: a step's kernels and the choice of its tokens are one recording, which leaves the inputs
+ * of the next step in the device's memory. The host queues steps ahead, and reads tokens from pinned memory as each step ends. */
+#include "run/generator_interface.h"
+#include "run/program.h"
+
+#include <string.h>
+
+struct lk__run_tokens {
+    lk_program       *p;
+    lk__device_tokens work;
+    lk__device_event *ended[LK__DEVICE_TOKEN_STEPS]; /* by the step's number */
+    int32_t          *chosen;                        /* pinned */
+    char             *block;                         /* the device's: sampling, prompts */
+    char             *pinned;                        /* from which it is copied */
+    char             *workspace;
+    int64_t           most; /* prompts */
+    size_t            workspace_bytes;
+    int64_t           queued, read; /* steps since lk__tokens_begin */
+};
+
+static size_t chosen_bytes(const lk__run_tokens *t)
+{
+    return (size_t)t->most * LK__DEVICE_TOKEN_STEPS * sizeof *t->chosen;
+}
+static size_t block_bytes(const lk__run_tokens *t)
+{
+    return sizeof(lk__device_sampling) + (size_t)t->most * sizeof(lk__device_prompt);
+}
+
+/* The device's memory of an input. */
+static lk_status find_input(lk_program *p, const char *name, int32_t **memory)
+{
+    const lk_graph *g = p->plan->graph;
+    *memory = NULL;
+    for (size_t i = 0; i < p->values && name; i++)
+        if (g->values[i].kind == LK__VALUE_INPUT && strcmp(g->values[i].name, name) == 0)
+            *memory = (int32_t *)lk__input_memory(p, &p->slots[0], i);
+    return *memory || !name ? LK_OK : lk__fail(p->context, LK_EINVAL, "input \"%s\" is not bound", name);
+}
+
+static lk_status describe_work(lk__run_tokens *t, const lk__run_token_inputs *in)
+{
+    lk_program            *p = t->p;
+    const lk__plan_list   *planned = &p->plan->evaluate;
+    int                    logits = planned->outputs[0];
+    const lk__graph_shape *s = &planned->graph->values[logits].shape;
+    lk_status              status = find_input(p, in->tokens, &t->work.tokens);
+    if (status >= 0) status = find_input(p, in->positions, &t->work.positions);
+    if (status >= 0) status = find_input(p, in->rows, &t->work.places);
+    if (status >= 0) status = find_input(p, in->first, &t->work.first);
+    if (status >= 0) status = find_input(p, in->last, &t->work.last);
+    t->work.window = in->window;
+    t->work.logits = lk__program_resolve(p, p->slots[0].arena, p->gradients, planned->places[logits]);
+    t->work.type = s->dtype;
+    t->work.vocabulary = s->dims[s->rank - 1];
+    t->most = lk__shape_elements(s) / t->work.vocabulary;
+    return status;
+}
+
+static lk_status make_memory(lk__run_tokens *t)
+{
+    lk__device               *d = t->p->device;
+    const lk__device_backend *backend = d->backend;
+    lk_status                 status = lk__device_alloc(d, LK_MEMORY_WORKSPACE, t->workspace_bytes, &t->workspace);
+    if (status >= 0) status = lk__device_alloc(d, LK_MEMORY_STAGING, block_bytes(t), &t->block);
+    if (status >= 0 && (!(t->chosen = backend->alloc_host(d, LK_MEMORY_STAGING, chosen_bytes(t))) ||
+                        !(t->pinned = backend->alloc_host(d, LK_MEMORY_STAGING, block_bytes(t)))))
+        status = LK_ENOMEM;
+    for (int i = 0; i < LK__DEVICE_TOKEN_STEPS && status >= 0; i++) status = backend->event_create(d, &t->ended[i]);
+    t->work.chosen = t->chosen;
+    t->work.workspace = t->workspace;
+    t->work.sampling = (const lk__device_sampling *)t->block;
+    t->work.prompts = (lk__device_prompt *)(t->block + sizeof(lk__device_sampling));
+    return status;
+}
+
+lk_status lk__tokens_create(lk_program *p, const lk__run_token_inputs *inputs, lk__run_tokens **tokens)
+{
+    const lk__device_backend *backend = p->device->backend;
+    *tokens = NULL;
+    if (!p->graphs || !backend->choose_tokens || p->comm) return LK_OK;
+    lk__run_tokens *t = lk__alloc(p->context, LK_MEMORY_OTHER, sizeof *t);
+    if (!t) return LK_ENOMEM;
+    t->p = p;
+    lk_status status = describe_work(t, inputs);
+    if (status >= 0) t->workspace_bytes = backend->tokens_workspace(p->device, t->most, t->work.vocabulary);
+    if (status >= 0 && t->workspace_bytes) status = make_memory(t);
+    if (status < 0 || !t->workspace_bytes) {
+        lk__tokens_free(t);
+        return status;
+    }
+    p->tokens = *tokens = t;
+    return LK_OK;
+}
+
+void lk__tokens_free(lk__run_tokens *t)
+{
+    if (!t) return;
+    lk__device               *d = t->p->device;
+    const lk__device_backend *backend = d->backend;
+    lk_context               *context = t->p->context;
+    if (t->block) (void)backend->stream_wait(d, t->p->stream); /* what was queued and is not wanted */
+    for (int i = 0; i < LK__DEVICE_TOKEN_STEPS; i++) backend->event_free(d, t->ended[i]);
+    if (t->chosen) backend->free_host(d, LK_MEMORY_STAGING, t->chosen, chosen_bytes(t));
+    if (t->pinned) backend->free_host(d, LK_MEMORY_STAGING, t->pinned, block_bytes(t));
+    lk__device_free(d, LK_MEMORY_STAGING, t->block, block_bytes(t));
+    lk__device_free(d, LK_MEMORY_WORKSPACE, t->workspace, t->workspace_bytes);
+    t->p->tokens = NULL;
+    lk__free(context, LK_MEMORY_OTHER, t, sizeof *t);
+}
+
+size_t lk__tokens_memory(const lk__run_tokens *t, lk_memory kind)
+{
+    if (!t) return 0;
+    if (kind == LK_MEMORY_WORKSPACE) return t->workspace_bytes;
+    return kind == LK_MEMORY_STAGING ? chosen_bytes(t) + 2 * block_bytes(t) : 0;
+}
+
+lk_status lk__tokens_begin(lk__run_tokens *t, const lk__device_sampling *sampling, const lk__device_prompt *prompts)
+{
+    lk_program        *p = t->p;
+    lk__device_prompt *to = (lk__device_prompt *)(t->pinned + sizeof *sampling);
+    lk_status          status = p->device->backend->stream_wait(p->device, p->stream); /* until here `pinned` is read */
+    if (status >= 0) status = lk__operands_evaluate(p);
+    if (status >= 0) status = lk__stage_inputs(p, &p->slots[0]);
+    if (status < 0) return status;
+    t->queued = t->read = 0;
+    t->work.rows = p->slots[0].step.count;
+    t->work.sorts = sampling->temperature > 0 && ((sampling->top_k > 0 && sampling->top_k < t->work.vocabulary) ||
+                                                  (sampling->top_p > 0 && sampling->top_p < 1));
+    memcpy(t->pinned, sampling, sizeof *sampling);
+    memcpy(to, prompts, (size_t)t->work.rows * sizeof *prompts);
+    for (int64_t i = 0; i < t->work.rows; i++) to[i].step = 0;
+    p->evaluated = -1; /* outputs are those of the latest step that was queued */
+    return p->device->backend->copy_in(p->device, p->stream, t->block, t->pinned, block_bytes(t));
+}
+
+static lk_status issue_step(lk_program *p, const lk__run_key *key)
+{
+    lk_status status = lk__kernels_issue(p, key);
+    return status < 0 ? status : p->device->backend->choose_tokens(p->device, p->stream, &p->tokens->work);
+}
+
+lk_status lk__tokens_queue(lk__run_tokens *t)
+{
+    lk_program   *p = t->p;
+    lk__run_list *list = &p->evaluate;
+    lk__run_key   key = {.list = list,
+                         .begin = list->begin[LK_EVALUATE],
+                         .end = list->end[LK_EVALUATE],
+                         .samples = list->samples,
+                         .total = list->total,
+                         .gradients = list->gradients,
+                         .first = 1, /* a recording of its own */
+                         .last = t->work.sorts};
+    if (t->queued - t->read == LK__DEVICE_TOKEN_STEPS)
+        return lk__fail(p->context, LK_EINVAL, "%d steps are queued already: read the tokens of the first",
+                        LK__DEVICE_TOKEN_STEPS);
+    lk_status status = lk__run_recorded(p, &key, issue_step);
+    if (status < 0) return status;
+    return p->device->backend->event_record(p->device, t->ended[t->queued++ % LK__DEVICE_TOKEN_STEPS], p->stream);
+}
+
+lk_status lk__tokens_read(lk__run_tokens *t, const int32_t **chosen)
+{
+    lk_program *p = t->p;
+    int         slot = (int)(t->read % LK__DEVICE_TOKEN_STEPS);
+    if (t->read == t->queued) return lk__fail(p->context, LK_EINVAL, "no step is queued");
+    lk_status status = p->device->backend->event_sync(p->device, t->ended[slot]);
+    *chosen = t->chosen + (int64_t)slot * t->work.rows;
+    t->read++;
+    return status;
+}

@@ -1,0 +1,219 @@
+/* generator.c - what generation runs: two programs over one store, one for chunks of prompts and one for a token of each, that share the cache of keys
+ * and values. All memory is allocated before the first step. The last token of a prompt runs in the second program, so the first
+ * computes no logits, and the planner leaves out what its last layer would need for them. */
+#include "train/generator.h"
+
+#include "base/config.h"
+#include "train/load.h"
+
+#include <lockstep/program.h>
+#include <string.h>
+
+enum { COPIED = 1 << 16 }; /* elements that are copied at a time from another store */
+
+static const char *const input_names[LK__GENERATOR_INPUTS] = {"tokens", "positions", "rows", "first", "last"};
+
+/* ---- creation ---- */
+
+static size_t inputs_bytes(const lk_generator *g)
+{
+    return (size_t)(g->config.batch * g->width[LK__GENERATOR_CHUNK]) * sizeof(int32_t);
+}
+static size_t logits_bytes(const lk_generator *g) { return lk__generator_logits_bytes(g, g->config.batch); }
+static size_t prompts_bytes(const lk_generator *g) { return (size_t)g->config.batch * sizeof *g->prompts; }
+static size_t candidates_bytes(const lk_generator *g)
+{
+    return (size_t)g->model.vocabulary * sizeof(lk__generation_candidate);
+}
+
+static lk_status check_config(lk_context *c, lk_generator_config *config)
+{
+    if (!config->model) return lk__fail(c, LK_EINVAL, "lk_generator_config.model is missing");
+    char why[300];
+    if (!lk_transformer_check(config->model, why, sizeof why)) return lk__fail(c, LK_EINVAL, "%s", why);
+    if (config->model->kind == LK_TRANSFORMER_ENCODER)
+        return lk__fail(c, LK_EINVAL, "an encoder gives classes, not text: gpt or llama is needed");
+    if (config->weights && config->store) return lk__fail(c, LK_EINVAL, "weights and a store exclude each other");
+    if (config->batch == 0) config->batch = 1;
+    if (config->context == 0) config->context = config->model->context;
+    if (config->chunk == 0) config->chunk = 32;
+    if (config->context < 1 || config->context > config->model->context)
+        return lk__fail(c, LK_EINVAL, "a context of %lld tokens: the model has 1 to %lld positions",
+                        (long long)config->context, (long long)config->model->context);
+    if (config->batch < 1 || config->batch > 1 << 20 || config->chunk < 1)
+        return lk__fail(c, LK_EINVAL, "%lld prompts at once in chunks of %lld tokens: 1 to 1048576, and at least 1",
+                        (long long)config->batch, (long long)config->chunk);
+    if (config->chunk > config->context) config->chunk = config->context;
+    return LK_OK;
+}
+
+/* The model over the cache, and the logits, which the program of chunks does not compute: both have the same states. */
+static lk_status record_model(lk_generator *g, int which)
+{
+    int64_t   dims[] = {g->config.batch, g->width[which]};
+    lk_tensor in[LK__GENERATOR_INPUTS] = {{0}};
+    lk_status status = lk_graph_create(g->context, g->config.dtype, &g->graph[which]);
+    if (status < 0) return status;
+    for (int i = 0; i < LK__GENERATOR_INPUTS; i++)
+        if (i != LK__GENERATOR_FIRST || g->model.window > 0)
+            in[i] = lk_input(g->graph[which], input_names[i], LK_I32, 2, dims);
+    lk_transformer_result result = lk_transformer(
+        in[LK__GENERATOR_TOKENS], &g->model, .positions = in[LK__GENERATOR_POSITIONS], .first = in[LK__GENERATOR_FIRST],
+        .last = in[LK__GENERATOR_LAST], .cache = g->config.context, .rows = in[LK__GENERATOR_ROWS]);
+    lk_tensor      logits = lk_f_linear(result.hidden, result.head, ((lk_tensor){0}));
+    lk_plan_config plan = LK_PLAN_CONFIG_INIT;
+    plan.policy = g->config.policy;
+    plan.outputs = &logits;
+    plan.outputs_count = which == LK__GENERATOR_STEP ? 1 : 0;
+    return lk_plan_create(g->graph[which], &plan, &g->plan[which]);
+}
+
+/* One parameter of another store, which may have another type. */
+static lk_status copy_state(lk_generator *g, const lk_state *to, void *buffer)
+{
+    lk_state from;
+    int64_t  elements = 1;
+    bool     same = lk_store_find(g->config.store, to->name, &from) && from.rank == to->rank;
+    for (int i = 0; i < to->rank; i++) {
+        elements *= to->dims[i];
+        same = same && from.dims[i] == to->dims[i];
+    }
+    if (!same)
+        return lk__fail(g->context, LK_EMISMATCH,
+                        "the store has no \"%s\" of the model's shape: it is of another model", to->name);
+    size_t from_size = lk_dtype_size(from.dtype), size = lk_dtype_size(to->dtype);
+    char  *converted = from.dtype == to->dtype ? buffer : (char *)buffer + COPIED * sizeof(double);
+    for (int64_t at = 0; at < elements; at += COPIED) {
+        int64_t   count = elements - at < COPIED ? elements - at : COPIED;
+        lk_status status =
+            lk_store_read(g->config.store, to->name, LK_STATE_VALUE, at, count, buffer, (size_t)count * from_size);
+        if (status < 0) return status;
+        if (from.dtype != to->dtype) lk__load_convert(from.dtype, buffer, to->dtype, converted, (size_t)count);
+        status = lk_store_write(g->store, to->name, LK_STATE_VALUE, at, count, converted, (size_t)count * size);
+        if (status < 0) return status;
+    }
+    return LK_OK;
+}
+
+static lk_status copy_store(lk_generator *g)
+{
+    size_t    bytes = 2 * COPIED * sizeof(double);
+    void     *buffer = lk__alloc(g->context, LK_MEMORY_OTHER, bytes);
+    lk_status status = buffer ? LK_OK : LK_ENOMEM;
+    for (size_t i = 0; i < lk_store_count(g->store) && status >= 0; i++) {
+        lk_state state = lk_store_at(g->store, i);
+        if (!state.not_saved) status = copy_state(g, &state, buffer);
+    }
+    lk__free(g->context, LK_MEMORY_OTHER, buffer, bytes);
+    return status;
+}
+
+static lk_status make_programs(lk_generator *g)
+{
+    lk_status status = lk_store_create(g->plan[LK__GENERATOR_CHUNK], g->config.seed, &g->store);
+    if (status >= 0 && g->config.weights) status = lk_weights_load(g->store, g->config.weights);
+    if (status >= 0 && g->config.store) status = copy_store(g);
+    for (int which = 0; which < LK__GENERATOR_PROGRAMS && status >= 0; which++) {
+        status = lk_program_create(g->plan[which], g->store, NULL, &g->program[which]);
+        for (int i = 0; i < LK__GENERATOR_INPUTS && status >= 0; i++)
+            if (i != LK__GENERATOR_FIRST || g->model.window > 0)
+                status = lk_program_bind(g->program[which], input_names[i], g->inputs[i]);
+    }
+    return status;
+}
+
+/* Tokens of steps that are chosen where the logits are, where the device does that. */
+static lk_status make_queue(lk_generator *g)
+{
+    bool                 window = g->model.window > 0;
+    lk__run_token_inputs inputs = {.tokens = input_names[LK__GENERATOR_TOKENS],
+                                   .positions = input_names[LK__GENERATOR_POSITIONS],
+                                   .rows = input_names[LK__GENERATOR_ROWS],
+                                   .first = window ? input_names[LK__GENERATOR_FIRST] : NULL,
+                                   .last = input_names[LK__GENERATOR_LAST],
+                                   .window = g->model.window};
+    lk_status            status = lk__tokens_create(g->program[LK__GENERATOR_STEP], &inputs, &g->queue);
+    if (status < 0 || !g->queue) return status;
+    g->prompts = lk__alloc(g->context, LK_MEMORY_OTHER, prompts_bytes(g));
+    return g->prompts ? LK_OK : LK_ENOMEM;
+}
+
+lk_status lk_generator_create(lk_context *context, const lk_generator_config *given, lk_generator **generator)
+{
+    lk_generator_config config = LK_GENERATOR_CONFIG_INIT;
+    *generator = NULL;
+    lk_status status = LK__CONFIG_READ(context, lk_generator_config, given, &config);
+    if (status >= 0) status = check_config(context, &config);
+    if (status < 0) return status;
+    lk_generator *g = lk__alloc(context, LK_MEMORY_OTHER, sizeof *g);
+    if (!g) return LK_ENOMEM;
+    g->context = context;
+    g->config = config;
+    g->model = *config.model;
+    g->config.model = &g->model;
+    g->model.dropout = g->model.attention_dropout = 0;
+    if (g->model.kind == LK_TRANSFORMER_LLAMA) g->model.context = config.context; /* rows of the table of angles */
+    g->width[LK__GENERATOR_CHUNK] = config.chunk;
+    g->width[LK__GENERATOR_STEP] = 1;
+    for (int which = 0; which < LK__GENERATOR_PROGRAMS && status >= 0; which++) status = record_model(g, which);
+    for (int i = 0; i < LK__GENERATOR_INPUTS && status >= 0; i++)
+        if (!(g->inputs[i] = lk__alloc(context, LK_MEMORY_WORKSPACE, inputs_bytes(g)))) status = LK_ENOMEM;
+    if (status >= 0 && (!(g->logits = lk__alloc(context, LK_MEMORY_WORKSPACE, logits_bytes(g))) ||
+                        !(g->candidates = lk__alloc(context, LK_MEMORY_WORKSPACE, candidates_bytes(g)))))
+        status = LK_ENOMEM;
+    if (status >= 0) status = make_programs(g);
+    if (status >= 0) status = make_queue(g);
+    g->config.weights = NULL; /* borrowed */
+    g->config.store = NULL;
+    if (status < 0) {
+        lk_generator_free(g);
+        return status;
+    }
+    *generator = g;
+    return LK_OK;
+}
+
+void lk_generator_free(lk_generator *g)
+{
+    if (!g) return;
+    for (int i = 0; i < LK__GENERATOR_INPUTS; i++)
+        lk__free(g->context, LK_MEMORY_WORKSPACE, g->inputs[i], inputs_bytes(g));
+    lk__free(g->context, LK_MEMORY_WORKSPACE, g->logits, logits_bytes(g));
+    lk__free(g->context, LK_MEMORY_WORKSPACE, g->candidates, candidates_bytes(g));
+    lk__tokens_free(g->queue);
+    lk__free(g->context, LK_MEMORY_OTHER, g->prompts, prompts_bytes(g));
+    for (int which = 0; which < LK__GENERATOR_PROGRAMS; which++) lk_program_free(g->program[which]);
+    lk_store_free(g->store);
+    for (int which = 0; which < LK__GENERATOR_PROGRAMS; which++) {
+        lk_plan_free(g->plan[which]);
+        lk_graph_free(g->graph[which]);
+    }
+    lk__free(g->context, LK_MEMORY_OTHER, g, sizeof *g);
+}
+
+/* The store belongs to the first plan; both programs have activations and a workspace. */
+size_t lk_generator_memory(const lk_generator *g, lk_memory kind)
+{
+    bool   stored = kind == LK_MEMORY_PARAMETERS || kind == LK_MEMORY_MASTER || kind == LK_MEMORY_BUFFERS;
+    size_t bytes =
+        kind == LK_MEMORY_WORKSPACE ? LK__GENERATOR_INPUTS * inputs_bytes(g) + logits_bytes(g) + candidates_bytes(g) : 0;
+    if (kind == LK_MEMORY_OTHER) return 0;
+    bytes += lk__tokens_memory(g->queue, kind);
+    for (int which = 0; which < (stored ? 1 : LK__GENERATOR_PROGRAMS); which++)
+        bytes += lk_plan_memory(g->plan[which], kind);
+    return bytes;
+}
+
+size_t lk_generator_weight_bytes(const lk_generator *g)
+{
+    size_t total = 0;
+    for (size_t i = 0; i < lk_store_count(g->store); i++) {
+        lk_state s = lk_store_at(g->store, i);
+        bool     looked_up = strcmp(s.name, "transformer.wpe.weight") == 0 ||
+                         (g->model.untied && strcmp(s.name, "model.embed_tokens.weight") == 0);
+        size_t elements = 1;
+        for (int k = 0; k < s.rank; k++) elements *= (size_t)s.dims[k];
+        if (!s.buffer && !looked_up) total += elements * lk_dtype_size(s.stored);
+    }
+    return total;
+}
