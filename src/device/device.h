@@ -233,7 +233,7 @@ typedef struct lk__device_backend {
     lk_status (*choose_begin)(lk__device *device, const char *text, const char *whose, bool only);
     size_t (*choose_list)(lk__device *device, char *text, size_t bytes, bool *apart);
     /* Runs the first *done of these calls, which follow each other, in fewer launches than one by one; *done 0: none of them. For the
-     * update, which has several for each parameter. NULL: the device has no such launches. */
+     * update and for steps of generation, whose kernels are many and short. NULL: the device has no such launches. */
     lk_status (*run_many)(lk__device *device, const lk__op *ops, const lk__kernel_call *const *calls, int count,
                           int *done);
     /* out = in[0] + … + in[n-1], as the pairwise tree of base/tree.h; n up to LK__DEVICE_ADDENDS; out may be one of them. */

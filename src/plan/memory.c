@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { UNTIL_END = 1 << 30 };
+enum { UNTIL_END = 1 << 30, TOGETHER = 8 }; /* nodes that a device runs as one kernel, at most */
 
 typedef struct storage {
     size_t         bytes, offset;
@@ -97,6 +97,23 @@ static void find_last_uses(memory *m)
     if (list->gradients)
         for (size_t i = 0; i < list->graph->states_count; i++)
             if (list->gradients[i] >= 0) m->last_use[list->gradients[i]] = UNTIL_END;
+}
+
+bool lk__plan_runs_together(const lk__plan_list *list)
+{
+    lk_context *c = list->graph->context;
+    if (!lk__context_device(c)->backend->run_many) return false;
+    for (size_t p = 0; p < list->order_count; p++)
+        if (lk__op_find(list->graph->nodes[list->order[p]].op)->effect == LK__EFFECT_CACHE) return true;
+    return false;
+}
+
+/* Nodes that run together read and write in any order: what one reads is not overwritten by the next ones. */
+static void extend_uses(memory *m)
+{
+    if (!lk__plan_runs_together(m->list)) return;
+    for (size_t i = 0; i < m->list->graph->values_count; i++)
+        if (m->last_use[i] >= 0 && m->last_use[i] < UNTIL_END) m->last_use[i] += TOGETHER;
 }
 
 static bool is_gradient(const lk__plan_list *list, int v)
@@ -241,6 +258,7 @@ lk_status lk__pass_memory(lk__plan_list *list, const lk_plan *plan)
     for (size_t i = 0; i < values; i++) m.storage_of[i] = -1;
     external_storages(&m);
     find_last_uses(&m);
+    extend_uses(&m);
     assign_storages(&m);
     place_gradients(&m);
     if (place_storages(&m) < 0) goto done;

@@ -183,6 +183,8 @@ lk_status lk__pass_buckets(lk_plan *plan);
  * the capacity of the plan to one leaf. After layout, before anything depends on sizes. */
 lk_status lk__pass_leaf_batch(lk_plan *plan);
 void      lk__plan_reduce_capacity(lk_plan *plan);
+/* Whether the device may run neighbouring nodes of the list as one kernel: a step of generation, on a device that does so. */
+bool lk__plan_runs_together(const lk__plan_list *list);
 /* memory.c: a place for every value, the size of the arena and of the workspace. */
 lk_status lk__pass_memory(lk__plan_list *list, const lk_plan *plan);
 

@@ -104,6 +104,7 @@ struct lk_program {
     char                  *chunk;      /* off the CPU, with other ranks: LK__STAGING_CHUNK bytes of the host's */
     lk__run_graphs        *graphs;     /* NULL: the device records nothing */
     lk__run_update        *update;     /* NULL: the device runs one call at a time */
+    lk__run_update        *step_calls; /* of a step of generation; NULL: the same */
     lk__run_queue         *queue;      /* NULL: the program waits for each section's results */
     lk__run_source        *sources[2]; /* of training steps and of evaluations; NULL: the caller binds inputs */
     const lk__run_source  *source;     /* the one of the current step */
@@ -199,11 +200,11 @@ lk_status lk__graphs_create(lk_program *program);
 void      lk__graphs_free(lk_program *program);
 lk_status lk__run_recorded(lk_program *program, const lk__run_key *key, lk__run_issue issue);
 
-/* ---- update.c: the calls of the update, which the device may run together ---- */
+/* ---- update.c: calls that the device may run together: of the update, and of a step of generation ---- */
 lk_status lk__update_create(lk_program *program);
 void      lk__update_free(lk_program *program);
-/* Runs instructions from `begin` of the training list on together, as many as the device does; *end: behind the last of them. */
-lk_status lk__update_run(lk_program *program, size_t begin, size_t *end);
+/* Runs instructions begin … limit-1 of a list together, the first of them and as many as the device does; *end: behind the last. */
+lk_status lk__update_run(lk_program *program, const lk__run_list *list, size_t begin, size_t limit, size_t *end);
 
 /* ---- step.c: steps that are queued; those of trainer_interface.h ---- */
 lk_status lk__queue_create(lk_program *program);

@@ -130,11 +130,11 @@ static inline lk_status run_instruction(lk_program *p, lk__run_instruction *in)
 lk_status lk__kernels_issue(lk_program *p, const lk__run_key *key)
 {
     lk_status status = LK_OK;
-    bool      together = p->update && key->list == &p->slots[0].train && !p->waits;
+    bool      together = !p->waits;
     for (size_t i = key->begin, end; i < key->end && status >= 0; i = end) {
         end = i;
         if ((status = lk__timeline_before(p, p->stream)) < 0) return status;
-        if (together) status = lk__update_run(p, i, &end);
+        if (together) status = lk__update_run(p, key->list, i, key->end, &end);
         if (status >= 0 && end == i) status = run_instruction(p, &key->list->instructions[end++]);
         lk__run_unit unit = {.list = (lk__run_list *)key->list, .begin = i, .end = end};
         if (status >= 0) status = lk__timeline_after(p, p->stream, &unit);

@@ -4,6 +4,7 @@
  * tensor cores by ourselves (attention_fast.cu). A single query, as in generation, is
  * bound by the bytes of keys and values: these are divided into parts of fixed size over blocks, whose results a second kernel combines. */
 #include "device/cuda/attention_fast.h"
+#include "device/cuda/attention_parts.h"
 #include "device/cuda/dnn_attention.h"
 
 /* ---- tiles of queries ---- */
@@ -43,7 +44,7 @@ static __device__ __forceinline__ W soften_row(W (&scores)[R], row_softmax<W> *r
 }
 
 template <typename T, int PART>
-static __global__ void __launch_bounds__(ATTENTION_THREADS) attend_tiles(attention_view<T> a, T *y, WIDE(T) *lse)
+static __global__ void __launch_bounds__(ATTENTION_THREADS) attend_tiles(attention_view<T> a, T *y, WIDE(T) * lse)
 {
     typedef WIDE(T) W;
     enum {
@@ -105,19 +106,7 @@ static __global__ void __launch_bounds__(ATTENTION_THREADS) attend_tiles(attenti
 
 /* ---- one query ---- */
 
-/* Keys of a part, by the number of keys alone: many blocks read at once, and a combination adds at most 128 parts. */
-static int64_t part_keys(int64_t s)
-{
-    int64_t keys = cuda_tiles(cuda_tiles(s, 128), 64) * 64;
-    return keys < 64 ? 64 : keys;
-}
-
 enum { ONE_KEYS = 2 }; /* keys that a group of lanes reads at once */
-
-/* What a part of the keys gives for a head: sums of values, not yet divided by the sum of their probabilities. */
-template <typename W> struct part_softmax {
-    W most, total;
-};
 
 /* Lanes that read one key together: a power of two that covers its packs, 32 at most. */
 static __device__ __forceinline__ int lanes_of(int packs)
@@ -129,8 +118,8 @@ static __device__ __forceinline__ int lanes_of(int packs)
 
 /* scores[h][key - begin] = scale × the queries of H heads, (H, d), times keys begin … end - 1. */
 template <typename T, int N, int H>
-static __device__ __forceinline__ void score_part(const attention_view<T> &a, const WIDE(T) *queries, const T *k,
-                                                  int begin, int end, int keys, WIDE(T) *scores)
+static __device__ __forceinline__ void score_part(const attention_view<T> &a, const WIDE(T) * queries, const T *k,
+                                                  int begin, int end, int keys, WIDE(T) * scores)
 {
     typedef WIDE(T) W;
     int packs = (int)(a.d / N), lanes = lanes_of(packs), lane = threadIdx.x % lanes, each = blockDim.x / lanes;
@@ -164,10 +153,10 @@ static __device__ __forceinline__ void score_part(const attention_view<T> &a, co
 
 /* A warp a head: its scores become probabilities. */
 template <typename T>
-static __device__ __forceinline__ part_softmax<WIDE(T)> soften_part(const attention_view<T> &a, WIDE(T) *scores,
+static __device__ __forceinline__ part_softmax<WIDE(T)> soften_part(const attention_view<T> &a, WIDE(T) * scores,
                                                                     int begin, int end, int64_t sample, int64_t head)
 {
-    typedef WIDE(T)   W;
+    typedef WIDE(T) W;
     W                 most = (W)-INFINITY, total = 0;
     attention_dropout drop = attention_dropout_of(a, sample);
     for (int i = threadIdx.x % 32; i < end - begin; i += 32) most = scores[i] > most ? scores[i] : most;
@@ -204,9 +193,9 @@ static __device__ __forceinline__ values_ahead<T, N> read_ahead(const attention_
 
 /* sums[h][column] = the values begin … end - 1 times their probabilities, of `count` heads. reduced: (warps, H, lanes N). */
 template <typename T, int N, int H>
-static __device__ __forceinline__ void sum_part(const attention_view<T> &a, const WIDE(T) *probs, int count, const T *v,
-                                                const values_ahead<T, N> &ahead, int begin, int end, int keys,
-                                                WIDE(T) *reduced, WIDE(T) *sums, int64_t from_head_to_next)
+static __device__ __forceinline__ void sum_part(const attention_view<T> &a, const WIDE(T) * probs, int count,
+                                                const T *v, const values_ahead<T, N> &ahead, int begin, int end,
+                                                int keys, WIDE(T) * reduced, WIDE(T) * sums, int64_t from_head_to_next)
 {
     typedef WIDE(T) W;
     int packs = (int)(a.d / N), lanes = lanes_of(packs), lane = threadIdx.x % lanes, each = blockDim.x / lanes;
@@ -249,7 +238,7 @@ static __device__ __forceinline__ void sum_part(const attention_view<T> &a, cons
  * reduced. */
 template <typename T, int N, int H>
 static __global__ void __launch_bounds__(ATTENTION_THREADS)
-    attend_part(attention_view<T> a, int keys, int parts, WIDE(T) *sums, part_softmax<WIDE(T)> *softmax)
+    attend_part(attention_view<T> a, int keys, int parts, WIDE(T) * sums, part_softmax<WIDE(T)> *softmax)
 {
     typedef WIDE(T) W;
     DYNAMIC_SHARED(W, shared);
@@ -285,39 +274,6 @@ static __global__ void __launch_bounds__(ATTENTION_THREADS)
     }
 }
 
-enum { MOST_PARTS = 128 };
-
-/* A block a (sample, head): the parts' results, in their order. */
-template <typename T>
-static __global__ void combine_parts(int parts, int64_t d, const WIDE(T) *sums, const part_softmax<WIDE(T)> *softmax,
-                                     T *y, WIDE(T) *lse)
-{
-    typedef WIDE(T) W;
-    __shared__ part_softmax<W> seen[MOST_PARTS];
-    __shared__ W               factors[MOST_PARTS];
-    sums += (int64_t)blockIdx.x * parts * d;
-    for (int p = threadIdx.x; p < parts; p += blockDim.x) seen[p] = softmax[(int64_t)blockIdx.x * parts + p];
-    __syncthreads();
-    W      most = (W)-INFINITY;
-    double total = 0;
-    for (int p = 0; p < parts; p++) most = seen[p].most > most ? seen[p].most : most;
-    for (int p = threadIdx.x; p < parts; p += blockDim.x)
-        factors[p] = seen[p].total == 0 ? (W)0 : attention_exp(seen[p].most - most);
-    __syncthreads();
-    for (int p = 0; p < parts; p++)
-        if (seen[p].total != 0) total += (double)seen[p].total * (double)factors[p];
-    bool none = !(total > 0) && total == total;
-    W    factor = none ? (W)0 : (W)(1 / total);
-    for (int64_t i = threadIdx.x; i < d; i += blockDim.x) {
-        W sum = 0;
-#pragma unroll 8
-        for (int p = 0; p < parts; p++) /* a part without keys has written no sums */
-            sum += seen[p].total != 0 ? sums[p * d + i] * factors[p] : (W)0;
-        store(y + blockIdx.x * d + i, sum * factor);
-    }
-    if (lse && threadIdx.x == 0) lse[blockIdx.x] = none ? (W)0 : most + (W)log(total);
-}
-
 /* Blocks' sums, then what belongs to each. */
 static size_t one_space(int64_t batch, int64_t heads, int64_t s, int64_t d, size_t wide)
 {
@@ -326,9 +282,9 @@ static size_t one_space(int64_t batch, int64_t heads, int64_t s, int64_t d, size
 }
 
 template <typename T, int N, int H>
-static bool attend_one(const lk__kernel_call *call, const attention_view<T> &a, T *y, WIDE(T) *lse)
+static bool attend_one(const lk__kernel_call *call, const attention_view<T> &a, T *y, WIDE(T) * lse)
 {
-    typedef WIDE(T)  W;
+    typedef WIDE(T) W;
     int              keys = (int)part_keys(a.s), parts = (int)cuda_tiles(a.s, keys), lanes = 1;
     W               *sums = (W *)call->workspace;
     part_softmax<W> *softmax =
@@ -338,14 +294,14 @@ static bool attend_one(const lk__kernel_call *call, const attention_view<T> &a, 
     if (shared > 48 << 10) return false;
     LAUNCH((attend_part<T, N, H>), (unsigned)(a.batch * a.groups * parts), ATTENTION_THREADS, shared, cuda_stream(call),
            a, keys, parts, sums, softmax);
-    LAUNCH((combine_parts<T>), (unsigned)(a.batch * a.heads), 128, 0, cuda_stream(call), parts, a.d, sums, softmax, y,
-           lse);
+    LAUNCH_AFTER(call->device, (combine_parts<T>), (unsigned)(a.batch * a.heads), 128, 0, cuda_stream(call), parts, a.d,
+                 sums, softmax, y, lse);
     return true;
 }
 
 /* Whether it could: very long parts, or very wide heads, do not fit. */
 template <typename T>
-static bool attend_by_parts(const lk__kernel_call *call, const attention_view<T> &a, T *y, WIDE(T) *lse)
+static bool attend_by_parts(const lk__kernel_call *call, const attention_view<T> &a, T *y, WIDE(T) * lse)
 {
     if (!a.aligned) return attend_one<T, 1, 1>(call, a, y, lse);
     if (a.heads == a.groups) return attend_one<T, PACK(T), 1>(call, a, y, lse);
@@ -372,7 +328,7 @@ extern "C" lk_status lk__cuda_attention_prepare(lk__device *device, const lk__de
 }
 
 template <typename T>
-static lk_status attend_plain(const lk__kernel_call *call, const attention_view<T> &a, T *y, WIDE(T) *lse)
+static lk_status attend_plain(const lk__kernel_call *call, const attention_view<T> &a, T *y, WIDE(T) * lse)
 {
     int64_t tiles = a.batch * a.heads * cuda_tiles(a.t, attention_tile<WIDE(T)>::SIDE);
     BY_PART(a.d, PART,
@@ -385,7 +341,7 @@ template <typename T> static lk_status attend(const lk__kernel_call *call)
 {
     attention_view<T> a = attention_describe<T>(call, 0, 3);
     T                *y = out_data<T>(call, 0);
-    WIDE(T)          *lse = out_data<WIDE(T)>(call, 1);
+    WIDE(T) *lse = out_data<WIDE(T)>(call, 1);
     if (a.batch * a.t == 0) return LK_OK;
     if (a.t == 1 && attend_by_parts(call, a, y, lse)) return lk__cuda_launched(call);
     if constexpr (sizeof(T) == sizeof(bf16))

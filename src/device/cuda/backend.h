@@ -33,6 +33,10 @@ size_t    lk__cuda_scale_many_workspace(const lk__kernel_call *const *squares, i
 lk_status lk__cuda_run_many(lk__device *device, const lk__op *ops, const lk__kernel_call *const *calls, int count,
                             int *done);
 
+/* ---- together.cu: the same for the nodes of a step of generation ---- */
+lk_status lk__cuda_run_step_nodes(lk__device *device, const lk__op *ops, const lk__kernel_call *const *calls, int count,
+                                  int *done);
+
 /* ---- numbers.cu ---- */
 lk_status lk__cuda_add_numbers(lk__device *device, lk__device_stream *stream, const lk__device_numbers *numbers);
 lk_status lk__cuda_publish(lk__device *device, lk__device_stream *stream, const lk__device_numbers *numbers,

@@ -8,6 +8,7 @@
 #include "device/cuda/backend.h"
 #include "device/cuda/choices.h"
 #include "device/cuda/dnn.h"
+#include "device/cuda/overlap.h"
 #include "device/cuda/spans.h"
 
 #include <stdio.h>
@@ -393,6 +394,12 @@ static bool variable_is_set(const char *name)
 {
     const char *text = getenv(name);
     return text && *text && strcmp(text, "0") != 0;
+}
+
+bool lk__cuda_overlaps(const lk__device *d)
+{
+    const char *text = getenv("LOCKSTEP_CUDA_OVERLAP"); /* read each time: benchmarks change it */
+    return ((const lk__cuda_device *)d)->capability >= 90 && !(text && strcmp(text, "0") == 0);
 }
 
 static lk_status cuda_open(lk_context *context, int number, lk__device **device)

@@ -1,60 +1,149 @@
 /* few_rows.cu - products whose A has up to 8 rows: every element of B is read once, 16 bytes at a time, and multiplied with all rows. The
- * bytes of B bound it: generation reads all weights for each token. Sums are divided over lanes by the shape alone. */
+ * bytes of B bound it: generation reads all weights for each token. Where these are few, latency does: a thread asks for all its first
+ * elements of B before it waits for the kernel before, which makes A. Sums are divided over lanes by the shape alone, and in the same
+ * way for any number of rows. */
+#include "device/cuda/few_rows.h"
+#include "device/cuda/overlap.h"
 #include "device/cuda/product_epilogue.h"
 
-enum { MOST = 8, THREADS = 256, WARPS = THREADS / 32 };
+enum { MOST = 8, ROW_THREADS = 512, COLUMN_THREADS = 256, COLUMN_WARPS = COLUMN_THREADS / 32 };
+enum { NORM_BYTES = 32 << 10 }; /* of rows that a block keeps */
+enum { NORM_BLOCKS = 512 }; /* of products with a norm, which every block computes: their warps take several columns */
 
-/* B transposed, (n, k): a warp has a column of C, and its lanes every 32nd pack of k. */
-template <typename T, int R>
-static __global__ void __launch_bounds__(THREADS) multiply_columns(const T *a, int64_t a_ld, const T *b, int64_t b_ld,
-                                                                   int m, int64_t n, int64_t k, product_epilogue<T> to)
+template <typename T> struct few_call {
+    typedef WIDE(T) W;
+    struct part {
+        const T            *b;
+        int64_t             b_ld, n;
+        product_epilogue<T> to;
+    };
+    const T *a;
+    int64_t  a_ld, k;
+    int      m, count;
+    part     of[LK__FEW_PRODUCTS];
+    T       *gated;
+    /* the norm; x NULL: none */
+    const T *x, *residual;
+    const W *weight, *bias;
+    T       *y, *sum;
+    W       *mean, *rstd;
+    W        epsilon;
+    bool     rms;
+};
+
+/* ---- the norm: a warp a row, whose elements stay its lanes' ---- */
+
+template <typename T, int N> static __device__ __forceinline__ void add_pack(lk__pack<T, N> *x, const lk__pack<T, N> &y)
+{
+#pragma unroll
+    for (int e = 0; e < N; e++) store(&x->at[e], load(&x->at[e]) + load(&y.at[e]));
+}
+
+template <int N, typename W>
+static __device__ __forceinline__ void load_wide(const W *p, int64_t at, W otherwise, W (&to)[N])
+{
+#pragma unroll
+    for (int e = 0; e < N; e++) to[e] = p ? p[at + e] : otherwise;
+}
+
+template <typename T> static __device__ void normalise_row(const few_call<T> &f, int row, T *to)
 {
     typedef WIDE(T) W;
     constexpr int N = PACK(T);
     int           lane = threadIdx.x % 32;
-    int64_t       column = (int64_t)blockIdx.x * WARPS + threadIdx.x / 32;
-    W             sums[R] = {};
-    if (column >= n) return; /* all of a warp */
-    b += column * b_ld;
+    bool          writes = blockIdx.x == 0;
+    int64_t       from = row * f.k;
+    W             mean = 0, squares = 0;
 #pragma unroll 4
-    for (int64_t p = lane * N; p < k; p += 32 * N) {
-        lk__pack<T, N> w = load_pack<N>(b + p);
+    for (int64_t i = lane * N; i < f.k; i += 32 * N) {
+        lk__pack<T, N> x = load_pack<N>(f.x + from + i);
+        if (f.residual) add_pack<T, N>(&x, load_pack<N>(f.residual + from + i));
+        if (writes && f.sum) store_pack<N>(f.sum + from + i, x);
+        store_pack<N>(to + i, x);
 #pragma unroll
-        for (int r = 0; r < R; r++) {
-            lk__pack<T, N> x = load_pack<N>(a + (r < m ? r : 0) * a_ld + p);
-#pragma unroll
-            for (int e = 0; e < N; e++) sums[r] += load(&x.at[e]) * load(&w.at[e]);
-        }
+        for (int e = 0; e < N; e++) mean += load(&x.at[e]);
     }
+    mean = f.rms ? (W)0 : warp_sum(mean) / (W)f.k;
+#pragma unroll 4
+    for (int64_t i = lane * N; i < f.k; i += 32 * N) {
+        lk__pack<T, N> x = load_pack<N>(to + i);
 #pragma unroll
-    for (int r = 0; r < R; r++) {
-        W total = warp_sum(sums[r]);
-        if (lane == 0 && r < m) to.put_one(0, r, column, total);
+        for (int e = 0; e < N; e++) squares += (load(&x.at[e]) - mean) * (load(&x.at[e]) - mean);
     }
+    W rstd = (W)1 / (W)sqrt(warp_sum(squares) / (W)f.k + f.epsilon);
+#pragma unroll 1
+    for (int64_t i = lane * N; i < f.k; i += 32 * N) {
+        lk__pack<T, N> x = load_pack<N>(to + i), y;
+        W              w[N], b[N];
+        load_wide<N>(f.weight, i, (W)1, w);
+        load_wide<N>(f.bias, i, (W)0, b);
+#pragma unroll
+        for (int e = 0; e < N; e++) store(&y.at[e], (load(&x.at[e]) - mean) * rstd * w[e] + b[e]);
+        store_pack<N>(to + i, y);
+        if (writes && f.y) store_pack<N>(f.y + from + i, y);
+    }
+    if (writes && lane == 0 && f.mean) f.mean[row] = mean;
+    if (writes && lane == 0 && f.rstd) f.rstd[row] = rstd;
 }
 
-/* B (k, n): C lanes side by side have a pack of columns each, the others of a block every 256/C-th k. */
-template <typename T, int R, int C>
-static __global__ void __launch_bounds__(THREADS) multiply_rows(const T *a, int64_t a_ld, const T *b, int64_t b_ld,
-                                                                int m, int64_t n, int64_t k, product_epilogue<T> to)
+/* What the norm and the epilogue read later, while the kernel before still runs. */
+template <typename T> static __device__ __forceinline__ void prefetch_norm(const few_call<T> &f)
+{
+    int64_t at = (int64_t)threadIdx.x * (128 / (int)sizeof(WIDE(T)));
+    if (!f.x || at >= f.k) return;
+    if (f.weight) prefetch_line(f.weight + at);
+    if (f.bias) prefetch_line(f.bias + at);
+}
+
+/* A: as it is, or made in `rows`. */
+template <typename T> static __device__ __forceinline__ const T *input_rows(const few_call<T> &f, T *rows, int64_t *ld)
+{
+    *ld = f.x ? f.k : f.a_ld;
+    if (!f.x) return f.a;
+    for (int row = threadIdx.x / 32; row < f.m; row += blockDim.x / 32) normalise_row(f, row, rows + row * f.k);
+    __syncthreads();
+    return rows;
+}
+
+/* ---- B (k, n): C lanes side by side have a pack of columns each, the others of a block every DEEP-th k ---- */
+
+/* AHEAD: packs that a thread asks for before it waits. With few of them two blocks fit on a multiprocessor: the other is one of the next
+ * kernel. */
+template <typename T, int R, int C, int AHEAD>
+static __global__ void __launch_bounds__(ROW_THREADS, R <= 2 && AHEAD <= 6 ? 2 : 1) multiply_rows(few_call<T> f)
 {
     typedef WIDE(T) W;
-    constexpr int N = PACK(T), DEEP = THREADS / C;
-    __shared__ W  shared[WARPS][R][C * N];
-    int           side = threadIdx.x % C, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    int64_t       first = (int64_t)blockIdx.x * C * N, column = first + side * N;
-    W             sums[R][N] = {};
-    if (column < n)
-#pragma unroll 4
-        for (int64_t q = threadIdx.x / C; q < k; q += DEEP) {
-            lk__pack<T, N> w = load_pack<N>(b + q * b_ld + column);
+    constexpr int N = PACK(T), DEEP = ROW_THREADS / C, WARPS = ROW_THREADS / 32;
+    DYNAMIC_SHARED(T, rows);
+    __shared__ W   shared[WARPS][R][C * N];
+    const auto    &p = f.of[0];
+    int            side = threadIdx.x % C, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    int64_t        first = (int64_t)blockIdx.x * C * N, column = first + side * N, begin = threadIdx.x / C, ld;
+    int64_t        end = column < p.n ? f.k : 0;
+    const T       *b = p.b + column;
+    lk__pack<T, N> w[AHEAD];
+    W              sums[R][N] = {};
 #pragma unroll
-            for (int r = 0; r < R; r++) {
-                W x = load(a + (r < m ? r : 0) * a_ld + q);
+    for (int i = 0; i < AHEAD; i++)
+        if (begin + i * DEEP < end) w[i] = load_pack<N>(b + (begin + i * DEEP) * p.b_ld);
+    if (p.to.bias && threadIdx.x == 0) prefetch_line(p.to.bias + first);
+    prefetch_norm(f);
+    begin_next();
+    wait_for_earlier();
+    const T *a = input_rows(f, rows, &ld);
+    auto     add_row = [&](int64_t q, const lk__pack<T, N> &pack) {
 #pragma unroll
-                for (int e = 0; e < N; e++) sums[r][e] += x * load(&w.at[e]);
-            }
+        for (int r = 0; r < R; r++) {
+            W x = load(a + (r < f.m ? r : 0) * ld + q);
+#pragma unroll
+            for (int e = 0; e < N; e++) sums[r][e] += x * load(&pack.at[e]);
         }
+    };
+#pragma unroll
+    for (int i = 0; i < AHEAD; i++)
+        if (begin + i * DEEP < end) add_row(begin + i * DEEP, w[i]);
+#pragma unroll 4
+    for (int64_t q = begin + AHEAD * DEEP; q < end; q += DEEP) add_row(q, load_pack<N>(b + q * p.b_ld));
 #pragma unroll
     for (int r = 0; r < R; r++)
 #pragma unroll
@@ -64,41 +153,203 @@ static __global__ void __launch_bounds__(THREADS) multiply_rows(const T *a, int6
             if (lane < C) shared[warp][r][lane * N + e] = x;
         }
     __syncthreads();
-    for (int i = threadIdx.x; i < R * C * N; i += THREADS) {
+    for (int i = threadIdx.x; i < R * C * N; i += ROW_THREADS) {
         int r = i / (C * N), at = i % (C * N);
         W   total = 0;
-        for (int w = 0; w < WARPS; w++) total += shared[w][r][at];
-        if (r < m && first + at < n) to.put_one(0, r, first + at, total);
+#pragma unroll
+        for (int v = 0; v < WARPS; v++) total += shared[v][r][at];
+        if (r < f.m && first + at < p.n) p.to.put_one(0, r, first + at, total);
     }
 }
 
-template <typename T, int R> static void run_rows(cudaStream_t stream, const lk__cuda_product *p)
+/* ---- B transposed, (n, k): a warp has a column of C, or U of them, and its lanes every 32nd pack of k ---- */
+
+template <typename T> struct column_place {
+    const T *b; /* NULL: there is none */
+    int      part;
+    int64_t  column;
+};
+
+/* Column u of item `item`: the same one of both parts where they are gated; otherwise neighbours, part after part. */
+template <typename T, int U>
+static __device__ __forceinline__ column_place<T> find_column(const few_call<T> &f, int64_t item, int u)
 {
-    constexpr int       N = PACK(T);
-    const T            *a = (const T *)p->a, *b = (const T *)p->b;
-    product_epilogue<T> to = product_epilogue_of<T>(p);
-    int                 m = (int)p->m;
-    if (p->b_transposed)
-        LAUNCH((multiply_columns<T, R>), (unsigned)cuda_tiles(p->n, WARPS), THREADS, 0, stream, a, p->a_ld, b, p->b_ld,
-               m, p->n, p->k, to);
-    else if (p->n >= 1536) /* enough blocks with 64 bytes of a row each */
-        LAUNCH((multiply_rows<T, R, 4>), (unsigned)cuda_tiles(p->n, 4 * N), THREADS, 0, stream, a, p->a_ld, b, p->b_ld,
-               m, p->n, p->k, to);
-    else
-        LAUNCH((multiply_rows<T, R, 2>), (unsigned)cuda_tiles(p->n, 2 * N), THREADS, 0, stream, a, p->a_ld, b, p->b_ld,
-               m, p->n, p->k, to);
+    column_place<T> place = {NULL, f.gated ? u : 0, f.gated ? item : item * U + u};
+    while (!f.gated && place.part + 1 < f.count && place.column >= f.of[place.part].n)
+        place.column -= f.of[place.part++].n;
+    const auto &p = f.of[place.part];
+    if (place.column < p.n) place.b = p.b + place.column * p.b_ld;
+    return place;
 }
 
-template <typename T> static void run_few(cudaStream_t stream, const lk__cuda_product *p)
+template <typename T, int U, int AHEAD>
+static __device__ __forceinline__ void load_ahead(const column_place<T> (&at)[U], int64_t p, int64_t k,
+                                                  lk__pack<T, PACK(T)> (&w)[U][AHEAD])
 {
-    if (p->m == 1)
-        run_rows<T, 1>(stream, p);
-    else if (p->m == 2)
-        run_rows<T, 2>(stream, p);
-    else if (p->m <= 4)
-        run_rows<T, 4>(stream, p);
+    constexpr int N = PACK(T);
+#pragma unroll
+    for (int i = 0; i < AHEAD; i++)
+#pragma unroll
+        for (int u = 0; u < U; u++)
+            if (at[u].b && p + i * 32 * N < k) w[u][i] = load_pack<N>(at[u].b + p + i * 32 * N);
+}
+
+template <typename W> static __device__ __forceinline__ W silu(W x) { return x / ((W)1 + (W)exp(-x)); }
+
+/* C rounded as it is stored. */
+template <typename T> static __device__ __forceinline__ WIDE(T) rounded(WIDE(T) x)
+{
+    T narrow;
+    store(&narrow, x);
+    return load(&narrow);
+}
+
+template <typename T, int R, int U>
+static __global__ void __launch_bounds__(COLUMN_THREADS, R <= 2 ? 4 : 2) multiply_columns(few_call<T> f, int64_t items)
+{
+    typedef WIDE(T) W;
+    constexpr int N = PACK(T), AHEAD = 8 / U;
+    DYNAMIC_SHARED(T, rows);
+    int             lane = threadIdx.x % 32;
+    int64_t         first = (int64_t)blockIdx.x * COLUMN_WARPS + threadIdx.x / 32, ld, p = lane * N;
+    lk__pack<T, N>  w[U][AHEAD];
+    column_place<T> at[U];
+#pragma unroll
+    for (int u = 0; u < U; u++) at[u] = first < items ? find_column<T, U>(f, first, u) : column_place<T>{NULL, 0, 0};
+    load_ahead(at, p, f.k, w);
+    prefetch_norm(f);
+    begin_next();
+    wait_for_earlier();
+    const T *a = input_rows(f, rows, &ld);
+    for (int64_t item = first; item < items; item += (int64_t)gridDim.x * COLUMN_WARPS) {
+        W sums[U][R] = {};
+        if (item != first) {
+#pragma unroll
+            for (int u = 0; u < U; u++) at[u] = find_column<T, U>(f, item, u);
+        }
+        for (int64_t begin = p; begin < f.k; begin += AHEAD * 32 * N) {
+            if (item != first || begin != p) load_ahead(at, begin, f.k, w);
+#pragma unroll
+            for (int i = 0; i < AHEAD; i++) {
+                int64_t q = begin + i * 32 * N;
+                if (q >= f.k) continue;
+#pragma unroll
+                for (int r = 0; r < R; r++) {
+                    lk__pack<T, N> x = load_pack<N>(a + (r < f.m ? r : 0) * ld + q);
+#pragma unroll
+                    for (int u = 0; u < U; u++)
+                        if (at[u].b)
+#pragma unroll
+                            for (int e = 0; e < N; e++) sums[u][r] += load(&x.at[e]) * load(&w[u][i].at[e]);
+                }
+            }
+        }
+#pragma unroll
+        for (int r = 0; r < R; r++) {
+            W c[U] = {};
+#pragma unroll
+            for (int u = 0; u < U; u++) {
+                const product_epilogue<T> &to = f.of[at[u].part].to;
+                W                          total = warp_sum(sums[u][r]);
+                int64_t                    place = r * to.ld + at[u].column;
+                if (lane != 0 || r >= f.m || !at[u].b) continue;
+                c[u] = to.finish(place, at[u].column, total);
+                to.write(to.c, place, c[u]);
+            }
+            if (U == 2 && f.gated && lane == 0 && r < f.m)
+                store(f.gated + r * f.of[0].n + at[0].column, silu(rounded<T>(c[0])) * rounded<T>(c[U - 1]));
+        }
+    }
+}
+
+/* ---- launches ---- */
+
+template <typename T> static few_call<T> describe_call(const lk__cuda_few_products *products)
+{
+    typedef WIDE(T) W;
+    const lk__cuda_product  *first = &products->product[0];
+    const lk__cuda_row_norm *norm = products->norm;
+    few_call<T>              f = {};
+    f.a = (const T *)first->a;
+    f.a_ld = first->a_ld;
+    f.k = first->k;
+    f.m = (int)first->m;
+    f.count = products->count;
+    f.gated = (T *)products->gated;
+    for (int i = 0; i < products->count; i++) {
+        const lk__cuda_product *p = &products->product[i];
+        f.of[i].b = (const T *)p->b;
+        f.of[i].b_ld = p->b_ld;
+        f.of[i].n = p->n;
+        f.of[i].to = product_epilogue_of<T>(p);
+    }
+    if (!norm) return f;
+    f.x = (const T *)norm->x;
+    f.residual = (const T *)norm->residual;
+    f.weight = (const W *)norm->weight;
+    f.bias = (const W *)norm->bias;
+    f.y = (T *)norm->y;
+    f.sum = (T *)norm->sum;
+    f.mean = (W *)norm->mean;
+    f.rstd = (W *)norm->rstd;
+    f.epsilon = (W)norm->epsilon;
+    f.rms = norm->rms;
+    return f;
+}
+
+template <typename T, int R, int U>
+static void launch_columns(const lk__kernel_call *call, const few_call<T> &f, int64_t items, size_t shared)
+{
+    int64_t blocks = cuda_tiles(items, COLUMN_WARPS);
+    if (f.x && blocks > NORM_BLOCKS) blocks = NORM_BLOCKS;
+    LAUNCH_AFTER(call->device, (multiply_columns<T, R, U>), (unsigned)blocks, COLUMN_THREADS, shared, cuda_stream(call),
+                 f, items);
+}
+
+template <typename T, int R, int C>
+static void launch_rows(const lk__kernel_call *call, const few_call<T> &f, size_t shared)
+{
+    unsigned blocks = (unsigned)cuda_tiles(f.of[0].n, C * PACK(T));
+    if constexpr (R > 2)
+        LAUNCH_AFTER(call->device, (multiply_rows<T, R, C, 4>), blocks, ROW_THREADS, shared, cuda_stream(call), f);
+    else if (f.k <= 6 * (ROW_THREADS / C))
+        LAUNCH_AFTER(call->device, (multiply_rows<T, R, C, 6>), blocks, ROW_THREADS, shared, cuda_stream(call), f);
     else
-        run_rows<T, 8>(stream, p);
+        LAUNCH_AFTER(call->device, (multiply_rows<T, R, C, 12>), blocks, ROW_THREADS, shared, cuda_stream(call), f);
+}
+
+/* Short columns go two by two, so that a lane has enough reads in flight. */
+template <typename T, int R> static void run_rows(const lk__kernel_call *call, const lk__cuda_few_products *products)
+{
+    constexpr int N = PACK(T);
+    few_call<T>   f = describe_call<T>(products);
+    size_t        shared = products->norm ? (size_t)(f.m * f.k) * sizeof(T) : 0;
+    int64_t       n = f.of[0].n, columns = 0;
+    for (int i = 0; i < f.count; i++) columns += f.of[i].n;
+    if (products->product[0].b_transposed) {
+        if (f.gated)
+            launch_columns<T, R, 2>(call, f, n, shared);
+        else if (f.count == 1 && f.k <= 4 * 32 * N && n >= 8192)
+            launch_columns<T, R, 2>(call, f, cuda_tiles(n, 2), shared);
+        else
+            launch_columns<T, R, 1>(call, f, columns, shared);
+    } else if (n >= 1536) /* enough blocks with 64 bytes of a row each */
+        launch_rows<T, R, 4>(call, f, shared);
+    else
+        launch_rows<T, R, 2>(call, f, shared);
+}
+
+template <typename T> static void run_few(const lk__kernel_call *call, const lk__cuda_few_products *products)
+{
+    int64_t m = products->product[0].m;
+    if (m == 1)
+        run_rows<T, 1>(call, products);
+    else if (m == 2)
+        run_rows<T, 2>(call, products);
+    else if (m <= 4)
+        run_rows<T, 4>(call, products);
+    else
+        run_rows<T, 8>(call, products);
 }
 
 static bool packs_align(const void *p, int64_t ld, int64_t pack) { return (uintptr_t)p % 16 == 0 && ld % pack == 0; }
@@ -114,11 +365,46 @@ bool lk__cuda_few_rows_suit(const lk__cuda_device *device, const lk__cuda_produc
     return p->b_transposed ? p->k % pack == 0 && packs_align(p->a, p->a_ld, pack) : p->n % pack == 0;
 }
 
+static bool norm_suits(const lk__cuda_row_norm *norm, const lk__cuda_product *p)
+{
+    int64_t pack = p->type == LK_BF16 ? PACK(bf16) : PACK(float);
+    size_t  size = p->type == LK_BF16 ? 2 : 4;
+    return p->k % pack == 0 && (size_t)(p->m * p->k) * size <= NORM_BYTES && packs_align(norm->x, 0, pack) &&
+           packs_align(norm->residual, 0, pack) && packs_align(norm->y, 0, pack) && packs_align(norm->sum, 0, pack);
+}
+
+bool lk__cuda_few_products_suit(const lk__cuda_device *device, const lk__cuda_few_products *products)
+{
+    const lk__cuda_product *first = &products->product[0];
+    int64_t                 columns = 0;
+    if (products->norm && !norm_suits(products->norm, first)) return false;
+    for (int i = 0; i < products->count; i++) {
+        lk__cuda_product p = products->product[i];
+        if (products->norm) p.a = NULL; /* in the block's memory */
+        if (!lk__cuda_few_rows_suit(device, &p) || p.m != first->m || p.k != first->k || p.type != first->type ||
+            p.b_transposed != first->b_transposed || p.a != (products->norm ? NULL : first->a))
+            return false;
+        columns += p.n;
+    }
+    if (products->count > 1 && !first->b_transposed) return false;
+    if (products->norm && columns > 64 * NORM_BLOCKS) return false; /* a norm of its own costs less */
+    return !products->gated ||
+           (products->count == 2 && products->product[1].n == first->n && first->type_c == first->type);
+}
+
+lk_status lk__cuda_run_few_products(const lk__kernel_call *call, const lk__cuda_few_products *products)
+{
+    if (products->product[0].type == LK_BF16)
+        run_few<bf16>(call, products);
+    else
+        run_few<float>(call, products);
+    return lk__cuda_launched(call);
+}
+
 lk_status lk__cuda_few_rows(const lk__kernel_call *call, const lk__cuda_product *p)
 {
-    if (p->type == LK_BF16)
-        run_few<bf16>(cuda_stream(call), p);
-    else
-        run_few<float>(cuda_stream(call), p);
-    return lk__cuda_launched(call);
+    lk__cuda_few_products one = {};
+    one.product[0] = *p;
+    one.count = 1;
+    return lk__cuda_run_few_products(call, &one);
 }

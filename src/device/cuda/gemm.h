@@ -67,6 +67,9 @@ lk_status lk__cuda_few_rows(const lk__kernel_call *call, const lk__cuda_product 
 /* small_products.cu: products of f32 or bf16 without a batch, of which starting them and waiting for memory is most of the time. */
 lk_status lk__cuda_small_product(const lk__kernel_call *call, const lk__cuda_product *product);
 
+/* linear.cu: the product that a node linear is. */
+extern "C" lk__cuda_product lk__cuda_linear_product(const lk__kernel_call *call);
+
 /* blas.cu: LK_EUNSUPPORTED where cuBLASLt is missing or refuses the product; nothing was queued then. */
 lk_status lk__cuda_blas_run(const lk__kernel_call *call, const lk__cuda_product *product);
 lk_status lk__cuda_blas_prepare(lk__device *device, const lk__cuda_product *product);

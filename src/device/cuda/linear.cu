@@ -49,6 +49,8 @@ static lk__cuda_product forward_product(const lk__kernel_call *call)
     return p;
 }
 
+extern "C" lk__cuda_product lk__cuda_linear_product(const lk__kernel_call *call) { return forward_product(call); }
+
 extern "C" lk_status lk__cuda_linear(const lk__kernel_call *call)
 {
     lk__cuda_product p = forward_product(call);

@@ -1,0 +1,30 @@
+/* device/cuda/few_rows.h - products with up to 8 rows, as in generation: several of the same rows in one launch, with the norm that makes
+ * these rows, and with swiglu of two of them. */
+#ifndef LK__CUDA_FEW_ROWS_H
+#define LK__CUDA_FEW_ROWS_H
+
+#include "device/cuda/gemm.h"
+
+enum { LK__FEW_PRODUCTS = 3 };
+
+/* The rows of A are the norm of others, (m, k) of the product's type. Every block computes it; the first one writes what it gives. */
+typedef struct lk__cuda_row_norm {
+    const void *x, *residual;  /* residual: added to x; NULL: nothing is */
+    const void *weight, *bias; /* f32; NULL: 1 and 0 */
+    void       *y, *sum;       /* the norm; x + residual, NULL: not wanted */
+    void       *mean, *rstd;   /* f32; NULL: not wanted */
+    double      epsilon;
+    bool        rms;
+} lk__cuda_row_norm;
+
+typedef struct lk__cuda_few_products {
+    lk__cuda_product         product[LK__FEW_PRODUCTS]; /* of the same A */
+    int                      count;
+    const lk__cuda_row_norm *norm; /* NULL: A is there; otherwise the products' a is not read */
+    void *gated; /* silu(C of the first) times C of the second, of the products' type; NULL: not wanted */
+} lk__cuda_few_products;
+
+bool      lk__cuda_few_products_suit(const lk__cuda_device *device, const lk__cuda_few_products *products);
+lk_status lk__cuda_run_few_products(const lk__kernel_call *call, const lk__cuda_few_products *products);
+
+#endif
