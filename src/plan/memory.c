@@ -108,14 +108,6 @@ bool lk__plan_runs_together(const lk__plan_list *list)
     return false;
 }
 
-/* Nodes that run together read and write in any order: what one reads is not overwritten by the next ones. */
-static void extend_uses(memory *m)
-{
-    if (!lk__plan_runs_together(m->list)) return;
-    for (size_t i = 0; i < m->list->graph->values_count; i++)
-        if (m->last_use[i] >= 0 && m->last_use[i] < UNTIL_END) m->last_use[i] += TOGETHER;
-}
-
 static bool is_gradient(const lk__plan_list *list, int v)
 {
     for (size_t i = 0; list->gradients && i < list->graph->states_count; i++)
@@ -149,12 +141,15 @@ static void assign_storages(memory *m)
 {
     lk__plan_list *list = m->list;
     lk_graph      *g = list->graph;
+    /* Nodes that run together read and write in any order: what one reads or writes is not overwritten by the next ones. */
+    int after = lk__plan_runs_together(list) ? TOGETHER : 0;
     for (size_t p = 0; p < list->order_count; p++) {
         const lk__graph_node *n = &g->nodes[list->order[p]];
         for (int i = 0; i < n->outputs; i++) {
             int v = n->out[i];
             if (v < 0 || g->values[v].kind != LK__VALUE_RESULT) continue;
             int id = -1, last = m->last_use[v] < 0 ? (int)p : m->last_use[v];
+            if (last < UNTIL_END) last += after;
             if (i == 0 && lk__op_shares_memory(n->op)) id = m->storage_of[n->in[0]];
             if (i == 0 && id < 0) id = in_place_storage(m, n, (int)p);
             if (id < 0)
@@ -258,7 +253,6 @@ lk_status lk__pass_memory(lk__plan_list *list, const lk_plan *plan)
     for (size_t i = 0; i < values; i++) m.storage_of[i] = -1;
     external_storages(&m);
     find_last_uses(&m);
-    extend_uses(&m);
     assign_storages(&m);
     place_gradients(&m);
     if (place_storages(&m) < 0) goto done;
