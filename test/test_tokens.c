@@ -200,7 +200,8 @@ static lk_generator *open_generator(lk_context *context, int which, lk_policy po
     lk_generator_config   config = LK_GENERATOR_CONFIG_INIT;
     lk_generator         *g;
     m.kind = which == 0 ? LK_TRANSFORMER_GPT : LK_TRANSFORMER_LLAMA;
-    m.vocabulary = VOCABULARY, m.context = CONTEXT, m.layers = 1, m.heads = 4, m.width = which == 0 ? 128 : 256, m.init_std = 0.15;
+    m.vocabulary = VOCABULARY, m.context = CONTEXT, m.layers = 1, m.heads = 4, m.width = which == 0 ? 128 : 256,
+    m.init_std = 0.15;
     if (which == 1) m.kv_heads = 2, m.hidden = 96, m.window = 5;
     config.model = &m, config.batch = PROMPTS, config.chunk = 4, config.policy = policy, config.seed = 9;
     REQUIRE(lk_generator_create(context, &config, &g) == LK_OK, "%s", lk_context_error(context));

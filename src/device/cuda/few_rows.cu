@@ -8,7 +8,7 @@
 
 enum { MOST = 8, ROW_THREADS = 512, COLUMN_THREADS = 256, COLUMN_WARPS = COLUMN_THREADS / 32 };
 enum { NORM_BYTES = 32 << 10 }; /* of rows that a block keeps */
-enum { NORM_BLOCKS = 512 }; /* of products with a norm, which every block computes: their warps take several columns */
+enum { NORM_BLOCKS = 384 }; /* of products with a norm, which every block computes: their warps take several columns */
 
 template <typename T> struct few_call {
     typedef WIDE(T) W;
@@ -18,8 +18,8 @@ template <typename T> struct few_call {
         product_epilogue<T> to;
     };
     const T *a;
-    int64_t  a_ld, k;
-    int      m, count;
+    int64_t  a_ld;
+    int      k, m, count;
     part     of[LK__FEW_PRODUCTS];
     T       *gated;
     /* the norm; x NULL: none */
@@ -30,6 +30,30 @@ template <typename T> struct few_call {
     W        epsilon;
     bool     rms;
 };
+
+/* ---- packs as they are read: 16 bytes in four registers, whatever the elements ---- */
+
+static __device__ __forceinline__ uint4 load_bits(const void *p) { return *(const uint4 *)p; }
+
+static __device__ __forceinline__ float real_of(uint32_t bits)
+{
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+static __device__ __forceinline__ void unpack(const uint4 &p, float (&to)[8]) /* bf16: the upper half of an f32 */
+{
+    uint32_t words[4] = {p.x, p.y, p.z, p.w};
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        to[2 * i] = real_of(words[i] << 16);
+        to[2 * i + 1] = real_of(words[i] & 0xffff0000u);
+    }
+}
+static __device__ __forceinline__ void unpack(const uint4 &p, float (&to)[4])
+{
+    to[0] = real_of(p.x), to[1] = real_of(p.y), to[2] = real_of(p.z), to[3] = real_of(p.w);
+}
 
 /* ---- the norm: a warp a row, whose elements stay its lanes' ---- */
 
@@ -52,10 +76,10 @@ template <typename T> static __device__ void normalise_row(const few_call<T> &f,
     constexpr int N = PACK(T);
     int           lane = threadIdx.x % 32;
     bool          writes = blockIdx.x == 0;
-    int64_t       from = row * f.k;
+    int64_t       from = (int64_t)row * f.k;
     W             mean = 0, squares = 0;
-#pragma unroll 4
-    for (int64_t i = lane * N; i < f.k; i += 32 * N) {
+#pragma unroll 3
+    for (int i = lane * N; i < f.k; i += 32 * N) {
         lk__pack<T, N> x = load_pack<N>(f.x + from + i);
         if (f.residual) add_pack<T, N>(&x, load_pack<N>(f.residual + from + i));
         if (writes && f.sum) store_pack<N>(f.sum + from + i, x);
@@ -64,15 +88,15 @@ template <typename T> static __device__ void normalise_row(const few_call<T> &f,
         for (int e = 0; e < N; e++) mean += load(&x.at[e]);
     }
     mean = f.rms ? (W)0 : warp_sum(mean) / (W)f.k;
-#pragma unroll 4
-    for (int64_t i = lane * N; i < f.k; i += 32 * N) {
+#pragma unroll 3
+    for (int i = lane * N; i < f.k; i += 32 * N) {
         lk__pack<T, N> x = load_pack<N>(to + i);
 #pragma unroll
         for (int e = 0; e < N; e++) squares += (load(&x.at[e]) - mean) * (load(&x.at[e]) - mean);
     }
     W rstd = (W)1 / (W)sqrt(warp_sum(squares) / (W)f.k + f.epsilon);
 #pragma unroll 1
-    for (int64_t i = lane * N; i < f.k; i += 32 * N) {
+    for (int i = lane * N; i < f.k; i += 32 * N) {
         lk__pack<T, N> x = load_pack<N>(to + i), y;
         W              w[N], b[N];
         load_wide<N>(f.weight, i, (W)1, w);
@@ -89,61 +113,66 @@ template <typename T> static __device__ void normalise_row(const few_call<T> &f,
 /* What the norm and the epilogue read later, while the kernel before still runs. */
 template <typename T> static __device__ __forceinline__ void prefetch_norm(const few_call<T> &f)
 {
-    int64_t at = (int64_t)threadIdx.x * (128 / (int)sizeof(WIDE(T)));
-    if (!f.x || at >= f.k) return;
+    int at = (int)threadIdx.x * (128 / (int)sizeof(WIDE(T)));
+    if (at >= f.k) return;
     if (f.weight) prefetch_line(f.weight + at);
     if (f.bias) prefetch_line(f.bias + at);
 }
 
-/* A: as it is, or made in `rows`. */
-template <typename T> static __device__ __forceinline__ const T *input_rows(const few_call<T> &f, T *rows, int64_t *ld)
+/* A: as it is, or, NORM, made in `rows`. */
+template <bool NORM, typename T>
+static __device__ __forceinline__ const T *input_rows(const few_call<T> &f, T *rows, int64_t *ld)
 {
-    *ld = f.x ? f.k : f.a_ld;
-    if (!f.x) return f.a;
-    for (int row = threadIdx.x / 32; row < f.m; row += blockDim.x / 32) normalise_row(f, row, rows + row * f.k);
-    __syncthreads();
-    return rows;
+    *ld = NORM ? f.k : f.a_ld;
+    if constexpr (NORM) {
+        for (int row = threadIdx.x / 32; row < f.m; row += blockDim.x / 32) normalise_row(f, row, rows + row * f.k);
+        __syncthreads();
+        return rows;
+    }
+    return f.a;
 }
 
 /* ---- B (k, n): C lanes side by side have a pack of columns each, the others of a block every DEEP-th k ---- */
 
 /* AHEAD: packs that a thread asks for before it waits. With few of them two blocks fit on a multiprocessor: the other is one of the next
  * kernel. */
-template <typename T, int R, int C, int AHEAD>
+template <typename T, int R, int C, int AHEAD, bool NORM>
 static __global__ void __launch_bounds__(ROW_THREADS, R <= 2 && AHEAD <= 6 ? 2 : 1) multiply_rows(few_call<T> f)
 {
     typedef WIDE(T) W;
     constexpr int N = PACK(T), DEEP = ROW_THREADS / C, WARPS = ROW_THREADS / 32;
     DYNAMIC_SHARED(T, rows);
-    __shared__ W   shared[WARPS][R][C * N];
-    const auto    &p = f.of[0];
-    int            side = threadIdx.x % C, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    int64_t        first = (int64_t)blockIdx.x * C * N, column = first + side * N, begin = threadIdx.x / C, ld;
-    int64_t        end = column < p.n ? f.k : 0;
-    const T       *b = p.b + column;
-    lk__pack<T, N> w[AHEAD];
-    W              sums[R][N] = {};
+    __shared__ W shared[WARPS][R][C * N];
+    const auto  &p = f.of[0];
+    int          side = threadIdx.x % C, lane = threadIdx.x % 32, warp = threadIdx.x / 32, begin = threadIdx.x / C;
+    int64_t      first = (int64_t)blockIdx.x * C * N, column = first + side * N, ld;
+    int          end = column < p.n ? f.k : 0;
+    const T     *b = p.b + column;
+    uint4        w[AHEAD];
+    W            sums[R][N] = {};
 #pragma unroll
     for (int i = 0; i < AHEAD; i++)
-        if (begin + i * DEEP < end) w[i] = load_pack<N>(b + (begin + i * DEEP) * p.b_ld);
+        if (begin + i * DEEP < end) w[i] = load_bits(b + (begin + i * DEEP) * p.b_ld);
     if (p.to.bias && threadIdx.x == 0) prefetch_line(p.to.bias + first);
-    prefetch_norm(f);
+    if (NORM) prefetch_norm(f);
     begin_next();
     wait_for_earlier();
-    const T *a = input_rows(f, rows, &ld);
-    auto     add_row = [&](int64_t q, const lk__pack<T, N> &pack) {
+    const T *a = input_rows<NORM>(f, rows, &ld);
+    auto     add_row = [&](int q, const uint4 &pack) {
+        float row[N];
+        unpack(pack, row);
 #pragma unroll
         for (int r = 0; r < R; r++) {
             W x = load(a + (r < f.m ? r : 0) * ld + q);
 #pragma unroll
-            for (int e = 0; e < N; e++) sums[r][e] += x * load(&pack.at[e]);
+            for (int e = 0; e < N; e++) sums[r][e] += x * row[e];
         }
     };
 #pragma unroll
     for (int i = 0; i < AHEAD; i++)
         if (begin + i * DEEP < end) add_row(begin + i * DEEP, w[i]);
 #pragma unroll 4
-    for (int64_t q = begin + AHEAD * DEEP; q < end; q += DEEP) add_row(q, load_pack<N>(b + q * p.b_ld));
+    for (int q = begin + AHEAD * DEEP; q < end; q += DEEP) add_row(q, load_bits(b + q * p.b_ld));
 #pragma unroll
     for (int r = 0; r < R; r++)
 #pragma unroll
@@ -183,15 +212,14 @@ static __device__ __forceinline__ column_place<T> find_column(const few_call<T> 
 }
 
 template <typename T, int U, int AHEAD>
-static __device__ __forceinline__ void load_ahead(const column_place<T> (&at)[U], int64_t p, int64_t k,
-                                                  lk__pack<T, PACK(T)> (&w)[U][AHEAD])
+static __device__ __forceinline__ void load_ahead(const column_place<T> (&at)[U], int p, int k, uint4 (&w)[U][AHEAD])
 {
     constexpr int N = PACK(T);
 #pragma unroll
     for (int i = 0; i < AHEAD; i++)
 #pragma unroll
         for (int u = 0; u < U; u++)
-            if (at[u].b && p + i * 32 * N < k) w[u][i] = load_pack<N>(at[u].b + p + i * 32 * N);
+            if (at[u].b && p + i * 32 * N < k) w[u][i] = load_bits(at[u].b + p + i * 32 * N);
 }
 
 template <typename W> static __device__ __forceinline__ W silu(W x) { return x / ((W)1 + (W)exp(-x)); }
@@ -204,43 +232,49 @@ template <typename T> static __device__ __forceinline__ WIDE(T) rounded(WIDE(T) 
     return load(&narrow);
 }
 
-template <typename T, int R, int U>
-static __global__ void __launch_bounds__(COLUMN_THREADS, R <= 2 ? 4 : 2) multiply_columns(few_call<T> f, int64_t items)
+template <typename T, int R, int U, bool NORM>
+static __global__ void __launch_bounds__(COLUMN_THREADS, R > 2  ? 2
+                                                         : NORM ? 3
+                                                                : 4) multiply_columns(few_call<T> f, int64_t items)
 {
     typedef WIDE(T) W;
     constexpr int N = PACK(T), AHEAD = 8 / U;
     DYNAMIC_SHARED(T, rows);
-    int             lane = threadIdx.x % 32;
-    int64_t         first = (int64_t)blockIdx.x * COLUMN_WARPS + threadIdx.x / 32, ld, p = lane * N;
-    lk__pack<T, N>  w[U][AHEAD];
+    int             lane = threadIdx.x % 32, p = lane * N;
+    int64_t         first = (int64_t)blockIdx.x * COLUMN_WARPS + threadIdx.x / 32, ld;
+    uint4           w[U][AHEAD];
     column_place<T> at[U];
 #pragma unroll
     for (int u = 0; u < U; u++) at[u] = first < items ? find_column<T, U>(f, first, u) : column_place<T>{NULL, 0, 0};
     load_ahead(at, p, f.k, w);
-    prefetch_norm(f);
+    if (NORM) prefetch_norm(f);
     begin_next();
     wait_for_earlier();
-    const T *a = input_rows(f, rows, &ld);
+    const T *a = input_rows<NORM>(f, rows, &ld);
     for (int64_t item = first; item < items; item += (int64_t)gridDim.x * COLUMN_WARPS) {
         W sums[U][R] = {};
         if (item != first) {
 #pragma unroll
             for (int u = 0; u < U; u++) at[u] = find_column<T, U>(f, item, u);
         }
-        for (int64_t begin = p; begin < f.k; begin += AHEAD * 32 * N) {
+        for (int begin = p; begin < f.k; begin += AHEAD * 32 * N) {
             if (item != first || begin != p) load_ahead(at, begin, f.k, w);
 #pragma unroll
             for (int i = 0; i < AHEAD; i++) {
-                int64_t q = begin + i * 32 * N;
+                int q = begin + i * 32 * N;
                 if (q >= f.k) continue;
+                float row[U][N];
+#pragma unroll
+                for (int u = 0; u < U; u++) unpack(w[u][i], row[u]);
 #pragma unroll
                 for (int r = 0; r < R; r++) {
-                    lk__pack<T, N> x = load_pack<N>(a + (r < f.m ? r : 0) * ld + q);
+                    float x[N];
+                    unpack(load_bits(a + (r < f.m ? r : 0) * ld + q), x);
 #pragma unroll
                     for (int u = 0; u < U; u++)
-                        if (at[u].b)
 #pragma unroll
-                            for (int e = 0; e < N; e++) sums[u][r] += load(&x.at[e]) * load(&w[u][i].at[e]);
+                        for (int e = 0; e < N; e++)
+                            sums[u][r] += x[e] * row[u][e]; /* of a column that is not there: unused */
                 }
             }
         }
@@ -272,7 +306,7 @@ template <typename T> static few_call<T> describe_call(const lk__cuda_few_produc
     few_call<T>              f = {};
     f.a = (const T *)first->a;
     f.a_ld = first->a_ld;
-    f.k = first->k;
+    f.k = (int)first->k;
     f.m = (int)first->m;
     f.count = products->count;
     f.gated = (T *)products->gated;
@@ -302,20 +336,34 @@ static void launch_columns(const lk__kernel_call *call, const few_call<T> &f, in
 {
     int64_t blocks = cuda_tiles(items, COLUMN_WARPS);
     if (f.x && blocks > NORM_BLOCKS) blocks = NORM_BLOCKS;
-    LAUNCH_AFTER(call->device, (multiply_columns<T, R, U>), (unsigned)blocks, COLUMN_THREADS, shared, cuda_stream(call),
-                 f, items);
+    if (f.x)
+        LAUNCH_AFTER(call->device, (multiply_columns<T, R, U, true>), (unsigned)blocks, COLUMN_THREADS, shared,
+                     cuda_stream(call), f, items);
+    else
+        LAUNCH_AFTER(call->device, (multiply_columns<T, R, U, false>), (unsigned)blocks, COLUMN_THREADS, 0,
+                     cuda_stream(call), f, items);
+}
+
+template <typename T, int R, int C, int AHEAD>
+static void launch_ahead(const lk__kernel_call *call, const few_call<T> &f, size_t shared)
+{
+    unsigned blocks = (unsigned)cuda_tiles(f.of[0].n, C * PACK(T));
+    if (f.x)
+        LAUNCH_AFTER(call->device, (multiply_rows<T, R, C, AHEAD, true>), blocks, ROW_THREADS, shared,
+                     cuda_stream(call), f);
+    else
+        LAUNCH_AFTER(call->device, (multiply_rows<T, R, C, AHEAD, false>), blocks, ROW_THREADS, 0, cuda_stream(call), f);
 }
 
 template <typename T, int R, int C>
 static void launch_rows(const lk__kernel_call *call, const few_call<T> &f, size_t shared)
 {
-    unsigned blocks = (unsigned)cuda_tiles(f.of[0].n, C * PACK(T));
     if constexpr (R > 2)
-        LAUNCH_AFTER(call->device, (multiply_rows<T, R, C, 4>), blocks, ROW_THREADS, shared, cuda_stream(call), f);
+        launch_ahead<T, R, C, 4>(call, f, shared);
     else if (f.k <= 6 * (ROW_THREADS / C))
-        LAUNCH_AFTER(call->device, (multiply_rows<T, R, C, 6>), blocks, ROW_THREADS, shared, cuda_stream(call), f);
+        launch_ahead<T, R, C, 6>(call, f, shared);
     else
-        LAUNCH_AFTER(call->device, (multiply_rows<T, R, C, 12>), blocks, ROW_THREADS, shared, cuda_stream(call), f);
+        launch_ahead<T, R, C, 12>(call, f, shared);
 }
 
 /* Short columns go two by two, so that a lane has enough reads in flight. */
@@ -360,7 +408,7 @@ bool lk__cuda_few_rows_suit(const lk__cuda_device *device, const lk__cuda_produc
     if (device->base.by_heuristic || p->m < 1 || p->m > MOST || p->batch != 1 || p->a_transposed || p->a_sums ||
         p->b_sums)
         return false;
-    if ((p->type != LK_BF16 && p->type != LK_F32) || p->n * p->k < 1 << 14) return false;
+    if ((p->type != LK_BF16 && p->type != LK_F32) || p->n * p->k < 1 << 14 || p->k > INT32_MAX / 2) return false;
     if (!packs_align(p->b, p->b_ld, pack)) return false;
     return p->b_transposed ? p->k % pack == 0 && packs_align(p->a, p->a_ld, pack) : p->n % pack == 0;
 }

@@ -1,6 +1,7 @@
 /* sample.cu - chooses the next token of each prompt from its logits, as train/sample.c does, and makes it the input of the next step, so
  * that a step begins without the host. A block has a chunk of the vocabulary; the last block of a row to end chooses the token, and which
  * one that is does not matter to the result. Latency bounds it: the logits are in the second-level cache. */
+#include "device/cuda/overlap.h"
 #include "device/cuda/sample.h"
 
 enum { THREADS = 256, EACH = 8, CHUNK = THREADS * EACH, MOST_CHUNKS = 256 };
@@ -151,8 +152,9 @@ template <typename T> static __global__ void __launch_bounds__(THREADS) weigh_ch
     __shared__ bool    last;
     int64_t            row = blockIdx.x / s.chunks, chunk = blockIdx.x % s.chunks;
     const T           *logits = (const T *)s.t.logits + row * s.t.vocabulary;
-    double             temperature = s.t.sorts ? 0 : s.t.sampling->temperature;
-    chunk_result       r = weigh_chunk(logits, chunk * CHUNK, s.t.vocabulary, temperature, reals, integers);
+    wait_for_earlier();
+    double       temperature = s.t.sorts ? 0 : s.t.sampling->temperature;
+    chunk_result r = weigh_chunk(logits, chunk * CHUNK, s.t.vocabulary, temperature, reals, integers);
     if (threadIdx.x == 0) {
         s.results[row * s.chunks + chunk] = r;
         __threadfence();
@@ -204,9 +206,9 @@ lk_status lk__cuda_choose_tokens(lk__device *d, lk__device_stream *stream, const
     sampler  s = make_sampler(t);
     unsigned blocks = (unsigned)(t->rows * s.chunks);
     if (t->type == LK_F64)
-        LAUNCH(weigh_chunks<double>, blocks, THREADS, 0, stream->stream, s);
+        LAUNCH_AFTER(d, weigh_chunks<double>, blocks, THREADS, 0, stream->stream, s);
     else
-        LAUNCH(weigh_chunks<float>, blocks, THREADS, 0, stream->stream, s);
+        LAUNCH_AFTER(d, weigh_chunks<float>, blocks, THREADS, 0, stream->stream, s);
     if (t->sorts) lk__cuda_choose_top(stream->stream, &s);
     return lk__cuda_check(d, cudaPeekAtLastError(), "starting a kernel");
 }
