@@ -33,7 +33,7 @@ for part in $parts; do
 done
 has_part() { case $parts in *" $1 "*) true ;; *) false ;; esac; }
 
-unset LOCKSTEP_CUDA_MEASURE LOCKSTEP_CUDA_PLAIN LOCKSTEP_TF32 LOCKSTEP_JOB LK_TEST_RANKS
+unset LOCKSTEP_CUDA_MEASURE LOCKSTEP_CUDA_OVERLAP LOCKSTEP_CUDA_PLAIN LOCKSTEP_CUDA_TOGETHER LOCKSTEP_TF32 LOCKSTEP_JOB LK_TEST_RANKS
 export LOCKSTEP_DEVICE=cuda LOCKSTEP_SHARE_DEVICE=1
 work=$(mktemp -d)
 export XDG_CACHE_HOME=$work/cache # algorithms that were chosen: none at first, then shared by all

@@ -99,13 +99,23 @@ static void find_last_uses(memory *m)
             if (list->gradients[i] >= 0) m->last_use[list->gradients[i]] = UNTIL_END;
 }
 
+/* Kernels then read weights, and rows of a cache that an earlier run has written, while the ones before still run. */
 bool lk__plan_runs_together(const lk__plan_list *list)
 {
-    lk_context *c = list->graph->context;
-    if (!lk__context_device(c)->backend->run_many) return false;
-    for (size_t p = 0; p < list->order_count; p++)
-        if (lk__op_find(list->graph->nodes[list->order[p]].op)->effect == LK__EFFECT_CACHE) return true;
-    return false;
+    const lk_graph *g = list->graph;
+    bool            caches = false;
+    if (!lk__context_device(g->context)->backend->run_many) return false;
+    for (size_t p = 0; p < list->order_count; p++) {
+        const lk__graph_node *n = &g->nodes[list->order[p]];
+        if (n->op == LK__OP_linear && g->values[n->in[1]].kind != LK__VALUE_STATE) return false;
+        if (lk__op_find(n->op)->effect != LK__EFFECT_CACHE) continue;
+        caches = true;
+        for (size_t q = 0; q < p; q++) { /* a cache that is written twice */
+            const lk__graph_node *other = &g->nodes[list->order[q]];
+            if (lk__op_find(other->op)->effect == LK__EFFECT_CACHE && other->in[0] == n->in[0]) return false;
+        }
+    }
+    return caches;
 }
 
 static bool is_gradient(const lk__plan_list *list, int v)

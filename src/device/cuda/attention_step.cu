@@ -41,6 +41,16 @@ static __device__ __forceinline__ T row_element(const step_row<T> &row, int64_t 
     return y;
 }
 
+/* A position without an angle, or a row that the cache does not have. */
+template <typename T> static __device__ void report_ids(const attention_step<T> &s, int64_t sample, int row)
+{
+    const int32_t *positions = s.q.table ? s.q.positions : s.k.table ? s.k.positions : NULL;
+    int64_t        limit = s.q.table ? s.q.limit : s.k.limit;
+    if (positions && (positions[sample] < 0 || positions[sample] >= limit))
+        report_invalid(s.invalid, LK__OP_rope, positions, s.a.batch, sample, limit);
+    if (row >= s.a.s) report_invalid(s.invalid, LK__OP_cache_write, s.rows, s.a.batch, sample, s.a.s);
+}
+
 /* The keys or values of a lane, of earlier steps. */
 template <typename T, int N> struct packs_ahead {
     lk__pack<T, N> at[STEP_KEYS];
@@ -85,8 +95,7 @@ static __global__ void __launch_bounds__(STEP_THREADS)
     wait_for_earlier();
     /* This step's row */
     bool owns = row >= 0 && row < a.s && row / s.keys == part;
-    if (row >= a.s && blockIdx.x == 0 && threadIdx.x == 0)
-        report_invalid(s.invalid, LK__OP_cache_write, s.rows, a.batch, sample, a.s);
+    if (part == 0 && group == 0 && threadIdx.x == 0) report_ids(s, sample, row);
     for (int i = threadIdx.x; i < d; i += STEP_THREADS) {
         new_k[i] = row_element(s.k, sample, group, d, i);
         new_v[i] = row_element(s.v, sample, group, d, i);

@@ -396,10 +396,24 @@ static bool variable_is_set(const char *name)
     return text && *text && strcmp(text, "0") != 0;
 }
 
+/* Code of GPUs before 9.0, compiled for this one by its driver, does not wait for the kernel before. */
+#if defined(LK_CUDA_EMULATED)
+static bool code_waits() { return true; }
+#else
+static __global__ void probe_code() {}
+static bool code_waits()
+{
+    cudaFuncAttributes probe = {};
+    return cudaFuncGetAttributes(&probe, probe_code) == cudaSuccess && probe.ptxVersion >= 90;
+}
+#endif
+
 bool lk__cuda_overlaps(const lk__device *d)
 {
     const char *text = getenv("LOCKSTEP_CUDA_OVERLAP"); /* read each time: benchmarks change it */
-    return ((const lk__cuda_device *)d)->capability >= 90 && !(text && strcmp(text, "0") == 0);
+    if (!d || ((const lk__cuda_device *)d)->capability < 90 || (text && strcmp(text, "0") == 0)) return false;
+    static const bool waits = code_waits();
+    return waits;
 }
 
 static lk_status cuda_open(lk_context *context, int number, lk__device **device)

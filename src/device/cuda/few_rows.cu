@@ -22,6 +22,7 @@ template <typename T> struct few_call {
     int      k, m, count;
     part     of[LK__FEW_PRODUCTS];
     T       *gated;
+    bool     early;
     /* the norm; x NULL: none */
     const T *x, *residual;
     const W *weight, *bias;
@@ -310,6 +311,7 @@ template <typename T> static few_call<T> describe_call(const lk__cuda_few_produc
     f.m = (int)first->m;
     f.count = products->count;
     f.gated = (T *)products->gated;
+    f.early = products->early;
     for (int i = 0; i < products->count; i++) {
         const lk__cuda_product *p = &products->product[i];
         f.of[i].b = (const T *)p->b;
@@ -337,11 +339,11 @@ static void launch_columns(const lk__kernel_call *call, const few_call<T> &f, in
     int64_t blocks = cuda_tiles(items, COLUMN_WARPS);
     if (f.x && blocks > NORM_BLOCKS) blocks = NORM_BLOCKS;
     if (f.x)
-        LAUNCH_AFTER(call->device, (multiply_columns<T, R, U, true>), (unsigned)blocks, COLUMN_THREADS, shared,
-                     cuda_stream(call), f, items);
+        LAUNCH_AFTER(f.early ? call->device : NULL, (multiply_columns<T, R, U, true>), (unsigned)blocks, COLUMN_THREADS,
+                     shared, cuda_stream(call), f, items);
     else
-        LAUNCH_AFTER(call->device, (multiply_columns<T, R, U, false>), (unsigned)blocks, COLUMN_THREADS, 0,
-                     cuda_stream(call), f, items);
+        LAUNCH_AFTER(f.early ? call->device : NULL, (multiply_columns<T, R, U, false>), (unsigned)blocks,
+                     COLUMN_THREADS, 0, cuda_stream(call), f, items);
 }
 
 template <typename T, int R, int C, int AHEAD>
@@ -349,10 +351,11 @@ static void launch_ahead(const lk__kernel_call *call, const few_call<T> &f, size
 {
     unsigned blocks = (unsigned)cuda_tiles(f.of[0].n, C * PACK(T));
     if (f.x)
-        LAUNCH_AFTER(call->device, (multiply_rows<T, R, C, AHEAD, true>), blocks, ROW_THREADS, shared,
+        LAUNCH_AFTER(f.early ? call->device : NULL, (multiply_rows<T, R, C, AHEAD, true>), blocks, ROW_THREADS, shared,
                      cuda_stream(call), f);
     else
-        LAUNCH_AFTER(call->device, (multiply_rows<T, R, C, AHEAD, false>), blocks, ROW_THREADS, 0, cuda_stream(call), f);
+        LAUNCH_AFTER(f.early ? call->device : NULL, (multiply_rows<T, R, C, AHEAD, false>), blocks, ROW_THREADS, 0,
+                     cuda_stream(call), f);
 }
 
 template <typename T, int R, int C>

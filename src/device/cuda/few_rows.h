@@ -18,8 +18,9 @@ typedef struct lk__cuda_row_norm {
 } lk__cuda_row_norm;
 
 typedef struct lk__cuda_few_products {
-    lk__cuda_product         product[LK__FEW_PRODUCTS]; /* of the same A */
-    int                      count;
+    lk__cuda_product product[LK__FEW_PRODUCTS]; /* of the same A */
+    int              count;
+    bool early; /* no kernel that was queued shortly before writes B: it is read before that one has ended (overlap.h) */
     const lk__cuda_row_norm *norm; /* NULL: A is there; otherwise the products' a is not read */
     void *gated; /* silu(C of the first) times C of the second, of the products' type; NULL: not wanted */
 } lk__cuda_few_products;

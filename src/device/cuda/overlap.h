@@ -33,7 +33,8 @@ static __device__ __forceinline__ void prefetch_line(const void *at)
 #endif
 }
 
-bool lk__cuda_overlaps(const lk__device *device); /* whether LAUNCH_AFTER does so; not with LOCKSTEP_CUDA_OVERLAP=0 */
+/* Whether LAUNCH_AFTER does so: not with LOCKSTEP_CUDA_OVERLAP=0, nor for a device NULL. */
+bool lk__cuda_overlaps(const lk__device *device);
 
 #if defined(LK_CUDA_EMULATED)
 #define LAUNCH_AFTER(device, ...) LAUNCH(__VA_ARGS__)

@@ -2,7 +2,7 @@
  * slices, rotations and writes into the cache with the attention behind them. All results are written, as by the nodes one by one.
  *
  * Nodes run together only where no result of one overlaps what an earlier one reads or writes: blocks of one launch run in any order. Plans
- * of generation are laid out so (plan/memory.c). */
+ * of generation are laid out so, and their weights and earlier rows of caches are written by no node of a step (plan/memory.c). */
 #include "device/cuda/attention_step.h"
 #include "device/cuda/backend.h"
 #include "device/cuda/few_rows.h"
@@ -20,21 +20,25 @@ static bool overlap(const lk__kernel_operand *a, const lk__kernel_operand *b)
            y < x + lk__operand_elements(a) * (int64_t)cuda_size(a->dtype);
 }
 
-static bool touches(const lk__kernel_operand *out, const lk__kernel_call *earlier)
+/* Whether a result is where operand `from` … or a result of an earlier call is. */
+static bool touches(const lk__kernel_operand *out, const lk__kernel_call *call, int from, bool results)
 {
-    for (int i = 0; i < earlier->inputs; i++)
-        if (overlap(out, &earlier->in[i])) return true;
-    for (int i = 0; i < earlier->outputs; i++)
-        if (overlap(out, &earlier->out[i])) return true;
+    for (int i = from; i < call->inputs; i++)
+        if (overlap(out, &call->in[i])) return true;
+    for (int i = 0; results && i < call->outputs; i++)
+        if (overlap(out, &call->out[i])) return true;
     return false;
 }
 
-static bool are_apart(const lk__kernel_call *const *calls, int count)
+/* A write into a cache has it as its first operand and as its result. */
+static bool are_apart(const lk__op *ops, const lk__kernel_call *const *calls, int count)
 {
-    for (int j = 1; j < count; j++)
-        for (int i = 0; i < j; i++)
-            for (int k = 0; k < calls[j]->outputs; k++)
-                if (touches(&calls[j]->out[k], calls[i])) return false;
+    for (int j = 0; j < count; j++)
+        for (int k = 0; k < calls[j]->outputs; k++) {
+            if (touches(&calls[j]->out[k], calls[j], ops[j] == LK__OP_cache_write, false)) return false;
+            for (int i = 0; i < j; i++)
+                if (touches(&calls[j]->out[k], calls[i], 0, true)) return false;
+        }
     return true;
 }
 
@@ -69,6 +73,7 @@ static lk_status run_norm(lk__device *device, const lk__op *ops, const lk__kerne
     int                   used = 1;
     if (calls[0]->attrs->axis != 1) return LK_OK;
     products.norm = &norm;
+    products.early = true;
     while (used < count && products.count < LK__FEW_PRODUCTS && ops[used] == LK__OP_linear &&
            reads(calls[used], calls[0]))
         products.product[products.count++] = lk__cuda_linear_product(calls[used++]);
@@ -76,9 +81,21 @@ static lk_status run_norm(lk__device *device, const lk__op *ops, const lk__kerne
     if (products.count == 2 && used < count && ops[used] == LK__OP_swiglu && reads(calls[used], calls[1]) &&
         calls[used]->in[1].data == calls[2]->out[0].data)
         products.gated = calls[used++]->out[0].data;
-    if (!are_apart(calls, used) || !lk__cuda_few_products_suit((lk__cuda_device *)device, &products)) return LK_OK;
+    if (!are_apart(ops, calls, used) || !lk__cuda_few_products_suit((lk__cuda_device *)device, &products)) return LK_OK;
     *done = used;
     return lk__cuda_run_few_products(calls[1], &products);
+}
+
+/* A product by itself: its weight is read early, as those with a norm. */
+static lk_status run_linear(lk__device *device, const lk__kernel_call *call, int *done)
+{
+    lk__cuda_few_products products = {};
+    products.product[0] = lk__cuda_linear_product(call);
+    products.count = 1;
+    products.early = true;
+    if (!lk__cuda_few_products_suit((lk__cuda_device *)device, &products)) return LK_OK;
+    *done = 1;
+    return lk__cuda_run_few_products(call, &products);
 }
 
 /* ---- attention, with what makes its operands ---- */
@@ -149,7 +166,7 @@ static lk_status run_attention(const lk__op *ops, const lk__kernel_call *const *
         !find_row(ops, calls, makers, k->in[1].data, k->in[1].dims[2], head, &step.k, &used) ||
         !find_row(ops, calls, makers, v->in[1].data, v->in[1].dims[2], head, &step.v, &used))
         return LK_OK;
-    if (used != (1u << makers) - 1 || !are_apart(calls, makers + 1) || !lk__cuda_attention_step_suits(&step))
+    if (used != (1u << makers) - 1 || !are_apart(ops, calls, makers + 1) || !lk__cuda_attention_step_suits(&step))
         return LK_OK;
     *done = makers + 1;
     return lk__cuda_run_attention_step(&step);
@@ -168,6 +185,7 @@ lk_status lk__cuda_run_step_nodes(lk__device *device, const lk__op *ops, const l
     switch (ops[0]) {
     case LK__OP_layer_norm:
     case LK__OP_rms_norm: return run_norm(device, ops, calls, count, done);
+    case LK__OP_linear: return run_linear(device, calls[0], done);
     case LK__OP_slice:
     case LK__OP_rope:
     case LK__OP_cache_write: return run_attention(ops, calls, count, done);
