@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # layers.sh - each folder of src includes only itself, the folders above it in the list, and public headers; src/nn, cli and
-# examples include no folder of src at all; src/train reaches into src/run through one header; public headers include public
+# examples include no folder of src at all; src/train reaches into src/run through two interfaces and the store; public headers include public
 # headers alone. Internal types name their layer.
 set -u
 cd "${SOURCE_DIR:-$(dirname "$0")/..}" || exit 1
@@ -30,13 +30,13 @@ for folder in src/*/; do
     done < <(includes "$folder")
 done
 
-# The trainer uses a program through its public calls and one interface; what it saves and loads is the store.
+# The trainer and the generator use a program through its public calls and an interface each; what is saved and loaded is the store.
 while IFS=: read -r file line text; do
     [ -n "$file" ] || continue
     path=${text#*\"} path=${path%\"}
     case $path in
-    run/trainer_interface.h | run/store.h) ;;
-    run/*) complain "$file:$line: src/train uses of src/run only trainer_interface.h and store.h, not \"$path\"" ;;
+    run/trainer_interface.h | run/generator_interface.h | run/store.h) ;;
+    run/*) complain "$file:$line: src/train uses of src/run only trainer_interface.h, generator_interface.h and store.h, not \"$path\"" ;;
     esac
 done < <(includes src/train)
 
