@@ -1,6 +1,7 @@
 /* timeline.c - when a program's work ran on its device: collecting it, by the device's reports or by events. */
 #include "run/timeline.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -177,6 +178,17 @@ static int by_graph_and_time(const void *a, const void *b)
     return (x->begin > y->begin) - (x->begin < y->begin);
 }
 
+/* A kernel may be started while the one before it still runs, for which it then waits: its time begins when that one has ended. */
+static void clip_kernels(lk__device_span *spans, size_t count, double *ended)
+{
+    for (size_t i = 0; i < count; i++) {
+        lk__device_span *s = &spans[i];
+        if (s->work != LK__WORK_KERNEL) continue;
+        s->begin = fmin(fmax(s->begin, *ended), s->end);
+        *ended = fmax(*ended, s->end);
+    }
+}
+
 /* Gives the spans of one run of a graph to its units, kind by kind in their order. False: their number is not that of the recording. */
 static bool add_graph(const lk_program *p, const lk__run_units *units, const lk__device_span *spans, size_t count)
 {
@@ -209,6 +221,7 @@ static lk_status collect_reports(const lk_program *p)
     lk__run_timeline *t = p->timeline;
     lk__device_span  *spans;
     size_t            count, graphs = 0, unknown = 0, next = 0;
+    double            ended = -INFINITY;
     lk_status         status = p->device->backend->spans_end(p->device, &spans, &count);
     if (status < 0) return status;
     if (count) qsort(spans, count, sizeof *spans, by_graph_and_time);
@@ -217,6 +230,7 @@ static lk_status collect_reports(const lk_program *p)
         for (end = i; end < count && spans[end].graph == spans[i].graph; end++)
             kernels |= spans[end].work == LK__WORK_KERNEL;
         const lk__run_units *units = NULL;
+        if (spans[i].graph) clip_kernels(spans + i, end - i, &ended);
         while (spans[i].graph && kernels && !units && next < t->ran_count)
             if (has_kernels(t->ran[next++])) units = t->ran[next - 1];
         bool known = spans[i].graph && add_graph(p, units, spans + i, end - i);

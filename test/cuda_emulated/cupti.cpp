@@ -109,8 +109,9 @@ void lk__emulated_report(const lk__emulated_work &work, double begin, double end
 {
     record r = {};
     r.set(0, (uint32_t)work.kind);
-    if (work.kind == 10) {
-        r.set(16, stamp(begin));
+    if (work.kind ==
+        10) { /* in a graph they start before the one before them ends, as with programmatic dependent launch */
+        r.set(16, stamp(graph ? begin - 5e-6 : begin));
         r.set(24, stamp(end));
         r.set(92, graph);
         r.set(104, work.name);
