@@ -481,6 +481,7 @@ static void convolutions_of_chosen_shapes(void)
         {1, 32, 8, 8, 32, 3, 3, 1, 1, 1, 2, false, true, true},
         {2, 3, 16, 64, 64, 3, 3, 1, 1, 1, 0, false, true, false},
         {1, 3, 8, 32, 16, 3, 3, 1, 1, 1, 2, true, false, true},
+        {40, 16, 16, 16, 16, 3, 3, 1, 1, 1, 0, false, false, false},
     };
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) check_conv(&shapes[i]);
 }

@@ -294,8 +294,8 @@ static bool attend_one(const lk__kernel_call *call, const attention_view<T> &a, 
     if (shared > 48 << 10) return false;
     LAUNCH((attend_part<T, N, H>), (unsigned)(a.batch * a.groups * parts), ATTENTION_THREADS, shared, cuda_stream(call),
            a, keys, parts, sums, softmax);
-    LAUNCH_AFTER(call->device, (combine_parts<T>), (unsigned)(a.batch * a.heads), 128, 0, cuda_stream(call), parts, a.d,
-                 sums, softmax, y, lse);
+    LAUNCH_EARLY((combine_parts<T>), (unsigned)(a.batch * a.heads), 128, 0, cuda_stream(call), parts, a.d, sums,
+                 softmax, y, lse);
     return true;
 }
 

@@ -4,7 +4,6 @@
 #define LK__CUDA_ATTENTION_PARTS_H
 
 #include "device/cuda/attention.h"
-#include "device/cuda/overlap.h"
 
 /* Keys of a part, by the number of keys alone: many blocks read at once, and a combination adds at most 128 parts. */
 static inline int64_t part_keys(int64_t s)
@@ -28,8 +27,7 @@ static __global__ void combine_parts(int parts, int64_t d, const WIDE(T) * sums,
     typedef WIDE(T) W;
     __shared__ part_softmax<W> seen[MOST_PARTS];
     __shared__ W               factors[MOST_PARTS];
-    begin_next();
-    wait_for_earlier();
+    await_previous();
     sums += (int64_t)blockIdx.x * parts * d;
     for (int p = threadIdx.x; p < parts; p += blockDim.x) seen[p] = softmax[(int64_t)blockIdx.x * parts + p];
     __syncthreads();

@@ -91,8 +91,7 @@ static __global__ void __launch_bounds__(STEP_THREADS)
     packs_ahead<T, N> ks, vs;
     read_packs(&ks, k, a.k_row, first, each, stop, row);
     read_packs(&vs, v, a.k_row, first, each, stop, row);
-    begin_next();
-    wait_for_earlier();
+    await_previous();
     /* This step's row */
     bool owns = row >= 0 && row < a.s && row / s.keys == part;
     if (part == 0 && group == 0 && threadIdx.x == 0) report_ids(s, sample, row);
@@ -243,11 +242,11 @@ template <typename T, int H> static void launch_step(const lk__kernel_call *call
     int64_t          heads = s.a.batch * s.a.heads;
     size_t           bytes = lk__round_up((size_t)(heads * s.parts * s.a.d) * sizeof(W), 256);
     part_softmax<W> *softmax = (part_softmax<W> *)((char *)sums + bytes);
-    LAUNCH_AFTER(call->device, (attend_step<T, PACK(T), H>), (unsigned)(s.a.batch * s.a.groups * s.parts), STEP_THREADS,
+    LAUNCH_EARLY((attend_step<T, PACK(T), H>), (unsigned)(s.a.batch * s.a.groups * s.parts), STEP_THREADS,
                  shared_bytes<H>(s), cuda_stream(call), s, y, lse, sums, softmax);
     if (s.parts > 1)
-        LAUNCH_AFTER(call->device, (combine_parts<T>), (unsigned)heads, 128, 0, cuda_stream(call), s.parts, s.a.d, sums,
-                     softmax, y, lse);
+        LAUNCH_EARLY((combine_parts<T>), (unsigned)heads, 128, 0, cuda_stream(call), s.parts, s.a.d, sums, softmax, y,
+                     lse);
 }
 
 template <typename T> static bool step_suits(const lk__cuda_attention_step *step)

@@ -279,9 +279,8 @@ lk_status lk__cuda_conv_direct_run(const lk__kernel_call *call, conv_direction d
     }
 }
 
-static bool is_aligned(const void *data) { return (uintptr_t)data % 16 == 0; }
-
-bool lk__cuda_conv_direct_suits(const lk__kernel_call *call, const conv_shape &v)
+/* Apart from addresses, which the planner does not know. */
+static bool shape_suits(const lk__kernel_call *call, const conv_shape &v)
 {
     const char *plain =
         getenv("LOCKSTEP_CUDA_PLAIN"); /* these are no library's: lk__cuda_plain does not answer for them */
@@ -289,16 +288,24 @@ bool lk__cuda_conv_direct_suits(const lk__kernel_call *call, const conv_shape &v
     if (call->in[0].dtype != LK_F32 || v.kh != 3 || v.kw != 3 || v.stride != 1 || v.padding != 1 || v.groups != 1)
         return false;
     if (v.pool > 2 || v.h % 2 != 0 || v.w % 2 != 0 || v.windows <= 0 || !conv_fits(v)) return false;
+    return v.o % 16 == 0 && (v.c == 3 || v.c % 8 == 0);
+}
+
+static bool is_aligned(const void *data) { return (uintptr_t)data % 16 == 0; }
+
+bool lk__cuda_conv_direct_suits(const lk__kernel_call *call, const conv_shape &v)
+{
+    if (!shape_suits(call, v)) return false;
     for (int i = 0; i < call->inputs; i++)
         if (!is_aligned(call->in[i].data)) return false;
     for (int i = 0; i < call->outputs; i++)
         if (!is_aligned(call->out[i].data)) return false;
-    return v.o % 16 == 0 && (v.c == 3 || v.c % 8 == 0);
+    return true;
 }
 
 size_t lk__cuda_conv_direct_workspace(const lk__kernel_call *call, conv_direction direction)
 {
     conv_shape v = lk__cuda_conv_shape(call, direction);
-    if (direction != CONV_GRAD_WEIGHT || !lk__cuda_conv_direct_suits(call, v)) return 0;
+    if (direction != CONV_GRAD_WEIGHT || !shape_suits(call, v)) return 0;
     return v.c == 3 ? lk__cuda_conv_first_workspace(v) : lk__cuda_conv_direct_weight_workspace(v);
 }

@@ -8,7 +8,6 @@
 #include "device/cuda/backend.h"
 #include "device/cuda/choices.h"
 #include "device/cuda/dnn.h"
-#include "device/cuda/overlap.h"
 #include "device/cuda/spans.h"
 
 #include <stdio.h>
@@ -18,20 +17,7 @@
 
 lk__cuda_library lk__cuda_host;
 
-#if !defined(LK_CUDA_EMULATED)
 bool lk__cuda_early;
-
-static __global__ void any_kernel() {}
-
-/* Code that the driver made from PTX for sm_80 does not wait for the kernel before it. */
-static bool starts_early(int capability)
-{
-    cudaFuncAttributes code = {};
-    if (capability >= 90 && cudaFuncGetAttributes(&code, any_kernel) == cudaSuccess) return code.ptxVersion >= 90;
-    (void)cudaGetLastError();
-    return false;
-}
-#endif
 
 /* What CUDA and its libraries hold is not the plan's memory, and neither is what describes it: it is not accounted. */
 struct lk__device_graph {
@@ -112,9 +98,8 @@ static void *cuda_alloc(lk__device *d, lk_memory kind, size_t bytes)
         size_t available = 0, total = 0;
         (void)cudaGetLastError();
         (void)cudaMemGetInfo(&available, &total);
-        lk__cuda_host.fail(d->context, LK_ENOMEM,
-                           "GPU %d has no memory for %.1f MiB%s%s: %.1f of its %.1f MiB are free", as_cuda(d)->number,
-                           (double)bytes / 1048576.0, kind == LK_MEMORY_OTHER ? "" : " of ",
+        lk__cuda_host.fail(d->context, LK_ENOMEM, "GPU %d has no memory for %.1f MiB%s%s: %.1f of its %.1f MiB are free",
+                           as_cuda(d)->number, (double)bytes / 1048576.0, kind == LK_MEMORY_OTHER ? "" : " of ",
                            kind == LK_MEMORY_OTHER ? "" : lk__cuda_host.memory_name(kind),
                            (double)available / 1048576.0, (double)total / 1048576.0);
         return NULL;
@@ -401,19 +386,17 @@ static bool variable_is_set(const char *name)
 static bool code_waits() { return true; }
 #else
 static __global__ void probe_code() {}
-static bool code_waits()
+static bool            code_waits()
 {
     cudaFuncAttributes probe = {};
     return cudaFuncGetAttributes(&probe, probe_code) == cudaSuccess && probe.ptxVersion >= 90;
 }
 #endif
 
-bool lk__cuda_overlaps(const lk__device *d)
+static bool starts_early(int capability)
 {
-    const char *text = getenv("LOCKSTEP_CUDA_OVERLAP"); /* read each time: benchmarks change it */
-    if (!d || ((const lk__cuda_device *)d)->capability < 90 || (text && strcmp(text, "0") == 0)) return false;
-    static const bool waits = code_waits();
-    return waits;
+    const char *text = getenv("LOCKSTEP_CUDA_OVERLAP"); /* 0: to compare */
+    return capability >= 90 && !(text && strcmp(text, "0") == 0) && code_waits();
 }
 
 static lk_status cuda_open(lk_context *context, int number, lk__device **device)
@@ -437,9 +420,7 @@ static lk_status cuda_open(lk_context *context, int number, lk__device **device)
                                         "GPU %d (%s) has compute capability %d.%d; 8.0 or later is needed", c->number,
                                         properties.name, properties.major, properties.minor);
         if (status >= 0) status = check_gpu(&c->base);
-#if !defined(LK_CUDA_EMULATED)
         if (status >= 0) lk__cuda_early = starts_early(c->capability);
-#endif
         if (status >= 0)
             status = lk__cuda_check(&c->base, cudaStreamCreateWithFlags(&c->alone, cudaStreamNonBlocking),
                                     "creating a stream");

@@ -67,53 +67,20 @@ static inline cudaStream_t cuda_stream(const lk__kernel_call *call)
 /* ---- launching ----
  *
  * LAUNCH(kernel, grid, block, shared_bytes, stream, arguments…); a kernel with several template arguments in parentheses. In the tests'
- * emulation (test/cuda_emulated), blocks and threads run one after the other on the CPU.
- *
- * LAUNCH_EARLY: the same for a kernel whose first statement is await_previous(). Its blocks start while those of the kernel before it on
- * the stream still run (programmatic dependent launch, from sm_90 on), and wait there until that one has ended: about 1 µs less for
- * each of the small kernels of a small model. */
+ * emulation (test/cuda_emulated), blocks and threads run one after the other on the CPU. */
 #if defined(LK_CUDA_EMULATED)
 #define LAUNCH(kernel, grid, block, shared, stream, ...)                                                                      \
     lk__emulated_launch(#kernel, (grid), (block), (shared), (stream), [=](auto... lk__passed) { kernel(lk__passed...); }, \
                         ##__VA_ARGS__)
 /* The dynamic shared memory of a block, as an array of T. */
 #define DYNAMIC_SHARED(T, name) T *name = (T *)lk__emulated_shared()
-#define LAUNCH_EARLY            LAUNCH
-static inline void await_previous() {}
 #else
 #define LAUNCH(kernel, grid, block, shared, stream, ...) kernel<<<(grid), (block), (shared), (stream)>>>(__VA_ARGS__)
 #define DYNAMIC_SHARED(T, name)                                  \
     extern __shared__ __align__(16) unsigned char name##_bytes[]; \
     T                                            *name = (T *)name##_bytes
-
-extern bool lk__cuda_early; /* cuda.cu: the GPU can, and its code was compiled for it */
-
-static __device__ __forceinline__ void await_previous()
-{
-#if __CUDA_ARCH__ >= 900
-    cudaTriggerProgrammaticLaunchCompletion(); /* the next kernel may start: it waits for the end of this one */
-    cudaGridDependencySynchronize();
 #endif
-}
-
-template <typename... PARAMETERS, typename... ARGUMENTS>
-static inline void lk__launch_early(void (*kernel)(PARAMETERS...), dim3 grid, dim3 block, size_t shared,
-                                    cudaStream_t stream, ARGUMENTS... arguments)
-{
-    cudaLaunchAttribute attribute = {};
-    cudaLaunchConfig_t  config = {};
-    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attribute.val.programmaticStreamSerializationAllowed = 1;
-    config.gridDim = grid;
-    config.blockDim = block;
-    config.dynamicSmemBytes = shared;
-    config.stream = stream;
-    config.attrs = &attribute;
-    config.numAttrs = lk__cuda_early;
-    (void)cudaLaunchKernelEx(&config, kernel, PARAMETERS(arguments)...); /* lk__cuda_launched sees a failure */
-}
-#define LAUNCH_EARLY(kernel, grid, block, shared, stream, ...)     lk__launch_early(kernel, dim3(grid), dim3(block), (shared), (stream), __VA_ARGS__)
-#endif
+#include "device/cuda/overlap.h"
 
 static inline int64_t cuda_tiles(int64_t n, int64_t each) { return (n + each - 1) / each; }
 static const int64_t CUDA_MOST_BLOCKS = 1 << 20; /* of grids whose blocks loop over what is left: EACH_INDEX */

@@ -3,7 +3,6 @@
  * elements of B before it waits for the kernel before, which makes A. Sums are divided over lanes by the shape alone, and in the same
  * way for any number of rows. */
 #include "device/cuda/few_rows.h"
-#include "device/cuda/overlap.h"
 #include "device/cuda/product_epilogue.h"
 
 enum { MOST = 8, ROW_THREADS = 512, COLUMN_THREADS = 256, COLUMN_WARPS = COLUMN_THREADS / 32 };
@@ -156,8 +155,7 @@ static __global__ void __launch_bounds__(ROW_THREADS, R <= 2 && AHEAD <= 6 ? 2 :
         if (begin + i * DEEP < end) w[i] = load_bits(b + (begin + i * DEEP) * p.b_ld);
     if (p.to.bias && threadIdx.x == 0) prefetch_line(p.to.bias + first);
     if (NORM) prefetch_norm(f);
-    begin_next();
-    wait_for_earlier();
+    await_previous();
     const T *a = input_rows<NORM>(f, rows, &ld);
     auto     add_row = [&](int q, const uint4 &pack) {
         float row[N];
@@ -249,8 +247,7 @@ static __global__ void __launch_bounds__(COLUMN_THREADS, R > 2  ? 2
     for (int u = 0; u < U; u++) at[u] = first < items ? find_column<T, U>(f, first, u) : column_place<T>{NULL, 0, 0};
     load_ahead(at, p, f.k, w);
     if (NORM) prefetch_norm(f);
-    begin_next();
-    wait_for_earlier();
+    await_previous();
     const T *a = input_rows<NORM>(f, rows, &ld);
     for (int64_t item = first; item < items; item += (int64_t)gridDim.x * COLUMN_WARPS) {
         W sums[U][R] = {};
@@ -339,11 +336,11 @@ static void launch_columns(const lk__kernel_call *call, const few_call<T> &f, in
     int64_t blocks = cuda_tiles(items, COLUMN_WARPS);
     if (f.x && blocks > NORM_BLOCKS) blocks = NORM_BLOCKS;
     if (f.x)
-        LAUNCH_AFTER(f.early ? call->device : NULL, (multiply_columns<T, R, U, true>), (unsigned)blocks, COLUMN_THREADS,
-                     shared, cuda_stream(call), f, items);
+        LAUNCH_EARLY_IF(f.early, (multiply_columns<T, R, U, true>), (unsigned)blocks, COLUMN_THREADS, shared,
+                        cuda_stream(call), f, items);
     else
-        LAUNCH_AFTER(f.early ? call->device : NULL, (multiply_columns<T, R, U, false>), (unsigned)blocks,
-                     COLUMN_THREADS, 0, cuda_stream(call), f, items);
+        LAUNCH_EARLY_IF(f.early, (multiply_columns<T, R, U, false>), (unsigned)blocks, COLUMN_THREADS, 0,
+                        cuda_stream(call), f, items);
 }
 
 template <typename T, int R, int C, int AHEAD>
@@ -351,11 +348,10 @@ static void launch_ahead(const lk__kernel_call *call, const few_call<T> &f, size
 {
     unsigned blocks = (unsigned)cuda_tiles(f.of[0].n, C * PACK(T));
     if (f.x)
-        LAUNCH_AFTER(f.early ? call->device : NULL, (multiply_rows<T, R, C, AHEAD, true>), blocks, ROW_THREADS, shared,
-                     cuda_stream(call), f);
+        LAUNCH_EARLY_IF(f.early, (multiply_rows<T, R, C, AHEAD, true>), blocks, ROW_THREADS, shared, cuda_stream(call),
+                        f);
     else
-        LAUNCH_AFTER(f.early ? call->device : NULL, (multiply_rows<T, R, C, AHEAD, false>), blocks, ROW_THREADS, 0,
-                     cuda_stream(call), f);
+        LAUNCH_EARLY_IF(f.early, (multiply_rows<T, R, C, AHEAD, false>), blocks, ROW_THREADS, 0, cuda_stream(call), f);
 }
 
 template <typename T, int R, int C>

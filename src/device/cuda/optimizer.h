@@ -139,6 +139,15 @@ static __device__ __forceinline__ double adam_step(double size, double m, double
     return size * (m / (sqrt(v) / correction + epsilon));
 }
 
+/* Both to the power n by squaring, side by side: pow takes most of the time of an update of few parameters. */
+static __device__ __forceinline__ void raise_both(double &a, double &b, int64_t n)
+{
+    double x = a, y = b;
+    a = b = 1;
+    for (; n > 0; n >>= 1, x *= x, y *= y)
+        if (n & 1) a *= x, b *= y;
+}
+
 template <typename R> struct adam_rule {
     struct attributes {
         double  lr_scale, weight_decay, beta1, beta2, epsilon;
@@ -167,14 +176,16 @@ template <typename R> struct adam_rule {
     }
     __device__ void prepare(const attributes &a, const lk__kernel_step *step, const double *scale_by)
     {
-        double t = (double)step->step, by = step->rate * a.lr_scale, root = sqrt(1 - pow(a.beta2, t));
+        double first = a.beta1, second = a.beta2, by = step->rate * a.lr_scale;
+        raise_both(first, second, step->step);
+        double root = sqrt(1 - second);
         scale = (R)(scale_by ? *scale_by : 1);
         decay = (R)a.weight_decay;
         shrink = (R)(1 - by * a.weight_decay);
         beta1_rest = (R)(1 - a.beta1);
         beta2 = (R)a.beta2;
         beta2_rest = (R)(1 - a.beta2);
-        step_size = (R)(by / (1 - pow(a.beta1, t)));
+        step_size = (R)(by / (1 - first));
         correction = (R)(sizeof(R) == 4 ? 1 / root : root);
         epsilon = (R)a.epsilon;
         decoupled = a.decoupled;

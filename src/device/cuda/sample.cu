@@ -1,7 +1,6 @@
 /* sample.cu - chooses the next token of each prompt from its logits, as train/sample.c does, and makes it the input of the next step, so
  * that a step begins without the host. A block has a chunk of the vocabulary; the last block of a row to end chooses the token, and which
  * one that is does not matter to the result. Latency bounds it: the logits are in the second-level cache. */
-#include "device/cuda/overlap.h"
 #include "device/cuda/sample.h"
 
 enum { THREADS = 256, EACH = 8, CHUNK = THREADS * EACH, MOST_CHUNKS = 256 };
@@ -206,9 +205,9 @@ lk_status lk__cuda_choose_tokens(lk__device *d, lk__device_stream *stream, const
     sampler  s = make_sampler(t);
     unsigned blocks = (unsigned)(t->rows * s.chunks);
     if (t->type == LK_F64)
-        LAUNCH_AFTER(d, weigh_chunks<double>, blocks, THREADS, 0, stream->stream, s);
+        LAUNCH_EARLY(weigh_chunks<double>, blocks, THREADS, 0, stream->stream, s);
     else
-        LAUNCH_AFTER(d, weigh_chunks<float>, blocks, THREADS, 0, stream->stream, s);
+        LAUNCH_EARLY(weigh_chunks<float>, blocks, THREADS, 0, stream->stream, s);
     if (t->sorts) lk__cuda_choose_top(stream->stream, &s);
     return lk__cuda_check(d, cudaPeekAtLastError(), "starting a kernel");
 }

@@ -79,12 +79,16 @@ static __global__ void __launch_bounds__(THREADS)
     __shared__ small_memory       memory;
     small_loader<T, A_ALONG_K, N> from_a;
     small_loader<T, B_ALONG_K, N> from_b;
-    int64_t columns = (job.n + SIDE - 1) / SIDE, i = blockIdx.x / columns * SIDE, j = blockIdx.x % columns * SIDE;
+    unsigned                      columns = (unsigned)((job.n + SIDE - 1) / SIDE);
+    int64_t i = (int64_t)(blockIdx.x / columns) * SIDE, j = (int64_t)(blockIdx.x % columns) * SIDE;
     int     t = threadIdx.x, group = t / 64, x = t % 8, y = t % 64 / 8;
     bool    sum_a = job.a_sums && j == 0, sum_b = job.b_sums && i == 0;
     float   sum[4][4] = {}, extra = 0;
     from_a.fetch(a, job.a_ld, i, job.m, 0, job.k);
     from_b.fetch(b, job.b_ld, j, job.n, 0, job.k);
+    bool  early = to.bias && to.alpha == 1 && to.beta == 0; /* the bias of the column that this thread finishes */
+    float bias = early && j + t % SIDE < job.n ? load(to.bias + j + t % SIDE) : 0;
+    if (early) to.bias = NULL;
     for (int64_t k = 0; k < job.k; k += DEEP) {
         int deep = job.k - k < DEEP ? (int)(job.k - k + 15) / 16 * 16 : (int)DEEP;
         if (k > 0) __syncthreads(); /* the tiles before were read */
@@ -110,7 +114,7 @@ static __global__ void __launch_bounds__(THREADS)
         int   r = e / SIDE, c = e % SIDE;
         float total = memory.sums.groups[0][r][c];
         for (int g = 1; g < GROUPS; g++) total += memory.sums.groups[g][r][c];
-        if (i + r < job.m && j + c < job.n) to.put_one(0, i + r, j + c, total);
+        if (i + r < job.m && j + c < job.n) to.put_one(0, i + r, j + c, early ? total + bias : total);
     }
     if (t >= SIDE) return;
     for (int w = 1; w < WARPS; w++) extra += memory.sums.extras[w][t];
