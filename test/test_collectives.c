@@ -1,5 +1,5 @@
 /* test_collectives.c - collectives are instructions: where buckets stand in the list, what memory a collective in flight keeps, and the
- * gradients of all_reduce and all_gather against one rank that has the whole batch, for ranks as threads and for leaves.
+ * gradients of all_reduce, all_gather and reduce_scatter against one rank that has the whole batch, for ranks as threads and for leaves.
  *
  * ctest: timeout 300, label threaded, ranks 3 */
 #include "comm/comm.h"
@@ -13,11 +13,12 @@ enum { ROWS = 4, MOST = 3, LEAVES = 6, IN = 5, HIDDEN = 3, OUT = 2, BATCH = ROWS
 
 /* ---- a model with a sum, or a gathered value, over the whole batch ---- */
 
-typedef enum kind { WHOLE, REDUCED, GATHERED } kind; /* WHOLE: by operations of one rank */
+typedef enum kind { WHOLE, REDUCED, GATHERED, SCATTERED } kind; /* WHOLE: by operations of one rank */
 
 typedef struct setting {
     kind kind;
     int  leaves;
+    int  parts;      /* above 0: the sum is multiplied by so many rows of a parameter, which are added afterwards */
     bool one_by_one; /* leaves do not run as one batch */
     bool apart;      /* kernels run between start and wait */
 } setting;
@@ -26,19 +27,24 @@ static double number(int index) { return (double)(int64_t)(number_bits(5, (uint6
 
 static lk_tensor wrap(lk_graph *g, int value) { return (lk_tensor){g, value}; }
 
-/* Sum over all samples of h. As a gather: the parts' sums, which are added afterwards. */
+/* Sum over all samples of h. As a gather: the parts' sums, which are added afterwards. As a reduce_scatter: every part gets one
+ * row of the product, and gathers those of the others. */
 static lk_tensor total(lk_graph *g, setting s, int parts, lk_tensor h, lk_tensor *between)
 {
     lk_tensor    sum = lk_sum(h, .axes = (int[]){0}, .axes_count = 1);
     lk__op_attrs attrs = {.order = s.leaves ? LK__ORDER_LEAVES : LK__ORDER_RANKS};
-    lk__op       op = s.kind == GATHERED ? LK__OP_all_gather : LK__OP_all_reduce;
-    if (s.kind == WHOLE) return sum;
-    if (s.kind == GATHERED) attrs.parts = parts;
+    lk__op       op = s.kind == GATHERED    ? LK__OP_all_gather
+                      : s.kind == SCATTERED ? LK__OP_reduce_scatter
+                                            : LK__OP_all_reduce;
+    if (s.parts) sum = lk_mul(lk_parameter(g, "rows", 2, ((int64_t[]){s.parts, HIDDEN})), sum);
+    if (s.kind == WHOLE) return s.parts ? lk_sum(sum, .axes = (int[]){0}, .axes_count = 1) : sum;
+    if (s.kind != REDUCED) attrs.parts = parts;
     int started = lk__emit1(g, LK_HERE, op, &attrs, &sum.id, 1);
     REQUIRE(started >= 0, "%s", g->error);
     if (s.apart) *between = lk_tanh(lk_linear(*between, "between", HIDDEN));
     lk_tensor all = wrap(g, lk__emit1(g, LK_HERE, LK__OP_wait, NULL, (int[]){started, sum.id}, 2));
-    return s.kind == GATHERED ? lk_sum(all, .axes = (int[]){0}, .axes_count = 1) : all;
+    if (s.kind == SCATTERED) all = wrap(g, lk__emit_all_gather(g, LK_HERE, &attrs, all.id));
+    return s.kind != REDUCED ? lk_sum(all, .axes = (int[]){0}, .axes_count = 1) : all;
 }
 
 typedef struct net {
@@ -115,7 +121,7 @@ static void check_setting(rank_test *r, setting s, const char *what)
     lk__split_job    job = {r->size, r->rank, s.leaves, 1};
     net              own, whole;
     make(r, &own, s, lk_parallel_capacity(&parallel, BATCH), parallel);
-    make(r, &whole, (setting){.kind = WHOLE}, BATCH, (lk_parallel){0});
+    make(r, &whole, (setting){.kind = WHOLE, .parts = s.parts}, BATCH, (lk_parallel){0});
     for (int i = 0; i < 3; i++) {
         lk__range rows = lk__split_share(&job, totals[i]);
         lk_step   step = {.step = 1, .count = lk__range_count(rows), .total = totals[i]};
@@ -139,6 +145,9 @@ static void check_ranks(rank_test *r)
     check_setting(r, (setting){.kind = REDUCED, .leaves = LEAVES}, "all_reduce over leaves");
     check_setting(r, (setting){.kind = REDUCED, .leaves = LEAVES, .one_by_one = true}, "all_reduce over leaves in turn");
     check_setting(r, (setting){.kind = GATHERED, .leaves = LEAVES}, "all_gather over leaves");
+    check_setting(r, (setting){.kind = SCATTERED, .parts = r->size}, "reduce_scatter");
+    check_setting(r, (setting){.kind = SCATTERED, .parts = r->size, .apart = true}, "reduce_scatter beside kernels");
+    check_setting(r, (setting){.kind = SCATTERED, .parts = LEAVES, .leaves = LEAVES}, "reduce_scatter over leaves");
 }
 
 static void run_everywhere(void (*function)(rank_test *r))
@@ -278,10 +287,11 @@ static void a_bucket_starts_where_it_is_complete_and_is_waited_for_in_sync(void)
 /* From a start to its wait nothing else writes what the collective reads and writes. */
 static void check_flight(rank_test *r)
 {
-    for (kind k = REDUCED; k <= GATHERED; k++) {
+    for (kind k = REDUCED; k <= SCATTERED; k++) {
         lk_plan *plan;
         int      seen = 0;
-        plan_net(r, (lk_parallel){.world = 2}, (setting){.kind = k, .apart = true}, &plan);
+        plan_net(r, (lk_parallel){.world = 2}, (setting){.kind = k, .apart = true, .parts = k == SCATTERED ? 2 : 0},
+                 &plan);
         const lk__plan_list *list = &plan->train;
         for (size_t i = 0; i < list->end[LK_BACKWARD]; i++) {
             const lk__graph_node *start = &list->graph->nodes[list->order[i]];
@@ -323,6 +333,11 @@ static void check_errors(rank_test *r)
     lk_tensor w = lk_parameter(g, "w", 1, ((int64_t[]){IN}));
     CHECK(lk__emit_all_gather(g, LK_HERE, &(lk__op_attrs){0}, w.id) < 0);
     CHECK(strstr(g->error, "all_gather: 0 parts of (5)"), "%s", g->error);
+    lk_graph_free(g);
+    REQUIRE(lk_graph_create(r->context, LK_F64, &g) == LK_OK);
+    w = lk_parameter(g, "w", 1, ((int64_t[]){IN}));
+    CHECK(lk__emit_reduce_scatter(g, LK_HERE, &(lk__op_attrs){.parts = 4}, w.id) < 0);
+    CHECK(strstr(g->error, "reduce_scatter: x has shape (5); its first axis must be the 4 parts"), "%s", g->error);
     lk_graph_free(g);
     REQUIRE(lk_graph_create(r->context, LK_F64, &g) == LK_OK);
     w = lk_parameter(g, "w", 0, NULL);

@@ -440,6 +440,12 @@ static void a_part_is_copied_whole(void)
         run_case();
         if (n && !t.skipped && memcmp(t.x[0], t.y[0], (size_t)n * sizeof(double)) != 0) fail_case("a copy");
         end_case();
+        begin(LK__OP_reduce_scatter);
+        in(LK_F64, 2, DIMS(1, n));
+        out(LK_F64, 1, &n, NULL);
+        run_case();
+        if (n && !t.skipped && memcmp(t.x[0], t.y[0], (size_t)n * sizeof(double)) != 0) fail_case("a copy");
+        end_case();
     }
 }
 

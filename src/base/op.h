@@ -80,6 +80,7 @@
     /* for a group of one, where y is x. */                                                                          \
     X(all_reduce)            /* x → y: reduced over the group in the pairwise tree; group, reduction, order */       \
     X(all_gather)            /* x → y (parts, x's axes): the x of every part of the group, in order; group, order, parts */ \
+    X(reduce_scatter)        /* x (parts, y's axes) → y: this part's part of x reduced as by all_reduce; group, reduction, order, parts */ \
     X(wait)                  /* y of a collective, its x → y: the same bytes, complete */                            \
     X(own_part)              /* x (parts, y's axes) → y: that of this rank or leaf, step->part */                   \
     X(dropout)               /* x → y; probability, stream; axis 0: samples of `rows` rows each; in place. Its gradient is itself on dy */ \
@@ -177,7 +178,7 @@ typedef enum lk__op_order { LK__ORDER_RANKS, LK__ORDER_LEAVES } lk__op_order;
     X(reduction, reduction)   /* collectives */                                                                      \
     X(order, order)                                                                                                  \
     X(group, group)                                                                                                  \
-    X(integer, parts)         /* all_gather: ranks, or leaves */                                                     \
+    X(integer, parts)         /* all_gather, reduce_scatter: ranks, or leaves */                                     \
     X(unary, unary)           /* unary, unary_grad: which function */                                                \
     X(activation, activation) /* fused into conv2d, linear, batch norm: LK__IDENTITY or LK__RELU */                  \
     X(pool, pool)             /* conv2d: fused max pool; 0 none */                                                   \

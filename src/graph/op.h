@@ -185,6 +185,7 @@ static inline bool lk__op_shares_memory(lk__op op)
 int lk__emit_all_reduce(lk_graph *graph, lk_site site, const lk__op_attrs *attrs, int x);
 int lk__emit_all_gather(lk_graph *graph, lk_site site, const lk__op_attrs *attrs,
                         int x); /* the same; attrs has `parts` */
+int lk__emit_reduce_scatter(lk_graph *graph, lk_site site, const lk__op_attrs *attrs, int x); /* the same */
 
 /* op/custom.c: what a descriptor says, except that for a user's operation its own struct says it. */
 const lk__kernel_custom *lk__node_custom(const lk_graph *graph, const lk__graph_node *node); /* NULL: a built-in one */

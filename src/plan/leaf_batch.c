@@ -67,12 +67,19 @@ static bool reads_leaves(const lk__plan_list *list, const lk__graph_node *n)
     return x->kind == LK__VALUE_RESULT && choose_execution(list, &list->graph->nodes[x->node]) == BY_LEAF;
 }
 
+/* A collective that gives each leaf another result, which a batch has no room for. */
+static bool parts_leaves(const lk__graph_node *n)
+{
+    return runs(n) == LK__RUNS_COLLECTIVE && !(lk__op_find(n->op)->same & 1);
+}
+
 /* The first node that does not allow it, or -1. */
 static int find_coupling(const lk__plan_list *list)
 {
     for (size_t i = 0; i < list->end[LK_BACKWARD]; i++) {
         const lk__graph_node *n = &list->graph->nodes[list->order[i]];
-        if (choose_execution(list, n) == UNSUPPORTED || (runs(n) == LK__RUNS_COLLECTIVE && !reads_leaves(list, n)))
+        if (choose_execution(list, n) == UNSUPPORTED || parts_leaves(n) ||
+            (runs(n) == LK__RUNS_COLLECTIVE && !reads_leaves(list, n)))
             return list->order[i];
     }
     return -1;

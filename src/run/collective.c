@@ -69,8 +69,8 @@ static lk_status start_bucket(lk_program *p, lk__run_collective *c, bool last)
 
 /* ---- values within forward and backward ---- */
 
-/* A gather has parts; else it is a reduction. */
-static bool gathers(const lk__run_instruction *in) { return in->call.attrs->parts > 0; }
+static bool gathers(const lk__run_instruction *in) { return in->op == LK__OP_all_gather; }
+static bool scatters(const lk__run_instruction *in) { return in->op == LK__OP_reduce_scatter; }
 
 /* Over leaves: those of all slots, or of the batch that they form. */
 static lk_status run_over_leaves(lk_program *p, const lk__run_collective *c)
@@ -88,9 +88,11 @@ static lk_status run_over_leaves(lk_program *p, const lk__run_collective *c)
     if (status < 0 || (status = lk__gather_leaves(p, in->name, mine, elements, source->dtype)) < 0) return status;
     size_t made = (size_t)lk__operand_elements(&in->call.out[0]) * lk_dtype_size(in->call.out[0].dtype);
     if (!gathers(in)) lk__reduce_gathered(p, elements, source->dtype, in->call.attrs->reduction, mine);
-    for (int i = 0; i < p->plan->slots && status >= 0; i++)
+    for (int i = 0; i < p->plan->slots && status >= 0; i++) {
+        size_t part = scatters(in) ? (size_t)p->slots[i].step.part * made : 0; /* a leaf's own part */
         status = lk__device_write(p->device, p->stream, p->slots[i].train.instructions[c->start].call.out[0].data,
-                                  gathers(in) ? p->collectives->gathered : mine, made);
+                                  gathers(in) ? p->collectives->gathered : mine + part, made);
+    }
     return status;
 }
 
@@ -109,6 +111,9 @@ static lk_status run_over_ranks(lk_program *p, const lk__run_instruction *in, lk
     double    start = lk__now();
     if (status >= 0 && gathers(in))
         status = lk_comm_all_gather(p->comm, from, to, elements, type, work);
+    else if (status >= 0 && scatters(in))
+        status = lk_comm_reduce_scatter(p->comm, from, to, elements / (size_t)p->plan->parallel.world, type,
+                                        call->attrs->reduction, work);
     else if (status >= 0)
         status = lk_comm_all_reduce(p->comm, from, to, elements, type, call->attrs->reduction, work);
     double end = lk__now();

@@ -44,6 +44,7 @@ static lk_status build_list(lk_program *p, const lk__plan_list *planned, lk__run
             }
             lk__run_instruction *in = &list->instructions[list->count++];
             in->node = planned->order[i];
+            in->op = n->op;
             in->kind = lk__op_find(n->op)->runs;
             in->collective = find_collective(list, n);
             lk_status status = prepare_kernel(p, planned->graph, n, in);

@@ -13,6 +13,7 @@ typedef struct lk__run_instruction {
     lk__kernel_call  call;
     lk__kernel_call *leaves; /* one per leaf of this rank, where it is run leaf by leaf; else NULL */
     int              node;
+    lk__op           op;
     lk__graph_runs   kind;       /* a kernel, or the start or the wait of a collective */
     int              collective; /* which one, in the order of the list; -1: none */
     const char      *name;       /* while tracing */

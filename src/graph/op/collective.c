@@ -3,7 +3,8 @@
  *
  * Gradients are stated on global values. The result of a reduction is one value, the same on all ranks, and so is its cotangent.
  * What arrives here as dy is what this rank's samples contribute to that cotangent, as with the gradient of any parameter: its sum
- * over the group is the cotangent. An operand of a sum has the same cotangent on every rank; one that was gathered has its own part. */
+ * over the group is the cotangent. An operand of a sum has the same cotangent on every rank; one that was gathered has its own part.
+ * The result of a reduce_scatter is this rank's alone, and so is dy: the operands' cotangent is that of all ranks, gathered. */
 #include "graph/op/describe.h"
 
 /* The replicated value's cotangent, of what this rank contributes to it. */
@@ -27,6 +28,15 @@ static void all_gather_gradient(lk__graph_backward *b, int dy)
     if (all >= 0) lk__grad_give(b, 0, lk__grad_emit_like(b, LK__OP_own_part, NULL, &all, 1, lk__grad_in(b, 0)));
 }
 
+static void reduce_scatter_gradient(lk__graph_backward *b, int dy)
+{
+    lk__op_attrs attrs = {.order = b->n.attrs.order, .group = b->n.attrs.group, .parts = b->n.attrs.parts};
+    if (b->n.attrs.reduction != LK_SUM)
+        lk__graph_fail(b->g, b->n.site, "reduce_scatter has a gradient only where it is a sum");
+    else
+        lk__grad_give(b, 0, lk__emit_all_gather(b->g, b->n.site, &attrs, dy));
+}
+
 static void wait_gradient(lk__graph_backward *b, int dy) { lk__grad_give(b, 0, dy); }
 
 static int emit_with_wait(lk_graph *g, lk_site site, lk__op op, const lk__op_attrs *attrs, int x)
@@ -43,6 +53,11 @@ int lk__emit_all_reduce(lk_graph *g, lk_site site, const lk__op_attrs *attrs, in
 int lk__emit_all_gather(lk_graph *g, lk_site site, const lk__op_attrs *attrs, int x)
 {
     return emit_with_wait(g, site, LK__OP_all_gather, attrs, x);
+}
+
+int lk__emit_reduce_scatter(lk_graph *g, lk_site site, const lk__op_attrs *attrs, int x)
+{
+    return emit_with_wait(g, site, LK__OP_reduce_scatter, attrs, x);
 }
 
 /* Ranks have different counts of samples, but their parts must be of one size. */
@@ -68,9 +83,21 @@ static int gathered_shape(lk__graph_shapes *s)
     return 1;
 }
 
-/* A result is the same for every leaf of a batch. Recomputing it would communicate again. */
-#define COLLECTIVE(how)                                                                             \
-    .in_place = LK__NO_OPERAND, .same = 1u << 0, .samples = LK__SAMPLES_APART, .runs = how,         \
+static int scattered_shape(lk__graph_shapes *s)
+{
+    const lk__graph_shape *x = s->in[0];
+    if (!check_operand(s)) return -1;
+    if (s->attrs->parts < 1 || x->rank < 1 || x->dims[0] != s->attrs->parts)
+        return LK__SHAPE_FAIL(s, "reduce_scatter: x has shape %s; its first axis must be the %lld parts, at least 1",
+                              lk__shape_show(x).text, (long long)s->attrs->parts);
+    s->out[0] = lk__shape_fixed(x->dtype, x->rank - 1, x->dims + 1);
+    return 1;
+}
+
+/* Recomputing a result would communicate again. */
+#define SAME (1u << 0) /* the result is the same for every leaf of a batch */
+#define COLLECTIVE(how, alike)                                                                      \
+    .in_place = LK__NO_OPERAND, .same = alike, .samples = LK__SAMPLES_APART, .runs = how,         \
     .effect = LK__EFFECT_NONE, .evaluation = LK__EVALUATE_SAME, .recompute = LK__KEEP,              \
     .precision = LK__PRECISION_WIDE, .fuse = LK__FUSE_NOTHING, .loss = LK__LOSS_NO
 
@@ -83,7 +110,7 @@ DESCRIBE(all_reduce){
     .shape = reduced_shape,
     .gradient = all_reduce_gradient,
     .no_gradient = LK__NO_OPERAND,
-    COLLECTIVE(LK__RUNS_COLLECTIVE),
+    COLLECTIVE(LK__RUNS_COLLECTIVE, SAME),
     MEMORY_BOUND,
 };
 
@@ -96,7 +123,20 @@ DESCRIBE(all_gather){
     .shape = gathered_shape,
     .gradient = all_gather_gradient,
     .no_gradient = LK__NO_OPERAND,
-    COLLECTIVE(LK__RUNS_COLLECTIVE),
+    COLLECTIVE(LK__RUNS_COLLECTIVE, SAME),
+    MEMORY_BOUND,
+};
+
+DESCRIBE(reduce_scatter){
+    .inputs = 1,
+    .in = {OPERAND("x", ANY, REQUIRED, ROWS)},
+    .outputs = 1,
+    .out = {OPERAND("y", ANY, REQUIRED, ROWS)},
+    .attributes = LK__HAS(reduction) | LK__HAS(order) | LK__HAS(group) | LK__HAS(parts),
+    .shape = scattered_shape,
+    .gradient = reduce_scatter_gradient,
+    .no_gradient = LK__NO_OPERAND,
+    COLLECTIVE(LK__RUNS_COLLECTIVE, LK__NO_OPERAND),
     MEMORY_BOUND,
 };
 
@@ -109,7 +149,7 @@ DESCRIBE(wait){
     .shape = lk__shape_same,
     .gradient = wait_gradient,
     .no_gradient = 1u << 1,
-    COLLECTIVE(LK__RUNS_WAIT),
+    COLLECTIVE(LK__RUNS_WAIT, SAME),
     .arithmetic = lk__arithmetic_none,
     .bytes = lk__bytes_none,
 };
