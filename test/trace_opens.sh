@@ -74,7 +74,7 @@ with open("plan.txt") as file:
 assert len(planned) >= 2, planned
 found = collectives("buckets.json")
 assert buckets(found, "all_reduce") == {f"all_reduce bucket {i}, {size(int(count))}" for i, count in planned}, (found, planned)
-small = {"all_gather metrics", "all_gather rank status"}
+small = {"all_gather metrics"}
 for path, how, more in (
     ("buckets.json", "all_reduce", set()),
     ("norm.json", "all_reduce", {"all_reduce batch norm sums"}),

@@ -192,7 +192,7 @@ lk_status lk__collectives_drain(lk_program *p)
 /* The widest operand of a collective other than a bucket, in bytes. */
 static size_t widest_operand(const lk__plan_list *list)
 {
-    size_t most = LK__RUN_NUMBERS * sizeof(double);
+    size_t most = (LK__RUN_NUMBERS + LK__RUN_REPORT) * sizeof(double);
     for (size_t i = 0; list->graph && i < list->order_count; i++) {
         const lk__graph_node *n = &list->graph->nodes[list->order[i]];
         if (lk__op_find(n->op)->runs != LK__RUNS_COLLECTIVE) continue;

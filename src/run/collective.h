@@ -51,7 +51,8 @@ lk_status lk__gather_leaves(lk_program *program, const char *name, const void *m
 /* Reduces those in the tree. */
 void lk__reduce_gathered(const lk_program *program, size_t elements, lk_dtype type, lk_reduce_op op, void *out);
 enum {
-    LK__RUN_NUMBERS = LK__PLAN_NUMBERS + 1
-}; /* per leaf, that are gathered at once outside the list of instructions */
+    LK__RUN_NUMBERS = LK__PLAN_NUMBERS + 1, /* per leaf, that are gathered at once outside the list of instructions */
+    LK__RUN_REPORT = 7                      /* numbers of a rank's report */
+};
 
 #endif

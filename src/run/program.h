@@ -261,7 +261,8 @@ int lk__leaf_subtree(const lk_program *program, int leaf);
 lk_status lk__gradients_accumulate(lk_program *program, const lk__plan_bucket *bucket);
 
 /* ---- report.c ---- */
-lk_status lk__gather_reports(lk_program *program); /* the sums and reports of all ranks */
+lk_status lk__gather_reports(lk_program *program); /* of all ranks, with the numbers of their leaves */
+void      lk__add_reports(const lk_program *program, double *numbers); /* adds those over all leaves, in the tree */
 
 /* ---- verify.c: comparison of ranks ---- */
 lk_status lk__verify_plans(lk_program *program); /* their programs, line by line; sets first_chooses */

@@ -1,5 +1,5 @@
-/* report.c - the small all_gathers at the end of a step: the loss's sums of every leaf, added in the tree, and the reports of the ranks.
- * Their results are what the trainer reads. */
+/* report.c - the small all_gather at the end of a step: the reports of the ranks, and the loss's sums of every leaf, which are added in
+ * the tree. They are one exchange, since each is a place where all ranks wait for the slowest. The results are what the trainer reads. */
 #include "run/collective.h"
 
 #include "base/reduce.h"
@@ -48,34 +48,68 @@ lk_status lk__program_add_numbers(lk_program *p, const double *mine, int numbers
     return status;
 }
 
-/* The sums over each rank's samples, and the ranks' reports. */
+/* ---- the exchange of LK_SYNC ---- */
+
+/* This rank's report, then the numbers of its leaves; returns how many numbers that are. */
+static size_t write_report(lk_program *p, double *mine)
+{
+    lk__run_collectives *x = p->collectives;
+    size_t               leaves = (size_t)lk__leaves_here(p), numbers = (size_t)p->plan->evaluate.numbers_count;
+    lk__run_sums         here = {0, 0, 0};
+    for (size_t i = 0; i < leaves; i++) {
+        const double *leaf = lk__leaf_numbers(p, (int)i);
+        here.sum += leaf[LK__NUMBER_SUM];
+        here.weight += leaf[LK__NUMBER_WEIGHT];
+        here.correct += leaf[LK__NUMBER_CORRECT];
+    }
+    const double report[LK__RUN_REPORT] = {here.sum,        here.weight, here.correct,           x->waited,
+                                           p->stop_request, p->data,     p->invalid_text[0] != 0};
+    memcpy(mine, report, sizeof report);
+    memcpy(mine + LK__RUN_REPORT, p->numbers, leaves * numbers * sizeof *mine);
+    x->waited = 0;
+    return LK__RUN_REPORT + leaves * numbers;
+}
+
 lk_status lk__gather_reports(lk_program *p)
 {
     lk__run_collectives *x = p->collectives;
-    lk__run_sums         here = {0, 0, 0};
-    for (int i = 0; i < lk__leaves_here(p); i++) {
-        const double *numbers = lk__leaf_numbers(p, i);
-        here.sum += numbers[LK__NUMBER_SUM];
-        here.weight += numbers[LK__NUMBER_WEIGHT];
-        here.correct += numbers[LK__NUMBER_CORRECT];
+    const lk_parallel   *parallel = &p->plan->parallel;
+    size_t               numbers = (size_t)p->plan->evaluate.numbers_count, at = 0;
+    size_t               own = write_report(p, (double *)x->mine);
+    for (int rank = 0; rank < parallel->world; rank++) {
+        x->displacements[rank] = at;
+        at += x->counts[rank] = LK__RUN_REPORT + (size_t)lk__range_count(lk__plan_leaves(parallel, rank)) * numbers;
     }
-    double mine[] = {here.sum, here.weight, here.correct, x->waited, p->stop_request, p->data, p->invalid_text[0] != 0};
-    double *all = (double *)x->gathered;
-    size_t  numbers = sizeof mine / sizeof *mine;
-    x->waited = 0;
-    if (!p->comm) {
-        memcpy(all, mine, sizeof mine);
-    } else {
+    if (p->comm) {
         double    start = lk__now();
-        lk_status status = lk_comm_all_gather(p->comm, mine, all, numbers, LK_F64, NULL);
+        lk_status status = lk_comm_all_gatherv(p->comm, x->mine, x->gathered, x->counts, x->displacements, LK_F64, NULL);
+        double    end = lk__now();
+        x->waited += end - start;
+        lk__traced(p, "all_gather metrics", start, end, own * sizeof(double));
         if (status < 0) return status;
-        lk__traced(p, "all_gather rank status", start, lk__now(), sizeof mine);
+    } else {
+        memcpy(x->gathered, x->mine, own * sizeof(double));
     }
-    for (int i = 0; i < p->plan->parallel.world; i++, all += numbers) {
+    for (int i = 0; i < parallel->world; i++) {
+        const double *all = (const double *)x->gathered + x->displacements[i];
         x->ranks[i] = (lk__run_sums){all[0], all[1], all[2]};
         x->reports[i] = (lk__run_report){all[3], all[4], all[5], all[6]};
     }
     return LK_OK;
+}
+
+void lk__add_reports(const lk_program *p, double *out)
+{
+    const lk__run_collectives *x = p->collectives;
+    const lk_parallel         *parallel = &p->plan->parallel;
+    size_t                     numbers = (size_t)p->plan->evaluate.numbers_count;
+    const void                *in[LK__REDUCE_MOST];
+    int                        leaves = 0;
+    for (int rank = 0; rank < parallel->world; rank++) {
+        const double *all = (const double *)x->gathered + x->displacements[rank] + LK__RUN_REPORT;
+        for (size_t i = 0; LK__RUN_REPORT + i * numbers < x->counts[rank]; i++) in[leaves++] = all + i * numbers;
+    }
+    lk__reduce(out, in, leaves, numbers, LK_F64, LK_SUM);
 }
 
 void lk__program_report(lk_program *p, bool stop_request, double data)

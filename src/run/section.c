@@ -271,8 +271,7 @@ static lk_status run_sync(lk_program *p)
     lk_status status = run_waits(p);
     if (status < 0 || (status = lk__gather_reports(p)) < 0 || (status = lk__share_ids(p)) < 0) return status;
     double all[LK__PLAN_NUMBERS];
-    status = lk__program_add_numbers(p, p->numbers, planned->numbers_count, all);
-    if (status < 0) return status;
+    lk__add_reports(p, all);
     if (planned->numbers[LK__NUMBER_WEIGHT] < 0) all[LK__NUMBER_WEIGHT] = 1;
     lk__metrics_set(p, all);
     p->weight = all[LK__NUMBER_WEIGHT];
